@@ -1,0 +1,47 @@
+# How this project builds its folders.
+#
+# warpwright_library(NAME SOURCES … DEPENDS …) makes the static library of one folder of src/. Its headers are
+# reachable as "NAME/header.hpp", but only for targets that link it: every folder has an include root of its own,
+# which holds nothing but a link to that folder. An include against the direction of the dependency rule
+# (cli → train → infer → model → ops → runtime → core) therefore does not compile.
+
+set(CMAKE_CXX_STANDARD 20)
+set(CMAKE_CXX_STANDARD_REQUIRED ON)
+set(CMAKE_CXX_EXTENSIONS OFF)
+set(CMAKE_POSITION_INDEPENDENT_CODE ON)
+set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
+if(NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES)
+  set(CMAKE_BUILD_TYPE Release CACHE STRING "Build type" FORCE)
+endif()
+if(NOT DEFINED CMAKE_CXX_COMPILER_LAUNCHER)
+  find_program(WARPWRIGHT_CCACHE ccache)
+  if(WARPWRIGHT_CCACHE)
+    set(CMAKE_CXX_COMPILER_LAUNCHER ${WARPWRIGHT_CCACHE})
+  endif()
+endif()
+
+add_library(warpwright_flags INTERFACE)
+target_compile_options(warpwright_flags INTERFACE -Wall -Wextra -Wpedantic -Wshadow -Wnon-virtual-dtor -Werror)
+
+function(warpwright_library name)
+  cmake_parse_arguments(arg "" "" "SOURCES;DEPENDS" ${ARGN})
+  set(root ${PROJECT_BINARY_DIR}/include/${name})
+  file(MAKE_DIRECTORY ${root})
+  file(CREATE_LINK ${CMAKE_CURRENT_SOURCE_DIR} ${root}/${name} SYMBOLIC)
+  add_library(warpwright_${name} STATIC ${arg_SOURCES})
+  target_include_directories(warpwright_${name} PUBLIC ${root})
+  list(TRANSFORM arg_DEPENDS PREPEND warpwright_ REGEX "^(core|runtime|text|data|ops|model|infer|train)$")
+  target_link_libraries(warpwright_${name} PUBLIC ${arg_DEPENDS} PRIVATE warpwright_flags)
+endfunction()
+
+# warpwright_test(NAME SOURCES … DEPENDS …) builds one GoogleTest program and registers each of its tests with ctest.
+function(warpwright_test name)
+  if(NOT WARPWRIGHT_TESTS)
+    return()
+  endif()
+  cmake_parse_arguments(arg "" "" "SOURCES;DEPENDS" ${ARGN})
+  add_executable(${name} ${arg_SOURCES})
+  list(TRANSFORM arg_DEPENDS PREPEND warpwright_ REGEX "^(core|runtime|text|data|ops|model|infer|train)$")
+  target_link_libraries(${name} PRIVATE ${arg_DEPENDS} warpwright_flags GTest::gtest_main)
+  gtest_discover_tests(${name} DISCOVERY_TIMEOUT 60 PROPERTIES TIMEOUT 900)
+endfunction()

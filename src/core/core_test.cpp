@@ -1,0 +1,67 @@
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include "core/dtype.hpp"
+#include "core/error.hpp"
+#include "core/tensor.hpp"
+
+namespace warpwright {
+namespace {
+
+TEST(Bf16, RoundsToNearestEvenAndKeepsNaN) {
+  EXPECT_EQ(bf16(1.0f).bits, 0x3f80);
+  EXPECT_EQ(bf16(std::bit_cast<float>(0x3f808000u)).bits, 0x3f80);  // a tie goes to even
+  EXPECT_EQ(bf16(std::bit_cast<float>(0x3f818000u)).bits, 0x3f82);
+  EXPECT_EQ(bf16(std::bit_cast<float>(0x3f808001u)).bits, 0x3f81);
+  EXPECT_TRUE(std::isnan(static_cast<float>(bf16(std::bit_cast<float>(0x7f800001u)))));
+  EXPECT_TRUE(std::isinf(static_cast<float>(bf16(std::numeric_limits<float>::max()))));
+}
+
+TEST(F16, EveryValueSurvivesTheRoundTrip) {
+  for (std::uint32_t bits = 0; bits < 65536; ++bits) {
+    f16 h;
+    h.bits = static_cast<std::uint16_t>(bits);
+    const float value = static_cast<float>(h);
+    if (std::isnan(value)) {
+      EXPECT_TRUE(std::isnan(static_cast<float>(f16(value))));
+    } else {
+      ASSERT_EQ(f16(value).bits, bits);
+    }
+  }
+}
+
+TEST(F16, RoundsHalfwayCasesToEven) {
+  EXPECT_EQ(f16(1.0f + 0x1p-11f).bits, 0x3c00);
+  EXPECT_EQ(f16(1.0f + 3 * 0x1p-11f).bits, 0x3c02);
+  EXPECT_EQ(f16(65519.0f).bits, 0x7bff);
+  EXPECT_EQ(f16(65520.0f).bits, 0x7c00);
+  EXPECT_EQ(f16(0x1p-25f).bits, 0);
+  EXPECT_EQ(f16(0x1.8p-24f).bits, 2);
+}
+
+TEST(Tensor, SlicesAndSelectsKeepStrides) {
+  std::vector<float> storage(2 * 3 * 4);
+  for (std::size_t i = 0; i < storage.size(); ++i) storage[i] = static_cast<float>(i);
+  const Tensor t(storage.data(), DType::f32, {2, 3, 4});
+  const Tensor k = t.select(1, 2);
+  EXPECT_EQ(k.shape, (Shape{2, 4}));
+  EXPECT_FALSE(k.contiguous());
+  EXPECT_EQ(k.as<float>()[k.strides[0]], 20.0f);
+  EXPECT_EQ(t.slice(0, 1, 1).as<float>()[0], 12.0f);
+  EXPECT_TRUE(t.slice(0, 1, 1).contiguous());
+}
+
+TEST(Tensor, RefusesWrongDtypeAndRange) {
+  float x[4] = {};
+  const Tensor t(x, DType::f32, {4});
+  EXPECT_THROW(t.as<bf16>(), Error);
+  EXPECT_THROW(t.slice(0, 2, 3), Error);
+  EXPECT_THROW(t.view({3}), Error);
+  EXPECT_THROW((Shape{std::int64_t{1} << 40, std::int64_t{1} << 40}).elements(), Error);
+}
+
+}  // namespace
+}  // namespace warpwright

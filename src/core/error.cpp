@@ -1,0 +1,22 @@
+#include "core/error.hpp"
+
+#include <fmt/format.h>
+
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+namespace warpwright {
+
+Error::Error(std::string what, std::string where, std::string remedy)
+    : std::runtime_error(fmt::format("{}: {}; {}", where, what, remedy)),
+      problem_(std::move(what)),
+      where_(std::move(where)),
+      remedy_(std::move(remedy)) {}
+
+void throw_system_error(const std::string& action, const std::string& where, const std::string& remedy) {
+  const int code = errno;
+  throw Error(fmt::format("cannot {}: {}", action, std::strerror(code)), where, remedy);
+}
+
+}  // namespace warpwright
