@@ -1,0 +1,104 @@
+// Scaled dot-product attention over packed sequences, without a T×T tensor.
+//   forward   out_i = Σ_j softmax_j(scale · q_i·k_j) v_j over the keys j that query i sees,
+//             lse_i = log Σ_j exp(scale · q_i·k_j)
+//   backward  P_ij = exp(scale · q_i·k_j − lse_i), D_i = dout_i·out_i, dS_ij = P_ij (dout_i·v_j − D_i),
+//             dq_i = scale Σ_j dS_ij k_j, dk_j = scale Σ_i dS_ij q_i, dv_j = Σ_i P_ij dout_i   (all =)
+// Source: A. Vaswani et al., arXiv:1706.03762; T. Dao et al., "FlashAttention", arXiv:2205.14135.
+//
+// Sequence s owns queries [cu_seqlens_q[s], cu_seqlens_q[s+1]) and keys [cu_seqlens_k[s], cu_seqlens_k[s+1]).
+// Causal: query i of Lq sees key j of Lk where j ≤ i + Lk − Lq, so that a short run of new queries sits at
+// the end of a longer cache (Lq ≤ Lk). A query that sees no key gives out 0 and lse −inf. The head axis and
+// the rows of q, k, v, out and their gradients may be strided (strides[2] is 1), so that the three parts of a
+// qkv product are read and written where they stand. dtypes are one; lse is fp32 (fp64 beside fp64).
+#pragma once
+
+#include "ops/op.hpp"
+
+namespace warpwright::ops {
+
+enum class Mask : std::uint8_t { none, causal };
+
+struct AttentionForward {
+  Tensor q;             // (Nq, NH, HS)
+  Tensor k;             // (Nk, NH, HS)
+  Tensor v;             // (Nk, NH, HS)
+  Tensor cu_seqlens_q;  // (S + 1) int32, ascending from 0 to Nq
+  Tensor cu_seqlens_k;  // (S + 1) int32, ascending from 0 to Nk
+  Tensor out;           // (Nq, NH, HS)
+  Tensor lse;           // (NH, Nq) fp32, optional
+  float scale = 1;
+  Mask mask = Mask::causal;
+
+  template <class F>
+  void visit(F&& f) {
+    f("q", q, Access::read);
+    f("k", k, Access::read);
+    f("v", v, Access::read);
+    f("cu_seqlens_q", cu_seqlens_q, Access::read);
+    f("cu_seqlens_k", cu_seqlens_k, Access::read);
+    f("out", out, Access::write);
+    f("lse", lse, Access::write);
+  }
+};
+
+struct AttentionBackward {
+  Tensor q, k, v;                     // as in the forward
+  Tensor cu_seqlens_q, cu_seqlens_k;  // as in the forward
+  Tensor out;                         // (Nq, NH, HS), as the forward left it
+  Tensor lse;                         // (NH, Nq) fp32, as the forward left it
+  Tensor dout;                        // (Nq, NH, HS)
+  Tensor dq;                          // (Nq, NH, HS), =
+  Tensor dk, dv;                      // (Nk, NH, HS), =
+  float scale = 1;
+  Mask mask = Mask::causal;
+
+  template <class F>
+  void visit(F&& f) {
+    f("q", q, Access::read);
+    f("k", k, Access::read);
+    f("v", v, Access::read);
+    f("cu_seqlens_q", cu_seqlens_q, Access::read);
+    f("cu_seqlens_k", cu_seqlens_k, Access::read);
+    f("out", out, Access::read);
+    f("lse", lse, Access::read);
+    f("dout", dout, Access::read);
+    f("dq", dq, Access::write);
+    f("dk", dk, Access::write);
+    f("dv", dv, Access::write);
+  }
+};
+
+struct AttentionForwardProblem {
+  std::int64_t sequences = 0, Nq = 0, Nk = 0, NH = 0, HS = 0;
+  DType dtype = DType::f32;
+  Mask mask = Mask::causal;
+  bool lse = false;
+
+  bool operator==(const AttentionForwardProblem&) const = default;
+  std::string describe() const;
+  double flops() const;  // of sequences of equal length; a causal mask counts half
+  double bytes() const;
+};
+
+struct AttentionBackwardProblem {
+  std::int64_t sequences = 0, Nq = 0, Nk = 0, NH = 0, HS = 0;
+  DType dtype = DType::f32;
+  Mask mask = Mask::causal;
+
+  bool operator==(const AttentionBackwardProblem&) const = default;
+  std::string describe() const;
+  double flops() const;
+  double bytes() const;
+};
+
+const Op<AttentionForwardProblem, AttentionForward>& attention_forward_op();
+const Op<AttentionBackwardProblem, AttentionBackward>& attention_backward_op();
+
+inline void attention_forward(Context& context, const AttentionForward& args) {
+  call(context, attention_forward_op(), args);
+}
+inline void attention_backward(Context& context, const AttentionBackward& args) {
+  call(context, attention_backward_op(), args);
+}
+
+}  // namespace warpwright::ops

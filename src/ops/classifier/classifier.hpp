@@ -1,0 +1,50 @@
+// Softmax cross entropy over the vocabulary, forward and backward in one pass over the logits.
+//   losses[n] = log Σ_{v<V} exp(logits[n, v]) − logits[n, target]
+//   with gradient: logits[n, v] := weight[n] · (softmax(logits[n])_v − [v = target]) for v < V, and exactly 0
+//   for the padding columns V ≤ v < Vp, which never take part in the softmax weight[n] is 1/N where no
+//   weights are given. A target of −1 marks a row to leave out: loss 0, gradient 0.
+//
+// losses are unweighted, in nats. Targets are the caller's to check: −1 ≤ targets[n] < V.
+#pragma once
+
+#include "ops/op.hpp"
+
+namespace warpwright::ops {
+
+struct Classifier {
+  Tensor logits;         // (N, Vp); with gradient replaced by dlogits, else read only
+  Tensor targets;        // (N) int32
+  Tensor weights;        // (N) fp32, optional
+  Tensor losses;         // (N) fp32
+  Tensor probabilities;  // (N, V) of the logits' dtype, optional
+  std::int64_t V = 0;    // real vocabulary, ≤ Vp
+  bool gradient = true;
+
+  template <class F>
+  void visit(F&& f) {
+    f("logits", logits, gradient ? Access::update : Access::read);
+    f("targets", targets, Access::read);
+    f("weights", weights, Access::read);
+    f("losses", losses, Access::write);
+    f("probabilities", probabilities, Access::write);
+  }
+};
+
+struct ClassifierProblem {
+  std::int64_t N = 0, V = 0, Vp = 0;
+  DType dtype = DType::f32;
+  bool gradient = true, weights = false, probabilities = false;
+
+  bool operator==(const ClassifierProblem&) const = default;
+  std::string describe() const;
+  double flops() const;
+  double bytes() const;
+};
+
+const Op<ClassifierProblem, Classifier>& classifier_op();
+
+inline void classifier(Context& context, const Classifier& args) {
+  call(context, classifier_op(), args);
+}
+
+}  // namespace warpwright::ops

@@ -1,0 +1,248 @@
+// One vector of floats in the widest registers of the instruction set that the including file is compiled
+// for: 16 lanes with AVX-512, 8 with AVX2. Everything has internal linkage, so that a file compiled for one
+// instruction set can never lend its code to another (see "ISA files" in HACKING.md).
+#pragma once
+
+#include <immintrin.h>
+
+#include <cstdint>
+
+#include "core/dtype.hpp"
+
+namespace warpwright::ops::simd {
+namespace {
+
+#if defined(__AVX512F__)
+
+using vec = __m512;
+using ivec = __m512i;
+constexpr int kLanes = 16;
+
+inline vec zero() {
+  return _mm512_setzero_ps();
+}
+inline vec set1(float x) {
+  return _mm512_set1_ps(x);
+}
+inline vec load(const float* p) {
+  return _mm512_loadu_ps(p);
+}
+inline void store(float* p, vec v) {
+  _mm512_storeu_ps(p, v);
+}
+inline void stream(float* p, vec v) {
+  _mm512_stream_ps(p, v);
+}  // 64-byte aligned, past the caches
+inline vec fma(vec a, vec b, vec c) {
+  return _mm512_fmadd_ps(a, b, c);
+}  // a·b + c
+inline vec fnma(vec a, vec b, vec c) {
+  return _mm512_fnmadd_ps(a, b, c);
+}  // c − a·b
+inline vec max(vec a, vec b) {
+  return _mm512_max_ps(a, b);
+}
+inline vec min(vec a, vec b) {
+  return _mm512_min_ps(a, b);
+}
+inline vec sqrt(vec a) {
+  return _mm512_sqrt_ps(a);
+}
+inline vec abs(vec a) {
+  return _mm512_abs_ps(a);
+}
+inline vec round(vec a) {
+  return _mm512_roundscale_ps(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+}
+// v · 2^n for integral n; gradual underflow and overflow as IEEE 754 asks.
+inline vec scale2(vec v, vec n) {
+  return _mm512_scalef_ps(v, n);
+}
+inline vec select_less(vec a, vec b, vec yes, vec no) {  // a < b ? yes : no
+  return _mm512_mask_blend_ps(_mm512_cmp_ps_mask(a, b, _CMP_LT_OQ), no, yes);
+}
+inline vec copy_sign(vec magnitude, vec sign) {
+  return _mm512_or_ps(_mm512_andnot_ps(set1(-0.0f), magnitude), _mm512_and_ps(set1(-0.0f), sign));
+}
+
+inline __mmask16 first(int n) {
+  return static_cast<__mmask16>((1u << n) - 1u);
+}  // n in [0, 16]
+inline vec load(const float* p, int n) {
+  return _mm512_maskz_loadu_ps(first(n), p);
+}
+inline void store(float* p, vec v, int n) {
+  _mm512_mask_storeu_ps(p, first(n), v);
+}
+
+inline vec widen(__m256i h) {
+  return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(h), 16));
+}
+inline __m256i narrow(vec v) {  // to bf16, round to nearest even, NaN stays NaN
+  const __m512i u = _mm512_castps_si512(v);
+  const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(u, 16), _mm512_set1_epi32(1));
+  const __m512i rounded = _mm512_add_epi32(u, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff)));
+  const __mmask16 nan = _mm512_cmp_ps_mask(v, v, _CMP_UNORD_Q);
+  const __m512i bits = _mm512_mask_or_epi32(rounded, nan, u, _mm512_set1_epi32(0x400000));
+  return _mm512_cvtepi32_epi16(_mm512_srli_epi32(bits, 16));
+}
+inline vec load(const bf16* p) {
+  return widen(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
+}
+inline void store(bf16* p, vec v) {
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), narrow(v));
+}
+inline vec load(const bf16* p, int n) {
+  return widen(_mm256_maskz_loadu_epi16(first(n), p));
+}
+inline void store(bf16* p, vec v, int n) {
+  _mm256_mask_storeu_epi16(p, first(n), narrow(v));
+}
+
+// Sum and maximum over the lanes, in one fixed order.
+inline float sum(vec v) {
+  return _mm512_reduce_add_ps(v);
+}
+inline float maximum(vec v) {
+  return _mm512_reduce_max_ps(v);
+}
+
+#elif defined(__AVX2__)
+
+using vec = __m256;
+using ivec = __m256i;
+constexpr int kLanes = 8;
+
+inline vec zero() {
+  return _mm256_setzero_ps();
+}
+inline vec set1(float x) {
+  return _mm256_set1_ps(x);
+}
+inline vec load(const float* p) {
+  return _mm256_loadu_ps(p);
+}
+inline void store(float* p, vec v) {
+  _mm256_storeu_ps(p, v);
+}
+inline void stream(float* p, vec v) {
+  _mm256_stream_ps(p, v);
+}
+inline vec fma(vec a, vec b, vec c) {
+  return _mm256_fmadd_ps(a, b, c);
+}
+inline vec fnma(vec a, vec b, vec c) {
+  return _mm256_fnmadd_ps(a, b, c);
+}
+inline vec max(vec a, vec b) {
+  return _mm256_max_ps(a, b);
+}
+inline vec min(vec a, vec b) {
+  return _mm256_min_ps(a, b);
+}
+inline vec sqrt(vec a) {
+  return _mm256_sqrt_ps(a);
+}
+inline vec abs(vec a) {
+  return _mm256_andnot_ps(set1(-0.0f), a);
+}
+inline vec round(vec a) {
+  return _mm256_round_ps(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+}
+// In two halves, so that results below the smallest normal number are reached without leaving the exponent's
+// range.
+inline vec scale2(vec v, vec n) {
+  const __m256i exponent = _mm256_cvtps_epi32(max(min(n, set1(252.0f)), set1(-252.0f)));
+  const __m256i half = _mm256_srai_epi32(exponent, 1);
+  const __m256i rest = _mm256_sub_epi32(exponent, half);
+  const __m256i bias = _mm256_set1_epi32(127);
+  const vec a = _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(half, bias), 23));
+  const vec b = _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(rest, bias), 23));
+  return _mm256_mul_ps(_mm256_mul_ps(v, a), b);
+}
+inline vec select_less(vec a, vec b, vec yes, vec no) {
+  return _mm256_blendv_ps(no, yes, _mm256_cmp_ps(a, b, _CMP_LT_OQ));
+}
+inline vec copy_sign(vec magnitude, vec sign) {
+  return _mm256_or_ps(_mm256_andnot_ps(set1(-0.0f), magnitude), _mm256_and_ps(set1(-0.0f), sign));
+}
+
+inline ivec first(int n) {
+  return _mm256_cmpgt_epi32(_mm256_set1_epi32(n), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
+}
+inline vec load(const float* p, int n) {
+  return _mm256_maskload_ps(p, first(n));
+}
+inline void store(float* p, vec v, int n) {
+  _mm256_maskstore_ps(p, first(n), v);
+}
+
+inline vec widen(__m128i h) {
+  return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(h), 16));
+}
+inline __m128i narrow(vec v) {
+  const __m256i u = _mm256_castps_si256(v);
+  const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(u, 16), _mm256_set1_epi32(1));
+  const __m256i rounded = _mm256_add_epi32(u, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff)));
+  const __m256i quiet = _mm256_or_si256(u, _mm256_set1_epi32(0x400000));
+  const __m256i nan = _mm256_castps_si256(_mm256_cmp_ps(v, v, _CMP_UNORD_Q));
+  const __m256i bits = _mm256_srli_epi32(_mm256_blendv_epi8(rounded, quiet, nan), 16);
+  return _mm_packus_epi32(_mm256_castsi256_si128(bits), _mm256_extracti128_si256(bits, 1));
+}
+inline vec load(const bf16* p) {
+  return widen(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+}
+inline void store(bf16* p, vec v) {
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(p), narrow(v));
+}
+inline vec load(const bf16* p, int n) {
+  alignas(16) std::uint16_t lanes[8] = {};
+  for (int i = 0; i < n; ++i) lanes[i] = p[i].bits;
+  return widen(_mm_load_si128(reinterpret_cast<const __m128i*>(lanes)));
+}
+inline void store(bf16* p, vec v, int n) {
+  alignas(16) std::uint16_t lanes[8];
+  _mm_store_si128(reinterpret_cast<__m128i*>(lanes), narrow(v));
+  for (int i = 0; i < n; ++i) p[i].bits = lanes[i];
+}
+
+inline float sum(vec v) {
+  __m128 s = _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
+  s = _mm_add_ps(s, _mm_movehl_ps(s, s));
+  return _mm_cvtss_f32(_mm_add_ss(s, _mm_movehdup_ps(s)));
+}
+inline float maximum(vec v) {
+  __m128 s = _mm_max_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
+  s = _mm_max_ps(s, _mm_movehl_ps(s, s));
+  return _mm_cvtss_f32(_mm_max_ss(s, _mm_movehdup_ps(s)));
+}
+
+#else
+#error "ops/cpu/simd.hpp is for files compiled for AVX2 or AVX-512"
+#endif
+
+inline void stream(bf16* p, vec v) {
+  store(p, v);
+}
+
+// e^x: x = n·ln 2 + r with |r| ≤ ln 2 / 2 (Cody and Waite's split of ln 2 in two), e^r by its Taylor
+// polynomial of degree 7, whose truncation error there, 5e-9, is a tenth of an fp32 ulp. Below −104 the
+// result is 0, above 89 inf.
+inline vec exp(vec x) {
+  // min and max return their second operand where one is NaN: x, so that NaN stays NaN.
+  const vec clamped = max(set1(-104.0f), min(set1(89.0f), x));
+  const vec n = round(clamped * set1(1.44269504088896341f));
+  const vec r = fnma(n, set1(-2.12194440e-4f), fnma(n, set1(0.693359375f), clamped));
+  vec p = set1(1.0f / 5040);
+  p = fma(p, r, set1(1.0f / 720));
+  p = fma(p, r, set1(1.0f / 120));
+  p = fma(p, r, set1(1.0f / 24));
+  p = fma(p, r, set1(1.0f / 6));
+  p = fma(p, r, set1(0.5f));
+  p = fma(p, r, set1(1.0f));
+  p = fma(p, r, set1(1.0f));
+  return scale2(p, n);
+}
+
+}  // namespace
+}  // namespace warpwright::ops::simd

@@ -1,0 +1,84 @@
+// Token and position embedding.
+//   forward   out[n] = wte[tokens[n]] + wpe[positions[n]]
+//   backward  dwte[tokens[n]] (= or +=) dout[n], dwpe[positions[n]] (= or +=) dout[n], summed in the order of
+//   n;
+//             with = every row that no token or position names becomes 0
+// Source: A. Radford et al., "Language Models are Unsupervised Multitask Learners", 2019 (GPT-2).
+//
+// The ids are the caller's to check: 0 ≤ tokens[n] < V, 0 ≤ positions[n] < P. dtypes of wte, wpe, out and
+// dout are one.
+#pragma once
+
+#include "ops/op.hpp"
+
+namespace warpwright::ops {
+
+struct EmbeddingForward {
+  Tensor tokens;     // (N) int32
+  Tensor positions;  // (N) int32
+  Tensor wte;        // (V, C)
+  Tensor wpe;        // (P, C)
+  Tensor out;        // (N, C)
+
+  template <class F>
+  void visit(F&& f) {
+    f("tokens", tokens, Access::read);
+    f("positions", positions, Access::read);
+    f("wte", wte, Access::read);
+    f("wpe", wpe, Access::read);
+    f("out", out, Access::write);
+  }
+};
+
+struct EmbeddingBackward {
+  Tensor tokens;     // (N) int32
+  Tensor positions;  // (N) int32
+  Tensor dout;       // (N, C)
+  Tensor dwte;       // (V, C) fp32, = or += by dwte_store
+  Tensor dwpe;       // (P, C) fp32, = or += by dwpe_store
+  Store dwte_store = Store::add;
+  Store dwpe_store = Store::add;
+
+  template <class F>
+  void visit(F&& f) {
+    f("tokens", tokens, Access::read);
+    f("positions", positions, Access::read);
+    f("dout", dout, Access::read);
+    f("dwte", dwte, access_of(dwte_store));
+    f("dwpe", dwpe, access_of(dwpe_store));
+  }
+};
+
+struct EmbeddingForwardProblem {
+  std::int64_t N = 0, C = 0, V = 0, P = 0;
+  DType dtype = DType::f32;
+
+  bool operator==(const EmbeddingForwardProblem&) const = default;
+  std::string describe() const;
+  double flops() const;
+  double bytes() const;
+};
+
+struct EmbeddingBackwardProblem {
+  std::int64_t N = 0, C = 0, V = 0, P = 0;
+  DType dtype = DType::f32;
+  Store dwte_store = Store::add;
+  Store dwpe_store = Store::add;
+
+  bool operator==(const EmbeddingBackwardProblem&) const = default;
+  std::string describe() const;
+  double flops() const;
+  double bytes() const;
+};
+
+const Op<EmbeddingForwardProblem, EmbeddingForward>& embedding_forward_op();
+const Op<EmbeddingBackwardProblem, EmbeddingBackward>& embedding_backward_op();
+
+inline void embedding_forward(Context& context, const EmbeddingForward& args) {
+  call(context, embedding_forward_op(), args);
+}
+inline void embedding_backward(Context& context, const EmbeddingBackward& args) {
+  call(context, embedding_backward_op(), args);
+}
+
+}  // namespace warpwright::ops

@@ -1,0 +1,60 @@
+// GELU as an operation of its own: the unfused form of matmul's epilogues.
+//   forward   out = gelu(x)
+//   backward  dx = dout · gelu'(x)   (=)
+// Formulas and source: ops/activation.hpp. dtypes are one; all tensors are contiguous, of any equal shape.
+#pragma once
+
+#include "ops/activation.hpp"
+#include "ops/op.hpp"
+
+namespace warpwright::ops {
+
+struct GeluForward {
+  Tensor x;
+  Tensor out;  // may be x
+  Activation activation = Activation::gelu_tanh;
+
+  template <class F>
+  void visit(F&& f) {
+    f("x", x, Access::read);
+    f("out", out, Access::write);
+  }
+};
+
+struct GeluBackward {
+  Tensor dout;
+  Tensor x;
+  Tensor dx;  // may be dout
+  Activation activation = Activation::gelu_tanh;
+
+  template <class F>
+  void visit(F&& f) {
+    f("dout", dout, Access::read);
+    f("x", x, Access::read);
+    f("dx", dx, Access::write);
+  }
+};
+
+struct GeluProblem {
+  std::int64_t elements = 0;
+  DType dtype = DType::f32;
+  Activation activation = Activation::gelu_tanh;
+  bool backward = false;
+
+  bool operator==(const GeluProblem&) const = default;
+  std::string describe() const;
+  double flops() const;
+  double bytes() const;
+};
+
+const Op<GeluProblem, GeluForward>& gelu_forward_op();
+const Op<GeluProblem, GeluBackward>& gelu_backward_op();
+
+inline void gelu_forward(Context& context, const GeluForward& args) {
+  call(context, gelu_forward_op(), args);
+}
+inline void gelu_backward(Context& context, const GeluBackward& args) {
+  call(context, gelu_backward_op(), args);
+}
+
+}  // namespace warpwright::ops

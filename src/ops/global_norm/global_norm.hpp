@@ -1,0 +1,45 @@
+// The norm of all gradients together, and the factor that clips them.
+//   norm = √(Σ over all tensors and elements of g²)
+//   scale = NaN where norm is not finite, max_norm / norm where max_norm > 0 and norm > max_norm, else 1
+// Summed in fp64 over fixed blocks in a fixed order, so that the bits do not depend on the threads.
+// Source: R. Pascanu, T. Mikolov, Y. Bengio, "On the difficulty of training recurrent neural networks",
+// arXiv:1211.5063.
+#pragma once
+
+#include <vector>
+
+#include "ops/op.hpp"
+
+namespace warpwright::ops {
+
+struct GlobalNorm {
+  std::vector<Tensor> gradients;  // fp32, contiguous, any shapes
+  Tensor norm;                    // (1) fp32
+  Tensor scale;                   // (1) fp32, optional: a view of AdamW's schedule[3]
+  float max_norm = 0;             // 0: do not clip
+
+  template <class F>
+  void visit(F&& f) {
+    for (Tensor& gradient : gradients) f("gradient", gradient, Access::read);
+    f("norm", norm, Access::write);
+    f("scale", scale, Access::write);
+  }
+};
+
+struct GlobalNormProblem {
+  std::int64_t elements = 0, tensors = 0;
+  DType dtype = DType::f32;
+
+  bool operator==(const GlobalNormProblem&) const = default;
+  std::string describe() const;
+  double flops() const;
+  double bytes() const;
+};
+
+const Op<GlobalNormProblem, GlobalNorm>& global_norm_op();
+
+inline void global_norm(Context& context, const GlobalNorm& args) {
+  call(context, global_norm_op(), args);
+}
+
+}  // namespace warpwright::ops

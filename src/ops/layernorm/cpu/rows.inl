@@ -1,0 +1,179 @@
+// Layer normalization on a CPU, a row at a time; avx2.cpp and avx512.cpp compile this body for their
+// registers. Memory-bound: a row is read from memory once and again from L1 (C ≤ 8,192 in fp32).
+//   forward   2 passes of the tensor (x, out), ~8 FLOP an element
+//   backward  3 passes (dout, x, dx; 4 where dx is +=), ~12 FLOP an element
+#include "ops/cpu/simd.hpp"
+#include "ops/layernorm/kernels.hpp"
+
+namespace warpwright::ops::layernorm::WARPWRIGHT_ISA {
+namespace {
+
+using namespace simd;
+
+// Σ f(c) over a row in a fixed order: four running vectors, so that the additions do not wait for each other.
+template <class F>
+inline float sum_row(std::int64_t C, F&& f) {
+  vec s0 = zero(), s1 = zero(), s2 = zero(), s3 = zero();
+  std::int64_t c = 0;
+  for (; c + 4 * kLanes <= C; c += 4 * kLanes) {
+    s0 += f(c, kLanes);
+    s1 += f(c + kLanes, kLanes);
+    s2 += f(c + 2 * kLanes, kLanes);
+    s3 += f(c + 3 * kLanes, kLanes);
+  }
+  for (; c + kLanes <= C; c += kLanes) s0 += f(c, kLanes);
+  if (c < C) s1 += f(c, static_cast<int>(C - c));
+  return sum((s0 + s1) + (s2 + s3));
+}
+
+// The first n lanes of v, 0 in the others.
+inline vec keep(vec v, int n) {
+  alignas(64) float lanes[kLanes];
+  store(lanes, v);
+  return load(lanes, n);
+}
+
+template <class T>
+inline vec load_lanes(const T* p, int n) {
+  return n == kLanes ? load(p) : load(p, n);
+}
+
+template <class T>
+inline void store_lanes(T* p, vec v, int n) {
+  if (n == kLanes) {
+    store(p, v);
+  } else {
+    store(p, v, n);
+  }
+}
+
+struct Row {
+  float mean, rstd;
+};
+
+template <class T>
+inline Row statistics(const T* x, std::int64_t C, float eps) {
+  const float mean =
+      sum_row(C, [&](std::int64_t c, int n) { return load_lanes(x + c, n); }) / static_cast<float>(C);
+  const vec m = set1(mean);
+  const float square = sum_row(C, [&](std::int64_t c, int n) {
+    const vec d = load_lanes(x + c, n) - m;
+    return n == kLanes ? d * d : keep(d * d, n);
+  });
+  return {mean, 1.0f / __builtin_sqrtf(square / static_cast<float>(C) + eps)};
+}
+
+template <class T>
+void forward_rows(const T* x, const T* weight, const T* bias, T* out, float* mean, float* rstd,
+                  std::int64_t N, std::int64_t C, float eps, int threads) {
+#pragma omp parallel for schedule(static) num_threads(threads)
+  for (std::int64_t row = 0; row < N; ++row) {
+    const T* x_row = x + row * C;
+    T* out_row = out + row * C;
+    const Row s = statistics(x_row, C, eps);
+    const vec m = set1(s.mean), r = set1(s.rstd);
+    for (std::int64_t c = 0; c < C; c += kLanes) {
+      const int n = C - c < kLanes ? static_cast<int>(C - c) : kLanes;
+      const vec normalized = (load_lanes(x_row + c, n) - m) * r;
+      store_lanes(out_row + c, fma(normalized, load_lanes(weight + c, n), load_lanes(bias + c, n)), n);
+    }
+    if (mean) mean[row] = s.mean;
+    if (rstd) rstd[row] = s.rstd;
+  }
+}
+
+template <class T>
+struct Backward {
+  const T *dout, *x, *weight;
+  const float *mean, *rstd;
+  T* dx;
+  std::int64_t C;
+  bool add_dx;
+};
+
+// One row: dx, and its share of dweight and dbias added to the part's partial sums.
+template <class T>
+inline void backward_row(const Backward<T>& b, std::int64_t row, float* dweight, float* dbias) {
+  const T* dout = b.dout + row * b.C;
+  const T* x = b.x + row * b.C;
+  T* dx = b.dx + row * b.C;
+  const vec m = set1(b.mean[row]), r = set1(b.rstd[row]);
+  const vec inverse_C = set1(1.0f / static_cast<float>(b.C));
+  const vec mean_g = inverse_C * set1(sum_row(b.C, [&](std::int64_t c, int n) {
+                       return load_lanes(dout + c, n) * load_lanes(b.weight + c, n);
+                     }));
+  const vec mean_gx = inverse_C * set1(sum_row(b.C, [&](std::int64_t c, int n) {
+                        const vec normalized = (load_lanes(x + c, n) - m) * r;
+                        return load_lanes(dout + c, n) * load_lanes(b.weight + c, n) * normalized;
+                      }));
+  for (std::int64_t c = 0; c < b.C; c += kLanes) {
+    const int n = b.C - c < kLanes ? static_cast<int>(b.C - c) : kLanes;
+    const vec d = load_lanes(dout + c, n);
+    const vec normalized = (load_lanes(x + c, n) - m) * r;
+    store_lanes(dweight + c, fma(d, normalized, load_lanes(dweight + c, n)), n);
+    store_lanes(dbias + c, load_lanes(dbias + c, n) + d, n);
+    const vec centered = fnma(normalized, mean_gx, d * load_lanes(b.weight + c, n) - mean_g);
+    const vec gradient = centered * r;
+    store_lanes(dx + c, b.add_dx ? load_lanes(dx + c, n) + gradient : gradient, n);
+  }
+}
+
+// partials: (parts, 2, C): dweight and dbias of each part.
+template <class T>
+void backward_rows(const Backward<T>& b, std::int64_t N, std::int64_t parts, float* partials, int threads) {
+#pragma omp parallel for schedule(static) num_threads(threads)
+  for (std::int64_t part = 0; part < parts; ++part) {
+    float* dweight = partials + part * 2 * b.C;
+    for (std::int64_t c = 0; c < 2 * b.C; ++c) dweight[c] = 0;
+    for (std::int64_t row = part * N / parts; row < (part + 1) * N / parts; ++row) {
+      backward_row(b, row, dweight, dweight + b.C);
+    }
+  }
+}
+
+void reduce_parts(const float* partials, std::int64_t parts, std::int64_t C, float* gradient, bool add) {
+  for (std::int64_t c = 0; c < C; c += kLanes) {
+    const int n = C - c < kLanes ? static_cast<int>(C - c) : kLanes;
+    vec total = zero();
+    for (std::int64_t part = 0; part < parts; ++part) total += load_lanes(partials + part * 2 * C + c, n);
+    store_lanes(gradient + c, add ? load_lanes(gradient + c, n) + total : total, n);
+  }
+}
+
+template <class T>
+void run_forward(const Context& context, const LayerNormForward& a) {
+  forward_rows(static_cast<const T*>(a.x.data), static_cast<const T*>(a.weight.data),
+               static_cast<const T*>(a.bias.data), static_cast<T*>(a.out.data),
+               static_cast<float*>(a.mean.data), static_cast<float*>(a.rstd.data), a.x.shape[0], a.x.shape[1],
+               a.eps, context.threads());
+}
+
+template <class T>
+void run_backward(const Context& context, const LayerNormBackward& a) {
+  const std::int64_t N = a.x.shape[0], C = a.x.shape[1], parts = backward_parts(N);
+  const Backward<T> b{static_cast<const T*>(a.dout.data),
+                      static_cast<const T*>(a.x.data),
+                      static_cast<const T*>(a.weight.data),
+                      static_cast<const float*>(a.mean.data),
+                      static_cast<const float*>(a.rstd.data),
+                      static_cast<T*>(a.dx.data),
+                      C,
+                      a.dx_store == Store::add};
+  auto* partials = static_cast<float*>(context.scratch());
+  backward_rows(b, N, parts, partials, context.threads());
+  const bool add = a.dparameters_store == Store::add;
+  reduce_parts(partials, parts, C, static_cast<float*>(a.dweight.data), add);
+  reduce_parts(partials + C, parts, C, static_cast<float*>(a.dbias.data), add);
+}
+
+}  // namespace
+
+void forward(const Context& context, const LayerNormForward& args) {
+  args.x.dtype == DType::f32 ? run_forward<float>(context, args) : run_forward<bf16>(context, args);
+}
+
+void backward(const Context& context, const LayerNormBackward& args) {
+  args.x.dtype == DType::f32 ? run_backward<float>(context, args) : run_backward<bf16>(context, args);
+}
+
+}  // namespace warpwright::ops::layernorm::WARPWRIGHT_ISA

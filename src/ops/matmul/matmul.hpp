@@ -1,0 +1,116 @@
+// The three products of a linear layer y = act(x·Wᵀ + b).
+//   forward  preact = x·Wᵀ + bias, out = act(preact)
+//   dx       dx = (dout·W) ∘ act'(preact)          act and preact are those of the layer that made x
+//   dw       dweight (= or +=) doutᵀ·x, dbias (= or +=) Σ_rows dout
+// Products are summed in fp32 (fp64 for fp64) over the whole reduction in one fixed order, whatever the
+// threads.
+//
+// dtypes of x, weight, bias, out, preact, dout and dx are one; rows of x, out, preact, dout and dx may be
+// strided (strides[1] is 1), weight and gradients are contiguous. M, N ≥ 0, K ≥ 1.
+#pragma once
+
+#include "ops/activation.hpp"
+#include "ops/op.hpp"
+
+namespace warpwright::ops {
+
+struct MatmulForward {
+  Tensor x;       // (M, K)
+  Tensor weight;  // (N, K)
+  Tensor bias;    // (N), optional
+  Tensor out;     // (M, N)
+  Tensor preact;  // (M, N), optional: kept for the backward of the activation
+  Activation activation = Activation::none;
+
+  template <class F>
+  void visit(F&& f) {
+    f("x", x, Access::read);
+    f("weight", weight, Access::read);
+    f("bias", bias, Access::read);
+    f("out", out, Access::write);
+    f("preact", preact, Access::write);
+  }
+};
+
+struct MatmulDx {
+  Tensor dout;    // (M, N)
+  Tensor weight;  // (N, K)
+  Tensor preact;  // (M, K) with an activation, else absent
+  Tensor dx;      // (M, K), =
+  Activation activation = Activation::none;
+
+  template <class F>
+  void visit(F&& f) {
+    f("dout", dout, Access::read);
+    f("weight", weight, Access::read);
+    f("preact", preact, Access::read);
+    f("dx", dx, Access::write);
+  }
+};
+
+struct MatmulDw {
+  Tensor dout;     // (M, N)
+  Tensor x;        // (M, K)
+  Tensor dweight;  // (N, K) fp32, = or += by store
+  Tensor dbias;    // (N) fp32, likewise; optional
+  Store store = Store::add;
+
+  template <class F>
+  void visit(F&& f) {
+    f("dout", dout, Access::read);
+    f("x", x, Access::read);
+    f("dweight", dweight, access_of(store));
+    f("dbias", dbias, access_of(store));
+  }
+};
+
+struct MatmulForwardProblem {
+  std::int64_t M = 0, N = 0, K = 0;
+  DType dtype = DType::f32;
+  bool bias = false, preact = false;
+  Activation activation = Activation::none;
+
+  bool operator==(const MatmulForwardProblem&) const = default;
+  std::string describe() const;
+  double flops() const;
+  double bytes() const;
+};
+
+struct MatmulDxProblem {
+  std::int64_t M = 0, N = 0, K = 0;
+  DType dtype = DType::f32;
+  Activation activation = Activation::none;
+
+  bool operator==(const MatmulDxProblem&) const = default;
+  std::string describe() const;
+  double flops() const;
+  double bytes() const;
+};
+
+struct MatmulDwProblem {
+  std::int64_t M = 0, N = 0, K = 0;
+  DType dtype = DType::f32;
+  bool bias = false;
+  Store store = Store::add;
+
+  bool operator==(const MatmulDwProblem&) const = default;
+  std::string describe() const;
+  double flops() const;
+  double bytes() const;
+};
+
+const Op<MatmulForwardProblem, MatmulForward>& matmul_forward_op();
+const Op<MatmulDxProblem, MatmulDx>& matmul_dx_op();
+const Op<MatmulDwProblem, MatmulDw>& matmul_dw_op();
+
+inline void matmul_forward(Context& context, const MatmulForward& args) {
+  call(context, matmul_forward_op(), args);
+}
+inline void matmul_dx(Context& context, const MatmulDx& args) {
+  call(context, matmul_dx_op(), args);
+}
+inline void matmul_dw(Context& context, const MatmulDw& args) {
+  call(context, matmul_dw_op(), args);
+}
+
+}  // namespace warpwright::ops

@@ -1,0 +1,58 @@
+#include "ops/op.hpp"
+
+namespace warpwright::ops {
+
+std::string_view forced_variant(const Context& context, std::string_view operation) {
+  const auto& force = context.options().force;
+  auto found = force.find(std::string(operation));
+  if (found == force.end()) found = force.find(std::string(operation.substr(0, operation.find('.'))));
+  return found == force.end() ? std::string_view() : std::string_view(found->second);
+}
+
+void throw_refused(std::string_view operation, const std::string& problem, const std::string& reasons,
+                   bool forced) {
+  throw Error(fmt::format("no variant runs {} ({})", problem, reasons), std::string(operation),
+              forced ? "change WARPWRIGHT_FORCE" : "use another dtype, size or machine");
+}
+
+void require(bool condition, std::string_view operation, const std::string& what) {
+  if (!condition) throw Error(what, std::string(operation), "pass arguments that its header describes");
+}
+
+void require_shape(std::string_view operation, std::string_view argument, const Tensor& tensor,
+                   const Shape& shape) {
+  if (tensor.shape == shape) return;
+  require(false, operation,
+          fmt::format("{} has shape {}, needs {}", argument, tensor.shape.to_string(), shape.to_string()));
+}
+
+void require_dtype(std::string_view operation, std::string_view argument, const Tensor& tensor, DType dtype) {
+  if (tensor.dtype == dtype) return;
+  require(false, operation,
+          fmt::format("{} is {}, needs {}", argument, name_of(tensor.dtype), name_of(dtype)));
+}
+
+void require_contiguous(std::string_view operation, std::string_view argument, const Tensor& tensor) {
+  if (!tensor.contiguous()) require(false, operation, fmt::format("{} is not contiguous", argument));
+}
+
+void require_tensor(std::string_view operation, std::string_view argument, const Tensor& tensor, DType dtype,
+                    const Shape& shape) {
+  if (!tensor) require(false, operation, fmt::format("{} is missing", argument));
+  require_dtype(operation, argument, tensor, dtype);
+  require_shape(operation, argument, tensor, shape);
+  require_contiguous(operation, argument, tensor);
+}
+
+std::string refuse_without_avx2(DType dtype, const DeviceInfo& device) {
+  if (device.device.kind != DeviceKind::cpu) return "runs on a CPU";
+  if (dtype != DType::f32 && dtype != DType::bf16) return fmt::format("no {}", name_of(dtype));
+  return device.cpu.avx2 ? "" : "needs AVX2 and FMA";
+}
+
+std::string refuse_without_avx512(DType dtype, const DeviceInfo& device) {
+  if (const std::string reason = refuse_without_avx2(dtype, device); !reason.empty()) return reason;
+  return device.cpu.avx512 ? "" : "needs AVX-512 (F, BW, DQ, VL)";
+}
+
+}  // namespace warpwright::ops

@@ -1,0 +1,162 @@
+// An operation is a name and an ordered list of variants, fastest first, the reference last. Calling one
+//   1. checks the arguments and reduces them to a Problem (shapes, dtypes, flags; never addresses),
+//   2. chooses a variant for that problem, once per Context,
+//   3. runs it, or, while the Context records, only notes what it would use.
+//
+// An operation's arguments are a struct of Tensors and scalars with
+//   template <class F> void visit(F&& f);   // f("x", x, Access::read) for each tensor
+// from which the memory planner, the log, the search for non-finite values and the tests all live.
+// Its Problem is comparable (==) and has describe(), flops() and bytes(): the least work any variant must do.
+#pragma once
+
+#include <fmt/format.h>
+
+#include <chrono>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "core/error.hpp"
+#include "runtime/context.hpp"
+
+namespace warpwright::ops {
+
+// How a gradient is stored.
+enum class Store : std::uint8_t { assign, add };
+inline Access access_of(Store store) {
+  return store == Store::add ? Access::update : Access::write;
+}
+inline std::string_view sign_of(Store store) {
+  return store == Store::add ? "+=" : "=";
+}
+
+template <class Problem, class Args>
+struct Variant {
+  std::string_view name;  // "cpu.avx512", the same in file, test, bench and log
+  // Why it does not apply; empty where it does.
+  std::string (*refuse)(const Problem&, const DeviceInfo&);
+  void (*run)(const Context&, const Args&);
+  // Bytes of scratch; null: none.
+  std::size_t (*workspace)(const Problem&, const DeviceInfo&) = nullptr;
+  // Predicted seconds; the lowest wins and list order breaks ties. Null: 0, so that list order decides.
+  double (*cost)(const Problem&, const DeviceInfo&) = nullptr;
+};
+
+inline constexpr std::string_view kReference = "reference";
+
+template <class ProblemT, class ArgsT>
+struct Op {
+  using Problem = ProblemT;
+  using Args = ArgsT;
+  std::string_view name;  // "layernorm.forward"
+  std::span<const Variant<Problem, Args>> variants;
+  Problem (*problem)(const Args&);  // throws Error where the arguments do not fit together
+};
+
+// The variant forced for this operation by its full name or by its folder's ("matmul" for "matmul.dw"), or
+// "".
+std::string_view forced_variant(const Context& context, std::string_view operation);
+
+[[noreturn]] void throw_refused(std::string_view operation, const std::string& problem,
+                                const std::string& reasons, bool forced);
+
+// The choice for one problem, a pure function of problem, device, build and the forced variants. The
+// reference is taken only where it is forced.
+template <class P, class A>
+const Variant<P, A>& choose(const Context& context, const Op<P, A>& op, const P& problem) {
+  const std::string_view forced = forced_variant(context, op.name);
+  const Variant<P, A>* best = nullptr;
+  double best_cost = 0;
+  std::string reasons;
+  for (const auto& variant : op.variants) {
+    if (forced.empty() ? variant.name == kReference : variant.name != forced) continue;
+    const std::string reason = variant.refuse(problem, context.device());
+    if (!reason.empty()) {
+      reasons += fmt::format("{}{}: {}", reasons.empty() ? "" : ", ", variant.name, reason);
+      continue;
+    }
+    const double cost = variant.cost ? variant.cost(problem, context.device()) : 0;
+    if (!best || cost < best_cost) {
+      best = &variant;
+      best_cost = cost;
+    }
+  }
+  if (!best && reasons.empty()) {
+    reasons = fmt::format("there is no variant {}; it has", forced);
+    for (const auto& variant : op.variants) reasons += fmt::format(" {}", variant.name);
+  }
+  if (!best) throw_refused(op.name, problem.describe(), reasons, !forced.empty());
+  return *best;
+}
+
+template <class A>
+std::vector<TensorUse> uses_of(A args) {
+  std::vector<TensorUse> uses;
+  args.visit([&](std::string_view argument, Tensor& tensor, Access access) {
+    if (tensor) uses.push_back({argument, tensor, access});
+  });
+  return uses;
+}
+
+// The choice as choose() made it when this Context first met the problem.
+template <class P, class A>
+const Variant<P, A>& planned(Context& context, const Op<P, A>& op, const P& problem) {
+  using Choices = std::vector<std::pair<P, const Variant<P, A>*>>;
+  std::any& slot = context.choices(&op);
+  if (!slot.has_value()) slot = Choices();
+  auto& choices = *std::any_cast<Choices>(&slot);
+  for (const auto& [known, variant] : choices) {
+    if (known == problem) return *variant;
+  }
+  const Variant<P, A>& chosen = choose(context, op, problem);
+  choices.emplace_back(problem, &chosen);
+  context.note_choice(fmt::format("{} {} {}", op.name, chosen.name, problem.describe()));
+  return chosen;
+}
+
+template <class P, class A>
+void call(Context& context, const Op<P, A>& op, const A& args) {
+  const P problem = op.problem(args);
+  const Variant<P, A>& variant = planned(context, op, problem);
+  const std::size_t scratch = variant.workspace ? variant.workspace(problem, context.device()) : 0;
+  if (Recorder* recorder = context.recorder()) {
+    recorder->call(op.name, uses_of(args), scratch);
+    return;
+  }
+  context.reserve_scratch(scratch);  // allocates only where no plan was made before
+  if (!context.timer() && !context.options().verbose && !context.inspector()) {
+    variant.run(context, args);
+    return;
+  }
+  const auto start = std::chrono::steady_clock::now();
+  variant.run(context, args);
+  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  if (context.options().verbose) {
+    context.log(fmt::format("{} {} {} {:.1f} us", op.name, variant.name, problem.describe(), seconds * 1e6));
+  }
+  if (context.timer()) context.timer()(op.name, variant.name, problem.describe(), seconds);
+  if (context.inspector()) context.inspector()(op.name, uses_of(args));
+}
+
+// For the problem() functions: one clear error for an argument that does not fit.
+void require(bool condition, std::string_view operation, const std::string& what);
+void require_shape(std::string_view operation, std::string_view argument, const Tensor& tensor,
+                   const Shape& shape);
+void require_dtype(std::string_view operation, std::string_view argument, const Tensor& tensor, DType dtype);
+void require_contiguous(std::string_view operation, std::string_view argument, const Tensor& tensor);
+// All three.
+void require_tensor(std::string_view operation, std::string_view argument, const Tensor& tensor, DType dtype,
+                    const Shape& shape);
+
+// Statistics, losses and parameter gradients: fp32, or fp64 beside fp64 data.
+inline DType accumulation_dtype(DType dtype) {
+  return dtype == DType::f64 ? DType::f64 : DType::f32;
+}
+
+// The reasons most CPU variants share; empty where the dtype is fp32 or bf16 and the instructions are there.
+std::string refuse_without_avx2(DType dtype, const DeviceInfo& device);
+std::string refuse_without_avx512(DType dtype, const DeviceInfo& device);
+
+}  // namespace warpwright::ops

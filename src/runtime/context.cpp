@@ -1,0 +1,53 @@
+#include "runtime/context.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <utility>
+
+#include "core/error.hpp"
+
+namespace warpwright {
+
+ContextOptions ContextOptions::from_environment() {
+  ContextOptions options;
+  const char* verbose = std::getenv("WARPWRIGHT_VERBOSE");
+  options.verbose = verbose && std::string_view(verbose) != "0" && std::string_view(verbose) != "";
+  const char* force = std::getenv("WARPWRIGHT_FORCE");
+  std::string_view rest = force ? force : "";
+  while (!rest.empty()) {
+    const std::string_view item = rest.substr(0, rest.find(','));
+    rest.remove_prefix(std::min(rest.size(), item.size() + 1));
+    const std::size_t equals = item.find('=');
+    if (equals == std::string_view::npos || equals == 0 || equals + 1 == item.size()) {
+      throw UsageError(fmt::format("cannot read '{}'", item), "WARPWRIGHT_FORCE",
+                       "write operation=variant pairs with commas, as `warpwright info` lists them");
+    }
+    options.force[std::string(item.substr(0, equals))] = std::string(item.substr(equals + 1));
+  }
+  return options;
+}
+
+Context::Context(ContextOptions options)
+    : options_(std::move(options)), device_(cpu_device_info(options_.threads)) {}
+
+void Context::log(std::string_view line) const {
+  if (options_.log) options_.log(line);
+}
+
+void Context::reserve_scratch(std::size_t bytes) {
+  if (bytes > scratch_.bytes()) scratch_ = Buffer(bytes, device_.device, "workspace");
+}
+
+std::uint64_t Context::plan_hash() const {
+  std::vector<std::string> lines = choice_lines_;
+  std::sort(lines.begin(), lines.end());
+  std::uint64_t hash = 0xcbf29ce484222325u;  // FNV-1a, 64 bits
+  for (const std::string& line : lines) {
+    for (const char c : line + "\n") hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3u;
+  }
+  return hash;
+}
+
+}  // namespace warpwright

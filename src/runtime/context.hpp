@@ -1,0 +1,79 @@
+// Context: what an operation is given besides its arguments (device, threads, scratch, how variants are
+// chosen).
+#pragma once
+
+#include <any>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "runtime/device.hpp"
+#include "runtime/memory.hpp"
+
+namespace warpwright {
+
+using LogCallback = std::function<void(std::string_view line)>;
+
+struct ContextOptions {
+  int threads = 0;                           // 0: OMP_NUM_THREADS or every processor
+  std::map<std::string, std::string> force;  // operation ("matmul" or "matmul.dw") → variant
+  bool verbose = false;                      // a log line per call
+  LogCallback log;                           // where lines go; unset: nowhere
+
+  // WARPWRIGHT_FORCE=op=variant,… and WARPWRIGHT_VERBOSE=1.
+  static ContextOptions from_environment();
+};
+
+class Context {
+ public:
+  explicit Context(ContextOptions options = ContextOptions::from_environment());
+  Context(const Context&) = delete;
+  Context& operator=(const Context&) = delete;
+
+  const DeviceInfo& device() const { return device_; }
+  int threads() const { return device_.threads; }
+  const ContextOptions& options() const { return options_; }
+  void log(std::string_view line) const;
+
+  // Scratch of the present call, kAlignment-aligned; its contents do not outlive the call.
+  void* scratch() const { return scratch_.data(); }
+  void reserve_scratch(std::size_t bytes);
+  std::size_t scratch_bytes() const { return scratch_.bytes(); }
+
+  // While a recorder is set, operations note what they would use and do nothing else.
+  Recorder* recorder() const { return recorder_; }
+  void set_recorder(Recorder* recorder) { recorder_ = recorder; }
+
+  // Called after every operation that ran, with what it used: how a trainer looks for the first non-finite
+  // tensor.
+  using Inspector = std::function<void(std::string_view operation, const std::vector<TensorUse>& uses)>;
+  const Inspector& inspector() const { return inspector_; }
+  void set_inspector(Inspector inspector) { inspector_ = std::move(inspector); }
+
+  // Called around every operation that ran: how `bench step` takes its table. Seconds of wall clock.
+  using Timer = std::function<void(std::string_view operation, std::string_view variant,
+                                   std::string_view problem, double seconds)>;
+  const Timer& timer() const { return timer_; }
+  void set_timer(Timer timer) { timer_ = std::move(timer); }
+
+  // The choices made so far, one list per operation (kept by ops/op.hpp), and a hash over all of them, which
+  // a checkpoint records: equal hashes mean that a resumed run uses the same kernels.
+  std::any& choices(const void* operation) { return choices_[operation]; }
+  void note_choice(std::string line) { choice_lines_.push_back(std::move(line)); }
+  std::uint64_t plan_hash() const;
+
+ private:
+  ContextOptions options_;
+  DeviceInfo device_;
+  Buffer scratch_;
+  Recorder* recorder_ = nullptr;
+  Inspector inspector_;
+  Timer timer_;
+  std::map<const void*, std::any> choices_;
+  std::vector<std::string> choice_lines_;
+};
+
+}  // namespace warpwright

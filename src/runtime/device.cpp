@@ -1,0 +1,89 @@
+#include "runtime/device.hpp"
+
+#include <cpuid.h>
+#include <omp.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <fstream>
+#include <limits>
+#include <sstream>
+
+namespace warpwright {
+namespace {
+
+// Linux grants AMX's tile data (state component 18) per process, on request: arch_prctl(2), since Linux 5.16.
+bool request_amx_permission() {
+  constexpr long kRequestXcompPermission = 0x1023;
+  constexpr long kXfeatureTileData = 18;
+  return syscall(SYS_arch_prctl, kRequestXcompPermission, kXfeatureTileData) == 0;
+}
+
+CpuFeatures detect_cpu_features() {
+  CpuFeatures features;
+  // __builtin_cpu_supports also checks that the operating system saves the registers (XGETBV).
+  features.avx2 =
+      __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi2");
+  features.avx512 = features.avx2 && __builtin_cpu_supports("avx512f") &&
+                    __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
+                    __builtin_cpu_supports("avx512vl");
+  unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
+  // CPUID leaf 7: EDX bit 22 is AMX-BF16, bit 24 is AMX-TILE (Intel SDM volume 2A).
+  if (features.avx512 && __get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx)) {
+    const bool amx = (edx & (1u << 22)) && (edx & (1u << 24));
+    features.amx_bf16 = amx && request_amx_permission();
+  }
+  return features;
+}
+
+std::string cpu_name() {
+  std::ifstream cpuinfo("/proc/cpuinfo");
+  for (std::string line; std::getline(cpuinfo, line);) {
+    if (line.rfind("model name", 0) == 0) return line.substr(std::min(line.size(), line.find(':') + 2));
+  }
+  return "x86-64 CPU";
+}
+
+std::size_t cache_bytes(int name, std::size_t fallback) {
+  const long bytes = sysconf(name);
+  return bytes > 0 ? static_cast<std::size_t>(bytes) : fallback;
+}
+
+// The limit of this process's cgroup less what it uses; the largest size where there is no limit.
+std::size_t cgroup_headroom() {
+  std::ifstream max_file("/sys/fs/cgroup/memory.max"), current_file("/sys/fs/cgroup/memory.current");
+  std::size_t limit = 0, current = 0;
+  if (!(max_file >> limit) || !(current_file >> current)) return std::numeric_limits<std::size_t>::max();
+  return limit > current ? limit - current : 0;
+}
+
+}  // namespace
+
+DeviceInfo cpu_device_info(int threads) {
+  static const CpuFeatures features = detect_cpu_features();
+  DeviceInfo info;
+  info.name = cpu_name();
+  info.cpu = features;
+  info.threads = threads > 0 ? threads : omp_get_max_threads();
+  info.l1_bytes = cache_bytes(_SC_LEVEL1_DCACHE_SIZE, 32 << 10);
+  info.l2_bytes = cache_bytes(_SC_LEVEL2_CACHE_SIZE, 1 << 20);
+  info.l3_bytes = cache_bytes(_SC_LEVEL3_CACHE_SIZE, 8 << 20);
+  info.memory_bytes =
+      static_cast<std::size_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
+  return info;
+}
+
+std::size_t available_memory() {
+  std::ifstream meminfo("/proc/meminfo");
+  for (std::string line; std::getline(meminfo, line);) {
+    std::istringstream fields(line);
+    std::string key;
+    std::size_t kib = 0;
+    if (fields >> key >> kib && key == "MemAvailable:") return std::min(kib << 10, cgroup_headroom());
+  }
+  return cgroup_headroom();
+}
+
+}  // namespace warpwright

@@ -1,0 +1,212 @@
+#include "runtime/memory.hpp"
+
+#include <fmt/format.h>
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <numeric>
+#include <utility>
+
+#include "core/error.hpp"
+#include "runtime/device.hpp"
+
+namespace warpwright {
+namespace {
+
+std::size_t round_up(std::size_t bytes) {
+  return (bytes + kAlignment - 1) / kAlignment * kAlignment;
+}
+
+bool overlap_in_time(const MemoryPlan::Block& a, const MemoryPlan::Block& b) {
+  return a.first_call <= b.last_call && b.first_call <= a.last_call;
+}
+
+bool overlap_in_space(const MemoryPlan::Block& a, const MemoryPlan::Block& b) {
+  return a.offset < b.offset + b.bytes && b.offset < a.offset + a.bytes;
+}
+
+// Largest first, each at the lowest offset that no block placed before and alive at the same time covers.
+std::size_t place_activations(std::vector<MemoryPlan::Block>& blocks) {
+  std::vector<MemoryPlan::Block*> order;
+  for (auto& block : blocks) {
+    if (block.category == Category::activations) order.push_back(&block);
+  }
+  std::stable_sort(order.begin(), order.end(), [](auto* a, auto* b) { return a->bytes > b->bytes; });
+  std::vector<MemoryPlan::Block*> placed;  // sorted by offset
+  std::size_t high_water = 0;
+  for (MemoryPlan::Block* block : order) {
+    std::size_t offset = 0;
+    for (const MemoryPlan::Block* other : placed) {
+      if (!overlap_in_time(*block, *other)) continue;
+      if (offset + block->bytes <= other->offset) break;
+      offset = std::max(offset, other->offset + round_up(other->bytes));
+    }
+    block->offset = offset;
+    high_water = std::max(high_water, offset + round_up(block->bytes));
+    placed.insert(std::upper_bound(placed.begin(), placed.end(), block,
+                                   [](auto* a, auto* b) { return a->offset < b->offset; }),
+                  block);
+  }
+  return high_water;
+}
+
+std::string megabytes(std::size_t bytes) {
+  return fmt::format("{:.1f} MiB", static_cast<double>(bytes) / 0x1p20);
+}
+
+}  // namespace
+
+Buffer::Buffer(std::size_t bytes, Device device, std::string_view purpose) : bytes_(bytes) {
+  if (bytes == 0) return;
+  if (device.kind != DeviceKind::cpu) {
+    throw Error("this build has no CUDA", std::string(purpose), "use --device cpu");
+  }
+  void* address = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (address == MAP_FAILED) {
+    throw Error(fmt::format("cannot allocate {} of memory ({} available)", megabytes(bytes),
+                            megabytes(available_memory())),
+                std::string(purpose), "use a smaller batch, sequence or model");
+  }
+  if (bytes >= (std::size_t{4} << 20)) madvise(address, bytes, MADV_HUGEPAGE);
+  data_ = static_cast<std::byte*>(address);
+}
+
+Buffer::Buffer(Buffer&& other) noexcept
+    : data_(std::exchange(other.data_, nullptr)), bytes_(std::exchange(other.bytes_, 0)) {}
+
+Buffer& Buffer::operator=(Buffer&& other) noexcept {
+  std::swap(data_, other.data_);
+  std::swap(bytes_, other.bytes_);
+  return *this;
+}
+
+Buffer::~Buffer() {
+  if (data_) munmap(data_, bytes_);
+}
+
+std::string_view name_of(Category category) {
+  static constexpr std::string_view names[kCategories] = {"parameters", "master weights", "gradients",
+                                                          "optimizer",  "batch",          "activations"};
+  return names[static_cast<int>(category)];
+}
+
+std::size_t MemoryPlan::total_bytes() const {
+  return std::accumulate(std::begin(arena_bytes), std::end(arena_bytes), workspace_bytes);
+}
+
+std::string MemoryPlan::summary() const {
+  std::string text;
+  for (int c = 0; c < kCategories; ++c) {
+    if (arena_bytes[c] == 0) continue;
+    text += fmt::format("  {:<16}{:>14}\n", name_of(static_cast<Category>(c)), megabytes(arena_bytes[c]));
+  }
+  text += fmt::format("  {:<16}{:>14}\n", "workspace", megabytes(workspace_bytes));
+  return text + fmt::format("  {:<16}{:>14}\n", "total", megabytes(total_bytes()));
+}
+
+std::string MemoryPlan::details() const {
+  std::string text = fmt::format("{:<28}{:<16}{:>12}{:>14}  lifetime (calls), shares its place with\n",
+                                 "tensor", "arena", "bytes", "offset");
+  for (const Block& block : blocks) {
+    std::string shared;
+    for (const Block& other : blocks) {
+      const bool same_arena = block.category == Category::activations && other.category == block.category;
+      if (&other != &block && same_arena && overlap_in_space(block, other)) {
+        shared += fmt::format("{}{}", shared.empty() ? "" : ", ", other.name);
+      }
+    }
+    const std::string life = block.category == Category::activations
+                                 ? fmt::format("{}–{}", block.first_call, block.last_call)
+                                 : std::string("whole run");
+    text += fmt::format("{:<28}{:<16}{:>12}{:>14}  {}{}{}\n", block.name, name_of(block.category),
+                        block.bytes, block.offset, life, shared.empty() ? "" : "; ", shared);
+  }
+  return text;
+}
+
+Tensor Recorder::allocate(std::string_view name, DType dtype, const Shape& shape, Category category) {
+  const Tensor tensor(reinterpret_cast<void*>(next_address_), dtype, shape);
+  starts_[next_address_] = plan_.blocks.size();
+  plan_.blocks.push_back({std::string(name), category, tensor.bytes(), 0, -1, -1});
+  next_address_ += round_up(tensor.bytes()) + kAlignment;  // a gap: an empty tensor has an address of its own
+  return tensor;
+}
+
+MemoryPlan::Block* Recorder::find(const void* address) {
+  const auto after = starts_.upper_bound(reinterpret_cast<std::uintptr_t>(address));
+  if (after == starts_.begin()) return nullptr;
+  return &plan_.blocks[std::prev(after)->second];
+}
+
+void Recorder::call(std::string_view operation, const std::vector<TensorUse>& uses,
+                    std::size_t workspace_bytes) {
+  const int index = static_cast<int>(plan_.calls.size());
+  plan_.calls.emplace_back(operation);
+  plan_.workspace_bytes = std::max(plan_.workspace_bytes, round_up(workspace_bytes));
+  for (const TensorUse& use : uses) {
+    MemoryPlan::Block* block = use.tensor ? find(use.tensor.data) : nullptr;
+    if (!block) continue;
+    if (block->first_call < 0) {
+      if (use.access != Access::write && block->category == Category::activations) {
+        throw Error(fmt::format("reads {} ({}) before anything wrote it", block->name, use.argument),
+                    std::string(operation), "run the operations in order");
+      }
+      block->first_call = index;
+    }
+    block->last_call = index;
+  }
+}
+
+MemoryPlan Recorder::plan() const {
+  MemoryPlan plan = plan_;
+  for (auto& block : plan.blocks) {
+    if (block.category == Category::activations) continue;
+    std::size_t& end = plan.arena_bytes[static_cast<int>(block.category)];
+    block.offset = end;
+    end += round_up(block.bytes);
+  }
+  plan.arena_bytes[static_cast<int>(Category::activations)] = place_activations(plan.blocks);
+  return plan;
+}
+
+Arenas::Arenas(MemoryPlan plan, Device device) : plan_(std::move(plan)), device_(device) {
+  for (int c = 0; c < kCategories; ++c) {
+    buffers_[c] = Buffer(plan_.arena_bytes[c], device, warpwright::name_of(static_cast<Category>(c)));
+  }
+  for (std::size_t i = 0; i < plan_.blocks.size(); ++i) index_[plan_.blocks[i].name] = i;
+}
+
+Tensor Arenas::allocate(std::string_view name, DType dtype, const Shape& shape, Category category) {
+  const auto found = index_.find(name);
+  const Tensor wanted(nullptr, dtype, shape);
+  if (found == index_.end() || plan_.blocks[found->second].bytes != wanted.bytes() ||
+      plan_.blocks[found->second].category != category) {
+    throw Error(fmt::format("{} {} {} is not in the memory plan", warpwright::name_of(category), name,
+                            shape.to_string()),
+                "memory plan", "allocate exactly what was recorded");
+  }
+  const auto& block = plan_.blocks[found->second];
+  void* address = buffers_[static_cast<int>(category)].data() + block.offset;
+  live_[address] = found->second;
+  return Tensor(address, dtype, shape, device_);
+}
+
+std::string_view Arenas::name_of(const void* address) const {
+  const auto after = live_.upper_bound(address);
+  if (after == live_.begin()) return "";
+  return plan_.blocks[std::prev(after)->second].name;
+}
+
+std::size_t Arenas::allocated_bytes() const {
+  std::size_t bytes = 0;
+  for (const Buffer& buffer : buffers_) bytes += buffer.bytes();
+  return bytes;
+}
+
+Tensor HeapAllocator::allocate(std::string_view name, DType dtype, const Shape& shape, Category) {
+  const Tensor layout(nullptr, dtype, shape);
+  buffers_.emplace_back(std::max<std::size_t>(layout.bytes(), 1), device_, name);
+  return Tensor(buffers_.back().data(), dtype, shape, device_);
+}
+
+}  // namespace warpwright

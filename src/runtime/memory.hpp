@@ -1,0 +1,122 @@
+// Memory from one plan. A program allocates its tensors by name from an Allocator and runs its operations
+// once under a recording Context; the Recorder then knows each tensor's lifetime and lays all of them out.
+// The same allocation code, run again over Arenas made from that plan, gets the planned addresses.
+#pragma once
+
+#include <cstddef>
+#include <map>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/tensor.hpp"
+
+namespace warpwright {
+
+inline constexpr std::size_t kAlignment =
+    64;  // of every tensor, in bytes: a cache line and an AVX-512 register
+
+// Owns one block of device memory, aligned to at least kAlignment and zero at the start. Move-only.
+class Buffer {
+ public:
+  Buffer() = default;
+  Buffer(std::size_t bytes, Device device, std::string_view purpose);
+  Buffer(Buffer&& other) noexcept;
+  Buffer& operator=(Buffer&& other) noexcept;
+  ~Buffer();
+
+  std::byte* data() const { return data_; }
+  std::size_t bytes() const { return bytes_; }
+
+ private:
+  std::byte* data_ = nullptr;
+  std::size_t bytes_ = 0;
+};
+
+// What a tensor is for. Activations are the only ones that share memory: each lives from its first to its
+// last use.
+enum class Category : std::uint8_t { parameters, master_weights, gradients, optimizer, batch, activations };
+inline constexpr int kCategories = 6;
+std::string_view name_of(Category category);
+
+class Allocator {
+ public:
+  virtual ~Allocator() = default;
+  // A contiguous tensor; the name is unique within the allocator.
+  virtual Tensor allocate(std::string_view name, DType dtype, const Shape& shape, Category category) = 0;
+};
+
+enum class Access : std::uint8_t { read, write, update };
+
+// A tensor as an operation uses it, under the name of the operation's argument.
+struct TensorUse {
+  std::string_view argument;
+  Tensor tensor;
+  Access access = Access::read;
+};
+
+struct MemoryPlan {
+  struct Block {
+    std::string name;
+    Category category = Category::activations;
+    std::size_t bytes = 0;
+    std::size_t offset = 0;               // in its category's arena
+    int first_call = -1, last_call = -1;  // indices into calls; -1: not used by any operation
+  };
+  std::vector<Block> blocks;       // in order of allocation
+  std::vector<std::string> calls;  // operation names in order
+  std::size_t arena_bytes[kCategories] = {};
+  std::size_t workspace_bytes = 0;  // the largest scratch any call asks for; shared by all
+
+  std::size_t total_bytes() const;
+  std::string summary() const;  // a table of the categories
+  std::string details() const;  // a line per block: bytes, place, lifetime, what shares its place
+};
+
+// Hands out addresses that no memory stands behind and notes every use of them.
+class Recorder final : public Allocator {
+ public:
+  Tensor allocate(std::string_view name, DType dtype, const Shape& shape, Category category) override;
+  // Called for every operation in order. Reading an activation that nothing has written is an Error.
+  void call(std::string_view operation, const std::vector<TensorUse>& uses, std::size_t workspace_bytes);
+  MemoryPlan plan() const;
+
+ private:
+  MemoryPlan::Block* find(const void* address);
+
+  MemoryPlan plan_;
+  std::map<std::uintptr_t, std::size_t> starts_;  // fake address → index of its block
+  std::uintptr_t next_address_ = std::uintptr_t{1} << 40;
+};
+
+// One buffer per category, laid out by a plan.
+class Arenas final : public Allocator {
+ public:
+  Arenas(MemoryPlan plan, Device device);
+  Tensor allocate(std::string_view name, DType dtype, const Shape& shape, Category category) override;
+  // The name of the block that holds this address at or after the given call, or "".
+  std::string_view name_of(const void* address) const;
+  const MemoryPlan& plan() const { return plan_; }
+  std::size_t allocated_bytes() const;
+
+ private:
+  MemoryPlan plan_;
+  Device device_;
+  Buffer buffers_[kCategories];
+  std::map<std::string, std::size_t, std::less<>> index_;
+  std::map<const void*, std::size_t> live_;  // address → the block last allocated there
+};
+
+// A buffer for each tensor: for tests and tools, where nothing is worth planning.
+class HeapAllocator final : public Allocator {
+ public:
+  explicit HeapAllocator(Device device = {}) : device_(device) {}
+  Tensor allocate(std::string_view name, DType dtype, const Shape& shape, Category category) override;
+
+ private:
+  Device device_;
+  std::vector<Buffer> buffers_;
+};
+
+}  // namespace warpwright
