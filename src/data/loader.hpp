@@ -1,0 +1,83 @@
+// Loader: shards -> batches of (inputs, targets), both (B, T) int32; targets are the inputs one token later.
+//
+// A split's shards are one stream of tokens: sample k of an epoch is the T + 1 tokens from offset + k·T on,
+// across shard borders where it falls so. Everything a training step sees is a pure function of (data, seed,
+// T, samples per step, step): the order within an epoch is a keyed permutation, nothing is kept between
+// calls, and the state that a checkpoint needs is the step.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <span>
+#include <vector>
+
+#include "core/tensor.hpp"
+#include "data/manifest.hpp"
+#include "data/shard.hpp"
+
+namespace warpwright {
+
+// The tokens of one split of a data folder: the shards its manifest lists or, without one, the files whose
+// names hold the split's name and end in ".bin", in order of their names.
+class TokenStream {
+ public:
+  // vocabulary: ids at or above it are errors when they are read.
+  TokenStream(const std::filesystem::path& folder, Split split, std::int64_t vocabulary);
+
+  std::int64_t tokens() const { return ends_.empty() ? 0 : ends_.back(); }
+  void read(std::int64_t first, std::span<std::int32_t> out) const;
+
+  const std::filesystem::path& folder() const { return folder_; }
+  Split split() const { return split_; }
+
+ private:
+  std::filesystem::path folder_;
+  Split split_;
+  std::int64_t vocabulary_;
+  std::vector<Shard> shards_;
+  std::vector<std::int64_t> ends_;  // tokens up to and including each shard
+};
+
+// Shuffled batches. An epoch has max(1, (tokens - T) / T) samples, each exactly once; its offset is drawn
+// anew from [0, T), as far as the tokens allow, so that epochs cut the text at different places.
+class TrainingLoader {
+ public:
+  // samples_per_step: rows of the total batch, over all micro-batches and processes. An epoch must hold as
+  // many.
+  TrainingLoader(const TokenStream& stream, std::uint64_t seed, std::int64_t T,
+                 std::int64_t samples_per_step);
+
+  // Rows [first_row, first_row + B) of the step's total batch. Micro-batch m of process r of R takes
+  // first_row = (m·R + r)·B.
+  void load(std::int64_t step, std::int64_t first_row, const Tensor& inputs, const Tensor& targets) const;
+
+  std::int64_t samples_per_epoch() const { return samples_per_epoch_; }
+  double epochs_at(std::int64_t step) const;  // epochs that are over when the step begins
+
+ private:
+  std::int64_t first_token(std::int64_t sample) const;  // sample counts from step 0, through all epochs
+
+  const TokenStream* stream_;
+  std::uint64_t seed_;
+  std::int64_t T_;
+  std::int64_t samples_per_step_;
+  std::int64_t samples_per_epoch_;
+};
+
+// The split from its beginning to its end in (tokens - 1) / T samples; the last tokens, fewer than T, are
+// left out.
+class ValidationLoader {
+ public:
+  ValidationLoader(const TokenStream& stream, std::int64_t T);
+
+  std::int64_t samples() const { return samples_; }
+  // Samples [first, first + B), B ≥ 1 from the tensors' shape.
+  void load(std::int64_t first, const Tensor& inputs, const Tensor& targets) const;
+
+ private:
+  const TokenStream* stream_;
+  std::int64_t T_;
+  std::int64_t samples_;
+};
+
+}  // namespace warpwright

@@ -1,0 +1,122 @@
+#include "data/manifest.hpp"
+
+#include <fmt/format.h>
+
+#include <limits>
+#include <nlohmann/json.hpp>
+
+#include "core/error.hpp"
+#include "runtime/file.hpp"
+
+namespace warpwright {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr const char* kFormat = "warpwright-data";
+constexpr std::int64_t kVersion = 1;
+constexpr std::uint64_t kMaxManifestBytes = std::uint64_t{64} << 20;
+
+// Typed access to the fields of one JSON object of the manifest, with errors that name file and field.
+class Fields {
+ public:
+  Fields(const Json& object, std::string where) : object_(object), where_(std::move(where)) {
+    if (!object_.is_object()) fail("is not a JSON object");
+  }
+
+  const Json& at(const char* key) const {
+    const auto found = object_.find(key);
+    if (found == object_.end()) fail(fmt::format("lacks \"{}\"", key));
+    return *found;
+  }
+  std::string text(const char* key) const {
+    const Json& value = at(key);
+    if (!value.is_string()) fail(fmt::format("\"{}\" is not a string", key));
+    return value.get<std::string>();
+  }
+  std::int64_t integer(const char* key, std::int64_t least, std::int64_t most) const {
+    const Json& value = at(key);
+    const bool fits = value.is_number_unsigned()
+                          ? value.get<std::uint64_t>() <= static_cast<std::uint64_t>(most)
+                          : value.is_number_integer();
+    if (!fits || value.get<std::int64_t>() < least || value.get<std::int64_t>() > most) {
+      fail(fmt::format("\"{}\" is not an integer from {} to {}", key, least, most));
+    }
+    return value.get<std::int64_t>();
+  }
+
+  [[noreturn]] void fail(const std::string& what) const { throw Error(what, where_, "build the data again"); }
+
+ private:
+  const Json& object_;
+  std::string where_;
+};
+
+bool is_plain_name(const std::string& name) {
+  return !name.empty() && name != "." && name != ".." && name.find('/') == std::string::npos &&
+         name.find('\0') == std::string::npos;
+}
+
+SplitManifest read_split(const Json& json, const std::string& where) {
+  constexpr std::int64_t kMost = std::numeric_limits<std::int64_t>::max();
+  const Fields fields(json, where);
+  SplitManifest split;
+  split.tokens = fields.integer("tokens", 0, kMost);
+  split.documents = fields.integer("documents", 0, kMost);
+  split.bytes = fields.integer("bytes", 0, kMost);
+  const Json& shards = fields.at("shards");
+  if (!shards.is_array()) fields.fail("\"shards\" is not a list");
+  for (const Json& shard : shards) {
+    if (!shard.is_string() || !is_plain_name(shard.get<std::string>())) {
+      fields.fail("\"shards\" holds something that is not the name of a file in the folder");
+    }
+    split.shards.push_back(shard.get<std::string>());
+  }
+  return split;
+}
+
+Json to_json(const SplitManifest& split) {
+  return {{"tokens", split.tokens},
+          {"documents", split.documents},
+          {"bytes", split.bytes},
+          {"shards", split.shards}};
+}
+
+}  // namespace
+
+std::string_view name_of(Split split) {
+  return split == Split::train ? "train" : "val";
+}
+
+std::optional<Manifest> read_manifest(const std::filesystem::path& folder) {
+  const std::filesystem::path path = folder / "data.json";
+  std::error_code error;
+  if (!std::filesystem::exists(path, error)) return std::nullopt;
+  const Json json = Json::parse(read_file(path, kMaxManifestBytes), nullptr, false);
+  if (json.is_discarded()) throw Error("is not valid JSON", path.string(), "build the data again");
+  const Fields fields(json, path.string());
+  if (fields.text("format") != kFormat) fields.fail(fmt::format("\"format\" is not \"{}\"", kFormat));
+  fields.integer("version", kVersion, kVersion);
+
+  Manifest manifest;
+  manifest.vocabulary_size = fields.integer("vocabulary_size", 1, std::numeric_limits<std::int32_t>::max());
+  manifest.end_of_text =
+      static_cast<std::int32_t>(fields.integer("end_of_text", 0, manifest.vocabulary_size - 1));
+  manifest.tokenizer_sha256 = fields.text("tokenizer_sha256");
+  const Fields splits(fields.at("splits"), path.string());
+  manifest.train = read_split(splits.at("train"), path.string());
+  manifest.val = read_split(splits.at("val"), path.string());
+  return manifest;
+}
+
+void write_manifest(const Manifest& manifest, const std::filesystem::path& folder) {
+  const Json json = {{"format", kFormat},
+                     {"version", kVersion},
+                     {"vocabulary_size", manifest.vocabulary_size},
+                     {"end_of_text", manifest.end_of_text},
+                     {"tokenizer_sha256", manifest.tokenizer_sha256},
+                     {"splits", {{"train", to_json(manifest.train)}, {"val", to_json(manifest.val)}}}};
+  write_file_atomically(folder / "data.json", json.dump(2) + "\n");
+}
+
+}  // namespace warpwright

@@ -1,0 +1,70 @@
+// Token shards: files of token ids in llm.c's format, little-endian.
+//
+//   256 int32   header: [0] magic 20240520, [1] version, [2] count of tokens, the rest 0
+//   count ids   version 1 (llm.c's): uint16; version 2 (ours, for vocabularies over 65,536): uint32
+//
+// The count is an int32, so a shard holds at most 2^31 - 1 tokens; larger splits are several shards.
+// Source of version 1: llm.c, llmc/dataloader.h and dev/data/data_common.py.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "runtime/file.hpp"
+
+namespace warpwright {
+
+inline constexpr std::int32_t kShardMagic = 20240520;
+inline constexpr std::int64_t kShardHeaderBytes = 256 * 4;
+inline constexpr std::int64_t kMaxShardTokens = 0x7fffffff;
+
+// A mapped shard. The header and the file's size are checked when it is opened, ids when they are read.
+class Shard {
+ public:
+  explicit Shard(const std::filesystem::path& path);
+
+  std::int64_t tokens() const { return tokens_; }
+  const std::filesystem::path& path() const { return file_.path(); }
+
+  // The ids [first, first + out.size()), each of which must be below vocabulary; an Error names the first
+  // that is not and its position.
+  void read(std::int64_t first, std::int64_t vocabulary, std::span<std::int32_t> out) const;
+
+ private:
+  MappedFile file_;
+  std::int64_t tokens_ = 0;
+  int token_bytes_ = 0;
+};
+
+// Writes ids in order to FOLDER/PREFIX_000000.bin, …, a new shard after every tokens_per_shard ids. The
+// folder's owner makes the whole atomic (AtomicFolder).
+class ShardWriter {
+ public:
+  ShardWriter(std::filesystem::path folder, std::string prefix, std::int64_t vocabulary,
+              std::int64_t tokens_per_shard);
+
+  void append(std::span<const std::int32_t> ids);
+  void finish();  // completes the last shard
+
+  std::int64_t tokens() const { return tokens_; }
+  const std::vector<std::string>& shards() const { return shards_; }  // file names
+
+ private:
+  void open_shard();
+  void close_shard();
+
+  std::filesystem::path folder_;
+  std::string prefix_;
+  std::int64_t vocabulary_;
+  std::int64_t tokens_per_shard_;
+  std::int64_t tokens_ = 0;
+  std::int64_t shard_tokens_ = 0;
+  std::vector<std::string> shards_;
+  std::optional<OutputFile> file_;
+};
+
+}  // namespace warpwright
