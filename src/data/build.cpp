@@ -74,8 +74,10 @@ class ValidationChoice {
     chosen_ = std::clamp<std::uint64_t>(static_cast<std::uint64_t>(wanted), 1,
                                         static_cast<std::uint64_t>(documents - 1));
   }
-  Split split_of(std::uint64_t document) const {
-    return order_(document) < chosen_ ? Split::val : Split::train;
+  // A file that grew since it was counted gives documents beyond the count; build() refuses them in the end.
+  Split split_of(std::int64_t document) const {
+    const bool chosen = document < documents_ && order_(static_cast<std::uint64_t>(document)) < chosen_;
+    return chosen ? Split::val : Split::train;
   }
 
  private:
