@@ -85,8 +85,8 @@ Buffer::~Buffer() {
 }
 
 std::string_view name_of(Category category) {
-  static constexpr std::string_view names[kCategories] = {"parameters", "master weights", "gradients",
-                                                          "optimizer",  "batch",          "activations"};
+  static constexpr std::string_view names[kCategories] = {
+      "parameters", "master weights", "gradients", "optimizer", "batch", "cache", "activations"};
   return names[static_cast<int>(category)];
 }
 
@@ -187,14 +187,17 @@ Tensor Arenas::allocate(std::string_view name, DType dtype, const Shape& shape, 
   }
   const auto& block = plan_.blocks[found->second];
   void* address = buffers_[static_cast<int>(category)].data() + block.offset;
-  live_[address] = found->second;
   return Tensor(address, dtype, shape, device_);
 }
 
-std::string_view Arenas::name_of(const void* address) const {
-  const auto after = live_.upper_bound(address);
-  if (after == live_.begin()) return "";
-  return plan_.blocks[std::prev(after)->second].name;
+std::string_view Arenas::name_of(const void* address, int call) const {
+  for (const auto& block : plan_.blocks) {
+    const std::byte* begin = buffers_[static_cast<int>(block.category)].data() + block.offset;
+    const bool alive =
+        block.category != Category::activations || (block.first_call <= call && call <= block.last_call);
+    if (alive && address >= begin && address < begin + block.bytes) return block.name;
+  }
+  return "";
 }
 
 std::size_t Arenas::allocated_bytes() const {

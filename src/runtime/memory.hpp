@@ -3,6 +3,7 @@
 // The same allocation code, run again over Arenas made from that plan, gets the planned addresses.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <map>
 #include <memory>
@@ -36,8 +37,16 @@ class Buffer {
 
 // What a tensor is for. Activations are the only ones that share memory: each lives from its first to its
 // last use.
-enum class Category : std::uint8_t { parameters, master_weights, gradients, optimizer, batch, activations };
-inline constexpr int kCategories = 6;
+enum class Category : std::uint8_t {
+  parameters,
+  master_weights,
+  gradients,
+  optimizer,
+  batch,
+  cache,
+  activations
+};
+inline constexpr int kCategories = 7;
 std::string_view name_of(Category category);
 
 class Allocator {
@@ -80,6 +89,10 @@ class Recorder final : public Allocator {
   Tensor allocate(std::string_view name, DType dtype, const Shape& shape, Category category) override;
   // Called for every operation in order. Reading an activation that nothing has written is an Error.
   void call(std::string_view operation, const std::vector<TensorUse>& uses, std::size_t workspace_bytes);
+  // At least so much scratch, for calls that are not recorded here.
+  void reserve_workspace(std::size_t bytes) {
+    plan_.workspace_bytes = std::max(plan_.workspace_bytes, bytes);
+  }
   MemoryPlan plan() const;
 
  private:
@@ -95,8 +108,8 @@ class Arenas final : public Allocator {
  public:
   Arenas(MemoryPlan plan, Device device);
   Tensor allocate(std::string_view name, DType dtype, const Shape& shape, Category category) override;
-  // The name of the block that holds this address at or after the given call, or "".
-  std::string_view name_of(const void* address) const;
+  // The name of the block that holds this address while the plan's given call runs, or "".
+  std::string_view name_of(const void* address, int call) const;
   const MemoryPlan& plan() const { return plan_; }
   std::size_t allocated_bytes() const;
 
@@ -105,7 +118,6 @@ class Arenas final : public Allocator {
   Device device_;
   Buffer buffers_[kCategories];
   std::map<std::string, std::size_t, std::less<>> index_;
-  std::map<const void*, std::size_t> live_;  // address → the block last allocated there
 };
 
 // A buffer for each tensor: for tests and tools, where nothing is worth planning.

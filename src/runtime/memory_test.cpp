@@ -32,7 +32,8 @@ TEST(Recorder, DisjointLifetimesShareMemoryAndOverlappingOnesDoNot) {
 
   Arenas arenas(plan, Device{});
   const Tensor real = arenas.allocate("b", DType::f32, {1000}, Category::activations);
-  EXPECT_EQ(arenas.name_of(real.as<float>() + 5), "b");
+  EXPECT_EQ(arenas.name_of(real.as<float>() + 5, 1), "b");
+  EXPECT_EQ(arenas.name_of(real.as<float>() + 5, 0), "");  // not alive yet
   EXPECT_THROW(arenas.allocate("b", DType::f32, {999}, Category::activations), Error);
   EXPECT_THROW(arenas.allocate("d", DType::f32, {1000}, Category::activations), Error);
 }

@@ -1,0 +1,55 @@
+// Text generation token by token, with a cache of keys and values.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "infer/sampler.hpp"
+#include "model/gpt2.hpp"
+
+namespace warpwright {
+
+// Holds the cache and the activations of one sequence for a model whose parameters live elsewhere. All memory
+// is planned and taken at construction.
+class Generator {
+ public:
+  Generator(Context& context, const GPT2Config& config, const GPT2Parameters& parameters);
+  ~Generator();
+
+  const MemoryPlan& plan() const;
+
+  // Forgets every token.
+  void reset();
+  // Appends tokens (at least one) and returns the V logits that follow the last of them. Where the context is
+  // full, the older half of the sequence is dropped and the rest is run again from position 0: absolute
+  // positions cannot slide.
+  std::span<const float> append(std::span<const std::int32_t> tokens);
+
+ private:
+  struct Tensors;
+  static Tensors allocate(const GPT2Config& config, DType dtype, Allocator& allocator);
+  void run(std::span<const std::int32_t> tokens);
+
+  Context& context_;
+  GPT2Config config_;
+  const GPT2Parameters& parameters_;
+  std::unique_ptr<Arenas> arenas_;
+  std::unique_ptr<Tensors> tensors_;
+  std::vector<std::int32_t> sequence_;  // what the cache holds
+  std::vector<float> logits_;
+};
+
+struct GenerationOptions {
+  std::int64_t max_tokens = 256;
+  SamplingOptions sampling;
+  std::int32_t end_of_text = -1;  // stops when drawn; −1: never
+};
+
+// Continues the prompt (at least one token, at most the context) and hands each new token to `emit`, which
+// may return false to stop. The end-of-text token is not emitted.
+void generate(Generator& generator, std::span<const std::int32_t> prompt, const GenerationOptions& options,
+              const std::function<bool(std::int32_t token)>& emit);
+
+}  // namespace warpwright

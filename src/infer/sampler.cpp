@@ -1,0 +1,84 @@
+#include "infer/sampler.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include "core/error.hpp"
+
+namespace warpwright {
+namespace {
+
+struct Candidate {
+  std::int32_t token;
+  double weight;  // exp((logit − largest) / temperature)
+};
+
+// Most likely first; equal ones by token, so that the order never depends on the library's sort.
+bool more_likely(const Candidate& a, const Candidate& b) {
+  return a.weight != b.weight ? a.weight > b.weight : a.token < b.token;
+}
+
+std::vector<Candidate> weigh(std::span<const float> logits, double largest, double temperature) {
+  std::vector<Candidate> candidates(logits.size());
+  for (std::size_t v = 0; v < logits.size(); ++v) {
+    candidates[v] = {static_cast<std::int32_t>(v),
+                     std::exp((static_cast<double>(logits[v]) - largest) / temperature)};
+  }
+  return candidates;
+}
+
+void keep_top_k(std::vector<Candidate>& candidates, std::int64_t k) {
+  if (k == 0 || k >= static_cast<std::int64_t>(candidates.size())) return;
+  std::nth_element(candidates.begin(), candidates.begin() + (k - 1), candidates.end(), more_likely);
+  candidates.resize(static_cast<std::size_t>(k));
+}
+
+// The shortest run of most likely tokens whose share reaches p.
+void keep_top_p(std::vector<Candidate>& candidates, double p) {
+  if (p >= 1) return;
+  std::sort(candidates.begin(), candidates.end(), more_likely);
+  double total = 0, sum = 0;
+  for (const Candidate& c : candidates) total += c.weight;
+  std::size_t kept = 0;
+  while (kept < candidates.size() && sum < p * total) sum += candidates[kept++].weight;
+  candidates.resize(std::max<std::size_t>(kept, 1));
+}
+
+}  // namespace
+
+void SamplingOptions::validate() const {
+  if (!(temperature >= 0) || !std::isfinite(temperature)) {
+    throw UsageError(fmt::format("is {}", temperature), "--temperature", "give 0 or a positive number");
+  }
+  if (top_k < 0)
+    throw UsageError(fmt::format("is {}", top_k), "--top-k", "give 0 (all tokens) or a positive number");
+  if (!(top_p > 0 && top_p <= 1))
+    throw UsageError(fmt::format("is {}", top_p), "--top-p", "give a number in (0, 1]");
+}
+
+std::int32_t sample(const SamplingOptions& options, std::uint64_t position, std::span<const float> logits) {
+  const auto best = std::max_element(logits.begin(), logits.end());
+  for (const float logit : logits) {
+    if (!std::isfinite(logit)) {
+      throw Error("a logit is not finite", fmt::format("position {}", position), "check the model's weights");
+    }
+  }
+  if (options.temperature == 0) return static_cast<std::int32_t>(best - logits.begin());
+  std::vector<Candidate> candidates = weigh(logits, static_cast<double>(*best), options.temperature);
+  keep_top_k(candidates, options.top_k);
+  keep_top_p(candidates, options.top_p);
+  double total = 0;
+  for (const Candidate& c : candidates) total += c.weight;
+  constexpr std::uint32_t kSampling = 0x53414d50;  // a stream of its own: "SAMP"
+  double rest = PhiloxStream(options.seed, kSampling).uniform(position) * total;
+  for (const Candidate& c : candidates) {
+    rest -= c.weight;
+    if (rest < 0) return c.token;
+  }
+  return candidates.back().token;
+}
+
+}  // namespace warpwright

@@ -1,0 +1,102 @@
+#include "model/gpt2.hpp"
+
+#include <cmath>
+
+#include "ops/attention/attention.hpp"
+#include "ops/embedding/embedding.hpp"
+#include "ops/layernorm/layernorm.hpp"
+#include "ops/matmul/matmul.hpp"
+#include "ops/residual/residual.hpp"
+
+namespace warpwright {
+namespace {
+
+using namespace ops;
+
+float attention_scale(const GPT2Config& config) {
+  return static_cast<float>(1 / std::sqrt(static_cast<double>(config.head_size())));
+}
+
+Tensor part(const Tensor& qkv, int index) {
+  return qkv.select(1, index);
+}  // (N, NH, HS) of q, k or v
+
+// (N, NH, HS) or (N, 3, NH, HS) as the matrix (N, …) that a linear layer reads or writes.
+Tensor matrix(const Tensor& t) {
+  return t.view({t.shape[0], t.shape[0] ? t.elements() / t.shape[0] : t.strides[0]});
+}
+
+// x → x + attention(ln1(x)) → … + mlp(ln2(…))
+void block_forward(Context& ctx, const GPT2Config& config, const GPT2Block& p, const GPT2Batch& batch,
+                   const Tensor& x, const GPT2BlockActivations& a) {
+  layernorm_forward(ctx, {x, p.ln1_weight, p.ln1_bias, a.ln1, a.ln1_mean, a.ln1_rstd, config.eps});
+  matmul_forward(ctx, {a.ln1, p.qkv_weight, p.qkv_bias, matrix(a.qkv), {}});
+  attention_forward(ctx, {part(a.qkv, 0), a.keys, a.values, batch.cu_seqlens, a.cu_seqlens_k, a.att, a.lse,
+                          attention_scale(config), Mask::causal});
+  matmul_forward(ctx, {matrix(a.att), p.attproj_weight, p.attproj_bias, a.attproj, {}});
+  residual_forward(ctx, {x, a.attproj, a.residual_mid});
+  layernorm_forward(ctx,
+                    {a.residual_mid, p.ln2_weight, p.ln2_bias, a.ln2, a.ln2_mean, a.ln2_rstd, config.eps});
+  matmul_forward(ctx, {a.ln2, p.fc_weight, p.fc_bias, a.fc, a.fc_preact, config.activation});
+  matmul_forward(ctx, {a.fc, p.fcproj_weight, p.fcproj_bias, a.fcproj, {}});
+  residual_forward(ctx, {a.residual_mid, a.fcproj, a.residual});
+}
+
+// The same lines in reverse. `dresidual` is the gradient of the block's output and becomes that of its input
+// x: a sum hands its gradient to both branches, so each branch only adds its own.
+void block_backward(Context& ctx, const GPT2Config& config, const GPT2Block& p, const GPT2Batch& batch,
+                    const Tensor& x, const GPT2BlockActivations& a, const Tensor& dresidual,
+                    const GPT2BackwardBuffers::Block& d, const GPT2Block& g, Store store) {
+  matmul_dw(ctx, {dresidual, a.fc, g.fcproj_weight, g.fcproj_bias, store});
+  matmul_dx(ctx, {dresidual, p.fcproj_weight, a.fc_preact, d.dfc, config.activation});
+  matmul_dw(ctx, {d.dfc, a.ln2, g.fc_weight, g.fc_bias, store});
+  matmul_dx(ctx, {d.dfc, p.fc_weight, {}, d.dln2});
+  layernorm_backward(ctx, {d.dln2, a.residual_mid, p.ln2_weight, a.ln2_mean, a.ln2_rstd, dresidual,
+                           g.ln2_weight, g.ln2_bias, Store::add, store});
+  matmul_dw(ctx, {dresidual, matrix(a.att), g.attproj_weight, g.attproj_bias, store});
+  matmul_dx(ctx, {dresidual, p.attproj_weight, {}, matrix(d.datt)});
+  attention_backward(
+      ctx, {part(a.qkv, 0), a.keys, a.values, batch.cu_seqlens, a.cu_seqlens_k, a.att, a.lse, d.datt,
+            part(d.dqkv, 0), part(d.dqkv, 1), part(d.dqkv, 2), attention_scale(config), Mask::causal});
+  matmul_dw(ctx, {matrix(d.dqkv), a.ln1, g.qkv_weight, g.qkv_bias, store});
+  matmul_dx(ctx, {matrix(d.dqkv), p.qkv_weight, {}, d.dln1});
+  layernorm_backward(ctx, {d.dln1, x, p.ln1_weight, a.ln1_mean, a.ln1_rstd, dresidual, g.ln1_weight,
+                           g.ln1_bias, Store::add, store});
+}
+
+}  // namespace
+
+void gpt2_forward(Context& ctx, const GPT2Config& config, const GPT2Parameters& p, const GPT2Batch& batch,
+                  const GPT2Activations& a) {
+  embedding_forward(ctx, {batch.tokens, batch.positions, p.wte, p.wpe, a.embedding});
+  const Tensor* x = &a.embedding;
+  for (std::size_t l = 0; l < p.blocks.size(); ++l) {
+    block_forward(ctx, config, p.blocks[l], batch, *x, a.blocks[l]);
+    x = &a.blocks[l].residual;
+  }
+  layernorm_forward(ctx, {*x, p.lnf_weight, p.lnf_bias, a.lnf, a.lnf_mean, a.lnf_rstd, config.eps});
+}
+
+void gpt2_head(Context& ctx, const GPT2Parameters& p, const Tensor& lnf, const Tensor& logits) {
+  matmul_forward(ctx, {lnf, p.wte, {}, logits, {}});
+}
+
+void gpt2_backward(Context& ctx, const GPT2Config& config, const GPT2Parameters& p, const GPT2Batch& batch,
+                   const GPT2Activations& a, const GPT2BackwardBuffers& d, const GPT2Parameters& g,
+                   Store store) {
+  const auto input_of = [&](std::size_t l) -> const Tensor& {
+    return l == 0 ? a.embedding : a.blocks[l - 1].residual;
+  };
+  matmul_dw(ctx, {dlogits, a.lnf, g.wte, {}, store});
+  matmul_dx(ctx, {dlogits, p.wte, {}, d.dlnf});
+  layernorm_backward(ctx, {d.dlnf, input_of(p.blocks.size()), p.lnf_weight, a.lnf_mean, a.lnf_rstd,
+                           d.dresidual, g.lnf_weight, g.lnf_bias, Store::assign, store});
+  for (std::size_t l = p.blocks.size(); l-- > 0;) {
+    block_backward(ctx, config, p.blocks[l], batch, input_of(l), a.blocks[l], d.dresidual, d.blocks[l],
+                   g.blocks[l], store);
+  }
+  // The LM head has stored its share of wte's gradient: the embedding adds the other.
+  embedding_backward(ctx, {batch.tokens, batch.positions, d.dresidual, g.wte, g.wpe, Store::add, store});
+}
+
+}  // namespace warpwright

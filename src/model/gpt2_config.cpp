@@ -1,0 +1,146 @@
+#include "model/gpt2_config.hpp"
+
+#include <fmt/format.h>
+
+#include <charconv>
+#include <nlohmann/json.hpp>
+
+#include "core/error.hpp"
+
+namespace warpwright {
+namespace {
+
+// Generous bounds on every size, so that no product below can overflow 63 bits.
+constexpr std::int64_t kMostLayers = 10'000, kMostChannels = 1 << 20, kMostVocab = std::int64_t{1} << 31,
+                       kMostContext = std::int64_t{1} << 31;
+
+std::int64_t integer(const nlohmann::json& json, const char* key, const std::string& where) {
+  const auto found = json.find(key);
+  if (found == json.end() || !found->is_number_integer()) {
+    throw Error(fmt::format("\"{}\" is missing or not a whole number", key), where,
+                "use a GPT-2 config.json");
+  }
+  return found->get<std::int64_t>();
+}
+
+// A setting that, where present, must have the one value this model computes.
+void require_value(const nlohmann::json& json, const char* key, const nlohmann::json& value,
+                   const std::string& where) {
+  const auto found = json.find(key);
+  if (found == json.end() || found->is_null() || *found == value) return;
+  throw Error(fmt::format("\"{}\" is {}, only {} is supported", key, found->dump(), value.dump()), where,
+              "use a model of GPT-2's architecture");
+}
+
+ops::Activation activation_of(const nlohmann::json& json, const std::string& where) {
+  const std::string name = json.value("activation_function", "gelu_new");
+  if (name == "gelu_new" || name == "gelu_pytorch_tanh" || name == "gelu_fast")
+    return ops::Activation::gelu_tanh;
+  if (name == "gelu") return ops::Activation::gelu_erf;
+  throw Error(fmt::format("\"activation_function\" is \"{}\"", name), where, "use gelu_new or gelu");
+}
+
+}  // namespace
+
+std::int64_t GPT2Config::parameters() const {
+  const std::int64_t C = channels;
+  return (vocab + context) * C + layers * (12 * C * C + 13 * C) + 2 * C;
+}
+
+double GPT2Config::flops_per_token(std::int64_t T) const {
+  const auto d = [](std::int64_t x) { return static_cast<double>(x); };
+  const double matrices = d(layers) * 12 * d(channels) * d(channels) + d(padded_vocab()) * d(channels);
+  return 6 * matrices + 6 * d(layers) * d(channels) * d(T);
+}
+
+void GPT2Config::validate(const std::string& where) const {
+  const auto check = [&](bool good, const std::string& what, const char* remedy) {
+    if (!good) throw UsageError(what, where, remedy);
+  };
+  const auto in_range = [&](const char* name, std::int64_t value, std::int64_t most) {
+    check(value >= 1 && value <= most, fmt::format("{} is {}", name, value),
+          fmt::format("give 1 to {}", most).c_str());
+  };
+  in_range("layers", layers, kMostLayers);
+  in_range("channels", channels, kMostChannels);
+  in_range("heads", heads, channels);
+  in_range("vocab", vocab, kMostVocab);
+  in_range("context", context, kMostContext);
+  check(channels % heads == 0, fmt::format("{} heads do not divide {} channels", heads, channels),
+        "choose heads that divide the channels");
+  check(head_size() <= 256, fmt::format("the head size {}/{} = {} is over 256", channels, heads, head_size()),
+        "use more heads");
+  check(eps > 0 && eps < 1, fmt::format("layer_norm_epsilon is {}", eps), "give a small positive number");
+}
+
+GPT2Config GPT2Config::named(std::string_view name) {
+  struct Size {
+    std::string_view name;
+    std::int64_t layers, heads, channels;
+  };
+  static constexpr Size sizes[] = {
+      {"124M", 12, 12, 768}, {"355M", 24, 16, 1024}, {"774M", 36, 20, 1280}, {"1558M", 48, 25, 1600}};
+  std::int64_t depth = 0;
+  const char* end = name.data() + name.size();
+  const bool by_depth =
+      name.size() > 1 && name[0] == 'd' &&
+      std::from_chars(name.data() + 1, end, depth) == std::from_chars_result{end, std::errc()};
+  for (const Size& size : sizes) {
+    if (name == size.name || (by_depth && depth == size.layers)) {
+      return {.layers = size.layers, .heads = size.heads, .channels = size.channels};
+    }
+  }
+  if (by_depth && depth >= 1 && depth <= 256)
+    return {.layers = depth, .heads = depth, .channels = 64 * depth};
+  throw UsageError(
+      fmt::format("no GPT-2 is called '{}'", name), "--model",
+      "use gpt2:124M, gpt2:355M, gpt2:774M, gpt2:1558M, gpt2:dN (1 to 256 layers) or a model's folder");
+}
+
+GPT2Config GPT2Config::from_json(const nlohmann::json& json, const std::string& where) {
+  if (!json.is_object()) throw Error("is not a JSON object", where, "use a GPT-2 config.json");
+  require_value(json, "model_type", "gpt2", where);
+  require_value(json, "scale_attn_weights", true, where);
+  require_value(json, "scale_attn_by_inverse_layer_idx", false, where);
+  require_value(json, "tie_word_embeddings", true, where);
+  require_value(json, "add_cross_attention", false, where);
+  GPT2Config config;
+  config.layers = integer(json, "n_layer", where);
+  config.heads = integer(json, "n_head", where);
+  config.channels = integer(json, "n_embd", where);
+  config.vocab = integer(json, "vocab_size", where);
+  config.context = integer(json, json.contains("n_positions") ? "n_positions" : "n_ctx", where);
+  if (json.contains("n_inner") && !json["n_inner"].is_null()) {
+    require_value(json, "n_inner", 4 * config.channels, where);
+  }
+  config.activation = activation_of(json, where);
+  if (const auto eps = json.find("layer_norm_epsilon"); eps != json.end()) {
+    if (!eps->is_number())
+      throw Error("\"layer_norm_epsilon\" is not a number", where, "use a GPT-2 config.json");
+    config.eps = eps->get<float>();
+  }
+  config.validate(where);
+  return config;
+}
+
+nlohmann::json GPT2Config::to_json(std::int64_t eos_token) const {
+  return {{"architectures", {"GPT2LMHeadModel"}},
+          {"model_type", "gpt2"},
+          {"activation_function", activation == ops::Activation::gelu_erf ? "gelu" : "gelu_new"},
+          {"n_layer", layers},
+          {"n_head", heads},
+          {"n_embd", channels},
+          {"n_positions", context},
+          {"n_ctx", context},
+          {"vocab_size", vocab},
+          {"layer_norm_epsilon", eps},
+          {"attn_pdrop", 0.0},
+          {"embd_pdrop", 0.0},
+          {"resid_pdrop", 0.0},
+          {"initializer_range", 0.02},
+          {"tie_word_embeddings", true},
+          {"bos_token_id", eos_token},
+          {"eos_token_id", eos_token}};
+}
+
+}  // namespace warpwright

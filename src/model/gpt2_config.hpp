@@ -1,0 +1,46 @@
+// The shape of a GPT-2 and where it comes from: a name, flags, or a Hugging Face config.json.
+#pragma once
+
+#include <nlohmann/json_fwd.hpp>
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "ops/activation.hpp"
+
+namespace warpwright {
+
+struct GPT2Config {
+  std::int64_t layers = 0;
+  std::int64_t heads = 0;
+  std::int64_t channels = 0;
+  std::int64_t vocab = 50257;
+  std::int64_t context = 1024;  // most positions in a sequence
+  ops::Activation activation = ops::Activation::gelu_tanh;
+  float eps = 1e-5f;  // of layer normalization
+
+  bool operator==(const GPT2Config&) const = default;
+
+  std::int64_t head_size() const { return channels / heads; }
+  // Rows of the token embedding in memory: the vocabulary rounded up to a multiple of 128, so that the LM
+  // head's product has whole tiles. The rows beyond the vocabulary are 0 and never reach a softmax, a sample
+  // or a file.
+  std::int64_t padded_vocab() const { return (vocab + 127) / 128 * 128; }
+  std::int64_t parameters() const;  // without the padding rows
+  // FLOPs of forward and backward per token at sequence length T: 6 per parameter that multiplies, and
+  // attention's 6·L·C·T with the causal mask counted as half. Source: J. Kaplan et al., arXiv:2001.08361,
+  // with the mask's half.
+  double flops_per_token(std::int64_t T) const;
+
+  // Throws UsageError or Error (by the place it names) for sizes that cannot be.
+  void validate(const std::string& where) const;
+
+  // "124M", "355M", "774M", "1558M" (GPT-2's four sizes) or "dN" (N layers: GPT-2's width where it has that
+  // depth, else 64·N channels in N heads).
+  static GPT2Config named(std::string_view name);
+  static GPT2Config from_json(const nlohmann::json& json, const std::string& where);
+  nlohmann::json to_json(std::int64_t eos_token) const;
+};
+
+}  // namespace warpwright

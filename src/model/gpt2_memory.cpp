@@ -1,0 +1,157 @@
+// Where a GPT-2's tensors are named, shaped and filled for the first time.
+#include <fmt/format.h>
+
+#include <cmath>
+
+#include "model/gpt2.hpp"
+#include "runtime/philox.hpp"
+
+namespace warpwright {
+namespace {
+
+// Allocates tensors of one dtype and category whose names share a prefix.
+struct Namer {
+  Allocator& allocator;
+  std::string prefix;
+  DType dtype;
+  Category category;
+
+  Tensor operator()(std::string_view name, const Shape& shape) const { return (*this)(name, shape, dtype); }
+  Tensor operator()(std::string_view name, const Shape& shape, DType as) const {
+    return allocator.allocate(prefix + std::string(name), as, shape, category);
+  }
+};
+
+bool ends_with(const std::string& name, std::string_view suffix) {
+  return name.size() >= suffix.size() &&
+         name.compare(name.size() - suffix.size(), suffix.size(), suffix) == 0;
+}
+
+// Standard deviation of a parameter's initial values; 0 for biases and layer normalization.
+double initial_deviation(const GPT2Config& config, const std::string& name) {
+  if (ends_with(name, "bias") || name.find("ln_") != std::string::npos) return 0;
+  if (ends_with(name, "c_proj.weight")) return 0.02 / std::sqrt(2.0 * static_cast<double>(config.layers));
+  return 0.02;
+}
+
+template <class T>
+void fill(const Tensor& tensor, std::int64_t count, const PhiloxStream& stream, double mean,
+          double deviation) {
+  T* data = tensor.as<T>();
+#pragma omp parallel for schedule(static)
+  for (std::int64_t i = 0; i < count; ++i) {
+    const double value =
+        deviation == 0 ? mean : mean + deviation * stream.normal(static_cast<std::uint64_t>(i));
+    if constexpr (sizeof(T) == 2) {
+      data[i] = T(static_cast<float>(value));
+    } else {
+      data[i] = static_cast<T>(value);
+    }
+  }
+}
+
+}  // namespace
+
+GPT2Parameters allocate_parameters(const GPT2Config& config, DType dtype, Category category,
+                                   std::string_view prefix, Allocator& allocator) {
+  const std::int64_t C = config.channels;
+  const Shape vector{C}, wide{4 * C};
+  GPT2Parameters p;
+  const Namer top{allocator, std::string(prefix), dtype, category};
+  p.wte = top("wte.weight", {config.padded_vocab(), C});
+  p.wpe = top("wpe.weight", {config.context, C});
+  for (std::int64_t l = 0; l < config.layers; ++l) {
+    const Namer in{allocator, fmt::format("{}h.{}.", prefix, l), dtype, category};
+    p.blocks.push_back(
+        {in("ln_1.weight", vector), in("ln_1.bias", vector), in("attn.c_attn.weight", {3 * C, C}),
+         in("attn.c_attn.bias", {3 * C}), in("attn.c_proj.weight", {C, C}), in("attn.c_proj.bias", vector),
+         in("ln_2.weight", vector), in("ln_2.bias", vector), in("mlp.c_fc.weight", {4 * C, C}),
+         in("mlp.c_fc.bias", wide), in("mlp.c_proj.weight", {C, 4 * C}), in("mlp.c_proj.bias", vector)});
+  }
+  p.lnf_weight = top("ln_f.weight", vector);
+  p.lnf_bias = top("ln_f.bias", vector);
+  return p;
+}
+
+void initialize(const GPT2Config& config, std::uint64_t seed, const GPT2Parameters& parameters) {
+  constexpr std::uint32_t kInitialization = 0x494e4954;  // a stream of its own: "INIT"
+  std::uint32_t index = 0;
+  parameters.visit([&](const std::string& name, const Tensor& tensor) {
+    const PhiloxStream stream(seed, kInitialization, index++);
+    const bool is_norm_weight = name.find("ln_") != std::string::npos && ends_with(name, "weight");
+    const std::int64_t count = name == "wte.weight" ? config.vocab * config.channels : tensor.elements();
+    visit_dtype(tensor.dtype, [&](auto tag) {
+      using T = typename decltype(tag)::type;
+      fill<T>(tensor, count, stream, is_norm_weight ? 1 : 0, initial_deviation(config, name));
+    });
+  });
+}
+
+GPT2Batch allocate_batch(std::int64_t sequences, std::int64_t N, Allocator& allocator) {
+  const Namer in{allocator, "", DType::i32, Category::batch};
+  return {in("tokens", {N}), in("positions", {N}), in("cu_seqlens", {sequences + 1})};
+}
+
+GPT2Activations allocate_activations(const GPT2Config& config, const GPT2Batch& batch, DType dtype,
+                                     Purpose purpose, Allocator& allocator) {
+  const std::int64_t N = batch.tokens.shape[0], C = config.channels, NH = config.heads,
+                     HS = config.head_size();
+  const Shape rows{N, C};
+  const DType statistics = ops::accumulation_dtype(dtype);
+  const bool training = purpose == Purpose::training;
+  GPT2Activations a;
+  const Namer top{allocator, "", dtype, Category::activations};
+  a.embedding = top("embedding", rows);
+  for (std::int64_t l = 0; l < config.layers; ++l) {
+    const Namer in{allocator, fmt::format("h.{}.", l), dtype, Category::activations};
+    GPT2BlockActivations b;
+    b.ln1 = in("ln1", rows);
+    b.qkv = in("qkv", {N, 3, NH, HS});
+    b.att = in("att", {N, NH, HS});
+    b.attproj = in("attproj", rows);
+    b.residual_mid = in("residual_mid", rows);
+    b.ln2 = in("ln2", rows);
+    b.fc = in("fc", {N, 4 * C});
+    b.fcproj = in("fcproj", rows);
+    b.residual = in("residual", rows);
+    if (training) {
+      b.fc_preact = in("fc_preact", {N, 4 * C});
+      b.ln1_mean = in("ln1_mean", {N}, statistics);
+      b.ln1_rstd = in("ln1_rstd", {N}, statistics);
+      b.ln2_mean = in("ln2_mean", {N}, statistics);
+      b.ln2_rstd = in("ln2_rstd", {N}, statistics);
+      b.lse = in("lse", {NH, N}, statistics);
+    }
+    b.keys = b.qkv.select(1, 1);
+    b.values = b.qkv.select(1, 2);
+    b.cu_seqlens_k = batch.cu_seqlens;
+    a.blocks.push_back(b);
+  }
+  a.lnf = top("lnf", rows);
+  if (training) {
+    a.lnf_mean = top("lnf_mean", {N}, statistics);
+    a.lnf_rstd = top("lnf_rstd", {N}, statistics);
+  }
+  return a;
+}
+
+Tensor allocate_logits(const GPT2Config& config, std::int64_t rows, DType dtype, Allocator& allocator) {
+  return allocator.allocate("logits", dtype, {rows, config.padded_vocab()}, Category::activations);
+}
+
+GPT2BackwardBuffers allocate_backward(const GPT2Config& config, std::int64_t N, DType dtype,
+                                      Allocator& allocator) {
+  const std::int64_t C = config.channels, NH = config.heads, HS = config.head_size();
+  const Namer top{allocator, "", dtype, Category::activations};
+  GPT2BackwardBuffers d;
+  d.dlnf = top("dlnf", {N, C});
+  d.dresidual = top("dresidual", {N, C});
+  for (std::int64_t l = 0; l < config.layers; ++l) {
+    const Namer in{allocator, fmt::format("h.{}.", l), dtype, Category::activations};
+    d.blocks.push_back({in("dfc", {N, 4 * C}), in("dln2", {N, C}), in("datt", {N, NH, HS}),
+                        in("dqkv", {N, 3, NH, HS}), in("dln1", {N, C})});
+  }
+  return d;
+}
+
+}  // namespace warpwright

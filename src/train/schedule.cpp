@@ -1,0 +1,59 @@
+#include "train/schedule.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <numbers>
+#include <string>
+
+#include "core/error.hpp"
+
+namespace warpwright {
+namespace {
+
+constexpr std::string_view kNames[] = {"cosine", "linear", "constant", "wsd"};
+
+}  // namespace
+
+ScheduleKind schedule_named(std::string_view name) {
+  const auto* found = std::find(std::begin(kNames), std::end(kNames), name);
+  if (found != std::end(kNames)) return static_cast<ScheduleKind>(found - std::begin(kNames));
+  throw UsageError(fmt::format("no schedule is called '{}'", name), "--schedule",
+                   "use cosine, linear, constant or wsd");
+}
+
+std::string_view name_of(ScheduleKind kind) {
+  return kNames[static_cast<int>(kind)];
+}
+
+double Schedule::rate(std::int64_t s) const {
+  const auto d = [](std::int64_t x) { return static_cast<double>(x); };
+  if (s < warmup) return peak * d(s + 1) / d(warmup);
+  if (kind == ScheduleKind::constant) return peak;
+  const std::int64_t decay_steps =
+      kind == ScheduleKind::wsd ? std::llround(decay_fraction * d(steps)) : steps - warmup;
+  const std::int64_t decay_start = std::max(warmup, steps - decay_steps);
+  if (s < decay_start) return peak;
+  // 0 on the step before the decay, 1 on the last step.
+  const double progress = d(s - decay_start + 1) / d(std::max<std::int64_t>(steps - decay_start, 1));
+  const double remaining =
+      kind == ScheduleKind::cosine ? 0.5 * (1 + std::cos(std::numbers::pi * progress)) : 1 - progress;
+  return peak * (final_fraction + (1 - final_fraction) * remaining);
+}
+
+void Schedule::validate() const {
+  const auto check = [](bool good, const char* flag, const std::string& what, const char* remedy) {
+    if (!good) throw UsageError(what, flag, remedy);
+  };
+  check(peak > 0 && std::isfinite(peak), "--lr", fmt::format("is {}", peak), "give a positive number");
+  check(steps >= 1, "--steps", fmt::format("is {}", steps), "give at least 1");
+  check(warmup >= 0 && warmup <= steps, "--warmup", fmt::format("is {} of {} steps", warmup, steps),
+        "give 0 up to --steps");
+  check(final_fraction >= 0 && final_fraction <= 1, "--final-lr-fraction",
+        fmt::format("is {}", final_fraction), "give 0 to 1");
+  check(decay_fraction > 0 && decay_fraction <= 1, "--decay-fraction", fmt::format("is {}", decay_fraction),
+        "give a share of the steps in (0, 1]");
+}
+
+}  // namespace warpwright

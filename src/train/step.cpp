@@ -1,0 +1,202 @@
+#include "train/step.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "core/error.hpp"
+#include "ops/classifier/classifier.hpp"
+#include "ops/element.hpp"
+#include "ops/global_norm/global_norm.hpp"
+
+namespace warpwright {
+namespace {
+
+std::vector<Tensor> list(const GPT2Parameters& parameters) {
+  std::vector<Tensor> tensors;
+  parameters.visit([&](const std::string&, const Tensor& t) { tensors.push_back(t); });
+  return tensors;
+}
+
+bool all_finite(const Tensor& tensor) {
+  if (!is_floating(tensor.dtype)) return true;
+  if (!tensor.contiguous()) {
+    for (std::int64_t i = 0; i < tensor.shape[0]; ++i) {
+      if (!all_finite(tensor.select(0, i))) return false;
+    }
+    return true;
+  }
+  for (std::int64_t i = 0; i < tensor.elements(); ++i) {
+    if (!std::isfinite(ops::load_element(tensor, i))) return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+TrainingStep::TrainingStep(Context& context, const StepOptions& options)
+    : context_(context), options_(options) {
+  record();
+}
+
+TrainingStep::Tensors TrainingStep::allocate_tensors(const StepOptions& o, Allocator& allocator) {
+  const std::int64_t N = o.B * o.T;
+  const DType accumulation = ops::accumulation_dtype(o.dtype);
+  Tensors t;
+  t.parameters = allocate_parameters(o.model, o.dtype, Category::parameters, "", allocator);
+  if (o.dtype != accumulation) {
+    t.masters = allocate_parameters(o.model, accumulation, Category::master_weights, "master.", allocator);
+  }
+  t.gradients = allocate_parameters(o.model, accumulation, Category::gradients, "gradient.", allocator);
+  t.m = allocate_parameters(o.model, accumulation, Category::optimizer, "m.", allocator);
+  t.v = allocate_parameters(o.model, accumulation, Category::optimizer, "v.", allocator);
+  t.batch = allocate_batch(o.B, N, allocator);
+  t.targets = allocator.allocate("targets", DType::i32, {N}, Category::batch);
+  t.weights = allocator.allocate("loss_weights", accumulation, {N}, Category::batch);
+  t.activations = allocate_activations(o.model, t.batch, o.dtype, Purpose::training, allocator);
+  t.logits = allocate_logits(o.model, N, o.dtype, allocator);
+  t.losses = allocator.allocate("losses", accumulation, {N}, Category::batch);
+  t.backward = allocate_backward(o.model, N, o.dtype, allocator);
+  t.norm = allocator.allocate("gradient_norm", accumulation, {1}, Category::batch);
+  t.schedule = allocator.allocate("schedule", accumulation, {4}, Category::batch);
+  return t;
+}
+
+void TrainingStep::record() {
+  Recorder recorder;
+  const Tensors t = allocate_tensors(options_, recorder);
+  context_.set_recorder(&recorder);
+  run_forward(t);
+  run_classifier(t, true);
+  run_backward(t, ops::Store::assign);
+  if (options_.micro_batches > 1) {
+    // The same calls with +=, for their variants and workspace alone; lifetimes come from the first pass.
+    Recorder again;
+    const Tensors u = allocate_tensors(options_, again);
+    context_.set_recorder(&again);
+    run_forward(u);
+    run_classifier(u, true);
+    run_backward(u, ops::Store::add);
+    recorder.reserve_workspace(again.plan().workspace_bytes);
+    context_.set_recorder(&recorder);
+  }
+  run_norm(t);
+  ops::adamw(context_, adamw_arguments(t));
+  context_.set_recorder(nullptr);
+  plan_ = recorder.plan();
+  plan_hash_ = context_.plan_hash();
+}
+
+void TrainingStep::allocate() {
+  arenas_ = std::make_unique<Arenas>(plan_, context_.device().device);
+  tensors_ = allocate_tensors(options_, *arenas_);
+  context_.reserve_scratch(plan_.workspace_bytes);
+  adamw_ = adamw_arguments(tensors_);
+  const Tensors& t = tensors_;
+  for (std::int64_t n = 0; n < options_.B * options_.T; ++n) {
+    t.batch.positions.as<std::int32_t>()[n] = static_cast<std::int32_t>(n % options_.T);
+    const double weight = 1 / static_cast<double>(options_.micro_batches * options_.B * options_.T);
+    ops::store_element(t.weights, n, weight);
+  }
+  for (std::int64_t b = 0; b <= options_.B; ++b) {
+    t.batch.cu_seqlens.as<std::int32_t>()[b] = static_cast<std::int32_t>(b * options_.T);
+  }
+}
+
+const GPT2Parameters& TrainingStep::full_precision() const {
+  return tensors_.masters.wte ? tensors_.masters : tensors_.parameters;
+}
+
+void TrainingStep::round_masters() {
+  if (!tensors_.masters.wte) return;
+  const std::vector<Tensor> from = list(tensors_.masters), to = list(tensors_.parameters);
+  for (std::size_t i = 0; i < from.size(); ++i) {
+    for (std::int64_t e = 0; e < from[i].elements(); ++e) to[i].as<bf16>()[e] = bf16(from[i].as<float>()[e]);
+  }
+}
+
+void TrainingStep::run_forward(const Tensors& t) {
+  gpt2_forward(context_, options_.model, t.parameters, t.batch, t.activations);
+  gpt2_head(context_, t.parameters, t.activations.lnf, t.logits);
+}
+
+void TrainingStep::run_classifier(const Tensors& t, bool gradient) {
+  ops::classifier(context_, {t.logits, t.targets, t.weights, t.losses, {}, options_.model.vocab, gradient});
+}
+
+void TrainingStep::run_backward(const Tensors& t, ops::Store store) {
+  gpt2_backward(context_, options_.model, t.parameters, t.batch, t.activations, t.logits, t.backward,
+                t.gradients, store);
+}
+
+void TrainingStep::run_norm(const Tensors& t) {
+  ops::global_norm(context_,
+                   {list(t.gradients), t.norm, t.schedule.slice(0, 3, 1), static_cast<float>(options_.clip)});
+}
+
+ops::AdamW TrainingStep::adamw_arguments(const Tensors& t) const {
+  ops::AdamW a;
+  const std::vector<Tensor> p = list(t.parameters), g = list(t.gradients), m = list(t.m), v = list(t.v),
+                            w = list(t.masters);
+  for (std::size_t i = 0; i < p.size(); ++i) {
+    const bool decays = options_.decay_all || p[i].shape.rank() > 1;
+    const Tensor master = t.masters.wte ? w[i] : Tensor();
+    a.tensors.push_back(
+        {p[i], master, g[i], m[i], v[i], decays ? static_cast<float>(options_.weight_decay) : 0});
+  }
+  a.schedule = t.schedule;
+  a.beta1 = static_cast<float>(options_.beta1);
+  a.beta2 = static_cast<float>(options_.beta2);
+  a.eps = static_cast<float>(options_.eps);
+  return a;
+}
+
+double TrainingStep::sum_of_losses() const {
+  double sum = 0;
+  for (std::int64_t n = 0; n < tensors_.losses.elements(); ++n) sum += ops::load_element(tensors_.losses, n);
+  return sum;
+}
+
+double TrainingStep::forward_backward(ops::Store store) {
+  run_forward(tensors_);
+  run_classifier(tensors_, true);
+  run_backward(tensors_, store);
+  return sum_of_losses();
+}
+
+double TrainingStep::forward() {
+  run_forward(tensors_);
+  run_classifier(tensors_, false);
+  return sum_of_losses();
+}
+
+double TrainingStep::gradient_norm() {
+  run_norm(tensors_);
+  return ops::load_element(tensors_.norm, 0);
+}
+
+void TrainingStep::update(double learning_rate, std::int64_t step) {
+  const auto power = [&](double beta) { return std::pow(beta, static_cast<double>(step)); };
+  ops::store_element(tensors_.schedule, 0, learning_rate);
+  ops::store_element(tensors_.schedule, 1, 1 - power(options_.beta1));
+  ops::store_element(tensors_.schedule, 2, 1 - power(options_.beta2));
+  ops::adamw(context_, adamw_);
+}
+
+std::optional<std::string> TrainingStep::first_non_finite() {
+  std::optional<std::string> found;
+  int call = 0;
+  context_.set_inspector([&](std::string_view operation, const std::vector<TensorUse>& uses) {
+    for (const TensorUse& use : uses) {
+      if (found || use.access == Access::read || all_finite(use.tensor)) continue;
+      found = fmt::format("{} ({} of {})", arenas_->name_of(use.tensor.data, call), use.argument, operation);
+    }
+    ++call;
+  });
+  forward_backward(ops::Store::assign);
+  context_.set_inspector(nullptr);
+  return found;
+}
+
+}  // namespace warpwright
