@@ -74,6 +74,9 @@ inline vec load(const float* p, int n) {
 inline void store(float* p, vec v, int n) {
   _mm512_mask_storeu_ps(p, first(n), v);
 }
+inline vec keep(vec v, int n, vec rest) {  // the first n lanes of v, the others of rest
+  return _mm512_mask_blend_ps(first(n), rest, v);
+}
 
 inline vec widen(__m256i h) {
   return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(h), 16));
@@ -176,6 +179,9 @@ inline vec load(const float* p, int n) {
 inline void store(float* p, vec v, int n) {
   _mm256_maskstore_ps(p, first(n), v);
 }
+inline vec keep(vec v, int n, vec rest) {
+  return _mm256_blendv_ps(rest, v, _mm256_castsi256_ps(first(n)));
+}
 
 inline vec widen(__m128i h) {
   return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(h), 16));
@@ -223,6 +229,28 @@ inline float maximum(vec v) {
 
 inline void stream(bf16* p, vec v) {
   store(p, v);
+}
+
+// The first n lanes, where n is most often all of them.
+template <class T>
+inline vec load_lanes(const T* p, int n) {
+  return n == kLanes ? load(p) : load(p, n);
+}
+template <class T>
+inline void store_lanes(T* p, vec v, int n) {
+  if (n == kLanes) {
+    store(p, v);
+  } else {
+    store(p, v, n);
+  }
+}
+
+// Calls f(i, n) for the vectors of [begin, end): n lanes from i on, all of them but at the end.
+template <class F>
+inline void for_each_vector(std::int64_t begin, std::int64_t end, const F& f) {
+  std::int64_t i = begin;
+  for (; i + kLanes <= end; i += kLanes) f(i, kLanes);
+  if (i < end) f(i, static_cast<int>(end - i));
 }
 
 // e^x: x = n·ln 2 + r with |r| ≤ ln 2 / 2 (Cody and Waite's split of ln 2 in two), e^r by its Taylor

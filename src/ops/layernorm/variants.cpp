@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <array>
 
+#include "ops/cpu/refuse.hpp"
 #include "ops/layernorm/kernels.hpp"
 
 namespace warpwright::ops {
@@ -36,21 +37,6 @@ LayerNormBackwardProblem backward_problem(const LayerNormBackward& a) {
   return {N, C, a.x.dtype, a.dx_store, a.dparameters_store};
 }
 
-template <class Problem>
-std::string refuse_nothing(const Problem&, const DeviceInfo& device) {
-  return device.device.kind == DeviceKind::cpu ? "" : "runs on a CPU";
-}
-
-template <class Problem>
-std::string refuse_avx2(const Problem& p, const DeviceInfo& device) {
-  return refuse_without_avx2(p.dtype, device);
-}
-
-template <class Problem>
-std::string refuse_avx512(const Problem& p, const DeviceInfo& device) {
-  return refuse_without_avx512(p.dtype, device);
-}
-
 std::size_t backward_workspace(const LayerNormBackwardProblem& p, const DeviceInfo&) {
   return static_cast<std::size_t>(layernorm::backward_parts(p.N) * 2 * p.C) * sizeof(float);
 }
@@ -61,13 +47,13 @@ using Backward = Variant<LayerNormBackwardProblem, LayerNormBackward>;
 constexpr std::array kForwardVariants{
     Forward{"cpu.avx512", refuse_avx512, layernorm::avx512::forward},
     Forward{"cpu.avx2", refuse_avx2, layernorm::avx2::forward},
-    Forward{kReference, refuse_nothing, layernorm::forward_reference},
+    Forward{kReference, refuse_other_devices, layernorm::forward_reference},
 };
 
 constexpr std::array kBackwardVariants{
     Backward{"cpu.avx512", refuse_avx512, layernorm::avx512::backward, backward_workspace},
     Backward{"cpu.avx2", refuse_avx2, layernorm::avx2::backward, backward_workspace},
-    Backward{kReference, refuse_nothing, layernorm::backward_reference},
+    Backward{kReference, refuse_other_devices, layernorm::backward_reference},
 };
 
 }  // namespace

@@ -26,27 +26,6 @@ inline float sum_row(std::int64_t C, F&& f) {
   return sum((s0 + s1) + (s2 + s3));
 }
 
-// The first n lanes of v, 0 in the others.
-inline vec keep(vec v, int n) {
-  alignas(64) float lanes[kLanes];
-  store(lanes, v);
-  return load(lanes, n);
-}
-
-template <class T>
-inline vec load_lanes(const T* p, int n) {
-  return n == kLanes ? load(p) : load(p, n);
-}
-
-template <class T>
-inline void store_lanes(T* p, vec v, int n) {
-  if (n == kLanes) {
-    store(p, v);
-  } else {
-    store(p, v, n);
-  }
-}
-
 struct Row {
   float mean, rstd;
 };
@@ -58,7 +37,7 @@ inline Row statistics(const T* x, std::int64_t C, float eps) {
   const vec m = set1(mean);
   const float square = sum_row(C, [&](std::int64_t c, int n) {
     const vec d = load_lanes(x + c, n) - m;
-    return n == kLanes ? d * d : keep(d * d, n);
+    return n == kLanes ? d * d : keep(d * d, n, zero());
   });
   return {mean, 1.0f / __builtin_sqrtf(square / static_cast<float>(C) + eps)};
 }

@@ -1,0 +1,21 @@
+// The kernels that variants.cpp chooses from.
+#pragma once
+
+#include "ops/gelu/gelu.hpp"
+
+namespace warpwright::ops::gelu {
+
+void forward_reference(const Context& context, const GeluForward& args);
+void backward_reference(const Context& context, const GeluBackward& args);
+
+namespace avx2 {
+void forward(const Context& context, const GeluForward& args);
+void backward(const Context& context, const GeluBackward& args);
+}  // namespace avx2
+
+namespace avx512 {
+void forward(const Context& context, const GeluForward& args);
+void backward(const Context& context, const GeluBackward& args);
+}  // namespace avx512
+
+}  // namespace warpwright::ops::gelu
