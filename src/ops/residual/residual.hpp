@@ -1,9 +1,8 @@
 // The residual connection.
 //   forward   out = a + b
-//   backward  d (+=) dout for each of a and b. A sum hands its gradient on unchanged, so a model that lets
-//   both branches
-//             read dout where it stands needs no backward at all; this one is for gradients that gather in a
-//             place of their own.
+//   backward  da += dout, db += dout
+// A sum hands its gradient on unchanged, so a model that lets both branches read dout where it stands needs
+// no backward at all; this one is for gradients that gather in places of their own, which must not overlap.
 // dtypes are one; all tensors are contiguous, of any equal shape.
 #pragma once
 

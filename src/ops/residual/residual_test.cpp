@@ -1,0 +1,87 @@
+#include <gtest/gtest.h>
+
+#include "ops/residual/cases.hpp"
+
+namespace warpwright::ops {
+namespace {
+
+using namespace testing;  // the operations' fixture, not GoogleTest's
+
+double one_term(std::string_view) {
+  return 1;
+}
+
+class Forward : public ::testing::TestWithParam<std::string> {};
+class Backward : public ::testing::TestWithParam<std::string> {};
+
+TEST_P(Forward, MatchesTheReference) {
+  for (const auto& c : residual::test_cases()) {
+    for (const DType dtype : {DType::f32, DType::bf16}) {
+      Fixture fixture(static_cast<std::uint64_t>(c.elements));
+      const auto args = residual::make_forward(c, dtype, fixture);
+      const auto reason = check_variant(residual_forward_op(), GetParam(), fixture, args, one_term);
+      if (!reason.empty()) GTEST_SKIP() << reason;
+    }
+  }
+}
+
+TEST_P(Backward, MatchesTheReference) {
+  for (const auto& c : residual::test_cases()) {
+    for (const DType dtype : {DType::f32, DType::bf16}) {
+      Fixture fixture(static_cast<std::uint64_t>(c.elements));
+      const auto args = residual::make_backward(c, dtype, fixture);
+      const auto reason = check_variant(residual_backward_op(), GetParam(), fixture, args, one_term);
+      if (!reason.empty()) GTEST_SKIP() << reason;
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Residual, Forward, ::testing::ValuesIn(variant_names(residual_forward_op())),
+                         test_name);
+INSTANTIATE_TEST_SUITE_P(Residual, Backward, ::testing::ValuesIn(variant_names(residual_backward_op())),
+                         test_name);
+
+TEST(ResidualReference, BackwardIsTheDerivativeOfForward) {
+  Fixture fixture(1);
+  const auto forward = residual::make_forward({31}, DType::f64, fixture);
+  const auto dout = fixture.random(DType::f64, {31});
+  const auto da = fixture.random(DType::f64, {31}, 0), db = fixture.random(DType::f64, {31}, 0);
+  const auto loss = [&] {
+    run_variant(residual_forward_op(), find_variant(residual_forward_op(), kReference), forward, 1);
+    double total = 0;
+    for (int i = 0; i < 31; ++i) total += forward.out.as<double>()[i] * dout.as<double>()[i];
+    return total;
+  };
+  run_variant(residual_backward_op(), find_variant(residual_backward_op(), kReference),
+              ResidualBackward{dout, da, db}, 1);
+  check_gradient(loss, forward.a, da, "da");
+  check_gradient(loss, forward.b, db, "db");
+}
+
+TEST(Residual, WorksInPlace) {
+  Fixture fixture(2);
+  Context context{ContextOptions{}};
+  const auto args = residual::make_forward({100}, DType::f32, fixture);
+  residual_forward(context, args);
+  const auto wanted = elements_of(args.out);
+  residual_forward(context, {args.a, args.b, args.b});
+  EXPECT_EQ(elements_of(args.b), wanted);
+}
+
+TEST(Residual, RefusesArgumentsThatDoNotFit) {
+  Fixture fixture(3);
+  Context context{ContextOptions{}};
+  const auto args = residual::make_forward({40}, DType::f32, fixture);
+  auto wrong = args;
+  wrong.b = fixture.random(DType::f32, {5, 8});
+  EXPECT_THROW(residual_forward(context, wrong), Error);
+  wrong = args;
+  wrong.out = fixture.output(DType::bf16, {40});
+  EXPECT_THROW(residual_forward(context, wrong), Error);
+  wrong = args;
+  wrong.a = {};
+  EXPECT_THROW(residual_forward(context, wrong), Error);
+}
+
+}  // namespace
+}  // namespace warpwright::ops
