@@ -11,27 +11,6 @@ namespace {
 
 constexpr std::int64_t kChunk = 64;  // tokens of a prompt that run at once
 
-// The first n rows of activations that were allocated for more.
-GPT2Activations narrow(const GPT2Activations& a, std::int64_t n) {
-  const auto rows = [n](const Tensor& t) { return t ? t.slice(0, 0, n) : t; };
-  GPT2Activations result;
-  result.embedding = rows(a.embedding);
-  for (const GPT2BlockActivations& b : a.blocks) {
-    GPT2BlockActivations r;
-    r.ln1 = rows(b.ln1);
-    r.att = rows(b.att);
-    r.attproj = rows(b.attproj);
-    r.residual_mid = rows(b.residual_mid);
-    r.ln2 = rows(b.ln2);
-    r.fc = rows(b.fc);
-    r.fcproj = rows(b.fcproj);
-    r.residual = rows(b.residual);
-    result.blocks.push_back(r);
-  }
-  result.lnf = rows(a.lnf);
-  return result;
-}
-
 }  // namespace
 
 struct Generator::Tensors {

@@ -135,6 +135,30 @@ GPT2Activations allocate_activations(const GPT2Config& config, const GPT2Batch& 
   return a;
 }
 
+GPT2Activations narrow(const GPT2Activations& a, std::int64_t n) {
+  const auto rows = [n](const Tensor& t) { return t ? t.slice(0, 0, n) : t; };
+  GPT2Activations result;
+  result.embedding = rows(a.embedding);
+  for (const GPT2BlockActivations& b : a.blocks) {
+    GPT2BlockActivations r;
+    r.ln1 = rows(b.ln1);
+    r.att = rows(b.att);
+    r.attproj = rows(b.attproj);
+    r.residual_mid = rows(b.residual_mid);
+    r.ln2 = rows(b.ln2);
+    r.fc = rows(b.fc);
+    r.fcproj = rows(b.fcproj);
+    r.residual = rows(b.residual);
+    r.qkv = rows(b.qkv);
+    r.keys = r.qkv.select(1, 1);
+    r.values = r.qkv.select(1, 2);
+    r.cu_seqlens_k = b.cu_seqlens_k;
+    result.blocks.push_back(r);
+  }
+  result.lnf = rows(a.lnf);
+  return result;
+}
+
 Tensor allocate_logits(const GPT2Config& config, std::int64_t rows, DType dtype, Allocator& allocator) {
   return allocator.allocate("logits", dtype, {rows, config.padded_vocab()}, Category::activations);
 }

@@ -1,0 +1,50 @@
+// The subcommands of `warpwright`, one file each. add_NAME registers the subcommand with its flags; what runs
+// when it is given throws UsageError (exit code 2) or Error (exit code 1), each one clear line.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <string>
+
+#include "runtime/context.hpp"
+
+namespace warpwright::cli {
+
+void add_info(CLI::App& app);
+void add_tokenizer(CLI::App& app);
+void add_data(CLI::App& app);
+void add_train(CLI::App& app);
+void add_eval(CLI::App& app);
+void add_generate(CLI::App& app);
+void add_convert(CLI::App& app);
+void add_bench(CLI::App& app);
+
+// --device and --threads, shared by the commands that compute.
+struct DeviceFlags {
+  std::string device = "cpu";
+  int threads = 0;
+
+  void add_to(CLI::App& command);
+  // Options from the flags and the environment, with forced variants checked; log lines go to stderr.
+  ContextOptions context_options() const;
+};
+
+// Fixed decimals, thousands and units for people: "12.3 MB", "1h 02m", "4,300,000".
+std::string human_bytes(double bytes);
+std::string human_seconds(double seconds);
+std::string human_count(std::int64_t count);
+
+// Prints a line that overwrites itself on a terminal (to stderr), and nothing elsewhere.
+class ProgressLine {
+ public:
+  ProgressLine();
+  ~ProgressLine();  // clears the line
+  void show(const std::string& text);
+  void clear();
+  bool on_terminal() const { return terminal_; }
+
+ private:
+  bool terminal_;
+  bool shown_ = false;
+};
+
+}  // namespace warpwright::cli

@@ -1,0 +1,169 @@
+#include "infer/score.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "core/error.hpp"
+#include "ops/classifier/classifier.hpp"
+
+namespace warpwright {
+
+struct Scorer::Tensors {
+  GPT2Batch batch;
+  GPT2Activations activations;
+  Tensor logits, targets, losses;
+};
+
+Scorer::Tensors Scorer::allocate(const GPT2Config& config, DType dtype, std::int64_t sequences,
+                                 std::int64_t max_tokens, Allocator& allocator) {
+  Tensors t;
+  t.batch = allocate_batch(sequences, max_tokens, allocator);
+  t.activations = allocate_activations(config, t.batch, dtype, Purpose::inference, allocator);
+  t.logits = allocate_logits(config, max_tokens, dtype, allocator);
+  t.targets = allocator.allocate("targets", DType::i32, {max_tokens}, Category::batch);
+  t.losses = allocator.allocate("losses", ops::accumulation_dtype(dtype), {max_tokens}, Category::batch);
+  return t;
+}
+
+Scorer::Scorer(Context& context, const GPT2Config& config, const GPT2Parameters& parameters,
+               std::int64_t sequences, std::int64_t max_tokens)
+    : context_(context), config_(config), parameters_(parameters) {
+  const DType dtype = parameters.wte.dtype;
+  Recorder recorder;
+  const Tensors recorded = allocate(config, dtype, sequences, max_tokens, recorder);
+  context.set_recorder(&recorder);
+  run(recorded, max_tokens);
+  context.set_recorder(nullptr);
+  arenas_ = std::make_unique<Arenas>(recorder.plan(), context.device().device);
+  tensors_ = std::make_unique<Tensors>(allocate(config, dtype, sequences, max_tokens, *arenas_));
+  context.reserve_scratch(arenas_->plan().workspace_bytes);
+}
+
+Scorer::~Scorer() = default;
+
+void Scorer::run(const Tensors& t, std::int64_t N) {
+  const GPT2Batch batch{t.batch.tokens.slice(0, 0, N), t.batch.positions.slice(0, 0, N), t.batch.cu_seqlens};
+  GPT2Activations a = narrow(t.activations, N);
+  for (auto& block : a.blocks) block.cu_seqlens_k = batch.cu_seqlens;
+  const Tensor logits = t.logits.slice(0, 0, N);
+  gpt2_forward(context_, config_, parameters_, batch, a);
+  gpt2_head(context_, parameters_, a.lnf, logits);
+  ops::classifier(context_,
+                  {logits, t.targets.slice(0, 0, N), {}, t.losses.slice(0, 0, N), {}, config_.vocab, false});
+}
+
+std::span<const float> Scorer::score(std::span<const Sequence> sequences) {
+  const Tensors& t = *tensors_;
+  const auto most = static_cast<std::size_t>(t.batch.tokens.shape[0]);
+  auto* cu_seqlens = t.batch.cu_seqlens.as<std::int32_t>();
+  if (static_cast<std::int64_t>(sequences.size()) >= t.batch.cu_seqlens.shape[0]) {
+    throw Error(fmt::format("{} sequences at once", sequences.size()), "scoring", "give fewer");
+  }
+  std::size_t n = 0;
+  for (std::size_t s = 0; s < sequences.size(); ++s) {
+    const auto& [inputs, targets] = sequences[s];
+    if (inputs.size() > static_cast<std::size_t>(config_.context) || n + inputs.size() > most) {
+      throw Error(fmt::format("a sequence of {} tokens does not fit", inputs.size()), "scoring",
+                  fmt::format("give at most {} a sequence and {} in all", config_.context, most));
+    }
+    std::copy(inputs.begin(), inputs.end(), t.batch.tokens.as<std::int32_t>() + n);
+    std::copy(targets.begin(), targets.end(), t.targets.as<std::int32_t>() + n);
+    for (std::size_t i = 0; i < inputs.size(); ++i) {
+      t.batch.positions.as<std::int32_t>()[n + i] = static_cast<std::int32_t>(i);
+    }
+    n += inputs.size();
+    cu_seqlens[s + 1] = static_cast<std::int32_t>(n);
+  }
+  // Fewer sequences than planned: the rest are empty.
+  std::fill(cu_seqlens + sequences.size() + 1, cu_seqlens + t.batch.cu_seqlens.shape[0],
+            static_cast<std::int32_t>(n));
+  run(t, static_cast<std::int64_t>(n));
+  return {t.losses.as<float>(), n};
+}
+
+LossReport evaluate_loss(Context& context, const GPT2Config& config, const GPT2Parameters& parameters,
+                         const TokenStream& stream, std::int64_t B, std::int64_t T, std::int64_t max_batches,
+                         const std::function<void(std::int64_t done, std::int64_t total)>& progress) {
+  const ValidationLoader loader(stream, T);
+  const std::int64_t all = (loader.samples() + B - 1) / B;
+  const std::int64_t batches = max_batches > 0 ? std::min(all, max_batches) : all;
+  Scorer scorer(context, config, parameters, B, B * T);
+  std::vector<std::int32_t> inputs(static_cast<std::size_t>(B * T)), targets(inputs.size());
+  double sum = 0;
+  LossReport report;
+  for (std::int64_t batch = 0; batch < batches; ++batch) {
+    const std::int64_t rows = std::min(B, loader.samples() - batch * B);
+    loader.load(batch * B, Tensor(inputs.data(), DType::i32, {rows, T}),
+                Tensor(targets.data(), DType::i32, {rows, T}));
+    std::vector<Scorer::Sequence> sequences;
+    for (std::int64_t r = 0; r < rows; ++r) {
+      const auto length = static_cast<std::size_t>(T);
+      sequences.push_back({{inputs.data() + r * T, length}, {targets.data() + r * T, length}});
+    }
+    for (const float loss : scorer.score(sequences)) sum += static_cast<double>(loss);
+    report.tokens += rows * T;
+    if (progress) progress(batch + 1, batches);
+  }
+  report.loss = sum / static_cast<double>(report.tokens);
+  return report;
+}
+
+namespace {
+
+// The losses of one ending after its text.
+struct Ending {
+  std::vector<std::int32_t> inputs, targets;
+};
+
+Ending prepare(const std::vector<std::int32_t>& text, const std::vector<std::int32_t>& ending) {
+  Ending e;
+  e.inputs = text;
+  e.inputs.insert(e.inputs.end(), ending.begin(), ending.end());
+  e.targets.assign(text.size() - 1, -1);
+  e.targets.insert(e.targets.end(), ending.begin(), ending.end());
+  e.inputs.pop_back();
+  return e;
+}
+
+}  // namespace
+
+ChoiceReport evaluate_choices(Context& context, const GPT2Config& config, const GPT2Parameters& parameters,
+                              std::span<const Choice> choices,
+                              const std::function<void(std::int64_t done)>& progress) {
+  std::size_t sequences = 1, tokens = 1;
+  for (const Choice& choice : choices) {
+    std::size_t together = 0;
+    for (const auto& ending : choice.endings) together += choice.text.size() + ending.size() - 1;
+    sequences = std::max(sequences, choice.endings.size());
+    tokens = std::max(tokens, together);
+  }
+  Scorer scorer(context, config, parameters, static_cast<std::int64_t>(sequences),
+                static_cast<std::int64_t>(tokens));
+  ChoiceReport report;
+  for (const Choice& choice : choices) {
+    std::vector<Ending> prepared;
+    for (const auto& ending : choice.endings) prepared.push_back(prepare(choice.text, ending));
+    std::vector<Scorer::Sequence> batch;
+    for (const Ending& e : prepared) batch.push_back({e.inputs, e.targets});
+    std::span<const float> losses = scorer.score(batch);
+    std::vector<double> sums, means;
+    for (std::size_t e = 0; e < prepared.size(); ++e) {
+      double sum = 0;
+      for (const float loss : losses.first(prepared[e].inputs.size())) sum += static_cast<double>(loss);
+      losses = losses.subspan(prepared[e].inputs.size());
+      sums.push_back(sum);
+      means.push_back(sum / static_cast<double>(choice.endings[e].size()));
+    }
+    const auto best = [](const std::vector<double>& v) {
+      return std::min_element(v.begin(), v.end()) - v.begin();
+    };
+    report.right += best(sums) == choice.label;
+    report.right_normalized += best(means) == choice.label;
+    ++report.questions;
+    if (progress) progress(report.questions);
+  }
+  return report;
+}
+
+}  // namespace warpwright

@@ -1,0 +1,73 @@
+// The loss of given texts under a model: evaluation on shards, and multiple choice.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "data/loader.hpp"
+#include "model/gpt2.hpp"
+
+namespace warpwright {
+
+// Runs packed sequences forward and returns each token's loss. All memory is planned and taken at
+// construction.
+class Scorer {
+ public:
+  // At most `sequences` at once, of together at most `max_tokens`.
+  Scorer(Context& context, const GPT2Config& config, const GPT2Parameters& parameters, std::int64_t sequences,
+         std::int64_t max_tokens);
+  ~Scorer();
+
+  struct Sequence {
+    std::span<const std::int32_t> inputs;   // 1 to context tokens
+    std::span<const std::int32_t> targets;  // as many; −1 for those that do not count
+  };
+  // Losses in nats, in the order of the tokens; 0 where the target is −1. Valid until the next call.
+  std::span<const float> score(std::span<const Sequence> sequences);
+
+ private:
+  struct Tensors;
+  static Tensors allocate(const GPT2Config& config, DType dtype, std::int64_t sequences,
+                          std::int64_t max_tokens, Allocator& allocator);
+  void run(const Tensors& tensors, std::int64_t N);
+
+  Context& context_;
+  GPT2Config config_;
+  const GPT2Parameters& parameters_;
+  std::unique_ptr<Arenas> arenas_;
+  std::unique_ptr<Tensors> tensors_;
+};
+
+struct LossReport {
+  double loss = 0;  // mean, in nats per token
+  std::int64_t tokens = 0;
+};
+
+// The mean loss over the stream in samples of T tokens, B at a time (max_batches: 0 for all).
+LossReport evaluate_loss(Context& context, const GPT2Config& config, const GPT2Parameters& parameters,
+                         const TokenStream& stream, std::int64_t B, std::int64_t T, std::int64_t max_batches,
+                         const std::function<void(std::int64_t done, std::int64_t total)>& progress);
+
+// One question in HellaSwag's form: a text and its possible endings, each of at least one token.
+struct Choice {
+  std::vector<std::int32_t> text;
+  std::vector<std::vector<std::int32_t>> endings;
+  std::int64_t label = 0;
+};
+
+struct ChoiceReport {
+  std::int64_t questions = 0;
+  std::int64_t right = 0;             // by the sum of the ending's losses
+  std::int64_t right_normalized = 0;  // by their mean over the ending's tokens
+};
+
+// Text and ending together must fit the context.
+ChoiceReport evaluate_choices(Context& context, const GPT2Config& config, const GPT2Parameters& parameters,
+                              std::span<const Choice> choices,
+                              const std::function<void(std::int64_t done)>& progress);
+
+}  // namespace warpwright

@@ -1,0 +1,46 @@
+// Checkpoints: RUN/checkpoints/step_00001000/, a model folder plus optimizer.safetensors and trainer.json.
+//
+// A checkpoint is written beside, synced and renamed: it is there whole or not at all. trainer.json holds the
+// checksums of the other files, so that a damaged one is an error and never a silent restart.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <vector>
+
+#include "train/step.hpp"
+
+namespace warpwright {
+
+// What a run is besides its tensors.
+struct TrainerState {
+  std::int64_t step = 0;        // steps done
+  nlohmann::json options;       // those that a resumed run must share (see trainer.cpp)
+  std::uint64_t plan_hash = 0;  // of the kernels in use
+  std::vector<double> loss_window, norm_window;
+};
+
+struct Checkpoint {
+  std::int64_t step = 0;
+  std::filesystem::path folder;
+};
+
+// The checkpoints of a run in order of their steps; names that are not a checkpoint's are passed over.
+std::vector<Checkpoint> list_checkpoints(const std::filesystem::path& run);
+
+std::filesystem::path save_checkpoint(const std::filesystem::path& run, const TrainerState& state,
+                                      const GPT2Config& config, std::int64_t eos_token,
+                                      const std::filesystem::path& tokenizer,
+                                      const TrainingStep::Tensors& tensors);
+
+// Reads trainer.json alone.
+TrainerState read_trainer_state(const std::filesystem::path& checkpoint);
+// Fills parameters, masters and moments; every checksum, shape and dtype is checked before anything is used.
+void load_checkpoint(const std::filesystem::path& checkpoint, TrainingStep::Tensors& tensors);
+
+// Deletes all but the newest `keep` (0: all stay) and those whose step is a multiple of keep_every.
+void prune_checkpoints(const std::filesystem::path& run, std::int64_t keep, std::int64_t keep_every);
+
+}  // namespace warpwright
