@@ -231,6 +231,11 @@ inline void stream(bf16* p, vec v) {
   store(p, v);
 }
 
+// Makes what stream() wrote visible to other threads: their barrier alone does not.
+inline void fence() {
+  _mm_sfence();
+}
+
 // The first n lanes, where n is most often all of them.
 template <class T>
 inline vec load_lanes(const T* p, int n) {

@@ -1,8 +1,8 @@
 // Token and position embedding.
 //   forward   out[n] = wte[tokens[n]] + wpe[positions[n]]
-//   backward  dwte[tokens[n]] (= or +=) dout[n], dwpe[positions[n]] (= or +=) dout[n], summed in the order of
-//   n;
-//             with = every row that no token or position names becomes 0
+//   backward  dwte[tokens[n]] += dout[n], dwpe[positions[n]] += dout[n], in the order of n;
+//             with Store::assign every row starts from 0, with Store::add rows that nothing names are not
+//             touched
 // Source: A. Radford et al., "Language Models are Unsupervised Multitask Learners", 2019 (GPT-2).
 //
 // The ids are the caller's to check: 0 ≤ tokens[n] < V, 0 ≤ positions[n] < P. dtypes of wte, wpe, out and

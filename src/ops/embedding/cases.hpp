@@ -1,0 +1,57 @@
+// Shapes of the embedding, shared by test and bench.
+#pragma once
+
+#include <vector>
+
+#include "ops/embedding/embedding.hpp"
+#include "ops/testing/fixture.hpp"
+
+namespace warpwright::ops::embedding {
+
+struct Case {
+  std::int64_t N, C, V, P;
+};
+
+// Every length of a vector's tail, no tokens, one token named by all, more rows than tokens and fewer, and
+// channels that do not divide among threads.
+inline std::vector<Case> test_cases() {
+  std::vector<Case> cases{{0, 8, 5, 4},       {257, 96, 1, 37},   {64, 768, 1021, 64},
+                          {37, 1000, 11, 37}, {300, 33, 50, 300}, {2048, 32, 7, 128}};
+  for (std::int64_t C = 1; C <= 70; ++C) cases.push_back({1 + C % 9, C, 13, 5});
+  return cases;
+}
+
+// GPT-2 124M at B·T = 256, 4096 and 16384.
+inline std::vector<Case> bench_cases() {
+  return {{256, 768, 50304, 1024}, {4096, 768, 50304, 1024}, {16384, 768, 50304, 1024}};
+}
+
+// Sequences of P tokens, one after the other.
+inline Tensor make_positions(const Case& c, testing::Fixture& f) {
+  std::vector<std::int32_t> positions;
+  for (std::int64_t n = 0; n < c.N; ++n) positions.push_back(static_cast<std::int32_t>(n % c.P));
+  return f.integers(positions);
+}
+
+inline EmbeddingForward make_forward(const Case& c, DType dtype, testing::Fixture& f) {
+  EmbeddingForward a;
+  a.tokens = f.random_integers({c.N}, 0, static_cast<std::int32_t>(c.V));
+  a.positions = make_positions(c, f);
+  a.wte = f.random(dtype, {c.V, c.C});
+  a.wpe = f.random(dtype, {c.P, c.C});
+  a.out = f.output(dtype, {c.N, c.C});
+  return a;
+}
+
+inline EmbeddingBackward make_backward(const Case& c, DType dtype, Store store, testing::Fixture& f) {
+  EmbeddingBackward a;
+  a.tokens = f.random_integers({c.N}, 0, static_cast<std::int32_t>(c.V));
+  a.positions = make_positions(c, f);
+  a.dout = f.random(dtype, {c.N, c.C});
+  a.dwte = f.output(accumulation_dtype(dtype), {c.V, c.C}, store);
+  a.dwpe = f.output(accumulation_dtype(dtype), {c.P, c.C}, store);
+  a.dwte_store = a.dwpe_store = store;
+  return a;
+}
+
+}  // namespace warpwright::ops::embedding

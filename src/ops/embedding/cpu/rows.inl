@@ -1,0 +1,88 @@
+// Embedding on a CPU; avx2.cpp and avx512.cpp compile this body for their registers. Memory-bound.
+//   forward   a row per token: wte and wpe read, out written; rows are shared out among the threads
+//   backward  each thread owns a range of channels and adds up all rows of it in the order of n: no sums
+//   meet,
+//             so the bits do not depend on the number of threads, and one frequent token does not make one
+//             thread wait for another. dout is read once; rows of dwte and dwpe are read and written.
+#include "ops/cpu/simd.hpp"
+#include "ops/embedding/kernels.hpp"
+
+namespace warpwright::ops::embedding::WARPWRIGHT_ISA {
+namespace {
+
+using namespace simd;
+
+template <class T>
+void run_forward(const EmbeddingForward& a, int threads) {
+  const std::int64_t N = a.out.shape[0], C = a.out.shape[1];
+  const auto* tokens = static_cast<const std::int32_t*>(a.tokens.data);
+  const auto* positions = static_cast<const std::int32_t*>(a.positions.data);
+#pragma omp parallel for schedule(static) num_threads(threads)
+  for (std::int64_t row = 0; row < N; ++row) {
+    const T* token = static_cast<const T*>(a.wte.data) + tokens[row] * C;
+    const T* position = static_cast<const T*>(a.wpe.data) + positions[row] * C;
+    T* out = static_cast<T*>(a.out.data) + row * C;
+    for_each_vector(0, C, [=](std::int64_t c, int n) {
+      store_lanes(out + c, load_lanes(token + c, n) + load_lanes(position + c, n), n);
+    });
+  }
+}
+
+// Zeroes a gradient past the caches: that of 50,257 tokens would only sweep them.
+void clear(const Tensor& gradient, int threads) {
+  auto* p = static_cast<float*>(gradient.data);
+  std::int64_t count = gradient.elements();
+  for (; count > 0 && reinterpret_cast<std::uintptr_t>(p) % sizeof(vec) != 0; --count) *p++ = 0;
+#pragma omp parallel num_threads(threads)
+  {
+#pragma omp for schedule(static)
+    for (std::int64_t i = 0; i < count / kLanes; ++i) stream(p + i * kLanes, zero());
+    fence();
+  }
+  for (std::int64_t i = count / kLanes * kLanes; i < count; ++i) p[i] = 0;
+}
+
+template <class T>
+void add_rows(const EmbeddingBackward& a, std::int64_t begin, std::int64_t end) {
+  const std::int64_t N = a.dout.shape[0], C = a.dout.shape[1];
+  const auto* tokens = static_cast<const std::int32_t*>(a.tokens.data);
+  const auto* positions = static_cast<const std::int32_t*>(a.positions.data);
+  for (std::int64_t row = 0; row < N; ++row) {
+    const T* dout = static_cast<const T*>(a.dout.data) + row * C;
+    float* dwte = static_cast<float*>(a.dwte.data) + tokens[row] * C;
+    float* dwpe = static_cast<float*>(a.dwpe.data) + positions[row] * C;
+    for_each_vector(begin, end, [=](std::int64_t c, int n) {
+      const vec d = load_lanes(dout + c, n);
+      store_lanes(dwte + c, load_lanes(dwte + c, n) + d, n);
+      store_lanes(dwpe + c, load_lanes(dwpe + c, n) + d, n);
+    });
+  }
+}
+
+template <class T>
+void run_backward(const EmbeddingBackward& a, int threads) {
+  if (a.dwte_store == Store::assign) clear(a.dwte, threads);
+  if (a.dwpe_store == Store::assign) clear(a.dwpe, threads);
+  constexpr std::int64_t kLine = 16;  // floats: no cache line of a gradient belongs to two threads
+  const std::int64_t C = a.dout.shape[1], lines = (C + kLine - 1) / kLine;
+  const std::int64_t parts = lines < threads ? lines : threads;
+#pragma omp parallel for schedule(static) num_threads(threads)
+  for (std::int64_t part = 0; part < parts; ++part) {
+    const std::int64_t begin = part * lines / parts * kLine, end = (part + 1) * lines / parts * kLine;
+    add_rows<T>(a, begin, end < C ? end : C);
+  }
+}
+
+}  // namespace
+
+void forward(const Context& context, const EmbeddingForward& args) {
+  args.out.dtype == DType::f32 ? run_forward<float>(args, context.threads())
+                               : run_forward<bf16>(args, context.threads());
+}
+
+void backward(const Context& context, const EmbeddingBackward& args) {
+  args.dout.dtype == DType::f32 ? run_backward<float>(args, context.threads())
+                                : run_backward<bf16>(args, context.threads());
+}
+
+}  // namespace warpwright::ops::embedding::WARPWRIGHT_ISA

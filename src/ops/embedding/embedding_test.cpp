@@ -1,0 +1,118 @@
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "ops/embedding/cases.hpp"
+
+namespace warpwright::ops {
+namespace {
+
+using namespace testing;  // the operations' fixture, not GoogleTest's
+
+class Forward : public ::testing::TestWithParam<std::string> {};
+class Backward : public ::testing::TestWithParam<std::string> {};
+
+TEST_P(Forward, MatchesTheReference) {
+  for (const auto& c : embedding::test_cases()) {
+    for (const DType dtype : {DType::f32, DType::bf16}) {
+      Fixture fixture(static_cast<std::uint64_t>(c.N * 10007 + c.C));
+      const auto args = embedding::make_forward(c, dtype, fixture);
+      const auto reduction = [](std::string_view) { return 1.0; };
+      const auto reason = check_variant(embedding_forward_op(), GetParam(), fixture, args, reduction);
+      if (!reason.empty()) GTEST_SKIP() << reason;
+    }
+  }
+}
+
+TEST_P(Backward, MatchesTheReference) {
+  for (const auto& c : embedding::test_cases()) {
+    for (const DType dtype : {DType::f32, DType::bf16}) {
+      for (const Store store : {Store::assign, Store::add}) {
+        Fixture fixture(static_cast<std::uint64_t>(c.N * 10007 + c.C));
+        const auto args = embedding::make_backward(c, dtype, store, fixture);
+        const auto reduction = [&](std::string_view) { return static_cast<double>(c.N + 1); };
+        const auto reason = check_variant(embedding_backward_op(), GetParam(), fixture, args, reduction);
+        if (!reason.empty()) GTEST_SKIP() << reason;
+      }
+    }
+  }
+}
+
+// Every row that no token and no position names holds NaN of a certain payload: it would not survive an
+// addition of 0 to something else, nor a write.
+TEST_P(Backward, AddTouchesOnlyTheRowsThatAreNamed) {
+  Fixture fixture(1);
+  auto args = embedding::make_backward({3, 21, 9, 7}, DType::f32, Store::add, fixture);
+  const auto& variant = find_variant(embedding_backward_op(), GetParam());
+  if (auto reason = variant.refuse(embedding_backward_op().problem(args), cpu_device_info());
+      !reason.empty()) {
+    GTEST_SKIP() << reason;
+  }
+  args.tokens = fixture.integers({8, 2, 8});
+  args.positions = fixture.integers({0, 6, 5});
+  const auto is_named = [](const Tensor& ids, std::int64_t row) {
+    const auto* first = ids.as<std::int32_t>();
+    return std::find(first, first + 3, row) != first + 3;
+  };
+  const auto check = [&](const Tensor& gradient, const Tensor& ids, auto&& at) {
+    for (std::int64_t row = 0; row < gradient.shape[0]; ++row) {
+      for (std::int64_t c = 0; !is_named(ids, row) && c < 21; ++c) {
+        at(static_cast<std::uint32_t*>(gradient.data)[row * 21 + c]);
+      }
+    }
+  };
+  const auto poison = [](std::uint32_t& bits) { bits = 0x7fa00001; };  // a signalling NaN
+  const auto verify = [](std::uint32_t& bits) { EXPECT_EQ(bits, 0x7fa00001u); };
+  check(args.dwte, args.tokens, poison);
+  check(args.dwpe, args.positions, poison);
+  run_variant(embedding_backward_op(), variant, args, 2);
+  check(args.dwte, args.tokens, verify);
+  check(args.dwpe, args.positions, verify);
+}
+
+INSTANTIATE_TEST_SUITE_P(Embedding, Forward, ::testing::ValuesIn(variant_names(embedding_forward_op())),
+                         test_name);
+INSTANTIATE_TEST_SUITE_P(Embedding, Backward, ::testing::ValuesIn(variant_names(embedding_backward_op())),
+                         test_name);
+
+TEST(EmbeddingReference, BackwardIsTheDerivativeOfForward) {
+  Fixture fixture(2);
+  const embedding::Case c{7, 5, 4, 3};
+  const auto forward = embedding::make_forward(c, DType::f64, fixture);
+  auto backward = embedding::make_backward(c, DType::f64, Store::assign, fixture);
+  backward.tokens = forward.tokens;
+  backward.positions = forward.positions;
+  const auto loss = [&] {
+    run_variant(embedding_forward_op(), find_variant(embedding_forward_op(), kReference), forward, 1);
+    double total = 0;
+    for (std::int64_t i = 0; i < forward.out.elements(); ++i) {
+      total += forward.out.as<double>()[i] * backward.dout.as<double>()[i];
+    }
+    return total;
+  };
+  run_variant(embedding_backward_op(), find_variant(embedding_backward_op(), kReference), backward, 1);
+  check_gradient(loss, forward.wte, backward.dwte, "dwte");
+  check_gradient(loss, forward.wpe, backward.dwpe, "dwpe");
+}
+
+TEST(Embedding, RefusesArgumentsThatDoNotFit) {
+  Fixture fixture(3);
+  Context context{ContextOptions{}};
+  const auto args = embedding::make_forward({3, 40, 9, 5}, DType::f32, fixture);
+  auto wrong = args;
+  wrong.positions = fixture.integers({0, 1});
+  EXPECT_THROW(embedding_forward(context, wrong), Error);
+  wrong = args;
+  wrong.wpe = fixture.random(DType::f32, {5, 39});
+  EXPECT_THROW(embedding_forward(context, wrong), Error);
+  wrong = args;
+  wrong.tokens = fixture.random(DType::f32, {3});
+  EXPECT_THROW(embedding_forward(context, wrong), Error);
+  auto backward = embedding::make_backward({3, 40, 9, 5}, DType::bf16, Store::add, fixture);
+  backward.dwte = fixture.random(DType::bf16, {9, 40});
+  EXPECT_THROW(embedding_backward(context, backward), Error);
+}
+
+}  // namespace
+}  // namespace warpwright::ops

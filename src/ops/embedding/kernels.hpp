@@ -1,0 +1,21 @@
+// The kernels that variants.cpp chooses from.
+#pragma once
+
+#include "ops/embedding/embedding.hpp"
+
+namespace warpwright::ops::embedding {
+
+void forward_reference(const Context& context, const EmbeddingForward& args);
+void backward_reference(const Context& context, const EmbeddingBackward& args);
+
+namespace avx2 {
+void forward(const Context& context, const EmbeddingForward& args);
+void backward(const Context& context, const EmbeddingBackward& args);
+}  // namespace avx2
+
+namespace avx512 {
+void forward(const Context& context, const EmbeddingForward& args);
+void backward(const Context& context, const EmbeddingBackward& args);
+}  // namespace avx512
+
+}  // namespace warpwright::ops::embedding

@@ -1,0 +1,35 @@
+// The oracle: fp64 throughout, in the order of the formulas.
+#include "ops/element.hpp"
+#include "ops/embedding/kernels.hpp"
+
+namespace warpwright::ops::embedding {
+
+void forward_reference(const Context&, const EmbeddingForward& args) {
+  const std::int64_t N = args.out.shape[0], C = args.out.shape[1];
+  const Elements wte(args.wte), wpe(args.wpe), out(args.out);
+  for (std::int64_t n = 0; n < N; ++n) {
+    const std::int64_t token = args.tokens.as<std::int32_t>()[n];
+    const std::int64_t position = args.positions.as<std::int32_t>()[n];
+    for (std::int64_t c = 0; c < C; ++c) out.set(n * C + c, wte[token * C + c] + wpe[position * C + c]);
+  }
+}
+
+void backward_reference(const Context&, const EmbeddingBackward& args) {
+  const std::int64_t N = args.dout.shape[0], C = args.dout.shape[1];
+  const Elements dout(args.dout), dwte(args.dwte), dwpe(args.dwpe);
+  const auto clear = [](const Elements& gradient, std::int64_t count, Store store) {
+    for (std::int64_t i = 0; store == Store::assign && i < count; ++i) gradient.set(i, 0);
+  };
+  clear(dwte, args.dwte.elements(), args.dwte_store);
+  clear(dwpe, args.dwpe.elements(), args.dwpe_store);
+  for (std::int64_t n = 0; n < N; ++n) {
+    const std::int64_t token = args.tokens.as<std::int32_t>()[n];
+    const std::int64_t position = args.positions.as<std::int32_t>()[n];
+    for (std::int64_t c = 0; c < C; ++c) {
+      dwte.add(token * C + c, dout[n * C + c]);
+      dwpe.add(position * C + c, dout[n * C + c]);
+    }
+  }
+}
+
+}  // namespace warpwright::ops::embedding
