@@ -34,6 +34,23 @@ function(warpwright_library name)
   target_link_libraries(warpwright_${name} PUBLIC ${arg_DEPENDS} PRIVATE warpwright_flags)
 endfunction()
 
+# Sources compiled for one instruction set, chosen at run time: a file cpu/avx2.cpp is compiled with isa_avx2. They are
+# always optimized (their inline helpers must not survive as functions of their own) and export no weak symbol, which
+# scripts/check-isa-symbols checks.
+# GCC 12 and 13 take their own AVX-512 headers' deliberately undefined operands for a mistake (GCC bug 105593).
+set(isa_sse2 -O3)
+set(isa_avx2 -O3 -mavx2 -mfma -mbmi2 -mf16c $<$<CXX_COMPILER_ID:GNU>:-Wno-uninitialized -Wno-maybe-uninitialized>)
+set(isa_avx512 ${isa_avx2} -mavx512f -mavx512bw -mavx512dq -mavx512vl -mprefer-vector-width=512)
+set(isa_amx_bf16 ${isa_avx512} -mavx512bf16 -mamx-tile -mamx-bf16)
+
+# warpwright_isa_sources(FILE…): each is compiled for the instruction set that it is named after.
+function(warpwright_isa_sources)
+  foreach(file IN LISTS ARGN)
+    get_filename_component(isa ${file} NAME_WE)
+    set_source_files_properties(${file} PROPERTIES COMPILE_OPTIONS "${isa_${isa}}")
+  endforeach()
+endfunction()
+
 # warpwright_test(NAME SOURCES … DEPENDS …) builds one GoogleTest program and registers each of its tests with ctest.
 function(warpwright_test name)
   if(NOT WARPWRIGHT_TESTS)

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "ops/embedding/cases.hpp"
+#include "ops/testing/check.hpp"
 
 namespace warpwright::ops {
 namespace {

@@ -5,6 +5,7 @@
 
 #include "ops/layernorm/cases.hpp"
 #include "ops/layernorm/layernorm.hpp"
+#include "ops/testing/check.hpp"
 
 namespace warpwright::ops {
 namespace {

@@ -1,6 +1,7 @@
 #include <gtest/gtest.h>
 
 #include "ops/residual/cases.hpp"
+#include "ops/testing/check.hpp"
 
 namespace warpwright::ops {
 namespace {

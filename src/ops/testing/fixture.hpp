@@ -1,23 +1,12 @@
-// What every operation's test does: each variant against the fp64 reference.
-//
-// An operation's cases.hpp gives, for a case and a dtype, a function that builds the arguments from a
-// Fixture. Here
-//   - inputs are drawn at random (seeded) and outputs are poisoned with NaN,
-//   - the reference runs on fp64 copies of the same (rounded) inputs,
-//   - every element that no output covers, guard bytes included, must come back unchanged,
-//   - an element left unwritten or not finite where the reference is finite fails,
-//   - ‖out − ref‖/‖ref‖ and each element's error are held against a tolerance computed from dtype and
-//   reduction length,
-//   - one and three threads must give the same bits.
+// Seeded arguments for an operation's test and bench, in memory of their own with guard bytes around it. An
+// operation's cases.hpp gives, for a case and a dtype, a function that builds the arguments from a Fixture.
 #pragma once
 
-#include <gtest/gtest.h>
-
+#include <cstddef>
 #include <cstdint>
-#include <functional>
-#include <string>
 #include <vector>
 
+#include "core/tensor.hpp"
 #include "ops/op.hpp"
 
 namespace warpwright::ops::testing {
@@ -52,121 +41,21 @@ class Fixture {
   std::vector<Storage> storages_;
 };
 
+// Calls f(offset in elements) for each element of a strided view in row-major order.
+template <class F>
+void for_each_element(const Tensor& t, F&& f) {
+  const std::int64_t count = t.elements();
+  for (std::int64_t i = 0; i < count; ++i) {
+    std::int64_t rest = i, offset = 0;
+    for (int axis = t.shape.rank() - 1; axis >= 0; --axis) {
+      offset += rest % t.shape[axis] * t.strides[axis];
+      rest /= t.shape[axis];
+    }
+    f(offset);
+  }
+}
+
 // fp64 copies of a tensor's elements (in row-major order of its view).
 std::vector<double> elements_of(const Tensor& tensor);
-
-// A relative error that rounding explains: half an ulp of the output's dtype for the store, plus fp32 (fp64
-// for fp64) accumulation over `reduction` terms, whose error grows as its square root, four times over for
-// the constant.
-double tolerance(DType output, double reduction);
-
-// How far an output is from the reference.
-struct Deviation {
-  double relative = 0;   // ‖out − ref‖ / ‖ref‖
-  double worst = 0;      // largest |out − ref| / max(|ref|, rms(ref))
-  double worst_ulp = 0;  // the same in ulps of the output's dtype
-  std::int64_t not_finite = 0;
-};
-Deviation compare(const std::vector<double>& out, const std::vector<double>& reference, DType dtype);
-
-// Fails the present test where bytes outside the written tensors have changed.
-void expect_only_written(Fixture& fixture, const std::vector<TensorUse>& uses);
-
-// An fp64 copy of the arguments: floating tensors become contiguous fp64 tensors with the same elements.
-template <class A>
-A fp64_twin(A args, Fixture& twin) {
-  args.visit([&](std::string_view, Tensor& tensor, Access) {
-    if (!tensor || !is_floating(tensor.dtype)) return;
-    const std::vector<double> values = elements_of(tensor);
-    const Tensor copy = twin.output(DType::f64, tensor.shape);
-    std::copy(values.begin(), values.end(), copy.as<double>());
-    tensor = copy;
-  });
-  return args;
-}
-
-template <class P, class A>
-const Variant<P, A>& find_variant(const Op<P, A>& op, std::string_view name) {
-  for (const auto& variant : op.variants) {
-    if (variant.name == name) return variant;
-  }
-  throw Error("no such variant", std::string(name), "see the operation's variants.cpp");
-}
-
-template <class P, class A>
-void run_variant(const Op<P, A>& op, const Variant<P, A>& variant, const A& args, int threads) {
-  ContextOptions options;
-  options.threads = threads;
-  Context context(options);
-  const P problem = op.problem(args);
-  if (variant.workspace) context.reserve_scratch(variant.workspace(problem, context.device()));
-  variant.run(context, args);
-}
-
-// `reduction`: the number of terms summed into an output, by the name of the argument.
-using ReductionLength = std::function<double(std::string_view argument)>;
-
-// Checks one variant on one case; returns the variant's reason where it refuses, else "".
-template <class P, class A>
-std::string check_variant(const Op<P, A>& op, std::string_view name, Fixture& fixture, A args,
-                          const ReductionLength& reduction) {
-  const auto& variant = find_variant(op, name);
-  const P problem = op.problem(args);
-  SCOPED_TRACE(fmt::format("{} {} {}", op.name, name, problem.describe()));
-  if (std::string reason = variant.refuse(problem, cpu_device_info()); !reason.empty()) return reason;
-
-  Fixture twin_fixture(0);
-  A twin = fp64_twin(args, twin_fixture);
-  run_variant(op, find_variant(op, kReference), twin, 1);
-
-  fixture.snapshot();
-  run_variant(op, variant, args, 1);
-  expect_only_written(fixture, uses_of(args));
-  std::vector<TensorUse> expected;
-  twin.visit([&](std::string_view argument, Tensor& t, Access access) {
-    expected.push_back({argument, t, access});
-  });
-  std::size_t index = 0;
-  std::vector<std::vector<std::byte>> first_run;
-  args.visit([&](std::string_view argument, Tensor& tensor, Access access) {
-    const Tensor& wanted = expected[index++].tensor;
-    if (!tensor || access == Access::read || !is_floating(tensor.dtype)) return;
-    const Deviation error = compare(elements_of(tensor), elements_of(wanted), tensor.dtype);
-    const double bound = tolerance(tensor.dtype, reduction(argument));
-    EXPECT_EQ(error.not_finite, 0) << argument;
-    EXPECT_LE(error.relative, bound) << argument;
-    EXPECT_LE(error.worst, 16 * bound) << argument << ", " << error.worst_ulp << " ulp";
-  });
-  for (const auto& storage : fixture.storages()) first_run.push_back(storage.bytes);
-  fixture.restore();
-  run_variant(op, variant, args, 3);
-  for (std::size_t i = 0; i < first_run.size(); ++i) {
-    EXPECT_TRUE(first_run[i] == fixture.storages()[i].bytes) << "one and three threads differ";
-  }
-  return "";
-}
-
-// Finite differences in fp64: that the reference's backward is the derivative of its forward. `loss` runs the
-// forward and returns Σ out·dout; `input` is perturbed at a sample of its elements and compared with
-// `gradient`.
-void check_gradient(const std::function<double()>& loss, const Tensor& input, const Tensor& gradient,
-                    std::string_view name, double step = 1e-5);
-
-// The names of an operation's variants but the reference, for INSTANTIATE_TEST_SUITE_P.
-template <class P, class A>
-std::vector<std::string> variant_names(const Op<P, A>& op) {
-  std::vector<std::string> names;
-  for (const auto& variant : op.variants) {
-    if (variant.name != kReference) names.emplace_back(variant.name);
-  }
-  return names;
-}
-inline std::string test_name(const ::testing::TestParamInfo<std::string>& info) {
-  std::string name = info.param;
-  for (char& c : name) {
-    if (!std::isalnum(static_cast<unsigned char>(c))) c = '_';
-  }
-  return name;
-}
 
 }  // namespace warpwright::ops::testing

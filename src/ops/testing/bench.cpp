@@ -1,0 +1,128 @@
+#include "ops/testing/bench.hpp"
+
+#include <algorithm>
+#include <bit>
+#include <chrono>
+#include <cstring>
+#include <limits>
+
+#include "runtime/memory.hpp"
+
+namespace warpwright::ops {
+namespace testing {
+namespace {
+
+constexpr std::size_t kMaxCopies = 1024;
+constexpr int kMinSamples = 3, kMaxSamples = 1000;
+constexpr double kMinSampleSeconds = 100e-6;  // shorter calls are timed several at once
+
+std::size_t aligned(std::size_t bytes) {
+  return (bytes + kAlignment - 1) / kAlignment * kAlignment;
+}
+
+double seconds_since(std::chrono::steady_clock::time_point start) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+// One variant's turn: its calls go around the copies.
+struct Lane {
+  const std::function<void(std::size_t)>* call;
+  std::size_t next = 0;
+  int calls_per_sample = 1;
+  std::vector<double> samples;
+
+  double sample(std::size_t copies) {
+    const auto start = std::chrono::steady_clock::now();
+    for (int i = 0; i < calls_per_sample; ++i) {
+      (*call)(next);
+      next = next + 1 == copies ? 0 : next + 1;
+    }
+    return seconds_since(start) / calls_per_sample;
+  }
+
+  Timing timing() {
+    std::sort(samples.begin(), samples.end());
+    return {samples[samples.size() / 2], samples.front()};
+  }
+};
+
+}  // namespace
+
+Copies::Copies(Fixture& fixture, std::size_t footprint, Device device) : fixture_(fixture) {
+  for (const auto& storage : fixture.storages()) {
+    offsets_.push_back(stride_);
+    stride_ += aligned(storage.tensor.bytes());
+  }
+  if (stride_ > 0) count_ = std::clamp(footprint / stride_ + 1, std::size_t{1}, kMaxCopies);
+  buffer_ = Buffer(stride_ * count_, device, "bench arguments");
+  for (std::size_t copy = 0; copy < count_; ++copy) {
+    for (std::size_t i = 0; i < offsets_.size(); ++i) {
+      const Tensor& tensor = fixture.storages()[i].tensor;
+      std::memcpy(buffer_.data() + copy * stride_ + offsets_[i], tensor.data, tensor.bytes());
+    }
+  }
+}
+
+void* Copies::address(const void* in_fixture, std::size_t copy) const {
+  const auto* byte = static_cast<const std::byte*>(in_fixture);
+  for (std::size_t i = 0; i < offsets_.size(); ++i) {
+    const Tensor& tensor = fixture_.storages()[i].tensor;
+    const auto* first = static_cast<const std::byte*>(tensor.data);
+    if (byte >= first && byte <= first + tensor.bytes()) {
+      return buffer_.data() + copy * stride_ + offsets_[i] + (byte - first);
+    }
+  }
+  throw Error("a tensor that the Fixture did not make", "bench", "build every argument from the Fixture");
+}
+
+double write_share(const std::vector<TensorUse>& uses) {
+  double read = 0, written = 0;
+  for (const TensorUse& use : uses) {
+    const auto bytes = static_cast<double>(use.tensor.bytes());
+    if (use.access != Access::write) read += bytes;
+    if (use.access != Access::read) written += bytes;
+  }
+  return read + written > 0 ? written / (read + written) : 0;
+}
+
+std::vector<Timing> time_interleaved(const std::vector<std::function<void(std::size_t)>>& calls,
+                                     std::size_t copies, double seconds) {
+  std::vector<Lane> lanes;
+  for (const auto& call : calls) lanes.push_back({&call, 0, 1, {}});
+  for (Lane& lane : lanes) {  // warm up, and find how many calls make a sample
+    double once = lane.sample(copies);
+    for (int i = 0; i < kMinSamples; ++i) once = std::min(once, lane.sample(copies));
+    lane.calls_per_sample = std::max(1, static_cast<int>(kMinSampleSeconds / std::max(once, 1e-9)));
+  }
+  const auto start = std::chrono::steady_clock::now();
+  for (int round = 0; round < kMaxSamples && (round < kMinSamples || seconds_since(start) < seconds);
+       ++round) {
+    for (Lane& lane : lanes) lane.samples.push_back(lane.sample(copies));
+  }
+  std::vector<Timing> timings;
+  for (Lane& lane : lanes) timings.push_back(lane.timing());
+  return timings;
+}
+
+}  // namespace testing
+
+Bench::Bench(BenchOptions options, Sink sink)
+    : options_(std::move(options)),
+      context_(options_.context),
+      flops_(measure_peak_flops(context_.device(), 0.4)),
+      sink_(std::move(sink)) {}
+
+Ceilings Bench::ceilings(std::size_t working_set) {
+  const std::size_t size = std::bit_ceil(std::max(working_set, bandwidth_footprint(device())));
+  auto found = bandwidth_.find(size);
+  if (found == bandwidth_.end()) {
+    found = bandwidth_.emplace(size, measure_bandwidth(device(), size, 0.4)).first;
+  }
+  return {flops_, found->second};
+}
+
+bool Bench::wanted(std::string_view op, std::string_view variant, const std::string& problem) const {
+  return fmt::format("{} {} {}", op, variant, problem).find(options_.filter) != std::string::npos;
+}
+
+}  // namespace warpwright::ops

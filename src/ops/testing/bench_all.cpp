@@ -1,0 +1,112 @@
+// The list of all benches, and what is written of them.
+#include <algorithm>
+#include <iterator>
+#include <nlohmann/json.hpp>
+#include <ostream>
+
+#include "ops/testing/bench.hpp"
+
+namespace warpwright::ops {
+
+void layernorm_bench(Bench& bench);
+
+namespace {
+
+struct Entry {
+  std::string_view name;
+  void (*run)(Bench&);
+};
+
+constexpr Entry kBenches[] = {
+    {"layernorm", layernorm_bench},
+};
+
+const Entry& find_bench(const std::string& name) {
+  const auto* found = std::find_if(std::begin(kBenches), std::end(kBenches),
+                                   [&](const Entry& entry) { return entry.name == name; });
+  if (found == std::end(kBenches)) {
+    throw UsageError(fmt::format("there is no bench '{}'", name), "bench",
+                     fmt::format("name one of: {}", fmt::join(bench_names(), ", ")));
+  }
+  return *found;
+}
+
+std::string table_head(const DeviceInfo& device, const Ceilings& c) {
+  return fmt::format(
+      "{}, {} threads. Ceilings beyond L2: read {:.1f} GB/s, mixed {:.1f} GB/s, copy {:.1f} GB/s, fp32 "
+      "{:.0f} "
+      "GFLOP/s, bf16 {:.0f} GFLOP/s\n"
+      "{:<20} {:<14} {:<48} {:>11} {:>11} {:>8} {:>9} {:>8}\n",
+      device.name, device.threads, c.bandwidth.read / 1e9, c.bandwidth.mixed / 1e9, c.bandwidth.copy / 1e9,
+      c.flops.fp32 / 1e9, c.flops.bf16 / 1e9, "op", "variant (* used)", "problem", "median us", "min us",
+      "GB/s", "GFLOP/s", "ceiling");
+}
+
+std::string table_row(const BenchRow& row) {
+  return fmt::format("{:<20} {:<14} {:<48} {:>11.1f} {:>11.1f} {:>8.1f} {:>9.1f} {:>7.1f}%\n", row.op,
+                     row.variant + (row.chosen ? " *" : ""), row.problem, row.median_seconds * 1e6,
+                     row.min_seconds * 1e6, row.bytes_per_second() / 1e9, row.flops_per_second() / 1e9,
+                     row.share_of_ceiling() * 100);
+}
+
+nlohmann::ordered_json to_json(const BenchRow& row) {
+  return {{"op", row.op},
+          {"variant", row.variant},
+          {"problem", row.problem},
+          {"dtype", std::string(name_of(row.dtype))},
+          {"median_seconds", row.median_seconds},
+          {"min_seconds", row.min_seconds},
+          {"bytes", row.bytes},
+          {"flops", row.flops},
+          {"bytes_per_second", row.bytes_per_second()},
+          {"flops_per_second", row.flops_per_second()},
+          {"share_of_ceiling", row.share_of_ceiling()},
+          {"chosen", row.chosen}};
+}
+
+nlohmann::ordered_json to_json(const DeviceInfo& device, const Ceilings& c) {
+  return {{"device", device.name},
+          {"threads", device.threads},
+          {"ceilings",
+           {{"read_bytes_per_second", c.bandwidth.read},
+            {"mixed_bytes_per_second", c.bandwidth.mixed},
+            {"copy_bytes_per_second", c.bandwidth.copy},
+            {"fp32_flops_per_second", c.flops.fp32},
+            {"bf16_flops_per_second", c.flops.bf16}}},
+          {"rows", nlohmann::ordered_json::array()}};
+}
+
+}  // namespace
+
+std::vector<std::string> bench_names() {
+  std::vector<std::string> names;
+  for (const Entry& entry : kBenches) names.emplace_back(entry.name);
+  return names;
+}
+
+void write_benches(const std::vector<void (*)(Bench&)>& benches, const BenchOptions& options,
+                   std::ostream& out) {
+  nlohmann::ordered_json document;
+  Bench bench(options, [&](const BenchRow& row) {
+    if (options.json) {
+      document["rows"].push_back(to_json(row));
+    } else {
+      out << table_row(row) << std::flush;
+    }
+  });
+  const Ceilings ceilings = bench.ceilings(0);
+  document = to_json(bench.device(), ceilings);
+  if (!options.json) out << table_head(bench.device(), ceilings) << std::flush;
+  for (const auto run : benches) run(bench);
+  if (options.json) out << document.dump(2) << "\n";
+}
+
+void run_benches(const std::vector<std::string>& names, const BenchOptions& options, std::ostream& out) {
+  std::vector<void (*)(Bench&)> benches;
+  for (const std::string& name : names.empty() ? bench_names() : names) {
+    benches.push_back(find_bench(name).run);
+  }
+  write_benches(benches, options, out);
+}
+
+}  // namespace warpwright::ops

@@ -1,0 +1,111 @@
+#include "ops/testing/bench.hpp"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <sstream>
+
+#include "ops/layernorm/cases.hpp"
+
+namespace warpwright::ops {
+namespace {
+
+TEST(Bench, CopiesArePackedAndFaithful) {
+  testing::Fixture fixture(1);
+  const Tensor a = fixture.random(DType::f32, {5}), b = fixture.random(DType::bf16, {40});
+  const testing::Copies copies(fixture, 1000, {});
+  ASSERT_EQ(copies.count(), 1000u / (64 + 128) + 1);
+  for (std::size_t i = 0; i < copies.count(); ++i) {
+    auto* a_copy = static_cast<float*>(copies.address(a.data, i));
+    EXPECT_EQ(copies.address(a.as<float>() + 3, i), a_copy + 3);
+    EXPECT_EQ(copies.address(b.data, i), a_copy + 16);
+    EXPECT_TRUE(std::equal(a_copy, a_copy + 5, a.as<float>()));
+  }
+  const float elsewhere = 0;
+  EXPECT_THROW(copies.address(&elsewhere, 0), Error);
+}
+
+TEST(Bench, EveryVariantRunsOnEveryCopyInTurn) {
+  std::vector<std::size_t> first, second;
+  const std::vector<std::function<void(std::size_t)>> calls{
+      [&](std::size_t copy) { first.push_back(copy); }, [&](std::size_t copy) { second.push_back(copy); }};
+  const auto timings = testing::time_interleaved(calls, 3, 0.01);
+  ASSERT_EQ(timings.size(), 2u);
+  for (const auto& copies : {first, second}) {
+    ASSERT_GE(copies.size(), 6u);
+    for (std::size_t i = 0; i < copies.size(); ++i) ASSERT_EQ(copies[i], i % 3);
+  }
+  for (const auto& timing : timings) {
+    EXPECT_GT(timing.min, 0);
+    EXPECT_GE(timing.median, timing.min);
+  }
+}
+
+TEST(Bench, WriteShareCountsAnUpdateAsBoth) {
+  float data[12];
+  const Tensor x(data, DType::f32, {4});
+  EXPECT_EQ(testing::write_share({{"a", x, Access::read}}), 0);
+  EXPECT_EQ(testing::write_share({{"a", x, Access::read}, {"b", x, Access::write}}), 0.5);
+  EXPECT_EQ(testing::write_share({{"a", x, Access::read}, {"b", x, Access::update}}), 1.0 / 3);
+}
+
+void small_layernorm(Bench& bench) {
+  bench.run(layernorm_forward_op(), [](testing::Fixture& f) {
+    return layernorm::make_forward({3, 40}, DType::f32, true, f);
+  });
+}
+
+TEST(Bench, TimesEachVariantButTheReferenceAndMarksTheOneAPlanTakes) {
+  BenchOptions options;
+  options.case_seconds = 0.01;
+  std::vector<BenchRow> rows;
+  Bench bench(options, [&](const BenchRow& row) { rows.push_back(row); });
+  small_layernorm(bench);
+  std::set<std::string> variants;
+  int chosen = 0;
+  for (const BenchRow& row : rows) {
+    EXPECT_EQ(row.op, "layernorm.forward");
+    EXPECT_GT(row.median_seconds, 0);
+    EXPECT_GT(row.share_of_ceiling(), 0);
+    chosen += row.chosen;
+    variants.insert(row.variant);
+  }
+  EXPECT_EQ(variants.size(), rows.size());
+  EXPECT_EQ(variants.count(std::string(kReference)), 0u);
+  EXPECT_EQ(chosen, rows.empty() ? 0 : 1);
+}
+
+TEST(Bench, TableHasALineForEachRow) {
+  BenchOptions options;
+  options.case_seconds = 0.01;
+  std::ostringstream table, json;
+  write_benches({small_layernorm}, options, table);
+  options.json = true;
+  write_benches({small_layernorm}, options, json);
+  const auto rows = nlohmann::json::parse(json.str()).at("rows").size();
+  const std::string text = table.str();
+  EXPECT_EQ(static_cast<std::size_t>(std::count(text.begin(), text.end(), '\n')), 2 + rows);
+}
+
+TEST(Bench, JsonNamesTheMachineItsCeilingsAndNoRowThatTheFilterExcludes) {
+  BenchOptions options;
+  options.json = true;
+  options.filter = "no such variant";
+  std::ostringstream out;
+  write_benches({small_layernorm}, options, out);
+  const auto document = nlohmann::json::parse(out.str());
+  EXPECT_GT(document.at("ceilings").at("copy_bytes_per_second").get<double>(), 0);
+  EXPECT_EQ(document.at("threads").get<int>(), cpu_device_info().threads);
+  EXPECT_TRUE(document.at("rows").empty());
+}
+
+TEST(Bench, UnknownNameIsAUsageError) {
+  std::ostringstream out;
+  EXPECT_THROW(run_benches({"layer norm"}, {}, out), UsageError);
+  EXPECT_TRUE(out.str().empty());
+}
+
+}  // namespace
+}  // namespace warpwright::ops

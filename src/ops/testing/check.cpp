@@ -1,0 +1,84 @@
+#include "ops/testing/check.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+namespace warpwright::ops::testing {
+
+double tolerance(DType output, double reduction) {
+  const double accumulate = output == DType::f64 ? 0x1p-53 : 0x1p-24;
+  return 0.5 * epsilon_of(output) + 4 * accumulate * std::sqrt(std::max(reduction, 1.0));
+}
+
+Deviation compare(const std::vector<double>& out, const std::vector<double>& reference, DType dtype) {
+  Deviation error;
+  double square_error = 0, square_reference = 0;
+  for (const double r : reference) square_reference += r * r;
+  const double rms = std::sqrt(square_reference / std::max<double>(1, static_cast<double>(reference.size())));
+  for (std::size_t i = 0; i < reference.size(); ++i) {
+    if (!std::isfinite(out[i]) && std::isfinite(reference[i])) {
+      ++error.not_finite;
+      continue;
+    }
+    const double difference = std::abs(out[i] - reference[i]);
+    square_error += difference * difference;
+    const double scale = std::max({std::abs(reference[i]), rms, std::numeric_limits<double>::min()});
+    error.worst = std::max(error.worst, difference / scale);
+  }
+  error.worst_ulp = error.worst / epsilon_of(dtype);
+  error.relative = square_error == 0 ? 0 : std::sqrt(square_error / square_reference);
+  return error;
+}
+
+void expect_only_written(Fixture& fixture, const std::vector<TensorUse>& uses) {
+  for (auto& storage : fixture.storages()) {
+    std::vector<bool> writable(storage.bytes.size(), false);
+    for (const TensorUse& use : uses) {
+      const auto* begin = static_cast<const std::byte*>(use.tensor.data);
+      if (use.access == Access::read || begin < storage.bytes.data() ||
+          begin >= storage.bytes.data() + storage.bytes.size()) {
+        continue;
+      }
+      const auto start = static_cast<std::size_t>(begin - storage.bytes.data());
+      const std::size_t size = size_of(use.tensor.dtype);
+      for_each_element(use.tensor, [&](std::int64_t offset) {
+        for (std::size_t b = 0; b < size; ++b)
+          writable[start + static_cast<std::size_t>(offset) * size + b] = true;
+      });
+    }
+    std::int64_t changed = 0;
+    for (std::size_t i = 0; i < writable.size(); ++i) {
+      changed += !writable[i] && storage.bytes[i] != storage.before[i];
+    }
+    EXPECT_EQ(changed, 0) << "bytes outside the outputs changed";
+  }
+}
+
+void check_gradient(const std::function<double()>& loss, const Tensor& input, const Tensor& gradient,
+                    std::string_view name, double step) {
+  ASSERT_EQ(input.dtype, DType::f64);
+  const std::vector<double> analytic = elements_of(gradient);
+  double norm = 0;
+  for (const double g : analytic) norm += g * g;
+  const double scale = std::sqrt(norm / std::max<double>(1, static_cast<double>(analytic.size())));
+  std::int64_t index = 0, stride = std::max<std::int64_t>(1, input.elements() / 64);
+  for_each_element(input, [&](std::int64_t offset) {
+    const std::int64_t i = index++;
+    if (i % stride != 0) return;
+    double& x = static_cast<double*>(input.data)[offset];
+    const double kept = x;
+    x = kept + step;
+    const double above = loss();
+    x = kept - step;
+    const double below = loss();
+    x = kept;
+    const double numeric = (above - below) / (2 * step);
+    const double wanted = analytic[static_cast<std::size_t>(i)];
+    // Central differences: a truncation error of step² and a rounding error of 2^-52·|loss|/step, both far
+    // below this.
+    EXPECT_NEAR(numeric, wanted, 1e-6 * std::max({scale, std::abs(wanted), 1.0})) << name << " element " << i;
+  });
+}
+
+}  // namespace warpwright::ops::testing

@@ -1,0 +1,45 @@
+// What this machine can do at best, measured: the ceilings that benches and the trainer's progress line
+// divide by.
+#pragma once
+
+#include "core/dtype.hpp"
+#include "runtime/device.hpp"
+
+namespace warpwright {
+
+// FLOP a second of all the device's threads together, a multiply-add counting two. bf16 is AMX's where the
+// machine has it, else fp32's (bf16 is then widened before it is multiplied).
+struct PeakFlops {
+  double fp32 = 0, bf16 = 0;
+
+  double of(DType dtype) const { return dtype == DType::bf16 ? bf16 : fp32; }
+};
+
+// Bytes a second of all the device's threads together, read and written bytes alike.
+struct Bandwidth {
+  double read = 0;   // Σa
+  double mixed = 0;  // c = a + b: a third of the bytes is written
+  double copy = 0;   // b = a: half
+
+  // For work that writes this share of its bytes: between the measured points, linear in seconds a byte.
+  double at(double write_share) const;
+};
+
+struct Ceilings {
+  PeakFlops flops;
+  Bandwidth bandwidth;
+
+  // The least seconds for that work: what bounds it, arithmetic or memory.
+  double seconds(double flop_count, DType dtype, double bytes, double write_share) const;
+};
+
+// The best of as many runs as `seconds` of wall clock allow, all threads at once. For a progress line 0.05 s
+// will do.
+PeakFlops measure_peak_flops(const DeviceInfo& device, double seconds);
+
+// A working set that exceeds the L2 caches of all threads, so that data comes from L3 or memory.
+std::size_t bandwidth_footprint(const DeviceInfo& device);
+// Of a working set of that many bytes. Throws Error where it cannot be allocated.
+Bandwidth measure_bandwidth(const DeviceInfo& device, std::size_t working_set, double seconds);
+
+}  // namespace warpwright

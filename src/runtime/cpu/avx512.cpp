@@ -1,0 +1,2 @@
+#define WARPWRIGHT_ISA avx512
+#include "runtime/cpu/ceiling.inl"

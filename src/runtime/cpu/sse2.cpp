@@ -1,0 +1,2 @@
+#define WARPWRIGHT_ISA sse2
+#include "runtime/cpu/ceiling.inl"
