@@ -1,0 +1,52 @@
+// warpwright convert: GPT-2 between Hugging Face folders and llm.c files.
+#include <fmt/format.h>
+
+#include "cli/command.hpp"
+#include "cli/model_flags.hpp"
+#include "core/error.hpp"
+#include "runtime/file.hpp"
+
+namespace warpwright::cli {
+namespace {
+
+struct Flags {
+  std::filesystem::path from, to;
+  std::string format, dtype = "auto";
+};
+
+void run(const Flags& flags) {
+  const DType dtype = flags.dtype == "auto" ? stored_dtype(flags.from) : compute_dtype(flags.dtype);
+  if (flags.format == "llmc" && dtype == DType::f16) {
+    throw UsageError("llm.c has no format for fp16", "--dtype", "choose fp32 or bf16");
+  }
+  const GPT2Model model(flags.from, dtype);
+  if (flags.format == "llmc") {
+    write_gpt2_llmc(flags.to, model.config(), model.parameters());
+  } else {
+    AtomicFolder folder(flags.to);
+    write_gpt2_folder(folder.folder(), model.config(), model.parameters(), model.config().vocab - 1);
+    if (std::filesystem::is_directory(flags.from)) copy_tokenizer(flags.from, folder.folder());
+    folder.commit();
+  }
+  fmt::print("{}: {} parameters in {}\n", flags.to.string(), human_count(model.config().parameters()),
+             name_of(dtype));
+}
+
+}  // namespace
+
+void add_convert(CLI::App& app) {
+  CLI::App* command =
+      app.add_subcommand("convert", "Convert a GPT-2 between file formats, bit-exact in one dtype");
+  auto f = std::make_shared<Flags>();
+  command->add_option("--from", f->from, "Model folder or llm.c .bin")->required();
+  command->add_option("--to", f->to, "Folder (hf) or file (llmc) to write")->required();
+  command
+      ->add_option("--format", f->format,
+                   "hf (config.json, model.safetensors) or llmc (.bin, version 3 or 5)")
+      ->required()
+      ->check(CLI::IsMember({"hf", "llmc"}));
+  command->add_option("--dtype", f->dtype, "fp32, bf16 or auto (as stored)")->capture_default_str();
+  command->callback([f] { run(*f); });
+}
+
+}  // namespace warpwright::cli

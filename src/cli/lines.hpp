@@ -1,0 +1,20 @@
+// Lines of text and of ids from a file or standard input.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <string_view>
+#include <vector>
+
+namespace warpwright::cli {
+
+// Calls visit with each line (without its newline) and its number from 1. An empty path is standard input.
+void for_each_line(const std::filesystem::path& input,
+                   const std::function<void(std::string_view line, std::int64_t number)>& visit);
+
+// "15496 995" → {15496, 995}; anything but ids below vocab_size with spaces between is an Error naming the
+// line.
+std::vector<std::uint32_t> parse_ids(std::string_view line, std::int64_t number, std::size_t vocab_size);
+
+}  // namespace warpwright::cli

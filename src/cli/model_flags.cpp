@@ -1,0 +1,35 @@
+#include "cli/model_flags.hpp"
+
+#include <fmt/format.h>
+
+#include "core/error.hpp"
+
+namespace warpwright::cli {
+
+DType compute_dtype(const std::string& name) {
+  if (name == "fp32") return DType::f32;
+  if (name == "bf16") return DType::bf16;
+  throw UsageError(fmt::format("'{}' is not a dtype of a CPU", name), "--dtype", "use fp32 or bf16");
+}
+
+GPT2Model load_model(const std::filesystem::path& source, const std::string& dtype) {
+  if (!std::filesystem::exists(source)) {
+    throw Error("does not exist", source.string(),
+                "give a model's folder, as `warpwright train` writes RUN/model");
+  }
+  if (dtype != "auto") return GPT2Model(source, compute_dtype(dtype));
+  return GPT2Model(source, stored_dtype(source) == DType::bf16 ? DType::bf16 : DType::f32);
+}
+
+text::Tokenizer load_tokenizer(const std::filesystem::path& model, const std::filesystem::path& folder,
+                               const GPT2Config& config) {
+  const std::filesystem::path& from = folder.empty() ? model : folder;
+  text::Tokenizer tokenizer = text::Tokenizer::load(from);
+  if (static_cast<std::int64_t>(tokenizer.vocab_size()) > config.vocab) {
+    throw Error(fmt::format("has {} tokens, the model {}", tokenizer.vocab_size(), config.vocab),
+                from.string(), "use the tokenizer of this model");
+  }
+  return tokenizer;
+}
+
+}  // namespace warpwright::cli

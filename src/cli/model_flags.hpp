@@ -1,0 +1,24 @@
+// --dtype, and models given by a folder.
+#pragma once
+
+#include <filesystem>
+#include <string>
+
+#include "core/dtype.hpp"
+#include "model/gpt2_files.hpp"
+#include "text/tokenizer.hpp"
+
+namespace warpwright::cli {
+
+// "fp32" or "bf16"; UsageError for anything else.
+DType compute_dtype(const std::string& name);
+
+// A model of the folder (or .bin) in the dtype by name, "auto" being bf16 for bf16 weights and fp32 for the
+// rest.
+GPT2Model load_model(const std::filesystem::path& source, const std::string& dtype);
+
+// The tokenizer in the model's folder or, where `folder` is given, in that; its ids must all be the model's.
+text::Tokenizer load_tokenizer(const std::filesystem::path& model, const std::filesystem::path& folder,
+                               const GPT2Config& config);
+
+}  // namespace warpwright::cli

@@ -1,0 +1,276 @@
+// warpwright train: the training run from the command line, with progress for people and plain lines for
+// logs.
+#include <fmt/format.h>
+
+#include <csignal>
+#include <optional>
+
+#include "cli/command.hpp"
+#include "cli/model_flags.hpp"
+#include "core/error.hpp"
+#include "data/manifest.hpp"
+#include "runtime/ceiling.hpp"
+#include "train/trainer.hpp"
+
+namespace warpwright::cli {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::atomic<bool> stop_requested{false};
+
+// The first signal asks for a checkpoint and an orderly end, the second one ends the process.
+extern "C" void request_stop(int signal) {
+  stop_requested = true;
+  std::signal(signal, SIG_DFL);
+}
+
+struct Flags {
+  std::string model;
+  GPT2Config free{.vocab = 0, .context = 0};
+  std::int64_t total_batch = 0;
+  std::string dtype = "fp32", schedule = "cosine", on_non_finite = "stop";
+  bool show_plan = false;
+  TrainOptions options;
+  DeviceFlags device;
+};
+
+// The model's sizes from --model NAME or DIR, or from --layers, --heads and --channels.
+GPT2Config model_config(Flags& flags, const std::optional<Manifest>& manifest) {
+  constexpr std::string_view kNamed = "gpt2:";
+  const bool has_free = flags.free.layers || flags.free.heads || flags.free.channels;
+  if (flags.model.empty() == !has_free) {
+    throw UsageError(has_free ? "is given together with --layers, --heads or --channels" : "is missing",
+                     "--model", "give gpt2:NAME or a folder, or --layers, --heads and --channels");
+  }
+  if (!has_free && flags.model.rfind(kNamed, 0) != 0) {
+    flags.options.initial_model = flags.model;
+    if (!fs::exists(flags.model)) {
+      throw UsageError(fmt::format("'{}' is neither gpt2:NAME nor a folder", flags.model), "--model",
+                       "use gpt2:124M, gpt2:dN or a model's folder");
+    }
+    return read_gpt2_config(flags.model);
+  }
+  GPT2Config config =
+      has_free ? flags.free : GPT2Config::named(std::string_view(flags.model).substr(kNamed.size()));
+  if (flags.free.context > 0) config.context = flags.free.context;
+  if (config.context == 0) config.context = flags.options.step.T ? flags.options.step.T : 1024;
+  if (flags.free.vocab > 0) {
+    config.vocab = flags.free.vocab;
+  } else if (manifest) {
+    config.vocab = manifest->vocabulary_size;
+  } else if (has_free) {
+    throw UsageError("is missing, and the data folder has no data.json to take it from", "--vocab",
+                     "give the tokenizer's number of tokens");
+  }
+  return config;
+}
+
+TrainOptions finished_options(Flags& flags) {
+  if (!fs::is_directory(flags.options.data)) {
+    throw UsageError("is not a folder", flags.options.data.string(),
+                     "give one that `warpwright data build` made");
+  }
+  TrainOptions& o = flags.options;
+  o.step.model = model_config(flags, read_manifest(o.data));
+  o.step.dtype = compute_dtype(flags.dtype);
+  o.schedule.kind = schedule_named(flags.schedule);
+  o.on_non_finite = flags.on_non_finite == "skip" ? OnNonFinite::skip : OnNonFinite::stop;
+  if (o.step.T == 0) o.step.T = o.step.model.context;
+  const std::int64_t micro = std::max<std::int64_t>(o.step.B * o.step.T, 1);
+  if (flags.total_batch % micro != 0) {
+    throw UsageError(
+        fmt::format("{} is not a multiple of batch × seq = {} × {}", flags.total_batch, o.step.B, o.step.T),
+        "--total-batch", "change it, --batch or --seq");
+  }
+  o.step.micro_batches = flags.total_batch > 0 ? flags.total_batch / micro : 1;
+  o.validate();
+  return o;
+}
+
+// Refuses, with the plan, what cannot fit.
+void check_memory(const Trainer& trainer) {
+  const std::size_t needed = trainer.planned_bytes(), available = available_memory();
+  if (needed <= available) return;
+  throw Error(
+      fmt::format("needs {} of memory, {} are available\n{}", human_bytes(static_cast<double>(needed)),
+                  human_bytes(static_cast<double>(available)), trainer.plan().summary()),
+      "memory plan", "use a smaller --batch, --seq or model");
+}
+
+class Watcher {
+ public:
+  Watcher(double peak_flops, const TrainOptions& options)
+      : peak_flops_(peak_flops), every_(std::max<std::int64_t>(1, options.schedule.steps / 50)) {
+    if (fs::exists(options.data / "tokenizer.json")) tokenizer_ = text::Tokenizer::load(options.data);
+  }
+
+  TrainObserver observer() {
+    TrainObserver o;
+    o.step = [this](const StepReport& r) { step(r); };
+    o.validation = [this](std::int64_t step, double loss) {
+      print(fmt::format("step {}: validation loss {:.4f}, perplexity {:.2f}", step, loss, std::exp(loss)));
+    };
+    o.sample = [this](std::int64_t step, const std::vector<std::int32_t>& tokens) {
+      print(fmt::format("step {}: sample: {}", step, decode(tokens)));
+    };
+    o.checkpoint = [this](const fs::path& path) { print(fmt::format("checkpoint {}", path.string())); };
+    o.notice = [this](const std::string& text) { print(text); };
+    return o;
+  }
+
+ private:
+  void step(const StepReport& r) {
+    const std::string text = fmt::format(
+        "step {}/{} | loss {:.4f} | norm {:.3f} | lr {:.2e} | {:.0f} ms | {:.0f} tok/s | {:.0f}% of peak | "
+        "{} left",
+        r.step, r.steps, r.loss, r.gradient_norm, r.learning_rate, r.seconds * 1e3, r.tokens_per_second,
+        100 * r.flops_per_second / peak_flops_, human_seconds(r.seconds_left));
+    if (!r.skipped.empty()) print(fmt::format("step {}: update skipped: {}", r.step, r.skipped));
+    line_.show(text);
+    if (r.step == 1 || r.step == r.steps || (!line_.on_terminal() && r.step % every_ == 0)) print(text);
+  }
+
+  void print(const std::string& text) {
+    line_.clear();
+    fmt::print("{}\n", text);
+    std::fflush(stdout);
+  }
+
+  std::string decode(const std::vector<std::int32_t>& tokens) const {
+    std::string text;
+    for (const std::int32_t token : tokens) {
+      if (!tokenizer_) {
+        text += fmt::format("{} ", token);
+      } else if (static_cast<std::size_t>(token) < tokenizer_->vocab_size()) {
+        text += tokenizer_->bytes_of(static_cast<text::TokenId>(token));
+      }
+    }
+    return text;
+  }
+
+  double peak_flops_;
+  std::int64_t every_;  // steps between lines where there is no terminal
+  std::optional<text::Tokenizer> tokenizer_;
+  ProgressLine line_;
+};
+
+void print_start(const Trainer& trainer, const Context& context) {
+  const TrainOptions& o = trainer.options();
+  const GPT2Config& m = o.step.model;
+  fmt::print("model: {} layers, {} heads, {} channels, vocabulary {}, context {}: {} parameters\n", m.layers,
+             m.heads, m.channels, m.vocab, m.context, human_count(m.parameters()));
+  fmt::print("step: {} × {} × {} = {} tokens in {} on {}, {} threads\n", o.step.micro_batches, o.step.B,
+             o.step.T, human_count(o.step.micro_batches * o.step.B * o.step.T), name_of(o.step.dtype),
+             context.device().name, context.threads());
+  fmt::print("memory plan:\n{}", trainer.plan().summary());
+  if (const auto step = trainer.resumed_step()) fmt::print("resumed after step {}\n", *step);
+  std::fflush(stdout);
+}
+
+void run(Flags& flags) {
+  const TrainOptions options = finished_options(flags);
+  Context context(flags.device.context_options());
+  const Ceilings ceilings = measure_ceilings(context.device(), Effort::quick);
+  Watcher watcher(options.step.dtype == DType::bf16 ? ceilings.bf16_flops : ceilings.fp32_flops, options);
+  Trainer trainer(context, options, watcher.observer());
+  print_start(trainer, context);
+  if (flags.show_plan) fmt::print("{}", trainer.plan().details());
+  check_memory(trainer);
+  std::signal(SIGINT, request_stop);
+  std::signal(SIGTERM, request_stop);
+  if (trainer.run(stop_requested)) {
+    fmt::print("finished: model in {}\n", (options.out / "model").string());
+  } else {
+    fmt::print("stopped: go on with --resume\n");
+  }
+}
+
+void add_model_flags(CLI::App& c, Flags& f) {
+  c.add_option("--model", f.model,
+               "gpt2:124M, :355M, :774M, :1558M or gpt2:dN (N layers) from random weights; or a folder");
+  c.add_option("--layers", f.free.layers, "Layers of a model of free size");
+  c.add_option("--heads", f.free.heads, "Attention heads of a model of free size");
+  c.add_option("--channels", f.free.channels, "Channels of a model of free size");
+  c.add_option("--vocab", f.free.vocab, "Vocabulary; default: that of the data");
+  c.add_option("--context", f.free.context,
+               "Most positions; default: 1024 for gpt2:NAME, --seq for a free size");
+}
+
+void add_step_flags(CLI::App& c, Flags& f) {
+  StepOptions& s = f.options.step;
+  s.T = 0;
+  c.add_option("--dtype", f.dtype, "fp32, or bf16 with fp32 master weights")->capture_default_str();
+  c.add_option("--batch", s.B, "Sequences in a micro-batch")->capture_default_str();
+  c.add_option("--seq", s.T, "Tokens in a sequence; default: the context");
+  c.add_option("--total-batch", f.total_batch,
+               "Tokens in a step, gathered over micro-batches; default: one micro-batch");
+  c.add_option("--weight-decay", s.weight_decay, "Decoupled weight decay of the matrices")
+      ->capture_default_str();
+  c.add_flag("--decay-all", s.decay_all, "Decay biases and layer normalization too");
+  c.add_option("--beta1", s.beta1, "AdamW's decay of the first moment")->capture_default_str();
+  c.add_option("--beta2", s.beta2, "AdamW's decay of the second moment")->capture_default_str();
+  c.add_option("--eps", s.eps, "AdamW's epsilon")->capture_default_str();
+  c.add_option("--clip", s.clip, "Largest gradient norm; 0: do not clip")->capture_default_str();
+}
+
+void add_schedule_flags(CLI::App& c, Flags& f) {
+  Schedule& s = f.options.schedule;
+  s.steps = 1000;
+  c.add_option("--steps", s.steps, "Steps of the whole run")->capture_default_str();
+  c.add_option("--lr", s.peak, "Peak learning rate")->capture_default_str();
+  c.add_option("--warmup", s.warmup, "Steps of linear warm-up")->capture_default_str();
+  c.add_option("--schedule", f.schedule, "cosine, linear, constant or wsd (warm-up, stable, decay)")
+      ->capture_default_str();
+  c.add_option("--final-lr-fraction", s.final_fraction,
+               "Learning rate of the last step, as a share of the peak")
+      ->capture_default_str();
+  c.add_option("--decay-fraction", s.decay_fraction, "Share of the steps in which wsd decays")
+      ->capture_default_str();
+}
+
+void add_run_flags(CLI::App& c, Flags& f) {
+  TrainOptions& o = f.options;
+  c.add_option("--data", o.data, "Folder of token shards")->required();
+  c.add_option("--out", o.out, "Folder of the run: model/, checkpoints/, metrics.jsonl")->required();
+  c.add_option("--seed", o.seed, "Of the initial weights, the data order and the samples")
+      ->capture_default_str();
+  c.add_option("--val-every", o.val_every, "Steps between validations; 0: none")->capture_default_str();
+  c.add_option("--val-batches", o.val_batches, "Micro-batches of a validation; 0: the whole split")
+      ->capture_default_str();
+  c.add_option("--sample-every", o.sample_every, "Steps between samples of text; 0: none")
+      ->capture_default_str();
+  c.add_option("--sample-tokens", o.sample_tokens, "Tokens of a sample")->capture_default_str();
+  c.add_option("--checkpoint-every", o.checkpoint_every, "Steps between checkpoints; 0: none")
+      ->capture_default_str();
+  c.add_option("--keep", o.keep, "Newest checkpoints to keep; 0: all")->capture_default_str();
+  c.add_option("--keep-every", o.keep_every, "Keep those of every such step as well; 0: none")
+      ->capture_default_str();
+  c.add_flag("--resume", o.resume, "Go on from the newest checkpoint in --out, if there is one");
+  c.add_flag("--overfit", o.overfit,
+             "Train every step on the first step's samples: a check that learning works");
+  c.add_option("--on-nonfinite", f.on_non_finite,
+               "stop or skip the update where loss or gradients are not finite")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"stop", "skip"}));
+  c.add_option("--skip-loss-z", o.skip_loss_z,
+               "Skip updates whose loss is so many deviations above the last 128; 0: never")
+      ->capture_default_str();
+  c.add_option("--skip-norm-z", o.skip_norm_z, "The same of the gradient norm")->capture_default_str();
+  c.add_flag("--plan", f.show_plan, "Print where every tensor stands in memory before the start");
+}
+
+}  // namespace
+
+void add_train(CLI::App& app) {
+  CLI::App* command = app.add_subcommand("train", "Train a GPT-2 on token shards");
+  auto f = std::make_shared<Flags>();
+  add_model_flags(*command, *f);
+  add_run_flags(*command, *f);
+  add_step_flags(*command, *f);
+  add_schedule_flags(*command, *f);
+  f->device.add_to(*command);
+  command->callback([f] { run(*f); });
+}
+
+}  // namespace warpwright::cli

@@ -1,0 +1,291 @@
+#include "model/gpt2_files.hpp"
+
+#include <fmt/format.h>
+
+#include <cstring>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <set>
+#include <vector>
+
+#include "core/error.hpp"
+#include "model/llmc_file.hpp"
+#include "model/safetensors.hpp"
+
+namespace warpwright {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::uint64_t kMostConfigBytes = 1 << 20;
+
+bool ends_with(std::string_view name, std::string_view suffix) {
+  return name.size() >= suffix.size() && name.substr(name.size() - suffix.size()) == suffix;
+}
+
+// Whether a folder stores this parameter transposed: the weights of a block's four linear layers.
+bool is_transposed(std::string_view name) {
+  return name.substr(0, 2) == "h." && ends_with(name, ".weight") &&
+         name.find("ln_") == std::string_view::npos;
+}
+
+// ---- elements between files and tensors ----
+
+template <class To, class From>
+To convert(From value) {
+  if constexpr (std::is_same_v<To, From>) {
+    return value;
+  } else if constexpr (sizeof(From) == 2) {
+    return convert<To>(static_cast<float>(value));
+  } else if constexpr (sizeof(To) == 2) {
+    return To(static_cast<float>(value));
+  } else {
+    return static_cast<To>(value);
+  }
+}
+
+// to[r, c] = from[r, c] of a (rows, columns) matrix, or from[c, r] of its transpose. `from` may be unaligned.
+template <class To, class From>
+void copy_matrix(To* to, const std::byte* from, std::int64_t rows, std::int64_t columns, bool transposed) {
+#pragma omp parallel for schedule(static)
+  for (std::int64_t r = 0; r < rows; ++r) {
+    for (std::int64_t c = 0; c < columns; ++c) {
+      const std::int64_t index = transposed ? c * rows + r : r * columns + c;
+      From value;
+      std::memcpy(&value, from + index * static_cast<std::int64_t>(sizeof(From)), sizeof(From));
+      to[r * columns + c] = convert<To>(value);
+    }
+  }
+}
+
+// Fills the first `rows` rows of a parameter, a matrix or a vector (one row).
+void fill(const Tensor& parameter, std::int64_t rows, std::span<const std::byte> from, DType from_dtype,
+          bool transposed) {
+  const std::int64_t columns = parameter.shape[parameter.shape.rank() - 1];
+  visit_dtype(parameter.dtype, [&](auto to_tag) {
+    visit_dtype(from_dtype, [&](auto from_tag) {
+      using To = typename decltype(to_tag)::type;
+      using From = typename decltype(from_tag)::type;
+      copy_matrix<To, From>(parameter.as<To>(), from.data(), rows, columns, transposed);
+    });
+  });
+}
+
+std::int64_t real_rows(const GPT2Config& config, std::string_view name, const Tensor& parameter) {
+  if (name == "wte.weight") return config.vocab;
+  return parameter.shape.rank() == 2 ? parameter.shape[0] : 1;
+}
+
+// The shape that a folder gives a parameter.
+Shape folder_shape(const GPT2Config& config, std::string_view name, const Tensor& parameter) {
+  if (name == "wte.weight") return {config.vocab, config.channels};
+  if (is_transposed(name)) return {parameter.shape[1], parameter.shape[0]};
+  return parameter.shape;
+}
+
+// ---- Hugging Face folders ----
+
+fs::path safetensors_path(const fs::path& folder) {
+  const fs::path path = folder / "model.safetensors";
+  if (!fs::exists(path) && fs::exists(folder / "model.safetensors.index.json")) {
+    throw Error("the weights are split over several files", folder.string(),
+                "save them as one model.safetensors");
+  }
+  return path;
+}
+
+nlohmann::json read_config_json(const fs::path& folder) {
+  const fs::path path = folder / "config.json";
+  const std::string text = read_file(path, kMostConfigBytes);
+  nlohmann::json json = nlohmann::json::parse(text, nullptr, false);
+  if (json.is_discarded()) throw Error("is not JSON", path.string(), "use a GPT-2 config.json");
+  return json;
+}
+
+// "h.0.ln_1.weight" for "transformer.h.0.ln_1.weight", as GPT2LMHeadModel saves it.
+std::string_view without_prefix(std::string_view name) {
+  constexpr std::string_view prefix = "transformer.";
+  return name.substr(0, prefix.size()) == prefix ? name.substr(prefix.size()) : name;
+}
+
+// Tensors beside the parameters that some versions of transformers saved: the causal mask, and the tied LM
+// head.
+bool is_derived(std::string_view name) {
+  return name == "lm_head.weight" || ends_with(name, ".attn.bias") || ends_with(name, ".attn.masked_bias");
+}
+
+void load_folder(const fs::path& folder, const GPT2Config& config, const GPT2Parameters& parameters) {
+  const SafetensorsFile file(safetensors_path(folder));
+  std::set<std::string, std::less<>> used;
+  parameters.visit([&](const std::string& name, const Tensor& parameter) {
+    const SafetensorsEntry* entry = file.find(name);
+    if (!entry) entry = file.find("transformer." + name);
+    if (!entry) throw Error(fmt::format("has no tensor {}", name), file.path().string(), "use a whole GPT-2");
+    const Shape shape = folder_shape(config, name, parameter);
+    if (entry->shape != shape || !entry->dtype || !is_floating(*entry->dtype)) {
+      throw Error(fmt::format("{} is {} {}, config.json asks for {}", entry->name, entry->stored_dtype,
+                              entry->shape.to_string(), shape.to_string()),
+                  file.path().string(), "use the weights and the config.json of one model");
+    }
+    fill(parameter, real_rows(config, name, parameter), file.bytes(*entry), *entry->dtype,
+         is_transposed(name));
+    used.insert(entry->name);
+  });
+  for (const SafetensorsEntry& entry : file.entries()) {
+    if (used.count(entry.name) == 0 && !is_derived(without_prefix(entry.name))) {
+      throw Error(fmt::format("has a tensor {} that no GPT-2 has", entry.name), file.path().string(),
+                  "use a GPT-2 without additions");
+    }
+  }
+}
+
+// Writes a parameter's rows, or its columns as rows.
+void write_parameter(TensorFileWriter& writer, const std::string& name, const Tensor& parameter,
+                     std::int64_t rows, bool transposed) {
+  const auto* data = static_cast<const std::byte*>(parameter.data);
+  const std::int64_t columns = parameter.shape[parameter.shape.rank() - 1];
+  const auto size = static_cast<std::int64_t>(size_of(parameter.dtype));
+  if (!transposed) return writer.write(name, {data, static_cast<std::size_t>(rows * columns * size)});
+  std::vector<std::byte> line(static_cast<std::size_t>(rows * size));
+  for (std::int64_t c = 0; c < columns; ++c) {
+    for (std::int64_t r = 0; r < rows; ++r) {
+      std::memcpy(line.data() + r * size, data + (r * columns + c) * size, static_cast<std::size_t>(size));
+    }
+    writer.write(name, line);
+  }
+}
+
+// ---- llm.c's files ----
+
+LlmcConfig llmc_config(const GPT2Config& config, DType dtype) {
+  return {dtype,        config.context,  config.vocab,         config.layers,
+          config.heads, config.channels, config.padded_vocab()};
+}
+
+// Where llm.c keeps a parameter: the stack it is in and its layer.
+struct LlmcPlace {
+  std::string stack;
+  std::int64_t layer = 0;
+};
+
+LlmcPlace llmc_place(const std::string& name) {
+  struct Pair {
+    std::string_view name, stack;
+  };
+  static constexpr Pair in_block[] = {{"ln_1.weight", "ln1w"},
+                                      {"ln_1.bias", "ln1b"},
+                                      {"attn.c_attn.weight", "qkvw"},
+                                      {"attn.c_attn.bias", "qkvb"},
+                                      {"attn.c_proj.weight", "attprojw"},
+                                      {"attn.c_proj.bias", "attprojb"},
+                                      {"ln_2.weight", "ln2w"},
+                                      {"ln_2.bias", "ln2b"},
+                                      {"mlp.c_fc.weight", "fcw"},
+                                      {"mlp.c_fc.bias", "fcb"},
+                                      {"mlp.c_proj.weight", "fcprojw"},
+                                      {"mlp.c_proj.bias", "fcprojb"}};
+  if (name == "wte.weight") return {"wte"};
+  if (name == "wpe.weight") return {"wpe"};
+  if (name == "ln_f.weight") return {"lnfw"};
+  if (name == "ln_f.bias") return {"lnfb"};
+  const std::size_t dot = name.find('.', 2);
+  for (const Pair& pair : in_block) {
+    if (name.substr(dot + 1) == pair.name)
+      return {std::string(pair.stack), std::stoll(name.substr(2, dot - 2))};
+  }
+  throw Error(fmt::format("no place for {}", name), "llm.c format", "save as a folder");
+}
+
+void load_llmc(const fs::path& path, const GPT2Config& config, const GPT2Parameters& parameters) {
+  const LlmcFile file(path);
+  LlmcConfig wanted = llmc_config(config, file.config().dtype);
+  wanted.padded_vocab_size = file.config().padded_vocab_size;  // files may pad otherwise
+  if (wanted != file.config()) {
+    throw Error("is of another size than the model", path.string(), "use a file of the model's sizes");
+  }
+  parameters.visit([&](const std::string& name, const Tensor& parameter) {
+    const LlmcPlace place = llmc_place(name);
+    const std::int64_t rows = real_rows(config, name, parameter);
+    const auto bytes = static_cast<std::size_t>(rows * parameter.shape[parameter.shape.rank() - 1]) *
+                       size_of(file.config().dtype);
+    const auto offset =
+        static_cast<std::size_t>(place.layer) * bytes;  // wte, the only padded one, has one layer
+    fill(parameter, rows, file.bytes(place.stack).subspan(offset, bytes), file.config().dtype, false);
+  });
+}
+
+}  // namespace
+
+GPT2Config read_gpt2_config(const fs::path& source) {
+  if (fs::is_directory(source)) {
+    return GPT2Config::from_json(read_config_json(source), (source / "config.json").string());
+  }
+  const LlmcConfig c = LlmcFile(source).config();
+  GPT2Config config{.layers = c.num_layers,
+                    .heads = c.num_heads,
+                    .channels = c.channels,
+                    .vocab = c.vocab_size,
+                    .context = c.max_seq_len};
+  config.validate(source.string());
+  return config;
+}
+
+DType stored_dtype(const fs::path& source) {
+  if (!fs::is_directory(source)) return LlmcFile(source).config().dtype;
+  const SafetensorsFile file(safetensors_path(source));
+  const SafetensorsEntry* wte = file.find("wte.weight");
+  if (!wte) wte = file.find("transformer.wte.weight");
+  if (!wte || !wte->dtype) throw Error("has no usable wte.weight", file.path().string(), "use a whole GPT-2");
+  return *wte->dtype;
+}
+
+void load_gpt2(const fs::path& source, const GPT2Config& config, const GPT2Parameters& parameters) {
+  fs::is_directory(source) ? load_folder(source, config, parameters) : load_llmc(source, config, parameters);
+}
+
+void write_gpt2_folder(const fs::path& folder, const GPT2Config& config, const GPT2Parameters& parameters,
+                       std::int64_t eos_token) {
+  write_file_atomically(folder / "config.json", config.to_json(eos_token).dump(2) + "\n");
+  std::vector<TensorInfo> infos;
+  parameters.visit([&](const std::string& name, const Tensor& parameter) {
+    infos.push_back({name, parameter.dtype, folder_shape(config, name, parameter)});
+  });
+  TensorFileWriter writer = write_safetensors(folder / "model.safetensors", infos);
+  parameters.visit([&](const std::string& name, const Tensor& parameter) {
+    write_parameter(writer, name, parameter, real_rows(config, name, parameter), is_transposed(name));
+  });
+  writer.commit();
+}
+
+void write_gpt2_llmc(const fs::path& path, const GPT2Config& config, const GPT2Parameters& parameters) {
+  if (config.activation != ops::Activation::gelu_tanh) {
+    throw Error("the format has only the tanh form of GELU", path.string(), "save as a folder (--format hf)");
+  }
+  if (config.eps != 1e-5f) {
+    throw Error(fmt::format("the format has only a layer_norm_epsilon of 1e-5, the model has {}", config.eps),
+                path.string(), "save as a folder (--format hf)");
+  }
+  const LlmcConfig header = llmc_config(config, parameters.wte.dtype);
+  TensorFileWriter writer = write_llmc(path, header);
+  for (const TensorInfo& info : llmc_tensors(header, path)) {
+    parameters.visit([&](const std::string& name, const Tensor& parameter) {
+      if (llmc_place(name).stack != info.name) return;
+      writer.write(info.name, {static_cast<const std::byte*>(parameter.data), parameter.bytes()});
+    });
+  }
+  writer.commit();
+}
+
+void copy_tokenizer(const fs::path& from, const fs::path& to) {
+  for (const char* name : {"tokenizer.json", "tokenizer_config.json", "vocab.json", "merges.txt"}) {
+    constexpr std::uint64_t kMostBytes = std::uint64_t{1} << 30;
+    if (fs::exists(from / name)) write_file_atomically(to / name, read_file(from / name, kMostBytes));
+  }
+}
+
+GPT2Model::GPT2Model(const fs::path& source, DType dtype) : config_(read_gpt2_config(source)) {
+  parameters_ = allocate_parameters(config_, dtype, Category::parameters, "", allocator_);
+  load_gpt2(source, config_, parameters_);
+}
+
+}  // namespace warpwright

@@ -1,0 +1,50 @@
+// GPT-2 in files: Hugging Face folders (config.json, model.safetensors) and llm.c's .bin, read and written.
+//
+// Hugging Face keeps the weights of a block's linear layers as (in, out), this project and llm.c as (out,
+// in): they are transposed on the way. Padding rows of the vocabulary are 0 in memory and in .bin, and absent
+// from a folder.
+#pragma once
+
+#include <filesystem>
+#include <memory>
+
+#include "model/gpt2.hpp"
+
+namespace warpwright {
+
+// The model's sizes, from a folder or a .bin.
+GPT2Config read_gpt2_config(const std::filesystem::path& source);
+// The dtype of its weights: fp32, bf16 or fp16 (that of wte).
+DType stored_dtype(const std::filesystem::path& source);
+
+// Fills the parameters of this config: bit-exact where dtypes agree, rounded to nearest even where they do
+// not. Every tensor must be there in its shape; tensors that no GPT-2 has are an Error.
+void load_gpt2(const std::filesystem::path& source, const GPT2Config& config,
+               const GPT2Parameters& parameters);
+
+// Writes config.json and model.safetensors into an existing folder.
+void write_gpt2_folder(const std::filesystem::path& folder, const GPT2Config& config,
+                       const GPT2Parameters& parameters, std::int64_t eos_token);
+// Writes a .bin of version 3 (fp32) or 5 (bf16), by the parameters' dtype.
+void write_gpt2_llmc(const std::filesystem::path& file, const GPT2Config& config,
+                     const GPT2Parameters& parameters);
+
+// Copies the files of the tokenizer from one folder to another, those that are there.
+void copy_tokenizer(const std::filesystem::path& from, const std::filesystem::path& to);
+
+// A model in memory of its own.
+class GPT2Model {
+ public:
+  // Weights in `dtype`, whatever the file has.
+  GPT2Model(const std::filesystem::path& source, DType dtype);
+
+  const GPT2Config& config() const { return config_; }
+  const GPT2Parameters& parameters() const { return parameters_; }
+
+ private:
+  GPT2Config config_;
+  HeapAllocator allocator_;
+  GPT2Parameters parameters_;
+};
+
+}  // namespace warpwright

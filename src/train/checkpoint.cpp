@@ -1,0 +1,169 @@
+#include "train/checkpoint.hpp"
+
+#include <fmt/format.h>
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cstring>
+#include <map>
+
+#include "core/error.hpp"
+#include "model/gpt2_files.hpp"
+#include "model/safetensors.hpp"
+#include "runtime/file.hpp"
+
+namespace warpwright {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr int kVersion = 1;
+constexpr std::uint64_t kMostStateBytes = 16 << 20;
+constexpr std::string_view kPrefix = "step_";
+
+std::string checksum(const fs::path& path) {
+  const MappedFile file(path);
+  const auto bytes = file.bytes();
+  const XXH128_hash_t hash = XXH3_128bits(bytes.data(), bytes.size());
+  return fmt::format("xxh128:{:016x}{:016x}", hash.high64, hash.low64);
+}
+
+// Everything of the optimizer, by name: m.*, v.* and, where weights are bf16, master.*.
+std::vector<std::pair<std::string, Tensor>> optimizer_tensors(const TrainingStep::Tensors& tensors) {
+  std::vector<std::pair<std::string, Tensor>> list;
+  const auto append = [&](const std::string& prefix, const GPT2Parameters& parameters) {
+    parameters.visit([&](const std::string& name, const Tensor& t) { list.emplace_back(prefix + name, t); });
+  };
+  append("m.", tensors.m);
+  append("v.", tensors.v);
+  if (tensors.masters.wte) append("master.", tensors.masters);
+  return list;
+}
+
+void write_optimizer(const fs::path& path, const TrainingStep::Tensors& tensors) {
+  std::vector<TensorInfo> infos;
+  const auto list = optimizer_tensors(tensors);
+  for (const auto& [name, t] : list) infos.push_back({name, t.dtype, t.shape});
+  TensorFileWriter writer = write_safetensors(path, infos);
+  for (const auto& [name, t] : list) writer.write(name, {static_cast<const std::byte*>(t.data), t.bytes()});
+  writer.commit();
+}
+
+void read_optimizer(const fs::path& path, const TrainingStep::Tensors& tensors) {
+  const SafetensorsFile file(path);
+  for (const auto& [name, t] : optimizer_tensors(tensors)) {
+    const SafetensorsEntry* entry = file.find(name);
+    if (!entry || entry->dtype != t.dtype || entry->shape != t.shape) {
+      throw Error(fmt::format("has no {} of {} {}", name, name_of(t.dtype), t.shape.to_string()),
+                  path.string(), "resume with the model and dtype of the run");
+    }
+    const auto bytes = file.bytes(*entry);
+    std::memcpy(t.data, bytes.data(), bytes.size());
+  }
+}
+
+nlohmann::json read_json(const fs::path& checkpoint) {
+  const fs::path path = checkpoint / "trainer.json";
+  nlohmann::json json = nlohmann::json::parse(read_file(path, kMostStateBytes), nullptr, false);
+  if (json.is_discarded() || !json.is_object() || json.value("version", 0) != kVersion) {
+    throw Error(fmt::format("is not the state of a trainer (version {})", kVersion), path.string(),
+                "resume from another checkpoint: delete this one");
+  }
+  return json;
+}
+
+void check_files(const fs::path& checkpoint) {
+  const nlohmann::json json = read_json(checkpoint);
+  for (const char* name : {"config.json", "model.safetensors", "optimizer.safetensors"}) {
+    const auto found = json.at("checksums").find(name);
+    if (found == json.at("checksums").end() || *found != checksum(checkpoint / name)) {
+      throw Error("does not have the checksum that trainer.json gives", (checkpoint / name).string(),
+                  "the file is damaged: delete this checkpoint to resume from the one before");
+    }
+  }
+}
+
+}  // namespace
+
+std::vector<Checkpoint> list_checkpoints(const fs::path& run) {
+  std::vector<Checkpoint> list;
+  std::error_code ignored;
+  for (const auto& entry : fs::directory_iterator(run / "checkpoints", ignored)) {
+    const std::string name = entry.path().filename().string();
+    std::int64_t step = 0;
+    if (name.rfind(kPrefix, 0) != 0 || !entry.is_directory()) continue;
+    const char* end = name.data() + name.size();
+    if (std::from_chars(name.data() + kPrefix.size(), end, step) != std::from_chars_result{end, std::errc()})
+      continue;
+    list.push_back({step, entry.path()});
+  }
+  std::sort(list.begin(), list.end(), [](const auto& a, const auto& b) { return a.step < b.step; });
+  return list;
+}
+
+fs::path save_checkpoint(const fs::path& run, const TrainerState& state, const GPT2Config& config,
+                         std::int64_t eos_token, const fs::path& tokenizer,
+                         const TrainingStep::Tensors& tensors) {
+  const fs::path target = run / "checkpoints" / fmt::format("{}{:08}", kPrefix, state.step);
+  AtomicFolder folder(target, Existing::replace);
+  write_gpt2_folder(folder.folder(), config, tensors.parameters, eos_token);
+  write_optimizer(folder.folder() / "optimizer.safetensors", tensors);
+  copy_tokenizer(tokenizer, folder.folder());
+  nlohmann::json json = {{"version", kVersion},
+                         {"step", state.step},
+                         {"options", state.options},
+                         {"plan_hash", fmt::format("{:016x}", state.plan_hash)},
+                         {"loss_window", state.loss_window},
+                         {"norm_window", state.norm_window}};
+  for (const char* name : {"config.json", "model.safetensors", "optimizer.safetensors"}) {
+    json["checksums"][name] = checksum(folder.folder() / name);
+  }
+  write_file_atomically(folder.folder() / "trainer.json", json.dump(2) + "\n");
+  folder.commit();
+  return target;
+}
+
+TrainerState read_trainer_state(const fs::path& checkpoint) {
+  const nlohmann::json json = read_json(checkpoint);
+  try {
+    TrainerState state;
+    state.step = json.at("step").get<std::int64_t>();
+    state.options = json.at("options");
+    state.plan_hash = std::stoull(json.at("plan_hash").get<std::string>(), nullptr, 16);
+    state.loss_window = json.at("loss_window").get<std::vector<double>>();
+    state.norm_window = json.at("norm_window").get<std::vector<double>>();
+    if (state.step < 0 || !state.options.is_object() || !json.at("checksums").is_object())
+      throw std::range_error("");
+    return state;
+  } catch (
+      const std::exception&) {  // of the JSON library and stoull: a field that is missing or of another type
+    throw Error("a field is missing or of the wrong type", (checkpoint / "trainer.json").string(),
+                "resume from another checkpoint: delete this one");
+  }
+}
+
+void load_checkpoint(const fs::path& checkpoint, TrainingStep::Tensors& tensors) {
+  check_files(checkpoint);
+  const GPT2Config config = read_gpt2_config(checkpoint);
+  load_gpt2(checkpoint, config, tensors.parameters);
+  read_optimizer(checkpoint / "optimizer.safetensors", tensors);
+}
+
+void prune_checkpoints(const fs::path& run, std::int64_t keep, std::int64_t keep_every) {
+  // Renamed first, so that what a crash leaves half deleted is not taken for a checkpoint.
+  constexpr std::string_view kDeleted = ".deleted";
+  if (keep > 0) {
+    const std::vector<Checkpoint> list = list_checkpoints(run);
+    for (std::size_t i = 0; i + static_cast<std::size_t>(keep) < list.size(); ++i) {
+      if (keep_every > 0 && list[i].step % keep_every == 0) continue;
+      fs::rename(list[i].folder, list[i].folder.string() + std::string(kDeleted));
+    }
+  }
+  for (const auto& entry : fs::directory_iterator(run / "checkpoints")) {
+    if (entry.path().extension() == kDeleted) fs::remove_all(entry.path());
+  }
+}
+
+}  // namespace warpwright
