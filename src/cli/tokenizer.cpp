@@ -61,7 +61,7 @@ struct CodeFlags {
 
 void encode_lines(const CodeFlags& flags) {
   const auto tokenizer = text::Tokenizer::load(flags.tokenizer);
-  const auto special = flags.special ? text::SpecialTokens::recognized : text::SpecialTokens::as_text;
+  const auto special = flags.special ? text::SpecialTokens::recognize : text::SpecialTokens::as_text;
   for_each_line(flags.input, [&](std::string_view line, std::int64_t) {
     std::string out;
     for (const text::TokenId id : tokenizer.encode(line, special))

@@ -2,6 +2,7 @@
 // logs.
 #include <fmt/format.h>
 
+#include <cmath>
 #include <csignal>
 #include <optional>
 
@@ -171,8 +172,8 @@ void print_start(const Trainer& trainer, const Context& context) {
 void run(Flags& flags) {
   const TrainOptions options = finished_options(flags);
   Context context(flags.device.context_options());
-  const Ceilings ceilings = measure_ceilings(context.device(), Effort::quick);
-  Watcher watcher(options.step.dtype == DType::bf16 ? ceilings.bf16_flops : ceilings.fp32_flops, options);
+  constexpr double kPeakSeconds = 0.05;
+  Watcher watcher(measure_peak_flops(context.device(), kPeakSeconds).of(options.step.dtype), options);
   Trainer trainer(context, options, watcher.observer());
   print_start(trainer, context);
   if (flags.show_plan) fmt::print("{}", trainer.plan().details());

@@ -289,6 +289,7 @@ Manifest build_shards(const BuildOptions& options, const EncodeFunction& encode,
     }
   }
   write_manifest(manifest, output.folder());
+  if (options.before_commit) options.before_commit(output.folder());
   output.commit();
   return manifest;
 }

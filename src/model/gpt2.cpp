@@ -82,8 +82,8 @@ void gpt2_head(Context& ctx, const GPT2Parameters& p, const Tensor& lnf, const T
 }
 
 void gpt2_backward(Context& ctx, const GPT2Config& config, const GPT2Parameters& p, const GPT2Batch& batch,
-                   const GPT2Activations& a, const GPT2BackwardBuffers& d, const GPT2Parameters& g,
-                   Store store) {
+                   const GPT2Activations& a, const Tensor& dlogits, const GPT2BackwardBuffers& d,
+                   const GPT2Parameters& g, Store store) {
   const auto input_of = [&](std::size_t l) -> const Tensor& {
     return l == 0 ? a.embedding : a.blocks[l - 1].residual;
   };

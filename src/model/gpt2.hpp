@@ -105,12 +105,15 @@ struct GPT2Activations {
   std::vector<GPT2BlockActivations> blocks;
   Tensor lnf;                 // (N, C)
   Tensor lnf_mean, lnf_rstd;  // (N) fp32; absent in inference
-  Tensor logits;              // (N, Vp)
 };
 
 enum class Purpose : std::uint8_t { training, inference };
 GPT2Activations allocate_activations(const GPT2Config& config, const GPT2Batch& batch, DType dtype,
                                      Purpose purpose, Allocator& allocator);
+// The first n rows of inference activations that were allocated for more.
+GPT2Activations narrow(const GPT2Activations& activations, std::int64_t n);
+Tensor allocate_logits(const GPT2Config& config, std::int64_t rows, DType dtype,
+                       Allocator& allocator);  // (rows, Vp)
 
 // The gradients of activations.
 struct GPT2BackwardBuffers {
@@ -134,9 +137,9 @@ void gpt2_forward(Context& context, const GPT2Config& config, const GPT2Paramete
 // logits (M, Vp) of M rows of lnf. Columns V ≤ v < Vp are the padding's and mean nothing.
 void gpt2_head(Context& context, const GPT2Parameters& p, const Tensor& lnf, const Tensor& logits);
 
-// The gradients of all parameters (= or += by store) from a.logits, which holds dlogits by now.
+// The gradients of all parameters (= or += by store) from that of the logits.
 void gpt2_backward(Context& context, const GPT2Config& config, const GPT2Parameters& p,
-                   const GPT2Batch& batch, const GPT2Activations& a, const GPT2BackwardBuffers& d,
-                   const GPT2Parameters& gradients, ops::Store store);
+                   const GPT2Batch& batch, const GPT2Activations& a, const Tensor& dlogits,
+                   const GPT2BackwardBuffers& d, const GPT2Parameters& gradients, ops::Store store);
 
 }  // namespace warpwright

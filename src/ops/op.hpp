@@ -136,7 +136,10 @@ void call(Context& context, const Op<P, A>& op, const A& args) {
   if (context.options().verbose) {
     context.log(fmt::format("{} {} {} {:.1f} us", op.name, variant.name, problem.describe(), seconds * 1e6));
   }
-  if (context.timer()) context.timer()(op.name, variant.name, problem.describe(), seconds);
+  if (context.timer()) {
+    const std::string text = problem.describe();
+    context.timer()({op.name, variant.name, text, problem.dtype, seconds, problem.flops(), problem.bytes()});
+  }
   if (context.inspector()) context.inspector()(op.name, uses_of(args));
 }
 

@@ -53,9 +53,14 @@ class Context {
   const Inspector& inspector() const { return inspector_; }
   void set_inspector(Inspector inspector) { inspector_ = std::move(inspector); }
 
-  // Called around every operation that ran: how `bench step` takes its table. Seconds of wall clock.
-  using Timer = std::function<void(std::string_view operation, std::string_view variant,
-                                   std::string_view problem, double seconds)>;
+  // Called after every operation that ran: how `bench step` takes its table.
+  struct CallRecord {
+    std::string_view operation, variant;
+    const std::string& problem;
+    DType dtype;
+    double seconds, flops, bytes;  // wall clock; the least work that any variant must do
+  };
+  using Timer = std::function<void(const CallRecord&)>;
   const Timer& timer() const { return timer_; }
   void set_timer(Timer timer) { timer_ = std::move(timer); }
 

@@ -1,0 +1,195 @@
+// warpwright bench: the operations one by one, and a whole training step by operation.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <iostream>
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "cli/command.hpp"
+#include "cli/model_flags.hpp"
+#include "core/error.hpp"
+#include "ops/testing/bench.hpp"
+#include "runtime/ceiling.hpp"
+#include "runtime/philox.hpp"
+#include "train/step.hpp"
+
+namespace warpwright::cli {
+namespace {
+
+struct Flags {
+  std::vector<std::string> names;
+  std::string model = "gpt2:124M", dtype = "fp32", filter;
+  StepOptions step;
+  std::int64_t steps = 5;
+  bool json = false;
+  DeviceFlags device;
+};
+
+// What the calls of one operation and variant come to in one step.
+struct Row {
+  std::int64_t calls = 0;
+  double seconds = 0, flops = 0, bytes = 0, ceiling_seconds = 0;
+};
+using Rows = std::map<std::pair<std::string, std::string>, Row>;
+
+// The least time of a call by what the machine reaches: arithmetic or memory, whichever takes longer.
+double ceiling_seconds(const Context::CallRecord& call, const PeakFlops& peak, const Bandwidth& bandwidth) {
+  return std::max(call.flops / peak.of(call.dtype), call.bytes / bandwidth.mixed);
+}
+
+void fill_random(const TrainingStep::Tensors& t, std::int64_t vocab) {
+  const PhiloxStream stream(1, 1);
+  for (std::int64_t n = 0; n < t.targets.elements(); ++n) {
+    const auto draw = [&](std::int64_t i) {
+      return static_cast<std::int32_t>(stream.uniform(static_cast<std::uint64_t>(i)) *
+                                       static_cast<double>(vocab));
+    };
+    t.batch.tokens.as<std::int32_t>()[n] = draw(n);
+    t.targets.as<std::int32_t>()[n] = draw(n + 1);
+  }
+}
+
+void run_step(TrainingStep& step, std::int64_t index) {
+  step.forward_backward(ops::Store::assign);
+  step.gradient_norm();
+  step.update(1e-4, index + 1);
+}
+
+double timed_step(TrainingStep& step, std::int64_t index) {
+  const auto start = std::chrono::steady_clock::now();
+  run_step(step, index);
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+// One step under the timer; the steps that are timed as a whole run without it.
+Rows table_of_step(Context& context, TrainingStep& step, const PeakFlops& peak, const Bandwidth& bandwidth) {
+  Rows rows;
+  context.set_timer([&](const Context::CallRecord& call) {
+    Row& row = rows[{std::string(call.operation), std::string(call.variant)}];
+    ++row.calls;
+    row.seconds += call.seconds;
+    row.flops += call.flops;
+    row.bytes += call.bytes;
+    row.ceiling_seconds += ceiling_seconds(call, peak, bandwidth);
+  });
+  run_step(step, 0);
+  context.set_timer(nullptr);
+  return rows;
+}
+
+void print_rows(const Rows& rows) {
+  std::vector<std::pair<Rows::key_type, Row>> sorted(rows.begin(), rows.end());
+  std::sort(sorted.begin(), sorted.end(),
+            [](auto& a, auto& b) { return a.second.seconds > b.second.seconds; });
+  fmt::print("{:<20}{:<16}{:>6}{:>10}{:>10}{:>10}{:>9}\n", "operation", "variant", "calls", "ms", "GFLOP/s",
+             "GB/s", "ceiling");
+  for (const auto& [key, row] : sorted) {
+    fmt::print("{:<20}{:<16}{:>6}{:>10.2f}{:>10.1f}{:>10.1f}{:>8.0f}%\n", key.first, key.second, row.calls,
+               row.seconds * 1e3, row.flops / row.seconds * 1e-9, row.bytes / row.seconds * 1e-9,
+               100 * row.ceiling_seconds / row.seconds);
+  }
+}
+
+nlohmann::json to_json(const Rows& rows) {
+  nlohmann::json list = nlohmann::json::array();
+  for (const auto& [key, row] : rows) {
+    list.push_back({{"op", key.first},
+                    {"variant", key.second},
+                    {"calls", row.calls},
+                    {"ms", row.seconds * 1e3},
+                    {"flops", row.flops},
+                    {"bytes", row.bytes},
+                    {"share_of_ceiling", row.ceiling_seconds / row.seconds}});
+  }
+  return list;
+}
+
+void bench_step(Flags flags) {
+  constexpr std::string_view kNamed = "gpt2:";
+  if (flags.model.rfind(kNamed, 0) != 0)
+    throw UsageError("is not gpt2:NAME", "--model", "use gpt2:124M or gpt2:dN");
+  if (flags.steps < 1) throw UsageError(fmt::format("is {}", flags.steps), "--steps", "give at least 1");
+  flags.step.model = GPT2Config::named(std::string_view(flags.model).substr(kNamed.size()));
+  flags.step.dtype = compute_dtype(flags.dtype);
+  const std::int64_t tokens = flags.step.B * flags.step.T;
+  if (tokens < 1 || flags.step.T > flags.step.model.context) {
+    throw UsageError("do not fit the model", "--batch, --seq",
+                     "give at least 1 and at most the context of 1024");
+  }
+  Context context(flags.device.context_options());
+  TrainingStep step(context, flags.step);
+  step.allocate();
+  initialize(flags.step.model, 1, step.full_precision());
+  step.round_masters();
+  fill_random(step.tensors(), flags.step.model.vocab);
+  const PeakFlops peak = measure_peak_flops(context.device(), 0.3);
+  const Bandwidth bandwidth = measure_bandwidth(context.device(), std::size_t{1} << 30, 0.5);
+  run_step(step, 0);  // takes the memory's pages
+  std::vector<double> seconds;
+  for (std::int64_t i = 0; i < flags.steps; ++i) seconds.push_back(timed_step(step, i));
+  const Rows rows = table_of_step(context, step, peak, bandwidth);
+  std::sort(seconds.begin(), seconds.end());
+  const double median = seconds[seconds.size() / 2];
+  const double flops = flags.step.model.flops_per_token(flags.step.T) * static_cast<double>(tokens);
+  const double share = flops / median / peak.of(flags.step.dtype);
+  if (flags.json) {
+    const nlohmann::json out = {{"model", flags.model},
+                                {"dtype", flags.dtype},
+                                {"machine", context.device().name},
+                                {"threads", context.threads()},
+                                {"batch", flags.step.B},
+                                {"seq", flags.step.T},
+                                {"ms_median", median * 1e3},
+                                {"ms_min", seconds.front() * 1e3},
+                                {"tokens_per_second", static_cast<double>(tokens) / median},
+                                {"share_of_peak", share},
+                                {"ops", to_json(rows)}};
+    fmt::print("{}\n", out.dump(2));
+    return;
+  }
+  print_rows(rows);
+  fmt::print(
+      "{} {} B={} T={} on {} ({} threads): {:.1f} ms a step (median of {}, fastest {:.1f}), {:.0f} tokens/s, "
+      "{:.0f}% of the peak of {:.0f} GFLOP/s; memory {:.1f} GB/s\n",
+      flags.model, flags.dtype, flags.step.B, flags.step.T, context.device().name, context.threads(),
+      median * 1e3, seconds.size(), seconds.front() * 1e3, static_cast<double>(tokens) / median, 100 * share,
+      peak.of(flags.step.dtype) * 1e-9, bandwidth.mixed * 1e-9);
+}
+
+void run(const Flags& flags) {
+  if (std::find(flags.names.begin(), flags.names.end(), "step") != flags.names.end()) {
+    if (flags.names.size() > 1)
+      throw UsageError("runs alone", "bench step", "name the operations in another call");
+    return bench_step(flags);
+  }
+  ops::BenchOptions options;
+  options.context = flags.device.context_options();
+  options.filter = flags.filter;
+  options.json = flags.json;
+  ops::run_benches(flags.names, options, std::cout);
+}
+
+}  // namespace
+
+void add_bench(CLI::App& app) {
+  CLI::App* command =
+      app.add_subcommand("bench", "Time operations, or a whole training step, against this machine");
+  auto f = std::make_shared<Flags>();
+  std::string names;
+  for (const std::string& name : ops::bench_names()) names += name + ", ";
+  command->add_option("what", f->names, names + "or step; default: every operation");
+  command->add_option("--filter", f->filter, "Only rows whose operation, variant and problem contain this");
+  command->add_option("--model", f->model, "step: gpt2:124M, :355M, :774M, :1558M or gpt2:dN")
+      ->capture_default_str();
+  command->add_option("--dtype", f->dtype, "step: fp32 or bf16")->capture_default_str();
+  command->add_option("--batch", f->step.B, "step: sequences")->capture_default_str();
+  command->add_option("--seq", f->step.T, "step: tokens in a sequence")->capture_default_str();
+  command->add_option("--steps", f->steps, "step: how many to time")->capture_default_str();
+  command->add_flag("--json", f->json, "Print JSON");
+  f->device.add_to(*command);
+  command->callback([f] { run(*f); });
+}
+
+}  // namespace warpwright::cli
