@@ -1,0 +1,80 @@
+// Byte-pair merges: the table of ranked pairs, and the merging of one word.
+//
+// The rule (openai/gpt-2, encoder.py; Hugging Face tokenizers, models/bpe/word.rs): as long as any two
+// neighbours have a merge, apply the one of lowest rank, the leftmost among equals.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+namespace warpwright::text {
+
+using TokenId = std::uint32_t;
+
+struct MergePair {
+  TokenId left, right;
+  bool operator==(const MergePair&) const = default;
+};
+
+// From a pair of ids to its merge: open addressing, at most half full, one cache line touched on most
+// look-ups.
+class MergeTable {
+ public:
+  static constexpr std::uint32_t kNoRank = 0xffffffff;
+
+  struct Merge {
+    std::uint32_t rank = kNoRank;  // kNoRank: the pair does not merge
+    TokenId result = 0;
+  };
+
+  MergeTable() : MergeTable(0) {}
+  explicit MergeTable(std::size_t merges);  // room for that many
+
+  // Adds a merge whose pair is not in the table yet; returns false, and changes nothing, where it is.
+  bool insert(MergePair pair, Merge merge);
+
+  Merge find(TokenId left, TokenId right) const {
+    const std::uint64_t key = key_of(left, right);
+    for (std::size_t i = slot_of(key);; i = (i + 1) & mask_) {
+      if (slots_[i].key == key) return slots_[i].merge;
+      if (slots_[i].key == kEmpty) return {};
+    }
+  }
+
+ private:
+  static constexpr std::uint64_t kEmpty = ~std::uint64_t{0};
+
+  struct Slot {
+    std::uint64_t key = kEmpty;
+    Merge merge;
+  };
+
+  static std::uint64_t key_of(TokenId left, TokenId right) {
+    return (static_cast<std::uint64_t>(left) << 32) | right;
+  }
+  std::size_t slot_of(std::uint64_t key) const { return (key * 0x9e3779b97f4a7c15u) >> shift_; }
+
+  std::vector<Slot> slots_;
+  std::size_t mask_ = 0;
+  unsigned shift_ = 63;
+};
+
+// Merges words; keeps its scratch memory from one word to the next. Not thread-safe: one for each thread.
+class WordMerger {
+ public:
+  // Merges `ids` in place and returns how many are left at its front. O(n log n); at most 2^32 - 2 ids.
+  std::size_t merge(const MergeTable& table, std::span<TokenId> ids);
+
+ private:
+  std::size_t merge_by_scan(const MergeTable& table, std::span<TokenId> ids);
+  std::size_t merge_by_heap(const MergeTable& table, std::span<TokenId> ids);
+  void push(const MergeTable& table, std::span<const TokenId> ids, std::uint32_t left);
+
+  std::vector<MergeTable::Merge> merges_;       // of the pair that starts at each position
+  std::vector<std::uint32_t> next_, previous_;  // the list of positions that are left
+  std::vector<std::uint64_t> heap_;             // rank << 32 | position, the least on top
+};
+
+}  // namespace warpwright::text

@@ -1,0 +1,80 @@
+// Reading and writing the files of a Hugging Face tokenizer: tokenizer.json, vocab.json, merges.txt,
+// tokenizer_config.json.
+#include <fmt/format.h>
+
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "core/error.hpp"
+#include "runtime/file.hpp"
+#include "text/json.hpp"
+#include "text/tokenizer.hpp"
+#include "text/tokenizer_json.hpp"
+
+namespace warpwright::text {
+namespace fs = std::filesystem;
+namespace {
+
+using nlohmann::json;
+
+constexpr std::uint64_t kLargestFile = std::uint64_t{64} << 20;
+constexpr const char* kEndOfText = "<|endoftext|>";
+
+// The end-of-text token that tokenizer_config.json names, if it does.
+std::optional<std::string> read_eos_token(const fs::path& path) {
+  const json config = parse_json(read_file(path, kLargestFile), path.string(), kMaxJsonDepth);
+  if (!config.is_object())
+    throw Error("is not a JSON object", path.string(), "write {} into it, or remove it");
+  if (!config.contains("eos_token") || config["eos_token"].is_null()) return std::nullopt;
+  const json& token = config["eos_token"];
+  const json& content = token.is_object() && token.contains("content") ? token["content"] : token;
+  if (!content.is_string()) {
+    throw Error("eos_token is not a string", path.string(),
+                "give the token's content, such as \"<|endoftext|>\"");
+  }
+  return content.get<std::string>();
+}
+
+bool is_added(const TokenizerSpec& spec, std::string_view content) {
+  for (const AddedToken& token : spec.added) {
+    if (token.content == content) return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+Tokenizer Tokenizer::load(const fs::path& directory) {
+  const fs::path whole = directory / "tokenizer.json";
+  const fs::path vocab = directory / "vocab.json";
+  const fs::path merges = directory / "merges.txt";
+  const fs::path config = directory / "tokenizer_config.json";
+  TokenizerSpec spec;
+  std::string where = whole.string();
+  if (fs::exists(whole)) {
+    spec = parse_tokenizer_json(read_file(whole, kLargestFile), where);
+  } else if (fs::exists(vocab) && fs::exists(merges)) {
+    where = vocab.string();
+    spec = parse_vocab_and_merges(read_file(vocab, kLargestFile), where, read_file(merges, kLargestFile),
+                                  merges.string());
+  } else {
+    throw Error(
+        "holds neither tokenizer.json nor both vocab.json and merges.txt", directory.string(),
+        "name the folder of a Hugging Face tokenizer, or train one with `warpwright tokenizer train`");
+  }
+  std::optional<std::string> eos;
+  if (fs::exists(config)) eos = read_eos_token(config);
+  if (!eos && is_added(spec, kEndOfText)) eos = kEndOfText;
+  spec.end_of_text = eos.value_or("");
+  return Tokenizer(std::move(spec), where);
+}
+
+void Tokenizer::save(const fs::path& directory) const {
+  create_folders(directory);
+  write_file_atomically(directory / "vocab.json", format_vocab(spec_));
+  write_file_atomically(directory / "merges.txt", format_merges(spec_));
+  write_file_atomically(directory / "tokenizer_config.json", format_tokenizer_config(spec_));
+  write_file_atomically(directory / "tokenizer.json", format_tokenizer_json(spec_));
+}
+
+}  // namespace warpwright::text

@@ -1,0 +1,378 @@
+#include "text/tokenizer_json.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <initializer_list>
+#include <nlohmann/json.hpp>
+#include <unordered_map>
+#include <utility>
+
+#include "core/error.hpp"
+#include "text/byte_alphabet.hpp"
+#include "text/json.hpp"
+
+namespace warpwright::text {
+namespace {
+
+using nlohmann::json;
+using nlohmann::ordered_json;
+
+constexpr const char* kEndOfText = "<|endoftext|>";
+constexpr const char* kRemedy = "use the files of a byte-level BPE tokenizer such as GPT-2's";
+
+using Ids = std::unordered_map<std::string, TokenId>;  // from a token as the file spells it
+
+// A JSON value that knows its path in the file, for errors such as "tokenizer.json: model.dropout is 0.1; …".
+class Field {
+ public:
+  Field(const json& value, std::string path, const std::string& where)
+      : value_(value), path_(std::move(path)), where_(where) {}
+
+  const json& value() const { return value_; }
+
+  [[noreturn]] void fail(const std::string& fact) const {
+    throw Error(fmt::format("{} {}", path_.empty() ? "the document" : path_, fact), where_, kRemedy);
+  }
+
+  // The member, or null where it is missing.
+  Field member(const std::string& key) const {
+    static const json null;
+    const auto found = value_.find(key);
+    return {found == value_.end() ? null : *found, path_.empty() ? key : path_ + "." + key, where_};
+  }
+
+  Field element(std::size_t index) const {
+    return {value_[index], fmt::format("{}[{}]", path_, index), where_};
+  }
+
+  const Field& require_object(std::initializer_list<std::string_view> known) const {
+    if (!value_.is_object()) fail("is not an object");
+    for (const auto& [key, ignored] : value_.items()) {
+      if (std::find(known.begin(), known.end(), key) == known.end())
+        member(key).fail("is not a field known here");
+    }
+    return *this;
+  }
+
+  const Field& require_array() const {
+    if (!value_.is_array()) fail("is not an array");
+    return *this;
+  }
+
+  const std::string& string() const {
+    if (!value_.is_string()) fail("is not a string");
+    return value_.get_ref<const std::string&>();
+  }
+
+  bool boolean() const {
+    if (!value_.is_boolean()) fail("is not true or false");
+    return value_.get<bool>();
+  }
+
+  bool boolean_or(bool missing) const { return value_.is_null() ? missing : boolean(); }
+
+  TokenId id() const {
+    if (!value_.is_number_unsigned() || value_.get<std::uint64_t>() > 0x7fffffff)
+      fail("is not an id below 2^31");
+    return value_.get<TokenId>();
+  }
+
+  void require_null() const {
+    if (!value_.is_null()) fail("is set, and not supported");
+  }
+  void require_empty() const {
+    if (!value_.is_null() && value_ != "") fail("is set, and not supported");
+  }
+  void require_type(const char* type) const {
+    if (member("type").string() != type) member("type").fail(fmt::format("is not \"{}\"", type));
+  }
+
+ private:
+  const json& value_;
+  std::string path_;
+  const std::string& where_;
+};
+
+// The three places where ByteLevel stands take the same fields; only the pre-tokenizer's have a meaning for
+// ids.
+void require_byte_level(const Field& field) {
+  field.require_object({"type", "add_prefix_space", "trim_offsets", "use_regex"}).require_type("ByteLevel");
+  for (const char* flag : {"add_prefix_space", "trim_offsets"}) field.member(flag).boolean();
+  field.member("use_regex").boolean_or(true);
+}
+
+AddedToken read_added_token(const Field& field) {
+  field.require_object({"id", "content", "single_word", "lstrip", "rstrip", "normalized", "special"});
+  AddedToken token;
+  token.content = field.member("content").string();
+  token.id = field.member("id").id();
+  token.special = field.member("special").boolean_or(false);
+  token.single_word = field.member("single_word").boolean_or(false);
+  token.lstrip = field.member("lstrip").boolean_or(false);
+  token.rstrip = field.member("rstrip").boolean_or(false);
+  token.normalized = field.member("normalized").boolean_or(true);
+  return token;
+}
+
+Ids read_vocab(const Field& field) {
+  if (!field.value().is_object()) field.fail("is not an object");
+  Ids ids;
+  ids.reserve(field.value().size());
+  for (const auto& [token, id] : field.value().items()) ids.emplace(token, field.member(token).id());
+  return ids;
+}
+
+// Adds the added tokens to the ids; one that the model has as well must agree with it.
+void join_added_tokens(const std::vector<AddedToken>& added, Ids& ids, const std::string& where) {
+  for (const AddedToken& token : added) {
+    const auto [known, is_new] = ids.emplace(token.content, token.id);
+    if (!is_new && known->second != token.id) {
+      throw Error(fmt::format("added token \"{}\" has id {}, in the vocabulary it has {}", token.content,
+                              token.id, known->second),
+                  where, kRemedy);
+    }
+  }
+}
+
+// The bytes of each id. Ids must be 0 to n - 1, each once; tokens of the model must be spelled in the
+// alphabet.
+std::vector<std::string> order_tokens(const Ids& ids, const std::vector<AddedToken>& added,
+                                      const std::string& where) {
+  std::vector<const std::string*> spelled(ids.size(), nullptr);
+  for (const auto& [token, id] : ids) {
+    if (id >= ids.size()) {
+      throw Error(fmt::format("\"{}\" has id {}, but there are {} tokens: ids may not have holes", token, id,
+                              ids.size()),
+                  where, kRemedy);
+    }
+    if (spelled[id]) {
+      throw Error(fmt::format("\"{}\" and \"{}\" have the same id {}", *spelled[id], token, id), where,
+                  kRemedy);
+    }
+    spelled[id] = &token;
+  }
+  std::vector<std::string> tokens(ids.size());
+  for (const AddedToken& token : added) tokens[token.id] = token.content;
+  for (std::size_t id = 0; id < tokens.size(); ++id) {
+    if (!tokens[id].empty()) continue;
+    std::optional<std::string> bytes = unspell_bytes(*spelled[id]);
+    if (!bytes || bytes->empty()) {
+      throw Error(
+          fmt::format("token {} (\"{}\") is not spelled in the byte-level alphabet", id, *spelled[id]), where,
+          kRemedy);
+    }
+    tokens[id] = std::move(*bytes);
+  }
+  return tokens;
+}
+
+// Looks the two halves of merge number `index` up.
+MergePair find_pair(const Ids& ids, const std::string& left, const std::string& right, std::size_t index,
+                    const std::string& where) {
+  const auto find = [&](const std::string& token) {
+    const auto found = ids.find(token);
+    if (found == ids.end()) {
+      throw Error(fmt::format("merge {} uses \"{}\", which is not in the vocabulary", index, token), where,
+                  kRemedy);
+    }
+    return found->second;
+  };
+  return {find(left), find(right)};
+}
+
+// Splits "a b"; false where it is not two words with one space between.
+bool split_merge(const std::string& line, std::string& left, std::string& right) {
+  const std::size_t space = line.find(' ');
+  if (space == 0 || space == std::string::npos || space + 1 == line.size()) return false;
+  left = line.substr(0, space);
+  right = line.substr(space + 1);
+  return right.find(' ') == std::string::npos;
+}
+
+std::vector<MergePair> read_merges(const Field& field, const Ids& ids, const std::string& where) {
+  field.require_array();
+  std::vector<MergePair> merges;
+  merges.reserve(field.value().size());
+  for (std::size_t i = 0; i < field.value().size(); ++i) {
+    const json& merge = field.value()[i];
+    std::string left, right;
+    if (merge.is_string()) {
+      if (!split_merge(merge.get_ref<const std::string&>(), left, right))
+        field.element(i).fail("is not \"a b\"");
+    } else {
+      if (!merge.is_array() || merge.size() != 2)
+        field.element(i).fail("is neither \"a b\" nor [\"a\", \"b\"]");
+      left = field.element(i).element(0).string();
+      right = field.element(i).element(1).string();
+    }
+    merges.push_back(find_pair(ids, left, right, i, where));
+  }
+  return merges;
+}
+
+// unk_token, fuse_unk and byte_fallback are for bytes without a token; every byte has one here (the
+// Tokenizer's constructor sees to it), so they have no effect, whatever they say.
+void require_plain_bpe(const Field& model) {
+  model.require_object({"type", "dropout", "unk_token", "continuing_subword_prefix", "end_of_word_suffix",
+                        "fuse_unk", "byte_fallback", "ignore_merges", "vocab", "merges"});
+  if (!model.member("type").value().is_null()) model.require_type("BPE");
+  const json& dropout = model.member("dropout").value();
+  if (!dropout.is_null() && dropout != 0) model.member("dropout").fail("is not null or 0, and not supported");
+  if (!model.member("unk_token").value().is_null()) model.member("unk_token").string();
+  model.member("continuing_subword_prefix").require_empty();
+  model.member("end_of_word_suffix").require_empty();
+  model.member("fuse_unk").boolean_or(false);
+  model.member("byte_fallback").boolean_or(false);
+}
+
+void append_line(std::string& text, std::string_view a, std::string_view b) {
+  text.append(a).append(1, ' ').append(b).append(1, '\n');
+}
+
+// Tokens as files spell them: added tokens as they are, the others in the byte alphabet.
+std::vector<std::string> spell_tokens(const TokenizerSpec& spec) {
+  std::vector<std::string> spelled(spec.tokens.size());
+  for (const AddedToken& token : spec.added) spelled[token.id] = token.content;
+  for (std::size_t id = 0; id < spelled.size(); ++id) {
+    if (spelled[id].empty()) spelled[id] = spell_bytes(spec.tokens[id]);
+  }
+  return spelled;
+}
+
+ordered_json vocab_object(const std::vector<std::string>& spelled) {
+  ordered_json::object_t members;
+  members.reserve(spelled.size());
+  // emplace_back, because this map's insert looks through all it holds.
+  for (std::size_t id = 0; id < spelled.size(); ++id) members.emplace_back(spelled[id], id);
+  return ordered_json(std::move(members));
+}
+
+ordered_json byte_level(bool add_prefix_space, bool use_regex) {
+  return {{"type", "ByteLevel"},
+          {"add_prefix_space", add_prefix_space},
+          {"trim_offsets", true},
+          {"use_regex", use_regex}};
+}
+
+}  // namespace
+
+TokenizerSpec parse_tokenizer_json(std::string_view document, const std::string& where) {
+  const json parsed = parse_json(document, where, kMaxJsonDepth);
+  const Field root(parsed, "", where);
+  root.require_object({"version", "truncation", "padding", "added_tokens", "normalizer", "pre_tokenizer",
+                       "post_processor", "decoder", "model"});
+  if (root.member("version").string() != "1.0") root.member("version").fail("is not \"1.0\"");
+  for (const char* unsupported : {"truncation", "padding", "normalizer"})
+    root.member(unsupported).require_null();
+  require_byte_level(root.member("pre_tokenizer"));
+  require_byte_level(root.member("decoder"));
+  const Field post_processor = root.member("post_processor");
+  if (!post_processor.value().is_null()) require_byte_level(post_processor);
+  const Field model = root.member("model");
+  require_plain_bpe(model);
+
+  TokenizerSpec spec;
+  spec.add_prefix_space = root.member("pre_tokenizer").member("add_prefix_space").boolean();
+  spec.use_regex = root.member("pre_tokenizer").member("use_regex").boolean_or(true);
+  spec.ignore_merges = model.member("ignore_merges").boolean_or(false);
+  Ids ids = read_vocab(model.member("vocab"));
+  spec.merges = read_merges(model.member("merges"), ids, where);
+  const Field added = root.member("added_tokens");
+  if (!added.value().is_null()) {
+    added.require_array();
+    for (std::size_t i = 0; i < added.value().size(); ++i)
+      spec.added.push_back(read_added_token(added.element(i)));
+  }
+  join_added_tokens(spec.added, ids, where);
+  spec.tokens = order_tokens(ids, spec.added, where);
+  return spec;
+}
+
+TokenizerSpec parse_vocab_and_merges(std::string_view vocab, const std::string& vocab_where,
+                                     std::string_view merges, const std::string& merges_where) {
+  const json parsed = parse_json(vocab, vocab_where, kMaxJsonDepth);
+  const Ids ids = read_vocab(Field(parsed, "", vocab_where));
+  TokenizerSpec spec;
+  if (const auto eos = ids.find(kEndOfText); eos != ids.end()) {
+    AddedToken token;
+    token.content = kEndOfText;
+    token.id = eos->second;
+    token.special = true;
+    spec.added.push_back(std::move(token));
+  }
+  spec.tokens = order_tokens(ids, spec.added, vocab_where);
+  for (std::size_t begin = 0, number = 1; begin < merges.size(); ++number) {
+    const std::size_t end = std::min(merges.find('\n', begin), merges.size());
+    std::string line(merges.substr(begin, end - begin));
+    begin = end + 1;
+    if (line.ends_with('\r')) line.pop_back();
+    if (line.starts_with("#version")) continue;
+    std::string left, right;
+    if (!split_merge(line, left, right)) {
+      throw Error(fmt::format("line {} is not two tokens with a space between", number), merges_where,
+                  kRemedy);
+    }
+    spec.merges.push_back(find_pair(ids, left, right, spec.merges.size(), merges_where));
+  }
+  return spec;
+}
+
+std::string format_tokenizer_json(const TokenizerSpec& spec) {
+  const std::vector<std::string> spelled = spell_tokens(spec);
+  ordered_json added = ordered_json::array();
+  for (const AddedToken& token : spec.added) {
+    added.push_back({{"id", token.id},
+                     {"content", token.content},
+                     {"single_word", token.single_word},
+                     {"lstrip", token.lstrip},
+                     {"rstrip", token.rstrip},
+                     {"normalized", token.normalized},
+                     {"special", token.special}});
+  }
+  ordered_json merges = ordered_json::array();
+  for (const MergePair& pair : spec.merges) merges.push_back({spelled[pair.left], spelled[pair.right]});
+  const ordered_json document = {{"version", "1.0"},
+                                 {"truncation", nullptr},
+                                 {"padding", nullptr},
+                                 {"added_tokens", std::move(added)},
+                                 {"normalizer", nullptr},
+                                 {"pre_tokenizer", byte_level(spec.add_prefix_space, spec.use_regex)},
+                                 {"post_processor", byte_level(true, true)},
+                                 {"decoder", byte_level(true, true)},
+                                 {"model",
+                                  {{"type", "BPE"},
+                                   {"dropout", nullptr},
+                                   {"unk_token", nullptr},
+                                   {"continuing_subword_prefix", nullptr},
+                                   {"end_of_word_suffix", nullptr},
+                                   {"fuse_unk", false},
+                                   {"byte_fallback", false},
+                                   {"ignore_merges", spec.ignore_merges},
+                                   {"vocab", vocab_object(spelled)},
+                                   {"merges", std::move(merges)}}}};
+  return document.dump(1) + "\n";
+}
+
+std::string format_vocab(const TokenizerSpec& spec) {
+  return vocab_object(spell_tokens(spec)).dump() + "\n";
+}
+
+std::string format_merges(const TokenizerSpec& spec) {
+  const std::vector<std::string> spelled = spell_tokens(spec);
+  std::string text = "#version: 0.2\n";
+  for (const MergePair& pair : spec.merges) append_line(text, spelled[pair.left], spelled[pair.right]);
+  return text;
+}
+
+std::string format_tokenizer_config(const TokenizerSpec& spec) {
+  ordered_json config = {{"tokenizer_class", "PreTrainedTokenizerFast"},
+                         {"add_prefix_space", spec.add_prefix_space},
+                         {"clean_up_tokenization_spaces", false}};
+  if (!spec.end_of_text.empty()) {
+    for (const char* role : {"bos_token", "eos_token"}) config[role] = spec.end_of_text;
+  }
+  return config.dump(1) + "\n";
+}
+
+}  // namespace warpwright::text

@@ -1,0 +1,287 @@
+#!/usr/bin/env python3
+"""Compares the tokenizer with Hugging Face tokenizers 0.23.3, id for id, and lists where tiktoken differs.
+
+    python3 src/text/tools/conformance.py --pipe build/release/src/text/text_pipe \\
+        --gpt2 DIR [--text FILE] [--strings 100000] [--seed 1]
+
+Needs `tokenizers` 0.23.3 (and `tiktoken` for --tiktoken); DIR holds GPT-2's vocab.json and merges.txt. Checks:
+classes    every code point against the regular expressions inside Hugging Face tokenizers
+strings    random strings of every kind below, with GPT-2's vocabulary
+options    add_prefix_space, use_regex, ignore_merges, added tokens with every flag, merges in both spellings
+text       a whole file, and tokenizers trained on it at several sizes, file for file
+"""
+
+import argparse
+import json
+import pathlib
+import random
+import struct
+import subprocess
+import sys
+import tempfile
+
+import tokenizers
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+
+PINNED = "0.23.3"
+
+
+class Pipe:
+    """text_pipe encode, kept open."""
+
+    def __init__(self, program, directory, special=False):
+        command = [program, "encode", str(directory)] + (["special"] if special else [])
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+
+    def encode(self, texts):
+        """Ids of each text; in batches, so that neither pipe fills up while the other side waits."""
+        ids = []
+        for text in texts:
+            data = text if isinstance(text, bytes) else text.encode("utf-8")
+            self.process.stdin.write(struct.pack("<I", len(data)) + data)
+            self.process.stdin.flush()
+            head = self.process.stdout.read(4)
+            if len(head) < 4:
+                sys.exit(f"text_pipe died on {text!r}")
+            count = struct.unpack("<I", head)[0]
+            ids.append(list(struct.unpack(f"<{count}I", self.process.stdout.read(4 * count))))
+        return ids
+
+    def close(self):
+        self.process.stdin.close()
+        if self.process.wait() != 0:
+            sys.exit("text_pipe failed")
+
+
+def assigned(rng):
+    """A code point of the Basic Multilingual Plane's crowded parts or anywhere, never a surrogate."""
+    limit = rng.choice([0x80, 0x250, 0x600, 0x3000, 0xD800, 0x10000, 0x1F000, 0x20000, 0x110000])
+    while True:
+        code = rng.randrange(limit)
+        if not 0xD800 <= code < 0xE000:
+            return chr(code)
+
+
+SPACES = " \t\n\r\v\f\u0085\u00a0\u1680\u2000\u2003\u2009\u200a\u2028\u2029\u202f\u205f\u3000"
+NOT_SPACES = "\u180e\u200b\u200c\u200d\u2060\ufeff\u001c\u001d\u001e\u001f"
+MARKS = "\u0300\u0301\u0308\u0345\u0902\u093f\u0bcd\u20dd\u20e3\ufe0f\ufe0e\U000e0100"
+EMOJI = ["👍", "👍🏽", "👨‍👩‍👧‍👦", "🏳️‍🌈", "🇩🇪", "❤️", "🧑🏿‍🚀", "1️⃣", "🫱🏻‍🫲🏿", "☎", "™"]
+CONTRACTIONS = ["'s", "'t", "'re", "'ve", "'m", "'ll", "'d", "'S", "'RE", "'l", "'r", "'v", "’s", "''s", "'", "' s"]
+WORDS = "the of and In beginning God created heaven earth naïve Übermut Привет мир 你好 世界 こんにちは مرحبا नमस्ते ไทย".split()
+NUMBERS = ["0", "7", "42", "1234567890", "३४", "Ⅷ", "½", "²", "๑๒", "𝟘𝟙", "①", "〇", "1,000.5", "3.14e-10"]
+PUNCTUATION = list("!\"#$%&()*+,-./:;<=>?@[\\]^_`{|}~¡§«»…—“”€£©") + ["...", "----", "====", "<|endoftext|>", "->"]
+CONTROLS = [chr(c) for c in list(range(32)) + list(range(0x7F, 0xA0))]
+UNASSIGNED = ["\u0378", "\u0ff0", "\U0001fffe", "\U000e0fff", "\uffff", "\ufdd0", "\U0010ffff", "\ue000", "\U000323b0"]
+
+
+def random_string(rng):
+    kinds = [
+        lambda: assigned(rng),
+        lambda: rng.choice(SPACES) * rng.choice([1, 1, 1, 2, 3, 17, 64]),
+        lambda: " " * rng.randrange(1, 300),
+        lambda: rng.choice(["\n", "\r\n", "\r", "\n\n", "\n \n", "\u2028"]) * rng.randrange(1, 5),
+        lambda: "".join(rng.choice(SPACES) for _ in range(rng.randrange(1, 9))),
+        lambda: rng.choice(NOT_SPACES),
+        lambda: rng.choice(MARKS),
+        lambda: rng.choice(EMOJI),
+        lambda: rng.choice(CONTRACTIONS),
+        lambda: rng.choice(WORDS),
+        lambda: " " + rng.choice(WORDS),
+        lambda: rng.choice(NUMBERS),
+        lambda: rng.choice("0123456789") * rng.randrange(1, 40),
+        lambda: rng.choice(PUNCTUATION),
+        lambda: rng.choice(CONTROLS),
+        lambda: rng.choice(UNASSIGNED),
+        lambda: rng.choice("abcxyzABC") * rng.choice([1, 2, 5, 60, 200]),
+        lambda: "".join(chr(rng.randrange(0x20, 0x7F)) for _ in range(rng.randrange(1, 30))),
+    ]
+    # Half of the strings mix few kinds, so that each meets the others at every boundary.
+    chosen = rng.sample(kinds, rng.choice([1, 2, 3, len(kinds)]))
+    return "".join(rng.choice(chosen)() for _ in range(rng.randrange(0, 24)))
+
+
+def byte_level(model, add_prefix_space=False, use_regex=True):
+    tokenizer = Tokenizer(model)
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=add_prefix_space, use_regex=use_regex)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.post_processor = processors.ByteLevel(trim_offsets=False)
+    return tokenizer
+
+
+def gpt2_oracle(directory, **options):
+    files = [str(pathlib.Path(directory) / name) for name in ("vocab.json", "merges.txt")]
+    tokenizer = byte_level(models.BPE.from_file(*files), **options)
+    tokenizer.add_special_tokens([AddedToken("<|endoftext|>", special=True, normalized=False)])
+    return tokenizer
+
+
+def compare(name, oracle, pipe, texts, special=False):
+    oracle.encode_special_tokens = not special
+    ours = pipe.encode(texts)
+    theirs = [e.ids for e in oracle.encode_batch(texts, add_special_tokens=False)]
+    wrong = [(t, a, b) for t, a, b in zip(texts, ours, theirs) if a != b]
+    for text, a, b in wrong[:5]:
+        print(f"  {text!r}\n    ours   {a}\n    theirs {b}")
+    print(f"{name}: {len(texts)} texts, {sum(map(len, ours))} ids, {len(wrong)} differ")
+    return not wrong
+
+
+def check_classes(program):
+    ours = subprocess.run([program, "classes"], stdout=subprocess.PIPE, check=True).stdout
+    split = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    words = Tokenizer(models.BPE(vocab={"a": 0}, merges=[]))
+    words.add_tokens([AddedToken("QQ", single_word=True)])
+    wrong = 0
+    for code in range(0x110000):
+        if 0xD800 <= code < 0xE000:
+            continue
+        char = chr(code)
+        joins = [len(split.pre_tokenize_str(before + char)) == 1 for before in ("a", "1", "\t")]
+        is_word = 1 not in words.encode(char + "QQ").ids
+        theirs = joins[0] | joins[1] << 1 | joins[2] << 2 | is_word << 3
+        if theirs != ours[code]:
+            wrong += 1
+            print(f"  U+{code:04X}: ours {ours[code]:04b}, theirs {theirs:04b}")
+    print(f"classes: {0x110000 - 0x800} code points, {wrong} differ")
+    return wrong == 0
+
+
+def check_options(program, directory, strings, rng):
+    added = [
+        AddedToken("<|pad|>", special=True, normalized=False),
+        AddedToken("<|left|>", special=True, lstrip=True, normalized=False),
+        AddedToken("<|right|>", special=True, rstrip=True, normalized=False),
+        AddedToken("<|both|>", special=False, lstrip=True, rstrip=True, normalized=True),
+        AddedToken("<|both|>more", special=False, normalized=True),
+        AddedToken("ing", special=False, single_word=True, normalized=False),
+        AddedToken("    ", special=False, normalized=False),
+        AddedToken("  ", special=False, rstrip=True, normalized=True),
+        AddedToken("über", special=False, single_word=True, normalized=True),
+        AddedToken("\u00a0x", special=False, normalized=True),
+        AddedToken("ooo", special=False, normalized=False),
+        AddedToken("<|end", special=False, normalized=False),
+    ]
+    contents = [t.content for t in added] + ["<|endoftext|>"]
+    mixed = []
+    for text in strings:
+        parts = [text[i : i + 7] for i in range(0, len(text), 7)] + [""]
+        mixed.append("".join(p + rng.choice(contents + ["", " ", "\n ", "a", "_"]) for p in parts))
+    fine = True
+    with tempfile.TemporaryDirectory() as folder:
+        for prefix, regex, ignore, legacy in [(0, 1, 0, 0), (1, 1, 0, 1), (0, 0, 0, 0), (1, 0, 1, 0), (0, 1, 1, 1)]:
+            oracle = gpt2_oracle(directory, add_prefix_space=bool(prefix), use_regex=bool(regex))
+            oracle.add_tokens(added)
+            document = json.loads(oracle.to_str())
+            document["model"]["ignore_merges"] = bool(ignore)
+            if legacy:
+                document["model"]["merges"] = [" ".join(pair) for pair in document["model"]["merges"]]
+            path = pathlib.Path(folder) / "tokenizer.json"
+            path.write_text(json.dumps(document), encoding="utf-8")
+            oracle = Tokenizer.from_file(str(path))
+            for special in (False, True):
+                pipe = Pipe(program, folder, special)
+                name = f"options prefix={prefix} regex={regex} ignore_merges={ignore} special={int(special)}"
+                fine &= compare(name, oracle, pipe, mixed, special)
+                pipe.close()
+    return fine
+
+
+def check_training(program, path, sizes):
+    text = pathlib.Path(path).read_text(encoding="utf-8")
+    fine = True
+    for size in sizes:
+        oracle = byte_level(models.BPE())
+        trainer = trainers.BpeTrainer(
+            vocab_size=size,
+            special_tokens=["<|endoftext|>"],
+            initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+            show_progress=False,
+        )
+        oracle.train_from_iterator([text], trainer)
+        with tempfile.TemporaryDirectory() as folder:
+            subprocess.run([program, "train", str(size), folder, str(path)], check=True)
+            ours = json.loads((pathlib.Path(folder) / "tokenizer.json").read_text(encoding="utf-8"))["model"]
+            reloaded = Tokenizer.from_file(str(pathlib.Path(folder) / "tokenizer.json"))
+        theirs = json.loads(oracle.to_str())["model"]
+        same = ours["vocab"] == theirs["vocab"] and ours["merges"] == theirs["merges"]
+        same &= reloaded.encode(text[:100000]).ids == oracle.encode(text[:100000]).ids
+        print(f"training to {size}: {len(ours['merges'])} merges, {'identical' if same else 'DIFFERENT'}")
+        fine &= same
+    return fine
+
+
+def list_tiktoken_differences(oracle, strings):
+    import tiktoken
+
+    encoding = tiktoken.Encoding(
+        "gpt2",
+        pat_str=r"'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+",
+        mergeable_ranks=mergeable_ranks(oracle),
+        special_tokens={"<|endoftext|>": 50256},
+    )
+    oracle.encode_special_tokens = True
+    differing = {}
+    for code in range(0x110000):
+        if 0xD800 <= code < 0xE000:
+            continue
+        for text in ("a" + chr(code), "1" + chr(code), "\t" + chr(code) + "b", "!" + chr(code)):
+            if encoding.encode_ordinary(text) != oracle.encode(text).ids:
+                differing.setdefault(code, []).append(text)
+    strings_differing = [
+        t for t in strings if encoding.encode_ordinary(t) != oracle.encode(t).ids and not any(ord(c) in differing for c in t)
+    ]
+    print(f"tiktoken {tiktoken.__version__}: {len(differing)} code points are cut differently")
+    ranges = []
+    for code in sorted(differing):
+        if ranges and ranges[-1][1] == code - 1:
+            ranges[-1][1] = code
+        else:
+            ranges.append([code, code])
+    print("  " + " ".join(f"{a:04X}-{b:04X}" if a != b else f"{a:04X}" for a, b in ranges))
+    print(f"  {len(strings_differing)} of {len(strings)} strings differ without any of those")
+    for text in strings_differing[:10]:
+        print(f"  {text!r}: tiktoken {encoding.encode_ordinary(text)}, HF {oracle.encode(text).ids}")
+
+
+def mergeable_ranks(oracle):
+    printable = list(range(0x21, 0x7F)) + list(range(0xA1, 0xAD)) + list(range(0xAE, 0x100))
+    byte_of = {chr(b): b for b in printable}
+    byte_of.update({chr(0x100 + i): b for i, b in enumerate(b for b in range(256) if b not in printable)})
+    vocab = oracle.get_vocab()
+    del vocab["<|endoftext|>"]
+    return {bytes(byte_of[c] for c in token): rank for token, rank in vocab.items()}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--pipe", required=True)
+    parser.add_argument("--gpt2", required=True)
+    parser.add_argument("--text")
+    parser.add_argument("--strings", type=int, default=100000)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--tiktoken", action="store_true", help="list where tiktoken differs instead")
+    args = parser.parse_args()
+    if tokenizers.__version__ != PINNED:
+        sys.exit(f"tokenizers {tokenizers.__version__} is installed; the comparison is pinned to {PINNED}")
+    rng = random.Random(args.seed)
+    strings = [random_string(rng) for _ in range(args.strings)]
+    oracle = gpt2_oracle(args.gpt2)
+    if args.tiktoken:
+        list_tiktoken_differences(oracle, strings)
+        return 0
+
+    fine = check_classes(args.pipe)
+    pipe = Pipe(args.pipe, args.gpt2)
+    fine &= compare("strings", oracle, pipe, strings)
+    if args.text:
+        fine &= compare("text", oracle, pipe, [pathlib.Path(args.text).read_text(encoding="utf-8")])
+    pipe.close()
+    fine &= check_options(args.pipe, args.gpt2, strings[: args.strings // 10], rng)
+    if args.text:
+        fine &= check_training(args.pipe, args.text, [257, 300, 1000, 4096, 32000])
+    print("all identical" if fine else "DIFFERENCES FOUND")
+    return 0 if fine else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,100 @@
+#include "text/train.hpp"
+
+#include <gtest/gtest.h>
+#include <omp.h>
+
+#include "core/error.hpp"
+#include "text/golden.hpp"
+
+namespace warpwright::text {
+namespace {
+
+TrainOptions options_of(std::size_t vocab_size) {
+  TrainOptions options;
+  options.vocab_size = vocab_size;
+  return options;
+}
+
+Tokenizer train_on(std::string_view text, const TrainOptions& options) {
+  return train_tokenizer(std::span<const std::string_view>(&text, 1), options);
+}
+
+TEST(Train, GivesTheTokenizerThatHuggingFacesTrainerGives) {
+  const Tokenizer golden = Tokenizer::load(golden_folder());
+  TrainOptions options = options_of(golden.vocab_size());
+  options.special_tokens = {"<|endoftext|>", "<|pad|>"};
+  const std::filesystem::path file = golden_folder() / "text.txt";
+  const Tokenizer trained = train_tokenizer(std::span<const std::filesystem::path>(&file, 1), options);
+  EXPECT_EQ(trained.spec().tokens, golden.spec().tokens);
+  EXPECT_EQ(trained.spec().merges, golden.spec().merges);
+  EXPECT_EQ(trained.spec().added, golden.spec().added);
+  EXPECT_EQ(trained.eos_id(), golden.eos_id());
+}
+
+TEST(Train, DoesNotDependOnThreadsOrOnHowDocumentsAreOrdered) {
+  const std::string text = read_file(golden_folder() / "text.txt", 1 << 20);
+  std::string large;
+  for (int i = 0; i < 400; ++i) large += text;  // enough for several parts
+  const int threads = omp_get_max_threads();
+  omp_set_num_threads(1);
+  const Tokenizer one = train_on(large, options_of(400));
+  omp_set_num_threads(5);
+  const Tokenizer five = train_on(large, options_of(400));
+  omp_set_num_threads(threads);
+  EXPECT_EQ(one.spec().merges, five.spec().merges);
+  EXPECT_EQ(one.spec().tokens, five.spec().tokens);
+}
+
+TEST(Train, TiesGoToTheSmallerIds) {
+  // "zy" and "ba" occur twice each; 'b' sorts before 'z'.
+  const Tokenizer tokenizer = train_on("zy zy ba ba", options_of(258));
+  EXPECT_EQ(tokenizer.bytes_of(257), "ba");
+}
+
+TEST(Train, StopsWhereNoPairIsLeft) {
+  const Tokenizer tokenizer = train_on("ab ab c", options_of(1000));
+  EXPECT_EQ(tokenizer.vocab_size(), 257u + 3);  // "ab", " ab" and " c"
+  EXPECT_EQ(train_on("a", options_of(1000)).vocab_size(), 257u);
+}
+
+TEST(Train, SpecialTokensInTheTextAreText) {
+  const Tokenizer tokenizer = train_on("<|endoftext|><|endoftext|>", options_of(300));
+  EXPECT_TRUE(tokenizer.id_of("endoftext"));
+  EXPECT_EQ(tokenizer.encode("<|endoftext|>").size(), 3u);
+}
+
+TEST(Train, ReportsProgressToTheEnd) {
+  std::size_t counted = 0, merged = 0;
+  TrainOptions options = options_of(600);
+  options.progress = [&](const TrainProgress& progress) {
+    EXPECT_LE(progress.done, progress.total);
+    (progress.phase == TrainProgress::Phase::counting ? counted : merged) = progress.done;
+  };
+  const std::string text = read_file(golden_folder() / "text.txt", 1 << 20);
+  train_on(text, options);
+  EXPECT_EQ(counted, text.size());
+  EXPECT_EQ(merged, 600u);
+}
+
+TEST(Train, AnErrorInTheProgressCallbackComesOut) {
+  TrainOptions options = options_of(300);
+  options.progress = [](const TrainProgress&) { throw Error("stop", "test", "none"); };
+  EXPECT_THROW(train_on("some text", options), Error);
+}
+
+TEST(Train, RefusesImpossibleOptions) {
+  EXPECT_THROW(train_on("text", options_of(256)), UsageError);
+  EXPECT_THROW(train_on("text", options_of(std::size_t{1} << 40)), UsageError);
+  EXPECT_THROW(train_on("", options_of(300)), Error);
+  EXPECT_THROW(train_tokenizer(std::span<const std::string_view>(), options_of(300)), Error);
+  TrainOptions options = options_of(300);
+  for (const char* bad : {"", "a", "word", " word", "!!", "'s", "\n\n"}) {
+    options.special_tokens = {bad};
+    EXPECT_THROW(train_on("text", options), UsageError) << bad;
+  }
+  options.special_tokens = {"<s>", "<s>"};
+  EXPECT_THROW(train_on("text", options), UsageError);
+}
+
+}  // namespace
+}  // namespace warpwright::text
