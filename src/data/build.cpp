@@ -141,7 +141,6 @@ Manifest Builder::build(const Inventory& inventory) {
   val_.finish();
   manifest_.vocabulary_size = options_.vocabulary_size;
   manifest_.end_of_text = options_.end_of_text;
-  manifest_.tokenizer_sha256 = options_.tokenizer_sha256;
   for (const Split split : {Split::train, Split::val}) {
     record(split).tokens = writer(split).tokens();
     record(split).shards = writer(split).shards();

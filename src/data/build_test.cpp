@@ -34,7 +34,6 @@ class BuildTest : public TestFolder {
     result.val_fraction = val_fraction;
     result.vocabulary_size = kVocabulary;
     result.end_of_text = kEndOfText;
-    result.tokenizer_sha256 = "abc";
     return result;
   }
   std::string error_for(const BuildOptions& options) const {
@@ -84,7 +83,6 @@ TEST_F(BuildTest, TheManifestSurvivesTheRoundTrip) {
   ASSERT_TRUE(read);
   EXPECT_EQ(read->vocabulary_size, kVocabulary);
   EXPECT_EQ(read->end_of_text, kEndOfText);
-  EXPECT_EQ(read->tokenizer_sha256, "abc");
   for (const Split split : {Split::train, Split::val}) {
     EXPECT_EQ(read->split(split).tokens, made.split(split).tokens);
     EXPECT_EQ(read->split(split).documents, made.split(split).documents);
@@ -249,7 +247,7 @@ TEST_F(BuildTest, InputsMayPassTwoGigabytes) {
 TEST_F(BuildTest, HostileManifestsAreRefused) {
   const std::string good =
       R"({"format": "warpwright-data", "version": 1, "vocabulary_size": 257, "end_of_text": 256,
-          "tokenizer_sha256": "", "splits": {"train": {"tokens": 1, "documents": 1, "bytes": 1, "shards": ["a.bin"]},
+          "splits": {"train": {"tokens": 1, "documents": 1, "bytes": 1, "shards": ["a.bin"]},
           "val": {"tokens": 0, "documents": 0, "bytes": 0, "shards": []}}})";
   const auto error_with = [&](const std::string& from, const std::string& to) {
     std::string text = good;

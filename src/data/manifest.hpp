@@ -1,7 +1,7 @@
-// data.json beside the shards: what they were made from, and with which tokenizer.
+// data.json beside the shards: what they were made from. The tokenizer stands beside it.
 //
 //   {"format": "warpwright-data", "version": 1, "vocabulary_size": 50257, "end_of_text": 50256,
-//    "tokenizer_sha256": "…", "splits": {"train": {"tokens": 9, "documents": 1, "bytes": 30, "shards":
+//    "splits": {"train": {"tokens": 9, "documents": 1, "bytes": 30, "shards":
 //    ["…"]}, "val": …}}
 //
 // Folders that llm.c's scripts made have none; their shards are the files whose names hold "train" or "val".
@@ -31,7 +31,6 @@ struct SplitManifest {
 struct Manifest {
   std::int64_t vocabulary_size = 0;
   std::int32_t end_of_text = 0;
-  std::string tokenizer_sha256;
   SplitManifest train, val;
 
   const SplitManifest& split(Split which) const { return which == Split::train ? train : val; }
