@@ -1,10 +1,13 @@
-// Softmax cross entropy over the vocabulary, forward and backward in one pass over the logits.
-//   losses[n] = log Σ_{v<V} exp(logits[n, v]) − logits[n, target]
-//   with gradient: logits[n, v] := weight[n] · (softmax(logits[n])_v − [v = target]) for v < V, and exactly 0
-//   for the padding columns V ≤ v < Vp, which never take part in the softmax weight[n] is 1/N where no
-//   weights are given. A target of −1 marks a row to leave out: loss 0, gradient 0.
+// Softmax cross entropy over the vocabulary, forward and backward in one operation.
+//   losses[n] = log Σ_{v<V} exp(logits[n, v]) − logits[n, targets[n]]
+//   with gradient: logits[n, v] := weights[n] · (softmax(logits[n])_v − [v = targets[n]]) for v < V, and
+//   exactly 0 for the padding columns V ≤ v < Vp, which never take part in the softmax
+// weights[n] is 1/N where no weights are given. A target of −1 marks a row to leave out: loss 0, gradient 0,
+// whatever its logits; its probabilities, where asked for, are those of any row.
+// Source: J. S. Bridle, "Probabilistic Interpretation of Feedforward Classification Network Outputs", 1990.
 //
-// losses are unweighted, in nats. Targets are the caller's to check: −1 ≤ targets[n] < V.
+// Losses are unweighted, in nats. A NaN or +inf among a row's V logits makes its loss NaN; −inf is a logit of
+// probability 0. Targets are the caller's to check: −1 ≤ targets[n] < V. Softmax in fp32 (fp64 for fp64).
 #pragma once
 
 #include "ops/op.hpp"
@@ -14,8 +17,8 @@ namespace warpwright::ops {
 struct Classifier {
   Tensor logits;         // (N, Vp); with gradient replaced by dlogits, else read only
   Tensor targets;        // (N) int32
-  Tensor weights;        // (N) fp32, optional
-  Tensor losses;         // (N) fp32
+  Tensor weights;        // (N) fp32 (fp64 for fp64 logits), optional
+  Tensor losses;         // (N) fp32 (fp64 for fp64 logits)
   Tensor probabilities;  // (N, V) of the logits' dtype, optional
   std::int64_t V = 0;    // real vocabulary, ≤ Vp
   bool gradient = true;

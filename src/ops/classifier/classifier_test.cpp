@@ -1,0 +1,140 @@
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include "ops/classifier/cases.hpp"
+
+namespace warpwright::ops {
+namespace {
+
+using namespace testing;  // the operations' fixture, not GoogleTest's
+
+using Case = classifier_kernels::Case;
+using Options = classifier_kernels::Options;
+
+class Variants : public ::testing::TestWithParam<std::string> {
+ protected:
+  // Runs the variant under test; returns its reason where it refuses, else "".
+  std::string run(const Classifier& args, int threads = 1) {
+    const auto& variant = find_variant(classifier_op(), GetParam());
+    std::string reason = variant.refuse(classifier_op().problem(args), cpu_device_info());
+    if (reason.empty()) run_variant(classifier_op(), variant, args, threads);
+    return reason;
+  }
+};
+
+TEST_P(Variants, MatchTheReference) {
+  for (const auto& c : classifier_kernels::test_cases()) {
+    for (const DType dtype : {DType::f32, DType::bf16}) {
+      for (const Options& options : {Options{true, false, false}, Options{true, true, true},
+                                     Options{false, true, false}, Options{false, false, true}}) {
+        Fixture fixture(static_cast<std::uint64_t>(c.N * 10007 + c.V));
+        const auto args = classifier_kernels::make(c, dtype, options, fixture);
+        const auto reduction = [&](std::string_view) { return static_cast<double>(c.V); };
+        const auto reason = check_variant(classifier_op(), GetParam(), fixture, args, reduction);
+        if (!reason.empty()) GTEST_SKIP() << reason;
+      }
+    }
+  }
+}
+
+TEST_P(Variants, PaddingGradientIsExactlyZeroAndIgnoredRowsAreToo) {
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    Fixture fixture(1);
+    const auto args = classifier_kernels::make({9, 37, 64}, dtype, {}, fixture);
+    for (std::int64_t v = 0; v < 64; ++v) {  // an ignored row may hold anything
+      static_cast<std::uint16_t*>(
+          args.logits.data)[3 * 64 * static_cast<std::int64_t>(size_of(dtype)) / 2 + v] = 0x7fff;
+    }
+    if (const auto reason = run(args); !reason.empty()) GTEST_SKIP() << reason;
+    const auto gradient = elements_of(args.logits);
+    for (std::size_t i = 0; i < gradient.size(); ++i) {
+      const std::size_t row = i / 64, v = i % 64;
+      if (v >= 37 || row == 3 || row == 8) {
+        EXPECT_EQ(gradient[i], 0.0) << row << " " << v;
+      } else {
+        EXPECT_NE(gradient[i], 0.0) << row << " " << v;
+      }
+    }
+    EXPECT_EQ(args.losses.as<float>()[3], 0.0f);
+  }
+}
+
+TEST_P(Variants, WithoutGradientLogitsStayAsTheyAre) {
+  Fixture fixture(2);
+  const auto args = classifier_kernels::make({6, 100, 128}, DType::bf16, {false, false, true}, fixture);
+  std::vector<std::byte> before(args.logits.bytes());
+  std::memcpy(before.data(), args.logits.data, before.size());
+  if (const auto reason = run(args, 2); !reason.empty()) GTEST_SKIP() << reason;
+  EXPECT_EQ(std::memcmp(before.data(), args.logits.data, before.size()), 0);
+}
+
+TEST_P(Variants, NaNAndInfinityReachTheLossOfTheirRowAlone) {
+  for (const float bad : {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
+    for (const std::int64_t column :
+         {0, 5, 127, 128, 290, 299}) {  // in a block of vectors, after it, in the tail
+      Fixture fixture(3);
+      const auto args = classifier_kernels::make({3, 300, 304}, DType::f32, {}, fixture);
+      args.logits.as<float>()[304 + column] = bad;
+      if (const auto reason = run(args); !reason.empty()) GTEST_SKIP() << reason;
+      for (int n = 0; n < 3; ++n) EXPECT_EQ(std::isnan(args.losses.as<float>()[n]), n == 1) << column;
+    }
+  }
+}
+
+TEST_P(Variants, MinusInfinityIsProbabilityZero) {
+  Fixture fixture(4);
+  const auto args = classifier_kernels::make({2, 300, 300}, DType::f32, {true, false, true}, fixture);
+  for (int v = 0; v < 299; ++v) args.logits.as<float>()[v] = -std::numeric_limits<float>::infinity();
+  args.targets.as<std::int32_t>()[0] = 299;
+  if (const auto reason = run(args); !reason.empty()) GTEST_SKIP() << reason;
+  EXPECT_EQ(args.losses.as<float>()[0], 0.0f);
+  for (int v = 0; v < 300; ++v) {
+    EXPECT_EQ(args.probabilities.as<float>()[v], v == 299 ? 1.0f : 0.0f);
+    EXPECT_EQ(args.logits.as<float>()[v], 0.0f);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Classifier, Variants, ::testing::ValuesIn(variant_names(classifier_op())),
+                         test_name);
+
+TEST(ClassifierReference, GradientIsTheDerivativeOfTheWeightedLosses) {
+  Fixture fixture(5);
+  const auto args = classifier_kernels::make({5, 11, 16, 1}, DType::f64, {true, true, false}, fixture);
+  auto forward = args;
+  forward.gradient = false;
+  const Tensor kept = fixture.random(DType::f64, {5, 16});
+  std::memcpy(kept.data, args.logits.data, kept.bytes());
+  forward.logits = kept;
+  const auto& reference = find_variant(classifier_op(), kReference);
+  const auto loss = [&] {
+    run_variant(classifier_op(), reference, forward, 1);
+    double total = 0;
+    for (int n = 0; n < 5; ++n) total += args.losses.as<double>()[n] * args.weights.as<double>()[n];
+    return total;
+  };
+  run_variant(classifier_op(), reference, args, 1);
+  check_gradient(loss, kept, args.logits, "dlogits");
+}
+
+TEST(Classifier, RefusesArgumentsThatDoNotFit) {
+  Fixture fixture(6);
+  Context context{ContextOptions{}};
+  const auto args = classifier_kernels::make({3, 40, 48}, DType::bf16, {true, true, true}, fixture);
+  for (const std::int64_t V : {0, -1, 49, 41}) {
+    auto wrong = args;
+    wrong.V = V;
+    EXPECT_THROW(classifier(context, wrong), Error) << V;
+  }
+  auto wrong = args;
+  wrong.losses = fixture.output(DType::bf16, {3});
+  EXPECT_THROW(classifier(context, wrong), Error);
+  wrong = args;
+  wrong.targets = fixture.integers({0, 1});
+  EXPECT_THROW(classifier(context, wrong), Error);
+}
+
+}  // namespace
+}  // namespace warpwright::ops
