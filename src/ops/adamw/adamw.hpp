@@ -1,12 +1,13 @@
 // AdamW over all parameters at once.
-//   g = scale · grad,  m = β1·m + (1 − β1)·g,  v = β2·v + (1 − β2)·g²,
+//   g = scale · gradient,  m += (1 − β1)·(g − m),  v += (1 − β2)·(g² − v),
 //   w −= lr · ((m / c1) / (√(v / c2) + eps) + weight_decay · w)      c1 = 1 − β1^step, c2 = 1 − β2^step
 // Source: I. Loshchilov, F. Hutter, "Decoupled Weight Decay Regularization", arXiv:1711.05101.
 //
 // What changes between steps (lr, c1, c2, scale) stands in a tensor on the device, so that a captured step is
 // replayed as it is. A scale that is not finite (ops/global_norm writes NaN for gradients that are not)
-// changes nothing. Where a parameter is not fp32 (fp64 beside fp64) it has a master copy in fp32, which is
-// updated; the parameter becomes the rounded master.
+// changes nothing. Parameters are of one dtype. Where that is bf16 or fp16 each has a master copy in fp32,
+// which is updated; the parameter becomes the rounded master. fp64 parameters have everything beside them in
+// fp64. Variants in fp32 may flush subnormal numbers (below 1.2e-38) to 0.
 #pragma once
 
 #include <vector>
@@ -17,21 +18,22 @@ namespace warpwright::ops {
 
 struct AdamWTensor {
   Tensor parameter;  // any shape
-  Tensor master;     // fp32, present exactly where the parameter is bf16 or fp16
+  Tensor master;     // fp32; absent for fp32 parameters, optional (fp64) for fp64 ones
   Tensor gradient;   // fp32
-  Tensor m, v;       // fp32
-  float weight_decay = 0;
+  Tensor m, v;       // fp32; v ≥ 0
+  double weight_decay = 0;
 };
 
+// β and eps are fp64: the fp32 nearest to 0.999 is 1.3e-5 off in 1 − β2.
 struct AdamW {
   std::vector<AdamWTensor> tensors;
   Tensor schedule;  // (4) fp32: lr, c1, c2, scale
-  float beta1 = 0.9f, beta2 = 0.999f, eps = 1e-8f;
+  double beta1 = 0.9, beta2 = 0.999, eps = 1e-8;
 
   template <class F>
   void visit(F&& f) {
     for (AdamWTensor& t : tensors) {
-      f("parameter", t.parameter, t.master ? Access::write : Access::update);
+      f("parameter", t.parameter, Access::update);
       f("master", t.master, Access::update);
       f("gradient", t.gradient, Access::read);
       f("m", t.m, Access::update);

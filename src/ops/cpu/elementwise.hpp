@@ -22,5 +22,41 @@ void for_each_vector_parallel(std::int64_t count, int threads, const F& f) {
   }
 }
 
+// Several tensors as one row of blocks, none of which spans two; elements(i) is the size of tensor i.
+template <class Elements>
+std::int64_t count_blocks(std::int64_t tensors, const Elements& elements) {
+  std::int64_t blocks = 0;
+  for (std::int64_t i = 0; i < tensors; ++i) {
+    blocks += (elements(i) + kElementwiseBlock - 1) / kElementwiseBlock;
+  }
+  return blocks;
+}
+
+// Calls f(tensor, block, begin, end) for blocks [first, last) of that row: elements [begin, end) of a tensor.
+template <class Elements, class F>
+void for_each_block(std::int64_t tensors, const Elements& elements, std::int64_t first, std::int64_t last,
+                    const F& f) {
+  std::int64_t block = 0;
+  for (std::int64_t i = 0; i < tensors && block < last; ++i) {
+    const std::int64_t count = elements(i), start = block;
+    block += (count + kElementwiseBlock - 1) / kElementwiseBlock;
+    const std::int64_t to = block < last ? block : last;
+    for (std::int64_t b = start < first ? first : start; b < to; ++b) {
+      const std::int64_t begin = (b - start) * kElementwiseBlock;
+      f(i, b, begin, count - begin < kElementwiseBlock ? count : begin + kElementwiseBlock);
+    }
+  }
+}
+
+// The same for all blocks, an equal share of them on each thread.
+template <class Elements, class F>
+void for_each_block_parallel(std::int64_t tensors, const Elements& elements, int threads, const F& f) {
+  const std::int64_t blocks = count_blocks(tensors, elements);
+#pragma omp parallel for schedule(static) num_threads(threads)
+  for (int part = 0; part < threads; ++part) {
+    for_each_block(tensors, elements, part * blocks / threads, (part + 1) * blocks / threads, f);
+  }
+}
+
 }  // namespace
 }  // namespace warpwright::ops::simd

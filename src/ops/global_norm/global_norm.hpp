@@ -1,7 +1,8 @@
 // The norm of all gradients together, and the factor that clips them.
-//   norm = √(Σ over all tensors and elements of g²)
+//   norm = √(Σ over all tensors and elements of g²), 0 where there are none
 //   scale = NaN where norm is not finite, max_norm / norm where max_norm > 0 and norm > max_norm, else 1
-// Summed in fp64 over fixed blocks in a fixed order, so that the bits do not depend on the threads.
+// Squares are summed in fp64, where those of fp32 numbers neither overflow nor vanish, over fixed blocks in a
+// fixed order, so that the bits do not depend on the threads.
 // Source: R. Pascanu, T. Mikolov, Y. Bengio, "On the difficulty of training recurrent neural networks",
 // arXiv:1211.5063.
 #pragma once
@@ -13,10 +14,10 @@
 namespace warpwright::ops {
 
 struct GlobalNorm {
-  std::vector<Tensor> gradients;  // fp32, contiguous, any shapes
-  Tensor norm;                    // (1) fp32
-  Tensor scale;                   // (1) fp32, optional: a view of AdamW's schedule[3]
-  float max_norm = 0;             // 0: do not clip
+  std::vector<Tensor> gradients;  // fp32 (or all fp64), contiguous, any shapes
+  Tensor norm;                    // (1) of the gradients' dtype
+  Tensor scale;                   // (1), optional: a view of AdamW's schedule[3]
+  double max_norm = 0;            // 0: do not clip
 
   template <class F>
   void visit(F&& f) {

@@ -1,0 +1,58 @@
+// Sets of parameters, shared by AdamW's test and bench.
+#pragma once
+
+#include <cmath>
+#include <vector>
+
+#include "ops/adamw/adamw.hpp"
+#include "ops/element.hpp"
+#include "ops/testing/fixture.hpp"
+
+namespace warpwright::ops::adamw_kernels {
+
+struct Case {
+  std::vector<std::int64_t> sizes;  // of the tensors
+};
+
+// Every length of a vector's tail in one set, sizes around the blocks that threads share out, empty tensors,
+// fewer blocks than threads, and no tensors.
+inline std::vector<Case> test_cases() {
+  Case tails;
+  for (std::int64_t size = 0; size <= 70; ++size) tails.sizes.push_back(size);
+  return {tails, {{1}}, {{16383, 1, 16384, 0, 16385, 40000}}, {{100003, 7}}, {}};
+}
+
+// GPT-2 124M, its tensors of one layer joined.
+inline std::vector<Case> bench_cases() {
+  Case gpt2{{50304 * 768, 1024 * 768, 768, 768}};
+  for (int layer = 0; layer < 12; ++layer) {
+    for (const std::int64_t size :
+         {768, 768, 2304 * 768, 2304, 768 * 768, 768, 768, 768, 3072 * 768, 3072, 768 * 3072, 768}) {
+      gpt2.sizes.push_back(size);
+    }
+  }
+  return {{{768 * 768}}, gpt2};
+}
+
+// The state in the middle of a training: v ≥ 0, matrices of more than 64 elements decay.
+inline AdamW make(const Case& c, DType dtype, double scale, testing::Fixture& f) {
+  const DType accumulation = accumulation_dtype(dtype);
+  AdamW a;
+  for (const std::int64_t size : c.sizes) {
+    AdamWTensor t;
+    t.parameter = f.random(dtype, {size});
+    if (size_of(dtype) == 2) t.master = f.random(accumulation, {size});
+    t.gradient = f.random(accumulation, {size}, 0.1);
+    t.m = f.random(accumulation, {size}, 0.1);
+    t.v = f.random(accumulation, {size}, 0.1);
+    for (std::int64_t i = 0; i < size; ++i) store_element(t.v, i, std::abs(load_element(t.v, i)));
+    t.weight_decay = size > 64 ? 0.1 : 0;
+    a.tensors.push_back(t);
+  }
+  a.schedule = f.random(accumulation, {4});
+  const double schedule[4] = {1e-2, 1 - std::pow(0.9, 3), 1 - std::pow(0.999, 3), scale};
+  for (int i = 0; i < 4; ++i) store_element(a.schedule, i, schedule[i]);
+  return a;
+}
+
+}  // namespace warpwright::ops::adamw_kernels

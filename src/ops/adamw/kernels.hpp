@@ -1,0 +1,18 @@
+// The kernels that variants.cpp chooses from.
+#pragma once
+
+#include "ops/adamw/adamw.hpp"
+
+namespace warpwright::ops::adamw_kernels {
+
+void reference(const Context& context, const AdamW& args);
+
+namespace avx2 {
+void run(const Context& context, const AdamW& args);
+}
+
+namespace avx512 {
+void run(const Context& context, const AdamW& args);
+}
+
+}  // namespace warpwright::ops::adamw_kernels

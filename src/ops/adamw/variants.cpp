@@ -1,0 +1,60 @@
+#include <array>
+
+#include "ops/adamw/kernels.hpp"
+#include "ops/cpu/refuse.hpp"
+
+namespace warpwright::ops {
+namespace {
+
+constexpr std::string_view kName = "adamw";
+
+void require_fitting(const AdamWTensor& t, DType dtype) {
+  const DType accumulation = accumulation_dtype(dtype);
+  const Shape& shape = t.parameter.shape;
+  require_tensor(kName, "parameter", t.parameter, dtype, shape);
+  require_tensor(kName, "gradient", t.gradient, accumulation, shape);
+  require_tensor(kName, "m", t.m, accumulation, shape);
+  require_tensor(kName, "v", t.v, accumulation, shape);
+  require(!t.master || dtype != DType::f32, kName, "master stands beside an fp32 parameter");
+  const bool optional = dtype == DType::f32 || dtype == DType::f64;
+  if (t.master || !optional) require_tensor(kName, "master", t.master, accumulation, shape);
+}
+
+AdamWProblem problem_of(const AdamW& a) {
+  const DType dtype = a.tensors.empty() ? a.schedule.dtype : a.tensors[0].parameter.dtype;
+  AdamWProblem problem{0, static_cast<std::int64_t>(a.tensors.size()), dtype};
+  for (const AdamWTensor& t : a.tensors) {
+    require_fitting(t, dtype);
+    problem.elements += t.parameter.elements();
+  }
+  require_tensor(kName, "schedule", a.schedule, accumulation_dtype(dtype), {4});
+  return problem;
+}
+
+using Run = Variant<AdamWProblem, AdamW>;
+
+constexpr std::array kVariants{
+    Run{"cpu.avx512", refuse_avx512, adamw_kernels::avx512::run},
+    Run{"cpu.avx2", refuse_avx2, adamw_kernels::avx2::run},
+    Run{kReference, refuse_other_devices, adamw_kernels::reference},
+};
+
+}  // namespace
+
+std::string AdamWProblem::describe() const {
+  return fmt::format("elements={} tensors={} {}", elements, tensors, name_of(dtype));
+}
+double AdamWProblem::flops() const {
+  return 15.0 * static_cast<double>(elements);
+}
+double AdamWProblem::bytes() const {
+  const double state = 7.0 * static_cast<double>(size_of(accumulation_dtype(dtype)));
+  return static_cast<double>(elements) * (state + (size_of(dtype) == 2 ? 2.0 : 0.0));
+}
+
+const Op<AdamWProblem, AdamW>& adamw_op() {
+  static const Op<AdamWProblem, AdamW> op{kName, kVariants, problem_of};
+  return op;
+}
+
+}  // namespace warpwright::ops

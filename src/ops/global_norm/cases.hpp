@@ -1,0 +1,45 @@
+// Sets of gradients, shared by test and bench.
+#pragma once
+
+#include <vector>
+
+#include "ops/global_norm/global_norm.hpp"
+#include "ops/testing/fixture.hpp"
+
+namespace warpwright::ops::global_norm_kernels {
+
+struct Case {
+  std::vector<std::int64_t> sizes;  // of the tensors
+  double scale = 0.1;               // of the gradients
+  double max_norm = 1;
+};
+
+// Every length of a vector's tail, sizes around the blocks that threads share out, empty tensors, none, norms
+// below the limit, without one, and squares beyond the range of fp32 in both directions.
+inline std::vector<Case> test_cases() {
+  std::vector<Case> cases{{{}},
+                          {{0}},
+                          {{16383, 1, 16384, 0, 16385, 40000}},
+                          {{100003, 7}, 1e-6},
+                          {{100003, 7}, 0.1, 0},
+                          {{20000}, 1e30, 1e32},
+                          {{20000}, 1e-30}};
+  for (std::int64_t size = 1; size <= 150; ++size) cases.push_back({{size, 3}, 1});
+  return cases;
+}
+
+// GPT-2 124M in two tensors.
+inline std::vector<Case> bench_cases() {
+  return {{{768 * 768}}, {{50304 * 768, 85803264}}};
+}
+
+inline GlobalNorm make(const Case& c, DType dtype, testing::Fixture& f) {
+  GlobalNorm a;
+  for (const std::int64_t size : c.sizes) a.gradients.push_back(f.random(dtype, {size}, c.scale));
+  a.norm = f.output(dtype, {1});
+  a.scale = f.output(dtype, {1});
+  a.max_norm = c.max_norm;
+  return a;
+}
+
+}  // namespace warpwright::ops::global_norm_kernels

@@ -1,0 +1,49 @@
+// The norm of all gradients on a CPU; avx2.cpp and avx512.cpp compile this body for their registers.
+// Memory-bound: 4 bytes and 2 FLOP (in fp64) an element.
+#include "ops/cpu/elementwise.hpp"
+#include "ops/global_norm/kernels.hpp"
+
+namespace warpwright::ops::global_norm_kernels::WARPWRIGHT_ISA {
+namespace {
+
+using namespace simd;
+
+static_assert(kBlock == kElementwiseBlock, "the scratch holds a partial sum for each block");
+
+double sum_of_squares(const float* g, std::int64_t begin, std::int64_t end) {
+  constexpr int kSums = 8;  // so that the additions do not wait for each other
+  dvec sums[kSums];
+  for (dvec& s : sums) s = dvec{};
+  std::int64_t i = begin;
+  for (; i + kSums * kDoubles <= end; i += kSums * kDoubles) {
+    for (int s = 0; s < kSums; ++s) {
+      const dvec x = load_double(g + i + s * kDoubles);
+      sums[s] = fma(x, x, sums[s]);
+    }
+  }
+  double tail = 0;
+  for (; i < end; ++i) tail += static_cast<double>(g[i]) * static_cast<double>(g[i]);
+  const dvec low = (sums[0] + sums[1]) + (sums[2] + sums[3]);
+  const dvec high = (sums[4] + sums[5]) + (sums[6] + sums[7]);
+  return sum(low + high) + tail;
+}
+
+}  // namespace
+
+void run(const Context& context, const GlobalNorm& args) {
+  const auto tensors = static_cast<std::int64_t>(args.gradients.size());
+  const Tensor* gradients = args.gradients.data();
+  const auto elements = [=](std::int64_t i) { return gradients[i].elements(); };
+  auto* partials = static_cast<double*>(context.scratch());
+  for_each_block_parallel(tensors, elements, context.threads(),
+                          [=](std::int64_t i, std::int64_t block, std::int64_t begin, std::int64_t end) {
+                            const auto* g = static_cast<const float*>(gradients[i].data);
+                            partials[block] = sum_of_squares(g, begin, end);
+                          });
+  double total = 0;
+  const std::int64_t blocks = count_blocks(tensors, elements);
+  for (std::int64_t block = 0; block < blocks; ++block) total += partials[block];
+  finish(args, total);
+}
+
+}  // namespace warpwright::ops::global_norm_kernels::WARPWRIGHT_ISA
