@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "ops/adamw/cases.hpp"
+#include "ops/testing/check.hpp"
 
 namespace warpwright::ops {
 namespace {

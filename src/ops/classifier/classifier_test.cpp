@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "ops/classifier/cases.hpp"
+#include "ops/testing/check.hpp"
 
 namespace warpwright::ops {
 namespace {

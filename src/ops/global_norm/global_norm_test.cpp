@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "ops/global_norm/cases.hpp"
+#include "ops/testing/check.hpp"
 
 namespace warpwright::ops {
 namespace {
