@@ -258,17 +258,22 @@ void check_options(const BuildOptions& options) {
   }
 }
 
-// A folder may be replaced only if it holds what a build makes and nothing else.
+bool is_shard(const Manifest& manifest, const std::string& name) {
+  const auto lists = [&](const SplitManifest& split) {
+    return std::find(split.shards.begin(), split.shards.end(), name) != split.shards.end();
+  };
+  return lists(manifest.train) || lists(manifest.val);
+}
+
+// A folder may be replaced only if it holds what a build made and nothing else.
 Existing policy_for(const fs::path& out) {
   std::error_code error;
   const auto manifest = fs::is_directory(out, error) ? read_manifest(out) : std::nullopt;
   if (!manifest) return Existing::refuse;
   for (const fs::directory_entry& entry : fs::directory_iterator(out)) {
     const std::string name = entry.path().filename().string();
-    const auto lists = [&](const SplitManifest& split) {
-      return std::find(split.shards.begin(), split.shards.end(), name) != split.shards.end();
-    };
-    if (name != "data.json" && !lists(manifest->train) && !lists(manifest->val)) return Existing::refuse;
+    const bool ours = name == "data.json" || manifest->files.contains(name) || is_shard(*manifest, name);
+    if (!ours) return Existing::refuse;
   }
   return Existing::replace;
 }
@@ -280,15 +285,19 @@ Manifest build_shards(const BuildOptions& options, const EncodeFunction& encode,
   check_options(options);
   const Inventory inventory = take_inventory(options);
   AtomicFolder output(options.out, policy_for(options.out));
-  const Manifest manifest = Builder(options, encode, progress, output.folder()).build(inventory);
+  Manifest manifest = Builder(options, encode, progress, output.folder()).build(inventory);
   for (const Split split : {Split::train, Split::val}) {
     if (manifest.split(split).tokens == 0 && (split == Split::train || options.val_fraction > 0)) {
       throw Error(fmt::format("the {} split got no text", name_of(split)), options.out.string(),
                   "give more documents or another --val-fraction");
     }
   }
-  write_manifest(manifest, output.folder());
   if (options.before_commit) options.before_commit(output.folder());
+  for (const fs::directory_entry& entry : fs::directory_iterator(output.folder())) {
+    const std::string name = entry.path().filename().string();
+    if (!is_shard(manifest, name)) manifest.files[name] = checksum_of(entry.path());
+  }
+  write_manifest(manifest, output.folder());
   output.commit();
   return manifest;
 }

@@ -26,7 +26,7 @@ struct BuildOptions {
   std::int64_t tokens_per_shard = 100'000'000;
   std::int64_t vocabulary_size = 0;
   std::int32_t end_of_text = 0;
-  // Adds files of the caller's (the tokenizer) to the folder before it appears under its name.
+  // Puts further files (the tokenizer's) into the folder before it appears; data.json lists them.
   std::function<void(const std::filesystem::path& folder)> before_commit;
 };
 

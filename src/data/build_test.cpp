@@ -34,6 +34,7 @@ class BuildTest : public TestFolder {
     result.val_fraction = val_fraction;
     result.vocabulary_size = kVocabulary;
     result.end_of_text = kEndOfText;
+    result.before_commit = [](const fs::path& out) { write_file_atomically(out / "tokenizer.json", "{}"); };
     return result;
   }
   std::string error_for(const BuildOptions& options) const {
@@ -83,6 +84,9 @@ TEST_F(BuildTest, TheManifestSurvivesTheRoundTrip) {
   ASSERT_TRUE(read);
   EXPECT_EQ(read->vocabulary_size, kVocabulary);
   EXPECT_EQ(read->end_of_text, kEndOfText);
+  EXPECT_EQ(
+      read->files,
+      (std::map<std::string, std::string>{{"tokenizer.json", checksum_of(folder / "out/tokenizer.json")}}));
   for (const Split split : {Split::train, Split::val}) {
     EXPECT_EQ(read->split(split).tokens, made.split(split).tokens);
     EXPECT_EQ(read->split(split).documents, made.split(split).documents);
@@ -247,7 +251,7 @@ TEST_F(BuildTest, InputsMayPassTwoGigabytes) {
 TEST_F(BuildTest, HostileManifestsAreRefused) {
   const std::string good =
       R"({"format": "warpwright-data", "version": 1, "vocabulary_size": 257, "end_of_text": 256,
-          "splits": {"train": {"tokens": 1, "documents": 1, "bytes": 1, "shards": ["a.bin"]},
+          "files": {"x": "xxh128:0"}, "splits": {"train": {"tokens": 1, "documents": 1, "bytes": 1, "shards": ["a.bin"]},
           "val": {"tokens": 0, "documents": 0, "bytes": 0, "shards": []}}})";
   const auto error_with = [&](const std::string& from, const std::string& to) {
     std::string text = good;
@@ -267,6 +271,8 @@ TEST_F(BuildTest, HostileManifestsAreRefused) {
   EXPECT_NE(error_with("\"tokens\": 1", "\"tokens\": -1").find("tokens"), std::string::npos);
   EXPECT_NE(error_with("\"a.bin\"", "\"../a.bin\"").find("shards"), std::string::npos);
   EXPECT_NE(error_with("\"a.bin\"", "7").find("shards"), std::string::npos);
+  EXPECT_NE(error_with("\"x\"", "\"/x\"").find("files"), std::string::npos);
+  EXPECT_NE(error_with("\"xxh128:0\"", "0").find("not a string"), std::string::npos);
   EXPECT_NE(error_with("[\"a.bin\"]", "{}").find("shards"), std::string::npos);
   EXPECT_NE(error_with("\"val\"", "\"test\"").find("lacks \"val\""), std::string::npos);
 }

@@ -102,6 +102,12 @@ std::optional<Manifest> read_manifest(const std::filesystem::path& folder) {
   manifest.vocabulary_size = fields.integer("vocabulary_size", 1, std::numeric_limits<std::int32_t>::max());
   manifest.end_of_text =
       static_cast<std::int32_t>(fields.integer("end_of_text", 0, manifest.vocabulary_size - 1));
+  const Fields files(fields.at("files"), path.string());
+  for (const auto& [name, checksum] : fields.at("files").items()) {
+    if (!is_plain_name(name))
+      files.fail("\"files\" holds something that is not the name of a file in the folder");
+    manifest.files[name] = files.text(name.c_str());
+  }
   const Fields splits(fields.at("splits"), path.string());
   manifest.train = read_split(splits.at("train"), path.string());
   manifest.val = read_split(splits.at("val"), path.string());
@@ -113,6 +119,7 @@ void write_manifest(const Manifest& manifest, const std::filesystem::path& folde
                      {"version", kVersion},
                      {"vocabulary_size", manifest.vocabulary_size},
                      {"end_of_text", manifest.end_of_text},
+                     {"files", manifest.files},
                      {"splits", {{"train", to_json(manifest.train)}, {"val", to_json(manifest.val)}}}};
   write_file_atomically(folder / "data.json", json.dump(2) + "\n");
 }

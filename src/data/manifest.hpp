@@ -1,14 +1,16 @@
-// data.json beside the shards: what they were made from. The tokenizer stands beside it.
+// data.json beside the shards: what they were made from, and the tokenizer's files beside them.
 //
 //   {"format": "warpwright-data", "version": 1, "vocabulary_size": 50257, "end_of_text": 50256,
-//    "splits": {"train": {"tokens": 9, "documents": 1, "bytes": 30, "shards":
-//    ["…"]}, "val": …}}
+//    "files": {"tokenizer.json": "xxh128:…"},
+//    "splits": {"train": {"tokens": 9, "documents": 1, "bytes": 30, "shards": ["train_000000.bin"]},
+//               "val": {…}}}
 //
 // Folders that llm.c's scripts made have none; their shards are the files whose names hold "train" or "val".
 #pragma once
 
 #include <cstdint>
 #include <filesystem>
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -31,6 +33,7 @@ struct SplitManifest {
 struct Manifest {
   std::int64_t vocabulary_size = 0;
   std::int32_t end_of_text = 0;
+  std::map<std::string, std::string> files;  // what stands beside the shards: name and checksum_of
   SplitManifest train, val;
 
   const SplitManifest& split(Split which) const { return which == Split::train ? train : val; }

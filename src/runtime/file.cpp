@@ -7,6 +7,8 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
+#define XXH_INLINE_ALL
+#include <xxhash.h>
 
 #include <algorithm>
 #include <atomic>
@@ -290,6 +292,13 @@ std::string read_file(const fs::path& path, std::uint64_t max_bytes) {
                   "check that it is the right file");
     }
   }
+}
+
+std::string checksum_of(const fs::path& path) {
+  const MappedFile file(path);
+  const auto bytes = file.bytes();
+  const XXH128_hash_t hash = XXH3_128bits(bytes.data(), bytes.size());
+  return fmt::format("xxh128:{:016x}{:016x}", hash.high64, hash.low64);
 }
 
 void create_folders(const fs::path& path) {

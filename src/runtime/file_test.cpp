@@ -110,6 +110,12 @@ TEST_F(FileTest, ReadsUpToTheLimit) {
   EXPECT_THROW(read_file(folder / "a", 4999), Error);
 }
 
+// XXH3's 128 bits of nothing, as xxhsum -H2 prints them.
+TEST_F(FileTest, ChecksumsAreThoseOfXxhsum) {
+  EXPECT_EQ(checksum_of(put("empty", "")), "xxh128:99aa06d3014798d86001c324468d497f");
+  EXPECT_NE(checksum_of(put("a", "x")), checksum_of(put("b", "y")));
+}
+
 TEST_F(FileTest, OutputFileBuffersPatchesAndCounts) {
   const std::string large(3 << 20, 'y');
   OutputFile output(folder / "a");

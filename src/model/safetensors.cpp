@@ -1,0 +1,284 @@
+#include "model/safetensors.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <utility>
+
+#include "core/error.hpp"
+
+namespace warpwright {
+namespace {
+
+constexpr std::uint64_t kMaxHeaderBytes = 100'000'000;
+constexpr const char* kMetadata = "__metadata__";
+constexpr const char* kRemedy = "copy or export the file again";
+
+struct StoredType {
+  std::string_view name;
+  std::uint64_t bytes;
+  std::optional<DType> dtype;
+};
+
+constexpr std::array<StoredType, 15> kTypes = {{{"F64", 8, DType::f64},
+                                                {"F32", 4, DType::f32},
+                                                {"F16", 2, DType::f16},
+                                                {"BF16", 2, DType::bf16},
+                                                {"I64", 8, DType::i64},
+                                                {"I32", 4, DType::i32},
+                                                {"U8", 1, DType::u8},
+                                                {"BOOL", 1, {}},
+                                                {"I8", 1, {}},
+                                                {"F8_E5M2", 1, {}},
+                                                {"F8_E4M3", 1, {}},
+                                                {"I16", 2, {}},
+                                                {"U16", 2, {}},
+                                                {"U32", 4, {}},
+                                                {"U64", 8, {}}}};
+
+const StoredType* find_type(std::string_view name) {
+  const auto found =
+      std::find_if(kTypes.begin(), kTypes.end(), [&](const StoredType& t) { return t.name == name; });
+  return found == kTypes.end() ? nullptr : &*found;
+}
+
+std::string_view stored_name(DType dtype) {
+  return std::find_if(kTypes.begin(), kTypes.end(), [&](const StoredType& t) { return t.dtype == dtype; })
+      ->name;
+}
+
+// Reads the header event by event: no tree is built, so neither depth nor size of hostile JSON costs memory,
+// and what the format does not allow (a repeated name, another type, one level more) is refused where it
+// stands.
+class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
+ public:
+  HeaderReader(std::string where, std::vector<SafetensorsEntry>& entries,
+               std::map<std::string, std::string>& metadata)
+      : where_(std::move(where)), entries_(entries), metadata_(metadata) {}
+
+  bool start_object(std::size_t) override {
+    if (state_ == State::start) {
+      state_ = State::top;
+    } else if (state_ == State::top_value) {
+      state_ = key_ == kMetadata ? State::metadata : State::tensor;
+      if (state_ == State::tensor) {
+        entries_.push_back({});
+        entries_.back().name = key_;
+        fields_.clear();
+      }
+    } else {
+      fail("an object stands where the format has none");
+    }
+    return true;
+  }
+
+  bool end_object() override {
+    if (state_ == State::tensor && fields_.size() != 3) {
+      fail(fmt::format("tensor \"{}\" lacks dtype, shape or data_offsets", entries_.back().name));
+    }
+    state_ = state_ == State::top ? State::end : State::top;
+    return true;
+  }
+
+  bool key(string_t& name) override {
+    if (state_ == State::top) {
+      if (!names_.insert(name).second) fail(fmt::format("\"{}\" stands in it twice", name));
+      key_ = name;
+      state_ = State::top_value;
+    } else if (state_ == State::metadata) {
+      if (metadata_.contains(name)) fail(fmt::format("metadata \"{}\" stands in it twice", name));
+      metadata_key_ = name;
+    } else {
+      if (name != "dtype" && name != "shape" && name != "data_offsets")
+        fail(fmt::format("unknown key \"{}\"", name));
+      if (!fields_.insert(name).second)
+        fail(fmt::format("tensor \"{}\" has two {}", entries_.back().name, name));
+      field_ = name;
+    }
+    return true;
+  }
+
+  bool string(string_t& value) override {
+    if (state_ == State::metadata) {
+      metadata_[metadata_key_] = value;
+    } else if (state_ == State::tensor && field_ == "dtype") {
+      entries_.back().stored_dtype = value;
+    } else {
+      fail("a string stands where the format has none");
+    }
+    return true;
+  }
+
+  bool start_array(std::size_t) override {
+    if (state_ != State::tensor || field_ == "dtype") fail("a list stands where the format has none");
+    state_ = State::list;
+    offsets_ = 0;
+    return true;
+  }
+
+  bool end_array() override {
+    if (field_ == "data_offsets" && offsets_ != 2) {
+      fail(fmt::format("tensor \"{}\" has {} data_offsets instead of 2", entries_.back().name, offsets_));
+    }
+    state_ = State::tensor;
+    return true;
+  }
+
+  bool number_unsigned(number_unsigned_t value) override {
+    if (state_ != State::list) fail("a number stands where the format has none");
+    SafetensorsEntry& entry = entries_.back();
+    if (field_ == "shape") {
+      if (entry.shape.rank() == kMaxRank)
+        fail(fmt::format("tensor \"{}\" has over {} axes", entry.name, kMaxRank));
+      if (value > static_cast<std::uint64_t>(INT64_MAX))
+        fail(fmt::format("tensor \"{}\" is too large", entry.name));
+      entry.shape.append(static_cast<std::int64_t>(value));
+    } else {
+      (offsets_++ == 0 ? entry.begin : entry.end) = value;
+    }
+    return true;
+  }
+
+  bool null() override { return fail("null stands where the format has none"); }
+  bool boolean(bool) override { return fail("true or false stands where the format has none"); }
+  bool number_integer(number_integer_t value) override {
+    return fail(fmt::format("holds the number {}", value));
+  }
+  bool number_float(number_float_t, const string_t& text) override {
+    return fail(fmt::format("holds the number {}", text));
+  }
+  bool binary(binary_t&) override { return fail("is not JSON"); }
+  bool parse_error(std::size_t position, const std::string&, const nlohmann::json::exception&) override {
+    return fail(fmt::format("is not valid JSON at byte {}", position));
+  }
+
+ private:
+  enum class State { start, top, top_value, tensor, list, metadata, end };
+
+  [[noreturn]] bool fail(const std::string& what) const {
+    throw Error("its header is not safetensors: " + what, where_, kRemedy);
+  }
+
+  std::string where_;
+  std::vector<SafetensorsEntry>& entries_;
+  std::map<std::string, std::string>& metadata_;
+  State state_ = State::start;
+  std::string key_, metadata_key_, field_;
+  std::set<std::string> names_, fields_;
+  int offsets_ = 0;
+};
+
+// Type and size of one entry: the bytes that its shape needs are those between its offsets.
+void check_entry(SafetensorsEntry& entry, const std::string& where) {
+  const StoredType* type = find_type(entry.stored_dtype);
+  if (!type) {
+    throw Error(fmt::format("tensor \"{}\" has the unknown dtype \"{}\"", entry.name, entry.stored_dtype),
+                where, kRemedy);
+  }
+  entry.dtype = type->dtype;
+  std::uint64_t needed = type->bytes;
+  for (int axis = 0; axis < entry.shape.rank(); ++axis) {
+    if (__builtin_mul_overflow(needed, static_cast<std::uint64_t>(entry.shape[axis]), &needed)) {
+      throw Error(fmt::format("tensor \"{}\" of shape {} is too large", entry.name, entry.shape.to_string()),
+                  where, kRemedy);
+    }
+  }
+  if (entry.end < entry.begin || entry.end - entry.begin != needed) {
+    throw Error(fmt::format("tensor \"{}\" of shape {} needs {} bytes, its data_offsets are [{}, {}]",
+                            entry.name, entry.shape.to_string(), needed, entry.begin, entry.end),
+                where, kRemedy);
+  }
+}
+
+}  // namespace
+
+SafetensorsFile::SafetensorsFile(const std::filesystem::path& path) : file_(path) {
+  const std::string where = path.string();
+  std::uint64_t header_bytes = 0;
+  if (file_.size() < sizeof header_bytes) {
+    throw Error(fmt::format("holds {} bytes, too few for a safetensors file", file_.size()), where, kRemedy);
+  }
+  std::memcpy(&header_bytes, file_.bytes(0, sizeof header_bytes).data(), sizeof header_bytes);
+  if (header_bytes > kMaxHeaderBytes || header_bytes > file_.size() - sizeof header_bytes) {
+    throw Error(fmt::format("declares a header of {} bytes in a file of {} (at most {} are allowed)",
+                            header_bytes, file_.size(), kMaxHeaderBytes),
+                where, "check that it is a safetensors file, copy or export it again");
+  }
+  data_begin_ = sizeof header_bytes + header_bytes;
+  const auto header = file_.bytes(sizeof header_bytes, header_bytes);
+  const std::string_view text(reinterpret_cast<const char*>(header.data()), header.size());
+  if (!text.starts_with('{')) throw Error("its header does not begin with {", where, kRemedy);
+  HeaderReader reader(where, entries_, metadata_);
+  nlohmann::json::sax_parse(text, &reader);
+  place_entries();
+}
+
+// Checks each tensor, and that together they fill the data exactly.
+void SafetensorsFile::place_entries() {
+  const std::string where = path().string();
+  for (SafetensorsEntry& entry : entries_) check_entry(entry, where);
+  std::stable_sort(entries_.begin(), entries_.end(),
+                   [](const SafetensorsEntry& a, const SafetensorsEntry& b) {
+                     return std::pair(a.begin, a.end) < std::pair(b.begin, b.end);
+                   });
+  std::uint64_t end = 0;
+  for (const SafetensorsEntry& entry : entries_) {
+    if (entry.begin != end) {
+      throw Error(fmt::format("tensor \"{}\" begins at byte {} of the data, {} the previous one ends at {}",
+                              entry.name, entry.begin, entry.begin < end ? "but" : "a gap after", end),
+                  where, kRemedy);
+    }
+    end = entry.end;
+  }
+  if (const std::uint64_t present = file_.size() - data_begin_; present != end) {
+    throw Error(fmt::format("its tensors need {} bytes, {} follow the header", end, present), where, kRemedy);
+  }
+}
+
+const SafetensorsEntry* SafetensorsFile::find(std::string_view name) const {
+  const auto found = std::find_if(entries_.begin(), entries_.end(),
+                                  [&](const SafetensorsEntry& entry) { return entry.name == name; });
+  return found == entries_.end() ? nullptr : &*found;
+}
+
+std::span<const std::byte> SafetensorsFile::bytes(const SafetensorsEntry& entry) const {
+  if (!entry.dtype) {
+    throw Error(
+        fmt::format("tensor \"{}\" has dtype {}, which cannot be read", entry.name, entry.stored_dtype),
+        path().string(), "convert it to F32, BF16 or F16");
+  }
+  return file_.bytes(data_begin_ + entry.begin, entry.end - entry.begin);
+}
+
+TensorFileWriter write_safetensors(const std::filesystem::path& path, const std::vector<TensorInfo>& tensors,
+                                   const std::map<std::string, std::string>& metadata) {
+  nlohmann::ordered_json header = nlohmann::ordered_json::object();
+  if (!metadata.empty()) header[kMetadata] = metadata;
+  std::set<std::string_view> names = {kMetadata};
+  std::uint64_t offset = 0;
+  for (const TensorInfo& tensor : tensors) {
+    const std::uint64_t size = size_of(tensor.dtype);
+    if (!names.insert(tensor.name).second || offset % size != 0) {
+      throw Error(
+          fmt::format("tensor \"{}\" has a name that is taken, or would begin unaligned", tensor.name),
+          path.string(), "give each name once, and wide types first");
+    }
+    const std::uint64_t end = offset + static_cast<std::uint64_t>(tensor.shape.elements()) * size;
+    std::vector<std::int64_t> shape;
+    for (int axis = 0; axis < tensor.shape.rank(); ++axis) shape.push_back(tensor.shape[axis]);
+    header[tensor.name] = {
+        {"dtype", stored_name(tensor.dtype)}, {"shape", shape}, {"data_offsets", {offset, end}}};
+    offset = end;
+  }
+  std::string text = header.dump();
+  text.append((8 - text.size() % 8) % 8, ' ');
+  const std::uint64_t length = text.size();
+  text.insert(0, reinterpret_cast<const char*>(&length), sizeof length);
+  return TensorFileWriter(path, std::as_bytes(std::span(text)), tensors);
+}
+
+}  // namespace warpwright

@@ -1,0 +1,66 @@
+// safetensors files.
+//
+//   uint64    length of the header, little-endian, at most 100,000,000
+//   header    JSON, padded with spaces: {"NAME": {"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 24]},
+//   …,
+//             "__metadata__": {"KEY": "VALUE", …}}
+//   data      the tensors' bytes, row-major, little-endian, one after the other without gaps
+//
+// Source: the format's description in github.com/huggingface/safetensors, whose rules are all checked here.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "model/tensor_file.hpp"
+#include "runtime/file.hpp"
+
+namespace warpwright {
+
+// A tensor as the file declares it. dtype is empty where the format has a type that this project has not
+// (BOOL, I8, the F8 kinds, …): such a tensor is listed and measured, but cannot be read.
+struct SafetensorsEntry {
+  std::string name;
+  std::string stored_dtype;  // the format's name, "BF16"
+  std::optional<DType> dtype;
+  Shape shape;
+  std::uint64_t begin = 0, end = 0;  // within the data
+};
+
+// A mapped file, all of whose header is checked when it is opened: length, JSON, types, shapes, sizes, and
+// that the tensors fill the data exactly, without gap, overlap or rest.
+class SafetensorsFile {
+ public:
+  explicit SafetensorsFile(const std::filesystem::path& path);
+
+  const std::filesystem::path& path() const { return file_.path(); }
+  const std::vector<SafetensorsEntry>& entries() const { return entries_; }  // in order of their data
+  const std::map<std::string, std::string>& metadata() const { return metadata_; }
+
+  const SafetensorsEntry* find(std::string_view name) const;  // null where there is none
+  // The bytes of a tensor, aligned to 1 only: copy them out. Throws where its type is not one of DType's.
+  std::span<const std::byte> bytes(const SafetensorsEntry& entry) const;
+
+ private:
+  void place_entries();
+
+  MappedFile file_;
+  std::uint64_t data_begin_ = 0;
+  std::vector<SafetensorsEntry> entries_;
+  std::map<std::string, std::string> metadata_;
+};
+
+// A writer of the tensors in the given order, with the bytes that Hugging Face's own writer makes for that
+// order. Names must differ; every tensor must begin at a multiple of its element size (declare wide types
+// first).
+TensorFileWriter write_safetensors(const std::filesystem::path& path, const std::vector<TensorInfo>& tensors,
+                                   const std::map<std::string, std::string>& metadata = {{"format", "pt"}});
+
+}  // namespace warpwright
