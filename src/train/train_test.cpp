@@ -1,0 +1,307 @@
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <filesystem>
+#include <limits>
+#include <nlohmann/json.hpp>
+
+#include "core/error.hpp"
+#include "data/shard.hpp"
+#include "model/gpt2_files.hpp"
+#include "ops/element.hpp"
+#include "runtime/file.hpp"
+#include "runtime/philox.hpp"
+#include "train/checkpoint.hpp"
+#include "train/outlier.hpp"
+#include "train/schedule.hpp"
+#include "train/trainer.hpp"
+
+namespace warpwright {
+namespace {
+
+namespace fs = std::filesystem;
+
+TEST(Schedule, WarmsUpToThePeakAndEndsAtTheFinalFraction) {
+  for (const ScheduleKind kind : {ScheduleKind::cosine, ScheduleKind::linear, ScheduleKind::wsd}) {
+    const Schedule s{kind, 1.0, 10, 100, 0.1, 0.2};
+    EXPECT_DOUBLE_EQ(s.rate(0), 0.1);
+    EXPECT_DOUBLE_EQ(s.rate(9), 1.0);
+    EXPECT_NEAR(s.rate(99), 0.1, 1e-12);
+    for (std::int64_t i = 10; i < 100; ++i) EXPECT_LE(s.rate(i), s.rate(i - 1));
+  }
+  const Schedule wsd{ScheduleKind::wsd, 1.0, 10, 100, 0.0, 0.2};
+  EXPECT_DOUBLE_EQ(wsd.rate(79), 1.0);
+  EXPECT_LT(wsd.rate(80), 1.0);
+  const Schedule constant{ScheduleKind::constant, 0.5, 0, 10, 0.0, 0.2};
+  EXPECT_DOUBLE_EQ(constant.rate(9), 0.5);
+  const Schedule one{ScheduleKind::cosine, 1.0, 0, 1, 0.25, 0.2};
+  EXPECT_DOUBLE_EQ(one.rate(0), 0.25);
+  EXPECT_THROW((Schedule{ScheduleKind::cosine, -1.0, 0, 1, 0, 0.2}.validate()), UsageError);
+  EXPECT_THROW((Schedule{ScheduleKind::cosine, 1.0, 5, 4, 0, 0.2}.validate()), UsageError);
+  EXPECT_THROW(schedule_named("cosin"), UsageError);
+}
+
+TEST(OutlierDetector, FindsASpikeOnlyWhenItsWindowIsFull) {
+  OutlierDetector detector(3, 8);
+  for (int i = 0; i < 7; ++i) detector.add(i % 2);
+  EXPECT_FALSE(detector.is_outlier(100));
+  detector.add(1);
+  EXPECT_TRUE(detector.is_outlier(100));
+  EXPECT_FALSE(detector.is_outlier(1));
+  EXPECT_FALSE(detector.is_outlier(-100));  // only upwards
+  OutlierDetector copy(3, 8);
+  copy.restore(detector.values());
+  EXPECT_DOUBLE_EQ(copy.z_score(5), detector.z_score(5));
+  EXPECT_FALSE(OutlierDetector(0, 1).is_outlier(1e9));
+}
+
+// A folder with shards of a sequence that can be learned: each token is a function of the one before, mostly.
+class TrainerTest : public ::testing::Test {
+ protected:
+  TrainerTest() : root_(fs::temp_directory_path() / fmt::format("warpwright_trainer_{}", getpid())) {
+    fs::remove_all(root_);
+    fs::create_directories(root_ / "data");
+    write_shards("train", 6000);
+    write_shards("val", 400);
+  }
+  ~TrainerTest() override { fs::remove_all(root_); }
+
+  void write_shards(const std::string& split, std::int64_t count) {
+    std::vector<std::int32_t> ids(static_cast<std::size_t>(count));
+    const PhiloxStream stream(3, 4);
+    for (std::size_t i = 1; i < ids.size(); ++i) {
+      const bool follow = stream.uniform(i) < 0.8;
+      ids[i] =
+          follow ? (ids[i - 1] * 7 + 3) % kVocab : static_cast<std::int32_t>(stream.block(i)[3] % kVocab);
+    }
+    ShardWriter writer(root_ / "data", split, kVocab, 2500);
+    writer.append(ids);
+    writer.finish();
+  }
+
+  TrainOptions options(const std::string& run) const {
+    TrainOptions o;
+    o.step.model = {.layers = 2, .heads = 2, .channels = 32, .vocab = kVocab, .context = 24};
+    o.step.B = 2;
+    o.step.T = 24;
+    o.step.micro_batches = 4;
+    o.schedule = {ScheduleKind::cosine, 1e-2, 2, 12, 0.1, 0.2};
+    o.data = root_ / "data";
+    o.out = root_ / run;
+    return o;
+  }
+
+  // Runs to the end (or until `stop_after` steps) and returns the losses of the steps it ran.
+  std::vector<double> train(const TrainOptions& o, std::int64_t stop_after = -1, int threads = 2) {
+    ContextOptions c;
+    c.threads = threads;
+    Context context(c);
+    std::atomic<bool> stop{false};
+    std::vector<double> losses;
+    TrainObserver observer;
+    observer.step = [&](const StepReport& r) {
+      losses.push_back(r.loss);
+      skipped_ = r.skipped;
+      if (r.step == stop_after) stop = true;
+    };
+    observer.validation = [&](std::int64_t, double loss) { val_loss_ = loss; };
+    observer.sample = [&](std::int64_t, const std::vector<std::int32_t>& tokens) { sample_ = tokens; };
+    Trainer trainer(context, o, observer);
+    finished_ = trainer.run(stop);
+    return losses;
+  }
+
+  std::string weights(const std::string& run) const {
+    return read_file(root_ / run / "model" / "model.safetensors", 1 << 26);
+  }
+
+  static constexpr std::int32_t kVocab = 50;
+  fs::path root_;
+  bool finished_ = false;
+  double val_loss_ = 0;
+  std::string skipped_;
+  std::vector<std::int32_t> sample_;
+};
+
+TEST_F(TrainerTest, LearnsAndTheSameSeedGivesTheSameBitsOnAnyNumberOfThreads) {
+  TrainOptions o = options("a");
+  o.schedule.steps = 60;
+  o.val_every = 60;
+  o.sample_every = 60;
+  o.sample_tokens = 10;
+  const auto losses = train(o);
+  EXPECT_NEAR(losses.front(), std::log(kVocab), 0.3);
+  EXPECT_LT(losses.back(), 2.5);
+  EXPECT_LT(val_loss_, 2.5);
+  EXPECT_EQ(sample_.size(), 10u);
+  o.out = root_ / "b";
+  EXPECT_EQ(train(o, -1, 1), losses);
+  EXPECT_EQ(weights("a"), weights("b"));
+  o.out = root_ / "c";
+  o.seed = 7;
+  train(o);
+  EXPECT_NE(weights("a"), weights("c"));
+}
+
+TEST_F(TrainerTest, ResumingContinuesBitForBit) {
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    const std::string name(name_of(dtype));
+    TrainOptions whole = options("whole" + name);
+    whole.step.dtype = dtype;
+    whole.skip_norm_z = 50;  // its window is part of the state
+    const auto losses = train(whole);
+    TrainOptions parts = whole;
+    parts.out = root_ / ("parts" + name);
+    train(parts, 5);
+    EXPECT_FALSE(finished_);
+    parts.resume = true;
+    const auto rest = train(parts);
+    EXPECT_TRUE(finished_);
+    EXPECT_EQ(rest, std::vector<double>(losses.begin() + 5, losses.end()));
+    EXPECT_EQ(weights("whole" + name), weights("parts" + name));
+    EXPECT_EQ(read_file(root_ / ("parts" + name) / "metrics.jsonl", 1 << 20).find("\"step\":13"),
+              std::string::npos);
+  }
+}
+
+TEST_F(TrainerTest, MicroBatchesSplitTheSameSamples) {
+  std::vector<std::vector<double>> runs;
+  for (const std::int64_t B : {1, 2, 4, 8}) {
+    TrainOptions o = options(fmt::format("split{}", B));
+    o.step.B = B;
+    o.step.micro_batches = 8 / B;
+    runs.push_back(train(o));
+  }
+  for (const auto& run : runs) {
+    for (std::size_t i = 0; i < run.size(); ++i) EXPECT_NEAR(run[i], runs[0][i], 2e-4 * runs[0][i]);
+  }
+}
+
+TEST_F(TrainerTest, OverfitsOneBatch) {
+  TrainOptions o = options("overfit");
+  o.overfit = true;
+  o.schedule.steps = 150;
+  EXPECT_LT(train(o).back(), 0.2);
+}
+
+TEST_F(TrainerTest, NonFiniteNamesTensorAndOperationBeforeTouchingWeights) {
+  // A weight of the second block's feed-forward layer is infinite: its product is the first tensor that is
+  // not finite.
+  const TrainOptions o = options("nan");
+  Context context{ContextOptions{}};
+  TrainingStep step(context, o.step);
+  step.allocate();
+  initialize(o.step.model, 1, step.full_precision());
+  EXPECT_EQ(step.first_non_finite(), std::nullopt);
+  step.tensors().parameters.blocks[1].fc_weight.as<float>()[5] = std::numeric_limits<float>::infinity();
+  const auto culprit = step.first_non_finite();
+  ASSERT_TRUE(culprit.has_value());
+  EXPECT_NE(culprit->find("h.1.fc_preact"), std::string::npos) << *culprit;
+  EXPECT_NE(culprit->find("matmul.forward"), std::string::npos) << *culprit;
+}
+
+TEST_F(TrainerTest, NonFiniteStopsOrSkips) {
+  TrainOptions o = options("start");
+  o.schedule.steps = 1;
+  train(o);
+  // Poison the finished model and train from it.
+  const fs::path model = root_ / "start" / "model";
+  std::string bytes = read_file(model / "model.safetensors", 1 << 26);
+  const std::uint32_t nan = 0x7fc00000u;
+  std::memcpy(bytes.data() + bytes.size() - 4, &nan, 4);
+  write_file_atomically(model / "model.safetensors", bytes);
+  TrainOptions poisoned = options("poisoned");
+  poisoned.initial_model = model;
+  try {
+    train(poisoned);
+    FAIL() << "trained on NaN";
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find("lnf"), std::string::npos) << error.what();
+    EXPECT_NE(std::string(error.what()).find("step 1"), std::string::npos) << error.what();
+  }
+  poisoned.out = root_ / "skipping";
+  poisoned.on_non_finite = OnNonFinite::skip;
+  train(poisoned);
+  EXPECT_EQ(skipped_, "not finite");
+  EXPECT_EQ(weights("skipping"), bytes);
+}
+
+TEST_F(TrainerTest, RefusesRunsOfOthers) {
+  TrainOptions o = options("run");
+  o.checkpoint_every = 4;
+  train(o);
+  EXPECT_THROW(train(o), Error);  // holds a run already
+  o.resume = true;
+  TrainOptions other = o;
+  other.seed = 99;
+  EXPECT_THROW(train(other), Error);
+  other = o;
+  other.step.model.channels = 64;
+  EXPECT_THROW(train(other), Error);
+  const FolderLock lock(o.out);
+  EXPECT_THROW(train(o), Error);  // another process
+}
+
+TEST_F(TrainerTest, KeepsTheNewestAndEveryMth) {
+  TrainOptions o = options("keep");
+  o.checkpoint_every = 1;
+  o.keep = 2;
+  o.keep_every = 5;
+  train(o);
+  std::vector<std::int64_t> steps;
+  for (const Checkpoint& c : list_checkpoints(o.out)) steps.push_back(c.step);
+  EXPECT_EQ(steps, (std::vector<std::int64_t>{5, 10, 11, 12}));
+}
+
+TEST_F(TrainerTest, DamagedCheckpointIsOneError) {
+  TrainOptions o = options("damaged");
+  train(o, 5);
+  o.resume = true;
+  const fs::path checkpoint = list_checkpoints(o.out).back().folder;
+  for (const char* name : {"model.safetensors", "optimizer.safetensors", "config.json", "trainer.json"}) {
+    const std::string good = read_file(checkpoint / name, 1 << 26);
+    std::string bad = good;
+    bad[bad.size() / 2] ^= 1;
+    write_file_atomically(checkpoint / name, bad);
+    if (std::string(name) != "trainer.json") EXPECT_THROW(train(o), Error) << name;
+    write_file_atomically(checkpoint / name, good.substr(0, good.size() / 2));
+    EXPECT_THROW(train(o), Error) << name << " truncated";
+    fs::remove(checkpoint / name);
+    EXPECT_THROW(train(o), Error) << name << " missing";
+    write_file_atomically(checkpoint / name, good);
+  }
+  train(o);
+  EXPECT_TRUE(finished_);
+}
+
+TEST_F(TrainerTest, ImpossibleOptionsAreUsageErrors) {
+  const auto refuses = [&](auto change) {
+    TrainOptions o = options("never");
+    change(o);
+    EXPECT_THROW(train(o), UsageError);
+    EXPECT_FALSE(fs::exists(root_ / "never"));
+  };
+  refuses([](TrainOptions& o) { o.step.model.heads = 3; });
+  refuses([](TrainOptions& o) { o.step.T = 25; });
+  refuses([](TrainOptions& o) { o.step.B = 0; });
+  refuses([](TrainOptions& o) { o.schedule.steps = 0; });
+  refuses([](TrainOptions& o) { o.step.beta2 = 1; });
+  refuses([](TrainOptions& o) { o.step.dtype = DType::f16; });
+}
+
+TEST_F(TrainerTest, PlanIsWhatIsTaken) {
+  Context context{ContextOptions{}};
+  TrainingStep step(context, options("plan").step);
+  step.allocate();
+  EXPECT_EQ(step.allocated_bytes() + context.scratch_bytes(), step.plan().total_bytes());
+  step.forward_backward(ops::Store::assign);
+  step.forward_backward(ops::Store::add);
+  step.gradient_norm();
+  step.update(1e-3, 1);
+  EXPECT_EQ(step.allocated_bytes() + context.scratch_bytes(), step.plan().total_bytes());  // nothing grew
+}
+
+}  // namespace
+}  // namespace warpwright

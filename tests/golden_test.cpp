@@ -1,0 +1,216 @@
+// The whole model against PyTorch in float64 (tests/goldens/make_goldens.py), and against finite differences.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "model/safetensors.hpp"
+#include "ops/element.hpp"
+#include "ops/registry.hpp"
+#include "runtime/philox.hpp"
+#include "train/step.hpp"
+
+namespace warpwright {
+namespace {
+
+const std::filesystem::path kGoldens = std::filesystem::path(WARPWRIGHT_SOURCE_DIR) / "tests" / "goldens";
+constexpr std::uint32_t kTokens = 1000;  // the stream of the tokens in make_goldens.py
+
+std::uint32_t first_word(std::uint64_t index, std::uint32_t purpose) {
+  return PhiloxStream(0, purpose).block(index)[0];
+}
+
+struct Golden {
+  nlohmann::json spec;
+  StepOptions options;
+
+  Golden(const std::string& name, DType dtype) {
+    std::ifstream(kGoldens / (name + ".json")) >> spec;
+    GPT2Config& m = options.model;
+    m.layers = spec["layers"];
+    m.heads = spec["heads"];
+    m.channels = spec["channels"];
+    m.vocab = spec["vocab"];
+    m.context = spec["T"];
+    m.activation = spec["activation"] == "gelu" ? ops::Activation::gelu_erf : ops::Activation::gelu_tanh;
+    options.dtype = dtype;
+    options.B = spec["B"];
+    options.T = spec["T"];
+    options.clip = spec["clip"];
+    options.beta1 = spec["beta1"];
+    options.beta2 = spec["beta2"];
+    options.eps = spec["eps"];
+    options.weight_decay = spec["weight_decay"];
+  }
+};
+
+// The weights of make_goldens.py: integers of 24 bits scaled by a power of two.
+void draw_parameters(const GPT2Config& config, DType rounding, const GPT2Parameters& parameters) {
+  std::uint32_t index = 0;
+  parameters.visit([&](const std::string& name, const Tensor& t) {
+    const bool norm_weight =
+        name.find("ln_") != std::string::npos && name.substr(name.size() - 6) == "weight";
+    const std::int64_t count = name == "wte.weight" ? config.vocab * config.channels : t.elements();
+    for (std::int64_t i = 0; i < count; ++i) {
+      const double uniform =
+          (static_cast<double>(first_word(static_cast<std::uint64_t>(i), index) >> 8) - 0x1p23) * 0x1p-23;
+      const auto value = static_cast<float>(uniform * 0x1p-3 + (norm_weight ? 1 : 0));
+      ops::store_element(
+          t, i, static_cast<double>(rounding == DType::bf16 ? static_cast<float>(bf16(value)) : value));
+    }
+    ++index;
+  });
+}
+
+void draw_batch(const StepOptions& o, std::int64_t step, const TrainingStep::Tensors& t) {
+  const std::int64_t N = o.B * o.T;
+  const auto id = [&](std::int64_t i) {
+    const auto index = static_cast<std::uint64_t>(step * (N + 1) + i);
+    return static_cast<std::int32_t>(first_word(index, kTokens) % static_cast<std::uint32_t>(o.model.vocab));
+  };
+  for (std::int64_t n = 0; n < N; ++n) {
+    t.batch.tokens.as<std::int32_t>()[n] = id(n);
+    t.targets.as<std::int32_t>()[n] = id(n + 1);
+  }
+}
+
+std::vector<float> golden_tensor(const SafetensorsFile& file, const std::string& name) {
+  const SafetensorsEntry* entry = file.find(name);
+  const auto bytes = file.bytes(*entry);
+  std::vector<float> values(bytes.size() / sizeof(float));
+  std::memcpy(values.data(), bytes.data(), bytes.size());
+  return values;
+}
+
+// ‖ours − golden‖ / ‖golden‖ over the first columns of each row (the rest is padding).
+double relative_error(const Tensor& ours, const std::vector<float>& golden, std::int64_t columns,
+                      std::int64_t stride) {
+  double error = 0, norm = 0;
+  for (std::size_t i = 0; i < golden.size(); ++i) {
+    const auto n = static_cast<std::int64_t>(i);
+    const double difference =
+        ops::load_element(ours, n / columns * stride + n % columns) - static_cast<double>(golden[i]);
+    error += difference * difference;
+    norm += static_cast<double>(golden[i]) * static_cast<double>(golden[i]);
+  }
+  return std::sqrt(error / norm);
+}
+
+class GoldenTest : public ::testing::TestWithParam<std::tuple<const char*, DType>> {};
+
+std::string golden_name(const ::testing::TestParamInfo<GoldenTest::ParamType>& info) {
+  return fmt::format("{}_{}", std::get<0>(info.param), name_of(std::get<1>(info.param)));
+}
+
+// fp32 must be within 1e-5 (losses of the steps 1e-4), and both dtypes within twice PyTorch's own error in
+// that dtype plus one ulp of it, which is what a golden of a scalar or of a short vector can move by chance.
+struct Bound {
+  DType dtype;
+  double operator()(double pytorch_error, double most = 1e-5) const {
+    const double bound = 2 * pytorch_error + epsilon_of(dtype);
+    return dtype == DType::f32 ? std::min(bound, most) : bound;
+  }
+};
+
+TEST_P(GoldenTest, LogitsLossAndEveryGradient) {
+  const auto& [name, dtype] = GetParam();
+  const Golden golden(name, dtype);
+  const std::string kind(name_of(dtype));
+  const SafetensorsFile file(kGoldens / (std::string(name) + ".safetensors"));
+  const nlohmann::json& expected = golden.spec[kind];
+  const Bound bound{dtype};
+  Context context{ContextOptions{}};
+  TrainingStep step(context, golden.options);
+  step.allocate();
+  const auto& t = step.tensors();
+  const GPT2Config& m = golden.options.model;
+  draw_parameters(m, dtype, step.full_precision());
+  step.round_masters();
+  draw_batch(golden.options, 0, t);
+
+  const double N = static_cast<double>(golden.options.B * golden.options.T);
+  const double loss = step.forward() / N;
+  EXPECT_LE(relative_error(t.logits, golden_tensor(file, kind + ".logits"), m.vocab, m.padded_vocab()),
+            bound(expected["error"]["logits"]));
+  EXPECT_NEAR(loss, expected["loss"], bound(expected["error"]["loss"]) * expected["loss"].get<double>());
+
+  step.forward_backward(ops::Store::assign);
+  t.gradients.visit([&](const std::string& parameter, const Tensor& gradient) {
+    const std::vector<float> wanted = golden_tensor(file, kind + "." + parameter);
+    EXPECT_LE(relative_error(gradient, wanted, 1, 1), bound(expected["error"]["gradients"][parameter]))
+        << parameter;
+    for (auto i = static_cast<std::int64_t>(wanted.size()); i < gradient.elements(); ++i) {
+      ASSERT_EQ(ops::load_element(gradient, i), 0) << "padding of " << parameter;
+    }
+  });
+}
+
+TEST_P(GoldenTest, TenOptimizerSteps) {
+  const auto& [name, dtype] = GetParam();
+  const Golden golden(name, dtype);
+  const nlohmann::json& expected = golden.spec[std::string(name_of(dtype))];
+  Context context{ContextOptions{}};
+  TrainingStep step(context, golden.options);
+  step.allocate();
+  draw_parameters(golden.options.model, dtype, step.full_precision());
+  step.round_masters();
+  const double N = static_cast<double>(golden.options.B * golden.options.T);
+  double worst = 0;
+  for (std::int64_t i = 0; i < golden.spec["steps"].get<std::int64_t>(); ++i) {
+    draw_batch(golden.options, i, step.tensors());
+    const double loss = step.forward_backward(ops::Store::assign) / N;
+    const double wanted = expected["losses"][static_cast<std::size_t>(i)];
+    worst = std::max(worst, std::abs(loss - wanted) / wanted);
+    step.gradient_norm();
+    step.update(golden.spec["lr"], i + 1);
+  }
+  EXPECT_LE(worst, Bound{dtype}(expected["trajectory_error"], 1e-4));
+}
+
+INSTANTIATE_TEST_SUITE_P(PyTorch, GoldenTest,
+                         ::testing::Combine(::testing::Values("small", "odd"),
+                                            ::testing::Values(DType::f32, DType::bf16)),
+                         golden_name);
+
+// The whole tiny model in fp64 through the references: its backward is the derivative of its loss.
+TEST(WholeModel, GradientsMatchFiniteDifferences) {
+  ContextOptions forced;
+  for (const ops::OpInfo& op : ops::all_ops(cpu_device_info())) forced.force[op.name] = ops::kReference;
+  Context context(forced);
+  StepOptions options;
+  options.model = {.layers = 2, .heads = 2, .channels = 8, .vocab = 11, .context = 6};
+  options.dtype = DType::f64;
+  options.B = 2;
+  options.T = 5;
+  TrainingStep step(context, options);
+  step.allocate();
+  draw_parameters(options.model, DType::f64, step.full_precision());
+  draw_batch(options, 0, step.tensors());
+  step.forward_backward(ops::Store::assign);
+  const auto& t = step.tensors();
+  const double N = static_cast<double>(options.B * options.T);
+  std::vector<std::pair<std::string, Tensor>> gradients;
+  t.gradients.visit([&](const std::string& name, const Tensor& g) { gradients.emplace_back(name, g); });
+  std::size_t index = 0;
+  t.parameters.visit([&](const std::string& name, const Tensor& p) {
+    const Tensor& gradient = gradients[index++].second;
+    const std::int64_t stride = std::max<std::int64_t>(1, p.elements() / 7);
+    for (std::int64_t i = 0; i < p.elements(); i += stride) {
+      constexpr double h = 1e-5;
+      double& x = p.as<double>()[i];
+      const double kept = x;
+      x = kept + h;
+      const double above = step.forward() / N;
+      x = kept - h;
+      const double below = step.forward() / N;
+      x = kept;
+      EXPECT_NEAR((above - below) / (2 * h), gradient.as<double>()[i], 1e-8) << name << " element " << i;
+    }
+  });
+}
+
+}  // namespace
+}  // namespace warpwright
