@@ -2,8 +2,8 @@
 
 namespace warpwright::ops {
 
-std::string_view forced_variant(const Context& context, std::string_view operation) {
-  const auto& force = context.options().force;
+std::string_view forced_variant(const ContextOptions& options, std::string_view operation) {
+  const auto& force = options.force;
   auto found = force.find(std::string(operation));
   if (found == force.end()) found = force.find(std::string(operation.substr(0, operation.find('.'))));
   return found == force.end() ? std::string_view() : std::string_view(found->second);

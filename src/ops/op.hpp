@@ -57,7 +57,7 @@ struct Op {
 
 // The variant forced for this operation by its full name or by its folder's ("matmul" for "matmul.dw"), or
 // "".
-std::string_view forced_variant(const Context& context, std::string_view operation);
+std::string_view forced_variant(const ContextOptions& options, std::string_view operation);
 
 [[noreturn]] void throw_refused(std::string_view operation, const std::string& problem,
                                 const std::string& reasons, bool forced);
@@ -66,7 +66,7 @@ std::string_view forced_variant(const Context& context, std::string_view operati
 // reference is taken only where it is forced.
 template <class P, class A>
 const Variant<P, A>& choose(const Context& context, const Op<P, A>& op, const P& problem) {
-  const std::string_view forced = forced_variant(context, op.name);
+  const std::string_view forced = forced_variant(context.options(), op.name);
   const Variant<P, A>* best = nullptr;
   double best_cost = 0;
   std::string reasons;

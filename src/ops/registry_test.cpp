@@ -1,0 +1,75 @@
+#include "ops/registry.hpp"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "core/error.hpp"
+
+namespace warpwright::ops {
+namespace {
+
+TEST(Registry, EveryOperationEndsWithTheReferenceAndRunsSomewhere) {
+  const auto ops = all_ops(cpu_device_info());
+  EXPECT_TRUE(std::is_sorted(ops.begin(), ops.end(),
+                             [](const OpInfo& a, const OpInfo& b) { return a.name < b.name; }));
+  for (const OpInfo& op : ops) {
+    ASSERT_FALSE(op.variants.empty()) << op.name;
+    EXPECT_EQ(op.variants.back().name, "reference") << op.name;
+    EXPECT_EQ(op.variants.back().refusal, "") << op.name;
+  }
+}
+
+TEST(Registry, RefusalsAreAboutTheDevice) {
+  DeviceInfo device = cpu_device_info();
+  device.cpu = {true, false, false};
+  for (const OpInfo& op : all_ops(device)) {
+    for (const VariantInfo& variant : op.variants) {
+      if (variant.name == "cpu.avx512") {
+        EXPECT_EQ(variant.refusal, "needs AVX-512 (F, BW, DQ, VL)") << op.name;
+      }
+      if (variant.name == "cpu.avx2") {
+        EXPECT_EQ(variant.refusal, "") << op.name;
+      }
+    }
+  }
+  device.cpu = {true, true, true};
+  for (const OpInfo& op : all_ops(device)) {
+    for (const VariantInfo& variant : op.variants) EXPECT_EQ(variant.refusal, "") << op.name;
+  }
+}
+
+std::string usage_error(const std::string& name, const std::string& variant) {
+  ContextOptions options;
+  options.force[name] = variant;
+  try {
+    check_forced_names(options);
+  } catch (const UsageError& error) {
+    return error.what();
+  }
+  return "";
+}
+
+TEST(Registry, ForcedNamesAreChecked) {
+  EXPECT_EQ(usage_error("layernorm", "cpu.avx2"), "");
+  EXPECT_EQ(usage_error("layernorm.forward", "reference"), "");
+  EXPECT_EQ(usage_error("adamw", "cpu.avx512"), "");
+  EXPECT_EQ(usage_error("layernorm.forward", "cuda.imaginary"),
+            "WARPWRIGHT_FORCE: layernorm.forward has no variant 'cuda.imaginary'; use one of: cpu.avx512, "
+            "cpu.avx2, reference");
+  EXPECT_NE(usage_error("layernorm", "avx2"), "");
+  EXPECT_NE(usage_error("layernorm.sideways", "reference").find("there is no operation"), std::string::npos);
+  EXPECT_NE(usage_error("layer", "reference").find("layernorm.backward"), std::string::npos);
+}
+
+// The full name goes before the folder's: what the folder's would force is not looked at.
+TEST(Registry, TheFullNameGoesFirst) {
+  ContextOptions options;
+  options.force = {{"residual", "cpu.imaginary"}, {"residual.forward", "reference"}};
+  EXPECT_THROW(check_forced_names(options), UsageError);
+  options.force["residual.backward"] = "cpu.avx2";
+  EXPECT_NO_THROW(check_forced_names(options));
+}
+
+}  // namespace
+}  // namespace warpwright::ops
