@@ -5,11 +5,13 @@
 //             dq_i = scale Σ_j dS_ij k_j, dk_j = scale Σ_i dS_ij q_i, dv_j = Σ_i P_ij dout_i   (all =)
 // Source: A. Vaswani et al., arXiv:1706.03762; T. Dao et al., "FlashAttention", arXiv:2205.14135.
 //
-// Sequence s owns queries [cu_seqlens_q[s], cu_seqlens_q[s+1]) and keys [cu_seqlens_k[s], cu_seqlens_k[s+1]).
-// Causal: query i of Lq sees key j of Lk where j ≤ i + Lk − Lq, so that a short run of new queries sits at
-// the end of a longer cache (Lq ≤ Lk). A query that sees no key gives out 0 and lse −inf. The head axis and
-// the rows of q, k, v, out and their gradients may be strided (strides[2] is 1), so that the three parts of a
-// qkv product are read and written where they stand. dtypes are one; lse is fp32 (fp64 beside fp64).
+// Sequence s owns queries [cu_seqlens_q[s], cu_seqlens_q[s+1]) and keys [cu_seqlens_k[s], cu_seqlens_k[s+1]),
+// either of which may be empty. Causal: query i of Lq sees key j of Lk where j ≤ i + Lk − Lq, so that a short
+// run of new queries sits at the end of a longer cache. A query that sees no key gives out 0 and lse −inf.
+// The head axis and the rows of q, k, v, out and their gradients may be strided (strides[2] is 1), so that
+// the three parts of a qkv product are read and written where they stand; no output may overlap an input or
+// another output. dtypes are one; lse is fp32 (fp64 beside fp64). Every CPU variant checks cu_seqlens before
+// it reads or writes anything else (Error). A sequence's results do not depend on what is packed beside it.
 #pragma once
 
 #include "ops/op.hpp"
@@ -76,7 +78,7 @@ struct AttentionForwardProblem {
 
   bool operator==(const AttentionForwardProblem&) const = default;
   std::string describe() const;
-  double flops() const;  // of sequences of equal length; a causal mask counts half
+  double flops() const;  // of sequences of equal length; what a causal mask hides does not count
   double bytes() const;
 };
 

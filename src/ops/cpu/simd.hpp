@@ -102,6 +102,39 @@ inline void store(bf16* p, vec v, int n) {
   _mm256_mask_storeu_epi16(p, first(n), narrow(v));
 }
 
+// Rows become columns.
+inline void transpose(vec (&r)[kLanes]) {
+  vec t[kLanes];
+  for (int i = 0; i < kLanes; i += 2) {
+    t[i] = _mm512_unpacklo_ps(r[i], r[i + 1]);
+    t[i + 1] = _mm512_unpackhi_ps(r[i], r[i + 1]);
+  }
+  const auto low = [](vec a, vec b) {
+    return _mm512_castpd_ps(_mm512_unpacklo_pd(_mm512_castps_pd(a), _mm512_castps_pd(b)));
+  };
+  const auto high = [](vec a, vec b) {
+    return _mm512_castpd_ps(_mm512_unpackhi_pd(_mm512_castps_pd(a), _mm512_castps_pd(b)));
+  };
+  for (int i = 0; i < kLanes; i += 4) {  // r[i + c]: in each 128-bit lane L, column 4L + c of rows i … i + 3
+    r[i] = low(t[i], t[i + 2]);
+    r[i + 1] = high(t[i], t[i + 2]);
+    r[i + 2] = low(t[i + 1], t[i + 3]);
+    r[i + 3] = high(t[i + 1], t[i + 3]);
+  }
+  for (int c = 0; c < 4; ++c) {
+    t[c] = _mm512_shuffle_f32x4(r[c], r[4 + c], 0x88);
+    t[4 + c] = _mm512_shuffle_f32x4(r[c], r[4 + c], 0xdd);
+    t[8 + c] = _mm512_shuffle_f32x4(r[8 + c], r[12 + c], 0x88);
+    t[12 + c] = _mm512_shuffle_f32x4(r[8 + c], r[12 + c], 0xdd);
+  }
+  for (int c = 0; c < 4; ++c) {
+    r[c] = _mm512_shuffle_f32x4(t[c], t[8 + c], 0x88);
+    r[4 + c] = _mm512_shuffle_f32x4(t[4 + c], t[12 + c], 0x88);
+    r[8 + c] = _mm512_shuffle_f32x4(t[c], t[8 + c], 0xdd);
+    r[12 + c] = _mm512_shuffle_f32x4(t[4 + c], t[12 + c], 0xdd);
+  }
+}
+
 // Sum and maximum over the lanes, in one fixed order.
 inline float sum(vec v) {
   return _mm512_reduce_add_ps(v);
@@ -225,6 +258,32 @@ inline void store(bf16* p, vec v, int n) {
   for (int i = 0; i < n; ++i) p[i].bits = lanes[i];
 }
 
+// Rows become columns.
+inline void transpose(vec (&r)[kLanes]) {
+  vec t[kLanes];
+  for (int i = 0; i < kLanes; i += 2) {
+    t[i] = _mm256_unpacklo_ps(r[i], r[i + 1]);
+    t[i + 1] = _mm256_unpackhi_ps(r[i], r[i + 1]);
+  }
+  const auto low = [](vec a, vec b) {
+    return _mm256_castpd_ps(_mm256_unpacklo_pd(_mm256_castps_pd(a), _mm256_castps_pd(b)));
+  };
+  const auto high = [](vec a, vec b) {
+    return _mm256_castpd_ps(_mm256_unpackhi_pd(_mm256_castps_pd(a), _mm256_castps_pd(b)));
+  };
+  for (int i = 0; i < kLanes; i += 4) {  // r[i + c]: in each 128-bit lane L, column 4L + c of rows i … i + 3
+    r[i] = low(t[i], t[i + 2]);
+    r[i + 1] = high(t[i], t[i + 2]);
+    r[i + 2] = low(t[i + 1], t[i + 3]);
+    r[i + 3] = high(t[i + 1], t[i + 3]);
+  }
+  for (int c = 0; c < 4; ++c) t[c] = r[c];
+  for (int c = 0; c < 4; ++c) {
+    r[c] = _mm256_permute2f128_ps(t[c], r[4 + c], 0x20);
+    r[4 + c] = _mm256_permute2f128_ps(t[c], r[4 + c], 0x31);
+  }
+}
+
 inline float sum(vec v) {
   __m128 s = _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
   s = _mm_add_ps(s, _mm_movehl_ps(s, s));
@@ -312,6 +371,22 @@ inline vec exp(vec x) {
   p = fma(p, r, set1(1.0f / 6));
   p = fma(p, r, set1(0.5f));
   p = fma(p, r, set1(1.0f));
+  p = fma(p, r, set1(1.0f));
+  return scale2(p, n);
+}
+
+// 2^x: x = n + r with |r| ≤ 1/2, 2^r by the polynomial of degree 6 with the least relative error there, 2e-9.
+// Below −160 the result is 0, above 130 inf; NaN stays NaN.
+inline vec exp2(vec x) {
+  const vec clamped = max(set1(-160.0f), min(set1(130.0f), x));
+  const vec n = round(clamped);
+  const vec r = clamped - n;
+  vec p = set1(1.53458121587e-4f);
+  p = fma(p, r, set1(1.33999312095e-3f));
+  p = fma(p, r, set1(9.61848895652e-3f));
+  p = fma(p, r, set1(5.550328777e-2f));
+  p = fma(p, r, set1(0.240226468906f));
+  p = fma(p, r, set1(0.693147205737f));
   p = fma(p, r, set1(1.0f));
   return scale2(p, n);
 }

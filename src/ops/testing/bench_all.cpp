@@ -8,6 +8,7 @@
 
 namespace warpwright::ops {
 
+void attention_bench(Bench& bench);
 void layernorm_bench(Bench& bench);
 
 namespace {
@@ -18,6 +19,7 @@ struct Entry {
 };
 
 constexpr Entry kBenches[] = {
+    {"attention", attention_bench},
     {"layernorm", layernorm_bench},
 };
 

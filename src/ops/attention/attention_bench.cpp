@@ -1,0 +1,20 @@
+#include "ops/attention/cases.hpp"
+#include "ops/testing/bench.hpp"
+
+namespace warpwright::ops {
+
+void attention_bench(Bench& bench) {
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    for (const auto& c : attention::bench_cases()) {
+      bench.run(attention_forward_op(),
+                [&](testing::Fixture& f) { return attention::make_forward(c, dtype, true, f); });
+    }
+    for (const auto& c : attention::bench_cases()) {
+      if (c.queries != c.keys) continue;  // a cache is for generating
+      bench.run(attention_backward_op(),
+                [&](testing::Fixture& f) { return attention::make_backward(c, dtype, f); });
+    }
+  }
+}
+
+}  // namespace warpwright::ops

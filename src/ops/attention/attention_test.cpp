@@ -1,0 +1,286 @@
+#include "ops/attention/attention.hpp"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+
+#include "ops/attention/cases.hpp"
+#include "ops/testing/check.hpp"
+
+namespace warpwright::ops {
+namespace {
+
+using namespace testing;  // the operations' fixture, not GoogleTest's
+
+class Forward : public ::testing::TestWithParam<std::string> {};
+class Backward : public ::testing::TestWithParam<std::string> {};
+
+std::uint64_t seed_of(const attention::Case& c) {
+  return static_cast<std::uint64_t>(c.HS * 1009 + static_cast<std::int64_t>(c.queries.size()));
+}
+
+// A probability is as far off as its score is absolutely: scores of magnitude m cost m · 2^-24, the input's
+// own condition.
+ReductionLength reduction_of(const attention::Case& c) {
+  const double terms = std::max(attention::longest(c), static_cast<double>(c.HS));
+  return [=](std::string_view) { return terms * (1 + c.magnitude * c.magnitude); };
+}
+
+void run_reference(const AttentionForward& args) {
+  run_variant(attention_forward_op(), find_variant(attention_forward_op(), kReference), args, 1);
+}
+
+// The reference's lse in the place of a case's.
+AttentionBackward backward_with_lse(const attention::Case& c, DType dtype, Fixture& fixture) {
+  const AttentionBackward b = attention::make_backward(c, dtype, fixture);
+  const Tensor out = fixture.output(dtype, b.q.shape);
+  run_reference({b.q, b.k, b.v, b.cu_seqlens_q, b.cu_seqlens_k, out, b.lse, b.scale, b.mask});
+  return b;
+}
+
+TEST_P(Forward, MatchesTheReference) {
+  for (const auto& c : attention::test_cases()) {
+    for (const DType dtype : {DType::f32, DType::bf16}) {
+      Fixture fixture(seed_of(c));
+      const auto args = attention::make_forward(c, dtype, true, fixture);
+      const auto reason = check_variant(attention_forward_op(), GetParam(), fixture, args, reduction_of(c));
+      if (!reason.empty()) GTEST_SKIP() << reason;
+    }
+  }
+}
+
+TEST_P(Backward, MatchesTheReference) {
+  for (const auto& c : attention::test_cases()) {
+    for (const DType dtype : {DType::f32, DType::bf16}) {
+      Fixture fixture(seed_of(c));
+      const auto args = backward_with_lse(c, dtype, fixture);
+      const auto reason = check_variant(attention_backward_op(), GetParam(), fixture, args, reduction_of(c));
+      if (!reason.empty()) GTEST_SKIP() << reason;
+    }
+  }
+}
+
+// The variant, or null (and a skip) where it refuses.
+template <class P, class A>
+const Variant<P, A>* usable(const Op<P, A>& op, const std::string& name, const A& args, std::string& reason) {
+  const auto& variant = find_variant(op, name);
+  reason = variant.refuse(op.problem(args), cpu_device_info());
+  return reason.empty() ? &variant : nullptr;
+}
+
+// The rows of one sequence of packed arguments, as if it were alone.
+template <class Args>
+Args alone(Args args, std::int64_t s, Fixture& fixture) {
+  const auto *q = args.cu_seqlens_q.template as<std::int32_t>(),
+             *k = args.cu_seqlens_k.template as<std::int32_t>();
+  const std::int32_t q0 = q[s], nq = q[s + 1] - q0, k0 = k[s], nk = k[s + 1] - k0;
+  args.visit([&](std::string_view name, Tensor& t, Access access) {
+    if (name.starts_with("cu_") || !t) return;
+    if (name == "lse") {
+      const Tensor part = fixture.output(t.dtype, {t.shape[0], nq});
+      for (std::int64_t h = 0; h < t.shape[0]; ++h) {
+        for (std::int64_t i = 0; i < nq; ++i) {
+          part.as<float>()[h * nq + i] = t.as<float>()[h * t.shape[1] + q0 + i];
+        }
+      }
+      t = part;
+      return;
+    }
+    const bool keys = name == "k" || name == "v" || name == "dk" || name == "dv";
+    t = t.slice(0, keys ? k0 : q0, keys ? nk : nq);
+    if (access == Access::write) t = fixture.output(t.dtype, t.shape);
+  });
+  args.cu_seqlens_q = fixture.integers({0, nq});
+  args.cu_seqlens_k = fixture.integers({0, nk});
+  return args;
+}
+
+const attention::Case kPacked{{5, 0, 130, 1, 64, 3}, {5, 7, 130, 99, 64, 200}, 2, 48};
+
+template <class P, class A>
+void expect_packed_equals_alone(const Op<P, A>& op, const Variant<P, A>& variant, const A& packed) {
+  run_variant(op, variant, packed, 2);
+  for (std::int64_t s = 0; s + 1 < packed.cu_seqlens_q.shape[0]; ++s) {
+    SCOPED_TRACE(s);
+    Fixture fixture(0);
+    const A single = alone(packed, s, fixture);
+    run_variant(op, variant, single, 1);
+    const auto q0 = packed.cu_seqlens_q.template as<std::int32_t>()[s];
+    const auto k0 = packed.cu_seqlens_k.template as<std::int32_t>()[s];
+    const auto expect_equal = [&](const Tensor& one, const Tensor& all, std::int64_t first) {
+      EXPECT_EQ(elements_of(one), elements_of(all.slice(0, first, one.shape[0])));
+    };
+    if constexpr (std::is_same_v<A, AttentionForward>) {
+      expect_equal(single.out, packed.out, q0);
+      for (std::int64_t h = 0; h < 2; ++h) {
+        expect_equal(single.lse.select(0, h), packed.lse.select(0, h), q0);
+      }
+    } else {
+      expect_equal(single.dq, packed.dq, q0);
+      expect_equal(single.dk, packed.dk, k0);
+      expect_equal(single.dv, packed.dv, k0);
+    }
+  }
+}
+
+TEST_P(Forward, ASequenceDoesNotDependOnWhatIsPackedBesideIt) {
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    Fixture fixture(3);
+    const auto args = attention::make_forward(kPacked, dtype, true, fixture);
+    std::string reason;
+    const auto* variant = usable(attention_forward_op(), GetParam(), args, reason);
+    if (!variant) GTEST_SKIP() << reason;
+    expect_packed_equals_alone(attention_forward_op(), *variant, args);
+  }
+}
+
+TEST_P(Backward, ASequenceDoesNotDependOnWhatIsPackedBesideIt) {
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    Fixture fixture(3);
+    const auto args = backward_with_lse(kPacked, dtype, fixture);
+    std::string reason;
+    const auto* variant = usable(attention_backward_op(), GetParam(), args, reason);
+    if (!variant) GTEST_SKIP() << reason;
+    expect_packed_equals_alone(attention_backward_op(), *variant, args);
+  }
+}
+
+TEST_P(Forward, OneNewQueryGivesTheLastRowOfTheWhole) {
+  for (const std::int32_t T : {1, 2, 63, 64, 65, 200}) {
+    Fixture fixture(static_cast<std::uint64_t>(T));
+    const auto whole =
+        attention::make_forward(attention::self_attention({T}, 2, 64), DType::f32, true, fixture);
+    std::string reason;
+    const auto* variant = usable(attention_forward_op(), GetParam(), whole, reason);
+    if (!variant) GTEST_SKIP() << reason;
+    run_variant(attention_forward_op(), *variant, whole, 1);
+    auto last = whole;
+    last.q = whole.q.slice(0, T - 1, 1);
+    last.out = fixture.output(DType::f32, {1, 2, 64});
+    last.lse = fixture.output(DType::f32, {2, 1});
+    last.cu_seqlens_q = fixture.integers({0, 1});
+    run_variant(attention_forward_op(), *variant, last, 1);
+    const auto row = compare(elements_of(last.out), elements_of(whole.out.slice(0, T - 1, 1)), DType::f32);
+    EXPECT_EQ(row.not_finite, 0);
+    EXPECT_LE(row.relative, 2 * tolerance(DType::f32, std::max(T, 64)));
+    for (int h = 0; h < 2; ++h) {
+      EXPECT_NEAR(last.lse.as<float>()[h], whole.lse.as<float>()[h * T + T - 1], 1e-5);
+    }
+  }
+}
+
+TEST_P(Forward, LseIsOptional) {
+  Fixture fixture(4);
+  auto args = attention::make_forward(kPacked, DType::f32, true, fixture);
+  std::string reason;
+  const auto* variant = usable(attention_forward_op(), GetParam(), args, reason);
+  if (!variant) GTEST_SKIP() << reason;
+  run_variant(attention_forward_op(), *variant, args, 1);
+  const auto with = elements_of(args.out);
+  args.out = fixture.output(DType::f32, args.out.shape);
+  args.lse = {};
+  run_variant(attention_forward_op(), *variant, args, 1);
+  EXPECT_EQ(with, elements_of(args.out));
+}
+
+TEST_P(Forward, NaNInAQueryStaysInItsRow) {
+  for (const std::int32_t T : {3, 70}) {
+    Fixture fixture(5);
+    const auto args =
+        attention::make_forward(attention::self_attention({T}, 1, 40), DType::f32, true, fixture);
+    std::string reason;
+    const auto* variant = usable(attention_forward_op(), GetParam(), args, reason);
+    if (!variant) GTEST_SKIP() << reason;
+    args.q.as<float>()[2 * args.q.strides[0] + 7] = std::numeric_limits<float>::quiet_NaN();
+    run_variant(attention_forward_op(), *variant, args, 1);
+    const auto out = elements_of(args.out), lse = elements_of(args.lse);
+    for (std::size_t i = 0; i < out.size(); ++i) EXPECT_EQ(std::isnan(out[i]), i / 40 == 2) << i;
+    for (std::size_t i = 0; i < lse.size(); ++i) EXPECT_EQ(std::isnan(lse[i]), i == 2) << i;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Attention, Forward, ::testing::ValuesIn(variant_names(attention_forward_op())),
+                         test_name);
+INSTANTIATE_TEST_SUITE_P(Attention, Backward, ::testing::ValuesIn(variant_names(attention_backward_op())),
+                         test_name);
+
+TEST(AttentionReference, BackwardIsTheDerivativeOfForward) {
+  for (const auto& c : {attention::self_attention({5, 3}, 2, 4), attention::Case{{3, 4}, {6, 2}, 1, 5},
+                        attention::self_attention({6}, 1, 3, Mask::none)}) {
+    Fixture fixture(seed_of(c));
+    AttentionBackward b = attention::make_backward(c, DType::f64, fixture);
+    b.out = fixture.output(DType::f64, b.q.shape);
+    const AttentionForward f{b.q, b.k, b.v, b.cu_seqlens_q, b.cu_seqlens_k, b.out, b.lse, b.scale, b.mask};
+    const std::vector<double> dout = elements_of(b.dout);
+    const auto loss = [&] {
+      run_reference(f);
+      const std::vector<double> out = elements_of(f.out);
+      double total = 0;
+      for (std::size_t i = 0; i < out.size(); ++i) total += out[i] * dout[i];
+      return total;
+    };
+    loss();
+    run_variant(attention_backward_op(), find_variant(attention_backward_op(), kReference), b, 1);
+    check_gradient(loss, b.q, b.dq, "dq");
+    check_gradient(loss, b.k, b.dk, "dk");
+    check_gradient(loss, b.v, b.dv, "dv");
+  }
+}
+
+TEST(Attention, RefusesArgumentsThatDoNotFit) {
+  Fixture fixture(6);
+  Context context{ContextOptions{}};
+  const auto args =
+      attention::make_forward(attention::self_attention({3, 2}, 2, 8), DType::f32, true, fixture);
+  const auto expect_refused = [&](auto&& change) {
+    AttentionForward wrong = args;
+    change(wrong);
+    EXPECT_THROW(attention_forward(context, wrong), Error);
+  };
+  expect_refused([&](auto& a) { a.k = fixture.random(DType::f32, {5, 2, 7}); });
+  expect_refused([&](auto& a) { a.v = fixture.random(DType::f32, {4, 2, 8}); });
+  expect_refused([&](auto& a) { a.v = fixture.random(DType::bf16, {5, 2, 8}); });
+  expect_refused([&](auto& a) { a.out = {}; });
+  expect_refused([&](auto& a) { a.q.strides[2] = 2; });
+  expect_refused([&](auto& a) { a.lse = fixture.output(DType::f32, {5, 2}); });
+  expect_refused([&](auto& a) { a.cu_seqlens_k = fixture.integers({0, 5}); });
+  expect_refused([&](auto& a) { a.cu_seqlens_q = fixture.random(DType::f32, {3}); });
+}
+
+// Nothing is written before the bounds are known to be right.
+TEST(Attention, RefusesSequencesOutsideTheirRows) {
+  const attention::Case c = attention::self_attention({3, 2}, 1, 8);
+  for (const auto& bounds :
+       {std::vector<std::int32_t>{0, 3, 6}, {1, 3, 5}, {0, 6, 5}, {0, -1, 5}, {0, 3, 4}}) {
+    for (const auto& variant : attention_forward_op().variants) {
+      Fixture fixture(7);
+      auto args = attention::make_forward(c, DType::f32, true, fixture);
+      args.cu_seqlens_k = fixture.integers(bounds);
+      if (!variant.refuse(attention_forward_op().problem(args), cpu_device_info()).empty()) continue;
+      fixture.snapshot();
+      EXPECT_THROW(run_variant(attention_forward_op(), variant, args, 1), Error);
+      expect_only_written(fixture, {});
+    }
+    for (const auto& variant : attention_backward_op().variants) {
+      Fixture fixture(8);
+      auto args = attention::make_backward(c, DType::f32, fixture);
+      args.cu_seqlens_q = fixture.integers(bounds);
+      if (!variant.refuse(attention_backward_op().problem(args), cpu_device_info()).empty()) continue;
+      fixture.snapshot();
+      EXPECT_THROW(run_variant(attention_backward_op(), variant, args, 1), Error);
+      expect_only_written(fixture, {});
+    }
+  }
+}
+
+TEST(Attention, RefusesHeadsBeyondItsTiles) {
+  Fixture fixture(9);
+  const auto args =
+      attention::make_forward(attention::self_attention({2}, 1, 257), DType::f32, false, fixture);
+  Context context{ContextOptions{}};
+  EXPECT_THROW(attention_forward(context, args), Error);
+}
+
+}  // namespace
+}  // namespace warpwright::ops

@@ -1,0 +1,135 @@
+// Sequences for attention, shared by test and bench.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include "ops/attention/attention.hpp"
+#include "ops/testing/fixture.hpp"
+
+namespace warpwright::ops::attention {
+
+struct Case {
+  std::vector<std::int32_t> queries, keys;  // of each sequence
+  std::int64_t NH, HS;
+  Mask mask = Mask::causal;
+  double magnitude = 1;  // of the scores, about
+};
+
+inline Case self_attention(std::vector<std::int32_t> lengths, std::int64_t NH, std::int64_t HS,
+                           Mask mask = Mask::causal, double magnitude = 1) {
+  return {lengths, lengths, NH, HS, mask, magnitude};
+}
+
+// Every length up to beyond a tile and a head size for every tail of a vector; packed, empty and long
+// sequences, more queries than keys, a cache with one and with a few new queries; scores of 1e4.
+inline std::vector<Case> test_cases() {
+  std::vector<Case> cases{
+      self_attention({37}, 3, 32),
+      self_attention({64, 64}, 2, 64),
+      self_attention({5, 0, 130, 1, 64}, 2, 48, Mask::none),
+      self_attention({5, 0, 130, 1, 64, 65}, 3, 40),
+      self_attention({257}, 1, 80, Mask::none),
+      self_attention({300}, 1, 128),
+      self_attention({129}, 1, 256),
+      self_attention({}, 1, 8),
+      self_attention({0, 0}, 2, 64),
+      self_attention({97, 20}, 2, 64, Mask::causal, 1e4),
+      self_attention({97, 3}, 2, 64, Mask::none, 1e4),
+      {{1}, {1}, 2, 64},
+      {{1, 1, 1}, {300, 0, 77}, 2, 64},
+      {{3, 2}, {131, 2}, 2, 96, Mask::causal},
+      {{2, 1}, {70, 1000}, 1, 33, Mask::none},
+      {{20, 70}, {150, 211}, 2, 64},
+      {{100, 90, 7}, {33, 0, 3}, 2, 64},
+      {{100, 4}, {33, 2}, 1, 24, Mask::none},
+      {{0, 9}, {12, 9}, 2, 16},
+  };
+  for (std::int32_t T = 1; T <= 70; ++T) {
+    cases.push_back(self_attention({T}, 3, 64, T % 2 ? Mask::causal : Mask::none));
+    cases.push_back({{T}, {T + T % 7}, 3, T});
+  }
+  return cases;
+}
+
+inline std::vector<Case> bench_cases() {
+  const std::vector<std::int32_t> packed{17, 250, 96, 33, 180, 64, 128, 256, 5, 211};
+  return {self_attention({64, 64, 64, 64}, 12, 64),
+          self_attention({1024, 1024, 1024, 1024}, 12, 64),
+          self_attention({2048}, 12, 64),
+          self_attention({1024}, 25, 64),
+          self_attention({1024}, 8, 32),
+          self_attention({1024}, 8, 128),
+          self_attention(packed, 12, 64, Mask::none),
+          {{1}, {1024}, 12, 64},
+          {{1}, {8192}, 12, 64}};
+}
+
+inline double longest(const Case& c) {
+  std::int32_t length = 1;
+  for (const std::int32_t L : c.queries) length = std::max(length, L);
+  for (const std::int32_t L : c.keys) length = std::max(length, L);
+  return length;
+}
+
+inline Tensor bounds_of(const std::vector<std::int32_t>& lengths, testing::Fixture& f) {
+  std::vector<std::int32_t> bounds{0};
+  for (const std::int32_t length : lengths) bounds.push_back(bounds.back() + length);
+  return f.integers(bounds);
+}
+
+// One part of a (N, parts, NH, HS) product, where it stands.
+inline Tensor part(const Tensor& product, std::int64_t index) {
+  return product.select(1, index);
+}
+
+// q, k and v are views of one qkv product where they are equally long, else k and v of a kv one.
+inline AttentionForward make_forward(const Case& c, DType dtype, bool lse, testing::Fixture& f) {
+  AttentionForward a;
+  a.cu_seqlens_q = bounds_of(c.queries, f);
+  a.cu_seqlens_k = bounds_of(c.keys, f);
+  const std::int64_t Nq = a.cu_seqlens_q.as<std::int32_t>()[c.queries.size()];
+  const std::int64_t Nk = a.cu_seqlens_k.as<std::int32_t>()[c.keys.size()];
+  const double scale = std::sqrt(c.magnitude);
+  if (c.queries == c.keys) {
+    const Tensor qkv = f.random(dtype, {Nq, 3, c.NH, c.HS}, scale);
+    a.q = part(qkv, 0), a.k = part(qkv, 1), a.v = part(qkv, 2);
+  } else {
+    const Tensor kv = f.random(dtype, {Nk, 2, c.NH, c.HS}, scale);
+    a.q = f.random(dtype, {Nq, c.NH, c.HS}, scale);
+    a.k = part(kv, 0), a.v = part(kv, 1);
+  }
+  a.out = f.output(dtype, {Nq, c.NH, c.HS + 3}).slice(2, 0, c.HS);
+  if (lse) a.lse = f.output(accumulation_dtype(dtype), {c.NH, Nq});
+  a.scale = static_cast<float>(1 / std::sqrt(static_cast<double>(c.HS)));
+  a.mask = c.mask;
+  return a;
+}
+
+// out and lse are inputs here: out is random, since dout·v − dout·out cancels where it is the forward's and
+// few keys are seen, and only rounding is left; lse is of the right size, to be overwritten with the
+// forward's where values count.
+inline AttentionBackward make_backward(const Case& c, DType dtype, testing::Fixture& f) {
+  const AttentionForward forward = make_forward(c, dtype, false, f);
+  const std::int64_t Nq = forward.q.shape[0], Nk = forward.k.shape[0];
+  AttentionBackward a;
+  a.q = forward.q, a.k = forward.k, a.v = forward.v;
+  a.cu_seqlens_q = forward.cu_seqlens_q, a.cu_seqlens_k = forward.cu_seqlens_k;
+  a.out = f.random(dtype, {Nq, c.NH, c.HS + 3}).slice(2, 0, c.HS);
+  a.lse = f.random(accumulation_dtype(dtype), {c.NH, Nq}, 0.1, std::log(longest(c)));
+  a.dout = f.random(dtype, {Nq, c.NH, c.HS});
+  if (c.queries == c.keys) {
+    const Tensor dqkv = f.output(dtype, {Nq, 3, c.NH, c.HS});
+    a.dq = part(dqkv, 0), a.dk = part(dqkv, 1), a.dv = part(dqkv, 2);
+  } else {
+    const Tensor dkv = f.output(dtype, {Nk, 2, c.NH, c.HS});
+    a.dq = f.output(dtype, {Nq, c.NH, c.HS});
+    a.dk = part(dkv, 0), a.dv = part(dkv, 1);
+  }
+  a.scale = forward.scale;
+  a.mask = forward.mask;
+  return a;
+}
+
+}  // namespace warpwright::ops::attention

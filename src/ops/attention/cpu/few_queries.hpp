@@ -1,0 +1,97 @@
+// Attention of a few queries over many keys (decoding from a cache), a query at a time: each key and value is
+// read where it stands, once per query. Memory-bound: 2 · HS elements and 4 · HS FLOP a key.
+#pragma once
+
+#include "ops/attention/cpu/product.hpp"
+
+namespace warpwright::ops::attention {
+namespace {
+
+constexpr float kLog2E = 1.44269504088896341f;
+constexpr float kLn2 = 0.693147180559945309f;
+
+// Σ_d q[d]·k[d] with q padded by zeros.
+template <class T>
+inline float dot(const float* q, const T* k, std::int64_t HS) {
+  vec sum0 = zero(), sum1 = zero();
+  std::int64_t d = 0;
+  for (; d + 2 * kLanes <= HS; d += 2 * kLanes) {
+    sum0 = fma(load(q + d), load(k + d), sum0);
+    sum1 = fma(load(q + d + kLanes), load(k + d + kLanes), sum1);
+  }
+  if (d + kLanes <= HS) {
+    sum0 = fma(load(q + d), load(k + d), sum0);
+    d += kLanes;
+  }
+  if (d < HS) sum1 = fma(load(q + d), load(k + d, static_cast<int>(HS - d)), sum1);
+  return sum(sum0 + sum1);
+}
+
+// out[d] = factor · out[d] + Σ_j p[j] v[j][d]
+template <class T>
+inline void add_values(float* out, float factor, const float* p, Rows<const T> v, std::int64_t keys,
+                       std::int64_t HS) {
+  for_each_vector(0, HS, [&](std::int64_t d, int lanes) {
+    vec even = load(out + d) * set1(factor), odd = zero();
+    std::int64_t j = 0;
+    for (; j + 1 < keys; j += 2) {
+      even = fma(set1(p[j]), load_lanes(v[j] + d, lanes), even);
+      odd = fma(set1(p[j + 1]), load_lanes(v[j + 1] + d, lanes), odd);
+    }
+    if (j < keys) even = fma(set1(p[j]), load_lanes(v[j] + d, lanes), even);
+    store(out + d, even + odd);
+  });
+}
+
+struct Softmax {
+  float max = -__builtin_inff(), sum = 0;  // of the scores so far, which are in units of ln 2
+
+  // Scores become exp(score − max); returns what the sums so far must be multiplied by. Both are a multiple
+  // of kLanes long.
+  float update(float* scores, std::int64_t keys) {
+    vec largest = set1(max);
+    for_each_vector(0, keys, [&](std::int64_t j, int n) {
+      largest = ops::simd::max(largest, keep(load(scores + j), n, largest));
+    });
+    const float now = maximum(largest);
+    const float factor = now == -__builtin_inff() ? 1 : __builtin_exp2f(max - now);
+    vec total = zero();
+    for_each_vector(0, keys, [&](std::int64_t j, int n) {
+      const vec p = keep(exp2(load(scores + j) - set1(now)), n, zero());
+      total = total + p;
+      store(scores + j, p);
+    });
+    max = now;
+    sum = sum * factor + ops::simd::sum(total);
+    return factor;
+  }
+  float lse() const { return sum == 0 ? -__builtin_inff() : (max + __builtin_log2f(sum)) * kLn2; }
+};
+
+// Query i of a sequence. scratch: 2 · HS (padded to kLanes) and kBlock floats.
+template <class T>
+inline void forward_query(const Sequence& s, std::int64_t i, std::int64_t HS, float scale, Rows<const T> q,
+                          Rows<const T> k, Rows<const T> v, Rows<T> out, float* lse, float* scratch) {
+  const std::int64_t ld = round_up(HS, kLanes);
+  float *query = scratch, *sums = scratch + ld, *scores = scratch + 2 * ld;
+  pack(q.from(i), 1, HS, query, ld, 1);
+  for (std::int64_t d = 0; d < ld; d += kLanes) {
+    store(query + d, load(query + d) * set1(scale * kLog2E));
+    store(sums + d, zero());
+  }
+  Softmax softmax;
+  const std::int64_t keys = at_most(s.keys, keys_seen_before(s, i + 1));
+  for (std::int64_t k0 = 0; k0 < keys; k0 += kBlock) {
+    const std::int64_t nk = at_most(kBlock, keys - k0);
+    for (std::int64_t j = 0; j < nk; ++j) scores[j] = dot(query, k[k0 + j], HS);
+    const float factor = softmax.update(scores, nk);
+    add_values(sums, factor, scores, v.from(k0), nk, HS);
+  }
+  const vec inverse = set1(softmax.sum == 0 ? 0 : 1 / softmax.sum);
+  for_each_vector(
+      0, HS, [&](std::int64_t d, int lanes) { store_lanes(out[i] + d, load(sums + d) * inverse, lanes); });
+  if (lse) lse[i] = softmax.lse();
+}
+
+}  // namespace
+}  // namespace warpwright::ops::attention

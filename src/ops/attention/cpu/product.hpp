@@ -1,0 +1,132 @@
+// Products of small fp32 matrices that lie packed in a core's cache, and the packing. A tile of C stays in
+// registers while the inner dimension runs: with AVX-512 4 × 4 or 8 × 3 vectors, with AVX2 4 × 3, so that the
+// fused multiply-adds wait neither for each other nor for loads.
+#pragma once
+
+#include "ops/attention/cpu/schedule.hpp"
+#include "ops/cpu/simd.hpp"
+
+namespace warpwright::ops::attention {
+namespace {
+
+using namespace simd;
+
+enum class Start : std::uint8_t { zero, add, scale };  // C = A·B, C += A·B, C = diag(factor)·C + A·B
+enum class Layout : std::uint8_t { rows, columns };    // A(m, k) is a[m · lda + k] or a[k · lda + m]
+
+constexpr int kMaxVectors = kLanes == 16 ? 4 : 3;  // of a register tile's width
+template <int W>
+constexpr int kTileRows = kLanes == 16 ? (W == 4 ? 4 : 8) : (W == 1 ? 8 : 4);
+
+struct Matrix {
+  const float* data;
+  std::int64_t ld;
+};
+
+template <Layout layout, int W>
+inline void product_tile(std::int64_t K, Matrix a, Matrix b, float* c, std::int64_t ldc, Start start,
+                         const float* factor) {
+  constexpr int R = kTileRows<W>;
+  vec sum[R][W];
+  for (int r = 0; r < R; ++r) {
+    for (int w = 0; w < W; ++w) {
+      sum[r][w] = start == Start::zero ? zero() : load(c + r * ldc + w * kLanes);
+      if (start == Start::scale) sum[r][w] = sum[r][w] * set1(factor[r]);
+    }
+  }
+  for (std::int64_t k = 0; k < K; ++k) {
+    vec right[W];
+    for (int w = 0; w < W; ++w) right[w] = load(b.data + k * b.ld + w * kLanes);
+    for (int r = 0; r < R; ++r) {
+      const vec left = set1(layout == Layout::rows ? a.data[r * a.ld + k] : a.data[k * a.ld + r]);
+      for (int w = 0; w < W; ++w) sum[r][w] = fma(left, right[w], sum[r][w]);
+    }
+  }
+  for (int r = 0; r < R; ++r) {
+    for (int w = 0; w < W; ++w) store(c + r * ldc + w * kLanes, sum[r][w]);
+  }
+}
+
+template <Layout layout, int W>
+inline void product_panel(std::int64_t M, std::int64_t K, Matrix a, Matrix b, float* c, std::int64_t ldc,
+                          Start start, const float* factor) {
+  for (std::int64_t m = 0; m < M; m += kTileRows<W>) {
+    const Matrix rows{a.data + (layout == Layout::rows ? m * a.ld : m), a.ld};
+    product_tile<layout, W>(K, rows, b, c + m * ldc, ldc, start, factor ? factor + m : nullptr);
+  }
+}
+
+// C (M, N vectors) from A (M, K) and B (K, N vectors); M a multiple of kRowGroup. With Start::scale row m of
+// C is first multiplied by factor[m].
+template <Layout layout>
+inline void product(std::int64_t M, std::int64_t N, std::int64_t K, Matrix a, Matrix b, float* c,
+                    std::int64_t ldc, Start start, const float* factor = nullptr) {
+  std::int64_t panels = (N + kMaxVectors - 1) / kMaxVectors;
+  for (std::int64_t n = 0; panels > 0; --panels) {
+    const std::int64_t W = (N - n + panels - 1) / panels;  // of about equal widths
+    const Matrix right{b.data + n * kLanes, b.ld};
+    float* left = c + n * kLanes;
+    if (W == 1) product_panel<layout, 1>(M, K, a, right, left, ldc, start, factor);
+    if (W == 2) product_panel<layout, 2>(M, K, a, right, left, ldc, start, factor);
+    if (W == 3) product_panel<layout, 3>(M, K, a, right, left, ldc, start, factor);
+    if constexpr (kMaxVectors == 4) {
+      if (W == 4) product_panel<layout, 4>(M, K, a, right, left, ldc, start, factor);
+    }
+    n += W;
+  }
+}
+
+// n rows of HS elements as fp32 rows of ld ≥ HS, a multiple of kLanes; zeros fill ld and `padded` rows.
+template <class T>
+inline void pack(Rows<const T> from, std::int64_t n, std::int64_t HS, float* to, std::int64_t ld,
+                 std::int64_t padded) {
+  for (std::int64_t row = 0; row < n; ++row) {
+    const T* x = from[row];
+    for_each_vector(0, HS,
+                    [&](std::int64_t d, int lanes) { store(to + row * ld + d, load_lanes(x + d, lanes)); });
+  }
+  for (std::int64_t i = n * ld; i < padded * ld; i += kLanes) store(to + i, zero());
+}
+
+// The transpose, times a factor, of packed rows (a multiple of kLanes of them): to[d · kBlock + row].
+inline void pack_transposed(const float* from, std::int64_t ld, std::int64_t rows, float factor, float* to) {
+  const vec f = set1(factor);
+  for (std::int64_t row = 0; row < rows; row += kLanes) {
+    for (std::int64_t d = 0; d < ld; d += kLanes) {
+      vec square[kLanes];
+      for (int i = 0; i < kLanes; ++i) square[i] = load(from + (row + i) * ld + d);
+      transpose(square);
+      for (int i = 0; i < kLanes; ++i) store(to + (d + i) * kBlock + row, square[i] * f);
+    }
+  }
+}
+
+// What a mask leaves of a tile of Sᵀ = K·Qᵀ, to whole vectors of queries and a few keys: row j, the scores of
+// key j, is written from first_query(j) (rounded down) on. Rows are padded to kRowGroup, queries to kLanes.
+inline void scores_tile(const Band& band, std::int64_t queries, std::int64_t HS, Matrix keys,
+                        const float* queries_transposed, float* scores) {
+  const std::int64_t vectors = (queries + kLanes - 1) / kLanes;
+  const std::int64_t step = band.masks() ? 2 * kRowGroup : kBlock;
+  for (std::int64_t j = 0; j < band.nk; j += step) {
+    const std::int64_t w = band.first_query(j) / kLanes;
+    product<Layout::rows>(round_up(at_most(step, band.nk - j), kRowGroup), vectors - w, HS,
+                          {keys.data + j * keys.ld, keys.ld}, {queries_transposed + w * kLanes, kBlock},
+                          scores + j * kBlock + w * kLanes, kBlock, Start::zero);
+  }
+}
+
+// 0, 1, 2 … in the lanes.
+inline vec lane_numbers() {
+  alignas(64) float lanes[kLanes];
+  for (int i = 0; i < kLanes; ++i) lanes[i] = static_cast<float>(i);
+  return load(lanes);
+}
+
+// For the vector of queries from i on: how many of the tile's keys each of them sees (unclamped).
+inline vec band_limits(const Band& band, std::int64_t i) {
+  return fma(lane_numbers(), set1(static_cast<float>(band.slope)),
+             set1(static_cast<float>(band.first + band.slope * i)));
+}
+
+}  // namespace
+}  // namespace warpwright::ops::attention

@@ -1,0 +1,36 @@
+// The kernels that variants.cpp chooses from.
+#pragma once
+
+#include "ops/attention/attention.hpp"
+
+namespace warpwright::ops::attention {
+
+void forward_reference(const Context& context, const AttentionForward& args);
+void backward_reference(const Context& context, const AttentionBackward& args);
+
+// Throws where cu_seqlens are not what the contract says; every CPU variant begins with it.
+void check_sequences(std::string_view operation, const Tensor& cu_seqlens, std::int64_t elements);
+void check_sequences(const AttentionForward& args);
+void check_sequences(const AttentionBackward& args);
+
+inline constexpr int kBlock = 64;         // queries, and keys, of a tile of scores
+inline constexpr int kMaxHeadSize = 256;  // a thread's tiles stay in a 2 MiB second-level cache
+inline constexpr int kRowGroup = 8;       // rows of packed tiles are padded to a multiple of this
+
+// Scratch, in floats, of one thread: its packed tiles.
+std::int64_t forward_scratch(std::int64_t HS);
+std::int64_t backward_scratch(std::int64_t HS);
+// The sums of dk and dv that a thread (or, where there are more threads than heads, a head) keeps in fp32.
+std::int64_t gradient_sums(std::int64_t Nk, std::int64_t sequences, std::int64_t HS);
+
+namespace avx2 {
+void forward(const Context& context, const AttentionForward& args);
+void backward(const Context& context, const AttentionBackward& args);
+}  // namespace avx2
+
+namespace avx512 {
+void forward(const Context& context, const AttentionForward& args);
+void backward(const Context& context, const AttentionBackward& args);
+}  // namespace avx512
+
+}  // namespace warpwright::ops::attention

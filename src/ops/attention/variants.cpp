@@ -1,0 +1,187 @@
+#include <algorithm>
+#include <array>
+#include <limits>
+
+#include "ops/attention/kernels.hpp"
+#include "ops/cpu/refuse.hpp"
+
+namespace warpwright::ops {
+namespace {
+
+constexpr std::string_view kForward = "attention.forward";
+constexpr std::string_view kBackward = "attention.backward";
+
+// (N, NH, HS) whose rows and heads may be strided.
+void require_rows(std::string_view operation, std::string_view argument, const Tensor& tensor, DType dtype,
+                  const Shape& shape) {
+  require(static_cast<bool>(tensor), operation, fmt::format("{} is missing", argument));
+  require_dtype(operation, argument, tensor, dtype);
+  require_shape(operation, argument, tensor, shape);
+  require(tensor.strides[2] == 1, operation, fmt::format("{} must have stride 1 in its last axis", argument));
+}
+
+template <class Args>
+void require_inputs(std::string_view operation, const Args& a) {
+  require(a.q.shape.rank() == 3 && a.q.shape[1] > 0 && a.q.shape[2] > 0, operation,
+          "q must be (Nq, NH, HS) with NH and HS ≥ 1");
+  require(a.k.shape.rank() == 3, operation, "k must be (Nk, NH, HS)");
+  const std::int64_t Nq = a.q.shape[0], Nk = a.k.shape[0], NH = a.q.shape[1], HS = a.q.shape[2];
+  require(std::max(Nq, Nk) <= std::numeric_limits<std::int32_t>::max(), operation,
+          "more rows than cu_seqlens can count");
+  require_rows(operation, "q", a.q, a.q.dtype, {Nq, NH, HS});
+  require_rows(operation, "k", a.k, a.q.dtype, {Nk, NH, HS});
+  require_rows(operation, "v", a.v, a.q.dtype, {Nk, NH, HS});
+  require_rows(operation, "out", a.out, a.q.dtype, {Nq, NH, HS});
+  require(a.cu_seqlens_q.shape.rank() == 1 && a.cu_seqlens_q.shape[0] > 0, operation,
+          "cu_seqlens_q must be (S + 1)");
+  const Shape bounds{a.cu_seqlens_q.shape[0]};
+  require_tensor(operation, "cu_seqlens_q", a.cu_seqlens_q, DType::i32, bounds);
+  require_tensor(operation, "cu_seqlens_k", a.cu_seqlens_k, DType::i32, bounds);
+}
+
+AttentionForwardProblem forward_problem(const AttentionForward& a) {
+  require_inputs(kForward, a);
+  const std::int64_t Nq = a.q.shape[0], Nk = a.k.shape[0], NH = a.q.shape[1], HS = a.q.shape[2];
+  if (a.lse) require_tensor(kForward, "lse", a.lse, accumulation_dtype(a.q.dtype), {NH, Nq});
+  return {a.cu_seqlens_q.shape[0] - 1, Nq, Nk, NH, HS, a.q.dtype, a.mask, static_cast<bool>(a.lse)};
+}
+
+AttentionBackwardProblem backward_problem(const AttentionBackward& a) {
+  require_inputs(kBackward, a);
+  const std::int64_t Nq = a.q.shape[0], Nk = a.k.shape[0], NH = a.q.shape[1], HS = a.q.shape[2];
+  require_tensor(kBackward, "lse", a.lse, accumulation_dtype(a.q.dtype), {NH, Nq});
+  require_rows(kBackward, "dout", a.dout, a.q.dtype, {Nq, NH, HS});
+  require_rows(kBackward, "dq", a.dq, a.q.dtype, {Nq, NH, HS});
+  require_rows(kBackward, "dk", a.dk, a.q.dtype, {Nk, NH, HS});
+  require_rows(kBackward, "dv", a.dv, a.q.dtype, {Nk, NH, HS});
+  return {a.cu_seqlens_q.shape[0] - 1, Nq, Nk, NH, HS, a.q.dtype, a.mask};
+}
+
+template <class Problem>
+std::string refuse_large_heads(const Problem& p) {
+  return p.HS <= attention::kMaxHeadSize ? "" : fmt::format("head size above {}", attention::kMaxHeadSize);
+}
+
+template <class Problem>
+std::string refuse_tiles_avx2(const Problem& p, const DeviceInfo& device) {
+  const std::string reason = refuse_without_avx2(p.dtype, device);
+  return reason.empty() ? refuse_large_heads(p) : reason;
+}
+
+template <class Problem>
+std::string refuse_tiles_avx512(const Problem& p, const DeviceInfo& device) {
+  const std::string reason = refuse_without_avx512(p.dtype, device);
+  return reason.empty() ? refuse_large_heads(p) : reason;
+}
+
+std::size_t forward_workspace(const AttentionForwardProblem& p, const DeviceInfo& device) {
+  return static_cast<std::size_t>(device.threads * attention::forward_scratch(p.HS)) * sizeof(float);
+}
+
+std::size_t backward_workspace(const AttentionBackwardProblem& p, const DeviceInfo& device) {
+  const std::int64_t owners = std::min<std::int64_t>(device.threads, p.NH);
+  return static_cast<std::size_t>(device.threads * attention::backward_scratch(p.HS) +
+                                  owners * attention::gradient_sums(p.Nk, p.sequences, p.HS)) *
+         sizeof(float);
+}
+
+template <class Problem>
+std::size_t reference_workspace(const Problem& p, const DeviceInfo&) {
+  return 3 * static_cast<std::size_t>(std::max(p.Nq, p.Nk)) * sizeof(double);
+}
+
+using Forward = Variant<AttentionForwardProblem, AttentionForward>;
+using Backward = Variant<AttentionBackwardProblem, AttentionBackward>;
+
+constexpr std::array kForwardVariants{
+    Forward{"cpu.avx512", refuse_tiles_avx512, attention::avx512::forward, forward_workspace},
+    Forward{"cpu.avx2", refuse_tiles_avx2, attention::avx2::forward, forward_workspace},
+    Forward{kReference, refuse_other_devices, attention::forward_reference, reference_workspace},
+};
+
+constexpr std::array kBackwardVariants{
+    Backward{"cpu.avx512", refuse_tiles_avx512, attention::avx512::backward, backward_workspace},
+    Backward{"cpu.avx2", refuse_tiles_avx2, attention::avx2::backward, backward_workspace},
+    Backward{kReference, refuse_other_devices, attention::backward_reference, reference_workspace},
+};
+
+// (query, key) pairs that the mask lets through where all sequences are equally long.
+template <class Problem>
+double visible_pairs(const Problem& p) {
+  const double S = static_cast<double>(std::max<std::int64_t>(p.sequences, 1));
+  const double Lq = static_cast<double>(p.Nq) / S, Lk = static_cast<double>(p.Nk) / S;
+  if (p.mask == Mask::none) return S * Lq * Lk;
+  return S * (Lq <= Lk ? Lq * (Lk - (Lq - 1) / 2) : Lk * (Lk + 1) / 2);
+}
+
+std::int64_t padded_head(std::int64_t HS) {  // to the longest vector
+  return (HS + 15) / 16 * 16;
+}
+
+}  // namespace
+
+void attention::check_sequences(std::string_view operation, const Tensor& cu_seqlens, std::int64_t elements) {
+  const auto* bounds = cu_seqlens.as<std::int32_t>();
+  const std::int64_t last = cu_seqlens.shape[0] - 1;
+  bool ascending = true;
+  for (std::int64_t s = 0; s < last; ++s) ascending = ascending && bounds[s] <= bounds[s + 1];
+  require(ascending && bounds[0] == 0 && bounds[last] == elements, operation,
+          fmt::format("cu_seqlens must ascend from 0 to {} rows", elements));
+}
+
+void attention::check_sequences(const AttentionForward& a) {
+  check_sequences(kForward, a.cu_seqlens_q, a.q.shape[0]);
+  check_sequences(kForward, a.cu_seqlens_k, a.k.shape[0]);
+}
+
+void attention::check_sequences(const AttentionBackward& a) {
+  check_sequences(kBackward, a.cu_seqlens_q, a.q.shape[0]);
+  check_sequences(kBackward, a.cu_seqlens_k, a.k.shape[0]);
+}
+
+std::int64_t attention::forward_scratch(std::int64_t HS) {
+  return 4 * kBlock * padded_head(HS) + kBlock * kBlock + 3 * kBlock;
+}
+std::int64_t attention::backward_scratch(std::int64_t HS) {
+  return 7 * kBlock * padded_head(HS) + 2 * kBlock * kBlock + 2 * kBlock;
+}
+std::int64_t attention::gradient_sums(std::int64_t Nk, std::int64_t sequences, std::int64_t HS) {
+  return 2 * (Nk + kRowGroup * sequences) * padded_head(HS);
+}
+
+std::string AttentionForwardProblem::describe() const {
+  return fmt::format("S={} Nq={} Nk={} NH={} HS={} {}{}{}", sequences, Nq, Nk, NH, HS, name_of(dtype),
+                     mask == Mask::causal ? " causal" : "", lse ? " +lse" : "");
+}
+double AttentionForwardProblem::flops() const {
+  return 4 * visible_pairs(*this) * static_cast<double>(NH * HS);
+}
+double AttentionForwardProblem::bytes() const {
+  return 2 * static_cast<double>((Nq + Nk) * NH * HS) * static_cast<double>(size_of(dtype)) +
+         (lse ? 4 * static_cast<double>(NH * Nq) : 0);
+}
+
+std::string AttentionBackwardProblem::describe() const {
+  return fmt::format("S={} Nq={} Nk={} NH={} HS={} {}{}", sequences, Nq, Nk, NH, HS, name_of(dtype),
+                     mask == Mask::causal ? " causal" : "");
+}
+double AttentionBackwardProblem::flops() const {
+  return 10 * visible_pairs(*this) * static_cast<double>(NH * HS);
+}
+double AttentionBackwardProblem::bytes() const {
+  return 4 * static_cast<double>((Nq + Nk) * NH * HS) * static_cast<double>(size_of(dtype)) +
+         4 * static_cast<double>(NH * Nq);
+}
+
+const Op<AttentionForwardProblem, AttentionForward>& attention_forward_op() {
+  static const Op<AttentionForwardProblem, AttentionForward> op{kForward, kForwardVariants, forward_problem};
+  return op;
+}
+
+const Op<AttentionBackwardProblem, AttentionBackward>& attention_backward_op() {
+  static const Op<AttentionBackwardProblem, AttentionBackward> op{kBackward, kBackwardVariants,
+                                                                  backward_problem};
+  return op;
+}
+
+}  // namespace warpwright::ops
