@@ -10,8 +10,8 @@
 #include <set>
 
 #include "data/loader.hpp"
-#include "data/test_folder.hpp"
 #include "runtime/file.hpp"
+#include "runtime/test_folder.hpp"
 
 namespace warpwright {
 namespace {

@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include "data/test_folder.hpp"
+#include "runtime/test_folder.hpp"
 
 namespace warpwright {
 namespace {

@@ -7,7 +7,8 @@
 #include <set>
 
 #include "data/permutation.hpp"
-#include "data/test_folder.hpp"
+#include "data/shard_bytes.hpp"
+#include "runtime/test_folder.hpp"
 
 namespace warpwright {
 namespace {

@@ -4,7 +4,8 @@
 
 #include <numeric>
 
-#include "data/test_folder.hpp"
+#include "data/shard_bytes.hpp"
+#include "runtime/test_folder.hpp"
 
 namespace warpwright {
 namespace {

@@ -1,36 +1,22 @@
 // The readers and writers of model files: safetensors and llm.c's .bin.
 #include <gtest/gtest.h>
-#include <unistd.h>
 
-#include <bit>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
-#include <functional>
 
 #include "core/error.hpp"
 #include "model/llmc_file.hpp"
 #include "model/safetensors.hpp"
+#include "runtime/test_folder.hpp"
 
 namespace warpwright {
 namespace {
 
 namespace fs = std::filesystem;
 
-class TensorFilesTest : public testing::Test {
+class TensorFilesTest : public TestFolder {
  protected:
-  TensorFilesTest() {
-    const testing::TestInfo* info = testing::UnitTest::GetInstance()->current_test_info();
-    folder =
-        fs::temp_directory_path() / ("warpwright_" + std::string(info->name()) + std::to_string(::getpid()));
-    fs::create_directories(folder);
-  }
-  ~TensorFilesTest() override { fs::remove_all(folder); }
-
-  fs::path put(const std::string& content) const {
-    std::ofstream(folder / "file", std::ios::binary) << content;
-    return folder / "file";
-  }
+  fs::path put(const std::string& content) const { return TestFolder::put("file", content); }
   std::string safetensors_error(const std::string& content) const;
   std::string header_error(const std::string& header, std::size_t data_bytes = 8) const {
     const std::uint64_t length = header.size();
@@ -38,18 +24,7 @@ class TensorFilesTest : public testing::Test {
     return safetensors_error(content + header + std::string(data_bytes, 'x'));
   }
   std::string llmc_error(const std::vector<std::int32_t>& fields, std::size_t data_bytes) const;
-
-  fs::path folder;
 };
-
-std::string message_of(const std::function<void()>& action) {
-  try {
-    action();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "no error";
-}
 
 std::string TensorFilesTest::safetensors_error(const std::string& content) const {
   const fs::path path = put(content);

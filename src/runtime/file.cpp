@@ -28,6 +28,7 @@ constexpr std::size_t kBufferBytes = std::size_t{1} << 20;
 constexpr std::size_t kLargestWrite = std::size_t{1} << 30;  // Linux transfers at most 2 GiB - 4 KiB at once
 constexpr std::string_view kPartialMark = ".partial-";
 constexpr const char* kCheckPath = "check the path and its permissions";
+constexpr const char* kCheckFolder = "check that its folder exists and can be written";
 constexpr const char* kCheckDisk = "check the free space and the health of the disk";
 
 FileDescriptor open_file(const fs::path& path, int flags, const char* action) {
@@ -140,8 +141,7 @@ Partial create_partial(const fs::path& target, bool is_folder) {
     if (is_folder) {
       if (::mkdir(partial.path.c_str(), 0777) != 0) {
         if (errno == EEXIST) continue;
-        throw_system_error("create", partial.path.string(),
-                           "check that its folder exists and can be written");
+        throw_system_error("write", target.string(), kCheckFolder);
       }
     } else {
       flags = O_RDWR | O_CREAT | O_EXCL;
@@ -149,9 +149,12 @@ Partial create_partial(const fs::path& target, bool is_folder) {
     partial.fd = FileDescriptor(::open(partial.path.c_str(), flags | O_CLOEXEC, 0666));
     if (!partial.fd) {
       if (errno == EEXIST || (is_folder && errno == ENOENT)) continue;
-      throw_system_error("create", partial.path.string(), "check that its folder exists and can be written");
+      throw_system_error("write", target.string(), kCheckFolder);
     }
-    if (::flock(partial.fd.get(), LOCK_EX | LOCK_NB) != 0) continue;
+    if (::flock(partial.fd.get(), LOCK_EX | LOCK_NB) != 0) {
+      if (errno == EWOULDBLOCK) continue;
+      throw_system_error("lock", target.string(), "use a file system with locks");
+    }
     struct stat named {};
     const struct stat locked = stat_of(partial.fd.get(), partial.path);
     if (::lstat(partial.path.c_str(), &named) == 0 && named.st_ino == locked.st_ino) return partial;

@@ -16,41 +16,18 @@
 #include <thread>
 
 #include "core/error.hpp"
+#include "runtime/test_folder.hpp"
 
 namespace warpwright {
 namespace {
 
 namespace fs = std::filesystem;
 
-class FileTest : public testing::Test {
+class FileTest : public TestFolder {
  protected:
-  FileTest() {
-    const testing::TestInfo* info = testing::UnitTest::GetInstance()->current_test_info();
-    folder = fs::temp_directory_path() /
-             ("warpwright_file_" + std::string(info->name()) + std::to_string(::getpid()));
-    fs::remove_all(folder);
-    fs::create_directories(folder);
-  }
-  ~FileTest() override { fs::remove_all(folder); }
-
-  fs::path put(const std::string& name, const std::string& content) const {
-    std::ofstream(folder / name, std::ios::binary) << content;
-    return folder / name;
-  }
   std::string get(const std::string& name) const { return read_file(folder / name, 1 << 20); }
   int entries() const { return static_cast<int>(std::distance(fs::directory_iterator(folder), {})); }
-
-  fs::path folder;
 };
-
-std::string message_of(const std::function<void()>& action) {
-  try {
-    action();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "no error";
-}
 
 // Runs action in a child process whose files may have at most `limit` bytes; its exit status.
 int run_with_file_limit(rlim_t limit, const std::function<int()>& action) {

@@ -1,15 +1,14 @@
-// A folder for one test, removed when the test ends.
+// What tests of files share: a folder for one test, removed when it ends, and the message of an expected
+// Error.
 #pragma once
 
 #include <gtest/gtest.h>
 #include <unistd.h>
 
-#include <cstdint>
 #include <filesystem>
 #include <fstream>
 #include <functional>
 #include <string>
-#include <vector>
 
 #include "core/error.hpp"
 
@@ -42,18 +41,6 @@ inline std::string message_of(const std::function<void()>& action) {
     return error.what();
   }
   return "no error";
-}
-
-// The bytes of a shard written by hand: header fields and ids as given.
-template <class Id>
-std::string shard_bytes(std::int32_t magic, std::int32_t version, std::int32_t count,
-                        const std::vector<Id>& ids) {
-  std::vector<std::int32_t> header(256);
-  header[0] = magic;
-  header[1] = version;
-  header[2] = count;
-  std::string bytes(reinterpret_cast<const char*>(header.data()), 1024);
-  return bytes.append(reinterpret_cast<const char*>(ids.data()), ids.size() * sizeof(Id));
 }
 
 }  // namespace warpwright
