@@ -51,7 +51,8 @@ function(warpwright_isa_sources)
   endforeach()
 endfunction()
 
-# warpwright_test(NAME SOURCES … DEPENDS …) builds one GoogleTest program and registers each of its tests with ctest.
+# warpwright_test(NAME SOURCES … DEPENDS …) builds one GoogleTest program and registers each of its tests with ctest,
+# labelled NAME.
 function(warpwright_test name)
   if(NOT WARPWRIGHT_TESTS)
     return()
@@ -60,5 +61,5 @@ function(warpwright_test name)
   add_executable(${name} ${arg_SOURCES})
   list(TRANSFORM arg_DEPENDS PREPEND warpwright_ REGEX "^(core|runtime|text|data|ops|model|infer|train)$")
   target_link_libraries(${name} PRIVATE ${arg_DEPENDS} warpwright_flags GTest::gtest_main)
-  gtest_discover_tests(${name} DISCOVERY_TIMEOUT 60 PROPERTIES TIMEOUT 900)
+  gtest_discover_tests(${name} DISCOVERY_TIMEOUT 60 PROPERTIES TIMEOUT 900 LABELS ${name})
 endfunction()
