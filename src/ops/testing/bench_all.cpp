@@ -8,8 +8,14 @@
 
 namespace warpwright::ops {
 
+void adamw_bench(Bench& bench);
 void attention_bench(Bench& bench);
+void classifier_bench(Bench& bench);
+void embedding_bench(Bench& bench);
+void gelu_bench(Bench& bench);
+void global_norm_bench(Bench& bench);
 void layernorm_bench(Bench& bench);
+void residual_bench(Bench& bench);
 
 namespace {
 
@@ -19,8 +25,14 @@ struct Entry {
 };
 
 constexpr Entry kBenches[] = {
+    {"adamw", adamw_bench},
     {"attention", attention_bench},
+    {"classifier", classifier_bench},
+    {"embedding", embedding_bench},
+    {"gelu", gelu_bench},
+    {"global_norm", global_norm_bench},
     {"layernorm", layernorm_bench},
+    {"residual", residual_bench},
 };
 
 const Entry& find_bench(const std::string& name) {

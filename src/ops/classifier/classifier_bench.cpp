@@ -1,0 +1,18 @@
+#include "ops/classifier/cases.hpp"
+#include "ops/testing/bench.hpp"
+
+namespace warpwright::ops {
+
+void classifier_bench(Bench& bench) {
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    for (const auto& c : classifier_kernels::bench_cases()) {
+      for (const bool gradient : {true, false}) {
+        bench.run(classifier_op(), [&](testing::Fixture& f) {
+          return classifier_kernels::make(c, dtype, {gradient, true, false}, f);
+        });
+      }
+    }
+  }
+}
+
+}  // namespace warpwright::ops

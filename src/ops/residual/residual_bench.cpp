@@ -1,0 +1,17 @@
+#include "ops/residual/cases.hpp"
+#include "ops/testing/bench.hpp"
+
+namespace warpwright::ops {
+
+void residual_bench(Bench& bench) {
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    for (const auto& c : residual::bench_cases()) {
+      bench.run(residual_forward_op(),
+                [&](testing::Fixture& f) { return residual::make_forward(c, dtype, f); });
+      bench.run(residual_backward_op(),
+                [&](testing::Fixture& f) { return residual::make_backward(c, dtype, f); });
+    }
+  }
+}
+
+}  // namespace warpwright::ops
