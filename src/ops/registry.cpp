@@ -4,6 +4,7 @@
 #include <set>
 
 #include "ops/adamw/adamw.hpp"
+#include "ops/attention/attention.hpp"
 #include "ops/classifier/classifier.hpp"
 #include "ops/embedding/embedding.hpp"
 #include "ops/gelu/gelu.hpp"
@@ -58,6 +59,8 @@ void check_variant_name(const OpInfo& op, std::string_view variant) {
 std::vector<OpInfo> all_ops(const DeviceInfo& device) {
   return {
       describe(adamw_op(), {768, 1}, device),
+      describe(attention_backward_op(), {1, 64, 64, 12, 64}, device),
+      describe(attention_forward_op(), {1, 64, 64, 12, 64}, device),
       describe(classifier_op(), {64, 50257, 50304}, device),
       describe(embedding_backward_op(), {64, 768, 50304, 1024}, device),
       describe(embedding_forward_op(), {64, 768, 50304, 1024}, device),
