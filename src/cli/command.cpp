@@ -43,11 +43,12 @@ std::string human_seconds(double seconds) {
 }
 
 std::string human_count(std::int64_t count) {
-  std::string digits = fmt::format("{}", count);
-  for (auto i = static_cast<std::int64_t>(digits.size()) - 3; i > 0; i -= 3) {
-    digits.insert(static_cast<std::size_t>(i), ",");
+  std::string text = fmt::format("{}", count % 1000);
+  for (count /= 1000; count > 0; count /= 1000) {
+    const std::size_t digits = text.find(',') == std::string::npos ? text.size() : text.find(',');
+    text = fmt::format("{},{:0>{}}{}", count % 1000, "", 3 - digits, text);
   }
-  return digits;
+  return text;
 }
 
 ProgressLine::ProgressLine() : terminal_(isatty(STDERR_FILENO) == 1) {}

@@ -135,7 +135,10 @@ Tensor Recorder::allocate(std::string_view name, DType dtype, const Shape& shape
 MemoryPlan::Block* Recorder::find(const void* address) {
   const auto after = starts_.upper_bound(reinterpret_cast<std::uintptr_t>(address));
   if (after == starts_.begin()) return nullptr;
-  return &plan_.blocks[std::prev(after)->second];
+  const auto [start, index] = *std::prev(after);
+  MemoryPlan::Block& block = plan_.blocks[index];
+  const bool inside = reinterpret_cast<std::uintptr_t>(address) < start + std::max<std::size_t>(block.bytes, 1);
+  return inside ? &block : nullptr;  // else memory of another's: a model's weights while a generator is planned
 }
 
 void Recorder::call(std::string_view operation, const std::vector<TensorUse>& uses,
