@@ -59,6 +59,7 @@ AddedTokenMatcher::AddedTokenMatcher(const std::vector<AddedToken>& tokens) {
     std::sort(round->tokens.begin(), round->tokens.end(),
               [](const AddedToken* a, const AddedToken* b) { return a->content < b->content; });
     for (const AddedToken* token : round->tokens) {
+      round->only_special = round->only_special && token->special;
       ++round->first[static_cast<unsigned char>(token->content[0]) + std::size_t{1}];
     }
     for (std::size_t b = 0; b < 256; ++b) round->first[b + 1] += round->first[b];
@@ -105,8 +106,11 @@ void AddedTokenMatcher::split_round(const Round& round, std::string_view text, S
                                     std::vector<Segment>& segments) {
   std::size_t done = 0;
   std::size_t space_end = 0;  // white space known to reach this far, so that no run is scanned twice
-  for (std::size_t i = 0; i < text.size() && !round.tokens.empty();) {
-    const AddedToken* token = longest_match(round, text.substr(i));
+  const bool nothing_to_find = round.only_special && special == SpecialTokens::as_text;
+  for (std::size_t i = 0; i < text.size() && !nothing_to_find;) {
+    const auto byte = static_cast<unsigned char>(text[i]);
+    const bool possible = round.first[byte] != round.first[byte + std::size_t{1}];
+    const AddedToken* token = possible ? longest_match(round, text.substr(i)) : nullptr;
     if (!token) {
       ++i;
       continue;

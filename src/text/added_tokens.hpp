@@ -49,6 +49,7 @@ class AddedTokenMatcher {
   struct Round {
     std::vector<const AddedToken*> tokens;
     std::array<std::uint32_t, 257> first{};
+    bool only_special = true;
   };
 
   static const AddedToken* longest_match(const Round& round, std::string_view text);

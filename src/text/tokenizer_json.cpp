@@ -73,9 +73,12 @@ class Field {
   bool boolean_or(bool missing) const { return value_.is_null() ? missing : boolean(); }
 
   TokenId id() const {
-    if (!value_.is_number_unsigned() || value_.get<std::uint64_t>() > 0x7fffffff)
-      fail("is not an id below 2^31");
+    if (!is_id(value_)) fail("is not an id below 2^31");
     return value_.get<TokenId>();
+  }
+
+  static bool is_id(const json& value) {
+    return value.is_number_unsigned() && value.get<std::uint64_t>() <= 0x7fffffff;
   }
 
   void require_null() const {
@@ -119,7 +122,10 @@ Ids read_vocab(const Field& field) {
   if (!field.value().is_object()) field.fail("is not an object");
   Ids ids;
   ids.reserve(field.value().size());
-  for (const auto& [token, id] : field.value().items()) ids.emplace(token, field.member(token).id());
+  for (const auto& [token, id] : field.value().get_ref<const json::object_t&>()) {
+    if (!Field::is_id(id)) field.member(token).id();  // says where
+    ids.emplace(token, id.get<TokenId>());
+  }
   return ids;
 }
 
@@ -194,17 +200,16 @@ std::vector<MergePair> read_merges(const Field& field, const Ids& ids, const std
   field.require_array();
   std::vector<MergePair> merges;
   merges.reserve(field.value().size());
+  std::string left, right;
   for (std::size_t i = 0; i < field.value().size(); ++i) {
     const json& merge = field.value()[i];
-    std::string left, right;
-    if (merge.is_string()) {
-      if (!split_merge(merge.get_ref<const std::string&>(), left, right))
-        field.element(i).fail("is not \"a b\"");
-    } else {
-      if (!merge.is_array() || merge.size() != 2)
-        field.element(i).fail("is neither \"a b\" nor [\"a\", \"b\"]");
-      left = field.element(i).element(0).string();
-      right = field.element(i).element(1).string();
+    const bool is_pair =
+        merge.is_array() && merge.size() == 2 && merge[0].is_string() && merge[1].is_string();
+    if (is_pair) {
+      left = merge[0].get_ref<const std::string&>();
+      right = merge[1].get_ref<const std::string&>();
+    } else if (!merge.is_string() || !split_merge(merge.get_ref<const std::string&>(), left, right)) {
+      field.element(i).fail("is neither \"a b\" nor [\"a\", \"b\"]");
     }
     merges.push_back(find_pair(ids, left, right, i, where));
   }

@@ -186,28 +186,52 @@ def check_options(program, directory, strings, rng):
     return fine
 
 
+def training_agrees(program, documents, size):
+    """Whether both trainers make the same tokenizer of the documents, and its number of merges."""
+    oracle = byte_level(models.BPE())
+    trainer = trainers.BpeTrainer(
+        vocab_size=size,
+        special_tokens=["<|endoftext|>"],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    oracle.train_from_iterator(documents, trainer)
+    with tempfile.TemporaryDirectory() as folder:
+        files = [pathlib.Path(folder) / f"{i}.txt" for i in range(len(documents))]
+        for file, document in zip(files, documents):
+            file.write_bytes(document.encode("utf-8"))
+        subprocess.run([program, "train", str(size), folder, *map(str, files)], check=True)
+        saved = pathlib.Path(folder) / "tokenizer.json"
+        ours = json.loads(saved.read_text(encoding="utf-8"))["model"]
+        reloaded = Tokenizer.from_file(str(saved))
+    theirs = json.loads(oracle.to_str())["model"]
+    same = ours["vocab"] == theirs["vocab"] and ours["merges"] == theirs["merges"]
+    same &= reloaded.encode(documents[0][:100000]).ids == oracle.encode(documents[0][:100000]).ids
+    return same, len(theirs["merges"])
+
+
 def check_training(program, path, sizes):
     text = pathlib.Path(path).read_text(encoding="utf-8")
     fine = True
     for size in sizes:
-        oracle = byte_level(models.BPE())
-        trainer = trainers.BpeTrainer(
-            vocab_size=size,
-            special_tokens=["<|endoftext|>"],
-            initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-            show_progress=False,
-        )
-        oracle.train_from_iterator([text], trainer)
-        with tempfile.TemporaryDirectory() as folder:
-            subprocess.run([program, "train", str(size), folder, str(path)], check=True)
-            ours = json.loads((pathlib.Path(folder) / "tokenizer.json").read_text(encoding="utf-8"))["model"]
-            reloaded = Tokenizer.from_file(str(pathlib.Path(folder) / "tokenizer.json"))
-        theirs = json.loads(oracle.to_str())["model"]
-        same = ours["vocab"] == theirs["vocab"] and ours["merges"] == theirs["merges"]
-        same &= reloaded.encode(text[:100000]).ids == oracle.encode(text[:100000]).ids
-        print(f"training to {size}: {len(ours['merges'])} merges, {'identical' if same else 'DIFFERENT'}")
+        same, merges = training_agrees(program, [text], size)
+        print(f"training to {size}: {merges} merges, {'identical' if same else 'DIFFERENT'}")
         fine &= same
     return fine
+
+
+def check_training_on_noise(program, rng, rounds):
+    """Few letters and long words: ties, overlapping pairs, and tokens that two pairs spell."""
+    wrong = 0
+    for _ in range(rounds):
+        letters = "".join(rng.sample("ab-é ", rng.randrange(2, 6)))
+        documents = [
+            "".join(rng.choice(letters) * rng.choice([1, 1, 2, 3, 9]) for _ in range(rng.randrange(1, 400)))
+            for _ in range(rng.randrange(1, 4))
+        ]
+        wrong += not training_agrees(program, documents, rng.randrange(257, 700))[0]
+    print(f"training on noise: {rounds} rounds, {wrong} differ")
+    return wrong == 0
 
 
 def list_tiktoken_differences(oracle, strings):
@@ -277,6 +301,7 @@ def main():
         fine &= compare("text", oracle, pipe, [pathlib.Path(args.text).read_text(encoding="utf-8")])
     pipe.close()
     fine &= check_options(args.pipe, args.gpt2, strings[: args.strings // 10], rng)
+    fine &= check_training_on_noise(args.pipe, rng, 300)
     if args.text:
         fine &= check_training(args.pipe, args.text, [257, 300, 1000, 4096, 32000])
     print("all identical" if fine else "DIFFERENCES FOUND")

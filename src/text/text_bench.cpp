@@ -1,0 +1,91 @@
+// Times the tokenizer on one thread: loading, encoding, decoding, training, and texts made to be slow.
+//
+//   text_bench --tokenizer DIR --input FILE [--repeat N]
+//
+// A line per measurement: name, size, best and median of N runs. bench/peers/tokenizers.py runs it beside
+// others.
+#include <fmt/format.h>
+#include <omp.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <chrono>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "core/error.hpp"
+#include "runtime/file.hpp"
+#include "text/tokenizer.hpp"
+#include "text/train.hpp"
+
+namespace {
+
+using namespace warpwright;
+using namespace warpwright::text;
+
+struct Flags {
+  std::filesystem::path tokenizer, input;
+  int repeat = 7;
+};
+
+double seconds_of(const std::function<void()>& work) {
+  const auto start = std::chrono::steady_clock::now();
+  work();
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+void report(const std::string& name, std::size_t bytes, int repeat, const std::function<void()>& work) {
+  std::vector<double> seconds;
+  for (int i = 0; i < repeat; ++i) seconds.push_back(seconds_of(work));
+  std::sort(seconds.begin(), seconds.end());
+  const double best = seconds.front(), median = seconds[seconds.size() / 2];
+  const double megabytes = static_cast<double>(bytes) / 1e6;
+  fmt::print("{:<26} {:>9.3f} MB  best {:>9.2f} ms {:>8.1f} MB/s  median {:>9.2f} ms {:>8.1f} MB/s\n", name,
+             megabytes, best * 1e3, megabytes / best, median * 1e3, megabytes / median);
+}
+
+void run(const Flags& flags) {
+  omp_set_num_threads(1);
+  const Tokenizer tokenizer = Tokenizer::load(flags.tokenizer);
+  const std::string text = read_file(flags.input, std::uint64_t{1} << 32);
+  const std::vector<TokenId> ids = tokenizer.encode(text);
+  fmt::print("{} tokens, {:.3f} bytes a token\n", ids.size(),
+             static_cast<double>(text.size()) / static_cast<double>(ids.size()));
+  report("load", 0, flags.repeat, [&] { Tokenizer::load(flags.tokenizer); });
+  report("encode, warm cache", text.size(), flags.repeat, [&] { tokenizer.encode(text); });
+  std::vector<Tokenizer> fresh;
+  for (int i = 0; i < flags.repeat; ++i) fresh.push_back(Tokenizer::load(flags.tokenizer));
+  std::size_t next = 0;
+  report("encode, cold cache", text.size(), flags.repeat, [&] { fresh[next++].encode(text); });
+  report("decode", text.size(), flags.repeat, [&] { tokenizer.decode(ids); });
+  const std::string_view document = text;
+  TrainOptions options;
+  options.vocab_size = 4096;
+  report("train, 4096 tokens", text.size(), flags.repeat,
+         [&] { train_tokenizer(std::span<const std::string_view>(&document, 1), options); });
+  const std::pair<const char*, char> runs[] = {
+      {"a run of 'a'", 'a'}, {"a run of spaces", ' '}, {"a run of dashes", '-'}};
+  for (const auto& [name, byte] : runs) {
+    const std::string run_text(std::size_t{1} << 20, byte);
+    report(name, run_text.size(), flags.repeat, [&] { tokenizer.encode(run_text); });
+  }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  CLI::App app("Times the tokenizer on one thread");
+  Flags flags;
+  app.add_option("--tokenizer", flags.tokenizer, "Folder of a tokenizer")->required();
+  app.add_option("--input", flags.input, "Text file")->required();
+  app.add_option("--repeat", flags.repeat, "Runs of each measurement")->check(CLI::PositiveNumber);
+  CLI11_PARSE(app, argc, argv);
+  try {
+    run(flags);
+  } catch (const Error& error) {
+    fmt::print(stderr, "text_bench: {}\n", error.what());
+    return 1;
+  }
+  return 0;
+}
