@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Compares the tokenizer with Hugging Face tokenizers 0.23.3, id for id, and lists where tiktoken differs.
+"""Compares the tokenizer with Hugging Face tokenizers 0.23.3, id for id; or lists where tiktoken differs from that.
 
     python3 src/text/tools/conformance.py --pipe build/release/src/text/text_pipe \\
         --gpt2 DIR [--text FILE] [--strings 100000] [--seed 1]
 
-Needs `tokenizers` 0.23.3 (and `tiktoken` for --tiktoken); DIR holds GPT-2's vocab.json and merges.txt. Checks:
+Needs `tokenizers` 0.23.3 (--tiktoken: also `tiktoken`); DIR holds GPT-2's vocab.json and merges.txt. Checks:
 classes    every code point against the regular expressions inside Hugging Face tokenizers
 strings    random strings of every kind below, with GPT-2's vocabulary
 options    add_prefix_space, use_regex, ignore_merges, added tokens with every flag, merges in both spellings
@@ -234,37 +234,41 @@ def check_training_on_noise(program, rng, rounds):
     return wrong == 0
 
 
-def list_tiktoken_differences(oracle, strings):
+def list_tiktoken_differences(oracle, rng, strings):
+    """tiktoken merges any two tokens that join to a third and takes whole pieces first, so every token is tried."""
     import tiktoken
+    from tiktoken_ext.openai_public import r50k_pat_str
 
+    ranks = mergeable_ranks(oracle)
+    eos = oracle.token_to_id("<|endoftext|>")
     encoding = tiktoken.Encoding(
-        "gpt2",
-        pat_str=r"'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+",
-        mergeable_ranks=mergeable_ranks(oracle),
-        special_tokens={"<|endoftext|>": 50256},
+        "ours", pat_str=r50k_pat_str, mergeable_ranks=ranks, special_tokens={"<|endoftext|>": eos}
     )
     oracle.encode_special_tokens = True
-    differing = {}
-    for code in range(0x110000):
-        if 0xD800 <= code < 0xE000:
-            continue
-        for text in ("a" + chr(code), "1" + chr(code), "\t" + chr(code) + "b", "!" + chr(code)):
-            if encoding.encode_ordinary(text) != oracle.encode(text).ids:
-                differing.setdefault(code, []).append(text)
-    strings_differing = [
-        t for t in strings if encoding.encode_ordinary(t) != oracle.encode(t).ids and not any(ord(c) in differing for c in t)
-    ]
-    print(f"tiktoken {tiktoken.__version__}: {len(differing)} code points are cut differently")
-    ranges = []
-    for code in sorted(differing):
-        if ranges and ranges[-1][1] == code - 1:
-            ranges[-1][1] = code
-        else:
-            ranges.append([code, code])
-    print("  " + " ".join(f"{a:04X}-{b:04X}" if a != b else f"{a:04X}" for a, b in ranges))
-    print(f"  {len(strings_differing)} of {len(strings)} strings differ without any of those")
-    for text in strings_differing[:10]:
-        print(f"  {text!r}: tiktoken {encoding.encode_ordinary(text)}, HF {oracle.encode(text).ids}")
+    tokens = list(ranks)
+    joined = [b"".join(rng.choice(tokens) for _ in range(rng.randrange(1, 4))) for _ in range(200000)]
+    chars = [b + chr(c) for c in range(0x110000) if not 0xD800 <= c < 0xE000 for b in ("a", "1", "\t", "!")]
+    groups = {
+        "every code point behind a letter, a digit, a tab and a mark": chars,
+        "every token": [t for t in map(decode_or_none, tokens) if t],
+        "tokens joined": [t for t in map(decode_or_none, joined) if t],
+        "random strings": strings,
+        "runs": [c * n + end for c in " \na-\u00a0" for n in (1000, 100000) for end in ("", "x")],
+    }
+    print(f"tiktoken {tiktoken.__version__} against Hugging Face tokenizers {tokenizers.__version__}")
+    for name, texts in groups.items():
+        theirs = [e.ids for e in oracle.encode_batch_fast(texts, add_special_tokens=False)]
+        differing = [(t, encoding.encode_ordinary(t), h) for t, h in zip(texts, theirs) if encoding.encode_ordinary(t) != h]
+        print(f"{name}: {len(differing)} of {len(texts)} differ")
+        for text, a, b in differing[:5]:
+            print(f"  {text!r}\n    tiktoken {a}\n    HF       {b}")
+
+
+def decode_or_none(data):
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError:
+        return None
 
 
 def mergeable_ranks(oracle):
@@ -283,7 +287,7 @@ def main():
     parser.add_argument("--text")
     parser.add_argument("--strings", type=int, default=100000)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--tiktoken", action="store_true", help="list where tiktoken differs instead")
+    parser.add_argument("--tiktoken", action="store_true", help="list where tiktoken differs, and stop")
     args = parser.parse_args()
     if tokenizers.__version__ != PINNED:
         sys.exit(f"tokenizers {tokenizers.__version__} is installed; the comparison is pinned to {PINNED}")
@@ -291,7 +295,7 @@ def main():
     strings = [random_string(rng) for _ in range(args.strings)]
     oracle = gpt2_oracle(args.gpt2)
     if args.tiktoken:
-        list_tiktoken_differences(oracle, strings)
+        list_tiktoken_differences(oracle, rng, strings)
         return 0
 
     fine = check_classes(args.pipe)
