@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Writes the binary seeds of the fuzz targets into seeds/ (standard library only; the result is committed)."""
 
+import json
 import struct
 from pathlib import Path
 
@@ -51,7 +52,52 @@ def llmc_models() -> None:
     put("llmc/negative.bin", header(20240326, 3, -1, -1, -1, -1, -1, -1))
 
 
+def byte_alphabet() -> list[str]:
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    return [chr(b) for b in printable] + [chr(0x100 + i) for i in range(256 - len(printable))]
+
+
+def tokenizers() -> None:
+    merges = [["a", "b"], ["ab", "c"], ["\u0120", "a"], ["\u0120", "\u0120"]]
+    vocab = {c: i for i, c in enumerate(byte_alphabet() + ["".join(m) for m in merges])}
+    flags = {name: False for name in ("single_word", "lstrip", "rstrip", "normalized", "special")}
+    eos = {"id": len(vocab), "content": "<|endoftext|>", **flags, "special": True}
+    word = {"id": len(vocab) + 1, "content": "one w\u00f6rd", **flags, "single_word": True, "normalized": True}
+    strip = {"id": len(vocab) + 2, "content": "<|strip|>", **flags, "lstrip": True, "rstrip": True}
+    step = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
+    model = {"type": "BPE", "dropout": None, "unk_token": None, "continuing_subword_prefix": "", "fuse_unk": False}
+    document = {
+        "version": "1.0",
+        "truncation": None,
+        "added_tokens": [eos, word],
+        "normalizer": None,
+        "pre_tokenizer": step,
+        "post_processor": step,
+        "decoder": step,
+        "model": {**model, "ignore_merges": False, "vocab": vocab, "merges": merges},
+    }
+    put("tokenizer_json/pairs", json.dumps(document, ensure_ascii=False).encode())
+    document["model"] = {**document["model"], "ignore_merges": True, "merges": [" ".join(m) for m in merges]}
+    document["added_tokens"].append(strip)
+    document["pre_tokenizer"] = {**step, "add_prefix_space": True, "use_regex": False}
+    put("tokenizer_json/words", json.dumps(document).encode())
+    put("tokenizer_json/deep", b"[" * 64)
+    put("tokenizer_json/empty", b'{"version":"1.0","model":{"vocab":{},"merges":[]}}')
+
+    lines = "#version: 0.2\n" + "".join(f"{a} {b}\n" for a, b in merges)
+    vocab["<|endoftext|>"] = len(vocab)
+    put("vocab_merges/both", json.dumps(vocab, ensure_ascii=False).encode() + b"\0" + lines.encode())
+    put("vocab_merges/escaped", json.dumps(vocab).encode() + b"\0" + lines.replace("\n", "\r\n").encode())
+    put("vocab_merges/empty", b"{}\0")
+
+    put("encode/spaces", "a  b \t\n\n c\u00a0\u2003 d\r\n  ".encode())
+    put("encode/words", "It's 'twas we'll <|endoftext|> <|pad|>x 日本語 123 \u0663 --- e\u0301".encode())
+    put("encode/invalid", b"a\xff\xc3 \xed\xa0\x80b\xf0\x9f\x91 \x80")
+    put("encode/runs", b"a" * 100 + b" " * 100 + b"-" * 100)
+
+
 if __name__ == "__main__":
+    tokenizers()
     shards()
     safetensors_files()
     llmc_models()
