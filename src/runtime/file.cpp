@@ -164,9 +164,9 @@ Partial create_partial(const fs::path& target, bool is_folder) {
 // A folder is replaced where it really stands, so that a link to a larger disk stays a link.
 fs::path folder_target(const fs::path& path) {
   std::error_code error;
-  const fs::path target = normalized(path);
+  fs::path target = normalized(path);
   if (!fs::is_symlink(target, error)) return target;
-  const fs::path real = fs::canonical(target, error);
+  fs::path real = fs::canonical(target, error);
   if (error) throw Error(fmt::format("cannot be resolved: {}", error.message()), path.string(), kCheckPath);
   return real;
 }
