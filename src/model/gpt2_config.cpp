@@ -33,7 +33,10 @@ void require_value(const nlohmann::json& json, const char* key, const nlohmann::
 }
 
 ops::Activation activation_of(const nlohmann::json& json, const std::string& where) {
-  const std::string name = json.value("activation_function", "gelu_new");
+  const auto found = json.find("activation_function");
+  const std::string name = found == json.end()  ? "gelu_new"
+                           : found->is_string() ? found->get<std::string>()
+                                                : found->dump();
   if (name == "gelu_new" || name == "gelu_pytorch_tanh" || name == "gelu_fast")
     return ops::Activation::gelu_tanh;
   if (name == "gelu") return ops::Activation::gelu_erf;

@@ -1,0 +1,40 @@
+// Any bytes as the config.json of a model's folder: either an Error, or sizes that are valid and survive
+// being written and read again.
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "core/error.hpp"
+#include "model/gpt2_files.hpp"
+
+using namespace warpwright;
+
+namespace {
+
+std::filesystem::path make_folder() {
+  std::string name = (std::filesystem::temp_directory_path() / "fuzz_config_XXXXXX").string();
+  if (!::mkdtemp(name.data())) std::abort();
+  return name;
+}
+
+struct Folder {
+  const std::filesystem::path path = make_folder();
+  ~Folder() { std::filesystem::remove_all(path); }
+};
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  static const Folder folder;
+  std::ofstream(folder.path / "config.json", std::ios::binary)
+      .write(reinterpret_cast<const char*>(data), static_cast<std::streamsize>(size));
+  try {
+    const GPT2Config config = read_gpt2_config(folder.path);
+    config.validate("fuzz");
+    if (config.parameters() < 1 || config.padded_vocab() < config.vocab) std::abort();
+    if (GPT2Config::from_json(config.to_json(0), "fuzz") != config) std::abort();
+  } catch (const Error&) {
+  }
+  return 0;
+}
