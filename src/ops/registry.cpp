@@ -10,6 +10,7 @@
 #include "ops/gelu/gelu.hpp"
 #include "ops/global_norm/global_norm.hpp"
 #include "ops/layernorm/layernorm.hpp"
+#include "ops/matmul/matmul.hpp"
 #include "ops/residual/residual.hpp"
 
 namespace warpwright::ops {
@@ -69,6 +70,9 @@ std::vector<OpInfo> all_ops(const DeviceInfo& device) {
       describe(global_norm_op(), {768, 1}, device),
       describe(layernorm_backward_op(), {64, 768}, device),
       describe(layernorm_forward_op(), {64, 768}, device),
+      describe(matmul_dw_op(), {16, 768, 768}, device),
+      describe(matmul_dx_op(), {16, 768, 768}, device),
+      describe(matmul_forward_op(), {16, 768, 768}, device),
       describe(residual_backward_op(), {768, DType::f32, true}, device),
       describe(residual_forward_op(), {768, DType::f32, false}, device),
   };

@@ -15,6 +15,7 @@ void embedding_bench(Bench& bench);
 void gelu_bench(Bench& bench);
 void global_norm_bench(Bench& bench);
 void layernorm_bench(Bench& bench);
+void matmul_bench(Bench& bench);
 void residual_bench(Bench& bench);
 
 namespace {
@@ -32,6 +33,7 @@ constexpr Entry kBenches[] = {
     {"gelu", gelu_bench},
     {"global_norm", global_norm_bench},
     {"layernorm", layernorm_bench},
+    {"matmul", matmul_bench},
     {"residual", residual_bench},
 };
 

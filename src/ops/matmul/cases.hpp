@@ -1,0 +1,78 @@
+// Shapes of the matrix products, shared by test and bench.
+#pragma once
+
+#include <vector>
+
+#include "ops/matmul/matmul.hpp"
+#include "ops/testing/fixture.hpp"
+
+namespace warpwright::ops::matmul {
+
+struct Case {
+  std::int64_t M, N, K;
+  std::int64_t padding = 0;  // elements between the rows of the activations
+};
+
+// Every tile's edges and their neighbours, several chunks of the depth in each of the three products, more
+// rows and columns than a block holds, empty products, and 257 × 768.
+inline std::vector<Case> test_cases() {
+  std::vector<Case> cases{{0, 5, 3},        {5, 0, 3},         {257, 768, 96},     {1, 1000, 768},
+                          {16, 67, 131, 5}, {17, 1021, 37, 3}, {37, 96, 768},      {33, 2, 1201, 1},
+                          {2, 901, 33},     {1100, 49, 65, 7}, {40, 1300, 390, 2}, {513, 25, 40},
+                          {770, 50, 430},   {64, 1100, 33},    {31, 400, 1100}};
+  for (const std::int64_t edge : {1, 2, 3, 4, 7, 8, 9, 15, 16, 17, 23, 25, 31, 32, 33, 47, 48, 49, 63, 65}) {
+    cases.push_back({edge, 50, 34});
+    cases.push_back({34, edge, 50, 1});
+    cases.push_back({50, 34, edge, 3});
+  }
+  return cases;
+}
+
+// GPT-2 124M's layers (qkv, attention projection, feed-forward up and down, LM head) at B·T tokens, and what
+// a generated token costs.
+inline std::vector<Case> bench_cases(std::int64_t tokens) {
+  return {{tokens, 2304, 768},
+          {tokens, 768, 768},
+          {tokens, 3072, 768},
+          {tokens, 768, 3072},
+          {tokens, 50304, 768}};
+}
+
+// A matrix whose rows lie `padding` elements apart.
+inline Tensor rows_of(const Tensor& padded, std::int64_t cols) {
+  return padded.slice(1, 0, cols);
+}
+
+inline MatmulForward make_forward(const Case& c, DType dtype, bool bias, Activation activation,
+                                  testing::Fixture& f) {
+  MatmulForward a;
+  a.x = rows_of(f.random(dtype, {c.M, c.K + c.padding}), c.K);
+  a.weight = f.random(dtype, {c.N, c.K});
+  if (bias) a.bias = f.random(dtype, {c.N});
+  a.out = rows_of(f.output(dtype, {c.M, c.N + c.padding}), c.N);
+  if (activation != Activation::none) a.preact = rows_of(f.output(dtype, {c.M, c.N + 2 * c.padding}), c.N);
+  a.activation = activation;
+  return a;
+}
+
+inline MatmulDx make_dx(const Case& c, DType dtype, Activation activation, testing::Fixture& f) {
+  MatmulDx a;
+  a.dout = rows_of(f.random(dtype, {c.M, c.N + c.padding}), c.N);
+  a.weight = f.random(dtype, {c.N, c.K});
+  if (activation != Activation::none) a.preact = rows_of(f.random(dtype, {c.M, c.K + 2 * c.padding}), c.K);
+  a.dx = rows_of(f.output(dtype, {c.M, c.K + c.padding}), c.K);
+  a.activation = activation;
+  return a;
+}
+
+inline MatmulDw make_dw(const Case& c, DType dtype, bool bias, Store store, testing::Fixture& f) {
+  MatmulDw a;
+  a.dout = rows_of(f.random(dtype, {c.M, c.N + c.padding}), c.N);
+  a.x = rows_of(f.random(dtype, {c.M, c.K + 2 * c.padding}), c.K);
+  a.dweight = f.output(accumulation_dtype(dtype), {c.N, c.K}, store);
+  if (bias) a.dbias = f.output(accumulation_dtype(dtype), {c.N}, store);
+  a.store = store;
+  return a;
+}
+
+}  // namespace warpwright::ops::matmul

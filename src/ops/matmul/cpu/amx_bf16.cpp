@@ -1,0 +1,188 @@
+// Matrix products of bf16 with Intel AMX: 2 × 2 tiles of 16 × 16 fp32 sums, 32 terms of the depth a step
+// (Intel 64 and IA-32 Architectures Optimization Reference Manual, chapter 20, has the tile layouts).
+//
+// A panel of A is, for each 32 of the depth, two tiles of 16 rows × 32; a panel of B two tiles of 16 pairs
+// × 16 columns, a pair being the terms 2p and 2p + 1 of one column. A step is 4 tile products (64 cycles) for
+// 4 tile loads (32 cycles from L1): a panel of B of the blocking's depth fills half of L1 and A streams from
+// L2. Bound by that stream and, where weights come from memory (256 rows), by the memory.
+#define WARPWRIGHT_ISA amx_bf16
+#include "ops/matmul/cpu/gemm.inl"
+
+namespace warpwright::ops::matmul::amx_bf16 {
+namespace {
+
+struct alignas(64) TileConfig {
+  std::uint8_t palette, start_row, reserved[14];
+  std::uint16_t row_bytes[16];
+  std::uint8_t rows[16];
+};
+constexpr TileConfig kConfig{1, 0, {}, {64, 64, 64, 64, 64, 64, 64, 64}, {16, 16, 16, 16, 16, 16, 16, 16}};
+
+// The transpose of 16 × 16 pairs, in place.
+inline void transpose(__m512i* r) {
+  __m512i t[16];
+  for (int i = 0; i < 16; i += 2) {
+    t[i] = _mm512_unpacklo_epi32(r[i], r[i + 1]);
+    t[i + 1] = _mm512_unpackhi_epi32(r[i], r[i + 1]);
+  }
+  for (int i = 0; i < 16; i += 4) {
+    r[i] = _mm512_unpacklo_epi64(t[i], t[i + 2]);
+    r[i + 1] = _mm512_unpackhi_epi64(t[i], t[i + 2]);
+    r[i + 2] = _mm512_unpacklo_epi64(t[i + 1], t[i + 3]);
+    r[i + 3] = _mm512_unpackhi_epi64(t[i + 1], t[i + 3]);
+  }
+  for (int c = 0; c < 4; ++c) {
+    const __m512i a = _mm512_shuffle_i32x4(r[c], r[4 + c], 0x88),
+                  b = _mm512_shuffle_i32x4(r[c], r[4 + c], 0xdd);
+    const __m512i d = _mm512_shuffle_i32x4(r[8 + c], r[12 + c], 0x88),
+                  e = _mm512_shuffle_i32x4(r[8 + c], r[12 + c], 0xdd);
+    t[c] = _mm512_shuffle_i32x4(a, d, 0x88);
+    t[8 + c] = _mm512_shuffle_i32x4(a, d, 0xdd);
+    t[4 + c] = _mm512_shuffle_i32x4(b, e, 0x88);
+    t[12 + c] = _mm512_shuffle_i32x4(b, e, 0xdd);
+  }
+  for (int i = 0; i < 16; ++i) r[i] = t[i];
+}
+
+// 32 bf16; 0 beyond the first n.
+inline __m512i load_row(const bf16* p, std::int64_t n) {
+  if (n >= 32) return _mm512_loadu_si512(p);
+  if (n <= 0) return _mm512_setzero_si512();
+  return _mm512_maskz_loadu_epi16(static_cast<__mmask32>((std::uint64_t{1} << n) - 1), p);
+}
+
+constexpr std::int64_t kTileElements = 16 * 32;
+constexpr std::int64_t kStep = 2 * kTileElements;  // of a panel, for 32 of the depth
+
+struct Amx {
+  static constexpr Tile kTile = kTileAmx;
+  using Element = bf16;
+  static_assert(kTile.rows == 32 && kTile.cols == 32 && kTile.depth == 32);
+
+  // The compilers' intrinsic names only the first bytes of its operand, whose rest may then never be stored.
+  static void begin() { asm volatile("ldtilecfg %0" : : "m"(kConfig)); }
+  static void end() { _tile_release(); }
+
+  // Tiles whose rows are lines of the operand, as they lie; or their transposes, which are tiles of pairs.
+  template <bool transposed>
+  static void pack_along(const Operand<bf16>& o, Range lines, Range depth, std::int64_t padded, bf16* to) {
+    for (std::int64_t i = 0; i < lines.count; i += 16) {
+      bf16* tile = to + i / 32 * 32 * padded + i % 32 * 32;
+      for (std::int64_t d = 0; d < padded; d += 32, tile += kStep) {
+        __m512i r[16];
+        for (int j = 0; j < 16; ++j) {
+          const std::int64_t n = i + j < lines.count ? depth.count - d : 0;
+          r[j] = load_row(n > 0 ? o.at(lines.first + i + j, depth.first + d) : nullptr, n);
+        }
+        if constexpr (transposed) transpose(r);
+        for (int j = 0; j < 16; ++j) _mm512_store_si512(tile + j * 32, r[j]);
+      }
+    }
+    if ((lines.count - 1) / 16 % 2 == 0)
+      clear_second_tiles(to + (lines.count - 1) / 32 * 32 * padded, padded);
+  }
+
+  static void clear_second_tiles(bf16* panel, std::int64_t padded) {
+    for (std::int64_t d = 0; d < padded; d += 32, panel += kStep) {
+      for (int j = 0; j < 16; ++j) _mm512_store_si512(panel + kTileElements + j * 32, _mm512_setzero_si512());
+    }
+  }
+
+  // 32 lines side by side and two terms of the depth, as pairs: lines 0-3, 8-11, 16-19 and 24-27 in `low`,
+  // the others in `high`.
+  struct Pairs {
+    __m512i low, high;
+  };
+  static Pairs pairs_at(const Operand<bf16>& o, Range lines, Range depth, std::int64_t d) {
+    const __m512i even = load_row(o.at(lines.first, depth.first + d), d < depth.count ? lines.count : 0);
+    const __m512i odd =
+        load_row(o.at(lines.first, depth.first + d + 1), d + 1 < depth.count ? lines.count : 0);
+    return {_mm512_unpacklo_epi16(even, odd), _mm512_unpackhi_epi16(even, odd)};
+  }
+
+  // One panel of A from an operand whose lines lie side by side.
+  static void pack_a_across(const Operand<bf16>& a, Range lines, Range depth, std::int64_t padded, bf16* to) {
+    for (std::int64_t d = 0; d < padded; d += 32, to += kStep) {
+      __m512i low[16], high[16];
+      for (int p = 0; p < 16; ++p) {
+        const Pairs pairs = pairs_at(a, lines, depth, d + 2 * p);
+        low[p] = pairs.low;
+        high[p] = pairs.high;
+      }
+      transpose(low);
+      transpose(high);
+      for (int j = 0; j < 16; ++j) {
+        const int line = j / 4 * 8 + j % 4;  // of low[j]; high[j] is four further
+        _mm512_store_si512(to + line * 32, low[j]);
+        _mm512_store_si512(to + (line + 4) * 32, high[j]);
+      }
+    }
+  }
+
+  // A group of panels of B from an operand whose lines lie side by side, so that its rows are read in long
+  // runs.
+  static void pack_b_across(const Operand<bf16>& b, Range cols, Range depth, std::int64_t padded, bf16* to) {
+    const __m512i first = _mm512_setr_epi64(0, 1, 8, 9, 2, 3, 10, 11);
+    const __m512i second = _mm512_setr_epi64(4, 5, 12, 13, 6, 7, 14, 15);
+    for (std::int64_t d = 0; d < padded; d += 2) {
+      for (std::int64_t c = 0; c < cols.count; c += 32) {
+        const Pairs pairs = pairs_at(b, {cols.first + c, smaller(32, cols.count - c)}, depth, d);
+        bf16* row = to + c * padded + d / 32 * kStep + d % 32 / 2 * 32;
+        _mm512_store_si512(row, _mm512_permutex2var_epi64(pairs.low, first, pairs.high));
+        _mm512_store_si512(row + kTileElements, _mm512_permutex2var_epi64(pairs.low, second, pairs.high));
+      }
+    }
+  }
+
+  static void pack_a(const Operand<bf16>& a, Range rows, Range depth, std::int64_t padded, bf16* to) {
+    if (a.depth_contiguous) {
+      pack_along<false>(a, rows, depth, padded, to);
+      return;
+    }
+    for (std::int64_t r = 0; r < rows.count; r += 32) {
+      const Range lines{rows.first + r, smaller(32, rows.count - r)};
+      pack_a_across(a, lines, depth, padded, to + r * padded);
+    }
+  }
+
+  static void pack_b(const Operand<bf16>& b, Range cols, Range depth, std::int64_t padded, bf16* to) {
+    b.depth_contiguous ? pack_along<true>(b, cols, depth, padded, to)
+                       : pack_b_across(b, cols, depth, padded, to);
+  }
+
+  static void multiply(const bf16* a, const bf16* b, std::int64_t depth, float* out) {
+    _tile_zero(0);
+    _tile_zero(1);
+    _tile_zero(2);
+    _tile_zero(3);
+    for (std::int64_t d = 0; d < depth; d += 32, a += kStep, b += kStep) {
+      _tile_loadd(4, a, 64);
+      _tile_loadd(6, b, 64);
+      _tile_loadd(7, b + kTileElements, 64);
+      _tile_dpbf16ps(0, 4, 6);
+      _tile_loadd(5, a + kTileElements, 64);
+      _tile_dpbf16ps(1, 4, 7);
+      _tile_dpbf16ps(2, 5, 6);
+      _tile_dpbf16ps(3, 5, 7);
+    }
+    constexpr int kRowBytes = kTile.cols * sizeof(float);
+    _tile_stored(0, out, kRowBytes);
+    _tile_stored(1, out + 16, kRowBytes);
+    _tile_stored(2, out + 16 * kTile.cols, kRowBytes);
+    _tile_stored(3, out + 16 * kTile.cols + 16, kRowBytes);
+  }
+};
+
+}  // namespace
+
+void forward(const Context& context, const MatmulForward& args) {
+  run_forward<Amx, bf16>(context, args);
+}
+void dx(const Context& context, const MatmulDx& args) {
+  run_dx<Amx, bf16>(context, args);
+}
+void dw(const Context& context, const MatmulDw& args) {
+  run_dw<Amx, bf16>(context, args);
+}
+
+}  // namespace warpwright::ops::matmul::amx_bf16

@@ -1,0 +1,3 @@
+#define WARPWRIGHT_ISA avx512
+#include "ops/matmul/cpu/fma.inl"
+#include "ops/matmul/cpu/skinny.inl"

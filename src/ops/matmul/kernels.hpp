@@ -1,0 +1,78 @@
+// The kernels that variants.cpp chooses from, and the blocking that they share.
+#pragma once
+
+#include "ops/matmul/matmul.hpp"
+
+namespace warpwright::ops::matmul {
+
+void forward_reference(const Context& context, const MatmulForward& args);
+void dx_reference(const Context& context, const MatmulDx& args);
+void dw_reference(const Context& context, const MatmulDw& args);
+
+// All three are a product C (rows, cols) = A (rows, depth) · B (depth, cols):
+//              rows  cols  depth   A       B
+//   forward    M     N     K       x       weightᵀ
+//   dx         M     K     N       dout    weight
+//   dw         N     K     M       doutᵀ   x
+struct Extent {
+  std::int64_t rows = 0, cols = 0, depth = 0;
+};
+inline Extent extent_of(const MatmulForwardProblem& p) {
+  return {p.M, p.N, p.K};
+}
+inline Extent extent_of(const MatmulDxProblem& p) {
+  return {p.M, p.K, p.N};
+}
+inline Extent extent_of(const MatmulDwProblem& p) {
+  return {p.N, p.K, p.M};
+}
+
+// What a micro-kernel multiplies at once: row_tile × col_tile results, depth_tile terms at a time.
+struct Tile {
+  std::int64_t rows, cols, depth;
+  std::int64_t group;   // col_tiles of B that are packed together
+  std::size_t element;  // bytes of a packed element
+};
+inline constexpr Tile kTileAvx2{4, 24, 1, 8, 4};
+inline constexpr Tile kTileAvx512{8, 48, 1, 4, 4};
+inline constexpr Tile kTileAmx{32, 32, 32, 8, 2};
+
+// How a product is cut. The cut of the depth depends on the depth alone, so that every result is summed in
+// the same order whatever the threads. Workers form row_teams × col_teams: a team shares its packed rows of
+// A, and each of its members has columns of its own.
+struct Blocking {
+  std::int64_t row_teams = 1, col_teams = 1;
+  std::int64_t depth = 0, depth_chunks = 1;  // a chunk's depth, a multiple of the tile's
+  std::int64_t rows = 0;                     // of one team's packed block of A
+  std::int64_t cols = 0;                     // of all members together, between two sweeps over the depth
+  std::size_t a_bytes = 0, b_bytes = 0;      // one packed block of A, one packed group of B
+  std::size_t sums_bytes = 0;                // one team's fp32 partial sums, where C cannot hold them
+  std::size_t sums_offset = 0, b_offset = 0, workspace = 0;
+};
+// sums: whether partial sums over the depth need a place of their own (C is not fp32).
+Blocking block(const Extent& extent, const Tile& tile, bool sums, const DeviceInfo& device);
+
+// forward_skinny: M ≤ kSkinnyRows, as when tokens are generated one by one.
+inline constexpr std::int64_t kSkinnyRows = 16;
+
+namespace avx2 {
+void forward(const Context& context, const MatmulForward& args);
+void forward_skinny(const Context& context, const MatmulForward& args);
+void dx(const Context& context, const MatmulDx& args);
+void dw(const Context& context, const MatmulDw& args);
+}  // namespace avx2
+
+namespace avx512 {
+void forward(const Context& context, const MatmulForward& args);
+void forward_skinny(const Context& context, const MatmulForward& args);
+void dx(const Context& context, const MatmulDx& args);
+void dw(const Context& context, const MatmulDw& args);
+}  // namespace avx512
+
+namespace amx_bf16 {
+void forward(const Context& context, const MatmulForward& args);
+void dx(const Context& context, const MatmulDx& args);
+void dw(const Context& context, const MatmulDw& args);
+}  // namespace amx_bf16
+
+}  // namespace warpwright::ops::matmul

@@ -1,0 +1,185 @@
+#include <gtest/gtest.h>
+
+#include "ops/matmul/cases.hpp"
+#include "ops/matmul/kernels.hpp"
+#include "ops/testing/check.hpp"
+
+namespace warpwright::ops {
+namespace {
+
+using namespace testing;  // the operations' fixture, not GoogleTest's
+
+constexpr Activation kActivations[] = {Activation::none, Activation::gelu_tanh, Activation::gelu_erf};
+
+class Forward : public ::testing::TestWithParam<std::string> {};
+class Dx : public ::testing::TestWithParam<std::string> {};
+class Dw : public ::testing::TestWithParam<std::string> {};
+
+// Some variants take only some of the dtypes and shapes: what each checks is counted.
+void expect_some(int checked, const std::string& reason) {
+  if (checked == 0) GTEST_SKIP() << reason;
+}
+
+TEST_P(Forward, MatchesTheReference) {
+  int checked = 0;
+  std::string reason;
+  for (const auto& c : matmul::test_cases()) {
+    for (const DType dtype : {DType::f32, DType::bf16}) {
+      for (const Activation activation : kActivations) {
+        Fixture fixture(static_cast<std::uint64_t>(c.M * 10007 + c.N * 101 + c.K));
+        const auto args =
+            matmul::make_forward(c, dtype, activation != Activation::gelu_erf, activation, fixture);
+        const auto reduction = [&](std::string_view) { return static_cast<double>(c.K); };
+        const auto refusal = check_variant(matmul_forward_op(), GetParam(), fixture, args, reduction);
+        refusal.empty() ? void(++checked) : void(reason = refusal);
+      }
+    }
+  }
+  expect_some(checked, reason);
+}
+
+TEST_P(Dx, MatchesTheReference) {
+  int checked = 0;
+  std::string reason;
+  for (const auto& c : matmul::test_cases()) {
+    for (const DType dtype : {DType::f32, DType::bf16}) {
+      for (const Activation activation : kActivations) {
+        Fixture fixture(static_cast<std::uint64_t>(c.M * 10007 + c.N * 101 + c.K));
+        const auto args = matmul::make_dx(c, dtype, activation, fixture);
+        const auto reduction = [&](std::string_view) { return static_cast<double>(c.N); };
+        const auto refusal = check_variant(matmul_dx_op(), GetParam(), fixture, args, reduction);
+        refusal.empty() ? void(++checked) : void(reason = refusal);
+      }
+    }
+  }
+  expect_some(checked, reason);
+}
+
+TEST_P(Dw, MatchesTheReference) {
+  int checked = 0;
+  std::string reason;
+  for (const auto& c : matmul::test_cases()) {
+    for (const DType dtype : {DType::f32, DType::bf16}) {
+      for (const Store store : {Store::assign, Store::add}) {
+        for (const bool bias : {true, false}) {
+          Fixture fixture(static_cast<std::uint64_t>(c.M * 10007 + c.N * 101 + c.K));
+          const auto args = matmul::make_dw(c, dtype, bias, store, fixture);
+          const auto reduction = [&](std::string_view) { return static_cast<double>(c.M); };
+          const auto refusal = check_variant(matmul_dw_op(), GetParam(), fixture, args, reduction);
+          refusal.empty() ? void(++checked) : void(reason = refusal);
+        }
+      }
+    }
+  }
+  expect_some(checked, reason);
+}
+
+INSTANTIATE_TEST_SUITE_P(Matmul, Forward, ::testing::ValuesIn(variant_names(matmul_forward_op())), test_name);
+INSTANTIATE_TEST_SUITE_P(Matmul, Dx, ::testing::ValuesIn(variant_names(matmul_dx_op())), test_name);
+INSTANTIATE_TEST_SUITE_P(Matmul, Dw, ::testing::ValuesIn(variant_names(matmul_dw_op())), test_name);
+
+template <class P, class A>
+void run_reference(const Op<P, A>& op, const A& args) {
+  run_variant(op, find_variant(op, kReference), args, 1);
+}
+
+// loss = Σ act(x·Wᵀ + b) · dout. dx's activation is that of the layer before, so act' is applied to dout
+// here.
+TEST(MatmulReference, BackwardIsTheDerivativeOfForward) {
+  Fixture fixture(1);
+  const matmul::Case c{5, 4, 7};
+  auto forward = matmul::make_forward(c, DType::f64, true, Activation::none, fixture);
+  auto dx = matmul::make_dx(c, DType::f64, Activation::none, fixture);
+  auto dw = matmul::make_dw(c, DType::f64, true, Store::assign, fixture);
+  dx.weight = forward.weight;
+  dw.x = forward.x;
+  dw.dout = dx.dout;
+  const auto loss = [&] {
+    run_reference(matmul_forward_op(), forward);
+    const auto out = elements_of(forward.out), dout = elements_of(dx.dout);
+    double total = 0;
+    for (std::size_t i = 0; i < out.size(); ++i) total += out[i] * dout[i];
+    return total;
+  };
+  run_reference(matmul_dx_op(), dx);
+  run_reference(matmul_dw_op(), dw);
+  check_gradient(loss, forward.x, dx.dx, "dx");
+  check_gradient(loss, forward.weight, dw.dweight, "dweight");
+  check_gradient(loss, forward.bias, dw.dbias, "dbias");
+}
+
+// Two layers, act between them: loss = Σ act(preact)·Wᵀ · dout, differentiated by preact.
+TEST(MatmulReference, ActivationsOfDxAreTheDerivativesOfThoseOfForward) {
+  for (const Activation activation : {Activation::gelu_tanh, Activation::gelu_erf}) {
+    Fixture fixture(2);
+    auto identity = matmul::make_forward({5, 7, 7}, DType::f64, false, activation, fixture);
+    for (std::int64_t i = 0; i < 49; ++i) identity.weight.as<double>()[i] = i % 8 == 0 ? 1.0 : 0.0;
+    auto forward = matmul::make_forward({5, 4, 7}, DType::f64, false, Activation::none, fixture);
+    forward.x = identity.out;
+    auto dx = matmul::make_dx({5, 4, 7}, DType::f64, activation, fixture);
+    dx.weight = forward.weight;
+    dx.preact = identity.x;
+    const auto loss = [&] {
+      run_reference(matmul_forward_op(), identity);
+      run_reference(matmul_forward_op(), forward);
+      const auto out = elements_of(forward.out), dout = elements_of(dx.dout);
+      double total = 0;
+      for (std::size_t i = 0; i < out.size(); ++i) total += out[i] * dout[i];
+      return total;
+    };
+    run_reference(matmul_dx_op(), dx);
+    check_gradient(loss, identity.x, dx.dx, name_of(activation));
+  }
+}
+
+TEST(Matmul, RefusesArgumentsThatDoNotFit) {
+  Fixture fixture(3);
+  Context context{ContextOptions{}};
+  const auto good = matmul::make_forward({3, 40, 8}, DType::f32, true, Activation::none, fixture);
+  auto wrong = good;
+  wrong.weight = fixture.random(DType::f32, {40, 9});
+  EXPECT_THROW(matmul_forward(context, wrong), Error);
+  wrong = good;
+  wrong.bias = fixture.random(DType::bf16, {40});
+  EXPECT_THROW(matmul_forward(context, wrong), Error);
+  wrong = good;
+  wrong.out.strides[0] = 39;
+  EXPECT_THROW(matmul_forward(context, wrong), Error);
+  auto dx = matmul::make_dx({3, 40, 8}, DType::f32, Activation::gelu_tanh, fixture);
+  dx.activation = Activation::none;
+  EXPECT_THROW(matmul_dx(context, dx), Error);
+  auto dw = matmul::make_dw({3, 40, 8}, DType::bf16, true, Store::add, fixture);
+  dw.dweight = fixture.random(DType::bf16, {40, 8});
+  EXPECT_THROW(matmul_dw(context, dw), Error);
+}
+
+TEST(Matmul, VariantsAreForcedPerDirection) {
+  Fixture fixture(4);
+  ContextOptions options;
+  options.force["matmul"] = "reference";
+  options.force["matmul.dw"] = "cpu.avx2";
+  Context context(options);
+  const auto dw = matmul::make_dw({3, 4, 5}, DType::f32, true, Store::add, fixture);
+  const auto dx = matmul::make_dx({3, 4, 5}, DType::f32, Activation::none, fixture);
+  EXPECT_EQ(choose(context, matmul_dx_op(), matmul_dx_op().problem(dx)).name, kReference);
+  if (context.device().cpu.avx2) {
+    EXPECT_EQ(choose(context, matmul_dw_op(), matmul_dw_op().problem(dw)).name, "cpu.avx2");
+  }
+}
+
+// Sixty-four workers where the machine has two: every row and column is somebody's, whatever the grid.
+TEST(Matmul, BlockingCoversTheProductForAnyNumberOfThreads) {
+  for (int threads = 1; threads <= 70; ++threads) {
+    DeviceInfo device = cpu_device_info(threads);
+    for (const matmul::Extent e :
+         {matmul::Extent{256, 768, 768}, {1, 50304, 768}, {50304, 768, 256}, {5, 3, 0}}) {
+      const auto b = matmul::block(e, matmul::kTileAvx512, true, device);
+      EXPECT_LE(b.row_teams * b.col_teams, threads);
+      EXPECT_GE(b.depth * b.depth_chunks, e.depth);
+      EXPECT_GE(b.workspace, b.b_offset + static_cast<std::size_t>(b.row_teams * b.col_teams) * b.b_bytes);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace warpwright::ops

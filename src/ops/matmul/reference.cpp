@@ -1,0 +1,117 @@
+// The oracle: fp64 throughout, in the order of the formulas.
+#include <cmath>
+#include <numbers>
+#include <type_traits>
+
+#include "ops/element.hpp"
+#include "ops/matmul/kernels.hpp"
+
+namespace warpwright::ops::matmul {
+namespace {
+
+// Rows of T, read as fp64.
+template <class T>
+struct Rows {
+  explicit Rows(const Tensor& t) : data(t.as<T>()), stride(t ? t.strides[0] : 0) {}
+  double operator()(std::int64_t row, std::int64_t col) const {
+    return static_cast<double>(static_cast<Wide>(data[row * stride + col]));
+  }
+  using Wide = std::conditional_t<std::is_same_v<T, double>, double, float>;
+  const T* data;
+  std::int64_t stride;
+};
+
+void set(const Tensor& t, std::int64_t row, std::int64_t col, double value) {
+  store_element(t, row * t.strides[0] + col, value);
+}
+
+constexpr double kTanhScale = std::numbers::sqrt2 * std::numbers::inv_sqrtpi;  // √(2/π)
+constexpr double kTanhCubic = 0.044715;
+
+double activate(Activation activation, double x) {
+  switch (activation) {
+    case Activation::gelu_tanh:
+      return 0.5 * x * (1 + std::tanh(kTanhScale * (x + kTanhCubic * x * x * x)));
+    case Activation::gelu_erf:
+      return 0.5 * x * std::erfc(-x / std::numbers::sqrt2);
+    default:
+      return x;
+  }
+}
+
+double activate_gradient(Activation activation, double x) {
+  switch (activation) {
+    case Activation::gelu_tanh: {
+      const double t = std::tanh(kTanhScale * (x + kTanhCubic * x * x * x));
+      return 0.5 * (1 + t) + 0.5 * x * (1 - t * t) * kTanhScale * (1 + 3 * kTanhCubic * x * x);
+    }
+    case Activation::gelu_erf: {
+      const double density = std::exp(-0.5 * x * x) * std::numbers::inv_sqrtpi / std::numbers::sqrt2;
+      return 0.5 * std::erfc(-x / std::numbers::sqrt2) + x * density;
+    }
+    default:
+      return 1;
+  }
+}
+
+template <class T>
+void forward(const MatmulForward& args) {
+  const std::int64_t M = args.x.shape[0], K = args.x.shape[1], N = args.weight.shape[0];
+  const Rows<T> x(args.x), weight(args.weight);
+  for (std::int64_t m = 0; m < M; ++m) {
+    for (std::int64_t n = 0; n < N; ++n) {
+      double sum = args.bias ? load_element(args.bias, n) : 0;
+      for (std::int64_t k = 0; k < K; ++k) sum += x(m, k) * weight(n, k);
+      if (args.preact) set(args.preact, m, n, sum);
+      set(args.out, m, n, activate(args.activation, sum));
+    }
+  }
+}
+
+template <class T>
+void dx(const MatmulDx& args) {
+  const std::int64_t M = args.dout.shape[0], N = args.dout.shape[1], K = args.weight.shape[1];
+  const Rows<T> dout(args.dout), weight(args.weight), preact(args.preact);
+  for (std::int64_t m = 0; m < M; ++m) {
+    for (std::int64_t k = 0; k < K; ++k) {
+      double sum = 0;
+      for (std::int64_t n = 0; n < N; ++n) sum += dout(m, n) * weight(n, k);
+      if (args.preact) sum *= activate_gradient(args.activation, preact(m, k));
+      set(args.dx, m, k, sum);
+    }
+  }
+}
+
+template <class T>
+void dw(const MatmulDw& args) {
+  const std::int64_t M = args.x.shape[0], K = args.x.shape[1], N = args.dout.shape[1];
+  const Rows<T> x(args.x), dout(args.dout);
+  const bool add = args.store == Store::add;
+  for (std::int64_t n = 0; n < N; ++n) {
+    for (std::int64_t k = 0; k < K; ++k) {
+      double sum = add ? load_element(args.dweight, n * K + k) : 0;
+      for (std::int64_t m = 0; m < M; ++m) sum += dout(m, n) * x(m, k);
+      set(args.dweight, n, k, sum);
+    }
+    if (!args.dbias) continue;
+    double sum = add ? load_element(args.dbias, n) : 0;
+    for (std::int64_t m = 0; m < M; ++m) sum += dout(m, n);
+    store_element(args.dbias, n, sum);
+  }
+}
+
+}  // namespace
+
+void forward_reference(const Context&, const MatmulForward& args) {
+  visit_dtype(args.x.dtype, [&](auto tag) { forward<typename decltype(tag)::type>(args); });
+}
+
+void dx_reference(const Context&, const MatmulDx& args) {
+  visit_dtype(args.dout.dtype, [&](auto tag) { dx<typename decltype(tag)::type>(args); });
+}
+
+void dw_reference(const Context&, const MatmulDw& args) {
+  visit_dtype(args.x.dtype, [&](auto tag) { dw<typename decltype(tag)::type>(args); });
+}
+
+}  // namespace warpwright::ops::matmul

@@ -1,0 +1,178 @@
+#include <algorithm>
+#include <array>
+
+#include "ops/cpu/refuse.hpp"
+#include "ops/matmul/kernels.hpp"
+
+namespace warpwright::ops {
+namespace {
+
+constexpr std::string_view kForward = "matmul.forward";
+constexpr std::string_view kDx = "matmul.dx";
+constexpr std::string_view kDw = "matmul.dw";
+
+// A matrix whose rows may be strided.
+void require_rows(std::string_view operation, std::string_view argument, const Tensor& tensor, DType dtype,
+                  const Shape& shape) {
+  require_dtype(operation, argument, tensor, dtype);
+  require_shape(operation, argument, tensor, shape);
+  require(shape[1] <= 1 || tensor.strides[1] == 1, operation,
+          fmt::format("{} must have contiguous elements within a row", argument));
+  require(shape[0] <= 1 || tensor.strides[0] >= shape[1], operation,
+          fmt::format("rows of {} overlap", argument));
+}
+
+MatmulForwardProblem forward_problem(const MatmulForward& a) {
+  require(a.x.shape.rank() == 2 && a.x.shape[1] > 0, kForward, "x must be (M, K) with K ≥ 1");
+  require(a.weight.shape.rank() == 2, kForward, "weight must be (N, K)");
+  const std::int64_t M = a.x.shape[0], K = a.x.shape[1], N = a.weight.shape[0];
+  require_rows(kForward, "x", a.x, a.x.dtype, {M, K});
+  require_tensor(kForward, "weight", a.weight, a.x.dtype, {N, K});
+  if (a.bias) require_tensor(kForward, "bias", a.bias, a.x.dtype, {N});
+  require_rows(kForward, "out", a.out, a.x.dtype, {M, N});
+  if (a.preact) require_rows(kForward, "preact", a.preact, a.x.dtype, {M, N});
+  return {M, N, K, a.x.dtype, static_cast<bool>(a.bias), static_cast<bool>(a.preact), a.activation};
+}
+
+MatmulDxProblem dx_problem(const MatmulDx& a) {
+  require(a.dout.shape.rank() == 2, kDx, "dout must be (M, N)");
+  require(a.weight.shape.rank() == 2 && a.weight.shape[1] > 0, kDx, "weight must be (N, K) with K ≥ 1");
+  const std::int64_t M = a.dout.shape[0], N = a.dout.shape[1], K = a.weight.shape[1];
+  require_rows(kDx, "dout", a.dout, a.dout.dtype, {M, N});
+  require_tensor(kDx, "weight", a.weight, a.dout.dtype, {N, K});
+  require_rows(kDx, "dx", a.dx, a.dout.dtype, {M, K});
+  require(static_cast<bool>(a.preact) == (a.activation != Activation::none), kDx,
+          "preact is given exactly where there is an activation");
+  if (a.preact) require_rows(kDx, "preact", a.preact, a.dout.dtype, {M, K});
+  return {M, N, K, a.dout.dtype, a.activation};
+}
+
+MatmulDwProblem dw_problem(const MatmulDw& a) {
+  require(a.dout.shape.rank() == 2, kDw, "dout must be (M, N)");
+  require(a.x.shape.rank() == 2 && a.x.shape[1] > 0, kDw, "x must be (M, K) with K ≥ 1");
+  const std::int64_t M = a.x.shape[0], K = a.x.shape[1], N = a.dout.shape[1];
+  const DType accumulation = accumulation_dtype(a.x.dtype);
+  require_rows(kDw, "x", a.x, a.x.dtype, {M, K});
+  require_rows(kDw, "dout", a.dout, a.x.dtype, {M, N});
+  require_tensor(kDw, "dweight", a.dweight, accumulation, {N, K});
+  if (a.dbias) require_tensor(kDw, "dbias", a.dbias, accumulation, {N});
+  return {M, N, K, a.x.dtype, static_cast<bool>(a.dbias), a.store};
+}
+
+std::string refuse_skinny_avx2(const MatmulForwardProblem& p, const DeviceInfo& device) {
+  if (p.M > matmul::kSkinnyRows) return fmt::format("more than {} rows", matmul::kSkinnyRows);
+  return refuse_avx2(p, device);
+}
+
+std::string refuse_skinny_avx512(const MatmulForwardProblem& p, const DeviceInfo& device) {
+  if (p.M > matmul::kSkinnyRows) return fmt::format("more than {} rows", matmul::kSkinnyRows);
+  return refuse_avx512(p, device);
+}
+
+template <class Problem>
+std::string refuse_amx(const Problem& p, const DeviceInfo& device) {
+  if (p.dtype != DType::bf16) return fmt::format("multiplies bf16, not {}", name_of(p.dtype));
+  return device.cpu.amx_bf16 ? refuse_avx512(p, device) : "the processor or the system offers no AMX";
+}
+
+template <const matmul::Tile& tile, class Problem>
+std::size_t workspace(const Problem& p, const DeviceInfo& device) {
+  const bool sums = !std::is_same_v<Problem, MatmulDwProblem> && p.dtype != DType::f32;
+  return matmul::block(matmul::extent_of(p), tile, sums, device).workspace;
+}
+
+std::size_t skinny_workspace(const MatmulForwardProblem& p, const DeviceInfo&) {
+  return p.dtype == DType::f32 ? 0 : static_cast<std::size_t>(p.M * p.K) * sizeof(float);
+}
+
+using Forward = Variant<MatmulForwardProblem, MatmulForward>;
+using Dx = Variant<MatmulDxProblem, MatmulDx>;
+using Dw = Variant<MatmulDwProblem, MatmulDw>;
+
+constexpr std::array kForwardVariants{
+    Forward{"cpu.avx512_skinny", refuse_skinny_avx512, matmul::avx512::forward_skinny, skinny_workspace},
+    Forward{"cpu.amx_bf16", refuse_amx, matmul::amx_bf16::forward, workspace<matmul::kTileAmx>},
+    Forward{"cpu.avx512", refuse_avx512, matmul::avx512::forward, workspace<matmul::kTileAvx512>},
+    Forward{"cpu.avx2_skinny", refuse_skinny_avx2, matmul::avx2::forward_skinny, skinny_workspace},
+    Forward{"cpu.avx2", refuse_avx2, matmul::avx2::forward, workspace<matmul::kTileAvx2>},
+    Forward{kReference, refuse_other_devices, matmul::forward_reference},
+};
+
+constexpr std::array kDxVariants{
+    Dx{"cpu.amx_bf16", refuse_amx, matmul::amx_bf16::dx, workspace<matmul::kTileAmx>},
+    Dx{"cpu.avx512", refuse_avx512, matmul::avx512::dx, workspace<matmul::kTileAvx512>},
+    Dx{"cpu.avx2", refuse_avx2, matmul::avx2::dx, workspace<matmul::kTileAvx2>},
+    Dx{kReference, refuse_other_devices, matmul::dx_reference},
+};
+
+constexpr std::array kDwVariants{
+    Dw{"cpu.amx_bf16", refuse_amx, matmul::amx_bf16::dw, workspace<matmul::kTileAmx>},
+    Dw{"cpu.avx512", refuse_avx512, matmul::avx512::dw, workspace<matmul::kTileAvx512>},
+    Dw{"cpu.avx2", refuse_avx2, matmul::avx2::dw, workspace<matmul::kTileAvx2>},
+    Dw{kReference, refuse_other_devices, matmul::dw_reference},
+};
+
+double product(std::int64_t a, std::int64_t b) {
+  return static_cast<double>(a) * static_cast<double>(b);
+}
+double element_bytes(DType dtype) {
+  return static_cast<double>(size_of(dtype));
+}
+
+}  // namespace
+
+std::string MatmulForwardProblem::describe() const {
+  return fmt::format("M={} N={} K={} {}{}{}{}", M, N, K, name_of(dtype), bias ? " +bias" : "",
+                     activation == Activation::none ? "" : fmt::format(" {}", name_of(activation)),
+                     preact ? " +preact" : "");
+}
+double MatmulForwardProblem::flops() const {
+  return 2 * product(M, N) * static_cast<double>(K);
+}
+double MatmulForwardProblem::bytes() const {
+  const double outputs = preact ? 2 : 1;
+  return (product(M, K) + product(N, K) + outputs * product(M, N) + (bias ? static_cast<double>(N) : 0)) *
+         element_bytes(dtype);
+}
+
+std::string MatmulDxProblem::describe() const {
+  return fmt::format("M={} N={} K={} {}{}", M, N, K, name_of(dtype),
+                     activation == Activation::none ? "" : fmt::format(" {}", name_of(activation)));
+}
+double MatmulDxProblem::flops() const {
+  return 2 * product(M, N) * static_cast<double>(K);
+}
+double MatmulDxProblem::bytes() const {
+  const double passes = activation == Activation::none ? 1 : 2;
+  return (product(M, N) + product(N, K) + passes * product(M, K)) * element_bytes(dtype);
+}
+
+std::string MatmulDwProblem::describe() const {
+  return fmt::format("M={} N={} K={} {}{} {}", M, N, K, name_of(dtype), bias ? " +bias" : "", sign_of(store));
+}
+double MatmulDwProblem::flops() const {
+  return 2 * product(M, N) * static_cast<double>(K);
+}
+double MatmulDwProblem::bytes() const {
+  const double passes = store == Store::add ? 2 : 1;
+  const double gradients = product(N, K) + (bias ? static_cast<double>(N) : 0);
+  return (product(M, N) + product(M, K)) * element_bytes(dtype) +
+         passes * gradients * element_bytes(accumulation_dtype(dtype));
+}
+
+const Op<MatmulForwardProblem, MatmulForward>& matmul_forward_op() {
+  static const Op<MatmulForwardProblem, MatmulForward> op{kForward, kForwardVariants, forward_problem};
+  return op;
+}
+
+const Op<MatmulDxProblem, MatmulDx>& matmul_dx_op() {
+  static const Op<MatmulDxProblem, MatmulDx> op{kDx, kDxVariants, dx_problem};
+  return op;
+}
+
+const Op<MatmulDwProblem, MatmulDw>& matmul_dw_op() {
+  static const Op<MatmulDwProblem, MatmulDw> op{kDw, kDwVariants, dw_problem};
+  return op;
+}
+
+}  // namespace warpwright::ops
