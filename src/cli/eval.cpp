@@ -47,7 +47,7 @@ nlohmann::json evaluate_shards(const Flags& f, Context& context, const GPT2Model
   }
   if (f.baselines) {
     const NgramLoss baseline =
-        ngram_loss(TokenStream(f.data, Split::train, config.vocab), stream, T, config.vocab);
+        ngram_loss(TokenStream(f.data, Split::train, config.vocab), stream, T, report.tokens / T, config.vocab);
     out["unigram_loss"] = baseline.unigram;
     out["bigram_loss"] = baseline.bigram;
   }

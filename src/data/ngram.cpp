@@ -99,13 +99,13 @@ class Bigrams {
 
 }  // namespace
 
-NgramLoss ngram_loss(const TokenStream& train, const TokenStream& val, std::int64_t T,
+NgramLoss ngram_loss(const TokenStream& train, const TokenStream& val, std::int64_t T, std::int64_t samples,
                      std::int64_t vocabulary) {
   const Bigrams model(train, vocabulary);
   const ValidationLoader loader(val, T);
   std::vector<std::int32_t> inputs(static_cast<std::size_t>(T)), targets(inputs.size());
   NgramLoss loss;
-  for (std::int64_t sample = 0; sample < loader.samples(); ++sample) {
+  for (std::int64_t sample = 0; sample < samples; ++sample) {
     loader.load(sample, Tensor(inputs.data(), DType::i32, {1, T}),
                 Tensor(targets.data(), DType::i32, {1, T}));
     for (std::size_t t = 0; t < inputs.size(); ++t) {
@@ -113,7 +113,7 @@ NgramLoss ngram_loss(const TokenStream& train, const TokenStream& val, std::int6
       loss.bigram -= std::log(model.bigram(inputs[t], targets[t]));
     }
   }
-  const double tokens = static_cast<double>(loader.samples() * T);
+  const double tokens = static_cast<double>(samples * T);
   return {loss.unigram / tokens, loss.bigram / tokens};
 }
 

@@ -12,14 +12,14 @@ struct NgramLoss {
   double bigram = 0;
 };
 
-// The losses on the validation split's targets as ValidationLoader yields them (samples of T tokens).
+// The losses on the targets of the first `samples` samples of T tokens that ValidationLoader yields of `val`.
 // bigram: interpolated Kneser–Ney with one discount D = n1 / (n1 + 2·n2),
 //   P(w|v) = max(c(v,w) − D, 0) / c(v) + D · N(v·) / c(v) · P(w),
 //   where the lower order P(w) counts the distinct words before w, is discounted likewise and shares what is
 //   left evenly over the vocabulary. unigram: the counts themselves, discounted and shared out the same way.
 // Source: S. F. Chen, J. Goodman, "An Empirical Study of Smoothing Techniques for Language Modeling", 1999,
 // section 2.7.
-NgramLoss ngram_loss(const TokenStream& train, const TokenStream& val, std::int64_t T,
+NgramLoss ngram_loss(const TokenStream& train, const TokenStream& val, std::int64_t T, std::int64_t samples,
                      std::int64_t vocabulary);
 
 }  // namespace warpwright
