@@ -24,7 +24,7 @@ namespace fs = std::filesystem;
 
 constexpr std::size_t kPieceBytes = std::size_t{1} << 20;  // of a long document, encoded at once
 constexpr std::size_t kRoundBytes = std::size_t{4} << 20;  // per thread, between two writes
-constexpr std::size_t kRoundFiles = 256;                   // held open at once
+constexpr std::size_t kRoundFiles = 256;                   // mapped at once
 constexpr std::uint32_t kValidationPurpose = 0x76616c64;   // "vald": apart from all other uses of the seed
 
 // What one call of the encoder gets: a document, or a part of a long one.

@@ -41,7 +41,7 @@ class FileDescriptor {
 // shortens a file in place (it renames a new one over it, and the mapping keeps the old one), so only a
 // stranger can. bytes() therefore compares the file's size with the mapped one each time and throws where it
 // shrank; what is left is a truncation between that check and the use of the bytes, which no reader of a
-// mapping can exclude.
+// mapping can exclude. No descriptor is held, so that thousands of shards can be mapped.
 class MappedFile {
  public:
   MappedFile() = default;
@@ -59,9 +59,10 @@ class MappedFile {
 
  private:
   void unmap();
+  void check_not_shrunk() const;
 
   std::filesystem::path path_;
-  FileDescriptor fd_;
+  std::uint64_t device_ = 0, inode_ = 0;
   const std::byte* data_ = nullptr;
   std::uint64_t size_ = 0;
 };

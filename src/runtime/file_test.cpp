@@ -81,6 +81,25 @@ TEST_F(FileTest, NoticesAFileThatShrinksWhileMapped) {
   EXPECT_NE(message_of([&] { file.bytes(0, 10); }).find("shrank"), std::string::npos);
 }
 
+TEST_F(FileTest, AReplacedFileStaysAsItWasMapped) {
+  const MappedFile file(put("a", "old content"));
+  write_file_atomically(folder / "a", "new");
+  EXPECT_EQ(static_cast<char>(file.bytes(10, 1)[0]), 't');
+  fs::remove(folder / "a");
+  EXPECT_EQ(static_cast<char>(file.bytes(10, 1)[0]), 't');
+}
+
+TEST_F(FileTest, MappingsHoldNoDescriptors) {
+  const fs::path path = put("a", "x");
+  rlimit before{};
+  ::getrlimit(RLIMIT_NOFILE, &before);
+  const rlimit few{32, before.rlim_max};
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &few), 0);
+  std::vector<MappedFile> files;
+  EXPECT_NO_THROW(for (int i = 0; i < 100; ++i) files.emplace_back(path));
+  ::setrlimit(RLIMIT_NOFILE, &before);
+}
+
 TEST_F(FileTest, ReadsUpToTheLimit) {
   put("a", std::string(5000, 'x'));
   EXPECT_EQ(read_file(folder / "a", 5000).size(), 5000u);
