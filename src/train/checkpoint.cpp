@@ -22,13 +22,6 @@ constexpr int kVersion = 1;
 constexpr std::uint64_t kMostStateBytes = 16 << 20;
 constexpr std::string_view kPrefix = "step_";
 
-std::string checksum(const fs::path& path) {
-  const MappedFile file(path);
-  const auto bytes = file.bytes();
-  const XXH128_hash_t hash = XXH3_128bits(bytes.data(), bytes.size());
-  return fmt::format("xxh128:{:016x}{:016x}", hash.high64, hash.low64);
-}
-
 // Everything of the optimizer, by name: m.*, v.* and, where weights are bf16, master.*.
 std::vector<std::pair<std::string, Tensor>> optimizer_tensors(const TrainingStep::Tensors& tensors) {
   std::vector<std::pair<std::string, Tensor>> list;
@@ -77,7 +70,7 @@ void check_files(const fs::path& checkpoint) {
   const nlohmann::json json = read_json(checkpoint);
   for (const char* name : {"config.json", "model.safetensors", "optimizer.safetensors"}) {
     const auto found = json.at("checksums").find(name);
-    if (found == json.at("checksums").end() || *found != checksum(checkpoint / name)) {
+    if (found == json.at("checksums").end() || *found != checksum_of(checkpoint / name)) {
       throw Error("does not have the checksum that trainer.json gives", (checkpoint / name).string(),
                   "the file is damaged: delete this checkpoint to resume from the one before");
     }
@@ -117,7 +110,7 @@ fs::path save_checkpoint(const fs::path& run, const TrainerState& state, const G
                          {"loss_window", state.loss_window},
                          {"norm_window", state.norm_window}};
   for (const char* name : {"config.json", "model.safetensors", "optimizer.safetensors"}) {
-    json["checksums"][name] = checksum(folder.folder() / name);
+    json["checksums"][name] = checksum_of(folder.folder() / name);
   }
   write_file_atomically(folder.folder() / "trainer.json", json.dump(2) + "\n");
   folder.commit();
