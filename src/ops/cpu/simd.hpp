@@ -12,6 +12,9 @@
 namespace warpwright::ops::simd {
 namespace {
 
+// Adding 1.5 · 2^23 to a float of no more than 2^22 rounds it to an integer.
+constexpr float kRounder = 12582912.0f;
+
 #if defined(__AVX512F__)
 
 using vec = __m512;
@@ -51,18 +54,13 @@ inline vec sqrt(vec a) {
 inline vec abs(vec a) {
   return _mm512_abs_ps(a);
 }
-inline vec round(vec a) {
-  return _mm512_roundscale_ps(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
-}
-// v · 2^n for integral n; gradual underflow and overflow as IEEE 754 asks.
-inline vec scale2(vec v, vec n) {
-  return _mm512_scalef_ps(v, n);
-}
 inline vec select_less(vec a, vec b, vec yes, vec no) {  // a < b ? yes : no
   return _mm512_mask_blend_ps(_mm512_cmp_ps_mask(a, b, _CMP_LT_OQ), no, yes);
 }
-inline vec copy_sign(vec magnitude, vec sign) {
-  return _mm512_or_ps(_mm512_andnot_ps(set1(-0.0f), magnitude), _mm512_and_ps(set1(-0.0f), sign));
+// The end of exp() and exp2(): 2 · half · 2^n, but 0 where x < least. rounder is n + kRounder.
+inline vec scale_exp(vec half, vec rounder, vec x, float least) {
+  const __mmask16 seen = _mm512_cmp_ps_mask(x, set1(least), _CMP_NLT_UQ);
+  return _mm512_maskz_scalef_ps(seen, half, rounder - set1(kRounder - 1));
 }
 
 inline __mmask16 first(int n) {
@@ -195,25 +193,15 @@ inline vec sqrt(vec a) {
 inline vec abs(vec a) {
   return _mm256_andnot_ps(set1(-0.0f), a);
 }
-inline vec round(vec a) {
-  return _mm256_round_ps(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
-}
-// In two halves, so that results below the smallest normal number are reached without leaving the exponent's
-// range.
-inline vec scale2(vec v, vec n) {
-  const __m256i exponent = _mm256_cvtps_epi32(max(min(n, set1(252.0f)), set1(-252.0f)));
-  const __m256i half = _mm256_srai_epi32(exponent, 1);
-  const __m256i rest = _mm256_sub_epi32(exponent, half);
-  const __m256i bias = _mm256_set1_epi32(127);
-  const vec a = _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(half, bias), 23));
-  const vec b = _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(rest, bias), 23));
-  return _mm256_mul_ps(_mm256_mul_ps(v, a), b);
-}
 inline vec select_less(vec a, vec b, vec yes, vec no) {
   return _mm256_blendv_ps(no, yes, _mm256_cmp_ps(a, b, _CMP_LT_OQ));
 }
-inline vec copy_sign(vec magnitude, vec sign) {
-  return _mm256_or_ps(_mm256_andnot_ps(set1(-0.0f), magnitude), _mm256_and_ps(set1(-0.0f), sign));
+// n stands in the low bits of rounder, whatever else there is leaves the register on the left, and the sum of
+// exponents stays in range: 2 · half < √2, n ≤ 128.
+inline vec scale_exp(vec half, vec rounder, vec x, float least) {
+  const __m256i n = _mm256_slli_epi32(_mm256_castps_si256(rounder), 23);
+  const vec scaled = _mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(half), n));
+  return _mm256_and_ps(_mm256_cmp_ps(x, set1(least), _CMP_NLT_UQ), scaled + scaled);
 }
 
 inline ivec first(int n) {
@@ -356,39 +344,40 @@ inline void for_each_vector(std::int64_t begin, std::int64_t end, const F& f) {
   if (i < end) f(i, static_cast<int>(end - i));
 }
 
-// e^x: x = n·ln 2 + r with |r| ≤ ln 2 / 2 (Cody and Waite's split of ln 2 in two), e^r by its Taylor
-// polynomial of degree 7, whose truncation error there, 5e-9, is a tenth of an fp32 ulp. Below −104 the
-// result is 0, above 89 inf.
+// e^x within an ulp: x = n·ln 2 + r with |r| ≤ ln 2 / 2 (Cody and Waite's split of ln 2 in two), e^r by the
+// polynomial 1 + r + r²·q(r) of degree 6 with the least relative error there, 3.1e-9 or a twentieth of an ulp
+// (a weighted least-squares fit whose weights follow the error until it is level). Below −86 the result is 0,
+// so that no sum of exponentials ever meets a subnormal number; above 88.73 it is inf.
 inline vec exp(vec x) {
-  // min and max return their second operand where one is NaN: x, so that NaN stays NaN.
-  const vec clamped = max(set1(-104.0f), min(set1(89.0f), x));
-  const vec n = round(clamped * set1(1.44269504088896341f));
-  const vec r = fnma(n, set1(-2.12194440e-4f), fnma(n, set1(0.693359375f), clamped));
-  vec p = set1(1.0f / 5040);
-  p = fma(p, r, set1(1.0f / 720));
-  p = fma(p, r, set1(1.0f / 120));
-  p = fma(p, r, set1(1.0f / 24));
-  p = fma(p, r, set1(1.0f / 6));
-  p = fma(p, r, set1(0.5f));
-  p = fma(p, r, set1(1.0f));
-  p = fma(p, r, set1(1.0f));
-  return scale2(p, n);
+  // min returns its second operand where one is NaN: x, so that NaN stays NaN.
+  const vec bounded = min(set1(89.0f), x);
+  const vec rounder = fma(bounded, set1(1.44269504088896341f), set1(kRounder));
+  const vec n = rounder - set1(kRounder);
+  const vec r = fnma(n, set1(-2.12194440e-4f), fnma(n, set1(0.693359375f), bounded));
+  vec half = set1(0.5f * 0.0013814539579915047f);
+  half = fma(half, r, set1(0.5f * 0.00836874544620514f));
+  half = fma(half, r, set1(0.5f * 0.04166838899254799f));
+  half = fma(half, r, set1(0.5f * 0.1666652113199234f));
+  half = fma(half, r, set1(0.5f * 0.4999999403953552f));
+  half = fma(half, r, set1(0.5f));
+  half = fma(half, r, set1(0.5f));
+  return scale_exp(half, rounder, x, -86.0f);
 }
 
 // 2^x: x = n + r with |r| ≤ 1/2, 2^r by the polynomial of degree 6 with the least relative error there, 2e-9.
-// Below −160 the result is 0, above 130 inf; NaN stays NaN.
+// Below −124 the result is 0, from 128 on inf; NaN stays NaN.
 inline vec exp2(vec x) {
-  const vec clamped = max(set1(-160.0f), min(set1(130.0f), x));
-  const vec n = round(clamped);
-  const vec r = clamped - n;
-  vec p = set1(1.53458121587e-4f);
-  p = fma(p, r, set1(1.33999312095e-3f));
-  p = fma(p, r, set1(9.61848895652e-3f));
-  p = fma(p, r, set1(5.550328777e-2f));
-  p = fma(p, r, set1(0.240226468906f));
-  p = fma(p, r, set1(0.693147205737f));
-  p = fma(p, r, set1(1.0f));
-  return scale2(p, n);
+  const vec bounded = min(set1(128.0f), x);
+  const vec rounder = bounded + set1(kRounder);
+  const vec r = bounded - (rounder - set1(kRounder));
+  vec half = set1(0.5f * 1.53458121587e-4f);
+  half = fma(half, r, set1(0.5f * 1.33999312095e-3f));
+  half = fma(half, r, set1(0.5f * 9.61848895652e-3f));
+  half = fma(half, r, set1(0.5f * 5.550328777e-2f));
+  half = fma(half, r, set1(0.5f * 0.240226468906f));
+  half = fma(half, r, set1(0.5f * 0.693147205737f));
+  half = fma(half, r, set1(0.5f));
+  return scale_exp(half, rounder, x, -124.0f);
 }
 
 }  // namespace

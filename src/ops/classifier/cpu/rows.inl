@@ -70,6 +70,7 @@ inline void write_row(const Row<T>& row, Normalizer s) {
   const vec largest = set1(s.largest), inverse = set1(1.0f / s.sum), weight = set1(row.weight);
   const Row<T> r = row;  // in registers: a vector store could alias the caller's
   for_each_vector(0, r.V, [=](std::int64_t v, int n) {
+    __builtin_prefetch(r.logits + r.Vp + v);  // the next row: arithmetic here hides its way from memory
     const vec p = exp(load_lanes(r.logits + v, n) - largest) * inverse;
     if constexpr (probabilities) store_lanes(r.probabilities + v, p, n);
     if constexpr (gradient) store_lanes(r.logits + v, p * weight, n);
