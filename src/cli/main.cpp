@@ -16,6 +16,8 @@ int run(int argc, char** argv) {
   CLI::App app("Trains GPT-class transformers on its own kernels.", "warpwright");
   app.set_version_flag("--version", WARPWRIGHT_VERSION);
   app.require_subcommand(1);
+  app.option_defaults()->multi_option_policy(
+      CLI::MultiOptionPolicy::TakeLast);  // a flag given twice: the last counts
   add_info(app);
   add_tokenizer(app);
   add_data(app);

@@ -1,0 +1,269 @@
+// The command line as a user meets it: the whole way from text to a sample, and every kind of bad input.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "runtime/test_folder.hpp"
+#include "tests/process.hpp"
+
+namespace warpwright {
+namespace {
+
+namespace fs = std::filesystem;
+
+class CliTest : public TestFolder {
+ protected:
+  ProcessResult run(const std::vector<std::string>& arguments) { return run_process(arguments, folder); }
+
+  std::string path(const std::string& name) const { return (folder / name).string(); }
+
+  void succeeds(const std::vector<std::string>& arguments) {
+    const ProcessResult r = run(arguments);
+    ASSERT_EQ(r.code, 0) << r.err;
+    output_ = r.out;
+  }
+
+  // One line on stderr, nothing on stdout, the exit code, and the words that must be in the line.
+  void fails(int code, const std::vector<std::string>& arguments, const std::vector<std::string>& words) {
+    const ProcessResult r = run(arguments);
+    EXPECT_EQ(r.code, code) << r.err;
+    EXPECT_EQ(std::count(r.err.begin(), r.err.end(), '\n'), 1) << r.err;
+    for (const std::string& word : words)
+      EXPECT_NE(r.err.find(word), std::string::npos) << word << " in " << r.err;
+  }
+
+  // Text of a few hundred words, a tokenizer of it and shards.
+  void make_data() {
+    std::string text;
+    const char* words[] = {"the ", "cat ", "sat ", "on ", "a ", "mat ", "and ", "saw ", "dog ", "run.\n"};
+    std::uint32_t state = 1;
+    for (int i = 0; i < 6000; ++i) {
+      state = state * 1664525u + 1013904223u;
+      text += words[state >> 16 & 7];
+      if (i % 11 == 0) text += words[9];
+    }
+    put("text.txt", text);
+    succeeds(
+        {"tokenizer", "train", "--input", path("text.txt"), "--vocab-size", "300", "--out", path("tok")});
+    succeeds({"data", "build", "--tokenizer", path("tok"), "--input", path("text.txt"), "--out", path("data"),
+              "--val-fraction", "0.1"});
+  }
+
+  std::vector<std::string> train_arguments(const std::string& run_name,
+                                           const std::vector<std::string>& more = {}) {
+    std::vector<std::string> a = {"train",      "--layers", "2",           "--heads",   "2", "--channels",
+                                  "32",         "--seq",    "32",          "--batch",   "2", "--lr",
+                                  "1e-3",       "--steps",  "4",           "--threads", "1", "--data",
+                                  path("data"), "--out",    path(run_name)};
+    a.insert(a.end(), more.begin(), more.end());
+    return a;
+  }
+
+  std::string output_;
+};
+
+TEST_F(CliTest, FromTextToASample) {
+  make_data();
+  succeeds(train_arguments("run", {"--checkpoint-every", "2", "--val-every", "4", "--sample-every", "4"}));
+  EXPECT_NE(output_.find("validation loss"), std::string::npos);
+  EXPECT_TRUE(fs::exists(folder / "run/checkpoints/step_00000004/trainer.json"));
+  std::ifstream metrics(folder / "run/metrics.jsonl");
+  int lines = 0;
+  for (std::string line; std::getline(metrics, line); ++lines) {
+    EXPECT_EQ(nlohmann::json::parse(line)["step"], lines + 1);
+  }
+  EXPECT_EQ(lines, 4);
+  const std::vector<std::string> generate = {"generate", "--model", path("run/model"), "--prompt", "the cat",
+                                             "--seed",   "5",       "--max-tokens",    "60"};
+  succeeds(generate);
+  const std::string first = output_;
+  EXPECT_EQ(first.rfind("the cat", 0), 0u);
+  succeeds(generate);
+  EXPECT_EQ(output_, first);  // a pure function of model, prompt and seed
+  succeeds({"eval", "--model", path("run/model"), "--data", path("data"), "--baselines", "--json"});
+  const auto report = nlohmann::json::parse(output_);
+  EXPECT_GT(report["unigram_loss"], report["bigram_loss"]);
+  EXPECT_NEAR(report["perplexity"], std::exp(report["loss"].get<double>()), 1e-6);
+}
+
+TEST_F(CliTest, ConvertsBothWaysBitForBit) {
+  make_data();
+  succeeds(train_arguments("run"));
+  succeeds({"convert", "--from", path("run/model"), "--to", path("model.bin"), "--format", "llmc"});
+  succeeds({"convert", "--from", path("model.bin"), "--to", path("back"), "--format", "hf"});
+  EXPECT_EQ(read_file(folder / "run/model/model.safetensors", 1 << 26),
+            read_file(folder / "back/model.safetensors", 1 << 26));
+  succeeds(
+      {"convert", "--from", path("run/model"), "--to", path("b.bin"), "--format", "llmc", "--dtype", "bf16"});
+  succeeds({"convert", "--from", path("b.bin"), "--to", path("b"), "--format", "hf"});
+  succeeds({"convert", "--from", path("b"), "--to", path("c.bin"), "--format", "llmc"});
+  EXPECT_EQ(read_file(folder / "b.bin", 1 << 26), read_file(folder / "c.bin", 1 << 26));
+}
+
+TEST_F(CliTest, TokenizerLinesGoBothWays) {
+  make_data();
+  put("lines", "the cat sat\n\n  two  spaces \xff and bytes\n");
+  succeeds({"tokenizer", "encode", "--tokenizer", path("tok"), "--input", path("lines")});
+  put("ids", output_);
+  succeeds({"tokenizer", "decode", "--tokenizer", path("tok"), "--input", path("ids")});
+  EXPECT_EQ(output_, read_file(folder / "lines", 1 << 20));
+  put("bad", "12 x 3\n");
+  fails(1, {"tokenizer", "decode", "--tokenizer", path("tok"), "--input", path("bad")}, {"line 1", "'x'"});
+  put("big", "99999\n");
+  fails(1, {"tokenizer", "decode", "--tokenizer", path("tok"), "--input", path("big")}, {"line 1", "99999"});
+}
+
+TEST_F(CliTest, MultipleChoiceInHellaSwagsForm) {
+  make_data();
+  succeeds(train_arguments("run"));
+  put("q.jsonl", R"({"ctx": "the cat", "endings": ["sat on", "run run run", "a", "dog"], "label": 0})"
+                 "\n"
+                 R"({"ctx": "a dog", "endings": ["saw", "mat"], "label": "1"})"
+                 "\n");
+  succeeds({"eval", "--model", path("run/model"), "--choices", path("q.jsonl"), "--json"});
+  EXPECT_EQ(nlohmann::json::parse(output_)["questions"], 2);
+  put("bad.jsonl", R"({"ctx": "the cat", "endings": ["sat on"], "label": 3})"
+                   "\n");
+  fails(1, {"eval", "--model", path("run/model"), "--choices", path("bad.jsonl")}, {"bad.jsonl:1", "label"});
+}
+
+TEST_F(CliTest, HelpEverywhere) {
+  for (const std::vector<std::string>& words : {std::vector<std::string>{},
+                                                {"info"},
+                                                {"tokenizer"},
+                                                {"tokenizer", "train"},
+                                                {"tokenizer", "encode"},
+                                                {"tokenizer", "decode"},
+                                                {"data"},
+                                                {"data", "build"},
+                                                {"train"},
+                                                {"eval"},
+                                                {"generate"},
+                                                {"convert"},
+                                                {"bench"}}) {
+    auto arguments = words;
+    arguments.push_back("--help");
+    succeeds(arguments);
+    EXPECT_NE(output_.find("--help"), std::string::npos);
+  }
+  succeeds({"info", "--json"});
+  EXPECT_TRUE(nlohmann::json::parse(output_)["ops"].contains("matmul.forward"));
+}
+
+TEST_F(CliTest, WrongUsageIsExitCode2) {
+  make_data();
+  const auto train = [&](const std::vector<std::string>& more, const std::vector<std::string>& words) {
+    fails(2, train_arguments("never", more), words);
+    EXPECT_FALSE(fs::exists(folder / "never"));
+  };
+  fails(2, {"fly"}, {"--help"});
+  fails(2, {}, {"--help"});
+  fails(2, {"train", "--no-such-flag"}, {"--help"});
+  train({"--heads", "3"}, {"heads", "32"});
+  train({"--batch", "0"}, {"--batch"});
+  train({"--context", "16"}, {"--seq", "32", "16"});
+  train({"--total-batch", "100"}, {"--total-batch", "100"});
+  train({"--steps", "0"}, {"--steps"});
+  train({"--lr", "-1"}, {"--lr"});
+  train({"--dtype", "fp8"}, {"--dtype", "fp8"});
+  train({"--schedule", "cosin"}, {"--schedule", "cosin"});
+  train({"--device", "cuda"}, {"--device"});
+  train({"--model", "gpt2:124M"}, {"--model"});
+  fails(2, {"train", "--model", "gpt2:123M", "--data", path("data"), "--out", path("never")}, {"123M"});
+  fails(2, {"train", "--model", path("nowhere"), "--data", path("data"), "--out", path("never")},
+        {"nowhere"});
+  fails(2, {"train", "--model", "gpt2:d2", "--data", path("nodata"), "--out", path("never")}, {"nodata"});
+  setenv("WARPWRIGHT_FORCE", "matmull=cpu.avx2", 1);
+  fails(2, train_arguments("never"), {"WARPWRIGHT_FORCE", "matmull"});
+  setenv("WARPWRIGHT_FORCE", "matmul=cpu.avx1", 1);
+  fails(2, train_arguments("never"), {"WARPWRIGHT_FORCE", "cpu.avx1"});
+  unsetenv("WARPWRIGHT_FORCE");
+}
+
+TEST_F(CliTest, BadFilesAreOneLineAndExitCode1) {
+  make_data();
+  succeeds(train_arguments("run", {"--checkpoint-every", "4"}));
+  const auto generate = [&](const std::string& model, const std::vector<std::string>& words) {
+    fails(1, {"generate", "--model", path(model), "--prompt", "the"}, words);
+  };
+  generate("nowhere", {"nowhere"});
+  fs::create_directory(folder / "empty");
+  generate("empty", {"config.json"});
+  const auto damaged = [&](const std::string& file, const auto& change) {
+    fs::remove_all(folder / "bad");
+    fs::copy(folder / "run/model", folder / "bad", fs::copy_options::recursive);
+    std::string bytes = read_file(folder / "bad" / file, 1 << 26);
+    change(bytes);
+    put("bad/" + file, bytes);
+    generate("bad", {file});
+  };
+  damaged("model.safetensors", [](std::string& b) { b.resize(b.size() / 2); });
+  damaged("model.safetensors", [](std::string& b) { b += "rest"; });
+  damaged("model.safetensors", [](std::string& b) { b.clear(); });
+  damaged("model.safetensors", [](std::string& b) { std::memset(b.data(), 0xff, 8); });
+  damaged("config.json", [](std::string& b) { b = "{"; });
+  damaged("config.json", [](std::string& b) { b.replace(b.find("\"n_head\": 2"), 11, "\"n_head\": 5"); });
+  damaged("config.json", [](std::string& b) { b.replace(b.find("gpt2"), 4, "bert"); });
+  damaged("tokenizer.json", [](std::string& b) { b.resize(b.size() / 2); });
+  put("x.bin", "not a model");
+  generate("x.bin", {"x.bin"});
+  fails(1, {"eval", "--model", path("run/model"), "--data", path("empty")}, {"empty"});
+  fails(1, train_arguments("run"), {"run", "--resume"});
+  fails(1, train_arguments("run", {"--resume", "--seed", "2"}), {"seed", "2"});
+}
+
+TEST_F(CliTest, BadDataIsOneLine) {
+  make_data();
+  std::string shard = read_file(folder / "data/train_000000.bin", 1 << 26);
+  const auto trains = [&](std::string bytes, const std::vector<std::string>& words) {
+    put("data/train_000000.bin", bytes);
+    fails(1, train_arguments("broken"), words);
+    fs::remove_all(folder / "broken");
+  };
+  trains(shard.substr(0, shard.size() - 2), {"train_000000.bin"});
+  trains(shard + "xx", {"train_000000.bin"});
+  trains(shard.substr(0, 500), {"train_000000.bin"});
+  trains("", {"train_000000.bin"});
+  std::string magic = shard, version = shard, ids = shard;
+  magic[0] ^= 1;
+  version[4] = 9;
+  std::memset(ids.data() + 1024, 0xff, 4000);
+  trains(magic, {"train_000000.bin"});
+  trains(version, {"train_000000.bin"});
+  trains(ids, {"train_000000.bin", "65535"});
+  put("data/train_000000.bin", shard);
+  fails(1, train_arguments("broken", {"--batch", "100000"}), {"train"});
+}
+
+TEST_F(CliTest, LongPromptsAreRefusedAndLongSamplesSlide) {
+  make_data();
+  succeeds(train_arguments("run"));
+  std::string prompt;
+  for (int i = 0; i < 100; ++i) prompt += "zq";
+  fails(2, {"generate", "--model", path("run/model"), "--prompt", prompt}, {"--prompt", "32"});
+  succeeds({"generate", "--model", path("run/model"), "--prompt", "the", "--max-tokens", "100", "--json"});
+  EXPECT_LE(nlohmann::json::parse(output_)["tokens"], 100);
+}
+
+TEST_F(CliTest, SignalsWriteACheckpointAndLeave) {
+  make_data();
+  for (const int signal : {SIGINT, SIGTERM}) {
+    const std::string name = fmt::format("signal{}", signal);
+    const pid_t child =
+        start_process(train_arguments(name, {"--steps", "1000000"}), folder / "o", folder / "e");
+    while (!fs::exists(folder / name / "metrics.jsonl") ||
+           fs::file_size(folder / name / "metrics.jsonl") == 0) {
+      usleep(1000);
+    }
+    kill(child, signal);
+    EXPECT_EQ(wait_for(child), 0);
+    EXPECT_FALSE(fs::is_empty(folder / name / "checkpoints"));
+  }
+}
+
+}  // namespace
+}  // namespace warpwright
