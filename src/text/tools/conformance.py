@@ -2,9 +2,10 @@
 """Compares the tokenizer with Hugging Face tokenizers 0.23.3, id for id; or lists where tiktoken differs from that.
 
     python3 src/text/tools/conformance.py --pipe build/release/src/text/text_pipe \\
-        --gpt2 DIR [--text FILE] [--strings 100000] [--seed 1]
+        [--gpt2 DIR] [--text FILE] [--strings 100000] [--seed 1]
 
-Needs `tokenizers` 0.23.3 (--tiktoken: also `tiktoken`); DIR holds GPT-2's vocab.json and merges.txt. Checks:
+Needs `tokenizers` 0.23.3 (--tiktoken: also `tiktoken`) and GPT-2's vocab.json and merges.txt: in DIR, in
+$WARPWRIGHT_GPT2_TOKENIZER, or in ../shared/data/gpt2 beside the checkout. Without them it is skipped. Checks:
 classes    every code point against the regular expressions inside Hugging Face tokenizers
 strings    random strings of every kind below, with GPT-2's vocabulary
 options    add_prefix_space, use_regex, ignore_merges, added tokens with every flag, merges in both spellings
@@ -13,6 +14,7 @@ text       a whole file, and tokenizers trained on it at several sizes, file for
 
 import argparse
 import json
+import os
 import pathlib
 import random
 import struct
@@ -20,10 +22,22 @@ import subprocess
 import sys
 import tempfile
 
-import tokenizers
-from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
-
 PINNED = "0.23.3"
+SKIPPED = 77  # the exit status that says so to ctest
+
+
+def skip(reason):
+    print(f"conformance: Skipped\n{reason}")
+    sys.exit(SKIPPED)
+
+
+try:
+    import tokenizers
+    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+except ImportError:
+    skip(f"needs the Python package tokenizers {PINNED}")
+if tokenizers.__version__ != PINNED:
+    skip(f"needs the Python package tokenizers {PINNED}, this is {tokenizers.__version__}")
 
 
 class Pipe:
@@ -280,17 +294,25 @@ def mergeable_ranks(oracle):
     return {bytes(byte_of[c] for c in token): rank for token, rank in vocab.items()}
 
 
+def find_gpt2():
+    places = [os.environ.get("WARPWRIGHT_GPT2_TOKENIZER")]
+    places += [checkout.parent / "shared/data/gpt2" for checkout in pathlib.Path(__file__).resolve().parents]
+    for place in places:
+        if place and (pathlib.Path(place) / "vocab.json").exists():
+            return place
+    skip("needs GPT-2's vocabulary: set WARPWRIGHT_GPT2_TOKENIZER to its folder")
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--pipe", required=True)
-    parser.add_argument("--gpt2", required=True)
+    parser.add_argument("--gpt2")
     parser.add_argument("--text")
     parser.add_argument("--strings", type=int, default=100000)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--tiktoken", action="store_true", help="list where tiktoken differs, and stop")
     args = parser.parse_args()
-    if tokenizers.__version__ != PINNED:
-        sys.exit(f"tokenizers {tokenizers.__version__} is installed; the comparison is pinned to {PINNED}")
+    args.gpt2 = args.gpt2 or find_gpt2()
     rng = random.Random(args.seed)
     strings = [random_string(rng) for _ in range(args.strings)]
     oracle = gpt2_oracle(args.gpt2)

@@ -11,13 +11,9 @@ strings.json     for each string: its pieces (bytes), its ids with that tokenize
 import argparse
 import json
 import pathlib
-import sys
 
-import tokenizers
-from tokenizers import AddedToken, models, pre_tokenizers, trainers
-
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
-import conformance
+import conformance  # says so where tokenizers is missing or another version
+from tokenizers import models, pre_tokenizers, trainers
 
 STRINGS = [
     "", " ", "  ", "   ", "a", " a", "  a", "   a", "a ", "a  ", "a  b", "a\nb", "a\n\nb", "a \n b", "a\r\n\r\nb", "\n", "\n\n\n",
@@ -34,8 +30,6 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--gpt2", required=True)
     args = parser.parse_args()
-    if tokenizers.__version__ != conformance.PINNED:
-        sys.exit(f"tokenizers {tokenizers.__version__} is installed; the goldens are pinned to {conformance.PINNED}")
     folder = pathlib.Path(__file__).resolve().parent.parent / "golden"
     small = conformance.byte_level(models.BPE())
     trainer = trainers.BpeTrainer(
