@@ -72,6 +72,27 @@ TEST_P(Backward, AddTouchesOnlyTheRowsThatAreNamed) {
   check(args.dwpe, args.positions, verify);
 }
 
+// Large enough to be zeroed past the caches (MatchesTheReference has the small ones).
+TEST_P(Backward, AssignZeroesEveryRowOfALargeGradientThatIsNotNamed) {
+  Fixture fixture(4);
+  const std::int64_t C = 1023, V = 8300;
+  auto args = embedding::make_backward({3, C, V, 3}, DType::f32, Store::assign, fixture);
+  const auto& variant = find_variant(embedding_backward_op(), GetParam());
+  if (auto reason = variant.refuse(embedding_backward_op().problem(args), cpu_device_info());
+      !reason.empty()) {
+    GTEST_SKIP() << reason;
+  }
+  args.tokens = fixture.integers({0, 8299, 77});
+  run_variant(embedding_backward_op(), variant, args, 3);
+  const float *dwte = args.dwte.as<float>(), *dout = args.dout.as<float>();
+  std::int64_t wrong = 0;
+  for (std::int64_t row = 0; row < V; ++row) {
+    const std::int64_t n = row == 0 ? 0 : row == 8299 ? 1 : row == 77 ? 2 : -1;
+    for (std::int64_t c = 0; c < C; ++c) wrong += !(dwte[row * C + c] == (n < 0 ? 0.0f : dout[n * C + c]));
+  }
+  EXPECT_EQ(wrong, 0);
+}
+
 INSTANTIATE_TEST_SUITE_P(Embedding, Forward, ::testing::ValuesIn(variant_names(embedding_forward_op())),
                          test_name);
 INSTANTIATE_TEST_SUITE_P(Embedding, Backward, ::testing::ValuesIn(variant_names(embedding_backward_op())),

@@ -28,18 +28,25 @@ void run_forward(const EmbeddingForward& a, int threads) {
   }
 }
 
-// Zeroes a gradient past the caches: that of 50,257 tokens would only sweep them.
+// Zeroes a gradient; a large one past the caches, which it would only sweep (that of GPT-2's 50,257 tokens has
+// 154 MB). Zeroing and reading again, one core of a Xeon with AMX takes for 12 MB 1.0 ms this way and 1.6 ms
+// past the caches, for 49 MB 9.9 ms and 6.5 ms.
+constexpr std::int64_t kStreamElements = std::int64_t{8} << 20;  // 32 MiB
 void clear(const Tensor& gradient, int threads) {
   auto* p = static_cast<float*>(gradient.data);
   std::int64_t count = gradient.elements();
+  const bool past_caches = count >= kStreamElements;
   for (; count > 0 && reinterpret_cast<std::uintptr_t>(p) % sizeof(vec) != 0; --count) *p++ = 0;
+  const std::int64_t vectors = count / kLanes;
 #pragma omp parallel num_threads(threads)
   {
-#pragma omp for schedule(static)
-    for (std::int64_t i = 0; i < count / kLanes; ++i) stream(p + i * kLanes, zero());
+#pragma omp for schedule(static) nowait
+    for (std::int64_t i = 0; i < vectors; ++i) {
+      past_caches ? stream(p + i * kLanes, zero()) : store(p + i * kLanes, zero());
+    }
     fence();
   }
-  for (std::int64_t i = count / kLanes * kLanes; i < count; ++i) p[i] = 0;
+  for (std::int64_t i = vectors * kLanes; i < count; ++i) p[i] = 0;
 }
 
 template <class T>
