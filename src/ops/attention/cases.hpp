@@ -30,9 +30,10 @@ inline std::vector<Case> test_cases() {
       self_attention({64, 64}, 2, 64),
       self_attention({5, 0, 130, 1, 64}, 2, 48, Mask::none),
       self_attention({5, 0, 130, 1, 64, 65}, 3, 40),
-      self_attention({257}, 1, 80, Mask::none),
-      self_attention({300}, 1, 128),
-      self_attention({129}, 1, 256),
+      self_attention({150}, 1, 80, Mask::none),
+      self_attention({140}, 1, 128),
+      self_attention({70}, 1, 256),
+      self_attention({400}, 1, 32),
       self_attention({}, 1, 8),
       self_attention({0, 0}, 2, 64),
       self_attention({97, 20}, 2, 64, Mask::causal, 1e4),
@@ -49,6 +50,7 @@ inline std::vector<Case> test_cases() {
   for (std::int32_t T = 1; T <= 70; ++T) {
     cases.push_back(self_attention({T}, 3, 64, T % 2 ? Mask::causal : Mask::none));
     cases.push_back({{T}, {T + T % 7}, 3, T});
+    cases.push_back({{T}, {T + T % 5}, 2, 32});
   }
   return cases;
 }

@@ -15,11 +15,17 @@ void check_sequences(const AttentionBackward& args);
 
 inline constexpr int kBlock = 64;         // queries, and keys, of a tile of scores
 inline constexpr int kMaxHeadSize = 256;  // a thread's tiles stay in a 2 MiB second-level cache
-inline constexpr int kRowGroup = 8;       // rows of packed tiles are padded to a multiple of this
+inline constexpr int kSumRows = 16;  // rows of the fp32 sums of dk and dv are padded to a multiple of this
+inline constexpr int kRowGroup = 8;  // rows of packed tiles are padded to a multiple of this
+
+// Blocks of queries that share a tile of packed keys and values where packing is dear beside the products.
+inline constexpr int kAmxGroups = 4;
 
 // Scratch, in floats, of one thread: its packed tiles.
 std::int64_t forward_scratch(std::int64_t HS);
 std::int64_t backward_scratch(std::int64_t HS);
+std::int64_t amx_forward_scratch(std::int64_t HS);
+std::int64_t amx_backward_scratch(std::int64_t HS);
 // The sums of dk and dv that a thread (or, where there are more threads than heads, a head) keeps in fp32.
 std::int64_t gradient_sums(std::int64_t Nk, std::int64_t sequences, std::int64_t HS);
 
@@ -32,5 +38,10 @@ namespace avx512 {
 void forward(const Context& context, const AttentionForward& args);
 void backward(const Context& context, const AttentionBackward& args);
 }  // namespace avx512
+
+namespace amx_bf16 {
+void forward(const Context& context, const AttentionForward& args);
+void backward(const Context& context, const AttentionBackward& args);
+}  // namespace amx_bf16
 
 }  // namespace warpwright::ops::attention

@@ -74,13 +74,23 @@ std::string refuse_tiles_avx512(const Problem& p, const DeviceInfo& device) {
   return reason.empty() ? refuse_large_heads(p) : reason;
 }
 
-std::size_t forward_workspace(const AttentionForwardProblem& p, const DeviceInfo& device) {
-  return static_cast<std::size_t>(device.threads * attention::forward_scratch(p.HS)) * sizeof(float);
+template <class Problem>
+std::string refuse_amx(const Problem& p, const DeviceInfo& device) {
+  if (p.dtype != DType::bf16) return fmt::format("multiplies bf16, not {}", name_of(p.dtype));
+  if (!device.cpu.amx_bf16) return "the processor or the system offers no AMX";
+  if (p.HS % 32 != 0) return "head size is no multiple of 32";
+  return refuse_tiles_avx512(p, device);
 }
 
+template <std::int64_t (*per_thread)(std::int64_t HS)>
+std::size_t forward_workspace(const AttentionForwardProblem& p, const DeviceInfo& device) {
+  return static_cast<std::size_t>(device.threads * per_thread(p.HS)) * sizeof(float);
+}
+
+template <std::int64_t (*per_thread)(std::int64_t HS)>
 std::size_t backward_workspace(const AttentionBackwardProblem& p, const DeviceInfo& device) {
   const std::int64_t owners = std::min<std::int64_t>(device.threads, p.NH);
-  return static_cast<std::size_t>(device.threads * attention::backward_scratch(p.HS) +
+  return static_cast<std::size_t>(device.threads * per_thread(p.HS) +
                                   owners * attention::gradient_sums(p.Nk, p.sequences, p.HS)) *
          sizeof(float);
 }
@@ -94,14 +104,22 @@ using Forward = Variant<AttentionForwardProblem, AttentionForward>;
 using Backward = Variant<AttentionBackwardProblem, AttentionBackward>;
 
 constexpr std::array kForwardVariants{
-    Forward{"cpu.avx512", refuse_tiles_avx512, attention::avx512::forward, forward_workspace},
-    Forward{"cpu.avx2", refuse_tiles_avx2, attention::avx2::forward, forward_workspace},
+    Forward{"cpu.amx_bf16", refuse_amx, attention::amx_bf16::forward,
+            forward_workspace<attention::amx_forward_scratch>},
+    Forward{"cpu.avx512", refuse_tiles_avx512, attention::avx512::forward,
+            forward_workspace<attention::forward_scratch>},
+    Forward{"cpu.avx2", refuse_tiles_avx2, attention::avx2::forward,
+            forward_workspace<attention::forward_scratch>},
     Forward{kReference, refuse_other_devices, attention::forward_reference, reference_workspace},
 };
 
 constexpr std::array kBackwardVariants{
-    Backward{"cpu.avx512", refuse_tiles_avx512, attention::avx512::backward, backward_workspace},
-    Backward{"cpu.avx2", refuse_tiles_avx2, attention::avx2::backward, backward_workspace},
+    Backward{"cpu.amx_bf16", refuse_amx, attention::amx_bf16::backward,
+             backward_workspace<attention::amx_backward_scratch>},
+    Backward{"cpu.avx512", refuse_tiles_avx512, attention::avx512::backward,
+             backward_workspace<attention::backward_scratch>},
+    Backward{"cpu.avx2", refuse_tiles_avx2, attention::avx2::backward,
+             backward_workspace<attention::backward_scratch>},
     Backward{kReference, refuse_other_devices, attention::backward_reference, reference_workspace},
 };
 
@@ -145,8 +163,17 @@ std::int64_t attention::forward_scratch(std::int64_t HS) {
 std::int64_t attention::backward_scratch(std::int64_t HS) {
   return 7 * kBlock * padded_head(HS) + 2 * kBlock * kBlock + 2 * kBlock;
 }
+std::int64_t attention::amx_forward_scratch(std::int64_t HS) {
+  const std::int64_t packed = HS / 2 * kBlock;  // bf16 of a block
+  return kAmxGroups * (3 * packed + 2 * kBlock) + 3 * packed + kBlock * kBlock + kBlock * kBlock / 2;
+}
+std::int64_t attention::amx_backward_scratch(std::int64_t HS) {
+  const std::int64_t packed = HS / 2 * kBlock;
+  return kAmxGroups * (6 * packed + 2 * kBlock) + 4 * packed + 2 * kBlock * kBlock +
+         3 * (kBlock * kBlock / 2);
+}
 std::int64_t attention::gradient_sums(std::int64_t Nk, std::int64_t sequences, std::int64_t HS) {
-  return 2 * (Nk + kRowGroup * sequences) * padded_head(HS);
+  return 2 * (Nk + kSumRows * sequences) * padded_head(HS);
 }
 
 std::string AttentionForwardProblem::describe() const {

@@ -10,20 +10,18 @@ namespace {
 constexpr float kLog2E = 1.44269504088896341f;
 constexpr float kLn2 = 0.693147180559945309f;
 
-// Σ_d q[d]·k[d] with q padded by zeros.
-template <class T>
-inline float dot(const float* q, const T* k, std::int64_t HS) {
+// Σ_d a[d]·b[d]
+template <class A, class B>
+inline float dot(const A* a, const B* b, std::int64_t HS) {
   vec sum0 = zero(), sum1 = zero();
   std::int64_t d = 0;
   for (; d + 2 * kLanes <= HS; d += 2 * kLanes) {
-    sum0 = fma(load(q + d), load(k + d), sum0);
-    sum1 = fma(load(q + d + kLanes), load(k + d + kLanes), sum1);
+    sum0 = fma(load(a + d), load(b + d), sum0);
+    sum1 = fma(load(a + d + kLanes), load(b + d + kLanes), sum1);
   }
-  if (d + kLanes <= HS) {
-    sum0 = fma(load(q + d), load(k + d), sum0);
-    d += kLanes;
-  }
-  if (d < HS) sum1 = fma(load(q + d), load(k + d, static_cast<int>(HS - d)), sum1);
+  for_each_vector(d, HS, [&](std::int64_t tail, int n) {
+    sum0 = fma(load_lanes(a + tail, n), load_lanes(b + tail, n), sum0);
+  });
   return sum(sum0 + sum1);
 }
 
@@ -68,29 +66,35 @@ struct Softmax {
   float lse() const { return sum == 0 ? -__builtin_inff() : (max + __builtin_log2f(sum)) * kLn2; }
 };
 
-// Query i of a sequence. scratch: 2 · HS (padded to kLanes) and kBlock floats.
+// Fewer queries than this are done one by one: a tile has as many lanes as a vector at least.
+constexpr std::int64_t kFewQueries = 4;
+
+// Query i. scratch: 2 · HS (padded to kLanes) and kBlock floats.
 template <class T>
-inline void forward_query(const Sequence& s, std::int64_t i, std::int64_t HS, float scale, Rows<const T> q,
-                          Rows<const T> k, Rows<const T> v, Rows<T> out, float* lse, float* scratch) {
-  const std::int64_t ld = round_up(HS, kLanes);
+inline void forward_query(const ForwardHead<T>& head, std::int64_t i, float* scratch) {
+  const std::int64_t HS = head.HS, ld = round_up(HS, kLanes);
   float *query = scratch, *sums = scratch + ld, *scores = scratch + 2 * ld;
-  pack(q.from(i), 1, HS, query, ld, 1);
-  for (std::int64_t d = 0; d < ld; d += kLanes) {
-    store(query + d, load(query + d) * set1(scale * kLog2E));
-    store(sums + d, zero());
-  }
+  pack(head.q.from(i), 1, HS, query, ld, 1);
+  for (std::int64_t d = 0; d < ld; d += kLanes) store(query + d, load(query + d) * set1(head.scale * kLog2E));
+  clear(sums, ld);
   Softmax softmax;
-  const std::int64_t keys = at_most(s.keys, keys_seen_before(s, i + 1));
+  const std::int64_t keys = keys_seen_before(head.sequence, i + 1);
   for (std::int64_t k0 = 0; k0 < keys; k0 += kBlock) {
     const std::int64_t nk = at_most(kBlock, keys - k0);
-    for (std::int64_t j = 0; j < nk; ++j) scores[j] = dot(query, k[k0 + j], HS);
+    for (std::int64_t j = 0; j < nk; ++j) scores[j] = dot(query, head.k[k0 + j], HS);
     const float factor = softmax.update(scores, nk);
-    add_values(sums, factor, scores, v.from(k0), nk, HS);
+    add_values(sums, factor, scores, head.v.from(k0), nk, HS);
   }
   const vec inverse = set1(softmax.sum == 0 ? 0 : 1 / softmax.sum);
-  for_each_vector(
-      0, HS, [&](std::int64_t d, int lanes) { store_lanes(out[i] + d, load(sums + d) * inverse, lanes); });
-  if (lse) lse[i] = softmax.lse();
+  for_each_vector(0, HS, [&](std::int64_t d, int lanes) {
+    store_lanes(head.out[i] + d, load(sums + d) * inverse, lanes);
+  });
+  if (head.lse) head.lse[i] = softmax.lse();
+}
+
+template <class T>
+inline void forward_queries(const ForwardHead<T>& head, float* scratch) {
+  for (std::int64_t i = 0; i < head.sequence.queries; ++i) forward_query(head, i, scratch);
 }
 
 }  // namespace

@@ -3,15 +3,10 @@
 //   Sᵀ = K·Qᵀ    queries in the lanes, so that the softmax's maxima and sums are vertical
 //   out = P·V     the head's elements in the lanes; the sums are rescaled while they are loaded
 // A tile's K and V are packed as fp32 rows, Q as its transpose times scale · log2 e.
-#include <omp.h>
-
 #include "ops/attention/cpu/few_queries.hpp"
 
 namespace warpwright::ops::attention::WARPWRIGHT_ISA {
 namespace {
-
-// Fewer queries than this are done one by one: a tile has as many lanes as a vector at least.
-constexpr std::int64_t kFewQueries = 4;
 
 // A thread's tiles (HSp: HS padded to kLanes) and, for each query, the running maximum of its scores in units
 // of ln 2, the sum of their exponentials, and what that sum was last multiplied by.
@@ -89,83 +84,50 @@ inline void add_values_tile(const Band& band, std::int64_t queries, const Forwar
 }
 
 template <class T>
-inline void write_block(const ForwardTiles& t, std::int64_t q0, std::int64_t queries, std::int64_t HS,
-                        Rows<T> out, float* lse) {
+inline void write_block(const ForwardTiles& t, std::int64_t q0, std::int64_t queries,
+                        const ForwardHead<T>& head) {
   for (std::int64_t i = 0; i < queries; ++i) {
     const vec inverse = set1(t.sum[i] == 0 ? 0 : 1 / t.sum[i]);
-    for_each_vector(0, HS, [&](std::int64_t d, int lanes) {
-      store_lanes(out[q0 + i] + d, load(t.sums + i * t.ld + d) * inverse, lanes);
+    for_each_vector(0, head.HS, [&](std::int64_t d, int lanes) {
+      store_lanes(head.out[q0 + i] + d, load(t.sums + i * t.ld + d) * inverse, lanes);
     });
-    if (lse) lse[q0 + i] = Softmax{t.max[i], t.sum[i]}.lse();
+    if (head.lse) head.lse[q0 + i] = Softmax{t.max[i], t.sum[i]}.lse();
   }
 }
 
 template <class T>
-struct ForwardHead {
-  Sequence sequence;
-  std::int64_t HS;
-  float scale;
-  Rows<const T> q, k, v;  // from the sequence's first row on
-  Rows<T> out;
-  float* lse;  // or null
-
-  void block(std::int64_t q0, std::int64_t queries, float* scratch) const {
-    const ForwardTiles t(scratch, HS);
-    const std::int64_t padded = round_up(queries, kLanes);
-    pack(q.from(q0), queries, HS, t.sums, t.ld, padded);
-    pack_transposed(t.sums, t.ld, padded, scale * kLog2E, t.q_transposed);
-    for (std::int64_t i = 0; i < padded * t.ld; i += kLanes) store(t.sums + i, zero());
-    for (std::int64_t i = 0; i < padded; i += kLanes) {
-      store(t.max + i, set1(-__builtin_inff()));
-      store(t.sum + i, zero());
-    }
-    const std::int64_t keys = keys_seen_before(sequence, q0 + queries);
-    for (std::int64_t k0 = 0; k0 < keys; k0 += kBlock) {
-      const std::int64_t nk = at_most(kBlock, keys - k0);
-      const Band band = band_of(sequence, q0, k0, nk);
-      pack(k.from(k0), nk, HS, t.k, t.ld, round_up(nk, kRowGroup));
-      scores_tile(band, queries, HS, {t.k, t.ld}, t.q_transposed, t.scores);
-      softmax_tile(band, queries, t);
-      pack(v.from(k0), nk, HS, t.v, t.ld, nk);
-      add_values_tile(band, queries, t);
-    }
-    write_block(t, q0, queries, HS, out, lse);
+inline void forward_block(const ForwardHead<T>& head, std::int64_t q0, float* scratch) {
+  const ForwardTiles t(scratch, head.HS);
+  const std::int64_t queries = at_most(kBlock, head.sequence.queries - q0);
+  const std::int64_t padded = round_up(queries, kLanes);
+  pack(head.q.from(q0), queries, head.HS, t.sums, t.ld, padded);
+  pack_transposed(t.sums, t.ld, padded, head.scale * kLog2E, t.q_transposed);
+  clear(t.sums, padded * t.ld);
+  for (std::int64_t i = 0; i < padded; i += kLanes) {
+    store(t.max + i, set1(-__builtin_inff()));
+    store(t.sum + i, zero());
   }
-
-  void run(std::int64_t q0, float* scratch) const {
-    const std::int64_t queries = at_most(kBlock, sequence.queries - q0);
-    if (sequence.queries > kFewQueries) return block(q0, queries, scratch);
-    for (std::int64_t i = 0; i < queries; ++i)
-      forward_query(sequence, i, HS, scale, q, k, v, out, lse, scratch);
+  const std::int64_t keys = keys_seen_before(head.sequence, q0 + queries);
+  for (std::int64_t k0 = 0; k0 < keys; k0 += kBlock) {
+    const std::int64_t nk = at_most(kBlock, keys - k0);
+    const Band band = band_of(head.sequence, q0, k0, nk);
+    pack(head.k.from(k0), nk, head.HS, t.k, t.ld, round_up(nk, kRowGroup));
+    scores_tile(band, queries, head.HS, {t.k, t.ld}, t.q_transposed, t.scores);
+    softmax_tile(band, queries, t);
+    pack(head.v.from(k0), nk, head.HS, t.v, t.ld, nk);
+    add_values_tile(band, queries, t);
   }
-};
+  write_block(t, q0, queries, head);
+}
 
 template <class T>
 void run_forward(const Context& context, const AttentionForward& a) {
-  const std::int64_t Nq = a.q.shape[0], NH = a.q.shape[1], HS = a.q.shape[2];
-  const Sequences sequences(a);
-  const std::int64_t tasks = sequences.count > 0 ? sequences.slot(sequences.count) * NH : 0;
   auto* scratch = static_cast<float*>(context.scratch());
-#pragma omp parallel for schedule(dynamic) num_threads(context.threads())
-  for (std::int64_t task = 0; task < tasks; ++task) {
-    // A sequence's tasks are its heads', one after the other, each from its last (longest) block down.
-    const std::int64_t s = sequences.find(task / NH);
-    const std::int64_t slots = sequences.slot(s + 1) - sequences.slot(s);
-    const std::int64_t within = task - sequences.slot(s) * NH, head = within / slots;
-    const Sequence sequence = sequences[s];
-    const std::int64_t q0 = (slots - 1 - within % slots) * kBlock;
-    if (q0 >= sequence.queries) continue;
-    const ForwardHead<T> work{
-        sequence,
-        HS,
-        a.scale,
-        rows_of<const T>(a.q, head, sequence.first_query),
-        rows_of<const T>(a.k, head, sequence.first_key),
-        rows_of<const T>(a.v, head, sequence.first_key),
-        rows_of<T>(a.out, head, sequence.first_query),
-        a.lse ? static_cast<float*>(a.lse.data) + head * Nq + sequence.first_query : nullptr};
-    work.run(q0, scratch + omp_get_thread_num() * forward_scratch(HS));
-  }
+  const std::int64_t per_thread = forward_scratch(a.q.shape[2]);
+  for_each_query_block<T>(context, a, kBlock, [&](const ForwardHead<T>& head, std::int64_t q0, int thread) {
+    float* own = scratch + thread * per_thread;
+    head.sequence.queries > kFewQueries ? forward_block(head, q0, own) : forward_queries(head, own);
+  });
 }
 
 }  // namespace

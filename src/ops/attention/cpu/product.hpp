@@ -76,6 +76,10 @@ inline void product(std::int64_t M, std::int64_t N, std::int64_t K, Matrix a, Ma
   }
 }
 
+inline void clear(float* to, std::int64_t floats) {  // a multiple of kLanes
+  for (std::int64_t i = 0; i < floats; i += kLanes) store(to + i, zero());
+}
+
 // n rows of HS elements as fp32 rows of ld ≥ HS, a multiple of kLanes; zeros fill ld and `padded` rows.
 template <class T>
 inline void pack(Rows<const T> from, std::int64_t n, std::int64_t HS, float* to, std::int64_t ld,
@@ -85,7 +89,7 @@ inline void pack(Rows<const T> from, std::int64_t n, std::int64_t HS, float* to,
     for_each_vector(0, HS,
                     [&](std::int64_t d, int lanes) { store(to + row * ld + d, load_lanes(x + d, lanes)); });
   }
-  for (std::int64_t i = n * ld; i < padded * ld; i += kLanes) store(to + i, zero());
+  clear(to + n * ld, (padded - n) * ld);
 }
 
 // The transpose, times a factor, of packed rows (a multiple of kLanes of them): to[d · kBlock + row].

@@ -1,6 +1,8 @@
 // Where the rows of a (sequence, head) stand, what a causal mask hides of a tile, and how a call is cut into
-// tasks. Included by the ISA files only, hence internal linkage.
+// tasks for the threads. Included by the ISA files only, hence internal linkage.
 #pragma once
+
+#include <omp.h>
 
 #include "ops/attention/kernels.hpp"
 
@@ -60,14 +62,15 @@ inline std::int64_t keys_seen_before(const Sequence& s, std::int64_t q1) {
 
 struct Sequences {
   const std::int32_t *q, *k;
-  std::int64_t count;
+  std::int64_t count, block;  // queries of a task
   bool causal;
 
   template <class Args>
-  explicit Sequences(const Args& args)
+  Sequences(const Args& args, std::int64_t queries_of_a_task)
       : q(static_cast<const std::int32_t*>(args.cu_seqlens_q.data)),
         k(static_cast<const std::int32_t*>(args.cu_seqlens_k.data)),
         count(args.cu_seqlens_q.shape[0] - 1),
+        block(queries_of_a_task),
         causal(args.mask == Mask::causal) {}
 
   Sequence operator[](std::int64_t s) const {
@@ -75,7 +78,7 @@ struct Sequences {
   }
   // Sequences have their blocks of queries in slots, [slot(s), slot(s + 1)) being enough for those of s
   // wherever it starts; so a slot's sequence is found without a table.
-  std::int64_t slot(std::int64_t s) const { return q[s] / kBlock + s; }
+  std::int64_t slot(std::int64_t s) const { return q[s] / block + s; }
   std::int64_t find(
       std::int64_t wanted) const {  // the last s whose first slot is at or before the wanted one
     std::int64_t low = 0, high = count;
@@ -86,6 +89,77 @@ struct Sequences {
     return low;
   }
 };
+
+// One head of one sequence; rows from the sequence's first on.
+template <class T>
+struct ForwardHead {
+  Sequence sequence;
+  std::int64_t HS;
+  float scale;
+  Rows<const T> q, k, v;
+  Rows<T> out;
+  float* lse;  // or null
+};
+
+// Calls f(head, first query, thread) for each head and block of queries, on several threads.
+template <class T, class F>
+void for_each_query_block(const Context& context, const AttentionForward& a, std::int64_t block, const F& f) {
+  const std::int64_t Nq = a.q.shape[0], NH = a.q.shape[1], HS = a.q.shape[2];
+  const Sequences sequences(a, block);
+  const std::int64_t tasks = sequences.count > 0 ? sequences.slot(sequences.count) * NH : 0;
+#pragma omp parallel for schedule(dynamic) num_threads(context.threads())
+  for (std::int64_t task = 0; task < tasks; ++task) {
+    // A sequence's tasks are its heads', one after the other, each from its last (longest) block down.
+    const std::int64_t index = sequences.find(task / NH);
+    const std::int64_t slots = sequences.slot(index + 1) - sequences.slot(index);
+    const std::int64_t within = task - sequences.slot(index) * NH, head = within / slots;
+    const Sequence s = sequences[index];
+    const std::int64_t q0 = (slots - 1 - within % slots) * block;
+    if (q0 >= s.queries) continue;
+    f(ForwardHead<T>{s, HS, a.scale, rows_of<const T>(a.q, head, s.first_query),
+                     rows_of<const T>(a.k, head, s.first_key), rows_of<const T>(a.v, head, s.first_key),
+                     rows_of<T>(a.out, head, s.first_query),
+                     a.lse ? static_cast<float*>(a.lse.data) + head * Nq + s.first_query : nullptr},
+      q0, omp_get_thread_num());
+  }
+}
+
+template <class T>
+struct BackwardHead {
+  Sequence sequence;
+  std::int64_t HS;
+  float scale;
+  Rows<const T> q, k, v, out, dout;
+  Rows<T> dq, dk, dv;
+  const float* lse;
+  float* sums;  // of dk, then of dv, in fp32: gradient_sums of them
+
+  std::int64_t sum_rows() const { return round_up(sequence.keys, kSumRows); }
+};
+
+// Calls f(head, thread) for each head of each sequence, on several threads.
+template <class T, class F>
+void for_each_head(const Context& context, const AttentionBackward& a, float* sums, const F& f) {
+  const std::int64_t Nq = a.q.shape[0], Nk = a.k.shape[0], NH = a.q.shape[1], HS = a.q.shape[2];
+  const Sequences sequences(a, kBlock);
+  const int threads = context.threads();
+  const std::int64_t per_owner = gradient_sums(Nk, sequences.count, HS);
+#pragma omp parallel for schedule(dynamic) num_threads(threads)
+  for (std::int64_t task = 0; task < sequences.count * NH; ++task) {
+    const std::int64_t head = task % NH;
+    const Sequence s = sequences[task / NH];
+    // The sums of a head's sequences do not overlap; where a thread has its own they stay in its cache.
+    float* own = threads <= NH ? sums + omp_get_thread_num() * per_owner
+                               : sums + head * per_owner + gradient_sums(s.first_key, s.index, HS);
+    f(BackwardHead<T>{s, HS, a.scale, rows_of<const T>(a.q, head, s.first_query),
+                      rows_of<const T>(a.k, head, s.first_key), rows_of<const T>(a.v, head, s.first_key),
+                      rows_of<const T>(a.out, head, s.first_query),
+                      rows_of<const T>(a.dout, head, s.first_query), rows_of<T>(a.dq, head, s.first_query),
+                      rows_of<T>(a.dk, head, s.first_key), rows_of<T>(a.dv, head, s.first_key),
+                      static_cast<const float*>(a.lse.data) + head * Nq + s.first_query, own},
+      omp_get_thread_num());
+  }
+}
 
 }  // namespace
 }  // namespace warpwright::ops::attention

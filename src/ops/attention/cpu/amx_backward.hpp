@@ -1,0 +1,163 @@
+// Attention backward in bf16 by AMX: tiles of kBlock queries × kBlock keys, kAmxGroups of them sharing a tile
+// of packed keys and values; a (sequence, head) is one task, as in backward.inl.
+//   Sᵀ = K·Qᵀ, dPᵀ = V·doutᵀ                     fp32, queries in the lanes
+//   dv += Pᵀ·dout, dk += dSᵀ·Q, dqᵀ += Kᵀ·dSᵀ    P and dS rounded to bf16, sums in fp32
+#pragma once
+
+#include "ops/attention/cpu/amx_tiles.hpp"
+
+namespace warpwright::ops::attention::amx_bf16 {
+namespace {
+
+// kBlock queries.
+struct BackwardGroup {
+  Pair *q_transposed, *dout_transposed;  // (HS / 2, kBlock)
+  Pair *q, *dout;                        // (kBlock / 2, HS)
+  float* dq;                             // dqᵀ: (HS, kBlock)
+  float *lse, *d;                        // (kBlock), see query_sums
+};
+
+struct AmxBackwardTiles {
+  BackwardGroup groups[kAmxGroups];
+  bf16 *k, *v;         // (kBlock keys, HS)
+  Pair* pairs;         // of K: (kBlock / 2, HS)
+  bf16* k_transposed;  // (HS, kBlock)
+  float *scores, *dp;  // (kBlock keys, kBlock queries)
+  bf16 *p, *ds;        // (kBlock keys, kBlock queries)
+  Pair* ds_pairs;      // (kBlock / 2, kBlock queries)
+
+  AmxBackwardTiles(float* scratch, std::int64_t HS) {
+    const auto take = [&](std::int64_t floats) {
+      float* start = scratch;
+      scratch += floats;
+      return start;
+    };
+    const auto take_pairs = [&](std::int64_t pairs_wanted) {
+      return reinterpret_cast<Pair*>(take(pairs_wanted));
+    };
+    const auto take_bf16 = [&](std::int64_t wanted) { return reinterpret_cast<bf16*>(take(wanted / 2)); };
+    for (BackwardGroup& g : groups) {
+      g.q_transposed = take_pairs(HS / 2 * kBlock);
+      g.dout_transposed = take_pairs(HS / 2 * kBlock);
+      g.q = take_pairs(HS / 2 * kBlock);
+      g.dout = take_pairs(HS / 2 * kBlock);
+      g.dq = take(HS * kBlock);
+      g.lse = take(kBlock);
+      g.d = take(kBlock);
+    }
+    k = take_bf16(kBlock * HS);
+    v = take_bf16(kBlock * HS);
+    pairs = take_pairs(HS / 2 * kBlock);
+    k_transposed = take_bf16(HS * kBlock);
+    scores = take(kBlock * kBlock);
+    dp = take(kBlock * kBlock);
+    p = take_bf16(kBlock * kBlock);
+    ds = take_bf16(kBlock * kBlock);
+    ds_pairs = take_pairs(kBlock / 2 * kBlock);
+  }
+};
+
+// For the queries of a vector, from i on: P and dS of the first `keys` rows, 0 up to row `padded`.
+template <bool masked>
+inline void score_gradients_rows(const AmxBackwardTiles& t, std::int64_t i, std::int64_t keys,
+                                 std::int64_t padded, float scale, vec limits, vec lse, vec d) {
+  const vec c = set1(scale);
+  const auto probability = [&](std::int64_t j) {
+    const vec p = exp2(fma(load(t.scores + j * kBlock + i), c, zero() - lse));
+    if constexpr (masked) return select_less(set1(static_cast<float>(j)), limits, p, zero());
+    return p;
+  };
+  const auto write = [&](std::int64_t j, vec p0, vec p1, vec ds0, vec ds1) {
+    RoundedRows(p0, p1).store_rows(t.p + j * kBlock + i, t.p + (j + 1) * kBlock + i);
+    const RoundedRows ds(ds0, ds1);
+    ds.store_rows(t.ds + j * kBlock + i, t.ds + (j + 1) * kBlock + i);
+    ds.store_pairs(t.ds_pairs + j / 2 * kBlock + i);
+  };
+  std::int64_t j = 0;
+  for (; j < keys; j += 2) {
+    const vec p0 = probability(j), p1 = probability(j + 1);
+    write(j, p0, p1, p0 * (load(t.dp + j * kBlock + i) - d), p1 * (load(t.dp + (j + 1) * kBlock + i) - d));
+  }
+  for (; j < padded; j += 2) write(j, zero(), zero(), zero(), zero());
+}
+
+inline void score_gradients_group(const Band& band, std::int64_t queries, float scale,
+                                  const AmxBackwardTiles& t, const BackwardGroup& g) {
+  const std::int64_t padded = round_up(band.nk, kTileDepth);
+  for (std::int64_t i = 0; i < round_up(queries, kTileDepth); i += kLanes) {
+    // Padding beyond the last vector with queries is read too, as 0.
+    const std::int64_t keys = i < queries ? band.keys_seen(i + kLanes - 1) : 0;
+    const vec lse = load(g.lse + i), d = load(g.d + i);
+    if (band.keys_seen(i) < round_up(keys, 2)) {
+      score_gradients_rows<true>(t, i, keys, padded, scale, band_limits(band, i), lse, d);
+    } else {
+      score_gradients_rows<false>(t, i, keys, padded, scale, zero(), lse, d);
+    }
+  }
+}
+
+// dv += Pᵀ·dout and dk += dSᵀ·Q
+inline void add_key_gradients(const Band& band, std::int64_t queries, std::int64_t HS,
+                              const AmxBackwardTiles& t, const BackwardGroup& g, float* dk, float* dv) {
+  const std::int64_t score_row = kBlock * static_cast<std::int64_t>(sizeof(bf16));
+  const std::int64_t pair_row = HS * static_cast<std::int64_t>(sizeof(Pair));
+  const std::int64_t step = band.masks() ? 2 * kTile : kBlock;
+  for (std::int64_t j = 0; j < band.nk; j += step) {
+    const std::int64_t i = band.first_query(j) / kTileDepth * kTileDepth;
+    const std::int64_t M = (at_most(step, band.nk - j) + kTile - 1) / kTile;
+    const std::int64_t steps = (queries - i + kTileDepth - 1) / kTileDepth, at = j * kBlock + i;
+    tile_product(M, HS / kTile, steps, {t.p + at, score_row}, {g.dout + i / 2 * HS, pair_row}, dv + j * HS,
+                 HS, true);
+    tile_product(M, HS / kTile, steps, {t.ds + at, score_row}, {g.q + i / 2 * HS, pair_row}, dk + j * HS, HS,
+                 true);
+  }
+}
+
+inline void start_group(const BackwardHead<bf16>& head, std::int64_t q0, std::int64_t queries, bf16* rows,
+                        const BackwardGroup& g) {
+  const std::int64_t HS = head.HS, padded = round_up(queries, kTileDepth);
+  pack_rows(head.q.from(q0), queries, HS, padded, rows);
+  transpose_pairs(rows, padded, HS / 2, g.q_transposed, kBlock);
+  pack_rows(head.dout.from(q0), queries, HS, padded, rows);
+  transpose_pairs(rows, padded, HS / 2, g.dout_transposed, kBlock);
+  pack_pairs(head.q.from(q0), queries, HS, padded, g.q);
+  pack_pairs(head.dout.from(q0), queries, HS, padded, g.dout);
+  query_sums(head, q0, queries, padded, g.lse, g.d);
+  clear(g.dq, HS * kBlock);
+}
+
+// The queries of kAmxGroups groups from q0 on.
+inline void backward_groups(const BackwardHead<bf16>& head, std::int64_t q0, const AmxBackwardTiles& t) {
+  const std::int64_t HS = head.HS, end = at_most(q0 + kAmxGroups * kBlock, head.sequence.queries);
+  const auto group = [&](std::int64_t first) { return t.groups[(first - q0) / kBlock]; };
+  for (std::int64_t i = q0; i < end; i += kBlock)
+    start_group(head, i, at_most(kBlock, end - i), t.k, group(i));
+  const std::int64_t keys = keys_seen_before(head.sequence, end);
+  for (std::int64_t k0 = 0; k0 < keys; k0 += kBlock) {
+    const std::int64_t nk = at_most(kBlock, keys - k0);
+    const std::int64_t padded = round_up(nk, kTileDepth);
+    pack_rows(head.k.from(k0), nk, HS, padded, t.k);
+    pack_rows(head.v.from(k0), nk, HS, padded, t.v);
+    pack_pairs(head.k.from(k0), nk, HS, padded, t.pairs);
+    transpose_pairs(t.pairs, padded / 2, HS, reinterpret_cast<Pair*>(t.k_transposed), kBlock / 2);
+    float* dk = head.sums + k0 * HS;
+    for (std::int64_t i = q0; i < end; i += kBlock) {
+      const std::int64_t queries = at_most(kBlock, end - i);
+      const std::int64_t seen = at_most(nk, keys_seen_before(head.sequence, i + queries) - k0);
+      if (seen <= 0) continue;
+      const Band band = band_of(head.sequence, i, k0, seen);
+      scores_by_tiles(band, queries, HS, t.k, group(i).q_transposed, t.scores);
+      scores_by_tiles(band, queries, HS, t.v, group(i).dout_transposed, t.dp);
+      score_gradients_group(band, queries, head.scale * kLog2E, t, group(i));
+      add_key_gradients(band, queries, HS, t, group(i), dk, dk + head.sum_rows() * HS);
+      add_by_tiles(band, queries, HS, t.k_transposed, t.ds_pairs, group(i).dq);
+    }
+  }
+  const auto scale = [&](std::int64_t) { return set1(head.scale); };
+  for (std::int64_t i = q0; i < end; i += kBlock) {
+    write_transposed(group(i).dq, at_most(kBlock, end - i), HS, scale, head.dq.from(i));
+  }
+}
+
+}  // namespace
+}  // namespace warpwright::ops::attention::amx_bf16

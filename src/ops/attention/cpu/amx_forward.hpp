@@ -1,0 +1,156 @@
+// Attention forward in bf16 by AMX: tiles of kBlock queries × kBlock keys, kAmxGroups of them sharing a tile
+// of packed keys and values.
+//   Sᵀ = K·Qᵀ        fp32, queries in the lanes, so that the softmax is vertical
+//   outᵀ = Vᵀ·Pᵀ     P rounded to bf16, sums in fp32
+// The products take 4 · HS FLOP a score at 16 times the fp32 rate; the exponentials bound it.
+#pragma once
+
+#include "ops/attention/cpu/amx_tiles.hpp"
+
+namespace warpwright::ops::attention::amx_bf16 {
+namespace {
+
+// kBlock queries.
+struct ForwardGroup {
+  Pair* q;           // Qᵀ: (HS / 2, kBlock)
+  float* sums;       // outᵀ: (HS, kBlock)
+  float *max, *sum;  // (kBlock), in units of ln 2
+};
+
+struct AmxForwardTiles {
+  ForwardGroup groups[kAmxGroups];
+  bf16* rows;           // of Q or K: (kBlock, HS)
+  Pair* pairs;          // of V: (kBlock / 2, HS)
+  bf16* v;              // Vᵀ: (HS, kBlock)
+  float* scores;        // (kBlock keys, kBlock queries)
+  Pair* probabilities;  // (kBlock / 2, kBlock queries)
+
+  AmxForwardTiles(float* scratch, std::int64_t HS) {
+    const auto take = [&](std::int64_t floats) {
+      float* start = scratch;
+      scratch += floats;
+      return start;
+    };
+    for (ForwardGroup& g : groups) {
+      g.q = reinterpret_cast<Pair*>(take(HS / 2 * kBlock));
+      g.sums = take(HS * kBlock);
+      g.max = take(kBlock);
+      g.sum = take(kBlock);
+    }
+    rows = reinterpret_cast<bf16*>(take(HS / 2 * kBlock));
+    pairs = reinterpret_cast<Pair*>(take(HS / 2 * kBlock));
+    v = reinterpret_cast<bf16*>(take(HS / 2 * kBlock));
+    scores = take(kBlock * kBlock);
+    probabilities = reinterpret_cast<Pair*>(take(kBlock / 2 * kBlock));
+  }
+};
+
+// One online-softmax step for the queries of a vector over the first `keys` rows of the tile: probabilities
+// as pairs, 0 up to row `padded`. Returns what the sums so far must be multiplied by.
+template <bool masked>
+inline vec softmax_pairs(const float* scores, std::int64_t keys, std::int64_t padded, float scale, vec limits,
+                         float* running_max, float* running_sum, Pair* probabilities) {
+  const vec hidden = set1(-__builtin_inff()), c = set1(scale);
+  const auto see = [&](std::int64_t j, vec x) {
+    if constexpr (masked) return select_less(set1(static_cast<float>(j)), limits, x, hidden);
+    return x;
+  };
+  const vec before = load(running_max);
+  vec largest = before;
+  for (std::int64_t j = 0; j < keys; ++j) largest = max(largest, see(j, load(scores + j * kBlock) * c));
+  const vec shift = select_less(hidden, largest, largest, zero());
+  const auto probability = [&](std::int64_t j) {
+    return exp2(see(j, fma(load(scores + j * kBlock), c, zero() - shift)));
+  };
+  vec sum0 = zero(), sum1 = zero();
+  std::int64_t j = 0;
+  for (; j + 1 < keys; j += 2) {
+    const vec even = probability(j), odd = probability(j + 1);
+    sum0 = sum0 + even;
+    sum1 = sum1 + odd;
+    RoundedRows(even, odd).store_pairs(probabilities + j / 2 * kBlock);
+  }
+  if (j < keys) {
+    const vec even = probability(j);
+    sum0 = sum0 + even;
+    RoundedRows(even, zero()).store_pairs(probabilities + j / 2 * kBlock);
+  }
+  for (j = (keys + 1) / 2; j < padded / 2; ++j)
+    _mm512_storeu_si512(probabilities + j * kBlock, _mm512_setzero_si512());
+  // What has seen no key has nothing to rescale.
+  const vec rescale = select_less(hidden, before, exp2(before - shift), set1(1.0f));
+  store(running_max, largest);
+  store(running_sum, fma(load(running_sum), rescale, sum0 + sum1));
+  return rescale;
+}
+
+inline void softmax_group(const Band& band, std::int64_t queries, std::int64_t HS, float scale,
+                          const AmxForwardTiles& t, const ForwardGroup& g) {
+  const std::int64_t padded = round_up(band.nk, kTileDepth);
+  for (std::int64_t i = 0; i < queries; i += kLanes) {
+    const std::int64_t keys = band.keys_seen(i + kLanes - 1);
+    const vec rescale = band.keys_seen(i) < keys
+                            ? softmax_pairs<true>(t.scores + i, keys, padded, scale, band_limits(band, i),
+                                                  g.max + i, g.sum + i, t.probabilities + i)
+                            : softmax_pairs<false>(t.scores + i, keys, padded, scale, zero(), g.max + i,
+                                                   g.sum + i, t.probabilities + i);
+    if (_mm512_cmp_ps_mask(rescale, set1(1.0f), _CMP_NEQ_UQ) == 0) continue;
+    for (std::int64_t d = 0; d < HS; ++d) {
+      float* sums = g.sums + d * kBlock + i;
+      store(sums, load(sums) * rescale);
+    }
+  }
+}
+
+inline void start_group(const ForwardHead<bf16>& head, std::int64_t q0, std::int64_t queries, bf16* rows,
+                        const ForwardGroup& g) {
+  const std::int64_t padded = round_up(queries, kTile);
+  pack_rows(head.q.from(q0), queries, head.HS, padded, rows);
+  transpose_pairs(rows, padded, head.HS / 2, g.q, kBlock);
+  clear(g.sums, head.HS * kBlock);
+  for (std::int64_t i = 0; i < padded; i += kLanes) {
+    store(g.max + i, set1(-__builtin_inff()));
+    store(g.sum + i, zero());
+  }
+}
+
+inline void write_group(const ForwardHead<bf16>& head, std::int64_t q0, std::int64_t queries,
+                        const ForwardGroup& g) {
+  const auto inverse = [&](std::int64_t i) {
+    const vec sum = load(g.sum + i);
+    return select_less(zero(), sum, set1(1.0f) / sum, sum);  // 0 stays 0 and NaN NaN
+  };
+  write_transposed(g.sums, queries, head.HS, inverse, head.out.from(q0));
+  for (std::int64_t i = 0; head.lse && i < queries; ++i) head.lse[q0 + i] = Softmax{g.max[i], g.sum[i]}.lse();
+}
+
+// The queries of kAmxGroups groups from q0 on.
+inline void forward_groups(const ForwardHead<bf16>& head, std::int64_t q0, float* scratch) {
+  const std::int64_t HS = head.HS;
+  const AmxForwardTiles t(scratch, HS);
+  const std::int64_t end = at_most(q0 + kAmxGroups * kBlock, head.sequence.queries);
+  const auto group = [&](std::int64_t first) { return t.groups[(first - q0) / kBlock]; };
+  for (std::int64_t i = q0; i < end; i += kBlock)
+    start_group(head, i, at_most(kBlock, end - i), t.rows, group(i));
+  const std::int64_t keys = keys_seen_before(head.sequence, end);
+  for (std::int64_t k0 = 0; k0 < keys; k0 += kBlock) {
+    const std::int64_t nk = at_most(kBlock, keys - k0);
+    const std::int64_t padded = round_up(nk, kTileDepth);
+    pack_rows(head.k.from(k0), nk, HS, padded, t.rows);
+    pack_pairs(head.v.from(k0), nk, HS, padded, t.pairs);
+    transpose_pairs(t.pairs, padded / 2, HS, reinterpret_cast<Pair*>(t.v), kBlock / 2);
+    for (std::int64_t i = q0; i < end; i += kBlock) {
+      const std::int64_t queries = at_most(kBlock, end - i);
+      const std::int64_t seen = at_most(nk, keys_seen_before(head.sequence, i + queries) - k0);
+      if (seen <= 0) continue;
+      const Band band = band_of(head.sequence, i, k0, seen);
+      scores_by_tiles(band, queries, HS, t.rows, group(i).q, t.scores);
+      softmax_group(band, queries, HS, head.scale * kLog2E, t, group(i));
+      add_by_tiles(band, queries, HS, t.v, t.probabilities, group(i).sums);
+    }
+  }
+  for (std::int64_t i = q0; i < end; i += kBlock) write_group(head, i, at_most(kBlock, end - i), group(i));
+}
+
+}  // namespace
+}  // namespace warpwright::ops::attention::amx_bf16

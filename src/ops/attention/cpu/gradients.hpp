@@ -1,0 +1,40 @@
+// What the backward kernels share: a query's constants, and how fp32 sums become gradients.
+#pragma once
+
+#include "ops/attention/cpu/few_queries.hpp"
+
+namespace warpwright::ops::attention {
+namespace {
+
+// For `queries` of `padded` queries from q0 on: lse in units of ln 2, and dout·out. What sees no key, and
+// padding, has probability 0 everywhere.
+template <class T>
+inline void query_sums(const BackwardHead<T>& head, std::int64_t q0, std::int64_t queries,
+                       std::int64_t padded, float* lse, float* d) {
+  for (std::int64_t i = 0; i < padded; ++i) {
+    const bool sees = i < queries && head.lse[q0 + i] != -__builtin_inff();
+    lse[i] = sees ? head.lse[q0 + i] * kLog2E : __builtin_inff();
+    d[i] = i < queries ? dot(head.dout[q0 + i], head.out[q0 + i], head.HS) : 0;
+  }
+}
+
+// n rows of sums times a factor.
+template <class T>
+inline void write_rows(const float* sums, std::int64_t ld, std::int64_t n, std::int64_t HS, float factor,
+                       Rows<T> to) {
+  for (std::int64_t row = 0; row < n; ++row) {
+    for_each_vector(0, HS, [&](std::int64_t d, int lanes) {
+      store_lanes(to[row] + d, load(sums + row * ld + d) * set1(factor), lanes);
+    });
+  }
+}
+
+// ld: the length of a row of head.sums.
+template <class T>
+inline void write_key_gradients(const BackwardHead<T>& head, std::int64_t ld) {
+  write_rows(head.sums, ld, head.sequence.keys, head.HS, head.scale, head.dk);
+  write_rows(head.sums + head.sum_rows() * ld, ld, head.sequence.keys, head.HS, 1, head.dv);
+}
+
+}  // namespace
+}  // namespace warpwright::ops::attention

@@ -1,0 +1,30 @@
+// AMX tile registers for files compiled with them: eight tiles of 16 rows × 64 bytes.
+#pragma once
+
+#include <immintrin.h>
+
+#include <cstdint>
+
+namespace warpwright::ops::simd {
+namespace {
+
+struct alignas(64) TileConfig {
+  std::uint8_t palette, start_row, reserved[14];
+  std::uint16_t row_bytes[16];
+  std::uint8_t rows[16];
+};
+constexpr TileConfig kWholeTiles{
+    1, 0, {}, {64, 64, 64, 64, 64, 64, 64, 64}, {16, 16, 16, 16, 16, 16, 16, 16}};
+
+// While it lives, this thread's tiles are whole ones.
+class TileSession {
+ public:
+  // The compilers' intrinsic names only the first bytes of its operand, whose rest may then never be stored.
+  TileSession() { asm volatile("ldtilecfg %0" : : "m"(kWholeTiles)); }
+  TileSession(const TileSession&) = delete;
+  TileSession& operator=(const TileSession&) = delete;
+  ~TileSession() { _tile_release(); }
+};
+
+}  // namespace
+}  // namespace warpwright::ops::simd
