@@ -192,7 +192,7 @@ TEST_F(CliTest, BadFilesAreOneLineAndExitCode1) {
   };
   generate("nowhere", {"nowhere"});
   fs::create_directory(folder / "empty");
-  generate("empty", {"config.json"});
+  generate("empty", {"empty"});
   const auto damaged = [&](const std::string& file, const auto& change) {
     fs::remove_all(folder / "bad");
     fs::copy(folder / "run/model", folder / "bad", fs::copy_options::recursive);

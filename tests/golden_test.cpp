@@ -178,7 +178,8 @@ INSTANTIATE_TEST_SUITE_P(PyTorch, GoldenTest,
 // The whole tiny model in fp64 through the references: its backward is the derivative of its loss.
 TEST(WholeModel, GradientsMatchFiniteDifferences) {
   ContextOptions forced;
-  for (const ops::OpInfo& op : ops::all_ops(cpu_device_info())) forced.force[std::string(op.name)] = std::string(ops::kReference);
+  for (const ops::OpInfo& op : ops::all_ops(cpu_device_info()))
+    forced.force[std::string(op.name)] = std::string(ops::kReference);
   Context context(forced);
   StepOptions options;
   options.model = {.layers = 2, .heads = 2, .channels = 8, .vocab = 11, .context = 6};

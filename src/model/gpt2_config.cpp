@@ -58,7 +58,7 @@ double GPT2Config::flops_per_token(std::int64_t T) const {
 
 void GPT2Config::validate(const std::string& where) const {
   const auto check = [&](bool good, const std::string& what, const char* remedy) {
-    if (!good) throw UsageError(what, where, remedy);
+    if (!good) throw Error(what, where, remedy);
   };
   const auto in_range = [&](const char* name, std::int64_t value, std::int64_t most) {
     check(value >= 1 && value <= most, fmt::format("{} is {}", name, value),

@@ -33,7 +33,7 @@ struct GPT2Config {
   // with the mask's half.
   double flops_per_token(std::int64_t T) const;
 
-  // Throws UsageError or Error (by the place it names) for sizes that cannot be.
+  // Throws Error, naming the place the sizes come from, for sizes that cannot be.
   void validate(const std::string& where) const;
 
   // "124M", "355M", "774M", "1558M" (GPT-2's four sizes) or "dN" (N layers: GPT-2's width where it has that

@@ -87,7 +87,11 @@ void TrainOptions::validate() const {
   const auto check = [](bool good, const char* flag, const std::string& what, const char* remedy) {
     if (!good) throw UsageError(what, flag, remedy);
   };
-  step.model.validate("--model");
+  try {
+    step.model.validate("--model");
+  } catch (const Error& error) {
+    throw UsageError(error.problem(), error.where(), error.remedy());
+  }
   schedule.validate();
   check(step.dtype == DType::f32 || step.dtype == DType::bf16, "--dtype",
         fmt::format("is {}", name_of(step.dtype)), "use fp32 or bf16");
