@@ -26,15 +26,9 @@ struct Entry {
 };
 
 constexpr Entry kBenches[] = {
-    {"adamw", adamw_bench},
-    {"attention", attention_bench},
-    {"classifier", classifier_bench},
-    {"embedding", embedding_bench},
-    {"gelu", gelu_bench},
-    {"global_norm", global_norm_bench},
-    {"layernorm", layernorm_bench},
-    {"matmul", matmul_bench},
-    {"residual", residual_bench},
+    {"adamw", adamw_bench},         {"attention", attention_bench}, {"classifier", classifier_bench},
+    {"embedding", embedding_bench}, {"gelu", gelu_bench},           {"global_norm", global_norm_bench},
+    {"layernorm", layernorm_bench}, {"matmul", matmul_bench},       {"residual", residual_bench},
 };
 
 const Entry& find_bench(const std::string& name) {
@@ -48,18 +42,17 @@ const Entry& find_bench(const std::string& name) {
 }
 
 std::string table_head(const DeviceInfo& device, const Ceilings& c) {
-  return fmt::format(
-      "{}, {} threads. Ceilings beyond L2: read {:.1f} GB/s, mixed {:.1f} GB/s, copy {:.1f} GB/s, fp32 "
-      "{:.0f} "
-      "GFLOP/s, bf16 {:.0f} GFLOP/s\n"
-      "{:<20} {:<14} {:<48} {:>11} {:>11} {:>8} {:>9} {:>8}\n",
+  const std::string machine = fmt::format(
+      "{}, {} threads. Ceilings beyond L2: read {:.1f}, mixed {:.1f}, copy {:.1f} GB/s; "
+      "fp32 {:.0f}, bf16 {:.0f} GFLOP/s",
       device.name, device.threads, c.bandwidth.read / 1e9, c.bandwidth.mixed / 1e9, c.bandwidth.copy / 1e9,
-      c.flops.fp32 / 1e9, c.flops.bf16 / 1e9, "op", "variant (* used)", "problem", "median us", "min us",
-      "GB/s", "GFLOP/s", "ceiling");
+      c.flops.fp32 / 1e9, c.flops.bf16 / 1e9);
+  return fmt::format("{}\n{:<20} {:<15} {:<48} {:>11} {:>11} {:>8} {:>9} {:>8}\n", machine, "op",
+                     "variant (* used)", "problem", "median us", "min us", "GB/s", "GFLOP/s", "ceiling");
 }
 
 std::string table_row(const BenchRow& row) {
-  return fmt::format("{:<20} {:<14} {:<48} {:>11.1f} {:>11.1f} {:>8.1f} {:>9.1f} {:>7.1f}%\n", row.op,
+  return fmt::format("{:<20} {:<15} {:<48} {:>11.1f} {:>11.1f} {:>8.1f} {:>9.1f} {:>7.1f}%\n", row.op,
                      row.variant + (row.chosen ? " *" : ""), row.problem, row.median_seconds * 1e6,
                      row.min_seconds * 1e6, row.bytes_per_second() / 1e9, row.flops_per_second() / 1e9,
                      row.share_of_ceiling() * 100);
