@@ -1,6 +1,7 @@
 // Element-wise loops over contiguous tensors: memory-bound, in blocks that the threads share out.
 #pragma once
 
+#include "core/tensor.hpp"
 #include "ops/cpu/simd.hpp"
 
 namespace warpwright::ops::simd {
@@ -20,6 +21,14 @@ void for_each_vector_parallel(std::int64_t count, int threads, const F& f) {
     const std::int64_t end = count - begin < kElementwiseBlock ? count : begin + kElementwiseBlock;
     for_each_vector(begin, end, local);
   }
+}
+
+// The elements of a tensor whose shape has been checked. Shape::elements() can throw, and a call that can
+// throw in a parallel region makes clang export a weak symbol.
+inline std::int64_t count_elements(const Tensor& tensor) {
+  std::int64_t count = 1;
+  for (int axis = 0; axis < tensor.shape.rank(); ++axis) count *= tensor.shape[axis];
+  return count;
 }
 
 // Several tensors as one row of blocks, none of which spans two; elements(i) is the size of tensor i.

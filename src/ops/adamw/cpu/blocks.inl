@@ -44,7 +44,7 @@ inline void update(const AdamWTensor& t, const Step& s, std::int64_t begin, std:
 template <class T>
 void run_blocks(const AdamW& a, const Step& s, int threads) {
   const auto elements = [&](std::int64_t i) {
-    return a.tensors[static_cast<std::size_t>(i)].parameter.elements();
+    return count_elements(a.tensors[static_cast<std::size_t>(i)].parameter);
   };
   for_each_block_parallel(static_cast<std::int64_t>(a.tensors.size()), elements, threads,
                           [&](std::int64_t i, std::int64_t, std::int64_t begin, std::int64_t end) {

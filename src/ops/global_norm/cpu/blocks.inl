@@ -33,7 +33,7 @@ double sum_of_squares(const float* g, std::int64_t begin, std::int64_t end) {
 void run(const Context& context, const GlobalNorm& args) {
   const auto tensors = static_cast<std::int64_t>(args.gradients.size());
   const Tensor* gradients = args.gradients.data();
-  const auto elements = [=](std::int64_t i) { return gradients[i].elements(); };
+  const auto elements = [=](std::int64_t i) { return count_elements(gradients[i]); };
   auto* partials = static_cast<double*>(context.scratch());
   for_each_block_parallel(tensors, elements, context.threads(),
                           [=](std::int64_t i, std::int64_t block, std::int64_t begin, std::int64_t end) {
