@@ -12,13 +12,12 @@ std::int64_t round_up(std::int64_t a, std::int64_t b) {
   return ceil_div(a, b) * b;
 }
 
-// A panel of 32 bf16 columns and this depth is 24 KiB, half of a 48 KiB L1; the other half is for the rows
-// that stream past it. fp32 panels are larger and come from L2, which the fp32 kernels have time for.
-constexpr std::int64_t kDepth = 384;
-// Rows of A that stay packed in L2 while all columns pass: 768 KiB in fp32.
+// Rows of A that stay packed while all columns pass: half of L2, and no more than the partial sums leave room
+// for.
 constexpr std::int64_t kRows = 512;
-// Columns per member between two sweeps over the depth: partial sums of 512 × 384 fp32 are 768 KiB of L2.
-constexpr std::int64_t kCols = 384;
+// Columns per member between two sweeps over the depth, so that the partial sums stay near; the fewer there
+// are, the more often A is packed.
+constexpr std::int64_t kCols = 768;
 constexpr std::size_t kLine = 64;
 
 // The grid of workers with the least work for the busiest one: its tiles, the columns it packs, and its share
@@ -42,16 +41,19 @@ Blocking block(const Extent& e, const Tile& tile, bool sums, const DeviceInfo& d
   Blocking b;
   const std::int64_t row_tiles = ceil_div(e.rows, tile.rows), col_tiles = ceil_div(e.cols, tile.cols);
   choose_teams(row_tiles, col_tiles, device.threads, b);
-  b.depth_chunks = std::max<std::int64_t>(1, ceil_div(e.depth, kDepth));
+  b.depth_chunks = std::max<std::int64_t>(1, ceil_div(e.depth, tile.max_depth));
   b.depth = round_up(ceil_div(e.depth, b.depth_chunks), tile.depth);
-  b.rows = std::min(kRows, ceil_div(row_tiles, b.row_teams) * tile.rows);
-  b.cols = col_tiles * tile.cols;
+  const std::int64_t fit = static_cast<std::int64_t>(device.l2_bytes / 2 / tile.element) /
+                           std::max<std::int64_t>(b.depth, 1) / tile.rows * tile.rows;
+  b.rows = std::min(std::clamp(fit, tile.rows, kRows),
+                    std::max<std::int64_t>(ceil_div(row_tiles, b.row_teams), 1) * tile.rows);
+  b.cols = std::max<std::int64_t>(col_tiles, 1) * tile.cols;
   if (b.depth_chunks > 1) b.cols = std::min(b.cols, round_up(kCols, tile.cols) * b.col_teams);
   const auto bytes = [](std::int64_t elements, std::size_t size) {
     return (static_cast<std::size_t>(elements) * size + kLine - 1) / kLine * kLine;
   };
   b.a_bytes = bytes(b.rows * b.depth, tile.element);
-  b.b_bytes = bytes(tile.group * tile.cols * b.depth, tile.element);
+  b.b_bytes = bytes(tile.cols * b.depth, tile.element);
   if (sums && b.depth_chunks > 1) b.sums_bytes = bytes(b.rows * b.cols, sizeof(float));
   // Two blocks of A per team: one is packed while slower members still read the other.
   b.sums_offset = 2 * static_cast<std::size_t>(b.row_teams) * b.a_bytes;

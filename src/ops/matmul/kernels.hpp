@@ -30,12 +30,12 @@ inline Extent extent_of(const MatmulDwProblem& p) {
 // What a micro-kernel multiplies at once: row_tile × col_tile results, depth_tile terms at a time.
 struct Tile {
   std::int64_t rows, cols, depth;
-  std::int64_t group;   // col_tiles of B that are packed together
-  std::size_t element;  // bytes of a packed element
+  std::int64_t max_depth;  // of a chunk
+  std::size_t element;     // bytes of a packed element
 };
-inline constexpr Tile kTileAvx2{4, 24, 1, 8, 4};
-inline constexpr Tile kTileAvx512{8, 48, 1, 4, 4};
-inline constexpr Tile kTileAmx{32, 32, 32, 8, 2};
+inline constexpr Tile kTileAvx2{4, 24, 1, 384, 4};
+inline constexpr Tile kTileAvx512{8, 48, 1, 768, 4};
+inline constexpr Tile kTileAmx{32, 32, 32, 512, 2};
 
 // How a product is cut. The cut of the depth depends on the depth alone, so that every result is summed in
 // the same order whatever the threads. Workers form row_teams × col_teams: a team shares its packed rows of
@@ -45,7 +45,7 @@ struct Blocking {
   std::int64_t depth = 0, depth_chunks = 1;  // a chunk's depth, a multiple of the tile's
   std::int64_t rows = 0;                     // of one team's packed block of A
   std::int64_t cols = 0;                     // of all members together, between two sweeps over the depth
-  std::size_t a_bytes = 0, b_bytes = 0;      // one packed block of A, one packed group of B
+  std::size_t a_bytes = 0, b_bytes = 0;      // one packed block of A, one packed panel of B
   std::size_t sums_bytes = 0;                // one team's fp32 partial sums, where C cannot hold them
   std::size_t sums_offset = 0, b_offset = 0, workspace = 0;
 };

@@ -18,30 +18,34 @@ struct alignas(64) TileConfig {
 };
 constexpr TileConfig kConfig{1, 0, {}, {64, 64, 64, 64, 64, 64, 64, 64}, {16, 16, 16, 16, 16, 16, 16, 16}};
 
-// The transpose of 16 × 16 pairs, in place.
-inline void transpose(__m512i* r) {
-  __m512i t[16];
+// The transpose of 16 × 16 pairs that lie in rows of `stride` elements, to rows `order(i)` of a tile.
+template <class Order>
+inline void transpose(const bf16* from, std::int64_t stride, bf16* to, Order&& order) {
+  __m512i r[16], t[16];
+#pragma GCC unroll 8
   for (int i = 0; i < 16; i += 2) {
-    t[i] = _mm512_unpacklo_epi32(r[i], r[i + 1]);
-    t[i + 1] = _mm512_unpackhi_epi32(r[i], r[i + 1]);
+    const __m512i a = _mm512_loadu_si512(from + i * stride), b = _mm512_loadu_si512(from + (i + 1) * stride);
+    t[i] = _mm512_unpacklo_epi32(a, b);
+    t[i + 1] = _mm512_unpackhi_epi32(a, b);
   }
+#pragma GCC unroll 4
   for (int i = 0; i < 16; i += 4) {
     r[i] = _mm512_unpacklo_epi64(t[i], t[i + 2]);
     r[i + 1] = _mm512_unpackhi_epi64(t[i], t[i + 2]);
     r[i + 2] = _mm512_unpacklo_epi64(t[i + 1], t[i + 3]);
     r[i + 3] = _mm512_unpackhi_epi64(t[i + 1], t[i + 3]);
   }
+#pragma GCC unroll 4
   for (int c = 0; c < 4; ++c) {
     const __m512i a = _mm512_shuffle_i32x4(r[c], r[4 + c], 0x88),
                   b = _mm512_shuffle_i32x4(r[c], r[4 + c], 0xdd);
     const __m512i d = _mm512_shuffle_i32x4(r[8 + c], r[12 + c], 0x88),
                   e = _mm512_shuffle_i32x4(r[8 + c], r[12 + c], 0xdd);
-    t[c] = _mm512_shuffle_i32x4(a, d, 0x88);
-    t[8 + c] = _mm512_shuffle_i32x4(a, d, 0xdd);
-    t[4 + c] = _mm512_shuffle_i32x4(b, e, 0x88);
-    t[12 + c] = _mm512_shuffle_i32x4(b, e, 0xdd);
+    _mm512_store_si512(to + order(c) * 32, _mm512_shuffle_i32x4(a, d, 0x88));
+    _mm512_store_si512(to + order(4 + c) * 32, _mm512_shuffle_i32x4(b, e, 0x88));
+    _mm512_store_si512(to + order(8 + c) * 32, _mm512_shuffle_i32x4(a, d, 0xdd));
+    _mm512_store_si512(to + order(12 + c) * 32, _mm512_shuffle_i32x4(b, e, 0xdd));
   }
-  for (int i = 0; i < 16; ++i) r[i] = t[i];
 }
 
 // 32 bf16; 0 beyond the first n.
@@ -63,28 +67,37 @@ struct Amx {
   static void begin() { asm volatile("ldtilecfg %0" : : "m"(kConfig)); }
   static void end() { _tile_release(); }
 
-  // Tiles whose rows are lines of the operand, as they lie; or their transposes, which are tiles of pairs.
+  // 16 lines and 32 of the depth as a tile: as they lie, or transposed to pairs. A ragged one by way of a
+  // copy that is filled up with zeros.
   template <bool transposed>
-  static void pack_along(const Operand<bf16>& o, Range lines, Range depth, std::int64_t padded, bf16* to) {
-    for (std::int64_t i = 0; i < lines.count; i += 16) {
-      bf16* tile = to + i / 32 * 32 * padded + i % 32 * 32;
-      for (std::int64_t d = 0; d < padded; d += 32, tile += kStep) {
-        __m512i r[16];
-        for (int j = 0; j < 16; ++j) {
-          const std::int64_t n = i + j < lines.count ? depth.count - d : 0;
-          r[j] = load_row(n > 0 ? o.at(lines.first + i + j, depth.first + d) : nullptr, n);
-        }
-        if constexpr (transposed) transpose(r);
-        for (int j = 0; j < 16; ++j) _mm512_store_si512(tile + j * 32, r[j]);
+  static void pack_tile(const Operand<bf16>& o, Range lines, Range depth, bf16* tile) {
+    alignas(64) bf16 copy[kTileElements];
+    const bf16* from = o.at(lines.first, depth.first);
+    std::int64_t stride = o.ld;
+    if (lines.count < 16 || depth.count < 32) {
+      for (int i = 0; i < 16; ++i) {
+        const std::int64_t n = i < lines.count ? depth.count : 0;
+        _mm512_store_si512(copy + i * 32, load_row(n > 0 ? from + i * stride : copy, n));
       }
+      from = copy;
+      stride = 32;
     }
-    if ((lines.count - 1) / 16 % 2 == 0)
-      clear_second_tiles(to + (lines.count - 1) / 32 * 32 * padded, padded);
+    if constexpr (transposed) {
+      transpose(from, stride, tile, [](int i) { return i; });
+    } else {
+      for (int i = 0; i < 16; ++i) _mm512_store_si512(tile + i * 32, _mm512_loadu_si512(from + i * stride));
+    }
   }
 
-  static void clear_second_tiles(bf16* panel, std::int64_t padded) {
-    for (std::int64_t d = 0; d < padded; d += 32, panel += kStep) {
-      for (int j = 0; j < 16; ++j) _mm512_store_si512(panel + kTileElements + j * 32, _mm512_setzero_si512());
+  // Panels of 32 lines whose depth is contiguous.
+  template <bool transposed>
+  static void pack_along(const Operand<bf16>& o, Range lines, Range depth, std::int64_t padded, bf16* to) {
+    for (std::int64_t i = 0; i < tiles_of(lines.count, 32) * 32; i += 16) {
+      bf16* tile = to + i / 32 * 32 * padded + i % 32 * 32;
+      for (std::int64_t d = 0; d < depth.count; d += 32, tile += kStep) {
+        pack_tile<transposed>(o, {lines.first + i, smaller(16, lines.count - i)},
+                              {depth.first + d, smaller(32, depth.count - d)}, tile);
+      }
     }
   }
 
@@ -101,35 +114,27 @@ struct Amx {
   }
 
   // One panel of A from an operand whose lines lie side by side.
-  static void pack_a_across(const Operand<bf16>& a, Range lines, Range depth, std::int64_t padded, bf16* to) {
-    for (std::int64_t d = 0; d < padded; d += 32, to += kStep) {
-      __m512i low[16], high[16];
+  static void pack_a_across(const Operand<bf16>& a, Range lines, Range depth, bf16* to) {
+    alignas(64) bf16 low[kTileElements], high[kTileElements];
+    for (std::int64_t d = 0; d < depth.count; d += 32, to += kStep) {
       for (int p = 0; p < 16; ++p) {
         const Pairs pairs = pairs_at(a, lines, depth, d + 2 * p);
-        low[p] = pairs.low;
-        high[p] = pairs.high;
+        _mm512_store_si512(low + p * 32, pairs.low);
+        _mm512_store_si512(high + p * 32, pairs.high);
       }
-      transpose(low);
-      transpose(high);
-      for (int j = 0; j < 16; ++j) {
-        const int line = j / 4 * 8 + j % 4;  // of low[j]; high[j] is four further
-        _mm512_store_si512(to + line * 32, low[j]);
-        _mm512_store_si512(to + (line + 4) * 32, high[j]);
-      }
+      transpose(low, 32, to, [](int i) { return i / 4 * 8 + i % 4; });
+      transpose(high, 32, to, [](int i) { return i / 4 * 8 + i % 4 + 4; });
     }
   }
 
-  // A group of panels of B from an operand whose lines lie side by side, so that its rows are read in long
-  // runs.
-  static void pack_b_across(const Operand<bf16>& b, Range cols, Range depth, std::int64_t padded, bf16* to) {
+  static void pack_b_across(const Operand<bf16>& b, Range cols, Range depth, bf16* to) {
     const __m512i first = _mm512_setr_epi64(0, 1, 8, 9, 2, 3, 10, 11);
     const __m512i second = _mm512_setr_epi64(4, 5, 12, 13, 6, 7, 14, 15);
-    for (std::int64_t d = 0; d < padded; d += 2) {
-      for (std::int64_t c = 0; c < cols.count; c += 32) {
-        const Pairs pairs = pairs_at(b, {cols.first + c, smaller(32, cols.count - c)}, depth, d);
-        bf16* row = to + c * padded + d / 32 * kStep + d % 32 / 2 * 32;
-        _mm512_store_si512(row, _mm512_permutex2var_epi64(pairs.low, first, pairs.high));
-        _mm512_store_si512(row + kTileElements, _mm512_permutex2var_epi64(pairs.low, second, pairs.high));
+    for (std::int64_t d = 0; d < depth.count; d += 32, to += kTileElements) {
+      for (int p = 0; p < 16; ++p, to += 32) {
+        const Pairs pairs = pairs_at(b, cols, depth, d + 2 * p);
+        _mm512_store_si512(to, _mm512_permutex2var_epi64(pairs.low, first, pairs.high));
+        _mm512_store_si512(to + kTileElements, _mm512_permutex2var_epi64(pairs.low, second, pairs.high));
       }
     }
   }
@@ -141,16 +146,18 @@ struct Amx {
     }
     for (std::int64_t r = 0; r < rows.count; r += 32) {
       const Range lines{rows.first + r, smaller(32, rows.count - r)};
-      pack_a_across(a, lines, depth, padded, to + r * padded);
+      pack_a_across(a, lines, depth, to + r * padded);
     }
   }
 
-  static void pack_b(const Operand<bf16>& b, Range cols, Range depth, std::int64_t padded, bf16* to) {
-    b.depth_contiguous ? pack_along<true>(b, cols, depth, padded, to)
-                       : pack_b_across(b, cols, depth, padded, to);
+  // One panel.
+  static void pack_b(const Operand<bf16>& b, Range cols, Range depth, bf16* to) {
+    const std::int64_t padded = tiles_of(depth.count, 32) * 32;
+    b.depth_contiguous ? pack_along<true>(b, cols, depth, padded, to) : pack_b_across(b, cols, depth, to);
   }
 
-  static void multiply(const bf16* a, const bf16* b, std::int64_t depth, float* out) {
+  template <class Prefetch>
+  static void multiply(const bf16* a, const bf16* b, std::int64_t depth, float* out, Prefetch& prefetch) {
     _tile_zero(0);
     _tile_zero(1);
     _tile_zero(2);
@@ -164,6 +171,7 @@ struct Amx {
       _tile_dpbf16ps(1, 4, 7);
       _tile_dpbf16ps(2, 5, 6);
       _tile_dpbf16ps(3, 5, 7);
+      prefetch();
     }
     constexpr int kRowBytes = kTile.cols * sizeof(float);
     _tile_stored(0, out, kRowBytes);

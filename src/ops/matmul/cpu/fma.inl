@@ -12,6 +12,7 @@ namespace {
 #if defined(__AVX512F__)
 inline void transpose(vec* r) {
   __m512 t[16];
+#pragma GCC unroll 8
   for (int i = 0; i < 16; i += 2) {
     t[i] = _mm512_unpacklo_ps(r[i], r[i + 1]);
     t[i + 1] = _mm512_unpackhi_ps(r[i], r[i + 1]);
@@ -22,12 +23,14 @@ inline void transpose(vec* r) {
   const auto high = [](__m512 a, __m512 b) {
     return _mm512_castpd_ps(_mm512_unpackhi_pd(_mm512_castps_pd(a), _mm512_castps_pd(b)));
   };
+#pragma GCC unroll 4
   for (int i = 0; i < 16; i += 4) {  // r[i + c]: column c (and 4 + c, …) of rows i … i + 3
     r[i] = low(t[i], t[i + 2]);
     r[i + 1] = high(t[i], t[i + 2]);
     r[i + 2] = low(t[i + 1], t[i + 3]);
     r[i + 3] = high(t[i + 1], t[i + 3]);
   }
+#pragma GCC unroll 4
   for (int c = 0; c < 4; ++c) {
     const __m512 a = _mm512_shuffle_f32x4(r[c], r[4 + c], 0x88),
                  b = _mm512_shuffle_f32x4(r[c], r[4 + c], 0xdd);
@@ -38,22 +41,26 @@ inline void transpose(vec* r) {
     t[4 + c] = _mm512_shuffle_f32x4(b, e, 0x88);
     t[12 + c] = _mm512_shuffle_f32x4(b, e, 0xdd);
   }
+#pragma GCC unroll 16
   for (int i = 0; i < 16; ++i) r[i] = t[i];
 }
 #else
 inline void transpose(vec* r) {
   __m256 t[8];
+#pragma GCC unroll 4
   for (int i = 0; i < 8; i += 2) {
     t[i] = _mm256_unpacklo_ps(r[i], r[i + 1]);
     t[i + 1] = _mm256_unpackhi_ps(r[i], r[i + 1]);
   }
   __m256 u[8];
+#pragma GCC unroll 2
   for (int i = 0; i < 8; i += 4) {
     u[i] = _mm256_shuffle_ps(t[i], t[i + 2], 0x44);
     u[i + 1] = _mm256_shuffle_ps(t[i], t[i + 2], 0xee);
     u[i + 2] = _mm256_shuffle_ps(t[i + 1], t[i + 3], 0x44);
     u[i + 3] = _mm256_shuffle_ps(t[i + 1], t[i + 3], 0xee);
   }
+#pragma GCC unroll 4
   for (int i = 0; i < 4; ++i) {
     r[i] = _mm256_permute2f128_ps(u[i], u[4 + i], 0x20);
     r[4 + i] = _mm256_permute2f128_ps(u[i], u[4 + i], 0x31);
@@ -63,53 +70,71 @@ inline void transpose(vec* r) {
 
 #if defined(__AVX512F__)
 constexpr Tile kFmaTile = kTileAvx512;
+inline __m256 low_half(vec v) {
+  return _mm512_castps512_ps256(v);
+}
+inline __m256 high_half(vec v) {
+  return _mm512_extractf32x8_ps(v, 1);
+}
+inline void store_half(float* p, __m256 half) {
+  _mm256_storeu_ps(p, half);
+}
 #else
 constexpr Tile kFmaTile = kTileAvx2;
+inline __m128 low_half(vec v) {
+  return _mm256_castps256_ps128(v);
+}
+inline __m128 high_half(vec v) {
+  return _mm256_extractf128_ps(v, 1);
+}
+inline void store_half(float* p, __m128 half) {
+  _mm_storeu_ps(p, half);
+}
 #endif
 
 struct Fma {
   static constexpr Tile kTile = kFmaTile;
   using Element = float;
   static constexpr int kRows = static_cast<int>(kTile.rows), kCols = static_cast<int>(kTile.cols);
-  static_assert(kCols == 3 * kLanes && kRows <= kLanes);
+  static_assert(kCols == 3 * kLanes && 2 * kRows == kLanes);
 
   static void begin() {}
   static void end() {}
 
-  // Up to kLanes lines of the operand, turned: to[d·stride + i] for d in the depth. Lines beyond `count` are
-  // 0.
-  template <class T>
-  static void pack_turned(const Operand<T>& o, Range lines, Range depth, float* to, std::int64_t stride,
-                          int width) {
+  // put(d, v) for every d of the depth, v holding that element of each of up to kLanes lines; 0 beyond them.
+  template <class T, class Put>
+  static void turn(const Operand<T>& o, Range lines, Range depth, Put&& put) {
+    const T* from = o.at(lines.first, depth.first);
     for (std::int64_t d = 0; d < depth.count; d += kLanes) {
       const int n = static_cast<int>(smaller(kLanes, depth.count - d));
       vec r[kLanes];
-      for (int i = 0; i < kLanes; ++i) {
-        r[i] = i < lines.count ? load_lanes(o.at(lines.first + i, depth.first + d), n) : zero();
+      if (n == kLanes && lines.count >= kLanes) {
+#pragma GCC unroll 16
+        for (int i = 0; i < kLanes; ++i) r[i] = load(from + i * o.ld + d);
+      } else {
+        for (int i = 0; i < kLanes; ++i) r[i] = i < lines.count ? load_lanes(from + i * o.ld + d, n) : zero();
       }
       transpose(r);
-      for (int i = 0; i < n; ++i) {
-        width == kLanes ? store(to + (d + i) * stride, r[i]) : store(to + (d + i) * stride, r[i], width);
+      if (n == kLanes) {
+#pragma GCC unroll 16
+        for (int i = 0; i < kLanes; ++i) put(d + i, r[i]);
+      } else {
+        for (int i = 0; i < n; ++i) put(d + i, r[i]);
       }
     }
   }
 
-  // Lines that lie side by side: whole vectors of the operand's rows.
+  // Lines that lie side by side, `tile` of them a panel and panels `panel` elements apart.
   template <class T>
   static void pack_straight(const Operand<T>& o, Range lines, Range depth, std::int64_t tile,
                             std::int64_t panel, float* to) {
-    const std::int64_t step = tile < kLanes ? tile : kLanes;
+    const int step = static_cast<int>(smaller(tile, kLanes));
     for (std::int64_t d = 0; d < depth.count; ++d) {
       const T* from = o.at(lines.first, depth.first + d);
-      for (std::int64_t i = 0; i < lines.count; i += step) {
+      for (std::int64_t i = 0; i < tiles_of(lines.count, tile) * tile; i += step) {
         const int n = static_cast<int>(smaller(step, lines.count - i));
-        float* place = to + i / tile * panel + d * tile + i % tile;
-        const vec v = load_lanes(from + i, n);
-        step == kLanes ? store(place, v) : store(place, v, static_cast<int>(step));
-      }
-      for (std::int64_t i = tiles_of(lines.count, step) * step; i % tile != 0; i += step) {
-        float* place = to + i / tile * panel + d * tile + i % tile;
-        store_lanes(place, zero(), static_cast<int>(step));
+        const vec v = n > 0 ? load_lanes(from + i, n) : zero();
+        store_lanes(to + i / tile * panel + d * tile + i % tile, v, step);
       }
     }
   }
@@ -125,36 +150,44 @@ struct Fma {
       }
       return;
     }
-    for (std::int64_t r = 0; r < rows.count; r += kRows) {
-      const Range lines{rows.first + r, smaller(kRows, rows.count - r)};
-      pack_turned(a, lines, depth, to + r * padded, kRows, kRows);
+    for (std::int64_t r = 0; r < rows.count; r += kLanes) {  // two panels at once
+      float *first = to + r * padded, *second = r + kRows < rows.count ? first + kRows * padded : nullptr;
+      turn(a, {rows.first + r, rows.count - r}, depth, [&](std::int64_t d, vec v) {
+        store_half(first + d * kRows, low_half(v));
+        if (second) store_half(second + d * kRows, high_half(v));
+      });
     }
   }
 
-  // Panels of kCols columns: (depth, kCols) each.
+  // One panel of kCols columns: (depth, kCols).
   template <class T>
-  static void pack_b(const Operand<T>& b, Range cols, Range depth, std::int64_t padded, float* to) {
+  static void pack_b(const Operand<T>& b, Range cols, Range depth, float* to) {
     if (!b.depth_contiguous) {
-      pack_straight(b, cols, depth, kCols, kCols * padded, to);
+      pack_straight(b, cols, depth, kCols, 0, to);
       return;
     }
-    for (std::int64_t c = 0; c < tiles_of(cols.count, kCols) * kCols; c += kLanes) {
-      const Range lines{cols.first + c, smaller(kLanes, cols.count - c)};
-      pack_turned(b, lines, depth, to + c / kCols * kCols * padded + c % kCols, kCols, kLanes);
+    for (std::int64_t c = 0; c < kCols; c += kLanes) {
+      turn(b, {cols.first + c, cols.count - c}, depth,
+           [&](std::int64_t d, vec v) { store(to + d * kCols + c, v); });
     }
   }
 
-  static void multiply(const float* a, const float* b, std::int64_t depth, float* out) {
+  template <class Prefetch>
+  static void multiply(const float* a, const float* b, std::int64_t depth, float* out, Prefetch& prefetch) {
     vec sums[kRows][3];
     for (int r = 0; r < kRows; ++r) sums[r][0] = sums[r][1] = sums[r][2] = zero();
-    for (std::int64_t d = 0; d < depth; ++d, a += kRows, b += kCols) {
-      const vec b0 = load(b), b1 = load(b + kLanes), b2 = load(b + 2 * kLanes);
+    for (std::int64_t slice = 0; slice < depth; slice += kSlice) {
+      prefetch();
+      const float* end = a + smaller(kSlice, depth - slice) * kRows;
+      for (; a != end; a += kRows, b += kCols) {
+        const vec b0 = load(b), b1 = load(b + kLanes), b2 = load(b + 2 * kLanes);
 #pragma GCC unroll 8
-      for (int r = 0; r < kRows; ++r) {
-        const vec broadcast = set1(a[r]);
-        sums[r][0] = fma(broadcast, b0, sums[r][0]);
-        sums[r][1] = fma(broadcast, b1, sums[r][1]);
-        sums[r][2] = fma(broadcast, b2, sums[r][2]);
+        for (int r = 0; r < kRows; ++r) {
+          const vec broadcast = set1(a[r]);
+          sums[r][0] = fma(broadcast, b0, sums[r][0]);
+          sums[r][1] = fma(broadcast, b1, sums[r][1]);
+          sums[r][2] = fma(broadcast, b2, sums[r][2]);
+        }
       }
     }
 #pragma GCC unroll 8

@@ -66,6 +66,7 @@ struct Epilogue {
   Activation activation = Activation::none;
   bool gradient = false;         // multiply by act'(preact) instead of applying act
   bool add = false;              // C is +=
+  bool plain = true;             // nothing but the product
   bool past_caches = false;      // C is written once, aligned, and too large for the caches
   float* column_sums = nullptr;  // dw: the row sums of A, (rows)
 };
@@ -102,38 +103,50 @@ inline vec finish(const Epilogue<T>& e, vec v, std::int64_t row, std::int64_t co
   return apply(e.activation, v);
 }
 
+// One vector of a row: the sums so far are added, and either kept or finished and stored.
 template <class T>
-inline void put_vector(const Epilogue<T>& e, const Place& p, std::int64_t r, std::int64_t j, vec v, int n) {
-  float* sums = p.sums + r * p.ld_sums + j;
-  if (!p.first) v += load_lanes(sums, n);
+inline void put_vector(const Epilogue<T>& e, const Place& p, float* sums, T* c, std::int64_t r,
+                       std::int64_t j, vec v, int n) {
+  if (!p.first) v += load_lanes(sums + j, n);
   if (!p.last) {
-    store_lanes(sums, v, n);
+    store_lanes(sums + j, v, n);
     return;
   }
-  T* c = e.c + (p.row + r) * e.ldc + p.col + j;
-  v = finish(e, v, p.row + r, p.col + j, n);
+  if (!e.plain) v = finish(e, v, p.row + r, p.col + j, n);
   if (e.past_caches && n == kLanes) {
-    stream(c, v);
+    stream(c + j, v);
   } else {
-    store_lanes(c, v, n);
+    store_lanes(c + j, v, n);
   }
 }
 
-// tile: (rows, ld) fp32 in L1.
-template <class T>
-void put_tile(const Epilogue<T>& e, Place p, const float* tile, std::int64_t ld) {
-  if (e.add) p.first = false;  // C is fp32 then, and holds the sum so far
-  for (std::int64_t r = 0; r < p.rows; ++r) {
-    std::int64_t j = 0;
-    for (; j + kLanes <= p.cols; j += kLanes) put_vector(e, p, r, j, load(tile + r * ld + j), kLanes);
-    if (j < p.cols) put_vector(e, p, r, j, load(tile + r * ld + j), static_cast<int>(p.cols - j));
+// The rows of a tile of `width` columns, in L1.
+template <std::int64_t width, class T>
+inline void put_rows(const Epilogue<T>& e, const Place& p, const float* tile) {
+  for (std::int64_t r = 0; r < p.rows; ++r, tile += width) {
+    float* sums = p.sums + r * p.ld_sums;
+    T* c = e.c + (p.row + r) * e.ldc + p.col;
+    if (p.cols == width) {
+      if (p.last && p.first && e.plain && !e.past_caches) {
+        for (std::int64_t j = 0; j < width; j += kLanes) store(c + j, load(tile + j));
+      } else {
+        for (std::int64_t j = 0; j < width; j += kLanes) {
+          put_vector(e, p, sums, c, r, j, load(tile + j), kLanes);
+        }
+      }
+    } else {
+      for (std::int64_t j = 0; j < p.cols; j += kLanes) {
+        const int n = static_cast<int>(smaller(kLanes, p.cols - j));
+        put_vector(e, p, sums, c, r, j, load(tile + j), n);
+      }
+    }
   }
 }
 
-// Asks for the lines that put_tile will read, while the product that precedes it runs.
+// Asks for the lines that put_rows will read, while the product that precedes it runs.
 template <class T>
 inline void prefetch_tile(const Epilogue<T>& e, const Place& p) {
-  const bool sums = !p.first || e.add;
+  const bool sums = !p.first;
   for (std::int64_t r = 0; r < p.rows; ++r) {
     for (std::int64_t j = 0; sums && j < p.cols; j += 16) {
       _mm_prefetch(reinterpret_cast<const char*>(p.sums + r * p.ld_sums + j), _MM_HINT_T0);
@@ -163,6 +176,9 @@ void sum_rows(const Operand<T>& a, Range rows, Range depth, float* sums, bool ad
   }
 }
 
+constexpr std::int64_t kSlice = 32;  // of the depth: between two calls of the prefetch
+constexpr std::int64_t kLineBytes = 64;
+
 template <class Kernel, class T, class TOut>
 struct Gemm {
   static constexpr Tile kTile = Kernel::kTile;
@@ -174,21 +190,13 @@ struct Gemm {
   Blocking block;
   std::byte* scratch;
 
-  // Where a worker is: its team, its place in it, and the step's ranges of depth, rows and columns.
+  // One sweep of a worker: a block of its team's rows, its columns, one chunk of the depth.
   struct Step {
-    std::int64_t team, member, parity;
-    std::int64_t chunk;
+    std::int64_t team, member;
+    std::int64_t parity;  // which of the team's two blocks of A
+    std::int64_t chunk, first_col;
     Range depth, rows, cols;
   };
-
-  Element* a_panel(const Step& s) const {
-    return reinterpret_cast<Element*>(scratch +
-                                      static_cast<std::size_t>(2 * s.team + s.parity) * block.a_bytes);
-  }
-  Element* b_panel(const Step& s) const {
-    const auto worker = static_cast<std::size_t>(s.team * block.col_teams + s.member);
-    return reinterpret_cast<Element*>(scratch + block.b_offset + worker * block.b_bytes);
-  }
 
   // The part-th of `parts` nearly equal shares of a range, in whole tiles.
   static Range share(Range whole, std::int64_t tile, std::int64_t part, std::int64_t parts) {
@@ -198,13 +206,47 @@ struct Gemm {
     return {whole.first + begin, end - begin};
   }
 
-  // This member's share of the team's block of A.
+  // Row blocks of the largest team; the others have nothing to do in those beyond theirs.
+  std::int64_t row_blocks() const {
+    const std::int64_t tiles = tiles_of(tiles_of(extent.rows, kTile.rows), block.row_teams);
+    return tiles_of(tiles * kTile.rows, block.rows);
+  }
+  std::int64_t steps() const { return tiles_of(extent.cols, block.cols) * row_blocks() * block.depth_chunks; }
+
+  // Columns are the outermost loop, the depth the innermost, so that C stays near while it is summed.
+  Step step_of(std::int64_t worker, std::int64_t index) const {
+    Step s;
+    s.team = worker / block.col_teams;
+    s.member = worker % block.col_teams;
+    s.parity = index % 2;
+    s.chunk = index % block.depth_chunks;
+    s.depth = {s.chunk * block.depth, smaller(block.depth, extent.depth - s.chunk * block.depth)};
+    index /= block.depth_chunks;
+    const Range team = share({0, extent.rows}, kTile.rows, s.team, block.row_teams);
+    const std::int64_t row = index % row_blocks() * block.rows;
+    s.rows = {team.first + row, smaller(block.rows, team.count - row)};
+    s.first_col = index / row_blocks() * block.cols;
+    const Range all{s.first_col, smaller(block.cols, extent.cols - s.first_col)};
+    s.cols = share(all, kTile.cols, s.member, block.col_teams);
+    return s;
+  }
+
+  Element* a_block(const Step& s) const {
+    return reinterpret_cast<Element*>(scratch +
+                                      static_cast<std::size_t>(2 * s.team + s.parity) * block.a_bytes);
+  }
+  Element* b_panel(const Step& s) const {
+    const auto worker = static_cast<std::size_t>(s.team * block.col_teams + s.member);
+    return reinterpret_cast<Element*>(scratch + block.b_offset + worker * block.b_bytes);
+  }
+
+  // This member's share of the team's block of A, and dw's sums of its rows.
   void pack_rows(const Step& s) const {
+    if (s.rows.count <= 0) return;
     const Range mine = share(s.rows, kTile.rows, s.member, block.col_teams);
     if (mine.count <= 0) return;
-    Element* panel = a_panel(s) + (mine.first - s.rows.first) * block.depth;
-    Kernel::pack_a(a, mine, s.depth, block.depth, panel);
-    if (epilogue.column_sums && s.cols.first == 0) {
+    Kernel::pack_a(a, mine, s.depth, block.depth, a_block(s) + (mine.first - s.rows.first) * block.depth);
+    if (epilogue.column_sums && s.first_col == 0) {
       sum_rows(a, mine, s.depth, epilogue.column_sums, epilogue.add || s.chunk > 0);
     }
   }
@@ -216,7 +258,7 @@ struct Gemm {
             smaller(kTile.cols, extent.cols - col),
             nullptr,
             0,
-            s.chunk == 0,
+            s.chunk == 0 && !epilogue.add,  // += : C is fp32 and holds the sum so far
             s.chunk + 1 == block.depth_chunks};
     if constexpr (sizeof(TOut) == sizeof(float)) {
       p.sums = epilogue.c + row * epilogue.ldc + col;
@@ -225,65 +267,80 @@ struct Gemm {
       p.ld_sums = block.cols;
       p.sums = reinterpret_cast<float*>(scratch + block.sums_offset +
                                         static_cast<std::size_t>(s.team) * block.sums_bytes) +
-               (row - s.rows.first) * block.cols + (col - s.cols.first);
+               (row - s.rows.first) * block.cols + (col - s.first_col);
     }
     return p;
   }
 
-  // This member's columns of the step: every group of B against every row tile of the team's block.
-  void multiply(const Step& s) const {
-    alignas(64) float tile[kTile.rows * kTile.cols];
-    const Range mine = share(s.cols, kTile.cols, s.member, block.col_teams);
-    const std::int64_t end = mine.first + mine.count, width = kTile.group * kTile.cols;
-    const std::int64_t depth = tiles_of(s.depth.count, kTile.depth) * kTile.depth;
-    for (std::int64_t group = mine.first; group < end; group += width) {
-      const Range cols{group, smaller(width, end - group)};
-      Kernel::pack_b(b, cols, s.depth, block.depth, b_panel(s));
-      for (std::int64_t col = group; col < group + cols.count; col += kTile.cols) {
-        const Element* b_tile = b_panel(s) + (col - group) * block.depth;
-        for (std::int64_t row = s.rows.first; row < s.rows.first + s.rows.count; row += kTile.rows) {
-          const Place p = place(s, row, col);
-          prefetch_tile(epilogue, p);
-          Kernel::multiply(a_panel(s) + (row - s.rows.first) * block.depth, b_tile, depth, tile);
-          put_tile(epilogue, p, tile, kTile.cols);
-        }
+  // Asks for the lines of B that the next panel is packed from, a few at every slice of the present products.
+  struct Prefetch {
+    const char* base = nullptr;
+    std::int64_t stride = 0, lines = 0;  // bytes between rows, lines of a row
+    std::int64_t row = 0, rows = 0, line = 0, per_slice = 0;
+
+    void operator()() {
+      for (std::int64_t i = 0; i < per_slice && row < rows; ++i) {
+        _mm_prefetch(base + row * stride + line * kLineBytes, _MM_HINT_T1);
+        if (++line < lines) continue;
+        line = 0;
+        ++row;
       }
     }
+  };
+
+  // The panel after column `col` of a step: the next of its columns, or the first of the step that follows.
+  Prefetch prefetch_after(const Step& s, const Step& next, std::int64_t col) const {
+    const bool within = col + kTile.cols < s.cols.count;
+    const Step& at = within ? s : next;
+    const std::int64_t first = at.cols.first + (within ? col + kTile.cols : 0);
+    const Range cols{first, smaller(kTile.cols, at.cols.first + at.cols.count - first)};
+    Prefetch p;
+    if (cols.count <= 0 || at.depth.count <= 0) return p;
+    p.base = reinterpret_cast<const char*>(b.at(cols.first, at.depth.first));
+    p.stride = b.ld * static_cast<std::int64_t>(sizeof(T));
+    p.rows = b.depth_contiguous ? cols.count : at.depth.count;
+    const std::int64_t length = b.depth_contiguous ? at.depth.count : cols.count;
+    p.lines = tiles_of(length * static_cast<std::int64_t>(sizeof(T)), kLineBytes);
+    const std::int64_t slices = tiles_of(s.rows.count, kTile.rows) * tiles_of(s.depth.count, kSlice);
+    p.per_slice = tiles_of(p.rows * p.lines, slices > 0 ? slices : 1);
+    return p;
   }
 
-  // Everything worker number `worker` of all does; barriers are the caller's, so that one thread can play
-  // several workers where OpenMP grants fewer threads than asked for.
-  template <class F>
-  void for_workers(int thread, int threads, Step s, Range all_rows, F&& f) const {
-    const std::int64_t workers = block.row_teams * block.col_teams;
-    for (std::int64_t w = thread; w < workers; w += threads) {
-      s.team = w / block.col_teams;
-      s.member = w % block.col_teams;
-      const Range team_rows = share({0, extent.rows}, kTile.rows, s.team, block.row_teams);
-      s.rows = {team_rows.first + all_rows.first, smaller(all_rows.count, team_rows.count - all_rows.first)};
-      if (s.rows.count > 0) f(s);
+  // A worker's columns against its team's block of A. A tile's epilogue comes after the product of the next
+  // one, so that it does not wait for its own.
+  void multiply(const Step& s, const Step& next) const {
+    if (s.rows.count <= 0 || s.cols.count <= 0) return;
+    alignas(64) float tiles[2][kTile.rows * kTile.cols];
+    const std::int64_t depth = tiles_of(s.depth.count, kTile.depth) * kTile.depth;
+    Element* panel = b_panel(s);
+    Place waiting{};
+    int tile = 0;
+    for (std::int64_t col = 0; col < s.cols.count; col += kTile.cols) {
+      Kernel::pack_b(b, {s.cols.first + col, smaller(kTile.cols, s.cols.count - col)}, s.depth, panel);
+      Prefetch prefetch = prefetch_after(s, next, col);
+      for (std::int64_t row = 0; row < s.rows.count; row += kTile.rows, tile ^= 1) {
+        const Place p = place(s, s.rows.first + row, s.cols.first + col);
+        prefetch_tile(epilogue, p);
+        Kernel::multiply(a_block(s) + row * block.depth, panel, depth, tiles[tile], prefetch);
+        put_rows<kTile.cols>(epilogue, waiting, tiles[tile ^ 1]);
+        waiting = p;
+      }
     }
+    put_rows<kTile.cols>(epilogue, waiting, tiles[tile ^ 1]);
   }
 
   void run() const {
-    // The largest team's rows; the others skip the steps that lie beyond theirs.
-    const std::int64_t team_rows = tiles_of(tiles_of(extent.rows, kTile.rows), block.row_teams) * kTile.rows;
-#pragma omp parallel num_threads(static_cast <int>(block.row_teams * block.col_teams))
+    const std::int64_t workers = block.row_teams * block.col_teams, count = steps();
+#pragma omp parallel num_threads(static_cast <int>(workers))
     {
+      // Where OpenMP grants fewer threads than asked for, each plays several workers.
       const int thread = omp_get_thread_num(), threads = omp_get_num_threads();
       Kernel::begin();
-      Step s{};
-      for (std::int64_t col = 0; col < extent.cols; col += block.cols) {
-        s.cols = {col, smaller(block.cols, extent.cols - col)};
-        for (std::int64_t row = 0; row < team_rows; row += block.rows) {
-          for (s.chunk = 0; s.chunk < block.depth_chunks; ++s.chunk) {
-            s.depth = {s.chunk * block.depth, smaller(block.depth, extent.depth - s.chunk * block.depth)};
-            const Range rows{row, block.rows};
-            for_workers(thread, threads, s, rows, [&](const Step& step) { pack_rows(step); });
+      for (std::int64_t i = 0; i < count; ++i) {
+        for (std::int64_t w = thread; w < workers; w += threads) pack_rows(step_of(w, i));
 #pragma omp barrier
-            for_workers(thread, threads, s, rows, [&](const Step& step) { multiply(step); });
-            s.parity ^= 1;
-          }
+        for (std::int64_t w = thread; w < workers; w += threads) {
+          multiply(step_of(w, i), step_of(w, i + 1 < count ? i + 1 : i));
         }
       }
       Kernel::end();
@@ -300,6 +357,7 @@ Epilogue<T> forward_epilogue(const MatmulForward& args) {
   e.preact = static_cast<T*>(args.preact.data);
   e.ld_preact = args.preact ? args.preact.strides[0] : 0;
   e.activation = args.activation;
+  e.plain = !args.bias && !args.preact && args.activation == Activation::none;
   return e;
 }
 
@@ -327,6 +385,7 @@ void run_dx(const Context& context, const MatmulDx& args) {
   g.epilogue.ld_preact = args.preact ? args.preact.strides[0] : 0;
   g.epilogue.activation = args.activation;
   g.epilogue.gradient = args.activation != Activation::none;
+  g.epilogue.plain = !g.epilogue.gradient;
   g.block = block(g.extent, Kernel::kTile, sizeof(T) != sizeof(float), context.device());
   g.scratch = static_cast<std::byte*>(context.scratch());
   g.run();
