@@ -59,7 +59,7 @@ void read_optimizer(const fs::path& path, const TrainingStep::Tensors& tensors) 
 nlohmann::json read_json(const fs::path& checkpoint) {
   const fs::path path = checkpoint / "trainer.json";
   nlohmann::json json = nlohmann::json::parse(read_file(path, kMostStateBytes), nullptr, false);
-  if (json.is_discarded() || !json.is_object() || json.value("version", 0) != kVersion) {
+  if (json.is_discarded() || !json.is_object() || !json.contains("version") || json["version"] != kVersion) {
     throw Error(fmt::format("is not the state of a trainer (version {})", kVersion), path.string(),
                 "resume from another checkpoint: delete this one");
   }

@@ -244,6 +244,15 @@ TEST_F(TrainerTest, RefusesRunsOfOthers) {
   EXPECT_THROW(train(o), Error);  // another process
 }
 
+TEST_F(TrainerTest, ValidationShorterThanABatchIsRefusedBeforeTheStart) {
+  TrainOptions o = options("short");
+  o.val_every = 1;
+  o.step.B = 64;
+  o.step.micro_batches = 1;
+  EXPECT_THROW(train(o), Error);
+  EXPECT_FALSE(fs::exists(o.out / "metrics.jsonl"));
+}
+
 TEST_F(TrainerTest, KeepsTheNewestAndEveryMth) {
   TrainOptions o = options("keep");
   o.checkpoint_every = 1;

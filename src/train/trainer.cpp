@@ -129,7 +129,7 @@ Trainer::Trainer(Context& context, TrainOptions options, TrainObserver observer)
       resume_from_(find_resume(options_)) {
   remove_stale_partials(options_.out / "checkpoints");
   remove_stale_partials(options_.out);
-  if (options_.val_every > 0) val_stream_.emplace(options_.data, Split::val, options_.step.model.vocab);
+  if (options_.val_every > 0) open_validation();
   if (resume_from_) {
     const TrainerState state = read_trainer_state(*resume_from_);
     compare_options(state.options, identity(options_), *resume_from_, observer_);
@@ -145,6 +145,17 @@ Trainer::Trainer(Context& context, TrainOptions options, TrainObserver observer)
 }
 
 Trainer::~Trainer() = default;
+
+void Trainer::open_validation() {
+  const StepOptions& s = options_.step;
+  val_stream_.emplace(options_.data, Split::val, s.model.vocab);
+  const std::int64_t samples = ValidationLoader(*val_stream_, s.T).samples();
+  if (samples < s.B) {
+    throw Error(
+        fmt::format("the validation split has {} samples of {} tokens, a micro-batch {}", samples, s.T, s.B),
+        options_.data.string(), "lower --batch or --seq, or build the data with a larger --val-fraction");
+  }
+}
 
 std::size_t Trainer::planned_bytes() const {
   return step_.plan().total_bytes() + (generator_ ? generator_->plan().total_bytes() : 0);
@@ -227,7 +238,7 @@ Trainer::StepResult Trainer::run_step() {
 double Trainer::validate_loss() {
   const StepOptions& s = options_.step;
   const ValidationLoader loader(*val_stream_, s.T);
-  const std::int64_t all = std::max<std::int64_t>(1, loader.samples() / s.B);
+  const std::int64_t all = loader.samples() / s.B;
   const std::int64_t batches = options_.val_batches > 0 ? std::min(all, options_.val_batches) : all;
   double sum = 0;
   for (std::int64_t b = 0; b < batches; ++b) {

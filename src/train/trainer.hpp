@@ -87,6 +87,7 @@ class Trainer {
     std::string skipped;
   };
 
+  void open_validation();
   void start();
   StepResult run_step();
   double accumulate_gradients();
