@@ -33,7 +33,7 @@ inline std::vector<Case> test_cases() {
       self_attention({150}, 1, 80, Mask::none),
       self_attention({140}, 1, 128),
       self_attention({70}, 1, 256),
-      self_attention({400}, 1, 32),
+      self_attention({2048}, 1, 32),
       self_attention({}, 1, 8),
       self_attention({0, 0}, 2, 64),
       self_attention({97, 20}, 2, 64, Mask::causal, 1e4),

@@ -12,9 +12,12 @@ namespace {
 // A (N, NH, HS) view whose rows and heads may be strided.
 class Rows {
  public:
-  explicit Rows(const Tensor& tensor) : tensor_(tensor) {}
+  explicit Rows(const Tensor& tensor)
+      : tensor_(tensor),
+        fp64_(tensor.dtype == DType::f64 ? static_cast<const double*>(tensor.data) : nullptr) {}
   double get(std::int64_t row, std::int64_t head, std::int64_t d) const {
-    return load_element(tensor_, offset(row, head, d));
+    const std::int64_t at = offset(row, head, d);
+    return fp64_ ? fp64_[at] : load_element(tensor_, at);  // tests spend their time here
   }
   void set(std::int64_t row, std::int64_t head, std::int64_t d, double value) const {
     store_element(tensor_, offset(row, head, d), value);
@@ -32,6 +35,7 @@ class Rows {
     return row * tensor_.strides[0] + head * tensor_.strides[1] + d;
   }
   Tensor tensor_;
+  const double* fp64_;
 };
 
 // One sequence's rows: queries [q0, q1) and keys [k0, k1).

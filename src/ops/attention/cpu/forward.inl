@@ -1,8 +1,13 @@
 // Attention forward on a CPU, a tile of kBlock queries × kBlock keys at a time; avx2.cpp and avx512.cpp
 // compile this body for their registers. Compute-bound: 4 · HS FLOP and one exponential a score.
 //   Sᵀ = K·Qᵀ    queries in the lanes, so that the softmax's maxima and sums are vertical
-//   out = P·V     the head's elements in the lanes; the sums are rescaled while they are loaded
-// A tile's K and V are packed as fp32 rows, Q as its transpose times scale · log2 e.
+//   out = P·V    the head's elements in the lanes; the sums are rescaled while they are loaded
+// A tile's K and V are packed as fp32 rows, Q as its transpose times scale · log2 e. A causal tile on the
+// diagonal is computed to whole vectors of queries only.
+//
+// One core of a Sapphire Rapids class machine (196 GFLOP/s of fp32 FMA), fp32, causal, in GFLOP/s:
+//   HS=64 T=1024  AVX-512 112 (57%)  AVX2 78        HS=32 T=1024  AVX-512 103     HS=128 T=1024  AVX-512 102
+//   HS=64 T=64    AVX-512  62        AVX2 50: there q, k, v and out, a page a row, come from beyond L2
 #include "ops/attention/cpu/few_queries.hpp"
 
 namespace warpwright::ops::attention::WARPWRIGHT_ISA {
