@@ -131,8 +131,7 @@ void TrainingStep::run_backward(const Tensors& t, ops::Store store) {
 }
 
 void TrainingStep::run_norm(const Tensors& t) {
-  ops::global_norm(context_,
-                   {list(t.gradients), t.norm, t.schedule.slice(0, 3, 1), static_cast<float>(options_.clip)});
+  ops::global_norm(context_, {list(t.gradients), t.norm, t.schedule.slice(0, 3, 1), options_.clip});
 }
 
 ops::AdamW TrainingStep::adamw_arguments(const Tensors& t) const {
@@ -142,13 +141,12 @@ ops::AdamW TrainingStep::adamw_arguments(const Tensors& t) const {
   for (std::size_t i = 0; i < p.size(); ++i) {
     const bool decays = options_.decay_all || p[i].shape.rank() > 1;
     const Tensor master = t.masters.wte ? w[i] : Tensor();
-    a.tensors.push_back(
-        {p[i], master, g[i], m[i], v[i], decays ? static_cast<float>(options_.weight_decay) : 0});
+    a.tensors.push_back({p[i], master, g[i], m[i], v[i], decays ? options_.weight_decay : 0});
   }
   a.schedule = t.schedule;
-  a.beta1 = static_cast<float>(options_.beta1);
-  a.beta2 = static_cast<float>(options_.beta2);
-  a.eps = static_cast<float>(options_.eps);
+  a.beta1 = options_.beta1;
+  a.beta2 = options_.beta2;
+  a.eps = options_.eps;
   return a;
 }
 
