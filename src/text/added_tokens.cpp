@@ -87,6 +87,7 @@ const AddedToken* AddedTokenMatcher::longest_match(const Round& round, std::stri
   auto high = round.tokens.begin() + round.first[first_byte + std::size_t{1}];
   const AddedToken* match = nullptr;
   for (std::size_t size = 1; low != high; ++size) {
+    if (high - low == 1) return text.starts_with((*low)->content) ? *low : match;
     if ((*low)->content.size() == size) match = *low++;
     if (size == text.size()) break;
     const auto byte_less = [size](const AddedToken* token, unsigned char byte) {

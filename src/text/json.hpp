@@ -11,4 +11,8 @@ namespace warpwright::text {
 // a key that stands twice in one object. `where` names the file in errors.
 nlohmann::json parse_json(std::string_view document, const std::string& where, int max_depth);
 
+// A string from a file as an error message shows it: in quotation marks, ASCII on one line, cut where it is
+// long.
+std::string quote(std::string_view text);
+
 }  // namespace warpwright::text

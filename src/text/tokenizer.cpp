@@ -12,6 +12,7 @@
 
 #include "core/error.hpp"
 #include "text/byte_alphabet.hpp"
+#include "text/json.hpp"
 #include "text/pretokenize.hpp"
 #include "text/unicode.hpp"
 
@@ -129,8 +130,9 @@ Tokenizer::Tokenizer(TokenizerSpec spec, const std::string& where)
   const auto eos = std::find_if(spec_.added.begin(), spec_.added.end(),
                                 [&](const AddedToken& token) { return token.content == spec_.end_of_text; });
   if (eos == spec_.added.end()) {
-    throw Error(fmt::format("the end-of-text token \"{}\" is not among the added tokens", spec_.end_of_text),
-                where, "add it to added_tokens, or name another eos_token");
+    throw Error(
+        fmt::format("the end-of-text token {} is not among the added tokens", quote(spec_.end_of_text)),
+        where, "add it to added_tokens, or name another eos_token");
   }
   eos_id_ = eos->id;
 }

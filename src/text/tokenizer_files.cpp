@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <nlohmann/json.hpp>
+#include <system_error>
 #include <utility>
 
 #include "core/error.hpp"
@@ -35,6 +36,12 @@ std::optional<std::string> read_eos_token(const fs::path& path) {
   return content.get<std::string>();
 }
 
+// Also true where the file cannot be looked at: reading it then says why.
+bool is_there(const fs::path& path) {
+  std::error_code error;
+  return fs::exists(path, error) || error;
+}
+
 bool is_added(const TokenizerSpec& spec, std::string_view content) {
   for (const AddedToken& token : spec.added) {
     if (token.content == content) return true;
@@ -51,9 +58,9 @@ Tokenizer Tokenizer::load(const fs::path& directory) {
   const fs::path config = directory / "tokenizer_config.json";
   TokenizerSpec spec;
   std::string where = whole.string();
-  if (fs::exists(whole)) {
+  if (is_there(whole)) {
     spec = parse_tokenizer_json(read_file(whole, kLargestFile), where);
-  } else if (fs::exists(vocab) && fs::exists(merges)) {
+  } else if (is_there(vocab) && is_there(merges)) {
     where = vocab.string();
     spec = parse_vocab_and_merges(read_file(vocab, kLargestFile), where, read_file(merges, kLargestFile),
                                   merges.string());
@@ -63,7 +70,7 @@ Tokenizer Tokenizer::load(const fs::path& directory) {
         "name the folder of a Hugging Face tokenizer, or train one with `warpwright tokenizer train`");
   }
   std::optional<std::string> eos;
-  if (fs::exists(config)) eos = read_eos_token(config);
+  if (is_there(config)) eos = read_eos_token(config);
   if (!eos && is_added(spec, kEndOfText)) eos = kEndOfText;
   spec.end_of_text = eos.value_or("");
   return Tokenizer(std::move(spec), where);

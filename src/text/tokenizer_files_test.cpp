@@ -1,6 +1,7 @@
 #include <gtest/gtest.h>
 
-#include <fstream>
+#include <algorithm>
+#include <string>
 
 #include "core/error.hpp"
 #include "text/golden.hpp"
@@ -167,8 +168,12 @@ TEST_F(TokenizerFiles, EachUnsupportedFieldIsNamed) {
   for (const auto& [pointer, value] : cases) {
     std::string path = pointer + 1;  // "/model/merges/0" is reported as "model.merges[0]"
     path = path.substr(0, path.find("/0"));
-    std::replace(path.begin(), path.end(), '/', '.');
-    EXPECT_NE(with(pointer, value).find(path), std::string::npos) << pointer << ": " << with(pointer, value);
+    for (std::size_t begin = 0, end = 0; end < path.size(); begin = end + 1) {
+      end = std::min(path.find('/', begin), path.size());
+      const std::string problem = with(pointer, value);
+      EXPECT_NE(problem.find(path.substr(begin, end - begin)), std::string::npos)
+          << pointer << ": " << problem;
+    }
   }
 }
 
@@ -215,6 +220,22 @@ TEST_F(TokenizerFiles, BrokenJsonIsOneClearError) {
   EXPECT_NE(problem_of(R"({"version": "1.0", "version": "1.0"})").find("twice"), std::string::npos);
   EXPECT_NE(problem_of("[]").find("object"), std::string::npos);
   EXPECT_NE(problem_of("{}").find("version"), std::string::npos);
+}
+
+TEST_F(TokenizerFiles, WhatAFileSaysIsQuotedOnOneLine) {
+  const json golden = json::parse(golden_json());
+  const std::string evil = "a\n\x1b[2J\xc2\x9b" + std::string(100000, 'x');
+  for (const char* place : {"/model/vocab", "/model", "", "/added_tokens/0"}) {
+    json document = golden;
+    document[json::json_pointer(place)][evil] = 5;
+    const std::string problem = problem_of(document.dump());
+    EXPECT_LT(problem.size(), 400u);
+    EXPECT_TRUE(std::all_of(problem.begin(), problem.end(), [](char c) { return c >= ' ' && c <= '~'; }))
+        << problem;
+  }
+  const std::string broken = problem_of("{\"" + evil + "\x1b");
+  EXPECT_TRUE(std::all_of(broken.begin(), broken.end(), [](char c) { return c >= ' ' && c <= '~'; }))
+      << broken;
 }
 
 TEST_F(TokenizerFiles, MergesTxtIsReadLineByLine) {

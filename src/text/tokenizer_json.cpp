@@ -42,6 +42,11 @@ class Field {
     return {found == value_.end() ? null : *found, path_.empty() ? key : path_ + "." + key, where_};
   }
 
+  // The same for a key that the file chose.
+  Field foreign_member(const std::string& key) const {
+    return {value_[key], fmt::format("{}[{}]", path_, quote(key)), where_};
+  }
+
   Field element(std::size_t index) const {
     return {value_[index], fmt::format("{}[{}]", path_, index), where_};
   }
@@ -50,7 +55,7 @@ class Field {
     if (!value_.is_object()) fail("is not an object");
     for (const auto& [key, ignored] : value_.items()) {
       if (std::find(known.begin(), known.end(), key) == known.end())
-        member(key).fail("is not a field known here");
+        foreign_member(key).fail("is not known here");
     }
     return *this;
   }
@@ -123,7 +128,7 @@ Ids read_vocab(const Field& field) {
   Ids ids;
   ids.reserve(field.value().size());
   for (const auto& [token, id] : field.value().get_ref<const json::object_t&>()) {
-    if (!Field::is_id(id)) field.member(token).id();  // says where
+    if (!Field::is_id(id)) field.foreign_member(token).id();  // says where
     ids.emplace(token, id.get<TokenId>());
   }
   return ids;
@@ -134,7 +139,7 @@ void join_added_tokens(const std::vector<AddedToken>& added, Ids& ids, const std
   for (const AddedToken& token : added) {
     const auto [known, is_new] = ids.emplace(token.content, token.id);
     if (!is_new && known->second != token.id) {
-      throw Error(fmt::format("added token \"{}\" has id {}, in the vocabulary it has {}", token.content,
+      throw Error(fmt::format("added token {} has id {}, in the vocabulary it has {}", quote(token.content),
                               token.id, known->second),
                   where, kRemedy);
     }
@@ -148,12 +153,12 @@ std::vector<std::string> order_tokens(const Ids& ids, const std::vector<AddedTok
   std::vector<const std::string*> spelled(ids.size(), nullptr);
   for (const auto& [token, id] : ids) {
     if (id >= ids.size()) {
-      throw Error(fmt::format("\"{}\" has id {}, but there are {} tokens: ids may not have holes", token, id,
-                              ids.size()),
+      throw Error(fmt::format("{} has id {}, but there are {} tokens: ids may not have holes", quote(token),
+                              id, ids.size()),
                   where, kRemedy);
     }
     if (spelled[id]) {
-      throw Error(fmt::format("\"{}\" and \"{}\" have the same id {}", *spelled[id], token, id), where,
+      throw Error(fmt::format("{} and {} have the same id {}", quote(*spelled[id]), quote(token), id), where,
                   kRemedy);
     }
     spelled[id] = &token;
@@ -165,8 +170,8 @@ std::vector<std::string> order_tokens(const Ids& ids, const std::vector<AddedTok
     std::optional<std::string> bytes = unspell_bytes(*spelled[id]);
     if (!bytes || bytes->empty()) {
       throw Error(
-          fmt::format("token {} (\"{}\") is not spelled in the byte-level alphabet", id, *spelled[id]), where,
-          kRemedy);
+          fmt::format("token {} ({}) is not spelled in the byte-level alphabet", id, quote(*spelled[id])),
+          where, kRemedy);
     }
     tokens[id] = std::move(*bytes);
   }
@@ -179,7 +184,7 @@ MergePair find_pair(const Ids& ids, const std::string& left, const std::string& 
   const auto find = [&](const std::string& token) {
     const auto found = ids.find(token);
     if (found == ids.end()) {
-      throw Error(fmt::format("merge {} uses \"{}\", which is not in the vocabulary", index, token), where,
+      throw Error(fmt::format("merge {} uses {}, which is not in the vocabulary", index, quote(token)), where,
                   kRemedy);
     }
     return found->second;

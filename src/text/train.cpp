@@ -14,6 +14,7 @@
 #include "core/error.hpp"
 #include "runtime/file.hpp"
 #include "text/byte_alphabet.hpp"
+#include "text/json.hpp"
 #include "text/pretokenize.hpp"
 
 namespace warpwright::text {
@@ -272,11 +273,11 @@ void check_options(const TrainOptions& options) {
   }
   for (const std::string& token : options.special_tokens) {
     if (token.empty() || pretoken_end(token, 0) == token.size()) {
-      throw UsageError(fmt::format("ordinary text could produce the special token \"{}\"", token),
+      throw UsageError(fmt::format("ordinary text could produce the special token {}", quote(token)),
                        "tokenizer training", "mix letters and punctuation, as in <|endoftext|>");
     }
     if (std::count(options.special_tokens.begin(), options.special_tokens.end(), token) > 1) {
-      throw UsageError(fmt::format("the special token \"{}\" is given twice", token), "tokenizer training",
+      throw UsageError(fmt::format("the special token {} is given twice", quote(token)), "tokenizer training",
                        "give each once");
     }
   }
