@@ -2,7 +2,7 @@
 //
 //   text_bench --tokenizer DIR --input FILE [--repeat N]
 //
-// A line per measurement: name, size, best and median CPU time of N runs. bench/peers/tokenizers.py runs it
+// A line per measurement: name, size, best and median CPU time of N runs. bench/peers/encode.py runs it
 // beside others.
 #include <fmt/format.h>
 #include <omp.h>

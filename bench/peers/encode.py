@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Times encoding and training beside tiktoken and Hugging Face tokenizers, in one run, each on one thread.
 
-    python3 bench/peers/tokenizers.py --bench build/release/src/text/text_bench --gpt2 DIR --text FILE [--rounds 5]
+    python3 bench/peers/encode.py --bench build/release/src/text/text_bench --gpt2 DIR --text FILE [--rounds 5]
 
 DIR holds GPT-2's vocab.json and merges.txt. The programs take turns, round by round, and the table gives each one's
 best and median CPU time, which neighbours on the machine disturb least. The file is encoded as one text, and by lines.
