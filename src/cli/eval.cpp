@@ -46,8 +46,8 @@ nlohmann::json evaluate_shards(const Flags& f, Context& context, const GPT2Model
     out["bits_per_byte"] = report.loss * tokens_per_byte / std::log(2.0);
   }
   if (f.baselines) {
-    const NgramLoss baseline =
-        ngram_loss(TokenStream(f.data, Split::train, config.vocab), stream, T, report.tokens / T, config.vocab);
+    const NgramLoss baseline = ngram_loss(TokenStream(f.data, Split::train, config.vocab), stream, T,
+                                          report.tokens / T, config.vocab);
     out["unigram_loss"] = baseline.unigram;
     out["bigram_loss"] = baseline.bigram;
   }

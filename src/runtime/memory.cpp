@@ -137,8 +137,10 @@ MemoryPlan::Block* Recorder::find(const void* address) {
   if (after == starts_.begin()) return nullptr;
   const auto [start, index] = *std::prev(after);
   MemoryPlan::Block& block = plan_.blocks[index];
-  const bool inside = reinterpret_cast<std::uintptr_t>(address) < start + std::max<std::size_t>(block.bytes, 1);
-  return inside ? &block : nullptr;  // else memory of another's: a model's weights while a generator is planned
+  const bool inside =
+      reinterpret_cast<std::uintptr_t>(address) < start + std::max<std::size_t>(block.bytes, 1);
+  return inside ? &block
+                : nullptr;  // else memory of another's: a model's weights while a generator is planned
 }
 
 void Recorder::call(std::string_view operation, const std::vector<TensorUse>& uses,
