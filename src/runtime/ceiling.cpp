@@ -1,6 +1,7 @@
 #include "runtime/ceiling.hpp"
 
 #include <omp.h>
+#include <time.h>
 
 #include <algorithm>
 #include <atomic>
@@ -26,41 +27,49 @@ ceiling::Kernels kernels_of(const CpuFeatures& cpu) {
 // Where kernels leave a result, so that no compiler removes their work.
 std::atomic<float> sink;
 
-// Seconds from the moment all threads are ready until the last has run work(thread).
-template <class F>
-double time_threads(int threads, F&& work) {
-  Clock::time_point start;
-  double seconds = 0;
-#pragma omp parallel num_threads(threads)
-  {
-#pragma omp barrier
-#pragma omp master
-    start = Clock::now();
-    work(omp_get_thread_num());
-#pragma omp barrier
-#pragma omp master
-    seconds = seconds_since(start);
-  }
-  return seconds;
+// CPU seconds of the calling thread: on a shared machine, time in which it was not running says nothing about
+// what the machine can do.
+double thread_seconds() {
+  timespec time{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+  return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
 }
 
-// The shortest of the runs that fit into the budget, one at least, after one to warm up.
+// work(thread) on all threads at once; the sum of what each does a second, where one run is `amount`.
 template <class F>
-double shortest(int threads, double budget, F&& work) {
-  time_threads(threads, work);
+double total_rate(int threads, double amount, F&& work) {
+  double rate = 0;
+#pragma omp parallel num_threads(threads) reduction(+ : rate)
+  {
+#pragma omp barrier
+    const double start = thread_seconds();
+    work(omp_get_thread_num());
+    rate += amount / (thread_seconds() - start);
+  }
+  return rate;
+}
+
+// The highest rate of the runs that fit into the budget, kMinRuns at least, after one to warm up.
+template <class F>
+double highest_rate(int threads, double amount, double budget, F&& work) {
+  constexpr int kMinRuns = 5;
+  total_rate(threads, amount, work);
   const auto start = Clock::now();
-  double best = time_threads(threads, work);
-  while (seconds_since(start) < budget) best = std::min(best, time_threads(threads, work));
+  double best = 0;
+  for (int run = 0; run < kMinRuns || seconds_since(start) < budget; ++run) {
+    best = std::max(best, total_rate(threads, amount, work));
+  }
   return best;
 }
 
 double peak_flops(int threads, double budget, float (*loop)(std::int64_t), double flops_per_iteration) {
-  // Long enough (a millisecond or less on any machine) that starting the threads does not show.
-  constexpr double kFlops = 5e7;
+  // Long enough (a millisecond in fp32 on a fast core, 0.1 ms in AMX tiles) that reading the clock does not
+  // show.
+  constexpr double kFlops = 2e8;
   const auto iterations = static_cast<std::int64_t>(kFlops / flops_per_iteration) + 1;
-  const auto work = [&](int) { sink.store(loop(iterations), std::memory_order_relaxed); };
-  const double flops = flops_per_iteration * static_cast<double>(iterations) * threads;
-  return flops / shortest(threads, budget, work);
+  const double flops = flops_per_iteration * static_cast<double>(iterations);
+  return highest_rate(threads, flops, budget,
+                      [&](int) { sink.store(loop(iterations), std::memory_order_relaxed); });
 }
 
 }  // namespace
@@ -104,8 +113,8 @@ Bandwidth measure_bandwidth(const DeviceInfo& device, std::size_t working_set, d
     return reinterpret_cast<float*>(buffer.data()) + static_cast<std::size_t>(thread) * part;
   };
   const auto n = static_cast<std::int64_t>(part);
-  const double bytes = static_cast<double>(buffer.bytes());
-  const auto rate = [&](auto&& work) { return bytes / shortest(device.threads, seconds / 4, work); };
+  const double bytes = static_cast<double>(part * sizeof(float));
+  const auto rate = [&](auto&& work) { return highest_rate(device.threads, bytes, seconds / 4, work); };
 
   Bandwidth bandwidth;
   bandwidth.copy = rate([&](int t) { kernel.copy(part_of(t), part_of(t) + n / 2, n / 2); });

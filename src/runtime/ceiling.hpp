@@ -1,5 +1,6 @@
 // What this machine can do at best, measured: the ceilings that benches and the trainer's progress line
 // divide by.
+// Rates are taken over CPU seconds of the threads, so that neighbours on a shared machine do not lower them.
 #pragma once
 
 #include "core/dtype.hpp"
