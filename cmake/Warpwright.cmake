@@ -1,6 +1,7 @@
 # How this project builds its folders.
 #
-# warpwright_library(NAME SOURCES … DEPENDS …) makes the static library of one folder of src/. Its headers are
+# warpwright_library(NAME SOURCES … CUDA_SOURCES … SOURCES_WITHOUT_CUDA … DEPENDS …) makes the static library of one
+# folder of src/. Its headers are
 # reachable as "NAME/header.hpp", but only for targets that link it: every folder has an include root of its own,
 # which holds nothing but a link to that folder. An include against the direction of the dependency rule
 # (cli → train → infer → model → ops → runtime → core) therefore does not compile.
@@ -21,10 +22,29 @@ if(NOT DEFINED CMAKE_CXX_COMPILER_LAUNCHER)
 endif()
 
 add_library(warpwright_flags INTERFACE)
-target_compile_options(warpwright_flags INTERFACE -Wall -Wextra -Wpedantic -Wshadow -Wnon-virtual-dtor -Werror)
+target_compile_options(warpwright_flags INTERFACE
+  $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wpedantic -Wshadow -Wnon-virtual-dtor -Werror>)
+
+# CUDA where nvcc is found: sources ending in .cu, CUDA's runtime linked statically, so that the program also starts
+# where there is no driver. WARPWRIGHT_CUDA_ARCHS takes CMake's words for CUDA_ARCHITECTURES.
+if(WARPWRIGHT_CUDA)
+  set(CMAKE_CUDA_STANDARD 20)
+  set(CMAKE_CUDA_STANDARD_REQUIRED ON)
+  set(CMAKE_CUDA_EXTENSIONS OFF)
+  set(CMAKE_CUDA_ARCHITECTURES ${WARPWRIGHT_CUDA_ARCHS})
+  set(CMAKE_CUDA_RUNTIME_LIBRARY Static)
+  if(WARPWRIGHT_CCACHE)
+    set(CMAKE_CUDA_COMPILER_LAUNCHER ${WARPWRIGHT_CCACHE})
+  endif()
+  add_library(warpwright_cuda INTERFACE)
+  target_link_libraries(warpwright_cuda INTERFACE CUDA::cudart_static)
+  target_compile_definitions(warpwright_cuda INTERFACE WARPWRIGHT_CUDA=1)
+  target_compile_options(warpwright_flags INTERFACE
+    "$<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-Wall,-Wextra,-Werror;-Werror=all-warnings;--expt-relaxed-constexpr;-Xfatbin=-compress-all>")
+endif()
 
 function(warpwright_library name)
-  cmake_parse_arguments(arg "" "" "SOURCES;DEPENDS" ${ARGN})
+  cmake_parse_arguments(arg "" "" "SOURCES;CUDA_SOURCES;SOURCES_WITHOUT_CUDA;DEPENDS" ${ARGN})
   set(root ${PROJECT_BINARY_DIR}/include/${name})
   file(MAKE_DIRECTORY ${root})
   file(CREATE_LINK ${CMAKE_CURRENT_SOURCE_DIR} ${root}/${name} SYMBOLIC)
@@ -32,6 +52,12 @@ function(warpwright_library name)
   target_include_directories(warpwright_${name} PUBLIC ${root})
   list(TRANSFORM arg_DEPENDS PREPEND warpwright_ REGEX "^(core|runtime|text|data|ops|model|infer|train)$")
   target_link_libraries(warpwright_${name} PUBLIC ${arg_DEPENDS} PRIVATE warpwright_flags)
+  if(WARPWRIGHT_CUDA)
+    target_sources(warpwright_${name} PRIVATE ${arg_CUDA_SOURCES})
+    target_link_libraries(warpwright_${name} PUBLIC warpwright_cuda)
+  else()
+    target_sources(warpwright_${name} PRIVATE ${arg_SOURCES_WITHOUT_CUDA})
+  endif()
 endfunction()
 
 # Sources compiled for one instruction set, chosen at run time: a file cpu/avx2.cpp is compiled with isa_avx2. They are

@@ -1,5 +1,7 @@
 #include "ops/op.hpp"
 
+#include "ops/cuda/refuse.hpp"
+
 namespace warpwright::ops {
 
 std::string_view forced_variant(const ContextOptions& options, std::string_view operation) {
@@ -53,6 +55,12 @@ std::string refuse_without_avx2(DType dtype, const DeviceInfo& device) {
 std::string refuse_without_avx512(DType dtype, const DeviceInfo& device) {
   if (const std::string reason = refuse_without_avx2(dtype, device); !reason.empty()) return reason;
   return device.cpu.avx512 ? "" : "needs AVX-512 (F, BW, DQ, VL)";
+}
+
+std::string refuse_without_gpu(DType dtype, const DeviceInfo& device) {
+  if (device.device.kind != DeviceKind::cuda) return "runs on an NVIDIA GPU";
+  const bool known = dtype == DType::f32 || dtype == DType::bf16 || dtype == DType::f16;
+  return known ? "" : fmt::format("no {}", name_of(dtype));
 }
 
 }  // namespace warpwright::ops

@@ -11,7 +11,6 @@
 
 #include <fmt/format.h>
 
-#include <chrono>
 #include <span>
 #include <string>
 #include <string_view>
@@ -130,9 +129,12 @@ void call(Context& context, const Op<P, A>& op, const A& args) {
     variant.run(context, args);
     return;
   }
-  const auto start = std::chrono::steady_clock::now();
+  Event start(context.device().device), end(context.device().device);
+  start.record(context.stream());
   variant.run(context, args);
-  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  end.record(context.stream());
+  context.synchronize();
+  const double seconds = end.seconds_since(start);
   if (context.options().verbose) {
     context.log(fmt::format("{} {} {} {:.1f} us", op.name, variant.name, problem.describe(), seconds * 1e6));
   }

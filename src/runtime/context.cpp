@@ -29,8 +29,10 @@ ContextOptions ContextOptions::from_environment() {
   return options;
 }
 
-Context::Context(ContextOptions options)
-    : options_(std::move(options)), device_(cpu_device_info(options_.threads)) {}
+Context::Context(ContextOptions options, Device device)
+    : options_(std::move(options)), device_(device_info(device, options_.threads)), stream_(device) {
+  device_.tf32 = options_.tf32;
+}
 
 void Context::log(std::string_view line) const {
   if (options_.log) options_.log(line);

@@ -12,6 +12,7 @@
 
 #include "runtime/device.hpp"
 #include "runtime/memory.hpp"
+#include "runtime/stream.hpp"
 
 namespace warpwright {
 
@@ -20,6 +21,7 @@ using LogCallback = std::function<void(std::string_view line)>;
 struct ContextOptions {
   int threads = 0;                           // 0: OMP_NUM_THREADS or every processor
   std::map<std::string, std::string> force;  // operation ("matmul" or "matmul.dw") → variant
+  bool tf32 = false;                         // fp32 products may round their factors to tf32 (GPU)
   bool verbose = false;                      // a log line per call
   LogCallback log;                           // where lines go; unset: nowhere
 
@@ -29,13 +31,17 @@ struct ContextOptions {
 
 class Context {
  public:
-  explicit Context(ContextOptions options = ContextOptions::from_environment());
+  explicit Context(ContextOptions options = ContextOptions::from_environment(), Device device = {});
   Context(const Context&) = delete;
   Context& operator=(const Context&) = delete;
 
   const DeviceInfo& device() const { return device_; }
   int threads() const { return device_.threads; }
   const ContextOptions& options() const { return options_; }
+
+  // Where operations put their work: on a GPU they return before it is done.
+  const Stream& stream() const { return stream_; }
+  void synchronize() const { stream_.synchronize(); }
   void log(std::string_view line) const;
 
   // Scratch of the present call, kAlignment-aligned; its contents do not outlive the call.
@@ -58,7 +64,7 @@ class Context {
     std::string_view operation, variant;
     const std::string& problem;
     DType dtype;
-    double seconds, flops, bytes;  // wall clock; the least work that any variant must do
+    double seconds, flops, bytes;  // on the device; the least work that any variant must do
   };
   using Timer = std::function<void(const CallRecord&)>;
   const Timer& timer() const { return timer_; }
@@ -73,6 +79,7 @@ class Context {
  private:
   ContextOptions options_;
   DeviceInfo device_;
+  Stream stream_;
   Buffer scratch_;
   Recorder* recorder_ = nullptr;
   Inspector inspector_;

@@ -11,6 +11,8 @@
 #include <limits>
 #include <sstream>
 
+#include "runtime/cuda/backend.hpp"
+
 namespace warpwright {
 namespace {
 
@@ -73,6 +75,17 @@ DeviceInfo cpu_device_info(int threads) {
   info.memory_bytes =
       static_cast<std::size_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
   return info;
+}
+
+DeviceInfo device_info(Device device, int threads) {
+  if (device.kind == DeviceKind::cpu) return cpu_device_info(threads);
+  DeviceInfo info = cuda::device_info(device.index);
+  info.threads = cpu_device_info(threads).threads;
+  return info;
+}
+
+int cuda_device_count() {
+  return cuda::device_count();
 }
 
 std::size_t available_memory() {

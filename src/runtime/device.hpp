@@ -15,11 +15,23 @@ struct CpuFeatures {
   bool amx_bf16 = false;  // with AVX-512 and the kernel's permission to use tile registers
 };
 
+struct GpuFeatures {
+  int major = 0, minor = 0;  // compute capability
+  int multiprocessors = 0;
+  std::size_t shared_bytes_per_block = 0;  // the most that one block may ask for
+  std::size_t shared_bytes_per_multiprocessor = 0;
+  bool at_least(int wanted_major, int wanted_minor = 0) const {
+    return major > wanted_major || (major == wanted_major && minor >= wanted_minor);
+  }
+};
+
 struct DeviceInfo {
   Device device;
-  std::string name;  // "Intel(R) Xeon(R) Processor"
-  CpuFeatures cpu;
-  int threads = 1;  // worker threads of a CPU
+  std::string name;   // "Intel(R) Xeon(R) Processor"
+  CpuFeatures cpu;    // of a CPU
+  GpuFeatures gpu;    // of a GPU
+  bool tf32 = false;  // fp32 products may round their factors to tf32, on a GPU that has it
+  int threads = 1;    // worker threads of a CPU
   std::size_t l1_bytes = 0, l2_bytes = 0, l3_bytes = 0;
   std::size_t memory_bytes = 0;  // of the machine; 0 where unknown
 };
@@ -27,6 +39,13 @@ struct DeviceInfo {
 // The CPU of this machine, with `threads` workers (0: OMP_NUM_THREADS or every processor this process may
 // use).
 DeviceInfo cpu_device_info(int threads = 0);
+
+// What this build and machine have under that name; an Error where there is no such device, or none that this
+// build has code for. `threads` as above.
+DeviceInfo device_info(Device device, int threads = 0);
+
+// GPUs that CUDA offers here; 0 where the build, the driver or the machine has none.
+int cuda_device_count();
 
 // Bytes of memory that can still be used without swapping, within this process's limits.
 std::size_t available_memory();

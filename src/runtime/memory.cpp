@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "core/error.hpp"
+#include "runtime/cuda/backend.hpp"
 #include "runtime/device.hpp"
 
 namespace warpwright {
@@ -58,8 +59,10 @@ std::string megabytes(std::size_t bytes) {
 
 Buffer::Buffer(std::size_t bytes, Device device, std::string_view purpose) : bytes_(bytes) {
   if (bytes == 0) return;
-  if (device.kind != DeviceKind::cpu) {
-    throw Error("this build has no CUDA", std::string(purpose), "use --device cpu");
+  if (device.kind == DeviceKind::cuda) {
+    data_ = cuda::allocate(bytes, device.index, purpose);
+    kind_ = Kind::cuda;
+    return;
   }
   void* address = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (address == MAP_FAILED) {
@@ -71,17 +74,39 @@ Buffer::Buffer(std::size_t bytes, Device device, std::string_view purpose) : byt
   data_ = static_cast<std::byte*>(address);
 }
 
+Buffer Buffer::pinned(std::size_t bytes, std::string_view purpose) {
+  Buffer buffer;
+  buffer.bytes_ = bytes;
+  buffer.kind_ = Kind::pinned;
+  if (bytes > 0) buffer.data_ = cuda::allocate_pinned(bytes, purpose);
+  return buffer;
+}
+
 Buffer::Buffer(Buffer&& other) noexcept
-    : data_(std::exchange(other.data_, nullptr)), bytes_(std::exchange(other.bytes_, 0)) {}
+    : data_(std::exchange(other.data_, nullptr)),
+      bytes_(std::exchange(other.bytes_, 0)),
+      kind_(other.kind_) {}
 
 Buffer& Buffer::operator=(Buffer&& other) noexcept {
   std::swap(data_, other.data_);
   std::swap(bytes_, other.bytes_);
+  std::swap(kind_, other.kind_);
   return *this;
 }
 
 Buffer::~Buffer() {
-  if (data_) munmap(data_, bytes_);
+  if (!data_) return;
+  switch (kind_) {
+    case Kind::host:
+      munmap(data_, bytes_);
+      break;
+    case Kind::pinned:
+      cuda::release_pinned(data_);
+      break;
+    case Kind::cuda:
+      cuda::release(data_);
+      break;
+  }
 }
 
 std::string_view name_of(Category category) {

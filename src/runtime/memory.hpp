@@ -15,14 +15,16 @@
 
 namespace warpwright {
 
-inline constexpr std::size_t kAlignment =
-    64;  // of every tensor, in bytes: a cache line and an AVX-512 register
+// Of every tensor, in bytes: a GPU's asynchronous copies and cuBLAS like it best; a CPU's cache line is 64.
+inline constexpr std::size_t kAlignment = 256;
 
 // Owns one block of device memory, aligned to at least kAlignment and zero at the start. Move-only.
 class Buffer {
  public:
   Buffer() = default;
   Buffer(std::size_t bytes, Device device, std::string_view purpose);
+  // On the host, where a GPU copies from and to it on its own.
+  static Buffer pinned(std::size_t bytes, std::string_view purpose);
   Buffer(Buffer&& other) noexcept;
   Buffer& operator=(Buffer&& other) noexcept;
   ~Buffer();
@@ -31,8 +33,10 @@ class Buffer {
   std::size_t bytes() const { return bytes_; }
 
  private:
+  enum class Kind : std::uint8_t { host, pinned, cuda };
   std::byte* data_ = nullptr;
   std::size_t bytes_ = 0;
+  Kind kind_ = Kind::host;
 };
 
 // What a tensor is for. Activations are the only ones that share memory: each lives from its first to its

@@ -16,7 +16,7 @@ class Variants : public ::testing::TestWithParam<std::string> {
   // Runs the variant under test; returns its reason where it refuses, else "".
   std::string run(const AdamW& args) {
     const auto& variant = find_variant(adamw_op(), GetParam());
-    std::string reason = variant.refuse(adamw_op().problem(args), cpu_device_info());
+    std::string reason = variant.refuse(adamw_op().problem(args), device_for(variant.name));
     if (reason.empty()) run_variant(adamw_op(), variant, args, 2);
     return reason;
   }

@@ -77,7 +77,7 @@ DType dtype_for(const std::string& variant) {
 template <class P, class A>
 const Variant<P, A>* usable(const Op<P, A>& op, const std::string& name, const A& args, std::string& reason) {
   const auto& variant = find_variant(op, name);
-  reason = variant.refuse(op.problem(args), cpu_device_info());
+  reason = variant.refuse(op.problem(args), device_for(variant.name));
   return reason.empty() ? &variant : nullptr;
 }
 
@@ -268,7 +268,7 @@ TEST(Attention, RefusesSequencesOutsideTheirRows) {
       Fixture fixture(7);
       auto args = attention::make_forward(c, DType::f32, true, fixture);
       args.cu_seqlens_k = fixture.integers(bounds);
-      if (!variant.refuse(attention_forward_op().problem(args), cpu_device_info()).empty()) continue;
+      if (!variant.refuse(attention_forward_op().problem(args), device_for(variant.name)).empty()) continue;
       fixture.snapshot();
       EXPECT_THROW(run_variant(attention_forward_op(), variant, args, 1), Error);
       expect_only_written(fixture, {});
@@ -277,7 +277,7 @@ TEST(Attention, RefusesSequencesOutsideTheirRows) {
       Fixture fixture(8);
       auto args = attention::make_backward(c, DType::f32, fixture);
       args.cu_seqlens_q = fixture.integers(bounds);
-      if (!variant.refuse(attention_backward_op().problem(args), cpu_device_info()).empty()) continue;
+      if (!variant.refuse(attention_backward_op().problem(args), device_for(variant.name)).empty()) continue;
       fixture.snapshot();
       EXPECT_THROW(run_variant(attention_backward_op(), variant, args, 1), Error);
       expect_only_written(fixture, {});

@@ -20,7 +20,7 @@ class Variants : public ::testing::TestWithParam<std::string> {
   // Runs the variant under test; returns its reason where it refuses, else "".
   std::string run(const Classifier& args, int threads = 1) {
     const auto& variant = find_variant(classifier_op(), GetParam());
-    std::string reason = variant.refuse(classifier_op().problem(args), cpu_device_info());
+    std::string reason = variant.refuse(classifier_op().problem(args), device_for(variant.name));
     if (reason.empty()) run_variant(classifier_op(), variant, args, threads);
     return reason;
   }

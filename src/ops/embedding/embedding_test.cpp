@@ -46,7 +46,7 @@ TEST_P(Backward, AddTouchesOnlyTheRowsThatAreNamed) {
   Fixture fixture(1);
   auto args = embedding::make_backward({3, 21, 9, 7}, DType::f32, Store::add, fixture);
   const auto& variant = find_variant(embedding_backward_op(), GetParam());
-  if (auto reason = variant.refuse(embedding_backward_op().problem(args), cpu_device_info());
+  if (auto reason = variant.refuse(embedding_backward_op().problem(args), device_for(variant.name));
       !reason.empty()) {
     GTEST_SKIP() << reason;
   }
@@ -78,7 +78,7 @@ TEST_P(Backward, AssignZeroesEveryRowOfALargeGradientThatIsNotNamed) {
   const std::int64_t C = 1023, V = 8300;
   auto args = embedding::make_backward({3, C, V, 3}, DType::f32, Store::assign, fixture);
   const auto& variant = find_variant(embedding_backward_op(), GetParam());
-  if (auto reason = variant.refuse(embedding_backward_op().problem(args), cpu_device_info());
+  if (auto reason = variant.refuse(embedding_backward_op().problem(args), device_for(variant.name));
       !reason.empty()) {
     GTEST_SKIP() << reason;
   }

@@ -54,7 +54,8 @@ TEST_P(Forward, KeepsItsRelativePrecisionInTheLeftTail) {
     Fixture fixture(1);
     const std::int64_t count = 90001;
     auto args = gelu::make_forward({count}, DType::f32, form, fixture);
-    if (auto reason = variant.refuse(gelu_forward_op().problem(args), cpu_device_info()); !reason.empty()) {
+    if (auto reason = variant.refuse(gelu_forward_op().problem(args), device_for(variant.name));
+        !reason.empty()) {
       GTEST_SKIP() << reason;
     }
     for (std::int64_t i = 0; i < count; ++i) args.x.as<float>()[i] = -4.0f + 1e-4f * static_cast<float>(i);
@@ -79,7 +80,8 @@ TEST_P(Forward, FarTailsAndNaN) {
     Fixture fixture(2);
     auto args = gelu::make_forward({6}, DType::f32, form, fixture);
     auto backward = gelu::make_backward({6}, DType::f32, form, fixture);
-    if (auto reason = variant.refuse(gelu_forward_op().problem(args), cpu_device_info()); !reason.empty()) {
+    if (auto reason = variant.refuse(gelu_forward_op().problem(args), device_for(variant.name));
+        !reason.empty()) {
       GTEST_SKIP() << reason;
     }
     const float x[6] = {nan, 30.0f, -30.0f, 1e30f, -1e30f, 0.0f};

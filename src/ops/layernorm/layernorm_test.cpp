@@ -81,7 +81,7 @@ TEST_P(Forward, NaNStaysInItsRow) {
   Fixture fixture(2);
   const auto args = layernorm::make_forward({3, 40}, DType::f32, true, fixture);
   const auto& variant = find_variant(layernorm_forward_op(), GetParam());
-  if (auto reason = variant.refuse(layernorm_forward_op().problem(args), cpu_device_info());
+  if (auto reason = variant.refuse(layernorm_forward_op().problem(args), device_for(variant.name));
       !reason.empty()) {
     GTEST_SKIP() << reason;
   }

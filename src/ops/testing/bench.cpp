@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <bit>
 #include <chrono>
-#include <cstring>
 #include <limits>
 
 #include "runtime/memory.hpp"
@@ -26,18 +25,22 @@ double seconds_since(std::chrono::steady_clock::time_point start) {
 
 // One variant's turn: its calls go around the copies.
 struct Lane {
+  const Context* context;
   const std::function<void(std::size_t)>* call;
+  Event start, end;
   std::size_t next = 0;
   int calls_per_sample = 1;
   std::vector<double> samples;
 
   double sample(std::size_t copies) {
-    const auto start = std::chrono::steady_clock::now();
+    start.record(context->stream());
     for (int i = 0; i < calls_per_sample; ++i) {
       (*call)(next);
       next = next + 1 == copies ? 0 : next + 1;
     }
-    return seconds_since(start) / calls_per_sample;
+    end.record(context->stream());
+    end.synchronize();
+    return end.seconds_since(start) / calls_per_sample;
   }
 
   Timing timing() {
@@ -48,19 +51,21 @@ struct Lane {
 
 }  // namespace
 
-Copies::Copies(Fixture& fixture, std::size_t footprint, Device device) : fixture_(fixture) {
+Copies::Copies(Fixture& fixture, std::size_t footprint, const Context& context) : fixture_(fixture) {
   for (const auto& storage : fixture.storages()) {
     offsets_.push_back(stride_);
     stride_ += aligned(storage.tensor.bytes());
   }
   if (stride_ > 0) count_ = std::clamp(footprint / stride_ + 1, std::size_t{1}, kMaxCopies);
-  buffer_ = Buffer(stride_ * count_, device, "bench arguments");
-  for (std::size_t copy = 0; copy < count_; ++copy) {
+  buffer_ = Buffer(stride_ * count_, context.device().device, "bench arguments");
+  for (std::size_t at = 0; at < count_; ++at) {
     for (std::size_t i = 0; i < offsets_.size(); ++i) {
       const Tensor& tensor = fixture.storages()[i].tensor;
-      std::memcpy(buffer_.data() + copy * stride_ + offsets_[i], tensor.data, tensor.bytes());
+      std::byte* place = buffer_.data() + at * stride_ + offsets_[i];
+      copy({place, tensor.dtype, tensor.shape, context.device().device}, tensor, context.stream());
     }
   }
+  context.synchronize();
 }
 
 void* Copies::address(const void* in_fixture, std::size_t copy) const {
@@ -85,10 +90,12 @@ double write_share(const std::vector<TensorUse>& uses) {
   return read + written > 0 ? written / (read + written) : 0;
 }
 
-std::vector<Timing> time_interleaved(const std::vector<std::function<void(std::size_t)>>& calls,
+std::vector<Timing> time_interleaved(const Context& context,
+                                     const std::vector<std::function<void(std::size_t)>>& calls,
                                      std::size_t copies, double seconds) {
+  const Device device = context.device().device;
   std::vector<Lane> lanes;
-  for (const auto& call : calls) lanes.push_back({&call, 0, 1, {}});
+  for (const auto& call : calls) lanes.push_back({&context, &call, Event(device), Event(device), 0, 1, {}});
   for (Lane& lane : lanes) {  // warm up, and find how many calls make a sample
     double once = lane.sample(copies);
     for (int i = 0; i < kMinSamples; ++i) once = std::min(once, lane.sample(copies));
@@ -108,7 +115,7 @@ std::vector<Timing> time_interleaved(const std::vector<std::function<void(std::s
 
 Bench::Bench(BenchOptions options, Sink sink)
     : options_(std::move(options)),
-      context_(options_.context),
+      context_(options_.context, options_.device),
       flops_(measure_peak_flops(context_.device(), 0.4)),
       sink_(std::move(sink)) {}
 

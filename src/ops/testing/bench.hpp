@@ -25,6 +25,7 @@ namespace warpwright::ops {
 
 struct BenchOptions {
   ContextOptions context;
+  Device device;
   std::string filter;         // only rows whose "op variant problem" contains it
   double case_seconds = 0.5;  // of wall clock for all variants on one case
   bool json = false;          // one JSON object at the end instead of a table
@@ -49,7 +50,7 @@ namespace testing {
 class Copies {
  public:
   // At least one, and as many (1,024 at most) as `footprint` bytes need.
-  Copies(Fixture& fixture, std::size_t footprint, Device device);
+  Copies(Fixture& fixture, std::size_t footprint, const Context& context);
   std::size_t count() const { return count_; }
   std::size_t bytes() const { return buffer_.bytes(); }
   // Where the byte at this address of the fixture stands in the given copy.
@@ -69,7 +70,8 @@ struct Timing {
   double median = 0, min = 0;  // seconds a call
 };
 // Runs calls[i](copy) in turn for that long.
-std::vector<Timing> time_interleaved(const std::vector<std::function<void(std::size_t copy)>>& calls,
+std::vector<Timing> time_interleaved(const Context& context,
+                                     const std::vector<std::function<void(std::size_t copy)>>& calls,
                                      std::size_t copies, double seconds);
 
 }  // namespace testing
@@ -89,21 +91,23 @@ class Bench {
     if (variants.empty()) return;
     const Variant<P, A>* chosen = &choose(context_, op, problem);
 
-    const testing::Copies copies(fixture, bandwidth_footprint(context_.device()), context_.device().device);
+    const testing::Copies copies(fixture, bandwidth_footprint(context_.device()), context_);
     const double least =
         ceilings(copies.bytes())
             .seconds(problem.flops(), problem.dtype, problem.bytes(), testing::write_share(uses_of(args)));
     std::vector<A> copied(copies.count(), args);
     for (std::size_t i = 0; i < copied.size(); ++i) {
       copied[i].visit([&](std::string_view, Tensor& tensor, Access) {
-        if (tensor) tensor.data = copies.address(tensor.data, i);
+        if (!tensor) return;
+        tensor.data = copies.address(tensor.data, i);
+        tensor.device = device().device;
       });
     }
     std::vector<std::function<void(std::size_t)>> calls;
     for (const auto* variant : variants) {
       calls.push_back([&, variant](std::size_t copy) { variant->run(context_, copied[copy]); });
     }
-    const auto timings = testing::time_interleaved(calls, copies.count(), options_.case_seconds);
+    const auto timings = testing::time_interleaved(context_, calls, copies.count(), options_.case_seconds);
     for (std::size_t i = 0; i < variants.size(); ++i) {
       sink_({std::string(op.name), std::string(variants[i]->name), problem.describe(), problem.dtype,
              timings[i].median, timings[i].min, problem.bytes(), problem.flops(), least,

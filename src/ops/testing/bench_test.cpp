@@ -15,7 +15,8 @@ namespace {
 TEST(Bench, CopiesArePackedAndFaithful) {
   testing::Fixture fixture(1);
   const Tensor a = fixture.random(DType::f32, {5}), b = fixture.random(DType::bf16, {40});
-  const testing::Copies copies(fixture, 1000, {});
+  const Context context{ContextOptions{}};
+  const testing::Copies copies(fixture, 1000, context);
   ASSERT_EQ(copies.count(), 1000u / (64 + 128) + 1);
   for (std::size_t i = 0; i < copies.count(); ++i) {
     auto* a_copy = static_cast<float*>(copies.address(a.data, i));
@@ -31,7 +32,7 @@ TEST(Bench, EveryVariantRunsOnEveryCopyInTurn) {
   std::vector<std::size_t> first, second;
   const std::vector<std::function<void(std::size_t)>> calls{
       [&](std::size_t copy) { first.push_back(copy); }, [&](std::size_t copy) { second.push_back(copy); }};
-  const auto timings = testing::time_interleaved(calls, 3, 0.01);
+  const auto timings = testing::time_interleaved(Context{ContextOptions{}}, calls, 3, 0.01);
   ASSERT_EQ(timings.size(), 2u);
   for (const auto& copies : {first, second}) {
     ASSERT_GE(copies.size(), 6u);

@@ -6,6 +6,11 @@
 
 namespace warpwright::ops::testing {
 
+DeviceInfo device_for(std::string_view variant) {
+  const bool gpu = variant.rfind("cuda.", 0) == 0 && cuda_device_count() > 0;
+  return device_info(gpu ? Device{DeviceKind::cuda, 0} : Device{});
+}
+
 double tolerance(DType output, double reduction) {
   const double accumulate = output == DType::f64 ? 0x1p-53 : 0x1p-24;
   return 0.5 * epsilon_of(output) + 4 * accumulate * std::sqrt(std::max(reduction, 1.0));

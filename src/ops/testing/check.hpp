@@ -7,7 +7,7 @@
 //   - an element left unwritten or not finite where the reference is finite fails,
 //   - ‖out − ref‖/‖ref‖ and each element's error are held against a tolerance computed from dtype and
 //   reduction length,
-//   - one and three threads must give the same bits.
+//   - two runs, on a CPU with one and with three threads, must give the same bits.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -17,6 +17,7 @@
 #include <string>
 #include <vector>
 
+#include "ops/testing/device_copy.hpp"
 #include "ops/testing/fixture.hpp"
 
 namespace warpwright::ops::testing {
@@ -59,14 +60,27 @@ const Variant<P, A>& find_variant(const Op<P, A>& op, std::string_view name) {
   throw Error("no such variant", std::string(name), "see the operation's variants.cpp");
 }
 
+// The device that a variant of that name runs on; the CPU where it runs on a GPU and this machine has none,
+// so that its refusal says so.
+DeviceInfo device_for(std::string_view variant);
+
+// Runs it on arguments in this process's memory, which go to a GPU and back for a GPU's variant.
 template <class P, class A>
 void run_variant(const Op<P, A>& op, const Variant<P, A>& variant, const A& args, int threads) {
   ContextOptions options;
   options.threads = threads;
-  Context context(options);
+  Context context(options, device_for(variant.name).device);
   const P problem = op.problem(args);
-  if (variant.workspace) context.reserve_scratch(variant.workspace(problem, context.device()));
-  variant.run(context, args);
+  if (variant.workspace) {
+    context.reserve_scratch(std::max<std::size_t>(variant.workspace(problem, context.device()), 1));
+  }
+  if (context.device().device.kind == DeviceKind::cpu) {
+    variant.run(context, args);
+  } else {
+    DeviceCopy copy(uses_of(args), context.device().device, context.stream());
+    variant.run(context, copy.moved(args));
+    copy.download(context.stream());
+  }
 }
 
 // `reduction`: the number of terms summed into an output, by the name of the argument.
@@ -79,7 +93,7 @@ std::string check_variant(const Op<P, A>& op, std::string_view name, Fixture& fi
   const auto& variant = find_variant(op, name);
   const P problem = op.problem(args);
   SCOPED_TRACE(fmt::format("{} {} {}", op.name, name, problem.describe()));
-  if (std::string reason = variant.refuse(problem, cpu_device_info()); !reason.empty()) return reason;
+  if (std::string reason = variant.refuse(problem, device_for(name)); !reason.empty()) return reason;
 
   Fixture twin_fixture(0);
   A twin = fp64_twin(args, twin_fixture);
@@ -107,7 +121,8 @@ std::string check_variant(const Op<P, A>& op, std::string_view name, Fixture& fi
   fixture.restore();
   run_variant(op, variant, args, 3);
   for (std::size_t i = 0; i < first_run.size(); ++i) {
-    EXPECT_TRUE(first_run[i] == fixture.storages()[i].bytes) << "one and three threads differ";
+    EXPECT_TRUE(first_run[i] == fixture.storages()[i].bytes)
+        << "two runs differ (on a CPU with one and with three threads)";
   }
   return "";
 }

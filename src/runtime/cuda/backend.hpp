@@ -1,0 +1,24 @@
+// What runtime/ asks of CUDA: cuda/ in a build with CUDA, cuda/absent.cpp in one without.
+#pragma once
+
+#include <cstddef>
+#include <string_view>
+
+#include "runtime/device.hpp"
+
+namespace warpwright::cuda {
+
+int device_count();
+DeviceInfo device_info(int index);  // throws Error
+
+std::size_t available_memory(int index);
+
+// Device memory, zero at the start.
+std::byte* allocate(std::size_t bytes, int index, std::string_view purpose);
+void release(std::byte* memory) noexcept;
+
+// Host memory that a GPU can copy from and to on its own.
+std::byte* allocate_pinned(std::size_t bytes, std::string_view purpose);
+void release_pinned(std::byte* memory) noexcept;
+
+}  // namespace warpwright::cuda

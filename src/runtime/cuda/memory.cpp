@@ -1,0 +1,49 @@
+#include <cuda_runtime.h>
+#include <fmt/format.h>
+
+#include <string>
+
+#include "core/error.hpp"
+#include "runtime/cuda/backend.hpp"
+#include "runtime/cuda/check.hpp"
+
+namespace warpwright::cuda {
+
+std::size_t available_memory(int index) {
+  check(cudaSetDevice(index), "choosing a device");
+  std::size_t free = 0, total = 0;
+  check(cudaMemGetInfo(&free, &total), "asking for the free memory");
+  return free;
+}
+
+std::byte* allocate(std::size_t bytes, int index, std::string_view purpose) {
+  check(cudaSetDevice(index), "choosing a device");
+  void* memory = nullptr;
+  const cudaError_t status = cudaMalloc(&memory, bytes);
+  if (status == cudaErrorMemoryAllocation) {
+    cudaGetLastError();
+    throw Error(fmt::format("cannot allocate {:.1f} MiB on the GPU ({:.1f} MiB are free)",
+                            static_cast<double>(bytes) / 0x1p20,
+                            static_cast<double>(available_memory(index)) / 0x1p20),
+                std::string(purpose), "use a smaller --batch or --seq, or --recompute block");
+  }
+  check(status, purpose);
+  check(cudaMemset(memory, 0, bytes), purpose);
+  return static_cast<std::byte*>(memory);
+}
+
+void release(std::byte* memory) noexcept {
+  cudaFree(memory);
+}
+
+std::byte* allocate_pinned(std::size_t bytes, std::string_view purpose) {
+  void* memory = nullptr;
+  check(cudaMallocHost(&memory, bytes), purpose);
+  return static_cast<std::byte*>(memory);
+}
+
+void release_pinned(std::byte* memory) noexcept {
+  cudaFreeHost(memory);
+}
+
+}  // namespace warpwright::cuda
