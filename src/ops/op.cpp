@@ -4,6 +4,15 @@
 
 namespace warpwright::ops {
 
+std::string call_line(std::string_view operation, std::string_view variant, const std::string& problem) {
+  return fmt::format("{} {} {}", operation, variant, problem);
+}
+
+std::string timed_call_line(std::string_view operation, std::string_view variant, const std::string& problem,
+                            double seconds) {
+  return fmt::format("{} {} {} {:.1f} us", operation, variant, problem, seconds * 1e6);
+}
+
 std::string_view forced_variant(const ContextOptions& options, std::string_view operation) {
   const auto& force = options.force;
   auto found = force.find(std::string(operation));

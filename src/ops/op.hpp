@@ -9,12 +9,14 @@
 // Its Problem is comparable (==) and has describe(), flops() and bytes(): the least work any variant must do.
 #pragma once
 
-#include <fmt/format.h>
+#ifndef __CUDACC__
+#include <fmt/format.h>  // for the operations' variants.cpp; nvcc's host passes do not take it
+#endif
 
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 #include "core/error.hpp"
@@ -30,6 +32,11 @@ inline Access access_of(Store store) {
 inline std::string_view sign_of(Store store) {
   return store == Store::add ? "+=" : "=";
 }
+
+// "layernorm.forward cpu.avx512 N=3 C=40 fp32", and the same with its time.
+std::string call_line(std::string_view operation, std::string_view variant, const std::string& problem);
+std::string timed_call_line(std::string_view operation, std::string_view variant, const std::string& problem,
+                            double seconds);
 
 template <class Problem, class Args>
 struct Variant {
@@ -73,7 +80,8 @@ const Variant<P, A>& choose(const Context& context, const Op<P, A>& op, const P&
     if (forced.empty() ? variant.name == kReference : variant.name != forced) continue;
     const std::string reason = variant.refuse(problem, context.device());
     if (!reason.empty()) {
-      reasons += fmt::format("{}{}: {}", reasons.empty() ? "" : ", ", variant.name, reason);
+      if (!reasons.empty()) reasons += ", ";
+      reasons += std::string(variant.name) + ": " + reason;
       continue;
     }
     const double cost = variant.cost ? variant.cost(problem, context.device()) : 0;
@@ -83,8 +91,8 @@ const Variant<P, A>& choose(const Context& context, const Op<P, A>& op, const P&
     }
   }
   if (!best && reasons.empty()) {
-    reasons = fmt::format("there is no variant {}; it has", forced);
-    for (const auto& variant : op.variants) reasons += fmt::format(" {}", variant.name);
+    reasons = "there is no variant " + std::string(forced) + "; it has";
+    for (const auto& variant : op.variants) reasons += " " + std::string(variant.name);
   }
   if (!best) throw_refused(op.name, problem.describe(), reasons, !forced.empty());
   return *best;
@@ -102,16 +110,20 @@ std::vector<TensorUse> uses_of(A args) {
 // The choice as choose() made it when this Context first met the problem.
 template <class P, class A>
 const Variant<P, A>& planned(Context& context, const Op<P, A>& op, const P& problem) {
-  using Choices = std::vector<std::pair<P, const Variant<P, A>*>>;
+  struct Choice {
+    P problem;
+    const Variant<P, A>* variant;
+  };
+  using Choices = std::vector<Choice>;
   std::any& slot = context.choices(&op);
-  if (!slot.has_value()) slot = Choices();
-  auto& choices = *std::any_cast<Choices>(&slot);
-  for (const auto& [known, variant] : choices) {
-    if (known == problem) return *variant;
+  if (!slot.has_value()) slot = std::make_shared<Choices>();
+  Choices& choices = **std::any_cast<std::shared_ptr<Choices>>(&slot);
+  for (const Choice& made : choices) {
+    if (made.problem == problem) return *made.variant;
   }
   const Variant<P, A>& chosen = choose(context, op, problem);
-  choices.emplace_back(problem, &chosen);
-  context.note_choice(fmt::format("{} {} {}", op.name, chosen.name, problem.describe()));
+  choices.push_back({problem, &chosen});
+  context.note_choice(call_line(op.name, chosen.name, problem.describe()));
   return chosen;
 }
 
@@ -136,7 +148,7 @@ void call(Context& context, const Op<P, A>& op, const A& args) {
   context.synchronize();
   const double seconds = end.seconds_since(start);
   if (context.options().verbose) {
-    context.log(fmt::format("{} {} {} {:.1f} us", op.name, variant.name, problem.describe(), seconds * 1e6));
+    context.log(timed_call_line(op.name, variant.name, problem.describe(), seconds));
   }
   if (context.timer()) {
     const std::string text = problem.describe();

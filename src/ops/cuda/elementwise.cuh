@@ -1,0 +1,43 @@
+// Operations that compute each element from those at the same index.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+#include "ops/cuda/vector.cuh"
+#include "runtime/cuda/check.hpp"
+
+namespace warpwright::ops::gpu {
+
+inline constexpr int kElementwiseThreads = 256;
+
+// Each thread has `lanes` neighbours; those behind the last whole pack are taken one by one.
+template <int lanes, class F>
+__global__ void __launch_bounds__(kElementwiseThreads) for_each_packed(std::int64_t elements, F f) {
+  const std::int64_t first = (static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) * lanes;
+  if (first + lanes <= elements) {
+    f.template at<lanes>(first);
+  } else {
+    for (std::int64_t i = first; i < elements; ++i) f.template at<1>(i);
+  }
+}
+
+// Calls f.at<N>(i) for all elements, N of them from i on in each call: the lanes of a pack of T where
+// `aligned` (every tensor begins at a multiple of 16 bytes), else one.
+template <class T, class F>
+void for_each_element(std::int64_t elements, bool aligned, const F& f, cudaStream_t stream,
+                      const char* name) {
+  if (elements == 0) return;
+  const int lanes = aligned ? kPackedLanes<T> : 1;
+  const std::int64_t a_block = static_cast<std::int64_t>(kElementwiseThreads) * lanes;
+  const auto blocks = static_cast<unsigned>((elements + a_block - 1) / a_block);
+  if (aligned) {
+    for_each_packed<kPackedLanes<T>><<<blocks, kElementwiseThreads, 0, stream>>>(elements, f);
+  } else {
+    for_each_packed<1><<<blocks, kElementwiseThreads, 0, stream>>>(elements, f);
+  }
+  warpwright::cuda::check_launch(name);
+}
+
+}  // namespace warpwright::ops::gpu

@@ -1,0 +1,82 @@
+// gelu(x) and gelu'(x) of a float (formulas: ops/activation.hpp), for ops/gelu and for the epilogues of
+// matmul. The forms are those of ops/cpu/gelu.hpp, which says why: no cancellation in the left tail, no
+// overflow, NaN stays NaN. One exponential and one quotient each, both within two ulp.
+#pragma once
+
+#include "ops/activation.hpp"
+
+namespace warpwright::ops::gpu {
+
+inline constexpr float kSqrt8OverPi = 1.5957691216057308f;
+inline constexpr float kCubic = 0.044715f;
+
+// x to [−14, 14], where gelu'(x) is 0 and 1; NaN stays NaN.
+__device__ inline float clamp_for_gelu(float x) {
+  return x > 14.0f ? 14.0f : x < -14.0f ? -14.0f : x;
+}
+
+// x · σ(z) with z = √(8/π)·(x + 0.044715·x³)
+__device__ inline float gelu_tanh(float x) {
+  const float minus_z = x * fmaf(x * x, -kSqrt8OverPi * kCubic, -kSqrt8OverPi);
+  return __fdividef(x, 1.0f + expf(minus_z));
+}
+
+// σ(z) + x·σ(z)·σ(−z)·z'
+__device__ inline float gelu_tanh_derivative(float x) {
+  const float c = clamp_for_gelu(x), square = c * c;
+  const float z = c * fmaf(square, kSqrt8OverPi * kCubic, kSqrt8OverPi);
+  const float slope = fmaf(square, 3 * kSqrt8OverPi * kCubic, kSqrt8OverPi);
+  const float e = expf(-fabsf(z));
+  const float large = __fdividef(1.0f, 1.0f + e), small = e * large;
+  return fmaf(c * slope, large * small, z < 0 ? small : large);
+}
+
+struct Normal {
+  float distribution;  // Φ(x), of the standard normal distribution
+  float bell;          // e^(−x²/2) = √(2π) · φ(x)
+};
+
+// The polynomial is explained beside normal() of ops/cpu/gelu.hpp.
+__device__ inline Normal normal(float x) {
+  const float magnitude = fabsf(x);
+  const float t = __fdividef(3.0f, 3.0f + magnitude);
+  float q = -0.022764014080166817f;
+  q = fmaf(q, t, 0.12959478795528412f);
+  q = fmaf(q, t, -0.2712782323360443f);
+  q = fmaf(q, t, 0.21895495057106018f);
+  q = fmaf(q, t, -0.05337168276309967f);
+  q = fmaf(q, t, 0.11991623044013977f);
+  q = fmaf(q, t, 0.11241796612739563f);
+  q = fmaf(q, t, 0.13357512652873993f);
+  q = fmaf(q, t, 0.13295488059520721f);
+  const float bell = expf(magnitude * magnitude * -0.5f);
+  const float tail = bell * (q * t);
+  return {x < 0 ? tail : 1.0f - tail, bell};
+}
+
+__device__ inline float gelu_erf(float x) {
+  return x * normal(x).distribution;
+}
+
+// Φ(x) + x·φ(x)
+__device__ inline float gelu_erf_derivative(float x) {
+  const float c = clamp_for_gelu(x);
+  const Normal n = normal(c);
+  return fmaf(c * 0.3989422804014327f, n.bell, n.distribution);
+}
+
+template <Activation activation>
+__device__ float activate(float x) {
+  if constexpr (activation == Activation::gelu_tanh) return gelu_tanh(x);
+  if constexpr (activation == Activation::gelu_erf) return gelu_erf(x);
+  return x;
+}
+
+template <Activation activation>
+__device__ float activation_derivative(float x) {
+  if constexpr (activation == Activation::gelu_tanh) return gelu_tanh_derivative(x);
+  if constexpr (activation == Activation::gelu_erf) return gelu_erf_derivative(x);
+  return 1.0f;
+}
+
+}  // namespace warpwright::ops::gpu
