@@ -10,6 +10,7 @@
 #include "model/safetensors.hpp"
 #include "ops/element.hpp"
 #include "ops/registry.hpp"
+#include "runtime/host_view.hpp"
 #include "runtime/philox.hpp"
 #include "train/step.hpp"
 
@@ -54,26 +55,28 @@ void draw_parameters(const GPT2Config& config, DType rounding, const GPT2Paramet
     const bool norm_weight =
         name.find("ln_") != std::string::npos && name.substr(name.size() - 6) == "weight";
     const std::int64_t count = name == "wte.weight" ? config.vocab * config.channels : t.elements();
-    for (std::int64_t i = 0; i < count; ++i) {
-      const double uniform =
-          (static_cast<double>(first_word(static_cast<std::uint64_t>(i), index) >> 8) - 0x1p23) * 0x1p-23;
-      const auto value = static_cast<float>(uniform * 0x1p-3 + (norm_weight ? 1 : 0));
-      ops::store_element(
-          t, i, static_cast<double>(rounding == DType::bf16 ? static_cast<float>(bf16(value)) : value));
-    }
+    write_on_host(t, [&](const Tensor& host) {
+      for (std::int64_t i = 0; i < count; ++i) {
+        const double uniform =
+            (static_cast<double>(first_word(static_cast<std::uint64_t>(i), index) >> 8) - 0x1p23) * 0x1p-23;
+        const auto value = static_cast<float>(uniform * 0x1p-3 + (norm_weight ? 1 : 0));
+        ops::store_element(
+            host, i, static_cast<double>(rounding == DType::bf16 ? static_cast<float>(bf16(value)) : value));
+      }
+    });
     ++index;
   });
 }
 
-void draw_batch(const StepOptions& o, std::int64_t step, const TrainingStep::Tensors& t) {
+void draw_batch(const StepOptions& o, std::int64_t step, const TrainingStep::HostBatch& batch) {
   const std::int64_t N = o.B * o.T;
   const auto id = [&](std::int64_t i) {
     const auto index = static_cast<std::uint64_t>(step * (N + 1) + i);
     return static_cast<std::int32_t>(first_word(index, kTokens) % static_cast<std::uint32_t>(o.model.vocab));
   };
   for (std::int64_t n = 0; n < N; ++n) {
-    t.batch.tokens.as<std::int32_t>()[n] = id(n);
-    t.targets.as<std::int32_t>()[n] = id(n + 1);
+    batch.tokens.as<std::int32_t>()[n] = id(n);
+    batch.targets.as<std::int32_t>()[n] = id(n + 1);
   }
 }
 
@@ -86,8 +89,10 @@ std::vector<float> golden_tensor(const SafetensorsFile& file, const std::string&
 }
 
 // ‖ours − golden‖ / ‖golden‖ over the first columns of each row (the rest is padding).
-double relative_error(const Tensor& ours, const std::vector<float>& golden, std::int64_t columns,
+double relative_error(const Tensor& on_device, const std::vector<float>& golden, std::int64_t columns,
                       std::int64_t stride) {
+  const HostView view = downloaded(on_device);
+  const Tensor& ours = view.tensor();
   double error = 0, norm = 0;
   for (std::size_t i = 0; i < golden.size(); ++i) {
     const auto n = static_cast<std::int64_t>(i);
@@ -99,10 +104,18 @@ double relative_error(const Tensor& ours, const std::vector<float>& golden, std:
   return std::sqrt(error / norm);
 }
 
-class GoldenTest : public ::testing::TestWithParam<std::tuple<const char*, DType>> {};
+class GoldenTest : public ::testing::TestWithParam<std::tuple<const char*, DType, DeviceKind>> {
+ protected:
+  void SetUp() override {
+    if (std::get<2>(GetParam()) == DeviceKind::cuda && cuda_device_count() == 0) {
+      GTEST_SKIP() << "needs an NVIDIA GPU";
+    }
+  }
+};
 
 std::string golden_name(const ::testing::TestParamInfo<GoldenTest::ParamType>& info) {
-  return fmt::format("{}_{}", std::get<0>(info.param), name_of(std::get<1>(info.param)));
+  const auto& [name, dtype, kind] = info.param;
+  return fmt::format("{}_{}_{}", name, name_of(dtype), kind == DeviceKind::cpu ? "cpu" : "cuda");
 }
 
 // fp32 must be within 1e-5 (losses of the steps 1e-4), and both dtypes within twice PyTorch's own error in
@@ -116,43 +129,47 @@ struct Bound {
 };
 
 TEST_P(GoldenTest, LogitsLossAndEveryGradient) {
-  const auto& [name, dtype] = GetParam();
+  const auto& [name, dtype, device] = GetParam();
   const Golden golden(name, dtype);
   const std::string kind(name_of(dtype));
   const SafetensorsFile file(kGoldens / (std::string(name) + ".safetensors"));
   const nlohmann::json& expected = golden.spec[kind];
   const Bound bound{dtype};
-  Context context{ContextOptions{}};
+  Context context(ContextOptions{}, {device, 0});
   TrainingStep step(context, golden.options);
   step.allocate();
   const auto& t = step.tensors();
   const GPT2Config& m = golden.options.model;
   draw_parameters(m, dtype, step.full_precision());
   step.round_masters();
-  draw_batch(golden.options, 0, t);
 
   const double N = static_cast<double>(golden.options.B * golden.options.T);
+  draw_batch(golden.options, 0, step.host_batch());
   const double loss = step.forward() / N;
   EXPECT_LE(relative_error(t.logits, golden_tensor(file, kind + ".logits"), m.vocab, m.padded_vocab()),
             bound(expected["error"]["logits"]));
   EXPECT_NEAR(loss, expected["loss"], bound(expected["error"]["loss"]) * expected["loss"].get<double>());
 
+  step.begin();
+  draw_batch(golden.options, 0, step.host_batch());
   step.forward_backward(ops::Store::assign);
+  context.synchronize();
   t.gradients.visit([&](const std::string& parameter, const Tensor& gradient) {
     const std::vector<float> wanted = golden_tensor(file, kind + "." + parameter);
     EXPECT_LE(relative_error(gradient, wanted, 1, 1), bound(expected["error"]["gradients"][parameter]))
         << parameter;
+    const HostView host = downloaded(gradient);
     for (auto i = static_cast<std::int64_t>(wanted.size()); i < gradient.elements(); ++i) {
-      ASSERT_EQ(ops::load_element(gradient, i), 0) << "padding of " << parameter;
+      ASSERT_EQ(ops::load_element(host.tensor(), i), 0) << "padding of " << parameter;
     }
   });
 }
 
 TEST_P(GoldenTest, TenOptimizerSteps) {
-  const auto& [name, dtype] = GetParam();
+  const auto& [name, dtype, device] = GetParam();
   const Golden golden(name, dtype);
   const nlohmann::json& expected = golden.spec[std::string(name_of(dtype))];
-  Context context{ContextOptions{}};
+  Context context(ContextOptions{}, {device, 0});
   TrainingStep step(context, golden.options);
   step.allocate();
   draw_parameters(golden.options.model, dtype, step.full_precision());
@@ -160,11 +177,13 @@ TEST_P(GoldenTest, TenOptimizerSteps) {
   const double N = static_cast<double>(golden.options.B * golden.options.T);
   double worst = 0;
   for (std::int64_t i = 0; i < golden.spec["steps"].get<std::int64_t>(); ++i) {
-    draw_batch(golden.options, i, step.tensors());
-    const double loss = step.forward_backward(ops::Store::assign) / N;
+    step.begin();
+    draw_batch(golden.options, i, step.host_batch());
+    step.forward_backward(ops::Store::assign);
+    step.gradient_norm();
+    const double loss = step.collect().loss_sum / N;
     const double wanted = expected["losses"][static_cast<std::size_t>(i)];
     worst = std::max(worst, std::abs(loss - wanted) / wanted);
-    step.gradient_norm();
     step.update(golden.spec["lr"], i + 1);
   }
   EXPECT_LE(worst, Bound{dtype}(expected["trajectory_error"], 1e-4));
@@ -172,7 +191,8 @@ TEST_P(GoldenTest, TenOptimizerSteps) {
 
 INSTANTIATE_TEST_SUITE_P(PyTorch, GoldenTest,
                          ::testing::Combine(::testing::Values("small", "odd"),
-                                            ::testing::Values(DType::f32, DType::bf16)),
+                                            ::testing::Values(DType::f32, DType::bf16),
+                                            ::testing::Values(DeviceKind::cpu, DeviceKind::cuda)),
                          golden_name);
 
 // The whole tiny model in fp64 through the references: its backward is the derivative of its loss.
@@ -189,7 +209,8 @@ TEST(WholeModel, GradientsMatchFiniteDifferences) {
   TrainingStep step(context, options);
   step.allocate();
   draw_parameters(options.model, DType::f64, step.full_precision());
-  draw_batch(options, 0, step.tensors());
+  draw_batch(options, 0, step.host_batch());
+  step.begin();
   step.forward_backward(ops::Store::assign);
   const auto& t = step.tensors();
   const double N = static_cast<double>(options.B * options.T);

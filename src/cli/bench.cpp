@@ -39,32 +39,55 @@ double ceiling_seconds(const Context::CallRecord& call, const PeakFlops& peak, c
   return std::max(call.flops / peak.of(call.dtype), call.bytes / bandwidth.mixed);
 }
 
-void fill_random(const TrainingStep::Tensors& t, std::int64_t vocab) {
+void fill_random(const TrainingStep::HostBatch& batch, std::int64_t vocab) {
   const PhiloxStream stream(1, 1);
-  for (std::int64_t n = 0; n < t.targets.elements(); ++n) {
+  for (std::int64_t n = 0; n < batch.targets.elements(); ++n) {
     const auto draw = [&](std::int64_t i) {
       return static_cast<std::int32_t>(stream.uniform(static_cast<std::uint64_t>(i)) *
                                        static_cast<double>(vocab));
     };
-    t.batch.tokens.as<std::int32_t>()[n] = draw(n);
-    t.targets.as<std::int32_t>()[n] = draw(n + 1);
+    batch.tokens.as<std::int32_t>()[n] = draw(n);
+    batch.targets.as<std::int32_t>()[n] = draw(n + 1);
   }
 }
 
-void run_step(TrainingStep& step, std::int64_t index) {
+// Without waiting for it.
+void launch_step(TrainingStep& step, std::int64_t index, std::int64_t vocab) {
+  step.begin();
+  fill_random(step.host_batch(), vocab);
   step.forward_backward(ops::Store::assign);
   step.gradient_norm();
   step.update(1e-4, index + 1);
 }
 
-double timed_step(TrainingStep& step, std::int64_t index) {
-  const auto start = std::chrono::steady_clock::now();
-  run_step(step, index);
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+void run_step(TrainingStep& step, std::int64_t index, std::int64_t vocab) {
+  launch_step(step, index, vocab);
+  step.collect();
+}
+
+// Seconds of each of `count` steps from the end of the one before, with the next one launched meanwhile where
+// the device works behind the host, as in training.
+std::vector<double> timed_steps(TrainingStep& step, std::int64_t count, bool ahead, std::int64_t vocab) {
+  std::vector<double> seconds;
+  std::int64_t launched = 0;
+  auto last = std::chrono::steady_clock::now();
+  while (static_cast<std::int64_t>(seconds.size()) < count) {
+    if (!ahead) last = std::chrono::steady_clock::now();
+    const std::int64_t done = static_cast<std::int64_t>(seconds.size());
+    while (launched < count && launched - done < (ahead ? TrainingStep::kStepsInFlight : 1)) {
+      launch_step(step, launched++, vocab);
+    }
+    step.collect();
+    const auto now = std::chrono::steady_clock::now();
+    seconds.push_back(std::chrono::duration<double>(now - last).count());
+    last = now;
+  }
+  return seconds;
 }
 
 // One step under the timer; the steps that are timed as a whole run without it.
-Rows table_of_step(Context& context, TrainingStep& step, const PeakFlops& peak, const Bandwidth& bandwidth) {
+Rows table_of_step(Context& context, TrainingStep& step, std::int64_t vocab, const PeakFlops& peak,
+                   const Bandwidth& bandwidth) {
   Rows rows;
   context.set_timer([&](const Context::CallRecord& call) {
     Row& row = rows[{std::string(call.operation), std::string(call.variant)}];
@@ -74,7 +97,7 @@ Rows table_of_step(Context& context, TrainingStep& step, const PeakFlops& peak, 
     row.bytes += call.bytes;
     row.ceiling_seconds += ceiling_seconds(call, peak, bandwidth);
   });
-  run_step(step, 0);
+  run_step(step, 0, vocab);
   context.set_timer(nullptr);
   return rows;
 }
@@ -118,18 +141,18 @@ void bench_step(Flags flags) {
     throw UsageError("do not fit the model", "--batch, --seq",
                      "give at least 1 and at most the context of 1024");
   }
-  Context context(flags.device.context_options());
+  Context context(flags.device.context_options(flags.dtype), flags.device.place());
   TrainingStep step(context, flags.step);
   step.allocate();
   initialize(flags.step.model, 1, step.full_precision());
   step.round_masters();
-  fill_random(step.tensors(), flags.step.model.vocab);
   const PeakFlops peak = measure_peak_flops(context.device(), 0.3);
   const Bandwidth bandwidth = measure_bandwidth(context.device(), std::size_t{1} << 30, 0.5);
-  run_step(step, 0);  // takes the memory's pages
-  std::vector<double> seconds;
-  for (std::int64_t i = 0; i < flags.steps; ++i) seconds.push_back(timed_step(step, i));
-  const Rows rows = table_of_step(context, step, peak, bandwidth);
+  const std::int64_t vocab = flags.step.model.vocab;
+  for (int i = 0; i < 3; ++i) run_step(step, i, vocab);  // takes the memory's pages, captures graphs
+  const bool ahead = context.device().device.kind == DeviceKind::cuda;
+  std::vector<double> seconds = timed_steps(step, flags.steps, ahead, vocab);
+  const Rows rows = table_of_step(context, step, vocab, peak, bandwidth);
   std::sort(seconds.begin(), seconds.end());
   const double median = seconds[seconds.size() / 2];
   const double flops = flags.step.model.flops_per_token(flags.step.T) * static_cast<double>(tokens);
@@ -165,7 +188,8 @@ void run(const Flags& flags) {
     return bench_step(flags);
   }
   ops::BenchOptions options;
-  options.context = flags.device.context_options();
+  options.context = flags.device.context_options(flags.dtype);
+  options.device = flags.device.place();
   options.filter = flags.filter;
   options.json = flags.json;
   ops::run_benches(flags.names, options, std::cout);
@@ -183,7 +207,10 @@ void add_bench(CLI::App& app) {
   command->add_option("--filter", f->filter, "Only rows whose operation, variant and problem contain this");
   command->add_option("--model", f->model, "step: gpt2:124M, :355M, :774M, :1558M or gpt2:dN")
       ->capture_default_str();
-  command->add_option("--dtype", f->dtype, "step: fp32 or bf16")->capture_default_str();
+  command
+      ->add_option("--dtype", f->dtype,
+                   "step: fp32, tf32 (GPU) or bf16; operations: tf32 allows it in their products")
+      ->capture_default_str();
   command->add_option("--batch", f->step.B, "step: sequences")->capture_default_str();
   command->add_option("--seq", f->step.T, "step: tokens in a sequence")->capture_default_str();
   command->add_option("--steps", f->steps, "step: how many to time")->capture_default_str();

@@ -1,8 +1,10 @@
 #include "cli/command.hpp"
 
 #include <fmt/format.h>
+
 #include <unistd.h>
 
+#include <charconv>
 #include <cstdio>
 
 #include "core/error.hpp"
@@ -11,18 +13,34 @@
 namespace warpwright::cli {
 
 void DeviceFlags::add_to(CLI::App& command) {
-  command.add_option("--device", device, "Where to compute: cpu")->capture_default_str();
+  command.add_option("--device", device, "Where to compute: cpu, cuda or cuda:N")->capture_default_str();
   command.add_option("--threads", threads, "CPU threads; 0: OMP_NUM_THREADS or every processor")
       ->capture_default_str()
       ->check(CLI::Range(0, 4096));
 }
 
-ContextOptions DeviceFlags::context_options() const {
-  if (device != "cpu") {
-    throw UsageError(fmt::format("'{}' is not a device of this build", device), "--device", "use cpu");
+Device DeviceFlags::place() const {
+  if (device == "cpu") return {};
+  const std::string_view name = device;
+  constexpr std::string_view kCuda = "cuda";
+  Device place{DeviceKind::cuda, 0};
+  std::string_view index = name.substr(0, 4) == kCuda ? name.substr(4) : name;
+  if (index.empty()) return place;
+  if (index.front() == ':') {
+    const char* end = index.data() + index.size();
+    const auto parsed = std::from_chars(index.data() + 1, end, place.index);
+    if (parsed.ec == std::errc() && parsed.ptr == end && place.index >= 0) return place;
   }
+  throw UsageError(fmt::format("'{}' is not a device", device), "--device", "use cpu, cuda or cuda:N");
+}
+
+ContextOptions DeviceFlags::context_options(const std::string& dtype) const {
   ContextOptions options = ContextOptions::from_environment();
   options.threads = threads;
+  options.tf32 = dtype == "tf32";
+  if (options.tf32 && place().kind == DeviceKind::cpu) {
+    throw UsageError("a CPU has no tf32", "--dtype", "use fp32 or bf16, or --device cuda");
+  }
   options.log = [](std::string_view line) { fmt::print(stderr, "{}\n", line); };
   ops::check_forced_names(options);
   return options;

@@ -24,8 +24,11 @@ struct DeviceFlags {
   int threads = 0;
 
   void add_to(CLI::App& command);
-  // Options from the flags and the environment, with forced variants checked; log lines go to stderr.
-  ContextOptions context_options() const;
+  // "cpu", "cuda" (its first GPU) or "cuda:N"; UsageError for anything else.
+  Device place() const;
+  // Options from the flags and the environment, with forced variants checked; log lines go to stderr. The
+  // name of the dtype ("tf32" sets the mode of products) must be one that the device computes in.
+  ContextOptions context_options(const std::string& dtype) const;
 };
 
 // Fixed decimals, thousands and units for people: "12.3 MB", "1h 02m", "4,300,000".

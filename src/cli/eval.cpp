@@ -115,8 +115,8 @@ void run(const Flags& f) {
     throw UsageError("give one of the two", "--data, --choices", "give shards, or a JSONL of questions");
   }
   if (f.B < 1) throw UsageError(fmt::format("is {}", f.B), "--batch", "give at least 1");
-  Context context(f.device.context_options());
-  const GPT2Model model = load_model(f.model, f.dtype);
+  Context context(f.device.context_options(f.dtype), f.device.place());
+  const GPT2Model model = load_model(f.model, f.dtype, f.device.place());
   const nlohmann::json out =
       f.data.empty() ? evaluate_multiple_choice(f, context, model) : evaluate_shards(f, context, model);
   if (f.json) {
@@ -149,7 +149,8 @@ void add_eval(CLI::App& app) {
   command->add_option("--seq", f->T, "Tokens in a sequence; default: the model's context");
   command->add_option("--max-batches", f->max_batches, "Most batches; 0: the whole split")
       ->capture_default_str();
-  command->add_option("--dtype", f->dtype, "fp32, bf16 or auto (as stored)")->capture_default_str();
+  command->add_option("--dtype", f->dtype, "fp32, tf32 (GPU), bf16 or auto (as stored)")
+      ->capture_default_str();
   command->add_flag("--json", f->json, "Print JSON");
   f->device.add_to(*command);
   command->callback([f] { run(*f); });

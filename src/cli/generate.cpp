@@ -29,8 +29,8 @@ void print_now(std::string_view text) {
 
 void run(Flags flags) {
   flags.options.sampling.validate();
-  Context context(flags.device.context_options());
-  const GPT2Model model = load_model(flags.model, flags.dtype);
+  Context context(flags.device.context_options(flags.dtype), flags.device.place());
+  const GPT2Model model = load_model(flags.model, flags.dtype, flags.device.place());
   const text::Tokenizer tokenizer = load_tokenizer(flags.model, flags.tokenizer, model.config());
   std::vector<std::int32_t> prompt;
   for (const text::TokenId id : tokenizer.encode(flags.prompt))

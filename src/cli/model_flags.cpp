@@ -7,18 +7,19 @@
 namespace warpwright::cli {
 
 DType compute_dtype(const std::string& name) {
-  if (name == "fp32") return DType::f32;
+  if (name == "fp32" || name == "tf32") return DType::f32;
   if (name == "bf16") return DType::bf16;
-  throw UsageError(fmt::format("'{}' is not a dtype of a CPU", name), "--dtype", "use fp32 or bf16");
+  throw UsageError(fmt::format("'{}' is not a dtype to compute in", name), "--dtype",
+                   "use fp32, tf32 (on a GPU) or bf16");
 }
 
-GPT2Model load_model(const std::filesystem::path& source, const std::string& dtype) {
+GPT2Model load_model(const std::filesystem::path& source, const std::string& dtype, Device device) {
   if (!std::filesystem::exists(source)) {
     throw Error("does not exist", source.string(),
                 "give a model's folder, as `warpwright train` writes RUN/model");
   }
-  if (dtype != "auto") return GPT2Model(source, compute_dtype(dtype));
-  return GPT2Model(source, stored_dtype(source) == DType::bf16 ? DType::bf16 : DType::f32);
+  if (dtype != "auto") return GPT2Model(source, compute_dtype(dtype), device);
+  return GPT2Model(source, stored_dtype(source) == DType::bf16 ? DType::bf16 : DType::f32, device);
 }
 
 text::Tokenizer load_tokenizer(const std::filesystem::path& model, const std::filesystem::path& folder,

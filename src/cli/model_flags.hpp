@@ -10,12 +10,13 @@
 
 namespace warpwright::cli {
 
-// "fp32" or "bf16"; UsageError for anything else.
+// Of weights and activations: fp32 for "fp32" and "tf32" (a mode of products, DeviceFlags::context_options),
+// bf16 for "bf16"; UsageError for anything else.
 DType compute_dtype(const std::string& name);
 
 // A model of the folder (or .bin) in the dtype by name, "auto" being bf16 for bf16 weights and fp32 for the
 // rest.
-GPT2Model load_model(const std::filesystem::path& source, const std::string& dtype);
+GPT2Model load_model(const std::filesystem::path& source, const std::string& dtype, Device device);
 
 // The tokenizer in the model's folder or, where `folder` is given, in that; its ids must all be the model's.
 text::Tokenizer load_tokenizer(const std::filesystem::path& model, const std::filesystem::path& folder,

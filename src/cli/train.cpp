@@ -90,8 +90,8 @@ TrainOptions finished_options(Flags& flags) {
 }
 
 // Refuses, with the plan, what cannot fit.
-void check_memory(const Trainer& trainer) {
-  const std::size_t needed = trainer.planned_bytes(), available = available_memory();
+void check_memory(const Trainer& trainer, Device device) {
+  const std::size_t needed = trainer.planned_bytes(), available = available_memory(device);
   if (needed <= available) return;
   throw Error(
       fmt::format("needs {} of memory, {} are available\n{}", human_bytes(static_cast<double>(needed)),
@@ -171,13 +171,13 @@ void print_start(const Trainer& trainer, const Context& context) {
 
 void run(Flags& flags) {
   const TrainOptions options = finished_options(flags);
-  Context context(flags.device.context_options());
+  Context context(flags.device.context_options(flags.dtype), flags.device.place());
   constexpr double kPeakSeconds = 0.05;
   Watcher watcher(measure_peak_flops(context.device(), kPeakSeconds).of(options.step.dtype), options);
   Trainer trainer(context, options, watcher.observer());
   print_start(trainer, context);
   if (flags.show_plan) fmt::print("{}", trainer.plan().details());
-  check_memory(trainer);
+  check_memory(trainer, context.device().device);
   std::signal(SIGINT, request_stop);
   std::signal(SIGTERM, request_stop);
   if (trainer.run(stop_requested)) {
@@ -201,7 +201,9 @@ void add_model_flags(CLI::App& c, Flags& f) {
 void add_step_flags(CLI::App& c, Flags& f) {
   StepOptions& s = f.options.step;
   s.T = 0;
-  c.add_option("--dtype", f.dtype, "fp32, or bf16 with fp32 master weights")->capture_default_str();
+  c.add_option("--dtype", f.dtype,
+               "fp32, tf32 (GPU: products rounded to it), or bf16 with fp32 master weights")
+      ->capture_default_str();
   c.add_option("--batch", s.B, "Sequences in a micro-batch")->capture_default_str();
   c.add_option("--seq", s.T, "Tokens in a sequence; default: the context");
   c.add_option("--total-batch", f.total_batch,

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "core/error.hpp"
+#include "runtime/host_view.hpp"
 
 namespace warpwright {
 namespace {
@@ -19,6 +20,15 @@ struct Generator::Tensors {
   GPT2Activations activations;
   std::vector<Tensor> qkv;  // per layer (T, 3, NH, HS): every position's; k and v are the cache
   Tensor logits;            // (1, Vp)
+  HostView host_tokens, host_positions, host_cu_seqlens, host_cu_seqlens_k, host_logits;
+
+  void make_host_views() {
+    host_tokens = HostView(batch.tokens);
+    host_positions = HostView(batch.positions);
+    host_cu_seqlens = HostView(batch.cu_seqlens);
+    host_cu_seqlens_k = HostView(cu_seqlens_k);
+    host_logits = HostView(logits);
+  }
 
   // A run of n tokens at position first: the qkv product writes its rows where the cache wants them.
   GPT2Activations at(std::int64_t first, std::int64_t n) const {
@@ -64,6 +74,7 @@ Generator::Generator(Context& context, const GPT2Config& config, const GPT2Param
   context.set_recorder(nullptr);
   arenas_ = std::make_unique<Arenas>(recorder.plan(), context.device().device);
   tensors_ = std::make_unique<Tensors>(allocate(config, dtype, *arenas_));
+  tensors_->make_host_views();
   context.reserve_scratch(arenas_->plan().workspace_bytes);
 }
 
@@ -80,12 +91,16 @@ void Generator::reset() {
 void Generator::run(std::span<const std::int32_t> tokens) {
   const auto n = static_cast<std::int64_t>(tokens.size());
   const auto first = static_cast<std::int64_t>(sequence_.size());
-  std::copy(tokens.begin(), tokens.end(), tensors_->batch.tokens.as<std::int32_t>());
+  Tensors& t = *tensors_;
+  std::copy(tokens.begin(), tokens.end(), t.host_tokens.tensor().as<std::int32_t>());
   for (std::int64_t i = 0; i < n; ++i) {
-    tensors_->batch.positions.as<std::int32_t>()[i] = static_cast<std::int32_t>(first + i);
+    t.host_positions.tensor().as<std::int32_t>()[i] = static_cast<std::int32_t>(first + i);
   }
-  tensors_->batch.cu_seqlens.as<std::int32_t>()[1] = static_cast<std::int32_t>(n);
-  tensors_->cu_seqlens_k.as<std::int32_t>()[1] = static_cast<std::int32_t>(first + n);
+  t.host_cu_seqlens.tensor().as<std::int32_t>()[1] = static_cast<std::int32_t>(n);
+  t.host_cu_seqlens_k.tensor().as<std::int32_t>()[1] = static_cast<std::int32_t>(first + n);
+  for (const HostView* view : {&t.host_tokens, &t.host_positions, &t.host_cu_seqlens, &t.host_cu_seqlens_k}) {
+    view->upload(context_.stream());
+  }
   const GPT2Activations a = tensors_->at(first, n);
   gpt2_forward(context_, config_, parameters_, tensors_->first_tokens(n), a);
   gpt2_head(context_, parameters_, a.lnf.slice(0, n - 1, 1), tensors_->logits);
@@ -111,9 +126,12 @@ std::span<const float> Generator::append(std::span<const std::int32_t> tokens) {
     done += n;
   }
   logits_.resize(static_cast<std::size_t>(config_.vocab));
-  visit_dtype(tensors_->logits.dtype, [&](auto tag) {
+  tensors_->host_logits.download(context_.stream());
+  context_.synchronize();
+  const Tensor& logits = tensors_->host_logits.tensor();
+  visit_dtype(logits.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
-    const T* row = tensors_->logits.as<T>();
+    const T* row = logits.as<T>();
     for (std::size_t v = 0; v < logits_.size(); ++v) logits_[v] = static_cast<float>(row[v]);
   });
   return logits_;

@@ -6,6 +6,7 @@
 
 #include "core/error.hpp"
 #include "ops/classifier/classifier.hpp"
+#include "runtime/host_view.hpp"
 
 namespace warpwright {
 
@@ -13,6 +14,15 @@ struct Scorer::Tensors {
   GPT2Batch batch;
   GPT2Activations activations;
   Tensor logits, targets, losses;
+  HostView host_tokens, host_positions, host_cu_seqlens, host_targets, host_losses;
+
+  void make_host_views() {
+    host_tokens = HostView(batch.tokens);
+    host_positions = HostView(batch.positions);
+    host_cu_seqlens = HostView(batch.cu_seqlens);
+    host_targets = HostView(targets);
+    host_losses = HostView(losses);
+  }
 };
 
 Scorer::Tensors Scorer::allocate(const GPT2Config& config, DType dtype, std::int64_t sequences,
@@ -37,6 +47,7 @@ Scorer::Scorer(Context& context, const GPT2Config& config, const GPT2Parameters&
   context.set_recorder(nullptr);
   arenas_ = std::make_unique<Arenas>(recorder.plan(), context.device().device);
   tensors_ = std::make_unique<Tensors>(allocate(config, dtype, sequences, max_tokens, *arenas_));
+  tensors_->make_host_views();
   context.reserve_scratch(arenas_->plan().workspace_bytes);
 }
 
@@ -56,7 +67,7 @@ void Scorer::run(const Tensors& t, std::int64_t N) {
 std::span<const float> Scorer::score(std::span<const Sequence> sequences) {
   const Tensors& t = *tensors_;
   const auto most = static_cast<std::size_t>(t.batch.tokens.shape[0]);
-  auto* cu_seqlens = t.batch.cu_seqlens.as<std::int32_t>();
+  auto* cu_seqlens = t.host_cu_seqlens.tensor().as<std::int32_t>();
   if (static_cast<std::int64_t>(sequences.size()) >= t.batch.cu_seqlens.shape[0]) {
     throw Error(fmt::format("{} sequences at once", sequences.size()), "scoring", "give fewer");
   }
@@ -67,10 +78,10 @@ std::span<const float> Scorer::score(std::span<const Sequence> sequences) {
       throw Error(fmt::format("a sequence of {} tokens does not fit", inputs.size()), "scoring",
                   fmt::format("give at most {} a sequence and {} in all", config_.context, most));
     }
-    std::copy(inputs.begin(), inputs.end(), t.batch.tokens.as<std::int32_t>() + n);
-    std::copy(targets.begin(), targets.end(), t.targets.as<std::int32_t>() + n);
+    std::copy(inputs.begin(), inputs.end(), t.host_tokens.tensor().as<std::int32_t>() + n);
+    std::copy(targets.begin(), targets.end(), t.host_targets.tensor().as<std::int32_t>() + n);
     for (std::size_t i = 0; i < inputs.size(); ++i) {
-      t.batch.positions.as<std::int32_t>()[n + i] = static_cast<std::int32_t>(i);
+      t.host_positions.tensor().as<std::int32_t>()[n + i] = static_cast<std::int32_t>(i);
     }
     n += inputs.size();
     cu_seqlens[s + 1] = static_cast<std::int32_t>(n);
@@ -78,8 +89,13 @@ std::span<const float> Scorer::score(std::span<const Sequence> sequences) {
   // Fewer sequences than planned: the rest are empty.
   std::fill(cu_seqlens + sequences.size() + 1, cu_seqlens + t.batch.cu_seqlens.shape[0],
             static_cast<std::int32_t>(n));
+  for (const HostView* view : {&t.host_tokens, &t.host_positions, &t.host_cu_seqlens, &t.host_targets}) {
+    view->upload(context_.stream());
+  }
   run(t, static_cast<std::int64_t>(n));
-  return {t.losses.as<float>(), n};
+  t.host_losses.download(context_.stream());
+  context_.synchronize();
+  return {t.host_losses.tensor().as<float>(), n};
 }
 
 LossReport evaluate_loss(Context& context, const GPT2Config& config, const GPT2Parameters& parameters,

@@ -11,6 +11,7 @@
 #include "core/error.hpp"
 #include "model/llmc_file.hpp"
 #include "model/safetensors.hpp"
+#include "runtime/host_view.hpp"
 
 namespace warpwright {
 namespace {
@@ -66,7 +67,9 @@ void fill(const Tensor& parameter, std::int64_t rows, std::span<const std::byte>
     visit_dtype(from_dtype, [&](auto from_tag) {
       using To = typename decltype(to_tag)::type;
       using From = typename decltype(from_tag)::type;
-      copy_matrix<To, From>(parameter.as<To>(), from.data(), rows, columns, transposed);
+      write_on_host(parameter, [&](const Tensor& host) {
+        copy_matrix<To, From>(host.as<To>(), from.data(), rows, columns, transposed);
+      });
     });
   });
 }
@@ -142,7 +145,8 @@ void load_folder(const fs::path& folder, const GPT2Config& config, const GPT2Par
 // Writes a parameter's rows, or its columns as rows.
 void write_parameter(TensorFileWriter& writer, const std::string& name, const Tensor& parameter,
                      std::int64_t rows, bool transposed) {
-  const auto* data = static_cast<const std::byte*>(parameter.data);
+  const HostView host = downloaded(parameter);
+  const auto* data = static_cast<const std::byte*>(host.tensor().data);
   const std::int64_t columns = parameter.shape[parameter.shape.rank() - 1];
   const auto size = static_cast<std::int64_t>(size_of(parameter.dtype));
   if (!transposed) return writer.write(name, {data, static_cast<std::size_t>(rows * columns * size)});
@@ -270,7 +274,8 @@ void write_gpt2_llmc(const fs::path& path, const GPT2Config& config, const GPT2P
   for (const TensorInfo& info : llmc_tensors(header, path)) {
     parameters.visit([&](const std::string& name, const Tensor& parameter) {
       if (llmc_place(name).stack != info.name) return;
-      writer.write(info.name, {static_cast<const std::byte*>(parameter.data), parameter.bytes()});
+      const HostView host = downloaded(parameter);
+      writer.write(info.name, {static_cast<const std::byte*>(host.tensor().data), parameter.bytes()});
     });
   }
   writer.commit();
@@ -283,7 +288,8 @@ void copy_tokenizer(const fs::path& from, const fs::path& to) {
   }
 }
 
-GPT2Model::GPT2Model(const fs::path& source, DType dtype) : config_(read_gpt2_config(source)) {
+GPT2Model::GPT2Model(const fs::path& source, DType dtype, Device device)
+    : config_(read_gpt2_config(source)), allocator_(device) {
   parameters_ = allocate_parameters(config_, dtype, Category::parameters, "", allocator_);
   load_gpt2(source, config_, parameters_);
 }

@@ -17,8 +17,9 @@ GPT2Config read_gpt2_config(const std::filesystem::path& source);
 // The dtype of its weights: fp32, bf16 or fp16 (that of wte).
 DType stored_dtype(const std::filesystem::path& source);
 
-// Fills the parameters of this config: bit-exact where dtypes agree, rounded to nearest even where they do
-// not. Every tensor must be there in its shape; tensors that no GPT-2 has are an Error.
+// Fills the parameters of this config, on whatever device they are: bit-exact where dtypes agree, rounded to
+// nearest even where they do not. Every tensor must be there in its shape; tensors that no GPT-2 has are an
+// Error.
 void load_gpt2(const std::filesystem::path& source, const GPT2Config& config,
                const GPT2Parameters& parameters);
 
@@ -36,7 +37,7 @@ void copy_tokenizer(const std::filesystem::path& from, const std::filesystem::pa
 class GPT2Model {
  public:
   // Weights in `dtype`, whatever the file has.
-  GPT2Model(const std::filesystem::path& source, DType dtype);
+  GPT2Model(const std::filesystem::path& source, DType dtype, Device device = {});
 
   const GPT2Config& config() const { return config_; }
   const GPT2Parameters& parameters() const { return parameters_; }

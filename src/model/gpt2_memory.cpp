@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "model/gpt2.hpp"
+#include "runtime/host_view.hpp"
 #include "runtime/philox.hpp"
 
 namespace warpwright {
@@ -82,7 +83,9 @@ void initialize(const GPT2Config& config, std::uint64_t seed, const GPT2Paramete
     const std::int64_t count = name == "wte.weight" ? config.vocab * config.channels : tensor.elements();
     visit_dtype(tensor.dtype, [&](auto tag) {
       using T = typename decltype(tag)::type;
-      fill<T>(tensor, count, stream, is_norm_weight ? 1 : 0, initial_deviation(config, name));
+      write_on_host(tensor, [&](const Tensor& host) {
+        fill<T>(host, count, stream, is_norm_weight ? 1 : 0, initial_deviation(config, name));
+      });
     });
   });
 }

@@ -88,7 +88,8 @@ int cuda_device_count() {
   return cuda::device_count();
 }
 
-std::size_t available_memory() {
+std::size_t available_memory(Device device) {
+  if (device.kind == DeviceKind::cuda) return cuda::available_memory(device.index);
   std::ifstream meminfo("/proc/meminfo");
   for (std::string line; std::getline(meminfo, line);) {
     std::istringstream fields(line);

@@ -47,7 +47,8 @@ DeviceInfo device_info(Device device, int threads = 0);
 // GPUs that CUDA offers here; 0 where the build, the driver or the machine has none.
 int cuda_device_count();
 
-// Bytes of memory that can still be used without swapping, within this process's limits.
-std::size_t available_memory();
+// Bytes of the device's memory that can still be used: of a CPU's without swapping and within this process's
+// limits.
+std::size_t available_memory(Device device = {});
 
 }  // namespace warpwright

@@ -24,8 +24,8 @@ TEST(Recorder, DisjointLifetimesShareMemoryAndOverlappingOnesDoNot) {
   recorder.call("op2", {read(a), write(b)}, 300);
   recorder.call("op3", {read(b), write(c)}, 0);
   const MemoryPlan plan = recorder.plan();
-  EXPECT_EQ(plan.workspace_bytes, 320u);
-  EXPECT_EQ(plan.arena_bytes[static_cast<int>(Category::activations)], 2 * 4032u);
+  EXPECT_EQ(plan.workspace_bytes, 512u);
+  EXPECT_EQ(plan.arena_bytes[static_cast<int>(Category::activations)], 2 * 4096u);
   EXPECT_EQ(plan.blocks[0].offset, plan.blocks[2].offset);
   EXPECT_NE(plan.blocks[0].offset, plan.blocks[1].offset);
   EXPECT_NE(plan.details().find("shares"), std::string::npos);

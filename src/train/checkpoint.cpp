@@ -12,6 +12,7 @@
 #include "model/gpt2_files.hpp"
 #include "model/safetensors.hpp"
 #include "runtime/file.hpp"
+#include "runtime/host_view.hpp"
 
 namespace warpwright {
 namespace {
@@ -39,7 +40,10 @@ void write_optimizer(const fs::path& path, const TrainingStep::Tensors& tensors)
   const auto list = optimizer_tensors(tensors);
   for (const auto& [name, t] : list) infos.push_back({name, t.dtype, t.shape});
   TensorFileWriter writer = write_safetensors(path, infos);
-  for (const auto& [name, t] : list) writer.write(name, {static_cast<const std::byte*>(t.data), t.bytes()});
+  for (const auto& [name, t] : list) {
+    const HostView host = downloaded(t);
+    writer.write(name, {static_cast<const std::byte*>(host.tensor().data), t.bytes()});
+  }
   writer.commit();
 }
 
@@ -52,7 +56,7 @@ void read_optimizer(const fs::path& path, const TrainingStep::Tensors& tensors) 
                   path.string(), "resume with the model and dtype of the run");
     }
     const auto bytes = file.bytes(*entry);
-    std::memcpy(t.data, bytes.data(), bytes.size());
+    write_on_host(t, [&](const Tensor& host) { std::memcpy(host.data, bytes.data(), bytes.size()); });
   }
 }
 

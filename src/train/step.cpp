@@ -19,18 +19,27 @@ std::vector<Tensor> list(const GPT2Parameters& parameters) {
   return tensors;
 }
 
-bool all_finite(const Tensor& tensor) {
-  if (!is_floating(tensor.dtype)) return true;
-  if (!tensor.contiguous()) {
-    for (std::int64_t i = 0; i < tensor.shape[0]; ++i) {
-      if (!all_finite(tensor.select(0, i))) return false;
-    }
-    return true;
-  }
+bool all_finite_on_host(const Tensor& tensor) {
   for (std::int64_t i = 0; i < tensor.elements(); ++i) {
     if (!std::isfinite(ops::load_element(tensor, i))) return false;
   }
   return true;
+}
+
+bool all_finite(const Tensor& tensor) {
+  if (!is_floating(tensor.dtype)) return true;
+  if (tensor.contiguous()) return all_finite_on_host(downloaded(tensor).tensor());
+  for (std::int64_t i = 0; i < tensor.shape[0]; ++i) {
+    if (!all_finite(tensor.select(0, i))) return false;
+  }
+  return true;
+}
+
+// In order, in fp64.
+double sum_of(const Tensor& losses) {
+  double sum = 0;
+  for (std::int64_t n = 0; n < losses.elements(); ++n) sum += ops::load_element(losses, n);
+  return sum;
 }
 
 }  // namespace
@@ -93,14 +102,42 @@ void TrainingStep::allocate() {
   tensors_ = allocate_tensors(options_, *arenas_);
   context_.reserve_scratch(plan_.workspace_bytes);
   adamw_ = adamw_arguments(tensors_);
+  fill_constants();
+  make_slots();
+}
+
+void TrainingStep::fill_constants() {
   const Tensors& t = tensors_;
-  for (std::int64_t n = 0; n < options_.B * options_.T; ++n) {
-    t.batch.positions.as<std::int32_t>()[n] = static_cast<std::int32_t>(n % options_.T);
+  write_on_host(t.batch.positions, [&](const Tensor& host) {
+    for (std::int64_t n = 0; n < host.elements(); ++n) {
+      host.as<std::int32_t>()[n] = static_cast<std::int32_t>(n % options_.T);
+    }
+  });
+  write_on_host(t.weights, [&](const Tensor& host) {
     const double weight = 1 / static_cast<double>(options_.micro_batches * options_.B * options_.T);
-    ops::store_element(t.weights, n, weight);
+    for (std::int64_t n = 0; n < host.elements(); ++n) ops::store_element(host, n, weight);
+  });
+  write_on_host(t.batch.cu_seqlens, [&](const Tensor& host) {
+    for (std::int64_t b = 0; b <= options_.B; ++b) {
+      host.as<std::int32_t>()[b] = static_cast<std::int32_t>(b * options_.T);
+    }
+  });
+  write_on_host(t.schedule, [&](const Tensor& host) { ops::store_element(host, 3, 1); });
+}
+
+void TrainingStep::make_slots() {
+  const Device device = context_.device().device;
+  for (BatchSlot& slot : batch_slots_) {
+    slot.tokens = HostView(tensors_.batch.tokens, HostMemory::pinned);
+    slot.targets = HostView(tensors_.targets, HostMemory::pinned);
+    slot.losses = HostView(tensors_.losses, HostMemory::pinned);
+    slot.done.emplace(device);
   }
-  for (std::int64_t b = 0; b <= options_.B; ++b) {
-    t.batch.cu_seqlens.as<std::int32_t>()[b] = static_cast<std::int32_t>(b * options_.T);
+  for (StepSlot& slot : step_slots_) {
+    slot.norm = HostView(tensors_.norm, HostMemory::pinned);
+    slot.schedule = HostView(tensors_.schedule.slice(0, 0, 3), HostMemory::pinned);
+    slot.done.emplace(device);
+    slot.schedule_read.emplace(device);
   }
 }
 
@@ -112,7 +149,11 @@ void TrainingStep::round_masters() {
   if (!tensors_.masters.wte) return;
   const std::vector<Tensor> from = list(tensors_.masters), to = list(tensors_.parameters);
   for (std::size_t i = 0; i < from.size(); ++i) {
-    for (std::int64_t e = 0; e < from[i].elements(); ++e) to[i].as<bf16>()[e] = bf16(from[i].as<float>()[e]);
+    const HostView master = downloaded(from[i]);
+    const float* values = master.tensor().as<float>();
+    write_on_host(to[i], [&](const Tensor& rounded) {
+      for (std::int64_t e = 0; e < rounded.elements(); ++e) rounded.as<bf16>()[e] = bf16(values[e]);
+    });
   }
 }
 
@@ -131,7 +172,8 @@ void TrainingStep::run_backward(const Tensors& t, ops::Store store) {
 }
 
 void TrainingStep::run_norm(const Tensors& t) {
-  ops::global_norm(context_, {list(t.gradients), t.norm, t.schedule.slice(0, 3, 1), options_.clip});
+  ops::global_norm(context_, {list(t.gradients), t.norm, t.schedule.slice(0, 3, 1), options_.clip,
+                              options_.halt_on_non_finite});
 }
 
 ops::AdamW TrainingStep::adamw_arguments(const Tensors& t) const {
@@ -150,36 +192,98 @@ ops::AdamW TrainingStep::adamw_arguments(const Tensors& t) const {
   return a;
 }
 
-double TrainingStep::sum_of_losses() const {
-  double sum = 0;
-  for (std::int64_t n = 0; n < tensors_.losses.elements(); ++n) sum += ops::load_element(tensors_.losses, n);
-  return sum;
+void TrainingStep::run_captured(Captured& captured, const std::function<void()>& work) {
+  const bool watched = context_.timer() || context_.inspector() || context_.options().verbose;
+  if (!context_.stream().get() || watched || !captured.warm) {
+    work();
+    captured.warm = true;
+    return;
+  }
+  if (!captured.graph) captured.graph = Graph(context_.stream(), work);
+  captured.graph.launch(context_.stream());
 }
 
-double TrainingStep::forward_backward(ops::Store store) {
-  run_forward(tensors_);
-  run_classifier(tensors_, true);
-  run_backward(tensors_, store);
-  return sum_of_losses();
+void TrainingStep::reclaim(BatchSlot& slot) {
+  if (slot.step < 0) return;
+  slot.done->synchronize();
+  step_slots_[static_cast<std::size_t>(slot.step)].result.loss_sum += sum_of(slot.losses.tensor());
+  slot.step = -1;
 }
 
-double TrainingStep::forward() {
-  run_forward(tensors_);
-  run_classifier(tensors_, false);
-  return sum_of_losses();
+void TrainingStep::begin() {
+  if (begun_ - collected_ == kStepsInFlight) {
+    throw Error("too many steps have begun", "training step", "collect the oldest one first");
+  }
+  step_slots_[static_cast<std::size_t>(begun_ % kStepsInFlight)].result = {};
+  ++begun_;
 }
 
-double TrainingStep::gradient_norm() {
+TrainingStep::HostBatch TrainingStep::host_batch() {
+  BatchSlot& slot = batch_slots_[static_cast<std::size_t>(next_batch_)];
+  reclaim(slot);
+  const Shape shape{options_.B, options_.T};
+  return {slot.tokens.tensor().view(shape), slot.targets.tensor().view(shape)};
+}
+
+void TrainingStep::forward_backward(ops::Store store) {
+  BatchSlot& slot = batch_slots_[static_cast<std::size_t>(next_batch_)];
+  slot.tokens.upload(context_.stream());
+  slot.targets.upload(context_.stream());
+  run_captured(store == ops::Store::assign ? assign_ : add_, [&] {
+    run_forward(tensors_);
+    run_classifier(tensors_, true);
+    run_backward(tensors_, store);
+  });
+  slot.losses.download(context_.stream());
+  slot.done->record(context_.stream());
+  slot.step = (begun_ - 1) % kStepsInFlight;
+  // On a CPU the slots are the tensors themselves, which the next micro-batch overwrites.
+  if (!context_.stream().get()) reclaim(slot);
+  next_batch_ = (next_batch_ + 1) % kBatchSlots;
+}
+
+void TrainingStep::gradient_norm() {
+  StepSlot& slot = step_slots_[static_cast<std::size_t>((begun_ - 1) % kStepsInFlight)];
   run_norm(tensors_);
-  return ops::load_element(tensors_.norm, 0);
+  slot.norm.download(context_.stream());
+  slot.done->record(context_.stream());
+  if (!context_.stream().get()) slot.result.norm = ops::load_element(slot.norm.tensor(), 0);
 }
 
 void TrainingStep::update(double learning_rate, std::int64_t step) {
+  StepSlot& slot = step_slots_[static_cast<std::size_t>((begun_ - 1) % kStepsInFlight)];
   const auto power = [&](double beta) { return std::pow(beta, static_cast<double>(step)); };
-  ops::store_element(tensors_.schedule, 0, learning_rate);
-  ops::store_element(tensors_.schedule, 1, 1 - power(options_.beta1));
-  ops::store_element(tensors_.schedule, 2, 1 - power(options_.beta2));
+  slot.schedule_read->synchronize();
+  ops::store_element(slot.schedule.tensor(), 0, learning_rate);
+  ops::store_element(slot.schedule.tensor(), 1, 1 - power(options_.beta1));
+  ops::store_element(slot.schedule.tensor(), 2, 1 - power(options_.beta2));
+  slot.schedule.upload(context_.stream());
+  slot.schedule_read->record(context_.stream());
   ops::adamw(context_, adamw_);
+}
+
+TrainingStep::Result TrainingStep::collect() {
+  const int index = collected_++ % kStepsInFlight;
+  StepSlot& slot = step_slots_[static_cast<std::size_t>(index)];
+  slot.done->synchronize();
+  for (BatchSlot& batch : batch_slots_) {
+    if (batch.step == index) reclaim(batch);
+  }
+  if (context_.stream().get()) slot.result.norm = ops::load_element(slot.norm.tensor(), 0);
+  return slot.result;
+}
+
+double TrainingStep::forward() {
+  const BatchSlot& slot = batch_slots_[static_cast<std::size_t>(next_batch_)];
+  slot.tokens.upload(context_.stream());
+  slot.targets.upload(context_.stream());
+  run_captured(forward_, [&] {
+    run_forward(tensors_);
+    run_classifier(tensors_, false);
+  });
+  slot.losses.download(context_.stream());
+  context_.synchronize();
+  return sum_of(slot.losses.tensor());
 }
 
 std::optional<std::string> TrainingStep::first_non_finite() {
@@ -192,7 +296,12 @@ std::optional<std::string> TrainingStep::first_non_finite() {
     }
     ++call;
   });
-  forward_backward(ops::Store::assign);
+  const BatchSlot& slot = batch_slots_[static_cast<std::size_t>(next_batch_)];
+  slot.tokens.upload(context_.stream());
+  slot.targets.upload(context_.stream());
+  run_forward(tensors_);
+  run_classifier(tensors_, true);
+  run_backward(tensors_, ops::Store::assign);
   context_.set_inspector(nullptr);
   return found;
 }

@@ -1,6 +1,14 @@
 // One training step on one device: its tensors, their plan, and the operations in order.
+//
+// A GPU works behind the calls: what they compute is there after collect(), and the forward and backward are
+// captured once and replayed as graphs. The order of a step is
+//   begin, { host_batch (filled), forward_backward } for each micro-batch, gradient_norm, update
+// and collect() waits for the loss and norm of the oldest step that has them still to give. Up to
+// kStepsInFlight steps may have begun; on a CPU everything has happened when a call returns.
 #pragma once
 
+#include <array>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -8,6 +16,7 @@
 
 #include "model/gpt2.hpp"
 #include "ops/adamw/adamw.hpp"
+#include "runtime/host_view.hpp"
 
 namespace warpwright {
 
@@ -20,7 +29,8 @@ struct StepOptions {
   double clip = 1;  // largest gradient norm; 0: do not clip
   double beta1 = 0.9, beta2 = 0.95, eps = 1e-8;
   double weight_decay = 0.1;
-  bool decay_all = false;  // decay biases and layer normalization too, not only matrices
+  bool decay_all = false;          // decay biases and layer normalization too, not only matrices
+  bool halt_on_non_finite = true;  // see TrainingStep::update
 };
 
 class TrainingStep {
@@ -50,27 +60,68 @@ class TrainingStep {
   // Makes the parameters the rounded masters; nothing in fp32.
   void round_masters();
 
-  // On the tokens and targets in the batch. Both return the sum of the losses, in nats.
-  double forward_backward(ops::Store store);
-  double forward();
+  static constexpr int kStepsInFlight = 2;
+  // Begins a step. An Error where kStepsInFlight are waiting for collect().
+  void begin();
+  // Where the next micro-batch goes, (B, T) each, on the host.
+  struct HostBatch {
+    Tensor tokens, targets;
+  };
+  HostBatch host_batch();
+  // On the batch that host_batch() gave.
+  void forward_backward(ops::Store store);
   // The norm of the gradients; also leaves the clipping factor for update().
-  double gradient_norm();
-  // step counts from 1.
+  void gradient_norm();
+  // step counts from 1. A gradient that is not finite changes nothing; with halt_on_non_finite, nor does any
+  // update of a step that had begun before collect() told of it.
   void update(double learning_rate, std::int64_t step);
 
+  struct Result {
+    double loss_sum = 0;  // over the tokens of all micro-batches, in nats
+    double norm = 0;
+  };
+  Result collect();
+
+  // Outside of any step: the sum of the losses of the batch that host_batch() gave, in nats.
+  double forward();
+
   // "h.3.qkv, written by matmul.forward": the first tensor that is not finite when the present batch runs
-  // through forward and backward; nothing where all are finite.
+  // through forward and backward; nothing where all are finite. Outside of any step.
   std::optional<std::string> first_non_finite();
 
  private:
+  // The host's side of one micro-batch, and the point at which the device is done with it.
+  struct BatchSlot {
+    HostView tokens, targets, losses;
+    std::optional<Event> done;
+    int step = -1;  // the StepSlot that its losses belong to; −1: none
+  };
+  // The host's side of one step.
+  struct StepSlot {
+    HostView norm, schedule;
+    std::optional<Event> done, schedule_read;
+    Result result;
+  };
+
+  // Work that has run once, so that everything it makes on first use is there, and is then captured.
+  struct Captured {
+    Graph graph;
+    bool warm = false;
+  };
+
   static Tensors allocate_tensors(const StepOptions& options, Allocator& allocator);
   void record();
+  void fill_constants();
+  void make_slots();
+  // Waits for the slot and gives its losses to their step.
+  void reclaim(BatchSlot& slot);
   void run_forward(const Tensors& t);
   void run_backward(const Tensors& t, ops::Store store);
   void run_classifier(const Tensors& t, bool gradient);
   void run_norm(const Tensors& t);
+  // Runs `work`, as a graph where the device has them and nobody watches the single calls.
+  void run_captured(Captured& captured, const std::function<void()>& work);
   ops::AdamW adamw_arguments(const Tensors& t) const;
-  double sum_of_losses() const;
 
   Context& context_;
   StepOptions options_;
@@ -79,6 +130,13 @@ class TrainingStep {
   std::unique_ptr<Arenas> arenas_;
   Tensors tensors_;
   ops::AdamW adamw_;
+
+  static constexpr int kBatchSlots = 2;
+  std::array<BatchSlot, kBatchSlots> batch_slots_;
+  std::array<StepSlot, kStepsInFlight> step_slots_;
+  int next_batch_ = 0;             // the slot that host_batch() gives
+  int begun_ = 0, collected_ = 0;  // steps
+  Captured assign_, add_, forward_;
 };
 
 }  // namespace warpwright

@@ -307,6 +307,7 @@ TEST_F(TrainerTest, PlanIsWhatIsTaken) {
   TrainingStep step(context, options("plan").step);
   step.allocate();
   EXPECT_EQ(step.allocated_bytes() + context.scratch_bytes(), step.plan().total_bytes());
+  step.begin();
   step.forward_backward(ops::Store::assign);
   step.forward_backward(ops::Store::add);
   step.gradient_norm();

@@ -81,6 +81,12 @@ fs::path prepared(const fs::path& run) {
   return run;
 }
 
+TrainOptions checked(TrainOptions options) {
+  options.validate();
+  options.step.halt_on_non_finite = options.on_non_finite == OnNonFinite::stop;
+  return options;
+}
+
 }  // namespace
 
 void TrainOptions::validate() const {
@@ -118,7 +124,7 @@ void TrainOptions::validate() const {
 
 Trainer::Trainer(Context& context, TrainOptions options, TrainObserver observer)
     : context_(context),
-      options_((options.validate(), std::move(options))),
+      options_(checked(std::move(options))),
       observer_(std::move(observer)),
       lock_(prepared(options_.out)),
       train_stream_(options_.data, Split::train, options_.step.model.vocab),
@@ -138,7 +144,7 @@ Trainer::Trainer(Context& context, TrainOptions options, TrainObserver observer)
           "other kernels are in use than before (another machine, build or micro-batch): the run goes on "
           "from the same state, equal to rounding instead of bit for bit");
     }
-    step_index_ = state.step;
+    step_index_ = launched_ = state.step;
     loss_outliers_.restore(state.loss_window);
     norm_outliers_.restore(state.norm_window);
   }
@@ -182,26 +188,15 @@ void Trainer::start() {
   open_metrics();
 }
 
-void Trainer::load_micro_batch(std::int64_t micro) {
-  const StepOptions& s = options_.step;
-  const auto& t = step_.tensors();
-  loader_.load(options_.overfit ? 0 : step_index_, micro * s.B, t.batch.tokens.view({s.B, s.T}),
-               t.targets.view({s.B, s.T}));
-}
-
-double Trainer::accumulate_gradients() {
-  double sum = 0;
-  for (std::int64_t micro = 0; micro < options_.step.micro_batches; ++micro) {
-    load_micro_batch(micro);
-    sum += step_.forward_backward(micro == 0 ? ops::Store::assign : ops::Store::add);
-  }
-  return sum / static_cast<double>(options_.step.micro_batches * options_.step.B * options_.step.T);
+void Trainer::load_micro_batch(std::int64_t step, std::int64_t micro) {
+  const TrainingStep::HostBatch batch = step_.host_batch();
+  loader_.load(options_.overfit ? 0 : step, micro * options_.step.B, batch.tokens, batch.targets);
 }
 
 void Trainer::throw_non_finite(double loss, double norm) {
   std::optional<std::string> culprit;
   for (std::int64_t micro = 0; micro < options_.step.micro_batches && !culprit; ++micro) {
-    load_micro_batch(micro);
+    load_micro_batch(step_index_, micro);
     culprit = step_.first_non_finite();
   }
   throw Error(
@@ -226,13 +221,51 @@ std::string Trainer::reason_to_skip(double loss, double norm) {
   return "";
 }
 
-Trainer::StepResult Trainer::run_step() {
-  const double loss = accumulate_gradients();
-  const double norm = step_.gradient_norm();
-  std::string skipped = reason_to_skip(loss, norm);
-  if (skipped.empty()) step_.update(options_.schedule.rate(step_index_), step_index_ + 1);
+bool Trainer::updates_need_the_host() const {
+  return context_.device().device.kind == DeviceKind::cpu || options_.skip_loss_z > 0 ||
+         options_.skip_norm_z > 0;
+}
+
+void Trainer::launch_step() {
+  step_.begin();
+  for (std::int64_t micro = 0; micro < options_.step.micro_batches; ++micro) {
+    load_micro_batch(launched_, micro);
+    step_.forward_backward(micro == 0 ? ops::Store::assign : ops::Store::add);
+  }
+  step_.gradient_norm();
+  if (!updates_need_the_host()) step_.update(options_.schedule.rate(launched_), launched_ + 1);
+  ++launched_;
+}
+
+Trainer::StepResult Trainer::finish_step() {
+  const TrainingStep::Result result = step_.collect();
+  const StepOptions& s = options_.step;
+  const double loss = result.loss_sum / static_cast<double>(s.micro_batches * s.B * s.T);
+  std::string skipped = reason_to_skip(loss, result.norm);
+  if (skipped.empty() && updates_need_the_host()) {
+    step_.update(options_.schedule.rate(step_index_), step_index_ + 1);
+  }
   ++step_index_;
-  return {loss, norm, std::move(skipped)};
+  return {loss, result.norm, std::move(skipped)};
+}
+
+// Whether a step has something after it that reads the weights.
+bool Trainer::pauses_after(std::int64_t step) const {
+  const auto due = [&](std::int64_t every) { return is_due(every, step); };
+  return due(options_.val_every) || due(options_.sample_every) || due(options_.checkpoint_every);
+}
+
+bool Trainer::is_due(std::int64_t every, std::int64_t step) const {
+  return every > 0 && (step % every == 0 || step == options_.schedule.steps);
+}
+
+Trainer::StepResult Trainer::run_step() {
+  const std::int64_t most = updates_need_the_host() ? 1 : TrainingStep::kStepsInFlight;
+  while (launched_ < options_.schedule.steps && launched_ - step_index_ < most &&
+         (launched_ == step_index_ || !pauses_after(launched_))) {
+    launch_step();
+  }
+  return finish_step();
 }
 
 double Trainer::validate_loss() {
@@ -242,8 +275,8 @@ double Trainer::validate_loss() {
   const std::int64_t batches = options_.val_batches > 0 ? std::min(all, options_.val_batches) : all;
   double sum = 0;
   for (std::int64_t b = 0; b < batches; ++b) {
-    const auto& t = step_.tensors();
-    loader.load(b * s.B, t.batch.tokens.view({s.B, s.T}), t.targets.view({s.B, s.T}));
+    const TrainingStep::HostBatch batch = step_.host_batch();
+    loader.load(b * s.B, batch.tokens, batch.targets);
     sum += step_.forward();
   }
   return sum / static_cast<double>(batches * s.B * s.T);
@@ -306,9 +339,7 @@ void Trainer::write_metrics(const StepReport& r, std::optional<double> val_loss)
 }
 
 void Trainer::after_step(const StepReport& report) {
-  const auto due = [&](std::int64_t every) {
-    return every > 0 && (step_index_ % every == 0 || step_index_ == options_.schedule.steps);
-  };
+  const auto due = [&](std::int64_t every) { return is_due(every, step_index_); };
   if (observer_.step) observer_.step(report);
   std::optional<double> val_loss;
   if (due(options_.val_every)) {
@@ -328,6 +359,7 @@ bool Trainer::run(const std::atomic<bool>& stop) {
   const std::int64_t first = step_index_;
   while (step_index_ < options_.schedule.steps) {
     if (stop) {
+      while (step_index_ < launched_) finish_step();
       write_checkpoint();
       return false;
     }

@@ -89,9 +89,16 @@ class Trainer {
 
   void open_validation();
   void start();
+  // The next step's result. On a GPU the one after it has been launched meanwhile, so that the device does
+  // not wait for the host.
   StepResult run_step();
-  double accumulate_gradients();
-  void load_micro_batch(std::int64_t micro);
+  void launch_step();
+  StepResult finish_step();
+  // Whether the host looks at loss and norm before each update.
+  bool updates_need_the_host() const;
+  bool is_due(std::int64_t every, std::int64_t step) const;
+  bool pauses_after(std::int64_t step) const;
+  void load_micro_batch(std::int64_t step, std::int64_t micro);
   std::string reason_to_skip(double loss, double norm);
   [[noreturn]] void throw_non_finite(double loss, double norm);
   double validate_loss();
@@ -113,6 +120,7 @@ class Trainer {
   OutlierDetector loss_outliers_, norm_outliers_;
   std::optional<std::filesystem::path> resume_from_;
   std::int64_t step_index_ = 0;  // steps done
+  std::int64_t launched_ = 0;    // steps given to the device
   std::unique_ptr<OutputFile> metrics_;
 };
 

@@ -1,6 +1,7 @@
 // The norm of all gradients together, and the factor that clips them.
 //   norm = √(Σ over all tensors and elements of g²), 0 where there are none
-//   scale = NaN where norm is not finite, max_norm / norm where max_norm > 0 and norm > max_norm, else 1
+//   scale = NaN where norm is not finite (or, with keep_nan, where scale is NaN), max_norm / norm where
+//   max_norm > 0 and norm > max_norm, else 1
 // Squares are summed in fp64, where those of fp32 numbers neither overflow nor vanish, over fixed blocks in a
 // fixed order, so that the bits do not depend on the threads.
 // Source: R. Pascanu, T. Mikolov, Y. Bengio, "On the difficulty of training recurrent neural networks",
@@ -18,12 +19,13 @@ struct GlobalNorm {
   Tensor norm;                    // (1) of the gradients' dtype
   Tensor scale;                   // (1), optional: a view of AdamW's schedule[3]
   double max_norm = 0;            // 0: do not clip
+  bool keep_nan = false;  // a scale that is NaN already stays so: updates halt until the host clears it
 
   template <class F>
   void visit(F&& f) {
     for (Tensor& gradient : gradients) f("gradient", gradient, Access::read);
     f("norm", norm, Access::write);
-    f("scale", scale, Access::write);
+    f("scale", scale, keep_nan ? Access::update : Access::write);
   }
 };
 

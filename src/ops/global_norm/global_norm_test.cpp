@@ -89,6 +89,21 @@ TEST_P(Variants, WritesOneElementOfASchedule) {
   EXPECT_FLOAT_EQ(schedule.as<float>()[3] * args.norm.as<float>()[0], 1e-3f);
 }
 
+// With keep_nan one bad gradient halts the updates after it too.
+TEST_P(Variants, AScaleThatIsNaNMayStaySo) {
+  for (const bool keep : {false, true}) {
+    Fixture fixture(6);
+    auto args = global_norm_kernels::make({{10}}, DType::f32, fixture);
+    args.keep_nan = keep;
+    args.scale.as<float>()[0] = std::nanf("");
+    if (const auto reason = run(args); !reason.empty()) GTEST_SKIP() << reason;
+    EXPECT_EQ(std::isnan(args.scale.as<float>()[0]), keep);
+    args.scale.as<float>()[0] = 1;
+    run(args);
+    EXPECT_FALSE(std::isnan(args.scale.as<float>()[0]));
+  }
+}
+
 TEST_P(Variants, TheScaleIsOptional) {
   Fixture fixture(3);
   auto args = global_norm_kernels::make({{10}}, DType::f32, fixture);

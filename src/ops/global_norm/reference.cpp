@@ -15,7 +15,7 @@ void write(const GlobalNorm& args, double norm) {
   out.set(0, norm);
   if (!scale) return;
   const double rounded = out[0], limit = args.max_norm;
-  if (!std::isfinite(rounded)) {
+  if (!std::isfinite(rounded) || (args.keep_nan && std::isnan(scale[0]))) {
     scale.set(0, std::numeric_limits<double>::quiet_NaN());
   } else {
     scale.set(0, limit > 0 && norm > limit ? limit / norm : 1);

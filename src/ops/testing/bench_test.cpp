@@ -16,12 +16,12 @@ TEST(Bench, CopiesArePackedAndFaithful) {
   testing::Fixture fixture(1);
   const Tensor a = fixture.random(DType::f32, {5}), b = fixture.random(DType::bf16, {40});
   const Context context{ContextOptions{}};
-  const testing::Copies copies(fixture, 1000, context);
-  ASSERT_EQ(copies.count(), 1000u / (64 + 128) + 1);
+  const testing::Copies copies(fixture, 5000, context);
+  ASSERT_EQ(copies.count(), 5000u / (2 * kAlignment) + 1);
   for (std::size_t i = 0; i < copies.count(); ++i) {
     auto* a_copy = static_cast<float*>(copies.address(a.data, i));
     EXPECT_EQ(copies.address(a.as<float>() + 3, i), a_copy + 3);
-    EXPECT_EQ(copies.address(b.data, i), a_copy + 16);
+    EXPECT_EQ(copies.address(b.data, i), a_copy + kAlignment / sizeof(float));
     EXPECT_TRUE(std::equal(a_copy, a_copy + 5, a.as<float>()));
   }
   const float elsewhere = 0;
