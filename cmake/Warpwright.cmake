@@ -26,9 +26,14 @@ target_compile_options(warpwright_flags INTERFACE
   $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wpedantic -Wshadow -Wnon-virtual-dtor -Werror>)
 
 # CUDA where nvcc is found: sources ending in .cu, CUDA's runtime linked statically, so that the program also starts
-# where there is no driver. WARPWRIGHT_CUDA_ARCHS takes CMake's words for CUDA_ARCHITECTURES. The language standard is
-# among the flags: CMake 3.25 does not know that nvcc has C++20.
+# where there is no driver. WARPWRIGHT_CUDA_ARCHS takes CMake's words for CUDA_ARCHITECTURES.
 if(WARPWRIGHT_CUDA)
+  set(CMAKE_CUDA_STANDARD 20)
+  set(CMAKE_CUDA_STANDARD_REQUIRED ON)
+  set(CMAKE_CUDA_EXTENSIONS OFF)
+  if(NOT CMAKE_CUDA20_STANDARD_COMPILE_OPTION)  # CMake 3.25 does not know that nvcc has it
+    set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION "-std=c++20")
+  endif()
   set(CMAKE_CUDA_ARCHITECTURES ${WARPWRIGHT_CUDA_ARCHS})
   set(CMAKE_CUDA_RUNTIME_LIBRARY Static)
   if(WARPWRIGHT_CCACHE)
@@ -38,7 +43,7 @@ if(WARPWRIGHT_CUDA)
   target_link_libraries(warpwright_cuda INTERFACE CUDA::cudart_static)
   target_compile_definitions(warpwright_cuda INTERFACE WARPWRIGHT_CUDA=1)
   target_compile_options(warpwright_flags INTERFACE
-    "$<$<COMPILE_LANGUAGE:CUDA>:-std=c++20;-Xcompiler=-Wall,-Wextra,-Werror;-Werror=all-warnings;--expt-relaxed-constexpr;-Xfatbin=-compress-all>")
+    "$<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-Wall,-Wextra,-Werror;-Werror=all-warnings;--expt-relaxed-constexpr;-Xfatbin=-compress-all>")
 endif()
 
 function(warpwright_library name)
