@@ -15,4 +15,8 @@ namespace avx512 {
 void run(const Context& context, const AdamW& args);
 }
 
+namespace cuda {
+void multi_tensor(const Context& context, const AdamW& args);
+}
+
 }  // namespace warpwright::ops::adamw_kernels

@@ -2,6 +2,7 @@
 
 #include "ops/adamw/kernels.hpp"
 #include "ops/cpu/refuse.hpp"
+#include "ops/cuda/refuse.hpp"
 
 namespace warpwright::ops {
 namespace {
@@ -33,10 +34,13 @@ AdamWProblem problem_of(const AdamW& a) {
 
 using Run = Variant<AdamWProblem, AdamW>;
 
-constexpr std::array kVariants{
-    Run{"cpu.avx512", refuse_avx512, adamw_kernels::avx512::run},
-    Run{"cpu.avx2", refuse_avx2, adamw_kernels::avx2::run},
-    Run{kReference, refuse_other_devices, adamw_kernels::reference},
+constexpr std::array kVariants {
+#if WARPWRIGHT_CUDA
+  Run{"cuda.multi_tensor", refuse_cuda, adamw_kernels::cuda::multi_tensor},
+#endif
+      Run{"cpu.avx512", refuse_avx512, adamw_kernels::avx512::run},
+      Run{"cpu.avx2", refuse_avx2, adamw_kernels::avx2::run},
+      Run{kReference, refuse_other_devices, adamw_kernels::reference},
 };
 
 }  // namespace

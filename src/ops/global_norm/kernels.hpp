@@ -21,4 +21,8 @@ namespace avx512 {
 void run(const Context& context, const GlobalNorm& args);
 }
 
+namespace cuda {
+void multi_tensor(const Context& context, const GlobalNorm& args);
+}
+
 }  // namespace warpwright::ops::global_norm_kernels

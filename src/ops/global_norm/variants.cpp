@@ -1,6 +1,7 @@
 #include <array>
 
 #include "ops/cpu/refuse.hpp"
+#include "ops/cuda/refuse.hpp"
 #include "ops/global_norm/kernels.hpp"
 
 namespace warpwright::ops {
@@ -29,10 +30,13 @@ std::size_t workspace(const GlobalNormProblem& p, const DeviceInfo&) {
 
 using Run = Variant<GlobalNormProblem, GlobalNorm>;
 
-constexpr std::array kVariants{
-    Run{"cpu.avx512", refuse_avx512, global_norm_kernels::avx512::run, workspace},
-    Run{"cpu.avx2", refuse_avx2, global_norm_kernels::avx2::run, workspace},
-    Run{kReference, refuse_other_devices, global_norm_kernels::reference},
+constexpr std::array kVariants {
+#if WARPWRIGHT_CUDA
+  Run{"cuda.multi_tensor", refuse_cuda, global_norm_kernels::cuda::multi_tensor, workspace},
+#endif
+      Run{"cpu.avx512", refuse_avx512, global_norm_kernels::avx512::run, workspace},
+      Run{"cpu.avx2", refuse_avx2, global_norm_kernels::avx2::run, workspace},
+      Run{kReference, refuse_other_devices, global_norm_kernels::reference},
 };
 
 }  // namespace
