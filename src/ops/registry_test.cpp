@@ -35,7 +35,10 @@ TEST(Registry, RefusalsAreAboutTheDevice) {
   }
   device.cpu = {true, true, true};
   for (const OpInfo& op : all_ops(device)) {
-    for (const VariantInfo& variant : op.variants) EXPECT_EQ(variant.refusal, "") << op.name;
+    for (const VariantInfo& variant : op.variants) {
+      const bool gpu = variant.name.rfind("cuda.", 0) == 0;
+      EXPECT_EQ(variant.refusal, gpu ? "runs on an NVIDIA GPU" : "") << op.name << " " << variant.name;
+    }
   }
 }
 

@@ -16,7 +16,7 @@ class Backward : public ::testing::TestWithParam<std::string> {};
 
 TEST_P(Forward, MatchesTheReference) {
   for (const auto& c : embedding::test_cases()) {
-    for (const DType dtype : {DType::f32, DType::bf16}) {
+    for (const DType dtype : dtypes_for(GetParam())) {
       Fixture fixture(static_cast<std::uint64_t>(c.N * 10007 + c.C));
       const auto args = embedding::make_forward(c, dtype, fixture);
       const auto reduction = [](std::string_view) { return 1.0; };
@@ -28,7 +28,7 @@ TEST_P(Forward, MatchesTheReference) {
 
 TEST_P(Backward, MatchesTheReference) {
   for (const auto& c : embedding::test_cases()) {
-    for (const DType dtype : {DType::f32, DType::bf16}) {
+    for (const DType dtype : dtypes_for(GetParam())) {
       for (const Store store : {Store::assign, Store::add}) {
         Fixture fixture(static_cast<std::uint64_t>(c.N * 10007 + c.C));
         const auto args = embedding::make_backward(c, dtype, store, fixture);

@@ -22,7 +22,7 @@ class Backward : public ::testing::TestWithParam<std::string> {};
 
 TEST_P(Forward, MatchesTheReference) {
   for (const auto& c : gelu::test_cases()) {
-    for (const DType dtype : {DType::f32, DType::bf16}) {
+    for (const DType dtype : dtypes_for(GetParam())) {
       for (const Activation form : kForms) {
         Fixture fixture(static_cast<std::uint64_t>(c.elements));
         const auto args = gelu::make_forward(c, dtype, form, fixture);
@@ -35,7 +35,7 @@ TEST_P(Forward, MatchesTheReference) {
 
 TEST_P(Backward, MatchesTheReference) {
   for (const auto& c : gelu::test_cases()) {
-    for (const DType dtype : {DType::f32, DType::bf16}) {
+    for (const DType dtype : dtypes_for(GetParam())) {
       for (const Activation form : kForms) {
         Fixture fixture(static_cast<std::uint64_t>(c.elements));
         const auto args = gelu::make_backward(c, dtype, form, fixture);

@@ -18,4 +18,9 @@ void forward(const Context& context, const GeluForward& args);
 void backward(const Context& context, const GeluBackward& args);
 }  // namespace avx512
 
+namespace cuda {
+void packed_forward(const Context& context, const GeluForward& args);
+void packed_backward(const Context& context, const GeluBackward& args);
+}  // namespace cuda
+
 }  // namespace warpwright::ops::gelu

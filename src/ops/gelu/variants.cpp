@@ -1,6 +1,7 @@
 #include <array>
 
 #include "ops/cpu/refuse.hpp"
+#include "ops/cuda/refuse.hpp"
 #include "ops/gelu/kernels.hpp"
 
 namespace warpwright::ops {
@@ -27,16 +28,22 @@ GeluProblem backward_problem(const GeluBackward& a) {
 using Forward = Variant<GeluProblem, GeluForward>;
 using Backward = Variant<GeluProblem, GeluBackward>;
 
-constexpr std::array kForwardVariants{
-    Forward{"cpu.avx512", refuse_avx512, gelu::avx512::forward},
-    Forward{"cpu.avx2", refuse_avx2, gelu::avx2::forward},
-    Forward{kReference, refuse_other_devices, gelu::forward_reference},
+constexpr std::array kForwardVariants {
+#if WARPWRIGHT_CUDA
+  Forward{"cuda.packed", refuse_cuda, gelu::cuda::packed_forward},
+#endif
+      Forward{"cpu.avx512", refuse_avx512, gelu::avx512::forward},
+      Forward{"cpu.avx2", refuse_avx2, gelu::avx2::forward},
+      Forward{kReference, refuse_other_devices, gelu::forward_reference},
 };
 
-constexpr std::array kBackwardVariants{
-    Backward{"cpu.avx512", refuse_avx512, gelu::avx512::backward},
-    Backward{"cpu.avx2", refuse_avx2, gelu::avx2::backward},
-    Backward{kReference, refuse_other_devices, gelu::backward_reference},
+constexpr std::array kBackwardVariants {
+#if WARPWRIGHT_CUDA
+  Backward{"cuda.packed", refuse_cuda, gelu::cuda::packed_backward},
+#endif
+      Backward{"cpu.avx512", refuse_avx512, gelu::avx512::backward},
+      Backward{"cpu.avx2", refuse_avx2, gelu::avx2::backward},
+      Backward{kReference, refuse_other_devices, gelu::backward_reference},
 };
 
 }  // namespace

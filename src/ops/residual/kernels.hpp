@@ -18,4 +18,9 @@ void forward(const Context& context, const ResidualForward& args);
 void backward(const Context& context, const ResidualBackward& args);
 }  // namespace avx512
 
+namespace cuda {
+void packed_forward(const Context& context, const ResidualForward& args);
+void packed_backward(const Context& context, const ResidualBackward& args);
+}  // namespace cuda
+
 }  // namespace warpwright::ops::residual

@@ -17,7 +17,7 @@ class Backward : public ::testing::TestWithParam<std::string> {};
 
 TEST_P(Forward, MatchesTheReference) {
   for (const auto& c : residual::test_cases()) {
-    for (const DType dtype : {DType::f32, DType::bf16}) {
+    for (const DType dtype : dtypes_for(GetParam())) {
       Fixture fixture(static_cast<std::uint64_t>(c.elements));
       const auto args = residual::make_forward(c, dtype, fixture);
       const auto reason = check_variant(residual_forward_op(), GetParam(), fixture, args, one_term);
@@ -28,7 +28,7 @@ TEST_P(Forward, MatchesTheReference) {
 
 TEST_P(Backward, MatchesTheReference) {
   for (const auto& c : residual::test_cases()) {
-    for (const DType dtype : {DType::f32, DType::bf16}) {
+    for (const DType dtype : dtypes_for(GetParam())) {
       Fixture fixture(static_cast<std::uint64_t>(c.elements));
       const auto args = residual::make_backward(c, dtype, fixture);
       const auto reason = check_variant(residual_backward_op(), GetParam(), fixture, args, one_term);

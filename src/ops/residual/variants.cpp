@@ -1,6 +1,7 @@
 #include <array>
 
 #include "ops/cpu/refuse.hpp"
+#include "ops/cuda/refuse.hpp"
 #include "ops/residual/kernels.hpp"
 
 namespace warpwright::ops {
@@ -26,16 +27,22 @@ ResidualProblem backward_problem(const ResidualBackward& args) {
 using Forward = Variant<ResidualProblem, ResidualForward>;
 using Backward = Variant<ResidualProblem, ResidualBackward>;
 
-constexpr std::array kForwardVariants{
-    Forward{"cpu.avx512", refuse_avx512, residual::avx512::forward},
-    Forward{"cpu.avx2", refuse_avx2, residual::avx2::forward},
-    Forward{kReference, refuse_other_devices, residual::forward_reference},
+constexpr std::array kForwardVariants {
+#if WARPWRIGHT_CUDA
+  Forward{"cuda.packed", refuse_cuda, residual::cuda::packed_forward},
+#endif
+      Forward{"cpu.avx512", refuse_avx512, residual::avx512::forward},
+      Forward{"cpu.avx2", refuse_avx2, residual::avx2::forward},
+      Forward{kReference, refuse_other_devices, residual::forward_reference},
 };
 
-constexpr std::array kBackwardVariants{
-    Backward{"cpu.avx512", refuse_avx512, residual::avx512::backward},
-    Backward{"cpu.avx2", refuse_avx2, residual::avx2::backward},
-    Backward{kReference, refuse_other_devices, residual::backward_reference},
+constexpr std::array kBackwardVariants {
+#if WARPWRIGHT_CUDA
+  Backward{"cuda.packed", refuse_cuda, residual::cuda::packed_backward},
+#endif
+      Backward{"cpu.avx512", refuse_avx512, residual::avx512::backward},
+      Backward{"cpu.avx2", refuse_avx2, residual::avx2::backward},
+      Backward{kReference, refuse_other_devices, residual::backward_reference},
 };
 
 }  // namespace

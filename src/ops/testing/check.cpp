@@ -11,6 +11,12 @@ DeviceInfo device_for(std::string_view variant) {
   return device_info(gpu ? Device{DeviceKind::cuda, 0} : Device{});
 }
 
+std::vector<DType> dtypes_for(std::string_view variant) {
+  std::vector<DType> dtypes{DType::f32, DType::bf16};
+  if (variant.rfind("cuda.", 0) == 0) dtypes.push_back(DType::f16);
+  return dtypes;
+}
+
 double tolerance(DType output, double reduction) {
   const double accumulate = output == DType::f64 ? 0x1p-53 : 0x1p-24;
   return 0.5 * epsilon_of(output) + 4 * accumulate * std::sqrt(std::max(reduction, 1.0));

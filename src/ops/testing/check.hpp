@@ -64,6 +64,9 @@ const Variant<P, A>& find_variant(const Op<P, A>& op, std::string_view name) {
 // so that its refusal says so.
 DeviceInfo device_for(std::string_view variant);
 
+// What it is tested in: fp32 and bf16, and fp16 too where it runs on a GPU.
+std::vector<DType> dtypes_for(std::string_view variant);
+
 // Runs it on arguments in this process's memory, which go to a GPU and back for a GPU's variant.
 template <class P, class A>
 void run_variant(const Op<P, A>& op, const Variant<P, A>& variant, const A& args, int threads) {
