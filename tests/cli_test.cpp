@@ -171,7 +171,10 @@ TEST_F(CliTest, WrongUsageIsExitCode2) {
   train({"--lr", "-1"}, {"--lr"});
   train({"--dtype", "fp8"}, {"--dtype", "fp8"});
   train({"--schedule", "cosin"}, {"--schedule", "cosin"});
-  train({"--device", "cuda"}, {"--device"});
+  train({"--device", "tpu"}, {"--device"});
+  train({"--device", "cuda:x"}, {"--device"});
+  fails(1, train_arguments("never", {"--device", "cuda:77"}), {"cuda:77"});
+  train({"--dtype", "tf32"}, {"--dtype"});
   train({"--model", "gpt2:124M"}, {"--model"});
   fails(2, {"train", "--model", "gpt2:123M", "--data", path("data"), "--out", path("never")}, {"123M"});
   fails(2, {"train", "--model", path("nowhere"), "--data", path("data"), "--out", path("never")},

@@ -153,6 +153,8 @@ void bench_step(Flags flags) {
   const bool ahead = context.device().device.kind == DeviceKind::cuda;
   std::vector<double> seconds = timed_steps(step, flags.steps, ahead, vocab);
   const Rows rows = table_of_step(context, step, vocab, peak, bandwidth);
+  std::vector<double> milliseconds;  // in order
+  for (const double s : seconds) milliseconds.push_back(s * 1e3);
   std::sort(seconds.begin(), seconds.end());
   const double median = seconds[seconds.size() / 2];
   const double flops = flags.step.model.flops_per_token(flags.step.T) * static_cast<double>(tokens);
@@ -164,6 +166,8 @@ void bench_step(Flags flags) {
                                 {"threads", context.threads()},
                                 {"batch", flags.step.B},
                                 {"seq", flags.step.T},
+                                {"planned_bytes", step.plan().total_bytes()},
+                                {"ms", milliseconds},
                                 {"ms_median", median * 1e3},
                                 {"ms_min", seconds.front() * 1e3},
                                 {"tokens_per_second", static_cast<double>(tokens) / median},

@@ -9,9 +9,8 @@
 namespace warpwright::cli {
 namespace {
 
-nlohmann::json describe_machine(const DeviceInfo& device) {
-  return {{"version", WARPWRIGHT_VERSION},
-          {"device", "cpu"},
+nlohmann::json describe_cpu(const DeviceInfo& device) {
+  return {{"device", "cpu"},
           {"name", device.name},
           {"threads", device.threads},
           {"avx2", device.cpu.avx2},
@@ -23,18 +22,66 @@ nlohmann::json describe_machine(const DeviceInfo& device) {
           {"memory_bytes", device.memory_bytes}};
 }
 
-void print_table(const DeviceInfo& device) {
-  const auto yes = [](bool has) { return has ? "yes" : "no"; };
-  fmt::print("warpwright {}\n{}: {} threads, {} memory\n", WARPWRIGHT_VERSION, device.name, device.threads,
-             human_bytes(static_cast<double>(device.memory_bytes)));
-  fmt::print("AVX2 {}, AVX-512 {}, AMX bf16 {}\n\n", yes(device.cpu.avx2), yes(device.cpu.avx512),
-             yes(device.cpu.amx_bf16));
-  for (const ops::OpInfo& op : ops::all_ops(device)) {
-    fmt::print("{}\n", op.name);
-    for (const ops::VariantInfo& variant : op.variants) {
-      fmt::print("  {:<16}{}\n", variant.name, variant.refusal);
+nlohmann::json describe_gpu(const DeviceInfo& device) {
+  return {{"device", fmt::format("cuda:{}", device.device.index)},
+          {"name", device.name},
+          {"compute_capability", fmt::format("{}.{}", device.gpu.major, device.gpu.minor)},
+          {"multiprocessors", device.gpu.multiprocessors},
+          {"shared_bytes_per_block", device.gpu.shared_bytes_per_block},
+          {"l2_bytes", device.l2_bytes},
+          {"memory_bytes", device.memory_bytes}};
+}
+
+std::vector<DeviceInfo> gpus() {
+  std::vector<DeviceInfo> list;
+  for (int i = 0; i < cuda_device_count(); ++i) list.push_back(device_info({DeviceKind::cuda, i}));
+  return list;
+}
+
+// Every operation's variants, each with why it does not run here: on the first GPU for a GPU's, where there
+// is one, else on the CPU.
+std::vector<ops::OpInfo> variants_here(const DeviceInfo& cpu, const std::vector<DeviceInfo>& gpus) {
+  std::vector<ops::OpInfo> list = ops::all_ops(cpu);
+  if (gpus.empty()) return list;
+  const std::vector<ops::OpInfo> on_gpu = ops::all_ops(gpus.front());
+  for (std::size_t op = 0; op < list.size(); ++op) {
+    for (std::size_t v = 0; v < list[op].variants.size(); ++v) {
+      if (list[op].variants[v].name.substr(0, 5) == "cuda.") list[op].variants[v] = on_gpu[op].variants[v];
     }
   }
+  return list;
+}
+
+void print_table(const DeviceInfo& cpu, const std::vector<DeviceInfo>& gpus) {
+  const auto yes = [](bool has) { return has ? "yes" : "no"; };
+  fmt::print("warpwright {}\n{}: {} threads, {} memory; AVX2 {}, AVX-512 {}, AMX bf16 {}\n",
+             WARPWRIGHT_VERSION, cpu.name, cpu.threads, human_bytes(static_cast<double>(cpu.memory_bytes)),
+             yes(cpu.cpu.avx2), yes(cpu.cpu.avx512), yes(cpu.cpu.amx_bf16));
+  for (const DeviceInfo& gpu : gpus) {
+    fmt::print("cuda:{}: {}, compute capability {}.{}, {} multiprocessors, {} memory\n", gpu.device.index,
+               gpu.name, gpu.gpu.major, gpu.gpu.minor, gpu.gpu.multiprocessors,
+               human_bytes(static_cast<double>(gpu.memory_bytes)));
+  }
+  fmt::print("\n");
+  for (const ops::OpInfo& op : variants_here(cpu, gpus)) {
+    fmt::print("{}\n", op.name);
+    for (const ops::VariantInfo& variant : op.variants) {
+      fmt::print("  {:<20}{}\n", variant.name, variant.refusal);
+    }
+  }
+}
+
+void print_json(const DeviceInfo& cpu, const std::vector<DeviceInfo>& gpus) {
+  nlohmann::json out = describe_cpu(cpu);
+  out["version"] = WARPWRIGHT_VERSION;
+  out["gpus"] = nlohmann::json::array();
+  for (const DeviceInfo& gpu : gpus) out["gpus"].push_back(describe_gpu(gpu));
+  for (const ops::OpInfo& op : variants_here(cpu, gpus)) {
+    for (const ops::VariantInfo& variant : op.variants) {
+      out["ops"][op.name].push_back({{"variant", variant.name}, {"refusal", variant.refusal}});
+    }
+  }
+  fmt::print("{}\n", out.dump(2));
 }
 
 }  // namespace
@@ -44,15 +91,9 @@ void add_info(CLI::App& app) {
   auto json = std::make_shared<bool>(false);
   command->add_flag("--json", *json, "Print JSON");
   command->callback([json] {
-    const DeviceInfo device = cpu_device_info();
-    if (!*json) return print_table(device);
-    nlohmann::json out = describe_machine(device);
-    for (const ops::OpInfo& op : ops::all_ops(device)) {
-      for (const ops::VariantInfo& variant : op.variants) {
-        out["ops"][op.name].push_back({{"variant", variant.name}, {"refusal", variant.refusal}});
-      }
-    }
-    fmt::print("{}\n", out.dump(2));
+    ops::check_forced_names(ContextOptions::from_environment());
+    const DeviceInfo cpu = cpu_device_info();
+    *json ? print_json(cpu, gpus()) : print_table(cpu, gpus());
   });
 }
 

@@ -259,9 +259,9 @@ bool Trainer::is_due(std::int64_t every, std::int64_t step) const {
   return every > 0 && (step % every == 0 || step == options_.schedule.steps);
 }
 
-Trainer::StepResult Trainer::run_step() {
+Trainer::StepResult Trainer::run_step(bool stopping) {
   const std::int64_t most = updates_need_the_host() ? 1 : TrainingStep::kStepsInFlight;
-  while (launched_ < options_.schedule.steps && launched_ - step_index_ < most &&
+  while (!stopping && launched_ < options_.schedule.steps && launched_ - step_index_ < most &&
          (launched_ == step_index_ || !pauses_after(launched_))) {
     launch_step();
   }
@@ -358,14 +358,14 @@ bool Trainer::run(const std::atomic<bool>& stop) {
   const auto started = Clock::now();
   const std::int64_t first = step_index_;
   while (step_index_ < options_.schedule.steps) {
-    if (stop) {
-      while (step_index_ < launched_) finish_step();
+    const bool stopping = stop;
+    if (stopping && step_index_ == launched_) {
       write_checkpoint();
       return false;
     }
     const auto step_start = Clock::now();
     const double lr = options_.schedule.rate(step_index_);
-    StepResult result = run_step();
+    StepResult result = run_step(stopping);
     StepReport report;
     report.step = step_index_;
     report.steps = options_.schedule.steps;

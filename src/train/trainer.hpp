@@ -89,9 +89,9 @@ class Trainer {
 
   void open_validation();
   void start();
-  // The next step's result. On a GPU the one after it has been launched meanwhile, so that the device does
-  // not wait for the host.
-  StepResult run_step();
+  // The next step's result. On a GPU the one after it has been launched meanwhile (unless stopping), so that
+  // the device does not wait for the host.
+  StepResult run_step(bool stopping);
   void launch_step();
   StepResult finish_step();
   // Whether the host looks at loss and norm before each update.
