@@ -28,7 +28,9 @@ std::byte* allocate(std::size_t bytes, int index, std::string_view purpose) {
                 std::string(purpose), "use a smaller --batch or --seq, or --recompute block");
   }
   check(status, purpose);
+  // On the default stream and behind the host's back: the streams of contexts do not wait for it.
   check(cudaMemset(memory, 0, bytes), purpose);
+  check(cudaStreamSynchronize(nullptr), purpose);
   return static_cast<std::byte*>(memory);
 }
 
