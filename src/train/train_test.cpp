@@ -136,7 +136,7 @@ class TrainerOnDevice : public TrainerTest, public ::testing::WithParamInterface
 };
 
 INSTANTIATE_TEST_SUITE_P(Devices, TrainerOnDevice, ::testing::Values(DeviceKind::cpu, DeviceKind::cuda),
-                         [](const auto& info) { return info.param == DeviceKind::cpu ? "cpu" : "cuda"; });
+                         [](const auto& kind) { return kind.param == DeviceKind::cpu ? "cpu" : "cuda"; });
 
 TEST_P(TrainerOnDevice, LearnsAndTheSameSeedGivesTheSameBitsOnAnyNumberOfThreads) {
   TrainOptions o = options("a");
