@@ -20,7 +20,7 @@ namespace {
 
 struct Flags {
   std::vector<std::string> names;
-  std::string model = "gpt2:124M", dtype = "fp32", filter;
+  std::string model = "gpt2:124M", dtype = "fp32", recompute = "none", filter;
   StepOptions step;
   std::int64_t steps = 5;
   bool json = false;
@@ -136,6 +136,7 @@ void bench_step(Flags flags) {
   if (flags.steps < 1) throw UsageError(fmt::format("is {}", flags.steps), "--steps", "give at least 1");
   flags.step.model = GPT2Config::named(std::string_view(flags.model).substr(kNamed.size()));
   flags.step.dtype = compute_dtype(flags.dtype);
+  flags.step.recompute = recompute_named(flags.recompute);
   const std::int64_t tokens = flags.step.B * flags.step.T;
   if (tokens < 1 || flags.step.T > flags.step.model.context) {
     throw UsageError("do not fit the model", "--batch, --seq",
@@ -217,6 +218,8 @@ void add_bench(CLI::App& app) {
       ->capture_default_str();
   command->add_option("--batch", f->step.B, "step: sequences")->capture_default_str();
   command->add_option("--seq", f->step.T, "step: tokens in a sequence")->capture_default_str();
+  command->add_option("--recompute", f->recompute, "step: none, gelu, norm or block, as in train")
+      ->capture_default_str();
   command->add_option("--steps", f->steps, "step: how many to time")->capture_default_str();
   command->add_flag("--json", f->json, "Print JSON");
   f->device.add_to(*command);

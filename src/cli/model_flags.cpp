@@ -13,6 +13,15 @@ DType compute_dtype(const std::string& name) {
                    "use fp32, tf32 (on a GPU) or bf16");
 }
 
+Recompute recompute_named(const std::string& name) {
+  if (name == "none") return Recompute::none;
+  if (name == "gelu") return Recompute::gelu;
+  if (name == "norm") return Recompute::norm;
+  if (name == "block") return Recompute::block;
+  throw UsageError(fmt::format("'{}' is nothing to compute again", name), "--recompute",
+                   "use none, gelu, norm or block");
+}
+
 GPT2Model load_model(const std::filesystem::path& source, const std::string& dtype, Device device) {
   if (!std::filesystem::exists(source)) {
     throw Error("does not exist", source.string(),

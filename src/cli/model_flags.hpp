@@ -14,6 +14,9 @@ namespace warpwright::cli {
 // bf16 for "bf16"; UsageError for anything else.
 DType compute_dtype(const std::string& name);
 
+// "none", "gelu", "norm" or "block"; UsageError for anything else.
+Recompute recompute_named(const std::string& name);
+
 // A model of the folder (or .bin) in the dtype by name, "auto" being bf16 for bf16 weights and fp32 for the
 // rest.
 GPT2Model load_model(const std::filesystem::path& source, const std::string& dtype, Device device);

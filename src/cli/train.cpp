@@ -30,6 +30,7 @@ struct Flags {
   std::string model;
   GPT2Config free{.vocab = 0, .context = 0};
   std::int64_t total_batch = 0;
+  std::string recompute = "none";
   std::string dtype = "fp32", schedule = "cosine", on_non_finite = "stop";
   bool show_plan = false;
   TrainOptions options;
@@ -76,6 +77,7 @@ TrainOptions finished_options(Flags& flags) {
   o.step.model = model_config(flags, read_manifest(o.data));
   o.step.dtype = compute_dtype(flags.dtype);
   o.schedule.kind = schedule_named(flags.schedule);
+  o.step.recompute = recompute_named(flags.recompute);
   o.on_non_finite = flags.on_non_finite == "skip" ? OnNonFinite::skip : OnNonFinite::stop;
   if (o.step.T == 0) o.step.T = o.step.model.context;
   const std::int64_t micro = std::max<std::int64_t>(o.step.B * o.step.T, 1);
@@ -96,7 +98,7 @@ void check_memory(const Trainer& trainer, Device device) {
   throw Error(
       fmt::format("needs {} of memory, {} are available\n{}", human_bytes(static_cast<double>(needed)),
                   human_bytes(static_cast<double>(available)), trainer.plan().summary()),
-      "memory plan", "use a smaller --batch, --seq or model");
+      "memory plan", "use a smaller --batch, --seq or model, or --recompute block");
 }
 
 class Watcher {
@@ -208,6 +210,9 @@ void add_step_flags(CLI::App& c, Flags& f) {
   c.add_option("--seq", s.T, "Tokens in a sequence; default: the context");
   c.add_option("--total-batch", f.total_batch,
                "Tokens in a step, gathered over micro-batches; default: one micro-batch");
+  c.add_option("--recompute", f.recompute,
+               "What the backward computes again to save memory: none, gelu, norm (and gelu), block (all)")
+      ->capture_default_str();
   c.add_option("--weight-decay", s.weight_decay, "Decoupled weight decay of the matrices")
       ->capture_default_str();
   c.add_flag("--decay-all", s.decay_all, "Decay biases and layer normalization too");

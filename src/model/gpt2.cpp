@@ -4,6 +4,7 @@
 
 #include "ops/attention/attention.hpp"
 #include "ops/embedding/embedding.hpp"
+#include "ops/gelu/gelu.hpp"
 #include "ops/layernorm/layernorm.hpp"
 #include "ops/matmul/matmul.hpp"
 #include "ops/residual/residual.hpp"
@@ -42,11 +43,34 @@ void block_forward(Context& ctx, const GPT2Config& config, const GPT2Block& p, c
   residual_forward(ctx, {a.residual_mid, a.fcproj, a.residual});
 }
 
+// What the backward of a block reads: as the forward left it, or computed again.
+GPT2BlockActivations recomputed(Context& ctx, const GPT2Config& config, const GPT2Block& p,
+                                const GPT2Batch& batch, const Tensor& x, const GPT2BlockActivations& kept,
+                                const GPT2BlockActivations& again) {
+  if (again.residual) {
+    block_forward(ctx, config, p, batch, x, again);
+    return again;
+  }
+  GPT2BlockActivations a = kept;
+  if (again.fc) {
+    gelu_forward(ctx, {a.fc_preact, again.fc, config.activation});
+    a.fc = again.fc;
+  }
+  if (again.ln1) {
+    layernorm_forward(ctx, {x, p.ln1_weight, p.ln1_bias, again.ln1, {}, {}, config.eps});
+    layernorm_forward(ctx, {a.residual_mid, p.ln2_weight, p.ln2_bias, again.ln2, {}, {}, config.eps});
+    a.ln1 = again.ln1;
+    a.ln2 = again.ln2;
+  }
+  return a;
+}
+
 // The same lines in reverse. `dresidual` is the gradient of the block's output and becomes that of its input
 // x: a sum hands its gradient to both branches, so each branch only adds its own.
 void block_backward(Context& ctx, const GPT2Config& config, const GPT2Block& p, const GPT2Batch& batch,
-                    const Tensor& x, const GPT2BlockActivations& a, const Tensor& dresidual,
+                    const Tensor& x, const GPT2BlockActivations& kept, const Tensor& dresidual,
                     const GPT2BackwardBuffers::Block& d, const GPT2Block& g, Store store) {
+  const GPT2BlockActivations a = recomputed(ctx, config, p, batch, x, kept, d.again);
   matmul_dw(ctx, {dresidual, a.fc, g.fcproj_weight, g.fcproj_bias, store});
   matmul_dx(ctx, {dresidual, p.fcproj_weight, a.fc_preact, d.dfc, config.activation});
   matmul_dw(ctx, {d.dfc, a.ln2, g.fc_weight, g.fc_bias, store});
@@ -81,14 +105,18 @@ void gpt2_head(Context& ctx, const GPT2Parameters& p, const Tensor& lnf, const T
   matmul_forward(ctx, {lnf, p.wte, {}, logits, {}});
 }
 
+void gpt2_head_backward(Context& ctx, const GPT2Parameters& p, const Tensor& lnf, const Tensor& dlogits,
+                        const Tensor& dlnf, const GPT2Parameters& g, Store store) {
+  matmul_dw(ctx, {dlogits, lnf, g.wte, {}, store});
+  matmul_dx(ctx, {dlogits, p.wte, {}, dlnf});
+}
+
 void gpt2_backward(Context& ctx, const GPT2Config& config, const GPT2Parameters& p, const GPT2Batch& batch,
-                   const GPT2Activations& a, const Tensor& dlogits, const GPT2BackwardBuffers& d,
-                   const GPT2Parameters& g, Store store) {
+                   const GPT2Activations& a, const GPT2BackwardBuffers& d, const GPT2Parameters& g,
+                   Store store) {
   const auto input_of = [&](std::size_t l) -> const Tensor& {
     return l == 0 ? a.embedding : a.blocks[l - 1].residual;
   };
-  matmul_dw(ctx, {dlogits, a.lnf, g.wte, {}, store});
-  matmul_dx(ctx, {dlogits, p.wte, {}, d.dlnf});
   layernorm_backward(ctx, {d.dlnf, input_of(p.blocks.size()), p.lnf_weight, a.lnf_mean, a.lnf_rstd,
                            d.dresidual, g.lnf_weight, g.lnf_bias, Store::assign, store});
   for (std::size_t l = p.blocks.size(); l-- > 0;) {

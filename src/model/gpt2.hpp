@@ -116,21 +116,26 @@ GPT2Activations narrow(const GPT2Activations& activations, std::int64_t n);
 Tensor allocate_logits(const GPT2Config& config, std::int64_t rows, DType dtype,
                        Allocator& allocator);  // (rows, Vp)
 
+// What the backward computes again instead of keeping it: nothing, GELU, also layer normalization, or all of
+// a block but its output.
+enum class Recompute : std::uint8_t { none, gelu, norm, block };
+
 // The gradients of activations.
 struct GPT2BackwardBuffers {
   Tensor dresidual;  // (N, C): the gradient of the residual stream, carried from the top to the bottom
   struct Block {
-    Tensor dfc;   // (N, 4C)
-    Tensor dln2;  // (N, C)
-    Tensor datt;  // (N, NH, HS)
-    Tensor dqkv;  // (N, 3, NH, HS)
-    Tensor dln1;  // (N, C)
+    Tensor dfc;                  // (N, 4C)
+    Tensor dln2;                 // (N, C)
+    Tensor datt;                 // (N, NH, HS)
+    Tensor dqkv;                 // (N, 3, NH, HS)
+    Tensor dln1;                 // (N, C)
+    GPT2BlockActivations again;  // what is computed again has its place here
   };
   std::vector<Block> blocks;
   Tensor dlnf;  // (N, C)
 };
-GPT2BackwardBuffers allocate_backward(const GPT2Config& config, std::int64_t N, DType dtype,
-                                      Allocator& allocator);
+GPT2BackwardBuffers allocate_backward(const GPT2Config& config, const GPT2Batch& batch, DType dtype,
+                                      Recompute recompute, Allocator& allocator);
 
 // Tokens to the last layer normalization, a.lnf.
 void gpt2_forward(Context& context, const GPT2Config& config, const GPT2Parameters& p, const GPT2Batch& batch,
@@ -138,9 +143,14 @@ void gpt2_forward(Context& context, const GPT2Config& config, const GPT2Paramete
 // logits (M, Vp) of M rows of lnf. Columns V ≤ v < Vp are the padding's and mean nothing.
 void gpt2_head(Context& context, const GPT2Parameters& p, const Tensor& lnf, const Tensor& logits);
 
-// The gradients of all parameters (= or += by store) from that of the logits.
+// Of those rows: dlnf (=) and the LM head's share of the gradient of wte (= or += by store).
+void gpt2_head_backward(Context& context, const GPT2Parameters& p, const Tensor& lnf, const Tensor& dlogits,
+                        const Tensor& dlnf, const GPT2Parameters& gradients, ops::Store store);
+
+// The gradients of all parameters (= or += by store) from d.dlnf. That of wte is added to, since the LM head
+// has stored its share.
 void gpt2_backward(Context& context, const GPT2Config& config, const GPT2Parameters& p,
-                   const GPT2Batch& batch, const GPT2Activations& a, const Tensor& dlogits,
-                   const GPT2BackwardBuffers& d, const GPT2Parameters& gradients, ops::Store store);
+                   const GPT2Batch& batch, const GPT2Activations& a, const GPT2BackwardBuffers& d,
+                   const GPT2Parameters& gradients, ops::Store store);
 
 }  // namespace warpwright

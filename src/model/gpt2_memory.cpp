@@ -51,6 +51,50 @@ void fill(const Tensor& tensor, std::int64_t count, const PhiloxStream& stream, 
   }
 }
 
+GPT2BlockActivations allocate_block(const GPT2Config& config, const GPT2Batch& batch, bool training,
+                                    const Namer& in) {
+  const std::int64_t N = batch.tokens.shape[0], C = config.channels, NH = config.heads,
+                     HS = config.head_size();
+  const Shape rows{N, C};
+  const DType statistics = ops::accumulation_dtype(in.dtype);
+  GPT2BlockActivations b;
+  b.ln1 = in("ln1", rows);
+  b.qkv = in("qkv", {N, 3, NH, HS});
+  b.att = in("att", {N, NH, HS});
+  b.attproj = in("attproj", rows);
+  b.residual_mid = in("residual_mid", rows);
+  b.ln2 = in("ln2", rows);
+  b.fc = in("fc", {N, 4 * C});
+  b.fcproj = in("fcproj", rows);
+  b.residual = in("residual", rows);
+  if (training) {
+    b.fc_preact = in("fc_preact", {N, 4 * C});
+    b.ln1_mean = in("ln1_mean", {N}, statistics);
+    b.ln1_rstd = in("ln1_rstd", {N}, statistics);
+    b.ln2_mean = in("ln2_mean", {N}, statistics);
+    b.ln2_rstd = in("ln2_rstd", {N}, statistics);
+    b.lse = in("lse", {NH, N}, statistics);
+  }
+  b.keys = b.qkv.select(1, 1);
+  b.values = b.qkv.select(1, 2);
+  b.cu_seqlens_k = batch.cu_seqlens;
+  return b;
+}
+
+// Where the backward of a block puts what it computes again.
+GPT2BlockActivations allocate_again(const GPT2Config& config, const GPT2Batch& batch, Recompute recompute,
+                                    const Namer& in) {
+  if (recompute == Recompute::block) return allocate_block(config, batch, true, in);
+  const std::int64_t N = batch.tokens.shape[0], C = config.channels;
+  GPT2BlockActivations again;
+  if (recompute != Recompute::none) again.fc = in("fc", {N, 4 * C});
+  if (recompute == Recompute::norm) {
+    again.ln1 = in("ln1", {N, C});
+    again.ln2 = in("ln2", {N, C});
+  }
+  return again;
+}
+
 }  // namespace
 
 GPT2Parameters allocate_parameters(const GPT2Config& config, DType dtype, Category category,
@@ -97,9 +141,8 @@ GPT2Batch allocate_batch(std::int64_t sequences, std::int64_t N, Allocator& allo
 
 GPT2Activations allocate_activations(const GPT2Config& config, const GPT2Batch& batch, DType dtype,
                                      Purpose purpose, Allocator& allocator) {
-  const std::int64_t N = batch.tokens.shape[0], C = config.channels, NH = config.heads,
-                     HS = config.head_size();
-  const Shape rows{N, C};
+  const std::int64_t N = batch.tokens.shape[0];
+  const Shape rows{N, config.channels};
   const DType statistics = ops::accumulation_dtype(dtype);
   const bool training = purpose == Purpose::training;
   GPT2Activations a;
@@ -107,28 +150,7 @@ GPT2Activations allocate_activations(const GPT2Config& config, const GPT2Batch& 
   a.embedding = top("embedding", rows);
   for (std::int64_t l = 0; l < config.layers; ++l) {
     const Namer in{allocator, fmt::format("h.{}.", l), dtype, Category::activations};
-    GPT2BlockActivations b;
-    b.ln1 = in("ln1", rows);
-    b.qkv = in("qkv", {N, 3, NH, HS});
-    b.att = in("att", {N, NH, HS});
-    b.attproj = in("attproj", rows);
-    b.residual_mid = in("residual_mid", rows);
-    b.ln2 = in("ln2", rows);
-    b.fc = in("fc", {N, 4 * C});
-    b.fcproj = in("fcproj", rows);
-    b.residual = in("residual", rows);
-    if (training) {
-      b.fc_preact = in("fc_preact", {N, 4 * C});
-      b.ln1_mean = in("ln1_mean", {N}, statistics);
-      b.ln1_rstd = in("ln1_rstd", {N}, statistics);
-      b.ln2_mean = in("ln2_mean", {N}, statistics);
-      b.ln2_rstd = in("ln2_rstd", {N}, statistics);
-      b.lse = in("lse", {NH, N}, statistics);
-    }
-    b.keys = b.qkv.select(1, 1);
-    b.values = b.qkv.select(1, 2);
-    b.cu_seqlens_k = batch.cu_seqlens;
-    a.blocks.push_back(b);
+    a.blocks.push_back(allocate_block(config, batch, training, in));
   }
   a.lnf = top("lnf", rows);
   if (training) {
@@ -166,17 +188,20 @@ Tensor allocate_logits(const GPT2Config& config, std::int64_t rows, DType dtype,
   return allocator.allocate("logits", dtype, {rows, config.padded_vocab()}, Category::activations);
 }
 
-GPT2BackwardBuffers allocate_backward(const GPT2Config& config, std::int64_t N, DType dtype,
-                                      Allocator& allocator) {
-  const std::int64_t C = config.channels, NH = config.heads, HS = config.head_size();
+GPT2BackwardBuffers allocate_backward(const GPT2Config& config, const GPT2Batch& batch, DType dtype,
+                                      Recompute recompute, Allocator& allocator) {
+  const std::int64_t N = batch.tokens.shape[0], C = config.channels, NH = config.heads,
+                     HS = config.head_size();
   const Namer top{allocator, "", dtype, Category::activations};
   GPT2BackwardBuffers d;
   d.dlnf = top("dlnf", {N, C});
   d.dresidual = top("dresidual", {N, C});
   for (std::int64_t l = 0; l < config.layers; ++l) {
     const Namer in{allocator, fmt::format("h.{}.", l), dtype, Category::activations};
+    const Namer again{allocator, fmt::format("again.h.{}.", l), dtype, Category::activations};
     d.blocks.push_back({in("dfc", {N, 4 * C}), in("dln2", {N, C}), in("datt", {N, NH, HS}),
-                        in("dqkv", {N, 3, NH, HS}), in("dln1", {N, C})});
+                        in("dqkv", {N, 3, NH, HS}), in("dln1", {N, C}),
+                        allocate_again(config, batch, recompute, again)});
   }
   return d;
 }

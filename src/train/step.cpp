@@ -35,6 +35,15 @@ bool all_finite(const Tensor& tensor) {
   return true;
 }
 
+// Tokens whose logits stand in memory at a time: all, or what kMostLogitsBytes hold.
+std::int64_t logits_rows(const StepOptions& o) {
+  constexpr std::int64_t kMostLogitsBytes = std::int64_t{2} << 30;
+  const std::int64_t N = o.B * o.T;
+  const auto row = o.model.padded_vocab() * static_cast<std::int64_t>(size_of(o.dtype));
+  const std::int64_t chunks = (N * row + kMostLogitsBytes - 1) / kMostLogitsBytes;
+  return (N + chunks - 1) / chunks;
+}
+
 // In order, in fp64.
 double sum_of(const Tensor& losses) {
   double sum = 0;
@@ -64,9 +73,9 @@ TrainingStep::Tensors TrainingStep::allocate_tensors(const StepOptions& o, Alloc
   t.targets = allocator.allocate("targets", DType::i32, {N}, Category::batch);
   t.weights = allocator.allocate("loss_weights", accumulation, {N}, Category::batch);
   t.activations = allocate_activations(o.model, t.batch, o.dtype, Purpose::training, allocator);
-  t.logits = allocate_logits(o.model, N, o.dtype, allocator);
+  t.logits = allocate_logits(o.model, logits_rows(o), o.dtype, allocator);
   t.losses = allocator.allocate("losses", accumulation, {N}, Category::batch);
-  t.backward = allocate_backward(o.model, N, o.dtype, allocator);
+  t.backward = allocate_backward(o.model, t.batch, o.dtype, o.recompute, allocator);
   t.norm = allocator.allocate("gradient_norm", accumulation, {1}, Category::batch);
   t.schedule = allocator.allocate("schedule", accumulation, {4}, Category::batch);
   return t;
@@ -77,7 +86,7 @@ void TrainingStep::record() {
   const Tensors t = allocate_tensors(options_, recorder);
   context_.set_recorder(&recorder);
   run_forward(t);
-  run_classifier(t, true);
+  run_head(t, true);
   run_backward(t, ops::Store::assign);
   if (options_.micro_batches > 1) {
     // The same calls with +=, for their variants and workspace alone; lifetimes come from the first pass.
@@ -85,7 +94,7 @@ void TrainingStep::record() {
     const Tensors u = allocate_tensors(options_, again);
     context_.set_recorder(&again);
     run_forward(u);
-    run_classifier(u, true);
+    run_head(u, true, ops::Store::add);
     run_backward(u, ops::Store::add);
     recorder.reserve_workspace(again.plan().workspace_bytes);
     context_.set_recorder(&recorder);
@@ -159,16 +168,27 @@ void TrainingStep::round_masters() {
 
 void TrainingStep::run_forward(const Tensors& t) {
   gpt2_forward(context_, options_.model, t.parameters, t.batch, t.activations);
-  gpt2_head(context_, t.parameters, t.activations.lnf, t.logits);
 }
 
-void TrainingStep::run_classifier(const Tensors& t, bool gradient) {
-  ops::classifier(context_, {t.logits, t.targets, t.weights, t.losses, {}, options_.model.vocab, gradient});
+void TrainingStep::run_head(const Tensors& t, bool gradient, ops::Store store) {
+  const std::int64_t N = t.targets.elements(), rows = t.logits.shape[0];
+  for (std::int64_t first = 0; first < N; first += rows) {
+    const std::int64_t n = std::min(rows, N - first);
+    const auto chunk = [&](const Tensor& all) { return all.slice(0, first, n); };
+    const Tensor logits = t.logits.slice(0, 0, n), lnf = chunk(t.activations.lnf);
+    gpt2_head(context_, t.parameters, lnf, logits);
+    ops::classifier(
+        context_,
+        {logits, chunk(t.targets), chunk(t.weights), chunk(t.losses), {}, options_.model.vocab, gradient});
+    if (!gradient) continue;
+    gpt2_head_backward(context_, t.parameters, lnf, logits, chunk(t.backward.dlnf), t.gradients,
+                       first == 0 ? store : ops::Store::add);
+  }
 }
 
 void TrainingStep::run_backward(const Tensors& t, ops::Store store) {
-  gpt2_backward(context_, options_.model, t.parameters, t.batch, t.activations, t.logits, t.backward,
-                t.gradients, store);
+  gpt2_backward(context_, options_.model, t.parameters, t.batch, t.activations, t.backward, t.gradients,
+                store);
 }
 
 void TrainingStep::run_norm(const Tensors& t) {
@@ -231,7 +251,7 @@ void TrainingStep::forward_backward(ops::Store store) {
   slot.targets.upload(context_.stream());
   run_captured(store == ops::Store::assign ? assign_ : add_, [&] {
     run_forward(tensors_);
-    run_classifier(tensors_, true);
+    run_head(tensors_, true, store);
     run_backward(tensors_, store);
   });
   slot.losses.download(context_.stream());
@@ -279,7 +299,7 @@ double TrainingStep::forward() {
   slot.targets.upload(context_.stream());
   run_captured(forward_, [&] {
     run_forward(tensors_);
-    run_classifier(tensors_, false);
+    run_head(tensors_, false);
   });
   slot.losses.download(context_.stream());
   context_.synchronize();
@@ -300,7 +320,7 @@ std::optional<std::string> TrainingStep::first_non_finite() {
   slot.tokens.upload(context_.stream());
   slot.targets.upload(context_.stream());
   run_forward(tensors_);
-  run_classifier(tensors_, true);
+  run_head(tensors_, true);
   run_backward(tensors_, ops::Store::assign);
   context_.set_inspector(nullptr);
   return found;

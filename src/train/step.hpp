@@ -29,6 +29,7 @@ struct StepOptions {
   double clip = 1;  // largest gradient norm; 0: do not clip
   double beta1 = 0.9, beta2 = 0.95, eps = 1e-8;
   double weight_decay = 0.1;
+  Recompute recompute = Recompute::none;
   bool decay_all = false;          // decay biases and layer normalization too, not only matrices
   bool halt_on_non_finite = true;  // see TrainingStep::update
 };
@@ -42,7 +43,7 @@ class TrainingStep {
     Tensor weights;  // (N) fp32: 1 / tokens of the whole step
     GPT2Activations activations;
     GPT2BackwardBuffers backward;
-    Tensor logits;          // (N, Vp)
+    Tensor logits;          // (rows, Vp): those of so many tokens at a time
     Tensor losses;          // (N) fp32
     Tensor norm, schedule;  // (1), (4) fp32
   };
@@ -117,7 +118,8 @@ class TrainingStep {
   void reclaim(BatchSlot& slot);
   void run_forward(const Tensors& t);
   void run_backward(const Tensors& t, ops::Store store);
-  void run_classifier(const Tensors& t, bool gradient);
+  // LM head and classifier, a chunk of rows after the other, and with a gradient the head's backward.
+  void run_head(const Tensors& t, bool gradient, ops::Store store = ops::Store::assign);
   void run_norm(const Tensors& t);
   // Runs `work`, as a graph where the device has them and nobody watches the single calls.
   void run_captured(Captured& captured, const std::function<void()>& work);

@@ -220,6 +220,27 @@ TEST_F(TrainerTest, OverfitsOneBatch) {
   EXPECT_LT(train(o).back(), 0.2);
 }
 
+// What is computed again is what was there: on a CPU to the bit.
+TEST_P(TrainerOnDevice, RecomputingChangesMemoryNotResults) {
+  TrainOptions o = options("kept");
+  const auto kept = train(o);
+  std::size_t bytes = std::numeric_limits<std::size_t>::max();
+  for (const Recompute recompute : {Recompute::none, Recompute::gelu, Recompute::norm, Recompute::block}) {
+    o.step.recompute = recompute;
+    o.out = root_ / fmt::format("recompute{}", static_cast<int>(recompute));
+    const auto losses = train(o);
+    for (std::size_t i = 0; i < kept.size(); ++i) {
+      EXPECT_NEAR(losses[i], kept[i], GetParam() == DeviceKind::cpu ? 0 : 1e-4);
+    }
+    Context context(ContextOptions{}, device_);
+    StepOptions deep = o.step;
+    deep.model.layers = 12;
+    const std::size_t needed = TrainingStep(context, deep).plan().total_bytes();
+    EXPECT_LT(needed, bytes);
+    bytes = needed;
+  }
+}
+
 TEST_P(TrainerOnDevice, NonFiniteNamesTensorAndOperationBeforeTouchingWeights) {
   // A weight of the second block's feed-forward layer is infinite: its product is the first tensor that is
   // not finite.
