@@ -74,6 +74,10 @@ class Context {
   // a checkpoint records: equal hashes mean that a resumed run uses the same kernels.
   std::any& choices(const void* operation) { return choices_[operation]; }
   void note_choice(std::string line) { choice_lines_.push_back(std::move(line)); }
+
+  // What a kernel keeps from call to call (a library's handle and its plans), under an address of its own.
+  std::any& kept(const void* owner) const { return kept_[owner]; }
+
   std::uint64_t plan_hash() const;
 
  private:
@@ -86,6 +90,7 @@ class Context {
   Timer timer_;
   std::map<const void*, std::any> choices_;
   std::vector<std::string> choice_lines_;
+  mutable std::map<const void*, std::any> kept_;
 };
 
 }  // namespace warpwright

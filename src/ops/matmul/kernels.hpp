@@ -75,4 +75,22 @@ void dx(const Context& context, const MatmulDx& args);
 void dw(const Context& context, const MatmulDw& args);
 }  // namespace amx_bf16
 
+namespace cuda {
+// By cuBLASLt; unfused: it multiplies only, and everything around a product is a kernel of ours.
+std::string refuse_cublaslt(DType dtype, const DeviceInfo& device);
+std::size_t cublaslt_workspace();
+std::size_t cublaslt_dw_workspace(std::int64_t M, std::int64_t N);
+void cublaslt_forward(const Context& context, const MatmulForward& args);
+void cublaslt_dx(const Context& context, const MatmulDx& args);
+void cublaslt_dw(const Context& context, const MatmulDw& args);
+void cublaslt_unfused_forward(const Context& context, const MatmulForward& args);
+void cublaslt_unfused_dx(const Context& context, const MatmulDx& args);
+
+// In fp32 on the ordinary arithmetic units.
+std::size_t tile128_dw_workspace(std::int64_t M, std::int64_t N);
+void tile128_forward(const Context& context, const MatmulForward& args);
+void tile128_dx(const Context& context, const MatmulDx& args);
+void tile128_dw(const Context& context, const MatmulDw& args);
+}  // namespace cuda
+
 }  // namespace warpwright::ops::matmul

@@ -11,6 +11,18 @@ using namespace testing;  // the operations' fixture, not GoogleTest's
 
 constexpr Activation kActivations[] = {Activation::none, Activation::gelu_tanh, Activation::gelu_erf};
 
+struct Precision {
+  DType dtype;
+  bool tf32 = false;
+};
+// A GPU's variants may round fp32's factors.
+std::vector<Precision> precisions_of(const std::string& variant) {
+  std::vector<Precision> list;
+  for (const DType dtype : dtypes_for(variant)) list.push_back({dtype});
+  if (variant.rfind("cuda.", 0) == 0) list.push_back({DType::f32, true});
+  return list;
+}
+
 class Forward : public ::testing::TestWithParam<std::string> {};
 class Dx : public ::testing::TestWithParam<std::string> {};
 class Dw : public ::testing::TestWithParam<std::string> {};
@@ -24,13 +36,13 @@ TEST_P(Forward, MatchesTheReference) {
   int checked = 0;
   std::string reason;
   for (const auto& c : matmul::test_cases()) {
-    for (const DType dtype : {DType::f32, DType::bf16}) {
+    for (const auto& [dtype, tf32] : precisions_of(GetParam())) {
       for (const Activation activation : kActivations) {
         Fixture fixture(static_cast<std::uint64_t>(c.M * 10007 + c.N * 101 + c.K));
         const auto args =
             matmul::make_forward(c, dtype, activation != Activation::gelu_erf, activation, fixture);
         const auto reduction = [&](std::string_view) { return static_cast<double>(c.K); };
-        const auto refusal = check_variant(matmul_forward_op(), GetParam(), fixture, args, reduction);
+        const auto refusal = check_variant(matmul_forward_op(), GetParam(), fixture, args, reduction, tf32);
         refusal.empty() ? void(++checked) : void(reason = refusal);
       }
     }
@@ -42,12 +54,12 @@ TEST_P(Dx, MatchesTheReference) {
   int checked = 0;
   std::string reason;
   for (const auto& c : matmul::test_cases()) {
-    for (const DType dtype : {DType::f32, DType::bf16}) {
+    for (const auto& [dtype, tf32] : precisions_of(GetParam())) {
       for (const Activation activation : kActivations) {
         Fixture fixture(static_cast<std::uint64_t>(c.M * 10007 + c.N * 101 + c.K));
         const auto args = matmul::make_dx(c, dtype, activation, fixture);
         const auto reduction = [&](std::string_view) { return static_cast<double>(c.N); };
-        const auto refusal = check_variant(matmul_dx_op(), GetParam(), fixture, args, reduction);
+        const auto refusal = check_variant(matmul_dx_op(), GetParam(), fixture, args, reduction, tf32);
         refusal.empty() ? void(++checked) : void(reason = refusal);
       }
     }
@@ -59,13 +71,13 @@ TEST_P(Dw, MatchesTheReference) {
   int checked = 0;
   std::string reason;
   for (const auto& c : matmul::test_cases()) {
-    for (const DType dtype : {DType::f32, DType::bf16}) {
+    for (const auto& [dtype, tf32] : precisions_of(GetParam())) {
       for (const Store store : {Store::assign, Store::add}) {
         for (const bool bias : {true, false}) {
           Fixture fixture(static_cast<std::uint64_t>(c.M * 10007 + c.N * 101 + c.K));
           const auto args = matmul::make_dw(c, dtype, bias, store, fixture);
           const auto reduction = [&](std::string_view) { return static_cast<double>(c.M); };
-          const auto refusal = check_variant(matmul_dw_op(), GetParam(), fixture, args, reduction);
+          const auto refusal = check_variant(matmul_dw_op(), GetParam(), fixture, args, reduction, tf32);
           refusal.empty() ? void(++checked) : void(reason = refusal);
         }
       }
@@ -151,6 +163,44 @@ TEST(Matmul, RefusesArgumentsThatDoNotFit) {
   auto dw = matmul::make_dw({3, 40, 8}, DType::bf16, true, Store::add, fixture);
   dw.dweight = fixture.random(DType::bf16, {40, 8});
   EXPECT_THROW(matmul_dw(context, dw), Error);
+}
+
+// Everything that a variant allocates or looks for, it does at the first call.
+TEST(Matmul, OnCudaCallsAreCapturedInAGraph) {
+  if (cuda_device_count() == 0) GTEST_SKIP() << "needs an NVIDIA GPU";
+  Fixture fixture(5);
+  const matmul::Case c{65, 136, 72};
+  const auto forward = matmul::make_forward(c, DType::bf16, true, Activation::gelu_tanh, fixture);
+  const auto dx = matmul::make_dx(c, DType::bf16, Activation::gelu_tanh, fixture);
+  const auto dw = matmul::make_dw(c, DType::bf16, true, Store::assign, fixture);
+  Context context(ContextOptions{}, {DeviceKind::cuda, 0});
+  std::vector<TensorUse> uses = uses_of(forward);
+  for (const auto& more : {uses_of(dx), uses_of(dw)}) uses.insert(uses.end(), more.begin(), more.end());
+  DeviceCopy copy(uses, context.device().device, context.stream());
+  const auto run = [&] {
+    matmul_forward(context, copy.moved(forward));
+    matmul_dx(context, copy.moved(dx));
+    matmul_dw(context, copy.moved(dw));
+  };
+  const auto outputs = [&] {
+    copy.download(context.stream());
+    std::vector<double> all;
+    for (const Tensor& t : {forward.out, forward.preact, dx.dx, dw.dweight, dw.dbias}) {
+      for (const double element : elements_of(t)) all.push_back(element);
+    }
+    return all;
+  };
+  run();
+  const std::vector<double> called = outputs();
+  const Graph graph(context.stream(), run);
+  const auto forward_there = copy.moved(forward);
+  const auto dw_there = copy.moved(dw);
+  for (const Tensor& t :
+       {forward_there.out, forward_there.preact, copy.moved(dx).dx, dw_there.dweight, dw_there.dbias}) {
+    clear(t, context.stream());
+  }
+  graph.launch(context.stream());
+  EXPECT_EQ(outputs(), called);
 }
 
 TEST(Matmul, VariantsAreForcedPerDirection) {

@@ -2,6 +2,7 @@
 #include <array>
 
 #include "ops/cpu/refuse.hpp"
+#include "ops/cuda/refuse.hpp"
 #include "ops/matmul/kernels.hpp"
 
 namespace warpwright::ops {
@@ -85,31 +86,64 @@ std::size_t skinny_workspace(const MatmulForwardProblem& p, const DeviceInfo&) {
   return p.dtype == DType::f32 ? 0 : static_cast<std::size_t>(p.M * p.K) * sizeof(float);
 }
 
+#if WARPWRIGHT_CUDA
+template <class Problem>
+std::string refuse_cublaslt(const Problem& p, const DeviceInfo& device) {
+  return matmul::cuda::refuse_cublaslt(p.dtype, device);
+}
+
+template <class Problem>
+std::size_t cublaslt_workspace(const Problem&, const DeviceInfo&) {
+  return matmul::cuda::cublaslt_workspace();
+}
+std::size_t cublaslt_dw_workspace(const MatmulDwProblem& p, const DeviceInfo&) {
+  return matmul::cuda::cublaslt_dw_workspace(p.M, p.N);
+}
+std::size_t tile128_dw_workspace(const MatmulDwProblem& p, const DeviceInfo&) {
+  return matmul::cuda::tile128_dw_workspace(p.M, p.N);
+}
+#endif
+
 using Forward = Variant<MatmulForwardProblem, MatmulForward>;
 using Dx = Variant<MatmulDxProblem, MatmulDx>;
 using Dw = Variant<MatmulDwProblem, MatmulDw>;
 
-constexpr std::array kForwardVariants{
-    Forward{"cpu.avx512_skinny", refuse_skinny_avx512, matmul::avx512::forward_skinny, skinny_workspace},
-    Forward{"cpu.amx_bf16", refuse_amx, matmul::amx_bf16::forward, workspace<matmul::kTileAmx>},
-    Forward{"cpu.avx512", refuse_avx512, matmul::avx512::forward, workspace<matmul::kTileAvx512>},
-    Forward{"cpu.avx2_skinny", refuse_skinny_avx2, matmul::avx2::forward_skinny, skinny_workspace},
-    Forward{"cpu.avx2", refuse_avx2, matmul::avx2::forward, workspace<matmul::kTileAvx2>},
-    Forward{kReference, refuse_other_devices, matmul::forward_reference},
+constexpr std::array kForwardVariants {
+  Forward{"cpu.avx512_skinny", refuse_skinny_avx512, matmul::avx512::forward_skinny, skinny_workspace},
+      Forward{"cpu.amx_bf16", refuse_amx, matmul::amx_bf16::forward, workspace<matmul::kTileAmx>},
+      Forward{"cpu.avx512", refuse_avx512, matmul::avx512::forward, workspace<matmul::kTileAvx512>},
+      Forward{"cpu.avx2_skinny", refuse_skinny_avx2, matmul::avx2::forward_skinny, skinny_workspace},
+      Forward{"cpu.avx2", refuse_avx2, matmul::avx2::forward, workspace<matmul::kTileAvx2>},
+#if WARPWRIGHT_CUDA
+      Forward{"cuda.cublaslt", refuse_cublaslt, matmul::cuda::cublaslt_forward, cublaslt_workspace},
+      Forward{"cuda.cublaslt_unfused", refuse_cublaslt, matmul::cuda::cublaslt_unfused_forward,
+              cublaslt_workspace},
+      Forward{"cuda.tile128", refuse_cuda, matmul::cuda::tile128_forward},
+#endif
+      Forward{kReference, refuse_other_devices, matmul::forward_reference},
 };
 
-constexpr std::array kDxVariants{
-    Dx{"cpu.amx_bf16", refuse_amx, matmul::amx_bf16::dx, workspace<matmul::kTileAmx>},
-    Dx{"cpu.avx512", refuse_avx512, matmul::avx512::dx, workspace<matmul::kTileAvx512>},
-    Dx{"cpu.avx2", refuse_avx2, matmul::avx2::dx, workspace<matmul::kTileAvx2>},
-    Dx{kReference, refuse_other_devices, matmul::dx_reference},
+constexpr std::array kDxVariants {
+  Dx{"cpu.amx_bf16", refuse_amx, matmul::amx_bf16::dx, workspace<matmul::kTileAmx>},
+      Dx{"cpu.avx512", refuse_avx512, matmul::avx512::dx, workspace<matmul::kTileAvx512>},
+      Dx{"cpu.avx2", refuse_avx2, matmul::avx2::dx, workspace<matmul::kTileAvx2>},
+#if WARPWRIGHT_CUDA
+      Dx{"cuda.cublaslt", refuse_cublaslt, matmul::cuda::cublaslt_dx, cublaslt_workspace},
+      Dx{"cuda.cublaslt_unfused", refuse_cublaslt, matmul::cuda::cublaslt_unfused_dx, cublaslt_workspace},
+      Dx{"cuda.tile128", refuse_cuda, matmul::cuda::tile128_dx},
+#endif
+      Dx{kReference, refuse_other_devices, matmul::dx_reference},
 };
 
-constexpr std::array kDwVariants{
-    Dw{"cpu.amx_bf16", refuse_amx, matmul::amx_bf16::dw, workspace<matmul::kTileAmx>},
-    Dw{"cpu.avx512", refuse_avx512, matmul::avx512::dw, workspace<matmul::kTileAvx512>},
-    Dw{"cpu.avx2", refuse_avx2, matmul::avx2::dw, workspace<matmul::kTileAvx2>},
-    Dw{kReference, refuse_other_devices, matmul::dw_reference},
+constexpr std::array kDwVariants {
+  Dw{"cpu.amx_bf16", refuse_amx, matmul::amx_bf16::dw, workspace<matmul::kTileAmx>},
+      Dw{"cpu.avx512", refuse_avx512, matmul::avx512::dw, workspace<matmul::kTileAvx512>},
+      Dw{"cpu.avx2", refuse_avx2, matmul::avx2::dw, workspace<matmul::kTileAvx2>},
+#if WARPWRIGHT_CUDA
+      Dw{"cuda.cublaslt", refuse_cublaslt, matmul::cuda::cublaslt_dw, cublaslt_dw_workspace},
+      Dw{"cuda.tile128", refuse_cuda, matmul::cuda::tile128_dw, tile128_dw_workspace},
+#endif
+      Dw{kReference, refuse_other_devices, matmul::dw_reference},
 };
 
 double product(std::int64_t a, std::int64_t b) {

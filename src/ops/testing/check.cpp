@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <map>
 
 namespace warpwright::ops::testing {
 
@@ -17,9 +18,17 @@ std::vector<DType> dtypes_for(std::string_view variant) {
   return dtypes;
 }
 
-double tolerance(DType output, double reduction) {
+Context& gpu_context(Device device, bool tf32) {
+  static std::map<std::pair<int, bool>, Context> contexts;
+  ContextOptions options;
+  options.tf32 = tf32;
+  return contexts.try_emplace({device.index, tf32}, options, device).first->second;
+}
+
+double tolerance(DType output, double reduction, bool tf32) {
   const double accumulate = output == DType::f64 ? 0x1p-53 : 0x1p-24;
-  return 0.5 * epsilon_of(output) + 4 * accumulate * std::sqrt(std::max(reduction, 1.0));
+  return 0.5 * epsilon_of(output) + 4 * accumulate * std::sqrt(std::max(reduction, 1.0)) +
+         (tf32 ? 2 * 0x1p-11 : 0);
 }
 
 Deviation compare(const std::vector<double>& out, const std::vector<double>& reference, DType dtype) {

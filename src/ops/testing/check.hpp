@@ -24,8 +24,9 @@ namespace warpwright::ops::testing {
 
 // A relative error that rounding explains: half an ulp of the output's dtype for the store, plus fp32 (fp64
 // for fp64) accumulation over `reduction` terms, whose error grows as its square root, four times over for
-// the constant.
-double tolerance(DType output, double reduction);
+// the constant. tf32: the factors of the products were rounded to 11 significant bits, which moves each of
+// the two by 2^-11 at most.
+double tolerance(DType output, double reduction, bool tf32 = false);
 
 // How far an output is from the reference.
 struct Deviation {
@@ -67,12 +68,11 @@ DeviceInfo device_for(std::string_view variant);
 // What it is tested in: fp32 and bf16, and fp16 too where it runs on a GPU.
 std::vector<DType> dtypes_for(std::string_view variant);
 
-// Runs it on arguments in this process's memory, which go to a GPU and back for a GPU's variant.
+// A Context on a GPU, one for all cases: to make one takes longer than most of them.
+Context& gpu_context(Device device, bool tf32);
+
 template <class P, class A>
-void run_variant(const Op<P, A>& op, const Variant<P, A>& variant, const A& args, int threads) {
-  ContextOptions options;
-  options.threads = threads;
-  Context context(options, device_for(variant.name).device);
+void run_variant(Context& context, const Op<P, A>& op, const Variant<P, A>& variant, const A& args) {
   const P problem = op.problem(args);
   if (variant.workspace) {
     context.reserve_scratch(std::max<std::size_t>(variant.workspace(problem, context.device()), 1));
@@ -86,13 +86,25 @@ void run_variant(const Op<P, A>& op, const Variant<P, A>& variant, const A& args
   }
 }
 
+// Runs it on arguments in this process's memory, which go to a GPU and back for a GPU's variant.
+template <class P, class A>
+void run_variant(const Op<P, A>& op, const Variant<P, A>& variant, const A& args, int threads,
+                 bool tf32 = false) {
+  const Device device = device_for(variant.name).device;
+  if (device.kind == DeviceKind::cuda) return run_variant(gpu_context(device, tf32), op, variant, args);
+  ContextOptions options;
+  options.threads = threads;
+  Context context(options, device);
+  run_variant(context, op, variant, args);
+}
+
 // `reduction`: the number of terms summed into an output, by the name of the argument.
 using ReductionLength = std::function<double(std::string_view argument)>;
 
 // Checks one variant on one case; returns the variant's reason where it refuses, else "".
 template <class P, class A>
 std::string check_variant(const Op<P, A>& op, std::string_view name, Fixture& fixture, A args,
-                          const ReductionLength& reduction) {
+                          const ReductionLength& reduction, bool tf32 = false) {
   const auto& variant = find_variant(op, name);
   const P problem = op.problem(args);
   SCOPED_TRACE(fmt::format("{} {} {}", op.name, name, problem.describe()));
@@ -103,7 +115,7 @@ std::string check_variant(const Op<P, A>& op, std::string_view name, Fixture& fi
   run_variant(op, find_variant(op, kReference), twin, 1);
 
   fixture.snapshot();
-  run_variant(op, variant, args, 1);
+  run_variant(op, variant, args, 1, tf32);
   expect_only_written(fixture, uses_of(args));
   std::vector<TensorUse> expected;
   twin.visit([&](std::string_view argument, Tensor& t, Access access) {
@@ -115,14 +127,14 @@ std::string check_variant(const Op<P, A>& op, std::string_view name, Fixture& fi
     const Tensor& wanted = expected[index++].tensor;
     if (!tensor || access == Access::read || !is_floating(tensor.dtype)) return;
     const Deviation error = compare(elements_of(tensor), elements_of(wanted), tensor.dtype);
-    const double bound = tolerance(tensor.dtype, reduction(argument));
+    const double bound = tolerance(tensor.dtype, reduction(argument), tf32);
     EXPECT_EQ(error.not_finite, 0) << argument;
     EXPECT_LE(error.relative, bound) << argument;
     EXPECT_LE(error.worst, 16 * bound) << argument << ", " << error.worst_ulp << " ulp";
   });
   for (const auto& storage : fixture.storages()) first_run.push_back(storage.bytes);
   fixture.restore();
-  run_variant(op, variant, args, 3);
+  run_variant(op, variant, args, 3, tf32);
   for (std::size_t i = 0; i < first_run.size(); ++i) {
     EXPECT_TRUE(first_run[i] == fixture.storages()[i].bytes)
         << "two runs differ (on a CPU with one and with three threads)";

@@ -1,0 +1,286 @@
+// The products by cuBLASLt, with what surrounds them in its epilogues where it has one that fits (bias; tanh
+// GELU, the pre-activation kept; the derivative of tanh GELU) and in kernels of our own (parts.cu) where it
+// has none. The sums for dbias are ours: they take less time than the library adds for them to its product.
+//
+// Tensor cores sum in fp32. The algorithm is the first that cuBLASLt's heuristic proposes, so that the choice
+// is a pure function of problem, device and library, and the same algorithm gives the same bits in every run.
+// A depth cut into parts (dw) is summed in order, in the output or in the workspace.
+//
+// A Context keeps the library's handle, and descriptors and algorithm of every product it has met: later
+// calls neither allocate nor search, and can be captured in a graph.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <deque>
+
+#include "core/error.hpp"
+#include "ops/cuda/refuse.hpp"
+#include "ops/matmul/cuda/cublaslt.hpp"
+#include "ops/matmul/cuda/parts.hpp"
+#include "ops/matmul/kernels.hpp"
+
+namespace warpwright::ops::matmul::cuda {
+namespace {
+
+using namespace cublaslt;
+
+// What the library recommends for Hopper.
+constexpr std::size_t kLibraryWorkspace = std::size_t{32} << 20;
+
+cudaDataType_t type_of(DType dtype) {
+  switch (dtype) {
+    case DType::f32:
+      return CUDA_R_32F;
+    case DType::bf16:
+      return CUDA_R_16BF;
+    case DType::f16:
+      return CUDA_R_16F;
+    default:
+      throw Error(fmt::format("no products of {}", name_of(dtype)), "cuBLASLt", "use fp32, bf16 or fp16");
+  }
+}
+
+// D (rows, cols) = op(A) (rows, depth) · op(B) (depth, cols) [+ D], then the epilogue. The library counts by
+// columns: a matrix (R, C) of ours, with rows `leading` elements apart, is its (C, R).
+struct Product {
+  std::int64_t rows = 0, cols = 0, depth = 0;
+  DType in = DType::f32, out = DType::f32;
+  bool transpose_a = false, transpose_b = false, add = false;
+  cublasLtEpilogue_t epilogue = CUBLASLT_EPILOGUE_DEFAULT;
+  std::int64_t leading_a = 0, leading_b = 0, leading_d = 0, leading_aux = 0;
+  std::array<std::uint32_t, 5> alignments{};  // of the operands, in bytes
+
+  bool operator==(const Product&) const = default;
+};
+
+struct Operands {
+  const void *a = nullptr, *b = nullptr;
+  void* d = nullptr;
+  const void* bias = nullptr;
+  const void* aux = nullptr;  // the pre-activation
+};
+
+std::uint32_t alignment_of(const void* address) {
+  constexpr std::uintptr_t kMost = kAlignment;
+  return static_cast<std::uint32_t>(std::size_t{1}
+                                    << std::countr_zero(reinterpret_cast<std::uintptr_t>(address) | kMost));
+}
+
+struct Plan {
+  Product product;
+  Description description;
+  Layout a, b, d;
+  cublasLtMatmulAlgo_t algorithm{};
+  bool supported = false;
+};
+
+void set_operands(const Description& description, const Operands& operands) {
+  if (operands.bias) set(description, CUBLASLT_MATMUL_DESC_BIAS_POINTER, operands.bias);
+  if (operands.aux) set(description, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, operands.aux);
+}
+
+// What a Context keeps.
+struct State {
+  Handle handle = make_handle();
+  std::deque<Plan> plans;
+
+  Plan& plan(const Product& product, const Operands& operands, bool tf32) {
+    for (Plan& known : plans) {
+      if (known.product == product) return known;
+    }
+    return plans.emplace_back(make(product, operands, tf32));
+  }
+
+  Plan make(const Product& p, const Operands& operands, bool tf32) const {
+    const bool rounds = tf32 && p.in == DType::f32;
+    Plan plan;
+    plan.product = p;
+    plan.description = make_description(rounds ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F);
+    set(plan.description, CUBLASLT_MATMUL_DESC_TRANSA, p.transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N);
+    set(plan.description, CUBLASLT_MATMUL_DESC_TRANSB, p.transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N);
+    set(plan.description, CUBLASLT_MATMUL_DESC_EPILOGUE, p.epilogue);
+    if (operands.aux) set(plan.description, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, p.leading_aux);
+    set_operands(plan.description, operands);
+    plan.a = make_layout(type_of(p.in), p.transpose_a ? p.depth : p.rows, p.transpose_a ? p.rows : p.depth,
+                         p.leading_a);
+    plan.b = make_layout(type_of(p.in), p.transpose_b ? p.cols : p.depth, p.transpose_b ? p.depth : p.cols,
+                         p.leading_b);
+    plan.d = make_layout(type_of(p.out), p.rows, p.cols, p.leading_d);
+    const Preference preference = make_preference();
+    set(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, kLibraryWorkspace);
+    set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, p.alignments[0]);
+    set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, p.alignments[1]);
+    set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, p.alignments[2]);
+    set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, p.alignments[2]);
+    cublasLtMatmulHeuristicResult_t found{};
+    int count = 0;
+    const cublasStatus_t status =
+        library().heuristic(handle.get(), plan.description.get(), plan.a.get(), plan.b.get(), plan.d.get(),
+                            plan.d.get(), preference.get(), 1, &found, &count);
+    plan.supported = status == CUBLAS_STATUS_SUCCESS && count > 0 && found.state == CUBLAS_STATUS_SUCCESS;
+    plan.algorithm = found.algo;
+    return plan;
+  }
+};
+
+State& state_of(const Context& context) {
+  static constexpr char kOwner = 0;
+  std::any& slot = context.kept(&kOwner);
+  if (!slot.has_value()) slot = std::make_shared<State>();
+  return **std::any_cast<std::shared_ptr<State>>(&slot);
+}
+
+// Whether the library has an algorithm for it; then the product is on its way.
+bool multiply(const Context& context, Product product, const Operands& o) {
+  product.alignments = {alignment_of(o.a), alignment_of(o.b), alignment_of(o.d), alignment_of(o.bias),
+                        alignment_of(o.aux)};
+  State& state = state_of(context);
+  Plan& plan = state.plan(product, o, context.device().tf32);
+  if (!plan.supported) return false;
+  set_operands(plan.description, o);
+  const float one = 1, zero = 0;
+  check(library().matmul(state.handle.get(), plan.description.get(), &one, o.a, plan.a.get(), o.b,
+                         plan.b.get(), product.add ? &one : &zero, o.d, plan.d.get(), o.d, plan.d.get(),
+                         &plan.algorithm, context.scratch(), kLibraryWorkspace, context.stream().get()),
+        "a matrix product");
+  return true;
+}
+
+void require_multiply(const Context& context, const Product& product, const Operands& operands) {
+  if (multiply(context, product, operands)) return;
+  throw Error(fmt::format("cuBLASLt has no algorithm for a product ({}, {}) · ({}, {}) of {}", product.cols,
+                          product.depth, product.depth, product.rows, name_of(product.in)),
+              "matmul", "force another variant, as WARPWRIGHT_FORCE=matmul=cuda.tile128");
+}
+
+cublasLtEpilogue_t gelu_epilogue(bool bias, bool preact) {
+  if (preact) return bias ? CUBLASLT_EPILOGUE_GELU_AUX_BIAS : CUBLASLT_EPILOGUE_GELU_AUX;
+  return bias ? CUBLASLT_EPILOGUE_GELU_BIAS : CUBLASLT_EPILOGUE_GELU;
+}
+
+// The library's GELU is the tanh form with an approximated tanh: good to 2^-11, below half an ulp of bf16 and
+// fp16 alone. It takes pre-activations in rows of a multiple of eight elements.
+bool fuses_gelu(Activation activation, const Tensor& out, const Tensor& preact) {
+  return activation == Activation::gelu_tanh && out.dtype != DType::f32 &&
+         (!preact || leading_of(preact) % 8 == 0);
+}
+
+template <bool fused>
+void forward(const Context& context, const MatmulForward& args) {
+  const std::int64_t M = args.x.shape[0], K = args.x.shape[1], N = args.weight.shape[0];
+  if (M == 0 || N == 0) return;
+  // outᵀ = weight · xᵀ
+  Product product{N, M, K, args.x.dtype, args.x.dtype};
+  product.transpose_a = true;
+  product.leading_a = K;
+  product.leading_b = leading_of(args.x);
+  product.leading_d = leading_of(args.out);
+  Operands operands{args.weight.data, args.x.data, args.out.data, args.bias.data};
+  if (fused && fuses_gelu(args.activation, args.out, args.preact)) {
+    product.epilogue = gelu_epilogue(static_cast<bool>(args.bias), static_cast<bool>(args.preact));
+    if (args.preact) {
+      product.leading_aux = leading_of(args.preact);
+      operands.aux = args.preact.data;
+    }
+    if (multiply(context, product, operands)) return;
+    product.leading_aux = 0;
+    operands.aux = nullptr;
+  }
+  const Tensor& target = args.preact ? args.preact : args.out;
+  product.leading_d = leading_of(target);
+  operands.d = target.data;
+  bool has_bias = false;
+  if (fused && args.bias) {
+    product.epilogue = CUBLASLT_EPILOGUE_BIAS;
+    has_bias = multiply(context, product, operands);
+  }
+  const Tensor bias = has_bias ? Tensor() : args.bias;
+  if (!has_bias) {
+    product.epilogue = CUBLASLT_EPILOGUE_DEFAULT;
+    operands.bias = nullptr;
+    require_multiply(context, product, operands);
+  }
+  if (!bias && !args.preact && args.activation == Activation::none) return;
+  finish_forward(context, target, bias, bias ? args.preact : Tensor(), args.out, args.activation);
+}
+
+template <bool fused>
+void dx(const Context& context, const MatmulDx& args) {
+  const std::int64_t M = args.dout.shape[0], N = args.dout.shape[1], K = args.weight.shape[1];
+  if (M == 0) return;
+  if (N == 0) return clear_rows(context, args.dx);
+  // dxᵀ = weightᵀ · doutᵀ
+  Product product{K, M, N, args.dout.dtype, args.dout.dtype};
+  product.leading_a = K;
+  product.leading_b = leading_of(args.dout);
+  product.leading_d = leading_of(args.dx);
+  Operands operands{args.weight.data, args.dout.data, args.dx.data};
+  if (fused && fuses_gelu(args.activation, args.dx, args.preact)) {
+    product.epilogue = CUBLASLT_EPILOGUE_DGELU;
+    product.leading_aux = leading_of(args.preact);
+    operands.aux = args.preact.data;
+    if (multiply(context, product, operands)) return;
+    product.epilogue = CUBLASLT_EPILOGUE_DEFAULT;
+    product.leading_aux = 0;
+    operands.aux = nullptr;
+  }
+  require_multiply(context, product, operands);
+  if (args.activation != Activation::none) finish_dx(context, args.dx, args.preact, args.activation);
+}
+
+void dw(const Context& context, const MatmulDw& args) {
+  const std::int64_t M = args.x.shape[0], K = args.x.shape[1], N = args.dout.shape[1];
+  if (N == 0) return;
+  if (M == 0) {
+    if (args.store == Store::add) return;
+    clear_rows(context, args.dweight);
+    if (args.dbias) clear_rows(context, args.dbias.view({1, N}));
+    return;
+  }
+  // dweightᵀ = xᵀ · dout
+  Product product{K, N, M, args.x.dtype, args.dweight.dtype};
+  product.transpose_b = true;
+  product.add = args.store == Store::add;
+  product.leading_a = leading_of(args.x);
+  product.leading_b = leading_of(args.dout);
+  product.leading_d = K;
+  Operands operands{args.x.data, args.dout.data, args.dweight.data};
+  require_multiply(context, product, operands);
+  if (!args.dbias) return;
+  std::byte* partials = static_cast<std::byte*>(context.scratch()) + kLibraryWorkspace;
+  column_sums(context, args.dout, args.dbias, args.store, reinterpret_cast<float*>(partials));
+}
+
+}  // namespace
+
+std::string refuse_cublaslt(DType dtype, const DeviceInfo& device) {
+  std::string reason = refuse_without_gpu(dtype, device);
+  return reason.empty() ? reason_for_absence() : reason;
+}
+
+std::size_t cublaslt_workspace() {
+  return kLibraryWorkspace;
+}
+std::size_t cublaslt_dw_workspace(std::int64_t M, std::int64_t N) {
+  return kLibraryWorkspace + column_sums_bytes(M, N);
+}
+
+void cublaslt_forward(const Context& context, const MatmulForward& args) {
+  forward<true>(context, args);
+}
+void cublaslt_dx(const Context& context, const MatmulDx& args) {
+  dx<true>(context, args);
+}
+void cublaslt_dw(const Context& context, const MatmulDw& args) {
+  dw(context, args);
+}
+void cublaslt_unfused_forward(const Context& context, const MatmulForward& args) {
+  forward<false>(context, args);
+}
+void cublaslt_unfused_dx(const Context& context, const MatmulDx& args) {
+  dx<false>(context, args);
+}
+
+}  // namespace warpwright::ops::matmul::cuda

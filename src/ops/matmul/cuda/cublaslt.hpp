@@ -1,0 +1,69 @@
+// cuBLASLt, CUDA's library of matrix products: loaded when it is first needed, so that the program also
+// starts where it is not installed, and its objects as owners. For sources that are compiled with CUDA's
+// headers.
+#pragma once
+
+#include <cublasLt.h>
+
+#include <memory>
+#include <string>
+#include <string_view>
+
+namespace warpwright::ops::matmul::cublaslt {
+
+// The functions of the loaded library.
+struct Library {
+  decltype(&cublasLtCreate) create;
+  decltype(&cublasLtDestroy) destroy;
+  decltype(&cublasLtGetStatusString) status_string;
+  decltype(&cublasLtMatmul) matmul;
+  decltype(&cublasLtMatmulAlgoGetHeuristic) heuristic;
+  decltype(&cublasLtMatmulDescCreate) create_description;
+  decltype(&cublasLtMatmulDescDestroy) destroy_description;
+  decltype(&cublasLtMatmulDescSetAttribute) set_description;
+  decltype(&cublasLtMatrixLayoutCreate) create_layout;
+  decltype(&cublasLtMatrixLayoutDestroy) destroy_layout;
+  decltype(&cublasLtMatmulPreferenceCreate) create_preference;
+  decltype(&cublasLtMatmulPreferenceDestroy) destroy_preference;
+  decltype(&cublasLtMatmulPreferenceSetAttribute) set_preference;
+};
+
+// Loaded at the first call; an Error where it cannot be.
+const Library& library();
+// Why it cannot be loaded and what to install, or "".
+const std::string& reason_for_absence();
+
+void check(cublasStatus_t status, std::string_view doing);
+
+template <auto Library::*release>
+struct Release {
+  template <class T>
+  void operator()(T* object) const {
+    (library().*release)(object);
+  }
+};
+template <class Pointer, auto Library::*release>
+using Owner = std::unique_ptr<std::remove_pointer_t<Pointer>, Release<release>>;
+
+using Handle = Owner<cublasLtHandle_t, &Library::destroy>;
+using Description = Owner<cublasLtMatmulDesc_t, &Library::destroy_description>;
+using Layout = Owner<cublasLtMatrixLayout_t, &Library::destroy_layout>;
+using Preference = Owner<cublasLtMatmulPreference_t, &Library::destroy_preference>;
+
+Handle make_handle();
+Description make_description(cublasComputeType_t compute);
+// A matrix by columns, which begin `leading` elements apart.
+Layout make_layout(cudaDataType_t type, std::int64_t rows, std::int64_t cols, std::int64_t leading);
+Preference make_preference();
+
+template <class T>
+void set(const Description& description, cublasLtMatmulDescAttributes_t attribute, const T& value) {
+  check(library().set_description(description.get(), attribute, &value, sizeof value),
+        "describing a product");
+}
+template <class T>
+void set(const Preference& preference, cublasLtMatmulPreferenceAttributes_t attribute, const T& value) {
+  check(library().set_preference(preference.get(), attribute, &value, sizeof value), "describing a product");
+}
+
+}  // namespace warpwright::ops::matmul::cublaslt

@@ -1,0 +1,250 @@
+#include <algorithm>
+
+#include "ops/cuda/gelu.cuh"
+#include "ops/cuda/vector.cuh"
+#include "ops/matmul/cuda/activate.cuh"
+#include "ops/matmul/cuda/parts.hpp"
+#include "runtime/cuda/check.hpp"
+
+namespace warpwright::ops::matmul::cuda {
+namespace {
+
+using gpu::Packed;
+
+constexpr int kLanes = 32, kWarps = 8;
+constexpr std::int64_t kMostBlocks = 65535;  // of a grid's second dimension
+
+std::int64_t ceil_div(std::int64_t a, std::int64_t b) {
+  return (a + b - 1) / b;
+}
+
+template <class T>
+struct Rows {
+  T* data;
+  std::int64_t stride;
+  __device__ T* at(std::int64_t row, std::int64_t col) const { return data + row * stride + col; }
+};
+template <class T>
+Rows<T> rows_of(const Tensor& t) {
+  return {static_cast<T*>(t.data), t ? leading_of(t) : 0};
+}
+
+// A thread has N neighbours of kRows rows, all loaded before the first is used; a block has 32·N columns and
+// kWarps·kRows rows.
+constexpr int kRows = 4;
+
+template <class T, int N, class Load, class Use>
+__device__ void for_each_pack(std::int64_t rows, std::int64_t cols, Load&& load, Use&& use) {
+  using Loaded = decltype(load(rows, cols));
+  const std::int64_t col = (static_cast<std::int64_t>(blockIdx.x) * kLanes + threadIdx.x) * N;
+  if (col >= cols) return;
+  std::int64_t first = static_cast<std::int64_t>(blockIdx.y) * kWarps * kRows + threadIdx.y;
+  for (; first < rows; first += static_cast<std::int64_t>(gridDim.y) * kWarps * kRows) {
+    Loaded loaded[kRows];
+#pragma unroll
+    for (int i = 0; i < kRows; ++i) {
+      if (first + i * kWarps < rows) loaded[i] = load(first + i * kWarps, col);
+    }
+#pragma unroll
+    for (int i = 0; i < kRows; ++i) {
+      if (first + i * kWarps < rows) use(first + i * kWarps, col, loaded[i]);
+    }
+  }
+}
+
+template <class T, int N>
+__global__ void __launch_bounds__(kLanes* kWarps)
+    finish_forward_kernel(Rows<const T> product, const T* bias, Rows<T> preact, Rows<T> out,
+                          std::int64_t rows, std::int64_t cols, Activation activation) {
+  const auto load = [&](std::int64_t row, std::int64_t col) {
+    return Packed<T, N>::load_streaming(product.at(row, col));
+  };
+  for_each_pack<T, N>(rows, cols, load, [&](std::int64_t row, std::int64_t col, const Packed<T, N>& sums) {
+    float v[N];
+    sums.to_floats(v);
+    if (bias) {
+      const auto b = Packed<T, N>::load(bias + col);
+#pragma unroll
+      for (int i = 0; i < N; ++i) v[i] += b[i];
+    }
+    if (preact.data) Packed<T, N>::from_floats(v).store(preact.at(row, col));
+#pragma unroll
+    for (int i = 0; i < N; ++i) v[i] = activate(activation, v[i]);
+    Packed<T, N>::from_floats(v).store(out.at(row, col));
+  });
+}
+
+template <class T, int N>
+struct GradientAndInput {
+  Packed<T, N> gradient, input;
+};
+
+template <class T, int N>
+__global__ void __launch_bounds__(kLanes* kWarps)
+    finish_dx_kernel(Rows<T> dx, Rows<const T> preact, std::int64_t rows, std::int64_t cols,
+                     Activation activation) {
+  const auto load = [&](std::int64_t row, std::int64_t col) {
+    return GradientAndInput<T, N>{Packed<T, N>::load_streaming(dx.at(row, col)),
+                                  Packed<T, N>::load_streaming(preact.at(row, col))};
+  };
+  for_each_pack<T, N>(rows, cols, load, [&](std::int64_t row, std::int64_t col, const auto& loaded) {
+    float gradient[N];
+    loaded.gradient.to_floats(gradient);
+#pragma unroll
+    for (int i = 0; i < N; ++i) gradient[i] *= activation_derivative(activation, loaded.input[i]);
+    Packed<T, N>::from_floats(gradient).store(dx.at(row, col));
+  });
+}
+
+// Part blockIdx.y of the rows, 32·N columns: each warp sums every eighth row.
+template <class T, int N>
+__global__ void __launch_bounds__(kLanes* kWarps)
+    partial_sums_kernel(Rows<const T> dout, float* partials, std::int64_t rows, std::int64_t cols,
+                        std::int64_t rows_per_part) {
+  __shared__ float sums[kWarps][kLanes * N];
+  const std::int64_t first_col = static_cast<std::int64_t>(blockIdx.x) * kLanes * N;
+  const std::int64_t col = first_col + static_cast<std::int64_t>(threadIdx.x) * N;
+  const std::int64_t begin = static_cast<std::int64_t>(blockIdx.y) * rows_per_part;
+  const std::int64_t end = min(begin + rows_per_part, rows);
+  float sum[N] = {};
+  if (col < cols) {
+#pragma unroll 4
+    for (std::int64_t row = begin + threadIdx.y; row < end; row += kWarps) {
+      const auto v = Packed<T, N>::load(dout.at(row, col));
+#pragma unroll
+      for (int i = 0; i < N; ++i) sum[i] += v[i];
+    }
+  }
+#pragma unroll
+  for (int i = 0; i < N; ++i) sums[threadIdx.y][threadIdx.x * N + i] = sum[i];
+  __syncthreads();
+  for (int i = static_cast<int>(threadIdx.y * kLanes + threadIdx.x); i < kLanes * N; i += kLanes * kWarps) {
+    float total = 0;
+#pragma unroll
+    for (int warp = 0; warp < kWarps; ++warp) total += sums[warp][i];
+    if (first_col + i < cols) partials[blockIdx.y * cols + first_col + i] = total;
+  }
+}
+
+// out (= or +=) Σ_parts partials (parts, cols). Each warp sums every eighth part.
+__global__ void __launch_bounds__(kLanes* kWarps)
+    total_sums_kernel(const float* partials, float* out, std::int64_t parts, std::int64_t cols, bool add) {
+  __shared__ float sums[kWarps][kLanes];
+  const std::int64_t col = static_cast<std::int64_t>(blockIdx.x) * kLanes + threadIdx.x;
+  float sum = 0;
+  if (col < cols) {
+#pragma unroll 8
+    for (std::int64_t part = threadIdx.y; part < parts; part += kWarps) sum += partials[part * cols + col];
+  }
+  sums[threadIdx.y][threadIdx.x] = sum;
+  __syncthreads();
+  if (threadIdx.y != 0 || col >= cols) return;
+  float total = 0;
+#pragma unroll
+  for (int warp = 0; warp < kWarps; ++warp) total += sums[warp][threadIdx.x];
+  out[col] = add ? out[col] + total : total;
+}
+
+void total_sums(const Context& context, const float* partials, std::int64_t parts, const Tensor& out,
+                Store store) {
+  const std::int64_t cols = out.shape[0];
+  total_sums_kernel<<<static_cast<unsigned>(ceil_div(cols, kLanes)), dim3(kLanes, kWarps), 0,
+                      context.stream().get()>>>(partials, out.as<float>(), parts, cols, store == Store::add);
+  warpwright::cuda::check_launch("matmul.dw sums of parts");
+}
+
+dim3 grid_of(std::int64_t rows, std::int64_t cols, int pack) {
+  return dim3(static_cast<unsigned>(ceil_div(cols, std::int64_t{kLanes} * pack)),
+              static_cast<unsigned>(std::min(ceil_div(rows, kWarps * kRows), kMostBlocks)));
+}
+
+// Whether rows can be read 16 bytes at a time: matrices and vectors, absent ones aside.
+bool packs(std::initializer_list<const Tensor*> tensors) {
+  for (const Tensor* t : tensors) {
+    if (!*t) continue;
+    const auto lanes = static_cast<std::int64_t>(16 / size_of(t->dtype));
+    const int last = t->shape.rank() - 1;
+    if (!gpu::aligned16(t->data) || t->shape[last] % lanes != 0) return false;
+    if (last == 1 && leading_of(*t) % lanes != 0) return false;
+  }
+  return true;
+}
+
+// Calls f.operator()<N>() with the number of elements in an access.
+template <class T, class F>
+void visit_pack(bool packed, F&& f) {
+  if (packed) {
+    f(std::integral_constant<int, gpu::kPackedLanes<T>>());
+  } else {
+    f(std::integral_constant<int, 1>());
+  }
+}
+
+std::int64_t parts_of(std::int64_t M, std::int64_t N) {
+  constexpr std::int64_t kRowsPerPart = 128, kMostParts = 256, kMostPartials = 1 << 20;
+  return std::max<std::int64_t>(1, std::min({M / kRowsPerPart, kMostParts, kMostPartials / N}));
+}
+
+}  // namespace
+
+void finish_forward(const Context& context, const Tensor& product, const Tensor& bias, const Tensor& preact,
+                    const Tensor& out, Activation activation) {
+  const std::int64_t rows = out.shape[0], cols = out.shape[1];
+  gpu::visit_gpu_dtype(out.dtype, [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    visit_pack<T>(packs({&product, &bias, &preact, &out}), [&](auto pack) {
+      finish_forward_kernel<T, pack>
+          <<<grid_of(rows, cols, pack), dim3(kLanes, kWarps), 0, context.stream().get()>>>(
+              rows_of<const T>(product), static_cast<const T*>(bias.data), rows_of<T>(preact),
+              rows_of<T>(out), rows, cols, activation);
+    });
+  });
+  warpwright::cuda::check_launch("matmul.forward bias and activation");
+}
+
+void finish_dx(const Context& context, const Tensor& dx, const Tensor& preact, Activation activation) {
+  const std::int64_t rows = dx.shape[0], cols = dx.shape[1];
+  gpu::visit_gpu_dtype(dx.dtype, [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    visit_pack<T>(packs({&dx, &preact}), [&](auto pack) {
+      finish_dx_kernel<T, pack>
+          <<<grid_of(rows, cols, pack), dim3(kLanes, kWarps), 0, context.stream().get()>>>(
+              rows_of<T>(dx), rows_of<const T>(preact), rows, cols, activation);
+    });
+  });
+  warpwright::cuda::check_launch("matmul.dx activation");
+}
+
+std::size_t column_sums_bytes(std::int64_t M, std::int64_t N) {
+  return N == 0 ? 0 : static_cast<std::size_t>(parts_of(M, N) * N) * sizeof(float);
+}
+
+void column_sums(const Context& context, const Tensor& dout, const Tensor& dbias, Store store,
+                 float* partials) {
+  const std::int64_t rows = dout.shape[0], cols = dout.shape[1];
+  if (cols == 0) return;
+  const std::int64_t parts = parts_of(rows, cols);
+  gpu::visit_gpu_dtype(dout.dtype, [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    visit_pack<T>(packs({&dout}), [&](auto pack) {
+      const dim3 grid(static_cast<unsigned>(ceil_div(cols, std::int64_t{kLanes} * pack)),
+                      static_cast<unsigned>(parts));
+      partial_sums_kernel<T, pack><<<grid, dim3(kLanes, kWarps), 0, context.stream().get()>>>(
+          rows_of<const T>(dout), partials, rows, cols, ceil_div(rows, parts));
+    });
+  });
+  warpwright::cuda::check_launch("matmul.dw column sums");
+  total_sums(context, partials, parts, dbias, store);
+}
+
+void clear_rows(const Context& context, const Tensor& matrix) {
+  if (matrix.elements() == 0) return;
+  const std::size_t size = size_of(matrix.dtype);
+  warpwright::cuda::check(
+      cudaMemset2DAsync(matrix.data, static_cast<std::size_t>(leading_of(matrix)) * size, 0,
+                        static_cast<std::size_t>(matrix.shape[1]) * size,
+                        static_cast<std::size_t>(matrix.shape[0]), context.stream().get()),
+      "matmul: clearing an empty product");
+}
+
+}  // namespace warpwright::ops::matmul::cuda

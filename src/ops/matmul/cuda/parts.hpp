@@ -1,0 +1,31 @@
+// What surrounds a product, as kernels of their own: for where the product's kernel does not do it itself.
+#pragma once
+
+#include "ops/matmul/matmul.hpp"
+
+namespace warpwright::ops::matmul::cuda {
+
+// v = product + bias, preact = v, out = act(v). Product, preact and out are (M, N) with rows that may be
+// strided; bias and preact are optional; product may be preact or out. One pass over each of them.
+void finish_forward(const Context& context, const Tensor& product, const Tensor& bias, const Tensor& preact,
+                    const Tensor& out, Activation activation);
+
+// dx = dx ∘ act'(preact), both (M, K): two passes read, one written.
+void finish_dx(const Context& context, const Tensor& dx, const Tensor& preact, Activation activation);
+
+// dbias (= or +=) the sums of dout's columns in fp32: the rows are cut into parts by M and N alone, each part
+// is summed by eight warps whose sums are added in order, and the parts are added in order.
+// partials: column_sums_bytes(M, N) of scratch.
+void column_sums(const Context& context, const Tensor& dout, const Tensor& dbias, Store store,
+                 float* partials);
+std::size_t column_sums_bytes(std::int64_t M, std::int64_t N);
+
+// Zeros in all rows of a matrix, none in the gaps between them.
+void clear_rows(const Context& context, const Tensor& matrix);
+
+// Elements from one row to the next. A matrix of one row has no stride that means anything.
+inline std::int64_t leading_of(const Tensor& matrix) {
+  return matrix.shape[0] > 1 ? matrix.strides[0] : matrix.shape[1];
+}
+
+}  // namespace warpwright::ops::matmul::cuda

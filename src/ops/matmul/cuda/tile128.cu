@@ -1,0 +1,173 @@
+// The three products on a GPU's ordinary arithmetic units, as readable as a fast product gets: a block of
+// 256 threads makes 128 × 128 results, a thread 8 × 8 of them in registers, from 32 terms of the depth at a
+// time in shared memory. For one term a thread reads 16 numbers and makes 64 multiply-adds: the multipliers
+// are busy, not the shared memory. Two blocks on a multiprocessor compute while the other one loads.
+//
+// Any shape: what lies outside a matrix is read as 0 and not written. fp32 throughout; bf16 and fp16 are
+// widened as they are read. The bias is added to the sums; activations are a pass of their own. Every result
+// is summed in the order of the depth. All of the depth is one block's work, so that a product of few tiles
+// and great depth (dw of a narrow layer) leaves multiprocessors idle.
+#include <cstdint>
+
+#include "ops/cuda/vector.cuh"
+#include "ops/matmul/cuda/parts.hpp"
+#include "ops/matmul/kernels.hpp"
+#include "runtime/cuda/check.hpp"
+
+namespace warpwright::ops::matmul::cuda {
+namespace {
+
+constexpr int kTile = 128, kDepth = 32;  // of a block
+constexpr int kThreads = 256;
+constexpr int kSide = 16;    // threads along a side of the tile
+constexpr int kHalf = 4;     // a thread's 8 rows are 4 in the upper half of the tile and 4 in the lower
+constexpr int kPadding = 4;  // rows stay 16-byte aligned and begin four banks apart
+
+// A factor as a tile reads it: element (i, k), i along the result's side and k along the depth.
+template <class T, bool depth_contiguous>
+struct Factor {
+  const T* data;
+  std::int64_t stride;
+  std::int64_t side, depth;
+
+  // A tile from (first, k0), the depth outermost. A warp reads 32 neighbours, or eight of four rows where the
+  // depth is contiguous: then its stores, a transpose, meet every bank of the shared memory once.
+  __device__ void load(float (*tile)[kTile + kPadding], std::int64_t first, std::int64_t k0) const {
+    const int thread = static_cast<int>(threadIdx.x);
+#pragma unroll
+    for (int n = 0; n < kTile * kDepth / kThreads; ++n) {
+      const int i = depth_contiguous ? thread / 8 + n / 4 * 32 : thread % kTile;
+      const int k = depth_contiguous ? thread % 8 + n % 4 * 8 : thread / kTile + n * 2;
+      const bool inside = first + i < side && k0 + k < depth;
+      const std::int64_t offset =
+          depth_contiguous ? (first + i) * stride + k0 + k : (k0 + k) * stride + first + i;
+      tile[k][i] = inside ? gpu::to_float(data[offset]) : 0.0f;
+    }
+  }
+};
+
+// Where a sum goes.
+template <class T, class Out>
+struct Result {
+  Out* data;
+  std::int64_t stride;
+  const T* bias = nullptr;  // added by column
+  bool add = false;         // += instead of =
+
+  __device__ void store(std::int64_t row, std::int64_t col, float sum) const {
+    if (bias) sum += gpu::to_float(bias[col]);
+    Out& place = data[row * stride + col];
+    place = gpu::from_float<Out>(add ? gpu::to_float(place) + sum : sum);
+  }
+};
+
+__device__ inline void read_eight(const float* row, int first, float (&values)[8]) {
+  const float4 low = *reinterpret_cast<const float4*>(row + first);
+  const float4 high = *reinterpret_cast<const float4*>(row + first + kTile / 2);
+  values[0] = low.x, values[1] = low.y, values[2] = low.z, values[3] = low.w;
+  values[4] = high.x, values[5] = high.y, values[6] = high.z, values[7] = high.w;
+}
+
+// (rows, cols) = A (rows, depth) · B (depth, cols), both given by their sides.
+template <class T, class Out, bool a_depth_contiguous, bool b_depth_contiguous>
+__global__ void __launch_bounds__(kThreads, 2)
+    tile_kernel(Factor<T, a_depth_contiguous> a, Factor<T, b_depth_contiguous> b, Result<T, Out> result) {
+  __shared__ float a_tile[kDepth][kTile + kPadding];
+  __shared__ float b_tile[kDepth][kTile + kPadding];
+  const std::int64_t first_row = static_cast<std::int64_t>(blockIdx.y) * kTile;
+  const std::int64_t first_col = static_cast<std::int64_t>(blockIdx.x) * kTile;
+  const int my_row = static_cast<int>(threadIdx.x) / kSide * kHalf;
+  const int my_col = static_cast<int>(threadIdx.x) % kSide * kHalf;
+
+  float sums[8][8] = {};
+  for (std::int64_t k0 = 0; k0 < a.depth; k0 += kDepth) {
+    __syncthreads();
+    a.load(a_tile, first_row, k0);
+    b.load(b_tile, first_col, k0);
+    __syncthreads();
+#pragma unroll 8
+    for (int k = 0; k < kDepth; ++k) {
+      float x[8], y[8];
+      read_eight(a_tile[k], my_row, x);
+      read_eight(b_tile[k], my_col, y);
+#pragma unroll
+      for (int i = 0; i < 8; ++i) {
+#pragma unroll
+        for (int j = 0; j < 8; ++j) sums[i][j] = fmaf(x[i], y[j], sums[i][j]);
+      }
+    }
+  }
+
+#pragma unroll
+  for (int i = 0; i < 8; ++i) {
+    const std::int64_t row = first_row + my_row + i % kHalf + i / kHalf * (kTile / 2);
+    if (row >= a.side) continue;
+#pragma unroll
+    for (int j = 0; j < 8; ++j) {
+      const std::int64_t col = first_col + my_col + j % kHalf + j / kHalf * (kTile / 2);
+      if (col < b.side) result.store(row, col, sums[i][j]);
+    }
+  }
+}
+
+template <class T, class Out, bool a_depth_contiguous, bool b_depth_contiguous>
+void multiply(const Context& context, const Factor<T, a_depth_contiguous>& a,
+              const Factor<T, b_depth_contiguous>& b, const Result<T, Out>& result) {
+  const dim3 grid(static_cast<unsigned>((b.side + kTile - 1) / kTile),
+                  static_cast<unsigned>((a.side + kTile - 1) / kTile));
+  tile_kernel<<<grid, kThreads, 0, context.stream().get()>>>(a, b, result);
+}
+
+}  // namespace
+
+void tile128_forward(const Context& context, const MatmulForward& args) {
+  const std::int64_t M = args.x.shape[0], K = args.x.shape[1], N = args.weight.shape[0];
+  if (M == 0 || N == 0) return;
+  const Tensor& target = args.preact ? args.preact : args.out;
+  gpu::visit_gpu_dtype(args.x.dtype, [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    const Factor<T, true> x{static_cast<const T*>(args.x.data), leading_of(args.x), M, K};
+    const Factor<T, true> weight{static_cast<const T*>(args.weight.data), K, N, K};
+    multiply(context, x, weight,
+             Result<T, T>{static_cast<T*>(target.data), leading_of(target),
+                          static_cast<const T*>(args.bias.data)});
+  });
+  warpwright::cuda::check_launch("matmul.forward cuda.tile128");
+  if (!args.preact && args.activation == Activation::none) return;
+  finish_forward(context, target, Tensor(), Tensor(), args.out, args.activation);
+}
+
+void tile128_dx(const Context& context, const MatmulDx& args) {
+  const std::int64_t M = args.dout.shape[0], N = args.dout.shape[1], K = args.weight.shape[1];
+  if (M == 0) return;
+  gpu::visit_gpu_dtype(args.dout.dtype, [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    const Factor<T, true> dout{static_cast<const T*>(args.dout.data), leading_of(args.dout), M, N};
+    const Factor<T, false> weight{static_cast<const T*>(args.weight.data), K, K, N};
+    multiply(context, dout, weight, Result<T, T>{static_cast<T*>(args.dx.data), leading_of(args.dx)});
+  });
+  warpwright::cuda::check_launch("matmul.dx cuda.tile128");
+  if (args.activation != Activation::none) finish_dx(context, args.dx, args.preact, args.activation);
+}
+
+std::size_t tile128_dw_workspace(std::int64_t M, std::int64_t N) {
+  return column_sums_bytes(M, N);
+}
+
+void tile128_dw(const Context& context, const MatmulDw& args) {
+  const std::int64_t M = args.x.shape[0], K = args.x.shape[1], N = args.dout.shape[1];
+  if (N == 0) return;
+  gpu::visit_gpu_dtype(args.x.dtype, [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    const Factor<T, false> dout{static_cast<const T*>(args.dout.data), leading_of(args.dout), N, M};
+    const Factor<T, false> x{static_cast<const T*>(args.x.data), leading_of(args.x), K, M};
+    multiply(context, dout, x,
+             Result<T, float>{args.dweight.as<float>(), K, nullptr, args.store == Store::add});
+  });
+  warpwright::cuda::check_launch("matmul.dw cuda.tile128");
+  if (args.dbias) {
+    column_sums(context, args.dout, args.dbias, args.store, static_cast<float*>(context.scratch()));
+  }
+}
+
+}  // namespace warpwright::ops::matmul::cuda
