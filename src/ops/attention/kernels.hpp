@@ -44,4 +44,20 @@ void forward(const Context& context, const AttentionForward& args);
 void backward(const Context& context, const AttentionBackward& args);
 }  // namespace amx_bf16
 
+namespace cuda {
+
+// Shared memory that a block of the variant's kernels takes; 0 where there is none for the head size.
+std::size_t flash_shared_bytes(std::int64_t HS, bool backward);
+std::size_t flash_tf32_shared_bytes(std::int64_t HS, bool backward);
+std::size_t flash_fma_shared_bytes(std::int64_t HS, bool backward);
+
+void flash_forward(const Context& context, const AttentionForward& args);
+void flash_backward(const Context& context, const AttentionBackward& args);
+void flash_tf32_forward(const Context& context, const AttentionForward& args);
+void flash_tf32_backward(const Context& context, const AttentionBackward& args);
+void flash_fma_forward(const Context& context, const AttentionForward& args);
+void flash_fma_backward(const Context& context, const AttentionBackward& args);
+
+}  // namespace cuda
+
 }  // namespace warpwright::ops::attention

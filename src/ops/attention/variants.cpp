@@ -1,9 +1,11 @@
 #include <algorithm>
 #include <array>
 #include <limits>
+#include <type_traits>
 
 #include "ops/attention/kernels.hpp"
 #include "ops/cpu/refuse.hpp"
+#include "ops/cuda/refuse.hpp"
 
 namespace warpwright::ops {
 namespace {
@@ -82,6 +84,41 @@ std::string refuse_amx(const Problem& p, const DeviceInfo& device) {
   return refuse_tiles_avx512(p, device);
 }
 
+#if WARPWRIGHT_CUDA
+
+template <std::size_t (*shared_bytes)(std::int64_t HS, bool backward), class Problem>
+std::string refuse_tiles_cuda(const Problem& p, const DeviceInfo& device) {
+  if (std::string reason = refuse_cuda(p, device); !reason.empty()) return reason;
+  const std::size_t bytes = shared_bytes(p.HS, std::is_same_v<Problem, AttentionBackwardProblem>);
+  if (bytes == 0) return fmt::format("no kernel for head size {}", p.HS);
+  return bytes <= device.gpu.shared_bytes_per_block ? "" : "needs more shared memory than a block may ask for";
+}
+
+template <class Problem>
+std::string refuse_flash(const Problem& p, const DeviceInfo& device) {
+  if (p.dtype == DType::f32) return "multiplies bf16 and fp16, not fp32";
+  return refuse_tiles_cuda<attention::cuda::flash_shared_bytes>(p, device);
+}
+
+template <class Problem>
+std::string refuse_flash_tf32(const Problem& p, const DeviceInfo& device) {
+  if (p.dtype != DType::f32) return fmt::format("multiplies fp32, not {}", name_of(p.dtype));
+  if (!device.tf32) return "rounds to tf32, which is not allowed";
+  return refuse_tiles_cuda<attention::cuda::flash_tf32_shared_bytes>(p, device);
+}
+
+template <class Problem>
+std::string refuse_flash_fma(const Problem& p, const DeviceInfo& device) {
+  return refuse_tiles_cuda<attention::cuda::flash_fma_shared_bytes>(p, device);
+}
+
+// Two floats a query and head: its lse and D.
+std::size_t statistics_workspace(const AttentionBackwardProblem& p, const DeviceInfo&) {
+  return 2 * sizeof(float) * static_cast<std::size_t>(p.NH * p.Nq);
+}
+
+#endif
+
 template <std::int64_t (*per_thread)(std::int64_t HS)>
 std::size_t forward_workspace(const AttentionForwardProblem& p, const DeviceInfo& device) {
   return static_cast<std::size_t>(device.threads * per_thread(p.HS)) * sizeof(float);
@@ -104,6 +141,11 @@ using Forward = Variant<AttentionForwardProblem, AttentionForward>;
 using Backward = Variant<AttentionBackwardProblem, AttentionBackward>;
 
 constexpr std::array kForwardVariants{
+#if WARPWRIGHT_CUDA
+    Forward{"cuda.flash", refuse_flash, attention::cuda::flash_forward},
+    Forward{"cuda.flash_tf32", refuse_flash_tf32, attention::cuda::flash_tf32_forward},
+    Forward{"cuda.flash_fma", refuse_flash_fma, attention::cuda::flash_fma_forward},
+#endif
     Forward{"cpu.amx_bf16", refuse_amx, attention::amx_bf16::forward,
             forward_workspace<attention::amx_forward_scratch>},
     Forward{"cpu.avx512", refuse_tiles_avx512, attention::avx512::forward,
@@ -114,6 +156,12 @@ constexpr std::array kForwardVariants{
 };
 
 constexpr std::array kBackwardVariants{
+#if WARPWRIGHT_CUDA
+    Backward{"cuda.flash", refuse_flash, attention::cuda::flash_backward, statistics_workspace},
+    Backward{"cuda.flash_tf32", refuse_flash_tf32, attention::cuda::flash_tf32_backward,
+             statistics_workspace},
+    Backward{"cuda.flash_fma", refuse_flash_fma, attention::cuda::flash_fma_backward, statistics_workspace},
+#endif
     Backward{"cpu.amx_bf16", refuse_amx, attention::amx_bf16::backward,
              backward_workspace<attention::amx_backward_scratch>},
     Backward{"cpu.avx512", refuse_tiles_avx512, attention::avx512::backward,

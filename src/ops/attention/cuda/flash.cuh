@@ -1,0 +1,424 @@
+// Attention by tiles, for an engine that holds a tile of scores in registers (mma_engine.cuh, fma_engine.cuh).
+//
+//   forward   a block per tile of queries, over the tiles of keys that it sees: softmax as it goes
+//             (A. Milakov, N. Gimelshein, arXiv:1805.02867), out and lse once at the end.
+//   backward  without atomics, in two kernels: one block per tile of queries sums dq, one per tile of keys
+//             sums dk and dv, each over its counterparts in order. Scores and dout·vᵀ are computed twice: seven
+//             products where five would do, but no partial sums in memory and nothing to wait for. The first
+//             kernel leaves D and lse, in the logarithm of the exponentials, for the second.
+//
+// Scores are exponentiated to base 2, with log2 e folded into the scale. Tiles that the mask hides are never
+// visited; only those on the diagonal and at the end of a sequence are masked.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <algorithm>
+#include <string_view>
+#include <type_traits>
+
+#include "ops/attention/cuda/instructions.cuh"
+#include "ops/attention/cuda/sequences.cuh"
+#include "runtime/context.hpp"
+#include "runtime/cuda/check.hpp"
+
+namespace warpwright::ops::attention::cuda {
+
+struct ForwardParameters {
+  Sequences sequences;
+  Rows q, k, v, out;
+  float* lse;
+  float scale;
+  int head_size;
+
+  explicit ForwardParameters(const AttentionForward& a)
+      : sequences(a),
+        q(a.q),
+        k(a.k),
+        v(a.v),
+        out(a.out),
+        lse(a.lse.as<float>()),
+        scale(a.scale),
+        head_size(static_cast<int>(a.q.shape[2])) {}
+};
+
+// Of a query: lse · log2 e (+∞ where it sees no key, so that its probabilities are 0), and D.
+using RowStatistics = float2;
+
+struct BackwardParameters {
+  Sequences sequences;
+  Rows q, k, v, out, dout, dq, dk, dv;
+  const float* lse;
+  RowStatistics* statistics;  // (NH, Nq)
+  float scale;
+  int head_size;
+
+  BackwardParameters(const AttentionBackward& a, void* scratch)
+      : sequences(a),
+        q(a.q),
+        k(a.k),
+        v(a.v),
+        out(a.out),
+        dout(a.dout),
+        dq(a.dq),
+        dk(a.dk),
+        dv(a.dv),
+        lse(a.lse.as<float>()),
+        statistics(static_cast<RowStatistics*>(scratch)),
+        scale(a.scale),
+        head_size(static_cast<int>(a.q.shape[2])) {}
+};
+
+template <class E>
+struct Shared {
+  using T = typename E::Stored;
+  static constexpr int kLeft = E::kRows * E::kStride, kRight = E::kCols * E::kStride;  // elements of a tile
+  // `left` tiles stay, pairs of right tiles pass by; of each column there may be statistics.
+  static constexpr std::size_t bytes(int left, bool statistics) {
+    return (left * kLeft + 2 * E::kStages * kRight) * sizeof(T) + E::kScratch * sizeof(float) +
+           (statistics ? E::kStages * E::kCols * sizeof(RowStatistics) : 0);
+  }
+};
+template <class E>
+constexpr std::size_t forward_shared() {
+  return Shared<E>::bytes(1, false);
+}
+template <class E>
+constexpr std::size_t backward_shared() {
+  return Shared<E>::bytes(2, true);
+}
+
+// Calls step(i, stage) for 0 ≤ i < count, with load(i, stage) done and visible to the whole block before it.
+template <class E, class Load, class Step>
+__device__ void stream_tiles(int count, Load&& load, Step&& step) {
+  if (count > 0) load(0, 0);
+  commit_copies();
+  for (int i = 0; i < count; ++i) {
+    if (E::kStages == 1 && i > 0) {
+      __syncthreads();
+      load(i, 0);
+      commit_copies();
+    }
+    wait_for_copies();
+    __syncthreads();
+    if (E::kStages == 2 && i + 1 < count) {
+      load(i + 1, (i + 1) % 2);
+      commit_copies();
+    }
+    step(i, E::kStages == 2 ? i % 2 : 0);
+  }
+}
+
+// Queries first and later of a tile see this many keys at most.
+__device__ inline int visible_keys(const Tile& tile, int query, bool causal) {
+  return causal ? min(max(query + tile.offset() + 1, 0), tile.Lk) : tile.Lk;
+}
+
+template <class E>
+__global__ void __launch_bounds__(E::kThreads, E::kResident) forward_kernel(const ForwardParameters p) {
+  using T = typename E::Stored;
+  extern __shared__ uint4 shared[];
+  T* const q_tile = reinterpret_cast<T*>(shared);
+  T* const kv_tiles = q_tile + Shared<E>::kLeft;
+  float* const scratch = reinterpret_cast<float*>(kv_tiles + 2 * E::kStages * Shared<E>::kRight);
+
+  const Tile tile = find_tile<false, E::kRows>(p.sequences, blockIdx.x);
+  if (tile.rows <= 0) return;
+  const bool causal = p.sequences.causal;
+  const int keys = visible_keys(tile, tile.first + tile.rows - 1, causal);
+  const int common = visible_keys(tile, tile.first, causal);  // what every query of the tile sees
+  const int blocks = (keys + E::kCols - 1) / E::kCols;
+  // From the last block to the first: the masked ones come first.
+  const auto key_of = [&](int i) { return (blocks - 1 - i) * E::kCols; };
+
+  E::template load<E::kRows>(q_tile, p.q, tile.q0 + tile.first, tile.head, tile.rows, p.head_size);
+  const float scale2 = p.scale * kLog2e, factor = E::kAnyScale ? 1.0f : scale2;
+  typename E::Sums o = {};
+  float largest[E::R], sum[E::R];
+#pragma unroll
+  for (int r = 0; r < E::R; ++r) largest[r] = -INFINITY, sum[r] = 0;
+
+  stream_tiles<E>(
+      blocks,
+      [&](int i, int stage) {
+        T* to = kv_tiles + 2 * stage * Shared<E>::kRight;
+        const int key = key_of(i), valid = tile.Lk - key;
+        E::template load<E::kCols>(to, p.k, tile.k0 + key, tile.head, valid, p.head_size);
+        E::template load<E::kCols>(to + Shared<E>::kRight, p.v, tile.k0 + key, tile.head, valid, p.head_size);
+      },
+      [&](int i, int stage) {
+        const T* k_tile = kv_tiles + 2 * stage * Shared<E>::kRight;
+        const int key = key_of(i);
+        typename E::Scores s;
+        E::scores(s, q_tile, k_tile);
+        if (E::kAnyScale) {
+#pragma unroll
+          for (int r = 0; r < E::R; ++r) {
+#pragma unroll
+            for (int c = 0; c < E::C; ++c) s[r][c] *= scale2;
+          }
+        }
+        if (key + E::kCols > common) {
+#pragma unroll
+          for (int r = 0; r < E::R; ++r) {
+            const int end = visible_keys(tile, tile.first + E::row(r), causal) - key;
+#pragma unroll
+            for (int c = 0; c < E::C; ++c) s[r][c] = E::col(c) < end ? s[r][c] : -INFINITY;
+          }
+        }
+#pragma unroll
+        for (int r = 0; r < E::R; ++r) {
+          float top = largest[r];
+#pragma unroll
+          for (int c = 0; c < E::C; ++c) top = fmaxf(top, s[r][c]);
+          top = E::row_max(top);
+          const float base = top == -INFINITY ? 0.0f : top * factor;
+          const float shrink = exp2_fast(largest[r] * factor - base);
+          largest[r] = top;
+          float part = 0;
+#pragma unroll
+          for (int c = 0; c < E::C; ++c) {
+            s[r][c] = exp2_fast(fmaf(s[r][c], factor, -base));
+            part += s[r][c];
+          }
+          sum[r] = sum[r] * shrink + part;
+#pragma unroll
+          for (int c = 0; c < E::O; ++c) o[r][c] *= shrink;
+        }
+        E::accumulate(o, s, k_tile + Shared<E>::kRight, scratch);
+      });
+  if (blocks == 0) {
+    wait_for_copies();
+    __syncthreads();
+  }
+
+#pragma unroll
+  for (int r = 0; r < E::R; ++r) {
+    sum[r] = E::row_sum(sum[r]);
+    const float inverse = sum[r] == 0 ? 0.0f : 1 / sum[r];
+#pragma unroll
+    for (int c = 0; c < E::O; ++c) o[r][c] *= inverse;
+    if (p.lse && E::col(0) == 0 && E::row(r) < tile.rows) {
+      p.lse[static_cast<std::int64_t>(tile.head) * p.sequences.Nq + tile.q0 + tile.first + E::row(r)] =
+          sum[r] == 0 ? -INFINITY : fmaf(largest[r], factor * kLn2, logf(sum[r]));
+    }
+  }
+  E::store(p.out, tile.q0 + tile.first, tile.head, tile.rows, o, q_tile, p.head_size);
+}
+
+template <class E>
+__global__ void __launch_bounds__(E::kThreads, E::kResident) backward_query_kernel(const BackwardParameters p) {
+  using T = typename E::Stored;
+  extern __shared__ uint4 shared[];
+  T* const q_tile = reinterpret_cast<T*>(shared);
+  T* const dout_tile = q_tile + Shared<E>::kLeft;
+  T* const kv_tiles = dout_tile + Shared<E>::kLeft;
+  float* const scratch = reinterpret_cast<float*>(kv_tiles + 2 * E::kStages * Shared<E>::kRight);
+
+  const Tile tile = find_tile<false, E::kRows>(p.sequences, blockIdx.x);
+  if (tile.rows <= 0) return;
+  const bool causal = p.sequences.causal;
+  const int keys = visible_keys(tile, tile.first + tile.rows - 1, causal);
+  const int common = visible_keys(tile, tile.first, causal);
+  const int blocks = (keys + E::kCols - 1) / E::kCols;
+  const auto load_keys = [&](int i, int stage) {
+    T* to = kv_tiles + 2 * stage * Shared<E>::kRight;
+    const int key = i * E::kCols, valid = tile.Lk - key;
+    E::template load<E::kCols>(to, p.k, tile.k0 + key, tile.head, valid, p.head_size);
+    E::template load<E::kCols>(to + Shared<E>::kRight, p.v, tile.k0 + key, tile.head, valid, p.head_size);
+  };
+
+  const int query = tile.q0 + tile.first;
+  E::template load<E::kRows>(q_tile, p.q, query, tile.head, tile.rows, p.head_size);
+  E::template load<E::kRows>(dout_tile, p.dout, query, tile.head, tile.rows, p.head_size);
+  commit_copies();
+  wait_for_copies();
+  __syncthreads();
+
+  // D of each query, four lanes a row, for this kernel and the next.
+  RowStatistics* const statistics = p.statistics + static_cast<std::int64_t>(tile.head) * p.sequences.Nq + query;
+  const float* const lse = p.lse + static_cast<std::int64_t>(tile.head) * p.sequences.Nq + query;
+  for (int r = static_cast<int>(threadIdx.x / 4); r < (tile.rows + 7) / 8 * 8; r += E::kThreads / 4) {
+    const int at = min(r, tile.rows - 1);
+    const float D = E::row_product(dout_tile + at * E::kStride, p.out, p.out.at(query + at, tile.head), p.head_size);
+    if (threadIdx.x % 4 == 0 && r < tile.rows) {
+      const float l = lse[r];
+      statistics[r] = {l == -INFINITY ? INFINITY : l * kLog2e, D};
+    }
+  }
+  __syncthreads();
+  float lse2[E::R], D[E::R];
+#pragma unroll
+  for (int r = 0; r < E::R; ++r) {
+    const bool exists = E::row(r) < tile.rows;
+    const RowStatistics mine = exists ? statistics[E::row(r)] : RowStatistics{INFINITY, 0};
+    lse2[r] = mine.x, D[r] = mine.y;
+  }
+
+  const float scale2 = p.scale * kLog2e;
+  typename E::Sums dq = {};
+  stream_tiles<E>(blocks, load_keys, [&](int i, int stage) {
+    const T* k_tile = kv_tiles + 2 * stage * Shared<E>::kRight;
+    const int key = i * E::kCols;
+    typename E::Scores s, dp;
+    E::scores(s, q_tile, k_tile);
+    E::scores(dp, dout_tile, k_tile + Shared<E>::kRight);
+#pragma unroll
+    for (int r = 0; r < E::R; ++r) {
+#pragma unroll
+      for (int c = 0; c < E::C; ++c) {
+        s[r][c] = exp2_fast(fmaf(s[r][c], scale2, -lse2[r])) * (dp[r][c] - D[r]);
+      }
+    }
+    if (key + E::kCols > common) {
+#pragma unroll
+      for (int r = 0; r < E::R; ++r) {
+        const int end = visible_keys(tile, tile.first + E::row(r), causal) - key;
+#pragma unroll
+        for (int c = 0; c < E::C; ++c) s[r][c] = E::col(c) < end ? s[r][c] : 0.0f;
+      }
+    }
+    E::accumulate(dq, s, k_tile, scratch);
+  });
+#pragma unroll
+  for (int r = 0; r < E::R; ++r) {
+#pragma unroll
+    for (int c = 0; c < E::O; ++c) dq[r][c] *= p.scale;
+  }
+  E::store(p.dq, query, tile.head, tile.rows, dq, q_tile, p.head_size);
+}
+
+template <class E>
+__global__ void __launch_bounds__(E::kThreads, E::kResident) backward_key_kernel(const BackwardParameters p) {
+  using T = typename E::Stored;
+  extern __shared__ uint4 shared[];
+  T* const k_tile = reinterpret_cast<T*>(shared);
+  T* const v_tile = k_tile + Shared<E>::kLeft;
+  T* const query_tiles = v_tile + Shared<E>::kLeft;
+  float* const scratch = reinterpret_cast<float*>(query_tiles + 2 * E::kStages * Shared<E>::kRight);
+  auto* const statistics = reinterpret_cast<RowStatistics*>(scratch + E::kScratch);
+
+  const Tile tile = find_tile<true, E::kRows>(p.sequences, blockIdx.x);
+  if (tile.rows <= 0) return;
+  const bool causal = p.sequences.causal;
+  // Key j is seen by the queries from j − offset on.
+  const int first = causal ? max(tile.first - tile.offset(), 0) / E::kCols * E::kCols : 0;
+  const int blocks = first < tile.Lq ? (tile.Lq - first + E::kCols - 1) / E::kCols : 0;
+  const std::int64_t head_row = static_cast<std::int64_t>(tile.head) * p.sequences.Nq + tile.q0;
+
+  E::template load<E::kRows>(k_tile, p.k, tile.k0 + tile.first, tile.head, tile.rows, p.head_size);
+  E::template load<E::kRows>(v_tile, p.v, tile.k0 + tile.first, tile.head, tile.rows, p.head_size);
+  const float scale2 = p.scale * kLog2e;
+  typename E::Sums dk = {}, dv = {};
+  stream_tiles<E>(
+      blocks,
+      [&](int i, int stage) {
+        T* to = query_tiles + 2 * stage * Shared<E>::kRight;
+        const int query = first + i * E::kCols, valid = tile.Lq - query;
+        E::template load<E::kCols>(to, p.q, tile.q0 + query, tile.head, valid, p.head_size);
+        E::template load<E::kCols>(to + Shared<E>::kRight, p.dout, tile.q0 + query, tile.head, valid,
+                                   p.head_size);
+        if (const int r = static_cast<int>(threadIdx.x); r < E::kCols) {
+          copy_async<8>(statistics + stage * E::kCols + r, p.statistics + head_row + (r < valid ? query + r : 0),
+                        r < valid ? 8 : 0);
+        }
+      },
+      [&](int i, int stage) {
+        const T* q_tile = query_tiles + 2 * stage * Shared<E>::kRight;
+        const T* dout_tile = q_tile + Shared<E>::kRight;
+        const RowStatistics* of = statistics + stage * E::kCols;
+        const int query = first + i * E::kCols;
+        // Scores and their gradients, transposed: a row for each key.
+        typename E::Scores s, dp;
+        E::scores(s, k_tile, q_tile);
+        E::scores(dp, v_tile, dout_tile);
+#pragma unroll
+        for (int c = 0; c < E::C; ++c) {
+          const RowStatistics column = of[E::col(c)];
+#pragma unroll
+          for (int r = 0; r < E::R; ++r) {
+            s[r][c] = exp2_fast(fmaf(s[r][c], scale2, -column.x));
+            dp[r][c] = s[r][c] * (dp[r][c] - column.y);
+          }
+        }
+        const bool diagonal = causal && tile.first + tile.rows - 1 > query + tile.offset();
+        if (diagonal || query + E::kCols > tile.Lq) {
+#pragma unroll
+          for (int r = 0; r < E::R; ++r) {
+            const int begin = causal ? tile.first + E::row(r) - tile.offset() - query : 0;
+#pragma unroll
+            for (int c = 0; c < E::C; ++c) {
+              const bool seen = E::col(c) >= begin && query + E::col(c) < tile.Lq;
+              s[r][c] = seen ? s[r][c] : 0.0f;
+              dp[r][c] = seen ? dp[r][c] : 0.0f;
+            }
+          }
+        }
+        E::accumulate(dv, s, dout_tile, scratch);
+        E::accumulate(dk, dp, q_tile, scratch);
+      });
+  if (blocks == 0) {
+    wait_for_copies();
+    __syncthreads();
+  }
+#pragma unroll
+  for (int r = 0; r < E::R; ++r) {
+#pragma unroll
+    for (int c = 0; c < E::O; ++c) dk[r][c] *= p.scale;
+  }
+  E::store(p.dk, tile.k0 + tile.first, tile.head, tile.rows, dk, k_tile, p.head_size);
+  E::store(p.dv, tile.k0 + tile.first, tile.head, tile.rows, dv, v_tile, p.head_size);
+}
+
+// Calls f(integral_constant) for a head size that the tensor-core kernels know.
+template <class F>
+void visit_head_size(std::int64_t HS, F&& f) {
+  switch (HS) {
+    case 32:
+      return f(std::integral_constant<int, 32>{});
+    case 64:
+      return f(std::integral_constant<int, 64>{});
+    case 80:
+      return f(std::integral_constant<int, 80>{});
+    case 96:
+      return f(std::integral_constant<int, 96>{});
+    case 128:
+      return f(std::integral_constant<int, 128>{});
+  }
+}
+
+// Whether tiles can be copied 16 bytes at a time, and the largest score has the largest product.
+inline bool suits_tiles(const AttentionForward& a) {
+  return a.scale > 0 && Rows(a.q).aligned && Rows(a.k).aligned && Rows(a.v).aligned;
+}
+inline bool suits_tiles(const AttentionBackward& a) {
+  return a.scale > 0 && Rows(a.q).aligned && Rows(a.k).aligned && Rows(a.v).aligned && Rows(a.dout).aligned;
+}
+
+template <class Parameters>
+void launch(void (*kernel)(Parameters), const Context& context, const Parameters& p, unsigned blocks,
+            int threads, std::size_t shared, std::string_view what) {
+  if (blocks == 0) return;
+  warpwright::cuda::check(
+      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared)), what);
+  kernel<<<blocks, threads, shared, context.stream().get()>>>(p);
+  warpwright::cuda::check_launch(what);
+}
+
+template <class E>
+void launch_forward(const Context& context, const AttentionForward& a, std::string_view what) {
+  const ForwardParameters p(a);
+  launch(forward_kernel<E>, context, p, p.sequences.blocks(p.sequences.Nq, E::kRows), E::kThreads,
+         forward_shared<E>(), what);
+}
+
+template <class Queries, class Keys>
+void launch_backward(const Context& context, const AttentionBackward& a, std::string_view what) {
+  const BackwardParameters p(a, context.scratch());
+  launch(backward_query_kernel<Queries>, context, p, p.sequences.blocks(p.sequences.Nq, Queries::kRows),
+         Queries::kThreads, backward_shared<Queries>(), what);
+  launch(backward_key_kernel<Keys>, context, p, p.sequences.blocks(p.sequences.Nk, Keys::kRows),
+         Keys::kThreads, backward_shared<Keys>(), what);
+}
+
+}  // namespace warpwright::ops::attention::cuda
