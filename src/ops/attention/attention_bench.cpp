@@ -1,15 +1,21 @@
+#include <utility>
+
 #include "ops/attention/cases.hpp"
 #include "ops/testing/bench.hpp"
 
 namespace warpwright::ops {
 
 void attention_bench(Bench& bench) {
+  auto cases = attention::bench_cases();
+  if (bench.device().device.kind != DeviceKind::cpu) {
+    for (auto& c : attention::gpu_bench_cases()) cases.push_back(std::move(c));
+  }
   for (const DType dtype : {DType::f32, DType::bf16}) {
-    for (const auto& c : attention::bench_cases()) {
+    for (const auto& c : cases) {
       bench.run(attention_forward_op(),
                 [&](testing::Fixture& f) { return attention::make_forward(c, dtype, true, f); });
     }
-    for (const auto& c : attention::bench_cases()) {
+    for (const auto& c : cases) {
       if (c.queries != c.keys) continue;  // a cache is for generating
       bench.run(attention_backward_op(),
                 [&](testing::Fixture& f) { return attention::make_backward(c, dtype, f); });

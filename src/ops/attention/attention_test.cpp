@@ -44,7 +44,7 @@ TEST_P(Forward, MatchesTheReference) {
   int checked = 0;
   std::string reason;
   for (const auto& c : attention::test_cases()) {
-    for (const DType dtype : {DType::f32, DType::bf16}) {
+    for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
       Fixture fixture(seed_of(c));
       const auto args = attention::make_forward(c, dtype, true, fixture);
       const auto refusal = check_variant(attention_forward_op(), GetParam(), fixture, args, reduction_of(c));
@@ -58,7 +58,7 @@ TEST_P(Backward, MatchesTheReference) {
   int checked = 0;
   std::string reason;
   for (const auto& c : attention::test_cases()) {
-    for (const DType dtype : {DType::f32, DType::bf16}) {
+    for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
       Fixture fixture(seed_of(c));
       const auto args = backward_with_lse(c, dtype, fixture);
       const auto refusal = check_variant(attention_backward_op(), GetParam(), fixture, args, reduction_of(c));
@@ -70,7 +70,12 @@ TEST_P(Backward, MatchesTheReference) {
 
 // A dtype that the variant computes on some machine.
 DType dtype_for(const std::string& variant) {
-  return variant.ends_with("bf16") ? DType::bf16 : DType::f32;
+  const bool halves = variant.ends_with("bf16") || variant == "cuda.flash";
+  return halves ? DType::bf16 : DType::f32;
+}
+
+bool on_gpu(std::string_view variant) {
+  return variant.starts_with("cuda.");
 }
 
 // The variant, or null (and a skip) where it refuses.
@@ -211,6 +216,25 @@ TEST_P(Forward, NaNInAQueryStaysInItsRow) {
   }
 }
 
+// Blocks of a GPU run in any order: the sums must not know.
+TEST_P(Backward, AHundredRunsGiveTheSameBits) {
+  if (!on_gpu(GetParam())) GTEST_SKIP() << "check_variant repeats on a CPU";
+  Fixture fixture(10);
+  const auto args =
+      backward_with_lse(attention::self_attention({700, 130, 1, 512}, 4, 64), dtype_for(GetParam()), fixture);
+  std::string reason;
+  const auto* variant = usable(attention_backward_op(), GetParam(), args, reason);
+  if (!variant) GTEST_SKIP() << reason;
+  std::vector<std::vector<std::byte>> first;
+  for (int run = 0; run < 100; ++run) {
+    run_variant(attention_backward_op(), *variant, args, 1);
+    for (std::size_t i = 0; i < fixture.storages().size(); ++i) {
+      if (run == 0) first.push_back(fixture.storages()[i].bytes);
+      ASSERT_TRUE(first[i] == fixture.storages()[i].bytes) << "run " << run;
+    }
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Attention, Forward, ::testing::ValuesIn(variant_names(attention_forward_op())),
                          test_name);
 INSTANTIATE_TEST_SUITE_P(Attention, Backward, ::testing::ValuesIn(variant_names(attention_backward_op())),
@@ -259,12 +283,83 @@ TEST(Attention, RefusesArgumentsThatDoNotFit) {
   expect_refused([&](auto& a) { a.cu_seqlens_q = fixture.random(DType::f32, {3}); });
 }
 
-// Nothing is written before the bounds are known to be right.
+// fp32 with factors rounded to tf32, whose ulp is fp16's: four roundings on the way to out (q, k, p, v), six to
+// a gradient (q, k, dout, v, dS and a factor again), independent of each other.
+TEST(Attention, Tf32RoundsFactorsAndNothingElse) {
+  if (cuda_device_count() == 0) GTEST_SKIP() << "no NVIDIA GPU";
+  ContextOptions options;
+  options.tf32 = true;
+  Context context(options, {DeviceKind::cuda, 0});
+  const auto check = [&](const auto& op, auto args, Fixture& fixture, double roundings) {
+    const auto& variant = find_variant(op, "cuda.flash_tf32");
+    const auto problem = op.problem(args);
+    if (!variant.refuse(problem, context.device()).empty()) return false;
+    SCOPED_TRACE(problem.describe());
+    Fixture twin_fixture(0);
+    auto twin = fp64_twin(args, twin_fixture);
+    run_variant(op, find_variant(op, kReference), twin, 1);
+    fixture.snapshot();
+    if (variant.workspace) context.reserve_scratch(variant.workspace(problem, context.device()));
+    DeviceCopy copy(uses_of(args), context.device().device, context.stream());
+    variant.run(context, copy.moved(args));
+    copy.download(context.stream());
+    expect_only_written(fixture, uses_of(args));
+    std::vector<Tensor> expected;
+    twin.visit([&](std::string_view, Tensor& t, Access) { expected.push_back(t); });
+    std::size_t index = 0;
+    args.visit([&](std::string_view name, Tensor& t, Access access) {
+      const Tensor& wanted = expected[index++];
+      if (access != Access::write) return;
+      const Deviation error = compare(elements_of(t), elements_of(wanted), t.dtype);
+      EXPECT_EQ(error.not_finite, 0) << name;
+      EXPECT_LE(error.relative, std::sqrt(roundings) * tolerance(DType::f16, 64)) << name;
+    });
+    return true;
+  };
+  int checked = 0;
+  for (const auto& c : attention::test_cases()) {
+    if (c.magnitude != 1) continue;
+    Fixture forward(seed_of(c)), backward(seed_of(c));
+    checked += check(attention_forward_op(), attention::make_forward(c, DType::f32, true, forward), forward, 4);
+    checked += check(attention_backward_op(), backward_with_lse(c, DType::f32, backward), backward, 6);
+  }
+  EXPECT_GT(checked, 0);
+}
+
+const std::vector<std::vector<std::int32_t>> kWrongBounds{
+    {0, 3, 6}, {1, 3, 5}, {0, 6, 5}, {0, -1, 5}, {0, 3, 4}};
+
+// A GPU's variants cannot throw for what only the device knows; nothing outside the tensors is touched.
+TEST(Attention, StaysInBoundsWhateverTheSequencesAre) {
+  if (cuda_device_count() == 0) GTEST_SKIP() << "no NVIDIA GPU";
+  const attention::Case c = attention::self_attention({3, 2}, 1, 64);
+  const auto check = [](const auto& op, const auto& args, Fixture& fixture) {
+    for (const auto& variant : op.variants) {
+      if (!on_gpu(variant.name) || !variant.refuse(op.problem(args), device_for(variant.name)).empty()) continue;
+      fixture.snapshot();
+      run_variant(op, variant, args, 1);
+      expect_only_written(fixture, uses_of(args));
+    }
+  };
+  for (const auto& bounds : kWrongBounds) {
+    for (const DType dtype : {DType::f32, DType::bf16}) {
+      Fixture forward(7), backward(8);
+      auto f = attention::make_forward(c, dtype, true, forward);
+      f.cu_seqlens_k = forward.integers(bounds);
+      check(attention_forward_op(), f, forward);
+      auto b = attention::make_backward(c, dtype, backward);
+      b.cu_seqlens_q = backward.integers(bounds);
+      check(attention_backward_op(), b, backward);
+    }
+  }
+}
+
+// Nothing is written before the bounds are known to be right. (A GPU's variants leave them to the caller.)
 TEST(Attention, RefusesSequencesOutsideTheirRows) {
   const attention::Case c = attention::self_attention({3, 2}, 1, 8);
-  for (const auto& bounds :
-       {std::vector<std::int32_t>{0, 3, 6}, {1, 3, 5}, {0, 6, 5}, {0, -1, 5}, {0, 3, 4}}) {
+  for (const auto& bounds : kWrongBounds) {
     for (const auto& variant : attention_forward_op().variants) {
+      if (on_gpu(variant.name)) continue;
       Fixture fixture(7);
       auto args = attention::make_forward(c, DType::f32, true, fixture);
       args.cu_seqlens_k = fixture.integers(bounds);
@@ -274,6 +369,7 @@ TEST(Attention, RefusesSequencesOutsideTheirRows) {
       expect_only_written(fixture, {});
     }
     for (const auto& variant : attention_backward_op().variants) {
+      if (on_gpu(variant.name)) continue;
       Fixture fixture(8);
       auto args = attention::make_backward(c, DType::f32, fixture);
       args.cu_seqlens_q = fixture.integers(bounds);

@@ -23,7 +23,8 @@ inline Case self_attention(std::vector<std::int32_t> lengths, std::int64_t NH, s
 }
 
 // Every length up to beyond a tile and a head size for every tail of a vector; packed, empty and long
-// sequences, more queries than keys, a cache with one and with a few new queries; scores of 1e4.
+// sequences, more queries than keys, a cache with one and with a few new queries; scores of 1e4; the head sizes
+// of models with lengths below, on and beyond the tiles of a GPU.
 inline std::vector<Case> test_cases() {
   std::vector<Case> cases{
       self_attention({37}, 3, 32),
@@ -52,6 +53,12 @@ inline std::vector<Case> test_cases() {
     cases.push_back({{T}, {T + T % 7}, 3, T});
     cases.push_back({{T}, {T + T % 5}, 2, 32});
   }
+  for (const std::int64_t HS : {32, 64, 80, 96, 128}) {
+    for (const std::int32_t T : {1, 37, 129, 300}) cases.push_back(self_attention({T}, 2, HS));
+    cases.push_back(self_attention({129, 0, 256, 1, 61}, 2, HS, Mask::none));
+    cases.push_back({{130, 7}, {300, 129}, 2, HS});
+    cases.push_back({{300, 64}, {100, 64}, 1, HS});
+  }
   return cases;
 }
 
@@ -66,6 +73,16 @@ inline std::vector<Case> bench_cases() {
           self_attention(packed, 12, 64, Mask::none),
           {{1}, {1024}, 12, 64},
           {{1}, {8192}, 12, 64}};
+}
+
+// Training steps that fill a GPU.
+inline std::vector<Case> gpu_bench_cases() {
+  const auto batch = [](std::size_t B, std::int32_t T, std::int64_t NH, std::int64_t HS, Mask mask) {
+    return self_attention(std::vector<std::int32_t>(B, T), NH, HS, mask);
+  };
+  return {batch(64, 1024, 12, 64, Mask::causal), batch(64, 512, 12, 64, Mask::none),
+          batch(32, 2048, 16, 128, Mask::causal), batch(4, 8192, 16, 64, Mask::causal),
+          batch(4, 8192, 16, 128, Mask::causal)};
 }
 
 inline double longest(const Case& c) {
