@@ -92,7 +92,7 @@ const Variant<P, A>& choose(const Context& context, const Op<P, A>& op, const P&
   }
   if (!best && reasons.empty()) {
     reasons = "there is no variant " + std::string(forced) + "; it has";
-    for (const auto& variant : op.variants) reasons += " " + std::string(variant.name);
+    for (const auto& variant : op.variants) (reasons += ' ') += variant.name;
   }
   if (!best) throw_refused(op.name, problem.describe(), reasons, !forced.empty());
   return *best;

@@ -23,8 +23,8 @@ inline Case self_attention(std::vector<std::int32_t> lengths, std::int64_t NH, s
 }
 
 // Every length up to beyond a tile and a head size for every tail of a vector; packed, empty and long
-// sequences, more queries than keys, a cache with one and with a few new queries; scores of 1e4; the head sizes
-// of models with lengths below, on and beyond the tiles of a GPU.
+// sequences, more queries than keys, a cache with one and with a few new queries; scores of 1e4; the head
+// sizes of models with lengths below, on and beyond the tiles of a GPU.
 inline std::vector<Case> test_cases() {
   std::vector<Case> cases{
       self_attention({37}, 3, 32),

@@ -91,7 +91,8 @@ std::string refuse_tiles_cuda(const Problem& p, const DeviceInfo& device) {
   if (std::string reason = refuse_cuda(p, device); !reason.empty()) return reason;
   const std::size_t bytes = shared_bytes(p.HS, std::is_same_v<Problem, AttentionBackwardProblem>);
   if (bytes == 0) return fmt::format("no kernel for head size {}", p.HS);
-  return bytes <= device.gpu.shared_bytes_per_block ? "" : "needs more shared memory than a block may ask for";
+  return bytes <= device.gpu.shared_bytes_per_block ? ""
+                                                    : "needs more shared memory than a block may ask for";
 }
 
 template <class Problem>
@@ -140,35 +141,35 @@ std::size_t reference_workspace(const Problem& p, const DeviceInfo&) {
 using Forward = Variant<AttentionForwardProblem, AttentionForward>;
 using Backward = Variant<AttentionBackwardProblem, AttentionBackward>;
 
-constexpr std::array kForwardVariants{
+constexpr std::array kForwardVariants {
 #if WARPWRIGHT_CUDA
-    Forward{"cuda.flash", refuse_flash, attention::cuda::flash_forward},
-    Forward{"cuda.flash_tf32", refuse_flash_tf32, attention::cuda::flash_tf32_forward},
-    Forward{"cuda.flash_fma", refuse_flash_fma, attention::cuda::flash_fma_forward},
+  Forward{"cuda.flash", refuse_flash, attention::cuda::flash_forward},
+      Forward{"cuda.flash_tf32", refuse_flash_tf32, attention::cuda::flash_tf32_forward},
+      Forward{"cuda.flash_fma", refuse_flash_fma, attention::cuda::flash_fma_forward},
 #endif
-    Forward{"cpu.amx_bf16", refuse_amx, attention::amx_bf16::forward,
-            forward_workspace<attention::amx_forward_scratch>},
-    Forward{"cpu.avx512", refuse_tiles_avx512, attention::avx512::forward,
-            forward_workspace<attention::forward_scratch>},
-    Forward{"cpu.avx2", refuse_tiles_avx2, attention::avx2::forward,
-            forward_workspace<attention::forward_scratch>},
-    Forward{kReference, refuse_other_devices, attention::forward_reference, reference_workspace},
+      Forward{"cpu.amx_bf16", refuse_amx, attention::amx_bf16::forward,
+              forward_workspace<attention::amx_forward_scratch>},
+      Forward{"cpu.avx512", refuse_tiles_avx512, attention::avx512::forward,
+              forward_workspace<attention::forward_scratch>},
+      Forward{"cpu.avx2", refuse_tiles_avx2, attention::avx2::forward,
+              forward_workspace<attention::forward_scratch>},
+      Forward{kReference, refuse_other_devices, attention::forward_reference, reference_workspace},
 };
 
-constexpr std::array kBackwardVariants{
+constexpr std::array kBackwardVariants {
 #if WARPWRIGHT_CUDA
-    Backward{"cuda.flash", refuse_flash, attention::cuda::flash_backward, statistics_workspace},
-    Backward{"cuda.flash_tf32", refuse_flash_tf32, attention::cuda::flash_tf32_backward,
-             statistics_workspace},
-    Backward{"cuda.flash_fma", refuse_flash_fma, attention::cuda::flash_fma_backward, statistics_workspace},
+  Backward{"cuda.flash", refuse_flash, attention::cuda::flash_backward, statistics_workspace},
+      Backward{"cuda.flash_tf32", refuse_flash_tf32, attention::cuda::flash_tf32_backward,
+               statistics_workspace},
+      Backward{"cuda.flash_fma", refuse_flash_fma, attention::cuda::flash_fma_backward, statistics_workspace},
 #endif
-    Backward{"cpu.amx_bf16", refuse_amx, attention::amx_bf16::backward,
-             backward_workspace<attention::amx_backward_scratch>},
-    Backward{"cpu.avx512", refuse_tiles_avx512, attention::avx512::backward,
-             backward_workspace<attention::backward_scratch>},
-    Backward{"cpu.avx2", refuse_tiles_avx2, attention::avx2::backward,
-             backward_workspace<attention::backward_scratch>},
-    Backward{kReference, refuse_other_devices, attention::backward_reference, reference_workspace},
+      Backward{"cpu.amx_bf16", refuse_amx, attention::amx_bf16::backward,
+               backward_workspace<attention::amx_backward_scratch>},
+      Backward{"cpu.avx512", refuse_tiles_avx512, attention::avx512::backward,
+               backward_workspace<attention::backward_scratch>},
+      Backward{"cpu.avx2", refuse_tiles_avx2, attention::avx2::backward,
+               backward_workspace<attention::backward_scratch>},
+      Backward{kReference, refuse_other_devices, attention::backward_reference, reference_workspace},
 };
 
 // (query, key) pairs that the mask lets through where all sequences are equally long.

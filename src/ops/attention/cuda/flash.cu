@@ -22,8 +22,9 @@ std::size_t flash_shared_bytes(std::int64_t HS, bool backward) {
   std::size_t bytes = 0;
   visit_head_size(HS, [&](auto size) {
     constexpr int kSize = decltype(size)::value;
-    bytes = backward ? std::max(backward_shared<Queries<__half, kSize>>(), backward_shared<Keys<__half, kSize>>())
-                     : forward_shared<Forward<__half, kSize>>();
+    bytes = backward
+                ? std::max(backward_shared<Queries<__half, kSize>>(), backward_shared<Keys<__half, kSize>>())
+                : forward_shared<Forward<__half, kSize>>();
   });
   return bytes;
 }

@@ -1,11 +1,12 @@
-// Attention by tiles, for an engine that holds a tile of scores in registers (mma_engine.cuh, fma_engine.cuh).
+// Attention by tiles, for an engine that holds a tile of scores in registers (mma_engine.cuh,
+// fma_engine.cuh).
 //
 //   forward   a block per tile of queries, over the tiles of keys that it sees: softmax as it goes
 //             (A. Milakov, N. Gimelshein, arXiv:1805.02867), out and lse once at the end.
 //   backward  without atomics, in two kernels: one block per tile of queries sums dq, one per tile of keys
-//             sums dk and dv, each over its counterparts in order. Scores and dout·vᵀ are computed twice: seven
-//             products where five would do, but no partial sums in memory and nothing to wait for. The first
-//             kernel leaves D and lse, in the logarithm of the exponentials, for the second.
+//             sums dk and dv, each over its counterparts in order. Scores and dout·vᵀ are computed twice:
+//             seven products where five would do, but no partial sums in memory and nothing to wait for. The
+//             first kernel leaves D and lse, in the logarithm of the exponentials, for the second.
 //
 // Scores are exponentiated to base 2, with log2 e folded into the scale. Tiles that the mask hides are never
 // visited; only those on the diagonal and at the end of a sequence are masked.
@@ -109,11 +110,6 @@ __device__ void stream_tiles(int count, Load&& load, Step&& step) {
   }
 }
 
-// Queries first and later of a tile see this many keys at most.
-__device__ inline int visible_keys(const Tile& tile, int query, bool causal) {
-  return causal ? min(max(query + tile.offset() + 1, 0), tile.Lk) : tile.Lk;
-}
-
 template <class E>
 __global__ void __launch_bounds__(E::kThreads, E::kResident) forward_kernel(const ForwardParameters p) {
   using T = typename E::Stored;
@@ -125,8 +121,8 @@ __global__ void __launch_bounds__(E::kThreads, E::kResident) forward_kernel(cons
   const Tile tile = find_tile<false, E::kRows>(p.sequences, blockIdx.x);
   if (tile.rows <= 0) return;
   const bool causal = p.sequences.causal;
-  const int keys = visible_keys(tile, tile.first + tile.rows - 1, causal);
-  const int common = visible_keys(tile, tile.first, causal);  // what every query of the tile sees
+  const int keys = tile.visible_keys(tile.first + tile.rows - 1, causal);
+  const int common = tile.visible_keys(tile.first, causal);  // what every query of the tile sees
   const int blocks = (keys + E::kCols - 1) / E::kCols;
   // From the last block to the first: the masked ones come first.
   const auto key_of = [&](int i) { return (blocks - 1 - i) * E::kCols; };
@@ -161,7 +157,7 @@ __global__ void __launch_bounds__(E::kThreads, E::kResident) forward_kernel(cons
         if (key + E::kCols > common) {
 #pragma unroll
           for (int r = 0; r < E::R; ++r) {
-            const int end = visible_keys(tile, tile.first + E::row(r), causal) - key;
+            const int end = tile.visible_keys(tile.first + E::row(r), causal) - key;
 #pragma unroll
             for (int c = 0; c < E::C; ++c) s[r][c] = E::col(c) < end ? s[r][c] : -INFINITY;
           }
@@ -207,7 +203,8 @@ __global__ void __launch_bounds__(E::kThreads, E::kResident) forward_kernel(cons
 }
 
 template <class E>
-__global__ void __launch_bounds__(E::kThreads, E::kResident) backward_query_kernel(const BackwardParameters p) {
+__global__ void __launch_bounds__(E::kThreads, E::kResident)
+    backward_query_kernel(const BackwardParameters p) {
   using T = typename E::Stored;
   extern __shared__ uint4 shared[];
   T* const q_tile = reinterpret_cast<T*>(shared);
@@ -218,8 +215,8 @@ __global__ void __launch_bounds__(E::kThreads, E::kResident) backward_query_kern
   const Tile tile = find_tile<false, E::kRows>(p.sequences, blockIdx.x);
   if (tile.rows <= 0) return;
   const bool causal = p.sequences.causal;
-  const int keys = visible_keys(tile, tile.first + tile.rows - 1, causal);
-  const int common = visible_keys(tile, tile.first, causal);
+  const int keys = tile.visible_keys(tile.first + tile.rows - 1, causal);
+  const int common = tile.visible_keys(tile.first, causal);
   const int blocks = (keys + E::kCols - 1) / E::kCols;
   const auto load_keys = [&](int i, int stage) {
     T* to = kv_tiles + 2 * stage * Shared<E>::kRight;
@@ -236,11 +233,13 @@ __global__ void __launch_bounds__(E::kThreads, E::kResident) backward_query_kern
   __syncthreads();
 
   // D of each query, four lanes a row, for this kernel and the next.
-  RowStatistics* const statistics = p.statistics + static_cast<std::int64_t>(tile.head) * p.sequences.Nq + query;
+  RowStatistics* const statistics =
+      p.statistics + static_cast<std::int64_t>(tile.head) * p.sequences.Nq + query;
   const float* const lse = p.lse + static_cast<std::int64_t>(tile.head) * p.sequences.Nq + query;
   for (int r = static_cast<int>(threadIdx.x / 4); r < (tile.rows + 7) / 8 * 8; r += E::kThreads / 4) {
     const int at = min(r, tile.rows - 1);
-    const float D = E::row_product(dout_tile + at * E::kStride, p.out, p.out.at(query + at, tile.head), p.head_size);
+    const float D =
+        E::row_product(dout_tile + at * E::kStride, p.out, p.out.at(query + at, tile.head), p.head_size);
     if (threadIdx.x % 4 == 0 && r < tile.rows) {
       const float l = lse[r];
       statistics[r] = {l == -INFINITY ? INFINITY : l * kLog2e, D};
@@ -273,7 +272,7 @@ __global__ void __launch_bounds__(E::kThreads, E::kResident) backward_query_kern
     if (key + E::kCols > common) {
 #pragma unroll
       for (int r = 0; r < E::R; ++r) {
-        const int end = visible_keys(tile, tile.first + E::row(r), causal) - key;
+        const int end = tile.visible_keys(tile.first + E::row(r), causal) - key;
 #pragma unroll
         for (int c = 0; c < E::C; ++c) s[r][c] = E::col(c) < end ? s[r][c] : 0.0f;
       }
@@ -319,8 +318,8 @@ __global__ void __launch_bounds__(E::kThreads, E::kResident) backward_key_kernel
         E::template load<E::kCols>(to + Shared<E>::kRight, p.dout, tile.q0 + query, tile.head, valid,
                                    p.head_size);
         if (const int r = static_cast<int>(threadIdx.x); r < E::kCols) {
-          copy_async<8>(statistics + stage * E::kCols + r, p.statistics + head_row + (r < valid ? query + r : 0),
-                        r < valid ? 8 : 0);
+          copy_async<8>(statistics + stage * E::kCols + r,
+                        p.statistics + head_row + (r < valid ? query + r : 0), r < valid ? 8 : 0);
         }
       },
       [&](int i, int stage) {
@@ -400,7 +399,8 @@ void launch(void (*kernel)(Parameters), const Context& context, const Parameters
             int threads, std::size_t shared, std::string_view what) {
   if (blocks == 0) return;
   warpwright::cuda::check(
-      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared)), what);
+      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared)),
+      what);
   kernel<<<blocks, threads, shared, context.stream().get()>>>(p);
   warpwright::cuda::check_launch(what);
 }

@@ -1,5 +1,5 @@
-// fp32, bf16 and fp16 by fp32 multiply-adds: every head size up to 256, any strides, any scale. What fp32 takes
-// where tf32 is not allowed, and every call that the tensor-core kernels cannot take.
+// fp32, bf16 and fp16 by fp32 multiply-adds: every head size up to 256, any strides, any scale. What fp32
+// takes where tf32 is not allowed, and every call that the tensor-core kernels cannot take.
 #include "ops/attention/cuda/flash.cuh"
 #include "ops/attention/cuda/fma_engine.cuh"
 #include "ops/attention/kernels.hpp"

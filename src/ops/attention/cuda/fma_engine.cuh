@@ -55,8 +55,7 @@ struct FmaEngine {
   __device__ static void load(float* tile, const Rows& from, int first, int head, int valid, int head_size) {
     for (int index = static_cast<int>(threadIdx.x); index < kCount * kHeadSize; index += kThreads) {
       const int r = index / kHeadSize, d = index % kHeadSize;
-      tile[r * kStride + d] =
-          r < valid && d < head_size ? element(from, from.at(first + r, head), d) : 0.0f;
+      tile[r * kStride + d] = r < valid && d < head_size ? element(from, from.at(first + r, head), d) : 0.0f;
     }
   }
 
@@ -97,7 +96,8 @@ struct FmaEngine {
     for (int j = 0; j < kCols; j += 4) {
       float4 x[R];
 #pragma unroll
-      for (int r = 0; r < R; ++r) x[r] = *reinterpret_cast<const float4*>(scratch + row(r) * kScoreStride + j);
+      for (int r = 0; r < R; ++r)
+        x[r] = *reinterpret_cast<const float4*>(scratch + row(r) * kScoreStride + j);
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
 #pragma unroll

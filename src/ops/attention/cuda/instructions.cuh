@@ -78,21 +78,25 @@ template <class T>
 __device__ void multiply(float& c0, float& c1, float& c2, float& c3, const std::uint32_t (&a)[4],
                          std::uint32_t b0, std::uint32_t b1);
 template <>
-__device__ inline void multiply<__nv_bfloat16>(float& c0, float& c1, float& c2, float& c3, const std::uint32_t (&a)[4], std::uint32_t b0, std::uint32_t b1) {
+__device__ inline void multiply<__nv_bfloat16>(float& c0, float& c1, float& c2, float& c3,
+                                               const std::uint32_t (&a)[4], std::uint32_t b0,
+                                               std::uint32_t b1) {
   asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
       "{%0,%1,%2,%3};\n"
       : "+f"(c0), "+f"(c1), "+f"(c2), "+f"(c3)
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 template <>
-__device__ inline void multiply<__half>(float& c0, float& c1, float& c2, float& c3, const std::uint32_t (&a)[4], std::uint32_t b0, std::uint32_t b1) {
+__device__ inline void multiply<__half>(float& c0, float& c1, float& c2, float& c3,
+                                        const std::uint32_t (&a)[4], std::uint32_t b0, std::uint32_t b1) {
   asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
       "{%0,%1,%2,%3};\n"
       : "+f"(c0), "+f"(c1), "+f"(c2), "+f"(c3)
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 template <>
-__device__ inline void multiply<float>(float& c0, float& c1, float& c2, float& c3, const std::uint32_t (&a)[4], std::uint32_t b0, std::uint32_t b1) {
+__device__ inline void multiply<float>(float& c0, float& c1, float& c2, float& c3,
+                                       const std::uint32_t (&a)[4], std::uint32_t b0, std::uint32_t b1) {
   asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
       "{%0,%1,%2,%3};\n"
       : "+f"(c0), "+f"(c1), "+f"(c2), "+f"(c3)

@@ -18,7 +18,8 @@ struct MmaEngine {
   static constexpr int kHeadSize = kHeadSizeT;
   static constexpr int kThreads = 128, kResident = kResidentT, kStages = 2;
   static constexpr int kRows = 64 * kRowTiles, kCols = kColsT;
-  static constexpr int kChunk = 16 / sizeof(T), kChunks = kHeadSize / kChunk;  // elements, and chunks of a row
+  static constexpr int kChunk = 16 / sizeof(T),
+                       kChunks = kHeadSize / kChunk;  // elements, and chunks of a row
   static constexpr int kStride = kHeadSize + kChunk;
   static constexpr int kScratch = 0;  // floats
   static constexpr bool kAnyScale = false;
@@ -107,8 +108,8 @@ struct MmaEngine {
   // o += p·b, p rounded to T.
   __device__ static void accumulate(Sums& o, const Scores& p, const T* b, float*) {
     if constexpr (kTf32) {
-      // Which of a step's eight keys stands at which place of the sum is free: lane t has keys 2t and 2t + 1 of
-      // p, so it takes those rows of b at places t and t + 4.
+      // Which of a step's eight keys stands at which place of the sum is free: lane t has keys 2t and 2t + 1
+      // of p, so it takes those rows of b at places t and t + 4.
       const T* base = b + lane() % 4 * 2 * kStride + lane() / 4;
 #pragma unroll
       for (int step = 0; step < kCols / 8; ++step) {

@@ -52,11 +52,16 @@ struct Sequences {
 // One tile of one sequence and head: queries [q0, q0 + Lq), keys [k0, k0 + Lk) of the packed rows, of which
 // the tile covers rows [first, first + rows) counted from the sequence's first.
 struct Tile {
-  int head, q0, Lq, k0, Lk, first, rows;
+  int sequence, head, q0, Lq, k0, Lk, first, rows;
   __device__ int offset() const { return Lk - Lq; }  // causal: query i sees keys up to i + offset
+  // Queries up to this one of the sequence see this many keys at most.
+  __device__ int visible_keys(int query, bool causal) const {
+    return causal ? min(max(query + offset() + 1, 0), Lk) : Lk;
+  }
 };
 
-// Bounds that are not what the contract says are cut to the rows that exist: nothing out of bounds is touched.
+// Bounds that are not what the contract says are cut to the rows that exist: nothing out of bounds is
+// touched.
 __device__ inline int bound(const std::int32_t* cu_seqlens, int s, int N) {
   return min(max(__ldg(cu_seqlens + s), 0), N);
 }
@@ -79,8 +84,7 @@ __device__ inline Tile find_tile(const Sequences& sequences, unsigned index) {
 #pragma unroll
     for (int i = 0; i < kPerLane; ++i) {
       const int s = base + lane * kPerLane + i;
-      const int length =
-          s < sequences.count ? max(bound(bounds, s + 1, N) - bound(bounds, s, N), 0) : 0;
+      const int length = s < sequences.count ? max(bound(bounds, s + 1, N) - bound(bounds, s, N), 0) : 0;
       tiles[i] = (length + kRows - 1) / kRows;
       sum += tiles[i];
     }
@@ -104,6 +108,7 @@ __device__ inline Tile find_tile(const Sequences& sequences, unsigned index) {
     s = __shfl_sync(~0u, s, owner);
     local = __shfl_sync(~0u, local, owner);
     count = __shfl_sync(~0u, count, owner);
+    tile.sequence = s;
     tile.q0 = bound(sequences.q, s, sequences.Nq);
     tile.Lq = max(bound(sequences.q, s + 1, sequences.Nq) - tile.q0, 0);
     tile.k0 = bound(sequences.k, s, sequences.Nk);
