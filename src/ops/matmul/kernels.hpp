@@ -60,6 +60,11 @@ void forward(const Context& context, const MatmulForward& args);
 void forward_skinny(const Context& context, const MatmulForward& args);
 void dx(const Context& context, const MatmulDx& args);
 void dw(const Context& context, const MatmulDw& args);
+// What is left of an operation after its product, which lies in `sums`, contiguous: all that follows the sums
+// of forward and dx, and dw's dbias.
+void finish(const Context& context, const MatmulForward& args, const float* sums);
+void finish(const Context& context, const MatmulDx& args, const float* sums);
+void finish(const Context& context, const MatmulDw& args);
 }  // namespace avx2
 
 namespace avx512 {
@@ -67,6 +72,11 @@ void forward(const Context& context, const MatmulForward& args);
 void forward_skinny(const Context& context, const MatmulForward& args);
 void dx(const Context& context, const MatmulDx& args);
 void dw(const Context& context, const MatmulDw& args);
+// What is left of an operation after its product, which lies in `sums`, contiguous: all that follows the sums
+// of forward and dx, and dw's dbias.
+void finish(const Context& context, const MatmulForward& args, const float* sums);
+void finish(const Context& context, const MatmulDx& args, const float* sums);
+void finish(const Context& context, const MatmulDw& args);
 }  // namespace avx512
 
 namespace amx_bf16 {
@@ -92,5 +102,13 @@ void tile128_forward(const Context& context, const MatmulForward& args);
 void tile128_dx(const Context& context, const MatmulDx& args);
 void tile128_dw(const Context& context, const MatmulDw& args);
 }  // namespace cuda
+
+namespace onednn {
+void forward(const Context& context, const MatmulForward& args);
+void dx(const Context& context, const MatmulDx& args);
+void dw(const Context& context, const MatmulDw& args);
+std::size_t workspace(const MatmulForwardProblem& problem, const DeviceInfo& device);
+std::size_t workspace(const MatmulDxProblem& problem, const DeviceInfo& device);
+}  // namespace onednn
 
 }  // namespace warpwright::ops::matmul

@@ -76,6 +76,14 @@ std::string refuse_amx(const Problem& p, const DeviceInfo& device) {
   return device.cpu.amx_bf16 ? refuse_avx512(p, device) : "the processor or the system offers no AMX";
 }
 
+#if WARPWRIGHT_ONEDNN
+template <class Problem>
+std::string refuse_onednn(const Problem& p, const DeviceInfo& device) {
+  if (p.M == 0 || p.N == 0) return "an empty product";
+  return refuse_avx2(p, device);
+}
+#endif
+
 template <const matmul::Tile& tile, class Problem>
 std::size_t workspace(const Problem& p, const DeviceInfo& device) {
   const bool sums = !std::is_same_v<Problem, MatmulDwProblem> && p.dtype != DType::f32;
@@ -114,6 +122,9 @@ constexpr std::array kForwardVariants {
       Forward{"cpu.avx512", refuse_avx512, matmul::avx512::forward, workspace<matmul::kTileAvx512>},
       Forward{"cpu.avx2_skinny", refuse_skinny_avx2, matmul::avx2::forward_skinny, skinny_workspace},
       Forward{"cpu.avx2", refuse_avx2, matmul::avx2::forward, workspace<matmul::kTileAvx2>},
+#if WARPWRIGHT_ONEDNN
+      Forward{"cpu.onednn", refuse_onednn, matmul::onednn::forward, matmul::onednn::workspace},
+#endif
 #if WARPWRIGHT_CUDA
       Forward{"cuda.cublaslt", refuse_cublaslt, matmul::cuda::cublaslt_forward, cublaslt_workspace},
       Forward{"cuda.cublaslt_unfused", refuse_cublaslt, matmul::cuda::cublaslt_unfused_forward,
@@ -127,6 +138,9 @@ constexpr std::array kDxVariants {
   Dx{"cpu.amx_bf16", refuse_amx, matmul::amx_bf16::dx, workspace<matmul::kTileAmx>},
       Dx{"cpu.avx512", refuse_avx512, matmul::avx512::dx, workspace<matmul::kTileAvx512>},
       Dx{"cpu.avx2", refuse_avx2, matmul::avx2::dx, workspace<matmul::kTileAvx2>},
+#if WARPWRIGHT_ONEDNN
+      Dx{"cpu.onednn", refuse_onednn, matmul::onednn::dx, matmul::onednn::workspace},
+#endif
 #if WARPWRIGHT_CUDA
       Dx{"cuda.cublaslt", refuse_cublaslt, matmul::cuda::cublaslt_dx, cublaslt_workspace},
       Dx{"cuda.cublaslt_unfused", refuse_cublaslt, matmul::cuda::cublaslt_unfused_dx, cublaslt_workspace},
@@ -139,6 +153,9 @@ constexpr std::array kDwVariants {
   Dw{"cpu.amx_bf16", refuse_amx, matmul::amx_bf16::dw, workspace<matmul::kTileAmx>},
       Dw{"cpu.avx512", refuse_avx512, matmul::avx512::dw, workspace<matmul::kTileAvx512>},
       Dw{"cpu.avx2", refuse_avx2, matmul::avx2::dw, workspace<matmul::kTileAvx2>},
+#if WARPWRIGHT_ONEDNN
+      Dw{"cpu.onednn", refuse_onednn, matmul::onednn::dw},
+#endif
 #if WARPWRIGHT_CUDA
       Dw{"cuda.cublaslt", refuse_cublaslt, matmul::cuda::cublaslt_dw, cublaslt_dw_workspace},
       Dw{"cuda.tile128", refuse_cuda, matmul::cuda::tile128_dw, tile128_dw_workspace},

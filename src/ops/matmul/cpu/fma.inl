@@ -199,7 +199,45 @@ struct Fma {
   }
 };
 
+template <class T>
+void finish_rows(const Context& context, const Epilogue<T>& e, const float* sums, const Shape& shape) {
+  const std::int64_t rows = shape[0], cols = shape[1];
+#pragma omp parallel for schedule(static) num_threads(context.threads())
+  for (std::int64_t r = 0; r < rows; ++r) {
+    for_each_vector(0, cols, [&](std::int64_t j, int n) {
+      const vec v = finish(e, load_lanes(sums + r * cols + j, n), r, j, n);
+      store_lanes(e.c + r * e.ldc + j, v, n);
+    });
+  }
+}
+
+template <class T>
+void sum_columns(const Context& context, const MatmulDw& args) {
+  const Operand<T> a{static_cast<const T*>(args.dout.data), args.dout.strides[0], false};
+  const std::int64_t M = args.dout.shape[0], N = args.dout.shape[1];
+#pragma omp parallel for schedule(static) num_threads(context.threads())
+  for (std::int64_t i = 0; i < N; i += kLanes) {
+    sum_rows(a, {i, smaller(kLanes, N - i)}, {0, M}, static_cast<float*>(args.dbias.data),
+             args.store == Store::add);
+  }
+}
+
 }  // namespace
+
+void finish(const Context& context, const MatmulForward& args, const float* sums) {
+  const Shape& shape = args.out.shape;
+  args.x.dtype == DType::f32 ? finish_rows(context, forward_epilogue<float>(args), sums, shape)
+                             : finish_rows(context, forward_epilogue<bf16>(args), sums, shape);
+}
+void finish(const Context& context, const MatmulDx& args, const float* sums) {
+  const Shape& shape = args.dx.shape;
+  args.dout.dtype == DType::f32 ? finish_rows(context, dx_epilogue<float>(args), sums, shape)
+                                : finish_rows(context, dx_epilogue<bf16>(args), sums, shape);
+}
+void finish(const Context& context, const MatmulDw& args) {
+  if (!args.dbias) return;
+  args.x.dtype == DType::f32 ? sum_columns<float>(context, args) : sum_columns<bf16>(context, args);
+}
 
 void forward(const Context& context, const MatmulForward& args) {
   args.x.dtype == DType::f32 ? run_forward<Fma, float>(context, args) : run_forward<Fma, bf16>(context, args);

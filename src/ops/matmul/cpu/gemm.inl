@@ -361,6 +361,19 @@ Epilogue<T> forward_epilogue(const MatmulForward& args) {
   return e;
 }
 
+template <class T>
+Epilogue<T> dx_epilogue(const MatmulDx& args) {
+  Epilogue<T> e;
+  e.c = static_cast<T*>(args.dx.data);
+  e.ldc = args.dx.strides[0];
+  e.preact = static_cast<T*>(args.preact.data);
+  e.ld_preact = args.preact ? args.preact.strides[0] : 0;
+  e.activation = args.activation;
+  e.gradient = args.activation != Activation::none;
+  e.plain = !e.gradient;
+  return e;
+}
+
 template <class Kernel, class T>
 void run_forward(const Context& context, const MatmulForward& args) {
   Gemm<Kernel, T, T> g;
@@ -379,13 +392,7 @@ void run_dx(const Context& context, const MatmulDx& args) {
   g.extent = {args.dout.shape[0], args.weight.shape[1], args.dout.shape[1]};
   g.a = {static_cast<const T*>(args.dout.data), args.dout.strides[0], true};
   g.b = {static_cast<const T*>(args.weight.data), args.weight.shape[1], false};
-  g.epilogue.c = static_cast<T*>(args.dx.data);
-  g.epilogue.ldc = args.dx.strides[0];
-  g.epilogue.preact = static_cast<T*>(args.preact.data);
-  g.epilogue.ld_preact = args.preact ? args.preact.strides[0] : 0;
-  g.epilogue.activation = args.activation;
-  g.epilogue.gradient = args.activation != Activation::none;
-  g.epilogue.plain = !g.epilogue.gradient;
+  g.epilogue = dx_epilogue<T>(args);
   g.block = block(g.extent, Kernel::kTile, sizeof(T) != sizeof(float), context.device());
   g.scratch = static_cast<std::byte*>(context.scratch());
   g.run();
