@@ -82,6 +82,13 @@ std::string refuse_onednn(const Problem& p, const DeviceInfo& device) {
   if (p.M == 0 || p.N == 0) return "an empty product";
   return refuse_avx2(p, device);
 }
+
+std::string refuse_onednn_dw(const MatmulDwProblem& p, const DeviceInfo& device) {
+  if (p.dtype == DType::bf16 && (p.N == 1 || p.K == 1)) {
+    return "oneDNN's sums of a single row or column depend on the number of threads";
+  }
+  return refuse_onednn(p, device);
+}
 #endif
 
 template <const matmul::Tile& tile, class Problem>
@@ -154,7 +161,7 @@ constexpr std::array kDwVariants {
       Dw{"cpu.avx512", refuse_avx512, matmul::avx512::dw, workspace<matmul::kTileAvx512>},
       Dw{"cpu.avx2", refuse_avx2, matmul::avx2::dw, workspace<matmul::kTileAvx2>},
 #if WARPWRIGHT_ONEDNN
-      Dw{"cpu.onednn", refuse_onednn, matmul::onednn::dw},
+      Dw{"cpu.onednn", refuse_onednn_dw, matmul::onednn::dw},
 #endif
 #if WARPWRIGHT_CUDA
       Dw{"cuda.cublaslt", refuse_cublaslt, matmul::cuda::cublaslt_dw, cublaslt_dw_workspace},

@@ -84,11 +84,12 @@ class Bench {
   // make(Fixture&) builds the arguments of one case.
   template <class P, class A, class Make>
   void run(const Op<P, A>& op, Make&& make) {
-    testing::Fixture fixture(1);
-    A args = make(fixture);
-    const P problem = op.problem(args);
+    testing::Fixture shapes = testing::Fixture::of_shapes();
+    const P problem = op.problem(make(shapes));
     const auto variants = runnable(op, problem);
     if (variants.empty()) return;
+    testing::Fixture fixture(1);
+    A args = make(fixture);
     const Variant<P, A>* chosen = &choose(context_, op, problem);
 
     const testing::Copies copies(fixture, bandwidth_footprint(context_.device()), context_);

@@ -14,6 +14,12 @@ namespace warpwright::ops::testing {
 class Fixture {
  public:
   explicit Fixture(std::uint64_t seed) : seed_(seed) {}
+  // Its floating tensors have shapes and no memory: to learn of a problem without its data.
+  static Fixture of_shapes() {
+    Fixture fixture(0);
+    fixture.with_data_ = false;
+    return fixture;
+  }
 
   // Normal deviates, mean + scale · z, rounded to the dtype.
   Tensor random(DType dtype, const Shape& shape, double scale = 1, double mean = 0);
@@ -38,6 +44,7 @@ class Fixture {
 
   std::uint64_t seed_;
   std::uint32_t drawn_ = 0;
+  bool with_data_ = true;
   std::vector<Storage> storages_;
 };
 
