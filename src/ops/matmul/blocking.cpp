@@ -45,8 +45,10 @@ Blocking block(const Extent& e, const Tile& tile, bool sums, const DeviceInfo& d
   b.depth = round_up(ceil_div(e.depth, b.depth_chunks), tile.depth);
   const std::int64_t fit = static_cast<std::int64_t>(device.l2_bytes / 2 / tile.element) /
                            std::max<std::int64_t>(b.depth, 1) / tile.rows * tile.rows;
-  b.rows = std::min(std::clamp(fit, tile.rows, kRows),
-                    std::max<std::int64_t>(ceil_div(row_tiles, b.row_teams), 1) * tile.rows);
+  // As many blocks as must be, of about the same size: each costs a packing of B.
+  const std::int64_t team_tiles = std::max<std::int64_t>(ceil_div(row_tiles, b.row_teams), 1);
+  const std::int64_t blocks = ceil_div(team_tiles, std::clamp(fit, tile.rows, kRows) / tile.rows);
+  b.rows = ceil_div(team_tiles, blocks) * tile.rows;
   b.cols = std::max<std::int64_t>(col_tiles, 1) * tile.cols;
   if (b.depth_chunks > 1) b.cols = std::min(b.cols, round_up(kCols, tile.cols) * b.col_teams);
   const auto bytes = [](std::int64_t elements, std::size_t size) {

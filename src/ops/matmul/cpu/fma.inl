@@ -124,17 +124,20 @@ struct Fma {
     }
   }
 
-  // Lines that lie side by side, `tile` of them a panel and panels `panel` elements apart.
+  // Two panels at a time from lines that lie side by side. A line of memory further on is asked for, which
+  // the hardware does not do across pages.
   template <class T>
-  static void pack_straight(const Operand<T>& o, Range lines, Range depth, std::int64_t tile,
-                            std::int64_t panel, float* to) {
-    const int step = static_cast<int>(smaller(tile, kLanes));
+  static void pack_a_across(const Operand<T>& a, Range rows, Range depth, std::int64_t padded, float* to) {
+    constexpr std::int64_t kAhead = 8;
     for (std::int64_t d = 0; d < depth.count; ++d) {
-      const T* from = o.at(lines.first, depth.first + d);
-      for (std::int64_t i = 0; i < tiles_of(lines.count, tile) * tile; i += step) {
-        const int n = static_cast<int>(smaller(step, lines.count - i));
-        const vec v = n > 0 ? load_lanes(from + i, n) : zero();
-        store_lanes(to + i / tile * panel + d * tile + i % tile, v, step);
+      const T* from = a.at(rows.first, depth.first + d);
+      const T* later = a.at(rows.first, depth.first + smaller(d + kAhead, depth.count - 1));
+      float* panel = to + d * kRows;
+      for (std::int64_t r = 0; r < rows.count; r += kLanes, panel += kLanes * padded) {
+        _mm_prefetch(reinterpret_cast<const char*>(later + r), _MM_HINT_T0);
+        const vec v = load_lanes(from + r, static_cast<int>(smaller(kLanes, rows.count - r)));
+        store_half(panel, low_half(v));
+        if (r + kRows < rows.count) store_half(panel + kRows * padded, high_half(v));
       }
     }
   }
@@ -146,7 +149,7 @@ struct Fma {
       // A few panels at a time, so that their lines do not evict each other.
       for (std::int64_t r = 0; r < rows.count; r += 8 * kRows) {
         const Range some{rows.first + r, smaller(8 * kRows, rows.count - r)};
-        pack_straight(a, some, depth, kRows, kRows * padded, to + r * padded);
+        pack_a_across(a, some, depth, padded, to + r * padded);
       }
       return;
     }
@@ -163,7 +166,13 @@ struct Fma {
   template <class T>
   static void pack_b(const Operand<T>& b, Range cols, Range depth, float* to) {
     if (!b.depth_contiguous) {
-      pack_straight(b, cols, depth, kCols, 0, to);
+      for (std::int64_t d = 0; d < depth.count; ++d) {
+        const T* from = b.at(cols.first, depth.first + d);
+        for (std::int64_t c = 0; c < kCols; c += kLanes, to += kLanes) {
+          const int n = static_cast<int>(smaller(kLanes, cols.count - c));
+          store(to, n > 0 ? load_lanes(from + c, n) : zero());
+        }
+      }
       return;
     }
     for (std::int64_t c = 0; c < kCols; c += kLanes) {

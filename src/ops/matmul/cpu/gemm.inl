@@ -120,40 +120,30 @@ inline void put_vector(const Epilogue<T>& e, const Place& p, float* sums, T* c, 
   }
 }
 
-// The rows of a tile of `width` columns, in L1.
-template <std::int64_t width, class T>
-inline void put_rows(const Epilogue<T>& e, const Place& p, const float* tile) {
-  for (std::int64_t r = 0; r < p.rows; ++r, tile += width) {
-    float* sums = p.sums + r * p.ld_sums;
-    T* c = e.c + (p.row + r) * e.ldc + p.col;
-    if (p.cols == width) {
-      if (p.last && p.first && e.plain && !e.past_caches) {
-        for (std::int64_t j = 0; j < width; j += kLanes) store(c + j, load(tile + j));
-      } else {
-        for (std::int64_t j = 0; j < width; j += kLanes) {
-          put_vector(e, p, sums, c, r, j, load(tile + j), kLanes);
-        }
-      }
-    } else {
-      for (std::int64_t j = 0; j < p.cols; j += kLanes) {
-        const int n = static_cast<int>(smaller(kLanes, p.cols - j));
-        put_vector(e, p, sums, c, r, j, load(tile + j), n);
-      }
-    }
+// A row of a tile, added to the sums so far unless it is the first.
+template <std::int64_t width, class TOut>
+inline void put_row(TOut* to, const float* sums, const float* tile, bool first) {
+  if (first) {
+    for (std::int64_t j = 0; j < width; j += kLanes) store(to + j, load(tile + j));
+  } else {
+    for (std::int64_t j = 0; j < width; j += kLanes) store(to + j, load(tile + j) + load(sums + j));
   }
 }
 
-// Asks for the lines that put_rows will read, while the product that precedes it runs.
-template <class T>
-inline void prefetch_tile(const Epilogue<T>& e, const Place& p) {
-  const bool sums = !p.first;
-  for (std::int64_t r = 0; r < p.rows; ++r) {
-    for (std::int64_t j = 0; sums && j < p.cols; j += 16) {
-      _mm_prefetch(reinterpret_cast<const char*>(p.sums + r * p.ld_sums + j), _MM_HINT_T0);
+// The rows of a tile of `width` columns, in L1.
+template <std::int64_t width, class T>
+inline void put_rows(const Epilogue<T>& e, const Place& p, const float* tile) {
+  const bool whole = p.cols == width && !e.past_caches && (e.plain || !p.last);
+  for (std::int64_t r = 0; r < p.rows; ++r, tile += width) {
+    float* sums = p.sums + r * p.ld_sums;
+    T* c = e.c + (p.row + r) * e.ldc + p.col;
+    if (whole) {
+      p.last ? put_row<width>(c, sums, tile, p.first) : put_row<width>(sums, sums, tile, p.first);
+      continue;
     }
-    for (std::int64_t j = 0; e.gradient && p.last && j < p.cols; j += 16) {
-      _mm_prefetch(reinterpret_cast<const char*>(e.preact + (p.row + r) * e.ld_preact + p.col + j),
-                   _MM_HINT_T0);
+    for (std::int64_t j = 0; j < p.cols; j += kLanes) {
+      const int n = static_cast<int>(smaller(kLanes, p.cols - j));
+      put_vector(e, p, sums, c, r, j, load(tile + j), n);
     }
   }
 }
@@ -272,38 +262,57 @@ struct Gemm {
     return p;
   }
 
-  // Asks for the lines of B that the next panel is packed from, a few at every slice of the present products.
-  struct Prefetch {
+  // Rows of memory that are asked for a few lines at a time.
+  struct Lines {
     const char* base = nullptr;
-    std::int64_t stride = 0, lines = 0;  // bytes between rows, lines of a row
-    std::int64_t row = 0, rows = 0, line = 0, per_slice = 0;
+    std::int64_t stride = 0, length = 0, rows = 0;  // bytes between rows, lines of a row
+    std::int64_t at_once = 0, row = 0, line = 0;
 
-    void operator()() {
-      for (std::int64_t i = 0; i < per_slice && row < rows; ++i) {
-        _mm_prefetch(base + row * stride + line * kLineBytes, _MM_HINT_T1);
-        if (++line < lines) continue;
+    template <class TAny>
+    static Lines of(const TAny* data, std::int64_t ld, std::int64_t rows, std::int64_t length) {
+      constexpr std::int64_t size = sizeof(TAny);
+      return {
+          reinterpret_cast<const char*>(data), ld * size, tiles_of(length * size, kLineBytes), rows, 0, 0, 0};
+    }
+    Lines over(std::int64_t slices) const {
+      Lines lines = *this;
+      lines.at_once = tiles_of(rows * length, slices > 0 ? slices : 1);
+      return lines;
+    }
+    template <_mm_hint hint>
+    void ask() {
+      for (std::int64_t i = 0; i < at_once && row < rows; ++i) {
+        _mm_prefetch(base + row * stride + line * kLineBytes, hint);
+        if (++line < length) continue;
         line = 0;
         ++row;
       }
     }
   };
 
+  // What a product asks for at every slice of its depth: the lines of B that the next panel is packed from,
+  // and those that the epilogue behind it will read.
+  struct Prefetch {
+    Lines panel, sums, preact;
+
+    void operator()() {
+      panel.template ask<_MM_HINT_T1>();
+      sums.template ask<_MM_HINT_T0>();
+      preact.template ask<_MM_HINT_T0>();
+    }
+  };
+
   // The panel after column `col` of a step: the next of its columns, or the first of the step that follows.
-  Prefetch prefetch_after(const Step& s, const Step& next, std::int64_t col) const {
+  Lines panel_after(const Step& s, const Step& next, std::int64_t col) const {
     const bool within = col + kTile.cols < s.cols.count;
     const Step& at = within ? s : next;
     const std::int64_t first = at.cols.first + (within ? col + kTile.cols : 0);
     const Range cols{first, smaller(kTile.cols, at.cols.first + at.cols.count - first)};
-    Prefetch p;
-    if (cols.count <= 0 || at.depth.count <= 0) return p;
-    p.base = reinterpret_cast<const char*>(b.at(cols.first, at.depth.first));
-    p.stride = b.ld * static_cast<std::int64_t>(sizeof(T));
-    p.rows = b.depth_contiguous ? cols.count : at.depth.count;
-    const std::int64_t length = b.depth_contiguous ? at.depth.count : cols.count;
-    p.lines = tiles_of(length * static_cast<std::int64_t>(sizeof(T)), kLineBytes);
-    const std::int64_t slices = tiles_of(s.rows.count, kTile.rows) * tiles_of(s.depth.count, kSlice);
-    p.per_slice = tiles_of(p.rows * p.lines, slices > 0 ? slices : 1);
-    return p;
+    if (cols.count <= 0 || at.depth.count <= 0) return {};
+    const bool along = b.depth_contiguous;
+    return Lines::of(b.at(cols.first, at.depth.first), b.ld, along ? cols.count : at.depth.count,
+                     along ? at.depth.count : cols.count)
+        .over(tiles_of(s.rows.count, kTile.rows) * tiles_of(s.depth.count, kSlice));
   }
 
   // A worker's columns against its team's block of A. A tile's epilogue comes after the product of the next
@@ -312,15 +321,22 @@ struct Gemm {
     if (s.rows.count <= 0 || s.cols.count <= 0) return;
     alignas(64) float tiles[2][kTile.rows * kTile.cols];
     const std::int64_t depth = tiles_of(s.depth.count, kTile.depth) * kTile.depth;
+    const std::int64_t slices = tiles_of(s.depth.count, kSlice);
     Element* panel = b_panel(s);
     Place waiting{};
     int tile = 0;
     for (std::int64_t col = 0; col < s.cols.count; col += kTile.cols) {
       Kernel::pack_b(b, {s.cols.first + col, smaller(kTile.cols, s.cols.count - col)}, s.depth, panel);
-      Prefetch prefetch = prefetch_after(s, next, col);
+      Prefetch prefetch{panel_after(s, next, col), {}, {}};
       for (std::int64_t row = 0; row < s.rows.count; row += kTile.rows, tile ^= 1) {
         const Place p = place(s, s.rows.first + row, s.cols.first + col);
-        prefetch_tile(epilogue, p);
+        if (!waiting.first) {
+          prefetch.sums = Lines::of(waiting.sums, waiting.ld_sums, waiting.rows, waiting.cols).over(slices);
+        }
+        if (epilogue.gradient && waiting.last) {
+          const TOut* preact = epilogue.preact + waiting.row * epilogue.ld_preact + waiting.col;
+          prefetch.preact = Lines::of(preact, epilogue.ld_preact, waiting.rows, waiting.cols).over(slices);
+        }
         Kernel::multiply(a_block(s) + row * block.depth, panel, depth, tiles[tile], prefetch);
         put_rows<kTile.cols>(epilogue, waiting, tiles[tile ^ 1]);
         waiting = p;
