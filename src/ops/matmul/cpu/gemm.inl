@@ -141,9 +141,11 @@ inline void put_rows(const Epilogue<T>& e, const Place& p, const float* tile) {
       p.last ? put_row<width>(c, sums, tile, p.first) : put_row<width>(sums, sums, tile, p.first);
       continue;
     }
-    for (std::int64_t j = 0; j < p.cols; j += kLanes) {
-      const int n = static_cast<int>(smaller(kLanes, p.cols - j));
-      put_vector(e, p, sums, c, r, j, load(tile + j), n);
+    const auto put = [&](std::int64_t j, int n) { put_vector(e, p, sums, c, r, j, load(tile + j), n); };
+    if (p.cols == width) {
+      for (std::int64_t j = 0; j < width; j += kLanes) put(j, kLanes);
+    } else {
+      for_each_vector(0, p.cols, put);
     }
   }
 }
