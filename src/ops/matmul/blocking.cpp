@@ -57,8 +57,7 @@ Blocking block(const Extent& e, const Tile& tile, bool sums, const DeviceInfo& d
   b.a_bytes = bytes(b.rows * b.depth, tile.element);
   b.b_bytes = bytes(tile.cols * b.depth, tile.element);
   if (sums && b.depth_chunks > 1) b.sums_bytes = bytes(b.rows * b.cols, sizeof(float));
-  // Two blocks of A per team: one is packed while slower members still read the other.
-  b.sums_offset = 2 * static_cast<std::size_t>(b.row_teams) * b.a_bytes;
+  b.sums_offset = static_cast<std::size_t>(b.row_teams) * b.a_bytes;
   b.b_offset = b.sums_offset + static_cast<std::size_t>(b.row_teams) * b.sums_bytes;
   b.workspace = b.b_offset + static_cast<std::size_t>(b.row_teams * b.col_teams) * b.b_bytes;
   return b;

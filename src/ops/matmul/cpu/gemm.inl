@@ -185,7 +185,6 @@ struct Gemm {
   // One sweep of a worker: a block of its team's rows, its columns, one chunk of the depth.
   struct Step {
     std::int64_t team, member;
-    std::int64_t parity;  // which of the team's two blocks of A
     std::int64_t chunk, first_col;
     Range depth, rows, cols;
   };
@@ -210,7 +209,6 @@ struct Gemm {
     Step s;
     s.team = worker / block.col_teams;
     s.member = worker % block.col_teams;
-    s.parity = index % 2;
     s.chunk = index % block.depth_chunks;
     s.depth = {s.chunk * block.depth, smaller(block.depth, extent.depth - s.chunk * block.depth)};
     index /= block.depth_chunks;
@@ -224,8 +222,7 @@ struct Gemm {
   }
 
   Element* a_block(const Step& s) const {
-    return reinterpret_cast<Element*>(scratch +
-                                      static_cast<std::size_t>(2 * s.team + s.parity) * block.a_bytes);
+    return reinterpret_cast<Element*>(scratch + static_cast<std::size_t>(s.team) * block.a_bytes);
   }
   Element* b_panel(const Step& s) const {
     const auto worker = static_cast<std::size_t>(s.team * block.col_teams + s.member);
@@ -360,6 +357,7 @@ struct Gemm {
         for (std::int64_t w = thread; w < workers; w += threads) {
           multiply(step_of(w, i), step_of(w, i + 1 < count ? i + 1 : i));
         }
+#pragma omp barrier
       }
       Kernel::end();
     }
