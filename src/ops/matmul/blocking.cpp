@@ -20,15 +20,18 @@ constexpr std::int64_t kRows = 512;
 constexpr std::int64_t kCols = 768;
 constexpr std::size_t kLine = 64;
 
-// The grid of workers with the least work for the busiest one: its tiles, the columns it packs, and its share
-// of the rows its team packs. Packing one tile's depth costs about as much as two products.
-void choose_teams(std::int64_t row_tiles, std::int64_t col_tiles, std::int64_t threads, Blocking& b) {
+// The grid of workers with the least work for the busiest one: its tiles, the columns it packs for every
+// block of rows, and its share of the rows its team packs. Packing one tile's depth costs about as much as
+// two products. Of equals the one with the most teams, whose members wait for each other.
+void choose_teams(std::int64_t row_tiles, std::int64_t col_tiles, std::int64_t block_tiles,
+                  std::int64_t threads, Blocking& b) {
   std::int64_t best = -1;
   for (std::int64_t teams = 1; teams <= std::min(threads, std::max<std::int64_t>(row_tiles, 1)); ++teams) {
     const std::int64_t members = std::min(threads / teams, std::max<std::int64_t>(col_tiles, 1));
     const std::int64_t rows = ceil_div(row_tiles, teams), cols = ceil_div(col_tiles, members);
-    const std::int64_t cost = rows * cols + 2 * cols + 2 * ceil_div(rows, members);
-    if (best >= 0 && cost >= best) continue;
+    const std::int64_t cost =
+        rows * cols + 2 * cols * ceil_div(rows, block_tiles) + 2 * ceil_div(rows, members);
+    if (best >= 0 && cost > best) continue;
     best = cost;
     b.row_teams = teams;
     b.col_teams = members;
@@ -40,15 +43,15 @@ void choose_teams(std::int64_t row_tiles, std::int64_t col_tiles, std::int64_t t
 Blocking block(const Extent& e, const Tile& tile, bool sums, const DeviceInfo& device) {
   Blocking b;
   const std::int64_t row_tiles = ceil_div(e.rows, tile.rows), col_tiles = ceil_div(e.cols, tile.cols);
-  choose_teams(row_tiles, col_tiles, device.threads, b);
   b.depth_chunks = std::max<std::int64_t>(1, ceil_div(e.depth, tile.max_depth));
   b.depth = round_up(ceil_div(e.depth, b.depth_chunks), tile.depth);
   const std::int64_t fit = static_cast<std::int64_t>(device.l2_bytes / 2 / tile.element) /
                            std::max<std::int64_t>(b.depth, 1) / tile.rows * tile.rows;
+  const std::int64_t block_tiles = std::clamp(fit, tile.rows, kRows) / tile.rows;
+  choose_teams(row_tiles, col_tiles, block_tiles, device.threads, b);
   // As many blocks as must be, of about the same size: each costs a packing of B.
   const std::int64_t team_tiles = std::max<std::int64_t>(ceil_div(row_tiles, b.row_teams), 1);
-  const std::int64_t blocks = ceil_div(team_tiles, std::clamp(fit, tile.rows, kRows) / tile.rows);
-  b.rows = ceil_div(team_tiles, blocks) * tile.rows;
+  b.rows = ceil_div(team_tiles, ceil_div(team_tiles, block_tiles)) * tile.rows;
   b.cols = std::max<std::int64_t>(col_tiles, 1) * tile.cols;
   if (b.depth_chunks > 1) b.cols = std::min(b.cols, round_up(kCols, tile.cols) * b.col_teams);
   const auto bytes = [](std::int64_t elements, std::size_t size) {

@@ -351,8 +351,13 @@ struct Gemm {
       // Where OpenMP grants fewer threads than asked for, each plays several workers.
       const int thread = omp_get_thread_num(), threads = omp_get_num_threads();
       Kernel::begin();
+      const bool shared = block.col_teams > 1;
       for (std::int64_t i = 0; i < count; ++i) {
-        for (std::int64_t w = thread; w < workers; w += threads) pack_rows(step_of(w, i));
+        for (std::int64_t w = thread; w < workers; w += threads) {
+          pack_rows(step_of(w, i));
+          if (!shared) multiply(step_of(w, i), step_of(w, i + 1 < count ? i + 1 : i));
+        }
+        if (!shared) continue;
 #pragma omp barrier
         for (std::int64_t w = thread; w < workers; w += threads) {
           multiply(step_of(w, i), step_of(w, i + 1 < count ? i + 1 : i));
