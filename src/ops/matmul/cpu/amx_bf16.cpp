@@ -6,17 +6,11 @@
 // 4 tile loads (32 cycles from L1): a panel of B of the blocking's depth fills half of L1 and A streams from
 // L2. Bound by that stream and, where weights come from memory (256 rows), by the memory.
 #define WARPWRIGHT_ISA amx_bf16
+#include "ops/cpu/amx.hpp"
 #include "ops/matmul/cpu/gemm.inl"
 
 namespace warpwright::ops::matmul::amx_bf16 {
 namespace {
-
-struct alignas(64) TileConfig {
-  std::uint8_t palette, start_row, reserved[14];
-  std::uint16_t row_bytes[16];
-  std::uint8_t rows[16];
-};
-constexpr TileConfig kConfig{1, 0, {}, {64, 64, 64, 64, 64, 64, 64, 64}, {16, 16, 16, 16, 16, 16, 16, 16}};
 
 // The transpose of 16 × 16 pairs that lie in rows of `stride` elements, to rows `order(i)` of a tile.
 template <class Order>
@@ -61,11 +55,8 @@ constexpr std::int64_t kStep = 2 * kTileElements;  // of a panel, for 32 of the 
 struct Amx {
   static constexpr Tile kTile = kTileAmx;
   using Element = bf16;
+  using Session = simd::TileSession;
   static_assert(kTile.rows == 32 && kTile.cols == 32 && kTile.depth == 32);
-
-  // The compilers' intrinsic names only the first bytes of its operand, whose rest may then never be stored.
-  static void begin() { asm volatile("ldtilecfg %0" : : "m"(kConfig)); }
-  static void end() { _tile_release(); }
 
   // 16 lines and 32 of the depth as a tile: as they lie, or transposed to pairs. A ragged one by way of a
   // copy that is filled up with zeros.

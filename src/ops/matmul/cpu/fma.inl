@@ -95,11 +95,9 @@ inline void store_half(float* p, __m128 half) {
 struct Fma {
   static constexpr Tile kTile = kFmaTile;
   using Element = float;
+  struct Session {};
   static constexpr int kRows = static_cast<int>(kTile.rows), kCols = static_cast<int>(kTile.cols);
   static_assert(kCols == 3 * kLanes && 2 * kRows == kLanes);
-
-  static void begin() {}
-  static void end() {}
 
   // put(d, v) for every d of the depth, v holding that element of each of up to kLanes lines; 0 beyond them.
   template <class T, class Put>

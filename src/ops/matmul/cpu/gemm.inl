@@ -2,8 +2,9 @@
 // The blocked product C = A·B that the packed kernels share. The including file has defined, in an unnamed
 // namespace of WARPWRIGHT_ISA, nothing yet; it includes this and then describes its tile in a Kernel:
 //   static constexpr Tile kTile;  using Element = …;       of packed panels
-//   pack_a(operand, row_tiles, …)  pack_b(…)                zero-padded to whole tiles
-//   multiply(a, b, depth, out)                              one tile of results, stored to out
+//   using Session = …;                                      lives on each thread for the length of the
+//   product pack_a(operand, row_tiles, …)  pack_b(…)                zero-padded to whole tiles multiply(a, b,
+//   depth, out)                              one tile of results, stored to out
 //
 // Per team and step: pack a block of A (kept in L2 by the blocking) together, wait for each other, then each
 // member takes its columns: pack a group of B, multiply it with every row tile of the block. The tile of
@@ -350,7 +351,7 @@ struct Gemm {
     {
       // Where OpenMP grants fewer threads than asked for, each plays several workers.
       const int thread = omp_get_thread_num(), threads = omp_get_num_threads();
-      Kernel::begin();
+      [[maybe_unused]] const typename Kernel::Session session;
       const bool shared = block.col_teams > 1;
       for (std::int64_t i = 0; i < count; ++i) {
         for (std::int64_t w = thread; w < workers; w += threads) {
@@ -364,7 +365,6 @@ struct Gemm {
         }
 #pragma omp barrier
       }
-      Kernel::end();
     }
   }
 };
