@@ -71,7 +71,7 @@ TEST_P(Backward, MatchesTheReference) {
 
 // A dtype that the variant computes on some machine.
 DType dtype_for(const std::string& variant) {
-  const bool halves = variant.ends_with("bf16") || variant == "cuda.flash";
+  const bool halves = variant.ends_with("bf16") || variant == "cuda.flash" || variant == "cuda.flash_sm90";
   return halves ? DType::bf16 : DType::f32;
 }
 

@@ -51,6 +51,13 @@ std::size_t flash_shared_bytes(std::int64_t HS, bool backward);
 std::size_t flash_tf32_shared_bytes(std::int64_t HS, bool backward);
 std::size_t flash_fma_shared_bytes(std::int64_t HS, bool backward);
 
+// Whether this build has the code of flash_sm90, which takes head sizes 64 and 128; its workspace in the
+// backward.
+bool flash_sm90_is_built();
+std::size_t flash_sm90_workspace(std::int64_t Nq, std::int64_t NH, std::int64_t sequences);
+
+void flash_sm90_forward(const Context& context, const AttentionForward& args);
+void flash_sm90_backward(const Context& context, const AttentionBackward& args);
 void flash_forward(const Context& context, const AttentionForward& args);
 void flash_backward(const Context& context, const AttentionBackward& args);
 void flash_tf32_forward(const Context& context, const AttentionForward& args);

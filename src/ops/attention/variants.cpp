@@ -102,6 +102,15 @@ std::string refuse_flash(const Problem& p, const DeviceInfo& device) {
 }
 
 template <class Problem>
+std::string refuse_flash_sm90(const Problem& p, const DeviceInfo& device) {
+  if (p.dtype == DType::f32) return "multiplies bf16 and fp16, not fp32";
+  if (std::string reason = refuse_cuda(p, device); !reason.empty()) return reason;
+  if (p.HS != 64 && p.HS != 128) return "head size is neither 64 nor 128";
+  if (device.gpu.major != 9) return "needs a GPU of compute capability 9.0";
+  return attention::cuda::flash_sm90_is_built() ? "" : "the build has no code for sm_90a";
+}
+
+template <class Problem>
 std::string refuse_flash_tf32(const Problem& p, const DeviceInfo& device) {
   if (p.dtype != DType::f32) return fmt::format("multiplies fp32, not {}", name_of(p.dtype));
   if (!device.tf32) return "rounds to tf32, which is not allowed";
@@ -116,6 +125,9 @@ std::string refuse_flash_fma(const Problem& p, const DeviceInfo& device) {
 // Two floats a query and head: its lse and D.
 std::size_t statistics_workspace(const AttentionBackwardProblem& p, const DeviceInfo&) {
   return 2 * sizeof(float) * static_cast<std::size_t>(p.NH * p.Nq);
+}
+std::size_t sm90_workspace(const AttentionBackwardProblem& p, const DeviceInfo&) {
+  return attention::cuda::flash_sm90_workspace(p.Nq, p.NH, p.sequences);
 }
 
 #endif
@@ -143,7 +155,8 @@ using Backward = Variant<AttentionBackwardProblem, AttentionBackward>;
 
 constexpr std::array kForwardVariants {
 #if WARPWRIGHT_CUDA
-  Forward{"cuda.flash", refuse_flash, attention::cuda::flash_forward},
+  Forward{"cuda.flash_sm90", refuse_flash_sm90, attention::cuda::flash_sm90_forward},
+      Forward{"cuda.flash", refuse_flash, attention::cuda::flash_forward},
       Forward{"cuda.flash_tf32", refuse_flash_tf32, attention::cuda::flash_tf32_forward},
       Forward{"cuda.flash_fma", refuse_flash_fma, attention::cuda::flash_fma_forward},
 #endif
@@ -158,7 +171,8 @@ constexpr std::array kForwardVariants {
 
 constexpr std::array kBackwardVariants {
 #if WARPWRIGHT_CUDA
-  Backward{"cuda.flash", refuse_flash, attention::cuda::flash_backward, statistics_workspace},
+  Backward{"cuda.flash_sm90", refuse_flash_sm90, attention::cuda::flash_sm90_backward, sm90_workspace},
+      Backward{"cuda.flash", refuse_flash, attention::cuda::flash_backward, statistics_workspace},
       Backward{"cuda.flash_tf32", refuse_flash_tf32, attention::cuda::flash_tf32_backward,
                statistics_workspace},
       Backward{"cuda.flash_fma", refuse_flash_fma, attention::cuda::flash_fma_backward, statistics_workspace},
