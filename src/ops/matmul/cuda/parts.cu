@@ -2,7 +2,6 @@
 
 #include "ops/cuda/gelu.cuh"
 #include "ops/cuda/vector.cuh"
-#include "ops/matmul/cuda/activate.cuh"
 #include "ops/matmul/cuda/parts.hpp"
 #include "runtime/cuda/check.hpp"
 
@@ -16,6 +15,29 @@ constexpr std::int64_t kMostBlocks = 65535;  // of a grid's second dimension
 
 std::int64_t ceil_div(std::int64_t a, std::int64_t b) {
   return (a + b - 1) / b;
+}
+
+// Chosen when the kernel runs: all threads take the same branch, and one kernel serves all activations.
+__device__ float activate(Activation activation, float x) {
+  switch (activation) {
+    case Activation::gelu_tanh:
+      return gpu::gelu_tanh(x);
+    case Activation::gelu_erf:
+      return gpu::gelu_erf(x);
+    default:
+      return x;
+  }
+}
+
+__device__ float activation_derivative(Activation activation, float x) {
+  switch (activation) {
+    case Activation::gelu_tanh:
+      return gpu::gelu_tanh_derivative(x);
+    case Activation::gelu_erf:
+      return gpu::gelu_erf_derivative(x);
+    default:
+      return 1.0f;
+  }
 }
 
 template <class T>

@@ -33,15 +33,20 @@ struct Factor {
   // A tile from (first, k0), the depth outermost. A warp reads 32 neighbours, or eight of four rows where the
   // depth is contiguous: then its stores, a transpose, meet every bank of the shared memory once.
   __device__ void load(float (*tile)[kTile + kPadding], std::int64_t first, std::int64_t k0) const {
+    const int sides = static_cast<int>(min(side - first, std::int64_t{kTile}));
+    const int depths = static_cast<int>(min(depth - k0, std::int64_t{kDepth}));
     const int thread = static_cast<int>(threadIdx.x);
+    const int my_i = depth_contiguous ? thread / 8 : thread % kTile;
+    const int my_k = depth_contiguous ? thread % 8 : thread / kTile;
+    const T* mine =
+        data + (depth_contiguous ? (first + my_i) * stride + k0 + my_k : (k0 + my_k) * stride + first + my_i);
 #pragma unroll
     for (int n = 0; n < kTile * kDepth / kThreads; ++n) {
-      const int i = depth_contiguous ? thread / 8 + n / 4 * 32 : thread % kTile;
-      const int k = depth_contiguous ? thread % 8 + n % 4 * 8 : thread / kTile + n * 2;
-      const bool inside = first + i < side && k0 + k < depth;
-      const std::int64_t offset =
-          depth_contiguous ? (first + i) * stride + k0 + k : (k0 + k) * stride + first + i;
-      tile[k][i] = inside ? gpu::to_float(data[offset]) : 0.0f;
+      const int i = depth_contiguous ? n / 4 * 32 : 0;
+      const int k = depth_contiguous ? n % 4 * 8 : n * (kThreads / kTile);
+      const bool inside = my_i + i < sides && my_k + k < depths;
+      const std::int64_t offset = depth_contiguous ? i * stride + k : k * stride;
+      tile[my_k + k][my_i + i] = inside ? gpu::to_float(mine[offset]) : 0.0f;
     }
   }
 };
