@@ -65,6 +65,13 @@ void flash_tf32_backward(const Context& context, const AttentionBackward& args);
 void flash_fma_forward(const Context& context, const AttentionForward& args);
 void flash_fma_backward(const Context& context, const AttentionBackward& args);
 
+// Scratch of the variant that stores the scores.
+std::size_t staged_forward_bytes(const AttentionForwardProblem& p);
+std::size_t staged_backward_bytes(const AttentionBackwardProblem& p);
+
+void staged_forward(const Context& context, const AttentionForward& args);
+void staged_backward(const Context& context, const AttentionBackward& args);
+
 }  // namespace cuda
 
 }  // namespace warpwright::ops::attention

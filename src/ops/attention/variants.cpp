@@ -150,6 +150,27 @@ std::size_t reference_workspace(const Problem& p, const DeviceInfo&) {
   return 3 * static_cast<std::size_t>(std::max(p.Nq, p.Nk)) * sizeof(double);
 }
 
+#if WARPWRIGHT_CUDA
+std::size_t staged_workspace(const AttentionForwardProblem& p, const DeviceInfo&) {
+  return attention::cuda::staged_forward_bytes(p);
+}
+std::size_t staged_workspace(const AttentionBackwardProblem& p, const DeviceInfo&) {
+  return attention::cuda::staged_backward_bytes(p);
+}
+
+constexpr std::size_t kMostForScores = std::size_t{4} << 30;
+
+template <class Problem>
+std::string refuse_staged(const Problem& p, const DeviceInfo& device) {
+  std::string reason = refuse_without_gpu(p.dtype, device);
+  const std::size_t bytes = staged_workspace(p, device);
+  if (reason.empty() && bytes > kMostForScores) {
+    reason = fmt::format("its scores take {:.1f} GiB", static_cast<double>(bytes) / 0x1p30);
+  }
+  return reason;
+}
+#endif
+
 using Forward = Variant<AttentionForwardProblem, AttentionForward>;
 using Backward = Variant<AttentionBackwardProblem, AttentionBackward>;
 
@@ -159,6 +180,7 @@ constexpr std::array kForwardVariants {
       Forward{"cuda.flash", refuse_flash, attention::cuda::flash_forward},
       Forward{"cuda.flash_tf32", refuse_flash_tf32, attention::cuda::flash_tf32_forward},
       Forward{"cuda.flash_fma", refuse_flash_fma, attention::cuda::flash_fma_forward},
+      Forward{"cuda.staged", refuse_staged, attention::cuda::staged_forward, staged_workspace},
 #endif
       Forward{"cpu.amx_bf16", refuse_amx, attention::amx_bf16::forward,
               forward_workspace<attention::amx_forward_scratch>},
@@ -176,6 +198,7 @@ constexpr std::array kBackwardVariants {
       Backward{"cuda.flash_tf32", refuse_flash_tf32, attention::cuda::flash_tf32_backward,
                statistics_workspace},
       Backward{"cuda.flash_fma", refuse_flash_fma, attention::cuda::flash_fma_backward, statistics_workspace},
+      Backward{"cuda.staged", refuse_staged, attention::cuda::staged_backward, staged_workspace},
 #endif
       Backward{"cpu.amx_bf16", refuse_amx, attention::amx_bf16::backward,
                backward_workspace<attention::amx_backward_scratch>},
