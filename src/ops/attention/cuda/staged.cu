@@ -145,15 +145,16 @@ __global__ void unpermute_kernel(const float* from, Heads<T> to, std::int64_t N,
 }
 
 // A block's 64 × 64 results Σ_k a(i, k)·b(k, j) for k in [begin, end): i and j count from the tile's corner,
-// a thread has results (my_row + 16·i, my_col + 16·j).
+// a thread has results (my_row + 16·i, my_col + 16·j). A row takes part where k is in its limits: what its
+// neighbours in the tile multiply, NaN perhaps, leaves it alone.
 template <class A, class B>
-__device__ void tile_product(std::int64_t begin, std::int64_t end, A&& a, B&& b,
+__device__ void tile_product(std::int32_t begin, std::int32_t end, A&& a, B&& b, const Range (&limits)[kEach],
                              float (&sums)[kEach][kEach]) {
   __shared__ float a_tile[kDepth][kTile + kPadding];
   __shared__ float b_tile[kDepth][kTile + kPadding];
   const int thread = static_cast<int>(threadIdx.x);
   const int my_row = thread / kSide, my_col = thread % kSide;
-  for (std::int64_t k0 = begin; k0 < end; k0 += kDepth) {
+  for (std::int32_t k0 = begin; k0 < end; k0 += kDepth) {
     __syncthreads();
     for (int n = thread; n < kTile * kDepth; n += kThreads) {
       const int k = n % kDepth, i = n / kDepth;
@@ -165,12 +166,23 @@ __device__ void tile_product(std::int64_t begin, std::int64_t end, A&& a, B&& b,
     for (int k = 0; k < kDepth; ++k) {
 #pragma unroll
       for (int i = 0; i < kEach; ++i) {
+        if (k0 + k < limits[i].begin || k0 + k >= limits[i].end) continue;
 #pragma unroll
         for (int j = 0; j < kEach; ++j) {
           sums[i][j] = fmaf(a_tile[k][my_row + kSide * i], b_tile[k][my_col + kSide * j], sums[i][j]);
         }
       }
     }
+  }
+}
+
+// The ranges of a thread's rows in a tile; empty behind the last row.
+__device__ void limits_of(const Range* ranges, std::int64_t first_row, std::int64_t rows,
+                          Range (&limits)[kEach]) {
+#pragma unroll
+  for (int i = 0; i < kEach; ++i) {
+    const std::int64_t row = first_row + threadIdx.x / kSide + kSide * i;
+    limits[i] = row < rows ? ranges[row] : Range{0, 0};
   }
 }
 
@@ -203,12 +215,14 @@ __global__ void __launch_bounds__(kThreads)
   const Range seen = span_of(keys_of, first_row, s.Nq);
   if (first_col >= seen.end || first_col + kTile <= seen.begin) return;
   left += h * s.Nq * s.HS, right += h * s.Nk * s.HS, to += h * s.Nq * s.Nk;
+  const auto HS = static_cast<std::int32_t>(s.HS);
+  const Range whole[kEach] = {{0, HS}, {0, HS}, {0, HS}, {0, HS}};
   float sums[kEach][kEach] = {};
   tile_product(
-      0, s.HS,
+      0, HS,
       [&](int i, std::int64_t d) { return first_row + i < s.Nq ? left[(first_row + i) * s.HS + d] : 0.0f; },
       [&](std::int64_t d, int j) { return first_col + j < s.Nk ? right[(first_col + j) * s.HS + d] : 0.0f; },
-      sums);
+      whole, sums);
   for_each_result(first_row, s.Nq, first_col, s.Nk, sums, [&](std::int64_t i, std::int64_t j, float sum) {
     if (j >= keys_of[i].begin && j < keys_of[i].end) to[i * s.Nk + j] = sum;
   });
@@ -222,16 +236,16 @@ __global__ void __launch_bounds__(kThreads)
   const std::int64_t first_col = static_cast<std::int64_t>(blockIdx.x) * kTile;
   const Range seen = span_of(keys_of, first_row, s.Nq);
   weights += h * s.Nq * s.Nk, of += h * s.Nk * s.HS, to += h * s.Nq * s.HS;
+  Range limits[kEach];
+  limits_of(keys_of, first_row, s.Nq, limits);
   float sums[kEach][kEach] = {};
   tile_product(
       seen.begin, seen.end,
       [&](int i, std::int64_t j) {
-        const std::int64_t row = first_row + i;
-        const bool sees = row < s.Nq && j >= keys_of[row].begin && j < keys_of[row].end;
-        return sees ? weights[row * s.Nk + j] : 0.0f;
+        return first_row + i < s.Nq ? weights[(first_row + i) * s.Nk + j] : 0.0f;
       },
       [&](std::int64_t j, int d) { return first_col + d < s.HS ? of[j * s.HS + first_col + d] : 0.0f; },
-      sums);
+      limits, sums);
   for_each_result(first_row, s.Nq, first_col, s.HS, sums,
                   [&](std::int64_t i, std::int64_t d, float sum) { to[i * s.HS + d] = sum; });
 }
@@ -245,16 +259,14 @@ __global__ void __launch_bounds__(kThreads)
   const std::int64_t first_col = static_cast<std::int64_t>(blockIdx.x) * kTile;
   const Range seen = span_of(queries_of, first_row, s.Nk);
   weights += h * s.Nq * s.Nk, of += h * s.Nq * s.HS, to += h * s.Nk * s.HS;
+  Range limits[kEach];
+  limits_of(queries_of, first_row, s.Nk, limits);
   float sums[kEach][kEach] = {};
   tile_product(
       seen.begin, seen.end,
-      [&](int j, std::int64_t i) {
-        const std::int64_t row = first_row + j;
-        const bool seen_by = row < s.Nk && i >= queries_of[row].begin && i < queries_of[row].end;
-        return seen_by ? weights[i * s.Nk + row] : 0.0f;
-      },
+      [&](int j, std::int64_t i) { return first_row + j < s.Nk ? weights[i * s.Nk + first_row + j] : 0.0f; },
       [&](std::int64_t i, int d) { return first_col + d < s.HS ? of[i * s.HS + first_col + d] : 0.0f; },
-      sums);
+      limits, sums);
   for_each_result(first_row, s.Nk, first_col, s.HS, sums,
                   [&](std::int64_t j, std::int64_t d, float sum) { to[j * s.HS + d] = sum; });
 }
@@ -286,7 +298,7 @@ __global__ void __launch_bounds__(kRowWarps* gpu::kWarp)
     sum += expf(score - largest);
   }
   const float top = gpu::warp_max(largest);
-  const float total = gpu::warp_sum(largest == -INFINITY ? 0.0f : sum * expf(largest - top));
+  const float total = gpu::warp_sum(sum * expf(largest - top));
   for (std::int64_t j = seen.begin + lane; j < seen.end; j += gpu::kWarp) {
     x[j] = expf(scale * x[j] - top) / total;
   }

@@ -2,9 +2,10 @@
 // GELU, the pre-activation kept; the derivative of tanh GELU) and in kernels of our own (parts.cu) where it
 // has none. The sums for dbias are ours: they take less time than the library adds for them to its product.
 //
-// Tensor cores sum in fp32. The algorithm is the first that cuBLASLt's heuristic proposes, so that the choice
-// is a pure function of problem, device and library, and the same algorithm gives the same bits in every run.
-// A depth cut into parts (dw) is summed in order, in the output or in the workspace.
+// Tensor cores sum in fp32. The algorithm is the first that cuBLASLt's heuristic proposes, or that of its
+// first eight whose tile is written down here as faster, so that the choice is a pure function of problem,
+// device and library; the same algorithm gives the same bits in every run. A depth cut into parts (dw) is
+// summed in order, in the output or in the workspace.
 //
 // A Context keeps the library's handle, and descriptors and algorithm of every product it has met: later
 // calls neither allocate nor search, and can be captured in a graph.
@@ -68,6 +69,20 @@ std::uint32_t alignment_of(const void* address) {
                                     << std::countr_zero(reinterpret_cast<std::uintptr_t>(address) | kMost));
 }
 
+// Values of cublasLtMatmulTile_t, whose names the headers of older toolkits lack.
+enum Tile : std::uint32_t { kAny = 0, k128x128 = 20, k96x128 = 28, k128x160 = 29, k176x128 = 201 };
+
+// Of the heuristic's first proposals the first is not always the fastest. The tile that is, where it was
+// measured on Hopper with many rows (docs/kernels.md has the figures).
+Tile measured_tile(const Product& p, const GpuFeatures& gpu) {
+  if (gpu.major != 9 || p.in == DType::f32 || p.out != p.in || p.cols < 16384 || p.transpose_b) return kAny;
+  if (!p.transpose_a) return p.epilogue == CUBLASLT_EPILOGUE_DEFAULT && p.depth <= 8192 ? k128x160 : kAny;
+  if (p.epilogue & CUBLASLT_EPILOGUE_GELU) return k96x128;
+  if (p.rows >= 16384) return k176x128;
+  return p.rows <= 1024 && p.depth <= 1024 ? k128x128 : kAny;
+}
+constexpr int kProposals = 8;
+
 struct Plan {
   Product product;
   Description description;
@@ -81,20 +96,28 @@ void set_operands(const Description& description, const Operands& operands) {
   if (operands.aux) set(description, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, operands.aux);
 }
 
+std::uint32_t tile_of(const cublasLtMatmulAlgo_t& algorithm) {
+  std::uint32_t tile = 0;
+  std::size_t written = 0;
+  check(library().algorithm_attribute(&algorithm, CUBLASLT_ALGO_CONFIG_TILE_ID, &tile, sizeof tile, &written),
+        "describing a product");
+  return tile;
+}
+
 // What a Context keeps.
 struct State {
   Handle handle = make_handle();
   std::deque<Plan> plans;
 
-  Plan& plan(const Product& product, const Operands& operands, bool tf32) {
+  Plan& plan(const Product& product, const Operands& operands, const DeviceInfo& device) {
     for (Plan& known : plans) {
       if (known.product == product) return known;
     }
-    return plans.emplace_back(make(product, operands, tf32));
+    return plans.emplace_back(make(product, operands, device));
   }
 
-  Plan make(const Product& p, const Operands& operands, bool tf32) const {
-    const bool rounds = tf32 && p.in == DType::f32;
+  Plan make(const Product& p, const Operands& operands, const DeviceInfo& device) const {
+    const bool rounds = device.tf32 && p.in == DType::f32;
     Plan plan;
     plan.product = p;
     plan.description = make_description(rounds ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F);
@@ -114,13 +137,21 @@ struct State {
     set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, p.alignments[1]);
     set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, p.alignments[2]);
     set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, p.alignments[2]);
-    cublasLtMatmulHeuristicResult_t found{};
+    std::array<cublasLtMatmulHeuristicResult_t, kProposals> proposals{};
     int count = 0;
     const cublasStatus_t status =
         library().heuristic(handle.get(), plan.description.get(), plan.a.get(), plan.b.get(), plan.d.get(),
-                            plan.d.get(), preference.get(), 1, &found, &count);
-    plan.supported = status == CUBLAS_STATUS_SUCCESS && count > 0 && found.state == CUBLAS_STATUS_SUCCESS;
-    plan.algorithm = found.algo;
+                            plan.d.get(), preference.get(), kProposals, proposals.data(), &count);
+    if (status != CUBLAS_STATUS_SUCCESS) count = 0;
+    const Tile wanted = measured_tile(p, device.gpu);
+    for (int i = 0; i < count; ++i) {
+      const auto& proposal = proposals[static_cast<std::size_t>(i)];
+      if (proposal.state != CUBLAS_STATUS_SUCCESS) continue;
+      const bool preferred = wanted != kAny && tile_of(proposal.algo) == wanted;
+      if (!plan.supported || preferred) plan.algorithm = proposal.algo;
+      plan.supported = true;
+      if (preferred) break;
+    }
     return plan;
   }
 };
@@ -137,7 +168,7 @@ bool multiply(const Context& context, Product product, const Operands& o) {
   product.alignments = {alignment_of(o.a), alignment_of(o.b), alignment_of(o.d), alignment_of(o.bias),
                         alignment_of(o.aux)};
   State& state = state_of(context);
-  Plan& plan = state.plan(product, o, context.device().tf32);
+  Plan& plan = state.plan(product, o, context.device());
   if (!plan.supported) return false;
   set_operands(plan.description, o);
   const float one = 1, zero = 0;

@@ -18,6 +18,7 @@ struct Library {
   decltype(&cublasLtGetStatusString) status_string;
   decltype(&cublasLtMatmul) matmul;
   decltype(&cublasLtMatmulAlgoGetHeuristic) heuristic;
+  decltype(&cublasLtMatmulAlgoConfigGetAttribute) algorithm_attribute;
   decltype(&cublasLtMatmulDescCreate) create_description;
   decltype(&cublasLtMatmulDescDestroy) destroy_description;
   decltype(&cublasLtMatmulDescSetAttribute) set_description;

@@ -32,6 +32,7 @@ struct Loaded {
     find(file, "cublasLtGetStatusString", library.status_string);
     find(file, "cublasLtMatmul", library.matmul);
     find(file, "cublasLtMatmulAlgoGetHeuristic", library.heuristic);
+    find(file, "cublasLtMatmulAlgoConfigGetAttribute", library.algorithm_attribute);
     find(file, "cublasLtMatmulDescCreate", library.create_description);
     find(file, "cublasLtMatmulDescDestroy", library.destroy_description);
     find(file, "cublasLtMatmulDescSetAttribute", library.set_description);
