@@ -70,7 +70,7 @@ std::uint32_t alignment_of(const void* address) {
 }
 
 // Values of cublasLtMatmulTile_t, whose names the headers of older toolkits lack.
-enum Tile : std::uint32_t { kAny = 0, k128x128 = 20, k96x128 = 28, k128x160 = 29, k176x128 = 201 };
+enum Tile : std::uint32_t { kAny = 0, k96x128 = 28, k128x160 = 29, k176x128 = 201 };
 
 // Of the heuristic's first proposals the first is not always the fastest. The tile that is, where it was
 // measured on Hopper with many rows (docs/kernels.md has the figures).
@@ -78,8 +78,7 @@ Tile measured_tile(const Product& p, const GpuFeatures& gpu) {
   if (gpu.major != 9 || p.in == DType::f32 || p.out != p.in || p.cols < 16384 || p.transpose_b) return kAny;
   if (!p.transpose_a) return p.epilogue == CUBLASLT_EPILOGUE_DEFAULT && p.depth <= 8192 ? k128x160 : kAny;
   if (p.epilogue & CUBLASLT_EPILOGUE_GELU) return k96x128;
-  if (p.rows >= 16384) return k176x128;
-  return p.rows <= 1024 && p.depth <= 1024 ? k128x128 : kAny;
+  return p.rows >= 16384 ? k176x128 : kAny;
 }
 constexpr int kProposals = 8;
 

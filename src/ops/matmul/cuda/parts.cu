@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <type_traits>
 
 #include "ops/cuda/gelu.cuh"
 #include "ops/cuda/vector.cuh"
@@ -17,29 +18,6 @@ std::int64_t ceil_div(std::int64_t a, std::int64_t b) {
   return (a + b - 1) / b;
 }
 
-// Chosen when the kernel runs: all threads take the same branch, and one kernel serves all activations.
-__device__ float activate(Activation activation, float x) {
-  switch (activation) {
-    case Activation::gelu_tanh:
-      return gpu::gelu_tanh(x);
-    case Activation::gelu_erf:
-      return gpu::gelu_erf(x);
-    default:
-      return x;
-  }
-}
-
-__device__ float activation_derivative(Activation activation, float x) {
-  switch (activation) {
-    case Activation::gelu_tanh:
-      return gpu::gelu_tanh_derivative(x);
-    case Activation::gelu_erf:
-      return gpu::gelu_erf_derivative(x);
-    default:
-      return 1.0f;
-  }
-}
-
 template <class T>
 struct Rows {
   T* data;
@@ -53,9 +31,9 @@ Rows<T> rows_of(const Tensor& t) {
 
 // A thread has N neighbours of kRows rows, all loaded before the first is used; a block has 32·N columns and
 // kWarps·kRows rows.
-constexpr int kRows = 4;
+constexpr int kRows = 2;
 
-template <class T, int N, class Load, class Use>
+template <int N, class Load, class Use>
 __device__ void for_each_pack(std::int64_t rows, std::int64_t cols, Load&& load, Use&& use) {
   using Loaded = decltype(load(rows, cols));
   const std::int64_t col = (static_cast<std::int64_t>(blockIdx.x) * kLanes + threadIdx.x) * N;
@@ -74,14 +52,14 @@ __device__ void for_each_pack(std::int64_t rows, std::int64_t cols, Load&& load,
   }
 }
 
-template <class T, int N>
+template <class T, int N, Activation activation>
 __global__ void __launch_bounds__(kLanes* kWarps)
     finish_forward_kernel(Rows<const T> product, const T* bias, Rows<T> preact, Rows<T> out,
-                          std::int64_t rows, std::int64_t cols, Activation activation) {
+                          std::int64_t rows, std::int64_t cols) {
   const auto load = [&](std::int64_t row, std::int64_t col) {
-    return Packed<T, N>::load_streaming(product.at(row, col));
+    return Packed<T, N>::load(product.at(row, col));
   };
-  for_each_pack<T, N>(rows, cols, load, [&](std::int64_t row, std::int64_t col, const Packed<T, N>& sums) {
+  for_each_pack<N>(rows, cols, load, [&](std::int64_t row, std::int64_t col, const Packed<T, N>& sums) {
     float v[N];
     sums.to_floats(v);
     if (bias) {
@@ -91,7 +69,7 @@ __global__ void __launch_bounds__(kLanes* kWarps)
     }
     if (preact.data) Packed<T, N>::from_floats(v).store(preact.at(row, col));
 #pragma unroll
-    for (int i = 0; i < N; ++i) v[i] = activate(activation, v[i]);
+    for (int i = 0; i < N; ++i) v[i] = gpu::activate<activation>(v[i]);
     Packed<T, N>::from_floats(v).store(out.at(row, col));
   });
 }
@@ -101,19 +79,18 @@ struct GradientAndInput {
   Packed<T, N> gradient, input;
 };
 
-template <class T, int N>
+template <class T, int N, Activation activation>
 __global__ void __launch_bounds__(kLanes* kWarps)
-    finish_dx_kernel(Rows<T> dx, Rows<const T> preact, std::int64_t rows, std::int64_t cols,
-                     Activation activation) {
+    finish_dx_kernel(Rows<T> dx, Rows<const T> preact, std::int64_t rows, std::int64_t cols) {
   const auto load = [&](std::int64_t row, std::int64_t col) {
-    return GradientAndInput<T, N>{Packed<T, N>::load_streaming(dx.at(row, col)),
-                                  Packed<T, N>::load_streaming(preact.at(row, col))};
+    return GradientAndInput<T, N>{Packed<T, N>::load(dx.at(row, col)),
+                                  Packed<T, N>::load(preact.at(row, col))};
   };
-  for_each_pack<T, N>(rows, cols, load, [&](std::int64_t row, std::int64_t col, const auto& loaded) {
+  for_each_pack<N>(rows, cols, load, [&](std::int64_t row, std::int64_t col, const auto& loaded) {
     float gradient[N];
     loaded.gradient.to_floats(gradient);
 #pragma unroll
-    for (int i = 0; i < N; ++i) gradient[i] *= activation_derivative(activation, loaded.input[i]);
+    for (int i = 0; i < N; ++i) gradient[i] *= gpu::activation_derivative<activation>(loaded.input[i]);
     Packed<T, N>::from_floats(gradient).store(dx.at(row, col));
   });
 }
@@ -192,13 +169,26 @@ bool packs(std::initializer_list<const Tensor*> tensors) {
   return true;
 }
 
-// Calls f.operator()<N>() with the number of elements in an access.
+// Calls f with the number of elements in an access, as a constant.
 template <class T, class F>
 void visit_pack(bool packed, F&& f) {
   if (packed) {
     f(std::integral_constant<int, gpu::kPackedLanes<T>>());
   } else {
     f(std::integral_constant<int, 1>());
+  }
+}
+
+// Calls f with the activation as a constant.
+template <class F>
+void visit_activation(Activation activation, F&& f) {
+  switch (activation) {
+    case Activation::gelu_tanh:
+      return f(std::integral_constant<Activation, Activation::gelu_tanh>());
+    case Activation::gelu_erf:
+      return f(std::integral_constant<Activation, Activation::gelu_erf>());
+    default:
+      return f(std::integral_constant<Activation, Activation::none>());
   }
 }
 
@@ -212,13 +202,16 @@ std::int64_t parts_of(std::int64_t M, std::int64_t N) {
 void finish_forward(const Context& context, const Tensor& product, const Tensor& bias, const Tensor& preact,
                     const Tensor& out, Activation activation) {
   const std::int64_t rows = out.shape[0], cols = out.shape[1];
+  const bool packed = packs({&product, &bias, &preact, &out});
   gpu::visit_gpu_dtype(out.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
-    visit_pack<T>(packs({&product, &bias, &preact, &out}), [&](auto pack) {
-      finish_forward_kernel<T, pack>
-          <<<grid_of(rows, cols, pack), dim3(kLanes, kWarps), 0, context.stream().get()>>>(
-              rows_of<const T>(product), static_cast<const T*>(bias.data), rows_of<T>(preact),
-              rows_of<T>(out), rows, cols, activation);
+    visit_pack<T>(packed, [&](auto pack) {
+      visit_activation(activation, [&](auto chosen) {
+        finish_forward_kernel<T, pack, chosen>
+            <<<grid_of(rows, cols, pack), dim3(kLanes, kWarps), 0, context.stream().get()>>>(
+                rows_of<const T>(product), static_cast<const T*>(bias.data), rows_of<T>(preact),
+                rows_of<T>(out), rows, cols);
+      });
     });
   });
   warpwright::cuda::check_launch("matmul.forward bias and activation");
@@ -226,12 +219,15 @@ void finish_forward(const Context& context, const Tensor& product, const Tensor&
 
 void finish_dx(const Context& context, const Tensor& dx, const Tensor& preact, Activation activation) {
   const std::int64_t rows = dx.shape[0], cols = dx.shape[1];
+  const bool packed = packs({&dx, &preact});
   gpu::visit_gpu_dtype(dx.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
-    visit_pack<T>(packs({&dx, &preact}), [&](auto pack) {
-      finish_dx_kernel<T, pack>
-          <<<grid_of(rows, cols, pack), dim3(kLanes, kWarps), 0, context.stream().get()>>>(
-              rows_of<T>(dx), rows_of<const T>(preact), rows, cols, activation);
+    visit_pack<T>(packed, [&](auto pack) {
+      visit_activation(activation, [&](auto chosen) {
+        finish_dx_kernel<T, pack, chosen>
+            <<<grid_of(rows, cols, pack), dim3(kLanes, kWarps), 0, context.stream().get()>>>(
+                rows_of<T>(dx), rows_of<const T>(preact), rows, cols);
+      });
     });
   });
   warpwright::cuda::check_launch("matmul.dx activation");
