@@ -218,7 +218,7 @@ TEST_P(Forward, NaNInAQueryStaysInItsRow) {
 }
 
 // Blocks of a GPU run in any order: the sums must not know.
-TEST_P(Backward, AHundredRunsGiveTheSameBits) {
+TEST_P(Backward, AHundredRepeatsGiveTheSameBits) {
   if (!on_gpu(GetParam())) GTEST_SKIP() << "check_variant repeats on a CPU";
   Fixture fixture(10);
   const auto args =
