@@ -5,6 +5,7 @@
 #include <cuda_fp16.h>
 
 #include <cstdint>
+#include <type_traits>
 
 #include "core/dtype.hpp"
 
@@ -74,16 +75,36 @@ template <>
 struct Word<16> {
   using type = uint4;
 };
+
+// Numbers of 16 bits stand two in a register from load to use: single ones would have a register each.
+template <class T>
+struct Pair;
+template <>
+struct Pair<__nv_bfloat16> {
+  static __device__ float low(unsigned pair) { return __uint_as_float(pair << 16); }
+  static __device__ float high(unsigned pair) { return __uint_as_float(pair & 0xffff0000u); }
+  static __device__ unsigned of(float low, float high) {
+    const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
+    return reinterpret_cast<const unsigned&>(pair);
+  }
+};
+template <>
+struct Pair<__half> {
+  static __device__ float low(unsigned pair) { return __low2float(reinterpret_cast<const __half2&>(pair)); }
+  static __device__ float high(unsigned pair) { return __high2float(reinterpret_cast<const __half2&>(pair)); }
+  static __device__ unsigned of(float low, float high) {
+    const __half2 pair = __floats2half2_rn(low, high);
+    return reinterpret_cast<const unsigned&>(pair);
+  }
+};
 }  // namespace detail
 
 // N neighbours as they stand in memory, at an address that is a multiple of their size (2, 4, 8 or 16 bytes).
 // Streaming accesses are marked as the first to leave the caches: for what is read or written once.
 template <class T, int N = kPackedLanes<T>>
-struct alignas(sizeof(T) * N) Packed {
+class alignas(sizeof(T) * N) Packed {
+ public:
   static constexpr int kLanes = N;
-  using Word = typename detail::Word<static_cast<int>(sizeof(T)) * N>::type;
-
-  T lanes[N];
 
   static __device__ Packed load(const T* p) { return from_word(*reinterpret_cast<const Word*>(p)); }
   static __device__ Packed load_streaming(const T* p) {
@@ -95,24 +116,95 @@ struct alignas(sizeof(T) * N) Packed {
   static __device__ Packed zero() {
     Packed packed;
 #pragma unroll
-    for (int i = 0; i < N; ++i) packed.lanes[i] = from_float<T>(0.0f);
+    for (int i = 0; i < kUnits; ++i) packed.units_[i] = 0;
+    return packed;
+  }
+  static __device__ Packed from_floats(const float (&values)[N]) {
+    Packed packed;
+    if constexpr (N == 1) {
+      const T value = from_float<T>(values[0]);
+      packed.units_[0] = reinterpret_cast<const unsigned short&>(value);
+    } else {
+#pragma unroll
+      for (int i = 0; i < kUnits; ++i)
+        packed.units_[i] = detail::Pair<T>::of(values[2 * i], values[2 * i + 1]);
+    }
+    return packed;
+  }
+  __device__ void to_floats(float (&values)[N]) const {
+#pragma unroll
+    for (int i = 0; i < N; ++i) values[i] = (*this)[i];
+  }
+  __device__ float operator[](int lane) const {
+    if constexpr (N == 1) {
+      return to_float(reinterpret_cast<const T&>(units_[0]));
+    } else {
+      return lane % 2 == 0 ? detail::Pair<T>::low(units_[lane / 2]) : detail::Pair<T>::high(units_[lane / 2]);
+    }
+  }
+  // The compiler is to take these bits for new ones: in a loop it then converts them where it uses them,
+  // instead of keeping the floats in registers from before the loop on.
+  __device__ void forget() {
+    if constexpr (N > 1) {
+#pragma unroll
+      for (int i = 0; i < kUnits; ++i) asm("" : "+r"(units_[i]));
+    }
+  }
+
+ private:
+  using Word = typename detail::Word<static_cast<int>(sizeof(T)) * N>::type;
+  using Unit = std::conditional_t<N == 1, unsigned short, unsigned>;
+  static constexpr int kUnits = N == 1 ? 1 : N / 2;
+
+  static __device__ Packed from_word(Word w) {
+    Packed packed;
+    *reinterpret_cast<Word*>(packed.units_) = w;
+    return packed;
+  }
+  __device__ Word word() const {
+    return *reinterpret_cast<const Word*>(units_);
+  }
+
+  Unit units_[kUnits];
+};
+
+template <int N>
+struct alignas(sizeof(float) * N) Packed<float, N> {
+  static constexpr int kLanes = N;
+
+  float lanes[N];
+
+  static __device__ Packed load(const float* p) { return from_word(*reinterpret_cast<const Word*>(p)); }
+  static __device__ Packed load_streaming(const float* p) {
+    return from_word(__ldcs(reinterpret_cast<const Word*>(p)));
+  }
+  __device__ void store(float* p) const { *reinterpret_cast<Word*>(p) = word(); }
+  __device__ void store_streaming(float* p) const { __stcs(reinterpret_cast<Word*>(p), word()); }
+
+  static __device__ Packed zero() {
+    Packed packed;
+#pragma unroll
+    for (int i = 0; i < N; ++i) packed.lanes[i] = 0;
     return packed;
   }
   static __device__ Packed from_floats(const float (&values)[N]) {
     Packed packed;
 #pragma unroll
-    for (int i = 0; i < N; ++i) packed.lanes[i] = from_float<T>(values[i]);
+    for (int i = 0; i < N; ++i) packed.lanes[i] = values[i];
     return packed;
   }
   __device__ void to_floats(float (&values)[N]) const {
 #pragma unroll
-    for (int i = 0; i < N; ++i) values[i] = to_float(lanes[i]);
+    for (int i = 0; i < N; ++i) values[i] = lanes[i];
   }
   __device__ float operator[](int lane) const {
-    return to_float(lanes[lane]);
+    return lanes[lane];
   }
+  __device__ void forget() {}
 
  private:
+  using Word = typename detail::Word<static_cast<int>(sizeof(float)) * N>::type;
+
   static __device__ Packed from_word(Word w) {
     Packed packed;
     *reinterpret_cast<Word*>(packed.lanes) = w;

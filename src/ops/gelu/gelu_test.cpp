@@ -107,6 +107,16 @@ TEST_P(Forward, FarTailsAndNaN) {
   }
 }
 
+// Where a pack does not begin.
+TEST_P(Forward, TakesTensorsThatAreNotAligned) {
+  Fixture fixture(6);
+  auto args = gelu::make_forward({300}, DType::bf16, Activation::gelu_tanh, fixture);
+  args.x = args.x.slice(0, 1, 299);
+  args.out = args.out.slice(0, 0, 299);
+  const auto reason = check_variant(gelu_forward_op(), GetParam(), fixture, args, one_term);
+  if (!reason.empty()) GTEST_SKIP() << reason;
+}
+
 INSTANTIATE_TEST_SUITE_P(Gelu, Forward, ::testing::ValuesIn(variant_names(gelu_forward_op())), test_name);
 INSTANTIATE_TEST_SUITE_P(Gelu, Backward, ::testing::ValuesIn(variant_names(gelu_backward_op())), test_name);
 

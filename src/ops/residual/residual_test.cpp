@@ -37,6 +37,17 @@ TEST_P(Backward, MatchesTheReference) {
   }
 }
 
+// Where a pack does not begin.
+TEST_P(Forward, TakesTensorsThatAreNotAligned) {
+  Fixture fixture(4);
+  auto args = residual::make_forward({300}, DType::bf16, fixture);
+  args.a = args.a.slice(0, 1, 299);
+  args.b = args.b.slice(0, 0, 299);
+  args.out = args.out.slice(0, 0, 299);
+  const auto reason = check_variant(residual_forward_op(), GetParam(), fixture, args, one_term);
+  if (!reason.empty()) GTEST_SKIP() << reason;
+}
+
 INSTANTIATE_TEST_SUITE_P(Residual, Forward, ::testing::ValuesIn(variant_names(residual_forward_op())),
                          test_name);
 INSTANTIATE_TEST_SUITE_P(Residual, Backward, ::testing::ValuesIn(variant_names(residual_backward_op())),
