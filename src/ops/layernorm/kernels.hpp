@@ -25,4 +25,37 @@ void forward(const Context& context, const LayerNormForward& args);
 void backward(const Context& context, const LayerNormBackward& args);
 }  // namespace avx512
 
+namespace cuda {
+
+// How a row of 16-byte packs is shared out: each of `warps` warps has up to 32 · `packs` of them. 0 warps:
+// such a row does not fit, or is not made of whole packs.
+struct RowShape {
+  int packs = 0, warps = 0;
+};
+RowShape forward_shape(std::int64_t C, DType dtype);
+RowShape backward_shape(std::int64_t C, DType dtype);
+
+// Of a block whose warps have a row each.
+inline constexpr int kOneWarpThreads = 128;
+// What backward has of them on a multiprocessor.
+constexpr int backward_warps(int packs) {
+  return packs == 4 ? 12 : 16;
+}
+// Shared memory in which its rows arrive.
+std::size_t backward_stage_bytes(RowShape shape, Store dx_store);
+
+// The parts of dweight and dbias, one for each block: functions of problem and device alone, so that the sums
+// always have the same bits.
+int warp_row_parts(std::int64_t N, RowShape shape, const DeviceInfo& device);
+inline constexpr int kSharedPartialsRows = 16;
+int shared_partials_parts(std::int64_t N, const DeviceInfo& device);
+std::size_t shared_partials_bytes(std::int64_t C);  // of shared memory
+
+void warp_row_forward(const Context& context, const LayerNormForward& args);
+void warp_row_backward(const Context& context, const LayerNormBackward& args);
+void warp_loop_forward(const Context& context, const LayerNormForward& args);
+void shared_partials_backward(const Context& context, const LayerNormBackward& args);
+
+}  // namespace cuda
+
 }  // namespace warpwright::ops::layernorm

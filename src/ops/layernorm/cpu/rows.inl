@@ -2,7 +2,7 @@
 // registers. Memory-bound: a row is read from memory once and again from L1 (C ≤ 8,192 in fp32).
 //   forward   2 passes of the tensor (x, out), ~8 FLOP an element
 //   backward  3 passes (dout, x, dx; 4 where dx is +=), ~12 FLOP an element
-#include "ops/cpu/simd.hpp"
+#include "ops/cpu/layernorm.hpp"
 #include "ops/layernorm/kernels.hpp"
 
 namespace warpwright::ops::layernorm::WARPWRIGHT_ISA {
@@ -10,52 +10,13 @@ namespace {
 
 using namespace simd;
 
-// Σ f(c) over a row in a fixed order: four running vectors, so that the additions do not wait for each other.
-template <class F>
-inline float sum_row(std::int64_t C, F&& f) {
-  vec s0 = zero(), s1 = zero(), s2 = zero(), s3 = zero();
-  std::int64_t c = 0;
-  for (; c + 4 * kLanes <= C; c += 4 * kLanes) {
-    s0 += f(c, kLanes);
-    s1 += f(c + kLanes, kLanes);
-    s2 += f(c + 2 * kLanes, kLanes);
-    s3 += f(c + 3 * kLanes, kLanes);
-  }
-  for (; c + kLanes <= C; c += kLanes) s0 += f(c, kLanes);
-  if (c < C) s1 += f(c, static_cast<int>(C - c));
-  return sum((s0 + s1) + (s2 + s3));
-}
-
-struct Row {
-  float mean, rstd;
-};
-
-template <class T>
-inline Row statistics(const T* x, std::int64_t C, float eps) {
-  const float mean =
-      sum_row(C, [&](std::int64_t c, int n) { return load_lanes(x + c, n); }) / static_cast<float>(C);
-  const vec m = set1(mean);
-  const float square = sum_row(C, [&](std::int64_t c, int n) {
-    const vec d = load_lanes(x + c, n) - m;
-    return n == kLanes ? d * d : keep(d * d, n, zero());
-  });
-  return {mean, 1.0f / __builtin_sqrtf(square / static_cast<float>(C) + eps)};
-}
-
 template <class T>
 void forward_rows(const T* x, const T* weight, const T* bias, T* out, float* mean, float* rstd,
                   std::int64_t N, std::int64_t C, float eps, int threads) {
 #pragma omp parallel for schedule(static) num_threads(threads)
   for (std::int64_t row = 0; row < N; ++row) {
-    const T* x_row = x + row * C;
-    T* out_row = out + row * C;
-    const Row s = statistics(x_row, C, eps);
-    const vec m = set1(s.mean), r = set1(s.rstd);
-    for (std::int64_t c = 0; c < C; c += kLanes) {
-      const int n = C - c < kLanes ? static_cast<int>(C - c) : kLanes;
-      const vec normalized = (load_lanes(x_row + c, n) - m) * r;
-      store_lanes(out_row + c, fma(normalized, load_lanes(weight + c, n), load_lanes(bias + c, n)), n);
-    }
+    const RowStatistics s = statistics(x + row * C, C, eps);
+    normalize(x + row * C, s, weight, bias, out + row * C, C);
     if (mean) mean[row] = s.mean;
     if (rstd) rstd[row] = s.rstd;
   }
