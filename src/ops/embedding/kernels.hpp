@@ -18,4 +18,10 @@ void forward(const Context& context, const EmbeddingForward& args);
 void backward(const Context& context, const EmbeddingBackward& args);
 }  // namespace avx512
 
+namespace cuda {
+void packed_forward(const Context& context, const EmbeddingForward& args);
+void sorted_backward(const Context& context, const EmbeddingBackward& args);
+std::size_t sorted_workspace(const EmbeddingBackwardProblem& p, const DeviceInfo& device);
+}  // namespace cuda
+
 }  // namespace warpwright::ops::embedding

@@ -2,6 +2,7 @@
 #include <array>
 
 #include "ops/cpu/refuse.hpp"
+#include "ops/cuda/refuse.hpp"
 #include "ops/embedding/kernels.hpp"
 
 namespace warpwright::ops {
@@ -37,19 +38,33 @@ EmbeddingBackwardProblem backward_problem(const EmbeddingBackward& a) {
   return {N, C, V, P, a.dout.dtype, a.dwte_store, a.dwpe_store};
 }
 
+#if WARPWRIGHT_CUDA
+std::string refuse_sorted(const EmbeddingBackwardProblem& p, const DeviceInfo& device) {
+  if (std::string reason = refuse_without_gpu(p.dtype, device); !reason.empty()) return reason;
+  constexpr std::int64_t kMost = std::int64_t{1} << 30;  // what it sorts, it counts with 32 bits
+  return p.N < kMost && p.V + p.P < kMost ? "" : "more than 2^30 tokens or rows";
+}
+#endif
+
 using Forward = Variant<EmbeddingForwardProblem, EmbeddingForward>;
 using Backward = Variant<EmbeddingBackwardProblem, EmbeddingBackward>;
 
-constexpr std::array kForwardVariants{
-    Forward{"cpu.avx512", refuse_avx512, embedding::avx512::forward},
-    Forward{"cpu.avx2", refuse_avx2, embedding::avx2::forward},
-    Forward{kReference, refuse_other_devices, embedding::forward_reference},
+constexpr std::array kForwardVariants {
+#if WARPWRIGHT_CUDA
+  Forward{"cuda.packed", refuse_cuda, embedding::cuda::packed_forward},
+#endif
+      Forward{"cpu.avx512", refuse_avx512, embedding::avx512::forward},
+      Forward{"cpu.avx2", refuse_avx2, embedding::avx2::forward},
+      Forward{kReference, refuse_other_devices, embedding::forward_reference},
 };
 
-constexpr std::array kBackwardVariants{
-    Backward{"cpu.avx512", refuse_avx512, embedding::avx512::backward},
-    Backward{"cpu.avx2", refuse_avx2, embedding::avx2::backward},
-    Backward{kReference, refuse_other_devices, embedding::backward_reference},
+constexpr std::array kBackwardVariants {
+#if WARPWRIGHT_CUDA
+  Backward{"cuda.sorted", refuse_sorted, embedding::cuda::sorted_backward, embedding::cuda::sorted_workspace},
+#endif
+      Backward{"cpu.avx512", refuse_avx512, embedding::avx512::backward},
+      Backward{"cpu.avx2", refuse_avx2, embedding::avx2::backward},
+      Backward{kReference, refuse_other_devices, embedding::backward_reference},
 };
 
 double product(std::int64_t a, std::int64_t b) {

@@ -1,0 +1,52 @@
+// Embedding forward on a GPU: a warp for each row, 16 bytes at a time. Memory-bound: out once, and the rows
+// of the tables that are named, those that several n name from the caches.
+#include "ops/cuda/reduce.cuh"
+#include "ops/cuda/vector.cuh"
+#include "ops/embedding/kernels.hpp"
+#include "runtime/cuda/check.hpp"
+
+namespace warpwright::ops::embedding::cuda {
+namespace {
+
+constexpr int kThreads = 256, kRows = kThreads / gpu::kWarp;
+
+template <class T, int lanes>
+__global__ void __launch_bounds__(kThreads)
+    gather_rows(const std::int32_t* tokens, const std::int32_t* positions, const T* __restrict__ wte,
+                const T* __restrict__ wpe, T* __restrict__ out, std::int64_t N, std::int64_t C) {
+  using Pack = gpu::Packed<T, lanes>;
+  const std::int64_t n = static_cast<std::int64_t>(blockIdx.x) * kRows + threadIdx.x / gpu::kWarp;
+  if (n >= N) return;
+  const T* token = wte + tokens[n] * C;
+  const T* position = wpe + positions[n] * C;
+#pragma unroll 4
+  for (std::int64_t c = threadIdx.x % gpu::kWarp * lanes; c < C; c += gpu::kWarp * lanes) {
+    const Pack a = Pack::load(token + c), b = Pack::load(position + c);
+    float sum[lanes];
+#pragma unroll
+    for (int j = 0; j < lanes; ++j) sum[j] = a[j] + b[j];
+    Pack::from_floats(sum).store(out + n * C + c);
+  }
+}
+
+}  // namespace
+
+void packed_forward(const Context& context, const EmbeddingForward& args) {
+  const std::int64_t N = args.out.shape[0], C = args.out.shape[1];
+  if (N == 0) return;
+  gpu::visit_gpu_dtype(args.out.dtype, [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    constexpr int kLanes = gpu::kPackedLanes<T>;
+    const auto* wte = static_cast<const T*>(args.wte.data);
+    const auto* wpe = static_cast<const T*>(args.wpe.data);
+    auto* out = static_cast<T*>(args.out.data);
+    const bool packed = C % kLanes == 0 && gpu::aligned16(wte, wpe, out);
+    const auto kernel = packed ? gather_rows<T, kLanes> : gather_rows<T, 1>;
+    kernel<<<static_cast<unsigned>((N + kRows - 1) / kRows), kThreads, 0, context.stream().get()>>>(
+        static_cast<const std::int32_t*>(args.tokens.data),
+        static_cast<const std::int32_t*>(args.positions.data), wte, wpe, out, N, C);
+    warpwright::cuda::check_launch("embedding.forward cuda.packed");
+  });
+}
+
+}  // namespace warpwright::ops::embedding::cuda
