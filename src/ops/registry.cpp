@@ -12,6 +12,7 @@
 #include "ops/layernorm/layernorm.hpp"
 #include "ops/matmul/matmul.hpp"
 #include "ops/residual/residual.hpp"
+#include "ops/residual_layernorm/residual_layernorm.hpp"
 
 namespace warpwright::ops {
 namespace {
@@ -77,6 +78,7 @@ std::vector<OpInfo> all_ops(const DeviceInfo& device) {
       describe(matmul_forward_op(), {16, 768, 768}, device),
       describe(residual_backward_op(), {768, DType::f32, true}, device),
       describe(residual_forward_op(), {768, DType::f32, false}, device),
+      describe(residual_layernorm_forward_op(), {64, 768}, device),
   };
 }
 

@@ -17,6 +17,7 @@ void global_norm_bench(Bench& bench);
 void layernorm_bench(Bench& bench);
 void matmul_bench(Bench& bench);
 void residual_bench(Bench& bench);
+void residual_layernorm_bench(Bench& bench);
 
 namespace {
 
@@ -26,9 +27,16 @@ struct Entry {
 };
 
 constexpr Entry kBenches[] = {
-    {"adamw", adamw_bench},         {"attention", attention_bench}, {"classifier", classifier_bench},
-    {"embedding", embedding_bench}, {"gelu", gelu_bench},           {"global_norm", global_norm_bench},
-    {"layernorm", layernorm_bench}, {"matmul", matmul_bench},       {"residual", residual_bench},
+    {"adamw", adamw_bench},
+    {"attention", attention_bench},
+    {"classifier", classifier_bench},
+    {"embedding", embedding_bench},
+    {"gelu", gelu_bench},
+    {"global_norm", global_norm_bench},
+    {"layernorm", layernorm_bench},
+    {"matmul", matmul_bench},
+    {"residual", residual_bench},
+    {"residual_layernorm", residual_layernorm_bench},
 };
 
 const Entry& find_bench(const std::string& name) {

@@ -1,0 +1,13 @@
+// The two parts in their plainest forms, one after the other: any row length, any alignment.
+#include "ops/layernorm/kernels.hpp"
+#include "ops/residual/kernels.hpp"
+#include "ops/residual_layernorm/kernels.hpp"
+
+namespace warpwright::ops::residual_layernorm::cuda {
+
+void composed_forward(const Context& context, const ResidualLayerNormForward& a) {
+  residual::cuda::packed_forward(context, {a.x, a.y, a.residual});
+  layernorm::cuda::warp_loop_forward(context, {a.residual, a.weight, a.bias, a.out, a.mean, a.rstd, a.eps});
+}
+
+}  // namespace warpwright::ops::residual_layernorm::cuda

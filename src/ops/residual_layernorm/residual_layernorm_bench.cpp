@@ -1,0 +1,15 @@
+#include "ops/residual_layernorm/cases.hpp"
+#include "ops/testing/bench.hpp"
+
+namespace warpwright::ops {
+
+void residual_layernorm_bench(Bench& bench) {
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    for (const auto& c : residual_layernorm::bench_cases()) {
+      bench.run(residual_layernorm_forward_op(),
+                [&](testing::Fixture& f) { return residual_layernorm::make_forward(c, dtype, true, f); });
+    }
+  }
+}
+
+}  // namespace warpwright::ops

@@ -1,0 +1,98 @@
+#include <gtest/gtest.h>
+
+#include "ops/layernorm/layernorm.hpp"
+#include "ops/residual/residual.hpp"
+#include "ops/residual_layernorm/cases.hpp"
+#include "ops/testing/check.hpp"
+
+namespace warpwright::ops {
+namespace {
+
+using namespace testing;  // the operations' fixture, not GoogleTest's
+
+class Forward : public ::testing::TestWithParam<std::string> {};
+
+TEST_P(Forward, MatchesTheReference) {
+  std::string refusal;  // some variants take only some of the row lengths: what each checks is counted
+  int checked = 0;
+  for (const auto& c : residual_layernorm::test_cases()) {
+    for (const DType dtype : dtypes_for(GetParam())) {
+      for (const bool statistics : {true, false}) {
+        Fixture fixture(static_cast<std::uint64_t>(c.N * 10007 + c.C));
+        const auto args = residual_layernorm::make_forward(c, dtype, statistics, fixture);
+        const auto reduction = [&](std::string_view) {
+          return (1 + c.mean * c.mean) * static_cast<double>(c.C);
+        };
+        const auto reason =
+            check_variant(residual_layernorm_forward_op(), GetParam(), fixture, args, reduction);
+        reason.empty() ? void(++checked) : void(refusal = reason);
+      }
+    }
+  }
+  if (checked == 0) GTEST_SKIP() << refusal;
+}
+
+// residual over x and out over y, as a model without a buffer to spare has them.
+TEST_P(Forward, WorksInPlace) {
+  const auto& variant = find_variant(residual_layernorm_forward_op(), GetParam());
+  Fixture fixture(2);
+  auto args = residual_layernorm::make_forward({37, 96}, DType::f32, true, fixture);
+  if (auto reason = variant.refuse(residual_layernorm_forward_op().problem(args), device_for(variant.name));
+      !reason.empty()) {
+    GTEST_SKIP() << reason;
+  }
+  run_variant(residual_layernorm_forward_op(), variant, args, 1);
+  const auto residual = elements_of(args.residual), out = elements_of(args.out);
+  args.residual = args.x;
+  args.out = args.y;
+  run_variant(residual_layernorm_forward_op(), variant, args, 1);
+  EXPECT_EQ(elements_of(args.x), residual);
+  EXPECT_EQ(elements_of(args.y), out);
+}
+
+// On the CPU the sums have one order, so that fusing changes no bit; on a GPU too where a row has the same
+// shape.
+TEST_P(Forward, GivesTheBitsOfItsParts) {
+  const auto& variant = find_variant(residual_layernorm_forward_op(), GetParam());
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    Fixture fixture(3);
+    auto args = residual_layernorm::make_forward({37, 96}, dtype, true, fixture);
+    args.x = fixture.random(dtype, {37, 96});
+    args.y = fixture.random(dtype, {37, 96});
+    if (auto reason = variant.refuse(residual_layernorm_forward_op().problem(args), device_for(variant.name));
+        !reason.empty()) {
+      GTEST_SKIP() << reason;
+    }
+    run_variant(residual_layernorm_forward_op(), variant, args, 1);
+    const std::string sum = GetParam().rfind("cuda.", 0) == 0 ? "cuda.packed" : GetParam();
+    const std::string norm = GetParam() == "cuda.composed" ? "cuda.warp_loop" : GetParam();
+    const auto residual = fixture.output(dtype, {37, 96}), out = fixture.output(dtype, {37, 96});
+    run_variant(residual_forward_op(), find_variant(residual_forward_op(), sum), {args.x, args.y, residual},
+                1);
+    run_variant(layernorm_forward_op(), find_variant(layernorm_forward_op(), norm),
+                {residual, args.weight, args.bias, out, {}, {}, args.eps}, 1);
+    EXPECT_EQ(elements_of(args.residual), elements_of(residual));
+    EXPECT_EQ(elements_of(args.out), elements_of(out));
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(ResidualLayerNorm, Forward,
+                         ::testing::ValuesIn(variant_names(residual_layernorm_forward_op())), test_name);
+
+TEST(ResidualLayerNorm, RefusesArgumentsThatDoNotFit) {
+  Fixture fixture(4);
+  Context context{ContextOptions{}};
+  const auto args = residual_layernorm::make_forward({3, 40}, DType::f32, true, fixture);
+  auto wrong = args;
+  wrong.y = fixture.random(DType::f32, {3, 39});
+  EXPECT_THROW(residual_layernorm_forward(context, wrong), Error);
+  wrong = args;
+  wrong.residual = wrong.out;
+  EXPECT_THROW(residual_layernorm_forward(context, wrong), Error);
+  wrong = args;
+  wrong.bias = fixture.random(DType::bf16, {40});
+  EXPECT_THROW(residual_layernorm_forward(context, wrong), Error);
+}
+
+}  // namespace
+}  // namespace warpwright::ops

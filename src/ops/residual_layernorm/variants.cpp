@@ -1,0 +1,67 @@
+#include <array>
+
+#include "ops/cpu/refuse.hpp"
+#include "ops/cuda/refuse.hpp"
+#include "ops/layernorm/kernels.hpp"
+#include "ops/residual_layernorm/kernels.hpp"
+
+namespace warpwright::ops {
+namespace {
+
+constexpr std::string_view kForward = "residual_layernorm.forward";
+
+ResidualLayerNormProblem forward_problem(const ResidualLayerNormForward& a) {
+  require(a.x.shape.rank() == 2 && a.x.shape[1] > 0, kForward, "x must be (N, C) with C ≥ 1");
+  const std::int64_t N = a.x.shape[0], C = a.x.shape[1];
+  require_tensor(kForward, "x", a.x, a.x.dtype, {N, C});
+  require_tensor(kForward, "y", a.y, a.x.dtype, {N, C});
+  require_tensor(kForward, "weight", a.weight, a.x.dtype, {C});
+  require_tensor(kForward, "bias", a.bias, a.x.dtype, {C});
+  require_tensor(kForward, "residual", a.residual, a.x.dtype, {N, C});
+  require_tensor(kForward, "out", a.out, a.x.dtype, {N, C});
+  require(a.out.data != a.residual.data || N == 0, kForward, "out is residual");
+  if (a.mean) require_tensor(kForward, "mean", a.mean, accumulation_dtype(a.x.dtype), {N});
+  if (a.rstd) require_tensor(kForward, "rstd", a.rstd, accumulation_dtype(a.x.dtype), {N});
+  return {N, C, a.x.dtype, a.mean || a.rstd};
+}
+
+#if WARPWRIGHT_CUDA
+std::string refuse_warp_row(const ResidualLayerNormProblem& p, const DeviceInfo& device) {
+  if (std::string reason = refuse_without_gpu(p.dtype, device); !reason.empty()) return reason;
+  const bool fits = layernorm::cuda::forward_shape(p.C, p.dtype).warps > 0;
+  return fits ? "" : "the row is too long or not made of 16-byte packs";
+}
+#endif
+
+using Forward = Variant<ResidualLayerNormProblem, ResidualLayerNormForward>;
+
+constexpr std::array kForwardVariants {
+#if WARPWRIGHT_CUDA
+  Forward{"cuda.warp_row", refuse_warp_row, residual_layernorm::cuda::warp_row_forward},
+      Forward{"cuda.composed", refuse_cuda, residual_layernorm::cuda::composed_forward},
+#endif
+      Forward{"cpu.avx512", refuse_avx512, residual_layernorm::avx512::forward},
+      Forward{"cpu.avx2", refuse_avx2, residual_layernorm::avx2::forward},
+      Forward{kReference, refuse_other_devices, residual_layernorm::forward_reference},
+};
+
+}  // namespace
+
+std::string ResidualLayerNormProblem::describe() const {
+  return fmt::format("N={} C={} {}{}", N, C, name_of(dtype), statistics ? " +statistics" : "");
+}
+double ResidualLayerNormProblem::flops() const {
+  return 9.0 * static_cast<double>(N * C);
+}
+double ResidualLayerNormProblem::bytes() const {
+  const double statistics_bytes = statistics ? 2.0 * static_cast<double>(N) * 4 : 0;
+  return static_cast<double>((4 * N + 2) * C) * static_cast<double>(size_of(dtype)) + statistics_bytes;
+}
+
+const Op<ResidualLayerNormProblem, ResidualLayerNormForward>& residual_layernorm_forward_op() {
+  static const Op<ResidualLayerNormProblem, ResidualLayerNormForward> op{kForward, kForwardVariants,
+                                                                         forward_problem};
+  return op;
+}
+
+}  // namespace warpwright::ops
