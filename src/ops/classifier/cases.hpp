@@ -10,16 +10,28 @@ namespace warpwright::ops::classifier_kernels {
 
 struct Case {
   std::int64_t N, V, Vp;
-  double scale = 2;  // of the logits
+  double scale = 2;       // of the logits
+  std::int64_t skew = 0;  // elements by which the first row misses a multiple of 16 bytes
 };
 
-// Every length of a vector's tail with and without padding, one class, no rows, GPT-2's vocabulary, and
-// logits so large that all but one probability vanish.
+// Every length of a vector's tail with and without padding, rows at any address, one class, no rows, more
+// rows than a GPU has blocks at once, GPT-2's vocabulary, and logits so large that all but one probability
+// vanish.
 inline std::vector<Case> test_cases() {
-  std::vector<Case> cases{{0, 5, 8},        {3, 50257, 50304}, {5, 50304, 50304},
-                          {33, 1021, 1024}, {64, 1021, 1021},  {7, 300, 320, 1e4},
-                          {4, 1, 1},        {4, 1, 64},        {9, 129, 1000, 30}};
+  std::vector<Case> cases{{0, 5, 8},
+                          {3, 50257, 50304},
+                          {5, 50304, 50304},
+                          {33, 1021, 1024},
+                          {64, 1021, 1021},
+                          {7, 300, 320, 1e4},
+                          {4, 1, 1},
+                          {4, 1, 64},
+                          {9, 129, 1000, 30},
+                          {9000, 9, 16},
+                          {5, 1021, 1024, 2, 1},
+                          {5, 200, 200, 2, 3}};
   for (std::int64_t V = 1; V <= 150; ++V) cases.push_back({1 + V % 4, V, V + V % 19});
+  for (std::int64_t V = 1; V <= 70; V += 3) cases.push_back({2, V, (V + 7) / 8 * 8 + V % 2 * 8});
   return cases;
 }
 
@@ -35,7 +47,8 @@ struct Options {
 // Every fifth row is left out. Padding columns hold NaN: they are never to be looked at.
 inline Classifier make(const Case& c, DType dtype, const Options& options, testing::Fixture& f) {
   Classifier a;
-  a.logits = f.random(dtype, {c.N, c.Vp}, c.scale);
+  const Tensor all = f.random(dtype, {c.skew + c.N * c.Vp}, c.scale);
+  a.logits = Tensor(all.slice(0, c.skew, c.N * c.Vp).data, dtype, {c.N, c.Vp});
   const Tensor padding = f.output(dtype, {c.Vp});
   for (std::int64_t n = 0; n < c.N && c.Vp > c.V; ++n) {
     const std::size_t size = size_of(dtype);

@@ -26,23 +26,28 @@ class Variants : public ::testing::TestWithParam<std::string> {
   }
 };
 
+// A variant may refuse some of the options, but not the first.
 TEST_P(Variants, MatchTheReference) {
+  int checked = 0;
   for (const auto& c : classifier_kernels::test_cases()) {
-    for (const DType dtype : {DType::f32, DType::bf16}) {
+    for (const DType dtype : dtypes_for(GetParam())) {
       for (const Options& options : {Options{true, false, false}, Options{true, true, true},
                                      Options{false, true, false}, Options{false, false, true}}) {
+        // With weights of 1/N most of the gradient would be subnormal.
+        if (dtype == DType::f16 && c.N > 1000 && !options.weights) continue;
         Fixture fixture(static_cast<std::uint64_t>(c.N * 10007 + c.V));
         const auto args = classifier_kernels::make(c, dtype, options, fixture);
         const auto reduction = [&](std::string_view) { return static_cast<double>(c.V); };
         const auto reason = check_variant(classifier_op(), GetParam(), fixture, args, reduction);
-        if (!reason.empty()) GTEST_SKIP() << reason;
+        checked += reason.empty();
+        if (checked == 0) GTEST_SKIP() << reason;
       }
     }
   }
 }
 
 TEST_P(Variants, PaddingGradientIsExactlyZeroAndIgnoredRowsAreToo) {
-  for (const DType dtype : {DType::f32, DType::bf16}) {
+  for (const DType dtype : dtypes_for(GetParam())) {
     Fixture fixture(1);
     const auto args = classifier_kernels::make({9, 37, 64}, dtype, {}, fixture);
     for (std::int64_t v = 0; v < 64; ++v) {  // an ignored row may hold anything
@@ -86,15 +91,23 @@ TEST_P(Variants, NaNAndInfinityReachTheLossOfTheirRowAlone) {
 }
 
 TEST_P(Variants, MinusInfinityIsProbabilityZero) {
-  Fixture fixture(4);
-  const auto args = classifier_kernels::make({2, 300, 300}, DType::f32, {true, false, true}, fixture);
-  for (int v = 0; v < 299; ++v) args.logits.as<float>()[v] = -std::numeric_limits<float>::infinity();
-  args.targets.as<std::int32_t>()[0] = 299;
-  if (const auto reason = run(args); !reason.empty()) GTEST_SKIP() << reason;
-  EXPECT_EQ(args.losses.as<float>()[0], 0.0f);
-  for (int v = 0; v < 300; ++v) {
-    EXPECT_EQ(args.probabilities.as<float>()[v], v == 299 ? 1.0f : 0.0f);
-    EXPECT_EQ(args.logits.as<float>()[v], 0.0f);
+  for (const bool probabilities : {false, true}) {
+    Fixture fixture(4);
+    const auto args =
+        classifier_kernels::make({2, 300, 300}, DType::f32, {true, false, probabilities}, fixture);
+    for (int v = 0; v < 299; ++v) args.logits.as<float>()[v] = -std::numeric_limits<float>::infinity();
+    args.targets.as<std::int32_t>()[0] = 299;
+    if (const auto reason = run(args); !reason.empty()) {
+      if (probabilities) return;  // the rest has been checked
+      GTEST_SKIP() << reason;
+    }
+    EXPECT_EQ(args.losses.as<float>()[0], 0.0f);
+    for (int v = 0; v < 300; ++v) {
+      if (probabilities) {
+        EXPECT_EQ(args.probabilities.as<float>()[v], v == 299 ? 1.0f : 0.0f);
+      }
+      EXPECT_EQ(args.logits.as<float>()[v], 0.0f);
+    }
   }
 }
 

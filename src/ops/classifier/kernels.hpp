@@ -15,4 +15,11 @@ namespace avx512 {
 void run(const Context& context, const Classifier& args);
 }
 
+namespace cuda {
+std::string refuse_shared_row(const ClassifierProblem& problem, const DeviceInfo& device);
+void shared_row(const Context& context, const Classifier& args);
+void streamed_row(const Context& context, const Classifier& args);
+void plain_row(const Context& context, const Classifier& args);
+}  // namespace cuda
+
 }  // namespace warpwright::ops::classifier_kernels

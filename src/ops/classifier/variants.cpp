@@ -2,6 +2,7 @@
 
 #include "ops/classifier/kernels.hpp"
 #include "ops/cpu/refuse.hpp"
+#include "ops/cuda/refuse.hpp"
 
 namespace warpwright::ops {
 namespace {
@@ -29,10 +30,15 @@ ClassifierProblem problem_of(const Classifier& a) {
 
 using Run = Variant<ClassifierProblem, Classifier>;
 
-constexpr std::array kVariants{
-    Run{"cpu.avx512", refuse_avx512, classifier_kernels::avx512::run},
-    Run{"cpu.avx2", refuse_avx2, classifier_kernels::avx2::run},
-    Run{kReference, refuse_other_devices, classifier_kernels::reference},
+constexpr std::array kVariants {
+#if WARPWRIGHT_CUDA
+  Run{"cuda.shared_row", classifier_kernels::cuda::refuse_shared_row, classifier_kernels::cuda::shared_row},
+      Run{"cuda.streamed_row", refuse_cuda, classifier_kernels::cuda::streamed_row},
+      Run{"cuda.plain_row", refuse_cuda, classifier_kernels::cuda::plain_row},
+#endif
+      Run{"cpu.avx512", refuse_avx512, classifier_kernels::avx512::run},
+      Run{"cpu.avx2", refuse_avx2, classifier_kernels::avx2::run},
+      Run{kReference, refuse_other_devices, classifier_kernels::reference},
 };
 
 }  // namespace
