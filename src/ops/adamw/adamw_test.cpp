@@ -24,7 +24,7 @@ class Variants : public ::testing::TestWithParam<std::string> {
 
 TEST_P(Variants, MatchTheReference) {
   for (const auto& c : adamw_kernels::test_cases()) {
-    for (const DType dtype : {DType::f32, DType::bf16}) {
+    for (const DType dtype : dtypes_for(GetParam())) {
       for (const double scale : {1.0, 0.25}) {
         Fixture fixture(c.sizes.size());
         const auto args = adamw_kernels::make(c, dtype, scale, fixture);
@@ -40,7 +40,7 @@ TEST_P(Variants, AScaleThatIsNotFiniteChangesNothing) {
   for (const double scale :
        {std::numeric_limits<double>::quiet_NaN(), std::numeric_limits<double>::infinity(),
         -std::numeric_limits<double>::infinity()}) {
-    for (const DType dtype : {DType::f32, DType::bf16}) {
+    for (const DType dtype : dtypes_for(GetParam())) {
       Fixture fixture(1);
       const auto args = adamw_kernels::make({{100, 3}}, dtype, scale, fixture);
       fixture.snapshot();

@@ -12,14 +12,17 @@ namespace warpwright::ops::adamw_kernels {
 
 struct Case {
   std::vector<std::int64_t> sizes;  // of the tensors
+  std::int64_t skew = 0;            // elements by which each misses a multiple of 16 bytes
 };
 
 // Every length of a vector's tail in one set, sizes around the blocks that threads share out, empty tensors,
-// fewer blocks than threads, and no tensors.
+// fewer blocks than threads, more tensors than a GPU's launch takes, any addresses, and no tensors.
 inline std::vector<Case> test_cases() {
   Case tails;
   for (std::int64_t size = 0; size <= 70; ++size) tails.sizes.push_back(size);
-  return {tails, {{1}}, {{16383, 1, 16384, 0, 16385, 40000}}, {{100003, 7}}, {}};
+  Case many;
+  for (std::int64_t i = 0; i < 1300; ++i) many.sizes.push_back(20 + i % 7);
+  return {tails, many, {{1}}, {{16383, 1, 16384, 0, 16385, 40000}}, {{100003, 7}}, {{5000, 4, 3}, 1}, {}};
 }
 
 // A projection, and a layer of GPT-2 124M.
@@ -33,12 +36,15 @@ inline AdamW make(const Case& c, DType dtype, double scale, testing::Fixture& f)
   const DType accumulation = accumulation_dtype(dtype);
   AdamW a;
   for (const std::int64_t size : c.sizes) {
+    const auto random = [&](DType of, double deviation) {
+      return f.random(of, {size + c.skew}, deviation).slice(0, c.skew, size);
+    };
     AdamWTensor t;
-    t.parameter = f.random(dtype, {size});
-    if (size_of(dtype) == 2) t.master = f.random(accumulation, {size});
-    t.gradient = f.random(accumulation, {size}, 0.1);
-    t.m = f.random(accumulation, {size}, 0.1);
-    t.v = f.random(accumulation, {size}, 0.1);
+    t.parameter = random(dtype, 1);
+    if (size_of(dtype) == 2) t.master = random(accumulation, 1);
+    t.gradient = random(accumulation, 0.1);
+    t.m = random(accumulation, 0.1);
+    t.v = random(accumulation, 0.1);
     for (std::int64_t i = 0; i < size; ++i) store_element(t.v, i, std::abs(load_element(t.v, i)));
     t.weight_decay = size > 64 ? 0.1 : 0;
     a.tensors.push_back(t);

@@ -12,10 +12,12 @@ struct Case {
   std::vector<std::int64_t> sizes;  // of the tensors
   double scale = 0.1;               // of the gradients
   double max_norm = 1;
+  std::int64_t skew = 0;  // elements by which each misses a multiple of 16 bytes
 };
 
 // Every length of a vector's tail, sizes around the blocks that threads share out, empty tensors, none, norms
-// below the limit, without one, and squares beyond the range of fp32 in both directions.
+// below the limit, without one, squares beyond the range of fp32 in both directions, any addresses, and more
+// tensors than a GPU's launch takes.
 inline std::vector<Case> test_cases() {
   std::vector<Case> cases{{{}},
                           {{0}},
@@ -23,7 +25,9 @@ inline std::vector<Case> test_cases() {
                           {{100003, 7}, 1e-6},
                           {{100003, 7}, 0.1, 0},
                           {{20000}, 1e30, 1e32},
-                          {{20000}, 1e-30}};
+                          {{20000}, 1e-30},
+                          {{20000, 5, 40000}, 0.1, 1, 1},
+                          {std::vector<std::int64_t>(3000, 5)}};
   for (std::int64_t size = 1; size <= 150; ++size) cases.push_back({{size, 3}, 1});
   return cases;
 }
@@ -35,7 +39,9 @@ inline std::vector<Case> bench_cases() {
 
 inline GlobalNorm make(const Case& c, DType dtype, testing::Fixture& f) {
   GlobalNorm a;
-  for (const std::int64_t size : c.sizes) a.gradients.push_back(f.random(dtype, {size}, c.scale));
+  for (const std::int64_t size : c.sizes) {
+    a.gradients.push_back(f.random(dtype, {size + c.skew}, c.scale).slice(0, c.skew, size));
+  }
   a.norm = f.output(dtype, {1});
   a.scale = f.output(dtype, {1});
   a.max_norm = c.max_norm;

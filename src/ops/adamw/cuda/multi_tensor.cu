@@ -1,7 +1,6 @@
 // AdamW on a GPU, all tensors in one launch (of up to 581 tensors). Memory-bound: 28 bytes a parameter in
 // fp32 (parameter, m and v read and written, gradient read), 30 with bf16 or fp16 beside an fp32 master.
-// Every thread has four neighbours, 64 bytes to read, at a time; none of them is touched twice, so that all
-// accesses are marked to leave the caches first.
+// Every thread has four neighbours, 64 bytes to read, at a time.
 #include "ops/adamw/kernels.hpp"
 #include "ops/cuda/tensor_list.cuh"
 #include "ops/cuda/vector.cuh"
@@ -10,7 +9,7 @@
 namespace warpwright::ops::adamw_kernels::cuda {
 namespace {
 
-constexpr int kThreads = 256, kLanes = 4, kBlock = 4 * kThreads * kLanes;
+constexpr int kThreads = 256, kLanes = 4, kBlock = 2 * kThreads * kLanes;
 
 template <class T>
 struct Entry {
@@ -46,9 +45,9 @@ struct Step {
 template <int lanes, class T>
 __device__ void update_at(const Entry<T>& t, const Step& s, std::int64_t i) {
   using Floats = gpu::Packed<float, lanes>;
-  const auto gradient = Floats::load_streaming(t.gradient + i);
-  auto m = Floats::load_streaming(t.m + i), v = Floats::load_streaming(t.v + i);
-  auto w = Floats::load_streaming(t.master + i);
+  const auto gradient = Floats::load(t.gradient + i);
+  auto m = Floats::load(t.m + i), v = Floats::load(t.v + i);
+  auto w = Floats::load(t.master + i);
 #pragma unroll
   for (int j = 0; j < lanes; ++j) {
     const float g = gradient.lanes[j] * s.scale;
@@ -57,9 +56,9 @@ __device__ void update_at(const Entry<T>& t, const Step& s, std::int64_t i) {
     const float step = m.lanes[j] * s.rate / fmaf(sqrtf(v.lanes[j]), s.inverse2, s.eps);
     w.lanes[j] = fmaf(-s.decay, w.lanes[j], w.lanes[j]) - step;
   }
-  m.store_streaming(t.m + i);
-  v.store_streaming(t.v + i);
-  w.store_streaming(t.master + i);
+  m.store(t.m + i);
+  v.store(t.v + i);
+  w.store(t.master + i);
   if constexpr (sizeof(T) == 2) gpu::Packed<T, lanes>::from_floats(w.lanes).store(t.parameter + i);
 }
 
