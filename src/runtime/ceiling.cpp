@@ -8,6 +8,7 @@
 #include <chrono>
 
 #include "runtime/cpu/ceiling_kernels.hpp"
+#include "runtime/cuda/backend.hpp"
 #include "runtime/memory.hpp"
 
 namespace warpwright {
@@ -88,10 +89,12 @@ double Ceilings::seconds(double flop_count, DType dtype, double bytes, double wr
 }
 
 std::size_t bandwidth_footprint(const DeviceInfo& device) {
+  if (device.device.kind == DeviceKind::cuda) return 4 * device.l2_bytes;
   return std::max(std::size_t{16} << 20, 4 * device.l2_bytes * static_cast<std::size_t>(device.threads));
 }
 
 PeakFlops measure_peak_flops(const DeviceInfo& device, double seconds) {
+  if (device.device.kind == DeviceKind::cuda) return cuda::measure_peak_flops(device, seconds);
   const ceiling::Kernels kernels = kernels_of(device.cpu);
   PeakFlops peak;
   peak.fp32 = peak_flops(device.threads, seconds / 2, kernels.multiply_add, kernels.flops_per_iteration);
@@ -104,6 +107,7 @@ PeakFlops measure_peak_flops(const DeviceInfo& device, double seconds) {
 }
 
 Bandwidth measure_bandwidth(const DeviceInfo& device, std::size_t working_set, double seconds) {
+  if (device.device.kind == DeviceKind::cuda) return cuda::measure_bandwidth(device, working_set, seconds);
   const ceiling::StreamKernels kernel = kernels_of(device.cpu).stream;
   const auto threads = static_cast<std::size_t>(device.threads);
   // Each thread has a part of its own; a kernel with several arrays cuts the part into as many.

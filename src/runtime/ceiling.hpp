@@ -1,6 +1,7 @@
 // What this machine can do at best, measured: the ceilings that benches and the trainer's progress line
 // divide by.
-// Rates are taken over CPU seconds of the threads, so that neighbours on a shared machine do not lower them.
+// A CPU's rates are taken over CPU seconds of the threads, so that neighbours on a shared machine do not
+// lower them.
 #pragma once
 
 #include "core/dtype.hpp"
@@ -8,15 +9,16 @@
 
 namespace warpwright {
 
-// FLOP a second of all the device's threads together, a multiply-add counting two. bf16 is AMX's where the
-// machine has it, else fp32's (bf16 is then widened before it is multiplied).
+// FLOP a second of the whole device, a multiply-add counting two. bf16 is AMX's or the tensor cores' where
+// the machine has them (which are as fast in fp16), else fp32's (bf16 is then widened before it is
+// multiplied). fp32 is tf32's where the device may use that.
 struct PeakFlops {
   double fp32 = 0, bf16 = 0;
 
-  double of(DType dtype) const { return dtype == DType::bf16 ? bf16 : fp32; }
+  double of(DType dtype) const { return dtype == DType::bf16 || dtype == DType::f16 ? bf16 : fp32; }
 };
 
-// Bytes a second of all the device's threads together, read and written bytes alike.
+// Bytes a second of the whole device, read and written bytes alike.
 struct Bandwidth {
   double read = 0;   // Σa
   double mixed = 0;  // c = a + b: a third of the bytes is written
@@ -34,13 +36,14 @@ struct Ceilings {
   double seconds(double flop_count, DType dtype, double bytes, double write_share) const;
 };
 
-// The best of as many runs as `seconds` of wall clock allow, all threads at once. For a progress line 0.05 s
-// will do.
+// The best of as many runs as `seconds` of wall clock allow, on the whole device at once. For a progress line
+// 0.05 s will do.
 PeakFlops measure_peak_flops(const DeviceInfo& device, double seconds);
 
-// A working set that exceeds the L2 caches of all threads, so that data comes from L3 or memory.
+// A working set that exceeds the L2 caches of a GPU or of all a CPU's threads, so that data comes from L3 or
+// memory.
 std::size_t bandwidth_footprint(const DeviceInfo& device);
-// Of a working set of that many bytes. Throws Error where it cannot be allocated.
+// Of a working set of that many bytes (on a GPU 1 GiB at least). Throws Error where it cannot be allocated.
 Bandwidth measure_bandwidth(const DeviceInfo& device, std::size_t working_set, double seconds);
 
 }  // namespace warpwright

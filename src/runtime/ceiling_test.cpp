@@ -23,6 +23,24 @@ TEST(Ceiling, MeasuresWhatNoMachineExceeds) {
   EXPECT_GE(ceilings.flops.bf16, device.cpu.amx_bf16 ? ceilings.flops.fp32 : 0);
 }
 
+TEST(Ceiling, OfACudaDevice) {
+  if (cuda_device_count() == 0) GTEST_SKIP() << "needs an NVIDIA GPU";
+  DeviceInfo device = device_info({DeviceKind::cuda, 0});
+  const PeakFlops peak = measure_peak_flops(device, 0.1);
+  const Bandwidth bandwidth = measure_bandwidth(device, bandwidth_footprint(device), 0.1);
+  device.tf32 = true;
+  const PeakFlops with_tf32 = measure_peak_flops(device, 0.1);
+  // 1 TFLOP/s and 100 GB/s are below any GPU with tensor cores for bf16; 100 times an H100 is above all.
+  EXPECT_GT(peak.fp32, 1e12);
+  EXPECT_GT(with_tf32.fp32, peak.fp32);
+  EXPECT_GT(peak.bf16, with_tf32.fp32);
+  EXPECT_LT(peak.bf16, 1e17);
+  for (const double rate : {bandwidth.read, bandwidth.mixed, bandwidth.copy}) {
+    EXPECT_GT(rate, 1e11);
+    EXPECT_LT(rate, 3e14);
+  }
+}
+
 TEST(Ceiling, BandwidthFollowsTheShareOfWrites) {
   const Bandwidth bandwidth{40, 20, 10};
   EXPECT_DOUBLE_EQ(bandwidth.at(0), 40);

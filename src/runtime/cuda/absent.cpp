@@ -35,6 +35,12 @@ std::byte* allocate_pinned(std::size_t, std::string_view purpose) {
   throw_absent(purpose);
 }
 void release_pinned(std::byte*) noexcept {}
+PeakFlops measure_peak_flops(const DeviceInfo&, double) {
+  throw_absent("GPU arithmetic");
+}
+Bandwidth measure_bandwidth(const DeviceInfo&, std::size_t, double) {
+  throw_absent("GPU memory");
+}
 
 }  // namespace cuda
 

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <string_view>
 
+#include "runtime/ceiling.hpp"
 #include "runtime/device.hpp"
 
 namespace warpwright::cuda {
@@ -20,5 +21,9 @@ void release(std::byte* memory) noexcept;
 // Host memory that a GPU can copy from and to on its own.
 std::byte* allocate_pinned(std::size_t bytes, std::string_view purpose);
 void release_pinned(std::byte* memory) noexcept;
+
+// As in runtime/ceiling.hpp.
+PeakFlops measure_peak_flops(const DeviceInfo& device, double seconds);
+Bandwidth measure_bandwidth(const DeviceInfo& device, std::size_t working_set, double seconds);
 
 }  // namespace warpwright::cuda
