@@ -1,8 +1,7 @@
 // The norm of all gradients on a GPU: a launch over all tensors (of up to 1,357) leaves a partial sum for
 // each block of elements, and one thread block adds these up and writes norm and scale. Memory-bound: 4 bytes
-// an element. Squares are fp64: an H200 widens and adds 16 elements a clock and multiprocessor, about three
-// times what its memory delivers; a GPU with few fp64 units does 2, which still is as fast as the memory of
-// an RTX 4090.
+// an element; 0.81 of the rate at which an H200 reads (docs/kernels.md). Squares are fp64, which a
+// multiprocessor of an H200 widens 16 of in a clock, three times what its memory delivers.
 #include "ops/cuda/reduce.cuh"
 #include "ops/cuda/tensor_list.cuh"
 #include "ops/cuda/vector.cuh"
