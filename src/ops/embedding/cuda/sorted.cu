@@ -2,12 +2,11 @@
 // and the 2·N pairs (row, n) are sorted by row, stably, so that a row's segment has its n in order (CUB's
 // radix sort, as many bits as V + P has). Then
 //   1. sum_windows: a block for each 64 sorted pairs adds up dout[n] from segment to segment. What lies
-//   within the
-//      window goes to the gradient; a segment that goes on from or into another window leaves its part in the
-//      scratch.
-//   2. join_windows: where a segment begins and goes on into further windows, a block adds its parts, in
-//   eight runs
-//      of windows that are added in order.
+//      within the window goes to the gradient; a segment that goes on from or into another window leaves its
+//      part in the scratch.
+//   2. join_windows adds up the parts of such segments in the order of their windows, those of a long one in
+//      eight runs that are added in order. What there is to join is a list that sum_windows makes: its order
+//      depends on timing, the sums do not.
 // So a token that is half the batch is as much work to each block as any other. With Store::assign the rows
 // that nothing names are zeroed, once.
 //
@@ -29,7 +28,6 @@ using warpwright::cuda::check;
 using warpwright::cuda::check_launch;
 
 constexpr int kWindow = 64;  // sorted pairs of a block
-constexpr int kAhead = 4;    // rows of dout that a thread loads before it adds the first
 constexpr int kThreads = 256;
 constexpr int kRuns = kThreads / gpu::kWarp;  // of the windows that join_windows adds up
 
@@ -54,6 +52,20 @@ struct Pairs {
   int count;  // 2·N
   const std::uint32_t* rows;
   const std::int32_t* n;
+};
+
+// A segment that goes on from the window where it begins: one group of its columns, or all of them.
+struct Task {
+  std::int32_t window, group;
+};
+constexpr std::int32_t kAllGroups = -1;
+
+struct Joins {
+  // (windows, 2, C): of the segment that comes from the window before (head), and of the one that begins here
+  // and goes on into the next (tail).
+  float* parts;
+  Task* tasks;
+  int* count;
 };
 
 unsigned blocks_for(std::int64_t pieces, int in_block) {
@@ -87,11 +99,11 @@ __global__ void __launch_bounds__(kThreads) zero_unnamed(Tables tables, const st
 // Where the sum goes that a pair ends.
 enum class Goes : std::uint8_t { nowhere, assign, add, head, tail };
 
-// parts: (windows, 2, C): of the segment that comes from the window before (head), and of the one that begins
-// here and goes on into the next (tail).
-template <class T, int lanes>
+// groups: of columns, in join_windows.
+template <class T, int lanes, bool add>
 __global__ void __launch_bounds__(kThreads)
-    sum_windows(const T* dout, Tables tables, Pairs pairs, float* parts) {
+    sum_windows(const T* dout, Tables tables, Pairs pairs, Joins joins, int groups) {
+  constexpr int kAhead = add ? 4 : 8;  // rows of dout that a thread loads before it adds the first
   __shared__ std::uint32_t rows[kWindow];
   __shared__ std::int32_t from[kWindow];
   __shared__ Goes goes[kWindow];
@@ -111,18 +123,28 @@ __global__ void __launch_bounds__(kThreads)
                                      : Goes::assign;
   }
   __syncthreads();
+  if (blockIdx.y == 0 && threadIdx.x == 0 && goes[count - 1] == Goes::tail) {
+    const std::int64_t beyond = first + std::int64_t{kRuns + 1} * kWindow;
+    const bool is_long = beyond < pairs.count && pairs.rows[beyond] == rows[count - 1];
+    Task* task = joins.tasks + atomicAdd(joins.count, is_long ? groups : 1);
+    if (!is_long) *task = {static_cast<int>(blockIdx.x), kAllGroups};
+    for (int group = 0; is_long && group < groups; ++group)
+      task[group] = {static_cast<int>(blockIdx.x), group};
+  }
   const std::int64_t c = static_cast<std::int64_t>(blockIdx.y * blockDim.x + threadIdx.x) * lanes;
   if (c >= tables.C) return;
 
   float sum[lanes] = {};
   for (int i = 0; i < count; i += kAhead) {
     gpu::Packed<T, lanes> rows_ahead[kAhead];
-    float before[kAhead][lanes] = {};
+    float before[add ? kAhead : 1][lanes] = {};
 #pragma unroll
     for (int j = 0; j < kAhead; ++j) {
       if (i + j >= count) continue;
       rows_ahead[j] = gpu::Packed<T, lanes>::load(dout + from[i + j] * tables.C + c);
-      if (goes[i + j] == Goes::add) gpu::load_floats(tables.gradient(rows[i + j]) + c, before[j]);
+      if constexpr (add) {
+        if (goes[i + j] == Goes::add) gpu::load_floats(tables.gradient(rows[i + j]) + c, before[j]);
+      }
     }
 #pragma unroll
     for (int j = 0; j < kAhead; ++j) {
@@ -132,10 +154,12 @@ __global__ void __launch_bounds__(kThreads)
       const Goes where = goes[i + j];
       if (where == Goes::nowhere) continue;
       float* to = tables.gradient(rows[i + j]) + c;
-      if (where == Goes::head) to = parts + 2 * blockIdx.x * tables.C + c;
-      if (where == Goes::tail) to = parts + (2 * blockIdx.x + 1) * tables.C + c;
+      if (where == Goes::head) to = joins.parts + 2 * blockIdx.x * tables.C + c;
+      if (where == Goes::tail) to = joins.parts + (2 * blockIdx.x + 1) * tables.C + c;
+      if constexpr (add) {
 #pragma unroll
-      for (int lane = 0; lane < lanes; ++lane) sum[lane] += before[j][lane];
+        for (int lane = 0; lane < lanes; ++lane) sum[lane] += before[j][lane];
+      }
       gpu::store_floats(to, sum);
 #pragma unroll
       for (int lane = 0; lane < lanes; ++lane) sum[lane] = 0;
@@ -143,63 +167,85 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// A block for each window and 32 · lanes columns.
+// Adds the parts of windows [begin, end) to sum, in order.
 template <int lanes>
-__global__ void __launch_bounds__(kThreads) join_windows(Tables tables, Pairs pairs, const float* parts) {
-  __shared__ float sums[kRuns][gpu::kWarp][lanes];
-  const int window = static_cast<int>(blockIdx.x), windows = static_cast<int>(gridDim.x);
-  if (window + 1 == windows) return;
-  const std::uint32_t row = pairs.rows[(window + 1) * kWindow - 1];
-  if (pairs.rows[(window + 1) * kWindow] != row) return;
-  if (window > 0 && pairs.rows[window * kWindow - 1] == row) return;  // it began in an earlier window
-
-  int further = 0;  // windows that the segment goes on into
-  for (int seen = kThreads; seen == kThreads; further += seen) {
-    const int other = window + 1 + further + static_cast<int>(threadIdx.x);
-    seen = __syncthreads_count(other < windows && pairs.rows[other * kWindow] == row);
-  }
-  const int lane = static_cast<int>(threadIdx.x) % gpu::kWarp,
-            run = static_cast<int>(threadIdx.x) / gpu::kWarp;
-  const std::int64_t c =
-      static_cast<std::int64_t>(blockIdx.y * gpu::kWarp + static_cast<unsigned>(lane)) * lanes;
-  const bool inside = c < tables.C;
-  float sum[lanes] = {};
-  const auto add_part = [&](std::int64_t part) {
+__device__ void add_heads(float (&sum)[lanes], const float* parts, std::int64_t begin, std::int64_t end,
+                          std::int64_t C) {
+#pragma unroll 4
+  for (std::int64_t window = begin; window < end; ++window) {
     float values[lanes];
-    gpu::load_floats(parts + part * tables.C + c, values);
+    gpu::load_floats(parts + 2 * window * C, values);
 #pragma unroll
     for (int j = 0; j < lanes; ++j) sum[j] += values[j];
-  };
-  if (inside && run == 0) add_part(2 * window + 1);
-  const int in_run = (further + kRuns - 1) / kRuns;
-#pragma unroll 4
-  for (int i = run * in_run; inside && i < min((run + 1) * in_run, further); ++i) {
-    add_part(2 * static_cast<std::int64_t>(window + 1 + i));
   }
-#pragma unroll
-  for (int j = 0; j < lanes; ++j) sums[run][lane][j] = sum[j];
-  __syncthreads();
-  if (run > 0 || !inside) return;
-  for (int other = 1; other < kRuns; ++other) {
-#pragma unroll
-    for (int j = 0; j < lanes; ++j) sum[j] += sums[other][lane][j];
-  }
+}
+
+template <int lanes>
+__device__ void put(const float (&sum)[lanes], const Tables& tables, std::uint32_t row, std::int64_t c) {
   float* gradient = tables.gradient(row) + c;
-  if (tables.of(row).add) {
-    float before[lanes];
-    gpu::load_floats(gradient, before);
+  float total[lanes] = {};
+  if (tables.of(row).add) gpu::load_floats(gradient, total);
 #pragma unroll
-    for (int j = 0; j < lanes; ++j) sum[j] += before[j];
+  for (int j = 0; j < lanes; ++j) total[j] += sum[j];
+  gpu::store_floats(gradient, total);
+}
+
+// Persistent: a block takes every gridDim-th task. Of a segment of few windows each warp has groups of
+// columns of its own; of a long one the warps have a run of windows each.
+template <int lanes>
+__global__ void __launch_bounds__(kThreads)
+    join_windows(Tables tables, Pairs pairs, Joins joins, int windows, int groups) {
+  __shared__ float sums[kRuns][gpu::kWarp][lanes];
+  const int lane = static_cast<int>(threadIdx.x) % gpu::kWarp;
+  const int warp = static_cast<int>(threadIdx.x) / gpu::kWarp;
+  for (int i = static_cast<int>(blockIdx.x); i < *joins.count; i += static_cast<int>(gridDim.x)) {
+    const Task task = joins.tasks[i];
+    const std::uint32_t row = pairs.rows[task.window * kWindow + kWindow - 1];
+    int further = 0;  // windows that the segment goes on into
+    for (int seen = kThreads; seen == kThreads; further += seen) {
+      const int other = task.window + 1 + further + static_cast<int>(threadIdx.x);
+      seen = __syncthreads_count(other < windows && pairs.rows[other * kWindow] == row);
+    }
+    const std::int64_t next = task.window + 1;
+    const float* tail = joins.parts + (2 * next - 1) * tables.C;
+    if (task.group == kAllGroups) {
+      for (int group = warp; group < groups; group += kRuns) {
+        const std::int64_t c = static_cast<std::int64_t>(group * gpu::kWarp + lane) * lanes;
+        if (c >= tables.C) continue;
+        float sum[lanes];
+        gpu::load_floats(tail + c, sum);
+        add_heads(sum, joins.parts + c, next, next + further, tables.C);
+        put(sum, tables, row, c);
+      }
+      continue;
+    }
+    const std::int64_t c = static_cast<std::int64_t>(task.group * gpu::kWarp + lane) * lanes;
+    const int in_run = (further + kRuns - 1) / kRuns;
+    float sum[lanes] = {};
+    if (c < tables.C) {
+      if (warp == 0) gpu::load_floats(tail + c, sum);
+      add_heads(sum, joins.parts + c, next + min(warp * in_run, further),
+                next + min((warp + 1) * in_run, further), tables.C);
+    }
+#pragma unroll
+    for (int j = 0; j < lanes; ++j) sums[warp][lane][j] = sum[j];
+    __syncthreads();
+    for (int other = 1; warp == 0 && other < kRuns; ++other) {
+#pragma unroll
+      for (int j = 0; j < lanes; ++j) sum[j] += sums[other][lane][j];
+    }
+    if (warp == 0 && c < tables.C) put(sum, tables, row, c);
+    __syncthreads();
   }
-  gpu::store_floats(gradient, sum);
 }
 
 // The scratch, piece after piece.
 struct Scratch {
   std::uint32_t *rows, *sorted_rows;
   std::int32_t *n, *sorted_n;
-  std::uint8_t* named;
-  float* parts;
+  std::uint8_t* named;  // by row
+  Joins joins;
+  std::size_t cleared_bytes;  // of named and joins.count, 0 at the start
   void* sort;
   std::size_t sort_bytes, bytes;
 };
@@ -226,9 +272,15 @@ Scratch lay_out(void* base, std::int64_t N, std::int64_t C, std::int64_t rows) {
   s.sorted_rows = reinterpret_cast<std::uint32_t*>(take(count * 4));
   s.n = reinterpret_cast<std::int32_t*>(take(count * 4));
   s.sorted_n = reinterpret_cast<std::int32_t*>(take(count * 4));
-  s.named = reinterpret_cast<std::uint8_t*>(take(static_cast<std::size_t>(rows)));
+  const std::size_t flags = (static_cast<std::size_t>(rows) + 3) / 4 * 4;
+  s.cleared_bytes = flags + sizeof(int);
+  s.named = reinterpret_cast<std::uint8_t*>(take(s.cleared_bytes));
+  s.joins.count = reinterpret_cast<int*>(s.named + flags);
   const std::size_t windows = (count + kWindow - 1) / kWindow;
-  s.parts = reinterpret_cast<float*>(take(windows * 2 * static_cast<std::size_t>(C) * 4));
+  s.joins.parts = reinterpret_cast<float*>(take(windows * 2 * static_cast<std::size_t>(C) * 4));
+  // A long segment has more than kRuns windows; with one lane there are the most groups of columns.
+  const std::size_t groups = (static_cast<std::size_t>(C) + gpu::kWarp - 1) / gpu::kWarp;
+  s.joins.tasks = reinterpret_cast<Task*>(take((windows + (windows / kRuns + 1) * groups) * sizeof(Task)));
   check(sort(nullptr, s.sort_bytes, s, static_cast<int>(count), rows, nullptr), "sizing a radix sort");
   s.sort = take(s.sort_bytes);
   return s;
@@ -242,19 +294,22 @@ void zero_rows(const Tables& tables, const Scratch& s, cudaStream_t stream) {
 }
 
 template <class T, int lanes>
-void sum_rows(const T* dout, const Tables& tables, const Pairs& pairs, const Scratch& s,
-              cudaStream_t stream) {
+void sum_rows(const T* dout, const Tables& tables, const Pairs& pairs, const Joins& joins,
+              const DeviceInfo& device, cudaStream_t stream) {
+  constexpr int kJoinLanes = lanes < 4 ? lanes : 4;
   const unsigned windows = blocks_for(pairs.count, kWindow);
+  const auto groups = static_cast<int>(blocks_for(tables.C, gpu::kWarp * kJoinLanes));
   const std::int64_t packs = (tables.C + lanes - 1) / lanes;
   const int threads =
       packs < kThreads ? static_cast<int>(blocks_for(packs, gpu::kWarp)) * gpu::kWarp : kThreads;
-  sum_windows<T, lanes>
-      <<<dim3(windows, blocks_for(packs, threads)), threads, 0, stream>>>(dout, tables, pairs, s.parts);
+  const dim3 grid(windows, blocks_for(packs, threads));
+  const bool add = tables.wte.add || tables.wpe.add;
+  const auto kernel = add ? sum_windows<T, lanes, true> : sum_windows<T, lanes, false>;
+  kernel<<<grid, threads, 0, stream>>>(dout, tables, pairs, joins, groups);
   check_launch("embedding.backward cuda.sorted, windows");
-  constexpr int kJoinLanes = lanes < 4 ? lanes : 4;
+  const auto blocks = static_cast<unsigned>(4 * device.gpu.multiprocessors);
   join_windows<kJoinLanes>
-      <<<dim3(windows, blocks_for(tables.C, gpu::kWarp * kJoinLanes)), kThreads, 0, stream>>>(tables, pairs,
-                                                                                              s.parts);
+      <<<blocks, kThreads, 0, stream>>>(tables, pairs, joins, static_cast<int>(windows), groups);
   check_launch("embedding.backward cuda.sorted, segments");
 }
 
@@ -273,8 +328,7 @@ void sorted_backward(const Context& context, const EmbeddingBackward& args) {
   const std::int64_t rows = tables.wte.rows + tables.wpe.rows;
   Scratch s = lay_out(context.scratch(), N, C, rows);
   const cudaStream_t stream = context.stream().get();
-  check(cudaMemsetAsync(s.named, 0, static_cast<std::size_t>(rows), stream),
-        "embedding.backward cuda.sorted");
+  check(cudaMemsetAsync(s.named, 0, s.cleared_bytes, stream), "embedding.backward cuda.sorted");
   if (N > 0) {
     make_pairs<<<blocks_for(N, kThreads), kThreads, 0, stream>>>(
         static_cast<const std::int32_t*>(args.tokens.data),
@@ -295,8 +349,8 @@ void sorted_backward(const Context& context, const EmbeddingBackward& args) {
     constexpr int kLanes = gpu::kPackedLanes<T>;
     const auto* dout = static_cast<const T*>(args.dout.data);
     const bool packed = aligned && C % kLanes == 0 && gpu::aligned16(dout);
-    packed ? sum_rows<T, kLanes>(dout, tables, pairs, s, stream)
-           : sum_rows<T, 1>(dout, tables, pairs, s, stream);
+    packed ? sum_rows<T, kLanes>(dout, tables, pairs, s.joins, context.device(), stream)
+           : sum_rows<T, 1>(dout, tables, pairs, s.joins, context.device(), stream);
   });
 }
 
