@@ -4,7 +4,8 @@
 //   out = (residual − mean)·rstd·weight + bias
 // The same bits as residual.forward and layernorm.forward one after the other where those take their sums in
 // the same order; 4 passes of the tensor instead of 5. The backward is layernorm's: the gradient of residual
-// is that of x and of y. Source: the parts' own headers.
+// is that of x and of y.
+// Sources: ops/residual/residual.hpp, ops/layernorm/layernorm.hpp.
 //
 // dtypes of x, y, weight, bias, residual and out are one. Zero rows are fine; C ≥ 1.
 #pragma once

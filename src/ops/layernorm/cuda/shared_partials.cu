@@ -2,8 +2,7 @@
 // at a time as it has warps:
 //   1. each warp takes the two means of its row,
 //   2. each thread goes down its columns over these rows, in order: dx, and its columns' sums of dweight and
-//   dbias,
-//      which no other thread touches, so that nothing has to be added atomically.
+//      dbias, which no other thread touches, so that nothing has to be added atomically.
 // Reads dout and x twice, the second time from the caches. Any row length that fits in shared memory, any
 // alignment.
 #include "ops/cuda/launch.cuh"

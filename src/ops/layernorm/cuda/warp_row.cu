@@ -1,10 +1,10 @@
 // Layer normalization with every row in registers: a row is read from memory once, and its statistics are
 // taken in two passes over the registers. 16-byte accesses; a warp has a row, or a block's warps share a
-// longer one. Memory-bound:
+// longer one. The backward's rows arrive in shared memory, one ahead, since dweight and dbias take the
+// registers. Memory-bound:
 //   forward   2 passes of the tensor (x, out)
 //   backward  3 passes (dout, x, dx; 4 where dx is +=), and for each block a row of 2·C floats, its part of
-//   dweight
-//             and dbias, which column_sums.cuh adds up
+//             dweight and dbias, which column_sums.cuh adds up
 #include <cuda_pipeline_primitives.h>
 
 #include "ops/layernorm/cuda/column_sums.cuh"

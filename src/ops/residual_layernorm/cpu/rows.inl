@@ -1,6 +1,6 @@
-// The residual connection and layer normalization on a CPU, a row at a time; avx2.cpp and avx512.cpp compile this body
-// for their registers. Memory-bound: 4 passes of the tensor (x, y, residual, out), ~9 FLOP an element; the row's own
-// second and third reading come from L1.
+// The residual connection and layer normalization on a CPU, a row at a time; avx2.cpp and avx512.cpp compile
+// this body for their registers. Memory-bound: 4 passes of the tensor (x, y, residual, out), ~9 FLOP an
+// element; the row's own second and third reading come from L1.
 #include "ops/cpu/layernorm.hpp"
 #include "ops/residual_layernorm/kernels.hpp"
 
