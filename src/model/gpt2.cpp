@@ -7,7 +7,7 @@
 #include "ops/gelu/gelu.hpp"
 #include "ops/layernorm/layernorm.hpp"
 #include "ops/matmul/matmul.hpp"
-#include "ops/residual/residual.hpp"
+#include "ops/residual_layernorm/residual_layernorm.hpp"
 
 namespace warpwright {
 namespace {
@@ -27,28 +27,45 @@ Tensor matrix(const Tensor& t) {
   return t.view({t.shape[0], t.shape[0] ? t.elements() / t.shape[0] : t.strides[0]});
 }
 
-// x → x + attention(ln1(x)) → … + mlp(ln2(…))
-void block_forward(Context& ctx, const GPT2Config& config, const GPT2Block& p, const GPT2Batch& batch,
-                   const Tensor& x, const GPT2BlockActivations& a) {
-  layernorm_forward(ctx, {x, p.ln1_weight, p.ln1_bias, a.ln1, a.ln1_mean, a.ln1_rstd, config.eps});
+// A layer normalization: its parameters, and where its output and statistics go.
+struct Norm {
+  const Tensor &weight, &bias, &out, &mean, &rstd;
+};
+
+Norm ln1_of(const GPT2Block& p, const GPT2BlockActivations& a) {
+  return {p.ln1_weight, p.ln1_bias, a.ln1, a.ln1_mean, a.ln1_rstd};
+}
+
+// From ln1 to fc: all of the block but its last product and sum.
+void block_inside(Context& ctx, const GPT2Config& config, const GPT2Block& p, const GPT2Batch& batch,
+                  const Tensor& x, const GPT2BlockActivations& a) {
   matmul_forward(ctx, {a.ln1, p.qkv_weight, p.qkv_bias, matrix(a.qkv), {}});
   attention_forward(ctx, {part(a.qkv, 0), a.keys, a.values, batch.cu_seqlens, a.cu_seqlens_k, a.att, a.lse,
                           attention_scale(config), Mask::causal});
   matmul_forward(ctx, {matrix(a.att), p.attproj_weight, p.attproj_bias, a.attproj, {}});
-  residual_forward(ctx, {x, a.attproj, a.residual_mid});
-  layernorm_forward(ctx,
-                    {a.residual_mid, p.ln2_weight, p.ln2_bias, a.ln2, a.ln2_mean, a.ln2_rstd, config.eps});
+  residual_layernorm_forward(ctx, {x, a.attproj, p.ln2_weight, p.ln2_bias, a.residual_mid, a.ln2, a.ln2_mean,
+                                   a.ln2_rstd, config.eps});
   matmul_forward(ctx, {a.ln2, p.fc_weight, p.fc_bias, a.fc, a.fc_preact, config.activation});
+}
+
+// x → x + attention(ln1(x)) → … + mlp(ln2(…)), ln1 being there; then what comes first behind the block,
+// `next`.
+void block_forward(Context& ctx, const GPT2Config& config, const GPT2Block& p, const GPT2Batch& batch,
+                   const Tensor& x, const GPT2BlockActivations& a, const Norm& next) {
+  block_inside(ctx, config, p, batch, x, a);
   matmul_forward(ctx, {a.fc, p.fcproj_weight, p.fcproj_bias, a.fcproj, {}});
-  residual_forward(ctx, {a.residual_mid, a.fcproj, a.residual});
+  residual_layernorm_forward(ctx, {a.residual_mid, a.fcproj, next.weight, next.bias, a.residual, next.out,
+                                   next.mean, next.rstd, config.eps});
 }
 
 // What the backward of a block reads: as the forward left it, or computed again.
 GPT2BlockActivations recomputed(Context& ctx, const GPT2Config& config, const GPT2Block& p,
                                 const GPT2Batch& batch, const Tensor& x, const GPT2BlockActivations& kept,
                                 const GPT2BlockActivations& again) {
-  if (again.residual) {
-    block_forward(ctx, config, p, batch, x, again);
+  if (again.qkv) {
+    layernorm_forward(ctx,
+                      {x, p.ln1_weight, p.ln1_bias, again.ln1, again.ln1_mean, again.ln1_rstd, config.eps});
+    block_inside(ctx, config, p, batch, x, again);
     return again;
   }
   GPT2BlockActivations a = kept;
@@ -93,12 +110,16 @@ void block_backward(Context& ctx, const GPT2Config& config, const GPT2Block& p, 
 void gpt2_forward(Context& ctx, const GPT2Config& config, const GPT2Parameters& p, const GPT2Batch& batch,
                   const GPT2Activations& a) {
   embedding_forward(ctx, {batch.tokens, batch.positions, p.wte, p.wpe, a.embedding});
-  const Tensor* x = &a.embedding;
+  const GPT2BlockActivations& first = a.blocks.front();
+  layernorm_forward(ctx, {a.embedding, p.blocks.front().ln1_weight, p.blocks.front().ln1_bias, first.ln1,
+                          first.ln1_mean, first.ln1_rstd, config.eps});
   for (std::size_t l = 0; l < p.blocks.size(); ++l) {
-    block_forward(ctx, config, p.blocks[l], batch, *x, a.blocks[l]);
-    x = &a.blocks[l].residual;
+    const Tensor& x = l == 0 ? a.embedding : a.blocks[l - 1].residual;
+    const bool last = l + 1 == p.blocks.size();
+    const Norm next = last ? Norm{p.lnf_weight, p.lnf_bias, a.lnf, a.lnf_mean, a.lnf_rstd}
+                           : ln1_of(p.blocks[l + 1], a.blocks[l + 1]);
+    block_forward(ctx, config, p.blocks[l], batch, x, a.blocks[l], next);
   }
-  layernorm_forward(ctx, {*x, p.lnf_weight, p.lnf_bias, a.lnf, a.lnf_mean, a.lnf_rstd, config.eps});
 }
 
 void gpt2_head(Context& ctx, const GPT2Parameters& p, const Tensor& lnf, const Tensor& logits) {
