@@ -11,9 +11,11 @@ scaled_dot_product_attention (cuDNN in bf16) and fused AdamW. llm.c runs `train_
 """
 
 import argparse
+import array
 import json
 import os
 import pathlib
+import random
 import re
 import statistics
 import subprocess
@@ -114,15 +116,12 @@ class Torch:
         return self.torch.cuda.max_memory_allocated() / 2**30
 
 
-def write_llmc_tokens(folder):
-    import array
-    import random
-
+def write_llmc_tokens(folder, count):
     generator = random.Random(1)
     paths = []
     for split in ("train", "val"):
         path = folder / f"random_{split}_000000.bin"
-        tokens = array.array("H", (generator.randrange(V) for _ in range(1 << 21)))
+        tokens = array.array("H", (generator.randrange(V) for _ in range(count)))
         with open(path, "wb") as out:
             array.array("i", [20240520, 1, len(tokens)] + [0] * 253).tofile(out)
             tokens.tofile(out)
@@ -130,10 +129,39 @@ def write_llmc_tokens(folder):
     return paths
 
 
+def write_llmc_weights(folder):
+    """GPT-2 124M with random weights where llm.c's fp32 trainer looks for it."""
+    sizes = [VP * 768, CONTEXT * 768]
+    sizes += [12 * n for n in (768, 768, 3 * 768 * 768, 3 * 768, 768 * 768, 768, 768, 768)]
+    sizes += [12 * n for n in (4 * 768 * 768, 4 * 768, 4 * 768 * 768, 768)] + [768, 768]
+    generator = random.Random(1)
+    noise = array.array("f", (generator.gauss(0, 0.02) for _ in range(1 << 20)))
+    with open(folder / "gpt2_124M.bin", "wb") as out:
+        array.array("i", [20240326, 3, CONTEXT, V, 12, 12, 768, VP] + [0] * 248).tofile(out)
+        for size in sizes:
+            for start in range(0, size, len(noise)):
+                noise[: size - start].tofile(out)
+
+
+def llmc_fp32(program, tokens, args):
+    """llm.c's fp32 trainer, which has TF32 on. It runs over the tokens once."""
+    command = [os.path.abspath(program), "-i", tokens[0], "-j", tokens[1], "-b", args.batch, "-t", args.seq]
+    command += ["-v", 1000000, "-m", 1, "-s", 1000000]
+    result = subprocess.run([str(word) for word in command], cwd=tokens[0].parent, stdout=subprocess.PIPE, text=True)
+    times = [float(found[1]) for found in re.finditer(r"\(([\d.]+) ms", result.stdout)]
+    if len(times) < 4:
+        print(f"llm.c gave no times (exit code {result.returncode}): {result.stdout[-300:]}", file=sys.stderr)
+        return []
+    return times[3:]
+
+
 def llmc(program, tokens, args):
+    if args.dtype != "bf16":
+        return llmc_fp32(program, tokens, args)
     layers = SIZES[args.model][0]
     command = [program, "-i", tokens[0], "-j", tokens[1], "-e", f"d{layers}", "-b", args.batch, "-t", args.seq]
-    command += ["-d", args.batch * args.seq, "-x", args.steps + 3, "-v", 0, "-s", 0, "-h", 0, *args.peer_flags.split()]
+    command += ["-d", args.batch * args.seq, "-x", args.steps + 3, "-v", 1000000, "-m", 1, "-s", 0, "-h", 0]
+    command += args.peer_flags.split()
     result = subprocess.run([str(word) for word in command], stdout=subprocess.PIPE, text=True)
     times = [float(found[1]) for found in re.finditer(r"\|\s+([\d.]+) ms", result.stdout)]
     if result.returncode or len(times) < 4:
@@ -169,7 +197,7 @@ def main():
     parser.add_argument("--dtype", default="bf16", choices=("fp32", "tf32", "bf16"))
     parser.add_argument("--batch", type=int, default=64)
     parser.add_argument("--seq", type=int, default=1024)
-    parser.add_argument("--peer", action="append", default=[], metavar="NAME=PATH", help="llm.c=PATH of train_gpt2cu (or …fp32cu)")
+    parser.add_argument("--peer", action="append", default=[], metavar="NAME=PATH", help="llm.c=PATH of its train_gpt2cu, for fp32 and tf32 of train_gpt2fp32cu")
     parser.add_argument("--peer-flags", default="-r 0 -ge 2", help="llm.c's further flags")
     parser.add_argument("--ours-flags", default="", help="our bench step's further flags")
     parser.add_argument("--no-torch", action="store_true")
@@ -181,7 +209,10 @@ def main():
     peers = dict(peer.split("=", 1) for peer in args.peer)
     rows, records = {}, {"not_run": [name for name in ("llm.c",) if name not in peers]}
     with tempfile.TemporaryDirectory() as folder:
-        tokens = write_llmc_tokens(pathlib.Path(folder)) if "llm.c" in peers else None
+        folder = pathlib.Path(folder)
+        tokens = write_llmc_tokens(folder, (args.steps + 4) * args.batch * args.seq + 1) if "llm.c" in peers else None
+        if tokens and args.dtype != "bf16":
+            write_llmc_weights(folder)
         torch = None if args.no_torch else Torch(args)
         for _ in range(args.rounds):
             mine = ours(args)
