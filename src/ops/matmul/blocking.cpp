@@ -22,7 +22,7 @@ constexpr std::size_t kLine = 64;
 
 // The grid of workers with the least work for the busiest one: its tiles, the columns it packs for every
 // block of rows, and its share of the rows its team packs. Packing one tile's depth costs about as much as
-// two products. Of equals the one with the most teams, whose members wait for each other.
+// two products. Of equals the one with the most teams: members wait for each other, teams do not.
 void choose_teams(std::int64_t row_tiles, std::int64_t col_tiles, std::int64_t block_tiles,
                   std::int64_t threads, Blocking& b) {
   std::int64_t best = -1;
