@@ -25,6 +25,7 @@ std::string refusal_of(const Variant<P, A>& variant, P typical, const DeviceInfo
   complete.cpu = {true, true, true};
   complete.device.kind = variant.name.substr(0, 5) == "cuda." ? DeviceKind::cuda : DeviceKind::cpu;
   complete.gpu = {9, 0, 132, 227 << 10, 228 << 10};
+  complete.tf32 = true;
   std::string about_device, about_problem;
   for (const DType dtype : {DType::f32, DType::bf16, DType::f16, DType::f64}) {
     typical.dtype = dtype;

@@ -113,6 +113,7 @@ std::string refuse_flash_sm90(const Problem& p, const DeviceInfo& device) {
 template <class Problem>
 std::string refuse_flash_tf32(const Problem& p, const DeviceInfo& device) {
   if (p.dtype != DType::f32) return fmt::format("multiplies fp32, not {}", name_of(p.dtype));
+  if (std::string reason = refuse_cuda(p, device); !reason.empty()) return reason;
   if (!device.tf32) return "rounds to tf32, which is not allowed";
   return refuse_tiles_cuda<attention::cuda::flash_tf32_shared_bytes>(p, device);
 }
