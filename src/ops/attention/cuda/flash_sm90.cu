@@ -161,22 +161,21 @@ __device__ inline std::byte* align_shared(uint4* shared) {
   return reinterpret_cast<std::byte*>(shared) + ((1024 - address % 1024) % 1024);
 }
 
-// The producer's group needs few registers; the others take what it gives back of the block's: of 168 a
-// thread with one block a multiprocessor, of 80 with two.
+// The producer's group needs few of the 168 registers that a thread starts with; the others take what it
+// gives back.
 inline constexpr int kThreads = (kGroups + 1) * kGroupThreads;
 
 __device__ inline void give_registers() {
   asm volatile("setmaxnreg.dec.sync.aligned.u32 24;\n");
 }
-template <int kResident>
-__device__ void take_registers() {
-  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;\n" ::"n"(kResident == 2 ? 104 : 240));
+__device__ inline void take_registers() {
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 240;\n");
 }
 
-template <class TypeT, int kHeadSizeT, int kKeysT, int kStagesT, int kResidentT>
+template <class TypeT, int kHeadSizeT, int kKeysT, int kStagesT>
 struct ForwardShape {
   using T = TypeT;
-  static constexpr int kHeadSize = kHeadSizeT, kKeys = kKeysT, kStages = kStagesT, kResident = kResidentT;
+  static constexpr int kHeadSize = kHeadSizeT, kKeys = kKeysT, kStages = kStagesT;
   using QueryTile = Slabs<kTileRows, kHeadSize>;
   using KeyTile = Slabs<kKeys, kHeadSize>;
   static constexpr std::size_t kShared =
@@ -184,8 +183,7 @@ struct ForwardShape {
 };
 
 template <class S>
-__global__ void __launch_bounds__(kThreads, S::kResident)
-    forward_sm90(const __grid_constant__ ForwardMaps maps) {
+__global__ void __launch_bounds__(kThreads, 1) forward_sm90(const __grid_constant__ ForwardMaps maps) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   using T = typename S::T;
   constexpr int kHeadSize = S::kHeadSize, kKeys = S::kKeys, kPieces = kKeys / 64;
@@ -228,7 +226,7 @@ __global__ void __launch_bounds__(kThreads, S::kResident)
     return;
   }
 
-  take_registers<S::kResident>();
+  take_registers();
   const Lane lane;
   const int first = tile.first + lane.group * kBox;  // of the group
   const int rows = min(max(tile.rows - lane.group * kBox, 0), kBox);
@@ -338,9 +336,7 @@ __global__ void __launch_bounds__(kThreads, S::kResident)
       key -= kKeys;
       multiply_keys(k_tile);
       multiply_values(v_tile);
-      // With two blocks a multiprocessor, four groups overlap without it, and factors need their registers no
-      // longer.
-      wait_for_products<S::kResident == 1 ? 1 : 0>();
+      wait_for_products<1>();
       pin(s);
       exponentiate(key, shrink);
       wait_for_products<0>();
@@ -442,7 +438,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     return;
   }
 
-  take_registers<1>();
+  take_registers();
   const Lane lane;
   const int first = tile.first + lane.group * kBox, query = tile.q0 + first;
   const int rows = min(max(tile.rows - lane.group * kBox, 0), kBox);
@@ -629,7 +625,7 @@ __global__ void __launch_bounds__(kThreads, 1) backward_key_sm90(const __grid_co
     return;
   }
 
-  take_registers<1>();
+  take_registers();
   const Lane lane;
   const int first = tile.first + lane.group * kBox;
   const int rows = min(max(tile.rows - lane.group * kBox, 0), kBox);
@@ -820,8 +816,7 @@ bool suits_boxes(const Tensor& t) {
 }
 
 template <class T, int kHeadSize>
-using Forward =
-    std::conditional_t<kHeadSize == 64, ForwardShape<T, 64, 128, 3, 1>, ForwardShape<T, 128, 128, 2, 1>>;
+using Forward = ForwardShape<T, kHeadSize, 128, kHeadSize == 64 ? 3 : 2>;
 template <class T, int kHeadSize>
 using Backward = BackwardShape<T, kHeadSize, kHeadSize == 64 ? 4 : 2>;
 
