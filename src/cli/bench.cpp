@@ -163,6 +163,7 @@ void bench_step(Flags flags) {
   if (flags.json) {
     const nlohmann::json out = {{"model", flags.model},
                                 {"dtype", flags.dtype},
+                                {"recompute", flags.recompute},
                                 {"machine", context.device().name},
                                 {"threads", context.threads()},
                                 {"batch", flags.step.B},
