@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
@@ -16,6 +17,7 @@ using namespace testing;  // the operations' fixture, not GoogleTest's
 
 class Forward : public ::testing::TestWithParam<std::string> {};
 class Backward : public ::testing::TestWithParam<std::string> {};
+class Repeats : public ::testing::TestWithParam<std::string> {};  // of the variants of a GPU
 
 std::uint64_t seed_of(const attention::Case& c) {
   return static_cast<std::uint64_t>(c.HS * 1009 + static_cast<std::int64_t>(c.queries.size()));
@@ -218,8 +220,7 @@ TEST_P(Forward, NaNInAQueryStaysInItsRow) {
 }
 
 // Blocks of a GPU run in any order: the sums must not know.
-TEST_P(Backward, AHundredRepeatsGiveTheSameBits) {
-  if (!on_gpu(GetParam())) GTEST_SKIP() << "check_variant repeats on a CPU";
+TEST_P(Repeats, AHundredBackwardsGiveTheSameBits) {
   Fixture fixture(10);
   const auto args =
       backward_with_lse(attention::self_attention({700, 130, 1, 512}, 4, 64), dtype_for(GetParam()), fixture);
@@ -240,6 +241,15 @@ INSTANTIATE_TEST_SUITE_P(Attention, Forward, ::testing::ValuesIn(variant_names(a
                          test_name);
 INSTANTIATE_TEST_SUITE_P(Attention, Backward, ::testing::ValuesIn(variant_names(attention_backward_op())),
                          test_name);
+
+std::vector<std::string> gpu_variants() {
+  auto names = variant_names(attention_backward_op());
+  names.erase(std::remove_if(names.begin(), names.end(), [](const auto& name) { return !on_gpu(name); }),
+              names.end());
+  return names;
+}
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(Repeats);  // in a build without CUDA
+INSTANTIATE_TEST_SUITE_P(Attention, Repeats, ::testing::ValuesIn(gpu_variants()), test_name);
 
 TEST(AttentionReference, BackwardIsTheDerivativeOfForward) {
   for (const auto& c : {attention::self_attention({5, 3}, 2, 4), attention::Case{{3, 4}, {6, 2}, 1, 5},
@@ -286,8 +296,8 @@ TEST(Attention, RefusesArgumentsThatDoNotFit) {
 
 // fp32 with factors rounded to tf32, whose ulp is fp16's: four roundings on the way to out (q, k, p, v), six
 // to a gradient (q, k, dout, v, dS and a factor again), independent of each other.
-TEST(Attention, Tf32RoundsFactorsAndNothingElse) {
-  if (cuda_device_count() == 0) GTEST_SKIP() << "no NVIDIA GPU";
+TEST(Attention, CudaTf32RoundsFactorsAndNothingElse) {
+  if (cuda_device_count() == 0) GTEST_SKIP() << "needs an NVIDIA GPU";
   ContextOptions options;
   options.tf32 = true;
   Context context(options, {DeviceKind::cuda, 0});
@@ -332,8 +342,8 @@ const std::vector<std::vector<std::int32_t>> kWrongBounds{
     {0, 3, 6}, {1, 3, 5}, {0, 6, 5}, {0, -1, 5}, {0, 3, 4}};
 
 // A GPU's variants cannot throw for what only the device knows; nothing outside the tensors is touched.
-TEST(Attention, StaysInBoundsWhateverTheSequencesAre) {
-  if (cuda_device_count() == 0) GTEST_SKIP() << "no NVIDIA GPU";
+TEST(Attention, CudaStaysInBoundsWhateverTheSequencesAre) {
+  if (cuda_device_count() == 0) GTEST_SKIP() << "needs an NVIDIA GPU";
   const attention::Case c = attention::self_attention({3, 2}, 1, 64);
   const auto check = [](const auto& op, const auto& args, Fixture& fixture) {
     for (const auto& variant : op.variants) {

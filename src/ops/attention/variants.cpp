@@ -97,14 +97,15 @@ std::string refuse_tiles_cuda(const Problem& p, const DeviceInfo& device) {
 
 template <class Problem>
 std::string refuse_flash(const Problem& p, const DeviceInfo& device) {
+  if (std::string reason = refuse_cuda(p, device); !reason.empty()) return reason;
   if (p.dtype == DType::f32) return "multiplies bf16 and fp16, not fp32";
   return refuse_tiles_cuda<attention::cuda::flash_shared_bytes>(p, device);
 }
 
 template <class Problem>
 std::string refuse_flash_sm90(const Problem& p, const DeviceInfo& device) {
-  if (p.dtype == DType::f32) return "multiplies bf16 and fp16, not fp32";
   if (std::string reason = refuse_cuda(p, device); !reason.empty()) return reason;
+  if (p.dtype == DType::f32) return "multiplies bf16 and fp16, not fp32";
   if (p.HS != 64 && p.HS != 128) return "head size is neither 64 nor 128";
   if (device.gpu.major != 9) return "needs a GPU of compute capability 9.0";
   return attention::cuda::flash_sm90_is_built() ? "" : "the build has no code for sm_90a";
@@ -112,8 +113,8 @@ std::string refuse_flash_sm90(const Problem& p, const DeviceInfo& device) {
 
 template <class Problem>
 std::string refuse_flash_tf32(const Problem& p, const DeviceInfo& device) {
-  if (p.dtype != DType::f32) return fmt::format("multiplies fp32, not {}", name_of(p.dtype));
   if (std::string reason = refuse_cuda(p, device); !reason.empty()) return reason;
+  if (p.dtype != DType::f32) return fmt::format("multiplies fp32, not {}", name_of(p.dtype));
   if (!device.tf32) return "rounds to tf32, which is not allowed";
   return refuse_tiles_cuda<attention::cuda::flash_tf32_shared_bytes>(p, device);
 }
