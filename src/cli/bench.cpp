@@ -106,10 +106,10 @@ void print_rows(const Rows& rows) {
   std::vector<std::pair<Rows::key_type, Row>> sorted(rows.begin(), rows.end());
   std::sort(sorted.begin(), sorted.end(),
             [](auto& a, auto& b) { return a.second.seconds > b.second.seconds; });
-  fmt::print("{:<20}{:<16}{:>6}{:>10}{:>10}{:>10}{:>9}\n", "operation", "variant", "calls", "ms", "GFLOP/s",
+  fmt::print("{:<28}{:<24}{:>6}{:>10}{:>10}{:>10}{:>9}\n", "operation", "variant", "calls", "ms", "GFLOP/s",
              "GB/s", "ceiling");
   for (const auto& [key, row] : sorted) {
-    fmt::print("{:<20}{:<16}{:>6}{:>10.2f}{:>10.1f}{:>10.1f}{:>8.0f}%\n", key.first, key.second, row.calls,
+    fmt::print("{:<28}{:<24}{:>6}{:>10.2f}{:>10.1f}{:>10.1f}{:>8.0f}%\n", key.first, key.second, row.calls,
                row.seconds * 1e3, row.flops / row.seconds * 1e-9, row.bytes / row.seconds * 1e-9,
                100 * row.ceiling_seconds / row.seconds);
   }

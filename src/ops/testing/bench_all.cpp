@@ -55,12 +55,12 @@ std::string table_head(const DeviceInfo& device, const Ceilings& c) {
       "fp32 {:.0f}, bf16 {:.0f} GFLOP/s",
       device.name, device.threads, c.bandwidth.read / 1e9, c.bandwidth.mixed / 1e9, c.bandwidth.copy / 1e9,
       c.flops.fp32 / 1e9, c.flops.bf16 / 1e9);
-  return fmt::format("{}\n{:<20} {:<15} {:<48} {:>11} {:>11} {:>8} {:>9} {:>8}\n", machine, "op",
+  return fmt::format("{}\n{:<28} {:<24} {:<56} {:>11} {:>11} {:>8} {:>9} {:>8}\n", machine, "op",
                      "variant (* used)", "problem", "median us", "min us", "GB/s", "GFLOP/s", "ceiling");
 }
 
 std::string table_row(const BenchRow& row) {
-  return fmt::format("{:<20} {:<15} {:<48} {:>11.1f} {:>11.1f} {:>8.1f} {:>9.1f} {:>7.1f}%\n", row.op,
+  return fmt::format("{:<28} {:<24} {:<56} {:>11.1f} {:>11.1f} {:>8.1f} {:>9.1f} {:>7.1f}%\n", row.op,
                      row.variant + (row.chosen ? " *" : ""), row.problem, row.median_seconds * 1e6,
                      row.min_seconds * 1e6, row.bytes_per_second() / 1e9, row.flops_per_second() / 1e9,
                      row.share_of_ceiling() * 100);
