@@ -219,7 +219,11 @@ void TrainingStep::run_captured(Captured& captured, const std::function<void()>&
     captured.warm = true;
     return;
   }
-  if (!captured.graph) captured.graph = Graph(context_.stream(), work);
+  if (!captured.graph || captured.scratch != context_.scratch()) {
+    context_.synchronize();
+    captured.graph = Graph(context_.stream(), work);
+    captured.scratch = context_.scratch();
+  }
   captured.graph.launch(context_.stream());
 }
 

@@ -104,9 +104,11 @@ class TrainingStep {
     Result result;
   };
 
-  // Work that has run once, so that everything it makes on first use is there, and is then captured.
+  // Work that has run once, so that everything it makes on first use is there, and is then captured, anew
+  // where the scratch that its kernels were given has moved.
   struct Captured {
     Graph graph;
+    const void* scratch = nullptr;
     bool warm = false;
   };
 
