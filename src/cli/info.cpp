@@ -66,7 +66,7 @@ void print_table(const DeviceInfo& cpu, const std::vector<DeviceInfo>& gpus) {
   for (const ops::OpInfo& op : variants_here(cpu, gpus)) {
     fmt::print("{}\n", op.name);
     for (const ops::VariantInfo& variant : op.variants) {
-      fmt::print("  {:<20}{}\n", variant.name, variant.refusal);
+      fmt::print("  {:<24}{}\n", variant.name, variant.refusal);
     }
   }
 }

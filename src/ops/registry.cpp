@@ -21,9 +21,10 @@ namespace {
 // about this device.
 template <class P, class A>
 std::string refusal_of(const Variant<P, A>& variant, P typical, const DeviceInfo& device) {
+  const bool for_gpus = variant.name.substr(0, 5) == "cuda.";
+  if (for_gpus != (device.device.kind == DeviceKind::cuda)) return variant.refuse(typical, device);
   DeviceInfo complete = device;
   complete.cpu = {true, true, true};
-  complete.device.kind = variant.name.substr(0, 5) == "cuda." ? DeviceKind::cuda : DeviceKind::cpu;
   complete.gpu = {9, 0, 132, 227 << 10, 228 << 10};
   complete.tf32 = true;
   std::string about_device, about_problem;
