@@ -47,7 +47,7 @@ class Event {
   double seconds_since(const Event& earlier) const;
 
  private:
-  CUevent_st* event_ = nullptr;
+  [[maybe_unused]] CUevent_st* event_ = nullptr;  // in a build without CUDA
   double host_seconds_ = 0;  // of a CPU
 };
 

@@ -1,5 +1,6 @@
 // A build without CUDA: everything is on the CPU, and asking for a GPU is an Error.
 #include <cstring>
+#include <string>
 
 #include "core/error.hpp"
 #include "runtime/cuda/backend.hpp"
@@ -21,8 +22,8 @@ namespace cuda {
 int device_count() {
   return 0;
 }
-DeviceInfo device_info(int) {
-  throw_absent("--device cuda");
+DeviceInfo device_info(int index) {
+  throw_absent("--device cuda:" + std::to_string(index));
 }
 std::size_t available_memory(int) {
   throw_absent("GPU memory");
