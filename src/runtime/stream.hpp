@@ -48,7 +48,7 @@ class Event {
 
  private:
   [[maybe_unused]] CUevent_st* event_ = nullptr;  // in a build without CUDA
-  double host_seconds_ = 0;  // of a CPU
+  double host_seconds_ = 0;                       // of a CPU
 };
 
 // Work captured once and launched as a whole. Captured calls must not allocate, synchronize or read what the
