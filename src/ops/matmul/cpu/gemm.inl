@@ -279,7 +279,7 @@ struct Gemm {
       lines.at_once = tiles_of(rows * length, slices > 0 ? slices : 1);
       return lines;
     }
-    template <_mm_hint hint>
+    template <auto hint>  // of _MM_HINT_*: an enum in GCC, numbers in clang
     void ask() {
       for (std::int64_t i = 0; i < at_once && row < rows; ++i) {
         _mm_prefetch(base + row * stride + line * kLineBytes, hint);

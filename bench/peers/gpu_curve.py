@@ -1,0 +1,232 @@
+#!/usr/bin/env python3
+"""The same GPT-2 trained twice on one GPU, by warpwright and by PyTorch: do the losses agree step by step?
+
+    python3 bench/peers/gpu_curve.py run --warpwright build/release/warpwright --data DATA --record curve.json
+        [--model gpt2:124M] [--dtype bf16] [--batch 64] [--seq 1024] [--steps 300] [--lr 6e-4] [--warmup 60] [--seed 1]
+    python3 bench/peers/gpu_curve.py plot --record curve.json --out docs/loss-curve.svg
+
+DATA is a folder that `warpwright data build` made. Both begin from the same random weights (written here as a Hugging
+Face folder) and see the same samples in the same order: this script computes the loader's order itself (src/data/loader.cpp).
+PyTorch runs eagerly, in bf16 as autocast over fp32 weights, with clipping at 1 and AdamW (decay 0.1 on matrices).
+"""
+
+import argparse
+import json
+import math
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+import time
+
+import gpu_step
+
+PURPOSE = {"order": 0x6F726472, "offset": 0x6F666673}
+MASK32 = 0xFFFFFFFF
+
+
+def philox(index, purpose, step, seed):
+    """Philox4x32-10 (Salmon et al., SC 2011) as src/runtime/philox.hpp keys it."""
+    c = [index & MASK32, index >> 32, purpose, step]
+    k = [seed & MASK32, seed >> 32]
+    for _ in range(10):
+        p0, p1 = 0xD2511F53 * c[0], 0xCD9E8D57 * c[2]
+        c = [(p1 >> 32) ^ c[1] ^ k[0], p1 & MASK32, (p0 >> 32) ^ c[3] ^ k[1], p0 & MASK32]
+        k = [(k[0] + 0x9E3779B9) & MASK32, (k[1] + 0xBB67AE85) & MASK32]
+    return c
+
+
+class Order:
+    """Where each training sample begins in the stream of tokens."""
+
+    def __init__(self, tokens, seq, seed):
+        self.tokens, self.seq, self.seed = tokens, seq, seed
+        self.per_epoch = max(1, (tokens - seq) // seq)
+        self.half_bits = ((self.per_epoch - 1).bit_length() + 1) // 2
+
+    def permuted(self, index, epoch):
+        mask = (1 << self.half_bits) - 1
+        while True:
+            left, right = index >> self.half_bits, index & mask
+            for turn in range(8):
+                left, right = right, left ^ (philox(turn << 32 | right, PURPOSE["order"], epoch, self.seed)[0] & mask)
+            index = left << self.half_bits | right
+            if index < self.per_epoch:
+                return index
+
+    def first_token(self, sample):
+        epoch, index = divmod(sample, self.per_epoch)
+        spare = self.tokens - 1 - self.per_epoch * self.seq
+        bits = philox(0, PURPOSE["offset"], epoch, self.seed)
+        uniform = (((bits[0] << 21) ^ (bits[1] >> 11)) & ((1 << 53) - 1)) * 2.0**-53
+        return int(uniform * min(spare + 1, self.seq)) + self.permuted(index, epoch) * self.seq
+
+
+def read_tokens(data, split):
+    import numpy
+
+    shards = json.loads((data / "data.json").read_text())["splits"][split]["shards"]
+    parts = []
+    for name in shards:
+        header = numpy.fromfile(data / name, dtype=numpy.int32, count=3)
+        if list(header[:2]) != [20240520, 1]:
+            sys.exit(f"{data / name}: not a shard of 16-bit ids")
+        parts.append(numpy.fromfile(data / name, dtype=numpy.uint16, offset=1024, count=header[2]))
+    return numpy.concatenate(parts).astype(numpy.int64)
+
+
+def write_weights(model, layers, heads, channels, folder):
+    """The PyTorch model as Hugging Face's GPT-2 folder; its Conv1D keeps weights as (in, out)."""
+    def name(key):
+        parts = key.split(".")
+        if parts[0] != "blocks":
+            return {"tokens": "wte", "positions": "wpe", "norm": "ln_f"}[parts[0]] + "." + parts[1]
+        block = {"norms.0": "ln_1", "norms.1": "ln_2", "qkv": "attn.c_attn", "out": "attn.c_proj", "wide": "mlp.c_fc",
+                 "narrow": "mlp.c_proj"}[".".join(parts[2:-1])]
+        return f"h.{parts[1]}.{block}.{parts[-1]}"
+
+    header, blobs, offset = {}, [], 0
+    for key, tensor in model.state_dict().items():
+        tensor = tensor.float()
+        if ".".join(key.split(".")[2:]) in ("qkv.weight", "out.weight", "wide.weight", "narrow.weight"):
+            tensor = tensor.t()
+        blob = tensor.contiguous().cpu().numpy().tobytes()
+        header[name(key)] = {"dtype": "F32", "shape": list(tensor.shape), "data_offsets": [offset, offset + len(blob)]}
+        blobs.append(blob)
+        offset += len(blob)
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    folder.mkdir(parents=True)
+    with open(folder / "model.safetensors", "wb") as out:
+        out.write(len(text).to_bytes(8, "little") + text)
+        for blob in blobs:
+            out.write(blob)
+    config = {"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"], "n_layer": layers, "n_head": heads, "n_embd": channels,
+              "vocab_size": gpu_step.V, "n_positions": gpu_step.CONTEXT, "layer_norm_epsilon": 1e-5, "activation_function": "gelu_new"}
+    (folder / "config.json").write_text(json.dumps(config))
+
+
+def learning_rate(step, args):
+    """src/train/schedule.cpp's cosine."""
+    if step < args.warmup:
+        return args.lr * (step + 1) / args.warmup
+    progress = (step - args.warmup + 1) / max(args.steps - args.warmup, 1)
+    return args.lr * (0.1 + 0.9 * 0.5 * (1 + math.cos(math.pi * progress)))
+
+
+def torch_losses(model, tokens, args):
+    import torch
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    half = args.dtype == "bf16"
+    torch.set_float32_matmul_precision("high" if args.dtype == "tf32" else "highest")
+    decayed = [p for p in model.parameters() if p.dim() > 1]
+    others = [p for p in model.parameters() if p.dim() <= 1]
+    optimizer = torch.optim.AdamW([{"params": decayed, "weight_decay": 0.1}, {"params": others, "weight_decay": 0.0}],
+                                  lr=args.lr, betas=(0.9, 0.95), eps=1e-8, fused=True)
+    order, losses, norms, start = Order(len(tokens), args.seq, args.seed), [], [], time.time()
+    for step in range(args.steps):
+        starts = [order.first_token(step * args.batch + row) for row in range(args.batch)]
+        rows = torch.stack([torch.from_numpy(tokens[s : s + args.seq + 1]) for s in starts]).cuda()
+        for group in optimizer.param_groups:
+            group["lr"] = learning_rate(step, args)
+        backends = [SDPBackend.FLASH_ATTENTION] if half else [SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
+        with sdpa_kernel(backends), torch.autocast("cuda", torch.bfloat16, enabled=half):
+            loss = model(rows[:, :-1], rows[:, 1:].contiguous())
+        loss.backward()
+        norms.append(torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0).detach())
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        losses.append(loss.detach())
+    losses, norms = [float(x) for x in losses], [float(x) for x in norms]
+    return losses, norms, time.time() - start
+
+
+def our_losses(folder, args):
+    command = [args.warpwright, "train", "--model", folder / "weights", "--data", args.data, "--out", folder / "run", "--device", "cuda"]
+    command += ["--dtype", args.dtype, "--batch", args.batch, "--seq", args.seq, "--steps", args.steps, "--seed", args.seed]
+    command += ["--lr", args.lr, "--warmup", args.warmup, "--schedule", "cosine", "--final-lr-fraction", 0.1]
+    command += ["--weight-decay", 0.1, "--beta1", 0.9, "--beta2", 0.95, "--eps", 1e-8, "--clip", 1]
+    command += ["--val-every", 0, "--checkpoint-every", 0]
+    start = time.time()
+    subprocess.run([str(word) for word in command], check=True, stdout=sys.stderr)
+    seconds = time.time() - start
+    lines = [json.loads(line) for line in (folder / "run/metrics.jsonl").read_text().splitlines()]
+    return [line["loss"] for line in lines], [line["norm"] for line in lines], seconds
+
+
+def run(args):
+    import torch
+
+    torch.manual_seed(args.seed)
+    layers, heads, channels = gpu_step.SIZES[args.model]
+    gpu_step.VP = gpu_step.V  # a loss over the real vocabulary
+    model = gpu_step.build_torch_model(layers, heads, channels)
+    for key, parameter in model.named_parameters():  # GPT-2's: residual projections smaller, biases zero
+        if key.endswith(("out.weight", "narrow.weight")):
+            torch.nn.init.normal_(parameter, std=0.02 / math.sqrt(2 * layers))
+        elif key.endswith("bias"):
+            torch.nn.init.zeros_(parameter)
+    record = {key: getattr(args, key) for key in ("model", "dtype", "batch", "seq", "steps", "lr", "warmup", "seed")}
+    with tempfile.TemporaryDirectory() as folder:
+        folder = pathlib.Path(folder)
+        write_weights(model, layers, heads, channels, folder / "weights")
+        record["loss"], record["gradient_norm"], record["seconds"] = {}, {}, {}
+        ours = our_losses(folder, args)
+        theirs = torch_losses(model.cuda(), read_tokens(args.data, "train"), args)
+    for name, (losses, norms, seconds) in (("warpwright", ours), ("PyTorch", theirs)):
+        record["loss"][name], record["gradient_norm"][name], record["seconds"][name] = losses, norms, seconds
+    record["machine"] = torch.cuda.get_device_name()
+    record["largest_difference"] = max(abs(a - b) for a, b in zip(ours[0], theirs[0]))
+    record["largest_difference_of_last_50"] = max(abs(a - b) for a, b in zip(ours[0][-50:], theirs[0][-50:]))
+    args.record.write_text(json.dumps(record) + "\n")
+    print(f"{args.model} {args.dtype}: first losses {ours[0][0]:.4f} and {theirs[0][0]:.4f}, last {ours[0][-1]:.4f} and {theirs[0][-1]:.4f}; largest"
+          f" difference {record['largest_difference']:.4f}, of the last 50 steps {record['largest_difference_of_last_50']:.4f}")
+
+
+def plot(args):
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    record = json.loads(args.record.read_text())
+    ours, theirs = record["loss"]["warpwright"], record["loss"]["PyTorch"]
+    figure, (top, bottom) = pyplot.subplots(2, 1, sharex=True, figsize=(8, 5), height_ratios=[3, 1], layout="constrained")
+    steps = range(1, len(ours) + 1)
+    top.plot(steps, theirs, color="#d95f02", linewidth=3, alpha=0.6, label="PyTorch")
+    top.plot(steps, ours, color="#1b4f72", linewidth=1, label="warpwright")
+    top.set_ylabel("training loss")
+    top.set_title(f"{record['model']}, {record['dtype']}, {record['batch']} × {record['seq']} tokens a step, {record['machine']}")
+    top.legend(frameon=False)
+    bottom.axhline(0, color="gray", linewidth=0.5)
+    bottom.plot(steps, [a - b for a, b in zip(ours, theirs)], color="#1b4f72", linewidth=1)
+    bottom.set_ylabel("difference")
+    bottom.set_xlabel("step")
+    figure.savefig(args.out)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = parser.add_subparsers(required=True)
+    training = commands.add_parser("run", help="train both")
+    training.add_argument("--warpwright", required=True, type=os.path.abspath, help="the program")
+    training.add_argument("--data", required=True, type=pathlib.Path, help="folder of shards in GPT-2's vocabulary")
+    training.add_argument("--record", required=True, type=pathlib.Path, help="JSON to write")
+    training.add_argument("--model", default="gpt2:124M", choices=gpu_step.SIZES)
+    training.add_argument("--dtype", default="bf16", choices=("fp32", "tf32", "bf16"))
+    for name, value in (("batch", 64), ("seq", 1024), ("steps", 300), ("warmup", 60), ("seed", 1)):
+        training.add_argument(f"--{name}", type=int, default=value, help=f"default: {value}")
+    training.add_argument("--lr", type=float, default=6e-4, help="default: 6e-4")
+    training.set_defaults(work=run)
+    drawing = commands.add_parser("plot", help="draw a record")
+    drawing.add_argument("--record", required=True, type=pathlib.Path)
+    drawing.add_argument("--out", required=True, type=pathlib.Path, help="SVG or PNG")
+    drawing.set_defaults(work=plot)
+    args = parser.parse_args()
+    args.work(args)
+
+
+if __name__ == "__main__":
+    main()
