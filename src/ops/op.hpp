@@ -127,16 +127,10 @@ const Variant<P, A>& planned(Context& context, const Op<P, A>& op, const P& prob
   return chosen;
 }
 
+// Runs a variant that was chosen for this problem, with the scratch it asks for at hand.
 template <class P, class A>
-void call(Context& context, const Op<P, A>& op, const A& args) {
-  const P problem = op.problem(args);
-  const Variant<P, A>& variant = planned(context, op, problem);
-  const std::size_t scratch = variant.workspace ? variant.workspace(problem, context.device()) : 0;
-  if (Recorder* recorder = context.recorder()) {
-    recorder->call(op.name, uses_of(args), scratch);
-    return;
-  }
-  context.reserve_scratch(scratch);  // allocates only where no plan was made before
+void run(Context& context, const Op<P, A>& op, const Variant<P, A>& variant, const P& problem,
+         const A& args) {
   if (!context.timer() && !context.options().verbose && !context.inspector()) {
     variant.run(context, args);
     return;
@@ -155,6 +149,19 @@ void call(Context& context, const Op<P, A>& op, const A& args) {
     context.timer()({op.name, variant.name, text, problem.dtype, seconds, problem.flops(), problem.bytes()});
   }
   if (context.inspector()) context.inspector()(op.name, uses_of(args));
+}
+
+template <class P, class A>
+void call(Context& context, const Op<P, A>& op, const A& args) {
+  const P problem = op.problem(args);
+  const Variant<P, A>& variant = planned(context, op, problem);
+  const std::size_t scratch = variant.workspace ? variant.workspace(problem, context.device()) : 0;
+  if (Recorder* recorder = context.recorder()) {
+    recorder->call(op.name, uses_of(args), scratch);
+    return;
+  }
+  context.reserve_scratch(scratch);  // allocates only where no plan was made before
+  run(context, op, variant, problem, args);
 }
 
 // For the problem() functions: one clear error for an argument that does not fit.

@@ -1,6 +1,7 @@
 #include "runtime/context.hpp"
 
 #include <fmt/format.h>
+#include <omp.h>
 
 #include <algorithm>
 #include <cstdlib>
@@ -34,12 +35,23 @@ Context::Context(ContextOptions options, Device device)
   device_.tf32 = options_.tf32;
 }
 
+Context::Context(ContextOptions options, Device device, Stream stream)
+    : options_(std::move(options)),
+      device_(device_info(device, options_.threads)),
+      stream_(std::move(stream)) {
+  device_.tf32 = options_.tf32;
+}
+
+void Context::set_threads(int threads) {
+  device_.threads = threads > 0 ? threads : omp_get_max_threads();
+}
+
 void Context::log(std::string_view line) const {
   if (options_.log) options_.log(line);
 }
 
 void Context::reserve_scratch(std::size_t bytes) {
-  if (bytes > scratch_.bytes()) scratch_ = Buffer(bytes, device_.device, "workspace");
+  if (!lent_scratch_ && bytes > scratch_.bytes()) scratch_ = Buffer(bytes, device_.device, "workspace");
 }
 
 std::uint64_t Context::plan_hash() const {

@@ -32,22 +32,28 @@ struct ContextOptions {
 class Context {
  public:
   explicit Context(ContextOptions options = ContextOptions::from_environment(), Device device = {});
+  // With a stream of the device's.
+  Context(ContextOptions options, Device device, Stream stream);
   Context(const Context&) = delete;
   Context& operator=(const Context&) = delete;
 
   const DeviceInfo& device() const { return device_; }
   int threads() const { return device_.threads; }
+  void set_threads(int threads);  // of a CPU; 0 as in the options
   const ContextOptions& options() const { return options_; }
 
   // Where operations put their work: on a GPU they return before it is done.
   const Stream& stream() const { return stream_; }
+  void set_stream(Stream stream) { stream_ = std::move(stream); }
   void synchronize() const { stream_.synchronize(); }
   void log(std::string_view line) const;
 
   // Scratch of the present call, kAlignment-aligned; its contents do not outlive the call.
-  void* scratch() const { return scratch_.data(); }
+  void* scratch() const { return lent_scratch_ ? lent_scratch_ : scratch_.data(); }
   void reserve_scratch(std::size_t bytes);
   std::size_t scratch_bytes() const { return scratch_.bytes(); }
+  // Scratch that the caller owns, large enough for the calls to come; null: the Context's own.
+  void lend_scratch(void* memory) { lent_scratch_ = memory; }
 
   // While a recorder is set, operations note what they would use and do nothing else.
   Recorder* recorder() const { return recorder_; }
@@ -85,6 +91,7 @@ class Context {
   DeviceInfo device_;
   Stream stream_;
   Buffer scratch_;
+  void* lent_scratch_ = nullptr;
   Recorder* recorder_ = nullptr;
   Inspector inspector_;
   Timer timer_;

@@ -20,6 +20,8 @@ class Stream {
  public:
   Stream() = default;  // of a CPU
   explicit Stream(Device device);
+  // Of someone else, who keeps it alive; null is a GPU's default stream, or a CPU's.
+  static Stream borrowed(Device device, CudaStream stream);
   Stream(Stream&& other) noexcept;
   Stream& operator=(Stream&& other) noexcept;
   ~Stream();
@@ -30,6 +32,20 @@ class Stream {
 
  private:
   CudaStream stream_ = nullptr;
+  [[maybe_unused]] bool borrowed_ = false;  // in a build without CUDA
+};
+
+// Makes a GPU the calling thread's current one, as launches into its streams need, and what was current
+// before again at its end. For a CPU nothing.
+class CurrentDevice {
+ public:
+  explicit CurrentDevice(Device device);
+  CurrentDevice(const CurrentDevice&) = delete;
+  CurrentDevice& operator=(const CurrentDevice&) = delete;
+  ~CurrentDevice();
+
+ private:
+  [[maybe_unused]] int before_ = -1;  // where another one was current
 };
 
 // A point in a stream's work, and the time when it is reached.

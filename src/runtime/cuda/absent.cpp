@@ -48,10 +48,18 @@ Bandwidth measure_bandwidth(const DeviceInfo&, std::size_t, double) {
 Stream::Stream(Device device) {
   if (device.kind != DeviceKind::cpu) throw_absent("stream");
 }
+Stream Stream::borrowed(Device device, CudaStream) {
+  return Stream(device);
+}
 Stream::Stream(Stream&&) noexcept = default;
 Stream& Stream::operator=(Stream&&) noexcept = default;
 Stream::~Stream() = default;
 void Stream::synchronize() const {}
+
+CurrentDevice::CurrentDevice(Device device) {
+  if (device.kind != DeviceKind::cpu) throw_absent("device");
+}
+CurrentDevice::~CurrentDevice() = default;
 
 Event::Event(Device device) {
   if (device.kind != DeviceKind::cpu) throw_absent("event");

@@ -17,16 +17,36 @@ Stream::Stream(Device device) {
   cuda::check(cudaSetDevice(device.index), "choosing a device");
   cuda::check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "making a stream");
 }
-Stream::Stream(Stream&& other) noexcept : stream_(std::exchange(other.stream_, nullptr)) {}
+Stream Stream::borrowed(Device device, CudaStream stream) {
+  Stream made;
+  made.borrowed_ = true;
+  if (device.kind == DeviceKind::cuda) made.stream_ = stream ? stream : cudaStreamLegacy;
+  return made;
+}
+Stream::Stream(Stream&& other) noexcept
+    : stream_(std::exchange(other.stream_, nullptr)), borrowed_(other.borrowed_) {}
 Stream& Stream::operator=(Stream&& other) noexcept {
   std::swap(stream_, other.stream_);
+  std::swap(borrowed_, other.borrowed_);
   return *this;
 }
 Stream::~Stream() {
-  if (stream_) cudaStreamDestroy(stream_);
+  if (stream_ && !borrowed_) cudaStreamDestroy(stream_);
 }
 void Stream::synchronize() const {
   if (stream_) cuda::check(cudaStreamSynchronize(stream_), "waiting for the GPU");
+}
+
+CurrentDevice::CurrentDevice(Device device) {
+  if (device.kind == DeviceKind::cpu) return;
+  int current = 0;
+  cuda::check(cudaGetDevice(&current), "asking for the current device");
+  if (current == device.index) return;
+  cuda::check(cudaSetDevice(device.index), "choosing a device");
+  before_ = current;
+}
+CurrentDevice::~CurrentDevice() {
+  if (before_ >= 0) cudaSetDevice(before_);
 }
 
 Event::Event(Device device) {
