@@ -1,9 +1,9 @@
 # How this project builds its folders.
 #
-# warpwright_library(NAME SOURCES … CUDA_SOURCES … SOURCES_WITHOUT_CUDA … DEPENDS …) makes the static library of one
-# folder of src/. Its headers are
-# reachable as "NAME/header.hpp", but only for targets that link it: every folder has an include root of its own,
-# which holds nothing but a link to that folder. An include against the direction of the dependency rule
+# warpwright_library(NAME FOLDER folder SOURCES … CUDA_SOURCES … SOURCES_WITHOUT_CUDA … DEPENDS …) makes the static
+# library of one folder of src/, or of a part of it where FOLDER is not NAME. Its headers are reachable as
+# "FOLDER/header.hpp", but only for targets that link it: every folder has an include root of its own, which holds
+# nothing but a link to that folder. An include against the direction of the dependency rule
 # (cli → train → infer → model → ops → runtime → core) therefore does not compile.
 
 set(CMAKE_CXX_STANDARD 20)
@@ -52,13 +52,17 @@ if(WARPWRIGHT_CUDA)
 endif()
 
 function(warpwright_library name)
-  cmake_parse_arguments(arg "" "" "SOURCES;CUDA_SOURCES;SOURCES_WITHOUT_CUDA;DEPENDS" ${ARGN})
-  set(root ${PROJECT_BINARY_DIR}/include/${name})
+  cmake_parse_arguments(arg "" "FOLDER" "SOURCES;CUDA_SOURCES;SOURCES_WITHOUT_CUDA;DEPENDS" ${ARGN})
+  set(folder ${name})
+  if(arg_FOLDER)
+    set(folder ${arg_FOLDER})
+  endif()
+  set(root ${PROJECT_BINARY_DIR}/include/${folder})
   file(MAKE_DIRECTORY ${root})
-  file(CREATE_LINK ${CMAKE_CURRENT_SOURCE_DIR} ${root}/${name} SYMBOLIC)
+  file(CREATE_LINK ${CMAKE_CURRENT_SOURCE_DIR} ${root}/${folder} SYMBOLIC)
   add_library(warpwright_${name} STATIC ${arg_SOURCES})
   target_include_directories(warpwright_${name} PUBLIC ${root})
-  list(TRANSFORM arg_DEPENDS PREPEND warpwright_ REGEX "^(core|runtime|text|data|ops|model|infer|train)$")
+  list(TRANSFORM arg_DEPENDS PREPEND warpwright_ REGEX "^(core|runtime|text|data|norms|ops|model|infer|train)$")
   target_link_libraries(warpwright_${name} PUBLIC ${arg_DEPENDS} PRIVATE warpwright_flags)
   if(WARPWRIGHT_CUDA)
     target_sources(warpwright_${name} PRIVATE ${arg_CUDA_SOURCES})
