@@ -1,5 +1,5 @@
-// The activations of a transformer's feed-forward layer, as an operation of their own (ops/gelu) and as an
-// epilogue of matmul.
+// The activations of a transformer's layers, as an epilogue of matmul; GELU as an operation of its own
+// (ops/gelu) too.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,12 @@ namespace warpwright::ops {
 
 // gelu_tanh: 0.5·x·(1 + tanh(√(2/π)·(x + 0.044715·x³))), GPT-2's; gelu_erf: 0.5·x·(1 + erf(x/√2)), BERT's.
 // Source: D. Hendrycks, K. Gimpel, "Gaussian Error Linear Units", arXiv:1606.08415.
-enum class Activation : std::uint8_t { none, gelu_tanh, gelu_erf };
+// relu: max(x, 0), whose gradient at 0 is 0. tanh: of poolers.
+enum class Activation : std::uint8_t { none, gelu_tanh, gelu_erf, relu, tanh };
+
+constexpr bool is_gelu(Activation activation) {
+  return activation == Activation::gelu_tanh || activation == Activation::gelu_erf;
+}
 
 constexpr std::string_view name_of(Activation activation) {
   switch (activation) {
@@ -17,6 +22,10 @@ constexpr std::string_view name_of(Activation activation) {
       return "gelu_tanh";
     case Activation::gelu_erf:
       return "gelu_erf";
+    case Activation::relu:
+      return "relu";
+    case Activation::tanh:
+      return "tanh";
     default:
       return "none";
   }

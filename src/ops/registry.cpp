@@ -7,10 +7,12 @@
 #include "ops/attention/attention.hpp"
 #include "ops/classifier/classifier.hpp"
 #include "ops/embedding/embedding.hpp"
+#include "ops/embedding_layernorm/embedding_layernorm.hpp"
 #include "ops/gelu/gelu.hpp"
 #include "ops/global_norm/global_norm.hpp"
 #include "ops/layernorm/layernorm.hpp"
 #include "ops/matmul/matmul.hpp"
+#include "ops/pooling/pooling.hpp"
 #include "ops/residual/residual.hpp"
 #include "ops/residual_layernorm/residual_layernorm.hpp"
 
@@ -70,6 +72,7 @@ std::vector<OpInfo> all_ops(const DeviceInfo& device) {
       describe(classifier_op(), {64, 50257, 50304}, device),
       describe(embedding_backward_op(), {64, 768, 50304, 1024}, device),
       describe(embedding_forward_op(), {64, 768, 50304, 1024}, device),
+      describe(embedding_layernorm_forward_op(), {64, 768, 30522, 512}, device),
       describe(gelu_backward_op(), {768, DType::f32, Activation::gelu_tanh, true}, device),
       describe(gelu_forward_op(), {768, DType::f32, Activation::gelu_tanh, false}, device),
       describe(global_norm_op(), {768, 1}, device),
@@ -78,6 +81,7 @@ std::vector<OpInfo> all_ops(const DeviceInfo& device) {
       describe(matmul_dw_op(), {16, 768, 768}, device),
       describe(matmul_dx_op(), {16, 768, 768}, device),
       describe(matmul_forward_op(), {16, 768, 768}, device),
+      describe(pooling_forward_op(), {64, 1, 768}, device),
       describe(residual_backward_op(), {768, DType::f32, true}, device),
       describe(residual_forward_op(), {768, DType::f32, false}, device),
       describe(residual_layernorm_forward_op(), {64, 768}, device),

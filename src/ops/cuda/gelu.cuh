@@ -73,10 +73,21 @@ __device__ inline float gelu_erf_derivative(float x) {
   return fmaf(c * 0.3989422804014327f, n.bell, n.distribution);
 }
 
+// NaN stays NaN.
+__device__ inline float relu(float x) {
+  return x < 0 ? 0.0f : x;
+}
+__device__ inline float tanh_derivative(float x) {
+  const float t = tanhf(x);
+  return fmaf(-t, t, 1.0f);
+}
+
 template <Activation activation>
 __device__ float activate(float x) {
   if constexpr (activation == Activation::gelu_tanh) return gelu_tanh(x);
   if constexpr (activation == Activation::gelu_erf) return gelu_erf(x);
+  if constexpr (activation == Activation::relu) return relu(x);
+  if constexpr (activation == Activation::tanh) return tanhf(x);
   return x;
 }
 
@@ -84,6 +95,8 @@ template <Activation activation>
 __device__ float activation_derivative(float x) {
   if constexpr (activation == Activation::gelu_tanh) return gelu_tanh_derivative(x);
   if constexpr (activation == Activation::gelu_erf) return gelu_erf_derivative(x);
+  if constexpr (activation == Activation::relu) return x > 0 ? 1.0f : 0.0f;
+  if constexpr (activation == Activation::tanh) return tanh_derivative(x);
   return 1.0f;
 }
 

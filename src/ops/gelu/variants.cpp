@@ -11,14 +11,14 @@ constexpr std::string_view kForward = "gelu.forward";
 constexpr std::string_view kBackward = "gelu.backward";
 
 GeluProblem forward_problem(const GeluForward& a) {
-  require(a.activation != Activation::none, kForward, "the activation is none");
+  require(is_gelu(a.activation), kForward, "the activation is no form of GELU");
   require_tensor(kForward, "x", a.x, a.x.dtype, a.x.shape);
   require_tensor(kForward, "out", a.out, a.x.dtype, a.x.shape);
   return {a.x.elements(), a.x.dtype, a.activation, false};
 }
 
 GeluProblem backward_problem(const GeluBackward& a) {
-  require(a.activation != Activation::none, kBackward, "the activation is none");
+  require(is_gelu(a.activation), kBackward, "the activation is no form of GELU");
   require_tensor(kBackward, "x", a.x, a.x.dtype, a.x.shape);
   require_tensor(kBackward, "dout", a.dout, a.x.dtype, a.x.shape);
   require_tensor(kBackward, "dx", a.dx, a.x.dtype, a.x.shape);

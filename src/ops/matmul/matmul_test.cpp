@@ -9,7 +9,8 @@ namespace {
 
 using namespace testing;  // the operations' fixture, not GoogleTest's
 
-constexpr Activation kActivations[] = {Activation::none, Activation::gelu_tanh, Activation::gelu_erf};
+constexpr Activation kActivations[] = {Activation::none, Activation::gelu_tanh, Activation::gelu_erf,
+                                       Activation::relu, Activation::tanh};
 
 struct Precision {
   DType dtype;

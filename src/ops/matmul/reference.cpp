@@ -34,6 +34,10 @@ double activate(Activation activation, double x) {
       return 0.5 * x * (1 + std::tanh(kTanhScale * (x + kTanhCubic * x * x * x)));
     case Activation::gelu_erf:
       return 0.5 * x * std::erfc(-x / std::numbers::sqrt2);
+    case Activation::relu:
+      return x < 0 ? 0 : x;
+    case Activation::tanh:
+      return std::tanh(x);
     default:
       return x;
   }
@@ -49,6 +53,10 @@ double activate_gradient(Activation activation, double x) {
       const double density = std::exp(-0.5 * x * x) * std::numbers::inv_sqrtpi / std::numbers::sqrt2;
       return 0.5 * std::erfc(-x / std::numbers::sqrt2) + x * density;
     }
+    case Activation::relu:
+      return x > 0 ? 1 : 0;
+    case Activation::tanh:
+      return 1 - std::tanh(x) * std::tanh(x);
     default:
       return 1;
   }

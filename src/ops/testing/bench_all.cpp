@@ -12,10 +12,12 @@ void adamw_bench(Bench& bench);
 void attention_bench(Bench& bench);
 void classifier_bench(Bench& bench);
 void embedding_bench(Bench& bench);
+void embedding_layernorm_bench(Bench& bench);
 void gelu_bench(Bench& bench);
 void global_norm_bench(Bench& bench);
 void layernorm_bench(Bench& bench);
 void matmul_bench(Bench& bench);
+void pooling_bench(Bench& bench);
 void residual_bench(Bench& bench);
 void residual_layernorm_bench(Bench& bench);
 
@@ -31,10 +33,12 @@ constexpr Entry kBenches[] = {
     {"attention", attention_bench},
     {"classifier", classifier_bench},
     {"embedding", embedding_bench},
+    {"embedding_layernorm", embedding_layernorm_bench},
     {"gelu", gelu_bench},
     {"global_norm", global_norm_bench},
     {"layernorm", layernorm_bench},
     {"matmul", matmul_bench},
+    {"pooling", pooling_bench},
     {"residual", residual_bench},
     {"residual_layernorm", residual_layernorm_bench},
 };

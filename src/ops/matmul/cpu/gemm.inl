@@ -85,14 +85,28 @@ inline vec apply(Activation activation, vec v) {
       return gelu_tanh(v);
     case Activation::gelu_erf:
       return gelu_erf(v);
+    case Activation::relu:
+      return relu(v);
+    case Activation::tanh:
+      return tanh(v);
     default:
       return v;
   }
 }
 
 inline vec apply_derivative(Activation activation, vec v, vec preact) {
-  return activation == Activation::gelu_tanh ? v * gelu_tanh_derivative(preact)
-                                             : v * gelu_erf_derivative(preact);
+  switch (activation) {
+    case Activation::gelu_tanh:
+      return v * gelu_tanh_derivative(preact);
+    case Activation::gelu_erf:
+      return v * gelu_erf_derivative(preact);
+    case Activation::relu:
+      return v * relu_derivative(preact);
+    case Activation::tanh:
+      return v * tanh_derivative(preact);
+    default:
+      return v;
+  }
 }
 
 template <class T>

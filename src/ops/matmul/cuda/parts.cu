@@ -187,6 +187,10 @@ void visit_activation(Activation activation, F&& f) {
       return f(std::integral_constant<Activation, Activation::gelu_tanh>());
     case Activation::gelu_erf:
       return f(std::integral_constant<Activation, Activation::gelu_erf>());
+    case Activation::relu:
+      return f(std::integral_constant<Activation, Activation::relu>());
+    case Activation::tanh:
+      return f(std::integral_constant<Activation, Activation::tanh>());
     default:
       return f(std::integral_constant<Activation, Activation::none>());
   }

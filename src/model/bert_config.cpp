@@ -1,0 +1,271 @@
+#include "model/bert_config.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <optional>
+
+#include "core/error.hpp"
+#include "runtime/file.hpp"
+
+namespace warpwright {
+namespace {
+
+namespace fs = std::filesystem;
+
+// Generous bounds on every size, so that no product below can overflow 63 bits.
+constexpr std::int64_t kMostLayers = 10'000, kMostHidden = 1 << 16, kMostIntermediate = 1 << 20,
+                       kMostVocab = std::int64_t{1} << 31, kMostPositions = 1 << 24, kMostTypes = 1 << 16,
+                       kMostLabels = 1 << 20;
+constexpr std::uint64_t kMostJsonBytes = 1 << 20;
+constexpr const char* kRemedy = "use the folder of a BERT, MiniLM or RoBERTa in Hugging Face's form";
+
+nlohmann::json read_json(const fs::path& path) {
+  nlohmann::json json = nlohmann::json::parse(read_file(path, kMostJsonBytes), nullptr, false);
+  if (json.is_discarded()) throw Error("is not JSON", path.string(), kRemedy);
+  return json;
+}
+
+// The value under a key that may be missing or null.
+std::optional<std::int64_t> optional_integer(const nlohmann::json& json, const char* key,
+                                             const std::string& where) {
+  const auto found = json.find(key);
+  if (found == json.end() || found->is_null()) return std::nullopt;
+  if (!found->is_number_integer()) {
+    throw Error(fmt::format("\"{}\" is not a whole number", key), where, kRemedy);
+  }
+  return found->get<std::int64_t>();
+}
+
+std::int64_t integer(const nlohmann::json& json, const char* key, const std::string& where) {
+  const auto value = optional_integer(json, key, where);
+  if (!value) throw Error(fmt::format("\"{}\" is missing", key), where, kRemedy);
+  return *value;
+}
+
+std::string string_or(const nlohmann::json& json, const char* key, const std::string& otherwise) {
+  const auto found = json.find(key);
+  return found != json.end() && found->is_string() ? found->get<std::string>() : otherwise;
+}
+
+bool flag(const nlohmann::json& json, const char* key) {
+  const auto found = json.find(key);
+  return found != json.end() && found->is_boolean() && found->get<bool>();
+}
+
+void refuse_flag(const nlohmann::json& json, const char* key, const std::string& where) {
+  if (flag(json, key))
+    throw Error(fmt::format("\"{}\" is true, which is not supported", key), where, kRemedy);
+}
+
+ops::Activation activation_of(const nlohmann::json& json, const std::string& where) {
+  const std::string name = string_or(json, "hidden_act", json.contains("hidden_act") ? "?" : "gelu");
+  if (name == "gelu" || name == "gelu_python") return ops::Activation::gelu_erf;
+  if (name == "gelu_new" || name == "gelu_pytorch_tanh" || name == "gelu_fast")
+    return ops::Activation::gelu_tanh;
+  if (name == "relu") return ops::Activation::relu;
+  throw Error(fmt::format("\"hidden_act\" is {}", json["hidden_act"].dump()), where,
+              "use gelu, gelu_new, gelu_pytorch_tanh, gelu_fast or relu");
+}
+
+BertConfig::Family family_of(const nlohmann::json& json, const std::string& where) {
+  const std::string type = string_or(json, "model_type", "");
+  if (type == "bert") return BertConfig::Family::bert;
+  if (type == "roberta" || type == "xlm-roberta" || type == "camembert") return BertConfig::Family::roberta;
+  throw Error(fmt::format("\"model_type\" is \"{}\"", type), where, kRemedy);
+}
+
+std::int64_t labels_of(const nlohmann::json& json, const std::string& where) {
+  if (const auto count = optional_integer(json, "num_labels", where)) return *count;
+  const auto labels = json.find("id2label");
+  return labels != json.end() && labels->is_object() ? static_cast<std::int64_t>(labels->size()) : 2;
+}
+
+// The last word of "sentence_transformers.models.Pooling".
+std::string module_name(const nlohmann::json& module, const std::string& where) {
+  if (!module.is_object()) throw Error("a module is not an object", where, kRemedy);
+  const std::string type = string_or(module, "type", "");
+  return type.substr(type.rfind('.') + 1);
+}
+
+// A module's folder within the model's: a path that leads out of it is refused.
+fs::path module_folder(const fs::path& folder, const nlohmann::json& module, const std::string& where) {
+  const fs::path path = string_or(module, "path", "");
+  const bool inside = path.is_relative() && std::none_of(path.begin(), path.end(),
+                                                         [](const fs::path& part) { return part == ".."; });
+  if (!inside) throw Error(fmt::format("the path {} leads out of the folder", path.string()), where, kRemedy);
+  return folder / path;
+}
+
+ops::Pooling pooling_kind(const nlohmann::json& json, const std::string& where) {
+  struct Mode {
+    const char* key;
+    std::optional<ops::Pooling> kind;
+  };
+  static constexpr Mode modes[] = {{"pooling_mode_cls_token", ops::Pooling::cls},
+                                   {"pooling_mode_mean_tokens", ops::Pooling::mean},
+                                   {"pooling_mode_max_tokens", ops::Pooling::max},
+                                   {"pooling_mode_mean_sqrt_len_tokens", ops::Pooling::mean_sqrt},
+                                   {"pooling_mode_weightedmean_tokens", std::nullopt},
+                                   {"pooling_mode_lasttoken", std::nullopt}};
+  if (!json.is_object()) throw Error("is not a JSON object", where, kRemedy);
+  std::optional<ops::Pooling> kind;
+  int on = 0;
+  for (const Mode& mode : modes) {
+    if (!flag(json, mode.key)) continue;
+    ++on;
+    kind = mode.kind;
+  }
+  if (on != 1 || !kind) {
+    throw Error("asks for a pooling other than one of cls, mean, max and mean_sqrt_len", where,
+                "use a model with one of them");
+  }
+  return *kind;
+}
+
+BertDense read_dense(const fs::path& folder) {
+  const fs::path path = folder / "config.json";
+  const std::string where = path.string();
+  const nlohmann::json json = read_json(path);
+  if (!json.is_object()) throw Error("is not a JSON object", where, kRemedy);
+  BertDense dense{folder, integer(json, "in_features", where), integer(json, "out_features", where)};
+  dense.bias = !json.contains("bias") || flag(json, "bias");
+  const std::string full = string_or(json, "activation_function", "torch.nn.modules.activation.Tanh");
+  const std::string name = full.substr(full.rfind('.') + 1);
+  if (name == "Identity") {
+    dense.activation = ops::Activation::none;
+  } else if (name == "ReLU") {
+    dense.activation = ops::Activation::relu;
+  } else if (name == "GELU") {
+    dense.activation = ops::Activation::gelu_erf;
+  } else if (name != "Tanh") {
+    throw Error(fmt::format("\"activation_function\" is \"{}\"", full), where,
+                "use Tanh, Identity, ReLU or GELU");
+  }
+  const bool good = dense.in >= 1 && dense.in <= kMostHidden && dense.out >= 1 && dense.out <= kMostHidden;
+  if (!good) throw Error(fmt::format("maps {} to {} features", dense.in, dense.out), where, kRemedy);
+  return dense;
+}
+
+}  // namespace
+
+std::int64_t BertConfig::parameters() const {
+  const std::int64_t H = hidden, I = intermediate;
+  return (vocab + positions + types + 2) * H + layers * (4 * H * H + 2 * H * I + 9 * H + I);
+}
+
+double BertConfig::flops(const std::vector<std::int64_t>& lengths) const {
+  const auto d = [](std::int64_t x) { return static_cast<double>(x); };
+  const double matrices = d(layers) * (4 * d(hidden) * d(hidden) + 2 * d(hidden) * d(intermediate));
+  double total = 0;
+  for (const std::int64_t L : lengths) total += d(L) * (2 * matrices + 4 * d(layers) * d(hidden) * d(L));
+  return total;
+}
+
+void BertConfig::validate(const std::string& where) const {
+  const auto in_range = [&](const char* name, std::int64_t value, std::int64_t least, std::int64_t most) {
+    if (value >= least && value <= most) return;
+    throw Error(fmt::format("{} is {}", name, value), where, fmt::format("give {} to {}", least, most));
+  };
+  in_range("num_hidden_layers", layers, 1, kMostLayers);
+  in_range("hidden_size", hidden, 1, kMostHidden);
+  in_range("num_attention_heads", heads, 1, hidden);
+  in_range("intermediate_size", intermediate, 1, kMostIntermediate);
+  in_range("vocab_size", vocab, 1, kMostVocab);
+  in_range("type_vocab_size", types, 1, kMostTypes);
+  in_range("pad_token_id", padding_token, 0, vocab - 1);
+  in_range("max_position_embeddings", positions, first_position() + 1, kMostPositions);
+  in_range("num_labels", labels, 1, kMostLabels);
+  if (hidden % heads != 0) {
+    throw Error(fmt::format("{} heads do not divide a hidden size of {}", heads, hidden), where,
+                "choose heads that divide it");
+  }
+  if (head_size() > 256) {
+    throw Error(fmt::format("the head size {}/{} = {} is over 256", hidden, heads, head_size()), where,
+                "use more heads");
+  }
+  if (!(eps > 0 && eps < 1)) {
+    throw Error(fmt::format("layer_norm_eps is {}", eps), where, "give a small positive number");
+  }
+}
+
+BertConfig BertConfig::from_json(const nlohmann::json& json, const std::string& where) {
+  if (!json.is_object()) throw Error("is not a JSON object", where, kRemedy);
+  BertConfig config;
+  config.family = family_of(json, where);
+  const std::string positions = string_or(json, "position_embedding_type", "absolute");
+  if (positions != "absolute") {
+    throw Error(fmt::format("\"position_embedding_type\" is \"{}\"", positions), where,
+                "use a model with absolute positions");
+  }
+  refuse_flag(json, "is_decoder", where);
+  refuse_flag(json, "add_cross_attention", where);
+  config.layers = integer(json, "num_hidden_layers", where);
+  config.heads = integer(json, "num_attention_heads", where);
+  config.hidden = integer(json, "hidden_size", where);
+  config.intermediate = integer(json, "intermediate_size", where);
+  config.vocab = integer(json, "vocab_size", where);
+  config.positions = integer(json, "max_position_embeddings", where);
+  config.types = optional_integer(json, "type_vocab_size", where).value_or(2);
+  const std::int64_t padding = config.family == Family::roberta ? 1 : 0;
+  config.padding_token = optional_integer(json, "pad_token_id", where).value_or(padding);
+  config.labels = labels_of(json, where);
+  config.activation = activation_of(json, where);
+  if (const auto eps = json.find("layer_norm_eps"); eps != json.end()) {
+    if (!eps->is_number()) throw Error("\"layer_norm_eps\" is not a number", where, kRemedy);
+    config.eps = eps->get<float>();
+  }
+  config.validate(where);
+  return config;
+}
+
+BertConfig read_bert_config(const fs::path& folder) {
+  const fs::path path = folder / "config.json";
+  return BertConfig::from_json(read_json(path), path.string());
+}
+
+BertPooling read_bert_pooling(const fs::path& folder, const BertConfig& config) {
+  BertPooling pooling;
+  if (const fs::path path = folder / "sentence_bert_config.json"; fs::exists(path)) {
+    const nlohmann::json json = read_json(path);
+    if (json.is_object()) {
+      pooling.max_length = optional_integer(json, "max_seq_length", path.string()).value_or(0);
+    }
+    if (pooling.max_length < 0) pooling.max_length = 0;
+  }
+  const fs::path list = folder / "modules.json";
+  if (!fs::exists(list)) {
+    const fs::path path = folder / "1_Pooling" / "config.json";
+    if (fs::exists(path)) pooling.kind = pooling_kind(read_json(path), path.string());
+    return pooling;
+  }
+  const std::string where = list.string();
+  const nlohmann::json modules = read_json(list);
+  if (!modules.is_array()) throw Error("is not a JSON list", where, kRemedy);
+  std::int64_t width = config.hidden;
+  for (const nlohmann::json& module : modules) {
+    const std::string name = module_name(module, where);
+    if (name == "Transformer") continue;
+    if (pooling.normalize) throw Error("has a module behind the normalization", where, kRemedy);
+    const fs::path path = module_folder(folder, module, where);
+    if (name == "Pooling") {
+      pooling.kind = pooling_kind(read_json(path / "config.json"), (path / "config.json").string());
+    } else if (name == "Dense") {
+      pooling.dense.push_back(read_dense(path));
+      if (pooling.dense.back().in != width) {
+        throw Error(fmt::format("takes {} features, {} come", pooling.dense.back().in, width), path.string(),
+                    kRemedy);
+      }
+      width = pooling.dense.back().out;
+    } else if (name == "Normalize") {
+      pooling.normalize = true;
+    } else {
+      throw Error(fmt::format("names a module \"{}\"", name), where,
+                  "use a model of Transformer, Pooling, Dense and Normalize");
+    }
+  }
+  return pooling;
+}
+
+}  // namespace warpwright

@@ -1,0 +1,2 @@
+#define WARPWRIGHT_ISA avx2
+#include "ops/embedding_layernorm/cpu/rows.inl"

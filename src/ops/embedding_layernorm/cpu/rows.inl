@@ -1,0 +1,53 @@
+// Embedding and layer normalization on a CPU, a row at a time; avx2.cpp and avx512.cpp compile this body for
+// their registers. Memory-bound: three table rows read, out written; the sum waits in L1 for its statistics.
+#include <omp.h>
+
+#include "ops/cpu/layernorm.hpp"
+#include "ops/embedding_layernorm/kernels.hpp"
+
+namespace warpwright::ops::embedding_layernorm::WARPWRIGHT_ISA {
+namespace {
+
+using namespace simd;
+
+template <class T>
+void run(const EmbeddingLayerNormForward& a, float* scratch, int threads) {
+  const std::int64_t C = a.out.shape[1];
+  const auto *tokens = static_cast<const std::int32_t*>(a.tokens.data),
+             *positions = static_cast<const std::int32_t*>(a.positions.data),
+             *types = static_cast<const std::int32_t*>(a.types.data),
+             *rows = static_cast<const std::int32_t*>(a.rows.data);
+  const auto *words = static_cast<const T*>(a.word.data), *places = static_cast<const T*>(a.position.data),
+             *kinds = static_cast<const T*>(a.type.data), *weight = static_cast<const T*>(a.weight.data),
+             *bias = static_cast<const T*>(a.bias.data);
+  const std::int64_t N = rows && rows[0] < a.out.shape[0] ? rows[0] : a.out.shape[0];
+#pragma omp parallel for schedule(static) num_threads(threads)
+  for (std::int64_t n = 0; n < N; ++n) {
+    float* x = scratch + omp_get_thread_num() * C;
+    const T *word = words + tokens[n] * C, *position = places + positions[n] * C,
+            *type = types ? kinds + types[n] * C : nullptr;
+    T* out = static_cast<T*>(a.out.data) + n * C;
+    for_each_vector(0, C, [=](std::int64_t c, int lanes) {
+      vec v = load_lanes(word + c, lanes) + load_lanes(position + c, lanes);
+      if (type) v += load_lanes(type + c, lanes);
+      store_lanes(x + c, v, lanes);
+    });
+    const RowStatistics s = statistics(x, C, a.eps);
+    const vec mean = set1(s.mean), rstd = set1(s.rstd);
+    for_each_vector(0, C, [=](std::int64_t c, int lanes) {
+      const vec normalized = (load_lanes(x + c, lanes) - mean) * rstd;
+      store_lanes(out + c, fma(normalized, load_lanes(weight + c, lanes), load_lanes(bias + c, lanes)),
+                  lanes);
+    });
+  }
+}
+
+}  // namespace
+
+void forward(const Context& context, const EmbeddingLayerNormForward& args) {
+  auto* scratch = static_cast<float*>(context.scratch());
+  args.out.dtype == DType::f32 ? run<float>(args, scratch, context.threads())
+                               : run<bf16>(args, scratch, context.threads());
+}
+
+}  // namespace warpwright::ops::embedding_layernorm::WARPWRIGHT_ISA

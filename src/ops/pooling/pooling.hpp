@@ -1,0 +1,66 @@
+// From the rows of packed sequences to one vector each.
+//   mean       out_s = Σx/L over the sequence's L rows       mean_sqrt  Σx/√L
+//   cls        its first row                                 max        the largest of each column
+// and with normalize  out_s / max(‖out_s‖₂, 1e-12)
+// Source: N. Reimers, I. Gurevych, "Sentence-BERT", arXiv:1908.10084, and the modules of that name.
+//
+// Sequence s owns rows [cu_seqlens[s], cu_seqlens[s+1]) of x; without cu_seqlens every row is a sequence of
+// its own. One without rows gives zeros. Sums and norms are fp32 (fp64 for fp64), rows in an order that
+// depends on the sequence alone. out is of x's dtype or of that of sums. Bounds are the caller's to check:
+// every CPU variant checks them first (Error), on a GPU wrong ones give wrong results but touch nothing
+// outside the tensors.
+#pragma once
+
+#include "ops/op.hpp"
+
+namespace warpwright::ops {
+
+enum class Pooling : std::uint8_t { mean, cls, max, mean_sqrt };
+
+constexpr std::string_view name_of(Pooling pooling) {
+  switch (pooling) {
+    case Pooling::mean:
+      return "mean";
+    case Pooling::cls:
+      return "cls";
+    case Pooling::max:
+      return "max";
+    default:
+      return "mean_sqrt";
+  }
+}
+
+struct PoolingForward {
+  Tensor x;           // (N, C)
+  Tensor cu_seqlens;  // (S + 1) int32, ascending from 0 to at most N; optional
+  Tensor out;         // (S, C), of x's dtype or fp32
+  Pooling kind = Pooling::mean;
+  bool normalize = false;
+
+  template <class F>
+  void visit(F&& f) {
+    f("x", x, Access::read);
+    f("cu_seqlens", cu_seqlens, Access::read);
+    f("out", out, Access::write);
+  }
+};
+
+struct PoolingProblem {
+  std::int64_t N = 0, S = 0, C = 0;
+  DType dtype = DType::f32, out = DType::f32;
+  Pooling kind = Pooling::mean;
+  bool normalize = false;
+
+  bool operator==(const PoolingProblem&) const = default;
+  std::string describe() const;
+  double flops() const;
+  double bytes() const;
+};
+
+const Op<PoolingProblem, PoolingForward>& pooling_forward_op();
+
+inline void pooling_forward(Context& context, const PoolingForward& args) {
+  call(context, pooling_forward_op(), args);
+}
+
+}  // namespace warpwright::ops
