@@ -35,7 +35,7 @@ struct Tile {
 };
 inline constexpr Tile kTileAvx2{4, 24, 1, 384, 4};
 inline constexpr Tile kTileAvx512{8, 48, 1, 768, 4};
-inline constexpr Tile kTileAmx{32, 32, 32, 512, 2};
+inline constexpr Tile kTileAmx{32, 32, 32, 768, 2};
 
 // How a product is cut. The cut of the depth depends on the depth alone, so that every result is summed in
 // the same order whatever the threads. Workers form row_teams × col_teams: a team shares its packed rows of
