@@ -11,19 +11,6 @@ std::uint8_t classes_of(const Utf8Char& c) {
   return UnicodeTable::instance().classes(c.code);
 }
 
-Utf8Char first_char(std::string_view text) {
-  const auto* p = reinterpret_cast<const unsigned char*>(text.data());
-  return decode_utf8(p, p + text.size());
-}
-
-Utf8Char last_char(std::string_view text) {
-  for (unsigned length = 1; length <= std::min<std::size_t>(4, text.size()); ++length) {
-    const Utf8Char c = first_char(text.substr(text.size() - length));
-    if (c.code != kInvalidByte && c.length == length) return c;
-  }
-  return {kInvalidByte, 1};
-}
-
 bool starts_with_word(std::string_view text) {
   return !text.empty() && (classes_of(first_char(text)) & kWord);
 }
@@ -35,16 +22,6 @@ std::size_t leading_space(std::string_view text) {
   std::size_t size = 0;
   while (size < text.size()) {
     const Utf8Char c = first_char(text.substr(size));
-    if (!(classes_of(c) & kSpace)) break;
-    size += c.length;
-  }
-  return size;
-}
-
-std::size_t trailing_space(std::string_view text) {
-  std::size_t size = 0;
-  while (size < text.size()) {
-    const Utf8Char c = last_char(text.substr(0, text.size() - size));
     if (!(classes_of(c) & kSpace)) break;
     size += c.length;
   }

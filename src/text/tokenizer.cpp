@@ -3,17 +3,15 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <bit>
-#include <cstring>
-#include <limits>
-#include <mutex>
 #include <numeric>
 #include <utility>
 
 #include "core/error.hpp"
 #include "text/byte_alphabet.hpp"
 #include "text/json.hpp"
+#include "text/piece_cache.hpp"
 #include "text/pretokenize.hpp"
+#include "text/scratch_pool.hpp"
 #include "text/unicode.hpp"
 
 namespace warpwright::text {
@@ -22,47 +20,6 @@ namespace {
 constexpr const char* kRemedy = "use the files of a byte-level BPE tokenizer such as GPT-2's";
 constexpr std::size_t kLargestVocabulary = std::size_t{1} << 31;
 constexpr std::size_t kLongestAddedToken = 512;  // bytes; bounds what one position of a text can cost
-
-// The ids of short pieces of text that were encoded before: direct-mapped, one half of a cache line an entry.
-class PieceCache {
- public:
-  static constexpr std::size_t kLongestPiece = 15;
-  static constexpr std::size_t kMostIds = 4;
-  static constexpr TokenId kNoId = std::numeric_limits<TokenId>::max();
-
-  struct Entry {
-    std::uint64_t key[2] = {0, 0};  // the bytes, then zeros, the length in the last byte; 0: empty
-    TokenId ids[kMostIds] = {};     // kNoId after the last
-  };
-
-  PieceCache() : entries_(std::size_t{1} << kBits) {}
-
-  static_assert(std::endian::native == std::endian::little);
-
-  // The key of a piece of at most kLongestPiece bytes. Where 16 bytes can be read at it, it takes two loads.
-  static void make_key(std::string_view piece, bool readable, std::uint64_t (&key)[2]) {
-    if (readable) {
-      const unsigned bits = static_cast<unsigned>(piece.size()) * 8;
-      std::memcpy(key, piece.data(), sizeof key);
-      key[0] &= bits >= 64 ? ~std::uint64_t{0} : (std::uint64_t{1} << bits) - 1;
-      key[1] &= bits <= 64 ? 0 : (std::uint64_t{1} << (bits - 64)) - 1;
-    } else {
-      key[0] = key[1] = 0;
-      std::memcpy(key, piece.data(), piece.size());
-    }
-    key[1] |= static_cast<std::uint64_t>(piece.size()) << 56;
-  }
-
-  Entry& entry(const std::uint64_t (&key)[2]) {
-    std::uint64_t hash = (key[0] ^ (key[1] * 0x9e3779b97f4a7c15u)) * 0xd6e8feb86659fd93u;
-    hash ^= hash >> 32;
-    return entries_[(hash * 0xd6e8feb86659fd93u) >> (64 - kBits)];
-  }
-
- private:
-  static constexpr unsigned kBits = 15;
-  std::vector<Entry> entries_;
-};
 
 }  // namespace
 
@@ -74,51 +31,12 @@ struct Tokenizer::Scratch {
   std::string prefixed;
 };
 
-// Scratch memory that outlives a call, so that its cache is warm: one for each call that runs at the same
-// time.
-class Tokenizer::ScratchPool {
- public:
-  class Lease {
-   public:
-    explicit Lease(ScratchPool& pool) : pool_(pool), scratch_(pool.take()) {}
-    Lease(const Lease&) = delete;
-    ~Lease() { pool_.give(std::move(scratch_)); }
-    Scratch& operator*() { return *scratch_; }
-
-   private:
-    ScratchPool& pool_;
-    std::unique_ptr<Scratch> scratch_;
-  };
-
- private:
-  std::unique_ptr<Scratch> take() {
-    {
-      const std::lock_guard lock(mutex_);
-      if (!idle_.empty()) {
-        std::unique_ptr<Scratch> scratch = std::move(idle_.back());
-        idle_.pop_back();
-        return scratch;
-      }
-      idle_.reserve(++made_);  // so that give() cannot fail
-    }
-    return std::make_unique<Scratch>();
-  }
-  void give(std::unique_ptr<Scratch> scratch) {
-    const std::lock_guard lock(mutex_);
-    idle_.push_back(std::move(scratch));
-  }
-
-  std::mutex mutex_;
-  std::vector<std::unique_ptr<Scratch>> idle_;
-  std::size_t made_ = 0;
-};
-
 Tokenizer::Tokenizer(Tokenizer&&) noexcept = default;
 Tokenizer& Tokenizer::operator=(Tokenizer&&) noexcept = default;
 Tokenizer::~Tokenizer() = default;
 
 Tokenizer::Tokenizer(TokenizerSpec spec, const std::string& where)
-    : spec_(std::move(spec)), pool_(std::make_unique<ScratchPool>()) {
+    : spec_(std::move(spec)), pool_(std::make_unique<ScratchPool<Scratch>>()) {
   if (spec_.tokens.size() >= kLargestVocabulary) {
     throw Error(fmt::format("holds {} tokens, more than 2^31", spec_.tokens.size()), where, kRemedy);
   }
@@ -216,7 +134,7 @@ std::vector<TokenId> Tokenizer::encode(std::string_view text, SpecialTokens spec
 }
 
 void Tokenizer::encode(std::string_view text, std::vector<TokenId>& ids, SpecialTokens special) const {
-  ScratchPool::Lease lease(*pool_);
+  const ScratchPool<Scratch>::Lease lease(*pool_);
   Scratch& scratch = *lease;
   scratch.segments.clear();
   matcher_.split(text, special, scratch.segments);

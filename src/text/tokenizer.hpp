@@ -25,6 +25,9 @@
 
 namespace warpwright::text {
 
+template <class Scratch>
+class ScratchPool;
+
 // What tokenizer files say, in plain terms; loading, training and saving meet here.
 struct TokenizerSpec {
   std::vector<std::string> tokens;  // the bytes of each id; of an added token its content
@@ -71,7 +74,6 @@ class Tokenizer {
 
  private:
   struct Scratch;
-  class ScratchPool;
 
   void index_tokens(const std::string& where);
   void index_merges(const std::string& where);
@@ -88,7 +90,7 @@ class Tokenizer {
   MergeTable merges_;
   AddedTokenMatcher matcher_;
   std::optional<TokenId> eos_id_;
-  std::unique_ptr<ScratchPool> pool_;
+  std::unique_ptr<ScratchPool<Scratch>> pool_;
 };
 
 }  // namespace warpwright::text

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <initializer_list>
 #include <nlohmann/json.hpp>
 #include <unordered_map>
 #include <utility>
@@ -11,6 +10,7 @@
 #include "core/error.hpp"
 #include "text/byte_alphabet.hpp"
 #include "text/json.hpp"
+#include "text/json_field.hpp"
 
 namespace warpwright::text {
 namespace {
@@ -23,112 +23,27 @@ constexpr const char* kRemedy = "use the files of a byte-level BPE tokenizer suc
 
 using Ids = std::unordered_map<std::string, TokenId>;  // from a token as the file spells it
 
-// A JSON value that knows its path in the file, for errors such as "tokenizer.json: model.dropout is 0.1; …".
-class Field {
- public:
-  Field(const json& value, std::string path, const std::string& where)
-      : value_(value), path_(std::move(path)), where_(where) {}
-
-  const json& value() const { return value_; }
-
-  [[noreturn]] void fail(const std::string& fact) const {
-    throw Error(fmt::format("{} {}", path_.empty() ? "the document" : path_, fact), where_, kRemedy);
-  }
-
-  // The member, or null where it is missing.
-  Field member(const std::string& key) const {
-    static const json null;
-    const auto found = value_.find(key);
-    return {found == value_.end() ? null : *found, path_.empty() ? key : path_ + "." + key, where_};
-  }
-
-  // The same for a key that the file chose.
-  Field foreign_member(const std::string& key) const {
-    return {value_[key], fmt::format("{}[{}]", path_, quote(key)), where_};
-  }
-
-  Field element(std::size_t index) const {
-    return {value_[index], fmt::format("{}[{}]", path_, index), where_};
-  }
-
-  const Field& require_object(std::initializer_list<std::string_view> known) const {
-    if (!value_.is_object()) fail("is not an object");
-    for (const auto& [key, ignored] : value_.items()) {
-      if (std::find(known.begin(), known.end(), key) == known.end())
-        foreign_member(key).fail("is not known here");
-    }
-    return *this;
-  }
-
-  const Field& require_array() const {
-    if (!value_.is_array()) fail("is not an array");
-    return *this;
-  }
-
-  const std::string& string() const {
-    if (!value_.is_string()) fail("is not a string");
-    return value_.get_ref<const std::string&>();
-  }
-
-  bool boolean() const {
-    if (!value_.is_boolean()) fail("is not true or false");
-    return value_.get<bool>();
-  }
-
-  bool boolean_or(bool missing) const { return value_.is_null() ? missing : boolean(); }
-
-  TokenId id() const {
-    if (!is_id(value_)) fail("is not an id below 2^31");
-    return value_.get<TokenId>();
-  }
-
-  static bool is_id(const json& value) {
-    return value.is_number_unsigned() && value.get<std::uint64_t>() <= 0x7fffffff;
-  }
-
-  void require_null() const {
-    if (!value_.is_null()) fail("is set, and not supported");
-  }
-  void require_empty() const {
-    if (!value_.is_null() && value_ != "") fail("is set, and not supported");
-  }
-  void require_type(const char* type) const {
-    if (member("type").string() != type) member("type").fail(fmt::format("is not \"{}\"", type));
-  }
-
- private:
-  const json& value_;
-  std::string path_;
-  const std::string& where_;
-};
-
 // The three places where ByteLevel stands take the same fields; only the pre-tokenizer's have a meaning for
 // ids.
-void require_byte_level(const Field& field) {
+void require_byte_level(const JsonField& field) {
   field.require_object({"type", "add_prefix_space", "trim_offsets", "use_regex"}).require_type("ByteLevel");
   for (const char* flag : {"add_prefix_space", "trim_offsets"}) field.member(flag).boolean();
   field.member("use_regex").boolean_or(true);
 }
 
-AddedToken read_added_token(const Field& field) {
+AddedToken read_added_token(const JsonField& field) {
   field.require_object({"id", "content", "single_word", "lstrip", "rstrip", "normalized", "special"});
-  AddedToken token;
-  token.content = field.member("content").string();
+  AddedToken token = read_added_token_flags(field);
   token.id = field.member("id").id();
-  token.special = field.member("special").boolean_or(false);
-  token.single_word = field.member("single_word").boolean_or(false);
-  token.lstrip = field.member("lstrip").boolean_or(false);
-  token.rstrip = field.member("rstrip").boolean_or(false);
-  token.normalized = field.member("normalized").boolean_or(true);
   return token;
 }
 
-Ids read_vocab(const Field& field) {
+Ids read_vocab(const JsonField& field) {
   if (!field.value().is_object()) field.fail("is not an object");
   Ids ids;
   ids.reserve(field.value().size());
   for (const auto& [token, id] : field.value().get_ref<const json::object_t&>()) {
-    if (!Field::is_id(id)) field.foreign_member(token).id();  // says where
+    if (!JsonField::is_id(id)) field.foreign_member(token).id();  // says where
     ids.emplace(token, id.get<TokenId>());
   }
   return ids;
@@ -201,7 +116,7 @@ bool split_merge(const std::string& line, std::string& left, std::string& right)
   return right.find(' ') == std::string::npos;
 }
 
-std::vector<MergePair> read_merges(const Field& field, const Ids& ids, const std::string& where) {
+std::vector<MergePair> read_merges(const JsonField& field, const Ids& ids, const std::string& where) {
   field.require_array();
   std::vector<MergePair> merges;
   merges.reserve(field.value().size());
@@ -223,7 +138,7 @@ std::vector<MergePair> read_merges(const Field& field, const Ids& ids, const std
 
 // unk_token, fuse_unk and byte_fallback are for bytes without a token; every byte has one here (the
 // Tokenizer's constructor sees to it), so they have no effect, whatever they say.
-void require_plain_bpe(const Field& model) {
+void require_plain_bpe(const JsonField& model) {
   model.require_object({"type", "dropout", "unk_token", "continuing_subword_prefix", "end_of_word_suffix",
                         "fuse_unk", "byte_fallback", "ignore_merges", "vocab", "merges"});
   if (!model.member("type").value().is_null()) model.require_type("BPE");
@@ -267,9 +182,31 @@ ordered_json byte_level(bool add_prefix_space, bool use_regex) {
 
 }  // namespace
 
+AddedToken read_added_token_flags(const JsonField& field) {
+  AddedToken token;
+  token.content = field.member("content").string();
+  token.special = field.member("special").boolean_or(false);
+  token.single_word = field.member("single_word").boolean_or(false);
+  token.lstrip = field.member("lstrip").boolean_or(false);
+  token.rstrip = field.member("rstrip").boolean_or(false);
+  token.normalized = field.member("normalized").boolean_or(true);
+  return token;
+}
+
+std::vector<AddedToken> read_added_tokens(const JsonField& field) {
+  std::vector<AddedToken> tokens;
+  if (field.value().is_null()) return tokens;
+  field.require_array();
+  for (std::size_t i = 0; i < field.value().size(); ++i) tokens.push_back(read_added_token(field.element(i)));
+  return tokens;
+}
+
 TokenizerSpec parse_tokenizer_json(std::string_view document, const std::string& where) {
-  const json parsed = parse_json(document, where, kMaxJsonDepth);
-  const Field root(parsed, "", where);
+  return read_tokenizer_json(parse_json(document, where, kMaxJsonDepth), where);
+}
+
+TokenizerSpec read_tokenizer_json(const json& parsed, const std::string& where) {
+  const JsonField root(parsed, "", where, kRemedy);
   root.require_object({"version", "truncation", "padding", "added_tokens", "normalizer", "pre_tokenizer",
                        "post_processor", "decoder", "model"});
   if (root.member("version").string() != "1.0") root.member("version").fail("is not \"1.0\"");
@@ -277,9 +214,9 @@ TokenizerSpec parse_tokenizer_json(std::string_view document, const std::string&
     root.member(unsupported).require_null();
   require_byte_level(root.member("pre_tokenizer"));
   require_byte_level(root.member("decoder"));
-  const Field post_processor = root.member("post_processor");
+  const JsonField post_processor = root.member("post_processor");
   if (!post_processor.value().is_null()) require_byte_level(post_processor);
-  const Field model = root.member("model");
+  const JsonField model = root.member("model");
   require_plain_bpe(model);
 
   TokenizerSpec spec;
@@ -288,12 +225,7 @@ TokenizerSpec parse_tokenizer_json(std::string_view document, const std::string&
   spec.ignore_merges = model.member("ignore_merges").boolean_or(false);
   Ids ids = read_vocab(model.member("vocab"));
   spec.merges = read_merges(model.member("merges"), ids, where);
-  const Field added = root.member("added_tokens");
-  if (!added.value().is_null()) {
-    added.require_array();
-    for (std::size_t i = 0; i < added.value().size(); ++i)
-      spec.added.push_back(read_added_token(added.element(i)));
-  }
+  spec.added = read_added_tokens(root.member("added_tokens"));
   join_added_tokens(spec.added, ids, where);
   spec.tokens = order_tokens(ids, spec.added, where);
   return spec;
@@ -302,7 +234,7 @@ TokenizerSpec parse_tokenizer_json(std::string_view document, const std::string&
 TokenizerSpec parse_vocab_and_merges(std::string_view vocab, const std::string& vocab_where,
                                      std::string_view merges, const std::string& merges_where) {
   const json parsed = parse_json(vocab, vocab_where, kMaxJsonDepth);
-  const Ids ids = read_vocab(Field(parsed, "", vocab_where));
+  const Ids ids = read_vocab(JsonField(parsed, "", vocab_where, kRemedy));
   TokenizerSpec spec;
   if (const auto eos = ids.find(kEndOfText); eos != ids.end()) {
     AddedToken token;

@@ -2,12 +2,16 @@
 // the file and the field. The spec that comes out is checked by Tokenizer's constructor.
 #pragma once
 
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "text/tokenizer.hpp"
 
 namespace warpwright::text {
+
+class JsonField;
 
 inline constexpr int kMaxJsonDepth = 16;
 
@@ -15,6 +19,12 @@ inline constexpr int kMaxJsonDepth = 16;
 // no normalizer, no truncation, no padding, a post-processor that leaves ids alone. Merges may be "a b" or
 // ["a", "b"].
 TokenizerSpec parse_tokenizer_json(std::string_view document, const std::string& where);
+TokenizerSpec read_tokenizer_json(const nlohmann::json& parsed, const std::string& where);
+
+// The "added_tokens" of any tokenizer.json; none where the field is null.
+std::vector<AddedToken> read_added_tokens(const JsonField& field);
+// One of them without its id.
+AddedToken read_added_token_flags(const JsonField& field);
 
 // GPT-2's pair of files. "<|endoftext|>", where the vocabulary has it, becomes a special token.
 TokenizerSpec parse_vocab_and_merges(std::string_view vocab, const std::string& vocab_where,

@@ -5,7 +5,9 @@
 #pragma once
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -49,7 +51,25 @@ struct Utf8Char {
 // Decodes the character at p < end: the shortest form only, no surrogates, nothing beyond U+10FFFF.
 Utf8Char decode_utf8(const unsigned char* p, const unsigned char* end);
 
+// The first and the last character of a text that is not empty.
+Utf8Char first_char(std::string_view text);
+Utf8Char last_char(std::string_view text);
+
+// How many bytes of white space the text ends with.
+std::size_t trailing_space(std::string_view text);
+
 bool is_utf8(std::string_view bytes);
+
+// The same text where it is UTF-8; else with U+FFFD for each maximal part of a character that is not complete
+// and for each other byte, as The Unicode Standard (section 3.9) advises and Python's and Rust's decoders do.
+std::string repair_utf8(std::string_view bytes);
+
+void append_utf8(char32_t code, std::string& text);
+
+// How many bytes the code point has in UTF-8.
+inline unsigned utf8_size(char32_t code) {
+  return code < 0x80 ? 1 : code < 0x800 ? 2 : code < 0x10000 ? 3 : 4;
+}
 
 // How many bytes a sequence with this first byte has: 1 to 4, or 0 where none can start with it.
 unsigned utf8_length(unsigned char first);

@@ -1,8 +1,20 @@
 // Puts the library behind a pipe, for scripts that compare it with other programs (conformance.py).
 //
-//   text_pipe encode DIR [special]      frames in, frames of ids out; "special": special tokens are
-//   recognized text_pipe classes                   a byte for each code point: its Unicode classes text_pipe
-//   train SIZE OUT FILE…      trains on files, each one document, and saves
+//   text_pipe encode DIR [special]
+//       frames in, frames of ids out; "special": special tokens are recognized
+//   text_pipe encoder DIR as_text|recognize MAX_LENGTH STRATEGY
+//       a count, 1 or 2, and so many texts in, a frame of ids and a frame of types out; both empty for an
+//       error
+//   text_pipe normalize CLEAN CHINESE ACCENTS LOWER
+//       BertNormalizer with these options, each 0 or 1: frames of text in and out
+//   text_pipe words
+//       BertPreTokenizer: frames of text in, frames of words out, a newline behind each
+//   text_pipe repair
+//       frames of any bytes in, frames of UTF-8 out
+//   text_pipe classes
+//       a byte for each code point: its Unicode classes
+//   text_pipe train SIZE OUT FILE…
+//       trains on files, each one document, and saves
 //
 // A frame is a 32-bit count and so many elements: bytes of text in, 32-bit ids out (little-endian).
 #include <algorithm>
@@ -13,9 +25,12 @@
 #include <vector>
 
 #include "core/error.hpp"
+#include "text/bert_normalizer.hpp"
+#include "text/encoder_tokenizer.hpp"
 #include "text/tokenizer.hpp"
 #include "text/train.hpp"
 #include "text/unicode.hpp"
+#include "text/wordpiece.hpp"
 
 namespace {
 
@@ -59,6 +74,72 @@ void encode(const Tokenizer& tokenizer, SpecialTokens special) {
   }
 }
 
+bool read_text(std::string& text) {
+  std::uint32_t size = 0;
+  if (!read_items(&size, 1)) return false;
+  text.resize(size);
+  if (!read_items(text.data(), size)) throw Error("a frame is cut short", "stdin", "send whole frames");
+  return true;
+}
+
+template <class Items>
+void write_frame(const Items& items) {
+  const auto count = static_cast<std::uint32_t>(items.size());
+  write_items(&count, 1);
+  write_items(items.data(), items.size());
+}
+
+Truncation truncation_named(const std::string& name) {
+  if (name == "longest_first") return Truncation::longest_first;
+  if (name == "only_first") return Truncation::only_first;
+  if (name == "only_second") return Truncation::only_second;
+  throw Error("is no strategy", name, "use longest_first, only_first or only_second");
+}
+
+void encode_for_encoder(const EncoderTokenizer& tokenizer, const EncodeOptions& options) {
+  std::string texts[2];
+  for (std::uint32_t count; read_items(&count, 1);) {
+    for (std::uint32_t i = 0; i < count; ++i) read_text(texts[i]);
+    Encoding encoding;
+    try {
+      encoding =
+          count == 1 ? tokenizer.encode(texts[0], options) : tokenizer.encode(texts[0], texts[1], options);
+    } catch (const Error&) {
+      encoding = {};
+    }
+    write_frame(encoding.ids);
+    write_frame(encoding.types);
+    std::fflush(stdout);
+  }
+}
+
+void normalize(const BertNormalizer& normalizer) {
+  std::vector<char> buffer;
+  for (std::string text; read_text(text);) {
+    write_frame(normalizer.normalize(text, buffer));
+    std::fflush(stdout);
+  }
+}
+
+void cut_into_words() {
+  for (std::string text; read_text(text);) {
+    std::string words;
+    for (BertWord word = next_bert_word(text, 0); word.begin < text.size();
+         word = next_bert_word(text, word.end)) {
+      words.append(text, word.begin, word.end - word.begin) += '\n';
+    }
+    write_frame(words);
+    std::fflush(stdout);
+  }
+}
+
+void repair() {
+  for (std::string text; read_text(text);) {
+    write_frame(repair_utf8(text));
+    std::fflush(stdout);
+  }
+}
+
 void print_classes() {
   for (char32_t code = 0; code < 0x110000; ++code) {
     const std::uint8_t classes = UnicodeTable::instance().classes(code);
@@ -70,6 +151,18 @@ int run(const std::vector<std::string>& args) {
   if (args.size() >= 2 && args[0] == "encode") {
     const bool special = args.size() == 3 && args[2] == "special";
     encode(Tokenizer::load(args[1]), special ? SpecialTokens::recognize : SpecialTokens::as_text);
+  } else if (args.size() == 5 && args[0] == "encoder") {
+    EncodeOptions options;
+    options.in_text = args[2] == "recognize" ? SpecialTokens::recognize : SpecialTokens::as_text;
+    options.max_length = std::stoul(args[3]);
+    options.truncation = truncation_named(args[4]);
+    encode_for_encoder(EncoderTokenizer::load(args[1]), options);
+  } else if (args.size() == 5 && args[0] == "normalize") {
+    normalize(BertNormalizer({args[1] == "1", args[2] == "1", args[3] == "1", args[4] == "1"}));
+  } else if (args.size() == 1 && args[0] == "words") {
+    cut_into_words();
+  } else if (args.size() == 1 && args[0] == "repair") {
+    repair();
   } else if (args.size() == 1 && args[0] == "classes") {
     print_classes();
   } else if (args.size() >= 4 && args[0] == "train") {
@@ -78,7 +171,7 @@ int run(const std::vector<std::string>& args) {
     const std::vector<std::filesystem::path> files(args.begin() + 3, args.end());
     train_tokenizer(files, options).save(args[2]);
   } else {
-    std::fputs("usage: text_pipe encode DIR [special] | classes | train SIZE OUT FILE...\n", stderr);
+    std::fputs("usage: text_pipe encode|encoder|normalize|words|repair|classes|train ...\n", stderr);
     return 2;
   }
   return 0;

@@ -1,0 +1,370 @@
+#include "text/encoder_files.hpp"
+
+#include <fmt/format.h>
+
+#include <charconv>
+#include <nlohmann/json.hpp>
+#include <system_error>
+#include <unordered_map>
+#include <utility>
+
+#include "core/error.hpp"
+#include "runtime/file.hpp"
+#include "text/json.hpp"
+#include "text/json_field.hpp"
+#include "text/tokenizer_json.hpp"
+#include "text/unicode.hpp"
+
+namespace warpwright::text {
+namespace fs = std::filesystem;
+namespace {
+
+using nlohmann::json;
+
+constexpr std::uint64_t kLargestFile = std::uint64_t{64} << 20;
+constexpr const char* kRemedy = "use the tokenizer files of a BERT or RoBERTa model";
+
+using Kind = TemplatePiece::Kind;
+using Vocabulary = std::unordered_map<std::string_view, TokenId>;
+
+TemplatePiece special_piece(TokenId id, std::uint32_t type) {
+  return {Kind::special, {id}, type};
+}
+
+// BERT: [CLS] a [SEP] b [SEP].
+Template bert_template(TokenId cls, TokenId sep) {
+  Template post;
+  post.single = {special_piece(cls, 0), {Kind::first, {}, 0}, special_piece(sep, 0)};
+  post.pair = post.single;
+  post.pair.push_back({Kind::second, {}, 1});
+  post.pair.push_back(special_piece(sep, 1));
+  return post;
+}
+
+// RoBERTa: <s> a </s></s> b </s>, without a second type.
+Template roberta_template(TokenId cls, TokenId sep) {
+  Template post;
+  post.single = {special_piece(cls, 0), {Kind::first, {}, 0}, special_piece(sep, 0)};
+  post.pair = post.single;
+  post.pair.push_back(special_piece(sep, 0));
+  post.pair.push_back({Kind::second, {}, 0});
+  post.pair.push_back(special_piece(sep, 0));
+  return post;
+}
+
+std::uint32_t read_type(const JsonField& field) {
+  const TokenId type = field.id();
+  if (type > 0xffff) field.fail("is not a token type below 65,536");
+  return type;
+}
+
+std::vector<TemplatePiece> read_template(const JsonField& field, const JsonField& special_tokens) {
+  std::vector<TemplatePiece> pieces;
+  field.require_array();
+  for (std::size_t i = 0; i < field.value().size(); ++i) {
+    const JsonField piece = field.element(i);
+    piece.require_object({"SpecialToken", "Sequence"});
+    const bool special = !piece.member("SpecialToken").value().is_null();
+    const JsonField what = piece.member(special ? "SpecialToken" : "Sequence");
+    what.require_object({"id", "type_id"});
+    const std::string& id = what.member("id").string();
+    TemplatePiece read{Kind::special, {}, read_type(what.member("type_id"))};
+    if (special) {
+      if (!special_tokens.value().is_object() || !special_tokens.value().contains(id)) {
+        what.member("id").fail("is not among special_tokens");
+      }
+      const JsonField ids = special_tokens.foreign_member(id).member("ids");
+      ids.require_array();
+      for (std::size_t k = 0; k < ids.value().size(); ++k) read.ids.push_back(ids.element(k).id());
+    } else if (id == "A" || id == "B") {
+      read.kind = id == "A" ? Kind::first : Kind::second;
+    } else {
+      what.member("id").fail("is neither \"A\" nor \"B\"");
+    }
+    pieces.push_back(std::move(read));
+  }
+  return pieces;
+}
+
+// The id of ["[SEP]", 102].
+TokenId read_token_pair(const JsonField& field) {
+  field.require_array();
+  if (field.value().size() != 2) field.fail("is not a token and its id");
+  return field.element(1).id();
+}
+
+// Reads the processor into `post`; one that leaves ids alone leaves `post` alone.
+void read_post_processor(const JsonField& field, Template& post) {
+  if (field.value().is_null()) return;
+  const std::string& type = field.member("type").string();
+  if (type == "TemplateProcessing") {
+    field.require_object({"type", "single", "pair", "special_tokens"});
+    post.single = read_template(field.member("single"), field.member("special_tokens"));
+    post.pair = read_template(field.member("pair"), field.member("special_tokens"));
+  } else if (type == "BertProcessing") {
+    field.require_object({"type", "sep", "cls"});
+    post = bert_template(read_token_pair(field.member("cls")), read_token_pair(field.member("sep")));
+  } else if (type == "RobertaProcessing") {
+    field.require_object({"type", "sep", "cls", "trim_offsets", "add_prefix_space"});
+    post = roberta_template(read_token_pair(field.member("cls")), read_token_pair(field.member("sep")));
+  } else if (type == "Sequence") {
+    field.require_object({"type", "processors"});
+    const JsonField processors = field.member("processors").require_array();
+    const Template untouched = post;
+    for (std::size_t i = 0; i < processors.value().size(); ++i) {
+      if (post != untouched) processors.element(i).fail("stands behind a template, which is not supported");
+      read_post_processor(processors.element(i), post);
+    }
+  } else if (type != "ByteLevel") {
+    field.member("type").fail("is not a post-processor that is known here");
+  }
+}
+
+std::optional<BertNormalizer::Options> read_normalizer(const JsonField& field) {
+  if (field.value().is_null()) return std::nullopt;
+  field.require_object({"type", "clean_text", "handle_chinese_chars", "strip_accents", "lowercase"})
+      .require_type("BertNormalizer");
+  BertNormalizer::Options options;
+  options.clean_text = field.member("clean_text").boolean();
+  options.handle_chinese_chars = field.member("handle_chinese_chars").boolean();
+  options.lowercase = field.member("lowercase").boolean();
+  options.strip_accents = field.member("strip_accents").boolean_or(options.lowercase);
+  return options;
+}
+
+WordPieceSpec read_wordpiece(const JsonField& model) {
+  model.require_object(
+      {"type", "unk_token", "continuing_subword_prefix", "max_input_chars_per_word", "vocab"});
+  WordPieceSpec spec;
+  spec.unknown = model.member("unk_token").string();
+  spec.continuing_prefix = model.member("continuing_subword_prefix").string();
+  const JsonField most = model.member("max_input_chars_per_word");
+  if (!most.value().is_number_unsigned()) most.fail("is not a number of characters");
+  spec.most_chars = most.value().get<std::uint64_t>();
+  const JsonField vocab = model.member("vocab");
+  if (!vocab.value().is_object()) vocab.fail("is not an object");
+  for (const auto& [token, id] : vocab.value().get_ref<const json::object_t&>()) {
+    if (!JsonField::is_id(id)) vocab.foreign_member(token).id();  // says where
+    spec.vocabulary.push_back({token, id.get<TokenId>()});
+  }
+  return spec;
+}
+
+// Of equal tokens the last: what WordPiece finds.
+Vocabulary index_vocabulary(const std::vector<VocabularyEntry>& entries) {
+  Vocabulary vocabulary;
+  vocabulary.reserve(entries.size());
+  for (const VocabularyEntry& entry : entries) vocabulary.insert_or_assign(entry.token, entry.id);
+  return vocabulary;
+}
+
+// An added token that the vocabulary has as well must agree with it.
+void check_added_tokens(const EncoderTokenizerSpec& spec, const std::string& where) {
+  const Vocabulary vocabulary = index_vocabulary(spec.wordpiece.vocabulary);
+  for (const AddedToken& token : spec.added) {
+    const auto known = vocabulary.find(token.content);
+    if (known != vocabulary.end() && known->second != token.id) {
+      throw Error(fmt::format("added token {} has id {}, in the vocabulary it has {}", quote(token.content),
+                              token.id, known->second),
+                  where, kRemedy);
+    }
+  }
+}
+
+// tokenizer_config.json, as far as ids depend on it where there is no tokenizer.json.
+class TokenizerConfig {
+ public:
+  TokenizerConfig(std::string_view document, const std::string& where)
+      : parsed_(document.empty() ? json::object() : parse_json(document, where, kMaxJsonDepth)),
+        root_(parsed_, "", where, kRemedy) {
+    if (!parsed_.is_object()) root_.fail("is not an object");
+  }
+  TokenizerConfig(const TokenizerConfig&) = delete;
+
+  bool flag(const std::string& name, bool missing) const { return root_.member(name).boolean_or(missing); }
+
+  // The content of a special token, which stands as a string or as an object.
+  std::string token(const std::string& name, const char* missing) const {
+    const JsonField field = root_.member(name);
+    if (field.value().is_null()) return missing;
+    return field.value().is_object() ? field.member("content").string() : field.string();
+  }
+
+  std::vector<AddedToken> added_tokens() const {
+    std::vector<AddedToken> tokens;
+    const JsonField added = root_.member("added_tokens_decoder");
+    if (added.value().is_null()) return tokens;
+    if (!added.value().is_object()) added.fail("is not an object");
+    for (const auto& [key, value] : added.value().items()) {
+      const JsonField field = added.foreign_member(key);
+      AddedToken token = read_added_token_flags(field);
+      const char* end = key.data() + key.size();
+      if (std::from_chars(key.data(), end, token.id).ptr != end || key.empty() || token.id > 0x7fffffff) {
+        field.fail("is not under an id below 2^31");
+      }
+      tokens.push_back(std::move(token));
+    }
+    return tokens;
+  }
+
+ private:
+  json parsed_;
+  JsonField root_;
+};
+
+// Adds the vocabulary's special tokens of these names to those that the configuration lists. Returns the ids
+// of the first two, which must be there.
+std::pair<TokenId, TokenId> add_special_tokens(const Vocabulary& vocabulary,
+                                               const std::vector<std::string>& names,
+                                               std::vector<AddedToken>& added, const std::string& where) {
+  TokenId ids[2] = {0, 0};
+  for (std::size_t i = 0; i < names.size(); ++i) {
+    const auto found = vocabulary.find(names[i]);
+    if (found == vocabulary.end()) {
+      if (i < 2) throw Error(fmt::format("the vocabulary lacks {}", quote(names[i])), where, kRemedy);
+      continue;
+    }
+    if (i < 2) ids[i] = found->second;
+    const auto same = [&](const AddedToken& token) { return token.content == names[i]; };
+    if (std::any_of(added.begin(), added.end(), same)) continue;
+    AddedToken token;
+    token.content = names[i];
+    token.id = found->second;
+    token.special = true;
+    added.push_back(std::move(token));
+  }
+  return {ids[0], ids[1]};
+}
+
+// Also true where the file cannot be looked at: reading it then says why.
+bool is_there(const fs::path& path) {
+  std::error_code error;
+  return fs::exists(path, error) || error;
+}
+
+}  // namespace
+
+EncoderTokenizerSpec parse_encoder_json(std::string_view document, const std::string& where) {
+  json parsed = parse_json(document, where, kMaxJsonDepth);
+  EncoderTokenizerSpec spec;
+  {
+    const JsonField root(parsed, "", where, kRemedy);
+    root.require_object({"version", "truncation", "padding", "added_tokens", "normalizer", "pre_tokenizer",
+                         "post_processor", "decoder", "model"});
+    read_post_processor(root.member("post_processor"), spec.post);
+    const JsonField model = root.member("model");
+    const bool is_bpe = model.value().is_object() &&
+                        (model.member("type").value() == "BPE" || !model.member("merges").value().is_null());
+    if (!is_bpe) {
+      if (root.member("version").string() != "1.0") root.member("version").fail("is not \"1.0\"");
+      if (!model.value().is_object()) model.fail("is not an object");
+      if (!model.member("type").value().is_null()) model.require_type("WordPiece");
+      spec.wordpiece = read_wordpiece(model);
+      spec.normalizer = read_normalizer(root.member("normalizer"));
+      const JsonField pretokenizer = root.member("pre_tokenizer");
+      spec.pretokenize = !pretokenizer.value().is_null();
+      if (spec.pretokenize) pretokenizer.require_object({"type"}).require_type("BertPreTokenizer");
+      spec.added = read_added_tokens(root.member("added_tokens"));
+      check_added_tokens(spec, where);
+      return spec;
+    }
+  }
+  for (const char* read_or_without_meaning : {"post_processor", "truncation", "padding"}) {
+    parsed[read_or_without_meaning] = nullptr;
+  }
+  spec.bpe = read_tokenizer_json(parsed, where);
+  return spec;
+}
+
+EncoderTokenizerSpec parse_bert_vocab(std::string_view vocab, const std::string& vocab_where,
+                                      std::string_view config, const std::string& config_where) {
+  EncoderTokenizerSpec spec;
+  TokenId number = 0;
+  for (std::size_t begin = 0; begin < vocab.size(); ++number) {
+    const std::size_t end = std::min(vocab.find('\n', begin), vocab.size());
+    std::string_view line = vocab.substr(begin, end - begin);
+    if (!is_utf8(line)) throw Error(fmt::format("line {} is not UTF-8", number + 1), vocab_where, kRemedy);
+    line.remove_suffix(trailing_space(line));
+    spec.wordpiece.vocabulary.push_back({std::string(line), number});
+    begin = end + 1;
+  }
+  const TokenizerConfig options(config, config_where);
+  spec.normalizer->lowercase = options.flag("do_lower_case", true);
+  spec.normalizer->strip_accents = options.flag("strip_accents", spec.normalizer->lowercase);
+  spec.normalizer->handle_chinese_chars = options.flag("tokenize_chinese_chars", true);
+  spec.wordpiece.unknown = options.token("unk_token", "[UNK]");
+  spec.added = options.added_tokens();
+  const auto [cls, sep] = add_special_tokens(
+      index_vocabulary(spec.wordpiece.vocabulary),
+      {options.token("cls_token", "[CLS]"), options.token("sep_token", "[SEP]"), spec.wordpiece.unknown,
+       options.token("pad_token", "[PAD]"), options.token("mask_token", "[MASK]")},
+      spec.added, vocab_where);
+  spec.post = bert_template(cls, sep);
+  check_added_tokens(spec, config_where);
+  return spec;
+}
+
+EncoderTokenizerSpec parse_roberta_files(std::string_view vocab, const std::string& vocab_where,
+                                         std::string_view merges, const std::string& merges_where,
+                                         std::string_view config, const std::string& config_where) {
+  EncoderTokenizerSpec spec;
+  spec.bpe = parse_vocab_and_merges(vocab, vocab_where, merges, merges_where);
+  const TokenizerConfig options(config, config_where);
+  spec.bpe->add_prefix_space = options.flag("add_prefix_space", false);
+  Vocabulary vocabulary;
+  for (std::size_t id = 0; id < spec.bpe->tokens.size(); ++id) {
+    vocabulary.emplace(spec.bpe->tokens[id], static_cast<TokenId>(id));
+  }
+  for (AddedToken& token : options.added_tokens()) {
+    if (token.id >= spec.bpe->tokens.size() || spec.bpe->tokens[token.id] != token.content) {
+      throw Error(fmt::format("added token {} is not in its place in the vocabulary", quote(token.content)),
+                  config_where, kRemedy);
+    }
+    std::erase_if(spec.bpe->added, [&](const AddedToken& known) { return known.id == token.id; });
+    spec.bpe->added.push_back(std::move(token));
+  }
+  const std::string mask = options.token("mask_token", "<mask>");
+  const std::size_t listed = spec.bpe->added.size();
+  const auto [cls, sep] =
+      add_special_tokens(vocabulary,
+                         {options.token("cls_token", "<s>"), options.token("sep_token", "</s>"),
+                          options.token("unk_token", "<unk>"), options.token("pad_token", "<pad>"), mask},
+                         spec.bpe->added, vocab_where);
+  for (std::size_t i = listed; i < spec.bpe->added.size(); ++i) {
+    spec.bpe->added[i].lstrip = spec.bpe->added[i].content == mask;  // it stands for a word with its space
+  }
+  spec.post = roberta_template(cls, sep);
+  return spec;
+}
+
+EncoderTokenizer EncoderTokenizer::load(const fs::path& directory) {
+  const fs::path whole = directory / "tokenizer.json";
+  const fs::path words = directory / "vocab.txt";
+  const fs::path vocab = directory / "vocab.json";
+  const fs::path merges = directory / "merges.txt";
+  const fs::path config = directory / "tokenizer_config.json";
+  if (is_there(whole)) {
+    return EncoderTokenizer(parse_encoder_json(read_file(whole, kLargestFile), whole.string()),
+                            whole.string());
+  }
+  if (is_there(directory / "added_tokens.json")) {
+    throw Error("is not read", (directory / "added_tokens.json").string(),
+                "save the tokenizer with tokenizer.json, or remove the file");
+  }
+  const std::string options = is_there(config) ? read_file(config, kLargestFile) : "";
+  if (is_there(words)) {
+    return EncoderTokenizer(
+        parse_bert_vocab(read_file(words, kLargestFile), words.string(), options, config.string()),
+        words.string());
+  }
+  if (is_there(vocab) && is_there(merges)) {
+    return EncoderTokenizer(
+        parse_roberta_files(read_file(vocab, kLargestFile), vocab.string(), read_file(merges, kLargestFile),
+                            merges.string(), options, config.string()),
+        vocab.string());
+  }
+  throw Error("holds neither tokenizer.json, nor vocab.txt, nor both vocab.json and merges.txt",
+              directory.string(), "name the folder of a BERT or RoBERTa model");
+}
+
+}  // namespace warpwright::text
