@@ -175,33 +175,40 @@ TEST(EncoderTokenizer, SeveralThreadsAtOnce) {
   for (const Ids& ids : found) EXPECT_EQ(ids, expected);
 }
 
+void compare(const EncoderTokenizer& tokenizer, const std::filesystem::path& strings) {
+  const auto cases = nlohmann::json::parse(read_file(strings, 1 << 20));
+  EncodeOptions cut;
+  cut.max_length = 12;
+  for (std::size_t i = 0; i < cases.size(); ++i) {
+    const std::string text = cases[i]["text"], second = cases[(i + 1) % cases.size()]["text"];
+    EXPECT_EQ(tokenizer.encode(text).ids, cases[i]["ids"].get<Ids>()) << text;
+    EXPECT_EQ(tokenizer.encode(text, second).ids, cases[i]["pair_ids"].get<Ids>()) << text;
+    EXPECT_EQ(tokenizer.encode(text, second, cut).ids, cases[i]["cut_ids"].get<Ids>()) << text;
+  }
+}
+
 class EncoderGolden : public TestFolder, public testing::WithParamInterface<const char*> {
  protected:
-  void compare(const EncoderTokenizer& tokenizer) {
-    const std::filesystem::path golden = golden_folder() / GetParam();
-    const auto cases = nlohmann::json::parse(read_file(golden / "strings.json", 1 << 20));
-    EncodeOptions cut;
-    cut.max_length = 12;
-    for (std::size_t i = 0; i < cases.size(); ++i) {
-      const std::string text = cases[i]["text"], second = cases[(i + 1) % cases.size()]["text"];
-      EXPECT_EQ(tokenizer.encode(text).ids, cases[i]["ids"].get<Ids>()) << text;
-      EXPECT_EQ(tokenizer.encode(text, second).ids, cases[i]["pair_ids"].get<Ids>()) << text;
-      EXPECT_EQ(tokenizer.encode(text, second, cut).ids, cases[i]["cut_ids"].get<Ids>()) << text;
-    }
-  }
+  std::filesystem::path golden() const { return golden_folder() / GetParam(); }
 };
 
 TEST_P(EncoderGolden, IdsOfTokenizerJson) {
-  compare(EncoderTokenizer::load(golden_folder() / GetParam()));
+  compare(EncoderTokenizer::load(golden()), golden() / "strings.json");
 }
 
 TEST_P(EncoderGolden, IdsOfVocabTxt) {
   for (const char* name : {"vocab.txt", "tokenizer_config.json"})
-    put(name, read_file(golden_folder() / GetParam() / name, 1 << 20));
-  compare(EncoderTokenizer::load(folder));
+    put(name, read_file(golden() / name, 1 << 20));
+  compare(EncoderTokenizer::load(folder), golden() / "strings.json");
 }
 
 INSTANTIATE_TEST_SUITE_P(, EncoderGolden, testing::Values("uncased", "cased"));
+
+TEST(MiniLM, IdsOfItsVocabulary) {
+  const char* folder = std::getenv("WARPWRIGHT_MINILM");
+  if (!folder) GTEST_SKIP() << "all-MiniLM-L6-v2 is not here: set WARPWRIGHT_MINILM (scripts/fetch-minilm)";
+  compare(EncoderTokenizer::load(folder), golden_folder() / "minilm.json");
+}
 
 TEST(EncoderFiles, RobertasTemplateAroundByteLevelBpe) {
   auto document = nlohmann::json::parse(read_file(golden_folder() / "tokenizer.json", 1 << 20));

@@ -1,9 +1,10 @@
-// Times the tokenizer on one thread: loading, encoding, decoding, training, and texts made to be slow.
+// Times a tokenizer on one thread: loading, encoding, decoding, training, and texts made to be slow.
 //
-//   text_bench --tokenizer DIR --input FILE [--repeat N]
+//   text_bench --tokenizer DIR --input FILE [--repeat N]     byte-level BPE
+//   text_bench --encoder DIR --input FILE [--repeat N]       an encoder's tokenizer
 //
-// A line per measurement: name, size, best and median CPU time of N runs. bench/peers/encode.py runs it
-// beside others.
+// A line per measurement: name, size, best and median CPU time of N runs. bench/peers/encode.py and
+// bench/peers/encode_wordpiece.py run it beside others.
 #include <fmt/format.h>
 #include <omp.h>
 #include <time.h>
@@ -16,6 +17,7 @@
 
 #include "core/error.hpp"
 #include "runtime/file.hpp"
+#include "text/encoder_tokenizer.hpp"
 #include "text/tokenizer.hpp"
 #include "text/train.hpp"
 
@@ -25,7 +27,7 @@ using namespace warpwright;
 using namespace warpwright::text;
 
 struct Flags {
-  std::filesystem::path tokenizer, input;
+  std::filesystem::path tokenizer, encoder, input;
   int repeat = 7;
 };
 
@@ -52,8 +54,45 @@ void report(const std::string& name, std::size_t bytes, int repeat, const std::f
              megabytes, best * 1e3, megabytes / best, median * 1e3, megabytes / median);
 }
 
+std::vector<std::string_view> lines_of(std::string_view text) {
+  std::vector<std::string_view> lines;
+  for (std::size_t begin = 0, end; begin < text.size(); begin = end) {
+    end = std::min(text.find('\n', begin), text.size() - 1) + 1;
+    lines.push_back(text.substr(begin, end - begin));
+  }
+  return lines;
+}
+
+void run_encoder(const Flags& flags) {
+  const EncoderTokenizer tokenizer = EncoderTokenizer::load(flags.encoder);
+  const std::string text = read_file(flags.input, std::uint64_t{1} << 32);
+  const std::vector<std::string_view> lines = lines_of(text);
+  const std::size_t count = tokenizer.encode(text).ids.size();
+  fmt::print("{} tokens, {:.3f} bytes a token\n", count,
+             static_cast<double>(text.size()) / static_cast<double>(count));
+  report("load", 0, flags.repeat, [&] { EncoderTokenizer::load(flags.encoder); });
+  report("encode, warm cache", text.size(), flags.repeat, [&] { tokenizer.encode(text); });
+  std::vector<EncoderTokenizer> fresh;
+  for (int i = 0; i < flags.repeat; ++i) fresh.push_back(EncoderTokenizer::load(flags.encoder));
+  std::size_t next = 0;
+  report("encode, cold cache", text.size(), flags.repeat, [&] { fresh[next++].encode(text); });
+  report("encode, line by line", text.size(), flags.repeat, [&] {
+    std::vector<Encoding> encodings;
+    for (const std::string_view line : lines) encodings.push_back(tokenizer.encode(line));
+  });
+  for (const auto& [name, unit] :
+       {std::pair("a run of 'a'", "a"), std::pair("a run of spaces", " "), std::pair("a run of dashes", "-"),
+        std::pair("a run of U+4F60", "\u4f60"), std::pair("marks to be ordered", "\u302e\U0001d165"),
+        std::pair("invalid bytes", "\xff")}) {
+    std::string run_text;
+    while (run_text.size() < std::size_t{1} << 20) run_text += unit;
+    report(name, run_text.size(), flags.repeat, [&] { tokenizer.encode(run_text); });
+  }
+}
+
 void run(const Flags& flags) {
   omp_set_num_threads(1);
+  if (!flags.encoder.empty()) return run_encoder(flags);
   const Tokenizer tokenizer = Tokenizer::load(flags.tokenizer);
   const std::string text = read_file(flags.input, std::uint64_t{1} << 32);
   const std::vector<TokenId> ids = tokenizer.encode(text);
@@ -66,11 +105,8 @@ void run(const Flags& flags) {
   std::size_t next = 0;
   report("encode, cold cache", text.size(), flags.repeat, [&] { fresh[next++].encode(text); });
   report("encode, line by line", text.size(), flags.repeat, [&] {
-    std::vector<std::vector<TokenId>> lines;
-    for (std::size_t begin = 0, end; begin < text.size(); begin = end) {
-      end = std::min(text.find('\n', begin), text.size() - 1) + 1;
-      lines.push_back(tokenizer.encode(std::string_view(text).substr(begin, end - begin)));
-    }
+    std::vector<std::vector<TokenId>> ids_of_lines;
+    for (const std::string_view line : lines_of(text)) ids_of_lines.push_back(tokenizer.encode(line));
   });
   report("decode", text.size(), flags.repeat, [&] { tokenizer.decode(ids); });
   const std::string_view document = text;
@@ -91,7 +127,10 @@ void run(const Flags& flags) {
 int main(int argc, char** argv) {
   CLI::App app("Times the tokenizer on one thread");
   Flags flags;
-  app.add_option("--tokenizer", flags.tokenizer, "Folder of a tokenizer")->required();
+  CLI::Option* tokenizer =
+      app.add_option("--tokenizer", flags.tokenizer, "Folder of a byte-level BPE tokenizer");
+  CLI::Option* encoder = app.add_option("--encoder", flags.encoder, "Folder of an encoder's tokenizer");
+  tokenizer->excludes(encoder);
   app.add_option("--input", flags.input, "Text file")->required();
   app.add_option("--repeat", flags.repeat, "Runs of each measurement")->check(CLI::PositiveNumber);
   CLI11_PARSE(app, argc, argv);

@@ -96,8 +96,61 @@ def tokenizers() -> None:
     put("encode/runs", b"a" * 100 + b" " * 100 + b"-" * 100)
 
 
+def encoder_tokenizers() -> None:
+    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    tokens = special + ["a", "##b", "##bc", "de", "\u4f60", "caf\u00e9", "##\u0301", "!", "\u1112\u1161", "["]
+    vocab = {token: i for i, token in enumerate(tokens)}
+    flags = {name: False for name in ("single_word", "lstrip", "rstrip", "normalized", "special")}
+    added = [{"id": i, "content": token, **flags, "special": True} for i, token in enumerate(special)]
+    word = {"id": len(vocab), "content": "Two W\u00f6rds", **flags, "single_word": True, "normalized": True}
+    strip = {"id": len(vocab) + 1, "content": "<|>", **flags, "lstrip": True, "rstrip": True}
+    pieces = [("SpecialToken", "[CLS]", 0), ("Sequence", "A", 0), ("SpecialToken", "[SEP]", 0)]
+    pair = pieces + [("Sequence", "B", 1), ("SpecialToken", "[SEP]", 1)]
+    document = {
+        "version": "1.0",
+        "truncation": {"max_length": 128, "strategy": "LongestFirst", "stride": 0},
+        "padding": None,
+        "added_tokens": added + [word, strip],
+        "normalizer": {"type": "BertNormalizer", "clean_text": True, "handle_chinese_chars": True, "strip_accents": None, "lowercase": True},
+        "pre_tokenizer": {"type": "BertPreTokenizer"},
+        "post_processor": {
+            "type": "TemplateProcessing",
+            "single": [{kind: {"id": token, "type_id": t}} for kind, token, t in pieces],
+            "pair": [{kind: {"id": token, "type_id": t}} for kind, token, t in pair],
+            "special_tokens": {t: {"id": t, "ids": [vocab[t]], "tokens": [t]} for t in ("[CLS]", "[SEP]")},
+        },
+        "decoder": {"type": "WordPiece", "prefix": "##", "cleanup": True},
+        "model": {"type": "WordPiece", "unk_token": "[UNK]", "continuing_subword_prefix": "##", "max_input_chars_per_word": 9, "vocab": vocab},
+    }
+    put("encoder_json/template", json.dumps(document, ensure_ascii=False).encode())
+    document["post_processor"] = {"type": "BertProcessing", "sep": ["[SEP]", 3], "cls": ["[CLS]", 2]}
+    document["normalizer"] = None
+    document["pre_tokenizer"] = None
+    document["model"] = {**document["model"], "continuing_subword_prefix": "", "max_input_chars_per_word": 1 << 63}
+    put("encoder_json/bare", json.dumps(document).encode())
+    alphabet = {c: i for i, c in enumerate(byte_alphabet() + ["ab"])}
+    step = {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True}
+    roberta = {"type": "RobertaProcessing", "sep": ["</s>", 258], "cls": ["<s>", 257], "trim_offsets": True, "add_prefix_space": False}
+    document["added_tokens"] = [{"id": 257 + i, "content": t, **flags, "special": True} for i, t in enumerate(("<s>", "</s>"))]
+    document["pre_tokenizer"] = document["decoder"] = step
+    document["post_processor"] = {"type": "Sequence", "processors": [step, roberta]}
+    document["model"] = {"type": "BPE", "vocab": alphabet, "merges": [["a", "b"]]}
+    put("encoder_json/roberta", json.dumps(document).encode())
+    put("encoder_json/deep", b"[" * 64)
+
+    lines = "".join(f"{token}\n" for token in tokens).encode()
+    text = "Caf\u00e9! \u4f60a\u0301b abc [SEP] \ud558 \u302e\U0001d165 abcabcabcabc".encode() + b"\xff\xe4\xbd [MASK]"
+    config = {"do_lower_case": False, "strip_accents": True, "tokenize_chinese_chars": False, "mask_token": {"content": "[MASK]"}}
+    put("bert_vocab/plain", lines + b"\0\0" + text)
+    put("bert_vocab/config", lines.replace(b"\n", b"\r\n") + b"\0" + json.dumps(config).encode() + b"\0" + text)
+    config["added_tokens_decoder"] = {"20": {"content": "CAF", "normalized": True}, "21": {"content": " ", "normalized": True}}
+    put("bert_vocab/added", lines + b"\0" + json.dumps(config).encode() + b"\0" + text)
+    put("bert_vocab/empty", b"\0{}\0")
+
+
 if __name__ == "__main__":
     tokenizers()
+    encoder_tokenizers()
     shards()
     safetensors_files()
     llmc_models()

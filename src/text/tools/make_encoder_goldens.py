@@ -2,13 +2,16 @@
 """Writes src/text/golden/{uncased,cased}/: small WordPiece tokenizers and what Hugging Face tokenizers 0.23.3 makes of
 tricky strings with them.
 
-    python3 src/text/tools/make_encoder_goldens.py
+    python3 src/text/tools/make_encoder_goldens.py [--minilm DIR]
 
 tokenizer.json  trained on golden/text.txt and the strings: a vocabulary of 600, BERT's normalizer, template and flags
 vocab.txt       its vocabulary, a token a line
 strings.json    of each string and of each with its neighbour as a pair: the ids; of the pairs, cut to 12 tokens, too
+
+With --minilm also golden/minilm.json: the same with all-MiniLM-L6-v2's vocabulary (scripts/fetch-minilm).
 """
 
+import argparse
 import json
 import pathlib
 
@@ -40,7 +43,24 @@ def build(lowercase):
     return tokenizer
 
 
+def write_cases(tokenizer, path):
+    texts = STRINGS + MORE
+    cases = []
+    for text, second in zip(texts, texts[1:] + texts[:1]):
+        tokenizer.no_truncation()
+        case = {"text": text, "ids": tokenizer.encode(text).ids, "pair_ids": tokenizer.encode(text, second).ids}
+        tokenizer.enable_truncation(12)
+        case["cut_ids"] = tokenizer.encode(text, second).ids
+        cases.append(case)
+    lines = ",\n".join(json.dumps(case) for case in cases)
+    path.write_text(f"[\n{lines}\n]\n", encoding="ascii")
+    print(f"{path}: {len(cases)} strings")
+
+
 def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--minilm")
+    args = parser.parse_args()
     for name, lowercase in (("uncased", True), ("cased", False)):
         folder = GOLDEN / name
         folder.mkdir(exist_ok=True)
@@ -49,18 +69,11 @@ def main():
         vocabulary = sorted(tokenizer.get_vocab(), key=tokenizer.token_to_id)
         (folder / "vocab.txt").write_text("".join(f"{token}\n" for token in vocabulary), encoding="utf-8")
         (folder / "tokenizer_config.json").write_text(json.dumps({"do_lower_case": lowercase}) + "\n")
-        tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
-        texts = STRINGS + MORE
-        cases = []
-        for text, second in zip(texts, texts[1:] + texts[:1]):
-            tokenizer.no_truncation()
-            case = {"text": text, "ids": tokenizer.encode(text).ids, "pair_ids": tokenizer.encode(text, second).ids}
-            tokenizer.enable_truncation(12)
-            case["cut_ids"] = tokenizer.encode(text, second).ids
-            cases.append(case)
-        lines = ",\n".join(json.dumps(case) for case in cases)
-        (folder / "strings.json").write_text(f"[\n{lines}\n]\n", encoding="ascii")
-        print(f"{name}: {len(vocabulary)} tokens, {len(cases)} strings")
+        write_cases(Tokenizer.from_file(str(folder / "tokenizer.json")), folder / "strings.json")
+    if args.minilm:
+        tokenizer = Tokenizer.from_file(str(pathlib.Path(args.minilm) / "tokenizer.json"))
+        tokenizer.no_padding()
+        write_cases(tokenizer, GOLDEN / "minilm.json")
 
 
 if __name__ == "__main__":
