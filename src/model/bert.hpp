@@ -57,6 +57,7 @@ struct BertActivations {
   Tensor qkv;                       // (N, 3, NH, HS)
   Tensor att;                       // (N, NH, HS)
   Tensor fc;                        // (N, I)
+  bool batch_invariant = false;     // a row's bits do not depend on the others
   std::vector<Tensor> pooled;       // (S, …) fp32, one behind each layer from the pooling on
   Tensor first, pooler, logits;     // (S, H), (S, H), (S, labels) of a classification head
 };
@@ -75,12 +76,12 @@ struct PackedBatch {
 };
 
 struct BertOptions {
-  DType dtype = DType::f32;               // of weights and activations
-  std::int64_t max_batch_tokens = 16384;  // the arena is allocated for these, once
-  std::int64_t max_batch_sequences = 0;   // 0: as many as there can be tokens, at most 4,096
-  bool batch_invariant = false;           // a text's bits do not depend on what shares its batch
-  std::optional<ops::Pooling> pooling;    // instead of the folder's
-  std::optional<bool> normalize;          // instead of the folder's
+  DType dtype = DType::f32;                  // of weights and activations
+  std::int64_t max_batch_tokens = 16384;     // the arena is allocated for these, once
+  std::int64_t max_batch_sequences = 0;      // 0: as many as there can be tokens, at most 4,096
+  bool batch_invariant = false;              // a text's bits do not depend on what shares its batch
+  std::optional<ops::Pooling> pooling = {};  // instead of the folder's
+  std::optional<bool> normalize = {};        // instead of the folder's
 };
 
 // A model loaded from a folder, with the memory of its forward. Calls come from one thread at a time.
@@ -115,7 +116,6 @@ class BertModel {
  private:
   enum class Result : std::uint8_t { hidden, vectors, logits };
 
-  void allocate(Allocator& allocator);
   void check(const PackedBatch& batch) const;
   void forward(const PackedBatch& batch, Result result, std::span<float> out);
 

@@ -12,6 +12,7 @@
 #include "ops/global_norm/global_norm.hpp"
 #include "ops/layernorm/layernorm.hpp"
 #include "ops/matmul/matmul.hpp"
+#include "ops/padding/padding.hpp"
 #include "ops/pooling/pooling.hpp"
 #include "ops/residual/residual.hpp"
 #include "ops/residual_layernorm/residual_layernorm.hpp"
@@ -81,6 +82,9 @@ std::vector<OpInfo> all_ops(const DeviceInfo& device) {
       describe(matmul_dw_op(), {16, 768, 768}, device),
       describe(matmul_dx_op(), {16, 768, 768}, device),
       describe(matmul_forward_op(), {16, 768, 768}, device),
+      describe(padding_lengths_op(), {4, 64}, device),
+      describe(padding_pack_op(), {64, 256, 768}, device),
+      describe(padding_unpack_op(), {64, 256, 768}, device),
       describe(pooling_forward_op(), {64, 1, 768}, device),
       describe(residual_backward_op(), {768, DType::f32, true}, device),
       describe(residual_forward_op(), {768, DType::f32, false}, device),

@@ -21,6 +21,7 @@ struct MatmulForward {
   Tensor out;     // (M, N)
   Tensor preact;  // (M, N), optional: kept for the backward of the activation
   Activation activation = Activation::none;
+  bool batch_invariant = false;  // a row's bits do not depend on how many others there are
 
   template <class F>
   void visit(F&& f) {
@@ -69,6 +70,7 @@ struct MatmulForwardProblem {
   DType dtype = DType::f32;
   bool bias = false, preact = false;
   Activation activation = Activation::none;
+  bool batch_invariant = false;
 
   bool operator==(const MatmulForwardProblem&) const = default;
   std::string describe() const;

@@ -32,7 +32,14 @@ MatmulForwardProblem forward_problem(const MatmulForward& a) {
   if (a.bias) require_tensor(kForward, "bias", a.bias, a.x.dtype, {N});
   require_rows(kForward, "out", a.out, a.x.dtype, {M, N});
   if (a.preact) require_rows(kForward, "preact", a.preact, a.x.dtype, {M, N});
-  return {M, N, K, a.x.dtype, static_cast<bool>(a.bias), static_cast<bool>(a.preact), a.activation};
+  return {M,
+          N,
+          K,
+          a.x.dtype,
+          static_cast<bool>(a.bias),
+          static_cast<bool>(a.preact),
+          a.activation,
+          a.batch_invariant};
 }
 
 MatmulDxProblem dx_problem(const MatmulDx& a) {
@@ -60,12 +67,16 @@ MatmulDwProblem dw_problem(const MatmulDw& a) {
   return {M, N, K, a.x.dtype, static_cast<bool>(a.dbias), a.store};
 }
 
+constexpr const char* kNotInvariant = "the order of its sums depends on the number of rows";
+
 std::string refuse_skinny_avx2(const MatmulForwardProblem& p, const DeviceInfo& device) {
+  if (p.batch_invariant) return kNotInvariant;
   if (p.M > matmul::kSkinnyRows) return fmt::format("more than {} rows", matmul::kSkinnyRows);
   return refuse_avx2(p, device);
 }
 
 std::string refuse_skinny_avx512(const MatmulForwardProblem& p, const DeviceInfo& device) {
+  if (p.batch_invariant) return kNotInvariant;
   if (p.M > matmul::kSkinnyRows) return fmt::format("more than {} rows", matmul::kSkinnyRows);
   return refuse_avx512(p, device);
 }
@@ -79,6 +90,9 @@ std::string refuse_amx(const Problem& p, const DeviceInfo& device) {
 #if WARPWRIGHT_ONEDNN
 template <class Problem>
 std::string refuse_onednn(const Problem& p, const DeviceInfo& device) {
+  if constexpr (std::is_same_v<Problem, MatmulForwardProblem>) {
+    if (p.batch_invariant) return kNotInvariant;
+  }
   if (p.M == 0 || p.N == 0) return "an empty product";
   return refuse_avx2(p, device);
 }
@@ -104,6 +118,9 @@ std::size_t skinny_workspace(const MatmulForwardProblem& p, const DeviceInfo&) {
 #if WARPWRIGHT_CUDA
 template <class Problem>
 std::string refuse_cublaslt(const Problem& p, const DeviceInfo& device) {
+  if constexpr (std::is_same_v<Problem, MatmulForwardProblem>) {
+    if (p.batch_invariant) return kNotInvariant;
+  }
   return matmul::cuda::refuse_cublaslt(p.dtype, device);
 }
 
@@ -180,9 +197,9 @@ double element_bytes(DType dtype) {
 }  // namespace
 
 std::string MatmulForwardProblem::describe() const {
-  return fmt::format("M={} N={} K={} {}{}{}{}", M, N, K, name_of(dtype), bias ? " +bias" : "",
+  return fmt::format("M={} N={} K={} {}{}{}{}{}", M, N, K, name_of(dtype), bias ? " +bias" : "",
                      activation == Activation::none ? "" : fmt::format(" {}", name_of(activation)),
-                     preact ? " +preact" : "");
+                     preact ? " +preact" : "", batch_invariant ? " invariant" : "");
 }
 double MatmulForwardProblem::flops() const {
   return 2 * product(M, N) * static_cast<double>(K);

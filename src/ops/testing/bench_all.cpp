@@ -17,6 +17,7 @@ void gelu_bench(Bench& bench);
 void global_norm_bench(Bench& bench);
 void layernorm_bench(Bench& bench);
 void matmul_bench(Bench& bench);
+void padding_bench(Bench& bench);
 void pooling_bench(Bench& bench);
 void residual_bench(Bench& bench);
 void residual_layernorm_bench(Bench& bench);
@@ -38,6 +39,7 @@ constexpr Entry kBenches[] = {
     {"global_norm", global_norm_bench},
     {"layernorm", layernorm_bench},
     {"matmul", matmul_bench},
+    {"padding", padding_bench},
     {"pooling", pooling_bench},
     {"residual", residual_bench},
     {"residual_layernorm", residual_layernorm_bench},

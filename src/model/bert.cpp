@@ -1,0 +1,83 @@
+#include "model/bert.hpp"
+
+#include <cmath>
+
+#include "ops/attention/attention.hpp"
+#include "ops/embedding_layernorm/embedding_layernorm.hpp"
+#include "ops/matmul/matmul.hpp"
+#include "ops/pooling/pooling.hpp"
+#include "ops/residual_layernorm/residual_layernorm.hpp"
+
+namespace warpwright {
+namespace {
+
+using namespace ops;
+
+float attention_scale(const BertConfig& config) {
+  return static_cast<float>(1 / std::sqrt(static_cast<double>(config.head_size())));
+}
+
+Tensor part(const Tensor& qkv, int index) {
+  return qkv.select(1, index);
+}  // (N, NH, HS) of q, k or v
+
+// (N, NH, HS) or (N, 3, NH, HS) as the matrix (N, …) that a linear layer reads or writes.
+Tensor matrix(const Tensor& t) {
+  return t.view({t.shape[0], t.shape[0] ? t.elements() / t.shape[0] : t.strides[0]});
+}
+
+void linear(Context& ctx, const BertActivations& a, const BertLinear& p, const Tensor& x, const Tensor& out,
+            Activation activation = Activation::none) {
+  matmul_forward(ctx, {x, p.weight, p.bias, out, {}, activation, a.batch_invariant});
+}
+
+// x → norm(x + y), y being lost.
+void add_and_normalize(Context& ctx, const Tensor& x, const Tensor& y, const Tensor& weight,
+                       const Tensor& bias, float eps) {
+  residual_layernorm_forward(ctx, {x, y, weight, bias, y, x, {}, {}, eps});
+}
+
+void block_forward(Context& ctx, const BertConfig& config, const BertBlock& p, const BertActivations& a) {
+  linear(ctx, a, p.qkv, a.hidden, matrix(a.qkv));
+  attention_forward(ctx, {part(a.qkv, 0),
+                          part(a.qkv, 1),
+                          part(a.qkv, 2),
+                          a.cu_seqlens,
+                          a.cu_seqlens,
+                          a.att,
+                          {},
+                          attention_scale(config),
+                          Mask::none});
+  linear(ctx, a, p.attproj, matrix(a.att), a.other);
+  add_and_normalize(ctx, a.hidden, a.other, p.attnorm_weight, p.attnorm_bias, config.eps);
+  linear(ctx, a, p.fc, a.hidden, a.fc, config.activation);
+  linear(ctx, a, p.fcproj, a.fc, a.other);
+  add_and_normalize(ctx, a.hidden, a.other, p.outnorm_weight, p.outnorm_bias, config.eps);
+}
+
+}  // namespace
+
+void bert_forward(Context& ctx, const BertConfig& config, const BertParameters& p, const BertActivations& a) {
+  embedding_layernorm_forward(ctx, {a.tokens, a.positions, a.types, p.word, p.position, p.type,
+                                    p.embnorm_weight, p.embnorm_bias, a.hidden, a.rows, config.eps});
+  for (const BertBlock& block : p.blocks) block_forward(ctx, config, block, a);
+}
+
+void bert_pool(Context& ctx, const BertPooling& pooling, const BertParameters& p, const BertActivations& a) {
+  const bool normalize_now = pooling.normalize && p.dense.empty();
+  pooling_forward(ctx, {a.hidden, a.cu_seqlens, a.pooled[0], pooling.kind, normalize_now});
+  for (std::size_t i = 0; i < p.dense.size(); ++i) {
+    linear(ctx, a, p.dense[i], a.pooled[i], a.pooled[i + 1], pooling.dense[i].activation);
+  }
+  if (pooling.normalize && !normalize_now) {
+    pooling_forward(ctx, {a.pooled[p.dense.size()], {}, a.pooled.back(), Pooling::cls, true});
+  }
+}
+
+void bert_classify(Context& ctx, const BertParameters& p, const BertActivations& a) {
+  pooling_forward(ctx, {a.hidden, a.cu_seqlens, a.first, Pooling::cls, false});
+  linear(ctx, a, p.pooler, a.first, a.pooler, Activation::tanh);
+  linear(ctx, a, p.classifier, a.pooler, a.logits);
+}
+
+}  // namespace warpwright

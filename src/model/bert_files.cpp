@@ -1,0 +1,202 @@
+#include "model/bert_files.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+
+#include "core/error.hpp"
+#include "model/fill.hpp"
+
+namespace warpwright {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::string_view kWord = "embeddings.word_embeddings.weight";
+
+bool starts_with(std::string_view text, std::string_view start) {
+  return text.substr(0, start.size()) == start;
+}
+bool ends_with(std::string_view text, std::string_view end) {
+  return text.size() >= end.size() && text.substr(text.size() - end.size()) == end;
+}
+
+fs::path weights_path(const fs::path& folder) {
+  const fs::path path = folder / "model.safetensors";
+  if (fs::exists(path)) return path;
+  if (fs::exists(folder / "model.safetensors.index.json")) {
+    throw Error("the weights are split over several files", folder.string(),
+                "save them as one model.safetensors");
+  }
+  throw Error("has no model.safetensors", folder.string(),
+              "use a folder whose weights are safetensors (save_pretrained writes them)");
+}
+
+std::string find_prefix(const SafetensorsFile& file) {
+  const SafetensorsEntry* found = nullptr;
+  for (const SafetensorsEntry& entry : file.entries()) {
+    if (!ends_with(entry.name, kWord)) continue;
+    if (found) {
+      throw Error(fmt::format("has two encoders, with {} and {}", found->name, entry.name),
+                  file.path().string(), "use a folder of one model");
+    }
+    found = &entry;
+  }
+  if (!found) {
+    throw Error(fmt::format("has no tensor {}", kWord), file.path().string(),
+                "use the folder of a BERT, MiniLM or RoBERTa in Hugging Face's form");
+  }
+  return found->name.substr(0, found->name.size() - kWord.size());
+}
+
+void fill_checked(const Tensor& parameter, const SafetensorsFile& file, const SafetensorsEntry& entry) {
+  const std::int64_t rows = parameter.shape.rank() == 2 ? parameter.shape[0] : 1;
+  fill(parameter, rows, file.bytes(entry), *entry.dtype, false);
+}
+
+const SafetensorsEntry& checked_entry(const SafetensorsFile& file, const SafetensorsEntry* entry,
+                                      const std::string& name, const Shape& shape) {
+  if (!entry) {
+    throw Error(fmt::format("has no tensor {}", name), file.path().string(),
+                "use the weights and the config.json of one model");
+  }
+  if (entry->shape != shape || !entry->dtype || !is_floating(*entry->dtype)) {
+    throw Error(fmt::format("{} is {} {}, config.json asks for {}", entry->name, entry->stored_dtype,
+                            entry->shape.to_string(), shape.to_string()),
+                file.path().string(), "use the weights and the config.json of one model");
+  }
+  return *entry;
+}
+
+// Layer normalization's weight and bias as TensorFlow called them, and old files do.
+std::string former_name(const std::string& name) {
+  if (ends_with(name, "LayerNorm.weight")) return name.substr(0, name.size() - 6) + "gamma";
+  if (ends_with(name, "LayerNorm.bias")) return name.substr(0, name.size() - 4) + "beta";
+  return {};
+}
+
+// Whether an encoder of so many layers has this tensor, its name being without prefix.
+bool is_of_encoder(std::string_view name, std::int64_t layers) {
+  static constexpr std::array kEmbeddings = {"word_embeddings.weight",
+                                             "position_embeddings.weight",
+                                             "token_type_embeddings.weight",
+                                             "LayerNorm.weight",
+                                             "LayerNorm.bias",
+                                             "LayerNorm.gamma",
+                                             "LayerNorm.beta",
+                                             "position_ids",
+                                             "token_type_ids"};
+  static constexpr std::array kLayers = {
+      "attention.self.query", "attention.self.key", "attention.self.value",       "attention.output.dense",
+      "intermediate.dense",   "output.dense",       "attention.output.LayerNorm", "output.LayerNorm"};
+  constexpr std::string_view embeddings = "embeddings.", layer = "encoder.layer.";
+  if (name == "pooler.dense.weight" || name == "pooler.dense.bias") return true;
+  if (starts_with(name, embeddings)) {
+    name.remove_prefix(embeddings.size());
+    return std::find(kEmbeddings.begin(), kEmbeddings.end(), name) != kEmbeddings.end();
+  }
+  if (!starts_with(name, layer)) return false;
+  name.remove_prefix(layer.size());
+  std::int64_t index = -1;
+  const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), index);
+  if (error != std::errc() || index < 0 || index >= layers) return false;
+  name.remove_prefix(static_cast<std::size_t>(end - name.data()));
+  const std::size_t dot = name.rfind('.');
+  if (name.empty() || name[0] != '.' || dot == 0 || dot == std::string_view::npos) return false;
+  const std::string_view part = name.substr(1, dot - 1), kind = name.substr(dot + 1);
+  const bool norm = ends_with(part, "LayerNorm");
+  return std::find(kLayers.begin(), kLayers.end(), part) != kLayers.end() &&
+         (kind == "weight" || kind == "bias" || (norm && (kind == "gamma" || kind == "beta")));
+}
+
+// Whether some head above an encoder has it; those for other tasks are left alone.
+bool is_of_head(std::string_view name) {
+  return starts_with(name, "classifier.") || starts_with(name, "cls.") || starts_with(name, "lm_head.") ||
+         starts_with(name, "qa_outputs.");
+}
+
+}  // namespace
+
+BertFile::BertFile(const fs::path& folder, const BertConfig& config)
+    : config_(config), file_(weights_path(folder)), prefix_(find_prefix(file_)), top_(prefix_) {
+  for (const std::string_view model : {"bert.", "roberta."}) {
+    if (ends_with(top_, model)) top_.resize(top_.size() - model.size());
+  }
+  has_classifier_ =
+      config.family == BertConfig::Family::roberta
+          ? file_.find(top_ + "classifier.out_proj.weight") != nullptr
+          : file_.find(top_ + "classifier.weight") && file_.find(prefix_ + "pooler.dense.weight");
+}
+
+const SafetensorsEntry& BertFile::entry(const std::string& name, const Shape& shape) const {
+  const SafetensorsEntry* found = file_.find(name);
+  if (!found) found = file_.find(former_name(name));
+  return checked_entry(file_, found, name, shape);
+}
+
+void BertFile::fill_from(const Tensor& parameter, const std::string& name) const {
+  fill_checked(parameter, file_, entry(name, parameter.shape));
+}
+
+void BertFile::fill_from(const BertLinear& linear, const std::string& name) const {
+  fill_from(linear.weight, name + ".weight");
+  fill_from(linear.bias, name + ".bias");
+}
+
+void BertFile::fill_norm(const Tensor& weight, const Tensor& bias, const std::string& name) const {
+  fill_from(weight, name + ".weight");
+  fill_from(bias, name + ".bias");
+}
+
+void BertFile::load(const BertParameters& p) const {
+  refuse_strangers();
+  const std::string embeddings = prefix_ + "embeddings.";
+  fill_from(p.word, embeddings + "word_embeddings.weight");
+  fill_from(p.position, embeddings + "position_embeddings.weight");
+  fill_from(p.type, embeddings + "token_type_embeddings.weight");
+  fill_norm(p.embnorm_weight, p.embnorm_bias, embeddings + "LayerNorm");
+  for (std::size_t l = 0; l < p.blocks.size(); ++l) {
+    const BertBlock& b = p.blocks[l];
+    const std::string layer = fmt::format("{}encoder.layer.{}.", prefix_, l);
+    std::int64_t part = 0;
+    for (const char* name : {"query", "key", "value"}) {
+      const auto rows = [&](const Tensor& t) { return t.slice(0, part * config_.hidden, config_.hidden); };
+      fill_from(BertLinear{rows(b.qkv.weight), rows(b.qkv.bias)}, layer + "attention.self." + name);
+      ++part;
+    }
+    fill_from(b.attproj, layer + "attention.output.dense");
+    fill_norm(b.attnorm_weight, b.attnorm_bias, layer + "attention.output.LayerNorm");
+    fill_from(b.fc, layer + "intermediate.dense");
+    fill_from(b.fcproj, layer + "output.dense");
+    fill_norm(b.outnorm_weight, b.outnorm_bias, layer + "output.LayerNorm");
+  }
+  if (!p.classifier.weight) return;
+  const bool roberta = config_.family == BertConfig::Family::roberta;
+  fill_from(p.pooler, roberta ? top_ + "classifier.dense" : prefix_ + "pooler.dense");
+  fill_from(p.classifier, top_ + (roberta ? "classifier.out_proj" : "classifier"));
+}
+
+void BertFile::refuse_strangers() const {
+  for (const SafetensorsEntry& e : file_.entries()) {
+    const std::string_view name = e.name;
+    const bool known =
+        (starts_with(name, prefix_) && is_of_encoder(name.substr(prefix_.size()), config_.layers)) ||
+        (starts_with(name, top_) && is_of_head(name.substr(top_.size())));
+    if (known) continue;
+    throw Error(fmt::format("has a tensor {} that an encoder of {} layers has not", name, config_.layers),
+                file_.path().string(), "use the weights and the config.json of one model");
+  }
+}
+
+void load_dense(const BertDense& dense, const BertLinear& parameters) {
+  const SafetensorsFile file(weights_path(dense.folder));
+  const auto fill_named = [&](const Tensor& parameter, const std::string& name) {
+    fill_checked(parameter, file, checked_entry(file, file.find(name), name, parameter.shape));
+  };
+  fill_named(parameters.weight, "linear.weight");
+  if (parameters.bias) fill_named(parameters.bias, "linear.bias");
+}
+
+}  // namespace warpwright

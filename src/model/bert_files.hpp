@@ -1,0 +1,39 @@
+// BERT-family encoders in Hugging Face folders.
+#pragma once
+
+#include <filesystem>
+
+#include "model/bert.hpp"
+#include "model/safetensors.hpp"
+
+namespace warpwright {
+
+// The weights of a folder: model.safetensors, whose names may stand behind a prefix ("bert.", "roberta.",
+// "0.auto_model.").
+class BertFile {
+ public:
+  BertFile(const std::filesystem::path& folder, const BertConfig& config);
+
+  bool has_classifier() const { return has_classifier_; }
+  // Fills the parameters, on whatever device they are. Every tensor must be there in its shape; tensors that
+  // no such model has are an Error.
+  void load(const BertParameters& parameters) const;
+
+ private:
+  const SafetensorsEntry& entry(const std::string& name, const Shape& shape) const;
+  void fill_from(const Tensor& parameter, const std::string& name) const;
+  void fill_from(const BertLinear& linear, const std::string& name) const;
+  void fill_norm(const Tensor& weight, const Tensor& bias, const std::string& name) const;
+  void refuse_strangers() const;
+
+  const BertConfig& config_;
+  SafetensorsFile file_;
+  std::string prefix_;  // of the encoder's tensors
+  std::string top_;     // of a head's
+  bool has_classifier_ = false;
+};
+
+// A dense layer of sentence-transformers, from its folder.
+void load_dense(const BertDense& dense, const BertLinear& parameters);
+
+}  // namespace warpwright

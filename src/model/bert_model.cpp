@@ -1,0 +1,396 @@
+// The model that owns its parameters and the memory of its forward: one plan, one allocation of each
+// category.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <tuple>
+
+#include "core/error.hpp"
+#include "model/bert.hpp"
+#include "model/bert_files.hpp"
+#include "runtime/memory.hpp"
+
+namespace warpwright {
+namespace {
+
+constexpr std::int64_t kMostSequences = 4096, kMostBatchTokens = std::int64_t{1} << 28;
+
+struct Tensors {
+  BertParameters parameters;
+  BertActivations activations;  // of the largest batch; its integers are views of `batch`
+  Tensor batch;                 // (2 + S + 3N) int32: all that goes to the device for a batch
+};
+
+BertParameters allocate_parameters(const BertConfig& c, const BertPooling& pooling, bool classifier,
+                                   DType dtype, Allocator& allocator) {
+  const auto in = [&](const std::string& name, const Shape& shape, DType as) {
+    return allocator.allocate(name, as, shape, Category::parameters);
+  };
+  const auto vector = [&](const std::string& name) { return in(name, {c.hidden}, dtype); };
+  const auto linear = [&](const std::string& name, std::int64_t to, std::int64_t from) {
+    return BertLinear{in(name + ".weight", {to, from}, dtype), in(name + ".bias", {to}, dtype)};
+  };
+  BertParameters p;
+  p.word = in("word", {c.vocab, c.hidden}, dtype);
+  p.position = in("position", {c.positions, c.hidden}, dtype);
+  p.type = in("type", {c.types, c.hidden}, dtype);
+  p.embnorm_weight = vector("embnorm.weight");
+  p.embnorm_bias = vector("embnorm.bias");
+  for (std::int64_t l = 0; l < c.layers; ++l) {
+    const std::string layer = fmt::format("layer.{}.", l);
+    BertBlock b;
+    b.qkv = linear(layer + "qkv", 3 * c.hidden, c.hidden);
+    b.attproj = linear(layer + "attproj", c.hidden, c.hidden);
+    b.attnorm_weight = vector(layer + "attnorm.weight");
+    b.attnorm_bias = vector(layer + "attnorm.bias");
+    b.fc = linear(layer + "fc", c.intermediate, c.hidden);
+    b.fcproj = linear(layer + "fcproj", c.hidden, c.intermediate);
+    b.outnorm_weight = vector(layer + "outnorm.weight");
+    b.outnorm_bias = vector(layer + "outnorm.bias");
+    p.blocks.push_back(b);
+  }
+  if (classifier) {
+    p.pooler = linear("pooler", c.hidden, c.hidden);
+    p.classifier = linear("classifier", c.labels, c.hidden);
+  }
+  const DType wide = ops::accumulation_dtype(dtype);
+  for (std::size_t i = 0; i < pooling.dense.size(); ++i) {
+    const BertDense& d = pooling.dense[i];
+    const std::string name = fmt::format("dense.{}", i);
+    p.dense.push_back(
+        {in(name + ".weight", {d.out, d.in}, wide), d.bias ? in(name + ".bias", {d.out}, wide) : Tensor()});
+  }
+  return p;
+}
+
+BertActivations allocate_activations(const BertConfig& c, const BertPooling& pooling, bool classifier,
+                                     DType dtype, std::int64_t N, std::int64_t S, Allocator& allocator) {
+  const auto in = [&](const std::string& name, const Shape& shape, DType as) {
+    return allocator.allocate(name, as, shape, Category::activations);
+  };
+  BertActivations a;
+  a.hidden = in("hidden", {N, c.hidden}, dtype);
+  a.other = in("other", {N, c.hidden}, dtype);
+  a.qkv = in("qkv", {N, 3, c.heads, c.head_size()}, dtype);
+  a.att = in("att", {N, c.heads, c.head_size()}, dtype);
+  a.fc = in("fc", {N, c.intermediate}, dtype);
+  const DType wide = ops::accumulation_dtype(dtype);
+  a.pooled.push_back(in("pooled", {S, c.hidden}, wide));
+  for (const BertDense& d : pooling.dense) {
+    a.pooled.push_back(in(fmt::format("pooled.{}", a.pooled.size()), {S, d.out}, wide));
+  }
+  if (pooling.normalize && !pooling.dense.empty()) {
+    a.pooled.push_back(in("normalized", a.pooled.back().shape, wide));
+  }
+  if (classifier) {
+    a.first = in("first", {S, c.hidden}, dtype);
+    a.pooler = in("pooler", {S, c.hidden}, dtype);
+    a.logits = in("logits", {S, c.labels}, dtype);
+  }
+  return a;
+}
+
+// The first N tokens and S sequences of activations that were allocated for more. The batch's integers lie
+// one behind the other, so that one copy takes them to a device.
+BertActivations narrow(const Tensors& t, std::int64_t N, std::int64_t S, bool batch_invariant) {
+  const auto first = [](const Tensor& tensor, std::int64_t n) {
+    return tensor ? tensor.slice(0, 0, n) : tensor;
+  };
+  BertActivations a = t.activations;
+  a.batch_invariant = batch_invariant;
+  std::int64_t at = 0;
+  const auto take = [&](std::int64_t count) {
+    at += count;
+    return t.batch.slice(0, at - count, count);
+  };
+  a.rows = take(1);
+  a.cu_seqlens = take(S + 1);
+  a.tokens = take(N);
+  a.positions = take(N);
+  a.types = take(N);
+  for (Tensor* tensor : {&a.hidden, &a.other, &a.qkv, &a.att, &a.fc}) *tensor = first(*tensor, N);
+  for (Tensor* tensor : {&a.first, &a.pooler, &a.logits}) *tensor = first(*tensor, S);
+  for (Tensor& tensor : a.pooled) tensor = first(tensor, S);
+  return a;
+}
+
+std::int64_t batch_integers(std::int64_t N, std::int64_t S) {
+  return 2 + S + 3 * N;
+}
+
+std::int64_t round_up(std::int64_t n, std::int64_t multiple) {
+  return (n + multiple - 1) / multiple * multiple;
+}
+
+// Grid sizes for which the forward is captured: steps of an eighth at most, from 64 tokens on.
+std::int64_t token_bucket(std::int64_t N, std::int64_t most) {
+  std::int64_t step = 64;
+  while (step * 16 < N) step *= 2;
+  return std::min(round_up(std::max<std::int64_t>(N, 1), step), most);
+}
+std::int64_t sequence_bucket(std::int64_t S, std::int64_t most) {
+  std::int64_t bucket = 1;
+  while (bucket < S) bucket *= 2;
+  return std::min(bucket, most);
+}
+
+// A batch as the kernels read it: S sequences, those behind the batch's own being empty.
+void write_batch(const BertConfig& config, const PackedBatch& batch, const BertActivations& host) {
+  const std::size_t N = batch.tokens.size(), S = batch.cu_seqlens.size() - 1;
+  auto* cu_seqlens = host.cu_seqlens.as<std::int32_t>();
+  host.rows.as<std::int32_t>()[0] = static_cast<std::int32_t>(N);
+  std::copy(batch.cu_seqlens.begin(), batch.cu_seqlens.end(), cu_seqlens);
+  std::fill(cu_seqlens + S + 1, cu_seqlens + host.cu_seqlens.shape[0], static_cast<std::int32_t>(N));
+  std::copy(batch.tokens.begin(), batch.tokens.end(), host.tokens.as<std::int32_t>());
+  auto* types = host.types.as<std::int32_t>();
+  batch.types.empty() ? void(std::fill_n(types, N, 0))
+                      : void(std::copy(batch.types.begin(), batch.types.end(), types));
+  auto* positions = host.positions.as<std::int32_t>();
+  const auto padding = static_cast<std::int32_t>(config.padding_token);
+  for (std::size_t s = 0; s < S; ++s) {
+    auto next = static_cast<std::int32_t>(config.first_position());
+    for (auto n = static_cast<std::size_t>(batch.cu_seqlens[s]);
+         n < static_cast<std::size_t>(batch.cu_seqlens[s + 1]); ++n) {
+      // RoBERTa counts the tokens that are no padding, and gives the padding its own row.
+      const bool is_padding = config.family == BertConfig::Family::roberta && batch.tokens[n] == padding;
+      positions[n] = is_padding ? padding : next++;
+    }
+  }
+}
+
+// Rows of any floating dtype as fp32; the first row with a value that is not finite, or −1.
+std::int64_t read_rows(const Tensor& host, std::int64_t rows, std::span<float> out) {
+  const std::int64_t columns = host.shape[1];
+  std::int64_t bad = -1;
+  visit_dtype(host.dtype, [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    const T* from = host.as<T>();
+    for (std::int64_t r = 0; r < rows; ++r) {
+      float check = 0;
+      for (std::int64_t i = r * columns; i < (r + 1) * columns; ++i) {
+        const auto value = static_cast<float>(from[i]);
+        out[static_cast<std::size_t>(i)] = value;
+        check += value * 0;  // NaN where the value is NaN or infinite
+      }
+      if (check != 0 && bad < 0) bad = r;
+    }
+  });
+  return bad;
+}
+
+}  // namespace
+
+void PackedBatch::clear() {
+  tokens.clear();
+  types.clear();
+  cu_seqlens.assign(1, 0);
+}
+
+void PackedBatch::append(std::span<const std::int32_t> ids, std::span<const std::int32_t> type_ids) {
+  if (!type_ids.empty() && type_ids.size() != ids.size()) {
+    throw Error(fmt::format("{} tokens and {} types", ids.size(), type_ids.size()), "a batch's sequence",
+                "give a type for each token, or none");
+  }
+  if (!type_ids.empty()) types.resize(tokens.size(), 0);
+  if (!type_ids.empty() || !types.empty()) {
+    types.insert(types.end(), type_ids.begin(), type_ids.end());
+    types.resize(tokens.size() + ids.size(), 0);
+  }
+  tokens.insert(tokens.end(), ids.begin(), ids.end());
+  cu_seqlens.push_back(static_cast<std::int32_t>(tokens.size()));
+}
+
+struct BertModel::Memory {
+  // A forward for a bucket of tokens and sequences and a result.
+  using Key = std::tuple<std::int64_t, std::int64_t, int>;
+  struct Captured {
+    Graph graph;
+    const void* scratch = nullptr;  // where it was when the graph was captured
+    bool warm = false;              // it ran once, so that what is loaded and chosen on first use is there
+  };
+
+  std::unique_ptr<Arenas> arenas;
+  Tensors tensors;
+  Buffer host_memory;  // of a GPU's batches and results
+  Tensor host_batch;
+  std::byte* host_result = nullptr;
+  std::map<Key, Captured> graphs;
+};
+
+BertModel::BertModel(Context& context, const std::filesystem::path& folder, const BertOptions& options)
+    : context_(context),
+      config_(read_bert_config(folder)),
+      pooling_(read_bert_pooling(folder, config_)),
+      options_(options),
+      memory_(std::make_unique<Memory>()) {
+  if (options.max_batch_tokens < 1 || options.max_batch_tokens > kMostBatchTokens) {
+    throw Error(fmt::format("{} tokens in a batch", options.max_batch_tokens), "the encoder's options",
+                fmt::format("give 1 to {}", kMostBatchTokens));
+  }
+  if (options_.max_batch_sequences <= 0) {
+    options_.max_batch_sequences = std::min(options.max_batch_tokens, kMostSequences);
+  }
+  if (options.pooling) pooling_.kind = *options.pooling;
+  if (options.normalize) pooling_.normalize = *options.normalize;
+  const BertFile file(folder, config_);
+  const std::int64_t N = options_.max_batch_tokens, S = options_.max_batch_sequences;
+  const bool classifier = file.has_classifier();
+  const auto allocate = [&](Allocator& allocator) {
+    return Tensors{allocate_parameters(config_, pooling_, classifier, options_.dtype, allocator),
+                   allocate_activations(config_, pooling_, classifier, options_.dtype, N, S, allocator),
+                   allocator.allocate("batch", DType::i32, {batch_integers(N, S)}, Category::batch)};
+  };
+  Recorder recorder;
+  const Tensors recorded = allocate(recorder);
+  context.set_recorder(&recorder);
+  try {
+    const BertActivations a = narrow(recorded, N, S, options_.batch_invariant);
+    bert_forward(context, config_, recorded.parameters, a);
+    bert_pool(context, pooling_, recorded.parameters, a);
+    if (classifier) bert_classify(context, recorded.parameters, a);
+  } catch (...) {
+    context.set_recorder(nullptr);
+    throw;
+  }
+  context.set_recorder(nullptr);
+  Memory& m = *memory_;
+  m.arenas = std::make_unique<Arenas>(recorder.plan(), context.device().device);
+  m.tensors = allocate(*m.arenas);
+  context.reserve_scratch(m.arenas->plan().workspace_bytes);
+  file.load(m.tensors.parameters);
+  for (std::size_t i = 0; i < pooling_.dense.size(); ++i)
+    load_dense(pooling_.dense[i], m.tensors.parameters.dense[i]);
+  m.host_batch = m.tensors.batch;
+  if (context.device().device.kind == DeviceKind::cpu) return;
+  const std::size_t states = static_cast<std::size_t>(N * config_.hidden) * size_of(options_.dtype);
+  const std::size_t results =
+      std::max({m.tensors.activations.pooled.back().bytes(), m.tensors.activations.logits.bytes(), states});
+  const std::size_t integers = m.tensors.batch.bytes();
+  m.host_memory = Buffer::pinned(integers + results + kAlignment, "pinned host memory");
+  m.host_batch = Tensor(m.host_memory.data(), DType::i32, m.tensors.batch.shape);
+  m.host_result = m.host_memory.data() + (integers + kAlignment - 1) / kAlignment * kAlignment;
+}
+
+BertModel::~BertModel() = default;
+
+std::int64_t BertModel::max_length() const {
+  return pooling_.max_length > 0 ? std::min(pooling_.max_length, config_.max_length()) : config_.max_length();
+}
+std::int64_t BertModel::vector_size() const {
+  return memory_->tensors.activations.pooled.back().shape[1];
+}
+std::int64_t BertModel::labels() const {
+  return memory_->tensors.parameters.classifier.weight ? config_.labels : 0;
+}
+
+void BertModel::embed(const PackedBatch& batch, std::span<float> vectors) {
+  forward(batch, Result::vectors, vectors);
+}
+void BertModel::classify(const PackedBatch& batch, std::span<float> logits) {
+  if (labels() == 0) {
+    throw Error("has no classification head", "the model", "use a folder of a cross-encoder or a classifier");
+  }
+  forward(batch, Result::logits, logits);
+}
+void BertModel::hidden(const PackedBatch& batch, std::span<float> states) {
+  forward(batch, Result::hidden, states);
+}
+
+void BertModel::check(const PackedBatch& batch) const {
+  const auto fail = [](const std::string& what, const std::string& where, const std::string& remedy) {
+    throw Error(what, where, remedy);
+  };
+  const auto N = static_cast<std::int64_t>(batch.tokens.size());
+  const std::int64_t S = batch.sequences();
+  if (S < 0 || batch.cu_seqlens.front() != 0 || batch.cu_seqlens.back() != N ||
+      (!batch.types.empty() && batch.types.size() != batch.tokens.size())) {
+    fail("its sequences do not make up its tokens", "the batch", "append sequences one after the other");
+  }
+  if (N > options_.max_batch_tokens || S > options_.max_batch_sequences) {
+    fail(fmt::format("{} tokens in {} sequences", N, S), "the batch",
+         fmt::format("give at most {} in {}, or raise the limits of the arena", options_.max_batch_tokens,
+                     options_.max_batch_sequences));
+  }
+  for (std::int64_t s = 0; s < S; ++s) {
+    const auto first = batch.cu_seqlens[static_cast<std::size_t>(s)],
+               last = batch.cu_seqlens[static_cast<std::size_t>(s) + 1];
+    const std::string text = "text " + std::to_string(s) + " of the batch";
+    if (last < first) fail("ends before it begins", text, "append sequences one after the other");
+    if (last - first > config_.max_length()) {
+      fail(fmt::format("has {} tokens", last - first), text,
+           fmt::format("cut it to the model's {}", config_.max_length()));
+    }
+    for (auto n = static_cast<std::size_t>(first); n < static_cast<std::size_t>(last); ++n) {
+      if (batch.tokens[n] < 0 || batch.tokens[n] >= config_.vocab) {
+        fail(fmt::format("has the token {}", batch.tokens[n]), text,
+             fmt::format("use the tokenizer of this model, whose vocabulary has {} tokens", config_.vocab));
+      }
+      if (!batch.types.empty() && (batch.types[n] < 0 || batch.types[n] >= config_.types)) {
+        fail(fmt::format("has the token type {}", batch.types[n]), text,
+             fmt::format("the model has {} token types", config_.types));
+      }
+    }
+  }
+}
+
+void BertModel::forward(const PackedBatch& batch, Result result, std::span<float> out) {
+  check(batch);
+  Memory& m = *memory_;
+  const bool gpu = context_.device().device.kind == DeviceKind::cuda;
+  const auto N = static_cast<std::int64_t>(batch.tokens.size());
+  const std::int64_t S = batch.sequences();
+  // On a CPU every tensor has just the batch's rows. A GPU's launches are for a bucket of batches.
+  const std::int64_t rows = gpu ? token_bucket(N, options_.max_batch_tokens) : N;
+  const std::int64_t sequences = gpu ? sequence_bucket(S, options_.max_batch_sequences) : S;
+  const BertActivations a = narrow(m.tensors, rows, sequences, options_.batch_invariant);
+  const BertParameters& p = m.tensors.parameters;
+  const Tensor from = result == Result::hidden    ? a.hidden
+                      : result == Result::vectors ? a.pooled.back()
+                                                  : a.logits;
+  const std::int64_t results = result == Result::hidden ? N : S;
+  if (static_cast<std::int64_t>(out.size()) != results * from.shape[1]) {
+    throw Error(fmt::format("has room for {} numbers", out.size()), "the encoder's output",
+                fmt::format("give {} × {}", results, from.shape[1]));
+  }
+  const auto work = [&] {
+    bert_forward(context_, config_, p, a);
+    if (result == Result::vectors) bert_pool(context_, pooling_, p, a);
+    if (result == Result::logits) bert_classify(context_, p, a);
+  };
+  Tensors host_view = m.tensors;
+  host_view.batch = m.host_batch;
+  write_batch(config_, batch, narrow(host_view, rows, sequences, false));
+  Tensor host = from;
+  if (!gpu) {
+    work();
+  } else {
+    const std::int64_t integers = batch_integers(rows, sequences);
+    copy(m.tensors.batch.slice(0, 0, integers), m.host_batch.slice(0, 0, integers), context_.stream());
+    Memory::Captured& captured = m.graphs[{rows, sequences, static_cast<int>(result)}];
+    const bool watched = context_.timer() || context_.inspector() || context_.options().verbose;
+    if (watched || !captured.warm) {
+      work();
+      captured.warm = true;
+    } else {
+      if (!captured.graph || captured.scratch != context_.scratch()) {
+        captured.graph = Graph(context_.stream(), work);
+        captured.scratch = context_.scratch();
+      }
+      captured.graph.launch(context_.stream());
+    }
+    const Tensor used = from.slice(0, 0, results);
+    host = Tensor(m.host_result, from.dtype, used.shape);
+    copy(host, used, context_.stream());
+    context_.synchronize();
+  }
+  wasted_tokens_ += rows - N;
+  const std::int64_t bad = read_rows(host, results, out);
+  if (bad < 0) return;
+  std::int64_t text = result == Result::hidden ? 0 : bad;
+  while (result == Result::hidden && batch.cu_seqlens[static_cast<std::size_t>(text) + 1] <= bad) ++text;
+  throw Error("has values that are not finite", fmt::format("text {} of the batch", text),
+              "use fp32, or check the model's weights");
+}
+
+}  // namespace warpwright

@@ -1,0 +1,272 @@
+// The encoder against transformers: tiny random models whose goldens testdata/make_bert_goldens.py wrote, and
+// what must not load or run.
+#include "model/bert.hpp"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <nlohmann/json.hpp>
+
+#include "core/error.hpp"
+#include "model/safetensors.hpp"
+#include "runtime/test_folder.hpp"
+
+namespace warpwright {
+namespace {
+
+namespace fs = std::filesystem;
+
+fs::path folder_of(const std::string& model) {
+  return fs::path(WARPWRIGHT_TESTDATA) / "bert" / model;
+}
+
+template <class T>
+std::vector<T> golden(const std::string& model, const std::string& name) {
+  const SafetensorsFile file(folder_of(model) / "golden.safetensors");
+  const SafetensorsEntry* entry = file.find(name);
+  if (!entry) throw Error("has no tensor " + name, model, "make the goldens anew");
+  const auto bytes = file.bytes(*entry);
+  std::vector<T> values(bytes.size() / sizeof(T));
+  std::memcpy(values.data(), bytes.data(), bytes.size());
+  return values;
+}
+
+PackedBatch golden_batch(const std::string& model) {
+  PackedBatch batch;
+  batch.tokens = golden<std::int32_t>(model, "tokens");
+  batch.types = golden<std::int32_t>(model, "types");
+  batch.cu_seqlens = golden<std::int32_t>(model, "cu_seqlens");
+  return batch;
+}
+
+PackedBatch one_of(const PackedBatch& batch, std::size_t s) {
+  const auto first = static_cast<std::size_t>(batch.cu_seqlens[s]),
+             count = static_cast<std::size_t>(batch.cu_seqlens[s + 1]) - first;
+  PackedBatch one;
+  one.append(std::span(batch.tokens).subspan(first, count), std::span(batch.types).subspan(first, count));
+  return one;
+}
+
+double relative_error(std::span<const float> out, std::span<const float> wanted) {
+  EXPECT_EQ(out.size(), wanted.size());
+  double error = 0, norm = 0;
+  for (std::size_t i = 0; i < wanted.size(); ++i) {
+    const double d = static_cast<double>(out[i]) - static_cast<double>(wanted[i]);
+    error += d * d;
+    norm += static_cast<double>(wanted[i]) * static_cast<double>(wanted[i]);
+  }
+  return std::sqrt(error / norm);
+}
+
+Device gpu() {
+  return {DeviceKind::cuda, 0};
+}
+
+struct Place {
+  Device device;
+  DType dtype;
+};
+
+// Where this machine can run.
+std::vector<Place> places() {
+  std::vector<Place> list{{{}, DType::f32}, {{}, DType::bf16}};
+  if (cuda_device_count() > 0) {
+    for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) list.push_back({gpu(), dtype});
+  }
+  return list;
+}
+
+class Golden : public ::testing::TestWithParam<std::string> {};
+
+TEST_P(Golden, HiddenStates) {
+  const auto batch = golden_batch(GetParam());
+  const auto wanted = golden<float>(GetParam(), "hidden");
+  const double bf16_error = static_cast<double>(golden<float>(GetParam(), "bf16_error")[0]);
+  for (const auto& [device, dtype] : places()) {
+    Context context(ContextOptions{}, device);
+    BertModel model(context, folder_of(GetParam()), {.dtype = dtype, .max_batch_tokens = 100});
+    std::vector<float> out(wanted.size());
+    for (int run = 0; run < 3; ++run) {  // on a GPU: as it is, captured, launched again
+      std::fill(out.begin(), out.end(), NAN);
+      model.hidden(batch, out);
+      EXPECT_LE(relative_error(out, wanted), dtype == DType::f32 ? 1e-5 : 2 * bf16_error)
+          << name_of(dtype) << " run " << run;
+    }
+  }
+}
+
+TEST_P(Golden, Results) {
+  const auto batch = golden_batch(GetParam());
+  const bool sentence = GetParam() == "sentence";
+  const auto wanted = golden<float>(GetParam(), sentence ? "vectors" : "logits");
+  for (const auto& [device, dtype] : places()) {
+    if (dtype != DType::f32) continue;
+    Context context(ContextOptions{}, device);
+    BertModel model(context, folder_of(GetParam()));
+    std::vector<float> out(wanted.size());
+    if (sentence) {
+      EXPECT_EQ(model.labels(), 0);
+      EXPECT_EQ(model.vector_size(), 13);
+      EXPECT_EQ(model.max_length(), 35);
+      EXPECT_THROW(model.classify(batch, out), Error);
+      model.embed(batch, out);
+    } else {
+      EXPECT_EQ(model.labels() * batch.sequences(), static_cast<std::int64_t>(wanted.size()));
+      model.classify(batch, out);
+    }
+    EXPECT_LE(relative_error(out, wanted), 1e-5);
+  }
+}
+
+// A text's vector beside others and alone, with threads and without.
+TEST_P(Golden, ATextDoesNotDependOnItsBatch) {
+  const auto batch = golden_batch(GetParam());
+  for (const bool invariant : {false, true}) {
+    ContextOptions options;
+    options.threads = 3;
+    Context context(options), single(ContextOptions{});
+    single.set_threads(1);
+    const BertOptions bert{.max_batch_tokens = 100, .batch_invariant = invariant};
+    BertModel model(context, folder_of(GetParam()), bert), other(single, folder_of(GetParam()), bert);
+    const auto D = static_cast<std::size_t>(model.vector_size());
+    std::vector<float> all(static_cast<std::size_t>(batch.sequences()) * D), one(D);
+    model.embed(batch, all);
+    for (std::size_t s = 0; s < static_cast<std::size_t>(batch.sequences()); ++s) {
+      other.embed(one_of(batch, s), one);
+      const std::span<const float> packed(all.data() + s * D, D);
+      if (invariant) {
+        EXPECT_TRUE(std::equal(one.begin(), one.end(), packed.begin())) << s;
+      } else {
+        EXPECT_LE(relative_error(one, packed), 1e-5) << s;
+      }
+    }
+  }
+}
+
+TEST_P(Golden, NothingIsWastedOnACpu) {
+  Context context{ContextOptions{}};
+  BertModel model(context, folder_of(GetParam()), {.max_batch_tokens = 100});
+  const auto batch = golden_batch(GetParam());
+  std::vector<float> out(static_cast<std::size_t>(batch.sequences() * model.vector_size()));
+  model.embed(batch, out);
+  EXPECT_EQ(model.wasted_tokens(), 0);
+}
+
+INSTANTIATE_TEST_SUITE_P(Bert, Golden, ::testing::Values("bert", "roberta", "sentence"),
+                         [](const auto& model) { return model.param; });
+
+TEST(Bert, PoolsAsAsked) {
+  Context context{ContextOptions{}};
+  const auto batch = golden_batch("bert");
+  const auto hidden = golden<float>("bert", "hidden");
+  const std::size_t H = 20;
+  BertModel model(context, folder_of("bert"), {.pooling = ops::Pooling::cls, .normalize = true});
+  std::vector<float> out(static_cast<std::size_t>(batch.sequences()) * H);
+  model.embed(batch, out);
+  for (std::size_t s = 0; s < static_cast<std::size_t>(batch.sequences()); ++s) {
+    std::vector<float> wanted(hidden.begin() + batch.cu_seqlens[s] * 20,
+                              hidden.begin() + batch.cu_seqlens[s] * 20 + 20);
+    double norm = 0;
+    for (const float x : wanted) norm += static_cast<double>(x) * static_cast<double>(x);
+    for (float& x : wanted) x /= static_cast<float>(std::sqrt(norm));
+    EXPECT_LE(relative_error(std::span(out).subspan(s * H, H), wanted), 1e-5);
+  }
+}
+
+TEST(Bert, EmptyTextsAndBatches) {
+  Context context{ContextOptions{}};
+  BertModel model(context, folder_of("sentence"));
+  PackedBatch batch;
+  model.embed(batch, {});
+  batch.append({});
+  std::vector<float> out(13, NAN);
+  model.embed(batch, out);
+  for (const float x : out) EXPECT_TRUE(std::isfinite(x));
+  EXPECT_EQ(one_of(golden_batch("bert"), 1).types.size(), 1u);
+}
+
+TEST(Bert, RefusesBatchesThatDoNotFit) {
+  Context context{ContextOptions{}};
+  BertModel model(context, folder_of("bert"), {.max_batch_tokens = 50, .max_batch_sequences = 2});
+  std::vector<float> out(2 * 20);
+  const auto expect_refused = [&](std::vector<std::vector<std::int32_t>> texts, const std::string& named) {
+    PackedBatch batch;
+    for (const auto& text : texts) batch.append(text);
+    const std::string message =
+        message_of([&] { model.embed(batch, std::span(out).subspan(0, texts.size() == 1 ? 20 : 40)); });
+    EXPECT_NE(message.find(named), std::string::npos) << message;
+  };
+  expect_refused({{1, 2}, {3, 53}}, "text 1 of the batch: has the token 53");
+  expect_refused({{-1}}, "text 0 of the batch: has the token -1");
+  expect_refused({{1}, std::vector<std::int32_t>(38, 1)}, "text 1 of the batch: has 38 tokens");
+  expect_refused({std::vector<std::int32_t>(30, 1), std::vector<std::int32_t>(30, 1)},
+                 "60 tokens in 2 sequences");
+  expect_refused({{1}, {2}, {3}}, "3 tokens in 3 sequences");
+  PackedBatch batch;
+  batch.append(std::vector<std::int32_t>{1, 2}, std::vector<std::int32_t>{0, 3});
+  EXPECT_THROW(model.embed(batch, std::span(out).subspan(0, 20)), Error);
+  batch.clear();
+  batch.append(std::vector<std::int32_t>{1, 2});
+  EXPECT_THROW(model.embed(batch, out), Error);  // room for two
+  EXPECT_THROW(batch.append(std::vector<std::int32_t>{1, 2}, std::vector<std::int32_t>{0}), Error);
+}
+
+class BertFolder : public TestFolder {
+ protected:
+  // A copy of a model's folder with a change.
+  void expect_unloadable(const std::string& model, const std::string& named,
+                         const std::function<void(const fs::path&)>& change) const {
+    fs::remove_all(folder);
+    fs::copy(folder_of(model), folder, fs::copy_options::recursive);
+    change(folder);
+    Context context{ContextOptions{}};
+    const std::string message = message_of([&] { BertModel(context, folder); });
+    EXPECT_NE(message.find(named), std::string::npos) << named << ": " << message;
+  }
+};
+
+void set_json(const fs::path& path, const std::string& key, const nlohmann::json& value) {
+  nlohmann::json json = nlohmann::json::parse(std::ifstream(path));
+  json[key] = value;
+  std::ofstream(path) << json;
+}
+
+TEST_F(BertFolder, MustBeOfAnEncoder) {
+  const auto config = [](const std::string& key, const nlohmann::json& value) {
+    return [=](const fs::path& f) { set_json(f / "config.json", key, value); };
+  };
+  expect_unloadable("bert", "config.json", [](const fs::path& f) { fs::remove(f / "config.json"); });
+  expect_unloadable("bert", "not JSON", [](const fs::path& f) { std::ofstream(f / "config.json") << "{"; });
+  expect_unloadable("bert", "no model.safetensors",
+                    [](const fs::path& f) { fs::remove(f / "model.safetensors"); });
+  expect_unloadable("bert", "model_type", config("model_type", "gpt2"));
+  expect_unloadable("bert", "hidden_act", config("hidden_act", "silu"));
+  expect_unloadable("bert", "position_embedding_type", config("position_embedding_type", "relative_key"));
+  expect_unloadable("bert", "heads do not divide", config("num_attention_heads", 3));
+  expect_unloadable("bert", "config.json asks for", config("vocab_size", 54));
+  expect_unloadable("bert", "config.json asks for", config("intermediate_size", 28));
+  expect_unloadable("bert", "has no tensor", config("num_hidden_layers", 3));
+  expect_unloadable("bert", "has a tensor", config("num_hidden_layers", 1));
+  expect_unloadable("bert", "layer_norm_eps", config("layer_norm_eps", 0));
+  expect_unloadable("roberta", "max_position_embeddings", config("max_position_embeddings", 2));
+  expect_unloadable("sentence", "module \"Whitening\"", [](const fs::path& f) {
+    std::ofstream(f / "modules.json")
+        << R"([{"type": "sentence_transformers.models.Whitening", "path": "4"}])";
+  });
+  expect_unloadable("sentence", "leads out of the folder", [](const fs::path& f) {
+    std::ofstream(f / "modules.json")
+        << R"([{"type": "sentence_transformers.models.Dense", "path": "../2_Dense"}])";
+  });
+  expect_unloadable("sentence", "pooling", [](const fs::path& f) {
+    set_json(f / "1_Pooling/config.json", "pooling_mode_mean_tokens", true);
+  });
+  expect_unloadable("sentence", "features",
+                    [](const fs::path& f) { set_json(f / "2_Dense/config.json", "in_features", 17); });
+}
+
+}  // namespace
+}  // namespace warpwright

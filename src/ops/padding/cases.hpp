@@ -1,0 +1,107 @@
+// Masks and rows for padding, shared by test and bench.
+#pragma once
+
+#include <vector>
+
+#include "ops/padding/padding.hpp"
+#include "ops/testing/fixture.hpp"
+
+namespace warpwright::ops::padding {
+
+enum class Form : std::uint8_t { front, behind, holes };  // where the ones are
+
+struct Case {
+  std::vector<std::int32_t> lengths;
+  std::int64_t S, C;
+  Form form = Form::front;
+};
+
+inline std::vector<Case> test_cases() {
+  std::vector<Case> cases{{{}, 7, 8},
+                          {{0, 0}, 5, 3},
+                          {{3, 2, 4}, 5, 33},
+                          {{64, 1, 33, 0}, 64, 96},
+                          {{100, 7}, 129, 768, Form::behind},
+                          {{40, 0, 90}, 129, 20, Form::holes},
+                          {{1000, 3}, 1024, 4}};
+  cases.push_back({std::vector<std::int32_t>(70, 2), 3, 16});
+  cases.push_back({std::vector<std::int32_t>(1100, 1), 2, 1});  // more sequences than a block has threads
+  return cases;
+}
+
+inline std::vector<Case> bench_cases() {
+  return {{std::vector<std::int32_t>(16, 150), 256, 768}, {std::vector<std::int32_t>(64, 600), 1024, 768}};
+}
+
+// Row b has its length of ones.
+inline Tensor make_mask(const Case& c, DType dtype, testing::Fixture& f) {
+  std::vector<std::int32_t> ones;
+  for (const std::int32_t length : c.lengths) {
+    for (std::int64_t s = 0; s < c.S; ++s) {
+      const bool one = c.form == Form::front    ? s < length
+                       : c.form == Form::behind ? s >= c.S - length
+                                                : s * length / c.S != (s + 1) * length / c.S;
+      ones.push_back(one);
+    }
+  }
+  const Shape shape{static_cast<std::int64_t>(c.lengths.size()), c.S};
+  if (dtype == DType::i32) {
+    Tensor mask = f.integers(ones);
+    return mask.view(shape);
+  }
+  const Tensor mask = f.output(dtype, shape);
+  for (std::size_t i = 0; i < ones.size(); ++i) {
+    if (dtype == DType::u8) mask.as<std::uint8_t>()[i] = static_cast<std::uint8_t>(ones[i]);
+    if (dtype == DType::i64) mask.as<std::int64_t>()[i] = ones[i];
+    if (dtype == DType::f32) mask.as<float>()[i] = static_cast<float>(ones[i]);
+    if (dtype == DType::bf16) mask.as<bf16>()[i] = bf16(static_cast<float>(ones[i]));
+  }
+  return mask;
+}
+
+inline PaddingLengths make_lengths(const Case& c, DType dtype, testing::Fixture& f) {
+  const auto B = static_cast<std::int64_t>(c.lengths.size());
+  PaddingLengths a;
+  a.mask = make_mask(c, dtype, f);
+  a.cu_seqlens = f.output(DType::i32, {B + 1});
+  a.indices = f.output(DType::i32, {B * c.S});
+  return a;
+}
+
+// What lengths leaves, of the case's mask.
+struct Places {
+  Tensor cu_seqlens, indices;
+  std::int64_t N = 0;
+};
+inline Places make_places(const Case& c, testing::Fixture& f) {
+  testing::Fixture own(0);
+  const Tensor mask = make_mask(c, DType::i32, own);
+  std::vector<std::int32_t> bounds{0}, indices;
+  for (const std::int32_t length : c.lengths) bounds.push_back(bounds.back() + length);
+  for (std::int64_t i = 0; i < mask.elements(); ++i) {
+    if (mask.as<std::int32_t>()[i] != 0) indices.push_back(static_cast<std::int32_t>(i));
+  }
+  indices.resize(static_cast<std::size_t>(mask.elements()), -1);
+  return {f.integers(bounds), f.integers(indices), bounds.back()};
+}
+
+inline PaddingPack make_pack(const Case& c, DType dtype, testing::Fixture& f) {
+  const Places places = make_places(c, f);
+  PaddingPack a;
+  a.x = f.random(dtype, {static_cast<std::int64_t>(c.lengths.size()) * c.S, c.C});
+  a.indices = places.indices.slice(0, 0, places.N);
+  a.out = f.output(dtype, {places.N, c.C});
+  return a;
+}
+
+inline PaddingUnpack make_unpack(const Case& c, DType dtype, testing::Fixture& f) {
+  const Places places = make_places(c, f);
+  PaddingUnpack a;
+  a.x = f.random(dtype, {places.N, c.C});
+  a.cu_seqlens = places.cu_seqlens;
+  a.indices = places.indices;
+  a.out = f.output(dtype, {static_cast<std::int64_t>(c.lengths.size()), c.S, c.C});
+  return a;
+}
+
+}  // namespace warpwright::ops::padding

@@ -1,0 +1,182 @@
+// Padding on a GPU. The lengths by one block (a warp a sequence counts its ones by ballots, the block adds
+// the counts up in order, the warps write the indices); rows by a warp each, 16 bytes at a time where they
+// allow it.
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include "ops/cuda/reduce.cuh"
+#include "ops/cuda/vector.cuh"
+#include "ops/padding/kernels.hpp"
+#include "runtime/cuda/check.hpp"
+
+namespace warpwright::ops::padding::cuda {
+namespace {
+
+constexpr int kThreads = 1024, kWarps = kThreads / gpu::kWarp;
+
+__device__ bool is_one(std::uint8_t x) {
+  return x != 0;
+}
+__device__ bool is_one(std::int32_t x) {
+  return x > 0;
+}
+__device__ bool is_one(std::int64_t x) {
+  return x > 0;
+}
+template <class T>
+__device__ bool is_one(T x) {
+  return gpu::to_float(x) >= 0.5f;
+}
+
+template <class T>
+__global__ void __launch_bounds__(kThreads) find_lengths(const T* mask, std::int64_t stride, int B, int S,
+                                                         std::int32_t* cu_seqlens, std::int32_t* indices) {
+  __shared__ int sums[kWarps];
+  const int lane = static_cast<int>(threadIdx.x) % gpu::kWarp,
+            warp = static_cast<int>(threadIdx.x) / gpu::kWarp;
+  // Calls f(s, is it a one, the ones of all lanes) over a row, for whole warps.
+  const auto scan_row = [&](int b, auto&& f) {
+    for (int first = 0; first < S; first += gpu::kWarp) {
+      const int s = first + lane;
+      const bool one = s < S && is_one(mask[b * stride + s]);
+      f(s, one, __ballot_sync(gpu::kAllLanes, one));
+    }
+  };
+  for (int b = warp; b < B; b += kWarps) {
+    int count = 0;
+    scan_row(b, [&](int, bool, unsigned ones) { count += __popc(ones); });
+    if (lane == 0) cu_seqlens[b + 1] = count;
+  }
+  if (threadIdx.x == 0) cu_seqlens[0] = 0;
+  __syncthreads();
+  int before = 0;  // the sum of all earlier chunks
+  for (int first = 0; first < B; first += kThreads) {
+    const int b = first + static_cast<int>(threadIdx.x);
+    int through = b < B ? cu_seqlens[b + 1] : 0;
+#pragma unroll
+    for (int step = 1; step < gpu::kWarp; step *= 2) {
+      const int other = __shfl_up_sync(gpu::kAllLanes, through, step);
+      if (lane >= step) through += other;
+    }
+    if (lane == gpu::kWarp - 1) sums[warp] = through;
+    __syncthreads();
+    int chunk = 0;
+    for (int w = 0; w < kWarps; ++w) {
+      if (w < warp) through += sums[w];
+      chunk += sums[w];
+    }
+    if (b < B) cu_seqlens[b + 1] = before + through;
+    before += chunk;
+    __syncthreads();
+  }
+  for (int b = warp; b < B; b += kWarps) {
+    int at = cu_seqlens[b];
+    scan_row(b, [&](int s, bool one, unsigned ones) {
+      if (one) indices[at + __popc(ones & ((1u << lane) - 1))] = b * S + s;
+      at += __popc(ones);
+    });
+  }
+  for (int r = before + static_cast<int>(threadIdx.x); r < B * S; r += kThreads) indices[r] = -1;
+}
+
+// A row of `units` between two places, or zeros, by a warp.
+template <class Unit>
+__device__ void move_row(Unit* to, const Unit* from, int units) {
+  for (int i = static_cast<int>(threadIdx.x) % gpu::kWarp; i < units; i += gpu::kWarp)
+    to[i] = from ? from[i] : Unit{};
+}
+
+constexpr int kRowThreads = 256, kRows = kRowThreads / gpu::kWarp;
+
+__device__ int warp_row() {
+  return static_cast<int>(blockIdx.x) * kRows + static_cast<int>(threadIdx.x) / gpu::kWarp;
+}
+
+template <class Unit>
+__global__ void __launch_bounds__(kRowThreads)
+    pack_rows(const Unit* x, const std::int32_t* indices, Unit* out, int R, int padded, int units) {
+  const int r = warp_row();
+  if (r >= R) return;
+  const int from = indices[r];
+  if (from < 0 || from >= padded) return;
+  move_row(out + static_cast<std::int64_t>(r) * units, x + static_cast<std::int64_t>(from) * units, units);
+}
+
+template <class Unit>
+__global__ void __launch_bounds__(kRowThreads)
+    unpack_rows(const Unit* x, const std::int32_t* cu_seqlens, const std::int32_t* indices, Unit* out, int R,
+                int B, int S, int units) {
+  const int i = warp_row();
+  if (i >= B * S) return;
+  // The row's index, if any, among those of its sequence, which ascend.
+  const int end = min(cu_seqlens[i / S + 1], R);
+  int low = min(max(cu_seqlens[i / S], 0), R), high = end;
+  while (low < high) {
+    const int middle = (low + high) / 2;
+    indices[middle] < i ? low = middle + 1 : high = middle;
+  }
+  const Unit* from = low < end && indices[low] == i ? x + static_cast<std::int64_t>(low) * units : nullptr;
+  move_row(out + static_cast<std::int64_t>(i) * units, from, units);
+}
+
+// Calls f(a null pointer of the widest unit that divides a row and the addresses' alignment, units of a row).
+template <class F>
+void visit_unit(const Tensor& x, const Tensor& out, std::int64_t C, F&& f) {
+  const auto bytes = static_cast<int>(C * static_cast<std::int64_t>(size_of(x.dtype)));
+  if (bytes % 16 == 0 && gpu::aligned16(x.data, out.data)) return f(static_cast<uint4*>(nullptr), bytes / 16);
+  size_of(x.dtype) == 4 ? f(static_cast<unsigned*>(nullptr), bytes / 4)
+                        : f(static_cast<unsigned short*>(nullptr), bytes / 2);
+}
+
+unsigned blocks_for(std::int64_t rows) {
+  return static_cast<unsigned>((rows + kRows - 1) / kRows);
+}
+
+template <class T>
+void launch_lengths(const Context& context, const PaddingLengths& a) {
+  find_lengths<<<1, kThreads, 0, context.stream().get()>>>(
+      static_cast<const T*>(a.mask.data), a.mask.strides[0], static_cast<int>(a.mask.shape[0]),
+      static_cast<int>(a.mask.shape[1]), a.cu_seqlens.as<std::int32_t>(), a.indices.as<std::int32_t>());
+  warpwright::cuda::check_launch("padding.lengths cuda.rows");
+}
+
+}  // namespace
+
+void lengths(const Context& context, const PaddingLengths& a) {
+  switch (a.mask.dtype) {
+    case DType::u8:
+      return launch_lengths<std::uint8_t>(context, a);
+    case DType::i32:
+      return launch_lengths<std::int32_t>(context, a);
+    case DType::i64:
+      return launch_lengths<std::int64_t>(context, a);
+    default:
+      return gpu::visit_gpu_dtype(
+          a.mask.dtype, [&](auto tag) { launch_lengths<typename decltype(tag)::type>(context, a); });
+  }
+}
+
+void pack(const Context& context, const PaddingPack& a) {
+  const std::int64_t R = a.out.shape[0];
+  if (R == 0) return;
+  visit_unit(a.x, a.out, a.out.shape[1], [&]<class Unit>(Unit*, int units) {
+    pack_rows<<<blocks_for(R), kRowThreads, 0, context.stream().get()>>>(
+        static_cast<const Unit*>(a.x.data), a.indices.as<std::int32_t>(), static_cast<Unit*>(a.out.data),
+        static_cast<int>(R), static_cast<int>(a.x.shape[0]), units);
+  });
+  warpwright::cuda::check_launch("padding.pack cuda.rows");
+}
+
+void unpack(const Context& context, const PaddingUnpack& a) {
+  const std::int64_t B = a.out.shape[0], S = a.out.shape[1];
+  if (B * S == 0) return;
+  visit_unit(a.x, a.out, a.out.shape[2], [&]<class Unit>(Unit*, int units) {
+    unpack_rows<<<blocks_for(B * S), kRowThreads, 0, context.stream().get()>>>(
+        static_cast<const Unit*>(a.x.data), a.cu_seqlens.as<std::int32_t>(), a.indices.as<std::int32_t>(),
+        static_cast<Unit*>(a.out.data), static_cast<int>(a.x.shape[0]), static_cast<int>(B),
+        static_cast<int>(S), units);
+  });
+  warpwright::cuda::check_launch("padding.unpack cuda.rows");
+}
+
+}  // namespace warpwright::ops::padding::cuda

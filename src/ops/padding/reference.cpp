@@ -1,0 +1,57 @@
+// The oracle: the formulas, an element at a time.
+#include "ops/element.hpp"
+#include "ops/padding/kernels.hpp"
+
+namespace warpwright::ops::padding {
+namespace {
+
+double mask_at(const Tensor& mask, std::int64_t b, std::int64_t s) {
+  const std::int64_t at = b * mask.strides[0] + s;
+  switch (mask.dtype) {
+    case DType::u8:
+      return mask.as<std::uint8_t>()[at];
+    case DType::i32:
+      return mask.as<std::int32_t>()[at];
+    case DType::i64:
+      return static_cast<double>(mask.as<std::int64_t>()[at]);
+    default:
+      return load_element(mask, at);
+  }
+}
+
+}  // namespace
+
+void lengths_reference(const Context&, const PaddingLengths& args) {
+  const std::int64_t B = args.mask.shape[0], S = args.mask.shape[1];
+  auto *cu_seqlens = args.cu_seqlens.as<std::int32_t>(), *indices = args.indices.as<std::int32_t>();
+  std::int32_t n = 0;
+  cu_seqlens[0] = 0;
+  for (std::int64_t b = 0; b < B; ++b) {
+    for (std::int64_t s = 0; s < S; ++s) {
+      if (mask_at(args.mask, b, s) >= 0.5) indices[n++] = static_cast<std::int32_t>(b * S + s);
+    }
+    cu_seqlens[b + 1] = n;
+  }
+  for (std::int64_t r = n; r < B * S; ++r) indices[r] = -1;
+}
+
+void pack_reference(const Context&, const PaddingPack& args) {
+  const std::int64_t R = args.out.shape[0], C = args.out.shape[1];
+  const Elements x(args.x), out(args.out);
+  const auto* indices = args.indices.as<std::int32_t>();
+  for (std::int64_t r = 0; r < R; ++r) {
+    for (std::int64_t c = 0; c < C && indices[r] >= 0; ++c) out.set(r * C + c, x[indices[r] * C + c]);
+  }
+}
+
+void unpack_reference(const Context&, const PaddingUnpack& args) {
+  const std::int64_t B = args.out.shape[0], S = args.out.shape[1], C = args.out.shape[2];
+  const Elements x(args.x), out(args.out);
+  const auto *cu_seqlens = args.cu_seqlens.as<std::int32_t>(), *indices = args.indices.as<std::int32_t>();
+  for (std::int64_t i = 0; i < B * S * C; ++i) out.set(i, 0);
+  for (std::int64_t r = 0; r < cu_seqlens[B]; ++r) {
+    for (std::int64_t c = 0; c < C; ++c) out.set(indices[r] * C + c, x[r * C + c]);
+  }
+}
+
+}  // namespace warpwright::ops::padding
