@@ -5,6 +5,7 @@
 
 #include "ops/adamw/adamw.hpp"
 #include "ops/attention/attention.hpp"
+#include "ops/bias_residual_layernorm/bias_residual_layernorm.hpp"
 #include "ops/classifier/classifier.hpp"
 #include "ops/embedding/embedding.hpp"
 #include "ops/embedding_layernorm/embedding_layernorm.hpp"
@@ -16,6 +17,7 @@
 #include "ops/pooling/pooling.hpp"
 #include "ops/residual/residual.hpp"
 #include "ops/residual_layernorm/residual_layernorm.hpp"
+#include "ops/rmsnorm/rmsnorm.hpp"
 
 namespace warpwright::ops {
 namespace {
@@ -70,6 +72,7 @@ std::vector<OpInfo> all_ops(const DeviceInfo& device) {
       describe(adamw_op(), {768, 1}, device),
       describe(attention_backward_op(), {1, 64, 64, 12, 64}, device),
       describe(attention_forward_op(), {1, 64, 64, 12, 64}, device),
+      describe(bias_residual_layernorm_forward_op(), {64, 768}, device),
       describe(classifier_op(), {64, 50257, 50304}, device),
       describe(embedding_backward_op(), {64, 768, 50304, 1024}, device),
       describe(embedding_forward_op(), {64, 768, 50304, 1024}, device),
@@ -77,8 +80,8 @@ std::vector<OpInfo> all_ops(const DeviceInfo& device) {
       describe(gelu_backward_op(), {768, DType::f32, Activation::gelu_tanh, true}, device),
       describe(gelu_forward_op(), {768, DType::f32, Activation::gelu_tanh, false}, device),
       describe(global_norm_op(), {768, 1}, device),
-      describe(layernorm_backward_op(), {64, 768}, device),
-      describe(layernorm_forward_op(), {64, 768}, device),
+      describe(layernorm_backward_op(), {{64, 768}}, device),
+      describe(layernorm_forward_op(), {{64, 768}}, device),
       describe(matmul_dw_op(), {16, 768, 768}, device),
       describe(matmul_dx_op(), {16, 768, 768}, device),
       describe(matmul_forward_op(), {16, 768, 768}, device),
@@ -89,6 +92,8 @@ std::vector<OpInfo> all_ops(const DeviceInfo& device) {
       describe(residual_backward_op(), {768, DType::f32, true}, device),
       describe(residual_forward_op(), {768, DType::f32, false}, device),
       describe(residual_layernorm_forward_op(), {64, 768}, device),
+      describe(rmsnorm_backward_op(), {{64, 768}}, device),
+      describe(rmsnorm_forward_op(), {{64, 768}}, device),
   };
 }
 

@@ -1,4 +1,4 @@
-// A row's statistics and its normalization, for ops/layernorm and ops/residual_layernorm.
+// A row's statistics and its normalization, for ops/layernorm and the operations fused with it.
 #pragma once
 
 #include "ops/cpu/simd.hpp"
@@ -26,10 +26,13 @@ struct RowStatistics {
   float mean, rstd;
 };
 
+// Not centered, the mean is 0 and rstd that of the root mean square.
 template <class T>
-inline RowStatistics statistics(const T* x, std::int64_t C, float eps) {
-  const float mean =
-      sum_row(C, [&](std::int64_t c, int n) { return load_lanes(x + c, n); }) / static_cast<float>(C);
+inline RowStatistics statistics(const T* x, std::int64_t C, float eps, bool centered = true) {
+  float mean = 0;
+  if (centered) {
+    mean = sum_row(C, [&](std::int64_t c, int n) { return load_lanes(x + c, n); }) / static_cast<float>(C);
+  }
   const vec m = set1(mean);
   const float square = sum_row(C, [&](std::int64_t c, int n) {
     const vec d = load_lanes(x + c, n) - m;
@@ -38,13 +41,19 @@ inline RowStatistics statistics(const T* x, std::int64_t C, float eps) {
   return {mean, 1.0f / __builtin_sqrtf(square / static_cast<float>(C) + eps)};
 }
 
-template <class T>
-inline void normalize(const T* x, RowStatistics s, const T* weight, const T* bias, T* out, std::int64_t C) {
+// weight and bias may be null: 1 and 0.
+template <class X, class P, class O>
+inline void normalize(const X* x, RowStatistics s, const P* weight, const P* bias, O* out, std::int64_t C) {
   const vec m = set1(s.mean), r = set1(s.rstd);
   for (std::int64_t c = 0; c < C; c += kLanes) {
     const int n = C - c < kLanes ? static_cast<int>(C - c) : kLanes;
-    const vec normalized = (load_lanes(x + c, n) - m) * r;
-    store_lanes(out + c, fma(normalized, load_lanes(weight + c, n), load_lanes(bias + c, n)), n);
+    vec y = (load_lanes(x + c, n) - m) * r;
+    if (bias) {
+      y = fma(y, load_lanes(weight + c, n), load_lanes(bias + c, n));
+    } else if (weight) {
+      y = y * load_lanes(weight + c, n);
+    }
+    store_lanes(out + c, y, n);
   }
 }
 

@@ -104,6 +104,19 @@ inline void store(bf16* p, vec v, int n) {
   _mm256_mask_storeu_epi16(p, first(n), narrow(v));
 }
 
+inline vec load(const f16* p) {
+  return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
+}
+inline void store(f16* p, vec v) {
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT));
+}
+inline vec load(const f16* p, int n) {
+  return _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(first(n), p));
+}
+inline void store(f16* p, vec v, int n) {
+  _mm256_mask_storeu_epi16(p, first(n), _mm512_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT));
+}
+
 // Rows become columns.
 inline void transpose(vec (&r)[kLanes]) {
   vec t[kLanes];
@@ -250,6 +263,23 @@ inline void store(bf16* p, vec v, int n) {
   for (int i = 0; i < n; ++i) p[i].bits = lanes[i];
 }
 
+inline vec load(const f16* p) {
+  return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+}
+inline void store(f16* p, vec v) {
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm256_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT));
+}
+inline vec load(const f16* p, int n) {
+  alignas(16) std::uint16_t lanes[8] = {};
+  for (int i = 0; i < n; ++i) lanes[i] = p[i].bits;
+  return _mm256_cvtph_ps(_mm_load_si128(reinterpret_cast<const __m128i*>(lanes)));
+}
+inline void store(f16* p, vec v, int n) {
+  alignas(16) std::uint16_t lanes[8];
+  _mm_store_si128(reinterpret_cast<__m128i*>(lanes), _mm256_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT));
+  for (int i = 0; i < n; ++i) p[i].bits = lanes[i];
+}
+
 // Rows become columns.
 inline void transpose(vec (&r)[kLanes]) {
   vec t[kLanes];
@@ -304,6 +334,9 @@ inline double sum(dvec v) {
 #error "ops/cpu/simd.hpp is for files compiled for AVX2 or AVX-512"
 #endif
 
+inline void stream(f16* p, vec v) {
+  store(p, v);
+}
 inline void stream(bf16* p, vec v) {
   store(p, v);
 }
@@ -325,6 +358,17 @@ class FlushSubnormals {
  private:
   unsigned before_;
 };
+
+// One element, the same way as in a vector.
+inline float to_float(float x) {
+  return x;
+}
+inline float to_float(bf16 x) {
+  return __builtin_bit_cast(float, static_cast<std::uint32_t>(x.bits) << 16);
+}
+inline float to_float(f16 x) {
+  return _cvtsh_ss(x.bits);
+}
 
 // The first n lanes, where n is most often all of them.
 template <class T>

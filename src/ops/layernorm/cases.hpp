@@ -1,6 +1,8 @@
-// Shapes of layer normalization, shared by test and bench.
+// Shapes and arguments of normalizations, shared by the tests and benches of ops/layernorm, ops/rmsnorm and
+// the fused operations.
 #pragma once
 
+#include <algorithm>
 #include <vector>
 
 #include "ops/layernorm/layernorm.hpp"
@@ -13,6 +15,20 @@ struct Case {
   double mean = 0;  // of x: a large one shows E[x²] − mean² for what it is
 };
 
+// Which of the tensors there are, and of which dtypes beside x.
+struct Form {
+  DType dtype = DType::f32;
+  bool weight = true, bias = true;
+  bool fp32_parameters = false, fp32_out = false;
+  bool statistics = true;
+  Store store = Store::assign;
+  bool dsum = false;
+  bool narrow_gradients = false;  // dweight and dbias of the parameters' dtype
+
+  DType parameters() const { return fp32_parameters ? DType::f32 : dtype; }
+  DType out() const { return fp32_out ? DType::f32 : dtype; }
+};
+
 // Every length of a vector's tail, rows fewer than threads and parts and more, zero rows, GPT-2's widths, and
 // for GPUs rows of one warp, of several, of a whole block, and longer ones.
 inline std::vector<Case> test_cases() {
@@ -23,36 +39,85 @@ inline std::vector<Case> test_cases() {
   return cases;
 }
 
+// For the forms that are not the plain one.
+inline std::vector<Case> few_cases() {
+  return {{0, 8},    {3, 768}, {37, 96}, {33, 1021}, {300, 40},
+          {2, 8192}, {5, 1},   {9, 7},   {140, 264}, {2, 16384}};
+}
+
+// With a weight or without, with a bias or without, mixed dtypes, and everything that a backward can add to.
+inline std::vector<Form> test_forms(const std::vector<DType>& dtypes, bool rms) {
+  std::vector<Form> forms;
+  for (const DType dtype : dtypes) {
+    const bool narrow = size_of(dtype) == 2;
+    Form form;
+    form.dtype = dtype;
+    form.bias = !rms;
+    form.dsum = true;
+    forms.push_back(form);
+    form.dsum = false;
+    form.statistics = false;
+    form.bias = false;
+    form.narrow_gradients = true;
+    if (!rms) forms.push_back(form);
+    form.weight = form.narrow_gradients = false;
+    form.store = Store::add;
+    forms.push_back(form);
+    if (!narrow) continue;
+    form.weight = form.fp32_parameters = true;
+    form.bias = !rms;
+    forms.push_back(form);
+    form.fp32_out = true;
+    form.store = Store::assign;
+    forms.push_back(form);
+  }
+  return forms;
+}
+
 inline std::vector<Case> bench_cases() {
   return {{256, 768}, {4096, 768}, {16384, 768}, {4096, 1600}};
 }
 
-inline LayerNormForward make_forward(const Case& c, DType dtype, bool statistics, testing::Fixture& f) {
-  const DType accumulation = accumulation_dtype(dtype);
+inline LayerNormForward make_forward(const Case& c, const Form& form, testing::Fixture& f) {
+  const DType accumulation = accumulation_dtype(form.dtype);
   LayerNormForward a;
-  a.x = f.random(dtype, {c.N, c.C}, 1, c.mean);
-  a.weight = f.random(dtype, {c.C}, 0.5, 1);
-  a.bias = f.random(dtype, {c.C});
-  a.out = f.output(dtype, {c.N, c.C});
-  if (statistics) a.mean = f.output(accumulation, {c.N});
-  if (statistics) a.rstd = f.output(accumulation, {c.N});
+  a.x = f.random(form.dtype, {c.N, c.C}, 1, c.mean);
+  if (form.weight) a.weight = f.random(form.parameters(), {c.C}, 0.5, 1);
+  if (form.bias) a.bias = f.random(form.parameters(), {c.C});
+  a.out = f.output(form.out(), {c.N, c.C});
+  if (form.statistics) a.mean = f.output(accumulation, {c.N});
+  if (form.statistics) a.rstd = f.output(accumulation, {c.N});
   return a;
+}
+inline LayerNormForward make_forward(const Case& c, DType dtype, bool statistics, testing::Fixture& f) {
+  Form form;
+  form.dtype = dtype;
+  form.statistics = statistics;
+  return make_forward(c, form, f);
 }
 
 // The statistics are inputs here: near those of x, as rounding leaves them.
-inline LayerNormBackward make_backward(const Case& c, DType dtype, Store store, testing::Fixture& f) {
-  const DType accumulation = accumulation_dtype(dtype);
+inline LayerNormBackward make_backward(const Case& c, const Form& form, testing::Fixture& f) {
+  const DType accumulation = accumulation_dtype(form.dtype);
+  const DType gradients = form.narrow_gradients ? form.parameters() : accumulation;
   LayerNormBackward a;
-  a.dout = f.random(dtype, {c.N, c.C});
-  a.x = f.random(dtype, {c.N, c.C});
-  a.weight = f.random(dtype, {c.C}, 0.5, 1);
+  a.dout = f.random(form.out(), {c.N, c.C});
+  a.x = f.random(form.dtype, {c.N, c.C});
+  if (form.weight) a.weight = f.random(form.parameters(), {c.C}, 0.5, 1);
   a.mean = f.random(accumulation, {c.N}, 0.05);
   a.rstd = f.random(accumulation, {c.N}, 0.05, 1);
-  a.dx = f.output(dtype, {c.N, c.C}, store);
-  a.dweight = f.output(accumulation, {c.C}, store);
-  a.dbias = f.output(accumulation, {c.C}, store);
-  a.dx_store = a.dparameters_store = store;
+  a.dx = f.output(form.dtype, {c.N, c.C}, form.store);
+  if (form.weight) a.dweight = f.output(gradients, {c.C}, form.store);
+  if (form.bias) a.dbias = f.output(gradients, {c.C}, form.store);
+  a.dx_store = a.dparameters_store = form.store;
+  if (form.dsum) a.dsum = f.random(form.dtype, {c.N, c.C});
   return a;
+}
+inline LayerNormBackward make_backward(const Case& c, DType dtype, Store store, testing::Fixture& f) {
+  Form form;
+  form.dtype = dtype;
+  form.store = store;
+  return make_backward(c, form, f);
 }
 
 }  // namespace warpwright::ops::layernorm

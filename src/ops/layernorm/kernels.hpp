@@ -1,12 +1,27 @@
-// The kernels that variants.cpp chooses from.
+// The kernels that variants.cpp chooses from, here and in ops/rmsnorm.
 #pragma once
 
 #include "ops/layernorm/layernorm.hpp"
 
 namespace warpwright::ops::layernorm {
 
-void forward_reference(const Context& context, const LayerNormForward& args);
-void backward_reference(const Context& context, const LayerNormBackward& args);
+// What the kernels get: not centered, it is a normalization by the root mean square.
+struct NormForward : LayerNormForward {
+  bool centered = true;
+};
+struct NormBackward : LayerNormBackward {
+  bool centered = true;
+};
+
+// Checks of the arguments, for the operation of that name.
+NormForwardProblem forward_problem(std::string_view operation, const NormForward& args);
+NormBackwardProblem backward_problem(std::string_view operation, const NormBackward& args);
+// The K of kept_columns; −1 without. x has that dtype.
+std::int64_t kept_columns(std::string_view operation, std::int64_t N, DType dtype, const Tensor& columns,
+                          const Tensor& kept);
+
+void forward_reference(const Context& context, const NormForward& args);
+void backward_reference(const Context& context, const NormBackward& args);
 
 // Rows are cut into a number of parts that depends on N alone, so that the parameters' gradients have the
 // same bits whatever the number of threads. Each part has a row of partial sums for dweight and one for dbias
@@ -15,14 +30,26 @@ inline constexpr std::int64_t kRowsPerPart = 32;
 inline constexpr std::int64_t kMaxParts = 64;
 std::int64_t backward_parts(std::int64_t N);
 
+// Bytes of scratch of the CPU's backward: for each part its sums and a row of x̂, and a row of 1/weight.
+std::size_t cpu_backward_workspace(const NormBackwardProblem& p, const DeviceInfo& device);
+
+// Writes kept_columns and kept, if there are any, from x: what is normalized. Before anything is written over
+// it.
+void keep_lost_columns(const NormForward& args, const Tensor& x);
+
+namespace portable {
+void forward(const Context& context, const NormForward& args);
+void backward(const Context& context, const NormBackward& args);
+}  // namespace portable
+
 namespace avx2 {
-void forward(const Context& context, const LayerNormForward& args);
-void backward(const Context& context, const LayerNormBackward& args);
+void forward(const Context& context, const NormForward& args);
+void backward(const Context& context, const NormBackward& args);
 }  // namespace avx2
 
 namespace avx512 {
-void forward(const Context& context, const LayerNormForward& args);
-void backward(const Context& context, const LayerNormBackward& args);
+void forward(const Context& context, const NormForward& args);
+void backward(const Context& context, const NormBackward& args);
 }  // namespace avx512
 
 namespace cuda {
@@ -51,10 +78,10 @@ inline constexpr int kSharedPartialsRows = 16;
 int shared_partials_parts(std::int64_t N, const DeviceInfo& device);
 std::size_t shared_partials_bytes(std::int64_t C);  // of shared memory
 
-void warp_row_forward(const Context& context, const LayerNormForward& args);
-void warp_row_backward(const Context& context, const LayerNormBackward& args);
-void warp_loop_forward(const Context& context, const LayerNormForward& args);
-void shared_partials_backward(const Context& context, const LayerNormBackward& args);
+void warp_row_forward(const Context& context, const NormForward& args);
+void warp_row_backward(const Context& context, const NormBackward& args);
+void warp_loop_forward(const Context& context, const NormForward& args);
+void shared_partials_backward(const Context& context, const NormBackward& args);
 
 }  // namespace cuda
 

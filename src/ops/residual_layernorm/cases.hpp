@@ -25,8 +25,8 @@ inline void coarsen(const Tensor& t, float step) {
 
 // x and y have so few bits that their sum is exact in any dtype: the rounding of residual, which the
 // statistics are taken of, is part of the contract, and fp64 copies of the arguments cannot show it.
-inline ResidualLayerNormForward make_forward(const Case& c, DType dtype, bool statistics,
-                                             testing::Fixture& f) {
+inline ResidualLayerNormForward make_forward(const Case& c, DType dtype, bool statistics, testing::Fixture& f,
+                                             bool rms = false) {
   const DType accumulation = accumulation_dtype(dtype);
   ResidualLayerNormForward a;
   a.x = f.random(dtype, {c.N, c.C}, 1, c.mean);
@@ -34,10 +34,11 @@ inline ResidualLayerNormForward make_forward(const Case& c, DType dtype, bool st
   coarsen(a.x, c.mean > 10 ? 0.5f : 0.0625f);
   coarsen(a.y, c.mean > 10 ? 0.5f : 0.0625f);
   a.weight = f.random(dtype, {c.C}, 0.5, 1);
-  a.bias = f.random(dtype, {c.C});
+  if (!rms) a.bias = f.random(dtype, {c.C});
+  a.rms = rms;
   a.residual = f.output(dtype, {c.N, c.C});
   a.out = f.output(dtype, {c.N, c.C});
-  if (statistics) a.mean = f.output(accumulation, {c.N});
+  if (statistics && !rms) a.mean = f.output(accumulation, {c.N});
   if (statistics) a.rstd = f.output(accumulation, {c.N});
   return a;
 }

@@ -1,5 +1,4 @@
 // The oracle: the parts' oracles, one after the other.
-#include "ops/layernorm/kernels.hpp"
 #include "ops/residual/kernels.hpp"
 #include "ops/residual_layernorm/kernels.hpp"
 
@@ -7,7 +6,7 @@ namespace warpwright::ops::residual_layernorm {
 
 void forward_reference(const Context& context, const ResidualLayerNormForward& a) {
   residual::forward_reference(context, {a.x, a.y, a.residual});
-  layernorm::forward_reference(context, {a.residual, a.weight, a.bias, a.out, a.mean, a.rstd, a.eps});
+  layernorm::forward_reference(context, bias_residual_layernorm::norm_of(as_sum(a), a.residual));
 }
 
 }  // namespace warpwright::ops::residual_layernorm

@@ -3,6 +3,7 @@
 #include "ops/cpu/refuse.hpp"
 #include "ops/cuda/refuse.hpp"
 #include "ops/layernorm/kernels.hpp"
+#include "ops/layernorm/refuse.hpp"
 #include "ops/residual_layernorm/kernels.hpp"
 
 namespace warpwright::ops {
@@ -16,18 +17,29 @@ ResidualLayerNormProblem forward_problem(const ResidualLayerNormForward& a) {
   require_tensor(kForward, "x", a.x, a.x.dtype, {N, C});
   require_tensor(kForward, "y", a.y, a.x.dtype, {N, C});
   require_tensor(kForward, "weight", a.weight, a.x.dtype, {C});
-  require_tensor(kForward, "bias", a.bias, a.x.dtype, {C});
+  if (a.bias) require_tensor(kForward, "bias", a.bias, a.x.dtype, {C});
+  require(!a.rms || (!a.bias && !a.mean), kForward, "bias and mean are layer normalization's, not rms's");
   require_tensor(kForward, "residual", a.residual, a.x.dtype, {N, C});
   require_tensor(kForward, "out", a.out, a.x.dtype, {N, C});
   require(a.out.data != a.residual.data || N == 0, kForward, "out is residual");
   if (a.mean) require_tensor(kForward, "mean", a.mean, accumulation_dtype(a.x.dtype), {N});
   if (a.rstd) require_tensor(kForward, "rstd", a.rstd, accumulation_dtype(a.x.dtype), {N});
-  return {N, C, a.x.dtype, a.mean || a.rstd};
+  const std::int64_t kept = layernorm::kept_columns(kForward, N, a.x.dtype, a.kept_columns, a.kept);
+  return {N, C, a.x.dtype, a.mean || a.rstd, static_cast<bool>(a.bias), a.rms, kept};
+}
+
+template <auto kernel>
+void run(const Context& context, const ResidualLayerNormForward& args) {
+  kernel(context, residual_layernorm::as_sum(args));
 }
 
 #if WARPWRIGHT_CUDA
-std::string refuse_warp_row(const ResidualLayerNormProblem& p, const DeviceInfo& device) {
+std::string refuse_plain(const ResidualLayerNormProblem& p, const DeviceInfo& device) {
   if (std::string reason = refuse_without_gpu(p.dtype, device); !reason.empty()) return reason;
+  return p.bias && p.kept < 0 ? "" : "layer normalization with a bias only, no kept columns";
+}
+std::string refuse_warp_row(const ResidualLayerNormProblem& p, const DeviceInfo& device) {
+  if (std::string reason = refuse_plain(p, device); !reason.empty()) return reason;
   const bool fits = layernorm::cuda::forward_shape(p.C, p.dtype).warps > 0;
   return fits ? "" : "the row is too long or not made of 16-byte packs";
 }
@@ -38,17 +50,20 @@ using Forward = Variant<ResidualLayerNormProblem, ResidualLayerNormForward>;
 constexpr std::array kForwardVariants {
 #if WARPWRIGHT_CUDA
   Forward{"cuda.warp_row", refuse_warp_row, residual_layernorm::cuda::warp_row_forward},
-      Forward{"cuda.composed", refuse_cuda, residual_layernorm::cuda::composed_forward},
+      Forward{"cuda.composed", refuse_plain, residual_layernorm::cuda::composed_forward},
 #endif
-      Forward{"cpu.avx512", refuse_avx512, residual_layernorm::avx512::forward},
-      Forward{"cpu.avx2", refuse_avx2, residual_layernorm::avx2::forward},
+      Forward{"cpu.avx512", layernorm::refuse_avx512_rows, run<bias_residual_layernorm::avx512::forward>},
+      Forward{"cpu.avx2", layernorm::refuse_avx2_rows, run<bias_residual_layernorm::avx2::forward>},
+      Forward{"cpu.portable", refuse_other_devices, run<bias_residual_layernorm::portable::forward>},
       Forward{kReference, refuse_other_devices, residual_layernorm::forward_reference},
 };
 
 }  // namespace
 
 std::string ResidualLayerNormProblem::describe() const {
-  return fmt::format("N={} C={} {}{}", N, C, name_of(dtype), statistics ? " +statistics" : "");
+  return fmt::format("N={} C={} {}{}{}{}{}", N, C, name_of(dtype), rms ? " rms" : "",
+                     rms || bias ? "" : " -bias", statistics ? " +statistics" : "",
+                     kept >= 0 ? fmt::format(" kept={}", kept) : "");
 }
 double ResidualLayerNormProblem::flops() const {
   return 9.0 * static_cast<double>(N * C);

@@ -10,6 +10,7 @@ namespace warpwright::ops {
 
 void adamw_bench(Bench& bench);
 void attention_bench(Bench& bench);
+void bias_residual_layernorm_bench(Bench& bench);
 void classifier_bench(Bench& bench);
 void embedding_bench(Bench& bench);
 void embedding_layernorm_bench(Bench& bench);
@@ -21,6 +22,7 @@ void padding_bench(Bench& bench);
 void pooling_bench(Bench& bench);
 void residual_bench(Bench& bench);
 void residual_layernorm_bench(Bench& bench);
+void rmsnorm_bench(Bench& bench);
 
 namespace {
 
@@ -32,6 +34,7 @@ struct Entry {
 constexpr Entry kBenches[] = {
     {"adamw", adamw_bench},
     {"attention", attention_bench},
+    {"bias_residual_layernorm", bias_residual_layernorm_bench},
     {"classifier", classifier_bench},
     {"embedding", embedding_bench},
     {"embedding_layernorm", embedding_layernorm_bench},
@@ -43,6 +46,7 @@ constexpr Entry kBenches[] = {
     {"pooling", pooling_bench},
     {"residual", residual_bench},
     {"residual_layernorm", residual_layernorm_bench},
+    {"rmsnorm", rmsnorm_bench},
 };
 
 const Entry& find_bench(const std::string& name) {

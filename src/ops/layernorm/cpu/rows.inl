@@ -1,9 +1,10 @@
-// Layer normalization on a CPU, a row at a time; avx2.cpp and avx512.cpp compile this body for their
-// registers. Memory-bound: a row is read from memory once and again from L1 (C ≤ 8,192 in fp32).
+// Normalization on a CPU, a row at a time; avx2.cpp and avx512.cpp compile this body for their registers.
+// Memory-bound: a row is read from memory once and again from L1 (C ≤ 8,192 in fp32).
 //   forward   2 passes of the tensor (x, out), ~8 FLOP an element
-//   backward  3 passes (dout, x, dx; 4 where dx is +=), ~12 FLOP an element
+//   backward  3 passes (dout, x or out, dx; 4 where something is added), ~12 FLOP an element
 #include "ops/cpu/layernorm.hpp"
 #include "ops/layernorm/kernels.hpp"
+#include "ops/layernorm/lost.hpp"
 
 namespace warpwright::ops::layernorm::WARPWRIGHT_ISA {
 namespace {
@@ -11,109 +12,188 @@ namespace {
 using namespace simd;
 
 template <class T>
-void forward_rows(const T* x, const T* weight, const T* bias, T* out, float* mean, float* rstd,
-                  std::int64_t N, std::int64_t C, float eps, int threads) {
-#pragma omp parallel for schedule(static) num_threads(threads)
-  for (std::int64_t row = 0; row < N; ++row) {
-    const RowStatistics s = statistics(x + row * C, C, eps);
-    normalize(x + row * C, s, weight, bias, out + row * C, C);
-    if (mean) mean[row] = s.mean;
-    if (rstd) rstd[row] = s.rstd;
-  }
+T* data_of(const Tensor& t) {
+  return static_cast<T*>(t.data);
 }
 
-template <class T>
-struct Backward {
-  const T *dout, *x, *weight;
-  const float *mean, *rstd;
-  T* dx;
-  std::int64_t C;
-  bool add_dx;
-};
-
-// One row: dx, and its share of dweight and dbias added to the part's partial sums.
-template <class T>
-inline void backward_row(const Backward<T>& b, std::int64_t row, float* dweight, float* dbias) {
-  const T* dout = b.dout + row * b.C;
-  const T* x = b.x + row * b.C;
-  T* dx = b.dx + row * b.C;
-  const vec m = set1(b.mean[row]), r = set1(b.rstd[row]);
-  const vec inverse_C = set1(1.0f / static_cast<float>(b.C));
-  const vec mean_g = inverse_C * set1(sum_row(b.C, [&](std::int64_t c, int n) {
-                       return load_lanes(dout + c, n) * load_lanes(b.weight + c, n);
-                     }));
-  const vec mean_gx = inverse_C * set1(sum_row(b.C, [&](std::int64_t c, int n) {
-                        const vec normalized = (load_lanes(x + c, n) - m) * r;
-                        return load_lanes(dout + c, n) * load_lanes(b.weight + c, n) * normalized;
-                      }));
-  for (std::int64_t c = 0; c < b.C; c += kLanes) {
-    const int n = b.C - c < kLanes ? static_cast<int>(b.C - c) : kLanes;
-    const vec d = load_lanes(dout + c, n);
-    const vec normalized = (load_lanes(x + c, n) - m) * r;
-    store_lanes(dweight + c, fma(d, normalized, load_lanes(dweight + c, n)), n);
-    store_lanes(dbias + c, load_lanes(dbias + c, n) + d, n);
-    const vec centered = fnma(normalized, mean_gx, d * load_lanes(b.weight + c, n) - mean_g);
-    const vec gradient = centered * r;
-    store_lanes(dx + c, b.add_dx ? load_lanes(dx + c, n) + gradient : gradient, n);
-  }
-}
-
-// partials: (parts, 2, C): dweight and dbias of each part.
-template <class T>
-void backward_rows(const Backward<T>& b, std::int64_t N, std::int64_t parts, float* partials, int threads) {
+// dtypes of x, of the parameters and of out.
+template <class X, class P, class O>
+struct Rows {
+  static void forward(const Context& context, const NormForward& a) {
+    const X* x = data_of<const X>(a.x);
+    const P *weight = data_of<const P>(a.weight), *bias = data_of<const P>(a.bias);
+    O* out = data_of<O>(a.out);
+    float *mean = data_of<float>(a.mean), *rstd = data_of<float>(a.rstd);
+    const std::int64_t N = a.x.shape[0], C = a.x.shape[1];
+    const auto eps = static_cast<float>(a.eps);
+    const bool centered = a.centered;
+    const int threads = context.threads();
 #pragma omp parallel for schedule(static) num_threads(threads)
-  for (std::int64_t part = 0; part < parts; ++part) {
-    float* dweight = partials + part * 2 * b.C;
-    for (std::int64_t c = 0; c < 2 * b.C; ++c) dweight[c] = 0;
-    for (std::int64_t row = part * N / parts; row < (part + 1) * N / parts; ++row) {
-      backward_row(b, row, dweight, dweight + b.C);
+    for (std::int64_t row = 0; row < N; ++row) {
+      const RowStatistics s = statistics(x + row * C, C, eps, centered);
+      normalize(x + row * C, s, weight, bias, out + row * C, C);
+      if (mean) mean[row] = s.mean;
+      if (rstd) rstd[row] = s.rstd;
     }
   }
-}
 
-void reduce_parts(const float* partials, std::int64_t parts, std::int64_t C, float* gradient, bool add) {
-  for (std::int64_t c = 0; c < C; c += kLanes) {
-    const int n = C - c < kLanes ? static_cast<int>(C - c) : kLanes;
-    vec total = zero();
-    for (std::int64_t part = 0; part < parts; ++part) total += load_lanes(partials + part * 2 * C + c, n);
-    store_lanes(gradient + c, add ? load_lanes(gradient + c, n) + total : total, n);
+  struct Backward {
+    const O *dout, *out;
+    const X *x, *dsum, *kept;
+    const P *weight, *bias;
+    const float *mean, *rstd;
+    const float* inverse;         // beside out: 1/weight, NaN in lost columns
+    const std::int32_t* columns;  // of kept, −1 behind the last
+    std::int64_t C, K;
+    X* dx;
+    bool centered, add_dx;
+
+    vec weight_at(std::int64_t c, int n) const { return weight ? load_lanes(weight + c, n) : set1(1); }
+
+    // x̂ of a row from the input, and Σ g·x̂.
+    float normalize_x(std::int64_t row, float* x_hat) const {
+      const O* d = dout + row * C;
+      const X* from = x + row * C;
+      const vec m = set1(centered ? mean[row] : 0), r = set1(rstd[row]);
+      return sum_row(C, [&](std::int64_t c, int n) {
+        const vec normalized = (load_lanes(from + c, n) - m) * r;
+        store_lanes(x_hat + c, normalized, n);
+        return load_lanes(d + c, n) * weight_at(c, n) * normalized;
+      });
+    }
+    // The same from the output. What a lost column adds to the sum is taken from x̂ where that is kept.
+    float normalize_out(std::int64_t row, float* x_hat) const {
+      const O *d = dout + row * C, *from = out + row * C;
+      float sum = sum_row(C, [&](std::int64_t c, int n) {
+        const vec y = load_lanes(from + c, n), shifted = bias ? y - load_lanes(bias + c, n) : y;
+        store_lanes(x_hat + c, shifted * load_lanes(inverse + c, n), n);
+        return load_lanes(d + c, n) * shifted;
+      });
+      for (std::int64_t k = 0; k < K && columns[k] >= 0; ++k) {
+        const std::int32_t c = columns[k];
+        const float y = to_float(from[c]), shifted = bias ? y - to_float(bias[c]) : y;
+        const float w = weight ? to_float(weight[c]) : 1, m = centered ? mean[row] : 0;
+        x_hat[c] = (to_float(kept[row * K + k]) - m) * rstd[row];
+        sum += to_float(d[c]) * (w * x_hat[c] - shifted);
+      }
+      return sum;
+    }
+
+    // One row: dx, and its share of dweight and dbias added to the part's partial sums.
+    void run(std::int64_t row, float* dweight, float* dbias, float* x_hat) const {
+      const O* d = dout + row * C;
+      X* to = dx + row * C;
+      const X* from = add_dx ? to : dsum ? dsum + row * C : nullptr;
+      const float inverse_C = 1.0f / static_cast<float>(C);
+      const vec mean_gx = set1(inverse_C * (out ? normalize_out(row, x_hat) : normalize_x(row, x_hat)));
+      vec mean_g = zero();
+      if (centered) {
+        mean_g = set1(inverse_C * sum_row(C, [&](std::int64_t c, int n) {
+                        return load_lanes(d + c, n) * weight_at(c, n);
+                      }));
+      }
+      const vec r = set1(rstd[row]);
+      for (std::int64_t c = 0; c < C; c += kLanes) {
+        const int n = C - c < kLanes ? static_cast<int>(C - c) : kLanes;
+        const vec dy = load_lanes(d + c, n), normalized = load_lanes(x_hat + c, n);
+        store_lanes(dweight + c, fma(dy, normalized, load_lanes(dweight + c, n)), n);
+        store_lanes(dbias + c, load_lanes(dbias + c, n) + dy, n);
+        const vec gradient = fnma(normalized, mean_gx, dy * weight_at(c, n) - mean_g) * r;
+        store_lanes(to + c, from ? load_lanes(from + c, n) + gradient : gradient, n);
+      }
+    }
+  };
+
+  // 1/weight by column for the backward from the output.
+  static void invert(const P* weight, const P* bias, DType out, std::int64_t C, float* inverse) {
+    const auto lost = LostRule<float>::of(out);
+    for (std::int64_t c = 0; c < C; ++c) {
+      const float w = weight ? to_float(weight[c]) : 1, b = bias ? to_float(bias[c]) : 0;
+      inverse[c] = lost(w, b) ? __builtin_nanf("") : 1 / w;
+    }
   }
-}
 
-template <class T>
-void run_forward(const Context& context, const LayerNormForward& a) {
-  forward_rows(static_cast<const T*>(a.x.data), static_cast<const T*>(a.weight.data),
-               static_cast<const T*>(a.bias.data), static_cast<T*>(a.out.data),
-               static_cast<float*>(a.mean.data), static_cast<float*>(a.rstd.data), a.x.shape[0], a.x.shape[1],
-               a.eps, context.threads());
-}
+  static void backward(const Context& context, const NormBackward& a) {
+    const std::int64_t N = a.dx.shape[0], C = a.dx.shape[1], parts = backward_parts(N);
+    auto* scratch =
+        static_cast<float*>(context.scratch());  // (parts, 3, C): dweight, dbias, x̂; then 1/weight
+    float* inverse = scratch + parts * 3 * C;
+    const Backward b{data_of<const O>(a.dout),
+                     data_of<const O>(a.out),
+                     data_of<const X>(a.x),
+                     data_of<const X>(a.dsum),
+                     data_of<const X>(a.kept),
+                     data_of<const P>(a.weight),
+                     data_of<const P>(a.bias),
+                     data_of<const float>(a.mean),
+                     data_of<const float>(a.rstd),
+                     inverse,
+                     a.kept_columns ? data_of<const std::int32_t>(a.kept_columns) + 1 : nullptr,
+                     C,
+                     a.kept_columns ? a.kept_columns.shape[0] - 1 : 0,
+                     data_of<X>(a.dx),
+                     a.centered,
+                     a.dx_store == Store::add};
+    if (a.out) invert(b.weight, b.bias, a.out.dtype, C, inverse);
+    const int threads = context.threads();
+#pragma omp parallel for schedule(static) num_threads(threads)
+    for (std::int64_t part = 0; part < parts; ++part) {
+      float *dweight = scratch + part * 3 * C, *dbias = dweight + C, *x_hat = dbias + C;
+      for (std::int64_t c = 0; c < 2 * C; ++c) dweight[c] = 0;
+      for (std::int64_t row = part * N / parts; row < (part + 1) * N / parts; ++row) {
+        b.run(row, dweight, dbias, x_hat);
+      }
+    }
+    const bool add = a.dparameters_store == Store::add;
+    add_parts(scratch, parts, C, a.dweight, add);
+    add_parts(scratch + C, parts, C, a.dbias, add);
+  }
 
-template <class T>
-void run_backward(const Context& context, const LayerNormBackward& a) {
-  const std::int64_t N = a.x.shape[0], C = a.x.shape[1], parts = backward_parts(N);
-  const Backward<T> b{static_cast<const T*>(a.dout.data),
-                      static_cast<const T*>(a.x.data),
-                      static_cast<const T*>(a.weight.data),
-                      static_cast<const float*>(a.mean.data),
-                      static_cast<const float*>(a.rstd.data),
-                      static_cast<T*>(a.dx.data),
-                      C,
-                      a.dx_store == Store::add};
-  auto* partials = static_cast<float*>(context.scratch());
-  backward_rows(b, N, parts, partials, context.threads());
-  const bool add = a.dparameters_store == Store::add;
-  reduce_parts(partials, parts, C, static_cast<float*>(a.dweight.data), add);
-  reduce_parts(partials + C, parts, C, static_cast<float*>(a.dbias.data), add);
+  template <class T>
+  static void add_parts_as(const float* parts, std::int64_t count, std::int64_t C, T* gradient, bool add) {
+    for (std::int64_t c = 0; c < C; c += kLanes) {
+      const int n = C - c < kLanes ? static_cast<int>(C - c) : kLanes;
+      vec total = zero();
+      for (std::int64_t part = 0; part < count; ++part) total += load_lanes(parts + part * 3 * C + c, n);
+      store_lanes(gradient + c, add ? load_lanes(gradient + c, n) + total : total, n);
+    }
+  }
+  static void add_parts(const float* parts, std::int64_t count, std::int64_t C, const Tensor& gradient,
+                        bool add) {
+    if (!gradient) return;
+    if (gradient.dtype == DType::f32) {
+      add_parts_as(parts, count, C, data_of<float>(gradient), add);
+    } else {
+      add_parts_as(parts, count, C, data_of<P>(gradient), add);
+    }
+  }
+};
+
+// Calls f with the Rows of these dtypes of x, of weight and of out.
+template <class F>
+void visit_rows(DType x, const Tensor& weight, DType out, const F& f) {
+  const bool wide_weight = weight && weight.dtype == DType::f32, wide_out = out == DType::f32;
+  if (x == DType::f32) return f(TypeTag<Rows<float, float, float>>{});
+  const auto visit = [&](auto tag) {
+    using X = typename decltype(tag)::type;
+    if (!wide_weight) return f(TypeTag<Rows<X, X, X>>{});
+    if (wide_out) return f(TypeTag<Rows<X, float, float>>{});
+    f(TypeTag<Rows<X, float, X>>{});
+  };
+  x == DType::f16 ? visit(TypeTag<f16>{}) : visit(TypeTag<bf16>{});
 }
 
 }  // namespace
 
-void forward(const Context& context, const LayerNormForward& args) {
-  args.x.dtype == DType::f32 ? run_forward<float>(context, args) : run_forward<bf16>(context, args);
+void forward(const Context& context, const NormForward& args) {
+  keep_lost_columns(args, args.x);
+  visit_rows(args.x.dtype, args.weight, args.out.dtype,
+             [&](auto tag) { decltype(tag)::type::forward(context, args); });
 }
 
-void backward(const Context& context, const LayerNormBackward& args) {
-  args.x.dtype == DType::f32 ? run_backward<float>(context, args) : run_backward<bf16>(context, args);
+void backward(const Context& context, const NormBackward& args) {
+  visit_rows(args.dx.dtype, args.weight, args.dout.dtype,
+             [&](auto tag) { decltype(tag)::type::backward(context, args); });
 }
 
 }  // namespace warpwright::ops::layernorm::WARPWRIGHT_ISA

@@ -26,12 +26,13 @@ __global__ void __launch_bounds__(kColumnSumWarps* gpu::kWarp)
   __syncthreads();
   if (warp > 0 || column >= 2 * C) return;
   for (int other = 1; other < kColumnSumWarps; ++other) sum += sums[other][lane];
-  float* gradient = column < C ? dweight + column : dbias + (column - C);
+  float* gradient = column < C ? dweight : dbias;
+  if (!gradient) return;
+  gradient += column < C ? column : column - C;
   *gradient = add ? *gradient + sum : sum;
 }
 
-inline void add_column_sums(const float* parts, int count, const LayerNormBackward& args,
-                            cudaStream_t stream) {
+inline void add_column_sums(const float* parts, int count, const NormBackward& args, cudaStream_t stream) {
   const std::int64_t C = args.x.shape[1];
   const auto blocks = static_cast<unsigned>((2 * C + gpu::kWarp - 1) / gpu::kWarp);
   const auto kernel = args.dparameters_store == Store::add ? column_sums<true> : column_sums<false>;

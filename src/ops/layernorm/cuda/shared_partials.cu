@@ -87,7 +87,7 @@ __global__ void __launch_bounds__(kThreads) backward_shared(Arguments<T> a) {
 
 }  // namespace
 
-void shared_partials_backward(const Context& context, const LayerNormBackward& args) {
+void shared_partials_backward(const Context& context, const NormBackward& args) {
   const std::int64_t N = args.x.shape[0], C = args.x.shape[1];
   const int blocks = shared_partials_parts(N, context.device());
   auto* parts = static_cast<float*>(context.scratch());

@@ -37,7 +37,7 @@ __global__ void __launch_bounds__(kThreads)
 
 }  // namespace
 
-void warp_loop_forward(const Context& context, const LayerNormForward& args) {
+void warp_loop_forward(const Context& context, const NormForward& args) {
   const std::int64_t N = args.x.shape[0], C = args.x.shape[1];
   if (N == 0) return;
   gpu::visit_gpu_dtype(args.x.dtype, [&](auto tag) {
@@ -46,7 +46,8 @@ void warp_loop_forward(const Context& context, const LayerNormForward& args) {
     forward_loop<<<blocks, kThreads, 0, context.stream().get()>>>(
         static_cast<const T*>(args.x.data), static_cast<const T*>(args.weight.data),
         static_cast<const T*>(args.bias.data), static_cast<T*>(args.out.data),
-        static_cast<float*>(args.mean.data), static_cast<float*>(args.rstd.data), N, C, args.eps);
+        static_cast<float*>(args.mean.data), static_cast<float*>(args.rstd.data), N, C,
+        static_cast<float>(args.eps));
     warpwright::cuda::check_launch("layernorm.forward cuda.warp_loop");
   });
 }

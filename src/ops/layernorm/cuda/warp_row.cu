@@ -206,7 +206,7 @@ void launch_backward(const BackwardRows<T>& a, RowShape shape, int blocks, Store
 }
 
 template <class T>
-void backward(const Context& context, const LayerNormBackward& args) {
+void backward(const Context& context, const NormBackward& args) {
   const std::int64_t N = args.x.shape[0];
   const int C = static_cast<int>(args.x.shape[1]);
   auto* parts = static_cast<float*>(context.scratch());
@@ -228,7 +228,7 @@ void backward(const Context& context, const LayerNormBackward& args) {
 }
 
 template <class T>
-void forward(const Context& context, const LayerNormForward& args) {
+void forward(const Context& context, const NormForward& args) {
   const int C = static_cast<int>(args.x.shape[1]);
   const ForwardRows<T> a{static_cast<const T*>(args.x.data),
                          nullptr,
@@ -240,18 +240,18 @@ void forward(const Context& context, const LayerNormForward& args) {
                          static_cast<float*>(args.rstd.data),
                          args.x.shape[0],
                          C,
-                         args.eps};
+                         static_cast<float>(args.eps)};
   if (!gpu::aligned16(a.x, a.weight, a.bias, a.out)) return warp_loop_forward(context, args);
   launch_forward<false>(a, forward_shape(C, args.x.dtype), context, "layernorm.forward cuda.warp_row");
 }
 
 }  // namespace
 
-void warp_row_forward(const Context& context, const LayerNormForward& args) {
+void warp_row_forward(const Context& context, const NormForward& args) {
   gpu::visit_gpu_dtype(args.x.dtype, [&](auto tag) { forward<typename decltype(tag)::type>(context, args); });
 }
 
-void warp_row_backward(const Context& context, const LayerNormBackward& args) {
+void warp_row_backward(const Context& context, const NormBackward& args) {
   gpu::visit_gpu_dtype(args.x.dtype,
                        [&](auto tag) { backward<typename decltype(tag)::type>(context, args); });
 }

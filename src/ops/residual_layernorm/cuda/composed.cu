@@ -7,7 +7,7 @@ namespace warpwright::ops::residual_layernorm::cuda {
 
 void composed_forward(const Context& context, const ResidualLayerNormForward& a) {
   residual::cuda::packed_forward(context, {a.x, a.y, a.residual});
-  layernorm::cuda::warp_loop_forward(context, {a.residual, a.weight, a.bias, a.out, a.mean, a.rstd, a.eps});
+  layernorm::cuda::warp_loop_forward(context, bias_residual_layernorm::norm_of(as_sum(a), a.residual));
 }
 
 }  // namespace warpwright::ops::residual_layernorm::cuda

@@ -20,7 +20,7 @@ void warp_row_forward(const Context& context, const ResidualLayerNormForward& ar
                                             static_cast<float*>(args.rstd.data),
                                             args.x.shape[0],
                                             C,
-                                            args.eps};
+                                            static_cast<float>(args.eps)};
     if (!gpu::aligned16(a.x, a.y, a.weight, a.bias, a.residual, a.out))
       return composed_forward(context, args);
     layernorm::cuda::launch_forward<true>(a, layernorm::cuda::forward_shape(C, args.x.dtype), context,

@@ -1,0 +1,84 @@
+#include <gtest/gtest.h>
+
+#include "ops/bias_residual_layernorm/cases.hpp"
+#include "ops/testing/check.hpp"
+
+namespace warpwright::ops {
+namespace {
+
+using namespace testing;  // the operations' fixture, not GoogleTest's
+using bias_residual_layernorm::Form;
+
+class Forward : public ::testing::TestWithParam<std::string> {};
+
+TEST_P(Forward, MatchesTheReference) {
+  std::string refusal;
+  int checked = 0;
+  const auto check = [&](const layernorm::Case& c, DType dtype, const Form& form) {
+    Fixture fixture(static_cast<std::uint64_t>(c.N * 10007 + c.C));
+    const auto args = bias_residual_layernorm::make_forward(c, dtype, form, fixture);
+    const auto reduction = [&](std::string_view) { return (1 + c.mean * c.mean) * static_cast<double>(c.C); };
+    const auto reason =
+        check_variant(bias_residual_layernorm_forward_op(), GetParam(), fixture, args, reduction);
+    reason.empty() ? void(++checked) : void(refusal = reason);
+  };
+  for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
+    for (const auto& c : bias_residual_layernorm::test_cases()) check(c, dtype, {});
+    for (const auto& c : layernorm::few_cases()) {
+      check(c, dtype, {true, true, false, true});
+      check(c, dtype, {false, false, false, false});
+      check(c, dtype, {true, true, true, false});
+      check(c, dtype, {true, false, true, false});
+    }
+  }
+  if (checked == 0) GTEST_SKIP() << refusal;
+}
+
+// Sum over x and out over residual, as a model without a buffer to spare has them.
+TEST_P(Forward, WorksInPlace) {
+  const auto& op = bias_residual_layernorm_forward_op();
+  const auto& variant = find_variant(op, GetParam());
+  for (const bool sum : {true, false}) {
+    Fixture fixture(2);
+    auto args =
+        bias_residual_layernorm::make_forward({37, 96}, DType::f32, {true, sum, false, true}, fixture);
+    if (auto reason = variant.refuse(op.problem(args), device_for(variant.name)); !reason.empty()) {
+      GTEST_SKIP() << reason;
+    }
+    run_variant(op, variant, args, 1);
+    const auto out = elements_of(args.out);
+    const auto kept = sum ? elements_of(args.sum) : std::vector<double>{};
+    if (sum) args.sum = args.x;
+    args.out = args.residual;
+    run_variant(op, variant, args, 1);
+    EXPECT_EQ(elements_of(args.residual), out);
+    if (sum) {
+      EXPECT_EQ(elements_of(args.x), kept);
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(BiasResidualLayerNorm, Forward,
+                         ::testing::ValuesIn(variant_names(bias_residual_layernorm_forward_op())), test_name);
+
+TEST(BiasResidualLayerNorm, RefusesArgumentsThatDoNotFit) {
+  Fixture fixture(4);
+  Context context{ContextOptions{}};
+  const auto args =
+      bias_residual_layernorm::make_forward({3, 40}, DType::f32, {true, true, false, true}, fixture);
+  auto wrong = args;
+  wrong.residual = fixture.random(DType::f32, {3, 39});
+  EXPECT_THROW(bias_residual_layernorm_forward(context, wrong), Error);
+  wrong = args;
+  wrong.sum = wrong.out;
+  EXPECT_THROW(bias_residual_layernorm_forward(context, wrong), Error);
+  wrong = args;
+  wrong.x_bias = fixture.random(DType::bf16, {40});
+  EXPECT_THROW(bias_residual_layernorm_forward(context, wrong), Error);
+  wrong = args;
+  wrong.rms = true;
+  EXPECT_THROW(bias_residual_layernorm_forward(context, wrong), Error);
+}
+
+}  // namespace
+}  // namespace warpwright::ops

@@ -1,0 +1,73 @@
+// Bias, residual connection and normalization on a CPU, a row at a time; avx2.cpp and avx512.cpp compile this
+// body for their registers. Memory-bound: 3 passes of the tensor (x, residual, out), 4 where the sum is
+// stored, ~10 FLOP an element; the row's second and third reading come from L1.
+#include "ops/bias_residual_layernorm/kernels.hpp"
+#include "ops/cpu/layernorm.hpp"
+
+namespace warpwright::ops::bias_residual_layernorm::WARPWRIGHT_ISA {
+namespace {
+
+using namespace simd;
+
+template <class T>
+T* data_of(const Tensor& t) {
+  return static_cast<T*>(t.data);
+}
+
+// The row's sum, to a row of T or of floats.
+template <class T, class To>
+inline void add_rows(const T* x, const T* x_bias, const T* residual, To* sum, std::int64_t C) {
+  for_each_vector(0, C, [&](std::int64_t c, int n) {
+    vec total = load_lanes(x + c, n);
+    if (x_bias) total += load_lanes(x_bias + c, n);
+    store_lanes(sum + c, total + load_lanes(residual + c, n), n);
+  });
+}
+
+template <class T>
+void run(const Context& context, const SumForward& a) {
+  const T *x = data_of<const T>(a.x), *x_bias = data_of<const T>(a.x_bias),
+          *residual = data_of<const T>(a.residual);
+  const T *weight = data_of<const T>(a.weight), *bias = data_of<const T>(a.bias);
+  T *sum = data_of<T>(a.sum), *out = data_of<T>(a.out);
+  float *mean = data_of<float>(a.mean), *rstd = data_of<float>(a.rstd);
+  auto* scratch = static_cast<float*>(context.scratch());
+  const std::int64_t N = a.x.shape[0], C = a.x.shape[1], parts = layernorm::backward_parts(N);
+  const auto eps = static_cast<float>(a.eps);
+  const bool centered = !a.rms;
+  const int threads = context.threads();
+#pragma omp parallel for schedule(static) num_threads(threads)
+  for (std::int64_t part = 0; part < parts; ++part) {
+    for (std::int64_t row = part * N / parts; row < (part + 1) * N / parts; ++row) {
+      const std::int64_t first = row * C;
+      RowStatistics s;
+      if (sum) {
+        add_rows(x + first, x_bias, residual + first, sum + first, C);
+        s = statistics(sum + first, C, eps, centered);
+        normalize(sum + first, s, weight, bias, out + first, C);
+      } else {
+        float* unrounded = scratch + part * C;
+        add_rows(x + first, x_bias, residual + first, unrounded, C);
+        s = statistics(unrounded, C, eps, centered);
+        normalize(unrounded, s, weight, bias, out + first, C);
+      }
+      if (mean) mean[row] = s.mean;
+      if (rstd) rstd[row] = s.rstd;
+    }
+  }
+}
+
+}  // namespace
+
+void forward(const Context& context, const SumForward& args) {
+  if (args.x.dtype == DType::f32) {
+    run<float>(context, args);
+  } else if (args.x.dtype == DType::f16) {
+    run<f16>(context, args);
+  } else {
+    run<bf16>(context, args);
+  }
+  layernorm::keep_lost_columns(norm_of(args, args.sum), args.sum);
+}
+
+}  // namespace warpwright::ops::bias_residual_layernorm::WARPWRIGHT_ISA

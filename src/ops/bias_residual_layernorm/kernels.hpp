@@ -1,0 +1,34 @@
+// The kernels that variants.cpp chooses from, here and in ops/residual_layernorm.
+#pragma once
+
+#include "ops/bias_residual_layernorm/bias_residual_layernorm.hpp"
+#include "ops/layernorm/kernels.hpp"
+
+namespace warpwright::ops::bias_residual_layernorm {
+
+// What the kernels get. kept_columns and kept: of sum, as in ops/layernorm.
+struct SumForward : BiasResidualLayerNormForward {
+  Tensor kept_columns, kept;
+};
+
+// The normalization behind the addition, of x: what that left.
+layernorm::NormForward norm_of(const SumForward& args, const Tensor& x);
+
+void forward_reference(const Context& context, const SumForward& args);
+
+// Bytes of scratch of the CPU's kernels, where sum is not stored: a row of it for each part of the rows.
+std::size_t cpu_workspace(const BiasResidualLayerNormProblem& p, const DeviceInfo& device);
+
+namespace portable {
+void forward(const Context& context, const SumForward& args);
+}  // namespace portable
+
+namespace avx2 {
+void forward(const Context& context, const SumForward& args);
+}  // namespace avx2
+
+namespace avx512 {
+void forward(const Context& context, const SumForward& args);
+}  // namespace avx512
+
+}  // namespace warpwright::ops::bias_residual_layernorm

@@ -1,0 +1,84 @@
+#include <array>
+
+#include "ops/bias_residual_layernorm/kernels.hpp"
+#include "ops/cpu/refuse.hpp"
+#include "ops/layernorm/refuse.hpp"
+
+namespace warpwright::ops {
+namespace {
+
+constexpr std::string_view kForward = "bias_residual_layernorm.forward";
+
+BiasResidualLayerNormProblem forward_problem(const BiasResidualLayerNormForward& a) {
+  require(a.x.shape.rank() == 2 && a.x.shape[1] > 0, kForward, "x must be (N, C) with C ≥ 1");
+  const std::int64_t N = a.x.shape[0], C = a.x.shape[1];
+  const DType dtype = a.x.dtype;
+  require_tensor(kForward, "x", a.x, dtype, {N, C});
+  require(is_floating(dtype), kForward, fmt::format("x is {}, needs a floating dtype", name_of(dtype)));
+  if (a.x_bias) require_tensor(kForward, "x_bias", a.x_bias, dtype, {C});
+  require_tensor(kForward, "residual", a.residual, dtype, {N, C});
+  require_tensor(kForward, "weight", a.weight, dtype, {C});
+  if (a.bias) require_tensor(kForward, "bias", a.bias, dtype, {C});
+  if (a.sum) require_tensor(kForward, "sum", a.sum, dtype, {N, C});
+  require_tensor(kForward, "out", a.out, dtype, {N, C});
+  require(a.out.data != a.sum.data || N == 0, kForward, "out is sum");
+  require(!a.rms || (!a.bias && !a.mean), kForward, "bias and mean are layer normalization's, not rms's");
+  if (a.mean) require_tensor(kForward, "mean", a.mean, accumulation_dtype(dtype), {N});
+  if (a.rstd) require_tensor(kForward, "rstd", a.rstd, accumulation_dtype(dtype), {N});
+  return {N,
+          C,
+          dtype,
+          static_cast<bool>(a.x_bias),
+          static_cast<bool>(a.bias),
+          static_cast<bool>(a.sum),
+          a.mean || a.rstd,
+          a.rms};
+}
+
+template <auto kernel>
+void run(const Context& context, const BiasResidualLayerNormForward& args) {
+  kernel(context, {args, {}, {}});
+}
+
+using Forward = Variant<BiasResidualLayerNormProblem, BiasResidualLayerNormForward>;
+
+constexpr std::array kForwardVariants{
+    Forward{"cpu.avx512", layernorm::refuse_avx512_rows, run<bias_residual_layernorm::avx512::forward>,
+            bias_residual_layernorm::cpu_workspace},
+    Forward{"cpu.avx2", layernorm::refuse_avx2_rows, run<bias_residual_layernorm::avx2::forward>,
+            bias_residual_layernorm::cpu_workspace},
+    Forward{"cpu.portable", refuse_other_devices, run<bias_residual_layernorm::portable::forward>,
+            bias_residual_layernorm::cpu_workspace},
+    Forward{kReference, refuse_other_devices, run<bias_residual_layernorm::forward_reference>},
+};
+
+}  // namespace
+
+std::size_t bias_residual_layernorm::cpu_workspace(const BiasResidualLayerNormProblem& p, const DeviceInfo&) {
+  if (p.sum) return 0;
+  return static_cast<std::size_t>(layernorm::backward_parts(p.N) * p.C) *
+         size_of(accumulation_dtype(p.dtype));
+}
+
+std::string BiasResidualLayerNormProblem::describe() const {
+  return fmt::format("N={} C={} {}{}{}{}{}{}", N, C, name_of(dtype), rms ? " rms" : "",
+                     x_bias ? " +x_bias" : "", rms || bias ? "" : " -bias", sum ? " +sum" : "",
+                     statistics ? " +statistics" : "");
+}
+double BiasResidualLayerNormProblem::flops() const {
+  return (rms ? 7.0 : 10.0) * static_cast<double>(N * C);
+}
+double BiasResidualLayerNormProblem::bytes() const {
+  const double statistics_bytes = statistics ? (rms ? 1.0 : 2.0) * static_cast<double>(N) * 4 : 0;
+  return static_cast<double>(((sum ? 4 : 3) * N + 1 + x_bias + bias) * C) *
+             static_cast<double>(size_of(dtype)) +
+         statistics_bytes;
+}
+
+const Op<BiasResidualLayerNormProblem, BiasResidualLayerNormForward>& bias_residual_layernorm_forward_op() {
+  static const Op<BiasResidualLayerNormProblem, BiasResidualLayerNormForward> op{kForward, kForwardVariants,
+                                                                                 forward_problem};
+  return op;
+}
+
+}  // namespace warpwright::ops

@@ -1,0 +1,76 @@
+// A row's elements, sums and normalization in plain C++, for the portable variants of the normalizations.
+#pragma once
+
+#include <cmath>
+#include <type_traits>
+
+#include "core/tensor.hpp"
+
+namespace warpwright::ops::layernorm::portable {
+
+// What elements of X are computed in.
+template <class X>
+using Arithmetic = std::conditional_t<std::is_same_v<X, double>, double, float>;
+
+template <class A, class T>
+A get(const T* p, std::int64_t i) {
+  if constexpr (std::is_same_v<T, double>) {
+    return static_cast<A>(p[i]);
+  } else {
+    return static_cast<A>(static_cast<float>(p[i]));
+  }
+}
+template <class T, class A>
+void put(T* p, std::int64_t i, A value) {
+  p[i] = T(value);
+}
+
+template <class A, class P>
+A get_or(const P* p, std::int64_t i, A otherwise) {
+  return p ? get<A>(p, i) : otherwise;
+}
+
+// In a fixed order, with as many running sums as a vector has lanes.
+template <class A, class F>
+A sum_row(std::int64_t C, const F& f) {
+  constexpr int kSums = 16;
+  A sums[kSums] = {};
+  std::int64_t c = 0;
+  for (; c + kSums <= C; c += kSums) {
+    for (int j = 0; j < kSums; ++j) sums[j] += f(c + j);
+  }
+  for (int j = 0; c < C; ++c, ++j) sums[j] += f(c);
+  for (int width = kSums / 2; width > 0; width /= 2) {
+    for (int j = 0; j < width; ++j) sums[j] += sums[j + width];
+  }
+  return sums[0];
+}
+
+template <class T>
+T* data_of(const Tensor& t) {
+  return static_cast<T*>(t.data);
+}
+
+template <class A>
+struct RowStatistics {
+  A mean, rstd;
+};
+
+// Not centered, the mean is 0 and rstd that of the root mean square. weight and bias may be null: 1 and 0.
+template <class A, class X, class P, class O>
+RowStatistics<A> normalize_row(const X* x, const P* weight, const P* bias, O* out, std::int64_t C, A eps,
+                               bool centered) {
+  A mean = 0;
+  if (centered) mean = sum_row<A>(C, [&](std::int64_t c) { return get<A>(x, c); }) / static_cast<A>(C);
+  const A squares = sum_row<A>(C, [&](std::int64_t c) {
+    const A d = get<A>(x, c) - mean;
+    return d * d;
+  });
+  const A rstd = 1 / std::sqrt(squares / static_cast<A>(C) + eps);
+  for (std::int64_t c = 0; c < C; ++c) {
+    put(out, c, (get<A>(x, c) - mean) * rstd * get_or<A>(weight, c, 1) + get_or<A>(bias, c, 0));
+  }
+  return {mean, rstd};
+}
+
+}  // namespace warpwright::ops::layernorm::portable
