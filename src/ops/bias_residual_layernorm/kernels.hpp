@@ -8,7 +8,7 @@ namespace warpwright::ops::bias_residual_layernorm {
 
 // What the kernels get. kept_columns and kept: of sum, as in ops/layernorm.
 struct SumForward : BiasResidualLayerNormForward {
-  Tensor kept_columns, kept;
+  Tensor kept_columns{}, kept{};
 };
 
 // The normalization behind the addition, of x: what that left.

@@ -35,9 +35,9 @@ struct LayerNormForward {
   Tensor mean;    // (N) fp32 (fp64 beside fp64), optional
   Tensor rstd;    // (N) likewise, optional
   double eps = 1e-5;
-  Tensor kept_columns;  // (1 + K) int32, optional: the number of lost columns, which can be more than K, and
-                        // their indices in ascending order, −1 behind the last
-  Tensor kept;  // (N, K) of x's dtype, where K > 0; columns behind the last are not written. out is not x
+  Tensor kept_columns{};  // (1 + K) int32, optional: the number of lost columns, which can be more than K,
+                          // and their indices in ascending order, −1 behind the last
+  Tensor kept{};  // (N, K) of x's dtype, where K > 0; columns behind the last are not written. out is not x
 
   template <class F>
   void visit(F&& f) {
@@ -63,11 +63,11 @@ struct LayerNormBackward {
   Tensor dbias;    // (C), likewise
   Store dx_store = Store::assign;
   Store dparameters_store = Store::add;
-  Tensor dsum;  // (N, C) of x's dtype, optional: the gradient that x has from elsewhere; may be dx. Not
-                // beside +=
-  Tensor out;   // (N, C): as the forward left it, in place of x; may be dx where dtypes agree
-  Tensor bias;  // (C), as in the forward; beside out only
-  Tensor kept_columns, kept;  // as the forward left them; beside out only, optional
+  Tensor dsum{};  // (N, C) of x's dtype, optional: the gradient that x has from elsewhere; may be dx. Not
+                  // beside +=
+  Tensor out{};   // (N, C): as the forward left it, in place of x; may be dx where dtypes agree
+  Tensor bias{};  // (C), as in the forward; beside out only
+  Tensor kept_columns{}, kept{};  // as the forward left them; beside out only, optional
 
   template <class F>
   void visit(F&& f) {

@@ -26,7 +26,7 @@ struct ResidualLayerNormForward {
   Tensor rstd;      // (N) likewise, optional
   double eps = 1e-5;
   bool rms = false;
-  Tensor kept_columns, kept;  // (1 + K) int32, (N, K): of residual; optional
+  Tensor kept_columns{}, kept{};  // (1 + K) int32, (N, K): of residual; optional
 
   template <class F>
   void visit(F&& f) {

@@ -18,7 +18,7 @@ struct RMSNormForward {
   Tensor out;     // (N, C); may be x
   Tensor rstd;    // (N) fp32 (fp64 beside fp64), optional
   double eps = 1e-5;
-  Tensor kept_columns, kept;  // (1 + K) int32, (N, K); optional
+  Tensor kept_columns{}, kept{};  // (1 + K) int32, (N, K); optional
 
   template <class F>
   void visit(F&& f) {
@@ -40,9 +40,9 @@ struct RMSNormBackward {
   Tensor dweight;  // (C), = or += by dparameters_store; optional
   Store dx_store = Store::assign;
   Store dparameters_store = Store::add;
-  Tensor dsum;                // (N, C) of x's dtype, optional; may be dx. Not beside +=
-  Tensor out;                 // (N, C): as the forward left it, in place of x
-  Tensor kept_columns, kept;  // beside out only, optional
+  Tensor dsum{};                  // (N, C) of x's dtype, optional; may be dx. Not beside +=
+  Tensor out{};                   // (N, C): as the forward left it, in place of x
+  Tensor kept_columns{}, kept{};  // beside out only, optional
 
   template <class F>
   void visit(F&& f) {
