@@ -1,0 +1,28 @@
+#!/usr/bin/env python3
+"""Runs the package's tests on a library: python/tests/run.py --library libwarpwright.so [pytest's options]
+
+Exits with 77, and the reason, where PyTorch or pytest is missing.
+"""
+
+import argparse
+import os
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+SKIPPED = 77  # the exit status that says so to ctest
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--library", required=True)
+arguments, rest = parser.parse_known_args()
+for name in ("torch", "pytest"):
+    if find_spec(name) is None:
+        print(f"python: Skipped\nneeds the Python package {name}")
+        sys.exit(SKIPPED)
+
+package = Path(__file__).resolve().parents[1]
+path = os.pathsep.join(filter(None, [str(package), os.environ.get("PYTHONPATH")]))
+environment = {**os.environ, "PYTHONPATH": path, "WARPWRIGHT_LIBRARY": str(Path(arguments.library).resolve())}
+command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-c", str(package / "pyproject.toml")]
+sys.exit(subprocess.run([*command, str(package / "tests"), *rest], env=environment).returncode)

@@ -1,0 +1,106 @@
+"""What a caller can do wrong is an exception that names the argument and what it got."""
+
+import ctypes
+import os
+import subprocess
+import sys
+import textwrap
+
+import pytest
+import torch
+
+import warpwright
+from warpwright import _library
+from warpwright.normalization import FusedLayerNorm
+from warpwright.normalization import fused_layer_norm as functions
+
+
+def refused(error, *words, **changes):
+    good = {"input": torch.randn(4, 8), "weight": torch.ones(8), "bias": torch.zeros(8), "normalized_shape": (8,)}
+    with pytest.raises(error) as caught:
+        functions.fused_layer_norm_affine(**{**good, **changes})
+    for word in ("fused_layer_norm_affine", *words):
+        assert word in str(caught.value), str(caught.value)
+
+
+def test_arguments_that_do_not_fit():
+    refused(ValueError, "input has shape (4, 9)", "normalized_shape (8,)", input=torch.randn(4, 9))
+    refused(ValueError, "input has shape ()", input=torch.tensor(1.0))
+    refused(ValueError, "normalized_shape (4, 9)", normalized_shape=[4, 9])
+    refused(ValueError, "normalized_shape is []", normalized_shape=[])
+    refused(TypeError, "normalized_shape is 2.5", normalized_shape=2.5)
+    refused(ValueError, "weight has shape (7,)", weight=torch.ones(7))
+    refused(ValueError, "bias has shape (8, 1)", bias=torch.ones(8, 1))
+    refused(TypeError, "input is torch.int64", input=torch.ones(4, 8, dtype=torch.int64))
+    refused(TypeError, "input is list", input=[1.0])
+    refused(TypeError, "weight is NoneType", weight=None)
+    refused(TypeError, "weight is torch.complex64", weight=torch.ones(8, dtype=torch.complex64))
+    refused(TypeError, "bias is torch.float64", "weight torch.float32", bias=torch.zeros(8, dtype=torch.float64))
+    refused(ValueError, "weight is on meta", "input on cpu", weight=torch.ones(8, device="meta"))
+
+
+def test_modules_name_themselves():
+    with pytest.raises(ValueError, match=r"FusedLayerNorm: input has shape \(2, 3\)"):
+        FusedLayerNorm(8)(torch.randn(2, 3))
+    with pytest.raises(TypeError, match="FusedLayerNorm: normalized_shape is None"):
+        FusedLayerNorm(None)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")
+def test_weight_on_another_device():
+    refused(ValueError, "weight is on cuda:0", "input on cpu", weight=torch.ones(8, device="cuda"))
+
+
+def test_the_librarys_refusals_become_exceptions():
+    x = torch.randn(4, 8)
+    with pytest.raises(RuntimeError, match="eps is -1"):
+        functions.fused_layer_norm(x, 8, -1)
+
+
+class Library:
+    def __init__(self, version):
+        self.warpwright_abi_version = lambda: version
+
+
+def test_library_older_or_newer_than_the_package():
+    _library.check_abi(Library(1000 * _library.ABI_MAJOR + _library.ABI_MINOR), "lib.so")
+    _library.check_abi(Library(1000 * _library.ABI_MAJOR + _library.ABI_MINOR + 7), "lib.so")
+    with pytest.raises(ImportError, match=r"lib.so is older .* 0\.9, this package needs 1\.0"):
+        _library.check_abi(Library(9), "lib.so")
+    with pytest.raises(ImportError, match=r"lib.so is newer .* 2\.0, this package needs 1\.0"):
+        _library.check_abi(Library(2000), "lib.so")
+    with pytest.raises(ImportError, match="no libwarpwright"):
+        _library.check_abi(ctypes.CDLL(None), "libc")
+
+
+def python(program, **environment):
+    result = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(program)],
+        env={**os.environ, **environment, "PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        text=True,
+    )
+    return result.returncode, result.stderr
+
+
+def test_a_library_that_is_not_there():
+    code, errors = python("import warpwright", WARPWRIGHT_LIBRARY="/nowhere/libwarpwright.so")
+    assert code != 0 and "cannot load its library /nowhere/libwarpwright.so" in errors
+
+
+def test_without_torch():
+    code, errors = python("import sys; sys.modules['torch'] = None; import warpwright")
+    assert code != 0 and "warpwright needs PyTorch" in errors and "pip install torch" in errors
+
+
+def test_imports_without_a_gpu():
+    code, errors = python(
+        "import torch, warpwright; warpwright.FusedLayerNorm(8)(torch.randn(2, 8)); assert warpwright.__version__",
+        CUDA_VISIBLE_DEVICES="",
+    )
+    assert code == 0, errors
+
+
+def test_public_names():
+    for name in warpwright.__all__:
+        assert getattr(warpwright, name)

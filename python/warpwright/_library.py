@@ -1,0 +1,217 @@
+"""libwarpwright through its C ABI (include/warpwright/warpwright.h): loading it, a context for each thread and device, and
+the two calls of a normalization.
+
+The arguments of a call are a structure. It is packed into one buffer of the context's with `struct`, which takes a fifth of
+the time of a ctypes.Structure, and this time is what a call costs beside its kernel.
+"""
+
+import ctypes
+import os
+import struct
+import threading
+from pathlib import Path
+
+import torch
+
+ABI_MAJOR, ABI_MINOR = 1, 0  # what this package needs: the same major version, at least this minor one
+
+DTYPES = {torch.float64: 0, torch.float32: 1, torch.bfloat16: 2, torch.float16: 3}
+
+_CPU, _CUDA = 0, 1
+_NO_DEVICE, _OUT_OF_MEMORY = 3, 4
+
+_FORWARD = struct.Struct("@Qqq8PqPQd3ii")
+_BACKWARD = struct.Struct("@Qqq10Pq4PQ4iii")
+_OPTIONS = struct.Struct("@Q4i2P")
+
+
+def _open():
+    path = os.environ.get("WARPWRIGHT_LIBRARY") or Path(__file__).parent / "lib" / "libwarpwright.so.1"
+    try:
+        library = ctypes.CDLL(str(path))
+    except OSError as error:
+        raise ImportError(f"warpwright cannot load its library {path}: {error}") from error
+    check_abi(library, path)
+    library.warpwright_version.restype = ctypes.c_char_p
+    library.warpwright_last_error.restype = ctypes.c_char_p
+    library.warpwright_context_create.argtypes = [ctypes.c_void_p, ctypes.c_void_p]
+    library.warpwright_context_destroy.argtypes = [ctypes.c_void_p]
+    library.warpwright_context_destroy.restype = None
+    library.warpwright_context_set_stream.argtypes = [ctypes.c_void_p, ctypes.c_void_p]
+    library.warpwright_context_set_threads.argtypes = [ctypes.c_void_p, ctypes.c_int32]
+    for norm in ("layernorm", "rmsnorm"):
+        for direction in ("forward", "backward"):
+            name = f"warpwright_{norm}_{direction}"
+            getattr(library, name).argtypes = [ctypes.c_void_p, ctypes.c_void_p]
+            getattr(library, name + "_workspace").argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p]
+    return library
+
+
+def check_abi(library, path):
+    """ImportError where the library is too old or too new for this package."""
+    needs = f"this package needs {ABI_MAJOR}.{ABI_MINOR} or a later {ABI_MAJOR}.x"
+    try:
+        found = library.warpwright_abi_version()
+    except AttributeError:
+        raise ImportError(f"{path} is no libwarpwright: it has no warpwright_abi_version, and {needs}") from None
+    major, minor = divmod(found, 1000)
+    if major == ABI_MAJOR and minor >= ABI_MINOR:
+        return
+    age = "newer" if major > ABI_MAJOR else "older"
+    raise ImportError(f"{path} is {age} than this package: its ABI is {major}.{minor}, {needs}; install both from one build")
+
+
+_library = _open()
+version = _library.warpwright_version().decode()
+
+
+class _Norm:
+    """The functions of one normalization."""
+
+    def __init__(self, name):
+        self.name = name
+        for direction in ("forward", "backward"):
+            function = getattr(_library, f"warpwright_{name}_{direction}")
+            workspace = getattr(_library, f"warpwright_{name}_{direction}_workspace")
+            setattr(self, direction, (function, workspace))
+
+
+LAYERNORM, RMSNORM = _Norm("layernorm"), _Norm("rmsnorm")
+
+
+def _raise(status):
+    message = _library.warpwright_last_error().decode()
+    if status == _OUT_OF_MEMORY:
+        raise MemoryError(message)
+    raise RuntimeError(message)
+
+
+class _Context:
+    """A context of the library, with the buffers that its calls are packed into."""
+
+    def __init__(self, device, index):
+        self.handle = None
+        handle = ctypes.c_void_p()
+        options = ctypes.create_string_buffer(_OPTIONS.size)
+        self.threads = torch.get_num_threads()
+        _OPTIONS.pack_into(options, 0, _OPTIONS.size, device, index, self.threads, 0, 0, 0)
+        status = _library.warpwright_context_create(options, ctypes.byref(handle))
+        if status:
+            _raise(status)
+        self.handle = handle.value
+        self.stream = 0
+        self.bytes = ctypes.c_size_t()
+        self.bytes_address = ctypes.addressof(self.bytes)
+        self.forward = ctypes.create_string_buffer(_FORWARD.size)
+        self.forward_address = ctypes.addressof(self.forward)
+        self.backward = ctypes.create_string_buffer(_BACKWARD.size)
+        self.backward_address = ctypes.addressof(self.backward)
+        self.workspaces = {}
+
+    def __del__(self, destroy=_library.warpwright_context_destroy):  # bound early: modules go first at the end
+        if self.handle:
+            destroy(self.handle)
+
+    def workspace(self, key, ask, address):
+        """The bytes that a call of this key needs."""
+        known = self.workspaces.get(key)
+        if known is None:
+            status = ask(self.handle, address, self.bytes_address)
+            if status:
+                _raise(status)
+            if len(self.workspaces) > 4096:  # batches of ever new sizes
+                self.workspaces.clear()
+            known = self.workspaces[key] = self.bytes.value
+        return known
+
+
+_contexts = threading.local()
+_raw_stream = getattr(torch._C, "_cuda_getCurrentRawStream", None)
+
+
+def _stream_of(index):
+    return _raw_stream(index) if _raw_stream else torch.cuda.current_stream(index).cuda_stream
+
+
+def _context(device):
+    """This thread's context of a device, on PyTorch's current stream, with PyTorch's number of threads."""
+    if device.type == "cpu":
+        try:
+            context = _contexts.cpu
+        except AttributeError:
+            context = _contexts.cpu = _Context(_CPU, 0)
+        threads = torch.get_num_threads()
+        if threads != context.threads:
+            _library.warpwright_context_set_threads(context.handle, threads)
+            context.threads = threads
+        return context
+    index = device.index
+    try:
+        context = _contexts.cuda[index]
+    except (AttributeError, KeyError):
+        context = _Context(_CUDA, index)
+        if not hasattr(_contexts, "cuda"):
+            _contexts.cuda = {}
+        _contexts.cuda[index] = context
+    stream = _stream_of(index)
+    if stream != context.stream:
+        status = _library.warpwright_context_set_stream(context.handle, stream)
+        if status:
+            _raise(status)
+        context.stream = stream
+    return context
+
+
+def _pointer(tensor):
+    return 0 if tensor is None else tensor.data_ptr()
+
+
+def forward(norm, x, weight, bias, out, mean, rstd, kept_columns, kept, rows, columns, eps):
+    """`mean` and `rstd`: addresses, or 0. All tensors are contiguous and of one device."""
+    device = x.device
+    context = _context(device)
+    dtype = DTYPES[x.dtype]
+    parameter_dtype = dtype if weight is None else DTYPES[weight.dtype]
+    out_dtype = DTYPES[out.dtype]
+    count = 0 if kept is None else kept.shape[1]
+    function, ask = norm.forward
+    arguments = (
+        _FORWARD.size, rows, columns, x.data_ptr(), _pointer(weight), _pointer(bias), out.data_ptr(), mean, rstd,
+        _pointer(kept_columns), _pointer(kept), count,
+    )  # fmt: skip
+    dtypes = (eps, dtype, parameter_dtype, out_dtype, 0)
+    _FORWARD.pack_into(context.forward, 0, *arguments, 0, 0, *dtypes)
+    key = (norm, rows, columns, dtype, parameter_dtype, out_dtype, weight is None, bias is None, mean == 0, rstd == 0,
+           kept_columns is None, count)  # fmt: skip
+    needed = context.workspace(key, ask, context.forward_address)
+    if needed:
+        workspace = torch.empty(needed, dtype=torch.uint8, device=device)
+        _FORWARD.pack_into(context.forward, 0, *arguments, workspace.data_ptr(), needed, *dtypes)
+    status = function(context.handle, context.forward_address)
+    if status:
+        _raise(status)
+
+
+def backward(norm, dout, x, out, weight, bias, mean, rstd, kept_columns, kept, dx, dweight, dbias, rows, columns):
+    """`mean` and `rstd`: addresses, or 0. One of x and out is None."""
+    device = dout.device
+    context = _context(device)
+    dtype, out_dtype = DTYPES[dx.dtype], DTYPES[dout.dtype]
+    parameter_dtype = dtype if weight is None else DTYPES[weight.dtype]
+    count = 0 if kept is None else kept.shape[1]
+    function, ask = norm.backward
+    arguments = (
+        _BACKWARD.size, rows, columns, dout.data_ptr(), _pointer(x), _pointer(out), _pointer(weight), _pointer(bias),
+        mean, rstd, 0, _pointer(kept_columns), _pointer(kept), count, dx.data_ptr(), _pointer(dweight), _pointer(dbias),
+    )  # fmt: skip
+    dtypes = (dtype, parameter_dtype, out_dtype, parameter_dtype, 0, 0)
+    _BACKWARD.pack_into(context.backward, 0, *arguments, 0, 0, *dtypes)
+    key = (norm, 1, rows, columns, dtype, parameter_dtype, out_dtype, x is None, weight is None, bias is None,
+           mean == 0, kept_columns is None, count, dweight is None, dbias is None)  # fmt: skip
+    needed = context.workspace(key, ask, context.backward_address)
+    if needed:
+        workspace = torch.empty(needed, dtype=torch.uint8, device=device)
+        _BACKWARD.pack_into(context.backward, 0, *arguments, workspace.data_ptr(), needed, *dtypes)
+    status = function(context.handle, context.backward_address)
+    if status:
+        _raise(status)

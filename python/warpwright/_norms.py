@@ -1,0 +1,250 @@
+"""The two normalizations on tensors that have been checked: what is allocated, what the backward keeps, and PyTorch's view
+of it.
+
+There are two ways in, with the same kernels behind them. `torch.ops.warpwright.fused_norm` is a custom operator with fake
+implementation and autograd: torch.compile, tracing modes and tensor subclasses see it. Plain tensors in eager mode go
+through an autograd.Function instead, since an operator written in Python costs 15 to 25 µs a call.
+"""
+
+from typing import NamedTuple
+
+import torch
+
+from . import _library
+
+# For schemas: which normalization an operator's call means.
+_NORMS = {True: _library.LAYERNORM, False: _library.RMSNORM}
+
+
+def statistics_dtype(dtype):
+    return torch.float64 if dtype is torch.float64 else torch.float32
+
+
+class Call(NamedTuple):
+    """What a normalization does beside its tensors: by mean and deviation (centered) or by the root mean square, over rows
+    of how many columns, with an output of which dtype; memory_efficient: the backward from the output, for which up to
+    `kept` columns of x are kept where the output does not tell them."""
+
+    centered: bool
+    columns: int
+    eps: float
+    out_dtype: torch.dtype
+    memory_efficient: bool
+    kept: int
+
+
+def _allocate(call, x, weight):
+    """Statistics (mean above rstd, or rstd alone), and places for lost columns."""
+    rows = x.numel() // call.columns if call.columns else 0
+    stats = x.new_empty((2 if call.centered else 1, rows), dtype=statistics_dtype(x.dtype))
+    if not call.memory_efficient or weight is None:
+        return stats, None, None
+    count = min(call.kept, call.columns)
+    return stats, x.new_empty(1 + count, dtype=torch.int32), x.new_empty((rows, count))
+
+
+def _forward(call, x, weight, bias, stats, kept_columns, kept):
+    """x, weight and bias are contiguous; stats may be None."""
+    out = torch.empty_like(x, dtype=call.out_dtype)
+    columns = call.columns
+    if x.numel() == 0:
+        return out
+    rows = x.numel() // columns
+    mean = rstd = 0
+    if stats is not None:
+        rstd = stats.data_ptr()
+        if call.centered:
+            mean, rstd = rstd, rstd + rows * stats.element_size()
+    _library.forward(
+        _NORMS[call.centered], x, weight, bias, out, mean, rstd, kept_columns, kept, rows, columns, call.eps
+    )
+    return out
+
+
+def _backward(call, dout, x, out, weight, bias, stats, kept_columns, kept, dtype, parameters):
+    """Gradients of x, which is of `dtype`, and, where `parameters`, of weight and bias."""
+    dout = dout.contiguous()
+    columns = call.columns
+    dx = torch.empty_like(dout, dtype=dtype)
+    dweight = torch.empty_like(weight) if parameters else None
+    dbias = torch.empty_like(bias) if parameters and bias is not None else None
+    if dout.numel() == 0:
+        return dx, *(None if g is None else g.zero_() for g in (dweight, dbias))
+    rows = dout.numel() // columns
+    rstd = stats.data_ptr()
+    mean = 0
+    if call.centered:
+        mean, rstd = rstd, rstd + rows * stats.element_size()
+    if out is None:
+        bias = None
+    elif kept is None or kept.shape[1] == 0:
+        mean = 0
+    _library.backward(
+        _NORMS[call.centered], dout, x, out, weight, bias, mean, rstd, kept_columns, kept, dx, dweight, dbias, rows, columns
+    )
+    return dx, dweight, dbias
+
+
+# ---- Eager -------------------------------------------------------------------------------------------------------------
+
+
+class NormFunction(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, weight, bias, call):
+        x = x.contiguous()
+        stats, kept_columns, kept = _allocate(call, x, weight)
+        out = _forward(call, x, weight, bias, stats, kept_columns, kept)
+        ctx.call = call
+        ctx.dtype = x.dtype
+        ctx.save_for_backward(
+            out if call.memory_efficient else x, weight, bias, stats, kept_columns, kept
+        )
+        return out
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx, dout):
+        saved, weight, bias, stats, kept_columns, kept = ctx.saved_tensors
+        call = ctx.call
+        x, out = (None, saved) if call.memory_efficient else (saved, None)
+        needs = ctx.needs_input_grad
+        gradients = _backward(
+            call, dout, x, out, weight, bias, stats, kept_columns, kept, ctx.dtype, needs[1] or needs[2]
+        )
+        return (*gradients, None)
+
+
+_PLAIN = (torch.Tensor, torch.nn.Parameter)
+_modes = getattr(torch._C, "_len_torch_dispatch_stack", None)
+_transforms = getattr(torch._C, "_are_functorch_transforms_active", None)
+
+
+def _is_plain(x, weight, bias):
+    """Nothing looks on: tensors with memory behind them, no mode, no transform. Where this PyTorch does not tell, no."""
+    return (
+        type(x) in _PLAIN
+        and not x.is_meta
+        and (weight is None or type(weight) in _PLAIN)
+        and (bias is None or type(bias) in _PLAIN)
+        and _modes is not None
+        and _transforms is not None
+        and not _modes()
+        and not _transforms()
+    )
+
+
+def normalize(call, x, weight, bias):
+    if torch.compiler.is_compiling() or not _is_plain(x, weight, bias):
+        return torch.ops.warpwright.fused_norm.default(
+            x, weight, bias, call.centered, call.columns, call.eps, call.out_dtype != x.dtype, call.memory_efficient,
+            call.kept,
+        )[0]  # fmt: skip
+    weight = None if weight is None else weight.contiguous()
+    bias = None if bias is None else bias.contiguous()
+    if torch.is_grad_enabled() and (
+        x.requires_grad
+        or (weight is not None and weight.requires_grad)
+        or (bias is not None and bias.requires_grad)
+    ):
+        return NormFunction.apply(x, weight, bias, call)
+    return _forward(call, x.contiguous(), weight, bias, None, None, None)
+
+
+# ---- The operator ------------------------------------------------------------------------------------------------------
+
+_operators = torch.library.Library("warpwright", "DEF")
+_operators.define(
+    "fused_norm(Tensor x, Tensor? weight, Tensor? bias, bool centered, SymInt columns, float eps, bool out_as_parameters, "
+    "bool memory_efficient, int kept) -> (Tensor out, Tensor stats, Tensor kept_columns, Tensor kept_x)"
+)
+_operators.define(
+    "fused_norm_backward(Tensor dout, Tensor? x, Tensor? out, Tensor? weight, Tensor? bias, Tensor stats, "
+    "Tensor? kept_columns, Tensor? kept_x, bool centered, SymInt columns, bool parameters) "
+    "-> (Tensor dx, Tensor dweight, Tensor dbias)"
+)
+
+
+def _norm_outputs(allocate_only, x, weight, bias, centered, columns, eps, out_as_parameters, memory_efficient, kept):
+    call = Call(centered, columns, eps, weight.dtype if out_as_parameters else x.dtype, memory_efficient, kept)
+    if allocate_only:
+        out = torch.empty(x.shape, dtype=call.out_dtype, device=x.device)
+        stats, kept_columns, kept_x = _allocate(call, x, weight)
+    else:
+        x = x.contiguous()
+        weight = None if weight is None else weight.contiguous()
+        bias = None if bias is None else bias.contiguous()
+        stats, kept_columns, kept_x = _allocate(call, x, weight)
+        out = _forward(call, x, weight, bias, stats, kept_columns, kept_x)
+    # An operator always returns tensors. kept_x also tells the backward x's dtype.
+    if kept_columns is None:
+        kept_columns = torch.empty(0, dtype=torch.int32, device=x.device)
+        kept_x = torch.empty(0, dtype=x.dtype, device=x.device)
+    return out, stats, kept_columns, kept_x
+
+
+def _norm(*arguments):
+    return _norm_outputs(False, *arguments)
+
+
+def _norm_fake(*arguments):
+    return _norm_outputs(True, *arguments)
+
+
+def _norm_backward_fake(dout, x, out, weight, bias, stats, kept_columns, kept_x, centered, columns, parameters):
+    dx = torch.empty(dout.shape, dtype=(kept_x if x is None else x).dtype, device=dout.device)
+    dweight = torch.empty_like(weight, memory_format=torch.contiguous_format) if parameters else dx.new_empty(0)
+    dbias = torch.empty_like(bias, memory_format=torch.contiguous_format) if parameters and bias is not None else dx.new_empty(0)
+    return dx, dweight, dbias
+
+
+def _norm_backward(dout, x, out, weight, bias, stats, kept_columns, kept_x, centered, columns, parameters):
+    dtype = (kept_x if x is None else x).dtype
+    if x is not None or kept_columns.numel() == 0:
+        kept_columns = kept_x = None
+    call = Call(centered, columns, 0.0, dout.dtype, out is not None, 0)
+    gradients = _backward(
+        call,
+        dout,
+        None if x is None else x.contiguous(),
+        None if out is None else out.contiguous(),
+        None if weight is None else weight.contiguous(),
+        None if bias is None else bias.contiguous(),
+        stats.contiguous(),
+        kept_columns,
+        kept_x,
+        dtype,
+        parameters,
+    )
+    return tuple(g if g is not None else dout.new_empty(0) for g in gradients)
+
+
+def _save(ctx, inputs, output):
+    x, weight, bias, centered, columns, _, _, memory_efficient, _ = inputs
+    out, stats, kept_columns, kept_x = output
+    ctx.centered, ctx.columns = centered, columns
+    ctx.memory_efficient = memory_efficient
+    ctx.mark_non_differentiable(stats, kept_columns, kept_x)
+    ctx.set_materialize_grads(False)
+    if memory_efficient:
+        ctx.save_for_backward(None, out, weight, bias, stats, kept_columns, kept_x)
+    else:
+        ctx.save_for_backward(x, None, weight, bias, stats, None, None)
+
+
+def _differentiate(ctx, dout, *_):
+    if dout is None:
+        return (None,) * 9
+    needs = ctx.needs_input_grad
+    parameters = needs[1] or needs[2]
+    dx, dweight, dbias = torch.ops.warpwright.fused_norm_backward.default(
+        dout, *ctx.saved_tensors, ctx.centered, ctx.columns, parameters
+    )
+    return dx, dweight if needs[1] else None, dbias if needs[2] else None, *(None,) * 6
+
+
+for _device in ("CPU", "CUDA"):
+    _operators.impl("fused_norm", _norm, _device)
+    _operators.impl("fused_norm_backward", _norm_backward, _device)
+torch.library.register_fake("warpwright::fused_norm", _norm_fake, lib=_operators)
+torch.library.register_fake("warpwright::fused_norm_backward", _norm_backward_fake, lib=_operators)
+torch.library.register_autograd("warpwright::fused_norm", _differentiate, setup_context=_save, lib=_operators)

@@ -1,0 +1,236 @@
+"""The functions and modules of apex.normalization.fused_layer_norm, with its names and arguments.
+
+The Fused modules give the dtype of their input, the Mixed ones that of their parameters; under autocast both give
+autocast's. CPU and CUDA tensors of fp64, fp32, fp16 and bf16, contiguous or not.
+"""
+
+import numbers
+
+import torch
+from torch.nn import functional
+
+from .. import _library
+from .._norms import Call, normalize
+
+_kept_columns = 16
+
+
+def kept_columns(count=None):
+    """With memory_efficient, x of how many columns the forward may keep where the output does not tell it: those of a weight
+    that is 0 or tiny beside its bias. Lost columns beyond them get NaN as their gradient. Sets it, where `count` is given,
+    for the calls to come; returns it. 16 at the start."""
+    global _kept_columns
+    if count is not None:
+        if not isinstance(count, int) or count < 0:
+            raise ValueError(f"kept_columns: count is {count!r}, needs an int of 0 or more")
+        _kept_columns = count
+    return _kept_columns
+
+
+def _shape_of(function, normalized_shape):
+    if isinstance(normalized_shape, numbers.Integral):
+        return (normalized_shape,)
+    try:
+        shape = tuple(normalized_shape)
+    except TypeError:
+        raise TypeError(
+            f"{function}: normalized_shape is {normalized_shape!r}, needs an int, a list or a torch.Size"
+        ) from None
+    if not shape:
+        raise ValueError(f"{function}: normalized_shape is {normalized_shape!r}, needs at least one dimension")
+    return shape
+
+
+def _check_input(function, input, shape):
+    if not isinstance(input, torch.Tensor):
+        raise TypeError(f"{function}: input is {type(input).__name__}, needs a Tensor")
+    if input.dtype not in _library.DTYPES:
+        raise TypeError(f"{function}: input is {input.dtype}, needs float64, float32, float16 or bfloat16")
+    if input.device.type not in ("cpu", "cuda", "meta"):
+        raise ValueError(f"{function}: input is on {input.device}, needs a CPU or a CUDA device")
+    if tuple(input.shape[-len(shape) :]) != shape:
+        raise ValueError(
+            f"{function}: input has shape {tuple(input.shape)}, whose last dimensions are not normalized_shape {shape}"
+        )
+
+
+def _check_parameter(function, name, tensor, input, shape):
+    if not isinstance(tensor, torch.Tensor):
+        raise TypeError(f"{function}: {name} is {type(tensor).__name__}, needs a Tensor")
+    if tuple(tensor.shape) != shape:
+        raise ValueError(f"{function}: {name} has shape {tuple(tensor.shape)}, needs normalized_shape {shape}")
+    if tensor.dtype not in _library.DTYPES:
+        raise TypeError(f"{function}: {name} is {tensor.dtype}, needs float64, float32, float16 or bfloat16")
+    if tensor.device != input.device:
+        raise ValueError(f"{function}: {name} is on {tensor.device}, input on {input.device}")
+
+
+_is_exporting = getattr(torch.compiler, "is_exporting", lambda: False)
+
+
+def _leaves_the_library():
+    """What is traced here (by torch.export, torch.onnx, torch.jit.trace) runs elsewhere, where only PyTorch's own operators
+    are known."""
+    return _is_exporting() if torch.compiler.is_compiling() else torch.jit.is_tracing()
+
+
+def _plain_pytorch(input, weight, bias, shape, eps, centered, out_dtype):
+    if centered:
+        if weight is not None and weight.dtype != input.dtype:
+            input = input.to(torch.promote_types(input.dtype, weight.dtype))
+            weight = weight.to(input.dtype)
+            bias = None if bias is None else bias.to(input.dtype)
+        return functional.layer_norm(input, shape, weight, bias, eps).to(out_dtype)
+    wide = input.to(torch.promote_types(input.dtype, torch.float32))
+    dims = tuple(range(-len(shape), 0))
+    out = wide * torch.rsqrt(wide.pow(2).mean(dims, keepdim=True) + eps)
+    return (out if weight is None else out * weight).to(out_dtype)
+
+
+def _affine(function, input, weight, bias, normalized_shape, eps, memory_efficient, centered, mixed=False):
+    shape = _shape_of(function, normalized_shape)
+    _check_input(function, input, shape)
+    _check_parameter(function, "weight", weight, input, shape)
+    if bias is not None:
+        _check_parameter(function, "bias", bias, input, shape)
+        if bias.dtype is not weight.dtype:
+            raise TypeError(f"{function}: bias is {bias.dtype}, weight {weight.dtype}: they need one dtype")
+    return _norm(input, weight, bias, shape, eps, memory_efficient, centered, mixed)
+
+
+def _without_parameters(function, input, normalized_shape, eps, memory_efficient, centered):
+    shape = _shape_of(function, normalized_shape)
+    _check_input(function, input, shape)
+    return _norm(input, None, None, shape, eps, memory_efficient, centered, False)
+
+
+def _norm(input, weight, bias, shape, eps, memory_efficient, centered, mixed):
+
+    device = input.device.type
+    if device != "meta" and torch.is_autocast_enabled(device) and input.dtype is not torch.float64:
+        # The parameters stay as they are: the kernels take fp32 ones beside 16 bits.
+        input = input.to(torch.get_autocast_dtype(device))
+        mixed = False
+    dtype = input.dtype
+    out_dtype = weight.dtype if mixed else dtype
+    if _leaves_the_library():
+        return _plain_pytorch(input, weight, bias, shape, eps, centered, out_dtype)
+
+    narrowed = None
+    if weight is not None and weight.dtype is not dtype:
+        sixteen_bits = dtype is torch.float16 or dtype is torch.bfloat16
+        if not (sixteen_bits and weight.dtype is torch.float32):
+            # No kernel for the pair: in the wider of the two, or in fp32 for fp16 beside bf16.
+            wide = torch.promote_types(dtype, weight.dtype)
+            input = input.to(wide)
+            weight = weight.to(wide)
+            bias = None if bias is None else bias.to(wide)
+            narrowed, out_dtype = out_dtype, wide
+    columns = 1
+    for size in shape:
+        columns *= size
+    call = Call(centered, columns, eps, out_dtype, memory_efficient, _kept_columns)
+    out = normalize(call, input, weight, bias)
+    return out if narrowed is None else out.to(narrowed)
+
+
+def fused_layer_norm_affine(input, weight, bias, normalized_shape, eps=1e-6, memory_efficient=False):
+    return _affine("fused_layer_norm_affine", input, weight, bias, normalized_shape, eps, memory_efficient, True)
+
+
+def fused_layer_norm(input, normalized_shape, eps=1e-6, memory_efficient=False):
+    return _without_parameters("fused_layer_norm", input, normalized_shape, eps, memory_efficient, True)
+
+
+def mixed_dtype_fused_layer_norm_affine(input, weight, bias, normalized_shape, eps=1e-6, memory_efficient=False):
+    name = "mixed_dtype_fused_layer_norm_affine"
+    return _affine(name, input, weight, bias, normalized_shape, eps, memory_efficient, True, mixed=True)
+
+
+def fused_rms_norm_affine(input, weight, normalized_shape, eps=1e-6, memory_efficient=False):
+    return _affine("fused_rms_norm_affine", input, weight, None, normalized_shape, eps, memory_efficient, False)
+
+
+def fused_rms_norm(input, normalized_shape, eps=1e-6, memory_efficient=False):
+    return _without_parameters("fused_rms_norm", input, normalized_shape, eps, memory_efficient, False)
+
+
+def mixed_dtype_fused_rms_norm_affine(input, weight, normalized_shape, eps=1e-6, memory_efficient=False):
+    name = "mixed_dtype_fused_rms_norm_affine"
+    return _affine(name, input, weight, None, normalized_shape, eps, memory_efficient, False, mixed=True)
+
+
+class _Norm(torch.nn.Module):
+    _centered = True
+    _mixed = False
+
+    def __init__(self, normalized_shape, eps=1e-5, elementwise_affine=True, memory_efficient=False):
+        super().__init__()
+        self.normalized_shape = torch.Size(_shape_of(type(self).__name__, normalized_shape))
+        self.eps = eps
+        self.elementwise_affine = elementwise_affine
+        self.memory_efficient = memory_efficient
+        for name in ("weight", "bias") if self._centered else ("weight",):
+            parameter = torch.nn.Parameter(torch.empty(self.normalized_shape)) if elementwise_affine else None
+            self.register_parameter(name, parameter)
+        self.reset_parameters()
+
+    def reset_parameters(self):
+        if self.elementwise_affine:
+            torch.nn.init.ones_(self.weight)
+            if self._centered:
+                torch.nn.init.zeros_(self.bias)
+
+    def forward(self, input):
+        name, shape = type(self).__name__, self.normalized_shape
+        weight = self.weight
+        if weight is None:
+            return _without_parameters(name, input, shape, self.eps, self.memory_efficient, self._centered)
+        bias = self.bias if self._centered else None
+        return _affine(
+            name, input, weight, bias, shape, self.eps, self.memory_efficient, self._centered, self._mixed
+        )
+
+    def extra_repr(self):
+        shape, eps, affine = tuple(self.normalized_shape), self.eps, self.elementwise_affine
+        return f"{shape}, eps={eps}, elementwise_affine={affine}, memory_efficient={self.memory_efficient}"
+
+
+class FusedLayerNorm(_Norm):
+    """Layer normalization over the last dimensions, those of normalized_shape: an int, a list or a torch.Size.
+
+    memory_efficient: the backward works from the output, so that the input need not be kept (see kept_columns).
+    """
+
+
+class FusedRMSNorm(_Norm):
+    """Normalization by the root mean square over the last dimensions. Arguments as FusedLayerNorm's."""
+
+    _centered = False
+
+
+def _require_affine(name, arguments):
+    if not arguments.pop("elementwise_affine", True):
+        raise RuntimeError(f"{name}: elementwise_affine is False, and its output has the dtype of its parameters")
+    if arguments:
+        raise TypeError(f"{name}: there is no argument {', '.join(arguments)}")
+
+
+class MixedFusedLayerNorm(FusedLayerNorm):
+    """FusedLayerNorm whose output has the dtype of its parameters."""
+
+    _mixed = True
+
+    def __init__(self, normalized_shape, eps=1e-5, *, memory_efficient=False, **kwargs):
+        _require_affine("MixedFusedLayerNorm", kwargs)
+        super().__init__(normalized_shape, eps, True, memory_efficient)
+
+
+class MixedFusedRMSNorm(FusedRMSNorm):
+    """FusedRMSNorm whose output has the dtype of its parameters."""
+
+    _mixed = True
+
+    def __init__(self, normalized_shape, eps=1e-5, *, memory_efficient=False, **kwargs):
+        _require_affine("MixedFusedRMSNorm", kwargs)
+        super().__init__(normalized_shape, eps, True, memory_efficient)
