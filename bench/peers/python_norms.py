@@ -1,0 +1,167 @@
+#!/usr/bin/env python3
+"""What the Python package costs and saves beside PyTorch.
+
+    python3 bench/peers/python_norms.py [--device cuda|cpu] [--calls] [--memory] [--json]
+
+calls    Python's share of a forward call: the time of many calls on a tensor so small that nothing else counts, less the
+         time of the bare C call behind them, beside an operator made with torch.library.custom_op that does nothing but
+         allocate its output, and beside PyTorch's own layer_norm. On a GPU the host's time for enqueuing, without waiting.
+memory   Peak memory of a training step of a pre-norm transformer (GPT-2's block: norm, causal attention, norm, MLP) in
+         bf16, with its norms from PyTorch, from this package, and with memory_efficient. GPU only.
+
+Without --calls or --memory both are done. Needs the package warpwright, installed or in PYTHONPATH.
+"""
+
+import argparse
+import json
+import statistics
+import time
+
+import torch
+from torch.nn import functional
+
+import warpwright
+from warpwright import _library, _norms
+
+
+def microseconds(call, device, repeats=15, calls=2000):
+    """The median of `repeats` means."""
+    for _ in range(200):
+        call()
+    times = []
+    for _ in range(repeats):
+        if device == "cuda":
+            torch.cuda.synchronize()
+        start = time.perf_counter()
+        for _ in range(calls):
+            call()
+        times.append((time.perf_counter() - start) / calls)
+        if device == "cuda":
+            torch.cuda.synchronize()
+    return statistics.median(times) * 1e6
+
+
+@torch.library.custom_op("warpwright_bench::empty", mutates_args=())
+def empty_op(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, eps: float) -> torch.Tensor:
+    return torch.empty_like(x)
+
+
+empty_op.register_fake(lambda x, weight, bias, eps: torch.empty_like(x))
+empty_op.register_autograd(
+    lambda ctx, grad: (grad, None, None, None), setup_context=lambda ctx, inputs, output: ctx.save_for_backward(inputs[0])
+)
+
+
+def measure_calls(device):
+    torch.set_num_threads(1)
+    dtype = torch.bfloat16 if device == "cuda" else torch.float32
+    C = 64
+    x = torch.randn(1, C, device=device, dtype=dtype)
+    leaf = x.clone().requires_grad_()
+    ours = warpwright.FusedLayerNorm(C).to(device, dtype)
+    frugal = warpwright.FusedLayerNorm(C, memory_efficient=True).to(device, dtype)
+    theirs = torch.nn.LayerNorm(C).to(device, dtype)
+    weight, bias = ours.weight.detach(), ours.bias.detach()
+
+    # The C call alone, on arguments that stand packed since the call before.
+    out = torch.empty_like(x)
+    _library.forward(_library.LAYERNORM, x, weight, bias, out, 0, 0, None, None, 1, C, 1e-5)
+    context = _library._context(x.device)
+    function, _ = _library.LAYERNORM.forward
+    report = {"C call": microseconds(lambda: function(context.handle, context.forward_address), device)}
+    operator = torch.ops.warpwright.fused_norm.default
+    with torch.no_grad():
+        report |= {
+            "FusedLayerNorm, inference": microseconds(lambda: ours(x), device),
+            "its operator, inference": microseconds(
+                lambda: operator(x, weight, bias, True, C, 1e-5, False, False, 16), device
+            ),
+            "empty custom operator, inference": microseconds(lambda: empty_op(x, weight, bias, 1e-5), device),
+            "torch.nn.LayerNorm, inference": microseconds(lambda: theirs(x), device),
+        }
+    report |= {
+        "FusedLayerNorm, training": microseconds(lambda: ours(leaf), device),
+        "FusedLayerNorm memory_efficient, training": microseconds(lambda: frugal(leaf), device),
+        "its operator, training": microseconds(
+            lambda: operator(leaf, ours.weight, ours.bias, True, C, 1e-5, False, False, 16), device
+        ),
+        "empty custom operator, training": microseconds(lambda: empty_op(leaf, ours.weight, ours.bias, 1e-5), device),
+        "torch.nn.LayerNorm, training": microseconds(lambda: theirs(leaf), device),
+    }
+    return report
+
+
+class Block(torch.nn.Module):
+    def __init__(self, channels, heads, norm):
+        super().__init__()
+        self.heads = heads
+        self.norm1, self.norm2 = norm(channels), norm(channels)
+        self.qkv, self.projection = torch.nn.Linear(channels, 3 * channels), torch.nn.Linear(channels, channels)
+        self.up, self.down = torch.nn.Linear(channels, 4 * channels), torch.nn.Linear(4 * channels, channels)
+
+    def forward(self, x):
+        B, T, C = x.shape
+        q, k, v = (t.view(B, T, self.heads, -1).transpose(1, 2) for t in self.qkv(self.norm1(x)).split(C, dim=2))
+        y = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + self.projection(y.transpose(1, 2).reshape(B, T, C))
+        return x + self.down(functional.gelu(self.up(self.norm2(x)), approximate="tanh"))
+
+
+def measure_memory(layers=12, channels=768, heads=12, batch=32, tokens=1024):
+    norms = {
+        "torch.nn.LayerNorm": torch.nn.LayerNorm,
+        "FusedLayerNorm": warpwright.FusedLayerNorm,
+        "FusedLayerNorm memory_efficient": lambda c: warpwright.FusedLayerNorm(c, memory_efficient=True),
+        "torch.nn.RMSNorm": lambda c: torch.nn.RMSNorm(c, eps=1e-5),
+        "FusedRMSNorm": warpwright.FusedRMSNorm,
+        "FusedRMSNorm memory_efficient": lambda c: warpwright.FusedRMSNorm(c, memory_efficient=True),
+    }
+    report = {}
+    for name, norm in norms.items():
+        torch.manual_seed(1)
+        model = torch.nn.Sequential(*(Block(channels, heads, norm) for _ in range(layers))).to("cuda", torch.bfloat16)
+        x = torch.randn(batch, tokens, channels, device="cuda", dtype=torch.bfloat16)
+        times = []
+        for step in range(4):
+            torch.cuda.synchronize()
+            torch.cuda.reset_peak_memory_stats()
+            before = torch.cuda.memory_allocated()
+            start = time.perf_counter()
+            loss = model(x).float().square().mean()
+            loss.backward()
+            torch.cuda.synchronize()
+            times.append(time.perf_counter() - start)
+            peak = torch.cuda.max_memory_allocated() - before
+            value = loss.item()
+            model.zero_grad(set_to_none=True)
+            del loss
+        report[name] = {"peak_MiB": peak / 2**20, "ms": statistics.median(times[1:]) * 1e3, "loss": value}
+        del model, x
+        torch.cuda.empty_cache()
+    return report
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--calls", action="store_true")
+    parser.add_argument("--memory", action="store_true")
+    parser.add_argument("--json", action="store_true")
+    args = parser.parse_args()
+    both = not args.calls and not args.memory
+    report = {"torch": torch.__version__, "warpwright": warpwright.__version__, "device": args.device}
+    if args.calls or both:
+        report["calls_us"] = measure_calls(args.device)
+    if (args.memory or both) and args.device == "cuda":
+        report["memory"] = measure_memory()
+    if args.json:
+        print(json.dumps(report))
+        return
+    for name, value in report.get("calls_us", {}).items():
+        print(f"{name:45} {value:7.2f} us")
+    for name, value in report.get("memory", {}).items():
+        print(f"{name:45} {value['peak_MiB']:9.1f} MiB {value['ms']:8.2f} ms  loss {value['loss']:.6f}")
+
+
+if __name__ == "__main__":
+    main()
