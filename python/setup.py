@@ -51,16 +51,17 @@ def build_library(destination):
     if "WARPWRIGHT_JOBS" in os.environ:
         build.append(os.environ["WARPWRIGHT_JOBS"])
     subprocess.run(build, check=True)
-    subprocess.run([ROOT / "scripts" / "check-exports", BUILD / "src/capi/libwarpwright.so"], check=True)
+    library = BUILD / "src/capi/libwarpwright.so"
+    subprocess.run([ROOT / "scripts" / "check-exports", library], check=True)
 
-    destination.mkdir(parents=True, exist_ok=True)
-    library = destination / "libwarpwright.so.1"
-    shutil.copyfile(BUILD / "src/capi/libwarpwright.so", library)
+    shutil.rmtree(destination, ignore_errors=True)
+    destination.mkdir(parents=True)
+    shutil.copyfile(library, destination / "libwarpwright.so.1")
     needed = re.findall(r"\(NEEDED\).*\[(.+)\]", readelf("-d", library))
     for name in needed:
         if name.startswith("libgomp"):
             shutil.copyfile(loaded_path(library, name), destination / name)
-        elif not re.match(r"(libc|libm|libdl|librt|libpthread|ld-linux-x86-64)\.so", name):
+        elif not re.match(r"(libc|libm|libdl|librt|libpthread|libgcc_s|ld-linux-x86-64)\.so", name):
             raise SystemExit(f"libwarpwright needs {name}, which not every machine has")
 
 

@@ -24,7 +24,7 @@ import warpwright
 from warpwright import _library, _norms
 
 
-def microseconds(call, device, repeats=15, calls=2000):
+def microseconds(call, device, repeats=9, calls=1000):
     """The median of `repeats` means."""
     for _ in range(200):
         call()

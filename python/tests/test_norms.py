@@ -288,7 +288,7 @@ def test_operator(device, centered, memory_efficient):
 def test_compile(device, name, memory_efficient):
     """The operator gives what the eager path gives, bit for bit; whole graph, and again with another number of rows."""
     torch._dynamo.reset()
-    backend = "inductor" if device == "cuda" else os.environ.get("WARPWRIGHT_TEST_BACKEND", "aot_eager")
+    backend = os.environ.get("WARPWRIGHT_TEST_BACKEND", "aot_eager" if device == "cpu" else "inductor")
     norm = getattr(normalization, name)(24, memory_efficient=memory_efficient).to(device)
     compiled = torch.compile(norm, fullgraph=True, backend=backend)
     for rows in (3, 5, 9):
