@@ -4,7 +4,7 @@
 #include <limits>
 
 #include "ops/adamw/cases.hpp"
-#include "ops/testing/check.hpp"
+#include "ops/testing/repeated.hpp"
 
 namespace warpwright::ops {
 namespace {
@@ -85,6 +85,22 @@ TEST_P(Variants, FollowsTheReferenceOverManySteps) {
 }
 
 INSTANTIATE_TEST_SUITE_P(AdamW, Variants, ::testing::ValuesIn(variant_names(adamw_op())), test_name);
+
+class Huge : public ::testing::TestWithParam<std::string> {};  // of the variants of a GPU
+
+TEST_P(Huge, GivesEveryElementItsBits) {
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    Fixture fixture(7);
+    const auto args = adamw_kernels::make({{200000, 77}}, dtype, 0.5, fixture);
+    const auto reason =
+        check_repeated(adamw_op(), GetParam(), fixture, args, [](std::string_view) { return 4.0; },
+                       {.beyond = "parameter", .once = {"schedule"}});
+    if (!reason.empty()) GTEST_SKIP() << reason;
+  }
+}
+
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(Huge);  // in a build without CUDA
+INSTANTIATE_TEST_SUITE_P(AdamW, Huge, ::testing::ValuesIn(gpu_variant_names(adamw_op())), test_name);
 
 // Steps of SGD, by hand: with β1 = 0, m = g; with β2 = 0, v = g²; so a step is lr · g / (|g| + eps).
 TEST(AdamWReference, KnownSteps) {

@@ -8,7 +8,7 @@
 
 #include "ops/attention/cases.hpp"
 #include "ops/element.hpp"
-#include "ops/testing/check.hpp"
+#include "ops/testing/repeated.hpp"
 
 namespace warpwright::ops {
 namespace {
@@ -250,6 +250,44 @@ std::vector<std::string> gpu_variants() {
 }
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(Repeats);  // in a build without CUDA
 INSTANTIATE_TEST_SUITE_P(Attention, Repeats, ::testing::ValuesIn(gpu_variants()), test_name);
+
+class HugeForward : public ::testing::TestWithParam<std::string> {};  // of the variants of a GPU
+class HugeBackward : public ::testing::TestWithParam<std::string> {};
+
+// What a variant multiplies, and how the sequences below are repeated.
+DType huge_dtype(const std::string& variant) {
+  return variant == "cuda.flash_tf32" ? DType::f32 : DType::bf16;
+}
+Repetition packed_repetition(const std::string& variant) {
+  return {.beyond = "out",
+          .columns = {"lse"},
+          .bounds = {"cu_seqlens_q", "cu_seqlens_k"},
+          .tf32 = variant == "cuda.flash_tf32"};
+}
+const attention::Case kRepeated = attention::self_attention({300, 129, 83}, 12, 64);
+
+TEST_P(HugeForward, GivesEveryRowItsBits) {
+  Fixture fixture(11);
+  const auto args = attention::make_forward(kRepeated, huge_dtype(GetParam()), true, fixture);
+  const auto reason = check_repeated(attention_forward_op(), GetParam(), fixture, args,
+                                     reduction_of(kRepeated), packed_repetition(GetParam()));
+  if (!reason.empty()) GTEST_SKIP() << reason;
+}
+
+TEST_P(HugeBackward, GivesEveryRowItsBits) {
+  Fixture fixture(12);
+  const auto args = backward_with_lse(kRepeated, huge_dtype(GetParam()), fixture);
+  const auto reason = check_repeated(attention_backward_op(), GetParam(), fixture, args,
+                                     reduction_of(kRepeated), packed_repetition(GetParam()));
+  if (!reason.empty()) GTEST_SKIP() << reason;
+}
+
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(HugeForward);  // in a build without CUDA
+INSTANTIATE_TEST_SUITE_P(Attention, HugeForward,
+                         ::testing::ValuesIn(gpu_variant_names(attention_forward_op())), test_name);
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(HugeBackward);  // in a build without CUDA
+INSTANTIATE_TEST_SUITE_P(Attention, HugeBackward,
+                         ::testing::ValuesIn(gpu_variant_names(attention_backward_op())), test_name);
 
 TEST(AttentionReference, BackwardIsTheDerivativeOfForward) {
   for (const auto& c : {attention::self_attention({5, 3}, 2, 4), attention::Case{{3, 4}, {6, 2}, 1, 5},

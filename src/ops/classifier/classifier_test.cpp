@@ -5,7 +5,7 @@
 #include <limits>
 
 #include "ops/classifier/cases.hpp"
-#include "ops/testing/check.hpp"
+#include "ops/testing/repeated.hpp"
 
 namespace warpwright::ops {
 namespace {
@@ -112,6 +112,22 @@ TEST_P(Variants, MinusInfinityIsProbabilityZero) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Classifier, Variants, ::testing::ValuesIn(variant_names(classifier_op())),
+                         test_name);
+
+class Huge : public ::testing::TestWithParam<std::string> {};  // of the variants of a GPU
+
+// The logits of 65,536 tokens.
+TEST_P(Huge, GivesEveryRowItsBits) {
+  Fixture fixture(7);
+  const auto args = classifier_kernels::make({37, 50257, 50304}, DType::bf16, {true, true, false}, fixture);
+  const auto reason =
+      check_repeated(classifier_op(), GetParam(), fixture, args, [](std::string_view) { return 50257.0; },
+                     {.beyond = "logits", .elements = std::int64_t{65536} * 50304});
+  if (!reason.empty()) GTEST_SKIP() << reason;
+}
+
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(Huge);  // in a build without CUDA
+INSTANTIATE_TEST_SUITE_P(Classifier, Huge, ::testing::ValuesIn(gpu_variant_names(classifier_op())),
                          test_name);
 
 TEST(ClassifierReference, GradientIsTheDerivativeOfTheWeightedLosses) {

@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "ops/embedding/cases.hpp"
-#include "ops/testing/check.hpp"
+#include "ops/testing/repeated.hpp"
 
 namespace warpwright::ops {
 namespace {
@@ -97,6 +97,36 @@ INSTANTIATE_TEST_SUITE_P(Embedding, Forward, ::testing::ValuesIn(variant_names(e
                          test_name);
 INSTANTIATE_TEST_SUITE_P(Embedding, Backward, ::testing::ValuesIn(variant_names(embedding_backward_op())),
                          test_name);
+
+class HugeForward : public ::testing::TestWithParam<std::string> {};  // of the variants of a GPU
+class HugeBackward : public ::testing::TestWithParam<std::string> {};
+
+TEST_P(HugeForward, GivesEveryRowItsBits) {
+  Fixture fixture(5);
+  const auto args = embedding::make_forward({509, 768, 1021, 509}, DType::bf16, fixture);
+  const auto reason =
+      check_repeated(embedding_forward_op(), GetParam(), fixture, args, [](std::string_view) { return 1.0; },
+                     {.beyond = "out", .once = {"wte", "wpe"}});
+  if (!reason.empty()) GTEST_SKIP() << reason;
+}
+
+TEST_P(HugeBackward, SumsEveryRow) {
+  for (const Store store : {Store::assign, Store::add}) {
+    Fixture fixture(6);
+    const auto args = embedding::make_backward({509, 768, 1021, 509}, DType::bf16, store, fixture);
+    const auto reason =
+        check_repeated(embedding_backward_op(), GetParam(), fixture, args,
+                       [](std::string_view) { return 510.0; }, {.beyond = "dout", .once = {"dwte", "dwpe"}});
+    if (!reason.empty()) GTEST_SKIP() << reason;
+  }
+}
+
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(HugeForward);  // in a build without CUDA
+INSTANTIATE_TEST_SUITE_P(Embedding, HugeForward,
+                         ::testing::ValuesIn(gpu_variant_names(embedding_forward_op())), test_name);
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(HugeBackward);  // in a build without CUDA
+INSTANTIATE_TEST_SUITE_P(Embedding, HugeBackward,
+                         ::testing::ValuesIn(gpu_variant_names(embedding_backward_op())), test_name);
 
 TEST(EmbeddingReference, BackwardIsTheDerivativeOfForward) {
   Fixture fixture(2);

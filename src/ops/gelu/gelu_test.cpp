@@ -4,7 +4,7 @@
 #include <limits>
 
 #include "ops/gelu/cases.hpp"
-#include "ops/testing/check.hpp"
+#include "ops/testing/repeated.hpp"
 
 namespace warpwright::ops {
 namespace {
@@ -119,6 +119,36 @@ TEST_P(Forward, TakesTensorsThatAreNotAligned) {
 
 INSTANTIATE_TEST_SUITE_P(Gelu, Forward, ::testing::ValuesIn(variant_names(gelu_forward_op())), test_name);
 INSTANTIATE_TEST_SUITE_P(Gelu, Backward, ::testing::ValuesIn(variant_names(gelu_backward_op())), test_name);
+
+class HugeForward : public ::testing::TestWithParam<std::string> {};  // of the variants of a GPU
+class HugeBackward : public ::testing::TestWithParam<std::string> {};
+
+TEST_P(HugeForward, GivesEveryElementItsBits) {
+  for (const Activation form : kForms) {
+    Fixture fixture(7);
+    const auto args = gelu::make_forward({50000}, DType::bf16, form, fixture);
+    const auto reason =
+        check_repeated(gelu_forward_op(), GetParam(), fixture, args, one_term, {.beyond = "x"});
+    if (!reason.empty()) GTEST_SKIP() << reason;
+  }
+}
+
+TEST_P(HugeBackward, GivesEveryElementItsBits) {
+  for (const Activation form : kForms) {
+    Fixture fixture(8);
+    const auto args = gelu::make_backward({50000}, DType::bf16, form, fixture);
+    const auto reason =
+        check_repeated(gelu_backward_op(), GetParam(), fixture, args, one_term, {.beyond = "x"});
+    if (!reason.empty()) GTEST_SKIP() << reason;
+  }
+}
+
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(HugeForward);  // in a build without CUDA
+INSTANTIATE_TEST_SUITE_P(Gelu, HugeForward, ::testing::ValuesIn(gpu_variant_names(gelu_forward_op())),
+                         test_name);
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(HugeBackward);  // in a build without CUDA
+INSTANTIATE_TEST_SUITE_P(Gelu, HugeBackward, ::testing::ValuesIn(gpu_variant_names(gelu_backward_op())),
+                         test_name);
 
 TEST(GeluReference, BackwardIsTheDerivativeOfForward) {
   for (const Activation form : kForms) {

@@ -4,7 +4,7 @@
 #include <limits>
 
 #include "ops/global_norm/cases.hpp"
-#include "ops/testing/check.hpp"
+#include "ops/testing/repeated.hpp"
 
 namespace warpwright::ops {
 namespace {
@@ -113,6 +113,24 @@ TEST_P(Variants, TheScaleIsOptional) {
 }
 
 INSTANTIATE_TEST_SUITE_P(GlobalNorm, Variants, ::testing::ValuesIn(all_names()), test_name);
+
+class Huge : public ::testing::TestWithParam<std::string> {};  // of the variants of a GPU
+
+TEST_P(Huge, IsTheLengthOfTheWhole) {
+  Fixture fixture(7);
+  auto args = global_norm_kernels::make({{200000, 5}}, DType::f32, fixture);
+  args.scale = {};
+  const auto reason =
+      check_repeated(global_norm_op(), GetParam(), fixture, args, [](std::string_view) { return 1.0; },
+                     {.beyond = "gradient", .once = {"norm"}, .sum = [](double, double norm, double times) {
+                        return std::sqrt(times) * norm;
+                      }});
+  if (!reason.empty()) GTEST_SKIP() << reason;
+}
+
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(Huge);  // in a build without CUDA
+INSTANTIATE_TEST_SUITE_P(GlobalNorm, Huge, ::testing::ValuesIn(gpu_variant_names(global_norm_op())),
+                         test_name);
 
 TEST(GlobalNormReference, IsTheLengthOfTheGradientInFp64) {
   Fixture fixture(4);

@@ -5,7 +5,7 @@
 
 #include "ops/layernorm/cases.hpp"
 #include "ops/layernorm/layernorm.hpp"
-#include "ops/testing/check.hpp"
+#include "ops/testing/repeated.hpp"
 
 namespace warpwright::ops {
 namespace {
@@ -86,6 +86,34 @@ INSTANTIATE_TEST_SUITE_P(LayerNorm, Forward, ::testing::ValuesIn(variant_names(l
                          test_name);
 INSTANTIATE_TEST_SUITE_P(LayerNorm, Backward, ::testing::ValuesIn(variant_names(layernorm_backward_op())),
                          test_name);
+
+class HugeForward : public ::testing::TestWithParam<std::string> {};  // of the variants of a GPU
+class HugeBackward : public ::testing::TestWithParam<std::string> {};
+
+TEST_P(HugeForward, GivesEveryRowItsBits) {
+  Fixture fixture(8);
+  const auto args = layernorm::make_forward({509, 768}, DType::bf16, true, fixture);
+  const auto reason =
+      check_repeated(layernorm_forward_op(), GetParam(), fixture, args,
+                     [](std::string_view) { return 768.0; }, {.beyond = "x", .once = {"weight", "bias"}});
+  if (!reason.empty()) GTEST_SKIP() << reason;
+}
+
+TEST_P(HugeBackward, GivesEveryRowItsBitsAndSumsThemAll) {
+  Fixture fixture(9);
+  const auto args = layernorm::make_backward({509, 768}, DType::bf16, Store::add, fixture);
+  const auto reason = check_repeated(layernorm_backward_op(), GetParam(), fixture, args,
+                                     [](std::string_view name) { return name == "dx" ? 768.0 : 509.0; },
+                                     {.beyond = "x", .once = {"weight", "dweight", "dbias"}});
+  if (!reason.empty()) GTEST_SKIP() << reason;
+}
+
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(HugeForward);  // in a build without CUDA
+INSTANTIATE_TEST_SUITE_P(LayerNorm, HugeForward,
+                         ::testing::ValuesIn(gpu_variant_names(layernorm_forward_op())), test_name);
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(HugeBackward);  // in a build without CUDA
+INSTANTIATE_TEST_SUITE_P(LayerNorm, HugeBackward,
+                         ::testing::ValuesIn(gpu_variant_names(layernorm_backward_op())), test_name);
 
 TEST(LayerNormReference, BackwardIsTheDerivativeOfForward) {
   Fixture fixture(1);

@@ -2,7 +2,7 @@
 
 #include "ops/matmul/cases.hpp"
 #include "ops/matmul/kernels.hpp"
-#include "ops/testing/check.hpp"
+#include "ops/testing/repeated.hpp"
 
 namespace warpwright::ops {
 namespace {
@@ -90,6 +90,53 @@ TEST_P(Dw, MatchesTheReference) {
 INSTANTIATE_TEST_SUITE_P(Matmul, Forward, ::testing::ValuesIn(variant_names(matmul_forward_op())), test_name);
 INSTANTIATE_TEST_SUITE_P(Matmul, Dx, ::testing::ValuesIn(variant_names(matmul_dx_op())), test_name);
 INSTANTIATE_TEST_SUITE_P(Matmul, Dw, ::testing::ValuesIn(variant_names(matmul_dw_op())), test_name);
+
+class HugeForward : public ::testing::TestWithParam<std::string> {};  // of the variants of a GPU
+class HugeDx : public ::testing::TestWithParam<std::string> {};
+class HugeDw : public ::testing::TestWithParam<std::string> {};
+
+// 65,536 rows of GPT-2's logits, of a short depth. Another M may take another algorithm, whose sums go in
+// another order.
+constexpr matmul::Case kHead{64, 50304, 64};
+Repetition rows_of_logits(std::string_view logits, std::vector<std::string_view> once) {
+  return {
+      .beyond = logits, .elements = std::int64_t{65536} * 50304, .once = std::move(once), .same_bits = false};
+}
+
+TEST_P(HugeForward, GivesEveryRow) {
+  Fixture fixture(6);
+  const auto args = matmul::make_forward(kHead, DType::bf16, true, Activation::gelu_tanh, fixture);
+  const auto reason = check_repeated(
+      matmul_forward_op(), GetParam(), fixture, args, [](std::string_view) { return 64.0; },
+      rows_of_logits("out", {"weight", "bias"}));
+  if (!reason.empty()) GTEST_SKIP() << reason;
+}
+
+TEST_P(HugeDx, GivesEveryRow) {
+  Fixture fixture(7);
+  const auto args = matmul::make_dx(kHead, DType::bf16, Activation::gelu_tanh, fixture);
+  const auto reason = check_repeated(
+      matmul_dx_op(), GetParam(), fixture, args, [](std::string_view) { return 50304.0; },
+      rows_of_logits("dout", {"weight"}));
+  if (!reason.empty()) GTEST_SKIP() << reason;
+}
+
+TEST_P(HugeDw, SumsEveryRow) {
+  Fixture fixture(8);
+  const auto args = matmul::make_dw(kHead, DType::bf16, true, Store::add, fixture);
+  const auto reason = check_repeated(
+      matmul_dw_op(), GetParam(), fixture, args, [](std::string_view) { return 64.0; },
+      rows_of_logits("dout", {"dweight", "dbias"}));
+  if (!reason.empty()) GTEST_SKIP() << reason;
+}
+
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(HugeForward);  // in a build without CUDA
+INSTANTIATE_TEST_SUITE_P(Matmul, HugeForward, ::testing::ValuesIn(gpu_variant_names(matmul_forward_op())),
+                         test_name);
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(HugeDx);  // in a build without CUDA
+INSTANTIATE_TEST_SUITE_P(Matmul, HugeDx, ::testing::ValuesIn(gpu_variant_names(matmul_dx_op())), test_name);
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(HugeDw);  // in a build without CUDA
+INSTANTIATE_TEST_SUITE_P(Matmul, HugeDw, ::testing::ValuesIn(gpu_variant_names(matmul_dw_op())), test_name);
 
 template <class P, class A>
 void run_reference(const Op<P, A>& op, const A& args) {

@@ -1,7 +1,7 @@
 #include <gtest/gtest.h>
 
 #include "ops/residual/cases.hpp"
-#include "ops/testing/check.hpp"
+#include "ops/testing/repeated.hpp"
 
 namespace warpwright::ops {
 namespace {
@@ -52,6 +52,32 @@ INSTANTIATE_TEST_SUITE_P(Residual, Forward, ::testing::ValuesIn(variant_names(re
                          test_name);
 INSTANTIATE_TEST_SUITE_P(Residual, Backward, ::testing::ValuesIn(variant_names(residual_backward_op())),
                          test_name);
+
+class HugeForward : public ::testing::TestWithParam<std::string> {};  // of the variants of a GPU
+class HugeBackward : public ::testing::TestWithParam<std::string> {};
+
+TEST_P(HugeForward, GivesEveryElementItsBits) {
+  Fixture fixture(5);
+  const auto args = residual::make_forward({50000}, DType::bf16, fixture);
+  const auto reason =
+      check_repeated(residual_forward_op(), GetParam(), fixture, args, one_term, {.beyond = "a"});
+  if (!reason.empty()) GTEST_SKIP() << reason;
+}
+
+TEST_P(HugeBackward, GivesEveryElementItsBits) {
+  Fixture fixture(6);
+  const auto args = residual::make_backward({50000}, DType::bf16, fixture);
+  const auto reason =
+      check_repeated(residual_backward_op(), GetParam(), fixture, args, one_term, {.beyond = "dout"});
+  if (!reason.empty()) GTEST_SKIP() << reason;
+}
+
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(HugeForward);  // in a build without CUDA
+INSTANTIATE_TEST_SUITE_P(Residual, HugeForward, ::testing::ValuesIn(gpu_variant_names(residual_forward_op())),
+                         test_name);
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(HugeBackward);  // in a build without CUDA
+INSTANTIATE_TEST_SUITE_P(Residual, HugeBackward,
+                         ::testing::ValuesIn(gpu_variant_names(residual_backward_op())), test_name);
 
 TEST(ResidualReference, BackwardIsTheDerivativeOfForward) {
   Fixture fixture(1);

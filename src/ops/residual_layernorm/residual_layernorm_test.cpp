@@ -3,7 +3,7 @@
 #include "ops/layernorm/layernorm.hpp"
 #include "ops/residual/residual.hpp"
 #include "ops/residual_layernorm/cases.hpp"
-#include "ops/testing/check.hpp"
+#include "ops/testing/repeated.hpp"
 
 namespace warpwright::ops {
 namespace {
@@ -80,6 +80,21 @@ TEST_P(Forward, GivesTheBitsOfItsParts) {
 
 INSTANTIATE_TEST_SUITE_P(ResidualLayerNorm, Forward,
                          ::testing::ValuesIn(variant_names(residual_layernorm_forward_op())), test_name);
+
+class HugeForward : public ::testing::TestWithParam<std::string> {};  // of the variants of a GPU
+
+TEST_P(HugeForward, GivesEveryRowItsBits) {
+  Fixture fixture(5);
+  const auto args = residual_layernorm::make_forward({509, 768}, DType::bf16, true, fixture);
+  const auto reason =
+      check_repeated(residual_layernorm_forward_op(), GetParam(), fixture, args,
+                     [](std::string_view) { return 768.0; }, {.beyond = "x", .once = {"weight", "bias"}});
+  if (!reason.empty()) GTEST_SKIP() << reason;
+}
+
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(HugeForward);  // in a build without CUDA
+INSTANTIATE_TEST_SUITE_P(ResidualLayerNorm, HugeForward,
+                         ::testing::ValuesIn(gpu_variant_names(residual_layernorm_forward_op())), test_name);
 
 TEST(ResidualLayerNorm, RefusesArgumentsThatDoNotFit) {
   Fixture fixture(4);

@@ -102,6 +102,16 @@ TEST(Bench, JsonNamesTheMachineItsCeilingsAndNoRowThatTheFilterExcludes) {
   EXPECT_TRUE(document.at("rows").empty());
 }
 
+// Benches learn of a problem before they make its data.
+TEST(Bench, NoCaseNeedsDataToTellItsShape) {
+  BenchOptions options;
+  options.json = true;
+  options.filter = "no such variant";
+  std::ostringstream out;
+  run_benches({}, options, out);
+  EXPECT_TRUE(nlohmann::json::parse(out.str()).at("rows").empty());
+}
+
 TEST(Bench, UnknownNameIsAUsageError) {
   std::ostringstream out;
   EXPECT_THROW(run_benches({"layer norm"}, {}, out), UsageError);

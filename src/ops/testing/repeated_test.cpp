@@ -1,0 +1,93 @@
+#include "ops/testing/repeated.hpp"
+
+#include <gtest/gtest-spi.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "ops/attention/cases.hpp"
+#include "ops/global_norm/cases.hpp"
+#include "ops/layernorm/cases.hpp"
+#include "ops/residual/cases.hpp"
+
+namespace warpwright::ops {
+namespace {
+
+using namespace testing;  // the operations' fixture, not GoogleTest's
+
+double few(std::string_view) {
+  return 40;
+}
+
+TEST(Repeated, RowsHaveTheirBitsAndSumsAreThoseOfAllRows) {
+  Fixture forward(1), backward(2);
+  EXPECT_EQ(check_repeated(layernorm_forward_op(), kReference, forward,
+                           layernorm::make_forward({7, 40}, DType::bf16, true, forward), few,
+                           {.beyond = "x", .elements = 5000, .once = {"weight", "bias"}}),
+            "");
+  EXPECT_EQ(check_repeated(layernorm_backward_op(), kReference, backward,
+                           layernorm::make_backward({7, 40}, DType::bf16, Store::add, backward), few,
+                           {.beyond = "x", .elements = 5000, .once = {"weight", "dweight", "dbias"}}),
+            "");
+}
+
+TEST(Repeated, PackedSequencesAndTheirStrides) {
+  Fixture fixture(3);
+  const auto args =
+      attention::make_forward(attention::self_attention({5, 0, 9}, 2, 8), DType::f32, true, fixture);
+  EXPECT_EQ(check_repeated(attention_forward_op(), kReference, fixture, args, few,
+                           {.beyond = "out",
+                            .elements = 3000,
+                            .columns = {"lse"},
+                            .bounds = {"cu_seqlens_q", "cu_seqlens_k"},
+                            .same_bits = false}),
+            "");
+}
+
+TEST(Repeated, SumsOfAnotherKind) {
+  Fixture fixture(4);
+  auto args = global_norm_kernels::make({{50, 3}}, DType::f32, fixture);
+  args.scale = {};
+  EXPECT_EQ(
+      check_repeated(global_norm_op(), kReference, fixture, args, few,
+                     {.beyond = "gradient",
+                      .elements = 5000,
+                      .once = {"norm"},
+                      .sum = [](double, double norm, double times) { return std::sqrt(times) * norm; }}),
+      "");
+}
+
+// A variant that is right up to 40,000 elements.
+std::string refuse_nothing(const ResidualProblem&, const DeviceInfo&) {
+  return "";
+}
+void run_reference(const Context& context, const ResidualForward& args) {
+  find_variant(residual_forward_op(), kReference).run(context, args);
+}
+constexpr Variant<ResidualProblem, ResidualForward> kForgetful[] = {
+    {"forgetful", refuse_nothing,
+     [](const Context& context, const ResidualForward& args) {
+       const auto some = [](const Tensor& t) {
+         return t.slice(0, 0, std::min<std::int64_t>(t.shape[0], 40000));
+       };
+       run_reference(context, {some(args.a), some(args.b), some(args.out)});
+     }},
+    {kReference, refuse_nothing, run_reference}};
+
+TEST(Repeated, FindsWhatIsWrongBehindTheSmallProblem) {
+  const Op<ResidualProblem, ResidualForward> op{"forgetful", kForgetful, residual_forward_op().problem};
+  const auto failures = [&](std::int64_t elements) {
+    Fixture fixture(5);
+    ::testing::TestPartResultArray found;
+    const ::testing::ScopedFakeTestPartResultReporter reporter(
+        ::testing::ScopedFakeTestPartResultReporter::INTERCEPT_ONLY_CURRENT_THREAD, &found);
+    check_repeated(op, "forgetful", fixture, residual::make_forward({280}, DType::f32, fixture), few,
+                   {.beyond = "a", .elements = elements});
+    return found.size();
+  };
+  EXPECT_EQ(failures(39000), 0);
+  EXPECT_GT(failures(44000), 0);
+}
+
+}  // namespace
+}  // namespace warpwright::ops
