@@ -77,6 +77,7 @@ TrainingStep::Tensors TrainingStep::allocate_tensors(const StepOptions& o, Alloc
   t.losses = allocator.allocate("losses", accumulation, {N}, Category::batch);
   t.backward = allocate_backward(o.model, t.batch, o.dtype, o.recompute, allocator);
   t.norm = allocator.allocate("gradient_norm", accumulation, {1}, Category::batch);
+  t.loss_norm = allocator.allocate("loss_norm", accumulation, {1}, Category::batch);
   t.schedule = allocator.allocate("schedule", accumulation, {4}, Category::batch);
   return t;
 }
@@ -88,6 +89,7 @@ void TrainingStep::record() {
   run_forward(t);
   run_head(t, true);
   run_backward(t, ops::Store::assign);
+  run_loss_gate(t, ops::Store::assign);
   if (options_.micro_batches > 1) {
     // The same calls with +=, for their variants and workspace alone; lifetimes come from the first pass.
     Recorder again;
@@ -96,6 +98,7 @@ void TrainingStep::record() {
     run_forward(u);
     run_head(u, true, ops::Store::add);
     run_backward(u, ops::Store::add);
+    run_loss_gate(u, ops::Store::add);
     recorder.reserve_workspace(again.plan().workspace_bytes);
     context_.set_recorder(&recorder);
   }
@@ -191,9 +194,19 @@ void TrainingStep::run_backward(const Tensors& t, ops::Store store) {
                 store);
 }
 
+void TrainingStep::run_loss_gate(const Tensors& t, ops::Store store) {
+  const bool first = store == ops::Store::assign;  // of the step's micro-batches
+  const double no_clipping = 0;
+  ops::global_norm(context_, {{t.losses},
+                              t.loss_norm,
+                              t.schedule.slice(0, 3, 1),
+                              no_clipping,
+                              !first || options_.halt_on_non_finite});
+}
+
+// A NaN stays that the losses have left.
 void TrainingStep::run_norm(const Tensors& t) {
-  ops::global_norm(context_, {list(t.gradients), t.norm, t.schedule.slice(0, 3, 1), options_.clip,
-                              options_.halt_on_non_finite});
+  ops::global_norm(context_, {list(t.gradients), t.norm, t.schedule.slice(0, 3, 1), options_.clip, true});
 }
 
 ops::AdamW TrainingStep::adamw_arguments(const Tensors& t) const {
@@ -257,6 +270,7 @@ void TrainingStep::forward_backward(ops::Store store) {
     run_forward(tensors_);
     run_head(tensors_, true, store);
     run_backward(tensors_, store);
+    run_loss_gate(tensors_, store);
   });
   slot.losses.download(context_.stream());
   slot.done->record(context_.stream());

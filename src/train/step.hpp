@@ -46,6 +46,7 @@ class TrainingStep {
     Tensor logits;          // (rows, Vp): those of so many tokens at a time
     Tensor losses;          // (N) fp32
     Tensor norm, schedule;  // (1), (4) fp32
+    Tensor loss_norm;       // (1) fp32: of a micro-batch's losses
   };
 
   // Records the step and lays out its memory, but takes none yet.
@@ -73,8 +74,8 @@ class TrainingStep {
   void forward_backward(ops::Store store);
   // The norm of the gradients; also leaves the clipping factor for update().
   void gradient_norm();
-  // step counts from 1. A gradient that is not finite changes nothing; with halt_on_non_finite, nor does any
-  // update of a step that had begun before collect() told of it.
+  // step counts from 1. After a loss or a gradient that is not finite nothing changes; with
+  // halt_on_non_finite, nor does it in any update of a step that had begun before collect() told of it.
   void update(double learning_rate, std::int64_t step);
 
   struct Result {
@@ -122,6 +123,8 @@ class TrainingStep {
   void run_backward(const Tensors& t, ops::Store store);
   // LM head and classifier, a chunk of rows after the other, and with a gradient the head's backward.
   void run_head(const Tensors& t, bool gradient, ops::Store store = ops::Store::assign);
+  // Makes the factor of update() NaN where a loss is not finite, as after logits of −inf, whose gradient is.
+  void run_loss_gate(const Tensors& t, ops::Store store);
   void run_norm(const Tensors& t);
   // Runs `work`, as a graph where the device has them and nobody watches the single calls.
   void run_captured(Captured& captured, const std::function<void()>& work);

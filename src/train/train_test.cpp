@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <filesystem>
@@ -258,6 +259,60 @@ TEST_P(TrainerOnDevice, NonFiniteNamesTensorAndOperationBeforeTouchingWeights) {
   ASSERT_TRUE(culprit.has_value());
   EXPECT_NE(culprit->find("h.1.fc"), std::string::npos) << *culprit;
   EXPECT_NE(culprit->find("matmul.forward"), std::string::npos) << *culprit;
+}
+
+// A logit of −inf at a target: the loss is infinite and every gradient finite. It is that of the step's first
+// micro-batch, whose losses the second one overwrites.
+TEST_P(TrainerOnDevice, AnInfiniteLossBesideFiniteGradientsNeverReachesTheWeights) {
+  constexpr std::int32_t kBad = 7, kGood = 3;
+  for (const bool halt : {true, false}) {
+    StepOptions o = options("none").step;
+    o.micro_batches = 2;
+    o.halt_on_non_finite = halt;
+    Context context(ContextOptions{}, device_);
+    TrainingStep step(context, o);
+    step.allocate();
+    const GPT2Parameters& p = step.tensors().parameters;
+    initialize(o.model, 1, p);
+    const auto fill = [](const Tensor& t, float value) {
+      write_on_host(t, [&](const Tensor& host) {
+        std::fill_n(host.as<float>(), static_cast<std::size_t>(host.elements()), value);
+      });
+    };
+    fill(p.lnf_weight, 0);
+    fill(p.lnf_bias, 1e20f);
+    fill(p.wte.select(0, kBad), -1e19f);
+    const auto weights = [&] {
+      context.synchronize();
+      const HostView wte = downloaded(p.wte), bias = downloaded(p.lnf_bias);
+      const auto bytes = [](const HostView& v) {
+        return std::string(static_cast<const char*>(v.tensor().data), v.tensor().bytes());
+      };
+      return bytes(wte) + bytes(bias);
+    };
+    const auto run = [&](std::int64_t index, std::int32_t first_target) {
+      step.begin();
+      for (const ops::Store store : {ops::Store::assign, ops::Store::add}) {
+        const TrainingStep::HostBatch batch = step.host_batch();
+        const auto tokens = static_cast<std::size_t>(o.B * o.T);
+        std::fill_n(batch.tokens.as<std::int32_t>(), tokens, kGood);
+        std::fill_n(batch.targets.as<std::int32_t>(), tokens,
+                    store == ops::Store::assign ? first_target : kGood);
+        step.forward_backward(store);
+      }
+      step.gradient_norm();
+      step.update(1e-3, index);
+      return step.collect();
+    };
+    const std::string before = weights();
+    const TrainingStep::Result bad = run(1, kBad);
+    EXPECT_TRUE(std::isinf(bad.loss_sum)) << bad.loss_sum;
+    EXPECT_TRUE(std::isfinite(bad.norm)) << bad.norm;
+    EXPECT_TRUE(weights() == before);
+    const TrainingStep::Result good = run(2, kGood);
+    EXPECT_TRUE(std::isfinite(good.loss_sum) && std::isfinite(good.norm));
+    EXPECT_EQ(weights() == before, halt);
+  }
 }
 
 TEST_P(TrainerOnDevice, NonFiniteStopsOrSkips) {
