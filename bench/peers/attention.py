@@ -1,0 +1,136 @@
+#!/usr/bin/env python3
+"""Times causal attention on one GPU beside PyTorch's FlashAttention-2, its deterministic mode and cuDNN's, in one run.
+
+    python3 bench/peers/attention.py --warpwright build/release/warpwright [--shape B,H,T,D]… [--rounds 5] [--json]
+
+bf16; q, k and v are views of one qkv product of (B, T, 3, H, D), as a GPT-2 has them, and larger than any L2 together. The
+programs take turns, round by round: ours is `warpwright bench attention`, and of PyTorch's each call is between two events
+and the rivals follow one another call by call. A figure is the median over all rounds, with the range of the rounds'
+medians beside it. TFLOP/s count what a causal mask leaves, half, and five products in a backward.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+
+SHAPES = [(64, 12, 1024, 64), (32, 16, 2048, 128), (4, 16, 8192, 128)]
+VARIANTS = ("cuda.flash_sm90", "cuda.flash")
+
+
+def ours(args, shape):
+    """Seconds by direction, and the variant; of the first of VARIANTS that takes this shape."""
+    batch, heads, tokens, size = shape
+    problem = f"S={batch} Nq={batch * tokens} Nk={batch * tokens} NH={heads} HS={size} bf16 causal"
+    for variant in VARIANTS:
+        command = [args.warpwright, "bench", "attention", "--device", "cuda", "--json", "--filter", f"{variant} {problem}"]
+        result = subprocess.run(command, stdout=subprocess.PIPE, check=True)
+        rows = json.loads(result.stdout)["rows"]
+        if rows:
+            return {row["op"].split(".")[1]: row["median_seconds"] for row in rows}, variant
+    sys.exit(f"attention.py: `warpwright bench attention` has no row of {problem}; give one of its shapes")
+
+
+class Torch:
+    """One shape's tensors, and each rival's forward kept for its backward."""
+
+    RIVALS = ("cuDNN", "FlashAttention-2", "FlashAttention-2, deterministic")
+
+    def __init__(self, shape):
+        import torch
+        from torch.nn.attention import SDPBackend
+
+        self.torch = torch
+        batch, heads, tokens, size = shape
+        torch.manual_seed(1)
+        qkv = torch.randn(batch, tokens, 3, heads, size, device="cuda", dtype=torch.bfloat16)
+        self.parts = [qkv[:, :, i].transpose(1, 2).detach().requires_grad_() for i in range(3)]
+        self.dout = torch.randn(batch, tokens, heads, size, device="cuda", dtype=torch.bfloat16).transpose(1, 2)
+        self.backends = {"cuDNN": SDPBackend.CUDNN_ATTENTION}
+        self.kept = {name: self.forward(name) for name in self.RIVALS}
+
+    def forward(self, name):
+        from torch.nn.attention import SDPBackend, sdpa_kernel
+
+        with sdpa_kernel([self.backends.get(name, SDPBackend.FLASH_ATTENTION)]):
+            return self.torch.nn.functional.scaled_dot_product_attention(*self.parts, is_causal=True)
+
+    def backward(self, name):
+        self.torch.use_deterministic_algorithms(name.endswith("deterministic"), warn_only=True)
+        self.torch.autograd.grad(self.kept[name], self.parts, self.dout, retain_graph=True)
+        self.torch.use_deterministic_algorithms(False)
+
+    def run(self, calls):
+        """Seconds of each call, by rival and direction."""
+        events = {}
+        for index in range(calls + 2):
+            for name in self.RIVALS:
+                for direction in ("forward", "backward"):
+                    start, end = (self.torch.cuda.Event(enable_timing=True) for _ in range(2))
+                    start.record()
+                    getattr(self, direction)(name)
+                    end.record()
+                    if index >= 2:
+                        events.setdefault((name, direction), []).append((start, end))
+        self.torch.cuda.synchronize()
+        return {key: [start.elapsed_time(end) * 1e-3 for start, end in pairs] for key, pairs in events.items()}
+
+
+def summary(shape, direction, rounds):
+    batch, heads, tokens, size = shape
+    flops = 4 * batch * heads * tokens * tokens * size / 2 * (2.5 if direction == "backward" else 1)
+    medians = [statistics.median(seconds) for seconds in rounds]
+    seconds = statistics.median(medians)
+    return {"us": seconds * 1e6, "us_of_rounds": [min(medians) * 1e6, max(medians) * 1e6], "tflops": flops / seconds * 1e-12}
+
+
+def measure(args, shape):
+    peers = None if args.no_torch else Torch(shape)
+    rounds, variant = {}, None
+    for _ in range(args.rounds):
+        mine, variant = ours(args, shape)
+        for direction, seconds in mine.items():
+            rounds.setdefault(("warpwright", direction), []).append([seconds])
+        for key, seconds in (peers.run(args.calls) if peers else {}).items():
+            rounds.setdefault(key, []).append(seconds)
+    programs = {}
+    for (name, direction), seconds in rounds.items():
+        programs.setdefault(name, {})[direction] = summary(shape, direction, seconds)
+    return {"shape": shape, "variant": variant, "programs": programs}
+
+
+def print_table(result):
+    batch, heads, tokens, size = result["shape"]
+    print(f"B={batch} H={heads} T={tokens} D={size} causal bf16, ours {result['variant']}")
+    mine = result["programs"]["warpwright"]
+    for name, row in result["programs"].items():
+        line = f"  {name:<34}"
+        for direction in ("forward", "backward"):
+            if cell := row.get(direction):
+                low, high = cell["us_of_rounds"]
+                line += f"{direction:>10}{cell['us']:>9.0f} us ({low:.0f} to {high:.0f}){cell['tflops']:>5.0f} TFLOP/s"
+                line += f" {mine[direction]['tflops'] / cell['tflops']:>5.2f}"
+        print(line)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--warpwright", required=True, type=os.path.abspath, help="the program")
+    parser.add_argument("--shape", action="append", type=lambda text: tuple(int(part) for part in text.split(",")),
+                        metavar="B,H,T,D", help=f"default: {'; '.join(','.join(map(str, s)) for s in SHAPES)}")
+    parser.add_argument("--no-torch", action="store_true")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--calls", type=int, default=20, help="of each rival and direction in a round")
+    parser.add_argument("--json", action="store_true", help="print JSON in place of tables (the last column is ours over theirs)")
+    args = parser.parse_args()
+    results = [measure(args, shape) for shape in args.shape or SHAPES]
+    if args.json:
+        print(json.dumps(results, indent=1))
+    for result in [] if args.json else results:
+        print_table(result)
+
+
+if __name__ == "__main__":
+    main()
