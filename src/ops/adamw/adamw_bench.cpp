@@ -1,5 +1,6 @@
 #include "ops/adamw/cases.hpp"
 #include "ops/testing/bench.hpp"
+#include "ops/testing/gpt2_sizes.hpp"
 
 namespace warpwright::ops {
 
@@ -8,6 +9,9 @@ void adamw_bench(Bench& bench) {
     for (const auto& c : adamw_kernels::bench_cases()) {
       bench.run(adamw_op(), [&](testing::Fixture& f) { return adamw_kernels::make(c, dtype, 1, f); });
     }
+    if (!bench.on_gpu()) continue;
+    const adamw_kernels::Case model{testing::gpt2_124m_sizes()};
+    bench.run(adamw_op(), [&](testing::Fixture& f) { return adamw_kernels::make(model, dtype, 1, f); });
   }
 }
 

@@ -45,13 +45,16 @@ inline AdamW make(const Case& c, DType dtype, double scale, testing::Fixture& f)
     t.gradient = random(accumulation, 0.1);
     t.m = random(accumulation, 0.1);
     t.v = random(accumulation, 0.1);
-    for (std::int64_t i = 0; i < size; ++i) store_element(t.v, i, std::abs(load_element(t.v, i)));
+#pragma omp parallel for
+    for (std::int64_t i = 0; i < (f.with_data() ? size : 0); ++i) {
+      store_element(t.v, i, std::abs(load_element(t.v, i)));
+    }
     t.weight_decay = size > 64 ? 0.1 : 0;
     a.tensors.push_back(t);
   }
   a.schedule = f.random(accumulation, {4});
   const double schedule[4] = {1e-2, 1 - std::pow(0.9, 3), 1 - std::pow(0.999, 3), scale};
-  for (int i = 0; i < 4; ++i) store_element(a.schedule, i, schedule[i]);
+  for (int i = 0; i < 4 && f.with_data(); ++i) store_element(a.schedule, i, schedule[i]);
   return a;
 }
 

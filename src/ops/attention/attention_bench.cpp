@@ -7,7 +7,7 @@ namespace warpwright::ops {
 
 void attention_bench(Bench& bench) {
   auto cases = attention::bench_cases();
-  if (bench.device().device.kind != DeviceKind::cpu) {
+  if (bench.on_gpu()) {
     for (auto& c : attention::gpu_bench_cases()) cases.push_back(std::move(c));
   }
   for (const DType dtype : {DType::f32, DType::bf16}) {

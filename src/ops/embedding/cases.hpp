@@ -1,6 +1,7 @@
 // Shapes of the embedding, shared by test and bench.
 #pragma once
 
+#include <cmath>
 #include <vector>
 
 #include "ops/embedding/embedding.hpp"
@@ -10,6 +11,7 @@ namespace warpwright::ops::embedding {
 
 struct Case {
   std::int64_t N, C, V, P;
+  bool text = false;  // tokens distributed as in a text: log-uniform, which is near Zipf's law; else uniform
 };
 
 // Every length of a vector's tail, no tokens, one token named by all, more rows than tokens and fewer, and
@@ -26,6 +28,22 @@ inline std::vector<Case> bench_cases() {
   return {{256, 768, 50304, 1024}, {4096, 768, 50304, 1024}};
 }
 
+// GPT-2 124M at B·T = 65,536.
+inline std::vector<Case> gpu_bench_cases() {
+  return {{65536, 768, 50257, 1024}, {65536, 768, 50257, 1024, true}};
+}
+
+inline Tensor make_tokens(const Case& c, testing::Fixture& f) {
+  if (!c.text) return f.random_integers({c.N}, 0, static_cast<std::int32_t>(c.V));
+  constexpr std::int32_t kSteps = 1 << 30;
+  const Tensor tokens = f.random_integers({c.N}, 0, kSteps);
+  for (std::int64_t n = 0; n < c.N; ++n) {
+    std::int32_t& token = tokens.as<std::int32_t>()[n];
+    token = static_cast<std::int32_t>(std::pow(c.V, static_cast<double>(token) / kSteps)) - 1;
+  }
+  return tokens;
+}
+
 // Sequences of P tokens, one after the other.
 inline Tensor make_positions(const Case& c, testing::Fixture& f) {
   std::vector<std::int32_t> positions;
@@ -35,7 +53,7 @@ inline Tensor make_positions(const Case& c, testing::Fixture& f) {
 
 inline EmbeddingForward make_forward(const Case& c, DType dtype, testing::Fixture& f) {
   EmbeddingForward a;
-  a.tokens = f.random_integers({c.N}, 0, static_cast<std::int32_t>(c.V));
+  a.tokens = make_tokens(c, f);
   a.positions = make_positions(c, f);
   a.wte = f.random(dtype, {c.V, c.C});
   a.wpe = f.random(dtype, {c.P, c.C});
@@ -45,7 +63,7 @@ inline EmbeddingForward make_forward(const Case& c, DType dtype, testing::Fixtur
 
 inline EmbeddingBackward make_backward(const Case& c, DType dtype, Store store, testing::Fixture& f) {
   EmbeddingBackward a;
-  a.tokens = f.random_integers({c.N}, 0, static_cast<std::int32_t>(c.V));
+  a.tokens = make_tokens(c, f);
   a.positions = make_positions(c, f);
   a.dout = f.random(dtype, {c.N, c.C});
   a.dwte = f.output(accumulation_dtype(dtype), {c.V, c.C}, store);

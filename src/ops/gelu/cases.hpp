@@ -25,6 +25,11 @@ inline std::vector<Case> bench_cases() {
   return {{256 * 3072}, {4096 * 3072}};
 }
 
+// At B·T = 65,536, as a GPU's step has them.
+inline std::vector<Case> gpu_bench_cases() {
+  return {{65536 * 3072}};
+}
+
 inline GeluForward make_forward(const Case& c, DType dtype, Activation activation, testing::Fixture& f) {
   return {f.random(dtype, {c.elements}, c.scale), f.output(dtype, {c.elements}), activation};
 }

@@ -78,6 +78,11 @@ inline std::vector<Case> bench_cases() {
   return {{256, 768}, {4096, 768}, {16384, 768}, {4096, 1600}};
 }
 
+// At B·T = 65,536, as a GPU's step has them: 124M and 1558M.
+inline std::vector<Case> gpu_bench_cases() {
+  return {{65536, 768}, {65536, 1600}};
+}
+
 inline LayerNormForward make_forward(const Case& c, const Form& form, testing::Fixture& f) {
   const DType accumulation = accumulation_dtype(form.dtype);
   LayerNormForward a;

@@ -80,6 +80,34 @@ void* Copies::address(const void* in_fixture, std::size_t copy) const {
   throw Error("a tensor that the Fixture did not make", "bench", "build every argument from the Fixture");
 }
 
+PlainCopy::PlainCopy(double bytes, const Copies& content, const Context& context) : context_(context) {
+  half_bytes_ = aligned(static_cast<std::size_t>(bytes / 2));
+  if (half_bytes_ > 0)
+    count_ = std::clamp(content.bytes() / (2 * half_bytes_) + 1, std::size_t{1}, kMaxCopies);
+  buffer_ = Buffer(2 * half_bytes_ * count_, context.device().device, "bench copies");
+  const auto bytes_at = [&](std::byte* data, std::size_t size) {
+    return Tensor(data, DType::u8, {static_cast<std::int64_t>(size)}, context.device().device);
+  };
+  for (std::size_t at = 0; at < buffer_.bytes();) {
+    const std::size_t size = std::min(content.bytes(), buffer_.bytes() - at);
+    copy(bytes_at(buffer_.data() + at, size), bytes_at(content.data(), size), context.stream());
+    at += size;
+  }
+  context.synchronize();
+}
+
+Tensor PlainCopy::half(std::size_t index) const {
+  return {buffer_.data() + index * half_bytes_,
+          DType::u8,
+          {static_cast<std::int64_t>(half_bytes_)},
+          context_.device().device};
+}
+
+void PlainCopy::run() {
+  copy(half(2 * next_ + 1), half(2 * next_), context_.stream());
+  next_ = next_ + 1 == count_ ? 0 : next_ + 1;
+}
+
 double write_share(const std::vector<TensorUse>& uses) {
   double read = 0, written = 0;
   for (const TensorUse& use : uses) {

@@ -8,12 +8,14 @@
 //   them,
 //   - the median and the shortest time of a call are kept, and set against the least time that the measured
 //     ceilings of this machine allow (runtime/ceiling.hpp),
-//     for a working set of the same size.
+//     for a working set of the same size; on a GPU also against a plain copy that moves as many bytes, which
+//     takes turns with the variants.
 #pragma once
 
 #include <functional>
 #include <iosfwd>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -37,11 +39,13 @@ struct BenchRow {
   double median_seconds = 0, min_seconds = 0;  // of one call
   double bytes = 0, flops = 0;                 // of one call: the least any variant must move and do
   double ceiling_seconds = 0;                  // the least time that the measured ceilings allow
+  double copy_seconds = 0;                     // median of a copy of as many bytes; 0: not measured
   bool chosen = false;                         // what a plan takes here
 
   double bytes_per_second() const { return bytes / median_seconds; }
   double flops_per_second() const { return flops / median_seconds; }
   double share_of_ceiling() const { return ceiling_seconds / median_seconds; }
+  double share_of_copy() const { return copy_seconds / median_seconds; }
 };
 
 namespace testing {
@@ -53,6 +57,7 @@ class Copies {
   Copies(Fixture& fixture, std::size_t footprint, const Context& context);
   std::size_t count() const { return count_; }
   std::size_t bytes() const { return buffer_.bytes(); }
+  std::byte* data() const { return buffer_.data(); }
   // Where the byte at this address of the fixture stands in the given copy.
   void* address(const void* in_fixture, std::size_t copy) const;
 
@@ -60,6 +65,21 @@ class Copies {
   Fixture& fixture_;
   std::vector<std::size_t> offsets_;  // of each storage in a copy
   std::size_t stride_ = 0, count_ = 1;
+  Buffer buffer_;
+};
+
+// Copies within the device's memory that read and write so many bytes together, each of bytes that are not in
+// the L2: it goes around as much memory as `content` takes at least, and copies what stands there.
+class PlainCopy {
+ public:
+  PlainCopy(double bytes, const Copies& content, const Context& context);
+  void run();
+
+ private:
+  Tensor half(std::size_t index) const;  // sources are even, targets odd
+
+  const Context& context_;
+  std::size_t half_bytes_ = 0, count_ = 1, next_ = 0;
   Buffer buffer_;
 };
 
@@ -81,12 +101,13 @@ class Bench {
   using Sink = std::function<void(const BenchRow&)>;
   Bench(BenchOptions options, Sink sink);
 
-  // make(Fixture&) builds the arguments of one case.
+  // make(Fixture&) builds the arguments of one case; `note` is what its problem does not tell.
   template <class P, class A, class Make>
-  void run(const Op<P, A>& op, Make&& make) {
+  void run(const Op<P, A>& op, Make&& make, std::string_view note = "") {
     testing::Fixture shapes = testing::Fixture::of_shapes();
     const P problem = op.problem(make(shapes));
-    const auto variants = runnable(op, problem);
+    const std::string text = problem.describe() + std::string(note);
+    const auto variants = runnable(op, problem, text);
     if (variants.empty()) return;
     testing::Fixture fixture(1);
     A args = make(fixture);
@@ -108,10 +129,15 @@ class Bench {
     for (const auto* variant : variants) {
       calls.push_back([&, variant](std::size_t copy) { variant->run(context_, copied[copy]); });
     }
+    std::optional<testing::PlainCopy> plain;
+    if (on_gpu()) {
+      plain.emplace(problem.bytes(), copies, context_);
+      calls.push_back([&](std::size_t) { plain->run(); });
+    }
     const auto timings = testing::time_interleaved(context_, calls, copies.count(), options_.case_seconds);
     for (std::size_t i = 0; i < variants.size(); ++i) {
-      sink_({std::string(op.name), std::string(variants[i]->name), problem.describe(), problem.dtype,
-             timings[i].median, timings[i].min, problem.bytes(), problem.flops(), least,
+      sink_({std::string(op.name), std::string(variants[i]->name), text, problem.dtype, timings[i].median,
+             timings[i].min, problem.bytes(), problem.flops(), least, plain ? timings.back().median : 0,
              variants[i] == chosen});
     }
   }
@@ -119,17 +145,18 @@ class Bench {
   // With the bandwidth of a working set of about that size (a power of two).
   Ceilings ceilings(std::size_t working_set);
   const DeviceInfo& device() const { return context_.device(); }
+  bool on_gpu() const { return device().device.kind == DeviceKind::cuda; }
 
  private:
   bool wanted(std::string_view op, std::string_view variant, const std::string& problem) const;
 
   // The variants to time, their scratch reserved.
   template <class P, class A>
-  std::vector<const Variant<P, A>*> runnable(const Op<P, A>& op, const P& problem) {
+  std::vector<const Variant<P, A>*> runnable(const Op<P, A>& op, const P& problem, const std::string& text) {
     std::vector<const Variant<P, A>*> list;
     for (const auto& variant : op.variants) {
       if (variant.name == kReference || !variant.refuse(problem, context_.device()).empty() ||
-          !wanted(op.name, variant.name, problem.describe())) {
+          !wanted(op.name, variant.name, text)) {
         continue;
       }
       if (variant.workspace) context_.reserve_scratch(variant.workspace(problem, context_.device()));

@@ -10,13 +10,17 @@ namespace {
 
 constexpr std::size_t kGuard = 256;
 constexpr std::byte kPoison{0xff};  // NaN in every floating dtype
-std::byte nothing;                  // where tensors without memory are
+constexpr std::int64_t kMostDrawn = std::int64_t{1} << 23;
 
 }  // namespace
 
 Tensor Fixture::make(DType dtype, const Shape& shape) {
-  if (!with_data_ && is_floating(dtype)) return Tensor(&nothing, dtype, shape);
   const Tensor layout(nullptr, dtype, shape);
+  if (!with_data_ && is_floating(dtype)) {
+    const std::uintptr_t address = next_address_;
+    next_address_ += layout.bytes() + kGuard;
+    return Tensor(reinterpret_cast<void*>(address), dtype, shape);
+  }
   Storage storage;
   storage.bytes.assign(layout.bytes() + 2 * kGuard, kPoison);
   storage.tensor = Tensor(storage.bytes.data() + kGuard, dtype, shape);
@@ -28,9 +32,16 @@ Tensor Fixture::random(DType dtype, const Shape& shape, double scale, double mea
   const Tensor tensor = make(dtype, shape);
   if (!with_data_) return tensor;
   const PhiloxStream stream(seed_, drawn_++);
+  const std::int64_t drawn = std::min(tensor.elements(), kMostDrawn);
 #pragma omp parallel for
-  for (std::int64_t i = 0; i < tensor.elements(); ++i) {
+  for (std::int64_t i = 0; i < drawn; ++i) {
     store_element(tensor, i, mean + scale * stream.normal(static_cast<std::uint64_t>(i)));
+  }
+  auto* bytes = static_cast<std::byte*>(tensor.data);
+  const std::size_t all = tensor.bytes(), period = static_cast<std::size_t>(drawn) * size_of(dtype);
+#pragma omp parallel for
+  for (std::size_t at = period; at < all; at += period) {
+    std::copy_n(bytes, std::min(period, all - at), bytes + at);
   }
   return tensor;
 }

@@ -14,14 +14,18 @@ namespace warpwright::ops::testing {
 class Fixture {
  public:
   explicit Fixture(std::uint64_t seed) : seed_(seed) {}
-  // Its floating tensors have shapes and no memory: to learn of a problem without its data.
+  // Its floating tensors have shapes, and addresses that no memory stands behind: to learn of a problem
+  // without its data.
   static Fixture of_shapes() {
     Fixture fixture(0);
     fixture.with_data_ = false;
     return fixture;
   }
+  // Whether what it makes may be read and written.
+  bool with_data() const { return with_data_; }
 
-  // Normal deviates, mean + scale · z, rounded to the dtype.
+  // Normal deviates, mean + scale · z, rounded to the dtype. More than 2^23 of them, which only benches ask
+  // for, are the first 2^23 over and over.
   Tensor random(DType dtype, const Shape& shape, double scale = 1, double mean = 0);
   // Integers in [low, high).
   Tensor random_integers(const Shape& shape, std::int32_t low, std::int32_t high);
@@ -45,6 +49,7 @@ class Fixture {
   std::uint64_t seed_;
   std::uint32_t drawn_ = 0;
   bool with_data_ = true;
+  std::uintptr_t next_address_ = std::uintptr_t{1} << 40;
   std::vector<Storage> storages_;
 };
 
