@@ -66,6 +66,31 @@ __device__ inline float gelu_erf(float x) {
   return x * normal(x).distribution;
 }
 
+// 2^x within two ulp; a result below 2^-126 is 0.
+__device__ inline float exp2_approximately(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+// gelu_erf for results that are stored in 16 bits, in half the instructions: Φ(−|x|) within 3.6·10^-5 of
+// itself, where rounding to fp16 costs up to 4.9·10^-4. With m = |x|,
+//   gelu(x) = max(x, 0) − m·Φ(−m),  Φ(−m) = e^(−m²/2)·t·q(t),  t = 1/(1 + 0.3775·m)
+// The coefficients of q are those of the least largest relative error over m in [0, 14].
+__device__ inline float gelu_erf_16bit(float x) {
+  const float m = fminf(fabsf(x), 20.0f);  // where Φ(−m) is 0 in fp32
+  const float t = reciprocal(fmaf(m, 0.3775f, 1.0f));
+  float q = -0.09066518f;
+  q = fmaf(q, t, 0.19533715f);
+  q = fmaf(q, t, 0.08725345f);
+  q = fmaf(q, t, 0.15793060f);
+  q = fmaf(q, t, 0.15012888f);
+  const float bell = exp2_approximately(m * m * -0.72134752f);
+  float positive;  // NaN stays NaN
+  asm("max.NaN.f32 %0, %1, 0f00000000;" : "=f"(positive) : "f"(x));
+  return fmaf(-m, bell * t * q, positive);
+}
+
 // Φ(x) + x·φ(x)
 __device__ inline float gelu_erf_derivative(float x) {
   const float c = clamp_for_gelu(x);
@@ -89,6 +114,13 @@ __device__ float activate(float x) {
   if constexpr (activation == Activation::relu) return relu(x);
   if constexpr (activation == Activation::tanh) return tanhf(x);
   return x;
+}
+
+// For a result that is stored as T.
+template <Activation activation, class T>
+__device__ float activate_for(float x) {
+  if constexpr (activation == Activation::gelu_erf && sizeof(T) == 2) return gelu_erf_16bit(x);
+  return activate<activation>(x);
 }
 
 template <Activation activation>

@@ -13,8 +13,10 @@
 //   - what is not written there and the guard bytes around every tensor must come back unchanged.
 #pragma once
 
+#include <cmath>
 #include <set>
 
+#include "ops/element.hpp"
 #include "ops/testing/check.hpp"
 
 namespace warpwright::ops::testing {
@@ -37,6 +39,19 @@ struct Repetition {
     return before + times * (after - before);
   };
 };
+
+// Rounds what an operation reads to whole numbers, so that sums of products over the rows are exact in fp32,
+// however many: a single row left out shows, and so does nothing else. (Sums of rows that repeat would else
+// err by the same amount in every repetition, which the tolerance of a sum does not foresee.)
+template <class A>
+void make_whole(A args) {
+  args.visit([](std::string_view, Tensor& tensor, Access access) {
+    if (!tensor || access == Access::write || !is_floating(tensor.dtype)) return;
+    for_each_element(tensor, [&](std::int64_t offset) {
+      store_element(tensor, offset, std::nearbyint(load_element(tensor, offset)));
+    });
+  });
+}
 
 // A fixture's tensors in the memory of a GPU, repeated.
 class RepeatedCopy {
