@@ -196,6 +196,7 @@ void run(const Flags& flags) {
   ops::BenchOptions options;
   options.context = flags.device.context_options(flags.dtype);
   options.device = flags.device.place();
+  if (options.device.kind == DeviceKind::cuda) options.case_seconds = 0.2;  // hundreds of calls
   options.filter = flags.filter;
   options.json = flags.json;
   ops::run_benches(flags.names, options, std::cout);
