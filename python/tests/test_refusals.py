@@ -101,6 +101,20 @@ def test_imports_without_a_gpu():
     assert code == 0, errors
 
 
+def test_verbose():
+    """A line for each operation goes to the logger warpwright, and WARPWRIGHT_FORCE takes the kernel that it names."""
+    program = """
+        import logging, torch
+        logging.basicConfig(level=logging.INFO)
+        import warpwright
+        warpwright.FusedLayerNorm(8)(torch.randn(2, 8)).sum().backward()
+    """
+    code, errors = python(program, WARPWRIGHT_VERBOSE="1", WARPWRIGHT_FORCE="layernorm=reference")
+    assert code == 0, errors
+    assert "INFO:warpwright:layernorm.forward reference N=2 C=8" in errors
+    assert "INFO:warpwright:layernorm.backward reference N=2 C=8" in errors
+
+
 def test_public_names():
     for name in warpwright.__all__:
         assert getattr(warpwright, name)

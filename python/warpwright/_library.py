@@ -6,6 +6,7 @@ the time of a ctypes.Structure, and this time is what a call costs beside its ke
 """
 
 import ctypes
+import logging
 import os
 import struct
 import threading
@@ -65,6 +66,16 @@ _library = _open()
 version = _library.warpwright_version().decode()
 
 
+def _log_line(_, line):
+    logging.getLogger("warpwright").info(line.decode())
+
+
+# WARPWRIGHT_VERBOSE=1: a line for each operation, with the kernel that was chosen and its time, to Python's logging. Each
+# call then waits for the device.
+_log = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_char_p)(_log_line)
+_log_address = 0 if os.environ.get("WARPWRIGHT_VERBOSE", "0") in ("", "0") else ctypes.cast(_log, ctypes.c_void_p).value
+
+
 class _Norm:
     """The functions of one normalization."""
 
@@ -94,7 +105,7 @@ class _Context:
         handle = ctypes.c_void_p()
         options = ctypes.create_string_buffer(_OPTIONS.size)
         self.threads = torch.get_num_threads()
-        _OPTIONS.pack_into(options, 0, _OPTIONS.size, device, index, self.threads, 0, 0, 0)
+        _OPTIONS.pack_into(options, 0, _OPTIONS.size, device, index, self.threads, 0, _log_address, 0)
         status = _library.warpwright_context_create(options, ctypes.byref(handle))
         if status:
             _raise(status)
