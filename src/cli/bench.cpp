@@ -1,4 +1,4 @@
-// warpwright bench: the operations one by one, and a whole training step by operation.
+// warpwright bench: the operations one by one, and a whole training step or encoder by operation.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -7,6 +7,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
+#include "cli/bench_encoder.hpp"
 #include "cli/command.hpp"
 #include "cli/model_flags.hpp"
 #include "core/error.hpp"
@@ -22,6 +23,7 @@ struct Flags {
   std::vector<std::string> names;
   std::string model = "gpt2:124M", dtype = "fp32", recompute = "none", filter;
   StepOptions step;
+  BenchEncoderFlags encoder;
   std::int64_t steps = 5;
   bool json = false;
   DeviceFlags device;
@@ -188,6 +190,16 @@ void bench_step(Flags flags) {
 }
 
 void run(const Flags& flags) {
+  if (std::find(flags.names.begin(), flags.names.end(), "encoder") != flags.names.end()) {
+    if (flags.names.size() > 1)
+      throw UsageError("runs alone", "bench encoder", "name the operations in another call");
+    BenchEncoderFlags encoder = flags.encoder;
+    encoder.model = flags.model.rfind("gpt2:", 0) == 0 ? "minilm" : flags.model;
+    encoder.dtype = flags.dtype;
+    encoder.json = flags.json;
+    encoder.repetitions = flags.steps;
+    return bench_encoder(encoder, flags.device);
+  }
   if (std::find(flags.names.begin(), flags.names.end(), "step") != flags.names.end()) {
     if (flags.names.size() > 1)
       throw UsageError("runs alone", "bench step", "name the operations in another call");
@@ -210,19 +222,27 @@ void add_bench(CLI::App& app) {
   auto f = std::make_shared<Flags>();
   std::string names;
   for (const std::string& name : ops::bench_names()) names += name + ", ";
-  command->add_option("what", f->names, names + "or step; default: every operation");
+  command->add_option("what", f->names, names + "step or encoder; default: every operation");
   command->add_option("--filter", f->filter, "Only rows whose operation, variant and problem contain this");
-  command->add_option("--model", f->model, "step: gpt2:124M, :355M, :774M, :1558M or gpt2:dN")
+  command
+      ->add_option("--model", f->model,
+                   "step: gpt2:124M, :355M, :774M, :1558M or gpt2:dN; encoder: minilm (default), bert-base, "
+                   "bert-large or a folder")
       ->capture_default_str();
   command
       ->add_option("--dtype", f->dtype,
-                   "step: fp32, tf32 (GPU) or bf16; operations: tf32 allows it in their products")
+                   "step, encoder: fp32, tf32 (GPU), bf16 or (encoder, GPU) fp16; operations: tf32 allows it "
+                   "in their products")
       ->capture_default_str();
   command->add_option("--batch", f->step.B, "step: sequences")->capture_default_str();
   command->add_option("--seq", f->step.T, "step: tokens in a sequence")->capture_default_str();
   command->add_option("--recompute", f->recompute, "step: none, gelu, norm or block, as in train")
       ->capture_default_str();
-  command->add_option("--steps", f->steps, "step: how many to time")->capture_default_str();
+  command->add_option("--steps", f->steps, "step, encoder: how many to time")->capture_default_str();
+  command->add_option("--lengths", f->encoder.lengths, "encoder: tokens of its texts, as 5,17x3 or @FILE")
+      ->capture_default_str();
+  command->add_option("--batch-tokens", f->encoder.batch_tokens, "encoder: tokens in a batch")
+      ->capture_default_str();
   command->add_flag("--json", f->json, "Print JSON");
   f->device.add_to(*command);
   command->callback([f] { run(*f); });

@@ -89,6 +89,8 @@ class BertModel {
  public:
   // The Context must outlive the model, and gives it device and threads.
   BertModel(Context& context, const std::filesystem::path& folder, const BertOptions& options = {});
+  // Random weights (a pure function of the config), mean pooling: for benches and tests.
+  BertModel(Context& context, const BertConfig& config, const BertOptions& options = {});
   ~BertModel();
   BertModel(const BertModel&) = delete;
   BertModel& operator=(const BertModel&) = delete;
@@ -110,12 +112,16 @@ class BertModel {
   // The last hidden states, (N, H).
   void hidden(const PackedBatch& batch, std::span<float> states);
 
+  // Launches the last call's forward once more, its result staying on the device: for benches.
+  void repeat();
+
   // Rows computed so far beyond the tokens that were given.
   std::int64_t wasted_tokens() const { return wasted_tokens_; }
 
  private:
   enum class Result : std::uint8_t { hidden, vectors, logits };
 
+  void allocate(bool classifier);
   void check(const PackedBatch& batch) const;
   void forward(const PackedBatch& batch, Result result, std::span<float> out);
 
@@ -124,6 +130,8 @@ class BertModel {
   BertPooling pooling_;
   BertOptions options_;
   struct Memory;
+  struct Call;
+  void run(const Call& call);
   std::unique_ptr<Memory> memory_;
   std::int64_t wasted_tokens_ = 0;
 };

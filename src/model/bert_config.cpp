@@ -190,6 +190,22 @@ void BertConfig::validate(const std::string& where) const {
   }
 }
 
+BertConfig BertConfig::named(std::string_view name) {
+  BertConfig config;
+  config.vocab = 30522;
+  if (name == "bert-base") {
+    config.layers = 12, config.heads = 12, config.hidden = 768, config.intermediate = 3072;
+  } else if (name == "bert-large") {
+    config.layers = 24, config.heads = 16, config.hidden = 1024, config.intermediate = 4096;
+  } else if (name == "minilm") {
+    config.layers = 6, config.heads = 12, config.hidden = 384, config.intermediate = 1536;
+  } else {
+    throw UsageError(fmt::format("no encoder is called '{}'", name), "--model",
+                     "use bert-base, bert-large, minilm or a model's folder");
+  }
+  return config;
+}
+
 BertConfig BertConfig::from_json(const nlohmann::json& json, const std::string& where) {
   if (!json.is_object()) throw Error("is not a JSON object", where, kRemedy);
   BertConfig config;

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "ops/activation.hpp"
@@ -42,6 +43,8 @@ struct BertConfig {
   // Throws Error, naming `where`, for what no encoder has.
   void validate(const std::string& where) const;
   static BertConfig from_json(const nlohmann::json& json, const std::string& where);
+  // "bert-base", "bert-large" or "minilm" (all-MiniLM-L6-v2); UsageError for anything else.
+  static BertConfig named(std::string_view name);
   bool operator==(const BertConfig&) const = default;
 };
 

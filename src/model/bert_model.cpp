@@ -10,6 +10,7 @@
 #include "model/bert.hpp"
 #include "model/bert_files.hpp"
 #include "runtime/memory.hpp"
+#include "runtime/philox.hpp"
 
 namespace warpwright {
 namespace {
@@ -179,7 +180,53 @@ std::int64_t read_rows(const Tensor& host, std::int64_t rows, std::span<float> o
   return bad;
 }
 
+// Weights N(0, 0.02²), biases 0, normalization 1 and 0.
+void randomize(const BertParameters& p) {
+  constexpr std::uint32_t kPurpose = 0x42455254;  // a stream of its own: "BERT"
+  std::uint32_t index = 0;
+  const auto fill_with = [&](const Tensor& tensor, double mean, double deviation) {
+    const PhiloxStream stream(1, kPurpose, index++);
+    visit_dtype(tensor.dtype, [&](auto tag) {
+      using T = typename decltype(tag)::type;
+      write_on_host(tensor, [&](const Tensor& host) {
+        T* data = host.as<T>();
+        const std::int64_t count = host.elements();
+#pragma omp parallel for schedule(static)
+        for (std::int64_t i = 0; i < count; ++i) {
+          const double noise = deviation == 0 ? 0 : deviation * stream.normal(static_cast<std::uint64_t>(i));
+          data[i] = static_cast<T>(static_cast<float>(mean + noise));
+        }
+      });
+    });
+  };
+  const auto matrix = [&](const Tensor& tensor) { fill_with(tensor, 0, 0.02); };
+  const auto linear = [&](const BertLinear& l) {
+    matrix(l.weight);
+    fill_with(l.bias, 0, 0);
+  };
+  const auto norm = [&](const Tensor& weight, const Tensor& bias) {
+    fill_with(weight, 1, 0);
+    fill_with(bias, 0, 0);
+  };
+  for (const Tensor& table : {p.word, p.position, p.type}) matrix(table);
+  norm(p.embnorm_weight, p.embnorm_bias);
+  for (const BertBlock& b : p.blocks) {
+    for (const BertLinear& l : {b.qkv, b.attproj, b.fc, b.fcproj}) linear(l);
+    norm(b.attnorm_weight, b.attnorm_bias);
+    norm(b.outnorm_weight, b.outnorm_bias);
+  }
+}
+
 }  // namespace
+
+// A forward for a bucket of tokens and sequences and a result.
+struct BertModel::Call {
+  std::int64_t rows = 0, sequences = 0;
+  Result result = Result::hidden;
+  bool operator<(const Call& o) const {
+    return std::tie(rows, sequences, result) < std::tie(o.rows, o.sequences, o.result);
+  }
+};
 
 void PackedBatch::clear() {
   tokens.clear();
@@ -202,8 +249,6 @@ void PackedBatch::append(std::span<const std::int32_t> ids, std::span<const std:
 }
 
 struct BertModel::Memory {
-  // A forward for a bucket of tokens and sequences and a result.
-  using Key = std::tuple<std::int64_t, std::int64_t, int>;
   struct Captured {
     Graph graph;
     const void* scratch = nullptr;  // where it was when the graph was captured
@@ -215,7 +260,8 @@ struct BertModel::Memory {
   Buffer host_memory;  // of a GPU's batches and results
   Tensor host_batch;
   std::byte* host_result = nullptr;
-  std::map<Key, Captured> graphs;
+  std::map<Call, Captured> graphs;
+  Call last;
 };
 
 BertModel::BertModel(Context& context, const std::filesystem::path& folder, const BertOptions& options)
@@ -224,45 +270,55 @@ BertModel::BertModel(Context& context, const std::filesystem::path& folder, cons
       pooling_(read_bert_pooling(folder, config_)),
       options_(options),
       memory_(std::make_unique<Memory>()) {
-  if (options.max_batch_tokens < 1 || options.max_batch_tokens > kMostBatchTokens) {
-    throw Error(fmt::format("{} tokens in a batch", options.max_batch_tokens), "the encoder's options",
+  const BertFile file(folder, config_);
+  allocate(file.has_classifier());
+  const BertParameters& p = memory_->tensors.parameters;
+  file.load(p);
+  for (std::size_t i = 0; i < pooling_.dense.size(); ++i) load_dense(pooling_.dense[i], p.dense[i]);
+}
+
+BertModel::BertModel(Context& context, const BertConfig& config, const BertOptions& options)
+    : context_(context), config_(config), options_(options), memory_(std::make_unique<Memory>()) {
+  config_.validate("the encoder's config");
+  allocate(false);
+  randomize(memory_->tensors.parameters);
+}
+
+void BertModel::allocate(bool classifier) {
+  if (options_.max_batch_tokens < 1 || options_.max_batch_tokens > kMostBatchTokens) {
+    throw Error(fmt::format("{} tokens in a batch", options_.max_batch_tokens), "the encoder's options",
                 fmt::format("give 1 to {}", kMostBatchTokens));
   }
   if (options_.max_batch_sequences <= 0) {
-    options_.max_batch_sequences = std::min(options.max_batch_tokens, kMostSequences);
+    options_.max_batch_sequences = std::min(options_.max_batch_tokens, kMostSequences);
   }
-  if (options.pooling) pooling_.kind = *options.pooling;
-  if (options.normalize) pooling_.normalize = *options.normalize;
-  const BertFile file(folder, config_);
+  if (options_.pooling) pooling_.kind = *options_.pooling;
+  if (options_.normalize) pooling_.normalize = *options_.normalize;
   const std::int64_t N = options_.max_batch_tokens, S = options_.max_batch_sequences;
-  const bool classifier = file.has_classifier();
-  const auto allocate = [&](Allocator& allocator) {
+  const auto tensors_in = [&](Allocator& allocator) {
     return Tensors{allocate_parameters(config_, pooling_, classifier, options_.dtype, allocator),
                    allocate_activations(config_, pooling_, classifier, options_.dtype, N, S, allocator),
                    allocator.allocate("batch", DType::i32, {batch_integers(N, S)}, Category::batch)};
   };
   Recorder recorder;
-  const Tensors recorded = allocate(recorder);
-  context.set_recorder(&recorder);
+  const Tensors recorded = tensors_in(recorder);
+  context_.set_recorder(&recorder);
   try {
     const BertActivations a = narrow(recorded, N, S, options_.batch_invariant);
-    bert_forward(context, config_, recorded.parameters, a);
-    bert_pool(context, pooling_, recorded.parameters, a);
-    if (classifier) bert_classify(context, recorded.parameters, a);
+    bert_forward(context_, config_, recorded.parameters, a);
+    bert_pool(context_, pooling_, recorded.parameters, a);
+    if (classifier) bert_classify(context_, recorded.parameters, a);
   } catch (...) {
-    context.set_recorder(nullptr);
+    context_.set_recorder(nullptr);
     throw;
   }
-  context.set_recorder(nullptr);
+  context_.set_recorder(nullptr);
   Memory& m = *memory_;
-  m.arenas = std::make_unique<Arenas>(recorder.plan(), context.device().device);
-  m.tensors = allocate(*m.arenas);
-  context.reserve_scratch(m.arenas->plan().workspace_bytes);
-  file.load(m.tensors.parameters);
-  for (std::size_t i = 0; i < pooling_.dense.size(); ++i)
-    load_dense(pooling_.dense[i], m.tensors.parameters.dense[i]);
+  m.arenas = std::make_unique<Arenas>(recorder.plan(), context_.device().device);
+  m.tensors = tensors_in(*m.arenas);
+  context_.reserve_scratch(m.arenas->plan().workspace_bytes);
   m.host_batch = m.tensors.batch;
-  if (context.device().device.kind == DeviceKind::cpu) return;
+  if (context_.device().device.kind == DeviceKind::cpu) return;
   const std::size_t states = static_cast<std::size_t>(N * config_.hidden) * size_of(options_.dtype);
   const std::size_t results =
       std::max({m.tensors.activations.pooled.back().bytes(), m.tensors.activations.logits.bytes(), states});
@@ -334,6 +390,32 @@ void BertModel::check(const PackedBatch& batch) const {
   }
 }
 
+void BertModel::run(const Call& call) {
+  Memory& m = *memory_;
+  const auto work = [&] {
+    const BertActivations a = narrow(m.tensors, call.rows, call.sequences, options_.batch_invariant);
+    bert_forward(context_, config_, m.tensors.parameters, a);
+    if (call.result == Result::vectors) bert_pool(context_, pooling_, m.tensors.parameters, a);
+    if (call.result == Result::logits) bert_classify(context_, m.tensors.parameters, a);
+  };
+  const bool watched = context_.timer() || context_.inspector() || context_.options().verbose;
+  if (watched || context_.device().device.kind == DeviceKind::cpu) return work();
+  Memory::Captured& captured = m.graphs[call];
+  if (!captured.warm) {
+    captured.warm = true;
+    return work();
+  }
+  if (!captured.graph || captured.scratch != context_.scratch()) {
+    captured.graph = Graph(context_.stream(), work);
+    captured.scratch = context_.scratch();
+  }
+  captured.graph.launch(context_.stream());
+}
+
+void BertModel::repeat() {
+  run(memory_->last);
+}
+
 void BertModel::forward(const PackedBatch& batch, Result result, std::span<float> out) {
   check(batch);
   Memory& m = *memory_;
@@ -344,7 +426,6 @@ void BertModel::forward(const PackedBatch& batch, Result result, std::span<float
   const std::int64_t rows = gpu ? token_bucket(N, options_.max_batch_tokens) : N;
   const std::int64_t sequences = gpu ? sequence_bucket(S, options_.max_batch_sequences) : S;
   const BertActivations a = narrow(m.tensors, rows, sequences, options_.batch_invariant);
-  const BertParameters& p = m.tensors.parameters;
   const Tensor from = result == Result::hidden    ? a.hidden
                       : result == Result::vectors ? a.pooled.back()
                                                   : a.logits;
@@ -353,32 +434,17 @@ void BertModel::forward(const PackedBatch& batch, Result result, std::span<float
     throw Error(fmt::format("has room for {} numbers", out.size()), "the encoder's output",
                 fmt::format("give {} × {}", results, from.shape[1]));
   }
-  const auto work = [&] {
-    bert_forward(context_, config_, p, a);
-    if (result == Result::vectors) bert_pool(context_, pooling_, p, a);
-    if (result == Result::logits) bert_classify(context_, p, a);
-  };
   Tensors host_view = m.tensors;
   host_view.batch = m.host_batch;
   write_batch(config_, batch, narrow(host_view, rows, sequences, false));
+  m.last = {rows, sequences, result};
   Tensor host = from;
   if (!gpu) {
-    work();
+    run(m.last);
   } else {
     const std::int64_t integers = batch_integers(rows, sequences);
     copy(m.tensors.batch.slice(0, 0, integers), m.host_batch.slice(0, 0, integers), context_.stream());
-    Memory::Captured& captured = m.graphs[{rows, sequences, static_cast<int>(result)}];
-    const bool watched = context_.timer() || context_.inspector() || context_.options().verbose;
-    if (watched || !captured.warm) {
-      work();
-      captured.warm = true;
-    } else {
-      if (!captured.graph || captured.scratch != context_.scratch()) {
-        captured.graph = Graph(context_.stream(), work);
-        captured.scratch = context_.scratch();
-      }
-      captured.graph.launch(context_.stream());
-    }
+    run(m.last);
     const Tensor used = from.slice(0, 0, results);
     host = Tensor(m.host_result, from.dtype, used.shape);
     copy(host, used, context_.stream());

@@ -7,13 +7,14 @@
 //
 // Sequence s owns queries [cu_seqlens_q[s], cu_seqlens_q[s+1]) and keys [cu_seqlens_k[s], cu_seqlens_k[s+1]),
 // either of which may be empty. Causal: query i of Lq sees key j of Lk where j ≤ i + Lk − Lq, so that a short
-// run of new queries sits at the end of a longer cache. A query that sees no key gives out 0 and lse −inf.
-// The head axis and the rows of q, k, v, out and their gradients may be strided (strides[2] is 1), so that
-// the three parts of a qkv product are read and written where they stand; no output may overlap an input or
-// another output. dtypes are one; lse is fp32 (fp64 beside fp64). Every CPU variant checks cu_seqlens before
-// it reads or writes anything else (Error); on a GPU they are the caller's to check, and wrong ones give
-// wrong results but touch nothing outside the tensors. A sequence's results do not depend on what is packed
-// beside it.
+// run of new queries sits at the end of a longer cache. The forward may also be given a bias, which is added
+// to the scaled scores, and a 0/1 mask for each sequence, whose zeros hide keys. A query that sees no key
+// gives out 0 and lse −inf. The head axis and the rows of q, k, v, out and their gradients may be strided
+// (strides[2] is 1), so that the three parts of a qkv product are read and written where they stand; no
+// output may overlap an input or another output. dtypes are one; lse is fp32 (fp64 beside fp64). Every CPU
+// variant checks cu_seqlens before it reads or writes anything else (Error); on a GPU they are the caller's
+// to check, and wrong ones give wrong results but touch nothing outside the tensors. A sequence's results do
+// not depend on what is packed beside it.
 #pragma once
 
 #include "ops/op.hpp"
@@ -32,6 +33,8 @@ struct AttentionForward {
   Tensor lse;           // (NH, Nq) fp32, optional
   float scale = 1;
   Mask mask = Mask::causal;
+  Tensor bias = {};     // (NH, Lq, Lk), optional: of query i and key j of any sequence; no sequence is longer
+  Tensor visible = {};  // (S, Lq, Lk) uint8, optional: query i of sequence s sees key j where it is not 0
 
   template <class F>
   void visit(F&& f) {
@@ -40,6 +43,8 @@ struct AttentionForward {
     f("v", v, Access::read);
     f("cu_seqlens_q", cu_seqlens_q, Access::read);
     f("cu_seqlens_k", cu_seqlens_k, Access::read);
+    f("bias", bias, Access::read);
+    f("visible", visible, Access::read);
     f("out", out, Access::write);
     f("lse", lse, Access::write);
   }
@@ -77,6 +82,7 @@ struct AttentionForwardProblem {
   DType dtype = DType::f32;
   Mask mask = Mask::causal;
   bool lse = false;
+  bool bias = false, visible = false;
 
   bool operator==(const AttentionForwardProblem&) const = default;
   std::string describe() const;

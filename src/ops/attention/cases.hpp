@@ -15,6 +15,7 @@ struct Case {
   std::int64_t NH, HS;
   Mask mask = Mask::causal;
   double magnitude = 1;  // of the scores, about
+  bool bias = false, visible = false;
 };
 
 inline Case self_attention(std::vector<std::int32_t> lengths, std::int64_t NH, std::int64_t HS,
@@ -48,6 +49,14 @@ inline std::vector<Case> test_cases() {
       {{100, 4}, {33, 2}, 1, 24, Mask::none},
       {{0, 9}, {12, 9}, 2, 16},
   };
+  for (const bool bias : {true, false}) {
+    for (const bool visible : {true, false}) {
+      if (!bias && !visible) continue;
+      cases.push_back({{5, 0, 130, 1, 64}, {5, 0, 130, 1, 64}, 3, 32, Mask::none, 1, bias, visible});
+      cases.push_back({{3, 70}, {67, 129}, 2, 64, Mask::causal, 1, bias, visible});
+      cases.push_back({{100}, {33}, 2, 80, Mask::none, 1, bias, visible});
+    }
+  }
   for (std::int32_t T = 1; T <= 70; ++T) {
     cases.push_back(self_attention({T}, 3, 64, T % 2 ? Mask::causal : Mask::none));
     cases.push_back({{T}, {T + T % 7}, 3, T});
@@ -123,6 +132,18 @@ inline AttentionForward make_forward(const Case& c, DType dtype, bool lse, testi
   if (lse) a.lse = f.output(accumulation_dtype(dtype), {c.NH, Nq});
   a.scale = static_cast<float>(1 / std::sqrt(static_cast<double>(c.HS)));
   a.mask = c.mask;
+  // Larger than the longest sequence. Four of five keys are seen; of some queries none.
+  const auto most = static_cast<std::int64_t>(longest(c)) + 3;
+  if (c.bias) a.bias = f.random(dtype, {c.NH, most, most + 2});
+  if (c.visible) {
+    const auto S = static_cast<std::int64_t>(c.queries.size());
+    const Tensor numbers = f.random_integers({S, most, most + 1}, 0, 5);
+    a.visible = f.output(DType::u8, numbers.shape);
+    for (std::int64_t i = 0; i < numbers.elements(); ++i) {
+      const bool blind = i / (most + 1) % 7 == 3;
+      a.visible.as<std::uint8_t>()[i] = !blind && numbers.as<std::int32_t>()[i] != 0;
+    }
+  }
   return a;
 }
 

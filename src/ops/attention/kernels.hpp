@@ -48,6 +48,7 @@ namespace cuda {
 
 // Shared memory that a block of the variant's kernels takes; 0 where there is none for the head size.
 std::size_t flash_shared_bytes(std::int64_t HS, bool backward);
+std::size_t flash_short_shared_bytes(std::int64_t HS, bool backward);
 std::size_t flash_tf32_shared_bytes(std::int64_t HS, bool backward);
 std::size_t flash_fma_shared_bytes(std::int64_t HS, bool backward);
 
@@ -59,6 +60,7 @@ std::size_t flash_sm90_workspace(std::int64_t Nq, std::int64_t NH, std::int64_t 
 void flash_sm90_forward(const Context& context, const AttentionForward& args);
 void flash_sm90_backward(const Context& context, const AttentionBackward& args);
 void flash_forward(const Context& context, const AttentionForward& args);
+void flash_short_forward(const Context& context, const AttentionForward& args);
 void flash_backward(const Context& context, const AttentionBackward& args);
 void flash_tf32_forward(const Context& context, const AttentionForward& args);
 void flash_tf32_backward(const Context& context, const AttentionBackward& args);

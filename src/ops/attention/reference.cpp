@@ -40,7 +40,7 @@ class Rows {
 
 // One sequence's rows: queries [q0, q1) and keys [k0, k1).
 struct Sequence {
-  std::int64_t q0, q1, k0, k1;
+  std::int64_t index, q0, q1, k0, k1;
   bool causal;
   // Query q sees keys [k0, end(q)).
   std::int64_t end(std::int64_t q) const { return causal ? std::clamp(k1 - (q1 - 1 - q), k0, k1) : k1; }
@@ -51,7 +51,7 @@ void for_each_sequence(const Args& args, F&& f) {
   const auto *q = args.cu_seqlens_q.template as<std::int32_t>(),
              *k = args.cu_seqlens_k.template as<std::int32_t>();
   for (std::int64_t s = 0; s + 1 < args.cu_seqlens_q.shape[0]; ++s) {
-    f(Sequence{q[s], q[s + 1], k[s], k[s + 1], args.mask == Mask::causal});
+    f(Sequence{s, q[s], q[s + 1], k[s], k[s + 1], args.mask == Mask::causal});
   }
 }
 
@@ -62,17 +62,29 @@ void forward_reference(const Context& context, const AttentionForward& args) {
   const std::int64_t Nq = args.q.shape[0], NH = args.q.shape[1], HS = args.q.shape[2];
   const Rows q(args.q), k(args.k), v(args.v), out(args.out);
   auto* p = static_cast<double*>(context.scratch());
+  const auto pair = [](const Tensor& t, std::int64_t which, std::int64_t i, std::int64_t j) {
+    return (which * t.shape[1] + i) * t.shape[2] + j;
+  };
+  const auto score = [&](const Sequence& s, std::int64_t i, std::int64_t j, std::int64_t h) {
+    const std::int64_t qi = i - s.q0, kj = j - s.k0;
+    if (args.visible && args.visible.as<std::uint8_t>()[pair(args.visible, s.index, qi, kj)] == 0) {
+      return -std::numeric_limits<double>::infinity();
+    }
+    const double bias = args.bias ? load_element(args.bias, pair(args.bias, h, qi, kj)) : 0;
+    return static_cast<double>(args.scale) * q.dot(i, k, j, h) + bias;
+  };
   const auto row = [&](const Sequence& s, std::int64_t i, std::int64_t h) {
     double largest = -std::numeric_limits<double>::infinity(), sum = 0;
     for (std::int64_t j = s.k0; j < s.end(i); ++j) {
-      p[j] = static_cast<double>(args.scale) * q.dot(i, k, j, h);
+      p[j] = score(s, i, j, h);
       largest = std::max(largest, p[j]);
     }
-    for (std::int64_t j = s.k0; j < s.end(i); ++j) sum += p[j] = std::exp(p[j] - largest);
+    const bool sees = largest > -std::numeric_limits<double>::infinity() || std::isnan(largest);
+    for (std::int64_t j = s.k0; j < s.end(i); ++j) sum += p[j] = sees ? std::exp(p[j] - largest) : 0;
     for (std::int64_t d = 0; d < HS; ++d) {
       double total = 0;
       for (std::int64_t j = s.k0; j < s.end(i); ++j) total += p[j] * v.get(j, h, d);
-      out.set(i, h, d, s.end(i) > s.k0 ? total / sum : 0);
+      out.set(i, h, d, sees ? total / sum : 0);
     }
     if (args.lse) store_element(args.lse, h * Nq + i, largest + std::log(sum));
   };

@@ -41,11 +41,29 @@ void require_inputs(std::string_view operation, const Args& a) {
   require_tensor(operation, "cu_seqlens_k", a.cu_seqlens_k, DType::i32, bounds);
 }
 
+// (count, Lq, Lk), contiguous.
+void require_pairs(std::string_view argument, const Tensor& tensor, DType dtype, std::int64_t count) {
+  require(tensor.shape.rank() == 3, kForward, fmt::format("{} must have three axes", argument));
+  require_tensor(kForward, argument, tensor, dtype, {count, tensor.shape[1], tensor.shape[2]});
+}
+
 AttentionForwardProblem forward_problem(const AttentionForward& a) {
   require_inputs(kForward, a);
   const std::int64_t Nq = a.q.shape[0], Nk = a.k.shape[0], NH = a.q.shape[1], HS = a.q.shape[2];
   if (a.lse) require_tensor(kForward, "lse", a.lse, accumulation_dtype(a.q.dtype), {NH, Nq});
-  return {a.cu_seqlens_q.shape[0] - 1, Nq, Nk, NH, HS, a.q.dtype, a.mask, static_cast<bool>(a.lse)};
+  const std::int64_t S = a.cu_seqlens_q.shape[0] - 1;
+  if (a.bias) require_pairs("bias", a.bias, a.q.dtype, NH);
+  if (a.visible) require_pairs("visible", a.visible, DType::u8, S);
+  return {S,
+          Nq,
+          Nk,
+          NH,
+          HS,
+          a.q.dtype,
+          a.mask,
+          static_cast<bool>(a.lse),
+          static_cast<bool>(a.bias),
+          static_cast<bool>(a.visible)};
 }
 
 AttentionBackwardProblem backward_problem(const AttentionBackward& a) {
@@ -57,6 +75,14 @@ AttentionBackwardProblem backward_problem(const AttentionBackward& a) {
   require_rows(kBackward, "dk", a.dk, a.q.dtype, {Nk, NH, HS});
   require_rows(kBackward, "dv", a.dv, a.q.dtype, {Nk, NH, HS});
   return {a.cu_seqlens_q.shape[0] - 1, Nq, Nk, NH, HS, a.q.dtype, a.mask};
+}
+
+// What most variants say to a bias or a mask for each sequence.
+std::string refuse_pairs(const AttentionForwardProblem& p) {
+  return p.bias || p.visible ? "takes neither a bias nor a mask for each sequence" : "";
+}
+std::string refuse_pairs(const AttentionBackwardProblem&) {
+  return "";
 }
 
 template <class Problem>
@@ -81,6 +107,7 @@ std::string refuse_amx(const Problem& p, const DeviceInfo& device) {
   if (p.dtype != DType::bf16) return fmt::format("multiplies bf16, not {}", name_of(p.dtype));
   if (!device.cpu.amx_bf16) return "the processor or the system offers no AMX";
   if (p.HS % 32 != 0) return "head size is no multiple of 32";
+  if (std::string reason = refuse_pairs(p); !reason.empty()) return reason;
   return refuse_tiles_avx512(p, device);
 }
 
@@ -99,7 +126,19 @@ template <class Problem>
 std::string refuse_flash(const Problem& p, const DeviceInfo& device) {
   if (std::string reason = refuse_cuda(p, device); !reason.empty()) return reason;
   if (p.dtype == DType::f32) return "multiplies bf16 and fp16, not fp32";
+  if (std::string reason = refuse_pairs(p); !reason.empty()) return reason;
   return refuse_tiles_cuda<attention::cuda::flash_shared_bytes>(p, device);
+}
+
+std::string refuse_flash_short(const AttentionForwardProblem& p, const DeviceInfo& device) {
+  const std::string reason = refuse_flash(p, device);
+  return reason.empty() ? refuse_tiles_cuda<attention::cuda::flash_short_shared_bytes>(p, device) : reason;
+}
+
+// Before the others, whose cost is 0, where a sequence is one of its tiles; behind them elsewhere.
+double flash_short_cost(const AttentionForwardProblem& p, const DeviceInfo&) {
+  constexpr std::int64_t kTile = 64;
+  return p.Nq <= kTile * p.sequences ? -1 : 1;
 }
 
 template <class Problem>
@@ -107,6 +146,7 @@ std::string refuse_flash_sm90(const Problem& p, const DeviceInfo& device) {
   if (std::string reason = refuse_cuda(p, device); !reason.empty()) return reason;
   if (p.dtype == DType::f32) return "multiplies bf16 and fp16, not fp32";
   if (p.HS != 64 && p.HS != 128) return "head size is neither 64 nor 128";
+  if (std::string reason = refuse_pairs(p); !reason.empty()) return reason;
   if (device.gpu.major != 9) return "needs a GPU of compute capability 9.0";
   return attention::cuda::flash_sm90_is_built() ? "" : "the build has no code for sm_90a";
 }
@@ -116,6 +156,7 @@ std::string refuse_flash_tf32(const Problem& p, const DeviceInfo& device) {
   if (std::string reason = refuse_cuda(p, device); !reason.empty()) return reason;
   if (p.dtype != DType::f32) return fmt::format("multiplies fp32, not {}", name_of(p.dtype));
   if (!device.tf32) return "rounds to tf32, which is not allowed";
+  if (std::string reason = refuse_pairs(p); !reason.empty()) return reason;
   return refuse_tiles_cuda<attention::cuda::flash_tf32_shared_bytes>(p, device);
 }
 
@@ -165,6 +206,7 @@ constexpr std::size_t kMostForScores = std::size_t{4} << 30;
 template <class Problem>
 std::string refuse_staged(const Problem& p, const DeviceInfo& device) {
   std::string reason = refuse_without_gpu(p.dtype, device);
+  if (reason.empty()) reason = refuse_pairs(p);
   const std::size_t bytes = staged_workspace(p, device);
   if (reason.empty() && bytes > kMostForScores) {
     reason = fmt::format("its scores take {:.1f} GiB", static_cast<double>(bytes) / 0x1p30);
@@ -180,6 +222,8 @@ constexpr std::array kForwardVariants {
 #if WARPWRIGHT_CUDA
   Forward{"cuda.flash_sm90", refuse_flash_sm90, attention::cuda::flash_sm90_forward},
       Forward{"cuda.flash", refuse_flash, attention::cuda::flash_forward},
+      Forward{"cuda.flash_short", refuse_flash_short, attention::cuda::flash_short_forward, nullptr,
+              flash_short_cost},
       Forward{"cuda.flash_tf32", refuse_flash_tf32, attention::cuda::flash_tf32_forward},
       Forward{"cuda.flash_fma", refuse_flash_fma, attention::cuda::flash_fma_forward},
       Forward{"cuda.staged", refuse_staged, attention::cuda::staged_forward, staged_workspace},
@@ -235,9 +279,27 @@ void attention::check_sequences(std::string_view operation, const Tensor& cu_seq
           fmt::format("cu_seqlens must ascend from 0 to {} rows", elements));
 }
 
+namespace {
+
+std::int64_t longest(const Tensor& cu_seqlens) {
+  const auto* bounds = cu_seqlens.as<std::int32_t>();
+  std::int64_t length = 0;
+  for (std::int64_t s = 0; s + 1 < cu_seqlens.shape[0]; ++s) {
+    length = std::max<std::int64_t>(length, bounds[s + 1] - bounds[s]);
+  }
+  return length;
+}
+
+}  // namespace
+
 void attention::check_sequences(const AttentionForward& a) {
   check_sequences(kForward, a.cu_seqlens_q, a.q.shape[0]);
   check_sequences(kForward, a.cu_seqlens_k, a.k.shape[0]);
+  for (const Tensor& pairs : {a.bias, a.visible}) {
+    if (!pairs) continue;
+    const bool fits = longest(a.cu_seqlens_q) <= pairs.shape[1] && longest(a.cu_seqlens_k) <= pairs.shape[2];
+    require(fits, kForward, "a sequence is longer than bias or visible");
+  }
 }
 
 void attention::check_sequences(const AttentionBackward& a) {
@@ -266,7 +328,8 @@ std::int64_t attention::gradient_sums(std::int64_t Nk, std::int64_t sequences, s
 
 std::string AttentionForwardProblem::describe() const {
   return fmt::format("S={} Nq={} Nk={} NH={} HS={} {}{}{}", sequences, Nq, Nk, NH, HS, name_of(dtype),
-                     mask == Mask::causal ? " causal" : "", lse ? " +lse" : "");
+                     mask == Mask::causal ? " causal" : "", lse ? " +lse" : "") +
+         (bias ? " +bias" : "") + (visible ? " +visible" : "");
 }
 double AttentionForwardProblem::flops() const {
   return 4 * visible_pairs(*this) * static_cast<double>(NH * HS);

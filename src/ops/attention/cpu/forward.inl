@@ -13,6 +13,13 @@
 namespace warpwright::ops::attention::WARPWRIGHT_ISA {
 namespace {
 
+inline float scalar(float x) {
+  return x;
+}
+inline float scalar(bf16 x) {
+  return __builtin_bit_cast(float, static_cast<std::uint32_t>(x.bits) << 16);
+}
+
 // A thread's tiles (HSp: HS padded to kLanes) and, for each query, the running maximum of its scores in units
 // of ln 2, the sum of their exponentials, and what that sum was last multiplied by.
 struct ForwardTiles {
@@ -68,6 +75,22 @@ inline void softmax_vector(float* scores, std::int64_t keys, vec limits, float* 
   store(factor, rescale);
 }
 
+// Adds the bias to the scores of a tile's queries [q0, …) and keys [k0, …), in units of ln 2, and hides what
+// is not to be seen.
+template <class T>
+inline void add_pairs(const Pairs<T>& pairs, std::int64_t q0, std::int64_t queries, std::int64_t k0,
+                      std::int64_t keys, float* scores) {
+  for (std::int64_t i = 0; i < queries; ++i) {
+    const T* bias = pairs.bias ? pairs.bias + (q0 + i) * pairs.ld_bias + k0 : nullptr;
+    const std::uint8_t* visible = pairs.visible ? pairs.visible + (q0 + i) * pairs.ld_visible + k0 : nullptr;
+    for (std::int64_t j = 0; j < keys; ++j) {
+      float& score = scores[j * kBlock + i];
+      if (bias) score += scalar(bias[j]) * kLog2E;
+      if (visible && visible[j] == 0) score = -__builtin_inff();
+    }
+  }
+}
+
 inline void softmax_tile(const Band& band, std::int64_t queries, const ForwardTiles& t) {
   for (std::int64_t i = 0; i < queries; i += kLanes) {
     const std::int64_t keys = band.keys_seen(i + kLanes - 1);
@@ -118,6 +141,7 @@ inline void forward_block(const ForwardHead<T>& head, std::int64_t q0, float* sc
     const Band band = band_of(head.sequence, q0, k0, nk);
     pack(head.k.from(k0), nk, head.HS, t.k, t.ld, round_up(nk, kRowGroup));
     scores_tile(band, queries, head.HS, {t.k, t.ld}, t.q_transposed, t.scores);
+    if (head.pairs) add_pairs(head.pairs, q0, queries, k0, nk, t.scores);
     softmax_tile(band, queries, t);
     pack(head.v.from(k0), nk, head.HS, t.v, t.ld, nk);
     add_values_tile(band, queries, t);
@@ -131,7 +155,8 @@ void run_forward(const Context& context, const AttentionForward& a) {
   const std::int64_t per_thread = forward_scratch(a.q.shape[2]);
   for_each_query_block<T>(context, a, kBlock, [&](const ForwardHead<T>& head, std::int64_t q0, int thread) {
     float* own = scratch + thread * per_thread;
-    head.sequence.queries > kFewQueries ? forward_block(head, q0, own) : forward_queries(head, own);
+    head.sequence.queries > kFewQueries || head.pairs ? forward_block(head, q0, own)
+                                                      : forward_queries(head, own);
   });
 }
 

@@ -99,6 +99,31 @@ struct Sequences {
   }
 };
 
+// Of one head of one sequence: what its scores get besides, by query and key from the sequence's first on.
+template <class T>
+struct Pairs {
+  const T* bias = nullptr;  // or null
+  const std::uint8_t* visible = nullptr;
+  std::int64_t ld_bias = 0, ld_visible = 0;
+
+  explicit operator bool() const { return bias || visible; }
+};
+
+template <class T>
+Pairs<T> pairs_of(const AttentionForward& a, std::int64_t sequence, std::int64_t head) {
+  Pairs<T> pairs;
+  if (a.bias) {
+    pairs.ld_bias = a.bias.shape[2];
+    pairs.bias = static_cast<const T*>(a.bias.data) + head * a.bias.shape[1] * pairs.ld_bias;
+  }
+  if (a.visible) {
+    pairs.ld_visible = a.visible.shape[2];
+    pairs.visible =
+        static_cast<const std::uint8_t*>(a.visible.data) + sequence * a.visible.shape[1] * pairs.ld_visible;
+  }
+  return pairs;
+}
+
 // One head of one sequence; rows from the sequence's first on.
 template <class T>
 struct ForwardHead {
@@ -108,6 +133,7 @@ struct ForwardHead {
   Rows<const T> q, k, v;
   Rows<T> out;
   float* lse;  // or null
+  Pairs<T> pairs;
 };
 
 // Calls f(head, first query, thread) for each head and block of queries, on several threads.
@@ -128,7 +154,8 @@ void for_each_query_block(const Context& context, const AttentionForward& a, std
     f(ForwardHead<T>{s, HS, a.scale, rows_of<const T>(a.q, head, s.first_query),
                      rows_of<const T>(a.k, head, s.first_key), rows_of<const T>(a.v, head, s.first_key),
                      rows_of<T>(a.out, head, s.first_query),
-                     a.lse ? static_cast<float*>(a.lse.data) + head * Nq + s.first_query : nullptr},
+                     a.lse ? static_cast<float*>(a.lse.data) + head * Nq + s.first_query : nullptr,
+                     pairs_of<T>(a, index, head)},
       q0, omp_get_thread_num());
   }
 }

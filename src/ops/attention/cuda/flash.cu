@@ -1,4 +1,6 @@
 // bf16 and fp16 on the tensor cores of sm_80 and later, by mma.sync.
+// flash_short's tiles are of 64 queries: up to so many tokens a sequence's q, k, v and scores stay on the
+// chip from one product to the next, in one pass, and four blocks share a multiprocessor; longer ones stream.
 // FLOPs: forward 4, backward 14 per visible pair and head element (10 of them are the problem's).
 #include "ops/attention/cuda/flash.cuh"
 #include "ops/attention/cuda/mma_engine.cuh"
@@ -11,6 +13,8 @@ namespace {
 // beside two sums.
 template <class T, int kHeadSize>
 using Forward = MmaEngine<T, kHeadSize, 2, 64, 2>;
+template <class T, int kHeadSize>
+using ShortForward = MmaEngine<T, kHeadSize, 1, 64, kHeadSize <= 64 ? 4 : 2>;
 template <class T, int kHeadSize>
 using Queries = MmaEngine<T, kHeadSize, 2, kHeadSize <= 64 ? 64 : 32, 2>;
 template <class T, int kHeadSize>
@@ -36,6 +40,23 @@ void flash_forward(const Context& context, const AttentionForward& a) {
     a.q.dtype == DType::bf16
         ? launch_forward<Forward<__nv_bfloat16, kSize>>(context, a, "attention.forward cuda.flash")
         : launch_forward<Forward<__half, kSize>>(context, a, "attention.forward cuda.flash");
+  });
+}
+
+std::size_t flash_short_shared_bytes(std::int64_t HS, bool) {
+  std::size_t bytes = 0;
+  visit_head_size(HS,
+                  [&](auto size) { bytes = forward_shared<ShortForward<__half, decltype(size)::value>>(); });
+  return bytes;
+}
+
+void flash_short_forward(const Context& context, const AttentionForward& a) {
+  if (!suits_tiles(a)) return flash_fma_forward(context, a);
+  visit_head_size(a.q.shape[2], [&](auto size) {
+    constexpr int kSize = decltype(size)::value;
+    a.q.dtype == DType::bf16
+        ? launch_forward<ShortForward<__nv_bfloat16, kSize>>(context, a, "attention.forward cuda.flash_short")
+        : launch_forward<ShortForward<__half, kSize>>(context, a, "attention.forward cuda.flash_short");
   });
 }
 

@@ -25,12 +25,31 @@
 
 namespace warpwright::ops::attention::cuda {
 
+// (count, Lq, Lk) of bias or visible; null data where there is none.
+struct PairTensor {
+  const std::byte* data;
+  DType dtype;
+  int Lq, Lk;
+
+  explicit PairTensor(const Tensor& t)
+      : data(static_cast<const std::byte*>(t.data)),
+        dtype(t.dtype),
+        Lq(t ? static_cast<int>(t.shape[1]) : 0),
+        Lk(t ? static_cast<int>(t.shape[2]) : 0) {}
+  // Beyond its sizes there is nothing to read, whatever the lengths are.
+  __device__ bool has(int query, int key) const { return data && query < Lq && key < Lk; }
+  __device__ std::int64_t at(int which, int query, int key) const {
+    return (static_cast<std::int64_t>(which) * Lq + query) * Lk + key;
+  }
+};
+
 struct ForwardParameters {
   Sequences sequences;
   Rows q, k, v, out;
   float* lse;
   float scale;
   int head_size;
+  PairTensor bias, visible;
 
   explicit ForwardParameters(const AttentionForward& a)
       : sequences(a),
@@ -40,8 +59,32 @@ struct ForwardParameters {
         out(a.out),
         lse(a.lse.as<float>()),
         scale(a.scale),
-        head_size(static_cast<int>(a.q.shape[2])) {}
+        head_size(static_cast<int>(a.q.shape[2])),
+        bias(a.bias),
+        visible(a.visible) {}
 };
+
+// A score to base 2 with its bias, or −∞ where it is hidden.
+__device__ inline float with_pairs(const ForwardParameters& p, const Tile& tile, int query, int key,
+                                   float score) {
+  if (p.bias.has(query, key)) {
+    const std::int64_t at = p.bias.at(tile.head, query, key);
+    switch (p.bias.dtype) {
+      case DType::bf16:
+        score += __bfloat162float(reinterpret_cast<const __nv_bfloat16*>(p.bias.data)[at]) * kLog2e;
+        break;
+      case DType::f16:
+        score += __half2float(reinterpret_cast<const __half*>(p.bias.data)[at]) * kLog2e;
+        break;
+      default:
+        score += reinterpret_cast<const float*>(p.bias.data)[at] * kLog2e;
+    }
+  }
+  const bool hidden =
+      p.visible.has(query, key) &&
+      reinterpret_cast<const std::uint8_t*>(p.visible.data)[p.visible.at(tile.sequence, query, key)] == 0;
+  return hidden ? -INFINITY : score;
+}
 
 // Of a query: lse · log2 e (+∞ where it sees no key, so that its probabilities are 0), and D.
 using RowStatistics = float2;
@@ -110,8 +153,10 @@ __device__ void stream_tiles(int count, Load&& load, Step&& step) {
   }
 }
 
-template <class E>
+// kPairs: there is a bias, or a mask for each sequence.
+template <class E, bool kPairs>
 __global__ void __launch_bounds__(E::kThreads, E::kResident) forward_kernel(const ForwardParameters p) {
+  static_assert(E::kAnyScale || !kPairs);
   using T = typename E::Stored;
   extern __shared__ uint4 shared[];
   T* const q_tile = reinterpret_cast<T*>(shared);
@@ -152,6 +197,14 @@ __global__ void __launch_bounds__(E::kThreads, E::kResident) forward_kernel(cons
           for (int r = 0; r < E::R; ++r) {
 #pragma unroll
             for (int c = 0; c < E::C; ++c) s[r][c] *= scale2;
+          }
+        }
+        if constexpr (kPairs) {
+#pragma unroll
+          for (int r = 0; r < E::R; ++r) {
+#pragma unroll
+            for (int c = 0; c < E::C; ++c)
+              s[r][c] = with_pairs(p, tile, tile.first + E::row(r), key + E::col(c), s[r][c]);
           }
         }
         if (key + E::kCols > common) {
@@ -408,8 +461,14 @@ void launch(void (*kernel)(Parameters), const Context& context, const Parameters
 template <class E>
 void launch_forward(const Context& context, const AttentionForward& a, std::string_view what) {
   const ForwardParameters p(a);
-  launch(forward_kernel<E>, context, p, p.sequences.blocks(p.sequences.Nq, E::kRows), E::kThreads,
-         forward_shared<E>(), what);
+  const auto launch_as = [&](auto pairs) {
+    launch(forward_kernel<E, decltype(pairs)::value>, context, p,
+           p.sequences.blocks(p.sequences.Nq, E::kRows), E::kThreads, forward_shared<E>(), what);
+  };
+  if constexpr (E::kAnyScale) {
+    if (a.bias || a.visible) return launch_as(std::true_type());
+  }
+  launch_as(std::false_type());
 }
 
 template <class Queries, class Keys>

@@ -1,0 +1,174 @@
+#!/usr/bin/env python3
+"""Times an encoder's embeddings on the CPU beside PyTorch and ONNX Runtime, in one run.
+
+    python3 bench/peers/encoder.py --warpwright build/release/warpwright --model FOLDER [--texts 500] [--threads 2]
+        [--rounds 3] [--run-with "chrt -f 50"] [--json]
+
+FOLDER is all-MiniLM-L6-v2 or another BERT in Hugging Face's form. Texts are random ids of mixed length: log-normal, 50
+tokens in the median, cut to 3 … 512. Every program sorts them by length; the rivals then pad batches of several sizes,
+each size being a row of its own, and their best row counts. ONNX Runtime runs PyTorch's export, fp32, all optimizations
+on; PyTorch runs fp32 and bf16, and bf16 compiled with dynamic shapes where --compile is given. All end in mean pooling
+and normalization. Programs take turns round by round; a figure is the fastest round's, which neighbours disturb least.
+Needs torch, transformers, onnxruntime, onnx and onnxscript.
+"""
+
+import argparse
+import json
+import os
+import pathlib
+import random
+import statistics
+import subprocess
+import tempfile
+import time
+import warnings
+
+BATCHES = (2, 4, 8, 16)
+
+
+def make_texts(count, vocab):
+    generator = random.Random(1)
+    lengths = [min(512, max(3, int(generator.lognormvariate(3.9, 0.9)))) for _ in range(count)]
+    lengths.sort(reverse=True)
+    return [[generator.randrange(1, vocab) for _ in range(length)] for length in lengths]
+
+
+class Ours:
+    def __init__(self, args, lengths, dtype):
+        self.args, self.lengths, self.dtype = args, lengths, dtype
+
+    def run(self):
+        with tempfile.NamedTemporaryFile("w", suffix=".txt") as file:
+            file.write("\n".join(map(str, self.lengths)))
+            file.flush()
+            command = self.args.run_with.split() + [self.args.warpwright, "bench", "encoder", "--model", self.args.model]
+            command += ["--lengths", "@" + file.name, "--batch-tokens", str(self.args.batch_tokens), "--steps", "2"]
+            command += ["--dtype", self.dtype, "--threads", str(self.args.threads), "--json"]
+            result = json.loads(subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout)
+        assert result["wasted_tokens"] == 0
+        return result["ms_min"] / 1e3
+
+
+def padded(texts, size, numpy):
+    for first in range(0, len(texts), size):
+        batch = texts[first:first + size]
+        ids = numpy.zeros((len(batch), len(batch[0])), numpy.int64)
+        mask = numpy.zeros_like(ids)
+        for row, text in enumerate(batch):
+            ids[row, :len(text)], mask[row, :len(text)] = text, 1
+        yield ids, mask
+
+
+def embedder(torch, model):
+    class Embedder(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.model = model
+
+        def forward(self, ids, mask):
+            hidden = self.model(input_ids=ids, attention_mask=mask, token_type_ids=torch.zeros_like(ids)).last_hidden_state
+            weights = mask.unsqueeze(-1).to(hidden.dtype)
+            return torch.nn.functional.normalize((hidden * weights).sum(1) / weights.sum(1), dim=1)
+
+    return Embedder().eval()
+
+
+class Torch:
+    def __init__(self, args, texts, size, dtype, compiled=False):
+        import numpy
+        import torch
+        from transformers import AutoModel
+        torch.set_num_threads(args.threads)
+        model = AutoModel.from_pretrained(args.model, attn_implementation="sdpa", dtype=getattr(torch, dtype))
+        self.torch, self.embed = torch, embedder(torch, model)
+        if compiled:
+            self.embed = torch.compile(self.embed, dynamic=True)
+        self.batches = [tuple(map(torch.from_numpy, pair)) for pair in padded(texts, size, numpy)]
+        self.run()
+
+    def run(self):
+        start = time.perf_counter()
+        with self.torch.inference_mode():
+            for ids, mask in self.batches:
+                self.embed(ids, mask)
+        return time.perf_counter() - start
+
+
+def export(args, path):
+    import torch
+    from transformers import AutoModel
+    model = AutoModel.from_pretrained(args.model, attn_implementation="eager", dtype=torch.float32)
+    ids = torch.ones(2, 8, dtype=torch.long)
+    shape = {0: torch.export.Dim("batch", max=4096), 1: torch.export.Dim("tokens", max=512)}
+    torch.onnx.export(embedder(torch, model), (ids, ids), path, input_names=["ids", "mask"],
+                      dynamic_shapes=(shape, shape), dynamo=True, verbose=False)
+
+
+class OnnxRuntime:
+    def __init__(self, args, texts, size, path):
+        import numpy
+        import onnxruntime
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = args.threads
+        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL
+        self.session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+        self.batches = list(padded(texts, size, numpy))
+        self.run()
+
+    def run(self):
+        start = time.perf_counter()
+        for ids, mask in self.batches:
+            self.session.run(None, {"ids": ids, "mask": mask})
+        return time.perf_counter() - start
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--warpwright", required=True, type=os.path.abspath, help="the program")
+    parser.add_argument("--model", required=True, help="a BERT's folder")
+    parser.add_argument("--texts", type=int, default=500)
+    parser.add_argument("--batch-tokens", type=int, default=4096, help="of ours")
+    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--run-with", default="", help="what our program is started with")
+    parser.add_argument("--compile", action="store_true", help="time PyTorch's bf16 compiled, too")
+    parser.add_argument("--json", action="store_true")
+    args = parser.parse_args()
+    warnings.filterwarnings("ignore")
+
+    vocab = json.loads((pathlib.Path(args.model) / "config.json").read_text())["vocab_size"]
+    texts = make_texts(args.texts, vocab)
+    lengths = [len(text) for text in texts]
+    programs = {f"warpwright {dtype}": Ours(args, lengths, dtype) for dtype in ("fp32", "bf16")}
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "model.onnx")
+        export(args, path)
+        for size in BATCHES:
+            programs[f"ONNX Runtime fp32, {size} a batch"] = OnnxRuntime(args, texts, size, path)
+        for size in BATCHES:
+            programs[f"PyTorch fp32, {size} a batch"] = Torch(args, texts, size, "float32")
+            programs[f"PyTorch bf16, {size} a batch"] = Torch(args, texts, size, "bfloat16")
+            if args.compile:
+                programs[f"PyTorch bf16 compiled, {size} a batch"] = Torch(args, texts, size, "bfloat16", True)
+        seconds = {name: [] for name in programs}
+        for _ in range(args.rounds):
+            for name, program in programs.items():
+                seconds[name].append(program.run())
+
+    rows = {name: {"tokens_per_second": sum(lengths) / min(times), "median": sum(lengths) / statistics.median(times)}
+            for name, times in seconds.items()}
+    rivals = [row["tokens_per_second"] for name, row in rows.items() if not name.startswith("warpwright")]
+    best = rows["warpwright fp32"]["tokens_per_second"] / max(rivals)
+    if args.json:
+        print(json.dumps({"model": args.model, "texts": len(texts), "tokens": sum(lengths), "threads": args.threads,
+                          "rows": rows, "fp32_over_best_rival": best}, indent=2))
+        return
+    print(f"{len(texts)} texts of {sum(lengths)} tokens, {args.threads} threads")
+    print(f"{'program':<36}{'tokens/s':>10}{'median':>10}")
+    for name, row in rows.items():
+        print(f"{name:<36}{row['tokens_per_second']:>10.0f}{row['median']:>10.0f}")
+    print(f"warpwright fp32 is {best:.2f} times as fast as the best of the others")
+
+
+if __name__ == "__main__":
+    main()

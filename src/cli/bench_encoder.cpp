@@ -1,0 +1,202 @@
+#include "cli/bench_encoder.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <numeric>
+#include <sstream>
+
+#include "core/error.hpp"
+#include "model/bert.hpp"
+#include "runtime/ceiling.hpp"
+#include "runtime/file.hpp"
+#include "runtime/philox.hpp"
+
+namespace warpwright::cli {
+namespace {
+
+DType dtype_named(const std::string& name) {
+  for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
+    if (name == name_of(dtype)) return dtype;
+  }
+  if (name == "tf32") return DType::f32;
+  throw UsageError(fmt::format("is '{}'", name), "--dtype", "give fp32, tf32 (GPU), bf16 or fp16");
+}
+
+std::int64_t number(const std::string& text) {
+  std::size_t used = 0;
+  std::int64_t value = 0;
+  try {
+    value = std::stoll(text, &used);
+  } catch (const std::exception&) {
+    used = 0;
+  }
+  if (used == 0 || used != text.size() || value < 0 || value > (1 << 24)) {
+    throw UsageError(fmt::format("'{}' is no length", text), "--lengths",
+                     "give lengths with commas, as 5,17x3 (17 three times), or @FILE with one a line");
+  }
+  return value;
+}
+
+std::vector<std::int64_t> parse_lengths(std::string text) {
+  constexpr std::uint64_t kMostBytes = 1 << 26;
+  constexpr std::int64_t kMostTexts = 1 << 24;
+  if (!text.empty() && text[0] == '@') text = read_file(text.substr(1), kMostBytes);
+  std::replace_if(
+      text.begin(), text.end(), [](char c) { return c == ',' || c == '\n' || c == '\r'; }, ' ');
+  std::istringstream words(text);
+  std::vector<std::int64_t> lengths;
+  for (std::string word; words >> word;) {
+    const std::size_t times = word.find('x');
+    const std::int64_t length = number(word.substr(0, times));
+    const std::int64_t count = times == std::string::npos ? 1 : number(word.substr(times + 1));
+    if (static_cast<std::int64_t>(lengths.size()) + count > kMostTexts) break;
+    lengths.insert(lengths.end(), static_cast<std::size_t>(count), length);
+  }
+  if (lengths.empty()) throw UsageError("is empty", "--lengths", "give at least one length");
+  return lengths;
+}
+
+// Random texts of these lengths, longest first, in batches of at most so many tokens.
+std::vector<PackedBatch> make_batches(const BertConfig& config, std::vector<std::int64_t> lengths,
+                                      std::int64_t batch_tokens) {
+  std::sort(lengths.rbegin(), lengths.rend());
+  const PhiloxStream stream(1, 2);
+  std::vector<PackedBatch> batches(1);
+  std::vector<std::int32_t> ids;
+  std::uint64_t drawn = 0;
+  for (const std::int64_t length : lengths) {
+    ids.resize(static_cast<std::size_t>(length));
+    for (auto& id : ids)
+      id = static_cast<std::int32_t>(stream.uniform(drawn++) * static_cast<double>(config.vocab));
+    const auto taken = static_cast<std::int64_t>(batches.back().tokens.size());
+    if (taken > 0 && taken + length > batch_tokens) batches.emplace_back();
+    batches.back().append(ids);
+  }
+  return batches;
+}
+
+struct Row {
+  std::int64_t calls = 0;
+  double seconds = 0, flops = 0, bytes = 0;
+};
+using Rows = std::map<std::pair<std::string, std::string>, Row>;
+
+void embed_all(BertModel& model, const std::vector<PackedBatch>& batches, std::vector<float>& vectors) {
+  for (const PackedBatch& batch : batches) {
+    vectors.resize(static_cast<std::size_t>(batch.sequences() * model.vector_size()));
+    model.embed(batch, vectors);
+  }
+}
+
+// Seconds for all batches: of a GPU's single batch that of its forward alone, many times over; else from the
+// first id to the last vector.
+double time_once(Context& context, BertModel& model, const std::vector<PackedBatch>& batches,
+                 std::vector<float>& vectors) {
+  if (context.device().device.kind == DeviceKind::cuda && batches.size() == 1) {
+    constexpr int kForwards = 20;
+    Event start(context.device().device), end(context.device().device);
+    start.record(context.stream());
+    for (int i = 0; i < kForwards; ++i) model.repeat();
+    end.record(context.stream());
+    end.synchronize();
+    return end.seconds_since(start) / kForwards;
+  }
+  const auto start = std::chrono::steady_clock::now();
+  embed_all(model, batches, vectors);
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+Rows table_of(Context& context, BertModel& model, const std::vector<PackedBatch>& batches,
+              std::vector<float>& vectors) {
+  Rows rows;
+  context.set_timer([&](const Context::CallRecord& call) {
+    Row& row = rows[{std::string(call.operation), std::string(call.variant)}];
+    ++row.calls;
+    row.seconds += call.seconds;
+    row.flops += call.flops;
+    row.bytes += call.bytes;
+  });
+  embed_all(model, batches, vectors);
+  context.set_timer(nullptr);
+  return rows;
+}
+
+void print_rows(const Rows& rows) {
+  std::vector<std::pair<Rows::key_type, Row>> sorted(rows.begin(), rows.end());
+  std::sort(sorted.begin(), sorted.end(),
+            [](const auto& a, const auto& b) { return a.second.seconds > b.second.seconds; });
+  fmt::print("{:<32}{:<24}{:>6}{:>10}{:>10}{:>10}\n", "operation", "variant", "calls", "ms", "GFLOP/s",
+             "GB/s");
+  for (const auto& [key, row] : sorted) {
+    fmt::print("{:<32}{:<24}{:>6}{:>10.3f}{:>10.1f}{:>10.1f}\n", key.first, key.second, row.calls,
+               row.seconds * 1e3, row.flops / row.seconds * 1e-9, row.bytes / row.seconds * 1e-9);
+  }
+}
+
+}  // namespace
+
+void bench_encoder(const BenchEncoderFlags& flags, const DeviceFlags& device) {
+  if (flags.repetitions < 1)
+    throw UsageError(fmt::format("is {}", flags.repetitions), "--steps", "give at least 1");
+  const std::vector<std::int64_t> lengths = parse_lengths(flags.lengths);
+  Context context(device.context_options(flags.dtype), device.place());
+  const BertOptions options{.dtype = dtype_named(flags.dtype), .max_batch_tokens = flags.batch_tokens};
+  const auto model = std::filesystem::is_directory(flags.model)
+                         ? std::make_unique<BertModel>(context, flags.model, options)
+                         : std::make_unique<BertModel>(context, BertConfig::named(flags.model), options);
+  const auto batches = make_batches(model->config(), lengths, flags.batch_tokens);
+  std::vector<float> vectors;
+  for (int i = 0; i < 3; ++i)
+    embed_all(*model, batches, vectors);  // takes the memory's pages, captures graphs
+  std::vector<double> seconds;
+  for (std::int64_t i = 0; i < flags.repetitions; ++i) {
+    seconds.push_back(time_once(context, *model, batches, vectors));
+  }
+  std::sort(seconds.begin(), seconds.end());
+  const double median = seconds[seconds.size() / 2];
+  const Rows rows = table_of(context, *model, batches, vectors);
+  const auto tokens = std::accumulate(lengths.begin(), lengths.end(), std::int64_t{0});
+  const double flops = model->config().flops(lengths);
+  if (!flags.json) {
+    print_rows(rows);
+    fmt::print(
+        "{} {}, {} texts of {} tokens in {} batches on {} ({} threads): {:.3f} ms (median of {}, fastest "
+        "{:.3f}), "
+        "{:.0f} tokens/s, {:.1f} GFLOP/s, {} rows wasted\n",
+        flags.model, flags.dtype, lengths.size(), tokens, batches.size(), context.device().name,
+        context.threads(), median * 1e3, seconds.size(), seconds.front() * 1e3,
+        static_cast<double>(tokens) / median, flops / median * 1e-9, model->wasted_tokens());
+    return;
+  }
+  nlohmann::json ops = nlohmann::json::array();
+  for (const auto& [key, row] : rows) {
+    ops.push_back({{"op", key.first},
+                   {"variant", key.second},
+                   {"calls", row.calls},
+                   {"ms", row.seconds * 1e3},
+                   {"flops", row.flops},
+                   {"bytes", row.bytes}});
+  }
+  const nlohmann::json out = {{"model", flags.model},
+                              {"dtype", flags.dtype},
+                              {"machine", context.device().name},
+                              {"threads", context.threads()},
+                              {"texts", lengths.size()},
+                              {"tokens", tokens},
+                              {"batches", batches.size()},
+                              {"ms_median", median * 1e3},
+                              {"ms_min", seconds.front() * 1e3},
+                              {"tokens_per_second", static_cast<double>(tokens) / median},
+                              {"flops", flops},
+                              {"wasted_tokens", model->wasted_tokens()},
+                              {"ops", ops}};
+  fmt::print("{}\n", out.dump(2));
+}
+
+}  // namespace warpwright::cli
