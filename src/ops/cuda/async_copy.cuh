@@ -3,12 +3,14 @@
 
 #include <cuda_runtime.h>
 
+#include "ops/cuda/shared.cuh"
+
 namespace warpwright::ops::gpu {
 
 // 16 bytes, at multiples of 16 on either side.
 __device__ inline void start_copy16(void* shared, const void* global) {
-  const auto address = static_cast<unsigned>(__cvta_generic_to_shared(shared));
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(address), "l"(global) : "memory");
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared_address(shared)), "l"(global)
+               : "memory");
 }
 
 // Until all that this thread has started has arrived. What other threads copied is there behind a barrier

@@ -6,16 +6,19 @@
 // scores are masked, and where such a row would be multiplied by a probability of 0 it is overwritten with
 // zeros first, so that a NaN next door stays there.
 #include <cuda.h>
-#include <cudaTypedefs.h>
 
 #include <limits>
 
 #include "ops/attention/cuda/flash.cuh"
-#include "ops/attention/cuda/hopper.cuh"
 #include "ops/attention/kernels.hpp"
+#include "ops/cuda/hopper/products.cuh"
+#include "ops/cuda/hopper/tensor_copy.cuh"
+#include "ops/cuda/hopper/tensor_map.hpp"
 
 namespace warpwright::ops::attention::cuda {
 namespace sm90 {  // not unnamed: a pass for an older architecture sees none of it used
+
+using namespace hopper;
 
 inline constexpr int kGroups = 2, kGroupThreads = 128, kGroupWarps = 4,
                      kBox = 64;  // rows of a group and of a copy
@@ -93,7 +96,7 @@ __device__ void product_of_tiles(float (&sum)[32], const std::byte* a, int a_sla
     const std::uint64_t at_a = describe_tile(a + slab * a_slab), at_b = describe_tile(b + slab * b_slab);
 #pragma unroll
     for (int step = 0; step < 4; ++step) {
-      multiply_tiles<T>(sum, at_a + step * 2, at_b + step * 2, slab + step > 0);
+      multiply_tiles<T, 64>(sum, at_a + step * 2, at_b + step * 2, slab + step > 0);
     }
   }
 }
@@ -164,13 +167,7 @@ __device__ inline std::byte* align_shared(uint4* shared) {
 // The producer's group needs few of the 168 registers that a thread starts with; the others take what it
 // gives back.
 inline constexpr int kThreads = (kGroups + 1) * kGroupThreads;
-
-__device__ inline void give_registers() {
-  asm volatile("setmaxnreg.dec.sync.aligned.u32 24;\n");
-}
-__device__ inline void take_registers() {
-  asm volatile("setmaxnreg.inc.sync.aligned.u32 240;\n");
-}
+inline constexpr int kProducerRegisters = 24, kGroupRegisters = 240;
 
 template <class TypeT, int kHeadSizeT, int kKeysT, int kStagesT>
 struct ForwardShape {
@@ -210,7 +207,7 @@ __global__ void __launch_bounds__(kThreads, 1) forward_sm90(const __grid_constan
 
   Cursor cursor;
   if (threadIdx.x >= kGroups * kGroupThreads) {
-    give_registers();
+    give_registers<kProducerRegisters>();
     if (threadIdx.x != kGroups * kGroupThreads || blocks == 0) return;
     arrive_expecting(q_full, S::QueryTile::kBytes);
     copy_tile<kTileRows, kHeadSize>(q_tile, maps.q, q_full, tile.head, tile.q0 + tile.first);
@@ -226,7 +223,7 @@ __global__ void __launch_bounds__(kThreads, 1) forward_sm90(const __grid_constan
     return;
   }
 
-  take_registers();
+  take_registers<kGroupRegisters>();
   const Lane lane;
   const int first = tile.first + lane.group * kBox;  // of the group
   const int rows = min(max(tile.rows - lane.group * kBox, 0), kBox);
@@ -317,7 +314,7 @@ __global__ void __launch_bounds__(kThreads, 1) forward_sm90(const __grid_constan
     int key = (mine - 1) * kKeys;
     if (key + kKeys > tile.Lk) {
       clear_rows<kKeys, kHeadSize>(kv_tiles + (2 * cursor.stage + 1) * kKeyBytes, tile.Lk - key, lane.thread);
-      fence_stores_before_products();
+      fence_stores_to_shared();
       named_barrier(1 + lane.group, kGroupThreads);
     }
     multiply_keys(k_tile);
@@ -421,7 +418,7 @@ __global__ void __launch_bounds__(kThreads, 1)
 
   Cursor cursor;
   if (threadIdx.x >= kGroups * kGroupThreads) {
-    give_registers();
+    give_registers<kProducerRegisters>();
     if (threadIdx.x != kGroups * kGroupThreads || blocks == 0) return;
     arrive_expecting(left_full, 2 * kLeft);
     copy_tile<kTileRows, kHeadSize>(q_tile, maps.q, left_full, tile.head, tile.q0 + tile.first);
@@ -438,7 +435,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     return;
   }
 
-  take_registers();
+  take_registers<kGroupRegisters>();
   const Lane lane;
   const int first = tile.first + lane.group * kBox, query = tile.q0 + first;
   const int rows = min(max(tile.rows - lane.group * kBox, 0), kBox);
@@ -491,7 +488,7 @@ __global__ void __launch_bounds__(kThreads, 1)
       wait(ring.full + cursor.stage, cursor.phase);
       if ((i + 1) * kBox > tile.Lk) {
         clear_rows<kBox, kHeadSize>(k_tile, tile.Lk - i * kBox, lane.thread);
-        fence_stores_before_products();
+        fence_stores_to_shared();
         named_barrier(1 + lane.group, kGroupThreads);
       }
       return k_tile;
@@ -606,7 +603,7 @@ __global__ void __launch_bounds__(kThreads, 1) backward_key_sm90(const __grid_co
 
   Cursor cursor;
   if (threadIdx.x >= kGroups * kGroupThreads) {
-    give_registers();
+    give_registers<kProducerRegisters>();
     if (threadIdx.x != kGroups * kGroupThreads || begin == end) return;
     arrive_expecting(left_full, 2 * kLeft);
     copy_tile<kTileRows, kHeadSize>(k_tile, maps.k, left_full, tile.head, tile.k0 + tile.first);
@@ -625,7 +622,7 @@ __global__ void __launch_bounds__(kThreads, 1) backward_key_sm90(const __grid_co
     return;
   }
 
-  take_registers();
+  take_registers<kGroupRegisters>();
   const Lane lane;
   const int first = tile.first + lane.group * kBox;
   const int rows = min(max(tile.rows - lane.group * kBox, 0), kBox);
@@ -655,7 +652,7 @@ __global__ void __launch_bounds__(kThreads, 1) backward_key_sm90(const __grid_co
       if ((i + 1) * kBox > tile.Lq) {
         clear_rows<kBox, kHeadSize>(q_tile, tile.Lq - i * kBox, lane.thread);
         clear_rows<kBox, kHeadSize>(q_tile + kRight, tile.Lq - i * kBox, lane.thread);
-        fence_stores_before_products();
+        fence_stores_to_shared();
         named_barrier(1 + lane.group, kGroupThreads);
       }
       return q_tile;
@@ -781,33 +778,10 @@ namespace {
 
 using namespace sm90;
 
-PFN_cuTensorMapEncodeTiled_v12000 encoder() {
-  static const auto encode = [] {
-    void* entry = nullptr;
-    cudaDriverEntryPointQueryResult found{};
-    warpwright::cuda::check(
-        cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &entry, 12000, cudaEnableDefault, &found),
-        "looking for cuTensorMapEncodeTiled");
-    return reinterpret_cast<PFN_cuTensorMapEncodeTiled_v12000>(entry);
-  }();
-  return encode;
-}
-
 // Boxes of kBox rows and 64 columns of one head.
 CUtensorMap map_of(const Tensor& t) {
-  CUtensorMap map;
-  const cuuint64_t sizes[3] = {static_cast<cuuint64_t>(t.shape[2]), static_cast<cuuint64_t>(t.shape[1]),
-                               static_cast<cuuint64_t>(t.shape[0])};
-  const cuuint64_t strides[2] = {static_cast<cuuint64_t>(t.strides[1]) * 2,
-                                 static_cast<cuuint64_t>(t.strides[0]) * 2};
-  const cuuint32_t box[3] = {64, 1, kBox}, steps[3] = {1, 1, 1};
-  const CUresult result = encoder()(
-      &map, t.dtype == DType::bf16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16, 3,
-      t.data, sizes, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
-      CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
-  if (result != CUDA_SUCCESS)
-    warpwright::cuda::throw_error(cudaErrorInvalidValue, "describing a tensor to the copy engine");
-  return map;
+  return map_boxes<3>(t.data, t.dtype, {t.shape[2], t.shape[1], t.shape[0]}, {t.strides[1], t.strides[0]},
+                      {64, 1, kBox});
 }
 
 // What the copy engine takes besides suits_tiles(): something to read, strides that do not overlap.

@@ -6,13 +6,13 @@
 
 #include <cstdint>
 
+#include "ops/cuda/shared.cuh"
+
 namespace warpwright::ops::attention::cuda {
 
 inline constexpr float kLog2e = 1.44269504f, kLn2 = 0.693147181f;
 
-__device__ inline std::uint32_t shared_address(const void* p) {
-  return static_cast<std::uint32_t>(__cvta_generic_to_shared(p));
-}
+using gpu::shared_address;
 
 // Copies min(valid, kBytes) bytes and fills the rest with zeros.
 template <int kBytes>

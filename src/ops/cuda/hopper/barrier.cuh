@@ -1,0 +1,84 @@
+// Barriers of Hopper: mbarriers in shared memory, which count arrivals and the bytes of copies, named
+// barriers of some of a block's warps, clusters of blocks, and registers that change hands. Source: PTX
+// ISA 9.0, "Parallel Synchronization and Communication Instructions: mbarrier", "bar", "barrier.cluster" and
+// "Miscellaneous Instructions: setmaxnreg".
+#pragma once
+
+#include <cstdint>
+
+#include "ops/cuda/shared.cuh"
+
+namespace warpwright::ops::hopper {
+
+using gpu::shared_address;
+
+// A barrier in shared memory: arrivals and bytes of copies, counted by phase.
+using Barrier = std::uint64_t;
+
+__device__ inline void initialize(Barrier* barrier, int arrivals) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;\n" ::"r"(shared_address(barrier)), "r"(arrivals));
+}
+__device__ inline void fence_initialized_barriers() {
+  asm volatile("fence.mbarrier_init.release.cluster;\n" ::: "memory");
+}
+__device__ inline void arrive(Barrier* barrier) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];\n" ::"r"(shared_address(barrier)) : "memory");
+}
+// At the barrier that stands at the same place of another block of the cluster.
+__device__ inline void arrive_at_block(Barrier* barrier, int block) {
+  asm volatile(
+      "{\n"
+      ".reg .b32 there;\n"
+      "mapa.shared::cluster.u32 there, %0, %1;\n"
+      "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [there];\n"
+      "}\n" ::"r"(shared_address(barrier)),
+      "r"(block)
+      : "memory");
+}
+__device__ inline void arrive_expecting(Barrier* barrier, int bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;\n" ::"r"(shared_address(barrier)),
+               "r"(bytes)
+               : "memory");
+}
+// Until the phase of that parity is over.
+__device__ inline void wait(Barrier* barrier, int parity) {
+  asm volatile(
+      "{\n"
+      ".reg .pred done;\n"
+      "again:\n"
+      "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
+      "@done bra end;\n"
+      "bra again;\n"
+      "end:\n"
+      "}\n" ::"r"(shared_address(barrier)),
+      "r"(parity)
+      : "memory");
+}
+
+// Of `threads` threads, whole warps, of which some may only arrive.
+__device__ inline void named_barrier(int name, int threads) {
+  asm volatile("bar.sync %0, %1;\n" ::"r"(name), "r"(threads) : "memory");
+}
+__device__ inline void arrive_at_named_barrier(int name, int threads) {
+  asm volatile("bar.arrive %0, %1;\n" ::"r"(name), "r"(threads) : "memory");
+}
+
+// Of all threads of a cluster that have not ended.
+__device__ inline void cluster_barrier() {
+  asm volatile(
+      "barrier.cluster.arrive.release;\n"
+      "barrier.cluster.wait.acquire;\n" ::
+          : "memory");
+}
+
+// Registers of a group of four warps: it gives back those above kCount, or takes what others gave back.
+template <int kCount>
+__device__ inline void give_registers() {
+  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;\n" ::"n"(kCount));
+}
+template <int kCount>
+__device__ inline void take_registers() {
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;\n" ::"n"(kCount));
+}
+
+}  // namespace warpwright::ops::hopper

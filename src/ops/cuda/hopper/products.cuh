@@ -1,0 +1,159 @@
+// Products of tiles by groups of four warps (wgmma), of bf16 or fp16, summed in fp32.
+// Source: PTX ISA 9.0, "Asynchronous Warpgroup Level Matrix Instructions": "wgmma.mma_async", "Register
+// Fragments", "Shared Memory Matrix Layout", "Matrix Descriptor Format".
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include <cstdint>
+
+#include "ops/cuda/shared.cuh"
+
+namespace warpwright::ops::hopper {
+
+__device__ inline void begin_products() {
+  asm volatile("wgmma.fence.sync.aligned;\n" ::: "memory");
+}
+__device__ inline void commit_products() {
+  asm volatile("wgmma.commit_group.sync.aligned;\n" ::: "memory");
+}
+// Returns when all but the last kPending groups of products are done.
+template <int kPending>
+__device__ inline void wait_for_products() {
+  asm volatile("wgmma.wait_group.sync.aligned %0;\n" ::"n"(kPending) : "memory");
+}
+// Keeps the compiler from moving definitions and uses of sums across what stands before and behind it.
+template <int kCount>
+__device__ inline void pin(float (&sum)[kCount]) {
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) asm volatile("" : "+f"(sum[i])::"memory");
+}
+template <int kSums, int kCount>
+__device__ inline void pin(float (&sums)[kSums][kCount]) {
+#pragma unroll
+  for (int i = 0; i < kSums; ++i) pin(sums[i]);
+}
+
+// A tile as the copy engine leaves it: rows of 64 two-byte elements (128 bytes, swizzled by 128, 1024-byte
+// aligned), one below the other; more columns are further such slabs.
+//   - Its rows are the result's index and its columns the sum's: eight rows follow each other in 1024 bytes;
+//   16
+//     terms of the sum are 32 bytes, a step of 2 in the description.
+//   - Its columns are the result's index and its rows the sum's ("transposed"): a slab has 64 columns, the
+//   next
+//     one begins slab_bytes behind it; 16 terms are 2048 bytes, a step of 128.
+__device__ inline std::uint64_t describe_tile(const void* tile, int slab_bytes = 16) {
+  constexpr std::uint64_t kSwizzle128 = std::uint64_t{1} << 62, kEightRows = std::uint64_t{1024 >> 4} << 32;
+  return kSwizzle128 | kEightRows | (static_cast<std::uint64_t>(slab_bytes >> 4) << 16) |
+         ((gpu::shared_address(tile) & 0x3ffff) >> 4);
+}
+template <bool kTransposed>
+inline constexpr int kDescribedStep = kTransposed ? 128 : 2;  // for 16 terms
+
+template <class T>
+inline constexpr char kTypeName[] = "bf16";
+template <>
+inline constexpr char kTypeName<__half>[] = "f16";
+
+// Operands of the instructions below.
+#define SUMS_8(i)                                                                               \
+  "+f"(sum[i]), "+f"(sum[(i) + 1]), "+f"(sum[(i) + 2]), "+f"(sum[(i) + 3]), "+f"(sum[(i) + 4]), \
+      "+f"(sum[(i) + 5]), "+f"(sum[(i) + 6]), "+f"(sum[(i) + 7])
+#define SUMS_32(i) SUMS_8(i), SUMS_8((i) + 8), SUMS_8((i) + 16), SUMS_8((i) + 24)
+#define SUMS_64(i) SUMS_32(i), SUMS_32((i) + 32)
+#define SUMS_96(i) SUMS_64(i), SUMS_32((i) + 64)
+#define SUMS_128(i) SUMS_64(i), SUMS_64((i) + 64)
+
+// sum (64 × kCols) = or += a·bᵀ over 16 terms, both described tiles. Element i of a thread's sum stands in
+// row 16·warp + lane/4 + 8·(i/2%2) and column 8·(i/4) + 2·(lane%4) + i%2.
+template <class T, int kCols, bool kTransposedA = false, bool kTransposedB = false>
+__device__ inline void multiply_tiles(float (&sum)[kCols / 2], std::uint64_t a, std::uint64_t b, int add) {
+  static_assert(kCols == 64 || kCols == 128 || kCols == 192 || kCols == 256);
+  if constexpr (kCols == 64) {
+    asm volatile(
+        "{\n"
+        ".reg .pred add;\n"
+        "setp.ne.b32 add, %34, 0;\n"
+        "wgmma.mma_async.sync.aligned.m64n64k16.f32.%37.%37 {"
+        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+        "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, "
+        "%32, %33, add, 1, 1, %35, %36;\n"
+        "}\n"
+        : SUMS_32(0)
+        : "l"(a), "l"(b), "r"(add), "n"(kTransposedA), "n"(kTransposedB), "C"(kTypeName<T>));
+  } else if constexpr (kCols == 128) {
+    asm volatile(
+        "{\n"
+        ".reg .pred add;\n"
+        "setp.ne.b32 add, %66, 0;\n"
+        "wgmma.mma_async.sync.aligned.m64n128k16.f32.%69.%69 {"
+        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+        "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
+        "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
+        "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}, "
+        "%64, %65, add, 1, 1, %67, %68;\n"
+        "}\n"
+        : SUMS_64(0)
+        : "l"(a), "l"(b), "r"(add), "n"(kTransposedA), "n"(kTransposedB), "C"(kTypeName<T>));
+  } else if constexpr (kCols == 192) {
+    asm volatile(
+        "{\n"
+        ".reg .pred add;\n"
+        "setp.ne.b32 add, %98, 0;\n"
+        "wgmma.mma_async.sync.aligned.m64n192k16.f32.%101.%101 {"
+        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+        "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
+        "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
+        "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63, "
+        "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, "
+        "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95}, "
+        "%96, %97, add, 1, 1, %99, %100;\n"
+        "}\n"
+        : SUMS_96(0)
+        : "l"(a), "l"(b), "r"(add), "n"(kTransposedA), "n"(kTransposedB), "C"(kTypeName<T>));
+  } else if constexpr (kCols == 256) {
+    asm volatile(
+        "{\n"
+        ".reg .pred add;\n"
+        "setp.ne.b32 add, %130, 0;\n"
+        "wgmma.mma_async.sync.aligned.m64n256k16.f32.%133.%133 {"
+        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+        "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
+        "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
+        "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63, "
+        "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, "
+        "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95, "
+        "%96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, "
+        "%112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127}, "
+        "%128, %129, add, 1, 1, %131, %132;\n"
+        "}\n"
+        : SUMS_128(0)
+        : "l"(a), "l"(b), "r"(add), "n"(kTransposedA), "n"(kTransposedB), "C"(kTypeName<T>));
+  }
+}
+
+// sum (64×64) = or += a·b over 16 rows of a transposed tile, a in registers.
+template <class T>
+__device__ inline void multiply_registers(float (&sum)[32], const std::uint32_t (&a)[4], std::uint64_t b,
+                                          int add) {
+  asm volatile(
+      "{\n"
+      ".reg .pred add;\n"
+      "setp.ne.b32 add, %37, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n64k16.f32.%38.%38 {"
+      "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+      "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, "
+      "{%32, %33, %34, %35}, %36, add, 1, 1, 1;\n"
+      "}\n"
+      : SUMS_32(0)
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add), "C"(kTypeName<T>));
+}
+
+#undef SUMS_8
+#undef SUMS_32
+#undef SUMS_64
+#undef SUMS_96
+#undef SUMS_128
+
+}  // namespace warpwright::ops::hopper

@@ -1,0 +1,26 @@
+// Descriptions of tensors for Hopper's tensor copy engine. For sources that are compiled with CUDA's headers.
+// Source: CUDA driver API, cuTensorMapEncodeTiled.
+#pragma once
+
+#include <cuda.h>
+
+#include <array>
+#include <cstdint>
+
+#include "core/dtype.hpp"
+
+namespace warpwright::ops::hopper {
+
+// A box is kRank sizes, the innermost first; its rows are 128 bytes or fewer and swizzled by 128 bytes in
+// shared memory. strides: of all dimensions but the innermost, in elements; multiples of 16 bytes, as the
+// address is.
+template <int kRank>
+CUtensorMap map_boxes(const void* data, DType dtype, const std::array<std::int64_t, kRank>& sizes,
+                      const std::array<std::int64_t, kRank - 1>& strides, const std::array<int, kRank>& box);
+
+extern template CUtensorMap map_boxes<2>(const void*, DType, const std::array<std::int64_t, 2>&,
+                                         const std::array<std::int64_t, 1>&, const std::array<int, 2>&);
+extern template CUtensorMap map_boxes<3>(const void*, DType, const std::array<std::int64_t, 3>&,
+                                         const std::array<std::int64_t, 2>&, const std::array<int, 3>&);
+
+}  // namespace warpwright::ops::hopper

@@ -1,0 +1,175 @@
+// Which tiles of a result a worker (a block, or a cluster of them) makes, and which part of the depth of
+// each.
+//
+//   Block      a tile for each worker
+//   Persistent as many workers as the GPU holds at once; each walks the tiles, `workers` apart
+//   StreamK    the same, but the last tiles, between one and two for each worker, are cut at equal shares of
+//   the
+//              depth (Osama et al., "Stream-K", 2023, in its hybrid form). A worker's share is made from its
+//              end: the part that ends a tile last. Who ends a tile owns it: it waits for the workers before
+//              it, which have the rest of its depth and began with it, and adds their sums to its own, from
+//              the depth's end to its beginning. Nobody waits for a worker that the GPU starts after it.
+#pragma once
+
+#include <cstdint>
+
+namespace warpwright::ops::matmul::cuda {
+
+// A tile, and slabs of its depth from `begin` to before `end`.
+struct Piece {
+  int row_tile = 0, col_tile = 0;
+  int begin = 0, end = 0;
+  bool ends_tile = true;
+  std::int64_t cut_tile = 0;  // its index among those that are cut
+};
+
+// What there is to do. Row and column tiles are a worker's: of its whole cluster.
+struct Work {
+  int rows = 0, cols = 0, slabs = 0;
+  int col_tiles = 0;
+  int raster = 1;                       // tiles follow each other down this many rows of them, then across
+  const int* rows_on_device = nullptr;  // where only the device knows how many of the rows there are
+};
+
+// Tiles that are made whole before those that are cut.
+__host__ __device__ inline std::int64_t whole_tiles(std::int64_t tiles, int workers) {
+  const std::int64_t rest = tiles % workers;
+  if (rest == 0) return tiles;
+  return tiles < workers ? 0 : tiles - rest - workers;
+}
+
+// Where worker w's share of the cut tiles begins, in slabs.
+__host__ __device__ inline std::int64_t share_begin(std::int64_t slabs, int workers, int w) {
+  return slabs * w / workers;
+}
+
+class Walk {
+ public:
+  __device__ Walk(const Work& work, int worker, int workers, int tile_rows)
+      : work_(work), workers_(workers), tile_(worker) {
+    const int rows = work.rows_on_device ? min(*work.rows_on_device, work.rows) : work.rows;
+    row_tiles_ = (rows + tile_rows - 1) / tile_rows;
+    tiles_ = static_cast<std::int64_t>(row_tiles_) * work.col_tiles;
+  }
+
+ protected:
+  __device__ Piece tile(std::int64_t index) const {
+    const std::int64_t per_raster = static_cast<std::int64_t>(work_.raster) * work_.col_tiles;
+    const int first = static_cast<int>(index / per_raster) * work_.raster;
+    const int height = min(work_.raster, row_tiles_ - first), rest = static_cast<int>(index % per_raster);
+    return {first + rest % height, rest / height, 0, work_.slabs, true, 0};
+  }
+
+  const Work& work_;
+  int workers_, row_tiles_;
+  std::int64_t tiles_, tile_;
+};
+
+class Persistent : public Walk {
+ public:
+  static constexpr bool kCutsDepth = false;
+  using Walk::Walk;
+  __device__ bool next(Piece& piece) {
+    if (tile_ >= tiles_) return false;
+    piece = tile(tile_);
+    tile_ += workers_;
+    return true;
+  }
+};
+
+class Block : public Walk {
+ public:
+  static constexpr bool kCutsDepth = false;
+  using Walk::Walk;
+  __device__ bool next(Piece& piece) {
+    if (tile_ >= tiles_) return false;
+    piece = tile(tile_);
+    tile_ = tiles_;
+    return true;
+  }
+};
+
+class StreamK : public Walk {
+ public:
+  static constexpr bool kCutsDepth = true;
+  __device__ StreamK(const Work& work, int worker, int workers, int tile_rows)
+      : Walk(work, worker, workers, tile_rows), worker_(worker) {
+    whole_ = whole_tiles(tiles_, workers);
+    cut_slabs_ = (tiles_ - whole_) * work.slabs;
+    begin_ = share_begin(cut_slabs_, workers, worker);
+    end_ = share_begin(cut_slabs_, workers, worker + 1);
+  }
+
+  __device__ bool next(Piece& piece) {
+    if (tile_ < whole_) {
+      piece = tile(tile_);
+      tile_ += workers_;
+      return true;
+    }
+    if (begin_ >= end_) return false;
+    const std::int64_t cut = (end_ - 1) / work_.slabs, start = cut * work_.slabs;
+    piece = tile(whole_ + cut);
+    piece.end = static_cast<int>(end_ - start);
+    piece.begin = static_cast<int>(max(begin_ - start, std::int64_t{0}));
+    piece.ends_tile = piece.end == work_.slabs;
+    piece.cut_tile = cut;
+    end_ = start + piece.begin;
+    return true;
+  }
+
+  // Of those that have a part of the tile that this piece ends.
+  __device__ int first_worker_of(const Piece& piece) const {
+    const std::int64_t start = piece.cut_tile * work_.slabs;
+    int w = worker_;
+    while (share_begin(cut_slabs_, workers_, w) > start) --w;
+    return w;
+  }
+
+ private:
+  int worker_;
+  std::int64_t whole_, cut_slabs_, begin_, end_;
+};
+
+// A group's sums on their way to the owner of the tile.
+template <int kBlocks, int kSums>
+struct Part {
+  float* sums;
+  unsigned* flag;
+  int barrier, thread;
+
+  static constexpr int kQuads = kBlocks * kSums / 4;
+  __device__ float4* quad(int i) const { return reinterpret_cast<float4*>(sums) + i * 128 + thread; }
+
+  __device__ void write(const float (&sum)[kBlocks][kSums]) const {
+#pragma unroll
+    for (int i = 0; i < kQuads; ++i) {
+      const float* four = &sum[i / (kSums / 4)][i % (kSums / 4) * 4];
+      __stcg(quad(i), make_float4(four[0], four[1], four[2], four[3]));
+    }
+    __threadfence();
+    asm volatile("bar.sync %0, 128;\n" ::"r"(barrier) : "memory");
+    if (thread == 0) asm volatile("st.release.gpu.global.u32 [%0], %1;\n" ::"l"(flag), "r"(1) : "memory");
+  }
+  __device__ void await() const {
+    if (thread == 0) {
+      unsigned ready = 0;
+      while (ready == 0)
+        asm volatile("ld.acquire.gpu.global.u32 %0, [%1];\n" : "=r"(ready) : "l"(flag) : "memory");
+    }
+    asm volatile("bar.sync %0, 128;\n" ::"r"(barrier) : "memory");
+  }
+  // The flag is down for the next launch.
+  __device__ void take() const {
+    if (thread == 0) *flag = 0;
+  }
+  __device__ void add_to(float (&sum)[kBlocks][kSums]) const {
+#pragma unroll
+    for (int i = 0; i < kQuads; ++i) {
+      const float4 more = __ldcg(quad(i));
+      float* four = &sum[i / (kSums / 4)][i % (kSums / 4) * 4];
+      four[0] += more.x, four[1] += more.y, four[2] += more.z, four[3] += more.w;
+    }
+  }
+};
+
+}  // namespace warpwright::ops::matmul::cuda

@@ -1,0 +1,612 @@
+// Products on Hopper's tensor cores: C (rows, cols) = A (rows, depth) · B (depth, cols), of bf16 or fp16
+// summed in fp32, then an epilogue on the sums while they are in registers.
+//
+// A block has one warp that feeds a ring of slabs (64 terms of the depth) of both factors' tiles in shared
+// memory through the tensor copy engine, and groups of four warps that multiply them (wgmma), the sums in
+// registers: either side by side on one tile, or ("pingpong") each on a tile of its own, so that one
+// multiplies while the other is at its epilogue. Two blocks of a cluster may share one factor's tile: each
+// copies half of it to both.
+//
+// What of a tile lies outside the matrices is read as zeros and not written, so rows, cols and depth are
+// free. The copy engine wants addresses and rows that are multiples of 16 bytes.
+//
+// Which tiles a block makes, and how much of the depth of each, is a schedule of its own (schedule.cuh); what
+// becomes of the sums, a list of steps (Epilogue).
+#pragma once
+
+#include <cuda.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <string_view>
+
+#include "ops/cuda/gelu.cuh"
+#include "ops/cuda/hopper/products.cuh"
+#include "ops/cuda/hopper/tensor_copy.cuh"
+#include "ops/cuda/hopper/tensor_map.hpp"
+#include "ops/cuda/launch.cuh"
+#include "ops/cuda/vector.cuh"
+#include "ops/matmul/cuda/schedule.cuh"
+
+namespace warpwright::ops::matmul::cuda {
+
+using namespace hopper;
+
+inline constexpr int kGroupThreads = 128;
+inline constexpr int kSlab = 64;       // terms of the depth in a stage of the ring
+inline constexpr int kBoxRows = 64;    // of what a group sends at once, and of a product
+inline constexpr int kRowBytes = 128;  // of a tile's row in shared memory
+inline constexpr int kBoxBytes = kBoxRows * kRowBytes;
+inline constexpr int kSharedLimit = 227 * 1024;
+
+// A block's tile; groups_down × groups_across groups share it, or, where there is one, two take turns. Blocks
+// of a cluster have tiles below each other (and share B's) or beside each other (and share A's).
+template <int rows, int cols, int groups_down, int groups_across, int cluster_down = 1,
+          int cluster_across = 1>
+struct Tile {
+  static constexpr int kRows = rows, kCols = cols;
+  static constexpr int kGroupsAcross = groups_across,
+                       kTeam = groups_down * groups_across;  // groups on one tile
+  static constexpr bool kPingpong = kTeam == 1;
+  static constexpr int kGroups = kPingpong ? 2 : kTeam;
+  static constexpr int kGroupRows = rows / groups_down, kGroupCols = cols / groups_across;
+  static constexpr int kBlocks = kGroupRows / kBoxRows,
+                       kSums = kGroupCols / 2;  // a thread's sums: kBlocks × kSums
+  static constexpr int kClusterDown = cluster_down, kClusterAcross = cluster_across;
+  static constexpr int kCluster = cluster_down * cluster_across;
+  static constexpr int kThreads = (kGroups + 1) * kGroupThreads;
+  // Registers of a thread: what the compiler gives all of them, shared out anew between producer and groups.
+  static constexpr int kProducerRegisters = kGroups == 2 ? 40 : 32,
+                       kGroupRegisters = kGroups == 2 ? 232 : 160;
+
+  static constexpr int kABytes = rows * kRowBytes, kBBytes = cols * kRowBytes,
+                       kStageBytes = kABytes + kBBytes;
+  static constexpr int kBuffers = 2;  // of a group, for what it sends
+  static constexpr int kBufferBytes = kGroups * kBuffers * kBoxBytes;
+  static constexpr int kBarrierBytes = 256;
+  static constexpr int kStages =
+      std::min((kSharedLimit - 1024 - kBarrierBytes - kBufferBytes) / kStageBytes, 8);
+  static constexpr std::size_t kSharedBytes = 1024 + kStages * kStageBytes + kBufferBytes + kBarrierBytes;
+  static_assert(kCluster <= 2 && kStages >= 2 && kGroupRows % kBoxRows == 0);
+};
+
+struct Parameters {
+  CUtensorMap a, b, out;
+  CUtensorMap extra;  // a matrix that the epilogue reads or writes beside out
+  const void* bias = nullptr;
+  float scale = 1;
+  bool add = false;    // out += (fp32)
+  bool keeps = false;  // the epilogue writes extra
+  Work work;
+  float* partials = nullptr;  // of tiles whose depth is cut: a tile of sums for each block
+  unsigned* flags =
+      nullptr;  // for each group of each block: 1 where its partial sums stand; 0 before and after
+};
+
+template <class TileT, class InT, class OutT, bool a_transposed, bool b_transposed, class ScheduleT,
+          class EpilogueT>
+struct Kernel {
+  using Tile = TileT;
+  using In = InT;
+  using Out = OutT;
+  using Schedule = ScheduleT;
+  using Epilogue = EpilogueT;
+  // Whether the depth is the rows of A's, of B's matrix in memory, not its columns.
+  static constexpr bool kATransposed = a_transposed, kBTransposed = b_transposed;
+  static constexpr int kChunkCols = kRowBytes / static_cast<int>(sizeof(Out));  // that a group sends at once
+  static constexpr int kChunkSums = kChunkCols / 2;
+  static constexpr int kChunks = Tile::kGroupCols / kChunkCols;
+};
+
+// A place in the ring.
+struct Cursor {
+  int stage = 0, phase = 0;
+  template <int kStages>
+  __device__ void advance() {
+    if (++stage == kStages) stage = 0, phase ^= 1;
+  }
+  template <int kStages>
+  __device__ void advance(int steps) {
+    stage += steps;
+    phase ^= stage / kStages & 1;
+    stage %= kStages;
+  }
+};
+
+// ---- The steps of an epilogue -----------------------------------------------------------------------------
+//
+// A step sees the sums of a chunk: v(j, r, e) of row r·8 + lane.row, column 8·j + lane.column + e.
+
+// v += bias[column], where there is one
+struct AddBias {
+  static constexpr bool kReadsMatrix = false;
+  template <class Chunk>
+  static __device__ void apply(Chunk& chunk) {
+    using In = typename Chunk::In;
+    const In* bias = static_cast<const In*>(chunk.parameters.bias);
+    if (!bias) return;
+#pragma unroll
+    for (int j = 0; j < Chunk::kSums / 4; ++j) {
+      const int col = chunk.first_col + 8 * j;
+      const auto pair = col < chunk.parameters.work.cols ? gpu::Packed<In, 2>::load(bias + col)
+                                                         : gpu::Packed<In, 2>::zero();
+      chunk.v[4 * j] += pair[0], chunk.v[4 * j + 1] += pair[1];
+      chunk.v[4 * j + 2] += pair[0], chunk.v[4 * j + 3] += pair[1];
+    }
+  }
+};
+
+// extra = v, where it is asked for
+struct Keep {
+  static constexpr bool kReadsMatrix = false;
+  template <class Chunk>
+  static __device__ void apply(Chunk& chunk) {
+    if (chunk.parameters.keeps) chunk.send(&chunk.parameters.extra, false);
+  }
+};
+
+// v = act(v)
+template <Activation activation>
+struct Activate {
+  static constexpr bool kReadsMatrix = false;
+  template <class Chunk>
+  static __device__ void apply(Chunk& chunk) {
+#pragma unroll
+    for (float& v : chunk.v) v = gpu::activate<activation>(v);
+  }
+};
+
+// v = v · act'(extra)
+template <Activation activation>
+struct Differentiate {
+  static constexpr bool kReadsMatrix = true;
+  template <class Chunk>
+  static __device__ void apply(Chunk& chunk) {
+    chunk.with_matrix([](float v, float extra) { return v * gpu::activation_derivative<activation>(extra); });
+  }
+};
+
+// v += extra
+struct AddMatrix {
+  static constexpr bool kReadsMatrix = true;
+  template <class Chunk>
+  static __device__ void apply(Chunk& chunk) {
+    chunk.with_matrix([](float v, float extra) { return v + extra; });
+  }
+};
+
+// v *= scale
+struct Scale {
+  static constexpr bool kReadsMatrix = false;
+  template <class Chunk>
+  static __device__ void apply(Chunk& chunk) {
+#pragma unroll
+    for (float& v : chunk.v) v *= chunk.parameters.scale;
+  }
+};
+
+// The steps in this order, then out = v.
+template <class... Steps>
+struct Epilogue {
+  static constexpr bool kReadsMatrix = (Steps::kReadsMatrix || ...);
+  template <class Chunk>
+  static __device__ void apply(Chunk& chunk) {
+    (Steps::apply(chunk), ...);
+    chunk.send(&chunk.parameters.out, chunk.parameters.add);
+  }
+};
+
+// ---- The kernel -------------------------------------------------------------------------------------------
+
+// One block's shared memory.
+template <class Tile>
+struct Shared {
+  std::byte* tiles;    // kStages × (A's tile, B's tile)
+  std::byte* buffers;  // kGroups × kBuffers
+  Barrier *full, *empty, *extra;
+
+  __device__ explicit Shared(void* memory) {
+    const std::uint32_t address = shared_address(memory);
+    tiles = static_cast<std::byte*>(memory) + (1024 - address % 1024) % 1024;
+    buffers = tiles + Tile::kStages * Tile::kStageBytes;
+    full = reinterpret_cast<Barrier*>(buffers + Tile::kBufferBytes);
+    empty = full + Tile::kStages;
+    extra = empty + Tile::kStages;
+  }
+  static_assert((2 * Tile::kStages + Tile::kGroups * Tile::kBuffers) * sizeof(Barrier) <=
+                Tile::kBarrierBytes);
+
+  __device__ void initialize_all() const {
+    for (int i = 0; i < Tile::kStages; ++i) {
+      initialize(full + i, 1);
+      initialize(empty + i, 4 * Tile::kTeam * Tile::kCluster);
+    }
+    for (int i = 0; i < Tile::kGroups * Tile::kBuffers; ++i) initialize(extra + i, 1);
+    fence_initialized_barriers();
+  }
+};
+
+// One of kParts blocks' share of a factor's tile: kSide rows of the result's index from `side` on, a slab of
+// the depth, to this block and those that share the tile.
+template <int kSide, bool kTransposed, int kParts>
+__device__ void copy_factor(std::byte* to, const CUtensorMap* map, Barrier* barrier, int side, int depth,
+                            int part, int blocks) {
+  const auto copy = [&](std::byte* place, int column, int row) {
+    if constexpr (kParts == 1) {
+      copy_box(place, map, barrier, column, row);
+    } else {
+      copy_box_to_blocks(place, map, barrier, column, row, blocks);
+    }
+  };
+  if constexpr (kTransposed) {
+    constexpr int kDepths = kSlab / kParts;
+#pragma unroll
+    for (int slab = 0; slab < kSide / 64; ++slab) {
+      copy(to + slab * kBoxBytes + part * kDepths * kRowBytes, side + slab * 64, depth + part * kDepths);
+    }
+  } else {
+    constexpr int kSides = kSide / kParts;
+    copy(to + part * kSides * kRowBytes, depth, side + part * kSides);
+  }
+}
+
+// A thread of a group: its rows are row() and row() + 8 of 64, its columns column() and the next, of every
+// eight.
+struct Lane {
+  int thread;  // of the group
+  __device__ Lane() : thread(static_cast<int>(threadIdx.x) % kGroupThreads) {}
+  __device__ int row() const { return thread / 32 * 16 + thread % 32 / 4; }
+  __device__ int column() const { return thread % 4 * 2; }
+  __device__ bool leads() const { return thread == 0; }
+};
+
+// A group's way out: boxes of 64 rows of 128 bytes, through buffers that the copy engine empties.
+template <class K>
+struct Outlet {
+  using Tile = typename K::Tile;
+  std::byte* buffers;
+  Barrier* extra;
+  int group;
+  Lane lane;
+  int count = 0;  // of boxes so far
+
+  __device__ std::byte* buffer(int index) const { return buffers + index % Tile::kBuffers * kBoxBytes; }
+
+  // Where the epilogue reads a matrix: box `ahead` of the ones to come is on its way to its buffer.
+  __device__ void fetch(const Parameters& p, int ahead, int row, int col) const {
+    if (!lane.leads()) return;
+    wait_until_stores_have_read<0>();
+    const int index = count + ahead;
+    Barrier* const barrier = extra + index % Tile::kBuffers;
+    arrive_expecting(barrier, kBoxBytes);
+    copy_box(buffer(index), &p.extra, barrier, col, row);
+  }
+};
+
+// Part of a group's sums, 64 rows and the columns of one box, at its epilogue.
+template <class K>
+struct Chunk {
+  using In = typename K::In;
+  using Out = typename K::Out;
+  static constexpr int kSums = K::kChunkSums;
+
+  const Parameters& parameters;
+  Outlet<K>& outlet;
+  int row, col;   // of the box
+  int first_col;  // of the thread
+  float v[kSums];
+
+  template <class F>
+  __device__ void with_matrix(F&& f) {
+    static_assert(sizeof(In) == 2 && sizeof(Out) == 2);
+    const Lane& lane = outlet.lane;
+    wait(outlet.extra + outlet.count % K::Tile::kBuffers, outlet.count / K::Tile::kBuffers & 1);
+    const std::byte* box = outlet.buffer(outlet.count);
+#pragma unroll
+    for (int j = 0; j < kSums / 4; ++j) {
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        const int at = lane.row() + 8 * r;
+        const auto pair = gpu::Packed<In, 2>::load(
+            reinterpret_cast<const In*>(box + at * kRowBytes + (j ^ at % 8) * 16 + lane.column() * 2));
+        v[4 * j + 2 * r] = f(v[4 * j + 2 * r], pair[0]);
+        v[4 * j + 2 * r + 1] = f(v[4 * j + 2 * r + 1], pair[1]);
+      }
+    }
+    __syncwarp();  // a warp writes what its lanes have read
+  }
+
+  __device__ void send(const CUtensorMap* map, bool add) {
+    const Lane& lane = outlet.lane;
+    const int barrier = 1 + outlet.group;
+    if constexpr (!K::Epilogue::kReadsMatrix) {
+      if (lane.leads()) wait_until_stores_have_read<K::Tile::kBuffers - 1>();
+      named_barrier(barrier, kGroupThreads);
+    }
+    std::byte* const box = outlet.buffer(outlet.count);
+    if constexpr (sizeof(Out) == 2) {
+      // Two by two 8×8 matrices at a time; a lane names a row of one of them.
+      const int matrix = lane.thread % 32 / 8, at = lane.thread / 32 * 16 + matrix % 2 * 8 + lane.thread % 8;
+      const std::uint32_t line = shared_address(box) + at * kRowBytes;
+#pragma unroll
+      for (int j = 0; j < kSums / 4; j += 2) {
+        std::uint32_t pairs[4];
+#pragma unroll
+        for (int i = 0; i < 4; ++i)
+          pairs[i] = gpu::detail::Pair<Out>::of(v[4 * j + 2 * i], v[4 * j + 2 * i + 1]);
+        asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};\n" ::"r"(
+                         line + ((j + matrix / 2) ^ at % 8) * 16),
+                     "r"(pairs[0]), "r"(pairs[1]), "r"(pairs[2]), "r"(pairs[3])
+                     : "memory");
+      }
+    } else {
+#pragma unroll
+      for (int j = 0; j < kSums / 4; ++j) {
+#pragma unroll
+        for (int r = 0; r < 2; ++r) {
+          const int at = lane.row() + 8 * r, unit = 2 * j + lane.column() / 4;
+          *reinterpret_cast<float2*>(box + at * kRowBytes + (unit ^ at % 8) * 16 + lane.column() % 4 * 4) =
+              make_float2(v[4 * j + 2 * r], v[4 * j + 2 * r + 1]);
+        }
+      }
+    }
+    fence_stores_to_shared();
+    named_barrier(barrier, kGroupThreads);
+    if (lane.leads()) {
+      add ? add_box(map, box, col, row) : store_box(map, box, col, row);
+      commit_stores();
+    }
+    ++outlet.count;
+  }
+};
+
+template <class K>
+__global__ void __launch_bounds__(K::Tile::kThreads, 1)
+    multiply_kernel(const __grid_constant__ Parameters p) {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+  using Tile = typename K::Tile;
+  using In = typename K::In;
+  constexpr int kStages = Tile::kStages, kCluster = Tile::kCluster;
+  extern __shared__ uint4 memory[];
+  const Shared<Tile> shared(memory);
+  const int rank = static_cast<int>(blockIdx.x) % kCluster, worker = static_cast<int>(blockIdx.x) / kCluster;
+  const int down = rank % Tile::kClusterDown, across = rank / Tile::kClusterDown;
+  const int group = static_cast<int>(threadIdx.x) / kGroupThreads;
+
+  if (threadIdx.x == 0) shared.initialize_all();
+  if constexpr (kCluster > 1) {
+    cluster_barrier();
+  } else {
+    __syncthreads();
+  }
+  typename K::Schedule schedule(p.work, worker, static_cast<int>(gridDim.x) / kCluster,
+                                Tile::kRows * Tile::kClusterDown);
+  const auto first_row = [&](const Piece& piece) {
+    return (piece.row_tile * Tile::kClusterDown + down) * Tile::kRows;
+  };
+  const auto first_col = [&](const Piece& piece) {
+    return (piece.col_tile * Tile::kClusterAcross + across) * Tile::kCols;
+  };
+  Cursor cursor;
+  Piece piece;
+
+  if (group == Tile::kGroups) {
+    give_registers<Tile::kProducerRegisters>();
+    if (threadIdx.x >= Tile::kGroups * kGroupThreads + 32) return;
+    if (threadIdx.x == Tile::kGroups * kGroupThreads) {
+      prefetch_map(&p.a);
+      prefetch_map(&p.b);
+      // The blocks that share A's tile are the ones beside this one, B's the ones below each other.
+      constexpr int kColumnMask = (1 << Tile::kClusterDown) - 1;
+      const int a_blocks = kCluster == 1 ? 1 : Tile::kClusterAcross == 2 ? 3 : 1 << rank;
+      const int b_blocks = kCluster == 1 ? 1 : Tile::kClusterDown == 2 ? kColumnMask : 1 << rank;
+      while (schedule.next(piece)) {
+        const int row = first_row(piece), col = first_col(piece);
+        for (int slab = piece.begin; slab < piece.end; ++slab) {
+          Barrier* const full = shared.full + cursor.stage;
+          std::byte* const to = shared.tiles + cursor.stage * Tile::kStageBytes;
+          wait(shared.empty + cursor.stage, cursor.phase ^ 1);
+          arrive_expecting(full, Tile::kStageBytes);
+          copy_factor<Tile::kRows, K::kATransposed, Tile::kClusterAcross>(to, &p.a, full, row, slab * kSlab,
+                                                                          across, a_blocks);
+          copy_factor<Tile::kCols, K::kBTransposed, Tile::kClusterDown>(to + Tile::kABytes, &p.b, full, col,
+                                                                        slab * kSlab, down, b_blocks);
+          cursor.advance<kStages>();
+        }
+      }
+    }
+    __syncwarp();
+    if constexpr (kCluster > 1) cluster_barrier();
+    return;
+  }
+
+  take_registers<Tile::kGroupRegisters>();
+  const int member = Tile::kPingpong ? 0 : group;  // of the team on a tile
+  const int group_row = member / Tile::kGroupsAcross * Tile::kGroupRows;
+  const int group_col = member % Tile::kGroupsAcross * Tile::kGroupCols;
+  Outlet<K> outlet{shared.buffers + group * Tile::kBuffers * kBoxBytes, shared.extra + group * Tile::kBuffers,
+                   group, Lane()};
+  const Lane& lane = outlet.lane;
+  // 64 rows, or in a transposed tile a slab of 64 columns, are 8192 bytes either way.
+  const std::uint64_t a_tile = describe_tile(shared.tiles + group_row * kRowBytes, kBoxBytes);
+  const std::uint64_t b_tile = describe_tile(shared.tiles + Tile::kABytes + group_col * kRowBytes, kBoxBytes);
+  const auto release = [&](int stage) {
+    if constexpr (kCluster == 1) {
+      if (lane.thread % 32 == 0) arrive(shared.empty + stage);
+    } else {
+      if (lane.thread % 32 < kCluster) arrive_at_block(shared.empty + stage, lane.thread % 32);
+    }
+  };
+
+  // Groups that take turns: barrier kTurn + g says that it is g's turn to multiply.
+  constexpr int kTurn = 1 + Tile::kGroups;
+  bool more = schedule.next(piece);
+  Piece following;
+  if constexpr (Tile::kPingpong) {
+    if (group == 1 && more) {
+      arrive_at_named_barrier(kTurn, 2 * kGroupThreads);
+      cursor.advance<kStages>(piece.end - piece.begin);
+      more = schedule.next(piece);
+    }
+  }
+  while (more) {
+    const int row = first_row(piece) + group_row, col = first_col(piece) + group_col;
+    if constexpr (K::Epilogue::kReadsMatrix) {
+      if (piece.ends_tile) {
+#pragma unroll
+        for (int i = 0; i < min(Tile::kBuffers, K::kChunks * Tile::kBlocks); ++i) {
+          outlet.fetch(p, i, row + i / K::kChunks * kBoxRows, col + i % K::kChunks * K::kChunkCols);
+        }
+      }
+    }
+    bool other_more = false;
+    if constexpr (Tile::kPingpong) {
+      named_barrier(kTurn + group, 2 * kGroupThreads);
+      other_more = schedule.next(following);
+    }
+
+    float sum[Tile::kBlocks][Tile::kSums] = {};
+    pin(sum);
+    const int slabs = piece.end - piece.begin;
+    int before = 0;
+    for (int i = 0; i < slabs; ++i) {
+      wait(shared.full + cursor.stage, cursor.phase);
+      const std::uint64_t stage = static_cast<std::uint64_t>(cursor.stage * (Tile::kStageBytes / 16));
+      begin_products();
+#pragma unroll
+      for (int step = 0; step < kSlab / 16; ++step) {
+#pragma unroll
+        for (int b = 0; b < Tile::kBlocks; ++b) {
+          multiply_tiles<In, Tile::kGroupCols, K::kATransposed, K::kBTransposed>(
+              sum[b], a_tile + stage + b * (kBoxBytes / 16) + step * kDescribedStep<K::kATransposed>,
+              b_tile + stage + step * kDescribedStep<K::kBTransposed>, i > 0 || step > 0);
+        }
+      }
+      commit_products();
+      if (i > 0) {
+        wait_for_products<1>();
+        release(before);
+      }
+      before = cursor.stage;
+      cursor.advance<kStages>();
+    }
+    if constexpr (Tile::kPingpong) {
+      if (other_more) arrive_at_named_barrier(kTurn + 1 - group, 2 * kGroupThreads);
+    }
+    wait_for_products<0>();
+    pin(sum);
+    release(before);
+
+    if constexpr (K::Schedule::kCutsDepth) {
+      const auto part = [&](int of_worker) {
+        const std::int64_t index = (of_worker * kCluster + rank) * std::int64_t{Tile::kTeam} + member;
+        return Part<Tile::kBlocks, Tile::kSums>{p.partials + index * (Tile::kGroupRows * Tile::kGroupCols),
+                                                p.flags + index, 1 + group, lane.thread};
+      };
+      if (!piece.ends_tile) {
+        part(worker).write(sum);
+      } else if (piece.begin > 0) {
+        const int first = schedule.first_worker_of(piece);
+        for (int w = worker - 1; w >= first; --w) {
+          part(w).await();
+          part(w).add_to(sum);
+          part(w).take();
+        }
+      }
+    }
+    if (!K::Schedule::kCutsDepth || piece.ends_tile) {
+#pragma unroll
+      for (int b = 0; b < Tile::kBlocks; ++b) {
+#pragma unroll
+        for (int c = 0; c < K::kChunks; ++c) {
+          const int index = b * K::kChunks + c;
+          if constexpr (K::Epilogue::kReadsMatrix) {
+            const int next = index - 1 + Tile::kBuffers;
+            if (index > 0 && next < K::kChunks * Tile::kBlocks) {
+              outlet.fetch(p, Tile::kBuffers - 1, row + next / K::kChunks * kBoxRows,
+                           col + next % K::kChunks * K::kChunkCols);
+            }
+          }
+          const int chunk_col = col + c * K::kChunkCols;
+          Chunk<K> chunk{p, outlet, row + b * kBoxRows, chunk_col, chunk_col + lane.column(), {}};
+#pragma unroll
+          for (int i = 0; i < K::kChunkSums; ++i) chunk.v[i] = sum[b][c * K::kChunkSums + i];
+          K::Epilogue::apply(chunk);
+        }
+      }
+    }
+
+    if constexpr (Tile::kPingpong) {
+      if (!other_more) break;
+      cursor.advance<kStages>(following.end - following.begin);
+    }
+    more = schedule.next(piece);
+  }
+  if (lane.leads()) wait_until_stores_have_read<0>();
+  if constexpr (kCluster > 1) cluster_barrier();
+#endif
+}
+
+// ---- On the host ------------------------------------------------------------------------------------------
+
+// A matrix in device memory; stride in elements.
+struct Matrix {
+  const void* data = nullptr;
+  std::int64_t stride = 0;
+};
+
+struct Product {
+  std::int64_t rows = 0, cols = 0, depth = 0;
+  DType in = DType::bf16, out = DType::bf16;
+  Matrix a, b, result, extra;
+};
+
+// What the copy engine takes.
+inline bool suits_boxes(const Matrix& m, DType dtype) {
+  return reinterpret_cast<std::uintptr_t>(m.data) % 16 == 0 &&
+         m.stride * static_cast<std::int64_t>(size_of(dtype)) % 16 == 0;
+}
+
+template <int kSide, bool kTransposed, int kParts>
+CUtensorMap map_factor(const Matrix& m, DType dtype, std::int64_t side, std::int64_t depth) {
+  if (kTransposed) return map_boxes<2>(m.data, dtype, {side, depth}, {m.stride}, {64, kSlab / kParts});
+  return map_boxes<2>(m.data, dtype, {depth, side}, {m.stride}, {kSlab, kSide / kParts});
+}
+
+template <class K>
+Parameters describe(const Product& product, int raster) {
+  using Tile = typename K::Tile;
+  const auto [rows, cols, depth, in, out, a, b, result, extra] = product;
+  Parameters p;
+  p.a = map_factor<Tile::kRows, K::kATransposed, Tile::kClusterAcross>(a, in, rows, depth);
+  p.b = map_factor<Tile::kCols, K::kBTransposed, Tile::kClusterDown>(b, in, cols, depth);
+  p.out = map_boxes<2>(result.data, out, {cols, rows}, {result.stride}, {K::kChunkCols, kBoxRows});
+  p.extra = extra.data ? map_boxes<2>(extra.data, in, {cols, rows}, {extra.stride}, {64, kBoxRows}) : p.out;
+  p.work.rows = static_cast<int>(rows);
+  p.work.cols = static_cast<int>(cols);
+  p.work.slabs = static_cast<int>((depth + kSlab - 1) / kSlab);
+  p.work.col_tiles = static_cast<int>((cols + Tile::kCols * Tile::kClusterAcross - 1) /
+                                      (Tile::kCols * Tile::kClusterAcross));
+  p.work.raster = raster;
+  return p;
+}
+
+template <class K>
+void launch(const Parameters& p, int workers, cudaStream_t stream, std::string_view what) {
+  using Tile = typename K::Tile;
+  gpu::allow_shared(multiply_kernel<K>, Tile::kSharedBytes);
+  cudaLaunchAttribute cluster{};
+  cluster.id = cudaLaunchAttributeClusterDimension;
+  cluster.val.clusterDim.x = Tile::kCluster;
+  cluster.val.clusterDim.y = cluster.val.clusterDim.z = 1;
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(static_cast<unsigned>(workers * Tile::kCluster));
+  config.blockDim = dim3(Tile::kThreads);
+  config.dynamicSmemBytes = Tile::kSharedBytes;
+  config.stream = stream;
+  config.attrs = &cluster;
+  config.numAttrs = 1;
+  warpwright::cuda::check(cudaLaunchKernelEx(&config, multiply_kernel<K>, p), what);
+}
+
+}  // namespace warpwright::ops::matmul::cuda
