@@ -132,4 +132,36 @@ __device__ float activation_derivative(float x) {
   return 1.0f;
 }
 
+// For results of 16 bits: 2^x as the special function unit has it, one instruction in place of eight; the
+// relative error is 2^-22, and 2^-24 for every unit of |x|.
+__device__ inline float exp2_16bit(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+template <Activation activation>
+__device__ float activate_16bit(float x) {
+  if constexpr (activation == Activation::gelu_tanh) {
+    constexpr float kScale = -kSqrt8OverPi * 1.4426950408889634f;
+    return x * reciprocal(1.0f + exp2_16bit(x * fmaf(x * x, kScale * kCubic, kScale)));
+  } else {
+    return activate<activation>(x);
+  }
+}
+
+template <Activation activation>
+__device__ float activation_derivative_16bit(float x) {
+  if constexpr (activation == Activation::gelu_tanh) {
+    const float c = clamp_for_gelu(x), square = c * c;
+    constexpr float kScale = kSqrt8OverPi * 1.4426950408889634f;
+    const float slope = c * fmaf(square, 3 * kSqrt8OverPi * kCubic, kSqrt8OverPi);
+    const float e = exp2_16bit(-fabsf(c * fmaf(square, kScale * kCubic, kScale)));
+    const float large = reciprocal(1.0f + e), small = e * large;
+    return fmaf(slope, large * small, c < 0 ? small : large);
+  } else {
+    return activation_derivative<activation>(x);
+  }
+}
+
 }  // namespace warpwright::ops::gpu

@@ -85,7 +85,27 @@ void dx(const Context& context, const MatmulDx& args);
 void dw(const Context& context, const MatmulDw& args);
 }  // namespace amx_bf16
 
+// How a GPU's blocks share out a product (cuda/schedule.cuh).
+enum class Schedule : std::uint8_t { block, persistent, stream_k };
+
 namespace cuda {
+// bf16 and fp16 on Hopper's tensor cores (cuda/wgmma.cuh), the tile chosen by selector.hpp.
+template <Schedule schedule>
+struct Wgmma {
+  static std::string refuse_forward(const MatmulForwardProblem& p, const DeviceInfo& device);
+  static std::string refuse_dx(const MatmulDxProblem& p, const DeviceInfo& device);
+  static std::string refuse_dw(const MatmulDwProblem& p, const DeviceInfo& device);
+  static void forward(const Context& context, const MatmulForward& args);
+  static void dx(const Context& context, const MatmulDx& args);
+  static void dw(const Context& context, const MatmulDw& args);
+  static std::size_t forward_workspace(const MatmulForwardProblem& p, const DeviceInfo& device);
+  static std::size_t dx_workspace(const MatmulDxProblem& p, const DeviceInfo& device);
+  static std::size_t dw_workspace(const MatmulDwProblem& p, const DeviceInfo& device);
+  static double forward_cost(const MatmulForwardProblem& p, const DeviceInfo& device);
+  static double dx_cost(const MatmulDxProblem& p, const DeviceInfo& device);
+  static double dw_cost(const MatmulDwProblem& p, const DeviceInfo& device);
+};
+
 // By cuBLASLt; unfused: it multiplies only, and everything around a product is a kernel of ours.
 std::string refuse_cublaslt(DType dtype, const DeviceInfo& device);
 std::size_t cublaslt_workspace();

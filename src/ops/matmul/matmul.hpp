@@ -5,6 +5,9 @@
 // Products are summed in fp32 (fp64 for fp64) over the whole reduction in one fixed order, whatever the
 // threads.
 //
+// A forward may learn from device memory how many of its rows there are: what stands in the others of out and
+// preact afterwards is anything.
+//
 // dtypes of x, weight, bias, out, preact, dout and dx are one; rows of x, out, preact, dout and dx may be
 // strided (strides[1] is 1), weight and gradients are contiguous. M, N ≥ 0, K ≥ 1.
 #pragma once
@@ -22,9 +25,11 @@ struct MatmulForward {
   Tensor preact;  // (M, N), optional: kept for the backward of the activation
   Activation activation = Activation::none;
   bool batch_invariant = false;  // a row's bits do not depend on how many others there are
+  Tensor rows;                   // (1) int32, optional: only that many rows, M at most, are asked for
 
   template <class F>
   void visit(F&& f) {
+    f("rows", rows, Access::read);
     f("x", x, Access::read);
     f("weight", weight, Access::read);
     f("bias", bias, Access::read);

@@ -1,7 +1,10 @@
 #include <gtest/gtest.h>
 
+#include <random>
+
 #include "ops/matmul/cases.hpp"
 #include "ops/matmul/kernels.hpp"
+#include "ops/matmul/shares.hpp"
 #include "ops/testing/repeated.hpp"
 
 namespace warpwright::ops {
@@ -252,6 +255,135 @@ TEST(Matmul, OnCudaCallsAreCapturedInAGraph) {
   EXPECT_EQ(outputs(), called);
 }
 
+const std::string kSchedules[] = {"cuda.block", "cuda.persistent", "cuda.stream_k"};
+
+// Tile edges and their neighbours, primes, and any number; N and K multiples of eight most of the time, for
+// the variants whose copies want that.
+TEST(Matmul, OnCudaRandomShapesMatchTheReference) {
+  if (cuda_device_count() == 0) GTEST_SKIP() << "needs an NVIDIA GPU";
+  std::mt19937 random(1);
+  const auto pick = [&](auto&& list) { return list[random() % std::size(list)]; };
+  const auto size = [&](bool eights) -> std::int64_t {
+    const std::int64_t tiles[] = {64, 128, 192, 256, 384, 512},
+                       primes[] = {1, 2, 3, 5, 7, 13, 31, 61, 127, 257, 509};
+    std::int64_t n = 1;
+    switch (random() % 3) {
+      case 0:
+        n = pick(tiles) + static_cast<std::int64_t>(random() % 17) - 8;
+        break;
+      case 1:
+        n = pick(primes);
+        break;
+      default:
+        n = 1 + static_cast<std::int64_t>(random() % 700);
+    }
+    return eights ? (n + 7) / 8 * 8 : n;
+  };
+  int checked = 0;
+  for (int i = 0; i < 800; ++i) {
+    matmul::Case c{};
+    do {
+      const bool eights = i % 5 != 0;
+      c = {size(false), size(eights), size(eights), 0};
+    } while (c.M * c.N * c.K > 4'000'000);
+    if (i % 3 == 0) c.padding = 8;
+    const DType dtype = i % 4 == 0 ? DType::f16 : DType::bf16;
+    const Activation activation = i % 2 == 0 ? Activation::none : kActivations[i % 3];
+    for (const auto& variant : variant_names(matmul_forward_op())) {
+      if (variant.rfind("cuda.", 0) != 0 || variant == "cuda.tile128") continue;
+      Fixture fixture(static_cast<std::uint64_t>(i));
+      const auto args = matmul::make_forward(c, dtype, i % 7 != 0, activation, fixture);
+      const auto length = [&](std::string_view) { return static_cast<double>(c.K); };
+      checked += check_variant(matmul_forward_op(), variant, fixture, args, length).empty();
+    }
+    for (const auto& variant : variant_names(matmul_dx_op())) {
+      if (variant.rfind("cuda.", 0) != 0 || variant == "cuda.tile128") continue;
+      Fixture fixture(static_cast<std::uint64_t>(i));
+      const auto args = matmul::make_dx(c, dtype, activation, fixture);
+      const auto length = [&](std::string_view) { return static_cast<double>(c.N); };
+      checked += check_variant(matmul_dx_op(), variant, fixture, args, length).empty();
+    }
+    for (const auto& variant : variant_names(matmul_dw_op())) {
+      if (variant.rfind("cuda.", 0) != 0 || variant == "cuda.tile128") continue;
+      Fixture fixture(static_cast<std::uint64_t>(i));
+      const auto args =
+          matmul::make_dw(c, dtype, i % 3 != 0, i % 2 == 0 ? Store::add : Store::assign, fixture);
+      const auto length = [&](std::string_view) { return static_cast<double>(c.M); };
+      checked += check_variant(matmul_dw_op(), variant, fixture, args, length).empty();
+    }
+    if (::testing::Test::HasFailure()) break;
+  }
+  RecordProperty("checked", checked);
+}
+
+TEST(Matmul, OnCudaARepeatedProductHasTheSameBits) {
+  if (cuda_device_count() == 0) GTEST_SKIP() << "needs an NVIDIA GPU";
+  for (const std::string& name : kSchedules) {
+    Fixture fixture(7);
+    const auto args = matmul::make_dw({3000, 520, 264}, DType::bf16, true, Store::assign, fixture);
+    const auto& variant = find_variant(matmul_dw_op(), name);
+    Context& context = gpu_context({DeviceKind::cuda, 0}, false);
+    const auto problem = matmul_dw_op().problem(args);
+    if (!variant.refuse(problem, context.device()).empty()) continue;
+    context.reserve_scratch(std::max<std::size_t>(variant.workspace(problem, context.device()), 1));
+    DeviceCopy copy(uses_of(args), context.device().device, context.stream());
+    std::vector<std::byte> first;
+    for (int i = 0; i < 1000; ++i) {
+      variant.run(context, copy.moved(args));
+      copy.download(context.stream());
+      const auto* bytes = static_cast<const std::byte*>(args.dweight.data);
+      const std::vector<std::byte> now(bytes, bytes + args.dweight.bytes());
+      if (i == 0) first = now;
+      ASSERT_EQ(now, first) << name << ", run " << i;
+    }
+  }
+}
+
+// Tiles of every shape sum in the same order.
+TEST(Matmul, OnCudaARowsBitsDoNotDependOnHowManyOthersThereAre) {
+  if (cuda_device_count() == 0) GTEST_SKIP() << "needs an NVIDIA GPU";
+  for (const std::string& name : {"cuda.block", "cuda.persistent"}) {
+    Fixture fixture(8);
+    auto args = matmul::make_forward({9000, 776, 520}, DType::bf16, true, Activation::none, fixture);
+    args.batch_invariant = true;
+    const auto& variant = find_variant(matmul_forward_op(), name);
+    if (!variant.refuse(matmul_forward_op().problem(args), device_for(name)).empty()) continue;
+    run_variant(matmul_forward_op(), variant, args, 1);
+    const auto all = elements_of(args.out.slice(0, 0, 300));
+    for (const int rows : {1, 64, 300, 3000}) {
+      auto few = args;
+      few.x = args.x.slice(0, 0, rows);
+      few.out = fixture.output(DType::bf16, {rows, 776});
+      run_variant(matmul_forward_op(), variant, few, 1);
+      const auto out = elements_of(few.out);
+      for (std::size_t i = 0; i < std::min(out.size(), all.size()); ++i) ASSERT_EQ(out[i], all[i]) << name;
+    }
+  }
+}
+
+// Rows at and behind the number that stands in device memory may hold anything afterwards.
+TEST(Matmul, OnCudaTheNumberOfRowsIsReadFromTheDevice) {
+  if (cuda_device_count() == 0) GTEST_SKIP() << "needs an NVIDIA GPU";
+  for (const std::string& name : kSchedules) {
+    for (const int rows : {0, 1, 127, 128, 129, 300}) {
+      Fixture fixture(6);
+      auto args = matmul::make_forward({300, 264, 520}, DType::bf16, true, Activation::none, fixture);
+      auto expected = args;
+      expected.out = fixture.output(DType::bf16, {300, 264});
+      args.rows = fixture.integers({rows});
+      const auto& variant = find_variant(matmul_forward_op(), name);
+      if (!variant.refuse(matmul_forward_op().problem(args), device_for(name)).empty()) continue;
+      run_variant(matmul_forward_op(), variant, args, 1);
+      run_variant(matmul_forward_op(), variant, expected, 1);
+      const auto out = elements_of(args.out.slice(0, 0, rows)),
+                 wanted = elements_of(expected.out.slice(0, 0, rows));
+      const Deviation error = compare(out, wanted, DType::bf16);
+      EXPECT_EQ(error.not_finite, 0) << name;
+      EXPECT_LE(error.relative, 2 * tolerance(DType::bf16, 520)) << name;
+    }
+  }
+}
+
 TEST(Matmul, VariantsAreForcedPerDirection) {
   Fixture fixture(4);
   ContextOptions options;
@@ -263,6 +395,30 @@ TEST(Matmul, VariantsAreForcedPerDirection) {
   EXPECT_EQ(choose(context, matmul_dx_op(), matmul_dx_op().problem(dx)).name, kReference);
   if (context.device().cpu.avx2) {
     EXPECT_EQ(choose(context, matmul_dw_op(), matmul_dw_op().problem(dw)).name, "cpu.avx2");
+  }
+}
+
+// Every slab of every tile is somebody's, each worker's share is one range, and no two differ by more than a
+// tile.
+TEST(Matmul, StreamKSharesDifferByOneTileAtMost) {
+  for (const int workers : {1, 2, 7, 66, 132}) {
+    for (const std::int64_t depth : {1, 3, 12, 48, 1024}) {
+      for (std::int64_t tiles = 1; tiles <= 5 * workers + 3; tiles += 1 + tiles / 50) {
+        const std::int64_t whole = matmul::whole_tiles(tiles, workers), cut = (tiles - whole) * depth;
+        EXPECT_EQ(whole % workers, 0);
+        const int sharers = matmul::sharers_of(cut, depth, workers);
+        std::int64_t least = cut, most = 0, end = 0;
+        for (int w = 0; w < workers; ++w) {
+          EXPECT_EQ(matmul::share_begin(cut, sharers, w), end);
+          const std::int64_t next = matmul::share_begin(cut, sharers, w + 1);
+          least = std::min(least, next - end);
+          most = std::max(most, next - end);
+          end = next;
+        }
+        EXPECT_EQ(end, cut);
+        EXPECT_LE(most - least, depth) << workers << " workers, " << tiles << " tiles of " << depth;
+      }
+    }
   }
 }
 

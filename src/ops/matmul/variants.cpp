@@ -4,6 +4,7 @@
 #include "ops/cpu/refuse.hpp"
 #include "ops/cuda/refuse.hpp"
 #include "ops/matmul/kernels.hpp"
+#include "ops/matmul/selector.hpp"
 
 namespace warpwright::ops {
 namespace {
@@ -32,6 +33,7 @@ MatmulForwardProblem forward_problem(const MatmulForward& a) {
   if (a.bias) require_tensor(kForward, "bias", a.bias, a.x.dtype, {N});
   require_rows(kForward, "out", a.out, a.x.dtype, {M, N});
   if (a.preact) require_rows(kForward, "preact", a.preact, a.x.dtype, {M, N});
+  if (a.rows) require_tensor(kForward, "rows", a.rows, DType::i32, {1});
   return {M,
           N,
           K,
@@ -131,9 +133,24 @@ std::size_t cublaslt_workspace(const Problem&, const DeviceInfo&) {
 std::size_t cublaslt_dw_workspace(const MatmulDwProblem& p, const DeviceInfo&) {
   return matmul::cuda::cublaslt_dw_workspace(p.M, p.N);
 }
+template <class Problem>
+double cublaslt_cost(const Problem& p, const DeviceInfo&) {
+  return matmul::library_seconds(matmul::request_of(p));
+}
+// Behind all others.
+template <class Problem>
+double last_resort(const Problem&, const DeviceInfo&) {
+  return 1e9;
+}
 std::size_t tile128_dw_workspace(const MatmulDwProblem& p, const DeviceInfo&) {
   return matmul::cuda::tile128_dw_workspace(p.M, p.N);
 }
+#endif
+
+#if WARPWRIGHT_CUDA
+using Block = matmul::cuda::Wgmma<matmul::Schedule::block>;
+using Persistent = matmul::cuda::Wgmma<matmul::Schedule::persistent>;
+using StreamK = matmul::cuda::Wgmma<matmul::Schedule::stream_k>;
 #endif
 
 using Forward = Variant<MatmulForwardProblem, MatmulForward>;
@@ -150,10 +167,17 @@ constexpr std::array kForwardVariants {
       Forward{"cpu.onednn", refuse_onednn, matmul::onednn::forward, matmul::onednn::workspace},
 #endif
 #if WARPWRIGHT_CUDA
-      Forward{"cuda.cublaslt", refuse_cublaslt, matmul::cuda::cublaslt_forward, cublaslt_workspace},
+      Forward{"cuda.persistent", Persistent::refuse_forward, Persistent::forward,
+              Persistent::forward_workspace, Persistent::forward_cost},
+      Forward{"cuda.stream_k", StreamK::refuse_forward, StreamK::forward, StreamK::forward_workspace,
+              StreamK::forward_cost},
+      Forward{"cuda.block", Block::refuse_forward, Block::forward, Block::forward_workspace,
+              Block::forward_cost},
+      Forward{"cuda.cublaslt", refuse_cublaslt, matmul::cuda::cublaslt_forward, cublaslt_workspace,
+              cublaslt_cost},
       Forward{"cuda.cublaslt_unfused", refuse_cublaslt, matmul::cuda::cublaslt_unfused_forward,
-              cublaslt_workspace},
-      Forward{"cuda.tile128", refuse_cuda, matmul::cuda::tile128_forward},
+              cublaslt_workspace, cublaslt_cost},
+      Forward{"cuda.tile128", refuse_cuda, matmul::cuda::tile128_forward, nullptr, last_resort},
 #endif
       Forward{kReference, refuse_other_devices, matmul::forward_reference},
 };
@@ -166,9 +190,14 @@ constexpr std::array kDxVariants {
       Dx{"cpu.onednn", refuse_onednn, matmul::onednn::dx, matmul::onednn::workspace},
 #endif
 #if WARPWRIGHT_CUDA
-      Dx{"cuda.cublaslt", refuse_cublaslt, matmul::cuda::cublaslt_dx, cublaslt_workspace},
-      Dx{"cuda.cublaslt_unfused", refuse_cublaslt, matmul::cuda::cublaslt_unfused_dx, cublaslt_workspace},
-      Dx{"cuda.tile128", refuse_cuda, matmul::cuda::tile128_dx},
+      Dx{"cuda.persistent", Persistent::refuse_dx, Persistent::dx, Persistent::dx_workspace,
+         Persistent::dx_cost},
+      Dx{"cuda.stream_k", StreamK::refuse_dx, StreamK::dx, StreamK::dx_workspace, StreamK::dx_cost},
+      Dx{"cuda.block", Block::refuse_dx, Block::dx, Block::dx_workspace, Block::dx_cost},
+      Dx{"cuda.cublaslt", refuse_cublaslt, matmul::cuda::cublaslt_dx, cublaslt_workspace, cublaslt_cost},
+      Dx{"cuda.cublaslt_unfused", refuse_cublaslt, matmul::cuda::cublaslt_unfused_dx, cublaslt_workspace,
+         cublaslt_cost},
+      Dx{"cuda.tile128", refuse_cuda, matmul::cuda::tile128_dx, nullptr, last_resort},
 #endif
       Dx{kReference, refuse_other_devices, matmul::dx_reference},
 };
@@ -181,8 +210,12 @@ constexpr std::array kDwVariants {
       Dw{"cpu.onednn", refuse_onednn_dw, matmul::onednn::dw},
 #endif
 #if WARPWRIGHT_CUDA
-      Dw{"cuda.cublaslt", refuse_cublaslt, matmul::cuda::cublaslt_dw, cublaslt_dw_workspace},
-      Dw{"cuda.tile128", refuse_cuda, matmul::cuda::tile128_dw, tile128_dw_workspace},
+      Dw{"cuda.persistent", Persistent::refuse_dw, Persistent::dw, Persistent::dw_workspace,
+         Persistent::dw_cost},
+      Dw{"cuda.stream_k", StreamK::refuse_dw, StreamK::dw, StreamK::dw_workspace, StreamK::dw_cost},
+      Dw{"cuda.block", Block::refuse_dw, Block::dw, Block::dw_workspace, Block::dw_cost},
+      Dw{"cuda.cublaslt", refuse_cublaslt, matmul::cuda::cublaslt_dw, cublaslt_dw_workspace, cublaslt_cost},
+      Dw{"cuda.tile128", refuse_cuda, matmul::cuda::tile128_dw, tile128_dw_workspace, last_resort},
 #endif
       Dw{kReference, refuse_other_devices, matmul::dw_reference},
 };

@@ -24,13 +24,15 @@ __device__ inline void fence_initialized_barriers() {
 __device__ inline void arrive(Barrier* barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];\n" ::"r"(shared_address(barrier)) : "memory");
 }
-// At the barrier that stands at the same place of another block of the cluster.
+// At the barrier that stands at the same place of another block of the cluster. Orders nothing of this
+// thread's accesses to device memory (a release at the cluster's scope would wait for them, about a
+// microsecond).
 __device__ inline void arrive_at_block(Barrier* barrier, int block) {
   asm volatile(
       "{\n"
       ".reg .b32 there;\n"
       "mapa.shared::cluster.u32 there, %0, %1;\n"
-      "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [there];\n"
+      "mbarrier.arrive.shared::cluster.b64 _, [there];\n"
       "}\n" ::"r"(shared_address(barrier)),
       "r"(block)
       : "memory");
@@ -63,10 +65,11 @@ __device__ inline void arrive_at_named_barrier(int name, int threads) {
   asm volatile("bar.arrive %0, %1;\n" ::"r"(name), "r"(threads) : "memory");
 }
 
-// Of all threads of a cluster that have not ended.
+// Of all threads of a cluster that have not ended. It orders no accesses to device memory: a release at this
+// scope would flush the caches.
 __device__ inline void cluster_barrier() {
   asm volatile(
-      "barrier.cluster.arrive.release;\n"
+      "barrier.cluster.arrive.relaxed;\n"
       "barrier.cluster.wait.acquire;\n" ::
           : "memory");
 }

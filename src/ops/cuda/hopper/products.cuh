@@ -62,6 +62,7 @@ inline constexpr char kTypeName<__half>[] = "f16";
       "+f"(sum[(i) + 5]), "+f"(sum[(i) + 6]), "+f"(sum[(i) + 7])
 #define SUMS_32(i) SUMS_8(i), SUMS_8((i) + 8), SUMS_8((i) + 16), SUMS_8((i) + 24)
 #define SUMS_64(i) SUMS_32(i), SUMS_32((i) + 32)
+#define SUMS_80(i) SUMS_64(i), SUMS_8((i) + 64), SUMS_8((i) + 72)
 #define SUMS_96(i) SUMS_64(i), SUMS_32((i) + 64)
 #define SUMS_128(i) SUMS_64(i), SUMS_64((i) + 64)
 
@@ -69,7 +70,7 @@ inline constexpr char kTypeName<__half>[] = "f16";
 // row 16·warp + lane/4 + 8·(i/2%2) and column 8·(i/4) + 2·(lane%4) + i%2.
 template <class T, int kCols, bool kTransposedA = false, bool kTransposedB = false>
 __device__ inline void multiply_tiles(float (&sum)[kCols / 2], std::uint64_t a, std::uint64_t b, int add) {
-  static_assert(kCols == 64 || kCols == 128 || kCols == 192 || kCols == 256);
+  static_assert(kCols == 64 || kCols == 128 || kCols == 160 || kCols == 192 || kCols == 256);
   if constexpr (kCols == 64) {
     asm volatile(
         "{\n"
@@ -95,6 +96,21 @@ __device__ inline void multiply_tiles(float (&sum)[kCols / 2], std::uint64_t a, 
         "%64, %65, add, 1, 1, %67, %68;\n"
         "}\n"
         : SUMS_64(0)
+        : "l"(a), "l"(b), "r"(add), "n"(kTransposedA), "n"(kTransposedB), "C"(kTypeName<T>));
+  } else if constexpr (kCols == 160) {
+    asm volatile(
+        "{\n"
+        ".reg .pred add;\n"
+        "setp.ne.b32 add, %82, 0;\n"
+        "wgmma.mma_async.sync.aligned.m64n160k16.f32.%85.%85 {"
+        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+        "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
+        "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
+        "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63, "
+        "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79}, "
+        "%80, %81, add, 1, 1, %83, %84;\n"
+        "}\n"
+        : SUMS_80(0)
         : "l"(a), "l"(b), "r"(add), "n"(kTransposedA), "n"(kTransposedB), "C"(kTypeName<T>));
   } else if constexpr (kCols == 192) {
     asm volatile(
@@ -153,6 +169,7 @@ __device__ inline void multiply_registers(float (&sum)[32], const std::uint32_t 
 #undef SUMS_8
 #undef SUMS_32
 #undef SUMS_64
+#undef SUMS_80
 #undef SUMS_96
 #undef SUMS_128
 

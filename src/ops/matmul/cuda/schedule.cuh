@@ -13,6 +13,8 @@
 
 #include <cstdint>
 
+#include "ops/matmul/shares.hpp"
+
 namespace warpwright::ops::matmul::cuda {
 
 // A tile, and slabs of its depth from `begin` to before `end`.
@@ -30,18 +32,6 @@ struct Work {
   int raster = 1;                       // tiles follow each other down this many rows of them, then across
   const int* rows_on_device = nullptr;  // where only the device knows how many of the rows there are
 };
-
-// Tiles that are made whole before those that are cut.
-__host__ __device__ inline std::int64_t whole_tiles(std::int64_t tiles, int workers) {
-  const std::int64_t rest = tiles % workers;
-  if (rest == 0) return tiles;
-  return tiles < workers ? 0 : tiles - rest - workers;
-}
-
-// Where worker w's share of the cut tiles begins, in slabs.
-__host__ __device__ inline std::int64_t share_begin(std::int64_t slabs, int workers, int w) {
-  return slabs * w / workers;
-}
 
 class Walk {
  public:
@@ -96,8 +86,9 @@ class StreamK : public Walk {
       : Walk(work, worker, workers, tile_rows), worker_(worker) {
     whole_ = whole_tiles(tiles_, workers);
     cut_slabs_ = (tiles_ - whole_) * work.slabs;
-    begin_ = share_begin(cut_slabs_, workers, worker);
-    end_ = share_begin(cut_slabs_, workers, worker + 1);
+    sharers_ = sharers_of(cut_slabs_, work.slabs, workers);
+    begin_ = share_begin(cut_slabs_, sharers_, worker);
+    end_ = share_begin(cut_slabs_, sharers_, worker + 1);
   }
 
   __device__ bool next(Piece& piece) {
@@ -121,14 +112,26 @@ class StreamK : public Walk {
   __device__ int first_worker_of(const Piece& piece) const {
     const std::int64_t start = piece.cut_tile * work_.slabs;
     int w = worker_;
-    while (share_begin(cut_slabs_, workers_, w) > start) --w;
+    while (share_begin(cut_slabs_, sharers_, w) > start) --w;
     return w;
   }
 
  private:
-  int worker_;
+  int worker_, sharers_;
   std::int64_t whole_, cut_slabs_, begin_, end_;
 };
+
+// The group waits until all of these flags, `stride` apart, are up, and takes them down for the next launch.
+__device__ inline void take_flags(unsigned* first, int stride, int count, int barrier, int thread) {
+  for (int i = thread; i < count; i += 128) {
+    unsigned* const flag = first + static_cast<std::int64_t>(i) * stride;
+    unsigned ready = 0;
+    while (ready == 0)
+      asm volatile("ld.acquire.gpu.global.u32 %0, [%1];\n" : "=r"(ready) : "l"(flag) : "memory");
+    *flag = 0;
+  }
+  asm volatile("bar.sync %0, 128;\n" ::"r"(barrier) : "memory");
+}
 
 // A group's sums on their way to the owner of the tile.
 template <int kBlocks, int kSums>
@@ -146,21 +149,8 @@ struct Part {
       const float* four = &sum[i / (kSums / 4)][i % (kSums / 4) * 4];
       __stcg(quad(i), make_float4(four[0], four[1], four[2], four[3]));
     }
-    __threadfence();
     asm volatile("bar.sync %0, 128;\n" ::"r"(barrier) : "memory");
     if (thread == 0) asm volatile("st.release.gpu.global.u32 [%0], %1;\n" ::"l"(flag), "r"(1) : "memory");
-  }
-  __device__ void await() const {
-    if (thread == 0) {
-      unsigned ready = 0;
-      while (ready == 0)
-        asm volatile("ld.acquire.gpu.global.u32 %0, [%1];\n" : "=r"(ready) : "l"(flag) : "memory");
-    }
-    asm volatile("bar.sync %0, 128;\n" ::"r"(barrier) : "memory");
-  }
-  // The flag is down for the next launch.
-  __device__ void take() const {
-    if (thread == 0) *flag = 0;
   }
   __device__ void add_to(float (&sum)[kBlocks][kSums]) const {
 #pragma unroll

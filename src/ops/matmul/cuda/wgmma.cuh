@@ -59,9 +59,11 @@ struct Tile {
   static constexpr int kProducerRegisters = kGroups == 2 ? 40 : 32,
                        kGroupRegisters = kGroups == 2 ? 232 : 160;
 
-  static constexpr int kABytes = rows * kRowBytes, kBBytes = cols * kRowBytes,
-                       kStageBytes = kABytes + kBBytes;
-  static constexpr int kBuffers = 2;  // of a group, for what it sends
+  static constexpr int kABytes = rows * kRowBytes, kBBytes = (cols + 63) / 64 * kBoxBytes;
+  static constexpr int kStageBytes = kABytes + kBBytes;
+  // Of a group, for what it sends. Where groups take turns, more of them keep it from waiting for the copy
+  // engine.
+  static constexpr int kBuffers = kPingpong ? 4 : 2;
   static constexpr int kBufferBytes = kGroups * kBuffers * kBoxBytes;
   static constexpr int kBarrierBytes = 256;
   static constexpr int kStages =
@@ -96,6 +98,10 @@ struct Kernel {
   static constexpr int kChunkCols = kRowBytes / static_cast<int>(sizeof(Out));  // that a group sends at once
   static constexpr int kChunkSums = kChunkCols / 2;
   static constexpr int kChunks = Tile::kGroupCols / kChunkCols;
+  static_assert(Tile::kGroupCols % kChunkCols == 0);
+  static constexpr int kSlots = Tile::kBuffers / Epilogue::kBoxes;  // places for chunks on their way out
+  // Bytes that arrive for a stage.
+  static constexpr int kStageBytes = Tile::kABytes + (kBTransposed ? Tile::kBBytes : Tile::kCols * kRowBytes);
 };
 
 // A place in the ring.
@@ -119,7 +125,7 @@ struct Cursor {
 
 // v += bias[column], where there is one
 struct AddBias {
-  static constexpr bool kReadsMatrix = false;
+  static constexpr bool kReadsMatrix = false, kSends = false;
   template <class Chunk>
   static __device__ void apply(Chunk& chunk) {
     using In = typename Chunk::In;
@@ -138,37 +144,38 @@ struct AddBias {
 
 // extra = v, where it is asked for
 struct Keep {
-  static constexpr bool kReadsMatrix = false;
+  static constexpr bool kReadsMatrix = false, kSends = true;
   template <class Chunk>
   static __device__ void apply(Chunk& chunk) {
-    if (chunk.parameters.keeps) chunk.send(&chunk.parameters.extra, false);
+    if (chunk.parameters.keeps) chunk.write(1);
   }
 };
 
 // v = act(v)
 template <Activation activation>
 struct Activate {
-  static constexpr bool kReadsMatrix = false;
+  static constexpr bool kReadsMatrix = false, kSends = false;
   template <class Chunk>
   static __device__ void apply(Chunk& chunk) {
 #pragma unroll
-    for (float& v : chunk.v) v = gpu::activate<activation>(v);
+    for (float& v : chunk.v) v = gpu::activate_16bit<activation>(v);
   }
 };
 
 // v = v · act'(extra)
 template <Activation activation>
 struct Differentiate {
-  static constexpr bool kReadsMatrix = true;
+  static constexpr bool kReadsMatrix = true, kSends = false;
   template <class Chunk>
   static __device__ void apply(Chunk& chunk) {
-    chunk.with_matrix([](float v, float extra) { return v * gpu::activation_derivative<activation>(extra); });
+    chunk.with_matrix(
+        [](float v, float extra) { return v * gpu::activation_derivative_16bit<activation>(extra); });
   }
 };
 
 // v += extra
 struct AddMatrix {
-  static constexpr bool kReadsMatrix = true;
+  static constexpr bool kReadsMatrix = true, kSends = false;
   template <class Chunk>
   static __device__ void apply(Chunk& chunk) {
     chunk.with_matrix([](float v, float extra) { return v + extra; });
@@ -177,7 +184,7 @@ struct AddMatrix {
 
 // v *= scale
 struct Scale {
-  static constexpr bool kReadsMatrix = false;
+  static constexpr bool kReadsMatrix = false, kSends = false;
   template <class Chunk>
   static __device__ void apply(Chunk& chunk) {
 #pragma unroll
@@ -189,10 +196,14 @@ struct Scale {
 template <class... Steps>
 struct Epilogue {
   static constexpr bool kReadsMatrix = (Steps::kReadsMatrix || ...);
+  static constexpr int kBoxes = (Steps::kSends || ...) ? 2 : 1;  // that a chunk sends: out, extra
+  static_assert(!kReadsMatrix || kBoxes == 1, "extra is read or written");
   template <class Chunk>
   static __device__ void apply(Chunk& chunk) {
+    chunk.begin();
     (Steps::apply(chunk), ...);
-    chunk.send(&chunk.parameters.out, chunk.parameters.add);
+    chunk.write(0);
+    chunk.send();
   }
 };
 
@@ -241,7 +252,7 @@ __device__ void copy_factor(std::byte* to, const CUtensorMap* map, Barrier* barr
   if constexpr (kTransposed) {
     constexpr int kDepths = kSlab / kParts;
 #pragma unroll
-    for (int slab = 0; slab < kSide / 64; ++slab) {
+    for (int slab = 0; slab < (kSide + 63) / 64; ++slab) {
       copy(to + slab * kBoxBytes + part * kDepths * kRowBytes, side + slab * 64, depth + part * kDepths);
     }
   } else {
@@ -268,18 +279,22 @@ struct Outlet {
   Barrier* extra;
   int group;
   Lane lane;
-  int count = 0;  // of boxes so far
+  int count = 0;  // of chunks so far
 
-  __device__ std::byte* buffer(int index) const { return buffers + index % Tile::kBuffers * kBoxBytes; }
+  __device__ std::byte* slot(int index) const {
+    return buffers + index % K::kSlots * (K::Epilogue::kBoxes * kBoxBytes);
+  }
 
-  // Where the epilogue reads a matrix: box `ahead` of the ones to come is on its way to its buffer.
+  // Where the epilogue reads a matrix: its box for the chunk that many ahead is on its way to that one's
+  // slot, which all but the last kPending chunks have left.
+  template <int kPending>
   __device__ void fetch(const Parameters& p, int ahead, int row, int col) const {
     if (!lane.leads()) return;
-    wait_until_stores_have_read<0>();
+    wait_until_stores_have_read<kPending>();
     const int index = count + ahead;
-    Barrier* const barrier = extra + index % Tile::kBuffers;
+    Barrier* const barrier = extra + index % K::kSlots;
     arrive_expecting(barrier, kBoxBytes);
-    copy_box(buffer(index), &p.extra, barrier, col, row);
+    copy_box(slot(index), &p.extra, barrier, col, row);
   }
 };
 
@@ -300,8 +315,8 @@ struct Chunk {
   __device__ void with_matrix(F&& f) {
     static_assert(sizeof(In) == 2 && sizeof(Out) == 2);
     const Lane& lane = outlet.lane;
-    wait(outlet.extra + outlet.count % K::Tile::kBuffers, outlet.count / K::Tile::kBuffers & 1);
-    const std::byte* box = outlet.buffer(outlet.count);
+    wait(outlet.extra + outlet.count % K::kSlots, outlet.count / K::kSlots & 1);
+    const std::byte* box = outlet.slot(outlet.count);
 #pragma unroll
     for (int j = 0; j < kSums / 4; ++j) {
 #pragma unroll
@@ -316,14 +331,17 @@ struct Chunk {
     __syncwarp();  // a warp writes what its lanes have read
   }
 
-  __device__ void send(const CUtensorMap* map, bool add) {
-    const Lane& lane = outlet.lane;
-    const int barrier = 1 + outlet.group;
+  __device__ void begin() {
     if constexpr (!K::Epilogue::kReadsMatrix) {
-      if (lane.leads()) wait_until_stores_have_read<K::Tile::kBuffers - 1>();
-      named_barrier(barrier, kGroupThreads);
+      if (outlet.lane.leads()) wait_until_stores_have_read<K::kSlots - 1>();
+      named_barrier(1 + outlet.group, kGroupThreads);
     }
-    std::byte* const box = outlet.buffer(outlet.count);
+  }
+
+  // The values as they are, to box 0 (out) or 1 (extra) of the chunk's slot.
+  __device__ void write(int index) {
+    const Lane& lane = outlet.lane;
+    std::byte* const box = outlet.slot(outlet.count) + index * kBoxBytes;
     if constexpr (sizeof(Out) == 2) {
       // Two by two 8×8 matrices at a time; a lane names a row of one of them.
       const int matrix = lane.thread % 32 / 8, at = lane.thread / 32 * 16 + matrix % 2 * 8 + lane.thread % 8;
@@ -350,10 +368,21 @@ struct Chunk {
         }
       }
     }
+  }
+
+  __device__ void send() {
     fence_stores_to_shared();
-    named_barrier(barrier, kGroupThreads);
-    if (lane.leads()) {
-      add ? add_box(map, box, col, row) : store_box(map, box, col, row);
+    named_barrier(1 + outlet.group, kGroupThreads);
+    if (outlet.lane.leads()) {
+      const std::byte* box = outlet.slot(outlet.count);
+      if (parameters.add) {
+        add_box(&parameters.out, box, col, row);
+      } else {
+        store_box(&parameters.out, box, col, row);
+      }
+      if constexpr (K::Epilogue::kBoxes == 2) {
+        if (parameters.keeps) store_box(&parameters.extra, box + kBoxBytes, col, row);
+      }
       commit_stores();
     }
     ++outlet.count;
@@ -406,7 +435,7 @@ __global__ void __launch_bounds__(K::Tile::kThreads, 1)
           Barrier* const full = shared.full + cursor.stage;
           std::byte* const to = shared.tiles + cursor.stage * Tile::kStageBytes;
           wait(shared.empty + cursor.stage, cursor.phase ^ 1);
-          arrive_expecting(full, Tile::kStageBytes);
+          arrive_expecting(full, K::kStageBytes);
           copy_factor<Tile::kRows, K::kATransposed, Tile::kClusterAcross>(to, &p.a, full, row, slab * kSlab,
                                                                           across, a_blocks);
           copy_factor<Tile::kCols, K::kBTransposed, Tile::kClusterDown>(to + Tile::kABytes, &p.b, full, col,
@@ -454,8 +483,9 @@ __global__ void __launch_bounds__(K::Tile::kThreads, 1)
     if constexpr (K::Epilogue::kReadsMatrix) {
       if (piece.ends_tile) {
 #pragma unroll
-        for (int i = 0; i < min(Tile::kBuffers, K::kChunks * Tile::kBlocks); ++i) {
-          outlet.fetch(p, i, row + i / K::kChunks * kBoxRows, col + i % K::kChunks * K::kChunkCols);
+        for (int i = 0; i < min(K::kSlots, K::kChunks * Tile::kBlocks); ++i) {
+          outlet.template fetch<0>(p, i, row + i / K::kChunks * kBoxRows,
+                                   col + i % K::kChunks * K::kChunkCols);
         }
       }
     }
@@ -507,11 +537,9 @@ __global__ void __launch_bounds__(K::Tile::kThreads, 1)
         part(worker).write(sum);
       } else if (piece.begin > 0) {
         const int first = schedule.first_worker_of(piece);
-        for (int w = worker - 1; w >= first; --w) {
-          part(w).await();
-          part(w).add_to(sum);
-          part(w).take();
-        }
+        take_flags(part(first).flag, kCluster * Tile::kTeam, worker - first, 1 + group, lane.thread);
+#pragma unroll 1
+        for (int w = worker - 1; w >= first; --w) part(w).add_to(sum);
       }
     }
     if (!K::Schedule::kCutsDepth || piece.ends_tile) {
@@ -521,10 +549,12 @@ __global__ void __launch_bounds__(K::Tile::kThreads, 1)
         for (int c = 0; c < K::kChunks; ++c) {
           const int index = b * K::kChunks + c;
           if constexpr (K::Epilogue::kReadsMatrix) {
-            const int next = index - 1 + Tile::kBuffers;
-            if (index > 0 && next < K::kChunks * Tile::kBlocks) {
-              outlet.fetch(p, Tile::kBuffers - 1, row + next / K::kChunks * kBoxRows,
-                           col + next % K::kChunks * K::kChunkCols);
+            // To the slot of the chunk before, or of the one before that.
+            constexpr int kBehind = K::kSlots > 2 ? 2 : 1;
+            const int next = index - kBehind + K::kSlots;
+            if (index >= kBehind && next < K::kChunks * Tile::kBlocks) {
+              outlet.template fetch<kBehind - 1>(p, K::kSlots - kBehind, row + next / K::kChunks * kBoxRows,
+                                                 col + next % K::kChunks * K::kChunkCols);
             }
           }
           const int chunk_col = col + c * K::kChunkCols;

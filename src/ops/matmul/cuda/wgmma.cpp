@@ -1,0 +1,103 @@
+// The products on Hopper's tensor cores as variants: what is refused, which tile is taken, and where a call
+// goes whose addresses or strides the copy engine does not take.
+#include "ops/matmul/cuda/wgmma.hpp"
+#include "ops/cuda/refuse.hpp"
+#include "ops/matmul/cuda/parts.hpp"
+
+namespace warpwright::ops::matmul::cuda {
+namespace {
+
+std::string refuse(const Request& r, Schedule schedule, const DeviceInfo& device) {
+  std::string reason = refuse_without_gpu(r.dtype, device);
+  if (!reason.empty()) return reason;
+  if (device.gpu.major != 9) return "needs a Hopper GPU";
+  if (!wgmma_is_built()) return "this build has no code for sm_90a";
+  if (r.dtype == DType::f32) return "multiplies bf16 and fp16, not fp32";
+  // Rows of every matrix are multiples of 16 bytes. The depth is a row's length but in dw, where it is their
+  // number.
+  const std::int64_t rows = r.direction == Direction::dw ? r.extent.rows : r.extent.depth;
+  if (rows % 8 != 0 || r.extent.cols % 8 != 0) return "rows of the matrices are not multiples of 16 bytes";
+  if (select(r, schedule, device).tile < 0) {
+    return fmt::format("no kernel of this schedule for {} {}", name_of(r.dtype), name_of(r.activation));
+  }
+  return "";
+}
+
+std::size_t part_bytes(const Request& r, Schedule schedule, const DeviceInfo& device) {
+  return schedule == Schedule::stream_k ? select(r, schedule, device).partial_bytes : 0;
+}
+
+}  // namespace
+
+template <Schedule schedule>
+std::string Wgmma<schedule>::refuse_forward(const MatmulForwardProblem& p, const DeviceInfo& device) {
+  if (schedule == Schedule::stream_k && p.batch_invariant) return "where the depth is cut depends on the rows";
+  return refuse(request_of(p), schedule, device);
+}
+template <Schedule schedule>
+std::string Wgmma<schedule>::refuse_dx(const MatmulDxProblem& p, const DeviceInfo& device) {
+  return refuse(request_of(p), schedule, device);
+}
+template <Schedule schedule>
+std::string Wgmma<schedule>::refuse_dw(const MatmulDwProblem& p, const DeviceInfo& device) {
+  return refuse(request_of(p), schedule, device);
+}
+
+template <Schedule schedule>
+std::size_t Wgmma<schedule>::forward_workspace(const MatmulForwardProblem& p, const DeviceInfo& device) {
+  return part_bytes(request_of(p), schedule, device);
+}
+template <Schedule schedule>
+std::size_t Wgmma<schedule>::dx_workspace(const MatmulDxProblem& p, const DeviceInfo& device) {
+  return part_bytes(request_of(p), schedule, device);
+}
+template <Schedule schedule>
+std::size_t Wgmma<schedule>::dw_workspace(const MatmulDwProblem& p, const DeviceInfo& device) {
+  return std::max(part_bytes(request_of(p), schedule, device), p.bias ? column_sums_bytes(p.M, p.N) : 0);
+}
+
+template <Schedule schedule>
+double Wgmma<schedule>::forward_cost(const MatmulForwardProblem& p, const DeviceInfo& device) {
+  return select(request_of(p), schedule, device).seconds;
+}
+template <Schedule schedule>
+double Wgmma<schedule>::dx_cost(const MatmulDxProblem& p, const DeviceInfo& device) {
+  return select(request_of(p), schedule, device).seconds;
+}
+template <Schedule schedule>
+double Wgmma<schedule>::dw_cost(const MatmulDwProblem& p, const DeviceInfo& device) {
+  return select(request_of(p), schedule, device).seconds;
+}
+
+template <Schedule schedule>
+void Wgmma<schedule>::forward(const Context& context, const MatmulForward& args) {
+  if (args.out.elements() == 0) return;
+  if (!wgmma_suits(args)) return tile128_forward(context, args);
+  wgmma_forward(context, args, schedule,
+                select(request_of(matmul_forward_op().problem(args)), schedule, context.device()));
+}
+
+template <Schedule schedule>
+void Wgmma<schedule>::dx(const Context& context, const MatmulDx& args) {
+  if (args.dx.elements() == 0) return;
+  if (args.dout.shape[1] == 0) return clear_rows(context, args.dx);
+  if (!wgmma_suits(args)) return tile128_dx(context, args);
+  wgmma_dx(context, args, schedule,
+           select(request_of(matmul_dx_op().problem(args)), schedule, context.device()));
+}
+
+template <Schedule schedule>
+void Wgmma<schedule>::dw(const Context& context, const MatmulDw& args) {
+  if (args.dweight.elements() == 0) return;
+  if (args.x.shape[0] == 0 || !wgmma_suits(args)) return tile128_dw(context, args);
+  wgmma_dw(context, args, schedule,
+           select(request_of(matmul_dw_op().problem(args)), schedule, context.device()));
+  if (!args.dbias) return;
+  column_sums(context, args.dout, args.dbias, args.store, static_cast<float*>(context.scratch()));
+}
+
+template struct Wgmma<Schedule::block>;
+template struct Wgmma<Schedule::persistent>;
+template struct Wgmma<Schedule::stream_k>;
+
+}  // namespace warpwright::ops::matmul::cuda

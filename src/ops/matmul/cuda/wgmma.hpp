@@ -1,0 +1,21 @@
+// Between variants.cpp's list and the kernels on Hopper's tensor cores.
+#pragma once
+
+#include "ops/matmul/selector.hpp"
+
+namespace warpwright::ops::matmul::cuda {
+
+bool wgmma_is_built();
+
+// Whether the copy engine takes the addresses and strides.
+bool wgmma_suits(const MatmulForward& args);
+bool wgmma_suits(const MatmulDx& args);
+bool wgmma_suits(const MatmulDw& args);
+
+// Of products that are not empty; scratch: the selection's partial_bytes. dw leaves dbias alone.
+void wgmma_forward(const Context& context, const MatmulForward& args, Schedule schedule,
+                   const Selection& selection);
+void wgmma_dx(const Context& context, const MatmulDx& args, Schedule schedule, const Selection& selection);
+void wgmma_dw(const Context& context, const MatmulDw& args, Schedule schedule, const Selection& selection);
+
+}  // namespace warpwright::ops::matmul::cuda

@@ -1,0 +1,37 @@
+// doutᵀ·x on Hopper's tensor cores, in fp32: both factors lie with the depth in their columns, as transposed
+// tiles. A gradient to add to is added to by the copy engine, once for each element.
+#include "ops/matmul/cuda/wgmma.hpp"
+#include "ops/matmul/cuda/wgmma_run.cuh"
+
+namespace warpwright::ops::matmul::cuda {
+namespace {
+
+template <Schedule schedule, DType dtype, class T>
+void run(const Context& context, const MatmulDw& args, const Selection& selection) {
+  const std::int64_t M = args.x.shape[0], K = args.x.shape[1], N = args.dout.shape[1];
+  Product product{N, K, M, dtype, DType::f32, matrix_of(args.dout), matrix_of(args.x), {args.dweight.data, K},
+                  {}};
+  run_selected<Direction::dw, dtype, Activation::none, schedule, T, float, true, true, Epilogue<>>(
+      context, selection, product, [&](Parameters& p) { p.add = args.store == Store::add; },
+      "matmul.dw on wgmma");
+}
+
+}  // namespace
+
+bool wgmma_suits(const MatmulDw& args) {
+  const DType dtype = args.x.dtype;
+  return suits_boxes(matrix_of(args.dout), dtype) && suits_boxes(matrix_of(args.x), dtype) &&
+         suits_boxes({args.dweight.data, args.x.shape[1]}, DType::f32);
+}
+
+void wgmma_dw(const Context& context, const MatmulDw& args, Schedule schedule, const Selection& selection) {
+  visit_schedule(schedule, [&](auto chosen) {
+    if (args.x.dtype == DType::bf16) {
+      run<chosen, DType::bf16, __nv_bfloat16>(context, args, selection);
+    } else {
+      run<chosen, DType::f16, __half>(context, args, selection);
+    }
+  });
+}
+
+}  // namespace warpwright::ops::matmul::cuda

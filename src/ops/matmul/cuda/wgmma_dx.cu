@@ -1,0 +1,64 @@
+// dout·W on Hopper's tensor cores: the weight lies with the depth in its columns, as a transposed tile. The
+// derivative of the activation is a step of the epilogue.
+#include "ops/matmul/cuda/wgmma.hpp"
+#include "ops/matmul/cuda/wgmma_run.cuh"
+
+namespace warpwright::ops::matmul::cuda {
+namespace {
+
+template <Activation activation>
+struct EpilogueOf {
+  using type = Epilogue<Differentiate<activation>>;
+};
+template <>
+struct EpilogueOf<Activation::none> {
+  using type = Epilogue<>;
+};
+
+template <Activation activation, Schedule schedule, DType dtype, class T>
+void run(const Context& context, const MatmulDx& args, const Selection& selection) {
+  const std::int64_t M = args.dout.shape[0], N = args.dout.shape[1], K = args.weight.shape[1];
+  Product product{M,
+                  K,
+                  N,
+                  dtype,
+                  dtype,
+                  matrix_of(args.dout),
+                  {args.weight.data, K},
+                  matrix_of(args.dx),
+                  matrix_of(args.preact)};
+  run_selected<Direction::dx, dtype, activation, schedule, T, T, false, true,
+               typename EpilogueOf<activation>::type>(
+      context, selection, product, [](Parameters&) {}, "matmul.dx on wgmma");
+}
+
+}  // namespace
+
+bool wgmma_suits(const MatmulDx& args) {
+  const DType dtype = args.dout.dtype;
+  return suits_boxes(matrix_of(args.dout), dtype) && suits_boxes(matrix_of(args.weight), dtype) &&
+         suits_boxes(matrix_of(args.dx), dtype) &&
+         (!args.preact || suits_boxes(matrix_of(args.preact), dtype));
+}
+
+void wgmma_dx(const Context& context, const MatmulDx& args, Schedule schedule, const Selection& selection) {
+  visit_schedule(schedule, [&](auto chosen) {
+    const auto with = [&]<Activation activation>() {
+      if (args.dout.dtype == DType::bf16) {
+        run<activation, chosen, DType::bf16, __nv_bfloat16>(context, args, selection);
+      } else {
+        run<activation, chosen, DType::f16, __half>(context, args, selection);
+      }
+    };
+    switch (args.activation) {
+      case Activation::none:
+        return with.template operator()<Activation::none>();
+      case Activation::gelu_tanh:
+        return with.template operator()<Activation::gelu_tanh>();
+      default:
+        return with.template operator()<Activation::gelu_erf>();
+    }
+  });
+}
+
+}  // namespace warpwright::ops::matmul::cuda

@@ -1,0 +1,88 @@
+// x·Wᵀ on Hopper's tensor cores: both factors lie with the depth in their rows. Bias, activation and the
+// pre-activation to keep are steps of the epilogue.
+#include "ops/matmul/cuda/wgmma.hpp"
+#include "ops/matmul/cuda/wgmma_run.cuh"
+
+namespace warpwright::ops::matmul::cuda {
+namespace {
+
+template <Activation activation>
+struct EpilogueOf {
+  using type = Epilogue<AddBias, Keep, Activate<activation>>;
+};
+template <>
+struct EpilogueOf<Activation::none> {
+  using type = Epilogue<AddBias, Keep>;
+};
+
+template <Activation activation, Schedule schedule, DType dtype, class T>
+void run(const Context& context, const MatmulForward& args, const Selection& selection) {
+  const std::int64_t M = args.x.shape[0], K = args.x.shape[1], N = args.weight.shape[0];
+  Product product{M,
+                  N,
+                  K,
+                  dtype,
+                  dtype,
+                  matrix_of(args.x),
+                  {args.weight.data, K},
+                  matrix_of(args.out),
+                  matrix_of(args.preact)};
+  run_selected<Direction::forward, dtype, activation, schedule, T, T, false, false,
+               typename EpilogueOf<activation>::type>(
+      context, selection, product,
+      [&](Parameters& p) {
+        p.bias = args.bias.data;
+        p.keeps = static_cast<bool>(args.preact);
+        if (args.rows) p.work.rows_on_device = args.rows.as<std::int32_t>();
+      },
+      "matmul.forward on wgmma");
+}
+
+}  // namespace
+
+bool wgmma_is_built() {
+  static const bool built = [] {
+    using K = Kernel<TileOf<k128x192>, __nv_bfloat16, __nv_bfloat16, false, false, Persistent,
+                     Epilogue<AddBias, Keep>>;
+    cudaFuncAttributes attributes{};
+    const cudaError_t status = cudaFuncGetAttributes(&attributes, multiply_kernel<K>);
+    if (status == cudaErrorInsufficientDriver || status == cudaErrorNoDevice) {
+      cudaGetLastError();
+      return true;  // no GPU to ask for: the list of variants is about one that it imagines
+    }
+    warpwright::cuda::check(status, "looking for code for sm_90a");
+    return attributes.ptxVersion == 90;
+  }();
+  return built;
+}
+
+bool wgmma_suits(const MatmulForward& args) {
+  const DType dtype = args.x.dtype;
+  return suits_boxes(matrix_of(args.x), dtype) && suits_boxes(matrix_of(args.weight), dtype) &&
+         suits_boxes(matrix_of(args.out), dtype) &&
+         (!args.preact || suits_boxes(matrix_of(args.preact), dtype)) &&
+         reinterpret_cast<std::uintptr_t>(args.bias.data) % 4 == 0;
+}
+
+void wgmma_forward(const Context& context, const MatmulForward& args, Schedule schedule,
+                   const Selection& selection) {
+  visit_schedule(schedule, [&](auto chosen) {
+    const auto with = [&]<Activation activation>() {
+      if (args.x.dtype == DType::bf16) {
+        run<activation, chosen, DType::bf16, __nv_bfloat16>(context, args, selection);
+      } else {
+        run<activation, chosen, DType::f16, __half>(context, args, selection);
+      }
+    };
+    switch (args.activation) {
+      case Activation::none:
+        return with.template operator()<Activation::none>();
+      case Activation::gelu_tanh:
+        return with.template operator()<Activation::gelu_tanh>();
+      default:
+        return with.template operator()<Activation::gelu_erf>();
+    }
+  });
+}
+
+}  // namespace warpwright::ops::matmul::cuda

@@ -1,0 +1,84 @@
+// What the three products on Hopper's tensor cores have in common on the host.
+#pragma once
+
+#include <any>
+#include <memory>
+
+#include "ops/matmul/cuda/parts.hpp"
+#include "ops/matmul/cuda/wgmma.cuh"
+#include "ops/matmul/selector.hpp"
+#include "runtime/cuda/check.hpp"
+
+namespace warpwright::ops::matmul::cuda {
+
+template <int index, TileShape t = kTiles[index]>
+using TileOf = Tile<t.rows, t.cols, t.groups_down, t.groups_across, t.cluster_down, t.cluster_across>;
+
+template <Schedule>
+struct ScheduleOf;
+template <>
+struct ScheduleOf<Schedule::block> {
+  using type = Block;
+};
+template <>
+struct ScheduleOf<Schedule::persistent> {
+  using type = Persistent;
+};
+template <>
+struct ScheduleOf<Schedule::stream_k> {
+  using type = StreamK;
+};
+
+// Zeros that a Context keeps, to which every launch returns them: a flag for each group of each block.
+inline unsigned* flags_of(const Context& context) {
+  static constexpr char kOwner = 0;
+  std::any& slot = context.kept(&kOwner);
+  if (!slot.has_value()) {
+    const auto bytes = static_cast<std::size_t>(context.device().gpu.multiprocessors) * 4 * sizeof(unsigned);
+    slot = std::make_shared<Buffer>(bytes, context.device().device, "flags of cut tiles");
+  }
+  return reinterpret_cast<unsigned*>((*std::any_cast<std::shared_ptr<Buffer>>(&slot))->data());
+}
+
+// Launches the kernel of the selected tile; set(Parameters&) adds what the epilogue needs.
+template <Direction direction, DType dtype, Activation activation, Schedule schedule, class In, class Out,
+          bool a_transposed, bool b_transposed, class E, class Set>
+void run_selected(const Context& context, const Selection& selection, const Product& product, Set&& set,
+                  std::string_view what) {
+  const auto run = [&]<int index>() {
+    if constexpr (offers(direction, dtype, activation, index, schedule)) {
+      using K =
+          Kernel<TileOf<index>, In, Out, a_transposed, b_transposed, typename ScheduleOf<schedule>::type, E>;
+      Parameters p = describe<K>(product, selection.raster);
+      set(p);
+      if constexpr (schedule == Schedule::stream_k) {
+        p.partials = static_cast<float*>(context.scratch());
+        p.flags = flags_of(context);
+      }
+      launch<K>(p, selection.workers, context.stream().get(), what);
+    }
+  };
+  [&]<int... indices>(std::integer_sequence<int, indices...>) {
+    ((selection.tile == indices ? run.template operator()<indices>() : void()), ...);
+  }
+  (std::make_integer_sequence<int, kTileCount>());
+}
+
+// Calls f with the schedule as a constant.
+template <class F>
+void visit_schedule(Schedule schedule, F&& f) {
+  switch (schedule) {
+    case Schedule::block:
+      return f(std::integral_constant<Schedule, Schedule::block>());
+    case Schedule::persistent:
+      return f(std::integral_constant<Schedule, Schedule::persistent>());
+    case Schedule::stream_k:
+      return f(std::integral_constant<Schedule, Schedule::stream_k>());
+  }
+}
+
+inline Matrix matrix_of(const Tensor& t) {
+  return t ? Matrix{t.data, leading_of(t)} : Matrix{};
+}
+
+}  // namespace warpwright::ops::matmul::cuda
