@@ -116,6 +116,12 @@ void cublaslt_dw(const Context& context, const MatmulDw& args);
 void cublaslt_unfused_forward(const Context& context, const MatmulForward& args);
 void cublaslt_unfused_dx(const Context& context, const MatmulDx& args);
 
+// bf16 and fp16 on sm_80's tensor cores; any shape and alignment.
+std::string refuse_mma(DType dtype, const Extent& extent, const DeviceInfo& device);
+void mma_forward(const Context& context, const MatmulForward& args);
+void mma_dx(const Context& context, const MatmulDx& args);
+void mma_dw(const Context& context, const MatmulDw& args);
+
 // In fp32 on the ordinary arithmetic units.
 std::size_t tile128_dw_workspace(std::int64_t M, std::int64_t N);
 void tile128_forward(const Context& context, const MatmulForward& args);

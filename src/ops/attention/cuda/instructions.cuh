@@ -1,4 +1,4 @@
-// The instructions of sm_80 that the tiles are made of.
+// What the tiles are made of beside sm_80's instructions.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -6,42 +6,22 @@
 
 #include <cstdint>
 
-#include "ops/cuda/shared.cuh"
+#include "ops/cuda/mma.cuh"
 
 namespace warpwright::ops::attention::cuda {
 
 inline constexpr float kLog2e = 1.44269504f, kLn2 = 0.693147181f;
 
+using gpu::commit_copies;
+using gpu::copy_async;
+using gpu::load_matrices;
+using gpu::load_matrices_transposed;
+using gpu::multiply;
+using gpu::pack;
 using gpu::shared_address;
 
-// Copies min(valid, kBytes) bytes and fills the rest with zeros.
-template <int kBytes>
-__device__ inline void copy_async(void* to, const void* from, int valid) {
-  if constexpr (kBytes == 16) {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;\n" ::"r"(shared_address(to)), "l"(from),
-                 "r"(valid));
-  } else {
-    asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;\n" ::"r"(shared_address(to)), "l"(from),
-                 "n"(kBytes), "r"(valid));
-  }
-}
-__device__ inline void commit_copies() {
-  asm volatile("cp.async.commit_group;\n" ::);
-}
 __device__ inline void wait_for_copies() {
-  asm volatile("cp.async.wait_group 0;\n" ::: "memory");
-}
-
-// Four 8×16-byte matrices; each lane names one row.
-__device__ inline void load_matrices(std::uint32_t (&r)[4], std::uint32_t address) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];\n"
-               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-               : "r"(address));
-}
-__device__ inline void load_matrices_transposed(std::uint32_t (&r)[4], std::uint32_t address) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];\n"
-               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-               : "r"(address));
+  gpu::wait_for_groups<0>();
 }
 
 // 2^x, as the special function unit has it: −inf gives 0, NaN stays.
@@ -51,56 +31,10 @@ __device__ inline float exp2_fast(float x) {
   return y;
 }
 
-// Two fp32 rounded into one register, `low` in the lower half.
-template <class T>
-__device__ std::uint32_t pack(float low, float high);
-template <>
-__device__ inline std::uint32_t pack<__nv_bfloat16>(float low, float high) {
-  std::uint32_t r;
-  asm("cvt.rn.bf16x2.f32 %0, %1, %2;\n" : "=r"(r) : "f"(high), "f"(low));
-  return r;
-}
-template <>
-__device__ inline std::uint32_t pack<__half>(float low, float high) {
-  std::uint32_t r;
-  asm("cvt.rn.f16x2.f32 %0, %1, %2;\n" : "=r"(r) : "f"(high), "f"(low));
-  return r;
-}
-
 __device__ inline std::uint32_t to_tf32(float x) {
   std::uint32_t r;
   asm("cvt.rna.tf32.f32 %0, %1;\n" : "=r"(r) : "f"(x));
   return r;
-}
-
-// c += a·b for a 16×32-byte a (row major), a 32-byte×8 b and a 16×8 c.
-template <class T>
-__device__ void multiply(float& c0, float& c1, float& c2, float& c3, const std::uint32_t (&a)[4],
-                         std::uint32_t b0, std::uint32_t b1);
-template <>
-__device__ inline void multiply<__nv_bfloat16>(float& c0, float& c1, float& c2, float& c3,
-                                               const std::uint32_t (&a)[4], std::uint32_t b0,
-                                               std::uint32_t b1) {
-  asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
-      "{%0,%1,%2,%3};\n"
-      : "+f"(c0), "+f"(c1), "+f"(c2), "+f"(c3)
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
-template <>
-__device__ inline void multiply<__half>(float& c0, float& c1, float& c2, float& c3,
-                                        const std::uint32_t (&a)[4], std::uint32_t b0, std::uint32_t b1) {
-  asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
-      "{%0,%1,%2,%3};\n"
-      : "+f"(c0), "+f"(c1), "+f"(c2), "+f"(c3)
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
-template <>
-__device__ inline void multiply<float>(float& c0, float& c1, float& c2, float& c3,
-                                       const std::uint32_t (&a)[4], std::uint32_t b0, std::uint32_t b1) {
-  asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
-      "{%0,%1,%2,%3};\n"
-      : "+f"(c0), "+f"(c1), "+f"(c2), "+f"(c3)
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
 }  // namespace warpwright::ops::attention::cuda

@@ -31,6 +31,7 @@ std::size_t part_bytes(const Request& r, Schedule schedule, const DeviceInfo& de
 
 template <Schedule schedule>
 std::string Wgmma<schedule>::refuse_forward(const MatmulForwardProblem& p, const DeviceInfo& device) {
+  if (p.preact && p.activation == Activation::none) return "keeps a pre-activation only beside an activation";
   if (schedule == Schedule::stream_k && p.batch_invariant) return "where the depth is cut depends on the rows";
   return refuse(request_of(p), schedule, device);
 }
@@ -72,7 +73,7 @@ double Wgmma<schedule>::dw_cost(const MatmulDwProblem& p, const DeviceInfo& devi
 template <Schedule schedule>
 void Wgmma<schedule>::forward(const Context& context, const MatmulForward& args) {
   if (args.out.elements() == 0) return;
-  if (!wgmma_suits(args)) return tile128_forward(context, args);
+  if (!wgmma_suits(args)) return mma_forward(context, args);
   wgmma_forward(context, args, schedule,
                 select(request_of(matmul_forward_op().problem(args)), schedule, context.device()));
 }
@@ -81,7 +82,7 @@ template <Schedule schedule>
 void Wgmma<schedule>::dx(const Context& context, const MatmulDx& args) {
   if (args.dx.elements() == 0) return;
   if (args.dout.shape[1] == 0) return clear_rows(context, args.dx);
-  if (!wgmma_suits(args)) return tile128_dx(context, args);
+  if (!wgmma_suits(args)) return mma_dx(context, args);
   wgmma_dx(context, args, schedule,
            select(request_of(matmul_dx_op().problem(args)), schedule, context.device()));
 }
@@ -89,7 +90,7 @@ void Wgmma<schedule>::dx(const Context& context, const MatmulDx& args) {
 template <Schedule schedule>
 void Wgmma<schedule>::dw(const Context& context, const MatmulDw& args) {
   if (args.dweight.elements() == 0) return;
-  if (args.x.shape[0] == 0 || !wgmma_suits(args)) return tile128_dw(context, args);
+  if (args.x.shape[0] == 0 || !wgmma_suits(args)) return mma_dw(context, args);
   wgmma_dw(context, args, schedule,
            select(request_of(matmul_dw_op().problem(args)), schedule, context.device()));
   if (!args.dbias) return;

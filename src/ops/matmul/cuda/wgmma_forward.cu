@@ -12,7 +12,7 @@ struct EpilogueOf {
 };
 template <>
 struct EpilogueOf<Activation::none> {
-  using type = Epilogue<AddBias, Keep>;
+  using type = Epilogue<AddBias>;
 };
 
 template <Activation activation, Schedule schedule, DType dtype, class T>
@@ -42,8 +42,7 @@ void run(const Context& context, const MatmulForward& args, const Selection& sel
 
 bool wgmma_is_built() {
   static const bool built = [] {
-    using K = Kernel<TileOf<k128x192>, __nv_bfloat16, __nv_bfloat16, false, false, Persistent,
-                     Epilogue<AddBias, Keep>>;
+    using K = Kernel<TileOf<k128x192>, __nv_bfloat16, __nv_bfloat16, false, false, Persistent, Epilogue<AddBias>>;
     cudaFuncAttributes attributes{};
     const cudaError_t status = cudaFuncGetAttributes(&attributes, multiply_kernel<K>);
     if (status == cudaErrorInsufficientDriver || status == cudaErrorNoDevice) {

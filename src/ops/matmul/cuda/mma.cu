@@ -1,0 +1,242 @@
+// The three products on sm_80's tensor cores, of bf16 or fp16 summed in fp32: a block of eight warps makes
+// 128 × 128 results, a warp 64 × 32 of them in registers, from 32 terms of the depth at a time; three such
+// slabs of both factors are in shared memory or on their way there (cp.async), from where ldmatrix takes
+// them, transposed where the depth is a matrix's rows. A slab of a warp is 32 products m16n8k16 for 12 loads
+// of four 8×8 matrices.
+//
+// Any shape, stride and alignment: where rows cannot be copied 16 bytes at a time, elements are loaded one by
+// one. All of the depth is one block's work, in its order, so a row's bits do not depend on what else is
+// computed. The bias is added to the sums; activations are a pass of their own.
+#include <cstdint>
+#include <type_traits>
+
+#include "ops/cuda/launch.cuh"
+#include "ops/cuda/mma.cuh"
+#include "ops/cuda/vector.cuh"
+#include "ops/matmul/cuda/parts.hpp"
+#include "ops/matmul/kernels.hpp"
+#include "runtime/cuda/check.hpp"
+
+namespace warpwright::ops::matmul::cuda {
+namespace {
+
+constexpr int kTile = 128, kDepth = 32;  // of a block
+constexpr int kThreads = 256, kStages = 3;
+constexpr int kWarpRows = 64, kWarpCols = 32;
+constexpr int kPad = 8;  // elements: rows of a slab begin 16 bytes apart in the banks
+
+// A factor as a block reads it: element (i, k), i along the result's side. Its rows in memory are the side's
+// or, where transposed, the depth's.
+template <class T, bool transposed, bool aligned>
+struct Factor {
+  const T* data;
+  std::int64_t stride, side, depth;
+
+  static constexpr int kRows = transposed ? kDepth : kTile, kCols = transposed ? kTile : kDepth;
+  static constexpr int kStride = kCols + kPad, kElements = kRows * kStride;  // of a slab in shared memory
+
+  // A slab from (first, k0), what lies outside as zeros.
+  __device__ void load(T* slab, std::int64_t first, std::int64_t k0) const {
+    constexpr int kChunk = 8, kPerRow = kCols / kChunk;
+    const std::int64_t row0 = transposed ? k0 : first, col0 = transposed ? first : k0;
+    const std::int64_t rows = (transposed ? depth : side) - row0, cols = (transposed ? side : depth) - col0;
+#pragma unroll
+    for (int n = 0; n < kRows * kPerRow / kThreads; ++n) {
+      const int index = n * kThreads + static_cast<int>(threadIdx.x);
+      const int row = index / kPerRow, col = index % kPerRow * kChunk;
+      T* const to = slab + row * kStride + col;
+      const int valid =
+          row < rows ? static_cast<int>(max(min(cols - col, std::int64_t{kChunk}), std::int64_t{0})) : 0;
+      const T* from = valid > 0 ? data + (row0 + row) * stride + col0 + col : data;
+      if constexpr (aligned) {
+        gpu::copy_async<16>(to, from, valid * static_cast<int>(sizeof(T)));
+      } else {
+#pragma unroll
+        for (int i = 0; i < kChunk; ++i) to[i] = i < valid ? from[i] : gpu::from_float<T>(0.0f);
+      }
+    }
+  }
+
+  // Four 8×8 matrices: two along the side from `i`, two along the depth from `k`, the side's neighbours
+  // `next` apart in the result.
+  static __device__ void take(std::uint32_t (&r)[4], const T* slab, int i, int k, bool side_first) {
+    const int lane = static_cast<int>(threadIdx.x) % 32, matrix = lane / 8, line = lane % 8;
+    const int along = side_first ? matrix % 2 : matrix / 2, deep = side_first ? matrix / 2 : matrix % 2;
+    const int side_at = i + along * 8, depth_at = k + deep * 8;
+    if constexpr (transposed) {
+      gpu::load_matrices_transposed(r, gpu::shared_address(slab + (depth_at + line) * kStride + side_at));
+    } else {
+      gpu::load_matrices(r, gpu::shared_address(slab + (side_at + line) * kStride + depth_at));
+    }
+  }
+};
+
+// Where a sum goes.
+template <class T, class Out>
+struct Result {
+  Out* data;
+  std::int64_t stride;
+  const T* bias = nullptr;
+  bool add = false;
+
+  __device__ void store(std::int64_t row, std::int64_t col, float sum) const {
+    if (bias) sum += gpu::to_float(bias[col]);
+    Out& place = data[row * stride + col];
+    place = gpu::from_float<Out>(add ? gpu::to_float(place) + sum : sum);
+  }
+};
+
+template <class T, class Out, bool a_transposed, bool b_transposed, bool aligned>
+__global__ void __launch_bounds__(kThreads, 2)
+    mma_kernel(Factor<T, a_transposed, aligned> a, Factor<T, b_transposed, aligned> b,
+               Result<T, Out> result) {
+  using A = Factor<T, a_transposed, aligned>;
+  using B = Factor<T, b_transposed, aligned>;
+  extern __shared__ uint4 memory[];
+  T* const a_slabs = reinterpret_cast<T*>(memory);
+  T* const b_slabs = a_slabs + kStages * A::kElements;
+  const std::int64_t first_row = static_cast<std::int64_t>(blockIdx.y) * kTile;
+  const std::int64_t first_col = static_cast<std::int64_t>(blockIdx.x) * kTile;
+  const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
+  const int warp_row = warp / (kTile / kWarpCols) * kWarpRows,
+            warp_col = warp % (kTile / kWarpCols) * kWarpCols;
+  const std::int64_t slabs = (a.depth + kDepth - 1) / kDepth;
+
+  const auto load = [&](std::int64_t slab) {
+    if (slab < slabs) {
+      const int stage = static_cast<int>(slab % kStages);
+      a.load(a_slabs + stage * A::kElements, first_row, slab * kDepth);
+      b.load(b_slabs + stage * B::kElements, first_col, slab * kDepth);
+    }
+    gpu::commit_copies();
+  };
+
+  float sums[4][4][4] = {};
+#pragma unroll
+  for (int stage = 0; stage < kStages - 1; ++stage) load(stage);
+  for (std::int64_t slab = 0; slab < slabs; ++slab) {
+    gpu::wait_for_groups<kStages - 2>();
+    __syncthreads();
+    load(slab + kStages - 1);  // where the slab before was, which all warps are done with
+    const T* const a_slab = a_slabs + slab % kStages * A::kElements;
+    const T* const b_slab = b_slabs + slab % kStages * B::kElements;
+#pragma unroll
+    for (int k = 0; k < kDepth; k += 16) {
+      std::uint32_t x[4][4], y[2][4];
+#pragma unroll
+      for (int i = 0; i < 4; ++i) A::take(x[i], a_slab, warp_row + 16 * i, k, true);
+#pragma unroll
+      for (int j = 0; j < 2; ++j) B::take(y[j], b_slab, warp_col + 16 * j, k, false);
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+#pragma unroll
+        for (int j = 0; j < 4; ++j) {
+          float(&c)[4] = sums[i][j];
+          gpu::multiply<T>(c[0], c[1], c[2], c[3], x[i], y[j / 2][j % 2 * 2], y[j / 2][j % 2 * 2 + 1]);
+        }
+      }
+    }
+  }
+
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const std::int64_t row = first_row + warp_row + 16 * i + 8 * half + lane / 4;
+      if (row >= a.side) continue;
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+#pragma unroll
+        for (int e = 0; e < 2; ++e) {
+          const std::int64_t col = first_col + warp_col + 8 * j + lane % 4 * 2 + e;
+          if (col < b.side) result.store(row, col, sums[i][j][2 * half + e]);
+        }
+      }
+    }
+  }
+}
+
+struct Matrix {
+  const void* data;
+  std::int64_t stride;
+  bool aligned() const { return gpu::aligned16(data) && stride % 8 == 0; }
+};
+
+// (rows, cols) = A (rows, depth) · B (depth, cols)
+template <bool a_transposed, bool b_transposed, class T, class Out>
+void multiply(const Context& context, const Extent& extent, const Matrix& a, const Matrix& b,
+              const Result<T, Out>& result, std::string_view what) {
+  const auto run = [&](auto aligned) {
+    using A = Factor<T, a_transposed, aligned>;
+    using B = Factor<T, b_transposed, aligned>;
+    const auto kernel = mma_kernel<T, Out, a_transposed, b_transposed, aligned>;
+    constexpr std::size_t kShared = kStages * (A::kElements + B::kElements) * sizeof(T);
+    gpu::allow_shared(kernel, kShared);
+    const dim3 grid(static_cast<unsigned>((extent.cols + kTile - 1) / kTile),
+                    static_cast<unsigned>((extent.rows + kTile - 1) / kTile));
+    kernel<<<grid, kThreads, kShared, context.stream().get()>>>(
+        A{static_cast<const T*>(a.data), a.stride, extent.rows, extent.depth},
+        B{static_cast<const T*>(b.data), b.stride, extent.cols, extent.depth}, result);
+  };
+  a.aligned() && b.aligned() ? run(std::true_type()) : run(std::false_type());
+  warpwright::cuda::check_launch(what);
+}
+
+template <class F>
+void visit_halves(DType dtype, F&& f) {
+  dtype == DType::bf16 ? f(TypeTag<__nv_bfloat16>{}) : f(TypeTag<__half>{});
+}
+
+}  // namespace
+
+std::string refuse_mma(DType dtype, const Extent& extent, const DeviceInfo& device) {
+  if (device.device.kind != DeviceKind::cuda) return "runs on a GPU";
+  if (dtype != DType::bf16 && dtype != DType::f16) return "multiplies bf16 and fp16 alone";
+  if (!device.gpu.at_least(8)) return "needs compute capability 8.0";
+  if (extent.rows > std::int64_t{65535} * kTile) return "more rows than a grid has";
+  return "";
+}
+
+void mma_forward(const Context& context, const MatmulForward& args) {
+  const std::int64_t M = args.x.shape[0], K = args.x.shape[1], N = args.weight.shape[0];
+  if (M == 0 || N == 0) return;
+  const Tensor& target = args.preact ? args.preact : args.out;
+  visit_halves(args.x.dtype, [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    multiply<false, false>(
+        context, {M, N, K}, {args.x.data, leading_of(args.x)}, {args.weight.data, K},
+        Result<T, T>{static_cast<T*>(target.data), leading_of(target), static_cast<const T*>(args.bias.data)},
+        "matmul.forward cuda.mma");
+  });
+  if (!args.preact && args.activation == Activation::none) return;
+  finish_forward(context, target, Tensor(), Tensor(), args.out, args.activation);
+}
+
+void mma_dx(const Context& context, const MatmulDx& args) {
+  const std::int64_t M = args.dout.shape[0], N = args.dout.shape[1], K = args.weight.shape[1];
+  if (M == 0) return;
+  visit_halves(args.dout.dtype, [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    multiply<false, true>(context, {M, K, N}, {args.dout.data, leading_of(args.dout)}, {args.weight.data, K},
+                          Result<T, T>{static_cast<T*>(args.dx.data), leading_of(args.dx)},
+                          "matmul.dx cuda.mma");
+  });
+  if (args.activation != Activation::none) finish_dx(context, args.dx, args.preact, args.activation);
+}
+
+void mma_dw(const Context& context, const MatmulDw& args) {
+  const std::int64_t M = args.x.shape[0], K = args.x.shape[1], N = args.dout.shape[1];
+  if (N == 0) return;
+  visit_halves(args.x.dtype, [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    multiply<true, true>(context, {N, K, M}, {args.dout.data, leading_of(args.dout)},
+                         {args.x.data, leading_of(args.x)},
+                         Result<T, float>{args.dweight.as<float>(), K, nullptr, args.store == Store::add},
+                         "matmul.dw cuda.mma");
+  });
+  if (args.dbias) {
+    column_sums(context, args.dout, args.dbias, args.store, static_cast<float*>(context.scratch()));
+  }
+}
+
+}  // namespace warpwright::ops::matmul::cuda
