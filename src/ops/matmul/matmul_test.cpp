@@ -342,7 +342,7 @@ TEST(Matmul, OnCudaARepeatedProductHasTheSameBits) {
 // Tiles of every shape sum in the same order.
 TEST(Matmul, OnCudaARowsBitsDoNotDependOnHowManyOthersThereAre) {
   if (cuda_device_count() == 0) GTEST_SKIP() << "needs an NVIDIA GPU";
-  for (const std::string& name : {"cuda.block", "cuda.persistent"}) {
+  for (const std::string name : {"cuda.block", "cuda.persistent"}) {
     Fixture fixture(8);
     auto args = matmul::make_forward({9000, 776, 520}, DType::bf16, true, Activation::none, fixture);
     args.batch_invariant = true;

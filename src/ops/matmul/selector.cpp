@@ -112,6 +112,7 @@ Selection select(const Request& r, Schedule schedule, const DeviceInfo& device) 
       // Narrow rasters keep the rows of a large product in the cache while its columns pass.
       best.raster = r.direction != Direction::dw && r.extent.rows >= 16384 ? 4 : 16;
       best.seconds = seconds;
+      if (schedule != Schedule::stream_k) return;
       best.partial_bytes = static_cast<std::size_t>(workers) *
                            static_cast<std::size_t>(tile.cluster() * tile.rows * tile.cols) * 4;
     };

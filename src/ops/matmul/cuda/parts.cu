@@ -125,31 +125,25 @@ __global__ void __launch_bounds__(kLanes* kWarps)
   }
 }
 
-// out (= or +=) Σ_parts partials (parts, cols). Each warp sums every eighth part.
-__global__ void __launch_bounds__(kLanes* kWarps)
+// out (= or +=) Σ_parts partials (parts, cols). Of kTotalWarps warps, each sums every kTotalWarps-th part.
+constexpr int kTotalWarps = 32;
+__global__ void __launch_bounds__(kLanes* kTotalWarps)
     total_sums_kernel(const float* partials, float* out, std::int64_t parts, std::int64_t cols, bool add) {
-  __shared__ float sums[kWarps][kLanes];
+  __shared__ float sums[kTotalWarps][kLanes];
   const std::int64_t col = static_cast<std::int64_t>(blockIdx.x) * kLanes + threadIdx.x;
   float sum = 0;
   if (col < cols) {
 #pragma unroll 8
-    for (std::int64_t part = threadIdx.y; part < parts; part += kWarps) sum += partials[part * cols + col];
+    for (std::int64_t part = threadIdx.y; part < parts; part += kTotalWarps)
+      sum += partials[part * cols + col];
   }
   sums[threadIdx.y][threadIdx.x] = sum;
   __syncthreads();
   if (threadIdx.y != 0 || col >= cols) return;
   float total = 0;
 #pragma unroll
-  for (int warp = 0; warp < kWarps; ++warp) total += sums[warp][threadIdx.x];
+  for (int warp = 0; warp < kTotalWarps; ++warp) total += sums[warp][threadIdx.x];
   out[col] = add ? out[col] + total : total;
-}
-
-void total_sums(const Context& context, const float* partials, std::int64_t parts, const Tensor& out,
-                Store store) {
-  const std::int64_t cols = out.shape[0];
-  total_sums_kernel<<<static_cast<unsigned>(ceil_div(cols, kLanes)), dim3(kLanes, kWarps), 0,
-                      context.stream().get()>>>(partials, out.as<float>(), parts, cols, store == Store::add);
-  warpwright::cuda::check_launch("matmul.dw sums of parts");
 }
 
 dim3 grid_of(std::int64_t rows, std::int64_t cols, int pack) {
@@ -202,6 +196,14 @@ std::int64_t parts_of(std::int64_t M, std::int64_t N) {
 }
 
 }  // namespace
+
+void total_sums(const Context& context, const float* partials, std::int64_t parts, const Tensor& out,
+                Store store) {
+  const std::int64_t cols = out.shape[0];
+  total_sums_kernel<<<static_cast<unsigned>(ceil_div(cols, kLanes)), dim3(kLanes, kTotalWarps), 0,
+                      context.stream().get()>>>(partials, out.as<float>(), parts, cols, store == Store::add);
+  warpwright::cuda::check_launch("matmul.dw sums of parts");
+}
 
 void finish_forward(const Context& context, const Tensor& product, const Tensor& bias, const Tensor& preact,
                     const Tensor& out, Activation activation) {

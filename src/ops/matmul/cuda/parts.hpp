@@ -19,6 +19,9 @@ void finish_dx(const Context& context, const Tensor& dx, const Tensor& preact, A
 void column_sums(const Context& context, const Tensor& dout, const Tensor& dbias, Store store,
                  float* partials);
 std::size_t column_sums_bytes(std::int64_t M, std::int64_t N);
+// out (= or +=) Σ over parts of partials (parts, N), in a fixed order.
+void total_sums(const Context& context, const float* partials, std::int64_t parts, const Tensor& out,
+                Store store);
 
 // Zeros in all rows of a matrix, none in the gaps between them.
 void clear_rows(const Context& context, const Tensor& matrix);

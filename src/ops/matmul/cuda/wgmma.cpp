@@ -27,12 +27,21 @@ std::size_t part_bytes(const Request& r, Schedule schedule, const DeviceInfo& de
   return schedule == Schedule::stream_k ? select(r, schedule, device).partial_bytes : 0;
 }
 
+// Of dout's columns, for each slab of its rows.
+std::int64_t slabs_of(std::int64_t rows) {
+  return (rows + 63) / 64;
+}
+std::size_t row_sums_bytes(const MatmulDwProblem& p) {
+  return p.bias ? static_cast<std::size_t>(slabs_of(p.M) * p.N) * sizeof(float) : 0;
+}
+
 }  // namespace
 
 template <Schedule schedule>
 std::string Wgmma<schedule>::refuse_forward(const MatmulForwardProblem& p, const DeviceInfo& device) {
   if (p.preact && p.activation == Activation::none) return "keeps a pre-activation only beside an activation";
-  if (schedule == Schedule::stream_k && p.batch_invariant) return "where the depth is cut depends on the rows";
+  if (schedule == Schedule::stream_k && p.batch_invariant)
+    return "where the depth is cut depends on the rows";
   return refuse(request_of(p), schedule, device);
 }
 template <Schedule schedule>
@@ -54,7 +63,8 @@ std::size_t Wgmma<schedule>::dx_workspace(const MatmulDxProblem& p, const Device
 }
 template <Schedule schedule>
 std::size_t Wgmma<schedule>::dw_workspace(const MatmulDwProblem& p, const DeviceInfo& device) {
-  return std::max(part_bytes(request_of(p), schedule, device), p.bias ? column_sums_bytes(p.M, p.N) : 0);
+  const std::size_t fallback = p.bias ? column_sums_bytes(p.M, p.N) : 0;
+  return std::max(select(request_of(p), schedule, device).partial_bytes + row_sums_bytes(p), fallback);
 }
 
 template <Schedule schedule>
@@ -91,10 +101,12 @@ template <Schedule schedule>
 void Wgmma<schedule>::dw(const Context& context, const MatmulDw& args) {
   if (args.dweight.elements() == 0) return;
   if (args.x.shape[0] == 0 || !wgmma_suits(args)) return mma_dw(context, args);
-  wgmma_dw(context, args, schedule,
-           select(request_of(matmul_dw_op().problem(args)), schedule, context.device()));
+  const Selection selection = select(request_of(matmul_dw_op().problem(args)), schedule, context.device());
+  wgmma_dw(context, args, schedule, selection);
   if (!args.dbias) return;
-  column_sums(context, args.dout, args.dbias, args.store, static_cast<float*>(context.scratch()));
+  const auto* sums = static_cast<const std::byte*>(context.scratch()) + selection.partial_bytes;
+  total_sums(context, reinterpret_cast<const float*>(sums), slabs_of(args.x.shape[0]), args.dbias,
+             args.store);
 }
 
 template struct Wgmma<Schedule::block>;

@@ -19,6 +19,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <string_view>
+#include <type_traits>
 
 #include "ops/cuda/gelu.cuh"
 #include "ops/cuda/hopper/products.cuh"
@@ -56,8 +57,9 @@ struct Tile {
   static constexpr int kCluster = cluster_down * cluster_across;
   static constexpr int kThreads = (kGroups + 1) * kGroupThreads;
   // Registers of a thread: what the compiler gives all of them, shared out anew between producer and groups.
-  static constexpr int kProducerRegisters = kGroups == 2 ? 40 : 32,
-                       kGroupRegisters = kGroups == 2 ? 232 : 160;
+  static constexpr bool kManySums = kBlocks * kSums > 160;
+  static constexpr int kProducerRegisters = kGroups == 3 ? 32 : kManySums ? 40 : 56;
+  static constexpr int kGroupRegisters = kGroups == 3 ? 160 : kManySums ? 232 : 224;
 
   static constexpr int kABytes = rows * kRowBytes, kBBytes = (cols + 63) / 64 * kBoxBytes;
   static constexpr int kStageBytes = kABytes + kBBytes;
@@ -77,8 +79,9 @@ struct Parameters {
   CUtensorMap extra;  // a matrix that the epilogue reads or writes beside out
   const void* bias = nullptr;
   float scale = 1;
-  bool add = false;    // out += (fp32)
-  bool keeps = false;  // the epilogue writes extra
+  bool add = false;           // out += (fp32)
+  bool keeps = false;         // the epilogue writes extra
+  float* row_sums = nullptr;  // (slabs, rows): SumRows
   Work work;
   float* partials = nullptr;  // of tiles whose depth is cut: a tile of sums for each block
   unsigned* flags =
@@ -192,10 +195,20 @@ struct Scale {
   }
 };
 
+// Beside the product, the sums of A's rows over each slab of the depth, where they are asked for (A
+// transposed): the bias gradient's partial sums, by warps that would idle, from the tiles in shared memory.
+// Blocks with the same rows take turns, slab by slab.
+struct SumRows {
+  static constexpr bool kReadsMatrix = false, kSends = false;
+  template <class Chunk>
+  static __device__ void apply(Chunk&) {}
+};
+
 // The steps in this order, then out = v.
 template <class... Steps>
 struct Epilogue {
   static constexpr bool kReadsMatrix = (Steps::kReadsMatrix || ...);
+  static constexpr bool kSumsRows = (std::is_same_v<Steps, SumRows> || ...);
   static constexpr int kBoxes = (Steps::kSends || ...) ? 2 : 1;  // that a chunk sends: out, extra
   static_assert(!kReadsMatrix || kBoxes == 1, "extra is read or written");
   template <class Chunk>
@@ -227,10 +240,10 @@ struct Shared {
   static_assert((2 * Tile::kStages + Tile::kGroups * Tile::kBuffers) * sizeof(Barrier) <=
                 Tile::kBarrierBytes);
 
-  __device__ void initialize_all() const {
+  __device__ void initialize_all(int helpers) const {
     for (int i = 0; i < Tile::kStages; ++i) {
       initialize(full + i, 1);
-      initialize(empty + i, 4 * Tile::kTeam * Tile::kCluster);
+      initialize(empty + i, (4 * Tile::kTeam + helpers) * Tile::kCluster);
     }
     for (int i = 0; i < Tile::kGroups * Tile::kBuffers; ++i) initialize(extra + i, 1);
     fence_initialized_barriers();
@@ -402,7 +415,9 @@ __global__ void __launch_bounds__(K::Tile::kThreads, 1)
   const int down = rank % Tile::kClusterDown, across = rank / Tile::kClusterDown;
   const int group = static_cast<int>(threadIdx.x) / kGroupThreads;
 
-  if (threadIdx.x == 0) shared.initialize_all();
+  // Warps that sum rows, of 64 each.
+  const int helpers = K::Epilogue::kSumsRows && p.row_sums ? Tile::kRows / 64 : 0;
+  if (threadIdx.x == 0) shared.initialize_all(helpers);
   if constexpr (kCluster > 1) {
     cluster_barrier();
   } else {
@@ -416,12 +431,50 @@ __global__ void __launch_bounds__(K::Tile::kThreads, 1)
   const auto first_col = [&](const Piece& piece) {
     return (piece.col_tile * Tile::kClusterAcross + across) * Tile::kCols;
   };
+  const int warp_lane = static_cast<int>(threadIdx.x) % 32;
+  const auto release = [&](int stage) {
+    if constexpr (kCluster == 1) {
+      if (warp_lane == 0) arrive(shared.empty + stage);
+    } else {
+      if (warp_lane < kCluster) arrive_at_block(shared.empty + stage, warp_lane);
+    }
+  };
   Cursor cursor;
   Piece piece;
 
   if (group == Tile::kGroups) {
     give_registers<Tile::kProducerRegisters>();
-    if (threadIdx.x >= Tile::kGroups * kGroupThreads + 32) return;
+    const int helper = static_cast<int>(threadIdx.x) / 32 - Tile::kGroups * 4 - 1;  // -1: the producer
+    if (helper >= helpers) return;
+    if constexpr (K::Epilogue::kSumsRows) {
+      static_assert(K::kATransposed && sizeof(In) == 2 && Tile::kRows <= 3 * 64);
+      const int col_tiles = p.work.col_tiles * Tile::kClusterAcross;
+      while (helper >= 0 && schedule.next(piece)) {
+        const int row = first_row(piece) + helper * 64 + 2 * warp_lane;
+        const int turn = piece.col_tile * Tile::kClusterAcross + across;
+        for (int slab = piece.begin; slab < piece.end; ++slab) {
+          wait(shared.full + cursor.stage, cursor.phase);
+          if (slab % col_tiles == turn) {
+            const std::byte* const tile =
+                shared.tiles + cursor.stage * Tile::kStageBytes + helper * kBoxBytes;
+            float low = 0, high = 0;
+#pragma unroll 8
+            for (int k = 0; k < kSlab; ++k) {
+              const auto pair = gpu::Packed<In, 2>::load(reinterpret_cast<const In*>(
+                  tile + k * kRowBytes + (warp_lane / 4 ^ k % 8) * 16 + warp_lane % 4 * 4));
+              low += pair[0], high += pair[1];
+            }
+            if (row < p.work.rows) {
+              float* const to = p.row_sums + static_cast<std::int64_t>(slab) * p.work.rows + row;
+              *reinterpret_cast<float2*>(to) = make_float2(low, high);
+            }
+          }
+          __syncwarp();
+          release(cursor.stage);
+          cursor.advance<kStages>();
+        }
+      }
+    }
     if (threadIdx.x == Tile::kGroups * kGroupThreads) {
       prefetch_map(&p.a);
       prefetch_map(&p.b);
@@ -459,13 +512,6 @@ __global__ void __launch_bounds__(K::Tile::kThreads, 1)
   // 64 rows, or in a transposed tile a slab of 64 columns, are 8192 bytes either way.
   const std::uint64_t a_tile = describe_tile(shared.tiles + group_row * kRowBytes, kBoxBytes);
   const std::uint64_t b_tile = describe_tile(shared.tiles + Tile::kABytes + group_col * kRowBytes, kBoxBytes);
-  const auto release = [&](int stage) {
-    if constexpr (kCluster == 1) {
-      if (lane.thread % 32 == 0) arrive(shared.empty + stage);
-    } else {
-      if (lane.thread % 32 < kCluster) arrive_at_block(shared.empty + stage, lane.thread % 32);
-    }
-  };
 
   // Groups that take turns: barrier kTurn + g says that it is g's turn to multiply.
   constexpr int kTurn = 1 + Tile::kGroups;

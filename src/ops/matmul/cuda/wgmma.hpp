@@ -12,7 +12,8 @@ bool wgmma_suits(const MatmulForward& args);
 bool wgmma_suits(const MatmulDx& args);
 bool wgmma_suits(const MatmulDw& args);
 
-// Of products that are not empty; scratch: the selection's partial_bytes. dw leaves dbias alone.
+// Of products that are not empty; scratch: the selection's partial_bytes. Where dbias is asked for, dw
+// leaves the sums of dout's columns over each 64 rows (⌈M/64⌉, N) behind them.
 void wgmma_forward(const Context& context, const MatmulForward& args, Schedule schedule,
                    const Selection& selection);
 void wgmma_dx(const Context& context, const MatmulDx& args, Schedule schedule, const Selection& selection);

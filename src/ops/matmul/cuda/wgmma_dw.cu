@@ -1,5 +1,6 @@
 // doutᵀ·x on Hopper's tensor cores, in fp32: both factors lie with the depth in their columns, as transposed
-// tiles. A gradient to add to is added to by the copy engine, once for each element.
+// tiles. A gradient to add to is added to by the copy engine, once for each element. The bias gradient is
+// summed from dout's tiles as they pass: a sum for each slab of 64 rows, then the slabs in order.
 #include "ops/matmul/cuda/wgmma.hpp"
 #include "ops/matmul/cuda/wgmma_run.cuh"
 
@@ -11,8 +12,15 @@ void run(const Context& context, const MatmulDw& args, const Selection& selectio
   const std::int64_t M = args.x.shape[0], K = args.x.shape[1], N = args.dout.shape[1];
   Product product{N, K, M, dtype, DType::f32, matrix_of(args.dout), matrix_of(args.x), {args.dweight.data, K},
                   {}};
-  run_selected<Direction::dw, dtype, Activation::none, schedule, T, float, true, true, Epilogue<>>(
-      context, selection, product, [&](Parameters& p) { p.add = args.store == Store::add; },
+  run_selected<Direction::dw, dtype, Activation::none, schedule, T, float, true, true, Epilogue<SumRows>>(
+      context, selection, product,
+      [&](Parameters& p) {
+        p.add = args.store == Store::add;
+        if (args.dbias) {
+          p.row_sums =
+              reinterpret_cast<float*>(static_cast<std::byte*>(context.scratch()) + selection.partial_bytes);
+        }
+      },
       "matmul.dw on wgmma");
 }
 
