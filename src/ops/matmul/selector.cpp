@@ -15,8 +15,11 @@ constexpr double kPowerFlops = 758e12;  // of all of them together, for as long 
 constexpr double kTrafficEnergy = 1.8;  // FLOPs that a byte from the second-level cache costs in power
 constexpr double kMemoryBandwidth = 4.8e12;
 constexpr double kLaunch = 5.4e-6;        // until the first slab has come, and from the last one to the end
+constexpr double kBlockStart = 1.5e-6;    // of a block that follows another one
 constexpr double kFixUpLatency = 4.6e-6;  // until an owner can read what other workers have written
 constexpr double kFixUpBandwidth = 69e9;  // bytes a second of partial sums, of one multiprocessor
+constexpr double kActivation = 0.07e-9;   // seconds that an element's activation adds to the epilogue
+constexpr double kRowSums = 3e-6;         // what is left of a bias gradient when its product is done
 constexpr double kMultiprocessors = 132;  // that the sums above are of
 
 constexpr std::int64_t kSlab = 64;
@@ -63,7 +66,8 @@ double seconds_of(const Request& r, int index, Schedule schedule, std::int64_t t
   const TileCost& cost = kCosts[index];
   const double flops = 2.0 * tile.rows * tile.cols * kSlab;  // of a slab of a block's tile
   const double slab = cost.slab * flops / kMultiprocessorFlops;
-  const double epilogue = r.direction == Direction::dw ? cost.epilogue32 : cost.epilogue16;
+  const double activation = r.activation == Activation::none ? 0 : kActivation * tile.rows * tile.cols;
+  const double epilogue = (r.direction == Direction::dw ? cost.epilogue32 : cost.epilogue16) + activation;
   const std::int64_t slabs = ceil_div(r.extent.depth, kSlab);
   const double traffic = (1.0 * tile.rows / tile.cluster_across + 1.0 * tile.cols / tile.cluster_down) * 2 *
                          kSlab;  // bytes of a slab
@@ -72,7 +76,8 @@ double seconds_of(const Request& r, int index, Schedule schedule, std::int64_t t
   double memory = memory_bytes(r);
   double compute = 0, fix_up = 0;
   if (schedule != Schedule::stream_k) {
-    compute = real(ceil_div(tiles, workers)) * (real(slabs) * slab + epilogue);
+    const double start = schedule == Schedule::block ? kBlockStart : 0;
+    compute = real(ceil_div(tiles, workers)) * (real(slabs) * slab + epilogue + start);
   } else {
     const std::int64_t whole = whole_tiles(tiles, workers), cut = tiles - whole;
     compute = real(whole / workers) * (real(slabs) * slab + epilogue);
@@ -90,6 +95,7 @@ double seconds_of(const Request& r, int index, Schedule schedule, std::int64_t t
       if (sharers % cut != 0) memory = std::max(memory, strips * real(r.extent.depth) * 2);
     }
   }
+  if (r.row_sums) fix_up += kRowSums;
   return kLaunch + fix_up + bound(compute, power, memory / kMemoryBandwidth);
 }
 
@@ -118,10 +124,10 @@ Selection select(const Request& r, Schedule schedule, const DeviceInfo& device) 
     };
     if (tiles == 0) {
       consider(1);
-    } else if (schedule == Schedule::block) {
-      consider(static_cast<int>(std::min<std::int64_t>(tiles, 1 << 24)));
-    } else if (schedule == Schedule::persistent) {
+    } else if (schedule != Schedule::stream_k) {
       consider(static_cast<int>(std::min<std::int64_t>(tiles, most)));
+      if (schedule == Schedule::block)
+        best.workers = static_cast<int>(std::min<std::int64_t>(tiles, 1 << 24));
     } else {
       consider(most);
       // As many for each tile: nobody has parts of two tiles.
@@ -138,16 +144,23 @@ Request request_of(const MatmulDxProblem& p) {
   return {Direction::dx, extent_of(p), p.dtype, p.activation, p.activation != Activation::none, false};
 }
 Request request_of(const MatmulDwProblem& p) {
-  return {Direction::dw, extent_of(p), p.dtype, Activation::none, false, p.store == Store::add};
+  return {Direction::dw, extent_of(p), p.dtype, Activation::none, false, p.store == Store::add, p.bias};
 }
 
 double library_seconds(const Request& r) {
-  // Of the algorithms that its heuristic proposes, by direction; what its epilogues add.
+  // Of the algorithms that its heuristic proposes, by direction; what its epilogues add; a bias gradient is a
+  // pass of its own over dout.
   constexpr double kFlops[] = {660e12, 745e12, 690e12}, kFusedActivation = 0.2;
+  constexpr double kColumnSumsBandwidth = 3.5e12;
   const double flops = 2 * real(r.extent.rows) * real(r.extent.cols) * real(r.extent.depth);
   const double compute = flops / kFlops[static_cast<int>(r.direction)];
-  return kLaunch + bound(compute * (r.activation == Activation::none ? 1 : 1 + kFusedActivation),
-                         memory_bytes(r) / kMemoryBandwidth);
+  const double sums = r.row_sums ? kRowSums + real(r.extent.rows) * real(r.extent.depth) *
+                                                  real(static_cast<std::int64_t>(size_of(r.dtype))) /
+                                                  kColumnSumsBandwidth
+                                 : 0;
+  return kLaunch + sums +
+         bound(compute * (r.activation == Activation::none ? 1 : 1 + kFusedActivation),
+               memory_bytes(r) / kMemoryBandwidth);
 }
 
 }  // namespace warpwright::ops::matmul

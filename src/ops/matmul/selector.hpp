@@ -42,6 +42,7 @@ struct Request {
   DType dtype = DType::bf16;
   Activation activation = Activation::none;
   bool extra = false, adds = false;
+  bool row_sums = false;  // dw's dbias
 };
 
 // Whether there is a kernel for it: those that were the fastest somewhere. fp16 has fewer than bf16.

@@ -27,6 +27,17 @@ std::size_t part_bytes(const Request& r, Schedule schedule, const DeviceInfo& de
   return schedule == Schedule::stream_k ? select(r, schedule, device).partial_bytes : 0;
 }
 
+// The selection, in the log where calls are.
+Selection select_and_log(const Context& context, const Request& r, Schedule schedule) {
+  const Selection s = select(r, schedule, context.device());
+  if (context.options().verbose) {
+    const TileShape& tile = kTiles[s.tile];
+    context.log(fmt::format("  {}×{} tiles, clusters of {}×{}, {} workers, {:.1f} us predicted", tile.rows,
+                            tile.cols, tile.cluster_down, tile.cluster_across, s.workers, s.seconds * 1e6));
+  }
+  return s;
+}
+
 // Of dout's columns, for each slab of its rows.
 std::int64_t slabs_of(std::int64_t rows) {
   return (rows + 63) / 64;
@@ -85,7 +96,7 @@ void Wgmma<schedule>::forward(const Context& context, const MatmulForward& args)
   if (args.out.elements() == 0) return;
   if (!wgmma_suits(args)) return mma_forward(context, args);
   wgmma_forward(context, args, schedule,
-                select(request_of(matmul_forward_op().problem(args)), schedule, context.device()));
+                select_and_log(context, request_of(matmul_forward_op().problem(args)), schedule));
 }
 
 template <Schedule schedule>
@@ -94,14 +105,14 @@ void Wgmma<schedule>::dx(const Context& context, const MatmulDx& args) {
   if (args.dout.shape[1] == 0) return clear_rows(context, args.dx);
   if (!wgmma_suits(args)) return mma_dx(context, args);
   wgmma_dx(context, args, schedule,
-           select(request_of(matmul_dx_op().problem(args)), schedule, context.device()));
+           select_and_log(context, request_of(matmul_dx_op().problem(args)), schedule));
 }
 
 template <Schedule schedule>
 void Wgmma<schedule>::dw(const Context& context, const MatmulDw& args) {
   if (args.dweight.elements() == 0) return;
   if (args.x.shape[0] == 0 || !wgmma_suits(args)) return mma_dw(context, args);
-  const Selection selection = select(request_of(matmul_dw_op().problem(args)), schedule, context.device());
+  const Selection selection = select_and_log(context, request_of(matmul_dw_op().problem(args)), schedule);
   wgmma_dw(context, args, schedule, selection);
   if (!args.dbias) return;
   const auto* sums = static_cast<const std::byte*>(context.scratch()) + selection.partial_bytes;
