@@ -12,6 +12,7 @@
 
 #include "ops/cuda/launch.cuh"
 #include "ops/cuda/mma.cuh"
+#include "ops/cuda/refuse.hpp"
 #include "ops/cuda/vector.cuh"
 #include "ops/matmul/cuda/parts.hpp"
 #include "ops/matmul/kernels.hpp"
@@ -190,8 +191,9 @@ void visit_halves(DType dtype, F&& f) {
 }  // namespace
 
 std::string refuse_mma(DType dtype, const Extent& extent, const DeviceInfo& device) {
-  if (device.device.kind != DeviceKind::cuda) return "runs on a GPU";
-  if (dtype != DType::bf16 && dtype != DType::f16) return "multiplies bf16 and fp16 alone";
+  std::string reason = refuse_without_gpu(dtype, device);
+  if (!reason.empty()) return reason;
+  if (dtype == DType::f32) return "multiplies bf16 and fp16, not fp32";
   if (!device.gpu.at_least(8)) return "needs compute capability 8.0";
   if (extent.rows > std::int64_t{65535} * kTile) return "more rows than a grid has";
   return "";
