@@ -6,9 +6,11 @@
 #include <cstring>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <sstream>
 
 #include "runtime/test_folder.hpp"
 #include "tests/process.hpp"
+#include "tests/tiny_bert.hpp"
 
 namespace warpwright {
 namespace {
@@ -266,6 +268,177 @@ TEST_F(CliTest, SignalsWriteACheckpointAndLeave) {
     EXPECT_EQ(wait_for(child), 0);
     EXPECT_FALSE(fs::is_empty(folder / name / "checkpoints"));
   }
+}
+
+// The objects of the lines of the output.
+std::vector<nlohmann::json> objects(const std::string& output) {
+  std::vector<nlohmann::json> all;
+  std::istringstream stream(output);
+  for (std::string line; std::getline(stream, line);) all.push_back(nlohmann::json::parse(line));
+  return all;
+}
+
+class EncoderCliTest : public CliTest {
+ protected:
+  EncoderCliTest() { make_tiny_bert(folder / "bert"); }
+
+  std::vector<std::string> embed(const std::string& input, const std::vector<std::string>& more = {}) {
+    std::vector<std::string> a = {"embed", "--model", path("bert"), "--threads", "1", "--input", path(input)};
+    a.insert(a.end(), more.begin(), more.end());
+    return a;
+  }
+};
+
+TEST_F(EncoderCliTest, EmbedKeepsTheOrderOfLines) {
+  put("texts", "the cat\n\na dog sat on the mat.\nthe cat\r\n");
+  succeeds(embed("texts"));
+  const auto lines = objects(output_);
+  ASSERT_EQ(lines.size(), 4u);
+  for (std::size_t i = 0; i < 4; ++i) {
+    EXPECT_EQ(lines[i]["line"], i + 1);
+    EXPECT_EQ(lines[i]["embedding"].size(), static_cast<std::size_t>(kTinyBertSize));
+  }
+  EXPECT_EQ(lines[0]["tokens"], 4);
+  EXPECT_EQ(lines[1]["tokens"], 2);
+  EXPECT_EQ(lines[0]["embedding"], lines[3]["embedding"]);
+  EXPECT_NE(lines[0]["embedding"], lines[2]["embedding"]);
+}
+
+TEST_F(EncoderCliTest, EmbedWritesNpy) {
+  put("texts", "the cat\ncats\nthe dog\n");
+  succeeds(embed("texts"));
+  const auto lines = objects(output_);
+  succeeds(embed("texts", {"--out", path("vectors.npy")}));
+  EXPECT_EQ(output_, "");
+  const std::string npy = read_file(folder / "vectors.npy", 1 << 20);
+  ASSERT_EQ(npy.size(), 128 + 3 * kTinyBertSize * sizeof(float));
+  EXPECT_EQ(npy.substr(0, 10), std::string("\x93NUMPY\x01\x00\x76\x00", 10));
+  EXPECT_NE(npy.find("'descr': '<f4', 'fortran_order': False, 'shape': (3, 32)"), std::string::npos);
+  EXPECT_EQ(npy[127], '\n');
+  for (std::size_t i = 0; i < 3 * kTinyBertSize; ++i) {
+    float value = 0;
+    std::memcpy(&value, npy.data() + 128 + i * sizeof value, sizeof value);
+    EXPECT_EQ(value, lines[i / kTinyBertSize]["embedding"][i % kTinyBertSize].get<float>());
+  }
+}
+
+TEST_F(EncoderCliTest, EmbedReadsJsonLines) {
+  put("texts.jsonl", "{\"id\": \"x\", \"body\": \"the cat\"}\n{\"body\": \"cats\"}\n");
+  succeeds(embed("texts.jsonl", {"--field", "body"}));
+  const auto lines = objects(output_);
+  ASSERT_EQ(lines.size(), 2u);
+  EXPECT_EQ(lines[0]["id"], "x");
+  EXPECT_FALSE(lines[1].contains("id"));
+}
+
+TEST_F(EncoderCliTest, EmbedPoolsAndNormalizesAsTold) {
+  put("texts", "a dog sat on the mat\n");
+  const auto vector = [&](const std::vector<std::string>& flags) {
+    succeeds(embed("texts", flags));
+    return objects(output_)[0]["embedding"].get<std::vector<float>>();
+  };
+  const auto length = [](const std::vector<float>& v) {
+    double sum = 0;
+    for (const float x : v) sum += static_cast<double>(x) * x;
+    return std::sqrt(sum);
+  };
+  const auto mean = vector({});
+  EXPECT_EQ(vector({"--pooling", "mean"}), mean);
+  EXPECT_NE(vector({"--pooling", "cls"}), mean);
+  EXPECT_GT(std::abs(length(mean) - 1), 1e-3);
+  EXPECT_NEAR(length(vector({"--normalize"})), 1, 1e-5);
+  EXPECT_EQ(vector({"--no-normalize"}), mean);
+  EXPECT_NE(vector({"--max-length", "4"}), mean);
+}
+
+TEST_F(EncoderCliTest, OneBadLineLeavesTheOthers) {
+  put("texts.jsonl",
+      "{\"text\": \"the cat\"}\nnot JSON\n{\"text\": 3}\n{\"text\": \"boom\"}\n{\"text\": \"the \xff "
+      "cat\"}\n");
+  const ProcessResult r = run(embed("texts.jsonl"));
+  EXPECT_EQ(r.code, 1);
+  const auto lines = objects(r.out);
+  ASSERT_EQ(lines.size(), 5u);
+  EXPECT_TRUE(lines[0].contains("embedding"));
+  for (const std::size_t bad : {1u, 2u, 3u}) {
+    EXPECT_TRUE(lines[bad].contains("error")) << bad;
+    EXPECT_NE(r.err.find("line " + std::to_string(bad + 1)), std::string::npos) << r.err;
+  }
+  EXPECT_EQ(lines[4]["tokens"], 4);
+  EXPECT_NE(r.err.find("3 of 5 texts"), std::string::npos) << r.err;
+  const ProcessResult npy = run(embed("texts.jsonl", {"--out", path("v.npy")}));
+  EXPECT_EQ(npy.code, 1);
+  EXPECT_EQ(read_file(folder / "v.npy", 1 << 20).size(), 128 + 5 * kTinyBertSize * sizeof(float));
+}
+
+TEST_F(EncoderCliTest, HostileLines) {
+  std::string text("the c\0at\n", 9);
+  text += "the cat\xc3\n";
+  text += std::string(std::size_t{100} << 20, 'x') + "\n";
+  text += "the cat";
+  put("texts", text);
+  succeeds(embed("texts"));
+  const auto lines = objects(output_);
+  ASSERT_EQ(lines.size(), 4u);
+  EXPECT_EQ(lines[2]["tokens"], 3);
+  EXPECT_EQ(lines[0]["tokens"], 4);
+  put("long", "cat cat cat cat\ncat\n");
+  const ProcessResult r = run(embed("long", {"--max-length", "4", "--over-limit", "refuse"}));
+  EXPECT_EQ(r.code, 1);
+  EXPECT_NE(r.err.find("line 1: has more than 4 tokens"), std::string::npos) << r.err;
+  EXPECT_EQ(objects(r.out)[1]["tokens"], 3);
+  put("nothing", "");
+  succeeds(embed("nothing"));
+  EXPECT_EQ(output_, "");
+}
+
+TEST_F(EncoderCliTest, EmbedRefusesWhatCannotBe) {
+  put("texts", "the cat\n");
+  fails(2, embed("texts", {"--pooling", "sum"}), {"--pooling", "sum"});
+  fails(2, embed("texts", {"--format", "npy"}), {"--format", "--out"});
+  fails(2, embed("texts", {"--format", "csv"}), {"--format", "csv"});
+  fails(2, embed("texts", {"--dtype", "int8"}), {"--dtype", "int8"});
+  fails(2, embed("texts", {"--over-limit", "ignore"}), {"--over-limit", "ignore"});
+  fails(1, embed("texts", {"--max-length", "1000"}), {"max_length", "1000"});
+  fails(1, embed("texts", {"--batch-tokens", "10"}), {"batch_tokens", "10"});
+  fails(1, {"embed", "--model", path("nowhere"), "--input", path("texts")}, {"nowhere"});
+  fails(1, embed("missing"), {"missing"});
+  put("empty/config.json", "{}");
+  fails(1, {"embed", "--model", path("empty"), "--input", path("texts")}, {"empty"});
+}
+
+TEST_F(EncoderCliTest, RankPutsTheBestFirst) {
+  make_tiny_bert(folder / "cross", 1);
+  put("texts", "sat on the mat\na dog\nboom\n\ncats\n");
+  const std::vector<std::string> rank = {"rank",      "--model", path("cross"), "--query",    "the cat",
+                                         "--threads", "1",       "--input",     path("texts")};
+  const auto with = [&](const std::vector<std::string>& more) {
+    std::vector<std::string> a = rank;
+    a.insert(a.end(), more.begin(), more.end());
+    return a;
+  };
+  const ProcessResult r = run(rank);
+  EXPECT_EQ(r.code, 1);  // one line has no score
+  const auto lines = objects(r.out);
+  ASSERT_EQ(lines.size(), 5u);
+  for (std::size_t i = 0; i < 4; ++i) {
+    EXPECT_GT(lines[i]["score"], 0);
+    EXPECT_LT(lines[i]["score"], 1);
+    EXPECT_GE(lines[i == 0 ? 0 : i - 1]["score"], lines[i]["score"]);
+  }
+  EXPECT_EQ(lines[4]["line"], 3);
+  EXPECT_TRUE(lines[4].contains("error"));
+  put("texts", "sat on the mat\na dog\n\ncats\n");
+  succeeds(with({"--top", "2", "--activation", "none"}));
+  const auto best = objects(output_);
+  ASSERT_EQ(best.size(), 2u);
+  EXPECT_EQ(best[0]["text"], lines[0]["text"]);
+  const double logit = best[0]["score"];
+  EXPECT_NEAR(1 / (1 + std::exp(-logit)), lines[0]["score"].get<double>(), 1e-5);
+  fails(2, with({"--label", "1"}), {"--label"});
+  fails(2, with({"--truncation", "both"}), {"--truncation", "both"});
+  fails(1, {"rank", "--model", path("bert"), "--query", "x", "--input", path("texts")},
+        {"classification head"});
 }
 
 }  // namespace

@@ -16,6 +16,8 @@ void add_train(CLI::App& app);
 void add_eval(CLI::App& app);
 void add_generate(CLI::App& app);
 void add_convert(CLI::App& app);
+void add_embed(CLI::App& app);
+void add_rank(CLI::App& app);
 void add_bench(CLI::App& app);
 
 // --device and --threads, shared by the commands that compute.

@@ -25,6 +25,8 @@ int run(int argc, char** argv) {
   add_eval(app);
   add_generate(app);
   add_convert(app);
+  add_embed(app);
+  add_rank(app);
   add_bench(app);
   try {
     app.parse(argc, argv);

@@ -1,0 +1,136 @@
+#include "cli/encoder_flags.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "cli/lines.hpp"
+#include "core/error.hpp"
+#include "text/json.hpp"
+#include "text/unicode.hpp"
+
+namespace warpwright::cli {
+namespace {
+
+constexpr std::size_t kWindowTexts = 16384;
+constexpr std::size_t kWindowBytes = std::size_t{32} << 20;
+constexpr int kJsonDepth = 64;
+constexpr std::int64_t kPrintedErrors = 10;
+
+DType encoder_dtype(const std::string& name) {
+  if (name == "fp32" || name == "tf32") return DType::f32;
+  if (name == "bf16") return DType::bf16;
+  if (name == "fp16") return DType::f16;
+  throw UsageError(fmt::format("'{}' is not a dtype to compute in", name), "--dtype",
+                   "use fp32, tf32 (on a GPU), bf16 or fp16");
+}
+
+// The text of a JSONL line, and its id.
+void read_object(const std::string& field, InputText& line) {
+  try {
+    const nlohmann::json object =
+        text::parse_json(text::is_utf8(line.text) ? line.text : text::repair_utf8(line.text), "", kJsonDepth);
+    line.text.clear();
+    if (object.is_object() && object.contains("id")) line.id = object["id"];
+    if (!object.is_object() || !object.contains(field) || !object[field].is_string()) {
+      line.error = fmt::format("is not a JSON object with a string under \"{}\"", field);
+    } else {
+      line.text = object[field].get<std::string>();
+    }
+  } catch (const Error& error) {
+    line.text.clear();
+    line.error = error.problem();
+  }
+}
+
+}  // namespace
+
+void EncoderFlags::add_to(CLI::App& command) {
+  command.add_option("--model", model, "Folder of a BERT or RoBERTa model with its tokenizer")->required();
+  command.add_option("--max-length", max_length, "Most tokens of a text; 0: as the model's files say")
+      ->capture_default_str()
+      ->check(CLI::NonNegativeNumber);
+  command.add_option("--over-limit", over_limit, "A longer text: truncate (cut its end off) or refuse")
+      ->capture_default_str();
+  command.add_option("--batch-tokens", batch_tokens, "Most tokens of a batch: sizes the memory")
+      ->capture_default_str()
+      ->check(CLI::PositiveNumber);
+  command.add_option("--dtype", dtype, "fp32, tf32 (on a GPU), bf16 or fp16")->capture_default_str();
+  command.add_flag("--batch-invariant", batch_invariant, "The same bits whatever shares the batch; slower");
+  command.add_flag("--special-as-text", special_as_text,
+                   "Take special tokens that a text spells out, such as [SEP], for text");
+  device.add_to(command);
+}
+
+EncoderOptions EncoderFlags::options() const {
+  EncoderOptions options;
+  options.model.dtype = encoder_dtype(dtype);
+  options.model.max_batch_tokens = batch_tokens;
+  options.model.batch_invariant = batch_invariant;
+  options.max_length = max_length;
+  if (over_limit != "truncate" && over_limit != "refuse") {
+    throw UsageError(fmt::format("'{}' is neither truncate nor refuse", over_limit), "--over-limit",
+                     "use one of them");
+  }
+  options.over_limit = over_limit == "truncate" ? OverLimit::truncate : OverLimit::refuse;
+  if (special_as_text) options.in_text = text::SpecialTokens::as_text;
+  return options;
+}
+
+void TextInputFlags::add_to(CLI::App& command) {
+  command.add_option(
+      "--input", input,
+      "A text a line, or JSONL where the name ends in .jsonl or .ndjson; standard input where it is "
+      "not given");
+  command.add_flag("--jsonl", jsonl, "The input is JSONL whatever its name");
+  command.add_option("--field", field, "Key of the text in JSONL objects")->capture_default_str();
+}
+
+void TextInputFlags::for_each_window(const std::function<void(const std::vector<InputText>&)>& visit) const {
+  const bool objects = jsonl || input.extension() == ".jsonl" || input.extension() == ".ndjson";
+  std::vector<InputText> window;
+  std::size_t bytes = 0;
+  const auto flush = [&] {
+    if (!window.empty()) visit(window);
+    window.clear();
+    bytes = 0;
+  };
+  for_each_line(input, [&](std::string_view line, std::int64_t number) {
+    if (line.ends_with('\r')) line.remove_suffix(1);
+    window.push_back({number, std::string(line), nullptr, ""});
+    bytes += line.size();
+    if (objects) read_object(field, window.back());
+    if (window.size() == kWindowTexts || bytes >= kWindowBytes) flush();
+  });
+  flush();
+}
+
+double EncoderProgress::seconds() const {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
+}
+
+void EncoderProgress::show(std::int64_t texts, std::int64_t tokens) {
+  if (!line_.on_terminal()) return;
+  line_.show(fmt::format("{} texts, {} tokens, {} tokens/s", human_count(texts), human_count(tokens),
+                         human_count(static_cast<std::int64_t>(static_cast<double>(tokens) / seconds()))));
+}
+
+void EncoderProgress::report(std::int64_t line, const std::string& error) {
+  line_.clear();
+  if (++errors_ <= kPrintedErrors) fmt::print(stderr, "line {}: {}\n", line, error);
+}
+
+void EncoderProgress::finish(std::int64_t texts, std::int64_t tokens, std::int64_t wasted_tokens) {
+  line_.clear();
+  const double time = seconds();
+  fmt::print(stderr, "{} texts, {} tokens in {:.2f} s: {} tokens/s, {} wasted tokens\n", human_count(texts),
+             human_count(tokens), time,
+             human_count(static_cast<std::int64_t>(static_cast<double>(tokens) / std::max(time, 1e-9))),
+             wasted_tokens);
+  if (errors_ > 0) {
+    throw Error(fmt::format("{} of {} texts have no result", errors_, texts), "input",
+                "the others are written; the output names each with its error");
+  }
+}
+
+}  // namespace warpwright::cli

@@ -1,0 +1,150 @@
+// warpwright rank: a cross-encoder's scores of a query against each line, the best first.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+
+#include "cli/command.hpp"
+#include "cli/encoder_flags.hpp"
+#include "core/error.hpp"
+#include "runtime/file.hpp"
+#include "text/json.hpp"
+#include "text/unicode.hpp"
+
+namespace warpwright::cli {
+namespace {
+
+struct Flags {
+  EncoderFlags encoder;
+  TextInputFlags input;
+  std::string query, activation = "auto", truncation = "longest_first";
+  std::int64_t label = -1, top = 0;
+};
+
+struct Scored {
+  float score = 0;
+  InputText text;
+  EncodedText report;
+};
+
+text::Truncation truncation_named(const std::string& name) {
+  if (name == "longest_first") return text::Truncation::longest_first;
+  if (name == "only_first") return text::Truncation::only_first;
+  if (name == "only_second") return text::Truncation::only_second;
+  throw UsageError(fmt::format("'{}' is no way to truncate a pair", name), "--truncation",
+                   "use longest_first, only_first (the query) or only_second (the text)");
+}
+
+// Whether scores are 1/(1 + e^−logit). What sentence-transformers does where config.json does not name an
+// activation: with one label.
+bool takes_sigmoid(const Flags& flags, std::int64_t labels) {
+  if (flags.activation == "sigmoid") return true;
+  if (flags.activation == "none") return false;
+  if (flags.activation != "auto") {
+    throw UsageError(fmt::format("'{}' is no activation of scores", flags.activation), "--activation",
+                     "use sigmoid, none or auto");
+  }
+  const std::filesystem::path path = flags.encoder.model / "config.json";
+  const nlohmann::json config = text::parse_json(read_file(path, std::uint64_t{64} << 20), path.string(), 64);
+  nlohmann::json name = config.value("sbert_ce_default_activation_function", nlohmann::json());
+  const nlohmann::json own = config.value("sentence_transformers", nlohmann::json());
+  if (own.is_object() && own.contains("activation_fn")) name = own["activation_fn"];
+  if (name.is_null()) return labels == 1;
+  const std::string activation = name.is_string() ? name.get<std::string>() : name.dump();
+  if (activation.ends_with(".Sigmoid")) return true;
+  if (activation.ends_with(".Identity")) return false;
+  throw Error(fmt::format("the activation of scores {} is not known here", text::quote(activation)),
+              path.string(), "choose one with --activation");
+}
+
+void print(const Scored& scored) {
+  const auto replace = nlohmann::json::error_handler_t::replace;
+  nlohmann::ordered_json line = {{"line", scored.text.line}};
+  if (!scored.text.id.is_null()) line["id"] = scored.text.id;
+  if (scored.report.error.empty()) {
+    line["score"] = scored.score;
+    line["text"] = text::repair_utf8(scored.text.text);
+    if (scored.report.truncated) line["truncated"] = true;
+  } else {
+    line["error"] = scored.report.error;
+  }
+  fmt::print("{}\n", line.dump(-1, ' ', false, replace));
+}
+
+void run(const Flags& flags) {
+  EncoderOptions options = flags.encoder.options();
+  options.truncation = truncation_named(flags.truncation);
+  Context context(flags.encoder.device.context_options(flags.encoder.dtype), flags.encoder.device.place());
+  Encoder encoder(context, flags.encoder.model, options);
+  const std::int64_t labels = encoder.labels();
+  if (labels == 0) {
+    throw Error("has no classification head", flags.encoder.model.string(),
+                "name the folder of a cross-encoder");
+  }
+  if (flags.label >= labels || (flags.label < 0 && labels > 1)) {
+    throw UsageError(fmt::format("the model scores {} labels", labels), "--label",
+                     fmt::format("choose one from 0 to {}", labels - 1));
+  }
+  const auto label = static_cast<std::size_t>(std::max<std::int64_t>(flags.label, 0));
+  const bool sigmoid = takes_sigmoid(flags, labels);
+  EncoderProgress progress;
+  std::int64_t texts = 0, tokens = 0;
+  encoder.set_progress([&](std::int64_t done) { progress.show(texts, tokens = done); });
+  std::vector<Scored> ranked, failed;
+  const auto better = [](const Scored& a, const Scored& b) { return a.score > b.score; };
+  const auto keep_best = [&] {
+    std::stable_sort(ranked.begin(), ranked.end(), better);
+    if (flags.top > 0 && static_cast<std::int64_t>(ranked.size()) > flags.top) {
+      ranked.resize(static_cast<std::size_t>(flags.top));
+    }
+  };
+  flags.input.for_each_window([&](const std::vector<InputText>& window) {
+    std::vector<TextPair> pairs;  // of the lines that are texts
+    for (const InputText& text : window) {
+      if (text.error.empty()) pairs.push_back({flags.query, text.text});
+    }
+    std::vector<float> logits(pairs.size() * static_cast<std::size_t>(labels));
+    const std::vector<EncodedText> reports = encoder.classify(pairs, logits);
+    std::size_t next = 0;
+    for (const InputText& text : window) {
+      Scored scored{0, text, text.error.empty() ? reports[next] : EncodedText{0, false, text.error}};
+      if (text.error.empty()) scored.score = logits[next++ * static_cast<std::size_t>(labels) + label];
+      if (sigmoid) scored.score = 1 / (1 + std::exp(-scored.score));
+      if (!scored.report.error.empty()) progress.report(text.line, scored.report.error);
+      (scored.report.error.empty() ? ranked : failed).push_back(std::move(scored));
+    }
+    keep_best();
+    texts += static_cast<std::int64_t>(window.size());
+  });
+  for (const Scored& scored : ranked) print(scored);
+  for (const Scored& scored : failed) print(scored);
+  if (std::fflush(stdout) != 0) throw_system_error("write", "standard output", "check the reader");
+  progress.finish(texts, tokens, encoder.model().wasted_tokens());
+}
+
+}  // namespace
+
+void add_rank(CLI::App& app) {
+  CLI::App* command = app.add_subcommand("rank", "Rank texts against a query with a cross-encoder");
+  auto f = std::make_shared<Flags>();
+  f->encoder.add_to(*command);
+  f->input.add_to(*command);
+  command->add_option("--query", f->query, "What each text is scored against")->required();
+  command->add_option("--top", f->top, "How many of the best to print; 0: all")
+      ->capture_default_str()
+      ->check(CLI::NonNegativeNumber);
+  command->add_option("--label", f->label, "Which label's score, where the model has several");
+  command
+      ->add_option("--activation", f->activation,
+                   "Of scores: sigmoid, none or auto (as config.json says, else sigmoid for a single label)")
+      ->capture_default_str();
+  command
+      ->add_option(
+          "--truncation", f->truncation,
+          "Of a pair that is too long: longest_first, only_first (the query) or only_second (the text)")
+      ->capture_default_str();
+  command->callback([f] { run(*f); });
+}
+
+}  // namespace warpwright::cli

@@ -1,0 +1,87 @@
+// Encoder: texts to vectors, or pairs of texts to scores, with a BERT-family model's folder.
+//
+//   Context context;
+//   Encoder encoder(context, "all-MiniLM-L6-v2/");
+//   std::vector<float> vectors(texts.size() * encoder.vector_size());
+//   std::vector<EncodedText> report = encoder.embed(texts, vectors);
+//
+// Texts are tokenized on all threads, sorted by length, and packed into batches of at most max_batch_tokens
+// without padding; results come back in the order of the texts. A text that cannot be encoded has its error
+// in the report and zeros for its vector; the others are as they would be without it.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "model/bert.hpp"
+#include "text/encoder_tokenizer.hpp"
+
+namespace warpwright {
+
+// What becomes of a text of more tokens than max_length.
+enum class OverLimit : std::uint8_t { truncate, refuse };
+
+struct EncoderOptions {
+  BertOptions model;
+  std::int64_t max_length = 0;  // tokens of a text or a pair, special ones included; 0: the model's
+  OverLimit over_limit = OverLimit::truncate;
+  text::Truncation truncation = text::Truncation::longest_first;  // of a pair
+  text::SpecialTokens in_text = text::SpecialTokens::recognize;
+};
+
+struct TextPair {
+  std::string_view first, second;
+};
+
+// Of one text.
+struct EncodedText {
+  std::int64_t tokens = 0;
+  bool truncated = false;
+  std::string error;  // empty: there is a result
+};
+
+// Calls come from one thread at a time.
+class Encoder {
+ public:
+  // Reads the folder's tokenizer and model. The Context must outlive the Encoder. Throws Error where the two
+  // do not fit each other, or the options do not fit them.
+  Encoder(Context& context, const std::filesystem::path& folder, const EncoderOptions& options = {});
+
+  std::int64_t vector_size() const { return model_.vector_size(); }
+  std::int64_t labels() const { return model_.labels(); }
+  std::int64_t max_length() const { return max_length_; }
+  const BertModel& model() const { return model_; }
+  const text::EncoderTokenizer& tokenizer() const { return tokenizer_; }
+
+  // Called after every batch with the tokens that are done, of all calls together.
+  void set_progress(std::function<void(std::int64_t tokens)> progress) { progress_ = std::move(progress); }
+
+  // vectors: (texts, vector_size()).
+  std::vector<EncodedText> embed(std::span<const std::string_view> texts, std::span<float> vectors);
+  // logits: (pairs, labels()), of a folder with a classification head.
+  std::vector<EncodedText> classify(std::span<const TextPair> pairs, std::span<float> logits);
+
+ private:
+  using Tokenize = std::function<text::Encoding(std::size_t index, const text::EncodeOptions& options)>;
+  using Run = std::function<void(const PackedBatch& batch, std::span<float> out)>;
+
+  std::vector<EncodedText> encode(std::size_t count, std::int64_t width, std::span<float> out,
+                                  const Tokenize& tokenize, const Run& run);
+  void run_batch(std::span<const std::size_t> members, const std::vector<text::Encoding>& encodings,
+                 std::int64_t width, std::span<float> out, std::vector<EncodedText>& report, const Run& run);
+
+  Context& context_;
+  EncoderOptions options_;
+  text::EncoderTokenizer tokenizer_;
+  BertModel model_;
+  std::int64_t max_length_ = 0;
+  std::int64_t tokens_done_ = 0;
+  std::function<void(std::int64_t)> progress_;
+};
+
+}  // namespace warpwright

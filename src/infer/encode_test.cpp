@@ -1,0 +1,151 @@
+#include "infer/encode.hpp"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <fstream>
+
+#include "core/error.hpp"
+#include "runtime/test_folder.hpp"
+#include "tests/tiny_bert.hpp"
+
+namespace warpwright {
+namespace {
+
+using Texts = std::vector<std::string_view>;
+
+constexpr std::size_t kSize = kTinyBertSize;
+
+class EncodeTest : public TestFolder {
+ protected:
+  EncodeTest() { make_tiny_bert(folder); }
+
+  struct Result {
+    std::vector<EncodedText> report;
+    std::vector<float> vectors;
+    std::span<const float> row(std::size_t i) const { return std::span(vectors).subspan(i * kSize, kSize); }
+  };
+  Result embed(const Texts& texts, const EncoderOptions& options = {}) {
+    Encoder encoder(context, folder, options);
+    Result result;
+    result.vectors.assign(texts.size() * kSize, -1.0f);
+    result.report = encoder.embed(texts, result.vectors);
+    wasted = encoder.model().wasted_tokens();
+    return result;
+  }
+  void expect_close(std::span<const float> a, std::span<const float> b) {
+    for (std::size_t i = 0; i < kSize; ++i) EXPECT_NEAR(a[i], b[i], 1e-5) << i;
+  }
+  bool is_zero(std::span<const float> row) {
+    return std::all_of(row.begin(), row.end(), [](float x) { return x == 0; });
+  }
+
+  Context context;
+  std::int64_t wasted = -1;
+};
+
+TEST_F(EncodeTest, EachTextsVectorIsItsOwnWhateverTheBatch) {
+  const Texts texts = {"the cat",  "",   "a dog sat on the mat .", "cats", "\u4f60 caf\u00e9", "the cat",
+                       "unknown!", "the"};
+  EncoderOptions small;
+  small.model.max_batch_tokens = 48;
+  small.model.max_batch_sequences = 3;
+  const Result all = embed(texts), packed = embed(texts, small);
+  EXPECT_EQ(wasted, 0);
+  for (std::size_t i = 0; i < texts.size(); ++i) {
+    EXPECT_EQ(all.report[i].error, "");
+    const Result alone = embed({texts[i]});
+    expect_close(all.row(i), alone.row(0));
+    expect_close(packed.row(i), alone.row(0));
+    EXPECT_FALSE(is_zero(all.row(i)));
+  }
+  EXPECT_EQ(all.report[0].tokens, 4);
+  EXPECT_EQ(all.report[1].tokens, 2);
+  expect_close(all.row(0), all.row(5));
+}
+
+TEST_F(EncodeTest, BatchInvariantBitsDoNotDependOnTheBatch) {
+  EncoderOptions options;
+  options.model.batch_invariant = true;
+  const Texts texts = {"a dog sat on the mat .", "the cat", "cats"};
+  const Result all = embed(texts, options);
+  for (std::size_t i = 0; i < texts.size(); ++i) {
+    const Result alone = embed({texts[i]}, options);
+    EXPECT_TRUE(std::equal(all.row(i).begin(), all.row(i).end(), alone.row(0).begin()));
+  }
+}
+
+TEST_F(EncodeTest, OneBadTextLeavesTheOthers) {
+  const Texts texts = {"the cat", "a boom", "dogs"};
+  const Result result = embed(texts);
+  EXPECT_EQ(result.report[0].error, "");
+  EXPECT_NE(result.report[1].error.find("not finite"), std::string::npos) << result.report[1].error;
+  EXPECT_TRUE(is_zero(result.row(1)));
+  expect_close(result.row(0), embed({"the cat"}).row(0));
+  expect_close(result.row(2), embed({"dogs"}).row(0));
+}
+
+TEST_F(EncodeTest, ATextOverTheLimitIsTruncatedOrRefused) {
+  std::string text;
+  for (int i = 0; i < 100; ++i) text += "cat ";
+  const Texts texts = {text, "cat cat"};
+  EncoderOptions options;
+  const Result whole = embed(texts, options);
+  EXPECT_EQ(whole.report[0].tokens, 48);  // the model's positions
+  EXPECT_TRUE(whole.report[0].truncated);
+  options.max_length = 4;
+  const Result cut = embed(texts, options);
+  EXPECT_FALSE(cut.report[1].truncated);
+  expect_close(cut.row(0), cut.row(1));
+  options.over_limit = OverLimit::refuse;
+  const Result refused = embed(texts, options);
+  EXPECT_NE(refused.report[0].error.find("more than 4 tokens"), std::string::npos) << refused.report[0].error;
+  EXPECT_TRUE(is_zero(refused.row(0)));
+  expect_close(refused.row(1), cut.row(1));
+}
+
+TEST_F(EncodeTest, HostileTexts) {
+  std::string huge(std::size_t{20} << 20, 'x');
+  huge += " cat";
+  const std::string zeros("the\0 c\0at", 9);
+  const Texts texts = {huge, zeros, "the cat\xff\xc3", "the \xed\xa0\x80 cat"};
+  const Result result = embed(texts);
+  for (const EncodedText& text : result.report) EXPECT_EQ(text.error, "");
+  EXPECT_EQ(result.report[0].tokens, 4);  // [CLS] [UNK] cat [SEP]
+  for (std::size_t i = 1; i < texts.size(); ++i) expect_close(result.row(i), embed({"the cat"}).row(0));
+}
+
+TEST_F(EncodeTest, RefusesWhatDoesNotFit) {
+  EncoderOptions options;
+  options.max_length = 49;
+  EXPECT_THROW(Encoder(context, folder, options), Error);
+  options.max_length = 40;
+  options.model.max_batch_tokens = 39;
+  EXPECT_THROW(Encoder(context, folder, options), Error);
+  Encoder encoder(context, folder);
+  std::vector<float> out(kSize);
+  EXPECT_THROW(encoder.embed(Texts{"a", "b"}, out), Error);
+  EXPECT_THROW(encoder.classify(std::vector<TextPair>{{"a", "b"}}, out), Error);
+  std::ofstream(folder / "vocab.txt", std::ios::app) << "more\n";
+  EXPECT_THROW(Encoder(context, folder), Error);
+  EXPECT_THROW(Encoder(context, folder / "missing"), Error);
+}
+
+TEST_F(EncodeTest, PairsAreClassified) {
+  make_tiny_bert(folder / "head", 2);
+  Encoder encoder(context, folder / "head");
+  const std::vector<TextPair> pairs = {
+      {"the cat", "sat on the mat"}, {"the cat", "a boom"}, {"the cat", "dogs"}};
+  std::vector<float> logits(6), alone(2);
+  const std::vector<EncodedText> report = encoder.classify(pairs, logits);
+  EXPECT_EQ(report[0].tokens, 9);
+  EXPECT_NE(report[1].error, "");
+  EXPECT_EQ(logits[2], 0);
+  encoder.classify(std::span(pairs).subspan(2), alone);
+  EXPECT_NEAR(logits[4], alone[0], 1e-5);
+  EXPECT_NEAR(logits[5], alone[1], 1e-5);
+  EXPECT_NE(logits[0], logits[4]);
+}
+
+}  // namespace
+}  // namespace warpwright
