@@ -1,7 +1,7 @@
 /* warpwright.h: the C ABI of libwarpwright, the kernels of warpwright for programs in any language.
  *
  *     warpwright_context* context = NULL;
- *     warpwright_context_options options = {.size = sizeof options, .device = WARPWRIGHT_CUDA};
+ *     warpwright_context_options options = {.size = sizeof options, .device = WARPWRIGHT_DEVICE_CUDA};
  *     if (warpwright_context_create(&options, &context) != WARPWRIGHT_OK) puts(warpwright_last_error());
  *
  *     warpwright_norm_forward_args args = {.size = sizeof args, .rows = rows, .columns = columns,
@@ -75,7 +75,7 @@ WARPWRIGHT_API const char* warpwright_last_error(void);
 /* ---- Context ----------------------------------------------------------------------------------- */
 
 typedef int32_t warpwright_device;
-enum { WARPWRIGHT_CPU = 0, WARPWRIGHT_CUDA = 1 };
+enum { WARPWRIGHT_DEVICE_CPU = 0, WARPWRIGHT_DEVICE_CUDA = 1 };
 
 typedef int32_t warpwright_dtype;
 enum { WARPWRIGHT_F64 = 0, WARPWRIGHT_F32 = 1, WARPWRIGHT_BF16 = 2, WARPWRIGHT_F16 = 3 };

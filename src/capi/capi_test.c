@@ -428,11 +428,11 @@ static void test_contexts(void) {
   CHECK_REFUSED(warpwright_context_create(&options, &context), "options.device is 7");
   CHECK_REFUSED(warpwright_context_create(NULL, &context), "args is NULL");
   CHECK_REFUSED(warpwright_context_create(&options, NULL), "context is NULL");
-  options.device = WARPWRIGHT_CPU;
+  options.device = WARPWRIGHT_DEVICE_CPU;
   options.threads = -1;
   CHECK_REFUSED(warpwright_context_create(&options, &context), "options.threads is -1");
   CHECK(context == NULL);
-  options.device = WARPWRIGHT_CUDA;
+  options.device = WARPWRIGHT_DEVICE_CUDA;
   options.threads = 0;
   options.device_index = warpwright_cuda_device_count();
   check_refused(warpwright_context_create(&options, &context), WARPWRIGHT_NO_DEVICE, "CUDA device", __LINE__);
@@ -446,8 +446,11 @@ static void count_line(void* data, const char* line) {
 static void test_log(void) {
   int lines = 0;
   warpwright_context* context = NULL;
-  const warpwright_context_options options = {
-      .size = sizeof options, .device = WARPWRIGHT_CPU, .threads = 1, .log = count_line, .log_data = &lines};
+  const warpwright_context_options options = {.size = sizeof options,
+                                              .device = WARPWRIGHT_DEVICE_CPU,
+                                              .threads = 1,
+                                              .log = count_line,
+                                              .log_data = &lines};
   CHECK(warpwright_context_create(&options, &context) == WARPWRIGHT_OK);
   test_sixteen_bits(context);
   CHECK(lines == 2);
@@ -462,7 +465,7 @@ int main(void) {
   CHECK(strcmp(warpwright_status_name(99), "unknown status") == 0);
 
   warpwright_context* context = NULL;
-  const warpwright_context_options options = {.size = sizeof options, .device = WARPWRIGHT_CPU};
+  const warpwright_context_options options = {.size = sizeof options, .device = WARPWRIGHT_DEVICE_CPU};
   if (warpwright_context_create(&options, &context) != WARPWRIGHT_OK) {
     fprintf(stderr, "%s\n", warpwright_last_error());
     return 1;

@@ -14,15 +14,16 @@ thread_local char last_error[kMessageBytes];
 
 Device device_of(const warpwright_context_options& options) {
   constexpr std::string_view kWhere = "warpwright_context_create";
-  if (options.device != WARPWRIGHT_CPU && options.device != WARPWRIGHT_CUDA) {
+  if (options.device != WARPWRIGHT_DEVICE_CPU && options.device != WARPWRIGHT_DEVICE_CUDA) {
     throw Error(fmt::format("options.device is {}", options.device), std::string(kWhere),
-                "use WARPWRIGHT_CPU or WARPWRIGHT_CUDA");
+                "use WARPWRIGHT_DEVICE_CPU or WARPWRIGHT_DEVICE_CUDA");
   }
   if (options.threads < 0) {
     throw Error(fmt::format("options.threads is {}", options.threads), std::string(kWhere),
                 "use 0 or the number of threads");
   }
-  return {options.device == WARPWRIGHT_CUDA ? DeviceKind::cuda : DeviceKind::cpu, options.device_index};
+  return {options.device == WARPWRIGHT_DEVICE_CUDA ? DeviceKind::cuda : DeviceKind::cpu,
+          options.device_index};
 }
 
 }  // namespace
@@ -92,7 +93,7 @@ warpwright_status warpwright_context_create(const warpwright_context_options* op
           new warpwright_context{Context(std::move(chosen), device, Stream::borrowed(device, nullptr))};
     } catch (const Error& error) {  // whose remedy is a flag of the program's
       throw Error(error.problem(), fmt::format("{}: CUDA device {}", kFunction, device.index),
-                  "use WARPWRIGHT_CPU, or install what is missing");
+                  "use WARPWRIGHT_DEVICE_CPU, or install what is missing");
     }
   });
 }

@@ -5,7 +5,7 @@ int main(void) {
   const float x[4] = {1, -1, 1, -1};
   float out[4];
   warpwright_context* context = NULL;
-  const warpwright_context_options options = {.size = sizeof options, .device = WARPWRIGHT_CPU};
+  const warpwright_context_options options = {.size = sizeof options, .device = WARPWRIGHT_DEVICE_CPU};
   const warpwright_norm_forward_args args = {.size = sizeof args,
                                              .rows = 1,
                                              .columns = 4,
