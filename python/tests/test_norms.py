@@ -345,6 +345,16 @@ def test_export(device):
     torch.testing.assert_close(program.module()(x), norm(x))
 
 
+def test_transforms(device):
+    """torch.func transforms PyTorch's own operators."""
+    norm = normalization.FusedLayerNorm(8, memory_efficient=True).to(device)
+    x = torch.randn(3, 8, device=device)
+    torch.testing.assert_close(torch.func.vmap(norm)(x), norm(x))
+    leaf = x.clone().requires_grad_()
+    (expected,) = torch.autograd.grad(norm(leaf).square().sum(), leaf)
+    torch.testing.assert_close(torch.func.grad(lambda t: norm(t).square().sum())(x), expected, atol=1e-5, rtol=1e-4)
+
+
 def test_checkpointing(device):
     from torch.utils.checkpoint import checkpoint
 

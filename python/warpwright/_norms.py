@@ -116,20 +116,19 @@ class NormFunction(torch.autograd.Function):
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 _modes = getattr(torch._C, "_len_torch_dispatch_stack", None)
-_transforms = getattr(torch._C, "_are_functorch_transforms_active", None)
+# Whether torch.func's vmap, grad, … are at work.
+transforms_active = getattr(torch._C, "_are_functorch_transforms_active", lambda: False)
 
 
 def _is_plain(x, weight, bias):
-    """Nothing looks on: tensors with memory behind them, no mode, no transform. Where this PyTorch does not tell, no."""
+    """Nothing looks on: tensors with memory behind them, and no mode. Where this PyTorch does not tell, no."""
     return (
         type(x) in _PLAIN
         and not x.is_meta
         and (weight is None or type(weight) in _PLAIN)
         and (bias is None or type(bias) in _PLAIN)
         and _modes is not None
-        and _transforms is not None
         and not _modes()
-        and not _transforms()
     )
 
 

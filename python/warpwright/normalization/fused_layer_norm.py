@@ -10,7 +10,7 @@ import torch
 from torch.nn import functional
 
 from .. import _library
-from .._norms import Call, normalize
+from .._norms import Call, normalize, transforms_active
 
 _kept_columns = 16
 
@@ -68,10 +68,10 @@ def _check_parameter(function, name, tensor, input, shape):
 _is_exporting = getattr(torch.compiler, "is_exporting", lambda: False)
 
 
-def _leaves_the_library():
-    """What is traced here (by torch.export, torch.onnx, torch.jit.trace) runs elsewhere, where only PyTorch's own operators
-    are known."""
-    return _is_exporting() if torch.compiler.is_compiling() else torch.jit.is_tracing()
+def _wants_pytorchs_own():
+    """What torch.export, torch.onnx and torch.jit.trace make runs elsewhere, where only PyTorch's own operators are known;
+    and those are what torch.func can transform."""
+    return _is_exporting() if torch.compiler.is_compiling() else torch.jit.is_tracing() or transforms_active()
 
 
 def _plain_pytorch(input, weight, bias, shape, eps, centered, out_dtype):
@@ -113,7 +113,7 @@ def _norm(input, weight, bias, shape, eps, memory_efficient, centered, mixed):
         mixed = False
     dtype = input.dtype
     out_dtype = weight.dtype if mixed else dtype
-    if _leaves_the_library():
+    if _wants_pytorchs_own():
         return _plain_pytorch(input, weight, bias, shape, eps, centered, out_dtype)
 
     narrowed = None
