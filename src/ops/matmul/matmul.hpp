@@ -25,7 +25,7 @@ struct MatmulForward {
   Tensor preact;  // (M, N), optional: kept for the backward of the activation
   Activation activation = Activation::none;
   bool batch_invariant = false;  // a row's bits do not depend on how many others there are
-  Tensor rows;                   // (1) int32, optional: only that many rows, M at most, are asked for
+  Tensor rows{};                 // (1) int32, optional: only that many rows, M at most, are asked for
 
   template <class F>
   void visit(F&& f) {
