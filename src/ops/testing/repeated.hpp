@@ -8,8 +8,10 @@
 //   variant
 //     may sum otherwise in another size), looked at in a sample of the repetitions: the first, the last,
 //     those at 2^31 and 2^32 elements and a few seeded ones,
-//   - a written tensor that is there once is a sum over the rows: so many times the reference's, within the
-//     tolerance of a sum of that length,
+//   - a written tensor that is there once is a sum over the rows: so many times the reference's, exactly
+//   where
+//     whole numbers are summed, so that a single row left out shows, else within the tolerance of a sum of
+//     that length,
 //   - what is not written there and the guard bytes around every tensor must come back unchanged.
 #pragma once
 
@@ -31,6 +33,9 @@ struct Repetition {
   std::vector<std::string_view> columns = {};  // (n, rows)
   std::vector<std::string_view> bounds = {};   // ascending from 0: where the sequences of the rows begin
 
+  // Whole numbers in place of random ones, for products and sums of them that fp32 holds exactly. (Sums of
+  // what repeats err by the same amount in every repetition, which no tolerance of a sum foresees.)
+  bool exact_sums = false;
   bool same_bits = true;  // a row's results do not depend on how many rows there are
   bool tf32 = false;      // whose rounding has a test of its own: the small run is not checked
   // What a written tensor that is there once holds in the end, from what it held before (0 where it is not
@@ -40,9 +45,7 @@ struct Repetition {
   };
 };
 
-// Rounds what an operation reads to whole numbers, so that sums of products over the rows are exact in fp32,
-// however many: a single row left out shows, and so does nothing else. (Sums of rows that repeat would else
-// err by the same amount in every repetition, which the tolerance of a sum does not foresee.)
+// Rounds what an operation reads to whole numbers.
 template <class A>
 void make_whole(A args) {
   args.visit([](std::string_view, Tensor& tensor, Access access) {
@@ -121,6 +124,7 @@ std::string check_repeated(const Op<P, A>& op, std::string_view name, Fixture& f
   ContextOptions options;
   options.tf32 = how.tf32;
   Context context(options, device.device);  // not the one of all cases: its scratch may be large
+  if (how.exact_sums) make_whole(small);
   const auto uses = uses_of(small);
   RepeatedCopy copy(fixture, uses, how);
   const P problem = op.problem(copy.moved(small));
