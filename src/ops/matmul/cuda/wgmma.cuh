@@ -584,7 +584,9 @@ __global__ void __launch_bounds__(K::Tile::kThreads, 1)
       } else if (piece.begin > 0) {
         const int first = schedule.first_worker_of(piece);
         take_flags(part(first).flag, kCluster * Tile::kTeam, worker - first, 1 + group, lane.thread);
-#pragma unroll 1
+        constexpr int kAtOnce =
+            std::max(32 / (Tile::kBlocks * Tile::kSums / 4), 1);  // parts, as registers allow
+#pragma unroll kAtOnce
         for (int w = worker - 1; w >= first; --w) part(w).add_to(sum);
       }
     }
