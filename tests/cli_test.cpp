@@ -146,7 +146,8 @@ TEST_F(CliTest, HelpEverywhere) {
                                                 {"eval"},
                                                 {"generate"},
                                                 {"convert"},
-                                                {"bench"}}) {
+                                                {"bench"},
+                                                {"roofline"}}) {
     auto arguments = words;
     arguments.push_back("--help");
     succeeds(arguments);
@@ -187,6 +188,111 @@ TEST_F(CliTest, WrongUsageIsExitCode2) {
   setenv("WARPWRIGHT_FORCE", "matmul=cpu.avx1", 1);
   fails(2, train_arguments("never"), {"WARPWRIGHT_FORCE", "cpu.avx1"});
   unsetenv("WARPWRIGHT_FORCE");
+}
+
+TEST_F(CliTest, RooflinePrintsTheDocumentsTables) {
+  succeeds({"roofline", "--gpu", "RTX 3090", "--dtype", "fp16", "--as-published"});
+  EXPECT_NE(output_.find("9 of 9 rows as in the document"), std::string::npos) << output_;
+  EXPECT_NE(output_.find("13 of 13 rows as in the document"), std::string::npos);
+  succeeds({"roofline", "--gpu", "rtx3090", "--dtype", "fp16", "--as-published", "--json"});
+  const auto published = nlohmann::json::parse(output_)["tables"];
+  EXPECT_NEAR(published["instruction"][1]["intensity"], 12.8, 1e-9);
+  EXPECT_NEAR(published["warp"][9]["bytes_per_clock"], 12, 1e-9);
+  succeeds({"roofline", "--gpu", "rtx3090", "--dtype", "fp16", "--json", "--explain"});
+  const auto corrected = nlohmann::json::parse(output_);
+  EXPECT_NEAR(corrected["tables"]["instruction"][1]["bytes_per_clock"], 144, 1e-9);
+  EXPECT_NEAR(corrected["tables"]["warp"][9]["intensity"], 32, 1e-9);
+  EXPECT_GT(corrected["document"].size(), 15u);
+  succeeds({"roofline", "--gpu", "h200", "--explain"});
+  EXPECT_NE(output_.find("4096 FLOP/clk"), std::string::npos);
+  succeeds({"roofline", "--gpu", "a100", "--instruction", "16x8x16", "--warp", "64x64x32", "32x64x32",
+            "--tile", "128x128x32", "--json"});
+  EXPECT_EQ(nlohmann::json::parse(output_)["tables"]["warp"].size(), 2u);
+}
+
+TEST_F(CliTest, RooflineOfAProduct) {
+  const std::vector<std::string> dw = {"roofline", "--gpu", "h200", "--op", "dw",  "--m",
+                                       "65536",    "--n",   "768",  "--k",  "768", "--json"};
+  succeeds(dw);
+  const auto product = nlohmann::json::parse(output_)["product"];
+  EXPECT_EQ(product["op"], "matmul.dw");
+  EXPECT_EQ(product["levels"].size(), 5u);
+  ASSERT_EQ(product["schedules"].size(), 3u);
+  EXPECT_EQ(product["fastest"], "stream_k");
+  for (const auto& s : product["schedules"]) {
+    EXPECT_GT(s["seconds"], 0);
+    EXPECT_LE(s["utilization"], 1);
+  }
+  put("bench.json", R"({"rows": [
+    {"op": "matmul.dw", "variant": "cuda.x", "problem": "M=65536 N=768 K=768 bf16 =", "dtype": "bf16",
+     "median_seconds": 1e-4, "flops": 77309411328, "bytes": 2.1e8},
+    {"op": "matmul.forward", "variant": "cuda.x", "problem": "M=65536 N=768 K=768 bf16", "dtype": "bf16",
+     "median_seconds": 2e-4, "flops": 77309411328, "bytes": 2.1e8}]})");
+  auto measured = dw;
+  measured.insert(measured.end(), {"--measured", path("bench.json"), "--plot", path("p.svg")});
+  succeeds(measured);
+  ASSERT_EQ(nlohmann::json::parse(output_)["product"]["measured"].size(), 1u);
+  EXPECT_EQ(read_file(folder / "p.svg", 1 << 20).rfind("<svg ", 0), 0u);
+  succeeds({"roofline", "--gpu", "h200", "--measured", path("bench.json"), "--plot", path("all.svg")});
+  EXPECT_NE(read_file(folder / "all.svg", 1 << 20).find("matmul.forward cuda.x"), std::string::npos);
+  succeeds({"roofline", "--gpu", "h200", "--op", "dw", "--k", "65536", "--map", path("map.svg"), "--json"});
+  EXPECT_EQ(nlohmann::json::parse(output_)["map"].size(), 120u);
+  EXPECT_EQ(read_file(folder / "map.svg", 1 << 20).rfind("<svg ", 0), 0u);
+  for (const char* schedule : {"block", "persistent", "stream_k"}) {
+    succeeds({"roofline", "--gpu", "a100", "--m", "1", "--n", "1", "--k", "1", "--tile", "128x128x32",
+              "--schedule", schedule, "--json"});
+    EXPECT_EQ(nlohmann::json::parse(output_)["product"]["schedules"].size(), 1u);
+  }
+}
+
+TEST_F(CliTest, RooflineRefusesNonsense) {
+  const auto refuses = [&](std::vector<std::string> more, const std::vector<std::string>& words) {
+    more.insert(more.begin(), "roofline");
+    fails(2, more, words);
+  };
+  refuses({}, {"--gpu", "--device", "RTX 3090", "H200"});
+  refuses({"--gpu", "h200", "--device", "cuda"}, {"--gpu", "--device"});
+  refuses({"--gpu", "H1000"}, {"H1000", "RTX 3090", "A100 PCIe 80GB", "H100 SXM", "H200"});
+  refuses({"--device", "cpu"}, {"--device", "cpu"});
+  refuses({"--device", "tpu"}, {"--device", "tpu"});
+  fails(1, {"roofline", "--device", "cuda:77"}, {"cuda:77"});
+  const auto h200 = [&](std::vector<std::string> more, const std::vector<std::string>& words) {
+    more.insert(more.begin(), {"--gpu", "h200"});
+    refuses(more, words);
+  };
+  h200({"--dtype", "fp8"}, {"--dtype", "fp8"});
+  h200({"--warp", "64x64"}, {"--warp", "64x64"});
+  h200({"--tile", "128x0x64"}, {"--tile", "128x0x64"});
+  h200({"--instruction", "16x8x16", "--warp", "24x8x16"}, {"--warp", "24x8x16", "16x8x16"});
+  h200({"--warp", "64x64x64", "--tile", "96x64x64"}, {"--tile", "96x64x64", "64x64x64"});
+  h200({"--instruction", "64x264x16"}, {"--instruction", "wgmma"});
+  h200({"--warp", "64x64x32", "64x32x32", "--tile", "128x128x32", "128x64x32", "64x64x32"}, {"--tile"});
+  h200({"--cluster", "8"}, {"--cluster", "8"});
+  h200({"--cluster", "32x1"}, {"--cluster", "32"});
+  h200({"--m", "0", "--n", "8", "--k", "8"}, {"--m", "0"});
+  h200({"--m", "8", "--n", "-1", "--k", "8"}, {"--n", "-1"});
+  h200({"--m", "8", "--n", "8"}, {"--k"});
+  h200({"--m", "9999999999999999", "--n", "8", "--k", "8"}, {"--m"});
+  h200({"--m", "8", "--n", "8", "--k", "8", "--schedule", "streamk"}, {"--schedule", "streamk"});
+  h200({"--m", "8", "--n", "8", "--k", "8", "--op", "dz"}, {"--op", "dz"});
+  h200({"--m", "8", "--n", "8", "--k", "8", "--measure"}, {"--measure", "--device"});
+  h200({"--schedule", "block"}, {"--schedule", "--m"});
+  h200({"--map", path("map.svg")}, {"--k"});
+  h200({"--matrix-tflops", "0"}, {"--matrix-tflops"});
+  EXPECT_FALSE(fs::exists(folder / "map.svg"));
+  const auto record = [&](const std::string& content) {
+    put("r.json", content);
+    fails(1, {"roofline", "--gpu", "h200", "--measured", path("r.json")}, {"r.json"});
+  };
+  record("");
+  record("[]");
+  record("{}");
+  record(R"({"rows": [{"op": 3}]})");
+  record(R"({"rows": 7})");
+  record(R"({"steps": [{"dtype": "bf16"}]})");
+  record(R"({"results": [{"direction": "up", "dtype": "bf16", "M": 1, "N": 1, "K": 1, "seconds": {}}]})");
+  fails(1, {"roofline", "--gpu", "h200", "--measured", path("nowhere.json")}, {"nowhere.json"});
+  fails(1, {"roofline", "--gpu", "h200", "--plot", path("no/where.svg")}, {"where.svg"});
 }
 
 TEST_F(CliTest, BadFilesAreOneLineAndExitCode1) {

@@ -28,6 +28,7 @@ int run(int argc, char** argv) {
   add_embed(app);
   add_rank(app);
   add_bench(app);
+  add_roofline(app);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

@@ -1,0 +1,23 @@
+// Measurements as this project's benches write them.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+namespace warpwright::cli {
+
+struct Record {
+  std::string op, variant;  // "matmul.forward", "cuda.cublaslt"
+  std::string problem;      // "M=65536 N=2304 K=768 bf16", or a step's "gpt2:124M bf16 B=64 T=1024"
+  std::string dtype;
+  double seconds = 0, flops = 0, bytes = 0;  // of one call; the least bytes
+  std::int64_t M = 0, N = 0, K = 0;          // of a product; 0 elsewhere
+};
+
+// Of `warpwright bench --json` (operations or a step), a machine's record in bench/results, or
+// bench/peers/gemm.py --json. Rows of zero time or zero bytes are left out. An Error where the file is none.
+std::vector<Record> read_records(const std::filesystem::path& path);
+
+}  // namespace warpwright::cli

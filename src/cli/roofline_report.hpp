@@ -1,0 +1,39 @@
+// What `warpwright roofline` found, and how it prints it.
+#pragma once
+
+#include <optional>
+#include <vector>
+
+#include "cli/records.hpp"
+#include "roofline/gemm.hpp"
+
+namespace warpwright::cli {
+
+struct ProductReport {
+  roofline::Direction direction = roofline::Direction::forward;
+  std::int64_t M = 0, N = 0, K = 0;
+  roofline::Product product;
+  roofline::Tiles tiles;                          // of the fastest schedule's tile
+  std::vector<roofline::LevelBound> levels;       // likewise
+  std::vector<roofline::Prediction> predictions;  // at least one
+  std::vector<Record> measured;
+
+  const roofline::Prediction& fastest() const;
+};
+
+struct RooflineReport {
+  roofline::Machine machine;
+  roofline::Math math = roofline::Math::bf16;
+  bool as_published = false, explain = false;
+  roofline::Mnk cluster{1, 1, 1};
+  std::vector<roofline::Tiling> rows;  // a row without a block's shape stands in the first table only
+  bool document_rows = false;          // they are the document's
+  std::optional<ProductReport> product;
+  std::int64_t map_depth = 0;
+  std::vector<roofline::MapCell> map;  // row by row
+};
+
+void print_text(const RooflineReport& report);
+void print_json(const RooflineReport& report);
+
+}  // namespace warpwright::cli
