@@ -25,7 +25,7 @@ struct Flags {
   StepOptions step;
   BenchEncoderFlags encoder;
   std::int64_t steps = 5;
-  bool json = false;
+  bool json = false, memory_efficient_norm = false;
   DeviceFlags device;
 };
 
@@ -139,6 +139,7 @@ void bench_step(Flags flags) {
   flags.step.model = GPT2Config::named(std::string_view(flags.model).substr(kNamed.size()));
   flags.step.dtype = compute_dtype(flags.dtype);
   flags.step.recompute = recompute_named(flags.recompute);
+  if (flags.memory_efficient_norm) flags.step.norms = NormBackwardFrom::output;
   const std::int64_t tokens = flags.step.B * flags.step.T;
   if (tokens < 1 || flags.step.T > flags.step.model.context) {
     throw UsageError("do not fit the model", "--batch, --seq",
@@ -166,6 +167,7 @@ void bench_step(Flags flags) {
     const nlohmann::json out = {{"model", flags.model},
                                 {"dtype", flags.dtype},
                                 {"recompute", flags.recompute},
+                                {"memory_efficient_norm", flags.memory_efficient_norm},
                                 {"machine", context.device().name},
                                 {"threads", context.threads()},
                                 {"batch", flags.step.B},
@@ -238,6 +240,7 @@ void add_bench(CLI::App& app) {
   command->add_option("--seq", f->step.T, "step: tokens in a sequence")->capture_default_str();
   command->add_option("--recompute", f->recompute, "step: none, gelu, norm or block, as in train")
       ->capture_default_str();
+  command->add_flag("--memory-efficient-norm", f->memory_efficient_norm, "step: as in train");
   command->add_option("--steps", f->steps, "step, encoder: how many to time")->capture_default_str();
   command->add_option("--lengths", f->encoder.lengths, "encoder: tokens of its texts, as 5,17x3 or @FILE")
       ->capture_default_str();

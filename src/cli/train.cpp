@@ -31,6 +31,7 @@ struct Flags {
   GPT2Config free{.vocab = 0, .context = 0};
   std::int64_t total_batch = 0;
   std::string recompute = "none";
+  bool memory_efficient_norm = false;
   std::string dtype = "fp32", schedule = "cosine", on_non_finite = "stop";
   bool show_plan = false;
   TrainOptions options;
@@ -78,6 +79,7 @@ TrainOptions finished_options(Flags& flags) {
   o.step.dtype = compute_dtype(flags.dtype);
   o.schedule.kind = schedule_named(flags.schedule);
   o.step.recompute = recompute_named(flags.recompute);
+  if (flags.memory_efficient_norm) o.step.norms = NormBackwardFrom::output;
   o.on_non_finite = flags.on_non_finite == "skip" ? OnNonFinite::skip : OnNonFinite::stop;
   if (o.step.T == 0) o.step.T = o.step.model.context;
   const std::int64_t micro = std::max<std::int64_t>(o.step.B * o.step.T, 1);
@@ -213,6 +215,8 @@ void add_step_flags(CLI::App& c, Flags& f) {
   c.add_option("--recompute", f.recompute,
                "What the backward computes again to save memory: none, gelu, norm (and gelu), block (all)")
       ->capture_default_str();
+  c.add_flag("--memory-efficient-norm", f.memory_efficient_norm,
+             "Layer normalization's backward from its output instead of its input, which is then not kept");
   c.add_option("--weight-decay", s.weight_decay, "Decoupled weight decay of the matrices")
       ->capture_default_str();
   c.add_flag("--decay-all", s.decay_all, "Decay biases and layer normalization too");

@@ -29,11 +29,41 @@ Tensor matrix(const Tensor& t) {
 
 // A layer normalization: its parameters, and where its output and statistics go.
 struct Norm {
-  const Tensor &weight, &bias, &out, &mean, &rstd;
+  const Tensor &weight, &bias, &out, &mean, &rstd, &kept_columns, &kept;
 };
 
 Norm ln1_of(const GPT2Block& p, const GPT2BlockActivations& a) {
-  return {p.ln1_weight, p.ln1_bias, a.ln1, a.ln1_mean, a.ln1_rstd};
+  return {p.ln1_weight, p.ln1_bias, a.ln1, a.ln1_mean, a.ln1_rstd, a.ln1_columns, a.ln1_kept};
+}
+Norm ln2_of(const GPT2Block& p, const GPT2BlockActivations& a) {
+  return {p.ln2_weight, p.ln2_bias, a.ln2, a.ln2_mean, a.ln2_rstd, a.ln2_columns, a.ln2_kept};
+}
+Norm lnf_of(const GPT2Parameters& p, const GPT2Activations& a) {
+  return {p.lnf_weight, p.lnf_bias, a.lnf, a.lnf_mean, a.lnf_rstd, a.lnf_columns, a.lnf_kept};
+}
+
+void norm_forward(Context& ctx, const Tensor& x, const Norm& n, float eps) {
+  layernorm_forward(ctx, {x, n.weight, n.bias, n.out, n.mean, n.rstd, eps, n.kept_columns, n.kept});
+}
+// residual = x + y, and its normalization.
+void residual_norm_forward(Context& ctx, const Tensor& x, const Tensor& y, const Tensor& residual,
+                           const Norm& n, float eps) {
+  residual_layernorm_forward(
+      ctx, {x, y, n.weight, n.bias, residual, n.out, n.mean, n.rstd, eps, false, n.kept_columns, n.kept});
+}
+
+// From the normalization's input x, or from its output where it has kept what that does not tell.
+void norm_backward(Context& ctx, const Tensor& dout, const Tensor& x, const Norm& n, const Tensor& dx,
+                   const Tensor& dweight, const Tensor& dbias, Store dx_store, Store store) {
+  LayerNormBackward a{dout, x, n.weight, n.mean, n.rstd, dx, dweight, dbias, dx_store, store};
+  if (n.kept_columns) {
+    a.x = {};
+    a.out = n.out;
+    a.bias = n.bias;
+    a.kept_columns = n.kept_columns;
+    a.kept = n.kept;
+  }
+  layernorm_backward(ctx, a);
 }
 
 // From ln1 to fc: all of the block but its last product and sum.
@@ -43,8 +73,7 @@ void block_inside(Context& ctx, const GPT2Config& config, const GPT2Block& p, co
   attention_forward(ctx, {part(a.qkv, 0), a.keys, a.values, batch.cu_seqlens, a.cu_seqlens_k, a.att, a.lse,
                           attention_scale(config), Mask::causal});
   matmul_forward(ctx, {matrix(a.att), p.attproj_weight, p.attproj_bias, a.attproj, {}});
-  residual_layernorm_forward(ctx, {x, a.attproj, p.ln2_weight, p.ln2_bias, a.residual_mid, a.ln2, a.ln2_mean,
-                                   a.ln2_rstd, config.eps});
+  residual_norm_forward(ctx, x, a.attproj, a.residual_mid, ln2_of(p, a), config.eps);
   matmul_forward(ctx, {a.ln2, p.fc_weight, p.fc_bias, a.fc, a.fc_preact, config.activation});
 }
 
@@ -54,8 +83,7 @@ void block_forward(Context& ctx, const GPT2Config& config, const GPT2Block& p, c
                    const Tensor& x, const GPT2BlockActivations& a, const Norm& next) {
   block_inside(ctx, config, p, batch, x, a);
   matmul_forward(ctx, {a.fc, p.fcproj_weight, p.fcproj_bias, a.fcproj, {}});
-  residual_layernorm_forward(ctx, {a.residual_mid, a.fcproj, next.weight, next.bias, a.residual, next.out,
-                                   next.mean, next.rstd, config.eps});
+  residual_norm_forward(ctx, a.residual_mid, a.fcproj, a.residual, next, config.eps);
 }
 
 // What the backward of a block reads: as the forward left it, or computed again.
@@ -92,8 +120,8 @@ void block_backward(Context& ctx, const GPT2Config& config, const GPT2Block& p, 
   matmul_dx(ctx, {dresidual, p.fcproj_weight, a.fc_preact, d.dfc, config.activation});
   matmul_dw(ctx, {d.dfc, a.ln2, g.fc_weight, g.fc_bias, store});
   matmul_dx(ctx, {d.dfc, p.fc_weight, {}, d.dln2});
-  layernorm_backward(ctx, {d.dln2, a.residual_mid, p.ln2_weight, a.ln2_mean, a.ln2_rstd, dresidual,
-                           g.ln2_weight, g.ln2_bias, Store::add, store});
+  norm_backward(ctx, d.dln2, a.residual_mid, ln2_of(p, a), dresidual, g.ln2_weight, g.ln2_bias, Store::add,
+                store);
   matmul_dw(ctx, {dresidual, matrix(a.att), g.attproj_weight, g.attproj_bias, store});
   matmul_dx(ctx, {dresidual, p.attproj_weight, {}, matrix(d.datt)});
   attention_backward(
@@ -101,8 +129,7 @@ void block_backward(Context& ctx, const GPT2Config& config, const GPT2Block& p, 
             part(d.dqkv, 0), part(d.dqkv, 1), part(d.dqkv, 2), attention_scale(config), Mask::causal});
   matmul_dw(ctx, {matrix(d.dqkv), a.ln1, g.qkv_weight, g.qkv_bias, store});
   matmul_dx(ctx, {matrix(d.dqkv), p.qkv_weight, {}, d.dln1});
-  layernorm_backward(ctx, {d.dln1, x, p.ln1_weight, a.ln1_mean, a.ln1_rstd, dresidual, g.ln1_weight,
-                           g.ln1_bias, Store::add, store});
+  norm_backward(ctx, d.dln1, x, ln1_of(p, a), dresidual, g.ln1_weight, g.ln1_bias, Store::add, store);
 }
 
 }  // namespace
@@ -110,14 +137,11 @@ void block_backward(Context& ctx, const GPT2Config& config, const GPT2Block& p, 
 void gpt2_forward(Context& ctx, const GPT2Config& config, const GPT2Parameters& p, const GPT2Batch& batch,
                   const GPT2Activations& a) {
   embedding_forward(ctx, {batch.tokens, batch.positions, p.wte, p.wpe, a.embedding});
-  const GPT2BlockActivations& first = a.blocks.front();
-  layernorm_forward(ctx, {a.embedding, p.blocks.front().ln1_weight, p.blocks.front().ln1_bias, first.ln1,
-                          first.ln1_mean, first.ln1_rstd, config.eps});
+  norm_forward(ctx, a.embedding, ln1_of(p.blocks.front(), a.blocks.front()), config.eps);
   for (std::size_t l = 0; l < p.blocks.size(); ++l) {
     const Tensor& x = l == 0 ? a.embedding : a.blocks[l - 1].residual;
     const bool last = l + 1 == p.blocks.size();
-    const Norm next = last ? Norm{p.lnf_weight, p.lnf_bias, a.lnf, a.lnf_mean, a.lnf_rstd}
-                           : ln1_of(p.blocks[l + 1], a.blocks[l + 1]);
+    const Norm next = last ? lnf_of(p, a) : ln1_of(p.blocks[l + 1], a.blocks[l + 1]);
     block_forward(ctx, config, p.blocks[l], batch, x, a.blocks[l], next);
   }
 }
@@ -138,8 +162,8 @@ void gpt2_backward(Context& ctx, const GPT2Config& config, const GPT2Parameters&
   const auto input_of = [&](std::size_t l) -> const Tensor& {
     return l == 0 ? a.embedding : a.blocks[l - 1].residual;
   };
-  layernorm_backward(ctx, {d.dlnf, input_of(p.blocks.size()), p.lnf_weight, a.lnf_mean, a.lnf_rstd,
-                           d.dresidual, g.lnf_weight, g.lnf_bias, Store::assign, store});
+  norm_backward(ctx, d.dlnf, input_of(p.blocks.size()), lnf_of(p, a), d.dresidual, g.lnf_weight, g.lnf_bias,
+                Store::assign, store);
   for (std::size_t l = p.blocks.size(); l-- > 0;) {
     block_backward(ctx, config, p.blocks[l], batch, input_of(l), a.blocks[l], d.dresidual, d.blocks[l],
                    g.blocks[l], store);

@@ -95,6 +95,8 @@ struct GPT2BlockActivations {
   // For the backward; absent in inference.
   Tensor ln1_mean, ln1_rstd, ln2_mean, ln2_rstd;  // (N) fp32
   Tensor lse;                                     // (NH, N) fp32
+  // Where the backward of the normalizations reads their output: what that does not tell (ops/layernorm).
+  Tensor ln1_columns, ln1_kept, ln2_columns, ln2_kept;  // (1 + K) int32, (N, K)
   // What attention reads: in training the k and v of qkv itself; with a cache, those of every position so
   // far.
   Tensor keys, values;  // (Nk, NH, HS)
@@ -104,13 +106,18 @@ struct GPT2BlockActivations {
 struct GPT2Activations {
   Tensor embedding;  // (N, C)
   std::vector<GPT2BlockActivations> blocks;
-  Tensor lnf;                 // (N, C)
-  Tensor lnf_mean, lnf_rstd;  // (N) fp32; absent in inference
+  Tensor lnf;                    // (N, C)
+  Tensor lnf_mean, lnf_rstd;     // (N) fp32; absent in inference
+  Tensor lnf_columns, lnf_kept;  // as in the blocks
 };
 
 enum class Purpose : std::uint8_t { training, inference };
+// Which tensor the backward of a normalization reads: its input, the residual stream, which nothing else
+// keeps; or its output, which the products behind it keep anyway.
+enum class NormBackwardFrom : std::uint8_t { input, output };
 GPT2Activations allocate_activations(const GPT2Config& config, const GPT2Batch& batch, DType dtype,
-                                     Purpose purpose, Allocator& allocator);
+                                     Purpose purpose, Allocator& allocator,
+                                     NormBackwardFrom norms = NormBackwardFrom::input);
 // The first n rows of inference activations that were allocated for more.
 GPT2Activations narrow(const GPT2Activations& activations, std::int64_t n);
 Tensor allocate_logits(const GPT2Config& config, std::int64_t rows, DType dtype,

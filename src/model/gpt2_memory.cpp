@@ -51,8 +51,15 @@ void fill(const Tensor& tensor, std::int64_t count, const PhiloxStream& stream, 
   }
 }
 
+// Columns of a normalization whose input is kept where its output does not tell it: in bf16, |bias| >
+// 32·|weight|. None at the start of a training; more than so many, which no trained GPT-2 comes near, make
+// the gradient NaN.
+std::int64_t kept_columns(const GPT2Config& config) {
+  return (config.channels + 15) / 16;
+}
+
 GPT2BlockActivations allocate_block(const GPT2Config& config, const GPT2Batch& batch, bool training,
-                                    const Namer& in) {
+                                    const Namer& in, NormBackwardFrom norms = NormBackwardFrom::input) {
   const std::int64_t N = batch.tokens.shape[0], C = config.channels, NH = config.heads,
                      HS = config.head_size();
   const Shape rows{N, C};
@@ -74,6 +81,13 @@ GPT2BlockActivations allocate_block(const GPT2Config& config, const GPT2Batch& b
     b.ln2_mean = in("ln2_mean", {N}, statistics);
     b.ln2_rstd = in("ln2_rstd", {N}, statistics);
     b.lse = in("lse", {NH, N}, statistics);
+    if (norms == NormBackwardFrom::output) {
+      const std::int64_t K = kept_columns(config);
+      b.ln1_columns = in("ln1_columns", {1 + K}, DType::i32);
+      b.ln1_kept = in("ln1_kept", {N, K});
+      b.ln2_columns = in("ln2_columns", {1 + K}, DType::i32);
+      b.ln2_kept = in("ln2_kept", {N, K});
+    }
   }
   b.keys = b.qkv.select(1, 1);
   b.values = b.qkv.select(1, 2);
@@ -140,7 +154,7 @@ GPT2Batch allocate_batch(std::int64_t sequences, std::int64_t N, Allocator& allo
 }
 
 GPT2Activations allocate_activations(const GPT2Config& config, const GPT2Batch& batch, DType dtype,
-                                     Purpose purpose, Allocator& allocator) {
+                                     Purpose purpose, Allocator& allocator, NormBackwardFrom norms) {
   const std::int64_t N = batch.tokens.shape[0];
   const Shape rows{N, config.channels};
   const DType statistics = ops::accumulation_dtype(dtype);
@@ -150,12 +164,16 @@ GPT2Activations allocate_activations(const GPT2Config& config, const GPT2Batch& 
   a.embedding = top("embedding", rows);
   for (std::int64_t l = 0; l < config.layers; ++l) {
     const Namer in{allocator, fmt::format("h.{}.", l), dtype, Category::activations};
-    a.blocks.push_back(allocate_block(config, batch, training, in));
+    a.blocks.push_back(allocate_block(config, batch, training, in, norms));
   }
   a.lnf = top("lnf", rows);
   if (training) {
     a.lnf_mean = top("lnf_mean", {N}, statistics);
     a.lnf_rstd = top("lnf_rstd", {N}, statistics);
+    if (norms == NormBackwardFrom::output) {
+      a.lnf_columns = top("lnf_columns", {1 + kept_columns(config)}, DType::i32);
+      a.lnf_kept = top("lnf_kept", {N, kept_columns(config)});
+    }
   }
   return a;
 }

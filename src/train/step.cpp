@@ -72,7 +72,7 @@ TrainingStep::Tensors TrainingStep::allocate_tensors(const StepOptions& o, Alloc
   t.batch = allocate_batch(o.B, N, allocator);
   t.targets = allocator.allocate("targets", DType::i32, {N}, Category::batch);
   t.weights = allocator.allocate("loss_weights", accumulation, {N}, Category::batch);
-  t.activations = allocate_activations(o.model, t.batch, o.dtype, Purpose::training, allocator);
+  t.activations = allocate_activations(o.model, t.batch, o.dtype, Purpose::training, allocator, o.norms);
   t.logits = allocate_logits(o.model, logits_rows(o), o.dtype, allocator);
   t.losses = allocator.allocate("losses", accumulation, {N}, Category::batch);
   t.backward = allocate_backward(o.model, t.batch, o.dtype, o.recompute, allocator);

@@ -30,6 +30,7 @@ struct StepOptions {
   double beta1 = 0.9, beta2 = 0.95, eps = 1e-8;
   double weight_decay = 0.1;
   Recompute recompute = Recompute::none;
+  NormBackwardFrom norms = NormBackwardFrom::input;  // output: not beside Recompute::norm and block
   bool decay_all = false;          // decay biases and layer normalization too, not only matrices
   bool halt_on_non_finite = true;  // see TrainingStep::update
 };

@@ -242,6 +242,28 @@ TEST_P(TrainerOnDevice, RecomputingChangesMemoryNotResults) {
   }
 }
 
+// Normalizations whose backward reads their output keep less and train the same, to the rounding of that
+// output.
+TEST_P(TrainerOnDevice, NormsFromTheirOutputSaveMemory) {
+  TrainOptions o = options("from_input");
+  const auto from_input = train(o);
+  Context context(ContextOptions{}, device_);
+  StepOptions deep = o.step;
+  deep.model.layers = 12;
+  const std::size_t before = TrainingStep(context, deep).plan().total_bytes();
+  deep.norms = o.step.norms = NormBackwardFrom::output;
+  const MemoryPlan plan = TrainingStep(context, deep).plan();
+  // Two tensors of (N, C) a layer, less the columns that are kept and what was their place's anyway.
+  const std::size_t rows =
+      static_cast<std::size_t>(deep.B * deep.T * deep.model.channels) * size_of(deep.dtype);
+  EXPECT_LT(plan.total_bytes() + 15 * rows, before);
+  o.out = root_ / "from_output";
+  const auto from_output = train(o);
+  for (std::size_t i = 0; i < from_input.size(); ++i) EXPECT_NEAR(from_output[i], from_input[i], 1e-3);
+  o.step.recompute = Recompute::norm;
+  EXPECT_THROW(train(o), UsageError);
+}
+
 TEST_P(TrainerOnDevice, NonFiniteNamesTensorAndOperationBeforeTouchingWeights) {
   // A weight of the second block's feed-forward layer is infinite: its product is the first tensor that is
   // not finite.

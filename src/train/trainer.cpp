@@ -107,6 +107,10 @@ void TrainOptions::validate() const {
   check(step.T <= step.model.context, "--seq",
         fmt::format("{} is beyond the context of {}", step.T, step.model.context),
         "give at most the context");
+  check(step.norms == NormBackwardFrom::input || step.recompute == Recompute::none ||
+            step.recompute == Recompute::gelu,
+        "--memory-efficient-norm", "reads what --recompute norm and block do not keep",
+        "use --recompute none or gelu beside it");
   check(step.micro_batches >= 1, "--total-batch", "is smaller than a micro-batch",
         "give a multiple of batch × seq");
   check(step.beta1 >= 0 && step.beta1 < 1, "--beta1", fmt::format("is {}", step.beta1),

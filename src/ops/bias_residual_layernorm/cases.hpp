@@ -6,7 +6,6 @@
 
 namespace warpwright::ops::bias_residual_layernorm {
 
-using layernorm::bench_cases;
 using layernorm::Case;
 using layernorm::test_cases;
 

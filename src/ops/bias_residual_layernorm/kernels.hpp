@@ -31,4 +31,21 @@ namespace avx512 {
 void forward(const Context& context, const SumForward& args);
 }  // namespace avx512
 
+namespace cuda {
+// Whether rows fit in registers.
+std::string refuse_warp_row(std::int64_t C, DType dtype, const DeviceInfo& device);
+template <class Problem>
+std::string refuse_warp_row_of(const Problem& p, const DeviceInfo& device) {
+  return refuse_warp_row(p.C, p.dtype, device);
+}
+std::string refuse_any_row(DType dtype, const DeviceInfo& device);
+template <class Problem>
+std::string refuse_any(const Problem& p, const DeviceInfo& device) {
+  return refuse_any_row(p.dtype, device);
+}
+
+void warp_row_forward(const Context& context, const SumForward& args);
+void warp_loop_forward(const Context& context, const SumForward& args);
+}  // namespace cuda
+
 }  // namespace warpwright::ops::bias_residual_layernorm

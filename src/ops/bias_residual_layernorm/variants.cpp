@@ -42,17 +42,34 @@ void run(const Context& context, const BiasResidualLayerNormForward& args) {
 
 using Forward = Variant<BiasResidualLayerNormProblem, BiasResidualLayerNormForward>;
 
-constexpr std::array kForwardVariants{
-    Forward{"cpu.avx512", layernorm::refuse_avx512_rows, run<bias_residual_layernorm::avx512::forward>,
-            bias_residual_layernorm::cpu_workspace},
-    Forward{"cpu.avx2", layernorm::refuse_avx2_rows, run<bias_residual_layernorm::avx2::forward>,
-            bias_residual_layernorm::cpu_workspace},
-    Forward{"cpu.portable", refuse_other_devices, run<bias_residual_layernorm::portable::forward>,
-            bias_residual_layernorm::cpu_workspace},
-    Forward{kReference, refuse_other_devices, run<bias_residual_layernorm::forward_reference>},
+constexpr std::array kForwardVariants {
+#if WARPWRIGHT_CUDA
+  Forward{"cuda.warp_row", bias_residual_layernorm::cuda::refuse_warp_row_of,
+          run<bias_residual_layernorm::cuda::warp_row_forward>},
+      Forward{"cuda.warp_loop", bias_residual_layernorm::cuda::refuse_any,
+              run<bias_residual_layernorm::cuda::warp_loop_forward>},
+#endif
+      Forward{"cpu.avx512", layernorm::refuse_avx512_rows, run<bias_residual_layernorm::avx512::forward>,
+              bias_residual_layernorm::cpu_workspace},
+      Forward{"cpu.avx2", layernorm::refuse_avx2_rows, run<bias_residual_layernorm::avx2::forward>,
+              bias_residual_layernorm::cpu_workspace},
+      Forward{"cpu.portable", refuse_other_devices, run<bias_residual_layernorm::portable::forward>,
+              bias_residual_layernorm::cpu_workspace},
+      Forward{kReference, refuse_other_devices, run<bias_residual_layernorm::forward_reference>},
 };
 
 }  // namespace
+
+std::string bias_residual_layernorm::cuda::refuse_warp_row(std::int64_t C, DType dtype,
+                                                           const DeviceInfo& device) {
+  return layernorm::cuda::refuse_row(layernorm::cuda::forward_shape(C, dtype), dtype, device);
+}
+
+std::string bias_residual_layernorm::cuda::refuse_any_row(DType dtype, const DeviceInfo& device) {
+  NormProblem p;
+  p.dtype = dtype;
+  return layernorm::cuda::refuse_any_row(p, device);
+}
 
 std::size_t bias_residual_layernorm::cpu_workspace(const BiasResidualLayerNormProblem& p, const DeviceInfo&) {
   if (p.sum) return 0;

@@ -75,12 +75,17 @@ inline std::vector<Form> test_forms(const std::vector<DType>& dtypes, bool rms) 
 }
 
 inline std::vector<Case> bench_cases() {
-  return {{256, 768}, {4096, 768}, {16384, 768}, {4096, 1600}};
+  return {{256, 768}, {4096, 768}, {16384, 768}, {4096, 1600}, {1024, 4096}, {256, 16384}};
 }
 
-// At B·T = 65,536, as a GPU's step has them: 124M and 1558M.
+// The widths of GPT-2, BERT and larger models, at 2^26 elements, of which nothing is found in the caches; B·T
+// = 65,536 as steps of 124M and 1558M have it; few wide rows.
 inline std::vector<Case> gpu_bench_cases() {
-  return {{65536, 768}, {65536, 1600}};
+  std::vector<Case> cases{{65536, 768}, {65536, 1600}, {1024, 12288}};
+  for (const std::int64_t C : {768, 1024, 1280, 1600, 2048, 4096, 5120, 8192, 12288, 16384}) {
+    cases.push_back({(std::int64_t{1} << 26) / C, C});
+  }
+  return cases;
 }
 
 inline LayerNormForward make_forward(const Case& c, const Form& form, testing::Fixture& f) {

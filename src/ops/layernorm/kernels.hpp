@@ -59,8 +59,8 @@ namespace cuda {
 struct RowShape {
   int packs = 0, warps = 0;
 };
-RowShape forward_shape(std::int64_t C, DType dtype);
-RowShape backward_shape(std::int64_t C, DType dtype);
+RowShape forward_shape(std::int64_t C, DType dtype, bool fp32_parameters = false);
+RowShape backward_shape(std::int64_t C, DType dtype, bool fp32_parameters = false);
 
 // Of a block whose warps have a row each.
 inline constexpr int kOneWarpThreads = 128;
@@ -68,20 +68,26 @@ inline constexpr int kOneWarpThreads = 128;
 constexpr int backward_warps(int packs) {
   return packs == 4 ? 12 : 16;
 }
-// Shared memory in which its rows arrive.
-std::size_t backward_stage_bytes(RowShape shape, Store dx_store);
+// Shared memory in which its rows arrive; beside it, from the output, 1/weight.
+struct BackwardStages {
+  RowShape shape;
+  DType dtype, out;  // of x and of out
+  bool from_out, addend;
+};
+std::size_t backward_shared_bytes(const BackwardStages& stages);
 
-// The parts of dweight and dbias, one for each block: functions of problem and device alone, so that the sums
-// always have the same bits.
+// The parts of dweight and dbias, one for each block or chunk of rows: functions of problem and device alone,
+// so that the sums always have the same bits.
 int warp_row_parts(std::int64_t N, RowShape shape, const DeviceInfo& device);
-inline constexpr int kSharedPartialsRows = 16;
-int shared_partials_parts(std::int64_t N, const DeviceInfo& device);
-std::size_t shared_partials_bytes(std::int64_t C);  // of shared memory
+int two_pass_chunks(std::int64_t N, std::int64_t C, const DeviceInfo& device);
+
+// Whether a kernel that moves so much finds none of it in the second-level cache at its end.
+bool leaves_caches(std::size_t bytes, const DeviceInfo& device);
 
 void warp_row_forward(const Context& context, const NormForward& args);
 void warp_row_backward(const Context& context, const NormBackward& args);
 void warp_loop_forward(const Context& context, const NormForward& args);
-void shared_partials_backward(const Context& context, const NormBackward& args);
+void two_pass_backward(const Context& context, const NormBackward& args);
 
 }  // namespace cuda
 

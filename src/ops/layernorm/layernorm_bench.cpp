@@ -12,10 +12,14 @@ void layernorm_bench(Bench& bench) {
     for (const auto& c : cases) {
       bench.run(layernorm_forward_op(),
                 [&](testing::Fixture& f) { return layernorm::make_forward(c, dtype, true, f); });
-    }
-    for (const auto& c : cases) {
       bench.run(layernorm_backward_op(),
                 [&](testing::Fixture& f) { return layernorm::make_backward(c, dtype, Store::assign, f); });
+      bench.run(layernorm_backward_op(), [&](testing::Fixture& f) {
+        LayerNormBackward a = layernorm::make_backward(c, dtype, Store::assign, f);
+        a.bias = f.random(dtype, {c.C});
+        std::swap(a.x, a.out);
+        return a;
+      });
     }
   }
 }

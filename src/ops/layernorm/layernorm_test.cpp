@@ -2,7 +2,9 @@
 
 #include <cmath>
 #include <limits>
+#include <optional>
 
+#include "ops/element.hpp"
 #include "ops/layernorm/cases.hpp"
 #include "ops/layernorm/layernorm.hpp"
 #include "ops/testing/repeated.hpp"
@@ -15,22 +17,30 @@ using namespace testing;  // the operations' fixture, not GoogleTest's
 class Forward : public ::testing::TestWithParam<std::string> {};
 class Backward : public ::testing::TestWithParam<std::string> {};
 
+constexpr DType kAllDTypes[] = {DType::f32, DType::bf16, DType::f16, DType::f64};
+
+bool refuses(const std::string& reason, int& checked, std::string& refusal) {
+  reason.empty() ? void(++checked) : void(refusal = reason);
+  return !reason.empty();
+}
+
 TEST_P(Forward, MatchesTheReference) {
   std::string refusal;  // some variants take only some of the row lengths: what each checks is counted
   int checked = 0;
-  for (const auto& c : layernorm::test_cases()) {
-    for (const DType dtype : dtypes_for(GetParam())) {
-      for (const bool statistics : {true, false}) {
-        Fixture fixture(static_cast<std::uint64_t>(c.N * 10007 + c.C));
-        const auto args = layernorm::make_forward(c, dtype, statistics, fixture);
-        // A mean m beside a deviation of 1 costs m·2^-24 in x − mean: the input's own condition.
-        const auto reduction = [&](std::string_view) {
-          return (1 + c.mean * c.mean) * static_cast<double>(c.C);
-        };
-        const auto reason = check_variant(layernorm_forward_op(), GetParam(), fixture, args, reduction);
-        reason.empty() ? void(++checked) : void(refusal = reason);
-      }
-    }
+  const auto check = [&](const layernorm::Case& c, const layernorm::Form& form) {
+    Fixture fixture(static_cast<std::uint64_t>(c.N * 10007 + c.C));
+    const auto args = layernorm::make_forward(c, form, fixture);
+    // A mean m beside a deviation of 1 costs m·2^-24 in x − mean: the input's own condition.
+    const auto reduction = [&](std::string_view) { return (1 + c.mean * c.mean) * static_cast<double>(c.C); };
+    refuses(check_variant(layernorm_forward_op(), GetParam(), fixture, args, reduction), checked, refusal);
+  };
+  for (const DType dtype : dtypes_for(GetParam())) {
+    layernorm::Form form;
+    form.dtype = dtype;
+    for (const auto& c : layernorm::test_cases()) check(c, form);
+  }
+  for (const auto& form : layernorm::test_forms({std::begin(kAllDTypes), std::end(kAllDTypes)}, false)) {
+    for (const auto& c : layernorm::few_cases()) check(c, form);
   }
   if (checked == 0) GTEST_SKIP() << refusal;
 }
@@ -38,20 +48,340 @@ TEST_P(Forward, MatchesTheReference) {
 TEST_P(Backward, MatchesTheReference) {
   std::string refusal;
   int checked = 0;
-  for (const auto& c : layernorm::test_cases()) {
-    for (const DType dtype : dtypes_for(GetParam())) {
-      for (const Store store : {Store::assign, Store::add}) {
-        Fixture fixture(static_cast<std::uint64_t>(c.N * 10007 + c.C));
-        const auto args = layernorm::make_backward(c, dtype, store, fixture);
-        const auto reduction = [&](std::string_view name) {
-          return static_cast<double>(name == "dx" ? c.C : std::max<std::int64_t>(c.N, 1));
-        };
-        const auto reason = check_variant(layernorm_backward_op(), GetParam(), fixture, args, reduction);
-        reason.empty() ? void(++checked) : void(refusal = reason);
-      }
+  const auto check = [&](const layernorm::Case& c, const layernorm::Form& form) {
+    Fixture fixture(static_cast<std::uint64_t>(c.N * 10007 + c.C));
+    const auto args = layernorm::make_backward(c, form, fixture);
+    const auto reduction = [&](std::string_view name) {
+      return static_cast<double>(name == "dx" ? c.C : std::max<std::int64_t>(c.N, 1));
+    };
+    refuses(check_variant(layernorm_backward_op(), GetParam(), fixture, args, reduction), checked, refusal);
+  };
+  for (const DType dtype : dtypes_for(GetParam())) {
+    for (const Store store : {Store::assign, Store::add}) {
+      layernorm::Form form;
+      form.dtype = dtype;
+      form.store = store;
+      for (const auto& c : layernorm::test_cases()) check(c, form);
+    }
+  }
+  for (const auto& form : layernorm::test_forms({std::begin(kAllDTypes), std::end(kAllDTypes)}, false)) {
+    for (const auto& c : layernorm::few_cases()) check(c, form);
+  }
+  if (checked == 0) GTEST_SKIP() << refusal;
+}
+
+// The forward's arguments and those of the backward from its output, which the reference has filled: weights
+// of every size, some 0, with K places for lost columns.
+struct FromOut {
+  LayerNormForward forward;
+  LayerNormBackward backward;
+};
+FromOut make_from_out(const layernorm::Case& c, const layernorm::Form& form, std::int64_t K, Fixture& f) {
+  FromOut made;
+  made.forward = layernorm::make_forward(c, form, f);
+  LayerNormForward& a = made.forward;
+  if (a.weight) {
+    for (std::int64_t i = 0; i < c.C; ++i) {
+      const Elements weight(a.weight), bias(a.bias);
+      if (i % 7 == 3) weight.set(i, 0);
+      if (i % 7 == 5) weight.set(i, weight[i] * std::exp2(static_cast<double>(i % 13) - 11));
+      if (a.bias) bias.set(i, i % 7 == 3 ? bias[i] : weight[i] * bias[i]);
+    }
+  }
+  a.kept_columns = f.integers(std::vector<std::int32_t>(static_cast<std::size_t>(1 + K), -7));
+  if (K > 0) a.kept = f.output(form.dtype, {c.N, K});
+  run_variant(layernorm_forward_op(), find_variant(layernorm_forward_op(), kReference), a, 1);
+  made.backward = layernorm::make_backward(c, form, f);
+  LayerNormBackward& b = made.backward;
+  b.x = {};
+  b.out = a.out;
+  b.weight = a.weight;
+  b.bias = a.bias;
+  b.mean = a.mean;
+  b.rstd = a.rstd;
+  b.kept_columns = a.kept_columns;
+  b.kept = a.kept;
+  return made;
+}
+
+TEST_P(Backward, FromTheOutputMatchesTheReference) {
+  std::string refusal;
+  int checked = 0;
+  for (layernorm::Form form : layernorm::test_forms({std::begin(kAllDTypes), std::end(kAllDTypes)}, false)) {
+    form.statistics = true;
+    for (const auto& c : layernorm::few_cases()) {
+      Fixture fixture(static_cast<std::uint64_t>(c.N * 10007 + c.C));
+      const std::int64_t lost = form.weight ? (c.C + 3) / 7 : 0;
+      const auto args = make_from_out(c, form, std::max<std::int64_t>(lost, 1), fixture).backward;
+      const auto reduction = [&](std::string_view name) {
+        return static_cast<double>(name == "dx" ? c.C : std::max<std::int64_t>(c.N, 1));
+      };
+      refuses(check_variant(layernorm_backward_op(), GetParam(), fixture, args, reduction), checked, refusal);
     }
   }
   if (checked == 0) GTEST_SKIP() << refusal;
+}
+
+// Beside the backward from the input, the oracle: what rounding of out leaves, ½ε·(|x̂| + |bias/weight|), and
+// no more.
+TEST_P(Backward, FromTheOutputIsTheGradientOfTheInput) {
+  const auto& op = layernorm_backward_op();
+  const auto& variant = find_variant(op, GetParam());
+  const layernorm::Case c{70, 136};
+  for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
+    layernorm::Form form;
+    form.dtype = dtype;
+    Fixture fixture(8);
+    const FromOut made = make_from_out(c, form, (c.C + 3) / 7, fixture);
+    LayerNormBackward args = made.backward;
+    if (auto reason = variant.refuse(op.problem(args), device_for(variant.name)); !reason.empty()) {
+      GTEST_SKIP() << reason;
+    }
+    run_variant(op, variant, args, 1);
+    Fixture twin_fixture(0);
+    LayerNormBackward oracle = args;
+    oracle.out = oracle.bias = oracle.kept = oracle.kept_columns = {};
+    oracle.x = made.forward.x;
+    oracle = fp64_twin(oracle, twin_fixture);
+    run_variant(op, find_variant(op, kReference), oracle, 1);
+    // Each |x̂| and |bias/weight| is a few; an eighth of that factor where a column is on the edge of being
+    // lost.
+    const double bound = 4 * epsilon_of(dtype) + tolerance(dtype, static_cast<double>(c.C));
+    for (const auto& [got, wanted] :
+         {std::pair{args.dx, oracle.dx}, {args.dweight, oracle.dweight}, {args.dbias, oracle.dbias}}) {
+      const Deviation error = compare(elements_of(got), elements_of(wanted), dtype);
+      EXPECT_EQ(error.not_finite, 0);
+      EXPECT_LE(error.relative, bound) << name_of(dtype);
+    }
+    // With weight = 0 nothing comes from out: as exact as from the input.
+    for (std::int64_t i = 3; i < c.C; i += 7) {
+      const double wanted = load_element(oracle.dweight, i);
+      EXPECT_NEAR(load_element(args.dweight, i), wanted, 1e-5 * std::max(1.0, std::abs(wanted))) << i;
+    }
+  }
+}
+
+// A lost column that nobody kept is NaN, and the others are as if it had been kept.
+TEST_P(Backward, LostColumnsWithoutAPlaceAreNaN) {
+  const auto& op = layernorm_backward_op();
+  const auto& variant = find_variant(op, GetParam());
+  for (const std::int64_t K : {0, 2}) {
+    Fixture fixture(9);
+    layernorm::Form form;
+    auto args = make_from_out({37, 96}, form, K, fixture).backward;
+    if (auto reason = variant.refuse(op.problem(args), device_for(variant.name)); !reason.empty()) {
+      GTEST_SKIP() << reason;
+    }
+    EXPECT_EQ(args.kept_columns.as<std::int32_t>()[0], 14);
+    run_variant(op, variant, args, 1);
+    for (std::int64_t i = 0; i < 37 * 96; ++i) {
+      const bool lost = i % 96 % 7 == 3 && i % 96 / 7 >= K;
+      ASSERT_EQ(std::isnan(load_element(args.dx, i)), lost) << i;
+      if (i < 96) {
+        EXPECT_EQ(std::isnan(load_element(args.dweight, i)), lost) << i;
+      }
+    }
+  }
+}
+
+// What the forward finds and keeps, the same in every variant.
+TEST_P(Forward, KeepsLostColumns) {
+  const auto& op = layernorm_forward_op();
+  const auto& variant = find_variant(op, GetParam());
+  for (const DType dtype : {DType::f32, DType::bf16, DType::f16, DType::f64}) {
+    for (const std::int64_t K : {0, 3, 20}) {
+      Fixture fixture(10);
+      layernorm::Form form;
+      form.dtype = dtype;
+      auto args = make_from_out({300, 96}, form, K, fixture).forward;
+      if (!variant.refuse(op.problem(args), device_for(variant.name)).empty()) continue;
+      const auto columns = args.kept_columns.as<std::int32_t>();
+      const std::vector<std::int32_t> expected(columns, columns + 1 + K);
+      const auto kept = K ? elements_of(args.kept) : std::vector<double>{};
+      std::fill(columns, columns + 1 + K, 99);
+      run_variant(op, variant, args, 1);
+      EXPECT_EQ(std::vector<std::int32_t>(columns, columns + 1 + K), expected);
+      for (std::int64_t i = 0; i < 300 * K; ++i) {
+        if (i % K >= expected[0]) continue;
+        ASSERT_EQ(load_element(args.kept, i), kept[static_cast<std::size_t>(i)]) << i;
+      }
+    }
+  }
+}
+
+// Rows with a large mean, constant ones, one huge element, subnormal numbers.
+TEST_P(Forward, TakesUnevenRows) {
+  std::string refusal;
+  int checked = 0;
+  for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
+    for (const std::int64_t C : {768, 1021, 4096}) {
+      Fixture fixture(11);
+      const auto args = layernorm::make_forward({6, C}, dtype, true, fixture);
+      const Elements x(args.x);
+      for (std::int64_t c = 0; c < C; ++c) {
+        x.set(c, 1e4 + x[c]);
+        x.set(C + c, 3);
+        x.set(2 * C + c, c == C / 2 ? (dtype == DType::f16 ? 6e4 : 1e15) : x[2 * C + c]);
+        x.set(3 * C + c, x[3 * C + c] * (dtype == DType::f16 ? 1e-6 : 1e-39));
+        x.set(4 * C + c, 0);
+      }
+      // A mean of 1e4 beside a deviation of 1, or of 0: the input's own condition.
+      const auto reduction = [&](std::string_view) { return 1e8 * static_cast<double>(C); };
+      refuses(check_variant(layernorm_forward_op(), GetParam(), fixture, args, reduction), checked, refusal);
+    }
+  }
+  if (checked == 0) GTEST_SKIP() << refusal;
+}
+
+TEST_P(Backward, GivesTheSameBitsAThousandTimes) {
+  const auto& op = layernorm_backward_op();
+  const auto& variant = find_variant(op, GetParam());
+  Fixture fixture(12);
+  const auto args = layernorm::make_backward({301, 768}, DType::bf16, Store::assign, fixture);
+  const DeviceInfo device = device_for(variant.name);
+  if (auto reason = variant.refuse(op.problem(args), device); !reason.empty()) GTEST_SKIP() << reason;
+  std::optional<Context> own;
+  if (device.device.kind == DeviceKind::cpu) own.emplace(ContextOptions{}, device.device);
+  Context& context = own ? *own : gpu_context(device.device, false);
+  run_variant(context, op, variant, args);
+  const auto bytes_of = [](const Tensor& t) {
+    const auto* p = static_cast<const std::byte*>(t.data);
+    return std::vector<std::byte>(p, p + t.bytes());
+  };
+  const auto dx = bytes_of(args.dx), dweight = bytes_of(args.dweight), dbias = bytes_of(args.dbias);
+  for (int i = 1; i < 1000; ++i) {
+    run_variant(context, op, variant, args);
+    ASSERT_TRUE(dx == bytes_of(args.dx) && dweight == bytes_of(args.dweight) && dbias == bytes_of(args.dbias))
+        << i;
+  }
+}
+
+// Rows in the memory of a GPU whose elements pass 2^31: 4,096 distinct rows over and over, of which some are
+// looked at.
+class PastInt32 {
+ public:
+  static constexpr std::int64_t kDistinct = 4096, kTimes = 65, C = 8192, kRows = kDistinct * kTimes;
+
+  PastInt32(Context& context, std::uint64_t seed) : context_(context), fixture_(seed) {}
+  // Random rows, repeated.
+  Tensor repeated(Tensor* distinct) {
+    *distinct = fixture_.random(DType::bf16, {kDistinct, C});
+    Tensor all = output();
+    for (std::int64_t i = 0; i < kTimes; ++i) {
+      copy(all.slice(0, i * kDistinct, kDistinct), *distinct, context_.stream());
+    }
+    context_.synchronize();
+    return all;
+  }
+  Tensor output() { return of({kRows, C}, DType::bf16); }
+  Tensor of(const Shape& shape, DType dtype) {
+    const Device device = context_.device().device;
+    buffers_.emplace_back(static_cast<std::size_t>(shape.elements()) * size_of(dtype), device,
+                          "test arguments");
+    return {buffers_.back().data(), dtype, shape, device};
+  }
+  Tensor upload(const Tensor& host) {
+    Tensor device = of(host.shape, host.dtype);
+    copy(device, host, context_.stream());
+    context_.synchronize();
+    return device;
+  }
+  std::vector<double> row(const Tensor& t, std::int64_t n) {
+    std::vector<std::byte> host(static_cast<std::size_t>(C) * size_of(t.dtype));
+    const Tensor to(host.data(), t.dtype, {1, C});
+    copy(to, t.slice(0, n, 1), context_.stream());
+    context_.synchronize();
+    return elements_of(to);
+  }
+  Fixture& fixture() { return fixture_; }
+
+ private:
+  Context& context_;
+  Fixture fixture_;
+  std::vector<Buffer> buffers_;
+};
+
+constexpr std::int64_t kSampledRows[] = {0, 4095, 131071, 262143, 262144, 262145, 266239};
+
+template <class P, class A>
+std::string cannot_pass_int32(const Variant<P, A>& variant) {
+  if (variant.name.rfind("cuda.", 0) != 0) return "on a GPU only: the data would take minutes here";
+  const DeviceInfo device = device_for(variant.name);
+  if (device.device.kind != DeviceKind::cuda) return "runs on an NVIDIA GPU";
+  return available_memory(device.device) > (std::size_t{20} << 30) ? "" : "needs 20 GiB of the GPU's memory";
+}
+
+TEST_P(Forward, TakesMoreElementsThanAnInt32Counts) {
+  const auto& variant = find_variant(layernorm_forward_op(), GetParam());
+  if (auto reason = cannot_pass_int32(variant); !reason.empty()) GTEST_SKIP() << reason;
+  Context& context = gpu_context({DeviceKind::cuda, 0}, false);
+  PastInt32 data(context, 13);
+  LayerNormForward a, distinct;
+  a.x = data.repeated(&distinct.x);
+  distinct.weight = data.fixture().random(DType::bf16, {data.C}, 0.5, 1);
+  distinct.bias = data.fixture().random(DType::bf16, {data.C});
+  a.weight = data.upload(distinct.weight);
+  a.bias = data.upload(distinct.bias);
+  a.out = data.output();
+  variant.run(context, a);
+  for (const std::int64_t n : kSampledRows) {
+    Fixture twin_fixture(0);
+    LayerNormForward row = distinct;
+    row.x = distinct.x.slice(0, n % data.kDistinct, 1);
+    row.out = data.fixture().output(DType::bf16, {1, data.C});
+    row = fp64_twin(row, twin_fixture);
+    run_variant(layernorm_forward_op(), find_variant(layernorm_forward_op(), kReference), row, 1);
+    const Deviation error = compare(data.row(a.out, n), elements_of(row.out), DType::bf16);
+    EXPECT_EQ(error.not_finite, 0) << n;
+    EXPECT_LE(error.relative, tolerance(DType::bf16, static_cast<double>(data.C))) << n;
+  }
+}
+
+TEST_P(Backward, TakesMoreElementsThanAnInt32Counts) {
+  const auto& variant = find_variant(layernorm_backward_op(), GetParam());
+  if (auto reason = cannot_pass_int32(variant); !reason.empty()) GTEST_SKIP() << reason;
+  Context& context = gpu_context({DeviceKind::cuda, 0}, false);
+  PastInt32 data(context, 14);
+  LayerNormBackward a, distinct;
+  a.x = data.repeated(&distinct.x);
+  a.dout = data.repeated(&distinct.dout);
+  distinct.weight = data.fixture().random(DType::bf16, {data.C}, 0.5, 1);
+  a.weight = data.upload(distinct.weight);
+  const Tensor mean = data.fixture().random(DType::f32, {data.kRows}, 0.05),
+               rstd = data.fixture().random(DType::f32, {data.kRows}, 0.05, 1);
+  a.mean = data.upload(mean);
+  a.rstd = data.upload(rstd);
+  a.dx = data.output();
+  a.dweight = data.of({data.C}, DType::f32);
+  a.dbias = data.of({data.C}, DType::f32);
+  a.dparameters_store = Store::assign;
+  const auto problem = layernorm_backward_op().problem(a);
+  context.reserve_scratch(variant.workspace(problem, context.device()));
+  variant.run(context, a);
+  for (const std::int64_t n : kSampledRows) {
+    Fixture twin_fixture(0);
+    LayerNormBackward row = distinct;
+    row.x = distinct.x.slice(0, n % data.kDistinct, 1);
+    row.dout = distinct.dout.slice(0, n % data.kDistinct, 1);
+    row.mean = mean.slice(0, n, 1);
+    row.rstd = rstd.slice(0, n, 1);
+    row.dx = data.fixture().output(DType::bf16, {1, data.C});
+    row.dweight = row.dbias = {};
+    row.dparameters_store = Store::assign;
+    row = fp64_twin(row, twin_fixture);
+    run_variant(layernorm_backward_op(), find_variant(layernorm_backward_op(), kReference), row, 1);
+    const Deviation error = compare(data.row(a.dx, n), elements_of(row.dx), DType::bf16);
+    EXPECT_EQ(error.not_finite, 0) << n;
+    EXPECT_LE(error.relative, tolerance(DType::bf16, static_cast<double>(data.C))) << n;
+  }
+  // dbias is so many times that of the distinct rows.
+  std::vector<double> dbias(static_cast<std::size_t>(data.C));
+  const Elements dout(distinct.dout);
+  for (std::int64_t i = 0; i < data.kDistinct * data.C; ++i)
+    dbias[static_cast<std::size_t>(i % data.C)] += dout[i];
+  for (double& sum : dbias) sum *= static_cast<double>(data.kTimes);
+  const Deviation error = compare(data.row(a.dbias.view({1, data.C}), 0), dbias, DType::f32);
+  EXPECT_LE(error.relative, tolerance(DType::f32, static_cast<double>(data.kRows)));
 }
 
 // Whole packs, but not where a pack begins.
@@ -140,6 +470,7 @@ TEST(LayerNormReference, BackwardIsTheDerivativeOfForward) {
   check_gradient(loss, forward.bias, backward.dbias, "dbias");
 }
 
+// An infinity makes the mean infinite and its whole row NaN, as in PyTorch.
 TEST_P(Forward, NaNStaysInItsRow) {
   Fixture fixture(2);
   const auto args = layernorm::make_forward({3, 40}, DType::f32, true, fixture);
@@ -148,9 +479,12 @@ TEST_P(Forward, NaNStaysInItsRow) {
       !reason.empty()) {
     GTEST_SKIP() << reason;
   }
-  args.x.as<float>()[40] = std::numeric_limits<float>::quiet_NaN();
-  run_variant(layernorm_forward_op(), variant, args, 1);
-  for (int i = 0; i < 120; ++i) EXPECT_EQ(std::isnan(args.out.as<float>()[i]), i / 40 == 1);
+  for (const float value :
+       {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
+    args.x.as<float>()[40] = value;
+    run_variant(layernorm_forward_op(), variant, args, 1);
+    for (int i = 0; i < 120; ++i) EXPECT_EQ(std::isnan(args.out.as<float>()[i]), i / 40 == 1);
+  }
 }
 
 TEST(LayerNorm, RefusesArgumentsThatDoNotFit) {
@@ -166,6 +500,18 @@ TEST(LayerNorm, RefusesArgumentsThatDoNotFit) {
   wrong = args;
   wrong.out = {};
   EXPECT_THROW(layernorm_forward(context, wrong), Error);
+  wrong = args;
+  wrong.weight = {};
+  EXPECT_THROW(layernorm_forward(context, wrong), Error);
+  auto backward = layernorm::make_backward({3, 40}, DType::f32, Store::add, fixture);
+  backward.dsum = backward.dout;
+  EXPECT_THROW(layernorm_backward(context, backward), Error);
+  backward.dsum = {};
+  backward.out = backward.x;
+  EXPECT_THROW(layernorm_backward(context, backward), Error);
+  backward.x = {};
+  backward.rstd = {};
+  EXPECT_THROW(layernorm_backward(context, backward), Error);
 }
 
 TEST(LayerNorm, ForcedVariantsAreTakenOrRefusedWithTheReason) {

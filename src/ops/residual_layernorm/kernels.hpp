@@ -14,9 +14,4 @@ inline bias_residual_layernorm::SumForward as_sum(const ResidualLayerNormForward
 
 void forward_reference(const Context& context, const ResidualLayerNormForward& args);
 
-namespace cuda {
-void warp_row_forward(const Context& context, const ResidualLayerNormForward& args);
-void composed_forward(const Context& context, const ResidualLayerNormForward& args);
-}  // namespace cuda
-
 }  // namespace warpwright::ops::residual_layernorm

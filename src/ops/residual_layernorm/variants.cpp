@@ -1,7 +1,6 @@
 #include <array>
 
 #include "ops/cpu/refuse.hpp"
-#include "ops/cuda/refuse.hpp"
 #include "ops/layernorm/kernels.hpp"
 #include "ops/layernorm/refuse.hpp"
 #include "ops/residual_layernorm/kernels.hpp"
@@ -33,24 +32,14 @@ void run(const Context& context, const ResidualLayerNormForward& args) {
   kernel(context, residual_layernorm::as_sum(args));
 }
 
-#if WARPWRIGHT_CUDA
-std::string refuse_plain(const ResidualLayerNormProblem& p, const DeviceInfo& device) {
-  if (std::string reason = refuse_without_gpu(p.dtype, device); !reason.empty()) return reason;
-  return p.bias && p.kept < 0 ? "" : "layer normalization with a bias only, no kept columns";
-}
-std::string refuse_warp_row(const ResidualLayerNormProblem& p, const DeviceInfo& device) {
-  if (std::string reason = refuse_plain(p, device); !reason.empty()) return reason;
-  const bool fits = layernorm::cuda::forward_shape(p.C, p.dtype).warps > 0;
-  return fits ? "" : "the row is too long or not made of 16-byte packs";
-}
-#endif
-
 using Forward = Variant<ResidualLayerNormProblem, ResidualLayerNormForward>;
 
 constexpr std::array kForwardVariants {
 #if WARPWRIGHT_CUDA
-  Forward{"cuda.warp_row", refuse_warp_row, residual_layernorm::cuda::warp_row_forward},
-      Forward{"cuda.composed", refuse_plain, residual_layernorm::cuda::composed_forward},
+  Forward{"cuda.warp_row", bias_residual_layernorm::cuda::refuse_warp_row_of,
+          run<bias_residual_layernorm::cuda::warp_row_forward>},
+      Forward{"cuda.warp_loop", bias_residual_layernorm::cuda::refuse_any,
+              run<bias_residual_layernorm::cuda::warp_loop_forward>},
 #endif
       Forward{"cpu.avx512", layernorm::refuse_avx512_rows, run<bias_residual_layernorm::avx512::forward>},
       Forward{"cpu.avx2", layernorm::refuse_avx2_rows, run<bias_residual_layernorm::avx2::forward>},

@@ -6,7 +6,6 @@
 
 namespace warpwright::ops::rmsnorm {
 
-using layernorm::bench_cases;
 using layernorm::Case;
 using layernorm::few_cases;
 using layernorm::Form;

@@ -1,10 +1,10 @@
-// Layer normalization with a row in the registers of a warp, or of a block's warps together, for
-// ops/layernorm and ops/residual_layernorm.
+// Normalization with a row in the registers of a warp, or of a block's warps together, for ops/layernorm,
+// ops/rmsnorm and the operations fused with them.
 #pragma once
 
 #include "ops/cuda/launch.cuh"
 #include "ops/cuda/reduce.cuh"
-#include "ops/cuda/vector.cuh"
+#include "ops/layernorm/cuda/lanes.cuh"
 #include "ops/layernorm/kernels.hpp"
 
 namespace warpwright::ops::layernorm::cuda {
@@ -36,67 +36,78 @@ struct Group {
   }
 };
 
-// A thread's packs of a row, `threads` packs apart from the address on, as far as the row's `left` packs from
-// there on reach; those behind its end are 0.
-template <bool streaming, class T, int packs>
-__device__ void load_packs(gpu::Packed<T> (&to)[packs], const T* from, int left, int threads) {
-  using Pack = gpu::Packed<T>;
-#pragma unroll
-  for (int k = 0; k < packs; ++k) {
-    const T* p = from + k * threads * Pack::kLanes;
-    to[k] = Pack::zero();
-    if (k * threads < left) to[k] = streaming ? Pack::load_streaming(p) : Pack::load(p);
-  }
-}
-
-template <class T>
+// dtypes of x (and what is added to it), of the parameters and of out.
+template <class X, class P, class O>
 struct ForwardRows {
-  const T *x, *y;  // y is added to x where there is a residual
-  const T *weight, *bias;
-  T *residual, *out;
+  const X* x;
+  const X *x_bias, *y;     // added to x, where the kernel is `with_sum`; x_bias (C) or null
+  const P *weight, *bias;  // or null
+  X* sum;                  // or null: then the sum is not rounded
+  O* out;
   float *mean, *rstd;  // or null
   std::int64_t N;
   int C;
   float eps;
+  bool centered;
+  bool streaming;  // what is written will not be found in the caches anyway
 };
 
 // Persistent: a group takes every count-th row, keeps weight and bias in registers, and loads the next row
 // before it computes the present one.
-template <class T, int packs, bool one_warp, bool with_residual>
+template <class X, class P, class O, int packs, bool one_warp, bool with_sum>
 __global__ void __launch_bounds__(one_warp ? kOneWarpThreads : kMostThreads, one_warp ? 8 - packs : 1)
-    forward_rows(ForwardRows<T> a) {
+    forward_rows(const __grid_constant__ ForwardRows<X, P, O> a) {
   using G = Group<one_warp>;
-  using Pack = gpu::Packed<T>;
-  constexpr int kLanes = Pack::kLanes;
+  constexpr int kLanes = gpu::kPackedLanes<X>;
+  using Pack = Lanes<X, kLanes>;
   __shared__ float sums[2][kMostThreads / gpu::kWarp];
   const int thread = G::thread(), threads = G::threads(), left = a.C / kLanes - thread;
   const float inverse_C = 1.0f / static_cast<float>(a.C);
 
-  Pack weight[packs], bias[packs], x[packs], y[packs];
-  load_packs<false>(weight, a.weight + thread * kLanes, left, threads);
-  load_packs<false>(bias, a.bias + thread * kLanes, left, threads);
+  const int column = thread * kLanes;
+  Parameters<X, P, packs> weight(a.weight ? a.weight + column : nullptr, 1, left, threads);
+  Parameters<X, P, packs> bias(a.bias ? a.bias + column : nullptr, 0, left, threads);
+  Parameters<X, X, with_sum ? packs : 1> x_bias(with_sum && a.x_bias ? a.x_bias + column : nullptr, 0, left,
+                                                threads);
+  Pack x[packs], y[with_sum ? packs : 1];
   const auto load_row = [&](std::int64_t row) {
     if (row >= a.N) return;
-    const std::int64_t first = row * a.C + thread * kLanes;
-    load_packs<true>(x, a.x + first, left, threads);
-    if constexpr (with_residual) load_packs<true>(y, a.y + first, left, threads);
+    const std::int64_t first = row * a.C + column;
+#pragma unroll
+    for (int k = 0; k < packs; ++k) {
+      const std::int64_t from = first + k * threads * kLanes;
+      x[k] = Pack::zero();
+      if constexpr (with_sum) y[k] = Pack::zero();
+      if (k * threads >= left) continue;
+      x[k] = Pack::load_streaming(a.x + from);
+      if constexpr (with_sum) y[k] = Pack::load_streaming(a.y + from);
+    }
   };
   load_row(G::index());
 
   for (std::int64_t row = G::index(); row < a.N; row += G::count()) {
-    const std::int64_t first = row * a.C + thread * kLanes;
+    const std::int64_t first = row * a.C + column;
     float values[packs][kLanes];
     float sum = 0;
 #pragma unroll
     for (int k = 0; k < packs; ++k) {
-      x[k].to_floats(values[k]);
-      if constexpr (with_residual) {
+#pragma unroll
+      for (int j = 0; j < kLanes; ++j) values[k][j] = x[k][j];
+      if constexpr (with_sum) {
+        if (a.x_bias && k * threads < left) {
+          const auto added = x_bias.at(k, threads);
+#pragma unroll
+          for (int j = 0; j < kLanes; ++j) values[k][j] += added[j];
+        }
 #pragma unroll
         for (int j = 0; j < kLanes; ++j) values[k][j] += y[k][j];
-        // The statistics are those of the rounded residual, as if the two steps ran one after the other.
-        const auto rounded = Pack::from_floats(values[k]);
-        if (k * threads < left) rounded.store(a.residual + first + k * threads * kLanes);
-        rounded.to_floats(values[k]);
+        // The statistics are those of the rounded sum, as if the steps ran one after the other.
+        if (a.sum) {
+          const auto rounded = Pack::from_floats(values[k]);
+          if (k * threads < left) rounded.store(a.sum + first + k * threads * kLanes, a.streaming);
+#pragma unroll
+          for (int j = 0; j < kLanes; ++j) values[k][j] = rounded[j];
+        }
       }
       float part = 0;  // so that the packs' additions do not wait for each other
 #pragma unroll
@@ -106,7 +117,10 @@ __global__ void __launch_bounds__(one_warp ? kOneWarpThreads : kMostThreads, one
     load_row(row + G::count());
 
     // Not to be contracted with a subtraction: every kernel made from this one is to give the same bits.
-    const float mean = __fmul_rn(G::sum(sum, sums[0]), inverse_C);
+    const float mean = a.centered ? __fmul_rn(G::sum(sum, sums[0]), inverse_C) : 0.0f;
+    if constexpr (!one_warp) {
+      if (!a.centered) __syncthreads();  // before sums[1] is written again
+    }
     float squares = 0;
 #pragma unroll
     for (int k = 0; k < packs; ++k) {
@@ -122,22 +136,20 @@ __global__ void __launch_bounds__(one_warp ? kOneWarpThreads : kMostThreads, one
 #pragma unroll
     for (int k = 0; k < packs; ++k) {
       if (k * threads >= left) continue;
-      weight[k].forget();
-      bias[k].forget();
+      const auto w = weight.at(k, threads);
+      const auto b = bias.at(k, threads);
 #pragma unroll
-      for (int j = 0; j < kLanes; ++j) {
-        values[k][j] = fmaf((values[k][j] - mean) * rstd, weight[k][j], bias[k][j]);
-      }
-      Pack::from_floats(values[k]).store(a.out + first + k * threads * kLanes);
+      for (int j = 0; j < kLanes; ++j) values[k][j] = fmaf((values[k][j] - mean) * rstd, w[j], b[j]);
+      Lanes<O, kLanes>::from_floats(values[k]).store(a.out + first + k * threads * kLanes, a.streaming);
     }
     if (thread == 0 && a.mean) a.mean[row] = mean;
     if (thread == 0 && a.rstd) a.rstd[row] = rstd;
   }
 }
 
-template <bool with_residual, int packs, bool one_warp, class T>
-void launch_forward_as(const ForwardRows<T>& a, int warps, const Context& context, const char* name) {
-  const auto kernel = forward_rows<T, packs, one_warp, with_residual>;
+template <bool with_sum, int packs, bool one_warp, class X, class P, class O>
+void launch_forward_as(const ForwardRows<X, P, O>& a, int warps, const Context& context, const char* name) {
+  const auto kernel = forward_rows<X, P, O, packs, one_warp, with_sum>;
   const int threads = one_warp ? kOneWarpThreads : warps * gpu::kWarp;
   const int rows = one_warp ? kOneWarpThreads / gpu::kWarp : 1;
   const unsigned blocks =
@@ -146,22 +158,28 @@ void launch_forward_as(const ForwardRows<T>& a, int warps, const Context& contex
   warpwright::cuda::check_launch(name);
 }
 
-// For a shape that forward_shape gives.
-template <bool with_residual, class T>
-void launch_forward(const ForwardRows<T>& a, RowShape shape, const Context& context, const char* name) {
+// For a shape that forward_shape gives. fp32 parameters beside 16 bits have two shapes: they are few kernels,
+// and what lanes are idle costs less than what they read.
+template <bool with_sum, class X, class P, class O>
+void launch_forward(const ForwardRows<X, P, O>& a, RowShape shape, const Context& context, const char* name) {
   if (a.N == 0) return;
   const bool one_warp = shape.warps == 1;
-  switch (shape.packs) {
-    case 1:
-      return launch_forward_as<with_residual, 1, true>(a, 1, context, name);
-    case 2:
-      return launch_forward_as<with_residual, 2, true>(a, 1, context, name);
-    case 3:
-      return one_warp ? launch_forward_as<with_residual, 3, true>(a, 1, context, name)
-                      : launch_forward_as<with_residual, 3, false>(a, shape.warps, context, name);
-    default:
-      return one_warp ? launch_forward_as<with_residual, 4, true>(a, 1, context, name)
-                      : launch_forward_as<with_residual, 4, false>(a, shape.warps, context, name);
+  if constexpr (sizeof(X) != sizeof(P)) {
+    return one_warp ? launch_forward_as<with_sum, 3, true>(a, 1, context, name)
+                    : launch_forward_as<with_sum, 4, false>(a, shape.warps, context, name);
+  } else {
+    switch (shape.packs) {
+      case 1:
+        return launch_forward_as<with_sum, 1, true>(a, 1, context, name);
+      case 2:
+        return launch_forward_as<with_sum, 2, true>(a, 1, context, name);
+      case 3:
+        return one_warp ? launch_forward_as<with_sum, 3, true>(a, 1, context, name)
+                        : launch_forward_as<with_sum, 3, false>(a, shape.warps, context, name);
+      default:
+        return one_warp ? launch_forward_as<with_sum, 4, true>(a, 1, context, name)
+                        : launch_forward_as<with_sum, 4, false>(a, shape.warps, context, name);
+    }
   }
 }
 

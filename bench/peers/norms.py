@@ -1,0 +1,200 @@
+#!/usr/bin/env python3
+"""Times the normalizations beside PyTorch (eager, torch.compile) and Apex, in one run on one GPU.
+
+    python3 bench/peers/norms.py --library build/release/src/capi/libwarpwright.so [--columns 768,1024 …]
+        [--dtypes bfloat16,float16,float32] [--norms layer,rms] [--no-compile] [--rounds 15] [--json FILE]
+
+Rows × columns are 2^26 elements (or --rows), random. Implementations take turns, call by call; before each call a buffer
+of 512 MiB is written, so that nothing is found in the L2; a figure is the median time between two events. The ratio beside
+it is that of a device-to-device copy of as many bytes (2 passes of the tensor forward, 3 backward), in the same run.
+The backward's is dx, dweight and dbias in fp32 for ours, in the parameters' dtype for the others.
+"""
+
+import argparse
+import ctypes
+import json
+import statistics
+import sys
+
+import torch
+
+DTYPES = {torch.float64: 0, torch.float32: 1, torch.bfloat16: 2, torch.float16: 3}
+EPS = 1e-5
+
+
+class Options(ctypes.Structure):
+    _fields_ = [("size", ctypes.c_size_t), ("device", ctypes.c_int32), ("device_index", ctypes.c_int32),
+                ("threads", ctypes.c_int32), ("reserved", ctypes.c_int32), ("log", ctypes.c_void_p),
+                ("log_data", ctypes.c_void_p)]
+
+
+def structure(pointers, tail):
+    fields = [("size", ctypes.c_size_t), ("rows", ctypes.c_int64), ("columns", ctypes.c_int64)]
+    fields += [(name, ctypes.c_int64 if name == "kept_count" else ctypes.c_void_p) for name in pointers]
+    return type("Arguments", (ctypes.Structure,), {"_fields_": fields + tail})
+
+
+INT = ctypes.c_int32
+Forward = structure(
+    ["x", "weight", "bias", "out", "mean", "rstd", "kept_columns", "kept", "kept_count", "workspace"],
+    [("workspace_bytes", ctypes.c_size_t), ("eps", ctypes.c_double), ("x_dtype", INT), ("parameter_dtype", INT),
+     ("out_dtype", INT), ("reserved", INT)])
+Backward = structure(
+    ["dout", "x", "out", "weight", "bias", "mean", "rstd", "dsum", "kept_columns", "kept", "kept_count", "dx",
+     "dweight", "dbias", "workspace"],
+    [("workspace_bytes", ctypes.c_size_t), ("x_dtype", INT), ("parameter_dtype", INT), ("out_dtype", INT),
+     ("gradient_dtype", INT), ("flags", INT), ("reserved", INT)])
+
+
+class Ours:
+    """The C ABI on PyTorch's tensors and its current stream."""
+
+    def __init__(self, path):
+        self.library = ctypes.CDLL(path)
+        self.library.warpwright_last_error.restype = ctypes.c_char_p
+        self.context = ctypes.c_void_p()
+        options = Options(size=ctypes.sizeof(Options), device=1)
+        self.check(self.library.warpwright_context_create(ctypes.byref(options), ctypes.byref(self.context)))
+        stream = torch.cuda.current_stream().cuda_stream
+        self.check(self.library.warpwright_context_set_stream(self.context, ctypes.c_void_p(stream)))
+
+    def check(self, status):
+        if status:
+            sys.exit(self.library.warpwright_last_error().decode())
+
+    def call(self, name, kind, rows, columns, tensors, **scalars):
+        args = kind(size=ctypes.sizeof(kind), rows=rows, columns=columns, **scalars)
+        for key, tensor in tensors.items():
+            if tensor is not None:
+                setattr(args, key, tensor.data_ptr())
+        bytes_needed = ctypes.c_size_t()
+        workspace = getattr(self.library, f"warpwright_{name}_workspace")
+        self.check(workspace(self.context, ctypes.byref(args), ctypes.byref(bytes_needed)))
+        scratch = torch.empty(max(bytes_needed.value, 16), dtype=torch.uint8, device="cuda")
+        args.workspace, args.workspace_bytes = scratch.data_ptr(), scratch.numel()
+        function = getattr(self.library, f"warpwright_{name}")
+
+        def run(_keep=(tensors, scratch)):
+            self.check(function(self.context, ctypes.byref(args)))
+
+        return run
+
+
+def timed(calls, flush, rounds):
+    """Median microseconds of each call."""
+    samples = {name: [] for name in calls}
+    for _ in range(3):
+        for call in calls.values():
+            call()
+    for _ in range(rounds):
+        for name, call in calls.items():
+            start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+            flush.zero_()
+            start.record()
+            call()
+            end.record()
+            end.synchronize()
+            samples[name].append(start.elapsed_time(end) * 1e3)
+    return {name: statistics.median(values) for name, values in samples.items()}
+
+
+def rivals(rms, columns, weight, bias, compiled):
+    """Functions of x, by name, whose autograd gives the backward."""
+    functional = torch.nn.functional
+    if rms:
+        def plain(x, w, b):
+            return functional.rms_norm(x, (columns,), w, EPS)
+    else:
+        def plain(x, w, b):
+            return functional.layer_norm(x, (columns,), w, b, EPS)
+    found = {"eager": plain}
+    if compiled:
+        found["compile"] = torch.compile(plain, dynamic=False)
+    try:
+        from apex.normalization import fused_layer_norm as apex
+
+        if rms:
+            found["apex"] = lambda x, w, b: apex.fused_rms_norm_affine(x, w, (columns,), EPS)
+        else:
+            found["apex"] = lambda x, w, b: apex.fused_layer_norm_affine(x, w, b, (columns,), EPS)
+    except ImportError:
+        pass
+    return found
+
+
+def measure(ours, rms, dtype, rows, columns, options, flush):
+    x, dout, out, dx = (torch.randn(rows, columns, device="cuda", dtype=dtype) for _ in range(4))
+    weight = torch.randn(columns, device="cuda", dtype=dtype) * 0.5 + 1
+    bias = None if rms else torch.randn(columns, device="cuda", dtype=dtype)
+    rstd = torch.empty(rows, device="cuda")
+    mean = None if rms else torch.empty(rows, device="cuda")
+    dweight = torch.empty(columns, device="cuda")
+    dbias = None if rms else torch.empty(columns, device="cuda")
+    number = DTYPES[dtype]
+    name = "rmsnorm" if rms else "layernorm"
+    dtypes = {"x_dtype": number, "parameter_dtype": number, "out_dtype": number}
+    forward = {"ours": ours.call(f"{name}_forward", Forward, rows, columns,
+                                 {"x": x, "weight": weight, "bias": bias, "out": out, "mean": mean, "rstd": rstd},
+                                 eps=EPS, **dtypes)}
+    common = {"dout": dout, "weight": weight, "rstd": rstd, "dx": dx, "dweight": dweight, "dbias": dbias}
+    backward = {
+        "ours": ours.call(f"{name}_backward", Backward, rows, columns, {**common, "x": x, "mean": mean},
+                          gradient_dtype=1, **dtypes),
+        "ours, from out": ours.call(f"{name}_backward", Backward, rows, columns,
+                                    {**common, "out": out, "bias": bias}, gradient_dtype=1, **dtypes)}
+    forward["ours"]()
+    for rival, function in rivals(rms, columns, weight, bias, not options.no_compile).items():
+        leaves = [t.detach().requires_grad_() for t in (x, weight, bias) if t is not None]
+        arguments = leaves if not rms else [*leaves, None]
+
+        def run(function=function, arguments=[t if t is None else t.detach() for t in arguments]):
+            return function(*arguments)
+
+        result = function(*arguments)
+        forward[rival] = run
+        backward[rival] = lambda result=result, leaves=leaves: torch.autograd.grad(
+            result, leaves, dout, retain_graph=True)
+    size = x.element_size() * x.numel()
+    report = {"norm": name, "dtype": str(dtype).split(".")[1], "rows": rows, "columns": columns}
+    for direction, calls, passes in (("forward", forward, 2), ("backward", backward, 3)):
+        source = torch.empty(size * passes // 2, dtype=torch.uint8, device="cuda")
+        target = torch.empty_like(source)
+        times = timed({**calls, "copy": lambda: target.copy_(source)}, flush, options.rounds)
+        report[direction] = {who: {"us": round(us, 2), "of_copy": round(times["copy"] / us, 3),
+                                   "TB/s": round(passes * size / us * 1e-6, 2)} for who, us in times.items()}
+    return report
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--library", required=True)
+    parser.add_argument("--columns", default="768,1024,1280,1600,2048,4096,5120,8192,12288,16384")
+    parser.add_argument("--rows", type=int, default=0)
+    parser.add_argument("--dtypes", default="bfloat16")
+    parser.add_argument("--norms", default="layer,rms")
+    parser.add_argument("--no-compile", action="store_true")
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--json")
+    options = parser.parse_args()
+    ours = Ours(options.library)
+    flush = torch.empty(1 << 29, dtype=torch.uint8, device="cuda")
+    reports = []
+    for norm in options.norms.split(","):
+        for dtype in options.dtypes.split(","):
+            for columns in map(int, options.columns.split(",")):
+                rows = options.rows or (1 << 26) // columns
+                report = measure(ours, norm == "rms", getattr(torch, dtype), rows, columns, options, flush)
+                reports.append(report)
+                for direction in ("forward", "backward"):
+                    figures = " | ".join(f"{who} {r['us']:.1f} us {r['of_copy']:.2f}"
+                                         for who, r in report[direction].items())
+                    print(f"{report['norm']} {report['dtype']} {rows}x{columns} {direction}: {figures}", flush=True)
+                torch._dynamo.reset()
+    if options.json:
+        document = {"device": torch.cuda.get_device_name(), "torch": torch.__version__, "rows": reports}
+        with open(options.json, "w", encoding="utf-8") as out:
+            json.dump(document, out, indent=1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,33 @@
+// The same as cuda.warp_loop of ops/layernorm: any row length, any alignment, fp64 too.
+#include "ops/layernorm/cuda/warp_loop.cuh"
+
+#include "ops/bias_residual_layernorm/kernels.hpp"
+#include "ops/layernorm/cuda/lost_columns.cuh"
+
+namespace warpwright::ops::bias_residual_layernorm::cuda {
+
+using namespace layernorm::cuda;
+
+void warp_loop_forward(const Context& context, const SumForward& args) {
+  visit_norm_dtype(args.x.dtype, [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    using A = Arithmetic<T>;
+    const LoopRows<T, T, T> a{data_of<const T>(args.x),
+                              data_of<const T>(args.x_bias),
+                              data_of<const T>(args.residual),
+                              data_of<const T>(args.weight),
+                              data_of<const T>(args.bias),
+                              data_of<T>(args.sum),
+                              data_of<T>(args.out),
+                              data_of<A>(args.mean),
+                              data_of<A>(args.rstd),
+                              args.x.shape[0],
+                              args.x.shape[1],
+                              static_cast<A>(args.eps),
+                              !args.rms};
+    launch_loop<true>(a, context.stream().get(), "sum and norm forward cuda.warp_loop");
+  });
+  keep_lost_columns(context, norm_of(args, args.sum), args.sum);
+}
+
+}  // namespace warpwright::ops::bias_residual_layernorm::cuda

@@ -1,0 +1,46 @@
+// Bias, residual connection and normalization on a GPU with every row in registers: the kernel of
+// ops/layernorm (rows.cuh), which adds up the rows as it reads them. Memory-bound: 3 passes of the tensor (x,
+// residual, out), 4 where the sum is stored.
+#include "ops/bias_residual_layernorm/kernels.hpp"
+#include "ops/layernorm/cuda/element.cuh"
+#include "ops/layernorm/cuda/lost_columns.cuh"
+#include "ops/layernorm/cuda/rows.cuh"
+
+namespace warpwright::ops::bias_residual_layernorm::cuda {
+namespace {
+
+using namespace layernorm::cuda;
+
+template <class T>
+bool run(const Context& context, const SumForward& args) {
+  const int C = static_cast<int>(args.x.shape[1]);
+  const ForwardRows<T, T, T> a{data_of<const T>(args.x),
+                               data_of<const T>(args.x_bias),
+                               data_of<const T>(args.residual),
+                               data_of<const T>(args.weight),
+                               data_of<const T>(args.bias),
+                               data_of<T>(args.sum),
+                               data_of<T>(args.out),
+                               data_of<float>(args.mean),
+                               data_of<float>(args.rstd),
+                               args.x.shape[0],
+                               C,
+                               static_cast<float>(args.eps),
+                               !args.rms,
+                               leaves_caches(3 * args.x.bytes(), context.device())};
+  if (!gpu::aligned16(a.x, a.x_bias, a.y, a.weight, a.bias, a.sum, a.out)) return false;
+  launch_forward<true>(a, forward_shape(C, args.x.dtype), context, "sum and norm forward cuda.warp_row");
+  return true;
+}
+
+}  // namespace
+
+void warp_row_forward(const Context& context, const SumForward& args) {
+  bool done = false;
+  gpu::visit_gpu_dtype(args.x.dtype,
+                       [&](auto tag) { done = run<typename decltype(tag)::type>(context, args); });
+  if (!done) return warp_loop_forward(context, args);
+  keep_lost_columns(context, norm_of(args, args.sum), args.sum);
+}
+
+}  // namespace warpwright::ops::bias_residual_layernorm::cuda

@@ -1,0 +1,46 @@
+// Lost columns (ops/layernorm/layernorm.hpp) on a GPU: finding them and keeping their x, and finding their
+// places again.
+#pragma once
+
+#include <cstdint>
+
+#include "ops/layernorm/kernels.hpp"
+#include "ops/layernorm/lost.hpp"
+
+namespace warpwright::ops::layernorm::cuda {
+
+template <class X>
+struct KeptColumns {
+  const std::int32_t* columns;  // (1 + capacity), or null: none
+  const X* values;              // (N, capacity)
+  std::int64_t capacity;
+
+  __device__ int places() const {
+    if (!columns) return 0;
+    return columns[0] < capacity ? columns[0] : static_cast<int>(capacity);
+  }
+  // Where the column is kept, by bisection; −1: nowhere.
+  __device__ int place(int column, int places) const {
+    int low = 0, high = places;
+    while (low < high) {
+      const int middle = (low + high) / 2;
+      if (columns[1 + middle] < column) {
+        low = middle + 1;
+      } else {
+        high = middle;
+      }
+    }
+    return low < places && columns[1 + low] == column ? low : -1;
+  }
+};
+
+template <class X>
+KeptColumns<X> kept_columns_of(const Tensor& columns, const Tensor& kept) {
+  return {static_cast<const std::int32_t*>(columns.data), static_cast<const X*>(kept.data),
+          columns ? columns.shape[0] - 1 : 0};
+}
+
+// Writes kept_columns and kept, if there are any, from x: what was normalized.
+void keep_lost_columns(const Context& context, const NormForward& args, const Tensor& x);
+
+}  // namespace warpwright::ops::layernorm::cuda

@@ -1,0 +1,94 @@
+// Normalization forward in its plainest parallel form: a warp, or for long rows a block, loops over its row
+// three times, an element a lane, and finds it in the caches the second and third time. Any row length, any
+// alignment, any dtypes.
+#pragma once
+
+#include "ops/cuda/reduce.cuh"
+#include "ops/layernorm/cuda/element.cuh"
+#include "ops/layernorm/kernels.hpp"
+#include "runtime/cuda/check.hpp"
+
+namespace warpwright::ops::layernorm::cuda {
+
+inline constexpr int kLoopThreads = 256;
+inline constexpr std::int64_t kLongRow = 2048;  // which a block takes together
+
+template <class X, class P, class O>
+struct LoopRows {
+  using A = Arithmetic<X>;
+  const X* x;
+  const X *x_bias, *y;     // added to x, where the kernel is `with_sum`; x_bias (C) or null
+  const P *weight, *bias;  // or null
+  X* sum;                  // or null: then the sum is not rounded
+  O* out;
+  A *mean, *rstd;  // or null
+  std::int64_t N, C;
+  A eps;
+  bool centered;
+
+  // As of the second pass; a thread only reads the places of sum that it wrote.
+  template <bool with_sum>
+  __device__ A at(std::int64_t row, std::int64_t c) const {
+    const std::int64_t i = row * C + c;
+    if constexpr (with_sum) {
+      if (sum) return to_arithmetic<A>(sum[i]);
+      return to_arithmetic<A>(x[i]) + element_or<A>(x_bias, c, 0) + to_arithmetic<A>(y[i]);
+    } else {
+      return to_arithmetic<A>(x[i]);
+    }
+  }
+};
+
+template <class X, class P, class O, bool with_sum, bool long_row>
+__global__ void __launch_bounds__(kLoopThreads) forward_loop(const __grid_constant__ LoopRows<X, P, O> a) {
+  using A = Arithmetic<X>;
+  constexpr int kThreads = long_row ? kLoopThreads : gpu::kWarp, kRows = kLoopThreads / kThreads;
+  __shared__ A sums[2][kLoopThreads / gpu::kWarp];
+  const std::int64_t row = static_cast<std::int64_t>(blockIdx.x) * kRows + threadIdx.x / kThreads;
+  const int thread = static_cast<int>(threadIdx.x) % kThreads;
+  if (row >= a.N) return;
+  const auto total = [&](A value, A* shared) {
+    if constexpr (long_row) return gpu::block_sum(value, shared);
+    return gpu::warp_sum(value);
+  };
+  if constexpr (with_sum) {
+    for (std::int64_t c = thread; a.sum && c < a.C; c += kThreads) {
+      const std::int64_t i = row * a.C + c;
+      a.sum[i] = from_arithmetic<X>(to_arithmetic<A>(a.x[i]) + element_or<A>(a.x_bias, c, 0) +
+                                    to_arithmetic<A>(a.y[i]));
+    }
+  }
+  A mean = 0, squares = 0;
+  if (a.centered) {
+    A sum = 0;
+    for (std::int64_t c = thread; c < a.C; c += kThreads) sum += a.template at<with_sum>(row, c);
+    mean = total(sum, sums[0]) / static_cast<A>(a.C);
+  }
+  for (std::int64_t c = thread; c < a.C; c += kThreads) {
+    const A centered = a.template at<with_sum>(row, c) - mean;
+    squares = fma(centered, centered, squares);
+  }
+  const A rstd = 1 / sqrt(total(squares, sums[1]) / static_cast<A>(a.C) + a.eps);
+  for (std::int64_t c = thread; c < a.C; c += kThreads) {
+    const A normalized = (a.template at<with_sum>(row, c) - mean) * rstd;
+    a.out[row * a.C + c] =
+        from_arithmetic<O>(fma(normalized, element_or<A>(a.weight, c, 1), element_or<A>(a.bias, c, 0)));
+  }
+  if (thread == 0 && a.mean) a.mean[row] = mean;
+  if (thread == 0 && a.rstd) a.rstd[row] = rstd;
+}
+
+template <bool with_sum, class X, class P, class O>
+void launch_loop(const LoopRows<X, P, O>& a, cudaStream_t stream, const char* name) {
+  if (a.N == 0) return;
+  if (a.C >= kLongRow) {
+    forward_loop<X, P, O, with_sum, true><<<static_cast<unsigned>(a.N), kLoopThreads, 0, stream>>>(a);
+  } else {
+    constexpr int kRows = kLoopThreads / gpu::kWarp;
+    const auto blocks = static_cast<unsigned>((a.N + kRows - 1) / kRows);
+    forward_loop<X, P, O, with_sum, false><<<blocks, kLoopThreads, 0, stream>>>(a);
+  }
+  warpwright::cuda::check_launch(name);
+}
+
+}  // namespace warpwright::ops::layernorm::cuda

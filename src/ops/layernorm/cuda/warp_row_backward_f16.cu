@@ -1,0 +1,9 @@
+#include "ops/layernorm/cuda/warp_row_backward.cuh"
+
+namespace warpwright::ops::layernorm::cuda {
+
+bool warp_row_backward_f16(const Context& context, const NormBackward& args) {
+  return warp_row_backward_as<__half, __half, __half>(context, args);
+}
+
+}  // namespace warpwright::ops::layernorm::cuda

@@ -1,0 +1,44 @@
+// Normalization with every row in registers: a row is read from memory once, and its statistics are taken in
+// two passes over the registers. 16-byte accesses; a warp has a row, or a block's warps share a longer one.
+// Memory-bound: 2 passes of the tensor (x, out).
+#include "ops/layernorm/cuda/element.cuh"
+#include "ops/layernorm/cuda/lost_columns.cuh"
+#include "ops/layernorm/cuda/rows.cuh"
+
+namespace warpwright::ops::layernorm::cuda {
+namespace {
+
+template <class X, class P, class O>
+bool forward(const Context& context, const NormForward& args, NormTypes<X, P, O>) {
+  const int C = static_cast<int>(args.x.shape[1]);
+  ForwardRows<X, P, O> a{};
+  a.x = data_of<const X>(args.x);
+  a.weight = data_of<const P>(args.weight);
+  a.bias = data_of<const P>(args.bias);
+  a.out = data_of<O>(args.out);
+  a.mean = data_of<float>(args.mean);
+  a.rstd = data_of<float>(args.rstd);
+  a.N = args.x.shape[0];
+  a.C = C;
+  a.eps = static_cast<float>(args.eps);
+  a.centered = args.centered;
+  a.streaming = leaves_caches(args.x.bytes() + args.out.bytes(), context.device());
+  if (!gpu::aligned16(a.x, a.weight, a.bias, a.out)) return false;
+  launch_forward<false>(a, forward_shape(C, args.x.dtype, sizeof(P) != sizeof(X)), context,
+                        "norm forward cuda.warp_row");
+  return true;
+}
+
+}  // namespace
+
+void warp_row_forward(const Context& context, const NormForward& args) {
+  bool done = false;
+  visit_norm_types(args.x.dtype, args.weight, args.out.dtype,
+                   [&]<class X, class P, class O>(NormTypes<X, P, O> types) {
+                     if constexpr (!std::is_same_v<X, double>) done = forward(context, args, types);
+                   });
+  if (!done) return warp_loop_forward(context, args);
+  keep_lost_columns(context, args, args.x);
+}
+
+}  // namespace warpwright::ops::layernorm::cuda

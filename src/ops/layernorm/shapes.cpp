@@ -1,0 +1,108 @@
+// How the CUDA kernels share out a row, what scratch they take, and what they refuse.
+#include <algorithm>
+
+#include "ops/cuda/refuse.hpp"
+#include "ops/layernorm/kernels.hpp"
+#include "ops/layernorm/refuse.hpp"
+
+namespace warpwright::ops::layernorm {
+namespace cuda {
+namespace {
+
+constexpr int kMostWarps = 16, kWarp = 32;
+
+// Among the packs a lane from `fewest` to `most`, those that leave the fewest lanes idle.
+RowShape shape_of(std::int64_t C, DType dtype, int most_in_one_warp, int fewest, int most) {
+  const auto lanes = static_cast<std::int64_t>(16 / size_of(dtype));
+  if (C % lanes != 0 || C / lanes > std::int64_t{kMostWarps} * kWarp * most) return {};
+  const int in_row = static_cast<int>(C / lanes);
+  if (in_row <= kWarp * most_in_one_warp) return {(in_row + kWarp - 1) / kWarp, 1};
+  RowShape best;
+  for (int packs = fewest; packs <= most; ++packs) {
+    const int warps = (in_row + kWarp * packs - 1) / (kWarp * packs);
+    if (warps <= kMostWarps && (best.warps == 0 || warps * packs <= best.warps * best.packs)) {
+      best = {packs, warps};
+    }
+  }
+  return best;
+}
+
+}  // namespace
+
+RowShape forward_shape(std::int64_t C, DType dtype, bool fp32_parameters) {
+  return fp32_parameters ? shape_of(C, dtype, 3, 4, 4) : shape_of(C, dtype, 4, 3, 4);
+}
+
+RowShape backward_shape(std::int64_t C, DType dtype, bool fp32_parameters) {
+  if (fp32_parameters) return shape_of(C, dtype, 3, 3, 3);
+  const RowShape shape = shape_of(C, dtype, 4, 2, 3);
+  return shape.warps > 0 ? shape : shape_of(C, dtype, 4, 4, 4);
+}
+
+std::size_t backward_shared_bytes(const BackwardStages& s) {
+  const int threads = s.shape.warps == 1 ? kOneWarpThreads : kWarp * s.shape.warps;
+  const int lanes = static_cast<int>(16 / size_of(s.dtype)), wide = s.out == s.dtype ? 1 : 2;
+  const int units = wide + (s.from_out ? wide : 1) + (s.addend ? 1 : 0), stages = 2;
+  const int statistics = 2 * static_cast<int>(sizeof(float));
+  const int row_threads = s.shape.warps == 1 ? kWarp : threads;
+  const int inverse = s.from_out ? s.shape.packs * lanes * row_threads * static_cast<int>(sizeof(float)) : 0;
+  return static_cast<std::size_t>(stages * threads * (units * s.shape.packs * 16 + statistics) + inverse);
+}
+
+int warp_row_parts(std::int64_t N, RowShape shape, const DeviceInfo& device) {
+  constexpr std::int64_t kLeastRows = 4;  // of a group, so that the parts are not more than the tensors
+  const bool one_warp = shape.warps == 1;
+  const std::int64_t groups = one_warp ? kOneWarpThreads / kWarp : 1;
+  const std::int64_t resident =
+      one_warp ? backward_warps(shape.packs) / groups : std::max(16 / std::max(shape.warps, 1), 1);
+  const std::int64_t wanted = (N + groups * kLeastRows - 1) / (groups * kLeastRows);
+  return static_cast<int>(std::min(wanted, resident * device.gpu.multiprocessors));
+}
+
+int two_pass_chunks(std::int64_t N, std::int64_t C, const DeviceInfo& device) {
+  constexpr std::int64_t kLeastRows = 32, kBlocksOfMultiprocessor = 16;
+  const std::int64_t columns = (C + kWarp - 1) / kWarp;
+  const std::int64_t most =
+      std::max<std::int64_t>(kBlocksOfMultiprocessor * device.gpu.multiprocessors / columns, 1);
+  return static_cast<int>(std::min((N + kLeastRows - 1) / kLeastRows, most));
+}
+
+bool leaves_caches(std::size_t bytes, const DeviceInfo& device) {
+  return bytes > device.l2_bytes;
+}
+
+std::string refuse_any_row(const NormProblem& p, const DeviceInfo& device) {
+  // fp64 is a dtype like any other to these kernels.
+  return refuse_without_gpu(p.dtype == DType::f64 ? DType::f32 : p.dtype, device);
+}
+
+std::string refuse_row(RowShape shape, DType dtype, const DeviceInfo& device) {
+  if (std::string reason = refuse_without_gpu(dtype, device); !reason.empty()) return reason;
+  return shape.warps > 0 ? "" : "the row is too long or not made of 16-byte packs";
+}
+
+std::string refuse_warp_row_forward(const NormForwardProblem& p, const DeviceInfo& device) {
+  return refuse_row(forward_shape(p.C, p.dtype, p.fp32_parameters), p.dtype, device);
+}
+
+std::string refuse_warp_row_backward(const NormBackwardProblem& p, const DeviceInfo& device) {
+  const RowShape shape = backward_shape(p.C, p.dtype, p.fp32_parameters);
+  if (std::string reason = refuse_row(shape, p.dtype, device); !reason.empty()) return reason;
+  const bool addend = p.dsum || p.dx_store == Store::add;
+  const std::size_t bytes = backward_shared_bytes({shape, p.dtype, p.out_dtype(), p.from_out, addend}) + 1024;
+  return bytes <= device.gpu.shared_bytes_per_block ? "" : "the row is too long for shared memory";
+}
+
+std::size_t two_pass_workspace(const NormBackwardProblem& p, const DeviceInfo& device) {
+  const std::int64_t elements = two_pass_chunks(p.N, p.C, device) * 2 * p.C + 2 * p.N;
+  return static_cast<std::size_t>(elements) * size_of(accumulation_dtype(p.dtype));
+}
+
+// With tensors that begin between packs it falls back on two_pass.
+std::size_t warp_row_workspace(const NormBackwardProblem& p, const DeviceInfo& device) {
+  const int parts = warp_row_parts(p.N, backward_shape(p.C, p.dtype, p.fp32_parameters), device);
+  return std::max(static_cast<std::size_t>(parts * 2 * p.C) * sizeof(float), two_pass_workspace(p, device));
+}
+
+}  // namespace cuda
+}  // namespace warpwright::ops::layernorm
