@@ -26,9 +26,16 @@ Tensor matrix(const Tensor& t) {
   return t.view({t.shape[0], t.shape[0] ? t.elements() / t.shape[0] : t.strides[0]});
 }
 
+// Of every token's row.
 void linear(Context& ctx, const BertActivations& a, const BertLinear& p, const Tensor& x, const Tensor& out,
             Activation activation = Activation::none) {
-  matmul_forward(ctx, {x, p.weight, p.bias, out, {}, activation, a.batch_invariant});
+  matmul_forward(ctx, {x, p.weight, p.bias, out, {}, activation, a.batch_invariant, a.rows});
+}
+
+// Of a row for each sequence.
+void sequence_linear(Context& ctx, const BertActivations& a, const BertLinear& p, const Tensor& x,
+                     const Tensor& out, Activation activation = Activation::none) {
+  matmul_forward(ctx, {x, p.weight, p.bias, out, {}, activation, a.batch_invariant, {}});
 }
 
 // x → norm(x + y), y being lost.
@@ -67,7 +74,7 @@ void bert_pool(Context& ctx, const BertPooling& pooling, const BertParameters& p
   const bool normalize_now = pooling.normalize && p.dense.empty();
   pooling_forward(ctx, {a.hidden, a.cu_seqlens, a.pooled[0], pooling.kind, normalize_now});
   for (std::size_t i = 0; i < p.dense.size(); ++i) {
-    linear(ctx, a, p.dense[i], a.pooled[i], a.pooled[i + 1], pooling.dense[i].activation);
+    sequence_linear(ctx, a, p.dense[i], a.pooled[i], a.pooled[i + 1], pooling.dense[i].activation);
   }
   if (pooling.normalize && !normalize_now) {
     pooling_forward(ctx, {a.pooled[p.dense.size()], {}, a.pooled.back(), Pooling::cls, true});
@@ -76,8 +83,8 @@ void bert_pool(Context& ctx, const BertPooling& pooling, const BertParameters& p
 
 void bert_classify(Context& ctx, const BertParameters& p, const BertActivations& a) {
   pooling_forward(ctx, {a.hidden, a.cu_seqlens, a.first, Pooling::cls, false});
-  linear(ctx, a, p.pooler, a.first, a.pooler, Activation::tanh);
-  linear(ctx, a, p.classifier, a.pooler, a.logits);
+  sequence_linear(ctx, a, p.pooler, a.first, a.pooler, Activation::tanh);
+  sequence_linear(ctx, a, p.classifier, a.pooler, a.logits);
 }
 
 }  // namespace warpwright
