@@ -3,10 +3,10 @@
 #include <cmath>
 
 #include "ops/attention/attention.hpp"
+#include "ops/bias_residual_layernorm/bias_residual_layernorm.hpp"
 #include "ops/embedding_layernorm/embedding_layernorm.hpp"
 #include "ops/matmul/matmul.hpp"
 #include "ops/pooling/pooling.hpp"
-#include "ops/residual_layernorm/residual_layernorm.hpp"
 
 namespace warpwright {
 namespace {
@@ -38,10 +38,17 @@ void sequence_linear(Context& ctx, const BertActivations& a, const BertLinear& p
   matmul_forward(ctx, {x, p.weight, p.bias, out, {}, activation, a.batch_invariant, {}});
 }
 
-// x → norm(x + y), y being lost.
-void add_and_normalize(Context& ctx, const Tensor& x, const Tensor& y, const Tensor& weight,
-                       const Tensor& bias, float eps) {
-  residual_layernorm_forward(ctx, {x, y, weight, bias, y, x, {}, {}, eps});
+// x·Wᵀ of every token, without the bias: for add_and_normalize.
+void product(Context& ctx, const BertActivations& a, const BertLinear& p, const Tensor& x,
+             const Tensor& out) {
+  matmul_forward(ctx, {x, p.weight, {}, out, {}, Activation::none, a.batch_invariant, a.rows});
+}
+
+// hidden → norm(hidden + y + bias)
+void add_and_normalize(Context& ctx, const Tensor& hidden, const Tensor& y, const Tensor& y_bias,
+                       const Tensor& weight, const Tensor& bias, float eps) {
+  bias_residual_layernorm_forward(
+      ctx, {y, y_bias, hidden, weight, bias, {}, hidden, {}, {}, static_cast<double>(eps)});
 }
 
 void block_forward(Context& ctx, const BertConfig& config, const BertBlock& p, const BertActivations& a) {
@@ -55,11 +62,11 @@ void block_forward(Context& ctx, const BertConfig& config, const BertBlock& p, c
                           {},
                           attention_scale(config),
                           Mask::none});
-  linear(ctx, a, p.attproj, matrix(a.att), a.other);
-  add_and_normalize(ctx, a.hidden, a.other, p.attnorm_weight, p.attnorm_bias, config.eps);
+  product(ctx, a, p.attproj, matrix(a.att), a.other);
+  add_and_normalize(ctx, a.hidden, a.other, p.attproj.bias, p.attnorm_weight, p.attnorm_bias, config.eps);
   linear(ctx, a, p.fc, a.hidden, a.fc, config.activation);
-  linear(ctx, a, p.fcproj, a.fc, a.other);
-  add_and_normalize(ctx, a.hidden, a.other, p.outnorm_weight, p.outnorm_bias, config.eps);
+  product(ctx, a, p.fcproj, a.fc, a.other);
+  add_and_normalize(ctx, a.hidden, a.other, p.fcproj.bias, p.outnorm_weight, p.outnorm_bias, config.eps);
 }
 
 }  // namespace

@@ -135,10 +135,10 @@ std::string refuse_flash_short(const AttentionForwardProblem& p, const DeviceInf
   return reason.empty() ? refuse_tiles_cuda<attention::cuda::flash_short_shared_bytes>(p, device) : reason;
 }
 
-// Before the others, whose cost is 0, where a sequence is one of its tiles; behind them elsewhere.
+// Before the others, whose cost is 0, where a sequence is one or two of its tiles; behind them elsewhere.
 double flash_short_cost(const AttentionForwardProblem& p, const DeviceInfo&) {
   constexpr std::int64_t kTile = 64;
-  return p.Nq <= kTile * p.sequences ? -1 : 1;
+  return p.Nq <= 2 * kTile * p.sequences ? -1 : 1;
 }
 
 template <class Problem>
