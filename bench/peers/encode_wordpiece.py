@@ -49,7 +49,7 @@ def hugging_face(args, path):
     document = json.loads((pathlib.Path(args.model) / "tokenizer.json").read_text(encoding="utf-8"))
     document["truncation"] = document["padding"] = None
     tokenizer = tokenizers.Tokenizer.from_str(json.dumps(document))
-    text = path.read_text(encoding="utf-8", newline="")
+    text = path.read_bytes().decode("utf-8")
     lines = text.splitlines(keepends=True)
     seconds = {}
     seconds["encode, first time"], encoding = timed(lambda: tokenizer.encode(text))

@@ -42,34 +42,21 @@ bool any_in(const Range (&ranges)[N], char32_t first, char32_t last) {
   return range != std::end(ranges) && range->first <= last;
 }
 
-// The range that holds the code point, or null.
-template <class Range, std::size_t N>
-const Range* find_range(const Range (&ranges)[N], char32_t code) {
-  const Range* range = next_range(ranges, code);
-  return range != std::end(ranges) && range->first <= code ? range : nullptr;
-}
-
 const Decomposition* next_decomposition(char32_t code) {
   return std::lower_bound(std::begin(kDecompositions), std::end(kDecompositions), code,
                           [](const Decomposition& a, char32_t b) { return a.code < b; });
 }
 
-// Classes by code point, in pages of which equal ones are kept once.
-class ClassTable {
- public:
-  static constexpr char32_t kCodePoints = 0x110000;
+constexpr char32_t kCodePoints = 0x110000;
 
-  ClassTable() {
+// A byte for each code point, in pages of which equal ones are kept once.
+class PagedTable {
+ public:
+  explicit PagedTable(const std::vector<std::uint8_t>& values) {
     std::map<Page, std::uint16_t> known;
     for (char32_t base = 0; base < kCodePoints; base += kPageSize) {
-      Page page{};
-      const ClassRange* range = next_range(kClasses, base);
-      for (; range != std::end(kClasses) && range->first < base + kPageSize; ++range) {
-        const char32_t first = std::max(range->first, base),
-                       last = std::min<char32_t>(range->last, base + kPageSize - 1);
-        std::fill(page.begin() + (first - base), page.begin() + (last - base) + 1,
-                  static_cast<std::uint8_t>(range->classes));
-      }
+      Page page;
+      std::copy_n(values.begin() + base, kPageSize, page.begin());
       const auto [entry, is_new] = known.try_emplace(page, static_cast<std::uint16_t>(pages_.size()));
       if (is_new) pages_.push_back(page);
       page_of_[base / kPageSize] = entry->second;
@@ -88,11 +75,43 @@ class ClassTable {
   std::vector<Page> pages_;
 };
 
+// Bits beside the public ones: whether the longer tables have the code point.
+constexpr std::uint8_t kDecomposes = 32, kHasLowercase = 64;
+constexpr std::uint8_t kPublic = kDecomposes - 1;
+
+template <class Range, std::size_t N, class F>
+void for_each_code(const Range (&ranges)[N], F&& visit) {
+  for (const Range& range : ranges) {
+    for (char32_t code = range.first; code <= range.last; ++code) visit(range, code);
+  }
+}
+
+PagedTable make_classes() {
+  std::vector<std::uint8_t> values(kCodePoints, 0);
+  for_each_code(kClasses, [&](const ClassRange& range, char32_t code) {
+    values[code] = static_cast<std::uint8_t>(range.classes);
+  });
+  for_each_code(kLowercase, [&](const LowercaseRange&, char32_t code) { values[code] |= kHasLowercase; });
+  for (const Decomposition& entry : kDecompositions) values[entry.code] |= kDecomposes;
+  return PagedTable(values);
+}
+
+PagedTable make_combining_classes() {
+  std::vector<std::uint8_t> values(kCodePoints, 0);
+  for_each_code(kCombiningClasses,
+                [&](const CombiningRange& range, char32_t code) { values[code] = range.combining_class; });
+  return PagedTable(values);
+}
+
+const PagedTable& class_table() {
+  static const PagedTable table = make_classes();
+  return table;
+}
+
 }  // namespace
 
 std::uint8_t classes(char32_t code) {
-  static const ClassTable table;
-  return table[code];
+  return class_table()[code] & kPublic;
 }
 
 bool any_listed(char32_t first, char32_t last) {
@@ -102,19 +121,20 @@ bool any_listed(char32_t first, char32_t last) {
 }
 
 std::uint8_t combining_class(char32_t code) {
-  const CombiningRange* range = find_range(kCombiningClasses, code);
-  return range ? range->combining_class : 0;
+  static const PagedTable table = make_combining_classes();
+  return table[code];
 }
 
 std::span<const char32_t> decomposition(char32_t code) {
+  if (!(class_table()[code] & kDecomposes)) return {};
   const Decomposition* entry = next_decomposition(code);
-  if (entry == std::end(kDecompositions) || entry->code != code) return {};
   return {entry->parts, std::find(std::begin(entry->parts), std::end(entry->parts), char32_t{0})};
 }
 
 char32_t lowercase(char32_t code) {
-  const LowercaseRange* range = find_range(kLowercase, code);
-  if (!range || (code - range->first) % range->step != 0) return code;
+  if (!(class_table()[code] & kHasLowercase)) return code;
+  const LowercaseRange* range = next_range(kLowercase, code);
+  if ((code - range->first) % range->step != 0) return code;
   return code + static_cast<char32_t>(range->distance);
 }
 
