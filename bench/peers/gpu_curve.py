@@ -2,7 +2,7 @@
 """The same GPT-2 trained twice on one GPU, by warpwright and by PyTorch: do the losses agree step by step?
 
     python3 bench/peers/gpu_curve.py run --warpwright build/release/warpwright --data DATA --record curve.json
-        [--model gpt2:124M] [--dtype bf16] [--batch 64] [--seq 1024] [--steps 300] [--lr 6e-4] [--warmup 60] [--seed 1]
+        [--model gpt2:124M] [--dtype bf16] [--batch 64] [--seq 1024] [--steps 300] [--lr 2e-4] [--warmup 100] [--seed 1]
     python3 bench/peers/gpu_curve.py plot --record curve.json --out docs/loss-curve.svg
 
 DATA is a folder that `warpwright data build` made. Both begin from the same random weights (written here as a Hugging
@@ -216,9 +216,9 @@ def main():
     training.add_argument("--record", required=True, type=pathlib.Path, help="JSON to write")
     training.add_argument("--model", default="gpt2:124M", choices=gpu_step.SIZES)
     training.add_argument("--dtype", default="bf16", choices=("fp32", "tf32", "bf16"))
-    for name, value in (("batch", 64), ("seq", 1024), ("steps", 300), ("warmup", 60), ("seed", 1)):
+    for name, value in (("batch", 64), ("seq", 1024), ("steps", 300), ("warmup", 100), ("seed", 1)):
         training.add_argument(f"--{name}", type=int, default=value, help=f"default: {value}")
-    training.add_argument("--lr", type=float, default=6e-4, help="default: 6e-4")
+    training.add_argument("--lr", type=float, default=2e-4, help="default: 2e-4")
     training.set_defaults(work=run)
     drawing = commands.add_parser("plot", help="draw a record")
     drawing.add_argument("--record", required=True, type=pathlib.Path)
