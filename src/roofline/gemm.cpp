@@ -82,6 +82,12 @@ Tiles tiles_of(const Machine& machine, const Product& product, const Options& op
   t.rows = ceil_div(product.rows, block.m);
   t.cols = ceil_div(product.cols, block.n);
   t.iterations = ceil_div(product.depth, block.k);
+  constexpr double kMost = 0x1p62;  // so that every count fits into 64 bits
+  if (real(t.rows) * real(t.cols) * real(t.iterations) > kMost) {
+    throw UsageError(
+        fmt::format("{} × {} tiles of {} iterations are too many to count", t.rows, t.cols, t.iterations),
+        "--m, --n, --k", "give smaller sides or a larger tile");
+  }
   const double padded = real(t.rows * block.m) * real(t.cols * block.n) * real(t.iterations * block.k);
   t.edge = real(product.rows) * real(product.cols) * real(product.depth) / padded;
   const std::int64_t slots = slots_of(machine, options);
@@ -128,7 +134,10 @@ std::vector<LevelBound> levels(const Machine& machine, const Product& product, c
   const auto block = block_level(machine, math, tiling.block, options.cluster);
   const double per_clock = machine.flops_per_clock(math);
   return {
-      bound(Level::instruction, wgmma ? "sums in registers" : "registers → tensor core",
+      bound(Level::instruction,
+            wgmma               ? "sums in registers"
+            : math == Math::f32 ? "registers → fp32 units"
+                                : "registers → tensor core",
             per_clock / registers.bytes_per_clock_without_reuse, machine.register_bytes_per_second(math)),
       bound(Level::warp,
             wgmma ? "shared memory → tensor core, and its filling" : "shared memory, read and filled",
@@ -147,7 +156,7 @@ Iteration iteration_of(const Machine& machine, const Product& product, const Opt
   const Math math = product.math;
   const auto shared = warp_level(machine, math, options.tiling);
   const auto block = block_level(machine, math, options.tiling.block, options.cluster);
-  Iteration iteration{shared.clocks / machine.hz(math), "tensor cores"};
+  Iteration iteration{shared.clocks / machine.hz(math), math == Math::f32 ? "multiply-adds" : "tensor cores"};
   const auto longest = [&](double seconds, std::string_view what) {
     if (seconds > iteration.seconds) iteration = {seconds, what};
   };

@@ -77,6 +77,7 @@ struct Tiles {
   Work work() const { return {rows * cols, iterations}; }
 };
 std::int64_t slots_of(const Machine& machine, const Options& options);  // for workers
+// A UsageError where they are more than can be counted.
 Tiles tiles_of(const Machine& machine, const Product& product, const Options& options);
 
 // Bytes from device memory: each matrix once where the smaller factor stays in half of the L2; else the
@@ -87,7 +88,7 @@ std::vector<LevelBound> levels(const Machine& machine, const Product& product, c
 
 struct Iteration {
   double seconds = 0;      // of a CTA's K iteration
-  std::string_view bound;  // "tensor cores", "shared memory", "L2"
+  std::string_view bound;  // "tensor cores", "multiply-adds", "shared memory", "L2", "device memory"
 };
 // With that many CTAs at work on the device: multiprocessors that have none leave their share of L2 to the
 // others, as far as the way into a multiprocessor is wide.
