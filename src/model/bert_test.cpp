@@ -235,6 +235,37 @@ void set_json(const fs::path& path, const std::string& key, const nlohmann::json
   std::ofstream(path) << json;
 }
 
+TEST_F(BertFolder, AValueThatIsNotFiniteNamesItsText) {
+  fs::remove_all(folder);
+  fs::copy(folder_of("bert"), folder, fs::copy_options::recursive);
+  const fs::path path = folder / "model.safetensors";
+  constexpr std::int64_t kToken = 7, kHidden = 20;
+  std::uint64_t header = 0, at = 0;
+  {
+    const SafetensorsFile file(path);
+    at = file.find("bert.embeddings.word_embeddings.weight")->begin + kToken * kHidden * sizeof(float);
+  }
+  std::fstream weights(path, std::ios::binary | std::ios::in | std::ios::out);
+  weights.read(reinterpret_cast<char*>(&header), sizeof(header));
+  const float nan = NAN;
+  weights.seekp(static_cast<std::streamoff>(sizeof(header) + header + at));
+  weights.write(reinterpret_cast<const char*>(&nan), sizeof(nan));
+  weights.close();
+  Context context{ContextOptions{}};
+  BertModel model(context, folder);
+  PackedBatch batch;
+  for (const std::vector<std::int32_t>& text : {std::vector{1, 2}, std::vector{3, 7, 4}, std::vector{5}}) {
+    batch.append(text);
+  }
+  std::vector<float> vectors(3 * kHidden), logits(3 * 3), states(6 * kHidden);
+  const std::string wanted = "text 1 of the batch: has values that are not finite";
+  EXPECT_NE(message_of([&] { model.embed(batch, vectors); }).find(wanted), std::string::npos);
+  EXPECT_NE(message_of([&] { model.classify(batch, logits); }).find("text 1 of the batch"),
+            std::string::npos);
+  EXPECT_NE(message_of([&] { model.hidden(batch, states); }).find(wanted), std::string::npos);
+  for (std::size_t i = 0; i < kHidden; ++i) EXPECT_TRUE(std::isfinite(vectors[i])) << "of text 0";
+}
+
 TEST_F(BertFolder, MustBeOfAnEncoder) {
   const auto config = [](const std::string& key, const nlohmann::json& value) {
     return [=](const fs::path& f) { set_json(f / "config.json", key, value); };
