@@ -28,6 +28,8 @@ def kept_columns(count=None):
 
 
 def _shape_of(function, normalized_shape):
+    if type(normalized_shape) is torch.Size and normalized_shape:
+        return normalized_shape
     if isinstance(normalized_shape, numbers.Integral):
         return (normalized_shape,)
     try:
@@ -48,17 +50,17 @@ def _check_input(function, input, shape):
         raise TypeError(f"{function}: input is {input.dtype}, needs float64, float32, float16 or bfloat16")
     if input.device.type not in ("cpu", "cuda", "meta"):
         raise ValueError(f"{function}: input is on {input.device}, needs a CPU or a CUDA device")
-    if tuple(input.shape[-len(shape) :]) != shape:
+    if input.shape[-len(shape) :] != shape:
         raise ValueError(
-            f"{function}: input has shape {tuple(input.shape)}, whose last dimensions are not normalized_shape {shape}"
+            f"{function}: input has shape {tuple(input.shape)}, whose last dimensions are not normalized_shape {tuple(shape)}"
         )
 
 
 def _check_parameter(function, name, tensor, input, shape):
     if not isinstance(tensor, torch.Tensor):
         raise TypeError(f"{function}: {name} is {type(tensor).__name__}, needs a Tensor")
-    if tuple(tensor.shape) != shape:
-        raise ValueError(f"{function}: {name} has shape {tuple(tensor.shape)}, needs normalized_shape {shape}")
+    if tensor.shape != shape:
+        raise ValueError(f"{function}: {name} has shape {tuple(tensor.shape)}, needs normalized_shape {tuple(shape)}")
     if tensor.dtype not in _library.DTYPES:
         raise TypeError(f"{function}: {name} is {tensor.dtype}, needs float64, float32, float16 or bfloat16")
     if tensor.device != input.device:
