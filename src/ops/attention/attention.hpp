@@ -13,9 +13,9 @@
 // (strides[2] is 1), so that the three parts of a qkv product are read and written where they stand; no
 // output may overlap an input or another output. dtypes are one; lse is fp32 (fp64 beside fp64). Every CPU
 // variant checks cu_seqlens before it reads or writes anything else (Error); on a GPU they are the caller's
-// to check, and wrong ones give wrong results but touch nothing outside the tensors; there they may end before
-// Nq and Nk, and what stands behind is neither read nor written, so that a launch captured once serves every
-// batch that fits. A sequence's results do not depend on what is packed beside it.
+// to check, and wrong ones give wrong results but touch nothing outside the tensors; there they may end
+// before Nq and Nk, and what stands behind is neither read nor written, so that a launch captured once serves
+// every batch that fits. A sequence's results do not depend on what is packed beside it.
 #pragma once
 
 #include "ops/op.hpp"

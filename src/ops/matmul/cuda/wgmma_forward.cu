@@ -42,7 +42,8 @@ void run(const Context& context, const MatmulForward& args, const Selection& sel
 
 bool wgmma_is_built() {
   static const bool built = [] {
-    using K = Kernel<TileOf<k128x192>, __nv_bfloat16, __nv_bfloat16, false, false, Persistent, Epilogue<AddBias>>;
+    using K =
+        Kernel<TileOf<k128x192>, __nv_bfloat16, __nv_bfloat16, false, false, Persistent, Epilogue<AddBias>>;
     cudaFuncAttributes attributes{};
     const cudaError_t status = cudaFuncGetAttributes(&attributes, multiply_kernel<K>);
     if (status == cudaErrorInsufficientDriver || status == cudaErrorNoDevice) {
