@@ -11,14 +11,15 @@ namespace {
 
 // Of an H200, fitted to measured products of its models' shapes (docs/kernels.md).
 constexpr double kMultiprocessorFlops = 6.2e12;  // of one multiprocessor's tensor cores at its highest clock
-constexpr double kPowerFlops = 758e12;  // of all of them together, for as long as one likes: the power limit
+constexpr double kPowerFlops = 814e12;  // of all of them together, for as long as one likes: the power limit
 constexpr double kTrafficEnergy = 1.8;  // FLOPs that a byte from the second-level cache costs in power
 constexpr double kMemoryBandwidth = 4.8e12;
-constexpr double kLaunch = 5.4e-6;        // until the first slab has come, and from the last one to the end
+constexpr double kLaunch = 6.2e-6;        // until the first slab has come, and from the last one to the end
 constexpr double kBlockStart = 1.5e-6;    // of a block that follows another one
-constexpr double kFixUpLatency = 4.6e-6;  // until an owner can read what other workers have written
-constexpr double kFixUpBandwidth = 69e9;  // bytes a second of partial sums, of one multiprocessor
+constexpr double kFixUpLatency = 4.2e-6;  // until an owner can read what other workers have written
+constexpr double kFixUpBandwidth = 76e9;  // bytes a second of partial sums, of one multiprocessor
 constexpr double kActivation = 0.07e-9;   // seconds that an element's activation adds to the epilogue
+constexpr double kDerivative = 0.1e-9;    // and that its derivative does
 constexpr double kRowSums = 3e-6;         // what is left of a bias gradient when its product is done
 constexpr double kMultiprocessors = 132;  // that the sums above are of
 
@@ -28,10 +29,12 @@ constexpr std::int64_t kSlab = 64;
 // hides, with 16-bit results and with fp32 ones.
 struct TileCost {
   double slab, epilogue16, epilogue32;
+  double row_sums;  // that slabs take longer where dout's columns are summed as they pass
 };
 constexpr TileCost kCosts[kTileCount] = {
-    {0.87, 2.8e-6, 0.7e-6}, {0.94, 0.7e-6, 2.2e-6}, {0.87, 0.55e-6, 6.0e-6}, {0.89, 0.3e-6, 6.0e-6},
-    {0.91, 1.0e-6, 2.1e-6}, {1.57, 0.3e-6, 1.3e-6}, {0.97, 1.0e-6, 0.4e-6},  {0.87, 0.55e-6, 5.0e-6},
+    {0.85, 2.6e-6, 1.1e-6, 0.03}, {0.95, 0.46e-6, 1.4e-6, 0.2},  {0.855, 0.7e-6, 5.7e-6, 0.06},
+    {0.89, 0.5e-6, 6.0e-6, 0.06}, {0.94, 1.0e-6, 1.2e-6, 0.1},   {1.7, 0.1e-6, 1.4e-6, 0.0},
+    {1.0, 1.0e-6, 0.7e-6, 0.11},  {0.95, 0.55e-6, 6.4e-6, 0.05},
 };
 
 std::int64_t ceil_div(std::int64_t a, std::int64_t b) {
@@ -65,8 +68,11 @@ double seconds_of(const Request& r, int index, Schedule schedule, std::int64_t t
   const TileShape& tile = kTiles[index];
   const TileCost& cost = kCosts[index];
   const double flops = 2.0 * tile.rows * tile.cols * kSlab;  // of a slab of a block's tile
-  const double slab = cost.slab * flops / kMultiprocessorFlops;
-  const double activation = r.activation == Activation::none ? 0 : kActivation * tile.rows * tile.cols;
+  const double slab = cost.slab * flops / kMultiprocessorFlops * (r.row_sums ? 1 + cost.row_sums : 1);
+  const double activation =
+      r.activation == Activation::none
+          ? 0
+          : (r.direction == Direction::dx ? kDerivative : kActivation) * tile.rows * tile.cols;
   const double epilogue = (r.direction == Direction::dw ? cost.epilogue32 : cost.epilogue16) + activation;
   const std::int64_t slabs = ceil_div(r.extent.depth, kSlab);
   const double traffic = (1.0 * tile.rows / tile.cluster_across + 1.0 * tile.cols / tile.cluster_down) * 2 *
@@ -150,7 +156,7 @@ Request request_of(const MatmulDwProblem& p) {
 double library_seconds(const Request& r) {
   // Of the algorithms that its heuristic proposes, by direction; what its epilogues add; a bias gradient is a
   // pass of its own over dout.
-  constexpr double kFlops[] = {660e12, 745e12, 690e12}, kFusedActivation = 0.2;
+  constexpr double kFlops[] = {720e12, 760e12, 740e12}, kFusedActivation = 0.3;
   constexpr double kColumnSumsBandwidth = 3.5e12;
   const double flops = 2 * real(r.extent.rows) * real(r.extent.cols) * real(r.extent.depth);
   const double compute = flops / kFlops[static_cast<int>(r.direction)];
