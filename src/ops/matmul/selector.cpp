@@ -108,9 +108,17 @@ double seconds_of(const Request& r, int index, Schedule schedule, std::int64_t t
 }  // namespace
 
 Selection select(const Request& r, Schedule schedule, const DeviceInfo& device) {
+  int only = -1;
+  if (r.batch_invariant) {
+    Request typical = r;
+    typical.batch_invariant = false;
+    typical.extent.rows = 1024;
+    only = select(typical, schedule, device).tile;
+  }
   Selection best;
   for (int index = 0; index < kTileCount; ++index) {
     if (!offers(r.direction, r.dtype, r.activation, index, schedule)) continue;
+    if (r.batch_invariant && index != only) continue;
     const TileShape& tile = kTiles[index];
     const std::int64_t row_tiles = ceil_div(r.extent.rows, tile.rows * tile.cluster_down);
     const std::int64_t tiles = row_tiles * ceil_div(r.extent.cols, tile.cols * tile.cluster_across);
@@ -144,7 +152,7 @@ Selection select(const Request& r, Schedule schedule, const DeviceInfo& device) 
 }
 
 Request request_of(const MatmulForwardProblem& p) {
-  return {Direction::forward, extent_of(p), p.dtype, p.activation, p.preact, false};
+  return {Direction::forward, extent_of(p), p.dtype, p.activation, p.preact, false, false, p.batch_invariant};
 }
 Request request_of(const MatmulDxProblem& p) {
   return {Direction::dx, extent_of(p), p.dtype, p.activation, p.activation != Activation::none, false};

@@ -42,7 +42,8 @@ struct Request {
   DType dtype = DType::bf16;
   Activation activation = Activation::none;
   bool extra = false, adds = false;
-  bool row_sums = false;  // dw's dbias
+  bool row_sums = false;         // dw's dbias
+  bool batch_invariant = false;  // the tile must not depend on the number of rows
 };
 
 // Whether there is a kernel for it: those that were the fastest somewhere. fp16 has fewer than bf16.

@@ -145,11 +145,12 @@ template <class Problem>
 std::string refuse_mma(const Problem& p, const DeviceInfo& device) {
   return matmul::cuda::refuse_mma(p.dtype, matmul::extent_of(p), device);
 }
-// Behind all others.
+// Only where it is forced: it has not been run on a GPU yet.
 template <class Problem>
-double fallback(const Problem&, const DeviceInfo&) {
-  return 1e8;
+double never(const Problem&, const DeviceInfo&) {
+  return 1e12;
 }
+// Behind all others.
 template <class Problem>
 double last_resort(const Problem&, const DeviceInfo&) {
   return 1e9;
@@ -189,7 +190,7 @@ constexpr std::array kForwardVariants {
               cublaslt_cost},
       Forward{"cuda.cublaslt_unfused", refuse_cublaslt, matmul::cuda::cublaslt_unfused_forward,
               cublaslt_workspace, cublaslt_cost},
-      Forward{"cuda.mma", refuse_mma, matmul::cuda::mma_forward, nullptr, fallback},
+      Forward{"cuda.mma", refuse_mma, matmul::cuda::mma_forward, nullptr, never},
       Forward{"cuda.tile128", refuse_cuda, matmul::cuda::tile128_forward, nullptr, last_resort},
 #endif
       Forward{kReference, refuse_other_devices, matmul::forward_reference},
@@ -210,7 +211,7 @@ constexpr std::array kDxVariants {
       Dx{"cuda.cublaslt", refuse_cublaslt, matmul::cuda::cublaslt_dx, cublaslt_workspace, cublaslt_cost},
       Dx{"cuda.cublaslt_unfused", refuse_cublaslt, matmul::cuda::cublaslt_unfused_dx, cublaslt_workspace,
          cublaslt_cost},
-      Dx{"cuda.mma", refuse_mma, matmul::cuda::mma_dx, nullptr, fallback},
+      Dx{"cuda.mma", refuse_mma, matmul::cuda::mma_dx, nullptr, never},
       Dx{"cuda.tile128", refuse_cuda, matmul::cuda::tile128_dx, nullptr, last_resort},
 #endif
       Dx{kReference, refuse_other_devices, matmul::dx_reference},
@@ -229,7 +230,7 @@ constexpr std::array kDwVariants {
       Dw{"cuda.stream_k", StreamK::refuse_dw, StreamK::dw, StreamK::dw_workspace, StreamK::dw_cost},
       Dw{"cuda.block", Block::refuse_dw, Block::dw, Block::dw_workspace, Block::dw_cost},
       Dw{"cuda.cublaslt", refuse_cublaslt, matmul::cuda::cublaslt_dw, cublaslt_dw_workspace, cublaslt_cost},
-      Dw{"cuda.mma", refuse_mma, matmul::cuda::mma_dw, tile128_dw_workspace, fallback},
+      Dw{"cuda.mma", refuse_mma, matmul::cuda::mma_dw, tile128_dw_workspace, never},
       Dw{"cuda.tile128", refuse_cuda, matmul::cuda::tile128_dw, tile128_dw_workspace, last_resort},
 #endif
       Dw{kReference, refuse_other_devices, matmul::dw_reference},

@@ -51,8 +51,8 @@ std::size_t row_sums_bytes(const MatmulDwProblem& p) {
 template <Schedule schedule>
 std::string Wgmma<schedule>::refuse_forward(const MatmulForwardProblem& p, const DeviceInfo& device) {
   if (p.preact && p.activation == Activation::none) return "keeps a pre-activation only beside an activation";
-  if (schedule == Schedule::stream_k && p.batch_invariant)
-    return "where the depth is cut depends on the rows";
+  if (p.batch_invariant && schedule != Schedule::persistent)
+    return "rows' bits may depend on how many there are";
   return refuse(request_of(p), schedule, device);
 }
 template <Schedule schedule>
@@ -94,7 +94,7 @@ double Wgmma<schedule>::dw_cost(const MatmulDwProblem& p, const DeviceInfo& devi
 template <Schedule schedule>
 void Wgmma<schedule>::forward(const Context& context, const MatmulForward& args) {
   if (args.out.elements() == 0) return;
-  if (!wgmma_suits(args)) return mma_forward(context, args);
+  if (!wgmma_suits(args)) return tile128_forward(context, args);
   wgmma_forward(context, args, schedule,
                 select_and_log(context, request_of(matmul_forward_op().problem(args)), schedule));
 }
@@ -103,7 +103,7 @@ template <Schedule schedule>
 void Wgmma<schedule>::dx(const Context& context, const MatmulDx& args) {
   if (args.dx.elements() == 0) return;
   if (args.dout.shape[1] == 0) return clear_rows(context, args.dx);
-  if (!wgmma_suits(args)) return mma_dx(context, args);
+  if (!wgmma_suits(args)) return tile128_dx(context, args);
   wgmma_dx(context, args, schedule,
            select_and_log(context, request_of(matmul_dx_op().problem(args)), schedule));
 }
@@ -111,7 +111,7 @@ void Wgmma<schedule>::dx(const Context& context, const MatmulDx& args) {
 template <Schedule schedule>
 void Wgmma<schedule>::dw(const Context& context, const MatmulDw& args) {
   if (args.dweight.elements() == 0) return;
-  if (args.x.shape[0] == 0 || !wgmma_suits(args)) return mma_dw(context, args);
+  if (args.x.shape[0] == 0 || !wgmma_suits(args)) return tile128_dw(context, args);
   const Selection selection = select_and_log(context, request_of(matmul_dw_op().problem(args)), schedule);
   wgmma_dw(context, args, schedule, selection);
   if (!args.dbias) return;
