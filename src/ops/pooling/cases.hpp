@@ -17,9 +17,9 @@ struct Case {
 // Every tail of a vector; sequences without rows, with one and with many, none at all, and rows behind the
 // last.
 inline std::vector<Case> test_cases() {
-  std::vector<Case> cases{{{}, 8},           {{0, 0}, 33},       {{5, 0, 130, 1, 64}, 384}, {{300}, 768},
+  std::vector<Case> cases{{{}, 8},           {{0, 0}, 33},       {{5, 0, 130, 1, 64}, 384}, {{70}, 768},
                           {{3, 700, 2}, 48}, {{17, 9}, 1024, 5}, {{1, 1, 1}, 385}};
-  for (std::int64_t C = 1; C <= 70; ++C) cases.push_back({{static_cast<std::int32_t>(C % 7), 3}, C});
+  for (std::int64_t C = 1; C <= 34; ++C) cases.push_back({{static_cast<std::int32_t>(C % 7), 3}, C});
   return cases;
 }
 

@@ -1,6 +1,7 @@
 // The oracle: fp64 throughout, in the order of the formulas.
 #include <algorithm>
 #include <cmath>
+#include <vector>
 
 #include "ops/element.hpp"
 #include "ops/pooling/kernels.hpp"
@@ -29,17 +30,17 @@ void forward_reference(const Context&, const PoolingForward& args) {
   const std::int64_t S = args.out.shape[0], C = args.out.shape[1];
   const Elements x(args.x), out(args.out);
   const auto* bounds = args.cu_seqlens.as<std::int32_t>();
+  std::vector<double> vector(static_cast<std::size_t>(C));
   for (std::int64_t s = 0; s < S; ++s) {
     const std::int64_t first = bounds ? bounds[s] : s, last = bounds ? bounds[s + 1] : s + 1;
     double square = 0;
     for (std::int64_t c = 0; c < C; ++c) {
       const double value = pooled(x, args.kind, first, last, C, c);
+      vector[static_cast<std::size_t>(c)] = value;
       square += value * value;
     }
     const double norm = args.normalize ? std::max(std::sqrt(square), static_cast<double>(kLeastNorm)) : 1;
-    for (std::int64_t c = 0; c < C; ++c) {
-      out.set(s * C + c, pooled(x, args.kind, first, last, C, c) / norm);
-    }
+    for (std::int64_t c = 0; c < C; ++c) out.set(s * C + c, vector[static_cast<std::size_t>(c)] / norm);
   }
 }
 
