@@ -15,6 +15,7 @@ import os
 import statistics
 import subprocess
 import sys
+import warnings
 
 SHAPES = [(64, 12, 1024, 64), (32, 16, 2048, 128), (4, 16, 8192, 128)]
 VARIANTS = ("cuda.flash_sm90", "cuda.flash")
@@ -43,6 +44,7 @@ class Torch:
         from torch.nn.attention import SDPBackend
 
         self.torch = torch
+        warnings.filterwarnings("ignore", message=".*deterministic")
         batch, heads, tokens, size = shape
         torch.manual_seed(1)
         qkv = torch.randn(batch, tokens, 3, heads, size, device="cuda", dtype=torch.bfloat16)

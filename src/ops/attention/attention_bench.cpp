@@ -10,6 +10,7 @@ void attention_bench(Bench& bench) {
   if (bench.on_gpu()) {
     for (auto& c : attention::gpu_bench_cases()) cases.push_back(std::move(c));
   }
+  for (auto& c : cases) c.padding = 0;
   for (const DType dtype : {DType::f32, DType::bf16}) {
     for (const auto& c : cases) {
       bench.run(attention_forward_op(),

@@ -16,6 +16,7 @@ struct Case {
   Mask mask = Mask::causal;
   double magnitude = 1;  // of the scores, about
   bool bias = false, visible = false;
+  std::int64_t padding = 3;  // elements between the rows of out, which are then not aligned
 };
 
 inline Case self_attention(std::vector<std::int32_t> lengths, std::int64_t NH, std::int64_t HS,
@@ -67,6 +68,10 @@ inline std::vector<Case> test_cases() {
     cases.push_back(self_attention({129, 0, 256, 1, 61}, 2, HS, Mask::none));
     cases.push_back({{130, 7}, {300, 129}, 2, HS});
     cases.push_back({{300, 64}, {100, 64}, 1, HS});
+    for (const Mask mask : {Mask::causal, Mask::none}) {
+      cases.push_back(self_attention({300, 1, 129}, 2, HS, mask));
+      cases.back().padding = 0;
+    }
   }
   return cases;
 }
@@ -128,7 +133,7 @@ inline AttentionForward make_forward(const Case& c, DType dtype, bool lse, testi
     a.q = f.random(dtype, {Nq, c.NH, c.HS}, scale);
     a.k = part(kv, 0), a.v = part(kv, 1);
   }
-  a.out = f.output(dtype, {Nq, c.NH, c.HS + 3}).slice(2, 0, c.HS);
+  a.out = f.output(dtype, {Nq, c.NH, c.HS + c.padding}).slice(2, 0, c.HS);
   if (lse) a.lse = f.output(accumulation_dtype(dtype), {c.NH, Nq});
   a.scale = static_cast<float>(1 / std::sqrt(static_cast<double>(c.HS)));
   a.mask = c.mask;
@@ -156,7 +161,7 @@ inline AttentionBackward make_backward(const Case& c, DType dtype, testing::Fixt
   AttentionBackward a;
   a.q = forward.q, a.k = forward.k, a.v = forward.v;
   a.cu_seqlens_q = forward.cu_seqlens_q, a.cu_seqlens_k = forward.cu_seqlens_k;
-  a.out = f.random(dtype, {Nq, c.NH, c.HS + 3}).slice(2, 0, c.HS);
+  a.out = f.random(dtype, {Nq, c.NH, c.HS + c.padding}).slice(2, 0, c.HS);
   a.lse = f.random(accumulation_dtype(dtype), {c.NH, Nq}, 0.1, std::log(longest(c)));
   a.dout = f.random(dtype, {Nq, c.NH, c.HS});
   if (c.queries == c.keys) {
