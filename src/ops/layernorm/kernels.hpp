@@ -65,14 +65,12 @@ RowShape backward_shape(std::int64_t C, DType dtype, bool fp32_parameters = fals
 // Of a block whose warps have a row each.
 inline constexpr int kOneWarpThreads = 128;
 // What backward has of them on a multiprocessor.
-constexpr int backward_warps(int packs) {
-  return packs == 4 ? 12 : 16;
-}
-// Shared memory in which its rows arrive; beside it, from the output, 1/weight.
+inline constexpr int kBackwardWarps = 16;
+// Shared memory in which its rows arrive; beside it, from the output, a float or two for each column.
 struct BackwardStages {
   RowShape shape;
   DType dtype, out;  // of x and of out
-  bool from_out, addend;
+  bool from_out, addend, fp32_parameters;
 };
 std::size_t backward_shared_bytes(const BackwardStages& stages);
 

@@ -30,12 +30,26 @@ RowShape shape_of(std::int64_t C, DType dtype, int most_in_one_warp, int fewest,
 }  // namespace
 
 RowShape forward_shape(std::int64_t C, DType dtype, bool fp32_parameters) {
-  return fp32_parameters ? shape_of(C, dtype, 3, 4, 4) : shape_of(C, dtype, 4, 3, 4);
+  if (fp32_parameters) return shape_of(C, dtype, 3, 4, 4);
+  const RowShape shape = shape_of(C, dtype, 4, 2, 4);
+  // Two packs a lane leave room for more rows at once than four do, as long as a row takes few warps.
+  const RowShape two = shape_of(C, dtype, 4, 2, 2);
+  const bool few_warps =
+      two.warps > 1 && two.warps <= 8 && two.warps * two.packs <= shape.warps * shape.packs;
+  return few_warps ? two : shape;
 }
 
+// Three packs a lane where a block shares a row: with two, more of the time goes to the exchange between
+// warps, with four there are too few registers for as many warps.
 RowShape backward_shape(std::int64_t C, DType dtype, bool fp32_parameters) {
-  if (fp32_parameters) return shape_of(C, dtype, 3, 3, 3);
-  const RowShape shape = shape_of(C, dtype, 4, 2, 3);
+  if (fp32_parameters) {
+    RowShape shape = shape_of(C, dtype, 3, 3, 3);
+    if (shape.warps == 1) shape.packs = 3;  // the only kernel there is
+    return shape;
+  }
+  RowShape shape = shape_of(C, dtype, 3, 2, 2);
+  if (shape.warps == 1 || shape.warps == 2) return shape;
+  shape = shape_of(C, dtype, 3, 3, 3);
   return shape.warps > 0 ? shape : shape_of(C, dtype, 4, 4, 4);
 }
 
@@ -45,16 +59,19 @@ std::size_t backward_shared_bytes(const BackwardStages& s) {
   const int units = wide + (s.from_out ? wide : 1) + (s.addend ? 1 : 0), stages = 2;
   const int statistics = 2 * static_cast<int>(sizeof(float));
   const int row_threads = s.shape.warps == 1 ? kWarp : threads;
-  const int inverse = s.from_out ? s.shape.packs * lanes * row_threads * static_cast<int>(sizeof(float)) : 0;
-  return static_cast<std::size_t>(stages * threads * (units * s.shape.packs * 16 + statistics) + inverse);
+  const int arrays = s.from_out ? (s.fp32_parameters ? 2 : 1) : 0;  // 1/weight; bias where it is not held
+  const int columns = arrays * s.shape.packs * lanes * row_threads * static_cast<int>(sizeof(float));
+  return static_cast<std::size_t>(stages * threads * (units * s.shape.packs * 16 + statistics) + columns);
 }
 
 int warp_row_parts(std::int64_t N, RowShape shape, const DeviceInfo& device) {
   constexpr std::int64_t kLeastRows = 4;  // of a group, so that the parts are not more than the tensors
   const bool one_warp = shape.warps == 1;
   const std::int64_t groups = one_warp ? kOneWarpThreads / kWarp : 1;
-  const std::int64_t resident =
-      one_warp ? backward_warps(shape.packs) / groups : std::max(16 / std::max(shape.warps, 1), 1);
+  // Five blocks of three warps do not fit beside each other any better than four.
+  const std::int64_t resident = one_warp           ? kBackwardWarps / groups
+                                : shape.warps == 3 ? 4
+                                                   : std::max(16 / std::max(shape.warps, 1), 1);
   const std::int64_t wanted = (N + groups * kLeastRows - 1) / (groups * kLeastRows);
   return static_cast<int>(std::min(wanted, resident * device.gpu.multiprocessors));
 }
@@ -89,7 +106,8 @@ std::string refuse_warp_row_backward(const NormBackwardProblem& p, const DeviceI
   const RowShape shape = backward_shape(p.C, p.dtype, p.fp32_parameters);
   if (std::string reason = refuse_row(shape, p.dtype, device); !reason.empty()) return reason;
   const bool addend = p.dsum || p.dx_store == Store::add;
-  const std::size_t bytes = backward_shared_bytes({shape, p.dtype, p.out_dtype(), p.from_out, addend}) + 1024;
+  const std::size_t bytes =
+      backward_shared_bytes({shape, p.dtype, p.out_dtype(), p.from_out, addend, p.fp32_parameters}) + 1024;
   return bytes <= device.gpu.shared_bytes_per_block ? "" : "the row is too long for shared memory";
 }
 

@@ -96,9 +96,8 @@ struct Stages {
   }
 };
 
-// 1/weight by column, for the backward from the output: in shared memory, in units of 16 bytes that lie
-// `threads` apart.
-struct Inverse {
+// A float for each of a thread's columns, in shared memory, in units of 16 bytes that lie `threads` apart.
+struct ColumnFloats {
   float4* mine;
   int threads;
 
@@ -127,7 +126,7 @@ struct Inverse {
 // inverse is NaN.
 template <class X, class P, class O, int packs, bool one_warp, bool from_out>
 __global__ void __launch_bounds__(one_warp ? kOneWarpThreads : kMostThreads,
-                                  one_warp ? backward_warps(packs) * gpu::kWarp / kOneWarpThreads : 1)
+                                  one_warp ? kBackwardWarps* gpu::kWarp / kOneWarpThreads : 1)
     backward_rows(const __grid_constant__ BackwardRows<X, P, O> a) {
   using G = Group<one_warp>;
   using Y = std::conditional_t<from_out, O, X>;
@@ -141,42 +140,67 @@ __global__ void __launch_bounds__(one_warp ? kOneWarpThreads : kMostThreads,
   const float inverse_C = 1.0f / static_cast<float>(a.C);
 
   Parameters<X, P, packs> weight(a.weight ? a.weight + column : nullptr, 1, left, threads);
-  Parameters<X, P, from_out ? packs : 1> bias(from_out && a.bias ? a.bias + column : nullptr, 0, left,
-                                              threads);
+  using Bias = Parameters<X, P, from_out ? packs : 1>;
+  Bias bias(from_out && a.bias ? a.bias + column : nullptr, 0, left, threads);
   float dweight[packs][kLanes] = {}, dbias[packs][kLanes] = {};
-  Inverse inverse{};
+  ColumnFloats inverse{}, wide_bias{};
   unsigned kept = 0;  // a bit for each lane of each pack
   if constexpr (from_out) {
-    inverse = {reinterpret_cast<float4*>(&stages.statistics[4 * Stage::threads()] - threadIdx.x) + thread,
-               threads};
+    auto* behind = reinterpret_cast<float4*>(stages.statistics - threadIdx.x + 4 * Stage::threads());
+    inverse = {behind + thread, threads};
+    wide_bias = {behind + packs * (kLanes / 4) * threads + thread, threads};
     const int places = a.kept.places();
 #pragma unroll
     for (int k = 0; k < packs; ++k) {
       if (k * threads >= left) continue;
       const auto w = weight.at(k, threads);
       const auto b = bias.at(k, threads);
-      float inverses[kLanes];
+      float inverses[kLanes], shifts[kLanes];
 #pragma unroll
       for (int j = 0; j < kLanes; ++j) {
         inverses[j] = 1.0f / w[j];
+        shifts[j] = b[j];
         if (!a.lost(w[j], b[j])) continue;
         const bool has_place = a.kept.place(column + k * threads * kLanes + j, places) >= 0;
         inverses[j] = has_place ? 1.0f : __int_as_float(0x7fffffff);
-        if (has_place) kept |= 1u << (k * kLanes + j);
+        if (!has_place) continue;
+        shifts[j] = 0;
+        kept |= 1u << (k * kLanes + j);
       }
-      if (!one_warp || threadIdx.x < gpu::kWarp) inverse.put(k, inverses);
+      bias.hold(k, shifts);
+      if (!one_warp || threadIdx.x < gpu::kWarp) {
+        inverse.put(k, inverses);
+        if constexpr (!Bias::kHeld) wide_bias.put(k, shifts);
+      }
     }
     if constexpr (one_warp) __syncthreads();
   }
-  // Fills t of a pack with x̂ where that is kept.
-  const auto patch = [&](float(&t)[kLanes], std::int64_t row, int k, float mean, float rstd) {
-    const int places = a.kept.places();
+  const auto bias_of = [&](int k, float(&to)[kLanes]) {
+    if constexpr (Bias::kHeld) {
+      const auto b = bias.at(k, threads);
 #pragma unroll
-    for (int j = 0; j < kLanes; ++j) {
-      if (!(kept >> (k * kLanes + j) & 1)) continue;
-      const int place = a.kept.place(column + k * threads * kLanes + j, places);
-      t[j] = (gpu::to_float(a.kept.values[row * a.kept.capacity + place]) - mean) * rstd;
+      for (int j = 0; j < kLanes; ++j) to[j] = b[j];
+    } else {
+      wide_bias.get(k, to);
     }
+  };
+  // Puts x̂ of the kept columns in the place of out. Returns what Σ dout·t then lacks of Σ g·x̂.
+  const auto patch = [&](std::int64_t row, int stage, float mean, float rstd) {
+    constexpr int kEach = Lanes<O, kLanes>::kEach;
+    const int places = a.kept.places();
+    float lacking = 0;
+    for (unsigned bits = kept; bits != 0; bits &= bits - 1) {
+      const int bit = __ffs(static_cast<int>(bits)) - 1, k = bit / kLanes, j = bit % kLanes;
+      const int c = column + k * threads * kLanes + j;
+      const float x = gpu::to_float(a.kept.values[row * a.kept.capacity + a.kept.place(c, places)]);
+      auto* y = reinterpret_cast<O*>(stages.place(stage, k, Stage::kDout + j / kEach)) + j % kEach;
+      *y = gpu::from_float<O>((x - mean) * rstd);
+      const O dout = reinterpret_cast<const O*>(stages.place(stage, k, j / kEach))[j % kEach];
+      const float w = a.weight ? gpu::to_float(a.weight[c]) : 1.0f;
+      lacking += gpu::to_float(dout) * gpu::to_float(*y) * (w - 1);
+    }
+    asm volatile("" ::: "memory");  // the row is read in other units than it was patched in
+    return lacking;
   };
 
   for (int i = 0; i < 2 * packs * stages.units; ++i) *stages.place(0, 0, i) = uint4{0, 0, 0, 0};
@@ -210,26 +234,26 @@ __global__ void __launch_bounds__(one_warp ? kOneWarpThreads : kMostThreads,
     const float mean = stages.statistic(stage, 0), rstd = stages.statistic(stage, 1);
 
     float mean_g = 0, mean_gx = 0;
+    if constexpr (from_out) {
+      if (kept != 0) mean_gx = patch(row, stage, mean, rstd);
+    }
 #pragma unroll
     for (int k = 0; k < packs; ++k) {
-      if (sizeof(P) != sizeof(X) && k * threads >= left) continue;  // no weight is held for it
+      // No weight is held for it, no float of its columns.
+      if ((from_out || !Bias::kHeld) && k * threads >= left) continue;
       const auto dout = stages.template at<O>(stage, k, 0);
       const auto y = stages.template at<Y>(stage, k, Stage::kDout);
       const auto w = weight.at(k, threads);
       float sum_g = 0, sum_gx = 0;  // so that the packs' additions do not wait for each other
       if constexpr (from_out) {
-        const auto b = bias.at(k, threads);
-        float t[kLanes];
-#pragma unroll
-        for (int j = 0; j < kLanes; ++j) t[j] = y[j] - b[j];
-        if (kept >> (k * kLanes)) patch(t, row, k, mean, rstd);
+        float b[kLanes];
+        bias_of(k, b);
 #pragma unroll
         for (int j = 0; j < kLanes; ++j) {
-          const float d = dout[j];
-          const bool is_kept = kept >> (k * kLanes + j) & 1;
+          const float d = dout[j], t = y[j] - b[j];
           sum_g = fmaf(d, w[j], sum_g);
-          sum_gx = fmaf(is_kept ? d * w[j] : d, t[j], sum_gx);
-          dweight[k][j] = fmaf(d, t[j], dweight[k][j]);
+          sum_gx = fmaf(d, t, sum_gx);
+          dweight[k][j] = fmaf(d, t, dweight[k][j]);
           dbias[k][j] += d;
         }
       } else {
@@ -259,15 +283,13 @@ __global__ void __launch_bounds__(one_warp ? kOneWarpThreads : kMostThreads,
       const auto w = weight.at(k, threads);
       float gradient[kLanes];
       if constexpr (from_out) {
-        const auto b = bias.at(k, threads);
-        float t[kLanes], inverses[kLanes];
+        float b[kLanes], inverses[kLanes];
+        bias_of(k, b);
         inverse.get(k, inverses);
 #pragma unroll
-        for (int j = 0; j < kLanes; ++j) t[j] = y[j] - b[j];
-        if (kept >> (k * kLanes)) patch(t, row, k, mean, rstd);
-#pragma unroll
         for (int j = 0; j < kLanes; ++j) {
-          gradient[j] = rstd * (fmaf(dout[j], w[j], -mean_g) - t[j] * inverses[j] * mean_gx);
+          const float normalized = (y[j] - b[j]) * inverses[j];
+          gradient[j] = rstd * (fmaf(dout[j], w[j], -mean_g) - normalized * mean_gx);
         }
       } else {
 #pragma unroll
@@ -350,8 +372,7 @@ void launch_backward(const BackwardRows<X, P, O>& a, RowShape shape, int blocks,
         return one_warp ? launch_backward_as<3, true, from_out>(a, shape, blocks, shared, stream)
                         : launch_backward_as<3, false, from_out>(a, shape, blocks, shared, stream);
       default:
-        return one_warp ? launch_backward_as<4, true, from_out>(a, shape, blocks, shared, stream)
-                        : launch_backward_as<4, false, from_out>(a, shape, blocks, shared, stream);
+        return launch_backward_as<4, false, from_out>(a, shape, blocks, shared, stream);
     }
   }
 }

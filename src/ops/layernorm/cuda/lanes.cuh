@@ -96,6 +96,10 @@ class Parameters {
       return from_ ? Pack::load(from_ + k * threads * kLanes) : Pack::filled(otherwise_);
     }
   }
+  // From then on at(k) is this, where parameters are held.
+  __device__ void hold(int k, const float (&values)[kLanes]) {
+    if constexpr (kHeld) held_[k] = Pack::from_floats(values);
+  }
 
  private:
   using Pack = Lanes<P, kLanes>;

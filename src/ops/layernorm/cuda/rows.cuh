@@ -172,7 +172,8 @@ void launch_forward(const ForwardRows<X, P, O>& a, RowShape shape, const Context
       case 1:
         return launch_forward_as<with_sum, 1, true>(a, 1, context, name);
       case 2:
-        return launch_forward_as<with_sum, 2, true>(a, 1, context, name);
+        return one_warp ? launch_forward_as<with_sum, 2, true>(a, 1, context, name)
+                        : launch_forward_as<with_sum, 2, false>(a, shape.warps, context, name);
       case 3:
         return one_warp ? launch_forward_as<with_sum, 3, true>(a, 1, context, name)
                         : launch_forward_as<with_sum, 3, false>(a, shape.warps, context, name);

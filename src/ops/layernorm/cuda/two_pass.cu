@@ -33,6 +33,14 @@ struct Arguments {
   __device__ A row_mean(std::int64_t row) const { return centered && mean ? mean[row] : A(0); }
 };
 
+// Rounded before it is added to anything, so that a gradient that is 0 by its formula (C = 1) is 0.
+__device__ inline float product(float a, float b) {
+  return __fmul_rn(a, b);
+}
+__device__ inline double product(double a, double b) {
+  return __dmul_rn(a, b);
+}
+
 template <class X, class P, class O, bool long_row>
 __global__ void __launch_bounds__(kThreads) row_means(const __grid_constant__ Arguments<X, P, O> a) {
   using A = Arithmetic<X>;
@@ -45,7 +53,7 @@ __global__ void __launch_bounds__(kThreads) row_means(const __grid_constant__ Ar
   A sum_g = 0, sum_gx = 0;
   for (std::int64_t c = thread; c < a.C; c += kGroup) {
     const std::int64_t i = row * a.C + c;
-    const A d = to_arithmetic<A>(a.dout[i]), g = d * element_or<A>(a.weight, c, 1);
+    const A d = to_arithmetic<A>(a.dout[i]), g = product(d, element_or<A>(a.weight, c, 1));
     sum_g += g;
     if (a.out) {
       sum_gx += d * (to_arithmetic<A>(a.out[i]) - element_or<A>(a.bias, c, 0));
@@ -98,7 +106,7 @@ __global__ void __launch_bounds__(kThreads) columns(const __grid_constant__ Argu
       }
       dweight = fma(d, x_hat, dweight);
       dbias += d;
-      A gradient = r * (d * w - a.means[2 * row] - x_hat * a.means[2 * row + 1]);
+      A gradient = r * (product(d, w) - a.means[2 * row] - x_hat * a.means[2 * row + 1]);
       if (a.addend) gradient += to_arithmetic<A>(a.addend[i]);
       a.dx[i] = from_arithmetic<X>(gradient);
     }

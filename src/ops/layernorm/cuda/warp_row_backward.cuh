@@ -31,8 +31,9 @@ bool warp_row_backward_as(const Context& context, const NormBackward& args) {
   if (!gpu::aligned16(a.dout, a.out, a.x, a.addend, a.weight, a.bias, a.dx)) return false;
   const RowShape shape = backward_shape(C, args.dx.dtype, sizeof(P) != sizeof(X));
   const int blocks = warp_row_parts(N, shape, context.device());
-  const std::size_t shared = backward_shared_bytes(
-      {shape, args.dx.dtype, args.dout.dtype, static_cast<bool>(args.out), a.addend != nullptr});
+  const std::size_t shared =
+      backward_shared_bytes({shape, args.dx.dtype, args.dout.dtype, static_cast<bool>(args.out),
+                             a.addend != nullptr, sizeof(P) != sizeof(X)});
   const cudaStream_t stream = context.stream().get();
   if (blocks > 0 && args.out) launch_backward<true>(a, shape, blocks, shared, stream);
   if (blocks > 0 && !args.out) launch_backward<false>(a, shape, blocks, shared, stream);
