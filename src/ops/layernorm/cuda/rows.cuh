@@ -67,8 +67,6 @@ __global__ void __launch_bounds__(one_warp ? kOneWarpThreads : kMostThreads, one
   const int column = thread * kLanes;
   Parameters<X, P, packs> weight(a.weight ? a.weight + column : nullptr, 1, left, threads);
   Parameters<X, P, packs> bias(a.bias ? a.bias + column : nullptr, 0, left, threads);
-  Parameters<X, X, with_sum ? packs : 1> x_bias(with_sum && a.x_bias ? a.x_bias + column : nullptr, 0, left,
-                                                threads);
   Pack x[packs], y[with_sum ? packs : 1];
   const auto load_row = [&](std::int64_t row) {
     if (row >= a.N) return;
@@ -94,8 +92,8 @@ __global__ void __launch_bounds__(one_warp ? kOneWarpThreads : kMostThreads, one
 #pragma unroll
       for (int j = 0; j < kLanes; ++j) values[k][j] = x[k][j];
       if constexpr (with_sum) {
-        if (a.x_bias && k * threads < left) {
-          const auto added = x_bias.at(k, threads);
+        if (a.x_bias && k * threads < left) {  // from the first-level cache: there are no registers for it
+          const auto added = Pack::load(a.x_bias + column + k * threads * kLanes);
 #pragma unroll
           for (int j = 0; j < kLanes; ++j) values[k][j] += added[j];
         }
