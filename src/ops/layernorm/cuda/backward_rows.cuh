@@ -122,8 +122,9 @@ struct ColumnFloats {
 // Persistent, with a grid that is a function of problem and device alone: a thread adds up dweight and dbias
 // of its columns over its group's rows in registers, then the groups of a block add theirs in order.
 // From the output, t = out − bias stands in for x̂ = t/weight: Σ g·x̂ = Σ dout·t, dweight = Σ dout·t / weight.
-// Where a column is lost and kept, t is x̂ itself and its inverse 1; where it is lost and not kept, its
-// inverse is NaN.
+// Where a column is lost and kept, x̂ (rounded to out's dtype, as all of out is) takes the place of out, its
+// bias is 0 and its inverse weight 1 (put_kept_sums computes its dweight anew); where it is lost and not
+// kept, its inverse weight is NaN.
 template <class X, class P, class O, int packs, bool one_warp, bool from_out>
 __global__ void __launch_bounds__(one_warp ? kOneWarpThreads : kMostThreads,
                                   one_warp ? kBackwardWarps* gpu::kWarp / kOneWarpThreads : 1)
@@ -239,7 +240,7 @@ __global__ void __launch_bounds__(one_warp ? kOneWarpThreads : kMostThreads,
     }
 #pragma unroll
     for (int k = 0; k < packs; ++k) {
-      // No weight is held for it, no float of its columns.
+      // Behind the row's end there is neither a weight that is read each time nor a float of the columns.
       if ((from_out || !Bias::kHeld) && k * threads >= left) continue;
       const auto dout = stages.template at<O>(stage, k, 0);
       const auto y = stages.template at<Y>(stage, k, Stage::kDout);

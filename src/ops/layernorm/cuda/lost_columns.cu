@@ -47,7 +47,45 @@ __global__ void __launch_bounds__(kThreads)
   for (std::int64_t place = found + threadIdx.x; place < capacity; place += kThreads) columns[1 + place] = -1;
 }
 
+// A block for each place. Part 0 gets the sum, the others 0.
+template <class X, class O>
+__global__ void __launch_bounds__(kThreads)
+    kept_sums(const O* dout, KeptColumns<X> kept, const float* mean, const float* rstd, float* parts,
+              int count, std::int64_t N, std::int64_t C) {
+  __shared__ float sums[kThreads / gpu::kWarp];
+  const int place = static_cast<int>(blockIdx.x);
+  if (place >= kept.places()) return;
+  const std::int64_t c = kept.columns[1 + place];
+  float sum = 0;
+  for (std::int64_t row = threadIdx.x; row < N; row += kThreads) {
+    const float x = gpu::to_float(kept.values[row * kept.capacity + place]);
+    sum = fmaf(gpu::to_float(dout[row * C + c]), (x - (mean ? mean[row] : 0.0f)) * rstd[row], sum);
+  }
+  sum = gpu::block_sum(sum, sums);
+  for (int part = static_cast<int>(threadIdx.x); part < count; part += kThreads) {
+    parts[part * 2 * C + c] = part == 0 ? sum : 0.0f;
+  }
+}
+
 }  // namespace
+
+void put_kept_sums(const Context& context, const NormBackward& a, float* parts, int count) {
+  const std::int64_t K = a.kept_columns ? a.kept_columns.shape[0] - 1 : 0;
+  if (K == 0 || count == 0 || !a.dweight) return;
+  gpu::visit_gpu_dtype(a.dx.dtype, [&](auto x_tag) {
+    gpu::visit_gpu_dtype(a.dout.dtype, [&](auto out_tag) {
+      using X = typename decltype(x_tag)::type;
+      using O = typename decltype(out_tag)::type;
+      if constexpr (std::is_same_v<X, O> || std::is_same_v<O, float>) {
+        kept_sums<X, O><<<static_cast<unsigned>(K), kThreads, 0, context.stream().get()>>>(
+            data_of<const O>(a.dout), kept_columns_of<X>(a.kept_columns, a.kept),
+            a.centered ? data_of<const float>(a.mean) : nullptr, data_of<const float>(a.rstd), parts, count,
+            a.dx.shape[0], a.dx.shape[1]);
+      }
+    });
+  });
+  warpwright::cuda::check_launch("norm backward kept columns");
+}
 
 void keep_lost_columns(const Context& context, const NormForward& a, const Tensor& x) {
   if (!a.kept_columns) return;

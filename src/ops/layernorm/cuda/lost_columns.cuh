@@ -43,4 +43,8 @@ KeptColumns<X> kept_columns_of(const Tensor& columns, const Tensor& kept) {
 // Writes kept_columns and kept, if there are any, from x: what was normalized.
 void keep_lost_columns(const Context& context, const NormForward& args, const Tensor& x);
 
+// Puts Σ dout·x̂ of the kept columns, from x itself, in place of what the fp32 parts (count, 2, C) of dweight
+// have.
+void put_kept_sums(const Context& context, const NormBackward& args, float* parts, int count);
+
 }  // namespace warpwright::ops::layernorm::cuda
