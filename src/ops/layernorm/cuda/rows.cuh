@@ -52,10 +52,17 @@ struct ForwardRows {
   bool streaming;  // what is written will not be found in the caches anyway
 };
 
+// Blocks of one-warp rows on a multiprocessor: as many as there are registers for without a spill. A second
+// row under way takes those of one block.
+constexpr int warp_blocks(int packs, bool with_sum) {
+  return 8 - packs - (with_sum && packs >= 3 ? 1 : 0);
+}
+
 // Persistent: a group takes every count-th row, keeps weight and bias in registers, and loads the next row
 // before it computes the present one.
 template <class X, class P, class O, int packs, bool one_warp, bool with_sum>
-__global__ void __launch_bounds__(one_warp ? kOneWarpThreads : kMostThreads, one_warp ? 8 - packs : 1)
+__global__ void __launch_bounds__(one_warp ? kOneWarpThreads : kMostThreads,
+                                  one_warp ? warp_blocks(packs, with_sum) : 1)
     forward_rows(const __grid_constant__ ForwardRows<X, P, O> a) {
   using G = Group<one_warp>;
   constexpr int kLanes = gpu::kPackedLanes<X>;
