@@ -1,8 +1,11 @@
 // The products on Hopper's tensor cores as variants: what is refused, which tile is taken, and where a call
 // goes whose addresses or strides the copy engine does not take.
-#include "ops/matmul/cuda/wgmma.hpp"
+#include <algorithm>
+#include <limits>
+
 #include "ops/cuda/refuse.hpp"
 #include "ops/matmul/cuda/parts.hpp"
+#include "ops/matmul/cuda/wgmma.hpp"
 
 namespace warpwright::ops::matmul::cuda {
 namespace {
@@ -17,6 +20,9 @@ std::string refuse(const Request& r, Schedule schedule, const DeviceInfo& device
   // number.
   const std::int64_t rows = r.direction == Direction::dw ? r.extent.rows : r.extent.depth;
   if (rows % 8 != 0 || r.extent.cols % 8 != 0) return "rows of the matrices are not multiples of 16 bytes";
+  if (std::max({r.extent.rows, r.extent.cols, r.extent.depth}) > std::numeric_limits<int>::max()) {
+    return "counts rows and columns in 32 bits";
+  }
   if (select(r, schedule, device).tile < 0) {
     return fmt::format("no kernel of this schedule for {} {}", name_of(r.dtype), name_of(r.activation));
   }
