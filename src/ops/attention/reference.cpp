@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <vector>
 
 #include "ops/attention/kernels.hpp"
 #include "ops/element.hpp"
@@ -9,34 +10,45 @@
 namespace warpwright::ops::attention {
 namespace {
 
-// A (N, NH, HS) view whose rows and heads may be strided.
+// Rows of one head in fp64, contiguous: the loops over them are most of the time of this operation's tests.
 class Rows {
  public:
-  explicit Rows(const Tensor& tensor)
-      : tensor_(tensor),
-        fp64_(tensor.dtype == DType::f64 ? static_cast<const double*>(tensor.data) : nullptr) {}
-  double get(std::int64_t row, std::int64_t head, std::int64_t d) const {
-    const std::int64_t at = offset(row, head, d);
-    return fp64_ ? fp64_[at] : load_element(tensor_, at);  // tests spend their time here
-  }
-  void set(std::int64_t row, std::int64_t head, std::int64_t d, double value) const {
-    store_element(tensor_, offset(row, head, d), value);
-  }
-  double dot(std::int64_t row, const Rows& other, std::int64_t other_row, std::int64_t head) const {
-    double sum = 0;
-    for (std::int64_t d = 0; d < tensor_.shape[2]; ++d) {
-      sum += get(row, head, d) * other.get(other_row, head, d);
+  // Rows [first, last) of a (N, NH, HS) view, whose rows and heads may be strided.
+  Rows(const Tensor& tensor, std::int64_t first, std::int64_t last, std::int64_t head)
+      : first_(first), HS_(tensor.shape[2]), values_(static_cast<std::size_t>((last - first) * HS_)) {
+    for (std::int64_t row = first; row < last; ++row) {
+      for (std::int64_t d = 0; d < HS_; ++d) {
+        (*this)[row][d] = load_element(tensor, row * tensor.strides[0] + head * tensor.strides[1] + d);
+      }
     }
-    return sum;
   }
+  double* operator[](std::int64_t row) { return values_.data() + (row - first_) * HS_; }
+  const double* operator[](std::int64_t row) const { return values_.data() + (row - first_) * HS_; }
 
  private:
-  std::int64_t offset(std::int64_t row, std::int64_t head, std::int64_t d) const {
-    return row * tensor_.strides[0] + head * tensor_.strides[1] + d;
-  }
-  Tensor tensor_;
-  const double* fp64_;
+  std::int64_t first_, HS_;
+  std::vector<double> values_;
 };
+
+double dot(const double* a, const double* b, std::int64_t n) {
+  double sum = 0;
+#pragma omp simd reduction(+ : sum)
+  for (std::int64_t i = 0; i < n; ++i) sum += a[i] * b[i];
+  return sum;
+}
+
+// sum += factor · row
+void add(std::vector<double>& sum, double factor, const double* row) {
+  for (std::size_t d = 0; d < sum.size(); ++d) sum[d] += factor * row[d];
+}
+
+void store(const Tensor& tensor, std::int64_t row, std::int64_t head, const std::vector<double>& values,
+           double factor) {
+  for (std::size_t d = 0; d < values.size(); ++d) {
+    store_element(tensor, row * tensor.strides[0] + head * tensor.strides[1] + static_cast<std::int64_t>(d),
+                  factor * values[d]);
+  }
+}
 
 // One sequence's rows: queries [q0, q1) and keys [k0, k1).
 struct Sequence {
@@ -60,84 +72,73 @@ void for_each_sequence(const Args& args, F&& f) {
 void forward_reference(const Context& context, const AttentionForward& args) {
   check_sequences(args);
   const std::int64_t Nq = args.q.shape[0], NH = args.q.shape[1], HS = args.q.shape[2];
-  const Rows q(args.q), k(args.k), v(args.v), out(args.out);
   auto* p = static_cast<double*>(context.scratch());
   const auto pair = [](const Tensor& t, std::int64_t which, std::int64_t i, std::int64_t j) {
     return (which * t.shape[1] + i) * t.shape[2] + j;
   };
-  const auto score = [&](const Sequence& s, std::int64_t i, std::int64_t j, std::int64_t h) {
-    const std::int64_t qi = i - s.q0, kj = j - s.k0;
-    if (args.visible && args.visible.as<std::uint8_t>()[pair(args.visible, s.index, qi, kj)] == 0) {
-      return -std::numeric_limits<double>::infinity();
+  const auto head = [&](const Sequence& s, std::int64_t h) {
+    const Rows q(args.q, s.q0, s.q1, h), k(args.k, s.k0, s.k1, h), v(args.v, s.k0, s.k1, h);
+    const auto score = [&](std::int64_t i, std::int64_t j) {
+      const std::int64_t qi = i - s.q0, kj = j - s.k0;
+      if (args.visible && args.visible.as<std::uint8_t>()[pair(args.visible, s.index, qi, kj)] == 0) {
+        return -std::numeric_limits<double>::infinity();
+      }
+      const double bias = args.bias ? load_element(args.bias, pair(args.bias, h, qi, kj)) : 0;
+      return static_cast<double>(args.scale) * dot(q[i], k[j], HS) + bias;
+    };
+    for (std::int64_t i = s.q0; i < s.q1; ++i) {
+      double largest = -std::numeric_limits<double>::infinity(), sum = 0;
+      for (std::int64_t j = s.k0; j < s.end(i); ++j) {
+        p[j] = score(i, j);
+        largest = std::max(largest, p[j]);
+      }
+      const bool sees = largest > -std::numeric_limits<double>::infinity() || std::isnan(largest);
+      for (std::int64_t j = s.k0; j < s.end(i); ++j) sum += p[j] = sees ? std::exp(p[j] - largest) : 0;
+      std::vector<double> out(static_cast<std::size_t>(HS), 0.0);
+      for (std::int64_t j = s.k0; sees && j < s.end(i); ++j) add(out, p[j], v[j]);
+      store(args.out, i, h, out, sees ? 1 / sum : 0);
+      if (args.lse) store_element(args.lse, h * Nq + i, largest + std::log(sum));
     }
-    const double bias = args.bias ? load_element(args.bias, pair(args.bias, h, qi, kj)) : 0;
-    return static_cast<double>(args.scale) * q.dot(i, k, j, h) + bias;
-  };
-  const auto row = [&](const Sequence& s, std::int64_t i, std::int64_t h) {
-    double largest = -std::numeric_limits<double>::infinity(), sum = 0;
-    for (std::int64_t j = s.k0; j < s.end(i); ++j) {
-      p[j] = score(s, i, j, h);
-      largest = std::max(largest, p[j]);
-    }
-    const bool sees = largest > -std::numeric_limits<double>::infinity() || std::isnan(largest);
-    for (std::int64_t j = s.k0; j < s.end(i); ++j) sum += p[j] = sees ? std::exp(p[j] - largest) : 0;
-    for (std::int64_t d = 0; d < HS; ++d) {
-      double total = 0;
-      for (std::int64_t j = s.k0; j < s.end(i); ++j) total += p[j] * v.get(j, h, d);
-      out.set(i, h, d, sees ? total / sum : 0);
-    }
-    if (args.lse) store_element(args.lse, h * Nq + i, largest + std::log(sum));
   };
   for_each_sequence(args, [&](const Sequence& s) {
-    for (std::int64_t h = 0; h < NH; ++h) {
-      for (std::int64_t i = s.q0; i < s.q1; ++i) row(s, i, h);
-    }
+    for (std::int64_t h = 0; h < NH; ++h) head(s, h);
   });
 }
 
 void backward_reference(const Context& context, const AttentionBackward& args) {
   check_sequences(args);
   const std::int64_t Nq = args.q.shape[0], NH = args.q.shape[1], HS = args.q.shape[2];
-  const Rows q(args.q), k(args.k), v(args.v), out(args.out), dout(args.dout), dq(args.dq), dk(args.dk),
-      dv(args.dv);
   const double scale = static_cast<double>(args.scale);
-  auto* P = static_cast<double*>(context.scratch());
-  double* dS = P + std::max(Nq, args.k.shape[0]);
-  double* D = dS + std::max(Nq, args.k.shape[0]);
-  const auto probability = [&](std::int64_t i, std::int64_t j, std::int64_t h) {
-    return std::exp(scale * q.dot(i, k, j, h) - load_element(args.lse, h * Nq + i));
-  };
-  const auto query_row = [&](const Sequence& s, std::int64_t i, std::int64_t h) {
-    D[i] = dout.dot(i, out, i, h);
-    for (std::int64_t j = s.k0; j < s.end(i); ++j) {
-      dS[j] = probability(i, j, h) * (dout.dot(i, v, j, h) - D[i]);
-    }
-    for (std::int64_t d = 0; d < HS; ++d) {
-      double sum = 0;
-      for (std::int64_t j = s.k0; j < s.end(i); ++j) sum += dS[j] * k.get(j, h, d);
-      dq.set(i, h, d, scale * sum);
-    }
-  };
-  const auto key_row = [&](const Sequence& s, std::int64_t j, std::int64_t h) {
+  auto* D = static_cast<double*>(context.scratch());
+  const auto head = [&](const Sequence& s, std::int64_t h) {
+    const Rows q(args.q, s.q0, s.q1, h), out(args.out, s.q0, s.q1, h), dout(args.dout, s.q0, s.q1, h),
+        k(args.k, s.k0, s.k1, h), v(args.v, s.k0, s.k1, h);
+    const std::vector<double> zero(static_cast<std::size_t>(HS), 0.0);
+    const auto probability = [&](std::int64_t i, std::int64_t j) {
+      return std::exp(scale * dot(q[i], k[j], HS) - load_element(args.lse, h * Nq + i));
+    };
     for (std::int64_t i = s.q0; i < s.q1; ++i) {
-      P[i] = j < s.end(i) ? probability(i, j, h) : 0;
-      dS[i] = j < s.end(i) ? P[i] * (dout.dot(i, v, j, h) - D[i]) : 0;
-    }
-    for (std::int64_t d = 0; d < HS; ++d) {
-      double sum_k = 0, sum_v = 0;
-      for (std::int64_t i = s.q0; i < s.q1; ++i) {
-        sum_k += dS[i] * q.get(i, h, d);
-        sum_v += P[i] * dout.get(i, h, d);
+      D[i] = dot(dout[i], out[i], HS);
+      std::vector<double> dq = zero;
+      for (std::int64_t j = s.k0; j < s.end(i); ++j) {
+        add(dq, probability(i, j) * (dot(dout[i], v[j], HS) - D[i]), k[j]);
       }
-      dk.set(j, h, d, scale * sum_k);
-      dv.set(j, h, d, sum_v);
+      store(args.dq, i, h, dq, scale);
+    }
+    for (std::int64_t j = s.k0; j < s.k1; ++j) {
+      std::vector<double> dk = zero, dv = zero;
+      for (std::int64_t i = s.q0; i < s.q1; ++i) {
+        if (j >= s.end(i)) continue;
+        const double p = probability(i, j);
+        add(dk, p * (dot(dout[i], v[j], HS) - D[i]), q[i]);
+        add(dv, p, dout[i]);
+      }
+      store(args.dk, j, h, dk, scale);
+      store(args.dv, j, h, dv, 1);
     }
   };
   for_each_sequence(args, [&](const Sequence& s) {
-    for (std::int64_t h = 0; h < NH; ++h) {
-      for (std::int64_t i = s.q0; i < s.q1; ++i) query_row(s, i, h);
-      for (std::int64_t j = s.k0; j < s.k1; ++j) key_row(s, j, h);
-    }
+    for (std::int64_t h = 0; h < NH; ++h) head(s, h);
   });
 }
 

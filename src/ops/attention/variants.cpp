@@ -190,7 +190,7 @@ std::size_t backward_workspace(const AttentionBackwardProblem& p, const DeviceIn
 
 template <class Problem>
 std::size_t reference_workspace(const Problem& p, const DeviceInfo&) {
-  return 3 * static_cast<std::size_t>(std::max(p.Nq, p.Nk)) * sizeof(double);
+  return static_cast<std::size_t>(std::max(p.Nq, p.Nk)) * sizeof(double);
 }
 
 #if WARPWRIGHT_CUDA

@@ -1,7 +1,9 @@
 // The oracle: fp64 throughout, in the order of the formulas.
+#include <algorithm>
 #include <cmath>
 #include <numbers>
 #include <type_traits>
+#include <vector>
 
 #include "ops/element.hpp"
 #include "ops/matmul/kernels.hpp"
@@ -20,6 +22,12 @@ struct Rows {
   const T* data;
   std::int64_t stride;
 };
+
+// sum += factor · rows[row]
+template <class T>
+void add(std::vector<double>& sum, double factor, const Rows<T>& rows, std::int64_t row) {
+  for (std::size_t i = 0; i < sum.size(); ++i) sum[i] += factor * rows(row, static_cast<std::int64_t>(i));
+}
 
 void set(const Tensor& t, std::int64_t row, std::int64_t col, double value) {
   store_element(t, row * t.strides[0] + col, value);
@@ -69,6 +77,7 @@ void forward(const MatmulForward& args) {
   for (std::int64_t m = 0; m < M; ++m) {
     for (std::int64_t n = 0; n < N; ++n) {
       double sum = args.bias ? load_element(args.bias, n) : 0;
+#pragma omp simd reduction(+ : sum)
       for (std::int64_t k = 0; k < K; ++k) sum += x(m, k) * weight(n, k);
       if (args.preact) set(args.preact, m, n, sum);
       set(args.out, m, n, activate(args.activation, sum));
@@ -76,16 +85,18 @@ void forward(const MatmulForward& args) {
   }
 }
 
+// A row of the result at a time, so that both gradients read rows in memory's order.
 template <class T>
 void dx(const MatmulDx& args) {
   const std::int64_t M = args.dout.shape[0], N = args.dout.shape[1], K = args.weight.shape[1];
   const Rows<T> dout(args.dout), weight(args.weight), preact(args.preact);
+  std::vector<double> sum(static_cast<std::size_t>(K));
   for (std::int64_t m = 0; m < M; ++m) {
+    std::fill(sum.begin(), sum.end(), 0.0);
+    for (std::int64_t n = 0; n < N; ++n) add(sum, dout(m, n), weight, n);
     for (std::int64_t k = 0; k < K; ++k) {
-      double sum = 0;
-      for (std::int64_t n = 0; n < N; ++n) sum += dout(m, n) * weight(n, k);
-      if (args.preact) sum *= activate_gradient(args.activation, preact(m, k));
-      set(args.dx, m, k, sum);
+      const double gradient = args.preact ? activate_gradient(args.activation, preact(m, k)) : 1;
+      set(args.dx, m, k, sum[static_cast<std::size_t>(k)] * gradient);
     }
   }
 }
@@ -94,17 +105,18 @@ template <class T>
 void dw(const MatmulDw& args) {
   const std::int64_t M = args.x.shape[0], K = args.x.shape[1], N = args.dout.shape[1];
   const Rows<T> x(args.x), dout(args.dout);
-  const bool add = args.store == Store::add;
+  const bool accumulate = args.store == Store::add;
+  std::vector<double> sum(static_cast<std::size_t>(K));
   for (std::int64_t n = 0; n < N; ++n) {
     for (std::int64_t k = 0; k < K; ++k) {
-      double sum = add ? load_element(args.dweight, n * K + k) : 0;
-      for (std::int64_t m = 0; m < M; ++m) sum += dout(m, n) * x(m, k);
-      set(args.dweight, n, k, sum);
+      sum[static_cast<std::size_t>(k)] = accumulate ? load_element(args.dweight, n * K + k) : 0;
     }
+    for (std::int64_t m = 0; m < M; ++m) add(sum, dout(m, n), x, m);
+    for (std::int64_t k = 0; k < K; ++k) set(args.dweight, n, k, sum[static_cast<std::size_t>(k)]);
     if (!args.dbias) continue;
-    double sum = add ? load_element(args.dbias, n) : 0;
-    for (std::int64_t m = 0; m < M; ++m) sum += dout(m, n);
-    store_element(args.dbias, n, sum);
+    double total = accumulate ? load_element(args.dbias, n) : 0;
+    for (std::int64_t m = 0; m < M; ++m) total += dout(m, n);
+    store_element(args.dbias, n, total);
   }
 }
 
