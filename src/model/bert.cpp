@@ -71,9 +71,12 @@ void block_forward(Context& ctx, const BertConfig& config, const BertBlock& p, c
 
 }  // namespace
 
-void bert_forward(Context& ctx, const BertConfig& config, const BertParameters& p, const BertActivations& a) {
+void bert_embed(Context& ctx, const BertConfig& config, const BertParameters& p, const BertActivations& a) {
   embedding_layernorm_forward(ctx, {a.tokens, a.positions, a.types, p.word, p.position, p.type,
                                     p.embnorm_weight, p.embnorm_bias, a.hidden, a.rows, config.eps});
+}
+
+void bert_layers(Context& ctx, const BertConfig& config, const BertParameters& p, const BertActivations& a) {
   for (const BertBlock& block : p.blocks) block_forward(ctx, config, block, a);
 }
 

@@ -75,6 +75,15 @@ struct PackedBatch {
   void append(std::span<const std::int32_t> ids, std::span<const std::int32_t> type_ids = {});
 };
 
+// A tensor in the host's memory under its name in Hugging Face's form, maybe behind a prefix ("bert.").
+struct BertTensor {
+  std::string name;
+  std::string stored_dtype;    // as its file calls it, "BF16"
+  std::optional<DType> dtype;  // empty: none of DType's
+  Shape shape;
+  std::span<const std::byte> bytes;  // may be unaligned
+};
+
 struct BertOptions {
   DType dtype = DType::f32;                  // of weights and activations
   std::int64_t max_batch_tokens = 16384;     // the arena is allocated for these, once
@@ -89,6 +98,9 @@ class BertModel {
  public:
   // The Context must outlive the model, and gives it device and threads.
   BertModel(Context& context, const std::filesystem::path& folder, const BertOptions& options = {});
+  // Weights that are elsewhere than in a folder; nothing of them is kept. Mean pooling.
+  BertModel(Context& context, const BertConfig& config, std::vector<BertTensor> tensors,
+            const BertOptions& options = {});
   // Random weights (a pure function of the config), mean pooling: for benches and tests.
   BertModel(Context& context, const BertConfig& config, const BertOptions& options = {});
   ~BertModel();
@@ -112,6 +124,17 @@ class BertModel {
   // The last hidden states, (N, H).
   void hidden(const PackedBatch& batch, std::span<float> states);
 
+  // A forward whose result stays where it is, on the model's device, until the next call: (N, H),
+  // (S, vector_size()) or (S, labels()), of options().dtype, but vectors of fp32. On a GPU it is put on the
+  // Context's stream, nothing waits for it, and values are not looked at. Calls on several streams are the
+  // caller's to order.
+  enum class Result : std::uint8_t { hidden, vectors, logits };
+  // states: the embedding is left out. What stands in states(N) then takes its place, and of batch.tokens
+  // only their number counts.
+  enum class From : std::uint8_t { tokens, states };
+  Tensor launch(const PackedBatch& batch, Result result, From from = From::tokens);
+  Tensor states(std::int64_t tokens) const;  // (N, H)
+
   // Launches the last call's forward once more, its result staying on the device: for benches.
   void repeat();
 
@@ -119,10 +142,10 @@ class BertModel {
   std::int64_t wasted_tokens() const { return wasted_tokens_; }
 
  private:
-  enum class Result : std::uint8_t { hidden, vectors, logits };
-
   void allocate(bool classifier);
-  void check(const PackedBatch& batch) const;
+  void check(const PackedBatch& batch, Result result) const;
+  Tensor result_of(const BertActivations& a, Result result) const;
+  Tensor start(const PackedBatch& batch, Result result, From from);
   void forward(const PackedBatch& batch, Result result, std::span<float> out);
 
   Context& context_;
@@ -136,9 +159,11 @@ class BertModel {
   std::int64_t wasted_tokens_ = 0;
 };
 
-// Tokens to the last hidden states, a.hidden.
-void bert_forward(Context& context, const BertConfig& config, const BertParameters& p,
-                  const BertActivations& a);
+// Tokens to the embedding, a.hidden, and from there through the layers to the last hidden states, in place.
+void bert_embed(Context& context, const BertConfig& config, const BertParameters& p,
+                const BertActivations& a);
+void bert_layers(Context& context, const BertConfig& config, const BertParameters& p,
+                 const BertActivations& a);
 // From there to a.pooled.back(), and to a.logits.
 void bert_pool(Context& context, const BertPooling& pooling, const BertParameters& p,
                const BertActivations& a);

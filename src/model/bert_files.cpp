@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
+#include <utility>
 
 #include "core/error.hpp"
 #include "model/fill.hpp"
@@ -34,40 +35,49 @@ fs::path weights_path(const fs::path& folder) {
               "use a folder whose weights are safetensors (save_pretrained writes them)");
 }
 
-std::string find_prefix(const SafetensorsFile& file) {
-  const SafetensorsEntry* found = nullptr;
-  for (const SafetensorsEntry& entry : file.entries()) {
-    if (!ends_with(entry.name, kWord)) continue;
+std::vector<BertTensor> tensors_of(const SafetensorsFile& file) {
+  std::vector<BertTensor> tensors;
+  for (const SafetensorsEntry& e : file.entries()) {
+    tensors.push_back(
+        {e.name, e.stored_dtype, e.dtype, e.shape, e.dtype ? file.bytes(e) : std::span<const std::byte>()});
+  }
+  return tensors;
+}
+
+std::string find_prefix(const std::vector<BertTensor>& tensors, const std::string& where) {
+  const BertTensor* found = nullptr;
+  for (const BertTensor& tensor : tensors) {
+    if (!ends_with(tensor.name, kWord)) continue;
     if (found) {
-      throw Error(fmt::format("has two encoders, with {} and {}", found->name, entry.name),
-                  file.path().string(), "use a folder of one model");
+      throw Error(fmt::format("has two encoders, with {} and {}", found->name, tensor.name), where,
+                  "use the tensors of one model");
     }
-    found = &entry;
+    found = &tensor;
   }
   if (!found) {
-    throw Error(fmt::format("has no tensor {}", kWord), file.path().string(),
-                "use the folder of a BERT, MiniLM or RoBERTa in Hugging Face's form");
+    throw Error(fmt::format("has no tensor {}", kWord), where,
+                "use a BERT, MiniLM or RoBERTa in Hugging Face's form");
   }
   return found->name.substr(0, found->name.size() - kWord.size());
 }
 
-void fill_checked(const Tensor& parameter, const SafetensorsFile& file, const SafetensorsEntry& entry) {
+void fill_checked(const Tensor& parameter, const BertTensor& tensor) {
   const std::int64_t rows = parameter.shape.rank() == 2 ? parameter.shape[0] : 1;
-  fill(parameter, rows, file.bytes(entry), *entry.dtype, false);
+  fill(parameter, rows, tensor.bytes, *tensor.dtype, false);
 }
 
-const SafetensorsEntry& checked_entry(const SafetensorsFile& file, const SafetensorsEntry* entry,
-                                      const std::string& name, const Shape& shape) {
-  if (!entry) {
-    throw Error(fmt::format("has no tensor {}", name), file.path().string(),
+const BertTensor& checked(const BertTensor* tensor, const std::string& where, const std::string& name,
+                          const Shape& shape) {
+  if (!tensor) {
+    throw Error(fmt::format("has no tensor {}", name), where,
                 "use the weights and the config.json of one model");
   }
-  if (entry->shape != shape || !entry->dtype || !is_floating(*entry->dtype)) {
-    throw Error(fmt::format("{} is {} {}, config.json asks for {}", entry->name, entry->stored_dtype,
-                            entry->shape.to_string(), shape.to_string()),
-                file.path().string(), "use the weights and the config.json of one model");
+  if (tensor->shape != shape || !tensor->dtype || !is_floating(*tensor->dtype)) {
+    throw Error(fmt::format("{} is {} {}, config.json asks for {}", tensor->name, tensor->stored_dtype,
+                            tensor->shape.to_string(), shape.to_string()),
+                where, "use the weights and the config.json of one model");
   }
-  return *entry;
+  return *tensor;
 }
 
 // Layer normalization's weight and bias as TensorFlow called them, and old files do.
@@ -120,24 +130,44 @@ bool is_of_head(std::string_view name) {
 }  // namespace
 
 BertFile::BertFile(const fs::path& folder, const BertConfig& config)
-    : config_(config), file_(weights_path(folder)), prefix_(find_prefix(file_)), top_(prefix_) {
+    : BertFile(SafetensorsFile(weights_path(folder)), config) {}
+
+BertFile::BertFile(SafetensorsFile file, const BertConfig& config)
+    : BertFile(tensors_of(file), file.path().string(), config) {
+  file_.emplace(std::move(file));
+}
+
+BertFile::BertFile(std::vector<BertTensor> tensors, const std::string& where, const BertConfig& config)
+    : config_(config),
+      where_(where),
+      tensors_(std::move(tensors)),
+      prefix_(find_prefix(tensors_, where_)),
+      top_(prefix_) {
+  for (std::size_t i = 0; i < tensors_.size(); ++i) {
+    if (index_.emplace(tensors_[i].name, i).second) continue;
+    throw Error(fmt::format("has two tensors {}", tensors_[i].name), where_, "give each its own name");
+  }
   for (const std::string_view model : {"bert.", "roberta."}) {
     if (ends_with(top_, model)) top_.resize(top_.size() - model.size());
   }
-  has_classifier_ =
-      config.family == BertConfig::Family::roberta
-          ? file_.find(top_ + "classifier.out_proj.weight") != nullptr
-          : file_.find(top_ + "classifier.weight") && file_.find(prefix_ + "pooler.dense.weight");
+  has_classifier_ = config.family == BertConfig::Family::roberta
+                        ? find(top_ + "classifier.out_proj.weight") != nullptr
+                        : find(top_ + "classifier.weight") && find(prefix_ + "pooler.dense.weight");
 }
 
-const SafetensorsEntry& BertFile::entry(const std::string& name, const Shape& shape) const {
-  const SafetensorsEntry* found = file_.find(name);
-  if (!found) found = file_.find(former_name(name));
-  return checked_entry(file_, found, name, shape);
+const BertTensor* BertFile::find(std::string_view name) const {
+  const auto found = index_.find(name);
+  return found == index_.end() ? nullptr : &tensors_[found->second];
+}
+
+const BertTensor& BertFile::tensor(const std::string& name, const Shape& shape) const {
+  const BertTensor* found = find(name);
+  if (!found) found = find(former_name(name));
+  return checked(found, where_, name, shape);
 }
 
 void BertFile::fill_from(const Tensor& parameter, const std::string& name) const {
-  fill_checked(parameter, file_, entry(name, parameter.shape));
+  fill_checked(parameter, tensor(name, parameter.shape));
 }
 
 void BertFile::fill_from(const BertLinear& linear, const std::string& name) const {
@@ -179,21 +209,25 @@ void BertFile::load(const BertParameters& p) const {
 }
 
 void BertFile::refuse_strangers() const {
-  for (const SafetensorsEntry& e : file_.entries()) {
-    const std::string_view name = e.name;
+  for (const BertTensor& tensor : tensors_) {
+    const std::string_view name = tensor.name;
     const bool known =
         (starts_with(name, prefix_) && is_of_encoder(name.substr(prefix_.size()), config_.layers)) ||
         (starts_with(name, top_) && is_of_head(name.substr(top_.size())));
     if (known) continue;
     throw Error(fmt::format("has a tensor {} that an encoder of {} layers has not", name, config_.layers),
-                file_.path().string(), "use the weights and the config.json of one model");
+                where_, "use the weights and the config.json of one model");
   }
 }
 
 void load_dense(const BertDense& dense, const BertLinear& parameters) {
   const SafetensorsFile file(weights_path(dense.folder));
+  const std::vector<BertTensor> tensors = tensors_of(file);
   const auto fill_named = [&](const Tensor& parameter, const std::string& name) {
-    fill_checked(parameter, file, checked_entry(file, file.find(name), name, parameter.shape));
+    const auto found =
+        std::find_if(tensors.begin(), tensors.end(), [&](const BertTensor& t) { return t.name == name; });
+    const BertTensor* tensor = found == tensors.end() ? nullptr : &*found;
+    fill_checked(parameter, checked(tensor, file.path().string(), name, parameter.shape));
   };
   fill_named(parameters.weight, "linear.weight");
   if (parameters.bias) fill_named(parameters.bias, "linear.bias");

@@ -2,17 +2,23 @@
 #pragma once
 
 #include <filesystem>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
 
 #include "model/bert.hpp"
 #include "model/safetensors.hpp"
 
 namespace warpwright {
 
-// The weights of a folder: model.safetensors, whose names may stand behind a prefix ("bert.", "roberta.",
-// "0.auto_model.").
+// The weights of a folder, model.safetensors, or of a list. Names may stand behind a prefix ("bert.",
+// "roberta.", "0.auto_model.").
 class BertFile {
  public:
   BertFile(const std::filesystem::path& folder, const BertConfig& config);
+  BertFile(std::vector<BertTensor> tensors, const std::string& where, const BertConfig& config);
 
   bool has_classifier() const { return has_classifier_; }
   // Fills the parameters, on whatever device they are. Every tensor must be there in its shape; tensors that
@@ -20,16 +26,21 @@ class BertFile {
   void load(const BertParameters& parameters) const;
 
  private:
-  const SafetensorsEntry& entry(const std::string& name, const Shape& shape) const;
+  BertFile(SafetensorsFile file, const BertConfig& config);
+  const BertTensor* find(std::string_view name) const;  // null where there is none
+  const BertTensor& tensor(const std::string& name, const Shape& shape) const;
   void fill_from(const Tensor& parameter, const std::string& name) const;
   void fill_from(const BertLinear& linear, const std::string& name) const;
   void fill_norm(const Tensor& weight, const Tensor& bias, const std::string& name) const;
   void refuse_strangers() const;
 
   const BertConfig& config_;
-  SafetensorsFile file_;
-  std::string prefix_;  // of the encoder's tensors
-  std::string top_;     // of a head's
+  std::optional<SafetensorsFile> file_;  // holds the bytes of a folder's tensors
+  std::string where_;
+  std::vector<BertTensor> tensors_;
+  std::map<std::string_view, std::size_t> index_;  // name → tensor
+  std::string prefix_;                             // of the encoder's tensors
+  std::string top_;                                // of a head's
   bool has_classifier_ = false;
 };
 

@@ -4,7 +4,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <tuple>
+#include <utility>
 
 #include "core/error.hpp"
 #include "model/bert.hpp"
@@ -180,6 +182,24 @@ std::int64_t read_rows(const Tensor& host, std::int64_t rows, std::span<float> o
   return bad;
 }
 
+// CUDA's default stream, which a caller may have chosen, captures nothing; `own` then stands in for it.
+Graph capture(Context& context, const Stream& own, const std::function<void()>& work) {
+  const Device device = context.device().device;
+  if (context.stream().get() != Stream::borrowed(device, nullptr).get()) {
+    return {context.stream(), work};
+  }
+  context.set_stream(Stream::borrowed(device, own.get()));
+  Graph graph;
+  try {
+    graph = Graph(context.stream(), work);
+  } catch (...) {
+    context.set_stream(Stream::borrowed(device, nullptr));
+    throw;
+  }
+  context.set_stream(Stream::borrowed(device, nullptr));
+  return graph;
+}
+
 // Weights N(0, 0.02²), biases 0, normalization 1 and 0.
 void randomize(const BertParameters& p) {
   constexpr std::uint32_t kPurpose = 0x42455254;  // a stream of its own: "BERT"
@@ -219,12 +239,13 @@ void randomize(const BertParameters& p) {
 
 }  // namespace
 
-// A forward for a bucket of tokens and sequences and a result.
+// A forward for a bucket of tokens and sequences, from where to which result.
 struct BertModel::Call {
   std::int64_t rows = 0, sequences = 0;
   Result result = Result::hidden;
+  From from = From::tokens;
   bool operator<(const Call& o) const {
-    return std::tie(rows, sequences, result) < std::tie(o.rows, o.sequences, o.result);
+    return std::tie(rows, sequences, result, from) < std::tie(o.rows, o.sequences, o.result, o.from);
   }
 };
 
@@ -260,6 +281,8 @@ struct BertModel::Memory {
   Buffer host_memory;  // of a GPU's batches and results
   Tensor host_batch;
   std::byte* host_result = nullptr;
+  std::optional<Event> batch_copied;  // from host_batch to the device, by the latest call
+  Stream own_stream;                  // of a GPU
   std::map<Call, Captured> graphs;
   Call last;
 };
@@ -275,6 +298,15 @@ BertModel::BertModel(Context& context, const std::filesystem::path& folder, cons
   const BertParameters& p = memory_->tensors.parameters;
   file.load(p);
   for (std::size_t i = 0; i < pooling_.dense.size(); ++i) load_dense(pooling_.dense[i], p.dense[i]);
+}
+
+BertModel::BertModel(Context& context, const BertConfig& config, std::vector<BertTensor> tensors,
+                     const BertOptions& options)
+    : context_(context), config_(config), options_(options), memory_(std::make_unique<Memory>()) {
+  config_.validate("the encoder's config");
+  const BertFile file(std::move(tensors), "the encoder's tensors", config_);
+  allocate(file.has_classifier());
+  file.load(memory_->tensors.parameters);
 }
 
 BertModel::BertModel(Context& context, const BertConfig& config, const BertOptions& options)
@@ -305,7 +337,8 @@ void BertModel::allocate(bool classifier) {
   context_.set_recorder(&recorder);
   try {
     const BertActivations a = narrow(recorded, N, S, options_.batch_invariant);
-    bert_forward(context_, config_, recorded.parameters, a);
+    bert_embed(context_, config_, recorded.parameters, a);
+    bert_layers(context_, config_, recorded.parameters, a);
     bert_pool(context_, pooling_, recorded.parameters, a);
     if (classifier) bert_classify(context_, recorded.parameters, a);
   } catch (...) {
@@ -326,6 +359,7 @@ void BertModel::allocate(bool classifier) {
   m.host_memory = Buffer::pinned(integers + results + kAlignment, "pinned host memory");
   m.host_batch = Tensor(m.host_memory.data(), DType::i32, m.tensors.batch.shape);
   m.host_result = m.host_memory.data() + (integers + kAlignment - 1) / kAlignment * kAlignment;
+  m.own_stream = Stream(context_.device().device);
 }
 
 BertModel::~BertModel() = default;
@@ -344,16 +378,16 @@ void BertModel::embed(const PackedBatch& batch, std::span<float> vectors) {
   forward(batch, Result::vectors, vectors);
 }
 void BertModel::classify(const PackedBatch& batch, std::span<float> logits) {
-  if (labels() == 0) {
-    throw Error("has no classification head", "the model", "use a folder of a cross-encoder or a classifier");
-  }
   forward(batch, Result::logits, logits);
 }
 void BertModel::hidden(const PackedBatch& batch, std::span<float> states) {
   forward(batch, Result::hidden, states);
 }
 
-void BertModel::check(const PackedBatch& batch) const {
+void BertModel::check(const PackedBatch& batch, Result result) const {
+  if (result == Result::logits && labels() == 0) {
+    throw Error("has no classification head", "the model", "use a folder of a cross-encoder or a classifier");
+  }
   const auto fail = [](const std::string& what, const std::string& where, const std::string& remedy) {
     throw Error(what, where, remedy);
   };
@@ -394,7 +428,8 @@ void BertModel::run(const Call& call) {
   Memory& m = *memory_;
   const auto work = [&] {
     const BertActivations a = narrow(m.tensors, call.rows, call.sequences, options_.batch_invariant);
-    bert_forward(context_, config_, m.tensors.parameters, a);
+    if (call.from == From::tokens) bert_embed(context_, config_, m.tensors.parameters, a);
+    bert_layers(context_, config_, m.tensors.parameters, a);
     if (call.result == Result::vectors) bert_pool(context_, pooling_, m.tensors.parameters, a);
     if (call.result == Result::logits) bert_classify(context_, m.tensors.parameters, a);
   };
@@ -406,7 +441,7 @@ void BertModel::run(const Call& call) {
     return work();
   }
   if (!captured.graph || captured.scratch != context_.scratch()) {
-    captured.graph = Graph(context_.stream(), work);
+    captured.graph = capture(context_, m.own_stream, work);
     captured.scratch = context_.scratch();
   }
   captured.graph.launch(context_.stream());
@@ -416,8 +451,21 @@ void BertModel::repeat() {
   run(memory_->last);
 }
 
-void BertModel::forward(const PackedBatch& batch, Result result, std::span<float> out) {
-  check(batch);
+Tensor BertModel::states(std::int64_t tokens) const {
+  return memory_->tensors.activations.hidden.slice(0, 0, tokens);
+}
+
+Tensor BertModel::result_of(const BertActivations& a, Result result) const {
+  if (result == Result::hidden) return a.hidden;
+  return result == Result::vectors ? a.pooled.back() : a.logits;
+}
+
+Tensor BertModel::launch(const PackedBatch& batch, Result result, From from) {
+  check(batch, result);
+  return start(batch, result, from);
+}
+
+Tensor BertModel::start(const PackedBatch& batch, Result result, From from) {
   Memory& m = *memory_;
   const bool gpu = context_.device().device.kind == DeviceKind::cuda;
   const auto N = static_cast<std::int64_t>(batch.tokens.size());
@@ -425,32 +473,39 @@ void BertModel::forward(const PackedBatch& batch, Result result, std::span<float
   // On a CPU every tensor has just the batch's rows. A GPU's launches are for a bucket of batches.
   const std::int64_t rows = gpu ? token_bucket(N, options_.max_batch_tokens) : N;
   const std::int64_t sequences = gpu ? sequence_bucket(S, options_.max_batch_sequences) : S;
-  const BertActivations a = narrow(m.tensors, rows, sequences, options_.batch_invariant);
-  const Tensor from = result == Result::hidden    ? a.hidden
-                      : result == Result::vectors ? a.pooled.back()
-                                                  : a.logits;
-  const std::int64_t results = result == Result::hidden ? N : S;
-  if (static_cast<std::int64_t>(out.size()) != results * from.shape[1]) {
-    throw Error(fmt::format("has room for {} numbers", out.size()), "the encoder's output",
-                fmt::format("give {} × {}", results, from.shape[1]));
-  }
+  if (m.batch_copied) m.batch_copied->synchronize();
   Tensors host_view = m.tensors;
   host_view.batch = m.host_batch;
   write_batch(config_, batch, narrow(host_view, rows, sequences, false));
-  m.last = {rows, sequences, result};
-  Tensor host = from;
-  if (!gpu) {
-    run(m.last);
-  } else {
+  m.last = {rows, sequences, result, from};
+  if (gpu) {
     const std::int64_t integers = batch_integers(rows, sequences);
     copy(m.tensors.batch.slice(0, 0, integers), m.host_batch.slice(0, 0, integers), context_.stream());
-    run(m.last);
-    const Tensor used = from.slice(0, 0, results);
-    host = Tensor(m.host_result, from.dtype, used.shape);
-    copy(host, used, context_.stream());
+    if (!m.batch_copied) m.batch_copied.emplace(context_.device().device);
+    m.batch_copied->record(context_.stream());
+  }
+  run(m.last);
+  wasted_tokens_ += rows - N;
+  const BertActivations a = narrow(m.tensors, rows, sequences, options_.batch_invariant);
+  return result_of(a, result).slice(0, 0, result == Result::hidden ? N : S);
+}
+
+void BertModel::forward(const PackedBatch& batch, Result result, std::span<float> out) {
+  check(batch, result);
+  const auto N = static_cast<std::int64_t>(batch.tokens.size());
+  const std::int64_t results = result == Result::hidden ? N : batch.sequences();
+  const std::int64_t columns = result_of(memory_->tensors.activations, result).shape[1];
+  if (static_cast<std::int64_t>(out.size()) != results * columns) {
+    throw Error(fmt::format("has room for {} numbers", out.size()), "the encoder's output",
+                fmt::format("give {} × {}", results, columns));
+  }
+  Tensor host = start(batch, result, From::tokens);
+  if (host.device.kind == DeviceKind::cuda) {
+    const Tensor from = host;
+    host = Tensor(memory_->host_result, from.dtype, from.shape);
+    copy(host, from, context_.stream());
     context_.synchronize();
   }
-  wasted_tokens_ += rows - N;
   const std::int64_t bad = read_rows(host, results, out);
   if (bad < 0) return;
   std::int64_t text = result == Result::hidden ? 0 : bad;

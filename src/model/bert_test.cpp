@@ -13,6 +13,7 @@
 
 #include "core/error.hpp"
 #include "model/safetensors.hpp"
+#include "runtime/host_view.hpp"
 #include "runtime/test_folder.hpp"
 
 namespace warpwright {
@@ -120,6 +121,107 @@ TEST_P(Golden, Results) {
     }
     EXPECT_LE(relative_error(out, wanted), 1e-5);
   }
+}
+
+std::vector<float> values_of(const Tensor& tensor, const Context& context) {
+  context.synchronize();
+  const HostView view = downloaded(tensor);
+  std::vector<float> values;
+  visit_dtype(tensor.dtype, [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    for (std::int64_t i = 0; i < tensor.elements(); ++i) {
+      values.push_back(static_cast<float>(view.tensor().as<T>()[i]));
+    }
+  });
+  return values;
+}
+
+std::vector<BertTensor> tensors_of(const SafetensorsFile& file) {
+  std::vector<BertTensor> tensors;
+  for (const SafetensorsEntry& e : file.entries()) {
+    tensors.push_back({e.name, e.stored_dtype, e.dtype, e.shape, file.bytes(e)});
+  }
+  return tensors;
+}
+
+// Of the layers that one alone, as layer 0.
+std::vector<BertTensor> layer_of(int layer, const std::vector<BertTensor>& tensors) {
+  constexpr std::string_view kLayer = "layer.";
+  std::vector<BertTensor> chosen;
+  for (BertTensor tensor : tensors) {
+    const std::size_t at = tensor.name.find(kLayer);
+    if (at != std::string::npos) {
+      char& digit = tensor.name[at + kLayer.size()];
+      if (digit != '0' + layer) continue;
+      digit = '0';
+    }
+    chosen.push_back(std::move(tensor));
+  }
+  return chosen;
+}
+
+// Weights out of memory, results that stay on the device: the same bits.
+TEST_P(Golden, Tensors) {
+  const auto batch = golden_batch(GetParam());
+  const SafetensorsFile file(folder_of(GetParam()) / "model.safetensors");
+  for (const auto& [device, dtype] : places()) {
+    Context context(ContextOptions{}, device, Stream::borrowed(device, nullptr));
+    const BertOptions options = {.dtype = dtype, .max_batch_tokens = 100};
+    BertModel model(context, folder_of(GetParam()), options);
+    BertModel twin(context, read_bert_config(folder_of(GetParam())), tensors_of(file), options);
+    std::vector<float> wanted(golden<float>(GetParam(), "hidden").size());
+    model.hidden(batch, wanted);
+    for (int run = 0; run < 3; ++run) {  // on a GPU: as it is, captured, launched again
+      EXPECT_EQ(values_of(model.launch(batch, BertModel::Result::hidden), context), wanted);
+      EXPECT_EQ(values_of(twin.launch(batch, BertModel::Result::hidden), context), wanted);
+    }
+  }
+}
+
+// A model cut in two behind its first layer is the whole.
+TEST(Bert, LayersFromStates) {
+  const auto batch = golden_batch("bert");
+  const std::vector<float> golden_states = golden<float>("bert", "hidden");
+  const SafetensorsFile file(folder_of("bert") / "model.safetensors");
+  const std::vector<BertTensor> tensors = tensors_of(file);
+  const BertConfig config = read_bert_config(folder_of("bert"));
+  BertConfig half = config;
+  half.layers = 1;
+  PackedBatch lengths = batch;
+  std::fill(lengths.tokens.begin(), lengths.tokens.end(), 0);
+  using Result = BertModel::Result;
+  for (const auto& [device, dtype] : places()) {
+    Context context(ContextOptions{}, device, Stream::borrowed(device, nullptr));
+    const BertOptions options = {.dtype = dtype, .max_batch_tokens = 100};
+    BertModel model(context, config, tensors, options);
+    BertModel lower(context, half, layer_of(0, tensors), options);
+    BertModel upper(context, half, layer_of(1, tensors), options);
+    std::vector<float> wanted(golden_states.size());
+    model.hidden(batch, wanted);
+    for (int run = 0; run < 3; ++run) {
+      const Tensor between = lower.launch(batch, Result::hidden);
+      copy(upper.states(between.shape[0]), between, context.stream());
+      EXPECT_EQ(values_of(upper.launch(lengths, Result::hidden, BertModel::From::states), context), wanted);
+    }
+  }
+}
+
+TEST(Bert, RefusesTensorsThatDoNotFit) {
+  const SafetensorsFile file(folder_of("bert") / "model.safetensors");
+  const BertConfig config = read_bert_config(folder_of("bert"));
+  Context context{ContextOptions{}};
+  const auto refusal = [&](const std::function<void(std::vector<BertTensor>&)>& change) {
+    std::vector<BertTensor> tensors = tensors_of(file);
+    change(tensors);
+    return message_of([&] { BertModel(context, config, tensors); });
+  };
+  EXPECT_EQ(refusal([](auto&) {}), "no error");
+  EXPECT_NE(refusal([](auto& t) { t.clear(); }).find("has no tensor embeddings"), std::string::npos);
+  const auto is_needed = [](const BertTensor& t) { return t.name.find("query.weight") != std::string::npos; };
+  EXPECT_NE(refusal([&](auto& t) { std::erase_if(t, is_needed); }).find("has no tensor"), std::string::npos);
+  EXPECT_NE(refusal([](auto& t) { t.push_back(t[0]); }).find("two"), std::string::npos);
+  EXPECT_NE(refusal([](auto& t) { t[0].name += "s"; }).find("the encoder's tensors"), std::string::npos);
+  EXPECT_NE(refusal([](auto& t) { t[0].dtype = DType::i64; }).find("config.json asks"), std::string::npos);
 }
 
 // A text's vector beside others and alone, with threads and without.
