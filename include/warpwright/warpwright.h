@@ -16,7 +16,8 @@
  *   - Memory belongs to the caller: tensors, and the workspace that a function asks for (the same arguments,
  *     given to the function of that name with _workspace behind it, tell how much). Pointers are of the
  *     context's device. Nothing is allocated there, and nothing waits for it: on a GPU a call puts its work
- *     on the context's stream and returns, and can be captured into a CUDA graph.
+ *     on the context's stream and returns, and can be captured into a CUDA graph. (An encoder has memory of
+ *     its own, and says what else is different.)
  *   - Tensors are dense and row-major. They need no more alignment than their elements; 16 bytes are fastest.
  *   - Arguments are checked before anything is read; a NULL stands for a tensor that is not there, where the
  *     comment at it says "may be NULL". What overlaps what it should not is not detected.
@@ -45,7 +46,7 @@ extern "C" {
  *     warpwright_abi_version() / 1000 == WARPWRIGHT_ABI_MAJOR &&
  *     warpwright_abi_version() % 1000 >= WARPWRIGHT_ABI_MINOR */
 #define WARPWRIGHT_ABI_MAJOR 1
-#define WARPWRIGHT_ABI_MINOR 0
+#define WARPWRIGHT_ABI_MINOR 1
 
 /* 1000 * major + minor of the library. */
 WARPWRIGHT_API int32_t warpwright_abi_version(void);
@@ -230,6 +231,150 @@ WARPWRIGHT_API warpwright_status warpwright_rmsnorm_backward_workspace(
 
 WARPWRIGHT_API warpwright_status warpwright_residual_norm_forward_workspace(
     warpwright_context* context, const warpwright_residual_norm_forward_args* args, size_t* bytes);
+
+/* ---- Encoder (since 1.1) ----------------------------------------------------------------------- */
+
+/* A BERT-family encoder (BERT, MiniLM, RoBERTa, cross-encoders): texts or token ids to vectors, without a row
+ * of padding.
+ *
+ *     warpwright_encoder* encoder = NULL;
+ *     warpwright_encoder_options options = {.size = sizeof options, .folder = "all-MiniLM-L6-v2",
+ *                                           .dtype = WARPWRIGHT_F32};
+ *     if (warpwright_encoder_create(context, &options, &encoder) != WARPWRIGHT_OK) …
+ *
+ * An encoder works on its context's device, with the stream and the threads that the context has at each
+ * call, and is destroyed before it. It has memory of its own, all of it allocated when it is created, for
+ * batches of up to max_batch_tokens; what is larger is done in several batches. It serves one call at a time,
+ * also on the device: order the streams of its calls. */
+typedef struct warpwright_encoder warpwright_encoder;
+
+typedef int32_t warpwright_pooling;
+enum {
+  WARPWRIGHT_POOLING_OF_MODEL = 0, /* as the folder says; mean where it does not */
+  WARPWRIGHT_POOLING_MEAN = 1,
+  WARPWRIGHT_POOLING_CLS = 2,
+  WARPWRIGHT_POOLING_MAX = 3,
+  WARPWRIGHT_POOLING_MEAN_SQRT = 4 /* the sum over the square root of the length */
+};
+
+typedef int32_t warpwright_normalization;
+enum {
+  WARPWRIGHT_NORMALIZE_OF_MODEL = 0, /* as the folder says; not where it does not */
+  WARPWRIGHT_NORMALIZE = 1,          /* vectors of length 1 */
+  WARPWRIGHT_NORMALIZE_NOT = 2
+};
+
+/* A tensor in the host's memory: one row (rank 1: columns) or a matrix (rank 2: rows, columns). */
+typedef struct warpwright_tensor {
+  const char* name; /* "embeddings.word_embeddings.weight", maybe behind a prefix as "bert." */
+  const void* data;
+  int64_t rows, columns;
+  int32_t rank;
+  warpwright_dtype dtype;
+} warpwright_tensor;
+
+typedef struct warpwright_encoder_options {
+  size_t size; /* sizeof(warpwright_encoder_options) */
+  /* A Hugging Face directory: config.json, model.safetensors, and for texts tokenizer.json, vocab.txt or
+   * vocab.json and merges.txt; sentence-transformers' files where there are. NULL beside `tensors`. */
+  const char* folder;
+  const char* config;               /* what stands in config.json, beside `tensors`; else NULL */
+  const warpwright_tensor* tensors; /* (tensor_count), copied; else NULL */
+  int64_t tensor_count;
+  int64_t max_batch_tokens;    /* 0: 16384 */
+  int64_t max_batch_sequences; /* 0: max_batch_tokens, at most 4096 */
+  int64_t max_length;          /* tokens of a text or a pair, special ones included; 0: the model's */
+  warpwright_dtype dtype;      /* of weights and hidden states: F32, BF16 or F16 */
+  warpwright_pooling pooling;
+  warpwright_normalization normalization;
+  int32_t batch_invariant; /* not 0: a text's bits do not depend on what shares its batch */
+  int32_t refuse_long;     /* not 0: a text of more than max_length tokens is an error, and not cut */
+  int32_t plain_text;      /* not 0: "[SEP]" in a text is text, and not the token */
+  int32_t tf32;            /* not 0: a GPU's fp32 products may round their factors to tf32 */
+  int32_t reserved;        /* 0 */
+} warpwright_encoder_options;
+
+WARPWRIGHT_API warpwright_status warpwright_encoder_create(warpwright_context* context,
+                                                           const warpwright_encoder_options* options,
+                                                           warpwright_encoder** encoder);
+
+/* NULL is fine. Work that is still running on the device is waited for. */
+WARPWRIGHT_API void warpwright_encoder_destroy(warpwright_encoder* encoder);
+
+typedef struct warpwright_encoder_info {
+  size_t size; /* sizeof(warpwright_encoder_info), set by the caller */
+  int64_t hidden_size, layers, heads, vocabulary, token_types;
+  int64_t max_length;  /* tokens of a text */
+  int64_t vector_size; /* of a vector */
+  int64_t labels;      /* of a classification head; 0: the model has none */
+  int64_t max_batch_tokens, max_batch_sequences;
+  int64_t wasted_tokens; /* rows computed so far beyond the tokens that were given */
+  int32_t has_tokenizer; /* 0: there are no texts for it, only ids */
+  warpwright_dtype dtype;
+} warpwright_encoder_info;
+
+WARPWRIGHT_API warpwright_status warpwright_encoder_get_info(const warpwright_encoder* encoder,
+                                                             warpwright_encoder_info* info);
+
+typedef int32_t warpwright_encoder_result;
+enum {
+  WARPWRIGHT_VECTORS = 0, /* (texts, vector_size): pooled, behind dense layers and normalization */
+  WARPWRIGHT_LOGITS = 1,  /* (texts, labels), of a classification head */
+  WARPWRIGHT_HIDDEN = 2   /* (tokens, hidden_size): the last hidden states */
+};
+
+/* Texts, or pairs of texts, to VECTORS or LOGITS in the host's memory. Texts are tokenized on the context's
+ * threads, sorted by length and packed; results come back in the order of the texts, and the call waits for
+ * them. A text that cannot be encoded gets zeros and does not take the others with it. */
+typedef struct warpwright_encoder_texts_args {
+  size_t size; /* sizeof(warpwright_encoder_texts_args) */
+  int64_t count;
+  const char* const* texts;   /* (count) in UTF-8; other bytes count as U+FFFD */
+  const size_t* text_bytes;   /* (count); may be NULL: a 0 ends each text */
+  const char* const* seconds; /* (count), the pairs' second texts, for LOGITS; may be NULL */
+  const size_t* second_bytes; /* (count); may be NULL, likewise */
+  float* out;                 /* (count, vector_size) or (count, labels) */
+  int64_t* tokens;            /* (count), how many each text has; may be NULL */
+  /* (count), WARPWRIGHT_OK or WARPWRIGHT_FAILED for each text, the call itself being WARPWRIGHT_OK; may be
+   * NULL: the call fails where a text does. */
+  warpwright_status* statuses;
+  warpwright_encoder_result result;
+  int32_t reserved; /* 0 */
+} warpwright_encoder_texts_args;
+
+WARPWRIGHT_API warpwright_status warpwright_encoder_texts(warpwright_encoder* encoder,
+                                                          const warpwright_encoder_texts_args* args);
+
+/* Why this text of the latest call of warpwright_encoder_texts has no result; "" where it has one. Valid
+ * until the encoder's next call. */
+WARPWRIGHT_API const char* warpwright_encoder_text_error(const warpwright_encoder* encoder, int64_t index);
+
+/* Token ids to a result on the context's device. Ids, bounds and mask are in the host's memory and are not
+ * needed beyond the call; on a GPU it does not wait for the device (but for the batch before it having been
+ * read), cannot be captured into a CUDA graph, and values that are not finite are not looked for.
+ *
+ * Packed: ids and types of all sequences one after the other, sequence s being
+ * [cu_seqlens[s], cu_seqlens[s + 1]). HIDDEN is (cu_seqlens[sequences], hidden_size).
+ * Padded: cu_seqlens is NULL; ids, types and mask are (sequences, length), and what the mask hides, wherever
+ * it stands, is left out. HIDDEN is (sequences, length, hidden_size), 0 in padding. */
+typedef struct warpwright_encoder_tokens_args {
+  size_t size; /* sizeof(warpwright_encoder_tokens_args) */
+  int64_t sequences, length;
+  const int32_t* ids;
+  const int32_t* types;      /* may be NULL: 0 */
+  const int32_t* cu_seqlens; /* (sequences + 1) */
+  const uint8_t* mask;       /* 1: a token, 0: padding; may be NULL: no padding */
+  /* In place of ids and the embedding: the hidden states that the layers begin with, on the device, of the
+   * encoder's dtype, packed or padded as ids would be. ids and types are then NULL. */
+  const void* states;
+  void* out; /* of the encoder's dtype; VECTORS are F32 */
+  warpwright_encoder_result result;
+  /* Not 0: padding goes through the layers, too, as texts of its own: the same result, for comparison. */
+  int32_t keep_padding;
+} warpwright_encoder_tokens_args;
+
+WARPWRIGHT_API warpwright_status warpwright_encoder_tokens(warpwright_encoder* encoder,
+                                                           const warpwright_encoder_tokens_args* args);
 
 #ifdef __cplusplus
 }

@@ -6,6 +6,8 @@
 #include <memory>
 #include <string>
 
+#include "capi/dtype.hpp"
+
 namespace warpwright::capi {
 namespace {
 
@@ -45,6 +47,22 @@ void throw_wrong_size(std::string_view function, std::size_t size, std::size_t k
       fmt::format("args.size is {}, this library ({}) knows {} bytes", size, warpwright_version(), known),
       std::string(function),
       size < known ? "set it to sizeof of the structure" : "use a library as new as the program's header");
+}
+
+DType dtype_of(std::string_view function, std::string_view argument, warpwright_dtype dtype) {
+  switch (dtype) {
+    case WARPWRIGHT_F64:
+      return DType::f64;
+    case WARPWRIGHT_F32:
+      return DType::f32;
+    case WARPWRIGHT_BF16:
+      return DType::bf16;
+    case WARPWRIGHT_F16:
+      return DType::f16;
+    default:
+      throw Error(fmt::format("{} is {}", argument, dtype), std::string(function),
+                  "use WARPWRIGHT_F64, _F32, _BF16 or _F16");
+  }
 }
 
 }  // namespace warpwright::capi

@@ -7,26 +7,11 @@
 #include <string>
 
 #include "capi/context.hpp"
+#include "capi/dtype.hpp"
 
 using namespace warpwright;
 
 namespace {
-
-DType dtype_of(std::string_view function, std::string_view argument, warpwright_dtype dtype) {
-  switch (dtype) {
-    case WARPWRIGHT_F64:
-      return DType::f64;
-    case WARPWRIGHT_F32:
-      return DType::f32;
-    case WARPWRIGHT_BF16:
-      return DType::bf16;
-    case WARPWRIGHT_F16:
-      return DType::f16;
-    default:
-      throw Error(fmt::format("{} is {}", argument, dtype), std::string(function),
-                  "use WARPWRIGHT_F64, _F32, _BF16 or _F16");
-  }
-}
 
 // The tensors of one call.
 class Tensors {
@@ -102,9 +87,9 @@ template <class Args>
 void fill_forward(std::string_view function, const warpwright_norm_forward_args& a, Device device,
                   Args& args) {
   const Tensors make(function, device, a.rows, a.columns);
-  const DType x = dtype_of(function, "x_dtype", a.x_dtype);
-  const DType parameters = dtype_of(function, "parameter_dtype", a.parameter_dtype);
-  const DType out = dtype_of(function, "out_dtype", a.out_dtype);
+  const DType x = capi::dtype_of(function, "x_dtype", a.x_dtype);
+  const DType parameters = capi::dtype_of(function, "parameter_dtype", a.parameter_dtype);
+  const DType out = capi::dtype_of(function, "out_dtype", a.out_dtype);
   check_kept(function, a.kept_count, a.kept_columns, a.kept, a.rows, a.columns);
   check_eps(function, a.eps);
   args.x = make.matrix("x", a.x, x);
@@ -127,10 +112,10 @@ template <class Args>
 void fill_backward(std::string_view function, const warpwright_norm_backward_args& a, Device device,
                    Args& args) {
   const Tensors make(function, device, a.rows, a.columns);
-  const DType x = dtype_of(function, "x_dtype", a.x_dtype);
-  const DType parameters = dtype_of(function, "parameter_dtype", a.parameter_dtype);
-  const DType out = dtype_of(function, "out_dtype", a.out_dtype);
-  const DType gradients = dtype_of(function, "gradient_dtype", a.gradient_dtype);
+  const DType x = capi::dtype_of(function, "x_dtype", a.x_dtype);
+  const DType parameters = capi::dtype_of(function, "parameter_dtype", a.parameter_dtype);
+  const DType out = capi::dtype_of(function, "out_dtype", a.out_dtype);
+  const DType gradients = capi::dtype_of(function, "gradient_dtype", a.gradient_dtype);
   const DType statistics = ops::accumulation_dtype(x);
   check_kept(function, a.kept_count, a.kept_columns, a.kept, a.rows, a.columns);
   constexpr std::int32_t kFlags = WARPWRIGHT_ADD_TO_DX | WARPWRIGHT_ADD_TO_DPARAMETERS;
@@ -165,7 +150,7 @@ template <class Args>
 Tensors fill_residual(std::string_view function, const warpwright_residual_norm_forward_args& a,
                       Device device, Args& args) {
   const Tensors make(function, device, a.rows, a.columns);
-  const DType dtype = dtype_of(function, "dtype", a.dtype);
+  const DType dtype = capi::dtype_of(function, "dtype", a.dtype);
   check_kept(function, a.kept_count, a.kept_columns, a.kept, a.rows, a.columns);
   check_eps(function, a.eps);
   args.x = make.matrix("x", a.x, dtype);

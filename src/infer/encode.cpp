@@ -69,11 +69,22 @@ std::vector<EncodedText> Encoder::embed(std::span<const std::string_view> texts,
       [&](const PackedBatch& batch, std::span<float> out) { model_.embed(batch, out); });
 }
 
+void Encoder::require_head() const {
+  if (labels() > 0) return;
+  throw Error("the model has no classification head", "classify",
+              "use the folder of a cross-encoder or a classifier");
+}
+
+std::vector<EncodedText> Encoder::classify(std::span<const std::string_view> texts, std::span<float> logits) {
+  require_head();
+  return encode(
+      texts.size(), labels(), logits,
+      [&](std::size_t i, const text::EncodeOptions& options) { return tokenizer_.encode(texts[i], options); },
+      [&](const PackedBatch& batch, std::span<float> out) { model_.classify(batch, out); });
+}
+
 std::vector<EncodedText> Encoder::classify(std::span<const TextPair> pairs, std::span<float> logits) {
-  if (labels() == 0) {
-    throw Error("the model has no classification head", "classify",
-                "use the folder of a cross-encoder or a classifier");
-  }
+  require_head();
   if (tokenizer_.type_count() > static_cast<std::uint64_t>(model_.config().types)) {
     throw Error(fmt::format("the tokenizer gives pairs {} token types, the model has {}",
                             tokenizer_.type_count(), model_.config().types),

@@ -55,6 +55,7 @@ class Encoder {
   std::int64_t vector_size() const { return model_.vector_size(); }
   std::int64_t labels() const { return model_.labels(); }
   std::int64_t max_length() const { return max_length_; }
+  BertModel& model() { return model_; }
   const BertModel& model() const { return model_; }
   const text::EncoderTokenizer& tokenizer() const { return tokenizer_; }
 
@@ -63,10 +64,12 @@ class Encoder {
 
   // vectors: (texts, vector_size()).
   std::vector<EncodedText> embed(std::span<const std::string_view> texts, std::span<float> vectors);
-  // logits: (pairs, labels()), of a folder with a classification head.
+  // logits: (texts or pairs, labels()), of a folder with a classification head.
+  std::vector<EncodedText> classify(std::span<const std::string_view> texts, std::span<float> logits);
   std::vector<EncodedText> classify(std::span<const TextPair> pairs, std::span<float> logits);
 
  private:
+  void require_head() const;
   using Tokenize = std::function<text::Encoding(std::size_t index, const text::EncodeOptions& options)>;
   using Run = std::function<void(const PackedBatch& batch, std::span<float> out)>;
 

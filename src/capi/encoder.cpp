@@ -1,0 +1,511 @@
+// Encoders in the C ABI: folders or tensors to a model, texts to vectors in the host's memory, token ids or
+// hidden states to results on the device.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <filesystem>
+#include <limits>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "capi/context.hpp"
+#include "capi/dtype.hpp"
+#include "infer/encode.hpp"
+#include "ops/padding/padding.hpp"
+#include "text/json.hpp"
+
+using namespace warpwright;
+
+// What an encoder does between the caller's tensors and the model's.
+struct warpwright_encoder {
+  using Result = BertModel::Result;
+
+  warpwright_encoder(warpwright_context* owner, const warpwright_encoder_options& options);
+  ~warpwright_encoder();
+
+  BertModel& model() { return texts ? texts->model() : *ids_only; }
+  const BertModel& model() const { return texts ? texts->model() : *ids_only; }
+
+  // The owner's stream and threads, for the call to come.
+  void follow_owner();
+  // A checked call, in batches that fit the model's memory.
+  void run(const warpwright_encoder_tokens_args& args);
+
+  warpwright_context* owner;
+  Context context;
+  std::unique_ptr<Encoder> texts;  // of a folder with a tokenizer
+  std::unique_ptr<BertModel> ids_only;
+  std::vector<EncodedText> report;
+
+ private:
+  // Sequences [first, last) of a call, as one batch of the model.
+  struct Part {
+    std::int64_t first = 0, last = 0;
+    PackedBatch batch;
+    std::int64_t tokens = 0;            // of the batch, without padding that is kept
+    std::vector<std::int32_t> indices;  // of a padded call: the batch's rows among (last − first)·length
+  };
+  Part part_from(const warpwright_encoder_tokens_args& args, std::int64_t first) const;
+  void run_part(const warpwright_encoder_tokens_args& args, const Part& part);
+  // A part's bounds and indices on the device.
+  struct Places {
+    Tensor cu_seqlens, indices;
+  };
+  Places upload(const Part& part);
+
+  Buffer places_, host_places_;  // as Places; on a CPU the second alone
+  std::optional<Event> places_copied_;
+};
+
+namespace {
+
+constexpr std::string_view kCreate = "warpwright_encoder_create", kTexts = "warpwright_encoder_texts",
+                           kTokens = "warpwright_encoder_tokens", kInfo = "warpwright_encoder_get_info";
+
+[[noreturn]] void fail(std::string_view function, const std::string& what,
+                       const std::string& remedy = "see warpwright.h") {
+  throw Error(what, std::string(function), remedy);
+}
+
+std::optional<ops::Pooling> pooling_of(warpwright_pooling pooling) {
+  switch (pooling) {
+    case WARPWRIGHT_POOLING_OF_MODEL:
+      return {};
+    case WARPWRIGHT_POOLING_MEAN:
+      return ops::Pooling::mean;
+    case WARPWRIGHT_POOLING_CLS:
+      return ops::Pooling::cls;
+    case WARPWRIGHT_POOLING_MAX:
+      return ops::Pooling::max;
+    case WARPWRIGHT_POOLING_MEAN_SQRT:
+      return ops::Pooling::mean_sqrt;
+    default:
+      fail(kCreate, fmt::format("options.pooling is {}", pooling));
+  }
+}
+
+std::optional<bool> normalization_of(warpwright_normalization normalization) {
+  if (normalization == WARPWRIGHT_NORMALIZE_OF_MODEL) return {};
+  if (normalization == WARPWRIGHT_NORMALIZE || normalization == WARPWRIGHT_NORMALIZE_NOT) {
+    return normalization == WARPWRIGHT_NORMALIZE;
+  }
+  fail(kCreate, fmt::format("options.normalization is {}", normalization));
+}
+
+BertModel::Result result_of(std::string_view function, warpwright_encoder_result result) {
+  switch (result) {
+    case WARPWRIGHT_VECTORS:
+      return BertModel::Result::vectors;
+    case WARPWRIGHT_LOGITS:
+      return BertModel::Result::logits;
+    case WARPWRIGHT_HIDDEN:
+      return BertModel::Result::hidden;
+    default:
+      fail(function, fmt::format("result is {}", result),
+           "use WARPWRIGHT_VECTORS, WARPWRIGHT_LOGITS or WARPWRIGHT_HIDDEN");
+  }
+}
+
+warpwright_dtype number_of(DType dtype) {
+  if (dtype == DType::bf16) return WARPWRIGHT_BF16;
+  return dtype == DType::f16 ? WARPWRIGHT_F16 : WARPWRIGHT_F32;
+}
+
+EncoderOptions options_of(const warpwright_encoder_options& o) {
+  EncoderOptions options;
+  if (o.dtype == WARPWRIGHT_F64) fail(kCreate, "options.dtype is WARPWRIGHT_F64", "use F32, BF16 or F16");
+  options.model.dtype = capi::dtype_of(kCreate, "options.dtype", o.dtype);
+  for (const auto& [name, value] : {std::pair("max_batch_tokens", o.max_batch_tokens),
+                                    {"max_batch_sequences", o.max_batch_sequences},
+                                    {"max_length", o.max_length},
+                                    {"tensor_count", o.tensor_count}}) {
+    if (value < 0) fail(kCreate, fmt::format("options.{} is {}", name, value), "use 0 or more");
+  }
+  if (o.max_batch_tokens > 0) options.model.max_batch_tokens = o.max_batch_tokens;
+  options.model.max_batch_sequences = o.max_batch_sequences;
+  options.model.batch_invariant = o.batch_invariant != 0;
+  options.model.pooling = pooling_of(o.pooling);
+  options.model.normalize = normalization_of(o.normalization);
+  options.max_length = o.max_length;
+  options.over_limit = o.refuse_long ? OverLimit::refuse : OverLimit::truncate;
+  options.in_text = o.plain_text ? text::SpecialTokens::as_text : text::SpecialTokens::recognize;
+  return options;
+}
+
+std::vector<BertTensor> tensors_of(const warpwright_encoder_options& o) {
+  std::vector<BertTensor> tensors;
+  for (std::int64_t i = 0; i < o.tensor_count; ++i) {
+    const warpwright_tensor& t = o.tensors[i];
+    const std::string where = fmt::format("options.tensors[{}]", i);
+    if (!t.name) fail(kCreate, where + ".name is NULL");
+    const DType dtype = capi::dtype_of(kCreate, where + ".dtype", t.dtype);
+    if (t.rank != 1 && t.rank != 2) {
+      fail(kCreate, fmt::format("{} ({}) has rank {}", where, t.name, t.rank), "use 1 or 2");
+    }
+    constexpr std::int64_t kMost = std::int64_t{1} << 40;
+    const std::int64_t rows = t.rank == 2 ? t.rows : 1;
+    if (rows < 0 || t.columns < 0 || rows > kMost || t.columns > kMost / std::max<std::int64_t>(rows, 1)) {
+      fail(kCreate, fmt::format("{} ({}) has shape ({}, {})", where, t.name, rows, t.columns));
+    }
+    const Shape shape = t.rank == 2 ? Shape{t.rows, t.columns} : Shape{t.columns};
+    if (!t.data && shape.elements() > 0) fail(kCreate, fmt::format("{} ({}) .data is NULL", where, t.name));
+    const std::size_t bytes = static_cast<std::size_t>(shape.elements()) * size_of(dtype);
+    tensors.push_back({t.name, std::string(name_of(dtype)), dtype, shape,
+                       std::span(static_cast<const std::byte*>(t.data), bytes)});
+  }
+  return tensors;
+}
+
+bool has_tokenizer(const std::filesystem::path& folder) {
+  const auto there = [&](const char* name) { return std::filesystem::exists(folder / name); };
+  return there("tokenizer.json") || there("vocab.txt") || there("vocab.json");
+}
+
+ContextOptions context_options(const warpwright_context& owner, bool tf32) {
+  ContextOptions options = owner.context.options();
+  options.threads = owner.context.threads();
+  options.tf32 = tf32;
+  return options;
+}
+
+std::vector<std::string_view> views_of(std::string_view argument, const char* const* texts,
+                                       const size_t* bytes, std::int64_t count) {
+  std::vector<std::string_view> views;
+  if (!texts && count > 0) capi::throw_missing(kTexts, argument);
+  for (std::int64_t i = 0; i < count; ++i) {
+    if (!texts[i]) fail(kTexts, fmt::format("{}[{}] is NULL", argument, i));
+    views.push_back(bytes ? std::string_view(texts[i], bytes[i]) : std::string_view(texts[i]));
+  }
+  return views;
+}
+
+// A sequence's places among the rows of a call's ids or states, padding included.
+struct Range {
+  std::int64_t begin, end;
+};
+Range range_of(const warpwright_encoder_tokens_args& args, std::int64_t sequence) {
+  if (args.cu_seqlens) return {args.cu_seqlens[sequence], args.cu_seqlens[sequence + 1]};
+  return {sequence * args.length, (sequence + 1) * args.length};
+}
+bool is_token(const warpwright_encoder_tokens_args& args, std::int64_t place) {
+  return !args.mask || args.mask[place] != 0;
+}
+std::int64_t count_tokens(const warpwright_encoder_tokens_args& args, Range range) {
+  std::int64_t tokens = 0;
+  for (std::int64_t i = range.begin; i < range.end; ++i) tokens += is_token(args, i);
+  return tokens;
+}
+
+void check_bounds(const warpwright_encoder_tokens_args& args) {
+  constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max();
+  if (args.sequences < 0 || args.sequences > kMost) {
+    fail(kTokens, fmt::format("sequences is {}", args.sequences));
+  }
+  if (!args.cu_seqlens) {
+    if (args.length < 0 || args.length * args.sequences > kMost || args.length > kMost) {
+      fail(kTokens, fmt::format("length is {} (of {} sequences)", args.length, args.sequences));
+    }
+    return;
+  }
+  if (args.mask) fail(kTokens, "mask is given beside cu_seqlens", "a packed batch has no padding");
+  if (args.length != 0) fail(kTokens, fmt::format("length is {} beside cu_seqlens", args.length), "use 0");
+  for (std::int64_t s = 0; s <= args.sequences; ++s) {
+    if (s == 0 ? args.cu_seqlens[0] == 0 : args.cu_seqlens[s] >= args.cu_seqlens[s - 1]) continue;
+    fail(kTokens, fmt::format("cu_seqlens[{}] is {}", s, args.cu_seqlens[s]), "they ascend from 0");
+  }
+}
+
+void check_sequence(const warpwright_encoder_tokens_args& args, const BertModel& model, std::int64_t s) {
+  const BertConfig& config = model.config();
+  const Range range = range_of(args, s);
+  const std::int64_t tokens = count_tokens(args, range);
+  const std::int64_t most = std::min(config.max_length(), model.options().max_batch_tokens);
+  if (tokens > most) {
+    fail(kTokens, fmt::format("sequence {} has {} tokens, the encoder takes {}", s, tokens, most), "cut it");
+  }
+  for (std::int64_t i = range.begin; i < range.end; ++i) {
+    const std::int32_t id = args.ids ? args.ids[i] : 0, type = args.types ? args.types[i] : 0;
+    if (is_token(args, i) && (id < 0 || id >= config.vocab)) {
+      fail(kTokens, fmt::format("ids has {} in sequence {}", id, s),
+           fmt::format("the vocabulary has {} tokens", config.vocab));
+    }
+    if (is_token(args, i) && (type < 0 || type >= config.types)) {
+      fail(kTokens, fmt::format("types has {} in sequence {}", type, s),
+           fmt::format("the model has {} token types", config.types));
+    }
+  }
+}
+
+}  // namespace
+
+warpwright_encoder::warpwright_encoder(warpwright_context* owner_, const warpwright_encoder_options& o)
+    : owner(owner_),
+      context(context_options(*owner_, o.tf32 != 0), owner_->context.device().device,
+              Stream::borrowed(owner_->context.device().device, owner_->context.stream().get())) {
+  const EncoderOptions options = options_of(o);
+  if (o.folder) {
+    if (o.tensors || o.tensor_count || o.config) {
+      fail(kCreate, "options.folder is given beside tensors or config", "give one of the two");
+    }
+    const std::filesystem::path folder(o.folder);
+    if (has_tokenizer(folder)) {
+      texts = std::make_unique<Encoder>(context, folder, options);
+    } else {
+      ids_only = std::make_unique<BertModel>(context, folder, options.model);
+    }
+  } else {
+    if (!o.tensors || !o.config) {
+      fail(kCreate, "options.folder is NULL", "give a folder, or tensors and config");
+    }
+    const std::string where = "options.config";
+    const BertConfig config = BertConfig::from_json(text::parse_json(o.config, where, 16), where);
+    ids_only = std::make_unique<BertModel>(context, config, tensors_of(o), options.model);
+  }
+}
+
+warpwright_encoder::~warpwright_encoder() {
+  if (context.device().device.kind == DeviceKind::cpu) return;
+  try {
+    context.synchronize();
+  } catch (const std::exception&) {  // nothing is left to wait for
+  }
+}
+
+void warpwright_encoder::follow_owner() {
+  context.set_stream(Stream::borrowed(context.device().device, owner->context.stream().get()));
+  context.set_threads(owner->context.threads());
+}
+
+// As many sequences from `first` on as fit, one at least.
+warpwright_encoder::Part warpwright_encoder::part_from(const warpwright_encoder_tokens_args& args,
+                                                       std::int64_t first) const {
+  const BertOptions& limits = model().options();
+  Part part{.first = first, .last = first, .batch = {}, .tokens = 0, .indices = {}};
+  std::int64_t rows = 0, pieces = 0;
+  for (; part.last < args.sequences; ++part.last) {
+    const Range range = range_of(args, part.last);
+    const std::int64_t tokens = count_tokens(args, range), padding = range.end - range.begin - tokens;
+    rows += tokens + (args.keep_padding ? padding : 0);
+    pieces += 1 + (args.keep_padding && padding > 0);
+    const bool fits = rows <= limits.max_batch_tokens && pieces <= limits.max_batch_sequences;
+    if (!fits && part.last > first) break;
+    part.tokens += tokens;
+  }
+  const auto append = [&](bool tokens) {
+    std::vector<std::int32_t> ids, types;
+    for (std::int64_t s = first; s < part.last; ++s) {
+      ids.clear();
+      types.clear();
+      const Range range = range_of(args, s);
+      for (std::int64_t i = range.begin; i < range.end; ++i) {
+        if (is_token(args, i) != tokens) continue;
+        ids.push_back(args.ids && tokens ? args.ids[i] : 0);
+        types.push_back(args.types && tokens ? args.types[i] : 0);
+        if (!args.cu_seqlens) part.indices.push_back(static_cast<std::int32_t>(i - first * args.length));
+      }
+      if (tokens || !ids.empty()) part.batch.append(ids, types);
+    }
+  };
+  append(true);
+  if (args.keep_padding) append(false);
+  return part;
+}
+
+warpwright_encoder::Places warpwright_encoder::upload(const Part& part) {
+  const Device device = context.device().device;
+  const bool gpu = device.kind == DeviceKind::cuda;
+  const BertOptions& limits = model().options();
+  const std::size_t bytes =
+      static_cast<std::size_t>(limits.max_batch_tokens + limits.max_batch_sequences + 1) *
+      sizeof(std::int32_t);
+  if (!host_places_.data()) {
+    host_places_ = gpu ? Buffer::pinned(bytes, "pinned host memory") : Buffer(bytes, device, "padding");
+    if (gpu) {
+      places_ = Buffer(bytes, device, "padding");
+      places_copied_.emplace(device);
+    }
+  } else if (gpu) {
+    places_copied_->synchronize();
+  }
+  const std::int64_t bounds = part.last - part.first + 1,
+                     count = bounds + static_cast<std::int64_t>(part.indices.size());
+  auto* host = reinterpret_cast<std::int32_t*>(host_places_.data());
+  std::copy_n(part.batch.cu_seqlens.begin(), bounds, host);
+  std::copy(part.indices.begin(), part.indices.end(), host + bounds);
+  Tensor places(host, DType::i32, {count});
+  if (gpu) {
+    places = Tensor(places_.data(), DType::i32, {count}, device);
+    copy(places, Tensor(host, DType::i32, {count}), context.stream());
+    places_copied_->record(context.stream());
+  }
+  return {places.slice(0, 0, bounds), places.slice(0, bounds, count - bounds)};
+}
+
+void warpwright_encoder::run_part(const warpwright_encoder_tokens_args& args, const Part& part) {
+  const BertModel::Result result = result_of(kTokens, args.result);
+  const bool padded = !args.cu_seqlens, hidden = result == BertModel::Result::hidden;
+  const Device device = context.device().device;
+  const auto rows = static_cast<std::int64_t>(part.batch.tokens.size());
+  const std::int64_t H = model().config().hidden, sequences = part.last - part.first;
+  const std::int64_t begin = range_of(args, part.first).begin;
+  const Places places = padded && (hidden || args.states) ? upload(part) : Places{};
+  const auto from = [&](const void* data, std::int64_t row, DType dtype, const Shape& shape) {
+    const std::int64_t columns = shape[shape.rank() - 1];
+    auto* bytes = static_cast<std::byte*>(const_cast<void*>(data));
+    return Tensor(bytes + static_cast<std::size_t>(row * columns) * size_of(dtype), dtype, shape, device);
+  };
+  if (args.states) {
+    const Tensor to = model().states(rows);
+    if (padded) {
+      const Tensor all = from(args.states, begin, to.dtype, {sequences * args.length, H});
+      ops::padding_pack(context, {all, places.indices, to});
+    } else {
+      copy(to, from(args.states, begin, to.dtype, {rows, H}), context.stream());
+    }
+  }
+  const Tensor found =
+      model().launch(part.batch, result, args.states ? BertModel::From::states : BertModel::From::tokens);
+  if (hidden && padded) {
+    const Tensor out = from(args.out, begin, found.dtype, {sequences, args.length, H});
+    ops::padding_unpack(context, {found.slice(0, 0, part.tokens), places.cu_seqlens, places.indices, out});
+    return;
+  }
+  const Tensor used = hidden ? found : found.slice(0, 0, sequences);
+  copy(from(args.out, hidden ? begin : part.first, used.dtype, used.shape), used, context.stream());
+}
+
+void warpwright_encoder::run(const warpwright_encoder_tokens_args& args) {
+  for (std::int64_t first = 0; first < args.sequences;) {
+    const Part part = part_from(args, first);
+    run_part(args, part);
+    first = part.last;
+  }
+}
+
+warpwright_status warpwright_encoder_create(warpwright_context* context,
+                                            const warpwright_encoder_options* options,
+                                            warpwright_encoder** encoder) {
+  return capi::guarded([&](warpwright_status&) {
+    if (!encoder) capi::throw_missing(kCreate, "encoder");
+    *encoder = nullptr;
+    if (!context) capi::throw_missing(kCreate, "context");
+    const warpwright_encoder_options known = capi::known_part(kCreate, options);
+    const CurrentDevice current(context->context.device().device);
+    *encoder = new warpwright_encoder(context, known);
+  });
+}
+
+void warpwright_encoder_destroy(warpwright_encoder* encoder) {
+  delete encoder;
+}
+
+warpwright_status warpwright_encoder_get_info(const warpwright_encoder* encoder,
+                                              warpwright_encoder_info* info) {
+  return capi::guarded([&](warpwright_status&) {
+    if (!encoder) capi::throw_missing(kInfo, "encoder");
+    capi::known_part(kInfo, info);
+    const BertModel& model = encoder->model();
+    const BertConfig& config = model.config();
+    const warpwright_encoder_info known = {
+        .size = info->size,
+        .hidden_size = config.hidden,
+        .layers = config.layers,
+        .heads = config.heads,
+        .vocabulary = config.vocab,
+        .token_types = config.types,
+        .max_length = encoder->texts ? encoder->texts->max_length() : model.max_length(),
+        .vector_size = model.vector_size(),
+        .labels = model.labels(),
+        .max_batch_tokens = model.options().max_batch_tokens,
+        .max_batch_sequences = model.options().max_batch_sequences,
+        .wasted_tokens = model.wasted_tokens(),
+        .has_tokenizer = encoder->texts != nullptr,
+        .dtype = number_of(model.options().dtype)};
+    *info = known;
+  });
+}
+
+warpwright_status warpwright_encoder_texts(warpwright_encoder* encoder,
+                                           const warpwright_encoder_texts_args* c_args) {
+  return capi::guarded([&](warpwright_status& meaning) {
+    if (!encoder) capi::throw_missing(kTexts, "encoder");
+    const warpwright_encoder_texts_args args = capi::known_part(kTexts, c_args);
+    const BertModel::Result result = result_of(kTexts, args.result);
+    encoder->report.clear();
+    if (!encoder->texts) {
+      fail(kTexts, "the encoder has no tokenizer", "use a folder that has one, or warpwright_encoder_tokens");
+    }
+    if (args.count < 0) fail(kTexts, fmt::format("count is {}", args.count), "use 0 or more");
+    if (!args.out && args.count > 0) capi::throw_missing(kTexts, "out");
+    if (result == BertModel::Result::hidden) {
+      fail(kTexts, "result is WARPWRIGHT_HIDDEN", "use WARPWRIGHT_VECTORS or WARPWRIGHT_LOGITS");
+    }
+    if (args.seconds && result != BertModel::Result::logits) {
+      fail(kTexts, "seconds is given, and result is WARPWRIGHT_VECTORS", "pairs have WARPWRIGHT_LOGITS");
+    }
+    const auto first = views_of("texts", args.texts, args.text_bytes, args.count);
+    Encoder& texts = *encoder->texts;
+    const std::int64_t width = result == BertModel::Result::vectors ? texts.vector_size() : texts.labels();
+    const std::span out(args.out, static_cast<std::size_t>(args.count * width));
+    const CurrentDevice current(encoder->context.device().device);
+    encoder->follow_owner();
+    meaning = WARPWRIGHT_FAILED;
+    if (result == BertModel::Result::vectors) {
+      encoder->report = texts.embed(first, out);
+    } else if (args.seconds) {
+      const auto second = views_of("seconds", args.seconds, args.second_bytes, args.count);
+      std::vector<TextPair> pairs;
+      for (std::size_t i = 0; i < first.size(); ++i) pairs.push_back({first[i], second[i]});
+      encoder->report = texts.classify(pairs, out);
+    } else {
+      encoder->report = texts.classify(first, out);
+    }
+    const std::vector<EncodedText>& report = encoder->report;
+    for (std::size_t i = 0; i < report.size(); ++i) {
+      if (args.tokens) args.tokens[i] = report[i].tokens;
+      if (args.statuses) args.statuses[i] = report[i].error.empty() ? WARPWRIGHT_OK : WARPWRIGHT_FAILED;
+    }
+    const auto failed =
+        std::find_if(report.begin(), report.end(), [](const EncodedText& t) { return !t.error.empty(); });
+    if (args.statuses || failed == report.end()) return;
+    fail(kTexts, fmt::format("text {} {}", failed - report.begin(), failed->error),
+         "give statuses to have the others' results");
+  });
+}
+
+const char* warpwright_encoder_text_error(const warpwright_encoder* encoder, int64_t index) {
+  const bool known = encoder && index >= 0 && index < static_cast<int64_t>(encoder->report.size());
+  return known ? encoder->report[static_cast<std::size_t>(index)].error.c_str() : "";
+}
+
+warpwright_status warpwright_encoder_tokens(warpwright_encoder* encoder,
+                                            const warpwright_encoder_tokens_args* c_args) {
+  return capi::guarded([&](warpwright_status& meaning) {
+    if (!encoder) capi::throw_missing(kTokens, "encoder");
+    const warpwright_encoder_tokens_args args = capi::known_part(kTokens, c_args);
+    const BertModel::Result result = result_of(kTokens, args.result);
+    if (result == BertModel::Result::logits && encoder->model().labels() == 0) {
+      fail(kTokens, "result is WARPWRIGHT_LOGITS, and the model has no classification head",
+           "use the folder of a cross-encoder or a classifier");
+    }
+    check_bounds(args);
+    const bool anything = args.sequences > 0 && range_of(args, args.sequences - 1).end > 0;
+    if (anything && !args.ids && !args.states) capi::throw_missing(kTokens, "ids");
+    if (args.states && (args.ids || args.types)) fail(kTokens, "states is given beside ids or types");
+    if (!args.out && (result == BertModel::Result::hidden ? anything : args.sequences > 0)) {
+      capi::throw_missing(kTokens, "out");
+    }
+    for (std::int64_t s = 0; s < args.sequences; ++s) check_sequence(args, encoder->model(), s);
+    const CurrentDevice current(encoder->context.device().device);
+    encoder->follow_owner();
+    meaning = WARPWRIGHT_FAILED;
+    encoder->run(args);
+  });
+}
