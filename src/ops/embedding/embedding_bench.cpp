@@ -14,10 +14,17 @@ void embedding_bench(Bench& bench) {
       bench.run(
           embedding_forward_op(), [&](testing::Fixture& f) { return embedding::make_forward(c, dtype, f); },
           note);
-      for (const Store store : {Store::assign, Store::add}) {
+      // The last as in a model whose classifier shares wte.
+      for (const auto& [wte, wpe] :
+           {std::pair{Store::assign, Store::assign}, {Store::add, Store::add}, {Store::add, Store::assign}}) {
         bench.run(
             embedding_backward_op(),
-            [&](testing::Fixture& f) { return embedding::make_backward(c, dtype, store, f); }, note);
+            [&](testing::Fixture& f) {
+              EmbeddingBackward a = embedding::make_backward(c, dtype, wte, f);
+              a.dwpe_store = wpe;
+              return a;
+            },
+            note);
       }
     }
   }

@@ -1,7 +1,7 @@
 // Embedding backward on a GPU without a floating-point atomic. Both tables are taken as one of V + P rows,
 // and the 2·N pairs (row, n) are sorted by row, stably, so that a row's segment has its n in order (CUB's
 // radix sort, as many bits as V + P has). Then
-//   1. sum_windows: a block for each 64 sorted pairs adds up dout[n] from segment to segment. What lies
+//   1. sum_windows: a block for each 128 sorted pairs adds up dout[n] from segment to segment. What lies
 //      within the window goes to the gradient; a segment that goes on from or into another window leaves its
 //      part in the scratch.
 //   2. join_windows adds up the parts of such segments in the order of their windows, those of a long one in
@@ -27,7 +27,7 @@ namespace {
 using warpwright::cuda::check;
 using warpwright::cuda::check_launch;
 
-constexpr int kWindow = 64;  // sorted pairs of a block
+constexpr int kWindow = 128;  // sorted pairs of a block
 constexpr int kThreads = 256;
 constexpr int kRuns = kThreads / gpu::kWarp;  // of the windows that join_windows adds up
 
