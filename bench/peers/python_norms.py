@@ -119,7 +119,8 @@ def measure_memory(layers=12, channels=768, heads=12, batch=32, tokens=1024):
     report = {}
     for name, norm in norms.items():
         torch.manual_seed(1)
-        model = torch.nn.Sequential(*(Block(channels, heads, norm) for _ in range(layers))).to("cuda", torch.bfloat16)
+        with torch.device("cuda"):
+            model = torch.nn.Sequential(*(Block(channels, heads, norm) for _ in range(layers))).to(torch.bfloat16)
         x = torch.randn(batch, tokens, channels, device="cuda", dtype=torch.bfloat16)
         times = []
         for step in range(4):
@@ -152,15 +153,14 @@ def main():
     report = {"torch": torch.__version__, "warpwright": warpwright.__version__, "device": args.device}
     if args.calls or both:
         report["calls_us"] = measure_calls(args.device)
+        for name, value in {} if args.json else report["calls_us"].items():
+            print(f"{name:45} {value:7.2f} us", flush=True)
     if (args.memory or both) and args.device == "cuda":
         report["memory"] = measure_memory()
+        for name, value in {} if args.json else report["memory"].items():
+            print(f"{name:45} {value['peak_MiB']:9.1f} MiB {value['ms']:8.2f} ms  loss {value['loss']:.6f}")
     if args.json:
         print(json.dumps(report))
-        return
-    for name, value in report.get("calls_us", {}).items():
-        print(f"{name:45} {value:7.2f} us")
-    for name, value in report.get("memory", {}).items():
-        print(f"{name:45} {value['peak_MiB']:9.1f} MiB {value['ms']:8.2f} ms  loss {value['loss']:.6f}")
 
 
 if __name__ == "__main__":

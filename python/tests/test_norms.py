@@ -305,6 +305,109 @@ def test_compile(device, name, memory_efficient):
         assert torch.equal(norm(x), compiled(x))
 
 
+@pytest.mark.parametrize("name", ["FusedLayerNorm", "FusedRMSNorm", "FusedAddLayerNorm"])
+def test_compile_takes_the_operator(device, name):
+    graphs = []
+    norm = getattr(normalization, name)(24).to(device)
+    x = torch.randn(3, 24, device=device)
+    torch._dynamo.reset()
+    torch.compile(norm, fullgraph=True, backend=lambda graph, _: graphs.append(graph) or graph)(*[x] * (2 if "Add" in name else 1))
+    operator = "fused_add_norm" if "Add" in name else "fused_norm"
+    assert len(graphs) == 1 and f"warpwright.{operator}" in graphs[0].code, graphs[0].code
+
+
+@pytest.mark.parametrize("memory_efficient", [False, True])
+@pytest.mark.parametrize("centered", [True, False])
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("shape, normalized", [((33, 768), (768,)), ((2, 3, 4, 8), (4, 8)), ((5, 1601), (1601,)), ((0, 8), (8,))])
+def test_residual(device, dtype, shape, normalized, centered, memory_efficient):
+    """The sum is that of two steps, bit for bit; the rest is right, and a gradient of the sum arrives."""
+    x, weight, bias, dout = make(device, dtype, shape, normalized, bias=centered)
+    residual, _, _, dsum = make(device, dtype, shape, normalized, seed=1)
+    norm = (normalization.FusedAddLayerNorm if centered else normalization.FusedAddRMSNorm)(normalized, 1e-5, memory_efficient)
+    norm = norm.to(device, dtype)
+    norm.load_state_dict({"weight": weight, "bias": bias} if centered else {"weight": weight})
+
+    def run(x, residual):
+        leaves = [x.detach().clone().requires_grad_(), residual.detach().clone().requires_grad_()]
+        norm.zero_grad()
+        out, sum = norm(*leaves)
+        torch.autograd.backward([out, sum], [dout, dsum])
+        return out.detach(), sum.detach(), leaves[0].grad, leaves[1].grad, norm.weight.grad, norm.bias.grad if centered else None
+
+    out, sum, dx, dresidual, dweight, dbias = run(x, residual)
+    assert torch.equal(sum, x + residual) and torch.equal(dx, dresidual)
+    if x.numel() == 0:
+        return
+    wanted, grads = gradients(
+        lambda *t: reference(*t, normalized, 1e-5, centered),
+        [None if t is None else t.double() for t in (sum, weight, bias)],
+        dout,
+    )
+    assert_close(out, wanted, dtype, "out")
+    slack = 4.0 if memory_efficient else 1.0
+    assert_close(dx, grads[0] + dsum.double(), dtype, "dx", slack)
+    assert_close(dweight, grads[1], dtype, "dweight", slack)
+    if centered:
+        assert_close(dbias, grads[2], dtype, "dbias", slack)
+    with torch.no_grad():
+        again = norm(x, residual)
+    assert torch.equal(again[0], out) and torch.equal(again[1], sum)
+    # Of the sum alone, and of the output alone.
+    leaf = x.detach().clone().requires_grad_()
+    norm(leaf, residual)[1].backward(dsum)
+    assert torch.equal(leaf.grad, dsum)
+    leaf = x.detach().clone().requires_grad_()
+    norm(leaf, residual)[0].backward(dout)
+    assert_close(leaf.grad, grads[0], dtype, "dx of the output alone", slack)
+
+
+@pytest.mark.parametrize("memory_efficient", [False, True])
+@pytest.mark.parametrize("centered", [True, False])
+def test_residual_operator(device, centered, memory_efficient):
+    """torch.compile gives what the eager path gives, opcheck is content, fp64's gradients are those of finite differences."""
+    name = "FusedAddLayerNorm" if centered else "FusedAddRMSNorm"
+    norm = getattr(normalization, name)(12, memory_efficient=memory_efficient).to(device)
+    x, residual, dout, dsum = torch.randn(4, 5, 12, device=device).unbind(0)
+    torch._dynamo.reset()
+    compiled = torch.compile(norm, fullgraph=True, backend=os.environ.get("WARPWRIGHT_TEST_BACKEND", "aot_eager"))
+    results = []
+    for run in (norm, compiled):
+        leaves = [x.clone().requires_grad_(), residual.clone().requires_grad_()]
+        norm.zero_grad()
+        outputs = run(*leaves)
+        torch.autograd.backward(outputs, [dout, dsum])
+        results.append([*outputs, *(t.grad.clone() for t in (*leaves, *norm.parameters()))])
+    for eager, traced in zip(*results):
+        assert torch.equal(eager, traced)
+    operator = torch.ops.warpwright.fused_add_norm.default
+    tensors = [t.double().requires_grad_() for t in (x, residual, *(p.detach() for p in norm.parameters()))]
+    bias = tensors[3] if centered else None
+    torch.library.opcheck(operator, (*tensors[:3], bias, centered, 12, 1e-5, memory_efficient, 0))
+
+    def outputs(x, residual, weight, bias=None):
+        if centered:
+            return functions.fused_add_layer_norm_affine(x, residual, weight, bias, 12, 1e-5, memory_efficient)
+        return functions.fused_add_rms_norm_affine(x, residual, weight, 12, 1e-5, memory_efficient)
+
+    assert torch.autograd.gradcheck(outputs, tensors)
+
+
+def test_residual_of_several_dtypes(device):
+    """In two steps, as PyTorch promotes them; under autocast, too."""
+    norm = normalization.FusedAddLayerNorm(32).to(device)
+    x, residual = torch.randn(2, 6, 32, device=device).unbind(0)
+    out, sum = norm(x.bfloat16(), residual)
+    assert torch.equal(sum, x.bfloat16() + residual) and out.dtype == torch.float32
+    out, sum = norm(x.bfloat16(), residual.bfloat16())
+    assert sum.dtype == out.dtype == torch.bfloat16
+    with torch.autocast(device, dtype=torch.bfloat16):
+        out, sum = norm(x.bfloat16(), residual)
+    assert sum.dtype == torch.float32 and out.dtype == torch.bfloat16
+    with pytest.raises(ValueError, match=r"FusedAddLayerNorm: residual has shape \(6, 31\), input \(6, 32\)"):
+        norm(x, residual[:, :31])
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("name", ["FusedLayerNorm", "FusedRMSNorm", "MixedFusedLayerNorm", "MixedFusedRMSNorm"])
 def test_autocast(device, name, dtype):

@@ -1,6 +1,7 @@
-"""warpwright: layer and RMS normalization for PyTorch, with the names of apex.normalization.
+"""warpwright for PyTorch: layer and RMS normalization, with the names of apex.normalization, and BERT-family encoders.
 
     from warpwright.normalization import FusedLayerNorm, FusedRMSNorm
+    vectors = warpwright.Encoder("all-MiniLM-L6-v2").encode(["a text", "another one"])
 """
 
 try:
@@ -11,8 +12,18 @@ except ModuleNotFoundError as error:
     raise ImportError("warpwright needs PyTorch 2.4 or later, and the module torch is not here: pip install torch") from error
 
 from . import _library
-from .normalization import FusedLayerNorm, FusedRMSNorm, MixedFusedLayerNorm, MixedFusedRMSNorm
+from ._encoder import EncodeError, Encoder, EncoderLayers
+from .normalization import (
+    FusedAddLayerNorm,
+    FusedAddRMSNorm,
+    FusedLayerNorm,
+    FusedRMSNorm,
+    MixedFusedLayerNorm,
+    MixedFusedRMSNorm,
+)
 from .normalization.fused_layer_norm import (
+    fused_add_layer_norm_affine,
+    fused_add_rms_norm_affine,
     fused_layer_norm,
     fused_layer_norm_affine,
     fused_rms_norm,
@@ -25,10 +36,17 @@ from .normalization.fused_layer_norm import (
 __version__ = _library.version
 
 __all__ = [
+    "EncodeError",
+    "Encoder",
+    "EncoderLayers",
+    "FusedAddLayerNorm",
+    "FusedAddRMSNorm",
     "FusedLayerNorm",
     "FusedRMSNorm",
     "MixedFusedLayerNorm",
     "MixedFusedRMSNorm",
+    "fused_add_layer_norm_affine",
+    "fused_add_rms_norm_affine",
     "fused_layer_norm",
     "fused_layer_norm_affine",
     "fused_rms_norm",

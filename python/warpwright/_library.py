@@ -1,5 +1,5 @@
 """libwarpwright through its C ABI (include/warpwright/warpwright.h): loading it, a context for each thread and device, and
-the two calls of a normalization.
+the calls of the normalizations.
 
 The arguments of a call are a structure. It is packed into one buffer of the context's with `struct`, which takes a fifth of
 the time of a ctypes.Structure, and this time is what a call costs beside its kernel.
@@ -10,19 +10,21 @@ import logging
 import os
 import struct
 import threading
+import types
 from pathlib import Path
 
 import torch
 
-ABI_MAJOR, ABI_MINOR = 1, 0  # what this package needs: the same major version, at least this minor one
+ABI_MAJOR, ABI_MINOR = 1, 1  # what this package needs: the same major version, at least this minor one
 
 DTYPES = {torch.float64: 0, torch.float32: 1, torch.bfloat16: 2, torch.float16: 3}
 
 _CPU, _CUDA = 0, 1
-_NO_DEVICE, _OUT_OF_MEMORY = 3, 4
+_INVALID_ARGUMENT, _OUT_OF_MEMORY = 1, 4
 
 _FORWARD = struct.Struct("@Qqq8PqPQd3ii")
 _BACKWARD = struct.Struct("@Qqq10Pq4PQ4iii")
+_RESIDUAL = struct.Struct("@Qqq11PqPQdii")
 _OPTIONS = struct.Struct("@Q4i2P")
 
 
@@ -45,6 +47,8 @@ def _open():
             name = f"warpwright_{norm}_{direction}"
             getattr(library, name).argtypes = [ctypes.c_void_p, ctypes.c_void_p]
             getattr(library, name + "_workspace").argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p]
+    library.warpwright_residual_norm_forward.argtypes = [ctypes.c_void_p, ctypes.c_void_p]
+    library.warpwright_residual_norm_forward_workspace.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p]
     return library
 
 
@@ -79,8 +83,11 @@ _log_address = 0 if os.environ.get("WARPWRIGHT_VERBOSE", "0") in ("", "0") else 
 class _Norm:
     """The functions of one normalization."""
 
+    residual = _library.warpwright_residual_norm_forward, _library.warpwright_residual_norm_forward_workspace
+
     def __init__(self, name):
         self.name = name
+        self.rms = name == "rmsnorm"
         for direction in ("forward", "backward"):
             function = getattr(_library, f"warpwright_{name}_{direction}")
             workspace = getattr(_library, f"warpwright_{name}_{direction}_workspace")
@@ -90,11 +97,33 @@ class _Norm:
 LAYERNORM, RMSNORM = _Norm("layernorm"), _Norm("rmsnorm")
 
 
-def _raise(status):
+def raise_status(status, invalid=RuntimeError):
+    """The thread's last error as an exception: `invalid` for an argument that does not fit."""
     message = _library.warpwright_last_error().decode()
     if status == _OUT_OF_MEMORY:
         raise MemoryError(message)
-    raise RuntimeError(message)
+    raise (invalid if status == _INVALID_ARGUMENT else RuntimeError)(message)
+
+
+def functions(result=ctypes.c_int32, **argument_types):
+    """The library's functions of these names, as attributes."""
+    found = types.SimpleNamespace()
+    for name, arguments in argument_types.items():
+        function = getattr(_library, name)
+        function.restype, function.argtypes = result, arguments
+        setattr(found, name, function)
+    return found
+
+
+def cuda_device_count():
+    return _library.warpwright_cuda_device_count()
+
+
+def to_numpy(tensor):
+    try:
+        return tensor.numpy()
+    except RuntimeError as error:  # PyTorch's word for it
+        raise ImportError("warpwright: arrays need the package numpy; or ask for tensors with as_tensor=True") from error
 
 
 class _Context:
@@ -102,13 +131,14 @@ class _Context:
 
     def __init__(self, device, index):
         self.handle = None
+        self.index = index if device == _CUDA else None
         handle = ctypes.c_void_p()
         options = ctypes.create_string_buffer(_OPTIONS.size)
         self.threads = torch.get_num_threads()
         _OPTIONS.pack_into(options, 0, _OPTIONS.size, device, index, self.threads, 0, _log_address, 0)
         status = _library.warpwright_context_create(options, ctypes.byref(handle))
         if status:
-            _raise(status)
+            raise_status(status)
         self.handle = handle.value
         self.stream = 0
         self.bytes = ctypes.c_size_t()
@@ -117,11 +147,32 @@ class _Context:
         self.forward_address = ctypes.addressof(self.forward)
         self.backward = ctypes.create_string_buffer(_BACKWARD.size)
         self.backward_address = ctypes.addressof(self.backward)
+        self.residual = ctypes.create_string_buffer(_RESIDUAL.size)
+        self.residual_address = ctypes.addressof(self.residual)
         self.workspaces = {}
 
     def __del__(self, destroy=_library.warpwright_context_destroy):  # bound early: modules go first at the end
         if self.handle:
             destroy(self.handle)
+
+    def follow_torch(self, ordered=False):
+        """PyTorch's current stream and number of threads from now on. ordered: what the stream before was given comes
+        first."""
+        if self.index is None:
+            threads = torch.get_num_threads()
+            if threads != self.threads:
+                _library.warpwright_context_set_threads(self.handle, threads)
+                self.threads = threads
+            return
+        stream = _stream_of(self.index)
+        if stream != self.stream:
+            if ordered:
+                before = torch.cuda.ExternalStream(self.stream, device=self.index)
+                torch.cuda.current_stream(self.index).wait_event(before.record_event())
+            status = _library.warpwright_context_set_stream(self.handle, stream)
+            if status:
+                raise_status(status)
+            self.stream = stream
 
     def workspace(self, key, ask, address):
         """The bytes that a call of this key needs."""
@@ -129,7 +180,7 @@ class _Context:
         if known is None:
             status = ask(self.handle, address, self.bytes_address)
             if status:
-                _raise(status)
+                raise_status(status)
             if len(self.workspaces) > 4096:  # batches of ever new sizes
                 self.workspaces.clear()
             known = self.workspaces[key] = self.bytes.value
@@ -144,32 +195,20 @@ def _stream_of(index):
     return _raw_stream(index) if _raw_stream else torch.cuda.current_stream(index).cuda_stream
 
 
+def new_context(device):
+    return _Context(_CPU, 0) if device.type == "cpu" else _Context(_CUDA, device.index)
+
+
 def _context(device):
     """This thread's context of a device, on PyTorch's current stream, with PyTorch's number of threads."""
-    if device.type == "cpu":
-        try:
-            context = _contexts.cpu
-        except AttributeError:
-            context = _contexts.cpu = _Context(_CPU, 0)
-        threads = torch.get_num_threads()
-        if threads != context.threads:
-            _library.warpwright_context_set_threads(context.handle, threads)
-            context.threads = threads
-        return context
-    index = device.index
+    index = device.index if device.type == "cuda" else None
     try:
-        context = _contexts.cuda[index]
+        context = _contexts.made[index]
     except (AttributeError, KeyError):
-        context = _Context(_CUDA, index)
-        if not hasattr(_contexts, "cuda"):
-            _contexts.cuda = {}
-        _contexts.cuda[index] = context
-    stream = _stream_of(index)
-    if stream != context.stream:
-        status = _library.warpwright_context_set_stream(context.handle, stream)
-        if status:
-            _raise(status)
-        context.stream = stream
+        if not hasattr(_contexts, "made"):
+            _contexts.made = {}
+        context = _contexts.made[index] = new_context(device)
+    context.follow_torch()
     return context
 
 
@@ -200,10 +239,32 @@ def forward(norm, x, weight, bias, out, mean, rstd, kept_columns, kept, rows, co
         _FORWARD.pack_into(context.forward, 0, *arguments, workspace.data_ptr(), needed, *dtypes)
     status = function(context.handle, context.forward_address)
     if status:
-        _raise(status)
+        raise_status(status)
 
 
-def backward(norm, dout, x, out, weight, bias, mean, rstd, kept_columns, kept, dx, dweight, dbias, rows, columns):
+def residual_forward(norm, x, residual, weight, bias, sum, out, mean, rstd, kept_columns, kept, rows, columns, eps):
+    """As forward(), of one dtype throughout."""
+    device = x.device
+    context = _context(device)
+    dtype = DTYPES[x.dtype]
+    count = 0 if kept is None else kept.shape[1]
+    function, ask = norm.residual
+    arguments = (
+        _RESIDUAL.size, rows, columns, x.data_ptr(), 0, residual.data_ptr(), weight.data_ptr(), _pointer(bias),
+        sum.data_ptr(), out.data_ptr(), mean, rstd, _pointer(kept_columns), _pointer(kept), count,
+    )  # fmt: skip
+    _RESIDUAL.pack_into(context.residual, 0, *arguments, 0, 0, eps, dtype, norm.rms)
+    key = (norm, 2, rows, columns, dtype, bias is None, mean == 0, rstd == 0, kept_columns is None, count)
+    needed = context.workspace(key, ask, context.residual_address)
+    if needed:
+        workspace = torch.empty(needed, dtype=torch.uint8, device=device)
+        _RESIDUAL.pack_into(context.residual, 0, *arguments, workspace.data_ptr(), needed, eps, dtype, norm.rms)
+    status = function(context.handle, context.residual_address)
+    if status:
+        raise_status(status)
+
+
+def backward(norm, dout, x, out, weight, bias, mean, rstd, dsum, kept_columns, kept, dx, dweight, dbias, rows, columns):
     """`mean` and `rstd`: addresses, or 0. One of x and out is None."""
     device = dout.device
     context = _context(device)
@@ -213,16 +274,16 @@ def backward(norm, dout, x, out, weight, bias, mean, rstd, kept_columns, kept, d
     function, ask = norm.backward
     arguments = (
         _BACKWARD.size, rows, columns, dout.data_ptr(), _pointer(x), _pointer(out), _pointer(weight), _pointer(bias),
-        mean, rstd, 0, _pointer(kept_columns), _pointer(kept), count, dx.data_ptr(), _pointer(dweight), _pointer(dbias),
+        mean, rstd, _pointer(dsum), _pointer(kept_columns), _pointer(kept), count, dx.data_ptr(), _pointer(dweight), _pointer(dbias),
     )  # fmt: skip
     dtypes = (dtype, parameter_dtype, out_dtype, parameter_dtype, 0, 0)
     _BACKWARD.pack_into(context.backward, 0, *arguments, 0, 0, *dtypes)
     key = (norm, 1, rows, columns, dtype, parameter_dtype, out_dtype, x is None, weight is None, bias is None,
-           mean == 0, kept_columns is None, count, dweight is None, dbias is None)  # fmt: skip
+           mean == 0, dsum is None, kept_columns is None, count, dweight is None, dbias is None)  # fmt: skip
     needed = context.workspace(key, ask, context.backward_address)
     if needed:
         workspace = torch.empty(needed, dtype=torch.uint8, device=device)
         _BACKWARD.pack_into(context.backward, 0, *arguments, workspace.data_ptr(), needed, *dtypes)
     status = function(context.handle, context.backward_address)
     if status:
-        _raise(status)
+        raise_status(status)

@@ -1,5 +1,5 @@
-"""The two normalizations on tensors that have been checked: what is allocated, what the backward keeps, and PyTorch's view
-of it.
+"""The two normalizations, also behind a residual connection, on tensors that have been checked: what is allocated, what the
+backward keeps, and PyTorch's view of it.
 
 There are two ways in, with the same kernels behind them. `torch.ops.warpwright.fused_norm` is a custom operator with fake
 implementation and autograd: torch.compile, tracing modes and tensor subclasses see it. Plain tensors in eager mode go
@@ -61,9 +61,29 @@ def _forward(call, x, weight, bias, stats, kept_columns, kept):
     return out
 
 
-def _backward(call, dout, x, out, weight, bias, stats, kept_columns, kept, dtype, parameters):
-    """Gradients of x, which is of `dtype`, and, where `parameters`, of weight and bias."""
+def _residual_forward(call, x, residual, weight, bias, stats, kept_columns, kept):
+    """As _forward: out and the sum."""
+    out, sum = torch.empty_like(x), torch.empty_like(x)
+    if x.numel() == 0:
+        return out, sum
+    rows = x.numel() // call.columns
+    mean = rstd = 0
+    if stats is not None:
+        rstd = stats.data_ptr()
+        if call.centered:
+            mean, rstd = rstd, rstd + rows * stats.element_size()
+    norm = _NORMS[call.centered]
+    _library.residual_forward(
+        norm, x, residual, weight, bias, sum, out, mean, rstd, kept_columns, kept, rows, call.columns, call.eps
+    )
+    return out, sum
+
+
+def _backward(call, dout, dsum, x, out, weight, bias, stats, kept_columns, kept, dtype, parameters):
+    """Gradients of x, which is of `dtype`, to which dsum, where there is one, is added; and, where `parameters`, of weight
+    and bias."""
     dout = dout.contiguous()
+    dsum = None if dsum is None else dsum.contiguous()
     columns = call.columns
     dx = torch.empty_like(dout, dtype=dtype)
     dweight = torch.empty_like(weight) if parameters else None
@@ -80,8 +100,9 @@ def _backward(call, dout, x, out, weight, bias, stats, kept_columns, kept, dtype
     elif kept is None or kept.shape[1] == 0:
         mean = 0
     _library.backward(
-        _NORMS[call.centered], dout, x, out, weight, bias, mean, rstd, kept_columns, kept, dx, dweight, dbias, rows, columns
-    )
+        _NORMS[call.centered], dout, x, out, weight, bias, mean, rstd, dsum, kept_columns, kept, dx, dweight, dbias, rows,
+        columns,
+    )  # fmt: skip
     return dx, dweight, dbias
 
 
@@ -109,9 +130,35 @@ class NormFunction(torch.autograd.Function):
         x, out = (None, saved) if call.memory_efficient else (saved, None)
         needs = ctx.needs_input_grad
         gradients = _backward(
-            call, dout, x, out, weight, bias, stats, kept_columns, kept, ctx.dtype, needs[1] or needs[2]
+            call, dout, None, x, out, weight, bias, stats, kept_columns, kept, ctx.dtype, needs[1] or needs[2]
         )
         return (*gradients, None)
+
+
+class ResidualNormFunction(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, residual, weight, bias, call):
+        x, residual = x.contiguous(), residual.contiguous()
+        stats, kept_columns, kept = _allocate(call, x, weight)
+        out, sum = _residual_forward(call, x, residual, weight, bias, stats, kept_columns, kept)
+        ctx.call = call
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(out if call.memory_efficient else sum, weight, bias, stats, kept_columns, kept)
+        return out, sum
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx, dout, dsum):
+        if dout is None:
+            return dsum, dsum, None, None, None
+        saved, weight, bias, stats, kept_columns, kept = ctx.saved_tensors
+        call = ctx.call
+        x, out = (None, saved) if call.memory_efficient else (saved, None)
+        parameters = ctx.needs_input_grad[2] or ctx.needs_input_grad[3]
+        dx, dweight, dbias = _backward(
+            call, dout, dsum, x, out, weight, bias, stats, kept_columns, kept, saved.dtype, parameters
+        )
+        return dx, dx, dweight, dbias, None
 
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
@@ -132,6 +179,10 @@ def _is_plain(x, weight, bias):
     )
 
 
+def _any_requires_grad(*tensors):
+    return torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
+
+
 def normalize(call, x, weight, bias):
     if torch.compiler.is_compiling() or not _is_plain(x, weight, bias):
         return torch.ops.warpwright.fused_norm.default(
@@ -140,13 +191,22 @@ def normalize(call, x, weight, bias):
         )[0]  # fmt: skip
     weight = None if weight is None else weight.contiguous()
     bias = None if bias is None else bias.contiguous()
-    if torch.is_grad_enabled() and (
-        x.requires_grad
-        or (weight is not None and weight.requires_grad)
-        or (bias is not None and bias.requires_grad)
-    ):
+    if _any_requires_grad(x, weight, bias):
         return NormFunction.apply(x, weight, bias, call)
     return _forward(call, x.contiguous(), weight, bias, None, None, None)
+
+
+def add_and_normalize(call, x, residual, weight, bias):
+    """out and x + residual; all of one dtype and shape, with a weight."""
+    if torch.compiler.is_compiling() or not _is_plain(x, weight, bias) or not _is_plain(residual, None, None):
+        return torch.ops.warpwright.fused_add_norm.default(
+            x, residual, weight, bias, call.centered, call.columns, call.eps, call.memory_efficient, call.kept
+        )[:2]
+    weight = weight.contiguous()
+    bias = None if bias is None else bias.contiguous()
+    if _any_requires_grad(x, residual, weight, bias):
+        return ResidualNormFunction.apply(x, residual, weight, bias, call)
+    return _residual_forward(call, x.contiguous(), residual.contiguous(), weight, bias, None, None, None)
 
 
 # ---- The operator ------------------------------------------------------------------------------------------------------
@@ -157,7 +217,11 @@ _operators.define(
     "bool memory_efficient, int kept) -> (Tensor out, Tensor stats, Tensor kept_columns, Tensor kept_x)"
 )
 _operators.define(
-    "fused_norm_backward(Tensor dout, Tensor? x, Tensor? out, Tensor? weight, Tensor? bias, Tensor stats, "
+    "fused_add_norm(Tensor x, Tensor residual, Tensor weight, Tensor? bias, bool centered, SymInt columns, float eps, "
+    "bool memory_efficient, int kept) -> (Tensor out, Tensor sum, Tensor stats, Tensor kept_columns, Tensor kept_x)"
+)
+_operators.define(
+    "fused_norm_backward(Tensor dout, Tensor? dsum, Tensor? x, Tensor? out, Tensor? weight, Tensor? bias, Tensor stats, "
     "Tensor? kept_columns, Tensor? kept_x, bool centered, SymInt columns, bool parameters) "
     "-> (Tensor dx, Tensor dweight, Tensor dbias)"
 )
@@ -174,11 +238,14 @@ def _norm_outputs(allocate_only, x, weight, bias, centered, columns, eps, out_as
         bias = None if bias is None else bias.contiguous()
         stats, kept_columns, kept_x = _allocate(call, x, weight)
         out = _forward(call, x, weight, bias, stats, kept_columns, kept_x)
-    # An operator always returns tensors. kept_x also tells the backward x's dtype.
-    if kept_columns is None:
-        kept_columns = torch.empty(0, dtype=torch.int32, device=x.device)
-        kept_x = torch.empty(0, dtype=x.dtype, device=x.device)
-    return out, stats, kept_columns, kept_x
+    return out, stats, *_kept_outputs(x, kept_columns, kept_x)
+
+
+def _kept_outputs(x, kept_columns, kept_x):
+    """An operator always returns tensors. kept_x also tells the backward x's dtype."""
+    if kept_columns is not None:
+        return kept_columns, kept_x
+    return torch.empty(0, dtype=torch.int32, device=x.device), torch.empty(0, dtype=x.dtype, device=x.device)
 
 
 def _norm(*arguments):
@@ -189,14 +256,35 @@ def _norm_fake(*arguments):
     return _norm_outputs(True, *arguments)
 
 
-def _norm_backward_fake(dout, x, out, weight, bias, stats, kept_columns, kept_x, centered, columns, parameters):
+def _add_norm_outputs(allocate_only, x, residual, weight, bias, centered, columns, eps, memory_efficient, kept):
+    call = Call(centered, columns, eps, x.dtype, memory_efficient, kept)
+    if allocate_only:
+        out, sum = (torch.empty(x.shape, dtype=x.dtype, device=x.device) for _ in range(2))
+        stats, kept_columns, kept_x = _allocate(call, x, weight)
+    else:
+        x, residual, weight = x.contiguous(), residual.contiguous(), weight.contiguous()
+        bias = None if bias is None else bias.contiguous()
+        stats, kept_columns, kept_x = _allocate(call, x, weight)
+        out, sum = _residual_forward(call, x, residual, weight, bias, stats, kept_columns, kept_x)
+    return out, sum, stats, *_kept_outputs(x, kept_columns, kept_x)
+
+
+def _add_norm(*arguments):
+    return _add_norm_outputs(False, *arguments)
+
+
+def _add_norm_fake(*arguments):
+    return _add_norm_outputs(True, *arguments)
+
+
+def _norm_backward_fake(dout, dsum, x, out, weight, bias, stats, kept_columns, kept_x, centered, columns, parameters):
     dx = torch.empty(dout.shape, dtype=(kept_x if x is None else x).dtype, device=dout.device)
     dweight = torch.empty_like(weight, memory_format=torch.contiguous_format) if parameters else dx.new_empty(0)
     dbias = torch.empty_like(bias, memory_format=torch.contiguous_format) if parameters and bias is not None else dx.new_empty(0)
     return dx, dweight, dbias
 
 
-def _norm_backward(dout, x, out, weight, bias, stats, kept_columns, kept_x, centered, columns, parameters):
+def _norm_backward(dout, dsum, x, out, weight, bias, stats, kept_columns, kept_x, centered, columns, parameters):
     dtype = (kept_x if x is None else x).dtype
     if x is not None or kept_columns.numel() == 0:
         kept_columns = kept_x = None
@@ -204,6 +292,7 @@ def _norm_backward(dout, x, out, weight, bias, stats, kept_columns, kept_x, cent
     gradients = _backward(
         call,
         dout,
+        dsum,
         None if x is None else x.contiguous(),
         None if out is None else out.contiguous(),
         None if weight is None else weight.contiguous(),
@@ -236,14 +325,39 @@ def _differentiate(ctx, dout, *_):
     needs = ctx.needs_input_grad
     parameters = needs[1] or needs[2]
     dx, dweight, dbias = torch.ops.warpwright.fused_norm_backward.default(
-        dout, *ctx.saved_tensors, ctx.centered, ctx.columns, parameters
+        dout, None, *ctx.saved_tensors, ctx.centered, ctx.columns, parameters
     )
     return dx, dweight if needs[1] else None, dbias if needs[2] else None, *(None,) * 6
 
 
+def _save_sum(ctx, inputs, output):
+    _, _, weight, bias, centered, columns, _, memory_efficient, _ = inputs
+    out, sum, stats, kept_columns, kept_x = output
+    ctx.centered, ctx.columns = centered, columns
+    ctx.mark_non_differentiable(stats, kept_columns, kept_x)
+    ctx.set_materialize_grads(False)
+    if memory_efficient:
+        ctx.save_for_backward(None, out, weight, bias, stats, kept_columns, kept_x)
+    else:
+        ctx.save_for_backward(sum, None, weight, bias, stats, None, None)
+
+
+def _differentiate_sum(ctx, dout, dsum, *_):
+    if dout is None:
+        return dsum, dsum, *(None,) * 7
+    needs = ctx.needs_input_grad
+    dx, dweight, dbias = torch.ops.warpwright.fused_norm_backward.default(
+        dout, dsum, *ctx.saved_tensors, ctx.centered, ctx.columns, needs[2] or needs[3]
+    )
+    return dx, dx, dweight if needs[2] else None, dbias if needs[3] else None, *(None,) * 5
+
+
 for _device in ("CPU", "CUDA"):
     _operators.impl("fused_norm", _norm, _device)
+    _operators.impl("fused_add_norm", _add_norm, _device)
     _operators.impl("fused_norm_backward", _norm_backward, _device)
 torch.library.register_fake("warpwright::fused_norm", _norm_fake, lib=_operators)
+torch.library.register_fake("warpwright::fused_add_norm", _add_norm_fake, lib=_operators)
 torch.library.register_fake("warpwright::fused_norm_backward", _norm_backward_fake, lib=_operators)
 torch.library.register_autograd("warpwright::fused_norm", _differentiate, setup_context=_save, lib=_operators)
+torch.library.register_autograd("warpwright::fused_add_norm", _differentiate_sum, setup_context=_save_sum, lib=_operators)

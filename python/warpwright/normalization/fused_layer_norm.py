@@ -4,13 +4,14 @@ The Fused modules give the dtype of their input, the Mixed ones that of their pa
 autocast's. CPU and CUDA tensors of fp64, fp32, fp16 and bf16, contiguous or not.
 """
 
+import math
 import numbers
 
 import torch
 from torch.nn import functional
 
 from .. import _library
-from .._norms import Call, normalize, transforms_active
+from .._norms import Call, add_and_normalize, normalize, transforms_active
 
 _kept_columns = 16
 
@@ -67,13 +68,13 @@ def _check_parameter(function, name, tensor, input, shape):
         raise ValueError(f"{function}: {name} is on {tensor.device}, input on {input.device}")
 
 
-_is_exporting = getattr(torch.compiler, "is_exporting", lambda: False)
-
-
 def _wants_pytorchs_own():
     """What torch.export, torch.onnx and torch.jit.trace make runs elsewhere, where only PyTorch's own operators are known;
     and those are what torch.func can transform."""
-    return _is_exporting() if torch.compiler.is_compiling() else torch.jit.is_tracing() or transforms_active()
+    if torch.compiler.is_compiling():
+        # Not is_exporting(), which some versions answer with True under torch.compile, too.
+        return getattr(torch.compiler, "_is_exporting_flag", False)
+    return torch.jit.is_tracing() or transforms_active()
 
 
 def _plain_pytorch(input, weight, bias, shape, eps, centered, out_dtype):
@@ -128,10 +129,7 @@ def _norm(input, weight, bias, shape, eps, memory_efficient, centered, mixed):
             weight = weight.to(wide)
             bias = None if bias is None else bias.to(wide)
             narrowed, out_dtype = out_dtype, wide
-    columns = 1
-    for size in shape:
-        columns *= size
-    call = Call(centered, columns, eps, out_dtype, memory_efficient, _kept_columns)
+    call = Call(centered, math.prod(shape), eps, out_dtype, memory_efficient, _kept_columns)
     out = normalize(call, input, weight, bias)
     return out if narrowed is None else out.to(narrowed)
 
@@ -160,6 +158,45 @@ def fused_rms_norm(input, normalized_shape, eps=1e-6, memory_efficient=False):
 def mixed_dtype_fused_rms_norm_affine(input, weight, normalized_shape, eps=1e-6, memory_efficient=False):
     name = "mixed_dtype_fused_rms_norm_affine"
     return _affine(name, input, weight, None, normalized_shape, eps, memory_efficient, False, mixed=True)
+
+
+def _add(function, input, residual, weight, bias, normalized_shape, eps, memory_efficient, centered):
+    shape = _shape_of(function, normalized_shape)
+    _check_input(function, input, shape)
+    if not isinstance(residual, torch.Tensor):
+        raise TypeError(f"{function}: residual is {type(residual).__name__}, needs a Tensor")
+    if residual.shape != input.shape:
+        raise ValueError(f"{function}: residual has shape {tuple(residual.shape)}, input {tuple(input.shape)}")
+    if residual.dtype not in _library.DTYPES:
+        raise TypeError(f"{function}: residual is {residual.dtype}, needs float64, float32, float16 or bfloat16")
+    if residual.device != input.device:
+        raise ValueError(f"{function}: residual is on {residual.device}, input on {input.device}")
+    dtype, device = input.dtype, input.device.type
+    one_dtype = residual.dtype is dtype and isinstance(weight, torch.Tensor) and weight.dtype is dtype
+    cast = device != "meta" and torch.is_autocast_enabled(device) and torch.get_autocast_dtype(device) is not dtype
+    if not one_dtype or cast or _wants_pytorchs_own():
+        sum = input + residual
+        return _affine(function, sum, weight, bias, shape, eps, memory_efficient, centered), sum
+    _check_parameter(function, "weight", weight, input, shape)
+    if bias is not None:
+        _check_parameter(function, "bias", bias, input, shape)
+        if bias.dtype is not dtype:
+            raise TypeError(f"{function}: bias is {bias.dtype}, weight {dtype}: they need one dtype")
+    call = Call(centered, math.prod(shape), eps, dtype, memory_efficient, _kept_columns)
+    return tuple(add_and_normalize(call, input, residual, weight, bias))
+
+
+def fused_add_layer_norm_affine(input, residual, weight, bias, normalized_shape, eps=1e-6, memory_efficient=False):
+    """The normalization of input + residual, and that sum, in one pass over memory where the dtypes are one; otherwise in two
+    steps."""
+    name = "fused_add_layer_norm_affine"
+    return _add(name, input, residual, weight, bias, normalized_shape, eps, memory_efficient, True)
+
+
+def fused_add_rms_norm_affine(input, residual, weight, normalized_shape, eps=1e-6, memory_efficient=False):
+    """As fused_add_layer_norm_affine, by the root mean square."""
+    name = "fused_add_rms_norm_affine"
+    return _add(name, input, residual, weight, None, normalized_shape, eps, memory_efficient, False)
 
 
 class _Norm(torch.nn.Module):
@@ -207,6 +244,28 @@ class FusedLayerNorm(_Norm):
 
 class FusedRMSNorm(_Norm):
     """Normalization by the root mean square over the last dimensions. Arguments as FusedLayerNorm's."""
+
+    _centered = False
+
+
+class _AddNorm(_Norm):
+    def __init__(self, normalized_shape, eps=1e-5, memory_efficient=False):
+        super().__init__(normalized_shape, eps, True, memory_efficient)
+
+    def forward(self, input, residual):
+        name, bias = type(self).__name__, self.bias if self._centered else None
+        return _add(
+            name, input, residual, self.weight, bias, self.normalized_shape, self.eps, self.memory_efficient, self._centered
+        )
+
+
+class FusedAddLayerNorm(_AddNorm):
+    """A residual connection with a FusedLayerNorm behind it: (input, residual) to (the normalization of their sum, the
+    sum)."""
+
+
+class FusedAddRMSNorm(_AddNorm):
+    """A residual connection with a FusedRMSNorm behind it: (input, residual) to (the normalization of their sum, the sum)."""
 
     _centered = False
 

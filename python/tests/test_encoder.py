@@ -1,0 +1,315 @@
+"""Encoders: against transformers' results (src/model/testdata, and transformers itself where it is installed), every form of a
+call against the others, and what a caller can do wrong."""
+
+import json
+import struct
+import threading
+from pathlib import Path
+
+import pytest
+import torch
+
+import warpwright
+from warpwright import EncodeError, Encoder, _library
+
+MODELS = Path(__file__).resolve().parents[2] / "src" / "model" / "testdata" / "bert"
+DEVICES = ["cpu"] + (["cuda"] if torch.cuda.is_available() and _library.cuda_device_count() else [])
+WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"w{i}" for i in range(5, 53))]
+
+pytestmark = pytest.mark.skipif(not MODELS.is_dir(), reason="needs the repository's test models")
+on_devices = pytest.mark.parametrize("device", DEVICES)
+
+
+def safetensors(path):
+    data = path.read_bytes()
+    (length,) = struct.unpack("<Q", data[:8])
+    header = json.loads(data[8 : 8 + length])
+    dtypes = {"F32": torch.float32, "I32": torch.int32, "BF16": torch.bfloat16}
+    tensors = {}
+    for name, entry in header.items():
+        if name != "__metadata__":
+            begin, end = (8 + length + offset for offset in entry["data_offsets"])
+            flat = torch.frombuffer(bytearray(data[begin:end]), dtype=dtypes[entry["dtype"]]) if end > begin else torch.empty(0)
+            tensors[name] = flat.reshape(entry["shape"])
+    return tensors
+
+
+def error(got, wanted):
+    return ((got.double().cpu() - wanted.double().cpu()).norm() / wanted.double().norm()).item()
+
+
+def padded(golden, pad_in_front=False):
+    """The golden batch as padded ids, types and a mask, and its valid places."""
+    lengths = golden["cu_seqlens"].diff().tolist()
+    B, S = len(lengths), max(lengths) + 2
+    ids, types, mask = (torch.zeros(B, S, dtype=torch.int64) for _ in range(3))
+    for b, length in enumerate(lengths):
+        at = slice(S - length, S) if pad_in_front else slice(0, length)
+        first = int(golden["cu_seqlens"][b])
+        ids[b, at] = golden["tokens"][first : first + length].long()
+        types[b, at] = golden["types"][first : first + length].long()
+        mask[b, at] = 1
+    return ids, types, mask
+
+
+@on_devices
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("name", ["bert", "roberta", "sentence"])
+def test_goldens(device, dtype, name):
+    if device == "cpu" and dtype is torch.float16:
+        with pytest.raises(ValueError, match="fp16"):
+            Encoder(MODELS / name, device=device, dtype=dtype)
+        return
+    golden = safetensors(MODELS / name / "golden.safetensors")
+    bound = 1e-5 if dtype is torch.float32 else 2 * golden["bf16_error"].item()
+    encoder = Encoder(MODELS / name, device=device, dtype=dtype, batch_tokens=100)
+    ids, types, bounds = golden["tokens"], golden["types"], golden["cu_seqlens"]
+    final = "vectors" if name == "sentence" else "logits"
+    for _ in range(3):  # on a GPU: as it is, captured, launched again
+        hidden = encoder.packed(ids, bounds, types)
+        assert hidden.shape == golden["hidden"].shape and hidden.dtype == dtype and hidden.device.type == device
+        assert error(hidden, golden["hidden"]) <= bound
+        result = encoder.packed(ids, bounds, types, result=final)
+        assert result.dtype == (torch.float32 if final == "vectors" else dtype)
+        if dtype is torch.float32:
+            assert error(result, golden[final].reshape(result.shape)) <= 1e-5
+    for in_front in (False, True):
+        if in_front and name == "roberta":
+            continue  # whose positions count from the first token that is no padding, as ours do
+        batch_ids, batch_types, mask = padded(golden, in_front)
+        here = batch_ids.to(device), mask.to(device), batch_types.to(device)
+        for remove in (True, False):
+            before = encoder.wasted_tokens
+            states = encoder(*here, remove_padding=remove)
+            assert states.shape == (*batch_ids.shape, encoder.hidden_size)
+            assert torch.equal(states[mask.to(device) == 0], torch.zeros_like(states[mask.to(device) == 0]))
+            assert error(states[mask.to(device) == 1], golden["hidden"]) <= bound
+            assert device == "cuda" or not remove or encoder.wasted_tokens == before
+            assert error(encoder(*here, result=final, remove_padding=remove), result) <= bound
+
+
+@on_devices
+@pytest.mark.parametrize("name", ["bert", "roberta", "sentence"])
+def test_tensors_and_small_batches(device, name):
+    """Weights from a mapping, and memory for less than the batch: the same."""
+    golden = safetensors(MODELS / name / "golden.safetensors")
+    arguments = golden["tokens"], golden["cu_seqlens"], golden["types"]
+    config = json.loads((MODELS / name / "config.json").read_text())
+    longest = int(golden["cu_seqlens"].diff().max())
+    wanted = Encoder(MODELS / name, device=device).packed(*arguments)
+    tensors = safetensors(MODELS / name / "model.safetensors")
+    for encoder in (
+        Encoder(tensors, config=config, device=device),
+        Encoder({n: t.double() for n, t in tensors.items()}, config=config, device=device),
+        Encoder(MODELS / name, device=device, batch_tokens=longest),
+    ):
+        assert error(encoder.packed(*arguments), wanted) <= 1e-6
+
+
+@on_devices
+def test_layers(device):
+    golden = safetensors(MODELS / "bert" / "golden.safetensors")
+    tensors = safetensors(MODELS / "bert" / "model.safetensors")
+    config = json.loads((MODELS / "bert" / "config.json").read_text())
+    whole = Encoder(MODELS / "bert", device=device)
+    ids, types, mask = padded(golden)
+    prefix = next(n for n in tensors if n.endswith("embeddings.word_embeddings.weight"))[: -len("word_embeddings.weight")]
+    embedding = {n[len(prefix) :]: t for n, t in tensors.items() if n.startswith(prefix)}
+    states = embedding["word_embeddings.weight"][ids] + embedding["token_type_embeddings.weight"][types]
+    states = states + embedding["position_embeddings.weight"][: ids.shape[1]]
+    states = torch.nn.functional.layer_norm(
+        states, states.shape[-1:], embedding["LayerNorm.weight"], embedding["LayerNorm.bias"], 1e-12
+    ).to(device)
+    layers = {n: t for n, t in tensors.items() if "encoder.layer." in n}
+    alone = Encoder(layers, config=config, device=device)
+    bare = Encoder({n[n.index("layer.") :]: t for n, t in layers.items()}, config=config, device=device)
+    wanted = whole(ids, mask, types)
+    boolean = (mask == 1)[:, None, None, :].expand(-1, 1, ids.shape[1], -1)
+    added = torch.where(boolean, 0.0, torch.finfo(torch.float32).min)
+    for encoder in (whole, alone, bare):
+        for attention_mask in (mask, boolean, added, mask.to(device)):
+            for remove in (True, False):
+                got = encoder.layers_from(states, attention_mask, remove_padding=remove)
+                assert error(got, wanted) <= 1e-6
+        output = encoder.as_layers()(states, attention_mask=mask)
+        assert torch.equal(output.last_hidden_state, output[0]) and error(output[0], wanted) <= 1e-6
+    with pytest.raises(RuntimeError, match="layers and no embedding"):
+        alone(ids, mask)
+    with pytest.raises(RuntimeError, match="torch.no_grad"):
+        whole.layers_from(states.clone().requires_grad_())
+    with torch.no_grad():
+        whole.layers_from(states.clone().requires_grad_())
+    with pytest.raises(ValueError, match="hidden_states is torch.float64"):
+        whole.layers_from(states.double())
+    with pytest.raises(ValueError, match="hidden_states has shape"):
+        whole.layers_from(states[..., :-1])
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A cross-encoder with a vocabulary."""
+    for name in ("config.json", "model.safetensors"):
+        (tmp_path / name).write_bytes((MODELS / "bert" / name).read_bytes())
+    (tmp_path / "vocab.txt").write_text("\n".join(WORDS) + "\n")
+    return tmp_path
+
+
+def test_texts(folder):
+    numpy = pytest.importorskip("numpy")
+    encoder = Encoder(folder, device="cpu")
+    texts = ["w5 w6", "", "W7 nothing w8", "w9" * 30]
+    vectors = encoder.encode(texts)
+    assert isinstance(vectors, numpy.ndarray) and vectors.shape == (4, encoder.vector_size) and vectors.dtype == numpy.float32
+    numpy.testing.assert_allclose(encoder.encode("w5 w6"), vectors[0], atol=1e-6)
+    tensor = encoder.encode(texts, as_tensor=True)
+    assert isinstance(tensor, torch.Tensor) and torch.equal(tensor, torch.from_numpy(vectors))
+    wanted = encoder([[2, 5, 6, 3]], result="vectors")[0]
+    assert error(tensor[0], wanted) <= 1e-6
+    assert encoder.encode([]).shape == (0, encoder.vector_size)
+    for changes in ({"pooling": "cls"}, {"pooling": "max", "normalize": True}):
+        other = Encoder(folder, device="cpu", **changes)
+        states = other([[2, 5, 6, 3]])[0]
+        pooled = states[0] if changes["pooling"] == "cls" else states.amax(0)
+        pooled = pooled / pooled.norm() if "normalize" in changes else pooled
+        assert error(other.encode(["w5 w6"], as_tensor=True)[0], pooled) <= 1e-6
+
+    logits = encoder.classify([("w5 w6", "w7"), ("w8", "w9 w10")], as_tensor=True)
+    wanted = encoder(
+        [[2, 5, 6, 3, 7, 3], [2, 8, 3, 9, 10, 3]], token_type_ids=[[0, 0, 0, 0, 1, 1], [0, 0, 0, 1, 1, 1]], result="logits"
+    )
+    assert error(logits, wanted) <= 1e-6
+    assert error(encoder.classify(["w5"], as_tensor=True), encoder([[2, 5, 3]], result="logits")) <= 1e-6
+    ranked = encoder.rank("w8", ["w9 w10", "w7", "w5"], label=1)
+    assert sorted(i for i, _ in ranked) == [0, 1, 2] and ranked == sorted(ranked, key=lambda item: -item[1])
+    assert abs(dict(ranked)[0] - wanted[1, 1].item()) <= 1e-5
+    assert encoder.rank("w8", ["w9 w10", "w7", "w5"], label=1, top=1) == ranked[:1]
+    with pytest.raises(ValueError, match="label is None, and the model has 3"):
+        encoder.rank("w8", ["w9"])
+
+    strict = Encoder(folder, device="cpu", max_length=4, truncate=False)
+    with pytest.raises(EncodeError, match="text 1 has more than 4 tokens") as caught:
+        strict.encode(["w5 w6", "w5 w6 w7", "w8"], as_tensor=True)
+    assert list(caught.value.errors) == [1]
+    results = caught.value.results
+    assert torch.equal(results[1], torch.zeros(encoder.vector_size)) and error(results[0], tensor[0]) <= 1e-6
+    marked, plain = "w5 [SEP] w6", Encoder(folder, device="cpu", special_tokens=False)
+    assert error(plain.encode(marked, as_tensor=True), encoder.encode(marked, as_tensor=True)) > 1e-3
+
+
+def test_threads_wait_for_each_other(folder):
+    pytest.importorskip("numpy")
+    encoder = Encoder(folder, device="cpu")
+    texts = [f"w{5 + i % 40} w{6 + i % 30}" for i in range(50)]
+    wanted = encoder.encode(texts, as_tensor=True)
+    results, failures = [], []
+
+    def work():
+        try:
+            results.extend(encoder.encode(texts, as_tensor=True) for _ in range(5))
+        except Exception as failure:  # shown by the main thread
+            failures.append(failure)
+
+    workers = [threading.Thread(target=work) for _ in range(3)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    assert not failures, failures
+    assert len(results) == 15 and all(torch.equal(r, wanted) for r in results)
+
+
+def test_streams():
+    if "cuda" not in DEVICES:
+        pytest.skip("needs an NVIDIA GPU")
+    golden = safetensors(MODELS / "bert" / "golden.safetensors")
+    arguments = golden["tokens"], golden["cu_seqlens"], golden["types"]
+    encoder = Encoder(MODELS / "bert", device="cuda")
+    wanted = encoder.packed(*arguments)
+    results = []
+    for _ in range(4):
+        stream = torch.cuda.Stream()
+        with torch.cuda.stream(stream):
+            results.extend(encoder.packed(*arguments) for _ in range(3))
+    torch.cuda.synchronize()
+    for result in results:
+        assert torch.equal(result, wanted)
+
+
+def test_refusals(folder):
+    with pytest.raises(ValueError, match="/nowhere"):
+        Encoder("/nowhere", device="cpu")
+    with pytest.raises(ValueError, match="config is given beside a folder"):
+        Encoder(folder, config={}, device="cpu")
+    with pytest.raises(ValueError, match="config is None"):
+        Encoder({"x": torch.ones(2)}, device="cpu")
+    with pytest.raises(TypeError, match="values that are not tensors"):
+        Encoder({"x": 1}, config={}, device="cpu")
+    with pytest.raises(ValueError, match="dtype is torch.float64, needs one of torch.float32"):
+        Encoder(folder, dtype=torch.float64, device="cpu")
+    with pytest.raises(ValueError, match="pooling is 'median'"):
+        Encoder(folder, pooling="median", device="cpu")
+    with pytest.raises(ValueError, match="device is meta"):
+        Encoder(folder, device="meta")
+    encoder = Encoder(MODELS / "bert", device="cpu")
+    with pytest.raises(RuntimeError, match="no tokenizer"):
+        encoder.encode(["a"])
+    with pytest.raises(ValueError, match=r"input_ids has shape \(3,\), needs \(B, S\)"):
+        encoder([1, 2, 3])
+    with pytest.raises(TypeError, match="input_ids is torch.float32"):
+        encoder(torch.ones(2, 3))
+    with pytest.raises(ValueError, match=r"attention_mask has shape \(2, 2\), needs \(2, 3\)"):
+        encoder(torch.ones(2, 3, dtype=torch.int64), torch.ones(2, 2))
+    with pytest.raises(ValueError, match="ids has 53 in sequence 1"):
+        encoder([[1, 2], [3, 53]])
+    with pytest.raises(ValueError, match=f"input_ids has values from 1 to {2**40}"):
+        encoder([[1, 2**40]])
+    with pytest.raises(ValueError, match="result is 'all'"):
+        encoder([[1]], result="all")
+    with pytest.raises(ValueError, match=r"cu_seqlens' last, 4"):
+        encoder.packed([1, 2, 3], [0, 4])
+    sentence = Encoder(MODELS / "sentence", device="cpu")
+    with pytest.raises(ValueError, match="no classification head"):
+        sentence([[1]], result="logits")
+    texts = Encoder(folder, device="cpu")
+    with pytest.raises(TypeError, match=r"texts\[1\] is int, needs str"):
+        texts.encode(["w5", 7])
+    assert "2 layers" in repr(texts)
+
+
+# ---- Beside transformers itself ------------------------------------------------------------------------------------------
+
+
+@on_devices
+@pytest.mark.parametrize("family", ["Bert", "Roberta"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_modules_of_transformers(device, family, dtype):
+    """A module becomes an encoder, and an encoder takes the place of a module's layers."""
+    transformers = pytest.importorskip("transformers")
+    torch.manual_seed(1)
+    config = getattr(transformers, family + "Config")(
+        vocab_size=101, hidden_size=48, num_hidden_layers=3, num_attention_heads=4, intermediate_size=88,
+        max_position_embeddings=70, num_labels=2,
+    )  # fmt: skip
+    model = getattr(transformers, family + "ForSequenceClassification")(config).eval().to(device)
+    ids = torch.randint(5, 101, (4, 33), device=device)
+    mask = (torch.arange(33, device=device) < torch.tensor([[33], [1], [20], [7]], device=device)).long()
+    ids = torch.where(mask == 1, ids, config.pad_token_id)
+    with torch.no_grad():
+        wanted = model(ids, attention_mask=mask, output_hidden_states=True)
+        bound, logit_bound = 1e-5, 1e-4
+        if dtype is not torch.float32:
+            theirs = model.to(dtype)(ids, attention_mask=mask, output_hidden_states=True)
+            valid = mask == 1
+            bound = 2 * error(theirs.hidden_states[-1][valid], wanted.hidden_states[-1][valid])
+            logit_bound = 0.1
+        encoder = Encoder(model)
+        assert encoder.dtype is dtype and encoder.device.type == device
+        hidden = encoder(ids, mask)
+        assert error(hidden[mask == 1], wanted.hidden_states[-1][mask == 1]) <= bound
+        assert error(encoder(ids, mask, result="logits"), wanted.logits) <= logit_bound
+
+        body = getattr(model, family.lower())
+        body.encoder = Encoder(body.encoder, config=config, device=device, dtype=dtype).as_layers()
+        replaced = model(ids, attention_mask=mask)
+        assert error(replaced.logits, wanted.logits) <= logit_bound
+        assert error(body(ids, attention_mask=mask).last_hidden_state[mask == 1], wanted.hidden_states[-1][mask == 1]) <= bound

@@ -1,0 +1,446 @@
+"""BERT-family encoders: texts, token ids or hidden states to vectors, on libwarpwright."""
+
+import contextlib
+import ctypes
+import json
+import os
+import threading
+from collections.abc import Mapping
+
+import torch
+
+from . import _library
+
+_POOLINGS = {None: 0, "mean": 1, "cls": 2, "max": 3, "mean_sqrt": 4}
+_NORMALIZATIONS = {None: 0, True: 1, False: 2}
+_RESULTS = {"vectors": 0, "logits": 1, "hidden": 2}
+_DTYPES = {torch.float32: 1, torch.bfloat16: 2, torch.float16: 3}
+_NAMES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+_WORD = "embeddings.word_embeddings.weight"
+
+
+class _Tensor(ctypes.Structure):
+    _fields_ = [
+        ("name", ctypes.c_char_p), ("data", ctypes.c_void_p), ("rows", ctypes.c_int64), ("columns", ctypes.c_int64),
+        ("rank", ctypes.c_int32), ("dtype", ctypes.c_int32),
+    ]  # fmt: skip
+
+
+class _Options(ctypes.Structure):
+    _fields_ = [
+        ("size", ctypes.c_size_t), ("folder", ctypes.c_char_p), ("config", ctypes.c_char_p),
+        ("tensors", ctypes.POINTER(_Tensor)), ("tensor_count", ctypes.c_int64), ("max_batch_tokens", ctypes.c_int64),
+        ("max_batch_sequences", ctypes.c_int64), ("max_length", ctypes.c_int64), ("dtype", ctypes.c_int32),
+        ("pooling", ctypes.c_int32), ("normalization", ctypes.c_int32), ("batch_invariant", ctypes.c_int32),
+        ("refuse_long", ctypes.c_int32), ("plain_text", ctypes.c_int32), ("tf32", ctypes.c_int32),
+        ("reserved", ctypes.c_int32),
+    ]  # fmt: skip
+
+
+_INFO = ("hidden_size", "layers", "heads", "vocabulary", "token_types", "max_length", "vector_size", "labels",
+         "max_batch_tokens", "max_batch_sequences", "wasted_tokens")  # fmt: skip
+
+
+class _Info(ctypes.Structure):
+    _fields_ = [("size", ctypes.c_size_t), *((name, ctypes.c_int64) for name in _INFO),
+                ("has_tokenizer", ctypes.c_int32), ("dtype", ctypes.c_int32)]  # fmt: skip
+
+
+class _Texts(ctypes.Structure):
+    _fields_ = [
+        ("size", ctypes.c_size_t), ("count", ctypes.c_int64), ("texts", ctypes.c_void_p), ("text_bytes", ctypes.c_void_p),
+        ("seconds", ctypes.c_void_p), ("second_bytes", ctypes.c_void_p), ("out", ctypes.c_void_p),
+        ("tokens", ctypes.c_void_p), ("statuses", ctypes.c_void_p), ("result", ctypes.c_int32), ("reserved", ctypes.c_int32),
+    ]  # fmt: skip
+
+
+class _Tokens(ctypes.Structure):
+    _fields_ = [
+        ("size", ctypes.c_size_t), ("sequences", ctypes.c_int64), ("length", ctypes.c_int64), ("ids", ctypes.c_void_p),
+        ("types", ctypes.c_void_p), ("cu_seqlens", ctypes.c_void_p), ("mask", ctypes.c_void_p), ("states", ctypes.c_void_p),
+        ("out", ctypes.c_void_p), ("result", ctypes.c_int32), ("keep_padding", ctypes.c_int32),
+    ]  # fmt: skip
+
+
+_c = _library.functions(
+    warpwright_encoder_create=[ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p],
+    warpwright_encoder_get_info=[ctypes.c_void_p, ctypes.c_void_p],
+    warpwright_encoder_texts=[ctypes.c_void_p, ctypes.c_void_p],
+    warpwright_encoder_tokens=[ctypes.c_void_p, ctypes.c_void_p],
+)
+_destroy = _library.functions(None, warpwright_encoder_destroy=[ctypes.c_void_p]).warpwright_encoder_destroy
+_text_error = _library.functions(
+    ctypes.c_char_p, warpwright_encoder_text_error=[ctypes.c_void_p, ctypes.c_int64]
+).warpwright_encoder_text_error
+
+
+class EncodeError(ValueError):
+    """Texts without a result. errors: why, by the text's index; results: of all texts, zeros for these."""
+
+    def __init__(self, errors, results):
+        index, message = next(iter(errors.items()))
+        others = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
+        super().__init__(f"text {index} {message}{others}")
+        self.errors = errors
+        self.results = results
+
+
+def _choice(name, value, choices):
+    try:
+        return choices[value]
+    except (KeyError, TypeError):
+        wanted = ", ".join(repr(c) for c in choices)
+        raise ValueError(f"Encoder: {name} is {value!r}, needs one of {wanted}") from None
+
+
+def _byte_strings(name, texts):
+    """Pointers and lengths; the list that is returned with them keeps the bytes alive."""
+    encoded = []
+    for i, text in enumerate(texts):
+        if not isinstance(text, (str, bytes)):
+            raise TypeError(f"Encoder: {name}[{i}] is {type(text).__name__}, needs str")
+        encoded.append(text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text)
+    pointers = (ctypes.c_char_p * len(encoded))(*encoded)
+    lengths = (ctypes.c_size_t * len(encoded))(*map(len, encoded))
+    return pointers, lengths, encoded
+
+
+def _host(name, value, dtype, shape):
+    """Integers in the host's memory, contiguous, of this dtype."""
+    tensor = torch.as_tensor(value)
+    if tensor.is_floating_point() or tensor.is_complex():
+        raise TypeError(f"Encoder: {name} is {tensor.dtype}, needs integers")
+    if shape is not None and tensor.shape != shape:
+        raise ValueError(f"Encoder: {name} has shape {tuple(tensor.shape)}, needs {tuple(shape)}")
+    if dtype is torch.int32 and tensor.dtype is torch.int64 and tensor.numel():
+        low, high = tensor.aminmax()
+        if low < -(2**31) or high >= 2**31:
+            raise ValueError(f"Encoder: {name} has values from {low.item()} to {high.item()}")
+    return tensor.detach().to("cpu", dtype).contiguous()
+
+
+def _host_mask(mask, shape):
+    """A 0/1 mask (B, S), or what Hugging Face's models make of it for their layers: (B, 1, 1 or S, S), boolean or added to
+    the scores."""
+    if mask is None:
+        return None
+    mask = torch.as_tensor(mask)
+    if mask.dim() == 4:
+        mask = mask[:, 0, 0, :]
+        mask = mask if mask.dtype is torch.bool else mask >= 0
+    if mask.shape != shape:
+        raise ValueError(f"Encoder: attention_mask has shape {tuple(mask.shape)}, needs {tuple(shape)}")
+    return (mask != 0).to("cpu", torch.uint8).contiguous()
+
+
+def _weights(model):
+    """Tensors by name and a config, out of a module of Hugging Face's or a mapping."""
+    config = None
+    if isinstance(model, torch.nn.Module):
+        config = getattr(model, "config", None)
+        model = model.state_dict()
+    if not all(isinstance(t, torch.Tensor) for t in model.values()):
+        raise TypeError("Encoder: model has values that are not tensors")
+    tensors = {name: t.detach() for name, t in model.items() if t.is_floating_point()}
+    if any(name.startswith("layer.") for name in tensors):  # of the layers' own module
+        tensors = {f"encoder.{name}": t for name, t in tensors.items()}
+    return tensors, config
+
+
+def _without_embeddings(tensors, config):
+    """Layers alone: an embedding of one token stands in, which no call reads."""
+    hidden = config["hidden_size"]
+    prefix = next(name[: name.index("encoder.layer.")] for name in tensors if "encoder.layer." in name) + "embeddings."
+    ones, zeros = torch.ones(hidden), torch.zeros
+    positions = config.get("max_position_embeddings", 512)
+    stand_in = {
+        "word_embeddings.weight": zeros(1, hidden),
+        "position_embeddings.weight": zeros(positions, hidden),
+        "token_type_embeddings.weight": zeros(1, hidden),
+        "LayerNorm.weight": ones,
+        "LayerNorm.bias": zeros(hidden),
+    }
+    config = {**config, "vocab_size": 1, "type_vocab_size": 1, "pad_token_id": 0}
+    return {**tensors, **{prefix + name: t for name, t in stand_in.items()}}, config
+
+
+class Encoder:
+    """An encoder of the BERT family, for inference: BERT, MiniLM, RoBERTa, cross-encoders.
+
+    model   a folder with a Hugging Face model (its path); or a module of Hugging Face's, or a mapping of names to tensors
+            beside `config` (a dict, or an object with to_dict()), whose values are copied
+    device  "cpu", "cuda", "cuda:1", …; the tensors' own, or a GPU where there is one
+    dtype   of weights and hidden states: torch.float32, bfloat16 or float16, or their names; float32 for a folder,
+            otherwise the tensors' own
+
+    pooling ("mean", "cls", "max", "mean_sqrt") and normalize: None is what the folder says. Texts of more than max_length
+    tokens are cut, or with truncate=False refused; special_tokens=False reads "[SEP]" in a text as text. Memory is for
+    batches of batch_tokens, and larger calls are divided. batch_invariant: a text's bits do not depend on what shares its
+    batch. tf32: products in fp32 may round to TF32 on a GPU.
+
+    Calls from several threads wait for each other.
+    """
+
+    def __init__(
+        self,
+        model,
+        *,
+        config=None,
+        device=None,
+        dtype=None,
+        pooling=None,
+        normalize=None,
+        max_length=None,
+        truncate=True,
+        special_tokens=True,
+        batch_tokens=16384,
+        batch_invariant=False,
+        tf32=False,
+    ):
+        self._handle = None
+        self._context = None
+        self._lock = threading.Lock()
+        self._has_embedding = True
+        options = _Options(size=ctypes.sizeof(_Options))
+        kept = []  # what the options point to
+        if isinstance(model, (torch.nn.Module, Mapping)):
+            tensors, own_config = _weights(model)
+            config = own_config if config is None else config
+            if config is None:
+                raise ValueError("Encoder: config is None, and model is a mapping of tensors: it needs one")
+            config = dict(config if isinstance(config, Mapping) else config.to_dict())
+            first = next(iter(tensors.values()), None)
+            if first is not None:
+                device = first.device if device is None else device
+                dtype = first.dtype if dtype is None and first.dtype in _DTYPES else dtype
+            if not any(name.endswith(_WORD) for name in tensors) and any("encoder.layer." in name for name in tensors):
+                self._has_embedding = False
+                tensors, config = _without_embeddings(tensors, config)
+            structures = (_Tensor * len(tensors))()
+            for structure, (name, tensor) in zip(structures, tensors.items()):
+                if tensor.dtype not in _library.DTYPES or tensor.dim() not in (1, 2):
+                    raise ValueError(f"Encoder: {name} is {tensor.dtype} of shape {tuple(tensor.shape)}")
+                tensor = tensor.cpu().contiguous()
+                kept.append(tensor)
+                rows, columns = (1, tensor.shape[0]) if tensor.dim() == 1 else tensor.shape
+                structure.name, structure.data = name.encode(), tensor.data_ptr()
+                structure.rows, structure.columns, structure.rank = rows, columns, tensor.dim()
+                structure.dtype = _library.DTYPES[tensor.dtype]
+            options.tensors, options.tensor_count = structures, len(tensors)
+            options.config = json.dumps(config, default=str).encode()
+        else:
+            if config is not None:
+                raise ValueError("Encoder: config is given beside a folder, which has its own")
+            options.folder = os.fsencode(model)
+        self.device = _device(device)
+        self.dtype = _NAMES.get(dtype, dtype) if dtype is not None else torch.float32
+        options.dtype = _choice("dtype", self.dtype, _DTYPES)
+        options.pooling = _choice("pooling", pooling, _POOLINGS)
+        options.normalization = _choice("normalize", normalize, _NORMALIZATIONS)
+        options.max_length = max_length or 0
+        options.max_batch_tokens = batch_tokens
+        options.batch_invariant, options.tf32 = bool(batch_invariant), bool(tf32)
+        options.refuse_long, options.plain_text = not truncate, not special_tokens
+        self._context = _library.new_context(self.device)
+        handle = ctypes.c_void_p()
+        status = _c.warpwright_encoder_create(self._context.handle, ctypes.byref(options), ctypes.byref(handle))
+        if status:
+            _library.raise_status(status, ValueError)
+        self._handle = handle.value
+        info = self._info()
+        for name in _INFO:
+            if name != "wasted_tokens":
+                setattr(self, name, getattr(info, name))
+        self.has_tokenizer = bool(info.has_tokenizer)
+
+    def __del__(self, destroy=_destroy):
+        if self._handle:
+            destroy(self._handle)
+            self._handle = None
+
+    def __repr__(self):
+        return (
+            f"Encoder({self.layers} layers, hidden_size {self.hidden_size}, {self.heads} heads, {self.dtype}, {self.device})"
+        )
+
+    def _info(self):
+        info = _Info(size=ctypes.sizeof(_Info))
+        status = _c.warpwright_encoder_get_info(self._handle, ctypes.byref(info))
+        if status:
+            _library.raise_status(status)
+        return info
+
+    @property
+    def wasted_tokens(self):
+        """Rows computed so far beyond the tokens that were given."""
+        with self._lock:
+            return self._info().wasted_tokens
+
+    # ---- Texts ---------------------------------------------------------------------------------------------------------
+
+    def encode(self, texts, *, as_tensor=False):
+        """Vectors of texts: an array (n, vector_size) in fp32, or (vector_size,) of one str. A tensor on the CPU with
+        as_tensor. Texts that cannot be encoded are an EncodeError, which has the others' vectors."""
+        if isinstance(texts, (str, bytes)):
+            return self._texts("vectors", [texts], None, as_tensor)[0]
+        return self._texts("vectors", list(texts), None, as_tensor)
+
+    def classify(self, texts, *, as_tensor=False):
+        """Logits (n, labels) of texts or of pairs of texts, by the model's classification head."""
+        texts = list(texts)
+        if texts and not isinstance(texts[0], (str, bytes)):
+            for i, pair in enumerate(texts):
+                if isinstance(pair, (str, bytes)) or len(pair) != 2:
+                    raise TypeError(f"Encoder: texts[{i}] is {pair!r}, needs a pair as the others")
+            return self._texts("logits", [a for a, _ in texts], [b for _, b in texts], as_tensor)
+        return self._texts("logits", texts, None, as_tensor)
+
+    def rank(self, query, texts, *, top=None, label=None):
+        """(index, logit) of each text beside the query, by a cross-encoder, the best first. label: which, where there are
+        several."""
+        if self.labels > 1 and label is None:
+            raise ValueError(f"Encoder: label is None, and the model has {self.labels}")
+        if label is not None and not 0 <= label < self.labels:
+            raise ValueError(f"Encoder: label is {label}, the model has {self.labels}")
+        texts = list(texts)
+        scores = self._texts("logits", [query] * len(texts), texts, True)[:, label or 0].tolist()
+        return sorted(enumerate(scores), key=lambda item: -item[1])[:top]
+
+    def _texts(self, result, texts, seconds, as_tensor):
+        width = self.vector_size if result == "vectors" else self.labels
+        out = torch.empty((len(texts), width), dtype=torch.float32)
+        statuses = (ctypes.c_int32 * len(texts))()
+        pointers, lengths, _kept = _byte_strings("texts", texts)
+        args = _Texts(size=ctypes.sizeof(_Texts), count=len(texts), out=out.data_ptr(), result=_RESULTS[result])
+        args.texts, args.text_bytes = ctypes.addressof(pointers), ctypes.addressof(lengths)
+        args.statuses = ctypes.addressof(statuses)
+        if seconds is not None:
+            second_pointers, second_lengths, _kept_seconds = _byte_strings("texts", seconds)
+            args.seconds, args.second_bytes = ctypes.addressof(second_pointers), ctypes.addressof(second_lengths)
+        with self._call():
+            status = _c.warpwright_encoder_texts(self._handle, ctypes.byref(args))
+            if status:
+                _library.raise_status(status)
+            errors = {i: _text_error(self._handle, i).decode() for i, s in enumerate(statuses) if s}
+        results = out if as_tensor else _library.to_numpy(out)
+        if errors:
+            raise EncodeError(errors, results)
+        return results
+
+    # ---- Token ids and hidden states -----------------------------------------------------------------------------------
+
+    def __call__(
+        self, input_ids, attention_mask=None, token_type_ids=None, *, result="hidden", remove_padding=True
+    ):
+        """Of padded token ids (B, S) with a 0/1 mask: the last hidden states (B, S, hidden_size), 0 in padding; or with
+        result="vectors" (B, vector_size) in fp32, with result="logits" (B, labels). The padding is never computed, unless
+        remove_padding=False asks for it."""
+        self._require_embedding()
+        ids = _host("input_ids", input_ids, torch.int32, None)
+        if ids.dim() != 2:
+            raise ValueError(f"Encoder: input_ids has shape {tuple(ids.shape)}, needs (B, S)")
+        types = None if token_type_ids is None else _host("token_type_ids", token_type_ids, torch.int32, ids.shape)
+        mask = _host_mask(attention_mask, ids.shape)
+        B, S = ids.shape
+        out = self._out(result, B, (B, S, self.hidden_size))
+        self._tokens(result, out, B, length=S, ids=ids, types=types, mask=mask, keep_padding=not remove_padding)
+        return out
+
+    def packed(self, input_ids, cu_seqlens, token_type_ids=None, *, result="hidden"):
+        """Of token ids without padding: sequence s is input_ids[cu_seqlens[s] : cu_seqlens[s + 1]]. The last hidden states
+        (N, hidden_size), or a row for each sequence."""
+        self._require_embedding()
+        bounds = _host("cu_seqlens", cu_seqlens, torch.int32, None)
+        ids = _host("input_ids", input_ids, torch.int32, None)
+        if bounds.dim() != 1 or bounds.numel() < 1:
+            raise ValueError(f"Encoder: cu_seqlens has shape {tuple(bounds.shape)}, needs (sequences + 1,)")
+        if ids.dim() != 1 or ids.numel() != int(bounds[-1]):
+            raise ValueError(
+                f"Encoder: input_ids has shape {tuple(ids.shape)}, needs (N,) with cu_seqlens' last, {int(bounds[-1])}"
+            )
+        types = None if token_type_ids is None else _host("token_type_ids", token_type_ids, torch.int32, ids.shape)
+        sequences = bounds.numel() - 1
+        out = self._out(result, sequences, (ids.numel(), self.hidden_size))
+        self._tokens(result, out, sequences, ids=ids, types=types, cu_seqlens=bounds)
+        return out
+
+    def layers_from(self, hidden_states, attention_mask=None, *, remove_padding=True):
+        """The layers alone: hidden states (B, S, hidden_size), as the embedding gives them, to the last ones, 0 in
+        padding."""
+        states = hidden_states
+        if states.dim() != 3 or states.shape[2] != self.hidden_size:
+            raise ValueError(f"Encoder: hidden_states has shape {tuple(states.shape)}, needs (B, S, {self.hidden_size})")
+        if states.device != self.device or states.dtype is not self.dtype:
+            raise ValueError(
+                f"Encoder: hidden_states is {states.dtype} on {states.device}, the encoder {self.dtype} on {self.device}"
+            )
+        if torch.is_grad_enabled() and states.requires_grad:
+            raise RuntimeError("Encoder: hidden_states needs a gradient, and there is none here: use torch.no_grad()")
+        B, S, _ = states.shape
+        mask = _host_mask(attention_mask, (B, S))
+        states = states.detach().contiguous()
+        out = torch.empty_like(states)
+        self._tokens("hidden", out, B, length=S, states=states, mask=mask, keep_padding=not remove_padding)
+        return out
+
+    def as_layers(self):
+        """A module that takes the place of a Hugging Face BERT's layers: model.encoder = Encoder(model).as_layers()."""
+        return EncoderLayers(self)
+
+    def _require_embedding(self):
+        if not self._has_embedding:
+            raise RuntimeError("Encoder: model has layers and no embedding; give layers_from() its hidden states")
+
+    def _out(self, result, rows, hidden_shape):
+        _choice("result", result, _RESULTS)
+        if result == "hidden":
+            return torch.empty(hidden_shape, dtype=self.dtype, device=self.device)
+        if result == "vectors":
+            return torch.empty((rows, self.vector_size), dtype=torch.float32, device=self.device)
+        return torch.empty((rows, self.labels), dtype=self.dtype, device=self.device)
+
+    def _tokens(self, result, out, sequences, length=0, keep_padding=False, **tensors):
+        args = _Tokens(size=ctypes.sizeof(_Tokens), sequences=sequences, length=length, result=_RESULTS[result])
+        args.keep_padding, args.out = keep_padding, out.data_ptr()
+        for name, tensor in tensors.items():
+            if tensor is not None:
+                setattr(args, name, tensor.data_ptr())
+        with self._call():
+            status = _c.warpwright_encoder_tokens(self._handle, ctypes.byref(args))
+        if status:
+            _library.raise_status(status, ValueError)
+
+    @contextlib.contextmanager
+    def _call(self):
+        with self._lock:
+            self._context.follow_torch(ordered=True)
+            yield
+
+
+class LayersOutput(tuple):
+    """What EncoderLayers gives: (last_hidden_state,), with the names that Hugging Face's models ask for."""
+
+    last_hidden_state = property(lambda self: self[0])
+    past_key_values = hidden_states = attentions = cross_attentions = None
+
+
+class EncoderLayers(torch.nn.Module):
+    def __init__(self, encoder):
+        super().__init__()
+        self._encoder = encoder
+
+    def forward(self, hidden_states, attention_mask=None, *_, output_hidden_states=False, output_attentions=False, **__):
+        if output_hidden_states or output_attentions:
+            raise ValueError("EncoderLayers: output_hidden_states or output_attentions is True; only the last states are there")
+        return LayersOutput((self._encoder.layers_from(hidden_states, attention_mask),))
+
+
+def _device(device):
+    if device is None:
+        device = "cuda" if torch.cuda.is_available() and _library.cuda_device_count() > 0 else "cpu"
+    device = torch.device(device)
+    if device.type not in ("cpu", "cuda"):
+        raise ValueError(f"Encoder: device is {device}, needs a CPU or a CUDA device")
+    if device.type == "cuda" and device.index is None:
+        device = torch.device("cuda", torch.cuda.current_device())
+    return device
