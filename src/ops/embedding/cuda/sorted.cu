@@ -72,24 +72,32 @@ unsigned blocks_for(std::int64_t pieces, int in_block) {
   return static_cast<unsigned>((pieces + in_block - 1) / in_block);
 }
 
+// Sets a flag that many threads set: where it is set already nothing is written, since writes to one address
+// queue up.
+__device__ void set(std::uint8_t& flag) {
+  if (flag == 0) flag = 1;
+}
+
 __global__ void __launch_bounds__(kThreads)
-    make_pairs(const std::int32_t* tokens, const std::int32_t* positions, int N, std::int64_t V,
+    make_pairs(const std::int32_t* tokens, const std::int32_t* positions, int N, Tables tables,
                std::uint32_t* rows, std::int32_t* n, std::uint8_t* named) {
   const int i = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
   if (i >= N) return;
   const auto token = static_cast<std::uint32_t>(tokens[i]);
-  const auto position = static_cast<std::uint32_t>(positions[i] + V);
+  const auto position = static_cast<std::uint32_t>(positions[i] + tables.wte.rows);
   rows[i] = token;
   rows[N + i] = position;
   n[i] = n[N + i] = i;
-  named[token] = named[position] = 1;
+  if (!tables.wte.add) set(named[token]);
+  if (!tables.wpe.add) set(named[position]);
 }
 
-// A warp for each row.
+// A warp for each row of [first, last).
 template <int lanes>
-__global__ void __launch_bounds__(kThreads) zero_unnamed(Tables tables, const std::uint8_t* named) {
-  const std::int64_t row = static_cast<std::int64_t>(blockIdx.x) * kRuns + threadIdx.x / gpu::kWarp;
-  if (row >= tables.wte.rows + tables.wpe.rows || named[row] || tables.of(row).add) return;
+__global__ void __launch_bounds__(kThreads)
+    zero_unnamed(Tables tables, const std::uint8_t* named, std::int64_t first, std::int64_t last) {
+  const std::int64_t row = first + static_cast<std::int64_t>(blockIdx.x) * kRuns + threadIdx.x / gpu::kWarp;
+  if (row >= last || named[row]) return;
   float* gradient = tables.gradient(row);
   for (std::int64_t c = threadIdx.x % gpu::kWarp * lanes; c < tables.C; c += gpu::kWarp * lanes) {
     gpu::Packed<float, lanes>::zero().store(gradient + c);
@@ -243,7 +251,7 @@ __global__ void __launch_bounds__(kThreads)
 struct Scratch {
   std::uint32_t *rows, *sorted_rows;
   std::int32_t *n, *sorted_n;
-  std::uint8_t* named;  // by row
+  std::uint8_t* named;  // by row, of tables that are not added to
   Joins joins;
   std::size_t cleared_bytes;  // of named and joins.count, 0 at the start
   void* sort;
@@ -288,8 +296,10 @@ Scratch lay_out(void* base, std::int64_t N, std::int64_t C, std::int64_t rows) {
 
 template <int lanes>
 void zero_rows(const Tables& tables, const Scratch& s, cudaStream_t stream) {
-  zero_unnamed<lanes>
-      <<<blocks_for(tables.wte.rows + tables.wpe.rows, kRuns), kThreads, 0, stream>>>(tables, s.named);
+  const std::int64_t first = tables.wte.add ? tables.wte.rows : 0;
+  const std::int64_t last = tables.wte.rows + (tables.wpe.add ? 0 : tables.wpe.rows);
+  if (first >= last) return;
+  zero_unnamed<lanes><<<blocks_for(last - first, kRuns), kThreads, 0, stream>>>(tables, s.named, first, last);
   check_launch("embedding.backward cuda.sorted, rows that nothing names");
 }
 
@@ -332,14 +342,12 @@ void sorted_backward(const Context& context, const EmbeddingBackward& args) {
   if (N > 0) {
     make_pairs<<<blocks_for(N, kThreads), kThreads, 0, stream>>>(
         static_cast<const std::int32_t*>(args.tokens.data),
-        static_cast<const std::int32_t*>(args.positions.data), static_cast<int>(N), tables.wte.rows, s.rows,
-        s.n, s.named);
+        static_cast<const std::int32_t*>(args.positions.data), static_cast<int>(N), tables, s.rows, s.n,
+        s.named);
     check_launch("embedding.backward cuda.sorted, pairs");
   }
   const bool aligned = C % 4 == 0 && gpu::aligned16(tables.wte.gradient, tables.wpe.gradient);
-  if (rows > 0 && !(tables.wte.add && tables.wpe.add)) {
-    aligned ? zero_rows<4>(tables, s, stream) : zero_rows<1>(tables, s, stream);
-  }
+  aligned ? zero_rows<4>(tables, s, stream) : zero_rows<1>(tables, s, stream);
   if (N == 0) return;
   check(sort(s.sort, s.sort_bytes, s, static_cast<int>(2 * N), rows, stream),
         "embedding.backward cuda.sorted, sort");
