@@ -1,5 +1,6 @@
 # cmake -DBUILD=build folder -DPREFIX=empty folder -DLIBDIR=lib -DSOURCE=folder with a project that uses the library
-# -DC_COMPILER=cc -P install_test.cmake: what `cmake --install` leaves runs there, and can be built against.
+# -DEXAMPLES=folder with the examples -DMODEL=folder with a sentence model -DC_COMPILER=cc -DCXX_COMPILER=c++
+# -P install_test.cmake: what `cmake --install` leaves runs there, and can be built against.
 file(REMOVE_RECURSE ${PREFIX})
 execute_process(COMMAND ${CMAKE_COMMAND} --install ${BUILD} --prefix ${PREFIX} COMMAND_ERROR_IS_FATAL ANY)
 execute_process(COMMAND ${PREFIX}/bin/warpwright info --json OUTPUT_VARIABLE report COMMAND_ERROR_IS_FATAL ANY)
@@ -25,3 +26,37 @@ if(PKG_CONFIG)
     -Wl,-rpath,${PREFIX}/${LIBDIR} COMMAND_ERROR_IS_FATAL ANY)
   execute_process(COMMAND ${PREFIX}/user_by_pkg_config COMMAND_ERROR_IS_FATAL ANY)
 endif()
+
+# The example embeds a text, with a model whose vocabulary is made here, as the installed program does.
+set(model ${PREFIX}/model)
+file(COPY ${MODEL}/ DESTINATION ${model})
+set(vocabulary "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\n")
+foreach(token RANGE 5 40)
+  string(APPEND vocabulary "w${token}\n")
+endforeach()
+file(WRITE ${model}/vocab.txt "${vocabulary}")
+file(WRITE ${PREFIX}/text "w5 w6 w7\n")
+execute_process(COMMAND ${PREFIX}/bin/warpwright embed --model ${model} --input ${PREFIX}/text --device cpu
+  OUTPUT_VARIABLE record ERROR_QUIET COMMAND_ERROR_IS_FATAL ANY)
+string(JSON count LENGTH "${record}" embedding)
+execute_process(COMMAND ${CMAKE_COMMAND} -S ${EXAMPLES} -B ${PREFIX}/examples -DCMAKE_PREFIX_PATH=${PREFIX}
+  -DCMAKE_CXX_COMPILER=${CXX_COMPILER} OUTPUT_QUIET COMMAND_ERROR_IS_FATAL ANY)
+execute_process(COMMAND ${CMAKE_COMMAND} --build ${PREFIX}/examples OUTPUT_QUIET COMMAND_ERROR_IS_FATAL ANY)
+set(ENV{CUDA_VISIBLE_DEVICES} "")
+execute_process(COMMAND ${PREFIX}/examples/embed ${model} "w5 w6 w7" OUTPUT_VARIABLE printed COMMAND_ERROR_IS_FATAL ANY)
+string(STRIP "${printed}" printed)
+string(REPLACE "\n" ";" printed "${printed}")
+list(LENGTH printed lines)
+if(NOT lines EQUAL count)
+  message(FATAL_ERROR "the example prints ${lines} numbers, the vector has ${count}")
+endif()
+math(EXPR last "${count} - 1")
+foreach(i RANGE ${last})
+  string(JSON wanted GET "${record}" embedding ${i})
+  list(GET printed ${i} got)
+  string(SUBSTRING "${wanted}" 0 6 wanted_start)
+  string(SUBSTRING "${got}" 0 6 got_start)
+  if(NOT wanted_start STREQUAL got_start)
+    message(FATAL_ERROR "number ${i} of the example is ${got}, the program's ${wanted}")
+  endif()
+endforeach()
