@@ -2,10 +2,12 @@
 """Times an encoder's tokenizer beside Hugging Face tokenizers, in one run, each on one thread.
 
     python3 bench/peers/encode_wordpiece.py --bench build/release/src/text/text_bench --model DIR --text FILE... [--rounds 5]
+        [--pipe build/release/src/text/text_pipe --strings 100000]
 
 DIR holds tokenizer.json, such as all-MiniLM-L6-v2's (scripts/fetch-minilm). The programs take turns, round by round, and
 the table gives each one's best and median CPU time, which neighbours on the machine disturb least. Each file is encoded
-as one text, and by lines; both programs must find the same number of tokens.
+as one text, and by lines; both programs must find the same number of tokens. With --strings their ids are then compared on
+so many random Unicode strings, as src/text/tools/encoder_conformance.py does.
 """
 
 import argparse
@@ -23,6 +25,7 @@ os.environ["RAYON_NUM_THREADS"] = "1"
 
 import tokenizers  # noqa: E402
 
+CONFORMANCE = pathlib.Path(__file__).resolve().parents[2] / "src" / "text" / "tools" / "encoder_conformance.py"
 ROWS = {  # the name of a measurement in text_bench's output, and in the table
     "encode, cold cache": "encode, first time",
     "encode, warm cache": "encode",
@@ -66,7 +69,11 @@ def main():
     parser.add_argument("--model", required=True)
     parser.add_argument("--text", required=True, nargs="+", type=pathlib.Path)
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--strings", type=int, default=0)
+    parser.add_argument("--pipe", help="text_pipe, for --strings")
     args = parser.parse_args()
+    if args.strings and not args.pipe:
+        parser.error("--strings needs --pipe")
     programs = {"warpwright": ours, f"tokenizers {tokenizers.__version__}": hugging_face}
     for path in args.text:
         results, counts = {}, set()
@@ -88,6 +95,10 @@ def main():
                 for program in programs
             ]
             print(f"| {row} | " + " | ".join(cells) + " |")
+    if args.strings:
+        print(flush=True)
+        command = [sys.executable, CONFORMANCE, "--pipe", args.pipe, "--minilm", args.model, "--strings", str(args.strings)]
+        sys.exit(subprocess.run(command).returncode)
 
 
 if __name__ == "__main__":
