@@ -11,7 +11,7 @@ import torch
 from torch.nn import functional
 
 from .. import _library
-from .._norms import Call, add_and_normalize, normalize, transforms_active
+from .._norms import Call, add_and_normalize, normalize, quickly, transforms_active
 
 _kept_columns = 16
 
@@ -92,6 +92,10 @@ def _plain_pytorch(input, weight, bias, shape, eps, centered, out_dtype):
 
 def _affine(function, input, weight, bias, normalized_shape, eps, memory_efficient, centered, mixed=False):
     shape = _shape_of(function, normalized_shape)
+    if not mixed and not torch.compiler.is_compiling():
+        out = quickly(input, weight, bias, shape, eps, memory_efficient, centered, _kept_columns)
+        if out is not None:
+            return out
     _check_input(function, input, shape)
     _check_parameter(function, "weight", weight, input, shape)
     if bias is not None:
@@ -221,7 +225,16 @@ class _Norm(torch.nn.Module):
                 torch.nn.init.zeros_(self.bias)
 
     def forward(self, input):
-        name, shape = type(self).__name__, self.normalized_shape
+        shape = self.normalized_shape
+        parameters = self._parameters  # self.weight takes ten times as long
+        weight, bias = parameters.get("weight"), parameters.get("bias")
+        if weight is not None and (bias is not None) is self._centered and not torch.compiler.is_compiling():
+            out = quickly(
+                input, weight, bias, shape, self.eps, self.memory_efficient, self._centered, _kept_columns
+            )
+            if out is not None:
+                return out
+        name = type(self).__name__
         weight = self.weight
         if weight is None:
             return _without_parameters(name, input, shape, self.eps, self.memory_efficient, self._centered)
