@@ -313,3 +313,60 @@ def test_modules_of_transformers(device, family, dtype):
         replaced = model(ids, attention_mask=mask)
         assert error(replaced.logits, wanted.logits) <= logit_bound
         assert error(body(ids, attention_mask=mask).last_hidden_state[mask == 1], wanted.hidden_states[-1][mask == 1]) <= bound
+
+
+LINES = ["a cat sat on the mat", "The dog's  CAFÉ, naïve!", "你好 world", "", "numbers 12345 and\ttabs", "x" * 80, "word " * 60]
+
+
+def tokenizer_for(family, folder):
+    """Hugging Face's own tokenizer with a small vocabulary, saved to the folder."""
+    tokenizers = pytest.importorskip("tokenizers")
+    transformers = pytest.importorskip("transformers")
+    corpus = LINES * 3
+    if family == "Bert":
+        trained = tokenizers.BertWordPieceTokenizer(lowercase=True)
+        trained.train_from_iterator(corpus, vocab_size=180, min_frequency=1, show_progress=False)
+        (folder / "vocab.txt").write_text("\n".join(sorted(trained.get_vocab(), key=trained.get_vocab().get)) + "\n")
+        tokenizer = transformers.BertTokenizerFast(tokenizer_object=trained._tokenizer, do_lower_case=True)
+        pairs = [("[CLS]", trained.token_to_id("[CLS]")), ("[SEP]", trained.token_to_id("[SEP]"))]
+        tokenizer.backend_tokenizer.post_processor = tokenizers.processors.BertProcessing(pairs[1], pairs[0])
+    else:
+        trained = tokenizers.ByteLevelBPETokenizer()
+        special = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
+        trained.train_from_iterator(corpus, vocab_size=330, min_frequency=1, special_tokens=special, show_progress=False)
+        trained._tokenizer.post_processor = tokenizers.processors.RobertaProcessing(("</s>", 2), ("<s>", 0))
+        tokenizer = transformers.RobertaTokenizerFast(tokenizer_object=trained._tokenizer)
+    tokenizer.save_pretrained(folder)
+    return tokenizer
+
+
+@on_devices
+@pytest.mark.parametrize("labels", [1, 3])
+@pytest.mark.parametrize("family", ["Bert", "Roberta"])
+def test_cross_encoders_of_transformers(device, family, labels, tmp_path):
+    """Text to score as transformers does, from a folder that it saved. The weights are random: real ones of a cross-encoder
+    are not to be had from a package index."""
+    transformers = pytest.importorskip("transformers")
+    tokenizer = tokenizer_for(family, tmp_path)
+    torch.manual_seed(2)
+    config = getattr(transformers, family + "Config")(
+        vocab_size=len(tokenizer), hidden_size=40, num_hidden_layers=2, num_attention_heads=5, intermediate_size=72,
+        max_position_embeddings=130, num_labels=labels, pad_token_id=tokenizer.pad_token_id,
+        type_vocab_size=2 if family == "Bert" else 1, initializer_range=0.2,
+    )  # fmt: skip
+    model = getattr(transformers, family + "ForSequenceClassification")(config).eval()
+    model.save_pretrained(tmp_path)
+    pairs = [(a, b) for a in LINES for b in LINES if len(a) + len(b) < 120]
+    with torch.no_grad():
+        batch = tokenizer(*map(list, zip(*pairs)), padding=True, return_tensors="pt")
+        wanted = model(**batch).logits
+        singles = model(**tokenizer(LINES[:5], padding=True, return_tensors="pt")).logits
+    encoder = Encoder(tmp_path, device=device)
+    assert encoder.has_tokenizer and encoder.labels == labels
+    logits = encoder.classify(pairs, as_tensor=True)
+    assert error(logits, wanted) <= 1e-5
+    assert error(encoder.classify(LINES[:5], as_tensor=True), singles) <= 1e-5
+    label = None if labels == 1 else 2
+    ranked = encoder.rank(LINES[0], [b for a, b in pairs if a == LINES[0]], label=label)
+    of_first = wanted[[i for i, (a, _) in enumerate(pairs) if a == LINES[0]], label or 0]
+    assert [i for i, _ in ranked] == of_first.argsort(descending=True).tolist()

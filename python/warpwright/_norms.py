@@ -256,7 +256,7 @@ _operators.define(
     "bool memory_efficient, int kept) -> (Tensor out, Tensor sum, Tensor stats, Tensor kept_columns, Tensor kept_x)"
 )
 _operators.define(
-    "fused_norm_backward(Tensor dout, Tensor? dsum, Tensor? x, Tensor? out, Tensor? weight, Tensor? bias, Tensor stats, "
+    "fused_norm_backward(Tensor dout, Tensor? x, Tensor? out, Tensor? weight, Tensor? bias, Tensor stats, "
     "Tensor? kept_columns, Tensor? kept_x, bool centered, SymInt columns, bool parameters) "
     "-> (Tensor dx, Tensor dweight, Tensor dbias)"
 )
@@ -312,14 +312,22 @@ def _add_norm_fake(*arguments):
     return _add_norm_outputs(True, *arguments)
 
 
-def _norm_backward_fake(dout, dsum, x, out, weight, bias, stats, kept_columns, kept_x, centered, columns, parameters):
+def _norm_backward_fake(dout, x, out, weight, bias, stats, kept_columns, kept_x, centered, columns, parameters):
     dx = torch.empty(dout.shape, dtype=(kept_x if x is None else x).dtype, device=dout.device)
     dweight = torch.empty_like(weight, memory_format=torch.contiguous_format) if parameters else dx.new_empty(0)
     dbias = torch.empty_like(bias, memory_format=torch.contiguous_format) if parameters and bias is not None else dx.new_empty(0)
     return dx, dweight, dbias
 
 
-def _norm_backward(dout, dsum, x, out, weight, bias, stats, kept_columns, kept_x, centered, columns, parameters):
+def _add_norm_backward_fake(dout, dsum, *arguments):
+    return _norm_backward_fake(dout, *arguments)
+
+
+def _norm_backward(dout, *arguments):
+    return _add_norm_backward(dout, None, *arguments)
+
+
+def _add_norm_backward(dout, dsum, x, out, weight, bias, stats, kept_columns, kept_x, centered, columns, parameters):
     dtype = (kept_x if x is None else x).dtype
     if x is not None or kept_columns.numel() == 0:
         kept_columns = kept_x = None
@@ -360,7 +368,7 @@ def _differentiate(ctx, dout, *_):
     needs = ctx.needs_input_grad
     parameters = needs[1] or needs[2]
     dx, dweight, dbias = torch.ops.warpwright.fused_norm_backward.default(
-        dout, None, *ctx.saved_tensors, ctx.centered, ctx.columns, parameters
+        dout, *ctx.saved_tensors, ctx.centered, ctx.columns, parameters
     )
     return dx, dweight if needs[1] else None, dbias if needs[2] else None, *(None,) * 6
 
@@ -381,18 +389,28 @@ def _differentiate_sum(ctx, dout, dsum, *_):
     if dout is None:
         return dsum, dsum, *(None,) * 7
     needs = ctx.needs_input_grad
-    dx, dweight, dbias = torch.ops.warpwright.fused_norm_backward.default(
+    dx, dweight, dbias = torch.ops.warpwright.fused_add_norm_backward.default(
         dout, dsum, *ctx.saved_tensors, ctx.centered, ctx.columns, needs[2] or needs[3]
     )
     return dx, dx, dweight if needs[2] else None, dbias if needs[3] else None, *(None,) * 5
 
 
+# Schemas stay as they are once released, and a new one takes a new name: PyTorch keeps compiled backwards on disk, by the
+# forward they belong to.
+_operators.define(
+    "fused_add_norm_backward(Tensor dout, Tensor? dsum, Tensor? sum, Tensor? out, Tensor weight, Tensor? bias, Tensor stats, "
+    "Tensor? kept_columns, Tensor? kept_x, bool centered, SymInt columns, bool parameters) "
+    "-> (Tensor dx, Tensor dweight, Tensor dbias)"
+)
+
 for _device in ("CPU", "CUDA"):
     _operators.impl("fused_norm", _norm, _device)
     _operators.impl("fused_add_norm", _add_norm, _device)
     _operators.impl("fused_norm_backward", _norm_backward, _device)
+    _operators.impl("fused_add_norm_backward", _add_norm_backward, _device)
 torch.library.register_fake("warpwright::fused_norm", _norm_fake, lib=_operators)
 torch.library.register_fake("warpwright::fused_add_norm", _add_norm_fake, lib=_operators)
 torch.library.register_fake("warpwright::fused_norm_backward", _norm_backward_fake, lib=_operators)
+torch.library.register_fake("warpwright::fused_add_norm_backward", _add_norm_backward_fake, lib=_operators)
 torch.library.register_autograd("warpwright::fused_norm", _differentiate, setup_context=_save, lib=_operators)
 torch.library.register_autograd("warpwright::fused_add_norm", _differentiate_sum, setup_context=_save_sum, lib=_operators)
