@@ -201,13 +201,12 @@ def new_context(device):
 
 def _context(device):
     """This thread's context of a device, on PyTorch's current stream, with PyTorch's number of threads."""
-    index = device.index if device.type == "cuda" else None
     try:
-        context = _contexts.made[index]
+        context = _contexts.made[device]
     except (AttributeError, KeyError):
         if not hasattr(_contexts, "made"):
             _contexts.made = {}
-        context = _contexts.made[index] = new_context(device)
+        context = _contexts.made[device] = new_context(device)
     context.follow_torch()
     return context
 

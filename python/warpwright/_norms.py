@@ -17,10 +17,6 @@ from . import _library
 _NORMS = {True: _library.LAYERNORM, False: _library.RMSNORM}
 
 
-def statistics_dtype(dtype):
-    return torch.float64 if dtype is torch.float64 else torch.float32
-
-
 class Call(NamedTuple):
     """What a normalization does beside its tensors: by mean and deviation (centered) or by the root mean square, over rows
     of how many columns, with an output of which dtype; memory_efficient: the backward from the output, for which up to
@@ -37,7 +33,8 @@ class Call(NamedTuple):
 def _allocate(call, x, weight):
     """Statistics (mean above rstd, or rstd alone), and places for lost columns."""
     rows = x.numel() // call.columns if call.columns else 0
-    stats = x.new_empty((2 if call.centered else 1, rows), dtype=statistics_dtype(x.dtype))
+    dtype = torch.float64 if x.dtype is torch.float64 else torch.float32
+    stats = torch.empty((2 if call.centered else 1, rows), dtype=dtype, device=x.device)
     if not call.memory_efficient or weight is None:
         return stats, None, None
     count = min(call.kept, call.columns)
