@@ -351,7 +351,8 @@ WARPWRIGHT_API const char* warpwright_encoder_text_error(const warpwright_encode
 
 /* Token ids to a result on the context's device. Ids, bounds and mask are in the host's memory and are not
  * needed beyond the call; on a GPU it does not wait for the device (but for the batch before it having been
- * read), cannot be captured into a CUDA graph, and values that are not finite are not looked for.
+ * read), cannot be captured into a CUDA graph, and does not look for values that are not finite; on a CPU
+ * those are WARPWRIGHT_FAILED.
  *
  * Packed: ids and types of all sequences one after the other, sequence s being
  * [cu_seqlens[s], cu_seqlens[s + 1]). HIDDEN is (cu_seqlens[sequences], hidden_size).

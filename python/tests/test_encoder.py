@@ -270,6 +270,16 @@ def test_refusals(folder):
     sentence = Encoder(MODELS / "sentence", device="cpu")
     with pytest.raises(ValueError, match="no classification head"):
         sentence([[1]], result="logits")
+    tensors = safetensors(MODELS / "bert" / "model.safetensors")
+    next(t for n, t in tensors.items() if n.endswith("word_embeddings.weight"))[7] = torch.inf
+    config = json.loads((MODELS / "bert" / "config.json").read_text())
+    broken = Encoder(tensors, config=config, device="cpu", batch_tokens=5)
+    for result in ("hidden", "vectors", "logits"):
+        with pytest.raises(RuntimeError, match="sequence 3 gets values that are not finite"):
+            broken.packed([1, 2, 3, 4, 7, 8], [0, 2, 2, 3, 6], result=result)
+        with pytest.raises(RuntimeError, match="sequence 2 gets values that are not finite"):
+            broken([[1, 2], [3, 4], [0, 7]], [[1, 1], [1, 1], [0, 1]], result=result)
+        assert torch.isfinite(broken([[1, 2], [3, 4], [5, 7]], [[1, 1], [1, 1], [1, 0]], result=result)).all()
     texts = Encoder(folder, device="cpu")
     with pytest.raises(TypeError, match=r"texts\[1\] is int, needs str"):
         texts.encode(["w5", 7])

@@ -243,6 +243,21 @@ void check_sequence(const warpwright_encoder_tokens_args& args, const BertModel&
   }
 }
 
+// Of a matrix on a CPU: the first row with a value that is not finite, or −1.
+std::int64_t bad_row(const Tensor& matrix) {
+  std::int64_t bad = -1;
+  visit_dtype(matrix.dtype, [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    const T* values = matrix.as<T>();
+    for (std::int64_t r = 0; r < matrix.shape[0] && bad < 0; ++r) {
+      float check = 0;  // NaN from the first such value on
+      for (std::int64_t c = 0; c < matrix.shape[1]; ++c) check += static_cast<float>(*values++) * 0;
+      if (check != 0) bad = r;
+    }
+  });
+  return bad;
+}
+
 }  // namespace
 
 warpwright_encoder::warpwright_encoder(warpwright_context* owner_, const warpwright_encoder_options& o)
@@ -372,12 +387,19 @@ void warpwright_encoder::run_part(const warpwright_encoder_tokens_args& args, co
   }
   const Tensor found =
       model().launch(part.batch, result, args.states ? BertModel::From::states : BertModel::From::tokens);
+  const Tensor used = found.slice(0, 0, hidden ? part.tokens : sequences);
+  if (const std::int64_t bad = device.kind == DeviceKind::cpu ? bad_row(used) : -1; bad >= 0) {
+    const auto& bounds = part.batch.cu_seqlens;
+    const auto next = hidden ? std::upper_bound(bounds.begin(), bounds.end(), bad) : bounds.begin() + bad + 1;
+    fail(kTokens,
+         fmt::format("sequence {} gets values that are not finite", part.first + (next - bounds.begin()) - 1),
+         "use F32, or check the model's weights");
+  }
   if (hidden && padded) {
     const Tensor out = from(args.out, begin, found.dtype, {sequences, args.length, H});
-    ops::padding_unpack(context, {found.slice(0, 0, part.tokens), places.cu_seqlens, places.indices, out});
+    ops::padding_unpack(context, {used, places.cu_seqlens, places.indices, out});
     return;
   }
-  const Tensor used = hidden ? found : found.slice(0, 0, sequences);
   copy(from(args.out, hidden ? begin : part.first, used.dtype, used.shape), used, context.stream());
 }
 
