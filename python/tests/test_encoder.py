@@ -235,6 +235,40 @@ def test_streams():
         assert torch.equal(result, wanted)
 
 
+@on_devices
+def test_nothing(device):
+    encoder = Encoder(MODELS / "bert", device=device)
+    for shape in ((0, 3), (2, 0), (0, 0)):
+        ids = torch.zeros(shape, dtype=torch.int64)
+        assert encoder(ids).shape == (*shape, encoder.hidden_size)
+        assert torch.equal(encoder(ids, result="vectors").cpu(), torch.zeros(shape[0], encoder.vector_size))
+    for remove in (True, False):
+        states = encoder([[1, 2]], [[0, 0]], remove_padding=remove)
+        assert torch.equal(states.cpu(), torch.zeros(1, 2, encoder.hidden_size))
+
+
+@on_devices
+def test_random_masks(device):
+    """Padded batches of all shapes, in memory for a part of them, against one sequence at a time."""
+    generator = torch.Generator().manual_seed(0)
+
+    def integers(low, high, shape=()):
+        return torch.randint(low, high, shape, generator=generator)
+
+    alone = Encoder(MODELS / "bert", device=device)
+    encoders = [Encoder(MODELS / "bert", device=device, batch_tokens=tokens) for tokens in (37, 64, 1000)]
+    for case in range(60):
+        B, S = int(integers(1, 9)), int(integers(1, 37))
+        ids, types = integers(0, 53, (B, S)), integers(0, 3, (B, S))
+        mask = (torch.rand(B, S, generator=generator) < torch.rand((), generator=generator)).long()
+        result = ("hidden", "vectors", "logits")[case % 3]
+        got = encoders[case % 2 + case % 7 // 6](ids, mask, types, result=result, remove_padding=case % 4 > 0).cpu()
+        for b in range(B):
+            valid = mask[b] == 1
+            wanted = alone.packed(ids[b][valid], [0, int(valid.sum())], types[b][valid], result=result).cpu()
+            torch.testing.assert_close(got[b][valid] if result == "hidden" else got[b : b + 1], wanted, atol=2e-5, rtol=1e-4)
+
+
 def test_refusals(folder):
     with pytest.raises(ValueError, match="/nowhere"):
         Encoder("/nowhere", device="cpu")

@@ -525,6 +525,7 @@ warpwright_status warpwright_encoder_tokens(warpwright_encoder* encoder,
       capi::throw_missing(kTokens, "out");
     }
     for (std::int64_t s = 0; s < args.sequences; ++s) check_sequence(args, encoder->model(), s);
+    if (result == BertModel::Result::hidden && !anything) return;
     const CurrentDevice current(encoder->context.device().device);
     encoder->follow_owner();
     meaning = WARPWRIGHT_FAILED;
