@@ -180,9 +180,9 @@ def _is_plain(x, weight, bias):
 _is_tracing = getattr(torch._C, "_is_tracing", torch.jit.is_tracing)
 
 
-def quickly(input, weight, bias, shape, eps, memory_efficient, centered, kept):
-    """The call that most are: plain tensors that fit each other, of one dtype, and nothing that looks on or converts. None
-    where it is another, without saying why. Not under torch.compile."""
+def quickly(input, residual, weight, bias, shape, eps, memory_efficient, centered, kept):
+    """The call that most are, with a residual or None: plain tensors that fit each other, of one dtype, and nothing that looks
+    on or converts. None where it is another, without saying why. Not under torch.compile."""
     if type(input) is not torch.Tensor or type(weight) not in _PLAIN or (bias is not None and type(bias) not in _PLAIN):
         return None
     if _modes is None or _modes() or transforms_active() or _is_tracing():
@@ -204,6 +204,15 @@ def quickly(input, weight, bias, shape, eps, memory_efficient, centered, kept):
     ):
         return None
     call = Call(centered, math.prod(shape), eps, dtype, memory_efficient, kept)
+    if residual is not None:
+        if not (
+            type(residual) is torch.Tensor
+            and residual.dtype is dtype
+            and residual.device == device
+            and residual.shape == input.shape
+        ):
+            return None
+        return _add_and_normalize(call, input, residual, weight, bias)
     if torch.is_grad_enabled() and (
         input.requires_grad or weight.requires_grad or (bias is not None and bias.requires_grad)
     ):
@@ -234,8 +243,10 @@ def add_and_normalize(call, x, residual, weight, bias):
         return torch.ops.warpwright.fused_add_norm.default(
             x, residual, weight, bias, call.centered, call.columns, call.eps, call.memory_efficient, call.kept
         )[:2]
-    weight = weight.contiguous()
-    bias = None if bias is None else bias.contiguous()
+    return _add_and_normalize(call, x, residual, weight.contiguous(), None if bias is None else bias.contiguous())
+
+
+def _add_and_normalize(call, x, residual, weight, bias):
     if _any_requires_grad(x, residual, weight, bias):
         return ResidualNormFunction.apply(x, residual, weight, bias, call)
     return _residual_forward(call, x.contiguous(), residual.contiguous(), weight, bias, None, None, None)

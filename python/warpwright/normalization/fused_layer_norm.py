@@ -93,7 +93,7 @@ def _plain_pytorch(input, weight, bias, shape, eps, centered, out_dtype):
 def _affine(function, input, weight, bias, normalized_shape, eps, memory_efficient, centered, mixed=False):
     shape = _shape_of(function, normalized_shape)
     if not mixed and not torch.compiler.is_compiling():
-        out = quickly(input, weight, bias, shape, eps, memory_efficient, centered, _kept_columns)
+        out = quickly(input, None, weight, bias, shape, eps, memory_efficient, centered, _kept_columns)
         if out is not None:
             return out
     _check_input(function, input, shape)
@@ -166,6 +166,10 @@ def mixed_dtype_fused_rms_norm_affine(input, weight, normalized_shape, eps=1e-6,
 
 def _add(function, input, residual, weight, bias, normalized_shape, eps, memory_efficient, centered):
     shape = _shape_of(function, normalized_shape)
+    if residual is not None and not torch.compiler.is_compiling():
+        out = quickly(input, residual, weight, bias, shape, eps, memory_efficient, centered, _kept_columns)
+        if out is not None:
+            return out
     _check_input(function, input, shape)
     if not isinstance(residual, torch.Tensor):
         raise TypeError(f"{function}: residual is {type(residual).__name__}, needs a Tensor")
@@ -230,7 +234,7 @@ class _Norm(torch.nn.Module):
         weight, bias = parameters.get("weight"), parameters.get("bias")
         if weight is not None and (bias is not None) is self._centered and not torch.compiler.is_compiling():
             out = quickly(
-                input, weight, bias, shape, self.eps, self.memory_efficient, self._centered, _kept_columns
+                input, None, weight, bias, shape, self.eps, self.memory_efficient, self._centered, _kept_columns
             )
             if out is not None:
                 return out
