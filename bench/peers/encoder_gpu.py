@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 """Times an encoder's forward on one GPU beside PyTorch, packed and padded, in one run.
 
-    python3 bench/peers/encoder_gpu.py --warpwright build/release/warpwright [--model bert-base] [--dtype fp16]
-        [--rows 1x64,16x256,64x512] [--padded] [--rounds 3] [--json]
+    python3 bench/peers/encoder_gpu.py --warpwright build/release/warpwright [--models bert-base] [--dtype fp16]
+        [--rows 1x64,16x256,64x512] [--forms packed,padded] [--rounds 3] [--json FILE]
 
 A row BxS is a batch of B sequences whose lengths are uniform on [0.2, 1.0]·S (seeded), sorted; random weights and ids.
 PyTorch packed: the same packed rows through its flash attention for sequences of varying length; padded: (B, S) with a
 mask through scaled_dot_product_attention; each with a layer under torch.compile and the whole forward in a CUDA graph.
+What torch.compile makes is kept in TORCHINDUCTOR_CACHE_DIR, and --compile N makes it beforehand in N processes.
 Figures are milliseconds of the forward on the device, median over the rounds, which alternate between the programs.
 """
 
@@ -16,6 +17,8 @@ import os
 import random
 import statistics
 import subprocess
+import sys
+import time
 
 SIZES = {"minilm": (6, 12, 384, 1536), "bert-base": (12, 12, 768, 3072), "bert-large": (24, 16, 1024, 4096)}
 TABLE = "1x64,1x256,1x1024,16x64,16x256,16x512,16x1024,64x128,64x256,64x512,64x1024"
@@ -27,8 +30,8 @@ def lengths_of(batch, longest):
     return sorted((max(1, round(generator.uniform(0.2, 1.0) * longest)) for _ in range(batch)), reverse=True)
 
 
-def ours(args, lengths):
-    command = [args.warpwright, "bench", "encoder", "--device", "cuda", "--model", args.model, "--dtype", args.dtype]
+def ours(args, model, lengths):
+    command = [args.warpwright, "bench", "encoder", "--device", "cuda", "--model", model, "--dtype", args.dtype]
     command += ["--lengths", ",".join(map(str, lengths)), "--steps", "15", "--json"]
     command += ["--batch-tokens", str(max(sum(lengths), 64))]
     return json.loads(subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout)
@@ -37,11 +40,11 @@ def ours(args, lengths):
 class Torch:
     """A BERT of plain operations; `packed` tokens (N) with cu_seqlens, else (B, S) with a mask."""
 
-    def __init__(self, args, lengths, packed):
+    def __init__(self, dtype, model, lengths, packed):
         import torch
         import torch.nn.functional as F
-        layers, heads, hidden, wide = SIZES[args.model]
-        dtype = {"fp16": torch.float16, "bf16": torch.bfloat16}[args.dtype]
+        layers, heads, hidden, wide = SIZES[model]
+        dtype = {"fp16": torch.float16, "bf16": torch.bfloat16}[dtype]
         self.torch, self.layers = torch, layers
         make = lambda *shape: (torch.randn(*shape, device="cuda") * 0.02).to(dtype)
         one, zero = (torch.ones(hidden, device="cuda", dtype=dtype), torch.zeros(hidden, device="cuda", dtype=dtype))
@@ -109,49 +112,80 @@ class Torch:
         return statistics.median(times)
 
 
+def cases_of(args):
+    return [(model, *map(int, row.split("x"))) for model in args.models.split(",") for row in args.rows.split(",")]
+
+
+def compile_ahead(args):
+    """Each case and form in a process of its own, so many at a time."""
+    waiting = [(model, f"{batch}x{longest}", form) for model, batch, longest in cases_of(args)
+               for form in args.forms.split(",")]
+    running = []
+    while waiting or running:
+        while waiting and len(running) < args.compile:
+            model, row, form = waiting.pop(0)
+            command = [sys.executable, __file__, "--warpwright", args.warpwright, "--dtype", args.dtype, "--models", model,
+                       "--rows", row, "--forms", form, "--only-compile"]
+            running.append(subprocess.Popen(command))
+        running = [process for process in running if process.poll() is None]
+        time.sleep(0.05)
+
+
+def measure(args, model, batch, longest):
+    lengths = lengths_of(batch, longest)
+    rivals = {form: Torch(args.dtype, model, lengths, form == "packed") for form in args.forms.split(",")}
+    times = {"ours": []} | {name: [] for name in rivals}
+    for _ in range(args.rounds):
+        report = ours(args, model, lengths)
+        times["ours"].append(report["ms_median"])
+        for name, rival in rivals.items():
+            times[name].append(rival.run())
+    medians = {name: statistics.median(values) for name, values in times.items()}
+    ratio = min(medians[name] for name in rivals) / medians["ours"]
+    return {"model": model, "batch": batch, "seq": longest, "tokens": sum(lengths), "ms": medians, "ratio": ratio,
+            "tflops": report["flops"] / medians["ours"] * 1e-9, "wasted_tokens": report["wasted_tokens"],
+            "ops": report["ops"]}
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--warpwright", required=True, type=os.path.abspath, help="the program")
-    parser.add_argument("--model", default="bert-base", choices=list(SIZES))
+    parser.add_argument("--models", default="bert-base", help="with commas, of: " + ", ".join(SIZES))
     parser.add_argument("--dtype", default="fp16", choices=["fp16", "bf16"])
     parser.add_argument("--rows", default=TABLE, help="BxS with commas")
-    parser.add_argument("--padded", action="store_true", help="time PyTorch's padded form, too")
+    parser.add_argument("--forms", default="packed,padded", help="PyTorch's that are timed")
     parser.add_argument("--rounds", type=int, default=2)
-    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--compile", type=int, default=0, help="processes that compile beforehand")
+    parser.add_argument("--only-compile", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--json", help="file for the figures")
     args = parser.parse_args()
-    results = []
-    if not args.json:
-        print(f"{'B, S (tokens)':<20}{'warpwright':>12}{'packed':>10}{'padded':>10}{'ratio':>8}{'wasted':>8}", flush=True)
-    for row in args.rows.split(","):
-        batch, longest = map(int, row.split("x"))
-        lengths = lengths_of(batch, longest)
-        rivals = {"packed": Torch(args, lengths, True)}
-        if args.padded:
-            rivals["padded"] = Torch(args, lengths, False)
-        times = {"ours": []} | {name: [] for name in rivals}
-        for _ in range(args.rounds):
-            report = ours(args, lengths)
-            times["ours"].append(report["ms_median"])
-            for name, rival in rivals.items():
-                times[name].append(rival.run())
-        medians = {name: statistics.median(values) for name, values in times.items()}
-        ratio = min(medians[name] for name in rivals) / medians["ours"]
-        results.append({"batch": batch, "seq": longest, "tokens": sum(lengths), "ms": medians, "ratio": ratio,
-                        "wasted_tokens": report["wasted_tokens"], "ops": report["ops"]})
-        if not args.json:
-            padded = f"{medians['padded']:>10.3f}" if args.padded else f"{'':>10}"
-            print(f"{f'{batch}, {longest} ({sum(lengths)})':<20}{medians['ours']:>12.3f}{medians['packed']:>10.3f}{padded}"
-                  f"{ratio:>8.2f}{report['wasted_tokens']:>8}", flush=True)
-        del rivals
-    mean = statistics.geometric_mean(result["ratio"] for result in results)
-    if args.json:
-        print(json.dumps({"model": args.model, "dtype": args.dtype, "rows": results, "geometric_mean": mean}, indent=2))
+    if args.only_compile:
+        for model, batch, longest in cases_of(args):
+            Torch(args.dtype, model, lengths_of(batch, longest), args.forms == "packed")
         return
-    print(f"geometric mean {mean:.2f}")
-    for result in results:
+    compile_ahead(args)
+    import torch
+    results = []
+    print(f"{'model B, S (tokens)':<28}{'warpwright':>12}{'packed':>10}{'padded':>10}{'ratio':>8}{'TFLOP/s':>9}{'wasted':>8}",
+          flush=True)
+    for model, batch, longest in cases_of(args):
+        result = measure(args, model, batch, longest)
+        results.append(result)
+        ms, tokens = result["ms"], result["tokens"]
+        print(f"{f'{model} {batch}, {longest} ({tokens})':<28}"
+              f"{ms['ours']:>12.3f}{ms.get('packed', 0):>10.3f}{ms.get('padded', 0):>10.3f}{result['ratio']:>8.2f}"
+              f"{result['tflops']:>9.0f}{result['wasted_tokens']:>8}", flush=True)
         ops = sorted(result["ops"], key=lambda op: -op["ms"])
-        print(f"{result['batch']}x{result['seq']}: "
-              + "; ".join(f"{op['op']} {op['variant']} {op['calls']}× {op['ms'] * 1e3:.0f} us" for op in ops[:8]))
+        print("    " + "; ".join(f"{op['op']} {op['variant']} {op['calls']}× {op['ms'] * 1e3:.0f} us" for op in ops[:8]),
+              flush=True)
+        torch.cuda.empty_cache()
+        if args.json:
+            with open(args.json, "w") as file:
+                json.dump({"gpu": torch.cuda.get_device_name(), "torch": torch.__version__, "dtype": args.dtype,
+                           "rows": results}, file, indent=1)
+    for model in dict.fromkeys(result["model"] for result in results):
+        ratios = [result["ratio"] for result in results if result["model"] == model]
+        print(f"{model}: geometric mean {statistics.geometric_mean(ratios):.3f}, least {min(ratios):.2f}")
 
 
 if __name__ == "__main__":
