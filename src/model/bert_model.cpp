@@ -17,6 +17,7 @@
 namespace warpwright {
 namespace {
 
+constexpr std::int64_t kFewTokens = 256;
 constexpr std::int64_t kMostSequences = 4096, kMostBatchTokens = std::int64_t{1} << 28;
 
 struct Tensors {
@@ -272,8 +273,9 @@ void PackedBatch::append(std::span<const std::int32_t> ids, std::span<const std:
 struct BertModel::Memory {
   struct Captured {
     Graph graph;
-    const void* scratch = nullptr;  // where it was when the graph was captured
-    bool warm = false;              // it ran once, so that what is loaded and chosen on first use is there
+    const void* scratch = nullptr;   // where it was when the graph was captured
+    bool warm = false;               // it ran once, so that what is loaded and chosen on first use is there
+    std::optional<bool> exact = {};  // no row is computed but the batch's
   };
 
   std::unique_ptr<Arenas> arenas;
@@ -346,6 +348,16 @@ void BertModel::allocate(bool classifier) {
     throw;
   }
   context_.set_recorder(nullptr);
+  // Small batches take scratch of their own kind.
+  Recorder small;
+  const Tensors few = tensors_in(small);
+  context_.set_recorder(&small);
+  const BertActivations few_rows =
+      narrow(few, std::min(N, kFewTokens), std::min(S, kFewTokens), options_.batch_invariant);
+  bert_embed(context_, config_, few.parameters, few_rows);
+  bert_layers(context_, config_, few.parameters, few_rows);
+  context_.set_recorder(nullptr);
+  recorder.reserve_workspace(small.plan().workspace_bytes);
   Memory& m = *memory_;
   m.arenas = std::make_unique<Arenas>(recorder.plan(), context_.device().device);
   m.tensors = tensors_in(*m.arenas);
@@ -485,8 +497,10 @@ Tensor BertModel::start(const PackedBatch& batch, Result result, From from) {
     m.batch_copied->record(context_.stream());
   }
   run(m.last);
-  wasted_tokens_ += rows - N;
   const BertActivations a = narrow(m.tensors, rows, sequences, options_.batch_invariant);
+  std::optional<bool>& exact = m.graphs[m.last].exact;
+  if (!exact) exact = !gpu || bert_layers_are_one_operation(context_, config_, a);
+  if (!*exact) wasted_tokens_ += rows - N;
   return result_of(a, result).slice(0, 0, result == Result::hidden ? N : S);
 }
 
