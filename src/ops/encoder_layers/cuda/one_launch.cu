@@ -2,7 +2,10 @@
 // blocks at once. Memory-bound: the weights once; beside that, five barriers of the grid a layer.
 #include <algorithm>
 #include <any>
+#include <cmath>
+#include <map>
 #include <memory>
+#include <mutex>
 
 #include "ops/cuda/refuse.hpp"
 #include "ops/encoder_layers/cuda/one_launch.cuh"
@@ -27,7 +30,7 @@ using Kernel = void (*)(Parameters);
 
 struct Plan {
   Kernel kernel = nullptr;
-  int clusters = 0, shared_bytes = 0;
+  int clusters = 0, warp_tiles = 0, shared_bytes = 0;
   int weight_bytes = 0, state_bytes = 0, sums_bytes = 0;
 };
 
@@ -35,9 +38,35 @@ int aligned(std::int64_t bytes) {
   return static_cast<int>((bytes + 127) / 128 * 128);
 }
 
-// Of a grid that is there at once: the barriers need every block.
+// Of a grid that is there at once, as the barriers need it: as many as a GPU says it holds of them, with all
+// of its shared memory; one that is only imagined has them on every multiprocessor.
 int clusters_of(const DeviceInfo& device) {
-  return std::min(device.gpu.multiprocessors / kCluster, kMostClusters);
+  static std::mutex mutex;
+  static std::map<int, int> known;
+  const std::lock_guard lock(mutex);
+  const auto [entry, is_new] = known.try_emplace(device.device.index, 0);
+  if (!is_new) return entry->second;
+  constexpr auto kKernel = forward_kernel<__half, 2, 64, 1>;
+  cudaLaunchAttribute cluster{};
+  cluster.id = cudaLaunchAttributeClusterDimension;
+  cluster.val.clusterDim.x = kCluster;
+  cluster.val.clusterDim.y = cluster.val.clusterDim.z = 1;
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(kMostClusters * kCluster);
+  config.blockDim = dim3(kThreads);
+  config.dynamicSmemBytes = device.gpu.shared_bytes_per_block;
+  config.attrs = &cluster;
+  config.numAttrs = 1;
+  cudaError_t status = cudaFuncSetAttribute(kKernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                            static_cast<int>(config.dynamicSmemBytes));
+  int most = device.gpu.multiprocessors / kCluster;
+  if (status == cudaSuccess) status = cudaOccupancyMaxActiveClusters(&most, kKernel, &config);
+  if (status == cudaErrorInsufficientDriver || status == cudaErrorNoDevice) {
+    cudaGetLastError();
+    status = cudaSuccess;
+  }
+  warpwright::cuda::check(status, kWhat);
+  return entry->second = std::min(most, kMostClusters);
 }
 
 template <int kRowTiles, int kQueryTiles>
@@ -45,6 +74,7 @@ Plan plan_with(const EncoderLayersProblem& p, const DeviceInfo& device) {
   constexpr std::int64_t kElement = 2, kRows = 16 * kRowTiles, kQueries = 16 * kQueryTiles;
   Plan plan;
   plan.clusters = clusters_of(device);
+  plan.warp_tiles = warp_tiles(kRowTiles);
   const std::int64_t HS = p.H / p.heads, depth = p.H / kCluster + kGap, wide_depth = p.I / kCluster + kGap;
   const auto share = [&](std::int64_t cols) {
     return std::int64_t{share_of(static_cast<int>(cols), plan.clusters)};
@@ -59,8 +89,9 @@ Plan plan_with(const EncoderLayersProblem& p, const DeviceInfo& device) {
   plan.weight_bytes = aligned(kElement * std::max({(tiles(qkv) + 8) * depth, (tiles(fc) + 8) * depth,
                                                    (tiles(narrow) + 8) * wide_depth}));
   plan.state_bytes = aligned(
-      std::max({kElement * kRows * std::max(depth, wide_depth), slots(2, qkv), slots(2, fc), slots(8, narrow),
-                kElement * (kQueries + 2 * keys) * (HS + kGap), kWarps * kQueries * (HS + kGap) * 4}));
+      std::max({kElement * kRows * std::max(depth, wide_depth), slots(kWideParts, qkv), slots(kWideParts, fc),
+                slots(kNarrowParts, narrow), kElement * (kQueries + 2 * keys) * (HS + kGap),
+                kWarps * kQueries * (HS + kGap) * 4}));
   plan.sums_bytes = aligned(std::max(2 * kRows * std::max({qkv, fc, narrow}) * 4, kWarps * kQueries * 8));
   const std::int64_t norms = 2 * kMostRows * sizeof(float2) + 2 * kMostDepth * kElement + 2 * sizeof(Barrier);
   plan.shared_bytes = aligned(plan.weight_bytes + plan.state_bytes + plan.sums_bytes + norms);
@@ -82,30 +113,6 @@ bool fits(const Plan& plan, const DeviceInfo& device) {
 Plan plan_of(const EncoderLayersProblem& p, const DeviceInfo& device) {
   const Plan plan = p.N > 32 ? plan_with<4, 2>(p, device) : plan_with<2, 1>(p, device);
   return p.N > 32 && !fits(plan, device) ? plan_with<2, 2>(p, device) : plan;
-}
-
-// Whether the clusters are there at once, asked of the GPU; one that is only imagined has them.
-bool are_resident(const Plan& plan) {
-  cudaLaunchConfig_t config{};
-  config.gridDim = dim3(static_cast<unsigned>(plan.clusters * kCluster));
-  config.blockDim = dim3(kThreads);
-  config.dynamicSmemBytes = static_cast<std::size_t>(plan.shared_bytes);
-  cudaLaunchAttribute cluster{};
-  cluster.id = cudaLaunchAttributeClusterDimension;
-  cluster.val.clusterDim.x = kCluster;
-  cluster.val.clusterDim.y = cluster.val.clusterDim.z = 1;
-  config.attrs = &cluster;
-  config.numAttrs = 1;
-  cudaError_t status =
-      cudaFuncSetAttribute(plan.kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, plan.shared_bytes);
-  if (status == cudaErrorInsufficientDriver || status == cudaErrorNoDevice) {
-    cudaGetLastError();
-    return true;
-  }
-  int most = 0;
-  if (status == cudaSuccess) status = cudaOccupancyMaxActiveClusters(&most, plan.kernel, &config);
-  warpwright::cuda::check(status, kWhat);
-  return most >= plan.clusters;
 }
 
 struct Workspace {
@@ -157,15 +164,17 @@ std::string refuse_one_launch(const EncoderLayersProblem& p, const DeviceInfo& d
   if (!offered) return "knows GELU and relu only";
   const int clusters = clusters_of(device);
   if (clusters < 1) return "the GPU is too small";
-  const int narrow = share_of(static_cast<int>(p.H), clusters);
-  const int wide =
-      std::max(share_of(static_cast<int>(3 * p.H), clusters), share_of(static_cast<int>(p.I), clusters));
-  if (narrow > 8 * kWarpTiles || wide > 128 || p.H % narrow != 0) {
-    return "the columns do not suit the GPU's multiprocessors";
-  }
   const Plan plan = plan_of(p, device);
-  if (!fits(plan, device)) return "needs more shared memory than a block may ask for";
-  return are_resident(plan) ? "" : "its blocks do not fit the GPU at once";
+  const auto warps_tiles = [&](std::int64_t cols, int parts) {
+    const int tiles = share_of(static_cast<int>(cols), clusters) / 8;
+    return (tiles + kWarps / parts - 1) / (kWarps / parts);
+  };
+  const int most = std::max(
+      {warps_tiles(3 * p.H, kWideParts), warps_tiles(p.I, kWideParts), warps_tiles(p.H, kNarrowParts)});
+  if (most > plan.warp_tiles || share_of(static_cast<int>(p.H), clusters) > kMostShare) {
+    return "too many columns for the GPU's multiprocessors";
+  }
+  return fits(plan, device) ? "" : "needs more shared memory than a block may ask for";
 }
 
 std::size_t one_launch_workspace(const EncoderLayersProblem& p, const DeviceInfo&) {

@@ -25,8 +25,8 @@ using hopper::Barrier;
 
 inline constexpr int kCluster = 4, kThreads = 256, kWarps = kThreads / 32;
 inline constexpr int kMostClusters = 32, kMostRows = 256, kMostLayers = 24, kMostDepth = 512;
-inline constexpr int kWarpTiles = 4;  // of 8 columns, that a warp has at most
-inline constexpr int kGap = 8;        // elements between rows in shared memory: no two of eight share banks
+inline constexpr int kMostShare = 128;  // columns of a cluster whose norms it has a part in
+inline constexpr int kGap = 8;          // elements between rows in shared memory: no two of eight share banks
 
 struct LayerData {
   const void *qkv_weight, *qkv_bias, *proj_weight, *proj_bias, *attnorm_weight, *attnorm_bias, *fc_weight,
@@ -49,6 +49,12 @@ struct Parameters {
 // Columns of a cluster, of `cols`.
 __host__ __device__ inline int share_of(int cols, int clusters) {
   return (cols / 8 + clusters - 1) / clusters * 8;
+}
+// How many parts the warps of a block share the depth in; in each, what is left of them shares the columns.
+inline constexpr int kWideParts = 2, kNarrowParts = 4;
+// Tiles of eight columns that a warp has at most.
+constexpr int warp_tiles(int row_tiles) {
+  return row_tiles > 2 ? 4 : 6;
 }
 // Floats between rows of partial sums: eight rows of a product's fragment fall into different banks.
 __host__ __device__ inline int sums_stride(int share) {
@@ -86,7 +92,7 @@ __device__ inline void wait_for_sent(Barrier* barrier, int parity) {
 
 template <class T, int kRowTiles, int kHeadSize, int kQueryTiles>
 struct Worker {
-  static constexpr int kRows = 16 * kRowTiles, kOwned = kRows / kCluster;
+  static constexpr int kRows = 16 * kRowTiles, kOwned = kRows / kCluster, kWarpTiles = warp_tiles(kRowTiles);
   using Pair = gpu::detail::Pair<T>;
 
   const Parameters& p;
@@ -199,11 +205,11 @@ struct Worker {
   }
 
   __device__ float2 norm_of(const float2* parts, int row) const {
-    const int share = share_of(p.H, clusters), count = p.H / share;
-    const float2 part = lane < count ? __ldcg(parts + row * kMostClusters + lane) : float2{0, 0};
-    const float mean = gpu::warp_sum(part.x) / static_cast<float>(count);
-    const float apart = lane < count ? part.x - mean : 0.0f;
-    const float squares = gpu::warp_sum(fmaf(static_cast<float>(share) * apart, apart, part.y));
+    const int share = share_of(p.H, clusters);
+    const auto cols = static_cast<float>(min(max(p.H - lane * share, 0), share));  // of the lane's cluster
+    const float2 part = cols > 0 ? __ldcg(parts + row * kMostClusters + lane) : float2{0, 0};
+    const float mean = gpu::warp_sum(cols * part.x) / static_cast<float>(p.H), apart = part.x - mean;
+    const float squares = gpu::warp_sum(fmaf(cols * apart, apart, part.y));
     return {mean, rsqrtf(squares / static_cast<float>(p.H) + p.eps)};
   }
   // Of rows [first, first + kRows), a row a warp at a time.
@@ -308,22 +314,24 @@ struct Worker {
   // neighbouring lanes.
   template <class Done>
   __device__ void finish(int to, int first, Done&& done) {
-    const int share = share_of(to, clusters), col = cluster * share + lane * 4;
-    const float* received = sums + (sent + 1) % 2 * kRows * share + lane * 4;
-#pragma unroll
+    const int share = share_of(to, clusters);
+    const float* const received = sums + (sent + 1) % 2 * kRows * share;
     for (int r = warp; r < kOwned; r += kWarps) {
       const int row = first + rank * kOwned + r;
-      const bool exists = lane * 4 < share && col < to && row < rows;
-      float4 v{};
-      if (exists) {
-        v = *reinterpret_cast<const float4*>(received + r * share);
+      for (int c = lane * 4; c < share + lane * 4; c += 128) {
+        const int col = cluster * share + c;
+        const bool exists = c < share && col < to && row < rows;
+        float4 v{};
+        if (exists) {
+          v = *reinterpret_cast<const float4*>(received + r * share + c);
 #pragma unroll
-        for (int s = 1; s < kCluster; ++s) {
-          const float4 x = *reinterpret_cast<const float4*>(received + (s * kOwned + r) * share);
-          v.x += x.x, v.y += x.y, v.z += x.z, v.w += x.w;
+          for (int s = 1; s < kCluster; ++s) {
+            const float4 x = *reinterpret_cast<const float4*>(received + (s * kOwned + r) * share + c);
+            v.x += x.x, v.y += x.y, v.z += x.z, v.w += x.w;
+          }
         }
+        done(row, col, exists, v);
       }
-      done(row, col, exists, v);
     }
   }
 
@@ -365,7 +373,7 @@ struct Worker {
   // out = residual + product + bias, and what a norm has to know of these columns.
   __device__ void finish_sum(const void* bias, const Residual& residual, void* out, float2* parts,
                              int first) {
-    const int share = share_of(p.H, clusters);
+    const int share = share_of(p.H, clusters), cols = min(share, p.H - cluster * share);
     finish(p.H, first, [&](int row, int col, bool exists, const float4& v) {
       float4 x{};
       if (exists) {
@@ -373,7 +381,7 @@ struct Worker {
         x = store_four(out, static_cast<std::int64_t>(row) * p.H + col,
                        {v.x + b.x + r.x, v.y + b.y + r.y, v.z + b.z + r.z, v.w + b.w + r.w});
       }
-      const float mean = gpu::warp_sum(x.x + x.y + x.z + x.w) / static_cast<float>(share);
+      const float mean = gpu::warp_sum(x.x + x.y + x.z + x.w) / static_cast<float>(cols);
       float squares = 0;
       if (exists) {
         const float4 d{x.x - mean, x.y - mean, x.z - mean, x.w - mean};
@@ -551,7 +559,7 @@ struct Worker {
         if (l > 0) merge_norms(p.end_parts, end_norms, first);
         wait_for_fetched();
         if (l > 0) normalize_states(end_norms, first);
-        multiply<2>(3 * H, H, [&] {
+        multiply<kWideParts>(3 * H, H, [&] {
           if (last) fetch_weights(layer.proj_weight, H, H);
         });
         finish_linear<Activation::none>(layer.qkv_bias, p.qkv, 3 * H, first);
@@ -562,7 +570,7 @@ struct Worker {
       for_row_groups([&](int first, bool last) {
         fetch_states(p.att, H, first);
         wait_for_fetched();
-        multiply<8>(H, H, [&] {
+        multiply<kNarrowParts>(H, H, [&] {
           if (!last) return;
           fetch_weights(layer.fc_weight, I, H);
           fetch_affine(layer.attnorm_weight, layer.attnorm_bias);
@@ -577,7 +585,7 @@ struct Worker {
         merge_norms(p.mid_parts, mid_norms, first);
         wait_for_fetched();
         normalize_states(mid_norms, first);
-        multiply<2>(I, H, [&] {
+        multiply<kWideParts>(I, H, [&] {
           if (last) fetch_weights(layer.fcproj_weight, H, I);
         });
         finish_activated(layer.fc_bias, p.fc, I, first);
@@ -586,7 +594,7 @@ struct Worker {
       for_row_groups([&](int first, bool last) {
         fetch_states(p.fc, I, first);
         wait_for_fetched();
-        multiply<8>(H, I, [&] {
+        multiply<kNarrowParts>(H, I, [&] {
           if (!last || l + 1 == p.layers) return;
           fetch_weights(p.layer[l + 1].qkv_weight, 3 * H, H);
           fetch_affine(layer.outnorm_weight, layer.outnorm_bias);
