@@ -121,12 +121,13 @@ def compile_ahead(args):
     waiting = [(model, f"{batch}x{longest}", form) for model, batch, longest in cases_of(args)
                for form in args.forms.split(",")]
     running = []
+    environment = os.environ | {"TORCHINDUCTOR_COMPILE_THREADS": "1"}
     while waiting or running:
         while waiting and len(running) < args.compile:
             model, row, form = waiting.pop(0)
             command = [sys.executable, __file__, "--warpwright", args.warpwright, "--dtype", args.dtype, "--models", model,
                        "--rows", row, "--forms", form, "--only-compile"]
-            running.append(subprocess.Popen(command))
+            running.append(subprocess.Popen(command, env=environment))
         running = [process for process in running if process.poll() is None]
         time.sleep(0.05)
 
@@ -163,7 +164,8 @@ def main():
         for model, batch, longest in cases_of(args):
             Torch(args.dtype, model, lengths_of(batch, longest), args.forms == "packed")
         return
-    compile_ahead(args)
+    if args.compile:
+        compile_ahead(args)
     import torch
     results = []
     print(f"{'model B, S (tokens)':<28}{'warpwright':>12}{'packed':>10}{'padded':>10}{'ratio':>8}{'TFLOP/s':>9}{'wasted':>8}",

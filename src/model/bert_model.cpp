@@ -127,10 +127,11 @@ std::int64_t round_up(std::int64_t n, std::int64_t multiple) {
   return (n + multiple - 1) / multiple * multiple;
 }
 
-// Grid sizes for which the forward is captured: steps of an eighth at most, from 64 tokens on.
+// Grid sizes for which the forward is captured: steps of a tile's 64 rows, from 2,048 tokens on of 128 (no
+// product takes longer for the last tile's empty rows), and of 1/128 where they are many.
 std::int64_t token_bucket(std::int64_t N, std::int64_t most) {
-  std::int64_t step = 64;
-  while (step * 16 < N) step *= 2;
+  std::int64_t step = N <= 2048 ? 64 : 128;
+  while (step * 128 < N) step *= 2;
   return std::min(round_up(std::max<std::int64_t>(N, 1), step), most);
 }
 std::int64_t sequence_bucket(std::int64_t S, std::int64_t most) {
