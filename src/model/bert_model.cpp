@@ -17,7 +17,8 @@
 namespace warpwright {
 namespace {
 
-constexpr std::int64_t kFewTokens = 256;
+constexpr std::int64_t kFewTokens =
+    256;  // up to so many the layers may be one operation, which has scratch of its own
 constexpr std::int64_t kMostSequences = 4096, kMostBatchTokens = std::int64_t{1} << 28;
 
 struct Tensors {
@@ -335,29 +336,24 @@ void BertModel::allocate(bool classifier) {
                    allocate_activations(config_, pooling_, classifier, options_.dtype, N, S, allocator),
                    allocator.allocate("batch", DType::i32, {batch_integers(N, S)}, Category::batch)};
   };
-  Recorder recorder;
-  const Tensors recorded = tensors_in(recorder);
-  context_.set_recorder(&recorder);
-  try {
-    const BertActivations a = narrow(recorded, N, S, options_.batch_invariant);
-    bert_embed(context_, config_, recorded.parameters, a);
-    bert_layers(context_, config_, recorded.parameters, a);
-    bert_pool(context_, pooling_, recorded.parameters, a);
-    if (classifier) bert_classify(context_, recorded.parameters, a);
-  } catch (...) {
+  const auto record = [&](Recorder& recorder, std::int64_t tokens, std::int64_t sequences) {
+    const Tensors recorded = tensors_in(recorder);
+    const BertActivations a = narrow(recorded, tokens, sequences, options_.batch_invariant);
+    context_.set_recorder(&recorder);
+    try {
+      bert_embed(context_, config_, recorded.parameters, a);
+      bert_layers(context_, config_, recorded.parameters, a);
+      bert_pool(context_, pooling_, recorded.parameters, a);
+      if (classifier) bert_classify(context_, recorded.parameters, a);
+    } catch (...) {
+      context_.set_recorder(nullptr);
+      throw;
+    }
     context_.set_recorder(nullptr);
-    throw;
-  }
-  context_.set_recorder(nullptr);
-  // Small batches take scratch of their own kind.
-  Recorder small;
-  const Tensors few = tensors_in(small);
-  context_.set_recorder(&small);
-  const BertActivations few_rows =
-      narrow(few, std::min(N, kFewTokens), std::min(S, kFewTokens), options_.batch_invariant);
-  bert_embed(context_, config_, few.parameters, few_rows);
-  bert_layers(context_, config_, few.parameters, few_rows);
-  context_.set_recorder(nullptr);
+  };
+  Recorder recorder, small;
+  record(recorder, N, S);
+  record(small, std::min(N, kFewTokens), std::min(S, kFewTokens));
   recorder.reserve_workspace(small.plan().workspace_bytes);
   Memory& m = *memory_;
   m.arenas = std::make_unique<Arenas>(recorder.plan(), context_.device().device);
