@@ -88,10 +88,12 @@ Plan plan_with(const EncoderLayersProblem& p, const DeviceInfo& device) {
   const std::int64_t keys = (p.N + 15) / 16 * 16;
   plan.weight_bytes = aligned(kElement * std::max({(tiles(qkv) + 8) * depth, (tiles(fc) + 8) * depth,
                                                    (tiles(narrow) + 8) * wide_depth}));
+  // Two groups of rows beside the sums, but in the last product, whose sums take the states' place.
+  const std::int64_t two = 2 * kElement * kRows * depth;
   plan.state_bytes = aligned(
-      std::max({kElement * kRows * std::max(depth, wide_depth), slots(kWideParts, qkv), slots(kWideParts, fc),
-                slots(kNarrowParts, narrow), kElement * (kQueries + 2 * keys) * (HS + kGap),
-                kWarps * kQueries * (HS + kGap) * 4}));
+      std::max({two + slots(kWideParts, qkv), two + slots(kWideParts, fc), two + slots(kNarrowParts, narrow),
+                kElement * kRows * wide_depth, slots(kNarrowParts, narrow),
+                kElement * (kQueries + 2 * keys) * (HS + kGap), kWarps * kQueries * (HS + kGap) * 4}));
   plan.sums_bytes = aligned(std::max(2 * kRows * std::max({qkv, fc, narrow}) * 4, kWarps * kQueries * 8));
   const std::int64_t norms = 2 * kMostRows * sizeof(float2) + 2 * kMostDepth * kElement + 2 * sizeof(Barrier);
   plan.shared_bytes = aligned(plan.weight_bytes + plan.state_bytes + plan.sums_bytes + norms);

@@ -96,7 +96,7 @@ struct Worker {
   using Pair = gpu::detail::Pair<T>;
 
   const Parameters& p;
-  T *weights, *states;  // of a product
+  T *weights, *states;  // of a product; behind a product's states, or in their place, its warps' sums
   float* sums;          // (2, kCluster, kOwned, share): received, used in turn
   float2* norms;        // (2, kMostRows): mean and 1/deviation of rows of `end` and of `mid`
   T* affine;            // (2, kMostDepth): a norm's weight and bias of this block's columns
@@ -187,23 +187,17 @@ struct Worker {
     gpu::commit_copies();
   }
   // Starts the copy of rows [first, first + kRows), this rank's columns; zeros behind the last row.
-  __device__ void fetch_states(const void* from, int cols, int first) {
-    __syncthreads();
+  __device__ void fetch_states(T* to, const void* from, int cols, int first) {
     const int depth = cols / kCluster, chunks = depth / 8;
     const T* source = element(from, rank * depth);
     for (int i = thread; i < kRows * chunks; i += kThreads) {
       const int row = i / chunks, chunk = i % chunks;
       const bool exists = first + row < rows;
       const std::int64_t at = exists ? static_cast<std::int64_t>(first + row) * cols + chunk * 8 : 0;
-      gpu::copy_async<16>(states + row * (depth + kGap) + chunk * 8, source + at, exists ? 16 : 0);
+      gpu::copy_async<16>(to + row * (depth + kGap) + chunk * 8, source + at, exists ? 16 : 0);
     }
     gpu::commit_copies();
   }
-  __device__ void wait_for_fetched() {
-    gpu::wait_for_groups<0>();
-    __syncthreads();
-  }
-
   __device__ float2 norm_of(const float2* parts, int row) const {
     const int share = share_of(p.H, clusters);
     const auto cols = static_cast<float>(min(max(p.H - lane * share, 0), share));  // of the lane's cluster
@@ -221,11 +215,11 @@ struct Worker {
       if (lane == 0 && row < rows) to[row] = norm;
     }
   }
-  __device__ void normalize_states(const float2* of, int first) {
+  __device__ void normalize_states(T* of_rows, const float2* of, int first) {
     const int depth = p.H / kCluster, chunks = depth / 8, count = min(kRows, rows - first) * chunks;
     for (int i = thread; i < count; i += kThreads) {
       const int row = i / chunks, chunk = i % chunks * 8;
-      T* const at = states + row * (depth + kGap) + chunk;
+      T* const at = of_rows + row * (depth + kGap) + chunk;
       const auto x = gpu::Packed<T>::load(at), weight = gpu::Packed<T>::load(affine + chunk),
                  bias = gpu::Packed<T>::load(affine + kMostDepth + chunk);
       const float2 norm = of[first + row];
@@ -237,83 +231,149 @@ struct Worker {
     __syncthreads();
   }
 
-  // states · weightsᵀ, summed up by the owners of the rows. The warps share the depth in `parts`, and the
-  // columns in kWarps/parts. then(): weights may be written.
-  template <int kParts, class Then>
-  __device__ void multiply(int to, int from, Then&& then) {
-    const int share = share_of(to, clusters), stride = from / kCluster + kGap, steps = from / kCluster / 16;
-    const int tiles = min(share, to - cluster * share) / 8;  // none, or fewer, in the last clusters
-    const int part = warp % kParts, per_warp = (tiles + kWarps / kParts - 1) / (kWarps / kParts);
-    const int tile = warp / kParts * per_warp, count = min(per_warp, tiles - tile);
-    float sum[kRowTiles][kWarpTiles][4] = {};
-    if (count > 0) {
-      const std::uint32_t a = gpu::shared_address(states + lane % 16 * stride + lane / 16 * 8);
-      const std::uint32_t b =
-          gpu::shared_address(weights + (tile * 8 + lane % 8 + lane / 16 * 8) * stride + lane / 8 % 2 * 8);
+  // What a product is of: rows of `from` (as they are, or normalized with what their parts say, which `norms`
+  // is to remember), `cols` of them.
+  struct Source {
+    const void* from;
+    int cols;
+    const float2* parts = nullptr;
+    float2* norms = nullptr;
+  };
+  using Sums = float[kRowTiles][kWarpTiles][4];
+
+  // A warp's part of rows · weightsᵀ: the warps share the depth in kParts, and the columns in kWarps/kParts.
+  struct Columns {
+    int share, tiles;       // of the cluster; of 8 columns, that exist
+    int part, tile, count;  // of the warp
+    int stride;             // of its sums in shared memory
+  };
+  template <int kParts>
+  __device__ Columns columns_of(int to) const {
+    Columns c;
+    c.share = share_of(to, clusters), c.stride = sums_stride(c.share);
+    c.tiles = max(min(c.share, to - cluster * c.share), 0) / 8;  // none, or fewer, in the last clusters
+    const int per_warp = (c.tiles + kWarps / kParts - 1) / (kWarps / kParts);
+    c.part = warp % kParts, c.tile = warp / kParts * per_warp, c.count = min(per_warp, c.tiles - c.tile);
+    return c;
+  }
+  template <int kParts>
+  __device__ void multiply(Sums& sum, const T* rows_in_shared, const Columns& c, int cols) const {
+#pragma unroll
+    for (int m = 0; m < kRowTiles; ++m) {
+#pragma unroll
+      for (int t = 0; t < kWarpTiles; ++t) sum[m][t][0] = sum[m][t][1] = sum[m][t][2] = sum[m][t][3] = 0;
+    }
+    if (c.count <= 0) return;
+    const int stride = cols / kCluster + kGap, steps = cols / kCluster / 16;
+    const std::uint32_t a = gpu::shared_address(rows_in_shared + lane % 16 * stride + lane / 16 * 8);
+    const std::uint32_t b =
+        gpu::shared_address(weights + (c.tile * 8 + lane % 8 + lane / 16 * 8) * stride + lane / 8 % 2 * 8);
 #pragma unroll 2
-      for (int s = part; s < steps; s += kParts) {
-        std::uint32_t fa[kRowTiles][4];
+    for (int s = c.part; s < steps; s += kParts) {
+      std::uint32_t fa[kRowTiles][4];
 #pragma unroll
-        for (int m = 0; m < kRowTiles; ++m) gpu::load_matrices(fa[m], a + (m * 16 * stride + s * 16) * 2);
+      for (int m = 0; m < kRowTiles; ++m) gpu::load_matrices(fa[m], a + (m * 16 * stride + s * 16) * 2);
 #pragma unroll
-        for (int t = 0; t < kWarpTiles; t += 2) {
-          if (t >= count) break;
-          std::uint32_t fb[4];
-          gpu::load_matrices(fb, b + (t * 8 * stride + s * 16) * 2);
+      for (int t = 0; t < kWarpTiles; t += 2) {
+        if (t >= c.count) break;
+        std::uint32_t fb[4];
+        gpu::load_matrices(fb, b + (t * 8 * stride + s * 16) * 2);
 #pragma unroll
-          for (int m = 0; m < kRowTiles; ++m) {
-            float(&c)[kWarpTiles][4] = sum[m];
-            gpu::multiply<T>(c[t][0], c[t][1], c[t][2], c[t][3], fa[m], fb[0], fb[1]);
-            gpu::multiply<T>(c[t + 1][0], c[t + 1][1], c[t + 1][2], c[t + 1][3], fa[m], fb[2], fb[3]);
-          }
+        for (int m = 0; m < kRowTiles; ++m) {
+          float(&x)[kWarpTiles][4] = sum[m];
+          gpu::multiply<T>(x[t][0], x[t][1], x[t][2], x[t][3], fa[m], fb[0], fb[1]);
+          gpu::multiply<T>(x[t + 1][0], x[t + 1][1], x[t + 1][2], x[t + 1][3], fa[m], fb[2], fb[3]);
         }
       }
     }
-    __syncthreads();
-    then();
-    // The warps' sums take the place of the states.
-    float* const slots = reinterpret_cast<float*>(states);
-    const int slot_stride = sums_stride(share);
+  }
+  // The sums of the block's warps to the blocks that own their rows.
+  template <int kParts>
+  __device__ void send_sums(const Sums& sum, const Columns& c, float* slots) {
 #pragma unroll
     for (int t = 0; t < kWarpTiles; ++t) {
-      if (t >= count) break;
+      if (t >= c.count) break;
 #pragma unroll
       for (int m = 0; m < kRowTiles; ++m) {
-        const float(&c)[4] = sum[m][t];
         float* const at =
-            slots + (part * kRows + m * 16 + lane / 4) * slot_stride + (tile + t) * 8 + lane % 4 * 2;
-        *reinterpret_cast<float2*>(at) = {c[0], c[1]};
-        *reinterpret_cast<float2*>(at + 8 * slot_stride) = {c[2], c[3]};
+            slots + (c.part * kRows + m * 16 + lane / 4) * c.stride + (c.tile + t) * 8 + lane % 4 * 2;
+        *reinterpret_cast<float2*>(at) = {sum[m][t][0], sum[m][t][1]};
+        *reinterpret_cast<float2*>(at + 8 * c.stride) = {sum[m][t][2], sum[m][t][3]};
       }
     }
     __syncthreads();
     Barrier* const barrier = barriers + sent % 2;
-    if (thread == 0) hopper::arrive_expecting(barrier, kRows * share * 4);
+    if (thread == 0) hopper::arrive_expecting(barrier, kRows * c.share * 4);
     const std::uint32_t counted_by = gpu::shared_address(barrier);
-    const std::uint32_t place = gpu::shared_address(sums + (sent % 2 * kCluster + rank) * kOwned * share);
-    const int quads = share / 4;
+    const std::uint32_t place = gpu::shared_address(sums + (sent % 2 * kCluster + rank) * kOwned * c.share);
+    const int quads = c.share / 4;
     for (int i = thread; i < kRows * quads; i += kThreads) {
       const int row = i / quads, col = i % quads * 4;
       float4 total{};
-      if (col < tiles * 8) {
-        total = *reinterpret_cast<const float4*>(slots + row * slot_stride + col);
+      if (col < c.tiles * 8) {
+        total = *reinterpret_cast<const float4*>(slots + row * c.stride + col);
 #pragma unroll
         for (int s = 1; s < kParts; ++s) {
-          const float4 v = *reinterpret_cast<const float4*>(slots + (s * kRows + row) * slot_stride + col);
+          const float4 v = *reinterpret_cast<const float4*>(slots + (s * kRows + row) * c.stride + col);
           total.x += v.x, total.y += v.y, total.z += v.z, total.w += v.w;
         }
       }
       const int owner = row / kOwned;
-      send(address_in(place + (row % kOwned * share + col) * 4, owner), total, address_in(counted_by, owner));
+      send(address_in(place + (row % kOwned * c.share + col) * 4, owner), total,
+           address_in(counted_by, owner));
     }
-    wait_for_sent(barrier, sent / 2 % 2);
     ++sent;
+  }
+
+  // finish(first row) for each group of rows, when the sums of its product with `weights` (`to` columns) are
+  // there; then() when the weights have been read for the last time. While a group's sums travel, the next
+  // one is multiplied; where kTwo says that two groups' states fit beside the sums, it is fetched before.
+  template <int kParts, bool kTwo, class Then, class Finish>
+  __device__ void product(const Source& x, int to, Then&& then, Finish&& finish) {
+    const Columns columns = columns_of<kParts>(to);
+    const int tile_elements = kRows * (x.cols / kCluster + kGap);
+    float* const slots = reinterpret_cast<float*>(states + (kTwo ? 2 * tile_elements : 0));
+    if (rows > 0) fetch_states(states, x.from, x.cols, 0);
+    for (int first = 0, turn = 0; first < rows; first += kRows, turn ^= 1) {
+      T* const present = states + (kTwo && turn ? tile_elements : 0);
+      const bool last = first + kRows >= rows;
+      if (kTwo && !last) {
+        fetch_states(states + (turn ? 0 : tile_elements), x.from, x.cols, first + kRows);
+        if (x.parts) merge_norms(x.parts, x.norms, first);
+        gpu::wait_for_groups<1>();
+      } else {
+        if (x.parts) merge_norms(x.parts, x.norms, first);
+        gpu::wait_for_groups<0>();
+      }
+      __syncthreads();
+      if (x.parts) normalize_states(present, x.norms, first);
+      Sums sum;
+      multiply<kParts>(sum, present, columns, x.cols);
+      __syncthreads();
+      if (last) then();
+      if (first > 0) {
+        wait_for_sums();
+        finish(first - kRows);
+      }
+      send_sums<kParts>(sum, columns, slots);
+      if (!kTwo && !last) {
+        __syncthreads();
+        fetch_states(states, x.from, x.cols, first + kRows);
+      }
+      if (!last) continue;
+      wait_for_sums();
+      finish(first);
+    }
+  }
+  // Of the latest send_sums.
+  __device__ void wait_for_sums() {
+    wait_for_sent(barriers + (sent + 1) % 2, (sent - 1) / 2 % 2);
   }
 
   // done(row, column, exists, four sums) for what this block owns: a row a warp at a time, its columns in
   // neighbouring lanes.
   template <class Done>
-  __device__ void finish(int to, int first, Done&& done) {
+  __device__ void for_owned(int to, int first, Done&& done) {
     const int share = share_of(to, clusters);
     const float* const received = sums + (sent + 1) % 2 * kRows * share;
     for (int r = warp; r < kOwned; r += kWarps) {
@@ -337,7 +397,7 @@ struct Worker {
 
   template <Activation activation>
   __device__ void finish_linear(const void* bias, void* out, int to, int first) {
-    finish(to, first, [&](int row, int col, bool exists, float4 v) {
+    for_owned(to, first, [&](int row, int col, bool exists, float4 v) {
       if (!exists) return;
       const float4 b = load_four(bias, col);
       store_four(out, static_cast<std::int64_t>(row) * to + col,
@@ -374,7 +434,7 @@ struct Worker {
   __device__ void finish_sum(const void* bias, const Residual& residual, void* out, float2* parts,
                              int first) {
     const int share = share_of(p.H, clusters), cols = min(share, p.H - cluster * share);
-    finish(p.H, first, [&](int row, int col, bool exists, const float4& v) {
+    for_owned(p.H, first, [&](int row, int col, bool exists, const float4& v) {
       float4 x{};
       if (exists) {
         const float4 b = load_four(bias, col), r = residual_at(residual, row, col);
@@ -427,7 +487,8 @@ struct Worker {
       fetch(k, source + p.H, 0, keys);
       fetch(v, source + 2 * p.H, 0, keys);
       gpu::commit_copies();
-      wait_for_fetched();
+      gpu::wait_for_groups<0>();
+      __syncthreads();
 
       float o[kQueryTiles][kChunks][4] = {}, top[kQueryTiles][2], total[kQueryTiles][2];
 #pragma unroll
@@ -540,12 +601,6 @@ struct Worker {
     }
   }
 
-  // step(first row, whether it is the last group)
-  template <class Step>
-  __device__ void for_row_groups(Step&& step) {
-    for (int first = 0; first < rows; first += kRows) step(first, first + kRows >= rows);
-  }
-
   __device__ void run() {
     const int H = p.H, I = p.I;
     float2 *const end_norms = norms, *const mid_norms = norms + kMostRows;
@@ -553,55 +608,35 @@ struct Worker {
     for (int l = 0; l < p.layers; ++l) {
       const LayerData& layer = p.layer[l];
       const LayerData& before = p.layer[max(l - 1, 0)];
-      const void* const x = l > 0 ? p.end : p.in;
-      for_row_groups([&](int first, bool last) {
-        fetch_states(x, H, first);
-        if (l > 0) merge_norms(p.end_parts, end_norms, first);
-        wait_for_fetched();
-        if (l > 0) normalize_states(end_norms, first);
-        multiply<kWideParts>(3 * H, H, [&] {
-          if (last) fetch_weights(layer.proj_weight, H, H);
-        });
-        finish_linear<Activation::none>(layer.qkv_bias, p.qkv, 3 * H, first);
-      });
+      const Source x{l > 0 ? p.end : p.in, H, l > 0 ? p.end_parts : nullptr, end_norms};
+      product<kWideParts, true>(
+          x, 3 * H, [&] { fetch_weights(layer.proj_weight, H, H); },
+          [&](int first) { finish_linear<Activation::none>(layer.qkv_bias, p.qkv, 3 * H, first); });
       grid_barrier();
       attention();
       grid_barrier();
-      for_row_groups([&](int first, bool last) {
-        fetch_states(p.att, H, first);
-        wait_for_fetched();
-        multiply<kNarrowParts>(H, H, [&] {
-          if (!last) return;
-          fetch_weights(layer.fc_weight, I, H);
-          fetch_affine(layer.attnorm_weight, layer.attnorm_bias);
-        });
-        finish_sum(layer.proj_bias,
-                   {x, l > 0 ? end_norms : nullptr, before.outnorm_weight, before.outnorm_bias}, p.mid,
-                   p.mid_parts, first);
-      });
+      const Residual of_x{x.from, l > 0 ? end_norms : nullptr, before.outnorm_weight, before.outnorm_bias};
+      product<kNarrowParts, true>(
+          {p.att, H}, H,
+          [&] {
+            fetch_weights(layer.fc_weight, I, H);
+            fetch_affine(layer.attnorm_weight, layer.attnorm_bias);
+          },
+          [&](int first) { finish_sum(layer.proj_bias, of_x, p.mid, p.mid_parts, first); });
       grid_barrier();
-      for_row_groups([&](int first, bool last) {
-        fetch_states(p.mid, H, first);
-        merge_norms(p.mid_parts, mid_norms, first);
-        wait_for_fetched();
-        normalize_states(mid_norms, first);
-        multiply<kWideParts>(I, H, [&] {
-          if (last) fetch_weights(layer.fcproj_weight, H, I);
-        });
-        finish_activated(layer.fc_bias, p.fc, I, first);
-      });
+      product<kWideParts, true>(
+          {p.mid, H, p.mid_parts, mid_norms}, I, [&] { fetch_weights(layer.fcproj_weight, H, I); },
+          [&](int first) { finish_activated(layer.fc_bias, p.fc, I, first); });
       grid_barrier();
-      for_row_groups([&](int first, bool last) {
-        fetch_states(p.fc, I, first);
-        wait_for_fetched();
-        multiply<kNarrowParts>(H, I, [&] {
-          if (!last || l + 1 == p.layers) return;
-          fetch_weights(p.layer[l + 1].qkv_weight, 3 * H, H);
-          fetch_affine(layer.outnorm_weight, layer.outnorm_bias);
-        });
-        finish_sum(layer.fcproj_bias, {p.mid, mid_norms, layer.attnorm_weight, layer.attnorm_bias}, p.end,
-                   p.end_parts, first);
-      });
+      const Residual of_mid{p.mid, mid_norms, layer.attnorm_weight, layer.attnorm_bias};
+      product<kNarrowParts, false>(
+          {p.fc, I}, H,
+          [&] {
+            if (l + 1 == p.layers) return;
+            fetch_weights(p.layer[l + 1].qkv_weight, 3 * H, H);
+            fetch_affine(layer.outnorm_weight, layer.outnorm_bias);
+          },
+          [&](int first) { finish_sum(layer.fcproj_bias, of_mid, p.end, p.end_parts, first); });
       grid_barrier();
     }
     // The last norm, a row a warp.
