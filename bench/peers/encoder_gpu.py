@@ -155,7 +155,7 @@ def main():
     parser.add_argument("--dtype", default="fp16", choices=["fp16", "bf16"])
     parser.add_argument("--rows", default=TABLE, help="BxS with commas")
     parser.add_argument("--forms", default="packed,padded", help="PyTorch's that are timed")
-    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--rounds", type=int, default=2, help="0: only compile")
     parser.add_argument("--compile", type=int, default=0, help="processes that compile beforehand")
     parser.add_argument("--only-compile", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--json", help="file for the figures")
@@ -166,6 +166,8 @@ def main():
         return
     if args.compile:
         compile_ahead(args)
+    if not args.rounds:
+        return
     import torch
     results = []
     print(f"{'model B, S (tokens)':<28}{'warpwright':>12}{'packed':>10}{'padded':>10}{'ratio':>8}{'TFLOP/s':>9}{'wasted':>8}",
