@@ -45,11 +45,21 @@ void product(Context& ctx, const BertActivations& a, const BertLinear& p, const 
   matmul_forward(ctx, {x, p.weight, {}, out, {}, Activation::none, a.batch_invariant, a.rows});
 }
 
-// hidden → norm(hidden + y + bias)
-void add_and_normalize(Context& ctx, const Tensor& hidden, const Tensor& y, const Tensor& y_bias,
-                       const Tensor& weight, const Tensor& bias, float eps) {
-  bias_residual_layernorm_forward(
-      ctx, {y, y_bias, hidden, weight, bias, {}, hidden, {}, {}, static_cast<double>(eps)});
+// hidden → norm(hidden + other + bias)
+void add_and_normalize(Context& ctx, const BertActivations& a, const Tensor& y_bias, const Tensor& weight,
+                       const Tensor& bias, float eps) {
+  bias_residual_layernorm_forward(ctx, {a.other,
+                                        y_bias,
+                                        a.hidden,
+                                        weight,
+                                        bias,
+                                        {},
+                                        a.hidden,
+                                        {},
+                                        {},
+                                        static_cast<double>(eps),
+                                        false,
+                                        a.rows});
 }
 
 void block_forward(Context& ctx, const BertConfig& config, const BertBlock& p, const BertActivations& a) {
@@ -64,10 +74,10 @@ void block_forward(Context& ctx, const BertConfig& config, const BertBlock& p, c
                           attention_scale(config),
                           Mask::none});
   product(ctx, a, p.attproj, matrix(a.att), a.other);
-  add_and_normalize(ctx, a.hidden, a.other, p.attproj.bias, p.attnorm_weight, p.attnorm_bias, config.eps);
+  add_and_normalize(ctx, a, p.attproj.bias, p.attnorm_weight, p.attnorm_bias, config.eps);
   linear(ctx, a, p.fc, a.hidden, a.fc, config.activation);
   product(ctx, a, p.fcproj, a.fc, a.other);
-  add_and_normalize(ctx, a.hidden, a.other, p.fcproj.bias, p.outnorm_weight, p.outnorm_bias, config.eps);
+  add_and_normalize(ctx, a, p.fcproj.bias, p.outnorm_weight, p.outnorm_bias, config.eps);
 }
 
 // All blocks of a small batch at once.

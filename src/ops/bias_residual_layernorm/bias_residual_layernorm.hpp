@@ -9,7 +9,8 @@
 //
 // Forward only: its backward is layernorm's or rmsnorm's on `sum`, whose dx is the gradient of x and of
 // residual, and its column sums that of x_bias. dtypes of all tensors but the statistics are one. Zero rows
-// are fine; C ≥ 1.
+// are fine; C ≥ 1. Where `rows` is given, only the first min(N, rows[0]) rows are asked for, and what stands
+// in the others of what is written afterwards is anything: a captured launch serves any batch that fits.
 #pragma once
 
 #include "ops/op.hpp"
@@ -28,6 +29,7 @@ struct BiasResidualLayerNormForward {
   Tensor rstd;      // (N) likewise, optional
   double eps = 1e-5;
   bool rms = false;
+  Tensor rows = {};  // (1) int32, optional
 
   template <class F>
   void visit(F&& f) {
@@ -40,6 +42,7 @@ struct BiasResidualLayerNormForward {
     f("out", out, Access::write);
     f("mean", mean, Access::write);
     f("rstd", rstd, Access::write);
+    f("rows", rows, Access::read);
   }
 };
 

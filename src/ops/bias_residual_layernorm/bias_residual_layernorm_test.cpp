@@ -58,6 +58,27 @@ TEST_P(Forward, WorksInPlace) {
   }
 }
 
+// A count from the device: its rows have the bits that they have without it.
+TEST_P(Forward, OfAsManyRowsAsTheDeviceSays) {
+  const auto& op = bias_residual_layernorm_forward_op();
+  const auto& variant = find_variant(op, GetParam());
+  for (const std::int32_t rows : {0, 17, 64, 100}) {
+    Fixture fixture(2);
+    auto args = bias_residual_layernorm::make_forward({64, 96}, DType::f32, {}, fixture);
+    if (auto reason = variant.refuse(op.problem(args), device_for(variant.name)); !reason.empty()) {
+      GTEST_SKIP() << reason;
+    }
+    run_variant(op, variant, args, 1);
+    auto all = elements_of(args.out);
+    args.rows = fixture.integers({rows});
+    args.out = fixture.output(DType::f32, {64, 96});
+    run_variant(op, variant, args, 1);
+    auto some = elements_of(args.out);
+    for (auto* values : {&all, &some}) values->resize(static_cast<std::size_t>(std::min(rows, 64) * 96));
+    EXPECT_EQ(some, all) << rows;
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(BiasResidualLayerNorm, Forward,
                          ::testing::ValuesIn(variant_names(bias_residual_layernorm_forward_op())), test_name);
 

@@ -25,6 +25,7 @@ BiasResidualLayerNormProblem forward_problem(const BiasResidualLayerNormForward&
   require(!a.rms || (!a.bias && !a.mean), kForward, "bias and mean are layer normalization's, not rms's");
   if (a.mean) require_tensor(kForward, "mean", a.mean, accumulation_dtype(dtype), {N});
   if (a.rstd) require_tensor(kForward, "rstd", a.rstd, accumulation_dtype(dtype), {N});
+  if (a.rows) require_tensor(kForward, "rows", a.rows, DType::i32, {1});
   return {N,
           C,
           dtype,

@@ -24,7 +24,8 @@ void warp_loop_forward(const Context& context, const SumForward& args) {
                               args.x.shape[0],
                               args.x.shape[1],
                               static_cast<A>(args.eps),
-                              !args.rms};
+                              !args.rms,
+                              args.rows.as<std::int32_t>()};
     launch_loop<true>(a, context.stream().get(), "sum and norm forward cuda.warp_loop");
   });
   keep_lost_columns(context, norm_of(args, args.sum), args.sum);

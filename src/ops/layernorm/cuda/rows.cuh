@@ -49,7 +49,16 @@ struct ForwardRows {
   int C;
   float eps;
   bool centered;
-  bool streaming;  // what is written will not be found in the caches anyway
+  bool streaming;                                // what is written will not be found in the caches anyway
+  const std::int32_t* rows_on_device = nullptr;  // so many of the N, where the kernel is `with_sum`
+
+  template <bool with_sum>
+  __device__ std::int64_t rows() const {
+    if constexpr (with_sum) {
+      if (rows_on_device) return min(N, std::int64_t{*rows_on_device});
+    }
+    return N;
+  }
 };
 
 // Blocks of one-warp rows on a multiprocessor: as many as there are registers for without a spill. A second
@@ -70,13 +79,14 @@ __global__ void __launch_bounds__(one_warp ? kOneWarpThreads : kMostThreads,
   __shared__ float sums[2][kMostThreads / gpu::kWarp];
   const int thread = G::thread(), threads = G::threads(), left = a.C / kLanes - thread;
   const float inverse_C = 1.0f / static_cast<float>(a.C);
+  const std::int64_t rows = a.template rows<with_sum>();
 
   const int column = thread * kLanes;
   Parameters<X, P, packs> weight(a.weight ? a.weight + column : nullptr, 1, left, threads);
   Parameters<X, P, packs> bias(a.bias ? a.bias + column : nullptr, 0, left, threads);
   Pack x[packs], y[with_sum ? packs : 1];
   const auto load_row = [&](std::int64_t row) {
-    if (row >= a.N) return;
+    if (row >= rows) return;
     const std::int64_t first = row * a.C + column;
 #pragma unroll
     for (int k = 0; k < packs; ++k) {
@@ -90,7 +100,7 @@ __global__ void __launch_bounds__(one_warp ? kOneWarpThreads : kMostThreads,
   };
   load_row(G::index());
 
-  for (std::int64_t row = G::index(); row < a.N; row += G::count()) {
+  for (std::int64_t row = G::index(); row < rows; row += G::count()) {
     const std::int64_t first = row * a.C + column;
     float values[packs][kLanes];
     float sum = 0;

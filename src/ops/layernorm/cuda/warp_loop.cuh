@@ -25,6 +25,7 @@ struct LoopRows {
   std::int64_t N, C;
   A eps;
   bool centered;
+  const std::int32_t* rows_on_device = nullptr;  // so many of the N
 
   // As of the second pass; a thread only reads the places of sum that it wrote.
   template <bool with_sum>
@@ -46,7 +47,7 @@ __global__ void __launch_bounds__(kLoopThreads) forward_loop(const __grid_consta
   __shared__ A sums[2][kLoopThreads / gpu::kWarp];
   const std::int64_t row = static_cast<std::int64_t>(blockIdx.x) * kRows + threadIdx.x / kThreads;
   const int thread = static_cast<int>(threadIdx.x) % kThreads;
-  if (row >= a.N) return;
+  if (row >= a.N || (a.rows_on_device && row >= *a.rows_on_device)) return;
   const auto total = [&](A value, A* shared) {
     if constexpr (long_row) return gpu::block_sum(value, shared);
     return gpu::warp_sum(value);
