@@ -147,9 +147,15 @@ void bench_encoder(const BenchEncoderFlags& flags, const DeviceFlags& device) {
   const std::vector<std::int64_t> lengths = parse_lengths(flags.lengths);
   Context context(device.context_options(flags.dtype), device.place());
   const BertOptions options{.dtype = dtype_named(flags.dtype), .max_batch_tokens = flags.batch_tokens};
-  const auto model = std::filesystem::is_directory(flags.model)
-                         ? std::make_unique<BertModel>(context, flags.model, options)
-                         : std::make_unique<BertModel>(context, BertConfig::named(flags.model), options);
+  std::unique_ptr<BertModel> model;
+  if (std::filesystem::is_directory(flags.model)) {
+    model = std::make_unique<BertModel>(context, flags.model, options);
+  } else {
+    BertConfig config = BertConfig::named(flags.model);
+    const std::int64_t longest = *std::max_element(lengths.begin(), lengths.end());
+    config.positions = std::max(config.positions, longest + config.first_position());
+    model = std::make_unique<BertModel>(context, config, options);
+  }
   const auto batches = make_batches(model->config(), lengths, flags.batch_tokens);
   std::vector<float> vectors;
   for (int i = 0; i < 3; ++i)

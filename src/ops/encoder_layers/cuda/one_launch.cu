@@ -90,10 +90,10 @@ Plan plan_with(const EncoderLayersProblem& p, const DeviceInfo& device) {
                                                    (tiles(narrow) + 8) * wide_depth}));
   // Two groups of rows beside the sums, but in the last product, whose sums take the states' place.
   const std::int64_t two = 2 * kElement * kRows * depth;
-  plan.state_bytes = aligned(
-      std::max({two + slots(kWideParts, qkv), two + slots(kWideParts, fc), two + slots(kNarrowParts, narrow),
-                kElement * kRows * wide_depth, slots(kNarrowParts, narrow),
-                kElement * (kQueries + 2 * keys) * (HS + kGap), kWarps * kQueries * (HS + kGap) * 4}));
+  plan.state_bytes = aligned(std::max(
+      {two + slots(parts_of(kQkv), qkv), two + slots(parts_of(kQkv), fc),
+       two + slots(parts_of(kProj), narrow), kElement * kRows * wide_depth, slots(parts_of(kProj), narrow),
+       kElement * (kQueries + 2 * keys) * (HS + kGap), kWarps * kQueries * (HS + kGap) * 4}));
   plan.sums_bytes = aligned(std::max(2 * kRows * std::max({qkv, fc, narrow}) * 4, kWarps * kQueries * 8));
   const std::int64_t norms = 2 * kMostRows * sizeof(float2) + 2 * kMostDepth * kElement + 2 * sizeof(Barrier);
   plan.shared_bytes = aligned(plan.weight_bytes + plan.state_bytes + plan.sums_bytes + norms);
@@ -127,14 +127,13 @@ struct Workspace {
 };
 
 struct Places {
-  std::size_t qkv, att, fc, mid, end, mid_parts, end_parts, bytes;
+  std::size_t qkv, att, fc, sum[2], parts[2], bytes;
 
   explicit Places(const EncoderLayersProblem& p) {
     Workspace w;
     qkv = w.take(p.N * 3 * p.H, 2), att = w.take(p.N * p.H, 2), fc = w.take(p.N * p.I, 2);
-    mid = w.take(p.N * p.H, 2), end = w.take(p.N * p.H, 2);
-    mid_parts = w.take(p.N * kMostClusters, sizeof(float2));
-    end_parts = w.take(p.N * kMostClusters, sizeof(float2));
+    for (std::size_t& at : sum) at = w.take(p.N * p.H, 2);
+    for (std::size_t& at : parts) at = w.take(p.N * kMostClusters, sizeof(float2));
     bytes = w.bytes;
   }
 };
@@ -171,8 +170,8 @@ std::string refuse_one_launch(const EncoderLayersProblem& p, const DeviceInfo& d
     const int tiles = share_of(static_cast<int>(cols), clusters) / 8;
     return (tiles + kWarps / parts - 1) / (kWarps / parts);
   };
-  const int most = std::max(
-      {warps_tiles(3 * p.H, kWideParts), warps_tiles(p.I, kWideParts), warps_tiles(p.H, kNarrowParts)});
+  const int most = std::max({warps_tiles(3 * p.H, parts_of(kQkv)), warps_tiles(p.I, parts_of(kQkv)),
+                             warps_tiles(p.H, parts_of(kProj))});
   if (most > plan.warp_tiles || share_of(static_cast<int>(p.H), clusters) > kMostShare) {
     return "too many columns for the GPU's multiprocessors";
   }
@@ -192,22 +191,28 @@ void one_launch_forward(const Context& context, const EncoderLayersForward& args
   Parameters p{};
   p.in = args.hidden.data, p.out = args.out.data;
   p.qkv = scratch + places.qkv, p.att = scratch + places.att, p.fc = scratch + places.fc;
-  p.mid = scratch + places.mid, p.end = scratch + places.end;
-  p.mid_parts = reinterpret_cast<float2*>(scratch + places.mid_parts);
-  p.end_parts = reinterpret_cast<float2*>(scratch + places.end_parts);
+  for (int i = 0; i < 2; ++i) {
+    p.sum[i] = scratch + places.sum[i];
+    p.parts[i] = reinterpret_cast<float2*>(scratch + places.parts[i]);
+  }
+  const int cols[kProducts] = {3 * static_cast<int>(problem.H), static_cast<int>(problem.H),
+                               static_cast<int>(problem.I), static_cast<int>(problem.H)};
+  for (int i = 0; i < kProducts; ++i) p.share[i] = share_of(cols[i], plan.clusters);
   p.cu_seqlens = args.cu_seqlens.as<std::int32_t>();
   p.arrivals = arrivals_of(context);
   p.N = static_cast<int>(problem.N), p.S = static_cast<int>(problem.S);
   p.H = static_cast<int>(problem.H), p.I = static_cast<int>(problem.I);
   p.heads = static_cast<int>(problem.heads), p.layers = static_cast<int>(problem.layers);
   p.eps = args.eps, p.scale = 1 / std::sqrt(static_cast<float>(problem.H / problem.heads));
+  p.inverse_H = 1 / static_cast<float>(problem.H);
   p.activation = args.activation;
   p.weight_bytes = plan.weight_bytes, p.state_bytes = plan.state_bytes, p.sums_bytes = plan.sums_bytes;
   for (std::size_t i = 0; i < args.layers.size(); ++i) {
     const EncoderLayer& l = args.layers[i];
-    p.layer[i] = {l.qkv_weight.data,     l.qkv_bias.data,     l.proj_weight.data,    l.proj_bias.data,
-                  l.attnorm_weight.data, l.attnorm_bias.data, l.fc_weight.data,      l.fc_bias.data,
-                  l.fcproj_weight.data,  l.fcproj_bias.data,  l.outnorm_weight.data, l.outnorm_bias.data};
+    p.layer[i] = {{l.qkv_weight.data, l.proj_weight.data, l.fc_weight.data, l.fcproj_weight.data},
+                  {l.qkv_bias.data, l.proj_bias.data, l.fc_bias.data, l.fcproj_bias.data},
+                  {l.attnorm_weight.data, l.outnorm_weight.data},
+                  {l.attnorm_bias.data, l.outnorm_bias.data}};
   }
   warpwright::cuda::check(
       cudaFuncSetAttribute(plan.kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, plan.shared_bytes),

@@ -7,6 +7,9 @@
 // no steps of their own: who makes a row's columns leaves their mean and squared deviations, and who reads
 // the row merges those (T. Chan et al., "Updating Formulae", 1979).
 //
+// A layer's four products are one piece of code with its sizes in registers, and its loops stay loops: a warp
+// comes by once in a few microseconds, and what does not fit the instruction caches it waits for every time.
+//
 // Row groups of 16·kRowTiles rows are worked off one after the other. No block reads what another wrote but
 // behind a barrier, past its first-level cache.
 #pragma once
@@ -28,37 +31,44 @@ inline constexpr int kMostClusters = 32, kMostRows = 256, kMostLayers = 24, kMos
 inline constexpr int kMostShare = 128;  // columns of a cluster whose norms it has a part in
 inline constexpr int kGap = 8;          // elements between rows in shared memory: no two of eight share banks
 
+// A layer's products, in this order.
+enum Product : int { kQkv, kProj, kFc, kFcproj, kProducts };
+
 struct LayerData {
-  const void *qkv_weight, *qkv_bias, *proj_weight, *proj_bias, *attnorm_weight, *attnorm_bias, *fc_weight,
-      *fc_bias, *fcproj_weight, *fcproj_bias, *outnorm_weight, *outnorm_bias;
+  const void *weight[kProducts], *bias[kProducts];
+  const void *norm_weight[2], *norm_bias[2];  // behind proj, behind fcproj
 };
 
 struct Parameters {
-  const void* in;                          // (N, H)
-  void *out, *qkv, *att, *fc, *mid, *end;  // (N, …): mid and end are the sums in front of a layer's norms
-  float2 *mid_parts, *end_parts;           // (N, kMostClusters): mean and squared deviations of columns
+  const void* in;                       // (N, H)
+  void *out, *qkv, *att, *fc, *sum[2];  // (N, …): sum is what the two norms of a layer are of
+  float2* parts[2];                     // (N, kMostClusters): mean and squared deviations of its columns
   const std::int32_t* cu_seqlens;
   unsigned* arrivals;  // 0 before and after
   int N, S, H, I, heads, layers;
-  float eps, scale;
+  float eps, scale, inverse_H;
   Activation activation;
+  int share[kProducts];                       // columns of a cluster
   int weight_bytes, state_bytes, sums_bytes;  // of shared memory
   LayerData layer[kMostLayers];
 };
 
 // Columns of a cluster, of `cols`.
-__host__ __device__ inline int share_of(int cols, int clusters) {
+inline int share_of(int cols, int clusters) {
   return (cols / 8 + clusters - 1) / clusters * 8;
-}
-// How many parts the warps of a block share the depth in; in each, what is left of them shares the columns.
-inline constexpr int kWideParts = 2, kNarrowParts = 4;
-// Tiles of eight columns that a warp has at most.
-constexpr int warp_tiles(int row_tiles) {
-  return row_tiles > 2 ? 4 : 6;
 }
 // Floats between rows of partial sums: eight rows of a product's fragment fall into different banks.
 __host__ __device__ inline int sums_stride(int share) {
   return share % 16 == 0 ? share + 8 : share;
+}
+// How many parts the warps of a block share the depth in; in each, what is left of them shares the columns.
+inline constexpr int kMostParts = 4;
+__host__ __device__ constexpr int parts_of(int product) {
+  return product == kQkv || product == kFc ? 2 : kMostParts;
+}
+// Tiles of eight columns that a warp has at most.
+constexpr int warp_tiles(int row_tiles) {
+  return row_tiles > 2 ? 4 : 6;
 }
 
 // 16 bytes to the shared memory of a block of the cluster, counted by its barrier.
@@ -98,7 +108,7 @@ struct Worker {
   const Parameters& p;
   T *weights, *states;  // of a product; behind a product's states, or in their place, its warps' sums
   float* sums;          // (2, kCluster, kOwned, share): received, used in turn
-  float2* norms;        // (2, kMostRows): mean and 1/deviation of rows of `end` and of `mid`
+  float2* norms;        // (2, kMostRows): mean and 1/deviation of rows of the two sums
   T* affine;            // (2, kMostDepth): a norm's weight and bias of this block's columns
   Barrier* barriers;    // of the two `sums`
   int thread, warp, lane, rank, cluster, clusters;
@@ -165,111 +175,131 @@ struct Worker {
     return {Pair::low(kept.x), Pair::high(kept.x), Pair::low(kept.y), Pair::high(kept.y)};
   }
 
-  // Starts the copy of this cluster's rows, this rank's columns, of a weight (to, from).
-  __device__ void fetch_weights(const void* weight, int to, int from) {
-    const int share = share_of(to, clusters), depth = from / kCluster, chunks = depth / 8;
-    const int first = cluster * share, count = min(share, to - first);
-    const T* source = element(weight, static_cast<std::int64_t>(first) * from + rank * depth);
-    for (int i = thread; i < count * chunks; i += kThreads) {
-      const int row = i / chunks, chunk = i % chunks;
-      gpu::copy_async<16>(weights + row * (depth + kGap) + chunk * 8,
-                          source + static_cast<std::int64_t>(row) * from + chunk * 8, 16);
+  __device__ int columns_of(int product) const {  // of its result
+    return product == kQkv ? 3 * p.H : product == kFc ? p.I : p.H;
+  }
+  __device__ int depth_of(int product) const {  // that a block of a cluster has
+    return (product == kFcproj ? p.I : p.H) / kCluster;
+  }
+
+  // Starts the copy of this cluster's rows, this rank's columns, of a weight.
+  __device__ void fetch_weights(const LayerData& layer, int product) {
+    const int depth = depth_of(product), from = depth * kCluster, share = p.share[product];
+    const int first = cluster * share, count = min(share, columns_of(product) - first);
+    const T* source = element(layer.weight[product], static_cast<std::int64_t>(first) * from + rank * depth);
+#pragma unroll 1
+    for (int row = warp; row < count; row += kWarps) {
+#pragma unroll 1
+      for (int chunk = lane * 8; chunk < depth; chunk += 256) {
+        gpu::copy_async<16>(weights + row * (depth + kGap) + chunk,
+                            source + static_cast<std::int64_t>(row) * from + chunk, 16);
+      }
     }
     gpu::commit_copies();
   }
-  __device__ void fetch_affine(const void* weight, const void* bias) {
-    const int depth = p.H / kCluster, chunks = depth / 8;
-    for (int i = thread; i < 2 * chunks; i += kThreads) {
-      const int chunk = i % chunks;
-      gpu::copy_async<16>(affine + i / chunks * kMostDepth + chunk * 8,
-                          element(i < chunks ? weight : bias, rank * depth + chunk * 8), 16);
+  __device__ void fetch_affine(const LayerData& layer, int norm) {
+    const int depth = p.H / kCluster, chunk = thread % (kThreads / 2) * 8;
+    if (chunk < depth) {
+      const bool is_bias = thread >= kThreads / 2;
+      gpu::copy_async<16>(
+          affine + (is_bias ? kMostDepth : 0) + chunk,
+          element(is_bias ? layer.norm_bias[norm] : layer.norm_weight[norm], rank * depth + chunk), 16);
     }
     gpu::commit_copies();
   }
   // Starts the copy of rows [first, first + kRows), this rank's columns; zeros behind the last row.
-  __device__ void fetch_states(T* to, const void* from, int cols, int first) {
-    const int depth = cols / kCluster, chunks = depth / 8;
+  __device__ void fetch_states(T* to, const void* from, int depth, int first) {
     const T* source = element(from, rank * depth);
-    for (int i = thread; i < kRows * chunks; i += kThreads) {
-      const int row = i / chunks, chunk = i % chunks;
+#pragma unroll 1
+    for (int row = warp; row < kRows; row += kWarps) {
       const bool exists = first + row < rows;
-      const std::int64_t at = exists ? static_cast<std::int64_t>(first + row) * cols + chunk * 8 : 0;
-      gpu::copy_async<16>(to + row * (depth + kGap) + chunk * 8, source + at, exists ? 16 : 0);
+      const T* line = source + (exists ? static_cast<std::int64_t>(first + row) * depth * kCluster : 0);
+#pragma unroll 1
+      for (int chunk = lane * 8; chunk < depth; chunk += 256) {
+        gpu::copy_async<16>(to + row * (depth + kGap) + chunk, line + chunk, exists ? 16 : 0);
+      }
     }
     gpu::commit_copies();
   }
-  __device__ float2 norm_of(const float2* parts, int row) const {
-    const int share = share_of(p.H, clusters);
-    const auto cols = static_cast<float>(min(max(p.H - lane * share, 0), share));  // of the lane's cluster
-    const float2 part = cols > 0 ? __ldcg(parts + row * kMostClusters + lane) : float2{0, 0};
-    const float mean = gpu::warp_sum(cols * part.x) / static_cast<float>(p.H), apart = part.x - mean;
+
+  // Of lanes' parts of a row.
+  __device__ float2 norm_of(float2 part) const {
+    const auto cols = static_cast<float>(
+        min(max(p.H - lane * p.share[kProj], 0), p.share[kProj]));  // of the lane's cluster
+    const float mean = gpu::warp_sum(cols * part.x) * p.inverse_H;
+    const float apart = cols > 0 ? part.x - mean : 0.0f;
     const float squares = gpu::warp_sum(fmaf(cols * apart, apart, part.y));
-    return {mean, rsqrtf(squares / static_cast<float>(p.H) + p.eps)};
+    return {mean, rsqrtf(fmaf(squares, p.inverse_H, p.eps))};
+  }
+  __device__ float2 load_part(const float2* parts, int row) const {
+    return lane * p.share[kProj] < p.H ? __ldcg(parts + row * kMostClusters + lane) : float2{0, 0};
   }
   // Of rows [first, first + kRows), a row a warp at a time.
-  __device__ void merge_norms(const float2* parts, float2* to, int first) {
+  __device__ void merge_norms(int norm, int first) {
+    constexpr int kEach = kRows / kWarps;
+    float2 part[kEach];
 #pragma unroll
-    for (int i = 0; i < kRows / kWarps; ++i) {
+    for (int i = 0; i < kEach; ++i) {
+      part[i] = load_part(p.parts[norm], min(first + warp + i * kWarps, rows - 1));
+    }
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) {
       const int row = first + warp + i * kWarps;
-      const float2 norm = norm_of(parts, min(row, rows - 1));
-      if (lane == 0 && row < rows) to[row] = norm;
+      const float2 merged = norm_of(part[i]);
+      if (lane == 0 && row < rows) norms[norm * kMostRows + row] = merged;
     }
   }
-  __device__ void normalize_states(T* of_rows, const float2* of, int first) {
-    const int depth = p.H / kCluster, chunks = depth / 8, count = min(kRows, rows - first) * chunks;
-    for (int i = thread; i < count; i += kThreads) {
-      const int row = i / chunks, chunk = i % chunks * 8;
-      T* const at = of_rows + row * (depth + kGap) + chunk;
-      const auto x = gpu::Packed<T>::load(at), weight = gpu::Packed<T>::load(affine + chunk),
+  __device__ void normalize_states(T* states_of, int norm, int first) {
+    const int depth = p.H / kCluster, count = min(kRows, rows - first);
+#pragma unroll 1
+    for (int chunk = lane * 8; chunk < depth; chunk += 256) {
+      const auto weight = gpu::Packed<T>::load(affine + chunk),
                  bias = gpu::Packed<T>::load(affine + kMostDepth + chunk);
-      const float2 norm = of[first + row];
-      float y[8];
+#pragma unroll 1
+      for (int row = warp; row < count; row += kWarps) {
+        T* const at = states_of + row * (depth + kGap) + chunk;
+        const auto x = gpu::Packed<T>::load(at);
+        const float2 of = norms[norm * kMostRows + first + row];
+        float y[8];
 #pragma unroll
-      for (int j = 0; j < 8; ++j) y[j] = fmaf((x[j] - norm.x) * norm.y, weight[j], bias[j]);
-      gpu::Packed<T>::from_floats(y).store(at);
+        for (int i = 0; i < 8; ++i) y[i] = fmaf((x[i] - of.x) * of.y, weight[i], bias[i]);
+        gpu::Packed<T>::from_floats(y).store(at);
+      }
     }
     __syncthreads();
   }
 
-  // What a product is of: rows of `from` (as they are, or normalized with what their parts say, which `norms`
-  // is to remember), `cols` of them.
-  struct Source {
-    const void* from;
-    int cols;
-    const float2* parts = nullptr;
-    float2* norms = nullptr;
-  };
   using Sums = float[kRowTiles][kWarpTiles][4];
-
-  // A warp's part of rows · weightsᵀ: the warps share the depth in kParts, and the columns in kWarps/kParts.
+  // A warp's part of a product: the warps share the depth in `parts`, and the columns in kWarps/parts.
   struct Columns {
-    int share, tiles;       // of the cluster; of 8 columns, that exist
-    int part, tile, count;  // of the warp
-    int stride;             // of its sums in shared memory
+    int share, tiles;  // of the cluster; of 8 columns, that exist
+    int parts, part;   // of the depth; the warp's
+    int tile, count;   // the warp's
+    int stride;        // of its sums in shared memory
   };
-  template <int kParts>
-  __device__ Columns columns_of(int to) const {
+  __device__ Columns columns_of_warp(int product) const {
     Columns c;
-    c.share = share_of(to, clusters), c.stride = sums_stride(c.share);
-    c.tiles = max(min(c.share, to - cluster * c.share), 0) / 8;  // none, or fewer, in the last clusters
-    const int per_warp = (c.tiles + kWarps / kParts - 1) / (kWarps / kParts);
-    c.part = warp % kParts, c.tile = warp / kParts * per_warp, c.count = min(per_warp, c.tiles - c.tile);
+    c.share = p.share[product], c.stride = sums_stride(c.share);
+    c.tiles =
+        max(min(c.share, columns_of(product) - cluster * c.share), 0) / 8;  // fewer in the last clusters
+    c.parts = parts_of(product), c.part = warp & (c.parts - 1);
+    const int shift = c.parts == 2 ? 2 : 1, per_warp = (c.tiles + (1 << shift) - 1) >> shift;
+    c.tile = (warp >> (3 - shift)) * per_warp, c.count = min(per_warp, c.tiles - c.tile);
     return c;
   }
-  template <int kParts>
-  __device__ void multiply(Sums& sum, const T* rows_in_shared, const Columns& c, int cols) const {
+  __device__ void multiply(Sums& sum, const T* states_of, const Columns& c, int depth) const {
 #pragma unroll
     for (int m = 0; m < kRowTiles; ++m) {
 #pragma unroll
       for (int t = 0; t < kWarpTiles; ++t) sum[m][t][0] = sum[m][t][1] = sum[m][t][2] = sum[m][t][3] = 0;
     }
     if (c.count <= 0) return;
-    const int stride = cols / kCluster + kGap, steps = cols / kCluster / 16;
-    const std::uint32_t a = gpu::shared_address(rows_in_shared + lane % 16 * stride + lane / 16 * 8);
+    const int stride = depth + kGap, steps = depth / 16;
+    const std::uint32_t a = gpu::shared_address(states_of + lane % 16 * stride + lane / 16 * 8);
     const std::uint32_t b =
         gpu::shared_address(weights + (c.tile * 8 + lane % 8 + lane / 16 * 8) * stride + lane / 8 % 2 * 8);
 #pragma unroll 2
-    for (int s = c.part; s < steps; s += kParts) {
+    for (int s = c.part; s < steps; s += c.parts) {
       std::uint32_t fa[kRowTiles][4];
 #pragma unroll
       for (int m = 0; m < kRowTiles; ++m) gpu::load_matrices(fa[m], a + (m * 16 * stride + s * 16) * 2);
@@ -288,7 +318,6 @@ struct Worker {
     }
   }
   // The sums of the block's warps to the blocks that own their rows.
-  template <int kParts>
   __device__ void send_sums(const Sums& sum, const Columns& c, float* slots) {
 #pragma unroll
     for (int t = 0; t < kWarpTiles; ++t) {
@@ -306,150 +335,144 @@ struct Worker {
     if (thread == 0) hopper::arrive_expecting(barrier, kRows * c.share * 4);
     const std::uint32_t counted_by = gpu::shared_address(barrier);
     const std::uint32_t place = gpu::shared_address(sums + (sent % 2 * kCluster + rank) * kOwned * c.share);
-    const int quads = c.share / 4;
-    for (int i = thread; i < kRows * quads; i += kThreads) {
-      const int row = i / quads, col = i % quads * 4;
-      float4 total{};
-      if (col < c.tiles * 8) {
-        total = *reinterpret_cast<const float4*>(slots + row * c.stride + col);
-#pragma unroll
-        for (int s = 1; s < kParts; ++s) {
-          const float4 v = *reinterpret_cast<const float4*>(slots + (s * kRows + row) * c.stride + col);
-          total.x += v.x, total.y += v.y, total.z += v.z, total.w += v.w;
-        }
-      }
+    // As many lanes to a row as it has fours, up to the next power of two.
+    const int shift = c.share <= 32 ? 3 : c.share <= 64 ? 4 : 5, at_once = kThreads >> shift;
+    const int first_col = (thread & ((1 << shift) - 1)) * 4;
+#pragma unroll 1
+    for (int row = thread >> shift; row < kRows; row += at_once) {
       const int owner = row / kOwned;
-      send(address_in(place + (row % kOwned * c.share + col) * 4, owner), total,
-           address_in(counted_by, owner));
+      const std::uint32_t to = address_in(place + row % kOwned * c.share * 4, owner);
+      const std::uint32_t count = address_in(counted_by, owner);
+#pragma unroll 1
+      for (int col = first_col; col < c.share; col += 4 << shift) {
+        float4 total{};
+        if (col < c.tiles * 8) {
+          const float* at = slots + row * c.stride + col;
+          total = *reinterpret_cast<const float4*>(at);
+#pragma unroll
+          for (int part = 1; part < kMostParts; ++part) {
+            if (part >= c.parts) break;
+            const float4 v = *reinterpret_cast<const float4*>(at + part * kRows * c.stride);
+            total.x += v.x, total.y += v.y, total.z += v.z, total.w += v.w;
+          }
+        }
+        send(to + col * 4, total, count);
+      }
     }
     ++sent;
-  }
-
-  // finish(first row) for each group of rows, when the sums of its product with `weights` (`to` columns) are
-  // there; then() when the weights have been read for the last time. While a group's sums travel, the next
-  // one is multiplied; where kTwo says that two groups' states fit beside the sums, it is fetched before.
-  template <int kParts, bool kTwo, class Then, class Finish>
-  __device__ void product(const Source& x, int to, Then&& then, Finish&& finish) {
-    const Columns columns = columns_of<kParts>(to);
-    const int tile_elements = kRows * (x.cols / kCluster + kGap);
-    float* const slots = reinterpret_cast<float*>(states + (kTwo ? 2 * tile_elements : 0));
-    if (rows > 0) fetch_states(states, x.from, x.cols, 0);
-    for (int first = 0, turn = 0; first < rows; first += kRows, turn ^= 1) {
-      T* const present = states + (kTwo && turn ? tile_elements : 0);
-      const bool last = first + kRows >= rows;
-      if (kTwo && !last) {
-        fetch_states(states + (turn ? 0 : tile_elements), x.from, x.cols, first + kRows);
-        if (x.parts) merge_norms(x.parts, x.norms, first);
-        gpu::wait_for_groups<1>();
-      } else {
-        if (x.parts) merge_norms(x.parts, x.norms, first);
-        gpu::wait_for_groups<0>();
-      }
-      __syncthreads();
-      if (x.parts) normalize_states(present, x.norms, first);
-      Sums sum;
-      multiply<kParts>(sum, present, columns, x.cols);
-      __syncthreads();
-      if (last) then();
-      if (first > 0) {
-        wait_for_sums();
-        finish(first - kRows);
-      }
-      send_sums<kParts>(sum, columns, slots);
-      if (!kTwo && !last) {
-        __syncthreads();
-        fetch_states(states, x.from, x.cols, first + kRows);
-      }
-      if (!last) continue;
-      wait_for_sums();
-      finish(first);
-    }
   }
   // Of the latest send_sums.
   __device__ void wait_for_sums() {
     wait_for_sent(barriers + (sent + 1) % 2, (sent - 1) / 2 % 2);
   }
 
-  // done(row, column, exists, four sums) for what this block owns: a row a warp at a time, its columns in
-  // neighbouring lanes.
-  template <class Done>
-  __device__ void for_owned(int to, int first, Done&& done) {
-    const int share = share_of(to, clusters);
+  __device__ float activated(float x, Activation activation) const {
+    switch (activation) {
+      case Activation::none:
+        return x;
+      case Activation::gelu_erf:
+        return gpu::activate_for<Activation::gelu_erf, T>(x);
+      case Activation::gelu_tanh:
+        return gpu::activate_for<Activation::gelu_tanh, T>(x);
+      default:
+        return gpu::relu(x);
+    }
+  }
+
+  // What becomes of a product's sums.
+  struct Finish {
+    const void* bias;
+    void* out;
+    int cols;
+    Activation activation;
+    const void* residual;  // (N, H), or null: then act(sum + bias), else sum + bias + residual
+    int norm_before;       // that the residual is behind, or −1
+    const void *norm_weight, *norm_bias;
+    float2* parts;  // of the norm to come
+  };
+  // Of rows [first, first + kRows) and the cluster's columns, those that this block owns: a row a warp at a
+  // time.
+  __device__ void finish(const Finish& f, int share, int first) {
     const float* const received = sums + (sent + 1) % 2 * kRows * share;
+#pragma unroll 1
     for (int r = warp; r < kOwned; r += kWarps) {
       const int row = first + rank * kOwned + r;
+      if (row >= rows) break;
+#pragma unroll 1
       for (int c = lane * 4; c < share + lane * 4; c += 128) {
         const int col = cluster * share + c;
-        const bool exists = c < share && col < to && row < rows;
+        const bool exists = c < share && col < f.cols;
         float4 v{};
         if (exists) {
-          v = *reinterpret_cast<const float4*>(received + r * share + c);
+          v = load_four(f.bias, col);
 #pragma unroll
-          for (int s = 1; s < kCluster; ++s) {
+          for (int s = 0; s < kCluster; ++s) {
             const float4 x = *reinterpret_cast<const float4*>(received + (s * kOwned + r) * share + c);
             v.x += x.x, v.y += x.y, v.z += x.z, v.w += x.w;
           }
+          if (f.residual) {
+            float4 x = load_four(f.residual, static_cast<std::int64_t>(row) * p.H + col);
+            if (f.norm_before >= 0) {
+              const float2 norm = norms[f.norm_before * kMostRows + row];
+              const float4 weight = load_four(f.norm_weight, col), bias = load_four(f.norm_bias, col);
+              x = {fmaf((x.x - norm.x) * norm.y, weight.x, bias.x),
+                   fmaf((x.y - norm.x) * norm.y, weight.y, bias.y),
+                   fmaf((x.z - norm.x) * norm.y, weight.z, bias.z),
+                   fmaf((x.w - norm.x) * norm.y, weight.w, bias.w)};
+            }
+            v = {v.x + x.x, v.y + x.y, v.z + x.z, v.w + x.w};
+          } else {
+            v = {activated(v.x, f.activation), activated(v.y, f.activation), activated(v.z, f.activation),
+                 activated(v.w, f.activation)};
+          }
+          v = store_four(f.out, static_cast<std::int64_t>(row) * f.cols + col, v);
         }
-        done(row, col, exists, v);
+        if (!f.residual) continue;
+        const auto cols = static_cast<float>(min(share, p.H - cluster * share));
+        const float mean = gpu::warp_sum(v.x + v.y + v.z + v.w) * gpu::reciprocal(cols);
+        const float4 d{v.x - mean, v.y - mean, v.z - mean, v.w - mean};
+        const float squares =
+            gpu::warp_sum(exists ? fmaf(d.x, d.x, fmaf(d.y, d.y, fmaf(d.z, d.z, d.w * d.w))) : 0.0f);
+        if (lane == 0 && exists) __stcg(f.parts + row * kMostClusters + cluster, {mean, squares});
       }
     }
   }
 
-  template <Activation activation>
-  __device__ void finish_linear(const void* bias, void* out, int to, int first) {
-    for_owned(to, first, [&](int row, int col, bool exists, float4 v) {
-      if (!exists) return;
-      const float4 b = load_four(bias, col);
-      store_four(out, static_cast<std::int64_t>(row) * to + col,
-                 {gpu::activate_for<activation, T>(v.x + b.x), gpu::activate_for<activation, T>(v.y + b.y),
-                  gpu::activate_for<activation, T>(v.z + b.z), gpu::activate_for<activation, T>(v.w + b.w)});
-    });
-  }
-  __device__ void finish_activated(const void* bias, void* out, int to, int first) {
-    switch (p.activation) {
-      case Activation::gelu_erf:
-        return finish_linear<Activation::gelu_erf>(bias, out, to, first);
-      case Activation::gelu_tanh:
-        return finish_linear<Activation::gelu_tanh>(bias, out, to, first);
-      default:
-        return finish_linear<Activation::relu>(bias, out, to, first);
+  // Of rows of `from`, normalized by what `norm` says (−1: as they are). then() is called when the weights
+  // have been read for the last time. While a group's sums travel, the next one is multiplied; where two
+  // groups' states fit beside the sums, it is fetched before.
+  template <class Then>
+  __device__ void multiply_all(int product, const void* from, int norm, const Finish& f, Then&& then) {
+    const Columns columns = columns_of_warp(product);
+    const bool two = product != kFcproj;
+    const int depth = depth_of(product), tile_elements = kRows * (depth + kGap);
+    float* const slots = reinterpret_cast<float*>(states + (two ? 2 * tile_elements : 0));
+    if (rows > 0) fetch_states(states, from, depth, 0);
+#pragma unroll 1
+    for (int first = 0, turn = 0; first < rows; first += kRows, turn ^= 1) {
+      T* const present = states + (two && turn ? tile_elements : 0);
+      const bool last = first + kRows >= rows;
+      if (two && !last) fetch_states(states + (turn ? 0 : tile_elements), from, depth, first + kRows);
+      if (norm >= 0) merge_norms(norm, first);
+      if (two && !last) {
+        gpu::wait_for_groups<1>();
+      } else {
+        gpu::wait_for_groups<0>();
+      }
+      __syncthreads();
+      if (norm >= 0) normalize_states(present, norm, first);
+      Sums sum;
+      multiply(sum, present, columns, depth);
+      __syncthreads();
+      if (last) then();
+      send_sums(sum, columns, slots);
+      if (!two && !last) {
+        __syncthreads();
+        fetch_states(states, from, depth, first + kRows);
+      }
+      wait_for_sums();
+      finish(f, columns.share, first);
     }
-  }
-
-  // A residual connection's rows: as they are, or behind their norm.
-  struct Residual {
-    const void* rows;
-    const float2* norms;  // null: as they are
-    const void *weight, *bias;
-  };
-  __device__ float4 residual_at(const Residual& r, int row, int col) const {
-    float4 v = load_four(r.rows, static_cast<std::int64_t>(row) * p.H + col);
-    if (!r.norms) return v;
-    const float2 norm = r.norms[row];
-    const float4 weight = load_four(r.weight, col), bias = load_four(r.bias, col);
-    return {fmaf((v.x - norm.x) * norm.y, weight.x, bias.x), fmaf((v.y - norm.x) * norm.y, weight.y, bias.y),
-            fmaf((v.z - norm.x) * norm.y, weight.z, bias.z), fmaf((v.w - norm.x) * norm.y, weight.w, bias.w)};
-  }
-  // out = residual + product + bias, and what a norm has to know of these columns.
-  __device__ void finish_sum(const void* bias, const Residual& residual, void* out, float2* parts,
-                             int first) {
-    const int share = share_of(p.H, clusters), cols = min(share, p.H - cluster * share);
-    for_owned(p.H, first, [&](int row, int col, bool exists, const float4& v) {
-      float4 x{};
-      if (exists) {
-        const float4 b = load_four(bias, col), r = residual_at(residual, row, col);
-        x = store_four(out, static_cast<std::int64_t>(row) * p.H + col,
-                       {v.x + b.x + r.x, v.y + b.y + r.y, v.z + b.z + r.z, v.w + b.w + r.w});
-      }
-      const float mean = gpu::warp_sum(x.x + x.y + x.z + x.w) / static_cast<float>(cols);
-      float squares = 0;
-      if (exists) {
-        const float4 d{x.x - mean, x.y - mean, x.z - mean, x.w - mean};
-        squares = fmaf(d.x, d.x, fmaf(d.y, d.y, fmaf(d.z, d.z, d.w * d.w)));
-      }
-      squares = gpu::warp_sum(squares);
-      if (lane == 0 && exists) __stcg(parts + row * kMostClusters + cluster, {mean, squares});
-    });
   }
 
   // A block takes 16·kQueryTiles queries of a head of a sequence; its warps share the keys and bring their
@@ -459,9 +482,11 @@ struct Worker {
     const int row_elements = 3 * p.H;
     const float factor = p.scale * 1.4426950408889634f;
     int sequence = 0, tiles_before = 0;
+#pragma unroll 1
     for (int item = static_cast<int>(blockIdx.x);; item += static_cast<int>(gridDim.x)) {
       const int head = item % p.heads, slot = item / p.heads;
       int begin = 0, length = 0;
+#pragma unroll 1
       for (; sequence < p.S; ++sequence) {
         begin = min(max(__ldg(p.cu_seqlens + sequence), 0), rows);
         length = max(min(__ldg(p.cu_seqlens + sequence + 1), rows) - begin, 0);
@@ -476,6 +501,7 @@ struct Worker {
       T* const v = k + keys * kStride;
       const T* source = element(p.qkv, static_cast<std::int64_t>(begin) * row_elements + head * kHeadSize);
       const auto fetch = [&](T* to, const T* from, int row, int count) {
+#pragma unroll 1
         for (int i = thread; i < count * kChunks; i += kThreads) {
           const int r = row + i / kChunks, chunk = i % kChunks * 8;
           const bool exists = r < length;
@@ -496,6 +522,7 @@ struct Worker {
         top[m][0] = top[m][1] = -INFINITY;
         total[m][0] = total[m][1] = 0;
       }
+#pragma unroll 1
       for (int key = warp * 16; key < keys; key += 16 * kWarps) {
         std::uint32_t fk[kHeadSize / 16][4], fp[kQueryTiles][4];
         const std::uint32_t k_row =
@@ -580,12 +607,15 @@ struct Worker {
         }
       }
       __syncthreads();
+#pragma unroll 1
       for (int i = thread; i < kQueries * (kHeadSize / 4); i += kThreads) {
         const int r = i / (kHeadSize / 4), col = i % (kHeadSize / 4) * 4;
         if (first + r >= length) break;
         float best = -INFINITY, all = 0;
+#pragma unroll 1
         for (int w = 0; w < sharers; ++w) best = fmaxf(best, tops[w * kQueries + r].x);
         float4 y{};
+#pragma unroll 1
         for (int w = 0; w < sharers; ++w) {
           const float2 of = tops[w * kQueries + r];
           const float f = gpu::exp2_16bit((of.x - best) * factor);
@@ -593,7 +623,7 @@ struct Worker {
           all = fmaf(f, of.y, all);
           y = {fmaf(f, x.x, y.x), fmaf(f, x.y, y.y), fmaf(f, x.z, y.z), fmaf(f, x.w, y.w)};
         }
-        const float inverse = 1 / all;
+        const float inverse = gpu::reciprocal(all);
         store_four(p.att, static_cast<std::int64_t>(begin + first + r) * p.H + head * kHeadSize + col,
                    {y.x * inverse, y.y * inverse, y.z * inverse, y.w * inverse});
       }
@@ -602,53 +632,58 @@ struct Worker {
   }
 
   __device__ void run() {
-    const int H = p.H, I = p.I;
-    float2 *const end_norms = norms, *const mid_norms = norms + kMostRows;
-    fetch_weights(p.layer[0].qkv_weight, 3 * H, H);
-    for (int l = 0; l < p.layers; ++l) {
+    fetch_weights(p.layer[0], kQkv);
+    const void* x = p.in;
+#pragma unroll 1
+    for (int step = 0; step < kProducts * p.layers; ++step) {
+      const int product = step % kProducts, l = step / kProducts;
       const LayerData& layer = p.layer[l];
-      const LayerData& before = p.layer[max(l - 1, 0)];
-      const Source x{l > 0 ? p.end : p.in, H, l > 0 ? p.end_parts : nullptr, end_norms};
-      product<kWideParts, true>(
-          x, 3 * H, [&] { fetch_weights(layer.proj_weight, H, H); },
-          [&](int first) { finish_linear<Activation::none>(layer.qkv_bias, p.qkv, 3 * H, first); });
+      const LayerData& next = p.layer[(step + 1) / kProducts % p.layers];
+      const int norm_of_x = l > 0 ? 1 : -1;
+      const void* const from = product == kQkv    ? x
+                               : product == kProj ? p.att
+                               : product == kFc   ? p.sum[0]
+                                                  : p.fc;
+      Finish f{};
+      f.bias = layer.bias[product];
+      f.out = product == kQkv ? p.qkv : product == kProj ? p.sum[0] : product == kFc ? p.fc : p.sum[1];
+      f.cols = columns_of(product);
+      f.activation = product == kFc ? p.activation : Activation::none;
+      if (product == kProj) {
+        const LayerData& before = p.layer[max(l - 1, 0)];
+        f.residual = x, f.norm_before = norm_of_x;
+        f.norm_weight = before.norm_weight[1], f.norm_bias = before.norm_bias[1];
+        f.parts = p.parts[0];
+      }
+      if (product == kFcproj) {
+        f.residual = p.sum[0], f.norm_before = 0;
+        f.norm_weight = layer.norm_weight[0], f.norm_bias = layer.norm_bias[0];
+        f.parts = p.parts[1];
+      }
+      const int norm = product == kQkv ? norm_of_x : product == kFc ? 0 : -1;
+      multiply_all(product, from, norm, f, [&] {
+        if (step + 1 == kProducts * p.layers) return;
+        fetch_weights(next, (step + 1) % kProducts);
+        if (product == kProj) fetch_affine(layer, 0);
+        if (product == kFcproj) fetch_affine(layer, 1);
+      });
+      if (product == kFcproj) x = p.sum[1];
       grid_barrier();
+      if (product != kQkv) continue;
       attention();
-      grid_barrier();
-      const Residual of_x{x.from, l > 0 ? end_norms : nullptr, before.outnorm_weight, before.outnorm_bias};
-      product<kNarrowParts, true>(
-          {p.att, H}, H,
-          [&] {
-            fetch_weights(layer.fc_weight, I, H);
-            fetch_affine(layer.attnorm_weight, layer.attnorm_bias);
-          },
-          [&](int first) { finish_sum(layer.proj_bias, of_x, p.mid, p.mid_parts, first); });
-      grid_barrier();
-      product<kWideParts, true>(
-          {p.mid, H, p.mid_parts, mid_norms}, I, [&] { fetch_weights(layer.fcproj_weight, H, I); },
-          [&](int first) { finish_activated(layer.fc_bias, p.fc, I, first); });
-      grid_barrier();
-      const Residual of_mid{p.mid, mid_norms, layer.attnorm_weight, layer.attnorm_bias};
-      product<kNarrowParts, false>(
-          {p.fc, I}, H,
-          [&] {
-            if (l + 1 == p.layers) return;
-            fetch_weights(p.layer[l + 1].qkv_weight, 3 * H, H);
-            fetch_affine(layer.outnorm_weight, layer.outnorm_bias);
-          },
-          [&](int first) { finish_sum(layer.fcproj_bias, of_mid, p.end, p.end_parts, first); });
       grid_barrier();
     }
     // The last norm, a row a warp.
     const LayerData& layer = p.layer[p.layers - 1];
     for (int row = static_cast<int>(blockIdx.x) * kWarps + warp; row < rows;
          row += static_cast<int>(gridDim.x) * kWarps) {
-      const float2 norm = norm_of(p.end_parts, row);
-      for (int col = lane * 4; col < H; col += 128) {
-        const float4 x = load_four(p.end, static_cast<std::int64_t>(row) * H + col);
-        const float4 weight = load_four(layer.outnorm_weight, col), bias = load_four(layer.outnorm_bias, col);
+      const float2 norm = norm_of(load_part(p.parts[1], row));
+#pragma unroll 1
+      for (int col = lane * 4; col < p.H; col += 128) {
+        const float4 x = load_four(p.sum[1], static_cast<std::int64_t>(row) * p.H + col);
+        const float4 weight = load_four(layer.norm_weight[1], col), bias = load_four(layer.norm_bias[1], col);
         store_four(
-            p.out, static_cast<std::int64_t>(row) * H + col,
+            p.out, static_cast<std::int64_t>(row) * p.H + col,
             {fmaf((x.x - norm.x) * norm.y, weight.x, bias.x), fmaf((x.y - norm.x) * norm.y, weight.y, bias.y),
              fmaf((x.z - norm.x) * norm.y, weight.z, bias.z),
              fmaf((x.w - norm.x) * norm.y, weight.w, bias.w)});
