@@ -242,8 +242,13 @@ void add_bench(CLI::App& app) {
       ->capture_default_str();
   command->add_flag("--memory-efficient-norm", f->memory_efficient_norm, "step: as in train");
   command->add_option("--steps", f->steps, "step, encoder: how many to time")->capture_default_str();
-  command->add_option("--lengths", f->encoder.lengths, "encoder: tokens of its texts, as 5,17x3 or @FILE")
+  command
+      ->add_option("--lengths", f->encoder.lengths,
+                   "encoder: tokens of its texts, as 5,17x3 or @FILE; several such lists with ; between them "
+                   "are timed one "
+                   "after the other")
       ->capture_default_str();
+  command->add_flag("--batch-invariant", f->encoder.batch_invariant, "encoder: as in embed");
   command->add_option("--batch-tokens", f->encoder.batch_tokens, "encoder: tokens in a batch")
       ->capture_default_str();
   command->add_flag("--json", f->json, "Print JSON");

@@ -139,70 +139,89 @@ void print_rows(const Rows& rows) {
   }
 }
 
+nlohmann::json to_json(const Rows& rows) {
+  nlohmann::json list = nlohmann::json::array();
+  for (const auto& [key, row] : rows) {
+    list.push_back({{"op", key.first},
+                    {"variant", key.second},
+                    {"calls", row.calls},
+                    {"ms", row.seconds * 1e3},
+                    {"flops", row.flops},
+                    {"bytes", row.bytes}});
+  }
+  return list;
+}
+
+// Times the texts of these lengths; prints a table, or returns what it would say.
+nlohmann::json measure(Context& context, BertModel& model, const BenchEncoderFlags& flags,
+                       const std::vector<std::int64_t>& lengths) {
+  const auto batches = make_batches(model.config(), lengths, flags.batch_tokens);
+  std::vector<float> vectors;
+  for (int i = 0; i < 3; ++i)
+    embed_all(model, batches, vectors);  // takes the memory's pages, captures graphs
+  std::vector<double> seconds;
+  for (std::int64_t i = 0; i < flags.repetitions; ++i) {
+    seconds.push_back(time_once(context, model, batches, vectors));
+  }
+  std::sort(seconds.begin(), seconds.end());
+  const double median = seconds[seconds.size() / 2];
+  const std::int64_t wasted_before = model.wasted_tokens();
+  const Rows rows = table_of(context, model, batches, vectors);
+  const std::int64_t wasted = model.wasted_tokens() - wasted_before;
+  const auto tokens = std::accumulate(lengths.begin(), lengths.end(), std::int64_t{0});
+  const double flops = model.config().flops(lengths);
+  if (!flags.json) {
+    print_rows(rows);
+    fmt::print(
+        "{} {}, {} texts of {} tokens in {} batches on {} ({} threads): {:.3f} ms (median of {}, fastest "
+        "{:.3f}), {:.0f} tokens/s, {:.1f} GFLOP/s, {} rows wasted\n",
+        flags.model, flags.dtype, lengths.size(), tokens, batches.size(), context.device().name,
+        context.threads(), median * 1e3, seconds.size(), seconds.front() * 1e3,
+        static_cast<double>(tokens) / median, flops / median * 1e-9, wasted);
+  }
+  return {{"model", flags.model},
+          {"dtype", flags.dtype},
+          {"batch_invariant", flags.batch_invariant},
+          {"machine", context.device().name},
+          {"threads", context.threads()},
+          {"texts", lengths.size()},
+          {"tokens", tokens},
+          {"batches", batches.size()},
+          {"ms_median", median * 1e3},
+          {"ms_min", seconds.front() * 1e3},
+          {"tokens_per_second", static_cast<double>(tokens) / median},
+          {"flops", flops},
+          {"wasted_tokens", wasted},
+          {"ops", to_json(rows)}};
+}
+
 }  // namespace
 
 void bench_encoder(const BenchEncoderFlags& flags, const DeviceFlags& device) {
   if (flags.repetitions < 1)
     throw UsageError(fmt::format("is {}", flags.repetitions), "--steps", "give at least 1");
-  const std::vector<std::int64_t> lengths = parse_lengths(flags.lengths);
+  std::vector<std::vector<std::int64_t>> lists;
+  std::istringstream texts(flags.lengths);
+  for (std::string text; std::getline(texts, text, ';');) lists.push_back(parse_lengths(text));
+  if (lists.empty()) throw UsageError("is empty", "--lengths", "give at least one length");
   Context context(device.context_options(flags.dtype), device.place());
-  const BertOptions options{.dtype = dtype_named(flags.dtype), .max_batch_tokens = flags.batch_tokens};
+  const BertOptions options{.dtype = dtype_named(flags.dtype),
+                            .max_batch_tokens = flags.batch_tokens,
+                            .batch_invariant = flags.batch_invariant};
   std::unique_ptr<BertModel> model;
   if (std::filesystem::is_directory(flags.model)) {
     model = std::make_unique<BertModel>(context, flags.model, options);
   } else {
     BertConfig config = BertConfig::named(flags.model);
-    const std::int64_t longest = *std::max_element(lengths.begin(), lengths.end());
-    config.positions = std::max(config.positions, longest + config.first_position());
+    for (const auto& list : lists) {
+      const std::int64_t longest = *std::max_element(list.begin(), list.end());
+      config.positions = std::max(config.positions, longest + config.first_position());
+    }
     model = std::make_unique<BertModel>(context, config, options);
   }
-  const auto batches = make_batches(model->config(), lengths, flags.batch_tokens);
-  std::vector<float> vectors;
-  for (int i = 0; i < 3; ++i)
-    embed_all(*model, batches, vectors);  // takes the memory's pages, captures graphs
-  std::vector<double> seconds;
-  for (std::int64_t i = 0; i < flags.repetitions; ++i) {
-    seconds.push_back(time_once(context, *model, batches, vectors));
-  }
-  std::sort(seconds.begin(), seconds.end());
-  const double median = seconds[seconds.size() / 2];
-  const Rows rows = table_of(context, *model, batches, vectors);
-  const auto tokens = std::accumulate(lengths.begin(), lengths.end(), std::int64_t{0});
-  const double flops = model->config().flops(lengths);
-  if (!flags.json) {
-    print_rows(rows);
-    fmt::print(
-        "{} {}, {} texts of {} tokens in {} batches on {} ({} threads): {:.3f} ms (median of {}, fastest "
-        "{:.3f}), "
-        "{:.0f} tokens/s, {:.1f} GFLOP/s, {} rows wasted\n",
-        flags.model, flags.dtype, lengths.size(), tokens, batches.size(), context.device().name,
-        context.threads(), median * 1e3, seconds.size(), seconds.front() * 1e3,
-        static_cast<double>(tokens) / median, flops / median * 1e-9, model->wasted_tokens());
-    return;
-  }
-  nlohmann::json ops = nlohmann::json::array();
-  for (const auto& [key, row] : rows) {
-    ops.push_back({{"op", key.first},
-                   {"variant", key.second},
-                   {"calls", row.calls},
-                   {"ms", row.seconds * 1e3},
-                   {"flops", row.flops},
-                   {"bytes", row.bytes}});
-  }
-  const nlohmann::json out = {{"model", flags.model},
-                              {"dtype", flags.dtype},
-                              {"machine", context.device().name},
-                              {"threads", context.threads()},
-                              {"texts", lengths.size()},
-                              {"tokens", tokens},
-                              {"batches", batches.size()},
-                              {"ms_median", median * 1e3},
-                              {"ms_min", seconds.front() * 1e3},
-                              {"tokens_per_second", static_cast<double>(tokens) / median},
-                              {"flops", flops},
-                              {"wasted_tokens", model->wasted_tokens()},
-                              {"ops", ops}};
-  fmt::print("{}\n", out.dump(2));
+  nlohmann::json reports = nlohmann::json::array();
+  for (const auto& list : lists) reports.push_back(measure(context, *model, flags, list));
+  if (flags.json) fmt::print("{}\n", (reports.size() == 1 ? reports[0] : reports).dump(2));
 }
 
 }  // namespace warpwright::cli

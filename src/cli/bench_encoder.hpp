@@ -11,6 +11,7 @@ namespace warpwright::cli {
 struct BenchEncoderFlags {
   std::string model, dtype;
   std::string lengths = "128x64";  // "5,17x3" or @FILE
+  bool batch_invariant = false;
   std::int64_t batch_tokens = 16384, repetitions = 5;
   bool json = false;
 };
