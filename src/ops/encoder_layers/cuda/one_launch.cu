@@ -95,7 +95,8 @@ Plan plan_with(const EncoderLayersProblem& p, const DeviceInfo& device) {
        two + slots(parts_of(kProj), narrow), kElement * kRows * wide_depth, slots(parts_of(kProj), narrow),
        kElement * (kQueries + 2 * keys) * (HS + kGap), kWarps * kQueries * (HS + kGap) * 4}));
   plan.sums_bytes = aligned(std::max(2 * kRows * std::max({qkv, fc, narrow}) * 4, kWarps * kQueries * 8));
-  const std::int64_t norms = 2 * kMostRows * sizeof(float2) + 2 * kMostDepth * kElement + 2 * sizeof(Barrier);
+  const std::int64_t norms = 2 * kMostRows * sizeof(float2) + 2 * kMostDepth * kElement +
+                             6 * kMostShare * kElement + 2 * sizeof(Barrier);
   plan.shared_bytes = aligned(plan.weight_bytes + plan.state_bytes + plan.sums_bytes + norms);
   const auto choose = [&](auto element, auto head_size) -> Kernel {
     return forward_kernel<decltype(element), kRowTiles, decltype(head_size)::value, kQueryTiles>;
@@ -172,7 +173,7 @@ std::string refuse_one_launch(const EncoderLayersProblem& p, const DeviceInfo& d
   };
   const int most = std::max({warps_tiles(3 * p.H, parts_of(kQkv)), warps_tiles(p.I, parts_of(kQkv)),
                              warps_tiles(p.H, parts_of(kProj))});
-  if (most > plan.warp_tiles || share_of(static_cast<int>(p.H), clusters) > kMostShare) {
+  if (most > plan.warp_tiles || share_of(static_cast<int>(p.H), clusters) > 128) {
     return "too many columns for the GPU's multiprocessors";
   }
   return fits(plan, device) ? "" : "needs more shared memory than a block may ask for";

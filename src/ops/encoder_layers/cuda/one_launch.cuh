@@ -28,7 +28,7 @@ using hopper::Barrier;
 
 inline constexpr int kCluster = 4, kThreads = 256, kWarps = kThreads / 32;
 inline constexpr int kMostClusters = 32, kMostRows = 256, kMostLayers = 24, kMostDepth = 512;
-inline constexpr int kMostShare = 128;  // columns of a cluster whose norms it has a part in
+inline constexpr int kMostShare = 192;  // columns of a cluster
 inline constexpr int kGap = 8;          // elements between rows in shared memory: no two of eight share banks
 
 // A layer's products, in this order.
@@ -109,7 +109,8 @@ struct Worker {
   T *weights, *states;  // of a product; behind a product's states, or in their place, its warps' sums
   float* sums;          // (2, kCluster, kOwned, share): received, used in turn
   float2* norms;        // (2, kMostRows): mean and 1/deviation of rows of the two sums
-  T* affine;            // (2, kMostDepth): a norm's weight and bias of this block's columns
+  T* affine;            // (2, kMostDepth): a norm's weight and bias of this block's depth
+  T* constants;         // (2, 3, kMostShare): bias and the residual's norm of the cluster's columns, by turns
   Barrier* barriers;    // of the two `sums`
   int thread, warp, lane, rank, cluster, clusters;
   int rows;
@@ -122,6 +123,7 @@ struct Worker {
     sums = reinterpret_cast<float*>(shared), shared += p.sums_bytes;
     norms = reinterpret_cast<float2*>(shared), shared += 2 * kMostRows * sizeof(float2);
     affine = reinterpret_cast<T*>(shared), shared += 2 * kMostDepth * sizeof(T);
+    constants = reinterpret_cast<T*>(shared), shared += 6 * kMostShare * sizeof(T);
     barriers = reinterpret_cast<Barrier*>(shared);
     thread = static_cast<int>(threadIdx.x), warp = thread / 32, lane = thread % 32;
     rank = static_cast<int>(blockIdx.x) % kCluster, cluster = static_cast<int>(blockIdx.x) / kCluster;
@@ -182,8 +184,9 @@ struct Worker {
     return (product == kFcproj ? p.I : p.H) / kCluster;
   }
 
-  // Starts the copy of this cluster's rows, this rank's columns, of a weight.
-  __device__ void fetch_weights(const LayerData& layer, int product) {
+  // Starts the copy of this cluster's rows, this rank's columns, of a weight, and of what is added to its
+  // product.
+  __device__ void fetch_weights(const LayerData& layer, const LayerData& before, int product) {
     const int depth = depth_of(product), from = depth * kCluster, share = p.share[product];
     const int first = cluster * share, count = min(share, columns_of(product) - first);
     const T* source = element(layer.weight[product], static_cast<std::int64_t>(first) * from + rank * depth);
@@ -195,7 +198,24 @@ struct Worker {
                             source + static_cast<std::int64_t>(row) * from + chunk, 16);
       }
     }
+    const void* const of = warp == 0                         ? layer.bias[product]
+                           : product == kProj && warp == 1   ? before.norm_weight[1]
+                           : product == kProj && warp == 2   ? before.norm_bias[1]
+                           : product == kFcproj && warp == 1 ? layer.norm_weight[0]
+                           : product == kFcproj && warp == 2 ? layer.norm_bias[0]
+                                                             : nullptr;
+    if (of && lane * 8 < count) {
+      gpu::copy_async<16>(constants_of(product) + warp * kMostShare + lane * 8, element(of, first + lane * 8),
+                          16);
+    }
     gpu::commit_copies();
+  }
+  __device__ T* constants_of(int product) const {
+    return constants + product % 2 * 3 * kMostShare;
+  }
+  __device__ static float4 four(const T* at) {
+    const auto x = gpu::Packed<T, 4>::load(at);
+    return {x[0], x[1], x[2], x[3]};
   }
   __device__ void fetch_affine(const LayerData& layer, int norm) {
     const int depth = p.H / kCluster, chunk = thread % (kThreads / 2) * 8;
@@ -381,19 +401,19 @@ struct Worker {
 
   // What becomes of a product's sums.
   struct Finish {
-    const void* bias;
     void* out;
     int cols;
     Activation activation;
     const void* residual;  // (N, H), or null: then act(sum + bias), else sum + bias + residual
     int norm_before;       // that the residual is behind, or −1
-    const void *norm_weight, *norm_bias;
-    float2* parts;  // of the norm to come
+    float2* parts;         // of the norm to come
   };
   // Of rows [first, first + kRows) and the cluster's columns, those that this block owns: a row a warp at a
   // time.
-  __device__ void finish(const Finish& f, int share, int first) {
+  __device__ void finish(const Finish& f, int product, int first) {
+    const int share = p.share[product];
     const float* const received = sums + (sent + 1) % 2 * kRows * share;
+    const T* const added = constants_of(product);
 #pragma unroll 1
     for (int r = warp; r < kOwned; r += kWarps) {
       const int row = first + rank * kOwned + r;
@@ -403,25 +423,25 @@ struct Worker {
         const int col = cluster * share + c;
         const bool exists = c < share && col < f.cols;
         float4 v{};
+        if (exists && f.residual) v = load_four(f.residual, static_cast<std::int64_t>(row) * p.H + col);
+        wait_for_sums();
         if (exists) {
-          v = load_four(f.bias, col);
+          if (f.norm_before >= 0) {
+            const float2 norm = norms[f.norm_before * kMostRows + row];
+            const float4 weight = four(added + kMostShare + c), bias = four(added + 2 * kMostShare + c);
+            v = {fmaf((v.x - norm.x) * norm.y, weight.x, bias.x),
+                 fmaf((v.y - norm.x) * norm.y, weight.y, bias.y),
+                 fmaf((v.z - norm.x) * norm.y, weight.z, bias.z),
+                 fmaf((v.w - norm.x) * norm.y, weight.w, bias.w)};
+          }
+          const float4 bias = four(added + c);
+          v = {v.x + bias.x, v.y + bias.y, v.z + bias.z, v.w + bias.w};
 #pragma unroll
           for (int s = 0; s < kCluster; ++s) {
             const float4 x = *reinterpret_cast<const float4*>(received + (s * kOwned + r) * share + c);
             v.x += x.x, v.y += x.y, v.z += x.z, v.w += x.w;
           }
-          if (f.residual) {
-            float4 x = load_four(f.residual, static_cast<std::int64_t>(row) * p.H + col);
-            if (f.norm_before >= 0) {
-              const float2 norm = norms[f.norm_before * kMostRows + row];
-              const float4 weight = load_four(f.norm_weight, col), bias = load_four(f.norm_bias, col);
-              x = {fmaf((x.x - norm.x) * norm.y, weight.x, bias.x),
-                   fmaf((x.y - norm.x) * norm.y, weight.y, bias.y),
-                   fmaf((x.z - norm.x) * norm.y, weight.z, bias.z),
-                   fmaf((x.w - norm.x) * norm.y, weight.w, bias.w)};
-            }
-            v = {v.x + x.x, v.y + x.y, v.z + x.z, v.w + x.w};
-          } else {
+          if (f.activation != Activation::none) {
             v = {activated(v.x, f.activation), activated(v.y, f.activation), activated(v.z, f.activation),
                  activated(v.w, f.activation)};
           }
@@ -436,11 +456,12 @@ struct Worker {
         if (lane == 0 && exists) __stcg(f.parts + row * kMostClusters + cluster, {mean, squares});
       }
     }
+    wait_for_sums();  // who owns no row waits, too, before it sends into the same place again
   }
 
   // Of rows of `from`, normalized by what `norm` says (−1: as they are). then() is called when the weights
-  // have been read for the last time. While a group's sums travel, the next one is multiplied; where two
-  // groups' states fit beside the sums, it is fetched before.
+  // have been read for the last time. While a group's sums travel, the next one is multiplied; where the
+  // states of two fit beside the sums, it is fetched before.
   template <class Then>
   __device__ void multiply_all(int product, const void* from, int norm, const Finish& f, Then&& then) {
     const Columns columns = columns_of_warp(product);
@@ -449,29 +470,31 @@ struct Worker {
     float* const slots = reinterpret_cast<float*>(states + (two ? 2 * tile_elements : 0));
     if (rows > 0) fetch_states(states, from, depth, 0);
 #pragma unroll 1
-    for (int first = 0, turn = 0; first < rows; first += kRows, turn ^= 1) {
-      T* const present = states + (two && turn ? tile_elements : 0);
-      const bool last = first + kRows >= rows;
-      if (two && !last) fetch_states(states + (turn ? 0 : tile_elements), from, depth, first + kRows);
-      if (norm >= 0) merge_norms(norm, first);
-      if (two && !last) {
-        gpu::wait_for_groups<1>();
-      } else {
-        gpu::wait_for_groups<0>();
-      }
-      __syncthreads();
-      if (norm >= 0) normalize_states(present, norm, first);
+    for (int first = 0, turn = 0; rows > 0; first += kRows, turn ^= 1) {
+      const bool exists = first < rows, last = first + kRows >= rows;
       Sums sum;
-      multiply(sum, present, columns, depth);
-      __syncthreads();
-      if (last) then();
+      if (exists) {
+        T* const present = states + (two && turn ? tile_elements : 0);
+        if (two && !last) fetch_states(states + (turn ? 0 : tile_elements), from, depth, first + kRows);
+        if (norm >= 0) merge_norms(norm, first);
+        if (two && !last) {
+          gpu::wait_for_groups<1>();
+        } else {
+          gpu::wait_for_groups<0>();
+        }
+        __syncthreads();
+        if (norm >= 0) normalize_states(present, norm, first);
+        multiply(sum, present, columns, depth);
+        __syncthreads();
+        if (last) then();
+      }
+      if (first > 0) finish(f, product, first - kRows);
+      if (!exists) break;
       send_sums(sum, columns, slots);
       if (!two && !last) {
         __syncthreads();
         fetch_states(states, from, depth, first + kRows);
       }
-      wait_for_sums();
-      finish(f, columns.share, first);
     }
   }
 
@@ -632,7 +655,7 @@ struct Worker {
   }
 
   __device__ void run() {
-    fetch_weights(p.layer[0], kQkv);
+    fetch_weights(p.layer[0], p.layer[0], kQkv);
     const void* x = p.in;
 #pragma unroll 1
     for (int step = 0; step < kProducts * p.layers; ++step) {
@@ -645,25 +668,16 @@ struct Worker {
                                : product == kFc   ? p.sum[0]
                                                   : p.fc;
       Finish f{};
-      f.bias = layer.bias[product];
       f.out = product == kQkv ? p.qkv : product == kProj ? p.sum[0] : product == kFc ? p.fc : p.sum[1];
       f.cols = columns_of(product);
       f.activation = product == kFc ? p.activation : Activation::none;
-      if (product == kProj) {
-        const LayerData& before = p.layer[max(l - 1, 0)];
-        f.residual = x, f.norm_before = norm_of_x;
-        f.norm_weight = before.norm_weight[1], f.norm_bias = before.norm_bias[1];
-        f.parts = p.parts[0];
-      }
-      if (product == kFcproj) {
-        f.residual = p.sum[0], f.norm_before = 0;
-        f.norm_weight = layer.norm_weight[0], f.norm_bias = layer.norm_bias[0];
-        f.parts = p.parts[1];
-      }
+      if (product == kProj) f.residual = x, f.parts = p.parts[0];
+      if (product == kFcproj) f.residual = p.sum[0], f.parts = p.parts[1];
+      f.norm_before = product == kProj ? norm_of_x : product == kFcproj ? 0 : -1;
       const int norm = product == kQkv ? norm_of_x : product == kFc ? 0 : -1;
       multiply_all(product, from, norm, f, [&] {
         if (step + 1 == kProducts * p.layers) return;
-        fetch_weights(next, (step + 1) % kProducts);
+        fetch_weights(next, p.layer[max((step + 1) / kProducts - 1, 0)], (step + 1) % kProducts);
         if (product == kProj) fetch_affine(layer, 0);
         if (product == kFcproj) fetch_affine(layer, 1);
       });
