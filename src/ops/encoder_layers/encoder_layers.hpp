@@ -75,8 +75,7 @@ struct EncoderLayersProblem {
 
 const Op<EncoderLayersProblem, EncoderLayersForward>& encoder_layers_forward_op();
 
-// Whether a variant other than the reference takes the problem: where none does, or one of the operations
-// that layers are made of is forced, the caller runs them one by one.
+// Whether a variant takes the problem that is worth it: else the caller runs the operations one by one.
 bool encoder_layers_are_offered(const Context& context, const EncoderLayersProblem& problem);
 
 inline void encoder_layers_forward(Context& context, const EncoderLayersForward& args) {

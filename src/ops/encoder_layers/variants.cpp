@@ -85,16 +85,12 @@ const Op<EncoderLayersProblem, EncoderLayersForward>& encoder_layers_forward_op(
   return op;
 }
 
+// Only where it is forced: the operations one by one are not slower yet.
 bool encoder_layers_are_offered(const Context& context, const EncoderLayersProblem& problem) {
-  for (const auto& [operation, variant] : context.options().force) {
-    const std::string_view folder = std::string_view(operation).substr(0, operation.find('.'));
-    for (const std::string_view part : {"attention", "bias_residual_layernorm", "matmul"}) {
-      if (folder == part) return false;
-    }
-  }
+  const std::string_view forced = forced_variant(context.options(), kForward);
   return std::any_of(encoder_layers_forward_op().variants.begin(), encoder_layers_forward_op().variants.end(),
                      [&](const Forward& variant) {
-                       return variant.name != kReference && variant.refuse(problem, context.device()).empty();
+                       return variant.name == forced && variant.refuse(problem, context.device()).empty();
                      });
 }
 
