@@ -166,6 +166,8 @@ def test_texts(folder):
     wanted = encoder([[2, 5, 6, 3]], result="vectors")[0]
     assert error(tensor[0], wanted) <= 1e-6
     assert encoder.encode([]).shape == (0, encoder.vector_size)
+    for odd, same in (("w5\0 w6", "w5 w6"), (b"w5 \xff w6", "w5 \ufffd w6"), ("w5 \ud800", "w5 \ufffd"), ("w5 " * 10**6, "w5 " * 100)):
+        assert torch.equal(encoder.encode(odd, as_tensor=True), encoder.encode(same, as_tensor=True)), odd[:9]
     for changes in ({"pooling": "cls"}, {"pooling": "max", "normalize": True}):
         other = Encoder(folder, device="cpu", **changes)
         states = other([[2, 5, 6, 3]])[0]
