@@ -52,10 +52,10 @@ std::size_t flash_short_shared_bytes(std::int64_t HS, bool backward);
 std::size_t flash_tf32_shared_bytes(std::int64_t HS, bool backward);
 std::size_t flash_fma_shared_bytes(std::int64_t HS, bool backward);
 
-// Whether this build has the code of flash_sm90, which takes head sizes 64 and 128; its workspace in the
-// backward.
+// Whether this build has the code of flash_sm90, which takes head sizes 64 and 128; its workspace.
 bool flash_sm90_is_built();
-std::size_t flash_sm90_workspace(std::int64_t Nq, std::int64_t NH, std::int64_t sequences);
+std::size_t flash_sm90_forward_workspace();
+std::size_t flash_sm90_backward_workspace(std::int64_t Nq, std::int64_t NH, std::int64_t sequences);
 
 void flash_sm90_forward(const Context& context, const AttentionForward& args);
 void flash_sm90_backward(const Context& context, const AttentionBackward& args);

@@ -169,8 +169,11 @@ std::string refuse_flash_fma(const Problem& p, const DeviceInfo& device) {
 std::size_t statistics_workspace(const AttentionBackwardProblem& p, const DeviceInfo&) {
   return 2 * sizeof(float) * static_cast<std::size_t>(p.NH * p.Nq);
 }
+std::size_t sm90_workspace(const AttentionForwardProblem&, const DeviceInfo&) {
+  return attention::cuda::flash_sm90_forward_workspace();
+}
 std::size_t sm90_workspace(const AttentionBackwardProblem& p, const DeviceInfo&) {
-  return attention::cuda::flash_sm90_workspace(p.Nq, p.NH, p.sequences);
+  return attention::cuda::flash_sm90_backward_workspace(p.Nq, p.NH, p.sequences);
 }
 
 #endif
@@ -220,7 +223,7 @@ using Backward = Variant<AttentionBackwardProblem, AttentionBackward>;
 
 constexpr std::array kForwardVariants {
 #if WARPWRIGHT_CUDA
-  Forward{"cuda.flash_sm90", refuse_flash_sm90, attention::cuda::flash_sm90_forward},
+  Forward{"cuda.flash_sm90", refuse_flash_sm90, attention::cuda::flash_sm90_forward, sm90_workspace},
       Forward{"cuda.flash", refuse_flash, attention::cuda::flash_forward},
       Forward{"cuda.flash_short", refuse_flash_short, attention::cuda::flash_short_forward, nullptr,
               flash_short_cost},

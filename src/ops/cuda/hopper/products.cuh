@@ -43,10 +43,16 @@ __device__ inline void pin(float (&sums)[kSums][kCount]) {
 //   - Its columns are the result's index and its rows the sum's ("transposed"): a slab has 64 columns, the
 //   next
 //     one begins slab_bytes behind it; 16 terms are 2048 bytes, a step of 128.
-__device__ inline std::uint64_t describe_tile(const void* tile, int slab_bytes = 16) {
+// All tiles are alike in the upper half of it: what moves from tile to tile is better computed in the lower.
+__device__ inline std::uint32_t describe_lower(const void* tile, int slab_bytes = 16) {
+  return (static_cast<std::uint32_t>(slab_bytes >> 4) << 16) | ((gpu::shared_address(tile) & 0x3ffff) >> 4);
+}
+__device__ inline std::uint64_t describe_with(std::uint32_t lower) {
   constexpr std::uint64_t kSwizzle128 = std::uint64_t{1} << 62, kEightRows = std::uint64_t{1024 >> 4} << 32;
-  return kSwizzle128 | kEightRows | (static_cast<std::uint64_t>(slab_bytes >> 4) << 16) |
-         ((gpu::shared_address(tile) & 0x3ffff) >> 4);
+  return kSwizzle128 | kEightRows | lower;
+}
+__device__ inline std::uint64_t describe_tile(const void* tile, int slab_bytes = 16) {
+  return describe_with(describe_lower(tile, slab_bytes));
 }
 template <bool kTransposed>
 inline constexpr int kDescribedStep = kTransposed ? 128 : 2;  // for 16 terms
@@ -149,21 +155,38 @@ __device__ inline void multiply_tiles(float (&sum)[kCols / 2], std::uint64_t a, 
   }
 }
 
-// sum (64×64) = or += a·b over 16 rows of a transposed tile, a in registers.
-template <class T>
-__device__ inline void multiply_registers(float (&sum)[32], const std::uint32_t (&a)[4], std::uint64_t b,
-                                          int add) {
-  asm volatile(
-      "{\n"
-      ".reg .pred add;\n"
-      "setp.ne.b32 add, %37, 0;\n"
-      "wgmma.mma_async.sync.aligned.m64n64k16.f32.%38.%38 {"
-      "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
-      "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, "
-      "{%32, %33, %34, %35}, %36, add, 1, 1, 1;\n"
-      "}\n"
-      : SUMS_32(0)
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add), "C"(kTypeName<T>));
+// sum (64 × kCols) = or += a·bᵀ over 16 terms, a in registers, b a described tile.
+template <class T, int kCols, bool kTransposedB>
+__device__ inline void multiply_registers(float (&sum)[kCols / 2], const std::uint32_t (&a)[4],
+                                          std::uint64_t b, int add) {
+  static_assert(kCols == 64 || kCols == 128);
+  if constexpr (kCols == 64) {
+    asm volatile(
+        "{\n"
+        ".reg .pred add;\n"
+        "setp.ne.b32 add, %37, 0;\n"
+        "wgmma.mma_async.sync.aligned.m64n64k16.f32.%39.%39 {"
+        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+        "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, "
+        "{%32, %33, %34, %35}, %36, add, 1, 1, %38;\n"
+        "}\n"
+        : SUMS_32(0)
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add), "n"(kTransposedB), "C"(kTypeName<T>));
+  } else {
+    asm volatile(
+        "{\n"
+        ".reg .pred add;\n"
+        "setp.ne.b32 add, %69, 0;\n"
+        "wgmma.mma_async.sync.aligned.m64n128k16.f32.%71.%71 {"
+        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+        "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
+        "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
+        "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}, "
+        "{%64, %65, %66, %67}, %68, add, 1, 1, %70;\n"
+        "}\n"
+        : SUMS_64(0)
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add), "n"(kTransposedB), "C"(kTypeName<T>));
+  }
 }
 
 #undef SUMS_8
