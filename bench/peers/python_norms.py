@@ -67,8 +67,9 @@ def measure_calls(device):
     out = torch.empty_like(x)
     _library.forward(_library.LAYERNORM, x, weight, bias, out, 0, 0, None, None, 1, C, 1e-5)
     context = _library._context(x.device)
-    function, _ = _library.LAYERNORM.forward
-    report = {"C call": microseconds(lambda: function(context.handle, context.forward_address), device)}
+    (plan,) = context.plans.values()
+    function = _library.LAYERNORM.run_forward
+    report = {"C call": microseconds(lambda: function(context.handle, plan.address), device)}
     operator = torch.ops.warpwright.fused_norm.default
     with torch.no_grad():
         report |= {

@@ -23,6 +23,8 @@ _CPU, _CUDA = 0, 1
 _INVALID_ARGUMENT, _OUT_OF_MEMORY = 1, 4
 
 _FORWARD = struct.Struct("@Qqq8PqPQd3ii")
+_FORWARD_POINTERS, _FORWARD_POINTERS_AT = struct.Struct("@8P"), struct.calcsize("@Qqq")
+_FORWARD_WORKSPACE, _FORWARD_WORKSPACE_AT = struct.Struct("@PQ"), struct.calcsize("@Qqq8Pq")
 _BACKWARD = struct.Struct("@Qqq10Pq4PQ4iii")
 _RESIDUAL = struct.Struct("@Qqq11PqPQdii")
 _OPTIONS = struct.Struct("@Q4i2P")
@@ -88,6 +90,7 @@ class _Norm:
     def __init__(self, name):
         self.name = name
         self.rms = name == "rmsnorm"
+        self.run_forward = getattr(_library, f"warpwright_{name}_forward")
         for direction in ("forward", "backward"):
             function = getattr(_library, f"warpwright_{name}_{direction}")
             workspace = getattr(_library, f"warpwright_{name}_{direction}_workspace")
@@ -143,13 +146,12 @@ class _Context:
         self.stream = 0
         self.bytes = ctypes.c_size_t()
         self.bytes_address = ctypes.addressof(self.bytes)
-        self.forward = ctypes.create_string_buffer(_FORWARD.size)
-        self.forward_address = ctypes.addressof(self.forward)
         self.backward = ctypes.create_string_buffer(_BACKWARD.size)
         self.backward_address = ctypes.addressof(self.backward)
         self.residual = ctypes.create_string_buffer(_RESIDUAL.size)
         self.residual_address = ctypes.addressof(self.residual)
-        self.workspaces = {}
+        self.plans = {}  # of forwards
+        self.workspaces = {}  # of the others
 
     def __del__(self, destroy=_library.warpwright_context_destroy):  # bound early: modules go first at the end
         if self.handle:
@@ -215,28 +217,47 @@ def _pointer(tensor):
     return 0 if tensor is None else tensor.data_ptr()
 
 
+class _Plan:
+    """A forward as it was when first met: its arguments are packed but for the pointers of tensors."""
+
+    __slots__ = ("buffer", "address", "workspace_bytes")
+
+
+def _plan(context, norm, x, weight, bias, out, mean, rstd, kept_columns, count, rows, columns, eps):
+    if len(context.plans) > 4096:  # batches of ever new sizes
+        context.plans.clear()
+    plan = _Plan()
+    plan.buffer = ctypes.create_string_buffer(_FORWARD.size)
+    plan.address = ctypes.addressof(plan.buffer)
+    pointers = (x.data_ptr(), _pointer(weight), _pointer(bias), out.data_ptr(), mean, rstd, _pointer(kept_columns))
+    dtypes = (DTYPES[t.dtype] for t in (x, x if weight is None else weight, out))
+    _FORWARD.pack_into(plan.buffer, 0, _FORWARD.size, rows, columns, *pointers, 1 if count else 0, count, 0, 0, eps, *dtypes, 0)
+    _, ask = norm.forward
+    status = ask(context.handle, plan.address, context.bytes_address)
+    if status:
+        raise_status(status)
+    plan.workspace_bytes = context.bytes.value
+    return plan
+
+
 def forward(norm, x, weight, bias, out, mean, rstd, kept_columns, kept, rows, columns, eps):
     """`mean` and `rstd`: addresses, or 0. All tensors are contiguous and of one device."""
-    device = x.device
-    context = _context(device)
-    dtype = DTYPES[x.dtype]
-    parameter_dtype = dtype if weight is None else DTYPES[weight.dtype]
-    out_dtype = DTYPES[out.dtype]
+    context = _context(x.device)
     count = 0 if kept is None else kept.shape[1]
-    function, ask = norm.forward
-    arguments = (
-        _FORWARD.size, rows, columns, x.data_ptr(), _pointer(weight), _pointer(bias), out.data_ptr(), mean, rstd,
-        _pointer(kept_columns), _pointer(kept), count,
+    key = (norm, rows, columns, eps, x.dtype, None if weight is None else weight.dtype, out.dtype, bias is None, mean == 0,
+           rstd == 0, kept_columns is None, count)  # fmt: skip
+    plan = context.plans.get(key)
+    if plan is None:
+        plan = _plan(context, norm, x, weight, bias, out, mean, rstd, kept_columns, count, rows, columns, eps)
+        context.plans[key] = plan
+    _FORWARD_POINTERS.pack_into(
+        plan.buffer, _FORWARD_POINTERS_AT, x.data_ptr(), 0 if weight is None else weight.data_ptr(),
+        0 if bias is None else bias.data_ptr(), out.data_ptr(), mean, rstd, _pointer(kept_columns), _pointer(kept),
     )  # fmt: skip
-    dtypes = (eps, dtype, parameter_dtype, out_dtype, 0)
-    _FORWARD.pack_into(context.forward, 0, *arguments, 0, 0, *dtypes)
-    key = (norm, rows, columns, dtype, parameter_dtype, out_dtype, weight is None, bias is None, mean == 0, rstd == 0,
-           kept_columns is None, count)  # fmt: skip
-    needed = context.workspace(key, ask, context.forward_address)
-    if needed:
-        workspace = torch.empty(needed, dtype=torch.uint8, device=device)
-        _FORWARD.pack_into(context.forward, 0, *arguments, workspace.data_ptr(), needed, *dtypes)
-    status = function(context.handle, context.forward_address)
+    if plan.workspace_bytes:
+        workspace = torch.empty(plan.workspace_bytes, dtype=torch.uint8, device=x.device)
+        _FORWARD_WORKSPACE.pack_into(plan.buffer, _FORWARD_WORKSPACE_AT, workspace.data_ptr(), plan.workspace_bytes)
+    status = norm.run_forward(context.handle, plan.address)
     if status:
         raise_status(status)
 

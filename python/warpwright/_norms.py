@@ -30,9 +30,12 @@ class Call(NamedTuple):
     kept: int
 
 
-def _allocate(call, x, weight):
+def _rows(call, x):
+    return x.numel() // call.columns if call.columns else 0
+
+
+def _allocate(call, x, weight, rows):
     """Statistics (mean above rstd, or rstd alone), and places for lost columns."""
-    rows = x.numel() // call.columns if call.columns else 0
     dtype = torch.float64 if x.dtype is torch.float64 else torch.float32
     stats = torch.empty((2 if call.centered else 1, rows), dtype=dtype, device=x.device)
     if not call.memory_efficient or weight is None:
@@ -41,22 +44,23 @@ def _allocate(call, x, weight):
     return stats, x.new_empty(1 + count, dtype=torch.int32), x.new_empty((rows, count))
 
 
-def _forward(call, x, weight, bias, stats, kept_columns, kept):
-    """x, weight and bias are contiguous; stats may be None."""
-    out = torch.empty_like(x) if call.out_dtype is x.dtype else torch.empty_like(x, dtype=call.out_dtype)
-    columns = call.columns
-    if x.numel() == 0:
-        return out
-    rows = x.numel() // columns
+def _forward(call, x, weight, bias, save):
+    """out, and what _allocate gives where it is to be saved. x, weight and bias are contiguous."""
+    centered, columns, eps, out_dtype, _, _ = call
+    dtype = x.dtype
+    out = torch.empty_like(x) if out_dtype is dtype else torch.empty_like(x, dtype=out_dtype)
+    elements = x.numel()
+    rows = elements // columns if columns else 0
+    stats = kept_columns = kept = None
     mean = rstd = 0
-    if stats is not None:
+    if save:
+        stats, kept_columns, kept = _allocate(call, x, weight, rows)
         rstd = stats.data_ptr()
-        if call.centered:
-            mean, rstd = rstd, rstd + rows * stats.element_size()
-    _library.forward(
-        _NORMS[call.centered], x, weight, bias, out, mean, rstd, kept_columns, kept, rows, columns, call.eps
-    )
-    return out
+        if centered:
+            mean, rstd = rstd, rstd + rows * (8 if dtype is torch.float64 else 4)
+    if elements:
+        _library.forward(_NORMS[centered], x, weight, bias, out, mean, rstd, kept_columns, kept, rows, columns, eps)
+    return out, stats, kept_columns, kept
 
 
 def _residual_forward(call, x, residual, weight, bias, stats, kept_columns, kept):
@@ -111,8 +115,7 @@ class NormFunction(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x, weight, bias, call):
         x = x.contiguous()
-        stats, kept_columns, kept = _allocate(call, x, weight)
-        out = _forward(call, x, weight, bias, stats, kept_columns, kept)
+        out, stats, kept_columns, kept = _forward(call, x, weight, bias, True)
         ctx.call = call
         ctx.dtype = x.dtype
         ctx.save_for_backward(
@@ -137,7 +140,7 @@ class ResidualNormFunction(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x, residual, weight, bias, call):
         x, residual = x.contiguous(), residual.contiguous()
-        stats, kept_columns, kept = _allocate(call, x, weight)
+        stats, kept_columns, kept = _allocate(call, x, weight, _rows(call, x))
         out, sum = _residual_forward(call, x, residual, weight, bias, stats, kept_columns, kept)
         ctx.call = call
         ctx.set_materialize_grads(False)
@@ -217,7 +220,7 @@ def quickly(input, residual, weight, bias, shape, eps, memory_efficient, centere
         input.requires_grad or weight.requires_grad or (bias is not None and bias.requires_grad)
     ):
         return NormFunction.apply(input, weight, bias, call)
-    return _forward(call, input.contiguous(), weight, bias, None, None, None)
+    return _forward(call, input.contiguous(), weight, bias, False)[0]
 
 
 def _any_requires_grad(*tensors):
@@ -234,7 +237,7 @@ def normalize(call, x, weight, bias):
     bias = None if bias is None else bias.contiguous()
     if _any_requires_grad(x, weight, bias):
         return NormFunction.apply(x, weight, bias, call)
-    return _forward(call, x.contiguous(), weight, bias, None, None, None)
+    return _forward(call, x.contiguous(), weight, bias, False)[0]
 
 
 def add_and_normalize(call, x, residual, weight, bias):
@@ -274,13 +277,12 @@ def _norm_outputs(allocate_only, x, weight, bias, centered, columns, eps, out_as
     call = Call(centered, columns, eps, weight.dtype if out_as_parameters else x.dtype, memory_efficient, kept)
     if allocate_only:
         out = torch.empty(x.shape, dtype=call.out_dtype, device=x.device)
-        stats, kept_columns, kept_x = _allocate(call, x, weight)
+        stats, kept_columns, kept_x = _allocate(call, x, weight, _rows(call, x))
     else:
         x = x.contiguous()
         weight = None if weight is None else weight.contiguous()
         bias = None if bias is None else bias.contiguous()
-        stats, kept_columns, kept_x = _allocate(call, x, weight)
-        out = _forward(call, x, weight, bias, stats, kept_columns, kept_x)
+        out, stats, kept_columns, kept_x = _forward(call, x, weight, bias, True)
     return out, stats, *_kept_outputs(x, kept_columns, kept_x)
 
 
@@ -303,11 +305,11 @@ def _add_norm_outputs(allocate_only, x, residual, weight, bias, centered, column
     call = Call(centered, columns, eps, x.dtype, memory_efficient, kept)
     if allocate_only:
         out, sum = (torch.empty(x.shape, dtype=x.dtype, device=x.device) for _ in range(2))
-        stats, kept_columns, kept_x = _allocate(call, x, weight)
+        stats, kept_columns, kept_x = _allocate(call, x, weight, _rows(call, x))
     else:
         x, residual, weight = x.contiguous(), residual.contiguous(), weight.contiguous()
         bias = None if bias is None else bias.contiguous()
-        stats, kept_columns, kept_x = _allocate(call, x, weight)
+        stats, kept_columns, kept_x = _allocate(call, x, weight, _rows(call, x))
         out, sum = _residual_forward(call, x, residual, weight, bias, stats, kept_columns, kept_x)
     return out, sum, stats, *_kept_outputs(x, kept_columns, kept_x)
 
