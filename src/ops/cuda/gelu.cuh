@@ -145,6 +145,8 @@ __device__ float activate_16bit(float x) {
   if constexpr (activation == Activation::gelu_tanh) {
     constexpr float kScale = -kSqrt8OverPi * 1.4426950408889634f;
     return x * reciprocal(1.0f + exp2_16bit(x * fmaf(x * x, kScale * kCubic, kScale)));
+  } else if constexpr (activation == Activation::gelu_erf) {
+    return gelu_erf_16bit(x);
   } else {
     return activate<activation>(x);
   }
