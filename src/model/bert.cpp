@@ -5,7 +5,6 @@
 #include "ops/attention/attention.hpp"
 #include "ops/bias_residual_layernorm/bias_residual_layernorm.hpp"
 #include "ops/embedding_layernorm/embedding_layernorm.hpp"
-#include "ops/encoder_layers/encoder_layers.hpp"
 #include "ops/matmul/matmul.hpp"
 #include "ops/pooling/pooling.hpp"
 
@@ -80,33 +79,7 @@ void block_forward(Context& ctx, const BertConfig& config, const BertBlock& p, c
   add_and_normalize(ctx, a, p.fcproj.bias, p.outnorm_weight, p.outnorm_bias, config.eps);
 }
 
-// All blocks of a small batch at once.
-void blocks_forward(Context& ctx, const BertConfig& config, const BertParameters& p,
-                    const BertActivations& a) {
-  EncoderLayersForward args;
-  for (const BertBlock& b : p.blocks) {
-    args.layers.push_back({b.qkv.weight, b.qkv.bias, b.attproj.weight, b.attproj.bias, b.attnorm_weight,
-                           b.attnorm_bias, b.fc.weight, b.fc.bias, b.fcproj.weight, b.fcproj.bias,
-                           b.outnorm_weight, b.outnorm_bias});
-  }
-  args.hidden = args.out = a.hidden;
-  args.cu_seqlens = a.cu_seqlens;
-  args.rows = a.rows;
-  args.heads = config.heads;
-  args.activation = config.activation;
-  args.eps = config.eps;
-  encoder_layers_forward(ctx, args);
-}
-
 }  // namespace
-
-bool bert_layers_are_one_operation(const Context& ctx, const BertConfig& config, const BertActivations& a) {
-  if (a.batch_invariant) return false;
-  const EncoderLayersProblem problem{a.hidden.shape[0], a.cu_seqlens.shape[0] - 1, config.hidden,
-                                     config.heads,      config.intermediate,       config.layers,
-                                     a.hidden.dtype,    config.activation};
-  return encoder_layers_are_offered(ctx, problem);
-}
 
 void bert_embed(Context& ctx, const BertConfig& config, const BertParameters& p, const BertActivations& a) {
   embedding_layernorm_forward(ctx, {a.tokens, a.positions, a.types, p.word, p.position, p.type,
@@ -114,7 +87,6 @@ void bert_embed(Context& ctx, const BertConfig& config, const BertParameters& p,
 }
 
 void bert_layers(Context& ctx, const BertConfig& config, const BertParameters& p, const BertActivations& a) {
-  if (bert_layers_are_one_operation(ctx, config, a)) return blocks_forward(ctx, config, p, a);
   for (const BertBlock& block : p.blocks) block_forward(ctx, config, block, a);
 }
 

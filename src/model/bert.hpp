@@ -164,10 +164,6 @@ void bert_embed(Context& context, const BertConfig& config, const BertParameters
                 const BertActivations& a);
 void bert_layers(Context& context, const BertConfig& config, const BertParameters& p,
                  const BertActivations& a);
-// Whether the layers of these activations are one operation (ops/encoder_layers), which computes the batch's
-// rows only.
-bool bert_layers_are_one_operation(const Context& context, const BertConfig& config,
-                                   const BertActivations& a);
 // From there to a.pooled.back(), and to a.logits.
 void bert_pool(Context& context, const BertPooling& pooling, const BertParameters& p,
                const BertActivations& a);

@@ -17,8 +17,6 @@
 namespace warpwright {
 namespace {
 
-constexpr std::int64_t kFewTokens =
-    256;  // up to so many the layers may be one operation, which has scratch of its own
 constexpr std::int64_t kMostSequences = 4096, kMostBatchTokens = std::int64_t{1} << 28;
 
 struct Tensors {
@@ -275,9 +273,8 @@ void PackedBatch::append(std::span<const std::int32_t> ids, std::span<const std:
 struct BertModel::Memory {
   struct Captured {
     Graph graph;
-    const void* scratch = nullptr;   // where it was when the graph was captured
-    bool warm = false;               // it ran once, so that what is loaded and chosen on first use is there
-    std::optional<bool> exact = {};  // no row is computed but the batch's
+    const void* scratch = nullptr;  // where it was when the graph was captured
+    bool warm = false;              // it ran once, so that what is loaded and chosen on first use is there
   };
 
   std::unique_ptr<Arenas> arenas;
@@ -336,25 +333,20 @@ void BertModel::allocate(bool classifier) {
                    allocate_activations(config_, pooling_, classifier, options_.dtype, N, S, allocator),
                    allocator.allocate("batch", DType::i32, {batch_integers(N, S)}, Category::batch)};
   };
-  const auto record = [&](Recorder& recorder, std::int64_t tokens, std::int64_t sequences) {
-    const Tensors recorded = tensors_in(recorder);
-    const BertActivations a = narrow(recorded, tokens, sequences, options_.batch_invariant);
-    context_.set_recorder(&recorder);
-    try {
-      bert_embed(context_, config_, recorded.parameters, a);
-      bert_layers(context_, config_, recorded.parameters, a);
-      bert_pool(context_, pooling_, recorded.parameters, a);
-      if (classifier) bert_classify(context_, recorded.parameters, a);
-    } catch (...) {
-      context_.set_recorder(nullptr);
-      throw;
-    }
+  Recorder recorder;
+  const Tensors recorded = tensors_in(recorder);
+  context_.set_recorder(&recorder);
+  try {
+    const BertActivations a = narrow(recorded, N, S, options_.batch_invariant);
+    bert_embed(context_, config_, recorded.parameters, a);
+    bert_layers(context_, config_, recorded.parameters, a);
+    bert_pool(context_, pooling_, recorded.parameters, a);
+    if (classifier) bert_classify(context_, recorded.parameters, a);
+  } catch (...) {
     context_.set_recorder(nullptr);
-  };
-  Recorder recorder, small;
-  record(recorder, N, S);
-  record(small, std::min(N, kFewTokens), std::min(S, kFewTokens));
-  recorder.reserve_workspace(small.plan().workspace_bytes);
+    throw;
+  }
+  context_.set_recorder(nullptr);
   Memory& m = *memory_;
   m.arenas = std::make_unique<Arenas>(recorder.plan(), context_.device().device);
   m.tensors = tensors_in(*m.arenas);
@@ -495,9 +487,7 @@ Tensor BertModel::start(const PackedBatch& batch, Result result, From from) {
   }
   run(m.last);
   const BertActivations a = narrow(m.tensors, rows, sequences, options_.batch_invariant);
-  std::optional<bool>& exact = m.graphs[m.last].exact;
-  if (!exact) exact = !gpu || bert_layers_are_one_operation(context_, config_, a);
-  if (!*exact) wasted_tokens_ += rows - N;
+  wasted_tokens_ += rows - N;
   return result_of(a, result).slice(0, 0, result == Result::hidden ? N : S);
 }
 

@@ -9,7 +9,6 @@
 #include "ops/classifier/classifier.hpp"
 #include "ops/embedding/embedding.hpp"
 #include "ops/embedding_layernorm/embedding_layernorm.hpp"
-#include "ops/encoder_layers/encoder_layers.hpp"
 #include "ops/gelu/gelu.hpp"
 #include "ops/global_norm/global_norm.hpp"
 #include "ops/layernorm/layernorm.hpp"
@@ -78,7 +77,6 @@ std::vector<OpInfo> all_ops(const DeviceInfo& device) {
       describe(embedding_backward_op(), {64, 768, 50304, 1024}, device),
       describe(embedding_forward_op(), {64, 768, 50304, 1024}, device),
       describe(embedding_layernorm_forward_op(), {64, 768, 30522, 512}, device),
-      describe(encoder_layers_forward_op(), {64, 1, 768, 12, 3072, 12}, device),
       describe(gelu_backward_op(), {768, DType::f32, Activation::gelu_tanh, true}, device),
       describe(gelu_forward_op(), {768, DType::f32, Activation::gelu_tanh, false}, device),
       describe(global_norm_op(), {768, 1}, device),

@@ -14,7 +14,6 @@ void bias_residual_layernorm_bench(Bench& bench);
 void classifier_bench(Bench& bench);
 void embedding_bench(Bench& bench);
 void embedding_layernorm_bench(Bench& bench);
-void encoder_layers_bench(Bench& bench);
 void gelu_bench(Bench& bench);
 void global_norm_bench(Bench& bench);
 void layernorm_bench(Bench& bench);
@@ -39,7 +38,6 @@ constexpr Entry kBenches[] = {
     {"classifier", classifier_bench},
     {"embedding", embedding_bench},
     {"embedding_layernorm", embedding_layernorm_bench},
-    {"encoder_layers", encoder_layers_bench},
     {"gelu", gelu_bench},
     {"global_norm", global_norm_bench},
     {"layernorm", layernorm_bench},
