@@ -57,6 +57,7 @@ inline constexpr std::int64_t kSkinnyRows = 16;
 
 namespace avx2 {
 void forward(const Context& context, const MatmulForward& args);
+void pack(const Context& context, const Tensor& weight, const Tensor& packed);  // fp32
 void forward_skinny(const Context& context, const MatmulForward& args);
 void dx(const Context& context, const MatmulDx& args);
 void dw(const Context& context, const MatmulDw& args);
@@ -69,6 +70,7 @@ void finish(const Context& context, const MatmulDw& args);
 
 namespace avx512 {
 void forward(const Context& context, const MatmulForward& args);
+void pack(const Context& context, const Tensor& weight, const Tensor& packed);  // fp32
 void forward_skinny(const Context& context, const MatmulForward& args);
 void dx(const Context& context, const MatmulDx& args);
 void dw(const Context& context, const MatmulDw& args);
@@ -81,6 +83,7 @@ void finish(const Context& context, const MatmulDw& args);
 
 namespace amx_bf16 {
 void forward(const Context& context, const MatmulForward& args);
+void pack(const Context& context, const Tensor& weight, const Tensor& packed);
 void dx(const Context& context, const MatmulDx& args);
 void dw(const Context& context, const MatmulDw& args);
 }  // namespace amx_bf16

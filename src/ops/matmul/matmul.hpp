@@ -8,6 +8,9 @@
 // A forward may learn from device memory how many of its rows there are: what stands in the others of out and
 // preact afterwards is anything.
 //
+// On a CPU a forward may be given the weight as matmul/packed.hpp lays it out once; `weight` then only says
+// its shape.
+//
 // dtypes of x, weight, bias, out, preact, dout and dx are one; rows of x, out, preact, dout and dx may be
 // strided (strides[1] is 1), weight and gradients are contiguous. M, N ≥ 0, K ≥ 1.
 #pragma once
@@ -26,12 +29,13 @@ struct MatmulForward {
   Activation activation = Activation::none;
   bool batch_invariant = false;  // a row's bits do not depend on how many others there are
   Tensor rows{};                 // (1) int32, optional: only that many rows, M at most, are asked for
+  Tensor packed{};  // (packed_bytes) u8, optional: the weight's elements are read from here alone
 
   template <class F>
   void visit(F&& f) {
     f("rows", rows, Access::read);
     f("x", x, Access::read);
-    f("weight", weight, Access::read);
+    f(packed ? "packed" : "weight", packed ? packed : weight, Access::read);
     f("bias", bias, Access::read);
     f("out", out, Access::write);
     f("preact", preact, Access::write);
@@ -76,6 +80,7 @@ struct MatmulForwardProblem {
   bool bias = false, preact = false;
   Activation activation = Activation::none;
   bool batch_invariant = false;
+  bool packed = false;
 
   bool operator==(const MatmulForwardProblem&) const = default;
   std::string describe() const;

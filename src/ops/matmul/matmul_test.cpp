@@ -4,6 +4,7 @@
 
 #include "ops/matmul/cases.hpp"
 #include "ops/matmul/kernels.hpp"
+#include "ops/matmul/packed.hpp"
 #include "ops/matmul/shares.hpp"
 #include "ops/testing/repeated.hpp"
 
@@ -49,6 +50,36 @@ TEST_P(Forward, MatchesTheReference) {
         const auto refusal = check_variant(matmul_forward_op(), GetParam(), fixture, args, reduction, tf32);
         refusal.empty() ? void(++checked) : void(reason = refusal);
       }
+    }
+  }
+  expect_some(checked, reason);
+}
+
+TEST_P(Forward, APackedWeightGivesTheSameBits) {
+  int checked = 0;
+  std::string reason = "takes no packed weights";
+  const auto& variant = find_variant(matmul_forward_op(), GetParam());
+  const DeviceInfo device = device_for(GetParam());
+  Context context({}, device.device);
+  for (const auto& c : matmul::test_cases()) {
+    for (const DType dtype : {DType::f32, DType::bf16}) {
+      if (packed_layout(dtype, device).empty()) continue;
+      Fixture fixtures[] = {Fixture(7), Fixture(7)};
+      const auto plain = matmul::make_forward(c, dtype, true, Activation::gelu_erf, fixtures[0]);
+      auto args = matmul::make_forward(c, dtype, true, Activation::gelu_erf, fixtures[1]);
+      const std::int64_t bytes = packed_bytes(c.N, c.K, dtype, device);
+      std::vector<std::byte> memory(static_cast<std::size_t>(bytes) + 64, std::byte{0xff});
+      const auto misalignment = reinterpret_cast<std::uintptr_t>(memory.data()) % 64;
+      args.packed = Tensor(memory.data() + 64 - misalignment, DType::u8, {bytes});
+      reason = variant.refuse(matmul_forward_op().problem(args), device);
+      if (!reason.empty()) continue;
+      pack_weight(context, args.weight, args.packed);
+      args.weight.data = nullptr;
+      run_variant(matmul_forward_op(), variant, plain, 2);
+      run_variant(matmul_forward_op(), variant, args, 2);
+      EXPECT_EQ(elements_of(args.out), elements_of(plain.out));
+      EXPECT_EQ(elements_of(args.preact), elements_of(plain.preact));
+      ++checked;
     }
   }
   expect_some(checked, reason);

@@ -24,12 +24,18 @@ void require_rows(std::string_view operation, std::string_view argument, const T
           fmt::format("rows of {} overlap", argument));
 }
 
+void require_packed(const MatmulForward& a) {
+  require_dtype(kForward, "packed", a.packed, DType::u8);
+  require(a.packed.shape.rank() == 1 && reinterpret_cast<std::uintptr_t>(a.packed.data) % 64 == 0, kForward,
+          "packed must be (packed_bytes) and start at a multiple of 64 bytes");
+}
+
 MatmulForwardProblem forward_problem(const MatmulForward& a) {
   require(a.x.shape.rank() == 2 && a.x.shape[1] > 0, kForward, "x must be (M, K) with K ≥ 1");
   require(a.weight.shape.rank() == 2, kForward, "weight must be (N, K)");
   const std::int64_t M = a.x.shape[0], K = a.x.shape[1], N = a.weight.shape[0];
   require_rows(kForward, "x", a.x, a.x.dtype, {M, K});
-  require_tensor(kForward, "weight", a.weight, a.x.dtype, {N, K});
+  a.packed ? require_packed(a) : require_tensor(kForward, "weight", a.weight, a.x.dtype, {N, K});
   if (a.bias) require_tensor(kForward, "bias", a.bias, a.x.dtype, {N});
   require_rows(kForward, "out", a.out, a.x.dtype, {M, N});
   if (a.preact) require_rows(kForward, "preact", a.preact, a.x.dtype, {M, N});
@@ -41,7 +47,8 @@ MatmulForwardProblem forward_problem(const MatmulForward& a) {
           static_cast<bool>(a.bias),
           static_cast<bool>(a.preact),
           a.activation,
-          a.batch_invariant};
+          a.batch_invariant,
+          static_cast<bool>(a.packed)};
 }
 
 MatmulDxProblem dx_problem(const MatmulDx& a) {
@@ -81,6 +88,21 @@ std::string refuse_skinny_avx512(const MatmulForwardProblem& p, const DeviceInfo
   if (p.batch_invariant) return kNotInvariant;
   if (p.M > matmul::kSkinnyRows) return fmt::format("more than {} rows", matmul::kSkinnyRows);
   return refuse_avx512(p, device);
+}
+
+// The kernels that packed.hpp lays weights out for take them; the others read them as they lie.
+constexpr const char* kNotPacked = "takes no weights in another kernel's layout";
+std::string refuse_forward_avx512(const MatmulForwardProblem& p, const DeviceInfo& device) {
+  if (p.packed && p.dtype != DType::f32) return kNotPacked;
+  return refuse_avx512(p, device);
+}
+std::string refuse_forward_avx2(const MatmulForwardProblem& p, const DeviceInfo& device) {
+  if (p.packed && (p.dtype != DType::f32 || device.cpu.avx512)) return kNotPacked;
+  return refuse_avx2(p, device);
+}
+template <auto refuse>
+std::string refuse_packed(const MatmulForwardProblem& p, const DeviceInfo& device) {
+  return p.packed ? kNotPacked : refuse(p, device);
 }
 
 template <class Problem>
@@ -171,29 +193,35 @@ using Dx = Variant<MatmulDxProblem, MatmulDx>;
 using Dw = Variant<MatmulDwProblem, MatmulDw>;
 
 constexpr std::array kForwardVariants {
-  Forward{"cpu.avx512_skinny", refuse_skinny_avx512, matmul::avx512::forward_skinny, skinny_workspace},
+  Forward{"cpu.avx512_skinny", refuse_packed<refuse_skinny_avx512>, matmul::avx512::forward_skinny,
+          skinny_workspace},
       Forward{"cpu.amx_bf16", refuse_amx, matmul::amx_bf16::forward, workspace<matmul::kTileAmx>},
-      Forward{"cpu.avx512", refuse_avx512, matmul::avx512::forward, workspace<matmul::kTileAvx512>},
-      Forward{"cpu.avx2_skinny", refuse_skinny_avx2, matmul::avx2::forward_skinny, skinny_workspace},
-      Forward{"cpu.avx2", refuse_avx2, matmul::avx2::forward, workspace<matmul::kTileAvx2>},
+      Forward{"cpu.avx512", refuse_forward_avx512, matmul::avx512::forward, workspace<matmul::kTileAvx512>},
+      Forward{"cpu.avx2_skinny", refuse_packed<refuse_skinny_avx2>, matmul::avx2::forward_skinny,
+              skinny_workspace},
+      Forward{"cpu.avx2", refuse_forward_avx2, matmul::avx2::forward, workspace<matmul::kTileAvx2>},
 #if WARPWRIGHT_ONEDNN
-      Forward{"cpu.onednn", refuse_onednn, matmul::onednn::forward, matmul::onednn::workspace},
+      Forward{"cpu.onednn", refuse_packed<refuse_onednn<MatmulForwardProblem>>, matmul::onednn::forward,
+              matmul::onednn::workspace},
 #endif
 #if WARPWRIGHT_CUDA
-      Forward{"cuda.persistent", Persistent::refuse_forward, Persistent::forward,
+      Forward{"cuda.persistent", refuse_packed<Persistent::refuse_forward>, Persistent::forward,
               Persistent::forward_workspace, Persistent::forward_cost},
-      Forward{"cuda.stream_k", StreamK::refuse_forward, StreamK::forward, StreamK::forward_workspace,
-              StreamK::forward_cost},
-      Forward{"cuda.block", Block::refuse_forward, Block::forward, Block::forward_workspace,
+      Forward{"cuda.stream_k", refuse_packed<StreamK::refuse_forward>, StreamK::forward,
+              StreamK::forward_workspace, StreamK::forward_cost},
+      Forward{"cuda.block", refuse_packed<Block::refuse_forward>, Block::forward, Block::forward_workspace,
               Block::forward_cost},
-      Forward{"cuda.cublaslt", refuse_cublaslt, matmul::cuda::cublaslt_forward, cublaslt_workspace,
-              cublaslt_cost},
-      Forward{"cuda.cublaslt_unfused", refuse_cublaslt, matmul::cuda::cublaslt_unfused_forward,
-              cublaslt_workspace, cublaslt_cost},
-      Forward{"cuda.mma", refuse_mma, matmul::cuda::mma_forward, nullptr, never},
-      Forward{"cuda.tile128", refuse_cuda, matmul::cuda::tile128_forward, nullptr, last_resort},
+      Forward{"cuda.cublaslt", refuse_packed<refuse_cublaslt<MatmulForwardProblem>>,
+              matmul::cuda::cublaslt_forward, cublaslt_workspace, cublaslt_cost},
+      Forward{"cuda.cublaslt_unfused", refuse_packed<refuse_cublaslt<MatmulForwardProblem>>,
+              matmul::cuda::cublaslt_unfused_forward, cublaslt_workspace, cublaslt_cost},
+      Forward{"cuda.mma", refuse_packed<refuse_mma<MatmulForwardProblem>>, matmul::cuda::mma_forward, nullptr,
+              never},
+      Forward{"cuda.tile128", refuse_packed<refuse_cuda<MatmulForwardProblem>>, matmul::cuda::tile128_forward,
+              nullptr, last_resort},
 #endif
-      Forward{kReference, refuse_other_devices, matmul::forward_reference},
+      Forward{kReference, refuse_packed<refuse_other_devices<MatmulForwardProblem>>,
+              matmul::forward_reference},
 };
 
 constexpr std::array kDxVariants {
@@ -246,9 +274,9 @@ double element_bytes(DType dtype) {
 }  // namespace
 
 std::string MatmulForwardProblem::describe() const {
-  return fmt::format("M={} N={} K={} {}{}{}{}{}", M, N, K, name_of(dtype), bias ? " +bias" : "",
+  return fmt::format("M={} N={} K={} {}{}{}{}{}{}", M, N, K, name_of(dtype), bias ? " +bias" : "",
                      activation == Activation::none ? "" : fmt::format(" {}", name_of(activation)),
-                     preact ? " +preact" : "", batch_invariant ? " invariant" : "");
+                     preact ? " +preact" : "", batch_invariant ? " invariant" : "", packed ? " packed" : "");
 }
 double MatmulForwardProblem::flops() const {
   return 2 * product(M, N) * static_cast<double>(K);

@@ -179,6 +179,9 @@ struct Amx {
 void forward(const Context& context, const MatmulForward& args) {
   run_forward<Amx, bf16>(context, args);
 }
+void pack(const Context& context, const Tensor& weight, const Tensor& packed) {
+  pack_weight<Amx, bf16>(context, weight, packed);
+}
 void dx(const Context& context, const MatmulDx& args) {
   run_dx<Amx, bf16>(context, args);
 }

@@ -249,6 +249,9 @@ void finish(const Context& context, const MatmulDw& args) {
 void forward(const Context& context, const MatmulForward& args) {
   args.x.dtype == DType::f32 ? run_forward<Fma, float>(context, args) : run_forward<Fma, bf16>(context, args);
 }
+void pack(const Context& context, const Tensor& weight, const Tensor& packed) {
+  pack_weight<Fma, float>(context, weight, packed);
+}
 void dx(const Context& context, const MatmulDx& args) {
   args.dout.dtype == DType::f32 ? run_dx<Fma, float>(context, args) : run_dx<Fma, bf16>(context, args);
 }

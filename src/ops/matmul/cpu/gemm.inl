@@ -196,6 +196,7 @@ struct Gemm {
   Epilogue<TOut> epilogue;
   Blocking block;
   std::byte* scratch;
+  const Element* packed = nullptr;  // all of B, as pack_all has left it
 
   // One sweep of a worker: a block of its team's rows, its columns, one chunk of the depth.
   struct Step {
@@ -239,6 +240,25 @@ struct Gemm {
   Element* a_block(const Step& s) const {
     return reinterpret_cast<Element*>(scratch + static_cast<std::size_t>(s.team) * block.a_bytes);
   }
+  static std::int64_t padded_depth(std::int64_t depth) { return tiles_of(depth, kTile.depth) * kTile.depth; }
+  // Panels of the whole depth, one behind the other; a chunk of the depth is a part of its panel.
+  static void pack_all(const Operand<T>& b, std::int64_t cols, std::int64_t depth, Element* to, int threads) {
+#pragma omp parallel for schedule(static) num_threads(threads)
+    for (std::int64_t c = 0; c < cols; c += kTile.cols) {
+      Kernel::pack_b(b, {c, smaller(kTile.cols, cols - c)}, {0, depth}, to + c * padded_depth(depth));
+    }
+  }
+  const Element* packed_panel(std::int64_t col, std::int64_t depth) const {
+    return packed + col * padded_depth(extent.depth) + depth * kTile.cols;
+  }
+  // The panel of a step's columns from its `col`-th on.
+  const Element* panel(const Step& s, std::int64_t col) const {
+    if (packed) return packed_panel(s.cols.first + col, s.depth.first);
+    Element* to = b_panel(s);
+    Kernel::pack_b(b, {s.cols.first + col, smaller(kTile.cols, s.cols.count - col)}, s.depth, to);
+    return to;
+  }
+
   Element* b_panel(const Step& s) const {
     const auto worker = static_cast<std::size_t>(s.team * block.col_teams + s.member);
     return reinterpret_cast<Element*>(scratch + block.b_offset + worker * block.b_bytes);
@@ -323,10 +343,15 @@ struct Gemm {
     const std::int64_t first = at.cols.first + (within ? col + kTile.cols : 0);
     const Range cols{first, smaller(kTile.cols, at.cols.first + at.cols.count - first)};
     if (cols.count <= 0 || at.depth.count <= 0) return {};
+    const std::int64_t slices = tiles_of(s.rows.count, kTile.rows) * tiles_of(s.depth.count, kSlice);
+    if (packed) {
+      return Lines::of(packed_panel(cols.first, at.depth.first), 0, 1, at.depth.count * kTile.cols)
+          .over(slices);
+    }
     const bool along = b.depth_contiguous;
     return Lines::of(b.at(cols.first, at.depth.first), b.ld, along ? cols.count : at.depth.count,
                      along ? at.depth.count : cols.count)
-        .over(tiles_of(s.rows.count, kTile.rows) * tiles_of(s.depth.count, kSlice));
+        .over(slices);
   }
 
   // A worker's columns against its team's block of A. A tile's epilogue comes after the product of the next
@@ -334,13 +359,12 @@ struct Gemm {
   void multiply(const Step& s, const Step& next) const {
     if (s.rows.count <= 0 || s.cols.count <= 0) return;
     alignas(64) float tiles[2][kTile.rows * kTile.cols];
-    const std::int64_t depth = tiles_of(s.depth.count, kTile.depth) * kTile.depth;
+    const std::int64_t depth = padded_depth(s.depth.count);
     const std::int64_t slices = tiles_of(s.depth.count, kSlice);
-    Element* panel = b_panel(s);
     Place waiting{};
     int tile = 0;
     for (std::int64_t col = 0; col < s.cols.count; col += kTile.cols) {
-      Kernel::pack_b(b, {s.cols.first + col, smaller(kTile.cols, s.cols.count - col)}, s.depth, panel);
+      const Element* columns = panel(s, col);
       Prefetch prefetch{panel_after(s, next, col), {}, {}};
       for (std::int64_t row = 0; row < s.rows.count; row += kTile.rows, tile ^= 1) {
         const Place p = place(s, s.rows.first + row, s.cols.first + col);
@@ -351,7 +375,7 @@ struct Gemm {
           const TOut* preact = epilogue.preact + waiting.row * epilogue.ld_preact + waiting.col;
           prefetch.preact = Lines::of(preact, epilogue.ld_preact, waiting.rows, waiting.cols).over(slices);
         }
-        Kernel::multiply(a_block(s) + row * block.depth, panel, depth, tiles[tile], prefetch);
+        Kernel::multiply(a_block(s) + row * block.depth, columns, depth, tiles[tile], prefetch);
         put_rows<kTile.cols>(epilogue, waiting, tiles[tile ^ 1]);
         waiting = p;
       }
@@ -418,7 +442,15 @@ void run_forward(const Context& context, const MatmulForward& args) {
   g.epilogue = forward_epilogue<T>(args);
   g.block = block(g.extent, Kernel::kTile, sizeof(T) != sizeof(float), context.device());
   g.scratch = static_cast<std::byte*>(context.scratch());
+  g.packed = static_cast<const typename Kernel::Element*>(args.packed.data);
   g.run();
+}
+
+template <class Kernel, class T>
+void pack_weight(const Context& context, const Tensor& weight, const Tensor& packed) {
+  const Operand<T> b{static_cast<const T*>(weight.data), weight.shape[1], true};
+  Gemm<Kernel, T, T>::pack_all(b, weight.shape[0], weight.shape[1],
+                               static_cast<typename Kernel::Element*>(packed.data), context.threads());
 }
 
 template <class Kernel, class T>
