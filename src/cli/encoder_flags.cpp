@@ -1,11 +1,14 @@
 #include "cli/encoder_flags.hpp"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cstdlib>
 
 #include "cli/lines.hpp"
 #include "core/error.hpp"
+#include "runtime/file.hpp"
 #include "text/json.hpp"
 #include "text/unicode.hpp"
 
@@ -23,6 +26,25 @@ DType encoder_dtype(const std::string& name) {
   if (name == "fp16") return DType::f16;
   throw UsageError(fmt::format("'{}' is not a dtype to compute in", name), "--dtype",
                    "use fp32, tf32 (on a GPU), bf16 or fp16");
+}
+
+// Empty where this user has none that can be written.
+std::filesystem::path users_cache_folder() {
+  const char *cache = std::getenv("XDG_CACHE_HOME"), *home = std::getenv("HOME");
+  std::filesystem::path base;
+  if (cache && std::filesystem::path(cache).is_absolute()) {
+    base = cache;
+  } else if (home && std::filesystem::path(home).is_absolute()) {
+    base = std::filesystem::path(home) / ".cache";
+  } else {
+    return {};
+  }
+  try {
+    create_folders(base / "warpwright");
+  } catch (const Error&) {
+    return {};
+  }
+  return ::access((base / "warpwright").c_str(), W_OK) == 0 ? base / "warpwright" : std::filesystem::path();
 }
 
 // The text of a JSONL line, and its id.
@@ -56,6 +78,11 @@ void EncoderFlags::add_to(CLI::App& command) {
       ->capture_default_str()
       ->check(CLI::PositiveNumber);
   command.add_option("--dtype", dtype, "fp32, tf32 (on a GPU), bf16 or fp16")->capture_default_str();
+  command
+      .add_option("--weights-cache", weights_cache,
+                  "Folder for weights as a CPU's kernels take them, which processes share; none, or auto "
+                  "(warpwright in the user's cache folder)")
+      ->capture_default_str();
   command.add_flag("--batch-invariant", batch_invariant, "The same bits whatever shares the batch; slower");
   command.add_flag("--special-as-text", special_as_text,
                    "Take special tokens that a text spells out, such as [SEP], for text");
@@ -64,6 +91,9 @@ void EncoderFlags::add_to(CLI::App& command) {
 
 EncoderOptions EncoderFlags::options() const {
   EncoderOptions options;
+  options.model.weights_cache = weights_cache == "auto"   ? users_cache_folder()
+                                : weights_cache == "none" ? std::filesystem::path()
+                                                          : std::filesystem::path(weights_cache);
   options.model.dtype = encoder_dtype(dtype);
   options.model.max_batch_tokens = batch_tokens;
   options.model.batch_invariant = batch_invariant;

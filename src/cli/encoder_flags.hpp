@@ -17,6 +17,7 @@ namespace warpwright::cli {
 
 struct EncoderFlags {
   std::filesystem::path model;
+  std::string weights_cache = "auto";
   std::string dtype = "fp32", over_limit = "truncate";
   std::int64_t max_length = 0, batch_tokens = 16384;
   bool batch_invariant = false, special_as_text = false;

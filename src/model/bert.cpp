@@ -29,7 +29,7 @@ Tensor matrix(const Tensor& t) {
 // Of every token's row.
 void linear(Context& ctx, const BertActivations& a, const BertLinear& p, const Tensor& x, const Tensor& out,
             Activation activation = Activation::none) {
-  matmul_forward(ctx, {x, p.weight, p.bias, out, {}, activation, a.batch_invariant, a.rows});
+  matmul_forward(ctx, {x, p.weight, p.bias, out, {}, activation, a.batch_invariant, a.rows, p.packed});
 }
 
 // Of a row for each sequence.
@@ -41,7 +41,7 @@ void sequence_linear(Context& ctx, const BertActivations& a, const BertLinear& p
 // x·Wᵀ of every token, without the bias: for add_and_normalize.
 void product(Context& ctx, const BertActivations& a, const BertLinear& p, const Tensor& x,
              const Tensor& out) {
-  matmul_forward(ctx, {x, p.weight, {}, out, {}, Activation::none, a.batch_invariant, a.rows});
+  matmul_forward(ctx, {x, p.weight, {}, out, {}, Activation::none, a.batch_invariant, a.rows, p.packed});
 }
 
 // hidden → norm(hidden + other + bias)

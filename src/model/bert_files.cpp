@@ -167,7 +167,9 @@ const BertTensor& BertFile::tensor(const std::string& name, const Shape& shape) 
 }
 
 void BertFile::fill_from(const Tensor& parameter, const std::string& name) const {
-  fill_checked(parameter, tensor(name, parameter.shape));
+  if (parameter.shape.rank() == 0) return;
+  const BertTensor& found = tensor(name, parameter.shape);
+  if (parameter) fill_checked(parameter, found);
 }
 
 void BertFile::fill_from(const BertLinear& linear, const std::string& name) const {
@@ -187,25 +189,28 @@ void BertFile::load(const BertParameters& p) const {
   fill_from(p.position, embeddings + "position_embeddings.weight");
   fill_from(p.type, embeddings + "token_type_embeddings.weight");
   fill_norm(p.embnorm_weight, p.embnorm_bias, embeddings + "LayerNorm");
-  for (std::size_t l = 0; l < p.blocks.size(); ++l) {
-    const BertBlock& b = p.blocks[l];
-    const std::string layer = fmt::format("{}encoder.layer.{}.", prefix_, l);
-    std::int64_t part = 0;
-    for (const char* name : {"query", "key", "value"}) {
-      const auto rows = [&](const Tensor& t) { return t.slice(0, part * config_.hidden, config_.hidden); };
-      fill_from(BertLinear{rows(b.qkv.weight), rows(b.qkv.bias)}, layer + "attention.self." + name);
-      ++part;
-    }
-    fill_from(b.attproj, layer + "attention.output.dense");
-    fill_norm(b.attnorm_weight, b.attnorm_bias, layer + "attention.output.LayerNorm");
-    fill_from(b.fc, layer + "intermediate.dense");
-    fill_from(b.fcproj, layer + "output.dense");
-    fill_norm(b.outnorm_weight, b.outnorm_bias, layer + "output.LayerNorm");
-  }
+  for (std::size_t l = 0; l < p.blocks.size(); ++l) load_layer(l, p.blocks[l]);
   if (!p.classifier.weight) return;
   const bool roberta = config_.family == BertConfig::Family::roberta;
   fill_from(p.pooler, roberta ? top_ + "classifier.dense" : prefix_ + "pooler.dense");
   fill_from(p.classifier, top_ + (roberta ? "classifier.out_proj" : "classifier"));
+}
+
+void BertFile::load_layer(std::size_t l, const BertBlock& b) const {
+  const std::string layer = fmt::format("{}encoder.layer.{}.", prefix_, l);
+  std::int64_t part = 0;
+  for (const char* name : {"query", "key", "value"}) {
+    const auto rows = [&](const Tensor& t) {
+      return t.shape.rank() == 0 ? t : t.slice(0, part * config_.hidden, config_.hidden);
+    };
+    fill_from(BertLinear{rows(b.qkv.weight), rows(b.qkv.bias)}, layer + "attention.self." + name);
+    ++part;
+  }
+  fill_from(b.attproj, layer + "attention.output.dense");
+  fill_norm(b.attnorm_weight, b.attnorm_bias, layer + "attention.output.LayerNorm");
+  fill_from(b.fc, layer + "intermediate.dense");
+  fill_from(b.fcproj, layer + "output.dense");
+  fill_norm(b.outnorm_weight, b.outnorm_bias, layer + "output.LayerNorm");
 }
 
 void BertFile::refuse_strangers() const {

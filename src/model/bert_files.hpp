@@ -21,9 +21,12 @@ class BertFile {
   BertFile(std::vector<BertTensor> tensors, const std::string& where, const BertConfig& config);
 
   bool has_classifier() const { return has_classifier_; }
-  // Fills the parameters, on whatever device they are. Every tensor must be there in its shape; tensors that
-  // no such model has are an Error.
+  const std::filesystem::path& path() const { return file_->path(); }  // of a folder's weights
+  // Fills the parameters, on whatever device they are. Every tensor must be there in its shape, that of a
+  // parameter without data too; tensors that no such model has are an Error.
   void load(const BertParameters& parameters) const;
+  // A layer's alone, and of these only the ones that have a shape.
+  void load_layer(std::size_t layer, const BertBlock& block) const;
 
  private:
   BertFile(SafetensorsFile file, const BertConfig& config);

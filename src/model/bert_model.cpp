@@ -11,6 +11,7 @@
 #include "core/error.hpp"
 #include "model/bert.hpp"
 #include "model/bert_files.hpp"
+#include "model/bert_packed.hpp"
 #include "runtime/memory.hpp"
 #include "runtime/philox.hpp"
 
@@ -26,7 +27,7 @@ struct Tensors {
 };
 
 BertParameters allocate_parameters(const BertConfig& c, const BertPooling& pooling, bool classifier,
-                                   DType dtype, Allocator& allocator) {
+                                   DType dtype, const BertPackedWeights* packed, Allocator& allocator) {
   const auto in = [&](const std::string& name, const Shape& shape, DType as) {
     return allocator.allocate(name, as, shape, Category::parameters);
   };
@@ -34,6 +35,13 @@ BertParameters allocate_parameters(const BertConfig& c, const BertPooling& pooli
   const auto linear = [&](const std::string& name, std::int64_t to, std::int64_t from) {
     return BertLinear{in(name + ".weight", {to, from}, dtype), in(name + ".bias", {to}, dtype)};
   };
+  const auto packed_linear = [&](const std::string& name, std::int64_t to, std::int64_t from,
+                                 Tensor BertPackedWeights::Layer::*part, std::size_t l) {
+    if (!packed) return linear(name, to, from);
+    return BertLinear{Tensor(nullptr, dtype, {to, from}), in(name + ".bias", {to}, dtype),
+                      packed->layer(l).*part};
+  };
+  using Packed = BertPackedWeights::Layer;
   BertParameters p;
   p.word = in("word", {c.vocab, c.hidden}, dtype);
   p.position = in("position", {c.positions, c.hidden}, dtype);
@@ -43,12 +51,12 @@ BertParameters allocate_parameters(const BertConfig& c, const BertPooling& pooli
   for (std::int64_t l = 0; l < c.layers; ++l) {
     const std::string layer = fmt::format("layer.{}.", l);
     BertBlock b;
-    b.qkv = linear(layer + "qkv", 3 * c.hidden, c.hidden);
-    b.attproj = linear(layer + "attproj", c.hidden, c.hidden);
+    b.qkv = packed_linear(layer + "qkv", 3 * c.hidden, c.hidden, &Packed::qkv, p.blocks.size());
+    b.attproj = packed_linear(layer + "attproj", c.hidden, c.hidden, &Packed::attproj, p.blocks.size());
     b.attnorm_weight = vector(layer + "attnorm.weight");
     b.attnorm_bias = vector(layer + "attnorm.bias");
-    b.fc = linear(layer + "fc", c.intermediate, c.hidden);
-    b.fcproj = linear(layer + "fcproj", c.hidden, c.intermediate);
+    b.fc = packed_linear(layer + "fc", c.intermediate, c.hidden, &Packed::fc, p.blocks.size());
+    b.fcproj = packed_linear(layer + "fcproj", c.hidden, c.intermediate, &Packed::fcproj, p.blocks.size());
     b.outnorm_weight = vector(layer + "outnorm.weight");
     b.outnorm_bias = vector(layer + "outnorm.bias");
     p.blocks.push_back(b);
@@ -277,6 +285,7 @@ struct BertModel::Memory {
     bool warm = false;              // it ran once, so that what is loaded and chosen on first use is there
   };
 
+  std::optional<BertPackedWeights> packed;
   std::unique_ptr<Arenas> arenas;
   Tensors tensors;
   Buffer host_memory;  // of a GPU's batches and results
@@ -295,7 +304,11 @@ BertModel::BertModel(Context& context, const std::filesystem::path& folder, cons
       options_(options),
       memory_(std::make_unique<Memory>()) {
   const BertFile file(folder, config_);
-  allocate(file.has_classifier());
+  if (!options_.weights_cache.empty()) {
+    memory_->packed =
+        BertPackedWeights::open(context_, file, config_, options_.dtype, options_.weights_cache);
+  }
+  allocate(file.has_classifier(), memory_->packed ? &*memory_->packed : nullptr);
   const BertParameters& p = memory_->tensors.parameters;
   file.load(p);
   for (std::size_t i = 0; i < pooling_.dense.size(); ++i) load_dense(pooling_.dense[i], p.dense[i]);
@@ -317,7 +330,7 @@ BertModel::BertModel(Context& context, const BertConfig& config, const BertOptio
   randomize(memory_->tensors.parameters);
 }
 
-void BertModel::allocate(bool classifier) {
+void BertModel::allocate(bool classifier, const BertPackedWeights* packed) {
   if (options_.max_batch_tokens < 1 || options_.max_batch_tokens > kMostBatchTokens) {
     throw Error(fmt::format("{} tokens in a batch", options_.max_batch_tokens), "the encoder's options",
                 fmt::format("give 1 to {}", kMostBatchTokens));
@@ -329,7 +342,7 @@ void BertModel::allocate(bool classifier) {
   if (options_.normalize) pooling_.normalize = *options_.normalize;
   const std::int64_t N = options_.max_batch_tokens, S = options_.max_batch_sequences;
   const auto tensors_in = [&](Allocator& allocator) {
-    return Tensors{allocate_parameters(config_, pooling_, classifier, options_.dtype, allocator),
+    return Tensors{allocate_parameters(config_, pooling_, classifier, options_.dtype, packed, allocator),
                    allocate_activations(config_, pooling_, classifier, options_.dtype, N, S, allocator),
                    allocator.allocate("batch", DType::i32, {batch_integers(N, S)}, Category::batch)};
   };

@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <cmath>
 #include <cstring>
 #include <filesystem>
@@ -13,6 +14,7 @@
 
 #include "core/error.hpp"
 #include "model/safetensors.hpp"
+#include "ops/matmul/packed.hpp"
 #include "runtime/host_view.hpp"
 #include "runtime/test_folder.hpp"
 
@@ -366,6 +368,44 @@ TEST_F(BertFolder, AValueThatIsNotFiniteNamesItsText) {
             std::string::npos);
   EXPECT_NE(message_of([&] { model.hidden(batch, states); }).find(wanted), std::string::npos);
   for (std::size_t i = 0; i < kHidden; ++i) EXPECT_TRUE(std::isfinite(vectors[i])) << "of text 0";
+}
+
+// Made where it is missing, mapped where it is whole, made again where it is damaged; never another's.
+TEST_F(BertFolder, WeightsFromACacheGiveTheSameBits) {
+  const PackedBatch batch = golden_batch("bert");
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    Context context({}, Device{});
+    const auto hidden = [&](const fs::path& cache) {
+      BertModel model(
+          context, folder_of("bert"),
+          {.dtype = dtype, .max_batch_tokens = 100, .batch_invariant = true, .weights_cache = cache});
+      std::vector<float> states(batch.tokens.size() * static_cast<std::size_t>(model.config().hidden));
+      model.hidden(batch, states);
+      return states;
+    };
+    const fs::path cache = folder / "users" / "cache";
+    const std::vector<float> wanted = hidden({});
+    EXPECT_EQ(hidden(cache), wanted);
+    if (ops::packed_layout(dtype, context.device()).empty()) {
+      EXPECT_FALSE(fs::exists(cache)) << "a dtype without packed weights leaves no file";
+      continue;
+    }
+    const fs::path file = fs::directory_iterator(cache)->path();
+    const auto made = fs::last_write_time(file) - std::chrono::hours(1);
+    fs::last_write_time(file, made);
+    EXPECT_EQ(hidden(cache), wanted);
+    EXPECT_EQ(fs::last_write_time(file), made) << "a whole file is taken as it is";
+    for (const std::uintmax_t offset : {std::uintmax_t{30}, fs::file_size(file) - 1}) {
+      std::fstream bytes(file, std::ios::binary | std::ios::in | std::ios::out);
+      bytes.seekp(static_cast<std::streamoff>(offset));
+      bytes.put('\x55');
+      bytes.close();
+      EXPECT_EQ(hidden(cache), wanted) << "damaged at " << offset;
+    }
+    fs::resize_file(file, 100);
+    EXPECT_EQ(hidden(cache), wanted);
+    fs::remove_all(cache);
+  }
 }
 
 TEST_F(BertFolder, MustBeOfAnEncoder) {

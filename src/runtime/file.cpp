@@ -311,7 +311,10 @@ std::string read_file(const fs::path& path, std::uint64_t max_bytes) {
 
 std::string checksum_of(const fs::path& path) {
   const MappedFile file(path);
-  const auto bytes = file.bytes();
+  return checksum_of(file.bytes());
+}
+
+std::string checksum_of(std::span<const std::byte> bytes) {
   const XXH128_hash_t hash = XXH3_128bits(bytes.data(), bytes.size());
   return fmt::format("xxh128:{:016x}{:016x}", hash.high64, hash.low64);
 }

@@ -70,8 +70,9 @@ class MappedFile {
 // The whole of a file (also a pipe or device) of at most max_bytes.
 std::string read_file(const std::filesystem::path& path, std::uint64_t max_bytes);
 
-// "xxh128:" and 32 hexadecimal digits: XXH3 of the file's bytes, against damage, not against forgery.
-std::string checksum_of(const std::filesystem::path& path);
+// "xxh128:" and 32 hexadecimal digits: XXH3 of the bytes, against damage, not against forgery.
+std::string checksum_of(std::span<const std::byte> bytes);
+std::string checksum_of(const std::filesystem::path& path);  // of the file's
 
 // Makes the folder and its parents, each synced into the folder that holds it. Existing ones are fine.
 void create_folders(const std::filesystem::path& path);

@@ -1,7 +1,19 @@
 #include "ops/matmul/cases.hpp"
+#include "ops/matmul/packed.hpp"
 #include "ops/testing/bench.hpp"
 
 namespace warpwright::ops {
+namespace {
+
+MatmulForward make_packed(const matmul::Case& c, DType dtype, testing::Fixture& f) {
+  const Context context({}, Device{});
+  MatmulForward a = matmul::make_forward(c, dtype, true, Activation::none, f);
+  a.packed = f.output(DType::u8, {packed_bytes(c.N, c.K, dtype, context.device())});
+  if (f.with_data()) pack_weight(context, a.weight, a.packed);
+  return a;
+}
+
+}  // namespace
 
 void matmul_bench(Bench& bench) {
   std::vector<std::int64_t> tokens{1, 4, 16, 256, 1024, 4096};
@@ -13,6 +25,9 @@ void matmul_bench(Bench& bench) {
         bench.run(matmul_forward_op(), [&](testing::Fixture& f) {
           return matmul::make_forward(c, dtype, true, Activation::none, f);
         });
+        if (M <= 256 && !packed_layout(dtype, bench.device()).empty()) {
+          bench.run(matmul_forward_op(), [&](testing::Fixture& f) { return make_packed(c, dtype, f); });
+        }
         if (M <= 16) continue;
         bench.run(matmul_dx_op(),
                   [&](testing::Fixture& f) { return matmul::make_dx(c, dtype, Activation::none, f); });

@@ -68,9 +68,7 @@ TEST_P(Forward, APackedWeightGivesTheSameBits) {
       const auto plain = matmul::make_forward(c, dtype, true, Activation::gelu_erf, fixtures[0]);
       auto args = matmul::make_forward(c, dtype, true, Activation::gelu_erf, fixtures[1]);
       const std::int64_t bytes = packed_bytes(c.N, c.K, dtype, device);
-      std::vector<std::byte> memory(static_cast<std::size_t>(bytes) + 64, std::byte{0xff});
-      const auto misalignment = reinterpret_cast<std::uintptr_t>(memory.data()) % 64;
-      args.packed = Tensor(memory.data() + 64 - misalignment, DType::u8, {bytes});
+      args.packed = fixtures[1].output(DType::u8, {bytes});
       reason = variant.refuse(matmul_forward_op().problem(args), device);
       if (!reason.empty()) continue;
       pack_weight(context, args.weight, args.packed);

@@ -8,8 +8,9 @@
 namespace warpwright::ops::testing {
 namespace {
 
-constexpr std::size_t kGuard = 256;
-constexpr std::byte kPoison{0xff};  // NaN in every floating dtype
+constexpr std::size_t kGuard = 256;     // at least half of it before the data, and a quarter behind
+constexpr std::size_t kAlignment = 64;  // of the data
+constexpr std::byte kPoison{0xff};      // NaN in every floating dtype
 constexpr std::int64_t kMostDrawn = std::int64_t{1} << 23;
 
 }  // namespace
@@ -23,7 +24,9 @@ Tensor Fixture::make(DType dtype, const Shape& shape) {
   }
   Storage storage;
   storage.bytes.assign(layout.bytes() + 2 * kGuard, kPoison);
-  storage.tensor = Tensor(storage.bytes.data() + kGuard, dtype, shape);
+  std::byte* data = storage.bytes.data() + kGuard / 2;
+  data += (kAlignment - reinterpret_cast<std::uintptr_t>(data) % kAlignment) % kAlignment;
+  storage.tensor = Tensor(data, dtype, shape);
   storages_.push_back(std::move(storage));
   return storages_.back().tensor;
 }
