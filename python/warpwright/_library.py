@@ -223,15 +223,15 @@ class _Plan:
     __slots__ = ("buffer", "address", "workspace_bytes")
 
 
-def _plan(context, norm, x, weight, bias, out, mean, rstd, kept_columns, count, rows, columns, eps):
+def _plan(context, norm, x, weight, bias, out, places, rows, columns, eps):
     if len(context.plans) > 4096:  # batches of ever new sizes
         context.plans.clear()
     plan = _Plan()
     plan.buffer = ctypes.create_string_buffer(_FORWARD.size)
     plan.address = ctypes.addressof(plan.buffer)
-    pointers = (x.data_ptr(), _pointer(weight), _pointer(bias), out.data_ptr(), mean, rstd, _pointer(kept_columns))
+    pointers = x.data_ptr(), _pointer(weight), _pointer(bias), out.data_ptr()
     dtypes = (DTYPES[t.dtype] for t in (x, x if weight is None else weight, out))
-    _FORWARD.pack_into(plan.buffer, 0, _FORWARD.size, rows, columns, *pointers, 1 if count else 0, count, 0, 0, eps, *dtypes, 0)
+    _FORWARD.pack_into(plan.buffer, 0, _FORWARD.size, rows, columns, *pointers, *places, 0, 0, eps, *dtypes, 0)
     _, ask = norm.forward
     status = ask(context.handle, plan.address, context.bytes_address)
     if status:
@@ -240,19 +240,19 @@ def _plan(context, norm, x, weight, bias, out, mean, rstd, kept_columns, count, 
     return plan
 
 
-def forward(norm, x, weight, bias, out, mean, rstd, kept_columns, kept, rows, columns, eps):
-    """`mean` and `rstd`: addresses, or 0. All tensors are contiguous and of one device."""
+def forward(norm, x, weight, bias, out, places, rows, columns, eps):
+    """places: addresses of mean, rstd, kept_columns and kept, or 0, and kept_count. All tensors are contiguous and of one
+    device."""
     context = _context(x.device)
-    count = 0 if kept is None else kept.shape[1]
+    mean, rstd, kept_columns, kept, count = places
     key = (norm, rows, columns, eps, x.dtype, None if weight is None else weight.dtype, out.dtype, bias is None, mean == 0,
-           rstd == 0, kept_columns is None, count)  # fmt: skip
+           rstd == 0, kept_columns == 0, count)  # fmt: skip
     plan = context.plans.get(key)
     if plan is None:
-        plan = _plan(context, norm, x, weight, bias, out, mean, rstd, kept_columns, count, rows, columns, eps)
-        context.plans[key] = plan
+        plan = context.plans[key] = _plan(context, norm, x, weight, bias, out, places, rows, columns, eps)
     _FORWARD_POINTERS.pack_into(
         plan.buffer, _FORWARD_POINTERS_AT, x.data_ptr(), 0 if weight is None else weight.data_ptr(),
-        0 if bias is None else bias.data_ptr(), out.data_ptr(), mean, rstd, _pointer(kept_columns), _pointer(kept),
+        0 if bias is None else bias.data_ptr(), out.data_ptr(), mean, rstd, kept_columns, kept,
     )  # fmt: skip
     if plan.workspace_bytes:
         workspace = torch.empty(plan.workspace_bytes, dtype=torch.uint8, device=x.device)
@@ -262,19 +262,19 @@ def forward(norm, x, weight, bias, out, mean, rstd, kept_columns, kept, rows, co
         raise_status(status)
 
 
-def residual_forward(norm, x, residual, weight, bias, sum, out, mean, rstd, kept_columns, kept, rows, columns, eps):
+def residual_forward(norm, x, residual, weight, bias, sum, out, places, rows, columns, eps):
     """As forward(), of one dtype throughout."""
     device = x.device
     context = _context(device)
     dtype = DTYPES[x.dtype]
-    count = 0 if kept is None else kept.shape[1]
     function, ask = norm.residual
     arguments = (
         _RESIDUAL.size, rows, columns, x.data_ptr(), 0, residual.data_ptr(), weight.data_ptr(), _pointer(bias),
-        sum.data_ptr(), out.data_ptr(), mean, rstd, _pointer(kept_columns), _pointer(kept), count,
+        sum.data_ptr(), out.data_ptr(), *places,
     )  # fmt: skip
     _RESIDUAL.pack_into(context.residual, 0, *arguments, 0, 0, eps, dtype, norm.rms)
-    key = (norm, 2, rows, columns, dtype, bias is None, mean == 0, rstd == 0, kept_columns is None, count)
+    mean, rstd, kept_columns, _, count = places
+    key = (norm, 2, rows, columns, dtype, bias is None, mean == 0, rstd == 0, kept_columns == 0, count)
     needed = context.workspace(key, ask, context.residual_address)
     if needed:
         workspace = torch.empty(needed, dtype=torch.uint8, device=device)
@@ -284,22 +284,22 @@ def residual_forward(norm, x, residual, weight, bias, sum, out, mean, rstd, kept
         raise_status(status)
 
 
-def backward(norm, dout, x, out, weight, bias, mean, rstd, dsum, kept_columns, kept, dx, dweight, dbias, rows, columns):
-    """`mean` and `rstd`: addresses, or 0. One of x and out is None."""
+def backward(norm, dout, x, out, weight, bias, dsum, places, dx, dweight, dbias, rows, columns):
+    """places: as in forward(). One of x and out is None."""
     device = dout.device
     context = _context(device)
     dtype, out_dtype = DTYPES[dx.dtype], DTYPES[dout.dtype]
     parameter_dtype = dtype if weight is None else DTYPES[weight.dtype]
-    count = 0 if kept is None else kept.shape[1]
+    mean, rstd, kept_columns, kept, count = places
     function, ask = norm.backward
     arguments = (
         _BACKWARD.size, rows, columns, dout.data_ptr(), _pointer(x), _pointer(out), _pointer(weight), _pointer(bias),
-        mean, rstd, _pointer(dsum), _pointer(kept_columns), _pointer(kept), count, dx.data_ptr(), _pointer(dweight), _pointer(dbias),
+        mean, rstd, _pointer(dsum), kept_columns, kept, count, dx.data_ptr(), _pointer(dweight), _pointer(dbias),
     )  # fmt: skip
     dtypes = (dtype, parameter_dtype, out_dtype, parameter_dtype, 0, 0)
     _BACKWARD.pack_into(context.backward, 0, *arguments, 0, 0, *dtypes)
     key = (norm, 1, rows, columns, dtype, parameter_dtype, out_dtype, x is None, weight is None, bias is None,
-           mean == 0, dsum is None, kept_columns is None, count, dweight is None, dbias is None)  # fmt: skip
+           mean == 0, dsum is None, kept_columns == 0, count, dweight is None, dbias is None)  # fmt: skip
     needed = context.workspace(key, ask, context.backward_address)
     if needed:
         workspace = torch.empty(needed, dtype=torch.uint8, device=device)

@@ -34,54 +34,66 @@ def _rows(call, x):
     return x.numel() // call.columns if call.columns else 0
 
 
-def _allocate(call, x, weight, rows):
-    """Statistics (mean above rstd, or rstd alone), and places for lost columns."""
-    dtype = torch.float64 if x.dtype is torch.float64 else torch.float32
-    stats = torch.empty((2 if call.centered else 1, rows), dtype=dtype, device=x.device)
-    if not call.memory_efficient or weight is None:
-        return stats, None, None
-    count = min(call.kept, call.columns)
-    return stats, x.new_empty(1 + count, dtype=torch.int32), x.new_empty((rows, count))
+def _kept_count(call, weight):
+    """Columns of x that the forward may keep; None: it does not look for any."""
+    return min(call.kept, call.columns) if call.memory_efficient and weight is not None else None
 
 
-def _forward(call, x, weight, bias, save):
-    """out, and what _allocate gives where it is to be saved. x, weight and bias are contiguous."""
+# What a forward leaves for its backward: where the means, the reciprocal deviations, the list of lost columns and their x
+# are, and how many columns are kept. Addresses, or 0.
+_NOTHING = 0, 0, 0, 0, 0
+
+
+def _sixteenths(count):
+    return (count + 15) // 16 * 16
+
+
+def _places(centered, rows, dtype, count, at):
+    """In one buffer from `at` on, and its end."""
+    statistics = rows * (8 if dtype is torch.float64 else 4)
+    mean, rstd = (at, at + statistics) if centered else (0, at)
+    end = rstd + statistics
+    if count is None:
+        return (mean, rstd, 0, 0, 0), end
+    kept_columns = _sixteenths(end)
+    kept = _sixteenths(kept_columns + 4 * (1 + count))
+    return (mean, rstd, kept_columns, kept if count else 0, count), kept + rows * count * dtype.itemsize
+
+
+def _places_of(call, stats, kept_columns, kept):
+    """In tensors of their own, as the operator has them."""
+    rstd = stats.data_ptr()
+    mean = 0
+    if call.centered:
+        mean, rstd = rstd, rstd + stats.shape[1] * stats.element_size()
+    if kept_columns is None:
+        return mean, rstd, 0, 0, 0
+    count = kept.shape[1]
+    return mean, rstd, kept_columns.data_ptr(), kept.data_ptr() if count else 0, count
+
+
+def _forward(call, x, weight, bias, places):
+    """x, weight and bias are contiguous."""
     centered, columns, eps, out_dtype, _, _ = call
-    dtype = x.dtype
-    out = torch.empty_like(x) if out_dtype is dtype else torch.empty_like(x, dtype=out_dtype)
+    out = torch.empty_like(x) if out_dtype is x.dtype else torch.empty_like(x, dtype=out_dtype)
     elements = x.numel()
-    rows = elements // columns if columns else 0
-    stats = kept_columns = kept = None
-    mean = rstd = 0
-    if save:
-        stats, kept_columns, kept = _allocate(call, x, weight, rows)
-        rstd = stats.data_ptr()
-        if centered:
-            mean, rstd = rstd, rstd + rows * (8 if dtype is torch.float64 else 4)
     if elements:
-        _library.forward(_NORMS[centered], x, weight, bias, out, mean, rstd, kept_columns, kept, rows, columns, eps)
-    return out, stats, kept_columns, kept
+        _library.forward(_NORMS[centered], x, weight, bias, out, places, elements // columns, columns, eps)
+    return out
 
 
-def _residual_forward(call, x, residual, weight, bias, stats, kept_columns, kept):
+def _residual_forward(call, x, residual, weight, bias, places):
     """As _forward: out and the sum."""
     out, sum = torch.empty_like(x), torch.empty_like(x)
-    if x.numel() == 0:
-        return out, sum
-    rows = x.numel() // call.columns
-    mean = rstd = 0
-    if stats is not None:
-        rstd = stats.data_ptr()
-        if call.centered:
-            mean, rstd = rstd, rstd + rows * stats.element_size()
-    norm = _NORMS[call.centered]
-    _library.residual_forward(
-        norm, x, residual, weight, bias, sum, out, mean, rstd, kept_columns, kept, rows, call.columns, call.eps
-    )
+    elements = x.numel()
+    if elements:
+        rows = elements // call.columns
+        norm = _NORMS[call.centered]
+        _library.residual_forward(norm, x, residual, weight, bias, sum, out, places, rows, call.columns, call.eps)
     return out, sum
 
 
-def _backward(call, dout, dsum, x, out, weight, bias, stats, kept_columns, kept, dtype, parameters):
+def _backward(call, dout, dsum, x, out, weight, bias, places, dtype, parameters):
     """Gradients of x, which is of `dtype`, to which dsum, where there is one, is added; and, where `parameters`, of weight
     and bias."""
     dout = dout.contiguous()
@@ -90,61 +102,67 @@ def _backward(call, dout, dsum, x, out, weight, bias, stats, kept_columns, kept,
     dx = torch.empty_like(dout, dtype=dtype)
     dweight = torch.empty_like(weight) if parameters else None
     dbias = torch.empty_like(bias) if parameters and bias is not None else None
-    if dout.numel() == 0:
+    elements = dout.numel()
+    if elements == 0:
         return dx, *(None if g is None else g.zero_() for g in (dweight, dbias))
-    rows = dout.numel() // columns
-    rstd = stats.data_ptr()
-    mean = 0
-    if call.centered:
-        mean, rstd = rstd, rstd + rows * stats.element_size()
     if out is None:
         bias = None
-    elif kept is None or kept.shape[1] == 0:
-        mean = 0
-    _library.backward(
-        _NORMS[call.centered], dout, x, out, weight, bias, mean, rstd, dsum, kept_columns, kept, dx, dweight, dbias, rows,
-        columns,
-    )  # fmt: skip
+        places = places[0], places[1], 0, 0, 0
+    elif places[4] == 0:
+        places = 0, *places[1:]
+    norm = _NORMS[call.centered]
+    rows = elements // columns
+    _library.backward(norm, dout, x, out, weight, bias, dsum, places, dx, dweight, dbias, rows, columns)
     return dx, dweight, dbias
 
 
 # ---- Eager -------------------------------------------------------------------------------------------------------------
 
 
+def _reserve(call, x, weight):
+    """A buffer for what the forward leaves, and the places in it."""
+    count = _kept_count(call, weight)
+    dtype, rows = x.dtype, _rows(call, x)
+    _, size = _places(call.centered, rows, dtype, count, 0)
+    left = torch.empty(size, dtype=torch.uint8, device=x.device)
+    return left, _places(call.centered, rows, dtype, count, left.data_ptr())[0]
+
+
+def _left(call, saved, weight, dtype, left):
+    return _places(call.centered, _rows(call, saved), dtype, _kept_count(call, weight), left.data_ptr())[0]
+
+
 class NormFunction(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x, weight, bias, call):
         x = x.contiguous()
-        out, stats, kept_columns, kept = _forward(call, x, weight, bias, True)
+        left, places = _reserve(call, x, weight)
+        out = _forward(call, x, weight, bias, places)
         ctx.call = call
         ctx.dtype = x.dtype
-        ctx.save_for_backward(
-            out if call.memory_efficient else x, weight, bias, stats, kept_columns, kept
-        )
+        ctx.save_for_backward(out if call.memory_efficient else x, weight, bias, left)
         return out
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx, dout):
-        saved, weight, bias, stats, kept_columns, kept = ctx.saved_tensors
+        saved, weight, bias, left = ctx.saved_tensors
         call = ctx.call
         x, out = (None, saved) if call.memory_efficient else (saved, None)
         needs = ctx.needs_input_grad
-        gradients = _backward(
-            call, dout, None, x, out, weight, bias, stats, kept_columns, kept, ctx.dtype, needs[1] or needs[2]
-        )
-        return (*gradients, None)
+        places = _left(call, saved, weight, ctx.dtype, left)
+        return *_backward(call, dout, None, x, out, weight, bias, places, ctx.dtype, needs[1] or needs[2]), None
 
 
 class ResidualNormFunction(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x, residual, weight, bias, call):
         x, residual = x.contiguous(), residual.contiguous()
-        stats, kept_columns, kept = _allocate(call, x, weight, _rows(call, x))
-        out, sum = _residual_forward(call, x, residual, weight, bias, stats, kept_columns, kept)
+        left, places = _reserve(call, x, weight)
+        out, sum = _residual_forward(call, x, residual, weight, bias, places)
         ctx.call = call
         ctx.set_materialize_grads(False)
-        ctx.save_for_backward(out if call.memory_efficient else sum, weight, bias, stats, kept_columns, kept)
+        ctx.save_for_backward(out if call.memory_efficient else sum, weight, bias, left)
         return out, sum
 
     @staticmethod
@@ -152,13 +170,12 @@ class ResidualNormFunction(torch.autograd.Function):
     def backward(ctx, dout, dsum):
         if dout is None:
             return dsum, dsum, None, None, None
-        saved, weight, bias, stats, kept_columns, kept = ctx.saved_tensors
+        saved, weight, bias, left = ctx.saved_tensors
         call = ctx.call
         x, out = (None, saved) if call.memory_efficient else (saved, None)
         parameters = ctx.needs_input_grad[2] or ctx.needs_input_grad[3]
-        dx, dweight, dbias = _backward(
-            call, dout, dsum, x, out, weight, bias, stats, kept_columns, kept, saved.dtype, parameters
-        )
+        places = _left(call, saved, weight, saved.dtype, left)
+        dx, dweight, dbias = _backward(call, dout, dsum, x, out, weight, bias, places, saved.dtype, parameters)
         return dx, dx, dweight, dbias, None
 
 
@@ -220,7 +237,7 @@ def quickly(input, residual, weight, bias, shape, eps, memory_efficient, centere
         input.requires_grad or weight.requires_grad or (bias is not None and bias.requires_grad)
     ):
         return NormFunction.apply(input, weight, bias, call)
-    return _forward(call, input.contiguous(), weight, bias, False)[0]
+    return _forward(call, input.contiguous(), weight, bias, _NOTHING)
 
 
 def _any_requires_grad(*tensors):
@@ -237,7 +254,7 @@ def normalize(call, x, weight, bias):
     bias = None if bias is None else bias.contiguous()
     if _any_requires_grad(x, weight, bias):
         return NormFunction.apply(x, weight, bias, call)
-    return _forward(call, x.contiguous(), weight, bias, False)[0]
+    return _forward(call, x.contiguous(), weight, bias, _NOTHING)
 
 
 def add_and_normalize(call, x, residual, weight, bias):
@@ -252,7 +269,7 @@ def add_and_normalize(call, x, residual, weight, bias):
 def _add_and_normalize(call, x, residual, weight, bias):
     if _any_requires_grad(x, residual, weight, bias):
         return ResidualNormFunction.apply(x, residual, weight, bias, call)
-    return _residual_forward(call, x.contiguous(), residual.contiguous(), weight, bias, None, None, None)
+    return _residual_forward(call, x.contiguous(), residual.contiguous(), weight, bias, _NOTHING)
 
 
 # ---- The operator ------------------------------------------------------------------------------------------------------
@@ -273,16 +290,28 @@ _operators.define(
 )
 
 
+def _allocate(call, x, weight):
+    """As an operator has them: statistics (mean above rstd, or rstd alone), and places for lost columns or None."""
+    rows = _rows(call, x)
+    dtype = torch.float64 if x.dtype is torch.float64 else torch.float32
+    stats = x.new_empty((2 if call.centered else 1, rows), dtype=dtype)
+    count = _kept_count(call, weight)
+    if count is None:
+        return stats, None, None
+    return stats, x.new_empty(1 + count, dtype=torch.int32), x.new_empty((rows, count))
+
+
 def _norm_outputs(allocate_only, x, weight, bias, centered, columns, eps, out_as_parameters, memory_efficient, kept):
     call = Call(centered, columns, eps, weight.dtype if out_as_parameters else x.dtype, memory_efficient, kept)
     if allocate_only:
         out = torch.empty(x.shape, dtype=call.out_dtype, device=x.device)
-        stats, kept_columns, kept_x = _allocate(call, x, weight, _rows(call, x))
+        stats, kept_columns, kept_x = _allocate(call, x, weight)
     else:
         x = x.contiguous()
         weight = None if weight is None else weight.contiguous()
         bias = None if bias is None else bias.contiguous()
-        out, stats, kept_columns, kept_x = _forward(call, x, weight, bias, True)
+        stats, kept_columns, kept_x = _allocate(call, x, weight)
+        out = _forward(call, x, weight, bias, _places_of(call, stats, kept_columns, kept_x))
     return out, stats, *_kept_outputs(x, kept_columns, kept_x)
 
 
@@ -305,12 +334,13 @@ def _add_norm_outputs(allocate_only, x, residual, weight, bias, centered, column
     call = Call(centered, columns, eps, x.dtype, memory_efficient, kept)
     if allocate_only:
         out, sum = (torch.empty(x.shape, dtype=x.dtype, device=x.device) for _ in range(2))
-        stats, kept_columns, kept_x = _allocate(call, x, weight, _rows(call, x))
+        stats, kept_columns, kept_x = _allocate(call, x, weight)
     else:
         x, residual, weight = x.contiguous(), residual.contiguous(), weight.contiguous()
         bias = None if bias is None else bias.contiguous()
-        stats, kept_columns, kept_x = _allocate(call, x, weight, _rows(call, x))
-        out, sum = _residual_forward(call, x, residual, weight, bias, stats, kept_columns, kept_x)
+        stats, kept_columns, kept_x = _allocate(call, x, weight)
+        places = _places_of(call, stats, kept_columns, kept_x)
+        out, sum = _residual_forward(call, x, residual, weight, bias, places)
     return out, sum, stats, *_kept_outputs(x, kept_columns, kept_x)
 
 
@@ -342,6 +372,7 @@ def _add_norm_backward(dout, dsum, x, out, weight, bias, stats, kept_columns, ke
     if x is not None or kept_columns.numel() == 0:
         kept_columns = kept_x = None
     call = Call(centered, columns, 0.0, dout.dtype, out is not None, 0)
+    stats = stats.contiguous()
     gradients = _backward(
         call,
         dout,
@@ -350,9 +381,7 @@ def _add_norm_backward(dout, dsum, x, out, weight, bias, stats, kept_columns, ke
         None if out is None else out.contiguous(),
         None if weight is None else weight.contiguous(),
         None if bias is None else bias.contiguous(),
-        stats.contiguous(),
-        kept_columns,
-        kept_x,
+        _places_of(call, stats, kept_columns, kept_x),
         dtype,
         parameters,
     )
