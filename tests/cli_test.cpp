@@ -390,7 +390,8 @@ class EncoderCliTest : public CliTest {
   EncoderCliTest() { make_tiny_bert(folder / "bert"); }
 
   std::vector<std::string> embed(const std::string& input, const std::vector<std::string>& more = {}) {
-    std::vector<std::string> a = {"embed", "--model", path("bert"), "--threads", "1", "--input", path(input)};
+    std::vector<std::string> a = {"embed",     "--model", path("bert"), "--weights-cache", path("cache"),
+                                  "--threads", "1",       "--input",    path(input)};
     a.insert(a.end(), more.begin(), more.end());
     return a;
   }
@@ -517,8 +518,9 @@ TEST_F(EncoderCliTest, EmbedRefusesWhatCannotBe) {
 TEST_F(EncoderCliTest, RankPutsTheBestFirst) {
   make_tiny_bert(folder / "cross", 1);
   put("texts", "sat on the mat\na dog\nboom\n\ncats\n");
-  const std::vector<std::string> rank = {"rank",      "--model", path("cross"), "--query",    "the cat",
-                                         "--threads", "1",       "--input",     path("texts")};
+  const std::vector<std::string> rank = {"rank",        "--weights-cache", "none",       "--model",
+                                         path("cross"), "--query",         "the cat",    "--threads",
+                                         "1",           "--input",         path("texts")};
   const auto with = [&](const std::vector<std::string>& more) {
     std::vector<std::string> a = rank;
     a.insert(a.end(), more.begin(), more.end());

@@ -37,6 +37,7 @@ endforeach()
 file(WRITE ${model}/vocab.txt "${vocabulary}")
 file(WRITE ${PREFIX}/text "w5 w6 w7\n")
 execute_process(COMMAND ${PREFIX}/bin/warpwright embed --model ${model} --input ${PREFIX}/text --device cpu
+  --weights-cache none
   OUTPUT_VARIABLE record ERROR_QUIET COMMAND_ERROR_IS_FATAL ANY)
 string(JSON count LENGTH "${record}" embedding)
 execute_process(COMMAND ${CMAKE_COMMAND} -S ${EXAMPLES} -B ${PREFIX}/examples -DCMAKE_PREFIX_PATH=${PREFIX}
