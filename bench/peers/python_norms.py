@@ -7,7 +7,8 @@ calls    Python's share of a forward call: the time of many calls on a tensor so
          time of the bare C call behind them, beside an operator made with torch.library.custom_op that does nothing but
          allocate its output, and beside PyTorch's own layer_norm. On a GPU the host's time for enqueuing, without waiting.
 memory   Peak memory of a training step of a pre-norm transformer (GPT-2's block: norm, causal attention, norm, MLP) in
-         bf16, with its norms from PyTorch, from this package, and with memory_efficient. GPU only.
+         bf16, with its norms from PyTorch, from this package, with memory_efficient, and with the residual connection in
+         the norm. GPU only.
 
 Without --calls or --memory both are done. Needs the package warpwright, installed or in PYTHONPATH.
 """
@@ -100,12 +101,33 @@ class Block(torch.nn.Module):
         self.qkv, self.projection = torch.nn.Linear(channels, 3 * channels), torch.nn.Linear(channels, channels)
         self.up, self.down = torch.nn.Linear(channels, 4 * channels), torch.nn.Linear(4 * channels, channels)
 
-    def forward(self, x):
+    def attention(self, x):
         B, T, C = x.shape
-        q, k, v = (t.view(B, T, self.heads, -1).transpose(1, 2) for t in self.qkv(self.norm1(x)).split(C, dim=2))
+        q, k, v = (t.view(B, T, self.heads, -1).transpose(1, 2) for t in self.qkv(x).split(C, dim=2))
         y = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
-        x = x + self.projection(y.transpose(1, 2).reshape(B, T, C))
-        return x + self.down(functional.gelu(self.up(self.norm2(x)), approximate="tanh"))
+        return self.projection(y.transpose(1, 2).reshape(B, T, C))
+
+    def mlp(self, x):
+        return self.down(functional.gelu(self.up(x), approximate="tanh"))
+
+    def forward(self, x):
+        x = x + self.attention(self.norm1(x))
+        return x + self.mlp(self.norm2(x))
+
+
+class FusedBlock(Block):
+    """The same, of what comes from the branch before and the residual stream: each norm takes both."""
+
+    def forward(self, branch_and_stream):
+        x, stream = self.norm1(*branch_and_stream)
+        x, stream = self.norm2(self.attention(x), stream)
+        return self.mlp(x), stream
+
+
+class FusedStack(torch.nn.Sequential):
+    def forward(self, x):
+        branch, stream = super().forward((torch.zeros_like(x), x))
+        return branch + stream
 
 
 def measure_memory(layers=12, channels=768, heads=12, batch=32, tokens=1024):
@@ -116,12 +138,15 @@ def measure_memory(layers=12, channels=768, heads=12, batch=32, tokens=1024):
         "torch.nn.RMSNorm": lambda c: torch.nn.RMSNorm(c, eps=1e-5),
         "FusedRMSNorm": warpwright.FusedRMSNorm,
         "FusedRMSNorm memory_efficient": lambda c: warpwright.FusedRMSNorm(c, memory_efficient=True),
+        "FusedAddLayerNorm": warpwright.FusedAddLayerNorm,
+        "FusedAddLayerNorm memory_efficient": lambda c: warpwright.FusedAddLayerNorm(c, memory_efficient=True),
     }
     report = {}
     for name, norm in norms.items():
         torch.manual_seed(1)
+        block, stack = (FusedBlock, FusedStack) if "Add" in name else (Block, torch.nn.Sequential)
         with torch.device("cuda"):
-            model = torch.nn.Sequential(*(Block(channels, heads, norm) for _ in range(layers))).to(torch.bfloat16)
+            model = stack(*(block(channels, heads, norm) for _ in range(layers))).to(torch.bfloat16)
         x = torch.randn(batch, tokens, channels, device="cuda", dtype=torch.bfloat16)
         times = []
         for step in range(4):
