@@ -116,6 +116,11 @@ std::size_t cublaslt_dw_workspace(std::int64_t M, std::int64_t N);
 void cublaslt_forward(const Context& context, const MatmulForward& args);
 void cublaslt_dx(const Context& context, const MatmulDx& args);
 void cublaslt_dw(const Context& context, const MatmulDw& args);
+// With that one of the algorithms that the library's heuristic proposes (the last where there are fewer), for
+// the bench. Returns how many it proposes.
+int cublaslt_proposal(const Context& context, const MatmulForward& args, int proposal);
+int cublaslt_proposal(const Context& context, const MatmulDx& args, int proposal);
+int cublaslt_proposal(const Context& context, const MatmulDw& args, int proposal);
 void cublaslt_unfused_forward(const Context& context, const MatmulForward& args);
 void cublaslt_unfused_dx(const Context& context, const MatmulDx& args);
 

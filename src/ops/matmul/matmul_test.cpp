@@ -5,6 +5,7 @@
 #include "ops/matmul/cases.hpp"
 #include "ops/matmul/kernels.hpp"
 #include "ops/matmul/packed.hpp"
+#include "ops/matmul/selector.hpp"
 #include "ops/matmul/shares.hpp"
 #include "ops/testing/repeated.hpp"
 
@@ -290,21 +291,25 @@ TEST(Matmul, OnCudaCallsAreCapturedInAGraph) {
 const std::string kSchedules[] = {"cuda.block", "cuda.persistent", "cuda.stream_k"};
 
 // Tile edges and their neighbours, primes, and any number; N and K multiples of eight most of the time, for
-// the variants whose copies want that. Half of the variants at each shape.
-TEST(Matmul, OnCudaRandomShapesMatchTheReference) {
+// the variants whose copies want that. Eight times 250 shapes, half of the variants at each of them.
+class RandomShapes : public ::testing::TestWithParam<int> {};
+
+TEST_P(RandomShapes, OnCudaMatchTheReference) {
   if (cuda_device_count() == 0) GTEST_SKIP() << "needs an NVIDIA GPU";
   constexpr std::int64_t kTiles[] = {64, 128, 192, 256, 384, 512},
                          kPrimes[] = {1, 2, 3, 5, 7, 13, 31, 61, 127, 257};
   const std::string variants[] = {"cuda.block", "cuda.persistent", "cuda.stream_k", "cuda.mma"};
-  std::mt19937 random(1);
+  const auto first = static_cast<std::size_t>(GetParam()) * 250;
+  std::mt19937 random(static_cast<unsigned>(GetParam() + 1));
   const auto size = [&](bool eights) {
     std::int64_t n = 1 + random() % 300;
     if (random() % 3 == 0)
       n = kTiles[random() % std::size(kTiles)] + static_cast<std::int64_t>(random() % 17) - 8;
     if (random() % 3 == 0) n = kPrimes[random() % std::size(kPrimes)];
+    if (random() % 8 == 0) n *= 16;
     return eights ? (n + 7) / 8 * 8 : n;
   };
-  for (std::size_t i = 0; i < 700 && !HasFailure(); ++i) {
+  for (std::size_t i = first; i < first + 250 && !HasFailure(); ++i) {
     matmul::Case c{};
     do {
       const bool eights = i % 5 != 0;
@@ -313,40 +318,133 @@ TEST(Matmul, OnCudaRandomShapesMatchTheReference) {
     const DType dtype = i % 4 == 0 ? DType::f16 : DType::bf16;
     const Activation activation = kActivations[i % std::size(kActivations)];
     const Store store = i % 2 == 0 ? Store::add : Store::assign;
-    for (std::size_t v = i % 2; v < std::size(variants); v += 2) {
+    for (std::size_t v = i / 2 % 2; v < std::size(variants); v += 2) {
+      const std::string& variant = variants[v];
+      // A few results of a sum that is rounded before its activation is taken, as there, are all roundings.
+      if (variant == "cuda.mma" && activation != Activation::none && std::min(c.M * c.N, c.M * c.K) < 256)
+        continue;
       const auto length = [](std::int64_t n) {
         return [=](std::string_view) { return static_cast<double>(n); };
       };
       Fixture forward(i), dx(i), dw(i);
-      check_variant(matmul_forward_op(), variants[v], forward,
+      check_variant(matmul_forward_op(), variant, forward,
                     matmul::make_forward(c, dtype, i % 7 != 0, activation, forward), length(c.K));
-      check_variant(matmul_dx_op(), variants[v], dx, matmul::make_dx(c, dtype, activation, dx), length(c.N));
-      check_variant(matmul_dw_op(), variants[v], dw, matmul::make_dw(c, dtype, i % 3 != 0, store, dw),
+      check_variant(matmul_dx_op(), variant, dx, matmul::make_dx(c, dtype, activation, dx), length(c.N));
+      check_variant(matmul_dw_op(), variant, dw, matmul::make_dw(c, dtype, i % 3 != 0, store, dw),
                     length(c.M));
     }
+  }
+}
+INSTANTIATE_TEST_SUITE_P(Matmul, RandomShapes, ::testing::Range(0, 8));
+
+#if WARPWRIGHT_CUDA
+// A kernel of the selector's list as an operation of one variant.
+matmul::Schedule tested_schedule;
+matmul::Selection tested_selection;
+template <class P, class A, class Make>
+void check_selections(const Op<P, A>& op, const Make& make, double length) {
+  const Variant<P, A> variants[] = {
+      {"cuda.selected", [](const P&, const DeviceInfo&) { return std::string(); },
+       [](const Context& context, const A& moved) {
+         matmul::cuda::run(context, moved, tested_schedule, tested_selection);
+       },
+       [](const P& p, const DeviceInfo&) { return matmul::cuda::workspace(p, tested_selection); }},
+      find_variant(op, kReference)};
+  const Op<P, A> one{op.name, variants, op.problem};
+  Fixture shapes = Fixture::of_shapes();
+  const matmul::Request request = matmul::request_of(op.problem(make(shapes)));
+  for (const matmul::Schedule schedule :
+       {matmul::Schedule::block, matmul::Schedule::persistent, matmul::Schedule::stream_k}) {
+    for (const matmul::Selection& s : matmul::selections(request, schedule, device_for("cuda.selected"))) {
+      SCOPED_TRACE(fmt::format("schedule {}, {}", static_cast<int>(schedule), matmul::describe(s)));
+      tested_schedule = schedule;
+      tested_selection = s;
+      Fixture fixture(1);
+      check_variant(one, "cuda.selected", fixture, make(fixture), [=](std::string_view) { return length; });
+    }
+  }
+}
+
+// Not only those that the selector takes for such small products.
+TEST(Matmul, OnCudaEveryKernelOfTheSelectorMatchesTheReference) {
+  if (cuda_device_count() == 0) GTEST_SKIP() << "needs an NVIDIA GPU";
+  Fixture shapes(9);
+  const auto probe = matmul::make_forward({8, 8, 8}, DType::bf16, false, Activation::none, shapes);
+  if (const auto reason = find_variant(matmul_forward_op(), "cuda.persistent")
+                              .refuse(matmul_forward_op().problem(probe), device_for("cuda.persistent"));
+      !reason.empty()) {
+    GTEST_SKIP() << reason;
+  }
+  for (const matmul::Case& c : {matmul::Case{1, 8, 8, 0},
+                                {70, 136, 1032, 8},
+                                {131, 200, 264, 0},
+                                {264, 72, 136, 8},
+                                {700, 264, 72, 0}}) {
+    for (const DType dtype : {DType::bf16, DType::f16}) {
+      for (const Activation activation : {Activation::none, Activation::gelu_tanh, Activation::gelu_erf}) {
+        check_selections(
+            matmul_forward_op(),
+            [&](Fixture& f) { return matmul::make_forward(c, dtype, true, activation, f); },
+            static_cast<double>(c.K));
+        check_selections(
+            matmul_dx_op(), [&](Fixture& f) { return matmul::make_dx(c, dtype, activation, f); },
+            static_cast<double>(c.N));
+      }
+      for (const Store store : {Store::assign, Store::add}) {
+        check_selections(
+            matmul_dw_op(), [&](Fixture& f) { return matmul::make_dw(c, dtype, true, store, f); },
+            static_cast<double>(c.M));
+      }
+    }
+  }
+}
+#endif
+
+template <class P, class A>
+void expect_same_bits(const Op<P, A>& op, const std::string& name, const A& args, int runs) {
+  const auto& variant = find_variant(op, name);
+  Context& context = gpu_context({DeviceKind::cuda, 0}, false);
+  const P problem = op.problem(args);
+  if (!variant.refuse(problem, context.device()).empty()) return;
+  if (variant.workspace) {
+    context.reserve_scratch(std::max<std::size_t>(variant.workspace(problem, context.device()), 1));
+  }
+  const auto uses = uses_of(args);
+  DeviceCopy copy(uses, context.device().device, context.stream());
+  std::vector<std::byte> first, now;
+  for (int i = 0; i < runs; ++i) {
+    variant.run(context, copy.moved(args));
+    copy.download(context.stream());
+    now.clear();
+    for (const TensorUse& use : uses) {
+      const auto* bytes = static_cast<const std::byte*>(use.tensor.data);
+      if (use.access != Access::read) now.insert(now.end(), bytes, bytes + use.tensor.bytes());
+    }
+    if (i == 0) first = now;
+    ASSERT_TRUE(now == first) << op.name << " " << name << ", run " << i;
   }
 }
 
 TEST(Matmul, OnCudaARepeatedProductHasTheSameBits) {
   if (cuda_device_count() == 0) GTEST_SKIP() << "needs an NVIDIA GPU";
+  constexpr int kRuns = 1000;
   for (const std::string& name : kSchedules) {
     Fixture fixture(7);
-    const auto args = matmul::make_dw({3000, 520, 264}, DType::bf16, true, Store::assign, fixture);
-    const auto& variant = find_variant(matmul_dw_op(), name);
-    Context& context = gpu_context({DeviceKind::cuda, 0}, false);
-    const auto problem = matmul_dw_op().problem(args);
-    if (!variant.refuse(problem, context.device()).empty()) continue;
-    context.reserve_scratch(std::max<std::size_t>(variant.workspace(problem, context.device()), 1));
-    DeviceCopy copy(uses_of(args), context.device().device, context.stream());
-    std::vector<std::byte> first;
-    for (int i = 0; i < 1000; ++i) {
-      variant.run(context, copy.moved(args));
-      copy.download(context.stream());
-      const auto* bytes = static_cast<const std::byte*>(args.dweight.data);
-      const std::vector<std::byte> now(bytes, bytes + args.dweight.bytes());
-      if (i == 0) first = now;
-      ASSERT_EQ(now, first) << name << ", run " << i;
-    }
+    // Few tiles and many, with cut depths of both sorts: as many workers for each tile, and not.
+    expect_same_bits(matmul_dw_op(), name,
+                     matmul::make_dw({3000, 520, 264}, DType::bf16, true, Store::assign, fixture), kRuns);
+    expect_same_bits(matmul_dw_op(), name,
+                     matmul::make_dw({2000, 1544, 776}, DType::bf16, false, Store::assign, fixture), kRuns);
+    expect_same_bits(matmul_forward_op(), name,
+                     matmul::make_forward({200, 264, 1544}, DType::bf16, true, Activation::none, fixture),
+                     kRuns);
+    expect_same_bits(
+        matmul_forward_op(), name,
+        matmul::make_forward({1500, 1032, 264}, DType::bf16, true, Activation::gelu_tanh, fixture), kRuns);
+    expect_same_bits(matmul_dx_op(), name,
+                     matmul::make_dx({200, 1544, 264}, DType::bf16, Activation::none, fixture), kRuns);
+    expect_same_bits(matmul_dx_op(), name,
+                     matmul::make_dx({1500, 264, 1032}, DType::bf16, Activation::gelu_tanh, fixture), kRuns);
   }
 }
 

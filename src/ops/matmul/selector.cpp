@@ -1,29 +1,40 @@
 #include "ops/matmul/selector.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <numeric>
 
 #include "ops/matmul/shares.hpp"
+#include "ops/matmul/table.hpp"
 
 namespace warpwright::ops::matmul {
 namespace {
 
-// Of an H200, fitted to measured products of its models' shapes (docs/kernels.md).
+// Of an H200, fitted to measured times of every kernel on some sixty layers of its models' shapes and others
+// (docs/gemm.md).
 constexpr double kMultiprocessorFlops = 6.2e12;  // of one multiprocessor's tensor cores at its highest clock
-constexpr double kPowerFlops = 814e12;  // of all of them together, for as long as one likes: the power limit
-constexpr double kTrafficEnergy = 1.8;  // FLOPs that a byte from the second-level cache costs in power
-constexpr double kMemoryBandwidth = 4.8e12;
-constexpr double kLaunch = 6.2e-6;        // until the first slab has come, and from the last one to the end
-constexpr double kBlockStart = 1.5e-6;    // of a block that follows another one
-constexpr double kFixUpLatency = 4.2e-6;  // until an owner can read what other workers have written
-constexpr double kFixUpBandwidth = 76e9;  // bytes a second of partial sums, of one multiprocessor
-constexpr double kActivation = 0.07e-9;   // seconds that an element's activation adds to the epilogue
-constexpr double kDerivative = 0.1e-9;    // and that its derivative does
+constexpr double kPowerFlops = 871e12;   // of all of them together, for as long as one likes: the power limit
+constexpr double kTrafficEnergy = 3.96;  // FLOPs that a byte from the second-level cache costs in power
+constexpr double kMemoryBandwidth = 4.54e12;
+constexpr double kLaunch = 5.90e-6;  // until the first slab has come, and from the last one to the end
+constexpr double kGradientLaunch = 1.39e-6;   // more of it where fp32 sums go out
+constexpr double kBlockStart = 1.5e-6;        // of a block that follows another one
+constexpr double kFixUpLatency = 2.14e-6;     // until other workers' sums can be read
+constexpr double kFixUpBandwidth = 63e9;      // bytes a second of partial sums, of one multiprocessor
+constexpr double kExchangeLatency = 1.21e-6;  // between the blocks of a cluster
+constexpr double kExchangeBandwidth = 71e9;
+constexpr double kTransposed[] = {1, 0.996, 1.047};  // slabs by direction
+constexpr double kActivation = 0.097e-9;  // seconds that an element's activation adds to the epilogue
+constexpr double kDerivative = 0.151e-9;  // and that its derivative does
+constexpr double kSharpness = 6.36;
 constexpr double kRowSums = 3e-6;         // what is left of a bias gradient when its product is done
 constexpr double kMultiprocessors = 132;  // that the sums above are of
 
 constexpr std::int64_t kSlab = 64;
+constexpr std::int64_t kMostBlocks = 1 << 24;
 
 // slab: seconds of one slab, times the multiprocessor's rate over its FLOPs. epilogue: seconds that nothing
 // hides, with 16-bit results and with fp32 ones.
@@ -32,9 +43,21 @@ struct TileCost {
   double row_sums;  // that slabs take longer where dout's columns are summed as they pass
 };
 constexpr TileCost kCosts[kTileCount] = {
-    {0.85, 2.6e-6, 1.1e-6, 0.03}, {0.95, 0.46e-6, 1.4e-6, 0.2},  {0.855, 0.7e-6, 5.7e-6, 0.06},
-    {0.89, 0.5e-6, 6.0e-6, 0.06}, {0.94, 1.0e-6, 1.2e-6, 0.1},   {1.7, 0.1e-6, 1.4e-6, 0.0},
-    {1.0, 1.0e-6, 0.7e-6, 0.11},  {0.95, 0.55e-6, 6.4e-6, 0.05},
+    {0.795, 2.20e-6, 4.48e-6, 0.03},  // k128x256
+    {0.931, 0.50e-6, 2.41e-6, 0.20},  // k128x128
+    {0.765, 1.61e-6, 2.00e-6, 0.06},  // k128x192
+    {0.964, 0.55e-6, 2.00e-6, 0.06},  // k128x192Alone
+    {0.872, 0.74e-6, 1.95e-6, 0.10},  // k128x128Team
+    {1.061, 0.64e-6, 1.33e-6, 0.00},  // k64x128
+    {0.946, 1.00e-6, 2.51e-6, 0.11},  // k128x192Team
+    {0.856, 1.30e-6, 2.00e-6, 0.11},  // k128x192TeamAlone
+    {0.900, 1.00e-6, 2.00e-6, 0.05},  // k128x160
+    {0.900, 1.00e-6, 2.00e-6, 0.05},  // k128x160Down
+    {1.149, 0.87e-6, 2.00e-6, 0.10},  // k64x64Deep8
+    {1.149, 0.87e-6, 2.00e-6, 0.10},  // k64x64Deep4
+    {1.149, 0.87e-6, 2.00e-6, 0.10},  // k64x64Deep2
+    {0.901, 1.29e-6, 5.95e-6, 0.10},  // k128x128Deep4
+    {0.901, 1.29e-6, 5.95e-6, 0.10},  // k128x128Deep3
 };
 
 std::int64_t ceil_div(std::int64_t a, std::int64_t b) {
@@ -48,10 +71,9 @@ double real(std::int64_t n) {
 // The larger of several bounds, and a little more where they are close: what is bound by two things overlaps
 // them not quite.
 template <class... Bounds>
-double bound(Bounds... seconds) {
-  constexpr double kSharpness = 8;
+double bound(double sharpness, Bounds... seconds) {
   const double most = std::max({seconds...});
-  return most * std::pow((std::pow(seconds / most, kSharpness) + ...), 1 / kSharpness);
+  return most * std::pow((std::pow(seconds / most, sharpness) + ...), 1 / sharpness);
 }
 
 // Bytes that pass between device memory and the chip at least.
@@ -67,12 +89,14 @@ double memory_bytes(const Request& r) {
 double seconds_of(const Request& r, int index, Schedule schedule, std::int64_t tiles, int workers) {
   const TileShape& tile = kTiles[index];
   const TileCost& cost = kCosts[index];
-  const double flops = 2.0 * tile.rows * tile.cols * kSlab;  // of a slab of a block's tile
-  const double slab = cost.slab * flops / kMultiprocessorFlops * (r.row_sums ? 1 + cost.row_sums : 1);
-  const double activation =
-      r.activation == Activation::none
-          ? 0
-          : (r.direction == Direction::dx ? kDerivative : kActivation) * tile.rows * tile.cols;
+  const int direction = static_cast<int>(r.direction);
+  const double area = 1.0 * tile.rows * tile.cols, part = 4 * area;
+  const double flops = 2 * area * kSlab;  // of a slab of a block's tile
+  const double slab = cost.slab * kTransposed[direction] * flops / kMultiprocessorFlops *
+                      (r.row_sums ? 1 + cost.row_sums : 1);
+  const double activation = r.activation == Activation::none
+                                ? 0
+                                : (r.direction == Direction::dx ? kDerivative : kActivation) * area;
   const double epilogue = (r.direction == Direction::dw ? cost.epilogue32 : cost.epilogue16) + activation;
   const std::int64_t slabs = ceil_div(r.extent.depth, kSlab);
   const double traffic = (1.0 * tile.rows / tile.cluster_across + 1.0 * tile.cols / tile.cluster_down) * 2 *
@@ -81,7 +105,15 @@ double seconds_of(const Request& r, int index, Schedule schedule, std::int64_t t
   const double power = all_slabs * (flops + kTrafficEnergy * traffic) / kPowerFlops;
   double memory = memory_bytes(r);
   double compute = 0, fix_up = 0;
-  if (schedule != Schedule::stream_k) {
+  if (tile.deep > 0) {
+    // Small tiles' blocks are two to a multiprocessor, and then half as fast.
+    const std::int64_t blocks = tiles * tile.deep, slots = static_cast<std::int64_t>(kMultiprocessors);
+    const std::int64_t room = tile.rows * tile.cols <= 64 * 128 ? 2 : 1;
+    const double waves = real(ceil_div(blocks, slots * room));
+    const double together = real(std::min(room, ceil_div(blocks, slots)));
+    compute = waves * (together * real(ceil_div(slabs, tile.deep)) * slab + epilogue);
+    fix_up = kExchangeLatency + waves * part * (tile.deep - 1) / tile.deep / kExchangeBandwidth;
+  } else if (schedule != Schedule::stream_k) {
     const double start = schedule == Schedule::block ? kBlockStart : 0;
     compute = real(ceil_div(tiles, workers)) * (real(slabs) * slab + epilogue + start);
   } else {
@@ -89,23 +121,81 @@ double seconds_of(const Request& r, int index, Schedule schedule, std::int64_t t
     compute = real(whole / workers) * (real(slabs) * slab + epilogue);
     if (cut > 0) {
       const int sharers = sharers_of(cut * slabs, slabs, workers);
-      compute += real(cut * slabs) / sharers * slab + 2 * epilogue;
-      const double part = 4.0 * tile.rows * tile.cols;
-      fix_up = kFixUpLatency + real(ceil_div(sharers, cut)) * part / kFixUpBandwidth;
-      if (sharers % cut == 0) fix_up -= part / kFixUpBandwidth;
-      // Workers are at the same depth, and share what they read, where as many of them have whole tiles
-      // between them.
-      const auto together = real(std::gcd(cut, static_cast<std::int64_t>(sharers)));
-      const double strips = (1.0 * tile.rows * tile.cluster_down + 1.0 * tile.cols * tile.cluster_across) *
-                            std::ceil(std::sqrt(together)) * real(cut) / together;
-      if (sharers % cut != 0) memory = std::max(memory, strips * real(r.extent.depth) * 2);
+      compute += real(cut * slabs) / sharers * slab;
+      if (whole == 0 && sharers % cut == 0) {
+        compute += real(cut) / sharers * epilogue;
+        if (sharers > cut) fix_up = kFixUpLatency + 2 * part / kFixUpBandwidth;
+      } else {
+        compute += 2 * epilogue;
+        fix_up = kFixUpLatency + real(ceil_div(sharers, cut)) * part / kFixUpBandwidth;
+        // Workers are at the same depth, and share what they read, where as many of them have whole tiles
+        // between them.
+        const auto together = real(std::gcd(cut, static_cast<std::int64_t>(sharers)));
+        const double strips = (1.0 * tile.rows * tile.cluster_down + 1.0 * tile.cols * tile.cluster_across) *
+                              std::ceil(std::sqrt(together)) * real(cut) / together;
+        memory = std::max(memory, strips * real(r.extent.depth) * 2);
+      }
     }
   }
   if (r.row_sums) fix_up += kRowSums;
-  return kLaunch + fix_up + bound(compute, power, memory / kMemoryBandwidth);
+  return kLaunch + (r.direction == Direction::dw ? kGradientLaunch : 0) + fix_up +
+         bound(kSharpness, compute, power, memory / kMemoryBandwidth);
 }
 
 }  // namespace
+
+std::string describe(const Selection& s) {
+  const TileShape& tile = kTiles[s.tile];
+  const std::string groups = tile.pingpong()
+                                 ? "groups taking turns"
+                                 : fmt::format("{} groups on one", tile.groups_down * tile.groups_across);
+  const std::string cluster = tile.deep > 0 ? fmt::format(", {} blocks share the depth", tile.deep)
+                              : tile.cluster() > 1
+                                  ? fmt::format(", clusters of {}×{}", tile.cluster_down, tile.cluster_across)
+                                  : "";
+  return fmt::format("{}×{} tiles, {}{}, {} workers", tile.rows, tile.cols, groups, cluster, s.workers);
+}
+
+std::vector<Selection> selections(const Request& r, Schedule schedule, const DeviceInfo& device) {
+  std::vector<Selection> list;
+  for (int index = 0; index < kTileCount; ++index) {
+    if (!offers(r.direction, r.dtype, r.activation, index, schedule)) continue;
+    const TileShape& tile = kTiles[index];
+    const std::int64_t row_tiles = ceil_div(r.extent.rows, tile.rows * tile.cluster_down);
+    const std::int64_t tiles = row_tiles * ceil_div(r.extent.cols, tile.cols * tile.cluster_across);
+    const int most = std::max(device.gpu.multiprocessors / tile.cluster(), 1);
+    const auto add = [&](std::int64_t workers) {
+      Selection s;
+      s.tile = index;
+      s.workers = static_cast<int>(workers);
+      // Narrow rasters keep the rows of a large product in the cache while its columns pass.
+      s.raster = r.direction != Direction::dw && r.extent.rows >= 16384 ? 4 : 16;
+      s.seconds = seconds_of(r, index, schedule, tiles, s.workers) *
+                  (kMultiprocessors / std::max(device.gpu.multiprocessors, 1));
+      if (schedule == Schedule::block)
+        s.workers = static_cast<int>(std::min(std::max<std::int64_t>(tiles, 1), kMostBlocks));
+      if (schedule == Schedule::stream_k && tile.deep == 0) {
+        s.partial_bytes = static_cast<std::size_t>(s.workers) *
+                          static_cast<std::size_t>(tile.cluster() * tile.rows * tile.cols) * 4;
+      }
+      if (!measured_table().empty()) {
+        const auto known = measured_table().find(r, kernel_name(schedule, tile), s.workers);
+        if (known) s.seconds = *known;
+      }
+      list.push_back(s);
+    };
+    if (tile.deep > 0) {
+      if (tiles * tile.deep < kMostBlocks) add(std::max<std::int64_t>(tiles, 1));
+    } else if (schedule != Schedule::stream_k || tiles == 0) {
+      add(std::clamp<std::int64_t>(tiles, 1, most));
+    } else if (2 * most * ceil_div(r.extent.depth, kSlab) <= std::numeric_limits<int>::max()) {
+      add(most);
+      // As many for each tile: nobody has parts of two tiles.
+      if (tiles < most && most % tiles != 0) add(most / tiles * tiles);
+    }
+  }
+  return list;
+}
 
 Selection select(const Request& r, Schedule schedule, const DeviceInfo& device) {
   int only = -1;
@@ -116,37 +206,9 @@ Selection select(const Request& r, Schedule schedule, const DeviceInfo& device) 
     only = select(typical, schedule, device).tile;
   }
   Selection best;
-  for (int index = 0; index < kTileCount; ++index) {
-    if (!offers(r.direction, r.dtype, r.activation, index, schedule)) continue;
-    if (r.batch_invariant && index != only) continue;
-    const TileShape& tile = kTiles[index];
-    const std::int64_t row_tiles = ceil_div(r.extent.rows, tile.rows * tile.cluster_down);
-    const std::int64_t tiles = row_tiles * ceil_div(r.extent.cols, tile.cols * tile.cluster_across);
-    const int most = std::max(device.gpu.multiprocessors / tile.cluster(), 1);
-    const auto consider = [&](int workers) {
-      const double seconds = seconds_of(r, index, schedule, tiles, workers) *
-                             (kMultiprocessors / std::max(device.gpu.multiprocessors, 1));
-      if (best.tile >= 0 && seconds >= best.seconds) return;
-      best.tile = index;
-      best.workers = workers;
-      // Narrow rasters keep the rows of a large product in the cache while its columns pass.
-      best.raster = r.direction != Direction::dw && r.extent.rows >= 16384 ? 4 : 16;
-      best.seconds = seconds;
-      if (schedule != Schedule::stream_k) return;
-      best.partial_bytes = static_cast<std::size_t>(workers) *
-                           static_cast<std::size_t>(tile.cluster() * tile.rows * tile.cols) * 4;
-    };
-    if (tiles == 0) {
-      consider(1);
-    } else if (schedule != Schedule::stream_k) {
-      consider(static_cast<int>(std::min<std::int64_t>(tiles, most)));
-      if (schedule == Schedule::block)
-        best.workers = static_cast<int>(std::min<std::int64_t>(tiles, 1 << 24));
-    } else {
-      consider(most);
-      // As many for each tile: nobody has parts of two tiles.
-      if (tiles < most) consider(static_cast<int>(most / tiles * tiles));
-    }
+  for (const Selection& s : selections(r, schedule, device)) {
+    if (r.batch_invariant && s.tile != only) continue;
+    if (best.tile < 0 || s.seconds < best.seconds) best = s;
   }
   return best;
 }
@@ -162,19 +224,24 @@ Request request_of(const MatmulDwProblem& p) {
 }
 
 double library_seconds(const Request& r) {
-  // Of the algorithms that its heuristic proposes, by direction; what its epilogues add; a bias gradient is a
-  // pass of its own over dout.
-  constexpr double kFlops[] = {720e12, 760e12, 740e12}, kFusedActivation = 0.3;
-  constexpr double kColumnSumsBandwidth = 3.5e12;
-  const double flops = 2 * real(r.extent.rows) * real(r.extent.cols) * real(r.extent.depth);
-  const double compute = flops / kFlops[static_cast<int>(r.direction)];
-  const double sums = r.row_sums ? kRowSums + real(r.extent.rows) * real(r.extent.depth) *
-                                                  real(static_cast<std::int64_t>(size_of(r.dtype))) /
-                                                  kColumnSumsBandwidth
-                                 : 0;
-  return kLaunch + sums +
-         bound(compute * (r.activation == Activation::none ? 1 : 1 + kFusedActivation),
-               memory_bytes(r) / kMemoryBandwidth);
+  if (const auto known = measured_table().find(r, "cublaslt:-1", 0)) return *known;
+  // By direction: until it has begun and ended, and what it reaches; then a depth that must be cut, what its
+  // epilogues add, what its second proposals save where cublaslt.cpp takes them; a bias gradient is a pass of
+  // its own over dout.
+  constexpr double kStart[] = {6.15e-6, 6.1e-6, 5.2e-6}, kFlops[] = {762e12, 803e12, 754e12};
+  constexpr double kCut = 0.27e-6, kBandwidth = 2.55e12, kLibrarySharpness = 2.6;
+  constexpr double kFusedActivation = 0.3, kBetterProposal = 0.96, kColumnSumsBandwidth = 3.5e12;
+  const int direction = static_cast<int>(r.direction);
+  const auto [rows, cols, depth] = r.extent;
+  const double tiles = real(std::max<std::int64_t>(ceil_div(rows, 128) * ceil_div(cols, 128), 1));
+  const double flops = 2 * real(rows) * real(cols) * real(depth);
+  const double element = real(static_cast<std::int64_t>(size_of(r.dtype)));
+  const double sums = r.row_sums ? kRowSums + real(rows) * real(depth) * element / kColumnSumsBandwidth : 0;
+  const bool better = r.direction == Direction::dx && rows >= 16384 && depth <= 8192;
+  const double compute = flops / kFlops[direction] * (better ? kBetterProposal : 1) *
+                         (r.activation == Activation::none ? 1 : 1 + kFusedActivation);
+  return kStart[direction] + sums + kCut * std::sqrt(std::max(kMultiprocessors / tiles - 1, 0.0)) +
+         bound(kLibrarySharpness, compute, memory_bytes(r) / kBandwidth);
 }
 
 }  // namespace warpwright::ops::matmul

@@ -4,19 +4,30 @@
 #pragma once
 
 #include <iterator>
+#include <vector>
 
 #include "ops/matmul/kernels.hpp"
 
 namespace warpwright::ops::matmul {
 
 enum class Direction : std::uint8_t { forward, dx, dw };
+constexpr std::string_view name_of(Direction direction) {
+  constexpr std::string_view kNames[] = {"forward", "dx", "dw"};
+  return kNames[static_cast<int>(direction)];
+}
+constexpr std::string_view name_of(Schedule schedule) {
+  constexpr std::string_view kNames[] = {"block", "persistent", "stream_k"};
+  return kNames[static_cast<int>(schedule)];
+}
 
 // The tiles that there are kernels of: of a block, its groups of warps on one tile (one: two groups take
-// turns), the blocks of its cluster.
+// turns), the blocks of its cluster. deep: the tile is a cluster's, and so many blocks share its depth
+// (cuda/split.cuh).
 struct TileShape {
   int rows, cols, groups_down, groups_across, cluster_down, cluster_across;
+  int deep = 0;
 
-  constexpr bool pingpong() const { return groups_down * groups_across == 1; }
+  constexpr bool pingpong() const { return deep == 0 && groups_down * groups_across == 1; }
   constexpr int cluster() const { return cluster_down * cluster_across; }
 };
 enum TileIndex : int {
@@ -24,14 +35,23 @@ enum TileIndex : int {
   k128x128,
   k128x192,
   k128x192Alone,
-  k128x128Block,
+  k128x128Team,
   k64x128,
   k128x192Team,
-  k128x160
+  k128x192TeamAlone,
+  k128x160,
+  k128x160Down,
+  k64x64Deep8,
+  k64x64Deep4,
+  k64x64Deep2,
+  k128x128Deep4,
+  k128x128Deep3,
 };
 inline constexpr TileShape kTiles[] = {
-    {128, 256, 2, 1, 2, 1}, {128, 128, 1, 1, 2, 1}, {128, 192, 1, 1, 2, 1}, {128, 192, 1, 1, 1, 1},
-    {128, 128, 2, 1, 1, 1}, {64, 128, 1, 2, 1, 1},  {128, 192, 2, 1, 2, 1}, {128, 160, 1, 1, 1, 2},
+    {128, 256, 2, 1, 2, 1},  {128, 128, 1, 1, 2, 1},    {128, 192, 1, 1, 2, 1},    {128, 192, 1, 1, 1, 1},
+    {128, 128, 2, 1, 1, 1},  {64, 128, 1, 2, 1, 1},     {128, 192, 2, 1, 2, 1},    {128, 192, 2, 1, 1, 1},
+    {128, 160, 1, 1, 1, 2},  {128, 160, 1, 1, 2, 1},    {64, 64, 1, 1, 1, 1, 8},   {64, 64, 1, 1, 1, 1, 4},
+    {64, 64, 1, 1, 1, 1, 2}, {128, 128, 2, 1, 1, 1, 4}, {128, 128, 2, 1, 1, 1, 3},
 };
 inline constexpr int kTileCount = static_cast<int>(std::size(kTiles));
 
@@ -50,34 +70,42 @@ struct Request {
 constexpr bool offers(Direction direction, DType dtype, Activation activation, int tile, Schedule schedule) {
   const bool half = dtype == DType::f16;
   if (dtype != DType::bf16 && !half) return false;
-  if (schedule == Schedule::block) return activation == Activation::none && tile == k128x128Block;
-  if (schedule == Schedule::stream_k) {
-    if (activation != Activation::none) return false;
-    switch (direction) {
-      case Direction::forward:
-        return tile == k64x128 || (!half && tile == k128x192);
-      case Direction::dx:
-        return tile == k64x128 || (!half && tile == k128x128);
-      default:
-        return tile == k128x128 || (!half && (tile == k128x256 || tile == k128x192Team || tile == k128x160));
-    }
+  if (activation == Activation::relu || activation == Activation::tanh) return false;
+  const auto is_one_of = [tile](auto... tiles) { return ((tile == tiles) || ...); };
+  const bool plain = activation == Activation::none;
+  switch (schedule) {
+    case Schedule::block:
+      return plain && tile == k128x128Team;
+    case Schedule::stream_k:
+      if (!plain) return false;
+      if (direction == Direction::dw) {
+        return tile == k128x128 || (!half && is_one_of(k128x256, k128x192Team, k128x128Deep3));
+      }
+      return is_one_of(k64x64Deep8, k64x64Deep4) ||
+             (!half && (is_one_of(k64x64Deep2, k128x128Deep4, k128x128Deep3) ||
+                        tile == (direction == Direction::dx ? k128x128 : k128x192)));
+    default:
+      break;
   }
   switch (direction) {
     case Direction::forward:
-      if (activation == Activation::gelu_erf) return tile == k128x192 || tile == k64x128;
+      if (activation == Activation::gelu_erf) return is_one_of(k128x192, k64x128, k128x128Team);
       if (activation == Activation::gelu_tanh) {
-        return tile == k128x192 || (!half && (tile == k128x128 || tile == k128x192Alone || tile == k64x128));
+        return tile == k128x192 || tile == k64x128 ||
+               (!half && is_one_of(k128x128, k128x192Alone, k128x128Team, k128x192TeamAlone));
       }
-      return tile == k128x192 || tile == k128x192Alone || tile == k64x128 || (!half && tile == k128x128);
+      return is_one_of(k128x192, k128x192Alone, k64x128, k128x128Team) ||
+             (!half && is_one_of(k128x128, k128x256, k128x192TeamAlone));
     case Direction::dx:
-      if (activation == Activation::gelu_erf) return tile == k128x128;
-      if (activation == Activation::gelu_tanh)
-        return tile == k128x128 || (!half && (tile == k128x256 || tile == k64x128));
-      return tile == k128x128 ||
-             (!half && (tile == k128x192 || tile == k128x192Alone || tile == k64x128 || tile == k128x256));
+      if (activation == Activation::gelu_erf) return is_one_of(k128x128, k128x128Team);
+      if (activation == Activation::gelu_tanh) {
+        return tile == k128x128 || (!half && is_one_of(k128x256, k64x128, k128x128Team, k128x192Alone));
+      }
+      return is_one_of(k128x128, k128x128Team) ||
+             (!half && is_one_of(k128x192, k128x192Alone, k64x128, k128x256, k128x192TeamAlone));
     default:
-      return activation == Activation::none &&
-             (tile == k128x128Block || (!half && (tile == k128x192 || tile == k64x128 || tile == k128x160)));
+      return plain &&
+             (is_one_of(k128x128Team, k64x128) || (!half && is_one_of(k128x160, k128x160Down, k128x256)));
   }
 }
 
@@ -88,7 +116,22 @@ struct Selection {
   double seconds = 0;
   std::size_t partial_bytes = 0;  // of sums of tiles whose depth is cut
 };
+// "128×192 tiles, 2 groups on one, clusters of 2×1, 66 workers".
+std::string describe(const Selection& selection);
+// Every kernel that there is for it under a schedule, with the number of workers that make sense.
+std::vector<Selection> selections(const Request& request, Schedule schedule, const DeviceInfo& device);
+// The one that is predicted to be the fastest.
 Selection select(const Request& request, Schedule schedule, const DeviceInfo& device);
+
+namespace cuda {
+// One kernel of the list, of a product that is not empty and suits the copy engine (wgmma.hpp).
+void run(const Context& context, const MatmulForward& args, Schedule schedule, const Selection& selection);
+void run(const Context& context, const MatmulDx& args, Schedule schedule, const Selection& selection);
+void run(const Context& context, const MatmulDw& args, Schedule schedule, const Selection& selection);
+std::size_t workspace(const MatmulForwardProblem& problem, const Selection& selection);
+std::size_t workspace(const MatmulDxProblem& problem, const Selection& selection);
+std::size_t workspace(const MatmulDwProblem& problem, const Selection& selection);
+}  // namespace cuda
 
 // What cuBLASLt takes.
 double library_seconds(const Request& request);

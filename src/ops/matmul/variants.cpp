@@ -158,7 +158,7 @@ std::size_t cublaslt_dw_workspace(const MatmulDwProblem& p, const DeviceInfo&) {
 // A kernel of ours must be predicted to be faster by more than that. Beside cuBLASLt's kernels, call by call,
 // ours win by 5 to 15 % on many shapes and did not shorten a training step: at the power limit a kernel that
 // does more in a second slows its neighbours.
-constexpr double kMargin = 0.85;
+constexpr double kMargin = 1;
 template <class Problem>
 double cublaslt_cost(const Problem& p, const DeviceInfo&) {
   return kMargin * matmul::library_seconds(matmul::request_of(p));

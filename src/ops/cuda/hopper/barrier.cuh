@@ -74,6 +74,14 @@ __device__ inline void cluster_barrier() {
           : "memory");
 }
 
+// Its two halves: a thread that is here, and one that waits for all others.
+__device__ inline void arrive_at_cluster() {
+  asm volatile("barrier.cluster.arrive.relaxed;\n" ::: "memory");
+}
+__device__ inline void wait_for_cluster() {
+  asm volatile("barrier.cluster.wait.acquire;\n" ::: "memory");
+}
+
 // Registers of a group of four warps: it gives back those above kCount, or takes what others gave back.
 template <int kCount>
 __device__ inline void give_registers() {

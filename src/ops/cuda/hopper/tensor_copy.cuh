@@ -47,6 +47,21 @@ __device__ inline void copy_bytes(void* to, const void* from, int bytes, Barrier
       : "memory");
 }
 
+// Contiguous bytes of this block's shared memory to another block of the cluster, which counts them at its
+// barrier; the place and the barrier there are given as this block's own. This block's bytes must stay as
+// they are until the other has them.
+__device__ inline void copy_to_block(void* to, const void* from, int bytes, Barrier* barrier, int block) {
+  asm volatile(
+      "{\n"
+      ".reg .b32 there, counter;\n"
+      "mapa.shared::cluster.u32 there, %0, %4;\n"
+      "mapa.shared::cluster.u32 counter, %3, %4;\n"
+      "cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes [there], [%1], %2, [counter];\n"
+      "}\n" ::"r"(shared_address(to)),
+      "r"(shared_address(from)), "r"(bytes), "r"(shared_address(barrier)), "r"(block)
+      : "memory");
+}
+
 // A box from shared memory.
 __device__ inline void store_box(const CUtensorMap* map, const void* from, int column, int row) {
   asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%0, {%2, %3}], [%1];\n" ::"l"(map),

@@ -15,6 +15,7 @@
 #include <array>
 #include <bit>
 #include <deque>
+#include <vector>
 
 #include "core/error.hpp"
 #include "ops/cuda/refuse.hpp"
@@ -86,8 +87,8 @@ struct Plan {
   Product product;
   Description description;
   Layout a, b, d;
-  cublasLtMatmulAlgo_t algorithm{};
-  bool supported = false;
+  std::vector<cublasLtMatmulAlgo_t> proposals;
+  std::size_t chosen = 0;  // of them
 };
 
 void set_operands(const Description& description, const Operands& operands) {
@@ -107,6 +108,8 @@ std::uint32_t tile_of(const cublasLtMatmulAlgo_t& algorithm) {
 struct State {
   Handle handle = make_handle();
   std::deque<Plan> plans;
+  int forced = -1;   // proposal to run instead of the chosen one
+  int proposed = 0;  // of the last product's proposals
 
   Plan& plan(const Product& product, const Operands& operands, const DeviceInfo& device) {
     for (Plan& known : plans) {
@@ -146,10 +149,10 @@ struct State {
     for (int i = 0; i < count; ++i) {
       const auto& proposal = proposals[static_cast<std::size_t>(i)];
       if (proposal.state != CUBLAS_STATUS_SUCCESS) continue;
-      const bool preferred = wanted != kAny && tile_of(proposal.algo) == wanted;
-      if (!plan.supported || preferred) plan.algorithm = proposal.algo;
-      plan.supported = true;
-      if (preferred) break;
+      if (wanted != kAny && plan.chosen == 0 && tile_of(proposal.algo) == wanted) {
+        plan.chosen = plan.proposals.size();
+      }
+      plan.proposals.push_back(proposal.algo);
     }
     return plan;
   }
@@ -168,13 +171,18 @@ bool multiply(const Context& context, Product product, const Operands& o) {
                         alignment_of(o.aux)};
   State& state = state_of(context);
   Plan& plan = state.plan(product, o, context.device());
-  if (!plan.supported) return false;
+  state.proposed = static_cast<int>(plan.proposals.size());
+  if (plan.proposals.empty()) return false;
+  const std::size_t index = state.forced < 0
+                                ? plan.chosen
+                                : std::min(static_cast<std::size_t>(state.forced), plan.proposals.size() - 1);
   set_operands(plan.description, o);
   const float one = 1, zero = 0;
-  check(library().matmul(state.handle.get(), plan.description.get(), &one, o.a, plan.a.get(), o.b,
-                         plan.b.get(), product.add ? &one : &zero, o.d, plan.d.get(), o.d, plan.d.get(),
-                         &plan.algorithm, context.scratch(), kLibraryWorkspace, context.stream().get()),
-        "a matrix product");
+  check(
+      library().matmul(state.handle.get(), plan.description.get(), &one, o.a, plan.a.get(), o.b, plan.b.get(),
+                       product.add ? &one : &zero, o.d, plan.d.get(), o.d, plan.d.get(),
+                       &plan.proposals[index], context.scratch(), kLibraryWorkspace, context.stream().get()),
+      "a matrix product");
   return true;
 }
 
@@ -305,6 +313,29 @@ void cublaslt_dx(const Context& context, const MatmulDx& args) {
 }
 void cublaslt_dw(const Context& context, const MatmulDw& args) {
   dw(context, args);
+}
+namespace {
+
+template <class Args>
+int run_proposal(const Context& context, const Args& args, int proposal,
+                 void (*run)(const Context&, const Args&)) {
+  State& state = state_of(context);
+  state.forced = proposal;
+  run(context, args);
+  state.forced = -1;
+  return state.proposed;
+}
+
+}  // namespace
+
+int cublaslt_proposal(const Context& context, const MatmulForward& args, int proposal) {
+  return run_proposal(context, args, proposal, cublaslt_forward);
+}
+int cublaslt_proposal(const Context& context, const MatmulDx& args, int proposal) {
+  return run_proposal(context, args, proposal, cublaslt_dx);
+}
+int cublaslt_proposal(const Context& context, const MatmulDw& args, int proposal) {
+  return run_proposal(context, args, proposal, cublaslt_dw);
 }
 void cublaslt_unfused_forward(const Context& context, const MatmulForward& args) {
   forward<false>(context, args);

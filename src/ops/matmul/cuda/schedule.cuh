@@ -22,7 +22,7 @@ struct Piece {
   int row_tile = 0, col_tile = 0;
   int begin = 0, end = 0;
   bool ends_tile = true;
-  std::int64_t cut_tile = 0;  // its index among those that are cut
+  int cut_tile = 0;  // its index among those that are cut
 };
 
 // What there is to do. Row and column tiles are a worker's: of its whole cluster.
@@ -35,24 +35,24 @@ struct Work {
 
 class Walk {
  public:
+  static constexpr bool kTraced = false;
   __device__ Walk(const Work& work, int worker, int workers, int tile_rows)
       : work_(work), workers_(workers), tile_(worker) {
     const int rows = work.rows_on_device ? min(*work.rows_on_device, work.rows) : work.rows;
     row_tiles_ = (rows + tile_rows - 1) / tile_rows;
-    tiles_ = static_cast<std::int64_t>(row_tiles_) * work.col_tiles;
+    tiles_ = row_tiles_ * work.col_tiles;
   }
 
  protected:
-  __device__ Piece tile(std::int64_t index) const {
-    const std::int64_t per_raster = static_cast<std::int64_t>(work_.raster) * work_.col_tiles;
-    const int first = static_cast<int>(index / per_raster) * work_.raster;
-    const int height = min(work_.raster, row_tiles_ - first), rest = static_cast<int>(index % per_raster);
+  __device__ Piece tile(int index) const {
+    const int per_raster = work_.raster * work_.col_tiles;
+    const int first = index / per_raster * work_.raster;
+    const int height = min(work_.raster, row_tiles_ - first), rest = index % per_raster;
     return {first + rest % height, rest / height, 0, work_.slabs, true, 0};
   }
 
   const Work& work_;
-  int workers_, row_tiles_;
-  std::int64_t tiles_, tile_;
+  int workers_, row_tiles_, tiles_, tile_;
 };
 
 class Persistent : public Walk {
@@ -65,6 +65,13 @@ class Persistent : public Walk {
     tile_ += workers_;
     return true;
   }
+};
+
+// The same, and each group notes when it did what (timeline.hpp).
+class TracedPersistent : public Persistent {
+ public:
+  static constexpr bool kTraced = true;
+  using Persistent::Persistent;
 };
 
 class Block : public Walk {
@@ -85,10 +92,8 @@ class StreamK : public Walk {
   __device__ StreamK(const Work& work, int worker, int workers, int tile_rows)
       : Walk(work, worker, workers, tile_rows), worker_(worker) {
     whole_ = whole_tiles(tiles_, workers);
-    cut_slabs_ = (tiles_ - whole_) * work.slabs;
-    sharers_ = sharers_of(cut_slabs_, work.slabs, workers);
-    begin_ = share_begin(cut_slabs_, sharers_, worker);
-    end_ = share_begin(cut_slabs_, sharers_, worker + 1);
+    begin_ = share_begin_of(worker);
+    end_ = share_begin_of(worker + 1);
   }
 
   __device__ bool next(Piece& piece) {
@@ -98,27 +103,34 @@ class StreamK : public Walk {
       return true;
     }
     if (begin_ >= end_) return false;
-    const std::int64_t cut = (end_ - 1) / work_.slabs, start = cut * work_.slabs;
+    const int cut = (end_ - 1) / work_.slabs, start = cut * work_.slabs;
     piece = tile(whole_ + cut);
-    piece.end = static_cast<int>(end_ - start);
-    piece.begin = static_cast<int>(max(begin_ - start, std::int64_t{0}));
+    piece.end = end_ - start;
+    piece.begin = max(begin_ - start, 0);
     piece.ends_tile = piece.end == work_.slabs;
     piece.cut_tile = cut;
     end_ = start + piece.begin;
     return true;
   }
 
+  // Where all tiles are cut and as many workers share each one, that many; else 1.
+  __device__ int sharers_of_each_tile() const {
+    return whole_ == 0 && sharers() % tiles_ == 0 ? sharers() / tiles_ : 1;
+  }
+
   // Of those that have a part of the tile that this piece ends.
   __device__ int first_worker_of(const Piece& piece) const {
-    const std::int64_t start = piece.cut_tile * work_.slabs;
     int w = worker_;
-    while (share_begin(cut_slabs_, sharers_, w) > start) --w;
+    while (share_begin_of(w) > piece.cut_tile * work_.slabs) --w;
     return w;
   }
 
  private:
-  int worker_, sharers_;
-  std::int64_t whole_, cut_slabs_, begin_, end_;
+  __device__ int cut_slabs() const { return (tiles_ - whole_) * work_.slabs; }
+  __device__ int sharers() const { return sharers_of(cut_slabs(), work_.slabs, workers_); }
+  __device__ int share_begin_of(int w) const { return share_begin(cut_slabs(), sharers(), w); }
+
+  int worker_, whole_, begin_, end_;  // what is cut is counted in slabs, fewer than 2^31 (select)
 };
 
 // The group waits until all of these flags, `stride` apart, are up, and takes them down for the next launch.
@@ -143,18 +155,34 @@ struct Part {
   static constexpr int kQuads = kBlocks * kSums / 4;
   __device__ float4* quad(int i) const { return reinterpret_cast<float4*>(sums) + i * 128 + thread; }
 
-  __device__ void write(const float (&sum)[kBlocks][kSums]) const {
+  __device__ void write(const float (&sum)[kBlocks][kSums], int first, int count) const {
 #pragma unroll
-    for (int i = 0; i < kQuads; ++i) {
+    for (int i = first; i < first + count; ++i) {
       const float* four = &sum[i / (kSums / 4)][i % (kSums / 4) * 4];
       __stcg(quad(i), make_float4(four[0], four[1], four[2], four[3]));
     }
+  }
+  __device__ void raise_flag() const {
     asm volatile("bar.sync %0, 128;\n" ::"r"(barrier) : "memory");
     if (thread == 0) asm volatile("st.release.gpu.global.u32 [%0], %1;\n" ::"l"(flag), "r"(1) : "memory");
   }
-  __device__ void add_to(float (&sum)[kBlocks][kSums]) const {
+  // Until as many groups are here, what they wrote before there for all of them. The last to leave takes the
+  // flag down.
+  __device__ void meet(int groups) const {
+    asm volatile("bar.sync %0, 128;\n" ::"r"(barrier) : "memory");
+    if (thread == 0) {
+      asm volatile("red.release.gpu.global.add.u32 [%0], %1;\n" ::"l"(flag), "r"(1) : "memory");
+      unsigned here = 0;
+      while (here < static_cast<unsigned>(groups))
+        asm volatile("ld.acquire.gpu.global.u32 %0, [%1];\n" : "=r"(here) : "l"(flag) : "memory");
+      if (atomicAdd(flag, 1u) == static_cast<unsigned>(2 * groups - 1)) *flag = 0;
+    }
+    asm volatile("bar.sync %0, 128;\n" ::"r"(barrier) : "memory");
+  }
+  template <int kCount>
+  __device__ void add_to(float (&sum)[kBlocks][kSums], int first) const {
 #pragma unroll
-    for (int i = 0; i < kQuads; ++i) {
+    for (int i = first; i < first + kCount / 4; ++i) {
       const float4 more = __ldcg(quad(i));
       float* four = &sum[i / (kSums / 4)][i % (kSums / 4) * 4];
       four[0] += more.x, four[1] += more.y, four[2] += more.z, four[3] += more.w;

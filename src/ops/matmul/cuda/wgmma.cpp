@@ -1,7 +1,11 @@
 // The products on Hopper's tensor cores as variants: what is refused, which tile is taken, and where a call
 // goes whose addresses or strides the copy engine does not take.
 #include <algorithm>
+#include <any>
+#include <array>
 #include <limits>
+#include <memory>
+#include <mutex>
 
 #include "ops/cuda/refuse.hpp"
 #include "ops/matmul/cuda/parts.hpp"
@@ -29,20 +33,45 @@ std::string refuse(const Request& r, Schedule schedule, const DeviceInfo& device
   return "";
 }
 
-std::size_t part_bytes(const Request& r, Schedule schedule, const DeviceInfo& device) {
-  return schedule == Schedule::stream_k ? select(r, schedule, device).partial_bytes : 0;
-}
-
 // The selection, in the log where calls are.
 Selection select_and_log(const Context& context, const Request& r, Schedule schedule) {
   const Selection s = select(r, schedule, context.device());
   if (context.options().verbose) {
-    const TileShape& tile = kTiles[s.tile];
-    context.log(fmt::format("  {}×{} tiles, clusters of {}×{}, {} workers, {:.1f} us predicted", tile.rows,
-                            tile.cols, tile.cluster_down, tile.cluster_across, s.workers, s.seconds * 1e6));
+    context.log(fmt::format("  {}, {:.1f} us predicted", describe(s), s.seconds * 1e6));
   }
   return s;
 }
+
+class FlagSet {
+ public:
+  FlagSet() {
+    const std::lock_guard lock(mutex());
+    while (index_ < kFlagSets && taken()[static_cast<std::size_t>(index_)]) ++index_;
+    if (index_ == kFlagSets) {
+      throw Error(fmt::format("more than {} contexts use Stream-K products at once", kFlagSets), "matmul",
+                  "force another variant, as WARPWRIGHT_FORCE=matmul=cuda.persistent");
+    }
+    taken()[static_cast<std::size_t>(index_)] = true;
+  }
+  FlagSet(const FlagSet&) = delete;
+  FlagSet& operator=(const FlagSet&) = delete;
+  ~FlagSet() {
+    const std::lock_guard lock(mutex());
+    taken()[static_cast<std::size_t>(index_)] = false;
+  }
+  int index() const { return index_; }
+
+ private:
+  static std::mutex& mutex() {
+    static std::mutex one;
+    return one;
+  }
+  static std::array<bool, kFlagSets>& taken() {
+    static std::array<bool, kFlagSets> sets{};
+    return sets;
+  }
+  int index_ = 0;
+};
 
 // Of dout's columns, for each slab of its rows.
 std::int64_t slabs_of(std::int64_t rows) {
@@ -53,6 +82,36 @@ std::size_t row_sums_bytes(const MatmulDwProblem& p) {
 }
 
 }  // namespace
+
+int flag_set_of(const Context& context) {
+  static constexpr char kOwner = 0;
+  std::any& slot = context.kept(&kOwner);
+  if (!slot.has_value()) slot = std::make_shared<FlagSet>();
+  return (*std::any_cast<std::shared_ptr<FlagSet>>(&slot))->index();
+}
+
+void run(const Context& context, const MatmulForward& args, Schedule schedule, const Selection& selection) {
+  wgmma_forward(context, args, schedule, selection);
+}
+void run(const Context& context, const MatmulDx& args, Schedule schedule, const Selection& selection) {
+  wgmma_dx(context, args, schedule, selection);
+}
+void run(const Context& context, const MatmulDw& args, Schedule schedule, const Selection& selection) {
+  wgmma_dw(context, args, schedule, selection);
+  if (!args.dbias) return;
+  const auto* sums = static_cast<const std::byte*>(context.scratch()) + selection.partial_bytes;
+  total_sums(context, reinterpret_cast<const float*>(sums), slabs_of(args.x.shape[0]), args.dbias,
+             args.store);
+}
+std::size_t workspace(const MatmulForwardProblem&, const Selection& selection) {
+  return selection.partial_bytes;
+}
+std::size_t workspace(const MatmulDxProblem&, const Selection& selection) {
+  return selection.partial_bytes;
+}
+std::size_t workspace(const MatmulDwProblem& p, const Selection& selection) {
+  return selection.partial_bytes + row_sums_bytes(p);
+}
 
 template <Schedule schedule>
 std::string Wgmma<schedule>::refuse_forward(const MatmulForwardProblem& p, const DeviceInfo& device) {
@@ -72,16 +131,16 @@ std::string Wgmma<schedule>::refuse_dw(const MatmulDwProblem& p, const DeviceInf
 
 template <Schedule schedule>
 std::size_t Wgmma<schedule>::forward_workspace(const MatmulForwardProblem& p, const DeviceInfo& device) {
-  return part_bytes(request_of(p), schedule, device);
+  return workspace(p, select(request_of(p), schedule, device));
 }
 template <Schedule schedule>
 std::size_t Wgmma<schedule>::dx_workspace(const MatmulDxProblem& p, const DeviceInfo& device) {
-  return part_bytes(request_of(p), schedule, device);
+  return workspace(p, select(request_of(p), schedule, device));
 }
 template <Schedule schedule>
 std::size_t Wgmma<schedule>::dw_workspace(const MatmulDwProblem& p, const DeviceInfo& device) {
   const std::size_t fallback = p.bias ? column_sums_bytes(p.M, p.N) : 0;
-  return std::max(select(request_of(p), schedule, device).partial_bytes + row_sums_bytes(p), fallback);
+  return std::max(workspace(p, select(request_of(p), schedule, device)), fallback);
 }
 
 template <Schedule schedule>
@@ -101,8 +160,8 @@ template <Schedule schedule>
 void Wgmma<schedule>::forward(const Context& context, const MatmulForward& args) {
   if (args.out.elements() == 0) return;
   if (!wgmma_suits(args)) return tile128_forward(context, args);
-  wgmma_forward(context, args, schedule,
-                select_and_log(context, request_of(matmul_forward_op().problem(args)), schedule));
+  run(context, args, schedule,
+      select_and_log(context, request_of(matmul_forward_op().problem(args)), schedule));
 }
 
 template <Schedule schedule>
@@ -110,20 +169,14 @@ void Wgmma<schedule>::dx(const Context& context, const MatmulDx& args) {
   if (args.dx.elements() == 0) return;
   if (args.dout.shape[1] == 0) return clear_rows(context, args.dx);
   if (!wgmma_suits(args)) return tile128_dx(context, args);
-  wgmma_dx(context, args, schedule,
-           select_and_log(context, request_of(matmul_dx_op().problem(args)), schedule));
+  run(context, args, schedule, select_and_log(context, request_of(matmul_dx_op().problem(args)), schedule));
 }
 
 template <Schedule schedule>
 void Wgmma<schedule>::dw(const Context& context, const MatmulDw& args) {
   if (args.dweight.elements() == 0) return;
   if (args.x.shape[0] == 0 || !wgmma_suits(args)) return tile128_dw(context, args);
-  const Selection selection = select_and_log(context, request_of(matmul_dw_op().problem(args)), schedule);
-  wgmma_dw(context, args, schedule, selection);
-  if (!args.dbias) return;
-  const auto* sums = static_cast<const std::byte*>(context.scratch()) + selection.partial_bytes;
-  total_sums(context, reinterpret_cast<const float*>(sums), slabs_of(args.x.shape[0]), args.dbias,
-             args.store);
+  run(context, args, schedule, select_and_log(context, request_of(matmul_dw_op().problem(args)), schedule));
 }
 
 template struct Wgmma<Schedule::block>;

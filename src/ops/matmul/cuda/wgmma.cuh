@@ -26,8 +26,10 @@
 #include "ops/cuda/hopper/tensor_copy.cuh"
 #include "ops/cuda/hopper/tensor_map.hpp"
 #include "ops/cuda/launch.cuh"
+#include "ops/cuda/mma.cuh"
 #include "ops/cuda/vector.cuh"
 #include "ops/matmul/cuda/schedule.cuh"
+#include "ops/matmul/timeline.hpp"
 
 namespace warpwright::ops::matmul::cuda {
 
@@ -58,8 +60,8 @@ struct Tile {
   static constexpr int kThreads = (kGroups + 1) * kGroupThreads;
   // Registers of a thread: what the compiler gives all of them, shared out anew between producer and groups.
   static constexpr bool kManySums = kBlocks * kSums > 160;
-  static constexpr int kProducerRegisters = kGroups == 3 ? 32 : kManySums ? 40 : 56;
-  static constexpr int kGroupRegisters = kGroups == 3 ? 160 : kManySums ? 232 : 224;
+  static constexpr int kProducerRegisters = kGroups == 3 ? 32 : kManySums ? 40 : 88;
+  static constexpr int kGroupRegisters = kGroups == 3 ? 160 : kManySums ? 232 : 208;
 
   static constexpr int kABytes = rows * kRowBytes, kBBytes = (cols + 63) / 64 * kBoxBytes;
   static constexpr int kStageBytes = kABytes + kBBytes;
@@ -68,21 +70,30 @@ struct Tile {
   static constexpr int kBuffers = kPingpong ? 4 : 2;
   static constexpr int kBufferBytes = kGroups * kBuffers * kBoxBytes;
   static constexpr int kBarrierBytes = 256;
-  static constexpr int kStages =
-      std::min((kSharedLimit - 1024 - kBarrierBytes - kBufferBytes) / kStageBytes, 8);
-  static constexpr std::size_t kSharedBytes = 1024 + kStages * kStageBytes + kBufferBytes + kBarrierBytes;
+  static constexpr int kBiasBytes = kGroups * kGroupCols * 2;  // of each group's tile
+  static constexpr int kRestBytes = kBufferBytes + kBarrierBytes + kBiasBytes;
+  static constexpr int kStages = std::min((kSharedLimit - 1024 - kRestBytes) / kStageBytes, 8);
+  static constexpr std::size_t kSharedBytes = 1024 + kStages * kStageBytes + kRestBytes;
   static_assert(kCluster <= 2 && kStages >= 2 && kGroupRows % kBoxRows == 0);
+};
+
+// A matrix in device memory; stride in elements.
+struct Matrix {
+  const void* data = nullptr;
+  std::int64_t stride = 0;
 };
 
 struct Parameters {
   CUtensorMap a, b, out;
-  CUtensorMap extra;  // a matrix that the epilogue reads or writes beside out
+  CUtensorMap extra;              // a matrix that the epilogue reads or writes beside out
+  Matrix plain_out, plain_extra;  // for threads that store by themselves
   const void* bias = nullptr;
   float scale = 1;
   bool add = false;           // out += (fp32)
   bool keeps = false;         // the epilogue writes extra
   float* row_sums = nullptr;  // (slabs, rows): SumRows
   Work work;
+  Stamps* stamps = nullptr;   // of a traced schedule: (blocks, groups, kTracedTiles)
   float* partials = nullptr;  // of tiles whose depth is cut: a tile of sums for each block
   unsigned* flags =
       nullptr;  // for each group of each block: 1 where its partial sums stand; 0 before and after
@@ -132,13 +143,11 @@ struct AddBias {
   template <class Chunk>
   static __device__ void apply(Chunk& chunk) {
     using In = typename Chunk::In;
-    const In* bias = static_cast<const In*>(chunk.parameters.bias);
-    if (!bias) return;
+    if (!chunk.parameters.bias) return;
 #pragma unroll
     for (int j = 0; j < Chunk::kSums / 4; ++j) {
-      const int col = chunk.first_col + 8 * j;
-      const auto pair = col < chunk.parameters.work.cols ? gpu::Packed<In, 2>::load(bias + col)
-                                                         : gpu::Packed<In, 2>::zero();
+      if (chunk.first_col + 8 * j >= chunk.parameters.work.cols) continue;
+      const gpu::Packed<In, 2> pair = chunk.bias(j);
       chunk.v[4 * j] += pair[0], chunk.v[4 * j + 1] += pair[1];
       chunk.v[4 * j + 2] += pair[0], chunk.v[4 * j + 3] += pair[1];
     }
@@ -209,8 +218,9 @@ template <class... Steps>
 struct Epilogue {
   static constexpr bool kReadsMatrix = (Steps::kReadsMatrix || ...);
   static constexpr bool kSumsRows = (std::is_same_v<Steps, SumRows> || ...);
+  static constexpr bool kAddsBias = (std::is_same_v<Steps, AddBias> || ...);
   static constexpr int kBoxes = (Steps::kSends || ...) ? 2 : 1;  // that a chunk sends: out, extra
-  static_assert(!kReadsMatrix || kBoxes == 1, "extra is read or written");
+  static_assert(!kReadsMatrix || (kBoxes == 1 && !kAddsBias), "extra is read or written");
   template <class Chunk>
   static __device__ void apply(Chunk& chunk) {
     chunk.begin();
@@ -228,6 +238,7 @@ struct Shared {
   std::byte* tiles;    // kStages × (A's tile, B's tile)
   std::byte* buffers;  // kGroups × kBuffers
   Barrier *full, *empty, *extra;
+  std::byte* bias;  // kGroups × kGroupCols
 
   __device__ explicit Shared(void* memory) {
     const std::uint32_t address = shared_address(memory);
@@ -236,6 +247,7 @@ struct Shared {
     full = reinterpret_cast<Barrier*>(buffers + Tile::kBufferBytes);
     empty = full + Tile::kStages;
     extra = empty + Tile::kStages;
+    bias = buffers + Tile::kBufferBytes + Tile::kBarrierBytes;
   }
   static_assert((2 * Tile::kStages + Tile::kGroups * Tile::kBuffers) * sizeof(Barrier) <=
                 Tile::kBarrierBytes);
@@ -290,6 +302,7 @@ struct Outlet {
   using Tile = typename K::Tile;
   std::byte* buffers;
   Barrier* extra;
+  const std::byte* bias;
   int group;
   Lane lane;
   int count = 0;  // of chunks so far
@@ -322,7 +335,13 @@ struct Chunk {
   Outlet<K>& outlet;
   int row, col;   // of the box
   int first_col;  // of the thread
+  int in_tile;    // the same, in the group's tile
   float v[kSums];
+
+  // Of the j-th two columns of this thread; begin() has made the group wait for it.
+  __device__ gpu::Packed<In, 2> bias(int j) const {
+    return gpu::Packed<In, 2>::load(reinterpret_cast<const In*>(outlet.bias) + in_tile + 8 * j);
+  }
 
   template <class F>
   __device__ void with_matrix(F&& f) {
@@ -347,6 +366,7 @@ struct Chunk {
   __device__ void begin() {
     if constexpr (!K::Epilogue::kReadsMatrix) {
       if (outlet.lane.leads()) wait_until_stores_have_read<K::kSlots - 1>();
+      if constexpr (K::Epilogue::kAddsBias) gpu::wait_for_groups<0>();
       named_barrier(1 + outlet.group, kGroupThreads);
     }
   }
@@ -402,6 +422,86 @@ struct Chunk {
   }
 };
 
+// Of this thread, as a number that the compiler knows to be the same in the whole warp.
+__device__ inline int group_of_threads() {
+  return __shfl_sync(0xffffffff, static_cast<int>(threadIdx.x) / kGroupThreads, 0);
+}
+
+// A group's products over that many slabs, which it releases as it goes; done_issuing() when the last are
+// under way.
+template <class K, class Release, class Done>
+__device__ void multiply_slabs(float (&sum)[K::Tile::kBlocks][K::Tile::kSums], std::uint64_t a_tile,
+                               std::uint64_t b_tile, Barrier* full, int slabs, Cursor& cursor,
+                               Release&& release, Done&& done_issuing) {
+  using Tile = typename K::Tile;
+  pin(sum);
+  int before = 0;
+#pragma unroll 1  // a kernel's code comes from device memory when it is first run
+  for (int i = 0; i < slabs; ++i) {
+    wait(full + cursor.stage, cursor.phase);
+    const std::uint64_t stage = static_cast<std::uint64_t>(cursor.stage * (Tile::kStageBytes / 16));
+    begin_products();
+#pragma unroll
+    for (int step = 0; step < kSlab / 16; ++step) {
+#pragma unroll
+      for (int b = 0; b < Tile::kBlocks; ++b) {
+        multiply_tiles<typename K::In, Tile::kGroupCols, K::kATransposed, K::kBTransposed>(
+            sum[b], a_tile + stage + b * (kBoxBytes / 16) + step * kDescribedStep<K::kATransposed>,
+            b_tile + stage + step * kDescribedStep<K::kBTransposed>, i > 0 || step > 0);
+      }
+    }
+    commit_products();
+    if (i > 0) {
+      wait_for_products<1>();
+      release(before);
+    }
+    before = cursor.stage;
+    cursor.advance<Tile::kStages>();
+  }
+  done_issuing();
+  wait_for_products<0>();
+  pin(sum);
+  if (slabs > 0) release(before);
+}
+template <class K, class Release>
+__device__ void multiply_slabs(float (&sum)[K::Tile::kBlocks][K::Tile::kSums], std::uint64_t a_tile,
+                               std::uint64_t b_tile, Barrier* full, int slabs, Cursor& cursor,
+                               Release&& release) {
+  multiply_slabs<K>(sum, a_tile, b_tile, full, slabs, cursor, release, [] {});
+}
+
+// A helper's part of SumRows: 64 rows of each of these slabs whose turn it is, to p.row_sums.
+template <class K, class Release>
+__device__ void sum_rows_of_slabs(const Parameters& p, const std::byte* tiles, Barrier* full, int turn,
+                                  int turns, int first_row, int helper, int begin, int end, Cursor& cursor,
+                                  Release&& release) {
+  using Tile = typename K::Tile;
+  using In = typename K::In;
+  static_assert(K::kATransposed && sizeof(In) == 2);
+  const int lane = static_cast<int>(threadIdx.x) % 32, row = first_row + helper * 64 + 2 * lane;
+#pragma unroll 1
+  for (int slab = begin; slab < end; ++slab) {
+    wait(full + cursor.stage, cursor.phase);
+    if (slab % turns == turn) {
+      const std::byte* const tile = tiles + cursor.stage * Tile::kStageBytes + helper * kBoxBytes;
+      float low = 0, high = 0;
+#pragma unroll 8
+      for (int k = 0; k < kSlab; ++k) {
+        const auto pair = gpu::Packed<In, 2>::load(
+            reinterpret_cast<const In*>(tile + k * kRowBytes + (lane / 4 ^ k % 8) * 16 + lane % 4 * 4));
+        low += pair[0], high += pair[1];
+      }
+      if (row < p.work.rows) {
+        float* const to = p.row_sums + static_cast<std::int64_t>(slab) * p.work.rows + row;
+        *reinterpret_cast<float2*>(to) = make_float2(low, high);
+      }
+    }
+    __syncwarp();
+    release(cursor.stage);
+    cursor.advance<Tile::kStages>();
+  }
+}
+
 template <class K>
 __global__ void __launch_bounds__(K::Tile::kThreads, 1)
     multiply_kernel(const __grid_constant__ Parameters p) {
@@ -413,11 +513,17 @@ __global__ void __launch_bounds__(K::Tile::kThreads, 1)
   const Shared<Tile> shared(memory);
   const int rank = static_cast<int>(blockIdx.x) % kCluster, worker = static_cast<int>(blockIdx.x) / kCluster;
   const int down = rank % Tile::kClusterDown, across = rank / Tile::kClusterDown;
-  const int group = static_cast<int>(threadIdx.x) / kGroupThreads;
+  const int group = group_of_threads();
 
   // Warps that sum rows, of 64 each.
   const int helpers = K::Epilogue::kSumsRows && p.row_sums ? Tile::kRows / 64 : 0;
   if (threadIdx.x == 0) shared.initialize_all(helpers);
+  if (threadIdx.x == Tile::kGroups * kGroupThreads) {
+    prefetch_map(&p.a);
+    prefetch_map(&p.b);
+    prefetch_map(&p.out);
+    prefetch_map(&p.extra);
+  }
   if constexpr (kCluster > 1) {
     cluster_barrier();
   } else {
@@ -450,40 +556,18 @@ __global__ void __launch_bounds__(K::Tile::kThreads, 1)
       static_assert(K::kATransposed && sizeof(In) == 2 && Tile::kRows <= 3 * 64);
       const int col_tiles = p.work.col_tiles * Tile::kClusterAcross;
       while (helper >= 0 && schedule.next(piece)) {
-        const int row = first_row(piece) + helper * 64 + 2 * warp_lane;
-        const int turn = piece.col_tile * Tile::kClusterAcross + across;
-        for (int slab = piece.begin; slab < piece.end; ++slab) {
-          wait(shared.full + cursor.stage, cursor.phase);
-          if (slab % col_tiles == turn) {
-            const std::byte* const tile =
-                shared.tiles + cursor.stage * Tile::kStageBytes + helper * kBoxBytes;
-            float low = 0, high = 0;
-#pragma unroll 8
-            for (int k = 0; k < kSlab; ++k) {
-              const auto pair = gpu::Packed<In, 2>::load(reinterpret_cast<const In*>(
-                  tile + k * kRowBytes + (warp_lane / 4 ^ k % 8) * 16 + warp_lane % 4 * 4));
-              low += pair[0], high += pair[1];
-            }
-            if (row < p.work.rows) {
-              float* const to = p.row_sums + static_cast<std::int64_t>(slab) * p.work.rows + row;
-              *reinterpret_cast<float2*>(to) = make_float2(low, high);
-            }
-          }
-          __syncwarp();
-          release(cursor.stage);
-          cursor.advance<kStages>();
-        }
+        sum_rows_of_slabs<K>(p, shared.tiles, shared.full, piece.col_tile * Tile::kClusterAcross + across,
+                             col_tiles, first_row(piece), helper, piece.begin, piece.end, cursor, release);
       }
     }
     if (threadIdx.x == Tile::kGroups * kGroupThreads) {
-      prefetch_map(&p.a);
-      prefetch_map(&p.b);
       // The blocks that share A's tile are the ones beside this one, B's the ones below each other.
       constexpr int kColumnMask = (1 << Tile::kClusterDown) - 1;
       const int a_blocks = kCluster == 1 ? 1 : Tile::kClusterAcross == 2 ? 3 : 1 << rank;
       const int b_blocks = kCluster == 1 ? 1 : Tile::kClusterDown == 2 ? kColumnMask : 1 << rank;
       while (schedule.next(piece)) {
         const int row = first_row(piece), col = first_col(piece);
+#pragma unroll 1
         for (int slab = piece.begin; slab < piece.end; ++slab) {
           Barrier* const full = shared.full + cursor.stage;
           std::byte* const to = shared.tiles + cursor.stage * Tile::kStageBytes;
@@ -507,7 +591,7 @@ __global__ void __launch_bounds__(K::Tile::kThreads, 1)
   const int group_row = member / Tile::kGroupsAcross * Tile::kGroupRows;
   const int group_col = member % Tile::kGroupsAcross * Tile::kGroupCols;
   Outlet<K> outlet{shared.buffers + group * Tile::kBuffers * kBoxBytes, shared.extra + group * Tile::kBuffers,
-                   group, Lane()};
+                   shared.bias + group * Tile::kGroupCols * 2, group, Lane()};
   const Lane& lane = outlet.lane;
   // 64 rows, or in a transposed tile a slab of 64 columns, are 8192 bytes either way.
   const std::uint64_t a_tile = describe_tile(shared.tiles + group_row * kRowBytes, kBoxBytes);
@@ -516,6 +600,7 @@ __global__ void __launch_bounds__(K::Tile::kThreads, 1)
   // Groups that take turns: barrier kTurn + g says that it is g's turn to multiply.
   constexpr int kTurn = 1 + Tile::kGroups;
   bool more = schedule.next(piece);
+  [[maybe_unused]] int traced = 0;  // tiles
   Piece following;
   if constexpr (Tile::kPingpong) {
     if (group == 1 && more) {
@@ -526,6 +611,15 @@ __global__ void __launch_bounds__(K::Tile::kThreads, 1)
   }
   while (more) {
     const int row = first_row(piece) + group_row, col = first_col(piece) + group_col;
+    if constexpr (K::Epilogue::kAddsBias) {
+      // The bias of the tile, while it is being summed.
+      const int at = 2 * lane.thread;
+      if (p.bias && at < Tile::kGroupCols) {
+        gpu::copy_async<4>(const_cast<std::byte*>(outlet.bias) + 2 * at,
+                           static_cast<const In*>(p.bias) + col + at, col + at < p.work.cols ? 4 : 0);
+      }
+      gpu::commit_copies();
+    }
     if constexpr (K::Epilogue::kReadsMatrix) {
       if (piece.ends_tile) {
 #pragma unroll
@@ -542,61 +636,57 @@ __global__ void __launch_bounds__(K::Tile::kThreads, 1)
     }
 
     float sum[Tile::kBlocks][Tile::kSums] = {};
-    pin(sum);
-    const int slabs = piece.end - piece.begin;
-    int before = 0;
-    for (int i = 0; i < slabs; ++i) {
-      wait(shared.full + cursor.stage, cursor.phase);
-      const std::uint64_t stage = static_cast<std::uint64_t>(cursor.stage * (Tile::kStageBytes / 16));
-      begin_products();
-#pragma unroll
-      for (int step = 0; step < kSlab / 16; ++step) {
-#pragma unroll
-        for (int b = 0; b < Tile::kBlocks; ++b) {
-          multiply_tiles<In, Tile::kGroupCols, K::kATransposed, K::kBTransposed>(
-              sum[b], a_tile + stage + b * (kBoxBytes / 16) + step * kDescribedStep<K::kATransposed>,
-              b_tile + stage + step * kDescribedStep<K::kBTransposed>, i > 0 || step > 0);
-        }
+    [[maybe_unused]] Stamps stamps;
+    if constexpr (K::Schedule::kTraced) stamps.products = clock64();
+    multiply_slabs<K>(sum, a_tile, b_tile, shared.full, piece.end - piece.begin, cursor, release, [&] {
+      if constexpr (Tile::kPingpong) {
+        if (other_more) arrive_at_named_barrier(kTurn + 1 - group, 2 * kGroupThreads);
       }
-      commit_products();
-      if (i > 0) {
-        wait_for_products<1>();
-        release(before);
-      }
-      before = cursor.stage;
-      cursor.advance<kStages>();
-    }
-    if constexpr (Tile::kPingpong) {
-      if (other_more) arrive_at_named_barrier(kTurn + 1 - group, 2 * kGroupThreads);
-    }
-    wait_for_products<0>();
-    pin(sum);
-    release(before);
+    });
 
+    if constexpr (K::Schedule::kTraced) stamps.epilogue = clock64();
+    // Of a tile with as many workers as every other each finishes some of the chunks.
+    int sharers = 1, self = 0;
+    const auto part = [&](int of_worker) {
+      const std::int64_t index = (of_worker * kCluster + rank) * std::int64_t{Tile::kTeam} + member;
+      return Part<Tile::kBlocks, Tile::kSums>{p.partials + index * (Tile::kGroupRows * Tile::kGroupCols),
+                                              p.flags + index, 1 + group, lane.thread};
+    };
+    constexpr int kChunksOfGroup = K::kChunks * Tile::kBlocks;
+    unsigned finished = 0;  // a bit for each chunk
     if constexpr (K::Schedule::kCutsDepth) {
-      const auto part = [&](int of_worker) {
-        const std::int64_t index = (of_worker * kCluster + rank) * std::int64_t{Tile::kTeam} + member;
-        return Part<Tile::kBlocks, Tile::kSums>{p.partials + index * (Tile::kGroupRows * Tile::kGroupCols),
-                                                p.flags + index, 1 + group, lane.thread};
-      };
-      if (!piece.ends_tile) {
-        part(worker).write(sum);
+      sharers = schedule.sharers_of_each_tile();
+      self = worker % sharers;
+      if (sharers > 1) {
+        for (int chunk = 0; chunk < kChunksOfGroup; ++chunk) {
+          if (chunk * sharers / kChunksOfGroup == self) finished |= 1u << chunk;
+        }
+#pragma unroll
+        for (int chunk = 0; chunk < kChunksOfGroup; ++chunk) {
+          if (!(finished >> chunk & 1)) part(worker).write(sum, chunk * K::kChunkSums / 4, K::kChunkSums / 4);
+        }
+        part(worker - self).meet(sharers);
+      } else if (!piece.ends_tile) {
+        part(worker).write(sum, 0, Part<Tile::kBlocks, Tile::kSums>::kQuads);
+        part(worker).raise_flag();
       } else if (piece.begin > 0) {
         const int first = schedule.first_worker_of(piece);
         take_flags(part(first).flag, kCluster * Tile::kTeam, worker - first, 1 + group, lane.thread);
         constexpr int kAtOnce =
             std::max(32 / (Tile::kBlocks * Tile::kSums / 4), 1);  // parts, as registers allow
 #pragma unroll kAtOnce
-        for (int w = worker - 1; w >= first; --w) part(w).add_to(sum);
+        for (int w = worker - 1; w >= first; --w)
+          part(w).template add_to<Tile::kBlocks * Tile::kSums>(sum, 0);
       }
     }
-    if (!K::Schedule::kCutsDepth || piece.ends_tile) {
+    if (!K::Schedule::kCutsDepth || piece.ends_tile || sharers > 1) {
 #pragma unroll
       for (int b = 0; b < Tile::kBlocks; ++b) {
 #pragma unroll
         for (int c = 0; c < K::kChunks; ++c) {
           const int index = b * K::kChunks + c;
           if constexpr (K::Epilogue::kReadsMatrix) {
+            static_assert(!K::Schedule::kCutsDepth);
             // To the slot of the chunk before, or of the one before that.
             constexpr int kBehind = K::kSlots > 2 ? 2 : 1;
             const int next = index - kBehind + K::kSlots;
@@ -606,7 +696,23 @@ __global__ void __launch_bounds__(K::Tile::kThreads, 1)
             }
           }
           const int chunk_col = col + c * K::kChunkCols;
-          Chunk<K> chunk{p, outlet, row + b * kBoxRows, chunk_col, chunk_col + lane.column(), {}};
+          Chunk<K> chunk{p,
+                         outlet,
+                         row + b * kBoxRows,
+                         chunk_col,
+                         chunk_col + lane.column(),
+                         c * K::kChunkCols + lane.column(),
+                         {}};
+          if constexpr (K::Schedule::kCutsDepth) {
+            if (sharers > 1) {
+              if (!(finished >> index & 1)) continue;
+#pragma unroll 1
+              for (int w = 0; w < sharers; ++w) {
+                if (w == self) continue;
+                part(worker - self + w).template add_to<K::kChunkSums>(sum, index * K::kChunkSums / 4);
+              }
+            }
+          }
 #pragma unroll
           for (int i = 0; i < K::kChunkSums; ++i) chunk.v[i] = sum[b][c * K::kChunkSums + i];
           K::Epilogue::apply(chunk);
@@ -614,6 +720,13 @@ __global__ void __launch_bounds__(K::Tile::kThreads, 1)
       }
     }
 
+    if constexpr (K::Schedule::kTraced) {
+      stamps.end = clock64();
+      const int index = traced++;
+      if (lane.leads() && index < kTracedTiles) {
+        p.stamps[(static_cast<int>(blockIdx.x) * Tile::kGroups + group) * kTracedTiles + index] = stamps;
+      }
+    }
     if constexpr (Tile::kPingpong) {
       if (!other_more) break;
       cursor.advance<kStages>(following.end - following.begin);
@@ -626,12 +739,6 @@ __global__ void __launch_bounds__(K::Tile::kThreads, 1)
 }
 
 // ---- On the host ------------------------------------------------------------------------------------------
-
-// A matrix in device memory; stride in elements.
-struct Matrix {
-  const void* data = nullptr;
-  std::int64_t stride = 0;
-};
 
 struct Product {
   std::int64_t rows = 0, cols = 0, depth = 0;
@@ -651,15 +758,16 @@ CUtensorMap map_factor(const Matrix& m, DType dtype, std::int64_t side, std::int
   return map_boxes<2>(m.data, dtype, {depth, side}, {m.stride}, {kSlab, kSide / kParts});
 }
 
+// All but out's and extra's maps.
 template <class K>
-Parameters describe(const Product& product, int raster) {
+Parameters describe_factors(const Product& product, int raster) {
   using Tile = typename K::Tile;
   const auto [rows, cols, depth, in, out, a, b, result, extra] = product;
   Parameters p;
   p.a = map_factor<Tile::kRows, K::kATransposed, Tile::kClusterAcross>(a, in, rows, depth);
   p.b = map_factor<Tile::kCols, K::kBTransposed, Tile::kClusterDown>(b, in, cols, depth);
-  p.out = map_boxes<2>(result.data, out, {cols, rows}, {result.stride}, {K::kChunkCols, kBoxRows});
-  p.extra = extra.data ? map_boxes<2>(extra.data, in, {cols, rows}, {extra.stride}, {64, kBoxRows}) : p.out;
+  p.plain_out = result;
+  p.plain_extra = extra;
   p.work.rows = static_cast<int>(rows);
   p.work.cols = static_cast<int>(cols);
   p.work.slabs = static_cast<int>((depth + kSlab - 1) / kSlab);
@@ -670,20 +778,33 @@ Parameters describe(const Product& product, int raster) {
 }
 
 template <class K>
-void launch(const Parameters& p, int workers, cudaStream_t stream, std::string_view what) {
+Parameters describe(const Product& product, int raster) {
+  const auto [rows, cols, depth, in, out, a, b, result, extra] = product;
+  Parameters p = describe_factors<K>(product, raster);
+  p.out = map_boxes<2>(result.data, out, {cols, rows}, {result.stride}, {K::kChunkCols, kBoxRows});
+  p.extra = extra.data ? map_boxes<2>(extra.data, in, {cols, rows}, {extra.stride}, {64, kBoxRows}) : p.out;
+  return p;
+}
+
+// together: only when all blocks can be on the GPU at once, and all at once. Blocks that wait for each other
+// want that.
+template <class K>
+void launch(const Parameters& p, int workers, bool together, cudaStream_t stream, std::string_view what) {
   using Tile = typename K::Tile;
   gpu::allow_shared(multiply_kernel<K>, Tile::kSharedBytes);
-  cudaLaunchAttribute cluster{};
-  cluster.id = cudaLaunchAttributeClusterDimension;
-  cluster.val.clusterDim.x = Tile::kCluster;
-  cluster.val.clusterDim.y = cluster.val.clusterDim.z = 1;
+  cudaLaunchAttribute attributes[2]{};
+  attributes[0].id = cudaLaunchAttributeClusterDimension;
+  attributes[0].val.clusterDim.x = Tile::kCluster;
+  attributes[0].val.clusterDim.y = attributes[0].val.clusterDim.z = 1;
+  attributes[1].id = cudaLaunchAttributeCooperative;
+  attributes[1].val.cooperative = 1;
   cudaLaunchConfig_t config{};
   config.gridDim = dim3(static_cast<unsigned>(workers * Tile::kCluster));
   config.blockDim = dim3(Tile::kThreads);
   config.dynamicSmemBytes = Tile::kSharedBytes;
   config.stream = stream;
-  config.attrs = &cluster;
-  config.numAttrs = 1;
+  config.attrs = attributes;
+  config.numAttrs = together ? 2 : 1;
   warpwright::cuda::check(cudaLaunchKernelEx(&config, multiply_kernel<K>, p), what);
 }
 

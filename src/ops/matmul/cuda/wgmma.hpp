@@ -7,6 +7,11 @@ namespace warpwright::ops::matmul::cuda {
 
 bool wgmma_is_built();
 
+// Which set of flags is this Context's (wgmma_run.cuh). A Context has one of its own, since its launches
+// follow each other (as they do in its scratch, where the partial sums are); two Contexts' may run at once.
+inline constexpr int kFlagSets = 64, kFlagsOfSet = 1024;
+int flag_set_of(const Context& context);
+
 // Whether the copy engine takes the addresses and strides.
 bool wgmma_suits(const MatmulForward& args);
 bool wgmma_suits(const MatmulDx& args);

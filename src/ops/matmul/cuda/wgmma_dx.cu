@@ -55,8 +55,10 @@ void wgmma_dx(const Context& context, const MatmulDx& args, Schedule schedule, c
         return with.template operator()<Activation::none>();
       case Activation::gelu_tanh:
         return with.template operator()<Activation::gelu_tanh>();
-      default:
+      case Activation::gelu_erf:
         return with.template operator()<Activation::gelu_erf>();
+      default:
+        return;  // refused: select() offers nothing for it
     }
   });
 }

@@ -1,11 +1,11 @@
 // What the three products on Hopper's tensor cores have in common on the host.
 #pragma once
 
-#include <any>
-#include <memory>
+#include <utility>
 
 #include "ops/matmul/cuda/parts.hpp"
-#include "ops/matmul/cuda/wgmma.cuh"
+#include "ops/matmul/cuda/split.cuh"
+#include "ops/matmul/cuda/wgmma.hpp"
 #include "ops/matmul/selector.hpp"
 #include "runtime/cuda/check.hpp"
 
@@ -13,6 +13,9 @@ namespace warpwright::ops::matmul::cuda {
 
 template <int index, TileShape t = kTiles[index]>
 using TileOf = Tile<t.rows, t.cols, t.groups_down, t.groups_across, t.cluster_down, t.cluster_across>;
+
+template <int index, TileShape t = kTiles[index]>
+using SplitTileOf = SplitTile<t.rows, t.cols, t.groups_down, t.groups_across, t.deep>;
 
 template <Schedule>
 struct ScheduleOf;
@@ -29,15 +32,14 @@ struct ScheduleOf<Schedule::stream_k> {
   using type = StreamK;
 };
 
-// Zeros that a Context keeps, to which every launch returns them: a flag for each group of each block.
+// Flags of cut tiles, for each group of each block: zeros, to which every launch returns them. They come with
+// the kernels' code, so that no call allocates.
+static __device__ unsigned flag_sets[kFlagSets][kFlagsOfSet];
+
 inline unsigned* flags_of(const Context& context) {
-  static constexpr char kOwner = 0;
-  std::any& slot = context.kept(&kOwner);
-  if (!slot.has_value()) {
-    const auto bytes = static_cast<std::size_t>(context.device().gpu.multiprocessors) * 4 * sizeof(unsigned);
-    slot = std::make_shared<Buffer>(bytes, context.device().device, "flags of cut tiles");
-  }
-  return reinterpret_cast<unsigned*>((*std::any_cast<std::shared_ptr<Buffer>>(&slot))->data());
+  void* sets = nullptr;
+  warpwright::cuda::check(cudaGetSymbolAddress(&sets, flag_sets), "looking for flags");
+  return static_cast<unsigned*>(sets) + flag_set_of(context) * kFlagsOfSet;
 }
 
 // Launches the kernel of the selected tile; set(Parameters&) adds what the epilogue needs.
@@ -46,7 +48,12 @@ template <Direction direction, DType dtype, Activation activation, Schedule sche
 void run_selected(const Context& context, const Selection& selection, const Product& product, Set&& set,
                   std::string_view what) {
   const auto run = [&]<int index>() {
-    if constexpr (offers(direction, dtype, activation, index, schedule)) {
+    if constexpr (offers(direction, dtype, activation, index, schedule) && kTiles[index].deep > 0) {
+      using K = SplitKernel<SplitTileOf<index>, In, Out, a_transposed, b_transposed, E>;
+      Parameters p = describe_factors<K>(product, selection.raster);
+      set(p);
+      launch_split<K>(product, p, context.stream().get(), what);
+    } else if constexpr (offers(direction, dtype, activation, index, schedule)) {
       using K =
           Kernel<TileOf<index>, In, Out, a_transposed, b_transposed, typename ScheduleOf<schedule>::type, E>;
       Parameters p = describe<K>(product, selection.raster);
@@ -55,7 +62,7 @@ void run_selected(const Context& context, const Selection& selection, const Prod
         p.partials = static_cast<float*>(context.scratch());
         p.flags = flags_of(context);
       }
-      launch<K>(p, selection.workers, context.stream().get(), what);
+      launch<K>(p, selection.workers, schedule == Schedule::stream_k, context.stream().get(), what);
     }
   };
   [&]<int... indices>(std::integer_sequence<int, indices...>) {

@@ -1,0 +1,45 @@
+// warpwright bench matmul --shapes: every kernel that there is for a product on a GPU's tensor cores, timed
+// beside every algorithm that cuBLASLt's heuristic proposes, and what the choices lose that are made without
+// measuring.
+#pragma once
+
+#include <filesystem>
+#include <iosfwd>
+#include <string>
+#include <vector>
+
+#include "ops/matmul/selector.hpp"
+
+namespace warpwright::ops::matmul {
+
+// Of a linear layer with N outputs and K inputs over M rows.
+struct ProductShape {
+  Direction direction = Direction::forward;
+  std::int64_t M = 0, N = 0, K = 0;
+  Activation activation = Activation::none;  // forward: kept beside its pre-activation
+
+  std::string describe() const;
+};
+
+// "gpt2" and "bert": all products of GPT-2's four sizes at 4k, 16k and 65k tokens, of BERT-base's at 64 to
+// 16k. "random:COUNT" or "random:COUNT:SEED": sizes between 32 and 65,536, even in their logarithms, half of
+// them multiples of 128 and the others of eight. "MxNxK": the three products of one layer. Several with
+// commas between them.
+std::vector<ProductShape> product_shapes(std::string_view text);
+
+struct ProductBenchOptions {
+  ContextOptions context;
+  Device device;
+  std::vector<ProductShape> shapes;
+  bool bias_gradient = false;   // dw with dbias
+  int rounds = 5;               // samples of every kernel
+  double seconds = 0;           // stop after so many; 0: never
+  std::filesystem::path table;  // of all measured times, for WARPWRIGHT_MATMUL_TABLE
+  bool json = false;
+};
+// The first forward among the shapes on the persistent schedule, traced; writes a picture and says how much
+// of the epilogues passes under products.
+void trace_products(const ProductBenchOptions& options, const std::filesystem::path& svg, std::ostream& out);
+void bench_products(const ProductBenchOptions& options, std::ostream& out);
+
+}  // namespace warpwright::ops::matmul
