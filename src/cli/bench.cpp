@@ -11,6 +11,7 @@
 #include "cli/command.hpp"
 #include "cli/model_flags.hpp"
 #include "core/error.hpp"
+#include "ops/matmul/products_bench.hpp"
 #include "ops/testing/bench.hpp"
 #include "runtime/ceiling.hpp"
 #include "runtime/philox.hpp"
@@ -25,6 +26,10 @@ struct Flags {
   StepOptions step;
   BenchEncoderFlags encoder;
   std::int64_t steps = 5;
+  std::string shapes;
+  bool bias_gradient = false;
+  double seconds = 0;
+  std::filesystem::path table, timeline;
   bool json = false, memory_efficient_norm = false;
   DeviceFlags device;
 };
@@ -207,6 +212,21 @@ void run(const Flags& flags) {
       throw UsageError("runs alone", "bench step", "name the operations in another call");
     return bench_step(flags);
   }
+  if (!flags.shapes.empty()) {
+    if (flags.names != std::vector<std::string>{"matmul"})
+      throw UsageError("is for matmul alone", "--shapes", "use `bench matmul --shapes …`");
+    ops::matmul::ProductBenchOptions products;
+    products.context = flags.device.context_options(flags.dtype);
+    products.device = flags.device.place();
+    products.shapes = ops::matmul::product_shapes(flags.shapes);
+    products.bias_gradient = flags.bias_gradient;
+    products.rounds = static_cast<int>(std::clamp<std::int64_t>(flags.steps, 1, 1000));
+    products.seconds = flags.seconds;
+    products.table = flags.table;
+    products.json = flags.json;
+    if (!flags.timeline.empty()) return ops::matmul::trace_products(products, flags.timeline, std::cout);
+    return ops::matmul::bench_products(products, std::cout);
+  }
   ops::BenchOptions options;
   options.context = flags.device.context_options(flags.dtype);
   options.device = flags.device.place();
@@ -241,7 +261,10 @@ void add_bench(CLI::App& app) {
   command->add_option("--recompute", f->recompute, "step: none, gelu, norm or block, as in train")
       ->capture_default_str();
   command->add_flag("--memory-efficient-norm", f->memory_efficient_norm, "step: as in train");
-  command->add_option("--steps", f->steps, "step, encoder: how many to time")->capture_default_str();
+  command
+      ->add_option("--steps", f->steps,
+                   "step, encoder: how many to time; matmul --shapes: samples of each kernel")
+      ->capture_default_str();
   command
       ->add_option("--lengths", f->encoder.lengths,
                    "encoder: tokens of its texts, as 5,17x3 or @FILE; several such lists with ; between them "
@@ -251,6 +274,18 @@ void add_bench(CLI::App& app) {
   command->add_flag("--batch-invariant", f->encoder.batch_invariant, "encoder: as in embed");
   command->add_option("--batch-tokens", f->encoder.batch_tokens, "encoder: tokens in a batch")
       ->capture_default_str();
+  command->add_option(
+      "--shapes", f->shapes,
+      "matmul on a GPU: every kernel beside every proposal of cuBLASLt's, and what the choice "
+      "loses: gpt2, bert, random:COUNT[:SEED] or MxNxK, with commas between several");
+  command->add_flag("--bias-gradient", f->bias_gradient, "matmul --shapes: dw makes dbias too");
+  command->add_option("--seconds", f->seconds, "matmul --shapes: stop after so many; 0: never")
+      ->capture_default_str();
+  command->add_option("--table", f->table,
+                      "matmul --shapes: write all times, as WARPWRIGHT_MATMUL_TABLE reads them");
+  command->add_option(
+      "--timeline", f->timeline,
+      "matmul --shapes: draw when a block of the first forward multiplies and when it stores, SVG");
   command->add_flag("--json", f->json, "Print JSON");
   f->device.add_to(*command);
   command->callback([f] { run(*f); });
