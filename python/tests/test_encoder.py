@@ -198,6 +198,15 @@ def test_texts(folder):
     assert error(plain.encode(marked, as_tensor=True), encoder.encode(marked, as_tensor=True)) > 1e-3
 
 
+def test_weights_cache(folder, tmp_path_factory):
+    cache = tmp_path_factory.mktemp("cache")
+    wanted = Encoder(folder, device="cpu").encode(["w5 w6"], as_tensor=True)
+    for _ in range(2):
+        encoder = Encoder(folder, device="cpu", weights_cache=cache)
+        assert error(encoder.encode(["w5 w6"], as_tensor=True), wanted) <= 1e-6
+    assert len(list(cache.iterdir())) <= 1  # none where the kernels take weights as they lie
+
+
 def test_threads_wait_for_each_other(folder):
     pytest.importorskip("numpy")
     encoder = Encoder(folder, device="cpu")

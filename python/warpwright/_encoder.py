@@ -33,7 +33,7 @@ class _Options(ctypes.Structure):
         ("max_batch_sequences", ctypes.c_int64), ("max_length", ctypes.c_int64), ("dtype", ctypes.c_int32),
         ("pooling", ctypes.c_int32), ("normalization", ctypes.c_int32), ("batch_invariant", ctypes.c_int32),
         ("refuse_long", ctypes.c_int32), ("plain_text", ctypes.c_int32), ("tf32", ctypes.c_int32),
-        ("reserved", ctypes.c_int32),
+        ("reserved", ctypes.c_int32), ("weights_cache", ctypes.c_char_p),
     ]  # fmt: skip
 
 
@@ -176,7 +176,8 @@ class Encoder:
     pooling ("mean", "cls", "max", "mean_sqrt") and normalize: None is what the folder says. Texts of more than max_length
     tokens are cut, or with truncate=False refused; special_tokens=False reads "[SEP]" in a text as text. Memory is for
     batches of batch_tokens, and larger calls are divided. batch_invariant: a text's bits do not depend on what shares its
-    batch. tf32: products in fp32 may round to TF32 on a GPU.
+    batch. tf32: products in fp32 may round to TF32 on a GPU. weights_cache: on a CPU, a folder where a model's weights are kept
+    as the kernels take them, for all processes; calls are then faster.
 
     Calls from several threads wait for each other.
     """
@@ -196,6 +197,7 @@ class Encoder:
         batch_tokens=16384,
         batch_invariant=False,
         tf32=False,
+        weights_cache=None,
     ):
         self._handle = None
         self._context = None
@@ -239,6 +241,8 @@ class Encoder:
         options.normalization = _choice("normalize", normalize, _NORMALIZATIONS)
         options.max_length = max_length or 0
         options.max_batch_tokens = batch_tokens
+        if weights_cache is not None:
+            options.weights_cache = os.fsencode(weights_cache)
         options.batch_invariant, options.tf32 = bool(batch_invariant), bool(tf32)
         options.refuse_long, options.plain_text = not truncate, not special_tokens
         self._context = _library.new_context(self.device)

@@ -133,6 +133,7 @@ EncoderOptions options_of(const warpwright_encoder_options& o) {
   options.model.batch_invariant = o.batch_invariant != 0;
   options.model.pooling = pooling_of(o.pooling);
   options.model.normalize = normalization_of(o.normalization);
+  if (o.weights_cache) options.model.weights_cache = o.weights_cache;
   options.max_length = o.max_length;
   options.over_limit = o.refuse_long ? OverLimit::refuse : OverLimit::truncate;
   options.in_text = o.plain_text ? text::SpecialTokens::as_text : text::SpecialTokens::recognize;
