@@ -121,8 +121,13 @@ def _backward(call, dout, dsum, x, out, weight, bias, places, dtype, parameters)
 
 def _reserve(call, x, weight):
     """A buffer for what the forward leaves, and the places in it."""
-    count = _kept_count(call, weight)
     dtype, rows = x.dtype, _rows(call, x)
+    count = _kept_count(call, weight) if call.memory_efficient else None
+    if count is None:
+        statistics = rows * (8 if dtype is torch.float64 else 4)
+        left = torch.empty(2 * statistics if call.centered else statistics, dtype=torch.uint8, device=x.device)
+        at = left.data_ptr()
+        return left, (at, at + statistics, 0, 0, 0) if call.centered else (0, at, 0, 0, 0)
     _, size = _places(call.centered, rows, dtype, count, 0)
     left = torch.empty(size, dtype=torch.uint8, device=x.device)
     return left, _places(call.centered, rows, dtype, count, left.data_ptr())[0]
@@ -223,7 +228,8 @@ def quickly(input, residual, weight, bias, shape, eps, memory_efficient, centere
         bias.dtype is dtype and bias.device == device and bias.shape == shape and bias.is_contiguous()
     ):
         return None
-    call = Call(centered, math.prod(shape), eps, dtype, memory_efficient, kept)
+    # Not Call(…), which takes three times as long.
+    call = tuple.__new__(Call, (centered, math.prod(shape), eps, dtype, memory_efficient, kept))
     if residual is not None:
         if not (
             type(residual) is torch.Tensor
