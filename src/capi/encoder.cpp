@@ -210,7 +210,7 @@ void check_bounds(const warpwright_encoder_tokens_args& args) {
     fail(kTokens, fmt::format("sequences is {}", args.sequences));
   }
   if (!args.cu_seqlens) {
-    if (args.length < 0 || args.length * args.sequences > kMost || args.length > kMost) {
+    if (args.length < 0 || args.length > kMost || args.length * args.sequences > kMost) {
       fail(kTokens, fmt::format("length is {} (of {} sequences)", args.length, args.sequences));
     }
     return;
