@@ -47,16 +47,18 @@ Backward = structure(
 
 
 class Ours:
-    """The C ABI on PyTorch's tensors and its current stream."""
+    """The C ABI on PyTorch's tensors and, on a GPU, its current stream."""
 
-    def __init__(self, path):
+    def __init__(self, path, device="cuda"):
+        self.device = device
         self.library = ctypes.CDLL(path)
         self.library.warpwright_last_error.restype = ctypes.c_char_p
         self.context = ctypes.c_void_p()
-        options = Options(size=ctypes.sizeof(Options), device=1)
+        options = Options(size=ctypes.sizeof(Options), device=int(device == "cuda"))
         self.check(self.library.warpwright_context_create(ctypes.byref(options), ctypes.byref(self.context)))
-        stream = torch.cuda.current_stream().cuda_stream
-        self.check(self.library.warpwright_context_set_stream(self.context, ctypes.c_void_p(stream)))
+        if device == "cuda":
+            stream = torch.cuda.current_stream().cuda_stream
+            self.check(self.library.warpwright_context_set_stream(self.context, ctypes.c_void_p(stream)))
 
     def check(self, status):
         if status:
@@ -70,7 +72,7 @@ class Ours:
         bytes_needed = ctypes.c_size_t()
         workspace = getattr(self.library, f"warpwright_{name}_workspace")
         self.check(workspace(self.context, ctypes.byref(args), ctypes.byref(bytes_needed)))
-        scratch = torch.empty(max(bytes_needed.value, 16), dtype=torch.uint8, device="cuda")
+        scratch = torch.empty(max(bytes_needed.value, 16), dtype=torch.uint8, device=self.device)
         args.workspace, args.workspace_bytes = scratch.data_ptr(), scratch.numel()
         function = getattr(self.library, f"warpwright_{name}")
 

@@ -63,7 +63,7 @@ constexpr std::array kForwardVariants {
 
 std::string bias_residual_layernorm::cuda::refuse_warp_row(std::int64_t C, DType dtype,
                                                            const DeviceInfo& device) {
-  return layernorm::cuda::refuse_row(layernorm::cuda::forward_shape(C, dtype), dtype, device);
+  return layernorm::cuda::refuse_row(layernorm::cuda::forward_shape(C, dtype, true), dtype, device);
 }
 
 std::string bias_residual_layernorm::cuda::refuse_any_row(DType dtype, const DeviceInfo& device) {

@@ -334,11 +334,25 @@ inline double sum(dvec v) {
 #error "ops/cpu/simd.hpp is for files compiled for AVX2 or AVX-512"
 #endif
 
-inline void stream(f16* p, vec v) {
-  store(p, v);
-}
+#if defined(__AVX512F__)
 inline void stream(bf16* p, vec v) {
-  store(p, v);
+  _mm256_stream_si256(reinterpret_cast<__m256i*>(p), narrow(v));
+}
+inline void stream(f16* p, vec v) {
+  _mm256_stream_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT));
+}
+#else
+inline void stream(bf16* p, vec v) {
+  _mm_stream_si128(reinterpret_cast<__m128i*>(p), narrow(v));
+}
+inline void stream(f16* p, vec v) {
+  _mm_stream_si128(reinterpret_cast<__m128i*>(p), _mm256_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT));
+}
+#endif
+
+// Into the first-level cache; any address will do.
+inline void prefetch(const void* p) {
+  _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T0);
 }
 
 // Makes what stream() wrote visible to other threads: their barrier alone does not.

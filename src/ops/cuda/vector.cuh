@@ -150,6 +150,14 @@ class alignas(sizeof(T) * N) Packed {
       for (int i = 0; i < kUnits; ++i) asm("" : "+r"(units_[i]));
     }
   }
+  // The same for straight code, where the assembler would find the conversions to be equal: `zero` is 0, but
+  // of something that it cannot know to be.
+  __device__ void forget(unsigned zero) {
+    if constexpr (N > 1) {
+#pragma unroll
+      for (int i = 0; i < kUnits; ++i) units_[i] ^= zero;
+    }
+  }
 
  private:
   using Word = typename detail::Word<static_cast<int>(sizeof(T)) * N>::type;
@@ -201,6 +209,7 @@ struct alignas(sizeof(float) * N) Packed<float, N> {
     return lanes[lane];
   }
   __device__ void forget() {}
+  __device__ void forget(unsigned) {}
 
  private:
   using Word = typename detail::Word<static_cast<int>(sizeof(float)) * N>::type;

@@ -34,15 +34,15 @@ struct Form {
 inline std::vector<Case> test_cases() {
   std::vector<Case> cases{{0, 8},      {3, 768},        {257, 96},   {64, 1600, 100.0}, {33, 1021},
                           {2, 8191},   {2100, 32, 5.0}, {9001, 128}, {5, 769},          {7, 1024},
-                          {700, 2048}, {3, 4096},       {2, 12288},  {1, 16392}};
+                          {700, 2048}, {70, 4096},      {2, 12288},  {1, 16392}};
   for (std::int64_t C = 1; C <= 70; ++C) cases.push_back({1 + C % 5, C});
   return cases;
 }
 
 // For the forms that are not the plain one.
 inline std::vector<Case> few_cases() {
-  return {{0, 8},    {3, 768}, {37, 96}, {33, 1021}, {300, 40},
-          {2, 8192}, {5, 1},   {9, 7},   {140, 264}, {2, 16384}};
+  return {{0, 8}, {3, 768}, {37, 96},   {33, 1021}, {300, 40}, {2, 8192},
+          {5, 1}, {9, 7},   {140, 264}, {2, 16384}, {35, 4096}};
 }
 
 // With a weight or without, with a bias or without, mixed dtypes, and everything that a backward can add to.

@@ -59,7 +59,8 @@ namespace cuda {
 struct RowShape {
   int packs = 0, warps = 0;
 };
-RowShape forward_shape(std::int64_t C, DType dtype, bool fp32_parameters = false);
+// `few`: among the few kernels that there are with fp32 parameters beside 16 bits, and with a sum.
+RowShape forward_shape(std::int64_t C, DType dtype, bool few);
 RowShape backward_shape(std::int64_t C, DType dtype, bool fp32_parameters = false);
 
 // Of a block whose warps have a row each.

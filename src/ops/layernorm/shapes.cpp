@@ -29,14 +29,17 @@ RowShape shape_of(std::int64_t C, DType dtype, int most_in_one_warp, int fewest,
 
 }  // namespace
 
-RowShape forward_shape(std::int64_t C, DType dtype, bool fp32_parameters) {
-  if (fp32_parameters) return shape_of(C, dtype, 3, 4, 4);
-  const RowShape shape = shape_of(C, dtype, 4, 2, 4);
-  // Two packs a lane leave room for more rows at once than four do, as long as a row takes few warps.
-  const RowShape two = shape_of(C, dtype, 4, 2, 2);
-  const bool few_warps =
-      two.warps > 1 && two.warps <= 8 && two.warps * two.packs <= shape.warps * shape.packs;
-  return few_warps ? two : shape;
+// Rows of up to 7 packs a lane in one warp, which needs no barrier; longer ones in few warps of 4, so that a
+// multiprocessor has many of them at once.
+RowShape forward_shape(std::int64_t C, DType dtype, bool few) {
+  const auto lanes = static_cast<std::int64_t>(16 / size_of(dtype));
+  if (C % lanes != 0 || C / lanes > kMostWarps * kWarp * 8) return {};
+  const auto in_row = static_cast<int>(C / lanes);
+  for (const int packs : {1, 2, 3, 4, 6, 7}) {
+    if ((!few || packs < 7) && in_row <= kWarp * packs) return {packs, 1};
+  }
+  const int packs = in_row <= kWarp * 4 * 10 ? 4 : 8;
+  return {packs, (in_row + kWarp * packs - 1) / (kWarp * packs)};
 }
 
 // Three packs a lane where a block shares a row: with two, more of the time goes to the exchange between
@@ -73,7 +76,12 @@ int warp_row_parts(std::int64_t N, RowShape shape, const DeviceInfo& device) {
                                 : shape.warps == 3 ? 4
                                                    : std::max(16 / std::max(shape.warps, 1), 1);
   const std::int64_t wanted = (N + groups * kLeastRows - 1) / (groups * kLeastRows);
-  return static_cast<int>(std::min(wanted, resident * device.gpu.multiprocessors));
+  std::int64_t most = resident * device.gpu.multiprocessors;
+  if (shape.warps == kMostWarps) {  // few long rows: as few blocks as take the same number of turns
+    const std::int64_t turns = std::max<std::int64_t>((N + most - 1) / most, 1);
+    most = (N + turns - 1) / turns;
+  }
+  return static_cast<int>(std::min(wanted, most));
 }
 
 int two_pass_chunks(std::int64_t N, std::int64_t C, const DeviceInfo& device) {

@@ -35,25 +35,32 @@ void run(const Context& context, const SumForward& a) {
   const std::int64_t N = a.x.shape[0], C = a.x.shape[1], parts = layernorm::backward_parts(N);
   const auto eps = static_cast<float>(a.eps);
   const bool centered = !a.rms;
+  const bool past_caches = goes_past_caches(out, N, C);
   const int threads = context.threads();
-#pragma omp parallel for schedule(static) num_threads(threads)
-  for (std::int64_t part = 0; part < parts; ++part) {
-    for (std::int64_t row = part * N / parts; row < (part + 1) * N / parts; ++row) {
-      const std::int64_t first = row * C;
-      RowStatistics s;
-      if (sum) {
-        add_rows(x + first, x_bias, residual + first, sum + first, C);
-        s = statistics(sum + first, C, eps, centered);
-        normalize(sum + first, s, weight, bias, out + first, C);
-      } else {
-        float* unrounded = scratch + part * C;
-        add_rows(x + first, x_bias, residual + first, unrounded, C);
-        s = statistics(unrounded, C, eps, centered);
-        normalize(unrounded, s, weight, bias, out + first, C);
+#pragma omp parallel num_threads(threads)
+  {
+#pragma omp for schedule(static) nowait
+    for (std::int64_t part = 0; part < parts; ++part) {
+      for (std::int64_t row = part * N / parts; row < (part + 1) * N / parts; ++row) {
+        const std::int64_t first = row * C, next = row + 1 < N ? first + C : first;
+        const RowOut<T> to{out + first, past_caches};
+        const auto ahead = [=](std::int64_t c) { prefetch(x + next + c), prefetch(residual + next + c); };
+        RowStatistics s;
+        if (sum) {
+          add_rows(x + first, x_bias, residual + first, sum + first, C);
+          s = statistics(sum + first, C, eps, centered);
+          normalize(sum + first, s, weight, bias, to, C, ahead);
+        } else {
+          float* unrounded = scratch + part * C;
+          add_rows(x + first, x_bias, residual + first, unrounded, C);
+          s = statistics(unrounded, C, eps, centered);
+          normalize(unrounded, s, weight, bias, to, C, ahead);
+        }
+        if (mean) mean[row] = s.mean;
+        if (rstd) rstd[row] = s.rstd;
       }
-      if (mean) mean[row] = s.mean;
-      if (rstd) rstd[row] = s.rstd;
     }
+    fence();
   }
 }
 

@@ -27,10 +27,12 @@ bool run(const Context& context, const SumForward& args) {
                                C,
                                static_cast<float>(args.eps),
                                !args.rms,
-                               leaves_caches(3 * args.x.bytes(), context.device()),
                                args.rows.as<std::int32_t>()};
   if (!gpu::aligned16(a.x, a.x_bias, a.y, a.weight, a.bias, a.sum, a.out)) return false;
-  launch_forward<true>(a, forward_shape(C, args.x.dtype), context, "sum and norm forward cuda.warp_row");
+  const RowShape shape = forward_shape(C, args.x.dtype, true);
+  constexpr const char* kName = "sum and norm forward cuda.warp_row";
+  a.sum ? launch_forward<true, true>(a, shape, context, kName)
+        : launch_forward<true, false>(a, shape, context, kName);
   return true;
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cmath>
+#include <limits>
 #include <type_traits>
 
 #include "core/tensor.hpp"
@@ -30,20 +31,26 @@ A get_or(const P* p, std::int64_t i, A otherwise) {
   return p ? get<A>(p, i) : otherwise;
 }
 
-// In a fixed order, with as many running sums as a vector has lanes.
+// In a fixed order, with as many running sums as a vector has lanes, and others every 512 elements, so that
+// long rows lose no more than short ones.
 template <class A, class F>
 A sum_row(std::int64_t C, const F& f) {
   constexpr int kSums = 16;
-  A sums[kSums] = {};
-  std::int64_t c = 0;
-  for (; c + kSums <= C; c += kSums) {
-    for (int j = 0; j < kSums; ++j) sums[j] += f(c + j);
+  constexpr std::int64_t kBlock = 512;
+  A total = 0;
+  for (std::int64_t c = 0; c < C;) {
+    const std::int64_t end = C - c < kBlock ? C : c + kBlock;
+    A sums[kSums] = {};
+    for (; c + kSums <= end; c += kSums) {
+      for (int j = 0; j < kSums; ++j) sums[j] += f(c + j);
+    }
+    for (int j = 0; c < end; ++c, ++j) sums[j] += f(c);
+    for (int width = kSums / 2; width > 0; width /= 2) {
+      for (int j = 0; j < width; ++j) sums[j] += sums[j + width];
+    }
+    total += sums[0];
   }
-  for (int j = 0; c < C; ++c, ++j) sums[j] += f(c);
-  for (int width = kSums / 2; width > 0; width /= 2) {
-    for (int j = 0; j < width; ++j) sums[j] += sums[j + width];
-  }
-  return sums[0];
+  return total;
 }
 
 template <class T>
@@ -56,17 +63,27 @@ struct RowStatistics {
   A mean, rstd;
 };
 
-// Not centered, the mean is 0 and rstd that of the root mean square. weight and bias may be null: 1 and 0.
+// Another pass finds what rounding left of Σ(x − mean): where that is more than half an ulp of the
+// deviation, as in a constant row, it is put right. Not centered, the mean is 0 and rstd that of the root
+// mean square. weight and bias may be null: 1 and 0.
 template <class A, class X, class P, class O>
 RowStatistics<A> normalize_row(const X* x, const P* weight, const P* bias, O* out, std::int64_t C, A eps,
                                bool centered) {
   A mean = 0;
   if (centered) mean = sum_row<A>(C, [&](std::int64_t c) { return get<A>(x, c); }) / static_cast<A>(C);
-  const A squares = sum_row<A>(C, [&](std::int64_t c) {
-    const A d = get<A>(x, c) - mean;
-    return d * d;
-  });
-  const A rstd = 1 / std::sqrt(squares / static_cast<A>(C) + eps);
+  const A squares = sum_row<A>(C,
+                               [&](std::int64_t c) {
+                                 const A d = get<A>(x, c) - mean;
+                                 return d * d;
+                               }) /
+                    static_cast<A>(C);
+  A rest = 0;
+  if (centered) rest = sum_row<A>(C, [&](std::int64_t c) { return get<A>(x, c) - mean; }) / static_cast<A>(C);
+  constexpr A kHalfUlp = std::numeric_limits<A>::epsilon() / 2;
+  if (rest * rest <= kHalfUlp * kHalfUlp * squares) rest = 0;
+  const A variance = squares - rest * rest;
+  const A rstd = 1 / std::sqrt((variance < 0 ? A(0) : variance) + eps);
+  mean += rest;
   for (std::int64_t c = 0; c < C; ++c) {
     put(out, c, (get<A>(x, c) - mean) * rstd * get_or<A>(weight, c, 1) + get_or<A>(bias, c, 0));
   }

@@ -27,13 +27,20 @@ struct Rows {
     const std::int64_t N = a.x.shape[0], C = a.x.shape[1];
     const auto eps = static_cast<float>(a.eps);
     const bool centered = a.centered;
+    const bool past_caches = goes_past_caches(out, N, C);
     const int threads = context.threads();
-#pragma omp parallel for schedule(static) num_threads(threads)
-    for (std::int64_t row = 0; row < N; ++row) {
-      const RowStatistics s = statistics(x + row * C, C, eps, centered);
-      normalize(x + row * C, s, weight, bias, out + row * C, C);
-      if (mean) mean[row] = s.mean;
-      if (rstd) rstd[row] = s.rstd;
+#pragma omp parallel num_threads(threads)
+    {
+#pragma omp for schedule(static) nowait
+      for (std::int64_t row = 0; row < N; ++row) {
+        const X *from = x + row * C, *next = row + 1 < N ? from + C : from;
+        const RowStatistics s = statistics(from, C, eps, centered);
+        normalize(from, s, weight, bias, RowOut<O>{out + row * C, past_caches}, C,
+                  [=](std::int64_t c) { prefetch(next + c); });
+        if (mean) mean[row] = s.mean;
+        if (rstd) rstd[row] = s.rstd;
+      }
+      fence();
     }
   }
 
@@ -46,61 +53,64 @@ struct Rows {
     const std::int32_t* columns;  // of kept, −1 behind the last
     std::int64_t C, K;
     X* dx;
-    bool centered, add_dx;
+    bool centered, add_dx, past_caches;
 
     vec weight_at(std::int64_t c, int n) const { return weight ? load_lanes(weight + c, n) : set1(1); }
 
-    // x̂ of a row from the input, and Σ g·x̂.
-    float normalize_x(std::int64_t row, float* x_hat) const {
+    // Σg and Σ g·x̂ of a row, and its x̂; from the input.
+    TwoSums normalize_x(std::int64_t row, float* x_hat) const {
       const O* d = dout + row * C;
       const X* from = x + row * C;
       const vec m = set1(centered ? mean[row] : 0), r = set1(rstd[row]);
-      return sum_row(C, [&](std::int64_t c, int n) {
-        const vec normalized = (load_lanes(from + c, n) - m) * r;
+      return sum_row_twice(C, [=, *this](std::int64_t c, int n, vec& sum_g, vec& sum_gx) {
+        const vec normalized = (load_lanes(from + c, n) - m) * r, g = load_lanes(d + c, n) * weight_at(c, n);
         store_lanes(x_hat + c, normalized, n);
-        return load_lanes(d + c, n) * weight_at(c, n) * normalized;
+        sum_g += g;
+        sum_gx = fma(g, normalized, sum_gx);
       });
     }
     // The same from the output. What a lost column adds to the sum is taken from x̂ where that is kept.
-    float normalize_out(std::int64_t row, float* x_hat) const {
+    TwoSums normalize_out(std::int64_t row, float* x_hat) const {
       const O *d = dout + row * C, *from = out + row * C;
-      float sum = sum_row(C, [&](std::int64_t c, int n) {
-        const vec y = load_lanes(from + c, n), shifted = bias ? y - load_lanes(bias + c, n) : y;
+      TwoSums sums = sum_row_twice(C, [=, *this](std::int64_t c, int n, vec& sum_g, vec& sum_gx) {
+        const vec dy = load_lanes(d + c, n), y = load_lanes(from + c, n);
+        const vec shifted = bias ? y - load_lanes(bias + c, n) : y;
         store_lanes(x_hat + c, shifted * load_lanes(inverse + c, n), n);
-        return load_lanes(d + c, n) * shifted;
+        sum_g = fma(dy, weight_at(c, n), sum_g);
+        sum_gx = fma(dy, shifted, sum_gx);
       });
       for (std::int64_t k = 0; k < K && columns[k] >= 0; ++k) {
         const std::int32_t c = columns[k];
         const float y = to_float(from[c]), shifted = bias ? y - to_float(bias[c]) : y;
         const float w = weight ? to_float(weight[c]) : 1, m = centered ? mean[row] : 0;
         x_hat[c] = (to_float(kept[row * K + k]) - m) * rstd[row];
-        sum += to_float(d[c]) * (w * x_hat[c] - shifted);
+        sums.b += to_float(d[c]) * (w * x_hat[c] - shifted);
       }
-      return sum;
+      return sums;
     }
 
-    // One row: dx, and its share of dweight and dbias added to the part's partial sums.
-    void run(std::int64_t row, float* dweight, float* dbias, float* x_hat) const {
-      const O* d = dout + row * C;
-      X* to = dx + row * C;
-      const X* from = add_dx ? to : dsum ? dsum + row * C : nullptr;
+    // One row: dx, and its share of dweight and dbias added to the part's partial sums. The next row, if
+    // there is one, comes from memory meanwhile.
+    void run(std::int64_t row, bool last, float* dweight, float* dbias, float* x_hat) const {
+      const O *d = dout + row * C, *next_d = last ? d : d + C;
+      const RowOut<X> to{dx + row * C, past_caches};
+      const X* from = add_dx ? to.row : dsum ? dsum + row * C : nullptr;
       const float inverse_C = 1.0f / static_cast<float>(C);
-      const vec mean_gx = set1(inverse_C * (out ? normalize_out(row, x_hat) : normalize_x(row, x_hat)));
-      vec mean_g = zero();
-      if (centered) {
-        mean_g = set1(inverse_C * sum_row(C, [&](std::int64_t c, int n) {
-                        return load_lanes(d + c, n) * weight_at(c, n);
-                      }));
-      }
+      const TwoSums sums = out ? normalize_out(row, x_hat) : normalize_x(row, x_hat);
+      const vec mean_g = set1(centered ? inverse_C * sums.a : 0), mean_gx = set1(inverse_C * sums.b);
       const vec r = set1(rstd[row]);
-      for (std::int64_t c = 0; c < C; c += kLanes) {
-        const int n = C - c < kLanes ? static_cast<int>(C - c) : kLanes;
+      const std::int64_t next = (last ? row : row + 1) * C, size = out ? sizeof(O) : sizeof(X);
+      const char* next_y =
+          out ? reinterpret_cast<const char*>(out + next) : reinterpret_cast<const char*>(x + next);
+      for_each_vector(0, C, [=, *this](std::int64_t c, int n) {
+        prefetch(next_d + c);
+        prefetch(next_y + c * size);
         const vec dy = load_lanes(d + c, n), normalized = load_lanes(x_hat + c, n);
         store_lanes(dweight + c, fma(dy, normalized, load_lanes(dweight + c, n)), n);
         store_lanes(dbias + c, load_lanes(dbias + c, n) + dy, n);
         const vec gradient = fnma(normalized, mean_gx, dy * weight_at(c, n) - mean_g) * r;
-        store_lanes(to + c, from ? load_lanes(from + c, n) + gradient : gradient, n);
-      }
+        to.put(c, from ? load_lanes(from + c, n) + gradient : gradient, n);
+      });
     }
   };
 
@@ -133,16 +143,21 @@ struct Rows {
                      a.kept_columns ? a.kept_columns.shape[0] - 1 : 0,
                      data_of<X>(a.dx),
                      a.centered,
-                     a.dx_store == Store::add};
+                     a.dx_store == Store::add,
+                     goes_past_caches(data_of<const X>(a.dx), N, C)};
     if (a.out) invert(b.weight, b.bias, a.out.dtype, C, inverse);
     const int threads = context.threads();
-#pragma omp parallel for schedule(static) num_threads(threads)
-    for (std::int64_t part = 0; part < parts; ++part) {
-      float *dweight = scratch + part * 3 * C, *dbias = dweight + C, *x_hat = dbias + C;
-      for (std::int64_t c = 0; c < 2 * C; ++c) dweight[c] = 0;
-      for (std::int64_t row = part * N / parts; row < (part + 1) * N / parts; ++row) {
-        b.run(row, dweight, dbias, x_hat);
+#pragma omp parallel num_threads(threads)
+    {
+#pragma omp for schedule(static) nowait
+      for (std::int64_t part = 0; part < parts; ++part) {
+        float *dweight = scratch + part * 3 * C, *dbias = dweight + C, *x_hat = dbias + C;
+        for (std::int64_t c = 0; c < 2 * C; ++c) dweight[c] = 0;
+        for (std::int64_t row = part * N / parts; row < (part + 1) * N / parts; ++row) {
+          b.run(row, row + 1 == N, dweight, dbias, x_hat);
+        }
       }
+      fence();
     }
     const bool add = a.dparameters_store == Store::add;
     add_parts(scratch, parts, C, a.dweight, add);

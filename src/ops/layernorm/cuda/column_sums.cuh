@@ -8,6 +8,6 @@
 namespace warpwright::ops::layernorm::cuda {
 
 // Adds up `count` parts of fp32 (fp64 beside fp64) into dweight and dbias, either of which may be absent.
-void add_column_sums(const void* parts, int count, const NormBackward& args, cudaStream_t stream);
+void add_column_sums(const Context& context, const NormBackward& args, const void* parts, int count);
 
 }  // namespace warpwright::ops::layernorm::cuda

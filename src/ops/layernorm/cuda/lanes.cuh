@@ -20,12 +20,6 @@ struct Lanes {
     for (int i = 0; i < kUnits; ++i) lanes.units[i] = Unit::load(p + i * kEach);
     return lanes;
   }
-  static __device__ Lanes load_streaming(const T* p) {
-    Lanes lanes;
-#pragma unroll
-    for (int i = 0; i < kUnits; ++i) lanes.units[i] = Unit::load_streaming(p + i * kEach);
-    return lanes;
-  }
   static __device__ Lanes zero() {
     Lanes lanes;
 #pragma unroll
@@ -49,7 +43,7 @@ struct Lanes {
     for (int j = 0; j < N; ++j) values[j] = value;
     return from_floats(values);
   }
-  __device__ void store(T* p, bool streaming) const {
+  __device__ void store(T* p, bool streaming = false) const {
 #pragma unroll
     for (int i = 0; i < kUnits; ++i) {
       if (streaming) {
@@ -65,6 +59,10 @@ struct Lanes {
   __device__ void forget() {
 #pragma unroll
     for (int i = 0; i < kUnits; ++i) units[i].forget();
+  }
+  __device__ void forget(unsigned zero) {
+#pragma unroll
+    for (int i = 0; i < kUnits; ++i) units[i].forget(zero);
   }
 };
 

@@ -26,12 +26,17 @@ struct Group {
     const std::int64_t blocks = gridDim.x;
     return one_warp ? blocks * (blockDim.x / gpu::kWarp) : blocks;
   }
-  // A single warp does not touch `shared`.
-  static __device__ float sum(float value, float* shared) {
+  // Of both, each thread's; `shared` has a place for each warp, and is not touched by a single one.
+  static __device__ float2 sum(float2 values, float2* shared) {
+    const float2 of_warp{gpu::warp_sum(values.x), gpu::warp_sum(values.y)};
     if constexpr (one_warp) {
-      return gpu::warp_sum(value);
+      return of_warp;
     } else {
-      return gpu::block_sum(value, shared);
+      const int lane = static_cast<int>(threadIdx.x) % gpu::kWarp;
+      if (lane == 0) shared[threadIdx.x / gpu::kWarp] = of_warp;
+      __syncthreads();
+      const float2 part = lane < static_cast<int>(blockDim.x) / gpu::kWarp ? shared[lane] : float2{0, 0};
+      return {gpu::warp_sum(part.x), gpu::warp_sum(part.y)};
     }
   }
 };
@@ -49,7 +54,6 @@ struct ForwardRows {
   int C;
   float eps;
   bool centered;
-  bool streaming;                                // what is written will not be found in the caches anyway
   const std::int32_t* rows_on_device = nullptr;  // so many of the N, where the kernel is `with_sum`
 
   template <bool with_sum>
@@ -61,142 +65,176 @@ struct ForwardRows {
   }
 };
 
-// Blocks of one-warp rows on a multiprocessor: as many as there are registers for without a spill. A second
-// row under way takes those of one block.
-constexpr int warp_blocks(int packs, bool with_sum) {
-  return 8 - packs - (with_sum && packs >= 3 ? 1 : 0);
+// A thread's part of a row: as the bits of x's dtype, unpacked anew for each pass, so that long rows have the
+// registers; or, of a sum that is not rounded, as floats.
+template <class X, int packs, bool rounded>
+struct RowPart {
+  static constexpr int kLanes = gpu::kPackedLanes<X>;
+  Lanes<X, kLanes> bits[packs];
+
+  __device__ float at(int k, int j) const { return bits[k][j]; }
+  __device__ void put(int k, const float (&values)[kLanes]) {
+    bits[k] = Lanes<X, kLanes>::from_floats(values);
+  }
+  __device__ void forget(unsigned zero) {
+#pragma unroll
+    for (int k = 0; k < packs; ++k) bits[k].forget(zero);
+  }
+};
+template <class X, int packs>
+struct RowPart<X, packs, false> {
+  static constexpr int kLanes = gpu::kPackedLanes<X>;
+  float values[packs][kLanes];
+
+  __device__ float at(int k, int j) const { return values[k][j]; }
+  __device__ void put(int k, const float (&from)[kLanes]) {
+#pragma unroll
+    for (int j = 0; j < kLanes; ++j) values[k][j] = from[j];
+  }
+  __device__ void forget(unsigned) {}
+};
+
+// Blocks on a multiprocessor for which there are registers without a spill.
+constexpr int forward_blocks(int packs, bool one_warp, bool with_sum) {
+  if (!one_warp) return 1;
+  const int registers = 36 + (with_sum ? 12 : 5) * packs;
+  return registers > 128 ? 3 : 512 / registers;
 }
 
-// Persistent: a group takes every count-th row, keeps weight and bias in registers, and loads the next row
-// before it computes the present one.
-template <class X, class P, class O, int packs, bool one_warp, bool with_sum>
+// A group has one row and ends with it: the hardware hands out rows as groups become free.
+template <class X, class P, class O, int packs, bool one_warp, bool with_sum, bool rounded>
 __global__ void __launch_bounds__(one_warp ? kOneWarpThreads : kMostThreads,
-                                  one_warp ? warp_blocks(packs, with_sum) : 1)
+                                  forward_blocks(packs, one_warp, with_sum))
     forward_rows(const __grid_constant__ ForwardRows<X, P, O> a) {
   using G = Group<one_warp>;
   constexpr int kLanes = gpu::kPackedLanes<X>;
   using Pack = Lanes<X, kLanes>;
-  __shared__ float sums[2][kMostThreads / gpu::kWarp];
+  __shared__ float2 sums[2][kMostThreads / gpu::kWarp];
+  const std::int64_t row = G::index();
+  if (row >= a.template rows<with_sum>()) return;
   const int thread = G::thread(), threads = G::threads(), left = a.C / kLanes - thread;
+  const std::int64_t first = row * a.C + thread * kLanes;
+  const int step = threads * kLanes;  // from one of a thread's packs to the next
   const float inverse_C = 1.0f / static_cast<float>(a.C);
-  const std::int64_t rows = a.template rows<with_sum>();
+  const unsigned zero = threadIdx.z;
 
-  const int column = thread * kLanes;
-  Parameters<X, P, packs> weight(a.weight ? a.weight + column : nullptr, 1, left, threads);
-  Parameters<X, P, packs> bias(a.bias ? a.bias + column : nullptr, 0, left, threads);
-  Pack x[packs], y[with_sum ? packs : 1];
-  const auto load_row = [&](std::int64_t row) {
-    if (row >= rows) return;
-    const std::int64_t first = row * a.C + column;
+  RowPart<X, packs, rounded> x;
+  if constexpr (with_sum) {
+    Pack y[packs], z[packs];
 #pragma unroll
     for (int k = 0; k < packs; ++k) {
-      const std::int64_t from = first + k * threads * kLanes;
-      x[k] = Pack::zero();
-      if constexpr (with_sum) y[k] = Pack::zero();
+      y[k] = z[k] = Pack::zero();
       if (k * threads >= left) continue;
-      x[k] = Pack::load_streaming(a.x + from);
-      if constexpr (with_sum) y[k] = Pack::load_streaming(a.y + from);
+      y[k] = Pack::load(a.x + first + k * step);
+      z[k] = Pack::load(a.y + first + k * step);
     }
-  };
-  load_row(G::index());
+#pragma unroll
+    for (int k = 0; k < packs; ++k) {
+      float values[kLanes];
+#pragma unroll
+      for (int j = 0; j < kLanes; ++j) values[j] = y[k][j];
+      if (a.x_bias && k * threads < left) {
+        const auto added = Pack::load(a.x_bias + thread * kLanes + k * step);
+#pragma unroll
+        for (int j = 0; j < kLanes; ++j) values[j] += added[j];
+      }
+#pragma unroll
+      for (int j = 0; j < kLanes; ++j) values[j] += z[k][j];
+      x.put(k, values);
+      // The statistics are those of the rounded sum, as if the steps ran one after the other.
+      if constexpr (rounded) {
+        if (k * threads < left) x.bits[k].store(a.sum + first + k * step);
+      }
+    }
+  } else {
+#pragma unroll
+    for (int k = 0; k < packs; ++k) {
+      x.bits[k] = Pack::zero();
+      if (k * threads < left) x.bits[k] = Pack::load(a.x + first + k * step);
+    }
+  }
 
-  for (std::int64_t row = G::index(); row < rows; row += G::count()) {
-    const std::int64_t first = row * a.C + column;
-    float values[packs][kLanes];
+  // In two passes, of which the second also finds what rounding left of Σ(x − mean): where that is more than
+  // half an ulp of the deviation, as in a constant row, it is put right. Nothing is to be contracted: every
+  // kernel made from this one is to give the same bits.
+  float mean = 0;
+  if (a.centered) {
     float sum = 0;
 #pragma unroll
     for (int k = 0; k < packs; ++k) {
-#pragma unroll
-      for (int j = 0; j < kLanes; ++j) values[k][j] = x[k][j];
-      if constexpr (with_sum) {
-        if (a.x_bias && k * threads < left) {  // from the first-level cache: there are no registers for it
-          const auto added = Pack::load(a.x_bias + column + k * threads * kLanes);
-#pragma unroll
-          for (int j = 0; j < kLanes; ++j) values[k][j] += added[j];
-        }
-#pragma unroll
-        for (int j = 0; j < kLanes; ++j) values[k][j] += y[k][j];
-        // The statistics are those of the rounded sum, as if the steps ran one after the other.
-        if (a.sum) {
-          const auto rounded = Pack::from_floats(values[k]);
-          if (k * threads < left) rounded.store(a.sum + first + k * threads * kLanes, a.streaming);
-#pragma unroll
-          for (int j = 0; j < kLanes; ++j) values[k][j] = rounded[j];
-        }
-      }
       float part = 0;  // so that the packs' additions do not wait for each other
 #pragma unroll
-      for (int j = 0; j < kLanes; ++j) part += values[k][j];
+      for (int j = 0; j < kLanes; ++j) part += x.at(k, j);
       sum += part;
     }
-    load_row(row + G::count());
-
-    // Not to be contracted with a subtraction: every kernel made from this one is to give the same bits.
-    const float mean = a.centered ? __fmul_rn(G::sum(sum, sums[0]), inverse_C) : 0.0f;
-    if constexpr (!one_warp) {
-      if (!a.centered) __syncthreads();  // before sums[1] is written again
-    }
-    float squares = 0;
-#pragma unroll
-    for (int k = 0; k < packs; ++k) {
-      float part = 0;
-#pragma unroll
-      for (int j = 0; j < kLanes; ++j) {
-        const float centered = values[k][j] - mean;
-        part = fmaf(centered, centered, part);
-      }
-      squares += k * threads < left ? part : 0.0f;
-    }
-    const float rstd = rsqrtf(fmaf(G::sum(squares, sums[1]), inverse_C, a.eps));
-#pragma unroll
-    for (int k = 0; k < packs; ++k) {
-      if (k * threads >= left) continue;
-      const auto w = weight.at(k, threads);
-      const auto b = bias.at(k, threads);
-#pragma unroll
-      for (int j = 0; j < kLanes; ++j) values[k][j] = fmaf((values[k][j] - mean) * rstd, w[j], b[j]);
-      Lanes<O, kLanes>::from_floats(values[k]).store(a.out + first + k * threads * kLanes, a.streaming);
-    }
-    if (thread == 0 && a.mean) a.mean[row] = mean;
-    if (thread == 0 && a.rstd) a.rstd[row] = rstd;
+    mean = __fmul_rn(G::sum({sum, 0}, sums[0]).x, inverse_C);
+    x.forget(zero);
   }
+  float2 second{0, 0};  // Σ(x − mean), Σ(x − mean)²
+#pragma unroll
+  for (int k = 0; k < packs; ++k) {
+    float2 part{0, 0};
+#pragma unroll
+    for (int j = 0; j < kLanes; ++j) {
+      const float centered = x.at(k, j) - mean;
+      part.x += centered;
+      part.y = fmaf(centered, centered, part.y);
+    }
+    second.x += k * threads < left ? part.x : 0.0f;
+    second.y += k * threads < left ? part.y : 0.0f;
+  }
+  second = G::sum(second, sums[1]);
+  x.forget(zero);
+  const float squares = __fmul_rn(second.y, inverse_C);
+  float rest = a.centered ? __fmul_rn(second.x, inverse_C) : 0.0f;
+  if (__fmul_rn(rest, rest) <= 0x1p-48f * squares) rest = 0;
+  const float variance = fmaf(-rest, rest, squares);
+  const float rstd = rsqrtf(__fadd_rn(variance < 0 ? 0.0f : variance, a.eps));
+  mean = __fadd_rn(mean, rest);
+
+#pragma unroll
+  for (int k = 0; k < packs; ++k) {
+    if (k * threads >= left) continue;
+    const int column = thread * kLanes + k * step;
+    const auto w = a.weight ? Lanes<P, kLanes>::load(a.weight + column) : Lanes<P, kLanes>::filled(1);
+    const auto b = a.bias ? Lanes<P, kLanes>::load(a.bias + column) : Lanes<P, kLanes>::filled(0);
+    float values[kLanes];
+#pragma unroll
+    for (int j = 0; j < kLanes; ++j) values[j] = fmaf((x.at(k, j) - mean) * rstd, w[j], b[j]);
+    Lanes<O, kLanes>::from_floats(values).store(a.out + first + k * step);
+  }
+  if (thread == 0 && a.mean) a.mean[row] = mean;
+  if (thread == 0 && a.rstd) a.rstd[row] = rstd;
 }
 
-template <bool with_sum, int packs, bool one_warp, class X, class P, class O>
+template <bool with_sum, bool rounded, int packs, bool one_warp, class X, class P, class O>
 void launch_forward_as(const ForwardRows<X, P, O>& a, int warps, const Context& context, const char* name) {
-  const auto kernel = forward_rows<X, P, O, packs, one_warp, with_sum>;
   const int threads = one_warp ? kOneWarpThreads : warps * gpu::kWarp;
-  const int rows = one_warp ? kOneWarpThreads / gpu::kWarp : 1;
-  const unsigned blocks =
-      gpu::persistent_blocks(kernel, threads, 0, (a.N + rows - 1) / rows, context.device());
-  kernel<<<blocks, threads, 0, context.stream().get()>>>(a);
+  const std::int64_t rows = one_warp ? kOneWarpThreads / gpu::kWarp : 1;
+  forward_rows<X, P, O, packs, one_warp, with_sum, rounded>
+      <<<static_cast<unsigned>((a.N + rows - 1) / rows), threads, 0, context.stream().get()>>>(a);
   warpwright::cuda::check_launch(name);
 }
 
-// For a shape that forward_shape gives. fp32 parameters beside 16 bits have two shapes: they are few kernels,
-// and what lanes are idle costs less than what they read.
-template <bool with_sum, class X, class P, class O>
+// Calls f(packs, one_warp), both as constants, for a shape that forward_shape gives; `few` as there.
+template <bool few, class F>
+void visit_forward_shape(RowShape shape, const F& f) {
+  const auto visit = [&]<int... packs>(auto one_warp, std::integer_sequence<int, packs...>) {
+    ((shape.packs == packs ? f(std::integral_constant<int, packs>(), one_warp) : void()), ...);
+  };
+  if (shape.warps > 1) return visit(std::false_type(), std::integer_sequence<int, 4, 8>());
+  visit(std::true_type(), std::conditional_t<few, std::integer_sequence<int, 1, 2, 3, 4, 6>,
+                                             std::integer_sequence<int, 1, 2, 3, 4, 6, 7>>());
+}
+
+// For a shape that forward_shape gives.
+template <bool with_sum, bool rounded, class X, class P, class O>
 void launch_forward(const ForwardRows<X, P, O>& a, RowShape shape, const Context& context, const char* name) {
   if (a.N == 0) return;
-  const bool one_warp = shape.warps == 1;
-  if constexpr (sizeof(X) != sizeof(P)) {
-    return one_warp ? launch_forward_as<with_sum, 3, true>(a, 1, context, name)
-                    : launch_forward_as<with_sum, 4, false>(a, shape.warps, context, name);
-  } else {
-    switch (shape.packs) {
-      case 1:
-        return launch_forward_as<with_sum, 1, true>(a, 1, context, name);
-      case 2:
-        return one_warp ? launch_forward_as<with_sum, 2, true>(a, 1, context, name)
-                        : launch_forward_as<with_sum, 2, false>(a, shape.warps, context, name);
-      case 3:
-        return one_warp ? launch_forward_as<with_sum, 3, true>(a, 1, context, name)
-                        : launch_forward_as<with_sum, 3, false>(a, shape.warps, context, name);
-      default:
-        return one_warp ? launch_forward_as<with_sum, 4, true>(a, 1, context, name)
-                        : launch_forward_as<with_sum, 4, false>(a, shape.warps, context, name);
-    }
-  }
+  const auto launch = [&](auto packs, auto one_warp) {
+    launch_forward_as<with_sum, rounded, packs, one_warp>(a, shape.warps, context, name);
+  };
+  visit_forward_shape<with_sum || sizeof(X) != sizeof(P)>(shape, launch);
 }
 
 }  // namespace warpwright::ops::layernorm::cuda

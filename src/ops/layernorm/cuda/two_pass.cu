@@ -158,7 +158,7 @@ void backward(const Context& context, const NormBackward& args, NormTypes<X, P, 
     columns<X, P, O><<<grid, kThreads, 0, stream>>>(a);
     warpwright::cuda::check_launch("norm backward cuda.two_pass, columns");
   }
-  add_column_sums(parts, chunks, args, stream);
+  add_column_sums(context, args, parts, chunks);
 }
 
 }  // namespace

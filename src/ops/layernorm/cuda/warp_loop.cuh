@@ -44,7 +44,7 @@ template <class X, class P, class O, bool with_sum, bool long_row>
 __global__ void __launch_bounds__(kLoopThreads) forward_loop(const __grid_constant__ LoopRows<X, P, O> a) {
   using A = Arithmetic<X>;
   constexpr int kThreads = long_row ? kLoopThreads : gpu::kWarp, kRows = kLoopThreads / kThreads;
-  __shared__ A sums[2][kLoopThreads / gpu::kWarp];
+  __shared__ A sums[3][kLoopThreads / gpu::kWarp];
   const std::int64_t row = static_cast<std::int64_t>(blockIdx.x) * kRows + threadIdx.x / kThreads;
   const int thread = static_cast<int>(threadIdx.x) % kThreads;
   if (row >= a.N || (a.rows_on_device && row >= *a.rows_on_device)) return;
@@ -59,7 +59,7 @@ __global__ void __launch_bounds__(kLoopThreads) forward_loop(const __grid_consta
                                     to_arithmetic<A>(a.y[i]));
     }
   }
-  A mean = 0, squares = 0;
+  A mean = 0, rest = 0, squares = 0;
   if (a.centered) {
     A sum = 0;
     for (std::int64_t c = thread; c < a.C; c += kThreads) sum += a.template at<with_sum>(row, c);
@@ -67,9 +67,17 @@ __global__ void __launch_bounds__(kLoopThreads) forward_loop(const __grid_consta
   }
   for (std::int64_t c = thread; c < a.C; c += kThreads) {
     const A centered = a.template at<with_sum>(row, c) - mean;
+    rest += centered;
     squares = fma(centered, centered, squares);
   }
-  const A rstd = 1 / sqrt(total(squares, sums[1]) / static_cast<A>(a.C) + a.eps);
+  // What rounding left of Σ(x − mean): put right where it is more than half an ulp of the deviation.
+  constexpr A kHalfUlp = std::is_same_v<A, double> ? static_cast<A>(0x1p-53) : static_cast<A>(0x1p-24);
+  rest = a.centered ? total(rest, sums[1]) / static_cast<A>(a.C) : A(0);
+  squares = total(squares, sums[2]) / static_cast<A>(a.C);
+  if (rest * rest <= kHalfUlp * kHalfUlp * squares) rest = 0;
+  const A variance = squares - rest * rest;
+  const A rstd = 1 / sqrt((variance < 0 ? A(0) : variance) + a.eps);
+  mean += rest;
   for (std::int64_t c = thread; c < a.C; c += kThreads) {
     const A normalized = (a.template at<with_sum>(row, c) - mean) * rstd;
     a.out[row * a.C + c] =

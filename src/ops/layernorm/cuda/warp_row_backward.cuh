@@ -38,7 +38,7 @@ bool warp_row_backward_as(const Context& context, const NormBackward& args) {
   if (blocks > 0 && args.out) launch_backward<true>(a, shape, blocks, shared, stream);
   if (blocks > 0 && !args.out) launch_backward<false>(a, shape, blocks, shared, stream);
   put_kept_sums(context, args, parts, blocks);
-  add_column_sums(parts, blocks, args, stream);
+  add_column_sums(context, args, parts, blocks);
   return true;
 }
 

@@ -22,10 +22,9 @@ bool forward(const Context& context, const NormForward& args, NormTypes<X, P, O>
   a.C = C;
   a.eps = static_cast<float>(args.eps);
   a.centered = args.centered;
-  a.streaming = leaves_caches(args.x.bytes() + args.out.bytes(), context.device());
   if (!gpu::aligned16(a.x, a.weight, a.bias, a.out)) return false;
-  launch_forward<false>(a, forward_shape(C, args.x.dtype, sizeof(P) != sizeof(X)), context,
-                        "norm forward cuda.warp_row");
+  launch_forward<false, true>(a, forward_shape(C, args.x.dtype, sizeof(P) != sizeof(X)), context,
+                              "norm forward cuda.warp_row");
   return true;
 }
 
