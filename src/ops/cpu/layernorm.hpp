@@ -78,7 +78,7 @@ struct RowOut {
 // Past the caches where rows are whole lines of 64 bytes.
 template <class T>
 inline bool goes_past_caches(const T* first, std::int64_t rows, std::int64_t C) {
-  constexpr std::int64_t kLeast = std::int64_t{32} << 20, kLine = 64;
+  constexpr std::int64_t kLeast = std::int64_t{8} << 20, kLine = 64;
   const auto row_bytes = C * static_cast<std::int64_t>(sizeof(T));
   return rows * row_bytes >= kLeast && row_bytes % kLine == 0 &&
          reinterpret_cast<std::uintptr_t>(first) % kLine == 0;
