@@ -26,22 +26,23 @@ Tensor matrix(const Tensor& t) {
   return t.view({t.shape[0], t.shape[0] ? t.elements() / t.shape[0] : t.strides[0]});
 }
 
-// Of every token's row.
-void linear(Context& ctx, const BertActivations& a, const BertLinear& p, const Tensor& x, const Tensor& out,
-            Activation activation = Activation::none) {
-  matmul_forward(ctx, {x, p.weight, p.bias, out, {}, activation, a.batch_invariant, a.rows, p.packed});
+// A block's products, of every token's row. Those in front of add_and_normalize are without their bias.
+struct Products {
+  MatmulForward qkv, attproj, fc, fcproj;
+};
+Products products_of(const BertConfig& config, const BertBlock& p, const BertActivations& a) {
+  const auto product = [&](const BertLinear& l, const Tensor& bias, const Tensor& x, const Tensor& out,
+                           Activation activation = Activation::none) -> MatmulForward {
+    return {x, l.weight, bias, out, {}, activation, a.batch_invariant, a.rows, l.packed};
+  };
+  return {product(p.qkv, p.qkv.bias, a.hidden, matrix(a.qkv)), product(p.attproj, {}, matrix(a.att), a.other),
+          product(p.fc, p.fc.bias, a.hidden, a.fc, config.activation), product(p.fcproj, {}, a.fc, a.other)};
 }
 
 // Of a row for each sequence.
 void sequence_linear(Context& ctx, const BertActivations& a, const BertLinear& p, const Tensor& x,
                      const Tensor& out, Activation activation = Activation::none) {
   matmul_forward(ctx, {x, p.weight, p.bias, out, {}, activation, a.batch_invariant, {}});
-}
-
-// x·Wᵀ of every token, without the bias: for add_and_normalize.
-void product(Context& ctx, const BertActivations& a, const BertLinear& p, const Tensor& x,
-             const Tensor& out) {
-  matmul_forward(ctx, {x, p.weight, {}, out, {}, Activation::none, a.batch_invariant, a.rows, p.packed});
 }
 
 // hidden → norm(hidden + other + bias)
@@ -62,7 +63,8 @@ void add_and_normalize(Context& ctx, const BertActivations& a, const Tensor& y_b
 }
 
 void block_forward(Context& ctx, const BertConfig& config, const BertBlock& p, const BertActivations& a) {
-  linear(ctx, a, p.qkv, a.hidden, matrix(a.qkv));
+  const Products products = products_of(config, p, a);
+  matmul_forward(ctx, products.qkv);
   attention_forward(ctx, {part(a.qkv, 0),
                           part(a.qkv, 1),
                           part(a.qkv, 2),
@@ -72,14 +74,22 @@ void block_forward(Context& ctx, const BertConfig& config, const BertBlock& p, c
                           {},
                           attention_scale(config),
                           Mask::none});
-  product(ctx, a, p.attproj, matrix(a.att), a.other);
+  matmul_forward(ctx, products.attproj);
   add_and_normalize(ctx, a, p.attproj.bias, p.attnorm_weight, p.attnorm_bias, config.eps);
-  linear(ctx, a, p.fc, a.hidden, a.fc, config.activation);
-  product(ctx, a, p.fcproj, a.fc, a.other);
+  matmul_forward(ctx, products.fc);
+  matmul_forward(ctx, products.fcproj);
   add_and_normalize(ctx, a, p.fcproj.bias, p.outnorm_weight, p.outnorm_bias, config.eps);
 }
 
 }  // namespace
+
+bool bert_layers_are_exact(Context& ctx, const BertConfig& config, const BertParameters& p,
+                           const BertActivations& a) {
+  if (p.blocks.empty()) return true;
+  const Products products = products_of(config, p.blocks.front(), a);
+  return matmul_forward_is_exact(ctx, products.qkv) && matmul_forward_is_exact(ctx, products.attproj) &&
+         matmul_forward_is_exact(ctx, products.fc) && matmul_forward_is_exact(ctx, products.fcproj);
+}
 
 void bert_embed(Context& ctx, const BertConfig& config, const BertParameters& p, const BertActivations& a) {
   embedding_layernorm_forward(ctx, {a.tokens, a.positions, a.types, p.word, p.position, p.type,

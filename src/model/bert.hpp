@@ -170,6 +170,10 @@ void bert_embed(Context& context, const BertConfig& config, const BertParameters
                 const BertActivations& a);
 void bert_layers(Context& context, const BertConfig& config, const BertParameters& p,
                  const BertActivations& a);
+// Whether the layers compute the rows of the batch and no others of the activations: on a GPU their products
+// may not know how many rows there are.
+bool bert_layers_are_exact(Context& context, const BertConfig& config, const BertParameters& p,
+                           const BertActivations& a);
 // From there to a.pooled.back(), and to a.logits.
 void bert_pool(Context& context, const BertPooling& pooling, const BertParameters& p,
                const BertActivations& a);

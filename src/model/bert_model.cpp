@@ -283,6 +283,7 @@ struct BertModel::Memory {
     Graph graph;
     const void* scratch = nullptr;  // where it was when the graph was captured
     bool warm = false;              // it ran once, so that what is loaded and chosen on first use is there
+    std::optional<bool> exact;      // it computes no row but the batch's
   };
 
   std::optional<BertPackedWeights> packed;
@@ -500,7 +501,9 @@ Tensor BertModel::start(const PackedBatch& batch, Result result, From from) {
   }
   run(m.last);
   const BertActivations a = narrow(m.tensors, rows, sequences, options_.batch_invariant);
-  wasted_tokens_ += rows - N;
+  std::optional<bool>& exact = m.graphs[m.last].exact;
+  if (!exact) exact = !gpu || bert_layers_are_exact(context_, config_, m.tensors.parameters, a);
+  if (!*exact) wasted_tokens_ += rows - N;
   return result_of(a, result).slice(0, 0, result == Result::hidden ? N : S);
 }
 
