@@ -263,6 +263,57 @@ TEST_P(Golden, NothingIsWastedOnACpu) {
 INSTANTIATE_TEST_SUITE_P(Bert, Golden, ::testing::Values("bert", "roberta", "sentence"),
                          [](const auto& model) { return model.param; });
 
+// 1 − cosine, of vectors in fp64.
+double distance(std::span<const float> a, std::span<const float> b) {
+  double ab = 0, aa = 0, bb = 0;
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    const double x = static_cast<double>(a[i]), y = static_cast<double>(b[i]);
+    ab += x * y, aa += x * x, bb += y * y;
+  }
+  return 1 - ab / std::sqrt(aa * bb);
+}
+
+// MiniLM's sizes with random weights: texts of 1 to 300 tokens together and alone, on a GPU, whose products
+// change with the number of rows; and no row is computed that is not asked for.
+TEST(Bert, OnCudaATextHardlyDependsOnItsBatch) {
+  if (cuda_device_count() == 0) GTEST_SKIP() << "needs an NVIDIA GPU";
+  BertConfig config = BertConfig::named("minilm");
+  config.vocab = 1000;
+  PackedBatch batch;
+  std::uint32_t drawn = 1;
+  for (const std::size_t length : {1, 2, 7, 16, 33, 64, 65, 120, 128, 200, 300}) {
+    std::vector<std::int32_t> ids(length);
+    for (auto& id : ids) id = static_cast<std::int32_t>((drawn = drawn * 1664525 + 1013904223) >> 8) % 1000;
+    batch.append(ids);
+  }
+  batch.types.assign(batch.tokens.size(), 0);
+  for (const auto& [dtype, most] : {std::pair{DType::f32, 1e-6}, {DType::f16, 1e-5}, {DType::bf16, 1e-4}}) {
+    for (const bool invariant : {false, true}) {
+      Context context(ContextOptions{}, gpu());
+      BertModel model(context, config,
+                      {.dtype = dtype, .max_batch_tokens = 1024, .batch_invariant = invariant});
+      const auto D = static_cast<std::size_t>(model.vector_size());
+      std::vector<float> all(static_cast<std::size_t>(batch.sequences()) * D), one(D);
+      double worst = 0;
+      for (int again = 0; again < 3; ++again) model.embed(batch, all);  // the last one from its graph
+      for (std::size_t s = 0; s < static_cast<std::size_t>(batch.sequences()); ++s) {
+        model.embed(one_of(batch, s), one);
+        const std::span<const float> packed(all.data() + s * D, D);
+        worst = std::max(worst, distance(one, packed));
+        if (invariant) {
+          EXPECT_TRUE(std::equal(one.begin(), one.end(), packed.begin())) << s;
+        }
+      }
+      EXPECT_LE(worst, most) << name_of(dtype);
+      RecordProperty(std::string(name_of(dtype)) + (invariant ? "_invariant" : ""),
+                     std::to_string(worst * 1e9) + "e-9");
+      if (dtype != DType::f32 && context.device().gpu.major == 9) {
+        EXPECT_EQ(model.wasted_tokens(), 0);
+      }
+    }
+  }
+}
+
 TEST(Bert, PoolsAsAsked) {
   Context context{ContextOptions{}};
   const auto batch = golden_batch("bert");
