@@ -7,8 +7,9 @@
 A row BxS is a batch of B sequences whose lengths are uniform on [0.2, 1.0]·S (seeded), sorted; random weights and ids.
 PyTorch packed: the same packed rows through its flash attention for sequences of varying length; padded: (B, S) with a
 mask through scaled_dot_product_attention; each with a layer under torch.compile and the whole forward in a CUDA graph.
-torch.compile takes the numbers of tokens, texts and positions as variables, once for all rows (--static: anew for each
-row). Figures are milliseconds of the forward on the device, median over the rounds, which alternate between the
+torch.compile makes every row anew (what it makes is kept in TORCHINDUCTOR_CACHE_DIR; --compile N: beforehand, in N
+processes) or, with --dynamic, takes the numbers of tokens, texts and positions as variables, once for all rows: that is
+quicker to wait for and up to a third slower to run. Figures are milliseconds of the forward on the device, median over the rounds, which alternate between the
 programs. --tokens: tokens/s of warpwright on so many packed tokens of texts of 128 and of 512, and the share of what a
 large product of the library reaches in the same dtype.
 """
@@ -19,6 +20,7 @@ import os
 import random
 import statistics
 import subprocess
+import sys
 
 SIZES = {"minilm": (6, 12, 384, 1536), "bert-base": (12, 12, 768, 3072), "bert-large": (24, 16, 1024, 4096)}
 TABLE = "1x64,1x256,1x1024,16x64,16x256,16x512,16x1024,64x128,64x256,64x512,64x1024"
@@ -47,7 +49,7 @@ class Torch:
         import torch.nn.functional as F
         layers, heads, hidden, wide = SIZES[model]
         dtype = {"fp16": torch.float16, "bf16": torch.bfloat16}[args.dtype]
-        self.torch, self.packed, self.static = torch, packed, args.static
+        self.torch, self.packed, self.static = torch, packed, not args.dynamic
         make = lambda *shape: (torch.randn(*shape, device="cuda") * 0.02).to(dtype)
         one, zero = (torch.ones(hidden, device="cuda", dtype=dtype), torch.zeros(hidden, device="cuda", dtype=dtype))
         self.tables = make(VOCAB, hidden), make(POSITIONS, hidden), make(2, hidden)
@@ -72,8 +74,8 @@ class Torch:
             x = F.embedding(ids, tables[0]) + F.embedding(positions, tables[1]) + tables[2][0]
             return F.layer_norm(x, (hidden,), one, zero, 1e-12)
 
-        dynamic = False if args.static else True
-        self.layer, self.embed = torch.compile(layer, dynamic=dynamic), torch.compile(embed, dynamic=dynamic)
+        self.layer = torch.compile(layer, dynamic=args.dynamic)
+        self.embed = torch.compile(embed, dynamic=args.dynamic)
 
     def prepare(self, lengths):
         """Captures the forward of a batch of these lengths."""
@@ -138,6 +140,25 @@ def library_flops(torch, dtype):
     return 2 * 8192**3 / statistics.median(times) * 1e3
 
 
+def compile_ahead(args, rows):
+    """What PyTorch compiles, by processes that share out models, rows and forms."""
+    cases = [f"{model}:{batch}x{longest}:{form}" for model in args.models.split(",") for batch, longest in rows
+             for form in args.forms.split(",") if form]
+    processes = []
+    for first in range(min(args.compile, len(cases))):
+        command = [sys.executable, __file__, "--warpwright", args.warpwright, "--dtype", args.dtype]
+        command += ["--only-compile", ",".join(cases[first::args.compile])]
+        processes.append(subprocess.Popen(command, env=os.environ | {"TORCHINDUCTOR_COMPILE_THREADS": "1"}))
+    for process in processes:
+        process.wait()
+
+
+def only_compile(args):
+    for case in args.only_compile.split(","):
+        model, row, form = case.split(":")
+        Torch(args, model, form == "packed").prepare(lengths_of(*map(int, row.split("x"))))
+
+
 def measure(args, torch, model, rows):
     lists = [lengths_of(*row) for row in rows]
     rivals = {form: Torch(args, model, form == "packed") for form in args.forms.split(",") if form}
@@ -167,13 +188,19 @@ def main():
     parser.add_argument("--dtype", default="fp16", choices=["fp16", "bf16"])
     parser.add_argument("--rows", default=TABLE, help="BxS with commas")
     parser.add_argument("--forms", default="packed,padded", help="PyTorch's that are timed")
-    parser.add_argument("--static", action="store_true", help="PyTorch compiles every row by itself")
+    parser.add_argument("--dynamic", action="store_true", help="PyTorch compiles once for all rows")
+    parser.add_argument("--compile", type=int, default=0, help="processes that compile beforehand")
+    parser.add_argument("--only-compile", help=argparse.SUPPRESS)
     parser.add_argument("--tokens", default="", help="packed tokens whose tokens/s are told, with commas")
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--json", help="file for the figures")
     args = parser.parse_args()
-    import torch
+    if args.only_compile:
+        return only_compile(args)
     rows = [tuple(map(int, row.split("x"))) for row in args.rows.split(",")]
+    if args.compile:
+        compile_ahead(args, rows)
+    import torch
     document = {"gpu": torch.cuda.get_device_name(), "torch": torch.__version__, "dtype": args.dtype, "rows": []}
 
     def save():
