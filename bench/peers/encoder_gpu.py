@@ -9,8 +9,8 @@ PyTorch packed: the same packed rows through its flash attention for sequences o
 mask through scaled_dot_product_attention; each with a layer under torch.compile and the whole forward in a CUDA graph.
 torch.compile makes every row anew (what it makes is kept in TORCHINDUCTOR_CACHE_DIR; --compile N: beforehand, in N
 processes) or, with --dynamic, takes the numbers of tokens, texts and positions as variables, once for all rows: that is
-quicker to wait for and up to a third slower to run. Figures are milliseconds of the forward on the device, median over the rounds, which alternate between the
-programs. --tokens: tokens/s of warpwright on so many packed tokens of texts of 128 and of 512, and the share of what a
+quicker to wait for and up to a third slower to run. Figures are milliseconds of the forward on the device, median over the rounds; warpwright's first one comes before
+the others, the next ones behind them. --tokens: tokens/s of warpwright on so many packed tokens of texts of 128 and of 512, and the share of what a
 large product of the library reaches in the same dtype.
 """
 
@@ -159,26 +159,33 @@ def only_compile(args):
         Torch(args, model, form == "packed").prepare(lengths_of(*map(int, row.split("x"))))
 
 
-def measure(args, torch, model, rows):
+def measure(args, torch, model, rows, show):
+    """Ours, the rivals row by row, and ours again where there are more rounds; show(result) as soon as there is one."""
     lists = [lengths_of(*row) for row in rows]
-    rivals = {form: Torch(args, model, form == "packed") for form in args.forms.split(",") if form}
-    times = [{"ours": []} | {form: [] for form in rivals} for _ in rows]
-    for _ in range(args.rounds):
-        reports = ours(args, model, lists)
-        for row, report in zip(times, reports):
-            row["ours"].append(report["ms_median"])
-        for lengths, row in zip(lists, times):
-            for form, rival in rivals.items():
-                graph = rival.prepare(lengths)
-                row[form].append(milliseconds(torch, graph))
-                assert torch.isfinite(rival.out).all()
-                del graph
-    for (batch, longest), lengths, row, report in zip(rows, lists, times, reports):
-        ms = {name: statistics.median(values) for name, values in row.items()}
-        others = [value for name, value in ms.items() if name != "ours"]
-        yield {"model": model, "batch": batch, "seq": longest, "tokens": sum(lengths), "ms": ms,
-               "ratio": min(others) / ms["ours"] if others else 0, "tflops": report["flops"] / ms["ours"] * 1e-9,
-               "wasted_tokens": report["wasted_tokens"], "ops": report["ops"]}
+    forms = [form for form in args.forms.split(",") if form]
+    reports = [ours(args, model, lists)]
+    rivals = {form: Torch(args, model, form == "packed") for form in forms}
+    times = [{form: [] for form in forms} for _ in rows]
+
+    def result_of(index):
+        (batch, longest), lengths = rows[index], lists[index]
+        mine = statistics.median(report[index]["ms_median"] for report in reports)
+        ms = {"ours": mine} | {form: statistics.median(values) for form, values in times[index].items()}
+        report = reports[-1][index]
+        return {"model": model, "batch": batch, "seq": longest, "tokens": sum(lengths), "ms": ms,
+                "ratio": min(ms[form] for form in forms) / mine if forms else 0,
+                "tflops": report["flops"] / mine * 1e-9, "wasted_tokens": report["wasted_tokens"], "ops": report["ops"]}
+
+    for index, lengths in enumerate(lists):
+        for form, rival in rivals.items():
+            graph = rival.prepare(lengths)
+            for _ in range(args.rounds):
+                times[index][form].append(milliseconds(torch, graph))
+            assert torch.isfinite(rival.out).all()
+            del graph
+        show(result_of(index))
+    reports += [ours(args, model, lists) for _ in range(args.rounds - 1)]
+    return [result_of(index) for index in range(len(rows))]
 
 
 def main():
@@ -208,19 +215,26 @@ def main():
             with open(args.json, "w") as file:
                 json.dump(document, file, indent=1)
 
+    def show(result):
+        ms, head = result["ms"], f"{result['model']} {result['batch']}, {result['seq']} ({result['tokens']})"
+        print(f"{head:<28}{ms['ours']:>12.3f}{ms.get('packed', 0):>10.3f}{ms.get('padded', 0):>10.3f}"
+              f"{result['ratio']:>8.2f}{result['tflops']:>9.0f}{result['wasted_tokens']:>8}", flush=True)
+
     print(f"{'model B, S (tokens)':<28}{'warpwright':>12}{'packed':>10}{'padded':>10}{'ratio':>8}{'TFLOP/s':>9}{'wasted':>8}",
           flush=True)
     for model in args.models.split(","):
-        for result in measure(args, torch, model, rows):
-            document["rows"].append(result)
-            ms, head = result["ms"], f"{model} {result['batch']}, {result['seq']} ({result['tokens']})"
-            print(f"{head:<28}{ms['ours']:>12.3f}{ms.get('packed', 0):>10.3f}{ms.get('padded', 0):>10.3f}"
-                  f"{result['ratio']:>8.2f}{result['tflops']:>9.0f}{result['wasted_tokens']:>8}", flush=True)
-            ops = sorted(result["ops"], key=lambda op: -op["ms"])
-            print("    " + "; ".join(f"{op['op']} {op['variant']} {op['calls']}× {op['ms'] * 1e3:.0f} us" for op in ops[:6]),
-                  flush=True)
-            save()
-        ratios = [result["ratio"] for result in document["rows"] if result["model"] == model]
+        results = measure(args, torch, model, rows, show)
+        document["rows"] += results
+        save()
+        if args.rounds > 1:
+            print("all rounds")
+            for result in results:
+                show(result)
+        for result in results:
+            ops = sorted(result["ops"], key=lambda op: -op["ms"])[:4]
+            print(f"{result['batch']}x{result['seq']}: "
+                  + "; ".join(f"{op['op']} {op['variant']} {op['calls']}× {op['ms'] * 1e3:.0f} us" for op in ops))
+        ratios = [result["ratio"] for result in results]
         if all(ratios):
             print(f"{model}: geometric mean {statistics.geometric_mean(ratios):.3f}, least {min(ratios):.2f}", flush=True)
         torch.cuda.empty_cache()
