@@ -9,9 +9,10 @@ PyTorch packed: the same packed rows through its flash attention for sequences o
 mask through scaled_dot_product_attention; each with a layer under torch.compile and the whole forward in a CUDA graph.
 torch.compile makes every row anew (what it makes is kept in TORCHINDUCTOR_CACHE_DIR; --compile N: beforehand, in N
 processes) or, with --dynamic, takes the numbers of tokens, texts and positions as variables, once for all rows: that is
-quicker to wait for and up to a third slower to run. Figures are milliseconds of the forward on the device, median over the rounds; warpwright's first one comes before
-the others, the next ones behind them. --tokens: tokens/s of warpwright on so many packed tokens of texts of 128 and of 512, and the share of what a
-large product of the library reaches in the same dtype.
+quicker to wait for and up to a third slower to run. Figures are milliseconds of the forward on the device, median over
+the rounds; warpwright's first one comes before the others, the next ones behind them. --tokens: tokens/s of warpwright
+on so many packed tokens of texts of 128 and of 512, and the share of what a large product of the library reaches in the
+same dtype.
 """
 
 import argparse
