@@ -347,20 +347,31 @@ void BertModel::allocate(bool classifier, const BertPackedWeights* packed) {
                    allocate_activations(config_, pooling_, classifier, options_.dtype, N, S, allocator),
                    allocator.allocate("batch", DType::i32, {batch_integers(N, S)}, Category::batch)};
   };
-  Recorder recorder;
-  const Tensors recorded = tensors_in(recorder);
-  context_.set_recorder(&recorder);
-  try {
-    const BertActivations a = narrow(recorded, N, S, options_.batch_invariant);
-    bert_embed(context_, config_, recorded.parameters, a);
-    bert_layers(context_, config_, recorded.parameters, a);
-    bert_pool(context_, pooling_, recorded.parameters, a);
-    if (classifier) bert_classify(context_, recorded.parameters, a);
-  } catch (...) {
+  const auto record = [&](Recorder& recorder, std::int64_t tokens, std::int64_t sequences) {
+    const Tensors recorded = tensors_in(recorder);
+    const BertActivations a = narrow(recorded, tokens, sequences, options_.batch_invariant);
+    context_.set_recorder(&recorder);
+    try {
+      bert_embed(context_, config_, recorded.parameters, a);
+      bert_layers(context_, config_, recorded.parameters, a);
+      bert_pool(context_, pooling_, recorded.parameters, a);
+      if (classifier) bert_classify(context_, recorded.parameters, a);
+    } catch (...) {
+      context_.set_recorder(nullptr);
+      throw;
+    }
     context_.set_recorder(nullptr);
-    throw;
+  };
+  Recorder recorder;
+  record(recorder, N, S);
+  // A GPU's products of few rows are other kernels, with scratch of their own.
+  constexpr std::int64_t kFewest = 64, kFew = 256;
+  for (std::int64_t few = kFewest; few < N && few <= kFew; few += kFewest) {
+    if (context_.device().device.kind == DeviceKind::cpu) break;
+    Recorder small;
+    record(small, few, std::min(S, few));
+    recorder.reserve_workspace(small.plan().workspace_bytes);
   }
-  context_.set_recorder(nullptr);
   Memory& m = *memory_;
   m.arenas = std::make_unique<Arenas>(recorder.plan(), context_.device().device);
   m.tensors = tensors_in(*m.arenas);

@@ -81,7 +81,6 @@ struct MatmulForwardProblem {
   Activation activation = Activation::none;
   bool batch_invariant = false;
   bool packed = false;
-  bool counted = false;  // `rows` is given
 
   bool operator==(const MatmulForwardProblem&) const = default;
   std::string describe() const;
@@ -119,8 +118,6 @@ const Op<MatmulDwProblem, MatmulDw>& matmul_dw_op();
 inline void matmul_forward(Context& context, const MatmulForward& args) {
   call(context, matmul_forward_op(), args);
 }
-// Whether the variant that is chosen computes no row but those that are asked for (`rows`).
-bool matmul_forward_is_exact(Context& context, const MatmulForward& args);
 inline void matmul_dx(Context& context, const MatmulDx& args) {
   call(context, matmul_dx_op(), args);
 }

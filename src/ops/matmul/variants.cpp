@@ -48,8 +48,7 @@ MatmulForwardProblem forward_problem(const MatmulForward& a) {
           static_cast<bool>(a.preact),
           a.activation,
           a.batch_invariant,
-          static_cast<bool>(a.packed),
-          static_cast<bool>(a.rows)};
+          static_cast<bool>(a.packed)};
 }
 
 MatmulDxProblem dx_problem(const MatmulDx& a) {
@@ -161,18 +160,8 @@ std::size_t cublaslt_dw_workspace(const MatmulDwProblem& p, const DeviceInfo&) {
 // does more in a second slows its neighbours.
 constexpr double kMargin = 1;
 template <class Problem>
-double margin_of(const Problem&) {
-  return kMargin;
-}
-// The library does not know how many rows there are, and computes all that there may be: only where no kernel
-// of ours that knows it takes the problem.
-double margin_of(const MatmulForwardProblem& p) {
-  constexpr double kBehindOurs = 1e6;
-  return p.counted ? kBehindOurs : kMargin;
-}
-template <class Problem>
 double cublaslt_cost(const Problem& p, const DeviceInfo&) {
-  return margin_of(p) * matmul::library_seconds(matmul::request_of(p));
+  return kMargin * matmul::library_seconds(matmul::request_of(p));
 }
 template <class Problem>
 std::string refuse_mma(const Problem& p, const DeviceInfo& device) {
@@ -285,10 +274,9 @@ double element_bytes(DType dtype) {
 }  // namespace
 
 std::string MatmulForwardProblem::describe() const {
-  return fmt::format("M={} N={} K={} {}{}{}{}{}{}{}", M, N, K, name_of(dtype), bias ? " +bias" : "",
+  return fmt::format("M={} N={} K={} {}{}{}{}{}{}", M, N, K, name_of(dtype), bias ? " +bias" : "",
                      activation == Activation::none ? "" : fmt::format(" {}", name_of(activation)),
-                     preact ? " +preact" : "", batch_invariant ? " invariant" : "", packed ? " packed" : "",
-                     counted ? " +rows" : "");
+                     preact ? " +preact" : "", batch_invariant ? " invariant" : "", packed ? " packed" : "");
 }
 double MatmulForwardProblem::flops() const {
   return 2 * product(M, N) * static_cast<double>(K);
@@ -327,13 +315,6 @@ double MatmulDwProblem::bytes() const {
 const Op<MatmulForwardProblem, MatmulForward>& matmul_forward_op() {
   static const Op<MatmulForwardProblem, MatmulForward> op{kForward, kForwardVariants, forward_problem};
   return op;
-}
-
-bool matmul_forward_is_exact(Context& context, const MatmulForward& args) {
-  if (!args.rows) return true;
-  if (context.device().device.kind == DeviceKind::cpu) return false;
-  const std::string_view name = planned(context, matmul_forward_op(), matmul_forward_op().problem(args)).name;
-  return name == "cuda.persistent" || name == "cuda.stream_k" || name == "cuda.block";
 }
 
 const Op<MatmulDxProblem, MatmulDx>& matmul_dx_op() {
