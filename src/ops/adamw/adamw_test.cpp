@@ -23,7 +23,7 @@ class Variants : public ::testing::TestWithParam<std::string> {
 };
 
 TEST_P(Variants, MatchTheReference) {
-  for (const auto& c : adamw_kernels::test_cases()) {
+  for (const auto& c : taken(adamw_kernels::test_cases())) {
     for (const DType dtype : dtypes_for(GetParam())) {
       for (const double scale : {1.0, 0.25}) {
         Fixture fixture(c.sizes.size());

@@ -53,7 +53,7 @@ const Variant<P, A>* usable(const Op<P, A>& op, const std::string& name, const A
 TEST_P(Forward, MatchesTheReference) {
   int checked = 0;
   std::string reason;
-  for (const auto& c : attention::test_cases()) {
+  for (const auto& c : taken(attention::test_cases())) {
     for (const DType dtype : dtypes_for(GetParam())) {
       Fixture shapes = Fixture::of_shapes();
       const auto asked = attention::make_forward(c, dtype, true, shapes);
@@ -70,7 +70,7 @@ TEST_P(Forward, MatchesTheReference) {
 TEST_P(Backward, MatchesTheReference) {
   int checked = 0;
   std::string reason;
-  for (const auto& c : attention::test_cases()) {
+  for (const auto& c : taken(attention::test_cases())) {
     if (c.bias || c.visible) continue;  // forward only
     for (const DType dtype : dtypes_for(GetParam())) {
       if (dtype == DType::f16 && c.magnitude > 1) continue;  // such gradients are beyond fp16's range
@@ -374,7 +374,7 @@ TEST(Attention, CudaTf32RoundsFactorsAndNothingElse) {
     return true;
   };
   int checked = 0;
-  for (const auto& c : attention::test_cases()) {
+  for (const auto& c : taken(attention::test_cases())) {
     if (c.magnitude != 1 || c.bias || c.visible) continue;
     Fixture forward(seed_of(c)), backward(seed_of(c));
     checked +=

@@ -23,8 +23,8 @@ TEST_P(Forward, MatchesTheReference) {
     reason.empty() ? void(++checked) : void(refusal = reason);
   };
   for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
-    for (const auto& c : bias_residual_layernorm::test_cases()) check(c, dtype, {});
-    for (const auto& c : layernorm::few_cases()) {
+    for (const auto& c : taken(bias_residual_layernorm::test_cases())) check(c, dtype, {});
+    for (const auto& c : taken(layernorm::few_cases())) {
       check(c, dtype, {true, true, false, true});
       check(c, dtype, {false, false, false, false});
       check(c, dtype, {true, true, true, false});

@@ -29,7 +29,7 @@ class Variants : public ::testing::TestWithParam<std::string> {
 // A variant may refuse some of the options, but not the first.
 TEST_P(Variants, MatchTheReference) {
   int checked = 0;
-  for (const auto& c : classifier_kernels::test_cases()) {
+  for (const auto& c : taken(classifier_kernels::test_cases())) {
     for (const DType dtype : dtypes_for(GetParam())) {
       for (const Options& options : {Options{true, false, false}, Options{true, true, true},
                                      Options{false, true, false}, Options{false, false, true}}) {

@@ -18,7 +18,7 @@ class Forward : public ::testing::TestWithParam<std::string> {};
 TEST_P(Forward, MatchesTheReference) {
   std::string refusal;
   int checked = 0;
-  for (const auto& c : embedding_layernorm::test_cases()) {
+  for (const auto& c : taken(embedding_layernorm::test_cases())) {
     if (c.rows >= 0 && c.rows < c.N) continue;  // what is not written cannot be compared
     for (const DType dtype : dtypes_for(GetParam())) {
       Fixture fixture(static_cast<std::uint64_t>(c.N * 10007 + c.C));
@@ -37,7 +37,7 @@ TEST_P(Forward, RowsBehindTheCountAreNotTouched) {
   const auto& variant = find_variant(embedding_layernorm_forward_op(), GetParam());
   std::string refusal;
   int checked = 0;
-  for (auto c : embedding_layernorm::test_cases()) {
+  for (auto c : taken(embedding_layernorm::test_cases())) {
     if (c.rows < 0 || c.rows >= c.N) continue;
     Fixture fixture(1);
     auto args = embedding_layernorm::make_forward(c, DType::f32, fixture);

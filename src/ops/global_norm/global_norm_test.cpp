@@ -33,7 +33,7 @@ class Variants : public ::testing::TestWithParam<std::string> {
 };
 
 TEST_P(Variants, MatchTheReference) {
-  for (const auto& c : global_norm_kernels::test_cases()) {
+  for (const auto& c : taken(global_norm_kernels::test_cases())) {
     Fixture fixture(c.sizes.size());
     const auto args = global_norm_kernels::make(c, DType::f32, fixture);
     const auto reduction = [](std::string_view) { return 1.0; };  // summed in fp64

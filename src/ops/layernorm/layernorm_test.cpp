@@ -37,10 +37,10 @@ TEST_P(Forward, MatchesTheReference) {
   for (const DType dtype : dtypes_for(GetParam())) {
     layernorm::Form form;
     form.dtype = dtype;
-    for (const auto& c : layernorm::test_cases()) check(c, form);
+    for (const auto& c : taken(layernorm::test_cases())) check(c, form);
   }
   for (const auto& form : layernorm::test_forms({std::begin(kAllDTypes), std::end(kAllDTypes)}, false)) {
-    for (const auto& c : layernorm::few_cases()) check(c, form);
+    for (const auto& c : taken(layernorm::few_cases())) check(c, form);
   }
   if (checked == 0) GTEST_SKIP() << refusal;
 }
@@ -61,11 +61,11 @@ TEST_P(Backward, MatchesTheReference) {
       layernorm::Form form;
       form.dtype = dtype;
       form.store = store;
-      for (const auto& c : layernorm::test_cases()) check(c, form);
+      for (const auto& c : taken(layernorm::test_cases())) check(c, form);
     }
   }
   for (const auto& form : layernorm::test_forms({std::begin(kAllDTypes), std::end(kAllDTypes)}, false)) {
-    for (const auto& c : layernorm::few_cases()) check(c, form);
+    for (const auto& c : taken(layernorm::few_cases())) check(c, form);
   }
   if (checked == 0) GTEST_SKIP() << refusal;
 }
@@ -109,7 +109,7 @@ TEST_P(Backward, FromTheOutputMatchesTheReference) {
   int checked = 0;
   for (layernorm::Form form : layernorm::test_forms({std::begin(kAllDTypes), std::end(kAllDTypes)}, false)) {
     form.statistics = true;
-    for (const auto& c : layernorm::few_cases()) {
+    for (const auto& c : taken(layernorm::few_cases())) {
       Fixture fixture(static_cast<std::uint64_t>(c.N * 10007 + c.C));
       const std::int64_t lost = form.weight ? (c.C + 3) / 7 : 0;
       const auto args = make_from_out(c, form, std::max<std::int64_t>(lost, 1), fixture).backward;

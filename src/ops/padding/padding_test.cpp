@@ -22,7 +22,7 @@ std::vector<std::int32_t> integers_of(const Tensor& t) {
 TEST_P(Padding, LengthsMatchTheReference) {
   const auto& op = padding_lengths_op();
   const auto& variant = find_variant(op, GetParam());
-  for (const auto& c : padding::test_cases()) {
+  for (const auto& c : taken(padding::test_cases())) {
     for (const DType dtype : {DType::u8, DType::i32, DType::i64, DType::f32, DType::bf16}) {
       Fixture fixture(1), again(1);
       const auto args = padding::make_lengths(c, dtype, fixture),
@@ -46,7 +46,7 @@ void expect_same_rows(const Op<P, A>& op, const std::string& name,
                       A (*make)(const padding::Case&, DType, Fixture&)) {
   std::string refusal;
   int checked = 0;
-  for (const auto& c : padding::test_cases()) {
+  for (const auto& c : taken(padding::test_cases())) {
     for (const DType dtype : dtypes_for(name)) {
       Fixture fixture(static_cast<std::uint64_t>(c.C));
       const auto exact = [](std::string_view) { return 0.0; };

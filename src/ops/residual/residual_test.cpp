@@ -16,7 +16,7 @@ class Forward : public ::testing::TestWithParam<std::string> {};
 class Backward : public ::testing::TestWithParam<std::string> {};
 
 TEST_P(Forward, MatchesTheReference) {
-  for (const auto& c : residual::test_cases()) {
+  for (const auto& c : taken(residual::test_cases())) {
     for (const DType dtype : dtypes_for(GetParam())) {
       Fixture fixture(static_cast<std::uint64_t>(c.elements));
       const auto args = residual::make_forward(c, dtype, fixture);
@@ -27,7 +27,7 @@ TEST_P(Forward, MatchesTheReference) {
 }
 
 TEST_P(Backward, MatchesTheReference) {
-  for (const auto& c : residual::test_cases()) {
+  for (const auto& c : taken(residual::test_cases())) {
     for (const DType dtype : dtypes_for(GetParam())) {
       Fixture fixture(static_cast<std::uint64_t>(c.elements));
       const auto args = residual::make_backward(c, dtype, fixture);

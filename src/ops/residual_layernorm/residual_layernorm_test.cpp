@@ -15,7 +15,7 @@ class Forward : public ::testing::TestWithParam<std::string> {};
 TEST_P(Forward, MatchesTheReference) {
   std::string refusal;  // some variants take only some of the row lengths: what each checks is counted
   int checked = 0;
-  for (const auto& c : residual_layernorm::test_cases()) {
+  for (const auto& c : taken(residual_layernorm::test_cases())) {
     for (const DType dtype : dtypes_for(GetParam())) {
       for (const bool statistics : {true, false}) {
         Fixture fixture(static_cast<std::uint64_t>(c.N * 10007 + c.C));
