@@ -7,7 +7,10 @@
 #include "ops/matmul/packed.hpp"
 #include "ops/matmul/selector.hpp"
 #include "ops/matmul/shares.hpp"
+#include "ops/matmul/table.hpp"
+#include "ops/matmul/timeline.hpp"
 #include "ops/testing/repeated.hpp"
+#include "runtime/file.hpp"
 
 namespace warpwright::ops {
 namespace {
@@ -531,6 +534,47 @@ TEST(Matmul, StreamKSharesDifferByOneTileAtMost) {
       }
     }
   }
+}
+
+TEST(Matmul, MeasuredTimesAreReadAsTheyWereWritten) {
+  matmul::Request request;
+  request.extent = {4096, 3072, 768};
+  const std::string kernel =
+      matmul::kernel_name(matmul::Schedule::persistent, matmul::kTiles[matmul::k128x192]);
+  EXPECT_EQ(kernel, "persistent:128x192g1x1c2x1d0");
+  matmul::MeasuredTable table;
+  table.add(request, kernel, 66, 3.12e-5);
+  table.add(request, "cublaslt:-1", 0, 3e-5);
+  const std::filesystem::path path = ::testing::TempDir() + "warpwright_matmul_table";
+  write_file_atomically(path, table.text());
+  const auto read = matmul::MeasuredTable::read(path);
+  EXPECT_DOUBLE_EQ(read.find(request, kernel, 66).value_or(0), 3.12e-5);
+  EXPECT_DOUBLE_EQ(read.find(request, "cublaslt:-1", 0).value_or(0), 3e-5);
+  EXPECT_FALSE(read.find(request, kernel, 65));
+  auto other = request;
+  other.direction = matmul::Direction::dx;
+  EXPECT_FALSE(read.find(other, kernel, 66));
+  other = request;
+  other.dtype = DType::f16;
+  EXPECT_FALSE(read.find(other, kernel, 66));
+  const std::string line = "forward none 0 4096 3072 768 persistent:x 66 ";
+  for (const std::string& wrong : {line, line + "0", line + "-1e-5", line + "x", line + "1e-5 more",
+                                   "sideways" + line.substr(7) + "1e-5", std::string("\n")}) {
+    write_file_atomically(path, wrong);
+    EXPECT_THROW(matmul::MeasuredTable::read(path), Error) << wrong;
+  }
+  write_file_atomically(path, "");
+  EXPECT_TRUE(matmul::MeasuredTable::read(path).empty());
+  std::filesystem::remove(path);
+}
+
+// An epilogue of ten clocks, of which the other group multiplies in eight, and one that nothing hides.
+TEST(Matmul, TimelinesCountWhatOfTheEpiloguesIsHidden) {
+  matmul::Timeline timeline;
+  timeline.blocks = {{{{0, 100, 110}}, {{102, 200, 210}}}};
+  EXPECT_DOUBLE_EQ(timeline.overlap(), 8.0 / 20);
+  EXPECT_NE(timeline.svg(0).find("40 %"), std::string::npos);
+  EXPECT_DOUBLE_EQ(matmul::Timeline().overlap(), 0);
 }
 
 // Sixty-four workers where the machine has two: every row and column is somebody's, whatever the grid.
