@@ -341,6 +341,51 @@ TEST_P(Backward, TakesRowsThatAreNotAligned) {
   if (!reason.empty()) GTEST_SKIP() << reason;
 }
 
+// Tensors of 768 columns so large, 8 MiB and a little, that a CPU writes them past its caches.
+std::int64_t rows_of(DType dtype) {
+  return dtype == DType::f32 ? 2800 : 5600;
+}
+// All rows but one, from a multiple of 64 bytes on.
+Tensor from_a_line(const Tensor& t) {
+  const std::int64_t N = t.shape[0] - 1, C = t.shape[1];
+  const auto beyond = reinterpret_cast<std::uintptr_t>(t.data) % 64;
+  const auto skipped = static_cast<std::int64_t>((64 - beyond) % 64 / size_of(t.dtype));
+  return t.view({(N + 1) * C}).slice(0, skipped, N * C).view({N, C});
+}
+
+TEST_P(Forward, TakesLargeTensors) {
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    Fixture fixture(1);
+    const std::int64_t N = rows_of(dtype);
+    auto args = layernorm::make_forward({N + 1, 768}, dtype, true, fixture);
+    args.x = args.x.slice(0, 0, N);
+    args.out = from_a_line(args.out);
+    args.mean = args.mean.slice(0, 0, N);
+    args.rstd = args.rstd.slice(0, 0, N);
+    const auto reduction = [](std::string_view) { return 768.0; };
+    const auto reason = check_variant(layernorm_forward_op(), GetParam(), fixture, args, reduction);
+    if (!reason.empty()) GTEST_SKIP() << reason;
+  }
+}
+
+TEST_P(Backward, TakesLargeTensors) {
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    Fixture fixture(2);
+    const std::int64_t N = rows_of(dtype);
+    auto args = layernorm::make_backward({N + 1, 768}, dtype, Store::add, fixture);
+    args.x = args.x.slice(0, 0, N);
+    args.dout = args.dout.slice(0, 0, N);
+    args.dx = from_a_line(args.dx);
+    args.mean = args.mean.slice(0, 0, N);
+    args.rstd = args.rstd.slice(0, 0, N);
+    const auto reduction = [=](std::string_view name) {
+      return name == "dx" ? 768.0 : static_cast<double>(N);
+    };
+    const auto reason = check_variant(layernorm_backward_op(), GetParam(), fixture, args, reduction);
+    if (!reason.empty()) GTEST_SKIP() << reason;
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(LayerNorm, Forward, ::testing::ValuesIn(variant_names(layernorm_forward_op())),
                          test_name);
 INSTANTIATE_TEST_SUITE_P(LayerNorm, Backward, ::testing::ValuesIn(variant_names(layernorm_backward_op())),
