@@ -306,8 +306,12 @@ BertModel::BertModel(Context& context, const std::filesystem::path& folder, cons
       memory_(std::make_unique<Memory>()) {
   const BertFile file(folder, config_);
   if (!options_.weights_cache.empty()) {
-    memory_->packed =
-        BertPackedWeights::open(context_, file, config_, options_.dtype, options_.weights_cache);
+    try {
+      memory_->packed =
+          BertPackedWeights::open(context_, file, config_, options_.dtype, options_.weights_cache);
+    } catch (const Error&) {
+      // No cache, then: it may be read-only, or full. What is wrong with the model is found again below.
+    }
   }
   allocate(file.has_classifier(), memory_->packed ? &*memory_->packed : nullptr);
   const BertParameters& p = memory_->tensors.parameters;

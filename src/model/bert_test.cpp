@@ -460,6 +460,15 @@ TEST_F(BertFolder, WeightsFromACacheGiveTheSameBits) {
   }
 }
 
+TEST_F(BertFolder, ACacheThatCannotBeUsedIsDoneWithout) {
+  const PackedBatch batch = golden_batch("bert");
+  Context context({}, Device{});
+  BertModel model(context, folder_of("bert"),
+                  {.max_batch_tokens = 100, .weights_cache = put("a file", "") / "cache"});
+  std::vector<float> states(batch.tokens.size() * static_cast<std::size_t>(model.config().hidden));
+  model.hidden(batch, states);
+}
+
 TEST_F(BertFolder, MustBeOfAnEncoder) {
   const auto config = [](const std::string& key, const nlohmann::json& value) {
     return [=](const fs::path& f) { set_json(f / "config.json", key, value); };
