@@ -94,8 +94,8 @@ struct BertOptions {
   bool batch_invariant = false;              // a text's bits do not depend on what shares its batch
   std::optional<ops::Pooling> pooling = {};  // instead of the folder's
   std::optional<bool> normalize = {};        // instead of the folder's
-  // Of a folder's model on a CPU: where weights are kept as its kernels take them, for all processes. Empty, or
-  // a folder that cannot be used: they are laid out at each call.
+  // Of a folder's model on a CPU: where weights are kept as its kernels take them, for all processes. Empty,
+  // or a folder that cannot be used: they are laid out at each call.
   std::filesystem::path weights_cache = {};
 };
 
