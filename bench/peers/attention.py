@@ -4,9 +4,10 @@
     python3 bench/peers/attention.py --warpwright build/release/warpwright [--shape B,H,T,D]… [--rounds 5] [--json]
 
 bf16; q, k and v are views of one qkv product of (B, T, 3, H, D), as a GPT-2 has them, and larger than any L2 together. The
-programs take turns, round by round: ours is `warpwright bench attention`, and of PyTorch's each call is between two events
-and the rivals follow one another call by call. A figure is the median over all rounds, with the range of the rounds'
-medians beside it. TFLOP/s count what a causal mask leaves, half, and five products in a backward.
+programs take turns, round by round, each direction of each for half a second of calls one after the other: ours is
+`warpwright bench attention`, which does the same. Mixed call by call, a kernel that draws less power would lend its clocks
+to the next one. A figure is the median over all rounds, with the range of the rounds' medians beside it. TFLOP/s count what
+a causal mask leaves, half, and five products in a backward.
 """
 
 import argparse
@@ -15,6 +16,7 @@ import os
 import statistics
 import subprocess
 import sys
+import time
 import warnings
 
 SHAPES = [(64, 12, 1024, 64), (32, 16, 2048, 128), (4, 16, 8192, 128)]
@@ -64,20 +66,21 @@ class Torch:
         self.torch.autograd.grad(self.kept[name], self.parts, self.dout, retain_graph=True)
         self.torch.use_deterministic_algorithms(False)
 
-    def run(self, calls):
-        """Seconds of each call, by rival and direction."""
-        events = {}
-        for index in range(calls + 2):
-            for name in self.RIVALS:
-                for direction in ("forward", "backward"):
+    def run(self, seconds):
+        """Seconds of each call, by rival and direction; each goes on for so long, waiting for the end of every call."""
+        samples = {}
+        for name in self.RIVALS:
+            for direction in ("forward", "backward"):
+                begin, calls = time.time(), []
+                while time.time() - begin < seconds or len(calls) < 5:
                     start, end = (self.torch.cuda.Event(enable_timing=True) for _ in range(2))
                     start.record()
                     getattr(self, direction)(name)
                     end.record()
-                    if index >= 2:
-                        events.setdefault((name, direction), []).append((start, end))
-        self.torch.cuda.synchronize()
-        return {key: [start.elapsed_time(end) * 1e-3 for start, end in pairs] for key, pairs in events.items()}
+                    end.synchronize()
+                    calls.append(start.elapsed_time(end) * 1e-3)
+                samples[name, direction] = calls[2:]
+        return samples
 
 
 def summary(shape, direction, rounds):
@@ -95,7 +98,7 @@ def measure(args, shape):
         mine, variant = ours(args, shape)
         for direction, seconds in mine.items():
             rounds.setdefault(("warpwright", direction), []).append([seconds])
-        for key, seconds in (peers.run(args.calls) if peers else {}).items():
+        for key, seconds in (peers.run(args.seconds) if peers else {}).items():
             rounds.setdefault(key, []).append(seconds)
     programs = {}
     for (name, direction), seconds in rounds.items():
@@ -124,7 +127,7 @@ def main():
                         metavar="B,H,T,D", help=f"default: {'; '.join(','.join(map(str, s)) for s in SHAPES)}")
     parser.add_argument("--no-torch", action="store_true")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--calls", type=int, default=20, help="of each rival and direction in a round")
+    parser.add_argument("--seconds", type=float, default=0.5, help="of each rival and direction in a round; default: 0.5, as ours")
     parser.add_argument("--json", action="store_true", help="print JSON in place of tables (the last column is ours over theirs)")
     args = parser.parse_args()
     results = [measure(args, shape) for shape in args.shape or SHAPES]

@@ -7,10 +7,12 @@
 
 DATA is a folder that `warpwright data build` made. Both begin from the same random weights (written here as a Hugging
 Face folder) and see the same samples in the same order: this script computes the loader's order itself (src/data/loader.cpp).
-PyTorch runs eagerly, in bf16 as autocast over fp32 weights, with clipping at 1 and AdamW (decay 0.1 on matrices).
+PyTorch runs eagerly, in bf16 as autocast over fp32 weights, with clipping at 1 and AdamW (decay 0.1 on matrices); in bf16
+twice, with FlashAttention-2 and with cuDNN's attention: how far PyTorch is from itself says what a difference means.
 """
 
 import argparse
+import copy
 import json
 import math
 import os
@@ -115,9 +117,9 @@ def learning_rate(step, args):
     return args.lr * (0.1 + 0.9 * 0.5 * (1 + math.cos(math.pi * progress)))
 
 
-def torch_losses(model, tokens, args):
+def torch_losses(model, tokens, backends, args):
     import torch
-    from torch.nn.attention import SDPBackend, sdpa_kernel
+    from torch.nn.attention import sdpa_kernel
 
     half = args.dtype == "bf16"
     torch.set_float32_matmul_precision("high" if args.dtype == "tf32" else "highest")
@@ -131,7 +133,6 @@ def torch_losses(model, tokens, args):
         rows = torch.stack([torch.from_numpy(tokens[s : s + args.seq + 1]) for s in starts]).cuda()
         for group in optimizer.param_groups:
             group["lr"] = learning_rate(step, args)
-        backends = [SDPBackend.FLASH_ATTENTION] if half else [SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
         with sdpa_kernel(backends), torch.autocast("cuda", torch.bfloat16, enabled=half):
             loss = model(rows[:, :-1], rows[:, 1:].contiguous())
         loss.backward()
@@ -158,6 +159,7 @@ def our_losses(folder, args):
 
 def run(args):
     import torch
+    from torch.nn.attention import SDPBackend
 
     torch.manual_seed(args.seed)
     layers, heads, channels = gpu_step.SIZES[args.model]
@@ -168,21 +170,30 @@ def run(args):
             torch.nn.init.normal_(parameter, std=0.02 / math.sqrt(2 * layers))
         elif key.endswith("bias"):
             torch.nn.init.zeros_(parameter)
-    record = {key: getattr(args, key) for key in ("model", "dtype", "batch", "seq", "steps", "lr", "warmup", "seed")}
+    backends = {"PyTorch": [SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]}
+    if args.dtype == "bf16":
+        backends = {"PyTorch": [SDPBackend.FLASH_ATTENTION], "PyTorch, cuDNN": [SDPBackend.CUDNN_ATTENTION]}
+    tokens, results = read_tokens(args.data, "train"), {}
     with tempfile.TemporaryDirectory() as folder:
         folder = pathlib.Path(folder)
         write_weights(model, layers, heads, channels, folder / "weights")
-        record["loss"], record["gradient_norm"], record["seconds"] = {}, {}, {}
-        ours = our_losses(folder, args)
-        theirs = torch_losses(model.cuda(), read_tokens(args.data, "train"), args)
-    for name, (losses, norms, seconds) in (("warpwright", ours), ("PyTorch", theirs)):
-        record["loss"][name], record["gradient_norm"][name], record["seconds"][name] = losses, norms, seconds
+        results["warpwright"] = our_losses(folder, args)
+    for name, backend in backends.items():
+        results[name] = torch_losses(copy.deepcopy(model).cuda(), tokens, backend, args)
+    record = {key: getattr(args, key) for key in ("model", "dtype", "batch", "seq", "steps", "lr", "warmup", "seed")}
     record["machine"] = torch.cuda.get_device_name()
-    record["largest_difference"] = max(abs(a - b) for a, b in zip(ours[0], theirs[0]))
-    record["largest_difference_of_last_50"] = max(abs(a - b) for a, b in zip(ours[0][-50:], theirs[0][-50:]))
+    for index, key in enumerate(("loss", "gradient_norm", "seconds")):
+        record[key] = {name: result[index] for name, result in results.items()}
+    record["from_pytorch"] = {name: differences(record["loss"][name], record["loss"]["PyTorch"]) for name in results if name != "PyTorch"}
     args.record.write_text(json.dumps(record) + "\n")
-    print(f"{args.model} {args.dtype}: first losses {ours[0][0]:.4f} and {theirs[0][0]:.4f}, last {ours[0][-1]:.4f} and {theirs[0][-1]:.4f}; largest"
-          f" difference {record['largest_difference']:.4f}, of the last 50 steps {record['largest_difference_of_last_50']:.4f}")
+    for name, row in record["from_pytorch"].items():
+        print(f"{args.model} {args.dtype}: {name} from PyTorch: " + ", ".join(f"{key} {value:.4f}" for key, value in row.items()))
+
+
+def differences(ours, theirs):
+    each = [abs(a - b) for a, b in zip(ours, theirs)]
+    return {"mean": sum(each) / len(each), "largest": max(each), "at step": 1 + each.index(max(each)),
+            "largest of the last 150": max(each[-150:]), "largest of the last 50": max(each[-50:])}
 
 
 def plot(args):
@@ -192,17 +203,19 @@ def plot(args):
     from matplotlib import pyplot
 
     record = json.loads(args.record.read_text())
-    ours, theirs = record["loss"]["warpwright"], record["loss"]["PyTorch"]
-    figure, (top, bottom) = pyplot.subplots(2, 1, sharex=True, figsize=(8, 5), height_ratios=[3, 1], layout="constrained")
-    steps = range(1, len(ours) + 1)
+    theirs = record["loss"]["PyTorch"]
+    figure, (top, bottom) = pyplot.subplots(2, 1, sharex=True, figsize=(8, 5), height_ratios=[3, 2], layout="constrained")
+    steps = range(1, len(theirs) + 1)
     top.plot(steps, theirs, color="#d95f02", linewidth=3, alpha=0.6, label="PyTorch")
-    top.plot(steps, ours, color="#1b4f72", linewidth=1, label="warpwright")
+    bottom.axhline(0, color="gray", linewidth=0.5)
+    for name, color in (("PyTorch, cuDNN", "#999999"), ("warpwright", "#1b4f72")):
+        if losses := record["loss"].get(name):
+            top.plot(steps, losses, color=color, linewidth=1, label=name)
+            bottom.plot(steps, [a - b for a, b in zip(losses, theirs)], color=color, linewidth=1)
     top.set_ylabel("training loss")
     top.set_title(f"{record['model']}, {record['dtype']}, {record['batch']} × {record['seq']} tokens a step, {record['machine']}")
     top.legend(frameon=False)
-    bottom.axhline(0, color="gray", linewidth=0.5)
-    bottom.plot(steps, [a - b for a, b in zip(ours, theirs)], color="#1b4f72", linewidth=1)
-    bottom.set_ylabel("difference")
+    bottom.set_ylabel("difference from PyTorch")
     bottom.set_xlabel("step")
     figure.savefig(args.out)
 
