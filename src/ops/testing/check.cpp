@@ -33,6 +33,11 @@ bool passed_over() {
   return asked++ % period != 0;
 }
 
+bool too_long(double flops) {
+  static const char* most = std::getenv("WARPWRIGHT_TEST_FLOPS");
+  return most && flops > std::atof(most);
+}
+
 double tolerance(DType output, double reduction, bool tf32) {
   const double accumulate = output == DType::f64 ? 0x1p-53 : 0x1p-24;
   return 0.5 * epsilon_of(output) + 4 * accumulate * std::sqrt(std::max(reduction, 1.0)) +

@@ -74,7 +74,9 @@ Context& gpu_context(Device device, bool tf32);
 // Whether this case is left out: WARPWRIGHT_TEST_EVERY=N in the environment takes every Nth that a process
 // asks about, for tools that make each kernel a hundred times slower.
 bool passed_over();
-// The cases that are not.
+// Whether a case of so much work is: WARPWRIGHT_TEST_FLOPS=N takes those of N at most.
+bool too_long(double flops);
+// The cases that are not passed over.
 template <class Case>
 std::vector<Case> taken(std::vector<Case> cases) {
   std::erase_if(cases, [](const Case&) { return passed_over(); });
@@ -119,6 +121,7 @@ std::string check_variant(const Op<P, A>& op, std::string_view name, Fixture& fi
   const P problem = op.problem(args);
   SCOPED_TRACE(fmt::format("{} {} {}", op.name, name, problem.describe()));
   if (std::string reason = variant.refuse(problem, device_for(name)); !reason.empty()) return reason;
+  if (too_long(problem.flops())) return "";
 
   Fixture twin_fixture(0);
   A twin = fp64_twin(args, twin_fixture);
