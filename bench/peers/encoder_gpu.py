@@ -2,17 +2,16 @@
 """Times an encoder's forward on one GPU beside PyTorch, packed and padded, in one run.
 
     python3 bench/peers/encoder_gpu.py --warpwright build/release/warpwright [--models bert-base,minilm] [--dtype fp16]
-        [--rows 1x64,16x256,64x512] [--forms packed,padded] [--rounds 2] [--tokens 16384,65536] [--json FILE]
+        [--rows 1x64,16x256,64x512] [--forms packed,padded,static] [--rounds 2] [--tokens 16384,65536] [--json FILE]
 
 A row BxS is a batch of B sequences whose lengths are uniform on [0.2, 1.0]·S (seeded), sorted; random weights and ids.
 PyTorch packed: the same packed rows through its flash attention for sequences of varying length; padded: (B, S) with a
-mask through scaled_dot_product_attention; each with a layer under torch.compile and the whole forward in a CUDA graph.
-torch.compile makes every row anew (what it makes is kept in TORCHINDUCTOR_CACHE_DIR; --compile N: beforehand, in N
-processes) or, with --dynamic, takes the numbers of tokens, texts and positions as variables, once for all rows: that is
-quicker to wait for and up to a third slower to run. Figures are milliseconds of the forward on the device, median over
-the rounds; warpwright's first one comes before the others, the next ones behind them. --tokens: tokens/s of warpwright
-on so many packed tokens of texts of 128 and of 512, and the share of what a large product of the library reaches in the
-same dtype.
+mask through scaled_dot_product_attention; what stands between two attentions under torch.compile, the whole forward in a
+CUDA graph. It is compiled once for all rows, the number of tokens being its only variable (everything variable, as
+dynamic=True has it, is a third slower); static: packed, and compiled for each row's number of tokens. Figures are
+milliseconds of the forward on the device, median over the rounds; warpwright's first one comes before the others, the
+next ones behind them. --tokens: tokens/s of warpwright on so many packed tokens of texts of 128 and of 512, and the
+share of what a large product of the library reaches in the same dtype.
 """
 
 import argparse
@@ -24,6 +23,7 @@ import subprocess
 import sys
 
 SIZES = {"minilm": (6, 12, 384, 1536), "bert-base": (12, 12, 768, 3072), "bert-large": (24, 16, 1024, 4096)}
+FIRST_ROW = "16x256"
 TABLE = "1x64,1x256,1x1024,16x64,16x256,16x512,16x1024,64x128,64x256,64x512,64x1024"
 VOCAB, POSITIONS = 30522, 1024
 MEASURE_MS = 60  # of replays, about
@@ -45,58 +45,78 @@ def ours(args, model, lists):
 class Torch:
     """A BERT of plain operations on `packed` tokens (N) with cu_seqlens, else on (B, S) with a mask."""
 
-    def __init__(self, args, model, packed):
+    def __init__(self, args, model):
         import torch
         import torch.nn.functional as F
-        layers, heads, hidden, wide = SIZES[model]
+        layers, self.heads, hidden, wide = SIZES[model]
         dtype = {"fp16": torch.float16, "bf16": torch.bfloat16}[args.dtype]
-        self.torch, self.packed, self.static = torch, packed, not args.dynamic
+        self.torch, self.mode = torch, args.mode
         make = lambda *shape: (torch.randn(*shape, device="cuda") * 0.02).to(dtype)
         one, zero = (torch.ones(hidden, device="cuda", dtype=dtype), torch.zeros(hidden, device="cuda", dtype=dtype))
         self.tables = make(VOCAB, hidden), make(POSITIONS, hidden), make(2, hidden)
         self.weights = [(make(3 * hidden, hidden), make(3 * hidden), make(hidden, hidden), make(hidden),
                          make(wide, hidden), make(wide), make(hidden, wide), make(hidden)) for _ in range(layers)]
 
-        def attention(qkv, where, longest):
-            q, k, v = qkv.unflatten(-1, (3, heads, hidden // heads)).unbind(-3)
-            if packed:
-                return torch.ops.aten._flash_attention_forward(q, k, v, where, where, longest, longest, 0.0, False,
-                                                               False)[0].flatten(-2)
-            mixed = F.scaled_dot_product_attention(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), where)
-            return mixed.transpose(1, 2).flatten(-2)
-
-        def layer(x, w, where, longest):
-            mixed = F.linear(attention(F.linear(x, w[0], w[1]), where, longest), w[2], w[3])
-            x = F.layer_norm(x + mixed, (hidden,), one, zero, 1e-12)
-            inner = F.linear(F.gelu(F.linear(x, w[4], w[5])), w[6], w[7])
-            return F.layer_norm(x + inner, (hidden,), one, zero, 1e-12)
-
-        def embed(ids, positions, tables):
-            x = F.embedding(ids, tables[0]) + F.embedding(positions, tables[1]) + tables[2][0]
+        def norm(x):
             return F.layer_norm(x, (hidden,), one, zero, 1e-12)
 
-        self.layer = torch.compile(layer, dynamic=args.dynamic)
-        self.embed = torch.compile(embed, dynamic=args.dynamic)
+        def begin(ids, positions, tables, w):
+            x = norm(F.embedding(ids, tables[0]) + F.embedding(positions, tables[1]) + tables[2][0])
+            return x, F.linear(x, w[0], w[1])
 
-    def prepare(self, lengths):
+        def end(x, mixed, w):
+            x = norm(x + F.linear(mixed, w[2], w[3]))
+            return norm(x + F.linear(F.gelu(F.linear(x, w[4], w[5])), w[6], w[7]))
+
+        def between(x, mixed, w, following):  # one attention and the next one
+            x = end(x, mixed, w)
+            return x, F.linear(x, following[0], following[1])
+
+        self.parts = begin, between, end
+        self.variable = None
+
+    def compiled(self, variable):
+        """The parts for any number of tokens, or for that of the next call."""
+        if not (variable and self.variable):
+            self.torch._dynamo.reset()  # it would take what was compiled for another number
+            self.variable = variable
+            self.now = [self.torch.compile(part, dynamic=None if variable else False, mode=self.mode) for part in self.parts]
+        return self.now
+
+    def prepare(self, lengths, form):
         """Captures the forward of a batch of these lengths."""
-        torch, longest = self.torch, max(lengths)
-        if self.static:
-            torch._dynamo.reset()
-        if self.packed:
-            ids = torch.randint(VOCAB, (sum(lengths),), device="cuda")
+        torch, longest, variable = self.torch, max(lengths), form != "static"
+        begin, between, end = self.compiled(variable)
+        variable_rows = (lambda *tensors: [torch._dynamo.maybe_mark_dynamic(t, 0) for t in tensors]) if variable else \
+            (lambda *tensors: None)
+        if form == "padded":
+            positions = torch.arange(longest, device="cuda").repeat(len(lengths))
+            where = (torch.arange(longest, device="cuda") < torch.tensor(lengths, device="cuda")[:, None])[:, None, None]
+        else:
             positions = torch.cat([torch.arange(length, device="cuda") for length in lengths])
             where = torch.tensor([0] + lengths, device="cuda").cumsum(0).int()
-        else:
-            ids = torch.randint(VOCAB, (len(lengths), longest), device="cuda")
-            positions = torch.arange(longest, device="cuda").expand_as(ids).contiguous()
-            where = (torch.arange(longest, device="cuda") < torch.tensor(lengths, device="cuda")[:, None])[:, None, None]
+        ids = torch.randint(VOCAB, positions.shape, device="cuda")
+
+        def attention(qkv):
+            qkv = qkv.unflatten(-1, (3, self.heads, qkv.shape[-1] // 3 // self.heads))
+            if form == "padded":
+                q, k, v = qkv.unflatten(0, (len(lengths), longest)).permute(2, 0, 3, 1, 4).unbind(0)
+                mixed = torch.nn.functional.scaled_dot_product_attention(q, k, v, where)
+                return mixed.transpose(1, 2).flatten(2).flatten(0, 1)
+            q, k, v = qkv.unbind(1)
+            return torch.ops.aten._flash_attention_forward(q, k, v, where, where, longest, longest, 0.0, False,
+                                                           False)[0].flatten(1)
 
         def forward():
-            x = self.embed(ids, positions, self.tables)
-            for w in self.weights:
-                x = self.layer(x, w, where, longest)
-            return x
+            variable_rows(ids, positions)
+            x, qkv = begin(ids, positions, self.tables, self.weights[0])
+            for w, following in zip(self.weights, self.weights[1:]):
+                mixed = attention(qkv)
+                variable_rows(x, mixed)
+                x, qkv = between(x, mixed, w, following)
+            mixed = attention(qkv)
+            variable_rows(x, mixed)
+            return end(x, mixed, self.weights[-1])
 
         with torch.inference_mode():
             stream = torch.cuda.Stream()
@@ -121,7 +141,7 @@ def milliseconds(torch, graph):
         return start.elapsed_time(end) / count
     replays(2)
     count = max(1, min(20, int(MEASURE_MS / 5 / replays(2))))
-    return statistics.median(replays(count) for _ in range(7))
+    return statistics.median(replays(count) for _ in range(5))
 
 
 def library_flops(torch, dtype):
@@ -143,12 +163,14 @@ def library_flops(torch, dtype):
 
 def compile_ahead(args, rows):
     """What PyTorch compiles, by processes that share out models, rows and forms."""
-    cases = [f"{model}:{batch}x{longest}:{form}" for model in args.models.split(",") for batch, longest in rows
-             for form in args.forms.split(",") if form]
+    forms = args.forms.split(",")
+    cases = [f"{model}:{row}:packed" for model in args.models.split(",") for row in FIRST_ROW.split(",")]
+    cases += [f"{model}:{batch}x{longest}:static" for model in args.models.split(",") for batch, longest in rows
+              if "static" in forms]
     processes = []
     for first in range(min(args.compile, len(cases))):
         command = [sys.executable, __file__, "--warpwright", args.warpwright, "--dtype", args.dtype]
-        command += ["--only-compile", ",".join(cases[first::args.compile])]
+        command += ["--only-compile", ",".join(cases[first::args.compile])] + (["--mode", args.mode] if args.mode else [])
         processes.append(subprocess.Popen(command, env=os.environ | {"TORCHINDUCTOR_COMPILE_THREADS": "1"}))
     for process in processes:
         process.wait()
@@ -157,7 +179,7 @@ def compile_ahead(args, rows):
 def only_compile(args):
     for case in args.only_compile.split(","):
         model, row, form = case.split(":")
-        Torch(args, model, form == "packed").prepare(lengths_of(*map(int, row.split("x"))))
+        Torch(args, model).prepare(lengths_of(*map(int, row.split("x"))), form)
 
 
 def measure(args, torch, model, rows, show):
@@ -165,26 +187,30 @@ def measure(args, torch, model, rows, show):
     lists = [lengths_of(*row) for row in rows]
     forms = [form for form in args.forms.split(",") if form]
     reports = [ours(args, model, lists)]
-    rivals = {form: Torch(args, model, form == "packed") for form in forms}
-    times = [{form: [] for form in forms} for _ in rows]
+    rival = Torch(args, model) if forms else None
+    if rival:
+        rival.prepare(lengths_of(*map(int, FIRST_ROW.split("x"))), "packed")  # what its kernels are tuned for
+    times = [{} for _ in rows]
 
     def result_of(index):
         (batch, longest), lengths = rows[index], lists[index]
         mine = statistics.median(report[index]["ms_median"] for report in reports)
         ms = {"ours": mine} | {form: statistics.median(values) for form, values in times[index].items()}
         report = reports[-1][index]
+        best = min((ms[form] for form in ms if form != "ours"), default=0)
         return {"model": model, "batch": batch, "seq": longest, "tokens": sum(lengths), "ms": ms,
-                "ratio": min(ms[form] for form in forms) / mine if forms else 0,
+                "ratio": best / mine,
                 "tflops": report["flops"] / mine * 1e-9, "wasted_tokens": report["wasted_tokens"], "ops": report["ops"]}
 
-    for index, lengths in enumerate(lists):
-        for form, rival in rivals.items():
-            graph = rival.prepare(lengths)
-            for _ in range(args.rounds):
-                times[index][form].append(milliseconds(torch, graph))
-            assert torch.isfinite(rival.out).all()
-            del graph
-        show(result_of(index))
+    for together in [form for form in forms if form != "static"], [form for form in forms if form == "static"]:
+        for index, lengths in enumerate(lists):
+            for form in together:
+                graph = rival.prepare(lengths, form)
+                times[index][form] = [milliseconds(torch, graph) for _ in range(args.rounds)]
+                assert torch.isfinite(rival.out).all()
+                del graph
+            if together:
+                show(result_of(index))
     reports += [ours(args, model, lists) for _ in range(args.rounds - 1)]
     return [result_of(index) for index in range(len(rows))]
 
@@ -195,8 +221,8 @@ def main():
     parser.add_argument("--models", default="bert-base", help="with commas, of: " + ", ".join(SIZES))
     parser.add_argument("--dtype", default="fp16", choices=["fp16", "bf16"])
     parser.add_argument("--rows", default=TABLE, help="BxS with commas")
-    parser.add_argument("--forms", default="packed,padded", help="PyTorch's that are timed")
-    parser.add_argument("--dynamic", action="store_true", help="PyTorch compiles once for all rows")
+    parser.add_argument("--forms", default="packed,padded", help="PyTorch's that are timed: packed, padded, static")
+    parser.add_argument("--mode", help="torch.compile's, as max-autotune-no-cudagraphs")
     parser.add_argument("--compile", type=int, default=0, help="processes that compile beforehand")
     parser.add_argument("--only-compile", help=argparse.SUPPRESS)
     parser.add_argument("--tokens", default="", help="packed tokens whose tokens/s are told, with commas")
@@ -218,10 +244,10 @@ def main():
 
     def show(result):
         ms, head = result["ms"], f"{result['model']} {result['batch']}, {result['seq']} ({result['tokens']})"
-        print(f"{head:<28}{ms['ours']:>12.3f}{ms.get('packed', 0):>10.3f}{ms.get('padded', 0):>10.3f}"
+        print(f"{head:<28}{ms['ours']:>12.3f}{ms.get('packed', 0):>10.3f}{ms.get('padded', 0):>10.3f}{ms.get('static', 0):>10.3f}"
               f"{result['ratio']:>8.2f}{result['tflops']:>9.0f}{result['wasted_tokens']:>8}", flush=True)
 
-    print(f"{'model B, S (tokens)':<28}{'warpwright':>12}{'packed':>10}{'padded':>10}{'ratio':>8}{'TFLOP/s':>9}{'wasted':>8}",
+    print(f"{'model B, S (tokens)':<28}{'warpwright':>12}{'packed':>10}{'padded':>10}{'static':>10}{'ratio':>8}{'TFLOP/s':>9}{'wasted':>8}",
           flush=True)
     for model in args.models.split(","):
         results = measure(args, torch, model, rows, show)

@@ -84,8 +84,7 @@ class Torch:
         torch.manual_seed(1)
         torch.set_float32_matmul_precision("high" if args.dtype == "tf32" else "highest")
         self.torch, self.args = torch, args
-        with torch.device("cuda"):
-            self.model = build_torch_model(*SIZES[args.model])
+        self.model = build_torch_model(*SIZES[args.model]).cuda()
         self.compiled = self.compile()
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-4, weight_decay=0.1, fused=True)
         self.ids = torch.randint(0, V, (args.batch, args.seq), device="cuda")
