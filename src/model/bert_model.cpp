@@ -13,6 +13,7 @@
 #include "model/bert_files.hpp"
 #include "model/bert_packed.hpp"
 #include "runtime/memory.hpp"
+#include "runtime/overlap.hpp"
 #include "runtime/philox.hpp"
 
 namespace warpwright {
@@ -193,6 +194,7 @@ std::int64_t read_rows(const Tensor& host, std::int64_t rows, std::span<float> o
 
 // CUDA's default stream, which a caller may have chosen, captures nothing; `own` then stands in for it.
 Graph capture(Context& context, const Stream& own, const std::function<void()>& work) {
+  const Overlap overlap(context);  // no kernel of a graph writes weights or the batch's integers
   const Device device = context.device().device;
   if (context.stream().get() != Stream::borrowed(device, nullptr).get()) {
     return {context.stream(), work};

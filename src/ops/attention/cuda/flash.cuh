@@ -20,6 +20,8 @@
 
 #include "ops/attention/cuda/instructions.cuh"
 #include "ops/attention/cuda/sequences.cuh"
+#include "ops/cuda/launch.cuh"
+#include "ops/cuda/overlap.cuh"
 #include "runtime/context.hpp"
 #include "runtime/cuda/check.hpp"
 
@@ -163,6 +165,7 @@ __global__ void __launch_bounds__(E::kThreads, E::kResident) forward_kernel(cons
   T* const kv_tiles = q_tile + Shared<E>::kLeft;
   float* const scratch = reinterpret_cast<float*>(kv_tiles + 2 * E::kStages * Shared<E>::kRight);
 
+  gpu::let_next_kernel_begin();
   const Tile tile = find_tile<false, E::kRows>(p.sequences, blockIdx.x);
   if (tile.rows <= 0) return;
   const bool causal = p.sequences.causal;
@@ -172,6 +175,7 @@ __global__ void __launch_bounds__(E::kThreads, E::kResident) forward_kernel(cons
   // From the last block to the first: the masked ones come first.
   const auto key_of = [&](int i) { return (blocks - 1 - i) * E::kCols; };
 
+  gpu::wait_for_kernels_before();
   E::template load<E::kRows>(q_tile, p.q, tile.q0 + tile.first, tile.head, tile.rows, p.head_size);
   const float scale2 = p.scale * kLog2e, factor = E::kAnyScale ? 1.0f : scale2;
   typename E::Sums o = {};
@@ -461,9 +465,12 @@ void launch(void (*kernel)(Parameters), const Context& context, const Parameters
 template <class E>
 void launch_forward(const Context& context, const AttentionForward& a, std::string_view what) {
   const ForwardParameters p(a);
+  const unsigned blocks = p.sequences.blocks(p.sequences.Nq, E::kRows);
+  if (blocks == 0) return;
   const auto launch_as = [&](auto pairs) {
-    launch(forward_kernel<E, decltype(pairs)::value>, context, p,
-           p.sequences.blocks(p.sequences.Nq, E::kRows), E::kThreads, forward_shared<E>(), what);
+    const auto kernel = forward_kernel<E, decltype(pairs)::value>;
+    gpu::allow_shared(kernel, forward_shared<E>());
+    gpu::launch_overlapped(context, kernel, blocks, E::kThreads, forward_shared<E>(), what, p);
   };
   if constexpr (E::kAnyScale) {
     if (a.bias || a.visible) return launch_as(std::true_type());

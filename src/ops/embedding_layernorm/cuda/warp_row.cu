@@ -2,6 +2,7 @@
 //   warp_row   the sum stays in registers: three table rows are read once, 16 bytes at a time, out is written
 //   once warp_loop  any row: the sum is taken anew for each of the two passes of the statistics and for out,
 //   from the caches
+#include "ops/cuda/overlap.cuh"
 #include "ops/cuda/reduce.cuh"
 #include "ops/cuda/vector.cuh"
 #include "ops/embedding_layernorm/kernels.hpp"
@@ -54,6 +55,7 @@ struct Row {
 // The warp's row, or −1.
 template <class T>
 __device__ int row_of_warp(const Arguments<T>& a) {
+  gpu::let_next_kernel_begin();
   const int n = static_cast<int>(blockIdx.x) * kRows + static_cast<int>(threadIdx.x) / gpu::kWarp;
   return n < (a.rows ? min(a.N, __ldg(a.rows)) : a.N) ? n : -1;
 }

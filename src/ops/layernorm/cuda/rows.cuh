@@ -3,6 +3,7 @@
 #pragma once
 
 #include "ops/cuda/launch.cuh"
+#include "ops/cuda/overlap.cuh"
 #include "ops/cuda/reduce.cuh"
 #include "ops/layernorm/cuda/lanes.cuh"
 #include "ops/layernorm/kernels.hpp"
@@ -118,6 +119,8 @@ __global__ void __launch_bounds__(one_warp ? kOneWarpThreads : kMostThreads,
   const float inverse_C = 1.0f / static_cast<float>(a.C);
   const unsigned zero = threadIdx.z;
 
+  gpu::let_next_kernel_begin();
+  gpu::wait_for_kernels_before();
   RowPart<X, packs, rounded> x;
   if constexpr (with_sum) {
     Pack y[packs], z[packs];
@@ -211,9 +214,8 @@ template <bool with_sum, bool rounded, int packs, bool one_warp, class X, class 
 void launch_forward_as(const ForwardRows<X, P, O>& a, int warps, const Context& context, const char* name) {
   const int threads = one_warp ? kOneWarpThreads : warps * gpu::kWarp;
   const std::int64_t rows = one_warp ? kOneWarpThreads / gpu::kWarp : 1;
-  forward_rows<X, P, O, packs, one_warp, with_sum, rounded>
-      <<<static_cast<unsigned>((a.N + rows - 1) / rows), threads, 0, context.stream().get()>>>(a);
-  warpwright::cuda::check_launch(name);
+  gpu::launch_overlapped(context, forward_rows<X, P, O, packs, one_warp, with_sum, rounded>,
+                         static_cast<unsigned>((a.N + rows - 1) / rows), threads, 0, name, a);
 }
 
 // Calls f(packs, one_warp), both as constants, for a shape that forward_shape gives; `few` as there.

@@ -123,6 +123,7 @@ __global__ void __launch_bounds__(K::kThreads) split_kernel(const __grid_constan
   const int group = group_of_threads();
   const int warp = static_cast<int>(threadIdx.x) / 32, warp_lane = static_cast<int>(threadIdx.x) % 32;
   const bool copies = threadIdx.x == Tile::kGroups * kGroupThreads;
+  gpu::let_next_kernel_begin();
   if (copies) {
     prefetch_map(&p.a);
     prefetch_map(&p.b);
@@ -160,15 +161,21 @@ __global__ void __launch_bounds__(K::kThreads) split_kernel(const __grid_constan
   if (group == Tile::kGroups) {
     const int helper = warp - Tile::kGroups * 4 - 1;  // -1: the copying warp
     if (copies) {
+      const auto copy_b = [&](int slab, int stage) {
+        copy_factor<Tile::kCols, K::kBTransposed, 1>(tiles + stage * Tile::kStageBytes + Tile::kABytes, &p.b,
+                                                     full + stage, col, (begin + slab) * kSlab, 0, 1);
+      };
+      const int ahead = copy_weights_ahead<K>(full, end - begin, copy_b);
 #pragma unroll 1
-      for (int slab = begin; slab < end; ++slab) {
+      for (int slab = 0; slab < end - begin; ++slab) {
         Barrier* const arrived = full + cursor.stage;
-        std::byte* const to = tiles + cursor.stage * Tile::kStageBytes;
-        wait(empty + cursor.stage, cursor.phase ^ 1);
-        arrive_expecting(arrived, K::kStageBytes);
-        copy_factor<Tile::kRows, K::kATransposed, 1>(to, &p.a, arrived, row, slab * kSlab, 0, 1);
-        copy_factor<Tile::kCols, K::kBTransposed, 1>(to + Tile::kABytes, &p.b, arrived, col, slab * kSlab, 0,
-                                                     1);
+        if (slab >= ahead) {
+          wait(empty + cursor.stage, cursor.phase ^ 1);
+          arrive_expecting(arrived, K::kStageBytes);
+          copy_b(slab, cursor.stage);
+        }
+        copy_factor<Tile::kRows, K::kATransposed, 1>(tiles + cursor.stage * Tile::kStageBytes, &p.a, arrived,
+                                                     row, (begin + slab) * kSlab, 0, 1);
         cursor.advance<kStages>();
       }
     }
@@ -244,18 +251,18 @@ template <class K>
 void launch_split(const Product& product, Parameters p, cudaStream_t stream, std::string_view what) {
   using Tile = typename K::Tile;
   gpu::allow_shared(split_kernel<K>, Tile::kSharedBytes);
-  cudaLaunchAttribute cluster{};
-  cluster.id = cudaLaunchAttributeClusterDimension;
-  cluster.val.clusterDim.x = Tile::kDeep;
-  cluster.val.clusterDim.y = cluster.val.clusterDim.z = 1;
+  cudaLaunchAttribute attributes[] = {{}, gpu::overlap_attribute()};
+  attributes[0].id = cudaLaunchAttributeClusterDimension;
+  attributes[0].val.clusterDim.x = Tile::kDeep;
+  attributes[0].val.clusterDim.y = attributes[0].val.clusterDim.z = 1;
   cudaLaunchConfig_t config{};
   const std::int64_t tiles = (product.rows + Tile::kRows - 1) / Tile::kRows * p.work.col_tiles;
   config.gridDim = dim3(static_cast<unsigned>(tiles * Tile::kDeep));
   config.blockDim = dim3(K::kThreads);
   config.dynamicSmemBytes = Tile::kSharedBytes;
   config.stream = stream;
-  config.attrs = &cluster;
-  config.numAttrs = 1;
+  config.attrs = attributes;
+  config.numAttrs = p.overlaps ? 2 : 1;
   warpwright::cuda::check(cudaLaunchKernelEx(&config, split_kernel<K>, p), what);
 }
 

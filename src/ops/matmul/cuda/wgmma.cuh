@@ -27,6 +27,7 @@
 #include "ops/cuda/hopper/tensor_map.hpp"
 #include "ops/cuda/launch.cuh"
 #include "ops/cuda/mma.cuh"
+#include "ops/cuda/overlap.cuh"
 #include "ops/cuda/vector.cuh"
 #include "ops/matmul/cuda/schedule.cuh"
 #include "ops/matmul/timeline.hpp"
@@ -91,6 +92,7 @@ struct Parameters {
   float scale = 1;
   bool add = false;           // out += (fp32)
   bool keeps = false;         // the epilogue writes extra
+  bool overlaps = false;      // B and bias may be read while the kernel before still runs
   float* row_sums = nullptr;  // (slabs, rows): SumRows
   Work work;
   Stamps* stamps = nullptr;   // of a traced schedule: (blocks, groups, kTracedTiles)
@@ -427,6 +429,20 @@ __device__ inline int group_of_threads() {
   return __shfl_sync(0xffffffff, static_cast<int>(threadIdx.x) / kGroupThreads, 0);
 }
 
+// The first slabs that a copying thread brings: of B, weights, before the kernels before this one have ended.
+// Returns how many of them are on their way.
+template <class K, class CopyB>
+__device__ int copy_weights_ahead(Barrier* full, int slabs, CopyB&& copy_b) {
+  const int ahead = min(slabs, K::Tile::kStages);
+#pragma unroll 1
+  for (int stage = 0; stage < ahead; ++stage) {
+    arrive_expecting(full + stage, K::kStageBytes);
+    copy_b(stage, stage);
+  }
+  gpu::wait_for_kernels_before();
+  return ahead;
+}
+
 // A group's products over that many slabs, which it releases as it goes; done_issuing() when the last are
 // under way.
 template <class K, class Release, class Done>
@@ -514,6 +530,7 @@ __global__ void __launch_bounds__(K::Tile::kThreads, 1)
   const int rank = static_cast<int>(blockIdx.x) % kCluster, worker = static_cast<int>(blockIdx.x) / kCluster;
   const int down = rank % Tile::kClusterDown, across = rank / Tile::kClusterDown;
   const int group = group_of_threads();
+  gpu::let_next_kernel_begin();
 
   // Warps that sum rows, of 64 each.
   const int helpers = K::Epilogue::kSumsRows && p.row_sums ? Tile::kRows / 64 : 0;
@@ -565,18 +582,27 @@ __global__ void __launch_bounds__(K::Tile::kThreads, 1)
       constexpr int kColumnMask = (1 << Tile::kClusterDown) - 1;
       const int a_blocks = kCluster == 1 ? 1 : Tile::kClusterAcross == 2 ? 3 : 1 << rank;
       const int b_blocks = kCluster == 1 ? 1 : Tile::kClusterDown == 2 ? kColumnMask : 1 << rank;
+      bool first = true;
       while (schedule.next(piece)) {
         const int row = first_row(piece), col = first_col(piece);
+        const auto copy_b = [&](int slab, int stage) {
+          copy_factor<Tile::kCols, K::kBTransposed, Tile::kClusterDown>(
+              shared.tiles + stage * Tile::kStageBytes + Tile::kABytes, &p.b, shared.full + stage, col,
+              (piece.begin + slab) * kSlab, down, b_blocks);
+        };
+        const int ahead = first ? copy_weights_ahead<K>(shared.full, piece.end - piece.begin, copy_b) : 0;
+        first = false;
 #pragma unroll 1
-        for (int slab = piece.begin; slab < piece.end; ++slab) {
+        for (int slab = 0; slab < piece.end - piece.begin; ++slab) {
           Barrier* const full = shared.full + cursor.stage;
-          std::byte* const to = shared.tiles + cursor.stage * Tile::kStageBytes;
-          wait(shared.empty + cursor.stage, cursor.phase ^ 1);
-          arrive_expecting(full, K::kStageBytes);
-          copy_factor<Tile::kRows, K::kATransposed, Tile::kClusterAcross>(to, &p.a, full, row, slab * kSlab,
-                                                                          across, a_blocks);
-          copy_factor<Tile::kCols, K::kBTransposed, Tile::kClusterDown>(to + Tile::kABytes, &p.b, full, col,
-                                                                        slab * kSlab, down, b_blocks);
+          if (slab >= ahead) {
+            wait(shared.empty + cursor.stage, cursor.phase ^ 1);
+            arrive_expecting(full, K::kStageBytes);
+            copy_b(slab, cursor.stage);
+          }
+          copy_factor<Tile::kRows, K::kATransposed, Tile::kClusterAcross>(
+              shared.tiles + cursor.stage * Tile::kStageBytes, &p.a, full, row, (piece.begin + slab) * kSlab,
+              across, a_blocks);
           cursor.advance<kStages>();
         }
       }
@@ -786,8 +812,8 @@ Parameters describe(const Product& product, int raster) {
   return p;
 }
 
-// together: only when all blocks can be on the GPU at once, and all at once. Blocks that wait for each other
-// want that.
+// together: only when all blocks can be on the GPU at once, and all at once, not beside the kernel before.
+// Blocks that wait for each other want that.
 template <class K>
 void launch(const Parameters& p, int workers, bool together, cudaStream_t stream, std::string_view what) {
   using Tile = typename K::Tile;
@@ -796,15 +822,19 @@ void launch(const Parameters& p, int workers, bool together, cudaStream_t stream
   attributes[0].id = cudaLaunchAttributeClusterDimension;
   attributes[0].val.clusterDim.x = Tile::kCluster;
   attributes[0].val.clusterDim.y = attributes[0].val.clusterDim.z = 1;
-  attributes[1].id = cudaLaunchAttributeCooperative;
-  attributes[1].val.cooperative = 1;
+  if (together) {
+    attributes[1].id = cudaLaunchAttributeCooperative;
+    attributes[1].val.cooperative = 1;
+  } else {
+    attributes[1] = gpu::overlap_attribute();
+  }
   cudaLaunchConfig_t config{};
   config.gridDim = dim3(static_cast<unsigned>(workers * Tile::kCluster));
   config.blockDim = dim3(Tile::kThreads);
   config.dynamicSmemBytes = Tile::kSharedBytes;
   config.stream = stream;
   config.attrs = attributes;
-  config.numAttrs = together ? 2 : 1;
+  config.numAttrs = together || p.overlaps ? 2 : 1;
   warpwright::cuda::check(cudaLaunchKernelEx(&config, multiply_kernel<K>, p), what);
 }
 

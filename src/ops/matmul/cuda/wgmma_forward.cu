@@ -34,6 +34,7 @@ void run(const Context& context, const MatmulForward& args, const Selection& sel
         p.bias = args.bias.data;
         p.keeps = static_cast<bool>(args.preact);
         if (args.rows) p.work.rows_on_device = args.rows.as<std::int32_t>();
+        p.overlaps = gpu::overlaps(context);
       },
       "matmul.forward on wgmma");
 }

@@ -2,6 +2,7 @@
 // parts are joined in shared memory in a fixed order, that of the sequence alone. Memory-bound: x is read
 // once in lines of 128 bytes, four rows a thread in flight. Normalization is a second kernel, a warp for each
 // vector.
+#include "ops/cuda/overlap.cuh"
 #include "ops/cuda/reduce.cuh"
 #include "ops/cuda/vector.cuh"
 #include "ops/pooling/kernels.hpp"
@@ -45,6 +46,7 @@ __global__ void __launch_bounds__(kThreads) pool_columns(const Arguments<T, TOut
   float values[lanes];
 #pragma unroll
   for (int j = 0; j < lanes; ++j) values[j] = neutral;
+  gpu::wait_for_kernels_before();
   if (c < a.C) {
     const T* x = a.x + static_cast<std::int64_t>(first) * a.C + c;
 #pragma unroll 4
@@ -89,17 +91,15 @@ __global__ void __launch_bounds__(kThreads) normalize_rows(TOut* out, int S, int
 template <Pooling kind, class T, class TOut>
 void launch(const Context& context, const Arguments<T, TOut>& a) {
   constexpr int kLanes = gpu::kPackedLanes<T>;
-  const cudaStream_t stream = context.stream().get();
   const bool packed = a.C % kLanes == 0 && gpu::aligned16(a.x);
   const int columns = kPacks * (packed ? kLanes : 1);
   const dim3 grid(static_cast<unsigned>(a.S), static_cast<unsigned>((a.C + columns - 1) / columns));
   const auto kernel = packed ? pool_columns<kind, kLanes, T, TOut> : pool_columns<kind, 1, T, TOut>;
-  kernel<<<grid, kThreads, 0, stream>>>(a);
-  warpwright::cuda::check_launch("pooling.forward cuda.columns");
+  gpu::launch_overlapped(context, kernel, grid, kThreads, 0, "pooling.forward cuda.columns", a);
   if (!a.normalize) return;
   constexpr int kWarps = kThreads / gpu::kWarp;
-  normalize_rows<<<static_cast<unsigned>((a.S + kWarps - 1) / kWarps), kThreads, 0, stream>>>(a.out, a.S,
-                                                                                              a.C);
+  normalize_rows<<<static_cast<unsigned>((a.S + kWarps - 1) / kWarps), kThreads, 0, context.stream().get()>>>(
+      a.out, a.S, a.C);
   warpwright::cuda::check_launch("pooling.forward cuda.columns");
 }
 

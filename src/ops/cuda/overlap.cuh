@@ -1,0 +1,57 @@
+// Kernels that begin while the one before them on the stream still runs: their blocks take places as they
+// become free, set up what is their own and read what nobody writes (weights), and wait before they touch
+// what the kernel before writes or reads. Captured, this becomes an edge of the graph. Source: PTX ISA 9.0,
+// "griddepcontrol"; CUDA C++ Programming Guide, "Programmatic Dependent Launch and Synchronization".
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <string_view>
+
+#include "runtime/cuda/check.hpp"
+#include "runtime/overlap.hpp"
+
+namespace warpwright::ops::gpu {
+
+// Until every kernel before this one on the stream has ended; what they wrote is then there. Nothing where
+// the kernel was launched in the ordinary way. Every kernel of a chain must wait, or the next one would wait
+// for too little.
+__device__ inline void wait_for_kernels_before() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;\n" ::: "memory");
+#endif
+}
+
+// The next kernel may begin as soon as all blocks of this one are here.
+__device__ inline void let_next_kernel_begin() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;\n" ::: "memory");
+#endif
+}
+
+inline bool overlaps(const Context& context) {
+  return Overlap::allowed(context) && context.device().gpu.major >= 9;
+}
+inline cudaLaunchAttribute overlap_attribute() {
+  cudaLaunchAttribute attribute{};
+  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attribute.val.programmaticStreamSerializationAllowed = 1;
+  return attribute;
+}
+
+// Launches a kernel that waits for those before it.
+template <class... Parameters, class... Arguments>
+void launch_overlapped(const Context& context, void (*kernel)(Parameters...), dim3 grid, int threads,
+                       std::size_t shared_bytes, std::string_view name, const Arguments&... arguments) {
+  cudaLaunchAttribute attribute = overlap_attribute();
+  cudaLaunchConfig_t config{};
+  config.gridDim = grid;
+  config.blockDim = dim3(static_cast<unsigned>(threads));
+  config.dynamicSmemBytes = shared_bytes;
+  config.stream = context.stream().get();
+  config.attrs = &attribute;
+  config.numAttrs = overlaps(context) ? 1 : 0;
+  warpwright::cuda::check(cudaLaunchKernelEx(&config, kernel, arguments...), name);
+}
+
+}  // namespace warpwright::ops::gpu

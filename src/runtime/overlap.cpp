@@ -1,0 +1,20 @@
+#include "runtime/overlap.hpp"
+
+namespace warpwright {
+namespace {
+
+constexpr char kOwner = 0;
+
+}  // namespace
+
+Overlap::Overlap(const Context& context) : context_(context) {
+  context_.kept(&kOwner) = true;
+}
+Overlap::~Overlap() {
+  context_.kept(&kOwner).reset();
+}
+bool Overlap::allowed(const Context& context) {
+  return context.kept(&kOwner).has_value();
+}
+
+}  // namespace warpwright

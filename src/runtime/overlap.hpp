@@ -1,0 +1,24 @@
+// Kernels that begin while the one before them on the stream still runs, and wait for it by themselves
+// (ops/cuda/overlap.cuh).
+#pragma once
+
+#include "runtime/context.hpp"
+
+namespace warpwright {
+
+// While there is one, kernels on the Context's stream may begin early. What they read before they wait are
+// weights and a batch's bounds: nothing that is launched meanwhile may write those.
+class Overlap {
+ public:
+  explicit Overlap(const Context& context);
+  Overlap(const Overlap&) = delete;
+  Overlap& operator=(const Overlap&) = delete;
+  ~Overlap();
+
+  static bool allowed(const Context& context);
+
+ private:
+  const Context& context_;
+};
+
+}  // namespace warpwright
