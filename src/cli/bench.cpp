@@ -4,12 +4,12 @@
 #include <algorithm>
 #include <chrono>
 #include <iostream>
-#include <map>
 #include <nlohmann/json.hpp>
 
 #include "cli/bench_encoder.hpp"
 #include "cli/command.hpp"
 #include "cli/model_flags.hpp"
+#include "cli/op_table.hpp"
 #include "core/error.hpp"
 #include "ops/matmul/products_bench.hpp"
 #include "ops/testing/bench.hpp"
@@ -33,13 +33,6 @@ struct Flags {
   bool json = false, memory_efficient_norm = false;
   DeviceFlags device;
 };
-
-// What the calls of one operation and variant come to in one step.
-struct Row {
-  std::int64_t calls = 0;
-  double seconds = 0, flops = 0, bytes = 0, ceiling_seconds = 0;
-};
-using Rows = std::map<std::pair<std::string, std::string>, Row>;
 
 // The least time of a call by what the machine reaches: arithmetic or memory, whichever takes longer.
 double ceiling_seconds(const Context::CallRecord& call, const PeakFlops& peak, const Bandwidth& bandwidth) {
@@ -94,49 +87,15 @@ std::vector<double> timed_steps(TrainingStep& step, std::int64_t count, bool ahe
 
 // One step under the timer, after one that runs operation by operation for the first time; the steps that are
 // timed as a whole run without it.
-Rows table_of_step(Context& context, TrainingStep& step, std::int64_t vocab, const PeakFlops& peak,
-                   const Bandwidth& bandwidth) {
-  Rows rows;
+OpTable table_of_step(Context& context, TrainingStep& step, std::int64_t vocab, const PeakFlops& peak,
+                      const Bandwidth& bandwidth) {
+  OpTable table([&](const Context::CallRecord& call) { return ceiling_seconds(call, peak, bandwidth); });
   context.set_timer([](const Context::CallRecord&) {});
   run_step(step, 0, vocab);
-  context.set_timer([&](const Context::CallRecord& call) {
-    Row& row = rows[{std::string(call.operation), std::string(call.variant)}];
-    ++row.calls;
-    row.seconds += call.seconds;
-    row.flops += call.flops;
-    row.bytes += call.bytes;
-    row.ceiling_seconds += ceiling_seconds(call, peak, bandwidth);
-  });
+  context.set_timer([&](const Context::CallRecord& call) { table.add(call); });
   run_step(step, 0, vocab);
   context.set_timer(nullptr);
-  return rows;
-}
-
-void print_rows(const Rows& rows) {
-  std::vector<std::pair<Rows::key_type, Row>> sorted(rows.begin(), rows.end());
-  std::sort(sorted.begin(), sorted.end(),
-            [](auto& a, auto& b) { return a.second.seconds > b.second.seconds; });
-  fmt::print("{:<28}{:<24}{:>6}{:>10}{:>10}{:>10}{:>9}\n", "operation", "variant", "calls", "ms", "GFLOP/s",
-             "GB/s", "ceiling");
-  for (const auto& [key, row] : sorted) {
-    fmt::print("{:<28}{:<24}{:>6}{:>10.2f}{:>10.1f}{:>10.1f}{:>8.0f}%\n", key.first, key.second, row.calls,
-               row.seconds * 1e3, row.flops / row.seconds * 1e-9, row.bytes / row.seconds * 1e-9,
-               100 * row.ceiling_seconds / row.seconds);
-  }
-}
-
-nlohmann::json to_json(const Rows& rows) {
-  nlohmann::json list = nlohmann::json::array();
-  for (const auto& [key, row] : rows) {
-    list.push_back({{"op", key.first},
-                    {"variant", key.second},
-                    {"calls", row.calls},
-                    {"ms", row.seconds * 1e3},
-                    {"flops", row.flops},
-                    {"bytes", row.bytes},
-                    {"share_of_ceiling", row.ceiling_seconds / row.seconds}});
-  }
-  return list;
+  return table;
 }
 
 void bench_step(Flags flags) {
@@ -164,7 +123,7 @@ void bench_step(Flags flags) {
   for (int i = 0; i < 3; ++i) run_step(step, i, vocab);  // takes the memory's pages, captures graphs
   const bool ahead = context.device().device.kind == DeviceKind::cuda;
   std::vector<double> seconds = timed_steps(step, flags.steps, ahead, vocab);
-  const Rows rows = table_of_step(context, step, vocab, peak, bandwidth);
+  const OpTable table = table_of_step(context, step, vocab, peak, bandwidth);
   std::vector<double> milliseconds;  // in order
   for (const double s : seconds) milliseconds.push_back(s * 1e3);
   std::sort(seconds.begin(), seconds.end());
@@ -186,11 +145,11 @@ void bench_step(Flags flags) {
                                 {"ms_min", seconds.front() * 1e3},
                                 {"tokens_per_second", static_cast<double>(tokens) / median},
                                 {"share_of_peak", share},
-                                {"ops", to_json(rows)}};
+                                {"ops", table.to_json()}};
     fmt::print("{}\n", out.dump(2));
     return;
   }
-  print_rows(rows);
+  table.print();
   fmt::print(
       "{} {} B={} T={} on {} ({} threads): {:.1f} ms a step (median of {}, fastest {:.1f}), {:.0f} tokens/s, "
       "{:.0f}% of the peak of {:.0f} GFLOP/s; memory {:.1f} GB/s\n",

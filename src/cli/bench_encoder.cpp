@@ -5,12 +5,12 @@
 #include <algorithm>
 #include <chrono>
 #include <filesystem>
-#include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <numeric>
 #include <sstream>
 
+#include "cli/op_table.hpp"
 #include "core/error.hpp"
 #include "model/bert.hpp"
 #include "runtime/ceiling.hpp"
@@ -81,12 +81,6 @@ std::vector<PackedBatch> make_batches(const BertConfig& config, std::vector<std:
   return batches;
 }
 
-struct Row {
-  std::int64_t calls = 0;
-  double seconds = 0, flops = 0, bytes = 0;
-};
-using Rows = std::map<std::pair<std::string, std::string>, Row>;
-
 void embed_all(BertModel& model, const std::vector<PackedBatch>& batches, std::vector<float>& vectors) {
   for (const PackedBatch& batch : batches) {
     vectors.resize(static_cast<std::size_t>(batch.sequences() * model.vector_size()));
@@ -118,44 +112,13 @@ double time_once(Context& context, BertModel& model, const std::vector<PackedBat
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
-Rows table_of(Context& context, BertModel& model, const std::vector<PackedBatch>& batches,
-              std::vector<float>& vectors) {
-  Rows rows;
-  context.set_timer([&](const Context::CallRecord& call) {
-    Row& row = rows[{std::string(call.operation), std::string(call.variant)}];
-    ++row.calls;
-    row.seconds += call.seconds;
-    row.flops += call.flops;
-    row.bytes += call.bytes;
-  });
+OpTable table_of(Context& context, BertModel& model, const std::vector<PackedBatch>& batches,
+                 std::vector<float>& vectors) {
+  OpTable table;
+  context.set_timer([&](const Context::CallRecord& call) { table.add(call); });
   embed_all(model, batches, vectors);
   context.set_timer(nullptr);
-  return rows;
-}
-
-void print_rows(const Rows& rows) {
-  std::vector<std::pair<Rows::key_type, Row>> sorted(rows.begin(), rows.end());
-  std::sort(sorted.begin(), sorted.end(),
-            [](const auto& a, const auto& b) { return a.second.seconds > b.second.seconds; });
-  fmt::print("{:<32}{:<24}{:>6}{:>10}{:>10}{:>10}\n", "operation", "variant", "calls", "ms", "GFLOP/s",
-             "GB/s");
-  for (const auto& [key, row] : sorted) {
-    fmt::print("{:<32}{:<24}{:>6}{:>10.3f}{:>10.1f}{:>10.1f}\n", key.first, key.second, row.calls,
-               row.seconds * 1e3, row.flops / row.seconds * 1e-9, row.bytes / row.seconds * 1e-9);
-  }
-}
-
-nlohmann::json to_json(const Rows& rows) {
-  nlohmann::json list = nlohmann::json::array();
-  for (const auto& [key, row] : rows) {
-    list.push_back({{"op", key.first},
-                    {"variant", key.second},
-                    {"calls", row.calls},
-                    {"ms", row.seconds * 1e3},
-                    {"flops", row.flops},
-                    {"bytes", row.bytes}});
-  }
-  return list;
+  return table;
 }
 
 // Times the texts of these lengths; prints a table, or returns what it would say.
@@ -172,12 +135,12 @@ nlohmann::json measure(Context& context, BertModel& model, const BenchEncoderFla
   std::sort(seconds.begin(), seconds.end());
   const double median = seconds[seconds.size() / 2];
   const std::int64_t wasted_before = model.wasted_tokens();
-  const Rows rows = table_of(context, model, batches, vectors);
+  const OpTable table = table_of(context, model, batches, vectors);
   const std::int64_t wasted = model.wasted_tokens() - wasted_before;
   const auto tokens = std::accumulate(lengths.begin(), lengths.end(), std::int64_t{0});
   const double flops = model.config().flops(lengths);
   if (!flags.json) {
-    print_rows(rows);
+    table.print();
     fmt::print(
         "{} {}, {} texts of {} tokens in {} batches on {} ({} threads): {:.3f} ms (median of {}, fastest "
         "{:.3f}), {:.0f} tokens/s, {:.1f} GFLOP/s, {} rows wasted\n",
@@ -198,7 +161,7 @@ nlohmann::json measure(Context& context, BertModel& model, const BenchEncoderFla
           {"tokens_per_second", static_cast<double>(tokens) / median},
           {"flops", flops},
           {"wasted_tokens", wasted},
-          {"ops", to_json(rows)}};
+          {"ops", table.to_json()}};
 }
 
 }  // namespace
