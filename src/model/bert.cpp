@@ -48,14 +48,11 @@ bool counts_rows(const Product& variant) {
   return false;
 }
 
-// On a GPU a captured product is for a bucket of rows. The library's compute them all, ours as many as the
-// device says: those are taken where they were not slower when they were measured (docs/encoder.md), of few
-// rows and of many. Null: as the operation chooses.
+// On a GPU a captured product is for a bucket of rows: a library computes them all, ours as many as the
+// device says. The best of those; null where there is none, or another is forced: as the operation chooses.
 const Product* product_of_counted_rows(const Context& ctx, const MatmulForwardProblem& problem) {
-  constexpr std::int64_t kFew = 256, kMany = 2048;
   const auto& op = matmul_forward_op();
-  if (ctx.device().device.kind == DeviceKind::cpu || (problem.M > kFew && problem.M < kMany) ||
-      !forced_variant(ctx.options(), op.name).empty()) {
+  if (ctx.device().device.kind == DeviceKind::cpu || !forced_variant(ctx.options(), op.name).empty()) {
     return nullptr;
   }
   const Product* best = nullptr;

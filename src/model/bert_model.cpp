@@ -371,7 +371,7 @@ void BertModel::allocate(bool classifier, const BertPackedWeights* packed) {
   Recorder recorder;
   record(recorder, N, S);
   // A GPU's products of few rows are other kernels, with scratch of their own.
-  constexpr std::int64_t kFewest = 64, kFew = 256;
+  constexpr std::int64_t kFewest = 64, kFew = 2048;
   for (std::int64_t few = kFewest; few < N && few <= kFew; few += kFewest) {
     if (context_.device().device.kind == DeviceKind::cpu) break;
     Recorder small;

@@ -66,10 +66,11 @@ struct Request {
   bool batch_invariant = false;  // the tile must not depend on the number of rows
 };
 
-// Whether there is a kernel for it: those that were the fastest somewhere. fp16 has fewer than bf16.
+// Whether there is a kernel for it: those that were the fastest somewhere. fp16, in which encoders run, has
+// bf16's forward and little of its backward.
 constexpr bool offers(Direction direction, DType dtype, Activation activation, int tile, Schedule schedule) {
-  const bool half = dtype == DType::f16;
-  if (dtype != DType::bf16 && !half) return false;
+  if (dtype != DType::bf16 && dtype != DType::f16) return false;
+  const bool half = dtype == DType::f16 && direction != Direction::forward;  // where it has fewer
   if (activation == Activation::relu || activation == Activation::tanh) return false;
   const auto is_one_of = [tile](auto... tiles) { return ((tile == tiles) || ...); };
   const bool plain = activation == Activation::none;
@@ -77,6 +78,9 @@ constexpr bool offers(Direction direction, DType dtype, Activation activation, i
     case Schedule::block:
       return plain && tile == k128x128Team;
     case Schedule::stream_k:
+      if (direction == Direction::forward && activation == Activation::gelu_erf) {
+        return is_one_of(k64x64Deep4, k64x64Deep2);
+      }
       if (!plain) return false;
       if (direction == Direction::dw) {
         return tile == k128x128 || (!half && is_one_of(k128x256, k128x192Team, k128x128Deep3));
@@ -89,13 +93,9 @@ constexpr bool offers(Direction direction, DType dtype, Activation activation, i
   }
   switch (direction) {
     case Direction::forward:
-      if (activation == Activation::gelu_erf) return is_one_of(k128x192, k64x128, k128x128Team);
-      if (activation == Activation::gelu_tanh) {
-        return tile == k128x192 || tile == k64x128 ||
-               (!half && is_one_of(k128x128, k128x192Alone, k128x128Team, k128x192TeamAlone));
-      }
-      return is_one_of(k128x192, k128x192Alone, k64x128, k128x128Team) ||
-             (!half && is_one_of(k128x128, k128x256, k128x192TeamAlone));
+      if (activation == Activation::gelu_tanh && dtype == DType::f16) return is_one_of(k128x192, k64x128);
+      return is_one_of(k128x192, k64x128, k128x128, k128x192Alone, k128x128Team, k128x192TeamAlone) ||
+             (plain && tile == k128x256);
     case Direction::dx:
       if (activation == Activation::gelu_erf) return is_one_of(k128x128, k128x128Team);
       if (activation == Activation::gelu_tanh) {
