@@ -10,8 +10,9 @@ mask through scaled_dot_product_attention; what stands between two attentions un
 CUDA graph. It is compiled once for all rows, the number of tokens being its only variable (everything variable, as
 dynamic=True has it, is a third slower); static: packed, and compiled for each row's number of tokens. Figures are
 milliseconds of the forward on the device, median over the rounds; warpwright's first one comes before the others, the
-next ones behind them. --tokens: tokens/s of warpwright on so many packed tokens of texts of 128 and of 512, and the
-share of what a large product of the library reaches in the same dtype.
+next ones behind the first form. Nothing else should run meanwhile: processes that compile use the GPU, too. --tokens:
+tokens/s of warpwright on so many packed tokens of texts of 128 and of 512, and the share of what a large product of the
+library reaches in the same dtype.
 """
 
 import argparse
@@ -80,7 +81,8 @@ class Torch:
         if not (variable and self.variable):
             self.torch._dynamo.reset()  # it would take what was compiled for another number
             self.variable = variable
-            self.now = [self.torch.compile(part, dynamic=None if variable else False, mode=self.mode) for part in self.parts]
+            dynamic = None if variable else False
+            self.now = [self.torch.compile(part, dynamic=dynamic, mode=self.mode) for part in self.parts]
         return self.now
 
     def prepare(self, lengths, form):
@@ -91,7 +93,8 @@ class Torch:
             (lambda *tensors: None)
         if form == "padded":
             positions = torch.arange(longest, device="cuda").repeat(len(lengths))
-            where = (torch.arange(longest, device="cuda") < torch.tensor(lengths, device="cuda")[:, None])[:, None, None]
+            where = torch.arange(longest, device="cuda") < torch.tensor(lengths, device="cuda")[:, None]
+            where = where[:, None, None]
         else:
             positions = torch.cat([torch.arange(length, device="cuda") for length in lengths])
             where = torch.tensor([0] + lengths, device="cuda").cumsum(0).int()
@@ -170,7 +173,8 @@ def compile_ahead(args, rows):
     processes = []
     for first in range(min(args.compile, len(cases))):
         command = [sys.executable, __file__, "--warpwright", args.warpwright, "--dtype", args.dtype]
-        command += ["--only-compile", ",".join(cases[first::args.compile])] + (["--mode", args.mode] if args.mode else [])
+        command += ["--only-compile", ",".join(cases[first::args.compile])]
+        command += ["--mode", args.mode] if args.mode else []
         processes.append(subprocess.Popen(command, env=os.environ | {"TORCHINDUCTOR_COMPILE_THREADS": "1"}))
     for process in processes:
         process.wait()
@@ -183,7 +187,8 @@ def only_compile(args):
 
 
 def measure(args, torch, model, rows, show):
-    """Ours, the rivals row by row, and ours again where there are more rounds; show(result) as soon as there is one."""
+    """Ours, the first form of the rival's, ours again where there are more rounds, the other forms. show(result) as
+    soon as there is one, of a row's forms so far."""
     lists = [lengths_of(*row) for row in rows]
     forms = [form for form in args.forms.split(",") if form]
     reports = [ours(args, model, lists)]
@@ -199,19 +204,19 @@ def measure(args, torch, model, rows, show):
         report = reports[-1][index]
         best = min((ms[form] for form in ms if form != "ours"), default=0)
         return {"model": model, "batch": batch, "seq": longest, "tokens": sum(lengths), "ms": ms,
-                "ratio": best / mine,
-                "tflops": report["flops"] / mine * 1e-9, "wasted_tokens": report["wasted_tokens"], "ops": report["ops"]}
+                "ratio": best / mine, "tflops": report["flops"] / mine * 1e-9, "wasted_tokens": report["wasted_tokens"],
+                "ops": report["ops"]}
 
-    for together in [form for form in forms if form != "static"], [form for form in forms if form == "static"]:
+    for form in forms or [None]:
         for index, lengths in enumerate(lists):
-            for form in together:
+            if form:
                 graph = rival.prepare(lengths, form)
                 times[index][form] = [milliseconds(torch, graph) for _ in range(args.rounds)]
                 assert torch.isfinite(rival.out).all()
                 del graph
-            if together:
-                show(result_of(index))
-    reports += [ours(args, model, lists) for _ in range(args.rounds - 1)]
+            show(result_of(index))
+        if len(reports) == 1:
+            reports += [ours(args, model, lists) for _ in range(args.rounds - 1)]
     return [result_of(index) for index in range(len(rows))]
 
 
@@ -244,19 +249,22 @@ def main():
 
     def show(result):
         ms, head = result["ms"], f"{result['model']} {result['batch']}, {result['seq']} ({result['tokens']})"
-        print(f"{head:<28}{ms['ours']:>12.3f}{ms.get('packed', 0):>10.3f}{ms.get('padded', 0):>10.3f}{ms.get('static', 0):>10.3f}"
-              f"{result['ratio']:>8.2f}{result['tflops']:>9.0f}{result['wasted_tokens']:>8}", flush=True)
+        print(f"{head:<28}{ms['ours']:>12.3f}{ms.get('packed', 0):>10.3f}{ms.get('padded', 0):>10.3f}"
+              f"{ms.get('static', 0):>10.3f}{result['ratio']:>8.2f}{result['tflops']:>9.0f}{result['wasted_tokens']:>8}",
+              flush=True)
+        same = [row for row in document["rows"] if all(row[key] == result[key] for key in ("model", "batch", "seq"))]
+        for row in same:
+            document["rows"].remove(row)
+        document["rows"].append(result)
+        save()
 
-    print(f"{'model B, S (tokens)':<28}{'warpwright':>12}{'packed':>10}{'padded':>10}{'static':>10}{'ratio':>8}{'TFLOP/s':>9}{'wasted':>8}",
-          flush=True)
+    print(f"{'model B, S (tokens)':<28}{'warpwright':>12}{'packed':>10}{'padded':>10}{'static':>10}{'ratio':>8}"
+          f"{'TFLOP/s':>9}{'wasted':>8}", flush=True)
     for model in args.models.split(","):
         results = measure(args, torch, model, rows, show)
-        document["rows"] += results
-        save()
-        if args.rounds > 1:
-            print("all rounds")
-            for result in results:
-                show(result)
+        print("all rounds and forms")
+        for result in results:
+            show(result)
         for result in results:
             ops = sorted(result["ops"], key=lambda op: -op["ms"])[:4]
             print(f"{result['batch']}x{result['seq']}: "
