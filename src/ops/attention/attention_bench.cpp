@@ -1,9 +1,28 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <string>
 #include <utility>
 
 #include "ops/attention/cases.hpp"
 #include "ops/testing/bench.hpp"
 
 namespace warpwright::ops {
+namespace {
+
+// In the dtype that encoders run in.
+void packed_bench(Bench& bench) {
+  for (auto& c : attention::packed_bench_cases()) {
+    c.padding = 0;
+    const auto [least, most] = std::minmax_element(c.queries.begin(), c.queries.end());
+    const std::string note = *least == *most ? "" : fmt::format(" lengths {} to {}", *least, *most);
+    bench.run(
+        attention_forward_op(),
+        [&](testing::Fixture& f) { return attention::make_forward(c, DType::f16, false, f); }, note);
+  }
+}
+
+}  // namespace
 
 void attention_bench(Bench& bench) {
   auto cases = attention::bench_cases();
@@ -22,6 +41,7 @@ void attention_bench(Bench& bench) {
                 [&](testing::Fixture& f) { return attention::make_backward(c, dtype, f); });
     }
   }
+  if (bench.on_gpu()) packed_bench(bench);
 }
 
 }  // namespace warpwright::ops

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 #include <vector>
 
 #include "ops/attention/attention.hpp"
@@ -97,6 +98,29 @@ inline std::vector<Case> gpu_bench_cases() {
   return {batch(64, 1024, 12, 64, Mask::causal), batch(64, 512, 12, 64, Mask::none),
           batch(32, 2048, 16, 128, Mask::causal), batch(4, 8192, 16, 64, Mask::causal),
           batch(4, 8192, 16, 128, Mask::causal)};
+}
+
+// Packed texts, as an encoder has them: of one length, and of B lengths that lie evenly between 0.2 and 1.0
+// of S, the longest first. bench/peers/attention_varlen.py has the same.
+inline std::vector<Case> packed_bench_cases() {
+  constexpr std::int32_t kTokens = 16384;
+  constexpr std::pair<int, int> kBatches[] = {{1, 64},   {1, 256},  {1, 1024},  {16, 64},
+                                              {16, 256}, {16, 512}, {16, 1024}, {64, 128},
+                                              {64, 256}, {64, 512}, {64, 1024}};
+  std::vector<Case> cases;
+  for (const std::int64_t HS : {64, 32}) {
+    for (const std::int32_t L : {16, 32, 64, 128, 256, 512, 2048}) {
+      const auto texts = static_cast<std::size_t>(kTokens / L);
+      cases.push_back(self_attention(std::vector<std::int32_t>(texts, L), 12, HS, Mask::none));
+    }
+    for (const auto& [B, S] : kBatches) {
+      std::vector<std::int32_t> lengths;
+      for (int i = B - 1; i >= 0; --i)
+        lengths.push_back(static_cast<std::int32_t>(S * (0.2 + 0.8 * (i + 0.5) / B)));
+      cases.push_back(self_attention(lengths, 12, HS, Mask::none));
+    }
+  }
+  return cases;
 }
 
 inline double longest(const Case& c) {
