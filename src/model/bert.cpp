@@ -109,7 +109,10 @@ void block_forward(Context& ctx, const BertConfig& config, const BertBlock& p, c
                           a.att,
                           {},
                           attention_scale(config),
-                          Mask::none});
+                          Mask::none,
+                          {},
+                          {},
+                          a.batch_invariant});
   token_product(ctx, products.attproj);
   add_and_normalize(ctx, a, p.attproj.bias, p.attnorm_weight, p.attnorm_bias, config.eps);
   token_product(ctx, products.fc);

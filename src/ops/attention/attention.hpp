@@ -15,7 +15,8 @@
 // variant checks cu_seqlens before it reads or writes anything else (Error); on a GPU they are the caller's
 // to check, and wrong ones give wrong results but touch nothing outside the tensors; there they may end
 // before Nq and Nk, and what stands behind is neither read nor written, so that a launch captured once serves
-// every batch that fits. A sequence's results do not depend on what is packed beside it.
+// every batch that fits. A variant's results for a sequence do not depend on what is packed beside it; which
+// variant is chosen may, unless a call asks for batch_invariant.
 #pragma once
 
 #include "ops/op.hpp"
@@ -36,6 +37,8 @@ struct AttentionForward {
   Mask mask = Mask::causal;
   Tensor bias = {};     // (NH, Lq, Lk), optional: of query i and key j of any sequence; no sequence is longer
   Tensor visible = {};  // (S, Lq, Lk) uint8, optional: query i of sequence s sees key j where it is not 0
+  bool batch_invariant =
+      false;  // a sequence's bits do not depend on how many others there are, nor their rows
 
   template <class F>
   void visit(F&& f) {
@@ -83,7 +86,7 @@ struct AttentionForwardProblem {
   DType dtype = DType::f32;
   Mask mask = Mask::causal;
   bool lse = false;
-  bool bias = false, visible = false;
+  bool bias = false, visible = false, batch_invariant = false;
 
   bool operator==(const AttentionForwardProblem&) const = default;
   std::string describe() const;

@@ -88,8 +88,8 @@ TEST_P(Backward, MatchesTheReference) {
 
 // A dtype that the variant computes on some machine.
 DType dtype_for(const std::string& variant) {
-  const bool halves =
-      variant.ends_with("bf16") || variant.starts_with("cuda.flash_s") || variant == "cuda.flash";
+  const bool halves = variant.ends_with("bf16") || variant.starts_with("cuda.flash_s") ||
+                      variant == "cuda.flash" || variant == "cuda.flash_packed";
   return halves ? DType::bf16 : DType::f32;
 }
 
@@ -437,6 +437,18 @@ TEST(Attention, RefusesSequencesOutsideTheirRows) {
       EXPECT_THROW(run_variant(attention_backward_op(), variant, args, 1), Error);
       expect_only_written(fixture, {});
     }
+  }
+}
+
+TEST(Attention, ABatchInvariantChoiceDoesNotDependOnTheBatch) {
+  Context context(ContextOptions{}, device_for("cuda.").device);
+  for (const std::int64_t HS : {32, 64, 80, 128}) {
+    const auto chosen = [&](std::int64_t S, std::int64_t N) {
+      AttentionForwardProblem p{S, N, N, 12, HS, DType::bf16, Mask::none};
+      p.batch_invariant = true;
+      return choose(context, attention_forward_op(), p).name;
+    };
+    for (const std::int64_t N : {20, 1000, 40000, 200000}) EXPECT_EQ(chosen(40, N), chosen(1, 1)) << HS;
   }
 }
 

@@ -64,6 +64,12 @@ inline std::vector<Case> test_cases() {
     cases.push_back({{T}, {T + T % 7}, 3, T});
     cases.push_back({{T}, {T + T % 5}, 2, 32});
   }
+  std::vector<std::int32_t> short_ones(70, 1);  // among them longer ones, empty ones behind
+  for (const std::int32_t T : {16, 17, 31, 32, 33, 64, 65, 2, 0, 0, 0}) short_ones.push_back(T);
+  for (const std::int64_t HS : {32, 64}) {
+    cases.push_back(self_attention(short_ones, 3, HS, Mask::none));
+    cases.push_back(self_attention({13, 1, 40, 30, 2, 5, 100, 7}, 5, HS));
+  }
   for (const std::int64_t HS : {32, 64, 80, 96, 128}) {
     for (const std::int32_t T : {1, 37, 129, 300}) cases.push_back(self_attention({T}, 2, HS));
     cases.push_back(self_attention({129, 0, 256, 1, 61}, 2, HS, Mask::none));

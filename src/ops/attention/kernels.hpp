@@ -58,6 +58,7 @@ std::size_t flash_sm90_forward_workspace();
 std::size_t flash_sm90_backward_workspace(std::int64_t Nq, std::int64_t NH, std::int64_t sequences);
 
 void flash_sm90_forward(const Context& context, const AttentionForward& args);
+void flash_packed_forward(const Context& context, const AttentionForward& args);
 void flash_sm90_backward(const Context& context, const AttentionBackward& args);
 void flash_forward(const Context& context, const AttentionForward& args);
 void flash_short_forward(const Context& context, const AttentionForward& args);

@@ -63,7 +63,8 @@ AttentionForwardProblem forward_problem(const AttentionForward& a) {
           a.mask,
           static_cast<bool>(a.lse),
           static_cast<bool>(a.bias),
-          static_cast<bool>(a.visible)};
+          static_cast<bool>(a.visible),
+          a.batch_invariant};
 }
 
 AttentionBackwardProblem backward_problem(const AttentionBackward& a) {
@@ -135,20 +136,58 @@ std::string refuse_flash_short(const AttentionForwardProblem& p, const DeviceInf
   return reason.empty() ? refuse_tiles_cuda<attention::cuda::flash_short_shared_bytes>(p, device) : reason;
 }
 
-// Before the others, whose cost is 0, where a sequence is one or two of its tiles; behind them elsewhere.
-double flash_short_cost(const AttentionForwardProblem& p, const DeviceInfo&) {
+// Queries of all heads for each multiprocessor, and of a sequence in the mean: what decides between kernels
+// whose tiles are large and those that have many small ones.
+std::int64_t queries_each(const AttentionForwardProblem& p, const DeviceInfo& device) {
+  return p.Nq * p.NH / std::max(device.gpu.multiprocessors, 1);
+}
+bool shorter_than(const AttentionForwardProblem& p, std::int64_t mean) {
+  return p.Nq <= mean * p.sequences;
+}
+constexpr std::int64_t kLargeTile = 192, kManyQueries = 640;  // for each multiprocessor
+
+// Before the others, whose cost is 0, where a sequence is one or two of its tiles. On Hopper for heads of 32,
+// too; and for heads of 64, where flash_sm90 can fill the GPU, up to one and a half.
+double flash_short_cost(const AttentionForwardProblem& p, const DeviceInfo& device) {
   constexpr std::int64_t kTile = 64;
-  return p.Nq <= 2 * kTile * p.sequences ? -1 : 1;
+  const bool hopper = device.gpu.major == 9;
+  if (hopper && p.HS == 32) return -1;
+  if (p.batch_invariant) return 1;
+  const bool filled = hopper && p.HS == 64 && queries_each(p, device) >= kLargeTile;
+  return shorter_than(p, filled ? kTile * 3 / 2 : kTile * 2) ? -1 : 1;
+}
+
+template <class Problem>
+std::string refuse_sm90(const Problem& p, const DeviceInfo& device) {
+  if (std::string reason = refuse_cuda(p, device); !reason.empty()) return reason;
+  if (p.dtype == DType::f32) return "multiplies bf16 and fp16, not fp32";
+  if (std::string reason = refuse_pairs(p); !reason.empty()) return reason;
+  if (device.gpu.major != 9) return "needs a GPU of compute capability 9.0";
+  return attention::cuda::flash_sm90_is_built() ? "" : "the build has no code for sm_90a";
 }
 
 template <class Problem>
 std::string refuse_flash_sm90(const Problem& p, const DeviceInfo& device) {
-  if (std::string reason = refuse_cuda(p, device); !reason.empty()) return reason;
-  if (p.dtype == DType::f32) return "multiplies bf16 and fp16, not fp32";
-  if (p.HS != 64 && p.HS != 128) return "head size is neither 64 nor 128";
-  if (std::string reason = refuse_pairs(p); !reason.empty()) return reason;
-  if (device.gpu.major != 9) return "needs a GPU of compute capability 9.0";
-  return attention::cuda::flash_sm90_is_built() ? "" : "the build has no code for sm_90a";
+  if (std::string reason = refuse_sm90(p, device); !reason.empty()) return reason;
+  return p.HS == 64 || p.HS == 128 ? "" : "head size is neither 64 nor 128";
+}
+
+std::string refuse_flash_packed(const AttentionForwardProblem& p, const DeviceInfo& device) {
+  if (std::string reason = refuse_sm90(p, device); !reason.empty()) return reason;
+  return p.HS == 32 || p.HS == 64 ? "" : "head size is neither 32 nor 64";
+}
+
+// Heads of 32 have it where there is much to do. Those of 64 have it for texts of which most are left to
+// single warps, and for the few and long, which would be less than a tile of flash_sm90 for each
+// multiprocessor.
+double flash_packed_cost(const AttentionForwardProblem& p, const DeviceInfo& device) {
+  constexpr std::int64_t kShort = 48, kLong = 128;
+  const std::int64_t queries = queries_each(p, device);
+  const bool many = queries >= kManyQueries;
+  const bool chosen = p.HS == 32             ? many
+                      : queries < kLargeTile ? !shorter_than(p, kLong)
+                                             : many && shorter_than(p, kShort);
+  return chosen || p.batch_invariant ? -2 : 1;
 }
 
 template <class Problem>
@@ -224,6 +263,8 @@ using Backward = Variant<AttentionBackwardProblem, AttentionBackward>;
 constexpr std::array kForwardVariants {
 #if WARPWRIGHT_CUDA
   Forward{"cuda.flash_sm90", refuse_flash_sm90, attention::cuda::flash_sm90_forward, sm90_workspace},
+      Forward{"cuda.flash_packed", refuse_flash_packed, attention::cuda::flash_packed_forward, nullptr,
+              flash_packed_cost},
       Forward{"cuda.flash", refuse_flash, attention::cuda::flash_forward},
       Forward{"cuda.flash_short", refuse_flash_short, attention::cuda::flash_short_forward, nullptr,
               flash_short_cost},
@@ -332,7 +373,7 @@ std::int64_t attention::gradient_sums(std::int64_t Nk, std::int64_t sequences, s
 std::string AttentionForwardProblem::describe() const {
   return fmt::format("S={} Nq={} Nk={} NH={} HS={} {}{}{}", sequences, Nq, Nk, NH, HS, name_of(dtype),
                      mask == Mask::causal ? " causal" : "", lse ? " +lse" : "") +
-         (bias ? " +bias" : "") + (visible ? " +visible" : "");
+         (bias ? " +bias" : "") + (visible ? " +visible" : "") + (batch_invariant ? " invariant" : "");
 }
 double AttentionForwardProblem::flops() const {
   return 4 * visible_pairs(*this) * static_cast<double>(NH * HS);

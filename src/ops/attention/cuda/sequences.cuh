@@ -66,13 +66,37 @@ __device__ inline int bound(const std::int32_t* cu_seqlens, int s, int N) {
   return min(max(__ldg(cu_seqlens + s), 0), N);
 }
 
+// Sequence s; of no head, and no rows of it.
+__device__ inline Tile whole_sequence(const Sequences& sequences, int s) {
+  Tile tile{};
+  tile.sequence = s;
+  tile.q0 = bound(sequences.q, s, sequences.Nq);
+  tile.Lq = max(bound(sequences.q, s + 1, sequences.Nq) - tile.q0, 0);
+  tile.k0 = bound(sequences.k, s, sequences.Nk);
+  tile.Lk = max(bound(sequences.k, s + 1, sequences.Nk) - tile.k0, 0);
+  return tile;
+}
+
+// How many of the bounds behind the first are at most `row`: the sequence of that row, or where it is behind
+// the last one, their number. Each warp looks for itself, 32 bounds at a time.
+__device__ inline int sequence_of(const std::int32_t* cu_seqlens, int count, int N, int row) {
+  const int lane = static_cast<int>(threadIdx.x % 32);
+  int low = 0, high = count;
+  while (low < high) {
+    const int step = (high - low + 31) / 32, at = low + (lane + 1) * step;
+    const bool passed = at <= high && bound(cu_seqlens, at, N) <= row;
+    low += __popc(__ballot_sync(~0u, passed)) * step;
+    high = min(high, low + step - 1);
+  }
+  return low;
+}
+
 // The tile of block `index`; rows is 0 where there is none. Heads are neighbours, then tiles of one sequence,
 // the one with the most work first: what lies side by side in memory is read at about the same time, and the
 // last blocks are short ones. Each warp looks for itself: four sequences a lane at a time, no barrier.
 template <bool kOfKeys, int kRows>
 __device__ inline Tile find_tile(const Sequences& sequences, unsigned index) {
-  Tile tile{};
-  tile.head = static_cast<int>(index % static_cast<unsigned>(sequences.heads));
+  const int head = static_cast<int>(index % static_cast<unsigned>(sequences.heads));
   const int slot = static_cast<int>(index / static_cast<unsigned>(sequences.heads));
   const std::int32_t* bounds = kOfKeys ? sequences.k : sequences.q;
   const int N = kOfKeys ? sequences.Nk : sequences.Nq;
@@ -108,16 +132,13 @@ __device__ inline Tile find_tile(const Sequences& sequences, unsigned index) {
     s = __shfl_sync(~0u, s, owner);
     local = __shfl_sync(~0u, local, owner);
     count = __shfl_sync(~0u, count, owner);
-    tile.sequence = s;
-    tile.q0 = bound(sequences.q, s, sequences.Nq);
-    tile.Lq = max(bound(sequences.q, s + 1, sequences.Nq) - tile.q0, 0);
-    tile.k0 = bound(sequences.k, s, sequences.Nk);
-    tile.Lk = max(bound(sequences.k, s + 1, sequences.Nk) - tile.k0, 0);
+    Tile tile = whole_sequence(sequences, s);
+    tile.head = head;
     tile.first = (kOfKeys ? local : count - 1 - local) * kRows;
     tile.rows = min(kRows, (kOfKeys ? tile.Lk : tile.Lq) - tile.first);
     return tile;
   }
-  return tile;
+  return {};
 }
 
 }  // namespace warpwright::ops::attention::cuda

@@ -48,23 +48,25 @@ struct Cursor {
 };
 
 // A block stays on its multiprocessor and works through jobs: tiles that it takes from a counter as it comes
-// to them, so that blocks end together whatever the lengths are. Which block takes which tile differs between
-// runs; no result depends on it. One warp posts jobs and copies what stays in shared memory for one, another
-// warp copies what streams by: both are ahead of the groups.
+// to them, so that blocks end together whatever the lengths are, or where tiles are alike, every so many.
+// Which block takes which tile from a counter differs between runs; no result depends on it. One warp posts
+// jobs and copies what stays in shared memory for one, another warp copies what streams by: both are ahead of
+// the groups.
 inline constexpr int kJobs = 2;  // the present and the next
 struct Jobs {
   Barrier posted[kJobs], full[kJobs], empty[kJobs];
   Tile tiles[kJobs];  // rows 0: there are no more
   __device__ void initialize_all(int groups) {
     for (int i = 0; i < kJobs; ++i) {
-      initialize(posted + i, 1), initialize(full + i, 1), initialize(empty + i, kGroupWarps * groups);
+      initialize(posted + i, 1), initialize(full + i, 1);
+      initialize(empty + i, kGroupWarps * groups + 1);  // and the thread that streams
     }
   }
 };
 using JobCursor = Cursor<kJobs>;
 
-// By the posting warp. next: 0 at the launch; find(index): a tile; copy(tile, place, full): what stays, to
-// one of kPlaces (1 or kJobs).
+// By the posting warp. next: 0 at the launch, or null: every gridDim.x-th tile; find(index): a tile;
+// copy(tile, place, full): what stays, to one of kPlaces (1 or kJobs).
 template <int kPlaces, class Find, class Copy>
 __device__ void post_jobs(Jobs& jobs, unsigned* next, Find&& find, Copy&& copy) {
   const bool leader = threadIdx.x % 32 == 0;
@@ -78,7 +80,7 @@ __device__ void post_jobs(Jobs& jobs, unsigned* next, Find&& find, Copy&& copy) 
       if (tile.rows <= 0) {
         arrive(jobs.full + job.stage);
       } else {
-        index = gridDim.x + atomicAdd(next, 1u);
+        index = next ? gridDim.x + atomicAdd(next, 1u) : index + gridDim.x;
         // One place: until the job before is done.
         if (kPlaces == 1) wait(jobs.empty + (job.stage ^ 1), job.stage ? job.phase : job.phase ^ 1);
         copy(tile, kPlaces == 1 ? 0 : job.stage, jobs.full + job.stage);
@@ -95,19 +97,35 @@ __device__ void stream_jobs(Jobs& jobs, Copy&& copy) {
   for (JobCursor job;; job.advance()) {
     wait(jobs.posted + job.stage, job.phase);
     const Tile tile = jobs.tiles[job.stage];
-    if (tile.rows <= 0) return;
+    if (tile.rows == 0) return;
+    arrive(jobs.empty + job.stage);
     copy(tile);
   }
 }
 
+// Tile `index`, moved so that it is a sequence's first tile that is not full, not the last one, which sees
+// the most keys.
+template <int kRows>
+__device__ Tile find_queries(const Sequences& sequences, unsigned index) {
+  Tile tile = find_tile<false, kRows>(sequences, index);
+  if (tile.rows > 0) {
+    const int shift = (tile.Lq + kRows - 1) / kRows * kRows - (tile.Lq + kBox - 1) / kBox * kBox;
+    const int end = min(tile.first + kRows - shift, tile.Lq);
+    tile.first = max(tile.first - shift, 0);
+    tile.rows = end - tile.first;
+  }
+  return tile;
+}
+
 template <int kRows, int kHeadSize>
-__device__ void copy_tile(std::byte* to, const CUtensorMap& map, Barrier* barrier, int head, int row) {
+__device__ void copy_tile(std::byte* to, const CUtensorMap& map, Barrier* barrier, int head, int row,
+                          int column = 0) {
 #pragma unroll
   for (int slab = 0; slab < kHeadSize / 64; ++slab) {
 #pragma unroll
     for (int box = 0; box < kRows / kBox; ++box) {
-      copy_box(to + slab * Slabs<kRows, kHeadSize>::kSlabBytes + box * kBoxBytes, &map, barrier, slab * 64,
-               head, row + box * kBox);
+      copy_box(to + slab * Slabs<kRows, kHeadSize>::kSlabBytes + box * kBoxBytes, &map, barrier,
+               column + slab * 64, head, row + box * kBox);
     }
   }
 }
@@ -152,12 +170,10 @@ template <class T, int kHeadSize, int kCols>
 __device__ void multiply_rows(float (&sum)[kCols / 2], std::uint32_t a, int a_slab, std::uint32_t b,
                               int b_slab) {
 #pragma unroll
-  for (int slab = 0; slab < kHeadSize / 64; ++slab) {
-#pragma unroll
-    for (int step = 0; step < 4; ++step) {
-      multiply_tiles<T, kCols>(sum, describe_with(a + described(slab * a_slab) + step * 2),
-                               describe_with(b + described(slab * b_slab) + step * 2), slab + step > 0);
-    }
+  for (int step = 0; step < kHeadSize / 16; ++step) {
+    const int slab = step / 4, offset = step % 4 * 2;
+    multiply_tiles<T, kCols>(sum, describe_with(a + described(slab * a_slab) + offset),
+                             describe_with(b + described(slab * b_slab) + offset), step > 0);
   }
 }
 
@@ -178,11 +194,13 @@ __device__ void pack_factor(std::uint32_t (&factor)[kTerms / 16][4], const float
   for (int i = 0; i < kTerms / 4; ++i) factor[i / 4][i % 4] = pack<T>(s[2 * i], s[2 * i + 1]);
 }
 
-// Rows of a sum to memory, through the group's rows of a tile that no product reads any more.
+// Rows of a sum to memory, through the group's rows of a tile that no product reads any more, from a chunk of
+// eight columns on.
 template <class T, int kHeadSize>
 __device__ void store_rows(const Rows& to, int first, int head, int valid, const float (&sum)[kHeadSize / 2],
-                           std::byte* rows, int slab_bytes, const Lane& lane) {
+                           std::byte* rows, int slab_bytes, const Lane& lane, int first_chunk = 0) {
   const auto at_chunk = [&](int row, int chunk) {
+    chunk += first_chunk;
     return rows + chunk / 8 * slab_bytes + row * 128 + (chunk % 8 ^ row % 8) * 16;
   };
 #pragma unroll
@@ -230,9 +248,9 @@ inline unsigned* counters(const Context& context, void* scratch) {
   return static_cast<unsigned*>(scratch);
 }
 
-// Blocks that stay: one a multiprocessor.
-inline unsigned resident(const Context& context, unsigned tiles) {
-  return std::min(tiles, static_cast<unsigned>(context.device().gpu.multiprocessors));
+// Blocks that stay.
+inline unsigned resident(const Context& context, unsigned tiles, int each = 1) {
+  return std::min(tiles, static_cast<unsigned>(each * context.device().gpu.multiprocessors));
 }
 
 // f<T, head size>() of a problem that flash_sm90 does not refuse.

@@ -159,8 +159,19 @@ __device__ inline void multiply_tiles(float (&sum)[kCols / 2], std::uint64_t a, 
 template <class T, int kCols, bool kTransposedB>
 __device__ inline void multiply_registers(float (&sum)[kCols / 2], const std::uint32_t (&a)[4],
                                           std::uint64_t b, int add) {
-  static_assert(kCols == 64 || kCols == 128);
-  if constexpr (kCols == 64) {
+  static_assert(kCols == 32 || kCols == 64 || kCols == 128);
+  if constexpr (kCols == 32) {
+    asm volatile(
+        "{\n"
+        ".reg .pred add;\n"
+        "setp.ne.b32 add, %21, 0;\n"
+        "wgmma.mma_async.sync.aligned.m64n32k16.f32.%23.%23 {"
+        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15}, "
+        "{%16, %17, %18, %19}, %20, add, 1, 1, %22;\n"
+        "}\n"
+        : SUMS_8(0), SUMS_8(8)
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add), "n"(kTransposedB), "C"(kTypeName<T>));
+  } else if constexpr (kCols == 64) {
     asm volatile(
         "{\n"
         ".reg .pred add;\n"

@@ -1,0 +1,63 @@
+// bf16 and fp16 on Hopper, forward, of texts as an encoder packs them: blocks of 64 queries, three on a
+// multiprocessor, so that what one waits for hides behind the others' products. Of heads of 32 columns, two
+// that lie side by side share a tile, whose rows are then 128 bytes, too.
+#include "ops/attention/cuda/forward_sm90.cuh"
+#include "ops/attention/kernels.hpp"
+
+namespace warpwright::ops::attention::cuda {
+namespace sm90 {
+
+template <class TypeT, int kHeadSizeT>
+struct PackedShape {
+  using T = TypeT;
+  static constexpr bool kPacked = true;
+  static constexpr int kHeadSize = kHeadSizeT, kHeads = 64 / kHeadSize, kKeys = 64;
+  static constexpr int kGroups = kHeads, kStages = kHeads == 1 ? 3 : 4, kPlaces = kJobs;
+  static constexpr int kRows = kBox, kThreads = (kGroups + 1) * kGroupThreads;
+  static constexpr int kShort = 32, kResident = kHeads == 1 ? 3 : 2;
+  // 80 are what a thread begins with.
+  static constexpr int kCopyRegisters = 32, kGroupRegisters = kHeads == 1 ? 128 : 96;
+  using QueryTile = Slabs<kRows, 64>;
+  using KeyTile = Slabs<kKeys, 64>;
+  struct Channels {
+    Jobs jobs;
+    Ring<kStages> keys, values;
+  };
+  static constexpr std::size_t kShared =
+      1024 + kPlaces * QueryTile::kBytes + 2 * kStages * KeyTile::kBytes + sizeof(Channels);
+};
+
+// Heads side by side are columns of one.
+inline CUtensorMap map_of_packed(const Tensor& t) {
+  if (t.shape[2] == 64) return map_of(t);
+  return map_boxes<3>(t.data, t.dtype, {t.shape[1] * t.shape[2], 1, t.shape[0]}, {t.strides[0], t.strides[0]},
+                      {64, 1, kBox});
+}
+
+inline bool suits_packed(const Tensor& t) {
+  return suits_boxes(t) && (t.shape[2] == 64 || t.strides[1] == t.shape[2]);
+}
+
+}  // namespace sm90
+
+void flash_packed_forward(const Context& context, const AttentionForward& a) {
+  using namespace sm90;
+  if (!suits_tiles(a) || !suits_packed(a.q) || !suits_packed(a.k) || !suits_packed(a.v)) {
+    return flash_short_forward(context, a);
+  }
+  const ForwardMaps maps{map_of_packed(a.q), map_of_packed(a.k), map_of_packed(a.v), ForwardParameters(a),
+                         nullptr};
+  const auto run = [&]<class T, int kHeadSize>() {
+    using S = PackedShape<T, kHeadSize>;
+    launch_forward_sm90<S>(context, maps, resident(context, runs_of<S>(maps.p.sequences), S::kResident),
+                           "attention.forward cuda.flash_packed");
+  };
+  const bool wide = a.q.shape[2] == 64;
+  if (a.q.dtype == DType::bf16) {
+    wide ? run.template operator()<__nv_bfloat16, 64>() : run.template operator()<__nv_bfloat16, 32>();
+  } else {
+    wide ? run.template operator()<__half, 64>() : run.template operator()<__half, 32>();
+  }
+}
+
+}  // namespace warpwright::ops::attention::cuda
