@@ -1,6 +1,6 @@
-// bf16 and fp16 on Hopper, backward: as in flash.cuh, one kernel sums dq, one dk and dv. In both, two groups
-// of four warps have 64 rows each of the tile that stays (queries; keys), and tiles of 64 rows (keys and
-// values; queries and dout) stream by.
+// bf16 and fp16 on Hopper, backward: as in flash.cuh, one kernel sums dq, one dk and dv. In both, groups of
+// four warps have 64 rows each of the tile that stays (queries; keys), and tiles of 64 rows (keys and values;
+// queries and dout) stream by. Three groups sum dq at head size 64; elsewhere there are registers for two.
 #include "ops/attention/cuda/sm90.cuh"
 #include "ops/attention/kernels.hpp"
 
@@ -21,15 +21,16 @@ __device__ inline RowStatistics* statistics_of(const BackwardParameters& p, cons
   return p.statistics + tile.head * statistics_stride(p.sequences) + (tile.q0 + tile.sequence + 1) / 2 * 2;
 }
 
-template <class TypeT, int kHeadSizeT>
+template <class TypeT, int kHeadSizeT, int kGroupsT>
 struct BackwardShape {
   using T = TypeT;
-  static constexpr int kHeadSize = kHeadSizeT, kGroups = 2, kStages = 4,
+  static constexpr int kHeadSize = kHeadSizeT, kGroups = kGroupsT, kStages = 4,
                        kPlaces = kHeadSize == 64 ? kJobs : 1;
   static constexpr int kRows = kGroups * kBox, kThreads = (kGroups + 1) * kGroupThreads;
-  // The copying warps' group gives registers back, which the others take: 168 are what a thread begins with.
-  static constexpr int kCopyRegisters = kHeadSize == 64 ? 40 : 24,
-                       kGroupRegisters = kHeadSize == 64 ? 232 : 240;
+  // The copying warps' group gives registers back, which the others take: 128 and 168 are what a thread
+  // begins with.
+  static constexpr int kCopyRegisters = kGroups == 3 ? 32 : kHeadSize == 64 ? 40 : 24;
+  static constexpr int kGroupRegisters = kGroups == 3 ? 160 : kHeadSize == 64 ? 232 : 240;
   using LeftTile = Slabs<kRows, kHeadSize>;
   using RightTile = Slabs<kBox, kHeadSize>;
   static constexpr int kPlaceBytes = 2 * LeftTile::kBytes, kStageBytes = 2 * RightTile::kBytes;
@@ -72,7 +73,10 @@ __device__ void copy_backward(const Sequences& sequences, const BackwardMemory<S
   if (warp == 0) {
     post_jobs<S::kPlaces>(
         memory.channels.jobs, next,
-        [&](unsigned index) { return find_tile<kOfKeys, S::kRows>(sequences, index); },
+        [&](unsigned index) {
+          if constexpr (kOfKeys) return find_tile<true, S::kRows>(sequences, index);
+          return find_queries<S::kRows>(sequences, index);
+        },
         [&](const Tile& tile, int place, Barrier* full) {
           const int row = (kOfKeys ? tile.k0 : tile.q0) + tile.first;
           std::byte* const to = memory.places + place * S::kPlaceBytes;
@@ -87,8 +91,10 @@ __device__ void copy_backward(const Sequences& sequences, const BackwardMemory<S
 
 // A group's 64 rows of a left tile, for products with rows of right tiles: in shared memory, or in registers,
 // which halves what the products read of it.
-template <class T, int kHeadSize, bool kInRegisters>
+template <class S, bool kInRegisters>
 struct LeftRows {
+  using T = typename S::T;
+  static constexpr int kHeadSize = S::kHeadSize, kSlabBytes = S::LeftTile::kSlabBytes;
   std::uint32_t rows, fragments[kInRegisters ? kHeadSize / 16 : 1][4];
 
   __device__ LeftRows(const std::byte* tile, const Lane& lane)
@@ -115,9 +121,6 @@ struct LeftRows {
       multiply_rows<T, kHeadSize, 64>(sum, rows, kSlabBytes, right, kBoxBytes);
     }
   }
-
- private:
-  static constexpr int kSlabBytes = BackwardShape<T, kHeadSize>::LeftTile::kSlabBytes;
 };
 
 template <class S>
@@ -210,8 +213,8 @@ __global__ void __launch_bounds__(S::kThreads, 1)
       cursor.advance();
     }
     if (mine > 0) {
-      const LeftRows<T, kHeadSize, true> q(q_rows, lane);
-      const LeftRows<T, kHeadSize, kHeadSize == 64> dout(q_rows + S::LeftTile::kBytes, lane);
+      const LeftRows<S, S::kGroups == 2> q(q_rows, lane);
+      const LeftRows<S, kHeadSize == 64 && S::kGroups == 2> dout(q_rows + S::LeftTile::kBytes, lane);
       float s[32], dp[32];
       std::uint32_t factor[4][4];
       const auto multiply_block = [&] {
@@ -350,7 +353,7 @@ __global__ void __launch_bounds__(S::kThreads, 1)
     float dk[kHeadSize / 2] = {}, dv[kHeadSize / 2] = {};
     pin(dk), pin(dv);
     if (mine < end) {
-      const LeftRows<T, kHeadSize, kHeadSize == 64> k(k_rows, lane), v(v_rows, lane);
+      const LeftRows<S, kHeadSize == 64> k(k_rows, lane), v(v_rows, lane);
       // Scores and their gradients, transposed: a row for each key.
       float s[32], dp[32];
       std::uint32_t probabilities[4][4], gradients[4][4];
@@ -450,32 +453,59 @@ __global__ void __launch_bounds__(S::kThreads, 1)
         release(channels.ring.empty + cursor.stage, lane);
         cursor.advance();
       } else {
-        // Two sums of 128 columns leave no registers to hold one block's factors over the next one's scores.
-        for (int i = mine; i < end; ++i) {
-          multiply_block();
+        // Beside two sums of 128 columns there are registers for the scores of one block or their gradients,
+        // not for both: the next scores are multiplied and exponentiated beside the keys' sum.
+        const auto multiply_scores = [&] {
+          wait(channels.ring.full + cursor.stage, cursor.phase);
+          begin_products();
+          k.multiply(s, stages + cursor.stage * described(S::kStageBytes));
+          commit_products();
+        };
+        const auto add_values_and_differentiate = [&] {
+          begin_products();
+          v.multiply(dp, stages + cursor.stage * described(S::kStageBytes) + described(kRight));
+          commit_products();
+          add_values(cursor.stage);
+          commit_products();
+          wait_for_products<1>();
+          pin(dp);
+          differentiate(query);
+          pack_factor<T, kBox>(gradients, dp);
+          wait_for_products<0>();
+          pin(dv);
+        };
+        multiply_scores();
+        wait_for_products<0>();
+        pin(s);
+        exponentiate(query);
+        pack_factor<T, kBox>(probabilities, s);
+        add_values_and_differentiate();
+        for (int i = mine + 1; i < end; ++i) {
+          const int before = cursor.stage;
+          cursor.advance();
+          query -= kBox;
+          multiply_scores();
+          add_keys(before);
+          commit_products();
           wait_for_products<1>();
           pin(s);
           exponentiate(query);
           pack_factor<T, kBox>(probabilities, s);
           wait_for_products<0>();
-          pin(dp);
-          begin_products();
-          add_values(cursor.stage);
-          commit_products();
-          differentiate(query);
-          pack_factor<T, kBox>(gradients, dp);
-          begin_products();
-          add_keys(cursor.stage);
-          commit_products();
-          wait_for_products<0>();
-          pin(dk), pin(dv);
-          release(channels.ring.empty + cursor.stage, lane);
-          cursor.advance();
-          query -= kBox;
+          pin(dk);
+          release(channels.ring.empty + before, lane);
+          add_values_and_differentiate();
         }
+        begin_products();
+        add_keys(cursor.stage);
+        commit_products();
+        wait_for_products<0>();
+        pin(dk);
+        release(channels.ring.empty + cursor.stage, lane);
+        cursor.advance();
       }
     }
-    for (int i = begin; i < mine; ++i) {  // what only the other group is seen by
+    for (int i = begin; i < mine; ++i) {  // what only other groups are seen by
       wait(channels.ring.full + cursor.stage, cursor.phase);
       release(channels.ring.empty + cursor.stage, lane);
       cursor.advance();
@@ -511,11 +541,14 @@ void flash_sm90_backward(const Context& context, const AttentionBackward& a) {
   const BackwardMaps maps{map_of(a.q), map_of(a.k), map_of(a.v), map_of(a.dout), p, next, next + 1};
   const Sequences& sequences = p.sequences;
   visit_shape(a.q.dtype, a.q.shape[2], [&]<class T, int kHeadSize>() {
-    using S = BackwardShape<T, kHeadSize>;
-    launch(backward_query_sm90<S>, context, maps, resident(context, sequences.blocks(sequences.Nq, S::kRows)),
-           S::kThreads, S::kShared, kWhat);
-    launch(backward_key_sm90<S>, context, maps, resident(context, sequences.blocks(sequences.Nk, S::kRows)),
-           S::kThreads, S::kShared, kWhat);
+    using Queries = BackwardShape<T, kHeadSize, kHeadSize == 64 ? 3 : 2>;
+    using Keys = BackwardShape<T, kHeadSize, 2>;
+    launch(backward_query_sm90<Queries>, context, maps,
+           resident(context, sequences.blocks(sequences.Nq, Queries::kRows)), Queries::kThreads,
+           Queries::kShared, kWhat);
+    launch(backward_key_sm90<Keys>, context, maps,
+           resident(context, sequences.blocks(sequences.Nk, Keys::kRows)), Keys::kThreads, Keys::kShared,
+           kWhat);
   });
 }
 
