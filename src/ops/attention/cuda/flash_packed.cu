@@ -49,8 +49,11 @@ void flash_packed_forward(const Context& context, const AttentionForward& a) {
                          nullptr};
   const auto run = [&]<class T, int kHeadSize>() {
     using S = PackedShape<T, kHeadSize>;
-    launch_forward_sm90<S>(context, maps, resident(context, runs_of<S>(maps.p.sequences), S::kResident),
-                           "attention.forward cuda.flash_packed");
+    const unsigned blocks = resident(context, runs_of<S>(maps.p.sequences), S::kResident);
+    if (blocks == 0) return;
+    gpu::allow_shared(forward_sm90<S>, S::kShared);
+    gpu::launch_overlapped(context, forward_sm90<S>, blocks, S::kThreads, S::kShared,
+                           "attention.forward cuda.flash_packed", maps);
   };
   const bool wide = a.q.shape[2] == 64;
   if (a.q.dtype == DType::bf16) {

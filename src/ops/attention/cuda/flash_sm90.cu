@@ -59,8 +59,8 @@ void flash_sm90_forward(const Context& context, const AttentionForward& a) {
   const Sequences& sequences = maps.p.sequences;
   visit_shape(a.q.dtype, a.q.shape[2], [&]<class T, int kHeadSize>() {
     using S = ForwardShape<T, kHeadSize>;
-    launch_forward_sm90<S>(context, maps, resident(context, sequences.blocks(sequences.Nq, S::kRows)),
-                           "attention.forward cuda.flash_sm90");
+    launch(forward_sm90<S>, context, maps, resident(context, sequences.blocks(sequences.Nq, S::kRows)),
+           S::kThreads, S::kShared, "attention.forward cuda.flash_sm90");
   });
 }
 

@@ -364,13 +364,5 @@ __global__ void __launch_bounds__(S::kThreads, S::kResident)
 #endif
 }
 
-template <class S>
-void launch_forward_sm90(const Context& context, const ForwardMaps& maps, unsigned blocks,
-                         std::string_view what) {
-  if (blocks == 0) return;
-  gpu::allow_shared(forward_sm90<S>, S::kShared);
-  gpu::launch_overlapped(context, forward_sm90<S>, blocks, S::kThreads, S::kShared, what, maps);
-}
-
 }  // namespace sm90
 }  // namespace warpwright::ops::attention::cuda
