@@ -67,7 +67,7 @@ def measure_calls(device):
     # The C call alone, on arguments that stand packed since the call before.
     out = torch.empty_like(x)
     _library.forward(_library.LAYERNORM, x, weight, bias, out, (0, 0, 0, 0, 0), 1, C, 1e-5)
-    context = _library._context(x.device)
+    context = _library.context_of(x.device)
     (plan,) = context.plans.values()
     function = _library.LAYERNORM.run_forward
     report = {"C call": microseconds(lambda: function(context.handle, plan.address), device)}

@@ -151,6 +151,7 @@ class _Context:
         self.residual = ctypes.create_string_buffer(_RESIDUAL.size)
         self.residual_address = ctypes.addressof(self.residual)
         self.plans = {}  # of forwards
+        self.trainings = {}  # of those that leave something for a backward: _norms._Training
         self.workspaces = {}  # of the others
 
     def __del__(self, destroy=_library.warpwright_context_destroy):  # bound early: modules go first at the end
@@ -201,7 +202,7 @@ def new_context(device):
     return _Context(_CPU, 0) if device.type == "cpu" else _Context(_CUDA, device.index)
 
 
-def _context(device):
+def context_of(device):
     """This thread's context of a device, on PyTorch's current stream, with PyTorch's number of threads."""
     try:
         context = _contexts.made[device]
@@ -242,14 +243,19 @@ def _plan(context, norm, x, weight, bias, out, places, rows, columns, eps):
 
 def forward(norm, x, weight, bias, out, places, rows, columns, eps):
     """places: addresses of mean, rstd, kept_columns and kept, or 0, and kept_count. All tensors are contiguous and of one
-    device."""
-    context = _context(x.device)
+    device. Returns the plan, with which run() does it again."""
+    context = context_of(x.device)
     mean, rstd, kept_columns, kept, count = places
     key = (norm, rows, columns, eps, x.dtype, None if weight is None else weight.dtype, out.dtype, bias is None, mean == 0,
            rstd == 0, kept_columns == 0, count)  # fmt: skip
     plan = context.plans.get(key)
     if plan is None:
         plan = context.plans[key] = _plan(context, norm, x, weight, bias, out, places, rows, columns, eps)
+    run(context, norm, plan, x, weight, bias, out, mean, rstd, kept_columns, kept)
+    return plan
+
+
+def run(context, norm, plan, x, weight, bias, out, mean, rstd, kept_columns, kept):
     _FORWARD_POINTERS.pack_into(
         plan.buffer, _FORWARD_POINTERS_AT, x.data_ptr(), 0 if weight is None else weight.data_ptr(),
         0 if bias is None else bias.data_ptr(), out.data_ptr(), mean, rstd, kept_columns, kept,
@@ -265,7 +271,7 @@ def forward(norm, x, weight, bias, out, places, rows, columns, eps):
 def residual_forward(norm, x, residual, weight, bias, sum, out, places, rows, columns, eps):
     """As forward(), of one dtype throughout."""
     device = x.device
-    context = _context(device)
+    context = context_of(device)
     dtype = DTYPES[x.dtype]
     function, ask = norm.residual
     arguments = (
@@ -287,7 +293,7 @@ def residual_forward(norm, x, residual, weight, bias, sum, out, places, rows, co
 def backward(norm, dout, x, out, weight, bias, dsum, places, dx, dweight, dbias, rows, columns):
     """places: as in forward(). One of x and out is None."""
     device = dout.device
-    context = _context(device)
+    context = context_of(device)
     dtype, out_dtype = DTYPES[dx.dtype], DTYPES[dout.dtype]
     parameter_dtype = dtype if weight is None else DTYPES[weight.dtype]
     mean, rstd, kept_columns, kept, count = places

@@ -7,7 +7,7 @@ through an autograd.Function instead, since an operator written in Python costs 
 """
 
 import math
-from typing import NamedTuple
+from typing import NamedTuple, Optional
 
 import torch
 
@@ -73,13 +73,13 @@ def _places_of(call, stats, kept_columns, kept):
 
 
 def _forward(call, x, weight, bias, places):
-    """x, weight and bias are contiguous."""
+    """out, and the library's plan if it was asked. x, weight and bias are contiguous."""
     centered, columns, eps, out_dtype, _, _ = call
     out = torch.empty_like(x) if out_dtype is x.dtype else torch.empty_like(x, dtype=out_dtype)
-    elements = x.numel()
+    elements, plan = x.numel(), None
     if elements:
-        _library.forward(_NORMS[centered], x, weight, bias, out, places, elements // columns, columns, eps)
-    return out
+        plan = _library.forward(_NORMS[centered], x, weight, bias, out, places, elements // columns, columns, eps)
+    return out, plan
 
 
 def _residual_forward(call, x, residual, weight, bias, places):
@@ -123,14 +123,50 @@ def _reserve(call, x, weight):
     """A buffer for what the forward leaves, and the places in it."""
     dtype, rows = x.dtype, _rows(call, x)
     count = _kept_count(call, weight) if call.memory_efficient else None
-    if count is None:
-        statistics = rows * (8 if dtype is torch.float64 else 4)
-        left = torch.empty(2 * statistics if call.centered else statistics, dtype=torch.uint8, device=x.device)
-        at = left.data_ptr()
-        return left, (at, at + statistics, 0, 0, 0) if call.centered else (0, at, 0, 0, 0)
     _, size = _places(call.centered, rows, dtype, count, 0)
-    left = torch.empty(size, dtype=torch.uint8, device=x.device)
+    left = x.new_empty(-(-size // x.element_size()))
     return left, _places(call.centered, rows, dtype, count, left.data_ptr())[0]
+
+
+class _Training(NamedTuple):
+    """A forward that leaves something for its backward, as it was when first met: the library's plan, the size of the
+    buffer for it in elements of x, and where in that are the means, the reciprocal deviations, the list of lost columns and their x; None:
+    there are none."""
+
+    norm: object
+    plan: object
+    size: int
+    mean: Optional[int]
+    rstd: int
+    kept_columns: Optional[int]
+    kept: Optional[int]
+
+
+def _train(call, x, weight, bias):
+    """out, and the buffer with what the backward needs. x, weight and bias are contiguous."""
+    elements = x.numel()
+    context = _library.context_of(x.device)
+    kind = call, elements, x.dtype, None if weight is None else weight.dtype, bias is None
+    training = context.trainings.get(kind)
+    if training is None:
+        left, places = _reserve(call, x, weight)
+        out, plan = _forward(call, x, weight, bias, places)
+        if elements:
+            if len(context.trainings) > 4096:  # batches of ever new sizes
+                context.trainings.clear()
+            offsets = (place - left.data_ptr() if place else None for place in places[:4])
+            context.trainings[kind] = _Training(_NORMS[call.centered], plan, left.numel(), *offsets)
+        return out, left
+    norm, plan, size, mean, rstd, kept_columns, kept = training
+    out_dtype = call.out_dtype
+    out = torch.empty_like(x) if out_dtype is x.dtype else torch.empty_like(x, dtype=out_dtype)
+    left = x.new_empty(size)
+    at = left.data_ptr()
+    _library.run(
+        context, norm, plan, x, weight, bias, out, 0 if mean is None else at + mean, at + rstd,
+        0 if kept_columns is None else at + kept_columns, 0 if kept is None else at + kept,
+    )  # fmt: skip
+    return out, left
 
 
 def _left(call, saved, weight, dtype, left):
@@ -141,8 +177,7 @@ class NormFunction(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x, weight, bias, call):
         x = x.contiguous()
-        left, places = _reserve(call, x, weight)
-        out = _forward(call, x, weight, bias, places)
+        out, left = _train(call, x, weight, bias)
         ctx.call = call
         ctx.dtype = x.dtype
         ctx.save_for_backward(out if call.memory_efficient else x, weight, bias, left)
@@ -157,6 +192,10 @@ class NormFunction(torch.autograd.Function):
         needs = ctx.needs_input_grad
         places = _left(call, saved, weight, ctx.dtype, left)
         return *_backward(call, dout, None, x, out, weight, bias, places, ctx.dtype, needs[1] or needs[2]), None
+
+
+# Past Function.apply(), which in some versions of PyTorch sees to torch.func's transforms in Python: quickly() lets none by.
+_apply_norm = getattr(super(torch.autograd.Function, NormFunction), "apply", NormFunction.apply)
 
 
 class ResidualNormFunction(torch.autograd.Function):
@@ -242,8 +281,8 @@ def quickly(input, residual, weight, bias, shape, eps, memory_efficient, centere
     if torch.is_grad_enabled() and (
         input.requires_grad or weight.requires_grad or (bias is not None and bias.requires_grad)
     ):
-        return NormFunction.apply(input, weight, bias, call)
-    return _forward(call, input.contiguous(), weight, bias, _NOTHING)
+        return _apply_norm(input, weight, bias, call)
+    return _forward(call, input.contiguous(), weight, bias, _NOTHING)[0]
 
 
 def _any_requires_grad(*tensors):
@@ -260,7 +299,7 @@ def normalize(call, x, weight, bias):
     bias = None if bias is None else bias.contiguous()
     if _any_requires_grad(x, weight, bias):
         return NormFunction.apply(x, weight, bias, call)
-    return _forward(call, x.contiguous(), weight, bias, _NOTHING)
+    return _forward(call, x.contiguous(), weight, bias, _NOTHING)[0]
 
 
 def add_and_normalize(call, x, residual, weight, bias):
@@ -317,7 +356,7 @@ def _norm_outputs(allocate_only, x, weight, bias, centered, columns, eps, out_as
         weight = None if weight is None else weight.contiguous()
         bias = None if bias is None else bias.contiguous()
         stats, kept_columns, kept_x = _allocate(call, x, weight)
-        out = _forward(call, x, weight, bias, _places_of(call, stats, kept_columns, kept_x))
+        out, _ = _forward(call, x, weight, bias, _places_of(call, stats, kept_columns, kept_x))
     return out, stats, *_kept_outputs(x, kept_columns, kept_x)
 
 
