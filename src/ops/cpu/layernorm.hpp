@@ -35,17 +35,18 @@ struct RowStatistics {
   float mean, rstd;
 };
 
-// In two passes, of which the second also finds what rounding left of Σ(x − mean): where that is more than
-// half an ulp of the deviation, as in a constant row, it is put right. Not centered, the mean is 0 and rstd
-// that of the root mean square.
 template <class T>
-inline RowStatistics statistics(const T* x, std::int64_t C, float eps, bool centered = true) {
+inline float row_sum(const T* x, std::int64_t C) {
+  return sum_row_twice(C, [=](std::int64_t c, int n, vec& a, vec&) { a += load_lanes(x + c, n); }).a;
+}
+
+// In two passes, of which the first gave the row's sum, and the second also finds what rounding left of Σ(x −
+// mean): where that is more than half an ulp of the deviation, as in a constant row, it is put right. Not
+// centered, the mean is 0 and rstd that of the root mean square.
+template <class T>
+inline RowStatistics statistics(const T* x, float sum, std::int64_t C, float eps, bool centered) {
   const float inverse_C = 1.0f / static_cast<float>(C);
-  float mean = 0;
-  if (centered) {
-    mean = inverse_C *
-           sum_row_twice(C, [=](std::int64_t c, int n, vec& a, vec&) { a += load_lanes(x + c, n); }).a;
-  }
+  const float mean = centered ? inverse_C * sum : 0;
   const vec m = set1(mean);
   const TwoSums sums = sum_row_twice(C, [=](std::int64_t c, int n, vec& a, vec& b) {
     vec d = load_lanes(x + c, n) - m;
@@ -58,6 +59,10 @@ inline RowStatistics statistics(const T* x, std::int64_t C, float eps, bool cent
   if (rest * rest <= 0x1p-48f * squares) rest = 0;
   const float variance = squares - rest * rest;
   return {mean + rest, 1.0f / __builtin_sqrtf((variance < 0 ? 0 : variance) + eps)};
+}
+template <class T>
+inline RowStatistics statistics(const T* x, std::int64_t C, float eps, bool centered = true) {
+  return statistics(x, centered ? row_sum(x, C) : 0, C, eps, centered);
 }
 
 // A row that is written, and by which way: a tensor much larger than the caches goes past them, or each line
@@ -84,22 +89,37 @@ inline bool goes_past_caches(const T* first, std::int64_t rows, std::int64_t C) 
          reinterpret_cast<std::uintptr_t>(first) % kLine == 0;
 }
 
-// weight and bias may be null: 1 and 0. ahead(c) prefetches what of the next row stands at c: the arithmetic
-// here hides its way from memory.
+// weight and bias may be null: 1 and 0.
+template <class X, class P>
+inline vec normalized(const X* x, vec mean, vec rstd, const P* weight, const P* bias, std::int64_t c, int n) {
+  const vec y = (load_lanes(x + c, n) - mean) * rstd;
+  if (bias) return fma(y, load_lanes(weight + c, n), load_lanes(bias + c, n));
+  return weight ? y * load_lanes(weight + c, n) : y;
+}
+// ahead(c) prefetches what of the next row stands at c: the arithmetic here hides its way from memory.
 template <class X, class P, class O, class Ahead>
 inline void normalize(const X* x, RowStatistics s, const P* weight, const P* bias, RowOut<O> out,
                       std::int64_t C, const Ahead& ahead) {
   const vec m = set1(s.mean), r = set1(s.rstd);
   for_each_vector(0, C, [=](std::int64_t c, int n) {
     ahead(c);
-    vec y = (load_lanes(x + c, n) - m) * r;
-    if (bias) {
-      y = fma(y, load_lanes(weight + c, n), load_lanes(bias + c, n));
-    } else if (weight) {
-      y = y * load_lanes(weight + c, n);
-    }
-    out.put(c, y, n);
+    out.put(c, normalized(x, m, r, weight, bias, c, n), n);
   });
+}
+// The same, and the sum of the next row, so that this comes from memory once and is not read again for it.
+template <class X, class P, class O>
+inline float normalize_and_sum(const X* x, RowStatistics s, const P* weight, const P* bias, RowOut<O> out,
+                               std::int64_t C, const X* next) {
+  constexpr std::uintptr_t kAhead = 1024;  // bytes, which may lie behind the tensor's end: nothing faults
+  const vec m = set1(s.mean), r = set1(s.rstd);
+  return sum_row_twice(
+             C,
+             [=](std::int64_t c, int n, vec& sum, vec&) {
+               prefetch(reinterpret_cast<const void*>(reinterpret_cast<std::uintptr_t>(next + c) + kAhead));
+               out.put(c, normalized(x, m, r, weight, bias, c, n), n);
+               sum += load_lanes(next + c, n);
+             })
+      .a;
 }
 
 }  // namespace

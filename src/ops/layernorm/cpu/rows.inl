@@ -31,14 +31,19 @@ struct Rows {
     const int threads = context.threads();
 #pragma omp parallel num_threads(threads)
     {
-#pragma omp for schedule(static) nowait
-      for (std::int64_t row = 0; row < N; ++row) {
-        const X *from = x + row * C, *next = row + 1 < N ? from + C : from;
-        const RowStatistics s = statistics(from, C, eps, centered);
-        normalize(from, s, weight, bias, RowOut<O>{out + row * C, past_caches}, C,
-                  [=](std::int64_t c) { prefetch(next + c); });
-        if (mean) mean[row] = s.mean;
-        if (rstd) rstd[row] = s.rstd;
+// A thread's rows lie behind each other: of each the sum is taken while the one before is normalized.
+#pragma omp for schedule(static, 1) nowait
+      for (int part = 0; part < threads; ++part) {
+        const std::int64_t end = N * (part + 1) / threads;
+        float sum = 0;
+        for (std::int64_t row = N * part / threads, first = row; row < end; ++row) {
+          const X *from = x + row * C, *next = row + 1 < end ? from + C : from;
+          if (centered && row == first) sum = row_sum(from, C);
+          const RowStatistics s = statistics(from, sum, C, eps, centered);
+          sum = normalize_and_sum(from, s, weight, bias, RowOut<O>{out + row * C, past_caches}, C, next);
+          if (mean) mean[row] = s.mean;
+          if (rstd) rstd[row] = s.rstd;
+        }
       }
       fence();
     }
