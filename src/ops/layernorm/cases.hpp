@@ -30,11 +30,12 @@ struct Form {
 };
 
 // Every length of a vector's tail, rows fewer than threads and parts and more, zero rows, GPT-2's widths, and
-// for GPUs rows of one warp, of several, of a whole block, and longer ones.
+// for GPUs rows of one warp, of several, of a whole block, of a cluster, and longer ones.
 inline std::vector<Case> test_cases() {
-  std::vector<Case> cases{{0, 8},      {3, 768},        {257, 96},   {64, 1600, 100.0}, {33, 1021},
-                          {2, 8191},   {2100, 32, 5.0}, {9001, 128}, {5, 769},          {7, 1024},
-                          {700, 2048}, {70, 4096},      {2, 12288},  {1, 16392}};
+  std::vector<Case> cases{{0, 8},     {3, 768},   {257, 96},       {64, 1600, 100.0},
+                          {33, 1021}, {2, 8191},  {2100, 32, 5.0}, {9001, 128},
+                          {5, 769},   {7, 1024},  {700, 2048},     {70, 4096},
+                          {2, 12288}, {1, 16392}, {20, 12296},     {19, 40000}};
   for (std::int64_t C = 1; C <= 70; ++C) cases.push_back({1 + C % 5, C});
   return cases;
 }
@@ -42,7 +43,7 @@ inline std::vector<Case> test_cases() {
 // For the forms that are not the plain one.
 inline std::vector<Case> few_cases() {
   return {{0, 8}, {3, 768}, {37, 96},   {33, 1021}, {300, 40}, {2, 8192},
-          {5, 1}, {9, 7},   {140, 264}, {2, 16384}, {35, 4096}};
+          {5, 1}, {9, 7},   {140, 264}, {9, 16384}, {35, 4096}};
 }
 
 // With a weight or without, with a bias or without, mixed dtypes, and everything that a backward can add to.

@@ -54,19 +54,30 @@ void backward(const Context& context, const NormBackward& args);
 
 namespace cuda {
 
-// How a row of 16-byte packs is shared out: each of `warps` warps has up to 32 · `packs` of them. 0 warps:
-// such a row does not fit, or is not made of whole packs.
+// Of a block whose warps have a row each.
+inline constexpr int kOneWarpThreads = 128;
+// What a lane has of the rows between 6 and 7 packs a lane that a warp has in the backward, and how many of
+// its blocks a multiprocessor has.
+inline constexpr int kWideWarpPacks = 7, kWideWarpBlocks = 2;
+
+// How a row of 16-byte packs is shared out: each of `warps` warps, in each of `blocks` blocks, has up to 32 ·
+// `packs` of them. 0 warps: such a row does not fit, or is not made of whole packs.
 struct RowShape {
-  int packs = 0, warps = 0;
+  int packs = 0, warps = 0, blocks = 1;
+
+  int threads() const { return warps == 1 ? kOneWarpThreads : 32 * warps; }  // of a block
+  bool wide() const { return blocks > 1 || packs == kWideWarpPacks; }        // backward: wide_rows.cuh
 };
 // `few`: among the few kernels that there are with fp32 parameters beside 16 bits, and with a sum.
 RowShape forward_shape(std::int64_t C, DType dtype, bool few);
-RowShape backward_shape(std::int64_t C, DType dtype, bool fp32_parameters = false);
+RowShape backward_shape(std::int64_t C, DType dtype, bool fp32_parameters, bool from_out,
+                        const DeviceInfo& device);
 
-// Of a block whose warps have a row each.
-inline constexpr int kOneWarpThreads = 128;
-// What backward has of them on a multiprocessor.
+// What backward has of warps with a row each, or a part of one, on a multiprocessor.
 inline constexpr int kBackwardWarps = 16;
+inline constexpr int kMostBlocks = 8, kMostClusterWarps = 12;  // of a cluster; of each of its blocks
+// Rows for which there is room in shared memory: in backward, and where a cluster has them.
+inline constexpr int kBackwardStages = 2, kClusterStages = 3;
 // Shared memory in which its rows arrive; beside it, from the output, a float or two for each column.
 struct BackwardStages {
   RowShape shape;

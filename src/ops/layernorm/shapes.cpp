@@ -27,6 +27,16 @@ RowShape shape_of(std::int64_t C, DType dtype, int most_in_one_warp, int fewest,
   return best;
 }
 
+// Of as few blocks as have the registers for a row of so many packs.
+RowShape cluster_shape(std::int64_t in_row) {
+  constexpr int kPacks = 3;
+  for (int blocks = 2; blocks <= kMostBlocks; blocks *= 2) {
+    const std::int64_t lanes = std::int64_t{kWarp} * kPacks * blocks, warps = (in_row + lanes - 1) / lanes;
+    if (warps <= kMostClusterWarps) return {kPacks, static_cast<int>(warps), blocks};
+  }
+  return {};
+}
+
 }  // namespace
 
 // Rows of up to 7 packs a lane in one warp, which needs no barrier; longer ones in few warps of 4, so that a
@@ -44,11 +54,23 @@ RowShape forward_shape(std::int64_t C, DType dtype, bool few) {
 
 // Three packs a lane where a block shares a row: with two, more of the time goes to the exchange between
 // warps, with four there are too few registers for as many warps.
-RowShape backward_shape(std::int64_t C, DType dtype, bool fp32_parameters) {
+RowShape backward_shape(std::int64_t C, DType dtype, bool fp32_parameters, bool from_out,
+                        const DeviceInfo& device) {
+  const auto lanes = static_cast<std::int64_t>(16 / size_of(dtype));
+  const bool same_16_bits = lanes == 8 && !fp32_parameters;
+  // What a block has room for without a spill: longer rows are a cluster's. The longest of these are, too,
+  // where the kernel has the registers, since few rows then keep more of the GPU busy.
+  const std::int64_t of_block = lanes * kWarp * kMostWarps * (dtype == DType::f32 ? 4 : 3);
+  const bool cluster = C > of_block || (C == of_block && same_16_bits && !from_out);
+  if (cluster && C % lanes == 0 && device.gpu.at_least(9)) return cluster_shape(C / lanes);
   if (fp32_parameters) {
     RowShape shape = shape_of(C, dtype, 3, 3, 3);
     if (shape.warps == 1) shape.packs = 3;  // the only kernel there is
     return shape;
+  }
+  const std::int64_t of_warp = lanes * kWarp * kWideWarpPacks;
+  if (same_16_bits && !from_out && C % lanes == 0 && C > of_warp - lanes * kWarp && C <= of_warp) {
+    return {kWideWarpPacks, 1};
   }
   RowShape shape = shape_of(C, dtype, 3, 2, 2);
   if (shape.warps == 1 || shape.warps == 2) return shape;
@@ -57,26 +79,33 @@ RowShape backward_shape(std::int64_t C, DType dtype, bool fp32_parameters) {
 }
 
 std::size_t backward_shared_bytes(const BackwardStages& s) {
-  const int threads = s.shape.warps == 1 ? kOneWarpThreads : kWarp * s.shape.warps;
+  const int threads = s.shape.threads();
   const int lanes = static_cast<int>(16 / size_of(s.dtype)), wide = s.out == s.dtype ? 1 : 2;
-  const int units = wide + (s.from_out ? wide : 1) + (s.addend ? 1 : 0), stages = 2;
+  const int units = wide + (s.from_out ? wide : 1) + (s.addend ? 1 : 0);
+  const int stages = s.shape.blocks > 1 ? kClusterStages : kBackwardStages;
   const int statistics = 2 * static_cast<int>(sizeof(float));
   const int row_threads = s.shape.warps == 1 ? kWarp : threads;
-  const int arrays = s.from_out ? (s.fp32_parameters ? 2 : 1) : 0;  // 1/weight; bias where it is not held
+  // 1/weight; bias where it is not held
+  const int arrays = s.from_out && !s.shape.wide() ? (s.fp32_parameters ? 2 : 1) : 0;
   const int columns = arrays * s.shape.packs * lanes * row_threads * static_cast<int>(sizeof(float));
   return static_cast<std::size_t>(stages * threads * (units * s.shape.packs * 16 + statistics) + columns);
 }
 
 int warp_row_parts(std::int64_t N, RowShape shape, const DeviceInfo& device) {
-  constexpr std::int64_t kLeastRows = 4;  // of a group, so that the parts are not more than the tensors
-  const bool one_warp = shape.warps == 1;
+  if (shape.warps == 0) return 0;
+  const bool one_warp = shape.warps == 1, cluster = shape.blocks > 1;
   const std::int64_t groups = one_warp ? kOneWarpThreads / kWarp : 1;
+  const std::int64_t least_rows = cluster ? 8 : 4;  // of a group: the parts are to be less than the tensors
   // Five blocks of three warps do not fit beside each other any better than four.
-  const std::int64_t resident = one_warp           ? kBackwardWarps / groups
-                                : shape.warps == 3 ? 4
-                                                   : std::max(16 / std::max(shape.warps, 1), 1);
-  const std::int64_t wanted = (N + groups * kLeastRows - 1) / (groups * kLeastRows);
-  std::int64_t most = resident * device.gpu.multiprocessors;
+  const std::int64_t resident = shape.packs == kWideWarpPacks ? kWideWarpBlocks
+                                : one_warp                    ? kBackwardWarps / groups
+                                : shape.warps == 3            ? 4
+                                                              : std::max(kBackwardWarps / shape.warps, 1);
+  // Clusters of more than two blocks do not find a place on every multiprocessor.
+  const std::int64_t multiprocessors = device.gpu.multiprocessors;
+  const std::int64_t places = shape.blocks > 2 ? multiprocessors - multiprocessors / 12 : multiprocessors;
+  const std::int64_t wanted = (N + groups * least_rows - 1) / (groups * least_rows);
+  std::int64_t most = std::max<std::int64_t>(resident * places / shape.blocks, 1);
   if (shape.warps == kMostWarps) {  // few long rows: as few blocks as take the same number of turns
     const std::int64_t turns = std::max<std::int64_t>((N + most - 1) / most, 1);
     most = (N + turns - 1) / turns;
@@ -111,11 +140,12 @@ std::string refuse_warp_row_forward(const NormForwardProblem& p, const DeviceInf
 }
 
 std::string refuse_warp_row_backward(const NormBackwardProblem& p, const DeviceInfo& device) {
-  const RowShape shape = backward_shape(p.C, p.dtype, p.fp32_parameters);
+  const RowShape shape = backward_shape(p.C, p.dtype, p.fp32_parameters, p.from_out, device);
   if (std::string reason = refuse_row(shape, p.dtype, device); !reason.empty()) return reason;
   const bool addend = p.dsum || p.dx_store == Store::add;
+  constexpr std::size_t kStatic = 4096;
   const std::size_t bytes =
-      backward_shared_bytes({shape, p.dtype, p.out_dtype(), p.from_out, addend, p.fp32_parameters}) + 1024;
+      backward_shared_bytes({shape, p.dtype, p.out_dtype(), p.from_out, addend, p.fp32_parameters}) + kStatic;
   return bytes <= device.gpu.shared_bytes_per_block ? "" : "the row is too long for shared memory";
 }
 
@@ -126,7 +156,8 @@ std::size_t two_pass_workspace(const NormBackwardProblem& p, const DeviceInfo& d
 
 // With tensors that begin between packs it falls back on two_pass.
 std::size_t warp_row_workspace(const NormBackwardProblem& p, const DeviceInfo& device) {
-  const int parts = warp_row_parts(p.N, backward_shape(p.C, p.dtype, p.fp32_parameters), device);
+  const RowShape shape = backward_shape(p.C, p.dtype, p.fp32_parameters, p.from_out, device);
+  const int parts = warp_row_parts(p.N, shape, device);
   return std::max(static_cast<std::size_t>(parts * 2 * p.C) * sizeof(float), two_pass_workspace(p, device));
 }
 

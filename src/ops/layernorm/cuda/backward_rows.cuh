@@ -57,19 +57,19 @@ __device__ void add_floats(float (&to)[N], const float* p) {
 // places of its own, so that waiting for its own copies is all that is needed. The statistics come the same
 // way, to each thread: in registers they would be waited for where a register is short.
 // A pack is kDout + kX (+ 1 with an addend) units of 16 bytes.
-template <class X, class Y, class O, int packs, bool one_warp>
+template <class X, class Y, class O, int packs, bool one_warp, int count = kBackwardStages>
 struct Stages {
   static constexpr int kLanes = gpu::kPackedLanes<X>;
   static constexpr int kDout = Lanes<O, kLanes>::kUnits, kX = Lanes<Y, kLanes>::kUnits;
 
-  uint4* mine;        // of (2, packs, units, threads)
-  float* statistics;  // of (2, 2, threads)
+  uint4* mine;        // of (count, packs, units, threads)
+  float* statistics;  // of (count, 2, threads)
   int units;
 
   static __device__ int threads() { return one_warp ? kOneWarpThreads : static_cast<int>(blockDim.x); }
   __device__ Stages(uint4* shared, bool addend)
       : mine(shared + threadIdx.x),
-        statistics(reinterpret_cast<float*>(shared + 2 * packs * (kDout + kX + addend) * threads()) +
+        statistics(reinterpret_cast<float*>(shared + count * packs * (kDout + kX + addend) * threads()) +
                    threadIdx.x),
         units(kDout + kX + addend) {}
   __device__ uint4* place(int stage, int k, int unit) const {

@@ -94,6 +94,13 @@ class Parameters {
       return from_ ? Pack::load(from_ + k * threads * kLanes) : Pack::filled(otherwise_);
     }
   }
+  // The same for a second use in a row, whose conversions are not to be found equal to those of the first
+  // (see Packed::forget).
+  __device__ Lanes<P, kLanes> at(int k, int threads, unsigned zero) {
+    Pack pack = at(k, threads);
+    if constexpr (kHeld) pack.forget(zero);
+    return pack;
+  }
   // From then on at(k) is this, where parameters are held.
   __device__ void hold(int k, const float (&values)[kLanes]) {
     if constexpr (kHeld) held_[k] = Pack::from_floats(values);

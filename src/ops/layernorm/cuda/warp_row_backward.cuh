@@ -3,6 +3,7 @@
 
 #include "ops/layernorm/cuda/backward_rows.cuh"
 #include "ops/layernorm/cuda/element.cuh"
+#include "ops/layernorm/cuda/wide_rows.cuh"
 
 namespace warpwright::ops::layernorm::cuda {
 
@@ -29,16 +30,24 @@ bool warp_row_backward_as(const Context& context, const NormBackward& args) {
   a.centered = args.centered;
   a.streaming = leaves_caches(3 * args.dx.bytes(), context.device());
   if (!gpu::aligned16(a.dout, a.out, a.x, a.addend, a.weight, a.bias, a.dx)) return false;
-  const RowShape shape = backward_shape(C, args.dx.dtype, sizeof(P) != sizeof(X));
-  const int blocks = warp_row_parts(N, shape, context.device());
+  const RowShape shape =
+      backward_shape(C, args.dx.dtype, sizeof(P) != sizeof(X), static_cast<bool>(args.out), context.device());
+  const int count = warp_row_parts(N, shape, context.device());
   const std::size_t shared =
       backward_shared_bytes({shape, args.dx.dtype, args.dout.dtype, static_cast<bool>(args.out),
                              a.addend != nullptr, sizeof(P) != sizeof(X)});
   const cudaStream_t stream = context.stream().get();
-  if (blocks > 0 && args.out) launch_backward<true>(a, shape, blocks, shared, stream);
-  if (blocks > 0 && !args.out) launch_backward<false>(a, shape, blocks, shared, stream);
-  put_kept_sums(context, args, parts, blocks);
-  add_column_sums(context, args, parts, blocks);
+  const auto launch = [&]<bool from_out>(std::bool_constant<from_out>) {
+    if (shape.wide()) {
+      launch_wide<from_out>(a, shape, count, shared, stream);
+    } else {
+      launch_backward<from_out>(a, shape, count, shared, stream);
+    }
+  };
+  if (count > 0 && args.out) launch(std::true_type());
+  if (count > 0 && !args.out) launch(std::false_type());
+  put_kept_sums(context, args, parts, count);
+  add_column_sums(context, args, parts, count);
   return true;
 }
 
