@@ -162,6 +162,7 @@ class Products {
   static constexpr std::size_t kArenaBytes = std::size_t{3} << 30;
   static constexpr double kSampleSeconds = 60e-6;
   static constexpr int kMostCalls = 12, kProposals = 8;
+  static constexpr double kHopeless = 3;  // not timed: predicted to take so many times as long as the fastest
 
   Tensor in(const Shape& shape) { return inputs_.take(DType::bf16, shape, options_.device); }
   Tensor out(const Shape& shape, DType dtype = DType::bf16) {
@@ -196,8 +197,15 @@ class Products {
     result.shape = shape;
     result.request = request;
     std::size_t scratch = 0;
+    double least = 0;  // predicted
     for (const Schedule schedule : {Schedule::persistent, Schedule::stream_k, Schedule::block}) {
       for (const Selection& s : selections(request, schedule, device())) {
+        if (least == 0 || s.seconds < least) least = s.seconds;
+      }
+    }
+    for (const Schedule schedule : {Schedule::persistent, Schedule::stream_k, Schedule::block}) {
+      for (const Selection& s : selections(request, schedule, device())) {
+        if (s.seconds > kHopeless * least) continue;
         result.candidates.push_back({false, schedule, s, 0, {}});
         scratch = std::max(scratch, cuda::workspace(problem, s));
       }
@@ -213,8 +221,8 @@ class Products {
       c.library ? void(cuda::cublaslt_proposal(context_, make(), c.proposal))
                 : cuda::run(context_, make(), c.schedule, c.selection);
     };
-    const double least = problem.flops() / 700e12 + 5e-6;
-    const int calls = std::clamp(static_cast<int>(kSampleSeconds / least), 1, kMostCalls);
+    const double expected = problem.flops() / 700e12 + 5e-6;
+    const int calls = std::clamp(static_cast<int>(kSampleSeconds / expected), 1, kMostCalls);
     std::vector<Graph> graphs;
     for (const Candidate& c : result.candidates) {
       call(c);

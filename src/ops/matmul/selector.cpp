@@ -13,51 +13,72 @@
 namespace warpwright::ops::matmul {
 namespace {
 
-// Of an H200, fitted to measured times of every kernel on some sixty layers of its models' shapes and others
-// (docs/gemm.md).
-constexpr double kMultiprocessorFlops = 6.2e12;  // of one multiprocessor's tensor cores at its highest clock
-constexpr double kPowerFlops = 871e12;   // of all of them together, for as long as one likes: the power limit
-constexpr double kTrafficEnergy = 3.96;  // FLOPs that a byte from the second-level cache costs in power
-constexpr double kMemoryBandwidth = 4.54e12;
-constexpr double kLaunch = 5.90e-6;  // until the first slab has come, and from the last one to the end
-constexpr double kGradientLaunch = 1.39e-6;   // more of it where fp32 sums go out
-constexpr double kBlockStart = 1.5e-6;        // of a block that follows another one
-constexpr double kFixUpLatency = 2.14e-6;     // until other workers' sums can be read
-constexpr double kFixUpBandwidth = 63e9;      // bytes a second of partial sums, of one multiprocessor
-constexpr double kExchangeLatency = 1.21e-6;  // between the blocks of a cluster
-constexpr double kExchangeBandwidth = 71e9;
-constexpr double kTransposed[] = {1, 0.996, 1.047};  // slabs by direction
-constexpr double kActivation = 0.097e-9;  // seconds that an element's activation adds to the epilogue
-constexpr double kDerivative = 0.151e-9;  // and that its derivative does
-constexpr double kSharpness = 6.36;
-constexpr double kRowSums = 3e-6;         // what is left of a bias gradient when its product is done
-constexpr double kMultiprocessors = 132;  // that the sums above are of
+// What copying a box costs more where rows of so many elements lie in memory: a box's row is 128 bytes, one
+// of the caches' lines where it begins with one, else parts of two; and parts of five sectors of 32 bytes
+// where it begins within one.
+struct Straddling {
+  double lines, sectors;
+  constexpr double operator()(std::int64_t elements) const {
+    return elements % 16 != 0 ? sectors : elements % 64 != 0 ? lines : 0;
+  }
+};
+
+// Of an H200, fitted to measured times of every kernel on products of its models' shapes and random ones
+// (docs/gemm.md). Seconds, bytes, bytes a second.
+constexpr double kLaunch = 2.49e-6;  // until the first slab has come, and from the last one to the end
+constexpr double kGradientLaunch = 0.08e-6;  // more of it where fp32 sums go out
+constexpr double kPairLaunch = 1.33e-6;      // and where blocks share what they copy
+constexpr double kBlockStart = 0.18e-6;      // of each block of a tile
+constexpr double kClusterStart = 0.68e-6;    // and where a cluster shares the tile's depth
+constexpr double kShownEpilogue =
+    0.91;  // of an epilogue between two tiles, what the next one's slabs do not hide
+constexpr double kCrowding = 0.226;  // that products take longer when all multiprocessors are at them
+constexpr double kCacheBandwidth = 12.54e12;  // of the second-level cache
+constexpr double kMemoryBandwidth = 4.20e12;
+constexpr double kRowCopy = 0.599e-9;  // of a row of 128 bytes, by the copy engine
+constexpr Straddling kStraddlingCopies = {0.92, 1.72}, kStraddlingTraffic = {0.63, 1.54};
+constexpr double kFixUpLatency = 3.11e-6;     // until other workers' sums can be read
+constexpr double kFixUpBandwidth = 50.4e9;    // of partial sums, of one multiprocessor
+constexpr double kExchangeLatency = 0.13e-6;  // between the blocks of a cluster
+constexpr double kExchangeBandwidth = 13.8e9;
+constexpr double kTransposed[] = {1, 0.953, 0.933};  // products by direction
+constexpr double kActivation = 0.075e-9;             // that an element's activation adds to the epilogue
+constexpr double kDerivative = 0.136e-9;             // and that its derivative does
+constexpr double kShownActivation = 0.75, kShownDerivative = 0.72;  // of them, where groups take turns
+constexpr double kSharpness = 4.00, kSlabSharpness = 7.59;
+constexpr double kRowSums = 3e-6;                // what is left of a bias gradient when its product is done
+constexpr double kMultiprocessors = 132;         // that the sums above are of
+constexpr double kMultiprocessorFlops = 6.2e12;  // the scale of TileCost::slab, no more
 
 constexpr std::int64_t kSlab = 64;
 constexpr std::int64_t kMostBlocks = 1 << 24;
 
-// slab: seconds of one slab, times the multiprocessor's rate over its FLOPs. epilogue: seconds that nothing
-// hides, with 16-bit results and with fp32 ones.
+// slab: seconds of one slab on a GPU that does nothing else, times the multiprocessor's rate over its FLOPs.
+// epilogue: seconds, with 16-bit results and with fp32 ones.
 struct TileCost {
   double slab, epilogue16, epilogue32;
   double row_sums;  // that slabs take longer where dout's columns are summed as they pass
 };
 constexpr TileCost kCosts[kTileCount] = {
-    {0.795, 2.20e-6, 4.48e-6, 0.03},  // k128x256
-    {0.931, 0.50e-6, 2.41e-6, 0.20},  // k128x128
-    {0.765, 1.61e-6, 2.00e-6, 0.06},  // k128x192
-    {0.964, 0.55e-6, 2.00e-6, 0.06},  // k128x192Alone
-    {0.872, 0.74e-6, 1.95e-6, 0.10},  // k128x128Team
-    {1.061, 0.64e-6, 1.33e-6, 0.00},  // k64x128
-    {0.946, 1.00e-6, 2.51e-6, 0.11},  // k128x192Team
-    {0.856, 1.30e-6, 2.00e-6, 0.11},  // k128x192TeamAlone
-    {0.900, 1.00e-6, 2.00e-6, 0.05},  // k128x160
-    {0.900, 1.00e-6, 2.00e-6, 0.05},  // k128x160Down
-    {1.149, 0.87e-6, 2.00e-6, 0.10},  // k64x64Deep8
-    {1.149, 0.87e-6, 2.00e-6, 0.10},  // k64x64Deep4
-    {1.149, 0.87e-6, 2.00e-6, 0.10},  // k64x64Deep2
-    {0.901, 1.29e-6, 5.95e-6, 0.10},  // k128x128Deep4
-    {0.901, 1.29e-6, 5.95e-6, 0.10},  // k128x128Deep3
+    {0.838, 1.98e-6, 5.92e-6, 0.03},  // k128x256
+    {0.885, 2.02e-6, 4.06e-6, 0.20},  // k128x128
+    {0.844, 2.72e-6, 2.00e-6, 0.06},  // k128x192
+    {0.906, 2.65e-6, 2.00e-6, 0.06},  // k128x192Alone
+    {0.883, 1.55e-6, 3.89e-6, 0.10},  // k128x128Team
+    {0.940, 1.04e-6, 2.10e-6, 0.00},  // k64x128
+    {0.880, 1.00e-6, 4.04e-6, 0.11},  // k128x192Team
+    {0.844, 2.14e-6, 2.00e-6, 0.11},  // k128x192TeamAlone
+    {1.028, 1.00e-6, 4.67e-6, 0.05},  // k128x160
+    {0.917, 1.00e-6, 3.79e-6, 0.05},  // k128x160Down
+    {1.909, 0.37e-6, 2.00e-6, 0.10},  // k64x64Deep8
+    {1.909, 0.37e-6, 2.00e-6, 0.10},  // k64x64Deep4
+    {1.909, 0.37e-6, 2.00e-6, 0.10},  // k64x64Deep2
+    {1.007, 0.18e-6, 0.91e-6, 0.10},  // k128x128Deep4
+    {1.007, 0.18e-6, 0.91e-6, 0.10},  // k128x128Deep3
+    {1.007, 0.18e-6, 0.91e-6, 0.10},  // k128x128Deep2
+    {1.780, 0.11e-6, 0.50e-6, 0.10},  // k64x128Deep4
+    {1.367, 0.83e-6, 1.32e-6, 0.10},  // k64x64
+    {1.024, 1.21e-6, 2.21e-6, 0.10},  // k64x128Turns
 };
 
 std::int64_t ceil_div(std::int64_t a, std::int64_t b) {
@@ -85,49 +106,95 @@ double memory_bytes(const Request& r) {
          real(rows) * real(cols) * (result + (r.extra ? element : 0));
 }
 
+// One kernel's time, block by block.
+class KernelTime {
+ public:
+  KernelTime(const Request& request, int index)
+      : r_(request), tile_(kTiles[index]), cost_(kCosts[index]), area_(1.0 * tile_.rows * tile_.cols) {
+    const auto [rows, cols, depth] = r_.extent;
+    const bool gradient = r_.direction == Direction::dw;
+    const double a = 1.0 * tile_.rows / tile_.cluster_across, b = 1.0 * tile_.cols / tile_.cluster_down;
+    const std::int64_t a_row = gradient ? rows : depth;  // elements
+    const std::int64_t b_row = r_.direction == Direction::forward ? depth : cols;
+    const auto boxes = [&](const Straddling& more) { return a * (1 + more(a_row)) + b * (1 + more(b_row)); };
+    products_ = cost_.slab * kTransposed[static_cast<int>(r_.direction)] * 2 * area_ * kSlab /
+                kMultiprocessorFlops * (r_.row_sums ? 1 + cost_.row_sums : 1);
+    copies_ = boxes(kStraddlingCopies) * kRowCopy;
+    traffic_ = boxes(kStraddlingTraffic) * 2 * kSlab;
+    epilogue_ = gradient ? cost_.epilogue32 : cost_.epilogue16;
+    if (r_.activation != Activation::none) {
+      const bool derivative = r_.direction == Direction::dx;
+      const double activation = (derivative ? kDerivative : kActivation) * area_;
+      epilogue_ += activation;
+      shown_activation_ = activation * (derivative ? kShownDerivative : kShownActivation);
+    }
+  }
+
+  // Of a slab while so many multiprocessors are at theirs, each with so many blocks.
+  double slab(double multiprocessors, double blocks = 1) const {
+    const double share = multiprocessors / kMultiprocessors;
+    return blocks * bound(kSlabSharpness, products_ * (1 + kCrowding * share), copies_,
+                          multiprocessors * traffic_ / kCacheBandwidth);
+  }
+  double epilogue() const { return epilogue_; }
+  double part() const { return 4 * area_; }  // bytes of a tile's sums
+
+  // Tiles one after another, and so many at once; starts: of every block.
+  double waves(std::int64_t tiles, std::int64_t at_once, double blocks_of_tile, double slabs, int room,
+               double start) const {
+    const std::int64_t full = tiles / at_once, rest = tiles % at_once, count = full + (rest > 0 ? 1 : 0);
+    const auto wave = [&](std::int64_t n) {
+      const double blocks = real(n) * blocks_of_tile;
+      const double together = std::clamp(std::ceil(blocks / kMultiprocessors), 1.0, 1.0 * room);
+      return slabs * slab(blocks / together, together);
+    };
+    const double whole = full > 0 ? wave(at_once) : 0;
+    // Of a group whose tile is done the other one's products hide the epilogue, but they share the issue
+    // slots.
+    const double shown = tile_.pingpong() ? std::max(epilogue_ - whole, 0.0) / 2 + shown_activation_
+                                          : kShownEpilogue * epilogue_;
+    return real(full) * whole + (rest > 0 ? wave(rest) : 0) + real(count) * start +
+           (count > 0 ? epilogue_ + real(count - 1) * shown : 0);
+  }
+
+ private:
+  const Request& r_;
+  const TileShape& tile_;
+  const TileCost& cost_;
+  double area_, products_, copies_, traffic_, epilogue_, shown_activation_ = 0;
+};
+
 // One tile shape under one schedule with so many workers.
 double seconds_of(const Request& r, int index, Schedule schedule, std::int64_t tiles, int workers) {
   const TileShape& tile = kTiles[index];
-  const TileCost& cost = kCosts[index];
-  const int direction = static_cast<int>(r.direction);
-  const double area = 1.0 * tile.rows * tile.cols, part = 4 * area;
-  const double flops = 2 * area * kSlab;  // of a slab of a block's tile
-  const double slab = cost.slab * kTransposed[direction] * flops / kMultiprocessorFlops *
-                      (r.row_sums ? 1 + cost.row_sums : 1);
-  const double activation = r.activation == Activation::none
-                                ? 0
-                                : (r.direction == Direction::dx ? kDerivative : kActivation) * area;
-  const double epilogue = (r.direction == Direction::dw ? cost.epilogue32 : cost.epilogue16) + activation;
+  const KernelTime time(r, index);
   const std::int64_t slabs = ceil_div(r.extent.depth, kSlab);
-  const double traffic = (1.0 * tile.rows / tile.cluster_across + 1.0 * tile.cols / tile.cluster_down) * 2 *
-                         kSlab;  // bytes of a slab
-  const double all_slabs = real(tiles) * tile.cluster() * real(slabs);
-  const double power = all_slabs * (flops + kTrafficEnergy * traffic) / kPowerFlops;
+  const auto multiprocessors = static_cast<std::int64_t>(kMultiprocessors);
   double memory = memory_bytes(r);
   double compute = 0, fix_up = 0;
   if (tile.deep > 0) {
     // Small tiles' blocks are two to a multiprocessor, and then half as fast.
-    const std::int64_t blocks = tiles * tile.deep, slots = static_cast<std::int64_t>(kMultiprocessors);
-    const std::int64_t room = tile.rows * tile.cols <= 64 * 128 ? 2 : 1;
-    const double waves = real(ceil_div(blocks, slots * room));
-    const double together = real(std::min(room, ceil_div(blocks, slots)));
-    compute = waves * (together * real(ceil_div(slabs, tile.deep)) * slab + epilogue);
-    fix_up = kExchangeLatency + waves * part * (tile.deep - 1) / tile.deep / kExchangeBandwidth;
-  } else if (schedule != Schedule::stream_k) {
-    const double start = schedule == Schedule::block ? kBlockStart : 0;
-    compute = real(ceil_div(tiles, workers)) * (real(slabs) * slab + epilogue + start);
+    const int room = tile.rows * tile.cols <= 64 * 128 ? 2 : 1;
+    const std::int64_t at_once = multiprocessors * room / tile.deep;
+    compute = time.waves(tiles, at_once, tile.deep, real(ceil_div(slabs, tile.deep)), room, kClusterStart);
+    fix_up = kExchangeLatency +
+             real(ceil_div(tiles, at_once)) * time.part() * (tile.deep - 1) / tile.deep / kExchangeBandwidth;
+  } else if (schedule == Schedule::block) {
+    compute = time.waves(tiles, multiprocessors, 1, real(slabs), 1, kBlockStart);
+  } else if (schedule == Schedule::persistent) {
+    compute = time.waves(tiles, workers, tile.cluster(), real(slabs), 1, 0);
   } else {
     const std::int64_t whole = whole_tiles(tiles, workers), cut = tiles - whole;
-    compute = real(whole / workers) * (real(slabs) * slab + epilogue);
+    compute = time.waves(whole, workers, tile.cluster(), real(slabs), 1, 0);
     if (cut > 0) {
       const int sharers = sharers_of(cut * slabs, slabs, workers);
-      compute += real(cut * slabs) / sharers * slab;
+      compute += real(cut * slabs) / sharers * time.slab(1.0 * sharers * tile.cluster());
       if (whole == 0 && sharers % cut == 0) {
-        compute += real(cut) / sharers * epilogue;
-        if (sharers > cut) fix_up = kFixUpLatency + 2 * part / kFixUpBandwidth;
+        compute += real(cut) / sharers * time.epilogue();
+        if (sharers > cut) fix_up = kFixUpLatency + 2 * time.part() / kFixUpBandwidth;
       } else {
-        compute += 2 * epilogue;
-        fix_up = kFixUpLatency + real(ceil_div(sharers, cut)) * part / kFixUpBandwidth;
+        compute += 2 * time.epilogue();
+        fix_up = kFixUpLatency + real(ceil_div(sharers, cut)) * time.part() / kFixUpBandwidth;
         // Workers are at the same depth, and share what they read, where as many of them have whole tiles
         // between them.
         const auto together = real(std::gcd(cut, static_cast<std::int64_t>(sharers)));
@@ -138,8 +205,9 @@ double seconds_of(const Request& r, int index, Schedule schedule, std::int64_t t
     }
   }
   if (r.row_sums) fix_up += kRowSums;
-  return kLaunch + (r.direction == Direction::dw ? kGradientLaunch : 0) + fix_up +
-         bound(kSharpness, compute, power, memory / kMemoryBandwidth);
+  return kLaunch + (r.direction == Direction::dw ? kGradientLaunch : 0) +
+         (tile.cluster() > 1 ? kPairLaunch : 0) + fix_up +
+         bound(kSharpness, compute, memory / kMemoryBandwidth);
 }
 
 }  // namespace
@@ -225,22 +293,40 @@ Request request_of(const MatmulDwProblem& p) {
 
 double library_seconds(const Request& r) {
   if (const auto known = measured_table().find(r, "cublaslt:-1", 0)) return *known;
-  // By direction: until it has begun and ended, and what it reaches; then a depth that must be cut, what its
-  // epilogues add, what its second proposals save where cublaslt.cpp takes them; a bias gradient is a pass of
-  // its own over dout.
-  constexpr double kStart[] = {6.15e-6, 6.1e-6, 5.2e-6}, kFlops[] = {762e12, 803e12, 754e12};
-  constexpr double kCut = 0.27e-6, kBandwidth = 2.55e12, kLibrarySharpness = 2.6;
-  constexpr double kFusedActivation = 0.3, kBetterProposal = 0.96, kColumnSumsBandwidth = 3.5e12;
+  // By direction: until it has begun and ended, and what it reaches where the best of its tiles fills all
+  // multiprocessors; then tiles that are fewer than those, whose depth is cut, rows of factors that begin
+  // within a sector, epilogues; a bias gradient is a pass of its own over dout.
+  constexpr double kStart[] = {3.59e-6, 3.32e-6, 2.98e-6}, kFlops[] = {707e12, 747e12, 743e12};
+  constexpr double kCut = 5.1e-9, kIdle = 0.256, kFusedActivation = 0.333, kStraddlingFactor = 0.086;
+  constexpr double kBandwidth = 2.64e12, kLibrarySharpness = 2.71, kColumnSumsBandwidth = 3.5e12;
+  struct Shape {
+    std::int64_t rows, cols;
+    double slower;
+  };
+  constexpr Shape kShapes[] = {{128, 256, 1}, {128, 192, 1}, {128, 128, 1}, {64, 128, 1.05}};
   const int direction = static_cast<int>(r.direction);
   const auto [rows, cols, depth] = r.extent;
-  const double tiles = real(std::max<std::int64_t>(ceil_div(rows, 128) * ceil_div(cols, 128), 1));
-  const double flops = 2 * real(rows) * real(cols) * real(depth);
+  const auto up = [](std::int64_t n, std::int64_t multiple) {
+    return real(ceil_div(n, multiple) * multiple);
+  };
+  double filling = std::numeric_limits<double>::infinity();  // times the work that the result itself is
+  for (const auto& [tile_rows, tile_cols, slower] : kShapes) {
+    const double area = up(rows, tile_rows) * up(cols, tile_cols);
+    const double tiles = area / real(tile_rows * tile_cols);
+    const double waves = std::ceil(tiles / kMultiprocessors);
+    filling = std::min(filling, slower * waves * kMultiprocessors / tiles * area / (real(rows) * real(cols)));
+  }
+  const int straddling = ((r.direction == Direction::dw ? rows : depth) % 16 != 0) +
+                         ((r.direction == Direction::forward ? depth : cols) % 16 != 0);
   const double element = real(static_cast<std::int64_t>(size_of(r.dtype)));
   const double sums = r.row_sums ? kRowSums + real(rows) * real(depth) * element / kColumnSumsBandwidth : 0;
-  const bool better = r.direction == Direction::dx && rows >= 16384 && depth <= 8192;
-  const double compute = flops / kFlops[direction] * (better ? kBetterProposal : 1) *
-                         (r.activation == Activation::none ? 1 : 1 + kFusedActivation);
-  return kStart[direction] + sums + kCut * std::sqrt(std::max(kMultiprocessors / tiles - 1, 0.0)) +
+  const double compute = 2 * up(rows, 64) * up(cols, 64) * up(depth, 64) / kFlops[direction] *
+                         (r.activation == Activation::none ? 1 : 1 + kFusedActivation) *
+                         (1 + kStraddlingFactor * straddling) *
+                         (1 + kIdle * std::clamp(filling - 1, 0.0, 1.0));
+  const double tiles = std::max(up(rows, 128) * up(cols, 128) / (128 * 128), 1.0);
+  return kStart[direction] + sums +
+         kCut * std::sqrt(real(depth) * std::max(kMultiprocessors / tiles - 1, 0.0)) +
          bound(kLibrarySharpness, compute, memory_bytes(r) / kBandwidth);
 }
 

@@ -46,12 +46,17 @@ enum TileIndex : int {
   k64x64Deep2,
   k128x128Deep4,
   k128x128Deep3,
+  k128x128Deep2,
+  k64x128Deep4,
+  k64x64,
+  k64x128Turns,
 };
 inline constexpr TileShape kTiles[] = {
-    {128, 256, 2, 1, 2, 1},  {128, 128, 1, 1, 2, 1},    {128, 192, 1, 1, 2, 1},    {128, 192, 1, 1, 1, 1},
-    {128, 128, 2, 1, 1, 1},  {64, 128, 1, 2, 1, 1},     {128, 192, 2, 1, 2, 1},    {128, 192, 2, 1, 1, 1},
-    {128, 160, 1, 1, 1, 2},  {128, 160, 1, 1, 2, 1},    {64, 64, 1, 1, 1, 1, 8},   {64, 64, 1, 1, 1, 1, 4},
-    {64, 64, 1, 1, 1, 1, 2}, {128, 128, 2, 1, 1, 1, 4}, {128, 128, 2, 1, 1, 1, 3},
+    {128, 256, 2, 1, 2, 1},   {128, 128, 1, 1, 2, 1},    {128, 192, 1, 1, 2, 1},    {128, 192, 1, 1, 1, 1},
+    {128, 128, 2, 1, 1, 1},   {64, 128, 1, 2, 1, 1},     {128, 192, 2, 1, 2, 1},    {128, 192, 2, 1, 1, 1},
+    {128, 160, 1, 1, 1, 2},   {128, 160, 1, 1, 2, 1},    {64, 64, 1, 1, 1, 1, 8},   {64, 64, 1, 1, 1, 1, 4},
+    {64, 64, 1, 1, 1, 1, 2},  {128, 128, 2, 1, 1, 1, 4}, {128, 128, 2, 1, 1, 1, 3}, {128, 128, 2, 1, 1, 1, 2},
+    {64, 128, 1, 1, 1, 1, 4}, {64, 64, 1, 1, 1, 1},      {64, 128, 1, 1, 1, 1},
 };
 inline constexpr int kTileCount = static_cast<int>(std::size(kTiles));
 
@@ -83,29 +88,33 @@ constexpr bool offers(Direction direction, DType dtype, Activation activation, i
       }
       if (!plain) return false;
       if (direction == Direction::dw) {
-        return tile == k128x128 || (!half && is_one_of(k128x256, k128x192Team, k128x128Deep3));
+        return tile == k128x128 ||
+               (!half && is_one_of(k128x256, k128x192Team, k128x128Deep3, k128x128Deep2, k64x128Deep4));
       }
       return is_one_of(k64x64Deep8, k64x64Deep4) ||
-             (!half && (is_one_of(k64x64Deep2, k128x128Deep4, k128x128Deep3) ||
-                        tile == (direction == Direction::dx ? k128x128 : k128x192)));
+             (!half &&
+              (is_one_of(k64x64Deep2, k128x128Deep4, k64x128Deep4) ||
+               (direction == Direction::dx ? is_one_of(k128x128, k128x128Deep2) : tile == k128x192)));
     default:
       break;
   }
   switch (direction) {
     case Direction::forward:
       if (activation == Activation::gelu_tanh && dtype == DType::f16) return is_one_of(k128x192, k64x128);
-      return is_one_of(k128x192, k64x128, k128x128, k128x192Alone, k128x128Team, k128x192TeamAlone) ||
-             (plain && tile == k128x256);
+      return is_one_of(k64x64, k128x192, k64x128, k128x128, k128x192Alone, k128x128Team, k128x192TeamAlone) ||
+             (plain && is_one_of(k128x256, k64x128Turns));
     case Direction::dx:
       if (activation == Activation::gelu_erf) return is_one_of(k128x128, k128x128Team);
       if (activation == Activation::gelu_tanh) {
-        return tile == k128x128 || (!half && is_one_of(k128x256, k64x128, k128x128Team, k128x192Alone));
+        return tile == k128x128 ||
+               (!half && is_one_of(k64x64, k128x256, k64x128, k128x128Team, k128x192Alone));
       }
       return is_one_of(k128x128, k128x128Team) ||
-             (!half && is_one_of(k128x192, k128x192Alone, k64x128, k128x256, k128x192TeamAlone));
+             (!half &&
+              is_one_of(k64x64, k64x128Turns, k128x192, k128x192Alone, k64x128, k128x256, k128x192TeamAlone));
     default:
-      return plain &&
-             (is_one_of(k128x128Team, k64x128) || (!half && is_one_of(k128x160, k128x160Down, k128x256)));
+      return plain && (is_one_of(k128x128Team, k64x128) ||
+                       (!half && is_one_of(k64x64, k64x128Turns, k128x160, k128x160Down, k128x256)));
   }
 }
 

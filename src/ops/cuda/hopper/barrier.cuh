@@ -57,6 +57,27 @@ __device__ inline void wait(Barrier* barrier, int parity) {
       : "memory");
 }
 
+// True for one thread of a warp that is here as a whole. What a warp computes together and one thread asks
+// the copy engine for stands in the registers that a warp has in common, as the engine wants it; what one
+// thread computes by itself is brought there for each copy anew.
+__device__ inline bool elected() {
+  std::uint32_t chosen;
+  asm volatile(
+      "{\n"
+      ".reg .pred chosen;\n"
+      "elect.sync _|chosen, 0xffffffff;\n"
+      "selp.u32 %0, 1, 0, chosen;\n"
+      "}\n"
+      : "=r"(chosen));
+  return chosen != 0;
+}
+// The pointer, which is the same in all threads of the warp, as a number that is not computed anew wherever
+// it is used.
+template <class T>
+__device__ T* kept_in_register(T* pointer) {
+  return reinterpret_cast<T*>(__shfl_sync(0xffffffff, reinterpret_cast<std::uintptr_t>(pointer), 0));
+}
+
 // Of `threads` threads, whole warps, of which some may only arrive.
 __device__ inline void named_barrier(int name, int threads) {
   asm volatile("bar.sync %0, %1;\n" ::"r"(name), "r"(threads) : "memory");

@@ -20,16 +20,17 @@ struct SplitTile {
   static constexpr int kABytes = rows * kRowBytes, kBBytes = (cols + 63) / 64 * kBoxBytes;
   static constexpr int kStageBytes = kABytes + kBBytes;
   static constexpr int kBarrierBytes = 256;
-  // Sums travel as pieces of 16 × 8: a float4 of each lane of a warp.
-  static constexpr int kPiecesAcross = cols / 8, kPieces = rows / 16 * kPiecesAcross, kPieceBytes = 512;
-  static constexpr int kFinished = (kPieces + deep - 1) / deep;  // pieces of a block; the last may have fewer
-  static constexpr int kReceivedBytes = deep * kFinished * kPieceBytes;
+  // Sums in shared memory: rows eight banks apart, so that four rows of eight are all banks. Each block
+  // finishes so many rows; the last may have fewer.
+  static constexpr int kSumStride = cols + 8, kFinished = (rows + deep - 1) / deep;
+  static constexpr int kSumRowBytes = kSumStride * 4;
+  static constexpr int kReceivedBytes = deep * kFinished * kSumRowBytes;
   // Small tiles leave room for a second block.
   static constexpr int kLimit = kStageBytes <= 24 * 1024 ? kSharedLimit / 2 - 1024 : kSharedLimit;
   static constexpr int kStages = std::min((kLimit - 1024 - kBarrierBytes - kReceivedBytes) / kStageBytes, 8);
   static constexpr std::size_t kSharedBytes = 1024 + kStages * kStageBytes + kReceivedBytes + kBarrierBytes;
   static_assert(kStages >= 2 && kGroupRows % kBoxRows == 0 && deep > 1 && deep <= 8);
-  static_assert(kPieces * kPieceBytes <= kStages * kStageBytes);  // sums on their way out
+  static_assert(rows * kSumRowBytes <= kStages * kStageBytes);  // sums on their way out
 };
 
 template <class TileT, class InT, class OutT, bool a_transposed, bool b_transposed, class EpilogueT>
@@ -53,7 +54,8 @@ struct Quad {
   static constexpr int kSums = 4;
 
   const Parameters& parameters;
-  int rows[2];
+  int rows[2];  // the second may be none of this block's: kNone
+  static constexpr int kNone = 0x7fffffff;
   int first_col;
   float v[kSums];
 
@@ -99,9 +101,13 @@ struct Quad {
       if constexpr (sizeof(Out) == 2) {
         *reinterpret_cast<std::uint32_t*>(to) = gpu::detail::Pair<Out>::of(v[2 * r], v[2 * r + 1]);
       } else {
-        float2* const pair = reinterpret_cast<float2*>(to);
-        const float2 before = parameters.add ? *pair : make_float2(0, 0);
-        *pair = make_float2(before.x + v[2 * r], before.y + v[2 * r + 1]);
+        // Once for each element, and nobody waits for the sum.
+        if (parameters.add) {
+          asm volatile("red.global.add.v2.f32 [%0], {%1, %2};\n" ::"l"(to), "f"(v[2 * r]), "f"(v[2 * r + 1])
+                       : "memory");
+        } else {
+          *reinterpret_cast<float2*>(to) = make_float2(v[2 * r], v[2 * r + 1]);
+        }
       }
     }
   }
@@ -121,7 +127,7 @@ __global__ void __launch_bounds__(K::kThreads) split_kernel(const __grid_constan
   Barrier *const empty = full + kStages, *const all_received = empty + kStages;
   const int rank = static_cast<int>(blockIdx.x) % kDeep;
   const int group = group_of_threads();
-  const int warp = static_cast<int>(threadIdx.x) / 32, warp_lane = static_cast<int>(threadIdx.x) % 32;
+  const int warp = warp_of_threads(), warp_lane = static_cast<int>(threadIdx.x) % 32;
   const bool copies = threadIdx.x == Tile::kGroups * kGroupThreads;
   gpu::let_next_kernel_begin();
   if (copies) {
@@ -133,8 +139,8 @@ __global__ void __launch_bounds__(K::kThreads) split_kernel(const __grid_constan
   Piece piece;
   if (!schedule.next(piece)) return;  // nor has any block of the cluster a tile
   const int helpers = p.row_sums ? K::kHelpers : 0;
-  const int first_piece = rank * Tile::kFinished;
-  const int pieces = min(Tile::kFinished, Tile::kPieces - first_piece);  // that this block finishes
+  const int first = rank * Tile::kFinished;  // of the rows of the tile that this block finishes
+  const int finished = min(Tile::kFinished, Tile::kRows - first);
   if (copies) {
     for (int i = 0; i < kStages; ++i) {
       initialize(full + i, 1);
@@ -142,7 +148,7 @@ __global__ void __launch_bounds__(K::kThreads) split_kernel(const __grid_constan
     }
     initialize(all_received, 1);
     fence_initialized_barriers();
-    if (pieces > 0) arrive_expecting(all_received, (kDeep - 1) * pieces * Tile::kPieceBytes);
+    if (finished > 0) arrive_expecting(all_received, (kDeep - 1) * finished * Tile::kSumRowBytes);
   }
   __syncthreads();
   arrive_at_cluster();
@@ -151,33 +157,32 @@ __global__ void __launch_bounds__(K::kThreads) split_kernel(const __grid_constan
   const auto release = [&](int stage) {
     if (warp_lane == 0) arrive(empty + stage);
   };
+  // Threads beside each other have neighbouring columns of the same two rows.
+  constexpr int kPairs = Tile::kCols / 2;
+  const int quads = (finished + 1) / 2 * kPairs;
   const auto quad_of = [&](int index) {
-    const int r = row + (first_piece + index) / Tile::kPiecesAcross * 16 + warp_lane / 4;
-    const int c = col + (first_piece + index) % Tile::kPiecesAcross * 8 + warp_lane % 4 * 2;
-    return Quad<K>{p, {r, r + 8}, c, {}};
+    const int r = first + index / kPairs * 2, last = first + finished - 1;
+    return Quad<K>{p, {row + r, r < last ? row + r + 1 : Quad<K>::kNone}, col + index % kPairs * 2, {}};
   };
   Cursor cursor;
 
   if (group == Tile::kGroups) {
     const int helper = warp - Tile::kGroups * 4 - 1;  // -1: the copying warp
-    if (copies) {
-      const auto copy_b = [&](int slab, int stage) {
-        copy_factor<Tile::kCols, K::kBTransposed, 1>(tiles + stage * Tile::kStageBytes + Tile::kABytes, &p.b,
-                                                     full + stage, col, (begin + slab) * kSlab, 0, 1);
-      };
-      const int ahead = copy_weights_ahead<K>(full, end - begin, copy_b);
-#pragma unroll 1
-      for (int slab = 0; slab < end - begin; ++slab) {
-        Barrier* const arrived = full + cursor.stage;
-        if (slab >= ahead) {
-          wait(empty + cursor.stage, cursor.phase ^ 1);
-          arrive_expecting(arrived, K::kStageBytes);
-          copy_b(slab, cursor.stage);
-        }
-        copy_factor<Tile::kRows, K::kATransposed, 1>(tiles + cursor.stage * Tile::kStageBytes, &p.a, arrived,
+    if (helper < 0) {
+      std::byte* const to = kept_in_register(tiles);
+      Barrier* const arrived =
+          reinterpret_cast<Barrier*>(to + kStages * Tile::kStageBytes + Tile::kReceivedBytes);
+      const auto copy_a = [&](int slab, int stage) {
+        copy_factor<Tile::kRows, K::kATransposed, 1>(to + stage * Tile::kStageBytes, &p.a, arrived + stage,
                                                      row, (begin + slab) * kSlab, 0, 1);
-        cursor.advance<kStages>();
-      }
+      };
+      const auto copy_b = [&](int slab, int stage) {
+        copy_factor<Tile::kCols, K::kBTransposed, 1>(to + stage * Tile::kStageBytes + Tile::kABytes, &p.b,
+                                                     arrived + stage, col, (begin + slab) * kSlab, 0, 1);
+      };
+      const int ahead = p.overlaps ? copy_weights_ahead<K>(arrived, end - begin, copy_b) : 0;
+      gpu::wait_for_kernels_before();
+      copy_slabs<K>(arrived, arrived + kStages, end - begin, ahead, cursor, copy_a, copy_b);
     }
     if constexpr (K::kHelpers > 0) {
       if (helper >= 0 && helper < helpers) {
@@ -193,11 +198,14 @@ __global__ void __launch_bounds__(K::kThreads) split_kernel(const __grid_constan
     const std::uint64_t a_tile = describe_tile(tiles + group_row * kRowBytes, kBoxBytes);
     const std::uint64_t b_tile = describe_tile(tiles + Tile::kABytes + group_col * kRowBytes, kBoxBytes);
 #pragma unroll 1
-    for (int i = warp; i < pieces; i += 4 * Tile::kGroups) quad_of(i).prefetch();
+    for (int i = threadIdx.x; i < quads; i += Tile::kGroups * kGroupThreads) {
+      if (i % 16 == 0) quad_of(i).prefetch();
+    }
     float sum[Tile::kBlocks][Tile::kSums] = {};
     multiply_slabs<K>(sum, a_tile, b_tile, full, end - begin, cursor, release);
     // Behind the ring's last use, the sums take its place.
     std::byte* const sums = tiles;
+    const Lane lane;
     const auto meet = [&] { named_barrier(1, Tile::kGroups * kGroupThreads); };
     if (helpers > 0) {
       named_barrier(2, Tile::kGroups * kGroupThreads + helpers * 32);
@@ -206,13 +214,12 @@ __global__ void __launch_bounds__(K::kThreads) split_kernel(const __grid_constan
     }
 #pragma unroll
     for (int b = 0; b < Tile::kBlocks; ++b) {
-      const int strip = (group_row + b * kBoxRows) / 16 + warp % 4;
 #pragma unroll
-      for (int j = 0; j < Tile::kSums / 4; ++j) {
-        const int index = strip * Tile::kPiecesAcross + group_col / 8 + j;
-        const float* const v = sum[b] + 4 * j;
-        *reinterpret_cast<float4*>(sums + index * Tile::kPieceBytes + warp_lane * 16) =
-            make_float4(v[0], v[1], v[2], v[3]);
+      for (int i = 0; i < Tile::kSums; i += 2) {
+        const int r = group_row + b * kBoxRows + lane.row() + i / 2 % 2 * 8;
+        const int c = group_col + i / 4 * 8 + lane.column();
+        *reinterpret_cast<float2*>(sums + r * Tile::kSumRowBytes + c * 4) =
+            make_float2(sum[b][i], sum[b][i + 1]);
       }
     }
     fence_stores_to_shared();
@@ -220,23 +227,26 @@ __global__ void __launch_bounds__(K::kThreads) split_kernel(const __grid_constan
     wait_for_cluster();  // their barriers are initialized
     if (warp_lane == 0) {
       for (int d = warp; d < kDeep; d += 4 * Tile::kGroups) {
-        const int first = d * Tile::kFinished, count = min(Tile::kFinished, Tile::kPieces - first);
+        const int there = d * Tile::kFinished, count = min(Tile::kFinished, Tile::kRows - there);
         if (d == rank || count <= 0) continue;
-        copy_to_block(received + rank * Tile::kFinished * Tile::kPieceBytes, sums + first * Tile::kPieceBytes,
-                      count * Tile::kPieceBytes, all_received, d);
+        copy_to_block(received + rank * Tile::kFinished * Tile::kSumRowBytes,
+                      sums + there * Tile::kSumRowBytes, count * Tile::kSumRowBytes, all_received, d);
       }
     }
     __syncwarp();
-    if (pieces > 0) wait(all_received, 0);
+    if (finished > 0) wait(all_received, 0);
 #pragma unroll 1
-    for (int i = warp; i < pieces; i += 4 * Tile::kGroups) {
+    for (int i = threadIdx.x; i < quads; i += Tile::kGroups * kGroupThreads) {
       Quad<K> quad = quad_of(i);
+      const int at = i / kPairs * 2 * Tile::kSumRowBytes + i % kPairs * 8;
 #pragma unroll
       for (int d = 0; d < kDeep; ++d) {
-        const std::byte* const from = d == rank ? sums + (first_piece + i) * Tile::kPieceBytes
-                                                : received + (d * Tile::kFinished + i) * Tile::kPieceBytes;
-        const float4 part = *reinterpret_cast<const float4*>(from + warp_lane * 16);
-        quad.v[0] += part.x, quad.v[1] += part.y, quad.v[2] += part.z, quad.v[3] += part.w;
+        const std::byte* const from = (d == rank ? sums + first * Tile::kSumRowBytes
+                                                 : received + d * Tile::kFinished * Tile::kSumRowBytes) +
+                                      at;
+        const float2 low = *reinterpret_cast<const float2*>(from);
+        const float2 high = *reinterpret_cast<const float2*>(from + Tile::kSumRowBytes);
+        quad.v[0] += low.x, quad.v[1] += low.y, quad.v[2] += high.x, quad.v[3] += high.y;
       }
       K::Epilogue::apply(quad);
     }

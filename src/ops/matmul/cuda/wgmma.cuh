@@ -68,12 +68,13 @@ struct Tile {
   static constexpr int kStageBytes = kABytes + kBBytes;
   // Of a group, for what it sends. Where groups take turns, more of them keep it from waiting for the copy
   // engine.
-  static constexpr int kBuffers = kPingpong ? 4 : 2;
+  static constexpr int kBuffers = kPingpong && rows * cols > 64 * 128 ? 4 : 2;
   static constexpr int kBufferBytes = kGroups * kBuffers * kBoxBytes;
   static constexpr int kBarrierBytes = 256;
   static constexpr int kBiasBytes = kGroups * kGroupCols * 2;  // of each group's tile
   static constexpr int kRestBytes = kBufferBytes + kBarrierBytes + kBiasBytes;
-  static constexpr int kStages = std::min((kSharedLimit - 1024 - kRestBytes) / kStageBytes, 8);
+  // A small tile's slabs are over long before the next ones come from device memory: it has many under way.
+  static constexpr int kStages = std::min((kSharedLimit - 1024 - kRestBytes) / kStageBytes, 12);
   static constexpr std::size_t kSharedBytes = 1024 + kStages * kStageBytes + kRestBytes;
   static_assert(kCluster <= 2 && kStages >= 2 && kGroupRows % kBoxRows == 0);
 };
@@ -234,6 +235,10 @@ struct Epilogue {
 
 // ---- The kernel -------------------------------------------------------------------------------------------
 
+__device__ inline std::byte* aligned_tiles(void* memory) {
+  return static_cast<std::byte*>(memory) + (1024 - shared_address(memory) % 1024) % 1024;
+}
+
 // One block's shared memory.
 template <class Tile>
 struct Shared {
@@ -242,9 +247,9 @@ struct Shared {
   Barrier *full, *empty, *extra;
   std::byte* bias;  // kGroups × kGroupCols
 
-  __device__ explicit Shared(void* memory) {
-    const std::uint32_t address = shared_address(memory);
-    tiles = static_cast<std::byte*>(memory) + (1024 - address % 1024) % 1024;
+  // At a multiple of 1024 bytes.
+  __device__ explicit Shared(std::byte* memory) {
+    tiles = memory;
     buffers = tiles + Tile::kStages * Tile::kStageBytes;
     full = reinterpret_cast<Barrier*>(buffers + Tile::kBufferBytes);
     empty = full + Tile::kStages;
@@ -424,22 +429,45 @@ struct Chunk {
   }
 };
 
-// Of this thread, as a number that the compiler knows to be the same in the whole warp.
+// Of this thread, as numbers that the compiler knows to be the same in the whole warp.
+__device__ inline int warp_of_threads() {
+  return __shfl_sync(0xffffffff, static_cast<int>(threadIdx.x) / 32, 0);
+}
 __device__ inline int group_of_threads() {
-  return __shfl_sync(0xffffffff, static_cast<int>(threadIdx.x) / kGroupThreads, 0);
+  return warp_of_threads() / (kGroupThreads / 32);
 }
 
-// The first slabs that a copying thread brings: of B, weights, before the kernels before this one have ended.
-// Returns how many of them are on their way.
+// The copying warp's way through the slabs of a piece: copy_a(slab, stage) and copy_b, of B all but the first
+// `ahead` slabs.
+template <class K, class CopyA, class CopyB>
+__device__ void copy_slabs(Barrier* full, Barrier* empty, int slabs, int ahead, Cursor& cursor,
+                           CopyA&& copy_a, CopyB&& copy_b) {
+#pragma unroll 1
+  for (int slab = 0; slab < slabs; ++slab) {
+    const int stage = cursor.stage;
+    if (slab >= ahead) wait(empty + stage, cursor.phase ^ 1);
+    if (elected()) {
+      if (slab >= ahead) {
+        arrive_expecting(full + stage, K::kStageBytes);
+        copy_b(slab, stage);
+      }
+      copy_a(slab, stage);
+    }
+    cursor.advance<K::Tile::kStages>();
+  }
+}
+
+// The first slabs of B, weights, before the kernels before this one have ended. Returns how many of them are
+// on their way.
 template <class K, class CopyB>
 __device__ int copy_weights_ahead(Barrier* full, int slabs, CopyB&& copy_b) {
   const int ahead = min(slabs, K::Tile::kStages);
 #pragma unroll 1
   for (int stage = 0; stage < ahead; ++stage) {
+    if (!elected()) continue;
     arrive_expecting(full + stage, K::kStageBytes);
     copy_b(stage, stage);
   }
-  gpu::wait_for_kernels_before();
   return ahead;
 }
 
@@ -526,7 +554,7 @@ __global__ void __launch_bounds__(K::Tile::kThreads, 1)
   using In = typename K::In;
   constexpr int kStages = Tile::kStages, kCluster = Tile::kCluster;
   extern __shared__ uint4 memory[];
-  const Shared<Tile> shared(memory);
+  const Shared<Tile> shared(aligned_tiles(memory));
   const int rank = static_cast<int>(blockIdx.x) % kCluster, worker = static_cast<int>(blockIdx.x) / kCluster;
   const int down = rank % Tile::kClusterDown, across = rank / Tile::kClusterDown;
   const int group = group_of_threads();
@@ -567,7 +595,7 @@ __global__ void __launch_bounds__(K::Tile::kThreads, 1)
 
   if (group == Tile::kGroups) {
     give_registers<Tile::kProducerRegisters>();
-    const int helper = static_cast<int>(threadIdx.x) / 32 - Tile::kGroups * 4 - 1;  // -1: the producer
+    const int helper = warp_of_threads() - Tile::kGroups * 4 - 1;  // -1: the producer
     if (helper >= helpers) return;
     if constexpr (K::Epilogue::kSumsRows) {
       static_assert(K::kATransposed && sizeof(In) == 2 && Tile::kRows <= 3 * 64);
@@ -577,34 +605,28 @@ __global__ void __launch_bounds__(K::Tile::kThreads, 1)
                              col_tiles, first_row(piece), helper, piece.begin, piece.end, cursor, release);
       }
     }
-    if (threadIdx.x == Tile::kGroups * kGroupThreads) {
+    if (helper < 0) {
       // The blocks that share A's tile are the ones beside this one, B's the ones below each other.
       constexpr int kColumnMask = (1 << Tile::kClusterDown) - 1;
       const int a_blocks = kCluster == 1 ? 1 : Tile::kClusterAcross == 2 ? 3 : 1 << rank;
       const int b_blocks = kCluster == 1 ? 1 : Tile::kClusterDown == 2 ? kColumnMask : 1 << rank;
-      bool first = true;
+      const Shared<Tile> mine(kept_in_register(shared.tiles));
+      int ahead = -1;
       while (schedule.next(piece)) {
-        const int row = first_row(piece), col = first_col(piece);
+        const int row = first_row(piece), col = first_col(piece), slabs = piece.end - piece.begin;
+        const auto copy_a = [&](int slab, int stage) {
+          copy_factor<Tile::kRows, K::kATransposed, Tile::kClusterAcross>(
+              mine.tiles + stage * Tile::kStageBytes, &p.a, mine.full + stage, row,
+              (piece.begin + slab) * kSlab, across, a_blocks);
+        };
         const auto copy_b = [&](int slab, int stage) {
           copy_factor<Tile::kCols, K::kBTransposed, Tile::kClusterDown>(
-              shared.tiles + stage * Tile::kStageBytes + Tile::kABytes, &p.b, shared.full + stage, col,
+              mine.tiles + stage * Tile::kStageBytes + Tile::kABytes, &p.b, mine.full + stage, col,
               (piece.begin + slab) * kSlab, down, b_blocks);
         };
-        const int ahead = first ? copy_weights_ahead<K>(shared.full, piece.end - piece.begin, copy_b) : 0;
-        first = false;
-#pragma unroll 1
-        for (int slab = 0; slab < piece.end - piece.begin; ++slab) {
-          Barrier* const full = shared.full + cursor.stage;
-          if (slab >= ahead) {
-            wait(shared.empty + cursor.stage, cursor.phase ^ 1);
-            arrive_expecting(full, K::kStageBytes);
-            copy_b(slab, cursor.stage);
-          }
-          copy_factor<Tile::kRows, K::kATransposed, Tile::kClusterAcross>(
-              shared.tiles + cursor.stage * Tile::kStageBytes, &p.a, full, row, (piece.begin + slab) * kSlab,
-              across, a_blocks);
-          cursor.advance<kStages>();
-        }
+        ahead = ahead < 0 && p.overlaps ? copy_weights_ahead<K>(mine.full, slabs, copy_b) : 0;
+        gpu::wait_for_kernels_before();
+        copy_slabs<K>(mine.full, mine.empty, slabs, ahead, cursor, copy_a, copy_b);
       }
     }
     __syncwarp();
