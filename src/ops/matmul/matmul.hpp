@@ -3,7 +3,8 @@
 //   dx       dx = (dout·W) ∘ act'(preact)          act and preact are those of the layer that made x
 //   dw       dweight (= or +=) doutᵀ·x, dbias (= or +=) Σ_rows dout
 // Products are summed in fp32 (fp64 for fp64) over the whole reduction in one fixed order, whatever the
-// threads.
+// threads. Where a GPU's second-level cache adds to a gradient (+= of cuda.block, persistent and stream_k),
+// numbers below 2^-126 count as zeros, what stands there included.
 //
 // A forward may learn from device memory how many of its rows there are: what stands in the others of out and
 // preact afterwards is anything.
@@ -81,6 +82,7 @@ struct MatmulForwardProblem {
   Activation activation = Activation::none;
   bool batch_invariant = false;
   bool packed = false;
+  std::int64_t packed_bytes = 0;  // that were given
 
   bool operator==(const MatmulForwardProblem&) const = default;
   std::string describe() const;

@@ -75,6 +75,9 @@ TEST_P(Forward, APackedWeightGivesTheSameBits) {
       args.packed = fixtures[1].output(DType::u8, {bytes});
       ++asked;
       if (!variant.refuse(matmul_forward_op().problem(args), device).empty()) continue;
+      auto longer = args;
+      longer.packed.shape = Shape{bytes + 64};
+      EXPECT_NE(variant.refuse(matmul_forward_op().problem(longer), device), "");
       pack_weight(context, args.weight, args.packed);
       args.weight.data = nullptr;
       run_variant(matmul_forward_op(), variant, plain, 2);

@@ -4,6 +4,7 @@
 #include "ops/cpu/refuse.hpp"
 #include "ops/cuda/refuse.hpp"
 #include "ops/matmul/kernels.hpp"
+#include "ops/matmul/packed.hpp"
 #include "ops/matmul/selector.hpp"
 
 namespace warpwright::ops {
@@ -48,7 +49,8 @@ MatmulForwardProblem forward_problem(const MatmulForward& a) {
           static_cast<bool>(a.preact),
           a.activation,
           a.batch_invariant,
-          static_cast<bool>(a.packed)};
+          static_cast<bool>(a.packed),
+          a.packed ? a.packed.shape[0] : 0};
 }
 
 MatmulDxProblem dx_problem(const MatmulDx& a) {
@@ -92,13 +94,21 @@ std::string refuse_skinny_avx512(const MatmulForwardProblem& p, const DeviceInfo
 
 // The kernels that packed.hpp lays weights out for take them; the others read them as they lie.
 constexpr const char* kNotPacked = "takes no weights in another kernel's layout";
+std::string refuse_packed_bytes(const MatmulForwardProblem& p, const DeviceInfo& device) {
+  if (!p.packed) return "";
+  const std::int64_t bytes = packed_bytes(p.N, p.K, p.dtype, device);
+  return p.packed_bytes == bytes ? ""
+                                 : fmt::format("packed has {} bytes, its layout {}", p.packed_bytes, bytes);
+}
 std::string refuse_forward_avx512(const MatmulForwardProblem& p, const DeviceInfo& device) {
   if (p.packed && p.dtype != DType::f32) return kNotPacked;
-  return refuse_avx512(p, device);
+  const std::string reason = refuse_avx512(p, device);
+  return reason.empty() ? refuse_packed_bytes(p, device) : reason;
 }
 std::string refuse_forward_avx2(const MatmulForwardProblem& p, const DeviceInfo& device) {
   if (p.packed && (p.dtype != DType::f32 || device.cpu.avx512)) return kNotPacked;
-  return refuse_avx2(p, device);
+  const std::string reason = refuse_avx2(p, device);
+  return reason.empty() ? refuse_packed_bytes(p, device) : reason;
 }
 template <auto refuse>
 std::string refuse_packed(const MatmulForwardProblem& p, const DeviceInfo& device) {
@@ -109,6 +119,10 @@ template <class Problem>
 std::string refuse_amx(const Problem& p, const DeviceInfo& device) {
   if (p.dtype != DType::bf16) return fmt::format("multiplies bf16, not {}", name_of(p.dtype));
   return device.cpu.amx_bf16 ? refuse_avx512(p, device) : "the processor or the system offers no AMX";
+}
+std::string refuse_forward_amx(const MatmulForwardProblem& p, const DeviceInfo& device) {
+  const std::string reason = refuse_amx(p, device);
+  return reason.empty() ? refuse_packed_bytes(p, device) : reason;
 }
 
 #if WARPWRIGHT_ONEDNN
@@ -155,22 +169,18 @@ std::size_t cublaslt_workspace(const Problem&, const DeviceInfo&) {
 std::size_t cublaslt_dw_workspace(const MatmulDwProblem& p, const DeviceInfo&) {
   return matmul::cuda::cublaslt_dw_workspace(p.M, p.N);
 }
-// A kernel of ours must be predicted to be faster by more than that. Beside cuBLASLt's kernels, call by call,
-// ours win by 5 to 15 % on many shapes and did not shorten a training step: at the power limit a kernel that
-// does more in a second slows its neighbours.
-constexpr double kMargin = 1;
 template <class Problem>
 double cublaslt_cost(const Problem& p, const DeviceInfo&) {
-  return kMargin * matmul::library_seconds(matmul::request_of(p));
+  return matmul::library_seconds(matmul::request_of(p));
 }
 template <class Problem>
 std::string refuse_mma(const Problem& p, const DeviceInfo& device) {
   return matmul::cuda::refuse_mma(p.dtype, matmul::extent_of(p), device);
 }
-// Only where it is forced: it has not been run on a GPU yet.
+// Behind the others that multiply 16-bit factors.
 template <class Problem>
-double never(const Problem&, const DeviceInfo&) {
-  return 1e12;
+double next_to_last(const Problem&, const DeviceInfo&) {
+  return 1e8;
 }
 // Behind all others.
 template <class Problem>
@@ -195,7 +205,7 @@ using Dw = Variant<MatmulDwProblem, MatmulDw>;
 constexpr std::array kForwardVariants {
   Forward{"cpu.avx512_skinny", refuse_packed<refuse_skinny_avx512>, matmul::avx512::forward_skinny,
           skinny_workspace},
-      Forward{"cpu.amx_bf16", refuse_amx, matmul::amx_bf16::forward, workspace<matmul::kTileAmx>},
+      Forward{"cpu.amx_bf16", refuse_forward_amx, matmul::amx_bf16::forward, workspace<matmul::kTileAmx>},
       Forward{"cpu.avx512", refuse_forward_avx512, matmul::avx512::forward, workspace<matmul::kTileAvx512>},
       Forward{"cpu.avx2_skinny", refuse_packed<refuse_skinny_avx2>, matmul::avx2::forward_skinny,
               skinny_workspace},
@@ -216,7 +226,7 @@ constexpr std::array kForwardVariants {
       Forward{"cuda.cublaslt_unfused", refuse_packed<refuse_cublaslt<MatmulForwardProblem>>,
               matmul::cuda::cublaslt_unfused_forward, cublaslt_workspace, cublaslt_cost},
       Forward{"cuda.mma", refuse_packed<refuse_mma<MatmulForwardProblem>>, matmul::cuda::mma_forward, nullptr,
-              never},
+              next_to_last},
       Forward{"cuda.tile128", refuse_packed<refuse_cuda<MatmulForwardProblem>>, matmul::cuda::tile128_forward,
               nullptr, last_resort},
 #endif
@@ -239,7 +249,7 @@ constexpr std::array kDxVariants {
       Dx{"cuda.cublaslt", refuse_cublaslt, matmul::cuda::cublaslt_dx, cublaslt_workspace, cublaslt_cost},
       Dx{"cuda.cublaslt_unfused", refuse_cublaslt, matmul::cuda::cublaslt_unfused_dx, cublaslt_workspace,
          cublaslt_cost},
-      Dx{"cuda.mma", refuse_mma, matmul::cuda::mma_dx, nullptr, never},
+      Dx{"cuda.mma", refuse_mma, matmul::cuda::mma_dx, nullptr, next_to_last},
       Dx{"cuda.tile128", refuse_cuda, matmul::cuda::tile128_dx, nullptr, last_resort},
 #endif
       Dx{kReference, refuse_other_devices, matmul::dx_reference},
@@ -258,7 +268,7 @@ constexpr std::array kDwVariants {
       Dw{"cuda.stream_k", StreamK::refuse_dw, StreamK::dw, StreamK::dw_workspace, StreamK::dw_cost},
       Dw{"cuda.block", Block::refuse_dw, Block::dw, Block::dw_workspace, Block::dw_cost},
       Dw{"cuda.cublaslt", refuse_cublaslt, matmul::cuda::cublaslt_dw, cublaslt_dw_workspace, cublaslt_cost},
-      Dw{"cuda.mma", refuse_mma, matmul::cuda::mma_dw, tile128_dw_workspace, never},
+      Dw{"cuda.mma", refuse_mma, matmul::cuda::mma_dw, tile128_dw_workspace, next_to_last},
       Dw{"cuda.tile128", refuse_cuda, matmul::cuda::tile128_dw, tile128_dw_workspace, last_resort},
 #endif
       Dw{kReference, refuse_other_devices, matmul::dw_reference},
