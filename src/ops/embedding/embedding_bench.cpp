@@ -15,13 +15,16 @@ void embedding_bench(Bench& bench) {
           embedding_forward_op(), [&](testing::Fixture& f) { return embedding::make_forward(c, dtype, f); },
           note);
       // The last as in a model whose classifier shares wte.
-      for (const auto& [wte, wpe] :
-           {std::pair{Store::assign, Store::assign}, {Store::add, Store::add}, {Store::add, Store::assign}}) {
+      struct Stores {
+        Store wte, wpe;
+      };
+      for (const Stores stores : {Stores{Store::assign, Store::assign}, Stores{Store::add, Store::add},
+                                  Stores{Store::add, Store::assign}}) {
         bench.run(
             embedding_backward_op(),
             [&](testing::Fixture& f) {
-              EmbeddingBackward a = embedding::make_backward(c, dtype, wte, f);
-              a.dwpe_store = wpe;
+              EmbeddingBackward a = embedding::make_backward(c, dtype, stores.wte, f);
+              a.dwpe_store = stores.wpe;
               return a;
             },
             note);
