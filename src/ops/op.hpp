@@ -107,7 +107,10 @@ std::vector<TensorUse> uses_of(A args) {
   return uses;
 }
 
-// The choice as choose() made it when this Context first met the problem.
+// Of one operation in one Context; more problems are met only where shapes vary from call to call.
+inline constexpr std::size_t kKeptChoices = 64;
+
+// The choice as choose() made it when this Context last met the problem.
 template <class P, class A>
 const Variant<P, A>& planned(Context& context, const Op<P, A>& op, const P& problem) {
   struct Choice {
@@ -122,6 +125,7 @@ const Variant<P, A>& planned(Context& context, const Op<P, A>& op, const P& prob
     if (made.problem == problem) return *made.variant;
   }
   const Variant<P, A>& chosen = choose(context, op, problem);
+  if (choices.size() == kKeptChoices) choices.erase(choices.begin(), choices.begin() + kKeptChoices / 2);
   choices.push_back({problem, &chosen});
   context.note_choice(call_line(op.name, chosen.name, problem.describe()));
   return chosen;

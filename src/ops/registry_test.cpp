@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "core/error.hpp"
+#include "ops/gelu/gelu.hpp"
 
 namespace warpwright::ops {
 namespace {
@@ -73,6 +74,21 @@ TEST(Registry, TheFullNameGoesFirst) {
   EXPECT_THROW(check_forced_names(options), UsageError);
   options.force["residual.backward"] = "cpu.avx2";
   EXPECT_NO_THROW(check_forced_names(options));
+}
+
+// Shapes that vary from call to call are more than a Context keeps.
+TEST(Registry, AProblemThatReturnsDoesNotChangeThePlan) {
+  Context context{ContextOptions{}};
+  const auto meet_all = [&] {
+    for (std::int64_t n = 1; n <= 3 * static_cast<std::int64_t>(kKeptChoices); ++n) {
+      GeluProblem problem;
+      problem.elements = n;
+      EXPECT_NE(planned(context, gelu_forward_op(), problem).name, kReference);
+    }
+    return context.plan_hash();
+  };
+  const std::uint64_t first = meet_all();
+  EXPECT_EQ(meet_all(), first);
 }
 
 }  // namespace

@@ -55,10 +55,8 @@ void Context::reserve_scratch(std::size_t bytes) {
 }
 
 std::uint64_t Context::plan_hash() const {
-  std::vector<std::string> lines = choice_lines_;
-  std::sort(lines.begin(), lines.end());
   std::uint64_t hash = 0xcbf29ce484222325u;  // FNV-1a, 64 bits
-  for (const std::string& line : lines) {
+  for (const std::string& line : choice_lines_) {
     for (const char c : line + "\n") hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3u;
   }
   return hash;

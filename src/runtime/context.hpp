@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -76,10 +77,10 @@ class Context {
   const Timer& timer() const { return timer_; }
   void set_timer(Timer timer) { timer_ = std::move(timer); }
 
-  // The choices made so far, one list per operation (kept by ops/op.hpp), and a hash over all of them, which
-  // a checkpoint records: equal hashes mean that a resumed run uses the same kernels.
+  // The latest choices, one list per operation (kept by ops/op.hpp), and a hash over all that were made,
+  // which a checkpoint records: equal hashes mean that a resumed run uses the same kernels.
   std::any& choices(const void* operation) { return choices_[operation]; }
-  void note_choice(std::string line) { choice_lines_.push_back(std::move(line)); }
+  void note_choice(std::string line) { choice_lines_.insert(std::move(line)); }
 
   // What a kernel keeps from call to call (a library's handle and its plans), under an address of its own.
   std::any& kept(const void* owner) const { return kept_[owner]; }
@@ -96,7 +97,7 @@ class Context {
   Inspector inspector_;
   Timer timer_;
   std::map<const void*, std::any> choices_;
-  std::vector<std::string> choice_lines_;
+  std::set<std::string> choice_lines_;
   mutable std::map<const void*, std::any> kept_;
 };
 
