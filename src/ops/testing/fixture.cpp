@@ -36,6 +36,7 @@ Tensor Fixture::random(DType dtype, const Shape& shape, double scale, double mea
   if (!with_data_) return tensor;
   const PhiloxStream stream(seed_, drawn_++);
   const std::int64_t drawn = std::min(tensor.elements(), kMostDrawn);
+  if (drawn == 0) return tensor;
 #pragma omp parallel for
   for (std::int64_t i = 0; i < drawn; ++i) {
     store_element(tensor, i, mean + scale * stream.normal(static_cast<std::uint64_t>(i)));
