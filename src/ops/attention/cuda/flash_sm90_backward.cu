@@ -166,7 +166,7 @@ __global__ void __launch_bounds__(S::kThreads, 1)
                       key_columns = describe_lower(memory.stages, kBoxBytes);
   for (JobCursor job;; job.advance()) {
     wait(channels.jobs.full + job.stage, job.phase);
-    const Tile tile = channels.jobs.tiles[job.stage];
+    const Tile tile = posted_tile(channels.jobs, job);
     if (tile.rows <= 0) return;
     const int blocks = blocks_until(tile, tile.first + tile.rows - 1);
     const int first = tile.first + lane.group * kBox, query = tile.q0 + first;  // of the group
@@ -340,7 +340,7 @@ __global__ void __launch_bounds__(S::kThreads, 1)
                       query_columns = describe_lower(memory.stages, kBoxBytes);
   for (JobCursor job;; job.advance()) {
     wait(channels.jobs.full + job.stage, job.phase);
-    const Tile tile = channels.jobs.tiles[job.stage];
+    const Tile tile = posted_tile(channels.jobs, job);
     if (tile.rows <= 0) return;
     const int begin = first_block(tile, tile.first), end = query_blocks(tile);
     const int first = tile.first + lane.group * kBox;  // of the group

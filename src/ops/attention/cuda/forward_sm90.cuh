@@ -229,7 +229,7 @@ __global__ void __launch_bounds__(S::kThreads, S::kResident)
   Cursor<kStages> cursor;
   for (JobCursor job;; job.advance()) {
     wait(channels.jobs.full + job.stage, job.phase);
-    const Tile tile = channels.jobs.tiles[job.stage];
+    const Tile tile = posted_tile(channels.jobs, job);
     if (tile.rows == 0) return;
     if constexpr (S::kPacked) {
       if (tile.rows < 0) {

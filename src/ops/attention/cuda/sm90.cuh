@@ -103,6 +103,16 @@ __device__ void stream_jobs(Jobs& jobs, Copy&& copy) {
   }
 }
 
+// By each warp of a group: a job's tile. One lane reads it, the one that frees its place with release(), so
+// that each thread's reads come before its own arrival.
+__device__ inline Tile posted_tile(const Jobs& jobs, const JobCursor& job) {
+  Tile t{};
+  if (threadIdx.x % 32 == 0) t = jobs.tiles[job.stage];
+  const auto of_first = [](int x) { return __shfl_sync(~0u, x, 0); };
+  return {of_first(t.sequence), of_first(t.head), of_first(t.q0),    of_first(t.Lq),
+          of_first(t.k0),       of_first(t.Lk),   of_first(t.first), of_first(t.rows)};
+}
+
 // Tile `index`, moved so that it is a sequence's first tile that is not full, not the last one, which sees
 // the most keys.
 template <int kRows>
