@@ -35,20 +35,22 @@ class HostView {
   Buffer buffer_;
 };
 
-// A copy of what the device has computed so far (of a tensor that no stream is at work on).
+// A copy of a tensor as it is when the device has done all that it was given so far, by whatever stream.
 inline HostView downloaded(const Tensor& tensor) {
   HostView view(tensor);
+  synchronize(tensor.device);
   const Stream stream(tensor.device);
   view.download(stream);
   stream.synchronize();
   return view;
 }
 
-// Calls write(host tensor) and gives the device what it wrote.
+// Calls write(host tensor) and gives the device what it wrote, behind all that it was given before.
 template <class F>
 void write_on_host(const Tensor& tensor, F&& write) {
   const HostView view(tensor);
   write(view.tensor());
+  synchronize(tensor.device);
   const Stream stream(tensor.device);
   view.upload(stream);
   stream.synchronize();

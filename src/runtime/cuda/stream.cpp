@@ -104,6 +104,12 @@ void Graph::launch(const Stream& stream) const {
   cuda::check(cudaGraphLaunch(graph_, stream.get()), "launching a graph");
 }
 
+void synchronize(Device device) {
+  if (device.kind == DeviceKind::cpu) return;
+  const CurrentDevice current(device);
+  cuda::check(cudaDeviceSynchronize(), "waiting for the GPU");
+}
+
 void copy(const Tensor& to, const Tensor& from, const Stream& stream) {
   require_copyable(to, from);
   if (to.bytes() == 0) return;
