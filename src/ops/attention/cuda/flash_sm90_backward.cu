@@ -54,11 +54,11 @@ struct BackwardMemory {
         stages(places + S::kPlaces * S::kPlaceBytes),
         statistics(reinterpret_cast<RowStatistics*>(stages + S::kStages * S::kStageBytes)),
         channels(*reinterpret_cast<typename S::Channels*>(statistics + S::kStages * kBox)) {}
-  // Of all threads, before the first use.
-  __device__ void initialize() const {
+  // Of all threads, before the first use. So many of a group free a stage.
+  __device__ void initialize(int freeing) const {
     if (threadIdx.x == 0) {
       channels.jobs.initialize_all(S::kGroups);
-      channels.ring.initialize_all(S::kGroups);
+      channels.ring.initialize_all(freeing * S::kGroups);
       fence_initialized_barriers();
     }
     __syncthreads();
@@ -137,7 +137,7 @@ __global__ void __launch_bounds__(S::kThreads, 1)
   const auto blocks_until = [&](const Tile& tile, int query) {
     return (tile.visible_keys(query, causal) + kBox - 1) / kBox;
   };
-  memory.initialize();
+  memory.initialize(kGroupWarps);
 
   Cursor<S::kStages> cursor;
   if (threadIdx.x >= S::kGroups * kGroupThreads) {
@@ -310,7 +310,7 @@ __global__ void __launch_bounds__(S::kThreads, 1)
   const auto first_block = [&](const Tile& tile, int key) {
     return min(causal ? max(key - tile.offset(), 0) / kBox : 0, query_blocks(tile));
   };
-  memory.initialize();
+  memory.initialize(kGroupThreads);
 
   Cursor<S::kStages> cursor;
   if (threadIdx.x >= S::kGroups * kGroupThreads) {
@@ -440,7 +440,7 @@ __global__ void __launch_bounds__(S::kThreads, 1)
           differentiate(query);
           wait_for_products<0>();
           pin(dk), pin(dv);
-          release(channels.ring.empty + before, lane);
+          arrive(channels.ring.empty + before);
           pack_factor<T, kBox>(probabilities, s);
           pack_factor<T, kBox>(gradients, dp);
         }
@@ -450,7 +450,7 @@ __global__ void __launch_bounds__(S::kThreads, 1)
         commit_products();
         wait_for_products<0>();
         pin(dk), pin(dv);
-        release(channels.ring.empty + cursor.stage, lane);
+        arrive(channels.ring.empty + cursor.stage);
         cursor.advance();
       } else {
         // Beside two sums of 128 columns there are registers for the scores of one block or their gradients,
@@ -493,7 +493,7 @@ __global__ void __launch_bounds__(S::kThreads, 1)
           pack_factor<T, kBox>(probabilities, s);
           wait_for_products<0>();
           pin(dk);
-          release(channels.ring.empty + before, lane);
+          arrive(channels.ring.empty + before);
           add_values_and_differentiate();
         }
         begin_products();
@@ -501,13 +501,13 @@ __global__ void __launch_bounds__(S::kThreads, 1)
         commit_products();
         wait_for_products<0>();
         pin(dk);
-        release(channels.ring.empty + cursor.stage, lane);
+        arrive(channels.ring.empty + cursor.stage);
         cursor.advance();
       }
     }
     for (int i = begin; i < mine; ++i) {  // what only other groups are seen by
       wait(channels.ring.full + cursor.stage, cursor.phase);
-      release(channels.ring.empty + cursor.stage, lane);
+      arrive(channels.ring.empty + cursor.stage);
       cursor.advance();
     }
 #pragma unroll

@@ -203,8 +203,8 @@ __global__ void __launch_bounds__(S::kThreads, S::kResident)
   gpu::let_next_kernel_begin();
   if (threadIdx.x == 0) {
     channels.jobs.initialize_all(S::kGroups);
-    channels.keys.initialize_all(S::kGroups);
-    channels.values.initialize_all(S::kGroups);
+    channels.keys.initialize_all(kGroupWarps * S::kGroups);
+    channels.values.initialize_all(kGroupWarps * S::kGroups);
     fence_initialized_barriers();
   }
   __syncthreads();

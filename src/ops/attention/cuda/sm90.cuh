@@ -31,12 +31,13 @@ struct Slabs {
 };
 
 // Stages of tiles that stream by, between the copying warp and the groups. Each warp of a group frees a
-// stage.
+// stage, or where all threads of a group read of it what no product does, each thread: sanitizers do not see
+// that a warp's threads come before the one that arrives for them.
 template <int kStages>
 struct Ring {
   Barrier full[kStages], empty[kStages];
-  __device__ void initialize_all(int groups) {
-    for (int i = 0; i < kStages; ++i) initialize(full + i, 1), initialize(empty + i, kGroupWarps * groups);
+  __device__ void initialize_all(int freeing) {
+    for (int i = 0; i < kStages; ++i) initialize(full + i, 1), initialize(empty + i, freeing);
   }
 };
 template <int kStages>
