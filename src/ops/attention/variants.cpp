@@ -142,19 +142,19 @@ std::int64_t queries_each(const AttentionForwardProblem& p, const DeviceInfo& de
   return p.Nq * p.NH / std::max(device.gpu.multiprocessors, 1);
 }
 bool shorter_than(const AttentionForwardProblem& p, std::int64_t mean) {
-  return p.Nq <= mean * p.sequences;
+  return std::max(p.Nq, p.Nk) <= mean * p.sequences;
 }
-constexpr std::int64_t kLargeTile = 192, kManyQueries = 640;  // for each multiprocessor
+constexpr std::int64_t kLargeTile = 192, kManyQueries = 450;  // for each multiprocessor
 
 // Before the others, whose cost is 0, where a sequence is one or two of its tiles. On Hopper for heads of 32,
-// too; and for heads of 64, where flash_sm90 can fill the GPU, up to one and a half.
+// too; and for heads of 64 only where there is less to do than a tile of flash_sm90 for each multiprocessor.
 double flash_short_cost(const AttentionForwardProblem& p, const DeviceInfo& device) {
   constexpr std::int64_t kTile = 64;
   const bool hopper = device.gpu.major == 9;
   if (hopper && p.HS == 32) return -1;
   if (p.batch_invariant) return 1;
   const bool filled = hopper && p.HS == 64 && queries_each(p, device) >= kLargeTile;
-  return shorter_than(p, filled ? kTile * 3 / 2 : kTile * 2) ? -1 : 1;
+  return !filled && shorter_than(p, kTile * 2) ? -1 : 1;
 }
 
 template <class Problem>
@@ -177,17 +177,21 @@ std::string refuse_flash_packed(const AttentionForwardProblem& p, const DeviceIn
   return p.HS == 32 || p.HS == 64 ? "" : "head size is neither 32 nor 64";
 }
 
-// Heads of 32 have it where there is much to do. Those of 64 have it for texts of which most are left to
-// single warps, and for the few and long, which would be less than a tile of flash_sm90 for each
-// multiprocessor.
+// Heads of 32 have it where there is much to do. Those of 64 have it for short texts, for the few and long
+// that would be less than a tile of flash_sm90 for each multiprocessor, and where flash_sm90's last round of
+// tiles would leave most of the GPU without one.
 double flash_packed_cost(const AttentionForwardProblem& p, const DeviceInfo& device) {
-  constexpr std::int64_t kShort = 48, kLong = 128;
+  constexpr std::int64_t kLong = 128, kMiddle = 256;
+  if (p.batch_invariant) return -2;
   const std::int64_t queries = queries_each(p, device);
-  const bool many = queries >= kManyQueries;
-  const bool chosen = p.HS == 32             ? many
-                      : queries < kLargeTile ? !shorter_than(p, kLong)
-                                             : many && shorter_than(p, kShort);
-  return chosen || p.batch_invariant ? -2 : 1;
+  if (p.HS == 32) return queries >= kManyQueries ? -2 : 1;
+  if (queries < kLargeTile) return shorter_than(p, kLong) ? 1 : -2;
+  if (shorter_than(p, kMiddle)) return -2;
+  const std::int64_t blocks = std::max(device.gpu.multiprocessors, 1);
+  const std::int64_t S = std::max<std::int64_t>(p.sequences, 1);
+  const std::int64_t tiles = S * ((p.Nq / S + kLargeTile - 1) / kLargeTile) * p.NH;
+  const std::int64_t rounds = (tiles + blocks - 1) / blocks;
+  return 10 * rounds * blocks > 13 * tiles ? -2 : 1;
 }
 
 template <class Problem>

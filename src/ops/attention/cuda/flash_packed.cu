@@ -1,16 +1,17 @@
 // bf16 and fp16 on Hopper, forward, of texts as an encoder packs them: blocks of 64 queries, three on a
 // multiprocessor, so that what one waits for hides behind the others' products. Of heads of 32 columns, two
-// that lie side by side share a tile, whose rows are then 128 bytes, too.
+// that lie side by side share a tile, whose rows are then 128 bytes, too. Where texts are long enough for
+// tiles of their own, blocks take every so many of them in turn, else runs of packed rows.
 #include "ops/attention/cuda/forward_sm90.cuh"
 #include "ops/attention/kernels.hpp"
 
 namespace warpwright::ops::attention::cuda {
 namespace sm90 {
 
-template <class TypeT, int kHeadSizeT>
+template <class TypeT, int kHeadSizeT, bool kRuns>
 struct PackedShape {
   using T = TypeT;
-  static constexpr bool kPacked = true;
+  static constexpr bool kPacked = kRuns;
   static constexpr int kHeadSize = kHeadSizeT, kHeads = 64 / kHeadSize, kKeys = 64;
   static constexpr int kGroups = kHeads, kStages = kHeads == 1 ? 3 : 4, kPlaces = kJobs;
   static constexpr int kRows = kBox, kThreads = (kGroups + 1) * kGroupThreads;
@@ -47,15 +48,25 @@ void flash_packed_forward(const Context& context, const AttentionForward& a) {
   }
   const ForwardMaps maps{map_of_packed(a.q), map_of_packed(a.k), map_of_packed(a.v), ForwardParameters(a),
                          nullptr};
-  const auto run = [&]<class T, int kHeadSize>() {
-    using S = PackedShape<T, kHeadSize>;
-    const unsigned blocks = resident(context, runs_of<S>(maps.p.sequences), S::kResident);
+  // Tokens of a text, in the mean, that are worth a tile. Runs and tiles differ in the bits of texts that a
+  // run leaves to single warps.
+  const bool wide = a.q.shape[2] == 64;
+  const Sequences& sequences = maps.p.sequences;
+  const bool runs = a.batch_invariant || sequences.Nq < std::int64_t{wide ? 32 : 48} * sequences.count;
+  const auto run_shape = [&]<class S>() {
+    const unsigned pieces =
+        S::kPacked ? runs_of<S>(sequences)
+                   : sequences.blocks(sequences.Nq, S::kRows) / sequences.heads * head_tiles_of<S>(sequences);
+    const unsigned blocks = resident(context, pieces, S::kResident);
     if (blocks == 0) return;
     gpu::allow_shared(forward_sm90<S>, S::kShared);
     gpu::launch_overlapped(context, forward_sm90<S>, blocks, S::kThreads, S::kShared,
                            "attention.forward cuda.flash_packed", maps);
   };
-  const bool wide = a.q.shape[2] == 64;
+  const auto run = [&]<class T, int kHeadSize>() {
+    runs ? run_shape.template operator()<PackedShape<T, kHeadSize, true>>()
+         : run_shape.template operator()<PackedShape<T, kHeadSize, false>>();
+  };
   if (a.q.dtype == DType::bf16) {
     wide ? run.template operator()<__nv_bfloat16, 64>() : run.template operator()<__nv_bfloat16, 32>();
   } else {

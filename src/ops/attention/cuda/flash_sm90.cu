@@ -59,8 +59,11 @@ void flash_sm90_forward(const Context& context, const AttentionForward& a) {
   const Sequences& sequences = maps.p.sequences;
   visit_shape(a.q.dtype, a.q.shape[2], [&]<class T, int kHeadSize>() {
     using S = ForwardShape<T, kHeadSize>;
-    launch(forward_sm90<S>, context, maps, resident(context, sequences.blocks(sequences.Nq, S::kRows)),
-           S::kThreads, S::kShared, "attention.forward cuda.flash_sm90");
+    const unsigned blocks = resident(context, sequences.blocks(sequences.Nq, S::kRows));
+    if (blocks == 0) return;
+    gpu::allow_shared(forward_sm90<S>, S::kShared);
+    gpu::launch_overlapped(context, forward_sm90<S>, blocks, S::kThreads, S::kShared,
+                           "attention.forward cuda.flash_sm90", maps);
   });
 }
 

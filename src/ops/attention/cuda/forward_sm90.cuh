@@ -158,11 +158,16 @@ __device__ void copy_forward(const ForwardMaps& maps, const ForwardMemory<S>& me
     if constexpr (S::kPacked) {
       post_runs(maps, memory);
     } else {
-      gpu::wait_for_kernels_before();
+      if (maps.next_tile) gpu::wait_for_kernels_before();  // it is theirs to clear
+      Sequences of_tiles = sequences;
+      of_tiles.heads = static_cast<int>(head_tiles_of<S>(sequences));
       post_jobs<S::kPlaces>(
           channels.jobs, maps.next_tile,
-          [&](unsigned index) { return find_queries<S::kRows>(sequences, index); },
-          [&](const Tile& tile, int place, Barrier* full) { copy_queries(maps, memory, tile, place, full); });
+          [&](unsigned index) { return find_queries<S::kRows>(of_tiles, index); },
+          [&](const Tile& tile, int place, Barrier* full) {
+            gpu::wait_for_kernels_before();
+            copy_queries(maps, memory, tile, place, full);
+          });
     }
   } else if (warp == 1 && threadIdx.x % 32 == 0) {
     gpu::wait_for_kernels_before();
