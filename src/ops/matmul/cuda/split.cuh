@@ -77,6 +77,7 @@ struct Quad {
     return rows[r] < parameters.work.rows && first_col < parameters.work.cols;
   }
   __device__ gpu::Packed<In, 2> bias(int) const {
+    if (first_col >= parameters.work.cols) return gpu::Packed<In, 2>::zero();
     return gpu::Packed<In, 2>::load(static_cast<const In*>(parameters.bias) + first_col);
   }
   __device__ void begin() const {}
@@ -125,6 +126,7 @@ __global__ void __launch_bounds__(K::kThreads) split_kernel(const __grid_constan
   std::byte* const received = tiles + kStages * Tile::kStageBytes;  // by block, then piece
   Barrier* const full = reinterpret_cast<Barrier*>(received + Tile::kReceivedBytes);
   Barrier *const empty = full + kStages, *const all_received = empty + kStages;
+  Barrier* const rows_summed = all_received + 1;
   const int rank = static_cast<int>(blockIdx.x) % kDeep;
   const int group = group_of_threads();
   const int warp = warp_of_threads(), warp_lane = static_cast<int>(threadIdx.x) % 32;
@@ -147,6 +149,7 @@ __global__ void __launch_bounds__(K::kThreads) split_kernel(const __grid_constan
       initialize(empty + i, 4 * Tile::kGroups + helpers);
     }
     initialize(all_received, 1);
+    initialize(rows_summed, max(helpers, 1));
     fence_initialized_barriers();
     if (finished > 0) arrive_expecting(all_received, (kDeep - 1) * finished * Tile::kSumRowBytes);
   }
@@ -188,7 +191,7 @@ __global__ void __launch_bounds__(K::kThreads) split_kernel(const __grid_constan
       if (helper >= 0 && helper < helpers) {
         sum_rows_of_slabs<K>(p, tiles, full, piece.col_tile, p.work.col_tiles, row, helper, begin, end,
                              cursor, release);
-        named_barrier(2, Tile::kGroups * kGroupThreads + helpers * 32);
+        if (warp_lane == 0) arrive(rows_summed);
       }
     }
     __syncwarp();
@@ -207,11 +210,8 @@ __global__ void __launch_bounds__(K::kThreads) split_kernel(const __grid_constan
     std::byte* const sums = tiles;
     const Lane lane;
     const auto meet = [&] { named_barrier(1, Tile::kGroups * kGroupThreads); };
-    if (helpers > 0) {
-      named_barrier(2, Tile::kGroups * kGroupThreads + helpers * 32);
-    } else {
-      meet();
-    }
+    if (helpers > 0) wait(rows_summed, 0);
+    meet();
 #pragma unroll
     for (int b = 0; b < Tile::kBlocks; ++b) {
 #pragma unroll
