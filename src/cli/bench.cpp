@@ -28,7 +28,8 @@ struct Flags {
   std::int64_t steps = 5;
   std::string shapes;
   bool bias_gradient = false;
-  double seconds = 0;
+  double seconds = 0, within = 3;
+  int proposals = 8;
   std::filesystem::path table, timeline;
   bool json = false, memory_efficient_norm = false;
   DeviceFlags device;
@@ -184,6 +185,8 @@ void run(const Flags& flags) {
     products.bias_gradient = flags.bias_gradient;
     products.rounds = static_cast<int>(std::clamp<std::int64_t>(flags.steps, 1, 1000));
     products.seconds = flags.seconds;
+    products.within = flags.within;
+    products.proposals = flags.proposals;
     products.table = flags.table;
     products.json = flags.json;
     if (!flags.timeline.empty()) return ops::matmul::trace_products(products, flags.timeline, std::cout);
@@ -239,9 +242,20 @@ void add_bench(CLI::App& app) {
   command->add_option(
       "--shapes", f->shapes,
       "matmul on a GPU: every kernel beside every proposal of cuBLASLt's, and what the choice "
-      "loses: gpt2, bert, random:COUNT[:SEED] or MxNxK, with commas between several");
+      "loses: gpt2, bert, random:COUNT[:SEED], MxNxK or gelu:MxNxK, with commas between several");
   command->add_flag("--bias-gradient", f->bias_gradient, "matmul --shapes: dw makes dbias too");
   command->add_option("--seconds", f->seconds, "matmul --shapes: stop after so many; 0: never")
+      ->capture_default_str();
+  command
+      ->add_option("--within", f->within,
+                   "matmul --shapes: time the kernels that are predicted to take at most so many times as "
+                   "long as the fastest, and the first choice of each schedule")
+      ->check(CLI::Range(1.0, 1e6))
+      ->capture_default_str();
+  command
+      ->add_option("--proposals", f->proposals,
+                   "matmul --shapes: how many of cuBLASLt's proposals to time beside its choice")
+      ->check(CLI::Range(0, 64))
       ->capture_default_str();
   command->add_option("--table", f->table,
                       "matmul --shapes: write all times, as WARPWRIGHT_MATMUL_TABLE reads them");

@@ -24,14 +24,18 @@ void add_layer(std::vector<ProductShape>& shapes, std::int64_t M, std::int64_t N
   for (const Direction d : {Direction::forward, Direction::dx, Direction::dw}) shapes.push_back({d, M, N, K});
 }
 
+void add_gelu(std::vector<ProductShape>& shapes, std::int64_t M, std::int64_t N, std::int64_t K) {
+  shapes.push_back({Direction::forward, M, N, K, Activation::gelu_tanh});
+  shapes.push_back({Direction::dx, M, K, N, Activation::gelu_tanh});
+}
+
 // The four layers of a block; the feed-forward ones also with GELU in their epilogues.
 void add_block(std::vector<ProductShape>& shapes, std::int64_t M, std::int64_t C) {
   add_layer(shapes, M, 3 * C, C);
   add_layer(shapes, M, C, C);
   add_layer(shapes, M, 4 * C, C);
   add_layer(shapes, M, C, 4 * C);
-  shapes.push_back({Direction::forward, M, 4 * C, C, Activation::gelu_tanh});
-  shapes.push_back({Direction::dx, M, C, 4 * C, Activation::gelu_tanh});
+  add_gelu(shapes, M, 4 * C, C);
 }
 
 std::int64_t number(std::string_view text, std::string_view shapes) {
@@ -39,7 +43,7 @@ std::int64_t number(std::string_view text, std::string_view shapes) {
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (error != std::errc() || end != text.data() + text.size() || value < 1 || value > (1 << 24)) {
     throw UsageError(fmt::format("'{}' in '{}' is no size", text, shapes), "--shapes",
-                     "use gpt2, bert, random:COUNT[:SEED] or MxNxK, with commas between several");
+                     "use gpt2, bert, random:COUNT[:SEED], MxNxK or gelu:MxNxK, with commas between several");
   }
   return value;
 }
@@ -161,8 +165,7 @@ class Products {
  private:
   static constexpr std::size_t kArenaBytes = std::size_t{3} << 30;
   static constexpr double kSampleSeconds = 60e-6;
-  static constexpr int kMostCalls = 12, kProposals = 8;
-  static constexpr double kHopeless = 3;  // not timed: predicted to take so many times as long as the fastest
+  static constexpr int kMostCalls = 12;
 
   Tensor in(const Shape& shape) { return inputs_.take(DType::bf16, shape, options_.device); }
   Tensor out(const Shape& shape, DType dtype = DType::bf16) {
@@ -204,8 +207,9 @@ class Products {
       }
     }
     for (const Schedule schedule : {Schedule::persistent, Schedule::stream_k, Schedule::block}) {
+      const int first = select(request, schedule, device()).tile;
       for (const Selection& s : selections(request, schedule, device())) {
-        if (s.seconds > kHopeless * least) continue;
+        if (s.seconds > options_.within * least && s.tile != first) continue;
         result.candidates.push_back({false, schedule, s, 0, {}});
         scratch = std::max(scratch, cuda::workspace(problem, s));
       }
@@ -214,7 +218,7 @@ class Products {
       if (variant.name == "cuda.cublaslt") scratch = std::max(scratch, variant.workspace(problem, device()));
     }
     context_.reserve_scratch(scratch);
-    const int proposals = std::min(cuda::cublaslt_proposal(context_, make(), -1), kProposals);
+    const int proposals = std::min(cuda::cublaslt_proposal(context_, make(), -1), options_.proposals);
     for (int i = -1; i < proposals; ++i) result.candidates.push_back({true, {}, {}, i, {}});
 
     const auto call = [&](const Candidate& c) {
@@ -337,9 +341,11 @@ std::vector<ProductShape> product_shapes(std::string_view text) {
       const auto numbers = split(part.substr(7), ':');
       add_random(shapes, number(numbers[0], text), numbers.size() > 1 ? number(numbers[1], text) : 1);
     } else {
-      const auto sides = split(part, 'x');
+      const bool gelu = part.rfind("gelu:", 0) == 0;
+      const auto sides = split(gelu ? part.substr(5) : part, 'x');
       if (sides.size() != 3) number("", text);
-      add_layer(shapes, number(sides[0], text), number(sides[1], text), number(sides[2], text));
+      const std::int64_t M = number(sides[0], text), N = number(sides[1], text), K = number(sides[2], text);
+      gelu ? add_gelu(shapes, M, N, K) : add_layer(shapes, M, N, K);
     }
   }
   return shapes;
