@@ -43,8 +43,8 @@ constexpr double kExchangeLatency = 0.13e-6;  // between the blocks of a cluster
 constexpr double kExchangeBandwidth = 13.8e9;
 constexpr double kTransposed[] = {1, 0.953, 0.933};  // products by direction
 constexpr double kActivation = 0.075e-9;             // that an element's activation adds to the epilogue
-constexpr double kDerivative = 0.136e-9;             // and that its derivative does
-constexpr double kShownActivation = 0.75, kShownDerivative = 0.72;  // of them, where groups take turns
+constexpr double kDerivative = 0.083e-9;             // and that its derivative does
+constexpr double kShownActivation = 0.75, kShownDerivative = 0.63;  // of them, where groups take turns
 constexpr double kSharpness = 4.00, kSlabSharpness = 7.59;
 constexpr double kRowSums = 3e-6;                // what is left of a bias gradient when its product is done
 constexpr double kMultiprocessors = 132;         // that the sums above are of
@@ -199,7 +199,7 @@ double seconds_of(const Request& r, int index, Schedule schedule, std::int64_t t
         // between them.
         const auto together = real(std::gcd(cut, static_cast<std::int64_t>(sharers)));
         const double strips = (1.0 * tile.rows * tile.cluster_down + 1.0 * tile.cols * tile.cluster_across) *
-                              std::ceil(std::sqrt(together)) * real(cut) / together;
+                              std::sqrt(together) * real(cut) / together;
         memory = std::max(memory, strips * real(r.extent.depth) * 2);
       }
     }
