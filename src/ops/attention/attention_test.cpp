@@ -388,6 +388,26 @@ const std::vector<std::vector<std::int32_t>> kWrongBounds{
     {0, 3, 6}, {1, 3, 5}, {0, 6, 5}, {0, -1, 5}, {0, 3, 4}};
 
 // A GPU's variants cannot throw for what only the device knows; nothing outside the tensors is touched.
+// cuda.flash_packed in runs of rows whatever the lengths are, as it has them where bits must not depend on
+// the batch.
+TEST(Attention, CudaPackedInRunsMatchesTheReference) {
+  if (cuda_device_count() == 0) GTEST_SKIP() << "needs an NVIDIA GPU";
+  std::string reason;
+  int checked = 0;
+  for (const auto& c : taken(attention::test_cases())) {
+    if ((c.HS != 32 && c.HS != 64) || c.bias || c.visible) continue;
+    for (const DType dtype : {DType::bf16, DType::f16}) {
+      Fixture fixture(seed_of(c));
+      auto args = attention::make_forward(c, dtype, true, fixture);
+      args.batch_invariant = true;
+      const auto refusal =
+          check_variant(attention_forward_op(), "cuda.flash_packed", fixture, args, reduction_of(c));
+      refusal.empty() ? void(++checked) : void(reason = refusal);
+    }
+  }
+  if (checked == 0) GTEST_SKIP() << reason;
+}
+
 TEST(Attention, CudaStaysInBoundsWhateverTheSequencesAre) {
   if (cuda_device_count() == 0) GTEST_SKIP() << "needs an NVIDIA GPU";
   const attention::Case c = attention::self_attention({3, 2}, 1, 64);
