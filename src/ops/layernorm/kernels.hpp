@@ -56,8 +56,8 @@ namespace cuda {
 
 // Of a block whose warps have a row each.
 inline constexpr int kOneWarpThreads = 128;
-// What a lane has of the rows between 6 and 7 packs a lane that a warp has in the backward, and how many of
-// its blocks a multiprocessor has.
+// What a lane has of the rows between 6 and 7 packs a lane that a warp has, and how many of backward's blocks
+// a multiprocessor then has.
 inline constexpr int kWideWarpPacks = 7, kWideWarpBlocks = 2;
 
 // How a row of 16-byte packs is shared out: each of `warps` warps, in each of `blocks` blocks, has up to 32 ·
@@ -66,7 +66,6 @@ struct RowShape {
   int packs = 0, warps = 0, blocks = 1;
 
   int threads() const { return warps == 1 ? kOneWarpThreads : 32 * warps; }  // of a block
-  bool wide() const { return blocks > 1 || packs == kWideWarpPacks; }        // backward: wide_rows.cuh
 };
 // `few`: among the few kernels that there are with fp32 parameters beside 16 bits, and with a sum.
 RowShape forward_shape(std::int64_t C, DType dtype, bool few);
@@ -75,10 +74,19 @@ RowShape backward_shape(std::int64_t C, DType dtype, bool fp32_parameters, bool 
 
 // What backward has of warps with a row each, or a part of one, on a multiprocessor.
 inline constexpr int kBackwardWarps = 16;
-inline constexpr int kMostBlocks = 8, kMostClusterWarps = 12;  // of a cluster; of each of its blocks
+// Its blocks on a multiprocessor; five of three warps do not fit beside each other any better than four.
+constexpr int resident_blocks(int warps) {
+  return warps == 3 ? 4 : warps < kBackwardWarps ? kBackwardWarps / warps : 1;
+}
+// Where these are few warps, a thread has the registers to keep three packs of a row from pass to pass.
+inline constexpr int kKeepingWarps = 12;
+constexpr bool keeps_rows(int warps) {
+  return resident_blocks(warps) * warps <= kKeepingWarps;
+}
+inline constexpr int kMostBlocks = 8, kMostClusterWarps = 11;  // of a cluster; of each of its blocks
 // Rows for which there is room in shared memory: in backward, and where a cluster has them.
 inline constexpr int kBackwardStages = 2, kClusterStages = 3;
-// Shared memory in which its rows arrive; beside it, from the output, a float or two for each column.
+// Shared memory in which its rows arrive; beside it, from the output, what it holds of each column.
 struct BackwardStages {
   RowShape shape;
   DType dtype, out;  // of x and of out

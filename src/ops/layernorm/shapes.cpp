@@ -27,12 +27,15 @@ RowShape shape_of(std::int64_t C, DType dtype, int most_in_one_warp, int fewest,
   return best;
 }
 
-// Of as few blocks as have the registers for a row of so many packs.
-RowShape cluster_shape(std::int64_t in_row) {
+// Of as few blocks as have the registers for a row of so many packs; with up to `warps` each, or more in the
+// largest cluster.
+RowShape cluster_shape(std::int64_t in_row, int most_warps) {
   constexpr int kPacks = 3;
   for (int blocks = 2; blocks <= kMostBlocks; blocks *= 2) {
     const std::int64_t lanes = std::int64_t{kWarp} * kPacks * blocks, warps = (in_row + lanes - 1) / lanes;
-    if (warps <= kMostClusterWarps) return {kPacks, static_cast<int>(warps), blocks};
+    if (warps <= (blocks < kMostBlocks ? most_warps : kMostClusterWarps)) {
+      return {kPacks, static_cast<int>(warps), blocks};
+    }
   }
   return {};
 }
@@ -45,8 +48,8 @@ RowShape forward_shape(std::int64_t C, DType dtype, bool few) {
   const auto lanes = static_cast<std::int64_t>(16 / size_of(dtype));
   if (C % lanes != 0 || C / lanes > kMostWarps * kWarp * 8) return {};
   const auto in_row = static_cast<int>(C / lanes);
-  for (const int packs : {1, 2, 3, 4, 6, 7}) {
-    if ((!few || packs < 7) && in_row <= kWarp * packs) return {packs, 1};
+  for (const int packs : {1, 2, 3, 4, 5, 6, 7}) {
+    if ((!few || (packs != 5 && packs < 7)) && in_row <= kWarp * packs) return {packs, 1};
   }
   const int packs = in_row <= kWarp * 4 * 10 ? 4 : 8;
   return {packs, (in_row + kWarp * packs - 1) / (kWarp * packs)};
@@ -62,7 +65,10 @@ RowShape backward_shape(std::int64_t C, DType dtype, bool fp32_parameters, bool 
   // where the kernel has the registers, since few rows then keep more of the GPU busy.
   const std::int64_t of_block = lanes * kWarp * kMostWarps * (dtype == DType::f32 ? 4 : 3);
   const bool cluster = C > of_block || (C == of_block && same_16_bits && !from_out);
-  if (cluster && C % lanes == 0 && device.gpu.at_least(9)) return cluster_shape(C / lanes);
+  if (cluster && C % lanes == 0 && device.gpu.at_least(9)) {
+    constexpr int kWarpsWithTables = 7;  // beside fp32 out and fp32 parameters in shared memory
+    return cluster_shape(C / lanes, fp32_parameters && from_out ? kWarpsWithTables : kMostClusterWarps);
+  }
   if (fp32_parameters) {
     RowShape shape = shape_of(C, dtype, 3, 3, 3);
     if (shape.warps == 1) shape.packs = 3;  // the only kernel there is
@@ -85,9 +91,10 @@ std::size_t backward_shared_bytes(const BackwardStages& s) {
   const int stages = s.shape.blocks > 1 ? kClusterStages : kBackwardStages;
   const int statistics = 2 * static_cast<int>(sizeof(float));
   const int row_threads = s.shape.warps == 1 ? kWarp : threads;
-  // 1/weight; bias where it is not held
-  const int arrays = s.from_out && !s.shape.wide() ? (s.fp32_parameters ? 2 : 1) : 0;
-  const int columns = arrays * s.shape.packs * lanes * row_threads * static_cast<int>(sizeof(float));
+  // 1/weight and bias
+  const int column = static_cast<int>(sizeof(float)) +
+                     static_cast<int>(s.fp32_parameters ? sizeof(float) : size_of(s.dtype));
+  const int columns = s.from_out ? s.shape.packs * lanes * row_threads * column : 0;
   return static_cast<std::size_t>(stages * threads * (units * s.shape.packs * 16 + statistics) + columns);
 }
 
@@ -96,11 +103,9 @@ int warp_row_parts(std::int64_t N, RowShape shape, const DeviceInfo& device) {
   const bool one_warp = shape.warps == 1, cluster = shape.blocks > 1;
   const std::int64_t groups = one_warp ? kOneWarpThreads / kWarp : 1;
   const std::int64_t least_rows = cluster ? 8 : 4;  // of a group: the parts are to be less than the tensors
-  // Five blocks of three warps do not fit beside each other any better than four.
   const std::int64_t resident = shape.packs == kWideWarpPacks ? kWideWarpBlocks
                                 : one_warp                    ? kBackwardWarps / groups
-                                : shape.warps == 3            ? 4
-                                                              : std::max(kBackwardWarps / shape.warps, 1);
+                                                              : resident_blocks(shape.warps);
   // Clusters of more than two blocks do not find a place on every multiprocessor.
   const std::int64_t multiprocessors = device.gpu.multiprocessors;
   const std::int64_t places = shape.blocks > 2 ? multiprocessors - multiprocessors / 12 : multiprocessors;
@@ -143,7 +148,7 @@ std::string refuse_warp_row_backward(const NormBackwardProblem& p, const DeviceI
   const RowShape shape = backward_shape(p.C, p.dtype, p.fp32_parameters, p.from_out, device);
   if (std::string reason = refuse_row(shape, p.dtype, device); !reason.empty()) return reason;
   const bool addend = p.dsum || p.dx_store == Store::add;
-  constexpr std::size_t kStatic = 4096;
+  constexpr std::size_t kStatic = 3072;
   const std::size_t bytes =
       backward_shared_bytes({shape, p.dtype, p.out_dtype(), p.from_out, addend, p.fp32_parameters}) + kStatic;
   return bytes <= device.gpu.shared_bytes_per_block ? "" : "the row is too long for shared memory";

@@ -1,11 +1,14 @@
-// The backward of a normalization with a row in the hands of a warp, or of a block's warps together. Rows
-// arrive in shared memory, one ahead, since dweight and dbias take the registers. Memory-bound: 3 passes of
-// the tensor (dout, x or out, dx; 4 where something is added), and for each block a row of 2·C floats, its
-// part of dweight and dbias, which column_sums.cuh adds up.
+// The backward of a normalization with a row in the hands of a warp, of a block's warps, or of a cluster of
+// blocks. Rows arrive in shared memory ahead of their turn, since dweight and dbias take the registers.
+// Memory-bound: 3 passes of the tensor (dout, x or out, dx; 4 where something is added), and for each block
+// or cluster a row of 2·C floats, its part of dweight and dbias, which column_sums.cuh adds up. What is short
+// beside bandwidth are places for instructions: all that a warp has in shared memory stands at constant
+// distances from two addresses, and weights are floats in registers from before the first row on.
 #pragma once
 
 #include <cuda_pipeline_primitives.h>
 
+#include "ops/cuda/hopper/barrier.cuh"
 #include "ops/cuda/launch.cuh"
 #include "ops/layernorm/cuda/column_sums.cuh"
 #include "ops/layernorm/cuda/lost_columns.cuh"
@@ -21,7 +24,7 @@ struct BackwardRows {
   const P *weight, *bias;
   const float *mean, *rstd;
   X* dx;
-  float* parts;  // (blocks, 2, C)
+  float* parts;  // (blocks or clusters, 2, C)
   KeptColumns<X> kept;
   LostRule<float> lost;
   std::int64_t N;
@@ -29,21 +32,160 @@ struct BackwardRows {
   bool centered, streaming;
 };
 
-// The sums of both over a row's threads. `shared` may be used again behind the next barrier.
-template <bool one_warp>
-__device__ void sum_both(float& a, float& b, float2* shared) {
-  a = gpu::warp_sum(a);
-  b = gpu::warp_sum(b);
-  if constexpr (!one_warp) {
-    const int lane = static_cast<int>(threadIdx.x) % gpu::kWarp,
-              warps = static_cast<int>(blockDim.x) / gpu::kWarp;
-    if (lane == 0) shared[threadIdx.x / gpu::kWarp] = {a, b};
-    __syncthreads();
-    const float2 part = lane < warps ? shared[lane] : float2{0, 0};
-    a = gpu::warp_sum(part.x);
-    b = gpu::warp_sum(part.y);
+// Who has a row, how many packs of it a lane has, and whether in few enough warps to keep them in registers
+// from one pass to the other.
+enum class Share { warp, block, cluster };
+template <int packs_, Share share_, bool keeps_ = false>
+struct BackwardForm {
+  static constexpr int packs = packs_;
+  static constexpr Share share = share_;
+  static constexpr bool one_warp = share == Share::warp, keeps = keeps_;
+  // A cluster takes the sums of the next row before it computes dx of the present one, which hides the time
+  // that sums take from block to block.
+  static constexpr bool ahead = share == Share::cluster;
+  static constexpr int stages = ahead ? kClusterStages : kBackwardStages;
+  static constexpr int most_threads = one_warp             ? kOneWarpThreads
+                                      : keeps && packs > 2 ? kKeepingWarps* gpu::kWarp
+                                                           : kMostThreads;
+  static constexpr int least_blocks = !one_warp ? 1
+                                      : packs == kWideWarpPacks
+                                          ? kWideWarpBlocks
+                                          : kBackwardWarps * gpu::kWarp / kOneWarpThreads;
+};
+
+__device__ inline int rank_in_cluster() {
+  unsigned rank;
+  asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));  // not to be held in a register
+  return static_cast<int>(rank);
+}
+__device__ inline int blocks_of_cluster() {
+  unsigned blocks;
+  asm volatile("mov.u32 %0, %%cluster_nctarank;" : "=r"(blocks));
+  return static_cast<int>(blocks);
+}
+
+// The sums of both over the threads that share a row, in two steps, so that a thread may do something else
+// between sending its part and having the sums. Each sum of a thread has a turn, 0, 1, 2, …
+template <Share share>
+class SumOfBoth;
+
+template <>
+class SumOfBoth<Share::warp> {
+ public:
+  struct Shared {};
+
+  __device__ SumOfBoth(Shared*, int) {}
+  __device__ void send(float a, float b, unsigned) { sum_ = to_every_lane(warp_sum_of_both(a, b)); }
+  __device__ float2 get(unsigned) const { return sum_; }
+
+ private:
+  float2 sum_;
+};
+
+// Over a block each warp puts its part, and behind a barrier each thread adds up the parts of all: 0 for
+// warps that are not there.
+__device__ inline void put_part_of_both(float a, float b, float2* parts) {
+  const float mine = warp_sum_of_both(a, b);
+  if (threadIdx.x % (gpu::kWarp / 2) == 0) {
+    reinterpret_cast<float*>(parts)[threadIdx.x / (gpu::kWarp / 2)] = mine;
   }
 }
+__device__ inline float2 sum_parts_of_both(const float2* parts, int warps) {
+  float2 sum{0, 0};
+  const auto add_four = [&](int first) {
+    const auto* fours = reinterpret_cast<const float4*>(parts + first);
+    const float4 p = fours[0], q = fours[1];
+    sum.x += (p.x + p.z) + (q.x + q.z);
+    sum.y += (p.y + p.w) + (q.y + q.w);
+  };
+  add_four(0);
+  if (warps > 4) add_four(4);
+  if (warps > 8) add_four(8), add_four(12);
+  return sum;
+}
+
+// Two places in turn: between two uses of one lies the barrier of the other.
+template <>
+class SumOfBoth<Share::block> {
+ public:
+  struct alignas(16) Shared {
+    float2 parts[2][kMostThreads / gpu::kWarp];
+  };
+
+  __device__ SumOfBoth(Shared* shared, int warps) : shared_(shared), warps_(warps) {
+    if (threadIdx.x < 2 * kMostThreads / gpu::kWarp) (&shared_->parts[0][0])[threadIdx.x] = {0, 0};
+    __syncthreads();
+  }
+  __device__ void send(float a, float b, unsigned turn) {
+    put_part_of_both(a, b, shared_->parts[turn % 2]);
+    __syncthreads();
+  }
+  __device__ float2 get(unsigned turn) const { return sum_parts_of_both(shared_->parts[turn % 2], warps_); }
+
+ private:
+  Shared* shared_;
+  int warps_;
+};
+
+// Every warp sends its part to each block of the cluster. Four places in turn: a warp sends for a row when it
+// has read the sums of the second before, and the fourth row's senders have the sums of the second, to which
+// every reader of the first has added its part since.
+template <>
+class SumOfBoth<Share::cluster> {
+ public:
+  static constexpr int kPlaces = 4;
+  struct Shared {
+    float2 parts[kPlaces][kMostBlocks * kMostClusterWarps];
+    hopper::Barrier barriers[kPlaces];
+  };
+
+  // Another barrier of the cluster is needed before anything is sent.
+  __device__ SumOfBoth(Shared* shared, int warps) : shared_(shared), warps_(warps) {
+    if (threadIdx.x != 0) return;
+    for (auto& barrier : shared_->barriers) hopper::initialize(&barrier, 1);
+    hopper::fence_initialized_barriers();
+  }
+  __device__ void send(float a, float b, unsigned turn) {
+    const float2 part{gpu::warp_sum(a), gpu::warp_sum(b)};
+    const int lane = static_cast<int>(threadIdx.x) % gpu::kWarp;
+    hopper::Barrier* barrier = shared_->barriers + turn % kPlaces;
+    if (threadIdx.x == 0) {
+      hopper::arrive_expecting(barrier, blocks_of_cluster() * warps_ * static_cast<int>(sizeof(float2)));
+    }
+    float2* to = shared_->parts[turn % kPlaces] + rank_in_cluster() * warps_ +
+                 static_cast<int>(threadIdx.x) / gpu::kWarp;
+    if (lane < blocks_of_cluster()) send_to(lane, to, part, barrier);
+  }
+  __device__ float2 get(unsigned turn) const {
+    hopper::wait(shared_->barriers + turn % kPlaces, turn / kPlaces % 2);
+    const int count = blocks_of_cluster() * warps_;
+    float2 sum{0, 0};
+    for (int i = static_cast<int>(threadIdx.x) % gpu::kWarp; i < count; i += gpu::kWarp) {
+      const float2 part = shared_->parts[turn % kPlaces][i];
+      sum.x += part.x;
+      sum.y += part.y;
+    }
+    return to_every_lane(warp_sum_of_both(sum.x, sum.y));
+  }
+
+ private:
+  static __device__ void send_to(int block, float2* to, float2 value, hopper::Barrier* barrier) {
+#if __CUDA_ARCH__ >= 900
+    asm volatile(
+        "{\n"
+        ".reg .b32 to, barrier;\n"
+        "mapa.shared::cluster.u32 to, %0, %4;\n"
+        "mapa.shared::cluster.u32 barrier, %1, %4;\n"
+        "st.async.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 [to], {%2, %3}, [barrier];\n"
+        "}\n" ::"r"(gpu::shared_address(to)),
+        "r"(gpu::shared_address(barrier)), "f"(value.x), "f"(value.y), "r"(block)
+        : "memory");
+#endif
+  }
+
+  Shared* shared_;
+  int warps_;
+};
 
 template <int N>
 __device__ void add_floats(float (&to)[N], const float* p) {
@@ -53,69 +195,69 @@ __device__ void add_floats(float (&to)[N], const float* p) {
   for (int j = 0; j < N; ++j) to[j] += values[j];
 }
 
-// Where a thread's packs arrive: while one row is computed, the next is copied. Each thread copies and reads
-// places of its own, so that waiting for its own copies is all that is needed. The statistics come the same
-// way, to each thread: in registers they would be waited for where a register is short.
-// A pack is kDout + kX (+ 1 with an addend) units of 16 bytes.
-template <class X, class Y, class O, int packs, bool one_warp, int count = kBackwardStages>
-struct Stages {
-  static constexpr int kLanes = gpu::kPackedLanes<X>;
-  static constexpr int kDout = Lanes<O, kLanes>::kUnits, kX = Lanes<Y, kLanes>::kUnits;
-
-  uint4* mine;        // of (count, packs, units, threads)
-  float* statistics;  // of (count, 2, threads)
-  int units;
-
-  static __device__ int threads() { return one_warp ? kOneWarpThreads : static_cast<int>(blockDim.x); }
-  __device__ Stages(uint4* shared, bool addend)
-      : mine(shared + threadIdx.x),
-        statistics(reinterpret_cast<float*>(shared + count * packs * (kDout + kX + addend) * threads()) +
-                   threadIdx.x),
-        units(kDout + kX + addend) {}
-  __device__ uint4* place(int stage, int k, int unit) const {
-    return mine + ((stage * packs + k) * units + unit) * threads();
-  }
-  template <class T>
-  __device__ void copy(int stage, int k, int unit, const T* from) const {
+// One 16-byte unit of each of a warp's lanes after the other, in shared memory: a pack of T is N / kEach of
+// them. `p` is the lane's place in the first.
+template <class T, int N>
+__device__ Lanes<T, N> lanes_from_shared(const uint4* p) {
+  Lanes<T, N> lanes;
 #pragma unroll
-    for (int i = 0; i < Lanes<T, kLanes>::kUnits; ++i) {
-      __pipeline_memcpy_async(place(stage, k, unit + i), from + i * Lanes<T, kLanes>::kEach, 16);
-    }
+  for (int i = 0; i < Lanes<T, N>::kUnits; ++i) {
+    lanes.units[i] = *reinterpret_cast<const typename Lanes<T, N>::Unit*>(p + i * gpu::kWarp);
   }
-  template <class T>
-  __device__ Lanes<T, kLanes> at(int stage, int k, int unit) const {
-    Lanes<T, kLanes> lanes;
+  return lanes;
+}
+template <class T, int N>
+__device__ void lanes_to_shared(uint4* p, const float (&values)[N]) {
+  const auto lanes = Lanes<T, N>::from_floats(values);
 #pragma unroll
-    for (int i = 0; i < Lanes<T, kLanes>::kUnits; ++i) {
-      lanes.units[i] = *reinterpret_cast<const typename Lanes<T, kLanes>::Unit*>(place(stage, k, unit + i));
-    }
-    return lanes;
+  for (int i = 0; i < Lanes<T, N>::kUnits; ++i) {
+    *reinterpret_cast<typename Lanes<T, N>::Unit*>(p + i * gpu::kWarp) = lanes.units[i];
   }
-  __device__ float& statistic(int stage, int which) const {
-    return statistics[(stage * 2 + which) * threads()];
+}
+template <class T, int N>
+__device__ void copy_to_shared(uint4* p, const T* from) {
+#pragma unroll
+  for (int i = 0; i < Lanes<T, N>::kUnits; ++i) {
+    __pipeline_memcpy_async(p + i * gpu::kWarp, from + i * Lanes<T, N>::kEach, 16);
   }
-};
+}
 
-// A float for each of a thread's columns, in shared memory, in units of 16 bytes that lie `threads` apart.
-struct ColumnFloats {
-  float4* mine;
-  int threads;
+// What a lane has of shared memory: its places in the rows that arrive, and, from the output, floats or
+// parameters of its columns. Each thread copies and reads places of its own, so that waiting for its own
+// copies is all that is needed. The statistics come the same way, to each thread: in registers they would be
+// waited for where a register is short.
+template <class X, class P, class O, class Form, bool from_out>
+struct BackwardShared {
+  using Y = std::conditional_t<from_out, O, X>;
+  static constexpr int kLanes = gpu::kPackedLanes<X>, packs = Form::packs, kWarp = gpu::kWarp;
+  static constexpr int kDout = Lanes<O, kLanes>::kUnits, kUnits = kDout + Lanes<Y, kLanes>::kUnits;
+  static constexpr int kStage = packs * kUnits * kWarp;  // of a warp
+  static constexpr int kFloats = kLanes / 4 * kWarp, kBias = Lanes<P, kLanes>::kUnits * kWarp;
 
-  template <int kLanes>
-  __device__ void get(int k, float (&to)[kLanes]) const {
-#pragma unroll
-    for (int i = 0; i < kLanes / 4; ++i) {
-      const float4 four = mine[(k * (kLanes / 4) + i) * threads];
-      to[4 * i] = four.x, to[4 * i + 1] = four.y, to[4 * i + 2] = four.z, to[4 * i + 3] = four.w;
+  uint4* rows;               // (warps, stages, packs, units, lanes)
+  float2* statistics;        // (warps, stages, lanes): mean, rstd
+  uint4* inverse = nullptr;  // (warps of a row, packs, lanes) floats: 1/weight
+  uint4* bias = nullptr;
+  uint4* addends;  // (warps, stages, packs, lanes)
+
+  __device__ BackwardShared(uint4* shared, int warps, int warp, int lane) {
+    const int tables = Form::one_warp ? 1 : warps, table = Form::one_warp ? 0 : warp;
+    const auto take = [&](int of, int which, int units) {
+      uint4* place = shared + which * units + lane;
+      shared += of * units;
+      return place;
+    };
+    rows = take(warps, warp, Form::stages * kStage);
+    statistics = reinterpret_cast<float2*>(shared) + warp * Form::stages * kWarp + lane;
+    shared += warps * Form::stages * kWarp / 2;
+    if constexpr (from_out) {
+      inverse = take(tables, table, packs * kFloats);
+      bias = take(tables, table, packs * kBias);
     }
+    addends = take(warps, warp, Form::stages * packs * kWarp);
   }
-  template <int kLanes>
-  __device__ void put(int k, const float (&from)[kLanes]) const {
-#pragma unroll
-    for (int i = 0; i < kLanes / 4; ++i) {
-      mine[(k * (kLanes / 4) + i) * threads] = {from[4 * i], from[4 * i + 1], from[4 * i + 2],
-                                                from[4 * i + 3]};
-    }
+  __device__ uint4* at(int stage, int k, int unit) const {
+    return rows + stage * kStage + (k * kUnits + unit) * kWarp;
   }
 };
 
@@ -125,78 +267,112 @@ struct ColumnFloats {
 // Where a column is lost and kept, x̂ (rounded to out's dtype, as all of out is) takes the place of out, its
 // bias is 0 and its inverse weight 1 (put_kept_sums computes its dweight anew); where it is lost and not
 // kept, its inverse weight is NaN.
-template <class X, class P, class O, int packs, bool one_warp, bool from_out>
-__global__ void __launch_bounds__(one_warp ? kOneWarpThreads : kMostThreads,
-                                  one_warp ? kBackwardWarps* gpu::kWarp / kOneWarpThreads : 1)
-    backward_rows(const __grid_constant__ BackwardRows<X, P, O> a) {
-  using G = Group<one_warp>;
-  using Y = std::conditional_t<from_out, O, X>;
-  using Stage = Stages<X, Y, O, packs, one_warp>;
-  constexpr int kLanes = gpu::kPackedLanes<X>;
-  __shared__ float2 sums[2][kMostThreads / gpu::kWarp];
-  extern __shared__ uint4 shared[];  // the stages, then the inverse; at the end (2, C) floats
-  const Stage stages(shared, a.addend != nullptr);
-  const int thread = G::thread(), threads = G::threads(), left = a.C / kLanes - thread,
-            column = thread * kLanes;
-  const float inverse_C = 1.0f / static_cast<float>(a.C);
+template <class X, class P, class O, class Form, bool from_out>
+__device__ void backward_of_rows(const BackwardRows<X, P, O>& a, int warps) {
+  using Shared = BackwardShared<X, P, O, Form, from_out>;
+  using Sums = SumOfBoth<Form::share>;
+  using Y = typename Shared::Y;
+  constexpr bool one_warp = Form::one_warp;
+  constexpr int packs = Form::packs, stages = Form::stages;
+  constexpr int kLanes = Shared::kLanes, kDout = Shared::kDout, kStep = gpu::kWarp * kLanes;
+  constexpr bool kHeld = sizeof(P) == sizeof(X);
+  __shared__ typename Sums::Shared shared_sums;
+  extern __shared__ uint4
+      shared[];  // BackwardShared; at the end (2, C) floats where warps have rows of their own
 
-  Parameters<X, P, packs> weight(a.weight ? a.weight + column : nullptr, 1, left, threads);
-  using Bias = Parameters<X, P, from_out ? packs : 1>;
-  Bias bias(from_out && a.bias ? a.bias + column : nullptr, 0, left, threads);
+  const int lane = static_cast<int>(threadIdx.x) % gpu::kWarp,
+            warp = static_cast<int>(threadIdx.x) / gpu::kWarp;
+  const int block_warps = one_warp ? kOneWarpThreads / gpu::kWarp : warps;
+  const Shared mine(shared, block_warps, warp, lane);
+  int rank = 0, cluster = 1;
+  if constexpr (Form::share == Share::cluster) {
+    rank = rank_in_cluster();
+    cluster = blocks_of_cluster();
+  }
+  // A warp's packs of a row are neighbours.
+  const int first_pack = (one_warp ? 0 : (rank * warps + warp) * packs * gpu::kWarp) + lane;
+  const int column = first_pack * kLanes, left = a.C / kLanes - first_pack;
+  const int teams = one_warp ? block_warps : 1, team = one_warp ? warp : 0;
+  const int groups = static_cast<int>(gridDim.x) / cluster * teams,
+            group = static_cast<int>(blockIdx.x) / cluster * teams + team;
+  const float inverse_C = 1.0f / static_cast<float>(a.C);
+  const auto inside = [&](int k) { return k * gpu::kWarp < left; };
+
+  Sums sums(&shared_sums, warps);
+  // Held where they are as narrow as x, else (fp32 beside 16 bits, which would take the registers) read again
+  // for each row, from the first-level cache.
+  float weights[kHeld ? packs : 1][kLanes];
+  const auto read_weight = [&](int k, float(&to)[kLanes]) {
+    const auto w = a.weight && inside(k) ? Lanes<P, kLanes>::load(a.weight + column + k * kStep)
+                                         : Lanes<P, kLanes>::filled(1);
+#pragma unroll
+    for (int j = 0; j < kLanes; ++j) to[j] = w[j];
+  };
+  if constexpr (kHeld) {
+#pragma unroll
+    for (int k = 0; k < packs; ++k) {
+      read_weight(k, weights[k]);
+#pragma unroll
+      for (int j = 0; j < kLanes; ++j) asm volatile("" : "+f"(weights[k][j]));  // not to be converted anew
+    }
+  }
+  const auto weight_of = [&](int k, float(&to)[kLanes]) {
+    if constexpr (kHeld) {
+#pragma unroll
+      for (int j = 0; j < kLanes; ++j) to[j] = weights[k][j];
+    } else {
+      read_weight(k, to);
+    }
+  };
+  const auto floats_of = [&](const uint4* table, int k, float(&to)[kLanes]) {
+    const auto floats = lanes_from_shared<float, kLanes>(table + k * Shared::kFloats);
+#pragma unroll
+    for (int j = 0; j < kLanes; ++j) to[j] = floats[j];
+  };
   float dweight[packs][kLanes] = {}, dbias[packs][kLanes] = {};
-  ColumnFloats inverse{}, wide_bias{};
   unsigned kept = 0;  // a bit for each lane of each pack
   if constexpr (from_out) {
-    auto* behind = reinterpret_cast<float4*>(stages.statistics - threadIdx.x + 4 * Stage::threads());
-    inverse = {behind + thread, threads};
-    wide_bias = {behind + packs * (kLanes / 4) * threads + thread, threads};
+    static_assert(packs * kLanes <= 32);
     const int places = a.kept.places();
 #pragma unroll
     for (int k = 0; k < packs; ++k) {
-      if (k * threads >= left) continue;
-      const auto w = weight.at(k, threads);
-      const auto b = bias.at(k, threads);
-      float inverses[kLanes], shifts[kLanes];
+      if (!inside(k)) continue;
+      float w[kLanes], inverses[kLanes], shifts[kLanes];
+      weight_of(k, w);
+      auto b = Lanes<P, kLanes>::filled(0);
+      if (a.bias) b = Lanes<P, kLanes>::load(a.bias + column + k * kStep);
 #pragma unroll
       for (int j = 0; j < kLanes; ++j) {
         inverses[j] = 1.0f / w[j];
         shifts[j] = b[j];
-        if (!a.lost(w[j], b[j])) continue;
-        const bool has_place = a.kept.place(column + k * threads * kLanes + j, places) >= 0;
-        inverses[j] = has_place ? 1.0f : __int_as_float(0x7fffffff);
-        if (!has_place) continue;
-        shifts[j] = 0;
-        kept |= 1u << (k * kLanes + j);
+        if (a.lost(w[j], b[j])) {
+          const bool has_place = a.kept.place(column + k * kStep + j, places) >= 0;
+          inverses[j] = has_place ? 1.0f : __int_as_float(0x7fffffff);
+          if (has_place) {
+            shifts[j] = 0;
+            kept |= 1u << (k * kLanes + j);
+          }
+        }
       }
-      bias.hold(k, shifts);
-      if (!one_warp || threadIdx.x < gpu::kWarp) {
-        inverse.put(k, inverses);
-        if constexpr (!Bias::kHeld) wide_bias.put(k, shifts);
-      }
+      if (one_warp && warp > 0) continue;
+      lanes_to_shared<float>(mine.inverse + k * Shared::kFloats, inverses);
+      lanes_to_shared<P>(mine.bias + k * Shared::kBias, shifts);
     }
     if constexpr (one_warp) __syncthreads();
   }
-  const auto bias_of = [&](int k, float(&to)[kLanes]) {
-    if constexpr (Bias::kHeld) {
-      const auto b = bias.at(k, threads);
-#pragma unroll
-      for (int j = 0; j < kLanes; ++j) to[j] = b[j];
-    } else {
-      wide_bias.get(k, to);
-    }
-  };
+  const auto bias_of = [&](int k) { return lanes_from_shared<P, kLanes>(mine.bias + k * Shared::kBias); };
   // Puts x̂ of the kept columns in the place of out. Returns what Σ dout·t then lacks of Σ g·x̂.
-  const auto patch = [&](std::int64_t row, int stage, float mean, float rstd) {
+  const auto patch = [&](std::int64_t row, int stage, float2 statistic) {
     constexpr int kEach = Lanes<O, kLanes>::kEach;
     const int places = a.kept.places();
     float lacking = 0;
     for (unsigned bits = kept; bits != 0; bits &= bits - 1) {
-      const int bit = __ffs(static_cast<int>(bits)) - 1, k = bit / kLanes, j = bit % kLanes;
-      const int c = column + k * threads * kLanes + j;
+      const int bit = __ffsll(bits) - 1, k = bit / kLanes, j = bit % kLanes;
+      const int c = column + k * kStep + j;
       const float x = gpu::to_float(a.kept.values[row * a.kept.capacity + a.kept.place(c, places)]);
-      auto* y = reinterpret_cast<O*>(stages.place(stage, k, Stage::kDout + j / kEach)) + j % kEach;
-      *y = gpu::from_float<O>((x - mean) * rstd);
-      const O dout = reinterpret_cast<const O*>(stages.place(stage, k, j / kEach))[j % kEach];
+      auto* y = reinterpret_cast<O*>(mine.at(stage, k, kDout + j / kEach)) + j % kEach;
+      *y = gpu::from_float<O>((x - statistic.x) * statistic.y);
+      const O dout = reinterpret_cast<const O*>(mine.at(stage, k, j / kEach))[j % kEach];
       const float w = a.weight ? gpu::to_float(a.weight[c]) : 1.0f;
       lacking += gpu::to_float(dout) * gpu::to_float(*y) * (w - 1);
     }
@@ -204,132 +380,174 @@ __global__ void __launch_bounds__(one_warp ? kOneWarpThreads : kMostThreads,
     return lacking;
   };
 
-  for (int i = 0; i < 2 * packs * stages.units; ++i) *stages.place(0, 0, i) = uint4{0, 0, 0, 0};
+  for (int i = 0; i < stages * packs * Shared::kUnits; ++i) mine.rows[i * gpu::kWarp] = uint4{0, 0, 0, 0};
+  for (int i = 0; i < stages; ++i) mine.statistics[i * gpu::kWarp].x = 0;
   const auto copy_row = [&](std::int64_t row, int stage) {
     if (row < a.N) {
       const std::int64_t first = row * a.C + column;
+      const O* dout = a.dout + first;
+      const Y* y;
+      if constexpr (from_out) {
+        y = a.out + first;
+      } else {
+        y = a.x + first;
+      }
 #pragma unroll
       for (int k = 0; k < packs; ++k) {
-        if (k * threads >= left) continue;
-        const std::int64_t from = first + k * threads * kLanes;
-        stages.copy(stage, k, 0, a.dout + from);
-        if constexpr (from_out) {
-          stages.copy(stage, k, Stage::kDout, a.out + from);
-        } else {
-          stages.copy(stage, k, Stage::kDout, a.x + from);
-        }
-        if (a.addend) stages.copy(stage, k, Stage::kDout + Stage::kX, a.addend + from);
+        if (!inside(k)) continue;
+        copy_to_shared<O, kLanes>(mine.at(stage, k, 0), dout + k * kStep);
+        copy_to_shared<Y, kLanes>(mine.at(stage, k, kDout), y + k * kStep);
       }
-      if (a.mean) __pipeline_memcpy_async(&stages.statistic(stage, 0), a.mean + row, sizeof(float));
-      __pipeline_memcpy_async(&stages.statistic(stage, 1), a.rstd + row, sizeof(float));
+      if (a.addend) {
+#pragma unroll
+        for (int k = 0; k < packs; ++k) {
+          if (!inside(k)) continue;
+          copy_to_shared<X, kLanes>(mine.addends + (stage * packs + k) * gpu::kWarp,
+                                    a.addend + first + k * kStep);
+        }
+      }
+      float2* statistic = mine.statistics + stage * gpu::kWarp;
+      if (a.mean) __pipeline_memcpy_async(&statistic->x, a.mean + row, sizeof(float));
+      __pipeline_memcpy_async(&statistic->y, a.rstd + row, sizeof(float));
     }
     __pipeline_commit();
   };
-  stages.statistic(0, 0) = stages.statistic(1, 0) = 0;
-  copy_row(G::index(), 0);
 
-  int stage = 0;
-  for (std::int64_t row = G::index(); row < a.N; row += G::count(), stage ^= 1) {
-    copy_row(row + G::count(), stage ^ 1);
-    __pipeline_wait_prior(1);
-    const float mean = stages.statistic(stage, 0), rstd = stages.statistic(stage, 1);
-
-    float mean_g = 0, mean_gx = 0;
+  // Behind the row's end there are zeros, weights of 1, and nothing else.
+  constexpr bool kEverywhere = kHeld && !from_out && packs < kWideWarpPacks;
+  float kept_dout[packs][kLanes],
+      kept_y[packs][kLanes];  // from pass to pass: dout, and x − mean or out − bias
+  // Of a row that has arrived: its part of dweight and dbias, and both sums on their way.
+  const auto take_sums = [&](std::int64_t row, int stage, unsigned turn) {
+    const float2 statistic = mine.statistics[stage * gpu::kWarp];
+    float sum_g = 0, sum_gx = 0;
     if constexpr (from_out) {
-      if (kept != 0) mean_gx = patch(row, stage, mean, rstd);
+      if (kept != 0) sum_gx = patch(row, stage, statistic);
     }
 #pragma unroll
     for (int k = 0; k < packs; ++k) {
-      // Behind the row's end there is neither a weight that is read each time nor a float of the columns.
-      if ((from_out || !Bias::kHeld) && k * threads >= left) continue;
-      const auto dout = stages.template at<O>(stage, k, 0);
-      const auto y = stages.template at<Y>(stage, k, Stage::kDout);
-      const auto w = weight.at(k, threads);
-      float sum_g = 0, sum_gx = 0;  // so that the packs' additions do not wait for each other
+      if (!kEverywhere && !inside(k)) continue;
+      const auto dout = lanes_from_shared<O, kLanes>(mine.at(stage, k, 0));
+      const auto y = lanes_from_shared<Y, kLanes>(mine.at(stage, k, kDout));
+      float w[kLanes];
+      weight_of(k, w);
+      float part_g = 0, part_gx = 0;  // so that the packs' additions do not wait for each other
       if constexpr (from_out) {
-        float b[kLanes];
-        bias_of(k, b);
+        const auto b = bias_of(k);
 #pragma unroll
         for (int j = 0; j < kLanes; ++j) {
           const float d = dout[j], t = y[j] - b[j];
-          sum_g = fmaf(d, w[j], sum_g);
-          sum_gx = fmaf(d, t, sum_gx);
+          if constexpr (Form::keeps) kept_dout[k][j] = d, kept_y[k][j] = t;
+          part_g = fmaf(d, w[j], part_g);
+          part_gx = fmaf(d, t, part_gx);
           dweight[k][j] = fmaf(d, t, dweight[k][j]);
           dbias[k][j] += d;
         }
       } else {
 #pragma unroll
         for (int j = 0; j < kLanes; ++j) {
-          const float d = dout[j], normalized = (y[j] - mean) * rstd, g = d * w[j];
-          sum_g += g;
-          sum_gx = fmaf(g, normalized, sum_gx);
+          const float d = dout[j], t = y[j] - statistic.x, normalized = t * statistic.y, g = d * w[j];
+          if constexpr (Form::keeps) kept_dout[k][j] = d, kept_y[k][j] = t;
+          part_g += g;
+          part_gx = fmaf(g, normalized, part_gx);
           dweight[k][j] = fmaf(d, normalized, dweight[k][j]);
           dbias[k][j] += d;
         }
       }
-      mean_g += sum_g;
-      mean_gx += sum_gx;
+      sum_g += part_g;
+      sum_gx += part_gx;
     }
-    sum_both<one_warp>(mean_g, mean_gx, sums[stage]);
-    mean_g = a.centered ? mean_g * inverse_C : 0.0f;
-    mean_gx *= inverse_C;
-    // No thread reads another's places: this makes the compiler read the row again, not keep it in registers.
-    if constexpr (one_warp) __syncwarp();
-    const std::int64_t first = row * a.C + column;
+    sums.send(sum_g, sum_gx, turn);
+  };
+
+  const auto put_dx = [&](std::int64_t row, int stage, unsigned turn) {
+    const float2 sum = sums.get(turn), statistic = mine.statistics[stage * gpu::kWarp];
+    const float mean = statistic.x, rstd = statistic.y;
+    const float mean_g = a.centered ? sum.x * inverse_C : 0.0f, mean_gx = sum.y * inverse_C;
+    const float slope = from_out ? -mean_gx : -mean_gx * rstd;
+    X* dx = a.dx + row * a.C + column;
 #pragma unroll
     for (int k = 0; k < packs; ++k) {
-      if (k * threads >= left) continue;
-      const auto dout = stages.template at<O>(stage, k, 0);
-      const auto y = stages.template at<Y>(stage, k, Stage::kDout);
-      const auto w = weight.at(k, threads);
-      float gradient[kLanes];
-      if constexpr (from_out) {
-        float b[kLanes], inverses[kLanes];
-        bias_of(k, b);
-        inverse.get(k, inverses);
+      if (!inside(k)) continue;
+      float w[kLanes], gradient[kLanes], d[kLanes], t[kLanes];
+      if constexpr (Form::keeps) {
 #pragma unroll
-        for (int j = 0; j < kLanes; ++j) {
-          const float normalized = (y[j] - b[j]) * inverses[j];
-          gradient[j] = rstd * (fmaf(dout[j], w[j], -mean_g) - normalized * mean_gx);
-        }
+        for (int j = 0; j < kLanes; ++j) d[j] = kept_dout[k][j], t[j] = kept_y[k][j];
       } else {
+        const auto dout = lanes_from_shared<O, kLanes>(mine.at(stage, k, 0));
+        const auto y = lanes_from_shared<Y, kLanes>(mine.at(stage, k, kDout));
 #pragma unroll
-        for (int j = 0; j < kLanes; ++j) {
-          const float normalized = (y[j] - mean) * rstd;
-          gradient[j] = rstd * (fmaf(dout[j], w[j], -mean_g) - normalized * mean_gx);
+        for (int j = 0; j < kLanes; ++j) d[j] = dout[j], t[j] = y[j] - mean;
+        if constexpr (from_out) {
+          const auto b = bias_of(k);
+#pragma unroll
+          for (int j = 0; j < kLanes; ++j) t[j] = y[j] - b[j];
         }
       }
+      weight_of(k, w);
+      if constexpr (from_out) {
+        float inverses[kLanes];
+        floats_of(mine.inverse, k, inverses);
+#pragma unroll
+        for (int j = 0; j < kLanes; ++j) t[j] *= inverses[j];
+      }
+#pragma unroll
+      for (int j = 0; j < kLanes; ++j) gradient[j] = rstd * fmaf(t[j], slope, fmaf(d[j], w[j], -mean_g));
       if (a.addend) {
-        const auto addend = stages.template at<X>(stage, k, Stage::kDout + Stage::kX);
+        const auto addend = lanes_from_shared<X, kLanes>(mine.addends + (stage * packs + k) * gpu::kWarp);
 #pragma unroll
         for (int j = 0; j < kLanes; ++j) gradient[j] += addend[j];
       }
-      Lanes<X, kLanes>::from_floats(gradient).store(a.dx + first + k * threads * kLanes, a.streaming);
+      Lanes<X, kLanes>::from_floats(gradient).store(dx + k * kStep, a.streaming);
     }
+  };
+
+  if constexpr (Form::share == Share::cluster) hopper::cluster_barrier();  // everybody's barriers are there
+  for (int i = 0; i < stages - 1; ++i) copy_row(group + i * groups, i);
+  if constexpr (Form::ahead) {
+    __pipeline_wait_prior(stages - 2);
+    if (group < a.N) take_sums(group, 0, 0);
+  }
+  int stage = 0;
+  unsigned turn = 0;
+  for (std::int64_t row = group; row < a.N; row += groups, ++turn) {
+    const int next = stage + 1 == stages ? 0 : stage + 1;
+    copy_row(row + static_cast<std::int64_t>(stages - 1) * groups, stage == 0 ? stages - 1 : stage - 1);
+    if constexpr (Form::ahead) {
+      __pipeline_wait_prior(stages - 2);
+      if (row + groups < a.N) take_sums(row + groups, next, turn + 1);
+    } else {
+      __pipeline_wait_prior(stages - 1);
+      take_sums(row, stage, turn);
+      // No thread reads another's places: this makes the compiler read the row again, not keep it in
+      // registers.
+      if constexpr (one_warp) __syncwarp();
+    }
+    put_dx(row, stage, turn);
+    stage = next;
   }
 
   __pipeline_wait_prior(0);
   if constexpr (from_out) {
 #pragma unroll
     for (int k = 0; k < packs; ++k) {
-      if (k * threads >= left) continue;
+      if (!inside(k)) continue;
       float inverses[kLanes];
-      inverse.get(k, inverses);
+      floats_of(mine.inverse, k, inverses);
 #pragma unroll
       for (int j = 0; j < kLanes; ++j) dweight[k][j] *= inverses[j];
     }
   }
-  float* part = a.parts + static_cast<std::int64_t>(blockIdx.x) * 2 * a.C;
-  auto* block_part = reinterpret_cast<float*>(shared);
-  for (int group = 0; group < (one_warp ? kOneWarpThreads / gpu::kWarp : 1); ++group) {
+  float* part = a.parts + static_cast<std::int64_t>(blockIdx.x / cluster) * 2 * a.C;
+  float* to = one_warp ? reinterpret_cast<float*>(shared) : part;
+  for (int turn_of = 0; turn_of < teams; ++turn_of) {
     if constexpr (one_warp) __syncthreads();
-    if (one_warp && static_cast<int>(threadIdx.x) / gpu::kWarp != group) continue;
-    float* to = one_warp ? block_part : part;
+    if (team != turn_of) continue;
 #pragma unroll
     for (int k = 0; k < packs; ++k) {
-      if (k * threads >= left) continue;
-      float *w = to + (thread + k * threads) * kLanes, *b = w + a.C;
-      if (one_warp && group > 0) {
+      if (!inside(k)) continue;
+      float *w = to + column + k * kStep, *b = w + a.C;
+      if (turn_of > 0) {
         add_floats(dweight[k], w);
         add_floats(dbias[k], b);
       }
@@ -340,40 +558,82 @@ __global__ void __launch_bounds__(one_warp ? kOneWarpThreads : kMostThreads,
   if constexpr (one_warp) {
     __syncthreads();
     for (int c = static_cast<int>(threadIdx.x) * 4; c < 2 * a.C; c += kOneWarpThreads * 4) {
-      gpu::Packed<float>::load(block_part + c).store(part + c);
+      gpu::Packed<float>::load(to + c).store(part + c);
     }
+  }
+  if constexpr (Form::share == Share::cluster) hopper::cluster_barrier();  // nobody is sent anything any more
+}
+
+template <class X, class P, class O, class Form, bool from_out>
+__global__ void __launch_bounds__(Form::most_threads, Form::least_blocks)
+    backward_rows(const __grid_constant__ BackwardRows<X, P, O> a, int warps) {
+#if __CUDA_ARCH__ >= 900
+  constexpr bool has_clusters = true;
+#else
+  constexpr bool has_clusters = false;
+#endif
+  if constexpr (has_clusters || Form::share != Share::cluster) {
+    backward_of_rows<X, P, O, Form, from_out>(a, warps);
   }
 }
 
-template <int packs, bool one_warp, bool from_out, class X, class P, class O>
-void launch_backward_as(const BackwardRows<X, P, O>& a, RowShape shape, int blocks, std::size_t shared,
-                        cudaStream_t stream) {
-  const int threads = one_warp ? kOneWarpThreads : shape.warps * gpu::kWarp;
-  const auto kernel = backward_rows<X, P, O, packs, one_warp, from_out>;
-  gpu::allow_shared(kernel, shared);
-  kernel<<<static_cast<unsigned>(blocks), threads, shared, stream>>>(a);
-  warpwright::cuda::check_launch("norm backward cuda.warp_row");
+// How a row is shared out, into how many parts, and the bytes of shared memory for that.
+struct BackwardLaunch {
+  RowShape shape;
+  int parts;
+  std::size_t shared;
+};
+
+template <class Form, bool from_out, class X, class P, class O>
+void launch_backward_as(const BackwardRows<X, P, O>& a, const BackwardLaunch& launch, cudaStream_t stream) {
+  const auto kernel = backward_rows<X, P, O, Form, from_out>;
+  gpu::allow_shared(kernel, launch.shared);
+  cudaLaunchConfig_t config{};
+  config.gridDim = static_cast<unsigned>(launch.parts * launch.shape.blocks);
+  config.blockDim = static_cast<unsigned>(launch.shape.threads());
+  config.dynamicSmemBytes = launch.shared;
+  config.stream = stream;
+  cudaLaunchAttribute cluster{};
+  cluster.id = cudaLaunchAttributeClusterDimension;
+  cluster.val.clusterDim = {static_cast<unsigned>(launch.shape.blocks), 1, 1};
+  config.attrs = &cluster;
+  config.numAttrs = Form::share == Share::cluster ? 1 : 0;
+  warpwright::cuda::check(cudaLaunchKernelEx(&config, kernel, a, launch.shape.warps),
+                          "norm backward cuda.warp_row");
 }
 
+// For a shape that backward_shape gives.
 template <bool from_out, class X, class P, class O>
-void launch_backward(const BackwardRows<X, P, O>& a, RowShape shape, int blocks, std::size_t shared,
-                     cudaStream_t stream) {
-  const bool one_warp = shape.warps == 1;
+void launch_backward(const BackwardRows<X, P, O>& a, const BackwardLaunch& launch, cudaStream_t stream) {
+  const auto as = [&]<int packs, Share share, bool keeps = false>() {
+    launch_backward_as<BackwardForm<packs, share, keeps>, from_out>(a, launch, stream);
+  };
+  const auto [packs, warps, blocks] = launch.shape;
+  if (blocks > 1) return as.template operator()<3, Share::cluster>();
   if constexpr (sizeof(X) != sizeof(P)) {
-    return one_warp ? launch_backward_as<3, true, from_out>(a, shape, blocks, shared, stream)
-                    : launch_backward_as<3, false, from_out>(a, shape, blocks, shared, stream);
+    return warps == 1 ? as.template operator()<3, Share::warp>() : as.template operator()<3, Share::block>();
   } else {
-    switch (shape.packs) {
-      case 1:
-        return launch_backward_as<1, true, from_out>(a, shape, blocks, shared, stream);
+    if (warps == 1) {
+      switch (packs) {
+        case 1:
+          return as.template operator()<1, Share::warp>();
+        case 2:
+          return as.template operator()<2, Share::warp>();
+        case 3:
+          return as.template operator()<3, Share::warp>();
+        default:
+          if constexpr (!from_out && sizeof(X) == 2) as.template operator()<kWideWarpPacks, Share::warp>();
+          return;
+      }
+    }
+    switch (packs) {
       case 2:
-        return one_warp ? launch_backward_as<2, true, from_out>(a, shape, blocks, shared, stream)
-                        : launch_backward_as<2, false, from_out>(a, shape, blocks, shared, stream);
+        return as.template operator()<2, Share::block, true>();
       case 3:
-        return one_warp ? launch_backward_as<3, true, from_out>(a, shape, blocks, shared, stream)
-                        : launch_backward_as<3, false, from_out>(a, shape, blocks, shared, stream);
+        return keeps_rows(warps) ? as.template operator()<3, Share::block, true>()
+                                 : as.template operator()<3, Share::block>();
       default:
-        return launch_backward_as<4, false, from_out>(a, shape, blocks, shared, stream);
+        return as.template operator()<4, Share::block>();
     }
   }
 }

@@ -12,6 +12,17 @@ namespace warpwright::ops::layernorm::cuda {
 
 inline constexpr int kMostThreads = 512;  // of a block that shares a row
 
+// The sum over the warp of a in its lower half, of b in its upper half: half as many exchanges as two sums.
+__device__ inline float warp_sum_of_both(float a, float b) {
+  const bool upper = threadIdx.x % gpu::kWarp >= gpu::kWarp / 2;
+  const float mine = (upper ? b : a) + __shfl_xor_sync(gpu::kAllLanes, upper ? a : b, gpu::kWarp / 2);
+  return gpu::warp_sum<gpu::kWarp / 2>(mine);
+}
+__device__ inline float2 to_every_lane(float of_half) {
+  const float other = __shfl_xor_sync(gpu::kAllLanes, of_half, gpu::kWarp / 2);
+  return threadIdx.x % gpu::kWarp < gpu::kWarp / 2 ? float2{of_half, other} : float2{other, of_half};
+}
+
 // The threads that share a row: a warp of the block, or the whole block.
 template <bool one_warp>
 struct Group {
@@ -23,16 +34,13 @@ struct Group {
     const std::int64_t block = blockIdx.x;
     return one_warp ? block * (blockDim.x / gpu::kWarp) + threadIdx.x / gpu::kWarp : block;
   }
-  static __device__ std::int64_t count() {
-    const std::int64_t blocks = gridDim.x;
-    return one_warp ? blocks * (blockDim.x / gpu::kWarp) : blocks;
-  }
-  // Of both, each thread's; `shared` has a place for each warp, and is not touched by a single one.
+  // Of both, each thread's; `shared` has a place for each warp, and is not touched by a single one. Over a
+  // block every warp adds up the parts again: that takes the fewest registers, and there are many blocks.
   static __device__ float2 sum(float2 values, float2* shared) {
-    const float2 of_warp{gpu::warp_sum(values.x), gpu::warp_sum(values.y)};
     if constexpr (one_warp) {
-      return of_warp;
+      return to_every_lane(warp_sum_of_both(values.x, values.y));
     } else {
+      const float2 of_warp{gpu::warp_sum(values.x), gpu::warp_sum(values.y)};
       const int lane = static_cast<int>(threadIdx.x) % gpu::kWarp;
       if (lane == 0) shared[threadIdx.x / gpu::kWarp] = of_warp;
       __syncthreads();
@@ -67,8 +75,8 @@ struct ForwardRows {
 };
 
 // A thread's part of a row: as the bits of x's dtype, unpacked anew for each pass, so that long rows have the
-// registers; or, of a sum that is not rounded, as floats.
-template <class X, int packs, bool rounded>
+// registers; or as floats.
+template <class X, int packs, bool packed>
 struct RowPart {
   static constexpr int kLanes = gpu::kPackedLanes<X>;
   Lanes<X, kLanes> bits[packs];
@@ -95,21 +103,32 @@ struct RowPart<X, packs, false> {
   __device__ void forget(unsigned) {}
 };
 
-// Blocks on a multiprocessor for which there are registers without a spill.
-constexpr int forward_blocks(int packs, bool one_warp, bool with_sum) {
-  if (!one_warp) return 1;
-  const int registers = 36 + (with_sum ? 12 : 5) * packs;
-  return registers > 128 ? 3 : 512 / registers;
-}
+// How a forward kernel uses its registers: where a warp has a short row to itself, that is floats, and the
+// parameters are read beside it, so that they do not wait for the statistics.
+template <class X, class P, int packs, bool one_warp, bool with_sum>
+struct ForwardForm {
+  static constexpr bool few = with_sum || sizeof(X) != sizeof(P);  // as for forward_shape
+  static constexpr bool floats = one_warp && !with_sum && packs <= 4, early = floats && !few;
+  // Whether only a thread's last pack can lie behind the row's end: forward_shape has every number of packs.
+  static constexpr bool full = one_warp && !few;
+  // Blocks on a multiprocessor for which there are registers without a spill.
+  static constexpr int blocks() {
+    if (!one_warp) return 1;
+    const int registers = early ? 16 + 16 * packs : 36 + (with_sum ? 12 : floats ? 8 : 5) * packs;
+    return registers > 128 ? 3 : 512 / registers;
+  }
+};
 
 // A group has one row and ends with it: the hardware hands out rows as groups become free.
 template <class X, class P, class O, int packs, bool one_warp, bool with_sum, bool rounded>
 __global__ void __launch_bounds__(one_warp ? kOneWarpThreads : kMostThreads,
-                                  forward_blocks(packs, one_warp, with_sum))
+                                  ForwardForm<X, P, packs, one_warp, with_sum>::blocks())
     forward_rows(const __grid_constant__ ForwardRows<X, P, O> a) {
   using G = Group<one_warp>;
+  using Form = ForwardForm<X, P, packs, one_warp, with_sum>;
   constexpr int kLanes = gpu::kPackedLanes<X>;
   using Pack = Lanes<X, kLanes>;
+  using Parameters = Lanes<P, kLanes>;
   __shared__ float2 sums[2][kMostThreads / gpu::kWarp];
   const std::int64_t row = G::index();
   if (row >= a.template rows<with_sum>()) return;
@@ -118,10 +137,18 @@ __global__ void __launch_bounds__(one_warp ? kOneWarpThreads : kMostThreads,
   const int step = threads * kLanes;  // from one of a thread's packs to the next
   const float inverse_C = 1.0f / static_cast<float>(a.C);
   const unsigned zero = threadIdx.z;
+  const auto inside = [&](int k) { return (Form::full && k < packs - 1) || k * threads < left; };
+  const auto weight_at = [&](int column) {
+    return a.weight ? Parameters::load(a.weight + column) : Parameters::filled(1);
+  };
+  const auto bias_at = [&](int column) {
+    return a.bias ? Parameters::load(a.bias + column) : Parameters::filled(0);
+  };
 
   gpu::let_next_kernel_begin();
   gpu::wait_for_kernels_before();
-  RowPart<X, packs, rounded> x;
+  RowPart<X, packs, rounded && !Form::floats> x;
+  [[maybe_unused]] Parameters weights[packs], biases[packs];
   if constexpr (with_sum) {
     Pack y[packs], z[packs];
 #pragma unroll
@@ -150,10 +177,27 @@ __global__ void __launch_bounds__(one_warp ? kOneWarpThreads : kMostThreads,
       }
     }
   } else {
+    Pack bits[packs];
 #pragma unroll
     for (int k = 0; k < packs; ++k) {
-      x.bits[k] = Pack::zero();
-      if (k * threads < left) x.bits[k] = Pack::load(a.x + first + k * step);
+      bits[k] = Pack::zero();
+      if (inside(k)) bits[k] = Pack::load(a.x + first + k * step);
+      if constexpr (!Form::floats) x.bits[k] = bits[k];
+    }
+    if constexpr (Form::early) {
+#pragma unroll
+      for (int k = 0; k < packs; ++k) {
+        if (!inside(k)) continue;
+        weights[k] = weight_at(thread * kLanes + k * step);
+        biases[k] = bias_at(thread * kLanes + k * step);
+      }
+    }
+    if constexpr (Form::floats) {
+#pragma unroll
+      for (int k = 0; k < packs; ++k) {
+#pragma unroll
+        for (int j = 0; j < kLanes; ++j) x.values[k][j] = bits[k][j];
+      }
     }
   }
 
@@ -170,7 +214,7 @@ __global__ void __launch_bounds__(one_warp ? kOneWarpThreads : kMostThreads,
       for (int j = 0; j < kLanes; ++j) part += x.at(k, j);
       sum += part;
     }
-    mean = __fmul_rn(G::sum({sum, 0}, sums[0]).x, inverse_C);
+    mean = __fmul_rn(one_warp ? gpu::warp_sum(sum) : G::sum({sum, 0}, sums[0]).x, inverse_C);
     x.forget(zero);
   }
   float2 second{0, 0};  // Σ(x − mean), Σ(x − mean)²
@@ -183,8 +227,8 @@ __global__ void __launch_bounds__(one_warp ? kOneWarpThreads : kMostThreads,
       part.x += centered;
       part.y = fmaf(centered, centered, part.y);
     }
-    second.x += k * threads < left ? part.x : 0.0f;
-    second.y += k * threads < left ? part.y : 0.0f;
+    second.x += inside(k) ? part.x : 0.0f;
+    second.y += inside(k) ? part.y : 0.0f;
   }
   second = G::sum(second, sums[1]);
   x.forget(zero);
@@ -197,10 +241,16 @@ __global__ void __launch_bounds__(one_warp ? kOneWarpThreads : kMostThreads,
 
 #pragma unroll
   for (int k = 0; k < packs; ++k) {
-    if (k * threads >= left) continue;
+    if (!inside(k)) continue;
     const int column = thread * kLanes + k * step;
-    const auto w = a.weight ? Lanes<P, kLanes>::load(a.weight + column) : Lanes<P, kLanes>::filled(1);
-    const auto b = a.bias ? Lanes<P, kLanes>::load(a.bias + column) : Lanes<P, kLanes>::filled(0);
+    Parameters w, b;
+    if constexpr (Form::early) {
+      w = weights[k];
+      b = biases[k];
+    } else {
+      w = weight_at(column);
+      b = bias_at(column);
+    }
     float values[kLanes];
 #pragma unroll
     for (int j = 0; j < kLanes; ++j) values[j] = fmaf((x.at(k, j) - mean) * rstd, w[j], b[j]);
@@ -226,7 +276,7 @@ void visit_forward_shape(RowShape shape, const F& f) {
   };
   if (shape.warps > 1) return visit(std::false_type(), std::integer_sequence<int, 4, 8>());
   visit(std::true_type(), std::conditional_t<few, std::integer_sequence<int, 1, 2, 3, 4, 6>,
-                                             std::integer_sequence<int, 1, 2, 3, 4, 6, 7>>());
+                                             std::integer_sequence<int, 1, 2, 3, 4, 5, 6, 7>>());
 }
 
 // For a shape that forward_shape gives.

@@ -3,7 +3,6 @@
 
 #include "ops/layernorm/cuda/backward_rows.cuh"
 #include "ops/layernorm/cuda/element.cuh"
-#include "ops/layernorm/cuda/wide_rows.cuh"
 
 namespace warpwright::ops::layernorm::cuda {
 
@@ -33,19 +32,13 @@ bool warp_row_backward_as(const Context& context, const NormBackward& args) {
   const RowShape shape =
       backward_shape(C, args.dx.dtype, sizeof(P) != sizeof(X), static_cast<bool>(args.out), context.device());
   const int count = warp_row_parts(N, shape, context.device());
-  const std::size_t shared =
+  const BackwardLaunch launch{
+      shape, count,
       backward_shared_bytes({shape, args.dx.dtype, args.dout.dtype, static_cast<bool>(args.out),
-                             a.addend != nullptr, sizeof(P) != sizeof(X)});
+                             a.addend != nullptr, sizeof(P) != sizeof(X)})};
   const cudaStream_t stream = context.stream().get();
-  const auto launch = [&]<bool from_out>(std::bool_constant<from_out>) {
-    if (shape.wide()) {
-      launch_wide<from_out>(a, shape, count, shared, stream);
-    } else {
-      launch_backward<from_out>(a, shape, count, shared, stream);
-    }
-  };
-  if (count > 0 && args.out) launch(std::true_type());
-  if (count > 0 && !args.out) launch(std::false_type());
+  if (count > 0 && args.out) launch_backward<true>(a, launch, stream);
+  if (count > 0 && !args.out) launch_backward<false>(a, launch, stream);
   put_kept_sums(context, args, parts, count);
   add_column_sums(context, args, parts, count);
   return true;
