@@ -55,7 +55,7 @@ void draw_parameters(const GPT2Config& config, DType rounding, const GPT2Paramet
     const bool norm_weight =
         name.find("ln_") != std::string::npos && name.substr(name.size() - 6) == "weight";
     const std::int64_t count = name == "wte.weight" ? config.vocab * config.channels : t.elements();
-    write_on_host(t, [&](const Tensor& host) {
+    write_on_host(t, Stream(t.device), [&](const Tensor& host) {
       for (std::int64_t i = 0; i < count; ++i) {
         const double uniform =
             (static_cast<double>(first_word(static_cast<std::uint64_t>(i), index) >> 8) - 0x1p23) * 0x1p-23;
@@ -89,9 +89,9 @@ std::vector<float> golden_tensor(const SafetensorsFile& file, const std::string&
 }
 
 // ‖ours − golden‖ / ‖golden‖ over the first columns of each row (the rest is padding).
-double relative_error(const Tensor& on_device, const std::vector<float>& golden, std::int64_t columns,
-                      std::int64_t stride) {
-  const HostView view = downloaded(on_device);
+double relative_error(const Tensor& on_device, const Stream& stream, const std::vector<float>& golden,
+                      std::int64_t columns, std::int64_t stride) {
+  const HostView view = downloaded(on_device, stream);
   const Tensor& ours = view.tensor();
   double error = 0, norm = 0;
   for (std::size_t i = 0; i < golden.size(); ++i) {
@@ -146,7 +146,8 @@ TEST_P(GoldenTest, LogitsLossAndEveryGradient) {
   const double N = static_cast<double>(golden.options.B * golden.options.T);
   draw_batch(golden.options, 0, step.host_batch());
   const double loss = step.forward() / N;
-  EXPECT_LE(relative_error(t.logits, golden_tensor(file, kind + ".logits"), m.vocab, m.padded_vocab()),
+  EXPECT_LE(relative_error(t.logits, context.stream(), golden_tensor(file, kind + ".logits"), m.vocab,
+                           m.padded_vocab()),
             bound(expected["error"]["logits"]));
   EXPECT_NEAR(loss, expected["loss"], bound(expected["error"]["loss"]) * expected["loss"].get<double>());
 
@@ -156,9 +157,10 @@ TEST_P(GoldenTest, LogitsLossAndEveryGradient) {
   context.synchronize();
   t.gradients.visit([&](const std::string& parameter, const Tensor& gradient) {
     const std::vector<float> wanted = golden_tensor(file, kind + "." + parameter);
-    EXPECT_LE(relative_error(gradient, wanted, 1, 1), bound(expected["error"]["gradients"][parameter]))
+    EXPECT_LE(relative_error(gradient, context.stream(), wanted, 1, 1),
+              bound(expected["error"]["gradients"][parameter]))
         << parameter;
-    const HostView host = downloaded(gradient);
+    const HostView host = downloaded(gradient, context.stream());
     for (auto i = static_cast<std::int64_t>(wanted.size()); i < gradient.elements(); ++i) {
       ASSERT_EQ(ops::load_element(host.tensor(), i), 0) << "padding of " << parameter;
     }

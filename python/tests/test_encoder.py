@@ -235,15 +235,34 @@ def test_streams():
     golden = safetensors(MODELS / "bert" / "golden.safetensors")
     arguments = golden["tokens"], golden["cu_seqlens"], golden["types"]
     encoder = Encoder(MODELS / "bert", device="cuda")
-    wanted = encoder.packed(*arguments)
-    results = []
+    flipped = golden["tokens"].flip(0), golden["cu_seqlens"], golden["types"]
+    wanted, other = encoder.packed(*arguments).clone(), encoder.packed(*flipped).clone()
+    assert not torch.equal(wanted, other)
+    results, others = [], []
     for _ in range(4):
-        stream = torch.cuda.Stream()
-        with torch.cuda.stream(stream):
-            results.extend(encoder.packed(*arguments) for _ in range(3))
+        torch.cuda._sleep(10_000_000)  # what follows on the default stream waits, and other streams wait for it
+        results.append(encoder.packed(*arguments))
+        with torch.cuda.stream(torch.cuda.Stream()):
+            others.extend(encoder.packed(*flipped) for _ in range(3))
+            torch.cuda._sleep(10_000_000)
+            results.append(encoder.packed(*arguments))
     torch.cuda.synchronize()
     for result in results:
         assert torch.equal(result, wanted)
+    for result in others:
+        assert torch.equal(result, other)
+
+
+@on_devices
+def test_padding_over_the_limit(device):
+    encoder = Encoder(MODELS / "bert", device=device, batch_tokens=37)
+    for length in (38, 50, 200_000):
+        mask = torch.zeros(1, length, dtype=torch.int64)
+        mask[0, :3] = 1
+        ids = torch.ones(1, length, dtype=torch.int64)
+        assert encoder(ids, mask).shape == (1, length, encoder.hidden_size)
+        with pytest.raises(ValueError, match=f"sequence 0 has {length} tokens with its padding, the encoder takes 37"):
+            encoder(ids, mask, remove_padding=False)
 
 
 @on_devices

@@ -170,7 +170,9 @@ class _Context:
         stream = _stream_of(self.index)
         if stream != self.stream:
             if ordered:
-                before = torch.cuda.ExternalStream(self.stream, device=self.index)
+                # An ExternalStream of 0 is not the default stream.
+                before = (torch.cuda.ExternalStream(self.stream, device=self.index) if self.stream
+                          else torch.cuda.default_stream(self.index))
                 torch.cuda.current_stream(self.index).wait_event(before.record_event())
             status = _library.warpwright_context_set_stream(self.handle, stream)
             if status:

@@ -231,6 +231,13 @@ void check_sequence(const warpwright_encoder_tokens_args& args, const BertModel&
   if (tokens > most) {
     fail(kTokens, fmt::format("sequence {} has {} tokens, the encoder takes {}", s, tokens, most), "cut it");
   }
+  const std::int64_t rows = range.end - range.begin;
+  if (args.keep_padding && rows > model.options().max_batch_tokens) {
+    fail(kTokens,
+         fmt::format("sequence {} has {} tokens with its padding, the encoder takes {}", s, rows,
+                     model.options().max_batch_tokens),
+         "cut it, or have the padding removed");
+  }
   for (std::int64_t i = range.begin; i < range.end; ++i) {
     const std::int32_t id = args.ids ? args.ids[i] : 0, type = args.types ? args.types[i] : 0;
     if (is_token(args, i) && (id < 0 || id >= config.vocab)) {
@@ -289,6 +296,7 @@ warpwright_encoder::warpwright_encoder(warpwright_context* owner_, const warpwri
 warpwright_encoder::~warpwright_encoder() {
   if (context.device().device.kind == DeviceKind::cpu) return;
   try {
+    const CurrentDevice current(context.device().device);
     context.synchronize();
   } catch (const std::exception&) {  // nothing is left to wait for
   }
@@ -342,11 +350,12 @@ warpwright_encoder::Places warpwright_encoder::upload(const Part& part) {
       static_cast<std::size_t>(limits.max_batch_tokens + limits.max_batch_sequences + 1) *
       sizeof(std::int32_t);
   if (!host_places_.data()) {
-    host_places_ = gpu ? Buffer::pinned(bytes, "pinned host memory") : Buffer(bytes, device, "padding");
     if (gpu) {
       places_ = Buffer(bytes, device, "padding");
       places_copied_.emplace(device);
     }
+    // Last: it says that all are there.
+    host_places_ = gpu ? Buffer::pinned(bytes, "pinned host memory") : Buffer(bytes, device, "padding");
   } else if (gpu) {
     places_copied_->synchronize();
   }

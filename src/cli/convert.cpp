@@ -21,10 +21,11 @@ void run(const Flags& flags) {
   }
   const GPT2Model model(flags.from, dtype);
   if (flags.format == "llmc") {
-    write_gpt2_llmc(flags.to, model.config(), model.parameters());
+    write_gpt2_llmc(flags.to, model.config(), model.parameters(), Stream());
   } else {
     AtomicFolder folder(flags.to);
-    write_gpt2_folder(folder.folder(), model.config(), model.parameters(), model.config().vocab - 1);
+    write_gpt2_folder(folder.folder(), model.config(), model.parameters(), model.config().vocab - 1,
+                      Stream());
     if (std::filesystem::is_directory(flags.from)) copy_tokenizer(flags.from, folder.folder());
     folder.commit();
   }

@@ -219,7 +219,7 @@ void randomize(const BertParameters& p) {
     const PhiloxStream stream(1, kPurpose, index++);
     visit_dtype(tensor.dtype, [&](auto tag) {
       using T = typename decltype(tag)::type;
-      write_on_host(tensor, [&](const Tensor& host) {
+      write_on_host(tensor, Stream(tensor.device), [&](const Tensor& host) {
         T* data = host.as<T>();
         const std::int64_t count = host.elements();
 #pragma omp parallel for schedule(static)
@@ -518,9 +518,11 @@ Tensor BertModel::start(const PackedBatch& batch, Result result, From from) {
   }
   run(m.last);
   const BertActivations a = narrow(m.tensors, rows, sequences, options_.batch_invariant);
-  std::optional<bool>& exact = m.graphs[m.last].exact;
-  if (!exact) exact = !gpu || bert_layers_are_exact(context_, config_, m.tensors.parameters, a);
-  if (!*exact) wasted_tokens_ += rows - N;
+  if (gpu) {
+    std::optional<bool>& exact = m.graphs[m.last].exact;
+    if (!exact) exact = bert_layers_are_exact(context_, config_, m.tensors.parameters, a);
+    if (!*exact) wasted_tokens_ += rows - N;
+  }
   return result_of(a, result).slice(0, 0, result == Result::hidden ? N : S);
 }
 

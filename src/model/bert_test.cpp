@@ -126,8 +126,7 @@ TEST_P(Golden, Results) {
 }
 
 std::vector<float> values_of(const Tensor& tensor, const Context& context) {
-  context.synchronize();
-  const HostView view = downloaded(tensor);
+  const HostView view = downloaded(tensor, context.stream());
   std::vector<float> values;
   visit_dtype(tensor.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;

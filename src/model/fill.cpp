@@ -44,7 +44,7 @@ void fill(const Tensor& parameter, std::int64_t rows, std::span<const std::byte>
     visit_dtype(from_dtype, [&](auto from_tag) {
       using To = typename decltype(to_tag)::type;
       using From = typename decltype(from_tag)::type;
-      write_on_host(parameter, [&](const Tensor& host) {
+      write_on_host(parameter, Stream(parameter.device), [&](const Tensor& host) {
         copy_matrix<To, From>(host.as<To>(), from.data(), rows, columns, transposed);
       });
     });

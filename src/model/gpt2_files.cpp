@@ -101,8 +101,8 @@ void load_folder(const fs::path& folder, const GPT2Config& config, const GPT2Par
 
 // Writes a parameter's rows, or its columns as rows.
 void write_parameter(TensorFileWriter& writer, const std::string& name, const Tensor& parameter,
-                     std::int64_t rows, bool transposed) {
-  const HostView host = downloaded(parameter);
+                     std::int64_t rows, bool transposed, const Stream& stream) {
+  const HostView host = downloaded(parameter, stream);
   const auto* data = static_cast<const std::byte*>(host.tensor().data);
   const std::int64_t columns = parameter.shape[parameter.shape.rank() - 1];
   const auto size = static_cast<std::int64_t>(size_of(parameter.dtype));
@@ -205,7 +205,7 @@ void load_gpt2(const fs::path& source, const GPT2Config& config, const GPT2Param
 }
 
 void write_gpt2_folder(const fs::path& folder, const GPT2Config& config, const GPT2Parameters& parameters,
-                       std::int64_t eos_token) {
+                       std::int64_t eos_token, const Stream& stream) {
   write_file_atomically(folder / "config.json", config.to_json(eos_token).dump(2) + "\n");
   std::vector<TensorInfo> infos;
   parameters.visit([&](const std::string& name, const Tensor& parameter) {
@@ -213,12 +213,13 @@ void write_gpt2_folder(const fs::path& folder, const GPT2Config& config, const G
   });
   TensorFileWriter writer = write_safetensors(folder / "model.safetensors", infos);
   parameters.visit([&](const std::string& name, const Tensor& parameter) {
-    write_parameter(writer, name, parameter, real_rows(config, name, parameter), is_transposed(name));
+    write_parameter(writer, name, parameter, real_rows(config, name, parameter), is_transposed(name), stream);
   });
   writer.commit();
 }
 
-void write_gpt2_llmc(const fs::path& path, const GPT2Config& config, const GPT2Parameters& parameters) {
+void write_gpt2_llmc(const fs::path& path, const GPT2Config& config, const GPT2Parameters& parameters,
+                     const Stream& stream) {
   if (config.activation != ops::Activation::gelu_tanh) {
     throw Error("the format has only the tanh form of GELU", path.string(), "save as a folder (--format hf)");
   }
@@ -231,7 +232,7 @@ void write_gpt2_llmc(const fs::path& path, const GPT2Config& config, const GPT2P
   for (const TensorInfo& info : llmc_tensors(header, path)) {
     parameters.visit([&](const std::string& name, const Tensor& parameter) {
       if (llmc_place(name).stack != info.name) return;
-      const HostView host = downloaded(parameter);
+      const HostView host = downloaded(parameter, stream);
       writer.write(info.name, {static_cast<const std::byte*>(host.tensor().data), parameter.bytes()});
     });
   }

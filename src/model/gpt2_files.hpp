@@ -9,6 +9,7 @@
 #include <memory>
 
 #include "model/gpt2.hpp"
+#include "runtime/stream.hpp"
 
 namespace warpwright {
 
@@ -23,12 +24,12 @@ DType stored_dtype(const std::filesystem::path& source);
 void load_gpt2(const std::filesystem::path& source, const GPT2Config& config,
                const GPT2Parameters& parameters);
 
-// Writes config.json and model.safetensors into an existing folder.
+// Writes config.json and model.safetensors into an existing folder; the parameters as the stream leaves them.
 void write_gpt2_folder(const std::filesystem::path& folder, const GPT2Config& config,
-                       const GPT2Parameters& parameters, std::int64_t eos_token);
-// Writes a .bin of version 3 (fp32) or 5 (bf16), by the parameters' dtype.
+                       const GPT2Parameters& parameters, std::int64_t eos_token, const Stream& stream);
+// Writes a .bin of version 3 (fp32) or 5 (bf16), by the parameters' dtype; the parameters as above.
 void write_gpt2_llmc(const std::filesystem::path& file, const GPT2Config& config,
-                     const GPT2Parameters& parameters);
+                     const GPT2Parameters& parameters, const Stream& stream);
 
 // Copies the files of the tokenizer from one folder to another, those that are there.
 void copy_tokenizer(const std::filesystem::path& from, const std::filesystem::path& to);

@@ -141,7 +141,7 @@ void initialize(const GPT2Config& config, std::uint64_t seed, const GPT2Paramete
     const std::int64_t count = name == "wte.weight" ? config.vocab * config.channels : tensor.elements();
     visit_dtype(tensor.dtype, [&](auto tag) {
       using T = typename decltype(tag)::type;
-      write_on_host(tensor, [&](const Tensor& host) {
+      write_on_host(tensor, Stream(tensor.device), [&](const Tensor& host) {
         fill<T>(host, count, stream, is_norm_weight ? 1 : 0, initial_deviation(config, name));
       });
     });

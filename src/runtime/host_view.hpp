@@ -35,23 +35,19 @@ class HostView {
   Buffer buffer_;
 };
 
-// A copy of a tensor as it is when the device has done all that it was given so far, by whatever stream.
-inline HostView downloaded(const Tensor& tensor) {
+// A copy of a tensor as it is when the stream has done all that it was given so far.
+inline HostView downloaded(const Tensor& tensor, const Stream& stream) {
   HostView view(tensor);
-  synchronize(tensor.device);
-  const Stream stream(tensor.device);
   view.download(stream);
   stream.synchronize();
   return view;
 }
 
-// Calls write(host tensor) and gives the device what it wrote, behind all that it was given before.
+// Calls write(host tensor) and gives the device what it wrote, behind all that the stream was given so far.
 template <class F>
-void write_on_host(const Tensor& tensor, F&& write) {
+void write_on_host(const Tensor& tensor, const Stream& stream, F&& write) {
   const HostView view(tensor);
   write(view.tensor());
-  synchronize(tensor.device);
-  const Stream stream(tensor.device);
   view.upload(stream);
   stream.synchronize();
 }

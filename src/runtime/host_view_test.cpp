@@ -21,31 +21,31 @@ class HostViewOnCuda : public ::testing::Test {
     return {buffer.data(), DType::f32, {kElements}, Device{DeviceKind::cuda, 0}};
   }
   static Buffer buffer() { return {kElements * sizeof(float), {DeviceKind::cuda, 0}, "test"}; }
-  static void fill(const Tensor& t, float value) {
-    write_on_host(t, [&](const Tensor& host) { std::fill_n(host.as<float>(), kElements, value); });
+  static void fill(const Tensor& t, const Stream& stream, float value) {
+    write_on_host(t, stream, [&](const Tensor& host) { std::fill_n(host.as<float>(), kElements, value); });
   }
 };
 
-TEST_F(HostViewOnCuda, DownloadedWaitsForWhatOtherStreamsWereGiven) {
+TEST_F(HostViewOnCuda, DownloadedIsWhatTheStreamLeaves) {
   const Buffer a = buffer(), b = buffer(), c = buffer();
   const Tensor to = tensor(a), before = tensor(b), last = tensor(c);
-  fill(before, 1);
-  fill(last, 2);
   const Stream stream(to.device);
+  fill(before, stream, 1);
+  fill(last, stream, 2);
   for (int i = 0; i < kCopies; ++i) copy(to, before, stream);
   copy(to, last, stream);
-  const HostView view = downloaded(to);
+  const HostView view = downloaded(to, stream);
   EXPECT_EQ(std::count(view.tensor().as<float>(), view.tensor().as<float>() + kElements, 2.0f), kElements);
 }
 
-TEST_F(HostViewOnCuda, WriteOnHostComesBehindWhatOtherStreamsWereGiven) {
+TEST_F(HostViewOnCuda, WriteOnHostComesBehindWhatTheStreamWasGiven) {
   const Buffer a = buffer(), b = buffer();
   const Tensor to = tensor(a), before = tensor(b);
-  fill(before, 1);
   const Stream stream(to.device);
+  fill(before, stream, 1);
   for (int i = 0; i < kCopies; ++i) copy(to, before, stream);
-  fill(to, 2);
-  const HostView view = downloaded(to);
+  fill(to, stream, 2);
+  const HostView view = downloaded(to, stream);
   EXPECT_EQ(std::count(view.tensor().as<float>(), view.tensor().as<float>() + kElements, 2.0f), kElements);
 }
 

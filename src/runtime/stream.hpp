@@ -85,10 +85,6 @@ class Graph {
   CUgraphExec_st* graph_ = nullptr;
 };
 
-// Returns when a GPU has done all that its streams were given so far; an Error where a kernel failed. Not
-// while this thread captures a graph.
-void synchronize(Device device);
-
 // Copies the elements of one contiguous tensor to another of the same dtype and count, on any devices, in the
 // stream's order. From or to a GPU, the host's side must stay as it is until the stream gets there; it is
 // copied without the host waiting where it is pinned (Buffer::pinned).

@@ -35,19 +35,19 @@ std::vector<std::pair<std::string, Tensor>> optimizer_tensors(const TrainingStep
   return list;
 }
 
-void write_optimizer(const fs::path& path, const TrainingStep::Tensors& tensors) {
+void write_optimizer(const fs::path& path, const TrainingStep::Tensors& tensors, const Stream& stream) {
   std::vector<TensorInfo> infos;
   const auto list = optimizer_tensors(tensors);
   for (const auto& [name, t] : list) infos.push_back({name, t.dtype, t.shape});
   TensorFileWriter writer = write_safetensors(path, infos);
   for (const auto& [name, t] : list) {
-    const HostView host = downloaded(t);
+    const HostView host = downloaded(t, stream);
     writer.write(name, {static_cast<const std::byte*>(host.tensor().data), t.bytes()});
   }
   writer.commit();
 }
 
-void read_optimizer(const fs::path& path, const TrainingStep::Tensors& tensors) {
+void read_optimizer(const fs::path& path, const TrainingStep::Tensors& tensors, const Stream& stream) {
   const SafetensorsFile file(path);
   for (const auto& [name, t] : optimizer_tensors(tensors)) {
     const SafetensorsEntry* entry = file.find(name);
@@ -56,7 +56,7 @@ void read_optimizer(const fs::path& path, const TrainingStep::Tensors& tensors) 
                   path.string(), "resume with the model and dtype of the run");
     }
     const auto bytes = file.bytes(*entry);
-    write_on_host(t, [&](const Tensor& host) { std::memcpy(host.data, bytes.data(), bytes.size()); });
+    write_on_host(t, stream, [&](const Tensor& host) { std::memcpy(host.data, bytes.data(), bytes.size()); });
   }
 }
 
@@ -101,11 +101,11 @@ std::vector<Checkpoint> list_checkpoints(const fs::path& run) {
 
 fs::path save_checkpoint(const fs::path& run, const TrainerState& state, const GPT2Config& config,
                          std::int64_t eos_token, const fs::path& tokenizer,
-                         const TrainingStep::Tensors& tensors) {
+                         const TrainingStep::Tensors& tensors, const Stream& stream) {
   const fs::path target = run / "checkpoints" / fmt::format("{}{:08}", kPrefix, state.step);
   AtomicFolder folder(target, Existing::replace);
-  write_gpt2_folder(folder.folder(), config, tensors.parameters, eos_token);
-  write_optimizer(folder.folder() / "optimizer.safetensors", tensors);
+  write_gpt2_folder(folder.folder(), config, tensors.parameters, eos_token, stream);
+  write_optimizer(folder.folder() / "optimizer.safetensors", tensors, stream);
   copy_tokenizer(tokenizer, folder.folder());
   nlohmann::json json = {{"version", kVersion},
                          {"step", state.step},
@@ -140,11 +140,11 @@ TrainerState read_trainer_state(const fs::path& checkpoint) {
   }
 }
 
-void load_checkpoint(const fs::path& checkpoint, TrainingStep::Tensors& tensors) {
+void load_checkpoint(const fs::path& checkpoint, TrainingStep::Tensors& tensors, const Stream& stream) {
   check_files(checkpoint);
   const GPT2Config config = read_gpt2_config(checkpoint);
   load_gpt2(checkpoint, config, tensors.parameters);
-  read_optimizer(checkpoint / "optimizer.safetensors", tensors);
+  read_optimizer(checkpoint / "optimizer.safetensors", tensors, stream);
 }
 
 void prune_checkpoints(const fs::path& run, std::int64_t keep, std::int64_t keep_every) {

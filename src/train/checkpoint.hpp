@@ -30,15 +30,17 @@ struct Checkpoint {
 // The checkpoints of a run in order of their steps; names that are not a checkpoint's are passed over.
 std::vector<Checkpoint> list_checkpoints(const std::filesystem::path& run);
 
+// The tensors as the stream leaves them.
 std::filesystem::path save_checkpoint(const std::filesystem::path& run, const TrainerState& state,
                                       const GPT2Config& config, std::int64_t eos_token,
                                       const std::filesystem::path& tokenizer,
-                                      const TrainingStep::Tensors& tensors);
+                                      const TrainingStep::Tensors& tensors, const Stream& stream);
 
 // Reads trainer.json alone.
 TrainerState read_trainer_state(const std::filesystem::path& checkpoint);
 // Fills parameters, masters and moments; every checksum, shape and dtype is checked before anything is used.
-void load_checkpoint(const std::filesystem::path& checkpoint, TrainingStep::Tensors& tensors);
+void load_checkpoint(const std::filesystem::path& checkpoint, TrainingStep::Tensors& tensors,
+                     const Stream& stream);
 
 // Deletes all but the newest `keep` (0: all stay) and those whose step is a multiple of keep_every.
 void prune_checkpoints(const std::filesystem::path& run, std::int64_t keep, std::int64_t keep_every);

@@ -26,11 +26,11 @@ bool all_finite_on_host(const Tensor& tensor) {
   return true;
 }
 
-bool all_finite(const Tensor& tensor) {
+bool all_finite(const Tensor& tensor, const Stream& stream) {
   if (!is_floating(tensor.dtype)) return true;
-  if (tensor.contiguous()) return all_finite_on_host(downloaded(tensor).tensor());
+  if (tensor.contiguous()) return all_finite_on_host(downloaded(tensor, stream).tensor());
   for (std::int64_t i = 0; i < tensor.shape[0]; ++i) {
-    if (!all_finite(tensor.select(0, i))) return false;
+    if (!all_finite(tensor.select(0, i), stream)) return false;
   }
   return true;
 }
@@ -120,21 +120,21 @@ void TrainingStep::allocate() {
 
 void TrainingStep::fill_constants() {
   const Tensors& t = tensors_;
-  write_on_host(t.batch.positions, [&](const Tensor& host) {
+  write_on_host(t.batch.positions, context_.stream(), [&](const Tensor& host) {
     for (std::int64_t n = 0; n < host.elements(); ++n) {
       host.as<std::int32_t>()[n] = static_cast<std::int32_t>(n % options_.T);
     }
   });
-  write_on_host(t.weights, [&](const Tensor& host) {
+  write_on_host(t.weights, context_.stream(), [&](const Tensor& host) {
     const double weight = 1 / static_cast<double>(options_.micro_batches * options_.B * options_.T);
     for (std::int64_t n = 0; n < host.elements(); ++n) ops::store_element(host, n, weight);
   });
-  write_on_host(t.batch.cu_seqlens, [&](const Tensor& host) {
+  write_on_host(t.batch.cu_seqlens, context_.stream(), [&](const Tensor& host) {
     for (std::int64_t b = 0; b <= options_.B; ++b) {
       host.as<std::int32_t>()[b] = static_cast<std::int32_t>(b * options_.T);
     }
   });
-  write_on_host(t.schedule, [&](const Tensor& host) { ops::store_element(host, 3, 1); });
+  write_on_host(t.schedule, context_.stream(), [&](const Tensor& host) { ops::store_element(host, 3, 1); });
 }
 
 void TrainingStep::make_slots() {
@@ -161,9 +161,9 @@ void TrainingStep::round_masters() {
   if (!tensors_.masters.wte) return;
   const std::vector<Tensor> from = list(tensors_.masters), to = list(tensors_.parameters);
   for (std::size_t i = 0; i < from.size(); ++i) {
-    const HostView master = downloaded(from[i]);
+    const HostView master = downloaded(from[i], context_.stream());
     const float* values = master.tensor().as<float>();
-    write_on_host(to[i], [&](const Tensor& rounded) {
+    write_on_host(to[i], context_.stream(), [&](const Tensor& rounded) {
       for (std::int64_t e = 0; e < rounded.elements(); ++e) rounded.as<bf16>()[e] = bf16(values[e]);
     });
   }
@@ -329,7 +329,7 @@ std::optional<std::string> TrainingStep::first_non_finite() {
   int call = 0;
   context_.set_inspector([&](std::string_view operation, const std::vector<TensorUse>& uses) {
     for (const TensorUse& use : uses) {
-      if (found || use.access == Access::read || all_finite(use.tensor)) continue;
+      if (found || use.access == Access::read || all_finite(use.tensor, context_.stream())) continue;
       found = fmt::format("{} ({} of {})", arenas_->name_of(use.tensor.data, call), use.argument, operation);
     }
     ++call;

@@ -274,7 +274,7 @@ TEST_P(TrainerOnDevice, NonFiniteNamesTensorAndOperationBeforeTouchingWeights) {
   initialize(o.step.model, 1, step.full_precision());
   EXPECT_EQ(step.first_non_finite(), std::nullopt);
   const Tensor& weight = step.tensors().parameters.blocks[1].fc_weight;
-  write_on_host(weight.view({weight.elements()}).slice(0, 5, 1), [](const Tensor& element) {
+  write_on_host(weight.view({weight.elements()}).slice(0, 5, 1), context.stream(), [](const Tensor& element) {
     element.as<float>()[0] = std::numeric_limits<float>::infinity();
   });
   const auto culprit = step.first_non_finite();
@@ -296,8 +296,8 @@ TEST_P(TrainerOnDevice, AnInfiniteLossBesideFiniteGradientsNeverReachesTheWeight
     step.allocate();
     const GPT2Parameters& p = step.tensors().parameters;
     initialize(o.model, 1, p);
-    const auto fill = [](const Tensor& t, float value) {
-      write_on_host(t, [&](const Tensor& host) {
+    const auto fill = [&](const Tensor& t, float value) {
+      write_on_host(t, context.stream(), [&](const Tensor& host) {
         std::fill_n(host.as<float>(), static_cast<std::size_t>(host.elements()), value);
       });
     };
@@ -305,8 +305,8 @@ TEST_P(TrainerOnDevice, AnInfiniteLossBesideFiniteGradientsNeverReachesTheWeight
     fill(p.lnf_bias, 1e20f);
     fill(p.wte.select(0, kBad), -1e19f);
     const auto weights = [&] {
-      context.synchronize();
-      const HostView wte = downloaded(p.wte), bias = downloaded(p.lnf_bias);
+      const HostView wte = downloaded(p.wte, context.stream()),
+                     bias = downloaded(p.lnf_bias, context.stream());
       const auto bytes = [](const HostView& v) {
         return std::string(static_cast<const char*>(v.tensor().data), v.tensor().bytes());
       };

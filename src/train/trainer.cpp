@@ -178,7 +178,7 @@ std::optional<std::int64_t> Trainer::resumed_step() const {
 void Trainer::start() {
   step_.allocate();
   if (resume_from_) {
-    load_checkpoint(*resume_from_, step_.tensors());
+    load_checkpoint(*resume_from_, step_.tensors(), context_.stream());
   } else if (options_.initial_model.empty()) {
     initialize(options_.step.model, options_.seed, step_.full_precision());
     step_.round_masters();
@@ -307,7 +307,7 @@ void Trainer::write_checkpoint() {
                            norm_outliers_.values()};
   const fs::path path = save_checkpoint(options_.out, state, options_.step.model,
                                         manifest ? manifest->end_of_text : options_.step.model.vocab - 1,
-                                        options_.data, step_.tensors());
+                                        options_.data, step_.tensors(), context_.stream());
   prune_checkpoints(options_.out, options_.keep, options_.keep_every);
   if (observer_.checkpoint) observer_.checkpoint(path);
 }
@@ -388,7 +388,7 @@ bool Trainer::run(const std::atomic<bool>& stop) {
     const auto manifest = read_manifest(options_.data);
     AtomicFolder folder(options_.out / "model", Existing::replace);
     write_gpt2_folder(folder.folder(), options_.step.model, step_.tensors().parameters,
-                      manifest ? manifest->end_of_text : options_.step.model.vocab - 1);
+                      manifest ? manifest->end_of_text : options_.step.model.vocab - 1, context_.stream());
     copy_tokenizer(options_.data, folder.folder());
     folder.commit();
   }

@@ -83,8 +83,6 @@ Graph& Graph::operator=(Graph&&) noexcept = default;
 Graph::~Graph() = default;
 void Graph::launch(const Stream&) const {}
 
-void synchronize(Device) {}
-
 void copy(const Tensor& to, const Tensor& from, const Stream&) {
   require_copyable(to, from);
   if (to.bytes() > 0) std::memcpy(to.data, from.data, to.bytes());

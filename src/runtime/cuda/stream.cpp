@@ -85,6 +85,7 @@ Graph::Graph(const Stream& stream, const std::function<void()>& work) {
   } catch (...) {
     cudaStreamEndCapture(stream.get(), &captured);
     if (captured) cudaGraphDestroy(captured);
+    cudaGetLastError();  // of a capture that failed: the next launch is not to be blamed for it
     throw;
   }
   cuda::check(cudaStreamEndCapture(stream.get(), &captured), "ending a graph");
@@ -102,12 +103,6 @@ Graph::~Graph() {
 }
 void Graph::launch(const Stream& stream) const {
   cuda::check(cudaGraphLaunch(graph_, stream.get()), "launching a graph");
-}
-
-void synchronize(Device device) {
-  if (device.kind == DeviceKind::cpu) return;
-  const CurrentDevice current(device);
-  cuda::check(cudaDeviceSynchronize(), "waiting for the GPU");
 }
 
 void copy(const Tensor& to, const Tensor& from, const Stream& stream) {
