@@ -52,18 +52,18 @@ class Ours:
 
     def __init__(self, path, device="cuda"):
         self.device = device
-        self.library = ctypes.CDLL(path)
-        self.library.warpwright_last_error.restype = ctypes.c_char_p
+        self.functions = ctypes.CDLL(path)
+        self.functions.warpwright_last_error.restype = ctypes.c_char_p
         self.context = ctypes.c_void_p()
         options = Options(size=ctypes.sizeof(Options), device=int(device == "cuda"))
-        self.check(self.library.warpwright_context_create(ctypes.byref(options), ctypes.byref(self.context)))
+        self.check(self.functions.warpwright_context_create(ctypes.byref(options), ctypes.byref(self.context)))
         if device == "cuda":
             stream = torch.cuda.current_stream().cuda_stream
-            self.check(self.library.warpwright_context_set_stream(self.context, ctypes.c_void_p(stream)))
+            self.check(self.functions.warpwright_context_set_stream(self.context, ctypes.c_void_p(stream)))
 
     def check(self, status):
         if status:
-            sys.exit(self.library.warpwright_last_error().decode())
+            sys.exit(self.functions.warpwright_last_error().decode())
 
     def call(self, name, kind, rows, columns, tensors, **scalars):
         args = kind(size=ctypes.sizeof(kind), rows=rows, columns=columns, **scalars)
@@ -71,11 +71,11 @@ class Ours:
             if tensor is not None:
                 setattr(args, key, tensor.data_ptr())
         bytes_needed = ctypes.c_size_t()
-        workspace = getattr(self.library, f"warpwright_{name}_workspace")
+        workspace = getattr(self.functions, f"warpwright_{name}_workspace")
         self.check(workspace(self.context, ctypes.byref(args), ctypes.byref(bytes_needed)))
         scratch = torch.empty(max(bytes_needed.value, 16), dtype=torch.uint8, device=self.device)
         args.workspace, args.workspace_bytes = scratch.data_ptr(), scratch.numel()
-        function = getattr(self.library, f"warpwright_{name}")
+        function = getattr(self.functions, f"warpwright_{name}")
 
         def run(_keep=(tensors, scratch)):
             self.check(function(self.context, ctypes.byref(args)))
@@ -171,7 +171,7 @@ def measure(ours, rms, dtype, rows, columns, options, flush):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--library", required=True)
+    parser.add_argument("--library", dest="shared_library", required=True)
     parser.add_argument("--columns", default="768,1024,1280,1600,2048,4096,5120,8192,12288,16384")
     parser.add_argument("--rows", type=int, default=0)
     parser.add_argument("--dtypes", default="bfloat16")
@@ -180,7 +180,7 @@ def main():
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--json")
     options = parser.parse_args()
-    ours = Ours(options.library)
+    ours = Ours(options.shared_library)
     flush = torch.empty(1 << 29, dtype=torch.uint8, device="cuda")
     reports = []
     for norm in options.norms.split(","):
