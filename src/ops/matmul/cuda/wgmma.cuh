@@ -363,7 +363,7 @@ struct Chunk {
   int in_tile;   // the thread's first column in the group's tile
   float v[kSums];
 
-  // Of the j-th two columns of this thread, 0 outside the matrix; begin() has made the group wait for it.
+  // Of the j-th two columns of this thread, 0 outside the matrix.
   __device__ gpu::Packed<In, 2> bias(int j) const {
     return gpu::Packed<In, 2>::load(reinterpret_cast<const In*>(outlet.bias) + in_tile + 8 * j);
   }
@@ -391,7 +391,6 @@ struct Chunk {
   __device__ void begin() {
     if constexpr (!K::Epilogue::kReadsMatrix) {
       if (outlet.lane.leads()) wait_until_stores_have_read<K::kSlots - 1>();
-      if constexpr (K::Epilogue::kAddsBias) gpu::wait_for_groups<0>();
       named_barrier(1 + outlet.group, kGroupThreads);
     }
   }
@@ -712,6 +711,9 @@ __global__ void __launch_bounds__(K::Tile::kThreads, 1)
     });
 
     if constexpr (K::Schedule::kTraced) stamps.epilogue = clock64();
+    // The bias has come; the group meets in its first chunk. (Before every chunk this would wait for the
+    // stores under way too, which are counted together.)
+    if constexpr (K::Epilogue::kAddsBias) gpu::wait_for_groups<0>();
     // Of a tile with as many workers as every other each finishes some of the chunks.
     int sharers = 1, self = 0;
     const auto part = [&](int of_worker) {
