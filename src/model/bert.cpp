@@ -39,42 +39,6 @@ Products products_of(const BertConfig& config, const BertBlock& p, const BertAct
           product(p.fc, p.fc.bias, a.hidden, a.fc, config.activation), product(p.fcproj, {}, a.fc, a.other)};
 }
 
-using Product = Variant<MatmulForwardProblem, MatmulForward>;
-
-bool counts_rows(const Product& variant) {
-  for (const std::string_view name : {"cuda.persistent", "cuda.stream_k", "cuda.block"}) {
-    if (variant.name == name) return true;
-  }
-  return false;
-}
-
-// On a GPU a captured product is for a bucket of rows: a library computes them all, ours as many as the
-// device says. The best of those; null where there is none, or another is forced: as the operation chooses.
-const Product* product_of_counted_rows(const Context& ctx, const MatmulForwardProblem& problem) {
-  const auto& op = matmul_forward_op();
-  if (ctx.device().device.kind == DeviceKind::cpu || !forced_variant(ctx.options(), op.name).empty()) {
-    return nullptr;
-  }
-  const Product* best = nullptr;
-  for (const Product& variant : op.variants) {
-    if (!counts_rows(variant) || !variant.refuse(problem, ctx.device()).empty()) continue;
-    if (!best || variant.cost(problem, ctx.device()) < best->cost(problem, ctx.device())) best = &variant;
-  }
-  return best;
-}
-
-void token_product(Context& ctx, const MatmulForward& args) {
-  const auto& op = matmul_forward_op();
-  if (ctx.device().device.kind == DeviceKind::cpu) return matmul_forward(ctx, args);
-  const MatmulForwardProblem problem = op.problem(args);
-  const Product* variant = product_of_counted_rows(ctx, problem);
-  if (!variant) return matmul_forward(ctx, args);
-  const std::size_t scratch = variant->workspace ? variant->workspace(problem, ctx.device()) : 0;
-  if (Recorder* recorder = ctx.recorder()) return recorder->call(op.name, uses_of(args), scratch);
-  ctx.reserve_scratch(scratch);
-  run(ctx, op, *variant, problem, args);
-}
-
 // Of a row for each sequence.
 void sequence_linear(Context& ctx, const BertActivations& a, const BertLinear& p, const Tensor& x,
                      const Tensor& out, Activation activation = Activation::none) {
@@ -100,7 +64,7 @@ void add_and_normalize(Context& ctx, const BertActivations& a, const Tensor& y_b
 
 void block_forward(Context& ctx, const BertConfig& config, const BertBlock& p, const BertActivations& a) {
   const Products products = products_of(config, p, a);
-  token_product(ctx, products.qkv);
+  matmul_forward(ctx, products.qkv);
   attention_forward(ctx, {part(a.qkv, 0),
                           part(a.qkv, 1),
                           part(a.qkv, 2),
@@ -113,10 +77,10 @@ void block_forward(Context& ctx, const BertConfig& config, const BertBlock& p, c
                           {},
                           {},
                           a.batch_invariant});
-  token_product(ctx, products.attproj);
+  matmul_forward(ctx, products.attproj);
   add_and_normalize(ctx, a, p.attproj.bias, p.attnorm_weight, p.attnorm_bias, config.eps);
-  token_product(ctx, products.fc);
-  token_product(ctx, products.fcproj);
+  matmul_forward(ctx, products.fc);
+  matmul_forward(ctx, products.fcproj);
   add_and_normalize(ctx, a, p.fcproj.bias, p.outnorm_weight, p.outnorm_bias, config.eps);
 }
 
@@ -126,9 +90,7 @@ bool bert_layers_are_exact(Context& ctx, const BertConfig& config, const BertPar
                            const BertActivations& a) {
   if (p.blocks.empty()) return true;
   const auto exact = [&](const MatmulForward& args) {
-    const auto& op = matmul_forward_op();
-    const MatmulForwardProblem problem = op.problem(args);
-    return product_of_counted_rows(ctx, problem) || counts_rows(planned(ctx, op, problem));
+    return matmul_counts_rows(ctx, matmul_forward_op().problem(args));
   };
   const Products products = products_of(config, p.blocks.front(), a);
   return exact(products.qkv) && exact(products.attproj) && exact(products.fc) && exact(products.fcproj);

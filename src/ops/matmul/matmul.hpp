@@ -83,6 +83,7 @@ struct MatmulForwardProblem {
   bool batch_invariant = false;
   bool packed = false;
   std::int64_t packed_bytes = 0;  // that were given
+  bool rows_counted = false;      // device memory says how many of M rows are asked for
 
   bool operator==(const MatmulForwardProblem&) const = default;
   std::string describe() const;
@@ -116,6 +117,9 @@ struct MatmulDwProblem {
 const Op<MatmulForwardProblem, MatmulForward>& matmul_forward_op();
 const Op<MatmulDxProblem, MatmulDx>& matmul_dx_op();
 const Op<MatmulDwProblem, MatmulDw>& matmul_dw_op();
+
+// Whether the variant planned for it computes only the rows that are asked for where they are counted.
+bool matmul_counts_rows(Context& context, const MatmulForwardProblem& problem);
 
 inline void matmul_forward(Context& context, const MatmulForward& args) {
   call(context, matmul_forward_op(), args);

@@ -50,7 +50,8 @@ MatmulForwardProblem forward_problem(const MatmulForward& a) {
           a.activation,
           a.batch_invariant,
           static_cast<bool>(a.packed),
-          a.packed ? a.packed.shape[0] : 0};
+          a.packed ? a.packed.shape[0] : 0,
+          static_cast<bool>(a.rows)};
 }
 
 MatmulDxProblem dx_problem(const MatmulDx& a) {
@@ -169,8 +170,13 @@ std::size_t cublaslt_workspace(const Problem&, const DeviceInfo&) {
 std::size_t cublaslt_dw_workspace(const MatmulDwProblem& p, const DeviceInfo&) {
   return matmul::cuda::cublaslt_dw_workspace(p.M, p.N);
 }
+// Where rows are counted on the device the library computes as many as there may be, ours those that there
+// are: it stands behind ours then, and before the last resorts.
 template <class Problem>
 double cublaslt_cost(const Problem& p, const DeviceInfo&) {
+  if constexpr (std::is_same_v<Problem, MatmulForwardProblem>) {
+    if (p.rows_counted) return 1e7;
+  }
   return matmul::library_seconds(matmul::request_of(p));
 }
 template <class Problem>
@@ -284,9 +290,10 @@ double element_bytes(DType dtype) {
 }  // namespace
 
 std::string MatmulForwardProblem::describe() const {
-  return fmt::format("M={} N={} K={} {}{}{}{}{}{}", M, N, K, name_of(dtype), bias ? " +bias" : "",
+  return fmt::format("M={} N={} K={} {}{}{}{}{}{}{}", M, N, K, name_of(dtype), bias ? " +bias" : "",
                      activation == Activation::none ? "" : fmt::format(" {}", name_of(activation)),
-                     preact ? " +preact" : "", batch_invariant ? " invariant" : "", packed ? " packed" : "");
+                     preact ? " +preact" : "", batch_invariant ? " invariant" : "", packed ? " packed" : "",
+                     rows_counted ? " counted" : "");
 }
 double MatmulForwardProblem::flops() const {
   return 2 * product(M, N) * static_cast<double>(K);
@@ -325,6 +332,17 @@ double MatmulDwProblem::bytes() const {
 const Op<MatmulForwardProblem, MatmulForward>& matmul_forward_op() {
   static const Op<MatmulForwardProblem, MatmulForward> op{kForward, kForwardVariants, forward_problem};
   return op;
+}
+
+bool matmul_counts_rows(Context& context, const MatmulForwardProblem& problem) {
+#if WARPWRIGHT_CUDA
+  const auto& variant = planned(context, matmul_forward_op(), problem);
+  return problem.rows_counted && (variant.run == Persistent::forward || variant.run == StreamK::forward ||
+                                  variant.run == Block::forward);
+#else
+  static_cast<void>(context), static_cast<void>(problem);
+  return false;
+#endif
 }
 
 const Op<MatmulDxProblem, MatmulDx>& matmul_dx_op() {
