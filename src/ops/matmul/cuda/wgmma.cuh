@@ -38,9 +38,10 @@ using namespace hopper;
 
 inline constexpr int kGroupThreads = 128;
 inline constexpr int kSlab = 64;       // terms of the depth in a stage of the ring
-inline constexpr int kBoxRows = 64;    // of what a group sends at once, and of a product
+inline constexpr int kBoxRows = 64;    // of a product, and of what a group's four warps send
+inline constexpr int kWarpRows = 16;   // of it that each of them sends for itself
 inline constexpr int kRowBytes = 128;  // of a tile's row in shared memory
-inline constexpr int kBoxBytes = kBoxRows * kRowBytes;
+inline constexpr int kBoxBytes = kBoxRows * kRowBytes, kWarpBytes = kWarpRows * kRowBytes;
 inline constexpr int kSharedLimit = 227 * 1024;
 
 // A block's tile; groups_down × groups_across groups share it, or, where there is one, two take turns. Blocks
@@ -66,8 +67,8 @@ struct Tile {
 
   static constexpr int kABytes = rows * kRowBytes, kBBytes = (cols + 63) / 64 * kBoxBytes;
   static constexpr int kStageBytes = kABytes + kBBytes;
-  // Of a group, for what it sends. Where groups take turns, more of them keep it from waiting for the copy
-  // engine.
+  // Of a group, for what it sends. Where groups take turns, more of them keep its warps from waiting for the
+  // copy engine.
   static constexpr int kBuffers = kPingpong && rows * cols > 64 * 128 ? 4 : 2;
   static constexpr int kBufferBytes = kGroups * kBuffers * kBoxBytes;
   static constexpr int kBarrierBytes = 256;
@@ -112,7 +113,7 @@ struct Kernel {
   using Epilogue = EpilogueT;
   // Whether the depth is the rows of A's, of B's matrix in memory, not its columns.
   static constexpr bool kATransposed = a_transposed, kBTransposed = b_transposed;
-  static constexpr int kChunkCols = kRowBytes / static_cast<int>(sizeof(Out));  // that a group sends at once
+  static constexpr int kChunkCols = kRowBytes / static_cast<int>(sizeof(Out));  // that are sent at once
   static constexpr int kChunkSums = kChunkCols / 2;
   static constexpr int kChunks = Tile::kGroupCols / kChunkCols;
   static_assert(Tile::kGroupCols % kChunkCols == 0);
@@ -281,7 +282,7 @@ struct Shared {
       initialize(full + i, 1);
       initialize(empty + i, (4 * Tile::kTeam + helpers) * Tile::kCluster);
     }
-    for (int i = 0; i < Tile::kGroups * Tile::kBuffers; ++i) initialize(extra + i, 1);
+    for (int i = 0; i < Tile::kGroups * Tile::kBuffers; ++i) initialize(extra + i, 4);
     fence_initialized_barriers();
   }
 };
@@ -322,7 +323,9 @@ struct Lane {
   __device__ bool leads() const { return thread == 0; }
 };
 
-// A group's way out: boxes of 64 rows of 128 bytes, through buffers that the copy engine empties.
+// A group's way out: boxes of 64 rows of 128 bytes, through buffers that the copy engine empties. Each warp
+// sends its 16 rows and waits for nothing but them, so that the four drift apart: what one waits for the
+// others need not. One and the same thread of a warp asks the copy engine and waits for it.
 template <class K>
 struct Outlet {
   using Tile = typename K::Tile;
@@ -330,6 +333,7 @@ struct Outlet {
   Barrier* extra;
   const std::byte* bias;
   int group;
+  int first_row, first_byte;  // of this warp in a box
   Lane lane;
   int count = 0;  // of chunks so far
 
@@ -337,16 +341,16 @@ struct Outlet {
     return buffers + index % K::kSlots * (K::Epilogue::kBoxes * kBoxBytes);
   }
 
-  // Where the epilogue reads a matrix: its box for the chunk that many ahead is on its way to that one's
-  // slot, which all but the last kPending chunks have left.
+  // Where the epilogue reads a matrix: the warp's rows of the box for the chunk that many ahead are on their
+  // way to that one's slot, which all but the last kPending chunks have left.
   template <int kPending>
   __device__ void fetch(const Parameters& p, int ahead, int row, int col) const {
-    if (!lane.leads()) return;
+    if (!elected()) return;
     wait_until_stores_have_read<kPending>();
     const int index = count + ahead;
     Barrier* const barrier = extra + index % K::kSlots;
-    arrive_expecting(barrier, kBoxBytes);
-    copy_box(slot(index), &p.extra, barrier, col, row);
+    arrive_expecting(barrier, kWarpBytes);
+    copy_box(slot(index) + first_byte, &p.extra, barrier, col, row + first_row);
   }
 };
 
@@ -390,8 +394,8 @@ struct Chunk {
 
   __device__ void begin() {
     if constexpr (!K::Epilogue::kReadsMatrix) {
-      if (outlet.lane.leads()) wait_until_stores_have_read<K::kSlots - 1>();
-      named_barrier(1 + outlet.group, kGroupThreads);
+      if (elected()) wait_until_stores_have_read<K::kSlots - 1>();
+      __syncwarp();
     }
   }
 
@@ -430,16 +434,17 @@ struct Chunk {
 
   __device__ void send() {
     fence_stores_to_shared();
-    named_barrier(1 + outlet.group, kGroupThreads);
-    if (outlet.lane.leads()) {
-      const std::byte* box = outlet.slot(outlet.count);
+    __syncwarp();
+    if (elected()) {
+      const std::byte* const box = outlet.slot(outlet.count) + outlet.first_byte;
+      const int first_row = row + outlet.first_row;
       if (parameters.add) {
-        add_box(&parameters.out, box, col, row);
+        add_box(&parameters.out, box, col, first_row);
       } else {
-        store_box(&parameters.out, box, col, row);
+        store_box(&parameters.out, box, col, first_row);
       }
       if constexpr (K::Epilogue::kBoxes == 2) {
-        if (parameters.keeps) store_box(&parameters.extra, box + kBoxBytes, col, row);
+        if (parameters.keeps) store_box(&parameters.extra, box + kBoxBytes, col, first_row);
       }
       commit_stores();
     }
@@ -656,8 +661,14 @@ __global__ void __launch_bounds__(K::Tile::kThreads, 1)
   const int member = Tile::kPingpong ? 0 : group;  // of the team on a tile
   const int group_row = member / Tile::kGroupsAcross * Tile::kGroupRows;
   const int group_col = member % Tile::kGroupsAcross * Tile::kGroupCols;
-  Outlet<K> outlet{shared.buffers + group * Tile::kBuffers * kBoxBytes, shared.extra + group * Tile::kBuffers,
-                   shared.bias + group * Tile::kGroupCols * 2, group, Lane()};
+  const int warp = warp_of_threads() % 4;
+  Outlet<K> outlet{kept_in_register(shared.buffers + group * Tile::kBuffers * kBoxBytes),
+                   shared.extra + group * Tile::kBuffers,
+                   shared.bias + group * Tile::kGroupCols * 2,
+                   group,
+                   warp * kWarpRows,
+                   warp * kWarpBytes,
+                   Lane()};
   const Lane& lane = outlet.lane;
   // 64 rows, or in a transposed tile a slab of 64 columns, are 8192 bytes either way.
   const std::uint64_t a_tile = describe_tile(shared.tiles + group_row * kRowBytes, kBoxBytes);
@@ -677,15 +688,6 @@ __global__ void __launch_bounds__(K::Tile::kThreads, 1)
   }
   while (more) {
     const int row = first_row(piece) + group_row, col = first_col(piece) + group_col;
-    if constexpr (K::Epilogue::kAddsBias) {
-      // The bias of the tile, while it is being summed.
-      const int at = 2 * lane.thread;
-      if (p.bias && at < Tile::kGroupCols) {
-        gpu::copy_async<4>(const_cast<std::byte*>(outlet.bias) + 2 * at,
-                           static_cast<const In*>(p.bias) + col + at, col + at < p.work.cols ? 4 : 0);
-      }
-      gpu::commit_copies();
-    }
     if constexpr (K::Epilogue::kReadsMatrix) {
       if (piece.ends_tile) {
 #pragma unroll
@@ -701,6 +703,17 @@ __global__ void __launch_bounds__(K::Tile::kThreads, 1)
       other_more = schedule.next(following);
     }
 
+    if constexpr (K::Epilogue::kAddsBias) {
+      // The bias of the tile, while it is being summed. All warps have met since they read the last one's.
+      if constexpr (!Tile::kPingpong) named_barrier(1 + group, kGroupThreads);
+      const int at = 2 * lane.thread;
+      if (p.bias && at < Tile::kGroupCols) {
+        gpu::copy_async<4>(const_cast<std::byte*>(outlet.bias) + 2 * at,
+                           static_cast<const In*>(p.bias) + col + at, col + at < p.work.cols ? 4 : 0);
+      }
+      gpu::commit_copies();
+    }
+
     float sum[Tile::kBlocks][Tile::kSums] = {};
     [[maybe_unused]] Stamps stamps;
     if constexpr (K::Schedule::kTraced) stamps.products = clock64();
@@ -711,9 +724,12 @@ __global__ void __launch_bounds__(K::Tile::kThreads, 1)
     });
 
     if constexpr (K::Schedule::kTraced) stamps.epilogue = clock64();
-    // The bias has come; the group meets in its first chunk. (Before every chunk this would wait for the
-    // stores under way too, which are counted together.)
-    if constexpr (K::Epilogue::kAddsBias) gpu::wait_for_groups<0>();
+    if constexpr (K::Epilogue::kAddsBias) {
+      // The bias has come. (Before every chunk this would wait for the stores under way too, which are
+      // counted together.)
+      gpu::wait_for_groups<0>();
+      named_barrier(1 + group, kGroupThreads);
+    }
     // Of a tile with as many workers as every other each finishes some of the chunks.
     int sharers = 1, self = 0;
     const auto part = [&](int of_worker) {
@@ -796,7 +812,7 @@ __global__ void __launch_bounds__(K::Tile::kThreads, 1)
     }
     more = schedule.next(piece);
   }
-  if (lane.leads()) wait_until_stores_have_read<0>();
+  if (elected()) wait_until_stores_have_read<0>();
   if constexpr (kCluster > 1) cluster_barrier();
 #endif
 }
@@ -844,8 +860,8 @@ template <class K>
 Parameters describe(const Product& product, int raster) {
   const auto [rows, cols, depth, in, out, a, b, result, extra] = product;
   Parameters p = describe_factors<K>(product, raster);
-  p.out = map_boxes<2>(result.data, out, {cols, rows}, {result.stride}, {K::kChunkCols, kBoxRows});
-  p.extra = extra.data ? map_boxes<2>(extra.data, in, {cols, rows}, {extra.stride}, {64, kBoxRows}) : p.out;
+  p.out = map_boxes<2>(result.data, out, {cols, rows}, {result.stride}, {K::kChunkCols, kWarpRows});
+  p.extra = extra.data ? map_boxes<2>(extra.data, in, {cols, rows}, {extra.stride}, {64, kWarpRows}) : p.out;
   return p;
 }
 
