@@ -145,7 +145,9 @@ class KernelTime {
     const std::int64_t full = tiles / at_once, rest = tiles % at_once, count = full + (rest > 0 ? 1 : 0);
     const auto wave = [&](std::int64_t n) {
       const double blocks = real(n) * blocks_of_tile;
-      const double together = std::clamp(std::ceil(blocks / kMultiprocessors), 1.0, 1.0 * room);
+      // Of few that have two blocks the second one takes less than the first: what they wait for is theirs.
+      const double more = std::max(blocks / kMultiprocessors - 1, 0.0);
+      const double together = std::min(1 + std::sqrt(more), 1.0 * room);
       return slabs * slab(blocks / together, together);
     };
     const double whole = full > 0 ? wave(at_once) : 0;

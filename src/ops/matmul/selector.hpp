@@ -107,7 +107,7 @@ constexpr bool offers(Direction direction, DType dtype, Activation activation, i
       if (activation == Activation::gelu_erf) return is_one_of(k128x128, k128x128Team);
       if (activation == Activation::gelu_tanh) {
         return tile == k128x128 ||
-               (!half && is_one_of(k64x64, k128x256, k64x128, k128x128Team, k128x192Alone));
+               (!half && is_one_of(k64x64, k128x256, k64x128, k128x128Team, k128x192, k128x192Alone));
       }
       return is_one_of(k128x128, k128x128Team) ||
              (!half &&
