@@ -404,6 +404,19 @@ TEST(Matmul, OnCudaEveryKernelOfTheSelectorMatchesTheReference) {
       }
     }
   }
+  // So many tiles that a group of warps makes several, one after the other.
+  check_selections(
+      matmul_forward_op(),
+      [](Fixture& f) {
+        return matmul::make_forward({4100, 1544, 8, 8}, DType::bf16, true, Activation::gelu_tanh, f);
+      },
+      8);
+  check_selections(
+      matmul_dx_op(),
+      [](Fixture& f) {
+        return matmul::make_dx({4100, 8, 1544, 8}, DType::bf16, Activation::gelu_tanh, f);
+      },
+      8);
 }
 #endif
 

@@ -102,7 +102,7 @@ constexpr bool offers(Direction direction, DType dtype, Activation activation, i
     case Direction::forward:
       if (activation == Activation::gelu_tanh && dtype == DType::f16) return is_one_of(k128x192, k64x128);
       return is_one_of(k64x64, k128x192, k64x128, k128x128, k128x192Alone, k128x128Team, k128x192TeamAlone) ||
-             (plain && is_one_of(k128x256, k64x128Turns));
+             (plain && is_one_of(k128x256, k64x128Turns, k128x160Down));
     case Direction::dx:
       if (activation == Activation::gelu_erf) return is_one_of(k128x128, k128x128Team);
       if (activation == Activation::gelu_tanh) {

@@ -34,7 +34,8 @@ CUtensorMapDataType type_of(DType dtype) {
 
 template <int kRank>
 CUtensorMap map_boxes(const void* data, DType dtype, const std::array<std::int64_t, kRank>& sizes,
-                      const std::array<std::int64_t, kRank - 1>& strides, const std::array<int, kRank>& box) {
+                      const std::array<std::int64_t, kRank - 1>& strides, const std::array<int, kRank>& box,
+                      int swizzled) {
   CUtensorMap map;
   cuuint64_t extents[kRank], bytes[kRank];
   cuuint32_t boxes[kRank], steps[kRank];
@@ -45,7 +46,8 @@ CUtensorMap map_boxes(const void* data, DType dtype, const std::array<std::int64
     if (i > 0) bytes[i - 1] = static_cast<cuuint64_t>(strides[i - 1]) * size_of(dtype);
   }
   const CUresult result = encoder()(&map, type_of(dtype), kRank, const_cast<void*>(data), extents, bytes,
-                                    boxes, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+                                    boxes, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
+                                    swizzled == 64 ? CU_TENSOR_MAP_SWIZZLE_64B : CU_TENSOR_MAP_SWIZZLE_128B,
                                     CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   if (result != CUDA_SUCCESS) {
     warpwright::cuda::throw_error(cudaErrorInvalidValue, "describing a tensor to the copy engine");
@@ -54,8 +56,8 @@ CUtensorMap map_boxes(const void* data, DType dtype, const std::array<std::int64
 }
 
 template CUtensorMap map_boxes<2>(const void*, DType, const std::array<std::int64_t, 2>&,
-                                  const std::array<std::int64_t, 1>&, const std::array<int, 2>&);
+                                  const std::array<std::int64_t, 1>&, const std::array<int, 2>&, int);
 template CUtensorMap map_boxes<3>(const void*, DType, const std::array<std::int64_t, 3>&,
-                                  const std::array<std::int64_t, 2>&, const std::array<int, 3>&);
+                                  const std::array<std::int64_t, 2>&, const std::array<int, 3>&, int);
 
 }  // namespace warpwright::ops::hopper

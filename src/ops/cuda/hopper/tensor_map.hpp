@@ -11,16 +11,17 @@
 
 namespace warpwright::ops::hopper {
 
-// A box is kRank sizes, the innermost first; its rows are 128 bytes or fewer and swizzled by 128 bytes in
-// shared memory. strides: of all dimensions but the innermost, in elements; multiples of 16 bytes, as the
-// address is.
+// A box is kRank sizes, the innermost first; its rows are at most `swizzled` bytes, 128 or 64, and swizzled
+// by as many in shared memory. strides: of all dimensions but the innermost, in elements; multiples of 16
+// bytes, as the address is.
 template <int kRank>
 CUtensorMap map_boxes(const void* data, DType dtype, const std::array<std::int64_t, kRank>& sizes,
-                      const std::array<std::int64_t, kRank - 1>& strides, const std::array<int, kRank>& box);
+                      const std::array<std::int64_t, kRank - 1>& strides, const std::array<int, kRank>& box,
+                      int swizzled = 128);
 
 extern template CUtensorMap map_boxes<2>(const void*, DType, const std::array<std::int64_t, 2>&,
-                                         const std::array<std::int64_t, 1>&, const std::array<int, 2>&);
+                                         const std::array<std::int64_t, 1>&, const std::array<int, 2>&, int);
 extern template CUtensorMap map_boxes<3>(const void*, DType, const std::array<std::int64_t, 3>&,
-                                         const std::array<std::int64_t, 2>&, const std::array<int, 3>&);
+                                         const std::array<std::int64_t, 2>&, const std::array<int, 3>&, int);
 
 }  // namespace warpwright::ops::hopper

@@ -41,7 +41,7 @@ inline constexpr int kSlab = 64;       // terms of the depth in a stage of the r
 inline constexpr int kBoxRows = 64;    // of a product, and of what a group's four warps send
 inline constexpr int kWarpRows = 16;   // of it that each of them sends for itself
 inline constexpr int kRowBytes = 128;  // of a tile's row in shared memory
-inline constexpr int kBoxBytes = kBoxRows * kRowBytes, kWarpBytes = kWarpRows * kRowBytes;
+inline constexpr int kBoxBytes = kBoxRows * kRowBytes;
 inline constexpr int kSharedLimit = 227 * 1024;
 
 // A block's tile; groups_down × groups_across groups share it, or, where there is one, two take turns. Blocks
@@ -113,10 +113,13 @@ struct Kernel {
   using Epilogue = EpilogueT;
   // Whether the depth is the rows of A's, of B's matrix in memory, not its columns.
   static constexpr bool kATransposed = a_transposed, kBTransposed = b_transposed;
-  static constexpr int kChunkCols = kRowBytes / static_cast<int>(sizeof(Out));  // that are sent at once
+  // That are sent at once: a box's row, or half of one.
+  static constexpr int kRowCols = kRowBytes / static_cast<int>(sizeof(Out));
+  static constexpr int kChunkCols = Tile::kGroupCols % kRowCols == 0 ? kRowCols : kRowCols / 2;
+  static constexpr int kChunkRowBytes = kChunkCols * static_cast<int>(sizeof(Out));
   static constexpr int kChunkSums = kChunkCols / 2;
   static constexpr int kChunks = Tile::kGroupCols / kChunkCols;
-  static_assert(Tile::kGroupCols % kChunkCols == 0);
+  static_assert(Tile::kGroupCols % kChunkCols == 0 && (kChunkCols == kRowCols || !Epilogue::kReadsMatrix));
   static constexpr int kSlots = Tile::kBuffers / Epilogue::kBoxes;  // places for chunks on their way out
   // Bytes that arrive for a stage.
   static constexpr int kStageBytes = Tile::kABytes + (kBTransposed ? Tile::kBBytes : Tile::kCols * kRowBytes);
@@ -349,7 +352,7 @@ struct Outlet {
     wait_until_stores_have_read<kPending>();
     const int index = count + ahead;
     Barrier* const barrier = extra + index % K::kSlots;
-    arrive_expecting(barrier, kWarpBytes);
+    arrive_expecting(barrier, kWarpRows * kRowBytes);
     copy_box(slot(index) + first_byte, &p.extra, barrier, col, row + first_row);
   }
 };
@@ -407,7 +410,9 @@ struct Chunk {
       // Two by two 8×8 matrices at a time; a lane names a row of one of them.
       const unsigned thread = lane.index(), matrix = thread % 32 / 8;
       const unsigned at = thread / 32 * 16 + matrix % 2 * 8 + thread % 8;
-      const std::uint32_t line = shared_address(box) + at * kRowBytes;
+      constexpr unsigned kUnits = K::kChunkRowBytes / 16;  // of a row
+      const unsigned first = at * kUnits;
+      const std::uint32_t boxes = shared_address(box);
 #pragma unroll
       for (int j = 0; j < kSums / 4; j += 2) {
         std::uint32_t pairs[4];
@@ -415,7 +420,7 @@ struct Chunk {
         for (int i = 0; i < 4; ++i)
           pairs[i] = gpu::detail::Pair<Out>::of(v[4 * j + 2 * i], v[4 * j + 2 * i + 1]);
         asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};\n" ::"r"(
-                         line + ((j + matrix / 2) ^ at % 8) * 16),
+                         boxes + ((first + j + matrix / 2) ^ first / 8 % kUnits) * 16),
                      "r"(pairs[0]), "r"(pairs[1]), "r"(pairs[2]), "r"(pairs[3])
                      : "memory");
       }
@@ -667,7 +672,7 @@ __global__ void __launch_bounds__(K::Tile::kThreads, 1)
                    shared.bias + group * Tile::kGroupCols * 2,
                    group,
                    warp * kWarpRows,
-                   warp * kWarpBytes,
+                   warp * (kWarpRows * K::kChunkRowBytes),
                    Lane()};
   const Lane& lane = outlet.lane;
   // 64 rows, or in a transposed tile a slab of 64 columns, are 8192 bytes either way.
@@ -860,8 +865,12 @@ template <class K>
 Parameters describe(const Product& product, int raster) {
   const auto [rows, cols, depth, in, out, a, b, result, extra] = product;
   Parameters p = describe_factors<K>(product, raster);
-  p.out = map_boxes<2>(result.data, out, {cols, rows}, {result.stride}, {K::kChunkCols, kWarpRows});
-  p.extra = extra.data ? map_boxes<2>(extra.data, in, {cols, rows}, {extra.stride}, {64, kWarpRows}) : p.out;
+  const auto map = [&](const Matrix& m, DType dtype) {
+    return map_boxes<2>(m.data, dtype, {cols, rows}, {m.stride}, {K::kChunkCols, kWarpRows},
+                        K::kChunkRowBytes);
+  };
+  p.out = map(result, out);
+  p.extra = extra.data ? map(extra, in) : p.out;
   return p;
 }
 
