@@ -404,18 +404,18 @@ TEST(Matmul, OnCudaEveryKernelOfTheSelectorMatchesTheReference) {
       }
     }
   }
-  // So many tiles that a group of warps makes several, one after the other.
+}
+
+TEST(Matmul, OnCudaGroupsMakeOneTileAfterTheOther) {
+  if (cuda_device_count() == 0) GTEST_SKIP() << "needs an NVIDIA GPU";
+  const matmul::Case forward{4100, 1544, 8, 8}, dx{4100, 8, 1544, 8};
+  if (device_info({DeviceKind::cuda, 0}).gpu.major != 9) GTEST_SKIP() << "needs a Hopper GPU";
   check_selections(
       matmul_forward_op(),
-      [](Fixture& f) {
-        return matmul::make_forward({4100, 1544, 8, 8}, DType::bf16, true, Activation::gelu_tanh, f);
-      },
+      [&](Fixture& f) { return matmul::make_forward(forward, DType::bf16, true, Activation::gelu_tanh, f); },
       8);
   check_selections(
-      matmul_dx_op(),
-      [](Fixture& f) {
-        return matmul::make_dx({4100, 8, 1544, 8}, DType::bf16, Activation::gelu_tanh, f);
-      },
+      matmul_dx_op(), [&](Fixture& f) { return matmul::make_dx(dx, DType::bf16, Activation::gelu_tanh, f); },
       8);
 }
 #endif
