@@ -32,10 +32,10 @@ struct Form {
 // Every length of a vector's tail, rows fewer than threads and parts and more, zero rows, GPT-2's widths, and
 // for GPUs rows of one warp, of several, of a whole block, of a cluster, and longer ones.
 inline std::vector<Case> test_cases() {
-  std::vector<Case> cases{{0, 8},     {3, 768},   {257, 96},       {64, 1600, 100.0},
-                          {33, 1021}, {2, 8191},  {2100, 32, 5.0}, {9001, 128},
-                          {5, 769},   {7, 1024},  {700, 2048},     {70, 4096},
-                          {2, 12288}, {1, 16392}, {20, 12296},     {19, 40000}};
+  std::vector<Case> cases{{0, 8},      {3, 768},        {257, 96},   {64, 1600, 100.0}, {33, 1021},
+                          {2, 8191},   {2100, 32, 5.0}, {9001, 128}, {5, 769},          {7, 1024},
+                          {700, 2048}, {70, 4096},      {2, 12288},  {1, 16392},        {20, 12296},
+                          {19, 40000}, {9, 2056},       {3, 3200},   {21, 5120},        {2, 10248}};
   for (std::int64_t C = 1; C <= 70; ++C) cases.push_back({1 + C % 5, C});
   return cases;
 }

@@ -67,7 +67,14 @@ struct RowShape {
 
   int threads() const { return warps == 1 ? kOneWarpThreads : 32 * warps; }  // of a block
 };
-// `few`: among the few kernels that there are with fp32 parameters beside 16 bits, and with a sum.
+// Where a block shares a row, forward's kernels of up to kFloatPacks packs a lane are for rows of up to
+// kMostFloatRow packs, and so for so many warps.
+inline constexpr int kFloatPacks = 5, kMostFloatRow = 1280;
+constexpr int most_float_warps(int packs) {
+  return (kMostFloatRow + 32 * packs - 1) / (32 * packs);
+}
+// `few`: among the few kernels that there are with fp32 parameters beside 16 bits, and with a sum. In the
+// others no pack but a thread's last lies behind the row's end.
 RowShape forward_shape(std::int64_t C, DType dtype, bool few);
 RowShape backward_shape(std::int64_t C, DType dtype, bool fp32_parameters, bool from_out,
                         const DeviceInfo& device);

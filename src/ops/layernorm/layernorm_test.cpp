@@ -6,7 +6,7 @@
 
 #include "ops/element.hpp"
 #include "ops/layernorm/cases.hpp"
-#include "ops/layernorm/layernorm.hpp"
+#include "ops/layernorm/kernels.hpp"
 #include "ops/testing/repeated.hpp"
 
 namespace warpwright::ops {
@@ -270,6 +270,23 @@ TEST_P(Forward, TakesUnevenRows) {
     }
   }
   if (checked == 0) GTEST_SKIP() << refusal;
+}
+
+// The loads of the forward's kernels on a GPU rely on it.
+TEST(ForwardShape, OnlyTheLastPackLiesBehindTheRowsEnd) {
+  constexpr std::int64_t kWarp = 32, kLongest = kWarp * 8 * 16;
+  for (std::int64_t in_row = 1; in_row <= kLongest; ++in_row) {
+    const layernorm::cuda::RowShape shape = layernorm::cuda::forward_shape(8 * in_row, DType::bf16, false);
+    const std::int64_t threads = kWarp * shape.warps;
+    EXPECT_LE(threads * (shape.packs - 1), in_row) << in_row;
+    EXPECT_GE(threads * shape.packs, in_row) << in_row;
+    if (shape.warps > 1 && shape.packs <= layernorm::cuda::kFloatPacks) {
+      EXPECT_LE(shape.warps, layernorm::cuda::most_float_warps(shape.packs)) << in_row;
+    }
+    EXPECT_LE(shape.warps, 16) << in_row;
+    EXPECT_EQ(layernorm::cuda::forward_shape(4 * in_row, DType::f32, false).packs, shape.packs) << in_row;
+  }
+  EXPECT_EQ(layernorm::cuda::forward_shape(8 * kLongest + 8, DType::bf16, false).warps, 0);
 }
 
 // Runs it a thousand times and compares all that it wrote.

@@ -1,5 +1,6 @@
 // How the CUDA kernels share out a row, what scratch they take, and what they refuse.
 #include <algorithm>
+#include <array>
 
 #include "ops/cuda/refuse.hpp"
 #include "ops/layernorm/kernels.hpp"
@@ -42,8 +43,8 @@ RowShape cluster_shape(std::int64_t in_row, int most_warps) {
 
 }  // namespace
 
-// Rows of up to 7 packs a lane in one warp, which needs no barrier; longer ones in few warps of 4, so that a
-// multiprocessor has many of them at once.
+// Rows of up to 7 packs a lane in one warp, which needs no barrier; longer ones in few warps, so that a
+// multiprocessor has many of them at once: of 4 or 5 packs, which are floats, or of 6 or 8.
 RowShape forward_shape(std::int64_t C, DType dtype, bool few) {
   const auto lanes = static_cast<std::int64_t>(16 / size_of(dtype));
   if (C % lanes != 0 || C / lanes > kMostWarps * kWarp * 8) return {};
@@ -51,8 +52,19 @@ RowShape forward_shape(std::int64_t C, DType dtype, bool few) {
   for (const int packs : {1, 2, 3, 4, 5, 6, 7}) {
     if ((!few || (packs != 5 && packs < 7)) && in_row <= kWarp * packs) return {packs, 1};
   }
-  const int packs = in_row <= kWarp * 4 * 10 ? 4 : 8;
-  return {packs, (in_row + kWarp * packs - 1) / (kWarp * packs)};
+  const auto warps_of = [&](int packs) { return (in_row + kWarp * packs - 1) / (kWarp * packs); };
+  const bool floats = in_row <= kMostFloatRow;
+  if (few) return floats ? RowShape{4, warps_of(4)} : RowShape{8, warps_of(8)};
+  // The first of those that leave the fewest lanes idle, and none but in a thread's last pack.
+  RowShape best;
+  for (const int packs : floats ? std::array{5, 4} : std::array{6, 8}) {
+    const int warps = warps_of(packs);
+    // Of 6 packs in more warps, that wait for each other, no block is faster than one of 8 (16,384 columns).
+    const int most = packs == 6 ? 9 : kMostWarps;
+    if (warps > most || kWarp * warps * (packs - 1) > in_row) continue;
+    if (best.warps == 0 || packs * warps < best.packs * best.warps) best = {packs, warps};
+  }
+  return best;
 }
 
 // Three packs a lane where a block shares a row: with two, more of the time goes to the exchange between

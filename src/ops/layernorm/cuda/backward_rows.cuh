@@ -82,38 +82,16 @@ class SumOfBoth<Share::warp> {
   float2 sum_;
 };
 
-// Over a block each warp puts its part, and behind a barrier each thread adds up the parts of all: 0 for
-// warps that are not there.
-__device__ inline void put_part_of_both(float a, float b, float2* parts) {
-  const float mine = warp_sum_of_both(a, b);
-  if (threadIdx.x % (gpu::kWarp / 2) == 0) {
-    reinterpret_cast<float*>(parts)[threadIdx.x / (gpu::kWarp / 2)] = mine;
-  }
-}
-__device__ inline float2 sum_parts_of_both(const float2* parts, int warps) {
-  float2 sum{0, 0};
-  const auto add_four = [&](int first) {
-    const auto* fours = reinterpret_cast<const float4*>(parts + first);
-    const float4 p = fours[0], q = fours[1];
-    sum.x += (p.x + p.z) + (q.x + q.z);
-    sum.y += (p.y + p.w) + (q.y + q.w);
-  };
-  add_four(0);
-  if (warps > 4) add_four(4);
-  if (warps > 8) add_four(8), add_four(12);
-  return sum;
-}
-
 // Two places in turn: between two uses of one lies the barrier of the other.
 template <>
 class SumOfBoth<Share::block> {
  public:
   struct alignas(16) Shared {
-    float2 parts[2][kMostThreads / gpu::kWarp];
+    float2 parts[2][kMostWarps];
   };
 
   __device__ SumOfBoth(Shared* shared, int warps) : shared_(shared), warps_(warps) {
-    if (threadIdx.x < 2 * kMostThreads / gpu::kWarp) (&shared_->parts[0][0])[threadIdx.x] = {0, 0};
+    if (threadIdx.x < 2 * kMostWarps) (&shared_->parts[0][0])[threadIdx.x] = {0, 0};
     __syncthreads();
   }
   __device__ void send(float a, float b, unsigned turn) {

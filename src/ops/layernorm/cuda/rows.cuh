@@ -10,7 +10,7 @@
 
 namespace warpwright::ops::layernorm::cuda {
 
-inline constexpr int kMostThreads = 512;  // of a block that shares a row
+inline constexpr int kMostThreads = 512, kMostWarps = kMostThreads / gpu::kWarp;  // of a block with one row
 
 // The sum over the warp of a in its lower half, of b in its upper half: half as many exchanges as two sums.
 __device__ inline float warp_sum_of_both(float a, float b) {
@@ -21,6 +21,38 @@ __device__ inline float warp_sum_of_both(float a, float b) {
 __device__ inline float2 to_every_lane(float of_half) {
   const float other = __shfl_xor_sync(gpu::kAllLanes, of_half, gpu::kWarp / 2);
   return threadIdx.x % gpu::kWarp < gpu::kWarp / 2 ? float2{of_half, other} : float2{other, of_half};
+}
+
+// Over a block each warp puts its part, and behind a barrier each thread adds up the parts of all kMostWarps:
+// 0 for warps that are not there.
+__device__ inline float sum_parts(const float* parts, int warps) {
+  const auto four = [&](int first) {
+    const float4 p = *reinterpret_cast<const float4*>(parts + first);
+    return (p.x + p.y) + (p.z + p.w);
+  };
+  float sum = four(0);
+  if (warps > 4) sum += four(4);
+  if (warps > 8) sum += four(8) + four(12);
+  return sum;
+}
+__device__ inline void put_part_of_both(float a, float b, float2* parts) {
+  const float mine = warp_sum_of_both(a, b);
+  if (threadIdx.x % (gpu::kWarp / 2) == 0) {
+    reinterpret_cast<float*>(parts)[threadIdx.x / (gpu::kWarp / 2)] = mine;
+  }
+}
+__device__ inline float2 sum_parts_of_both(const float2* parts, int warps) {
+  float2 sum{0, 0};
+  const auto add_four = [&](int first) {
+    const auto* fours = reinterpret_cast<const float4*>(parts + first);
+    const float4 p = fours[0], q = fours[1];
+    sum.x += (p.x + p.z) + (q.x + q.z);
+    sum.y += (p.y + p.w) + (q.y + q.w);
+  };
+  add_four(0);
+  if (warps > 4) add_four(4);
+  if (warps > 8) add_four(8), add_four(12);
+  return sum;
 }
 
 // The threads that share a row: a warp of the block, or the whole block.
@@ -34,19 +66,21 @@ struct Group {
     const std::int64_t block = blockIdx.x;
     return one_warp ? block * (blockDim.x / gpu::kWarp) + threadIdx.x / gpu::kWarp : block;
   }
-  // Of both, each thread's; `shared` has a place for each warp, and is not touched by a single one. Over a
-  // block every warp adds up the parts again: that takes the fewest registers, and there are many blocks.
-  static __device__ float2 sum(float2 values, float2* shared) {
-    if constexpr (one_warp) {
-      return to_every_lane(warp_sum_of_both(values.x, values.y));
-    } else {
-      const float2 of_warp{gpu::warp_sum(values.x), gpu::warp_sum(values.y)};
-      const int lane = static_cast<int>(threadIdx.x) % gpu::kWarp;
-      if (lane == 0) shared[threadIdx.x / gpu::kWarp] = of_warp;
+  // Each thread's; `parts` has kMostWarps places, and is not touched by a single warp.
+  static __device__ float sum(float value, float* parts) {
+    value = gpu::warp_sum(value);
+    if constexpr (!one_warp) {
+      if (threadIdx.x % gpu::kWarp == 0) parts[threadIdx.x / gpu::kWarp] = value;
       __syncthreads();
-      const float2 part = lane < static_cast<int>(blockDim.x) / gpu::kWarp ? shared[lane] : float2{0, 0};
-      return {gpu::warp_sum(part.x), gpu::warp_sum(part.y)};
+      value = sum_parts(parts, static_cast<int>(blockDim.x) / gpu::kWarp);
     }
+    return value;
+  }
+  static __device__ float2 sum_of_both(float a, float b, float2* parts) {
+    if constexpr (one_warp) return to_every_lane(warp_sum_of_both(a, b));
+    put_part_of_both(a, b, parts);
+    __syncthreads();
+    return sum_parts_of_both(parts, static_cast<int>(blockDim.x) / gpu::kWarp);
   }
 };
 
@@ -103,17 +137,22 @@ struct RowPart<X, packs, false> {
   __device__ void forget(unsigned) {}
 };
 
-// How a forward kernel uses its registers: where a warp has a short row to itself, that is floats, and the
-// parameters are read beside it, so that they do not wait for the statistics.
+// How a forward kernel uses its registers: few packs a lane are floats, and a warp that has a row to itself
+// reads the parameters beside it, so that they do not wait for the statistics.
 template <class X, class P, int packs, bool one_warp, bool with_sum>
 struct ForwardForm {
   static constexpr bool few = with_sum || sizeof(X) != sizeof(P);  // as for forward_shape
-  static constexpr bool floats = one_warp && !with_sum && packs <= 4, early = floats && !few;
-  // Whether only a thread's last pack can lie behind the row's end: forward_shape has every number of packs.
-  static constexpr bool full = one_warp && !few;
+  // Whether only a thread's last pack can lie behind the row's end, as forward_shape sees to. Where every
+  // load is conditional, they do not leave together, and take registers.
+  static constexpr bool full = !few;
+  static constexpr bool floats = one_warp ? !with_sum && packs <= 4 : full && packs <= kFloatPacks;
+  static constexpr bool early = floats && one_warp && full;
+  static constexpr int threads =
+      one_warp ? kOneWarpThreads : gpu::kWarp * (packs <= kFloatPacks ? most_float_warps(packs) : kMostWarps);
   // Blocks on a multiprocessor for which there are registers without a spill.
   static constexpr int blocks() {
-    if (!one_warp) return 1;
+    if (!one_warp && with_sum) return 1;
+    if (!one_warp) return packs <= kFloatPacks ? (few ? 4 : 3) : (few ? 1 : 2);
     const int registers = early ? 16 + 16 * packs : 36 + (with_sum ? 12 : floats ? 8 : 5) * packs;
     return registers > 128 ? 3 : 512 / registers;
   }
@@ -121,7 +160,7 @@ struct ForwardForm {
 
 // A group has one row and ends with it: the hardware hands out rows as groups become free.
 template <class X, class P, class O, int packs, bool one_warp, bool with_sum, bool rounded>
-__global__ void __launch_bounds__(one_warp ? kOneWarpThreads : kMostThreads,
+__global__ void __launch_bounds__(ForwardForm<X, P, packs, one_warp, with_sum>::threads,
                                   ForwardForm<X, P, packs, one_warp, with_sum>::blocks())
     forward_rows(const __grid_constant__ ForwardRows<X, P, O> a) {
   using G = Group<one_warp>;
@@ -129,7 +168,8 @@ __global__ void __launch_bounds__(one_warp ? kOneWarpThreads : kMostThreads,
   constexpr int kLanes = gpu::kPackedLanes<X>;
   using Pack = Lanes<X, kLanes>;
   using Parameters = Lanes<P, kLanes>;
-  __shared__ float2 sums[2][kMostThreads / gpu::kWarp];
+  __shared__ alignas(16) float parts[kMostWarps];
+  __shared__ alignas(16) float2 parts_of_both[kMostWarps];
   const std::int64_t row = G::index();
   if (row >= a.template rows<with_sum>()) return;
   const int thread = G::thread(), threads = G::threads(), left = a.C / kLanes - thread;
@@ -144,6 +184,11 @@ __global__ void __launch_bounds__(one_warp ? kOneWarpThreads : kMostThreads,
   const auto bias_at = [&](int column) {
     return a.bias ? Parameters::load(a.bias + column) : Parameters::filled(0);
   };
+
+  if (!one_warp && threadIdx.x < kMostWarps && threadIdx.x >= blockDim.x / gpu::kWarp) {
+    parts[threadIdx.x] = 0;
+    parts_of_both[threadIdx.x] = {0, 0};
+  }
 
   gpu::let_next_kernel_begin();
   gpu::wait_for_kernels_before();
@@ -214,7 +259,7 @@ __global__ void __launch_bounds__(one_warp ? kOneWarpThreads : kMostThreads,
       for (int j = 0; j < kLanes; ++j) part += x.at(k, j);
       sum += part;
     }
-    mean = __fmul_rn(one_warp ? gpu::warp_sum(sum) : G::sum({sum, 0}, sums[0]).x, inverse_C);
+    mean = __fmul_rn(G::sum(sum, parts), inverse_C);
     x.forget(zero);
   }
   float2 second{0, 0};  // Σ(x − mean), Σ(x − mean)²
@@ -230,7 +275,7 @@ __global__ void __launch_bounds__(one_warp ? kOneWarpThreads : kMostThreads,
     second.x += inside(k) ? part.x : 0.0f;
     second.y += inside(k) ? part.y : 0.0f;
   }
-  second = G::sum(second, sums[1]);
+  second = G::sum_of_both(second.x, second.y, parts_of_both);
   x.forget(zero);
   const float squares = __fmul_rn(second.y, inverse_C);
   float rest = a.centered ? __fmul_rn(second.x, inverse_C) : 0.0f;
@@ -274,9 +319,13 @@ void visit_forward_shape(RowShape shape, const F& f) {
   const auto visit = [&]<int... packs>(auto one_warp, std::integer_sequence<int, packs...>) {
     ((shape.packs == packs ? f(std::integral_constant<int, packs>(), one_warp) : void()), ...);
   };
-  if (shape.warps > 1) return visit(std::false_type(), std::integer_sequence<int, 4, 8>());
-  visit(std::true_type(), std::conditional_t<few, std::integer_sequence<int, 1, 2, 3, 4, 6>,
-                                             std::integer_sequence<int, 1, 2, 3, 4, 5, 6, 7>>());
+  if constexpr (few) {
+    shape.warps > 1 ? visit(std::false_type(), std::integer_sequence<int, 4, 8>())
+                    : visit(std::true_type(), std::integer_sequence<int, 1, 2, 3, 4, 6>());
+  } else {
+    shape.warps > 1 ? visit(std::false_type(), std::integer_sequence<int, 4, 5, 6, 8>())
+                    : visit(std::true_type(), std::integer_sequence<int, 1, 2, 3, 4, 5, 6, 7>());
+  }
 }
 
 // For a shape that forward_shape gives.
