@@ -64,6 +64,7 @@ inline constexpr int kWideWarpPacks = 7, kWideWarpBlocks = 2;
 // `packs` of them. 0 warps: such a row does not fit, or is not made of whole packs.
 struct RowShape {
   int packs = 0, warps = 0, blocks = 1;
+  bool roomy = false;  // in backward: each thread has more registers, as few warps need them
 
   int threads() const { return warps == 1 ? kOneWarpThreads : 32 * warps; }  // of a block
 };
@@ -79,17 +80,9 @@ RowShape forward_shape(std::int64_t C, DType dtype, bool few);
 RowShape backward_shape(std::int64_t C, DType dtype, bool fp32_parameters, bool from_out,
                         const DeviceInfo& device);
 
-// What backward has of warps with a row each, or a part of one, on a multiprocessor.
-inline constexpr int kBackwardWarps = 16;
-// Its blocks on a multiprocessor; five of three warps do not fit beside each other any better than four.
-constexpr int resident_blocks(int warps) {
-  return warps == 3 ? 4 : warps < kBackwardWarps ? kBackwardWarps / warps : 1;
-}
-// Where these are few warps, a thread has the registers to keep three packs of a row from pass to pass.
-inline constexpr int kKeepingWarps = 12;
-constexpr bool keeps_rows(int warps) {
-  return resident_blocks(warps) * warps <= kKeepingWarps;
-}
+// What backward has of warps with a row each, or a part of one, on a multiprocessor; and what it has where
+// rows are roomy, and a thread has three packs.
+inline constexpr int kBackwardWarps = 16, kRoomyWarps = 12;
 inline constexpr int kMostBlocks = 8, kMostClusterWarps = 11;  // of a cluster; of each of its blocks
 // Rows for which there is room in shared memory: in backward, and where a cluster has them.
 inline constexpr int kBackwardStages = 2, kClusterStages = 3;

@@ -28,6 +28,20 @@ RowShape shape_of(std::int64_t C, DType dtype, int most_in_one_warp, int fewest,
   return best;
 }
 
+// Whether as many blocks of so many warps fit beside each other with more registers for each thread. Five of
+// three warps do not fit any better than four.
+constexpr bool is_roomy(int warps) {
+  return warps == 3 || kRoomyWarps / warps == kBackwardWarps / warps;
+}
+
+// Backward's blocks on a multiprocessor.
+int resident_blocks(RowShape shape) {
+  if (shape.packs == kWideWarpPacks) return kWideWarpBlocks;
+  const int warps = shape.roomy && shape.packs == 3 ? kRoomyWarps : kBackwardWarps;
+  if (shape.warps == 1) return warps * kWarp / kOneWarpThreads;
+  return shape.warps == 3 ? kRoomyWarps / 3 : std::max(warps / shape.warps, 1);
+}
+
 // Of as few blocks as have the registers for a row of so many packs; with up to `warps` each, or more in the
 // largest cluster.
 RowShape cluster_shape(std::int64_t in_row, int most_warps) {
@@ -59,7 +73,7 @@ RowShape forward_shape(std::int64_t C, DType dtype, bool few) {
   RowShape best;
   for (const int packs : floats ? std::array{5, 4} : std::array{6, 8}) {
     const int warps = warps_of(packs);
-    // Of 6 packs in more warps, that wait for each other, no block is faster than one of 8 (16,384 columns).
+    // More warps of 6 packs wait longer for each other than fewer of 8 (16,384 columns: 75.4 beside 74.8 µs).
     const int most = packs == 6 ? 9 : kMostWarps;
     if (warps > most || kWarp * warps * (packs - 1) > in_row) continue;
     if (best.warps == 0 || packs * warps < best.packs * best.warps) best = {packs, warps};
@@ -79,7 +93,10 @@ RowShape backward_shape(std::int64_t C, DType dtype, bool fp32_parameters, bool 
   const bool cluster = C > of_block || (C == of_block && same_16_bits && !from_out);
   if (cluster && C % lanes == 0 && device.gpu.at_least(9)) {
     constexpr int kWarpsWithTables = 7;  // beside fp32 out and fp32 parameters in shared memory
-    return cluster_shape(C / lanes, fp32_parameters && from_out ? kWarpsWithTables : kMostClusterWarps);
+    RowShape shape =
+        cluster_shape(C / lanes, fp32_parameters && from_out ? kWarpsWithTables : kMostClusterWarps);
+    shape.roomy = shape.warps > 0 && !fp32_parameters && is_roomy(shape.warps);
+    return shape;
   }
   if (fp32_parameters) {
     RowShape shape = shape_of(C, dtype, 3, 3, 3);
@@ -91,9 +108,13 @@ RowShape backward_shape(std::int64_t C, DType dtype, bool fp32_parameters, bool 
     return {kWideWarpPacks, 1};
   }
   RowShape shape = shape_of(C, dtype, 3, 2, 2);
-  if (shape.warps == 1 || shape.warps == 2) return shape;
-  shape = shape_of(C, dtype, 3, 3, 3);
-  return shape.warps > 0 ? shape : shape_of(C, dtype, 4, 4, 4);
+  if (shape.warps != 1 && shape.warps != 2) shape = shape_of(C, dtype, 3, 3, 3);
+  if (shape.warps == 0) return shape_of(C, dtype, 4, 4, 4);
+  // Two packs a lane need no more registers; rows of 16 bits in one warp or two gain more than they lose by
+  // fewer of them.
+  shape.roomy = shape.packs == 2 ? shape.warps > 1
+                                 : shape.packs == 3 && (shape.warps > 2 ? is_roomy(shape.warps) : lanes == 8);
+  return shape;
 }
 
 std::size_t backward_shared_bytes(const BackwardStages& s) {
@@ -103,9 +124,10 @@ std::size_t backward_shared_bytes(const BackwardStages& s) {
   const int stages = s.shape.blocks > 1 ? kClusterStages : kBackwardStages;
   const int statistics = 2 * static_cast<int>(sizeof(float));
   const int row_threads = s.shape.warps == 1 ? kWarp : threads;
-  // 1/weight and bias
-  const int column = static_cast<int>(sizeof(float)) +
-                     static_cast<int>(s.fp32_parameters ? sizeof(float) : size_of(s.dtype));
+  // 1/weight, and bias where it is not in registers
+  const int column = static_cast<int>(sizeof(float)) + static_cast<int>(s.fp32_parameters ? sizeof(float)
+                                                                        : s.shape.roomy   ? 0
+                                                                                          : size_of(s.dtype));
   const int columns = s.from_out ? s.shape.packs * lanes * row_threads * column : 0;
   return static_cast<std::size_t>(stages * threads * (units * s.shape.packs * 16 + statistics) + columns);
 }
@@ -115,9 +137,7 @@ int warp_row_parts(std::int64_t N, RowShape shape, const DeviceInfo& device) {
   const bool one_warp = shape.warps == 1, cluster = shape.blocks > 1;
   const std::int64_t groups = one_warp ? kOneWarpThreads / kWarp : 1;
   const std::int64_t least_rows = cluster ? 8 : 4;  // of a group: the parts are to be less than the tensors
-  const std::int64_t resident = shape.packs == kWideWarpPacks ? kWideWarpBlocks
-                                : one_warp                    ? kBackwardWarps / groups
-                                                              : resident_blocks(shape.warps);
+  const std::int64_t resident = resident_blocks(shape);
   // Clusters of more than two blocks do not find a place on every multiprocessor.
   const std::int64_t multiprocessors = device.gpu.multiprocessors;
   const std::int64_t places = shape.blocks > 2 ? multiprocessors - multiprocessors / 12 : multiprocessors;

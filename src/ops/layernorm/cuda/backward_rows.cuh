@@ -32,25 +32,23 @@ struct BackwardRows {
   bool centered, streaming;
 };
 
-// Who has a row, how many packs of it a lane has, and whether in few enough warps to keep them in registers
-// from one pass to the other.
+// Who has a row, how many packs of it a lane has, and whether in few enough warps (RowShape::roomy) to keep
+// them in registers from one pass to the other, and the bias from row to row.
 enum class Share { warp, block, cluster };
-template <int packs_, Share share_, bool keeps_ = false>
+template <int packs_, Share share_, bool roomy_ = false>
 struct BackwardForm {
   static constexpr int packs = packs_;
   static constexpr Share share = share_;
-  static constexpr bool one_warp = share == Share::warp, keeps = keeps_;
+  static constexpr bool one_warp = share == Share::warp, roomy = roomy_;
   // A cluster takes the sums of the next row before it computes dx of the present one, which hides the time
   // that sums take from block to block.
   static constexpr bool ahead = share == Share::cluster;
+  static constexpr bool keeps = roomy && !ahead;
   static constexpr int stages = ahead ? kClusterStages : kBackwardStages;
-  static constexpr int most_threads = one_warp             ? kOneWarpThreads
-                                      : keeps && packs > 2 ? kKeepingWarps* gpu::kWarp
-                                                           : kMostThreads;
-  static constexpr int least_blocks = !one_warp ? 1
-                                      : packs == kWideWarpPacks
-                                          ? kWideWarpBlocks
-                                          : kBackwardWarps * gpu::kWarp / kOneWarpThreads;
+  static constexpr int warps = roomy && packs > 2 ? kRoomyWarps : kBackwardWarps;  // of a multiprocessor
+  static constexpr int most_threads = one_warp ? kOneWarpThreads : warps * gpu::kWarp;
+  static constexpr int least_blocks =
+      packs == kWideWarpPacks ? kWideWarpBlocks : warps * gpu::kWarp / most_threads;
 };
 
 __device__ inline int rank_in_cluster() {
@@ -211,6 +209,7 @@ struct BackwardShared {
   static constexpr int kDout = Lanes<O, kLanes>::kUnits, kUnits = kDout + Lanes<Y, kLanes>::kUnits;
   static constexpr int kStage = packs * kUnits * kWarp;  // of a warp
   static constexpr int kFloats = kLanes / 4 * kWarp, kBias = Lanes<P, kLanes>::kUnits * kWarp;
+  static constexpr bool kBiasInShared = !Form::roomy || sizeof(P) != sizeof(X);
 
   uint4* rows;               // (warps, stages, packs, units, lanes)
   float2* statistics;        // (warps, stages, lanes): mean, rstd
@@ -230,7 +229,7 @@ struct BackwardShared {
     shared += warps * Form::stages * kWarp / 2;
     if constexpr (from_out) {
       inverse = take(tables, table, packs * kFloats);
-      bias = take(tables, table, packs * kBias);
+      if constexpr (kBiasInShared) bias = take(tables, table, packs * kBias);
     }
     addends = take(warps, warp, Form::stages * packs * kWarp);
   }
@@ -308,12 +307,14 @@ __device__ void backward_of_rows(const BackwardRows<X, P, O>& a, int warps) {
     for (int j = 0; j < kLanes; ++j) to[j] = floats[j];
   };
   float dweight[packs][kLanes] = {}, dbias[packs][kLanes] = {};
-  unsigned kept = 0;  // a bit for each lane of each pack
+  Lanes<P, kLanes> biases[packs];  // where they are not in shared memory: 0 behind the row's end
+  unsigned kept = 0;               // a bit for each lane of each pack
   if constexpr (from_out) {
     static_assert(packs * kLanes <= 32);
     const int places = a.kept.places();
 #pragma unroll
     for (int k = 0; k < packs; ++k) {
+      biases[k] = Lanes<P, kLanes>::filled(0);
       if (!inside(k)) continue;
       float w[kLanes], inverses[kLanes], shifts[kLanes];
       weight_of(k, w);
@@ -332,13 +333,21 @@ __device__ void backward_of_rows(const BackwardRows<X, P, O>& a, int warps) {
           }
         }
       }
+      biases[k] = Lanes<P, kLanes>::from_floats(shifts);
       if (one_warp && warp > 0) continue;
       lanes_to_shared<float>(mine.inverse + k * Shared::kFloats, inverses);
-      lanes_to_shared<P>(mine.bias + k * Shared::kBias, shifts);
+      if constexpr (Shared::kBiasInShared) lanes_to_shared<P>(mine.bias + k * Shared::kBias, shifts);
     }
     if constexpr (one_warp) __syncthreads();
   }
-  const auto bias_of = [&](int k) { return lanes_from_shared<P, kLanes>(mine.bias + k * Shared::kBias); };
+  const auto bias_of = [&](int k) {
+    if constexpr (Shared::kBiasInShared) {
+      return lanes_from_shared<P, kLanes>(mine.bias + k * Shared::kBias);
+    } else {
+      biases[k].forget();
+      return biases[k];
+    }
+  };
   // Puts x̂ of the kept columns in the place of out. Returns what Σ dout·t then lacks of Σ g·x̂.
   const auto patch = [&](std::int64_t row, int stage, float2 statistic) {
     constexpr int kEach = Lanes<O, kLanes>::kEach;
@@ -391,8 +400,8 @@ __device__ void backward_of_rows(const BackwardRows<X, P, O>& a, int warps) {
     __pipeline_commit();
   };
 
-  // Behind the row's end there are zeros, weights of 1, and nothing else.
-  constexpr bool kEverywhere = kHeld && !from_out && packs < kWideWarpPacks;
+  // Behind the row's end there are zeros, weights of 1, and nothing else but what a bias in shared memory is.
+  constexpr bool kEverywhere = kHeld && !(from_out && Shared::kBiasInShared) && packs < kWideWarpPacks;
   float kept_dout[packs][kLanes],
       kept_y[packs][kLanes];  // from pass to pass: dout, and x − mean or out − bias
   // Of a row that has arrived: its part of dweight and dbias, and both sums on their way.
@@ -583,14 +592,18 @@ void launch_backward_as(const BackwardRows<X, P, O>& a, const BackwardLaunch& la
 // For a shape that backward_shape gives.
 template <bool from_out, class X, class P, class O>
 void launch_backward(const BackwardRows<X, P, O>& a, const BackwardLaunch& launch, cudaStream_t stream) {
-  const auto as = [&]<int packs, Share share, bool keeps = false>() {
-    launch_backward_as<BackwardForm<packs, share, keeps>, from_out>(a, launch, stream);
+  const auto as = [&]<int packs, Share share, bool roomy = false>() {
+    launch_backward_as<BackwardForm<packs, share, roomy>, from_out>(a, launch, stream);
   };
-  const auto [packs, warps, blocks] = launch.shape;
-  if (blocks > 1) return as.template operator()<3, Share::cluster>();
+  const auto [packs, warps, blocks, roomy] = launch.shape;
   if constexpr (sizeof(X) != sizeof(P)) {
+    if (blocks > 1) return as.template operator()<3, Share::cluster>();
     return warps == 1 ? as.template operator()<3, Share::warp>() : as.template operator()<3, Share::block>();
   } else {
+    if (blocks > 1) {
+      return roomy ? as.template operator()<3, Share::cluster, true>()
+                   : as.template operator()<3, Share::cluster>();
+    }
     if (warps == 1) {
       switch (packs) {
         case 1:
@@ -598,7 +611,7 @@ void launch_backward(const BackwardRows<X, P, O>& a, const BackwardLaunch& launc
         case 2:
           return as.template operator()<2, Share::warp>();
         case 3:
-          return as.template operator()<3, Share::warp>();
+          return as.template operator()<3, Share::warp, sizeof(X) == 2>();
         default:
           if constexpr (!from_out && sizeof(X) == 2) as.template operator()<kWideWarpPacks, Share::warp>();
           return;
@@ -608,8 +621,8 @@ void launch_backward(const BackwardRows<X, P, O>& a, const BackwardLaunch& launc
       case 2:
         return as.template operator()<2, Share::block, true>();
       case 3:
-        return keeps_rows(warps) ? as.template operator()<3, Share::block, true>()
-                                 : as.template operator()<3, Share::block>();
+        return roomy ? as.template operator()<3, Share::block, true>()
+                     : as.template operator()<3, Share::block>();
       default:
         return as.template operator()<4, Share::block>();
     }

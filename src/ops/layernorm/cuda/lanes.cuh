@@ -56,6 +56,10 @@ struct Lanes {
   __device__ float operator[](int lane) const {
     return units[lane / kEach][lane % kEach];
   }
+  __device__ void forget() {
+#pragma unroll
+    for (int i = 0; i < kUnits; ++i) units[i].forget();
+  }
   __device__ void forget(unsigned zero) {
 #pragma unroll
     for (int i = 0; i < kUnits; ++i) units[i].forget(zero);
