@@ -25,9 +25,9 @@ import warpwright
 from warpwright import _library, _norms
 
 
-def microseconds(call, device, repeats=9, calls=1000):
+def microseconds(call, device, repeats=7, calls=400):
     """The median of `repeats` means."""
-    for _ in range(200):
+    for _ in range(100):
         call()
     times = []
     for _ in range(repeats):
@@ -53,7 +53,14 @@ empty_op.register_autograd(
 )
 
 
-def measure_calls(device):
+def measure_calls(device, show):
+    """Shows each row as it comes."""
+    report = {}
+
+    def measure(name, call):
+        report[name] = microseconds(call, device)
+        show(name, report[name])
+
     torch.set_num_threads(1)
     dtype = torch.bfloat16 if device == "cuda" else torch.float32
     C = 64
@@ -70,26 +77,19 @@ def measure_calls(device):
     context = _library.context_of(x.device)
     (plan,) = context.plans.values()
     function = _library.LAYERNORM.run_forward
-    report = {"C call": microseconds(lambda: function(context.handle, plan.address), device)}
+    measure("C call", lambda: function(context.handle, plan.address))
     operator = torch.ops.warpwright.fused_norm.default
+    settings = (True, C, 1e-5, False, False, 16)
     with torch.no_grad():
-        report |= {
-            "FusedLayerNorm, inference": microseconds(lambda: ours(x), device),
-            "its operator, inference": microseconds(
-                lambda: operator(x, weight, bias, True, C, 1e-5, False, False, 16), device
-            ),
-            "empty custom operator, inference": microseconds(lambda: empty_op(x, weight, bias, 1e-5), device),
-            "torch.nn.LayerNorm, inference": microseconds(lambda: theirs(x), device),
-        }
-    report |= {
-        "FusedLayerNorm, training": microseconds(lambda: ours(leaf), device),
-        "FusedLayerNorm memory_efficient, training": microseconds(lambda: frugal(leaf), device),
-        "its operator, training": microseconds(
-            lambda: operator(leaf, ours.weight, ours.bias, True, C, 1e-5, False, False, 16), device
-        ),
-        "empty custom operator, training": microseconds(lambda: empty_op(leaf, ours.weight, ours.bias, 1e-5), device),
-        "torch.nn.LayerNorm, training": microseconds(lambda: theirs(leaf), device),
-    }
+        measure("FusedLayerNorm, inference", lambda: ours(x))
+        measure("its operator, inference", lambda: operator(x, weight, bias, *settings))
+        measure("empty custom operator, inference", lambda: empty_op(x, weight, bias, 1e-5))
+        measure("torch.nn.LayerNorm, inference", lambda: theirs(x))
+    measure("FusedLayerNorm, training", lambda: ours(leaf))
+    measure("FusedLayerNorm memory_efficient, training", lambda: frugal(leaf))
+    measure("its operator, training", lambda: operator(leaf, ours.weight, ours.bias, *settings))
+    measure("empty custom operator, training", lambda: empty_op(leaf, ours.weight, ours.bias, 1e-5))
+    measure("torch.nn.LayerNorm, training", lambda: theirs(leaf))
     return report
 
 
@@ -178,9 +178,8 @@ def main():
     both = not args.calls and not args.memory
     report = {"torch": torch.__version__, "warpwright": warpwright.__version__, "device": args.device}
     if args.calls or both:
-        report["calls_us"] = measure_calls(args.device)
-        for name, value in {} if args.json else report["calls_us"].items():
-            print(f"{name:45} {value:7.2f} us", flush=True)
+        show = lambda name, value: args.json or print(f"{name:45} {value:7.2f} us", flush=True)
+        report["calls_us"] = measure_calls(args.device, show)
     if (args.memory or both) and args.device == "cuda":
         report["memory"] = measure_memory()
         for name, value in {} if args.json else report["memory"].items():
