@@ -192,23 +192,19 @@ std::int64_t read_rows(const Tensor& host, std::int64_t rows, std::span<float> o
   return bad;
 }
 
-// CUDA's default stream, which a caller may have chosen, captures nothing; `own` then stands in for it.
+// On a stream of the model's own: what other threads give the caller's meanwhile is not for this graph, and
+// CUDA's default stream captures nothing.
 Graph capture(Context& context, const Stream& own, const std::function<void()>& work) {
   const Overlap overlap(context);  // no kernel of a graph writes weights or the batch's integers
-  const Device device = context.device().device;
-  if (context.stream().get() != Stream::borrowed(device, nullptr).get()) {
-    return {context.stream(), work};
-  }
-  context.set_stream(Stream::borrowed(device, own.get()));
-  Graph graph;
+  Stream callers = context.exchange_stream(Stream::borrowed(context.device().device, own.get()));
   try {
-    graph = Graph(context.stream(), work);
+    Graph graph(context.stream(), work);
+    context.set_stream(std::move(callers));
+    return graph;
   } catch (...) {
-    context.set_stream(Stream::borrowed(device, nullptr));
+    context.set_stream(std::move(callers));
     throw;
   }
-  context.set_stream(Stream::borrowed(device, nullptr));
-  return graph;
 }
 
 // Weights N(0, 0.02²), biases 0, normalization 1 and 0.

@@ -9,6 +9,7 @@
 #include <set>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "runtime/device.hpp"
@@ -46,6 +47,8 @@ class Context {
   // Where operations put their work: on a GPU they return before it is done.
   const Stream& stream() const { return stream_; }
   void set_stream(Stream stream) { stream_ = std::move(stream); }
+  // The same; returns the one before.
+  Stream exchange_stream(Stream stream) { return std::exchange(stream_, std::move(stream)); }
   void synchronize() const { stream_.synchronize(); }
   void log(std::string_view line) const;
 
