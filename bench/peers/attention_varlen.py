@@ -40,12 +40,12 @@ def problem_of(row):
     lengths = row["lengths"]
     tokens = sum(lengths)
     note = "" if len(set(lengths)) == 1 else f" lengths {min(lengths)} to {max(lengths)}"
-    return f"S={len(lengths)} Nq={tokens} Nk={tokens} NH={HEADS} HS={row['head_size']} f16{note}"
+    return f"S={len(lengths)} Nq={tokens} Nk={tokens} NH={HEADS} HS={row['head_size']} fp16{note}"
 
 
 def ours(program):
     """Of each problem: {variant: seconds} and the chosen variant."""
-    command = [program, "bench", "attention", "--device", "cuda", "--json", "--filter", " f16"]
+    command = [program, "bench", "attention", "--device", "cuda", "--json", "--filter", " fp16"]
     found = {}
     for row in json.loads(subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout)["rows"]:
         problem = found.setdefault(row["problem"], {"variants": {}})
@@ -122,7 +122,10 @@ def measure(args):
     for _ in range(args.rounds):
         mine = ours(args.warpwright) if args.warpwright else {}
         for row in results:
-            if problem := mine.get(problem_of(row)):
+            if args.warpwright:
+                if problem_of(row) not in mine:
+                    sys.exit(f"attention_varlen.py: {args.warpwright} has no figure for {problem_of(row)}")
+                problem = mine[problem_of(row)]
                 row["chosen"] = problem["chosen"]
                 for variant, seconds in problem["variants"].items():
                     row["rounds"].setdefault(variant, []).append(seconds)

@@ -60,8 +60,8 @@ struct warpwright_encoder {
   };
   Places upload(const Part& part);
 
-  Buffer places_, host_places_;  // as Places; on a CPU the second alone
-  std::optional<Event> places_copied_;
+  Buffer places_, host_places_;                // as Places; on a CPU the second alone
+  std::optional<Event> places_copied_, done_;  // the latest of a GPU
 };
 
 namespace {
@@ -294,10 +294,10 @@ warpwright_encoder::warpwright_encoder(warpwright_context* owner_, const warpwri
 }
 
 warpwright_encoder::~warpwright_encoder() {
-  if (context.device().device.kind == DeviceKind::cpu) return;
+  if (!done_) return;
   try {
     const CurrentDevice current(context.device().device);
-    context.synchronize();
+    done_->synchronize();            // and not the caller's stream, which may be gone
   } catch (const std::exception&) {  // nothing is left to wait for
   }
 }
@@ -419,6 +419,9 @@ void warpwright_encoder::run(const warpwright_encoder_tokens_args& args) {
     run_part(args, part);
     first = part.last;
   }
+  if (context.device().device.kind == DeviceKind::cpu) return;
+  if (!done_) done_.emplace(context.device().device);
+  done_->record(context.stream());
 }
 
 warpwright_status warpwright_encoder_create(warpwright_context* context,

@@ -6,6 +6,7 @@
 #include "core/error.hpp"
 #include "runtime/cuda/backend.hpp"
 #include "runtime/cuda/check.hpp"
+#include "runtime/stream.hpp"
 
 namespace warpwright::cuda {
 
@@ -28,9 +29,10 @@ std::byte* allocate(std::size_t bytes, int index, std::string_view purpose) {
                 std::string(purpose), "use a smaller --batch or --seq, or --recompute block");
   }
   check(status, purpose);
-  // On the default stream and behind the host's back: the streams of contexts do not wait for it.
-  check(cudaMemset(memory, 0, bytes), purpose);
-  check(cudaStreamSynchronize(nullptr), purpose);
+  // Not on the default stream, where it would end captures that other threads have under way on theirs.
+  const Stream own({DeviceKind::cuda, index});
+  check(cudaMemsetAsync(memory, 0, bytes, own.get()), purpose);
+  own.synchronize();
   return static_cast<std::byte*>(memory);
 }
 
