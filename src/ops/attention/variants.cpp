@@ -181,7 +181,7 @@ std::string refuse_flash_packed(const AttentionForwardProblem& p, const DeviceIn
 // that would be less than a tile of flash_sm90 for each multiprocessor, and where flash_sm90's last round of
 // tiles would leave most of the GPU without one.
 double flash_packed_cost(const AttentionForwardProblem& p, const DeviceInfo& device) {
-  constexpr std::int64_t kLong = 128, kMiddle = 256;
+  constexpr std::int64_t kLong = 128, kMiddle = 384;
   if (p.batch_invariant) return -2;
   const std::int64_t queries = queries_each(p, device);
   if (p.HS == 32) return queries >= kManyQueries ? -2 : 1;
