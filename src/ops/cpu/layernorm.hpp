@@ -35,34 +35,64 @@ struct RowStatistics {
   float mean, rstd;
 };
 
+// What one pass finds of a row: Σ(x − shift) and Σ(x − shift)².
+struct RowSums {
+  float shift, sum, squares;
+};
+
+// 0, or the mean of the row's first vector where that is more than their deviation.
 template <class T>
-inline float row_sum(const T* x, std::int64_t C) {
-  return sum_row_twice(C, [=](std::int64_t c, int n, vec& a, vec&) { a += load_lanes(x + c, n); }).a;
+inline float row_shift(const T* x, std::int64_t C) {
+  const int n = C < kLanes ? static_cast<int>(C) : kLanes;
+  const vec first = load_lanes(x, n);  // lanes that are not loaded are 0
+  const float mean = sum(first) / static_cast<float>(n), squares = sum(first * first) / static_cast<float>(n);
+  return mean * mean > 0.5f * squares ? mean : 0;
 }
 
-// In two passes, of which the first gave the row's sum, and the second also finds what rounding left of Σ(x −
-// mean): where that is more than half an ulp of the deviation, as in a constant row, it is put right. Not
-// centered, the mean is 0 and rstd that of the root mean square.
+inline void add_distance(vec x, vec from, int n, vec& sum, vec& squares) {
+  vec d = x - from;
+  if (n < kLanes) d = keep(d, n, zero());
+  sum += d;
+  squares = fma(d, d, squares);
+}
 template <class T>
-inline RowStatistics statistics(const T* x, float sum, std::int64_t C, float eps, bool centered) {
+inline RowSums row_sums(const T* x, std::int64_t C, float shift) {
+  const vec from = set1(shift);
+  const TwoSums sums = sum_row_twice(
+      C, [=](std::int64_t c, int n, vec& a, vec& b) { add_distance(load_lanes(x + c, n), from, n, a, b); });
+  return {shift, sums.a, sums.b};
+}
+
+// In two more passes, of which the first finds the mean and the second also what rounding left of Σ(x −
+// mean): where that is more than half an ulp of the deviation, as in a constant row, it is put right.
+template <class T>
+inline RowStatistics statistics_again(const T* x, std::int64_t C, float eps, bool centered) {
   const float inverse_C = 1.0f / static_cast<float>(C);
-  const float mean = centered ? inverse_C * sum : 0;
-  const vec m = set1(mean);
-  const TwoSums sums = sum_row_twice(C, [=](std::int64_t c, int n, vec& a, vec& b) {
-    vec d = load_lanes(x + c, n) - m;
-    if (n < kLanes) d = keep(d, n, zero());
-    a += d;
-    b = fma(d, d, b);
-  });
-  const float squares = inverse_C * sums.b;
-  float rest = centered ? inverse_C * sums.a : 0;
+  const float mean = centered ? inverse_C * row_sums(x, C, 0).sum : 0;
+  const RowSums sums = row_sums(x, C, mean);
+  const float squares = inverse_C * sums.squares;
+  float rest = centered ? inverse_C * sums.sum : 0;
   if (rest * rest <= 0x1p-48f * squares) rest = 0;
   const float variance = squares - rest * rest;
   return {mean + rest, 1.0f / __builtin_sqrtf((variance < 0 ? 0 : variance) + eps)};
 }
+
+// Not centered, the mean is 0 and rstd that of the root mean square. From the sums alone where the shift lies
+// within two deviations of the mean, so that their difference loses two bits or three; else, and where they
+// are not finite, from the row again.
+template <class T>
+inline RowStatistics statistics(const RowSums& sums, const T* x, std::int64_t C, float eps, bool centered) {
+  const float inverse_C = 1.0f / static_cast<float>(C);
+  const float distance = centered ? inverse_C * sums.sum : 0;
+  // Where a product is added it is said which: the same bits wherever this is inlined.
+  const float variance = __builtin_fmaf(-distance, distance, inverse_C * sums.squares);
+  if (!(distance * distance <= 4 * variance)) return statistics_again(x, C, eps, centered);
+  const float mean = centered ? __builtin_fmaf(inverse_C, sums.sum, sums.shift) : 0;
+  return {mean, 1.0f / __builtin_sqrtf(variance + eps)};
+}
 template <class T>
 inline RowStatistics statistics(const T* x, std::int64_t C, float eps, bool centered = true) {
-  return statistics(x, centered ? row_sum(x, C) : 0, C, eps, centered);
+  return statistics(row_sums(x, C, centered ? row_shift(x, C) : 0), x, C, eps, centered);
 }
 
 // A row that is written, and by which way: a tensor much larger than the caches goes past them, or each line
@@ -106,20 +136,20 @@ inline void normalize(const X* x, RowStatistics s, const P* weight, const P* bia
     out.put(c, normalized(x, m, r, weight, bias, c, n), n);
   });
 }
-// The same, and the sum of the next row, so that this comes from memory once and is not read again for it.
+// The same, and the sums of the next row, so that this comes from memory once and is not read again for them.
 template <class X, class P, class O>
-inline float normalize_and_sum(const X* x, RowStatistics s, const P* weight, const P* bias, RowOut<O> out,
-                               std::int64_t C, const X* next) {
+inline RowSums normalize_and_sum(const X* x, RowStatistics s, const P* weight, const P* bias, RowOut<O> out,
+                                 std::int64_t C, const X* next, bool centered) {
   constexpr std::uintptr_t kAhead = 1024;  // bytes, which may lie behind the tensor's end: nothing faults
   const vec m = set1(s.mean), r = set1(s.rstd);
-  return sum_row_twice(
-             C,
-             [=](std::int64_t c, int n, vec& sum, vec&) {
-               prefetch(reinterpret_cast<const void*>(reinterpret_cast<std::uintptr_t>(next + c) + kAhead));
-               out.put(c, normalized(x, m, r, weight, bias, c, n), n);
-               sum += load_lanes(next + c, n);
-             })
-      .a;
+  const float shift = centered ? row_shift(next, C) : 0;
+  const vec from = set1(shift);
+  const TwoSums sums = sum_row_twice(C, [=](std::int64_t c, int n, vec& a, vec& b) {
+    prefetch(reinterpret_cast<const void*>(reinterpret_cast<std::uintptr_t>(next + c) + kAhead));
+    add_distance(load_lanes(next + c, n), from, n, a, b);
+    out.put(c, normalized(x, m, r, weight, bias, c, n), n);
+  });
+  return {shift, sums.a, sums.b};
 }
 
 }  // namespace

@@ -31,16 +31,17 @@ struct Rows {
     const int threads = context.threads();
 #pragma omp parallel num_threads(threads)
     {
-// A thread's rows lie behind each other: of each the sum is taken while the one before is normalized.
+// A thread's rows lie behind each other: of each the sums are taken while the one before is normalized.
 #pragma omp for schedule(static, 1) nowait
       for (int part = 0; part < threads; ++part) {
         const std::int64_t end = N * (part + 1) / threads;
-        float sum = 0;
+        RowSums sums{};
         for (std::int64_t row = N * part / threads, first = row; row < end; ++row) {
           const X *from = x + row * C, *next = row + 1 < end ? from + C : from;
-          if (centered && row == first) sum = row_sum(from, C);
-          const RowStatistics s = statistics(from, sum, C, eps, centered);
-          sum = normalize_and_sum(from, s, weight, bias, RowOut<O>{out + row * C, past_caches}, C, next);
+          if (row == first) sums = row_sums(from, C, centered ? row_shift(from, C) : 0);
+          const RowStatistics s = statistics(sums, from, C, eps, centered);
+          sums = normalize_and_sum(from, s, weight, bias, RowOut<O>{out + row * C, past_caches}, C, next,
+                                   centered);
           if (mean) mean[row] = s.mean;
           if (rstd) rstd[row] = s.rstd;
         }
