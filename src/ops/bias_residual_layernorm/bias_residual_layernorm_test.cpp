@@ -79,6 +79,27 @@ TEST_P(Forward, OfAsManyRowsAsTheDeviceSays) {
   }
 }
 
+// An encoder that is batch-invariant has its bits from this.
+TEST_P(Forward, ARowDoesNotDependOnTheOthers) {
+  const auto& op = bias_residual_layernorm_forward_op();
+  const auto& variant = find_variant(op, GetParam());
+  constexpr std::int64_t kMany = 150, kFew = 7;
+  for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
+    for (const std::int64_t C : {96, 768}) {
+      Fixture fixture(3);
+      auto args =
+          bias_residual_layernorm::make_forward({kMany, C}, dtype, {true, false, false, false}, fixture);
+      if (!variant.refuse(op.problem(args), device_for(variant.name)).empty()) continue;
+      run_variant(op, variant, args, 1);
+      auto wanted = elements_of(args.out);
+      wanted.resize(static_cast<std::size_t>(kFew * C));
+      for (Tensor* tensor : {&args.x, &args.residual, &args.out}) *tensor = tensor->slice(0, 0, kFew);
+      run_variant(op, variant, args, 1);
+      EXPECT_EQ(elements_of(args.out), wanted) << name_of(dtype) << " " << C;
+    }
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(BiasResidualLayerNorm, Forward,
                          ::testing::ValuesIn(variant_names(bias_residual_layernorm_forward_op())), test_name);
 

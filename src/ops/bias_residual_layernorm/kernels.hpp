@@ -44,6 +44,12 @@ std::string refuse_any(const Problem& p, const DeviceInfo& device) {
   return refuse_any_row(p.dtype, device);
 }
 
+// Whether it is an encoder's: rows of 16 bits and up to kStateColumns numbers, of which only out is asked
+// for.
+inline constexpr std::int64_t kStateColumns = 1024;
+std::string refuse_state_row(const BiasResidualLayerNormProblem& p, const DeviceInfo& device);
+
+void state_row_forward(const Context& context, const SumForward& args);
 void warp_row_forward(const Context& context, const SumForward& args);
 void warp_loop_forward(const Context& context, const SumForward& args);
 }  // namespace cuda

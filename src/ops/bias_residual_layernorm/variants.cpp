@@ -45,8 +45,10 @@ using Forward = Variant<BiasResidualLayerNormProblem, BiasResidualLayerNormForwa
 
 constexpr std::array kForwardVariants {
 #if WARPWRIGHT_CUDA
-  Forward{"cuda.warp_row", bias_residual_layernorm::cuda::refuse_warp_row_of,
-          run<bias_residual_layernorm::cuda::warp_row_forward>},
+  Forward{"cuda.state_row", bias_residual_layernorm::cuda::refuse_state_row,
+          run<bias_residual_layernorm::cuda::state_row_forward>},
+      Forward{"cuda.warp_row", bias_residual_layernorm::cuda::refuse_warp_row_of,
+              run<bias_residual_layernorm::cuda::warp_row_forward>},
       Forward{"cuda.warp_loop", bias_residual_layernorm::cuda::refuse_any,
               run<bias_residual_layernorm::cuda::warp_loop_forward>},
 #endif
@@ -64,6 +66,14 @@ constexpr std::array kForwardVariants {
 std::string bias_residual_layernorm::cuda::refuse_warp_row(std::int64_t C, DType dtype,
                                                            const DeviceInfo& device) {
   return layernorm::cuda::refuse_row(layernorm::cuda::forward_shape(C, dtype, true), dtype, device);
+}
+
+std::string bias_residual_layernorm::cuda::refuse_state_row(const BiasResidualLayerNormProblem& p,
+                                                            const DeviceInfo& device) {
+  if (std::string reason = refuse_any_row(p.dtype, device); !reason.empty()) return reason;
+  if (p.sum || p.statistics || p.rms) return "keeps no sum and no statistics, and takes the mean away";
+  if (size_of(p.dtype) != 2) return "takes rows of 16 bits";
+  return p.C % 8 == 0 && p.C <= kStateColumns ? "" : "the row is too long or not made of 16-byte packs";
 }
 
 std::string bias_residual_layernorm::cuda::refuse_any_row(DType dtype, const DeviceInfo& device) {
