@@ -84,20 +84,25 @@ TEST_P(Forward, ARowDoesNotDependOnTheOthers) {
   const auto& op = bias_residual_layernorm_forward_op();
   const auto& variant = find_variant(op, GetParam());
   constexpr std::int64_t kMany = 150, kFew = 7;
+  std::string refusal;
+  int checked = 0;
   for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
     for (const std::int64_t C : {96, 768}) {
       Fixture fixture(3);
       auto args =
           bias_residual_layernorm::make_forward({kMany, C}, dtype, {true, false, false, false}, fixture);
-      if (!variant.refuse(op.problem(args), device_for(variant.name)).empty()) continue;
+      refusal = variant.refuse(op.problem(args), device_for(variant.name));
+      if (!refusal.empty()) continue;
       run_variant(op, variant, args, 1);
       auto wanted = elements_of(args.out);
       wanted.resize(static_cast<std::size_t>(kFew * C));
       for (Tensor* tensor : {&args.x, &args.residual, &args.out}) *tensor = tensor->slice(0, 0, kFew);
       run_variant(op, variant, args, 1);
       EXPECT_EQ(elements_of(args.out), wanted) << name_of(dtype) << " " << C;
+      ++checked;
     }
   }
+  if (checked == 0) GTEST_SKIP() << refusal;
 }
 
 INSTANTIATE_TEST_SUITE_P(BiasResidualLayerNorm, Forward,
