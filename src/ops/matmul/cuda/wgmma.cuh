@@ -181,31 +181,14 @@ struct Activate {
   }
 };
 
-// act'(x) in two thirds of activation_derivative_16bit's instructions, of which a group at its epilogue has
-// no other warps' to hide them. NaN stays NaN.
-template <Activation activation>
-__device__ float derivative_for_epilogue(float x) {
-  if constexpr (activation == Activation::gelu_tanh) {
-    constexpr float kScale = gpu::kSqrt8OverPi * 1.4426950408889634f;
-    float c;  // x to [−14, 14], where gelu'(x) is 0 and 1
-    asm("min.NaN.xorsign.abs.f32 %0, %1, %2;" : "=f"(c) : "f"(x), "f"(14.0f));
-    const float square = c * c;
-    const float e = gpu::exp2_16bit(c * fmaf(square, -kScale * gpu::kCubic, -kScale));
-    const float sigmoid = gpu::reciprocal(1.0f + e);
-    const float slope = c * fmaf(square, 3 * gpu::kSqrt8OverPi * gpu::kCubic, gpu::kSqrt8OverPi);
-    return fmaf(fmaf(-sigmoid, slope, slope), sigmoid, sigmoid);
-  } else {
-    return gpu::activation_derivative_16bit<activation>(x);
-  }
-}
-
 // v = v · act'(extra)
 template <Activation activation>
 struct Differentiate {
   static constexpr bool kReadsMatrix = true, kSends = false;
   template <class Chunk>
   static __device__ void apply(Chunk& chunk) {
-    chunk.with_matrix([](float v, float extra) { return v * derivative_for_epilogue<activation>(extra); });
+    chunk.with_matrix(
+        [](float v, float extra) { return v * gpu::activation_derivative_16bit<activation>(extra); });
   }
 };
 
