@@ -358,21 +358,29 @@ struct Chunk {
     return gpu::Packed<In, 2>::load(reinterpret_cast<const In*>(outlet.bias) + in_tile + 8 * j);
   }
 
+  // In a box, two by two 8×8 matrices from the j-th eight columns on (j even): a lane names a row of one of
+  // them.
+  __device__ std::uint32_t place(std::uint32_t box, int j) const {
+    const unsigned thread = outlet.lane.index(), matrix = thread % 32 / 8;
+    const unsigned at = thread / 32 * 16 + matrix % 2 * 8 + thread % 8;
+    constexpr unsigned kUnits = K::kChunkRowBytes / 16;  // of a row
+    const unsigned first = at * kUnits;
+    return (box + ((first + matrix / 2) ^ first / 8 % kUnits) * 16) ^ static_cast<unsigned>(j) * 16;
+  }
+
   template <class F>
   __device__ void with_matrix(F&& f) {
     static_assert(sizeof(In) == 2 && sizeof(Out) == 2);
-    const Lane& lane = outlet.lane;
     wait(outlet.extra + outlet.count % K::kSlots, outlet.count / K::kSlots & 1);
-    const std::byte* box = outlet.slot(outlet.count);
+    const std::uint32_t box = shared_address(outlet.slot(outlet.count));
 #pragma unroll
-    for (int j = 0; j < kSums / 4; ++j) {
+    for (int j = 0; j < kSums / 4; j += 2) {
+      std::uint32_t pairs[4];
+      gpu::load_matrices(pairs, place(box, j));
 #pragma unroll
-      for (int r = 0; r < 2; ++r) {
-        const int at = lane.row() + 8 * r;
-        const auto pair = gpu::Packed<In, 2>::load(
-            reinterpret_cast<const In*>(box + at * kRowBytes + (j ^ at % 8) * 16 + lane.column() * 2));
-        v[4 * j + 2 * r] = f(v[4 * j + 2 * r], pair[0]);
-        v[4 * j + 2 * r + 1] = f(v[4 * j + 2 * r + 1], pair[1]);
+      for (int i = 0; i < 4; ++i) {
+        v[4 * j + 2 * i] = f(v[4 * j + 2 * i], gpu::detail::Pair<In>::low(pairs[i]));
+        v[4 * j + 2 * i + 1] = f(v[4 * j + 2 * i + 1], gpu::detail::Pair<In>::high(pairs[i]));
       }
     }
     __syncwarp();  // a warp writes what its lanes have read
@@ -387,14 +395,8 @@ struct Chunk {
 
   // The values as they are, to box 0 (out) or 1 (extra) of the chunk's slot.
   __device__ void write(int index) {
-    const Lane& lane = outlet.lane;
     std::byte* const box = outlet.slot(outlet.count) + index * kBoxBytes;
     if constexpr (sizeof(Out) == 2) {
-      // Two by two 8×8 matrices at a time; a lane names a row of one of them.
-      const unsigned thread = lane.index(), matrix = thread % 32 / 8;
-      const unsigned at = thread / 32 * 16 + matrix % 2 * 8 + thread % 8;
-      constexpr unsigned kUnits = K::kChunkRowBytes / 16;  // of a row
-      const unsigned first = at * kUnits;
       const std::uint32_t boxes = shared_address(box);
 #pragma unroll
       for (int j = 0; j < kSums / 4; j += 2) {
@@ -402,12 +404,13 @@ struct Chunk {
 #pragma unroll
         for (int i = 0; i < 4; ++i)
           pairs[i] = gpu::detail::Pair<Out>::of(v[4 * j + 2 * i], v[4 * j + 2 * i + 1]);
-        asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};\n" ::"r"(
-                         boxes + ((first + j + matrix / 2) ^ first / 8 % kUnits) * 16),
-                     "r"(pairs[0]), "r"(pairs[1]), "r"(pairs[2]), "r"(pairs[3])
-                     : "memory");
+        asm volatile(
+            "stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};\n" ::"r"(place(boxes, j)),
+            "r"(pairs[0]), "r"(pairs[1]), "r"(pairs[2]), "r"(pairs[3])
+            : "memory");
       }
     } else {
+      const Lane& lane = outlet.lane;
 #pragma unroll
       for (int j = 0; j < kSums / 4; ++j) {
 #pragma unroll
