@@ -50,13 +50,21 @@ enum TileIndex : int {
   k64x128Deep4,
   k64x64,
   k64x128Turns,
+  k64x128Pair,
+  k64x96Pair,
+  k128x96Across,
+  k128x160TeamPair,
+  k256x160Pair,
+  k192x128Pair,
 };
 inline constexpr TileShape kTiles[] = {
     {128, 256, 2, 1, 2, 1},   {128, 128, 1, 1, 2, 1},    {128, 192, 1, 1, 2, 1},    {128, 192, 1, 1, 1, 1},
     {128, 128, 2, 1, 1, 1},   {64, 128, 1, 2, 1, 1},     {128, 192, 2, 1, 2, 1},    {128, 192, 2, 1, 1, 1},
     {128, 160, 1, 1, 1, 2},   {128, 160, 1, 1, 2, 1},    {64, 64, 1, 1, 1, 1, 8},   {64, 64, 1, 1, 1, 1, 4},
     {64, 64, 1, 1, 1, 1, 2},  {128, 128, 2, 1, 1, 1, 4}, {128, 128, 2, 1, 1, 1, 3}, {128, 128, 2, 1, 1, 1, 2},
-    {64, 128, 1, 1, 1, 1, 4}, {64, 64, 1, 1, 1, 1},      {64, 128, 1, 1, 1, 1},
+    {64, 128, 1, 1, 1, 1, 4}, {64, 64, 1, 1, 1, 1},      {64, 128, 1, 1, 1, 1},     {64, 128, 1, 2, 2, 1},
+    {64, 96, 1, 1, 2, 1},     {128, 96, 2, 1, 1, 2},     {128, 160, 2, 1, 2, 1},    {256, 160, 2, 1, 2, 1},
+    {192, 128, 3, 1, 2, 1},
 };
 inline constexpr int kTileCount = static_cast<int>(std::size(kTiles));
 
@@ -102,7 +110,8 @@ constexpr bool offers(Direction direction, DType dtype, Activation activation, i
     case Direction::forward:
       if (activation == Activation::gelu_tanh && dtype == DType::f16) return is_one_of(k128x192, k64x128);
       return is_one_of(k64x64, k128x192, k64x128, k128x128, k128x192Alone, k128x128Team, k128x192TeamAlone) ||
-             (plain && is_one_of(k128x256, k64x128Turns, k128x160Down));
+             (plain && is_one_of(k128x256, k64x128Turns, k128x160Down, k64x96Pair, k128x96Across,
+                                 k128x160TeamPair, k256x160Pair));
     case Direction::dx:
       if (activation == Activation::gelu_erf) return is_one_of(k128x128, k128x128Team);
       if (activation == Activation::gelu_tanh) {
@@ -110,11 +119,12 @@ constexpr bool offers(Direction direction, DType dtype, Activation activation, i
                (!half && is_one_of(k64x64, k128x256, k64x128, k128x128Team, k128x192, k128x192Alone));
       }
       return is_one_of(k128x128, k128x128Team) ||
-             (!half &&
-              is_one_of(k64x64, k64x128Turns, k128x192, k128x192Alone, k64x128, k128x256, k128x192TeamAlone));
+             (!half && is_one_of(k64x64, k64x128Turns, k128x192, k128x192Alone, k64x128, k128x256,
+                                 k128x192TeamAlone, k256x160Pair));
     default:
       return plain && (is_one_of(k128x128Team, k64x128) ||
-                       (!half && is_one_of(k64x64, k64x128Turns, k128x160, k128x160Down, k128x256)));
+                       (!half && is_one_of(k64x64, k64x128Turns, k128x160, k128x160Down, k128x256,
+                                           k64x128Pair, k192x128Pair)));
   }
 }
 

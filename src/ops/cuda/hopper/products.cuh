@@ -76,7 +76,7 @@ inline constexpr char kTypeName<__half>[] = "f16";
 // row 16·warp + lane/4 + 8·(i/2%2) and column 8·(i/4) + 2·(lane%4) + i%2.
 template <class T, int kCols, bool kTransposedA = false, bool kTransposedB = false>
 __device__ inline void multiply_tiles(float (&sum)[kCols / 2], std::uint64_t a, std::uint64_t b, int add) {
-  static_assert(kCols == 64 || kCols == 128 || kCols == 160 || kCols == 192 || kCols == 256);
+  static_assert(kCols == 64 || kCols == 96 || kCols == 128 || kCols == 160 || kCols == 192 || kCols == 256);
   if constexpr (kCols == 64) {
     asm volatile(
         "{\n"
@@ -88,6 +88,19 @@ __device__ inline void multiply_tiles(float (&sum)[kCols / 2], std::uint64_t a, 
         "%32, %33, add, 1, 1, %35, %36;\n"
         "}\n"
         : SUMS_32(0)
+        : "l"(a), "l"(b), "r"(add), "n"(kTransposedA), "n"(kTransposedB), "C"(kTypeName<T>));
+  } else if constexpr (kCols == 96) {
+    asm volatile(
+        "{\n"
+        ".reg .pred add;\n"
+        "setp.ne.b32 add, %50, 0;\n"
+        "wgmma.mma_async.sync.aligned.m64n96k16.f32.%53.%53 {"
+        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+        "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
+        "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47}, "
+        "%48, %49, add, 1, 1, %51, %52;\n"
+        "}\n"
+        : SUMS_32(0), SUMS_8(32), SUMS_8(40)
         : "l"(a), "l"(b), "r"(add), "n"(kTransposedA), "n"(kTransposedB), "C"(kTypeName<T>));
   } else if constexpr (kCols == 128) {
     asm volatile(
