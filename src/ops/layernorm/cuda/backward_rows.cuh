@@ -275,10 +275,53 @@ __device__ void backward_of_rows(const BackwardRows<X, P, O>& a, int warps) {
   const float inverse_C = 1.0f / static_cast<float>(a.C);
   const auto inside = [&](int k) { return k * gpu::kWarp < left; };
 
+  // The first rows are on their way while the parameters are read.
+  for (int i = 0; i < stages * packs * Shared::kUnits; ++i) mine.rows[i * gpu::kWarp] = uint4{0, 0, 0, 0};
+  for (int i = 0; i < stages; ++i) mine.statistics[i * gpu::kWarp].x = 0;
+  const auto copy_row = [&](std::int64_t row, int stage) {
+    if (row < a.N) {
+      const std::int64_t first = row * a.C + column;
+      const O* dout = a.dout + first;
+      const Y* y;
+      if constexpr (from_out) {
+        y = a.out + first;
+      } else {
+        y = a.x + first;
+      }
+#pragma unroll
+      for (int k = 0; k < packs; ++k) {
+        if (!inside(k)) continue;
+        copy_to_shared<O, kLanes>(mine.at(stage, k, 0), dout + k * kStep);
+        copy_to_shared<Y, kLanes>(mine.at(stage, k, kDout), y + k * kStep);
+      }
+      if (a.addend) {
+#pragma unroll
+        for (int k = 0; k < packs; ++k) {
+          if (!inside(k)) continue;
+          copy_to_shared<X, kLanes>(mine.addends + (stage * packs + k) * gpu::kWarp,
+                                    a.addend + first + k * kStep);
+        }
+      }
+      float2* statistic = mine.statistics + stage * gpu::kWarp;
+      if (a.mean) __pipeline_memcpy_async(&statistic->x, a.mean + row, sizeof(float));
+      __pipeline_memcpy_async(&statistic->y, a.rstd + row, sizeof(float));
+    }
+    __pipeline_commit();
+  };
+  for (int i = 0; i < stages - 1; ++i) copy_row(group + i * groups, i);
+
   Sums sums(&shared_sums, warps);
   // Held where they are as narrow as x, else (fp32 beside 16 bits, which would take the registers) read again
   // for each row, from the first-level cache.
   float weights[kHeld ? packs : 1][kLanes];
+  Lanes<P, kLanes> biases[packs];  // where they are not in shared memory: 0 behind the row's end
+  if constexpr (from_out) {
+#pragma unroll
+    for (int k = 0; k < packs; ++k) {
+      biases[k] = a.bias && inside(k) ? Lanes<P, kLanes>::load(a.bias + column + k * kStep)
+                                      : Lanes<P, kLanes>::filled(0);
+    }
+  }
   const auto read_weight = [&](int k, float(&to)[kLanes]) {
     const auto w = a.weight && inside(k) ? Lanes<P, kLanes>::load(a.weight + column + k * kStep)
                                          : Lanes<P, kLanes>::filled(1);
@@ -307,24 +350,20 @@ __device__ void backward_of_rows(const BackwardRows<X, P, O>& a, int warps) {
     for (int j = 0; j < kLanes; ++j) to[j] = floats[j];
   };
   float dweight[packs][kLanes] = {}, dbias[packs][kLanes] = {};
-  Lanes<P, kLanes> biases[packs];  // where they are not in shared memory: 0 behind the row's end
-  unsigned kept = 0;               // a bit for each lane of each pack
+  unsigned kept = 0;  // a bit for each lane of each pack
   if constexpr (from_out) {
     static_assert(packs * kLanes <= 32);
     const int places = a.kept.places();
 #pragma unroll
     for (int k = 0; k < packs; ++k) {
-      biases[k] = Lanes<P, kLanes>::filled(0);
       if (!inside(k)) continue;
       float w[kLanes], inverses[kLanes], shifts[kLanes];
       weight_of(k, w);
-      auto b = Lanes<P, kLanes>::filled(0);
-      if (a.bias) b = Lanes<P, kLanes>::load(a.bias + column + k * kStep);
 #pragma unroll
       for (int j = 0; j < kLanes; ++j) {
         inverses[j] = 1.0f / w[j];
-        shifts[j] = b[j];
-        if (a.lost(w[j], b[j])) {
+        shifts[j] = biases[k][j];
+        if (a.lost(w[j], biases[k][j])) {
           const bool has_place = a.kept.place(column + k * kStep + j, places) >= 0;
           inverses[j] = has_place ? 1.0f : __int_as_float(0x7fffffff);
           if (has_place) {
@@ -365,39 +404,6 @@ __device__ void backward_of_rows(const BackwardRows<X, P, O>& a, int warps) {
     }
     asm volatile("" ::: "memory");  // the row is read in other units than it was patched in
     return lacking;
-  };
-
-  for (int i = 0; i < stages * packs * Shared::kUnits; ++i) mine.rows[i * gpu::kWarp] = uint4{0, 0, 0, 0};
-  for (int i = 0; i < stages; ++i) mine.statistics[i * gpu::kWarp].x = 0;
-  const auto copy_row = [&](std::int64_t row, int stage) {
-    if (row < a.N) {
-      const std::int64_t first = row * a.C + column;
-      const O* dout = a.dout + first;
-      const Y* y;
-      if constexpr (from_out) {
-        y = a.out + first;
-      } else {
-        y = a.x + first;
-      }
-#pragma unroll
-      for (int k = 0; k < packs; ++k) {
-        if (!inside(k)) continue;
-        copy_to_shared<O, kLanes>(mine.at(stage, k, 0), dout + k * kStep);
-        copy_to_shared<Y, kLanes>(mine.at(stage, k, kDout), y + k * kStep);
-      }
-      if (a.addend) {
-#pragma unroll
-        for (int k = 0; k < packs; ++k) {
-          if (!inside(k)) continue;
-          copy_to_shared<X, kLanes>(mine.addends + (stage * packs + k) * gpu::kWarp,
-                                    a.addend + first + k * kStep);
-        }
-      }
-      float2* statistic = mine.statistics + stage * gpu::kWarp;
-      if (a.mean) __pipeline_memcpy_async(&statistic->x, a.mean + row, sizeof(float));
-      __pipeline_memcpy_async(&statistic->y, a.rstd + row, sizeof(float));
-    }
-    __pipeline_commit();
   };
 
   // Behind the row's end there are zeros, weights of 1, and nothing else but what a bias in shared memory is.
@@ -490,7 +496,6 @@ __device__ void backward_of_rows(const BackwardRows<X, P, O>& a, int warps) {
   };
 
   if constexpr (Form::share == Share::cluster) hopper::cluster_barrier();  // everybody's barriers are there
-  for (int i = 0; i < stages - 1; ++i) copy_row(group + i * groups, i);
   if constexpr (Form::ahead) {
     __pipeline_wait_prior(stages - 2);
     if (group < a.N) take_sums(group, 0, 0);
