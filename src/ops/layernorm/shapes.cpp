@@ -58,7 +58,7 @@ RowShape cluster_shape(std::int64_t in_row, int most_warps) {
 }  // namespace
 
 // Rows of up to 7 packs a lane in one warp, which needs no barrier; longer ones in few warps, so that a
-// multiprocessor has many of them at once: of 4 or 5 packs, which are floats, or of 6 or 8.
+// multiprocessor has many of them at once: of 4 or 5 packs, or of 6 or 8.
 RowShape forward_shape(std::int64_t C, DType dtype, bool few) {
   const auto lanes = static_cast<std::int64_t>(16 / size_of(dtype));
   if (C % lanes != 0 || C / lanes > kMostWarps * kWarp * 8) return {};
