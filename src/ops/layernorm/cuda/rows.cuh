@@ -289,9 +289,7 @@ __global__ void __launch_bounds__(ForwardForm<X, P, packs, one_warp, with_sum>::
   }
   x.forget(zero);
   const float squares = __fmul_rn(sums.y, inverse_C), rest = __fmul_rn(sums.x, inverse_C);
-  // Squares that overflow make rstd 0, an infinity among them makes the row NaN.
-  const bool overflow = squares == INFINITY && fabsf(rest) < INFINITY;
-  const float variance = overflow ? squares : fmaf(-rest, rest, squares);
+  const float variance = squares == INFINITY ? squares : fmaf(-rest, rest, squares);
   const float rstd = rsqrtf(__fadd_rn(variance < 0 ? 0.0f : variance, a.eps));
   const float mean = __fadd_rn(shift, rest);
   if (lane == 0 && warp_first == 0 && a.mean) a.mean[row] = mean;
