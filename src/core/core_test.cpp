@@ -6,6 +6,7 @@
 
 #include "core/dtype.hpp"
 #include "core/error.hpp"
+#include "core/one_line.hpp"
 #include "core/tensor.hpp"
 
 namespace warpwright {
@@ -61,6 +62,14 @@ TEST(Tensor, RefusesWrongDtypeAndRange) {
   EXPECT_THROW(t.slice(0, 2, 3), Error);
   EXPECT_THROW(t.view({3}), Error);
   EXPECT_THROW((Shape{std::int64_t{1} << 40, std::int64_t{1} << 40}).elements(), Error);
+}
+
+TEST(Error, IsOneLineWhateverItNames) {
+  EXPECT_EQ(one_line("a\tb\r\n\x1b[31m\x7f\u00e9"), "a\\tb\\r\\n\\x1b[31m\\x7f\u00e9");
+  const Error error("is no\nfile", "two\nlines", "name another");
+  EXPECT_STREQ(error.what(), "two\\nlines: is no\\nfile; name another");
+  EXPECT_EQ(error.where(), "two\nlines");
+  EXPECT_STREQ(Error("does not exist", "", "name one").what(), "'': does not exist; name one");
 }
 
 }  // namespace

@@ -6,10 +6,12 @@
 #include <cstring>
 #include <utility>
 
+#include "core/one_line.hpp"
+
 namespace warpwright {
 
 Error::Error(std::string what, std::string where, std::string remedy)
-    : std::runtime_error(fmt::format("{}: {}; {}", where, what, remedy)),
+    : std::runtime_error(one_line(fmt::format("{}: {}; {}", where.empty() ? "''" : where, what, remedy))),
       problem_(std::move(what)),
       where_(std::move(where)),
       remedy_(std::move(remedy)) {}
