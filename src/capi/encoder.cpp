@@ -19,7 +19,8 @@
 #include "capi/dtype.hpp"
 #include "infer/encode.hpp"
 #include "ops/padding/padding.hpp"
-#include "text/json.hpp"
+#include "runtime/file.hpp"
+#include "runtime/json.hpp"
 
 using namespace warpwright;
 
@@ -165,7 +166,7 @@ std::vector<BertTensor> tensors_of(const warpwright_encoder_options& o) {
 }
 
 bool has_tokenizer(const std::filesystem::path& folder) {
-  const auto there = [&](const char* name) { return std::filesystem::exists(folder / name); };
+  const auto there = [&](const char* name) { return path_exists(folder / name); };
   return there("tokenizer.json") || there("vocab.txt") || there("vocab.json");
 }
 
@@ -288,7 +289,8 @@ warpwright_encoder::warpwright_encoder(warpwright_context* owner_, const warpwri
       fail(kCreate, "options.folder is NULL", "give a folder, or tensors and config");
     }
     const std::string where = "options.config";
-    const BertConfig config = BertConfig::from_json(text::parse_json(o.config, where, 16), where);
+    const BertConfig config =
+        BertConfig::from_json(parse_json(o.config, where, 16, "give a BERT or RoBERTa's config.json"), where);
     ids_only = std::make_unique<BertModel>(context, config, tensors_of(o), options.model);
   }
 }

@@ -178,7 +178,7 @@ void bench_encoder(const BenchEncoderFlags& flags, const DeviceFlags& device) {
                             .max_batch_tokens = flags.batch_tokens,
                             .batch_invariant = flags.batch_invariant};
   std::unique_ptr<BertModel> model;
-  if (std::filesystem::is_directory(flags.model)) {
+  if (is_folder(flags.model)) {
     model = std::make_unique<BertModel>(context, flags.model, options);
   } else {
     BertConfig config = BertConfig::named(flags.model);

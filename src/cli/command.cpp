@@ -7,6 +7,7 @@
 #include <charconv>
 #include <cstdio>
 
+#include "cli/standard_streams.hpp"
 #include "core/error.hpp"
 #include "ops/registry.hpp"
 
@@ -41,7 +42,7 @@ ContextOptions DeviceFlags::context_options(const std::string& dtype) const {
   if (options.tf32 && place().kind == DeviceKind::cpu) {
     throw UsageError("a CPU has no tf32", "--dtype", "use fp32 or bf16, or --device cuda");
   }
-  options.log = [](std::string_view line) { fmt::print(stderr, "{}\n", line); };
+  options.log = [](std::string_view line) { write_message(fmt::format("{}\n", line)); };
   ops::check_forced_names(options);
   return options;
 }
@@ -76,13 +77,13 @@ ProgressLine::~ProgressLine() {
 
 void ProgressLine::show(const std::string& text) {
   if (!terminal_) return;
-  fmt::print(stderr, "\r\033[K{}", text);
+  write_message(fmt::format("\r\033[K{}", text));
   std::fflush(stderr);
   shown_ = true;
 }
 
 void ProgressLine::clear() {
-  if (shown_) fmt::print(stderr, "\r\033[K");
+  if (shown_) write_message("\r\033[K");
   shown_ = false;
 }
 

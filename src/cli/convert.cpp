@@ -26,7 +26,7 @@ void run(const Flags& flags) {
     AtomicFolder folder(flags.to);
     write_gpt2_folder(folder.folder(), model.config(), model.parameters(), model.config().vocab - 1,
                       Stream());
-    if (std::filesystem::is_directory(flags.from)) copy_tokenizer(flags.from, folder.folder());
+    if (is_folder(flags.from)) copy_tokenizer(flags.from, folder.folder());
     folder.commit();
   }
   fmt::print("{}: {} parameters in {}\n", flags.to.string(), human_count(model.config().parameters()),

@@ -8,6 +8,7 @@
 
 #include "cli/command.hpp"
 #include "cli/encoder_flags.hpp"
+#include "cli/standard_streams.hpp"
 #include "core/error.hpp"
 #include "runtime/file.hpp"
 
@@ -65,18 +66,10 @@ class JsonLines : public Sink {
     put({line.data(), line.size()});
   }
 
-  void commit() override {
-    if (file_) return file_->commit();
-    if (std::fflush(stdout) != 0) throw_system_error("write", "standard output", "check the reader");
-  }
+  void commit() override { file_ ? file_->commit() : require_whole_output(); }
 
  private:
-  void put(std::string_view line) {
-    if (file_) return file_->file().write(line);
-    if (std::fwrite(line.data(), 1, line.size(), stdout) != line.size()) {
-      throw_system_error("write", "standard output", "check the reader");
-    }
-  }
+  void put(std::string_view line) { file_ ? file_->file().write(line) : write_output(line); }
 
   std::unique_ptr<AtomicFile> file_;
 };

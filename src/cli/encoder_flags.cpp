@@ -6,10 +6,13 @@
 #include <algorithm>
 #include <cstdlib>
 
+#include "cli/checks.hpp"
 #include "cli/lines.hpp"
+#include "cli/standard_streams.hpp"
 #include "core/error.hpp"
+#include "core/one_line.hpp"
 #include "runtime/file.hpp"
-#include "text/json.hpp"
+#include "runtime/json.hpp"
 #include "text/unicode.hpp"
 
 namespace warpwright::cli {
@@ -51,7 +54,7 @@ std::filesystem::path users_cache_folder() {
 void read_object(const std::string& field, InputText& line) {
   try {
     const nlohmann::json object =
-        text::parse_json(text::is_utf8(line.text) ? line.text : text::repair_utf8(line.text), "", kJsonDepth);
+        parse_json(text::is_utf8(line.text) ? line.text : text::repair_utf8(line.text), "", kJsonDepth, "");
     line.text.clear();
     if (object.is_object() && object.contains("id")) line.id = object["id"];
     if (!object.is_object() || !object.contains(field) || !object[field].is_string()) {
@@ -71,12 +74,12 @@ void EncoderFlags::add_to(CLI::App& command) {
   command.add_option("--model", model, "Folder of a BERT or RoBERTa model with its tokenizer")->required();
   command.add_option("--max-length", max_length, "Most tokens of a text; 0: as the model's files say")
       ->capture_default_str()
-      ->check(CLI::NonNegativeNumber);
+      ->check(at_least(0));
   command.add_option("--over-limit", over_limit, "A longer text: truncate (cut its end off) or refuse")
       ->capture_default_str();
   command.add_option("--batch-tokens", batch_tokens, "Most tokens of a batch: sizes the memory")
       ->capture_default_str()
-      ->check(CLI::PositiveNumber);
+      ->check(at_least(1));
   command.add_option("--dtype", dtype, "fp32, tf32 (on a GPU), bf16 or fp16")->capture_default_str();
   command
       .add_option("--weights-cache", weights_cache,
@@ -148,16 +151,17 @@ void EncoderProgress::show(std::int64_t texts, std::int64_t tokens) {
 
 void EncoderProgress::report(std::int64_t line, const std::string& error) {
   line_.clear();
-  if (++errors_ <= kPrintedErrors) fmt::print(stderr, "line {}: {}\n", line, error);
+  if (++errors_ <= kPrintedErrors) write_message(fmt::format("line {}: {}\n", line, one_line(error)));
 }
 
 void EncoderProgress::finish(std::int64_t texts, std::int64_t tokens, std::int64_t wasted_tokens) {
   line_.clear();
   const double time = seconds();
-  fmt::print(stderr, "{} texts, {} tokens in {:.2f} s: {} tokens/s, {} wasted tokens\n", human_count(texts),
-             human_count(tokens), time,
-             human_count(static_cast<std::int64_t>(static_cast<double>(tokens) / std::max(time, 1e-9))),
-             wasted_tokens);
+  write_message(
+      fmt::format("{} texts, {} tokens in {:.2f} s: {} tokens/s, {} wasted tokens\n", human_count(texts),
+                  human_count(tokens), time,
+                  human_count(static_cast<std::int64_t>(static_cast<double>(tokens) / std::max(time, 1e-9))),
+                  wasted_tokens));
   if (errors_ > 0) {
     throw Error(fmt::format("{} of {} texts have no result", errors_, texts), "input",
                 "the others are written; the output names each with its error");

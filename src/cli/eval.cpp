@@ -4,6 +4,7 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
+#include "cli/checks.hpp"
 #include "cli/command.hpp"
 #include "cli/lines.hpp"
 #include "cli/model_flags.hpp"
@@ -14,6 +15,8 @@
 
 namespace warpwright::cli {
 namespace {
+
+constexpr int kMostSequences = 1 << 20;  // as in training
 
 struct Flags {
   std::filesystem::path model, tokenizer, data, choices;
@@ -114,7 +117,6 @@ void run(const Flags& f) {
   if (f.data.empty() == f.choices.empty()) {
     throw UsageError("give one of the two", "--data, --choices", "give shards, or a JSONL of questions");
   }
-  if (f.B < 1) throw UsageError(fmt::format("is {}", f.B), "--batch", "give at least 1");
   Context context(f.device.context_options(f.dtype), f.device.place());
   const GPT2Model model = load_model(f.model, f.dtype, f.device.place());
   const nlohmann::json out =
@@ -145,10 +147,14 @@ void add_eval(CLI::App& app) {
       "Also the losses of unigram and bigram (interpolated Kneser-Ney) models of the training split");
   command->add_option("--choices", f->choices, "JSONL of questions in HellaSwag's form");
   command->add_option("--tokenizer", f->tokenizer, "Folder of the tokenizer, where it is not the model's");
-  command->add_option("--batch", f->B, "Sequences at once")->capture_default_str();
-  command->add_option("--seq", f->T, "Tokens in a sequence; default: the model's context");
+  command->add_option("--batch", f->B, "Sequences at once")
+      ->capture_default_str()
+      ->check(CLI::Range(1, kMostSequences));
+  command->add_option("--seq", f->T, "Tokens in a sequence; default: the model's context")
+      ->check(at_least(1));
   command->add_option("--max-batches", f->max_batches, "Most batches; 0: the whole split")
-      ->capture_default_str();
+      ->capture_default_str()
+      ->check(at_least(0));
   command->add_option("--dtype", f->dtype, "fp32, tf32 (GPU), bf16 or auto (as stored)")
       ->capture_default_str();
   command->add_flag("--json", f->json, "Print JSON");

@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
+#include "cli/checks.hpp"
 #include "cli/command.hpp"
 #include "cli/model_flags.hpp"
 #include "core/error.hpp"
@@ -75,7 +76,7 @@ void add_generate(CLI::App& app) {
   command->add_option("--prompt", f->prompt, "Text to continue; empty: the end-of-text token");
   command->add_option("--max-tokens", f->options.max_tokens, "Most tokens to generate")
       ->capture_default_str()
-      ->check(CLI::NonNegativeNumber);
+      ->check(at_least(0));
   command
       ->add_option("--temperature", f->options.sampling.temperature,
                    "0 takes the most likely token each time")

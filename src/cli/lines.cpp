@@ -2,28 +2,42 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <charconv>
-#include <fstream>
-#include <iostream>
 #include <string>
 
 #include "core/error.hpp"
+#include "runtime/file.hpp"
 
 namespace warpwright::cli {
 
+namespace {
+
+constexpr std::size_t kChunkBytes = std::size_t{1} << 16;
+constexpr std::size_t kMostLineBytes = std::size_t{256} << 20;
+
+}  // namespace
+
 void for_each_line(const std::filesystem::path& input,
                    const std::function<void(std::string_view line, std::int64_t number)>& visit) {
-  std::ifstream file;
-  if (!input.empty()) {
-    file.open(input);
-    if (!file || std::filesystem::is_directory(input))
-      throw_system_error("read", input.string(), "give a text file");
+  FileReader file = input.empty() ? FileReader::standard_input() : FileReader(input);
+  std::vector<char> chunk(kChunkBytes);
+  std::string begun;  // a line whose end has not come yet
+  std::int64_t number = 1;
+  while (const std::size_t got = file.read(chunk)) {
+    std::string_view rest(chunk.data(), got);
+    for (std::size_t end; (end = rest.find('\n')) != std::string_view::npos; rest.remove_prefix(end + 1)) {
+      begun += rest.substr(0, end);
+      visit(begun, number++);
+      begun.clear();
+    }
+    begun += rest;
+    if (begun.size() > kMostLineBytes) {
+      throw Error(fmt::format("line {} is longer than {} MiB", number, kMostLineBytes >> 20),
+                  file.path().string(), "check that it is text, and end its lines");
+    }
   }
-  std::istream& stream = input.empty() ? std::cin : file;
-  std::string line;
-  for (std::int64_t number = 1; std::getline(stream, line); ++number) visit(line, number);
-  if (stream.bad())
-    throw Error("reading failed", input.empty() ? "standard input" : input.string(), "try again");
+  if (!begun.empty()) visit(begun, number);
 }
 
 std::vector<std::uint32_t> parse_ids(std::string_view line, std::int64_t number, std::size_t vocab_size) {

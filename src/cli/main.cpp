@@ -1,11 +1,17 @@
 // warpwright: trains GPT-class transformers on its own kernels.
 #include <fmt/format.h>
 
+#include <cstdio>
 #include <exception>
+#include <filesystem>
 #include <new>
+#include <system_error>
 
+#include "cli/checks.hpp"
 #include "cli/command.hpp"
+#include "cli/standard_streams.hpp"
 #include "core/error.hpp"
+#include "core/one_line.hpp"
 
 namespace {
 
@@ -29,28 +35,46 @@ int run(int argc, char** argv) {
   add_rank(app);
   add_bench(app);
   add_roofline(app);
+  check_values(app);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
-    if (error.get_exit_code() == 0) return app.exit(error);  // --help, --version
-    fmt::print(stderr, "warpwright: {}; see `warpwright --help`\n", error.what());
-    return kWrongUsage;
+    if (error.get_exit_code() != 0) {
+      write_message(
+          fmt::format("warpwright: {}; see `warpwright --help`\n", warpwright::one_line(error.what())));
+      return kWrongUsage;
+    }
+    app.exit(error);  // --help, --version
   }
+  require_whole_output();
   return 0;
+}
+
+int fail(int code, std::string_view message) {
+  warpwright::cli::write_message(fmt::format("warpwright: {}\n", message));
+  return code;
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
+  using warpwright::Error;
+  warpwright::cli::claim_standard_streams();
   try {
     return run(argc, argv);
   } catch (const warpwright::UsageError& error) {
-    fmt::print(stderr, "warpwright: {}\n", error.what());
-    return kWrongUsage;
+    return fail(kWrongUsage, error.what());
   } catch (const std::bad_alloc&) {
-    fmt::print(stderr, "warpwright: out of memory; use a smaller batch, sequence, model or input\n");
+    return fail(kFailed, "out of memory; use a smaller batch, sequence, model or input");
+  } catch (const std::filesystem::filesystem_error& error) {
+    const Error whole(error.code().message(), error.path1().string(), "check the path and its permissions");
+    return fail(kFailed, whole.what());
+  } catch (const std::system_error& error) {
+    if (std::ferror(stdout) == 0) return fail(kFailed, warpwright::one_line(error.what()));
+    const Error whole(fmt::format("cannot write: {}", error.code().message()), "standard output",
+                      "check the free space or the program that reads it");
+    return fail(kFailed, whole.what());
   } catch (const std::exception& error) {
-    fmt::print(stderr, "warpwright: {}\n", error.what());
+    return fail(kFailed, warpwright::one_line(error.what()));
   }
-  return kFailed;
 }

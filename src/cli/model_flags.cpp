@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "core/error.hpp"
+#include "runtime/file.hpp"
 
 namespace warpwright::cli {
 
@@ -23,7 +24,7 @@ Recompute recompute_named(const std::string& name) {
 }
 
 GPT2Model load_model(const std::filesystem::path& source, const std::string& dtype, Device device) {
-  if (!std::filesystem::exists(source)) {
+  if (!path_exists(source)) {
     throw Error("does not exist", source.string(),
                 "give a model's folder, as `warpwright train` writes RUN/model");
   }

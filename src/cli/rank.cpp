@@ -5,11 +5,13 @@
 #include <cmath>
 #include <cstdio>
 
+#include "cli/checks.hpp"
 #include "cli/command.hpp"
 #include "cli/encoder_flags.hpp"
+#include "cli/standard_streams.hpp"
 #include "core/error.hpp"
 #include "runtime/file.hpp"
-#include "text/json.hpp"
+#include "runtime/json.hpp"
 #include "text/unicode.hpp"
 
 namespace warpwright::cli {
@@ -46,7 +48,8 @@ bool takes_sigmoid(const Flags& flags, std::int64_t labels) {
                      "use sigmoid, none or auto");
   }
   const std::filesystem::path path = flags.encoder.model / "config.json";
-  const nlohmann::json config = text::parse_json(read_file(path, std::uint64_t{64} << 20), path.string(), 64);
+  const nlohmann::json config = parse_json(read_file(path, std::uint64_t{64} << 20), path.string(), 64,
+                                           "use the config.json of a cross-encoder");
   nlohmann::json name = config.value("sbert_ce_default_activation_function", nlohmann::json());
   const nlohmann::json own = config.value("sentence_transformers", nlohmann::json());
   if (own.is_object() && own.contains("activation_fn")) name = own["activation_fn"];
@@ -54,8 +57,8 @@ bool takes_sigmoid(const Flags& flags, std::int64_t labels) {
   const std::string activation = name.is_string() ? name.get<std::string>() : name.dump();
   if (activation.ends_with(".Sigmoid")) return true;
   if (activation.ends_with(".Identity")) return false;
-  throw Error(fmt::format("the activation of scores {} is not known here", text::quote(activation)),
-              path.string(), "choose one with --activation");
+  throw Error(fmt::format("the activation of scores {} is not known here", quote(activation)), path.string(),
+              "choose one with --activation");
 }
 
 void print(const Scored& scored) {
@@ -69,7 +72,7 @@ void print(const Scored& scored) {
   } else {
     line["error"] = scored.report.error;
   }
-  fmt::print("{}\n", line.dump(-1, ' ', false, replace));
+  write_output(line.dump(-1, ' ', false, replace) + "\n");
 }
 
 void run(const Flags& flags) {
@@ -119,7 +122,7 @@ void run(const Flags& flags) {
   });
   for (const Scored& scored : ranked) print(scored);
   for (const Scored& scored : failed) print(scored);
-  if (std::fflush(stdout) != 0) throw_system_error("write", "standard output", "check the reader");
+  require_whole_output();
   progress.finish(texts, tokens, encoder.model().wasted_tokens());
 }
 
@@ -133,8 +136,9 @@ void add_rank(CLI::App& app) {
   command->add_option("--query", f->query, "What each text is scored against")->required();
   command->add_option("--top", f->top, "How many of the best to print; 0: all")
       ->capture_default_str()
-      ->check(CLI::NonNegativeNumber);
-  command->add_option("--label", f->label, "Which label's score, where the model has several");
+      ->check(at_least(0));
+  command->add_option("--label", f->label, "Which label's score, where the model has several")
+      ->check(at_least(0));
   command
       ->add_option("--activation", f->activation,
                    "Of scores: sigmoid, none or auto (as config.json says, else sigmoid for a single label)")

@@ -9,7 +9,7 @@
 #include "core/error.hpp"
 #include "roofline/gemm.hpp"
 #include "runtime/file.hpp"
-#include "text/json.hpp"
+#include "runtime/json.hpp"
 
 namespace warpwright::cli {
 namespace {
@@ -102,13 +102,13 @@ class Reader {
 std::vector<Record> read_records(const std::filesystem::path& path) {
   const std::string where = path.string(),
                     remedy = "give what `warpwright bench --json` or scripts/gpu-check wrote";
-  const json document = text::parse_json(read_file(path, kMaxBytes), where, kMaxDepth);
+  const json document = parse_json(read_file(path, kMaxBytes), where, kMaxDepth, remedy);
   Reader reader;
   try {
     if (!document.is_object()) throw Error("is no object", where, remedy);
     reader.read(document);
   } catch (const json::exception& error) {
-    throw Error(fmt::format("is no record of measurements ({})", error.what()), where, remedy);
+    throw Error(fmt::format("is no record of measurements ({})", reason_of(error)), where, remedy);
   } catch (const UsageError& error) {
     throw Error(fmt::format("is no record of measurements ({})", error.problem()), where, remedy);
   }

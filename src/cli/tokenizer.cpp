@@ -2,10 +2,10 @@
 #include <fmt/format.h>
 
 #include <filesystem>
-#include <iostream>
 
 #include "cli/command.hpp"
 #include "cli/lines.hpp"
+#include "cli/standard_streams.hpp"
 #include "core/error.hpp"
 #include "data/documents.hpp"
 #include "runtime/file.hpp"
@@ -66,14 +66,14 @@ void encode_lines(const CodeFlags& flags) {
     std::string out;
     for (const text::TokenId id : tokenizer.encode(line, special))
       out += fmt::format("{}{}", out.empty() ? "" : " ", id);
-    std::cout << out << '\n';
+    write_output(out += '\n');
   });
 }
 
 void decode_lines(const CodeFlags& flags) {
   const auto tokenizer = text::Tokenizer::load(flags.tokenizer);
   for_each_line(flags.input, [&](std::string_view line, std::int64_t number) {
-    std::cout << tokenizer.decode(parse_ids(line, number, tokenizer.vocab_size())) << '\n';
+    write_output(tokenizer.decode(parse_ids(line, number, tokenizer.vocab_size())) + "\n");
   });
 }
 

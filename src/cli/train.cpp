@@ -4,13 +4,17 @@
 
 #include <cmath>
 #include <csignal>
+#include <cstdio>
 #include <optional>
 
+#include "cli/checks.hpp"
 #include "cli/command.hpp"
 #include "cli/model_flags.hpp"
+#include "cli/standard_streams.hpp"
 #include "core/error.hpp"
 #include "data/manifest.hpp"
 #include "runtime/ceiling.hpp"
+#include "runtime/file.hpp"
 #include "train/trainer.hpp"
 
 namespace warpwright::cli {
@@ -20,7 +24,8 @@ namespace fs = std::filesystem;
 
 std::atomic<bool> stop_requested{false};
 
-// The first signal asks for a checkpoint and an orderly end, the second one ends the process.
+// The first signal asks for a checkpoint and an orderly end, the second one ends the process. Nobody reading
+// what is printed ends a run in the same way.
 extern "C" void request_stop(int signal) {
   stop_requested = true;
   std::signal(signal, SIG_DFL);
@@ -48,7 +53,7 @@ GPT2Config model_config(Flags& flags, const std::optional<Manifest>& manifest) {
   }
   if (!has_free && flags.model.rfind(kNamed, 0) != 0) {
     flags.options.initial_model = flags.model;
-    if (!fs::exists(flags.model)) {
+    if (!path_exists(flags.model)) {
       throw UsageError(fmt::format("'{}' is neither gpt2:NAME nor a folder", flags.model), "--model",
                        "use gpt2:124M, gpt2:dN or a model's folder");
     }
@@ -70,7 +75,7 @@ GPT2Config model_config(Flags& flags, const std::optional<Manifest>& manifest) {
 }
 
 TrainOptions finished_options(Flags& flags) {
-  if (!fs::is_directory(flags.options.data)) {
+  if (!is_folder(flags.options.data)) {
     throw UsageError("is not a folder", flags.options.data.string(),
                      "give one that `warpwright data build` made");
   }
@@ -82,7 +87,11 @@ TrainOptions finished_options(Flags& flags) {
   if (flags.memory_efficient_norm) o.step.norms = NormBackwardFrom::output;
   o.on_non_finite = flags.on_non_finite == "skip" ? OnNonFinite::skip : OnNonFinite::stop;
   if (o.step.T == 0) o.step.T = o.step.model.context;
-  const std::int64_t micro = std::max<std::int64_t>(o.step.B * o.step.T, 1);
+  std::int64_t micro = 0;
+  if (__builtin_mul_overflow(o.step.B, o.step.T, &micro)) {
+    throw UsageError(fmt::format("{} sequences of {} tokens are too many", o.step.B, o.step.T), "--batch",
+                     "lower it or --seq");
+  }
   if (flags.total_batch % micro != 0) {
     throw UsageError(
         fmt::format("{} is not a multiple of batch × seq = {} × {}", flags.total_batch, o.step.B, o.step.T),
@@ -93,21 +102,20 @@ TrainOptions finished_options(Flags& flags) {
   return o;
 }
 
-// Refuses, with the plan, what cannot fit.
+// Refuses what cannot fit; the plan has been printed.
 void check_memory(const Trainer& trainer, Device device) {
   const std::size_t needed = trainer.planned_bytes(), available = available_memory(device);
   if (needed <= available) return;
-  throw Error(
-      fmt::format("needs {} of memory, {} are available\n{}", human_bytes(static_cast<double>(needed)),
-                  human_bytes(static_cast<double>(available)), trainer.plan().summary()),
-      "memory plan", "use a smaller --batch, --seq or model, or --recompute block");
+  throw Error(fmt::format("needs {} of memory, {} are available", human_bytes(static_cast<double>(needed)),
+                          human_bytes(static_cast<double>(available))),
+              "memory plan", "use a smaller --batch, --seq or model, or --recompute block");
 }
 
 class Watcher {
  public:
   Watcher(double peak_flops, const TrainOptions& options)
       : peak_flops_(peak_flops), every_(std::max<std::int64_t>(1, options.schedule.steps / 50)) {
-    if (fs::exists(options.data / "tokenizer.json")) tokenizer_ = text::Tokenizer::load(options.data);
+    if (path_exists(options.data / "tokenizer.json")) tokenizer_ = text::Tokenizer::load(options.data);
   }
 
   TrainObserver observer() {
@@ -138,8 +146,10 @@ class Watcher {
 
   void print(const std::string& text) {
     line_.clear();
-    fmt::print("{}\n", text);
-    std::fflush(stdout);
+    const std::string line = text + "\n";
+    if (std::fwrite(line.data(), 1, line.size(), stdout) != line.size() || std::fflush(stdout) != 0) {
+      stop_requested = true;
+    }
   }
 
   std::string decode(const std::vector<std::int32_t>& tokens) const {
@@ -170,7 +180,7 @@ void print_start(const Trainer& trainer, const Context& context) {
              context.device().name, context.threads());
   fmt::print("memory plan:\n{}", trainer.plan().summary());
   if (const auto step = trainer.resumed_step()) fmt::print("resumed after step {}\n", *step);
-  std::fflush(stdout);
+  require_whole_output();
 }
 
 void run(Flags& flags) {
@@ -184,7 +194,14 @@ void run(Flags& flags) {
   check_memory(trainer, context.device().device);
   std::signal(SIGINT, request_stop);
   std::signal(SIGTERM, request_stop);
-  if (trainer.run(stop_requested)) {
+  std::signal(SIGPIPE, SIG_IGN);
+  const bool finished = trainer.run(stop_requested);
+  if (!finished && std::ferror(stdout) != 0) {
+    throw Error("cannot be written", "standard output",
+                "a checkpoint is written: check the free space or the program that reads it, and go on with "
+                "--resume");
+  }
+  if (finished) {
     fmt::print("finished: model in {}\n", (options.out / "model").string());
   } else {
     fmt::print("stopped: go on with --resume\n");
@@ -194,12 +211,13 @@ void run(Flags& flags) {
 void add_model_flags(CLI::App& c, Flags& f) {
   c.add_option("--model", f.model,
                "gpt2:124M, :355M, :774M, :1558M or gpt2:dN (N layers) from random weights; or a folder");
-  c.add_option("--layers", f.free.layers, "Layers of a model of free size");
-  c.add_option("--heads", f.free.heads, "Attention heads of a model of free size");
-  c.add_option("--channels", f.free.channels, "Channels of a model of free size");
-  c.add_option("--vocab", f.free.vocab, "Vocabulary; default: that of the data");
+  c.add_option("--layers", f.free.layers, "Layers of a model of free size")->check(at_least(1));
+  c.add_option("--heads", f.free.heads, "Attention heads of a model of free size")->check(at_least(1));
+  c.add_option("--channels", f.free.channels, "Channels of a model of free size")->check(at_least(1));
+  c.add_option("--vocab", f.free.vocab, "Vocabulary; default: that of the data")->check(at_least(1));
   c.add_option("--context", f.free.context,
-               "Most positions; default: 1024 for gpt2:NAME, --seq for a free size");
+               "Most positions; default: 1024 for gpt2:NAME, --seq for a free size")
+      ->check(at_least(1));
 }
 
 void add_step_flags(CLI::App& c, Flags& f) {
@@ -208,10 +226,11 @@ void add_step_flags(CLI::App& c, Flags& f) {
   c.add_option("--dtype", f.dtype,
                "fp32, tf32 (GPU: products rounded to it), or bf16 with fp32 master weights")
       ->capture_default_str();
-  c.add_option("--batch", s.B, "Sequences in a micro-batch")->capture_default_str();
-  c.add_option("--seq", s.T, "Tokens in a sequence; default: the context");
+  c.add_option("--batch", s.B, "Sequences in a micro-batch")->capture_default_str()->check(at_least(1));
+  c.add_option("--seq", s.T, "Tokens in a sequence; default: the context")->check(at_least(1));
   c.add_option("--total-batch", f.total_batch,
-               "Tokens in a step, gathered over micro-batches; default: one micro-batch");
+               "Tokens in a step, gathered over micro-batches; default: one micro-batch")
+      ->check(at_least(0));
   c.add_option("--recompute", f.recompute,
                "What the backward computes again to save memory: none, gelu, norm (and gelu), block (all)")
       ->capture_default_str();

@@ -7,6 +7,7 @@
 
 #include "core/error.hpp"
 #include "runtime/file.hpp"
+#include "runtime/json.hpp"
 
 namespace warpwright {
 namespace {
@@ -16,26 +17,28 @@ using Json = nlohmann::ordered_json;
 constexpr const char* kFormat = "warpwright-data";
 constexpr std::int64_t kVersion = 1;
 constexpr std::uint64_t kMaxManifestBytes = std::uint64_t{64} << 20;
+constexpr int kMaxDepth = 16;
+constexpr const char* kRemedy = "build the data again";
 
 // Typed access to the fields of one JSON object of the manifest, with errors that name file and field.
 class Fields {
  public:
-  Fields(const Json& object, std::string where) : object_(object), where_(std::move(where)) {
+  Fields(const nlohmann::json& object, std::string where) : object_(object), where_(std::move(where)) {
     if (!object_.is_object()) fail("is not a JSON object");
   }
 
-  const Json& at(const char* key) const {
+  const nlohmann::json& at(const char* key) const {
     const auto found = object_.find(key);
     if (found == object_.end()) fail(fmt::format("lacks \"{}\"", key));
     return *found;
   }
   std::string text(const char* key) const {
-    const Json& value = at(key);
+    const nlohmann::json& value = at(key);
     if (!value.is_string()) fail(fmt::format("\"{}\" is not a string", key));
     return value.get<std::string>();
   }
   std::int64_t integer(const char* key, std::int64_t least, std::int64_t most) const {
-    const Json& value = at(key);
+    const nlohmann::json& value = at(key);
     const bool fits = value.is_number_unsigned()
                           ? value.get<std::uint64_t>() <= static_cast<std::uint64_t>(most)
                           : value.is_number_integer();
@@ -45,10 +48,10 @@ class Fields {
     return value.get<std::int64_t>();
   }
 
-  [[noreturn]] void fail(const std::string& what) const { throw Error(what, where_, "build the data again"); }
+  [[noreturn]] void fail(const std::string& what) const { throw Error(what, where_, kRemedy); }
 
  private:
-  const Json& object_;
+  const nlohmann::json& object_;
   std::string where_;
 };
 
@@ -57,16 +60,16 @@ bool is_plain_name(const std::string& name) {
          name.find('\0') == std::string::npos;
 }
 
-SplitManifest read_split(const Json& json, const std::string& where) {
+SplitManifest read_split(const nlohmann::json& json, const std::string& where) {
   constexpr std::int64_t kMost = std::numeric_limits<std::int64_t>::max();
   const Fields fields(json, where);
   SplitManifest split;
   split.tokens = fields.integer("tokens", 0, kMost);
   split.documents = fields.integer("documents", 0, kMost);
   split.bytes = fields.integer("bytes", 0, kMost);
-  const Json& shards = fields.at("shards");
+  const nlohmann::json& shards = fields.at("shards");
   if (!shards.is_array()) fields.fail("\"shards\" is not a list");
-  for (const Json& shard : shards) {
+  for (const nlohmann::json& shard : shards) {
     if (!shard.is_string() || !is_plain_name(shard.get<std::string>())) {
       fields.fail("\"shards\" holds something that is not the name of a file in the folder");
     }
@@ -90,10 +93,9 @@ std::string_view name_of(Split split) {
 
 std::optional<Manifest> read_manifest(const std::filesystem::path& folder) {
   const std::filesystem::path path = folder / "data.json";
-  std::error_code error;
-  if (!std::filesystem::exists(path, error)) return std::nullopt;
-  const Json json = Json::parse(read_file(path, kMaxManifestBytes), nullptr, false);
-  if (json.is_discarded()) throw Error("is not valid JSON", path.string(), "build the data again");
+  if (!path_exists(path)) return std::nullopt;
+  const nlohmann::json json =
+      parse_json(read_file(path, kMaxManifestBytes), path.string(), kMaxDepth, kRemedy);
   const Fields fields(json, path.string());
   if (fields.text("format") != kFormat) fields.fail(fmt::format("\"format\" is not \"{}\"", kFormat));
   fields.integer("version", kVersion, kVersion);

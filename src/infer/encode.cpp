@@ -9,7 +9,7 @@
 
 #include "core/error.hpp"
 #include "runtime/file.hpp"
-#include "text/json.hpp"
+#include "runtime/json.hpp"
 
 namespace warpwright {
 namespace {
@@ -18,8 +18,9 @@ namespace {
 // itself.
 void check_lowercase(const std::filesystem::path& folder, const text::EncoderTokenizer& tokenizer) {
   const std::filesystem::path path = folder / "sentence_bert_config.json";
-  if (tokenizer.lowercases() || !std::filesystem::exists(path)) return;
-  const nlohmann::json config = text::parse_json(read_file(path, std::uint64_t{1} << 20), path.string(), 16);
+  if (tokenizer.lowercases() || !path_exists(path)) return;
+  const nlohmann::json config = parse_json(read_file(path, std::uint64_t{1} << 20), path.string(), 16,
+                                           "use the file as sentence-transformers wrote it");
   if (config.is_object() && config.contains("do_lower_case") && config["do_lower_case"] == true) {
     throw Error("do_lower_case is true, and the tokenizer keeps capitals", path.string(),
                 "set lowercase in tokenizer.json's normalizer, or do_lower_case to false");

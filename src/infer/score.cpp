@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "core/error.hpp"
 #include "ops/classifier/classifier.hpp"
@@ -95,7 +96,11 @@ std::span<const float> Scorer::score(std::span<const Sequence> sequences) {
   run(t, static_cast<std::int64_t>(n));
   t.host_losses.download(context_.stream());
   context_.synchronize();
-  return {t.host_losses.tensor().as<float>(), n};
+  const std::span<const float> losses(t.host_losses.tensor().as<float>(), n);
+  if (!std::all_of(losses.begin(), losses.end(), [](float loss) { return std::isfinite(loss); })) {
+    throw Error("a loss is not finite", "evaluation", "check the model's weights");
+  }
+  return losses;
 }
 
 LossReport evaluate_loss(Context& context, const GPT2Config& config, const GPT2Parameters& parameters,

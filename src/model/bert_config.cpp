@@ -8,6 +8,7 @@
 
 #include "core/error.hpp"
 #include "runtime/file.hpp"
+#include "runtime/json.hpp"
 
 namespace warpwright {
 namespace {
@@ -19,12 +20,11 @@ constexpr std::int64_t kMostLayers = 10'000, kMostHidden = 1 << 16, kMostInterme
                        kMostVocab = std::int64_t{1} << 31, kMostPositions = 1 << 24, kMostTypes = 1 << 16,
                        kMostLabels = 1 << 20;
 constexpr std::uint64_t kMostJsonBytes = 1 << 20;
+constexpr int kMostJsonDepth = 64;
 constexpr const char* kRemedy = "use the folder of a BERT, MiniLM or RoBERTa in Hugging Face's form";
 
 nlohmann::json read_json(const fs::path& path) {
-  nlohmann::json json = nlohmann::json::parse(read_file(path, kMostJsonBytes), nullptr, false);
-  if (json.is_discarded()) throw Error("is not JSON", path.string(), kRemedy);
-  return json;
+  return parse_json(read_file(path, kMostJsonBytes), path.string(), kMostJsonDepth, kRemedy);
 }
 
 // The value under a key that may be missing or null.
@@ -243,7 +243,7 @@ BertConfig read_bert_config(const fs::path& folder) {
 
 BertPooling read_bert_pooling(const fs::path& folder, const BertConfig& config) {
   BertPooling pooling;
-  if (const fs::path path = folder / "sentence_bert_config.json"; fs::exists(path)) {
+  if (const fs::path path = folder / "sentence_bert_config.json"; path_exists(path)) {
     const nlohmann::json json = read_json(path);
     if (json.is_object()) {
       pooling.max_length = optional_integer(json, "max_seq_length", path.string()).value_or(0);
@@ -251,9 +251,9 @@ BertPooling read_bert_pooling(const fs::path& folder, const BertConfig& config) 
     if (pooling.max_length < 0) pooling.max_length = 0;
   }
   const fs::path list = folder / "modules.json";
-  if (!fs::exists(list)) {
+  if (!path_exists(list)) {
     const fs::path path = folder / "1_Pooling" / "config.json";
-    if (fs::exists(path)) pooling.kind = pooling_kind(read_json(path), path.string());
+    if (path_exists(path)) pooling.kind = pooling_kind(read_json(path), path.string());
     return pooling;
   }
   const std::string where = list.string();

@@ -9,6 +9,7 @@
 
 #include "core/error.hpp"
 #include "model/fill.hpp"
+#include "runtime/file.hpp"
 
 namespace warpwright {
 namespace {
@@ -26,8 +27,8 @@ bool ends_with(std::string_view text, std::string_view end) {
 
 fs::path weights_path(const fs::path& folder) {
   const fs::path path = folder / "model.safetensors";
-  if (fs::exists(path)) return path;
-  if (fs::exists(folder / "model.safetensors.index.json")) {
+  if (path_exists(path)) return path;
+  if (path_exists(folder / "model.safetensors.index.json")) {
     throw Error("the weights are split over several files", folder.string(),
                 "save them as one model.safetensors");
   }

@@ -105,7 +105,7 @@ std::optional<BertPackedWeights> BertPackedWeights::open(const Context& context,
   const fs::path path = cache / fmt::format("{}.{}.weights", model.substr(model.find(':') + 1), layout);
   std::size_t bytes = 0;
   views(nullptr, config, dtype, context.device(), bytes);
-  if (fs::exists(path)) {
+  if (path_exists(path)) {
     MappedFile mapped(path);
     if (is_whole(mapped, layout, model, bytes)) {
       return BertPackedWeights(std::move(mapped), config, dtype, context.device());

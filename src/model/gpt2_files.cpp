@@ -12,7 +12,9 @@
 #include "model/fill.hpp"
 #include "model/llmc_file.hpp"
 #include "model/safetensors.hpp"
+#include "runtime/file.hpp"
 #include "runtime/host_view.hpp"
+#include "runtime/json.hpp"
 
 namespace warpwright {
 namespace {
@@ -20,6 +22,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::uint64_t kMostConfigBytes = 1 << 20;
+constexpr int kConfigDepth = 64;
 
 bool ends_with(std::string_view name, std::string_view suffix) {
   return name.size() >= suffix.size() && name.substr(name.size() - suffix.size()) == suffix;
@@ -47,7 +50,7 @@ Shape folder_shape(const GPT2Config& config, std::string_view name, const Tensor
 
 fs::path safetensors_path(const fs::path& folder) {
   const fs::path path = folder / "model.safetensors";
-  if (!fs::exists(path) && fs::exists(folder / "model.safetensors.index.json")) {
+  if (!path_exists(path) && path_exists(folder / "model.safetensors.index.json")) {
     throw Error("the weights are split over several files", folder.string(),
                 "save them as one model.safetensors");
   }
@@ -56,10 +59,8 @@ fs::path safetensors_path(const fs::path& folder) {
 
 nlohmann::json read_config_json(const fs::path& folder) {
   const fs::path path = folder / "config.json";
-  const std::string text = read_file(path, kMostConfigBytes);
-  nlohmann::json json = nlohmann::json::parse(text, nullptr, false);
-  if (json.is_discarded()) throw Error("is not JSON", path.string(), "use a GPT-2 config.json");
-  return json;
+  return parse_json(read_file(path, kMostConfigBytes), path.string(), kConfigDepth,
+                    "use a GPT-2 config.json");
 }
 
 // "h.0.ln_1.weight" for "transformer.h.0.ln_1.weight", as GPT2LMHeadModel saves it.
@@ -178,7 +179,7 @@ void load_llmc(const fs::path& path, const GPT2Config& config, const GPT2Paramet
 }  // namespace
 
 GPT2Config read_gpt2_config(const fs::path& source) {
-  if (fs::is_directory(source)) {
+  if (is_folder(source)) {
     return GPT2Config::from_json(read_config_json(source), (source / "config.json").string());
   }
   const LlmcConfig c = LlmcFile(source).config();
@@ -192,7 +193,7 @@ GPT2Config read_gpt2_config(const fs::path& source) {
 }
 
 DType stored_dtype(const fs::path& source) {
-  if (!fs::is_directory(source)) return LlmcFile(source).config().dtype;
+  if (!is_folder(source)) return LlmcFile(source).config().dtype;
   const SafetensorsFile file(safetensors_path(source));
   const SafetensorsEntry* wte = file.find("wte.weight");
   if (!wte) wte = file.find("transformer.wte.weight");
@@ -201,7 +202,7 @@ DType stored_dtype(const fs::path& source) {
 }
 
 void load_gpt2(const fs::path& source, const GPT2Config& config, const GPT2Parameters& parameters) {
-  fs::is_directory(source) ? load_folder(source, config, parameters) : load_llmc(source, config, parameters);
+  is_folder(source) ? load_folder(source, config, parameters) : load_llmc(source, config, parameters);
 }
 
 void write_gpt2_folder(const fs::path& folder, const GPT2Config& config, const GPT2Parameters& parameters,
@@ -242,7 +243,7 @@ void write_gpt2_llmc(const fs::path& path, const GPT2Config& config, const GPT2P
 void copy_tokenizer(const fs::path& from, const fs::path& to) {
   for (const char* name : {"tokenizer.json", "tokenizer_config.json", "vocab.json", "merges.txt"}) {
     constexpr std::uint64_t kMostBytes = std::uint64_t{1} << 30;
-    if (fs::exists(from / name)) write_file_atomically(to / name, read_file(from / name, kMostBytes));
+    if (path_exists(from / name)) write_file_atomically(to / name, read_file(from / name, kMostBytes));
   }
 }
 

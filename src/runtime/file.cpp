@@ -173,7 +173,11 @@ fs::path folder_target(const fs::path& path) {
 
 fs::path checked_file_target(const fs::path& path) {
   fs::path target = normalized(path);
-  const fs::file_status status = fs::symlink_status(target);
+  std::error_code error;
+  const fs::file_status status = fs::symlink_status(target, error);
+  if (status.type() == fs::file_type::none) {
+    throw Error(fmt::format("cannot be looked at: {}", error.message()), path.string(), kCheckPath);
+  }
   if (fs::exists(status) && !fs::is_regular_file(status) && !fs::is_symlink(status)) {
     throw Error("is not a regular file and will not be replaced", target.string(), "name another path");
   }
@@ -206,7 +210,24 @@ void rename_or_throw(const fs::path& from, const fs::path& to, unsigned flags) {
   throw_system_error("put in place", to.string(), kCheckPath);
 }
 
+fs::file_status status_of(const fs::path& path) {
+  std::error_code error;
+  const fs::file_status status = fs::status(path, error);
+  if (status.type() == fs::file_type::none) {
+    throw Error(fmt::format("cannot be looked at: {}", error.message()), path.string(), kCheckPath);
+  }
+  return status;
+}
+
 }  // namespace
+
+bool path_exists(const fs::path& path) {
+  return fs::exists(status_of(path));
+}
+
+bool is_folder(const fs::path& path) {
+  return fs::is_directory(status_of(path));
+}
 
 FileDescriptor& FileDescriptor::operator=(FileDescriptor&& other) noexcept {
   if (this != &other) {
@@ -289,24 +310,43 @@ void MappedFile::check_not_shrunk() const {
   }
 }
 
+FileReader::FileReader(const fs::path& path) : FileReader(path, open_file(path, O_RDONLY, "open")) {}
+
+FileReader::FileReader(fs::path path, FileDescriptor fd) : path_(std::move(path)), fd_(std::move(fd)) {
+  const struct stat status = stat_of(fd_.get(), path_);
+  if (S_ISDIR(status.st_mode)) throw Error("is a folder, not a file", path_.string(), "name a file");
+  size_ = static_cast<std::uint64_t>(std::max<off_t>(status.st_size, 0));
+}
+
+FileReader FileReader::standard_input() {
+  const fs::path name = "standard input";
+  const int fd = ::fcntl(STDIN_FILENO, F_DUPFD_CLOEXEC, 0);
+  if (fd < 0) throw_system_error("read", name.string(), "give it a file or a pipe");
+  return {name, FileDescriptor(fd)};
+}
+
+std::size_t FileReader::read(std::span<char> into) {
+  ssize_t got;
+  do {
+    got = ::read(fd_.get(), into.data(), into.size());
+  } while (got < 0 && errno == EINTR);
+  if (got < 0)
+    throw_system_error("read", path_.string(), "check that it can be read and the health of the disk");
+  return static_cast<std::size_t>(got);
+}
+
 std::string read_file(const fs::path& path, std::uint64_t max_bytes) {
-  const FileDescriptor fd = open_file(path, O_RDONLY, "open");
-  const struct stat status = stat_of(fd.get(), path);
-  if (S_ISDIR(status.st_mode)) throw Error("is a folder, not a file", path.string(), "name a file");
+  FileReader file(path);
   std::string content;
-  std::vector<char> chunk(
-      static_cast<std::size_t>(std::clamp<std::int64_t>(status.st_size + 1, 4096, kBufferBytes)));
-  while (true) {
-    const ssize_t got = ::read(fd.get(), chunk.data(), chunk.size());
-    if (got < 0 && errno == EINTR) continue;
-    if (got < 0) throw_system_error("read", path.string(), kCheckDisk);
-    if (got == 0) return content;
-    content.append(chunk.data(), static_cast<std::size_t>(got));
+  std::vector<char> chunk(std::clamp<std::uint64_t>(file.size() + 1, 4096, kBufferBytes));
+  while (const std::size_t got = file.read(chunk)) {
+    content.append(chunk.data(), got);
     if (content.size() > max_bytes) {
       throw Error(fmt::format("is larger than the {} bytes such a file may have", max_bytes), path.string(),
                   "check that it is the right file");
     }
   }
+  return content;
 }
 
 std::string checksum_of(const fs::path& path) {
@@ -339,6 +379,12 @@ OutputFile::OutputFile(const fs::path& path)
 
 OutputFile::OutputFile(const fs::path& path, FileDescriptor fd) : path_(path), fd_(std::move(fd)) {
   buffer_.reserve(kBufferBytes);
+}
+
+OutputFile OutputFile::continued(const fs::path& path) {
+  OutputFile file(path, open_file(path, O_RDWR | O_CREAT, "open"));
+  file.written_ = static_cast<std::uint64_t>(stat_of(file.descriptor(), path).st_size);
+  return file;
 }
 
 void OutputFile::write_through(std::span<const std::byte> bytes, std::uint64_t offset) {

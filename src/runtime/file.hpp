@@ -35,6 +35,10 @@ class FileDescriptor {
   int fd_ = -1;
 };
 
+// What stands under a path, links followed. Nothing there is an answer; what cannot be looked at throws.
+bool path_exists(const std::filesystem::path& path);
+bool is_folder(const std::filesystem::path& path);
+
 // A regular file mapped read-only; an empty file is an empty range.
 //
 // A mapped file that someone truncates kills the reader with SIGBUS at the lost pages. This project never
@@ -67,6 +71,24 @@ class MappedFile {
   std::uint64_t size_ = 0;
 };
 
+// A file, pipe or device read from its beginning to its end.
+class FileReader {
+ public:
+  explicit FileReader(const std::filesystem::path& path);
+  static FileReader standard_input();
+
+  std::size_t read(std::span<char> into);  // how many came; 0 at the end
+  const std::filesystem::path& path() const { return path_; }
+  std::uint64_t size() const { return size_; }  // 0 where it has none
+
+ private:
+  FileReader(std::filesystem::path path, FileDescriptor fd);
+
+  std::filesystem::path path_;
+  FileDescriptor fd_;
+  std::uint64_t size_ = 0;
+};
+
 // The whole of a file (also a pipe or device) of at most max_bytes.
 std::string read_file(const std::filesystem::path& path, std::uint64_t max_bytes);
 
@@ -83,6 +105,7 @@ class OutputFile {
  public:
   explicit OutputFile(const std::filesystem::path& path);  // creates or truncates
   OutputFile(const std::filesystem::path& path, FileDescriptor fd);
+  static OutputFile continued(const std::filesystem::path& path);  // behind what it holds
 
   void write(std::span<const std::byte> bytes);
   void write(std::string_view text);

@@ -74,6 +74,36 @@ TEST_F(FileTest, NamesWhatIsWrongWithAPath) {
             std::string::npos);
 }
 
+TEST_F(FileTest, TellsWhatIsNotThereFromWhatCannotBeLookedAt) {
+  const fs::path file = put("a", "x");
+  fs::create_symlink("loop", folder / "loop");
+  fs::create_symlink("none", folder / "dangling");
+  EXPECT_TRUE(path_exists(file));
+  EXPECT_TRUE(path_exists(folder));
+  EXPECT_TRUE(is_folder(folder));
+  EXPECT_FALSE(is_folder(file));
+  for (const fs::path& path : {folder / "none", file / "below", folder / "dangling"}) {
+    EXPECT_FALSE(path_exists(path)) << path;
+    EXPECT_FALSE(is_folder(path)) << path;
+  }
+  for (const fs::path& path : {folder / "loop", folder / std::string(300, 'x')}) {
+    EXPECT_NE(message_of([&] { path_exists(path); }).find("cannot be looked at"), std::string::npos);
+    EXPECT_NE(message_of([&] { is_folder(path); }).find("check the path"), std::string::npos);
+  }
+  const std::string long_name =
+      message_of([&] { write_file_atomically(folder / std::string(300, 'x'), "y"); });
+  EXPECT_NE(long_name.find("cannot be looked at"), std::string::npos) << long_name;
+}
+
+TEST_F(FileTest, OutputContinuesBehindWhatAFileHolds) {
+  const fs::path path = put("a", "one ");
+  OutputFile output = OutputFile::continued(path);
+  output.write("two");
+  EXPECT_EQ(output.size(), 7u);
+  output.close();
+  EXPECT_EQ(read_file(path, 100), "one two");
+}
+
 TEST_F(FileTest, NoticesAFileThatShrinksWhileMapped) {
   const fs::path path = put("a", std::string(10000, 'x'));
   const MappedFile file(path);

@@ -1,0 +1,84 @@
+#include "cli/checks.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <cmath>
+#include <string>
+#include <string_view>
+#include <system_error>
+
+namespace warpwright::cli {
+namespace {
+
+constexpr std::array<std::string_view, 3> kMayBeEmpty = {"--prompt", "--query", "--filter"};
+
+// The whole text as a number of this type.
+template <class Number>
+std::errc parse(const std::string& text, Number& number) {
+  const char* end = text.data() + text.size();
+  const auto [stop, error] = std::from_chars(text.data(), end, number);
+  return error == std::errc() && stop != end ? std::errc::invalid_argument : error;
+}
+
+template <class Number>
+std::string check_number(const std::string& text, const char* kind) {
+  Number number{};
+  const std::errc error = parse(text, number);
+  if (error == std::errc::result_out_of_range) return fmt::format("'{}' is beyond what it can be", text);
+  if (error != std::errc()) return fmt::format("'{}' is not {}", text, kind);
+  bool plain = true;
+  if constexpr (std::is_floating_point_v<Number>) {
+    plain = std::isfinite(number);
+  } else {
+    plain = text == std::to_string(number);  // 010 would be read as 8
+  }
+  if (!plain) return fmt::format("'{}' is not {}", text, kind);
+  return {};
+}
+
+std::string check_integer(const std::string& text) {
+  return check_number<std::int64_t>(text, "a whole number in decimal digits");
+}
+std::string check_count(const std::string& text) {
+  return check_number<std::uint64_t>(text, "a whole number in decimal digits, 0 or more");
+}
+std::string check_real(const std::string& text) {
+  return check_number<double>(text, "a finite number");
+}
+std::string check_text(const std::string& text) {
+  return text.empty() ? "is empty, give a value" : "";
+}
+
+}  // namespace
+
+CLI::Validator at_least(std::int64_t least) {
+  return CLI::Validator(
+      [least](std::string& text) {
+        std::int64_t number = 0;
+        const bool small = parse(text, number) == std::errc() && number < least;
+        return small ? fmt::format("is {}, give {} or more", number, least) : std::string();
+      },
+      "");
+}
+
+void check_values(CLI::App& app) {
+  for (CLI::Option* option : app.get_options()) {
+    const std::string type = option->get_type_name(), name = option->get_name();
+    if (type.starts_with("INT")) {
+      option->check(check_integer);
+    } else if (type.starts_with("UINT")) {
+      option->check(check_count);
+    } else if (type.starts_with("FLOAT")) {
+      option->check(check_real);
+    } else if (type.starts_with("TEXT") &&
+               std::find(kMayBeEmpty.begin(), kMayBeEmpty.end(), name) == kMayBeEmpty.end()) {
+      option->check(check_text);
+    }
+  }
+  for (CLI::App* command : app.get_subcommands(nullptr)) check_values(*command);
+}
+
+}  // namespace warpwright::cli

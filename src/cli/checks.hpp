@@ -1,0 +1,17 @@
+// What the values of flags must be, whatever the flag.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <cstdint>
+
+namespace warpwright::cli {
+
+// A whole number from `least` on.
+CLI::Validator at_least(std::int64_t least);
+
+// Adds to every option of the program and its commands: a number is written in decimal digits, lies within
+// its type's range and is finite; a text is not empty (most often a variable of a shell that is not set), but
+// for those that may well be.
+void check_values(CLI::App& app);
+
+}  // namespace warpwright::cli
