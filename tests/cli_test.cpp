@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstdlib>
 #include <cstring>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -36,6 +37,19 @@ class CliTest : public TestFolder {
     EXPECT_EQ(std::count(r.err.begin(), r.err.end(), '\n'), 1) << r.err;
     for (const std::string& word : words)
       EXPECT_NE(r.err.find(word), std::string::npos) << word << " in " << r.err;
+  }
+
+  // The same through a shell, where W is the program; what it prints on standard error.
+  void shell_fails(int code, const std::string& command, const std::vector<std::string>& words) {
+    const std::string whole =
+        fmt::format("cd '{}' && W='{}' && exec 2> err && {}", folder.string(), WARPWRIGHT_BINARY, command);
+    const int status = std::system(whole.c_str());
+    const std::string err = read_file(folder / "err", 1 << 20);
+    EXPECT_TRUE(WIFEXITED(status)) << command;
+    EXPECT_EQ(WEXITSTATUS(status), code) << command << ": " << err;
+    EXPECT_EQ(std::count(err.begin(), err.end(), '\n'), words.empty() ? 0 : 1) << err;
+    for (const std::string& word : words)
+      EXPECT_NE(err.find(word), std::string::npos) << word << " in " << err;
   }
 
   // Text of a few hundred words, a tokenizer of it and shards.
@@ -188,6 +202,137 @@ TEST_F(CliTest, WrongUsageIsExitCode2) {
   setenv("WARPWRIGHT_FORCE", "matmul=cpu.avx1", 1);
   fails(2, train_arguments("never"), {"WARPWRIGHT_FORCE", "cpu.avx1"});
   unsetenv("WARPWRIGHT_FORCE");
+}
+
+TEST_F(CliTest, NumbersAreTakenAsWrittenOrNotAtAll) {
+  make_data();
+  const auto train = [&](const std::vector<std::string>& more, const std::vector<std::string>& words) {
+    fails(2, train_arguments("never", more), words);
+    EXPECT_FALSE(fs::exists(folder / "never"));
+  };
+  train({"--seed", "-1"}, {"--seed", "-1"});
+  train({"--seed", "18446744073709551616"}, {"--seed", "18446744073709551616"});
+  train({"--steps", "9223372036854775808"}, {"--steps", "9223372036854775808"});
+  train({"--steps", "010"}, {"--steps", "010"});  // not 8
+  train({"--steps", "0x10"}, {"--steps", "0x10"});
+  train({"--batch", "4611686018427387904"}, {"--batch", "too many"});
+  train({"--vocab", "-5"}, {"--vocab", "-5"});
+  train({"--context", "-5"}, {"--context", "-5"});
+  train({"--total-batch", "-64"}, {"--total-batch", "-64"});
+  train({"--lr", "nan"}, {"--lr", "nan"});
+  train({"--lr", "1e999"}, {"--lr", "1e999"});
+  train({"--eps", "1e308"}, {"--eps"});
+  train({"--clip", "inf"}, {"--clip", "inf"});
+  train({"--skip-loss-z", "-1"}, {"--skip-loss-z", "-1"});
+  train({"--data", ""}, {"--data", "empty"});
+  train({"--out", ""}, {"--out", "empty"});
+  fails(2, {"tokenizer", "train", "--input", path("text.txt"), "--vocab-size", "300", "--out", ""},
+        {"--out"});
+  const auto evaluate = [&](const char* flag, const char* value) {
+    fails(2, {"eval", "--model", path("run/model"), "--data", path("data"), flag, value}, {flag, value});
+  };
+  evaluate("--batch", "9223372036854775807");
+  evaluate("--seq", "-1");
+  evaluate("--max-batches", "-1");
+  fails(2, {"generate", "--model", path("run/model"), "--max-tokens", "-1"},
+        {"--max-tokens", "-1", "0 or more"});
+}
+
+TEST_F(CliTest, OutputThatNobodyTakesIsAnError) {
+  make_data();
+  for (const char* command : {"info", "info --json", "--version", "train --help", "roofline --gpu h200",
+                              "tokenizer encode --tokenizer tok --input text.txt"}) {
+    for (const char* output : {"> /dev/full", ">&-"}) {
+      shell_fails(1, fmt::format("$W {} {}", command, output), {"standard output", "free space"});
+    }
+  }
+  shell_fails(1, "$W info > /dev/full 2>&-", {});
+  shell_fails(1, "$W generate --model nowhere 2> /dev/full", {});
+}
+
+TEST_F(CliTest, ClosedStreamsAreNotTheRunsFiles) {
+  make_data();
+  const std::string train =
+      "$W train --layers 1 --heads 1 --channels 8 --seq 16 --batch 1 --steps 3 --data data";
+  shell_fails(1, train + " --out run >&-", {"standard output"});
+  shell_fails(0, train + " --out run > out <&- 2>&-", {});
+  const std::string lock = read_file(folder / "run/lock", 1 << 20);
+  EXPECT_TRUE(std::all_of(lock.begin(), lock.end() - 1, [](char c) { return c >= '0' && c <= '9'; })) << lock;
+  std::ifstream metrics(folder / "run/metrics.jsonl");
+  for (std::string line; std::getline(metrics, line);) EXPECT_TRUE(nlohmann::json::accept(line)) << line;
+}
+
+TEST_F(CliTest, TrainingWhoseReaderLeavesWritesACheckpoint) {
+  make_data();
+  shell_fails(
+      0,
+      "($W train --layers 1 --heads 1 --channels 8 --seq 16 --batch 1 --steps 1000000 --data data --out run; "
+      "echo $? > code) 2> message | head -n 1 > out",
+      {});
+  EXPECT_EQ(read_file(folder / "code", 16), "1\n");
+  EXPECT_NE(read_file(folder / "message", 1 << 20).find("--resume"), std::string::npos);
+  EXPECT_FALSE(fs::is_empty(folder / "run/checkpoints"));
+}
+
+TEST_F(CliTest, HostileNamesAreOneLine) {
+  make_data();
+  fs::create_symlink("loop", folder / "loop");
+  for (const std::string& name :
+       {path("loop"), path(std::string(300, 'x')), path("two\nlines"), path("\x1b[31m")}) {
+    const auto refused = [&](const std::vector<std::string>& arguments) {
+      const ProcessResult r = run(arguments);
+      EXPECT_TRUE(r.code == 1 || r.code == 2) << r.err;
+      EXPECT_EQ(std::count(r.err.begin(), r.err.end(), '\n'), 1) << r.err;
+      EXPECT_EQ(r.err.find("filesystem error"), std::string::npos) << r.err;
+      EXPECT_EQ(r.err.find('\x1b'), std::string::npos) << r.err;
+      EXPECT_NE(r.err.find("; "), std::string::npos) << r.err;
+    };
+    refused({"train", "--model", name, "--data", path("data"), "--out", path("never")});
+    refused({"train", "--model", "gpt2:d1", "--data", name, "--out", path("never")});
+    refused({"generate", "--model", name});
+    refused({"eval", "--model", name, "--data", path("data")});
+    refused({"convert", "--from", name, "--to", path("never"), "--format", "hf"});
+    refused({"embed", "--model", name, "--input", path("text.txt")});
+    refused({"tokenizer", "encode", "--tokenizer", name});
+    refused({name});
+  }
+}
+
+TEST_F(CliTest, LinesThatDoNotEndAreRefused) {
+  make_data();
+  const std::string limit = "line 1 is longer than 256 MiB";
+  fails(1, {"tokenizer", "encode", "--tokenizer", path("tok"), "--input", "/dev/zero"}, {"/dev/zero", limit});
+  fails(1, {"tokenizer", "encode", "--tokenizer", path("tok"), "--input", path("tok")}, {"tok: is a folder"});
+  shell_fails(1, "$W tokenizer encode --tokenizer tok < tok > out", {"standard input: is a folder"});
+}
+
+TEST_F(CliTest, DeepJsonIsRefusedBeforeItEndsTheStack) {
+  make_data();
+  succeeds(train_arguments("run", {"--checkpoint-every", "2"}));
+  const std::string deep = std::string(200000, '[') + std::string(200000, ']');
+  const auto with = [](std::string json, const std::string& key, const std::string& value) {
+    return json.insert(json.find('{') + 1, fmt::format("\"{}\": {},", key, value));
+  };
+  const std::string config = path("run/model/config.json");
+  put("run/model/config.json", with(read_file(config, 1 << 20), "scale_attn_weights", deep));
+  fails(1, {"generate", "--model", path("run/model")}, {"config.json", "nests deeper"});
+  fs::remove_all(folder / "run/model");
+  const std::string state = "run/checkpoints/step_00000004/trainer.json";
+  put(state, with(read_file(folder / state, 1 << 20), "deep", deep));
+  fails(1, train_arguments("run", {"--resume"}), {"trainer.json", "nests deeper", "delete"});
+  put("data/data.json", with(read_file(folder / "data/data.json", 1 << 20), "deep", deep));
+  fails(1, train_arguments("other"), {"data.json", "nests deeper"});
+}
+
+TEST_F(CliTest, AModelWithoutFiniteWeightsHasNoLoss) {
+  make_data();
+  succeeds(train_arguments("run"));
+  std::string weights = read_file(folder / "run/model/model.safetensors", 1 << 26);
+  std::memset(weights.data() + weights.size() - 8, 0xff, 8);
+  put("run/model/model.safetensors", weights);
+  fails(1, {"eval", "--model", path("run/model"), "--data", path("data")}, {"not finite"});
+  put("q.jsonl", R"({"ctx": "the cat", "endings": ["sat on", "a"], "label": 0})");
+  fails(1, {"eval", "--model", path("run/model"), "--choices", path("q.jsonl")}, {"not finite"});
 }
 
 TEST_F(CliTest, RooflinePrintsTheDocumentsTables) {

@@ -7,21 +7,29 @@
 #include <charconv>
 #include <cstring>
 #include <map>
+#include <span>
 
 #include "core/error.hpp"
 #include "model/gpt2_files.hpp"
 #include "model/safetensors.hpp"
 #include "runtime/file.hpp"
 #include "runtime/host_view.hpp"
+#include "runtime/json.hpp"
 
 namespace warpwright {
 namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int kVersion = 1;
+constexpr int kVersion = 2, kVersionWithoutChecksum = 1;
 constexpr std::uint64_t kMostStateBytes = 16 << 20;
-constexpr std::string_view kPrefix = "step_";
+constexpr int kStateDepth = 16;
+constexpr const char* kRemedy = "resume from another checkpoint: delete this one";
+constexpr std::string_view kPrefix = "step_", kDeleted = ".deleted";
+
+std::string folder_name(std::int64_t step) {
+  return fmt::format("{}{:08}", kPrefix, step);
+}
 
 // Everything of the optimizer, by name: m.*, v.* and, where weights are bf16, master.*.
 std::vector<std::pair<std::string, Tensor>> optimizer_tensors(const TrainingStep::Tensors& tensors) {
@@ -60,14 +68,34 @@ void read_optimizer(const fs::path& path, const TrainingStep::Tensors& tensors, 
   }
 }
 
+// Of all that trainer.json says but this.
+std::string checksum_of_state(nlohmann::json json) {
+  json.erase("checksum");
+  const std::string text = json.dump();
+  return checksum_of(std::as_bytes(std::span(text)));
+}
+
 nlohmann::json read_json(const fs::path& checkpoint) {
   const fs::path path = checkpoint / "trainer.json";
-  nlohmann::json json = nlohmann::json::parse(read_file(path, kMostStateBytes), nullptr, false);
-  if (json.is_discarded() || !json.is_object() || !json.contains("version") || json["version"] != kVersion) {
-    throw Error(fmt::format("is not the state of a trainer (version {})", kVersion), path.string(),
-                "resume from another checkpoint: delete this one");
+  nlohmann::json json = parse_json(read_file(path, kMostStateBytes), path.string(), kStateDepth, kRemedy);
+  const auto version = json.is_object() ? json.value("version", nlohmann::json()) : nlohmann::json();
+  if (version != kVersion && version != kVersionWithoutChecksum) {
+    throw Error(fmt::format("is not the state of a trainer (version {})", kVersion), path.string(), kRemedy);
+  }
+  const bool has_checksum = json.contains("checksum");
+  if (has_checksum != (version == kVersion) ||
+      (has_checksum && json["checksum"] != checksum_of_state(json))) {
+    throw Error("does not have its own checksum, it is damaged", path.string(), kRemedy);
   }
   return json;
+}
+
+// Checkpoints are renamed before they are removed, so that what a crash leaves half deleted is not taken for
+// one.
+void remove_deleted(const fs::path& run) {
+  for (const auto& entry : fs::directory_iterator(run / "checkpoints")) {
+    if (entry.path().extension() == kDeleted) fs::remove_all(entry.path());
+  }
 }
 
 void check_files(const fs::path& checkpoint) {
@@ -102,7 +130,7 @@ std::vector<Checkpoint> list_checkpoints(const fs::path& run) {
 fs::path save_checkpoint(const fs::path& run, const TrainerState& state, const GPT2Config& config,
                          std::int64_t eos_token, const fs::path& tokenizer,
                          const TrainingStep::Tensors& tensors, const Stream& stream) {
-  const fs::path target = run / "checkpoints" / fmt::format("{}{:08}", kPrefix, state.step);
+  const fs::path target = run / "checkpoints" / folder_name(state.step);
   AtomicFolder folder(target, Existing::replace);
   write_gpt2_folder(folder.folder(), config, tensors.parameters, eos_token, stream);
   write_optimizer(folder.folder() / "optimizer.safetensors", tensors, stream);
@@ -116,6 +144,7 @@ fs::path save_checkpoint(const fs::path& run, const TrainerState& state, const G
   for (const char* name : {"config.json", "model.safetensors", "optimizer.safetensors"}) {
     json["checksums"][name] = checksum_of(folder.folder() / name);
   }
+  json["checksum"] = checksum_of_state(json);
   write_file_atomically(folder.folder() / "trainer.json", json.dump(2) + "\n");
   folder.commit();
   return target;
@@ -130,13 +159,14 @@ TrainerState read_trainer_state(const fs::path& checkpoint) {
     state.plan_hash = std::stoull(json.at("plan_hash").get<std::string>(), nullptr, 16);
     state.loss_window = json.at("loss_window").get<std::vector<double>>();
     state.norm_window = json.at("norm_window").get<std::vector<double>>();
-    if (state.step < 0 || !state.options.is_object() || !json.at("checksums").is_object())
-      throw std::range_error("");
+    const bool whole = json.at("step").is_number_integer() && state.step >= 0 &&
+                       checkpoint.filename() == folder_name(state.step) && state.options.is_object() &&
+                       json.at("checksums").is_object();
+    if (!whole) throw std::range_error("");
     return state;
   } catch (
       const std::exception&) {  // of the JSON library and stoull: a field that is missing or of another type
-    throw Error("a field is missing or of the wrong type", (checkpoint / "trainer.json").string(),
-                "resume from another checkpoint: delete this one");
+    throw Error("a field is missing or of the wrong type", (checkpoint / "trainer.json").string(), kRemedy);
   }
 }
 
@@ -148,18 +178,14 @@ void load_checkpoint(const fs::path& checkpoint, TrainingStep::Tensors& tensors,
 }
 
 void prune_checkpoints(const fs::path& run, std::int64_t keep, std::int64_t keep_every) {
-  // Renamed first, so that what a crash leaves half deleted is not taken for a checkpoint.
-  constexpr std::string_view kDeleted = ".deleted";
-  if (keep > 0) {
-    const std::vector<Checkpoint> list = list_checkpoints(run);
-    for (std::size_t i = 0; i + static_cast<std::size_t>(keep) < list.size(); ++i) {
-      if (keep_every > 0 && list[i].step % keep_every == 0) continue;
-      fs::rename(list[i].folder, list[i].folder.string() + std::string(kDeleted));
-    }
+  remove_deleted(run);
+  if (keep == 0) return;
+  const std::vector<Checkpoint> list = list_checkpoints(run);
+  for (std::size_t i = 0; i + static_cast<std::size_t>(keep) < list.size(); ++i) {
+    if (keep_every > 0 && list[i].step % keep_every == 0) continue;
+    fs::rename(list[i].folder, list[i].folder.string() + std::string(kDeleted));
   }
-  for (const auto& entry : fs::directory_iterator(run / "checkpoints")) {
-    if (entry.path().extension() == kDeleted) fs::remove_all(entry.path());
-  }
+  remove_deleted(run);
 }
 
 }  // namespace warpwright

@@ -1,8 +1,10 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
 #include <algorithm>
 #include <cmath>
+#include <csignal>
 #include <cstring>
 #include <filesystem>
 #include <limits>
@@ -409,9 +411,7 @@ TEST_F(TrainerTest, DamagedCheckpointIsOneError) {
     std::string bad = good;
     bad[bad.size() / 2] ^= 1;
     write_file_atomically(checkpoint / name, bad);
-    if (std::string(name) != "trainer.json") {
-      EXPECT_THROW(train(o), Error) << name;
-    }
+    EXPECT_THROW(train(o), Error) << name;
     write_file_atomically(checkpoint / name, good.substr(0, good.size() / 2));
     EXPECT_THROW(train(o), Error) << name << " truncated";
     fs::remove(checkpoint / name);
@@ -419,6 +419,58 @@ TEST_F(TrainerTest, DamagedCheckpointIsOneError) {
     write_file_atomically(checkpoint / name, good);
   }
   train(o);
+  EXPECT_TRUE(finished_);
+}
+
+TEST_F(TrainerTest, ACheckpointUnderTheNameOfAnotherStepIsRefused) {
+  TrainOptions o = options("renamed");
+  train(o, 5);
+  o.resume = true;
+  const fs::path checkpoint = list_checkpoints(o.out).back().folder;
+  fs::rename(checkpoint, checkpoint.parent_path() / "step_00000007");
+  EXPECT_THROW(train(o), Error);
+}
+
+TEST_F(TrainerTest, AFinishedModelIsNotTrainedAgainOverItself) {
+  TrainOptions o = options("finished");
+  train(o);
+  o.resume = true;
+  const auto written = fs::last_write_time(o.out / "model");
+  EXPECT_THROW(train(o), Error);
+  EXPECT_EQ(fs::last_write_time(o.out / "model"), written);
+}
+
+TEST_F(TrainerTest, ResumingKeepsTheMetricsThatItCannotWrite) {
+  TrainOptions o = options("metrics");
+  train(o, 5);
+  o.resume = true;
+  const fs::path metrics = o.out / "metrics.jsonl";
+  const std::string known = read_file(metrics, 1 << 20);
+  write_file_atomically(metrics, known + "{\"step\": \"six\"}\n{\"step\": 1e400}\n[7]\n{\"step\"");
+  train(o, 6);
+  const std::string six = read_file(metrics, 1 << 20);
+  EXPECT_EQ(six.substr(0, known.size()), known);
+  EXPECT_EQ(std::count(six.begin(), six.end(), '\n'), 6) << six;
+  rlimit limit{};
+  ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &limit), 0);
+  const rlimit none{16, limit.rlim_max};
+  const auto before = std::signal(SIGXFSZ, SIG_IGN);
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &none), 0);
+  EXPECT_THROW(train(o), Error);
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &limit), 0);
+  std::signal(SIGXFSZ, before);
+  EXPECT_EQ(read_file(metrics, 1 << 20), six);
+}
+
+TEST_F(TrainerTest, WhatACrashLeftHalfDeletedIsInNobodysWay) {
+  TrainOptions o = options("deleted");
+  o.checkpoint_every = 1;
+  o.keep = 1;
+  const fs::path left = o.out / "checkpoints" / "step_00000001.deleted";
+  fs::create_directories(left);
+  write_file_atomically(left / "config.json", "{}");
+  train(o);
+  EXPECT_FALSE(fs::exists(left));
   EXPECT_TRUE(finished_);
 }
 

@@ -5,6 +5,7 @@
 
 #include <chrono>
 #include <cmath>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <sstream>
 
@@ -67,14 +68,19 @@ void compare_options(const nlohmann::json& saved, const nlohmann::json& present,
 std::optional<fs::path> find_resume(const TrainOptions& o) {
   const std::vector<Checkpoint> list = list_checkpoints(o.out);
   if (o.resume && !list.empty()) return list.back().folder;
-  if (!o.resume && (!list.empty() || fs::exists(o.out / "model"))) {
+  const bool finished = path_exists(o.out / "model");
+  if (!list.empty() || (finished && !o.resume)) {
     throw Error("holds a run already", o.out.string(), "go on with --resume or choose another --out");
+  }
+  if (finished) {
+    throw Error("holds a finished model and no checkpoint to go on from", o.out.string(),
+                "start from it with --model and another --out");
   }
   return std::nullopt;
 }
 
 fs::path prepared(const fs::path& run) {
-  if (fs::exists(run) && !fs::is_directory(run)) {
+  if (path_exists(run) && !is_folder(run)) {
     throw UsageError("is not a folder", run.string(), "choose another --out");
   }
   create_folders(run / "checkpoints");
@@ -117,9 +123,16 @@ void TrainOptions::validate() const {
         "give a number in [0, 1)");
   check(step.beta2 >= 0 && step.beta2 < 1, "--beta2", fmt::format("is {}", step.beta2),
         "give a number in [0, 1)");
-  check(step.eps > 0, "--eps", fmt::format("is {}", step.eps), "give a positive number");
-  check(step.weight_decay >= 0, "--weight-decay", fmt::format("is {}", step.weight_decay), "give 0 or more");
-  check(step.clip >= 0, "--clip", fmt::format("is {}", step.clip), "give 0 (off) or more");
+  // AdamW's kernels take these as floats.
+  const auto fits = [](double value) {
+    return value <= static_cast<double>(std::numeric_limits<float>::max());
+  };
+  check(step.eps > 0 && fits(step.eps), "--eps", fmt::format("is {}", step.eps), "give a positive number");
+  check(step.weight_decay >= 0 && fits(step.weight_decay), "--weight-decay",
+        fmt::format("is {}", step.weight_decay), "give 0 or more");
+  check(step.clip >= 0 && fits(step.clip), "--clip", fmt::format("is {}", step.clip), "give 0 (off) or more");
+  check(skip_loss_z >= 0, "--skip-loss-z", fmt::format("is {}", skip_loss_z), "give 0 (never) or more");
+  check(skip_norm_z >= 0, "--skip-norm-z", fmt::format("is {}", skip_norm_z), "give 0 (never) or more");
   for (const std::int64_t count :
        {val_every, val_batches, sample_every, sample_tokens, checkpoint_every, keep, keep_every}) {
     check(count >= 0, "training", fmt::format("an interval is {}", count), "give 0 (off) or more");
@@ -316,16 +329,17 @@ void Trainer::write_checkpoint() {
 void Trainer::open_metrics() {
   const fs::path path = options_.out / "metrics.jsonl";
   std::string kept;
-  if (resume_from_ && fs::exists(path)) {
+  if (resume_from_ && path_exists(path)) {
     std::istringstream lines(read_file(path, kMostMetricsBytes));
     for (std::string line; std::getline(lines, line);) {
       const nlohmann::json json = nlohmann::json::parse(line, nullptr, false);
-      if (json.is_object() && json.value("step", step_index_ + 1) <= step_index_) kept += line + "\n";
+      const auto step = json.is_object() ? json.find("step") : json.end();
+      const bool known = step != json.end() && step->is_number_integer() && *step <= step_index_;
+      if (known) kept += line + "\n";
     }
   }
-  metrics_ = std::make_unique<OutputFile>(path);
-  metrics_->write(kept);
-  metrics_->flush();
+  write_file_atomically(path, kept);
+  metrics_ = std::make_unique<OutputFile>(OutputFile::continued(path));
 }
 
 void Trainer::write_metrics(const StepReport& r, std::optional<double> val_loss) {
@@ -384,7 +398,7 @@ bool Trainer::run(const std::atomic<bool>& stop) {
     report.skipped = std::move(result.skipped);
     after_step(report);
   }
-  if (options_.schedule.steps > first || !fs::exists(options_.out / "model")) {
+  if (options_.schedule.steps > first || !path_exists(options_.out / "model")) {
     const auto manifest = read_manifest(options_.data);
     AtomicFolder folder(options_.out / "model", Existing::replace);
     write_gpt2_folder(folder.folder(), options_.step.model, step_.tensors().parameters,
