@@ -261,7 +261,7 @@ TEST_F(BuildTest, HostileManifestsAreRefused) {
     return message_of([&] { read_manifest(folder); });
   };
   EXPECT_EQ(error_with("1", "1"), "no error");
-  EXPECT_NE(error_with(good, "").find("not valid JSON"), std::string::npos);
+  EXPECT_NE(error_with(good, "").find("not JSON"), std::string::npos);
   EXPECT_NE(error_with(good, "[]").find("not a JSON object"), std::string::npos);
   EXPECT_NE(error_with("warpwright-data", "x").find("format"), std::string::npos);
   EXPECT_NE(error_with("\"version\": 1", "\"version\": 2").find("version"), std::string::npos);
