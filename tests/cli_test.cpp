@@ -298,6 +298,17 @@ TEST_F(CliTest, HostileNamesAreOneLine) {
   }
 }
 
+TEST_F(CliTest, AFileBeyondTheLimitIsAnErrorAndLeavesNothing) {
+  make_data();
+  succeeds(train_arguments("run"));
+  shell_fails(1, "ulimit -f 8 && $W convert --from run/model --to limited.bin --format llmc",
+              {"limited.bin", "large"});
+  shell_fails(1, "ulimit -f 8 && $W convert --from run/model --to limited --format hf", {"limited", "large"});
+  for (const fs::directory_entry& entry : fs::directory_iterator(folder)) {
+    EXPECT_EQ(entry.path().filename().string().rfind("limited", 0), std::string::npos) << entry.path();
+  }
+}
+
 TEST_F(CliTest, LinesThatDoNotEndAreRefused) {
   make_data();
   const std::string limit = "line 1 is longer than 256 MiB";

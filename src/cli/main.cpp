@@ -1,6 +1,7 @@
 // warpwright: trains GPT-class transformers on its own kernels.
 #include <fmt/format.h>
 
+#include <csignal>
 #include <cstdio>
 #include <exception>
 #include <filesystem>
@@ -60,6 +61,7 @@ int fail(int code, std::string_view message) {
 int main(int argc, char** argv) {
   using warpwright::Error;
   warpwright::cli::claim_standard_streams();
+  std::signal(SIGXFSZ, SIG_IGN);  // a file beyond the limit (ulimit -f) is then an error of writing it
   try {
     return run(argc, argv);
   } catch (const warpwright::UsageError& error) {

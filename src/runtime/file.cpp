@@ -506,6 +506,7 @@ FolderLock::FolderLock(const fs::path& folder) {
         folder.string(), "wait for that process to end, or stop it");
   }
   const std::string pid = fmt::format("{}\n", ::getpid());
+  errno = ENOSPC;  // what a write that takes a part of it leaves unsaid
   if (::ftruncate(fd_.get(), 0) != 0 ||
       ::pwrite(fd_.get(), pid.data(), pid.size(), 0) != static_cast<ssize_t>(pid.size())) {
     throw_system_error("write", path.string(), kCheckDisk);
