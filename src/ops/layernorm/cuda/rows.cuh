@@ -236,18 +236,23 @@ __global__ void __launch_bounds__(ForwardForm<X, P, packs, one_warp, with_sum>::
     }
   }
 
-  // Both sums in one pass, about the mean of the warp's first pack, and a block's warps meet once: from the
-  // sums about that mean follow those of the row. At worst all of the deviation lies between the shift and
-  // the other packs, and the variance loses as many bits as the logarithm of their number. Nothing is to be
-  // contracted: every kernel made from this one is to give the same bits.
+  // Both sums in one pass, about 0 or, where that is more than its deviation, about the mean of the warp's
+  // first pack; a block's warps meet once: from the sums about such a number follow those of the row. At
+  // worst all of the deviation lies between it and the other packs, and the variance loses as many bits as
+  // the logarithm of their number. Nothing is to be contracted: every kernel made from this one is to give
+  // the same bits.
   float shift = 0;
   float2 sums{0, 0};
   if (a.centered) {
-    float of_pack = 0;
+    float2 of_pack{0, 0};
 #pragma unroll
-    for (int j = 0; j < kLanes; ++j) of_pack += x.at(0, j);
-    shift =
-        __fdividef(gpu::warp_sum(of_pack), static_cast<float>(kLanes * min(in_row - warp_first, gpu::kWarp)));
+    for (int j = 0; j < kLanes; ++j) {
+      of_pack.x += x.at(0, j);
+      of_pack.y = fmaf(x.at(0, j), x.at(0, j), of_pack.y);
+    }
+    of_pack = to_every_lane(warp_sum_of_both(of_pack.x, of_pack.y));
+    const auto n = static_cast<float>(kLanes * min(in_row - warp_first, gpu::kWarp));
+    if (__fmul_rn(of_pack.x, of_pack.x) > __fmul_rn(0.5f * n, of_pack.y)) shift = __fdividef(of_pack.x, n);
     x.forget(zero);
     on_packs([&](auto everywhere) {
 #pragma unroll
@@ -289,7 +294,9 @@ __global__ void __launch_bounds__(ForwardForm<X, P, packs, one_warp, with_sum>::
   }
   x.forget(zero);
   const float squares = __fmul_rn(sums.y, inverse_C), rest = __fmul_rn(sums.x, inverse_C);
-  const float variance = squares == INFINITY ? squares : fmaf(-rest, rest, squares);
+  // Squares that overflow make rstd 0, an infinity among them makes the row NaN.
+  const bool overflow = squares == INFINITY && fabsf(rest) < INFINITY;
+  const float variance = overflow ? squares : fmaf(-rest, rest, squares);
   const float rstd = rsqrtf(__fadd_rn(variance < 0 ? 0.0f : variance, a.eps));
   const float mean = __fadd_rn(shift, rest);
   if (lane == 0 && warp_first == 0 && a.mean) a.mean[row] = mean;
