@@ -25,26 +25,26 @@ struct Straddling {
 
 // Of an H200, fitted to measured times of every kernel on products of its models' shapes and random ones
 // (docs/gemm.md). Seconds, bytes, bytes a second.
-constexpr double kLaunch = 2.49e-6;  // until the first slab has come, and from the last one to the end
+constexpr double kLaunch = 2.29e-6;  // until the first slab has come, and from the last one to the end
 constexpr double kGradientLaunch = 0.08e-6;  // more of it where fp32 sums go out
-constexpr double kPairLaunch = 1.33e-6;      // and where blocks share what they copy
-constexpr double kBlockStart = 0.18e-6;      // of each block of a tile
-constexpr double kClusterStart = 0.68e-6;    // and where a cluster shares the tile's depth
+constexpr double kPairLaunch = 0.95e-6;      // and where blocks share what they copy
+constexpr double kBlockStart = 0.16e-6;      // of each block of a tile
+constexpr double kClusterStart = 0.63e-6;    // and where a cluster shares the tile's depth
 constexpr double kShownEpilogue =
-    0.91;  // of an epilogue between two tiles, what the next one's slabs do not hide
-constexpr double kCrowding = 0.226;  // that products take longer when all multiprocessors are at them
-constexpr double kCacheBandwidth = 12.54e12;  // of the second-level cache
-constexpr double kMemoryBandwidth = 4.20e12;
-constexpr double kRowCopy = 0.599e-9;  // of a row of 128 bytes, by the copy engine
-constexpr Straddling kStraddlingCopies = {0.92, 1.72}, kStraddlingTraffic = {0.63, 1.54};
-constexpr double kFixUpLatency = 3.11e-6;     // until other workers' sums can be read
-constexpr double kFixUpBandwidth = 50.4e9;    // of partial sums, of one multiprocessor
-constexpr double kExchangeLatency = 0.13e-6;  // between the blocks of a cluster
-constexpr double kExchangeBandwidth = 13.8e9;
-constexpr double kTransposed[] = {1, 0.953, 0.933};  // products by direction
-constexpr double kActivation = 0.075e-9;             // that an element's activation adds to the epilogue
-constexpr double kDerivative = 0.083e-9;             // and that its derivative does
-constexpr double kShownActivation = 0.75, kShownDerivative = 0.63;  // of them, where groups take turns
+    0.93;  // of an epilogue between two tiles, what the next one's slabs do not hide
+constexpr double kCrowding = 0.131;  // that products take longer when all multiprocessors are at them
+constexpr double kCacheBandwidth = 10.99e12;  // of the second-level cache
+constexpr double kMemoryBandwidth = 4.83e12;
+constexpr double kRowCopy = 0.660e-9;  // of a row of 128 bytes, by the copy engine
+constexpr Straddling kStraddlingCopies = {0.67, 1.83}, kStraddlingTraffic = {0.52, 1.14};
+constexpr double kFixUpLatency = 2.89e-6;     // until other workers' sums can be read
+constexpr double kFixUpBandwidth = 35.9e9;    // of partial sums, of one multiprocessor
+constexpr double kExchangeLatency = 0.12e-6;  // between the blocks of a cluster
+constexpr double kExchangeBandwidth = 11.3e9;
+constexpr double kTransposed[] = {1, 1.026, 0.986};  // products by direction
+constexpr double kActivation = 0.072e-9;             // that an element's activation adds to the epilogue
+constexpr double kDerivative = 0.095e-9;             // and that its derivative does
+constexpr double kShownActivation = 0.67, kShownDerivative = 0.63;  // of them, where groups take turns
 constexpr double kSharpness = 4.00, kSlabSharpness = 7.59;
 constexpr double kRowSums = 3e-6;                // what is left of a bias gradient when its product is done
 constexpr double kMultiprocessors = 132;         // that the sums above are of
@@ -60,31 +60,31 @@ struct TileCost {
   double row_sums;  // that slabs take longer where dout's columns are summed as they pass
 };
 constexpr TileCost kCosts[kTileCount] = {
-    {0.838, 1.98e-6, 5.92e-6, 0.03},  // k128x256
-    {0.885, 2.02e-6, 4.06e-6, 0.20},  // k128x128
-    {0.844, 2.72e-6, 2.00e-6, 0.06},  // k128x192
-    {0.906, 2.65e-6, 2.00e-6, 0.06},  // k128x192Alone
-    {0.883, 1.55e-6, 3.89e-6, 0.10},  // k128x128Team
-    {0.940, 1.04e-6, 2.10e-6, 0.00},  // k64x128
-    {0.880, 1.00e-6, 4.04e-6, 0.11},  // k128x192Team
-    {0.844, 2.14e-6, 2.00e-6, 0.11},  // k128x192TeamAlone
-    {1.028, 1.00e-6, 4.67e-6, 0.05},  // k128x160
-    {0.917, 2.27e-6, 3.79e-6, 0.05},  // k128x160Down
-    {1.909, 0.37e-6, 2.00e-6, 0.10},  // k64x64Deep8
-    {1.909, 0.37e-6, 2.00e-6, 0.10},  // k64x64Deep4
-    {1.909, 0.37e-6, 2.00e-6, 0.10},  // k64x64Deep2
-    {1.007, 0.18e-6, 0.91e-6, 0.10},  // k128x128Deep4
-    {1.007, 0.18e-6, 0.91e-6, 0.10},  // k128x128Deep3
-    {1.007, 0.18e-6, 0.91e-6, 0.10},  // k128x128Deep2
-    {1.780, 0.11e-6, 0.50e-6, 0.10},  // k64x128Deep4
-    {1.367, 0.83e-6, 1.32e-6, 0.10},  // k64x64
-    {1.024, 1.21e-6, 2.21e-6, 0.10},  // k64x128Turns
-    {1.060, 1.04e-6, 1.10e-6, 0.00},  // k64x128Pair
-    {1.201, 0.43e-6, 2.00e-6, 0.10},  // k64x96Pair
-    {0.967, 0.69e-6, 2.00e-6, 0.10},  // k128x96Across
-    {0.950, 0.60e-6, 3.10e-6, 0.05},  // k128x160TeamPair
-    {0.893, 2.50e-6, 4.00e-6, 0.10},  // k256x160Pair
-    {0.905, 1.50e-6, 3.40e-6, 0.10},  // k192x128Pair
+    {0.857, 2.64e-6, 6.70e-6, 0.03},  // k128x256
+    {0.920, 1.78e-6, 4.42e-6, 0.20},  // k128x128
+    {0.894, 2.63e-6, 2.00e-6, 0.06},  // k128x192
+    {0.904, 2.56e-6, 2.00e-6, 0.06},  // k128x192Alone
+    {0.862, 1.81e-6, 3.87e-6, 0.10},  // k128x128Team
+    {1.032, 1.20e-6, 2.20e-6, 0.00},  // k64x128
+    {0.905, 1.00e-6, 6.19e-6, 0.11},  // k128x192Team
+    {0.863, 2.27e-6, 2.00e-6, 0.11},  // k128x192TeamAlone
+    {0.978, 1.00e-6, 6.25e-6, 0.05},  // k128x160
+    {0.908, 2.85e-6, 6.15e-6, 0.05},  // k128x160Down
+    {2.267, 0.38e-6, 2.00e-6, 0.10},  // k64x64Deep8
+    {2.052, 0.28e-6, 2.00e-6, 0.10},  // k64x64Deep4
+    {2.277, 0.40e-6, 2.00e-6, 0.10},  // k64x64Deep2
+    {0.660, 0.19e-6, 0.91e-6, 0.10},  // k128x128Deep4
+    {1.522, 0.18e-6, 0.89e-6, 0.10},  // k128x128Deep3
+    {0.985, 0.18e-6, 0.92e-6, 0.10},  // k128x128Deep2
+    {1.975, 0.11e-6, 0.40e-6, 0.10},  // k64x128Deep4
+    {1.384, 0.81e-6, 1.09e-6, 0.10},  // k64x64
+    {1.055, 1.13e-6, 2.63e-6, 0.10},  // k64x128Turns
+    {1.101, 1.04e-6, 1.52e-6, 0.00},  // k64x128Pair
+    {1.088, 1.05e-6, 2.00e-6, 0.10},  // k64x96Pair
+    {0.943, 0.99e-6, 2.00e-6, 0.10},  // k128x96Across
+    {0.991, 1.33e-6, 3.10e-6, 0.05},  // k128x160TeamPair
+    {0.927, 3.41e-6, 4.00e-6, 0.10},  // k256x160Pair
+    {0.893, 1.50e-6, 5.56e-6, 0.10},  // k192x128Pair
 };
 
 std::int64_t ceil_div(std::int64_t a, std::int64_t b) {
