@@ -6,29 +6,53 @@
 namespace warpwright::ops::simd {
 namespace {
 
-// Two sums over a row in a fixed order: f(c, n, a, b) adds what the n lanes from c on have to either. Two
-// vectors of each, so that the additions do not wait for each other, and others every 32 vectors, so that
-// long rows lose no more than short ones.
+// Two sums over each of `rows` rows in a fixed order: f(c, n, a, b) adds what the n lanes from c on have to
+// either. Two vectors of each, so that the additions do not wait for each other, and others every 32 vectors,
+// so that long rows lose no more than short ones.
 struct TwoSums {
   float a, b;
 };
-template <class F>
-inline TwoSums sum_row_twice(std::int64_t C, F&& f) {
+template <int rows, class F>
+inline void sum_rows_twice(std::int64_t C, TwoSums (&sums)[rows], F&& f) {
   constexpr std::int64_t kBlock = 32 * kLanes;
-  vec a = zero(), b = zero();
+  vec a[rows], b[rows];
+  for (int r = 0; r < rows; ++r) a[r] = b[r] = zero();
   for (std::int64_t begin = 0; begin < C; begin += kBlock) {
     const std::int64_t end = C - begin < kBlock ? C : begin + kBlock;
-    vec a0 = zero(), a1 = zero(), b0 = zero(), b1 = zero();
+    vec a0[rows], a1[rows], b0[rows], b1[rows];
+    for (int r = 0; r < rows; ++r) a0[r] = a1[r] = b0[r] = b1[r] = zero();
     std::int64_t c = begin;
     for (; c + 2 * kLanes <= end; c += 2 * kLanes) {
       f(c, kLanes, a0, b0);
       f(c + kLanes, kLanes, a1, b1);
     }
     for (; c < end; c += kLanes) f(c, end - c < kLanes ? static_cast<int>(end - c) : kLanes, a0, b0);
-    a += a0 + a1;
-    b += b0 + b1;
+    for (int r = 0; r < rows; ++r) {
+      a[r] += a0[r] + a1[r];
+      b[r] += b0[r] + b1[r];
+    }
   }
-  return {sum(a), sum(b)};
+  for (int r = 0; r < rows; ++r) sums[r] = {sum(a[r]), sum(b[r])};
+}
+template <class F>
+inline TwoSums sum_row_twice(std::int64_t C, F&& f) {
+  TwoSums sums[1];
+  sum_rows_twice(C, sums, [&](std::int64_t c, int n, vec(&a)[1], vec(&b)[1]) { f(c, n, a[0], b[0]); });
+  return sums[0];
+}
+
+// Whether a row, the one behind it and two rows of parameters are more than a core's first-level cache holds:
+// rows that go through it together then share what the parameters cost.
+template <class X, class P>
+constexpr bool leaves_first_level(std::int64_t C) {
+  constexpr std::int64_t kFirstLevel = 48 * 1024;
+  return C * static_cast<std::int64_t>(2 * sizeof(X) + 2 * sizeof(P)) > kFirstLevel;
+}
+
+// Of what is read as it comes from memory, a constant distance ahead; behind a tensor's end nothing faults.
+inline void prefetch_ahead(const void* p) {
+  constexpr std::uintptr_t kAhead = 1024;
+  prefetch(reinterpret_cast<const void*>(reinterpret_cast<std::uintptr_t>(p) + kAhead));
 }
 
 struct RowStatistics {
@@ -102,6 +126,8 @@ struct RowOut {
   T* row;
   bool past_caches;
 
+  RowOut after(std::int64_t elements) const { return {row + elements, past_caches}; }
+
   void put(std::int64_t c, vec v, int n) const {
     if (past_caches && n == kLanes) {
       stream(row + c, v);
@@ -136,20 +162,34 @@ inline void normalize(const X* x, RowStatistics s, const P* weight, const P* bia
     out.put(c, normalized(x, m, r, weight, bias, c, n), n);
   });
 }
-// The same, and the sums of the next row, so that this comes from memory once and is not read again for them.
-template <class X, class P, class O>
-inline RowSums normalize_and_sum(const X* x, RowStatistics s, const P* weight, const P* bias, RowOut<O> out,
-                                 std::int64_t C, const X* next, bool centered) {
-  constexpr std::uintptr_t kAhead = 1024;  // bytes, which may lie behind the tensor's end: nothing faults
-  const vec m = set1(s.mean), r = set1(s.rstd);
-  const float shift = centered ? row_shift(next, C) : 0;
-  const vec from = set1(shift);
-  const TwoSums sums = sum_row_twice(C, [=](std::int64_t c, int n, vec& a, vec& b) {
-    prefetch(reinterpret_cast<const void*>(reinterpret_cast<std::uintptr_t>(next + c) + kAhead));
-    add_distance(load_lanes(next + c, n), from, n, a, b);
-    out.put(c, normalized(x, m, r, weight, bias, c, n), n);
+// The same for `rows` rows beside each other, which read the parameters once, and the sums of the next ones,
+// so that these come from memory once and are not read again for them.
+template <int rows, class X, class P, class O>
+inline void normalize_and_sum(const X* x, const RowStatistics (&s)[rows], const P* weight, const P* bias,
+                              RowOut<O> out, std::int64_t C, const X* next, bool centered,
+                              RowSums (&next_sums)[rows]) {
+  vec m[rows], rstd[rows], from[rows];
+  for (int r = 0; r < rows; ++r) {
+    next_sums[r].shift = centered ? row_shift(next + r * C, C) : 0;
+    from[r] = set1(next_sums[r].shift);
+    m[r] = set1(s[r].mean);
+    rstd[r] = set1(s[r].rstd);
+  }
+  TwoSums sums[rows];
+  sum_rows_twice(C, sums, [&](std::int64_t c, int n, vec(&a)[rows], vec(&b)[rows]) {
+    const vec w = weight ? load_lanes(weight + c, n) : set1(1),
+              shift = bias ? load_lanes(bias + c, n) : zero();
+    for (int r = 0; r < rows; ++r) {
+      prefetch_ahead(next + r * C + c);
+      add_distance(load_lanes(next + r * C + c, n), from[r], n, a[r], b[r]);
+      const vec y = (load_lanes(x + r * C + c, n) - m[r]) * rstd[r];
+      out.after(r * C).put(c, bias ? fma(y, w, shift) : weight ? y * w : y, n);
+    }
   });
-  return {shift, sums.a, sums.b};
+  for (int r = 0; r < rows; ++r) {
+    next_sums[r].sum = sums[r].a;
+    next_sums[r].squares = sums[r].b;
+  }
 }
 
 }  // namespace

@@ -13,7 +13,8 @@ struct LostRule {
   A least_bias;    // the least normal number of out's dtype, below which ε means nothing
   A least_weight;  // that of A: the reciprocal of less can overflow
 
-  static constexpr LostRule of(DType out) {
+  // Inlined wherever it is called, files of an instruction set among them.
+  [[gnu::always_inline]] static constexpr LostRule of(DType out) {
     constexpr A kFloat = static_cast<A>(0x1p-126);
     switch (out) {
       case DType::f16:

@@ -1,7 +1,7 @@
 // Normalization on a CPU, a row at a time; avx2.cpp and avx512.cpp compile this body for their registers.
 // Memory-bound: a row is read from memory once and again from L1 (C ≤ 8,192 in fp32).
 //   forward   2 passes of the tensor (x, out), ~8 FLOP an element
-//   backward  3 passes (dout, x or out, dx; 4 where something is added), ~12 FLOP an element
+//   backward  3 passes (dout, x or out, dx; 4 where something is added), ~14 FLOP an element
 #include "ops/cpu/layernorm.hpp"
 #include "ops/layernorm/kernels.hpp"
 #include "ops/layernorm/lost.hpp"
@@ -16,9 +16,22 @@ T* data_of(const Tensor& t) {
   return static_cast<T*>(t.data);
 }
 
+// A product that no compiler joins with the sum behind it: g − Σg/C is exactly 0 in a row of one column.
+inline vec rounded_product(vec a, vec b) {
+  return fma(a, b, zero());
+}
+
+template <int n>
+struct AtOnce {
+  static constexpr int rows = n;
+};
+
 // dtypes of x, of the parameters and of out.
 template <class X, class P, class O>
 struct Rows {
+  // Rows of 16 bits share what it costs to widen the parameters.
+  static bool pays_in_pairs(std::int64_t C) { return sizeof(X) == 2 || leaves_first_level<X, P>(C); }
+
   static void forward(const Context& context, const NormForward& a) {
     const X* x = data_of<const X>(a.x);
     const P *weight = data_of<const P>(a.weight), *bias = data_of<const P>(a.bias);
@@ -28,95 +41,168 @@ struct Rows {
     const auto eps = static_cast<float>(a.eps);
     const bool centered = a.centered;
     const bool past_caches = goes_past_caches(out, N, C);
+    // Of each `at_once` rows the sums are taken while those before them are normalized.
+    const auto run = [=](auto at_once, std::int64_t begin, std::int64_t end) {
+      constexpr int rows = decltype(at_once)::rows;
+      RowSums sums[rows];
+      for (std::int64_t row = begin; row < end; row += rows) {
+        const X *from = x + row * C, *next = row + rows < end ? from + rows * C : from;
+        RowStatistics s[rows];
+        for (int r = 0; r < rows; ++r) {
+          const X* of = from + r * C;
+          if (row == begin) sums[r] = row_sums(of, C, centered ? row_shift(of, C) : 0);
+          s[r] = statistics(sums[r], of, C, eps, centered);
+          if (mean) mean[row + r] = s[r].mean;
+          if (rstd) rstd[row + r] = s[r].rstd;
+        }
+        normalize_and_sum(from, s, weight, bias, RowOut<O>{out + row * C, past_caches}, C, next, centered,
+                          sums);
+      }
+    };
+    const bool pairs = pays_in_pairs(C);
     const int threads = context.threads();
 #pragma omp parallel num_threads(threads)
     {
-// A thread's rows lie behind each other: of each the sums are taken while the one before is normalized.
+// A thread's rows lie behind each other, and the same ones are pairs whatever the number of threads.
 #pragma omp for schedule(static, 1) nowait
       for (int part = 0; part < threads; ++part) {
-        const std::int64_t end = N * (part + 1) / threads;
-        RowSums sums{};
-        for (std::int64_t row = N * part / threads, first = row; row < end; ++row) {
-          const X *from = x + row * C, *next = row + 1 < end ? from + C : from;
-          if (row == first) sums = row_sums(from, C, centered ? row_shift(from, C) : 0);
-          const RowStatistics s = statistics(sums, from, C, eps, centered);
-          sums = normalize_and_sum(from, s, weight, bias, RowOut<O>{out + row * C, past_caches}, C, next,
-                                   centered);
-          if (mean) mean[row] = s.mean;
-          if (rstd) rstd[row] = s.rstd;
-        }
+        const std::int64_t begin = N * part / threads / 2 * 2;
+        const std::int64_t end = part + 1 == threads ? N : N * (part + 1) / threads / 2 * 2;
+        const std::int64_t alone = pairs ? begin + (end - begin) / 2 * 2 : begin;
+        run(AtOnce<2>(), begin, alone);
+        run(AtOnce<1>(), alone, end);
       }
       fence();
     }
   }
 
+  template <bool from_out>
   struct Backward {
     const O *dout, *out;
     const X *x, *dsum, *kept;
     const P *weight, *bias;
     const float *mean, *rstd;
-    const float* inverse;         // beside out: 1/weight, NaN in lost columns
+    const float* inverse;         // beside out: 1/weight; of lost columns 0 where they are kept, else NaN
     const std::int32_t* columns;  // of kept, −1 behind the last
     std::int64_t C, K;
     X* dx;
     bool centered, add_dx, past_caches;
 
-    vec weight_at(std::int64_t c, int n) const { return weight ? load_lanes(weight + c, n) : set1(1); }
+    using Y = std::conditional_t<from_out, O, X>;
 
-    // Σg and Σ g·x̂ of a row, and its x̂; from the input.
-    TwoSums normalize_x(std::int64_t row, float* x_hat) const {
-      const O* d = dout + row * C;
-      const X* from = x + row * C;
-      const vec m = set1(centered ? mean[row] : 0), r = set1(rstd[row]);
-      return sum_row_twice(C, [=, *this](std::int64_t c, int n, vec& sum_g, vec& sum_gx) {
-        const vec normalized = (load_lanes(from + c, n) - m) * r, g = load_lanes(d + c, n) * weight_at(c, n);
-        store_lanes(x_hat + c, normalized, n);
-        sum_g += g;
-        sum_gx = fma(g, normalized, sum_gx);
-      });
+    const Y* y() const {
+      if constexpr (from_out) return out;
+      if constexpr (!from_out) return x;
     }
-    // The same from the output. What a lost column adds to the sum is taken from x̂ where that is kept.
-    TwoSums normalize_out(std::int64_t row, float* x_hat) const {
-      const O *d = dout + row * C, *from = out + row * C;
-      TwoSums sums = sum_row_twice(C, [=, *this](std::int64_t c, int n, vec& sum_g, vec& sum_gx) {
-        const vec dy = load_lanes(d + c, n), y = load_lanes(from + c, n);
-        const vec shifted = bias ? y - load_lanes(bias + c, n) : y;
-        store_lanes(x_hat + c, shifted * load_lanes(inverse + c, n), n);
-        sum_g = fma(dy, weight_at(c, n), sum_g);
-        sum_gx = fma(dy, shifted, sum_gx);
-      });
+    vec weight_at(std::int64_t c, int n) const { return weight ? load_lanes(weight + c, n) : set1(1); }
+    float mean_of(std::int64_t row) const { return centered ? mean[row] : 0; }
+
+    // What is x̂ but for rstd or, from the output, for 1/weight.
+    vec distance(const Y* from, vec center, std::int64_t c, int n) const {
+      const vec value = load_lanes(from + c, n);
+      if constexpr (!from_out) return value - center;
+      return bias ? value - load_lanes(bias + c, n) : value;
+    }
+    // To Σg, and to Σ g·x̂ or, from the input, what is that but for rstd.
+    static void add(vec dy, vec distance, vec w, vec& sum_g, vec& sum_gx) {
+      const vec g = rounded_product(dy, w);
+      sum_g += g;
+      sum_gx = fma(from_out ? dy : g, distance, sum_gx);
+    }
+
+    static vec gradient_of(vec dy, vec w, vec x_hat, vec mean_g, vec mean_gx, vec r) {
+      return fnma(x_hat, mean_gx, rounded_product(dy, w) - mean_g) * r;
+    }
+
+    // A column's x̂ where it is lost and kept, and the gradients of that.
+    struct Kept {
+      float x_hat, dy, weight;
+      std::int64_t at;  // among all elements
+    };
+    bool any_kept() const { return K > 0 && columns[0] >= 0; }
+    template <class F>
+    void for_each_kept(std::int64_t row, const F& f) const {
       for (std::int64_t k = 0; k < K && columns[k] >= 0; ++k) {
         const std::int32_t c = columns[k];
-        const float y = to_float(from[c]), shifted = bias ? y - to_float(bias[c]) : y;
-        const float w = weight ? to_float(weight[c]) : 1, m = centered ? mean[row] : 0;
-        x_hat[c] = (to_float(kept[row * K + k]) - m) * rstd[row];
-        sums.b += to_float(d[c]) * (w * x_hat[c] - shifted);
+        f(k, Kept{(to_float(kept[row * K + k]) - mean_of(row)) * rstd[row], to_float(dout[row * C + c]),
+                  weight ? to_float(weight[c]) : 1, row * C + c});
       }
-      return sums;
+    }
+    void add_kept(std::int64_t row, TwoSums& sums) const {
+      for_each_kept(row, [&](std::int64_t, const Kept& e) {
+        const float y = to_float(out[e.at]), shifted = bias ? y - to_float(bias[e.at - row * C]) : y;
+        sums.b += e.dy * (e.weight * e.x_hat - shifted);
+      });
     }
 
-    // One row: dx, and its share of dweight and dbias added to the part's partial sums. The next row, if
-    // there is one, comes from memory meanwhile.
-    void run(std::int64_t row, bool last, float* dweight, float* dbias, float* x_hat) const {
-      const O *d = dout + row * C, *next_d = last ? d : d + C;
-      const RowOut<X> to{dx + row * C, past_caches};
-      const X* from = add_dx ? to.row : dsum ? dsum + row * C : nullptr;
+    // Rows from `begin` on, `rows` at once: dx, and their shares of dweight and dbias added to the part's
+    // partial sums. Both sums of the next ones are taken meanwhile, as they come from memory. From the output
+    // x̂ of kept columns is 0 to the vectors; what it is missing is put right row by row, in `patched`.
+    template <int rows>
+    void run(std::int64_t begin, std::int64_t end, float* dweight, float* dbias, float* patched) const {
       const float inverse_C = 1.0f / static_cast<float>(C);
-      const TwoSums sums = out ? normalize_out(row, x_hat) : normalize_x(row, x_hat);
-      const vec mean_g = set1(centered ? inverse_C * sums.a : 0), mean_gx = set1(inverse_C * sums.b);
-      const vec r = set1(rstd[row]);
-      const std::int64_t next = (last ? row : row + 1) * C, size = out ? sizeof(O) : sizeof(X);
-      const char* next_y =
-          out ? reinterpret_cast<const char*>(out + next) : reinterpret_cast<const char*>(x + next);
-      for_each_vector(0, C, [=, *this](std::int64_t c, int n) {
-        prefetch(next_d + c);
-        prefetch(next_y + c * size);
-        const vec dy = load_lanes(d + c, n), normalized = load_lanes(x_hat + c, n);
-        store_lanes(dweight + c, fma(dy, normalized, load_lanes(dweight + c, n)), n);
-        store_lanes(dbias + c, load_lanes(dbias + c, n) + dy, n);
-        const vec gradient = fnma(normalized, mean_gx, dy * weight_at(c, n) - mean_g) * r;
-        to.put(c, from ? load_lanes(from + c, n) + gradient : gradient, n);
-      });
+      TwoSums sums[rows];
+      for (std::int64_t row = begin; row < end; row += rows) {
+        const std::int64_t next = row + rows < end ? row + rows : row;
+        const O *d = dout + row * C, *next_d = dout + next * C;
+        const Y *from = y() + row * C, *next_from = y() + next * C;
+        const RowOut<X> to{dx + row * C, past_caches};
+        const X* added = add_dx ? to.row : dsum ? dsum + row * C : nullptr;
+        vec m[rows], next_m[rows], r[rows], mean_g[rows], mean_gx[rows];
+        for (int i = 0; i < rows; ++i) {
+          m[i] = set1(from_out ? 0 : mean_of(row + i));
+          next_m[i] = set1(from_out ? 0 : mean_of(next + i));
+          r[i] = set1(rstd[row + i]);
+        }
+        if (row == begin) {
+          sum_rows_twice(C, sums, [&](std::int64_t c, int n, vec(&a)[rows], vec(&b)[rows]) {
+            const vec w = weight_at(c, n);
+            for (int i = 0; i < rows; ++i) {
+              add(load_lanes(d + i * C + c, n), distance(from + i * C, m[i], c, n), w, a[i], b[i]);
+            }
+          });
+        }
+        for (int i = 0; i < rows; ++i) {
+          if constexpr (from_out) add_kept(row + i, sums[i]);
+          if constexpr (!from_out) sums[i].b *= rstd[row + i];
+          sums[i].a *= centered ? inverse_C : 0;
+          sums[i].b *= inverse_C;
+          mean_g[i] = set1(sums[i].a);
+          mean_gx[i] = set1(sums[i].b);
+        }
+        if constexpr (from_out && rows == 1) {
+          for_each_kept(row, [&](std::int64_t k, const Kept& e) {
+            dweight[e.at - row * C] += e.dy * e.x_hat;
+            const vec gradient =
+                gradient_of(set1(e.dy), set1(e.weight), set1(e.x_hat), mean_g[0], mean_gx[0], r[0]);
+            store_lanes(patched + k, added ? load_lanes(added + (e.at - row * C), 1) + gradient : gradient,
+                        1);
+          });
+        }
+        sum_rows_twice(C, sums, [&](std::int64_t c, int n, vec(&a)[rows], vec(&b)[rows]) {
+          const vec w = weight_at(c, n), inverses = from_out ? load_lanes(inverse + c, n) : zero();
+          vec dw = load_lanes(dweight + c, n), db = load_lanes(dbias + c, n);
+          for (int i = 0; i < rows; ++i) {
+            const std::int64_t at = i * C + c;
+            prefetch_ahead(next_d + at);
+            prefetch_ahead(next_from + at);
+            add(load_lanes(next_d + at, n), distance(next_from + i * C, next_m[i], c, n), w, a[i], b[i]);
+            const vec dy = load_lanes(d + at, n);
+            const vec x_hat = distance(from + i * C, m[i], c, n) * (from_out ? inverses : r[i]);
+            dw = fma(dy, x_hat, dw);
+            db += dy;
+            const vec gradient = gradient_of(dy, w, x_hat, mean_g[i], mean_gx[i], r[i]);
+            to.put(at, added ? load_lanes(added + at, n) + gradient : gradient, n);
+          }
+          store_lanes(dweight + c, dw, n);
+          store_lanes(dbias + c, db, n);
+        });
+        if constexpr (from_out && rows == 1) {
+          for_each_kept(row, [&](std::int64_t k, const Kept& e) {
+            store_lanes(dx + e.at, load_lanes(patched + k, 1), 1);
+          });
+        }
+      }
     }
   };
 
@@ -129,45 +215,54 @@ struct Rows {
     }
   }
 
-  static void backward(const Context& context, const NormBackward& a) {
+  template <bool from_out>
+  static void backward_as(const Context& context, const NormBackward& a) {
     const std::int64_t N = a.dx.shape[0], C = a.dx.shape[1], parts = backward_parts(N);
-    auto* scratch =
-        static_cast<float*>(context.scratch());  // (parts, 3, C): dweight, dbias, x̂; then 1/weight
+    // (parts, 3, C): dweight, dbias, dx of the kept columns; then 1/weight
+    auto* scratch = static_cast<float*>(context.scratch());
     float* inverse = scratch + parts * 3 * C;
-    const Backward b{data_of<const O>(a.dout),
-                     data_of<const O>(a.out),
-                     data_of<const X>(a.x),
-                     data_of<const X>(a.dsum),
-                     data_of<const X>(a.kept),
-                     data_of<const P>(a.weight),
-                     data_of<const P>(a.bias),
-                     data_of<const float>(a.mean),
-                     data_of<const float>(a.rstd),
-                     inverse,
-                     a.kept_columns ? data_of<const std::int32_t>(a.kept_columns) + 1 : nullptr,
-                     C,
-                     a.kept_columns ? a.kept_columns.shape[0] - 1 : 0,
-                     data_of<X>(a.dx),
-                     a.centered,
-                     a.dx_store == Store::add,
-                     goes_past_caches(data_of<const X>(a.dx), N, C)};
-    if (a.out) invert(b.weight, b.bias, a.out.dtype, C, inverse);
+    const Backward<from_out> b{data_of<const O>(a.dout),
+                               data_of<const O>(a.out),
+                               data_of<const X>(a.x),
+                               data_of<const X>(a.dsum),
+                               data_of<const X>(a.kept),
+                               data_of<const P>(a.weight),
+                               data_of<const P>(a.bias),
+                               data_of<const float>(a.mean),
+                               data_of<const float>(a.rstd),
+                               inverse,
+                               a.kept_columns ? data_of<const std::int32_t>(a.kept_columns) + 1 : nullptr,
+                               C,
+                               a.kept_columns ? a.kept_columns.shape[0] - 1 : 0,
+                               data_of<X>(a.dx),
+                               a.centered,
+                               a.dx_store == Store::add,
+                               goes_past_caches(data_of<const X>(a.dx), N, C)};
+    if constexpr (from_out) {
+      invert(b.weight, b.bias, a.out.dtype, C, inverse);
+      for (std::int64_t k = 0; k < b.K && b.columns[k] >= 0; ++k) inverse[b.columns[k]] = 0;
+    }
+    const bool pairs = pays_in_pairs(C) && !b.any_kept();
     const int threads = context.threads();
 #pragma omp parallel num_threads(threads)
     {
 #pragma omp for schedule(static) nowait
       for (std::int64_t part = 0; part < parts; ++part) {
-        float *dweight = scratch + part * 3 * C, *dbias = dweight + C, *x_hat = dbias + C;
+        float *dweight = scratch + part * 3 * C, *dbias = dweight + C, *patched = dbias + C;
         for (std::int64_t c = 0; c < 2 * C; ++c) dweight[c] = 0;
-        for (std::int64_t row = part * N / parts; row < (part + 1) * N / parts; ++row) {
-          b.run(row, row + 1 == N, dweight, dbias, x_hat);
-        }
+        const std::int64_t begin = part * N / parts, end = (part + 1) * N / parts;
+        const std::int64_t alone = pairs ? begin + (end - begin) / 2 * 2 : begin;
+        b.template run<2>(begin, alone, dweight, dbias, patched);
+        b.template run<1>(alone, end, dweight, dbias, patched);
       }
       fence();
     }
     const bool add = a.dparameters_store == Store::add;
     add_parts(scratch, parts, C, a.dweight, add);
     add_parts(scratch + C, parts, C, a.dbias, add);
+  }
+  static void backward(const Context& context, const NormBackward& a) {
+    a.out ? backward_as<true>(context, a) : backward_as<false>(context, a);
   }
 
   template <class T>
