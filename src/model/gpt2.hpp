@@ -65,7 +65,9 @@ struct GPT2Parameters {
   }
 };
 
-// One tensor per parameter, named prefix + the parameter's name.
+// One tensor per parameter, named prefix + the parameter's name. Those of layer normalization are fp32 beside
+// 16 bits: a weight near 1 that is rounded to bf16 stands still until its updates add up to 2^-9
+// (docs/numerics.md).
 GPT2Parameters allocate_parameters(const GPT2Config& config, DType dtype, Category category,
                                    std::string_view prefix, Allocator& allocator);
 

@@ -12,6 +12,7 @@
 #include "model/fill.hpp"
 #include "model/llmc_file.hpp"
 #include "model/safetensors.hpp"
+#include "ops/element.hpp"
 #include "runtime/file.hpp"
 #include "runtime/host_view.hpp"
 #include "runtime/json.hpp"
@@ -234,7 +235,16 @@ void write_gpt2_llmc(const fs::path& path, const GPT2Config& config, const GPT2P
     parameters.visit([&](const std::string& name, const Tensor& parameter) {
       if (llmc_place(name).stack != info.name) return;
       const HostView host = downloaded(parameter, stream);
-      writer.write(info.name, {static_cast<const std::byte*>(host.tensor().data), parameter.bytes()});
+      if (parameter.dtype == info.dtype) {
+        return writer.write(info.name,
+                            {static_cast<const std::byte*>(host.tensor().data), parameter.bytes()});
+      }
+      std::vector<std::byte> bytes(static_cast<std::size_t>(parameter.elements()) * size_of(info.dtype));
+      const Tensor rounded(bytes.data(), info.dtype, parameter.shape);
+      for (std::int64_t i = 0; i < parameter.elements(); ++i) {
+        ops::store_element(rounded, i, ops::load_element(host.tensor(), i));
+      }
+      writer.write(info.name, bytes);
     });
   }
   writer.commit();

@@ -115,20 +115,22 @@ GPT2Parameters allocate_parameters(const GPT2Config& config, DType dtype, Catego
                                    std::string_view prefix, Allocator& allocator) {
   const std::int64_t C = config.channels;
   const Shape vector{C}, wide{4 * C};
+  const DType norms = ops::accumulation_dtype(dtype);
   GPT2Parameters p;
   const Namer top{allocator, std::string(prefix), dtype, category};
   p.wte = top("wte.weight", {config.padded_vocab(), C});
   p.wpe = top("wpe.weight", {config.context, C});
   for (std::int64_t l = 0; l < config.layers; ++l) {
     const Namer in{allocator, fmt::format("{}h.{}.", prefix, l), dtype, category};
-    p.blocks.push_back(
-        {in("ln_1.weight", vector), in("ln_1.bias", vector), in("attn.c_attn.weight", {3 * C, C}),
-         in("attn.c_attn.bias", {3 * C}), in("attn.c_proj.weight", {C, C}), in("attn.c_proj.bias", vector),
-         in("ln_2.weight", vector), in("ln_2.bias", vector), in("mlp.c_fc.weight", {4 * C, C}),
-         in("mlp.c_fc.bias", wide), in("mlp.c_proj.weight", {C, 4 * C}), in("mlp.c_proj.bias", vector)});
+    p.blocks.push_back({in("ln_1.weight", vector, norms), in("ln_1.bias", vector, norms),
+                        in("attn.c_attn.weight", {3 * C, C}), in("attn.c_attn.bias", {3 * C}),
+                        in("attn.c_proj.weight", {C, C}), in("attn.c_proj.bias", vector),
+                        in("ln_2.weight", vector, norms), in("ln_2.bias", vector, norms),
+                        in("mlp.c_fc.weight", {4 * C, C}), in("mlp.c_fc.bias", wide),
+                        in("mlp.c_proj.weight", {C, 4 * C}), in("mlp.c_proj.bias", vector)});
   }
-  p.lnf_weight = top("ln_f.weight", vector);
-  p.lnf_bias = top("ln_f.bias", vector);
+  p.lnf_weight = top("ln_f.weight", vector, norms);
+  p.lnf_bias = top("ln_f.bias", vector, norms);
   return p;
 }
 

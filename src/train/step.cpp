@@ -19,6 +19,17 @@ std::vector<Tensor> list(const GPT2Parameters& parameters) {
   return tensors;
 }
 
+// An fp32 copy of each parameter of 16 bits, and the others themselves.
+GPT2Parameters allocate_masters(const GPT2Parameters& parameters, Allocator& allocator) {
+  GPT2Parameters masters = parameters;
+  masters.visit([&](const std::string& name, Tensor& t) {
+    const DType accumulation = ops::accumulation_dtype(t.dtype);
+    if (t.dtype == accumulation) return;
+    t = allocator.allocate("master." + name, accumulation, t.shape, Category::master_weights);
+  });
+  return masters;
+}
+
 bool all_finite_on_host(const Tensor& tensor) {
   for (std::int64_t i = 0; i < tensor.elements(); ++i) {
     if (!std::isfinite(ops::load_element(tensor, i))) return false;
@@ -64,7 +75,7 @@ TrainingStep::Tensors TrainingStep::allocate_tensors(const StepOptions& o, Alloc
   Tensors t;
   t.parameters = allocate_parameters(o.model, o.dtype, Category::parameters, "", allocator);
   if (o.dtype != accumulation) {
-    t.masters = allocate_parameters(o.model, accumulation, Category::master_weights, "master.", allocator);
+    t.masters = allocate_masters(t.parameters, allocator);
   }
   t.gradients = allocate_parameters(o.model, accumulation, Category::gradients, "gradient.", allocator);
   t.m = allocate_parameters(o.model, accumulation, Category::optimizer, "m.", allocator);
@@ -161,6 +172,7 @@ void TrainingStep::round_masters() {
   if (!tensors_.masters.wte) return;
   const std::vector<Tensor> from = list(tensors_.masters), to = list(tensors_.parameters);
   for (std::size_t i = 0; i < from.size(); ++i) {
+    if (to[i].dtype == from[i].dtype) continue;
     const HostView master = downloaded(from[i], context_.stream());
     const float* values = master.tensor().as<float>();
     write_on_host(to[i], context_.stream(), [&](const Tensor& rounded) {
@@ -215,7 +227,8 @@ ops::AdamW TrainingStep::adamw_arguments(const Tensors& t) const {
                             w = list(t.masters);
   for (std::size_t i = 0; i < p.size(); ++i) {
     const bool decays = options_.decay_all || p[i].shape.rank() > 1;
-    const Tensor master = t.masters.wte ? w[i] : Tensor();
+    const bool rounded = t.masters.wte && p[i].dtype != w[i].dtype;
+    const Tensor master = rounded ? w[i] : Tensor();
     a.tensors.push_back({p[i], master, g[i], m[i], v[i], decays ? options_.weight_decay : 0});
   }
   a.schedule = t.schedule;

@@ -22,7 +22,7 @@ namespace warpwright {
 
 struct StepOptions {
   GPT2Config model;
-  DType dtype = DType::f32;  // of weights and activations; bf16 keeps fp32 master weights
+  DType dtype = DType::f32;  // of weights and activations; bf16 keeps fp32 master weights (model/gpt2.hpp)
   std::int64_t B = 4;        // sequences of a micro-batch
   std::int64_t T = 64;       // tokens of a sequence
   std::int64_t micro_batches = 1;
@@ -38,7 +38,8 @@ struct StepOptions {
 class TrainingStep {
  public:
   struct Tensors {
-    GPT2Parameters parameters, masters, gradients, m, v;  // masters: no tensors where parameters are fp32
+    // masters: no tensors where all parameters are fp32; the parameter itself where it is.
+    GPT2Parameters parameters, masters, gradients, m, v;
     GPT2Batch batch;
     Tensor targets;  // (N) int32
     Tensor weights;  // (N) fp32: 1 / tokens of the whole step

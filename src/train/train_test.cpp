@@ -179,6 +179,20 @@ TEST_P(TrainerOnDevice, FollowsTheCpuInFp32) {
   }
 }
 
+TEST_P(TrainerOnDevice, NormsMoveByLessThanBf16Tells) {
+  TrainOptions o = options("norms");
+  o.step.dtype = DType::bf16;
+  o.schedule = {ScheduleKind::constant, 1e-5, 0, 12};
+  train(o);
+  const GPT2Model model(root_ / "norms" / "model", DType::f32, {});
+  const Tensor& weight = model.parameters().blocks[0].ln1_weight;
+  for (std::int64_t i = 0; i < weight.elements(); ++i) {
+    const float moved = std::abs(weight.as<float>()[i] - 1);
+    EXPECT_GT(moved, 0) << i;
+    EXPECT_LT(moved, 0x1p-9f) << i;
+  }
+}
+
 TEST_P(TrainerOnDevice, ResumingContinuesBitForBit) {
   for (const DType dtype : {DType::f32, DType::bf16}) {
     const std::string name(name_of(dtype));

@@ -5,9 +5,9 @@
 //
 // What changes between steps (lr, c1, c2, scale) stands in a tensor on the device, so that a captured step is
 // replayed as it is. A scale that is not finite (ops/global_norm writes NaN for gradients that are not)
-// changes nothing. Parameters are of one dtype. Where that is bf16 or fp16 each has a master copy in fp32,
-// which is updated; the parameter becomes the rounded master. fp64 parameters have everything beside them in
-// fp64. Variants in fp32 may flush subnormal numbers (below 1.2e-38) to 0.
+// changes nothing. Parameters are of one dtype, or some of 16 bits and some fp32. One of 16 bits has a master
+// copy in fp32, which is updated; the parameter becomes the rounded master. fp64 parameters have everything
+// beside them in fp64. Variants in fp32 may flush subnormal numbers (below 1.2e-38) to 0.
 #pragma once
 
 #include <vector>
@@ -45,7 +45,7 @@ struct AdamW {
 
 struct AdamWProblem {
   std::int64_t elements = 0, tensors = 0;
-  DType dtype = DType::f32;  // of the parameters
+  DType dtype = DType::f32;  // of the parameters, or of those of 16 bits
 
   bool operator==(const AdamWProblem&) const = default;
   std::string describe() const;

@@ -160,9 +160,12 @@ TEST(AdamW, RefusesArgumentsThatDoNotFit) {
   wrong = args;
   wrong.schedule = fixture.random(DType::f32, {3});
   EXPECT_THROW(adamw(context, wrong), Error);
-  wrong = adamw_kernels::make({{40}}, DType::f32, 1, fixture);
+  wrong = adamw_kernels::make({{40}}, DType::f16, 1, fixture);
   wrong.tensors.push_back(args.tensors[0]);
-  EXPECT_THROW(adamw(context, wrong), Error) << "mixed dtypes";
+  EXPECT_THROW(adamw(context, wrong), Error) << "two dtypes of 16 bits";
+  wrong = adamw_kernels::make({{40, 40}, 0, true}, DType::bf16, 1, fixture);
+  wrong.tensors[1].master = wrong.tensors[0].master;
+  EXPECT_THROW(adamw(context, wrong), Error) << "a master beside fp32";
 }
 
 }  // namespace

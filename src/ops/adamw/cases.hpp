@@ -13,16 +13,25 @@ namespace warpwright::ops::adamw_kernels {
 struct Case {
   std::vector<std::int64_t> sizes;  // of the tensors
   std::int64_t skew = 0;            // elements by which each misses a multiple of 16 bytes
+  bool mixed = false;               // every second one fp32
 };
 
 // Every length of a vector's tail in one set, sizes around the blocks that threads share out, empty tensors,
-// fewer blocks than threads, more tensors than a GPU's launch takes, any addresses, and no tensors.
+// fewer blocks than threads, more tensors than a GPU's launch takes, any addresses, no tensors, and two
+// dtypes.
 inline std::vector<Case> test_cases() {
   Case tails;
   for (std::int64_t size = 0; size <= 70; ++size) tails.sizes.push_back(size);
   Case many;
   for (std::int64_t i = 0; i < 1300; ++i) many.sizes.push_back(20 + i % 7);
-  return {tails, many, {{1}}, {{16383, 1, 16384, 0, 16385, 40000}}, {{100003, 7}}, {{5000, 4, 3}, 1}, {}};
+  return {tails,
+          many,
+          {{1}},
+          {{16383, 1, 16384, 0, 16385, 40000}},
+          {{100003, 7}},
+          {{5000, 4, 3}, 1},
+          {},
+          {{7, 768, 70, 40000, 5}, 0, true}};
 }
 
 // A projection, and a layer of GPT-2 124M.
@@ -40,8 +49,9 @@ inline AdamW make(const Case& c, DType dtype, double scale, testing::Fixture& f)
       return f.random(of, {size + c.skew}, deviation).slice(0, c.skew, size);
     };
     AdamWTensor t;
-    t.parameter = random(dtype, 1);
-    if (size_of(dtype) == 2) t.master = random(accumulation, 1);
+    const bool wide = c.mixed && size_of(dtype) == 2 && a.tensors.size() % 2 == 1;
+    t.parameter = random(wide ? DType::f32 : dtype, 1);
+    if (size_of(t.parameter.dtype) == 2) t.master = random(accumulation, 1);
     t.gradient = random(accumulation, 0.1);
     t.m = random(accumulation, 0.1);
     t.v = random(accumulation, 0.1);

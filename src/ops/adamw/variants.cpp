@@ -9,7 +9,18 @@ namespace {
 
 constexpr std::string_view kName = "adamw";
 
-void require_fitting(const AdamWTensor& t, DType dtype) {
+// The dtype of the parameters that have 16 bits, or of all.
+DType dtype_of(const AdamW& a) {
+  for (const AdamWTensor& t : a.tensors) {
+    if (size_of(t.parameter.dtype) == 2) return t.parameter.dtype;
+  }
+  return a.tensors.empty() ? a.schedule.dtype : a.tensors[0].parameter.dtype;
+}
+
+// `narrowest`: dtype_of() all tensors.
+void require_fitting(const AdamWTensor& t, DType narrowest) {
+  const bool wide = size_of(narrowest) == 2 && t.parameter.dtype == DType::f32;
+  const DType dtype = wide ? DType::f32 : narrowest;
   const DType accumulation = accumulation_dtype(dtype);
   const Shape& shape = t.parameter.shape;
   require_tensor(kName, "parameter", t.parameter, dtype, shape);
@@ -22,7 +33,7 @@ void require_fitting(const AdamWTensor& t, DType dtype) {
 }
 
 AdamWProblem problem_of(const AdamW& a) {
-  const DType dtype = a.tensors.empty() ? a.schedule.dtype : a.tensors[0].parameter.dtype;
+  const DType dtype = dtype_of(a);
   AdamWProblem problem{0, static_cast<std::int64_t>(a.tensors.size()), dtype};
   for (const AdamWTensor& t : a.tensors) {
     require_fitting(t, dtype);

@@ -8,9 +8,10 @@
 // "ByteTransformer", IPDPS 2023, arXiv:2210.03052, section III-C.
 //
 // Forward only: its backward is layernorm's or rmsnorm's on `sum`, whose dx is the gradient of x and of
-// residual, and its column sums that of x_bias. dtypes of all tensors but the statistics are one. Zero rows
-// are fine; C ≥ 1. Where `rows` is given, only the first min(N, rows[0]) rows are asked for, and what stands
-// in the others of what is written afterwards is anything: a captured launch serves any batch that fits.
+// residual, and its column sums that of x_bias. dtypes of all tensors but the statistics are one, or weight
+// and bias are fp32 beside 16 bits. Zero rows are fine; C ≥ 1. Where `rows` is given, only the first min(N,
+// rows[0]) rows are asked for, and what stands in the others of what is written afterwards is anything: a
+// captured launch serves any batch that fits.
 #pragma once
 
 #include "ops/op.hpp"
@@ -49,7 +50,7 @@ struct BiasResidualLayerNormForward {
 struct BiasResidualLayerNormProblem {
   std::int64_t N = 0, C = 0;
   DType dtype = DType::f32;
-  bool x_bias = true, bias = true, sum = false, statistics = false, rms = false;
+  bool x_bias = true, bias = true, sum = false, statistics = false, rms = false, fp32_parameters = false;
 
   bool operator==(const BiasResidualLayerNormProblem&) const = default;
   std::string describe() const;

@@ -17,8 +17,9 @@ BiasResidualLayerNormProblem forward_problem(const BiasResidualLayerNormForward&
   require(is_floating(dtype), kForward, fmt::format("x is {}, needs a floating dtype", name_of(dtype)));
   if (a.x_bias) require_tensor(kForward, "x_bias", a.x_bias, dtype, {C});
   require_tensor(kForward, "residual", a.residual, dtype, {N, C});
-  require_tensor(kForward, "weight", a.weight, dtype, {C});
-  if (a.bias) require_tensor(kForward, "bias", a.bias, dtype, {C});
+  const bool fp32_parameters = layernorm::has_fp32_parameters(kForward, dtype, a.weight);
+  require_tensor(kForward, "weight", a.weight, a.weight.dtype, {C});
+  if (a.bias) require_tensor(kForward, "bias", a.bias, a.weight.dtype, {C});
   if (a.sum) require_tensor(kForward, "sum", a.sum, dtype, {N, C});
   require_tensor(kForward, "out", a.out, dtype, {N, C});
   require(a.out.data != a.sum.data || N == 0, kForward, "out is sum");
@@ -33,7 +34,8 @@ BiasResidualLayerNormProblem forward_problem(const BiasResidualLayerNormForward&
           static_cast<bool>(a.bias),
           static_cast<bool>(a.sum),
           a.mean || a.rstd,
-          a.rms};
+          a.rms,
+          fp32_parameters};
 }
 
 template <auto kernel>
@@ -72,7 +74,7 @@ std::string bias_residual_layernorm::cuda::refuse_state_row(const BiasResidualLa
                                                             const DeviceInfo& device) {
   if (std::string reason = refuse_any_row(p.dtype, device); !reason.empty()) return reason;
   if (p.sum || p.statistics || p.rms) return "keeps no sum and no statistics, and takes the mean away";
-  if (size_of(p.dtype) != 2) return "takes rows of 16 bits";
+  if (size_of(p.dtype) != 2 || p.fp32_parameters) return "takes rows and parameters of 16 bits";
   return p.C % 8 == 0 && p.C <= kStateColumns ? "" : "the row is too long or not made of 16-byte packs";
 }
 
@@ -89,8 +91,9 @@ std::size_t bias_residual_layernorm::cpu_workspace(const BiasResidualLayerNormPr
 }
 
 std::string BiasResidualLayerNormProblem::describe() const {
-  return fmt::format("N={} C={} {}{}{}{}{}{}", N, C, name_of(dtype), rms ? " rms" : "",
-                     x_bias ? " +x_bias" : "", rms || bias ? "" : " -bias", sum ? " +sum" : "",
+  return fmt::format("N={} C={} {}{}{}{}{}{}{}", N, C, name_of(dtype), rms ? " rms" : "",
+                     x_bias ? " +x_bias" : "", rms || bias ? "" : " -bias",
+                     fp32_parameters ? " parameters=fp32" : "", sum ? " +sum" : "",
                      statistics ? " +statistics" : "");
 }
 double BiasResidualLayerNormProblem::flops() const {
@@ -98,9 +101,9 @@ double BiasResidualLayerNormProblem::flops() const {
 }
 double BiasResidualLayerNormProblem::bytes() const {
   const double statistics_bytes = statistics ? (rms ? 1.0 : 2.0) * static_cast<double>(N) * 4 : 0;
-  return static_cast<double>(((sum ? 4 : 3) * N + 1 + x_bias + bias) * C) *
-             static_cast<double>(size_of(dtype)) +
-         statistics_bytes;
+  const auto element = static_cast<double>(size_of(dtype)), parameter = fp32_parameters ? 4 : element;
+  return static_cast<double>(((sum ? 4 : 3) * N + x_bias) * C) * element +
+         static_cast<double>((1 + bias) * C) * parameter + statistics_bytes;
 }
 
 const Op<BiasResidualLayerNormProblem, BiasResidualLayerNormForward>& bias_residual_layernorm_forward_op() {

@@ -16,6 +16,8 @@ struct NormBackward : LayerNormBackward {
 // Checks of the arguments, for the operation of that name.
 NormForwardProblem forward_problem(std::string_view operation, const NormForward& args);
 NormBackwardProblem backward_problem(std::string_view operation, const NormBackward& args);
+// Whether weight is fp32 beside x of 16 bits; an Error where it is neither that nor of x's dtype.
+bool has_fp32_parameters(std::string_view operation, DType dtype, const Tensor& weight);
 // The K of kept_columns; −1 without. x has that dtype.
 std::int64_t kept_columns(std::string_view operation, std::int64_t N, DType dtype, const Tensor& columns,
                           const Tensor& kept);

@@ -16,12 +16,7 @@ void check_parameters(std::string_view operation, NormProblem& p, const Tensor& 
   p.weight = static_cast<bool>(weight);
   p.bias = static_cast<bool>(bias);
   require(p.weight || !p.bias, operation, "bias comes without weight");
-  if (p.weight && weight.dtype != p.dtype) {
-    require(weight.dtype == DType::f32 && size_of(p.dtype) == 2, operation,
-            fmt::format("weight is {} beside x of {}, needs {} or, beside 16 bits, fp32",
-                        name_of(weight.dtype), name_of(p.dtype), name_of(p.dtype)));
-    p.fp32_parameters = true;
-  }
+  p.fp32_parameters = p.weight && layernorm::has_fp32_parameters(operation, p.dtype, weight);
   if (p.weight) require_tensor(operation, "weight", weight, p.parameters_dtype(), {p.C});
   if (p.bias) require_tensor(operation, "bias", bias, p.parameters_dtype(), {p.C});
   p.out_as_parameters = p.fp32_parameters && out.dtype == DType::f32;
@@ -68,6 +63,14 @@ double NormBackwardProblem::bytes() const {
 }
 
 namespace layernorm {
+
+bool has_fp32_parameters(std::string_view operation, DType dtype, const Tensor& weight) {
+  if (weight.dtype == dtype) return false;
+  require(weight.dtype == DType::f32 && size_of(dtype) == 2, operation,
+          fmt::format("weight is {} beside x of {}, needs {} or, beside 16 bits, fp32", name_of(weight.dtype),
+                      name_of(dtype), name_of(dtype)));
+  return true;
+}
 
 std::int64_t kept_columns(std::string_view operation, std::int64_t N, DType dtype, const Tensor& columns,
                           const Tensor& kept) {

@@ -29,16 +29,16 @@ inline void coarsen(const Tensor& t, float step) {
 // x and y have so few bits that their sum is exact in any dtype: the rounding of residual, which the
 // statistics are taken of, is part of the contract, and fp64 copies of the arguments cannot show it.
 inline ResidualLayerNormForward make_forward(const Case& c, DType dtype, bool statistics, testing::Fixture& f,
-                                             bool rms = false) {
-  const DType accumulation = accumulation_dtype(dtype);
+                                             bool rms = false, bool fp32_parameters = false) {
+  const DType accumulation = accumulation_dtype(dtype), parameters = fp32_parameters ? DType::f32 : dtype;
   ResidualLayerNormForward a;
   a.x = f.random(dtype, {c.N, c.C}, 1, c.mean);
   a.y = f.random(dtype, {c.N, c.C}, 0.5);
   for (const Tensor& t : {a.x, a.y}) {
     if (f.with_data()) coarsen(t, c.mean > 10 ? 0.5f : 0.0625f);
   }
-  a.weight = f.random(dtype, {c.C}, 0.5, 1);
-  if (!rms) a.bias = f.random(dtype, {c.C});
+  a.weight = f.random(parameters, {c.C}, 0.5, 1);
+  if (!rms) a.bias = f.random(parameters, {c.C});
   a.rms = rms;
   a.residual = f.output(dtype, {c.N, c.C});
   a.out = f.output(dtype, {c.N, c.C});

@@ -9,7 +9,8 @@
 // of x and of y. Computed by the kernels of ops/bias_residual_layernorm. Sources: ops/residual/residual.hpp,
 // ops/layernorm/layernorm.hpp, which says what kept_columns are.
 //
-// dtypes of x, y, weight, bias, residual and out are one. Zero rows are fine; C ≥ 1.
+// dtypes of x, y, residual and out are one, and weight and bias have it too or, beside 16 bits, fp32. Zero
+// rows are fine; C ≥ 1.
 #pragma once
 
 #include "ops/op.hpp"
@@ -46,7 +47,7 @@ struct ResidualLayerNormForward {
 struct ResidualLayerNormProblem {
   std::int64_t N = 0, C = 0;
   DType dtype = DType::f32;
-  bool statistics = false, bias = true, rms = false;
+  bool statistics = false, bias = true, rms = false, fp32_parameters = false;
   std::int64_t kept = -1;  // K; −1 without kept_columns
 
   bool operator==(const ResidualLayerNormProblem&) const = default;

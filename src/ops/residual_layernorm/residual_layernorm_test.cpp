@@ -17,9 +17,12 @@ TEST_P(Forward, MatchesTheReference) {
   int checked = 0;
   for (const auto& c : taken(residual_layernorm::test_cases())) {
     for (const DType dtype : dtypes_for(GetParam())) {
-      for (const bool statistics : {true, false}) {
+      for (const auto& [statistics, fp32_parameters] :
+           {std::pair(true, false), {false, false}, {true, true}}) {
+        if (fp32_parameters && size_of(dtype) != 2) continue;
         Fixture fixture(static_cast<std::uint64_t>(c.N * 10007 + c.C));
-        const auto args = residual_layernorm::make_forward(c, dtype, statistics, fixture);
+        const auto args =
+            residual_layernorm::make_forward(c, dtype, statistics, fixture, false, fp32_parameters);
         const auto reduction = [&](std::string_view) {
           return (1 + c.mean * c.mean) * static_cast<double>(c.C);
         };
@@ -106,6 +109,10 @@ TEST(ResidualLayerNorm, RefusesArgumentsThatDoNotFit) {
   wrong.residual = wrong.out;
   EXPECT_THROW(residual_layernorm_forward(context, wrong), Error);
   wrong = args;
+  wrong.bias = fixture.random(DType::bf16, {40});
+  EXPECT_THROW(residual_layernorm_forward(context, wrong), Error);
+  wrong = args;
+  wrong.weight = fixture.random(DType::bf16, {40});  // 16 bits beside fp32
   wrong.bias = fixture.random(DType::bf16, {40});
   EXPECT_THROW(residual_layernorm_forward(context, wrong), Error);
 }

@@ -15,8 +15,9 @@ ResidualLayerNormProblem forward_problem(const ResidualLayerNormForward& a) {
   const std::int64_t N = a.x.shape[0], C = a.x.shape[1];
   require_tensor(kForward, "x", a.x, a.x.dtype, {N, C});
   require_tensor(kForward, "y", a.y, a.x.dtype, {N, C});
-  require_tensor(kForward, "weight", a.weight, a.x.dtype, {C});
-  if (a.bias) require_tensor(kForward, "bias", a.bias, a.x.dtype, {C});
+  const bool fp32_parameters = layernorm::has_fp32_parameters(kForward, a.x.dtype, a.weight);
+  require_tensor(kForward, "weight", a.weight, a.weight.dtype, {C});
+  if (a.bias) require_tensor(kForward, "bias", a.bias, a.weight.dtype, {C});
   require(!a.rms || (!a.bias && !a.mean), kForward, "bias and mean are layer normalization's, not rms's");
   require_tensor(kForward, "residual", a.residual, a.x.dtype, {N, C});
   require_tensor(kForward, "out", a.out, a.x.dtype, {N, C});
@@ -24,7 +25,7 @@ ResidualLayerNormProblem forward_problem(const ResidualLayerNormForward& a) {
   if (a.mean) require_tensor(kForward, "mean", a.mean, accumulation_dtype(a.x.dtype), {N});
   if (a.rstd) require_tensor(kForward, "rstd", a.rstd, accumulation_dtype(a.x.dtype), {N});
   const std::int64_t kept = layernorm::kept_columns(kForward, N, a.x.dtype, a.kept_columns, a.kept);
-  return {N, C, a.x.dtype, a.mean || a.rstd, static_cast<bool>(a.bias), a.rms, kept};
+  return {N, C, a.x.dtype, a.mean || a.rstd, static_cast<bool>(a.bias), a.rms, fp32_parameters, kept};
 }
 
 template <auto kernel>
@@ -50,16 +51,18 @@ constexpr std::array kForwardVariants {
 }  // namespace
 
 std::string ResidualLayerNormProblem::describe() const {
-  return fmt::format("N={} C={} {}{}{}{}{}", N, C, name_of(dtype), rms ? " rms" : "",
-                     rms || bias ? "" : " -bias", statistics ? " +statistics" : "",
-                     kept >= 0 ? fmt::format(" kept={}", kept) : "");
+  return fmt::format("N={} C={} {}{}{}{}{}{}", N, C, name_of(dtype), rms ? " rms" : "",
+                     rms || bias ? "" : " -bias", fp32_parameters ? " parameters=fp32" : "",
+                     statistics ? " +statistics" : "", kept >= 0 ? fmt::format(" kept={}", kept) : "");
 }
 double ResidualLayerNormProblem::flops() const {
   return 9.0 * static_cast<double>(N * C);
 }
 double ResidualLayerNormProblem::bytes() const {
   const double statistics_bytes = statistics ? 2.0 * static_cast<double>(N) * 4 : 0;
-  return static_cast<double>((4 * N + 2) * C) * static_cast<double>(size_of(dtype)) + statistics_bytes;
+  const auto parameter = static_cast<double>(size_of(fp32_parameters ? DType::f32 : dtype));
+  return static_cast<double>(4 * N * C) * static_cast<double>(size_of(dtype)) +
+         static_cast<double>((1 + bias) * C) * parameter + statistics_bytes;
 }
 
 const Op<ResidualLayerNormProblem, ResidualLayerNormForward>& residual_layernorm_forward_op() {

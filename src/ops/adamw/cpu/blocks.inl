@@ -41,7 +41,6 @@ inline void update(const AdamWTensor& t, const Step& s, std::int64_t begin, std:
   });
 }
 
-template <class T>
 void run_blocks(const AdamW& a, const Step& s, int threads) {
   const auto elements = [&](std::int64_t i) {
     return count_elements(a.tensors[static_cast<std::size_t>(i)].parameter);
@@ -49,7 +48,9 @@ void run_blocks(const AdamW& a, const Step& s, int threads) {
   for_each_block_parallel(static_cast<std::int64_t>(a.tensors.size()), elements, threads,
                           [&](std::int64_t i, std::int64_t, std::int64_t begin, std::int64_t end) {
                             const FlushSubnormals guard;  // m of a row without gradients shrinks for ever
-                            update<T>(a.tensors[static_cast<std::size_t>(i)], s, begin, end);
+                            const AdamWTensor& t = a.tensors[static_cast<std::size_t>(i)];
+                            t.parameter.dtype == DType::f32 ? update<float>(t, s, begin, end)
+                                                            : update<bf16>(t, s, begin, end);
                           });
 }
 
@@ -66,8 +67,7 @@ void run(const Context& context, const AdamW& a) {
                   static_cast<float>(static_cast<double>(lr) / static_cast<double>(c1)),
                   static_cast<float>(1 / __builtin_sqrt(static_cast<double>(c2))),
                   lr};
-  a.tensors[0].parameter.dtype == DType::f32 ? run_blocks<float>(a, step, context.threads())
-                                             : run_blocks<bf16>(a, step, context.threads());
+  run_blocks(a, step, context.threads());
 }
 
 }  // namespace warpwright::ops::adamw_kernels::WARPWRIGHT_ISA

@@ -12,10 +12,11 @@ namespace {
 
 constexpr int kThreads = 256, kLanes = 4, kBlock = 2 * kThreads * kLanes;
 
+// T: the dtype of the parameters that have 16 bits, if there are any.
 template <class T>
 struct Entry {
-  T* parameter;
-  float* master;  // or the fp32 parameter itself
+  T* rounded;     // a parameter of 16 bits, or null
+  float* master;  // beside it, or the fp32 parameter itself
   const float* gradient;
   float *m, *v;
   std::int64_t elements;
@@ -23,7 +24,7 @@ struct Entry {
   float weight_decay;
 
   __device__ bool aligned() const {
-    const auto bits = reinterpret_cast<std::uintptr_t>(parameter) | reinterpret_cast<std::uintptr_t>(master) |
+    const auto bits = reinterpret_cast<std::uintptr_t>(rounded) | reinterpret_cast<std::uintptr_t>(master) |
                       reinterpret_cast<std::uintptr_t>(gradient) | reinterpret_cast<std::uintptr_t>(m) |
                       reinterpret_cast<std::uintptr_t>(v);
     return bits % 16 == 0;
@@ -60,7 +61,9 @@ __device__ void update_at(const Entry<T>& t, const Step& s, std::int64_t i) {
   m.store(t.m + i);
   v.store(t.v + i);
   w.store(t.master + i);
-  if constexpr (sizeof(T) == 2) gpu::Packed<T, lanes>::from_floats(w.lanes).store(t.parameter + i);
+  if constexpr (sizeof(T) == 2) {
+    if (t.rounded) gpu::Packed<T, lanes>::from_floats(w.lanes).store(t.rounded + i);
+  }
 }
 
 template <class T>
@@ -87,8 +90,9 @@ void run(const Context& context, const AdamW& a) {
                             static_cast<float>(1 - a.beta2), static_cast<float>(a.eps)};
   const auto entry_of = [&](std::int64_t i) {
     const AdamWTensor& t = a.tensors[static_cast<std::size_t>(i)];
-    return Entry<T>{static_cast<T*>(t.parameter.data),
-                    static_cast<float*>(sizeof(T) == 2 ? t.master.data : t.parameter.data),
+    const bool wide = t.parameter.dtype == DType::f32;
+    return Entry<T>{wide ? nullptr : static_cast<T*>(t.parameter.data),
+                    static_cast<float*>(wide ? t.parameter.data : t.master.data),
                     static_cast<const float*>(t.gradient.data),
                     static_cast<float*>(t.m.data),
                     static_cast<float*>(t.v.data),
@@ -108,7 +112,7 @@ void run(const Context& context, const AdamW& a) {
 
 void multi_tensor(const Context& context, const AdamW& args) {
   if (args.tensors.empty()) return;
-  gpu::visit_gpu_dtype(args.tensors[0].parameter.dtype,
+  gpu::visit_gpu_dtype(adamw_op().problem(args).dtype,
                        [&](auto tag) { run<typename decltype(tag)::type>(context, args); });
 }
 

@@ -8,12 +8,12 @@ namespace {
 
 using namespace layernorm::portable;
 
-template <class T>
+template <class T, class P>
 void run(const Context& context, const SumForward& a) {
   using A = Arithmetic<T>;
   const T *x = data_of<const T>(a.x), *x_bias = data_of<const T>(a.x_bias),
           *residual = data_of<const T>(a.residual);
-  const T *weight = data_of<const T>(a.weight), *bias = data_of<const T>(a.bias);
+  const P *weight = data_of<const P>(a.weight), *bias = data_of<const P>(a.bias);
   T *sum = data_of<T>(a.sum), *out = data_of<T>(a.out);
   A *mean = data_of<A>(a.mean), *rstd = data_of<A>(a.rstd), *scratch = static_cast<A*>(context.scratch());
   const std::int64_t N = a.x.shape[0], C = a.x.shape[1], parts = layernorm::backward_parts(N);
@@ -45,7 +45,10 @@ void run(const Context& context, const SumForward& a) {
 }  // namespace
 
 void forward(const Context& context, const SumForward& args) {
-  visit_dtype(args.x.dtype, [&](auto tag) { run<typename decltype(tag)::type>(context, args); });
+  visit_dtype(args.x.dtype, [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    args.weight.dtype == args.x.dtype ? run<T, T>(context, args) : run<T, float>(context, args);
+  });
   layernorm::keep_lost_columns(norm_of(args, args.sum), args.sum);
 }
 

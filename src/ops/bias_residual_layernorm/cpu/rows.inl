@@ -24,11 +24,11 @@ inline void add_rows(const T* x, const T* x_bias, const T* residual, To* sum, st
   });
 }
 
-template <class T>
+template <class T, class P>
 void run(const Context& context, const SumForward& a) {
   const T *x = data_of<const T>(a.x), *x_bias = data_of<const T>(a.x_bias),
           *residual = data_of<const T>(a.residual);
-  const T *weight = data_of<const T>(a.weight), *bias = data_of<const T>(a.bias);
+  const P *weight = data_of<const P>(a.weight), *bias = data_of<const P>(a.bias);
   T *sum = data_of<T>(a.sum), *out = data_of<T>(a.out);
   float *mean = data_of<float>(a.mean), *rstd = data_of<float>(a.rstd);
   auto* scratch = static_cast<float*>(context.scratch());
@@ -67,12 +67,16 @@ void run(const Context& context, const SumForward& a) {
 }  // namespace
 
 void forward(const Context& context, const SumForward& args) {
+  const auto visit = [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    args.weight.dtype == args.x.dtype ? run<T, T>(context, args) : run<T, float>(context, args);
+  };
   if (args.x.dtype == DType::f32) {
-    run<float>(context, args);
+    visit(TypeTag<float>{});
   } else if (args.x.dtype == DType::f16) {
-    run<f16>(context, args);
+    visit(TypeTag<f16>{});
   } else {
-    run<bf16>(context, args);
+    visit(TypeTag<bf16>{});
   }
   layernorm::keep_lost_columns(norm_of(args, args.sum), args.sum);
 }

@@ -9,25 +9,25 @@ namespace warpwright::ops::bias_residual_layernorm::cuda {
 using namespace layernorm::cuda;
 
 void warp_loop_forward(const Context& context, const SumForward& args) {
-  visit_norm_dtype(args.x.dtype, [&](auto tag) {
-    using T = typename decltype(tag)::type;
-    using A = Arithmetic<T>;
-    const LoopRows<T, T, T> a{data_of<const T>(args.x),
-                              data_of<const T>(args.x_bias),
-                              data_of<const T>(args.residual),
-                              data_of<const T>(args.weight),
-                              data_of<const T>(args.bias),
-                              data_of<T>(args.sum),
-                              data_of<T>(args.out),
-                              data_of<A>(args.mean),
-                              data_of<A>(args.rstd),
-                              args.x.shape[0],
-                              args.x.shape[1],
-                              static_cast<A>(args.eps),
-                              !args.rms,
-                              args.rows.as<std::int32_t>()};
-    launch_loop<true>(a, context.stream().get(), "sum and norm forward cuda.warp_loop");
-  });
+  visit_norm_types(args.x.dtype, args.weight, args.x.dtype,
+                   [&]<class T, class P, class O>(NormTypes<T, P, O>) {
+                     using A = Arithmetic<T>;
+                     const LoopRows<T, P, T> a{data_of<const T>(args.x),
+                                               data_of<const T>(args.x_bias),
+                                               data_of<const T>(args.residual),
+                                               data_of<const P>(args.weight),
+                                               data_of<const P>(args.bias),
+                                               data_of<T>(args.sum),
+                                               data_of<T>(args.out),
+                                               data_of<A>(args.mean),
+                                               data_of<A>(args.rstd),
+                                               args.x.shape[0],
+                                               args.x.shape[1],
+                                               static_cast<A>(args.eps),
+                                               !args.rms,
+                                               args.rows.as<std::int32_t>()};
+                     launch_loop<true>(a, context.stream().get(), "sum and norm forward cuda.warp_loop");
+                   });
   keep_lost_columns(context, norm_of(args, args.sum), args.sum);
 }
 

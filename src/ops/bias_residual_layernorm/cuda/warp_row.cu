@@ -11,14 +11,14 @@ namespace {
 
 using namespace layernorm::cuda;
 
-template <class T>
-bool run(const Context& context, const SumForward& args) {
+template <class T, class P>
+bool run(const Context& context, const SumForward& args, NormTypes<T, P, T>) {
   const int C = static_cast<int>(args.x.shape[1]);
-  const ForwardRows<T, T, T> a{data_of<const T>(args.x),
+  const ForwardRows<T, P, T> a{data_of<const T>(args.x),
                                data_of<const T>(args.x_bias),
                                data_of<const T>(args.residual),
-                               data_of<const T>(args.weight),
-                               data_of<const T>(args.bias),
+                               data_of<const P>(args.weight),
+                               data_of<const P>(args.bias),
                                data_of<T>(args.sum),
                                data_of<T>(args.out),
                                data_of<float>(args.mean),
@@ -40,8 +40,11 @@ bool run(const Context& context, const SumForward& args) {
 
 void warp_row_forward(const Context& context, const SumForward& args) {
   bool done = false;
-  gpu::visit_gpu_dtype(args.x.dtype,
-                       [&](auto tag) { done = run<typename decltype(tag)::type>(context, args); });
+  visit_norm_types(args.x.dtype, args.weight, args.x.dtype,
+                   [&]<class X, class P, class O>(NormTypes<X, P, O> types) {
+                     if constexpr (!std::is_same_v<X, double> && std::is_same_v<X, O>)
+                       done = run(context, args, types);
+                   });
   if (!done) return warp_loop_forward(context, args);
   keep_lost_columns(context, norm_of(args, args.sum), args.sum);
 }
