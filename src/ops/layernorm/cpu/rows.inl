@@ -29,9 +29,6 @@ struct AtOnce {
 // dtypes of x, of the parameters and of out.
 template <class X, class P, class O>
 struct Rows {
-  // Rows of 16 bits share what it costs to widen the parameters.
-  static bool pays_in_pairs(std::int64_t C) { return sizeof(X) == 2 || leaves_first_level<X, P>(C); }
-
   static void forward(const Context& context, const NormForward& a) {
     const X* x = data_of<const X>(a.x);
     const P *weight = data_of<const P>(a.weight), *bias = data_of<const P>(a.bias);
@@ -59,7 +56,7 @@ struct Rows {
                           sums);
       }
     };
-    const bool pairs = pays_in_pairs(C);
+    const bool pairs = leaves_first_level<X, P>(C);
     const int threads = context.threads();
 #pragma omp parallel num_threads(threads)
     {
@@ -242,7 +239,7 @@ struct Rows {
       invert(b.weight, b.bias, a.out.dtype, C, inverse);
       for (std::int64_t k = 0; k < b.K && b.columns[k] >= 0; ++k) inverse[b.columns[k]] = 0;
     }
-    const bool pairs = pays_in_pairs(C) && !b.any_kept();
+    const bool pairs = leaves_first_level<X, P>(C) && !b.any_kept();
     const int threads = context.threads();
 #pragma omp parallel num_threads(threads)
     {
