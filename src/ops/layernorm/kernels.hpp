@@ -79,8 +79,12 @@ constexpr int most_float_warps(int packs) {
 // `few`: among the few kernels that there are with fp32 parameters beside 16 bits, and with a sum. In the
 // others no pack but a thread's last lies behind the row's end.
 RowShape forward_shape(std::int64_t C, DType dtype, bool few);
-RowShape backward_shape(std::int64_t C, DType dtype, bool fp32_parameters, bool from_out,
-                        const DeviceInfo& device);
+// `few`: among the few kernels that there are with fp32 parameters beside 16 bits, but for a backward from
+// the input whose out is 16 bits too.
+constexpr bool few_backward_kernels(bool fp32_parameters, bool from_out, bool fp32_out) {
+  return fp32_parameters && (from_out || fp32_out);
+}
+RowShape backward_shape(std::int64_t C, DType dtype, bool few, bool from_out, const DeviceInfo& device);
 
 // What backward has of warps with a row each, or a part of one, on a multiprocessor; and what it has where
 // rows are roomy, and a thread has three packs.

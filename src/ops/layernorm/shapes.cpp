@@ -55,6 +55,11 @@ RowShape cluster_shape(std::int64_t in_row, int most_warps) {
   return {};
 }
 
+RowShape shape_of_backward(const NormBackwardProblem& p, const DeviceInfo& device) {
+  const bool few = few_backward_kernels(p.fp32_parameters, p.from_out, p.out_as_parameters);
+  return backward_shape(p.C, p.dtype, few, p.from_out, device);
+}
+
 }  // namespace
 
 // Rows of up to 7 packs a lane in one warp, which needs no barrier; longer ones in few warps, so that a
@@ -83,22 +88,20 @@ RowShape forward_shape(std::int64_t C, DType dtype, bool few) {
 
 // Three packs a lane where a block shares a row: with two, more of the time goes to the exchange between
 // warps, with four there are too few registers for as many warps.
-RowShape backward_shape(std::int64_t C, DType dtype, bool fp32_parameters, bool from_out,
-                        const DeviceInfo& device) {
+RowShape backward_shape(std::int64_t C, DType dtype, bool few, bool from_out, const DeviceInfo& device) {
   const auto lanes = static_cast<std::int64_t>(16 / size_of(dtype));
-  const bool same_16_bits = lanes == 8 && !fp32_parameters;
+  const bool same_16_bits = lanes == 8 && !few;
   // What a block has room for without a spill: longer rows are a cluster's. The longest of these are, too,
   // where the kernel has the registers, since few rows then keep more of the GPU busy.
   const std::int64_t of_block = lanes * kWarp * kMostWarps * (dtype == DType::f32 ? 4 : 3);
   const bool cluster = C > of_block || (C == of_block && same_16_bits && !from_out);
   if (cluster && C % lanes == 0 && device.gpu.at_least(9)) {
     constexpr int kWarpsWithTables = 7;  // beside fp32 out and fp32 parameters in shared memory
-    RowShape shape =
-        cluster_shape(C / lanes, fp32_parameters && from_out ? kWarpsWithTables : kMostClusterWarps);
-    shape.roomy = shape.warps > 0 && !fp32_parameters && is_roomy(shape.warps);
+    RowShape shape = cluster_shape(C / lanes, few && from_out ? kWarpsWithTables : kMostClusterWarps);
+    shape.roomy = shape.warps > 0 && !few && is_roomy(shape.warps);
     return shape;
   }
-  if (fp32_parameters) {
+  if (few) {
     RowShape shape = shape_of(C, dtype, 3, 3, 3);
     if (shape.warps == 1) shape.packs = 3;  // the only kernel there is
     return shape;
@@ -177,7 +180,7 @@ std::string refuse_warp_row_forward(const NormForwardProblem& p, const DeviceInf
 }
 
 std::string refuse_warp_row_backward(const NormBackwardProblem& p, const DeviceInfo& device) {
-  const RowShape shape = backward_shape(p.C, p.dtype, p.fp32_parameters, p.from_out, device);
+  const RowShape shape = shape_of_backward(p, device);
   if (std::string reason = refuse_row(shape, p.dtype, device); !reason.empty()) return reason;
   const bool addend = p.dsum || p.dx_store == Store::add;
   constexpr std::size_t kStatic = 3072;
@@ -193,7 +196,7 @@ std::size_t two_pass_workspace(const NormBackwardProblem& p, const DeviceInfo& d
 
 // With tensors that begin between packs it falls back on two_pass.
 std::size_t warp_row_workspace(const NormBackwardProblem& p, const DeviceInfo& device) {
-  const RowShape shape = backward_shape(p.C, p.dtype, p.fp32_parameters, p.from_out, device);
+  const RowShape shape = shape_of_backward(p, device);
   const int parts = warp_row_parts(p.N, shape, device);
   return std::max(static_cast<std::size_t>(parts * 2 * p.C) * sizeof(float), two_pass_workspace(p, device));
 }

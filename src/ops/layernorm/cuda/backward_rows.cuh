@@ -252,7 +252,7 @@ __device__ void backward_of_rows(const BackwardRows<X, P, O>& a, int warps) {
   constexpr bool one_warp = Form::one_warp;
   constexpr int packs = Form::packs, stages = Form::stages;
   constexpr int kLanes = Shared::kLanes, kDout = Shared::kDout, kStep = gpu::kWarp * kLanes;
-  constexpr bool kHeld = sizeof(P) == sizeof(X);
+  constexpr bool kHeld = !few_backward_kernels(sizeof(P) != sizeof(X), from_out, sizeof(O) != sizeof(X));
   __shared__ typename Sums::Shared shared_sums;
   extern __shared__ uint4
       shared[];  // BackwardShared; at the end (2, C) floats where warps have rows of their own
@@ -311,8 +311,7 @@ __device__ void backward_of_rows(const BackwardRows<X, P, O>& a, int warps) {
   for (int i = 0; i < stages - 1; ++i) copy_row(group + i * groups, i);
 
   Sums sums(&shared_sums, warps);
-  // Held where they are as narrow as x, else (fp32 beside 16 bits, which would take the registers) read again
-  // for each row, from the first-level cache.
+  // Held, but read again for each row, from the first-level cache, in the few kernels.
   float weights[kHeld ? packs : 1][kLanes];
   Lanes<P, kLanes> biases[packs];  // where they are not in shared memory: 0 behind the row's end
   if constexpr (from_out) {
@@ -601,7 +600,7 @@ void launch_backward(const BackwardRows<X, P, O>& a, const BackwardLaunch& launc
     launch_backward_as<BackwardForm<packs, share, roomy>, from_out>(a, launch, stream);
   };
   const auto [packs, warps, blocks, roomy] = launch.shape;
-  if constexpr (sizeof(X) != sizeof(P)) {
+  if constexpr (few_backward_kernels(sizeof(P) != sizeof(X), from_out, sizeof(O) != sizeof(X))) {
     if (blocks > 1) return as.template operator()<3, Share::cluster>();
     return warps == 1 ? as.template operator()<3, Share::warp>() : as.template operator()<3, Share::block>();
   } else {

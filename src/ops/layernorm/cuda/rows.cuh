@@ -10,6 +10,7 @@
 
 namespace warpwright::ops::layernorm::cuda {
 
+inline constexpr int kMostBlocksOfMultiprocessor = 32;
 inline constexpr int kMostThreads = 512, kMostWarps = kMostThreads / gpu::kWarp;  // of a block with one row
 
 // The sum over the warp of a in its lower half, of b in its upper half: half as many exchanges as two sums.
@@ -105,8 +106,12 @@ struct ForwardForm {
   static constexpr bool few = with_sum || sizeof(X) != sizeof(P);  // as for forward_shape
   static constexpr bool floats = one_warp ? !with_sum && packs <= 3 : !few && packs <= 4;
   static constexpr bool early = one_warp && !few && packs <= 4;
+  // A warp's row is a block of its own where it is long enough for the GPU to start as many blocks: warps of
+  // one block wait for the last of them before another takes their place.
+  static constexpr bool alone = packs >= (with_sum ? 4 : 3);
+  static constexpr int warp_threads = alone ? gpu::kWarp : kOneWarpThreads;
   static constexpr int threads =
-      one_warp ? kOneWarpThreads : gpu::kWarp * (packs <= kFloatPacks ? most_float_warps(packs) : kMostWarps);
+      one_warp ? warp_threads : gpu::kWarp * (packs <= kFloatPacks ? most_float_warps(packs) : kMostWarps);
   // Blocks on a multiprocessor for which there are registers without a spill.
   static constexpr int blocks() {
     if (!one_warp && with_sum) return 1;
@@ -116,7 +121,8 @@ struct ForwardForm {
                                         : floats ? 8
                                                  : 5) *
                                            packs;
-    return registers > 128 ? 3 : 512 / registers;
+    const int of_four_warps = registers > 128 ? 3 : 512 / registers;
+    return std::min(of_four_warps * (kOneWarpThreads / warp_threads), kMostBlocksOfMultiprocessor);
   }
 };
 
@@ -146,7 +152,7 @@ __device__ inline float2 sums_of_parts(const Moments* parts, float shift) {
 template <class X, class P, class O, int packs, bool one_warp, bool with_sum, bool rounded>
 __global__ void __launch_bounds__(ForwardForm<X, P, packs, one_warp, with_sum>::threads,
                                   ForwardForm<X, P, packs, one_warp, with_sum>::blocks())
-    forward_rows(const __grid_constant__ ForwardRows<X, P, O> a, float inverse_C) {
+    forward_rows(const __grid_constant__ ForwardRows<X, P, O> a, float inverse_C, bool overlapped) {
   using Form = ForwardForm<X, P, packs, one_warp, with_sum>;
   constexpr int kLanes = gpu::kPackedLanes<X>, kStep = gpu::kWarp * kLanes;
   using Pack = Lanes<X, kLanes>;
@@ -154,8 +160,8 @@ __global__ void __launch_bounds__(ForwardForm<X, P, packs, one_warp, with_sum>::
   __shared__ Moments parts[kMostWarps];
   const int lane = static_cast<int>(threadIdx.x) % gpu::kWarp,
             warp = static_cast<int>(threadIdx.x) / gpu::kWarp;
-  const std::int64_t row =
-      one_warp ? std::int64_t{blockIdx.x} * (kOneWarpThreads / gpu::kWarp) + warp : std::int64_t{blockIdx.x};
+  const std::int64_t row = one_warp ? std::int64_t{blockIdx.x} * (Form::warp_threads / gpu::kWarp) + warp
+                                    : std::int64_t{blockIdx.x};
   if (row >= a.template rows<with_sum>()) return;
   const int warp_first = one_warp ? 0 : warp * packs * gpu::kWarp, in_row = a.C / kLanes;
   const int column = (warp_first + lane) * kLanes, left = in_row - warp_first - lane;
@@ -174,8 +180,11 @@ __global__ void __launch_bounds__(ForwardForm<X, P, packs, one_warp, with_sum>::
     }
     f(std::false_type());
   };
-  gpu::let_next_kernel_begin();
-  gpu::wait_for_kernels_before();
+  if (overlapped) {  // by itself the first of these halves the number of blocks that the GPU starts in a
+                     // second
+    gpu::let_next_kernel_begin();
+    gpu::wait_for_kernels_before();
+  }
   RowPart<X, packs, rounded && !Form::floats> x;
   [[maybe_unused]] Parameters weights[packs], biases[packs];
   if constexpr (with_sum) {
@@ -315,8 +324,8 @@ __global__ void __launch_bounds__(ForwardForm<X, P, packs, one_warp, with_sum>::
         if constexpr (affine == Affine::both) b = Parameters::load(a.bias + column + k * kStep);
       }
     };
-    // The next ones come while these are in use, where they are narrow enough for that.
-    constexpr bool kAhead = sizeof(P) == sizeof(X);
+    // The next ones come while these are in use, where there are registers for that.
+    constexpr bool kAhead = sizeof(P) == sizeof(X) || (with_sum && one_warp && packs <= 4);
     Parameters w, b, next_w, next_b;
     if (kAhead && inside(everywhere, 0)) read(0, w, b);
 #pragma unroll
@@ -361,11 +370,12 @@ __global__ void __launch_bounds__(ForwardForm<X, P, packs, one_warp, with_sum>::
 
 template <bool with_sum, bool rounded, int packs, bool one_warp, class X, class P, class O>
 void launch_forward_as(const ForwardRows<X, P, O>& a, int warps, const Context& context, const char* name) {
-  const int threads = one_warp ? kOneWarpThreads : warps * gpu::kWarp;
-  const std::int64_t rows = one_warp ? kOneWarpThreads / gpu::kWarp : 1;
+  constexpr int kWarpThreads = ForwardForm<X, P, packs, one_warp, with_sum>::warp_threads;
+  const int threads = one_warp ? kWarpThreads : warps * gpu::kWarp;
+  const std::int64_t rows = one_warp ? kWarpThreads / gpu::kWarp : 1;
   gpu::launch_overlapped(context, forward_rows<X, P, O, packs, one_warp, with_sum, rounded>,
                          static_cast<unsigned>((a.N + rows - 1) / rows), threads, 0, name, a,
-                         1.0f / static_cast<float>(a.C));
+                         1.0f / static_cast<float>(a.C), gpu::overlaps(context));
 }
 
 // Calls f(packs, one_warp), both as constants, for a shape that forward_shape gives; `few` as there.

@@ -29,16 +29,16 @@ bool warp_row_backward_as(const Context& context, const NormBackward& args) {
   a.centered = args.centered;
   a.streaming = leaves_caches(3 * args.dx.bytes(), context.device());
   if (!gpu::aligned16(a.dout, a.out, a.x, a.addend, a.weight, a.bias, a.dx)) return false;
-  const RowShape shape =
-      backward_shape(C, args.dx.dtype, sizeof(P) != sizeof(X), static_cast<bool>(args.out), context.device());
+  const bool from_out = static_cast<bool>(args.out), fp32_parameters = sizeof(P) != sizeof(X);
+  const bool few = few_backward_kernels(fp32_parameters, from_out, sizeof(O) != sizeof(X));
+  const RowShape shape = backward_shape(C, args.dx.dtype, few, from_out, context.device());
   const int count = warp_row_parts(N, shape, context.device());
-  const BackwardLaunch launch{
-      shape, count,
-      backward_shared_bytes({shape, args.dx.dtype, args.dout.dtype, static_cast<bool>(args.out),
-                             a.addend != nullptr, sizeof(P) != sizeof(X)})};
+  const BackwardLaunch launch{shape, count,
+                              backward_shared_bytes({shape, args.dx.dtype, args.dout.dtype, from_out,
+                                                     a.addend != nullptr, fp32_parameters})};
   const cudaStream_t stream = context.stream().get();
-  if (count > 0 && args.out) launch_backward<true>(a, launch, stream);
-  if (count > 0 && !args.out) launch_backward<false>(a, launch, stream);
+  if (count > 0 && from_out) launch_backward<true>(a, launch, stream);
+  if (count > 0 && !from_out) launch_backward<false>(a, launch, stream);
   put_kept_sums(context, args, parts, count);
   add_column_sums(context, args, parts, count);
   return true;
