@@ -2,13 +2,15 @@
 """The same GPT-2 trained twice on one GPU, by warpwright and by PyTorch: do the losses agree step by step?
 
     python3 bench/peers/gpu_curve.py run --warpwright build/release/warpwright --data DATA --record curve.json
-        [--model gpt2:124M] [--dtype bf16] [--batch 64] [--seq 1024] [--steps 300] [--lr 2e-4] [--warmup 100] [--seed 1]
+        [--model gpt2:124M] [--dtype bf16] [--batch 64] [--seq 1024] [--steps 300] [--lr 5e-5] [--warmup 100] [--seed 1]
     python3 bench/peers/gpu_curve.py plot --record curve.json --out docs/loss-curve.svg
 
 DATA is a folder that `warpwright data build` made. Both begin from the same random weights (written here as a Hugging
 Face folder) and see the same samples in the same order: this script computes the loader's order itself (src/data/loader.cpp).
-PyTorch runs eagerly, in bf16 as autocast over fp32 weights, with clipping at 1 and AdamW (decay 0.1 on matrices); in bf16
-twice, with FlashAttention-2 and with cuDNN's attention: how far PyTorch is from itself says what a difference means.
+PyTorch runs eagerly, in bf16 as autocast over fp32 weights, with clipping at 1 and AdamW (decay 0.1 on matrices). In bf16
+two more runs say what a difference means: PyTorch with cuDNN's attention instead of FlashAttention-2, how far it is from
+itself, and warpwright in tf32, how far either is from more precision. Where the learning rate is high enough, the smallest
+difference of rounding grows, PyTorch's from itself too: a low one tells programs apart.
 """
 
 import argparse
@@ -144,16 +146,17 @@ def torch_losses(model, tokens, backends, args):
     return losses, norms, time.time() - start
 
 
-def our_losses(folder, args):
-    command = [args.warpwright, "train", "--model", folder / "weights", "--data", args.data, "--out", folder / "run", "--device", "cuda"]
-    command += ["--dtype", args.dtype, "--batch", args.batch, "--seq", args.seq, "--steps", args.steps, "--seed", args.seed]
+def our_losses(folder, dtype, args):
+    out = folder / f"run-{dtype}"
+    command = [args.warpwright, "train", "--model", folder / "weights", "--data", args.data, "--out", out, "--device", "cuda"]
+    command += ["--dtype", dtype, "--batch", args.batch, "--seq", args.seq, "--steps", args.steps, "--seed", args.seed]
     command += ["--lr", args.lr, "--warmup", args.warmup, "--schedule", "cosine", "--final-lr-fraction", 0.1]
     command += ["--weight-decay", 0.1, "--beta1", 0.9, "--beta2", 0.95, "--eps", 1e-8, "--clip", 1]
     command += ["--val-every", 0, "--checkpoint-every", 0]
     start = time.time()
     subprocess.run([str(word) for word in command], check=True, stdout=sys.stderr)
     seconds = time.time() - start
-    lines = [json.loads(line) for line in (folder / "run/metrics.jsonl").read_text().splitlines()]
+    lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
     return [line["loss"] for line in lines], [line["norm"] for line in lines], seconds
 
 
@@ -177,17 +180,25 @@ def run(args):
     with tempfile.TemporaryDirectory() as folder:
         folder = pathlib.Path(folder)
         write_weights(model, layers, heads, channels, folder / "weights")
-        results["warpwright"] = our_losses(folder, args)
+        results["warpwright"] = our_losses(folder, args.dtype, args)
+        if args.dtype == "bf16":
+            results["warpwright, tf32"] = our_losses(folder, "tf32", args)
     for name, backend in backends.items():
         results[name] = torch_losses(copy.deepcopy(model).cuda(), tokens, backend, args)
     record = {key: getattr(args, key) for key in ("model", "dtype", "batch", "seq", "steps", "lr", "warmup", "seed")}
     record["machine"] = torch.cuda.get_device_name()
     for index, key in enumerate(("loss", "gradient_norm", "seconds")):
         record[key] = {name: result[index] for name, result in results.items()}
-    record["from_pytorch"] = {name: differences(record["loss"][name], record["loss"]["PyTorch"]) for name in results if name != "PyTorch"}
     args.record.write_text(json.dumps(record) + "\n")
-    for name, row in record["from_pytorch"].items():
-        print(f"{args.model} {args.dtype}: {name} from PyTorch: " + ", ".join(f"{key} {value:.4f}" for key, value in row.items()))
+    print_differences(record)
+
+
+def print_differences(record):
+    for other in ("PyTorch", "warpwright, tf32"):
+        for name in record["loss"]:
+            if name != other and other in record["loss"]:
+                row = differences(record["loss"][name], record["loss"][other])
+                print(f"{name} from {other}: " + ", ".join(f"{key} {value:.4g}" for key, value in row.items()))
 
 
 def differences(ours, theirs):
@@ -203,12 +214,13 @@ def plot(args):
     from matplotlib import pyplot
 
     record = json.loads(args.record.read_text())
+    print_differences(record)
     theirs = record["loss"]["PyTorch"]
     figure, (top, bottom) = pyplot.subplots(2, 1, sharex=True, figsize=(8, 5), height_ratios=[3, 2], layout="constrained")
     steps = range(1, len(theirs) + 1)
     top.plot(steps, theirs, color="#d95f02", linewidth=3, alpha=0.6, label="PyTorch")
     bottom.axhline(0, color="gray", linewidth=0.5)
-    for name, color in (("PyTorch, cuDNN", "#999999"), ("warpwright", "#1b4f72")):
+    for name, color in (("PyTorch, cuDNN", "#999999"), ("warpwright, tf32", "#7fb069"), ("warpwright", "#1b4f72")):
         if losses := record["loss"].get(name):
             top.plot(steps, losses, color=color, linewidth=1, label=name)
             bottom.plot(steps, [a - b for a, b in zip(losses, theirs)], color=color, linewidth=1)
@@ -231,7 +243,7 @@ def main():
     training.add_argument("--dtype", default="bf16", choices=("fp32", "tf32", "bf16"))
     for name, value in (("batch", 64), ("seq", 1024), ("steps", 300), ("warmup", 100), ("seed", 1)):
         training.add_argument(f"--{name}", type=int, default=value, help=f"default: {value}")
-    training.add_argument("--lr", type=float, default=2e-4, help="default: 2e-4")
+    training.add_argument("--lr", type=float, default=5e-5, help="default: 5e-5")
     training.set_defaults(work=run)
     drawing = commands.add_parser("plot", help="draw a record")
     drawing.add_argument("--record", required=True, type=pathlib.Path)
