@@ -46,6 +46,11 @@ constexpr double kActivation = 0.072e-9;             // that an element's activa
 constexpr double kDerivative = 0.095e-9;             // and that its derivative does
 constexpr double kShownActivation = 0.67, kShownDerivative = 0.63;  // of them, where groups take turns
 constexpr double kSharpness = 4.00, kSlabSharpness = 7.59;
+// In a model's step, fitted to whole forwards with one product's kernel changed. Clusters begin when there is
+// room for all of their blocks; x and the weights pass through the second-level cache together with what
+// other kernels leave there; and where most multiprocessors have a block of 64×64, x reaches them later.
+constexpr double kStepPairLaunch = 1.19e-6, kStepClusterStart = 0.95e-6, kStepCacheBandwidth = 12.64e12;
+constexpr double kStepCrowdedStart = 1.5e-6;
 constexpr double kRowSums = 3e-6;                // what is left of a bias gradient when its product is done
 constexpr double kMultiprocessors = 132;         // that the sums above are of
 constexpr double kMultiprocessorFlops = 6.2e12;  // the scale of TileCost::slab, no more
@@ -53,38 +58,42 @@ constexpr double kMultiprocessorFlops = 6.2e12;  // the scale of TileCost::slab,
 constexpr std::int64_t kSlab = 64;
 constexpr std::int64_t kMostBlocks = 1 << 24;
 
+// Room for slabs in a block's shared memory, with and without sums of other blocks in it.
+constexpr std::int64_t kRing = 192 << 10, kDeepRing = 80 << 10;
+
 // slab: seconds of one slab on a GPU that does nothing else, times the multiprocessor's rate over its FLOPs.
 // epilogue: seconds, with 16-bit results and with fp32 ones.
 struct TileCost {
   double slab, epilogue16, epilogue32;
-  double row_sums;  // that slabs take longer where dout's columns are summed as they pass
+  double row_sums;     // that slabs take longer where dout's columns are summed as they pass
+  double in_step = 1;  // what they take in a model's step, of that
 };
 constexpr TileCost kCosts[kTileCount] = {
-    {0.857, 2.64e-6, 6.70e-6, 0.03},  // k128x256
-    {0.920, 1.78e-6, 4.42e-6, 0.20},  // k128x128
-    {0.894, 2.63e-6, 2.00e-6, 0.06},  // k128x192
-    {0.904, 2.56e-6, 2.00e-6, 0.06},  // k128x192Alone
-    {0.862, 1.81e-6, 3.87e-6, 0.10},  // k128x128Team
-    {1.032, 1.20e-6, 2.20e-6, 0.00},  // k64x128
-    {0.905, 1.00e-6, 6.19e-6, 0.11},  // k128x192Team
-    {0.863, 2.27e-6, 2.00e-6, 0.11},  // k128x192TeamAlone
-    {0.978, 1.00e-6, 6.25e-6, 0.05},  // k128x160
-    {0.908, 2.85e-6, 6.15e-6, 0.05},  // k128x160Down
-    {2.267, 0.38e-6, 2.00e-6, 0.10},  // k64x64Deep8
-    {2.052, 0.28e-6, 2.00e-6, 0.10},  // k64x64Deep4
-    {2.277, 0.40e-6, 2.00e-6, 0.10},  // k64x64Deep2
-    {0.660, 0.19e-6, 0.91e-6, 0.10},  // k128x128Deep4
-    {1.522, 0.18e-6, 0.89e-6, 0.10},  // k128x128Deep3
-    {0.985, 0.18e-6, 0.92e-6, 0.10},  // k128x128Deep2
-    {1.975, 0.11e-6, 0.40e-6, 0.10},  // k64x128Deep4
-    {1.384, 0.81e-6, 1.09e-6, 0.10},  // k64x64
-    {1.055, 1.13e-6, 2.63e-6, 0.10},  // k64x128Turns
-    {1.101, 1.04e-6, 1.52e-6, 0.00},  // k64x128Pair
-    {1.088, 1.05e-6, 2.00e-6, 0.10},  // k64x96Pair
-    {0.943, 0.99e-6, 2.00e-6, 0.10},  // k128x96Across
-    {0.991, 1.33e-6, 3.10e-6, 0.05},  // k128x160TeamPair
-    {0.927, 3.41e-6, 4.00e-6, 0.10},  // k256x160Pair
-    {0.893, 1.50e-6, 5.56e-6, 0.10},  // k192x128Pair
+    {0.857, 2.64e-6, 6.70e-6, 0.03},        // k128x256
+    {0.920, 1.78e-6, 4.42e-6, 0.20},        // k128x128
+    {0.894, 2.63e-6, 2.00e-6, 0.06},        // k128x192
+    {0.904, 2.56e-6, 2.00e-6, 0.06},        // k128x192Alone
+    {0.862, 1.81e-6, 3.87e-6, 0.10},        // k128x128Team
+    {1.032, 1.20e-6, 2.20e-6, 0.00, 0.87},  // k64x128
+    {0.905, 1.00e-6, 6.19e-6, 0.11},        // k128x192Team
+    {0.863, 2.27e-6, 2.00e-6, 0.11},        // k128x192TeamAlone
+    {0.978, 1.00e-6, 6.25e-6, 0.05},        // k128x160
+    {0.908, 2.85e-6, 6.15e-6, 0.05},        // k128x160Down
+    {2.267, 0.38e-6, 2.00e-6, 0.10},        // k64x64Deep8
+    {2.052, 0.28e-6, 2.00e-6, 0.10},        // k64x64Deep4
+    {2.277, 0.40e-6, 2.00e-6, 0.10},        // k64x64Deep2
+    {0.660, 0.19e-6, 0.91e-6, 0.10},        // k128x128Deep4
+    {1.522, 0.18e-6, 0.89e-6, 0.10},        // k128x128Deep3
+    {0.985, 0.18e-6, 0.92e-6, 0.10},        // k128x128Deep2
+    {1.975, 0.11e-6, 0.40e-6, 0.10},        // k64x128Deep4
+    {1.384, 0.81e-6, 1.09e-6, 0.10},        // k64x64
+    {1.055, 1.13e-6, 2.63e-6, 0.10, 0.90},  // k64x128Turns
+    {1.101, 1.04e-6, 1.52e-6, 0.00},        // k64x128Pair
+    {1.088, 1.05e-6, 2.00e-6, 0.10, 1.10},  // k64x96Pair
+    {0.943, 0.99e-6, 2.00e-6, 0.10},        // k128x96Across
+    {0.991, 1.33e-6, 3.10e-6, 0.05},        // k128x160TeamPair
+    {0.927, 3.41e-6, 4.00e-6, 0.10},        // k256x160Pair
+    {0.893, 1.50e-6, 5.56e-6, 0.10},        // k192x128Pair
 };
 
 std::int64_t ceil_div(std::int64_t a, std::int64_t b) {
@@ -125,6 +134,13 @@ class KernelTime {
     const auto boxes = [&](const Straddling& more) { return a * (1 + more(a_row)) + b * (1 + more(b_row)); };
     products_ = cost_.slab * kTransposed[static_cast<int>(r_.direction)] * 2 * area_ * kSlab /
                 kMultiprocessorFlops * (r_.row_sums ? 1 + cost_.row_sums : 1);
+    if (r_.in_step) {
+      products_ *= cost_.in_step;
+      const std::int64_t stage = (tile_.rows + ceil_div(tile_.cols, 64) * 64) * 2 * kSlab;
+      ahead_ = real((tile_.deep > 0 ? kDeepRing : kRing) / stage);
+    }
+    x_copies_ = a * (1 + kStraddlingCopies(a_row)) * kRowCopy;
+    x_traffic_ = a * (1 + kStraddlingTraffic(a_row)) * 2 * kSlab;
     copies_ = boxes(kStraddlingCopies) * kRowCopy;
     traffic_ = boxes(kStraddlingTraffic) * 2 * kSlab;
     epilogue_ = gradient ? cost_.epilogue32 : cost_.epilogue16;
@@ -136,11 +152,14 @@ class KernelTime {
     }
   }
 
-  // Of a slab while so many multiprocessors are at theirs, each with so many blocks.
-  double slab(double multiprocessors, double blocks = 1) const {
+  // Of a slab while so many multiprocessors are at theirs, each with so many blocks; weights_there: of x
+  // alone something is to be copied.
+  double slab(double multiprocessors, double blocks = 1, bool weights_there = false) const {
     const double share = multiprocessors / kMultiprocessors;
-    return blocks * bound(kSlabSharpness, products_ * (1 + kCrowding * share), copies_,
-                          multiprocessors * traffic_ / kCacheBandwidth);
+    return blocks * bound(kSlabSharpness, products_ * (1 + kCrowding * share),
+                          weights_there ? x_copies_ : copies_,
+                          multiprocessors * (weights_there ? x_traffic_ : traffic_) /
+                              (r_.in_step ? kStepCacheBandwidth : kCacheBandwidth));
   }
   double epilogue() const { return epilogue_; }
   double part() const { return 4 * area_; }  // bytes of a tile's sums
@@ -149,20 +168,23 @@ class KernelTime {
   double waves(std::int64_t tiles, std::int64_t at_once, double blocks_of_tile, double slabs, int room,
                double start) const {
     const std::int64_t full = tiles / at_once, rest = tiles % at_once, count = full + (rest > 0 ? 1 : 0);
-    const auto wave = [&](std::int64_t n) {
+    const auto wave = [&](std::int64_t n, double ahead) {
       const double blocks = real(n) * blocks_of_tile;
       // Of few that have two blocks the second one takes less than the first: what they wait for is theirs.
       const double more = std::max(blocks / kMultiprocessors - 1, 0.0);
       const double together = std::min(1 + std::sqrt(more), 1.0 * room);
-      return slabs * slab(blocks / together, together);
+      return ahead * slab(blocks / together, together, true) +
+             (slabs - ahead) * slab(blocks / together, together);
     };
-    const double whole = full > 0 ? wave(at_once) : 0;
+    const double ahead = std::min(ahead_, slabs);
+    const double whole = full > 0 ? wave(at_once, 0) : 0;
+    const double hidden = full > 0 ? whole - wave(at_once, ahead) : 0;  // of the first
     // Of a group whose tile is done the other one's products hide the epilogue, but they share the issue
     // slots.
     const double shown = tile_.pingpong() ? std::max(epilogue_ - whole, 0.0) / 2 + shown_activation_
                                           : kShownEpilogue * epilogue_;
-    return real(full) * whole + (rest > 0 ? wave(rest) : 0) + real(count) * start +
-           (count > 0 ? epilogue_ + real(count - 1) * shown : 0);
+    return real(full) * whole - hidden + (rest > 0 ? wave(rest, full > 0 ? 0 : ahead) : 0) +
+           real(count) * start + (count > 0 ? epilogue_ + real(count - 1) * shown : 0);
   }
 
  private:
@@ -170,6 +192,7 @@ class KernelTime {
   const TileShape& tile_;
   const TileCost& cost_;
   double area_, products_, copies_, traffic_, epilogue_, shown_activation_ = 0;
+  double x_copies_, x_traffic_, ahead_ = 0;  // slabs whose weights are there before x is
 };
 
 // One tile shape under one schedule with so many workers.
@@ -184,7 +207,8 @@ double seconds_of(const Request& r, int index, Schedule schedule, std::int64_t t
     // Small tiles' blocks are two to a multiprocessor, and then half as fast.
     const int room = tile.rows * tile.cols <= 64 * 128 ? 2 : 1;
     const std::int64_t at_once = multiprocessors * room / tile.deep;
-    compute = time.waves(tiles, at_once, tile.deep, real(ceil_div(slabs, tile.deep)), room, kClusterStart);
+    compute = time.waves(tiles, at_once, tile.deep, real(ceil_div(slabs, tile.deep)), room,
+                         r.in_step ? kStepClusterStart : kClusterStart);
     fix_up = kExchangeLatency +
              real(ceil_div(tiles, at_once)) * time.part() * (tile.deep - 1) / tile.deep / kExchangeBandwidth;
   } else if (schedule == Schedule::block) {
@@ -213,9 +237,15 @@ double seconds_of(const Request& r, int index, Schedule schedule, std::int64_t t
     }
   }
   if (r.row_sums) fix_up += kRowSums;
+  if (r.in_step && index == k64x64) {
+    const double share = real(std::min<std::int64_t>(tiles, workers)) / kMultiprocessors;
+    fix_up += kStepCrowdedStart * std::max(2 * share - 1, 0.0);
+  }
   return kLaunch + (r.direction == Direction::dw ? kGradientLaunch : 0) +
-         (tile.cluster() > 1 ? kPairLaunch : 0) + fix_up +
-         bound(kSharpness, compute, memory / kMemoryBandwidth);
+         (tile.cluster() == 1 ? 0
+          : r.in_step         ? kStepPairLaunch
+                              : kPairLaunch) +
+         fix_up + bound(kSharpness, compute, memory / kMemoryBandwidth);
 }
 
 }  // namespace
@@ -290,7 +320,9 @@ Selection select(const Request& r, Schedule schedule, const DeviceInfo& device) 
 }
 
 Request request_of(const MatmulForwardProblem& p) {
-  return {Direction::forward, extent_of(p), p.dtype, p.activation, p.preact, false, false, p.batch_invariant};
+  // Models count rows on the device where a graph of their step is for many batches.
+  return {Direction::forward, extent_of(p),  p.dtype, p.activation, p.preact, false, false,
+          p.batch_invariant,  p.rows_counted};
 }
 Request request_of(const MatmulDxProblem& p) {
   return {Direction::dx, extent_of(p), p.dtype, p.activation, p.activation != Activation::none, false};

@@ -77,6 +77,9 @@ struct Request {
   bool extra = false, adds = false;
   bool row_sums = false;         // dw's dbias
   bool batch_invariant = false;  // the tile must not depend on the number of rows
+  // Between a model's other kernels, in a graph: it begins beside the one before, and before x is there it
+  // copies weights (ops/cuda/overlap.cuh).
+  bool in_step = false;
 };
 
 // Whether there is a kernel for it: those that were the fastest somewhere. fp16, in which encoders run, has
