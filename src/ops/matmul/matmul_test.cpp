@@ -587,6 +587,23 @@ TEST(Matmul, MeasuredTimesAreReadAsTheyWereWritten) {
   std::filesystem::remove(path);
 }
 
+// BERT-base behind 704 rows of attention: 64×64 tiles by themselves, 64×128 between the other kernels.
+TEST(Matmul, AProductOfAModelsStepHasATileOfItsOwn) {
+  MatmulForwardProblem problem;
+  problem.M = 704;
+  problem.N = problem.K = 768;
+  problem.dtype = DType::f16;
+  DeviceInfo device;
+  device.gpu.multiprocessors = 132;
+  const auto chosen = [&] {
+    return matmul::kTiles[matmul::select(matmul::request_of(problem), matmul::Schedule::persistent, device)
+                              .tile];
+  };
+  EXPECT_EQ(chosen().cols, 64);
+  problem.rows_counted = true;
+  EXPECT_EQ(chosen().cols, 128);
+}
+
 // An epilogue of ten clocks, of which the other group multiplies in eight, and one that nothing hides.
 TEST(Matmul, TimelinesCountWhatOfTheEpiloguesIsHidden) {
   matmul::Timeline timeline;
