@@ -73,7 +73,8 @@ void flash_packed_forward(const Context& context, const AttentionForward& a) {
   // run leaves to single warps, few tiles from many in those of texts that have keys for more than one group.
   const bool wide = a.q.shape[2] == 64;
   const Sequences& sequences = maps.p.sequences;
-  const bool runs = a.batch_invariant || sequences.Nq < std::int64_t{wide ? 32 : 48} * sequences.count;
+  const bool runs = a.batch_invariant ||
+                    std::max(sequences.Nq, sequences.Nk) < std::int64_t{wide ? 32 : 48} * sequences.count;
   const bool few = !runs && sequences.blocks(sequences.Nq, kBox) <=
                                 static_cast<unsigned>(context.device().gpu.multiprocessors);
   const auto run_shape = [&]<class S>() {
