@@ -52,7 +52,7 @@ enum TileIndex : int {
   k64x128Turns,
   k64x128Pair,
   k64x96Pair,
-  k128x96Across,
+  k128x96Pair,
   k128x160TeamPair,
   k256x160Pair,
   k192x128Pair,
@@ -63,7 +63,7 @@ inline constexpr TileShape kTiles[] = {
     {128, 160, 1, 1, 1, 2},   {128, 160, 1, 1, 2, 1},    {64, 64, 1, 1, 1, 1, 8},   {64, 64, 1, 1, 1, 1, 4},
     {64, 64, 1, 1, 1, 1, 2},  {128, 128, 2, 1, 1, 1, 4}, {128, 128, 2, 1, 1, 1, 3}, {128, 128, 2, 1, 1, 1, 2},
     {64, 128, 1, 1, 1, 1, 4}, {64, 64, 1, 1, 1, 1},      {64, 128, 1, 1, 1, 1},     {64, 128, 1, 2, 2, 1},
-    {64, 96, 1, 1, 2, 1},     {128, 96, 2, 1, 1, 2},     {128, 160, 2, 1, 2, 1},    {256, 160, 2, 1, 2, 1},
+    {64, 96, 1, 1, 2, 1},     {128, 96, 2, 1, 2, 1},     {128, 160, 2, 1, 2, 1},    {256, 160, 2, 1, 2, 1},
     {192, 128, 3, 1, 2, 1},
 };
 inline constexpr int kTileCount = static_cast<int>(std::size(kTiles));
@@ -113,7 +113,7 @@ constexpr bool offers(Direction direction, DType dtype, Activation activation, i
     case Direction::forward:
       if (activation == Activation::gelu_tanh && dtype == DType::f16) return is_one_of(k128x192, k64x128);
       return is_one_of(k64x64, k128x192, k64x128, k128x128, k128x192Alone, k128x128Team, k128x192TeamAlone) ||
-             (plain && is_one_of(k128x256, k64x128Turns, k128x160Down, k64x96Pair, k128x96Across,
+             (plain && is_one_of(k128x256, k64x128Turns, k128x160Down, k64x96Pair, k128x96Pair,
                                  k128x160TeamPair, k256x160Pair));
     case Direction::dx:
       if (activation == Activation::gelu_erf) return is_one_of(k128x128, k128x128Team);
@@ -123,11 +123,11 @@ constexpr bool offers(Direction direction, DType dtype, Activation activation, i
       }
       return is_one_of(k128x128, k128x128Team) ||
              (!half && is_one_of(k64x64, k64x128Turns, k128x192, k128x192Alone, k64x128, k128x256,
-                                 k128x192TeamAlone, k256x160Pair));
+                                 k128x192TeamAlone, k256x160Pair, k128x96Pair));
     default:
       return plain && (is_one_of(k128x128Team, k64x128) ||
                        (!half && is_one_of(k64x64, k64x128Turns, k128x160, k128x160Down, k128x256,
-                                           k64x128Pair, k192x128Pair)));
+                                           k64x128Pair, k192x128Pair, k64x96Pair)));
   }
 }
 

@@ -17,7 +17,7 @@ struct SplitTile {
   static constexpr int kGroupRows = rows / groups_down, kGroupCols = cols / groups_across;
   static constexpr int kBlocks = kGroupRows / kBoxRows, kSums = kGroupCols / 2;
   static constexpr int kClusterDown = 1, kClusterAcross = 1;
-  static constexpr int kABytes = rows * kRowBytes, kBBytes = (cols + 63) / 64 * kBoxBytes;
+  static constexpr int kABytes = rows * kRowBytes, kBBytes = bytes_of_b(cols);
   static constexpr int kStageBytes = kABytes + kBBytes;
   static constexpr int kBarrierBytes = 256;
   // Sums in shared memory: rows eight banks apart, so that four rows of eight are all banks. Each block
@@ -40,6 +40,7 @@ struct SplitKernel {
   using Out = OutT;
   using Epilogue = EpilogueT;
   static constexpr bool kATransposed = a_transposed, kBTransposed = b_transposed;
+  static constexpr int kBRowBytes = b_transposed ? 2 * slab_cols(Tile::kCols) : kRowBytes;
   static constexpr int kStageBytes = Tile::kABytes + (kBTransposed ? Tile::kBBytes : Tile::kCols * kRowBytes);
   // The copying warp, and those that sum rows.
   static constexpr int kHelpers = Epilogue::kSumsRows ? Tile::kRows / 64 : 0;
@@ -199,7 +200,7 @@ __global__ void __launch_bounds__(K::kThreads) split_kernel(const __grid_constan
     const int group_row = group / Tile::kGroupsAcross * Tile::kGroupRows;
     const int group_col = group % Tile::kGroupsAcross * Tile::kGroupCols;
     const std::uint64_t a_tile = describe_tile(tiles + group_row * kRowBytes, kBoxBytes);
-    const std::uint64_t b_tile = describe_tile(tiles + Tile::kABytes + group_col * kRowBytes, kBoxBytes);
+    const std::uint64_t b_tile = describe_b<K>(tiles + Tile::kABytes + group_col * kRowBytes);
 #pragma unroll 1
     for (int i = threadIdx.x; i < quads; i += Tile::kGroups * kGroupThreads) {
       if (i % 16 == 0) quad_of(i).prefetch();

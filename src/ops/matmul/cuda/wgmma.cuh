@@ -44,6 +44,17 @@ inline constexpr int kRowBytes = 128;  // of a tile's row in shared memory
 inline constexpr int kBoxBytes = kBoxRows * kRowBytes;
 inline constexpr int kSharedLimit = 227 * 1024;
 
+// How many of the result's rows or columns a slab of a transposed factor's tile has. 96 columns are three
+// slabs of 32: of two slabs of 64 a quarter would be copied for nothing. 160 are three of 64: five of 32
+// would be twice as many rows to copy, which cost as much.
+constexpr int slab_cols(int side) {
+  return side % 64 == 0 || side > 128 ? 64 : 32;
+}
+// B's share of a stage.
+constexpr int bytes_of_b(int side) {
+  return (side + slab_cols(side) - 1) / slab_cols(side) * slab_cols(side) * kRowBytes;
+}
+
 // A block's tile; groups_down × groups_across groups share it, or, where there is one, two take turns. Blocks
 // of a cluster have tiles below each other (and share B's) or beside each other (and share A's).
 template <int rows, int cols, int groups_down, int groups_across, int cluster_down = 1,
@@ -65,7 +76,7 @@ struct Tile {
   static constexpr int kProducerRegisters = kGroups == 3 ? 32 : kManySums ? 40 : 88;
   static constexpr int kGroupRegisters = kGroups == 3 ? 160 : kManySums ? 232 : 208;
 
-  static constexpr int kABytes = rows * kRowBytes, kBBytes = (cols + 63) / 64 * kBoxBytes;
+  static constexpr int kABytes = rows * kRowBytes, kBBytes = bytes_of_b(cols);
   static constexpr int kStageBytes = kABytes + kBBytes;
   // Of a group, for what it sends. Where groups take turns, more of them keep its warps from waiting for the
   // copy engine.
@@ -113,6 +124,8 @@ struct Kernel {
   using Epilogue = EpilogueT;
   // Whether the depth is the rows of A's, of B's matrix in memory, not its columns.
   static constexpr bool kATransposed = a_transposed, kBTransposed = b_transposed;
+  // Of B's tile in shared memory.
+  static constexpr int kBRowBytes = b_transposed ? 2 * slab_cols(Tile::kCols) : kRowBytes;
   // That are sent at once: a box's row, or half of one.
   static constexpr int kRowCols = kRowBytes / static_cast<int>(sizeof(Out));
   static constexpr int kChunkCols = Tile::kGroupCols % kRowCols == 0 ? kRowCols : kRowCols / 2;
@@ -286,10 +299,10 @@ __device__ void copy_factor(std::byte* to, const CUtensorMap* map, Barrier* barr
     }
   };
   if constexpr (kTransposed) {
-    constexpr int kDepths = kSlab / kParts;
+    constexpr int kDepths = kSlab / kParts, kCols = slab_cols(kSide);
 #pragma unroll
-    for (int slab = 0; slab < (kSide + 63) / 64; ++slab) {
-      copy(to + slab * kBoxBytes + part * kDepths * kRowBytes, side + slab * 64, depth + part * kDepths);
+    for (int slab = 0; slab < (kSide + kCols - 1) / kCols; ++slab) {
+      copy(to + (slab * kSlab + part * kDepths) * (2 * kCols), side + slab * kCols, depth + part * kDepths);
     }
   } else {
     constexpr int kSides = kSide / kParts;
@@ -485,6 +498,16 @@ __device__ int copy_weights_ahead(Barrier* full, int slabs, CopyB&& copy_b) {
   return ahead;
 }
 
+// B's tile as products take it (describe_tile), and a step of 16 terms in it.
+template <class K>
+__device__ std::uint64_t describe_b(const void* tile) {
+  if constexpr (K::kBRowBytes == kRowBytes) return describe_tile(tile, kBoxBytes);
+  constexpr std::uint64_t kSwizzle64 = std::uint64_t{2} << 62, kEightRows = std::uint64_t{512 >> 4} << 32;
+  return kSwizzle64 | kEightRows | describe_lower(tile, kBoxBytes / 2);
+}
+template <class K>
+inline constexpr int kStepOfB = K::kBRowBytes == kRowBytes ? kDescribedStep<K::kBTransposed> : 64;
+
 // A group's products over that many slabs, which it releases as it goes; done_issuing() when the last are
 // under way.
 template <class K, class Release, class Done>
@@ -505,7 +528,7 @@ __device__ void multiply_slabs(float (&sum)[K::Tile::kBlocks][K::Tile::kSums], s
       for (int b = 0; b < Tile::kBlocks; ++b) {
         multiply_tiles<typename K::In, Tile::kGroupCols, K::kATransposed, K::kBTransposed>(
             sum[b], a_tile + stage + b * (kBoxBytes / 16) + step * kDescribedStep<K::kATransposed>,
-            b_tile + stage + step * kDescribedStep<K::kBTransposed>, i > 0 || step > 0);
+            b_tile + stage + step * kStepOfB<K>, i > 0 || step > 0);
       }
     }
     commit_products();
@@ -663,7 +686,7 @@ __global__ void __launch_bounds__(K::Tile::kThreads, 1)
   const Lane& lane = outlet.lane;
   // 64 rows, or in a transposed tile a slab of 64 columns, are 8192 bytes either way.
   const std::uint64_t a_tile = describe_tile(shared.tiles + group_row * kRowBytes, kBoxBytes);
-  const std::uint64_t b_tile = describe_tile(shared.tiles + Tile::kABytes + group_col * kRowBytes, kBoxBytes);
+  const std::uint64_t b_tile = describe_b<K>(shared.tiles + Tile::kABytes + group_col * kRowBytes);
 
   // Groups that take turns: barrier kTurn + g says that it is g's turn to multiply.
   constexpr int kTurn = 1 + Tile::kGroups;
@@ -824,7 +847,10 @@ inline bool suits_boxes(const Matrix& m, DType dtype) {
 
 template <int kSide, bool kTransposed, int kParts>
 CUtensorMap map_factor(const Matrix& m, DType dtype, std::int64_t side, std::int64_t depth) {
-  if (kTransposed) return map_boxes<2>(m.data, dtype, {side, depth}, {m.stride}, {64, kSlab / kParts});
+  if (kTransposed) {
+    return map_boxes<2>(m.data, dtype, {side, depth}, {m.stride}, {slab_cols(kSide), kSlab / kParts},
+                        2 * slab_cols(kSide));
+  }
   return map_boxes<2>(m.data, dtype, {depth, side}, {m.stride}, {kSlab, kSide / kParts});
 }
 
