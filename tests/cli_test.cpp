@@ -7,6 +7,7 @@
 #include <cstring>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <sstream>
 
 #include "runtime/test_folder.hpp"
@@ -81,6 +82,24 @@ class CliTest : public TestFolder {
 
   std::string output_;
 };
+
+TEST_F(CliTest, AnEncodersLayersAreTimedAlone) {
+  const std::vector<std::string> bench = {"bench",   "encoder",  "--model", "minilm",    "--dtype",
+                                          "fp32",    "--device", "cpu",     "--lengths", "3,5",
+                                          "--steps", "1",        "--json"};
+  const auto operations = [&](const std::vector<std::string>& arguments) {
+    succeeds(arguments);
+    std::set<std::string> names;
+    const auto report = nlohmann::json::parse(output_);
+    for (const auto& row : report["ops"]) names.insert(row["op"]);
+    return names;
+  };
+  std::set<std::string> whole = operations(bench);
+  std::vector<std::string> alone = bench;
+  alone.push_back("--layers-alone");
+  EXPECT_EQ(whole.erase("embedding_layernorm.forward") + whole.erase("pooling.forward"), 2u);
+  EXPECT_EQ(operations(alone), whole);
+}
 
 TEST_F(CliTest, FromTextToASample) {
   make_data();

@@ -237,6 +237,9 @@ void add_bench(CLI::App& app) {
                    "after the other")
       ->capture_default_str();
   command->add_flag("--batch-invariant", f->encoder.batch_invariant, "encoder: as in embed");
+  command->add_flag(
+      "--layers-alone", f->encoder.layers_alone,
+      "encoder: its layers alone, hidden states to hidden states, without embedding and pooling");
   command->add_option("--batch-tokens", f->encoder.batch_tokens, "encoder: tokens in a batch")
       ->capture_default_str();
   command->add_option(

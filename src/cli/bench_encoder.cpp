@@ -13,8 +13,10 @@
 #include "cli/op_table.hpp"
 #include "core/error.hpp"
 #include "model/bert.hpp"
+#include "ops/element.hpp"
 #include "runtime/ceiling.hpp"
 #include "runtime/file.hpp"
+#include "runtime/host_view.hpp"
 #include "runtime/philox.hpp"
 
 namespace warpwright::cli {
@@ -81,12 +83,48 @@ std::vector<PackedBatch> make_batches(const BertConfig& config, std::vector<std:
   return batches;
 }
 
-void embed_all(BertModel& model, const std::vector<PackedBatch>& batches, std::vector<float>& vectors) {
-  for (const PackedBatch& batch : batches) {
-    vectors.resize(static_cast<std::size_t>(batch.sequences() * model.vector_size()));
-    model.embed(batch, vectors);
+// What is timed: texts to vectors, or hidden states, those that stand there, to hidden states.
+class Work {
+ public:
+  Work(Context& context, BertModel& model, std::vector<PackedBatch> batches, bool layers_alone)
+      : context_(context), model_(model), batches_(std::move(batches)), layers_alone_(layers_alone) {
+    if (layers_alone_) write_random_states();
   }
-}
+
+  BertModel& model() const { return model_; }
+  std::size_t batches() const { return batches_.size(); }
+
+  void run() {
+    for (const PackedBatch& batch : batches_) {
+      if (layers_alone_) {
+        model_.launch(batch, BertModel::Result::hidden, BertModel::From::states);
+        context_.synchronize();
+      } else {
+        vectors_.resize(static_cast<std::size_t>(batch.sequences() * model_.vector_size()));
+        model_.embed(batch, vectors_);
+      }
+    }
+  }
+
+ private:
+  void write_random_states() {
+    std::size_t most = 0;
+    for (const PackedBatch& batch : batches_) most = std::max(most, batch.tokens.size());
+    const PhiloxStream random(1, 3);
+    write_on_host(model_.states(static_cast<std::int64_t>(most)), context_.stream(),
+                  [&](const Tensor& states) {
+                    for (std::int64_t i = 0; i < states.elements(); ++i) {
+                      ops::store_element(states, i, 2 * random.uniform(static_cast<std::uint64_t>(i)) - 1);
+                    }
+                  });
+  }
+
+  Context& context_;
+  BertModel& model_;
+  std::vector<PackedBatch> batches_;
+  bool layers_alone_;
+  std::vector<float> vectors_;
+};
 
 // Seconds of a forward on a GPU, of the batch before, as the mean of so many.
 double time_forwards(Context& context, BertModel& model, int forwards) {
@@ -100,23 +138,21 @@ double time_forwards(Context& context, BertModel& model, int forwards) {
 
 // Seconds for all batches: of a GPU's single batch that of its forward alone, many times over where it is
 // short; else from the first id to the last vector.
-double time_once(Context& context, BertModel& model, const std::vector<PackedBatch>& batches,
-                 std::vector<float>& vectors) {
-  if (context.device().device.kind == DeviceKind::cuda && batches.size() == 1) {
+double time_once(Context& context, Work& work) {
+  if (context.device().device.kind == DeviceKind::cuda && work.batches() == 1) {
     constexpr double kLeastSeconds = 0.012;  // as bench/peers/encoder_gpu.py times others
-    const double one = time_forwards(context, model, 2);
-    return time_forwards(context, model, static_cast<int>(std::clamp(kLeastSeconds / one, 2.0, 20.0)));
+    const double one = time_forwards(context, work.model(), 2);
+    return time_forwards(context, work.model(), static_cast<int>(std::clamp(kLeastSeconds / one, 2.0, 20.0)));
   }
   const auto start = std::chrono::steady_clock::now();
-  embed_all(model, batches, vectors);
+  work.run();
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
-OpTable table_of(Context& context, BertModel& model, const std::vector<PackedBatch>& batches,
-                 std::vector<float>& vectors) {
+OpTable table_of(Context& context, Work& work) {
   OpTable table;
   context.set_timer([&](const Context::CallRecord& call) { table.add(call); });
-  embed_all(model, batches, vectors);
+  work.run();
   context.set_timer(nullptr);
   return table;
 }
@@ -124,18 +160,16 @@ OpTable table_of(Context& context, BertModel& model, const std::vector<PackedBat
 // Times the texts of these lengths; prints a table, or returns what it would say.
 nlohmann::json measure(Context& context, BertModel& model, const BenchEncoderFlags& flags,
                        const std::vector<std::int64_t>& lengths) {
-  const auto batches = make_batches(model.config(), lengths, flags.batch_tokens);
-  std::vector<float> vectors;
-  for (int i = 0; i < 3; ++i)
-    embed_all(model, batches, vectors);  // takes the memory's pages, captures graphs
+  Work work(context, model, make_batches(model.config(), lengths, flags.batch_tokens), flags.layers_alone);
+  for (int i = 0; i < 3; ++i) work.run();  // takes the memory's pages, captures graphs
   std::vector<double> seconds;
   for (std::int64_t i = 0; i < flags.repetitions; ++i) {
-    seconds.push_back(time_once(context, model, batches, vectors));
+    seconds.push_back(time_once(context, work));
   }
   std::sort(seconds.begin(), seconds.end());
   const double median = seconds[seconds.size() / 2];
   const std::int64_t wasted_before = model.wasted_tokens();
-  const OpTable table = table_of(context, model, batches, vectors);
+  const OpTable table = table_of(context, work);
   const std::int64_t wasted = model.wasted_tokens() - wasted_before;
   const auto tokens = std::accumulate(lengths.begin(), lengths.end(), std::int64_t{0});
   const double flops = model.config().flops(lengths);
@@ -144,18 +178,19 @@ nlohmann::json measure(Context& context, BertModel& model, const BenchEncoderFla
     fmt::print(
         "{} {}, {} texts of {} tokens in {} batches on {} ({} threads): {:.3f} ms (median of {}, fastest "
         "{:.3f}), {:.0f} tokens/s, {:.1f} GFLOP/s, {} rows wasted\n",
-        flags.model, flags.dtype, lengths.size(), tokens, batches.size(), context.device().name,
+        flags.model, flags.dtype, lengths.size(), tokens, work.batches(), context.device().name,
         context.threads(), median * 1e3, seconds.size(), seconds.front() * 1e3,
         static_cast<double>(tokens) / median, flops / median * 1e-9, wasted);
   }
   return {{"model", flags.model},
           {"dtype", flags.dtype},
           {"batch_invariant", flags.batch_invariant},
+          {"layers_alone", flags.layers_alone},
           {"machine", context.device().name},
           {"threads", context.threads()},
           {"texts", lengths.size()},
           {"tokens", tokens},
-          {"batches", batches.size()},
+          {"batches", work.batches()},
           {"ms_median", median * 1e3},
           {"ms_min", seconds.front() * 1e3},
           {"tokens_per_second", static_cast<double>(tokens) / median},

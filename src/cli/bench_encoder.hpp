@@ -12,6 +12,7 @@ struct BenchEncoderFlags {
   std::string model, dtype;
   std::string lengths = "128x64";  // "5,17x3" or @FILE
   bool batch_invariant = false;
+  bool layers_alone = false;  // from hidden states to hidden states
   std::int64_t batch_tokens = 16384, repetitions = 5;
   bool json = false;
 };
