@@ -141,13 +141,13 @@ def same_not_finite(a, b):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--library", required=True)
+    parser.add_argument("--library", dest="shared_library", required=True)
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
     parser.add_argument("--shapes", type=int, default=12, help="random shapes of each kind, norm and dtype")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--verbose", action="store_true", help="a line for each tensor, not for each kind")
     options = parser.parse_args()
-    library = Ours(options.library, options.device)
+    library = Ours(options.shared_library, options.device)
     failures = 0
     for kind, prepare in KINDS.items():
         for rms in (False, True):

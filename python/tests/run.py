@@ -14,7 +14,7 @@ from pathlib import Path
 SKIPPED = 77  # the exit status that says so to ctest
 
 parser = argparse.ArgumentParser()
-parser.add_argument("--library", required=True)
+parser.add_argument("--library", dest="shared_library", required=True)
 arguments, rest = parser.parse_known_args()
 for name in ("torch", "pytest"):
     if find_spec(name) is None:
@@ -23,6 +23,6 @@ for name in ("torch", "pytest"):
 
 package = Path(__file__).resolve().parents[1]
 path = os.pathsep.join(filter(None, [str(package), os.environ.get("PYTHONPATH")]))
-environment = {**os.environ, "PYTHONPATH": path, "WARPWRIGHT_LIBRARY": str(Path(arguments.library).resolve())}
+environment = {**os.environ, "PYTHONPATH": path, "WARPWRIGHT_LIBRARY": str(Path(arguments.shared_library).resolve())}
 command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-c", str(package / "pyproject.toml")]
 sys.exit(subprocess.run([*command, str(package / "tests"), *rest], env=environment).returncode)

@@ -88,8 +88,11 @@ struct Rows {
     using Y = std::conditional_t<from_out, O, X>;
 
     const Y* y() const {
-      if constexpr (from_out) return out;
-      if constexpr (!from_out) return x;
+      if constexpr (from_out) {
+        return out;
+      } else {
+        return x;
+      }
     }
     vec weight_at(std::int64_t c, int n) const { return weight ? load_lanes(weight + c, n) : set1(1); }
     float mean_of(std::int64_t row) const { return centered ? mean[row] : 0; }
