@@ -32,7 +32,8 @@ inline constexpr std::int64_t kRowsPerPart = 32;
 inline constexpr std::int64_t kMaxParts = 64;
 std::int64_t backward_parts(std::int64_t N);
 
-// Bytes of scratch of the CPU's backward: for each part its sums and a row of x̂, and a row of 1/weight.
+// Bytes of scratch of the CPU's backward: for each part its sums and dx of kept columns, and a row of
+// 1/weight.
 std::size_t cpu_backward_workspace(const NormBackwardProblem& p, const DeviceInfo& device);
 
 // Writes kept_columns and kept, if there are any, from x: what is normalized. Before anything is written over

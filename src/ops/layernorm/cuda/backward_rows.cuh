@@ -33,13 +33,14 @@ struct BackwardRows {
 };
 
 // Who has a row, how many packs of it a lane has, and whether in few enough warps (RowShape::roomy) to keep
-// them in registers from one pass to the other, and the bias from row to row.
+// them in registers from one pass to the other, and the bias from row to row. Plain: rows are not centered
+// and have no bias.
 enum class Share { warp, block, cluster };
-template <int packs_, Share share_, bool roomy_ = false>
+template <int packs_, Share share_, bool roomy_ = false, bool plain_ = false>
 struct BackwardForm {
   static constexpr int packs = packs_;
   static constexpr Share share = share_;
-  static constexpr bool one_warp = share == Share::warp, roomy = roomy_;
+  static constexpr bool one_warp = share == Share::warp, roomy = roomy_, plain = plain_;
   // A cluster takes the sums of the next row before it computes dx of the present one, which hides the time
   // that sums take from block to block.
   static constexpr bool ahead = share == Share::cluster;
@@ -425,25 +426,27 @@ __device__ void backward_of_rows(const BackwardRows<X, P, O>& a, int warps) {
       weight_of(k, w);
       float part_g = 0, part_gx = 0;  // so that the packs' additions do not wait for each other
       if constexpr (from_out) {
-        const auto b = bias_of(k);
+        Lanes<P, kLanes> b;
+        if constexpr (!Form::plain) b = bias_of(k);
 #pragma unroll
         for (int j = 0; j < kLanes; ++j) {
-          const float d = dout[j], t = y[j] - b[j];
+          const float d = dout[j], t = Form::plain ? y[j] : y[j] - b[j];
           if constexpr (Form::keeps) kept_dout[k][j] = d, kept_y[k][j] = t;
-          part_g = fmaf(d, w[j], part_g);
+          if constexpr (!Form::plain) part_g = fmaf(d, w[j], part_g);
           part_gx = fmaf(d, t, part_gx);
           dweight[k][j] = fmaf(d, t, dweight[k][j]);
-          dbias[k][j] += d;
+          if constexpr (!Form::plain) dbias[k][j] += d;
         }
       } else {
 #pragma unroll
         for (int j = 0; j < kLanes; ++j) {
-          const float d = dout[j], t = y[j] - statistic.x, normalized = t * statistic.y, g = d * w[j];
+          const float d = dout[j], t = Form::plain ? y[j] : y[j] - statistic.x;
+          const float normalized = t * statistic.y, g = d * w[j];
           if constexpr (Form::keeps) kept_dout[k][j] = d, kept_y[k][j] = t;
-          part_g += g;
+          if constexpr (!Form::plain) part_g += g;
           part_gx = fmaf(g, normalized, part_gx);
           dweight[k][j] = fmaf(d, normalized, dweight[k][j]);
-          dbias[k][j] += d;
+          if constexpr (!Form::plain) dbias[k][j] += d;
         }
       }
       sum_g += part_g;
@@ -455,7 +458,7 @@ __device__ void backward_of_rows(const BackwardRows<X, P, O>& a, int warps) {
   const auto put_dx = [&](std::int64_t row, int stage, unsigned turn) {
     const float2 sum = sums.get(turn), statistic = mine.statistics[stage * gpu::kWarp];
     const float mean = statistic.x, rstd = statistic.y;
-    const float mean_g = a.centered ? sum.x * inverse_C : 0.0f, mean_gx = sum.y * inverse_C;
+    const float mean_g = !Form::plain && a.centered ? sum.x * inverse_C : 0.0f, mean_gx = sum.y * inverse_C;
     const float slope = from_out ? -mean_gx : -mean_gx * rstd;
     X* dx = a.dx + row * a.C + column;
 #pragma unroll
@@ -469,8 +472,8 @@ __device__ void backward_of_rows(const BackwardRows<X, P, O>& a, int warps) {
         const auto dout = lanes_from_shared<O, kLanes>(mine.at(stage, k, 0));
         const auto y = lanes_from_shared<Y, kLanes>(mine.at(stage, k, kDout));
 #pragma unroll
-        for (int j = 0; j < kLanes; ++j) d[j] = dout[j], t[j] = y[j] - mean;
-        if constexpr (from_out) {
+        for (int j = 0; j < kLanes; ++j) d[j] = dout[j], t[j] = Form::plain ? y[j] : y[j] - mean;
+        if constexpr (from_out && !Form::plain) {
           const auto b = bias_of(k);
 #pragma unroll
           for (int j = 0; j < kLanes; ++j) t[j] = y[j] - b[j];
@@ -484,7 +487,10 @@ __device__ void backward_of_rows(const BackwardRows<X, P, O>& a, int warps) {
         for (int j = 0; j < kLanes; ++j) t[j] *= inverses[j];
       }
 #pragma unroll
-      for (int j = 0; j < kLanes; ++j) gradient[j] = rstd * fmaf(t[j], slope, fmaf(d[j], w[j], -mean_g));
+      for (int j = 0; j < kLanes; ++j) {
+        const float g = Form::plain ? d[j] * w[j] : fmaf(d[j], w[j], -mean_g);
+        gradient[j] = rstd * fmaf(t[j], slope, g);
+      }
       if (a.addend) {
         const auto addend = lanes_from_shared<X, kLanes>(mine.addends + (stage * packs + k) * gpu::kWarp);
 #pragma unroll
@@ -596,14 +602,19 @@ void launch_backward_as(const BackwardRows<X, P, O>& a, const BackwardLaunch& la
 // For a shape that backward_shape gives.
 template <bool from_out, class X, class P, class O>
 void launch_backward(const BackwardRows<X, P, O>& a, const BackwardLaunch& launch, cudaStream_t stream) {
-  const auto as = [&]<int packs, Share share, bool roomy = false>() {
-    launch_backward_as<BackwardForm<packs, share, roomy>, from_out>(a, launch, stream);
+  const auto as = [&]<int packs, Share share, bool roomy = false, bool plain = false>() {
+    launch_backward_as<BackwardForm<packs, share, roomy, plain>, from_out>(a, launch, stream);
   };
+  const bool plain = !a.centered && !a.bias;  // its own kernels where it makes a difference
   const auto [packs, warps, blocks, roomy] = launch.shape;
   if constexpr (few_backward_kernels(sizeof(P) != sizeof(X), from_out, sizeof(O) != sizeof(X))) {
     if (blocks > 1) return as.template operator()<3, Share::cluster>();
     return warps == 1 ? as.template operator()<3, Share::warp>() : as.template operator()<3, Share::block>();
   } else {
+    if (blocks > 1 && plain) {
+      return roomy ? as.template operator()<3, Share::cluster, true, true>()
+                   : as.template operator()<3, Share::cluster, false, true>();
+    }
     if (blocks > 1) {
       return roomy ? as.template operator()<3, Share::cluster, true>()
                    : as.template operator()<3, Share::cluster>();
@@ -625,6 +636,9 @@ void launch_backward(const BackwardRows<X, P, O>& a, const BackwardLaunch& launc
       case 2:
         return as.template operator()<2, Share::block, true>();
       case 3:
+        if constexpr (from_out) {
+          if (roomy && plain) return as.template operator()<3, Share::block, true, true>();
+        }
         return roomy ? as.template operator()<3, Share::block, true>()
                      : as.template operator()<3, Share::block>();
       default:

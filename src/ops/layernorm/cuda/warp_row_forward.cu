@@ -1,5 +1,5 @@
 // Normalization with every row in registers: a row is read from memory once, and its statistics are taken in
-// two passes over the registers. 16-byte accesses; a warp has a row, or a block's warps share a longer one.
+// one pass over the registers. 16-byte accesses; a warp has a row, or a block's warps share a longer one.
 // Memory-bound: 2 passes of the tensor (x, out).
 #include "ops/layernorm/cuda/element.cuh"
 #include "ops/layernorm/cuda/lost_columns.cuh"
