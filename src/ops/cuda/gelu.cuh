@@ -74,22 +74,20 @@ __device__ inline float exp2_16bit(float x) {
   return y;
 }
 
-// gelu_erf for results that are stored in 16 bits, in half the instructions: Φ(−|x|) within 3.6·10^-5 of
-// itself, where rounding to fp16 costs up to 4.9·10^-4. With m = |x|,
-//   gelu(x) = max(x, 0) − m·Φ(−m),  Φ(−m) = e^(−m²/2)·t·q(t),  t = 1/(1 + 0.3775·m)
-// The coefficients of q are those of the least largest relative error over m in [0, 14].
+// gelu_erf for results that are stored in 16 bits, in half the instructions: Φ(x) = 1/(1 + 2^(−x·q(x²))),
+// where x·q(x²) is the logarithm to base 2 of Φ(x)/Φ(−x). Over normal deviates the root mean square error is
+// 3.7·10^-5 of the results', where rounding to fp16 costs 2.1·10^-4; below x = −3 it grows from 2·10^-4 to
+// 10^-3 of the result, 3·10^-7 at most, which is what 1 + erf(x/√2) in fp32 leaves there. The coefficients
+// are those of the least largest error of Φ(−|x|) in units of max(2·10^-4·Φ, 6·10^-8), |x| ≤ 6.5; q is
+// positive everywhere.
 __device__ inline float gelu_erf_16bit(float x) {
-  const float m = fminf(fabsf(x), 20.0f);  // where Φ(−m) is 0 in fp32
-  const float t = reciprocal(fmaf(m, 0.3775f, 1.0f));
-  float q = -0.09066518f;
-  q = fmaf(q, t, 0.19533715f);
-  q = fmaf(q, t, 0.08725345f);
-  q = fmaf(q, t, 0.15793060f);
-  q = fmaf(q, t, 0.15012888f);
-  const float bell = exp2_16bit(m * m * -0.72134752f);
-  float positive;  // NaN stays NaN
-  asm("max.NaN.f32 %0, %1, 0f00000000;" : "=f"(positive) : "f"(x));
-  return fmaf(-m, bell * t * q, positive);
+  const float square = x * x;
+  float q = 1.19924643e-6f;
+  q = fmaf(q, square, -3.33050704e-5f);
+  q = fmaf(q, square, -8.35483706e-4f);
+  q = fmaf(q, square, 0.106704678f);
+  q = fmaf(q, square, 2.30080132f);
+  return x * reciprocal(1.0f + exp2_16bit(-x * q));
 }
 
 // Φ(x) + x·φ(x)
