@@ -408,6 +408,24 @@ TEST(Attention, CudaPackedInRunsMatchesTheReference) {
   if (checked == 0) GTEST_SKIP() << reason;
 }
 
+// And with more tiles than there are multiprocessors: the cases above have fewer, which go to more groups.
+TEST(Attention, CudaPackedInManyTilesMatchesTheReference) {
+  if (cuda_device_count() == 0) GTEST_SKIP() << "needs an NVIDIA GPU";
+  std::string reason;
+  int checked = 0;
+  for (const Mask mask : {Mask::none, Mask::causal}) {
+    const attention::Case c = attention::self_attention({129, 0, 256, 61, 300}, 24, 64, mask);
+    for (const DType dtype : {DType::bf16, DType::f16}) {
+      Fixture fixture(seed_of(c));
+      const auto args = attention::make_forward(c, dtype, true, fixture);
+      const auto refusal =
+          check_variant(attention_forward_op(), "cuda.flash_packed", fixture, args, reduction_of(c));
+      refusal.empty() ? void(++checked) : void(reason = refusal);
+    }
+  }
+  if (checked == 0) GTEST_SKIP() << reason;
+}
+
 TEST(Attention, CudaStaysInBoundsWhateverTheSequencesAre) {
   if (cuda_device_count() == 0) GTEST_SKIP() << "needs an NVIDIA GPU";
   const attention::Case c = attention::self_attention({3, 2}, 1, 64);

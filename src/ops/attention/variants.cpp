@@ -177,15 +177,16 @@ std::string refuse_flash_packed(const AttentionForwardProblem& p, const DeviceIn
   return p.HS == 32 || p.HS == 64 ? "" : "head size is neither 32 nor 64";
 }
 
-// Heads of 32 have it where there is much to do. Those of 64 have it for short texts, for the few and long
-// that would be less than a tile of flash_sm90 for each multiprocessor, and where flash_sm90's last round of
-// tiles would leave most of the GPU without one.
+// Heads of 32 have it where there is much to do. Those of 64 have it for short texts, where these are worth a
+// tile and are more than a few, for the few and long that would be less than a tile of flash_sm90 for each
+// multiprocessor, and where flash_sm90's last round of tiles would leave most of the GPU without one.
 double flash_packed_cost(const AttentionForwardProblem& p, const DeviceInfo& device) {
-  constexpr std::int64_t kLong = 128, kMiddle = 384;
+  constexpr std::int64_t kWorthATile = 32, kLong = 128, kMiddle = 384;
+  constexpr std::int64_t kSomeQueries = 32;  // for each multiprocessor
   if (p.batch_invariant) return -2;
   const std::int64_t queries = queries_each(p, device);
   if (p.HS == 32) return queries >= kManyQueries ? -2 : 1;
-  if (queries < kLargeTile) return shorter_than(p, kLong) ? 1 : -2;
+  if (queries < kLargeTile) return shorter_than(p, queries < kSomeQueries ? kLong : kWorthATile) ? 1 : -2;
   if (shorter_than(p, kMiddle)) return -2;
   const std::int64_t blocks = std::max(device.gpu.multiprocessors, 1);
   const std::int64_t S = std::max<std::int64_t>(p.sequences, 1);

@@ -50,7 +50,7 @@ constexpr double kSharpness = 4.00, kSlabSharpness = 7.59;
 // room for all of their blocks; x and the weights pass through the second-level cache together with what
 // other kernels leave there; and where most multiprocessors have a block of 64×64, x reaches them later.
 constexpr double kStepPairLaunch = 1.19e-6, kStepClusterStart = 0.95e-6, kStepCacheBandwidth = 12.64e12;
-constexpr double kStepCrowdedStart = 1.0e-6;
+constexpr double kStepCrowdedStart = 1.5e-6;
 constexpr double kRowSums = 3e-6;                // what is left of a bias gradient when its product is done
 constexpr double kMultiprocessors = 132;         // that the sums above are of
 constexpr double kMultiprocessorFlops = 6.2e12;  // the scale of TileCost::slab, no more

@@ -1,7 +1,8 @@
 // bf16 and fp16 on Hopper, forward, of texts as an encoder packs them: blocks of 64 queries, three on a
 // multiprocessor, so that what one waits for hides behind the others' products. Of heads of 32 columns, two
 // that lie side by side share a tile, whose rows are then 128 bytes, too. Where texts are long enough for
-// tiles of their own, blocks take every so many of them in turn, else runs of packed rows.
+// tiles of their own, blocks take every so many of them in turn, else runs of packed rows; where tiles are
+// few, a block has three groups for one.
 #include "ops/attention/cuda/forward_sm90.cuh"
 #include "ops/attention/kernels.hpp"
 
@@ -12,7 +13,7 @@ template <class TypeT, int kHeadSizeT, bool kRuns>
 struct PackedShape {
   using T = TypeT;
   static constexpr bool kPacked = kRuns;
-  static constexpr int kHeadSize = kHeadSizeT, kHeads = 64 / kHeadSize, kKeys = 64;
+  static constexpr int kHeadSize = kHeadSizeT, kHeads = 64 / kHeadSize, kShares = 1, kKeys = 64;
   static constexpr int kGroups = kHeads, kStages = kHeads == 1 ? 3 : 4, kPlaces = kJobs;
   static constexpr int kRows = kBox, kThreads = (kGroups + 1) * kGroupThreads;
   static constexpr int kShort = 32, kResident = kHeads == 1 ? 3 : 2;
@@ -26,6 +27,26 @@ struct PackedShape {
   };
   static constexpr std::size_t kShared =
       1024 + kPlaces * QueryTile::kBytes + 2 * kStages * KeyTile::kBytes + sizeof(Channels);
+};
+
+// Of heads of 64, where there are no more tiles than multiprocessors: three groups share a tile's queries,
+// and a text's keys go by in a third of the steps.
+template <class TypeT>
+struct FewTilesShape {
+  using T = TypeT;
+  static constexpr bool kPacked = false;
+  static constexpr int kHeadSize = 64, kHeads = 1, kShares = 3, kKeys = 64;
+  static constexpr int kGroups = kShares, kStages = 2, kPlaces = kJobs;
+  static constexpr int kRows = kBox, kThreads = (kGroups + 1) * kGroupThreads, kResident = 1;
+  static constexpr int kCopyRegisters = 32, kGroupRegisters = 160;  // 128 are what a thread begins with
+  using QueryTile = Slabs<kRows, kHeadSize>;
+  using KeyTile = Slabs<kShares * kKeys, kHeadSize>;
+  struct Channels {
+    Jobs jobs;
+    Ring<kStages> keys, values;
+  };
+  static constexpr std::size_t kShared = 1024 + kPlaces * QueryTile::kBytes + 2 * kStages * KeyTile::kBytes +
+                                         shared_sums_bytes(kShares, kHeadSize) + sizeof(Channels);
 };
 
 // Heads side by side are columns of one.
@@ -49,10 +70,13 @@ void flash_packed_forward(const Context& context, const AttentionForward& a) {
   const ForwardMaps maps{map_of_packed(a.q), map_of_packed(a.k), map_of_packed(a.v), ForwardParameters(a),
                          nullptr};
   // Tokens of a text, in the mean, that are worth a tile. Runs and tiles differ in the bits of texts that a
-  // run leaves to single warps.
+  // run leaves to single warps, few tiles from many in those of texts that have keys for more than one group.
   const bool wide = a.q.shape[2] == 64;
   const Sequences& sequences = maps.p.sequences;
-  const bool runs = a.batch_invariant || sequences.Nq < std::int64_t{wide ? 32 : 48} * sequences.count;
+  const bool runs = a.batch_invariant ||
+                    std::max(sequences.Nq, sequences.Nk) < std::int64_t{wide ? 32 : 48} * sequences.count;
+  const bool few = !runs && sequences.blocks(sequences.Nq, kBox) <=
+                                static_cast<unsigned>(context.device().gpu.multiprocessors);
   const auto run_shape = [&]<class S>() {
     const unsigned pieces =
         S::kPacked ? runs_of<S>(sequences)
@@ -64,6 +88,9 @@ void flash_packed_forward(const Context& context, const AttentionForward& a) {
                            "attention.forward cuda.flash_packed", maps);
   };
   const auto run = [&]<class T, int kHeadSize>() {
+    if constexpr (kHeadSize == 64) {
+      if (few) return run_shape.template operator()<FewTilesShape<T>>();
+    }
     runs ? run_shape.template operator()<PackedShape<T, kHeadSize, true>>()
          : run_shape.template operator()<PackedShape<T, kHeadSize, false>>();
   };

@@ -11,7 +11,8 @@ template <class TypeT, int kHeadSizeT>
 struct ForwardShape {
   using T = TypeT;
   static constexpr bool kPacked = false;
-  static constexpr int kHeadSize = kHeadSizeT, kHeads = 1, kKeys = 128, kResident = 1;
+  static constexpr int kHeadSize = kHeadSizeT, kHeads = 1, kShares = 1, kKeys = 128;
+  static constexpr int kResident = 1;
   static constexpr int kGroups = kHeadSize == 64 ? 3 : 2, kStages = kHeadSize == 64 ? 4 : 2, kPlaces = kJobs;
   static constexpr int kRows = kGroups * kBox, kThreads = (kGroups + 1) * kGroupThreads;
   // The copying warps' group gives registers back, which the others take: 128 and 168 are what a thread

@@ -5,7 +5,8 @@
 // blocks on a multiprocessor. kPacked: a block takes whole runs of kRows packed rows, every tile of a text
 // that begins there, be it one of a long text or several short texts. So a tile is found by a search for one
 // row, and there are as many runs whatever the texts are. Texts of up to kShort tokens are left to single
-// warps.
+// warps. kShares: so many groups have a tile's queries together, kKeys of each block of keys each, and the
+// first of them adds up what they have found.
 #pragma once
 
 #include "ops/attention/cuda/sm90.cuh"
@@ -20,16 +21,28 @@ struct ForwardMaps {
   unsigned* next_tile;
 };
 
+// What a group hands to the first of those that share its queries: a thread's sums, and of its two rows the
+// maximum and the sum of probabilities.
+constexpr int shared_numbers(int head_size) {
+  return head_size / 2 + 4;
+}
+constexpr std::size_t shared_sums_bytes(int shares, int head_size) {
+  return sizeof(float) * kGroupThreads * (shares - 1) * shared_numbers(head_size);
+}
+
 // A block's shared memory.
 template <class S>
 struct ForwardMemory {
   std::byte *q, *k, *v;  // places; stages
+  float* sums;           // of groups that share queries
   typename S::Channels& channels;
   __device__ explicit ForwardMemory(std::byte* shared)
       : q(shared),
         k(q + S::kPlaces * S::QueryTile::kBytes),
         v(k + S::kStages * S::KeyTile::kBytes),
-        channels(*reinterpret_cast<typename S::Channels*>(v + S::kStages * S::KeyTile::kBytes)) {}
+        sums(reinterpret_cast<float*>(v + S::kStages * S::KeyTile::kBytes)),
+        channels(*reinterpret_cast<typename S::Channels*>(v + S::kStages * S::KeyTile::kBytes +
+                                                          shared_sums_bytes(S::kShares, S::kHeadSize))) {}
 };
 
 template <class S>
@@ -151,7 +164,7 @@ __device__ void attend_short_texts(const ForwardParameters& p, const Tile& job, 
 // By the two copying warps.
 template <class S>
 __device__ void copy_forward(const ForwardMaps& maps, const ForwardMemory<S>& memory, int warp) {
-  constexpr int kKeys = S::kKeys;
+  constexpr int kKeys = S::kShares * S::kKeys;
   const Sequences& sequences = maps.p.sequences;
   typename S::Channels& channels = memory.channels;
   if (warp == 0) {
@@ -192,12 +205,54 @@ __device__ void copy_forward(const ForwardMaps& maps, const ForwardMemory<S>& me
   }
 }
 
+// By the groups that share a tile's queries, when each has met its keys: the first one's sums become those of
+// all. The last job's have been read when all are here.
+template <class S>
+__device__ void add_shares(float (&o)[S::kHeadSize / 2], float (&largest)[2], float (&sum)[2],
+                           float* shared_sums, int share, float scale2, const Lane& lane) {
+  constexpr int kSums = S::kHeadSize / 2, kNumbers = shared_numbers(S::kHeadSize);
+  constexpr int kBarrier = 1 + S::kGroups;  // those before are of one group
+  named_barrier(kBarrier, S::kShares * kGroupThreads);
+  if (share > 0) {
+    float* const mine = shared_sums + (share - 1) * kNumbers * kGroupThreads + lane.thread;
+#pragma unroll
+    for (int i = 0; i < kSums; ++i) mine[i * kGroupThreads] = o[i];
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      mine[(kSums + r) * kGroupThreads] = largest[r];
+      mine[(kSums + 2 + r) * kGroupThreads] = sum[r];
+    }
+  }
+  named_barrier(kBarrier, S::kShares * kGroupThreads);
+  if (share > 0) return;
+#pragma unroll
+  for (int other = 1; other < S::kShares; ++other) {
+    const float* const theirs = shared_sums + (other - 1) * kNumbers * kGroupThreads + lane.thread;
+    float mine_shrinks[2], theirs_shrink[2];
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const float their_largest = theirs[(kSums + r) * kGroupThreads];
+      const float top = fmaxf(largest[r], their_largest);
+      const float base = top == -INFINITY ? 0.0f : top * scale2;
+      mine_shrinks[r] = exp2_fast(largest[r] * scale2 - base);
+      theirs_shrink[r] = exp2_fast(their_largest * scale2 - base);
+      largest[r] = top;
+      sum[r] = sum[r] * mine_shrinks[r] + theirs[(kSums + 2 + r) * kGroupThreads] * theirs_shrink[r];
+    }
+#pragma unroll
+    for (int i = 0; i < kSums; ++i) {
+      o[i] = o[i] * mine_shrinks[i / 2 % 2] + theirs[i * kGroupThreads] * theirs_shrink[i / 2 % 2];
+    }
+  }
+}
+
 template <class S>
 __global__ void __launch_bounds__(S::kThreads, S::kResident)
     forward_sm90(const __grid_constant__ ForwardMaps maps) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   using T = typename S::T;
   constexpr int kHeadSize = S::kHeadSize, kKeys = S::kKeys, kStages = S::kStages;
+  constexpr int kBlockKeys = S::kShares * kKeys;
   constexpr int kKeyBytes = S::KeyTile::kBytes, kKeySlab = S::KeyTile::kSlabBytes,
                 kQuerySlab = S::QueryTile::kSlabBytes;
   extern __shared__ uint4 shared[];
@@ -224,13 +279,16 @@ __global__ void __launch_bounds__(S::kThreads, S::kResident)
   gpu::wait_for_kernels_before();
   const Lane lane;
   const float scale2 = p.scale * kLog2e;
-  const int side = lane.group % S::kHeads, row_group = lane.group / S::kHeads;
+  const int side = lane.group % S::kHeads, share = lane.group / S::kHeads % S::kShares;
+  const int row_group = lane.group / (S::kHeads * S::kShares);
   // The same for a whole warp: descriptions from a head's columns on.
   const auto of_side = [&](std::uint32_t tile) {
     return __shfl_sync(~0u, tile + described(side * kHeadSize * 2), 0);
   };
-  const std::uint32_t k_tiles = of_side(describe_lower(memory.k)),
-                      v_tiles = of_side(describe_lower(memory.v, kKeySlab));
+  static_assert(S::kShares == 1 || S::kHeads * kHeadSize == 64);  // a tile of one slab
+  constexpr int kShareBytes = kKeys * 128;  // from a share's rows of a slab to the next one's
+  const std::uint32_t k_tiles = of_side(describe_lower(memory.k + share * kShareBytes)),
+                      v_tiles = of_side(describe_lower(memory.v + share * kShareBytes, kKeySlab));
   Cursor<kStages> cursor;
   for (JobCursor job;; job.advance()) {
     wait(channels.jobs.full + job.stage, job.phase);
@@ -243,10 +301,10 @@ __global__ void __launch_bounds__(S::kThreads, S::kResident)
         continue;
       }
     }
-    const int blocks = key_blocks<kKeys>(tile, tile.first + tile.rows - 1, causal);
+    const int blocks = key_blocks<kBlockKeys>(tile, tile.first + tile.rows - 1, causal);
     const int head = tile.head * S::kHeads + side, first = tile.first + row_group * kBox;  // of the group
     const int rows = head < p.sequences.heads ? min(max(tile.rows - row_group * kBox, 0), kBox) : 0;
-    const int mine = rows > 0 ? key_blocks<kKeys>(tile, first + rows - 1, causal) : 0;
+    const int mine = rows > 0 ? key_blocks<kBlockKeys>(tile, first + rows - 1, causal) : 0;
     const int common = tile.visible_keys(first, causal);
     std::byte* const q_rows =
         memory.q + (S::kPlaces == 1 ? 0 : job.stage) * S::QueryTile::kBytes + row_group * kBoxBytes;
@@ -311,7 +369,7 @@ __global__ void __launch_bounds__(S::kThreads, S::kResident)
         commit_products();
       };
 
-      int key = (mine - 1) * kKeys;
+      int key = (mine - 1) * kBlockKeys + share * kKeys;
       float shrink[2];
       multiply_keys(cursor.stage);
       wait_for_products<0>();
@@ -321,7 +379,8 @@ __global__ void __launch_bounds__(S::kThreads, S::kResident)
       pack_factor<T, kKeys>(factor, s);
       if (key + kKeys > tile.Lk) {
         wait(channels.values.full + cursor.stage, cursor.phase);
-        clear_rows<kKeys, S::kHeads * kHeadSize>(memory.v + cursor.stage * kKeyBytes, tile.Lk - key, lane);
+        clear_rows<kKeys, S::kHeads * kHeadSize>(memory.v + cursor.stage * kKeyBytes + share * kShareBytes,
+                                                 max(tile.Lk - key, 0), lane);
       }
       // While the scores of one block are exponentiated, the values of the block before are multiplied.
       for (int i = 1; i < mine; ++i) {
@@ -329,7 +388,7 @@ __global__ void __launch_bounds__(S::kThreads, S::kResident)
         cursor.advance();
         multiply_keys(cursor.stage);
         multiply_values(before.stage, before.phase);
-        key -= kKeys;
+        key -= kBlockKeys;
         wait_for_products<1>();
         pin(s);
         release(channels.keys.empty + cursor.stage, lane);
@@ -353,6 +412,16 @@ __global__ void __launch_bounds__(S::kThreads, S::kResident)
     for (int r = 0; r < 2; ++r) {
       sum[r] += __shfl_xor_sync(~0u, sum[r], 1);
       sum[r] += __shfl_xor_sync(~0u, sum[r], 2);
+    }
+    if constexpr (S::kShares > 1) {
+      add_shares<S>(o, largest, sum, memory.sums, share, scale2, lane);
+      if (share > 0) {
+        release(channels.jobs.empty + job.stage, lane);
+        continue;
+      }
+    }
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
       inverse[r] = sum[r] == 0 ? 0.0f : 1 / sum[r];
       if (p.lse && lane.column() == 0 && lane.row(r) < rows) {
         p.lse[static_cast<std::int64_t>(head) * p.sequences.Nq + tile.q0 + first + lane.row(r)] =
