@@ -5,6 +5,9 @@
 
 namespace warpwright::ops::adamw_kernels {
 
+// The dtype of the parameters that have 16 bits, or of all.
+DType narrowest_dtype(const AdamW& args);
+
 void reference(const Context& context, const AdamW& args);
 
 namespace avx2 {

@@ -9,15 +9,7 @@ namespace {
 
 constexpr std::string_view kName = "adamw";
 
-// The dtype of the parameters that have 16 bits, or of all.
-DType dtype_of(const AdamW& a) {
-  for (const AdamWTensor& t : a.tensors) {
-    if (size_of(t.parameter.dtype) == 2) return t.parameter.dtype;
-  }
-  return a.tensors.empty() ? a.schedule.dtype : a.tensors[0].parameter.dtype;
-}
-
-// `narrowest`: dtype_of() all tensors.
+// `narrowest`: of all tensors.
 void require_fitting(const AdamWTensor& t, DType narrowest) {
   const bool wide = size_of(narrowest) == 2 && t.parameter.dtype == DType::f32;
   const DType dtype = wide ? DType::f32 : narrowest;
@@ -33,7 +25,7 @@ void require_fitting(const AdamWTensor& t, DType narrowest) {
 }
 
 AdamWProblem problem_of(const AdamW& a) {
-  const DType dtype = dtype_of(a);
+  const DType dtype = adamw_kernels::narrowest_dtype(a);
   AdamWProblem problem{0, static_cast<std::int64_t>(a.tensors.size()), dtype};
   for (const AdamWTensor& t : a.tensors) {
     require_fitting(t, dtype);
@@ -55,6 +47,13 @@ constexpr std::array kVariants {
 };
 
 }  // namespace
+
+DType adamw_kernels::narrowest_dtype(const AdamW& a) {
+  for (const AdamWTensor& t : a.tensors) {
+    if (size_of(t.parameter.dtype) == 2) return t.parameter.dtype;
+  }
+  return a.tensors.empty() ? a.schedule.dtype : a.tensors[0].parameter.dtype;
+}
 
 std::string AdamWProblem::describe() const {
   return fmt::format("elements={} tensors={} {}", elements, tensors, name_of(dtype));

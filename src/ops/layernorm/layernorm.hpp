@@ -10,8 +10,8 @@
 //
 // dtypes. x and dx have one (fp64, fp32, fp16, bf16), weight and bias the same or fp32, out and dout that of
 // x or that of the parameters. Statistics and what is computed are fp32 beside all of them but fp64, where
-// they are fp64; statistics by two passes. dweight and dbias are of the statistics' dtype or of the
-// parameters'.
+// they are fp64; statistics about a number near the mean. dweight and dbias are of the statistics' dtype or
+// of the parameters'.
 //
 // Backward from the output ("memory efficient"): with `out` in place of x, x̂ = (out − bias)/weight, and
 // neither x nor mean has to be kept. Rounding of out leaves an error of ½ε·(|x̂| + |bias/weight|) in x̂, ε that

@@ -112,7 +112,7 @@ void run(const Context& context, const AdamW& a) {
 
 void multi_tensor(const Context& context, const AdamW& args) {
   if (args.tensors.empty()) return;
-  gpu::visit_gpu_dtype(adamw_op().problem(args).dtype,
+  gpu::visit_gpu_dtype(narrowest_dtype(args),
                        [&](auto tag) { run<typename decltype(tag)::type>(context, args); });
 }
 
