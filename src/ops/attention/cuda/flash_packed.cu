@@ -44,6 +44,7 @@ struct FewTilesShape {
   struct Channels {
     Jobs jobs;
     Ring<kStages> keys, values;
+    Barrier sums_full, sums_empty;
   };
   static constexpr std::size_t kShared = 1024 + kPlaces * QueryTile::kBytes + 2 * kStages * KeyTile::kBytes +
                                          shared_sums_bytes(kShares, kHeadSize) + sizeof(Channels);

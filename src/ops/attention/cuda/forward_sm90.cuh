@@ -205,29 +205,35 @@ __device__ void copy_forward(const ForwardMaps& maps, const ForwardMemory<S>& me
   }
 }
 
-// By the groups that share a tile's queries, when each has met its keys: the first one's sums become those of
-// all. The last job's have been read when all are here.
+// By a group that shares a tile's queries with the first one, when it has met its keys: its sums are handed
+// over. Jobs alternate in their stage and so in the phase of what is handed over once in each.
+template <class S>
+__device__ void hand_over_share(const float (&o)[S::kHeadSize / 2], const float (&largest)[2],
+                                const float (&sum)[2], const ForwardMemory<S>& memory, int share,
+                                const JobCursor& job, const Lane& lane) {
+  constexpr int kSums = S::kHeadSize / 2, kNumbers = shared_numbers(S::kHeadSize);
+  float* const mine = memory.sums + (share - 1) * kNumbers * kGroupThreads + lane.thread;
+  wait(&memory.channels.sums_empty, job.stage ^ 1);
+#pragma unroll
+  for (int i = 0; i < kSums; ++i) mine[i * kGroupThreads] = o[i];
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    mine[(kSums + r) * kGroupThreads] = largest[r];
+    mine[(kSums + 2 + r) * kGroupThreads] = sum[r];
+  }
+  arrive(&memory.channels.sums_full);
+}
+
+// By the first group: its sums become those of all.
 template <class S>
 __device__ void add_shares(float (&o)[S::kHeadSize / 2], float (&largest)[2], float (&sum)[2],
-                           float* shared_sums, int share, float scale2, const Lane& lane) {
+                           const ForwardMemory<S>& memory, float scale2, const JobCursor& job,
+                           const Lane& lane) {
   constexpr int kSums = S::kHeadSize / 2, kNumbers = shared_numbers(S::kHeadSize);
-  constexpr int kBarrier = 1 + S::kGroups;  // those before are of one group
-  named_barrier(kBarrier, S::kShares * kGroupThreads);
-  if (share > 0) {
-    float* const mine = shared_sums + (share - 1) * kNumbers * kGroupThreads + lane.thread;
-#pragma unroll
-    for (int i = 0; i < kSums; ++i) mine[i * kGroupThreads] = o[i];
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      mine[(kSums + r) * kGroupThreads] = largest[r];
-      mine[(kSums + 2 + r) * kGroupThreads] = sum[r];
-    }
-  }
-  named_barrier(kBarrier, S::kShares * kGroupThreads);
-  if (share > 0) return;
+  wait(&memory.channels.sums_full, job.stage);
 #pragma unroll
   for (int other = 1; other < S::kShares; ++other) {
-    const float* const theirs = shared_sums + (other - 1) * kNumbers * kGroupThreads + lane.thread;
+    const float* const theirs = memory.sums + (other - 1) * kNumbers * kGroupThreads + lane.thread;
     float mine_shrinks[2], theirs_shrink[2];
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
@@ -244,6 +250,7 @@ __device__ void add_shares(float (&o)[S::kHeadSize / 2], float (&largest)[2], fl
       o[i] = o[i] * mine_shrinks[i / 2 % 2] + theirs[i * kGroupThreads] * theirs_shrink[i / 2 % 2];
     }
   }
+  arrive(&memory.channels.sums_empty);
 }
 
 template <class S>
@@ -265,6 +272,10 @@ __global__ void __launch_bounds__(S::kThreads, S::kResident)
     channels.jobs.initialize_all(S::kGroups);
     channels.keys.initialize_all(kGroupWarps * S::kGroups);
     channels.values.initialize_all(kGroupWarps * S::kGroups);
+    if constexpr (S::kShares > 1) {
+      initialize(&channels.sums_full, (S::kShares - 1) * kGroupThreads);
+      initialize(&channels.sums_empty, kGroupThreads);
+    }
     fence_initialized_barriers();
   }
   __syncthreads();
@@ -414,11 +425,12 @@ __global__ void __launch_bounds__(S::kThreads, S::kResident)
       sum[r] += __shfl_xor_sync(~0u, sum[r], 2);
     }
     if constexpr (S::kShares > 1) {
-      add_shares<S>(o, largest, sum, memory.sums, share, scale2, lane);
       if (share > 0) {
+        hand_over_share<S>(o, largest, sum, memory, share, job, lane);
         release(channels.jobs.empty + job.stage, lane);
         continue;
       }
+      add_shares<S>(o, largest, sum, memory, scale2, job, lane);
     }
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
