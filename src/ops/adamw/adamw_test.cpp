@@ -5,6 +5,7 @@
 
 #include "ops/adamw/cases.hpp"
 #include "ops/testing/repeated.hpp"
+#include "ops/testing/repeats.hpp"
 
 namespace warpwright::ops {
 namespace {
@@ -82,6 +83,13 @@ TEST_P(Variants, FollowsTheReferenceOverManySteps) {
   const Deviation error =
       compare(elements_of(args.tensors[0].parameter), elements_of(twin.tensors[0].parameter), DType::f32);
   EXPECT_LE(error.relative, tolerance(DType::f32, 40));
+}
+
+TEST_P(Variants, RepeatsItsBits) {
+  Fixture fixture(8);
+  const auto args = adamw_kernels::make({{100003, 7, 768}, 0, true}, DType::bf16, 1, fixture);
+  const auto reason = check_repeats(adamw_op(), GetParam(), fixture, args);
+  if (!reason.empty()) GTEST_SKIP() << reason;
 }
 
 INSTANTIATE_TEST_SUITE_P(AdamW, Variants, ::testing::ValuesIn(variant_names(adamw_op())), test_name);

@@ -6,6 +6,7 @@
 
 #include "ops/classifier/cases.hpp"
 #include "ops/testing/repeated.hpp"
+#include "ops/testing/repeats.hpp"
 
 namespace warpwright::ops {
 namespace {
@@ -108,6 +109,15 @@ TEST_P(Variants, MinusInfinityIsProbabilityZero) {
       }
       EXPECT_EQ(args.logits.as<float>()[v], 0.0f);
     }
+  }
+}
+
+TEST_P(Variants, RepeatsItsBits) {
+  for (const Case& c : {Case{301, 1021, 1024}, {9, 50257, 50304}}) {
+    Fixture fixture(8);
+    const auto args = classifier_kernels::make(c, DType::bf16, {true, true, false}, fixture);
+    const auto reason = check_repeats(classifier_op(), GetParam(), fixture, args);
+    if (!reason.empty()) GTEST_SKIP() << reason;
   }
 }
 

@@ -5,6 +5,7 @@
 
 #include "ops/embedding/cases.hpp"
 #include "ops/testing/repeated.hpp"
+#include "ops/testing/repeats.hpp"
 
 namespace warpwright::ops {
 namespace {
@@ -91,6 +92,16 @@ TEST_P(Backward, AssignZeroesEveryRowOfALargeGradientThatIsNotNamed) {
     for (std::int64_t c = 0; c < C; ++c) wrong += !(dwte[row * C + c] == (n < 0 ? 0.0f : dout[n * C + c]));
   }
   EXPECT_EQ(wrong, 0);
+}
+
+// Many rows of one token, whose order of summation must not depend on which block comes first.
+TEST_P(Backward, RepeatsItsBits) {
+  for (const Store store : {Store::assign, Store::add}) {
+    Fixture fixture(8);
+    const auto args = embedding::make_backward({5000, 96, 1021, 256, true}, DType::bf16, store, fixture);
+    const auto reason = check_repeats(embedding_backward_op(), GetParam(), fixture, args);
+    if (!reason.empty()) GTEST_SKIP() << reason;
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Embedding, Forward, ::testing::ValuesIn(variant_names(embedding_forward_op())),

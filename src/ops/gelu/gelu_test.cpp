@@ -5,6 +5,7 @@
 
 #include "ops/gelu/cases.hpp"
 #include "ops/testing/repeated.hpp"
+#include "ops/testing/repeats.hpp"
 
 namespace warpwright::ops {
 namespace {
@@ -115,6 +116,15 @@ TEST_P(Forward, TakesTensorsThatAreNotAligned) {
   args.out = args.out.slice(0, 0, 299);
   const auto reason = check_variant(gelu_forward_op(), GetParam(), fixture, args, one_term);
   if (!reason.empty()) GTEST_SKIP() << reason;
+}
+
+TEST_P(Backward, RepeatsItsBits) {
+  for (const Activation form : kForms) {
+    Fixture fixture(8);
+    const auto args = gelu::make_backward({70001}, DType::bf16, form, fixture);
+    const auto reason = check_repeats(gelu_backward_op(), GetParam(), fixture, args);
+    if (!reason.empty()) GTEST_SKIP() << reason;
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Gelu, Forward, ::testing::ValuesIn(variant_names(gelu_forward_op())), test_name);

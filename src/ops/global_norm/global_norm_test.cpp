@@ -5,6 +5,7 @@
 
 #include "ops/global_norm/cases.hpp"
 #include "ops/testing/repeated.hpp"
+#include "ops/testing/repeats.hpp"
 
 namespace warpwright::ops {
 namespace {
@@ -110,6 +111,13 @@ TEST_P(Variants, TheScaleIsOptional) {
   args.scale = {};
   if (const auto reason = run(args); !reason.empty()) GTEST_SKIP() << reason;
   EXPECT_GT(args.norm.as<float>()[0], 0.0f);
+}
+
+TEST_P(Variants, RepeatsItsBits) {
+  Fixture fixture(8);
+  const auto args = global_norm_kernels::make({{100003, 7, 40000}}, DType::f32, fixture);
+  const auto reason = check_repeats(global_norm_op(), GetParam(), fixture, args);
+  if (!reason.empty()) GTEST_SKIP() << reason;
 }
 
 INSTANTIATE_TEST_SUITE_P(GlobalNorm, Variants, ::testing::ValuesIn(all_names()), test_name);

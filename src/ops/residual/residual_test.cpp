@@ -2,6 +2,7 @@
 
 #include "ops/residual/cases.hpp"
 #include "ops/testing/repeated.hpp"
+#include "ops/testing/repeats.hpp"
 
 namespace warpwright::ops {
 namespace {
@@ -45,6 +46,13 @@ TEST_P(Forward, TakesTensorsThatAreNotAligned) {
   args.b = args.b.slice(0, 0, 299);
   args.out = args.out.slice(0, 0, 299);
   const auto reason = check_variant(residual_forward_op(), GetParam(), fixture, args, one_term);
+  if (!reason.empty()) GTEST_SKIP() << reason;
+}
+
+TEST_P(Backward, RepeatsItsBits) {
+  Fixture fixture(8);
+  const auto args = residual::make_backward({70001}, DType::bf16, fixture);
+  const auto reason = check_repeats(residual_backward_op(), GetParam(), fixture, args);
   if (!reason.empty()) GTEST_SKIP() << reason;
 }
 
