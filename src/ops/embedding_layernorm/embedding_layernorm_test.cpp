@@ -6,7 +6,7 @@
 #include <cmath>
 
 #include "ops/embedding_layernorm/cases.hpp"
-#include "ops/testing/check.hpp"
+#include "ops/testing/repeated.hpp"
 
 namespace warpwright::ops {
 namespace {
@@ -65,6 +65,21 @@ TEST_P(Forward, RowsBehindTheCountAreNotTouched) {
 
 INSTANTIATE_TEST_SUITE_P(EmbeddingLayerNorm, Forward,
                          ::testing::ValuesIn(variant_names(embedding_layernorm_forward_op())), test_name);
+
+class Huge : public ::testing::TestWithParam<std::string> {};  // of the variants of a GPU
+
+TEST_P(Huge, GivesEveryRowItsBits) {
+  Fixture fixture(5);
+  const auto args = embedding_layernorm::make_forward({509, 768, 1021, 509}, DType::bf16, fixture);
+  const auto reason = check_repeated(
+      embedding_layernorm_forward_op(), GetParam(), fixture, args, [](std::string_view) { return 768.0; },
+      {.beyond = "out", .once = {"word", "position", "type", "weight", "bias"}});
+  if (!reason.empty()) GTEST_SKIP() << reason;
+}
+
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(Huge);  // in a build without CUDA
+INSTANTIATE_TEST_SUITE_P(EmbeddingLayerNorm, Huge,
+                         ::testing::ValuesIn(gpu_variant_names(embedding_layernorm_forward_op())), test_name);
 
 TEST(EmbeddingLayerNorm, RefusesArgumentsThatDoNotFit) {
   Fixture fixture(3);

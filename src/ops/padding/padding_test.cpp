@@ -3,9 +3,10 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstring>
 
 #include "ops/padding/cases.hpp"
-#include "ops/testing/check.hpp"
+#include "ops/testing/repeated.hpp"
 
 namespace warpwright::ops {
 namespace {
@@ -95,6 +96,87 @@ TEST_P(Padding, IsByteTransformersWhereTheOnesComeFirst) {
 
 INSTANTIATE_TEST_SUITE_P(Padding, Padding, ::testing::ValuesIn(variant_names(padding_lengths_op())),
                          test_name);
+
+class Huge : public ::testing::TestWithParam<std::string> {};  // of the variants of a GPU
+
+// More than 2^31 elements on both sides: rows of a few kinds, so many of which stand in turn that no wrapped
+// address meets its own kind.
+TEST_P(Huge, MovesEveryRow) {
+  constexpr std::int64_t kB = 33, kS = 1024, kC = 65536, kRows = kB * kS, kKinds = 61, kStep = 211;
+  const DeviceInfo device = device_for(GetParam());
+  Fixture fixture(6);
+  const auto places =
+      padding::make_places({std::vector<std::int32_t>(kB, 1010), kS, kC, padding::Form::holes}, fixture);
+  const Tensor kinds = fixture.random(DType::bf16, {kKinds, kC}),
+               poison = fixture.output(DType::bf16, {1, kC}), row = fixture.output(DType::bf16, {kC}),
+               zero = fixture.output(DType::bf16, {kC});
+  std::fill_n(static_cast<std::byte*>(zero.data), zero.bytes(), std::byte{0});
+  static_assert(kB * 1010 * kC > std::int64_t{1} << 31);
+
+  const auto& pack = find_variant(padding_pack_op(), GetParam());
+  const auto& unpack = find_variant(padding_unpack_op(), GetParam());
+  const PaddingRowsProblem problem{places.N, kRows, kC, DType::bf16};
+  if (auto reason = pack.refuse(problem, device); !reason.empty()) GTEST_SKIP() << reason;
+  const std::size_t row_bytes = row.bytes(),
+                    needed = static_cast<std::size_t>(2 * kRows + places.N) * row_bytes;
+  if (available_memory(device.device) < needed + (std::size_t{1} << 30)) {
+    GTEST_SKIP() << "needs an NVIDIA GPU with " << (needed >> 30) + 1 << " GiB of free memory";
+  }
+  Context context(ContextOptions{}, device.device);
+  std::vector<Buffer> buffers;
+  // Rows on the device: these, again and again.
+  const auto rows_of = [&](const Shape& shape, const Tensor& from) {
+    const auto whole = static_cast<std::size_t>(shape.elements()) * size_of(DType::bf16);
+    buffers.emplace_back(whole, device.device, "rows of a test");
+    std::byte* data = buffers.back().data();
+    const auto bytes = [&](std::byte* at, std::size_t count) {
+      return Tensor(at, DType::u8, {static_cast<std::int64_t>(count)}, device.device);
+    };
+    copy(bytes(data, from.bytes()), {from.data, DType::u8, {static_cast<std::int64_t>(from.bytes())}},
+         context.stream());
+    for (std::size_t done = from.bytes(); done < whole;) {
+      const std::size_t more = std::min(done, whole - done);
+      copy(bytes(data + done, more), bytes(data, more), context.stream());
+      done += more;
+    }
+    context.synchronize();
+    return Tensor(data, DType::bf16, shape, device.device);
+  };
+  const auto on_device = [&](const Tensor& host) {
+    buffers.emplace_back(host.bytes(), device.device, "integers of a test");
+    const Tensor to(buffers.back().data(), host.dtype, host.shape, device.device);
+    copy(to, host, context.stream());
+    context.synchronize();
+    return to;
+  };
+  const Tensor indices = on_device(places.indices), bounds = on_device(places.cu_seqlens);
+  const Tensor x = rows_of({kRows, kC}, kinds), packed = rows_of({places.N, kC}, poison),
+               unpacked = rows_of({kB, kS, kC}, poison);
+  pack.run(context, {x, indices.slice(0, 0, places.N), packed});
+  unpack.run(context, {packed, bounds, indices, unpacked});
+  context.synchronize();
+
+  const auto expect_row = [&](const Tensor& of, std::int64_t at, const void* wanted) {
+    std::byte* data = static_cast<std::byte*>(of.data) + static_cast<std::size_t>(at) * row_bytes;
+    copy(row, {data, DType::bf16, {kC}, device.device}, context.stream());
+    context.synchronize();
+    EXPECT_EQ(std::memcmp(row.data, wanted, row_bytes), 0) << "row " << at;
+  };
+  const auto kind = [&](std::int64_t at) {
+    return static_cast<const std::byte*>(kinds.data) + static_cast<std::size_t>(at % kKinds) * row_bytes;
+  };
+  const std::vector<std::int32_t> from = integers_of(places.indices.slice(0, 0, places.N));
+  for (std::int64_t r = places.N - 1; r >= 0; r -= kStep) {
+    expect_row(packed, r, kind(from[static_cast<std::size_t>(r)]));
+  }
+  for (std::int64_t r = kRows - 1; r >= 0; r -= kStep) {
+    const bool valid = std::binary_search(from.begin(), from.end(), static_cast<std::int32_t>(r));
+    expect_row(unpacked, r, valid ? kind(r) : static_cast<const std::byte*>(zero.data));
+  }
+}
+
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(Huge);  // in a build without CUDA
+INSTANTIATE_TEST_SUITE_P(Padding, Huge, ::testing::ValuesIn(gpu_variant_names(padding_pack_op())), test_name);
 
 TEST(Padding, RefusesArgumentsThatDoNotFit) {
   Fixture fixture(3);

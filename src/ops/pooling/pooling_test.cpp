@@ -8,7 +8,7 @@
 
 #include "ops/element.hpp"
 #include "ops/pooling/cases.hpp"
-#include "ops/testing/check.hpp"
+#include "ops/testing/repeated.hpp"
 
 namespace warpwright::ops {
 namespace {
@@ -81,6 +81,24 @@ TEST_P(Forward, WithoutBoundsEveryRowIsASequence) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Pooling, Forward, ::testing::ValuesIn(variant_names(pooling_forward_op())),
+                         test_name);
+
+class Huge : public ::testing::TestWithParam<std::string> {};  // of the variants of a GPU
+
+TEST_P(Huge, GivesEverySequenceItsBits) {
+  for (const Pooling kind : {Pooling::mean, Pooling::max}) {
+    Fixture fixture(5);
+    const auto args = pooling::make_forward({{150, 97, 66, 31, 140, 128, 5}, 768}, DType::bf16, DType::f32,
+                                            kind, true, fixture);
+    const auto reason = check_repeated(pooling_forward_op(), GetParam(), fixture, args,
+                                       [](std::string_view) { return 150.0 + 768; },
+                                       {.beyond = "x", .bounds = {"cu_seqlens"}});
+    if (!reason.empty()) GTEST_SKIP() << reason;
+  }
+}
+
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(Huge);  // in a build without CUDA
+INSTANTIATE_TEST_SUITE_P(Pooling, Huge, ::testing::ValuesIn(gpu_variant_names(pooling_forward_op())),
                          test_name);
 
 TEST(Pooling, RefusesArgumentsThatDoNotFit) {

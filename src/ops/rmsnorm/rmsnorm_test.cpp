@@ -2,6 +2,7 @@
 
 #include "ops/rmsnorm/cases.hpp"
 #include "ops/testing/check.hpp"
+#include "ops/testing/repeats.hpp"
 
 namespace warpwright::ops {
 namespace {
@@ -61,6 +62,17 @@ TEST_P(Backward, MatchesTheReference) {
     for (const auto& c : taken(rmsnorm::few_cases())) check(c, form);
   }
   if (checked == 0) GTEST_SKIP() << refusal;
+}
+
+TEST_P(Backward, RepeatsItsBits) {
+  for (const auto& c : {rmsnorm::Case{301, 768}, {35, 4104}}) {
+    Fixture fixture(12);
+    Form form;
+    form.dtype = DType::bf16;
+    const auto args = rmsnorm::make_backward(c, form, fixture);
+    const auto reason = check_repeats(rmsnorm_backward_op(), GetParam(), fixture, args);
+    if (!reason.empty()) GTEST_SKIP() << reason;
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(RMSNorm, Forward, ::testing::ValuesIn(variant_names(rmsnorm_forward_op())),
