@@ -31,9 +31,6 @@ target_compile_options(warpwright_flags INTERFACE
 # where there is no driver. WARPWRIGHT_CUDA_ARCHS takes CMake's words for CUDA_ARCHITECTURES.
 if(WARPWRIGHT_CUDA)
   set(CMAKE_CUDA_STANDARD 20)
-  if(NOT DEFINED CMAKE_CUDA20_STANDARD_COMPILE_OPTION)
-    set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION -std=c++20)  # CMake 3.25 does not know that nvcc has it
-  endif()
   set(CMAKE_CUDA_STANDARD_REQUIRED ON)
   set(CMAKE_CUDA_EXTENSIONS OFF)
   if(NOT CMAKE_CUDA20_STANDARD_COMPILE_OPTION)  # CMake 3.25 does not know that nvcc has it
