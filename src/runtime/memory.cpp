@@ -130,8 +130,10 @@ std::string MemoryPlan::summary() const {
 }
 
 std::string MemoryPlan::details() const {
-  std::string text = fmt::format("{:<28}{:<16}{:>12}{:>14}  lifetime (calls), shares its place with\n",
-                                 "tensor", "arena", "bytes", "offset");
+  std::size_t longest = 0;
+  for (const Block& block : blocks) longest = std::max(longest, block.name.size());
+  std::string text = fmt::format("{:<{}}  {:<16}{:>12}{:>14}  lifetime (calls), shares its place with\n",
+                                 "tensor", longest, "arena", "bytes", "offset");
   for (const Block& block : blocks) {
     std::string shared;
     for (const Block& other : blocks) {
@@ -143,7 +145,7 @@ std::string MemoryPlan::details() const {
     const std::string life = block.category == Category::activations
                                  ? fmt::format("{}–{}", block.first_call, block.last_call)
                                  : std::string("whole run");
-    text += fmt::format("{:<28}{:<16}{:>12}{:>14}  {}{}{}\n", block.name, name_of(block.category),
+    text += fmt::format("{:<{}}  {:<16}{:>12}{:>14}  {}{}{}\n", block.name, longest, name_of(block.category),
                         block.bytes, block.offset, life, shared.empty() ? "" : "; ", shared);
   }
   return text;

@@ -29,6 +29,9 @@ TEST(Recorder, DisjointLifetimesShareMemoryAndOverlappingOnesDoNot) {
   EXPECT_EQ(plan.blocks[0].offset, plan.blocks[2].offset);
   EXPECT_NE(plan.blocks[0].offset, plan.blocks[1].offset);
   EXPECT_NE(plan.details().find("shares"), std::string::npos);
+  Recorder long_names;
+  long_names.allocate(std::string(40, 'n'), DType::f32, {10}, Category::parameters);
+  EXPECT_NE(long_names.plan().details().find(std::string(40, 'n') + "  parameters"), std::string::npos);
 
   Arenas arenas(plan, Device{});
   const Tensor real = arenas.allocate("b", DType::f32, {1000}, Category::activations);
