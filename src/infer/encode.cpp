@@ -56,6 +56,11 @@ Encoder::Encoder(Context& context, const std::filesystem::path& folder, const En
     throw Error(fmt::format("{} tokens, the model has positions for {}", max_length_, config.max_length()),
                 "max_length", "lower it");
   }
+  if (const auto special = static_cast<std::int64_t>(tokenizer_.special_tokens(false));
+      max_length_ < special) {
+    throw Error(fmt::format("{} tokens, a text has {} special ones", max_length_, special), "max_length",
+                "raise it");
+  }
   if (max_length_ > model_.options().max_batch_tokens) {
     throw Error(
         fmt::format("{} tokens do not hold a text of {}", model_.options().max_batch_tokens, max_length_),

@@ -248,7 +248,9 @@ BertPooling read_bert_pooling(const fs::path& folder, const BertConfig& config) 
     if (json.is_object()) {
       pooling.max_length = optional_integer(json, "max_seq_length", path.string()).value_or(0);
     }
-    if (pooling.max_length < 0) pooling.max_length = 0;
+    if (pooling.max_length < 0) {
+      throw Error(fmt::format("max_seq_length is {}", pooling.max_length), path.string(), "give 1 or more");
+    }
   }
   const fs::path list = folder / "modules.json";
   if (!path_exists(list)) {

@@ -525,6 +525,9 @@ TEST_F(BertFolder, MustBeOfAnEncoder) {
   expect_unloadable("bert", "has a tensor", config("num_hidden_layers", 1));
   expect_unloadable("bert", "layer_norm_eps", config("layer_norm_eps", 0));
   expect_unloadable("roberta", "max_position_embeddings", config("max_position_embeddings", 2));
+  expect_unloadable("sentence", "max_seq_length is -5", [](const fs::path& f) {
+    set_json(f / "sentence_bert_config.json", "max_seq_length", -5);
+  });
   expect_unloadable("sentence", "module \"Whitening\"", [](const fs::path& f) {
     std::ofstream(f / "modules.json")
         << R"([{"type": "sentence_transformers.models.Whitening", "path": "4"}])";
