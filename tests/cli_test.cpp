@@ -198,8 +198,12 @@ TEST_F(CliTest, WrongUsageIsExitCode2) {
   };
   fails(2, {"fly"}, {"--help"});
   fails(2, {}, {"--help"});
-  fails(2, {"train", "--no-such-flag"}, {"--help"});
-  train({"--heads", "3"}, {"heads", "32"});
+  fails(2, {"train", "--no-such-flag"}, {"`warpwright train --help`"});
+  fails(2, {"data", "build", "--no-such-flag"}, {"`warpwright data build --help`"});
+  fails(2, {"bench", "reduction"}, {"reduction", "step, encoder", "adamw"});
+  train({"--heads", "3"}, {"--heads", "3 heads", "32"});
+  train({"--keep", "-1"}, {"--keep: is -1"});
+  train({"--val-batches", "-2"}, {"--val-batches: is -2"});
   train({"--batch", "0"}, {"--batch"});
   train({"--context", "16"}, {"--seq", "32", "16"});
   train({"--total-batch", "100"}, {"--total-batch", "100"});
@@ -221,6 +225,32 @@ TEST_F(CliTest, WrongUsageIsExitCode2) {
   setenv("WARPWRIGHT_FORCE", "matmul=cpu.avx1", 1);
   fails(2, train_arguments("never"), {"WARPWRIGHT_FORCE", "cpu.avx1"});
   unsetenv("WARPWRIGHT_FORCE");
+}
+
+TEST_F(CliTest, WhatDoesNotFitInMemorySaysWhatWould) {
+  constexpr std::int32_t kBatch = 65536, kSeq = 64, kTokens = (kBatch + 1) * kSeq + 1;
+  std::vector<std::int32_t> header(256);
+  header[0] = 20240520;
+  header[1] = 1;
+  header[2] = kTokens;
+  std::string shard(reinterpret_cast<const char*>(header.data()), header.size() * sizeof(header[0]));
+  shard.resize(shard.size() + 2 * static_cast<std::size_t>(kTokens));
+  for (const char* name : {"many/tokens_train_000000.bin", "many/tokens_val_000000.bin"}) put(name, shard);
+  const auto refused = [&](std::vector<std::string> sizes, const std::vector<std::string>& words) {
+    sizes.insert(sizes.begin(), {"train", "--seq", "64", "--data", path("many"), "--out", path("never")});
+    fails(1, sizes, words);
+  };
+  refused({"--model", "gpt2:124M", "--batch", std::to_string(kBatch)},
+          {"memory plan", "; --batch", "--recompute block would need"});
+  refused({"--layers", "4", "--heads", "256", "--channels", "65536", "--vocab", "300", "--batch", "4"},
+          {"memory plan", "smaller model", "--batch 1 --recompute block would need"});
+}
+
+TEST_F(CliTest, ATextWithFewPairsGivesFewTokens) {
+  put("short.txt", "ab ab");
+  succeeds(
+      {"tokenizer", "train", "--input", path("short.txt"), "--vocab-size", "1000", "--out", path("short")});
+  EXPECT_NE(output_.find("fewer than the 1000 asked for"), std::string::npos) << output_;
 }
 
 TEST_F(CliTest, NumbersAreTakenAsWrittenOrNotAtAll) {
@@ -247,6 +277,10 @@ TEST_F(CliTest, NumbersAreTakenAsWrittenOrNotAtAll) {
   train({"--out", ""}, {"--out", "empty"});
   fails(2, {"tokenizer", "train", "--input", path("text.txt"), "--vocab-size", "300", "--out", ""},
         {"--out"});
+  fails(
+      2,
+      {"tokenizer", "train", "--input", path("text.txt"), "--vocab-size", "2000000000", "--out", path("no")},
+      {"2000000000", "to 1073741824"});
   const auto evaluate = [&](const char* flag, const char* value) {
     fails(2, {"eval", "--model", path("run/model"), "--data", path("data"), flag, value}, {flag, value});
   };
@@ -441,6 +475,7 @@ TEST_F(CliTest, RooflineRefusesNonsense) {
   h200({"--instruction", "16x8x16", "--warp", "24x8x16"}, {"--warp", "24x8x16", "16x8x16"});
   h200({"--warp", "64x64x64", "--tile", "96x64x64"}, {"--tile", "96x64x64", "64x64x64"});
   h200({"--instruction", "64x264x16"}, {"--instruction", "wgmma"});
+  h200({"--tile", "7x7x7"}, {"--tile", "7x7x7", "16x8x16"});
   h200({"--warp", "64x64x32", "64x32x32", "--tile", "128x128x32", "128x64x32", "64x64x32"}, {"--tile"});
   h200({"--cluster", "8"}, {"--cluster", "8"});
   h200({"--cluster", "32x1"}, {"--cluster", "32"});
@@ -681,8 +716,10 @@ TEST_F(EncoderCliTest, EmbedRefusesWhatCannotBe) {
   fails(2, embed("texts", {"--format", "npy"}), {"--format", "--out"});
   fails(2, embed("texts", {"--format", "csv"}), {"--format", "csv"});
   fails(2, embed("texts", {"--dtype", "int8"}), {"--dtype", "int8"});
+  fails(2, embed("texts", {"--dtype", "fp16"}), {"--dtype", "a CPU has no fp16"});
   fails(2, embed("texts", {"--over-limit", "ignore"}), {"--over-limit", "ignore"});
   fails(1, embed("texts", {"--max-length", "1000"}), {"max_length", "1000"});
+  fails(1, embed("texts", {"--max-length", "1"}), {"max_length", "1 tokens", "2 special"});
   fails(1, embed("texts", {"--batch-tokens", "10"}), {"batch_tokens", "10"});
   fails(1, {"embed", "--model", path("nowhere"), "--input", path("texts")}, {"nowhere"});
   fails(1, embed("missing"), {"missing"});

@@ -192,6 +192,13 @@ void run(const Flags& flags) {
     if (!flags.timeline.empty()) return ops::matmul::trace_products(products, flags.timeline, std::cout);
     return ops::matmul::bench_products(products, std::cout);
   }
+  const std::vector<std::string> known = ops::bench_names();
+  for (const std::string& name : flags.names) {
+    if (std::find(known.begin(), known.end(), name) == known.end()) {
+      throw UsageError(fmt::format("there is no bench '{}'", name), "bench",
+                       fmt::format("use step, encoder, or some of {}", fmt::join(known, ", ")));
+    }
+  }
   ops::BenchOptions options;
   options.context = flags.device.context_options(flags.dtype);
   options.device = flags.device.place();

@@ -39,8 +39,8 @@ ContextOptions DeviceFlags::context_options(const std::string& dtype) const {
   ContextOptions options = ContextOptions::from_environment();
   options.threads = threads;
   options.tf32 = dtype == "tf32";
-  if (options.tf32 && place().kind == DeviceKind::cpu) {
-    throw UsageError("a CPU has no tf32", "--dtype", "use fp32 or bf16, or --device cuda");
+  if ((options.tf32 || dtype == "fp16") && place().kind == DeviceKind::cpu) {
+    throw UsageError(fmt::format("a CPU has no {}", dtype), "--dtype", "use fp32 or bf16, or --device cuda");
   }
   options.log = [](std::string_view line) { write_message(fmt::format("{}\n", line)); };
   ops::check_forced_names(options);

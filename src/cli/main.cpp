@@ -1,4 +1,4 @@
-// warpwright: trains GPT-class transformers on its own kernels.
+// warpwright: trains GPT-2 and runs encoders of BERT's family, on its own kernels.
 #include <fmt/format.h>
 
 #include <csignal>
@@ -18,9 +18,17 @@ namespace {
 
 constexpr int kFailed = 1, kWrongUsage = 2;
 
+// The program and the subcommands that were given: whose --help has the flags.
+std::string given_command(const CLI::App& app) {
+  std::string words = app.get_name();
+  for (const CLI::App* command : app.get_subcommands()) words += " " + given_command(*command);
+  return words;
+}
+
 int run(int argc, char** argv) {
   using namespace warpwright::cli;
-  CLI::App app("Trains GPT-class transformers on its own kernels.", "warpwright");
+  CLI::App app("Trains GPT-2 and turns texts into vectors with BERT's family, on its own kernels.",
+               "warpwright");
   app.set_version_flag("--version", WARPWRIGHT_VERSION);
   app.require_subcommand(1);
   app.option_defaults()->multi_option_policy(
@@ -41,8 +49,8 @@ int run(int argc, char** argv) {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() != 0) {
-      write_message(
-          fmt::format("warpwright: {}; see `warpwright --help`\n", warpwright::one_line(error.what())));
+      write_message(fmt::format("warpwright: {}; see `{} --help`\n", warpwright::one_line(error.what()),
+                                given_command(app)));
       return kWrongUsage;
     }
     app.exit(error);  // --help, --version

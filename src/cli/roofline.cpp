@@ -146,6 +146,13 @@ std::vector<Tiling> rows_of(const Flags& f, const Machine& machine, Math math) {
       }
     }
     if (row.warp.m == 0) row.warp = row.instruction;
+    const Mnk &tile = row.block, &inner = row.instruction;
+    if (!tiles.empty() && warps.empty() &&
+        (tile.m % inner.m != 0 || tile.n % inner.n != 0 || tile.k % inner.k != 0)) {
+      throw UsageError(
+          fmt::format("{} is not a multiple of the instruction {}", text_of(tile), text_of(inner)), "--tile",
+          "each side must be a whole number of times the inner one");
+    }
     require_tiling(machine, row);
     rows.push_back(row);
   }

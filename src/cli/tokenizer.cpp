@@ -52,6 +52,10 @@ void train_tokenizer_on(const TrainFlags& flags) {
   line.clear();
   tokenizer.save(flags.out);
   fmt::print("{} tokens, saved in {}\n", tokenizer.vocab_size(), flags.out.string());
+  if (tokenizer.vocab_size() < flags.vocab_size) {
+    fmt::print("fewer than the {} asked for: the text has no pair of tokens left to join\n",
+               flags.vocab_size);
+  }
 }
 
 struct CodeFlags {

@@ -6,6 +6,7 @@
 #include <csignal>
 #include <cstdio>
 #include <optional>
+#include <utility>
 
 #include "cli/checks.hpp"
 #include "cli/command.hpp"
@@ -71,6 +72,13 @@ GPT2Config model_config(Flags& flags, const std::optional<Manifest>& manifest) {
     throw UsageError("is missing, and the data folder has no data.json to take it from", "--vocab",
                      "give the tokenizer's number of tokens");
   }
+  if (has_free) {
+    try {
+      config.validate("--layers, --heads, --channels, --vocab, --context");
+    } catch (const Error& error) {
+      throw UsageError(error.problem(), error.where(), error.remedy());
+    }
+  }
   return config;
 }
 
@@ -102,13 +110,44 @@ TrainOptions finished_options(Flags& flags) {
   return o;
 }
 
+// The first flags with which a step fits: computing more again at the same --batch, then smaller
+// micro-batches, which divide this one so that --total-batch can stay. Where none fits, what the least of
+// them needs.
+std::string what_fits(Context& context, const Trainer& trainer, std::size_t available) {
+  const StepOptions asked = trainer.options().step;
+  const std::size_t others = trainer.planned_bytes() - trainer.plan().total_bytes();
+  const std::pair<Recompute, const char*> kinds[] = {{Recompute::none, "none"},
+                                                     {Recompute::gelu, "gelu"},
+                                                     {Recompute::norm, "norm"},
+                                                     {Recompute::block, "block"}};
+  std::size_t needed = 0;
+  for (std::int64_t batch = asked.B; batch >= 1; --batch) {
+    if (asked.B % batch != 0) continue;
+    for (const auto& [recompute, name] : kinds) {
+      const bool between = recompute != asked.recompute && recompute != Recompute::block;
+      if (recompute < asked.recompute || (batch < asked.B && between)) continue;
+      StepOptions o = asked;
+      o.B = batch;
+      o.recompute = recompute;
+      if (asked.micro_batches > 1) o.micro_batches *= asked.B / batch;
+      needed = TrainingStep(context, o).plan().total_bytes() + others;
+      if (needed > available) continue;
+      return fmt::format("{}{}would need {}", batch < asked.B ? fmt::format("--batch {} ", batch) : "",
+                         recompute == asked.recompute ? "" : fmt::format("--recompute {} ", name),
+                         human_bytes(static_cast<double>(needed)));
+    }
+  }
+  return fmt::format("use a smaller model or --seq: --batch 1 --recompute block would need {}",
+                     human_bytes(static_cast<double>(needed)));
+}
+
 // Refuses what cannot fit; the plan has been printed.
-void check_memory(const Trainer& trainer, Device device) {
-  const std::size_t needed = trainer.planned_bytes(), available = available_memory(device);
+void check_memory(Context& context, const Trainer& trainer) {
+  const std::size_t needed = trainer.planned_bytes(), available = available_memory(context.device().device);
   if (needed <= available) return;
   throw Error(fmt::format("needs {} of memory, {} are available", human_bytes(static_cast<double>(needed)),
                           human_bytes(static_cast<double>(available))),
-              "memory plan", "use a smaller --batch, --seq or model, or --recompute block");
+              "memory plan", what_fits(context, trainer, available));
 }
 
 class Watcher {
@@ -191,7 +230,7 @@ void run(Flags& flags) {
   Trainer trainer(context, options, watcher.observer());
   print_start(trainer, context);
   if (flags.show_plan) fmt::print("{}", trainer.plan().details());
-  check_memory(trainer, context.device().device);
+  check_memory(context, trainer);
   std::signal(SIGINT, request_stop);
   std::signal(SIGTERM, request_stop);
   std::signal(SIGPIPE, SIG_IGN);

@@ -267,9 +267,10 @@ class PairMerger {
 
 void check_options(const TrainOptions& options) {
   const std::size_t smallest = options.special_tokens.size() + 256;
-  if (options.vocab_size < smallest || options.vocab_size > std::size_t{1} << 30) {
+  constexpr std::size_t kLargest = std::size_t{1} << 30;
+  if (options.vocab_size < smallest || options.vocab_size > kLargest) {
     throw UsageError(fmt::format("a vocabulary of {} tokens", options.vocab_size), "tokenizer training",
-                     fmt::format("ask for at least {} (256 bytes and the special tokens)", smallest));
+                     fmt::format("ask for {} (256 bytes and the special tokens) to {}", smallest, kLargest));
   }
   for (const std::string& token : options.special_tokens) {
     if (token.empty() || pretoken_end(token, 0) == token.size()) {

@@ -8,6 +8,7 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <sstream>
+#include <utility>
 
 #include "core/error.hpp"
 #include "model/gpt2_files.hpp"
@@ -133,9 +134,15 @@ void TrainOptions::validate() const {
   check(step.clip >= 0 && fits(step.clip), "--clip", fmt::format("is {}", step.clip), "give 0 (off) or more");
   check(skip_loss_z >= 0, "--skip-loss-z", fmt::format("is {}", skip_loss_z), "give 0 (never) or more");
   check(skip_norm_z >= 0, "--skip-norm-z", fmt::format("is {}", skip_norm_z), "give 0 (never) or more");
-  for (const std::int64_t count :
-       {val_every, val_batches, sample_every, sample_tokens, checkpoint_every, keep, keep_every}) {
-    check(count >= 0, "training", fmt::format("an interval is {}", count), "give 0 (off) or more");
+  const std::pair<const char*, std::int64_t> counts[] = {{"--val-every", val_every},
+                                                         {"--val-batches", val_batches},
+                                                         {"--sample-every", sample_every},
+                                                         {"--sample-tokens", sample_tokens},
+                                                         {"--checkpoint-every", checkpoint_every},
+                                                         {"--keep", keep},
+                                                         {"--keep-every", keep_every}};
+  for (const auto& [flag, count] : counts) {
+    check(count >= 0, flag, fmt::format("is {}", count), "give 0 or more");
   }
 }
 
