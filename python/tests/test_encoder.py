@@ -334,6 +334,10 @@ def test_refusals(folder):
     sentence = Encoder(MODELS / "sentence", device="cpu")
     with pytest.raises(ValueError, match="no classification head"):
         sentence([[1]], result="logits")
+    with pytest.raises(ValueError, match="no classification head"):
+        sentence.rank("a", ["b"])
+    with pytest.raises(ValueError, match="dtype is torch.float16, a CPU takes"):
+        Encoder(MODELS / "sentence", device="cpu", dtype=torch.float16)
     tensors = safetensors(MODELS / "bert" / "model.safetensors")
     next(t for n, t in tensors.items() if n.endswith("word_embeddings.weight"))[7] = torch.inf
     config = json.loads((MODELS / "bert" / "config.json").read_text())

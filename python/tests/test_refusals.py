@@ -44,6 +44,9 @@ def test_modules_name_themselves():
         FusedLayerNorm(8)(torch.randn(2, 3))
     with pytest.raises(TypeError, match="FusedLayerNorm: normalized_shape is None"):
         FusedLayerNorm(None)
+    for shape in (-1, [4, -8], "8", [8.0]):
+        with pytest.raises(ValueError, match="FusedLayerNorm: normalized_shape is .*, needs sizes"):
+            FusedLayerNorm(shape)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")

@@ -237,6 +237,8 @@ class Encoder:
         self.device = _device(device)
         self.dtype = _NAMES.get(dtype, dtype) if dtype is not None else torch.float32
         options.dtype = _choice("dtype", self.dtype, _DTYPES)
+        if self.device.type == "cpu" and self.dtype is torch.float16:
+            raise ValueError("Encoder: dtype is torch.float16, a CPU takes torch.float32 or torch.bfloat16")
         options.pooling = _choice("pooling", pooling, _POOLINGS)
         options.normalization = _choice("normalize", normalize, _NORMALIZATIONS)
         options.max_length = max_length or 0
@@ -312,6 +314,8 @@ class Encoder:
 
     def _texts(self, result, texts, seconds, as_tensor):
         width = self.vector_size if result == "vectors" else self.labels
+        if width == 0:
+            raise ValueError("Encoder: the model has no classification head, it gives vectors (encode)")
         out = torch.empty((len(texts), width), dtype=torch.float32)
         statuses = (ctypes.c_int32 * len(texts))()
         pointers, lengths, _kept = _byte_strings("texts", texts)

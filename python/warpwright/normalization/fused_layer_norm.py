@@ -213,7 +213,10 @@ class _Norm(torch.nn.Module):
 
     def __init__(self, normalized_shape, eps=1e-5, elementwise_affine=True, memory_efficient=False):
         super().__init__()
-        self.normalized_shape = torch.Size(_shape_of(type(self).__name__, normalized_shape))
+        shape = _shape_of(type(self).__name__, normalized_shape)
+        if not all(isinstance(size, numbers.Integral) and size >= 0 for size in shape):
+            raise ValueError(f"{type(self).__name__}: normalized_shape is {normalized_shape!r}, needs sizes of 0 or more")
+        self.normalized_shape = torch.Size(shape)
         self.eps = eps
         self.elementwise_affine = elementwise_affine
         self.memory_efficient = memory_efficient
