@@ -57,7 +57,7 @@ def padded(golden, pad_in_front=False):
 @pytest.mark.parametrize("name", ["bert", "roberta", "sentence"])
 def test_goldens(device, dtype, name):
     if device == "cpu" and dtype is torch.float16:
-        with pytest.raises(ValueError, match="fp16"):
+        with pytest.raises(ValueError, match="dtype is torch.float16, a CPU takes"):
             Encoder(MODELS / name, device=device, dtype=dtype)
         return
     golden = safetensors(MODELS / name / "golden.safetensors")
@@ -336,8 +336,6 @@ def test_refusals(folder):
         sentence([[1]], result="logits")
     with pytest.raises(ValueError, match="no classification head"):
         sentence.rank("a", ["b"])
-    with pytest.raises(ValueError, match="dtype is torch.float16, a CPU takes"):
-        Encoder(MODELS / "sentence", device="cpu", dtype=torch.float16)
     tensors = safetensors(MODELS / "bert" / "model.safetensors")
     next(t for n, t in tensors.items() if n.endswith("word_embeddings.weight"))[7] = torch.inf
     config = json.loads((MODELS / "bert" / "config.json").read_text())
