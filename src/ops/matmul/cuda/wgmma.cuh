@@ -423,14 +423,23 @@ struct Chunk {
             : "memory");
       }
     } else {
+      // Of two rows that follow each other the second one's lanes have the other eight columns first: the
+      // first eight of both lie in the same banks.
       const Lane& lane = outlet.lane;
+      const bool odd = lane.index() / 4 % 2 != 0;
 #pragma unroll
-      for (int j = 0; j < kSums / 4; ++j) {
+      for (int j = 0; j < kSums / 4; j += 2) {
 #pragma unroll
         for (int r = 0; r < 2; ++r) {
-          const int at = lane.row() + 8 * r, unit = 2 * j + lane.column() / 4;
-          *reinterpret_cast<float2*>(box + at * kRowBytes + (unit ^ at % 8) * 16 + lane.column() % 4 * 4) =
-              make_float2(v[4 * j + 2 * r], v[4 * j + 2 * r + 1]);
+          const int at = lane.row() + 8 * r;
+#pragma unroll
+          for (int step = 0; step < 2; ++step) {
+            const float* const even_row = v + 4 * (j + step) + 2 * r;
+            const float* const odd_row = v + 4 * (j + 1 - step) + 2 * r;
+            const int unit = 2 * (j + (odd ? 1 - step : step)) + lane.column() / 4;
+            *reinterpret_cast<float2*>(box + at * kRowBytes + (unit ^ at % 8) * 16 + lane.column() % 4 * 4) =
+                make_float2(odd ? odd_row[0] : even_row[0], odd ? odd_row[1] : even_row[1]);
+          }
         }
       }
     }
@@ -892,15 +901,20 @@ template <class K>
 void launch(const Parameters& p, int workers, bool together, cudaStream_t stream, std::string_view what) {
   using Tile = typename K::Tile;
   gpu::allow_shared(multiply_kernel<K>, Tile::kSharedBytes);
+  // A block by itself is no cluster of one: those begin half a microsecond later.
   cudaLaunchAttribute attributes[2]{};
-  attributes[0].id = cudaLaunchAttributeClusterDimension;
-  attributes[0].val.clusterDim.x = Tile::kCluster;
-  attributes[0].val.clusterDim.y = attributes[0].val.clusterDim.z = 1;
+  unsigned count = 0;
+  if constexpr (Tile::kCluster > 1) {
+    attributes[count].id = cudaLaunchAttributeClusterDimension;
+    attributes[count].val.clusterDim.x = Tile::kCluster;
+    attributes[count].val.clusterDim.y = attributes[count].val.clusterDim.z = 1;
+    ++count;
+  }
   if (together) {
-    attributes[1].id = cudaLaunchAttributeCooperative;
-    attributes[1].val.cooperative = 1;
-  } else {
-    attributes[1] = gpu::overlap_attribute();
+    attributes[count].id = cudaLaunchAttributeCooperative;
+    attributes[count++].val.cooperative = 1;
+  } else if (p.overlaps) {
+    attributes[count++] = gpu::overlap_attribute();
   }
   cudaLaunchConfig_t config{};
   config.gridDim = dim3(static_cast<unsigned>(workers * Tile::kCluster));
@@ -908,7 +922,7 @@ void launch(const Parameters& p, int workers, bool together, cudaStream_t stream
   config.dynamicSmemBytes = Tile::kSharedBytes;
   config.stream = stream;
   config.attrs = attributes;
-  config.numAttrs = together || p.overlaps ? 2 : 1;
+  config.numAttrs = count;
   warpwright::cuda::check(cudaLaunchKernelEx(&config, multiply_kernel<K>, p), what);
 }
 
