@@ -573,7 +573,7 @@ TEST_F(CliTest, LongPromptsAreRefusedAndLongSamplesSlide) {
 
 TEST_F(CliTest, SignalsWriteACheckpointAndLeave) {
   make_data();
-  for (const int signal : {SIGINT, SIGTERM}) {
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) {
     const std::string name = fmt::format("signal{}", signal);
     const pid_t child =
         start_process(train_arguments(name, {"--steps", "1000000"}), folder / "o", folder / "e");

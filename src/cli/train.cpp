@@ -233,6 +233,7 @@ void run(Flags& flags) {
   check_memory(context, trainer);
   std::signal(SIGINT, request_stop);
   std::signal(SIGTERM, request_stop);
+  if (std::signal(SIGHUP, request_stop) == SIG_IGN) std::signal(SIGHUP, SIG_IGN);  // nohup
   std::signal(SIGPIPE, SIG_IGN);
   const bool finished = trainer.run(stop_requested);
   if (!finished && std::ferror(stdout) != 0) {
