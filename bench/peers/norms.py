@@ -2,7 +2,7 @@
 """Times the normalizations beside PyTorch (eager, torch.compile) and Apex, in one run on one GPU.
 
     python3 bench/peers/norms.py --library build/release/src/capi/libwarpwright.so [--columns 768,1024 …]
-        [--dtypes bfloat16,float16,float32] [--norms layer,rms] [--no-compile] [--rounds 15] [--json FILE]
+        [--dtypes bfloat16,float16,float32] [--norms layer,rms] [--no-compile] [--jobs N] [--rounds 15] [--json FILE]
 
 Rows × columns are 2^26 elements (or --rows), random. Implementations take turns, call by call; before each call a buffer
 of 512 MiB is written, so that nothing is found in the L2, and the GPU is kept waiting until the host has enqueued the call; a
@@ -10,15 +10,19 @@ figure is the median time between two events. The ratio beside it is that of a d
 passes of the tensor forward, 3 backward), in the same run.
 Ours writes the statistics that a backward needs, and "nothing kept" does not; a compiled forward writes them where there is a
 backward. The backward's is dx, dweight and dbias in fp32 for ours, in the parameters' dtype for the others.
+--jobs N has N processes compile for PyTorch's cache first. Which of a kernel's configurations is fastest they do not keep: that is
+found again where it is measured, with nothing beside it.
 """
 
 import argparse
 import ctypes
 import json
 import statistics
+import subprocess
 import sys
 
 import torch
+import torch._inductor.config
 
 DTYPES = {torch.float64: 0, torch.float32: 1, torch.bfloat16: 2, torch.float16: 3}
 EPS = 1e-5
@@ -127,10 +131,50 @@ def rivals(rms, columns, weight, bias, compiled):
     return found
 
 
+def parameters(rms, dtype, columns):
+    weight = torch.randn(columns, device="cuda", dtype=dtype) * 0.5 + 1
+    return weight, None if rms else torch.randn(columns, device="cuda", dtype=dtype)
+
+
+def rival_calls(rms, dtype, x, weight, bias, dout, compiled):
+    """{who: call} forward and backward."""
+    forward, backward = {}, {}
+    for rival, function in rivals(rms, x.shape[1], weight, bias, compiled).items():
+        leaves = [t.detach().requires_grad_() for t in (x, weight, bias) if t is not None]
+        arguments = leaves if not rms else [*leaves, None]
+
+        def run(function=function, arguments=[t if t is None else t.detach() for t in arguments]):
+            return function(*arguments)
+
+        result = function(*arguments)
+        forward[rival] = run
+        if rival == "compile":
+            forward["compile, for a backward"] = lambda function=function, arguments=arguments: function(*arguments)
+        backward[rival] = lambda result=result, leaves=leaves: torch.autograd.grad(
+            result, leaves, dout, retain_graph=True)
+    return forward, backward
+
+
+def compile_share(shapes):
+    """Leaves what torch.compile makes for these shapes in its cache."""
+    for rms, dtype, rows, columns in shapes:
+        x = torch.randn(rows, columns, device="cuda", dtype=dtype)
+        for calls in rival_calls(rms, dtype, x, *parameters(rms, dtype, columns), x, True):
+            for call in calls.values():
+                call()
+        torch._dynamo.reset()
+
+
+def compile_first(jobs):
+    commands = [[sys.executable, *sys.argv, "--compile-share", f"{job}/{jobs}"] for job in range(jobs)]
+    for process in [subprocess.Popen(command) for command in commands]:
+        if process.wait():
+            print("a process that compiled first failed", file=sys.stderr)
+
+
 def measure(ours, rms, dtype, rows, columns, options, flush):
     x, dout, out, dx = (torch.randn(rows, columns, device="cuda", dtype=dtype) for _ in range(4))
-    weight = torch.randn(columns, device="cuda", dtype=dtype) * 0.5 + 1
-    bias = None if rms else torch.randn(columns, device="cuda", dtype=dtype)
+    weight, bias = parameters(rms, dtype, columns)
     rstd = torch.empty(rows, device="cuda")
     mean = None if rms else torch.empty(rows, device="cuda")
     dweight = torch.empty(columns, device="cuda")
@@ -151,19 +195,9 @@ def measure(ours, rms, dtype, rows, columns, options, flush):
         "ours, from out": ours.call(f"{name}_backward", Backward, rows, columns,
                                     {**common, "out": out, "bias": bias}, gradient_dtype=1, **dtypes)}
     forward["ours"]()
-    for rival, function in rivals(rms, columns, weight, bias, not options.no_compile).items():
-        leaves = [t.detach().requires_grad_() for t in (x, weight, bias) if t is not None]
-        arguments = leaves if not rms else [*leaves, None]
-
-        def run(function=function, arguments=[t if t is None else t.detach() for t in arguments]):
-            return function(*arguments)
-
-        result = function(*arguments)
-        forward[rival] = run
-        if rival == "compile":
-            forward["compile, for a backward"] = lambda function=function, arguments=arguments: function(*arguments)
-        backward[rival] = lambda result=result, leaves=leaves: torch.autograd.grad(
-            result, leaves, dout, retain_graph=True)
+    theirs = rival_calls(rms, dtype, x, weight, bias, dout, not options.no_compile)
+    forward |= theirs[0]
+    backward |= theirs[1]
     size = x.element_size() * x.numel()
     report = {"norm": name, "dtype": str(dtype).split(".")[1], "rows": rows, "columns": columns}
     for direction, calls, passes in (("forward", forward, 2), ("backward", backward, 3)):
@@ -183,27 +217,35 @@ def main():
     parser.add_argument("--dtypes", default="bfloat16")
     parser.add_argument("--norms", default="layer,rms")
     parser.add_argument("--no-compile", action="store_true")
+    parser.add_argument("--jobs", type=int, default=0)
+    parser.add_argument("--compile-share", help=argparse.SUPPRESS)
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--json")
     options = parser.parse_args()
+    shapes = [(norm == "rms", getattr(torch, dtype), options.rows or (1 << 26) // columns, columns)
+              for norm in options.norms.split(",") for dtype in options.dtypes.split(",")
+              for columns in map(int, options.columns.split(","))]
+    if options.jobs or options.compile_share:
+        torch._inductor.config.autotune_local_cache = False
+    if options.compile_share:
+        share, jobs = map(int, options.compile_share.split("/"))
+        return compile_share(shapes[share::jobs])
+    if options.jobs:
+        compile_first(options.jobs)
     ours = Ours(options.shared_library)
     flush = torch.empty(1 << 29, dtype=torch.uint8, device="cuda")
-    reports = []
-    for norm in options.norms.split(","):
-        for dtype in options.dtypes.split(","):
-            for columns in map(int, options.columns.split(",")):
-                rows = options.rows or (1 << 26) // columns
-                report = measure(ours, norm == "rms", getattr(torch, dtype), rows, columns, options, flush)
-                reports.append(report)
-                for direction in ("forward", "backward"):
-                    figures = " | ".join(f"{who} {r['us']:.1f} us {r['of_copy']:.2f}"
-                                         for who, r in report[direction].items())
-                    print(f"{report['norm']} {report['dtype']} {rows}x{columns} {direction}: {figures}", flush=True)
-                torch._dynamo.reset()
-    if options.json:
-        document = {"device": torch.cuda.get_device_name(), "torch": torch.__version__, "rows": reports}
-        with open(options.json, "w", encoding="utf-8") as out:
-            json.dump(document, out, indent=1)
+    document = {"device": torch.cuda.get_device_name(), "torch": torch.__version__, "rows": []}
+    for rms, dtype, rows, columns in shapes:
+        report = measure(ours, rms, dtype, rows, columns, options, flush)
+        document["rows"].append(report)
+        for direction in ("forward", "backward"):
+            figures = " | ".join(f"{who} {r['us']:.1f} us {r['of_copy']:.2f}"
+                                 for who, r in report[direction].items())
+            print(f"{report['norm']} {report['dtype']} {rows}x{columns} {direction}: {figures}", flush=True)
+        torch._dynamo.reset()
+        if options.json:  # as far as it is
+            with open(options.json, "w", encoding="utf-8") as out:
+                json.dump(document, out, indent=1)
 
 
 if __name__ == "__main__":
