@@ -1,7 +1,7 @@
 #include <gtest/gtest.h>
 
 #include "ops/bias_residual_layernorm/cases.hpp"
-#include "ops/testing/check.hpp"
+#include "ops/testing/repeated.hpp"
 
 namespace warpwright::ops {
 namespace {
@@ -110,6 +110,28 @@ TEST_P(Forward, ARowDoesNotDependOnTheOthers) {
 
 INSTANTIATE_TEST_SUITE_P(BiasResidualLayerNorm, Forward,
                          ::testing::ValuesIn(variant_names(bias_residual_layernorm_forward_op())), test_name);
+
+class HugeForward : public ::testing::TestWithParam<std::string> {};  // of the variants of a GPU
+
+TEST_P(HugeForward, GivesEveryRowItsBits) {
+  std::string refusal;
+  int checked = 0;
+  for (const bool sum : {true, false}) {
+    Fixture fixture(5);
+    const auto args =
+        bias_residual_layernorm::make_forward({509, 768}, DType::bf16, {true, sum, false, true}, fixture);
+    const auto reason = check_repeated(bias_residual_layernorm_forward_op(), GetParam(), fixture, args,
+                                       [](std::string_view) { return 768.0; },
+                                       {.beyond = "x", .once = {"x_bias", "weight", "bias"}});
+    reason.empty() ? void(++checked) : void(refusal = reason);
+  }
+  if (checked == 0) GTEST_SKIP() << refusal;
+}
+
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(HugeForward);  // in a build without CUDA
+INSTANTIATE_TEST_SUITE_P(BiasResidualLayerNorm, HugeForward,
+                         ::testing::ValuesIn(gpu_variant_names(bias_residual_layernorm_forward_op())),
+                         test_name);
 
 TEST(BiasResidualLayerNorm, RefusesArgumentsThatDoNotFit) {
   Fixture fixture(4);

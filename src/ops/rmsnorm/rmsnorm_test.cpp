@@ -1,7 +1,7 @@
 #include <gtest/gtest.h>
 
 #include "ops/rmsnorm/cases.hpp"
-#include "ops/testing/check.hpp"
+#include "ops/testing/repeated.hpp"
 #include "ops/testing/repeats.hpp"
 
 namespace warpwright::ops {
@@ -78,6 +78,39 @@ TEST_P(Backward, RepeatsItsBits) {
 INSTANTIATE_TEST_SUITE_P(RMSNorm, Forward, ::testing::ValuesIn(variant_names(rmsnorm_forward_op())),
                          test_name);
 INSTANTIATE_TEST_SUITE_P(RMSNorm, Backward, ::testing::ValuesIn(variant_names(rmsnorm_backward_op())),
+                         test_name);
+
+class HugeForward : public ::testing::TestWithParam<std::string> {};  // of the variants of a GPU
+class HugeBackward : public ::testing::TestWithParam<std::string> {};
+
+TEST_P(HugeForward, GivesEveryRowItsBits) {
+  Fixture fixture(8);
+  Form form;
+  form.dtype = DType::bf16;
+  const auto args = rmsnorm::make_forward({509, 768}, form, fixture);
+  const auto reason =
+      check_repeated(rmsnorm_forward_op(), GetParam(), fixture, args, [](std::string_view) { return 768.0; },
+                     {.beyond = "x", .once = {"weight"}});
+  if (!reason.empty()) GTEST_SKIP() << reason;
+}
+
+TEST_P(HugeBackward, GivesEveryRowItsBitsAndSumsThemAll) {
+  Fixture fixture(9);
+  Form form;
+  form.dtype = DType::bf16;
+  form.store = Store::add;
+  const auto args = rmsnorm::make_backward({509, 768}, form, fixture);
+  const auto reason = check_repeated(rmsnorm_backward_op(), GetParam(), fixture, args,
+                                     [](std::string_view name) { return name == "dx" ? 768.0 : 509.0; },
+                                     {.beyond = "x", .once = {"weight", "dweight"}, .exact_sums = true});
+  if (!reason.empty()) GTEST_SKIP() << reason;
+}
+
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(HugeForward);  // in a build without CUDA
+INSTANTIATE_TEST_SUITE_P(RMSNorm, HugeForward, ::testing::ValuesIn(gpu_variant_names(rmsnorm_forward_op())),
+                         test_name);
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(HugeBackward);  // in a build without CUDA
+INSTANTIATE_TEST_SUITE_P(RMSNorm, HugeBackward, ::testing::ValuesIn(gpu_variant_names(rmsnorm_backward_op())),
                          test_name);
 
 TEST(RMSNormReference, BackwardIsTheDerivativeOfForward) {
