@@ -1,44 +1,155 @@
 // A row's statistics and its normalization, for ops/layernorm and the operations fused with it.
 #pragma once
 
+#include <type_traits>
+
 #include "ops/cpu/simd.hpp"
 
 namespace warpwright::ops::simd {
 namespace {
 
-// Two sums over each of `rows` rows in a fixed order: f(c, n, a, b) adds what the n lanes from c on have to
-// either. Two vectors of each, so that the additions do not wait for each other, and others every 32 vectors,
-// so that long rows lose no more than short ones.
+// Two vectors of a row at once.
+struct wide {
+  vec a, b;
+
+  wide& operator+=(wide v) {
+    a += v.a;
+    b += v.b;
+    return *this;
+  }
+};
+inline wide operator+(wide x, wide y) {
+  return {x.a + y.a, x.b + y.b};
+}
+inline wide operator-(wide x, wide y) {
+  return {x.a - y.a, x.b - y.b};
+}
+inline wide operator-(wide x, vec y) {
+  return {x.a - y, x.b - y};
+}
+inline wide operator*(wide x, wide y) {
+  return {x.a * y.a, x.b * y.b};
+}
+inline wide operator*(wide x, vec y) {
+  return {x.a * y, x.b * y};
+}
+inline wide fma(wide x, wide y, wide z) {
+  return {fma(x.a, y.a, z.a), fma(x.b, y.b, z.b)};
+}
+inline wide fnma(wide x, vec y, wide z) {
+  return {fnma(x.a, y, z.a), fnma(x.b, y, z.b)};
+}
+
+// Where in a row a kernel is, and what is done there of any array of as many columns: the n lanes from c on …
+struct Lanes {
+  std::int64_t c;
+  int n;
+
+  template <class T>
+  vec load(const T* p) const {
+    return load_lanes(p + c, n);
+  }
+  template <class T>
+  void store(T* p, vec v) const {
+    store_lanes(p + c, v, n);
+  }
+  template <class T>
+  void stream(T* p, vec v) const {
+    n == kLanes ? simd::stream(p + c, v) : store_lanes(p + c, v, n);
+  }
+  vec load_as_it_is(const float* p) const { return load(p); }
+  void store_as_it_is(float* p, vec v) const { store(p, v); }
+  vec set1(float x) const { return simd::set1(x); }
+  vec only(vec v) const { return n < kLanes ? keep(v, n, zero()) : v; }
+  static constexpr std::int64_t kColumns = kLanes;
+};
+// … or 2 · kLanes of them, and `apart`, as it suits rows of bf16, the even ones in one vector and the odd
+// ones in the other. So they may also stand in an array that nobody else reads, as they are.
+template <bool apart>
+struct Pair {
+  std::int64_t c;
+
+  template <class T>
+  wide load(const T* p) const {
+    wide v;
+    if constexpr (std::is_same_v<T, bf16>) {
+      load_apart(p + c, v.a, v.b);
+    } else {
+      v = {simd::load(p + c), simd::load(p + c + kLanes)};
+      if constexpr (apart) take_apart(v.a, v.b);
+    }
+    return v;
+  }
+  template <class T>
+  void store(T* p, wide v) const {
+    if constexpr (std::is_same_v<T, bf16>) {
+      store_apart(p + c, v.a, v.b);
+    } else {
+      if constexpr (apart) put_together(v.a, v.b);
+      simd::store(p + c, v.a);
+      simd::store(p + c + kLanes, v.b);
+    }
+  }
+  template <class T>
+  void stream(T* p, wide v) const {
+    if constexpr (std::is_same_v<T, bf16>) {
+      stream_apart(p + c, v.a, v.b);
+    } else {
+      if constexpr (apart) put_together(v.a, v.b);
+      simd::stream(p + c, v.a);
+      simd::stream(p + c + kLanes, v.b);
+    }
+  }
+  wide load_as_it_is(const float* p) const { return {simd::load(p + c), simd::load(p + c + kLanes)}; }
+  void store_as_it_is(float* p, wide v) const {
+    simd::store(p + c, v.a);
+    simd::store(p + c + kLanes, v.b);
+  }
+  wide set1(float x) const { return {simd::set1(x), simd::set1(x)}; }
+  wide only(wide v) const { return v; }
+  static constexpr std::int64_t kColumns = 2 * kLanes;
+};
+// Whether rows of T are taken apart, and where column c then stands in an array that is as they are.
+template <class T>
+constexpr bool kApart = std::is_same_v<T, bf16>;
+template <class T>
+constexpr std::int64_t place_of(std::int64_t c, std::int64_t C) {
+  constexpr std::int64_t kPair = 2 * kLanes;
+  if (!kApart<T> || c >= C / kPair * kPair) return c;
+  return c / kPair * kPair + c % 2 * kLanes + c % kPair / 2;
+}
+
+// Two sums over each of `rows` rows of T in a fixed order: f(at, a, b) adds what there is at Pairs and, at
+// the row's end, Lanes to a[row] and b[row]. Two vectors of each, so that the additions do not wait for each
+// other, and others every 32 vectors, so that long rows lose no more than short ones.
 struct TwoSums {
   float a, b;
 };
-template <int rows, class F>
+struct FirstOfWide {
+  wide* sums;
+  vec& operator[](int row) const { return sums[row].a; }
+};
+template <class T, int rows, class F>
 inline void sum_rows_twice(std::int64_t C, TwoSums (&sums)[rows], F&& f) {
   constexpr std::int64_t kBlock = 32 * kLanes;
   vec a[rows], b[rows];
   for (int r = 0; r < rows; ++r) a[r] = b[r] = zero();
   for (std::int64_t begin = 0; begin < C; begin += kBlock) {
     const std::int64_t end = C - begin < kBlock ? C : begin + kBlock;
-    vec a0[rows], a1[rows], b0[rows], b1[rows];
-    for (int r = 0; r < rows; ++r) a0[r] = a1[r] = b0[r] = b1[r] = zero();
+    wide block_a[rows], block_b[rows];
+    for (int r = 0; r < rows; ++r) block_a[r] = block_b[r] = {zero(), zero()};
     std::int64_t c = begin;
-    for (; c + 2 * kLanes <= end; c += 2 * kLanes) {
-      f(c, kLanes, a0, b0);
-      f(c + kLanes, kLanes, a1, b1);
+    for (; c + 2 * kLanes <= end; c += 2 * kLanes) f(Pair<kApart<T>>{c}, &block_a[0], &block_b[0]);
+    for (; c < end; c += kLanes) {
+      f(Lanes{c, end - c < kLanes ? static_cast<int>(end - c) : kLanes}, FirstOfWide{block_a},
+        FirstOfWide{block_b});
     }
-    for (; c < end; c += kLanes) f(c, end - c < kLanes ? static_cast<int>(end - c) : kLanes, a0, b0);
     for (int r = 0; r < rows; ++r) {
-      a[r] += a0[r] + a1[r];
-      b[r] += b0[r] + b1[r];
+      a[r] += block_a[r].a + block_a[r].b;
+      b[r] += block_b[r].a + block_b[r].b;
     }
   }
   for (int r = 0; r < rows; ++r) sums[r] = {sum(a[r]), sum(b[r])};
-}
-template <class F>
-inline TwoSums sum_row_twice(std::int64_t C, F&& f) {
-  TwoSums sums[1];
-  sum_rows_twice(C, sums, [&](std::int64_t c, int n, vec(&a)[1], vec(&b)[1]) { f(c, n, a[0], b[0]); });
-  return sums[0];
 }
 
 // Whether a row, the one behind it and two rows of parameters are more than a core's first-level cache holds:
@@ -50,9 +161,12 @@ constexpr bool leaves_first_level(std::int64_t C) {
 }
 
 // Of what is read as it comes from memory, a constant distance ahead; behind a tensor's end nothing faults.
-inline void prefetch_ahead(const void* p) {
-  constexpr std::uintptr_t kAhead = 1024;
-  prefetch(reinterpret_cast<const void*>(reinterpret_cast<std::uintptr_t>(p) + kAhead));
+template <class At, class T>
+inline void prefetch_ahead(At at, const T* p) {
+  constexpr std::uintptr_t kAhead = 2048, kLine = 64;
+  const std::uintptr_t first = reinterpret_cast<std::uintptr_t>(p + at.c) + kAhead;
+  prefetch(reinterpret_cast<const void*>(first));
+  if constexpr (At::kColumns * sizeof(T) > kLine) prefetch(reinterpret_cast<const void*>(first + kLine));
 }
 
 struct RowStatistics {
@@ -73,18 +187,19 @@ inline float row_shift(const T* x, std::int64_t C) {
   return mean * mean > 0.5f * squares ? mean : 0;
 }
 
-inline void add_distance(vec x, vec from, int n, vec& sum, vec& squares) {
-  vec d = x - from;
-  if (n < kLanes) d = keep(d, n, zero());
+template <class At, class V>
+inline void add_distance(At at, V x, vec from, V& sum, V& squares) {
+  const V d = at.only(x - from);
   sum += d;
   squares = fma(d, d, squares);
 }
 template <class T>
 inline RowSums row_sums(const T* x, std::int64_t C, float shift) {
   const vec from = set1(shift);
-  const TwoSums sums = sum_row_twice(
-      C, [=](std::int64_t c, int n, vec& a, vec& b) { add_distance(load_lanes(x + c, n), from, n, a, b); });
-  return {shift, sums.a, sums.b};
+  TwoSums sums[1];
+  sum_rows_twice<T>(C, sums,
+                    [=](auto at, auto a, auto b) { add_distance(at, at.load(x), from, a[0], b[0]); });
+  return {shift, sums[0].a, sums[0].b};
 }
 
 // In two more passes, of which the first finds the mean and the second also what rounding left of Σ(x −
@@ -128,18 +243,15 @@ struct RowOut {
 
   RowOut after(std::int64_t elements) const { return {row + elements, past_caches}; }
 
-  void put(std::int64_t c, vec v, int n) const {
-    if (past_caches && n == kLanes) {
-      stream(row + c, v);
-    } else {
-      store_lanes(row + c, v, n);
-    }
+  template <class At, class V>
+  void put(At at, V v) const {
+    past_caches ? at.stream(row, v) : at.store(row, v);
   }
 };
 // Past the caches where rows are whole lines of 64 bytes.
 template <class T>
 inline bool goes_past_caches(const T* first, std::int64_t rows, std::int64_t C) {
-  constexpr std::int64_t kLeast = std::int64_t{8} << 20, kLine = 64;
+  constexpr std::int64_t kLeast = std::int64_t{4} << 20, kLine = 64;
   const auto row_bytes = C * static_cast<std::int64_t>(sizeof(T));
   return rows * row_bytes >= kLeast && row_bytes % kLine == 0 &&
          reinterpret_cast<std::uintptr_t>(first) % kLine == 0;
@@ -147,10 +259,10 @@ inline bool goes_past_caches(const T* first, std::int64_t rows, std::int64_t C) 
 
 // weight and bias may be null: 1 and 0.
 template <class X, class P>
-inline vec normalized(const X* x, vec mean, vec rstd, const P* weight, const P* bias, std::int64_t c, int n) {
-  const vec y = (load_lanes(x + c, n) - mean) * rstd;
-  if (bias) return fma(y, load_lanes(weight + c, n), load_lanes(bias + c, n));
-  return weight ? y * load_lanes(weight + c, n) : y;
+inline vec normalized(const X* x, vec mean, vec rstd, const P* weight, const P* bias, Lanes at) {
+  const vec y = (at.load(x) - mean) * rstd;
+  if (bias) return fma(y, at.load(weight), at.load(bias));
+  return weight ? y * at.load(weight) : y;
 }
 // ahead(c) prefetches what of the next row stands at c: the arithmetic here hides its way from memory.
 template <class X, class P, class O, class Ahead>
@@ -159,7 +271,7 @@ inline void normalize(const X* x, RowStatistics s, const P* weight, const P* bia
   const vec m = set1(s.mean), r = set1(s.rstd);
   for_each_vector(0, C, [=](std::int64_t c, int n) {
     ahead(c);
-    out.put(c, normalized(x, m, r, weight, bias, c, n), n);
+    out.put(Lanes{c, n}, normalized(x, m, r, weight, bias, Lanes{c, n}));
   });
 }
 // The same for `rows` rows beside each other, which read the parameters once, and the sums of the next ones,
@@ -176,14 +288,13 @@ inline void normalize_and_sum(const X* x, const RowStatistics (&s)[rows], const 
     rstd[r] = set1(s[r].rstd);
   }
   TwoSums sums[rows];
-  sum_rows_twice(C, sums, [&](std::int64_t c, int n, vec(&a)[rows], vec(&b)[rows]) {
-    const vec w = weight ? load_lanes(weight + c, n) : set1(1),
-              shift = bias ? load_lanes(bias + c, n) : zero();
+  sum_rows_twice<X>(C, sums, [&](auto at, auto a, auto b) {
+    const auto w = weight ? at.load(weight) : at.set1(1), shift = bias ? at.load(bias) : at.set1(0);
     for (int r = 0; r < rows; ++r) {
-      prefetch_ahead(next + r * C + c);
-      add_distance(load_lanes(next + r * C + c, n), from[r], n, a[r], b[r]);
-      const vec y = (load_lanes(x + r * C + c, n) - m[r]) * rstd[r];
-      out.after(r * C).put(c, bias ? fma(y, w, shift) : weight ? y * w : y, n);
+      prefetch_ahead(at, next + r * C);
+      add_distance(at, at.load(next + r * C), from[r], a[r], b[r]);
+      const auto y = (at.load(x + r * C) - m[r]) * rstd[r];
+      out.after(r * C).put(at, bias ? fma(y, w, shift) : weight ? y * w : y);
     }
   });
   for (int r = 0; r < rows; ++r) {

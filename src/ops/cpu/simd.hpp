@@ -117,6 +117,51 @@ inline void store(f16* p, vec v, int n) {
   _mm256_mask_storeu_epi16(p, first(n), _mm512_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT));
 }
 
+// Two vectors of 2 · kLanes floats beside each other, of which one gets the even and one the odd ones; back.
+inline void take_apart(vec& a, vec& b) {
+  const __m512i even = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
+  const vec low = a;
+  a = _mm512_permutex2var_ps(low, even, b);
+  b = _mm512_permutex2var_ps(low, _mm512_add_epi32(even, _mm512_set1_epi32(1)), b);
+}
+inline void put_together(vec& a, vec& b) {
+  const __m512i first = _mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
+  const vec even = a;
+  a = _mm512_permutex2var_ps(even, first, b);
+  b = _mm512_permutex2var_ps(even, _mm512_add_epi32(first, _mm512_set1_epi32(8)), b);
+}
+// The same of bf16: a shift and a mask, where their order costs a shuffle for each half.
+inline void load_apart(const bf16* p, vec& even, vec& odd) {
+  const __m512i u = _mm512_loadu_si512(p);
+  even = _mm512_castsi512_ps(_mm512_slli_epi32(u, 16));
+  odd = _mm512_castsi512_ps(_mm512_and_si512(u, _mm512_set1_epi32(static_cast<int>(0xffff0000))));
+}
+inline __m512i narrow_apart(vec even, vec odd) {
+  // u + 0x7fff + (u >> 16 & 1): the products of two words with 1 are added
+  const auto rounded = [](vec v) {
+    const __m512i u = _mm512_castps_si512(v);
+    const __m512i words =
+        _mm512_ternarylogic_epi32(u, _mm512_set1_epi32(0x10000), _mm512_set1_epi32(0x7fff), 0xea);
+    return _mm512_add_epi32(u, _mm512_madd_epi16(words, _mm512_set1_epi16(1)));
+  };
+  __m512i low = rounded(even), high = rounded(odd);
+  if (__builtin_expect(_mm512_cmp_ps_mask(even, odd, _CMP_UNORD_Q) != 0, 0)) {
+    const __m512i quiet = _mm512_set1_epi32(0x400000);
+    low = _mm512_mask_or_epi32(low, _mm512_cmp_ps_mask(even, even, _CMP_UNORD_Q), _mm512_castps_si512(even),
+                               quiet);
+    high = _mm512_mask_or_epi32(high, _mm512_cmp_ps_mask(odd, odd, _CMP_UNORD_Q), _mm512_castps_si512(odd),
+                                quiet);
+  }
+  const __m512i upper = _mm512_set1_epi32(static_cast<int>(0xffff0000));
+  return _mm512_ternarylogic_epi32(_mm512_srli_epi32(low, 16), high, upper, 0xf8);  // a | (b & c)
+}
+inline void store_apart(bf16* p, vec even, vec odd) {
+  _mm512_storeu_si512(p, narrow_apart(even, odd));
+}
+inline void stream_apart(bf16* p, vec even, vec odd) {
+  _mm512_stream_si512(reinterpret_cast<__m512i*>(p), narrow_apart(even, odd));
+}
+
 // Rows become columns.
 inline void transpose(vec (&r)[kLanes]) {
   vec t[kLanes];
@@ -278,6 +323,38 @@ inline void store(f16* p, vec v, int n) {
   alignas(16) std::uint16_t lanes[8];
   _mm_store_si128(reinterpret_cast<__m128i*>(lanes), _mm256_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT));
   for (int i = 0; i < n; ++i) p[i].bits = lanes[i];
+}
+
+inline void take_apart(vec& a, vec& b) {
+  const vec even = _mm256_shuffle_ps(a, b, 0x88), odd = _mm256_shuffle_ps(a, b, 0xdd);
+  a = _mm256_castpd_ps(_mm256_permute4x64_pd(_mm256_castps_pd(even), 0xd8));
+  b = _mm256_castpd_ps(_mm256_permute4x64_pd(_mm256_castps_pd(odd), 0xd8));
+}
+inline void put_together(vec& a, vec& b) {
+  const vec low = _mm256_unpacklo_ps(a, b), high = _mm256_unpackhi_ps(a, b);
+  a = _mm256_permute2f128_ps(low, high, 0x20);
+  b = _mm256_permute2f128_ps(low, high, 0x31);
+}
+inline void load_apart(const bf16* p, vec& even, vec& odd) {
+  const __m256i u = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
+  even = _mm256_castsi256_ps(_mm256_slli_epi32(u, 16));
+  odd = _mm256_castsi256_ps(_mm256_and_si256(u, _mm256_set1_epi32(static_cast<int>(0xffff0000))));
+}
+inline __m256i round_to_bf16(vec v) {  // in the upper half
+  const __m256i u = _mm256_castps_si256(v);
+  const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(u, 16), _mm256_set1_epi32(1));
+  const __m256i rounded = _mm256_add_epi32(u, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff)));
+  const __m256i quiet = _mm256_or_si256(u, _mm256_set1_epi32(0x400000));
+  return _mm256_blendv_epi8(rounded, quiet, _mm256_castps_si256(_mm256_cmp_ps(v, v, _CMP_UNORD_Q)));
+}
+inline __m256i narrow_apart(vec even, vec odd) {
+  return _mm256_blend_epi16(_mm256_srli_epi32(round_to_bf16(even), 16), round_to_bf16(odd), 0xaa);
+}
+inline void store_apart(bf16* p, vec even, vec odd) {
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), narrow_apart(even, odd));
+}
+inline void stream_apart(bf16* p, vec even, vec odd) {
+  _mm256_stream_si256(reinterpret_cast<__m256i*>(p), narrow_apart(even, odd));
 }
 
 // Rows become columns.

@@ -20,6 +20,9 @@ T* data_of(const Tensor& t) {
 inline vec rounded_product(vec a, vec b) {
   return fma(a, b, zero());
 }
+inline wide rounded_product(wide a, wide b) {
+  return {rounded_product(a.a, b.a), rounded_product(a.b, b.b)};
+}
 
 template <int n>
 struct AtOnce {
@@ -94,23 +97,34 @@ struct Rows {
         return x;
       }
     }
-    vec weight_at(std::int64_t c, int n) const { return weight ? load_lanes(weight + c, n) : set1(1); }
+    template <class At>
+    auto weight_at(At at) const {
+      return weight ? at.load(weight) : at.set1(1);
+    }
     float mean_of(std::int64_t row) const { return centered ? mean[row] : 0; }
 
     // What is x̂ but for rstd or, from the output, for 1/weight.
-    vec distance(const Y* from, vec center, std::int64_t c, int n) const {
-      const vec value = load_lanes(from + c, n);
+    template <class At>
+    auto distance(const Y* from, vec center, At at) const {
+      const auto value = at.load(from);
       if constexpr (!from_out) return value - center;
-      return bias ? value - load_lanes(bias + c, n) : value;
+      return bias ? value - at.load(bias) : value;
     }
     // To Σg, and to Σ g·x̂ or, from the input, what is that but for rstd.
-    static void add(vec dy, vec distance, vec w, vec& sum_g, vec& sum_gx) {
-      const vec g = rounded_product(dy, w);
-      sum_g += g;
-      sum_gx = fma(from_out ? dy : g, distance, sum_gx);
+    template <class V>
+    static void add(V dy, V distance, V w, V& sum_g, V& sum_gx) {
+      if constexpr (from_out) {
+        sum_g = fma(dy, w, sum_g);
+        sum_gx = fma(dy, distance, sum_gx);
+      } else {
+        const V g = rounded_product(dy, w);
+        sum_g += g;
+        sum_gx = fma(g, distance, sum_gx);
+      }
     }
 
-    static vec gradient_of(vec dy, vec w, vec x_hat, vec mean_g, vec mean_gx, vec r) {
+    template <class V>
+    static V gradient_of(V dy, V w, V x_hat, vec mean_g, vec mean_gx, vec r) {
       return fnma(x_hat, mean_gx, rounded_product(dy, w) - mean_g) * r;
     }
 
@@ -155,10 +169,10 @@ struct Rows {
           r[i] = set1(rstd[row + i]);
         }
         if (row == begin) {
-          sum_rows_twice(C, sums, [&](std::int64_t c, int n, vec(&a)[rows], vec(&b)[rows]) {
-            const vec w = weight_at(c, n);
+          sum_rows_twice<X>(C, sums, [&](auto at, auto a, auto b) {
+            const auto w = weight_at(at);
             for (int i = 0; i < rows; ++i) {
-              add(load_lanes(d + i * C + c, n), distance(from + i * C, m[i], c, n), w, a[i], b[i]);
+              add(at.load(d + i * C), distance(from + i * C, m[i], at), w, a[i], b[i]);
             }
           });
         }
@@ -172,30 +186,34 @@ struct Rows {
         }
         if constexpr (from_out && rows == 1) {
           for_each_kept(row, [&](std::int64_t k, const Kept& e) {
-            dweight[e.at - row * C] += e.dy * e.x_hat;
+            dweight[place_of<X>(e.at - row * C, C)] += e.dy * e.x_hat;
             const vec gradient =
                 gradient_of(set1(e.dy), set1(e.weight), set1(e.x_hat), mean_g[0], mean_gx[0], r[0]);
             store_lanes(patched + k, added ? load_lanes(added + (e.at - row * C), 1) + gradient : gradient,
                         1);
           });
         }
-        sum_rows_twice(C, sums, [&](std::int64_t c, int n, vec(&a)[rows], vec(&b)[rows]) {
-          const vec w = weight_at(c, n), inverses = from_out ? load_lanes(inverse + c, n) : zero();
-          vec dw = load_lanes(dweight + c, n), db = load_lanes(dbias + c, n);
+        sum_rows_twice<X>(C, sums, [&](auto at, auto a, auto b) {
+          const auto w = weight_at(at), inverses = from_out ? at.load_as_it_is(inverse) : at.set1(0);
+          auto dw = at.load_as_it_is(dweight), db = at.load_as_it_is(dbias);
           for (int i = 0; i < rows; ++i) {
-            const std::int64_t at = i * C + c;
-            prefetch_ahead(next_d + at);
-            prefetch_ahead(next_from + at);
-            add(load_lanes(next_d + at, n), distance(next_from + i * C, next_m[i], c, n), w, a[i], b[i]);
-            const vec dy = load_lanes(d + at, n);
-            const vec x_hat = distance(from + i * C, m[i], c, n) * (from_out ? inverses : r[i]);
+            prefetch_ahead(at, next_d + i * C);
+            prefetch_ahead(at, next_from + i * C);
+            add(at.load(next_d + i * C), distance(next_from + i * C, next_m[i], at), w, a[i], b[i]);
+            const auto dy = at.load(d + i * C);
+            auto x_hat = distance(from + i * C, m[i], at);
+            if constexpr (from_out) {
+              x_hat = x_hat * inverses;
+            } else {
+              x_hat = x_hat * r[i];
+            }
             dw = fma(dy, x_hat, dw);
             db += dy;
-            const vec gradient = gradient_of(dy, w, x_hat, mean_g[i], mean_gx[i], r[i]);
-            to.put(at, added ? load_lanes(added + at, n) + gradient : gradient, n);
+            const auto gradient = gradient_of(dy, w, x_hat, mean_g[i], mean_gx[i], r[i]);
+            to.after(i * C).put(at, added ? at.load(added + i * C) + gradient : gradient);
           }
-          store_lanes(dweight + c, dw, n);
-          store_lanes(dbias + c, db, n);
+          at.store_as_it_is(dweight, dw);
+          at.store_as_it_is(dbias, db);
         });
         if constexpr (from_out && rows == 1) {
           for_each_kept(row, [&](std::int64_t k, const Kept& e) {
@@ -211,7 +229,7 @@ struct Rows {
     const auto lost = LostRule<float>::of(out);
     for (std::int64_t c = 0; c < C; ++c) {
       const float w = weight ? to_float(weight[c]) : 1, b = bias ? to_float(bias[c]) : 0;
-      inverse[c] = lost(w, b) ? __builtin_nanf("") : 1 / w;
+      inverse[place_of<X>(c, C)] = lost(w, b) ? __builtin_nanf("") : 1 / w;
     }
   }
 
@@ -240,7 +258,7 @@ struct Rows {
                                goes_past_caches(data_of<const X>(a.dx), N, C)};
     if constexpr (from_out) {
       invert(b.weight, b.bias, a.out.dtype, C, inverse);
-      for (std::int64_t k = 0; k < b.K && b.columns[k] >= 0; ++k) inverse[b.columns[k]] = 0;
+      for (std::int64_t k = 0; k < b.K && b.columns[k] >= 0; ++k) inverse[place_of<X>(b.columns[k], C)] = 0;
     }
     const bool pairs = leaves_first_level<X, P>(C) && !b.any_kept();
     const int threads = context.threads();
@@ -267,12 +285,14 @@ struct Rows {
 
   template <class T>
   static void add_parts_as(const float* parts, std::int64_t count, std::int64_t C, T* gradient, bool add) {
-    for (std::int64_t c = 0; c < C; c += kLanes) {
-      const int n = C - c < kLanes ? static_cast<int>(C - c) : kLanes;
-      vec total = zero();
-      for (std::int64_t part = 0; part < count; ++part) total += load_lanes(parts + part * 3 * C + c, n);
-      store_lanes(gradient + c, add ? load_lanes(gradient + c, n) + total : total, n);
-    }
+    const auto add_at = [=](auto at) {
+      auto total = at.set1(0);
+      for (std::int64_t part = 0; part < count; ++part) total += at.load_as_it_is(parts + part * 3 * C);
+      at.store(gradient, add ? at.load(gradient) + total : total);
+    };
+    std::int64_t c = 0;
+    for (; c + 2 * kLanes <= C; c += 2 * kLanes) add_at(Pair<kApart<X>>{c});
+    for_each_vector(c, C, [&](std::int64_t at, int n) { add_at(Lanes{at, n}); });
   }
   static void add_parts(const float* parts, std::int64_t count, std::int64_t C, const Tensor& gradient,
                         bool add) {
