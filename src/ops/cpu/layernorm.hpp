@@ -119,6 +119,14 @@ constexpr std::int64_t place_of(std::int64_t c, std::int64_t C) {
   return c / kPair * kPair + c % 2 * kLanes + c % kPair / 2;
 }
 
+// Calls f for all of a row of T, Pairs first.
+template <class T, class F>
+inline void for_each_pair(std::int64_t C, const F& f) {
+  std::int64_t c = 0;
+  for (; c + 2 * kLanes <= C; c += 2 * kLanes) f(Pair<kApart<T>>{c});
+  for_each_vector(c, C, [&](std::int64_t at, int n) { f(Lanes{at, n}); });
+}
+
 // Two sums over each of `rows` rows of T in a fixed order: f(at, a, b) adds what there is at Pairs and, at
 // the row's end, Lanes to a[row] and b[row]. Two vectors of each, so that the additions do not wait for each
 // other, and others every 32 vectors, so that long rows lose no more than short ones.
@@ -160,14 +168,16 @@ constexpr bool leaves_first_level(std::int64_t C) {
   return C * static_cast<std::int64_t>(2 * sizeof(X) + 2 * sizeof(P)) > kFirstLevel;
 }
 
-// Of what is read as it comes from memory, a constant distance ahead; behind a tensor's end nothing faults.
+// What stands `ahead` bytes behind a place of an array; behind a tensor's end nothing faults.
 template <class At, class T>
-inline void prefetch_ahead(At at, const T* p) {
-  constexpr std::uintptr_t kAhead = 2048, kLine = 64;
-  const std::uintptr_t first = reinterpret_cast<std::uintptr_t>(p + at.c) + kAhead;
+inline void prefetch_at(At at, const T* p, std::uintptr_t ahead = 0) {
+  constexpr std::uintptr_t kLine = 64;
+  const std::uintptr_t first = reinterpret_cast<std::uintptr_t>(p + at.c) + ahead;
   prefetch(reinterpret_cast<const void*>(first));
   if constexpr (At::kColumns * sizeof(T) > kLine) prefetch(reinterpret_cast<const void*>(first + kLine));
 }
+// Of what is read as it comes from memory.
+inline constexpr std::uintptr_t kAhead = 2048;
 
 struct RowStatistics {
   float mean, rstd;
@@ -257,21 +267,20 @@ inline bool goes_past_caches(const T* first, std::int64_t rows, std::int64_t C) 
          reinterpret_cast<std::uintptr_t>(first) % kLine == 0;
 }
 
-// weight and bias may be null: 1 and 0.
-template <class X, class P>
-inline vec normalized(const X* x, vec mean, vec rstd, const P* weight, const P* bias, Lanes at) {
-  const vec y = (at.load(x) - mean) * rstd;
-  if (bias) return fma(y, at.load(weight), at.load(bias));
-  return weight ? y * at.load(weight) : y;
-}
-// ahead(c) prefetches what of the next row stands at c: the arithmetic here hides its way from memory.
+// weight and bias may be null: 1 and 0. ahead(at) prefetches what of the next row stands there: the
+// arithmetic here hides its way from memory.
 template <class X, class P, class O, class Ahead>
 inline void normalize(const X* x, RowStatistics s, const P* weight, const P* bias, RowOut<O> out,
                       std::int64_t C, const Ahead& ahead) {
   const vec m = set1(s.mean), r = set1(s.rstd);
-  for_each_vector(0, C, [=](std::int64_t c, int n) {
-    ahead(c);
-    out.put(Lanes{c, n}, normalized(x, m, r, weight, bias, Lanes{c, n}));
+  for_each_pair<O>(C, [=](auto at) {
+    ahead(at);
+    const auto y = (at.load(x) - m) * r;
+    if (bias) {
+      out.put(at, fma(y, at.load(weight), at.load(bias)));
+    } else {
+      out.put(at, weight ? y * at.load(weight) : y);
+    }
   });
 }
 // The same for `rows` rows beside each other, which read the parameters once, and the sums of the next ones,
@@ -291,7 +300,7 @@ inline void normalize_and_sum(const X* x, const RowStatistics (&s)[rows], const 
   sum_rows_twice<X>(C, sums, [&](auto at, auto a, auto b) {
     const auto w = weight ? at.load(weight) : at.set1(1), shift = bias ? at.load(bias) : at.set1(0);
     for (int r = 0; r < rows; ++r) {
-      prefetch_ahead(at, next + r * C);
+      prefetch_at(at, next + r * C, kAhead);
       add_distance(at, at.load(next + r * C), from[r], a[r], b[r]);
       const auto y = (at.load(x + r * C) - m[r]) * rstd[r];
       out.after(r * C).put(at, bias ? fma(y, w, shift) : weight ? y * w : y);

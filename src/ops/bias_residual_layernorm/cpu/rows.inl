@@ -17,10 +17,10 @@ T* data_of(const Tensor& t) {
 // The row's sum, to a row of T or of floats.
 template <class T, class To>
 inline void add_rows(const T* x, const T* x_bias, const T* residual, To* sum, std::int64_t C) {
-  for_each_vector(0, C, [&](std::int64_t c, int n) {
-    vec total = load_lanes(x + c, n);
-    if (x_bias) total += load_lanes(x_bias + c, n);
-    store_lanes(sum + c, total + load_lanes(residual + c, n), n);
+  for_each_pair<T>(C, [&](auto at) {
+    auto total = at.load(x);
+    if (x_bias) total += at.load(x_bias);
+    at.store(sum, total + at.load(residual));
   });
 }
 
@@ -44,7 +44,7 @@ void run(const Context& context, const SumForward& a) {
       for (std::int64_t row = part * N / parts; row < (part + 1) * N / parts; ++row) {
         const std::int64_t first = row * C, next = row + 1 < N ? first + C : first;
         const RowOut<T> to{out + first, past_caches};
-        const auto ahead = [=](std::int64_t c) { prefetch(x + next + c), prefetch(residual + next + c); };
+        const auto ahead = [=](auto at) { prefetch_at(at, x + next), prefetch_at(at, residual + next); };
         RowStatistics s;
         if (sum) {
           add_rows(x + first, x_bias, residual + first, sum + first, C);

@@ -197,8 +197,8 @@ struct Rows {
           const auto w = weight_at(at), inverses = from_out ? at.load_as_it_is(inverse) : at.set1(0);
           auto dw = at.load_as_it_is(dweight), db = at.load_as_it_is(dbias);
           for (int i = 0; i < rows; ++i) {
-            prefetch_ahead(at, next_d + i * C);
-            prefetch_ahead(at, next_from + i * C);
+            prefetch_at(at, next_d + i * C, kAhead);
+            prefetch_at(at, next_from + i * C, kAhead);
             add(at.load(next_d + i * C), distance(next_from + i * C, next_m[i], at), w, a[i], b[i]);
             const auto dy = at.load(d + i * C);
             auto x_hat = distance(from + i * C, m[i], at);
@@ -285,14 +285,11 @@ struct Rows {
 
   template <class T>
   static void add_parts_as(const float* parts, std::int64_t count, std::int64_t C, T* gradient, bool add) {
-    const auto add_at = [=](auto at) {
+    for_each_pair<X>(C, [=](auto at) {
       auto total = at.set1(0);
       for (std::int64_t part = 0; part < count; ++part) total += at.load_as_it_is(parts + part * 3 * C);
       at.store(gradient, add ? at.load(gradient) + total : total);
-    };
-    std::int64_t c = 0;
-    for (; c + 2 * kLanes <= C; c += 2 * kLanes) add_at(Pair<kApart<X>>{c});
-    for_each_vector(c, C, [&](std::int64_t at, int n) { add_at(Lanes{at, n}); });
+    });
   }
   static void add_parts(const float* parts, std::int64_t count, std::int64_t C, const Tensor& gradient,
                         bool add) {
