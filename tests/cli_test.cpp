@@ -641,12 +641,13 @@ TEST_F(EncoderCliTest, EmbedWritesNpy) {
 }
 
 TEST_F(EncoderCliTest, EmbedReadsJsonLines) {
-  put("texts.jsonl", "{\"id\": \"x\", \"body\": \"the cat\"}\n{\"body\": \"cats\"}\n");
+  put("texts.jsonl", "{\"id\": \"x\", \"body\": \"the cat\"}\n \r\n{\"body\": \"cats\"}\n\n");
   succeeds(embed("texts.jsonl", {"--field", "body"}));
   const auto lines = objects(output_);
   ASSERT_EQ(lines.size(), 2u);
   EXPECT_EQ(lines[0]["id"], "x");
   EXPECT_FALSE(lines[1].contains("id"));
+  EXPECT_EQ(lines[1]["line"], 3);  // the second line is blank
 }
 
 TEST_F(EncoderCliTest, EmbedPoolsAndNormalizesAsTold) {

@@ -131,6 +131,7 @@ void TextInputFlags::for_each_window(const std::function<void(const std::vector<
   };
   for_each_line(input, [&](std::string_view line, std::int64_t number) {
     if (line.ends_with('\r')) line.remove_suffix(1);
+    if (objects && line.find_first_not_of(" \t") == std::string_view::npos) return;
     window.push_back({number, std::string(line), nullptr, ""});
     bytes += line.size();
     if (objects) read_object(field, window.back());

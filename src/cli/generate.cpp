@@ -88,7 +88,8 @@ void add_generate(CLI::App& app) {
                    "Choose among the most likely that reach this probability")
       ->capture_default_str();
   command->add_option("--seed", f->options.sampling.seed, "Of the choice")->capture_default_str();
-  command->add_option("--dtype", f->dtype, "fp32, bf16 or auto (as stored)")->capture_default_str();
+  command->add_option("--dtype", f->dtype, "fp32, tf32 (GPU), bf16 or auto (as stored)")
+      ->capture_default_str();
   command->add_flag("--json", f->json, "Print one JSON object at the end");
   f->device.add_to(*command);
   command->callback([f] { run(*f); });

@@ -307,7 +307,8 @@ void add_run_flags(CLI::App& c, Flags& f) {
   c.add_option("--seed", o.seed, "Of the initial weights, the data order and the samples")
       ->capture_default_str();
   c.add_option("--val-every", o.val_every, "Steps between validations; 0: none")->capture_default_str();
-  c.add_option("--val-batches", o.val_batches, "Micro-batches of a validation; 0: the whole split")
+  c.add_option("--val-batches", o.val_batches,
+               "Micro-batches of a validation; 0: all whole ones of the split")
       ->capture_default_str();
   c.add_option("--sample-every", o.sample_every, "Steps between samples of text; 0: none")
       ->capture_default_str();
