@@ -186,6 +186,8 @@ TEST_F(CliTest, HelpEverywhere) {
     succeeds(arguments);
     EXPECT_NE(output_.find("--help"), std::string::npos);
   }
+  succeeds({"--help"});
+  EXPECT_NE(output_.find("WARPWRIGHT_FORCE"), std::string::npos);
   succeeds({"info", "--json"});
   EXPECT_TRUE(nlohmann::json::parse(output_)["ops"].contains("matmul.forward"));
 }

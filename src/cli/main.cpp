@@ -31,6 +31,15 @@ int run(int argc, char** argv) {
                "warpwright");
   app.set_version_flag("--version", WARPWRIGHT_VERSION);
   app.require_subcommand(1);
+  app.footer(
+      "Environment:\n"
+      "  WARPWRIGHT_FORCE=OP=VARIANT,…  Variants to take, as info lists them: "
+      "layernorm=cpu.avx2,matmul.dw=reference\n"
+      "  WARPWRIGHT_VERBOSE=1           A line for each operation called, with its variant and time\n"
+      "  WARPWRIGHT_MATMUL_TABLE=FILE   Times of bench matmul --shapes --table, in place of predicted ones\n"
+      "  OMP_NUM_THREADS=N              CPU threads, where --threads is not given\n\n"
+      "Exit codes: 2 wrong usage, 1 anything else that went wrong, one line on standard error in either "
+      "case.");
   app.option_defaults()->multi_option_policy(
       CLI::MultiOptionPolicy::TakeLast);  // a flag given twice: the last counts
   add_info(app);
