@@ -38,8 +38,7 @@ int run(int argc, char** argv) {
       "  WARPWRIGHT_VERBOSE=1           A line for each operation called, with its variant and time\n"
       "  WARPWRIGHT_MATMUL_TABLE=FILE   Times of bench matmul --shapes --table, in place of predicted ones\n"
       "  OMP_NUM_THREADS=N              CPU threads, where --threads is not given\n\n"
-      "Exit codes: 2 wrong usage, 1 anything else that went wrong, one line on standard error in either "
-      "case.");
+      "Exit codes: 2 for wrong usage, 1 for anything else that goes wrong.");
   app.option_defaults()->multi_option_policy(
       CLI::MultiOptionPolicy::TakeLast);  // a flag given twice: the last counts
   add_info(app);
