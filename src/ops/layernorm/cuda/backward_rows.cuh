@@ -406,6 +406,16 @@ __device__ void backward_of_rows(const BackwardRows<X, P, O>& a, int warps) {
     return lacking;
   };
 
+  // Kept numbers of a row, all of them in a line or few, on their way to the L2 while the rows before it are
+  // worked on.
+  const auto patch_soon = [&](std::int64_t row) {
+    if (row >= a.N) return;
+    constexpr int kLine = 128 / sizeof(X);
+    const X* values = a.kept.values + row * a.kept.capacity;
+    for (int i = 0; i < a.kept.places(); i += kLine)
+      asm volatile("prefetch.global.L2 [%0];" ::"l"(values + i));
+  };
+
   // Behind the row's end there are zeros, weights of 1, and nothing else but what a bias in shared memory is.
   constexpr bool kEverywhere = kHeld && !(from_out && Shared::kBiasInShared) && packs < kWideWarpPacks;
   float kept_dout[packs][kLanes],
@@ -510,6 +520,9 @@ __device__ void backward_of_rows(const BackwardRows<X, P, O>& a, int warps) {
   for (std::int64_t row = group; row < a.N; row += groups, ++turn) {
     const int next = stage + 1 == stages ? 0 : stage + 1;
     copy_row(row + static_cast<std::int64_t>(stages - 1) * groups, stage == 0 ? stages - 1 : stage - 1);
+    if constexpr (from_out) {
+      if (kept != 0) patch_soon(row + static_cast<std::int64_t>(stages - 1) * groups);
+    }
     if constexpr (Form::ahead) {
       __pipeline_wait_prior(stages - 2);
       if (row + groups < a.N) take_sums(row + groups, next, turn + 1);
