@@ -109,7 +109,9 @@ TEST_P(Backward, FromTheOutputMatchesTheReference) {
   int checked = 0;
   for (layernorm::Form form : layernorm::test_forms({std::begin(kAllDTypes), std::end(kAllDTypes)}, false)) {
     form.statistics = true;
-    for (const auto& c : taken(layernorm::few_cases())) {
+    auto cases = taken(layernorm::few_cases());
+    cases.push_back({2100, 40});  // kept columns' sums in several chunks of rows
+    for (const auto& c : cases) {
       Fixture fixture(static_cast<std::uint64_t>(c.N * 10007 + c.C));
       const std::int64_t lost = form.weight ? (c.C + 3) / 7 : 0;
       const auto args = make_from_out(c, form, std::max<std::int64_t>(lost, 1), fixture).backward;
@@ -207,11 +209,14 @@ TEST_P(Forward, KeepsLostColumns) {
   const auto& op = layernorm_forward_op();
   const auto& variant = find_variant(op, GetParam());
   for (const DType dtype : {DType::f32, DType::bf16, DType::f16, DType::f64}) {
-    for (const std::int64_t K : {0, 3, 20}) {
+    for (const auto& [c, K] : {std::pair<layernorm::Case, std::int64_t>{{300, 96}, 0},
+                               {{300, 96}, 3},
+                               {{300, 96}, 20},
+                               {{70, 9000}, 1300}}) {
       Fixture fixture(10);
       layernorm::Form form;
       form.dtype = dtype;
-      auto args = make_from_out({300, 96}, form, K, fixture).forward;
+      auto args = make_from_out(c, form, K, fixture).forward;
       if (!variant.refuse(op.problem(args), device_for(variant.name)).empty()) continue;
       const auto columns = args.kept_columns.as<std::int32_t>();
       const std::vector<std::int32_t> expected(columns, columns + 1 + K);
@@ -219,7 +224,7 @@ TEST_P(Forward, KeepsLostColumns) {
       std::fill(columns, columns + 1 + K, 99);
       run_variant(op, variant, args, 1);
       EXPECT_EQ(std::vector<std::int32_t>(columns, columns + 1 + K), expected);
-      for (std::int64_t i = 0; i < 300 * K; ++i) {
+      for (std::int64_t i = 0; i < c.N * K; ++i) {
         if (i % K >= expected[0]) continue;
         ASSERT_EQ(load_element(args.kept, i), kept[static_cast<std::size_t>(i)]) << i;
       }
