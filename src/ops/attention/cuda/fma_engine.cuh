@@ -1,7 +1,8 @@
 // Tiles by fp32 multiply-adds: any floating dtype but fp64, any strides, any scale, head sizes up to
-// kHeadSize. 256 threads as 16×16; a thread has rows ty + 16i and, of the scores, columns tx + 16j, of the
-// outputs, columns 4·tx + 64c + {0, 1, 2, 3}. Tiles are fp32 in shared memory; scores that become a left
-// factor go through it too, where only the half warp that wrote a row reads it.
+// kHeadSize. 128 threads as 16×8, so that a warp reads 4 rows of one factor and 8 of the other, 128 bytes, at
+// a time; a thread has rows ty + 16i and, of the scores, columns tx + 8j, of the outputs, columns
+// 4·tx + 32c + {0, 1, 2, 3}. Tiles are fp32 in shared memory; scores that become a left factor go through it
+// too, where only the eight lanes that wrote a row read it.
 #pragma once
 
 #include "ops/attention/cuda/instructions.cuh"
@@ -13,30 +14,30 @@ template <int kHeadSizeT, int kRowsT, int kColsT>
 struct FmaEngine {
   using Stored = float;
   static constexpr int kHeadSize = kHeadSizeT;
-  static constexpr int kThreads = 256, kResident = 1, kStages = 1;
+  static constexpr int kThreads = 128, kResident = kHeadSize <= 128 ? 2 : 1, kStages = 1;
   static constexpr int kRows = kRowsT, kCols = kColsT;
-  static constexpr int kStride = kHeadSize + 4, kScoreStride = kCols + 4;
+  static constexpr int kStride = kHeadSize + 4, kScoreStride = kCols + 8;  // without bank conflicts
   static constexpr int kScratch = kRows * kScoreStride;
   static constexpr bool kAnyScale = true;
-  static constexpr int R = kRows / 16, C = kCols / 16, O = kHeadSize / 16;
-  static_assert(kHeadSize % 64 == 0);
+  static constexpr int R = kRows / 16, C = kCols / 8, O = kHeadSize / 8;
+  static_assert(kHeadSize % 32 == 0);
 
   using Scores = float[R][C];
   using Sums = float[R][O];
 
-  __device__ static int tx() { return static_cast<int>(threadIdx.x % 16); }
-  __device__ static int ty() { return static_cast<int>(threadIdx.x / 16); }
+  __device__ static int tx() { return static_cast<int>(threadIdx.x % 8); }
+  __device__ static int ty() { return static_cast<int>(threadIdx.x / 8); }
   __device__ static int row(int r) { return ty() + 16 * r; }
-  __device__ static int col(int c) { return tx() + 16 * c; }
+  __device__ static int col(int c) { return tx() + 8 * c; }
 
   __device__ static float row_max(float x) {
 #pragma unroll
-    for (int step = 8; step > 0; step /= 2) x = fmaxf(x, __shfl_xor_sync(~0u, x, step));
+    for (int step = 4; step > 0; step /= 2) x = fmaxf(x, __shfl_xor_sync(~0u, x, step));
     return x;
   }
   __device__ static float row_sum(float x) {
 #pragma unroll
-    for (int step = 8; step > 0; step /= 2) x += __shfl_xor_sync(~0u, x, step);
+    for (int step = 4; step > 0; step /= 2) x += __shfl_xor_sync(~0u, x, step);
     return x;
   }
 
@@ -51,8 +52,22 @@ struct FmaEngine {
     }
   }
 
+  // Of fp32, 16 bytes at a time where rows allow it; else a number at a time.
   template <int kCount>
   __device__ static void load(float* tile, const Rows& from, int first, int head, int valid, int head_size) {
+    if (from.dtype == DType::f32 && from.aligned && head_size % 4 == 0) {
+      constexpr int kChunks = kHeadSize / 4;
+      const std::byte* const base = from.at(first, head);
+#pragma unroll
+      for (int i = 0; i < kCount * kChunks / kThreads; ++i) {
+        const int index = static_cast<int>(threadIdx.x) + i * kThreads;
+        const int r = index / kChunks, chunk = index % kChunks;
+        const bool exists = r < valid && 4 * chunk < head_size;
+        copy_async<16>(tile + r * kStride + 4 * chunk, base + (exists ? r * from.row + 16 * chunk : 0),
+                       exists ? 16 : 0);
+      }
+      return;
+    }
     for (int index = static_cast<int>(threadIdx.x); index < kCount * kHeadSize; index += kThreads) {
       const int r = index / kHeadSize, d = index % kHeadSize;
       tile[r * kStride + d] = r < valid && d < head_size ? element(from, from.at(first + r, head), d) : 0.0f;
@@ -102,7 +117,7 @@ struct FmaEngine {
       for (int i = 0; i < 4; ++i) {
 #pragma unroll
         for (int c = 0; c < O; c += 4) {
-          const float4 y = *reinterpret_cast<const float4*>(b + (j + i) * kStride + 4 * tx() + 16 * c);
+          const float4 y = *reinterpret_cast<const float4*>(b + (j + i) * kStride + 4 * tx() + 8 * c);
 #pragma unroll
           for (int r = 0; r < R; ++r) {
             const float f = i == 0 ? x[r].x : i == 1 ? x[r].y : i == 2 ? x[r].z : x[r].w;
@@ -135,7 +150,7 @@ struct FmaEngine {
       std::byte* line = to.at(first + row(r), head);
 #pragma unroll
       for (int c = 0; c < O; ++c) {
-        const int d = 4 * tx() + c / 4 * 64 + c % 4;
+        const int d = 4 * tx() + c / 4 * 32 + c % 4;
         if (d >= head_size) continue;
         switch (to.dtype) {
           case DType::bf16:
