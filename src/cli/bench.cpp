@@ -25,7 +25,7 @@ struct Flags {
   std::string model = "gpt2:124M", dtype = "fp32", recompute = "none", filter;
   StepOptions step;
   BenchEncoderFlags encoder;
-  std::int64_t steps = 5;
+  std::int64_t steps = 5, working_set = 0;
   std::string shapes;
   bool bias_gradient = false;
   double seconds = 0, within = 3;
@@ -204,6 +204,7 @@ void run(const Flags& flags) {
   options.device = flags.device.place();
   if (options.device.kind == DeviceKind::cuda) options.case_seconds = 0.2;  // hundreds of calls
   options.filter = flags.filter;
+  options.working_set = static_cast<std::size_t>(flags.working_set) << 20;
   options.json = flags.json;
   ops::run_benches(flags.names, options, std::cout);
 }
@@ -218,6 +219,13 @@ void add_bench(CLI::App& app) {
   for (const std::string& name : ops::bench_names()) names += name + ", ";
   command->add_option("what", f->names, names + "step or encoder; default: every operation");
   command->add_option("--filter", f->filter, "Only rows whose operation, variant and problem contain this");
+  command
+      ->add_option(
+          "--working-set", f->working_set,
+          "Operations: MiB that a case's tensors take at least, in copies that take turns; more than "
+          "the last cache has, for speeds of memory (0: four times the second-level caches)")
+      ->check(CLI::Range(0, 1 << 20))
+      ->capture_default_str();
   command
       ->add_option("--model", f->model,
                    "step: gpt2:124M, :355M, :774M, :1558M or gpt2:dN; encoder: minilm (default), bert-base, "

@@ -148,7 +148,7 @@ Bench::Bench(BenchOptions options, Sink sink)
       sink_(std::move(sink)) {}
 
 Ceilings Bench::ceilings(std::size_t working_set) {
-  const std::size_t size = std::bit_ceil(std::max(working_set, bandwidth_footprint(device())));
+  const std::size_t size = std::bit_ceil(std::max(working_set, footprint()));
   auto found = bandwidth_.find(size);
   if (found == bandwidth_.end()) {
     found = bandwidth_.emplace(size, measure_bandwidth(device(), size, 0.4)).first;

@@ -1,9 +1,10 @@
 // What every operation's bench does: all of its variants, interleaved, on the shapes of its cases.hpp.
 //
 // NAME_bench.cpp calls Bench::run() once per case. There
-//   - the arguments are built once and copied until all copies together exceed the L2 caches of all threads;
-//   calls
-//     go around the copies, so that data comes from where a training step would find it,
+//   - the arguments are built once and copied until all copies together exceed the L2 caches of all threads,
+//   or
+//     the working set that is asked for; calls go around the copies, so that data comes from where a training
+//     step would find it,
 //   - each variant that does not refuse (the reference aside) runs in turn, so that a disturbance hits all of
 //   them,
 //   - the median and the shortest time of a call are kept, and set against the least time that the measured
@@ -12,6 +13,7 @@
 //     takes turns with the variants.
 #pragma once
 
+#include <algorithm>
 #include <functional>
 #include <iosfwd>
 #include <map>
@@ -28,9 +30,10 @@ namespace warpwright::ops {
 struct BenchOptions {
   ContextOptions context;
   Device device;
-  std::string filter;         // only rows whose "op variant problem" contains it
-  double case_seconds = 0.5;  // of wall clock for all variants on one case
-  bool json = false;          // one JSON object at the end instead of a table
+  std::string filter;           // only rows whose "op variant problem" contains it
+  double case_seconds = 0.5;    // of wall clock for all variants on one case
+  std::size_t working_set = 0;  // bytes that a case's copies take at least
+  bool json = false;            // one JSON object at the end instead of a table
 };
 
 struct BenchRow {
@@ -113,7 +116,7 @@ class Bench {
     A args = make(fixture);
     const Variant<P, A>* chosen = &choose(context_, op, problem);
 
-    const testing::Copies copies(fixture, bandwidth_footprint(context_.device()), context_);
+    const testing::Copies copies(fixture, footprint(), context_);
     const double least =
         ceilings(copies.bytes())
             .seconds(problem.flops(), problem.dtype, problem.bytes(), testing::write_share(uses_of(args)));
@@ -142,6 +145,8 @@ class Bench {
     }
   }
 
+  // Beyond the L2 caches, and what is asked for.
+  std::size_t footprint() const { return std::max(options_.working_set, bandwidth_footprint(device())); }
   // With the bandwidth of a working set of about that size (a power of two).
   Ceilings ceilings(std::size_t working_set);
   const DeviceInfo& device() const { return context_.device(); }
