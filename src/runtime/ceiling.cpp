@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <limits>
 
 #include "runtime/cpu/ceiling_kernels.hpp"
 #include "runtime/cuda/backend.hpp"
@@ -50,16 +51,30 @@ double total_rate(int threads, double amount, F&& work) {
   return rate;
 }
 
-// The highest rate of the runs that fit into the budget, kMinRuns at least, after one to warm up.
+// work(thread) on all threads at once; what they do together a second of wall clock, where each has `amount`.
+// Memory is one for all: CPU seconds of threads that did not run beside each other would count it twice.
 template <class F>
-double highest_rate(int threads, double amount, double budget, F&& work) {
+double shared_rate(int threads, double amount, F&& work) {
+  const auto origin = Clock::now();
+  double begin = std::numeric_limits<double>::infinity(), end = 0;
+#pragma omp parallel num_threads(threads) reduction(min : begin) reduction(max : end)
+  {
+#pragma omp barrier
+    begin = seconds_since(origin);
+    work(omp_get_thread_num());
+    end = seconds_since(origin);
+  }
+  return threads * amount / (end - begin);
+}
+
+// The highest of the runs that fit into the budget, kMinRuns at least, after one to warm up.
+template <class F>
+double highest(double budget, F&& run) {
   constexpr int kMinRuns = 5;
-  total_rate(threads, amount, work);
+  run();
   const auto start = Clock::now();
   double best = 0;
-  for (int run = 0; run < kMinRuns || seconds_since(start) < budget; ++run) {
-    best = std::max(best, total_rate(threads, amount, work));
-  }
+  for (int i = 0; i < kMinRuns || seconds_since(start) < budget; ++i) best = std::max(best, run());
   return best;
 }
 
@@ -69,8 +84,9 @@ double peak_flops(int threads, double budget, float (*loop)(std::int64_t), doubl
   constexpr double kFlops = 2e8;
   const auto iterations = static_cast<std::int64_t>(kFlops / flops_per_iteration) + 1;
   const double flops = flops_per_iteration * static_cast<double>(iterations);
-  return highest_rate(threads, flops, budget,
-                      [&](int) { sink.store(loop(iterations), std::memory_order_relaxed); });
+  return highest(budget, [&] {
+    return total_rate(threads, flops, [&](int) { sink.store(loop(iterations), std::memory_order_relaxed); });
+  });
 }
 
 }  // namespace
@@ -116,18 +132,24 @@ Bandwidth measure_bandwidth(const DeviceInfo& device, std::size_t working_set, d
   const auto part_of = [&](int thread) {
     return reinterpret_cast<float*>(buffer.data()) + static_cast<std::size_t>(thread) * part;
   };
+  // Written once, by whom it is for: what never was is all one page of zeros, which the caches hold.
+#pragma omp parallel num_threads(device.threads)
+  std::fill_n(part_of(omp_get_thread_num()), part, 0.5f);
   const auto n = static_cast<std::int64_t>(part);
   const double bytes = static_cast<double>(part * sizeof(float));
-  const auto rate = [&](auto&& work) { return highest_rate(device.threads, bytes, seconds / 4, work); };
+  const auto rate = [&](auto&& work) {
+    return highest(seconds / 5, [&] { return shared_rate(device.threads, bytes, work); });
+  };
+  const auto copies = [&](auto copy) {
+    return rate([&](int t) { copy(part_of(t), part_of(t) + n / 2, n / 2); });
+  };
+  const auto additions = [&](auto add) {
+    return rate([&](int t) { add(part_of(t), part_of(t) + n / 3, part_of(t) + 2 * (n / 3), n / 3); });
+  };
 
   Bandwidth bandwidth;
-  bandwidth.copy = rate([&](int t) { kernel.copy(part_of(t), part_of(t) + n / 2, n / 2); });
-  bandwidth.copy = std::max(
-      bandwidth.copy, rate([&](int t) { kernel.copy_past_caches(part_of(t), part_of(t) + n / 2, n / 2); }));
-  bandwidth.mixed = rate([&](int t) {
-    float* a = part_of(t);
-    kernel.add(a, a + n / 3, a + 2 * (n / 3), n / 3);
-  });
+  bandwidth.copy = std::max(copies(kernel.copy), copies(kernel.copy_past_caches));
+  bandwidth.mixed = std::max(additions(kernel.add), additions(kernel.add_past_caches));
   bandwidth.read = rate([&](int t) { sink.store(kernel.read(part_of(t), n), std::memory_order_relaxed); });
   return bandwidth;
 }

@@ -12,6 +12,7 @@ struct StreamKernels {
   void (*copy)(const float* a, float* b, std::int64_t n);                 // b = a: 8
   void (*copy_past_caches)(const float* a, float* b, std::int64_t n);     // the same with streaming stores
   void (*add)(const float* a, const float* b, float* c, std::int64_t n);  // c = a + b: 12
+  void (*add_past_caches)(const float* a, const float* b, float* c, std::int64_t n);
 };
 
 struct Kernels {
