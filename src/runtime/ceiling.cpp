@@ -154,4 +154,19 @@ Bandwidth measure_bandwidth(const DeviceInfo& device, std::size_t working_set, d
   return bandwidth;
 }
 
+void copy_by_all_threads(const DeviceInfo& device, const std::byte* from, std::byte* to, std::size_t bytes) {
+  const ceiling::StreamKernels kernel = kernels_of(device.cpu).stream;
+  const auto threads = static_cast<std::size_t>(device.threads);
+  const auto copy = 2 * bytes > device.l2_bytes * threads ? kernel.copy_past_caches : kernel.copy;
+  const std::size_t units = bytes / kAlignment;
+#pragma omp parallel num_threads(device.threads)
+  {
+    const auto thread = static_cast<std::size_t>(omp_get_thread_num());
+    const std::size_t begin = units * thread / threads * kAlignment,
+                      end = units * (thread + 1) / threads * kAlignment;
+    copy(reinterpret_cast<const float*>(from + begin), reinterpret_cast<float*>(to + begin),
+         static_cast<std::int64_t>((end - begin) / sizeof(float)));
+  }
+}
+
 }  // namespace warpwright

@@ -4,6 +4,8 @@
 // lower it; its bandwidth, which the threads share, over wall clock.
 #pragma once
 
+#include <cstddef>
+
 #include "core/dtype.hpp"
 #include "runtime/device.hpp"
 
@@ -45,5 +47,9 @@ PeakFlops measure_peak_flops(const DeviceInfo& device, double seconds);
 std::size_t bandwidth_footprint(const DeviceInfo& device);
 // Of a working set of that many bytes (on a GPU 1 GiB at least). Throws Error where it cannot be allocated.
 Bandwidth measure_bandwidth(const DeviceInfo& device, std::size_t working_set, double seconds);
+
+// On a CPU: to = from by all of its threads, as a copy of so many bytes is fastest. `bytes` is a multiple of
+// kAlignment, and so are both addresses.
+void copy_by_all_threads(const DeviceInfo& device, const std::byte* from, std::byte* to, std::size_t bytes);
 
 }  // namespace warpwright

@@ -104,7 +104,13 @@ Tensor PlainCopy::half(std::size_t index) const {
 }
 
 void PlainCopy::run() {
-  copy(half(2 * next_ + 1), half(2 * next_), context_.stream());
+  const Tensor from = half(2 * next_), to = half(2 * next_ + 1);
+  if (context_.device().device.kind == DeviceKind::cpu) {
+    copy_by_all_threads(context_.device(), static_cast<const std::byte*>(from.data),
+                        static_cast<std::byte*>(to.data), half_bytes_);
+  } else {
+    copy(to, from, context_.stream());
+  }
   next_ = next_ + 1 == count_ ? 0 : next_ + 1;
 }
 

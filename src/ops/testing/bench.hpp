@@ -6,18 +6,16 @@
 //     the working set that is asked for; calls go around the copies, so that data comes from where a training
 //     step would find it,
 //   - each variant that does not refuse (the reference aside) runs in turn, so that a disturbance hits all of
-//   them,
-//   - the median and the shortest time of a call are kept, and set against the least time that the measured
-//     ceilings of this machine allow (runtime/ceiling.hpp),
-//     for a working set of the same size; on a GPU also against a plain copy that moves as many bytes, which
-//     takes turns with the variants.
+//     them, and in turn with them a plain copy that moves as many bytes,
+//   - the median and the shortest time of a call are kept, and set against that copy's median and against the
+//     least time that the measured ceilings of this machine allow (runtime/ceiling.hpp), for a working set of
+//     the same size.
 #pragma once
 
 #include <algorithm>
 #include <functional>
 #include <iosfwd>
 #include <map>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -42,7 +40,7 @@ struct BenchRow {
   double median_seconds = 0, min_seconds = 0;  // of one call
   double bytes = 0, flops = 0;                 // of one call: the least any variant must move and do
   double ceiling_seconds = 0;                  // the least time that the measured ceilings allow
-  double copy_seconds = 0;                     // median of a copy of as many bytes; 0: not measured
+  double copy_seconds = 0;                     // median of a copy of as many bytes
   bool chosen = false;                         // what a plan takes here
 
   double bytes_per_second() const { return bytes / median_seconds; }
@@ -132,15 +130,12 @@ class Bench {
     for (const auto* variant : variants) {
       calls.push_back([&, variant](std::size_t copy) { variant->run(context_, copied[copy]); });
     }
-    std::optional<testing::PlainCopy> plain;
-    if (on_gpu()) {
-      plain.emplace(problem.bytes(), copies, context_);
-      calls.push_back([&](std::size_t) { plain->run(); });
-    }
+    testing::PlainCopy plain(problem.bytes(), copies, context_);
+    calls.push_back([&](std::size_t) { plain.run(); });
     const auto timings = testing::time_interleaved(context_, calls, copies.count(), options_.case_seconds);
     for (std::size_t i = 0; i < variants.size(); ++i) {
       sink_({std::string(op.name), std::string(variants[i]->name), text, problem.dtype, timings[i].median,
-             timings[i].min, problem.bytes(), problem.flops(), least, plain ? timings.back().median : 0,
+             timings[i].min, problem.bytes(), problem.flops(), least, timings.back().median,
              variants[i] == chosen});
     }
   }

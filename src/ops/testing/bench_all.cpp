@@ -65,17 +65,16 @@ std::string table_head(const DeviceInfo& device, const Ceilings& c) {
       "fp32 {:.0f}, bf16 {:.0f} GFLOP/s",
       device.name, device.threads, c.bandwidth.read / 1e9, c.bandwidth.mixed / 1e9, c.bandwidth.copy / 1e9,
       c.flops.fp32 / 1e9, c.flops.bf16 / 1e9);
-  return fmt::format("{}\n{:<28} {:<24} {:<56} {:>11} {:>11} {:>8} {:>9} {:>8}{}\n", machine, "op",
+  return fmt::format("{}\n{:<28} {:<24} {:<56} {:>11} {:>11} {:>8} {:>9} {:>8} {:>8}\n", machine, "op",
                      "variant (* used)", "problem", "median us", "min us", "GB/s", "GFLOP/s", "ceiling",
-                     device.device.kind == DeviceKind::cuda ? "   x copy" : "");
+                     "x copy");
 }
 
 std::string table_row(const BenchRow& row) {
-  return fmt::format("{:<28} {:<24} {:<56} {:>11.1f} {:>11.1f} {:>8.1f} {:>9.1f} {:>7.1f}%{}\n", row.op,
-                     row.variant + (row.chosen ? " *" : ""), row.problem, row.median_seconds * 1e6,
+  return fmt::format("{:<28} {:<24} {:<56} {:>11.1f} {:>11.1f} {:>8.1f} {:>9.1f} {:>7.1f}% {:>8.2f}\n",
+                     row.op, row.variant + (row.chosen ? " *" : ""), row.problem, row.median_seconds * 1e6,
                      row.min_seconds * 1e6, row.bytes_per_second() / 1e9, row.flops_per_second() / 1e9,
-                     row.share_of_ceiling() * 100,
-                     row.copy_seconds > 0 ? fmt::format(" {:>8.2f}", row.share_of_copy()) : "");
+                     row.share_of_ceiling() * 100, row.share_of_copy());
 }
 
 nlohmann::ordered_json to_json(const BenchRow& row) {
@@ -90,8 +89,8 @@ nlohmann::ordered_json to_json(const BenchRow& row) {
                                  {"bytes_per_second", row.bytes_per_second()},
                                  {"flops_per_second", row.flops_per_second()},
                                  {"share_of_ceiling", row.share_of_ceiling()},
-                                 {"chosen", row.chosen}};
-  if (row.copy_seconds > 0) json["share_of_copy"] = row.share_of_copy();
+                                 {"chosen", row.chosen},
+                                 {"share_of_copy", row.share_of_copy()}};
   return json;
 }
 
