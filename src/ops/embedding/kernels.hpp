@@ -20,6 +20,8 @@ void backward(const Context& context, const EmbeddingBackward& args);
 
 namespace cuda {
 void packed_forward(const Context& context, const EmbeddingForward& args);
+void plain_forward(const Context& context, const EmbeddingForward& args);
+void plain_backward(const Context& context, const EmbeddingBackward& args);
 void sorted_backward(const Context& context, const EmbeddingBackward& args);
 std::size_t sorted_workspace(const EmbeddingBackwardProblem& p, const DeviceInfo& device);
 }  // namespace cuda

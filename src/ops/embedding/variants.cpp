@@ -44,6 +44,11 @@ std::string refuse_sorted(const EmbeddingBackwardProblem& p, const DeviceInfo& d
   constexpr std::int64_t kMost = std::int64_t{1} << 30;  // what it sorts, it counts with 32 bits
   return p.N < kMost && p.V + p.P < kMost ? "" : "more than 2^30 tokens or rows";
 }
+
+std::string refuse_plain(const EmbeddingBackwardProblem& p, const DeviceInfo& device) {
+  if (std::string reason = refuse_without_gpu(p.dtype, device); !reason.empty()) return reason;
+  return p.N < (std::int64_t{1} << 31) ? "" : "more than 2^31 − 1 tokens";  // a block each
+}
 #endif
 
 using Forward = Variant<EmbeddingForwardProblem, EmbeddingForward>;
@@ -52,6 +57,7 @@ using Backward = Variant<EmbeddingBackwardProblem, EmbeddingBackward>;
 constexpr std::array kForwardVariants {
 #if WARPWRIGHT_CUDA
   Forward{"cuda.packed", refuse_cuda, embedding::cuda::packed_forward},
+      Forward{"cuda.plain", refuse_cuda, embedding::cuda::plain_forward},
 #endif
       Forward{"cpu.avx512", refuse_avx512, embedding::avx512::forward},
       Forward{"cpu.avx2", refuse_avx2, embedding::avx2::forward},
@@ -61,6 +67,7 @@ constexpr std::array kForwardVariants {
 constexpr std::array kBackwardVariants {
 #if WARPWRIGHT_CUDA
   Backward{"cuda.sorted", refuse_sorted, embedding::cuda::sorted_backward, embedding::cuda::sorted_workspace},
+      Backward{"cuda.plain", refuse_plain, embedding::cuda::plain_backward},
 #endif
       Backward{"cpu.avx512", refuse_avx512, embedding::avx512::backward},
       Backward{"cpu.avx2", refuse_avx2, embedding::avx2::backward},

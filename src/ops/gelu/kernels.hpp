@@ -21,6 +21,8 @@ void backward(const Context& context, const GeluBackward& args);
 namespace cuda {
 void packed_forward(const Context& context, const GeluForward& args);
 void packed_backward(const Context& context, const GeluBackward& args);
+void plain_forward(const Context& context, const GeluForward& args);
+void plain_backward(const Context& context, const GeluBackward& args);
 }  // namespace cuda
 
 }  // namespace warpwright::ops::gelu

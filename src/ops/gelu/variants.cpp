@@ -31,6 +31,7 @@ using Backward = Variant<GeluProblem, GeluBackward>;
 constexpr std::array kForwardVariants {
 #if WARPWRIGHT_CUDA
   Forward{"cuda.packed", refuse_cuda, gelu::cuda::packed_forward},
+      Forward{"cuda.plain", refuse_cuda, gelu::cuda::plain_forward},
 #endif
       Forward{"cpu.avx512", refuse_avx512, gelu::avx512::forward},
       Forward{"cpu.avx2", refuse_avx2, gelu::avx2::forward},
@@ -40,6 +41,7 @@ constexpr std::array kForwardVariants {
 constexpr std::array kBackwardVariants {
 #if WARPWRIGHT_CUDA
   Backward{"cuda.packed", refuse_cuda, gelu::cuda::packed_backward},
+      Backward{"cuda.plain", refuse_cuda, gelu::cuda::plain_backward},
 #endif
       Backward{"cpu.avx512", refuse_avx512, gelu::avx512::backward},
       Backward{"cpu.avx2", refuse_avx2, gelu::avx2::backward},

@@ -21,6 +21,8 @@ void backward(const Context& context, const ResidualBackward& args);
 namespace cuda {
 void packed_forward(const Context& context, const ResidualForward& args);
 void packed_backward(const Context& context, const ResidualBackward& args);
+void plain_forward(const Context& context, const ResidualForward& args);
+void plain_backward(const Context& context, const ResidualBackward& args);
 }  // namespace cuda
 
 }  // namespace warpwright::ops::residual

@@ -30,6 +30,7 @@ using Backward = Variant<ResidualProblem, ResidualBackward>;
 constexpr std::array kForwardVariants {
 #if WARPWRIGHT_CUDA
   Forward{"cuda.packed", refuse_cuda, residual::cuda::packed_forward},
+      Forward{"cuda.plain", refuse_cuda, residual::cuda::plain_forward},
 #endif
       Forward{"cpu.avx512", refuse_avx512, residual::avx512::forward},
       Forward{"cpu.avx2", refuse_avx2, residual::avx2::forward},
@@ -39,6 +40,7 @@ constexpr std::array kForwardVariants {
 constexpr std::array kBackwardVariants {
 #if WARPWRIGHT_CUDA
   Backward{"cuda.packed", refuse_cuda, residual::cuda::packed_backward},
+      Backward{"cuda.plain", refuse_cuda, residual::cuda::plain_backward},
 #endif
       Backward{"cpu.avx512", refuse_avx512, residual::avx512::backward},
       Backward{"cpu.avx2", refuse_avx2, residual::avx2::backward},
