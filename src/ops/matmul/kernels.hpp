@@ -129,9 +129,9 @@ std::string refuse_mma(DType dtype, const Extent& extent, const DeviceInfo& devi
 void mma_forward(const Context& context, const MatmulForward& args);
 void mma_dx(const Context& context, const MatmulDx& args);
 void mma_dw(const Context& context, const MatmulDw& args);
+std::size_t mma_dw_workspace(std::int64_t M, std::int64_t N);
 
 // In fp32 on the ordinary arithmetic units.
-std::size_t tile128_dw_workspace(std::int64_t M, std::int64_t N);
 void tile128_forward(const Context& context, const MatmulForward& args);
 void tile128_dx(const Context& context, const MatmulDx& args);
 void tile128_dw(const Context& context, const MatmulDw& args);

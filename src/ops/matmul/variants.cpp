@@ -193,8 +193,8 @@ template <class Problem>
 double last_resort(const Problem&, const DeviceInfo&) {
   return 1e9;
 }
-std::size_t tile128_dw_workspace(const MatmulDwProblem& p, const DeviceInfo&) {
-  return matmul::cuda::tile128_dw_workspace(p.M, p.N);
+std::size_t mma_dw_workspace(const MatmulDwProblem& p, const DeviceInfo&) {
+  return matmul::cuda::mma_dw_workspace(p.M, p.N);
 }
 #endif
 
@@ -274,8 +274,8 @@ constexpr std::array kDwVariants {
       Dw{"cuda.stream_k", StreamK::refuse_dw, StreamK::dw, StreamK::dw_workspace, StreamK::dw_cost},
       Dw{"cuda.block", Block::refuse_dw, Block::dw, Block::dw_workspace, Block::dw_cost},
       Dw{"cuda.cublaslt", refuse_cublaslt, matmul::cuda::cublaslt_dw, cublaslt_dw_workspace, cublaslt_cost},
-      Dw{"cuda.mma", refuse_mma, matmul::cuda::mma_dw, tile128_dw_workspace, next_to_last},
-      Dw{"cuda.tile128", refuse_cuda, matmul::cuda::tile128_dw, tile128_dw_workspace, last_resort},
+      Dw{"cuda.mma", refuse_mma, matmul::cuda::mma_dw, mma_dw_workspace, next_to_last},
+      Dw{"cuda.tile128", refuse_cuda, matmul::cuda::tile128_dw, nullptr, last_resort},
 #endif
       Dw{kReference, refuse_other_devices, matmul::dw_reference},
 };

@@ -226,6 +226,10 @@ void mma_dx(const Context& context, const MatmulDx& args) {
   if (args.activation != Activation::none) finish_dx(context, args.dx, args.preact, args.activation);
 }
 
+std::size_t mma_dw_workspace(std::int64_t M, std::int64_t N) {
+  return column_sums_bytes(M, N);
+}
+
 void mma_dw(const Context& context, const MatmulDw& args) {
   const std::int64_t M = args.x.shape[0], K = args.x.shape[1], N = args.dout.shape[1];
   if (N == 0) return;

@@ -125,17 +125,19 @@ __global__ void __launch_bounds__(kLanes* kWarps)
   }
 }
 
-// out (= or +=) Σ_parts partials (parts, cols). Of kTotalWarps warps, each sums every kTotalWarps-th part.
+// out (= or +=) the sums of in's columns, 32 of them to a block. Of kTotalWarps warps, each sums every
+// kTotalWarps-th row, and the first one adds up what they have.
 constexpr int kTotalWarps = 32;
+template <class T>
 __global__ void __launch_bounds__(kLanes* kTotalWarps)
-    total_sums_kernel(const float* partials, float* out, std::int64_t parts, std::int64_t cols, bool add) {
+    total_sums_kernel(Rows<const T> in, float* out, std::int64_t rows, std::int64_t cols, bool add) {
   __shared__ float sums[kTotalWarps][kLanes];
   const std::int64_t col = static_cast<std::int64_t>(blockIdx.x) * kLanes + threadIdx.x;
   float sum = 0;
   if (col < cols) {
 #pragma unroll 8
-    for (std::int64_t part = threadIdx.y; part < parts; part += kTotalWarps)
-      sum += partials[part * cols + col];
+    for (std::int64_t row = threadIdx.y; row < rows; row += kTotalWarps)
+      sum += gpu::to_float(*in.at(row, col));
   }
   sums[threadIdx.y][threadIdx.x] = sum;
   __syncthreads();
@@ -144,6 +146,15 @@ __global__ void __launch_bounds__(kLanes* kTotalWarps)
 #pragma unroll
   for (int warp = 0; warp < kTotalWarps; ++warp) total += sums[warp][threadIdx.x];
   out[col] = add ? out[col] + total : total;
+}
+
+template <class T>
+void total_rows(const Context& context, const Rows<const T>& in, std::int64_t rows, const Tensor& out,
+                Store store) {
+  const std::int64_t cols = out.shape[0];
+  total_sums_kernel<<<static_cast<unsigned>(ceil_div(cols, kLanes)), dim3(kLanes, kTotalWarps), 0,
+                      context.stream().get()>>>(in, out.as<float>(), rows, cols, store == Store::add);
+  warpwright::cuda::check_launch("matmul.dw column sums");
 }
 
 dim3 grid_of(std::int64_t rows, std::int64_t cols, int pack) {
@@ -199,10 +210,14 @@ std::int64_t parts_of(std::int64_t M, std::int64_t N) {
 
 void total_sums(const Context& context, const float* partials, std::int64_t parts, const Tensor& out,
                 Store store) {
-  const std::int64_t cols = out.shape[0];
-  total_sums_kernel<<<static_cast<unsigned>(ceil_div(cols, kLanes)), dim3(kLanes, kTotalWarps), 0,
-                      context.stream().get()>>>(partials, out.as<float>(), parts, cols, store == Store::add);
-  warpwright::cuda::check_launch("matmul.dw sums of parts");
+  total_rows(context, Rows<const float>{partials, out.shape[0]}, parts, out, store);
+}
+
+void plain_column_sums(const Context& context, const Tensor& dout, const Tensor& dbias, Store store) {
+  gpu::visit_gpu_dtype(dout.dtype, [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    total_rows(context, rows_of<const T>(dout), dout.shape[0], dbias, store);
+  });
 }
 
 void finish_forward(const Context& context, const Tensor& product, const Tensor& bias, const Tensor& preact,
