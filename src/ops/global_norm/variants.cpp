@@ -32,7 +32,8 @@ using Run = Variant<GlobalNormProblem, GlobalNorm>;
 
 constexpr std::array kVariants {
 #if WARPWRIGHT_CUDA
-  Run{"cuda.multi_tensor", refuse_cuda, global_norm_kernels::cuda::multi_tensor, workspace},
+  Run{"cuda.multi_tensor", refuse_cuda, global_norm_kernels::cuda::multi_tensor,
+      global_norm_kernels::cuda::multi_tensor_workspace},
 #endif
       Run{"cpu.avx512", refuse_avx512, global_norm_kernels::avx512::run, workspace},
       Run{"cpu.avx2", refuse_avx2, global_norm_kernels::avx2::run, workspace},

@@ -1,7 +1,14 @@
-// The norm of all gradients on a GPU: a launch over all tensors (of up to 1,357) leaves a partial sum for
-// each block of elements, and one thread block adds these up and writes norm and scale. Memory-bound: 4 bytes
-// an element; 0.81 of the rate at which an H200 reads (docs/kernels.md). Squares are fp64, which a
-// multiprocessor of an H200 widens 16 of in a clock, three times what its memory delivers.
+// The norm of all gradients on a GPU in one launch (of up to 1,357 tensors; beyond, a launch for each list of
+// so many): as many thread blocks as the GPU holds at a time walk the tensors' blocks and leave a partial sum
+// each; they wait for each other, and the first one adds the partial sums up and writes norm and scale. The
+// launch is a cooperative one, whose barrier is CUDA's: a counter of ours would have to be 0 at the start,
+// which takes an operation before. The bits depend on the GPU's number of multiprocessors, not on timing.
+// Memory-bound: 4 bytes an element (docs/kernels.md). Squares are fp64, which a multiprocessor of an H200
+// widens 16 of in a clock, three times what its memory delivers.
+#include <cooperative_groups.h>
+
+#include <algorithm>
+
 #include "ops/cuda/reduce.cuh"
 #include "ops/cuda/tensor_list.cuh"
 #include "ops/cuda/vector.cuh"
@@ -11,7 +18,8 @@
 namespace warpwright::ops::global_norm_kernels::cuda {
 namespace {
 
-constexpr int kThreads = 256, kFinishThreads = 1024;
+constexpr int kThreads = 256;
+constexpr int kBlocksOfMultiprocessor = 4;
 
 struct Entry {
   const float* gradient;
@@ -23,20 +31,15 @@ __device__ inline double square(float x) {
   return static_cast<double>(x) * static_cast<double>(x);
 }
 
-__global__ void __launch_bounds__(kThreads)
-    sum_squares(const __grid_constant__ gpu::TensorList<Entry> list, double* partials) {
-  using Floats = gpu::Packed<float>;
-  constexpr int kStep = kThreads * Floats::kLanes;
-  __shared__ double shared[kThreads / gpu::kWarp];
-  const Entry t = list.at_block(blockIdx.x);
-  const std::int64_t begin = static_cast<std::int64_t>(blockIdx.x - t.first_block) * kBlock;
+// Adds the squares of one block of a tensor's elements to sums, one for each lane of a pack.
+using Floats = gpu::Packed<float>;
+__device__ void add_squares(double (&sums)[Floats::kLanes], const Entry& t, std::int64_t begin) {
   const std::int64_t end = t.elements - begin < kBlock ? t.elements : begin + kBlock;
   std::int64_t i = begin;
-  double sums[Floats::kLanes] = {};
   if (reinterpret_cast<std::uintptr_t>(t.gradient) % 16 == 0) {
     i += threadIdx.x * Floats::kLanes;
 #pragma unroll 8
-    for (; i + Floats::kLanes <= end; i += kStep) {
+    for (; i + Floats::kLanes <= end; i += kThreads * Floats::kLanes) {
       const auto g = Floats::load_streaming(t.gradient + i);
 #pragma unroll
       for (int j = 0; j < Floats::kLanes; ++j) sums[j] += square(g.lanes[j]);
@@ -44,55 +47,80 @@ __global__ void __launch_bounds__(kThreads)
     i = end - end % Floats::kLanes;
   }
   for (i += threadIdx.x; i < end; i += kThreads) sums[0] += square(t.gradient[i]);
-  const double sum = gpu::block_sum((sums[0] + sums[1]) + (sums[2] + sums[3]), shared);
-  if (threadIdx.x == 0) partials[blockIdx.x] = sum;
 }
 
 struct Result {
   float *norm, *scale;  // scale: or null
   double max_norm;
   bool keep_nan;
+
+  __device__ void write(double sum_of_squares) const {
+    const double whole = sqrt(sum_of_squares);
+    const auto rounded = static_cast<float>(whole);
+    *norm = rounded;
+    if (!scale) return;
+    if (!isfinite(rounded) || (keep_nan && isnan(*scale))) {
+      *scale = NAN;
+    } else {
+      const bool clips = max_norm > 0 && whole > max_norm;
+      *scale = clips ? static_cast<float>(max_norm / whole) : 1.0f;
+    }
+  }
 };
 
-__global__ void __launch_bounds__(kFinishThreads)
-    add_up(const double* partials, std::int64_t count, const Result result) {
-  __shared__ double shared[kFinishThreads / gpu::kWarp];
-  double sum = 0;
-#pragma unroll 4
-  for (std::int64_t i = threadIdx.x; i < count; i += kFinishThreads) sum += partials[i];
-  const double norm = sqrt(gpu::block_sum(sum, shared));
-  if (threadIdx.x > 0) return;
-  const auto rounded = static_cast<float>(norm);
-  *result.norm = rounded;
-  if (!result.scale) return;
-  if (!isfinite(rounded) || (result.keep_nan && isnan(*result.scale))) {
-    *result.scale = NAN;
-  } else {
-    const bool clips = result.max_norm > 0 && norm > result.max_norm;
-    *result.scale = clips ? static_cast<float>(result.max_norm / norm) : 1.0f;
+// blocks: of the list's elements. Behind the `before` partial sums of earlier lists stand those of this one;
+// the result is written of all so far, at last that of all.
+__global__ void __launch_bounds__(kThreads, kBlocksOfMultiprocessor)
+    sum_squares(const __grid_constant__ gpu::TensorList<Entry> list, unsigned blocks, double* partials,
+                std::int64_t before, const Result result) {
+  __shared__ double shared[kThreads / gpu::kWarp];
+  double sums[Floats::kLanes] = {};
+  for (unsigned block = blockIdx.x; block < blocks; block += gridDim.x) {
+    const Entry t = list.at_block(block);
+    add_squares(sums, t, static_cast<std::int64_t>(block - t.first_block) * kBlock);
   }
+  const double mine = gpu::block_sum((sums[0] + sums[1]) + (sums[2] + sums[3]), shared);
+  if (threadIdx.x == 0) partials[before + blockIdx.x] = mine;
+
+  cooperative_groups::this_grid().sync();
+  if (blockIdx.x > 0) return;
+  double sum = 0;
+  for (std::int64_t i = threadIdx.x; i < before + gridDim.x; i += kThreads) sum += partials[i];
+  sum = gpu::block_sum(sum, shared);
+  if (threadIdx.x == 0) result.write(sum);
+}
+
+int most_thread_blocks(const DeviceInfo& device) {
+  return device.gpu.multiprocessors * kBlocksOfMultiprocessor;
 }
 
 }  // namespace
 
+std::size_t multi_tensor_workspace(const GlobalNormProblem& p, const DeviceInfo& device) {
+  const std::int64_t lists = p.tensors / gpu::TensorList<Entry>::kCapacity + 1;
+  return static_cast<std::size_t>(lists * most_thread_blocks(device)) * sizeof(double);
+}
+
 void multi_tensor(const Context& context, const GlobalNorm& a) {
   auto* partials = static_cast<double*>(context.scratch());
-  std::int64_t count = 0;
+  const Result result{static_cast<float*>(a.norm.data), static_cast<float*>(a.scale.data), a.max_norm,
+                      a.keep_nan};
+  std::int64_t before = 0;
+  const auto launch = [&](const gpu::TensorList<Entry>& list, unsigned blocks) {
+    const unsigned grid = std::clamp(blocks, 1u, static_cast<unsigned>(most_thread_blocks(context.device())));
+    const void* arguments[] = {&list, &blocks, &partials, &before, &result};
+    warpwright::cuda::check(
+        cudaLaunchCooperativeKernel(sum_squares, dim3(grid), dim3(kThreads), const_cast<void**>(arguments), 0,
+                                    context.stream().get()),
+        "global_norm cuda.multi_tensor");
+    before += grid;
+  };
   const auto entry_of = [&](std::int64_t i) {
     const Tensor& g = a.gradients[static_cast<std::size_t>(i)];
     return Entry{static_cast<const float*>(g.data), g.elements(), 0};
   };
-  gpu::for_each_tensor_list<Entry>(static_cast<std::int64_t>(a.gradients.size()), kBlock, entry_of,
-                                   [&](const gpu::TensorList<Entry>& list, unsigned blocks) {
-                                     sum_squares<<<blocks, kThreads, 0, context.stream().get()>>>(
-                                         list, partials + count);
-                                     warpwright::cuda::check_launch("global_norm cuda.multi_tensor, squares");
-                                     count += blocks;
-                                   });
-  const Result result{static_cast<float*>(a.norm.data), static_cast<float*>(a.scale.data), a.max_norm,
-                      a.keep_nan};
-  add_up<<<1, kFinishThreads, 0, context.stream().get()>>>(partials, count, result);
-  warpwright::cuda::check_launch("global_norm cuda.multi_tensor, sum");
+  gpu::for_each_tensor_list<Entry>(static_cast<std::int64_t>(a.gradients.size()), kBlock, entry_of, launch);
+  if (before == 0) launch({}, 0);  // no elements: the norm is 0
 }
 
 }  // namespace warpwright::ops::global_norm_kernels::cuda
