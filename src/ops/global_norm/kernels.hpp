@@ -24,6 +24,6 @@ void run(const Context& context, const GlobalNorm& args);
 namespace cuda {
 void multi_tensor(const Context& context, const GlobalNorm& args);
 std::size_t multi_tensor_workspace(const GlobalNormProblem& p, const DeviceInfo& device);
-}
+}  // namespace cuda
 
 }  // namespace warpwright::ops::global_norm_kernels
