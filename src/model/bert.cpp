@@ -76,7 +76,8 @@ void block_forward(Context& ctx, const BertConfig& config, const BertBlock& p, c
                           Mask::none,
                           {},
                           {},
-                          a.batch_invariant});
+                          a.batch_invariant,
+                          config.max_length()});
   matmul_forward(ctx, products.attproj);
   add_and_normalize(ctx, a, p.attproj.bias, p.attnorm_weight, p.attnorm_bias, config.eps);
   matmul_forward(ctx, products.fc);

@@ -39,6 +39,7 @@ struct AttentionForward {
   Tensor visible = {};  // (S, Lq, Lk) uint8, optional: query i of sequence s sees key j where it is not 0
   bool batch_invariant =
       false;  // a sequence's bits do not depend on how many others there are, nor their rows
+  std::int64_t max_seqlen = 0;  // no sequence has more queries or more keys; 0: Nq, Nk
 
   template <class F>
   void visit(F&& f) {
@@ -87,6 +88,7 @@ struct AttentionForwardProblem {
   Mask mask = Mask::causal;
   bool lse = false;
   bool bias = false, visible = false, batch_invariant = false;
+  std::int64_t max_seqlen = 0;
 
   bool operator==(const AttentionForwardProblem&) const = default;
   std::string describe() const;

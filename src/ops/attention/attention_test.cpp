@@ -322,6 +322,50 @@ TEST(AttentionReference, BackwardIsTheDerivativeOfForward) {
   }
 }
 
+// The largest rows that the softmaxes of the stored scores hold, and one key more.
+TEST(Attention, CudaStagedHoldsRowsUpToItsLimit) {
+  const auto names = variant_names(attention_forward_op());
+  if (std::find(names.begin(), names.end(), "cuda.staged_shared") == names.end()) {
+    GTEST_SKIP() << "needs an NVIDIA GPU";
+  }
+  DeviceInfo device = device_for("cuda.");
+  device.device.kind = DeviceKind::cuda;
+  if (cuda_device_count() == 0) device.gpu.shared_bytes_per_block = 227 << 10;
+  const auto in_shared = static_cast<std::int32_t>(device.gpu.shared_bytes_per_block / sizeof(float));
+  for (const auto& [name, most] : {std::pair("cuda.staged_registers", 1024),
+                                   std::pair("cuda.staged_shared", static_cast<int>(in_shared))}) {
+    SCOPED_TRACE(name);
+    const attention::Case fits{{2}, {most}, 1, 8, Mask::causal}, beyond{{2}, {most + 1}, 1, 8, Mask::causal};
+    const auto refusal = [&](const attention::Case& c, std::int64_t max_seqlen) {
+      Fixture shapes = Fixture::of_shapes();
+      auto args = attention::make_forward(c, DType::f32, true, shapes);
+      args.max_seqlen = max_seqlen;
+      return find_variant(attention_forward_op(), name).refuse(attention_forward_op().problem(args), device);
+    };
+    EXPECT_EQ(refusal(fits, 0), "");
+    EXPECT_NE(refusal(beyond, 0).find(fmt::format("may have {} keys", most + 1)), std::string::npos);
+    EXPECT_NE(refusal(beyond, 0).find(fmt::format("hold {}", most)), std::string::npos);
+    EXPECT_EQ(refusal(beyond, most), "");  // of several sequences
+    EXPECT_NE(refusal(beyond, most + 2), "");
+    if (cuda_device_count() == 0) continue;
+    Fixture fixture(13);
+    const auto args = attention::make_forward(fits, DType::f32, true, fixture);
+    EXPECT_EQ(check_variant(attention_forward_op(), name, fixture, args, reduction_of(fits)), "");
+  }
+}
+
+TEST(Attention, CudaStagedRefusesScoresBeyondAnyMemory) {
+  const auto names = variant_names(attention_forward_op());
+  if (std::find(names.begin(), names.end(), "cuda.staged") == names.end()) {
+    GTEST_SKIP() << "needs an NVIDIA GPU";
+  }
+  DeviceInfo device;
+  device.device.kind = DeviceKind::cuda;
+  constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max();
+  const AttentionForwardProblem p{1, kMost, kMost, 16, 64, DType::bf16};  // 4·NH·Nq·Nk bytes are 2^68
+  EXPECT_NE(find_variant(attention_forward_op(), "cuda.staged").refuse(p, device), "");
+}
+
 TEST(Attention, RefusesArgumentsThatDoNotFit) {
   Fixture fixture(6);
   Context context{ContextOptions{}};
@@ -340,6 +384,8 @@ TEST(Attention, RefusesArgumentsThatDoNotFit) {
   expect_refused([&](auto& a) { a.lse = fixture.output(DType::f32, {5, 2}); });
   expect_refused([&](auto& a) { a.cu_seqlens_k = fixture.integers({0, 5}); });
   expect_refused([&](auto& a) { a.cu_seqlens_q = fixture.random(DType::f32, {3}); });
+  expect_refused([&](auto& a) { a.max_seqlen = -1; });
+  expect_refused([&](auto& a) { a.max_seqlen = 2; });
 }
 
 // fp32 with factors rounded to tf32, whose ulp is fp16's: four roundings on the way to out (q, k, p, v), six
@@ -449,6 +495,83 @@ TEST(Attention, CudaStaysInBoundsWhateverTheSequencesAre) {
       auto b = attention::make_backward(c, dtype, backward);
       b.cu_seqlens_q = backward.integers(bounds);
       check(attention_backward_op(), b, backward);
+    }
+  }
+}
+
+// The first rows of packed arguments.
+template <class Args>
+Args front(Args args, std::int64_t queries, std::int64_t keys) {
+  args.visit([&](std::string_view name, Tensor& t, Access) {
+    if (name.starts_with("cu_") || !t) return;
+    const bool of_keys = name == "k" || name == "v" || name == "dk" || name == "dv";
+    t = name == "lse" ? t.slice(1, 0, queries) : t.slice(0, 0, of_keys ? keys : queries);
+  });
+  return args;
+}
+
+void fill_with_nan(const Tensor& t) {
+  for_each_element(
+      t, [&](std::int64_t offset) { store_element(t, offset, std::numeric_limits<double>::quiet_NaN()); });
+}
+
+// Rows of NaN behind the last sequence, whose number only the bounds tell. `bounds_q` and `bounds_k` replace
+// those that the arguments were made with.
+template <class P, class A>
+void expect_leaves_rows_behind(const Op<P, A>& op, const Variant<P, A>& variant, A args, Fixture& fixture,
+                               const std::vector<std::int32_t>& bounds_q,
+                               const std::vector<std::int32_t>& bounds_k, const ReductionLength& reduction) {
+  args.cu_seqlens_q = fixture.integers(bounds_q);
+  args.cu_seqlens_k = fixture.integers(bounds_k);
+  args.visit([&](std::string_view name, Tensor& t, Access access) {
+    if (access != Access::read || !t || name.starts_with("cu_")) return;
+    const bool of_keys = name == "k" || name == "v";
+    const int axis = name == "lse" ? 1 : 0;
+    const std::int64_t used = of_keys ? bounds_k.back() : bounds_q.back();
+    fill_with_nan(t.slice(axis, used, t.shape[axis] - used));
+  });
+  const A used = front(args, bounds_q.back(), bounds_k.back());
+  Fixture twin_fixture(0);
+  A twin = fp64_twin(used, twin_fixture);
+  run_variant(op, find_variant(op, kReference), twin, 1);
+  fixture.snapshot();
+  run_variant(op, variant, args, 1);
+  expect_only_written(fixture, uses_of(used));
+  const auto expected = uses_of(twin);
+  std::size_t index = 0;
+  for (const TensorUse& use : uses_of(used)) {
+    const Tensor& wanted = expected[index++].tensor;
+    if (use.access != Access::write) continue;
+    const Deviation error = compare(elements_of(use.tensor), elements_of(wanted), use.tensor.dtype);
+    EXPECT_EQ(error.not_finite, 0) << use.argument;
+    EXPECT_LE(error.relative, tolerance(use.tensor.dtype, reduction(use.argument))) << use.argument;
+  }
+}
+
+// A launch captured once serves every batch that fits.
+TEST(Attention, CudaLeavesWhatIsBehindTheLastSequence) {
+  if (cuda_device_count() == 0) GTEST_SKIP() << "needs an NVIDIA GPU";
+  // Of which the last sequence becomes empty: 103 queries and 182 keys are left.
+  const std::vector<std::int32_t> bounds_q{0, 5, 5, 102, 103, 103}, bounds_k{0, 5, 12, 109, 182, 182};
+  const auto check = [&](const auto& op, const attention::Case& c, auto&& make) {
+    for (const auto& variant : op.variants) {
+      if (!on_gpu(variant.name)) continue;
+      for (const DType dtype : dtypes_for(variant.name)) {
+        SCOPED_TRACE(fmt::format("{} {} {}", op.name, variant.name, name_of(dtype)));
+        Fixture fixture(14);
+        const auto args = make(dtype, fixture);
+        if (!variant.refuse(op.problem(args), device_for(variant.name)).empty()) continue;
+        expect_leaves_rows_behind(op, variant, args, fixture, bounds_q, bounds_k, reduction_of(c));
+      }
+    }
+  };
+  for (const std::int64_t HS : {32, 64, 128}) {
+    for (const Mask mask : {Mask::causal, Mask::none}) {
+      const attention::Case c{{5, 0, 97, 1, 30}, {5, 7, 97, 73, 70}, 2, HS, mask};
+      check(attention_forward_op(), c,
+            [&](DType dtype, Fixture& f) { return attention::make_forward(c, dtype, true, f); });
+      check(attention_backward_op(), c,
+            [&](DType dtype, Fixture& f) { return backward_with_lse(c, dtype, f); });
     }
   }
 }

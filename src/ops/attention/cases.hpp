@@ -18,6 +18,7 @@ struct Case {
   double magnitude = 1;  // of the scores, about
   bool bias = false, visible = false;
   std::int64_t padding = 3;  // elements between the rows of out, which are then not aligned
+  std::int64_t max_seqlen = 0;
 };
 
 inline Case self_attention(std::vector<std::int32_t> lengths, std::int64_t NH, std::int64_t HS,
@@ -58,6 +59,17 @@ inline std::vector<Case> test_cases() {
       cases.push_back({{3, 70}, {67, 129}, 2, 64, Mask::causal, 1, bias, visible});
       cases.push_back({{100}, {33}, 2, 80, Mask::none, 1, bias, visible});
     }
+  }
+  // Rows of scores that are held: by registers, by several warps of a block and by one in shared memory.
+  for (const std::int32_t Lk : {512, 513, 1024, 1025, 1536, 12289}) {
+    cases.push_back({{3}, {Lk}, 2, 16, Mask::none});
+    cases.push_back({{9}, {Lk}, 1, 16, Mask::causal, 1, Lk == 1024, Lk == 1024});
+  }
+  for (const Mask mask : {Mask::causal, Mask::none}) {
+    cases.push_back(self_attention({700, 3, 0, 1024, 33}, 1, 16, mask));
+    cases.back().max_seqlen = 1024;
+    cases.push_back(self_attention({130, 64, 65}, 2, 300, mask));
+    cases.back().max_seqlen = 200;
   }
   for (std::int32_t T = 1; T <= 70; ++T) {
     cases.push_back(self_attention({T}, 3, 64, T % 2 ? Mask::causal : Mask::none));
@@ -167,6 +179,7 @@ inline AttentionForward make_forward(const Case& c, DType dtype, bool lse, testi
   if (lse) a.lse = f.output(accumulation_dtype(dtype), {c.NH, Nq});
   a.scale = static_cast<float>(1 / std::sqrt(static_cast<double>(c.HS)));
   a.mask = c.mask;
+  a.max_seqlen = c.max_seqlen;
   // Larger than the longest sequence. Four of five keys are seen; of some queries none.
   const auto most = static_cast<std::int64_t>(longest(c)) + 3;
   if (c.bias) a.bias = f.random(dtype, {c.NH, most, most + 2});

@@ -68,11 +68,16 @@ void flash_tf32_backward(const Context& context, const AttentionBackward& args);
 void flash_fma_forward(const Context& context, const AttentionForward& args);
 void flash_fma_backward(const Context& context, const AttentionBackward& args);
 
-// Scratch of the variant that stores the scores.
+// Of the variants that store the scores: keys in a row of them, and scratch.
+inline constexpr std::int64_t kMostKeysInRegisters = 1024;
+std::int64_t most_keys(const AttentionForwardProblem& p);
+std::int64_t most_keys(const AttentionBackwardProblem& p);
 std::size_t staged_forward_bytes(const AttentionForwardProblem& p);
 std::size_t staged_backward_bytes(const AttentionBackwardProblem& p);
 
 void staged_forward(const Context& context, const AttentionForward& args);
+void staged_registers_forward(const Context& context, const AttentionForward& args);
+void staged_shared_forward(const Context& context, const AttentionForward& args);
 void staged_backward(const Context& context, const AttentionBackward& args);
 
 }  // namespace cuda

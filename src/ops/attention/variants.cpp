@@ -54,6 +54,7 @@ AttentionForwardProblem forward_problem(const AttentionForward& a) {
   const std::int64_t S = a.cu_seqlens_q.shape[0] - 1;
   if (a.bias) require_pairs("bias", a.bias, a.q.dtype, NH);
   if (a.visible) require_pairs("visible", a.visible, DType::u8, S);
+  require(a.max_seqlen >= 0, kForward, "max_seqlen must not be negative");
   return {S,
           Nq,
           Nk,
@@ -64,7 +65,8 @@ AttentionForwardProblem forward_problem(const AttentionForward& a) {
           static_cast<bool>(a.lse),
           static_cast<bool>(a.bias),
           static_cast<bool>(a.visible),
-          a.batch_invariant};
+          a.batch_invariant,
+          a.max_seqlen};
 }
 
 AttentionBackwardProblem backward_problem(const AttentionBackward& a) {
@@ -248,17 +250,34 @@ std::size_t staged_workspace(const AttentionBackwardProblem& p, const DeviceInfo
   return attention::cuda::staged_backward_bytes(p);
 }
 
-constexpr std::size_t kMostForScores = std::size_t{4} << 30;
+constexpr double kMostForScores = 0x1p32;
 
 template <class Problem>
 std::string refuse_staged(const Problem& p, const DeviceInfo& device) {
-  std::string reason = refuse_without_gpu(p.dtype, device);
-  if (reason.empty()) reason = refuse_pairs(p);
-  const std::size_t bytes = staged_workspace(p, device);
-  if (reason.empty() && bytes > kMostForScores) {
-    reason = fmt::format("its scores take {:.1f} GiB", static_cast<double>(bytes) / 0x1p30);
-  }
-  return reason;
+  if (std::string reason = refuse_cuda(p, device); !reason.empty()) return reason;
+  constexpr bool backward = std::is_same_v<Problem, AttentionBackwardProblem>;
+  // In fp64: of shapes that no memory holds the product is beyond 64 bits.
+  const double bytes = (backward ? 8.0 : 4.0) * static_cast<double>(p.NH) * static_cast<double>(p.Nq) *
+                       static_cast<double>(attention::cuda::most_keys(p));
+  return bytes <= kMostForScores ? "" : fmt::format("its scores take {:.1f} GiB", bytes / 0x1p30);
+}
+
+// Its softmax holds a row of so many keys at most.
+std::string refuse_rows(const AttentionForwardProblem& p, const DeviceInfo& device, std::int64_t most,
+                        std::string_view where) {
+  if (std::string reason = refuse_staged(p, device); !reason.empty()) return reason;
+  const std::int64_t keys = attention::cuda::most_keys(p);
+  return keys <= most ? "" : fmt::format("a row may have {} keys, {} hold {}", keys, where, most);
+}
+
+std::string refuse_staged_registers(const AttentionForwardProblem& p, const DeviceInfo& device) {
+  return refuse_rows(p, device, attention::cuda::kMostKeysInRegisters, "a warp's registers");
+}
+
+std::string refuse_staged_shared(const AttentionForwardProblem& p, const DeviceInfo& device) {
+  const std::size_t bytes = device.gpu.shared_bytes_per_block;
+  return refuse_rows(p, device, static_cast<std::int64_t>(bytes / sizeof(float)),
+                     fmt::format("{} bytes of a block's shared memory", bytes));
 }
 #endif
 
@@ -276,6 +295,11 @@ constexpr std::array kForwardVariants {
       Forward{"cuda.flash_tf32", refuse_flash_tf32, attention::cuda::flash_tf32_forward},
       Forward{"cuda.flash_fma", refuse_flash_fma, attention::cuda::flash_fma_forward},
       Forward{"cuda.staged", refuse_staged, attention::cuda::staged_forward, staged_workspace},
+      // What they refuse depends on lengths, and how they add up; so only where they are forced.
+      Forward{"cuda.staged_registers", refuse_staged_registers, attention::cuda::staged_registers_forward,
+              staged_workspace},
+      Forward{"cuda.staged_shared", refuse_staged_shared, attention::cuda::staged_shared_forward,
+              staged_workspace},
 #endif
       Forward{"cpu.amx_bf16", refuse_amx, attention::amx_bf16::forward,
               forward_workspace<attention::amx_forward_scratch>},
@@ -344,6 +368,8 @@ std::int64_t longest(const Tensor& cu_seqlens) {
 void attention::check_sequences(const AttentionForward& a) {
   check_sequences(kForward, a.cu_seqlens_q, a.q.shape[0]);
   check_sequences(kForward, a.cu_seqlens_k, a.k.shape[0]);
+  const std::int64_t most = std::max(longest(a.cu_seqlens_q), longest(a.cu_seqlens_k));
+  require(a.max_seqlen == 0 || most <= a.max_seqlen, kForward, "a sequence is longer than max_seqlen");
   for (const Tensor& pairs : {a.bias, a.visible}) {
     if (!pairs) continue;
     const bool fits = longest(a.cu_seqlens_q) <= pairs.shape[1] && longest(a.cu_seqlens_k) <= pairs.shape[2];
@@ -378,7 +404,8 @@ std::int64_t attention::gradient_sums(std::int64_t Nk, std::int64_t sequences, s
 std::string AttentionForwardProblem::describe() const {
   return fmt::format("S={} Nq={} Nk={} NH={} HS={} {}{}{}", sequences, Nq, Nk, NH, HS, name_of(dtype),
                      mask == Mask::causal ? " causal" : "", lse ? " +lse" : "") +
-         (bias ? " +bias" : "") + (visible ? " +visible" : "") + (batch_invariant ? " invariant" : "");
+         (bias ? " +bias" : "") + (visible ? " +visible" : "") + (batch_invariant ? " invariant" : "") +
+         (max_seqlen > 0 ? fmt::format(" max_seqlen={}", max_seqlen) : "");
 }
 double AttentionForwardProblem::flops() const {
   return 4 * visible_pairs(*this) * static_cast<double>(NH * HS);
