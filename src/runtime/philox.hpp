@@ -1,6 +1,7 @@
 // Counter-based random numbers: Philox4x32-10.
 // Source: J. Salmon et al., "Parallel Random Numbers: As Easy as 1, 2, 3", SC 2011.
 // A number is a pure function of (key, counter), so it depends neither on threads nor on the order of use.
+// constexpr: for a GPU's kernels too.
 #pragma once
 
 #include <array>
@@ -13,7 +14,7 @@ namespace warpwright {
 using PhiloxCounter = std::array<std::uint32_t, 4>;
 using PhiloxKey = std::array<std::uint32_t, 2>;
 
-inline PhiloxCounter philox(PhiloxCounter c, PhiloxKey k) {
+constexpr PhiloxCounter philox(PhiloxCounter c, PhiloxKey k) {
   for (int round = 0; round < 10; ++round) {
     const std::uint64_t p0 = std::uint64_t{0xD2511F53u} * c[0];
     const std::uint64_t p1 = std::uint64_t{0xCD9E8D57u} * c[2];

@@ -8,6 +8,10 @@
 // changes nothing. Parameters are of one dtype, or some of 16 bits and some fp32. One of 16 bits has a master
 // copy in fp32, which is updated; the parameter becomes the rounded master. fp64 parameters have everything
 // beside them in fp64. Variants in fp32 may flush subnormal numbers (below 1.2e-38) to 0.
+//
+// bf16 parameters may all go without masters. Such a parameter is itself the state: what the fp32 update of
+// it gives is stored by stochastic rounding (rounding.hpp), whose random bits are a function of `random` (a
+// seed and the step), the tensor's place in `tensors` and the element's place in it.
 #pragma once
 
 #include <vector>
@@ -18,7 +22,7 @@ namespace warpwright::ops {
 
 struct AdamWTensor {
   Tensor parameter;  // any shape
-  Tensor master;     // fp32; absent for fp32 parameters, optional (fp64) for fp64 ones
+  Tensor master;     // fp32; absent for fp32 parameters, optional (fp64) for fp64 ones; of bf16, all or none
   Tensor gradient;   // fp32
   Tensor m, v;       // fp32; v ≥ 0
   double weight_decay = 0;
@@ -28,6 +32,7 @@ struct AdamWTensor {
 struct AdamW {
   std::vector<AdamWTensor> tensors;
   Tensor schedule;  // (4) fp32: lr, c1, c2, scale
+  Tensor random;    // (3) int32: the lower and the upper half of a seed, the step; where masters are left out
   double beta1 = 0.9, beta2 = 0.999, eps = 1e-8;
 
   template <class F>
@@ -40,12 +45,14 @@ struct AdamW {
       f("v", t.v, Access::update);
     }
     f("schedule", schedule, Access::read);
+    f("random", random, Access::read);
   }
 };
 
 struct AdamWProblem {
   std::int64_t elements = 0, tensors = 0;
   DType dtype = DType::f32;  // of the parameters, or of those of 16 bits
+  bool masters = true;       // false: those of 16 bits have none
 
   bool operator==(const AdamWProblem&) const = default;
   std::string describe() const;

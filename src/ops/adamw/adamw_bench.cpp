@@ -13,6 +13,12 @@ void adamw_bench(Bench& bench) {
     const adamw_kernels::Case model{testing::gpt2_124m_sizes()};
     bench.run(adamw_op(), [&](testing::Fixture& f) { return adamw_kernels::make(model, dtype, 1, f); });
   }
+  auto alone = adamw_kernels::bench_cases();
+  if (bench.on_gpu()) alone.push_back({testing::gpt2_124m_sizes()});
+  for (auto& c : alone) {
+    c.masters = false;
+    bench.run(adamw_op(), [&](testing::Fixture& f) { return adamw_kernels::make(c, DType::bf16, 1, f); });
+  }
 }
 
 }  // namespace warpwright::ops

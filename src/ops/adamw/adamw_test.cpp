@@ -1,9 +1,12 @@
 #include <gtest/gtest.h>
 
+#include <array>
+#include <bit>
 #include <cstring>
 #include <limits>
 
 #include "ops/adamw/cases.hpp"
+#include "ops/adamw/rounding.hpp"
 #include "ops/testing/repeated.hpp"
 #include "ops/testing/repeats.hpp"
 
@@ -92,9 +95,190 @@ TEST_P(Variants, RepeatsItsBits) {
   if (!reason.empty()) GTEST_SKIP() << reason;
 }
 
+// bf16 without masters, and the fp32 parameters between them.
+class WithoutMasters : public ::testing::TestWithParam<std::string> {
+ protected:
+  static adamw_kernels::Case case_of(std::vector<std::int64_t> sizes) {
+    return {std::move(sizes), 0, true, false};
+  }
+  std::string run(const AdamW& args) {
+    const auto& variant = find_variant(adamw_op(), GetParam());
+    std::string reason = variant.refuse(adamw_op().problem(args), device_for(variant.name));
+    if (reason.empty()) run_variant(adamw_op(), variant, args, 2);
+    return reason;
+  }
+  static std::string bits_of(const Tensor& t) { return {static_cast<const char*>(t.data), t.bytes()}; }
+};
+
+// The same arguments with masters that hold what the parameters do: m, v and the fp32 parameters have the
+// same bits, and a parameter is its would-be master, rounded with the bits of (seed, step, tensor, element).
+TEST_P(WithoutMasters, RoundsWhatAMasterWouldHold) {
+  for (auto c : taken(adamw_kernels::test_cases())) {
+    c.masters = false;
+    c.mixed = true;
+    Fixture fixture(c.sizes.size());
+    const auto args = adamw_kernels::make(c, DType::bf16, 0.25, fixture);
+    Fixture other_fixture(c.sizes.size());
+    AdamW other = adamw_kernels::make(c, DType::bf16, 0.25, other_fixture);
+    if (adamw_op().problem(args).masters) continue;  // no tensors
+    for (AdamWTensor& t : other.tensors) {
+      if (t.parameter.dtype == DType::f32) continue;
+      t.master = other_fixture.output(DType::f32, t.parameter.shape);
+      for (std::int64_t i = 0; i < t.master.elements(); ++i) {
+        store_element(t.master, i, load_element(t.parameter, i));
+      }
+    }
+    fixture.snapshot();
+    if (const auto reason = run(args); !reason.empty()) GTEST_SKIP() << reason;
+    expect_only_written(fixture, uses_of(args));
+    ASSERT_EQ(run(other), "");
+    for (std::size_t k = 0; k < args.tensors.size(); ++k) {
+      const AdamWTensor &t = args.tensors[k], &o = other.tensors[k];
+      EXPECT_TRUE(bits_of(t.m) == bits_of(o.m) && bits_of(t.v) == bits_of(o.v)) << k;
+      if (!o.master) {
+        EXPECT_TRUE(bits_of(t.parameter) == bits_of(o.parameter)) << k;
+        continue;
+      }
+      std::int64_t wrong = 0;
+      for (std::int64_t i = 0; i < t.parameter.elements(); ++i) {
+        const auto random =
+            adamw_kernels::random_block(args.random.as<std::int32_t>(), static_cast<std::uint32_t>(k), i / 8);
+        const bf16 wanted(adamw_kernels::stochastically_rounded(
+            o.master.as<float>()[i], adamw_kernels::random_half(random, static_cast<int>(i % 8))));
+        wrong += t.parameter.as<bf16>()[i].bits != wanted.bits;
+      }
+      EXPECT_EQ(wrong, 0) << "of tensor " << k;
+    }
+  }
+}
+
+// Decay alone makes 1 − 2^-10 of 1: a quarter of the way from 1 to the next number of bf16. The number of
+// those that move is binomial; six of its deviations are met once in 5e8 seeds.
+TEST_P(WithoutMasters, MovesAsOftenAsItShould) {
+  constexpr std::int64_t kElements = 200000;
+  Fixture fixture(10);
+  auto args = adamw_kernels::make(case_of({kElements}), DType::bf16, 1, fixture);
+  AdamWTensor& t = args.tensors[0];
+  for (const Tensor& zero : {t.gradient, t.m, t.v}) std::memset(zero.data, 0, zero.bytes());
+  std::fill_n(t.parameter.as<bf16>(), kElements, bf16(1.0f));
+  t.weight_decay = 1;
+  store_element(args.schedule, 0, 0x1p-10);
+  if (const auto reason = run(args); !reason.empty()) GTEST_SKIP() << reason;
+  std::int64_t moved = 0;
+  for (std::int64_t i = 0; i < kElements; ++i) {
+    const auto value = static_cast<float>(t.parameter.as<bf16>()[i]);
+    EXPECT_TRUE(value == 1 || value == 1 - 0x1p-8f) << value;
+    moved += value != 1;
+  }
+  const double wanted = 0.25 * kElements, deviation = std::sqrt(kElements * 0.25 * 0.75);
+  EXPECT_LE(std::abs(static_cast<double>(moved) - wanted), 6 * deviation);
+}
+
+TEST_P(WithoutMasters, OtherSeedsStepsAndTensorsRoundOtherwise) {
+  const auto rounded = [&](const std::vector<std::int32_t>& random) {
+    Fixture fixture(11);
+    auto args = adamw_kernels::make(case_of({1000, 0, 1000}), DType::bf16, 1, fixture);
+    for (auto member : {&AdamWTensor::parameter, &AdamWTensor::gradient, &AdamWTensor::m, &AdamWTensor::v}) {
+      const Tensor &from = args.tensors[0].*member, &to = args.tensors[2].*member;
+      std::memcpy(to.data, from.data, from.bytes());
+    }
+    std::copy(random.begin(), random.end(), args.random.as<std::int32_t>());
+    const std::string reason = run(args);
+    return std::array{reason, bits_of(args.tensors[0].parameter), bits_of(args.tensors[2].parameter)};
+  };
+  const auto first = rounded({1, 2, 3});
+  if (!first[0].empty()) GTEST_SKIP() << first[0];
+  EXPECT_NE(first[1], first[2]);
+  EXPECT_EQ(rounded({1, 2, 3}), first);
+  for (const auto& other : {rounded({7, 2, 3}), rounded({1, 7, 3}), rounded({1, 2, 7})}) {
+    EXPECT_NE(other[1], first[1]);
+    EXPECT_NE(other[2], first[2]);
+  }
+}
+
+TEST_P(WithoutMasters, RepeatsItsBits) {
+  Fixture fixture(12);
+  const auto args = adamw_kernels::make(case_of({100003, 7, 768}), DType::bf16, 1, fixture);
+  const auto reason = check_repeats(adamw_op(), GetParam(), fixture, args);
+  if (!reason.empty()) GTEST_SKIP() << reason;
+}
+
+TEST_P(WithoutMasters, AScaleThatIsNotFiniteChangesNothing) {
+  Fixture fixture(13);
+  const auto args = adamw_kernels::make(case_of({100, 3, 9}), DType::bf16,
+                                        std::numeric_limits<double>::quiet_NaN(), fixture);
+  fixture.snapshot();
+  if (const auto reason = run(args); !reason.empty()) GTEST_SKIP() << reason;
+  for (const auto& storage : fixture.storages()) EXPECT_TRUE(storage.bytes == storage.before);
+}
+
+// Those that do without masters.
+std::vector<std::string> stochastic(std::vector<std::string> names) {
+  std::erase(names, "cuda.plain");
+  return names;
+}
+std::vector<std::string> stochastic_and_reference() {
+  std::vector<std::string> names = stochastic(variant_names(adamw_op()));
+  names.emplace_back(kReference);
+  return names;
+}
+
+INSTANTIATE_TEST_SUITE_P(AdamW, WithoutMasters, ::testing::ValuesIn(stochastic_and_reference()), test_name);
+
+float float_of(std::uint32_t bits) {
+  return std::bit_cast<float>(bits);
+}
+
+// Of all 2^16 random halves as many round up as the lower half of the number says: the mean is the number.
+TEST(StochasticRounding, IsUnbiasedBetweenTheNeighbours) {
+  const PhiloxStream stream(1, 2);
+  for (std::uint64_t trial = 0; trial < 200; ++trial) {
+    const std::uint32_t bits = stream.block(trial)[0];
+    if ((bits & 0x7fffffffu) > adamw_kernels::kLargestFinite) continue;
+    const std::uint16_t down = static_cast<std::uint16_t>(bits >> 16),
+                        up = static_cast<std::uint16_t>(down + 1);
+    std::uint32_t ups = 0;
+    for (std::uint32_t random = 0; random < 0x10000; ++random) {
+      const bf16 rounded(adamw_kernels::stochastically_rounded(float_of(bits), random));
+      ASSERT_TRUE(rounded.bits == down || rounded.bits == up) << bits;
+      ups += rounded.bits == up;
+    }
+    EXPECT_EQ(ups, bits & 0xffffu);
+  }
+}
+
+TEST(StochasticRounding, LeavesWhatBf16HasAndWhatIsNoNumber) {
+  for (std::uint32_t upper = 0; upper < 0x10000; ++upper) {
+    for (const std::uint32_t random : {0u, 1u, 0x8000u, 0xffffu}) {
+      const bf16 rounded(adamw_kernels::stochastically_rounded(float_of(upper << 16), random));
+      EXPECT_EQ(rounded.bits, bf16(float_of(upper << 16)).bits) << upper;
+    }
+  }
+  for (const std::uint32_t sign : {0u, 0x80000000u}) {
+    for (const std::uint32_t random : {0u, 0x7fffu, 0xffffu}) {
+      const auto rounded = [&](std::uint32_t bits) {
+        return static_cast<float>(bf16(adamw_kernels::stochastically_rounded(float_of(sign | bits), random)));
+      };
+      EXPECT_TRUE(std::isnan(rounded(0x7f800001)) && std::isnan(rounded(0x7fffffff)));
+      // Half a step beyond the largest finite number is infinite, as in rounding to nearest, less is not.
+      EXPECT_EQ(rounded(0x7f7f7fff), float_of(sign | 0x7f7f0000));
+      EXPECT_EQ(rounded(0x7f7f8000), float_of(sign | 0x7f800000));
+      EXPECT_EQ(rounded(0x7f7effff), float_of(sign | (random == 0 ? 0x7f7e0000 : 0x7f7f0000)));
+    }
+  }
+}
+
+TEST(StochasticRounding, GivesEachOfEightElementsItsOwnBits) {
+  const PhiloxCounter block{0x11110000, 0x33332222, 0x55554444, 0x77776666};
+  for (int j = 0; j < 8; ++j) {
+    EXPECT_EQ(adamw_kernels::random_half(block, j), 0x1111u * static_cast<std::uint32_t>(j));
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(AdamW, Variants, ::testing::ValuesIn(variant_names(adamw_op())), test_name);
 
 class Huge : public ::testing::TestWithParam<std::string> {};  // of the variants of a GPU
+class HugeWithoutMasters : public Huge {};
 
 TEST_P(Huge, GivesEveryElementItsBits) {
   for (const DType dtype : {DType::f32, DType::bf16}) {
@@ -107,8 +291,22 @@ TEST_P(Huge, GivesEveryElementItsBits) {
   }
 }
 
+// A learning rate of 0 leaves every parameter as it is, at whichever place it was looked for.
+TEST_P(HugeWithoutMasters, GivesEveryElementItsBits) {
+  Fixture fixture(9);
+  const auto args = adamw_kernels::make({{200000, 77}, 0, false, false}, DType::bf16, 0.5, fixture);
+  store_element(args.schedule, 0, 0);
+  const auto reason =
+      check_repeated(adamw_op(), GetParam(), fixture, args, [](std::string_view) { return 4.0; },
+                     {.beyond = "parameter", .once = {"schedule", "random"}});
+  if (!reason.empty()) GTEST_SKIP() << reason;
+}
+
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(Huge);  // in a build without CUDA
 INSTANTIATE_TEST_SUITE_P(AdamW, Huge, ::testing::ValuesIn(gpu_variant_names(adamw_op())), test_name);
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(HugeWithoutMasters);
+INSTANTIATE_TEST_SUITE_P(AdamW, HugeWithoutMasters,
+                         ::testing::ValuesIn(stochastic(gpu_variant_names(adamw_op()))), test_name);
 
 // Steps of SGD, by hand: with β1 = 0, m = g; with β2 = 0, v = g²; so a step is lr · g / (|g| + eps).
 TEST(AdamWReference, KnownSteps) {
@@ -174,6 +372,14 @@ TEST(AdamW, RefusesArgumentsThatDoNotFit) {
   wrong = adamw_kernels::make({{40, 40}, 0, true}, DType::bf16, 1, fixture);
   wrong.tensors[1].master = wrong.tensors[0].master;
   EXPECT_THROW(adamw(context, wrong), Error) << "a master beside fp32";
+  const auto alone = adamw_kernels::make({{40, 3}, 0, false, false}, DType::bf16, 1, fixture);
+  wrong = alone;
+  wrong.random = {};
+  EXPECT_THROW(adamw(context, wrong), Error);
+  wrong.random = fixture.integers({1, 2});
+  EXPECT_THROW(adamw(context, wrong), Error);
+  wrong = adamw_kernels::make({{40}, 0, false, false}, DType::f16, 1, fixture);
+  EXPECT_THROW(adamw(context, wrong), Error) << "fp16 without a master";
 }
 
 }  // namespace

@@ -14,6 +14,7 @@ struct Case {
   std::vector<std::int64_t> sizes;  // of the tensors
   std::int64_t skew = 0;            // elements by which each misses a multiple of 16 bytes
   bool mixed = false;               // every second one fp32
+  bool masters = true;              // beside those of 16 bits
 };
 
 // Every length of a vector's tail in one set, sizes around the blocks that threads share out, empty tensors,
@@ -51,7 +52,7 @@ inline AdamW make(const Case& c, DType dtype, double scale, testing::Fixture& f)
     AdamWTensor t;
     const bool wide = c.mixed && size_of(dtype) == 2 && a.tensors.size() % 2 == 1;
     t.parameter = random(wide ? DType::f32 : dtype, 1);
-    if (size_of(t.parameter.dtype) == 2) t.master = random(accumulation, 1);
+    if (size_of(t.parameter.dtype) == 2 && c.masters) t.master = random(accumulation, 1);
     t.gradient = random(accumulation, 0.1);
     t.m = random(accumulation, 0.1);
     t.v = random(accumulation, 0.1);
@@ -62,6 +63,7 @@ inline AdamW make(const Case& c, DType dtype, double scale, testing::Fixture& f)
     t.weight_decay = size > 64 ? 0.1 : 0;
     a.tensors.push_back(t);
   }
+  if (!c.masters) a.random = f.integers({1337, -7, 12});
   a.schedule = f.random(accumulation, {4});
   const double schedule[4] = {1e-2, 1 - std::pow(0.9, 3), 1 - std::pow(0.999, 3), scale};
   for (int i = 0; i < 4 && f.with_data(); ++i) store_element(a.schedule, i, schedule[i]);

@@ -1,7 +1,9 @@
-// The oracle: fp64 throughout, in the order of the formulas.
+// The oracle: fp64 throughout, in the order of the formulas. Without a master, what is rounded at random is
+// the fp32 number nearest to the new parameter.
 #include <cmath>
 
 #include "ops/adamw/kernels.hpp"
+#include "ops/adamw/rounding.hpp"
 #include "ops/element.hpp"
 
 namespace warpwright::ops::adamw_kernels {
@@ -10,7 +12,9 @@ void reference(const Context&, const AdamW& args) {
   const Elements schedule(args.schedule);
   const double lr = schedule[0], c1 = schedule[1], c2 = schedule[2], scale = schedule[3];
   if (!std::isfinite(scale)) return;
-  for (const AdamWTensor& t : args.tensors) {
+  for (std::size_t index = 0; index < args.tensors.size(); ++index) {
+    const AdamWTensor& t = args.tensors[index];
+    const bool stochastic = t.parameter.dtype == DType::bf16 && !t.master;
     const Elements parameter(t.parameter), gradient(t.gradient), m(t.m), v(t.v);
     const Elements master(t.master ? t.master : t.parameter);
     for (std::int64_t i = 0; i < t.parameter.elements(); ++i) {
@@ -21,8 +25,16 @@ void reference(const Context&, const AdamW& args) {
       const double step = (new_m / c1) / (std::sqrt(new_v / c2) + args.eps) + t.weight_decay * w;
       m.set(i, new_m);
       v.set(i, new_v);
-      master.set(i, w - lr * step);
-      if (t.master) parameter.set(i, master[i]);
+      const double new_w = w - lr * step;
+      if (stochastic) {
+        const auto random = random_block(args.random.as<std::int32_t>(), static_cast<std::uint32_t>(index),
+                                         i / kRandomElements);
+        parameter.set(i, stochastically_rounded(static_cast<float>(new_w),
+                                                random_half(random, static_cast<int>(i % kRandomElements))));
+      } else {
+        master.set(i, new_w);
+        if (t.master) parameter.set(i, master[i]);
+      }
     }
   }
 }

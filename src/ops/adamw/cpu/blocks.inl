@@ -1,8 +1,10 @@
 // AdamW on a CPU; avx2.cpp and avx512.cpp compile this body for their registers. Memory-bound: 28 bytes a
-// parameter in fp32 (parameter, m and v read and written, gradient read), 30 with bf16 beside an fp32 master.
+// parameter in fp32 (parameter, m and v read and written, gradient read), 30 with bf16 beside an fp32 master,
+// 24 with bf16 alone.
 // Stores go through the caches: a line that was just read is there, and a store past the caches measured
 // 20% slower. All tensors together are one row of blocks, of which each thread takes an equal share.
 #include "ops/adamw/kernels.hpp"
+#include "ops/adamw/rounding.hpp"
 #include "ops/cpu/elementwise.hpp"
 
 namespace warpwright::ops::adamw_kernels::WARPWRIGHT_ISA {
@@ -17,11 +19,11 @@ struct Step {
   float lr;
 };
 
-template <class T>
-inline void update(const AdamWTensor& t, const Step& s, std::int64_t begin, std::int64_t end) {
-  constexpr bool has_master = sizeof(T) == 2;
-  T* parameter = static_cast<T*>(t.parameter.data);
-  float* master = static_cast<float*>(has_master ? t.master.data : t.parameter.data);
+// Elements [begin, end). weights: a master, the fp32 parameter, or bf16 that has no master; what becomes of
+// them is stored by store_weights(i, vector, lanes).
+template <class W, class Store>
+inline void update(const AdamWTensor& t, const W* weights, const Step& s, std::int64_t begin,
+                   std::int64_t end, const Store& store_weights) {
   const float* gradient = static_cast<const float*>(t.gradient.data);
   float *m = static_cast<float*>(t.m.data), *v = static_cast<float*>(t.v.data);
   const vec scale = set1(s.scale), a1 = set1(s.one_minus_beta1), a2 = set1(s.one_minus_beta2);
@@ -29,16 +31,89 @@ inline void update(const AdamWTensor& t, const Step& s, std::int64_t begin, std:
   const vec decay = set1(static_cast<float>(static_cast<double>(s.lr) * t.weight_decay));
   for_each_vector(begin, end, [=](std::int64_t i, int n) {
     const vec g = load_lanes(gradient + i, n) * scale;
-    const vec old_m = load_lanes(m + i, n), old_v = load_lanes(v + i, n), w = load_lanes(master + i, n);
+    const vec old_m = load_lanes(m + i, n), old_v = load_lanes(v + i, n), w = load_lanes(weights + i, n);
     const vec new_m = fma(a1, g - old_m, old_m);
     const vec new_v = fma(a2, fma(g, g, zero() - old_v), old_v);
     const vec step = new_m * rate / fma(sqrt(new_v), inverse2, eps);
     const vec new_w = fnma(decay, w, w) - step;
     store_lanes(m + i, new_m, n);
     store_lanes(v + i, new_v, n);
-    store_lanes(master + i, new_w, n);
-    if constexpr (has_master) store_lanes(parameter + i, new_w, n);
+    store_weights(i, new_w, n);
   });
+}
+
+void update_wide(const AdamWTensor& t, const Step& s, std::int64_t begin, std::int64_t end) {
+  float* parameter = static_cast<float*>(t.parameter.data);
+  update(t, parameter, s, begin, end,
+         [=](std::int64_t i, vec w, int n) { store_lanes(parameter + i, w, n); });
+}
+
+void update_master(const AdamWTensor& t, const Step& s, std::int64_t begin, std::int64_t end) {
+  float* master = static_cast<float*>(t.master.data);
+  bf16* parameter = static_cast<bf16*>(t.parameter.data);
+  update(t, master, s, begin, end, [=](std::int64_t i, vec w, int n) {
+    store_lanes(master + i, w, n);
+    store_lanes(parameter + i, w, n);
+  });
+}
+
+// Philox4x32-10 of so many blocks at once, as runtime/philox.hpp has it for one (whose functions an ISA file
+// must not instantiate): 16 bits for each of kRandomElements · kBlocks elements, in their order.
+constexpr int kBlocks = 16;
+struct RandomBits {
+  alignas(64) std::uint32_t words[kBlocks][4];
+};
+
+void draw(RandomBits& bits, const std::int32_t* random, std::uint32_t tensor, std::int64_t block) {
+  std::uint32_t c[4][kBlocks], k0 = static_cast<std::uint32_t>(random[0]),
+                               k1 = static_cast<std::uint32_t>(random[1]);
+  for (int b = 0; b < kBlocks; ++b) {
+    c[0][b] = static_cast<std::uint32_t>(block + b);
+    c[1][b] = tensor;
+    c[2][b] = kRounding;
+    c[3][b] = static_cast<std::uint32_t>(random[2]);
+  }
+  for (int round = 0; round < 10; ++round, k0 += 0x9E3779B9u, k1 += 0xBB67AE85u) {
+    for (int b = 0; b < kBlocks; ++b) {
+      const std::uint64_t p0 = std::uint64_t{0xD2511F53u} * c[0][b],
+                          p1 = std::uint64_t{0xCD9E8D57u} * c[2][b];
+      c[0][b] = static_cast<std::uint32_t>(p1 >> 32) ^ c[1][b] ^ k0;
+      c[1][b] = static_cast<std::uint32_t>(p1);
+      c[2][b] = static_cast<std::uint32_t>(p0 >> 32) ^ c[3][b] ^ k1;
+      c[3][b] = static_cast<std::uint32_t>(p0);
+    }
+  }
+  for (int b = 0; b < kBlocks; ++b) {
+    for (int word = 0; word < 4; ++word) bits.words[b][word] = c[word][b];
+  }
+}
+
+// As stochastically_rounded().
+inline vec round_stochastically(vec w, const std::uint16_t* random) {
+  using Words = std::uint32_t __attribute__((vector_size(sizeof(vec))));
+  using Halves = std::uint16_t __attribute__((vector_size(sizeof(vec) / 2)));
+  Halves halves;
+  __builtin_memcpy(&halves, random, sizeof halves);
+  const Words bits = reinterpret_cast<Words>(w);
+  const Words rounded = (bits + __builtin_convertvector(halves, Words)) & 0xffff0000u;
+  const Words beyond = reinterpret_cast<Words>((bits & 0x7fffffffu) > kLargestFinite);
+  return reinterpret_cast<vec>((bits & beyond) | (rounded & ~beyond));
+}
+
+void update_alone(const AdamWTensor& t, const Step& s, const std::int32_t* random, std::uint32_t tensor,
+                  std::int64_t begin, std::int64_t end) {
+  bf16* parameter = static_cast<bf16*>(t.parameter.data);
+  constexpr std::int64_t kElements = kRandomElements * kBlocks;
+  static_assert(kElementwiseBlock % kElements == 0);  // begin is a multiple
+  for (std::int64_t first = begin; first < end; first += kElements) {
+    RandomBits bits;
+    draw(bits, random, tensor, first / kRandomElements);
+    const auto* halves = reinterpret_cast<const std::uint16_t*>(bits.words);
+    const std::int64_t last = end - first < kElements ? end : first + kElements;
+    update(t, parameter, s, first, last, [=](std::int64_t i, vec w, int n) {
+      store_lanes(parameter + i, round_stochastically(w, halves + (i - first)), n);
+    });
+  }
 }
 
 void run_blocks(const AdamW& a, const Step& s, int threads) {
@@ -49,8 +124,14 @@ void run_blocks(const AdamW& a, const Step& s, int threads) {
                           [&](std::int64_t i, std::int64_t, std::int64_t begin, std::int64_t end) {
                             const FlushSubnormals guard;  // m of a row without gradients shrinks for ever
                             const AdamWTensor& t = a.tensors[static_cast<std::size_t>(i)];
-                            t.parameter.dtype == DType::f32 ? update<float>(t, s, begin, end)
-                                                            : update<bf16>(t, s, begin, end);
+                            if (t.parameter.dtype == DType::f32) {
+                              update_wide(t, s, begin, end);
+                            } else if (t.master.data) {
+                              update_master(t, s, begin, end);
+                            } else {
+                              update_alone(t, s, static_cast<const std::int32_t*>(a.random.data),
+                                           static_cast<std::uint32_t>(i), begin, end);
+                            }
                           });
 }
 

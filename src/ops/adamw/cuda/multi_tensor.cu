@@ -1,8 +1,9 @@
 // AdamW on a GPU, all tensors in one launch (of up to 581 tensors). Memory-bound: 28 bytes a parameter in
-// fp32 (parameter, m and v read and written, gradient read), 30 with bf16 or fp16 beside an fp32 master.
-// Every thread has four neighbours, 64 bytes to read, at a time. 0.96 of copy speed on an H200
-// (docs/kernels.md).
+// fp32 (parameter, m and v read and written, gradient read), 30 with bf16 or fp16 beside an fp32 master, 24
+// with bf16 alone. Every thread has four neighbours, 64 bytes to read, at a time; without masters eight, for
+// which one call of Philox has the random bits. 0.96 of copy speed on an H200 with masters (docs/kernels.md).
 #include "ops/adamw/kernels.hpp"
+#include "ops/adamw/rounding.hpp"
 #include "ops/cuda/tensor_list.cuh"
 #include "ops/cuda/vector.cuh"
 #include "runtime/cuda/check.hpp"
@@ -10,29 +11,11 @@
 namespace warpwright::ops::adamw_kernels::cuda {
 namespace {
 
-constexpr int kThreads = 256, kLanes = 4, kBlock = 2 * kThreads * kLanes;
-
-// T: the dtype of the parameters that have 16 bits, if there are any.
-template <class T>
-struct Entry {
-  T* rounded;     // a parameter of 16 bits, or null
-  float* master;  // beside it, or the fp32 parameter itself
-  const float* gradient;
-  float *m, *v;
-  std::int64_t elements;
-  unsigned first_block;
-  float weight_decay;
-
-  __device__ bool aligned() const {
-    const auto bits = reinterpret_cast<std::uintptr_t>(rounded) | reinterpret_cast<std::uintptr_t>(master) |
-                      reinterpret_cast<std::uintptr_t>(gradient) | reinterpret_cast<std::uintptr_t>(m) |
-                      reinterpret_cast<std::uintptr_t>(v);
-    return bits % 16 == 0;
-  }
-};
+constexpr int kThreads = 256, kBlock = 2048;
 
 struct Constants {
-  const float* schedule;  // lr, c1, c2, scale
+  const float* schedule;       // lr, c1, c2, scale
+  const std::int32_t* random;  // where there are no masters
   float one_minus_beta1, one_minus_beta2, eps;
 };
 
@@ -43,77 +26,161 @@ struct Step {
   float decay;     // lr · weight_decay
 };
 
-// For `lanes` elements from i on.
-template <int lanes, class T>
-__device__ void update_at(const Entry<T>& t, const Step& s, std::int64_t i) {
-  using Floats = gpu::Packed<float, lanes>;
-  const auto gradient = Floats::load(t.gradient + i);
-  auto m = Floats::load(t.m + i), v = Floats::load(t.v + i);
-  auto w = Floats::load(t.master + i);
+// Every product that is added to something is in one fma or, as scale · gradient, kept out of it, so that the
+// numbers are the same in every kernel that has this in it.
+template <int lanes>
+__device__ void update(const Step& s, const float* gradient, float* m_at, float* v_at, float (&w)[lanes]) {
+  float g[lanes], m[lanes], v[lanes];
+  gpu::load_floats(gradient, g);
+  gpu::load_floats(m_at, m);
+  gpu::load_floats(v_at, v);
 #pragma unroll
   for (int j = 0; j < lanes; ++j) {
-    const float g = gradient.lanes[j] * s.scale;
-    m.lanes[j] = fmaf(s.one_minus_beta1, g - m.lanes[j], m.lanes[j]);
-    v.lanes[j] = fmaf(s.one_minus_beta2, fmaf(g, g, -v.lanes[j]), v.lanes[j]);
-    const float step = m.lanes[j] * s.rate / fmaf(sqrtf(v.lanes[j]), s.inverse2, s.eps);
-    w.lanes[j] = fmaf(-s.decay, w.lanes[j], w.lanes[j]) - step;
+    const float scaled = __fmul_rn(g[j], s.scale);
+    m[j] = fmaf(s.one_minus_beta1, scaled - m[j], m[j]);
+    v[j] = fmaf(s.one_minus_beta2, fmaf(scaled, scaled, -v[j]), v[j]);
+    const float step = m[j] * s.rate / fmaf(sqrtf(v[j]), s.inverse2, s.eps);
+    w[j] = fmaf(-s.decay, w[j], w[j]) - step;
   }
-  m.store(t.m + i);
-  v.store(t.v + i);
-  w.store(t.master + i);
-  if constexpr (sizeof(T) == 2) {
-    if (t.rounded) gpu::Packed<T, lanes>::from_floats(w.lanes).store(t.rounded + i);
-  }
+  gpu::store_floats(m_at, m);
+  gpu::store_floats(v_at, v);
 }
 
+template <class... Pointers>
+__device__ bool all_aligned(const Pointers*... pointers) {
+  return ((reinterpret_cast<std::uintptr_t>(pointers) % 16 == 0) && ...);
+}
+
+// T: the dtype of the parameters that have 16 bits, if there are any.
 template <class T>
+struct WithMaster {
+  static constexpr int kLanes = 4;
+
+  T* rounded;     // a parameter of 16 bits, or null
+  float* master;  // beside it, or the fp32 parameter itself
+  const float* gradient;
+  float *m, *v;
+  std::int64_t elements;
+  unsigned first_block;
+  float weight_decay;
+
+  static WithMaster of(const AdamWTensor& t, std::int64_t) {
+    const bool wide = t.parameter.dtype == DType::f32;
+    return {wide ? nullptr : static_cast<T*>(t.parameter.data),
+            static_cast<float*>(wide ? t.parameter.data : t.master.data),
+            static_cast<const float*>(t.gradient.data),
+            static_cast<float*>(t.m.data),
+            static_cast<float*>(t.v.data),
+            t.parameter.elements(),
+            0,
+            static_cast<float>(t.weight_decay)};
+  }
+
+  __device__ bool aligned() const { return all_aligned(rounded, master, gradient, m, v); }
+
+  // `lanes` elements from i on.
+  template <int lanes>
+  __device__ void update_at(const Step& s, const Constants&, std::int64_t i) const {
+    auto w = gpu::Packed<float, lanes>::load(master + i);
+    update(s, gradient + i, m + i, v + i, w.lanes);
+    w.store(master + i);
+    if constexpr (sizeof(T) == 2) {
+      if (rounded) gpu::Packed<T, lanes>::from_floats(w.lanes).store(rounded + i);
+    }
+  }
+};
+
+// bf16 that has no master, or fp32. It has the size of the other, so that as many tensors are one launch.
+struct Alone {
+  static constexpr int kLanes = kRandomElements;
+
+  void* parameter;
+  const float* gradient;
+  float *m, *v;
+  std::int64_t elements;
+  unsigned first_block;
+  float weight_decay;
+  unsigned index;  // the tensor's place in AdamW::tensors
+  bool wide;
+
+  static Alone of(const AdamWTensor& t, std::int64_t index) {
+    return {t.parameter.data,
+            static_cast<const float*>(t.gradient.data),
+            static_cast<float*>(t.m.data),
+            static_cast<float*>(t.v.data),
+            t.parameter.elements(),
+            0,
+            static_cast<float>(t.weight_decay),
+            static_cast<unsigned>(index),
+            t.parameter.dtype == DType::f32};
+  }
+
+  __device__ bool aligned() const { return all_aligned(parameter, gradient, m, v); }
+
+  template <int lanes>
+  __device__ void update_at(const Step& s, const Constants& c, std::int64_t i) const {
+    float w[lanes];
+    if (wide) {
+      float* p = static_cast<float*>(parameter) + i;
+      gpu::load_floats(p, w);
+      update(s, gradient + i, m + i, v + i, w);
+      gpu::store_floats(p, w);
+      return;
+    }
+    __nv_bfloat16* p = static_cast<__nv_bfloat16*>(parameter) + i;
+    gpu::Packed<__nv_bfloat16, lanes>::load(p).to_floats(w);
+    update(s, gradient + i, m + i, v + i, w);
+    const PhiloxCounter random = random_block(c.random, index, i / kRandomElements);
+    const int first = static_cast<int>(i % kRandomElements);
+#pragma unroll
+    for (int j = 0; j < lanes; ++j) w[j] = stochastically_rounded(w[j], random_half(random, first + j));
+    gpu::Packed<__nv_bfloat16, lanes>::from_floats(w).store(p);
+  }
+};
+static_assert(sizeof(Alone) == sizeof(WithMaster<float>));
+
+template <class Entry>
 __global__ void __launch_bounds__(kThreads)
-    update(const __grid_constant__ gpu::TensorList<Entry<T>> list, const Constants c) {
+    update_all(const __grid_constant__ gpu::TensorList<Entry> list, const Constants c) {
+  constexpr int kLanes = Entry::kLanes;
   const float lr = c.schedule[0], c1 = c.schedule[1], c2 = c.schedule[2], scale = c.schedule[3];
   if (!isfinite(scale)) return;
-  const Entry<T> t = list.at_block(blockIdx.x);
+  const Entry t = list.at_block(blockIdx.x);
   const Step step{scale,   c.one_minus_beta1, c.one_minus_beta2,  c.eps,
                   lr / c1, 1.0f / sqrtf(c2),  lr * t.weight_decay};
   const std::int64_t begin = static_cast<std::int64_t>(blockIdx.x - t.first_block) * kBlock;
   const std::int64_t end = t.elements - begin < kBlock ? t.elements : begin + kBlock;
   std::int64_t i = begin;
   if (t.aligned()) {
-    for (i += threadIdx.x * kLanes; i + kLanes <= end; i += kThreads * kLanes) update_at<kLanes>(t, step, i);
+    for (i += threadIdx.x * kLanes; i + kLanes <= end; i += kThreads * kLanes) {
+      t.template update_at<kLanes>(step, c, i);
+    }
     i = end - end % kLanes;
   }
-  for (i += threadIdx.x; i < end; i += kThreads) update_at<1>(t, step, i);
+  for (i += threadIdx.x; i < end; i += kThreads) t.template update_at<1>(step, c, i);
 }
 
-template <class T>
+template <class Entry>
 void run(const Context& context, const AdamW& a) {
-  const Constants constants{static_cast<const float*>(a.schedule.data), static_cast<float>(1 - a.beta1),
+  const Constants constants{static_cast<const float*>(a.schedule.data),
+                            static_cast<const std::int32_t*>(a.random.data), static_cast<float>(1 - a.beta1),
                             static_cast<float>(1 - a.beta2), static_cast<float>(a.eps)};
-  const auto entry_of = [&](std::int64_t i) {
-    const AdamWTensor& t = a.tensors[static_cast<std::size_t>(i)];
-    const bool wide = t.parameter.dtype == DType::f32;
-    return Entry<T>{wide ? nullptr : static_cast<T*>(t.parameter.data),
-                    static_cast<float*>(wide ? t.parameter.data : t.master.data),
-                    static_cast<const float*>(t.gradient.data),
-                    static_cast<float*>(t.m.data),
-                    static_cast<float*>(t.v.data),
-                    t.parameter.elements(),
-                    0,
-                    static_cast<float>(t.weight_decay)};
-  };
-  gpu::for_each_tensor_list<Entry<T>>(static_cast<std::int64_t>(a.tensors.size()), kBlock, entry_of,
-                                      [&](const gpu::TensorList<Entry<T>>& list, unsigned blocks) {
-                                        update<<<blocks, kThreads, 0, context.stream().get()>>>(list,
-                                                                                                constants);
-                                        warpwright::cuda::check_launch("adamw cuda.multi_tensor");
-                                      });
+  const auto entry_of = [&](std::int64_t i) { return Entry::of(a.tensors[static_cast<std::size_t>(i)], i); };
+  gpu::for_each_tensor_list<Entry>(static_cast<std::int64_t>(a.tensors.size()), kBlock, entry_of,
+                                   [&](const gpu::TensorList<Entry>& list, unsigned blocks) {
+                                     update_all<<<blocks, kThreads, 0, context.stream().get()>>>(list,
+                                                                                                 constants);
+                                     warpwright::cuda::check_launch("adamw cuda.multi_tensor");
+                                   });
 }
 
 }  // namespace
 
 void multi_tensor(const Context& context, const AdamW& args) {
   if (args.tensors.empty()) return;
+  if (without_masters(args)) return run<Alone>(context, args);
   gpu::visit_gpu_dtype(narrowest_dtype(args),
-                       [&](auto tag) { run<typename decltype(tag)::type>(context, args); });
+                       [&](auto tag) { run<WithMaster<typename decltype(tag)::type>>(context, args); });
 }
 
 }  // namespace warpwright::ops::adamw_kernels::cuda

@@ -1,0 +1,62 @@
+// AdamW on a GPU as one would write it down first: a launch for each tensor, a thread for each parameter. To
+// read, and to compare with. 28 bytes a parameter in fp32, 30 with an fp32 master beside one of 16 bits.
+#include "ops/adamw/kernels.hpp"
+#include "ops/cuda/vector.cuh"
+#include "runtime/cuda/check.hpp"
+
+namespace warpwright::ops::adamw_kernels::cuda {
+namespace {
+
+constexpr int kThreads = 512;
+
+struct Rates {
+  float beta1, beta2;
+  float one_minus_beta1, one_minus_beta2;  // of fp64: 1 − the fp32 β2 would be 1.3e-5 off
+  float eps, weight_decay;
+};
+
+// parameter: the rounded copy of w, or null where w is the parameter itself.
+template <class T>
+__global__ void __launch_bounds__(kThreads)
+    update_tensor(float* w, T* parameter, const float* gradient, float* m, float* v, std::int64_t elements,
+                  const float* schedule, const Rates r) {
+  const float lr = schedule[0], c1 = schedule[1], c2 = schedule[2], scale = schedule[3];
+  const std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  if (i >= elements || !isfinite(scale)) return;
+  const float g = scale * gradient[i];
+  const float new_m = r.beta1 * m[i] + r.one_minus_beta1 * g;
+  const float new_v = r.beta2 * v[i] + r.one_minus_beta2 * g * g;
+  const float new_w = w[i] - lr * (new_m / c1 / (sqrtf(new_v / c2) + r.eps) + r.weight_decay * w[i]);
+  m[i] = new_m;
+  v[i] = new_v;
+  w[i] = new_w;
+  if (parameter) parameter[i] = gpu::from_float<T>(new_w);
+}
+
+template <class T>
+void run(const Context& context, const AdamW& a, const AdamWTensor& t) {
+  const std::int64_t elements = t.parameter.elements();
+  if (elements == 0) return;
+  const bool wide = t.parameter.dtype == DType::f32;
+  const Rates rates{static_cast<float>(a.beta1),     static_cast<float>(a.beta2),
+                    static_cast<float>(1 - a.beta1), static_cast<float>(1 - a.beta2),
+                    static_cast<float>(a.eps),       static_cast<float>(t.weight_decay)};
+  const auto blocks = static_cast<unsigned>((elements + kThreads - 1) / kThreads);
+  update_tensor<T><<<blocks, kThreads, 0, context.stream().get()>>>(
+      static_cast<float*>(wide ? t.parameter.data : t.master.data),
+      wide ? nullptr : static_cast<T*>(t.parameter.data), static_cast<const float*>(t.gradient.data),
+      static_cast<float*>(t.m.data), static_cast<float*>(t.v.data), elements,
+      static_cast<const float*>(a.schedule.data), rates);
+  warpwright::cuda::check_launch("adamw cuda.plain");
+}
+
+}  // namespace
+
+void plain(const Context& context, const AdamW& args) {
+  for (const AdamWTensor& t : args.tensors) {
+    gpu::visit_gpu_dtype(t.parameter.dtype,
+                         [&](auto tag) { run<typename decltype(tag)::type>(context, args, t); });
+  }
+}
+
+}  // namespace warpwright::ops::adamw_kernels::cuda
