@@ -217,6 +217,8 @@ TEST_F(CliTest, WrongUsageIsExitCode2) {
   train({"--device", "cuda:x"}, {"--device"});
   fails(1, train_arguments("never", {"--device", "cuda:77"}), {"cuda:77"});
   train({"--dtype", "tf32"}, {"--dtype"});
+  train({"--master-weights", "none"}, {"--master-weights", "--dtype bf16"});
+  train({"--dtype", "bf16", "--master-weights", "bf16"}, {"--master-weights", "bf16"});
   train({"--model", "gpt2:124M"}, {"--model"});
   fails(2, {"train", "--model", "gpt2:123M", "--data", path("data"), "--out", path("never")}, {"123M"});
   fails(2, {"train", "--model", path("nowhere"), "--data", path("data"), "--out", path("never")},

@@ -38,7 +38,7 @@ struct Flags {
   std::int64_t total_batch = 0;
   std::string recompute = "none";
   bool memory_efficient_norm = false;
-  std::string dtype = "fp32", schedule = "cosine", on_non_finite = "stop";
+  std::string dtype = "fp32", master_weights = "fp32", schedule = "cosine", on_non_finite = "stop";
   bool show_plan = false;
   TrainOptions options;
   DeviceFlags device;
@@ -90,6 +90,7 @@ TrainOptions finished_options(Flags& flags) {
   TrainOptions& o = flags.options;
   o.step.model = model_config(flags, read_manifest(o.data));
   o.step.dtype = compute_dtype(flags.dtype);
+  o.step.master_weights = flags.master_weights == "fp32";
   o.schedule.kind = schedule_named(flags.schedule);
   o.step.recompute = recompute_named(flags.recompute);
   if (flags.memory_efficient_norm) o.step.norms = NormBackwardFrom::output;
@@ -214,9 +215,10 @@ void print_start(const Trainer& trainer, const Context& context) {
   const GPT2Config& m = o.step.model;
   fmt::print("model: {} layers, {} heads, {} channels, vocabulary {}, context {}: {} parameters\n", m.layers,
              m.heads, m.channels, m.vocab, m.context, human_count(m.parameters()));
-  fmt::print("step: {} × {} × {} = {} tokens in {} on {}, {} threads\n", o.step.micro_batches, o.step.B,
+  fmt::print("step: {} × {} × {} = {} tokens in {}{} on {}, {} threads\n", o.step.micro_batches, o.step.B,
              o.step.T, human_count(o.step.micro_batches * o.step.B * o.step.T), name_of(o.step.dtype),
-             context.device().name, context.threads());
+             o.step.master_weights ? "" : " without master weights", context.device().name,
+             context.threads());
   fmt::print("memory plan:\n{}", trainer.plan().summary());
   if (const auto step = trainer.resumed_step()) fmt::print("resumed after step {}\n", *step);
   require_whole_output();
@@ -264,8 +266,12 @@ void add_step_flags(CLI::App& c, Flags& f) {
   StepOptions& s = f.options.step;
   s.T = 0;
   c.add_option("--dtype", f.dtype,
-               "fp32, tf32 (GPU: products rounded to it), or bf16 with fp32 master weights")
+               "fp32, tf32 (GPU: products rounded to it), or bf16 (norms' weights stay fp32)")
       ->capture_default_str();
+  c.add_option("--master-weights", f.master_weights,
+               "Beside bf16 weights: fp32, or none (updates are rounded at random, 4 bytes a parameter less)")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"fp32", "none"}));
   c.add_option("--batch", s.B, "Sequences in a micro-batch")->capture_default_str()->check(at_least(1));
   c.add_option("--seq", s.T, "Tokens in a sequence; default: the context")->check(at_least(1));
   c.add_option("--total-batch", f.total_batch,

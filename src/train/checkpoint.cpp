@@ -31,7 +31,7 @@ std::string folder_name(std::int64_t step) {
   return fmt::format("{}{:08}", kPrefix, step);
 }
 
-// Everything of the optimizer, by name: m.*, v.* and, where weights are bf16, master.*.
+// Everything of the optimizer, by name: m.*, v.* and, where there are masters, master.*.
 std::vector<std::pair<std::string, Tensor>> optimizer_tensors(const TrainingStep::Tensors& tensors) {
   std::vector<std::pair<std::string, Tensor>> list;
   const auto append = [&](const std::string& prefix, const GPT2Parameters& parameters) {

@@ -74,9 +74,8 @@ TrainingStep::Tensors TrainingStep::allocate_tensors(const StepOptions& o, Alloc
   const DType accumulation = ops::accumulation_dtype(o.dtype);
   Tensors t;
   t.parameters = allocate_parameters(o.model, o.dtype, Category::parameters, "", allocator);
-  if (o.dtype != accumulation) {
-    t.masters = allocate_masters(t.parameters, allocator);
-  }
+  const bool rounded = o.dtype != accumulation;
+  if (rounded && o.master_weights) t.masters = allocate_masters(t.parameters, allocator);
   t.gradients = allocate_parameters(o.model, accumulation, Category::gradients, "gradient.", allocator);
   t.m = allocate_parameters(o.model, accumulation, Category::optimizer, "m.", allocator);
   t.v = allocate_parameters(o.model, accumulation, Category::optimizer, "v.", allocator);
@@ -90,6 +89,7 @@ TrainingStep::Tensors TrainingStep::allocate_tensors(const StepOptions& o, Alloc
   t.norm = allocator.allocate("gradient_norm", accumulation, {1}, Category::batch);
   t.loss_norm = allocator.allocate("loss_norm", accumulation, {1}, Category::batch);
   t.schedule = allocator.allocate("schedule", accumulation, {4}, Category::batch);
+  if (rounded && !o.master_weights) t.random = allocator.allocate("random", DType::i32, {3}, Category::batch);
   return t;
 }
 
@@ -159,6 +159,7 @@ void TrainingStep::make_slots() {
   for (StepSlot& slot : step_slots_) {
     slot.norm = HostView(tensors_.norm, HostMemory::pinned);
     slot.schedule = HostView(tensors_.schedule.slice(0, 0, 3), HostMemory::pinned);
+    if (tensors_.random) slot.random = HostView(tensors_.random, HostMemory::pinned);
     slot.done.emplace(device);
     slot.schedule_read.emplace(device);
   }
@@ -232,6 +233,7 @@ ops::AdamW TrainingStep::adamw_arguments(const Tensors& t) const {
     a.tensors.push_back({p[i], master, g[i], m[i], v[i], decays ? options_.weight_decay : 0});
   }
   a.schedule = t.schedule;
+  a.random = t.random;
   a.beta1 = options_.beta1;
   a.beta2 = options_.beta2;
   a.eps = options_.eps;
@@ -309,6 +311,14 @@ void TrainingStep::update(double learning_rate, std::int64_t step) {
   ops::store_element(slot.schedule.tensor(), 1, 1 - power(options_.beta1));
   ops::store_element(slot.schedule.tensor(), 2, 1 - power(options_.beta2));
   slot.schedule.upload(context_.stream());
+  if (tensors_.random) {
+    const auto word = [](std::uint64_t bits) { return static_cast<std::int32_t>(bits); };
+    std::int32_t* random = slot.random.tensor().as<std::int32_t>();
+    random[0] = word(options_.rounding_seed);
+    random[1] = word(options_.rounding_seed >> 32);
+    random[2] = word(static_cast<std::uint64_t>(step));
+    slot.random.upload(context_.stream());
+  }
   slot.schedule_read->record(context_.stream());
   ops::adamw(context_, adamw_);
 }

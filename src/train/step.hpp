@@ -22,9 +22,13 @@ namespace warpwright {
 
 struct StepOptions {
   GPT2Config model;
-  DType dtype = DType::f32;  // of weights and activations; bf16 keeps fp32 master weights (model/gpt2.hpp)
-  std::int64_t B = 4;        // sequences of a micro-batch
-  std::int64_t T = 64;       // tokens of a sequence
+  DType dtype = DType::f32;  // of weights and activations
+  // Beside bf16 weights, in fp32 (model/gpt2.hpp). Without them AdamW updates the bf16 weights themselves and
+  // rounds at random, by numbers that the seed, the step, the tensor and the element give.
+  bool master_weights = true;
+  std::uint64_t rounding_seed = 0;
+  std::int64_t B = 4;   // sequences of a micro-batch
+  std::int64_t T = 64;  // tokens of a sequence
   std::int64_t micro_batches = 1;
   double clip = 1;  // largest gradient norm; 0: do not clip
   double beta1 = 0.9, beta2 = 0.95, eps = 1e-8;
@@ -38,7 +42,8 @@ struct StepOptions {
 class TrainingStep {
  public:
   struct Tensors {
-    // masters: no tensors where all parameters are fp32; the parameter itself where it is.
+    // masters: no tensors where all parameters are fp32, or where there are to be none; the parameter itself
+    // where it is fp32.
     GPT2Parameters parameters, masters, gradients, m, v;
     GPT2Batch batch;
     Tensor targets;  // (N) int32
@@ -48,6 +53,7 @@ class TrainingStep {
     Tensor logits;          // (rows, Vp): those of so many tokens at a time
     Tensor losses;          // (N) fp32
     Tensor norm, schedule;  // (1), (4) fp32
+    Tensor random;          // (3) int32 (ops/adamw), where bf16 weights have no masters
     Tensor loss_norm;       // (1) fp32: of a micro-batch's losses
   };
 
@@ -61,7 +67,7 @@ class TrainingStep {
   Tensors& tensors() { return tensors_; }
   // What holds the weights in full precision: the masters where there are any.
   const GPT2Parameters& full_precision() const;
-  // Makes the parameters the rounded masters; nothing in fp32.
+  // Makes the parameters the rounded masters, where there are any.
   void round_masters();
 
   static constexpr int kStepsInFlight = 2;
@@ -102,7 +108,7 @@ class TrainingStep {
   };
   // The host's side of one step.
   struct StepSlot {
-    HostView norm, schedule;
+    HostView norm, schedule, random;
     std::optional<Event> done, schedule_read;
     Result result;
   };

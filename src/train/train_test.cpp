@@ -132,6 +132,46 @@ class TrainerTest : public ::testing::Test {
 
 class TrainerOnDevice : public TrainerTest, public ::testing::WithParamInterface<DeviceKind> {
  protected:
+  struct Weights {
+    std::vector<double> before, after;
+  };
+  // A matrix in full precision, before and after steps on samples that step and place in the step alone give.
+  Weights weights_of_steps(const StepOptions& o, std::int64_t steps, double learning_rate) {
+    Context context(ContextOptions{}, device_);
+    TrainingStep step(context, o);
+    step.allocate();
+    initialize(o.model, 1, step.full_precision());
+    step.round_masters();
+    const auto weights = [&] {
+      const HostView view = downloaded(step.full_precision().blocks[1].fc_weight, context.stream());
+      std::vector<double> values;
+      for (std::int64_t i = 0; i < view.tensor().elements(); ++i) {
+        values.push_back(ops::load_element(view.tensor(), i));
+      }
+      return values;
+    };
+    Weights w{weights(), {}};
+    for (std::int64_t s = 1; s <= steps; ++s) {
+      const PhiloxStream tokens(5, 6, static_cast<std::uint32_t>(s));
+      std::uint64_t drawn = 0;
+      step.begin();
+      for (std::int64_t micro = 0; micro < o.micro_batches; ++micro) {
+        const TrainingStep::HostBatch batch = step.host_batch();
+        for (std::int64_t i = 0; i < o.B * o.T; ++i) {
+          const PhiloxCounter random = tokens.block(drawn++);
+          batch.tokens.as<std::int32_t>()[i] = static_cast<std::int32_t>(random[0] % kVocab);
+          batch.targets.as<std::int32_t>()[i] = static_cast<std::int32_t>(random[1] % kVocab);
+        }
+        step.forward_backward(micro == 0 ? ops::Store::assign : ops::Store::add);
+      }
+      step.gradient_norm();
+      step.update(learning_rate, s);
+      step.collect();
+    }
+    w.after = weights();
+    return w;
+  }
+
   void SetUp() override {
     device_ = {GetParam(), 0};
     if (GetParam() == DeviceKind::cuda && cuda_device_count() == 0) GTEST_SKIP() << "needs an NVIDIA GPU";
@@ -159,6 +199,72 @@ TEST_P(TrainerOnDevice, LearnsAndTheSameSeedGivesTheSameBitsOnAnyNumberOfThreads
   o.seed = 7;
   train(o);
   EXPECT_NE(weights("a"), weights("c"));
+}
+
+// The losses are no further from those with masters than those are from step to step.
+TEST_P(TrainerOnDevice, WithoutMastersItLearnsAsWithThem) {
+  TrainOptions o = options("with");
+  o.step.dtype = DType::bf16;
+  o.schedule.steps = 60;
+  const auto with = train(o);
+  o.step.master_weights = false;
+  o.out = root_ / "without";
+  const auto without = train(o);
+  double apart = 0, from_step_to_step = 0;
+  for (std::size_t i = 1; i < with.size(); ++i) {
+    apart += std::abs(without[i] - with[i]);
+    from_step_to_step += std::abs(with[i] - with[i - 1]);
+  }
+  EXPECT_LT(apart, from_step_to_step);
+  EXPECT_LT(without.back(), 2.5);
+  o.out = root_ / "again";
+  EXPECT_EQ(train(o, -1, 1), without);
+  EXPECT_EQ(weights("again"), weights("without"));
+  EXPECT_NE(weights("with"), weights("without"));
+}
+
+// Updates of 1e-5 are a twelfth of bf16's step at 0.02, the weights' deviation: rounding to nearest would
+// lose them. Along the way that masters went, the weights went as far; what rounding adds has a variance of a
+// quarter of a squared step at most, each time.
+TEST_P(TrainerOnDevice, WithoutMastersSmallUpdatesAreNotLost) {
+  constexpr int kSteps = 12;
+  StepOptions o = options("none").step;
+  o.dtype = DType::bf16;
+  const Weights with = weights_of_steps(o, kSteps, 1e-5);
+  o.master_weights = false;
+  const Weights without = weights_of_steps(o, kSteps, 1e-5);
+  double along = 0, square = 0, variance = 0;
+  for (std::size_t i = 0; i < with.before.size(); ++i) {
+    const double way = with.after[i] - with.before[i];
+    const double ulp = std::ldexp(1, std::ilogb(without.before[i]) - 7);
+    along += way * (without.after[i] - without.before[i]);
+    square += way * way;
+    variance += kSteps * way * way * ulp * ulp / 4;
+  }
+  EXPECT_NEAR(along / square, 1, 6 * std::sqrt(variance) / square);
+  EXPECT_LT(6 * std::sqrt(variance), square) << "or the test says nothing";
+}
+
+// The random numbers know nothing of the micro-batch: in another one only what gradients differ by shows.
+TEST_P(TrainerOnDevice, MicroBatchesRoundAlike) {
+  StepOptions o = options("none").step;
+  o.dtype = DType::bf16;
+  o.master_weights = false;
+  const auto different = [](const Weights& a, const Weights& b) {
+    std::size_t count = 0;
+    for (std::size_t i = 0; i < a.after.size(); ++i) count += a.after[i] != b.after[i];
+    return count;
+  };
+  const Weights first = weights_of_steps(o, 1, 1e-4);
+  StepOptions other = o;
+  other.B = o.B * o.micro_batches;
+  other.micro_batches = 1;
+  const Weights in_one = weights_of_steps(other, 1, 1e-4);
+  other = o;
+  other.rounding_seed = 1;
+  const Weights other_seed = weights_of_steps(other, 1, 1e-4);
+  EXPECT_GT(different(first, other_seed), first.after.size() / 10);
+  EXPECT_LT(20 * different(first, in_one), different(first, other_seed));
 }
 
 TEST_P(TrainerOnDevice, FollowsTheCpuInFp32) {
@@ -194,10 +300,12 @@ TEST_P(TrainerOnDevice, NormsMoveByLessThanBf16Tells) {
 }
 
 TEST_P(TrainerOnDevice, ResumingContinuesBitForBit) {
-  for (const DType dtype : {DType::f32, DType::bf16}) {
-    const std::string name(name_of(dtype));
+  for (const auto& [dtype, masters] :
+       {std::pair{DType::f32, true}, std::pair{DType::bf16, true}, std::pair{DType::bf16, false}}) {
+    const std::string name = fmt::format("{}{}", name_of(dtype), masters);
     TrainOptions whole = options("whole" + name);
     whole.step.dtype = dtype;
+    whole.step.master_weights = masters;
     if (dtype == DType::f32) whole.skip_norm_z = 50;  // its window is part of the state
     const auto losses = train(whole);
     TrainOptions parts = whole;
@@ -395,6 +503,54 @@ TEST_F(TrainerTest, RefusesRunsOfOthers) {
   EXPECT_THROW(train(o), Error);  // another process
 }
 
+TEST_F(TrainerTest, MastersAreOfTheWholeRun) {
+  TrainOptions o = options("masters");
+  o.step.dtype = DType::bf16;
+  for (const bool masters : {true, false}) {
+    o.step.master_weights = masters;
+    o.out = root_ / fmt::format("masters{}", masters);
+    o.resume = false;
+    train(o, 5);
+    o.resume = true;
+    TrainOptions other = o;
+    other.step.master_weights = !masters;
+    try {
+      train(other);
+      FAIL() << "went on the other way";
+    } catch (const Error& error) {
+      EXPECT_NE(std::string(error.what()).find("master_weights"), std::string::npos) << error.what();
+    }
+    // Checkpoints from before there was the choice say nothing of it.
+    const fs::path state = list_checkpoints(o.out).back().folder / "trainer.json";
+    nlohmann::json json = nlohmann::json::parse(read_file(state, 1 << 20));
+    EXPECT_EQ(json["options"].erase("master_weights"), 1u);
+    json.erase("checksum");
+    json["version"] = 1;
+    write_file_atomically(state, json.dump());
+    if (masters) {
+      train(o);
+      EXPECT_TRUE(finished_);
+    } else {
+      EXPECT_THROW(train(o), Error);
+    }
+  }
+}
+
+TEST_F(TrainerTest, WithoutMastersThePlanHasNone) {
+  Context context{ContextOptions{}};
+  StepOptions o = options("none").step;
+  o.dtype = DType::bf16;
+  const MemoryPlan with = TrainingStep(context, o).plan();
+  o.master_weights = false;
+  const MemoryPlan without = TrainingStep(context, o).plan();
+  const auto masters = [](const MemoryPlan& plan) {
+    return plan.arena_bytes[static_cast<int>(Category::master_weights)];
+  };
+  EXPECT_GT(masters(with), 0u);
+  EXPECT_EQ(masters(without), 0u);
+  EXPECT_EQ(without.total_bytes(), with.total_bytes() - masters(with) + kAlignment);  // for the random key
+}
+
 TEST_F(TrainerTest, ValidationShorterThanABatchIsRefusedBeforeTheStart) {
   TrainOptions o = options("short");
   o.val_every = 1;
@@ -501,6 +657,7 @@ TEST_F(TrainerTest, ImpossibleOptionsAreUsageErrors) {
   refuses([](TrainOptions& o) { o.schedule.steps = 0; });
   refuses([](TrainOptions& o) { o.step.beta2 = 1; });
   refuses([](TrainOptions& o) { o.step.dtype = DType::f16; });
+  refuses([](TrainOptions& o) { o.step.master_weights = false; });  // beside fp32
 }
 
 TEST_F(TrainerTest, PlanIsWhatIsTaken) {

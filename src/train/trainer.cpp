@@ -31,6 +31,7 @@ nlohmann::json identity(const TrainOptions& o) {
   const StepOptions& s = o.step;
   return {{"model", s.model.to_json(-1)},
           {"dtype", name_of(s.dtype)},
+          {"master_weights", s.master_weights ? "fp32" : "none"},
           {"T", s.T},
           {"total_batch", s.B * s.T * s.micro_batches},
           {"clip", s.clip},
@@ -51,7 +52,7 @@ nlohmann::json identity(const TrainOptions& o) {
 
 // Options whose change makes another run of it; the others (the learning rate, the number of steps, …) may be
 // changed on purpose, to go on differently.
-constexpr const char* kFixed[] = {"model", "dtype", "T", "total_batch", "seed", "overfit"};
+constexpr const char* kFixed[] = {"model", "dtype", "master_weights", "T", "total_batch", "seed", "overfit"};
 
 void compare_options(const nlohmann::json& saved, const nlohmann::json& present, const fs::path& checkpoint,
                      const TrainObserver& observer) {
@@ -91,6 +92,7 @@ fs::path prepared(const fs::path& run) {
 TrainOptions checked(TrainOptions options) {
   options.validate();
   options.step.halt_on_non_finite = options.on_non_finite == OnNonFinite::stop;
+  options.step.rounding_seed = options.seed;
   return options;
 }
 
@@ -108,6 +110,8 @@ void TrainOptions::validate() const {
   schedule.validate();
   check(step.dtype == DType::f32 || step.dtype == DType::bf16, "--dtype",
         fmt::format("is {}", name_of(step.dtype)), "use fp32 or bf16");
+  check(step.master_weights || step.dtype == DType::bf16, "--master-weights",
+        "is none, and fp32 weights are their own", "use --dtype bf16 or leave it away");
   check(step.B >= 1 && step.B <= 1 << 20, "--batch", fmt::format("is {}", step.B),
         "give 1 to 1048576 sequences");
   check(step.T >= 1, "--seq", fmt::format("is {}", step.T), "give at least 1 token");
@@ -161,7 +165,8 @@ Trainer::Trainer(Context& context, TrainOptions options, TrainObserver observer)
   remove_stale_partials(options_.out);
   if (options_.val_every > 0) open_validation();
   if (resume_from_) {
-    const TrainerState state = read_trainer_state(*resume_from_);
+    TrainerState state = read_trainer_state(*resume_from_);
+    state.options.emplace("master_weights", "fp32");  // where a checkpoint is older than the choice
     compare_options(state.options, identity(options_), *resume_from_, observer_);
     if (state.plan_hash != step_.plan_hash() && observer_.notice) {
       observer_.notice(
