@@ -260,7 +260,8 @@ void add_bench(CLI::App& app) {
   command->add_option(
       "--shapes", f->shapes,
       "matmul on a GPU: every kernel beside every proposal of cuBLASLt's, and what the choice "
-      "loses: gpt2, bert, random:COUNT[:SEED], MxNxK or gelu:MxNxK, with commas between several");
+      "loses: gpt2, bert, random:COUNT[:SEED], MxNxK, gelu:MxNxK, residual:MxNxK or fp32:MxNxK, with commas "
+      "between several");
   command->add_flag("--bias-gradient", f->bias_gradient, "matmul --shapes: dw makes dbias too");
   command->add_option("--seconds", f->seconds, "matmul --shapes: stop after so many; 0: never")
       ->capture_default_str();

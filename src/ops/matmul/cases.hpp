@@ -45,26 +45,43 @@ inline Tensor rows_of(const Tensor& padded, std::int64_t cols) {
   return padded.slice(1, 0, cols);
 }
 
+// What becomes of a product behind bias and activation. widened: a 16-bit product's result is fp32.
+struct Finishing {
+  bool residual = false;
+  float scale = 1;
+  bool widened = false;
+};
+inline constexpr Finishing kFinishings[] = {
+    {true, 1}, {false, -0.75f}, {true, 0.5f}, {false, 1, true}, {true, 1.5f, true}};
+
+inline DType result_dtype(DType factors, bool widened) {
+  return widened && size_of(factors) == 2 ? DType::f32 : factors;
+}
+
 inline MatmulForward make_forward(const Case& c, DType dtype, bool bias, Activation activation,
-                                  testing::Fixture& f) {
+                                  testing::Fixture& f, const Finishing& finishing = {}) {
   MatmulForward a;
   a.x = rows_of(f.random(dtype, {c.M, c.K + c.padding}), c.K);
   // Before an activation sums of about 1, as in a model: of larger ones hardly any are where it bends.
   const double scale = activation == Activation::none ? 1 : 1 / std::sqrt(static_cast<double>(c.K));
   a.weight = f.random(dtype, {c.N, c.K}, scale);
   if (bias) a.bias = f.random(dtype, {c.N});
-  a.out = rows_of(f.output(dtype, {c.M, c.N + c.padding}), c.N);
+  const DType result = result_dtype(dtype, finishing.widened);
+  a.out = rows_of(f.output(result, {c.M, c.N + c.padding}), c.N);
+  if (finishing.residual) a.residual = rows_of(f.random(result, {c.M, c.N + 3 * c.padding}), c.N);
+  a.scale = finishing.scale;
   if (activation != Activation::none) a.preact = rows_of(f.output(dtype, {c.M, c.N + 2 * c.padding}), c.N);
   a.activation = activation;
   return a;
 }
 
-inline MatmulDx make_dx(const Case& c, DType dtype, Activation activation, testing::Fixture& f) {
+inline MatmulDx make_dx(const Case& c, DType dtype, Activation activation, testing::Fixture& f,
+                        bool widened = false) {
   MatmulDx a;
   a.dout = rows_of(f.random(dtype, {c.M, c.N + c.padding}), c.N);
   a.weight = f.random(dtype, {c.N, c.K});
   if (activation != Activation::none) a.preact = rows_of(f.random(dtype, {c.M, c.K + 2 * c.padding}), c.K);
-  a.dx = rows_of(f.output(dtype, {c.M, c.K + c.padding}), c.K);
+  a.dx = rows_of(f.output(result_dtype(dtype, widened), {c.M, c.K + c.padding}), c.K);
   a.activation = activation;
   return a;
 }

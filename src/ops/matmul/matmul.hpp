@@ -1,5 +1,5 @@
 // The three products of a linear layer y = act(x·Wᵀ + b).
-//   forward  preact = x·Wᵀ + bias, out = act(preact)
+//   forward  preact = x·Wᵀ + bias, out = residual + scale·act(preact)
 //   dx       dx = (dout·W) ∘ act'(preact)          act and preact are those of the layer that made x
 //   dw       dweight (= or +=) doutᵀ·x, dbias (= or +=) Σ_rows dout
 // Products are summed in fp32 (fp64 for fp64) over the whole reduction in one fixed order, whatever the
@@ -12,8 +12,9 @@
 // On a CPU a forward may be given the weight as matmul/packed.hpp lays it out once; `weight` then only says
 // its shape.
 //
-// dtypes of x, weight, bias, out, preact, dout and dx are one; rows of x, out, preact, dout and dx may be
-// strided (strides[1] is 1), weight and gradients are contiguous. M, N ≥ 0, K ≥ 1.
+// dtypes of x, weight, bias, preact and dout are one; out and dx have it too, or are fp32 where it is bf16 or
+// fp16; residual has out's. Rows of x, out, preact, residual, dout and dx may be strided (strides[1] is 1),
+// weight and gradients are contiguous. Nothing is in place. M, N ≥ 0, K ≥ 1.
 #pragma once
 
 #include "ops/activation.hpp"
@@ -30,7 +31,9 @@ struct MatmulForward {
   Activation activation = Activation::none;
   bool batch_invariant = false;  // a row's bits do not depend on how many others there are
   Tensor rows{};                 // (1) int32, optional: only that many rows, M at most, are asked for
-  Tensor packed{};  // (packed_bytes) u8, optional: the weight's elements are read from here alone
+  Tensor packed{};    // (packed_bytes) u8, optional: the weight's elements are read from here alone
+  Tensor residual{};  // (M, N), optional
+  float scale = 1;    // of the activation's value, behind bias and activation
 
   template <class F>
   void visit(F&& f) {
@@ -38,6 +41,7 @@ struct MatmulForward {
     f("x", x, Access::read);
     f(packed ? "packed" : "weight", packed ? packed : weight, Access::read);
     f("bias", bias, Access::read);
+    f("residual", residual, Access::read);
     f("out", out, Access::write);
     f("preact", preact, Access::write);
   }
@@ -82,8 +86,10 @@ struct MatmulForwardProblem {
   Activation activation = Activation::none;
   bool batch_invariant = false;
   bool packed = false;
-  std::int64_t packed_bytes = 0;  // that were given
-  bool rows_counted = false;      // device memory says how many of M rows are asked for
+  std::int64_t packed_bytes = 0;          // that were given
+  bool rows_counted = false;              // device memory says how many of M rows are asked for
+  bool residual = false, scaled = false;  // scaled: by another number than 1
+  bool widened = false;                   // out is fp32, x is not
 
   bool operator==(const MatmulForwardProblem&) const = default;
   std::string describe() const;
@@ -95,6 +101,7 @@ struct MatmulDxProblem {
   std::int64_t M = 0, N = 0, K = 0;
   DType dtype = DType::f32;
   Activation activation = Activation::none;
+  bool widened = false;  // dx is fp32, dout is not
 
   bool operator==(const MatmulDxProblem&) const = default;
   std::string describe() const;

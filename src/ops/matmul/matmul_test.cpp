@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 
+#include <limits>
 #include <random>
 
 #include "ops/matmul/cases.hpp"
@@ -59,6 +60,26 @@ TEST_P(Forward, MatchesTheReference) {
   expect_some(checked, reason);
 }
 
+// One of kFinishings with each case, dtype and activation, in turn.
+TEST_P(Forward, WithAResidualAScaleOrInFp32MatchesTheReference) {
+  int checked = 0;
+  std::size_t turn = 0;
+  std::string reason;
+  for (const auto& c : taken(matmul::test_cases())) {
+    for (const auto& [dtype, tf32] : precisions_of(GetParam())) {
+      for (const Activation activation : {Activation::none, Activation::gelu_tanh}) {
+        const matmul::Finishing& finishing = matmul::kFinishings[turn++ % std::size(matmul::kFinishings)];
+        Fixture fixture(static_cast<std::uint64_t>(c.M * 10007 + c.N * 101 + c.K));
+        const auto args = matmul::make_forward(c, dtype, true, activation, fixture, finishing);
+        const auto reduction = [&](std::string_view) { return static_cast<double>(c.K); };
+        const auto refusal = check_variant(matmul_forward_op(), GetParam(), fixture, args, reduction, tf32);
+        refusal.empty() ? void(++checked) : void(reason = refusal);
+      }
+    }
+  }
+  expect_some(checked, reason);
+}
+
 // Or is refused, by variants that read weights as they lie.
 TEST_P(Forward, APackedWeightGivesTheSameBits) {
   int asked = 0;
@@ -99,6 +120,24 @@ TEST_P(Dx, MatchesTheReference) {
         const auto args = matmul::make_dx(c, dtype, activation, fixture);
         const auto reduction = [&](std::string_view) { return static_cast<double>(c.N); };
         const auto refusal = check_variant(matmul_dx_op(), GetParam(), fixture, args, reduction, tf32);
+        refusal.empty() ? void(++checked) : void(reason = refusal);
+      }
+    }
+  }
+  expect_some(checked, reason);
+}
+
+TEST_P(Dx, InFp32MatchesTheReference) {
+  int checked = 0;
+  std::string reason;
+  for (const auto& c : taken(matmul::test_cases())) {
+    for (const DType dtype : dtypes_for(GetParam())) {
+      if (size_of(dtype) != 2) continue;
+      for (const Activation activation : {Activation::none, Activation::gelu_erf}) {
+        Fixture fixture(static_cast<std::uint64_t>(c.M * 10007 + c.N * 101 + c.K));
+        const auto args = matmul::make_dx(c, dtype, activation, fixture, true);
+        const auto reduction = [&](std::string_view) { return static_cast<double>(c.N); };
+        const auto refusal = check_variant(matmul_dx_op(), GetParam(), fixture, args, reduction);
         refusal.empty() ? void(++checked) : void(reason = refusal);
       }
     }
@@ -247,6 +286,23 @@ TEST(Matmul, RefusesArgumentsThatDoNotFit) {
   wrong = good;
   wrong.out.strides[0] = 39;
   EXPECT_THROW(matmul_forward(context, wrong), Error);
+  wrong = good;
+  wrong.out = fixture.output(DType::bf16, {3, 40});
+  EXPECT_THROW(matmul_forward(context, wrong), Error);
+  wrong = good;
+  wrong.residual = fixture.random(DType::f32, {3, 39});
+  EXPECT_THROW(matmul_forward(context, wrong), Error);
+  wrong.residual = fixture.random(DType::bf16, {3, 40});
+  EXPECT_THROW(matmul_forward(context, wrong), Error);
+  wrong = good;
+  wrong.scale = std::numeric_limits<float>::quiet_NaN();
+  EXPECT_THROW(matmul_forward(context, wrong), Error);
+  wrong = matmul::make_forward({3, 40, 8}, DType::bf16, true, Activation::none, fixture, {true, 1, true});
+  wrong.residual = fixture.random(DType::bf16, {3, 40});
+  EXPECT_THROW(matmul_forward(context, wrong), Error);
+  wrong.residual = {};
+  wrong.preact = fixture.output(DType::f32, {3, 40});
+  EXPECT_THROW(matmul_forward(context, wrong), Error);
   auto dx = matmul::make_dx({3, 40, 8}, DType::f32, Activation::gelu_tanh, fixture);
   dx.activation = Activation::none;
   EXPECT_THROW(matmul_dx(context, dx), Error);
@@ -336,6 +392,13 @@ TEST_P(RandomShapes, OnCudaMatchTheReference) {
       check_variant(matmul_forward_op(), variant, forward,
                     matmul::make_forward(c, dtype, i % 7 != 0, activation, forward), length(c.K));
       check_variant(matmul_dx_op(), variant, dx, matmul::make_dx(c, dtype, activation, dx), length(c.N));
+      Fixture finished(i), widened(i);
+      check_variant(matmul_forward_op(), variant, finished,
+                    matmul::make_forward(c, dtype, i % 7 != 0, Activation::none, finished,
+                                         matmul::kFinishings[i % std::size(matmul::kFinishings)]),
+                    length(c.K));
+      check_variant(matmul_dx_op(), variant, widened,
+                    matmul::make_dx(c, dtype, Activation::none, widened, true), length(c.N));
       check_variant(matmul_dw_op(), variant, dw, matmul::make_dw(c, dtype, i % 3 != 0, store, dw),
                     length(c.M));
     }
@@ -397,6 +460,15 @@ TEST(Matmul, OnCudaEveryKernelOfTheSelectorMatchesTheReference) {
             matmul_dx_op(), [&](Fixture& f) { return matmul::make_dx(c, dtype, activation, f); },
             static_cast<double>(c.N));
       }
+      for (const matmul::Finishing& finishing : matmul::kFinishings) {
+        check_selections(
+            matmul_forward_op(),
+            [&](Fixture& f) { return matmul::make_forward(c, dtype, true, Activation::none, f, finishing); },
+            static_cast<double>(c.K));
+      }
+      check_selections(
+          matmul_dx_op(), [&](Fixture& f) { return matmul::make_dx(c, dtype, Activation::none, f, true); },
+          static_cast<double>(c.N));
       for (const Store store : {Store::assign, Store::add}) {
         check_selections(
             matmul_dw_op(), [&](Fixture& f) { return matmul::make_dw(c, dtype, true, store, f); },
@@ -418,8 +490,19 @@ TEST(Matmul, OnCudaGroupsMakeOneTileAfterTheOther) {
   check_selections(
       matmul_forward_op(),
       [&](Fixture& f) { return matmul::make_forward(plain, DType::bf16, true, Activation::none, f); }, 8);
+  for (const matmul::Finishing& finishing : matmul::kFinishings) {
+    check_selections(
+        matmul_forward_op(),
+        [&](Fixture& f) {
+          return matmul::make_forward(forward, DType::bf16, true, Activation::none, f, finishing);
+        },
+        8);
+  }
   check_selections(
       matmul_dx_op(), [&](Fixture& f) { return matmul::make_dx(dx, DType::bf16, Activation::gelu_tanh, f); },
+      8);
+  check_selections(
+      matmul_dx_op(), [&](Fixture& f) { return matmul::make_dx(dx, DType::bf16, Activation::none, f, true); },
       8);
 }
 #endif
@@ -465,6 +548,15 @@ TEST(Matmul, OnCudaARepeatedProductHasTheSameBits) {
     expect_same_bits(
         matmul_forward_op(), name,
         matmul::make_forward({1500, 1032, 264}, DType::bf16, true, Activation::gelu_tanh, fixture), kRuns);
+    for (const matmul::Finishing& finishing : {matmul::Finishing{true, 0.5f}, {true, 0.5f, true}}) {
+      for (const matmul::Case& c : {matmul::Case{200, 264, 1544}, {1500, 1032, 264}}) {
+        expect_same_bits(matmul_forward_op(), name,
+                         matmul::make_forward(c, DType::bf16, true, Activation::none, fixture, finishing),
+                         kRuns);
+      }
+    }
+    expect_same_bits(matmul_dx_op(), name,
+                     matmul::make_dx({200, 1544, 264}, DType::bf16, Activation::none, fixture, true), kRuns);
     expect_same_bits(matmul_dx_op(), name,
                      matmul::make_dx({200, 1544, 264}, DType::bf16, Activation::none, fixture), kRuns);
     expect_same_bits(matmul_dx_op(), name,
@@ -575,6 +667,9 @@ TEST(Matmul, MeasuredTimesAreReadAsTheyWereWritten) {
   EXPECT_FALSE(read.find(other, kernel, 66));
   other = request;
   other.dtype = DType::f16;
+  EXPECT_FALSE(read.find(other, kernel, 66));
+  other = request;
+  other.finish = matmul::Finish::widened;
   EXPECT_FALSE(read.find(other, kernel, 66));
   const std::string line = "forward none 0 4096 3072 768 persistent:x 66 ";
   for (const std::string& wrong : {line, line + "0", line + "-1e-5", line + "x", line + "1e-5 more",

@@ -43,7 +43,8 @@ std::int64_t number(std::string_view text, std::string_view shapes) {
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (error != std::errc() || end != text.data() + text.size() || value < 1 || value > (1 << 24)) {
     throw UsageError(fmt::format("'{}' in '{}' is no size", text, shapes), "--shapes",
-                     "use gpt2, bert, random:COUNT[:SEED], MxNxK or gelu:MxNxK, with commas between several");
+                     "use gpt2, bert, random:COUNT[:SEED], MxNxK, gelu:MxNxK, residual:MxNxK or fp32:MxNxK, "
+                     "with commas between several");
   }
   return value;
 }
@@ -173,14 +174,18 @@ class Products {
   }
   MatmulForward forward(const ProductShape& s) {
     MatmulForward a;
-    a.x = in({s.M, s.K}), a.weight = in({s.N, s.K}), a.bias = in({s.N}), a.out = out({s.M, s.N});
+    const bool widened = s.finish == Finish::widened;
+    a.x = in({s.M, s.K}), a.weight = in({s.N, s.K}), a.bias = in({s.N});
+    a.out = out({s.M, s.N}, widened ? DType::f32 : DType::bf16);
+    if (s.finish == Finish::combined) a.residual = in({s.M, s.N});
     if (s.activation != Activation::none) a.preact = out({s.M, s.N});
     a.activation = s.activation;
     return a;
   }
   MatmulDx dx(const ProductShape& s) {
     MatmulDx a;
-    a.dout = in({s.M, s.N}), a.weight = in({s.N, s.K}), a.dx = out({s.M, s.K});
+    a.dout = in({s.M, s.N}), a.weight = in({s.N, s.K});
+    a.dx = out({s.M, s.K}, s.finish == Finish::widened ? DType::f32 : DType::bf16);
     if (s.activation != Activation::none) a.preact = in({s.M, s.K});
     a.activation = s.activation;
     return a;
@@ -324,8 +329,10 @@ nlohmann::ordered_json to_json(Result& r) {
 }  // namespace
 
 std::string ProductShape::describe() const {
-  return fmt::format("{} M={} N={} K={}{}", name_of(direction), M, N, K,
-                     activation == Activation::none ? "" : fmt::format(" {}", name_of(activation)));
+  constexpr const char* kFinish[] = {"", " +residual", " in fp32"};
+  return fmt::format("{} M={} N={} K={}{}{}", name_of(direction), M, N, K,
+                     activation == Activation::none ? "" : fmt::format(" {}", name_of(activation)),
+                     kFinish[static_cast<int>(finish)]);
 }
 
 std::vector<ProductShape> product_shapes(std::string_view text) {
@@ -341,11 +348,23 @@ std::vector<ProductShape> product_shapes(std::string_view text) {
       const auto numbers = split(part.substr(7), ':');
       add_random(shapes, number(numbers[0], text), numbers.size() > 1 ? number(numbers[1], text) : 1);
     } else {
-      const bool gelu = part.rfind("gelu:", 0) == 0;
-      const auto sides = split(gelu ? part.substr(5) : part, 'x');
+      const std::size_t colon = part.find(':');
+      const std::string_view kind = part.substr(0, colon == std::string_view::npos ? 0 : colon);
+      const auto sides = split(kind.empty() ? part : part.substr(colon + 1), 'x');
       if (sides.size() != 3) number("", text);
       const std::int64_t M = number(sides[0], text), N = number(sides[1], text), K = number(sides[2], text);
-      gelu ? add_gelu(shapes, M, N, K) : add_layer(shapes, M, N, K);
+      if (kind == "gelu") {
+        add_gelu(shapes, M, N, K);
+      } else if (kind == "residual") {
+        shapes.push_back({Direction::forward, M, N, K, Activation::none, Finish::combined});
+      } else if (kind == "fp32") {
+        shapes.push_back({Direction::forward, M, N, K, Activation::none, Finish::widened});
+        shapes.push_back({Direction::dx, M, N, K, Activation::none, Finish::widened});
+      } else if (kind.empty()) {
+        add_layer(shapes, M, N, K);
+      } else {
+        number(kind, text);
+      }
     }
   }
   return shapes;

@@ -17,6 +17,7 @@ struct ProductShape {
   Direction direction = Direction::forward;
   std::int64_t M = 0, N = 0, K = 0;
   Activation activation = Activation::none;  // forward: kept beside its pre-activation
+  Finish finish = Finish::plain;             // combined: with a residual
 
   std::string describe() const;
 };
@@ -24,7 +25,8 @@ struct ProductShape {
 // "gpt2" and "bert": all products of GPT-2's four sizes at 4k, 16k and 65k tokens, of BERT-base's at 64 to
 // 16k. "random:COUNT" or "random:COUNT:SEED": sizes between 32 and 65,536, even in their logarithms, half of
 // them multiples of 128 and the others of eight. "MxNxK": the three products of one layer; "gelu:MxNxK": its
-// forward with GELU, and the next layer's dx with GELU's derivative. Several with commas between them.
+// forward with GELU, and the next layer's dx with GELU's derivative; "residual:MxNxK": its forward with a
+// residual; "fp32:MxNxK": its forward and dx in fp32. Several with commas between them.
 std::vector<ProductShape> product_shapes(std::string_view text);
 
 struct ProductBenchOptions {

@@ -80,7 +80,9 @@ void forward(const MatmulForward& args) {
 #pragma omp simd reduction(+ : sum)
       for (std::int64_t k = 0; k < K; ++k) sum += x(m, k) * weight(n, k);
       if (args.preact) set(args.preact, m, n, sum);
-      set(args.out, m, n, activate(args.activation, sum));
+      const double value = static_cast<double>(args.scale) * activate(args.activation, sum);
+      const Tensor& residual = args.residual;
+      set(args.out, m, n, (residual ? load_element(residual, m * residual.strides[0] + n) : 0) + value);
     }
   }
 }

@@ -44,6 +44,7 @@ constexpr double kExchangeBandwidth = 11.3e9;
 constexpr double kTransposed[] = {1, 1.026, 0.986};  // products by direction
 constexpr double kActivation = 0.072e-9;             // that an element's activation adds to the epilogue
 constexpr double kDerivative = 0.095e-9;             // and that its derivative does
+constexpr double kAddedMatrix = 0.059e-9;  // and that one of a residual does, by docs/gemm.md's clocks
 constexpr double kShownActivation = 0.67, kShownDerivative = 0.63;  // of them, where groups take turns
 constexpr double kSharpness = 4.00, kSlabSharpness = 7.59;
 // In a model's step, fitted to whole forwards with one product's kernel changed. Clusters begin when there is
@@ -62,7 +63,8 @@ constexpr std::int64_t kMostBlocks = 1 << 24;
 constexpr std::int64_t kRing = 192 << 10, kDeepRing = 80 << 10;
 
 // slab: seconds of one slab on a GPU that does nothing else, times the multiprocessor's rate over its FLOPs.
-// epilogue: seconds, with 16-bit results and with fp32 ones.
+// epilogue: seconds, with 16-bit results and with fp32 ones; of the latter those of k128x192 and k64x64Deep4
+// lie between their neighbours' and are not fitted.
 struct TileCost {
   double slab, epilogue16, epilogue32;
   double row_sums;     // that slabs take longer where dout's columns are summed as they pass
@@ -71,7 +73,7 @@ struct TileCost {
 constexpr TileCost kCosts[kTileCount] = {
     {0.857, 2.64e-6, 6.70e-6, 0.03, 1.08},  // k128x256
     {0.920, 1.78e-6, 4.42e-6, 0.20, 0.97},  // k128x128
-    {0.894, 2.63e-6, 2.00e-6, 0.06},        // k128x192
+    {0.894, 2.63e-6, 5.50e-6, 0.06},        // k128x192
     {0.904, 2.56e-6, 2.00e-6, 0.06},        // k128x192Alone
     {0.862, 1.81e-6, 3.87e-6, 0.10},        // k128x128Team
     {1.032, 1.20e-6, 2.20e-6, 0.00, 0.87},  // k64x128
@@ -80,7 +82,7 @@ constexpr TileCost kCosts[kTileCount] = {
     {0.978, 1.00e-6, 6.25e-6, 0.05},        // k128x160
     {0.908, 2.85e-6, 6.15e-6, 0.05},        // k128x160Down
     {2.267, 0.38e-6, 2.00e-6, 0.10},        // k64x64Deep8
-    {2.052, 0.28e-6, 2.00e-6, 0.10},        // k64x64Deep4
+    {2.052, 0.28e-6, 0.50e-6, 0.10},        // k64x64Deep4
     {2.277, 0.40e-6, 2.00e-6, 0.10},        // k64x64Deep2
     {0.660, 0.19e-6, 0.91e-6, 0.10},        // k128x128Deep4
     {1.522, 0.18e-6, 0.89e-6, 0.10},        // k128x128Deep3
@@ -112,13 +114,17 @@ double bound(double sharpness, Bounds... seconds) {
   return most * std::pow((std::pow(seconds / most, sharpness) + ...), 1 / sharpness);
 }
 
+bool has_fp32_result(const Request& r) {
+  return r.direction == Direction::dw || r.finish == Finish::widened;
+}
+
 // Bytes that pass between device memory and the chip at least.
 double memory_bytes(const Request& r) {
   const auto [rows, cols, depth] = r.extent;
   const double element = real(static_cast<std::int64_t>(size_of(r.dtype)));
-  const double result = r.direction == Direction::dw ? (r.adds ? 8 : 4) : element;
+  const double result = has_fp32_result(r) ? 4 : element;
   return (real(rows) * real(depth) + real(depth) * real(cols)) * element +
-         real(rows) * real(cols) * (result + (r.extra ? element : 0));
+         real(rows) * real(cols) * result * ((r.adds ? 2 : 1) + (r.extra ? 1 : 0));
 }
 
 // One kernel's time, block by block.
@@ -143,7 +149,8 @@ class KernelTime {
     x_traffic_ = a * (1 + kStraddlingTraffic(a_row)) * 2 * kSlab;
     copies_ = boxes(kStraddlingCopies) * kRowCopy;
     traffic_ = boxes(kStraddlingTraffic) * 2 * kSlab;
-    epilogue_ = gradient ? cost_.epilogue32 : cost_.epilogue16;
+    epilogue_ = has_fp32_result(r_) ? cost_.epilogue32 : cost_.epilogue16;
+    if (r_.finish != Finish::plain && r_.extra) epilogue_ += kAddedMatrix * area_;
     if (r_.activation != Activation::none) {
       const bool derivative = r_.direction == Direction::dx;
       const double activation = (derivative ? kDerivative : kActivation) * area_;
@@ -265,7 +272,7 @@ std::string describe(const Selection& s) {
 std::vector<Selection> selections(const Request& r, Schedule schedule, const DeviceInfo& device) {
   std::vector<Selection> list;
   for (int index = 0; index < kTileCount; ++index) {
-    if (!offers(r.direction, r.dtype, r.activation, index, schedule)) continue;
+    if (!offers(r.direction, r.dtype, r.activation, r.finish, index, schedule)) continue;
     const TileShape& tile = kTiles[index];
     const std::int64_t row_tiles = ceil_div(r.extent.rows, tile.rows * tile.cluster_down);
     const std::int64_t tiles = row_tiles * ceil_div(r.extent.cols, tile.cols * tile.cluster_across);
@@ -320,15 +327,24 @@ Selection select(const Request& r, Schedule schedule, const DeviceInfo& device) 
 }
 
 Request request_of(const MatmulForwardProblem& p) {
+  const Finish finish = p.widened                ? Finish::widened
+                        : p.residual || p.scaled ? Finish::combined
+                                                 : Finish::plain;
   // Models count rows on the device where a graph of their step is for many batches.
-  return {Direction::forward, extent_of(p),  p.dtype, p.activation, p.preact, false, false,
-          p.batch_invariant,  p.rows_counted};
+  return {Direction::forward,     extent_of(p), p.dtype, p.activation,      finish,
+          p.preact || p.residual, false,        false,   p.batch_invariant, p.rows_counted};
 }
 Request request_of(const MatmulDxProblem& p) {
-  return {Direction::dx, extent_of(p), p.dtype, p.activation, p.activation != Activation::none, false};
+  return {Direction::dx,
+          extent_of(p),
+          p.dtype,
+          p.activation,
+          p.widened ? Finish::widened : Finish::plain,
+          p.activation != Activation::none};
 }
 Request request_of(const MatmulDwProblem& p) {
-  return {Direction::dw, extent_of(p), p.dtype, Activation::none, false, p.store == Store::add, p.bias};
+  return {Direction::dw, extent_of(p),          p.dtype, Activation::none, Finish::plain,
+          false,         p.store == Store::add, p.bias};
 }
 
 double library_seconds(const Request& r) {

@@ -20,6 +20,10 @@ constexpr std::string_view name_of(Schedule schedule) {
   return kNames[static_cast<int>(schedule)];
 }
 
+// What becomes of sums behind bias and activation. combined: scaled, and added to a residual; widened: so
+// too, and stored in fp32.
+enum class Finish : std::uint8_t { plain, combined, widened };
+
 // The tiles that there are kernels of: of a block, its groups of warps on one tile (one: two groups take
 // turns), the blocks of its cluster. deep: the tile is a cluster's, and so many blocks share its depth
 // (cuda/split.cuh).
@@ -74,6 +78,7 @@ struct Request {
   Extent extent;
   DType dtype = DType::bf16;
   Activation activation = Activation::none;
+  Finish finish = Finish::plain;
   bool extra = false, adds = false;
   bool row_sums = false;         // dw's dbias
   bool batch_invariant = false;  // the tile must not depend on the number of rows
@@ -84,12 +89,24 @@ struct Request {
 
 // Whether there is a kernel for it: those that were the fastest somewhere. fp16, in which encoders run, has
 // bf16's forward and little of its backward.
-constexpr bool offers(Direction direction, DType dtype, Activation activation, int tile, Schedule schedule) {
+constexpr bool offers(Direction direction, DType dtype, Activation activation, Finish finish, int tile,
+                      Schedule schedule) {
   if (dtype != DType::bf16 && dtype != DType::f16) return false;
   const bool half = dtype == DType::f16 && direction != Direction::forward;  // where it has fewer
   if (activation == Activation::relu || activation == Activation::tanh) return false;
   const auto is_one_of = [tile](auto... tiles) { return ((tile == tiles) || ...); };
   const bool plain = activation == Activation::none;
+  if (finish != Finish::plain) {
+    const bool few = half || !plain || direction == Direction::dw;
+    switch (schedule) {
+      case Schedule::block:
+        return !few && dtype == DType::bf16 && tile == k128x128Team;
+      case Schedule::stream_k:
+        return !few && tile == k64x64Deep4;
+      default:
+        return plain && (tile == k128x128Team || (!few && is_one_of(k128x192, k64x128)));
+    }
+  }
   switch (schedule) {
     case Schedule::block:
       return plain && tile == k128x128Team;

@@ -38,12 +38,12 @@ MeasuredTable::Key MeasuredTable::key_of(const Request& r, const std::string& ke
 }
 
 void MeasuredTable::add(const Request& request, const std::string& kernel, int workers, double seconds) {
-  times_[key_of(request, kernel, workers)] = seconds;
+  if (request.finish == Finish::plain) times_[key_of(request, kernel, workers)] = seconds;
 }
 
 std::optional<double> MeasuredTable::find(const Request& request, const std::string& kernel,
                                           int workers) const {
-  if (request.dtype != DType::bf16) return std::nullopt;
+  if (request.dtype != DType::bf16 || request.finish != Finish::plain) return std::nullopt;
   const auto found = times_.find(key_of(request, kernel, workers));
   if (found == times_.end()) return std::nullopt;
   return found->second;

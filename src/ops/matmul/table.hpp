@@ -6,8 +6,8 @@
 //   direction, activation, whether dbias is made, rows, columns and depth of the product, kernel, workers,
 //   seconds
 //
-// All of it is bf16. The kernel is a schedule and a tile, or cublaslt and one of its algorithms (-1: the one
-// that is used).
+// All of it is bf16, without residual or scale, the products of forward and dx in bf16. The kernel is a
+// schedule and a tile, or cublaslt and one of its algorithms (-1: the one that is used).
 #pragma once
 
 #include <filesystem>

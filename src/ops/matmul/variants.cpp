@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <array>
+#include <cmath>
 
 #include "ops/cpu/refuse.hpp"
 #include "ops/cuda/refuse.hpp"
@@ -31,6 +32,13 @@ void require_packed(const MatmulForward& a) {
           "packed must be (packed_bytes) and start at a multiple of 64 bytes");
 }
 
+// A result: of the factors' dtype, or in fp32 where that has 16 bits.
+void require_result(std::string_view operation, std::string_view argument, const Tensor& result,
+                    DType factors, const Shape& shape) {
+  const bool widened = size_of(factors) == 2 && result.dtype == DType::f32;
+  require_rows(operation, argument, result, widened ? DType::f32 : factors, shape);
+}
+
 MatmulForwardProblem forward_problem(const MatmulForward& a) {
   require(a.x.shape.rank() == 2 && a.x.shape[1] > 0, kForward, "x must be (M, K) with K ≥ 1");
   require(a.weight.shape.rank() == 2, kForward, "weight must be (N, K)");
@@ -38,8 +46,10 @@ MatmulForwardProblem forward_problem(const MatmulForward& a) {
   require_rows(kForward, "x", a.x, a.x.dtype, {M, K});
   a.packed ? require_packed(a) : require_tensor(kForward, "weight", a.weight, a.x.dtype, {N, K});
   if (a.bias) require_tensor(kForward, "bias", a.bias, a.x.dtype, {N});
-  require_rows(kForward, "out", a.out, a.x.dtype, {M, N});
+  require_result(kForward, "out", a.out, a.x.dtype, {M, N});
   if (a.preact) require_rows(kForward, "preact", a.preact, a.x.dtype, {M, N});
+  if (a.residual) require_rows(kForward, "residual", a.residual, a.out.dtype, {M, N});
+  require(std::isfinite(a.scale), kForward, "scale must be finite");
   if (a.rows) require_tensor(kForward, "rows", a.rows, DType::i32, {1});
   return {M,
           N,
@@ -51,7 +61,10 @@ MatmulForwardProblem forward_problem(const MatmulForward& a) {
           a.batch_invariant,
           static_cast<bool>(a.packed),
           a.packed ? a.packed.shape[0] : 0,
-          static_cast<bool>(a.rows)};
+          static_cast<bool>(a.rows),
+          static_cast<bool>(a.residual),
+          a.scale != 1,
+          a.out.dtype != a.x.dtype};
 }
 
 MatmulDxProblem dx_problem(const MatmulDx& a) {
@@ -60,11 +73,11 @@ MatmulDxProblem dx_problem(const MatmulDx& a) {
   const std::int64_t M = a.dout.shape[0], N = a.dout.shape[1], K = a.weight.shape[1];
   require_rows(kDx, "dout", a.dout, a.dout.dtype, {M, N});
   require_tensor(kDx, "weight", a.weight, a.dout.dtype, {N, K});
-  require_rows(kDx, "dx", a.dx, a.dout.dtype, {M, K});
+  require_result(kDx, "dx", a.dx, a.dout.dtype, {M, K});
   require(static_cast<bool>(a.preact) == (a.activation != Activation::none), kDx,
           "preact is given exactly where there is an activation");
   if (a.preact) require_rows(kDx, "preact", a.preact, a.dout.dtype, {M, K});
-  return {M, N, K, a.dout.dtype, a.activation};
+  return {M, N, K, a.dout.dtype, a.activation, a.dx.dtype != a.dout.dtype};
 }
 
 MatmulDwProblem dw_problem(const MatmulDw& a) {
@@ -144,10 +157,18 @@ std::string refuse_onednn_dw(const MatmulDwProblem& p, const DeviceInfo& device)
 }
 #endif
 
+template <class Problem>
+DType result_dtype(const Problem& p) {
+  if constexpr (std::is_same_v<Problem, MatmulDwProblem>) {
+    return accumulation_dtype(p.dtype);
+  } else {
+    return p.widened ? DType::f32 : p.dtype;
+  }
+}
+
 template <const matmul::Tile& tile, class Problem>
 std::size_t workspace(const Problem& p, const DeviceInfo& device) {
-  const bool sums = !std::is_same_v<Problem, MatmulDwProblem> && p.dtype != DType::f32;
-  return matmul::block(matmul::extent_of(p), tile, sums, device).workspace;
+  return matmul::block(matmul::extent_of(p), tile, result_dtype(p) != DType::f32, device).workspace;
 }
 
 std::size_t skinny_workspace(const MatmulForwardProblem& p, const DeviceInfo&) {
@@ -290,30 +311,33 @@ double element_bytes(DType dtype) {
 }  // namespace
 
 std::string MatmulForwardProblem::describe() const {
-  return fmt::format("M={} N={} K={} {}{}{}{}{}{}{}", M, N, K, name_of(dtype), bias ? " +bias" : "",
+  return fmt::format("M={} N={} K={} {}{}{}{}{}{}{}{}{}{}", M, N, K, name_of(dtype), bias ? " +bias" : "",
                      activation == Activation::none ? "" : fmt::format(" {}", name_of(activation)),
-                     preact ? " +preact" : "", batch_invariant ? " invariant" : "", packed ? " packed" : "",
+                     preact ? " +preact" : "", scaled ? " scaled" : "", residual ? " +residual" : "",
+                     widened ? " in fp32" : "", batch_invariant ? " invariant" : "", packed ? " packed" : "",
                      rows_counted ? " counted" : "");
 }
 double MatmulForwardProblem::flops() const {
   return 2 * product(M, N) * static_cast<double>(K);
 }
 double MatmulForwardProblem::bytes() const {
-  const double outputs = preact ? 2 : 1;
-  return (product(M, K) + product(N, K) + outputs * product(M, N) + (bias ? static_cast<double>(N) : 0)) *
-         element_bytes(dtype);
+  const double factors = product(M, K) + product(N, K), beside = bias ? static_cast<double>(N) : 0;
+  return (factors + beside + (preact ? product(M, N) : 0)) * element_bytes(dtype) +
+         (residual ? 2 : 1) * product(M, N) * element_bytes(result_dtype(*this));
 }
 
 std::string MatmulDxProblem::describe() const {
-  return fmt::format("M={} N={} K={} {}{}", M, N, K, name_of(dtype),
-                     activation == Activation::none ? "" : fmt::format(" {}", name_of(activation)));
+  return fmt::format("M={} N={} K={} {}{}{}", M, N, K, name_of(dtype),
+                     activation == Activation::none ? "" : fmt::format(" {}", name_of(activation)),
+                     widened ? " in fp32" : "");
 }
 double MatmulDxProblem::flops() const {
   return 2 * product(M, N) * static_cast<double>(K);
 }
 double MatmulDxProblem::bytes() const {
-  const double passes = activation == Activation::none ? 1 : 2;
-  return (product(M, N) + product(N, K) + passes * product(M, K)) * element_bytes(dtype);
+  const double preact = activation == Activation::none ? 0 : product(M, K);
+  return (product(M, N) + product(N, K) + preact) * element_bytes(dtype) +
+         product(M, K) * element_bytes(result_dtype(*this));
 }
 
 std::string MatmulDwProblem::describe() const {

@@ -206,8 +206,8 @@ struct Fma {
   }
 };
 
-template <class T>
-void finish_rows(const Context& context, const Epilogue<T>& e, const float* sums, const Shape& shape) {
+template <class T, class Out>
+void finish_rows(const Context& context, const Epilogue<T, Out>& e, const float* sums, const Shape& shape) {
   const std::int64_t rows = shape[0], cols = shape[1];
 #pragma omp parallel for schedule(static) num_threads(context.threads())
   for (std::int64_t r = 0; r < rows; ++r) {
@@ -232,14 +232,19 @@ void sum_columns(const Context& context, const MatmulDw& args) {
 }  // namespace
 
 void finish(const Context& context, const MatmulForward& args, const float* sums) {
-  const Shape& shape = args.out.shape;
-  args.x.dtype == DType::f32 ? finish_rows(context, forward_epilogue<float>(args), sums, shape)
-                             : finish_rows(context, forward_epilogue<bf16>(args), sums, shape);
+  const auto with = [&]<class T>() {
+    with_type_of<T>(args.out, [&]<class Out>() {
+      finish_rows(context, forward_epilogue<T, Out>(args), sums, args.out.shape);
+    });
+  };
+  args.x.dtype == DType::f32 ? with.template operator()<float>() : with.template operator()<bf16>();
 }
 void finish(const Context& context, const MatmulDx& args, const float* sums) {
-  const Shape& shape = args.dx.shape;
-  args.dout.dtype == DType::f32 ? finish_rows(context, dx_epilogue<float>(args), sums, shape)
-                                : finish_rows(context, dx_epilogue<bf16>(args), sums, shape);
+  const auto with = [&]<class T>() {
+    with_type_of<T>(
+        args.dx, [&]<class Out>() { finish_rows(context, dx_epilogue<T, Out>(args), sums, args.dx.shape); });
+  };
+  args.dout.dtype == DType::f32 ? with.template operator()<float>() : with.template operator()<bf16>();
 }
 void finish(const Context& context, const MatmulDw& args) {
   if (!args.dbias) return;

@@ -57,14 +57,17 @@ inline void store_lanes(T* p, vec v, int n) {
 
 // What becomes of a tile of sums. `sums` holds what earlier chunks of the depth have left: C itself where it
 // is fp32, a place in the scratch otherwise.
-template <class T>
+template <class T, class Out>
 struct Epilogue {
-  T* c = nullptr;
+  Out* c = nullptr;
   std::int64_t ldc = 0;
   const T* bias = nullptr;  // forward
   T* preact = nullptr;      // forward: written; dx: read
   std::int64_t ld_preact = 0;
   Activation activation = Activation::none;
+  float scale = 1;                // forward
+  const Out* residual = nullptr;  // forward
+  std::int64_t ld_residual = 0;
   bool gradient = false;         // multiply by act'(preact) instead of applying act
   bool add = false;              // C is +=
   bool plain = true;             // nothing but the product
@@ -109,18 +112,19 @@ inline vec apply_derivative(Activation activation, vec v, vec preact) {
   }
 }
 
-template <class T>
-inline vec finish(const Epilogue<T>& e, vec v, std::int64_t row, std::int64_t col, int n) {
+template <class T, class Out>
+inline vec finish(const Epilogue<T, Out>& e, vec v, std::int64_t row, std::int64_t col, int n) {
   if (e.bias) v += load_lanes(e.bias + col, n);
   T* preact = e.preact ? e.preact + row * e.ld_preact + col : nullptr;
   if (e.gradient) return apply_derivative(e.activation, v, load_lanes(preact, n));
   if (preact) store_lanes(preact, v, n);
-  return apply(e.activation, v);
+  v = apply(e.activation, v) * set1(e.scale);
+  return e.residual ? load_lanes(e.residual + row * e.ld_residual + col, n) + v : v;
 }
 
 // One vector of a row: the sums so far are added, and either kept or finished and stored.
-template <class T>
-inline void put_vector(const Epilogue<T>& e, const Place& p, float* sums, T* c, std::int64_t r,
+template <class T, class Out>
+inline void put_vector(const Epilogue<T, Out>& e, const Place& p, float* sums, Out* c, std::int64_t r,
                        std::int64_t j, vec v, int n) {
   if (!p.first) v += load_lanes(sums + j, n);
   if (!p.last) {
@@ -146,12 +150,12 @@ inline void put_row(TOut* to, const float* sums, const float* tile, bool first) 
 }
 
 // The rows of a tile of `width` columns, in L1.
-template <std::int64_t width, class T>
-inline void put_rows(const Epilogue<T>& e, const Place& p, const float* tile) {
+template <std::int64_t width, class T, class Out>
+inline void put_rows(const Epilogue<T, Out>& e, const Place& p, const float* tile) {
   const bool whole = p.cols == width && !e.past_caches && (e.plain || !p.last);
   for (std::int64_t r = 0; r < p.rows; ++r, tile += width) {
     float* sums = p.sums + r * p.ld_sums;
-    T* c = e.c + (p.row + r) * e.ldc + p.col;
+    Out* c = e.c + (p.row + r) * e.ldc + p.col;
     if (whole) {
       p.last ? put_row<width>(c, sums, tile, p.first) : put_row<width>(sums, sums, tile, p.first);
       continue;
@@ -193,7 +197,7 @@ struct Gemm {
 
   Operand<T> a, b;
   Extent extent;
-  Epilogue<TOut> epilogue;
+  Epilogue<T, TOut> epilogue;
   Blocking block;
   std::byte* scratch;
   const Element* packed = nullptr;  // all of B, as pack_all has left it
@@ -372,7 +376,7 @@ struct Gemm {
           prefetch.sums = Lines::of(waiting.sums, waiting.ld_sums, waiting.rows, waiting.cols).over(slices);
         }
         if (epilogue.gradient && waiting.last) {
-          const TOut* preact = epilogue.preact + waiting.row * epilogue.ld_preact + waiting.col;
+          const T* preact = epilogue.preact + waiting.row * epilogue.ld_preact + waiting.col;
           prefetch.preact = Lines::of(preact, epilogue.ld_preact, waiting.rows, waiting.cols).over(slices);
         }
         Kernel::multiply(a_block(s) + row * block.depth, columns, depth, tiles[tile], prefetch);
@@ -407,23 +411,36 @@ struct Gemm {
   }
 };
 
-template <class T>
-Epilogue<T> forward_epilogue(const MatmulForward& args) {
-  Epilogue<T> e;
-  e.c = static_cast<T*>(args.out.data);
+// run.operator()<Out>() with the type of a result's elements: the factors' or fp32.
+template <class T, class Run>
+void with_type_of(const Tensor& result, Run&& run) {
+  if constexpr (sizeof(T) != sizeof(float)) {
+    if (result.dtype == DType::f32) return run.template operator()<float>();
+  }
+  run.template operator()<T>();
+}
+
+template <class T, class Out>
+Epilogue<T, Out> forward_epilogue(const MatmulForward& args) {
+  Epilogue<T, Out> e;
+  e.c = static_cast<Out*>(args.out.data);
   e.ldc = args.out.strides[0];
   e.bias = static_cast<const T*>(args.bias.data);
   e.preact = static_cast<T*>(args.preact.data);
   e.ld_preact = args.preact ? args.preact.strides[0] : 0;
   e.activation = args.activation;
-  e.plain = !args.bias && !args.preact && args.activation == Activation::none;
+  e.scale = args.scale;
+  e.residual = static_cast<const Out*>(args.residual.data);
+  e.ld_residual = args.residual ? args.residual.strides[0] : 0;
+  e.plain =
+      !args.bias && !args.preact && args.activation == Activation::none && args.scale == 1 && !args.residual;
   return e;
 }
 
-template <class T>
-Epilogue<T> dx_epilogue(const MatmulDx& args) {
-  Epilogue<T> e;
-  e.c = static_cast<T*>(args.dx.data);
+template <class T, class Out>
+Epilogue<T, Out> dx_epilogue(const MatmulDx& args) {
+  Epilogue<T, Out> e;
+  e.c = static_cast<Out*>(args.dx.data);
   e.ldc = args.dx.strides[0];
   e.preact = static_cast<T*>(args.preact.data);
   e.ld_preact = args.preact ? args.preact.strides[0] : 0;
@@ -435,15 +452,17 @@ Epilogue<T> dx_epilogue(const MatmulDx& args) {
 
 template <class Kernel, class T>
 void run_forward(const Context& context, const MatmulForward& args) {
-  Gemm<Kernel, T, T> g;
-  g.extent = {args.x.shape[0], args.weight.shape[0], args.x.shape[1]};
-  g.a = {static_cast<const T*>(args.x.data), args.x.strides[0], true};
-  g.b = {static_cast<const T*>(args.weight.data), args.x.shape[1], true};
-  g.epilogue = forward_epilogue<T>(args);
-  g.block = block(g.extent, Kernel::kTile, sizeof(T) != sizeof(float), context.device());
-  g.scratch = static_cast<std::byte*>(context.scratch());
-  g.packed = static_cast<const typename Kernel::Element*>(args.packed.data);
-  g.run();
+  with_type_of<T>(args.out, [&]<class Out>() {
+    Gemm<Kernel, T, Out> g;
+    g.extent = {args.x.shape[0], args.weight.shape[0], args.x.shape[1]};
+    g.a = {static_cast<const T*>(args.x.data), args.x.strides[0], true};
+    g.b = {static_cast<const T*>(args.weight.data), args.x.shape[1], true};
+    g.epilogue = forward_epilogue<T, Out>(args);
+    g.block = block(g.extent, Kernel::kTile, sizeof(Out) != sizeof(float), context.device());
+    g.scratch = static_cast<std::byte*>(context.scratch());
+    g.packed = static_cast<const typename Kernel::Element*>(args.packed.data);
+    g.run();
+  });
 }
 
 template <class Kernel, class T>
@@ -455,14 +474,16 @@ void pack_weight(const Context& context, const Tensor& weight, const Tensor& pac
 
 template <class Kernel, class T>
 void run_dx(const Context& context, const MatmulDx& args) {
-  Gemm<Kernel, T, T> g;
-  g.extent = {args.dout.shape[0], args.weight.shape[1], args.dout.shape[1]};
-  g.a = {static_cast<const T*>(args.dout.data), args.dout.strides[0], true};
-  g.b = {static_cast<const T*>(args.weight.data), args.weight.shape[1], false};
-  g.epilogue = dx_epilogue<T>(args);
-  g.block = block(g.extent, Kernel::kTile, sizeof(T) != sizeof(float), context.device());
-  g.scratch = static_cast<std::byte*>(context.scratch());
-  g.run();
+  with_type_of<T>(args.dx, [&]<class Out>() {
+    Gemm<Kernel, T, Out> g;
+    g.extent = {args.dout.shape[0], args.weight.shape[1], args.dout.shape[1]};
+    g.a = {static_cast<const T*>(args.dout.data), args.dout.strides[0], true};
+    g.b = {static_cast<const T*>(args.weight.data), args.weight.shape[1], false};
+    g.epilogue = dx_epilogue<T, Out>(args);
+    g.block = block(g.extent, Kernel::kTile, sizeof(Out) != sizeof(float), context.device());
+    g.scratch = static_cast<std::byte*>(context.scratch());
+    g.run();
+  });
 }
 
 template <class Kernel, class T>

@@ -132,7 +132,7 @@ void finish(const Context& context, const Args& args, const float* sums) {
 }  // namespace
 
 std::size_t workspace(const MatmulForwardProblem& p, const DeviceInfo&) {
-  const bool direct = p.activation == Activation::none && !p.preact;
+  const bool direct = p.activation == Activation::none && !p.preact && !p.scaled && !p.residual && !p.widened;
   return direct ? 0 : static_cast<std::size_t>(p.M * p.N) * sizeof(float);
 }
 
@@ -142,7 +142,8 @@ std::size_t workspace(const MatmulDxProblem& p, const DeviceInfo&) {
 
 void forward(const Context& context, const MatmulForward& args) {
   const Matrix a = rows_of(args.x), b = transposed(rows_of(args.weight));
-  if (args.activation == Activation::none && !args.preact) {
+  if (args.activation == Activation::none && !args.preact && args.scale == 1 && !args.residual &&
+      args.out.dtype == args.x.dtype) {
     const Matrix bias = args.bias ? row_of(args.bias) : Matrix{};
     multiply(context, a, b, args.bias ? &bias : nullptr, rows_of(args.out), false);
     return;

@@ -49,12 +49,12 @@ inline void dot_products(int rows, const float* x, std::int64_t ldx, const T* w,
   }
 }
 
-template <class T>
+template <class T, class Out>
 struct Skinny {
   const float* x;
   std::int64_t ldx, M, K;
   const T* weight;
-  Epilogue<T> epilogue;
+  Epilogue<T, Out> epilogue;
 
   // Columns [n, n + count) of the output, count ≤ kDotRows.
   void columns(std::int64_t n, int count) const {
@@ -75,9 +75,9 @@ struct Skinny {
   }
 };
 
-template <class T>
+template <class T, class Out>
 void run_skinny(const Context& context, const MatmulForward& args) {
-  Skinny<T> s;
+  Skinny<T, Out> s;
   s.M = args.x.shape[0];
   s.K = args.x.shape[1];
   s.weight = static_cast<const T*>(args.weight.data);
@@ -96,7 +96,7 @@ void run_skinny(const Context& context, const MatmulForward& args) {
     s.x = wide;
     s.ldx = s.K;
   }
-  s.epilogue = forward_epilogue<T>(args);
+  s.epilogue = forward_epilogue<T, Out>(args);
   const std::int64_t N = args.weight.shape[0];
 #pragma omp parallel for schedule(static) num_threads(context.threads())
   for (std::int64_t block = 0; block < (N + kDotRows - 1) / kDotRows; ++block) {
@@ -107,7 +107,8 @@ void run_skinny(const Context& context, const MatmulForward& args) {
 }  // namespace
 
 void forward_skinny(const Context& context, const MatmulForward& args) {
-  args.x.dtype == DType::f32 ? run_skinny<float>(context, args) : run_skinny<bf16>(context, args);
+  if (args.x.dtype == DType::f32) return run_skinny<float, float>(context, args);
+  with_type_of<bf16>(args.out, [&]<class Out>() { run_skinny<bf16, Out>(context, args); });
 }
 
 }  // namespace warpwright::ops::matmul::WARPWRIGHT_ISA

@@ -1,6 +1,7 @@
-// The products by cuBLASLt, with what surrounds them in its epilogues where it has one that fits (bias; tanh
-// GELU, the pre-activation kept; the derivative of tanh GELU) and in kernels of our own (parts.cu) where it
-// has none. The sums for dbias are ours: they take less time than the library adds for them to its product.
+// The products by cuBLASLt, with what surrounds them in its epilogues where it has one that fits (bias, scale
+// and residual; tanh GELU, the pre-activation kept; the derivative of tanh GELU) and in kernels of our own
+// (parts.cu) where it has none. The sums for dbias are ours: they take less time than the library adds for
+// them to its product.
 //
 // Tensor cores sum in fp32. The algorithm is the first that cuBLASLt's heuristic proposes, or that of its
 // first eight whose tile is written down here as faster, so that the choice is a pure function of problem,
@@ -44,15 +45,16 @@ cudaDataType_t type_of(DType dtype) {
   }
 }
 
-// D (rows, cols) = op(A) (rows, depth) · op(B) (depth, cols) [+ D], then the epilogue. The library counts by
-// columns: a matrix (R, C) of ours, with rows `leading` elements apart, is its (C, R).
+// D (rows, cols) = scale·op(A) (rows, depth) · op(B) (depth, cols) [+ C], then the epilogue. The library
+// counts by columns: a matrix (R, C) of ours, with rows `leading` elements apart, is its (C, R).
 struct Product {
   std::int64_t rows = 0, cols = 0, depth = 0;
   DType in = DType::f32, out = DType::f32;
-  bool transpose_a = false, transpose_b = false, add = false;
+  bool transpose_a = false, transpose_b = false;
   cublasLtEpilogue_t epilogue = CUBLASLT_EPILOGUE_DEFAULT;
   std::int64_t leading_a = 0, leading_b = 0, leading_d = 0, leading_aux = 0;
-  std::array<std::uint32_t, 5> alignments{};  // of the operands, in bytes
+  std::int64_t leading_c = 0;                 // 0: nothing is added
+  std::array<std::uint32_t, 6> alignments{};  // of the operands, in bytes
 
   bool operator==(const Product&) const = default;
 };
@@ -62,6 +64,8 @@ struct Operands {
   void* d = nullptr;
   const void* bias = nullptr;
   const void* aux = nullptr;  // the pre-activation
+  const void* c = nullptr;    // of D's dtype; may be D
+  float scale = 1;
 };
 
 std::uint32_t alignment_of(const void* address) {
@@ -86,7 +90,7 @@ constexpr int kProposals = 8;
 struct Plan {
   Product product;
   Description description;
-  Layout a, b, d;
+  Layout a, b, c, d;
   std::vector<cublasLtMatmulAlgo_t> proposals;
   std::size_t chosen = 0;  // of them
 };
@@ -132,17 +136,18 @@ struct State {
                          p.leading_a);
     plan.b = make_layout(type_of(p.in), p.transpose_b ? p.cols : p.depth, p.transpose_b ? p.depth : p.cols,
                          p.leading_b);
+    plan.c = make_layout(type_of(p.out), p.rows, p.cols, p.leading_c > 0 ? p.leading_c : p.leading_d);
     plan.d = make_layout(type_of(p.out), p.rows, p.cols, p.leading_d);
     const Preference preference = make_preference();
     set(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, kLibraryWorkspace);
     set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, p.alignments[0]);
     set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, p.alignments[1]);
-    set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, p.alignments[2]);
+    set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, p.alignments[p.leading_c > 0 ? 5 : 2]);
     set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, p.alignments[2]);
     std::array<cublasLtMatmulHeuristicResult_t, kProposals> proposals{};
     int count = 0;
     const cublasStatus_t status =
-        library().heuristic(handle.get(), plan.description.get(), plan.a.get(), plan.b.get(), plan.d.get(),
+        library().heuristic(handle.get(), plan.description.get(), plan.a.get(), plan.b.get(), plan.c.get(),
                             plan.d.get(), preference.get(), kProposals, proposals.data(), &count);
     if (status != CUBLAS_STATUS_SUCCESS) count = 0;
     const Tile wanted = measured_tile(p, device.gpu);
@@ -167,8 +172,8 @@ State& state_of(const Context& context) {
 
 // Whether the library has an algorithm for it; then the product is on its way.
 bool multiply(const Context& context, Product product, const Operands& o) {
-  product.alignments = {alignment_of(o.a), alignment_of(o.b), alignment_of(o.d), alignment_of(o.bias),
-                        alignment_of(o.aux)};
+  product.alignments = {alignment_of(o.a),    alignment_of(o.b),   alignment_of(o.d),
+                        alignment_of(o.bias), alignment_of(o.aux), alignment_of(o.c)};
   State& state = state_of(context);
   Plan& plan = state.plan(product, o, context.device());
   state.proposed = static_cast<int>(plan.proposals.size());
@@ -177,10 +182,10 @@ bool multiply(const Context& context, Product product, const Operands& o) {
                                 ? plan.chosen
                                 : std::min(static_cast<std::size_t>(state.forced), plan.proposals.size() - 1);
   set_operands(plan.description, o);
-  const float one = 1, zero = 0;
+  const float added = o.c ? 1 : 0;
   check(
-      library().matmul(state.handle.get(), plan.description.get(), &one, o.a, plan.a.get(), o.b, plan.b.get(),
-                       product.add ? &one : &zero, o.d, plan.d.get(), o.d, plan.d.get(),
+      library().matmul(state.handle.get(), plan.description.get(), &o.scale, o.a, plan.a.get(), o.b,
+                       plan.b.get(), &added, o.c ? o.c : o.d, plan.c.get(), o.d, plan.d.get(),
                        &plan.proposals[index], context.scratch(), kLibraryWorkspace, context.stream().get()),
       "a matrix product");
   return true;
@@ -205,43 +210,55 @@ bool fuses_gelu(Activation activation, const Tensor& out, const Tensor& preact) 
          (!preact || leading_of(preact) % 8 == 0);
 }
 
-template <bool fused>
-void forward(const Context& context, const MatmulForward& args) {
-  const std::int64_t M = args.x.shape[0], K = args.x.shape[1], N = args.weight.shape[0];
-  if (M == 0 || N == 0) return;
-  // outᵀ = weight · xᵀ
-  Product product{N, M, K, args.x.dtype, args.x.dtype};
-  product.transpose_a = true;
-  product.leading_a = K;
-  product.leading_b = leading_of(args.x);
-  product.leading_d = leading_of(args.out);
-  Operands operands{args.weight.data, args.x.data, args.out.data, args.bias.data};
-  if (fused && fuses_gelu(args.activation, args.out, args.preact)) {
+// With the library's epilogues: GELU, or scale, residual and bias. False where it has none for it.
+bool multiply_fused(const Context& context, const MatmulForward& args, Product product, Operands operands) {
+  const bool gelu = fuses_gelu(args.activation, args.out, args.preact);
+  if (args.bias && args.out.dtype != args.x.dtype) return false;
+  if (gelu && args.scale == 1 && !args.residual) {
     product.epilogue = gelu_epilogue(static_cast<bool>(args.bias), static_cast<bool>(args.preact));
     if (args.preact) {
       product.leading_aux = leading_of(args.preact);
       operands.aux = args.preact.data;
     }
-    if (multiply(context, product, operands)) return;
-    product.leading_aux = 0;
-    operands.aux = nullptr;
+    return multiply(context, product, operands);
   }
-  const Tensor& target = args.preact ? args.preact : args.out;
-  product.leading_d = leading_of(target);
-  operands.d = target.data;
+  // It adds the bias after it has multiplied by the scale.
+  if (ends_in_a_pass(args) || (args.bias && args.scale != 1)) return false;
+  if (args.bias) product.epilogue = CUBLASLT_EPILOGUE_BIAS;
+  if (args.residual) {
+    product.leading_c = leading_of(args.residual);
+    operands.c = args.residual.data;
+  }
+  operands.scale = args.scale;
+  return multiply(context, product, operands);
+}
+
+template <bool fused>
+void forward(const Context& context, const MatmulForward& args) {
+  const std::int64_t M = args.x.shape[0], K = args.x.shape[1], N = args.weight.shape[0];
+  if (M == 0 || N == 0) return;
+  // outᵀ = weight · xᵀ
+  Product product{N, M, K, args.x.dtype, args.out.dtype};
+  product.transpose_a = true;
+  product.leading_a = K;
+  product.leading_b = leading_of(args.x);
+  product.leading_d = leading_of(args.out);
+  Operands operands{args.weight.data, args.x.data, args.out.data, args.bias.data};
+  if (fused && multiply_fused(context, args, product, operands)) return;
+  product.leading_d = leading_of(product_of(args));
+  operands.d = product_of(args).data;
   bool has_bias = false;
-  if (fused && args.bias) {
+  if (fused && args.bias && args.out.dtype == args.x.dtype) {
     product.epilogue = CUBLASLT_EPILOGUE_BIAS;
     has_bias = multiply(context, product, operands);
   }
-  const Tensor bias = has_bias ? Tensor() : args.bias;
   if (!has_bias) {
     product.epilogue = CUBLASLT_EPILOGUE_DEFAULT;
     operands.bias = nullptr;
     require_multiply(context, product, operands);
   }
-  if (!bias && !args.preact && args.activation == Activation::none) return;
-  finish_forward(context, target, bias, bias ? args.preact : Tensor(), args.out, args.activation);
+  const Tensor bias = has_bias ? Tensor() : args.bias;
+  if (bias || ends_in_a_pass(args) || args.scale != 1 || args.residual) finish_forward(context, args, bias);
 }
 
 template <bool fused>
@@ -250,7 +267,7 @@ void dx(const Context& context, const MatmulDx& args) {
   if (M == 0) return;
   if (N == 0) return clear_rows(context, args.dx);
   // dxᵀ = weightᵀ · doutᵀ
-  Product product{K, M, N, args.dout.dtype, args.dout.dtype};
+  Product product{K, M, N, args.dout.dtype, args.dx.dtype};
   product.leading_a = K;
   product.leading_b = leading_of(args.dout);
   product.leading_d = leading_of(args.dx);
@@ -280,11 +297,14 @@ void dw(const Context& context, const MatmulDw& args) {
   // dweightᵀ = xᵀ · dout
   Product product{K, N, M, args.x.dtype, args.dweight.dtype};
   product.transpose_b = true;
-  product.add = args.store == Store::add;
   product.leading_a = leading_of(args.x);
   product.leading_b = leading_of(args.dout);
   product.leading_d = K;
   Operands operands{args.x.data, args.dout.data, args.dweight.data};
+  if (args.store == Store::add) {
+    product.leading_c = K;
+    operands.c = args.dweight.data;
+  }
   require_multiply(context, product, operands);
   if (!args.dbias) return;
   std::byte* partials = static_cast<std::byte*>(context.scratch()) + kLibraryWorkspace;

@@ -14,7 +14,7 @@
 #include "ops/cuda/mma.cuh"
 #include "ops/cuda/refuse.hpp"
 #include "ops/cuda/vector.cuh"
-#include "ops/matmul/cuda/parts.hpp"
+#include "ops/matmul/cuda/result.cuh"
 #include "ops/matmul/kernels.hpp"
 #include "runtime/cuda/check.hpp"
 
@@ -69,21 +69,6 @@ struct Factor {
     } else {
       gpu::load_matrices(r, gpu::shared_address(slab + (side_at + line) * kStride + depth_at));
     }
-  }
-};
-
-// Where a sum goes.
-template <class T, class Out>
-struct Result {
-  Out* data;
-  std::int64_t stride;
-  const T* bias = nullptr;
-  bool add = false;
-
-  __device__ void store(std::int64_t row, std::int64_t col, float sum) const {
-    if (bias) sum += gpu::to_float(bias[col]);
-    Out& place = data[row * stride + col];
-    place = gpu::from_float<Out>(add ? gpu::to_float(place) + sum : sum);
   }
 };
 
@@ -183,9 +168,13 @@ void multiply(const Context& context, const Extent& extent, const Matrix& a, con
   warpwright::cuda::check_launch(what);
 }
 
+// f.operator()<T, Out>() for factors of T, bf16 or fp16, and a result of Out: T, or fp32.
 template <class F>
-void visit_halves(DType dtype, F&& f) {
-  dtype == DType::bf16 ? f(TypeTag<__nv_bfloat16>{}) : f(TypeTag<__half>{});
+void visit_halves(DType factors, DType result, F&& f) {
+  const auto with = [&]<class T>() {
+    result == DType::f32 ? f.template operator()<T, float>() : f.template operator()<T, T>();
+  };
+  factors == DType::bf16 ? with.template operator()<__nv_bfloat16>() : with.template operator()<__half>();
 }
 
 }  // namespace
@@ -202,25 +191,19 @@ std::string refuse_mma(DType dtype, const Extent& extent, const DeviceInfo& devi
 void mma_forward(const Context& context, const MatmulForward& args) {
   const std::int64_t M = args.x.shape[0], K = args.x.shape[1], N = args.weight.shape[0];
   if (M == 0 || N == 0) return;
-  const Tensor& target = args.preact ? args.preact : args.out;
-  visit_halves(args.x.dtype, [&](auto tag) {
-    using T = typename decltype(tag)::type;
-    multiply<false, false>(
-        context, {M, N, K}, {args.x.data, leading_of(args.x)}, {args.weight.data, K},
-        Result<T, T>{static_cast<T*>(target.data), leading_of(target), static_cast<const T*>(args.bias.data)},
-        "matmul.forward cuda.mma");
+  visit_halves(args.x.dtype, args.out.dtype, [&]<class T, class Out>() {
+    multiply<false, false>(context, {M, N, K}, {args.x.data, leading_of(args.x)}, {args.weight.data, K},
+                           result_of<T, Out>(args), "matmul.forward cuda.mma");
   });
-  if (!args.preact && args.activation == Activation::none) return;
-  finish_forward(context, target, Tensor(), Tensor(), args.out, args.activation);
+  if (ends_in_a_pass(args)) finish_forward(context, args, Tensor());
 }
 
 void mma_dx(const Context& context, const MatmulDx& args) {
   const std::int64_t M = args.dout.shape[0], N = args.dout.shape[1], K = args.weight.shape[1];
   if (M == 0) return;
-  visit_halves(args.dout.dtype, [&](auto tag) {
-    using T = typename decltype(tag)::type;
+  visit_halves(args.dout.dtype, args.dx.dtype, [&]<class T, class Out>() {
     multiply<false, true>(context, {M, K, N}, {args.dout.data, leading_of(args.dout)}, {args.weight.data, K},
-                          Result<T, T>{static_cast<T*>(args.dx.data), leading_of(args.dx)},
+                          Result<T, Out>{static_cast<Out*>(args.dx.data), leading_of(args.dx)},
                           "matmul.dx cuda.mma");
   });
   if (args.activation != Activation::none) finish_dx(context, args.dx, args.preact, args.activation);
@@ -233,13 +216,14 @@ std::size_t mma_dw_workspace(std::int64_t M, std::int64_t N) {
 void mma_dw(const Context& context, const MatmulDw& args) {
   const std::int64_t M = args.x.shape[0], K = args.x.shape[1], N = args.dout.shape[1];
   if (N == 0) return;
-  visit_halves(args.x.dtype, [&](auto tag) {
-    using T = typename decltype(tag)::type;
+  const auto with = [&]<class T>() {
     multiply<true, true>(context, {N, K, M}, {args.dout.data, leading_of(args.dout)},
                          {args.x.data, leading_of(args.x)},
                          Result<T, float>{args.dweight.as<float>(), K, nullptr, args.store == Store::add},
                          "matmul.dw cuda.mma");
-  });
+  };
+  args.x.dtype == DType::bf16 ? with.template operator()<__nv_bfloat16>()
+                              : with.template operator()<__half>();
   if (args.dbias) {
     column_sums(context, args.dout, args.dbias, args.store, static_cast<float*>(context.scratch()));
   }

@@ -3,7 +3,7 @@
 
 #include "ops/cuda/gelu.cuh"
 #include "ops/cuda/vector.cuh"
-#include "ops/matmul/cuda/parts.hpp"
+#include "ops/matmul/cuda/result.cuh"
 #include "runtime/cuda/check.hpp"
 
 namespace warpwright::ops::matmul::cuda {
@@ -52,16 +52,24 @@ __device__ void for_each_pack(std::int64_t rows, std::int64_t cols, Load&& load,
   }
 }
 
-template <class T, int N, Activation activation>
+template <class First, class Second>
+struct Both {
+  First first;
+  Second second;
+};
+
+template <class T, class Out, int N, Activation activation>
 __global__ void __launch_bounds__(kLanes* kWarps)
-    finish_forward_kernel(Rows<const T> product, const T* bias, Rows<T> preact, Rows<T> out,
-                          std::int64_t rows, std::int64_t cols) {
+    finish_forward_kernel(Rows<const Out> product, const T* bias, Rows<T> preact, Rows<const Out> residual,
+                          float scale, Rows<Out> out, std::int64_t rows, std::int64_t cols) {
+  using Sums = Packed<Out, N>;
   const auto load = [&](std::int64_t row, std::int64_t col) {
-    return Packed<T, N>::load(product.at(row, col));
+    return Both<Sums, Sums>{Sums::load(product.at(row, col)),
+                            residual.data ? Sums::load(residual.at(row, col)) : Sums::zero()};
   };
-  for_each_pack<N>(rows, cols, load, [&](std::int64_t row, std::int64_t col, const Packed<T, N>& sums) {
+  for_each_pack<N>(rows, cols, load, [&](std::int64_t row, std::int64_t col, const auto& loaded) {
     float v[N];
-    sums.to_floats(v);
+    loaded.first.to_floats(v);
     if (bias) {
       const auto b = Packed<T, N>::load(bias + col);
 #pragma unroll
@@ -69,29 +77,24 @@ __global__ void __launch_bounds__(kLanes* kWarps)
     }
     if (preact.data) Packed<T, N>::from_floats(v).store(preact.at(row, col));
 #pragma unroll
-    for (int i = 0; i < N; ++i) v[i] = gpu::activate<activation>(v[i]);
-    Packed<T, N>::from_floats(v).store(out.at(row, col));
+    for (int i = 0; i < N; ++i) v[i] = scale * gpu::activate<activation>(v[i]) + loaded.second[i];
+    Sums::from_floats(v).store(out.at(row, col));
   });
 }
 
-template <class T, int N>
-struct GradientAndInput {
-  Packed<T, N> gradient, input;
-};
-
-template <class T, int N, Activation activation>
+template <class T, class Out, int N, Activation activation>
 __global__ void __launch_bounds__(kLanes* kWarps)
-    finish_dx_kernel(Rows<T> dx, Rows<const T> preact, std::int64_t rows, std::int64_t cols) {
+    finish_dx_kernel(Rows<Out> dx, Rows<const T> preact, std::int64_t rows, std::int64_t cols) {
   const auto load = [&](std::int64_t row, std::int64_t col) {
-    return GradientAndInput<T, N>{Packed<T, N>::load(dx.at(row, col)),
-                                  Packed<T, N>::load(preact.at(row, col))};
+    return Both<Packed<Out, N>, Packed<T, N>>{Packed<Out, N>::load(dx.at(row, col)),
+                                              Packed<T, N>::load(preact.at(row, col))};
   };
   for_each_pack<N>(rows, cols, load, [&](std::int64_t row, std::int64_t col, const auto& loaded) {
     float gradient[N];
-    loaded.gradient.to_floats(gradient);
+    loaded.first.to_floats(gradient);
 #pragma unroll
-    for (int i = 0; i < N; ++i) gradient[i] *= gpu::activation_derivative<activation>(loaded.input[i]);
-    Packed<T, N>::from_floats(gradient).store(dx.at(row, col));
+    for (int i = 0; i < N; ++i) gradient[i] *= gpu::activation_derivative<activation>(loaded.second[i]);
+    Packed<Out, N>::from_floats(gradient).store(dx.at(row, col));
   });
 }
 
@@ -220,34 +223,33 @@ void plain_column_sums(const Context& context, const Tensor& dout, const Tensor&
   });
 }
 
-void finish_forward(const Context& context, const Tensor& product, const Tensor& bias, const Tensor& preact,
-                    const Tensor& out, Activation activation) {
-  const std::int64_t rows = out.shape[0], cols = out.shape[1];
-  const bool packed = packs({&product, &bias, &preact, &out});
-  gpu::visit_gpu_dtype(out.dtype, [&](auto tag) {
-    using T = typename decltype(tag)::type;
-    visit_pack<T>(packed, [&](auto pack) {
-      visit_activation(activation, [&](auto chosen) {
-        finish_forward_kernel<T, pack, chosen>
+void finish_forward(const Context& context, const MatmulForward& args, const Tensor& bias) {
+  const std::int64_t rows = args.out.shape[0], cols = args.out.shape[1];
+  const Tensor& product = product_of(args);
+  const Tensor preact = bias || product.data != args.preact.data ? args.preact : Tensor();
+  const bool packed = packs({&product, &bias, &preact, &args.residual, &args.out});
+  visit_result_dtype(args.x.dtype, args.out.dtype, [&]<class T, class Out>() {
+    visit_pack<Out>(packed, [&](auto pack) {
+      visit_activation(args.activation, [&](auto chosen) {
+        finish_forward_kernel<T, Out, pack, chosen>
             <<<grid_of(rows, cols, pack), dim3(kLanes, kWarps), 0, context.stream().get()>>>(
-                rows_of<const T>(product), static_cast<const T*>(bias.data), rows_of<T>(preact),
-                rows_of<T>(out), rows, cols);
+                rows_of<const Out>(product), static_cast<const T*>(bias.data), rows_of<T>(preact),
+                rows_of<const Out>(args.residual), args.scale, rows_of<Out>(args.out), rows, cols);
       });
     });
   });
-  warpwright::cuda::check_launch("matmul.forward bias and activation");
+  warpwright::cuda::check_launch("matmul.forward behind the product");
 }
 
 void finish_dx(const Context& context, const Tensor& dx, const Tensor& preact, Activation activation) {
   const std::int64_t rows = dx.shape[0], cols = dx.shape[1];
   const bool packed = packs({&dx, &preact});
-  gpu::visit_gpu_dtype(dx.dtype, [&](auto tag) {
-    using T = typename decltype(tag)::type;
-    visit_pack<T>(packed, [&](auto pack) {
+  visit_result_dtype(preact.dtype, dx.dtype, [&]<class T, class Out>() {
+    visit_pack<Out>(packed, [&](auto pack) {
       visit_activation(activation, [&](auto chosen) {
-        finish_dx_kernel<T, pack, chosen>
+        finish_dx_kernel<T, Out, pack, chosen>
             <<<grid_of(rows, cols, pack), dim3(kLanes, kWarps), 0, context.stream().get()>>>(
-                rows_of<T>(dx), rows_of<const T>(preact), rows, cols);
+                rows_of<Out>(dx), rows_of<const T>(preact), rows, cols);
       });
     });
   });

@@ -5,10 +5,18 @@
 
 namespace warpwright::ops::matmul::cuda {
 
-// v = product + bias, preact = v, out = act(v). Product, preact and out are (M, N) with rows that may be
-// strided; bias and preact are optional; product may be preact or out. One pass over each of them.
-void finish_forward(const Context& context, const Tensor& product, const Tensor& bias, const Tensor& preact,
-                    const Tensor& out, Activation activation);
+// Where a forward's product goes that is finished in a pass of its own: to preact or, where that is absent or
+// has fewer bits than out, to out.
+inline const Tensor& product_of(const MatmulForward& args) {
+  return args.preact && args.preact.dtype == args.out.dtype ? args.preact : args.out;
+}
+// Whether more follows the product than numbers to add to it and to multiply it with.
+inline bool ends_in_a_pass(const MatmulForward& args) {
+  return args.preact || args.activation != Activation::none;
+}
+// v = product_of(args) + bias, preact = v, out = residual + scale·act(v), in one pass over each of them.
+// bias: args' own, or none where the product has it.
+void finish_forward(const Context& context, const MatmulForward& args, const Tensor& bias);
 
 // dx = dx ∘ act'(preact), both (M, K): two passes read, one written.
 void finish_dx(const Context& context, const Tensor& dx, const Tensor& preact, Activation activation);

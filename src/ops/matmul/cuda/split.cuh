@@ -68,8 +68,8 @@ struct Quad {
     for (int r = 0; r < 2; ++r) {
       if (!inside(r)) continue;
       if (parameters.add) line(static_cast<const Out*>(out) + rows[r] * out_stride + first_col);
-      if constexpr (K::Epilogue::kReadsMatrix) {
-        line(static_cast<const In*>(extra) + rows[r] * extra_stride + first_col);
+      if (K::Epilogue::reads_matrix(parameters)) {
+        line(static_cast<const Out*>(extra) + rows[r] * extra_stride + first_col);
       }
       if (parameters.bias) line(static_cast<const In*>(parameters.bias) + first_col);
     }
@@ -85,11 +85,13 @@ struct Quad {
   __device__ void send() const {}
   template <class F>
   __device__ void with_matrix(F&& f) {
+    if (!K::Epilogue::reads_matrix(parameters)) return;
     const auto& [data, stride] = parameters.plain_extra;
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       if (!inside(r)) continue;
-      const auto pair = gpu::Packed<In, 2>::load(static_cast<const In*>(data) + rows[r] * stride + first_col);
+      const auto pair =
+          gpu::Packed<Out, 2>::load(static_cast<const Out*>(data) + rows[r] * stride + first_col);
       v[2 * r] = f(v[2 * r], pair[0]);
       v[2 * r + 1] = f(v[2 * r + 1], pair[1]);
     }

@@ -11,7 +11,7 @@
 #include <cstdint>
 
 #include "ops/cuda/vector.cuh"
-#include "ops/matmul/cuda/parts.hpp"
+#include "ops/matmul/cuda/result.cuh"
 #include "ops/matmul/kernels.hpp"
 #include "runtime/cuda/check.hpp"
 
@@ -49,21 +49,6 @@ struct Factor {
       const std::int64_t offset = depth_contiguous ? i * stride + k : k * stride;
       tile[my_k + k][my_i + i] = inside ? gpu::to_float(mine[offset]) : 0.0f;
     }
-  }
-};
-
-// Where a sum goes.
-template <class T, class Out>
-struct Result {
-  Out* data;
-  std::int64_t stride;
-  const T* bias = nullptr;  // added by column
-  bool add = false;         // += instead of =
-
-  __device__ void store(std::int64_t row, std::int64_t col, float sum) const {
-    if (bias) sum += gpu::to_float(bias[col]);
-    Out& place = data[row * stride + col];
-    place = gpu::from_float<Out>(add ? gpu::to_float(place) + sum : sum);
   }
 };
 
@@ -129,28 +114,22 @@ void multiply(const Context& context, const Factor<T, a_depth_contiguous>& a,
 void tile128_forward(const Context& context, const MatmulForward& args) {
   const std::int64_t M = args.x.shape[0], K = args.x.shape[1], N = args.weight.shape[0];
   if (M == 0 || N == 0) return;
-  const Tensor& target = args.preact ? args.preact : args.out;
-  gpu::visit_gpu_dtype(args.x.dtype, [&](auto tag) {
-    using T = typename decltype(tag)::type;
+  visit_result_dtype(args.x.dtype, args.out.dtype, [&]<class T, class Out>() {
     const Factor<T, true> x{static_cast<const T*>(args.x.data), leading_of(args.x), M, K};
     const Factor<T, true> weight{static_cast<const T*>(args.weight.data), K, N, K};
-    multiply(context, x, weight,
-             Result<T, T>{static_cast<T*>(target.data), leading_of(target),
-                          static_cast<const T*>(args.bias.data)});
+    multiply(context, x, weight, result_of<T, Out>(args));
   });
   warpwright::cuda::check_launch("matmul.forward cuda.tile128");
-  if (!args.preact && args.activation == Activation::none) return;
-  finish_forward(context, target, Tensor(), Tensor(), args.out, args.activation);
+  if (ends_in_a_pass(args)) finish_forward(context, args, Tensor());
 }
 
 void tile128_dx(const Context& context, const MatmulDx& args) {
   const std::int64_t M = args.dout.shape[0], N = args.dout.shape[1], K = args.weight.shape[1];
   if (M == 0) return;
-  gpu::visit_gpu_dtype(args.dout.dtype, [&](auto tag) {
-    using T = typename decltype(tag)::type;
+  visit_result_dtype(args.dout.dtype, args.dx.dtype, [&]<class T, class Out>() {
     const Factor<T, true> dout{static_cast<const T*>(args.dout.data), leading_of(args.dout), M, N};
     const Factor<T, false> weight{static_cast<const T*>(args.weight.data), K, K, N};
-    multiply(context, dout, weight, Result<T, T>{static_cast<T*>(args.dx.data), leading_of(args.dx)});
+    multiply(context, dout, weight, Result<T, Out>{static_cast<Out*>(args.dx.data), leading_of(args.dx)});
   });
   warpwright::cuda::check_launch("matmul.dx cuda.tile128");
   if (args.activation != Activation::none) finish_dx(context, args.dx, args.preact, args.activation);

@@ -28,7 +28,9 @@ std::string refuse(const Request& r, Schedule schedule, const DeviceInfo& device
     return "counts rows and columns in 32 bits";
   }
   if (select(r, schedule, device).tile < 0) {
-    return fmt::format("no kernel of this schedule for {} {}", name_of(r.dtype), name_of(r.activation));
+    constexpr const char* kFinish[] = {"", " with a residual or a scale", " with fp32 results"};
+    return fmt::format("no kernel of this schedule for {} {}{}", name_of(r.dtype), name_of(r.activation),
+                       kFinish[static_cast<int>(r.finish)]);
   }
   return "";
 }

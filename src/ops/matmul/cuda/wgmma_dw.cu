@@ -12,7 +12,8 @@ void run(const Context& context, const MatmulDw& args, const Selection& selectio
   const std::int64_t M = args.x.shape[0], K = args.x.shape[1], N = args.dout.shape[1];
   Product product{N, K, M, dtype, DType::f32, matrix_of(args.dout), matrix_of(args.x), {args.dweight.data, K},
                   {}};
-  run_selected<Direction::dw, dtype, Activation::none, schedule, T, float, true, true, Epilogue<SumRows>>(
+  run_selected<Direction::dw, dtype, Activation::none, Finish::plain, schedule, T, float, true, true,
+               Epilogue<SumRows>>(
       context, selection, product,
       [&](Parameters& p) {
         p.add = args.store == Store::add;

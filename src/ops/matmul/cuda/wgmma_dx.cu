@@ -15,19 +15,20 @@ struct EpilogueOf<Activation::none> {
   using type = Epilogue<>;
 };
 
-template <Activation activation, Schedule schedule, DType dtype, class T>
+template <Activation activation, Finish finish, Schedule schedule, DType dtype, class T>
 void run(const Context& context, const MatmulDx& args, const Selection& selection) {
   const std::int64_t M = args.dout.shape[0], N = args.dout.shape[1], K = args.weight.shape[1];
   Product product{M,
                   K,
                   N,
                   dtype,
-                  dtype,
+                  args.dx.dtype,
                   matrix_of(args.dout),
                   {args.weight.data, K},
                   matrix_of(args.dx),
                   matrix_of(args.preact)};
-  run_selected<Direction::dx, dtype, activation, schedule, T, T, false, true,
+  using Out = std::conditional_t<finish == Finish::widened, float, T>;
+  run_selected<Direction::dx, dtype, activation, finish, schedule, T, Out, false, true,
                typename EpilogueOf<activation>::type>(
       context, selection, product, [](Parameters&) {}, "matmul.dx on wgmma");
 }
@@ -37,19 +38,20 @@ void run(const Context& context, const MatmulDx& args, const Selection& selectio
 bool wgmma_suits(const MatmulDx& args) {
   const DType dtype = args.dout.dtype;
   return suits_boxes(matrix_of(args.dout), dtype) && suits_boxes(matrix_of(args.weight), dtype) &&
-         suits_boxes(matrix_of(args.dx), dtype) &&
+         suits_boxes(matrix_of(args.dx), args.dx.dtype) &&
          (!args.preact || suits_boxes(matrix_of(args.preact), dtype));
 }
 
 void wgmma_dx(const Context& context, const MatmulDx& args, Schedule schedule, const Selection& selection) {
   visit_schedule(schedule, [&](auto chosen) {
-    const auto with = [&]<Activation activation>() {
+    const auto with = [&]<Activation activation, Finish finish = Finish::plain>() {
       if (args.dout.dtype == DType::bf16) {
-        run<activation, chosen, DType::bf16, __nv_bfloat16>(context, args, selection);
+        run<activation, finish, chosen, DType::bf16, __nv_bfloat16>(context, args, selection);
       } else {
-        run<activation, chosen, DType::f16, __half>(context, args, selection);
+        run<activation, finish, chosen, DType::f16, __half>(context, args, selection);
       }
     };
+    if (args.dx.dtype == DType::f32) return with.template operator()<Activation::none, Finish::widened>();
     switch (args.activation) {
       case Activation::none:
         return with.template operator()<Activation::none>();

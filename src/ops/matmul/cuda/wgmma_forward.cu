@@ -1,38 +1,45 @@
 // x·Wᵀ on Hopper's tensor cores: both factors lie with the depth in their rows. Bias, activation and the
-// pre-activation to keep are steps of the epilogue.
+// pre-activation to keep are steps of the epilogue, or bias, scale and residual.
 #include "ops/matmul/cuda/wgmma.hpp"
 #include "ops/matmul/cuda/wgmma_run.cuh"
 
 namespace warpwright::ops::matmul::cuda {
 namespace {
 
-template <Activation activation>
+template <Activation activation, Finish finish>
 struct EpilogueOf {
   using type = Epilogue<AddBias, Keep, Activate<activation>>;
 };
 template <>
-struct EpilogueOf<Activation::none> {
+struct EpilogueOf<Activation::none, Finish::plain> {
   using type = Epilogue<AddBias>;
 };
+template <Finish finish>
+struct EpilogueOf<Activation::none, finish> {
+  using type = Epilogue<AddBias, Scale, AddMatrix>;
+};
 
-template <Activation activation, Schedule schedule, DType dtype, class T>
+template <Activation activation, Finish finish, Schedule schedule, DType dtype, class T>
 void run(const Context& context, const MatmulForward& args, const Selection& selection) {
   const std::int64_t M = args.x.shape[0], K = args.x.shape[1], N = args.weight.shape[0];
   Product product{M,
                   N,
                   K,
                   dtype,
-                  dtype,
+                  args.out.dtype,
                   matrix_of(args.x),
                   {args.weight.data, K},
                   matrix_of(args.out),
-                  matrix_of(args.preact)};
-  run_selected<Direction::forward, dtype, activation, schedule, T, T, false, false,
-               typename EpilogueOf<activation>::type>(
+                  matrix_of(args.residual ? args.residual : args.preact)};
+  using Out = std::conditional_t<finish == Finish::widened, float, T>;
+  run_selected<Direction::forward, dtype, activation, finish, schedule, T, Out, false, false,
+               typename EpilogueOf<activation, finish>::type>(
       context, selection, product,
       [&](Parameters& p) {
         p.bias = args.bias.data;
         p.keeps = static_cast<bool>(args.preact);
+        p.adds_matrix = static_cast<bool>(args.residual);
+        p.scale = args.scale;
         if (args.rows) p.work.rows_on_device = args.rows.as<std::int32_t>();
         p.overlaps = gpu::overlaps(context);
       },
@@ -105,7 +112,8 @@ Timeline trace_forward(const Context& context, const MatmulForward& args) {
 bool wgmma_suits(const MatmulForward& args) {
   const DType dtype = args.x.dtype;
   return suits_boxes(matrix_of(args.x), dtype) && suits_boxes(matrix_of(args.weight), dtype) &&
-         suits_boxes(matrix_of(args.out), dtype) &&
+         suits_boxes(matrix_of(args.out), args.out.dtype) &&
+         (!args.residual || suits_boxes(matrix_of(args.residual), args.out.dtype)) &&
          (!args.preact || suits_boxes(matrix_of(args.preact), dtype)) &&
          reinterpret_cast<std::uintptr_t>(args.bias.data) % 4 == 0;
 }
@@ -113,13 +121,17 @@ bool wgmma_suits(const MatmulForward& args) {
 void wgmma_forward(const Context& context, const MatmulForward& args, Schedule schedule,
                    const Selection& selection) {
   visit_schedule(schedule, [&](auto chosen) {
-    const auto with = [&]<Activation activation>() {
+    const auto with = [&]<Activation activation, Finish finish = Finish::plain>() {
       if (args.x.dtype == DType::bf16) {
-        run<activation, chosen, DType::bf16, __nv_bfloat16>(context, args, selection);
+        run<activation, finish, chosen, DType::bf16, __nv_bfloat16>(context, args, selection);
       } else {
-        run<activation, chosen, DType::f16, __half>(context, args, selection);
+        run<activation, finish, chosen, DType::f16, __half>(context, args, selection);
       }
     };
+    if (args.out.dtype == DType::f32) return with.template operator()<Activation::none, Finish::widened>();
+    if (args.residual || args.scale != 1) {
+      return with.template operator()<Activation::none, Finish::combined>();
+    }
     switch (args.activation) {
       case Activation::none:
         return with.template operator()<Activation::none>();

@@ -43,17 +43,17 @@ inline unsigned* flags_of(const Context& context) {
 }
 
 // Launches the kernel of the selected tile; set(Parameters&) adds what the epilogue needs.
-template <Direction direction, DType dtype, Activation activation, Schedule schedule, class In, class Out,
-          bool a_transposed, bool b_transposed, class E, class Set>
+template <Direction direction, DType dtype, Activation activation, Finish finish, Schedule schedule, class In,
+          class Out, bool a_transposed, bool b_transposed, class E, class Set>
 void run_selected(const Context& context, const Selection& selection, const Product& product, Set&& set,
                   std::string_view what) {
   const auto run = [&]<int index>() {
-    if constexpr (offers(direction, dtype, activation, index, schedule) && kTiles[index].deep > 0) {
+    if constexpr (offers(direction, dtype, activation, finish, index, schedule) && kTiles[index].deep > 0) {
       using K = SplitKernel<SplitTileOf<index>, In, Out, a_transposed, b_transposed, E>;
       Parameters p = describe_factors<K>(product, selection.raster);
       set(p);
       launch_split<K>(product, p, context.stream().get(), what);
-    } else if constexpr (offers(direction, dtype, activation, index, schedule)) {
+    } else if constexpr (offers(direction, dtype, activation, finish, index, schedule)) {
       using K =
           Kernel<TileOf<index>, In, Out, a_transposed, b_transposed, typename ScheduleOf<schedule>::type, E>;
       Parameters p = describe<K>(product, selection.raster);

@@ -1,0 +1,56 @@
+// Where a thread's sums go that stores them one by one.
+#pragma once
+
+#include <cstdint>
+
+#include "ops/cuda/vector.cuh"
+#include "ops/matmul/cuda/parts.hpp"
+
+namespace warpwright::ops::matmul::cuda {
+
+// T: the factors' elements.
+template <class T, class Out>
+struct Result {
+  Out* data;
+  std::int64_t stride;
+  const T* bias = nullptr;  // added by column
+  bool add = false;         // += instead of =
+  float scale = 1;          // of the sum and its bias
+  const Out* residual = nullptr;
+  std::int64_t residual_stride = 0;
+
+  __device__ void store(std::int64_t row, std::int64_t col, float sum) const {
+    if (bias) sum += gpu::to_float(bias[col]);
+    sum *= scale;
+    if (residual) sum += gpu::to_float(residual[row * residual_stride + col]);
+    Out& place = data[row * stride + col];
+    place = gpu::from_float<Out>(add ? gpu::to_float(place) + sum : sum);
+  }
+};
+
+// All of a forward or, where an activation is a pass of its own behind it, its product and bias.
+template <class T, class Out>
+Result<T, Out> result_of(const MatmulForward& args) {
+  const Tensor& product = product_of(args);
+  Result<T, Out> result{static_cast<Out*>(product.data), leading_of(product),
+                        static_cast<const T*>(args.bias.data)};
+  if (ends_in_a_pass(args)) return result;
+  result.scale = args.scale;
+  result.residual = static_cast<const Out*>(args.residual.data);
+  if (args.residual) result.residual_stride = leading_of(args.residual);
+  return result;
+}
+
+// f.operator()<T, Out>() for factors of T and a result of Out: T, or fp32.
+template <class F>
+void visit_result_dtype(DType factors, DType result, F&& f) {
+  gpu::visit_gpu_dtype(factors, [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    if constexpr (sizeof(T) == 2) {
+      if (result == DType::f32) return f.template operator()<T, float>();
+    }
+    f.template operator()<T, T>();
+  });
+}
+
+}  // namespace warpwright::ops::matmul::cuda
