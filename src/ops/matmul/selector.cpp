@@ -33,7 +33,8 @@ constexpr double kClusterStart = 0.63e-6;    // and where a cluster shares the t
 constexpr double kShownEpilogue =
     0.93;  // of an epilogue between two tiles, what the next one's slabs do not hide
 constexpr double kCrowding = 0.131;  // that products take longer when all multiprocessors are at them
-constexpr double kCacheBandwidth = 10.99e12;  // of the second-level cache
+constexpr double kCacheBandwidth = 10.99e12;     // of the second-level cache, to clusters
+constexpr double kBlocksCacheBandwidth = 13e12;  // and to blocks by themselves
 constexpr double kMemoryBandwidth = 4.83e12;
 constexpr double kRowCopy = 0.660e-9;  // of a row of 128 bytes, by the copy engine
 constexpr Straddling kStraddlingCopies = {0.67, 1.83}, kStraddlingTraffic = {0.52, 1.14};
@@ -140,7 +141,10 @@ class KernelTime {
     const auto boxes = [&](const Straddling& more) { return a * (1 + more(a_row)) + b * (1 + more(b_row)); };
     products_ = cost_.slab * kTransposed[static_cast<int>(r_.direction)] * 2 * area_ * kSlab /
                 kMultiprocessorFlops * (r_.row_sums ? 1 + cost_.row_sums : 1);
+    const bool clusters = tile_.cluster() > 1 || tile_.deep > 0;
+    cache_bandwidth_ = clusters ? kCacheBandwidth : kBlocksCacheBandwidth;
     if (r_.in_step) {
+      cache_bandwidth_ = kStepCacheBandwidth;
       products_ *= cost_.in_step;
       const std::int64_t stage = (tile_.rows + ceil_div(tile_.cols, 64) * 64) * 2 * kSlab;
       ahead_ = real((tile_.deep > 0 ? kDeepRing : kRing) / stage);
@@ -165,8 +169,7 @@ class KernelTime {
     const double share = multiprocessors / kMultiprocessors;
     return blocks * bound(kSlabSharpness, products_ * (1 + kCrowding * share),
                           weights_there ? x_copies_ : copies_,
-                          multiprocessors * (weights_there ? x_traffic_ : traffic_) /
-                              (r_.in_step ? kStepCacheBandwidth : kCacheBandwidth));
+                          multiprocessors * (weights_there ? x_traffic_ : traffic_) / cache_bandwidth_);
   }
   double epilogue() const { return epilogue_; }
   double part() const { return 4 * area_; }  // bytes of a tile's sums
@@ -198,7 +201,7 @@ class KernelTime {
   const Request& r_;
   const TileShape& tile_;
   const TileCost& cost_;
-  double area_, products_, copies_, traffic_, epilogue_, shown_activation_ = 0;
+  double area_, products_, copies_, traffic_, cache_bandwidth_, epilogue_, shown_activation_ = 0;
   double x_copies_, x_traffic_, ahead_ = 0;  // slabs whose weights are there before x is
 };
 
