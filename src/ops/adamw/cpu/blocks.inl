@@ -57,35 +57,56 @@ void update_master(const AdamWTensor& t, const Step& s, std::int64_t begin, std:
   });
 }
 
-// Philox4x32-10 of so many blocks at once, as runtime/philox.hpp has it for one (whose functions an ISA file
-// must not instantiate): 16 bits for each of kRandomElements · kBlocks elements, in their order.
-constexpr int kBlocks = 16;
+#if defined(__AVX512F__)
+inline ivec times(ivec a, std::uint32_t b) {  // of the lower halves of 64-bit lanes
+  return _mm512_mul_epu32(a, _mm512_set1_epi64(b));
+}
+inline ivec even_lanes(ivec a, ivec b) {  // a0 b0 a2 b2 …
+  return _mm512_unpacklo_epi64(a, b);
+}
+inline ivec odd_lanes(ivec a, ivec b) {
+  return _mm512_unpackhi_epi64(a, b);
+}
+#else
+inline ivec times(ivec a, std::uint32_t b) {
+  return _mm256_mul_epu32(a, _mm256_set1_epi64x(b));
+}
+inline ivec even_lanes(ivec a, ivec b) {
+  return _mm256_unpacklo_epi64(a, b);
+}
+inline ivec odd_lanes(ivec a, ivec b) {
+  return _mm256_unpackhi_epi64(a, b);
+}
+#endif
+
+// Philox4x32-10 of so many blocks at once, a 64-bit lane each, as runtime/philox.hpp has it for one (whose
+// functions an ISA file must not instantiate): 16 bits for each of kRandomElements · kBlocks elements.
+constexpr int kBlocks = kLanes / 2;
 struct RandomBits {
-  alignas(64) std::uint32_t words[kBlocks][4];
+  alignas(64) std::uint16_t halves[kRandomElements * kBlocks];
 };
 
-void draw(RandomBits& bits, const std::int32_t* random, std::uint32_t tensor, std::int64_t block) {
-  std::uint32_t c[4][kBlocks], k0 = static_cast<std::uint32_t>(random[0]),
-                               k1 = static_cast<std::uint32_t>(random[1]);
-  for (int b = 0; b < kBlocks; ++b) {
-    c[0][b] = static_cast<std::uint32_t>(block + b);
-    c[1][b] = tensor;
-    c[2][b] = kRounding;
-    c[3][b] = static_cast<std::uint32_t>(random[2]);
-  }
+inline void draw(RandomBits& bits, const std::int32_t* random, std::uint32_t tensor, std::int64_t block) {
+  using Lanes = std::uint64_t __attribute__((vector_size(sizeof(ivec))));
+  // Even lanes have the first blocks: they are stored first. What stands in upper halves is never read.
+  Lanes c0{}, c1 = Lanes{} + tensor, c2 = Lanes{} + kRounding;
+  Lanes c3 = Lanes{} + static_cast<std::uint32_t>(random[2]);
+  for (int b = 0; b < kBlocks; ++b) c0[b] = static_cast<std::uint64_t>(b / 2 + b % 2 * (kBlocks / 2));
+  c0 += static_cast<std::uint64_t>(block);
+  std::uint32_t k0 = static_cast<std::uint32_t>(random[0]), k1 = static_cast<std::uint32_t>(random[1]);
   for (int round = 0; round < 10; ++round, k0 += 0x9E3779B9u, k1 += 0xBB67AE85u) {
-    for (int b = 0; b < kBlocks; ++b) {
-      const std::uint64_t p0 = std::uint64_t{0xD2511F53u} * c[0][b],
-                          p1 = std::uint64_t{0xCD9E8D57u} * c[2][b];
-      c[0][b] = static_cast<std::uint32_t>(p1 >> 32) ^ c[1][b] ^ k0;
-      c[1][b] = static_cast<std::uint32_t>(p1);
-      c[2][b] = static_cast<std::uint32_t>(p0 >> 32) ^ c[3][b] ^ k1;
-      c[3][b] = static_cast<std::uint32_t>(p0);
-    }
+    const Lanes p0 = reinterpret_cast<Lanes>(times(reinterpret_cast<ivec>(c0), 0xD2511F53u));
+    const Lanes p1 = reinterpret_cast<Lanes>(times(reinterpret_cast<ivec>(c2), 0xCD9E8D57u));
+    c0 = (p1 >> 32) ^ c1 ^ k0;
+    c1 = p1;
+    c2 = (p0 >> 32) ^ c3 ^ k1;
+    c3 = p0;
   }
-  for (int b = 0; b < kBlocks; ++b) {
-    for (int word = 0; word < 4; ++word) bits.words[b][word] = c[word][b];
-  }
+  const ivec low = reinterpret_cast<ivec>((c0 & 0xffffffffu) | (c1 << 32));
+  const ivec high = reinterpret_cast<ivec>((c2 & 0xffffffffu) | (c3 << 32));
+  const ivec first = even_lanes(low, high), second = odd_lanes(low, high);
+  __builtin_memcpy(bits.halves, &first, sizeof first);
+  __builtin_memcpy(bits.halves + kRandomElements * kBlocks / 2, &second, sizeof second);
 }
 
 // As stochastically_rounded().
@@ -108,7 +129,7 @@ void update_alone(const AdamWTensor& t, const Step& s, const std::int32_t* rando
   for (std::int64_t first = begin; first < end; first += kElements) {
     RandomBits bits;
     draw(bits, random, tensor, first / kRandomElements);
-    const auto* halves = reinterpret_cast<const std::uint16_t*>(bits.words);
+    const std::uint16_t* halves = bits.halves;
     const std::int64_t last = end - first < kElements ? end : first + kElements;
     update(t, parameter, s, first, last, [=](std::int64_t i, vec w, int n) {
       store_lanes(parameter + i, round_stochastically(w, halves + (i - first)), n);
