@@ -72,8 +72,8 @@ struct TileCost {
   double in_step = 1;  // what they take in a model's step, of that
 };
 constexpr TileCost kCosts[kTileCount] = {
-    {0.857, 2.64e-6, 6.70e-6, 0.03, 1.08},  // k128x256
-    {0.920, 1.78e-6, 4.42e-6, 0.20, 0.97},  // k128x128
+    {0.857, 2.64e-6, 6.70e-6, 0.03},        // k128x256
+    {0.920, 1.78e-6, 4.42e-6, 0.20},        // k128x128
     {0.894, 2.63e-6, 5.50e-6, 0.06},        // k128x192
     {0.904, 2.56e-6, 2.00e-6, 0.06},        // k128x192Alone
     {0.862, 1.81e-6, 3.87e-6, 0.10},        // k128x128Team
