@@ -203,6 +203,10 @@ TEST_F(CliTest, WrongUsageIsExitCode2) {
   fails(2, {"train", "--no-such-flag"}, {"`warpwright train --help`"});
   fails(2, {"data", "build", "--no-such-flag"}, {"`warpwright data build --help`"});
   fails(2, {"bench", "reduction"}, {"reduction", "step, encoder", "adamw"});
+  for (const char* shapes :
+       {"8x8", "8x8x0", "fp16:8x8x8", "12:8x8x8", ":8x8x8", "residual:", "random:3:1:1"}) {
+    fails(2, {"bench", "matmul", "--shapes", shapes}, {shapes, "is no", "residual:MxNxK"});
+  }
   train({"--heads", "3"}, {"--heads", "3 heads", "32"});
   train({"--keep", "-1"}, {"--keep: is -1"});
   train({"--val-batches", "-2"}, {"--val-batches: is -2"});

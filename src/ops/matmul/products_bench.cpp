@@ -38,13 +38,17 @@ void add_block(std::vector<ProductShape>& shapes, std::int64_t M, std::int64_t C
   add_gelu(shapes, M, 4 * C, C);
 }
 
+[[noreturn]] void refuse_shape(std::string_view part, std::string_view what, std::string_view shapes) {
+  throw UsageError(fmt::format("'{}' in '{}' is no {}", part, shapes, what), "--shapes",
+                   "use gpt2, bert, random:COUNT[:SEED], MxNxK, gelu:MxNxK, residual:MxNxK or fp32:MxNxK, "
+                   "with commas between several");
+}
+
 std::int64_t number(std::string_view text, std::string_view shapes) {
   std::int64_t value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (error != std::errc() || end != text.data() + text.size() || value < 1 || value > (1 << 24)) {
-    throw UsageError(fmt::format("'{}' in '{}' is no size", text, shapes), "--shapes",
-                     "use gpt2, bert, random:COUNT[:SEED], MxNxK, gelu:MxNxK, residual:MxNxK or fp32:MxNxK, "
-                     "with commas between several");
+    refuse_shape(text, "size", shapes);
   }
   return value;
 }
@@ -346,12 +350,13 @@ std::vector<ProductShape> product_shapes(std::string_view text) {
       for (std::int64_t M = 64; M <= 16384; M *= 2) add_block(shapes, M, 768);
     } else if (part.rfind("random:", 0) == 0) {
       const auto numbers = split(part.substr(7), ':');
+      if (numbers.size() > 2) refuse_shape(part, "count and seed", text);
       add_random(shapes, number(numbers[0], text), numbers.size() > 1 ? number(numbers[1], text) : 1);
     } else {
       const std::size_t colon = part.find(':');
       const std::string_view kind = part.substr(0, colon == std::string_view::npos ? 0 : colon);
       const auto sides = split(kind.empty() ? part : part.substr(colon + 1), 'x');
-      if (sides.size() != 3) number("", text);
+      if (sides.size() != 3) refuse_shape(part, "product", text);
       const std::int64_t M = number(sides[0], text), N = number(sides[1], text), K = number(sides[2], text);
       if (kind == "gelu") {
         add_gelu(shapes, M, N, K);
@@ -363,7 +368,7 @@ std::vector<ProductShape> product_shapes(std::string_view text) {
       } else if (kind.empty()) {
         add_layer(shapes, M, N, K);
       } else {
-        number(kind, text);
+        refuse_shape(kind, "kind of product", text);
       }
     }
   }
