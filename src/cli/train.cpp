@@ -268,8 +268,9 @@ void add_step_flags(CLI::App& c, Flags& f) {
   c.add_option("--dtype", f.dtype,
                "fp32, tf32 (GPU: products rounded to it), or bf16 (norms' weights stay fp32)")
       ->capture_default_str();
-  c.add_option("--master-weights", f.master_weights,
-               "Beside bf16 weights: fp32, or none (updates are rounded at random, 4 bytes a parameter less)")
+  c.add_option(
+       "--master-weights", f.master_weights,
+       "Beside bf16 weights: fp32, or none (updates by stochastic rounding, 4 bytes a parameter less)")
       ->capture_default_str()
       ->check(CLI::IsMember({"fp32", "none"}));
   c.add_option("--batch", s.B, "Sequences in a micro-batch")->capture_default_str()->check(at_least(1));
@@ -310,7 +311,8 @@ void add_run_flags(CLI::App& c, Flags& f) {
   TrainOptions& o = f.options;
   c.add_option("--data", o.data, "Folder of token shards")->required();
   c.add_option("--out", o.out, "Folder of the run: model/, checkpoints/, metrics.jsonl")->required();
-  c.add_option("--seed", o.seed, "Of the initial weights, the data order and the samples")
+  c.add_option("--seed", o.seed,
+               "Of the initial weights, the data order, the samples and stochastic rounding")
       ->capture_default_str();
   c.add_option("--val-every", o.val_every, "Steps between validations; 0: none")->capture_default_str();
   c.add_option("--val-batches", o.val_batches,
