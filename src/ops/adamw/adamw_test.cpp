@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
 #include <bit>
 #include <cstring>
@@ -351,6 +352,18 @@ TEST(AdamWReference, DescendsAlongTheGradient) {
   const double before = loss();
   run_variant(adamw_op(), find_variant(adamw_op(), kReference), args, 1);
   EXPECT_NEAR(before - loss(), wanted, 1e-5 * wanted);
+}
+
+TEST(AdamW, CudaPlainNeedsMasters) {
+  const auto names = variant_names(adamw_op());
+  if (std::find(names.begin(), names.end(), "cuda.plain") == names.end()) {
+    GTEST_SKIP() << "needs an NVIDIA GPU";
+  }
+  DeviceInfo device;
+  device.device.kind = DeviceKind::cuda;
+  const auto& variant = find_variant(adamw_op(), "cuda.plain");
+  EXPECT_EQ(variant.refuse({8, 1, DType::bf16, true}, device), "");
+  EXPECT_NE(variant.refuse({8, 1, DType::bf16, false}, device), "");
 }
 
 TEST(AdamW, RefusesArgumentsThatDoNotFit) {
