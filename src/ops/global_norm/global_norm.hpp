@@ -3,7 +3,8 @@
 //   scale = NaN where norm is not finite (or, with keep_nan, where scale is NaN), max_norm / norm where
 //   max_norm > 0 and norm > max_norm, else 1
 // Squares are summed in fp64, where those of fp32 numbers neither overflow nor vanish, over fixed blocks in a
-// fixed order, so that the bits do not depend on the threads.
+// fixed order, so that the bits do not depend on the threads; on a GPU they depend on its number of
+// multiprocessors.
 // Source: R. Pascanu, T. Mikolov, Y. Bengio, "On the difficulty of training recurrent neural networks",
 // arXiv:1211.5063.
 #pragma once

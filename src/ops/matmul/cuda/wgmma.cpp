@@ -141,8 +141,7 @@ std::size_t Wgmma<schedule>::dx_workspace(const MatmulDxProblem& p, const Device
 }
 template <Schedule schedule>
 std::size_t Wgmma<schedule>::dw_workspace(const MatmulDwProblem& p, const DeviceInfo& device) {
-  const std::size_t fallback = p.bias ? column_sums_bytes(p.M, p.N) : 0;
-  return std::max(workspace(p, select(request_of(p), schedule, device)), fallback);
+  return workspace(p, select(request_of(p), schedule, device));
 }
 
 template <Schedule schedule>
