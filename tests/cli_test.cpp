@@ -203,8 +203,8 @@ TEST_F(CliTest, WrongUsageIsExitCode2) {
   fails(2, {"train", "--no-such-flag"}, {"`warpwright train --help`"});
   fails(2, {"data", "build", "--no-such-flag"}, {"`warpwright data build --help`"});
   fails(2, {"bench", "reduction"}, {"reduction", "step, encoder", "adamw"});
-  for (const char* shapes :
-       {"8x8", "8x8x0", "fp16:8x8x8", "12:8x8x8", ":8x8x8", "residual:", "random:3:1:1"}) {
+  for (const char* shapes : {"8x8", "8x8x0", "fp16:8x8x8", "12:8x8x8", ":8x8x8", "residual:", "random:3:1:1",
+                             "random:3:0", "random:3:9223372036854775808"}) {
     fails(2, {"bench", "matmul", "--shapes", shapes}, {shapes, "is no", "residual:MxNxK"});
   }
   train({"--heads", "3"}, {"--heads", "3 heads", "32"});

@@ -7,6 +7,7 @@
 #include <chrono>
 #include <cmath>
 #include <functional>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <ostream>
 #include <random>
@@ -44,11 +45,12 @@ void add_block(std::vector<ProductShape>& shapes, std::int64_t M, std::int64_t C
                    "with commas between several");
 }
 
-std::int64_t number(std::string_view text, std::string_view shapes) {
+std::int64_t number(std::string_view text, std::string_view shapes, std::string_view what = "size",
+                    std::int64_t most = 1 << 24) {
   std::int64_t value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size() || value < 1 || value > (1 << 24)) {
-    refuse_shape(text, "size", shapes);
+  if (error != std::errc() || end != text.data() + text.size() || value < 1 || value > most) {
+    refuse_shape(text, what, shapes);
   }
   return value;
 }
@@ -351,7 +353,9 @@ std::vector<ProductShape> product_shapes(std::string_view text) {
     } else if (part.rfind("random:", 0) == 0) {
       const auto numbers = split(part.substr(7), ':');
       if (numbers.size() > 2) refuse_shape(part, "count and seed", text);
-      add_random(shapes, number(numbers[0], text), numbers.size() > 1 ? number(numbers[1], text) : 1);
+      constexpr std::int64_t kMost = std::numeric_limits<std::int64_t>::max();
+      const std::int64_t seed = numbers.size() > 1 ? number(numbers[1], text, "seed", kMost) : 1;
+      add_random(shapes, number(numbers[0], text, "count"), seed);
     } else {
       const std::size_t colon = part.find(':');
       const std::string_view kind = part.substr(0, colon == std::string_view::npos ? 0 : colon);
