@@ -352,7 +352,9 @@ TEST(Matmul, OnCudaCallsAreCapturedInAGraph) {
 const std::string kSchedules[] = {"cuda.block", "cuda.persistent", "cuda.stream_k"};
 
 // Tile edges and their neighbours, primes, and any number; N and K multiples of eight most of the time, for
-// the variants whose copies want that. Eight times 250 shapes, half of the variants at each of them.
+// the variants whose copies want that. Eight times 250 shapes, half of the variants at each of them, and
+// everything else drawn by itself, so that every variant meets each epilogue with each dtype. One in sixteen
+// is larger: several tiles each way, of several slabs.
 class RandomShapes : public ::testing::TestWithParam<int> {};
 
 TEST_P(RandomShapes, OnCudaMatchTheReference) {
@@ -371,16 +373,20 @@ TEST_P(RandomShapes, OnCudaMatchTheReference) {
     return eights ? (n + 7) / 8 * 8 : n;
   };
   for (std::size_t i = first; i < first + 250 && !HasFailure(); ++i) {
+    const bool eights = random() % 5 != 0;
+    const std::int64_t padding = random() % 3 == 0 ? 8 : 0, most = i % 16 == 0 ? 6'000'000 : 400'000;
     matmul::Case c{};
     do {
-      const bool eights = i % 5 != 0;
-      c = {size(false), size(eights), size(eights), i % 3 == 0 ? 8 : 0};
-    } while (c.M * c.N * c.K > 400'000);
+      c = {size(false), size(eights), size(eights), padding};
+    } while (c.M * c.N * c.K > most);
+    const DType dtype = random() % 4 == 0 ? DType::f16 : DType::bf16;
+    const Activation activation = kActivations[random() % std::size(kActivations)];
+    const matmul::Finishing& finishing = matmul::kFinishings[random() % std::size(matmul::kFinishings)];
+    const Store store = random() % 2 == 0 ? Store::add : Store::assign;
+    const bool bias = random() % 4 != 0;
+    const std::size_t half = random() % 2;
     if (passed_over()) continue;
-    const DType dtype = i % 4 == 0 ? DType::f16 : DType::bf16;
-    const Activation activation = kActivations[i % std::size(kActivations)];
-    const Store store = i % 2 == 0 ? Store::add : Store::assign;
-    for (std::size_t v = i / 2 % 2; v < std::size(variants); v += 2) {
+    for (std::size_t v = half; v < std::size(variants); v += 2) {
       const std::string& variant = variants[v];
       // A few results of a sum that is rounded before its activation is taken, as there, are all roundings.
       if (variant == "cuda.mma" && activation != Activation::none && std::min(c.M * c.N, c.M * c.K) < 256)
@@ -390,17 +396,14 @@ TEST_P(RandomShapes, OnCudaMatchTheReference) {
       };
       Fixture forward(i), dx(i), dw(i);
       check_variant(matmul_forward_op(), variant, forward,
-                    matmul::make_forward(c, dtype, i % 7 != 0, activation, forward), length(c.K));
+                    matmul::make_forward(c, dtype, bias, activation, forward), length(c.K));
       check_variant(matmul_dx_op(), variant, dx, matmul::make_dx(c, dtype, activation, dx), length(c.N));
       Fixture finished(i), widened(i);
       check_variant(matmul_forward_op(), variant, finished,
-                    matmul::make_forward(c, dtype, i % 7 != 0, Activation::none, finished,
-                                         matmul::kFinishings[i % std::size(matmul::kFinishings)]),
-                    length(c.K));
+                    matmul::make_forward(c, dtype, bias, Activation::none, finished, finishing), length(c.K));
       check_variant(matmul_dx_op(), variant, widened,
                     matmul::make_dx(c, dtype, Activation::none, widened, true), length(c.N));
-      check_variant(matmul_dw_op(), variant, dw, matmul::make_dw(c, dtype, i % 3 != 0, store, dw),
-                    length(c.M));
+      check_variant(matmul_dw_op(), variant, dw, matmul::make_dw(c, dtype, bias, store, dw), length(c.M));
     }
   }
 }
