@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <limits>
 #include <nlohmann/json.hpp>
 
 #include "cli/command.hpp"
@@ -19,11 +20,13 @@ namespace {
 
 using namespace roofline;
 
+constexpr std::int64_t kNotGiven = std::numeric_limits<std::int64_t>::min();
+
 struct Flags {
   std::string gpu, device, dtype = "bf16", op = "forward", schedule, filter;
   std::vector<std::string> instructions, warps, tiles;
   std::string cluster;
-  std::int64_t M = -1, N = -1, K = -1;
+  std::int64_t M = kNotGiven, N = kNotGiven, K = kNotGiven;
   std::int64_t blocks_per_multiprocessor = 1;
   double launch_us = 1e6 * Costs{}.launch, latency_us = 1e6 * Costs{}.latency,
          hand_over_us = 1e6 * Costs{}.hand_over;
@@ -86,7 +89,12 @@ std::vector<Mnk> shapes(const std::vector<std::string>& texts, std::string_view 
 Mnk cluster_of(const Flags& f, const Machine& machine, Math math) {
   constexpr std::int64_t kMostBlocks = 16;
   if (f.cluster.empty()) return default_cluster(machine, math);
-  const Mnk cluster = mnk_named(f.cluster + "x1", "--cluster");
+  Mnk cluster;
+  try {
+    cluster = mnk_named(f.cluster + "x1", "--cluster");
+  } catch (const UsageError&) {
+    throw UsageError(fmt::format("'{}' is not a shape", f.cluster), "--cluster", "give MxN, as in 2x1");
+  }
   if (cluster.m * cluster.n > kMostBlocks) {
     throw UsageError(fmt::format("{} are {} thread blocks", f.cluster, cluster.m * cluster.n), "--cluster",
                      fmt::format("a cluster has at most {}", kMostBlocks));
@@ -161,6 +169,7 @@ std::vector<Tiling> rows_of(const Flags& f, const Machine& machine, Math math) {
 
 std::int64_t side(std::int64_t value, const char* flag) {
   constexpr std::int64_t kMost = std::int64_t{1} << 40;
+  if (value == kNotGiven) throw UsageError("is not given", flag, "give 1 or more, at most 2^40");
   if (value < 1 || value > kMost) {
     throw UsageError(fmt::format("is {}", value), flag, "give 1 or more, at most 2^40");
   }
@@ -317,7 +326,7 @@ void run(const Flags& f) {
   report.rows = rows_of(f, machine, math);
   report.document_rows = f.instructions.empty() && f.warps.empty() && f.tiles.empty();
   const std::vector<Record> records = records_of(f);
-  const bool product_given = f.M != -1 || f.N != -1 || f.K != -1;
+  const bool product_given = f.M != kNotGiven || f.N != kNotGiven || f.K != kNotGiven;
   if (!f.map.empty()) {
     Product product = product_of(direction_named(f.op), 1, 1, 1, math);
     product.depth = side(f.K, "--k");

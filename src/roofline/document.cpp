@@ -95,7 +95,10 @@ std::vector<Finding> document_findings() {
       {"second table, bytes",
        "Bytes_per_SM reads each factor once, the intensity reads them once for each row and column of warps",
        "the latter: CN/WN·CM·CK + CM/WM·CK·CN"},
-      {"second table, sums", "2·CM·CN a K iteration through shared memory", "none: sums stay in registers"},
+      {"second table, sums",
+       "through shared memory: 2·CM·CN for each k group in Bytes_per_SM, for each K iteration in the "
+       "intensity",
+       "none: sums stay in registers"},
       {"second table, code", "CtaTileM·WarpTileK",
        "CtaTileM·CtaTileK (the same in every row: WarpTileK = CtaTileK)"},
       {"second table, bytes per clock", "512 / (FLOPs / intensity)", "512 / intensity"},

@@ -201,8 +201,8 @@ Prediction predict(const Machine& machine, const Product& product, const Options
   };
   Prediction best = timed(split(schedule, work, slots));
   if (schedule != Schedule::stream_k || best.split.shared_tiles == 0) return best;
-  // Fewer CTAs to a cut tile cost iterations and save fix-up.
-  for (std::int64_t ctas = 1; ctas < slots; ++ctas) {
+  // Where all tiles are cut, fewer CTAs to each cost iterations and save fix-up; none has more than a tile.
+  for (std::int64_t ctas = work.tiles; ctas < slots; ++ctas) {
     const Prediction fewer = timed(split(schedule, work, slots, ctas));
     if (fewer.seconds < best.seconds) best = fewer;
   }

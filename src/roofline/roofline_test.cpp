@@ -296,6 +296,10 @@ TEST(Gemm, NoPredictionBeatsTheMachine) {
       ASSERT_GE(q.seconds, p.compulsory_bytes() / machine.memory_bytes_per_second * (1 - 1e-12));
       ASSERT_LE(q.share_of_peak, 1);
       ASSERT_LE(q.split.utilization, 1);
+      if (schedule == Schedule::stream_k) {
+        ASSERT_LE(q.split.most_iterations - q.split.fewest_iterations,
+                  tiles_of(machine, p, options).work().iterations);
+      }
       if (schedule == Schedule::block) block = q.seconds;
       if (schedule == Schedule::persistent) {
         ASSERT_LE(q.seconds, block * (1 + 1e-12));
