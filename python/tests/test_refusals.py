@@ -37,6 +37,20 @@ def test_arguments_that_do_not_fit():
     refused(TypeError, "weight is torch.complex64", weight=torch.ones(8, dtype=torch.complex64))
     refused(TypeError, "bias is torch.float64", "weight torch.float32", bias=torch.zeros(8, dtype=torch.float64))
     refused(ValueError, "weight is on meta", "input on cpu", weight=torch.ones(8, device="meta"))
+    refused(TypeError, "eps is None", eps=None)
+    refused(TypeError, "eps is '1e-5'", eps="1e-5")
+
+
+def test_tensors_that_are_not_dense():
+    refused(TypeError, "input is torch.sparse_coo", input=torch.randn(4, 8).to_sparse())
+    refused(TypeError, "input is torch.sparse_csr", input=torch.randn(4, 8).to_sparse_csr())
+    refused(TypeError, "weight is torch.sparse_coo", weight=torch.ones(8).to_sparse())
+    refused(TypeError, "bias is torch.sparse_coo", bias=torch.zeros(8).to_sparse())
+    for layout in torch.strided, torch.jagged:
+        refused(TypeError, "input is nested", input=torch.nested.nested_tensor([torch.randn(4, 8)], layout=layout))
+    with pytest.raises(TypeError, match="fused_add_layer_norm_affine: residual is torch.sparse_coo"):
+        x = torch.randn(4, 8)
+        functions.fused_add_layer_norm_affine(x, x.to_sparse(), torch.ones(8), torch.zeros(8), 8)
 
 
 def test_modules_name_themselves():

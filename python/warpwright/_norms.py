@@ -241,6 +241,7 @@ def _is_plain(x, weight, bias):
     )
 
 
+_DENSE = torch.strided
 _is_tracing = getattr(torch._C, "_is_tracing", torch.jit.is_tracing)
 
 
@@ -250,6 +251,8 @@ def quickly(input, residual, weight, bias, shape, eps, memory_efficient, centere
     if type(input) is not torch.Tensor or type(weight) not in _PLAIN or (bias is not None and type(bias) not in _PLAIN):
         return None
     if _modes is None or _modes() or transforms_active() or _is_tracing():
+        return None
+    if type(eps) is not float or input.is_nested or input.layout is not _DENSE or weight.layout is not _DENSE:
         return None
     dtype, device = input.dtype, input.device
     if not (
@@ -272,6 +275,7 @@ def quickly(input, residual, weight, bias, shape, eps, memory_efficient, centere
     if residual is not None:
         if not (
             type(residual) is torch.Tensor
+            and residual.layout is _DENSE
             and residual.dtype is dtype
             and residual.device == device
             and residual.shape == input.shape

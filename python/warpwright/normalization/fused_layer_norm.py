@@ -44,9 +44,18 @@ def _shape_of(function, normalized_shape):
     return shape
 
 
-def _check_input(function, input, shape):
-    if not isinstance(input, torch.Tensor):
-        raise TypeError(f"{function}: input is {type(input).__name__}, needs a Tensor")
+def _check_dense(function, name, tensor):
+    if not isinstance(tensor, torch.Tensor):
+        raise TypeError(f"{function}: {name} is {type(tensor).__name__}, needs a Tensor")
+    if tensor.layout is not torch.strided or tensor.is_nested:
+        layout = "nested" if tensor.is_nested else str(tensor.layout)
+        raise TypeError(f"{function}: {name} is {layout}, needs a dense tensor")
+
+
+def _check_input(function, input, shape, eps):
+    _check_dense(function, "input", input)
+    if not isinstance(eps, (numbers.Real, torch.SymFloat)):
+        raise TypeError(f"{function}: eps is {eps!r}, needs a number")
     if input.dtype not in _library.DTYPES:
         raise TypeError(f"{function}: input is {input.dtype}, needs float64, float32, float16 or bfloat16")
     if input.device.type not in ("cpu", "cuda", "meta"):
@@ -58,8 +67,7 @@ def _check_input(function, input, shape):
 
 
 def _check_parameter(function, name, tensor, input, shape):
-    if not isinstance(tensor, torch.Tensor):
-        raise TypeError(f"{function}: {name} is {type(tensor).__name__}, needs a Tensor")
+    _check_dense(function, name, tensor)
     if tensor.shape != shape:
         raise ValueError(f"{function}: {name} has shape {tuple(tensor.shape)}, needs normalized_shape {tuple(shape)}")
     if tensor.dtype not in _library.DTYPES:
@@ -96,7 +104,7 @@ def _affine(function, input, weight, bias, normalized_shape, eps, memory_efficie
         out = quickly(input, None, weight, bias, shape, eps, memory_efficient, centered, _kept_columns)
         if out is not None:
             return out
-    _check_input(function, input, shape)
+    _check_input(function, input, shape, eps)
     _check_parameter(function, "weight", weight, input, shape)
     if bias is not None:
         _check_parameter(function, "bias", bias, input, shape)
@@ -107,7 +115,7 @@ def _affine(function, input, weight, bias, normalized_shape, eps, memory_efficie
 
 def _without_parameters(function, input, normalized_shape, eps, memory_efficient, centered):
     shape = _shape_of(function, normalized_shape)
-    _check_input(function, input, shape)
+    _check_input(function, input, shape, eps)
     return _norm(input, None, None, shape, eps, memory_efficient, centered, False)
 
 
@@ -170,9 +178,8 @@ def _add(function, input, residual, weight, bias, normalized_shape, eps, memory_
         out = quickly(input, residual, weight, bias, shape, eps, memory_efficient, centered, _kept_columns)
         if out is not None:
             return out
-    _check_input(function, input, shape)
-    if not isinstance(residual, torch.Tensor):
-        raise TypeError(f"{function}: residual is {type(residual).__name__}, needs a Tensor")
+    _check_input(function, input, shape, eps)
+    _check_dense(function, "residual", residual)
     if residual.shape != input.shape:
         raise ValueError(f"{function}: residual has shape {tuple(residual.shape)}, input {tuple(input.shape)}")
     if residual.dtype not in _library.DTYPES:
