@@ -252,6 +252,9 @@ TEST_F(CliTest, WhatDoesNotFitInMemorySaysWhatWould) {
           {"memory plan", "; --batch", "--recompute block would need"});
   refused({"--layers", "4", "--heads", "256", "--channels", "65536", "--vocab", "300", "--batch", "4"},
           {"memory plan", "smaller model", "--batch 1 --recompute block would need"});
+  refused({"--layers", "4", "--heads", "256", "--channels", "65536", "--vocab", "300", "--batch", "4",
+           "--memory-efficient-norm"},
+          {"memory plan", "smaller model", "--batch 1 --recompute gelu would need"});
 }
 
 TEST_F(CliTest, ATextWithFewPairsGivesFewTokens) {
@@ -693,6 +696,11 @@ TEST_F(EncoderCliTest, OneBadLineLeavesTheOthers) {
   }
   EXPECT_EQ(lines[4]["tokens"], 4);
   EXPECT_NE(r.err.find("3 of 5 texts"), std::string::npos) << r.err;
+  std::string many;  // .npy does not name them, so each is named on stderr
+  for (int i = 0; i < 12; ++i) many += "not JSON\n";
+  put("many.jsonl", many);
+  EXPECT_EQ(run(embed("many.jsonl")).err.find("line 12"), std::string::npos);
+  EXPECT_NE(run(embed("many.jsonl", {"--out", path("many.npy")})).err.find("line 12"), std::string::npos);
   const ProcessResult npy = run(embed("texts.jsonl", {"--out", path("v.npy")}));
   EXPECT_EQ(npy.code, 1);
   EXPECT_EQ(read_file(folder / "v.npy", 1 << 20).size(), 128 + 5 * kTinyBertSize * sizeof(float));
@@ -724,6 +732,8 @@ TEST_F(EncoderCliTest, EmbedRefusesWhatCannotBe) {
   fails(2, embed("texts", {"--pooling", "sum"}), {"--pooling", "sum"});
   fails(2, embed("texts", {"--format", "npy"}), {"--format", "--out"});
   fails(2, embed("texts", {"--format", "csv"}), {"--format", "csv"});
+  fails(2, embed("texts", {"--out", path("texts")}), {"--out", "--input"});
+  EXPECT_EQ(read_file(folder / "texts", 1 << 20), "the cat\n");
   fails(2, embed("texts", {"--dtype", "int8"}), {"--dtype", "int8"});
   fails(2, embed("texts", {"--dtype", "fp16"}), {"--dtype", "a CPU has no fp16"});
   fails(2, embed("texts", {"--over-limit", "ignore"}), {"--over-limit", "ignore"});

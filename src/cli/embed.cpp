@@ -30,7 +30,8 @@ ops::Pooling pooling_named(const std::string& name) {
        {ops::Pooling::mean, ops::Pooling::cls, ops::Pooling::max, ops::Pooling::mean_sqrt}) {
     if (name == ops::name_of(pooling)) return pooling;
   }
-  throw UsageError(fmt::format("'{}' is no pooling", name), "--pooling", "use mean, cls, max or mean_sqrt");
+  throw UsageError(fmt::format("'{}' is no pooling", name), "--pooling",
+                   "use mean, cls, max, mean_sqrt or auto");
 }
 
 // Where vectors go, in the order of the input.
@@ -104,27 +105,40 @@ class Npy : public Sink {
   std::int64_t rows_ = 0, size_ = 0;
 };
 
-std::unique_ptr<Sink> open_sink(const Flags& flags, std::int64_t size) {
-  std::string format = flags.format;
-  if (format == "auto") format = flags.out.extension() == ".npy" ? "npy" : "jsonl";
-  if (format == "jsonl") return std::make_unique<JsonLines>(flags.out);
-  if (format != "npy") {
-    throw UsageError(fmt::format("'{}' is no format of vectors", format), "--format", "use jsonl or npy");
+// Whether vectors are written as .npy, else as JSONL.
+bool writes_npy(const Flags& flags) {
+  if (flags.format == "auto") return flags.out.extension() == ".npy";
+  if (flags.format == "jsonl") return false;
+  if (flags.format != "npy") {
+    throw UsageError(fmt::format("'{}' is no format of vectors", flags.format), "--format",
+                     "use jsonl, npy or auto");
   }
   if (flags.out.empty()) {
     throw UsageError("npy needs the number of texts at its beginning", "--format", "name a file with --out");
   }
-  return std::make_unique<Npy>(flags.out, size);
+  return true;
+}
+
+// The texts must not be replaced by their vectors.
+void check_out(const Flags& flags) {
+  std::error_code neither_is_there;
+  if (fs::equivalent(flags.input.input, flags.out, neither_is_there)) {
+    throw UsageError("is the file that --input names", "--out", "name another one");
+  }
 }
 
 void run(const Flags& flags) {
+  const bool npy = writes_npy(flags);
+  check_out(flags);
   EncoderOptions options = flags.encoder.options();
   if (flags.pooling != "auto") options.model.pooling = pooling_named(flags.pooling);
   if (flags.normalize || flags.no_normalize) options.model.normalize = flags.normalize;
   Context context(flags.encoder.device.context_options(flags.encoder.dtype), flags.encoder.device.place());
   Encoder encoder(context, flags.encoder.model, options);
-  const std::unique_ptr<Sink> sink = open_sink(flags, encoder.vector_size());
-  EncoderProgress progress;
+  std::unique_ptr<Sink> sink;
+  npy ? void(sink = std::make_unique<Npy>(flags.out, encoder.vector_size()))
+      : void(sink = std::make_unique<JsonLines>(flags.out));
+  EncoderProgress progress(npy ? ErrorsAre::in_rows_of_zeros : ErrorsAre::in_the_output);
   std::int64_t texts = 0, tokens = 0;
   encoder.set_progress([&](std::int64_t done) { progress.show(texts, tokens = done); });
   const auto size = static_cast<std::size_t>(encoder.vector_size());

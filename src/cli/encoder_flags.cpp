@@ -152,7 +152,9 @@ void EncoderProgress::show(std::int64_t texts, std::int64_t tokens) {
 
 void EncoderProgress::report(std::int64_t line, const std::string& error) {
   line_.clear();
-  if (++errors_ <= kPrintedErrors) write_message(fmt::format("line {}: {}\n", line, one_line(error)));
+  const bool named = errors_are_ == ErrorsAre::in_the_output;
+  if (++errors_ <= kPrintedErrors || !named)
+    write_message(fmt::format("line {}: {}\n", line, one_line(error)));
 }
 
 void EncoderProgress::finish(std::int64_t texts, std::int64_t tokens, std::int64_t wasted_tokens) {
@@ -165,7 +167,9 @@ void EncoderProgress::finish(std::int64_t texts, std::int64_t tokens, std::int64
                   wasted_tokens));
   if (errors_ > 0) {
     throw Error(fmt::format("{} of {} texts have no result", errors_, texts), "input",
-                "the others are written; the output names each with its error");
+                errors_are_ == ErrorsAre::in_the_output
+                    ? "the others are written; the output names each with its error"
+                    : "the others are written; rows of zeros stand for these, which the lines above name");
   }
 }
 

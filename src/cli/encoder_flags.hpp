@@ -46,12 +46,19 @@ struct TextInputFlags {
   void for_each_window(const std::function<void(const std::vector<InputText>&)>& visit) const;
 };
 
+// Where a reader of the output learns of texts without a result.
+enum class ErrorsAre { in_the_output, in_rows_of_zeros };
+
 // Counts texts and what was wrong with some, shows progress and writes the closing line (all to stderr).
 class EncoderProgress {
  public:
+  explicit EncoderProgress(ErrorsAre errors) : errors_are_(errors) {}
+
   // `texts` and `tokens` are those done so far.
   void show(std::int64_t texts, std::int64_t tokens);
-  void report(std::int64_t line, const std::string& error);  // of a text; the first few are printed
+  void report(
+      std::int64_t line,
+      const std::string& error);  // of a text; printed: all that the output does not name, else the first few
   // The closing line; throws Error where there were errors.
   void finish(std::int64_t texts, std::int64_t tokens, std::int64_t wasted_tokens);
 
@@ -60,6 +67,7 @@ class EncoderProgress {
 
   std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
   ProgressLine line_;
+  ErrorsAre errors_are_;
   std::int64_t errors_ = 0;
 };
 

@@ -91,7 +91,7 @@ void run(const Flags& flags) {
   }
   const auto label = static_cast<std::size_t>(std::max<std::int64_t>(flags.label, 0));
   const bool sigmoid = takes_sigmoid(flags, labels);
-  EncoderProgress progress;
+  EncoderProgress progress(ErrorsAre::in_the_output);
   std::int64_t texts = 0, tokens = 0;
   encoder.set_progress([&](std::int64_t done) { progress.show(texts, tokens = done); });
   std::vector<Scored> ranked, failed;

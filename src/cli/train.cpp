@@ -121,12 +121,14 @@ std::string what_fits(Context& context, const Trainer& trainer, std::size_t avai
                                                      {Recompute::gelu, "gelu"},
                                                      {Recompute::norm, "norm"},
                                                      {Recompute::block, "block"}};
+  const bool from_output = asked.norms == NormBackwardFrom::output;  // which norm and block cannot have
+  const std::pair<Recompute, const char*>& most = kinds[from_output ? 1 : 3];
   std::size_t needed = 0;
   for (std::int64_t batch = asked.B; batch >= 1; --batch) {
     if (asked.B % batch != 0) continue;
     for (const auto& [recompute, name] : kinds) {
-      const bool between = recompute != asked.recompute && recompute != Recompute::block;
-      if (recompute < asked.recompute || (batch < asked.B && between)) continue;
+      const bool between = recompute != asked.recompute && recompute != most.first;
+      if (recompute < asked.recompute || recompute > most.first || (batch < asked.B && between)) continue;
       StepOptions o = asked;
       o.B = batch;
       o.recompute = recompute;
@@ -138,7 +140,7 @@ std::string what_fits(Context& context, const Trainer& trainer, std::size_t avai
                          human_bytes(static_cast<double>(needed)));
     }
   }
-  return fmt::format("use a smaller model or --seq: --batch 1 --recompute block would need {}",
+  return fmt::format("use a smaller model or --seq: --batch 1 --recompute {} would need {}", most.second,
                      human_bytes(static_cast<double>(needed)));
 }
 
