@@ -38,9 +38,12 @@ constexpr int kOldestMajor = 8;  // bf16 products and asynchronous copies begin 
 
 void throw_error(cudaError_t status, std::string_view doing) {
   cudaGetLastError();
+  const bool other_gpus = status == cudaErrorNoKernelImageForDevice;
   throw Error(fmt::format("CUDA: {} ({})", cudaGetErrorString(status), cudaGetErrorName(status)),
               std::string(doing),
-              "see whether the GPU is in order with nvidia-smi; an illegal access is a bug worth reporting");
+              other_gpus ? "this build is for other GPUs: build with -DWARPWRIGHT_CUDA_ARCHS=native"
+                         : "see whether the GPU is in order with nvidia-smi; an illegal access is a bug "
+                           "worth reporting");
 }
 
 int device_count() {

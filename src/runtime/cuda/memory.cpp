@@ -26,7 +26,7 @@ std::byte* allocate(std::size_t bytes, int index, std::string_view purpose) {
     throw Error(fmt::format("cannot allocate {:.1f} MiB on the GPU ({:.1f} MiB are free)",
                             static_cast<double>(bytes) / 0x1p20,
                             static_cast<double>(available_memory(index)) / 0x1p20),
-                std::string(purpose), "use a smaller --batch or --seq, or --recompute block");
+                std::string(purpose), "use a smaller batch, sequence or model");
   }
   check(status, purpose);
   // Not on the default stream, where it would end captures that other threads have under way on theirs.
