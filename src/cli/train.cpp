@@ -222,6 +222,9 @@ void print_start(const Trainer& trainer, const Context& context) {
              o.step.master_weights ? "" : " without master weights", context.device().name,
              context.threads());
   fmt::print("memory plan:\n{}", trainer.plan().summary());
+  if (const std::size_t sampling = trainer.planned_bytes() - trainer.plan().total_bytes(); sampling > 0) {
+    fmt::print("  and for samples {}\n", human_bytes(static_cast<double>(sampling)));
+  }
   if (const auto step = trainer.resumed_step()) fmt::print("resumed after step {}\n", *step);
   require_whole_output();
 }

@@ -61,19 +61,31 @@ Generator::Tensors Generator::allocate(const GPT2Config& config, DType dtype, Al
   return t;
 }
 
-Generator::Generator(Context& context, const GPT2Config& config, const GPT2Parameters& parameters)
-    : context_(context), config_(config), parameters_(parameters) {
-  const DType dtype = parameters.wte.dtype;
+void Generator::record(Context& context, const GPT2Config& config, const GPT2Parameters& parameters,
+                       Recorder& recorder) {
   const std::int64_t chunk = std::min(kChunk, config.context);
-  Recorder recorder;
-  const Tensors recorded = allocate(config, dtype, recorder);
+  const Tensors recorded = allocate(config, parameters.wte.dtype, recorder);
   context.set_recorder(&recorder);
   const GPT2Activations a = recorded.at(config.context - chunk, chunk);
   gpt2_forward(context, config, parameters, recorded.first_tokens(chunk), a);
   gpt2_head(context, parameters, a.lnf.slice(0, chunk - 1, 1), recorded.logits);
   context.set_recorder(nullptr);
+}
+
+MemoryPlan Generator::planned(Context& context, const GPT2Config& config, DType dtype) {
+  Recorder recorder;
+  record(context, config, allocate_parameters(config, dtype, Category::parameters, "", recorder), recorder);
+  MemoryPlan plan = recorder.plan();
+  plan.arena_bytes[static_cast<int>(Category::parameters)] = 0;
+  return plan;
+}
+
+Generator::Generator(Context& context, const GPT2Config& config, const GPT2Parameters& parameters)
+    : context_(context), config_(config), parameters_(parameters) {
+  Recorder recorder;
+  record(context, config, parameters, recorder);
   arenas_ = std::make_unique<Arenas>(recorder.plan(), context.device().device);
-  tensors_ = std::make_unique<Tensors>(allocate(config, dtype, *arenas_));
+  tensors_ = std::make_unique<Tensors>(allocate(config, parameters.wte.dtype, *arenas_));
   tensors_->make_host_views();
   context.reserve_scratch(arenas_->plan().workspace_bytes);
 }

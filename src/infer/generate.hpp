@@ -19,6 +19,8 @@ class Generator {
   ~Generator();
 
   const MemoryPlan& plan() const;
+  // What one will take of a model whose parameters stand elsewhere.
+  static MemoryPlan planned(Context& context, const GPT2Config& config, DType dtype);
 
   // Forgets every token.
   void reset();
@@ -30,6 +32,8 @@ class Generator {
  private:
   struct Tensors;
   static Tensors allocate(const GPT2Config& config, DType dtype, Allocator& allocator);
+  static void record(Context& context, const GPT2Config& config, const GPT2Parameters& parameters,
+                     Recorder& recorder);
   void run(std::span<const std::int32_t> tokens);
 
   Context& context_;

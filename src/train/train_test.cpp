@@ -681,5 +681,21 @@ TEST_F(TrainerTest, PlanIsWhatIsTaken) {
   EXPECT_EQ(step.allocated_bytes() + context.scratch_bytes(), step.plan().total_bytes());  // nothing grew
 }
 
+TEST_F(TrainerTest, SamplesAreInWhatIsPlanned) {
+  Context context{ContextOptions{}};
+  TrainOptions o = options("samples");
+  const std::size_t step = Trainer(context, o, {}).planned_bytes();
+  o.sample_every = 1;
+  Trainer trainer(context, o, {});
+  const std::size_t before = trainer.planned_bytes();
+  HeapAllocator heap;
+  const GPT2Parameters parameters =
+      allocate_parameters(o.step.model, o.step.dtype, Category::parameters, "", heap);
+  const Generator generator(context, o.step.model, parameters);
+  const std::size_t shared = std::min(trainer.plan().workspace_bytes, generator.plan().workspace_bytes);
+  EXPECT_EQ(before, step + generator.plan().total_bytes() - shared);
+  EXPECT_GT(before, step);
+}
+
 }  // namespace
 }  // namespace warpwright

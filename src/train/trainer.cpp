@@ -164,6 +164,9 @@ Trainer::Trainer(Context& context, TrainOptions options, TrainObserver observer)
   remove_stale_partials(options_.out / "checkpoints");
   remove_stale_partials(options_.out);
   if (options_.val_every > 0) open_validation();
+  if (options_.sample_every > 0) {
+    sampling_ = Generator::planned(context_, options_.step.model, options_.step.dtype);
+  }
   if (resume_from_) {
     TrainerState state = read_trainer_state(*resume_from_);
     state.options.emplace("master_weights", "fp32");  // where a checkpoint is older than the choice
@@ -193,7 +196,8 @@ void Trainer::open_validation() {
 }
 
 std::size_t Trainer::planned_bytes() const {
-  return step_.plan().total_bytes() + (generator_ ? generator_->plan().total_bytes() : 0);
+  const std::size_t shared = std::min(step_.plan().workspace_bytes, sampling_.workspace_bytes);
+  return step_.plan().total_bytes() + sampling_.total_bytes() - shared;
 }
 
 std::optional<std::int64_t> Trainer::resumed_step() const {

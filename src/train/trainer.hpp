@@ -116,6 +116,7 @@ class Trainer {
   std::optional<TokenStream> val_stream_;
   TrainingLoader loader_;
   TrainingStep step_;
+  MemoryPlan sampling_;  // what generator_ will take
   std::unique_ptr<Generator> generator_;
   OutlierDetector loss_outliers_, norm_outliers_;
   std::optional<std::filesystem::path> resume_from_;
