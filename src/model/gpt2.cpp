@@ -7,7 +7,6 @@
 #include "ops/gelu/gelu.hpp"
 #include "ops/layernorm/layernorm.hpp"
 #include "ops/matmul/matmul.hpp"
-#include "ops/residual_layernorm/residual_layernorm.hpp"
 
 namespace warpwright {
 namespace {
@@ -45,11 +44,12 @@ Norm lnf_of(const GPT2Parameters& p, const GPT2Activations& a) {
 void norm_forward(Context& ctx, const Tensor& x, const Norm& n, float eps) {
   layernorm_forward(ctx, {x, n.weight, n.bias, n.out, n.mean, n.rstd, eps, n.kept_columns, n.kept});
 }
-// residual = x + y, and its normalization.
-void residual_norm_forward(Context& ctx, const Tensor& x, const Tensor& y, const Tensor& residual,
-                           const Norm& n, float eps) {
-  residual_layernorm_forward(
-      ctx, {x, y, n.weight, n.bias, residual, n.out, n.mean, n.rstd, eps, false, n.kept_columns, n.kept});
+// out = residual + x·Wᵀ + bias
+void add_projection(Context& ctx, const Tensor& x, const Tensor& weight, const Tensor& bias,
+                    const Tensor& residual, const Tensor& out) {
+  MatmulForward a{x, weight, bias, out, {}};
+  a.residual = residual;
+  matmul_forward(ctx, a);
 }
 
 // From the normalization's input x, or from its output where it has kept what that does not tell.
@@ -72,8 +72,8 @@ void block_inside(Context& ctx, const GPT2Config& config, const GPT2Block& p, co
   matmul_forward(ctx, {a.ln1, p.qkv_weight, p.qkv_bias, matrix(a.qkv), {}});
   attention_forward(ctx, {part(a.qkv, 0), a.keys, a.values, batch.cu_seqlens, a.cu_seqlens_k, a.att, a.lse,
                           attention_scale(config), Mask::causal});
-  matmul_forward(ctx, {matrix(a.att), p.attproj_weight, p.attproj_bias, a.attproj, {}});
-  residual_norm_forward(ctx, x, a.attproj, a.residual_mid, ln2_of(p, a), config.eps);
+  add_projection(ctx, matrix(a.att), p.attproj_weight, p.attproj_bias, x, a.residual_mid);
+  norm_forward(ctx, a.residual_mid, ln2_of(p, a), config.eps);
   matmul_forward(ctx, {a.ln2, p.fc_weight, p.fc_bias, a.fc, a.fc_preact, config.activation});
 }
 
@@ -82,8 +82,8 @@ void block_inside(Context& ctx, const GPT2Config& config, const GPT2Block& p, co
 void block_forward(Context& ctx, const GPT2Config& config, const GPT2Block& p, const GPT2Batch& batch,
                    const Tensor& x, const GPT2BlockActivations& a, const Norm& next) {
   block_inside(ctx, config, p, batch, x, a);
-  matmul_forward(ctx, {a.fc, p.fcproj_weight, p.fcproj_bias, a.fcproj, {}});
-  residual_norm_forward(ctx, a.residual_mid, a.fcproj, a.residual, next, config.eps);
+  add_projection(ctx, a.fc, p.fcproj_weight, p.fcproj_bias, a.residual_mid, a.residual);
+  norm_forward(ctx, a.residual, next, config.eps);
 }
 
 // What the backward of a block reads: as the forward left it, or computed again.

@@ -88,11 +88,9 @@ struct GPT2BlockActivations {
   Tensor ln1;            // (N, C)
   Tensor qkv;            // (N, 3, NH, HS)
   Tensor att;            // (N, NH, HS)
-  Tensor attproj;        // (N, C)
   Tensor residual_mid;   // (N, C): after attention
   Tensor ln2;            // (N, C)
   Tensor fc_preact, fc;  // (N, 4C)
-  Tensor fcproj;         // (N, C)
   Tensor residual;       // (N, C): the block's output
   // For the backward; absent in inference.
   Tensor ln1_mean, ln1_rstd, ln2_mean, ln2_rstd;  // (N) fp32

@@ -68,11 +68,9 @@ GPT2BlockActivations allocate_block(const GPT2Config& config, const GPT2Batch& b
   b.ln1 = in("ln1", rows);
   b.qkv = in("qkv", {N, 3, NH, HS});
   b.att = in("att", {N, NH, HS});
-  b.attproj = in("attproj", rows);
   b.residual_mid = in("residual_mid", rows);
   b.ln2 = in("ln2", rows);
   b.fc = in("fc", {N, 4 * C});
-  b.fcproj = in("fcproj", rows);
   b.residual = in("residual", rows);
   if (training) {
     b.fc_preact = in("fc_preact", {N, 4 * C});
@@ -188,11 +186,9 @@ GPT2Activations narrow(const GPT2Activations& a, std::int64_t n) {
     GPT2BlockActivations r;
     r.ln1 = rows(b.ln1);
     r.att = rows(b.att);
-    r.attproj = rows(b.attproj);
     r.residual_mid = rows(b.residual_mid);
     r.ln2 = rows(b.ln2);
     r.fc = rows(b.fc);
-    r.fcproj = rows(b.fcproj);
     r.residual = rows(b.residual);
     r.qkv = rows(b.qkv);
     r.keys = r.qkv.select(1, 1);

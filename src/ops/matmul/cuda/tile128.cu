@@ -4,15 +4,17 @@
 // are busy, not the shared memory. Two blocks on a multiprocessor compute while the other one loads.
 //
 // Any shape: what lies outside a matrix is read as 0 and not written. fp32 throughout; bf16 and fp16 are
-// widened as they are read. The bias is added to the sums; activations are a pass of their own. Every result
-// is summed in the order of the depth. All of the depth is one block's work, so that a product of few tiles
-// and great depth (dw of a narrow layer) leaves multiprocessors idle. The bias gradient is document 000's
-// too: 32 columns to a block.
+// widened as they are read. Every result is summed in the order of the depth. All of the depth is one block's
+// work, so that a product of few tiles and great depth (dw of a narrow layer) leaves multiprocessors idle.
+// The bias is added to the sums; what else document 000 has around its product is done by its own kernels:
+// GELU, the residual, the bias gradient of 32 columns to a block.
 #include <cstdint>
 
 #include "ops/cuda/vector.cuh"
+#include "ops/gelu/kernels.hpp"
 #include "ops/matmul/cuda/result.cuh"
 #include "ops/matmul/kernels.hpp"
+#include "ops/residual/kernels.hpp"
 #include "runtime/cuda/check.hpp"
 
 namespace warpwright::ops::matmul::cuda {
@@ -109,18 +111,34 @@ void multiply(const Context& context, const Factor<T, a_depth_contiguous>& a,
   tile_kernel<<<grid, kThreads, 0, context.stream().get()>>>(a, b, result);
 }
 
+// The document's kernels take whole matrices, and what is between two of them is rounded: fp32 ones here.
+template <class... Matrices>
+bool suits_document(const Matrices&... matrices) {
+  return ((!matrices || (matrices.dtype == DType::f32 && matrices.contiguous())) && ...);
+}
+
 }  // namespace
 
 void tile128_forward(const Context& context, const MatmulForward& args) {
   const std::int64_t M = args.x.shape[0], K = args.x.shape[1], N = args.weight.shape[0];
   if (M == 0 || N == 0) return;
+  const bool has_gelu = is_gelu(args.activation);
+  const bool as_document = args.scale == 1 && (has_gelu || !ends_in_a_pass(args)) &&
+                           suits_document(args.out, args.preact, args.residual);
+  MatmulForward product = args;
+  if (as_document) product.residual = {};
   visit_result_dtype(args.x.dtype, args.out.dtype, [&]<class T, class Out>() {
     const Factor<T, true> x{static_cast<const T*>(args.x.data), leading_of(args.x), M, K};
     const Factor<T, true> weight{static_cast<const T*>(args.weight.data), K, N, K};
-    multiply(context, x, weight, result_of<T, Out>(args));
+    multiply(context, x, weight, result_of<T, Out>(product));
   });
   warpwright::cuda::check_launch("matmul.forward cuda.tile128");
-  if (ends_in_a_pass(args)) finish_forward(context, args, Tensor());
+  if (!as_document) {
+    if (ends_in_a_pass(args)) finish_forward(context, args, Tensor());
+    return;
+  }
+  if (has_gelu) gelu::cuda::plain_forward(context, {product_of(args), args.out, args.activation});
+  if (args.residual) residual::cuda::plain_forward(context, {args.residual, args.out, args.out});
 }
 
 void tile128_dx(const Context& context, const MatmulDx& args) {
@@ -132,7 +150,11 @@ void tile128_dx(const Context& context, const MatmulDx& args) {
     multiply(context, dout, weight, Result<T, Out>{static_cast<Out*>(args.dx.data), leading_of(args.dx)});
   });
   warpwright::cuda::check_launch("matmul.dx cuda.tile128");
-  if (args.activation != Activation::none) finish_dx(context, args.dx, args.preact, args.activation);
+  if (is_gelu(args.activation) && suits_document(args.dx, args.preact)) {
+    gelu::cuda::plain_backward(context, {args.dx, args.preact, args.dx, args.activation});
+  } else if (args.activation != Activation::none) {
+    finish_dx(context, args.dx, args.preact, args.activation);
+  }
 }
 
 void tile128_dw(const Context& context, const MatmulDw& args) {
