@@ -70,11 +70,10 @@ TEST_P(Forward, GivesTheBitsOfItsParts) {
     const std::string sum = GetParam().rfind("cuda.", 0) == 0 ? "cuda.packed"
                             : GetParam() == "cpu.portable"    ? std::string(kReference)
                                                               : GetParam();
-    const std::string norm = GetParam() == "cuda.composed" ? "cuda.warp_loop" : GetParam();
     const auto residual = fixture.output(dtype, {37, 96}), out = fixture.output(dtype, {37, 96});
     run_variant(residual_forward_op(), find_variant(residual_forward_op(), sum), {args.x, args.y, residual},
                 1);
-    run_variant(layernorm_forward_op(), find_variant(layernorm_forward_op(), norm),
+    run_variant(layernorm_forward_op(), find_variant(layernorm_forward_op(), GetParam()),
                 {residual, args.weight, args.bias, out, {}, {}, args.eps, {}, {}}, 1);
     EXPECT_EQ(elements_of(args.residual), elements_of(residual));
     EXPECT_EQ(elements_of(args.out), elements_of(out));

@@ -1,10 +1,8 @@
 #include <array>
 
 #include "ops/cpu/refuse.hpp"
-#include "ops/cuda/refuse.hpp"
 #include "ops/layernorm/kernels.hpp"
 #include "ops/layernorm/refuse.hpp"
-#include "ops/residual/kernels.hpp"
 #include "ops/residual_layernorm/kernels.hpp"
 
 namespace warpwright::ops {
@@ -35,15 +33,6 @@ void run(const Context& context, const ResidualLayerNormForward& args) {
   kernel(context, residual_layernorm::as_sum(args));
 }
 
-#if WARPWRIGHT_CUDA
-// The parts' kernels of document 000, one after the other.
-void composed(const Context& context, const ResidualLayerNormForward& a) {
-  residual::cuda::plain_forward(context, {a.x, a.y, a.residual});
-  layernorm::cuda::warp_loop_forward(
-      context, bias_residual_layernorm::norm_of(residual_layernorm::as_sum(a), a.residual));
-}
-#endif
-
 using Forward = Variant<ResidualLayerNormProblem, ResidualLayerNormForward>;
 
 constexpr std::array kForwardVariants {
@@ -52,7 +41,6 @@ constexpr std::array kForwardVariants {
           run<bias_residual_layernorm::cuda::warp_row_forward>},
       Forward{"cuda.warp_loop", bias_residual_layernorm::cuda::refuse_any,
               run<bias_residual_layernorm::cuda::warp_loop_forward>},
-      Forward{"cuda.composed", refuse_cuda, composed},
 #endif
       Forward{"cpu.avx512", layernorm::refuse_avx512_rows, run<bias_residual_layernorm::avx512::forward>},
       Forward{"cpu.avx2", layernorm::refuse_avx2_rows, run<bias_residual_layernorm::avx2::forward>},
