@@ -3,12 +3,13 @@
 
     python3 bench/peers/gpu_curve.py run --warpwright build/release/warpwright --data DATA --record curve.json
         [--model gpt2:124M] [--dtype bf16] [--batch 64] [--seq 1024] [--steps 300] [--lr 5e-5] [--warmup 100] [--seed 1]
+        [--no-yardsticks]
     python3 bench/peers/gpu_curve.py plot --record curve.json --out docs/loss-curve.svg
 
 DATA is a folder that `warpwright data build` made. Both begin from the same random weights (written here as a Hugging
 Face folder) and see the same samples in the same order: this script computes the loader's order itself (src/data/loader.cpp).
 PyTorch runs eagerly, in bf16 as autocast over fp32 weights, with clipping at 1 and AdamW (decay 0.1 on matrices). In bf16
-two more runs say what a difference means: PyTorch with cuDNN's attention instead of FlashAttention-2, how far it is from
+two more runs say what a difference means (--no-yardsticks leaves them out): PyTorch with cuDNN's attention instead of FlashAttention-2, how far it is from
 itself, and warpwright in tf32, how far either is from more precision. Where the learning rate is high enough, the smallest
 difference of rounding grows, PyTorch's from itself too: a low one tells programs apart.
 """
@@ -175,13 +176,16 @@ def run(args):
             torch.nn.init.zeros_(parameter)
     backends = {"PyTorch": [SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]}
     if args.dtype == "bf16":
-        backends = {"PyTorch": [SDPBackend.FLASH_ATTENTION], "PyTorch, cuDNN": [SDPBackend.CUDNN_ATTENTION]}
+        backends = {"PyTorch": [SDPBackend.FLASH_ATTENTION]}
+    yardsticks = args.dtype == "bf16" and args.yardsticks
+    if yardsticks:
+        backends["PyTorch, cuDNN"] = [SDPBackend.CUDNN_ATTENTION]
     tokens, results = read_tokens(args.data, "train"), {}
     with tempfile.TemporaryDirectory() as folder:
         folder = pathlib.Path(folder)
         write_weights(model, layers, heads, channels, folder / "weights")
         results["warpwright"] = our_losses(folder, args.dtype, args)
-        if args.dtype == "bf16":
+        if yardsticks:
             results["warpwright, tf32"] = our_losses(folder, "tf32", args)
     for name, backend in backends.items():
         results[name] = torch_losses(copy.deepcopy(model).cuda(), tokens, backend, args)
@@ -244,6 +248,7 @@ def main():
     for name, value in (("batch", 64), ("seq", 1024), ("steps", 300), ("warmup", 100), ("seed", 1)):
         training.add_argument(f"--{name}", type=int, default=value, help=f"default: {value}")
     training.add_argument("--lr", type=float, default=5e-5, help="default: 5e-5")
+    training.add_argument("--yardsticks", action=argparse.BooleanOptionalAction, default=True, help="bf16: PyTorch with cuDNN's attention and warpwright in tf32 as well")
     training.set_defaults(work=run)
     drawing = commands.add_parser("plot", help="draw a record")
     drawing.add_argument("--record", required=True, type=pathlib.Path)
