@@ -203,6 +203,12 @@ TEST_F(CliTest, WrongUsageIsExitCode2) {
   fails(2, {"train", "--no-such-flag"}, {"`warpwright train --help`"});
   fails(2, {"data", "build", "--no-such-flag"}, {"`warpwright data build --help`"});
   fails(2, {"bench", "reduction"}, {"reduction", "step, encoder", "adamw"});
+  const auto step = [&](std::vector<std::string> flags, const std::vector<std::string>& words) {
+    flags.insert(flags.begin(), {"bench", "step", "--model", "gpt2:d1", "--seq", "16"});
+    fails(2, flags, words);
+  };
+  step({"--batch", "18014398509481985"}, {"--batch", "1048576"});
+  step({"--memory-efficient-norm", "--recompute", "block"}, {"--memory-efficient-norm", "--recompute"});
   for (const char* shapes : {"8x8", "8x8x0", "fp16:8x8x8", "12:8x8x8", ":8x8x8", "residual:", "random:3:1:1",
                              "random:3:0", "random:3:9223372036854775808"}) {
     fails(2, {"bench", "matmul", "--shapes", shapes}, {shapes, "is no", "residual:MxNxK"});

@@ -16,6 +16,7 @@
 #include "runtime/ceiling.hpp"
 #include "runtime/philox.hpp"
 #include "train/step.hpp"
+#include "train/trainer.hpp"
 
 namespace warpwright::cli {
 namespace {
@@ -103,16 +104,15 @@ void bench_step(Flags flags) {
   constexpr std::string_view kNamed = "gpt2:";
   if (flags.model.rfind(kNamed, 0) != 0)
     throw UsageError("is not gpt2:NAME", "--model", "use gpt2:124M or gpt2:dN");
-  if (flags.steps < 1) throw UsageError(fmt::format("is {}", flags.steps), "--steps", "give at least 1");
   flags.step.model = GPT2Config::named(std::string_view(flags.model).substr(kNamed.size()));
   flags.step.dtype = compute_dtype(flags.dtype);
   flags.step.recompute = recompute_named(flags.recompute);
   if (flags.memory_efficient_norm) flags.step.norms = NormBackwardFrom::output;
+  TrainOptions training;  // refuses what train does
+  training.step = flags.step;
+  training.schedule.steps = flags.steps;
+  training.validate();
   const std::int64_t tokens = flags.step.B * flags.step.T;
-  if (tokens < 1 || flags.step.T > flags.step.model.context) {
-    throw UsageError("do not fit the model", "--batch, --seq",
-                     "give at least 1 and at most the context of 1024");
-  }
   Context context(flags.device.context_options(flags.dtype), flags.device.place());
   TrainingStep step(context, flags.step);
   step.allocate();
