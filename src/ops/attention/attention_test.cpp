@@ -227,6 +227,70 @@ TEST_P(Forward, NaNInAQueryStaysInItsRow) {
   }
 }
 
+// Longer than the cases' sequences, with more tiles of keys than any ring has places.
+constexpr std::int32_t kLong = 8229, kLongRows = 9;
+
+std::vector<attention::Case> long_cases(const std::string& variant) {
+  std::vector<attention::Case> cases;
+  for (const std::int64_t HS : {64, 32, 128}) {
+    if (HS != 64 && !on_gpu(variant)) continue;  // a second each
+    for (const Mask mask : {Mask::none, Mask::causal}) {
+      cases.push_back(attention::self_attention({kLong, 5}, 2, HS, mask));
+      cases.back().padding = 0;
+    }
+  }
+  return cases;
+}
+
+// Rows of the long sequence with the keys that they see: an oracle's work on the whole would take minutes.
+template <class Args>
+Args rows_of_long(Args args, std::int32_t first, Mask mask, Fixture& fixture) {
+  const std::int32_t keys = mask == Mask::causal ? first + kLongRows : kLong;
+  args.visit([&](std::string_view name, Tensor& t, Access) {
+    if (name.starts_with("cu_") || !t) return;
+    if (name == "lse") return void(t = t.slice(1, first, kLongRows));
+    const bool of_keys = name == "k" || name == "v" || name == "dk" || name == "dv";
+    t = of_keys ? t.slice(0, 0, keys) : t.slice(0, first, kLongRows);
+  });
+  args.cu_seqlens_q = fixture.integers({0, kLongRows});
+  args.cu_seqlens_k = fixture.integers({0, keys});
+  return args;
+}
+
+void expect_close(const Tensor& out, const Tensor& wanted, const attention::Case& c) {
+  const double bound = tolerance(out.dtype, reduction_of(c)(""));
+  const Deviation error = compare(elements_of(out), elements_of(wanted), out.dtype);
+  EXPECT_EQ(error.not_finite, 0);
+  EXPECT_LE(error.relative, bound);
+  EXPECT_LE(error.worst, 16 * bound);
+}
+
+TEST_P(Forward, LongSequences) {
+  std::string reason;
+  int checked = 0;
+  for (const auto& c : long_cases(GetParam())) {
+    const DType dtype = dtype_for(GetParam());
+    Fixture shapes = Fixture::of_shapes();
+    const auto asked = attention::make_forward(c, dtype, true, shapes);
+    const auto* variant = usable(attention_forward_op(), GetParam(), asked, reason);
+    if (!variant || too_long(attention_forward_op().problem(asked).flops())) continue;
+    Fixture fixture(14);
+    const auto args = attention::make_forward(c, dtype, true, fixture);
+    run_variant(attention_forward_op(), *variant, args, 2);
+    ++checked;
+    for (const std::int32_t first : {0, kLong / 2, kLong - kLongRows}) {
+      SCOPED_TRACE(fmt::format("{} from {}", attention_forward_op().problem(args).describe(), first));
+      Fixture twins(0);
+      const auto rows = rows_of_long(args, first, c.mask, fixture);
+      const auto twin = fp64_twin(rows, twins);
+      run_reference(twin);
+      expect_close(rows.out, twin.out, c);
+      expect_close(rows.lse, twin.lse, c);
+    }
+  }
+  if (checked == 0) GTEST_SKIP() << reason;
+}
+
 // Blocks of a GPU run in any order: the sums must not know.
 TEST_P(Repeats, AHundredBackwardsGiveTheSameBits) {
   Fixture fixture(10);
