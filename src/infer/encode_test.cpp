@@ -1,11 +1,15 @@
 #include "infer/encode.hpp"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstdlib>
+#include <cstring>
 #include <fstream>
 
 #include "core/error.hpp"
+#include "model/safetensors.hpp"
 #include "runtime/test_folder.hpp"
 #include "tests/tiny_bert.hpp"
 
@@ -145,6 +149,45 @@ TEST_F(EncodeTest, PairsAreClassified) {
   EXPECT_NEAR(logits[4], alone[0], 1e-5);
   EXPECT_NEAR(logits[5], alone[1], 1e-5);
   EXPECT_NE(logits[0], logits[4]);
+}
+
+// The real model beside transformers in fp64 (src/model/tools/compare_minilm.py --golden).
+TEST(MiniLM, VectorsOfTransformers) {
+  const char* folder = std::getenv("WARPWRIGHT_MINILM");
+  if (!folder) GTEST_SKIP() << "all-MiniLM-L6-v2 is not here: set WARPWRIGHT_MINILM (scripts/fetch-minilm)";
+  const SafetensorsFile golden(std::filesystem::path(WARPWRIGHT_TESTDATA) / "minilm.safetensors");
+  const auto lines = golden.bytes(*golden.find("texts")), numbers = golden.bytes(*golden.find("vectors"));
+  const std::string text(reinterpret_cast<const char*>(lines.data()), lines.size());
+  Texts texts;
+  for (std::size_t at = 0, end; (end = text.find('\n', at)) != std::string::npos; at = end + 1) {
+    texts.push_back(std::string_view(text).substr(at, end - at));
+  }
+  std::vector<float> wanted(numbers.size() / sizeof(float)), vectors(wanted.size());
+  std::memcpy(wanted.data(), numbers.data(), numbers.size());
+  const auto check = [&](DeviceKind kind, DType dtype, double bound) {
+    SCOPED_TRACE(fmt::format("{} {}", kind == DeviceKind::cpu ? "cpu" : "cuda", name_of(dtype)));
+    Context context(ContextOptions{}, {kind, 0});
+    EncoderOptions options;
+    options.model.dtype = dtype;
+    options.max_length = 512;
+    for (const EncodedText& report : Encoder(context, folder, options).embed(texts, vectors)) {
+      EXPECT_EQ(report.error, "");
+    }
+    double error = 0, norm = 0;
+    for (std::size_t i = 0; i < wanted.size(); ++i) {
+      const double w = wanted[i], difference = vectors[i] - w;
+      error += difference * difference;
+      norm += w * w;
+    }
+    EXPECT_LE(std::sqrt(error / norm), bound);
+  };
+  const auto twice_pytorchs = [&](const char* dtype) { return 2 * std::stod(golden.metadata().at(dtype)); };
+  check(DeviceKind::cpu, DType::f32, 1e-5);
+  check(DeviceKind::cpu, DType::bf16, twice_pytorchs("bfloat16"));
+  if (cuda_device_count() == 0) return;
+  check(DeviceKind::cuda, DType::f32, 1e-5);
+  check(DeviceKind::cuda, DType::bf16, twice_pytorchs("bfloat16"));
+  check(DeviceKind::cuda, DType::f16, twice_pytorchs("float16"));
 }
 
 }  // namespace

@@ -2,12 +2,13 @@
 """Compares `warpwright embed` with transformers on all-MiniLM-L6-v2 and 1,000 texts in several languages.
 
     python3 src/model/tools/compare_minilm.py --warpwright build/release/warpwright [--model FOLDER] [--device cuda]
-        [--texts 1000]
+        [--texts 1000] [--golden FILE]
 
 FOLDER is what scripts/fetch-minilm made (or $WARPWRIGHT_MINILM). Texts of 1 to over 512 tokens are made of sentences in
 twelve languages, some cut in the middle of a word. The reference is transformers in fp64. fp32 must be within 1e-5
 (‖a − b‖/‖b‖ over all vectors), bf16 and fp16 within twice PyTorch's own error in that dtype; with --batch-invariant
 the bits must not depend on the order of the texts. Needs torch and transformers; exits with 77 where something is missing.
+With --golden (src/infer/testdata/minilm.safetensors) it writes what encode_test compares with, 17 texts and their vectors, and runs no program of ours.
 """
 
 import argparse
@@ -73,14 +74,30 @@ def theirs(args, texts, dtype):
     return vectors
 
 
+def write_golden(args, path):
+    """Texts of all lengths, one a line, their vectors, and PyTorch's own error in 16 bits."""
+    import numpy
+    from safetensors.numpy import save_file
+    texts = sorted(make_texts(1000), key=len)[31::64] + [" ".join(SENTENCES)]
+    wanted = theirs(args, texts, "float64")
+    norm = numpy.linalg.norm
+    errors = {name: norm(theirs(args, texts, name) - wanted) / norm(wanted) for name in ("bfloat16", "float16")}
+    lines = "\n".join(texts) + "\n"
+    save_file({"vectors": wanted.astype("float32"), "texts": numpy.frombuffer(lines.encode(), dtype="uint8")}, path,
+              metadata={name: f"{error:.3e}" for name, error in errors.items()})
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--warpwright", required=True, type=os.path.abspath, help="the program")
+    parser.add_argument("--warpwright", type=os.path.abspath, help="the program")
     parser.add_argument("--model", default=os.environ.get("WARPWRIGHT_MINILM"))
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--texts", type=int, default=1000)
     parser.add_argument("--max-length", type=int, default=512)
+    parser.add_argument("--golden", help="write this file of texts and vectors, and compare nothing")
     args = parser.parse_args()
+    if not args.warpwright and not args.golden:
+        parser.error("--warpwright is missing")
     if not args.model:
         print("not compared: set WARPWRIGHT_MINILM to all-MiniLM-L6-v2's folder (scripts/fetch-minilm)")
         sys.exit(77)
@@ -91,6 +108,8 @@ def main():
         print(f"not compared: {error}")
         sys.exit(77)
 
+    if args.golden:
+        return write_golden(args, args.golden)
     texts = make_texts(args.texts)
     wanted = theirs(args, texts, "float64")
     norm = numpy.linalg.norm
