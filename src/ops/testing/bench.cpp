@@ -58,12 +58,16 @@ Copies::Copies(Fixture& fixture, std::size_t footprint, const Context& context) 
   }
   if (stride_ > 0) count_ = std::clamp(footprint / stride_ + 1, std::size_t{1}, kMaxCopies);
   buffer_ = Buffer(stride_ * count_, context.device().device, "bench arguments");
-  for (std::size_t at = 0; at < count_; ++at) {
-    for (std::size_t i = 0; i < offsets_.size(); ++i) {
-      const Tensor& tensor = fixture.storages()[i].tensor;
-      std::byte* place = buffer_.data() + at * stride_ + offsets_[i];
-      copy({place, tensor.dtype, tensor.shape, context.device().device}, tensor, context.stream());
-    }
+  const auto place = [&](std::size_t at, DType dtype, const Shape& shape) {
+    return Tensor(buffer_.data() + at, dtype, shape, context.device().device);
+  };
+  for (std::size_t i = 0; i < offsets_.size(); ++i) {
+    const Tensor& tensor = fixture.storages()[i].tensor;
+    copy(place(offsets_[i], tensor.dtype, tensor.shape), tensor, context.stream());
+  }
+  const Shape whole{static_cast<std::int64_t>(stride_)};
+  for (std::size_t at = 1; at < count_; ++at) {
+    copy(place(at * stride_, DType::u8, whole), place(0, DType::u8, whole), context.stream());
   }
   context.synchronize();
 }
