@@ -535,37 +535,40 @@ void expect_same_bits(const Op<P, A>& op, const std::string& name, const A& args
   }
 }
 
-TEST(Matmul, OnCudaARepeatedProductHasTheSameBits) {
+class RepeatedProduct : public ::testing::TestWithParam<std::string> {};
+
+TEST_P(RepeatedProduct, HasTheSameBits) {
   if (cuda_device_count() == 0) GTEST_SKIP() << "needs an NVIDIA GPU";
   constexpr int kRuns = 1000;
-  for (const std::string& name : kSchedules) {
-    Fixture fixture(7);
-    // Few tiles and many, with cut depths of both sorts: as many workers for each tile, and not.
-    expect_same_bits(matmul_dw_op(), name,
-                     matmul::make_dw({3000, 520, 264}, DType::bf16, true, Store::assign, fixture), kRuns);
-    expect_same_bits(matmul_dw_op(), name,
-                     matmul::make_dw({2000, 1544, 776}, DType::bf16, false, Store::assign, fixture), kRuns);
-    expect_same_bits(matmul_forward_op(), name,
-                     matmul::make_forward({200, 264, 1544}, DType::bf16, true, Activation::none, fixture),
-                     kRuns);
-    expect_same_bits(
-        matmul_forward_op(), name,
-        matmul::make_forward({1500, 1032, 264}, DType::bf16, true, Activation::gelu_tanh, fixture), kRuns);
-    for (const matmul::Finishing& finishing : {matmul::Finishing{true, 0.5f}, {true, 0.5f, true}}) {
-      for (const matmul::Case& c : {matmul::Case{200, 264, 1544}, {1500, 1032, 264}}) {
-        expect_same_bits(matmul_forward_op(), name,
-                         matmul::make_forward(c, DType::bf16, true, Activation::none, fixture, finishing),
-                         kRuns);
-      }
+  const std::string& name = GetParam();
+  Fixture fixture(7);
+  // Few tiles and many, with cut depths of both sorts: as many workers for each tile, and not.
+  expect_same_bits(matmul_dw_op(), name,
+                   matmul::make_dw({3000, 520, 264}, DType::bf16, true, Store::assign, fixture), kRuns);
+  expect_same_bits(matmul_dw_op(), name,
+                   matmul::make_dw({2000, 1544, 776}, DType::bf16, false, Store::assign, fixture), kRuns);
+  expect_same_bits(matmul_forward_op(), name,
+                   matmul::make_forward({200, 264, 1544}, DType::bf16, true, Activation::none, fixture),
+                   kRuns);
+  expect_same_bits(matmul_forward_op(), name,
+                   matmul::make_forward({1500, 1032, 264}, DType::bf16, true, Activation::gelu_tanh, fixture),
+                   kRuns);
+  for (const matmul::Finishing& finishing : {matmul::Finishing{true, 0.5f}, {true, 0.5f, true}}) {
+    for (const matmul::Case& c : {matmul::Case{200, 264, 1544}, {1500, 1032, 264}}) {
+      expect_same_bits(matmul_forward_op(), name,
+                       matmul::make_forward(c, DType::bf16, true, Activation::none, fixture, finishing),
+                       kRuns);
     }
-    expect_same_bits(matmul_dx_op(), name,
-                     matmul::make_dx({200, 1544, 264}, DType::bf16, Activation::none, fixture, true), kRuns);
-    expect_same_bits(matmul_dx_op(), name,
-                     matmul::make_dx({200, 1544, 264}, DType::bf16, Activation::none, fixture), kRuns);
-    expect_same_bits(matmul_dx_op(), name,
-                     matmul::make_dx({1500, 264, 1032}, DType::bf16, Activation::gelu_tanh, fixture), kRuns);
   }
+  expect_same_bits(matmul_dx_op(), name,
+                   matmul::make_dx({200, 1544, 264}, DType::bf16, Activation::none, fixture, true), kRuns);
+  expect_same_bits(matmul_dx_op(), name,
+                   matmul::make_dx({200, 1544, 264}, DType::bf16, Activation::none, fixture), kRuns);
+  expect_same_bits(matmul_dx_op(), name,
+                   matmul::make_dx({1500, 264, 1032}, DType::bf16, Activation::gelu_tanh, fixture), kRuns);
 }
+
+INSTANTIATE_TEST_SUITE_P(OnCuda, RepeatedProduct, ::testing::ValuesIn(kSchedules), test_name);
 
 TEST(Matmul, OnCudaARowsBitsDoNotDependOnHowManyOthersThereAre) {
   if (cuda_device_count() == 0) GTEST_SKIP() << "needs an NVIDIA GPU";
