@@ -241,6 +241,21 @@ TEST_F(CliTest, WrongUsageIsExitCode2) {
   unsetenv("WARPWRIGHT_FORCE");
 }
 
+#ifdef WARPWRIGHT_FAKE_DRIVER
+TEST_F(CliTest, DriversThatAreTooOldOrFindNoGpuAreNamed) {
+  const char* before = std::getenv("LD_LIBRARY_PATH");
+  const std::string others = before ? before : "";
+  setenv("LD_LIBRARY_PATH", (WARPWRIGHT_FAKE_DRIVER ":" + others).c_str(), 1);
+  setenv("FAKE_DRIVER_CUDA", "11020", 1);
+  fails(1, {"roofline", "--device", "cuda"}, {"cuda:0", "driver offers CUDA 11.2", "needs"});
+  succeeds({"info"});
+  setenv("FAKE_DRIVER_CUDA", "99000", 1);
+  fails(1, {"roofline", "--device", "cuda:1"}, {"cuda:1", "no NVIDIA GPU"});
+  unsetenv("FAKE_DRIVER_CUDA");
+  before ? setenv("LD_LIBRARY_PATH", others.c_str(), 1) : unsetenv("LD_LIBRARY_PATH");
+}
+#endif
+
 TEST_F(CliTest, WhatDoesNotFitInMemorySaysWhatWould) {
   constexpr std::int32_t kBatch = 65536, kSeq = 64, kTokens = (kBatch + 1) * kSeq + 1;
   std::vector<std::int32_t> header(256);
