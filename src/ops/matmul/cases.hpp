@@ -17,7 +17,8 @@ struct Case {
 // Every tile's edges and their neighbours, several chunks of the depth in each of the three products, more
 // rows and columns than a block holds, empty products, and 257 × 768.
 inline std::vector<Case> test_cases() {
-  std::vector<Case> cases{{0, 5, 3},        {5, 0, 3},         {257, 768, 96},     {1, 1000, 768},
+  std::vector<Case> cases{{0, 5, 3},        {5, 0, 3},         {5, 3, 0},          {0, 16, 8},
+                          {16, 0, 8},       {16, 8, 0},        {257, 768, 96},     {1, 1000, 768},
                           {16, 67, 131, 5}, {17, 1021, 37, 3}, {37, 96, 768},      {33, 2, 1201, 1},
                           {2, 901, 33},     {1100, 49, 65, 7}, {40, 1300, 390, 2}, {513, 25, 40},
                           {770, 50, 430},   {64, 1100, 33},    {31, 400, 1100},    {129, 264, 200},

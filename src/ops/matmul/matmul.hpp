@@ -14,7 +14,7 @@
 //
 // dtypes of x, weight, bias, preact and dout are one; out and dx have it too, or are fp32 where it is bf16 or
 // fp16; residual has out's. Rows of x, out, preact, residual, dout and dx may be strided (strides[1] is 1),
-// weight and gradients are contiguous. Nothing is in place. M, N ≥ 0, K ≥ 1.
+// weight and gradients are contiguous. Nothing is in place. M, N, K ≥ 0.
 #pragma once
 
 #include "ops/activation.hpp"

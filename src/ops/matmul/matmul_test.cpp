@@ -51,7 +51,9 @@ TEST_P(Forward, MatchesTheReference) {
         Fixture fixture(static_cast<std::uint64_t>(c.M * 10007 + c.N * 101 + c.K));
         const auto args =
             matmul::make_forward(c, dtype, activation != Activation::gelu_erf, activation, fixture);
-        const auto reduction = [&](std::string_view) { return static_cast<double>(c.K); };
+        const auto reduction = [&](std::string_view) {
+          return static_cast<double>(std::max<std::int64_t>(c.K, 1));
+        };
         const auto refusal = check_variant(matmul_forward_op(), GetParam(), fixture, args, reduction, tf32);
         refusal.empty() ? void(++checked) : void(reason = refusal);
       }
@@ -71,7 +73,9 @@ TEST_P(Forward, WithAResidualAScaleOrInFp32MatchesTheReference) {
         const matmul::Finishing& finishing = matmul::kFinishings[turn++ % std::size(matmul::kFinishings)];
         Fixture fixture(static_cast<std::uint64_t>(c.M * 10007 + c.N * 101 + c.K));
         const auto args = matmul::make_forward(c, dtype, true, activation, fixture, finishing);
-        const auto reduction = [&](std::string_view) { return static_cast<double>(c.K); };
+        const auto reduction = [&](std::string_view) {
+          return static_cast<double>(std::max<std::int64_t>(c.K, 1));
+        };
         const auto refusal = check_variant(matmul_forward_op(), GetParam(), fixture, args, reduction, tf32);
         refusal.empty() ? void(++checked) : void(reason = refusal);
       }
@@ -703,6 +707,30 @@ TEST(Matmul, AProductOfAModelsStepHasATileOfItsOwn) {
   EXPECT_EQ(chosen().cols, 64);
   problem.rows_counted = true;
   EXPECT_EQ(chosen().cols, 128);
+}
+
+// Nobody's tile, no depth: whatever is zero, the selector has a time and a tile for it.
+TEST(Matmul, TheSelectorTakesEmptyProducts) {
+  DeviceInfo device;
+  device.gpu.multiprocessors = 132;
+  for (const matmul::Case& c :
+       {matmul::Case{0, 8, 8}, {8, 0, 8}, {8, 8, 0}, {0, 0, 0}, {300, 0, 3072}, {0, 3072, 768}}) {
+    MatmulForwardProblem forward;
+    forward.M = c.M, forward.N = c.N, forward.K = c.K, forward.dtype = DType::bf16;
+    MatmulDxProblem dx;
+    dx.M = c.M, dx.N = c.N, dx.K = c.K, dx.dtype = DType::bf16;
+    MatmulDwProblem dw;
+    dw.M = c.M, dw.N = c.N, dw.K = c.K, dw.dtype = DType::bf16;
+    for (const matmul::Request& r :
+         {matmul::request_of(forward), matmul::request_of(dx), matmul::request_of(dw)}) {
+      for (const auto schedule :
+           {matmul::Schedule::block, matmul::Schedule::persistent, matmul::Schedule::stream_k}) {
+        EXPECT_GE(matmul::select(r, schedule, device).tile, 0);
+        EXPECT_GE(matmul::select(r, schedule, device).seconds, 0);
+      }
+      EXPECT_GE(matmul::library_seconds(r), 0);
+    }
+  }
 }
 
 // An epilogue of ten clocks, of which the other group multiplies in eight, and one that nothing hides.

@@ -112,6 +112,7 @@ double real(std::int64_t n) {
 template <class... Bounds>
 double bound(double sharpness, Bounds... seconds) {
   const double most = std::max({seconds...});
+  if (most == 0) return 0;  // nothing is to be done
   return most * std::pow((std::pow(seconds / most, sharpness) + ...), 1 / sharpness);
 }
 

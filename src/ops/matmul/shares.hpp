@@ -19,6 +19,7 @@ constexpr Int whole_tiles(Int tiles, int workers) {
 template <class Int>
 constexpr int sharers_of(Int slabs, Int depth, int workers) {
   constexpr Int kLeastShare = 4;
+  if (slabs == 0) return 1;
   const Int most = slabs / (depth < kLeastShare ? depth : kLeastShare);
   return most < 1 ? 1 : most < workers ? static_cast<int>(most) : workers;
 }

@@ -222,7 +222,10 @@ struct Gemm {
     const std::int64_t tiles = tiles_of(tiles_of(extent.rows, kTile.rows), block.row_teams);
     return tiles_of(tiles * kTile.rows, block.rows);
   }
-  std::int64_t steps() const { return tiles_of(extent.cols, block.cols) * row_blocks() * block.depth_chunks; }
+  std::int64_t steps() const {
+    const std::int64_t sweeps = tiles_of(extent.cols, block.cols);
+    return (sweeps == 0 && epilogue.column_sums ? 1 : sweeps) * row_blocks() * block.depth_chunks;
+  }
 
   // Columns are the outermost loop, the depth the innermost, so that C stays near while it is summed.
   Step step_of(std::int64_t worker, std::int64_t index) const {

@@ -237,6 +237,7 @@ template <bool fused>
 void forward(const Context& context, const MatmulForward& args) {
   const std::int64_t M = args.x.shape[0], K = args.x.shape[1], N = args.weight.shape[0];
   if (M == 0 || N == 0) return;
+  if (K == 0) return tile128_forward(context, args);
   // outᵀ = weight · xᵀ
   Product product{N, M, K, args.x.dtype, args.out.dtype};
   product.transpose_a = true;
@@ -264,7 +265,7 @@ void forward(const Context& context, const MatmulForward& args) {
 template <bool fused>
 void dx(const Context& context, const MatmulDx& args) {
   const std::int64_t M = args.dout.shape[0], N = args.dout.shape[1], K = args.weight.shape[1];
-  if (M == 0) return;
+  if (M == 0 || K == 0) return;
   if (N == 0) return clear_rows(context, args.dx);
   // dxᵀ = weightᵀ · doutᵀ
   Product product{K, M, N, args.dout.dtype, args.dx.dtype};
@@ -288,12 +289,7 @@ void dx(const Context& context, const MatmulDx& args) {
 void dw(const Context& context, const MatmulDw& args) {
   const std::int64_t M = args.x.shape[0], K = args.x.shape[1], N = args.dout.shape[1];
   if (N == 0) return;
-  if (M == 0) {
-    if (args.store == Store::add) return;
-    clear_rows(context, args.dweight);
-    if (args.dbias) clear_rows(context, args.dbias.view({1, N}));
-    return;
-  }
+  if (M == 0 || K == 0) return tile128_dw(context, args);
   // dweightᵀ = xᵀ · dout
   Product product{K, N, M, args.x.dtype, args.dweight.dtype};
   product.transpose_b = true;

@@ -152,6 +152,7 @@ struct Matrix {
 template <bool a_transposed, bool b_transposed, class T, class Out>
 void multiply(const Context& context, const Extent& extent, const Matrix& a, const Matrix& b,
               const Result<T, Out>& result, std::string_view what) {
+  if (extent.cols == 0) return;  // dw, of which dbias remains
   const auto run = [&](auto aligned) {
     using A = Factor<T, a_transposed, aligned>;
     using B = Factor<T, b_transposed, aligned>;
@@ -200,7 +201,7 @@ void mma_forward(const Context& context, const MatmulForward& args) {
 
 void mma_dx(const Context& context, const MatmulDx& args) {
   const std::int64_t M = args.dout.shape[0], N = args.dout.shape[1], K = args.weight.shape[1];
-  if (M == 0) return;
+  if (M == 0 || K == 0) return;
   visit_halves(args.dout.dtype, args.dx.dtype, [&]<class T, class Out>() {
     multiply<false, true>(context, {M, K, N}, {args.dout.data, leading_of(args.dout)}, {args.weight.data, K},
                           Result<T, Out>{static_cast<Out*>(args.dx.data), leading_of(args.dx)},

@@ -106,6 +106,7 @@ __global__ void __launch_bounds__(kThreads, 2)
 template <class T, class Out, bool a_depth_contiguous, bool b_depth_contiguous>
 void multiply(const Context& context, const Factor<T, a_depth_contiguous>& a,
               const Factor<T, b_depth_contiguous>& b, const Result<T, Out>& result) {
+  if (b.side == 0) return;  // dw, of which dbias remains
   const dim3 grid(static_cast<unsigned>((b.side + kTile - 1) / kTile),
                   static_cast<unsigned>((a.side + kTile - 1) / kTile));
   tile_kernel<<<grid, kThreads, 0, context.stream().get()>>>(a, b, result);
@@ -143,7 +144,7 @@ void tile128_forward(const Context& context, const MatmulForward& args) {
 
 void tile128_dx(const Context& context, const MatmulDx& args) {
   const std::int64_t M = args.dout.shape[0], N = args.dout.shape[1], K = args.weight.shape[1];
-  if (M == 0) return;
+  if (M == 0 || K == 0) return;
   visit_result_dtype(args.dout.dtype, args.dx.dtype, [&]<class T, class Out>() {
     const Factor<T, true> dout{static_cast<const T*>(args.dout.data), leading_of(args.dout), M, N};
     const Factor<T, false> weight{static_cast<const T*>(args.weight.data), K, K, N};

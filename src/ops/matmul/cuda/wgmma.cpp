@@ -160,7 +160,7 @@ double Wgmma<schedule>::dw_cost(const MatmulDwProblem& p, const DeviceInfo& devi
 template <Schedule schedule>
 void Wgmma<schedule>::forward(const Context& context, const MatmulForward& args) {
   if (args.out.elements() == 0) return;
-  if (!wgmma_suits(args)) return tile128_forward(context, args);
+  if (args.x.shape[1] == 0 || !wgmma_suits(args)) return tile128_forward(context, args);
   run(context, args, schedule,
       select_and_log(context, request_of(matmul_forward_op().problem(args)), schedule));
 }
@@ -175,8 +175,8 @@ void Wgmma<schedule>::dx(const Context& context, const MatmulDx& args) {
 
 template <Schedule schedule>
 void Wgmma<schedule>::dw(const Context& context, const MatmulDw& args) {
-  if (args.dweight.elements() == 0) return;
-  if (args.x.shape[0] == 0 || !wgmma_suits(args)) return tile128_dw(context, args);
+  if (args.dout.shape[1] == 0) return;
+  if (args.x.elements() == 0 || !wgmma_suits(args)) return tile128_dw(context, args);
   run(context, args, schedule, select_and_log(context, request_of(matmul_dw_op().problem(args)), schedule));
 }
 
