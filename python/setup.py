@@ -83,6 +83,7 @@ class BuildWithLibrary(build_py):
     def run(self):
         super().run()
         build_library(Path(self.build_lib) / LIBRARIES)
+        shutil.copyfile(ROOT / "LICENSE", Path(self.build_lib) / "warpwright" / "LICENSE")
 
 
 class AnyPythonWheel(bdist_wheel):

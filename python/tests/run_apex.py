@@ -5,7 +5,8 @@ APEX is a checkout of https://github.com/NVIDIA/apex. Its test file is copied wi
 the device is exchanged as well: then the tests compare this package's results in the tested dtype with its own in fp32,
 with PyTorch's LayerNorm, and torch.compile with eager mode.
 
-Needs torch, pytest and expecttest, and the package: installed, or in PYTHONPATH with WARPWRIGHT_LIBRARY.
+Needs torch, pytest and expecttest, onnxscript for its two tests of export, and the package: installed, or in PYTHONPATH
+with WARPWRIGHT_LIBRARY.
 """
 
 import re
