@@ -507,6 +507,7 @@ TEST_F(CliTest, RooflineRefusesNonsense) {
   h200({"--instruction", "16x8x16", "--warp", "24x8x16"}, {"--warp", "24x8x16", "16x8x16"});
   h200({"--warp", "64x64x64", "--tile", "96x64x64"}, {"--tile", "96x64x64", "64x64x64"});
   h200({"--instruction", "64x264x16"}, {"--instruction", "wgmma"});
+  refuses({"--gpu", "rtx3090", "--instruction", "64x256x16"}, {"--instruction", "64x256x16", "RTX 3090"});
   h200({"--tile", "7x7x7"}, {"--tile", "7x7x7", "16x8x16"});
   h200({"--warp", "64x64x32", "64x32x32", "--tile", "128x128x32", "128x64x32", "64x64x32"}, {"--tile"});
   h200({"--cluster", "8"}, {"--cluster", "'8'", "MxN"});

@@ -63,6 +63,10 @@ void require_tiling(const Machine& machine, const Tiling& tiling) {
     throw UsageError(fmt::format("there is no wgmma {}", text_of(i)), "--instruction",
                      "its columns are a multiple of 8, at most 256");
   }
+  if (!machine.has_wgmma() && i.m == 64) {
+    throw UsageError(fmt::format("{} is a wgmma, and {} has none", text_of(i), machine.name), "--instruction",
+                     "give one of mma.sync's, as 16x8x16");
+  }
   const auto require = [](const Mnk& outer, const char* flag, const Mnk& inner, const char* inside) {
     if (outer.m % inner.m == 0 && outer.n % inner.n == 0 && outer.k % inner.k == 0) return;
     throw UsageError(fmt::format("{} is not a multiple of {} {}", text_of(outer), inside, text_of(inner)),
