@@ -127,57 +127,54 @@ inline void for_each_pair(std::int64_t C, const F& f) {
   for_each_vector(c, C, [&](std::int64_t at, int n) { f(Lanes{at, n}); });
 }
 
-// Two sums over each of `rows` rows of T in a fixed order: f(at, a, b) adds what there is at Pairs and, at
-// the row's end, Lanes to a[row] and b[row]. Two vectors of each, so that the additions do not wait for each
-// other, and others every 32 vectors, so that long rows lose no more than short ones.
+// Two sums over a row of T in a fixed order: f(at, a, b) adds what there is at Pairs and, at the row's end,
+// Lanes to a and b. Two vectors of each, so that the additions do not wait for each other, and others every
+// 32 vectors, so that long rows lose no more than short ones.
 struct TwoSums {
   float a, b;
 };
-struct FirstOfWide {
-  wide* sums;
-  vec& operator[](int row) const { return sums[row].a; }
-};
-template <class T, int rows, class F>
-inline void sum_rows_twice(std::int64_t C, TwoSums (&sums)[rows], F&& f) {
+template <class T, class F>
+inline TwoSums sum_row_twice(std::int64_t C, const F& f) {
   constexpr std::int64_t kBlock = 32 * kLanes;
-  vec a[rows], b[rows];
-  for (int r = 0; r < rows; ++r) a[r] = b[r] = zero();
+  vec a = zero(), b = zero();
   for (std::int64_t begin = 0; begin < C; begin += kBlock) {
     const std::int64_t end = C - begin < kBlock ? C : begin + kBlock;
-    wide block_a[rows], block_b[rows];
-    for (int r = 0; r < rows; ++r) block_a[r] = block_b[r] = {zero(), zero()};
+    wide block_a = {zero(), zero()}, block_b = {zero(), zero()};
     std::int64_t c = begin;
-    for (; c + 2 * kLanes <= end; c += 2 * kLanes) f(Pair<kApart<T>>{c}, &block_a[0], &block_b[0]);
+    for (; c + 2 * kLanes <= end; c += 2 * kLanes) f(Pair<kApart<T>>{c}, block_a, block_b);
     for (; c < end; c += kLanes) {
-      f(Lanes{c, end - c < kLanes ? static_cast<int>(end - c) : kLanes}, FirstOfWide{block_a},
-        FirstOfWide{block_b});
+      f(Lanes{c, end - c < kLanes ? static_cast<int>(end - c) : kLanes}, block_a.a, block_b.a);
     }
-    for (int r = 0; r < rows; ++r) {
-      a[r] += block_a[r].a + block_a[r].b;
-      b[r] += block_b[r].a + block_b[r].b;
-    }
+    a += block_a.a + block_a.b;
+    b += block_b.a + block_b.b;
   }
-  for (int r = 0; r < rows; ++r) sums[r] = {sum(a[r]), sum(b[r])};
+  return {sum(a), sum(b)};
 }
 
-// Whether a row, the one behind it and two rows of parameters are more than a core's first-level cache holds:
-// rows that go through it together then share what the parameters cost.
-template <class X, class P>
-constexpr bool leaves_first_level(std::int64_t C) {
-  constexpr std::int64_t kFirstLevel = 48 * 1024;
-  return C * static_cast<std::int64_t>(2 * sizeof(X) + 2 * sizeof(P)) > kFirstLevel;
-}
-
-// What stands `ahead` bytes behind a place of an array; behind a tensor's end nothing faults.
-template <class At, class T>
-inline void prefetch_at(At at, const T* p, std::uintptr_t ahead = 0) {
+// Calls f with the address of each line of 64 bytes that stands at a place of an array.
+template <class At, class T, class F>
+inline void for_each_line(At at, const T* p, const F& f) {
   constexpr std::uintptr_t kLine = 64;
-  const std::uintptr_t first = reinterpret_cast<std::uintptr_t>(p + at.c) + ahead;
-  prefetch(reinterpret_cast<const void*>(first));
-  if constexpr (At::kColumns * sizeof(T) > kLine) prefetch(reinterpret_cast<const void*>(first + kLine));
+  const auto first = reinterpret_cast<std::uintptr_t>(p + at.c);
+  f(first);
+  if constexpr (At::kColumns * sizeof(T) > kLine) f(first + kLine);
 }
-// Of what is read as it comes from memory.
-inline constexpr std::uintptr_t kAhead = 2048;
+template <class At, class T>
+inline void prefetch_at(At at, const T* p) {
+  for_each_line(at, p, [](std::uintptr_t line) { prefetch(reinterpret_cast<const void*>(line)); });
+}
+// Of rows behind each other that are read as they come from memory: far ahead into the second-level cache, as
+// the first has no room for all that is on its way, and from there in time. Behind a tensor's end nothing
+// faults.
+template <class At, class T>
+inline void prefetch_ahead(At at, const T* p) {
+  constexpr std::uintptr_t kFar = 8192, kNear = 1024;
+  constexpr int kSecondLevel = 2;
+  for_each_line(at, p, [](std::uintptr_t line) {
+    __builtin_prefetch(reinterpret_cast<const void*>(line + kFar), 0, kSecondLevel);
+    prefetch(reinterpret_cast<const void*>(line + kNear));
+  });
+}
 
 struct RowStatistics {
   float mean, rstd;
@@ -206,10 +203,9 @@ inline void add_distance(At at, V x, vec from, V& sum, V& squares) {
 template <class T>
 inline RowSums row_sums(const T* x, std::int64_t C, float shift) {
   const vec from = set1(shift);
-  TwoSums sums[1];
-  sum_rows_twice<T>(C, sums,
-                    [=](auto at, auto a, auto b) { add_distance(at, at.load(x), from, a[0], b[0]); });
-  return {shift, sums[0].a, sums[0].b};
+  const TwoSums sums =
+      sum_row_twice<T>(C, [=](auto at, auto& a, auto& b) { add_distance(at, at.load(x), from, a, b); });
+  return {shift, sums.a, sums.b};
 }
 
 // In two more passes, of which the first finds the mean and the second also what rounding left of Σ(x −
@@ -251,8 +247,6 @@ struct RowOut {
   T* row;
   bool past_caches;
 
-  RowOut after(std::int64_t elements) const { return {row + elements, past_caches}; }
-
   template <class At, class V>
   void put(At at, V v) const {
     past_caches ? at.stream(row, v) : at.store(row, v);
@@ -283,33 +277,24 @@ inline void normalize(const X* x, RowStatistics s, const P* weight, const P* bia
     }
   });
 }
-// The same for `rows` rows beside each other, which read the parameters once, and the sums of the next ones,
-// so that these come from memory once and are not read again for them.
-template <int rows, class X, class P, class O>
-inline void normalize_and_sum(const X* x, const RowStatistics (&s)[rows], const P* weight, const P* bias,
-                              RowOut<O> out, std::int64_t C, const X* next, bool centered,
-                              RowSums (&next_sums)[rows]) {
-  vec m[rows], rstd[rows], from[rows];
-  for (int r = 0; r < rows; ++r) {
-    next_sums[r].shift = centered ? row_shift(next + r * C, C) : 0;
-    from[r] = set1(next_sums[r].shift);
-    m[r] = set1(s[r].mean);
-    rstd[r] = set1(s[r].rstd);
-  }
-  TwoSums sums[rows];
-  sum_rows_twice<X>(C, sums, [&](auto at, auto a, auto b) {
-    const auto w = weight ? at.load(weight) : at.set1(1), shift = bias ? at.load(bias) : at.set1(0);
-    for (int r = 0; r < rows; ++r) {
-      prefetch_at(at, next + r * C, kAhead);
-      add_distance(at, at.load(next + r * C), from[r], a[r], b[r]);
-      const auto y = (at.load(x + r * C) - m[r]) * rstd[r];
-      out.after(r * C).put(at, bias ? fma(y, w, shift) : weight ? y * w : y);
+// The same, and the sums of the next row, so that this one comes from memory once and is not read again for
+// them.
+template <class X, class P, class O>
+inline RowSums normalize_and_sum(const X* x, RowStatistics s, const P* weight, const P* bias, RowOut<O> out,
+                                 std::int64_t C, const X* next, bool centered) {
+  const float shift = centered ? row_shift(next, C) : 0;
+  const vec m = set1(s.mean), r = set1(s.rstd), from = set1(shift);
+  const TwoSums sums = sum_row_twice<X>(C, [=](auto at, auto& a, auto& b) {
+    prefetch_ahead(at, next);
+    add_distance(at, at.load(next), from, a, b);
+    const auto y = (at.load(x) - m) * r;
+    if (bias) {
+      out.put(at, fma(y, at.load(weight), at.load(bias)));
+    } else {
+      out.put(at, weight ? y * at.load(weight) : y);
     }
   });
-  for (int r = 0; r < rows; ++r) {
-    next_sums[r].sum = sums[r].a;
-    next_sums[r].squares = sums[r].b;
-  }
+  return {shift, sums.a, sums.b};
 }
 
 }  // namespace

@@ -24,11 +24,6 @@ inline wide rounded_product(wide a, wide b) {
   return {rounded_product(a.a, b.a), rounded_product(a.b, b.b)};
 }
 
-template <int n>
-struct AtOnce {
-  static constexpr int rows = n;
-};
-
 // dtypes of x, of the parameters and of out.
 template <class X, class P, class O>
 struct Rows {
@@ -41,36 +36,23 @@ struct Rows {
     const auto eps = static_cast<float>(a.eps);
     const bool centered = a.centered;
     const bool past_caches = goes_past_caches(out, N, C);
-    // Of each `at_once` rows the sums are taken while those before them are normalized.
-    const auto run = [=](auto at_once, std::int64_t begin, std::int64_t end) {
-      constexpr int rows = decltype(at_once)::rows;
-      RowSums sums[rows];
-      for (std::int64_t row = begin; row < end; row += rows) {
-        const X *from = x + row * C, *next = row + rows < end ? from + rows * C : from;
-        RowStatistics s[rows];
-        for (int r = 0; r < rows; ++r) {
-          const X* of = from + r * C;
-          if (row == begin) sums[r] = row_sums(of, C, centered ? row_shift(of, C) : 0);
-          s[r] = statistics(sums[r], of, C, eps, centered);
-          if (mean) mean[row + r] = s[r].mean;
-          if (rstd) rstd[row + r] = s[r].rstd;
-        }
-        normalize_and_sum(from, s, weight, bias, RowOut<O>{out + row * C, past_caches}, C, next, centered,
-                          sums);
-      }
-    };
-    const bool pairs = leaves_first_level<X, P>(C);
     const int threads = context.threads();
 #pragma omp parallel num_threads(threads)
     {
-// A thread's rows lie behind each other, and the same ones are pairs whatever the number of threads.
+// A thread's rows lie behind each other; the sums of each are taken while the one before it is normalized.
 #pragma omp for schedule(static, 1) nowait
       for (int part = 0; part < threads; ++part) {
-        const std::int64_t begin = N * part / threads / 2 * 2;
-        const std::int64_t end = part + 1 == threads ? N : N * (part + 1) / threads / 2 * 2;
-        const std::int64_t alone = pairs ? begin + (end - begin) / 2 * 2 : begin;
-        run(AtOnce<2>(), begin, alone);
-        run(AtOnce<1>(), alone, end);
+        const std::int64_t begin = N * part / threads, end = N * (part + 1) / threads;
+        RowSums sums;
+        for (std::int64_t row = begin; row < end; ++row) {
+          const X *from = x + row * C, *next = row + 1 < end ? from + C : from;
+          if (row == begin) sums = row_sums(from, C, centered ? row_shift(from, C) : 0);
+          const RowStatistics s = statistics(sums, from, C, eps, centered);
+          if (mean) mean[row] = s.mean;
+          if (rstd) rstd[row] = s.rstd;
+          sums = normalize_and_sum(from, s, weight, bias, RowOut<O>{out + row * C, past_caches}, C, next,
+                                   centered);
+        }
       }
       fence();
     }
@@ -102,6 +84,7 @@ struct Rows {
       return weight ? at.load(weight) : at.set1(1);
     }
     float mean_of(std::int64_t row) const { return centered ? mean[row] : 0; }
+    float center(std::int64_t row) const { return from_out ? 0 : mean_of(row); }
 
     // What is x̂ but for rstd or, from the output, for 1/weight.
     template <class At>
@@ -133,7 +116,6 @@ struct Rows {
       float x_hat, dy, weight;
       std::int64_t at;  // among all elements
     };
-    bool any_kept() const { return K > 0 && columns[0] >= 0; }
     template <class F>
     void for_each_kept(std::int64_t row, const F& f) const {
       for (std::int64_t k = 0; k < K && columns[k] >= 0; ++k) {
@@ -149,73 +131,53 @@ struct Rows {
       });
     }
 
-    // Rows from `begin` on, `rows` at once: dx, and their shares of dweight and dbias added to the part's
-    // partial sums. Both sums of the next ones are taken meanwhile, as they come from memory. From the output
-    // x̂ of kept columns is 0 to the vectors; what it is missing is put right row by row, in `patched`.
-    template <int rows>
+    // Rows from `begin` on: dx, and their shares of dweight and dbias added to the part's partial sums. Both
+    // sums of the next row are taken meanwhile, as it comes from memory. From the output x̂ of kept columns is
+    // 0 to the vectors; what it is missing is put right row by row, in `patched`.
     void run(std::int64_t begin, std::int64_t end, float* dweight, float* dbias, float* patched) const {
       const float inverse_C = 1.0f / static_cast<float>(C);
-      TwoSums sums[rows];
-      for (std::int64_t row = begin; row < end; row += rows) {
-        const std::int64_t next = row + rows < end ? row + rows : row;
+      TwoSums sums;
+      for (std::int64_t row = begin; row < end; ++row) {
+        const std::int64_t next = row + 1 < end ? row + 1 : row;
         const O *d = dout + row * C, *next_d = dout + next * C;
         const Y *from = y() + row * C, *next_from = y() + next * C;
         const RowOut<X> to{dx + row * C, past_caches};
         const X* added = add_dx ? to.row : dsum ? dsum + row * C : nullptr;
-        vec m[rows], next_m[rows], r[rows], mean_g[rows], mean_gx[rows];
-        for (int i = 0; i < rows; ++i) {
-          m[i] = set1(from_out ? 0 : mean_of(row + i));
-          next_m[i] = set1(from_out ? 0 : mean_of(next + i));
-          r[i] = set1(rstd[row + i]);
-        }
+        const vec m = set1(center(row)), next_m = set1(center(next)), r = set1(rstd[row]);
         if (row == begin) {
-          sum_rows_twice<X>(C, sums, [&](auto at, auto a, auto b) {
-            const auto w = weight_at(at);
-            for (int i = 0; i < rows; ++i) {
-              add(at.load(d + i * C), distance(from + i * C, m[i], at), w, a[i], b[i]);
-            }
+          sums = sum_row_twice<X>(C, [&](auto at, auto& a, auto& b) {
+            add(at.load(d), distance(from, m, at), weight_at(at), a, b);
           });
         }
-        for (int i = 0; i < rows; ++i) {
-          if constexpr (from_out) add_kept(row + i, sums[i]);
-          if constexpr (!from_out) sums[i].b *= rstd[row + i];
-          sums[i].a *= centered ? inverse_C : 0;
-          sums[i].b *= inverse_C;
-          mean_g[i] = set1(sums[i].a);
-          mean_gx[i] = set1(sums[i].b);
-        }
-        if constexpr (from_out && rows == 1) {
+        if constexpr (from_out) add_kept(row, sums);
+        if constexpr (!from_out) sums.b *= rstd[row];
+        const vec mean_g = set1(centered ? sums.a * inverse_C : 0), mean_gx = set1(sums.b * inverse_C);
+        if constexpr (from_out) {
           for_each_kept(row, [&](std::int64_t k, const Kept& e) {
             dweight[place_of<X>(e.at - row * C, C)] += e.dy * e.x_hat;
-            const vec gradient =
-                gradient_of(set1(e.dy), set1(e.weight), set1(e.x_hat), mean_g[0], mean_gx[0], r[0]);
+            const vec gradient = gradient_of(set1(e.dy), set1(e.weight), set1(e.x_hat), mean_g, mean_gx, r);
             store_lanes(patched + k, added ? load_lanes(added + (e.at - row * C), 1) + gradient : gradient,
                         1);
           });
         }
-        sum_rows_twice<X>(C, sums, [&](auto at, auto a, auto b) {
-          const auto w = weight_at(at), inverses = from_out ? at.load_as_it_is(inverse) : at.set1(0);
-          auto dw = at.load_as_it_is(dweight), db = at.load_as_it_is(dbias);
-          for (int i = 0; i < rows; ++i) {
-            prefetch_at(at, next_d + i * C, kAhead);
-            prefetch_at(at, next_from + i * C, kAhead);
-            add(at.load(next_d + i * C), distance(next_from + i * C, next_m[i], at), w, a[i], b[i]);
-            const auto dy = at.load(d + i * C);
-            auto x_hat = distance(from + i * C, m[i], at);
-            if constexpr (from_out) {
-              x_hat = x_hat * inverses;
-            } else {
-              x_hat = x_hat * r[i];
-            }
-            dw = fma(dy, x_hat, dw);
-            db += dy;
-            const auto gradient = gradient_of(dy, w, x_hat, mean_g[i], mean_gx[i], r[i]);
-            to.after(i * C).put(at, added ? at.load(added + i * C) + gradient : gradient);
+        sums = sum_row_twice<X>(C, [&](auto at, auto& a, auto& b) {
+          prefetch_ahead(at, next_d);
+          prefetch_ahead(at, next_from);
+          const auto w = weight_at(at);
+          add(at.load(next_d), distance(next_from, next_m, at), w, a, b);
+          const auto dy = at.load(d);
+          auto x_hat = distance(from, m, at);
+          if constexpr (from_out) {
+            x_hat = x_hat * at.load_as_it_is(inverse);
+          } else {
+            x_hat = x_hat * r;
           }
-          at.store_as_it_is(dweight, dw);
-          at.store_as_it_is(dbias, db);
+          at.store_as_it_is(dweight, fma(dy, x_hat, at.load_as_it_is(dweight)));
+          at.store_as_it_is(dbias, at.load_as_it_is(dbias) + dy);
+          const auto gradient = gradient_of(dy, w, x_hat, mean_g, mean_gx, r);
+          to.put(at, added ? at.load(added) + gradient : gradient);
         });
-        if constexpr (from_out && rows == 1) {
+        if constexpr (from_out) {
           for_each_kept(row, [&](std::int64_t k, const Kept& e) {
             store_lanes(dx + e.at, load_lanes(patched + k, 1), 1);
           });
@@ -260,7 +222,6 @@ struct Rows {
       invert(b.weight, b.bias, a.out.dtype, C, inverse);
       for (std::int64_t k = 0; k < b.K && b.columns[k] >= 0; ++k) inverse[place_of<X>(b.columns[k], C)] = 0;
     }
-    const bool pairs = leaves_first_level<X, P>(C) && !b.any_kept();
     const int threads = context.threads();
 #pragma omp parallel num_threads(threads)
     {
@@ -268,10 +229,7 @@ struct Rows {
       for (std::int64_t part = 0; part < parts; ++part) {
         float *dweight = scratch + part * 3 * C, *dbias = dweight + C, *patched = dbias + C;
         for (std::int64_t c = 0; c < 2 * C; ++c) dweight[c] = 0;
-        const std::int64_t begin = part * N / parts, end = (part + 1) * N / parts;
-        const std::int64_t alone = pairs ? begin + (end - begin) / 2 * 2 : begin;
-        b.template run<2>(begin, alone, dweight, dbias, patched);
-        b.template run<1>(alone, end, dweight, dbias, patched);
+        b.run(part * N / parts, (part + 1) * N / parts, dweight, dbias, patched);
       }
       fence();
     }
