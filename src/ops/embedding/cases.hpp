@@ -15,10 +15,12 @@ struct Case {
 };
 
 // Every length of a vector's tail, no tokens, one token named by all, more rows than tokens and fewer, and
-// channels that do not divide among threads. For GPUs, tokens that are a large share of all.
+// channels that do not divide among threads. For GPUs, tokens that are a large share of all, in rows of one
+// slice and several, and rows past 16 bits.
 inline std::vector<Case> test_cases() {
   std::vector<Case> cases{{0, 8, 5, 4},       {257, 96, 1, 37},   {64, 768, 1021, 64}, {37, 1000, 11, 37},
-                          {300, 33, 50, 300}, {2048, 32, 7, 128}, {5000, 40, 2, 3},    {20000, 4, 1, 1}};
+                          {300, 33, 50, 300}, {2048, 32, 7, 128}, {5000, 40, 2, 3},    {20000, 4, 1, 1},
+                          {90, 3, 70003, 5},  {1500, 300, 2, 3},  {1501, 261, 2, 3}};
   for (std::int64_t C = 1; C <= 70; ++C) cases.push_back({1 + C % 9, C, 13, 5});
   return cases;
 }

@@ -1,14 +1,13 @@
 // Embedding backward on a GPU without a floating-point atomic. Both tables are taken as one of V + P rows,
 // and the 2·N pairs (row, n) are sorted by row, stably, so that a row's segment has its n in order (CUB's
 // radix sort, as many bits as V + P has). Then
-//   1. sum_windows: a block for each 128 sorted pairs adds up dout[n] from segment to segment. What lies
-//      within the window goes to the gradient; a segment that goes on from or into another window leaves its
-//      part in the scratch.
+//   1. sum_windows: a warp for each 64 sorted pairs and slice of 128 columns adds up dout[n] from segment to
+//      segment. What lies within the window goes to the gradient; a segment that goes on from or into another
+//      window leaves its part in the scratch. With Store::assign other warps zero the rows that nothing
+//      names.
 //   2. join_windows adds up the parts of such segments in the order of their windows, those of a long one in
-//      eight runs that are added in order. What there is to join is a list that sum_windows makes: its order
-//      depends on timing, the sums do not.
-// So a token that is half the batch is as much work to each block as any other. With Store::assign the rows
-// that nothing names are zeroed, once.
+//      eight runs that are added in order.
+// So a token that is half the batch is as much work to each warp as any other, and no row is written twice.
 //
 // Memory-bound: dout twice (once for each table), each row of a gradient that is named once (+= twice), with
 // Store::assign all other rows once; the sort moves 16 bytes a pair and pass.
@@ -27,7 +26,8 @@ namespace {
 using warpwright::cuda::check;
 using warpwright::cuda::check_launch;
 
-constexpr int kWindow = 128;  // sorted pairs of a block
+constexpr int kWindow = 64;  // sorted pairs of a warp
+constexpr int kAhead = 8;    // rows of dout that a thread loads before it adds the first
 constexpr int kThreads = 256;
 constexpr int kRuns = kThreads / gpu::kWarp;  // of the windows that join_windows adds up
 
@@ -46,100 +46,101 @@ struct Tables {
   __device__ float* gradient(std::int64_t row) const {
     return row < wte.rows ? wte.gradient + row * C : wpe.gradient + (row - wte.rows) * C;
   }
+  // Those that are not added to: [first_zeroed, last_zeroed).
+  __host__ __device__ std::int64_t first_zeroed() const { return wte.add ? wte.rows : 0; }
+  __host__ __device__ std::int64_t last_zeroed() const { return wte.rows + (wpe.add ? 0 : wpe.rows); }
 };
 
-struct Pairs {
-  int count;  // 2·N
+struct Sorted {
   const std::uint32_t* rows;
   const std::int32_t* n;
-};
+  std::int64_t count;  // 2·N
+  int windows;
 
-// A segment that goes on from the window where it begins: one group of its columns, or all of them.
-struct Task {
-  std::int32_t window, group;
-};
-constexpr std::int32_t kAllGroups = -1;
-
-struct Joins {
-  // (windows, 2, C): of the segment that comes from the window before (head), and of the one that begins here
-  // and goes on into the next (tail).
-  float* parts;
-  Task* tasks;
-  int* count;
+  __device__ std::uint32_t row(std::int64_t at) const { return rows[at]; }
+  // Whether the pair there is of the row of the one before.
+  __device__ bool goes_on(std::int64_t at) const { return 0 < at && at < count && row(at - 1) == row(at); }
 };
 
 unsigned blocks_for(std::int64_t pieces, int in_block) {
   return static_cast<unsigned>((pieces + in_block - 1) / in_block);
 }
 
-// Sets a flag that many threads set: where it is set already nothing is written, since writes to one address
-// queue up.
-__device__ void set(std::uint8_t& flag) {
-  if (flag == 0) flag = 1;
-}
-
 __global__ void __launch_bounds__(kThreads)
-    make_pairs(const std::int32_t* tokens, const std::int32_t* positions, int N, Tables tables,
-               std::uint32_t* rows, std::int32_t* n, std::uint8_t* named) {
+    make_pairs(const std::int32_t* tokens, const std::int32_t* positions, int N, std::int64_t V,
+               std::uint32_t* rows, std::int32_t* n) {
   const int i = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
   if (i >= N) return;
-  const auto token = static_cast<std::uint32_t>(tokens[i]);
-  const auto position = static_cast<std::uint32_t>(positions[i] + tables.wte.rows);
-  rows[i] = token;
-  rows[N + i] = position;
+  rows[i] = static_cast<std::uint32_t>(tokens[i]);
+  rows[N + i] = static_cast<std::uint32_t>(positions[i] + V);
   n[i] = n[N + i] = i;
-  if (!tables.wte.add) set(named[token]);
-  if (!tables.wpe.add) set(named[position]);
 }
 
-// A warp for each row of [first, last).
+// Zeroes what no pair names of the 32 rows from `first` on. A warp.
 template <int lanes>
-__global__ void __launch_bounds__(kThreads)
-    zero_unnamed(Tables tables, const std::uint8_t* named, std::int64_t first, std::int64_t last) {
-  const std::int64_t row = first + static_cast<std::int64_t>(blockIdx.x) * kRuns + threadIdx.x / gpu::kWarp;
-  if (row >= last || named[row]) return;
-  float* gradient = tables.gradient(row);
-  for (std::int64_t c = threadIdx.x % gpu::kWarp * lanes; c < tables.C; c += gpu::kWarp * lanes) {
-    gpu::Packed<float, lanes>::zero().store(gradient + c);
+__device__ void zero_unnamed(const Tables& tables, const Sorted& sorted, std::int64_t first) {
+  const std::int64_t row = first + threadIdx.x;
+  std::int64_t low = 0;  // the first pair of this row or of one behind it
+  for (std::int64_t high = sorted.count; low < high;) {
+    const std::int64_t middle = (low + high) / 2;
+    if (sorted.row(middle) < row) {
+      low = middle + 1;
+    } else {
+      high = middle;
+    }
+  }
+  const bool named = low < sorted.count && sorted.row(low) == row;
+  unsigned left = __ballot_sync(gpu::kAllLanes, row < tables.last_zeroed() && !named);
+  for (; left != 0; left &= left - 1) {
+    float* gradient = tables.gradient(first + __ffs(static_cast<int>(left)) - 1);
+    for (std::int64_t c = threadIdx.x * lanes; c < tables.C; c += gpu::kWarp * lanes) {
+      gpu::Packed<float, lanes>::zero().store(gradient + c);
+    }
   }
 }
 
 // Where the sum goes that a pair ends.
 enum class Goes : std::uint8_t { nowhere, assign, add, head, tail };
 
-// groups: of columns, in join_windows.
+struct Window {
+  std::uint32_t rows[kWindow];
+  std::int32_t from[kWindow];
+  Goes goes[kWindow];
+};
+
+// By a warp; says how many pairs it has.
+__device__ int read_window(Window& window, const Tables& tables, const Sorted& sorted, std::int64_t first) {
+  const int count = static_cast<int>(min(std::int64_t{kWindow}, sorted.count - first));
+  for (int i = static_cast<int>(threadIdx.x); i < count; i += gpu::kWarp) {
+    const std::uint32_t row = sorted.row(first + i);
+    const bool ends = !sorted.goes_on(first + i + 1);
+    const bool began_before = sorted.goes_on(first) && sorted.row(first) == row;
+    window.rows[i] = row;
+    window.from[i] = sorted.n[first + i];
+    window.goes[i] = !ends && i + 1 < count ? Goes::nowhere
+                     : began_before         ? Goes::head
+                     : !ends                ? Goes::tail
+                     : tables.of(row).add   ? Goes::add
+                                            : Goes::assign;
+  }
+  __syncwarp();
+  return count;
+}
+
+// parts (windows, 2, C): of the segment that comes from the window before (head), and of the one that begins
+// here and goes on into the next (tail). The first `zeroing` blocks zero rows, the others have a window each,
+// slice after slice.
 template <class T, int lanes, bool add>
-__global__ void __launch_bounds__(kThreads)
-    sum_windows(const T* dout, Tables tables, Pairs pairs, Joins joins, int groups) {
-  constexpr int kAhead = add ? 4 : 8;  // rows of dout that a thread loads before it adds the first
-  __shared__ std::uint32_t rows[kWindow];
-  __shared__ std::int32_t from[kWindow];
-  __shared__ Goes goes[kWindow];
-  const int first = static_cast<int>(blockIdx.x) * kWindow;
-  const int count = min(kWindow, pairs.count - first);
-  for (int i = static_cast<int>(threadIdx.x); i < count; i += static_cast<int>(blockDim.x)) {
-    const int at = first + i;
-    const std::uint32_t row = pairs.rows[at];
-    const bool ends = at + 1 == pairs.count || pairs.rows[at + 1] != row;
-    const bool began_before = first > 0 && pairs.rows[first - 1] == row;
-    rows[i] = row;
-    from[i] = pairs.n[at];
-    goes[i] = !ends && i + 1 < count ? Goes::nowhere
-              : began_before         ? Goes::head
-              : !ends                ? Goes::tail
-              : tables.of(row).add   ? Goes::add
-                                     : Goes::assign;
+__global__ void __launch_bounds__(gpu::kWarp)
+    sum_windows(const T* dout, Tables tables, Sorted sorted, float* parts, unsigned zeroing) {
+  if (blockIdx.x < zeroing) {
+    return zero_unnamed<lanes>(tables, sorted, tables.first_zeroed() + std::int64_t{blockIdx.x} * gpu::kWarp);
   }
-  __syncthreads();
-  if (blockIdx.y == 0 && threadIdx.x == 0 && goes[count - 1] == Goes::tail) {
-    const std::int64_t beyond = first + std::int64_t{kRuns + 1} * kWindow;
-    const bool is_long = beyond < pairs.count && pairs.rows[beyond] == rows[count - 1];
-    Task* task = joins.tasks + atomicAdd(joins.count, is_long ? groups : 1);
-    if (!is_long) *task = {static_cast<int>(blockIdx.x), kAllGroups};
-    for (int group = 0; is_long && group < groups; ++group)
-      task[group] = {static_cast<int>(blockIdx.x), group};
-  }
-  const std::int64_t c = static_cast<std::int64_t>(blockIdx.y * blockDim.x + threadIdx.x) * lanes;
+  __shared__ Window window;
+  const std::int64_t slice = (blockIdx.x - zeroing) / sorted.windows;
+  const std::int64_t at = (blockIdx.x - zeroing) % sorted.windows;
+  const int count = read_window(window, tables, sorted, at * kWindow);
+  const std::int64_t c = (slice * gpu::kWarp + threadIdx.x) * lanes;
   if (c >= tables.C) return;
 
   float sum[lanes] = {};
@@ -149,9 +150,11 @@ __global__ void __launch_bounds__(kThreads)
 #pragma unroll
     for (int j = 0; j < kAhead; ++j) {
       if (i + j >= count) continue;
-      rows_ahead[j] = gpu::Packed<T, lanes>::load(dout + from[i + j] * tables.C + c);
+      rows_ahead[j] = gpu::Packed<T, lanes>::load(dout + window.from[i + j] * tables.C + c);
       if constexpr (add) {
-        if (goes[i + j] == Goes::add) gpu::load_floats(tables.gradient(rows[i + j]) + c, before[j]);
+        if (window.goes[i + j] == Goes::add) {
+          gpu::load_floats(tables.gradient(window.rows[i + j]) + c, before[j]);
+        }
       }
     }
 #pragma unroll
@@ -159,11 +162,11 @@ __global__ void __launch_bounds__(kThreads)
       if (i + j >= count) continue;
 #pragma unroll
       for (int lane = 0; lane < lanes; ++lane) sum[lane] += rows_ahead[j][lane];
-      const Goes where = goes[i + j];
+      const Goes where = window.goes[i + j];
       if (where == Goes::nowhere) continue;
-      float* to = tables.gradient(rows[i + j]) + c;
-      if (where == Goes::head) to = joins.parts + 2 * blockIdx.x * tables.C + c;
-      if (where == Goes::tail) to = joins.parts + (2 * blockIdx.x + 1) * tables.C + c;
+      float* to = tables.gradient(window.rows[i + j]) + c;
+      if (where == Goes::head) to = parts + 2 * at * tables.C + c;
+      if (where == Goes::tail) to = parts + (2 * at + 1) * tables.C + c;
       if constexpr (add) {
 #pragma unroll
         for (int lane = 0; lane < lanes; ++lane) sum[lane] += before[j][lane];
@@ -175,7 +178,7 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// Adds the parts of windows [begin, end) to sum, in order.
+// Adds the heads of windows [begin, end) to sum, in order.
 template <int lanes>
 __device__ void add_heads(float (&sum)[lanes], const float* parts, std::int64_t begin, std::int64_t end,
                           std::int64_t C) {
@@ -198,52 +201,88 @@ __device__ void put(const float (&sum)[lanes], const Tables& tables, std::uint32
   gpu::store_floats(gradient, total);
 }
 
-// Persistent: a block takes every gridDim-th task. Of a segment of few windows each warp has groups of
-// columns of its own; of a long one the warps have a run of windows each.
+// A segment that begins in a window, with the tail of its parts, and goes on into `further` windows behind.
+struct Crossing {
+  std::int64_t window;
+  std::uint32_t row;
+  int further;
+};
+
+__device__ Crossing crossing_from(const Sorted& sorted, std::int64_t window) {
+  const std::uint32_t row = sorted.row((window + 1) * kWindow);
+  int further = 0;
+  for (int seen = kThreads; seen == kThreads; further += seen) {
+    const std::int64_t other = window + 1 + further + threadIdx.x;
+    seen = __syncthreads_count(other < sorted.windows && sorted.row(other * kWindow) == row);
+  }
+  return {window, row, further};
+}
+
+// Of few windows: each warp has slices of its own.
 template <int lanes>
-__global__ void __launch_bounds__(kThreads)
-    join_windows(Tables tables, Pairs pairs, Joins joins, int windows, int groups) {
+__device__ void join_short(const Crossing& crossing, const Tables& tables, const float* parts, int slices) {
+  const std::int64_t next = crossing.window + 1;
+  for (int slice = static_cast<int>(threadIdx.x) / gpu::kWarp; slice < slices; slice += kRuns) {
+    const std::int64_t c = (std::int64_t{slice} * gpu::kWarp + threadIdx.x % gpu::kWarp) * lanes;
+    if (c >= tables.C) continue;
+    float sum[lanes];
+    gpu::load_floats(parts + (2 * next - 1) * tables.C + c, sum);
+    add_heads(sum, parts + c, next, next + crossing.further, tables.C);
+    put(sum, tables, crossing.row, c);
+  }
+}
+
+// Of many: of one slice, each warp has a run of windows.
+template <int lanes>
+__device__ void join_long(const Crossing& crossing, const Tables& tables, const float* parts, int slice) {
   __shared__ float sums[kRuns][gpu::kWarp][lanes];
   const int lane = static_cast<int>(threadIdx.x) % gpu::kWarp;
   const int warp = static_cast<int>(threadIdx.x) / gpu::kWarp;
-  for (int i = static_cast<int>(blockIdx.x); i < *joins.count; i += static_cast<int>(gridDim.x)) {
-    const Task task = joins.tasks[i];
-    const std::uint32_t row = pairs.rows[task.window * kWindow + kWindow - 1];
-    int further = 0;  // windows that the segment goes on into
-    for (int seen = kThreads; seen == kThreads; further += seen) {
-      const int other = task.window + 1 + further + static_cast<int>(threadIdx.x);
-      seen = __syncthreads_count(other < windows && pairs.rows[other * kWindow] == row);
-    }
-    const std::int64_t next = task.window + 1;
-    const float* tail = joins.parts + (2 * next - 1) * tables.C;
-    if (task.group == kAllGroups) {
-      for (int group = warp; group < groups; group += kRuns) {
-        const std::int64_t c = static_cast<std::int64_t>(group * gpu::kWarp + lane) * lanes;
-        if (c >= tables.C) continue;
-        float sum[lanes];
-        gpu::load_floats(tail + c, sum);
-        add_heads(sum, joins.parts + c, next, next + further, tables.C);
-        put(sum, tables, row, c);
+  const std::int64_t next = crossing.window + 1, end = next + crossing.further;
+  const std::int64_t c = (std::int64_t{slice} * gpu::kWarp + lane) * lanes;
+  const int in_run = (crossing.further + kRuns - 1) / kRuns;
+  float sum[lanes] = {};
+  if (c < tables.C) {
+    if (warp == 0) gpu::load_floats(parts + (2 * next - 1) * tables.C + c, sum);
+    add_heads(sum, parts + c, min(next + warp * in_run, end), min(next + (warp + 1) * in_run, end), tables.C);
+  }
+#pragma unroll
+  for (int j = 0; j < lanes; ++j) sums[warp][lane][j] = sum[j];
+  __syncthreads();
+  for (int other = 1; warp == 0 && other < kRuns; ++other) {
+#pragma unroll
+    for (int j = 0; j < lanes; ++j) sum[j] += sums[other][lane][j];
+  }
+  if (warp == 0 && c < tables.C) put(sum, tables, crossing.row, c);
+  __syncthreads();
+}
+
+// Persistent: a block takes every gridDim-th window of every slice, and each lane of a warp looks at one of
+// them. Where a segment goes on from the window that it begins in, the first slice's block joins it for all
+// slices, unless it is long.
+template <int lanes>
+__global__ void __launch_bounds__(kThreads)
+    join_windows(Tables tables, Sorted sorted, const float* parts, int slices) {
+  const std::int64_t all = std::int64_t{sorted.windows} * slices;
+  for (std::int64_t first = blockIdx.x; first < all; first += std::int64_t{gridDim.x} * gpu::kWarp) {
+    const std::int64_t mine = first + std::int64_t{threadIdx.x % gpu::kWarp} * gridDim.x;
+    const std::int64_t begin = mine % sorted.windows * kWindow, end = begin + kWindow;
+    const bool crosses =
+        mine < all && sorted.goes_on(end) && !(sorted.goes_on(begin) && sorted.row(begin) == sorted.row(end));
+    const std::int64_t beyond = end + kRuns * kWindow;
+    const bool is_long = crosses && beyond < sorted.count && sorted.row(beyond) == sorted.row(end);
+    const unsigned longs = __ballot_sync(gpu::kAllLanes, is_long);
+    unsigned left = __ballot_sync(gpu::kAllLanes, is_long || (crosses && mine < sorted.windows));
+    for (; left != 0; left &= left - 1) {
+      const int lane = __ffs(static_cast<int>(left)) - 1;
+      const std::int64_t item = first + std::int64_t{lane} * gridDim.x;
+      const Crossing crossing = crossing_from(sorted, item % sorted.windows);
+      if (longs >> lane & 1) {
+        join_long<lanes>(crossing, tables, parts, static_cast<int>(item / sorted.windows));
+      } else {
+        join_short<lanes>(crossing, tables, parts, slices);
       }
-      continue;
     }
-    const std::int64_t c = static_cast<std::int64_t>(task.group * gpu::kWarp + lane) * lanes;
-    const int in_run = (further + kRuns - 1) / kRuns;
-    float sum[lanes] = {};
-    if (c < tables.C) {
-      if (warp == 0) gpu::load_floats(tail + c, sum);
-      add_heads(sum, joins.parts + c, next + min(warp * in_run, further),
-                next + min((warp + 1) * in_run, further), tables.C);
-    }
-#pragma unroll
-    for (int j = 0; j < lanes; ++j) sums[warp][lane][j] = sum[j];
-    __syncthreads();
-    for (int other = 1; warp == 0 && other < kRuns; ++other) {
-#pragma unroll
-      for (int j = 0; j < lanes; ++j) sum[j] += sums[other][lane][j];
-    }
-    if (warp == 0 && c < tables.C) put(sum, tables, row, c);
-    __syncthreads();
   }
 }
 
@@ -251,14 +290,12 @@ __global__ void __launch_bounds__(kThreads)
 struct Scratch {
   std::uint32_t *rows, *sorted_rows;
   std::int32_t *n, *sorted_n;
-  std::uint8_t* named;  // by row, of tables that are not added to
-  Joins joins;
-  std::size_t cleared_bytes;  // of named and joins.count, 0 at the start
+  float* parts;
   void* sort;
   std::size_t sort_bytes, bytes;
 };
 
-// Writes nothing where `sort` is null: says how much it needs.
+// Writes nothing where `scratch` is null: says how much it needs.
 cudaError_t sort(void* scratch, std::size_t& bytes, const Scratch& s, int count, std::int64_t rows,
                  cudaStream_t stream) {
   const int bits = std::bit_width(static_cast<std::uint64_t>(std::max<std::int64_t>(rows - 1, 1)));
@@ -280,46 +317,43 @@ Scratch lay_out(void* base, std::int64_t N, std::int64_t C, std::int64_t rows) {
   s.sorted_rows = reinterpret_cast<std::uint32_t*>(take(count * 4));
   s.n = reinterpret_cast<std::int32_t*>(take(count * 4));
   s.sorted_n = reinterpret_cast<std::int32_t*>(take(count * 4));
-  const std::size_t flags = (static_cast<std::size_t>(rows) + 3) / 4 * 4;
-  s.cleared_bytes = flags + sizeof(int);
-  s.named = reinterpret_cast<std::uint8_t*>(take(s.cleared_bytes));
-  s.joins.count = reinterpret_cast<int*>(s.named + flags);
   const std::size_t windows = (count + kWindow - 1) / kWindow;
-  s.joins.parts = reinterpret_cast<float*>(take(windows * 2 * static_cast<std::size_t>(C) * 4));
-  // A long segment has more than kRuns windows; with one lane there are the most groups of columns.
-  const std::size_t groups = (static_cast<std::size_t>(C) + gpu::kWarp - 1) / gpu::kWarp;
-  s.joins.tasks = reinterpret_cast<Task*>(take((windows + (windows / kRuns + 1) * groups) * sizeof(Task)));
+  s.parts = reinterpret_cast<float*>(take(windows * 2 * static_cast<std::size_t>(C) * 4));
   check(sort(nullptr, s.sort_bytes, s, static_cast<int>(count), rows, nullptr), "sizing a radix sort");
   s.sort = take(s.sort_bytes);
   return s;
 }
 
-template <int lanes>
-void zero_rows(const Tables& tables, const Scratch& s, cudaStream_t stream) {
-  const std::int64_t first = tables.wte.add ? tables.wte.rows : 0;
-  const std::int64_t last = tables.wte.rows + (tables.wpe.add ? 0 : tables.wpe.rows);
-  if (first >= last) return;
-  zero_unnamed<lanes><<<blocks_for(last - first, kRuns), kThreads, 0, stream>>>(tables, s.named, first, last);
-  check_launch("embedding.backward cuda.sorted, rows that nothing names");
+Sorted sort_pairs(const EmbeddingBackward& args, const Scratch& scratch, std::int64_t V, std::int64_t rows,
+                  cudaStream_t stream) {
+  const auto N = static_cast<int>(args.dout.shape[0]);
+  if (N > 0) {
+    make_pairs<<<blocks_for(N, kThreads), kThreads, 0, stream>>>(
+        static_cast<const std::int32_t*>(args.tokens.data),
+        static_cast<const std::int32_t*>(args.positions.data), N, V, scratch.rows, scratch.n);
+    check_launch("embedding.backward cuda.sorted, pairs");
+    std::size_t bytes = scratch.sort_bytes;
+    check(sort(scratch.sort, bytes, scratch, 2 * N, rows, stream), "embedding.backward cuda.sorted, sort");
+  }
+  const std::int64_t count = 2 * std::int64_t{N};
+  return {scratch.sorted_rows, scratch.sorted_n, count, static_cast<int>(blocks_for(count, kWindow))};
 }
 
 template <class T, int lanes>
-void sum_rows(const T* dout, const Tables& tables, const Pairs& pairs, const Joins& joins,
+void sum_rows(const T* dout, const Tables& tables, const Sorted& sorted, float* parts,
               const DeviceInfo& device, cudaStream_t stream) {
-  constexpr int kJoinLanes = lanes < 4 ? lanes : 4;
-  const unsigned windows = blocks_for(pairs.count, kWindow);
-  const auto groups = static_cast<int>(blocks_for(tables.C, gpu::kWarp * kJoinLanes));
-  const std::int64_t packs = (tables.C + lanes - 1) / lanes;
-  const int threads =
-      packs < kThreads ? static_cast<int>(blocks_for(packs, gpu::kWarp)) * gpu::kWarp : kThreads;
-  const dim3 grid(windows, blocks_for(packs, threads));
+  const int slices = static_cast<int>(blocks_for(tables.C, gpu::kWarp * lanes));
+  const std::int64_t zeroed = std::max(tables.last_zeroed() - tables.first_zeroed(), std::int64_t{0});
+  const unsigned zeroing = blocks_for(zeroed, gpu::kWarp);
+  const unsigned blocks = zeroing + static_cast<unsigned>(sorted.windows * slices);
+  if (blocks == 0) return;
   const bool add = tables.wte.add || tables.wpe.add;
   const auto kernel = add ? sum_windows<T, lanes, true> : sum_windows<T, lanes, false>;
-  kernel<<<grid, threads, 0, stream>>>(dout, tables, pairs, joins, groups);
+  kernel<<<blocks, gpu::kWarp, 0, stream>>>(dout, tables, sorted, parts, zeroing);
   check_launch("embedding.backward cuda.sorted, windows");
-  const auto blocks = static_cast<unsigned>(4 * device.gpu.multiprocessors);
-  join_windows<kJoinLanes>
-      <<<blocks, kThreads, 0, stream>>>(tables, pairs, joins, static_cast<int>(windows), groups);
+  if (sorted.windows == 0) return;
+  join_windows<lanes><<<static_cast<unsigned>(4 * device.gpu.multiprocessors), kThreads, 0, stream>>>(
+      tables, sorted, parts, slices);
   check_launch("embedding.backward cuda.sorted, segments");
 }
 
@@ -336,29 +370,16 @@ void sorted_backward(const Context& context, const EmbeddingBackward& args) {
       {static_cast<float*>(args.dwpe.data), args.dwpe.shape[0], args.dwpe_store == Store::add},
       C};
   const std::int64_t rows = tables.wte.rows + tables.wpe.rows;
-  Scratch s = lay_out(context.scratch(), N, C, rows);
+  const Scratch scratch = lay_out(context.scratch(), N, C, rows);
   const cudaStream_t stream = context.stream().get();
-  check(cudaMemsetAsync(s.named, 0, s.cleared_bytes, stream), "embedding.backward cuda.sorted");
-  if (N > 0) {
-    make_pairs<<<blocks_for(N, kThreads), kThreads, 0, stream>>>(
-        static_cast<const std::int32_t*>(args.tokens.data),
-        static_cast<const std::int32_t*>(args.positions.data), static_cast<int>(N), tables, s.rows, s.n,
-        s.named);
-    check_launch("embedding.backward cuda.sorted, pairs");
-  }
-  const bool aligned = C % 4 == 0 && gpu::aligned16(tables.wte.gradient, tables.wpe.gradient);
-  aligned ? zero_rows<4>(tables, s, stream) : zero_rows<1>(tables, s, stream);
-  if (N == 0) return;
-  check(sort(s.sort, s.sort_bytes, s, static_cast<int>(2 * N), rows, stream),
-        "embedding.backward cuda.sorted, sort");
-  const Pairs pairs{static_cast<int>(2 * N), s.sorted_rows, s.sorted_n};
+  const Sorted sorted = sort_pairs(args, scratch, tables.wte.rows, rows, stream);
   gpu::visit_gpu_dtype(args.dout.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
-    constexpr int kLanes = gpu::kPackedLanes<T>;
+    constexpr int kLanes = 4;
     const auto* dout = static_cast<const T*>(args.dout.data);
-    const bool packed = aligned && C % kLanes == 0 && gpu::aligned16(dout);
-    packed ? sum_rows<T, kLanes>(dout, tables, pairs, s.joins, context.device(), stream)
-           : sum_rows<T, 1>(dout, tables, pairs, s.joins, context.device(), stream);
+    const bool packed = C % kLanes == 0 && gpu::aligned16(dout, tables.wte.gradient, tables.wpe.gradient);
+    packed ? sum_rows<T, kLanes>(dout, tables, sorted, scratch.parts, context.device(), stream)
+           : sum_rows<T, 1>(dout, tables, sorted, scratch.parts, context.device(), stream);
   });
 }
 
