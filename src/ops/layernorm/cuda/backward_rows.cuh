@@ -254,6 +254,11 @@ __device__ void backward_of_rows(const BackwardRows<X, P, O>& a, int warps) {
   constexpr int packs = Form::packs, stages = Form::stages;
   constexpr int kLanes = Shared::kLanes, kDout = Shared::kDout, kStep = gpu::kWarp * kLanes;
   constexpr bool kHeld = !few_backward_kernels(sizeof(P) != sizeof(X), from_out, sizeof(O) != sizeof(X));
+  // Weights of 16 bits that are held as they came leave room for out − bias from pass to pass, where dout has
+  // none.
+  constexpr bool kPacked =
+      from_out && kHeld && sizeof(X) == 2 && packs == 3 && Form::share == Share::block && !Form::roomy;
+  constexpr bool kKeepsY = Form::keeps || kPacked;
   __shared__ typename Sums::Shared shared_sums;
   extern __shared__ uint4
       shared[];  // BackwardShared; at the end (2, C) floats where warps have rows of their own
@@ -312,8 +317,10 @@ __device__ void backward_of_rows(const BackwardRows<X, P, O>& a, int warps) {
   for (int i = 0; i < stages - 1; ++i) copy_row(group + i * groups, i);
 
   Sums sums(&shared_sums, warps);
-  // Held, but read again for each row, from the first-level cache, in the few kernels.
-  float weights[kHeld ? packs : 1][kLanes];
+  // Held as floats or as they came, or read again for each row, from the first-level cache, in the few
+  // kernels.
+  [[maybe_unused]] float weights[packs][kLanes];
+  Lanes<P, kLanes> packed_weights[packs];
   Lanes<P, kLanes> biases[packs];  // where they are not in shared memory: 0 behind the row's end
   if constexpr (from_out) {
 #pragma unroll
@@ -322,27 +329,26 @@ __device__ void backward_of_rows(const BackwardRows<X, P, O>& a, int warps) {
                                       : Lanes<P, kLanes>::filled(0);
     }
   }
-  const auto read_weight = [&](int k, float(&to)[kLanes]) {
-    const auto w = a.weight && inside(k) ? Lanes<P, kLanes>::load(a.weight + column + k * kStep)
-                                         : Lanes<P, kLanes>::filled(1);
-#pragma unroll
-    for (int j = 0; j < kLanes; ++j) to[j] = w[j];
+  const auto read_weight = [&](int k) {
+    packed_weights[k] = a.weight && inside(k) ? Lanes<P, kLanes>::load(a.weight + column + k * kStep)
+                                              : Lanes<P, kLanes>::filled(1);
   };
   if constexpr (kHeld) {
 #pragma unroll
     for (int k = 0; k < packs; ++k) {
-      read_weight(k, weights[k]);
+      read_weight(k);
 #pragma unroll
-      for (int j = 0; j < kLanes; ++j) asm volatile("" : "+f"(weights[k][j]));  // not to be converted anew
+      for (int j = 0; j < kLanes; ++j) {
+        weights[k][j] = packed_weights[k][j];
+        if constexpr (!kPacked) asm volatile("" : "+f"(weights[k][j]));  // not to be converted anew
+      }
     }
   }
   const auto weight_of = [&](int k, float(&to)[kLanes]) {
-    if constexpr (kHeld) {
+    if constexpr (!kHeld) read_weight(k);
+    if constexpr (kPacked) packed_weights[k].forget();
 #pragma unroll
-      for (int j = 0; j < kLanes; ++j) to[j] = weights[k][j];
-    } else {
-      read_weight(k, to);
-    }
+    for (int j = 0; j < kLanes; ++j) to[j] = kHeld && !kPacked ? weights[k][j] : packed_weights[k][j];
   };
   const auto floats_of = [&](const uint4* table, int k, float(&to)[kLanes]) {
     const auto floats = lanes_from_shared<float, kLanes>(table + k * Shared::kFloats);
@@ -441,7 +447,8 @@ __device__ void backward_of_rows(const BackwardRows<X, P, O>& a, int warps) {
 #pragma unroll
         for (int j = 0; j < kLanes; ++j) {
           const float d = dout[j], t = Form::plain ? y[j] : y[j] - b[j];
-          if constexpr (Form::keeps) kept_dout[k][j] = d, kept_y[k][j] = t;
+          if constexpr (Form::keeps) kept_dout[k][j] = d;
+          if constexpr (kKeepsY) kept_y[k][j] = t;
           if constexpr (!Form::plain) part_g = fmaf(d, w[j], part_g);
           part_gx = fmaf(d, t, part_gx);
           dweight[k][j] = fmaf(d, t, dweight[k][j]);
@@ -452,7 +459,8 @@ __device__ void backward_of_rows(const BackwardRows<X, P, O>& a, int warps) {
         for (int j = 0; j < kLanes; ++j) {
           const float d = dout[j], t = Form::plain ? y[j] : y[j] - statistic.x;
           const float normalized = t * statistic.y, g = d * w[j];
-          if constexpr (Form::keeps) kept_dout[k][j] = d, kept_y[k][j] = t;
+          if constexpr (Form::keeps) kept_dout[k][j] = d;
+          if constexpr (kKeepsY) kept_y[k][j] = t;
           if constexpr (!Form::plain) part_g += g;
           part_gx = fmaf(g, normalized, part_gx);
           dweight[k][j] = fmaf(d, normalized, dweight[k][j]);
@@ -475,19 +483,17 @@ __device__ void backward_of_rows(const BackwardRows<X, P, O>& a, int warps) {
     for (int k = 0; k < packs; ++k) {
       if (!inside(k)) continue;
       float w[kLanes], gradient[kLanes], d[kLanes], t[kLanes];
-      if constexpr (Form::keeps) {
+      const auto dout = lanes_from_shared<O, kLanes>(mine.at(stage, k, 0));
+      const auto y = lanes_from_shared<Y, kLanes>(mine.at(stage, k, kDout));
 #pragma unroll
-        for (int j = 0; j < kLanes; ++j) d[j] = kept_dout[k][j], t[j] = kept_y[k][j];
-      } else {
-        const auto dout = lanes_from_shared<O, kLanes>(mine.at(stage, k, 0));
-        const auto y = lanes_from_shared<Y, kLanes>(mine.at(stage, k, kDout));
+      for (int j = 0; j < kLanes; ++j) {
+        d[j] = Form::keeps ? kept_dout[k][j] : dout[j];
+        t[j] = kKeepsY ? kept_y[k][j] : Form::plain ? y[j] : y[j] - mean;
+      }
+      if constexpr (from_out && !Form::plain && !kKeepsY) {
+        const auto b = bias_of(k);
 #pragma unroll
-        for (int j = 0; j < kLanes; ++j) d[j] = dout[j], t[j] = Form::plain ? y[j] : y[j] - mean;
-        if constexpr (from_out && !Form::plain) {
-          const auto b = bias_of(k);
-#pragma unroll
-          for (int j = 0; j < kLanes; ++j) t[j] = y[j] - b[j];
-        }
+        for (int j = 0; j < kLanes; ++j) t[j] = y[j] - b[j];
       }
       weight_of(k, w);
       if constexpr (from_out) {
@@ -647,6 +653,9 @@ void launch_backward(const BackwardRows<X, P, O>& a, const BackwardLaunch& launc
     }
     switch (packs) {
       case 2:
+        if constexpr (from_out) {
+          if (plain) return as.template operator()<2, Share::block, true, true>();
+        }
         return as.template operator()<2, Share::block, true>();
       case 3:
         if constexpr (from_out) {
