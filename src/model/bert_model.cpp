@@ -292,6 +292,7 @@ struct BertModel::Memory {
   std::byte* host_result = nullptr;
   std::optional<Event> batch_copied;  // from host_batch to the device, by the latest call
   Stream own_stream;                  // of a GPU
+  bool in_buckets = false;            // its products read from device memory how many rows there are
   std::map<Call, Captured> graphs;
   Call last;
 };
@@ -388,6 +389,8 @@ void BertModel::allocate(bool classifier, const BertPackedWeights* packed) {
   m.host_batch = Tensor(m.host_memory.data(), DType::i32, m.tensors.batch.shape);
   m.host_result = m.host_memory.data() + (integers + kAlignment - 1) / kAlignment * kAlignment;
   m.own_stream = Stream(context_.device().device);
+  m.in_buckets = bert_layers_are_exact(context_, config_, m.tensors.parameters,
+                                       narrow(m.tensors, N, S, options_.batch_invariant));
 }
 
 BertModel::~BertModel() = default;
@@ -462,7 +465,7 @@ void BertModel::run(const Call& call) {
     if (call.result == Result::logits) bert_classify(context_, m.tensors.parameters, a);
   };
   const bool watched = context_.timer() || context_.inspector() || context_.options().verbose;
-  if (watched || context_.device().device.kind == DeviceKind::cpu) return work();
+  if (watched || !m.in_buckets) return work();
   Memory::Captured& captured = m.graphs[call];
   if (!captured.warm) {
     captured.warm = true;
@@ -498,9 +501,9 @@ Tensor BertModel::start(const PackedBatch& batch, Result result, From from) {
   const bool gpu = context_.device().device.kind == DeviceKind::cuda;
   const auto N = static_cast<std::int64_t>(batch.tokens.size());
   const std::int64_t S = batch.sequences();
-  // On a CPU every tensor has just the batch's rows. A GPU's launches are for a bucket of batches.
-  const std::int64_t rows = gpu ? token_bucket(N, options_.max_batch_tokens) : N;
-  const std::int64_t sequences = gpu ? sequence_bucket(S, options_.max_batch_sequences) : S;
+  // Every tensor has just the batch's rows, but where launches are for a bucket of batches.
+  const std::int64_t rows = m.in_buckets ? token_bucket(N, options_.max_batch_tokens) : N;
+  const std::int64_t sequences = m.in_buckets ? sequence_bucket(S, options_.max_batch_sequences) : S;
   if (m.batch_copied) m.batch_copied->synchronize();
   Tensors host_view = m.tensors;
   host_view.batch = m.host_batch;
@@ -514,7 +517,7 @@ Tensor BertModel::start(const PackedBatch& batch, Result result, From from) {
   }
   run(m.last);
   const BertActivations a = narrow(m.tensors, rows, sequences, options_.batch_invariant);
-  if (gpu) {
+  if (m.in_buckets) {
     std::optional<bool>& exact = m.graphs[m.last].exact;
     if (!exact) exact = bert_layers_are_exact(context_, config_, m.tensors.parameters, a);
     if (!*exact) wasted_tokens_ += rows - N;
