@@ -6,7 +6,8 @@
 
 Rows × columns are 2^26 elements (or --rows), random. Implementations take turns, call by call; before each call a buffer
 of 512 MiB is written, so that nothing is found in the L2, and the GPU is kept waiting until the host has enqueued the call; a
-figure is the median time between two events. The ratio beside it is that of a device-to-device copy of as many bytes (2
+figure is the median time between two events. Each call of a forward reads another of ten tensors, since what torch.compile's
+marked loads leave of one in the L2 outlasts that write. The ratio beside it is that of a device-to-device copy of as many bytes (2
 passes of the tensor forward, 3 backward), in the same run.
 Ours writes the statistics that a backward needs, and "nothing kept" does not; a compiled forward writes them where there is a
 backward. The backward's is dx, dweight and dbias in fp32 for ours, in the parameters' dtype for the others.
@@ -16,6 +17,8 @@ found again where it is measured, with nothing beside it.
 
 import argparse
 import ctypes
+import functools
+import itertools
 import json
 import statistics
 import subprocess
@@ -26,6 +29,7 @@ import torch._inductor.config
 
 DTYPES = {torch.float64: 0, torch.float32: 1, torch.bfloat16: 2, torch.float16: 3}
 EPS = 1e-5
+INPUTS = 10  # of a forward
 
 
 class Options(ctypes.Structure):
@@ -136,20 +140,21 @@ def parameters(rms, dtype, columns):
     return weight, None if rms else torch.randn(columns, device="cuda", dtype=dtype)
 
 
-def rival_calls(rms, dtype, x, weight, bias, dout, compiled):
-    """{who: call} forward and backward."""
+def rival_calls(rms, xs, weight, bias, dout, compiled, turns):
+    """{who: call} forward, of `xs` by `turns`, and backward."""
     forward, backward = {}, {}
-    for rival, function in rivals(rms, x.shape[1], weight, bias, compiled).items():
-        leaves = [t.detach().requires_grad_() for t in (x, weight, bias) if t is not None]
-        arguments = leaves if not rms else [*leaves, None]
+    for rival, function in rivals(rms, xs[0].shape[1], weight, bias, compiled).items():
+        leaves = [t.detach().requires_grad_() for t in (xs[0], weight, bias) if t is not None]
+        parameters = leaves[1:] if not rms else [*leaves[1:], None]
+        inputs = [x.detach().requires_grad_() for x in xs]
 
-        def run(function=function, arguments=[t if t is None else t.detach() for t in arguments]):
-            return function(*arguments)
+        def run(function=function, inputs=xs, parameters=(weight, bias)):
+            return function(inputs[next(turns)], *parameters)
 
-        result = function(*arguments)
+        result = function(leaves[0], *parameters)
         forward[rival] = run
         if rival == "compile":
-            forward["compile, for a backward"] = lambda function=function, arguments=arguments: function(*arguments)
+            forward["compile, for a backward"] = functools.partial(run, function, inputs, parameters)
         backward[rival] = lambda result=result, leaves=leaves: torch.autograd.grad(
             result, leaves, dout, retain_graph=True)
     return forward, backward
@@ -159,7 +164,7 @@ def compile_share(shapes):
     """Leaves what torch.compile makes for these shapes in its cache."""
     for rms, dtype, rows, columns in shapes:
         x = torch.randn(rows, columns, device="cuda", dtype=dtype)
-        for calls in rival_calls(rms, dtype, x, *parameters(rms, dtype, columns), x, True):
+        for calls in rival_calls(rms, [x], *parameters(rms, dtype, columns), x, True, itertools.repeat(0)):
             for call in calls.values():
                 call()
         torch._dynamo.reset()
@@ -173,7 +178,8 @@ def compile_first(jobs):
 
 
 def measure(ours, rms, dtype, rows, columns, options, flush):
-    x, dout, out, dx = (torch.randn(rows, columns, device="cuda", dtype=dtype) for _ in range(4))
+    dout, out, dx, *xs = (torch.randn(rows, columns, device="cuda", dtype=dtype) for _ in range(3 + INPUTS))
+    x, turns = xs[0], itertools.cycle(range(INPUTS))
     weight, bias = parameters(rms, dtype, columns)
     rstd = torch.empty(rows, device="cuda")
     mean = None if rms else torch.empty(rows, device="cuda")
@@ -182,20 +188,23 @@ def measure(ours, rms, dtype, rows, columns, options, flush):
     number = DTYPES[dtype]
     name = "rmsnorm" if rms else "layernorm"
     dtypes = {"x_dtype": number, "parameter_dtype": number, "out_dtype": number}
-    forward = {"ours": ours.call(f"{name}_forward", Forward, rows, columns,
-                                 {"x": x, "weight": weight, "bias": bias, "out": out, "mean": mean, "rstd": rstd},
-                                 eps=EPS, **dtypes),
-               "ours, nothing kept": ours.call(f"{name}_forward", Forward, rows, columns,
-                                               {"x": x, "weight": weight, "bias": bias, "out": out}, eps=EPS,
-                                               **dtypes)}
+
+    def forward_of(inputs, **written):
+        calls = [ours.call(f"{name}_forward", Forward, rows, columns,
+                           {"x": x, "weight": weight, "bias": bias, "out": out, **written}, eps=EPS, **dtypes)
+                 for x in inputs]
+        return lambda: calls[next(turns) % len(calls)]()
+
+    kept = {"mean": mean, "rstd": rstd}
+    forward = {"ours": forward_of(xs, **kept), "ours, nothing kept": forward_of(xs)}
+    forward_of_x = forward_of([x], **kept)
     common = {"dout": dout, "weight": weight, "rstd": rstd, "dx": dx, "dweight": dweight, "dbias": dbias}
     backward = {
         "ours": ours.call(f"{name}_backward", Backward, rows, columns, {**common, "x": x, "mean": mean},
                           gradient_dtype=1, **dtypes),
         "ours, from out": ours.call(f"{name}_backward", Backward, rows, columns,
                                     {**common, "out": out, "bias": bias}, gradient_dtype=1, **dtypes)}
-    forward["ours"]()
-    theirs = rival_calls(rms, dtype, x, weight, bias, dout, not options.no_compile)
+    theirs = rival_calls(rms, xs, weight, bias, dout, not options.no_compile, turns)
     forward |= theirs[0]
     backward |= theirs[1]
     size = x.element_size() * x.numel()
@@ -203,6 +212,7 @@ def measure(ours, rms, dtype, rows, columns, options, flush):
     for direction, calls, passes in (("forward", forward, 2), ("backward", backward, 3)):
         source = torch.empty(size * passes // 2, dtype=torch.uint8, device="cuda")
         target = torch.empty_like(source)
+        forward_of_x()  # what the backward reads
         times = timed({**calls, "copy": lambda: target.copy_(source)}, flush, options.rounds)
         report[direction] = {who: {"us": round(us, 2), "of_copy": round(times["copy"] / us, 3),
                                    "TB/s": round(passes * size / us * 1e-6, 2)} for who, us in times.items()}
