@@ -136,8 +136,11 @@ void run(const Flags& flags) {
   Context context(flags.encoder.device.context_options(flags.encoder.dtype), flags.encoder.device.place());
   Encoder encoder(context, flags.encoder.model, options);
   std::unique_ptr<Sink> sink;
-  npy ? void(sink = std::make_unique<Npy>(flags.out, encoder.vector_size()))
-      : void(sink = std::make_unique<JsonLines>(flags.out));
+  if (npy) {
+    sink = std::make_unique<Npy>(flags.out, encoder.vector_size());
+  } else {
+    sink = std::make_unique<JsonLines>(flags.out);
+  }
   EncoderProgress progress(npy ? ErrorsAre::in_rows_of_zeros : ErrorsAre::in_the_output);
   std::int64_t texts = 0, tokens = 0;
   encoder.set_progress([&](std::int64_t done) { progress.show(texts, tokens = done); });

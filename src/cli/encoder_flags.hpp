@@ -56,9 +56,8 @@ class EncoderProgress {
 
   // `texts` and `tokens` are those done so far.
   void show(std::int64_t texts, std::int64_t tokens);
-  void report(
-      std::int64_t line,
-      const std::string& error);  // of a text; printed: all that the output does not name, else the first few
+  // Of a text. Printed are all that the output does not name, else the first few.
+  void report(std::int64_t line, const std::string& error);
   // The closing line; throws Error where there were errors.
   void finish(std::int64_t texts, std::int64_t tokens, std::int64_t wasted_tokens);
 
