@@ -20,8 +20,7 @@ std::vector<DType> dtypes_for(std::string_view variant) {
 }
 
 Context& gpu_context(Device device, bool tf32) {
-  // Never destroyed: cuBLASLt, loaded later, ends before them at exit, and they hold handles of it.
-  static auto& contexts = *new std::map<std::pair<int, bool>, Context>;
+  static std::map<std::pair<int, bool>, Context> contexts;
   ContextOptions options;
   options.tf32 = tf32;
   return contexts.try_emplace({device.index, tf32}, options, device).first->second;

@@ -36,11 +36,14 @@ const std::string& reason_for_absence();
 
 void check(cublasStatus_t status, std::string_view doing);
 
+// Whether the process ends, and the library with it: what a static Context still holds then is not released.
+bool is_ending();
+
 template <auto Library::*release>
 struct Release {
   template <class T>
   void operator()(T* object) const {
-    (library().*release)(object);
+    if (!is_ending()) (library().*release)(object);
   }
 };
 template <class Pointer, auto Library::*release>

@@ -13,6 +13,8 @@ constexpr std::string_view kRemedy =
     "install libcublas (of the CUDA toolkit, or the Python package nvidia-cublas) and see that its folder is "
     "in LD_LIBRARY_PATH";
 
+bool ending = false;
+
 struct Loaded {
   Library library{};
   std::string reason;  // why not, or ""
@@ -42,6 +44,10 @@ struct Loaded {
     find(file, "cublasLtMatmulPreferenceDestroy", library.destroy_preference);
     find(file, "cublasLtMatmulPreferenceSetAttribute", library.set_preference);
   }
+  // Made once the library was loaded, it ends just before the library does.
+  ~Loaded() { ending = true; }
+  Loaded(const Loaded&) = delete;
+  Loaded& operator=(const Loaded&) = delete;
 
  private:
   template <class Function>
@@ -74,6 +80,10 @@ void check(cublasStatus_t status, std::string_view doing) {
   throw Error(fmt::format("cuBLASLt: {}", library().status_string(status)), std::string(doing),
               "see whether the GPU is in order with nvidia-smi; another variant of matmul can be forced with "
               "WARPWRIGHT_FORCE");
+}
+
+bool is_ending() {
+  return ending;
 }
 
 Handle make_handle() {
