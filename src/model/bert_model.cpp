@@ -20,6 +20,7 @@ namespace warpwright {
 namespace {
 
 constexpr std::int64_t kMostSequences = 4096, kMostBatchTokens = std::int64_t{1} << 28;
+constexpr std::size_t kMostGraphs = 256;
 
 struct Tensors {
   BertParameters parameters;
@@ -246,7 +247,7 @@ void randomize(const BertParameters& p) {
 
 }  // namespace
 
-// A forward for a bucket of tokens and sequences, from where to which result.
+// A forward for a bucket of tokens and sequences, or for just these, from where to which result.
 struct BertModel::Call {
   std::int64_t rows = 0, sequences = 0;
   Result result = Result::hidden;
@@ -282,7 +283,17 @@ struct BertModel::Memory {
     const void* scratch = nullptr;  // where it was when the graph was captured
     bool warm = false;              // it ran once, so that what is loaded and chosen on first use is there
     std::optional<bool> exact;      // it computes no row but the batch's
+    std::int64_t latest = 0;        // of its calls, among all
   };
+
+  // For this call; of those that there are, the one not called for longest makes room.
+  Captured& captured(const Call& call) {
+    const auto place = graphs.try_emplace(call).first;
+    place->second.latest = ++calls;
+    const auto older = [](const auto& a, const auto& b) { return a.second.latest < b.second.latest; };
+    if (graphs.size() > kMostGraphs) graphs.erase(std::min_element(graphs.begin(), graphs.end(), older));
+    return place->second;
+  }
 
   std::optional<BertPackedWeights> packed;
   std::unique_ptr<Arenas> arenas;
@@ -294,6 +305,7 @@ struct BertModel::Memory {
   Stream own_stream;                  // of a GPU
   bool in_buckets = false;            // its products read from device memory how many rows there are
   std::map<Call, Captured> graphs;
+  std::int64_t calls = 0;
   Call last;
 };
 
@@ -465,8 +477,8 @@ void BertModel::run(const Call& call) {
     if (call.result == Result::logits) bert_classify(context_, m.tensors.parameters, a);
   };
   const bool watched = context_.timer() || context_.inspector() || context_.options().verbose;
-  if (watched || !m.in_buckets) return work();
-  Memory::Captured& captured = m.graphs[call];
+  if (watched || context_.device().device.kind == DeviceKind::cpu) return work();
+  Memory::Captured& captured = m.captured(call);
   if (!captured.warm) {
     captured.warm = true;
     return work();
@@ -518,7 +530,7 @@ Tensor BertModel::start(const PackedBatch& batch, Result result, From from) {
   run(m.last);
   const BertActivations a = narrow(m.tensors, rows, sequences, options_.batch_invariant);
   if (m.in_buckets) {
-    std::optional<bool>& exact = m.graphs[m.last].exact;
+    std::optional<bool>& exact = m.captured(m.last).exact;
     if (!exact) exact = bert_layers_are_exact(context_, config_, m.tensors.parameters, a);
     if (!*exact) wasted_tokens_ += rows - N;
   }
