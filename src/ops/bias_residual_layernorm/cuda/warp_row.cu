@@ -27,6 +27,7 @@ bool run(const Context& context, const SumForward& args, NormTypes<T, P, T>) {
                                C,
                                static_cast<float>(args.eps),
                                !args.rms,
+                               leaves_caches(4 * args.out.bytes(), context.device()),
                                args.rows.as<std::int32_t>()};
   if (!gpu::aligned16(a.x, a.x_bias, a.y, a.weight, a.bias, a.sum, a.out)) return false;
   const RowShape shape = forward_shape(C, args.x.dtype, true);

@@ -192,10 +192,13 @@ __device__ void lanes_to_shared(uint4* p, const float (&values)[N]) {
   }
 }
 template <class T, int N>
-__device__ void copy_to_shared(uint4* p, const T* from) {
+__device__ void copy_to_shared(uint4* p, const T* from, std::uint64_t priority) {
 #pragma unroll
   for (int i = 0; i < Lanes<T, N>::kUnits; ++i) {
-    __pipeline_memcpy_async(p + i * gpu::kWarp, from + i * Lanes<T, N>::kEach, 16);
+    asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2;" ::"r"(
+                     gpu::shared_address(p + i * gpu::kWarp)),
+                 "l"(from + i * Lanes<T, N>::kEach), "l"(priority)
+                 : "memory");
   }
 }
 
@@ -284,6 +287,7 @@ __device__ void backward_of_rows(const BackwardRows<X, P, O>& a, int warps) {
   // The first rows are on their way while the parameters are read.
   for (int i = 0; i < stages * packs * Shared::kUnits; ++i) mine.rows[i * gpu::kWarp] = uint4{0, 0, 0, 0};
   for (int i = 0; i < stages; ++i) mine.statistics[i * gpu::kWarp].x = 0;
+  const std::uint64_t priority = l2_priority(a.streaming);
   const auto copy_row = [&](std::int64_t row, int stage) {
     if (row < a.N) {
       const std::int64_t first = row * a.C + column;
@@ -297,15 +301,15 @@ __device__ void backward_of_rows(const BackwardRows<X, P, O>& a, int warps) {
 #pragma unroll
       for (int k = 0; k < packs; ++k) {
         if (!inside(k)) continue;
-        copy_to_shared<O, kLanes>(mine.at(stage, k, 0), dout + k * kStep);
-        copy_to_shared<Y, kLanes>(mine.at(stage, k, kDout), y + k * kStep);
+        copy_to_shared<O, kLanes>(mine.at(stage, k, 0), dout + k * kStep, priority);
+        copy_to_shared<Y, kLanes>(mine.at(stage, k, kDout), y + k * kStep, priority);
       }
       if (a.addend) {
 #pragma unroll
         for (int k = 0; k < packs; ++k) {
           if (!inside(k)) continue;
           copy_to_shared<X, kLanes>(mine.addends + (stage * packs + k) * gpu::kWarp,
-                                    a.addend + first + k * kStep);
+                                    a.addend + first + k * kStep, priority);
         }
       }
       float2* statistic = mine.statistics + stage * gpu::kWarp;

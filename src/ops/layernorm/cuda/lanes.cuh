@@ -6,6 +6,16 @@
 
 namespace warpwright::ops::layernorm::cuda {
 
+// A priority in the second-level cache (PTX ISA, createpolicy): among the last to leave it, or as usual. Rows
+// for which that cache is too small are read with the former, though they are read once: beside as many
+// that are written they arrive faster (docs/kernels.md).
+__device__ inline std::uint64_t l2_priority(bool last) {
+  std::uint64_t as_last, as_usual;
+  asm("createpolicy.fractional.L2::evict_last.b64 %0;" : "=l"(as_last));
+  asm("createpolicy.fractional.L2::evict_normal.b64 %0;" : "=l"(as_usual));
+  return last ? as_last : as_usual;
+}
+
 template <class T, int N>
 struct Lanes {
   static constexpr int kEach = N < gpu::kPackedLanes<T> ? N : gpu::kPackedLanes<T>;
@@ -18,6 +28,18 @@ struct Lanes {
     Lanes lanes;
 #pragma unroll
     for (int i = 0; i < kUnits; ++i) lanes.units[i] = Unit::load(p + i * kEach);
+    return lanes;
+  }
+  static __device__ Lanes load(const T* p, std::uint64_t priority) {
+    static_assert(sizeof(Unit) == 16);
+    Lanes lanes;
+#pragma unroll
+    for (int i = 0; i < kUnits; ++i) {
+      auto& word = reinterpret_cast<uint4&>(lanes.units[i]);
+      asm volatile("ld.global.L2::cache_hint.v4.u32 {%0, %1, %2, %3}, [%4], %5;"
+                   : "=r"(word.x), "=r"(word.y), "=r"(word.z), "=r"(word.w)
+                   : "l"(p + i * kEach), "l"(priority));
+    }
     return lanes;
   }
   static __device__ Lanes zero() {

@@ -58,7 +58,7 @@ struct ForwardRows {
   std::int64_t N;
   int C;
   float eps;
-  bool centered;
+  bool centered, streaming;
   const std::int32_t* rows_on_device = nullptr;  // so many of the N, where the kernel is `with_sum`
 
   template <bool with_sum>
@@ -185,6 +185,16 @@ __global__ void __launch_bounds__(ForwardForm<X, P, packs, one_warp, with_sum>::
     gpu::let_next_kernel_begin();
     gpu::wait_for_kernels_before();
   }
+  // Not where the registers for it are missing, nor for two rows read and one written.
+  constexpr bool kPrioritized = !with_sum || (rounded && packs < 8);
+  [[maybe_unused]] const std::uint64_t priority = l2_priority(a.streaming);
+  const auto load = [&](const X* from) {
+    if constexpr (kPrioritized) {
+      return Pack::load(from, priority);
+    } else {
+      return Pack::load(from);
+    }
+  };
   RowPart<X, packs, rounded && !Form::floats> x;
   [[maybe_unused]] Parameters weights[packs], biases[packs];
   if constexpr (with_sum) {
@@ -193,8 +203,8 @@ __global__ void __launch_bounds__(ForwardForm<X, P, packs, one_warp, with_sum>::
     for (int k = 0; k < packs; ++k) {
       y[k] = z[k] = Pack::zero();
       if (k * gpu::kWarp >= left) continue;
-      y[k] = Pack::load(a.x + first + k * kStep);
-      z[k] = Pack::load(a.y + first + k * kStep);
+      y[k] = load(a.x + first + k * kStep);
+      z[k] = load(a.y + first + k * kStep);
     }
 #pragma unroll
     for (int k = 0; k < packs; ++k) {
@@ -220,7 +230,7 @@ __global__ void __launch_bounds__(ForwardForm<X, P, packs, one_warp, with_sum>::
 #pragma unroll
       for (int k = 0; k < packs; ++k) {
         bits[k] = Pack::zero();
-        if (inside(everywhere, k)) bits[k] = Pack::load(a.x + first + k * kStep);
+        if (inside(everywhere, k)) bits[k] = load(a.x + first + k * kStep);
       }
     });
     if constexpr (Form::early) {

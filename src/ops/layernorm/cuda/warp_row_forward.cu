@@ -22,6 +22,7 @@ bool forward(const Context& context, const NormForward& args, NormTypes<X, P, O>
   a.C = C;
   a.eps = static_cast<float>(args.eps);
   a.centered = args.centered;
+  a.streaming = leaves_caches(2 * args.x.bytes(), context.device());
   if (!gpu::aligned16(a.x, a.weight, a.bias, a.out)) return false;
   launch_forward<false, true>(a, forward_shape(C, args.x.dtype, sizeof(P) != sizeof(X)), context,
                               "norm forward cuda.warp_row");
