@@ -26,7 +26,7 @@ class CliTest : public TestFolder {
     output_ = r.out;
   }
 
-  // One line on stderr, nothing on stdout, the exit code, and the words that must be in the line.
+  // Expects this exit code, nothing on stdout, and one line on stderr that contains these words.
   void fails(int code, const std::vector<std::string>& arguments, const std::vector<std::string>& words) {
     const ProcessResult r = run(arguments);
     EXPECT_EQ(r.code, code) << r.err;
@@ -35,7 +35,7 @@ class CliTest : public TestFolder {
       EXPECT_NE(r.err.find(word), std::string::npos) << word << " in " << r.err;
   }
 
-  // The same through a shell, where W is the program; what it prints on standard error.
+  // The same through a shell, where W is the program; returns what it prints on stderr.
   void shell_fails(int code, const std::string& command, const std::vector<std::string>& words) {
     const std::string whole =
         fmt::format("cd '{}' && W='{}' && exec 2> err && {}", folder.string(), WARPWRIGHT_BINARY, command);
@@ -48,7 +48,7 @@ class CliTest : public TestFolder {
       EXPECT_NE(err.find(word), std::string::npos) << word << " in " << err;
   }
 
-  // Text of a few hundred words, a tokenizer of it and shards.
+  // A text of a few hundred words, its tokenizer and its shards.
   void make_data() {
     std::string text;
     const char* words[] = {"the ", "cat ", "sat ", "on ", "a ", "mat ", "and ", "saw ", "dog ", "run.\n"};

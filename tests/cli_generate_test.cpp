@@ -54,7 +54,7 @@ TEST_F(GenerateTest, EachSampleCanBeHadAloneAgain) {
   EXPECT_EQ(printed("7", "2"), "--- seed 7\n" + printed("7", "1") + "\n--- seed 8\n" + printed("8", "1"));
 }
 
-// An untrained model writes any bytes, so the stop texts begin and end within tokens and within characters.
+// An untrained model emits arbitrary bytes, so stop texts begin and end inside tokens and characters.
 TEST_F(GenerateTest, StopTextsEndASampleBeforeThem) {
   const auto text_with = [&](const std::vector<std::string>& more) {
     std::vector<std::string> line = {"--prompt", "", "--seed", "7"};
@@ -67,7 +67,7 @@ TEST_F(GenerateTest, StopTextsEndASampleBeforeThem) {
   int tried = 0;
   for (std::size_t at = 0; at + 6 < text.size(); at += 5) {
     const std::string stop = text.substr(at, 6);
-    if (stop.find('\0') != std::string::npos) continue;  // no argument can hold it
+    if (stop.find('\0') != std::string::npos) continue;  // cannot be passed as an argument
     EXPECT_EQ(text_with({"--stop", "never here", "--stop=" + stop}), text.substr(0, text.find(stop)));
     const json sample = samples({"--prompt", "", "--seed", "7", "--stop=" + stop})[0];
     EXPECT_EQ(sample["end"], "stop");
@@ -118,7 +118,7 @@ TEST_F(GenerateTest, ConversionsKeepTheTokenizerAndItsIds) {
   convert("m.bin", "bare", "hf");
   EXPECT_NE(output_.find("--tokenizer"), std::string::npos) << output_;
   EXPECT_TRUE(json_file("bare/config.json")["eos_token_id"].is_null());
-  json config = before;  // ids that are neither the same nor the vocabulary's last one
+  json config = before;  // two different ids, neither the vocabulary's last
   config["bos_token_id"] = 5;
   config["eos_token_id"] = 6;
   put("copy/config.json", config.dump());

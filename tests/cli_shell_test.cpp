@@ -1,4 +1,4 @@
-// Completion in a real bash, and the scripts and man pages as texts.
+// Completion in a real bash; the other scripts and the man pages as text.
 #include <gtest/gtest.h>
 
 #include <functional>
@@ -23,7 +23,7 @@ class ShellTest : public CliTest {
  protected:
   ShellTest() { put("completion.bash", cli::bash_completion(*cli::make_program())); }
 
-  // What bash offers for the last of these words; "=" is a word of its own, as in bash.
+  // What bash offers for the last of these words; "=" is a separate word, as in bash.
   Words offered(const std::string& line) {
     put("try.bash",
         "source ./completion.bash || exit 1\nCOMP_WORDS=(" + line +
@@ -69,7 +69,7 @@ TEST_F(ShellTest, BashOffersFilesForPaths) {
   EXPECT_EQ(offered("warpwright data build --input input2.txt --val"), Words{"--val-fraction"});
 }
 
-// Relocatable bundles start programs so.
+// This is how relocatable bundles start programs.
 TEST_F(ShellTest, StartsThroughTheDynamicLoader) {
   shell_fails(0, "/lib64/ld-linux-x86-64.so.2 \"$W\" help > out", {});
   EXPECT_NE(read_file(folder / "out", 1 << 20).find("warpwright"), std::string::npos);
@@ -110,7 +110,7 @@ TEST(Shell, EveryOptionOfEveryCommandIsInEveryScriptAndInItsManPage) {
   }
 }
 
-// Every line is text or one of the requests used here, and the sections come in the usual order.
+// Every line is text or one of the requests we use, and the sections are in the usual order.
 TEST(Shell, ManPagesAreWellFormed) {
   const auto program = cli::make_program();
   const std::set<std::string> requests = {".TH", ".SH", ".TP", ".B", ".I", ".nf", ".fi", ".sp"};

@@ -1,4 +1,4 @@
-// embed and rank as a part of something larger: pipes, summaries, signals.
+// embed and rank as part of something larger: pipes, summaries, signals.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
@@ -30,7 +30,7 @@ class StreamTest : public CliTest {
   static constexpr const char* kEmbed = "$W embed --model bert --weights-cache none --threads 1";
 };
 
-// The writer of the second line waits for the answer to the first one.
+// The second line is written only once the first has been answered.
 TEST_F(StreamTest, EachAnswerIsThereBeforeTheNextLine) {
   const std::string command = fmt::format(
       "mkfifo answers && (exec 4< answers; echo the cat; read -r line <&4; echo \"$line\" > first; echo a "
@@ -74,7 +74,7 @@ TEST_F(StreamTest, TheSummaryIsAnObjectIfAskedFor) {
   EXPECT_EQ(json::parse(rank.err)["texts"], 1);
 }
 
-// On a terminal (script makes one) the line of progress is there from the beginning.
+// On a terminal (`script` provides one) progress is shown from the start.
 TEST_F(StreamTest, ProgressSaysHowFarAndHowLong) {
   put("texts", "the cat\na dog\n");
   const std::string line = fmt::format(
@@ -88,13 +88,14 @@ TEST_F(StreamTest, ProgressSaysHowFarAndHowLong) {
 
 TEST_F(StreamTest, SignalsEndAnyCommandWithTheirExitCode) {
   ASSERT_EQ(::mkfifo(path("pipe").c_str(), 0600), 0);
-  const int held_open = ::open(path("pipe").c_str(), O_RDWR);  // so that reading it waits
+  const int held_open = ::open(path("pipe").c_str(), O_RDWR);  // so that readers block
   ASSERT_GE(held_open, 0);
   for (const int signal : {SIGINT, SIGTERM, SIGHUP}) {
     const pid_t child =
         start_process(embed({"--input", path("pipe"), "--stream"}), folder / "o", folder / "e");
     ASSERT_EQ(::write(held_open, "the cat\n", 8), 8);
-    while (!fs::exists(folder / "o") || fs::file_size(folder / "o") == 0) usleep(1000);  // it waits for more
+    while (!fs::exists(folder / "o") || fs::file_size(folder / "o") == 0)
+      usleep(1000);  // it then waits for more
     kill(child, signal);
     EXPECT_EQ(wait_for(child), 128 + signal);
     EXPECT_EQ(read_file(folder / "e", 1 << 20), "");

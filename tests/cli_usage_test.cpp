@@ -295,7 +295,7 @@ Words path_of(const CLI::App& command) {
   return words;
 }
 
-// The message of a command line that is refused; nullopt if it is not.
+// The message that refuses a command line; nullopt if it is accepted.
 std::optional<std::string> refusal(const Words& line) {
   const auto program = cli::make_program();
   try {
@@ -394,9 +394,9 @@ TEST_F(UsageTest, HelpIsGivenHoweverItIsAskedFor) {
   EXPECT_EQ(output_, version);
 }
 
-// A new option that is forgotten in identity_of() and settings_of() would silently go back to its default.
+// A new option missing from identity_of() and settings_of() would silently fall back to its default.
 TEST_F(UsageTest, EveryOptionOfTrainIsSavedWithTheRun) {
-  // tf32 is of --dtype.
+  // tf32 is saved with --dtype.
   const std::set<std::string> elsewhere = {"tf32",     "model", "layers", "heads",
                                            "channels", "vocab", "context"};
   const std::set<std::string> of_one_start = {

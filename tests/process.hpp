@@ -20,8 +20,8 @@ struct ProcessResult {
   std::string err;  // standard error
 };
 
-// Starts the binary with these arguments; its outputs go to the files. The child calls `prepare` before it
-// becomes the binary.
+// Starts the binary with these arguments and its outputs going to these files. The child calls `prepare` just
+// before exec.
 inline pid_t start_process(const std::vector<std::string>& arguments, const std::filesystem::path& out,
                            const std::filesystem::path& err, void (*prepare)() = nullptr) {
   std::fflush(nullptr);

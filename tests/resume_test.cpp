@@ -180,7 +180,7 @@ TEST_F(ResumeCliTest, MetricsOfOthersAreLeftAlone) {
   fs::create_directories(folder / "run");
   put("run/metrics.jsonl", "my results\n");
   fails(1, train("run", {"--steps", "2"}), {"run: ", "holds a run already"});
-  fails(1, train("run", {"--steps", "2", "--resume"}), {"metrics.jsonl", "is of no run"});
+  fails(1, train("run", {"--steps", "2", "--resume"}), {"metrics.jsonl", "is not the metrics"});
   EXPECT_EQ(read_file(folder / "run/metrics.jsonl", 100), "my results\n");
 }
 
@@ -217,8 +217,8 @@ TEST_F(ResumeCliTest, CheckpointsThatCannotBeListedAreNotStepZero) {
   const std::string metrics = read_file(folder / "run/metrics.jsonl", 1 << 20);
   fs::rename(folder / "run/checkpoints", folder / "run/aside");
   fs::create_symlink("checkpoints", folder / "run/checkpoints");  // a link to itself
-  fails(1, arguments, {"run/checkpoints: cannot be listed"});
-  fails(1, resume("run"), {"run/checkpoints: cannot be listed"});
+  fails(1, arguments, {"run/checkpoints: cannot be examined"});
+  fails(1, resume("run"), {"run/checkpoints: cannot be examined"});
   fs::remove(folder / "run/checkpoints");
   put("run/checkpoints", "a file");
   fails(1, arguments, {"run/checkpoints: cannot be listed"});

@@ -135,7 +135,6 @@ warpwright_status warpwright_context_set_threads(warpwright_context* context, in
     const int chosen = checked_threads(threads == 0 ? found->context.options().threads : threads,
                                        std::string(kFunction) + ": threads");
     meaning = WARPWRIGHT_FAILED;
-    claim_threads(chosen);
     found->context.set_threads(chosen);
   });
 }

@@ -1,4 +1,4 @@
-// The handles that callers hold. A pointer that is not a live handle is detected without being read.
+// The handles given to callers. A pointer that is not a live handle is recognized without reading through it.
 #pragma once
 
 #include <fmt/format.h>

@@ -16,7 +16,7 @@ bool is_name_letter(char c) {
   return std::isalnum(static_cast<unsigned char>(c)) || c == '-' || c == '_';
 }
 
-// "--name", "--name=…" or "-x", not "-", "-5", "--" or text that begins with dashes.
+// "--name", "--name=…" or "-x"; not "-", "-5", "--" or text that happens to begin with dashes.
 bool looks_like_an_option(const std::string& word) {
   const std::string name = word.substr(0, word.find('='));
   const std::size_t dashes = name.starts_with("--") ? 2 : 1;
@@ -26,7 +26,7 @@ bool looks_like_an_option(const std::string& word) {
   return std::all_of(name.begin(), name.end(), is_name_letter);
 }
 
-// A word of the user's as a message shows it.
+// A word from the command line, as messages quote it.
 std::string shown(const std::string& word) {
   constexpr std::size_t kLongest = 40;
   const bool plain = !word.empty() && std::all_of(word.begin(), word.end(), is_name_letter);
@@ -51,7 +51,7 @@ std::vector<std::string> names_of_commands(const CLI::App& command) {
   return names;
 }
 
-// The commands below this one that have the option: "train", "data build".
+// The commands under this one that have the option: "train", "data build".
 std::vector<std::string> owners_of(const CLI::App& command, const std::string& name) {
   std::vector<std::string> owners;
   for (const CLI::App* sub : shown_commands(command)) {
@@ -151,7 +151,7 @@ class Reader {
   }
 
   [[noreturn]] void refuse_option(const std::string& name) const {
-    constexpr std::size_t kMostOwners = 3;  // an option that more commands have means nothing special
+    constexpr std::size_t kMostOwners = 3;  // beyond that, naming them helps nobody
     const CLI::App& command = *read_.command;
     const std::vector<std::string> owners = owners_of(program_, name), names = names_of_options(command);
     if (!owners.empty() && &command == &program_) {

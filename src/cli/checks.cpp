@@ -65,7 +65,7 @@ std::string check_text(const std::string& text) {
   return text.empty() ? "is empty, give a value" : "";
 }
 
-// A file of that name would be found later, and its maker puzzled.
+// Otherwise the user would later find a file called "-" and wonder where it came from.
 std::string check_output(const std::string& text) {
   return text == "-" ? "is \"-\": write /dev/stdout for standard output, or ./- for a file of that name" : "";
 }
@@ -73,7 +73,7 @@ std::string check_output(const std::string& text) {
 // RUN/model for the folder RUN of a run; any other text as it is.
 std::string model_folder(const std::string& text) {
   const std::filesystem::path folder(text), model = folder / "model";
-  std::error_code ignored;  // what cannot be looked at is told by whoever reads it
+  std::error_code ignored;  // whatever reads the path will report it
   const bool is_run = !std::filesystem::exists(folder / "config.json", ignored) &&
                       std::filesystem::exists(model / "config.json", ignored);
   return is_run ? model.string() : text;

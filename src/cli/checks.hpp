@@ -11,9 +11,9 @@ namespace warpwright::cli {
 // A whole number from `least` on.
 CLI::Validator at_least(std::int64_t least);
 
-// One of these words; the message names the nearest.
+// Accepts one of these words; the message suggests the nearest.
 CLI::Validator one_of(std::vector<std::string> choices);
-// The words that one_of() allows; empty: the option has no such list.
+// The words that one_of() accepts for this option; empty if it has no such check.
 std::vector<std::string> choices_of(const CLI::Option& option);
 
 // Whether the value is the path of a file or folder.

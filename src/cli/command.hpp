@@ -21,7 +21,7 @@ void add_rank(CLI::App& app);
 void add_bench(CLI::App& app);
 void add_roofline(CLI::App& app);
 
-// A value of --device: cpu, cuda or cuda:N.
+// Parses a value of --device: cpu, cuda or cuda:N.
 CLI::Validator device_name();
 
 // --device and --threads, shared by the commands that compute.

@@ -12,7 +12,7 @@
 namespace warpwright::cli {
 namespace {
 
-// What shells offer for an option's value or a command's words. "cuda:N" is a form, not a word.
+// What a shell can offer for an option's value. "cuda:N" is a pattern, not a word to offer.
 std::vector<std::string> words_to_offer(const CLI::Option& option) {
   std::vector<std::string> words = choices_of(option);
   std::erase_if(words, [](const std::string& word) { return word.ends_with(":N"); });
@@ -24,7 +24,7 @@ void visit_commands(const CLI::App& command, const std::function<void(const CLI:
   for (const CLI::App* sub : shown_commands(command)) visit_commands(*sub, visit);
 }
 
-// "tokenizer train" below the program, "" for the program itself.
+// "tokenizer train"; "" for the program itself.
 std::string path_of(const CLI::App& command) {
   const std::string name = full_name(command);
   const std::size_t space = name.find(' ');
@@ -56,14 +56,14 @@ std::string replaced(std::string text, std::string_view what, std::string_view w
   return text;
 }
 
-// Words that `help` takes: the commands of the program.
+// `help` takes the program's commands as its argument.
 std::vector<std::string> command_words(const CLI::App& command) {
   std::vector<std::string> words;
   for (const CLI::App* sub : shown_commands(command)) words.push_back(sub->get_name());
   return words;
 }
 
-// Commands, names of options and words that may come next in a command.
+// The commands, option names and arguments that may come next.
 std::vector<std::string> next_words(const CLI::App& program, const CLI::App& command) {
   std::vector<std::string> words = command_words(command);
   for (const CLI::Option* option : positionals(command)) {
@@ -75,7 +75,7 @@ std::vector<std::string> next_words(const CLI::App& program, const CLI::App& com
   return words;
 }
 
-// The case labels of shell code for an option of a command: 'train --dtype'|'train -d'.
+// An option's labels in a shell `case`: 'train --dtype'|'train -d'.
 std::string bash_labels(const CLI::App& command, const CLI::Option& option) {
   std::vector<std::string> labels;
   for (const std::string& name : spellings(option))
@@ -96,7 +96,7 @@ std::string bash_values(const CLI::App& command) {
   return code;
 }
 
-// The options that take several values: after the first one, the option is not the previous word.
+// Options that take several values: after the first value, the previous word is no longer the option.
 std::string bash_lists(const CLI::App& command) {
   std::vector<std::string> labels;
   for (const CLI::Option* option : named_options(command)) {
@@ -107,7 +107,7 @@ std::string bash_lists(const CLI::App& command) {
                         : fmt::format("    {}) [[ $cur == -* ]] || files=1 ;;\n", fmt::join(labels, "|"));
 }
 
-// A word of zsh's _arguments or _describe in single quotes.
+// Text inside single quotes for zsh's _arguments and _describe.
 std::string zsh_text(std::string text) {
   for (const char* special : {"\\", "[", "]", ":"})
     text = replaced(text, special, std::string("\\") + special);

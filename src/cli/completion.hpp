@@ -1,4 +1,4 @@
-// Completion scripts for shells, made of the program's definitions.
+// Shell completion scripts, generated from the program's definitions.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -6,7 +6,7 @@
 
 namespace warpwright::cli {
 
-// `warpwright completion bash|zsh|fish` prints the script. Help does not show the command.
+// `warpwright completion bash|zsh|fish` prints the script. The command is left out of --help.
 void add_completion(CLI::App& app);
 
 std::string bash_completion(const CLI::App& program);

@@ -23,14 +23,14 @@ std::optional<Replaceable> replaceable_model(const Flags& flags) {
   return flags.force ? std::optional(replaceable_gpt2_folder()) : std::nullopt;
 }
 
-// What goes into a folder beside the weights.
+// What a model folder holds besides its weights.
 struct Companions {
   std::filesystem::path tokenizer;  // empty: none
   BoundaryTokens tokens;
 };
 
-// The ids that the model's config.json states; else its tokenizer's end-of-text token for both; else those of
-// GPT-2's own tokenizer, if the vocabulary has its size, as in llm.c's files.
+// The ids in the model's config.json; failing that, its tokenizer's end-of-text token for both; failing that,
+// those of GPT-2's own tokenizer if the vocabulary has its size, as in llm.c's files.
 Companions companions_of(const Flags& flags, const GPT2Config& config) {
   constexpr std::int64_t kGpt2Vocab = 50257;
   Companions found;
@@ -55,19 +55,18 @@ std::string text_of(const std::optional<std::int64_t>& id) {
   return id ? std::to_string(*id) : "none";
 }
 
-// Writes a .bin; returns what it does not hold.
+// Writes a .bin; returns a note on what the format cannot hold.
 std::string write_llmc(const Flags& flags, const GPT2Model& model) {
   write_gpt2_llmc(flags.to, model.config(), model.parameters(), Stream());
   if (!is_folder(flags.from)) return {};
   const BoundaryTokens tokens = read_boundary_tokens(flags.from);
   return fmt::format(
       "the format holds no tokenizer and no bos and eos ids (here {} and {}): keep {}, and give it with "
-      "--tokenizer "
-      "to convert back\n",
+      "--tokenizer to convert back\n",
       text_of(tokens.bos), text_of(tokens.eos), flags.from.string());
 }
 
-// Writes a folder; returns what it lacks.
+// Writes a folder; returns a note on what it lacks.
 std::string write_folder(const Flags& flags, const GPT2Model& model) {
   const Companions companions = companions_of(flags, model.config());
   AtomicFolder folder(flags.to, replaceable_model(flags));

@@ -47,8 +47,8 @@ class Sink {
   virtual void commit() = 0;
 };
 
-// A JSON object a line, on standard output (each at once, if asked for) or in a file that appears when it is
-// whole.
+// One JSON object per line: on standard output (flushed line by line if asked to), or in a file that appears
+// once it is complete.
 class JsonLines : public Sink {
  public:
   JsonLines(const fs::path& path, bool at_once) : at_once_(at_once) {
@@ -117,8 +117,8 @@ class Npy : public Sink {
   std::int64_t rows_ = 0, size_ = 0;
 };
 
-// The format that a name ends in: "npy", "jsonl", "" for no ending, "?" for one that this program cannot
-// write.
+// The format that a file name's ending stands for: "npy" or "jsonl"; "" for no ending, "?" for one that
+// cannot be written.
 std::string format_of(const fs::path& path) {
   std::string ending = path.extension().string();
   std::transform(ending.begin(), ending.end(), ending.begin(),
@@ -155,7 +155,7 @@ void check_out(const Flags& flags) {
     throw UsageError("is the file that --input names", "--out", "name another one");
   }
   if (flags.input.stream) {
-    throw UsageError("answers on standard output, not in a file", "--stream", "leave out --stream or --out");
+    throw UsageError("answers on standard output, not to a file", "--stream", "leave out --stream or --out");
   }
 }
 
@@ -168,11 +168,11 @@ EncoderOptions options_of(const Flags& flags) {
   return options;
 }
 
-// Vectors of the window's texts, zeros for those without one.
+// The vectors of the window's texts; zeros for a text that failed.
 void embed_window(Encoder& encoder, const PromptChoice& prompt, const TextWindow& window, Sink& sink,
                   EncoderProgress& progress) {
   const auto size = static_cast<std::size_t>(encoder.vector_size());
-  std::vector<std::string_view> views;  // of the lines that are texts
+  std::vector<std::string_view> views;  // the texts of the lines that hold one
   for (const InputText& text : window.texts) {
     if (text.error.empty()) views.push_back(text.text);
   }
@@ -222,26 +222,29 @@ void add_embed(CLI::App& app) {
   f->input.add_to(*command);
   command->add_flag(
       "--stream", f->input.stream,
-      "Answer each line as soon as it has come, for a program at the other end of a pipe. Lines that come "
-      "together share a batch; --batch-invariant gives the same bits however they come");
+      "Answer each line as soon as it arrives, for a program at the other end of a pipe. Lines that arrive "
+      "together share a batch; with --batch-invariant the bits do not depend on that");
   command->add_option("--out", f->out,
                       "File for the vectors: .npy, .jsonl or .ndjson; default: JSONL on standard output");
-  command->add_option("--format", f->format, "Of the vectors; auto: by the ending of --out, else jsonl")
+  command
+      ->add_option("--format", f->format, "Format of the vectors; auto: by the ending of --out, else jsonl")
       ->capture_default_str()
       ->check(one_of({"auto", "jsonl", "npy"}));
   command->add_flag(
       "--json", f->json,
       "The closing line as JSON: on standard output with --out, else on standard error after the vectors");
-  command->add_option("--pooling", f->pooling, "auto: as the model's files say")
+  command
+      ->add_option("--pooling", f->pooling,
+                   "How token vectors become one vector; auto: as the model's files say")
       ->capture_default_str()
       ->check(one_of(pooling_names()));
   CLI::Option* normalize =
       command->add_flag("--normalize", f->normalize, "Vectors of length 1, whatever the model's files say");
   command->add_flag("--no-normalize", f->no_normalize, "Vectors as they are, whatever the model's files say")
       ->excludes(normalize);
-  CLI::Option* prompt = command->add_option(
-      "--prompt", f->prompt.text,
-      "Put before each text; \"\": nothing, although the model has a default prompt; default: --prompt-name");
+  CLI::Option* prompt = command->add_option("--prompt", f->prompt.text,
+                                            "Text to put before each input; \"\": none, even if the model "
+                                            "has a default prompt; default: --prompt-name");
   command
       ->add_option("--prompt-name", f->prompt.name,
                    "The model's prompt of this name (config_sentence_transformers.json); default, if "

@@ -31,13 +31,13 @@ struct InputText {
   std::int64_t line = 0;  // from 1
   std::string text;       // of any bytes
   nlohmann::json id;      // of a JSONL object that has one, else null
-  std::string error;      // why there is no text; empty: there is
+  std::string error;      // why there is no text; empty if there is one
 };
 
-// Texts that are encoded together.
+// The texts encoded together.
 struct TextWindow {
   std::vector<InputText> texts;
-  std::uint64_t begin = 0, end = 0;  // where they are in the input, in bytes
+  std::uint64_t begin = 0, end = 0;  // their bytes in the input
 };
 
 struct TextInputFlags {
@@ -46,10 +46,10 @@ struct TextInputFlags {
   std::string field = "text";
 
   void add_to(CLI::App& command);
-  // Bytes of the input; 0: nobody knows.
+  // The size of the input in bytes; 0 if unknown.
   std::uint64_t size() const;
-  // Calls visit with the texts in order: as many at a time as make good batches and fit in memory, or, with
-  // `stream`, as many whole lines as have come.
+  // Calls visit with the texts in order: as many at a time as make good batches and fit in memory or, with
+  // `stream`, as many whole lines as have arrived.
   void for_each_window(const std::function<void(const TextWindow&)>& visit) const;
 };
 

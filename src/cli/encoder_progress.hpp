@@ -1,4 +1,4 @@
-// What `embed` and `rank` tell people: how far they are, which texts have no result, and the sum at the end.
+// What `embed` and `rank` report: progress, the texts that failed, and a summary.
 #pragma once
 
 #include <chrono>
@@ -11,23 +11,22 @@
 
 namespace warpwright::cli {
 
-// Where a reader of the output learns of texts without a result.
+// Where a reader of the output finds out which texts failed.
 enum class ErrorsAre { in_the_output, in_rows_of_zeros };
 
 // Everything but finish() goes to standard error.
 class EncoderProgress {
  public:
-  // input_bytes: 0 if nobody knows.
+  // input_bytes: 0 if unknown.
   EncoderProgress(ErrorsAre errors, std::uint64_t input_bytes);
 
-  // The texts of the window that is being encoded, and what of it is done.
+  // Encoding of this window begins; and how much of it is done.
   void begin(const TextWindow& window);
   void show(const EncodeProgress& progress);
   void end(const TextWindow& window);
-  // Of a text. Printed are all that the output does not name, else the first few.
+  // Reports a text that failed: all of them where the output does not name them, else the first few.
   void report(std::int64_t line, const std::string& error);
-  // Prints the closing line, or a JSON object of the same, on standard error or standard output. Throws Error
-  // if a text has no result.
+  // Prints the summary, as text or JSON, on standard error or standard output. Throws Error if a text failed.
   void finish(std::int64_t wasted_tokens, bool json, bool on_standard_output);
 
  private:

@@ -34,16 +34,16 @@ struct Flags {
 };
 
 struct Prompt {
-  std::string text, where;  // where: for messages
+  std::string text, where;  // where: names its source in messages
 };
 
-// Whether somebody gives this program its input: a pipe or a file, not a terminal or /dev/null.
+// Whether standard input is a pipe or a file, not a terminal or /dev/null.
 bool input_is_given() {
   struct stat status {};
   return ::fstat(STDIN_FILENO, &status) == 0 && (S_ISFIFO(status.st_mode) || S_ISREG(status.st_mode));
 }
 
-// A newline at the end is what `echo` and editors add.
+// `echo` and editors add a newline at the end.
 Prompt read_prompt(const Flags& flags) {
   const bool given = flags.prompt_option->count() > 0;
   if (given ? flags.prompt != "-" : !input_is_given()) return {flags.prompt, "--prompt"};
@@ -69,11 +69,11 @@ void print_now(std::string_view text) {
 struct Sample {
   std::string text;
   std::int64_t tokens = 0;
-  const char* end = "length";  // why it ended: length, stop or end_of_text
+  const char* end = "length";  // why generation ended: length, stop or end_of_text
   double seconds = 0;
 };
 
-// Hands each piece of text to `put` as soon as no stop text can begin in it.
+// Hands text to `put` as soon as it cannot be the beginning of a stop text.
 Sample generate_sample(Generator& generator, const text::Tokenizer& tokenizer,
                        std::span<const std::int32_t> prompt, const GenerationOptions& options,
                        const std::vector<std::string>& stops,
@@ -184,7 +184,7 @@ void add_generate(CLI::App& app) {
       ->capture_default_str();
   command->add_option("--top-p", sampling.top_p, "Choose among the most likely that reach this probability")
       ->capture_default_str();
-  command->add_option("--seed", sampling.seed, "Of the choice")->capture_default_str();
+  command->add_option("--seed", sampling.seed, "Seed of the sampling")->capture_default_str();
   command->add_option("--dtype", f->dtype, "fp32, tf32 (GPU), bf16 or auto (as stored)")
       ->capture_default_str()
       ->check(one_of({"auto", "fp32", "tf32", "bf16"}));

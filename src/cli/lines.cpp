@@ -17,11 +17,11 @@ namespace {
 constexpr std::size_t kChunkBytes = std::size_t{1} << 16;
 constexpr std::size_t kMostLineBytes = std::size_t{256} << 20;
 
-// Each line says for itself what else is wrong with it.
+// Any other error belongs to one line and is reported there.
 void refuse_other_formats(std::string_view beginning, const std::filesystem::path& path) {
   const auto format = known_format(beginning);
   if (!format) return;
-  throw Error(fmt::format("is no text ({})", *format), path.string(),
+  throw Error(fmt::format("is not text ({})", *format), path.string(),
               "give text; `zcat` and `zstdcat` decompress, `iconv` converts from UTF-16");
 }
 

@@ -9,10 +9,9 @@
 
 namespace warpwright::cli {
 
-// Calls visit with each line (without its newline) and its number from 1. An empty path and "-" are standard
-// input. A file of another format (an archive, an executable, UTF-16) is an Error.
-// Calls before_read, if given, each time before more is read, which can take as long as a pipe's writer
-// likes.
+// Calls visit with each line (without its newline) and its number from 1. An empty path or "-" is standard
+// input. Throws Error for a file of another format (an archive, an executable, UTF-16). Calls before_read, if
+// given, before each read, which may block until a pipe's writer sends more.
 void for_each_line(const std::filesystem::path& input,
                    const std::function<void(std::string_view line, std::int64_t number)>& visit,
                    const std::function<void()>& before_read = {});

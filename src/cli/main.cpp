@@ -23,7 +23,7 @@ namespace {
 
 constexpr int kFailed = 1, kWrongUsage = 2;
 
-// One line of UTF-8 whatever the message quotes; of a very long one the beginning and the end.
+// One line of valid UTF-8, whatever the message quotes; a very long one keeps its beginning and end.
 int fail(int code, std::string_view message) {
   constexpr std::size_t kLongest = 2000;
   std::string line = warpwright::one_line(message);
@@ -42,7 +42,7 @@ int run(const std::vector<std::string>& words) {
   } else if (arguments.asked == Asked::version) {
     fmt::print("{}\n", WARPWRIGHT_VERSION);
   } else {
-    std::reverse(arguments.words.begin(), arguments.words.end());  // as CLI11 wants them
+    std::reverse(arguments.words.begin(), arguments.words.end());  // CLI11 takes them in reverse order
     try {
       program->parse(arguments.words);
     } catch (const CLI::ParseError& error) {

@@ -14,7 +14,7 @@
 namespace warpwright::cli {
 namespace {
 
-// Text in which nothing is a request to roff, and whose dashes can be copied and searched for.
+// Escapes text for roff, so that nothing in it is a request and its dashes can be copied and searched.
 std::string plain(const std::string& text) {
   std::string escaped;
   for (const char c : text) {
@@ -42,7 +42,7 @@ std::string upper(std::string text) {
   return text;
 }
 
-// The kind of value: fp32|bf16, PATH, INT.
+// A placeholder for the option's value: fp32|bf16, PATH, INT.
 std::string value_of(const CLI::Option& option) {
   const std::vector<std::string> choices = choices_of(option);
   if (!choices.empty()) return fmt::format("{}", fmt::join(choices, "|"));

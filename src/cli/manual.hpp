@@ -1,4 +1,4 @@
-// Man pages, made of the program's definitions.
+// Man pages, generated from the program's definitions.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -6,8 +6,8 @@
 
 namespace warpwright::cli {
 
-// `warpwright man [COMMAND]` prints a page, `warpwright man --out FOLDER` writes all. Help does not show the
-// command.
+// `warpwright man [COMMAND]` prints one page, `warpwright man --out FOLDER` writes them all. The command is
+// left out of --help.
 void add_manual(CLI::App& app);
 
 // The page of the program or a command, in man(7)'s macros.

@@ -22,18 +22,19 @@ Recompute recompute_named(const std::string& name);
 void add_data_change_flag(CLI::App& command, bool& allow);
 void add_tokenizer_change_flag(CLI::App& command, bool& allow);
 
-// Prints a line on standard error; "" is no line.
+// Prints a line on standard error; nothing for "".
 void notify(const std::string& line);
 
-// Throws an Error that says what is there if it is no model: nothing, or a run without one.
+// Throws Error if there is no model, saying what is there: nothing, or a run that has not written one.
 void require_model(const std::filesystem::path& source);
 
 // A model of the folder (or .bin) in the dtype by name, "auto" being bf16 for bf16 weights and fp32 for the
 // rest.
 GPT2Model load_model(const std::filesystem::path& source, const std::string& dtype, Device device);
 
-// The tokenizer in the model's folder or, if `folder` is given, in that. Its ids must all be the model's, and
-// one that is given must be that of the model, unless `allow_change`: then standard error says so.
+// The tokenizer in `folder` or, if that is empty, in the model's. Throws Error if it has ids beyond the
+// model's vocabulary, or if it is not the tokenizer the model was trained with; with `allow_change` the
+// latter is only reported on standard error.
 text::Tokenizer load_tokenizer(const std::filesystem::path& model, const std::filesystem::path& folder,
                                const GPT2Config& config, bool allow_change);
 

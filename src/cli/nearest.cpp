@@ -7,9 +7,9 @@
 namespace warpwright::cli {
 namespace {
 
-constexpr std::size_t kLongest = 64;  // nothing here is called anything longer
+constexpr std::size_t kLongest = 64;  // longer than any name here
 
-// Lower case, dashes for underscores, none at the beginning.
+// Lower case, underscores as dashes, no leading dashes.
 std::string plain(std::string_view word) {
   std::string text;
   for (const char c : word) {
@@ -31,8 +31,7 @@ std::vector<std::string> words_of(const std::string& text) {
   return words;
 }
 
-// Insertions, deletions, replacements and exchanges of neighbours that make one of the other (the "optimal
-// string alignment" distance).
+// Edit distance: insertions, deletions, substitutions and swaps of neighbours ("optimal string alignment").
 std::size_t edits(const std::string& a, const std::string& b) {
   std::vector<std::vector<std::size_t>> cost(a.size() + 1, std::vector<std::size_t>(b.size() + 1));
   for (std::size_t i = 0; i <= a.size(); ++i) {
@@ -57,8 +56,7 @@ bool one_contains_the_other(const std::string& a, const std::string& b) {
   return shorter.size() >= kTelling && longer.find(shorter) != std::string::npos;
 }
 
-// How many letters the two have in common, counted by words, if all words of one are among the other's; else
-// 0.
+// If all words of one are among the other's, the number of letters in the words they share; else 0.
 std::size_t common_letters(const std::string& a, const std::string& b) {
   std::vector<std::string> fewer = words_of(a), more = words_of(b);
   if (fewer.size() > more.size()) std::swap(fewer, more);

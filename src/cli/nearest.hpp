@@ -8,9 +8,9 @@
 
 namespace warpwright::cli {
 
-// The candidate that is most likely meant by a word that is none of them; nullopt if none is similar. Similar
-// are typing errors ("trian": train), more or fewer words ("--batch-size": --batch), words cut short or drawn
-// out ("--output": --out) and initials ("--learning-rate": --lr). Dashes at the beginning do not count.
+// The candidate most likely meant by an unknown word; nullopt if none is close. Close means a typing error
+// ("trian": train), an extra or missing word ("--batch-size": --batch), a shortened or lengthened word
+// ("--output": --out), or initials ("--learning-rate": --lr). Leading dashes do not count.
 std::optional<std::string> nearest(std::string_view word, std::span<const std::string> candidates);
 
 }  // namespace warpwright::cli

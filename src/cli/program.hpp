@@ -1,5 +1,4 @@
-// The program's commands and options. Parsing, help, completion and man pages all come from these
-// definitions.
+// The program's commands and options: the one definition behind parsing, help, completion and man pages.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -10,7 +9,7 @@ namespace warpwright::cli {
 
 std::unique_ptr<CLI::App> make_program();
 
-// The help of a command as --help prints it.
+// What --help prints for a command.
 std::string help_of(const CLI::App& command);
 
 }  // namespace warpwright::cli

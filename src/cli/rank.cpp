@@ -134,7 +134,7 @@ void add_rank(CLI::App& app) {
   command->add_option("--top", f->top, "How many of the best to print; 0: all")
       ->capture_default_str()
       ->check(at_least(0));
-  command->add_option("--label", f->label, "Which label's score, counted from 0; default: the only one")
+  command->add_option("--label", f->label, "Label to score by, counted from 0; default: the only one")
       ->check(at_least(0));
   command
       ->add_option("--activation", f->activation,
@@ -147,7 +147,8 @@ void add_rank(CLI::App& app) {
           "Of a pair that is too long: longest_first, only_first (the query) or only_second (the text)")
       ->capture_default_str()
       ->check(one_of({"longest_first", "only_first", "only_second"}));
-  command->add_flag("--json", f->json, "The closing line, on standard error, as JSON; the scores always are");
+  command->add_flag("--json", f->json,
+                    "Print the summary on standard error as JSON, as the scores always are");
   command->callback([f] { run(*f); });
 }
 

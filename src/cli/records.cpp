@@ -19,7 +19,7 @@ using nlohmann::json;
 constexpr std::uint64_t kMaxBytes = 256 << 20;
 constexpr int kMaxDepth = 32;
 
-// The number after "M=" in a problem's description; 0 if there is none.
+// The number after "M=" in a problem's description; 0 if absent.
 std::int64_t dimension(std::string_view problem, std::string_view name) {
   const std::string key = fmt::format("{}=", name);
   for (std::size_t at = problem.find(key); at != std::string_view::npos; at = problem.find(key, at + 1)) {

@@ -15,7 +15,7 @@ namespace {
 
 int signal_pipe[2] = {-1, -1};  // from the handler to the thread
 
-// Nothing but write() is safe here.
+// Only async-signal-safe calls here.
 extern "C" void pass_on(int signal) {
   const int before = errno;
   const auto number = static_cast<unsigned char>(signal);
@@ -23,8 +23,8 @@ extern "C" void pass_on(int signal) {
   errno = before;
 }
 
-// In a thread of its own, so that cleaning up may lock, allocate and take its time, and works while the
-// others read standard input or multiply matrices.
+// Runs in a thread of its own, so that cleaning up may lock and allocate, and works while other threads block
+// on standard input or multiply matrices.
 void wait_for_signal() {
   unsigned char signal = 0;
   while (::read(signal_pipe[0], &signal, 1) != 1) {
@@ -32,7 +32,7 @@ void wait_for_signal() {
   }
   remove_live_partials();
   if (::isatty(STDERR_FILENO) == 1) {
-    [[maybe_unused]] const auto cleared = ::write(STDERR_FILENO, "\r\033[K", 4);  // the line of progress
+    [[maybe_unused]] const auto cleared = ::write(STDERR_FILENO, "\r\033[K", 4);  // erases the progress line
   }
   _exit(128 + signal);
 }
@@ -40,7 +40,7 @@ void wait_for_signal() {
 }  // namespace
 
 void end_cleanly_on_signals() {
-  if (::pipe2(signal_pipe, O_CLOEXEC) != 0) return;  // the signals then end the process as they always do
+  if (::pipe2(signal_pipe, O_CLOEXEC) != 0) return;  // signals then end the process without cleaning up
   try {
     std::thread(wait_for_signal).detach();
   } catch (const std::system_error&) {

@@ -1,15 +1,14 @@
-// The end of the program by SIGINT, SIGTERM or SIGHUP.
+// How SIGINT, SIGTERM and SIGHUP end the program.
 #pragma once
 
 namespace warpwright::cli {
 
-// From now on these signals end the program at once, whatever it is doing: what it has begun to write is
-// removed, and the exit code is 128 + the signal's number. A signal that the caller had ignored (nohup, a job
-// in the background) stays ignored. A command that ends in an order of its own (train) installs its own
-// handlers.
+// From now on these signals end the program at once, whatever it is doing: unfinished output is removed and
+// the exit code is 128 + the signal's number. A signal that was already ignored (nohup, a background job)
+// stays ignored. `train` installs handlers of its own.
 void end_cleanly_on_signals();
 
-// Thrown after an orderly end that a signal asked for: the exit code is 128 + signal.
+// Thrown once a command that was asked to stop has wound down: the exit code is 128 + signal.
 struct StoppedBySignal {
   int signal;
 };

@@ -1,4 +1,4 @@
-// What inputs were skipped, by their kind.
+// Counts the input files that were skipped, by kind.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@ namespace warpwright::cli {
 class SkippedFiles {
  public:
   void add(const std::filesystem::path& path, std::string_view kind);
-  // "skipped 2 files: PNG image (2, first photos/a.png)", or nothing.
+  // "skipped 2 files: PNG image (2, first photos/a.png)"; nothing if none was.
   void print() const;
 
  private:

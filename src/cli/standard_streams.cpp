@@ -15,7 +15,7 @@ namespace {
 constexpr const char *kOutput = "standard output",
                      *kRemedy = "check the free space or the program that reads it";
 
-// Opens the stream anew: the mode of the one that was given is shared with other processes.
+// Reopens the stream: other processes share the mode of the one we were given.
 void make_blocking(int fd) {
   const int flags = ::fcntl(fd, F_GETFL);
   if (flags < 0 || (flags & O_NONBLOCK) == 0) return;
@@ -33,7 +33,7 @@ void claim_standard_streams() {
     if (::fcntl(fd, F_GETFD) >= 0) {
       make_blocking(fd);
     } else {
-      ::open("/dev/null", fd == STDIN_FILENO ? O_WRONLY : O_RDONLY);  // the lowest free descriptor: fd
+      ::open("/dev/null", fd == STDIN_FILENO ? O_WRONLY : O_RDONLY);  // takes the lowest free descriptor: fd
     }
   }
 }

@@ -7,7 +7,7 @@ namespace warpwright::cli {
 
 // Takes those of the descriptors 0, 1 and 2 that the caller closed, so that no file of ours becomes standard
 // output and gets what is printed. Reading from them and writing to them fails as before.
-// Streams in non-blocking mode are opened anew without it.
+// Non-blocking streams are reopened as blocking ones.
 void claim_standard_streams();
 
 // Writes to standard output, or throws.

@@ -125,7 +125,7 @@ void encode_lines(const CodeFlags& flags) {
       for (const text::TokenId id : tokenizer.encode(part, special))
         out += fmt::format("{}{}", out.empty() ? "" : " ", id);
     };
-    // In parts, so that a long line takes no more memory; a special token may hold a place to cut at.
+    // In parts, so that a long line needs no more memory. Not if a cut could fall inside a special token.
     flags.special ? take(line, true) : for_each_part(reader_of(line), kMostPartBytes, take);
     write_output(out += '\n');
   });

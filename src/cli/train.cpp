@@ -30,10 +30,10 @@ namespace fs = std::filesystem;
 std::atomic<bool> stop_requested{false};
 std::atomic<int> stop_signal{0};
 
-struct sigaction before[NSIG];  // what end_cleanly_on_signals() left
+struct sigaction before[NSIG];  // the handlers of end_cleanly_on_signals()
 
-// The first signal asks for a checkpoint and an orderly end. The second one ends the process at once, as
-// other commands end. A run also ends in order if nobody reads its output any more.
+// The first signal asks the run to write a checkpoint and stop; a second one ends it at once, as it ends
+// other commands. A run also stops with a checkpoint when the reader of its output has gone.
 extern "C" void request_stop(int signal) {
   stop_signal = signal;
   stop_requested = true;

@@ -72,7 +72,7 @@ Inventory take_inventory(const BuildOptions& options) {
       if (options.skipped) options.skipped(input.path, *kind);
       continue;
     }
-    const auto bytes = static_cast<std::int64_t>(fs::file_size(input.path));
+    const auto bytes = static_cast<std::int64_t>(FileReader(input.path).size());
     inventory.files.push_back({input, bytes, count_documents(input)});
     inventory.bytes += bytes;
     inventory.documents += inventory.files.back().documents;
@@ -80,7 +80,7 @@ Inventory take_inventory(const BuildOptions& options) {
   if (inventory.documents == 0) {
     const std::string where = options.inputs.empty() ? "input" : options.inputs.front().string();
     if (inventory.skipped > 0) {
-      throw Error(fmt::format("holds no documents but {} files that are skipped", inventory.skipped), where,
+      throw Error(fmt::format("holds no documents; files skipped: {}", inventory.skipped), where,
                   "give text files, or encode files as they are (--binary)");
     }
     throw Error("holds no documents", where, "give text files, JSONL files or folders of them");
@@ -340,7 +340,7 @@ std::optional<Replaceable> replaceable_data(const BuildOptions& options) {
 Manifest build_shards(const BuildOptions& options, const EncodeFunction& encode,
                       const ProgressFunction& progress) {
   check_options(options);
-  recover_folder(options.out);  // so that its data.json, which says what may be replaced, is there
+  recover_folder(options.out);  // brings back its data.json, which says what may be replaced
   require_replaceable(options.out, replaceable_data(options));
   const Inventory inventory = take_inventory(options);
   AtomicFolder output(options.out, replaceable_data(options));
@@ -358,9 +358,9 @@ Manifest build_shards(const BuildOptions& options, const EncodeFunction& encode,
   }
   if (options.before_commit) options.before_commit(output.folder());
   const std::unordered_set<std::string> shards = shards_of(manifest);
-  for (const fs::directory_entry& entry : fs::directory_iterator(output.folder())) {
-    const std::string name = entry.path().filename().string();
-    if (!shards.contains(name)) manifest.files[name] = checksum_of(entry.path());
+  for (const fs::path& entry : list_folder(output.folder())) {
+    const std::string name = entry.filename().string();
+    if (!shards.contains(name)) manifest.files[name] = checksum_of(entry);
   }
   write_manifest(manifest, output.folder());
   output.commit();

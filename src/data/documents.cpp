@@ -61,9 +61,9 @@ bool continues_character(char c) {
   return (static_cast<unsigned char>(c) & 0xc0u) == 0x80u;
 }
 
-// What the entry of a folder is if it is no file: "" for a file and for a folder.
+// What a folder entry is if it is neither a file nor a folder; else "".
 std::string_view kind_of(const fs::directory_entry& entry) {
-  const fs::file_status status = entry.status();  // of a link's target; throws if it cannot be looked at
+  const fs::file_status status = entry.status();  // of a link's target; throws if it cannot be examined
   if (status.type() == fs::file_type::not_found) return "link to nothing";
   if (status.type() == fs::file_type::directory) return entry.is_symlink() ? "link to a folder" : "";
   return status.type() == fs::file_type::regular ? "" : "pipe, socket or device";
@@ -88,16 +88,14 @@ std::vector<InputFile> files_below(const fs::path& folder) {
   return files;
 }
 
-}  // namespace
-
-// Twice given, a text would be in the training and in the validation split.
+// A text given twice could end up in both the training and the validation split.
 void require_each_once(const std::vector<InputFile>& files) {
   std::map<fs::path, const fs::path*> seen;
   for (const InputFile& file : files) {
     if (!file.skipped.empty()) continue;
     std::error_code error;
     const fs::path place = fs::canonical(file.path, error);
-    if (error) continue;  // whoever opens the file says why
+    if (error) continue;  // opening the file will say why
     const auto [other, is_new] = seen.emplace(place, &file.path);
     if (is_new) continue;
     const std::string twice =
@@ -105,6 +103,8 @@ void require_each_once(const std::vector<InputFile>& files) {
     throw UsageError(fmt::format("is given twice{}", twice), file.path.string(), "give each file once");
   }
 }
+
+}  // namespace
 
 std::vector<InputFile> list_inputs(std::span<const fs::path> inputs) {
   std::vector<InputFile> files;

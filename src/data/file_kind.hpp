@@ -17,7 +17,7 @@ inline constexpr std::size_t kKindSampleBytes = std::size_t{1} << 16;
 // passes; UTF-16, and scripts whose letters old encodings put above 127, do not.
 std::optional<std::string_view> kind_if_not_text(std::string_view sample);
 
-// The same, but nothing for bytes that begin as no known format does.
+// The same, but nothing for bytes that do not begin like a known format.
 std::optional<std::string_view> known_format(std::string_view sample);
 
 }  // namespace warpwright

@@ -89,7 +89,7 @@ std::vector<std::string> grouped(std::vector<std::string> sums) {
   return result;
 }
 
-// Compares the checksums that data.json lists with those of the files.
+// Compares the checksums in data.json with those of the files.
 class ListedChecksums {
  public:
   explicit ListedChecksums(std::vector<std::string>* changed) : changed_(changed) {}

@@ -20,15 +20,10 @@ constexpr std::uint32_t kOffsetPurpose = 0x6f666673;  // "offs"
 
 std::vector<fs::path> shards_by_name(const fs::path& folder, Split split) {
   std::vector<fs::path> found;
-  std::error_code error;
-  for (fs::directory_iterator entry(folder, error), end; !error && entry != end; entry.increment(error)) {
-    const std::string name = entry->path().filename().string();
-    if (name.ends_with(".bin") && name.find(name_of(split)) != std::string::npos)
-      found.push_back(entry->path());
+  for (const fs::path& entry : list_folder(folder)) {
+    const std::string name = entry.filename().string();
+    if (name.ends_with(".bin") && name.find(name_of(split)) != std::string::npos) found.push_back(entry);
   }
-  if (error)
-    throw Error(fmt::format("cannot be listed: {}", error.message()), folder.string(), "check the path");
-  std::sort(found.begin(), found.end());
   return found;
 }
 

@@ -21,8 +21,8 @@
 
 namespace warpwright {
 
-// The shards of a split: those its folder's manifest lists or, without one, the files whose names hold the
-// split's name and end in ".bin", in order of their names.
+// The shards of a split: those in the folder's manifest or, without one, the files whose names contain the
+// split's name and end in ".bin", in order of name.
 std::vector<std::filesystem::path> shard_paths(const std::filesystem::path& folder, Split split,
                                                const std::optional<Manifest>& manifest);
 

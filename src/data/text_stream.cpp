@@ -35,7 +35,8 @@ class TextStream::Source {
 
  private:
   static const fs::path& regular(const fs::path& path) {
-    if (!path_exists(path) || fs::is_regular_file(path)) return path;
+    std::error_code error;
+    if (!path_exists(path) || fs::is_regular_file(path, error)) return path;
     throw Error("is not a regular file", path.string(), "name a file or a folder");
   }
 

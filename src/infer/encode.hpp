@@ -47,8 +47,8 @@ struct EncodedText {
 };
 
 struct EncodeProgress {
-  std::int64_t tokens = 0;  // done, in all calls together
-  double share = 0;         // of the present call's tokens that are done, up to 1
+  std::int64_t tokens = 0;  // done, over all calls
+  double share = 0;         // done of the current call, 0 to 1
 };
 
 // Calls come from one thread at a time.
@@ -95,8 +95,8 @@ class Encoder {
   BertModel model_;
   Prompts prompts_;
   std::int64_t max_length_ = 0;
-  std::int64_t tokens_done_ = 0;                  // in all calls
-  std::int64_t call_done_ = 0, call_tokens_ = 0;  // in the present one
+  std::int64_t tokens_done_ = 0;                  // over all calls
+  std::int64_t call_done_ = 0, call_tokens_ = 0;  // of the current one
   std::function<void(const EncodeProgress&)> progress_;
 };
 

@@ -74,8 +74,8 @@ fs::path module_folder(const fs::path& folder, const nlohmann::json& module, con
   return folder / path;
 }
 
-// The poolings asked for. sentence-transformers 6 gives a name or a list of names; earlier versions have a
-// flag for each.
+// The poolings a config asks for. sentence-transformers 6 has a name or a list of names; earlier versions
+// have a flag for each.
 std::vector<std::string> pooling_names(const nlohmann::json& json, const std::string& where) {
   constexpr std::pair<const char*, const char*> kFlags[] = {
       {"pooling_mode_cls_token", "cls"},
@@ -114,8 +114,8 @@ void read_pooling(const fs::path& path, BertPooling& pooling) {
   pooling.include_prompt = config_flag(json, "include_prompt", true, path.string());
 }
 
-// In tokens; 0 if the folder does not say. sentence-transformers 6 keeps it with the tokenizer, where a
-// number beyond 63 bits stands for "no limit".
+// The longest text in tokens; 0 if the folder does not say. sentence-transformers 6 keeps it with the
+// tokenizer, where a number beyond 63 bits means "no limit".
 std::int64_t longest_text(const fs::path& folder) {
   constexpr std::pair<const char*, const char*> kPlaces[] = {{"sentence_bert_config.json", "max_seq_length"},
                                                              {"tokenizer_config.json", "model_max_length"}};

@@ -62,7 +62,7 @@ struct BertPooling {
   std::vector<BertDense> dense;
   bool normalize = false;
   bool include_prompt = true;   // false: a prompt's tokens are left out of the pooling
-  std::int64_t max_length = 0;  // tokens of a text, special ones included; 0: the folder does not say
+  std::int64_t max_length = 0;  // tokens in a text, special ones included; 0: not stated
 };
 
 BertConfig read_bert_config(const std::filesystem::path& folder);

@@ -83,8 +83,8 @@ Buffer lay_out(const Context& context, const BertFile& file, const BertConfig& c
   return memory;
 }
 
-// A limit on the size of files (ulimit -f) is an error of the write while this lives, and no signal, which
-// would end the caller's process.
+// While it lives, hitting the file-size limit (ulimit -f) makes the write fail instead of raising a signal
+// that would end the caller's process.
 class WithoutFileSizeSignal {
  public:
   WithoutFileSizeSignal() {

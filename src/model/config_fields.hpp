@@ -24,7 +24,7 @@ bool config_flag(const nlohmann::json& config, const char* key, bool otherwise, 
 // A string; `otherwise` if it is missing or null.
 std::string config_string(const nlohmann::json& config, const char* key, const std::string& otherwise,
                           const std::string& where);
-// A number between 0 and 1, both excluded; `otherwise` if it is missing or null.
+// A number strictly between 0 and 1; `otherwise` if it is missing or null.
 float config_epsilon(const nlohmann::json& config, const char* key, float otherwise,
                      const std::string& where);
 

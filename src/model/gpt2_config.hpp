@@ -12,7 +12,7 @@
 
 namespace warpwright {
 
-// Ids of the tokens that begin and end a text, as config.json states them; nullopt: none, written as null.
+// The ids in config.json of the tokens that begin and end a text; nullopt: none, written as null.
 struct BoundaryTokens {
   BoundaryTokens() = default;
   BoundaryTokens(std::int64_t both) : bos(both), eos(both) {}

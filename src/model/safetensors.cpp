@@ -206,7 +206,7 @@ SafetensorsFile::SafetensorsFile(const std::filesystem::path& path) : file_(path
   constexpr std::string_view kLfs = "version https://git-lfs";
   if (file_.size() > kLfs.size() &&
       std::memcmp(file_.bytes(0, kLfs.size()).data(), kLfs.data(), kLfs.size()) == 0) {
-    throw Error("is a pointer of Git LFS and not the weights", where, "fetch the file with `git lfs pull`");
+    throw Error("is a Git LFS pointer, not the weights", where, "fetch the file with `git lfs pull`");
   }
   std::memcpy(&header_bytes, file_.bytes(0, sizeof header_bytes).data(), sizeof header_bytes);
   if (header_bytes > kMaxHeaderBytes || header_bytes > file_.size() - sizeof header_bytes) {

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "core/error.hpp"
+#include "runtime/file.hpp"
 
 namespace warpwright {
 namespace {
@@ -20,39 +21,32 @@ constexpr const char* kCheckPath = "check the path and its permissions";
 
 // Syncs every file and folder below, contents before the folder that names them.
 void sync_tree(const fs::path& folder) {
-  std::error_code error;
-  for (fs::directory_iterator entry(folder, error), end; !error && entry != end; entry.increment(error)) {
-    const fs::file_status status = entry->symlink_status();
+  for (const fs::path& entry : list_folder(folder)) {
+    std::error_code error;
+    const fs::file_status status = fs::symlink_status(entry, error);
     if (fs::is_directory(status)) {
-      sync_tree(entry->path());
+      sync_tree(entry);
     } else if (fs::is_regular_file(status)) {
-      sync_path(entry->path());
+      sync_path(entry);
     }
   }
-  if (error) throw Error(fmt::format("cannot list: {}", error.message()), folder.string(), kCheckPath);
   sync_path(folder);
 }
 
-// The names in a folder that is there, without partials.
+// The names in a folder, without partials; none if it does not exist.
 std::vector<std::string> names_in(const fs::path& folder) {
   std::vector<std::string> names;
-  std::error_code error;
-  for (fs::directory_iterator entry(folder, error), end; !error && entry != end; entry.increment(error)) {
-    const std::string name = entry->path().filename().string();
+  if (!is_occupied(folder)) return names;
+  for (const fs::path& entry : list_folder(folder)) {
+    const std::string name = entry.filename().string();
     if (!is_partial_name(name)) names.push_back(name);
-  }
-  if (error && is_occupied(folder)) {
-    throw Error(fmt::format("cannot list: {}", error.message()), folder.string(), kCheckPath);
   }
   return names;
 }
 
-// Whether a rename onto it would fail, since something is in it.
+// Whether a rename onto the folder would fail because something is in it.
 bool has_entries(const fs::path& folder) {
-  std::error_code error;
-  const bool empty = !is_occupied(folder) || fs::is_empty(folder, error);
-  if (error) throw Error(fmt::format("cannot list: {}", error.message()), folder.string(), kCheckPath);
-  return !empty;
+  return is_occupied(folder) && !list_folder(folder).empty();
 }
 
 // A folder and the files in it take over the permissions of those that they replace.
@@ -67,8 +61,12 @@ void copy_permissions_of_folder(const fs::path& from, const fs::path& to) {
     if (both) copy(from / name, to / name);
   }
   copy(from, to);
-  // Without these it could be neither moved nor removed; commit() takes them away again.
-  fs::permissions(to, fs::perms::owner_all, fs::perm_options::add);
+  // Without these permissions it could be neither moved nor removed; commit() drops them again.
+  std::error_code error;
+  fs::permissions(to, fs::perms::owner_all, fs::perm_options::add, error);
+  if (error) {
+    throw Error(fmt::format("cannot set the permissions: {}", error.message()), to.string(), kCheckPath);
+  }
 }
 
 bool exchange(const fs::path& from, const fs::path& to) {
@@ -83,13 +81,6 @@ void rename_or_throw(const fs::path& from, const fs::path& to) {
 
 void make_folder(const fs::path& folder, mode_t mode) {
   if (::mkdir(folder.c_str(), mode) != 0) throw_system_error("create", folder.string(), kCheckPath);
-}
-
-// Of a file that this process creates with 0666.
-mode_t default_mode() {
-  const mode_t mask = ::umask(077);
-  ::umask(mask);
-  return 0666 & ~mask;
 }
 
 std::string proc_name(int fd) {
@@ -122,8 +113,7 @@ AtomicFile::AtomicFile(const fs::path& path, Order order) : AtomicFile() {
 
 // The flock keeps cleaners away from the name that it has or will get.
 void AtomicFile::open_partial() {
-  replaces_ = is_occupied(target_);
-  const mode_t mode = replaces_ ? 0600 : 0666;  // commit() gives it the permissions it replaces
+  const mode_t mode = is_occupied(target_) ? 0600 : 0666;  // commit() copies the permissions it replaces
   remove_stale_partials(parent_of(target_));
   while (true) {
     const std::lock_guard guard(live_partials().mutex);
@@ -184,11 +174,7 @@ void AtomicFile::copy_to_stream() {
 void AtomicFile::commit() {
   if (stream_) copy_to_stream();
   if (is_stream_) return file_->close();
-  if (is_occupied(target_)) {
-    copy_permissions(target_, file_->descriptor());
-  } else if (replaces_ && uninterrupted([&] { return ::fchmod(file_->descriptor(), default_mode()); }) != 0) {
-    throw_system_error("set the permissions", target_.string(), kCheckPath);
-  }
+  copy_permissions(target_, file_->descriptor());
   file_->sync();
   {
     const std::lock_guard guard(live_partials().mutex);
@@ -257,7 +243,7 @@ void AtomicFolder::commit() {
 
 void AtomicFolder::put_in_place() {
   if (!replaceable_) {
-    // Refuses a folder with content that another process has put there since the check.
+    // Refuses a folder that another process has filled since the check.
     if (::rename(folder_.c_str(), target_.c_str()) == 0) return;
     const int code = errno;
     if (code == ENOTEMPTY || code == EEXIST) require_replaceable(target_, replaceable_);

@@ -25,7 +25,7 @@ namespace warpwright {
 // files (NFS), to a partial (runtime/partial.hpp).
 class AtomicFile {
  public:
-  // Whether write_at() will be used. What is not a regular file then gets its bytes in commit().
+  // `any`: write_at() will be used; a stream then gets its bytes in commit().
   enum class Order { forward, any };
 
   explicit AtomicFile(const std::filesystem::path& path, Order order = Order::forward);
@@ -33,7 +33,7 @@ class AtomicFile {
   ~AtomicFile();  // without commit: the previous file stays
 
   OutputFile& file() { return *file_; }
-  bool is_stream() const { return is_stream_; }  // not a file that is replaced
+  bool is_stream() const { return is_stream_; }  // written to, not replaced
   void commit();
 
  private:
@@ -44,13 +44,12 @@ class AtomicFile {
 
   std::filesystem::path target_, partial_;
   bool is_stream_ = false, named_ = false;
-  bool replaces_ = false;                    // when it was opened, its name was taken
   std::optional<OutputFile> file_, stream_;  // stream_: where a spooled file_ goes in the end
 };
 
 void write_file_atomically(const std::filesystem::path& path, std::string_view content);
 
-// Which folders with content may be replaced: those that hold nothing but these files.
+// The folders with content that may be replaced: those that hold nothing but these files.
 struct Replaceable {
   std::string kind;  // for messages: "a tokenizer's folder"
   std::vector<std::string> files;

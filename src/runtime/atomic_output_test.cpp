@@ -231,15 +231,6 @@ TEST_F(AtomicOutputTest, AFolderThatMayNotBeWrittenToIsReplacedAndLeavesNothing)
   fs::permissions(folder / "a", fs::perms(0755));
 }
 
-TEST_F(AtomicOutputTest, AFileThatDisappearsWhileItIsReplacedIsANewOne) {
-  put("a", "old");
-  put("b", "new");
-  AtomicFile output(folder / "a");
-  fs::remove(folder / "a");
-  output.commit();
-  EXPECT_EQ(mode_of("a"), mode_of("b"));
-}
-
 // An access list makes the group bits of the mode a mask: without the list they would give the group access.
 TEST_F(AtomicOutputTest, ReplacedFilesKeepTheirAccessLists) {
   // Version 2; user:: rw-, user:4711: rw-, group:: ---, mask:: rw-, other:: ---.

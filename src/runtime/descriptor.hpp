@@ -1,4 +1,4 @@
-// File descriptors, and the system calls on them that every reader and writer shares.
+// File descriptors, and the system calls that readers and writers share.
 #pragma once
 
 #include <sys/stat.h>
@@ -8,7 +8,7 @@
 
 namespace warpwright {
 
-// A POSIX file descriptor, closed on destruction; close errors matter to writers, who close it themselves.
+// A POSIX file descriptor, closed on destruction. Writers close it themselves, to see errors.
 class FileDescriptor {
  public:
   FileDescriptor() = default;
@@ -25,7 +25,7 @@ class FileDescriptor {
   int fd_ = -1;
 };
 
-// The result of a system call, made again as long as a signal interrupts it.
+// Repeats a system call while signals interrupt it; returns its result.
 template <class Call>
 auto uninterrupted(const Call& call) {
   while (true) {
@@ -34,18 +34,18 @@ auto uninterrupted(const Call& call) {
   }
 }
 
-// Opens with O_CLOEXEC; throws "cannot ACTION".
+// Opens with O_CLOEXEC; throws Error "cannot ACTION".
 FileDescriptor open_file(const std::filesystem::path& path, int flags, const char* action,
                          mode_t mode = 0666);
 
 struct stat stat_of(int fd, const std::filesystem::path& path);
 
-// Waits until what is written is on the disk. `path` is for the message.
+// Waits until what was written is on the disk. `path` is for messages.
 void sync_descriptor(int fd, const std::filesystem::path& path);
 // The same for a file or folder by name, links followed.
 void sync_path(const std::filesystem::path& path);
 
-// The folder that holds this name: "." for a name alone.
+// The folder that holds this path: "." for a bare name.
 std::filesystem::path parent_of(const std::filesystem::path& path);
 
 }  // namespace warpwright

@@ -24,7 +24,7 @@ fs::file_status status_of(const fs::path& path) {
   std::error_code error;
   const fs::file_status status = fs::status(path, error);
   if (status.type() == fs::file_type::none) {
-    throw Error(fmt::format("cannot be looked at: {}", error.message()), path.string(), kCheckPath);
+    throw Error(fmt::format("cannot be examined: {}", error.message()), path.string(), kCheckPath);
   }
   return status;
 }
@@ -41,6 +41,17 @@ bool path_exists(const fs::path& path) {
 
 bool is_folder(const fs::path& path) {
   return fs::is_directory(status_of(path));
+}
+
+std::vector<fs::path> list_folder(const fs::path& folder) {
+  std::vector<fs::path> entries;
+  std::error_code error;
+  for (fs::directory_iterator entry(folder, error), end; !error && entry != end; entry.increment(error)) {
+    entries.push_back(entry->path());
+  }
+  if (error) throw Error(fmt::format("cannot be listed: {}", error.message()), folder.string(), kCheckPath);
+  std::sort(entries.begin(), entries.end());
+  return entries;
 }
 
 FileReader::FileReader(const fs::path& path) : FileReader(path, open_file(path, O_RDONLY, "open")) {}

@@ -1,5 +1,5 @@
-// Whole reads of files, and by inclusion everything that writes: checked buffered output, atomic replacement
-// of files and folders, folder locks.
+// Reading files and folders, and by inclusion everything that writes: checked buffered output, atomic
+// replacement of files and folders, folder locks.
 //
 // Every function here throws Error (path, what failed, what to do).
 #pragma once
@@ -20,9 +20,12 @@
 
 namespace warpwright {
 
-// What is at a path, links followed. Absence is an answer; a path that cannot be examined throws.
+// What is at a path, links followed. Throws if the path cannot be examined; that it is missing is an answer.
 bool path_exists(const std::filesystem::path& path);
 bool is_folder(const std::filesystem::path& path);
+
+// The paths of a folder's entries, sorted.
+std::vector<std::filesystem::path> list_folder(const std::filesystem::path& folder);
 
 // A file, pipe or device read from its beginning to its end.
 class FileReader {

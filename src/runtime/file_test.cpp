@@ -61,12 +61,12 @@ TEST_F(FileTest, TellsWhatIsNotThereFromWhatCannotBeLookedAt) {
     EXPECT_FALSE(is_folder(path)) << path;
   }
   for (const fs::path& path : {folder / "loop", folder / std::string(300, 'x')}) {
-    EXPECT_NE(message_of([&] { path_exists(path); }).find("cannot be looked at"), std::string::npos);
+    EXPECT_NE(message_of([&] { path_exists(path); }).find("cannot be examined"), std::string::npos);
     EXPECT_NE(message_of([&] { is_folder(path); }).find("check the path"), std::string::npos);
   }
   const std::string long_name =
       message_of([&] { write_file_atomically(folder / std::string(300, 'x'), "y"); });
-  EXPECT_NE(long_name.find("cannot be looked at"), std::string::npos) << long_name;
+  EXPECT_NE(long_name.find("cannot be examined"), std::string::npos) << long_name;
 }
 
 TEST_F(FileTest, NoticesAFileThatShrinksWhileMapped) {

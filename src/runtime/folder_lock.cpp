@@ -31,7 +31,7 @@ std::optional<std::string> owner_in(int fd) {
   return std::string(pid);
 }
 
-// If there is no room for the PID, only a second process's error message is less exact.
+// Without room for the PID, a second process's message just cannot name the owner.
 void write_owner(int fd) {
   const std::string text = fmt::format("{}{}\n", kOwner, ::getpid());
   const auto put = uninterrupted([&] { return ::pwrite(fd, text.data(), text.size(), 0); });

@@ -7,17 +7,17 @@
 
 namespace warpwright {
 
-// From its construction on: the processors' worth of time that others take of the processors in this
-// process's affinity mask, time stolen by a hypervisor included. `root` holds proc/.
+// How much CPU time other processes take on the processors of this process's affinity mask, from construction
+// on; time stolen by a hypervisor counts. `root` holds proc/.
 class OtherLoad {
  public:
   explicit OtherLoad(std::filesystem::path root = "/");
 
-  // Since construction, on average; 0 where /proc/stat does not say.
+  // In processors, averaged since construction; 0 where /proc/stat does not say.
   double processors() const;
 
  private:
-  // Seconds that these processors were busy for anybody, and that this process had them.
+  // Seconds these processors were busy for anyone, and for this process.
   struct Times {
     double busy, own;
   };
@@ -31,7 +31,7 @@ class OtherLoad {
 // What disturbed a measurement against ceilings.
 struct Disturbance {
   double other_processors = 0;  // OtherLoad::processors()
-  double ceiling_change = 0;    // of a ceiling measured before and after: |after / before - 1|
+  double ceiling_change = 0;    // |after / before - 1| of a ceiling measured twice
 
   static constexpr double kOtherProcessors = 0.1, kCeilingChange = 0.15;
   bool found() const { return other_processors > kOtherProcessors || ceiling_change > kCeilingChange; }

@@ -12,23 +12,22 @@ namespace warpwright {
 enum class Mapping : std::uint8_t { if_guarded, always };
 
 // Installs a SIGBUS handler that ends the process with one line on standard error and exit code 1 if a mapped
-// file loses bytes while something reads them: someone truncated it, or its disk failed. The program's main
-// calls this once. A library must not: handlers belong to the process, not to it.
+// file loses bytes while they are read: someone truncated it, or its disk failed. For main() to call once; a
+// library must not install signal handlers.
 void guard_mappings();
 
-struct MappedRegion;  // what the handler knows of a mapping
+struct MappedRegion;  // what the handler knows about a mapping
 
 // The bytes of a regular file, read-only; an empty file is an empty range.
 //
-// In a process that guards its mappings the file is mapped, which costs neither memory nor time before the
-// first use. In any other process it is read into memory of its own, because there a file that someone
-// truncates would end the process with SIGBUS. `Mapping::always` maps it there, too: for files that nobody
-// but this project writes and that processes are to share.
+// In a process that guards its mappings the file is mapped, which costs neither memory nor time until it is
+// used. In any other process it is read into memory, because there a truncated file would end the process
+// with SIGBUS. `Mapping::always` maps it anyway: for files that only warpwright writes and that processes
+// share.
 //
-// This project shortens no file that may be mapped (it renames a new one over it, and the mapping keeps the
-// old one). bytes() compares the file's size with the mapped one and throws if it shrank. The lost part of a
-// page that still exists reads as zeros, so whoever must not take these for the file's calls require_whole()
-// after use. No descriptor is held.
+// Warpwright never shortens a file that may be mapped: it renames a new one over it, and the mapping keeps
+// the old one. bytes() throws if the file has become shorter than the mapping. The missing part of its last
+// page reads as zeros; call require_whole() after use if that matters. No descriptor is held.
 class MappedFile {
  public:
   MappedFile() = default;

@@ -1,4 +1,4 @@
-// An allocation that the machine cannot give, told apart so that the C ABI can report it as such.
+// An allocation that failed: an Error of its own kind, so that the C ABI can report it as such.
 #pragma once
 
 #include "core/error.hpp"

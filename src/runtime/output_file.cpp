@@ -19,8 +19,8 @@ constexpr std::size_t kBufferBytes = std::size_t{1} << 20;
 constexpr std::size_t kLargestWrite = std::size_t{1} << 30;  // Linux transfers at most 2 GiB - 4 KiB at once
 constexpr const char* kCheckDisk = "check the free space and the health of the disk";
 
-// Pipes, sockets and some devices are not; any other failure must not make one of a file, whose beginning
-// would be written over.
+// Pipes, sockets and some devices are not seekable. Any other failure must be reported: a file mistaken for a
+// pipe would be overwritten from its beginning.
 bool is_seekable(int fd, const fs::path& path) {
   if (::lseek(fd, 0, SEEK_CUR) >= 0) return true;
   if (errno != ESPIPE && errno != EINVAL) throw_system_error("find the position", path.string(), kCheckDisk);

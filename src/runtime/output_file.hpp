@@ -12,23 +12,22 @@
 
 namespace warpwright {
 
-// Makes the folder and its parents, each synced into the folder that holds it. Existing ones are fine; a link
-// that dangles gets the folder that it names.
+// Makes the folder and its missing parents, and syncs each into its parent. For a dangling link, makes the
+// folder that it names.
 void create_folders(const std::filesystem::path& path);
 
-// Buffered output in which every write, sync and close is checked. close() completes the file; a destructor
-// without it (an error is on its way) drops what is buffered.
+// Buffered output in which every write, sync and close is checked. close() completes the file; destruction
+// without it (while an error propagates) drops what is buffered.
 class OutputFile {
  public:
   explicit OutputFile(const std::filesystem::path& path);  // creates or truncates
-  // For a descriptor whose position others share (a pipe, standard output), sequential writes at that
-  // position.
+  // `sequential`: writes go to the descriptor's own position (a pipe, standard output).
   OutputFile(const std::filesystem::path& path, FileDescriptor fd, bool sequential = false);
-  static OutputFile continued(const std::filesystem::path& path);  // after what it holds
+  static OutputFile continued(const std::filesystem::path& path);  // appends
 
   void write(std::span<const std::byte> bytes);
   void write(std::string_view text);
-  // Over what is already written; not for sequential output.
+  // Overwrites what is already written; not for sequential output.
   void write_at(std::uint64_t offset, std::span<const std::byte> bytes);
   void flush();  // to the kernel
   void sync();   // to the disk, if the output is on one

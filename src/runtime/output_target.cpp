@@ -29,7 +29,7 @@ std::optional<struct stat> status_of(const fs::path& path) {
   struct stat status {};
   if (::lstat(path.c_str(), &status) == 0) return status;
   if (errno == ENOENT) return std::nullopt;
-  throw Error(fmt::format("cannot be looked at: {}", std::strerror(errno)), path.string(), kCheckPath);
+  throw Error(fmt::format("cannot be examined: {}", std::strerror(errno)), path.string(), kCheckPath);
 }
 
 fs::path without_trailing_slash(const fs::path& path) {
@@ -100,10 +100,10 @@ fs::path follow_links(const fs::path& path) {
     if (!status || !S_ISLNK(status->st_mode) || is_in_proc(at)) return at;
     std::error_code error;
     const fs::path target = fs::read_symlink(at, error);
-    if (error) throw Error(fmt::format("cannot be looked at: {}", error.message()), at.string(), kCheckPath);
+    if (error) throw Error(fmt::format("cannot be examined: {}", error.message()), at.string(), kCheckPath);
     at = without_trailing_slash(target.is_absolute() ? target : parent_of(at) / target);
   }
-  throw Error(fmt::format("cannot be looked at: {}", std::strerror(ELOOP)), path.string(), kCheckPath);
+  throw Error(fmt::format("cannot be examined: {}", std::strerror(ELOOP)), path.string(), kCheckPath);
 }
 
 FileTarget file_target(const fs::path& path) {

@@ -1,4 +1,4 @@
-// Where an output that a user names really goes, and the permissions it keeps.
+// Where an output path leads, and the permissions that its file keeps.
 #pragma once
 
 #include <filesystem>
@@ -7,33 +7,33 @@
 
 namespace warpwright {
 
-// The path after the symbolic links that its last name leads through. Nothing has to be at its end: a link
-// that dangles says where its target is to be made. Loops and paths that cannot be looked at throw. A link of
-// /proc to an open file (/proc/self/fd/1) is not followed, since its text need not be a path.
+// The path with symbolic links in its last component resolved. The end need not exist: a dangling link says
+// where its target is to be created. Throws for loops and for paths that cannot be examined. Links in /proc
+// to open files (/proc/self/fd/1) are not followed, since their text need not be a path.
 std::filesystem::path follow_links(const std::filesystem::path& path);
 
-// Whether anything is there, a link included.
+// Whether anything is there, even a dangling link.
 bool is_occupied(const std::filesystem::path& path);
 
-// A file that is replaced as a whole, or something to write to: a device, a pipe, an open descriptor.
+// A file to be replaced as a whole, or a stream to write to: a device, a pipe, an open descriptor.
 struct FileTarget {
   std::filesystem::path path;  // links followed
-  FileDescriptor stream;       // to write to, if the target is not to be replaced
+  FileDescriptor stream;       // open if the target is a stream
 };
 
-// Refuses folders, sockets and mount points.
+// Throws for folders, sockets and mount points.
 FileTarget file_target(const std::filesystem::path& path);
 
-// Whether file_target() and folder_target() would replace what is there, or make it, rather than write to it.
+// Whether an output at this path is created or replaced rather than written to as a stream.
 bool is_replaced(const std::filesystem::path& path);
 
-// Where a folder is to be put. Refuses anything else that is there, mount points, and names ("..", "/") that
-// cannot be replaced.
+// Where an output folder goes. Throws if something other than a folder is there, for mount points, and for
+// names that cannot be replaced ("..", "/").
 std::filesystem::path folder_target(const std::filesystem::path& path);
 
-// Gives what `fd` is open on the mode and access list (ACL) of the file or folder at `from`, and its owner
-// and group if this process may. Bits that would give others than before access are dropped if it may not.
-// Other extended attributes describe content and are not kept. Does nothing if nothing is at `from`.
+// Gives the open file or folder `fd` the mode and access list (ACL) of the one at `from`, and its owner and
+// group if this process may set them; if not, mode bits that would then let other users in are dropped. Other
+// extended attributes describe content and are not copied. Does nothing if `from` does not exist.
 void copy_permissions(const std::filesystem::path& from, int fd);
 
 }  // namespace warpwright

@@ -54,7 +54,7 @@ bool restore_old(const fs::path& partial) {
   return !error || error == std::errc::no_such_file_or_directory;
 }
 
-// Its owner may remove what is in a folder only with the permission to write to it.
+// Even the owner needs write permission on a folder to remove what is in it.
 void make_writable(const fs::path& folder) {
   std::error_code error;
   for (fs::recursive_directory_iterator entry(folder, error), end; !error && entry != end;

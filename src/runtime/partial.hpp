@@ -4,12 +4,13 @@
 //   lock        which the writer holds (FolderLock)
 //   new/NAME    the folder being written
 //   old/NAME    the folder that it replaces, on file systems that cannot exchange two names
-// NAME.deleted-PID-N-HASH is a folder with old/NAME, which is being deleted; folder.probe-PID-N-HASH is a
-// trial.
+// NAME.deleted-PID-N-HASH is a folder whose old/NAME is being deleted; folder.probe-PID-N-HASH belongs to
+// check_replacing().
 //
-// HASH is made of the rest of the name, so that only names of our own making are ever cleaned up; a user's
-// "notes.partial-2024-1" is not. The writer of a file holds a flock on it. The kernel drops these locks when
-// the process dies, which is how a stale partial is told from one in use, whatever became of the PID.
+// HASH is a hash of the rest of the name, so that only names we made ourselves are ever cleaned up, and never
+// a user's "notes.partial-2024-1". Writers hold a flock: on the file itself, or on the folder's lock. The
+// kernel drops it when the process dies, so a stale partial can be told from one in use even if the PID was
+// reused.
 #pragma once
 
 #include <filesystem>
@@ -21,24 +22,24 @@
 
 namespace warpwright {
 
-// A name next to target that nothing has had before.
+// A new name next to target, never used before.
 std::filesystem::path partial_path(const std::filesystem::path& target, std::string_view word = "partial");
 
 // Whether partial_path() made this name of a file or folder.
 bool is_partial_name(std::string_view name);
 
-// Removes what crashed writers left in the folder; what is in use stays. A folder that a crash caught between
-// the two steps of its replacement gets its name back. Returns how many partials were removed.
+// Removes what crashed writers left in the folder; what is in use stays. A folder whose replacement crashed
+// between its two steps gets its name back. Returns the number of partials removed.
 int remove_stale_partials(const std::filesystem::path& folder);
 
-// The partials of this process. The mutex is held while one is put in place.
+// The partials of this process. The mutex is held while one is moved into place.
 struct LivePartials {
   std::mutex mutex;
   std::set<std::filesystem::path> paths;
 };
 LivePartials& live_partials();
 
-// For a process that a signal ends: removes its partials, and lets none of its writers go on.
+// For a process that is ending on a signal: removes its partials and stops its writers.
 void remove_live_partials();
 
 // A partial folder, locked; removed with the object.
@@ -49,9 +50,11 @@ class PartialFolder {
   ~PartialFolder();
 
   const std::filesystem::path& path() const { return path_; }
-  std::filesystem::path content() const { return path_ / "new" / name_; }   // to be made
-  std::filesystem::path replaced() const { return path_ / "old" / name_; }  // to be moved here
-  // Removes it now. False if something of it cannot be removed; the next cleaning tries again.
+  std::filesystem::path content() const { return path_ / "new" / name_; }  // the caller makes it
+  std::filesystem::path replaced() const {
+    return path_ / "old" / name_;
+  }  // the replaced folder is moved here
+  // Removes it now. False if part of it could not be removed; the next cleanup tries again.
   bool remove();
 
  private:
@@ -61,7 +64,7 @@ class PartialFolder {
   FolderLock lock_;
 };
 
-// Deletes a folder. A crash leaves the whole folder, or a partial. Throws if it cannot be deleted.
+// Deletes a folder; a crash leaves it whole or as a partial. Throws if it cannot be deleted.
 void delete_folder(const std::filesystem::path& folder);
 
 }  // namespace warpwright

@@ -100,7 +100,7 @@ TEST_F(PartialTest, AProcessThatASignalEndsTakesItsPartialsAlong) {
                   AtomicFolder output(folder / "new");
                   for (int i = 0;; ++i) OutputFile(output.folder() / std::to_string(i)).close();
                 } catch (const Error&) {
-                  ::pause();  // what it writes to has been removed, and the process is about to end
+                  ::pause();  // its output has been removed and the process is about to end
                 }
               }).detach();
               while (entries() < 3) std::this_thread::yield();

@@ -1,4 +1,4 @@
-// Where the activations of a plan lie: first fit, largest first.
+// Places the activations of a memory plan: first fit, largest first.
 #pragma once
 
 #include <cstddef>
@@ -8,9 +8,9 @@
 
 namespace warpwright {
 
-// Gives every activation the lowest offset at which no activation placed before it, and alive at the same
-// time, lies; the larger ones are placed first. Offsets are multiples of kAlignment. Returns the arena's
-// size. Takes O(n log² n) time for n activations.
+// Gives each activation, the largest first, the lowest offset at which it overlaps none that is placed
+// already and alive at the same time. Offsets are multiples of kAlignment. Returns the arena's size. O(n log²
+// n) in the number of activations.
 std::size_t place_activations(std::vector<MemoryPlan::Block>& blocks);
 
 }  // namespace warpwright

@@ -27,10 +27,10 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Where the hierarchy with the cpu controller is mounted.
+// A mount of the hierarchy that has the cpu controller.
 struct CgroupMount {
   bool unified;     // version 2
-  fs::path inside;  // the group that is seen at the mount point
+  fs::path inside;  // the group visible at the mount point
   fs::path point;
 };
 
@@ -93,7 +93,7 @@ int environment_threads(std::string_view text) {
   const auto [end, error] = std::from_chars(text.data() + begin, text.data() + text.size(), threads);
   const std::string_view rest(end, static_cast<std::size_t>(text.data() + text.size() - end));
   const std::size_t after = rest.find_first_not_of(kBlank);
-  // A list has a number for each level of nested regions; there is one level here.
+  // A list has a number per level of nested regions; we have one level.
   const bool whole = after == std::string_view::npos || rest[after] == ',';
   if (error != std::errc() || !whole || threads < 1 || threads > kMaxThreads) {
     throw UsageError(fmt::format("'{}' is not a number of threads", text), "OMP_NUM_THREADS",
@@ -102,8 +102,8 @@ int environment_threads(std::string_view text) {
   return threads;
 }
 
-// Of each thread that OpenMP starts ("100M", "2048": KiB); 0 if the environment does not say, or says
-// nonsense.
+// The stack size the environment sets for OpenMP's threads ("100M"; "2048" is in KiB); 0 if it sets none, or
+// not a valid one.
 std::size_t openmp_stack_bytes() {
   for (const char* name : {"OMP_STACKSIZE", "GOMP_STACKSIZE"}) {
     const char* text = std::getenv(name);
@@ -178,7 +178,7 @@ std::optional<CpuQuota> cgroup_cpu_quota(const fs::path& root) {
   for (const CgroupMount& mount : cgroup_mounts(root)) {
     const fs::path group = own_group(root, mount.unified);
     fs::path below = group.lexically_relative(mount.inside);
-    // A group outside what is mounted: a container sees its own at the mount point.
+    // The group lies outside the mount: a container sees its own group at the mount point.
     if (below.empty() || *below.begin() == ".." || below == ".") below.clear();
     for (;; below = below.parent_path()) {
       const auto quota = quota_in(root / mount.point.relative_path() / below, mount.unified);
@@ -232,7 +232,7 @@ void claim_threads(int threads) {
                 "CPU threads", "use fewer (--threads, OMP_NUM_THREADS), or raise the limit (ulimit -u)");
   }
 #pragma omp parallel num_threads(threads)
-  asm volatile("" ::: "memory");  // the compiler would remove an empty region
+  asm volatile("" ::: "memory");  // or the compiler removes the region as empty
   claimed = threads;
 }
 

@@ -1,4 +1,4 @@
-// How many CPU threads this process takes, and whether the system grants them.
+// How many CPU threads to use, and whether the system grants them.
 #pragma once
 
 #include <cstdint>
@@ -11,17 +11,17 @@ namespace warpwright {
 // The most threads that a user can ask for.
 inline constexpr int kMaxThreads = 4096;
 
-// CPU time that a cgroup may use: this many processors' worth, not necessarily whole.
+// The CPU time a cgroup may use, in processors (a fraction is possible).
 struct CpuQuota {
   double processors;
   std::string group;  // its path in the hierarchy: "/docker/1f3a"
 };
 
-// The tightest CPU quota of this process's cgroups and their ancestors, in version 1 and version 2; nothing
-// if no group has one. `root` holds proc/ and the cgroups' mount points. What cannot be read is no quota.
+// The tightest CPU quota of this process's cgroups (versions 1 and 2) and their ancestors; nothing if there
+// is none or it cannot be read. `root` holds proc/ and the cgroups' mount points.
 std::optional<CpuQuota> cgroup_cpu_quota(const std::filesystem::path& root = "/");
 
-// The number of threads where the user gives none, and what decided it.
+// The number of threads if the user gives none, and what decided it.
 struct DefaultThreads {
   enum class Source { environment, affinity, quota };
 
@@ -33,22 +33,21 @@ struct DefaultThreads {
   std::string reason() const;  // "the affinity mask", "OMP_NUM_THREADS"
 };
 
-// OMP_NUM_THREADS where it is set; else the smaller of the affinity mask and the CPU quota, rounded up.
-// Throws UsageError where OMP_NUM_THREADS is not a number from 1 to kMaxThreads (or a list that begins with
-// one). `root` as above.
+// OMP_NUM_THREADS if set; else the smaller of the affinity mask and the CPU quota, rounded up. Throws
+// UsageError if OMP_NUM_THREADS is not a number from 1 to kMaxThreads, or a list that begins with one. `root`
+// as above.
 DefaultThreads default_threads(const std::filesystem::path& root = "/");
 
-// `threads`, or the default for 0. Throws UsageError, which names `where` ("--threads"), outside 0 to
-// kMaxThreads.
+// `threads`, or the default for 0. Throws UsageError outside 0 to kMaxThreads, naming `where` ("--threads").
 int checked_threads(std::int64_t threads, const std::string& where);
 
-// Starts OpenMP's workers for parallel regions of the calling thread with up to `threads` threads. Throws
-// Error where the system does not grant them (ulimit -u, a cgroup's limit, memory for stacks): OpenMP itself
-// would end the process. The workers stay, so the check costs nothing the next time. Inside a parallel
-// region it does nothing: regions do not nest.
+// Starts OpenMP's workers, so that the calling thread can run parallel regions with up to `threads` threads.
+// Throws Error if the system does not grant them (ulimit -u, a cgroup's limit, memory for stacks), where
+// OpenMP itself would end the process. The workers stay, so calling again costs nothing. Does nothing inside
+// a parallel region: regions do not nest.
 void claim_threads(int threads);
 
-// What the calling thread has claimed so far: the threads for a parallel region that no Context belongs to.
+// What the calling thread has claimed so far: for parallel regions outside any Context.
 int claimed_threads();
 
 }  // namespace warpwright

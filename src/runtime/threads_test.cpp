@@ -198,7 +198,7 @@ TEST_F(Threads, AreClaimedForTheCallingThread) {
   }).join();
 }
 
-// libgomp ends the process if it cannot start a thread, so all of them must be there from then on.
+// libgomp ends the process if it cannot start a thread, so all of them must exist from then on.
 TEST_F(Threads, AreThereOnceTheyAreClaimed) {
   EXPECT_TRUE(in_child([] {
     claim_threads(5);

@@ -246,7 +246,7 @@ std::pair<TokenId, TokenId> add_special_tokens(const Vocabulary& vocabulary,
   return {ids[0], ids[1]};
 }
 
-// Also true where the file cannot be looked at: reading it then says why.
+// Also true if the file cannot be examined: reading it then says why.
 bool is_there(const fs::path& path) {
   std::error_code error;
   return fs::exists(path, error) || error;

@@ -10,7 +10,7 @@ struct Result {
   bool found = false;
 };
 
-// The text in pieces of this size.
+// Feeds the text in pieces of this size.
 Result stopped(const std::vector<std::string>& stops, const std::string& text, std::size_t size) {
   StopTexts stop(stops);
   Result result;

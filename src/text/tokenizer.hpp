@@ -93,7 +93,7 @@ class Tokenizer {
   std::unique_ptr<ScratchPool<Scratch>> pool_;
 };
 
-// Whether a folder has a tokenizer's files; Tokenizer::load says if one of them is missing.
+// Whether a folder has tokenizer files; Tokenizer::load() reports any that is missing.
 bool has_tokenizer(const std::filesystem::path& folder);
 
 }  // namespace warpwright::text

@@ -36,7 +36,7 @@ std::optional<std::string> read_eos_token(const fs::path& path) {
   return content.get<std::string>();
 }
 
-// Also true where the file cannot be looked at: reading it then says why.
+// Also true if the file cannot be examined: reading it then says why.
 bool is_there(const fs::path& path) {
   std::error_code error;
   return fs::exists(path, error) || error;

@@ -103,31 +103,18 @@ std::optional<std::int64_t> step_of(std::string_view name) {
   std::int64_t step = 0;
   const char* end = name.data() + name.size();
   const auto parsed = std::from_chars(name.data() + kPrefix.size(), end, step);
-  // Not of "step_1000": a checkpoint is removed when it is old, and that is somebody's copy.
+  // Only our own spelling: old checkpoints are deleted, and "step_1000" is somebody's copy.
   const bool ours = parsed.ec == std::errc() && parsed.ptr == end && step >= 0 && folder_name(step) == name;
   return ours ? std::optional(step) : std::nullopt;
-}
-
-// The names in RUN/checkpoints; none if there is no such folder.
-std::vector<fs::path> entries_of(const fs::path& run) {
-  const fs::path folder = run / "checkpoints";
-  std::vector<fs::path> entries;
-  std::error_code error;
-  for (fs::directory_iterator entry(folder, error), end; !error && entry != end; entry.increment(error)) {
-    entries.push_back(entry->path());
-  }
-  if (error && error != std::errc::no_such_file_or_directory) {
-    throw Error(fmt::format("cannot be listed: {}", error.message()), folder.string(),
-                "check the path, its permissions and the health of the disk");
-  }
-  return entries;
 }
 
 }  // namespace
 
 std::vector<Checkpoint> list_checkpoints(const fs::path& run) {
   std::vector<Checkpoint> list;
-  for (const fs::path& entry : entries_of(run)) {
+  const fs::path folder = run / "checkpoints";
+  if (!path_exists(folder)) return list;
+  for (const fs::path& entry : list_folder(folder)) {
     const auto step = step_of(entry.filename().string());
     if (step && is_folder(entry)) list.push_back({*step, entry});
   }
@@ -153,8 +140,8 @@ fs::path save_checkpoint(const fs::path& run, const TrainerState& state, const G
                          {"norm_window", state.norm_window}};
   if (state.origin) json["origin"] = to_json(*state.origin);
   if (!state.unreported.is_null()) json["unreported"] = state.unreported;
-  for (const auto& file : fs::directory_iterator(folder.folder())) {
-    json["checksums"][file.path().filename().string()] = checksum_of(file.path());
+  for (const fs::path& file : list_folder(folder.folder())) {
+    json["checksums"][file.filename().string()] = checksum_of(file);
   }
   json["checksum"] = checksum_of_state(json);
   write_file_atomically(folder.folder() / "trainer.json", json.dump(2) + "\n");

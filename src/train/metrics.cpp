@@ -37,7 +37,7 @@ std::uint64_t known_bytes(const fs::path& path, std::int64_t steps) {
   return 0;
 }
 
-// Whether it may begin with a line of a run, or with what a crash leaves of one.
+// Whether the file can be a run's: it begins with a JSON object, or with what a crash leaves of one.
 bool may_be_of_a_run(const fs::path& path) {
   char first = '{';
   FileReader(path).read({&first, 1});
@@ -46,8 +46,7 @@ bool may_be_of_a_run(const fs::path& path) {
 
 fs::path cut(const fs::path& path, std::int64_t steps) {
   if (!path_exists(path)) return path;
-  if (!may_be_of_a_run(path))
-    throw Error("holds text that is of no run", path.string(), "move the file away");
+  if (!may_be_of_a_run(path)) throw Error("is not the metrics of a run", path.string(), "move the file away");
   const std::uint64_t known = known_bytes(path, steps);
   std::error_code error;
   fs::resize_file(path, known, error);

@@ -11,8 +11,8 @@ namespace warpwright {
 
 class Metrics {
  public:
-  // Continues the file behind its last line of a step up to `steps`; later lines, which the run will write
-  // again, are cut off. Read are these and that line alone, from the end of the file.
+  // Continues the file after its last line for a step up to `steps`; later lines are cut off, since the run
+  // will write them again. Only these lines are read, from the end of the file.
   Metrics(const std::filesystem::path& path, std::int64_t steps);
 
   void write(const nlohmann::json& line);

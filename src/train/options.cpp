@@ -118,7 +118,7 @@ void TrainOptions::validate() const {
   schedule.validate();
   check(data.empty() || text::is_utf8(std::filesystem::absolute(data).string()), "--data",
         "has a path that is not UTF-8, which a checkpoint cannot record",
-        "rename it, or name a symbolic link to it");
+        "rename it, or give a symbolic link to it");
   check(step.dtype == DType::f32 || step.dtype == DType::bf16, "--dtype",
         fmt::format("is {}", name_of(step.dtype)), "use fp32 or bf16");
   check(step.master_weights || step.dtype == DType::bf16, "--master-weights",

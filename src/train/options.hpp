@@ -31,7 +31,7 @@ struct TrainOptions {
   bool overfit = false;  // every step on the first step's samples
   OnNonFinite on_non_finite = OnNonFinite::stop;
   double skip_loss_z = 0, skip_norm_z = 0;  // z-scores above which an update is skipped; 0: never
-  // Go on although the data, or its tokenizer, is not the one that the run or the initial model knows.
+  // Go on although the data, or its tokenizer, is not that of the run or of the initial model.
   bool allow_data_change = false, allow_tokenizer_change = false;
 
   void validate() const;  // throws UsageError
@@ -39,11 +39,11 @@ struct TrainOptions {
 
 // The options that decide what a step computes, under the names that trainer.json and messages use.
 nlohmann::json identity_of(const TrainOptions& options);
-// The others that a resumed run takes over, with the device and the threads that the context was asked for.
+// The other options that a resumed run takes over, with the device and threads given to the context.
 nlohmann::json settings_of(const TrainOptions& options, const Context& context);
 
-// Tells `notice` of each option that goes on with another value than the checkpoint's. An Error for one that
-// would make another run of it: the model, dtype, master weights, T, total batch, seed, overfit.
+// Tells `notice` of each option whose value differs from the checkpoint's. Throws Error for one that would
+// make it a different run: model, dtype, master weights, T, total batch, seed, overfit.
 void compare_options(const nlohmann::json& saved, const nlohmann::json& present,
                      const std::filesystem::path& checkpoint,
                      const std::function<void(const std::string&)>& notice);

@@ -1,4 +1,4 @@
-// Where a resumed run goes on: its newest whole checkpoint, and whether there is anything left to do.
+// Where a resumed run continues: its newest intact checkpoint, and whether anything is left to do.
 #pragma once
 
 #include <filesystem>
@@ -20,20 +20,20 @@ struct SavedRun {
   std::set<std::int64_t> damaged;  // steps of newer checkpoints that could not be used
 };
 
-// The newest checkpoint whose trainer.json can be read, its other files unread: for the run's options.
-// Nothing for a run without checkpoints; an Error if none of them can be used.
+// The newest checkpoint whose trainer.json can be read; its other files are ignored. For the run's options.
+// Nothing for a run without checkpoints; throws Error if none of them can be used.
 std::optional<SavedRun> newest_readable(const std::filesystem::path& run);
-// The newest checkpoint whose files all have their checksums; `notice` hears of newer ones that do not.
+// The newest checkpoint whose files all match their checksums; newer ones that do not are told to `notice`.
 std::optional<SavedRun> newest_whole(const std::filesystem::path& run, const Notice& notice);
 
-// Whether the state is that of the last of `steps`, and RUN/model was written from it.
+// Whether the state is that after the last of `steps`, and RUN/model was written from it.
 bool is_finished(const std::filesystem::path& run, const TrainerState& state, std::int64_t steps);
 
 // Removes what killed processes left unfinished in a run's folder.
 void clear_leftovers(const std::filesystem::path& run);
 
-// Compares the data and the tokenizer of a checkpoint with those at hand. A difference is an Error that says
-// what changed, unless the options allow it: then `notice` hears of it.
+// Compares the data and tokenizer of a checkpoint with the present ones. Throws Error for a difference,
+// saying what changed; if the options allow it, tells `notice` instead.
 void compare_origins(const ModelOrigin& saved, const ModelOrigin& present, const TrainOptions& options,
                      const Notice& notice);
 

@@ -26,7 +26,7 @@ double seconds_since(Clock::time_point start) {
 
 bool has_metrics(const fs::path& run) {
   const fs::path path = run / "metrics.jsonl";
-  return path_exists(path) && fs::file_size(path) > 0;
+  return path_exists(path) && FileReader(path).size() > 0;
 }
 
 // The checkpoint to go on from. A folder that holds a run is refused unless it is to be resumed.
@@ -50,11 +50,12 @@ fs::path prepared(const fs::path& run) {
   if (path_exists(run) && !is_folder(run)) {
     throw UsageError("is not a folder", run.string(), "choose another --out");
   }
-  const bool is_empty = !is_folder(run) || fs::is_empty(run);  // asked first: another process may fill it now
+  const bool is_empty =
+      !is_folder(run) || list_folder(run).empty();  // first: another process may be filling it
   constexpr const char* kOfARun[] = {"checkpoints", "lock", "metrics.jsonl", "model"};
   const bool is_run = std::ranges::any_of(kOfARun, [&](const char* name) { return path_exists(run / name); });
   if (!is_empty && !is_run) {
-    throw UsageError("holds files and no run", run.string(), "choose another --out");
+    throw UsageError("holds files, but not a run", run.string(), "choose another --out");
   }
   create_folders(run / "checkpoints");
   clear_leftovers(run);
@@ -127,8 +128,7 @@ void Trainer::restore(const SavedRun& saved) {
   if (state.plan_hash != step_.plan_hash()) {
     notify(
         "the kernels differ from the checkpoint's (another machine, build or micro-batch): results will "
-        "match to "
-        "rounding, not bit for bit");
+        "match to rounding, not bit for bit");
   }
   resume_from_ = saved.checkpoint;
   damaged_ = saved.damaged;
@@ -210,7 +210,7 @@ void Trainer::throw_non_finite(double loss, double norm) {
     load_micro_batch(step_index_, micro);
     culprit = step_.first_non_finite();
   }
-  // The update was not made: the steps before it are worth keeping.
+  // The bad update was not applied, so the steps before it are worth keeping.
   if (step_index_ > 0 && saved_step_ != step_index_) write_checkpoint();
   throw Error(
       fmt::format("loss {} and gradient norm {}; the first tensor that is not finite is {}; the weights are "

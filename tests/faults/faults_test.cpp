@@ -1,10 +1,10 @@
-// Every system call of every command that writes fails once, and the process is killed before each call that
-// changes something. The command then ends with 0, or with one line and 1; what it writes is the old one or
-// the new one; and the same command afterwards ends as if nothing had happened, for a training run with the
-// same bits.
+// For every command that writes: each system call fails once, and the process is killed before each call that
+// changes something. The command must then exit with 0, or with 1 and one line; its output must be the old
+// one or the new one; and running it again must end as if nothing had happened, a training run with the same
+// bits.
 //
-// The ordinary suite draws some of the first and last calls of each kind on each file, each with one error.
-// With WARPWRIGHT_STORM=1 in the environment: every call with every error.
+// The ordinary suite samples some of the first and last calls of each kind on each file, with one error each.
+// WARPWRIGHT_STORM=1 in the environment tries every call with every error.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <sys/resource.h>
@@ -76,15 +76,15 @@ class FaultsTest : public TestFolder, public testing::WithParamInterface<std::si
   std::string problem_with(const Trial& trial);
 
   std::optional<Stage> stage_;
-  std::set<Snapshot> continued;  // states from which the command has been seen to end well
+  std::set<Snapshot> continued;  // states from which a second run has already succeeded
   int problems = 0;
 };
 
-// The calls to disturb, and how.
+// The calls to disturb, and how to disturb them.
 std::vector<Trial> FaultsTest::trials() const {
   const std::vector<SystemCall>& calls = stage().golden().calls;
-  std::map<std::string, std::pair<std::size_t, std::size_t>> ends;  // of each kind: the first and the last
-  // The files inside a partial are written by the same code, one kind of file by another.
+  std::map<std::string, std::pair<std::size_t, std::size_t>> ends;  // per kind: its first and last call
+  // The files inside a partial are all written by the same code; one of each kind is enough.
   const std::regex digits("[0-9]+"), inside(R"((\.(partial|deleted)-[^/]*/).*?(\.[a-z]+)?$)");
   const auto kind_of = [&](const SystemCall& call) {
     const std::string path = std::regex_replace(call.path.string(), inside, "$1$3");
@@ -130,7 +130,7 @@ std::string FaultsTest::problem_with(const Trial& trial) {
   const Expectation expected(scenario, stage().golden());
   const Snapshot state = snapshot_of(stage().world());
   const std::string said = fmt::format("exit {}, \"{}\"", result.code, result.err);
-  // A partial is removed only if the name that it belongs to is seen to be there.
+  // A partial is removed only if its target can be examined.
   const bool cleaning =
       disturbed.name == "newfstatat" ||
       (is_partial(disturbed.path.string()) &&
@@ -142,10 +142,10 @@ std::string FaultsTest::problem_with(const Trial& trial) {
     if (std::string wrong = expected.finished(state, cleaning); !wrong.empty())
       return said + ", but " + wrong;
   } else {
-    const bool usage = result.code == 2 && error == ENOENT;  // the user named what is not there
+    const bool usage = result.code == 2 && error == ENOENT;  // the named input is missing
     if ((result.code != 1 && !usage) || (lines != 1 && !on_stderr)) return said;
   }
-  // The kernel does not interrupt the opening of a folder, and standard output is stdio's.
+  // The kernel never interrupts opening a folder; standard output belongs to stdio.
   const bool retried = one_of(disturbed.name, {"openat", "read", "pread64", "write", "pwrite64", "fsync",
                                                "ftruncate", "fallocate", "flock", "close"}) &&
                        !disturbed.lists_folder && !on_stdout && !on_stderr;
@@ -181,7 +181,7 @@ TEST_P(FaultsTest, EveryCallFailsOnce) {
              list.size(), continued.size());
 }
 
-// A limit on the size of files (ulimit -f) ends a write with a signal unless the program asks for an error.
+// Hitting the file-size limit (ulimit -f) raises a signal unless the program asks for an error instead.
 TEST(FaultsOfTheSystem, LimitOnFileSizeIsAnError) {
   const fs::path folder = fs::temp_directory_path() / fmt::format("warpwright_limit{}", ::getpid());
   const Stage stage(folder, 0);

@@ -1,10 +1,10 @@
-// kill_storm: kills training, resumed training, data build and convert at random instants, many of them
-// inside the writing of a checkpoint, often with a second process that is started in the same folder.
+// kill_storm: kills training, resumed training, data build and convert at random instants, many of them while
+// a checkpoint is being written, often with a second process started in the same folder.
 //
-// After each kill every output is the old one or the new one, and the last checkpoint that the process
-// announced (or a later one) is there. After some kills the command runs to its end: weights, optimizer,
-// metrics and data then equal those of an undisturbed run, and nothing is left over. The exit code is 1 if a
-// single check fails, and 77 if the system does not allow tracing.
+// After each kill every output must be the old one or the new one, and the last checkpoint that the process
+// announced (or a later one) must be there. After some kills the command runs to its end: weights, optimizer,
+// metrics and data must then equal those of an undisturbed run, with nothing left over. Exits with 1 if any
+// check fails, and with 77 if the system does not allow tracing.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -42,15 +42,13 @@ struct Row {
   }
 };
 
-// Whether a call belongs to the writing of a checkpoint: it touches the partial that becomes one, or puts it
-// in place.
+// Whether a call is part of writing a checkpoint: it touches the partial, or moves it into place.
 bool writes_checkpoint(const SystemCall& call) {
   const std::string path = call.path.string();
   return path.find("/checkpoints/step_") != path.npos && is_partial(path);
 }
 
-// What the killed process had said on its standard output about checkpoints: the last one, as a path in the
-// world.
+// The last checkpoint that the killed process had announced on standard output, as a path in the world.
 std::string last_announced(const std::string& out, const fs::path& world) {
   constexpr std::string_view kSaid = "checkpoint /";
   const std::size_t start = out.rfind(kSaid);
@@ -64,7 +62,7 @@ class Storm {
  public:
   Storm(const fs::path& folder, std::uint64_t seed) : folder_(folder), random_(seed) {}
 
-  // Disturbs a scenario until this many processes have been killed.
+  // Disturbs a scenario again and again until this many processes have been killed.
   void play(std::size_t scenario, int kills);
 
   void print() const;
@@ -86,13 +84,13 @@ class Storm {
   void start_second(bool must_be_refused);
   void judge_second(int code, const std::string& err);
   void check(bool good, const std::string& what);
-  // The row of what is going on: training from the start, resumed training, or the command.
+  // The row to count in: training from the start, resumed training, or the command.
   Row& row();
 
   fs::path folder_;
   std::mt19937_64 random_;
   std::unique_ptr<Stage> stage_;
-  double seconds_ = 0;  // of an undisturbed run
+  double seconds_ = 0;  // that an undisturbed run takes
   std::vector<Row> rows_;
   std::string doing_;
   int problems_ = 0;
@@ -117,7 +115,7 @@ void Storm::judge_second(int code, const std::string& err) {
         fmt::format("a second process: exit {}: {}", code, err));
 }
 
-// While the first process waits.
+// Starts a second process while the first one is stopped.
 void Storm::start_second(bool must_be_refused) {
   const fs::path scratch = stage_->folder() / "second";
   fs::create_directories(scratch);
@@ -129,7 +127,7 @@ void Storm::start_second(bool must_be_refused) {
         fmt::format("a second process was let in: exit {}: {}", result.code, result.err));
 }
 
-// At a random call; in training, mostly one that belongs to the writing of a checkpoint.
+// At a random call; in training, mostly one that writes a checkpoint.
 Storm::Disturbance Storm::kill_at_call(const Command& command) {
   const bool only_checkpoints = !stage_->scenario().run.empty() && chance(75);
   const auto counts = [&](const SystemCall& call) { return !only_checkpoints || writes_checkpoint(call); };
@@ -141,7 +139,7 @@ Storm::Disturbance Storm::kill_at_call(const Command& command) {
   d.result = stage_->run_traced(command, [&](const SystemCall& call) {
     const bool on_lock = call.path == stage_->world() / stage_->scenario().run / "lock";
     has_lock = (has_lock || locks) && !(on_lock && call.name == "close");
-    locks = on_lock && call.name == "flock";  // has the lock at the next call
+    locks = on_lock && call.name == "flock";  // by its next call it has the lock
     if (!counts(call) || left-- != 0) return Verdict{};
     if (with_second) start_second(has_lock);
     d.in_checkpoint = writes_checkpoint(call);
@@ -150,12 +148,12 @@ Storm::Disturbance Storm::kill_at_call(const Command& command) {
   return d;
 }
 
-// At a random time, at times with a second process that runs at the same time.
+// At a random time, sometimes with a second process running.
 Storm::Disturbance Storm::kill_at_time(const Command& command) {
   const fs::path out = stage_->folder() / "stdout", err = stage_->folder() / "stderr",
                  second_err = folder_ / "err";
   for (const fs::path& file : {out, err})
-    std::ofstream(file).close();  // it may be killed before it empties them
+    std::ofstream(file).close();  // empty, even if it is killed before it opens them
   const pid_t first = start_process(command, out, err);
   const pid_t second = chance(50) ? start_process(stage_->scenario().again, folder_ / "out", second_err) : 0;
   std::this_thread::sleep_for(
@@ -172,7 +170,7 @@ Storm::Disturbance Storm::kill_at_time(const Command& command) {
   return d;
 }
 
-// Whether a process was killed.
+// Returns whether a process was killed.
 bool Storm::disturb(bool resuming) {
   const Scenario& scenario = stage_->scenario();
   const Command& command = resuming ? scenario.again : scenario.command;
@@ -193,7 +191,7 @@ bool Storm::disturb(bool resuming) {
   return killed;
 }
 
-// From the start of the command through some kills to its end. Returns how many processes were killed.
+// Runs a command through some kills to its end. Returns the number of processes killed.
 int Storm::live(int most_kills) {
   const Scenario& scenario = stage_->scenario();
   stage_->reset();

@@ -167,7 +167,7 @@ std::vector<Scenario> trainings(const Commands& c) {
   };
 }
 
-// text.txt, lines.txt, tok (a tokenizer), data, gpt2 (a folder), gpt2.bin (llm.c's) and bert.
+// Makes text.txt, lines.txt, tok (a tokenizer), data, gpt2 (a folder), gpt2.bin (llm.c's) and bert.
 void make_inputs(const fs::path& world, const fs::path& scratch) {
   const Commands c(world);
   fs::create_directories(world);
@@ -268,7 +268,7 @@ bool Expectation::is_output(const std::string& path) const {
 std::string Expectation::disturbed(const Snapshot& state, bool partials_may_be_left) const {
   for (const std::string& output : scenario_.outputs) {
     const Snapshot found = part_of(state, output);
-    // Between two renames neither has the name, and the next process puts the old one back.
+    // Between the two renames nothing has the name; the next process puts the old folder back.
     if (found.empty() && !scenario_.can_exchange && partials_may_be_left) continue;
     const std::string newer = difference(found, part_of(golden_.after, output));
     if (!newer.empty() && !difference(found, part_of(golden_.before, output)).empty()) {
@@ -293,7 +293,7 @@ std::string Expectation::disturbed(const Snapshot& state, bool partials_may_be_l
 }
 
 std::string Expectation::finished(const Snapshot& state, bool partials_may_be_left) const {
-  // A disturbed run may have taken its checkpoints after other steps; the last one is after the last step.
+  // A disturbed run may have made its checkpoints at other steps; the last one is at the last step.
   const auto comparable = [&](Snapshot all) {
     std::vector<std::string> list = checkpoints_in(all, scenario_.run);
     if (!list.empty()) list.pop_back();

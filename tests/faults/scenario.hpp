@@ -1,4 +1,4 @@
-// Commands that write, each with the state of the folder it starts from and the state that it must leave.
+// Commands that write, each with the state it starts from and the state it must leave.
 #pragma once
 
 #include <filesystem>
@@ -13,41 +13,41 @@ namespace warpwright::faults {
 
 using Command = std::vector<std::string>;
 
-// Runs a command that must succeed; throws std::runtime_error with what it printed if it does not.
+// Runs a command that must succeed; if not, throws std::runtime_error with what it printed.
 void must_run(const Command& command, const std::filesystem::path& scratch);
 
 struct Scenario {
   std::string name;
-  std::vector<Command> before = {};       // make what is there when the command starts
-  std::vector<std::string> removed = {};  // then: paths in the world
+  std::vector<Command> before = {};       // prepare the starting state
+  std::vector<std::string> removed = {};  // then remove these paths of the world
   Command command;
-  Command again;                     // the command, once its output may be there
-  std::vector<std::string> outputs;  // paths in the world, each as before or as after an undisturbed run
-  std::string run = {};              // if the command trains: its folder in the world
+  Command again;                     // the command for when its output may exist
+  std::vector<std::string> outputs;  // paths of the world: each must be in its old or its new state
+  std::string run = {};              // the training run's folder in the world, if any
   int kill_percent = 0;              // share of a storm's kills
   bool can_exchange = true;          // whether the file system can exchange two names (NFS cannot)
 };
 
 std::vector<Scenario> scenarios(const std::filesystem::path& world);
 
-// An undisturbed run of a scenario: what every other one is held against.
+// An undisturbed run of a scenario, which the others are compared with.
 struct Golden {
   Snapshot before, after;
   std::vector<SystemCall> calls;
   std::ptrdiff_t lines_on_stderr = 0;
-  std::map<std::string, Snapshot> checkpoints;  // of a training run: by path in the world
+  std::map<std::string, Snapshot> checkpoints;  // of a training run, by path
 };
 
-// A folder in which a scenario is played again and again from the same start: FOLDER/world. What the program
-// prints is in FOLDER/stdout and FOLDER/stderr.
+// Where a scenario is run again and again from the same start: in FOLDER/world. The program's output goes to
+// FOLDER/stdout and FOLDER/stderr.
 class Stage {
  public:
-  // Makes the inputs (tiny, so that a run takes some 50 ms) and runs the scenario undisturbed.
+  // Makes the inputs (tiny: a run takes about 50 ms) and runs the scenario undisturbed.
   Stage(const std::filesystem::path& folder, std::size_t scenario);
 
-  void reset() const;  // to the state before the command
+  void reset() const;  // to the starting state
 
-  // Runs a command under a judge, on the scenario's file system.
+  // Runs a command traced by a judge, on the scenario's kind of file system.
   ProcessResult run_traced(const Command& command, const Judge& judge) const;
 
   const std::filesystem::path& folder() const { return folder_; }
@@ -63,16 +63,16 @@ class Stage {
   Golden golden_;
 };
 
-// Judges states of the world. Each function returns what is wrong with one, or "".
+// Checks states of the world. Each function returns what is wrong, or "".
 class Expectation {
  public:
   Expectation(const Scenario& scenario, const Golden& golden) : scenario_(scenario), golden_(golden) {}
 
-  // After the command was disturbed: every output is the old one or the new one, and nothing else has
-  // changed. Partials may be left if the process was killed or its cleaning was disturbed.
+  // After a disturbed command: every output is old or new, and nothing else has changed. Partials may remain
+  // if the process was killed or its cleanup was disturbed.
   std::string disturbed(const Snapshot& state, bool partials_may_be_left) const;
-  // After the command or `again` has succeeded: as if nothing had happened. Partials may be left if the
-  // process's cleaning was disturbed.
+  // After the command or `again` has succeeded: as if nothing had happened. Partials may remain if the
+  // cleanup was disturbed.
   std::string finished(const Snapshot& state, bool partials_may_be_left = false) const;
 
  private:
@@ -82,7 +82,7 @@ class Expectation {
   const Golden& golden_;
 };
 
-// The paths of the checkpoints that a run's folder holds.
+// The paths of the checkpoints in a run's folder.
 std::vector<std::string> checkpoints_in(const Snapshot& world, const std::string& run);
 
 bool is_partial(const std::string& path);

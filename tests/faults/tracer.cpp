@@ -29,7 +29,7 @@ namespace fs = std::filesystem;
 
 using Registers = user_regs_struct;
 
-// Which argument of a system call is a path, and which a descriptor (with a path: the folder it starts from).
+// Which argument of a system call is a path, and which a descriptor (the folder a relative path starts from).
 struct CallForm {
   long number;
   const char* name;
@@ -112,7 +112,7 @@ constexpr CallForm kForms[] = {
     {SYS_sched_setaffinity, "sched_setaffinity"},
 };
 
-// Time, signals, waiting, the thread's own identity, and memory given back.
+// Clocks, signals, waiting, a thread's own identity, and returning memory.
 constexpr long kHarmless[] = {
     SYS_exit,           SYS_exit_group,      SYS_rt_sigaction, SYS_rt_sigprocmask, SYS_rt_sigreturn,
     SYS_sigaltstack,    SYS_restart_syscall, SYS_futex,        SYS_sched_yield,    SYS_getpid,
@@ -131,8 +131,7 @@ std::uint64_t argument(const Registers& r, int index) {
   return all[index];
 }
 
-// Zero-terminated text in the process's memory, read up to the end of each page so as not to cross into an
-// unmapped one.
+// Zero-terminated text in the process's memory, read page by page so as not to run into an unmapped one.
 std::string text_at(pid_t pid, std::uint64_t address) {
   constexpr std::uint64_t kPage = 4096;
   std::string text;
@@ -193,10 +192,10 @@ void load_filter() {
   }
 }
 
-// In the child, before it becomes the program.
+// Runs in the child, before it executes the program.
 void offer_to_tracer() {
   if (::setpgid(0, 0) != 0 || ::ptrace(PTRACE_TRACEME, 0, nullptr, nullptr) != 0) _exit(125);
-  const char* options = std::getenv("ASAN_OPTIONS");  // LeakSanitizer traces, too, and cannot be traced
+  const char* options = std::getenv("ASAN_OPTIONS");  // LeakSanitizer itself traces and cannot be traced
   ::setenv("ASAN_OPTIONS", fmt::format("{}:detect_leaks=0", options ? options : "").c_str(), 1);
   std::raise(SIGSTOP);
   load_filter();
@@ -214,7 +213,7 @@ class Tracer {
  public:
   Tracer(pid_t process, const Judge& judge) : process_(process), judge_(judge) {}
 
-  // The exit code of the process, or −signal.
+  // The exit code of the process, or minus the signal that ended it.
   int run() {
     int status = 0;
     if (::waitpid(process_, &status, __WALL) != process_ || !WIFSTOPPED(status)) {
@@ -244,7 +243,7 @@ class Tracer {
     } else if (signal == (SIGTRAP | 0x80)) {
       at_return(pid);
     } else {
-      const bool ours = event != 0 || signal == SIGTRAP || signal == SIGSTOP;  // not for the process
+      const bool ours = event != 0 || signal == SIGTRAP || signal == SIGSTOP;  // not to be passed on
       trace(PTRACE_CONT, pid, ours ? 0 : signal);
     }
   }
@@ -252,7 +251,7 @@ class Tracer {
   void at_call(pid_t pid) {
     Registers r{};
     trace(PTRACE_GETREGS, pid, &r);
-    // The first thing that main() does is to look for closed standard streams.
+    // main() begins by looking for closed standard streams.
     in_main_ = in_main_ || (r.orig_rax == SYS_fcntl && r.rdi == STDIN_FILENO && r.rsi == F_GETFD);
     const Verdict verdict = in_main_ ? judge_(describe(pid, r)) : Verdict{};
     switch (verdict.kind) {
@@ -273,7 +272,7 @@ class Tracer {
     if (is_close || is_brk) {
       failed_ = r;
       failed_.rax = static_cast<unsigned long long>(-error);
-      r.rdi = is_brk ? 0 : r.rdi;  // asks for the end of the heap, which is left where it is
+      r.rdi = is_brk ? 0 : r.rdi;  // brk(0) only asks where the heap ends
       trace(PTRACE_SETREGS, pid, &r);
       trace(PTRACE_SYSCALL, pid, 0);
       return;
@@ -284,7 +283,8 @@ class Tracer {
     trace(PTRACE_CONT, pid, 0);
   }
 
-  // close() closes the descriptor even if it reports an error. brk() reports failure by the end of the heap.
+  // close() closes the descriptor even if it reports an error. brk() reports failure by returning the old
+  // end.
   void at_return(pid_t pid) {
     Registers r{};
     trace(PTRACE_GETREGS, pid, &r);
@@ -297,7 +297,7 @@ class Tracer {
   pid_t process_;
   const Judge& judge_;
   bool in_main_ = false;
-  Registers failed_{};  // of the call that is being made to fail
+  Registers failed_{};  // of the call that is made to fail
 };
 
 }  // namespace

@@ -40,7 +40,7 @@ class Dw : public ::testing::TestWithParam<std::string> {};
 // Some variants take only some of the dtypes and shapes: what each checks is counted.
 void note(const std::string& refusal, int& checked, std::string& reason) {
   if (refusal.empty()) ++checked;
-  // What the machine lacks explains a skip; what a single case is refused for does not.
+  // A skip is explained by what the machine lacks, not by why a single case was refused.
   if (!refusal.empty() && !reason.starts_with("needs ")) reason = refusal;
 }
 void expect_some(int checked, const std::string& reason) {
