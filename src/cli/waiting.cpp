@@ -10,11 +10,11 @@
 namespace warpwright::cli {
 
 void limit_spinning(char** argv) {
-  // 20 to 50 microseconds: longer than the gaps between the regions of a training step, and much shorter than
-  // a time slice.
-  constexpr const char* kTurns = "1000";
+  // Half a millisecond to one: longer than the gaps between the parallel regions of a training step, shorter
+  // than a time slice.
+  constexpr const char* kTurns = "20000";
   constexpr const char* kVariable = "GOMP_SPINCOUNT";
-  if (::getauxval(AT_BASE) == 0) return;  // started through the dynamic loader, which is then /proc/self/exe
+  if (::getauxval(AT_BASE) == 0) return;  // started as `ld.so warpwright`: /proc/self/exe is the loader
   if (std::getenv("OMP_WAIT_POLICY") || std::getenv(kVariable)) return;
   std::error_code error;
   const std::filesystem::path program = std::filesystem::read_symlink("/proc/self/exe", error);
