@@ -4,13 +4,15 @@
 // bits.
 //
 // The ordinary suite samples some of the first and last calls of each kind on each file, with one error each.
-// WARPWRIGHT_STORM=1 in the environment tries every call with every error.
+// WARPWRIGHT_STORM=1/1 in the environment tries every call with every error; 3/8 tries the third eighth of
+// these.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <iterator>
@@ -20,6 +22,7 @@
 #include <regex>
 #include <set>
 #include <span>
+#include <stdexcept>
 
 #include "runtime/test_folder.hpp"
 #include "tests/faults/scenario.hpp"
@@ -36,9 +39,19 @@ constexpr int kMemoryErrors[] = {ENOMEM};
 constexpr int kMostReports = 40;
 constexpr std::size_t kTrialsOfASmallTest = 40;  // of each scenario
 
-bool storm() {
+struct Storm {
+  std::size_t part = 0, parts = 0;  // part: 1 to parts
+};
+
+std::optional<Storm> storm() {
   const char* value = std::getenv("WARPWRIGHT_STORM");
-  return value && std::string_view(value) == "1";
+  if (!value) return std::nullopt;
+  Storm storm;
+  if (std::sscanf(value, "%zu/%zu", &storm.part, &storm.parts) != 2 || storm.part < 1 ||
+      storm.part > storm.parts) {
+    throw std::invalid_argument(fmt::format("WARPWRIGHT_STORM is {}, not PART/PARTS", value));
+  }
+  return storm;
 }
 
 bool one_of(const std::string& name, std::initializer_list<const char*> names) {
@@ -106,8 +119,11 @@ std::vector<Trial> FaultsTest::trials() const {
     }
     if (changes_something(call)) list.push_back({i, {Kind::kill, 0}});
   }
-  if (storm()) return list;
   std::vector<Trial> some;
+  if (const auto wanted = storm()) {
+    for (std::size_t i = wanted->part - 1; i < list.size(); i += wanted->parts) some.push_back(list[i]);
+    return some;
+  }
   std::ranges::sample(list, std::back_inserter(some), kTrialsOfASmallTest, random);
   return some;
 }
