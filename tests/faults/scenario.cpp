@@ -129,8 +129,13 @@ std::vector<Scenario> writers(const Commands& c) {
        .before = other_npy,
        .command = npy,
        .again = npy,
-       .outputs = {"out.npy", "cache"}},
-      {.name = "embed to jsonl", .command = jsonl, .again = jsonl, .outputs = {"out.jsonl", "cache"}},
+       .outputs = {"out.npy"},
+       .cache = "cache"},
+      {.name = "embed to jsonl",
+       .command = jsonl,
+       .again = jsonl,
+       .outputs = {"out.jsonl"},
+       .cache = "cache"},
   };
 }
 
@@ -244,6 +249,10 @@ void Stage::run_undisturbed() {
   golden_.lines_on_stderr = std::count(result.err.begin(), result.err.end(), '\n');
 }
 
+bool is_at_or_below(const std::string& path, const std::string& folder) {
+  return path == folder || path.starts_with(folder + "/");
+}
+
 bool is_partial(const std::string& path) {
   return path.find(".partial-") != std::string::npos || path.find(".deleted") != std::string::npos;
 }
@@ -260,9 +269,18 @@ std::vector<std::string> checkpoints_in(const Snapshot& world, const std::string
 }
 
 bool Expectation::is_output(const std::string& path) const {
-  if (!scenario_.run.empty() && (path == scenario_.run || path.starts_with(scenario_.run + "/"))) return true;
-  return std::ranges::any_of(scenario_.outputs,
-                             [&](const auto& o) { return path == o || path.starts_with(o + "/"); });
+  const auto is_in = [&](const std::string& o) { return !o.empty() && is_at_or_below(path, o); };
+  return is_in(scenario_.run) || is_in(scenario_.cache) || std::ranges::any_of(scenario_.outputs, is_in);
+}
+
+std::string Expectation::wrong_in_cache(const Snapshot& state) const {
+  for (const auto& entry : state) {
+    const bool cached = !scenario_.cache.empty() && entry.first.starts_with(scenario_.cache + "/");
+    const auto wanted = golden_.after.find(entry.first);
+    if (!cached || is_partial(entry.first)) continue;
+    if (wanted == golden_.after.end() || *wanted != entry) return fmt::format("{} is wrong", entry.first);
+  }
+  return "";
 }
 
 std::string Expectation::disturbed(const Snapshot& state, bool partials_may_be_left) const {
@@ -281,6 +299,7 @@ std::string Expectation::disturbed(const Snapshot& state, bool partials_may_be_l
     const std::string wrong = difference(part_of(state, checkpoint), wanted->second);
     if (!wrong.empty()) return fmt::format("{}: {}", checkpoint, wrong);
   }
+  if (std::string wrong = wrong_in_cache(state); !wrong.empty()) return wrong;
   Snapshot others, others_before;
   for (const auto& entry : state) {
     if (is_partial(entry.first) && !partials_may_be_left) return fmt::format("{} is left over", entry.first);
@@ -301,10 +320,14 @@ std::string Expectation::finished(const Snapshot& state, bool partials_may_be_le
       const auto is_inside = [&](const std::string& checkpoint) {
         return entry.first.starts_with(checkpoint);
       };
-      return std::ranges::any_of(list, is_inside) || (partials_may_be_left && is_partial(entry.first));
+      const bool cached = !scenario_.cache.empty() && is_at_or_below(entry.first, scenario_.cache);
+      const bool may_differ = cached && !is_partial(entry.first);
+      return std::ranges::any_of(list, is_inside) || may_differ ||
+             (partials_may_be_left && is_partial(entry.first));
     });
     return all;
   };
+  if (std::string wrong = wrong_in_cache(state); !wrong.empty()) return wrong;
   return difference(comparable(state), comparable(golden_.after));
 }
 

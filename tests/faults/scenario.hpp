@@ -24,8 +24,9 @@ struct Scenario {
   Command again;                     // the command for when its output may exist
   std::vector<std::string> outputs;  // paths of the world: each must be in its old or its new state
   std::string run = {};              // the training run's folder in the world, if any
-  int kill_percent = 0;              // share of a storm's kills
-  bool can_exchange = true;          // whether the file system can exchange two names (NFS cannot)
+  std::string cache = {};    // folder whose files may be missing, if any: a cache is written if it can be
+  int kill_percent = 0;      // share of a storm's kills
+  bool can_exchange = true;  // whether the file system can exchange two names (NFS cannot)
 };
 
 std::vector<Scenario> scenarios(const std::filesystem::path& world);
@@ -77,6 +78,7 @@ class Expectation {
 
  private:
   bool is_output(const std::string& path) const;
+  std::string wrong_in_cache(const Snapshot& state) const;
 
   const Scenario& scenario_;
   const Golden& golden_;

@@ -112,14 +112,14 @@ constexpr CallForm kForms[] = {
     {SYS_sched_setaffinity, "sched_setaffinity"},
 };
 
-// Clocks, signals, waiting, a thread's own identity, and returning memory.
+// Clocks, signals, waiting, a thread's own identity, returning memory, and asking for AMX (arch_prctl).
 constexpr long kHarmless[] = {
-    SYS_exit,           SYS_exit_group,      SYS_rt_sigaction, SYS_rt_sigprocmask, SYS_rt_sigreturn,
-    SYS_sigaltstack,    SYS_restart_syscall, SYS_futex,        SYS_sched_yield,    SYS_getpid,
-    SYS_gettid,         SYS_clock_gettime,   SYS_gettimeofday, SYS_nanosleep,      SYS_clock_nanosleep,
-    SYS_clock_getres,   SYS_set_robust_list, SYS_rseq,         SYS_munmap,         SYS_madvise,
-    SYS_tgkill,         SYS_set_tid_address, SYS_timer_create, SYS_timer_settime,  SYS_timer_delete,
-    SYS_rt_sigtimedwait};
+    SYS_exit,          SYS_exit_group,      SYS_rt_sigaction,   SYS_rt_sigprocmask,  SYS_rt_sigreturn,
+    SYS_sigaltstack,   SYS_restart_syscall, SYS_futex,          SYS_sched_yield,     SYS_getpid,
+    SYS_getcpu,        SYS_arch_prctl,      SYS_gettid,         SYS_clock_gettime,   SYS_gettimeofday,
+    SYS_nanosleep,     SYS_clock_nanosleep, SYS_clock_getres,   SYS_set_robust_list, SYS_rseq,
+    SYS_munmap,        SYS_madvise,         SYS_tgkill,         SYS_set_tid_address, SYS_timer_create,
+    SYS_timer_settime, SYS_timer_delete,    SYS_rt_sigtimedwait};
 
 const CallForm* form_of(long number) {
   const auto* found = std::ranges::find(kForms, number, &CallForm::number);

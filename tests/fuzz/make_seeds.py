@@ -211,6 +211,7 @@ def json_lines() -> None:
     put("lines/text", b"one\r\n\ntwo\0three\nlast")
     put("lines/ids", b"15496 995\n\t0  50256 \r\n50257\n-1\n1x\n99999999999999999999\n")
     put("lines/endless", b"x" * 70000)
+    put("lines/utf16", "one\ntwo".encode("utf-16"))
 
 
 if __name__ == "__main__":
