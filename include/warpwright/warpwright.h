@@ -303,8 +303,8 @@ typedef struct warpwright_encoder_options {
   int32_t tf32;            /* not 0: a GPU's fp32 products may round their factors to tf32 */
   int32_t reserved;        /* 0 */
   /* Of a folder on a CPU: the folder of a cache, where its weights are kept as the kernels take them, for all
-   * processes; made where it is missing. NULL, or one that cannot be used: they are laid out at each call.
-   * Its files are mapped: whoever shortens one while an encoder lives ends the process with SIGBUS. */
+   * processes; created if missing. If NULL or unusable, the weights are laid out at each call.
+   * Its files are mapped: shortening one while an encoder uses it ends the process with SIGBUS. */
   const char* weights_cache;
 } warpwright_encoder_options;
 
