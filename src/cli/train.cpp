@@ -104,16 +104,16 @@ GPT2Config model_config(Flags& flags, const std::optional<Manifest>& manifest) {
 void check_data(const Flags& flags) {
   const fs::path& data = flags.options.data;
   if (data.empty() && flags.options.resume) {
-    throw UsageError("holds no checkpoint to go on from", flags.options.out.string(),
-                     "check --out, or start a run with --data");
+    throw Error("holds no checkpoint to go on from", flags.options.out.string(),
+                "check --out, or start a run with --data");
   }
   if (data.empty()) {
     throw UsageError("is missing", "--data", "give a folder that `warpwright data build` made");
   }
   if (!is_folder(data)) {
-    throw UsageError("is not a folder", data.string(),
-                     flags.options.resume ? "if the data has moved, give its new place with --data"
-                                          : "give one that `warpwright data build` made");
+    throw Error("is not a folder", data.string(),
+                flags.options.resume ? "if the data has moved, give its new place with --data"
+                                     : "give one that `warpwright data build` made");
   }
 }
 

@@ -48,14 +48,14 @@ std::optional<SavedRun> find_resume(const TrainOptions& o, const Notice& notice)
 
 fs::path prepared(const fs::path& run) {
   if (path_exists(run) && !is_folder(run)) {
-    throw UsageError("is not a folder", run.string(), "choose another --out");
+    throw Error("is not a folder", run.string(), "choose another --out");
   }
   const bool is_empty =
       !is_folder(run) || list_folder(run).empty();  // first: another process may be filling it
   constexpr const char* kOfARun[] = {"checkpoints", "lock", "metrics.jsonl", "model"};
   const bool is_run = std::ranges::any_of(kOfARun, [&](const char* name) { return path_exists(run / name); });
   if (!is_empty && !is_run) {
-    throw UsageError("holds files, but not a run", run.string(), "choose another --out");
+    throw Error("holds files, but not a run", run.string(), "choose another --out");
   }
   create_folders(run / "checkpoints");
   clear_leftovers(run);

@@ -158,8 +158,7 @@ std::string FaultsTest::problem_with(const Trial& trial) {
     if (std::string wrong = expected.finished(state, cleaning); !wrong.empty())
       return said + ", but " + wrong;
   } else {
-    const bool usage = result.code == 2 && error == ENOENT;  // the named input is missing
-    if ((result.code != 1 && !usage) || (lines != 1 && !on_stderr)) return said;
+    if (result.code != 1 || (lines != 1 && !on_stderr)) return said;
   }
   // The kernel never interrupts opening a folder; standard output belongs to stdio.
   const bool retried = one_of(disturbed.name, {"openat", "read", "pread64", "write", "pwrite64", "fsync",
