@@ -210,6 +210,18 @@ TEST_F(ResumeCliTest, AFinishedRunChangesNothing) {
   EXPECT_TRUE(fs::exists(folder / "run/checkpoints/step_00000006/trainer.json"));
 }
 
+TEST_F(ResumeCliTest, ATokenizerThatTheRunDidNotKnowIsTold) {
+  make_text();
+  fs::create_directories(folder / "plain");
+  for (const auto& entry : fs::directory_iterator(folder / "text")) {
+    if (entry.path().extension() == ".bin") fs::copy(entry.path(), folder / "plain");
+  }
+  succeeds(train("run", {"--steps", "1", "--vocab", "280"}, "plain"));
+  for (const auto& entry : fs::directory_iterator(folder / "tok")) fs::copy(entry.path(), folder / "plain");
+  const std::string out = succeeds(resume("run", {"--steps", "2"}));
+  EXPECT_NE(out.find("has a tokenizer, but the run records none"), std::string::npos) << out;
+}
+
 TEST_F(ResumeCliTest, CheckpointsThatCannotBeListedAreNotStepZero) {
   make_shards(5000, 500);
   const Words arguments = train("run", {"--steps", "4", "--resume"});

@@ -60,10 +60,12 @@ std::string write_llmc(const Flags& flags, const GPT2Model& model) {
   write_gpt2_llmc(flags.to, model.config(), model.parameters(), Stream());
   if (!is_folder(flags.from)) return {};
   const BoundaryTokens tokens = read_boundary_tokens(flags.from);
+  const bool rounds = model.parameters().wte.dtype == DType::bf16;
   return fmt::format(
       "the format holds no tokenizer and no bos and eos ids (here {} and {}): keep {}, and give it with "
-      "--tokenizer to convert back\n",
-      text_of(tokens.bos), text_of(tokens.eos), flags.from.string());
+      "--tokenizer to convert back\n{}",
+      text_of(tokens.bos), text_of(tokens.eos), flags.from.string(),
+      rounds ? "in bf16 the format holds the norms' fp32 parameters rounded to bf16\n" : "");
 }
 
 // Writes a folder; returns a note on what it lacks.
@@ -103,8 +105,9 @@ void run(const Flags& flags) {
 }  // namespace
 
 void add_convert(CLI::App& app) {
-  CLI::App* command =
-      app.add_subcommand("convert", "Convert a GPT-2 between file formats, bit-exact in one dtype");
+  CLI::App* command = app.add_subcommand(
+      "convert",
+      "Convert a GPT-2 between file formats; bit-exact in one dtype, except norms in a bf16 llm.c file");
   auto f = std::make_shared<Flags>();
   command->add_option("--from", f->from, "Model folder or llm.c .bin")->required();
   command->add_option("--to", f->to, "Folder (hf) or file (llmc) to write")->required();

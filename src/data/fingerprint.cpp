@@ -94,13 +94,16 @@ class ListedChecksums {
  public:
   explicit ListedChecksums(std::vector<std::string>* changed) : changed_(changed) {}
 
+  // `found`: of the file, "" if it is missing.
   void check(const fs::path& path, const std::string& listed, const std::string& found) const {
     if (listed == found) return;
-    const Error error("was changed after the build: its checksum is not the one in data.json", path.string(),
-                      "build the data again, or go on with --allow-data-change");
-    if (!changed_) throw error;
-    changed_->push_back(fmt::format(
-        "{} was changed after the build: its checksum is not the one in data.json", path.string()));
+    const char* problem = found.empty()
+                              ? "is missing, but data.json lists it"
+                              : "was changed after the build: its checksum is not the one in data.json";
+    if (!changed_) {
+      throw Error(problem, path.string(), "build the data again, or go on with --allow-data-change");
+    }
+    changed_->push_back(fmt::format("{} {}", path.string(), problem));
   }
 
  private:
@@ -174,8 +177,8 @@ DataFingerprint fingerprint_of_data(const fs::path& folder, std::vector<std::str
     result.vocabulary_size = manifest->vocabulary_size;
     result.end_of_text = manifest->end_of_text;
     for (const auto& [name, checksum] : manifest->files) {
-      if (path_exists(folder / name))
-        listed_checksums.check(folder / name, checksum, checksum_of(folder / name));
+      const fs::path path = folder / name;
+      listed_checksums.check(path, checksum, path_exists(path) ? checksum_of(path) : "");
     }
   }
   result.train = fingerprint_of_split(folder, Split::train, manifest, listed_checksums);

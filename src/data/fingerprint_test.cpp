@@ -137,6 +137,11 @@ TEST_F(FingerprintTest, DataJsonsChecksumsAreCompared) {
     flip(data / name, fs::file_size(data / name) - 1);
   }
   EXPECT_EQ(fingerprint_of_data(data), before);
+  fs::remove(data / "merges.txt");
+  EXPECT_NE(message_of([&] { fingerprint_of_data(data); }).find("merges.txt: is missing"), std::string::npos);
+  std::vector<std::string> changed;
+  EXPECT_EQ(fingerprint_of_data(data, &changed), before);
+  ASSERT_EQ(changed.size(), 1u);
 }
 
 TEST_F(FingerprintTest, AFolderOfAnOlderBuildStillReads) {

@@ -70,6 +70,9 @@ void compare_origins(const ModelOrigin& saved, const ModelOrigin& present, const
             options.allow_tokenizer_change, "--allow-tokenizer-change");
   } else if (saved.tokenizer && notice) {
     notice(fmt::format("{} has no tokenizer any more: none could be compared", options.data.string()));
+  } else if (present.tokenizer && notice) {
+    notice(fmt::format("{} has a tokenizer, but the run records none to compare it with",
+                       options.data.string()));
   }
   compare(difference(saved.data, present.data, options.data), options.allow_data_change,
           "--allow-data-change");
