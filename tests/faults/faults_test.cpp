@@ -38,6 +38,11 @@ constexpr int kErrorsOfQuestions[] = {EIO, ENOSPC, EACCES, EINTR};  // ENOENT is
 constexpr int kMemoryErrors[] = {ENOMEM};
 constexpr int kMostReports = 40;
 constexpr std::size_t kTrialsOfASmallTest = 40;  // of each scenario
+#ifdef __SANITIZE_ADDRESS__
+constexpr bool kSanitized = true;
+#else
+constexpr bool kSanitized = false;
+#endif
 
 struct Storm {
   std::size_t part = 0, parts = 0;  // part: 1 to parts
@@ -79,6 +84,7 @@ struct Trial {
 class FaultsTest : public TestFolder, public testing::WithParamInterface<std::size_t> {
  protected:
   void SetUp() override {
+    if (kSanitized) GTEST_SKIP() << "a sanitizer makes calls of its own, whose failure it does not survive";
     if (!can_trace()) GTEST_SKIP() << "needs a system that lets a process trace its child";
     stage_.emplace(folder, GetParam());
   }
