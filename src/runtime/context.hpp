@@ -42,8 +42,9 @@ class Context {
   Context& operator=(const Context&) = delete;
 
   const DeviceInfo& device() const { return device_; }
-  // Of the present call: on a CPU one, where its work is little (ops/op.hpp).
-  int threads() const { return single_thread_ ? 1 : device_.threads; }
+  // Of the present call: on a CPU one, where its work is little (ops/op.hpp). Inlined in every build, as
+  // scratch() is: code for one instruction set must not define functions that other code may call.
+  [[gnu::always_inline]] int threads() const { return single_thread_ ? 1 : device_.threads; }
   // Whether calls run on the calling thread alone; returns what it was.
   bool exchange_single_thread(bool single) { return std::exchange(single_thread_, single); }
   void set_threads(int threads);  // of a CPU; 0 as in the options
@@ -58,7 +59,7 @@ class Context {
   void log(std::string_view line) const;
 
   // Scratch of the present call, kAlignment-aligned; its contents do not outlive the call.
-  void* scratch() const { return lent_scratch_ ? lent_scratch_ : scratch_.data(); }
+  [[gnu::always_inline]] void* scratch() const { return lent_scratch_ ? lent_scratch_ : scratch_.data(); }
   void reserve_scratch(std::size_t bytes);
   std::size_t scratch_bytes() const { return scratch_.bytes(); }
   // Scratch that the caller owns, large enough for the calls to come; null: the Context's own.
