@@ -88,6 +88,7 @@ class ResumeCliTest : public TestFolder {
   // code and the seconds that the process took to end.
   std::pair<int, double> stop(const Words& arguments, int signal, const std::string& file,
                               const std::string& text) const {
+    fs::remove(folder / file);  // an earlier run's
     const pid_t child = start_process(arguments, folder / "out", folder / "err");
     while (!fs::exists(folder / file) || read_file(folder / file, 1 << 26).find(text) == std::string::npos) {
       if (waitpid(child, nullptr, WNOHANG) != 0) return {-1000, 0};

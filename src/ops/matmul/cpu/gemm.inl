@@ -198,7 +198,7 @@ struct Gemm {
   Operand<T> a, b;
   Extent extent;
   Epilogue<T, TOut> epilogue;
-  Blocking block;
+  Blocking block{};  // braces: no constructor of it, which would be a shared function
   std::byte* scratch;
   const Element* packed = nullptr;  // all of B, as pack_all has left it
 
