@@ -83,7 +83,7 @@ std::vector<PackedBatch> make_batches(const BertConfig& config, std::vector<std:
   return batches;
 }
 
-// What is timed: texts to vectors, or hidden states, those that stand there, to hidden states.
+// The timed work: texts to vectors, or the hidden states already in memory to hidden states.
 class Work {
  public:
   Work(Context& context, BertModel& model, std::vector<PackedBatch> batches, bool layers_alone)

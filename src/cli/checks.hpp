@@ -1,4 +1,4 @@
-// What the values of flags must be, whatever the flag.
+// Checks of the values of flags that apply to any flag.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -16,7 +16,7 @@ CLI::Validator one_of(std::vector<std::string> choices);
 // The words that one_of() accepts for this option; empty if it has no such check.
 std::vector<std::string> choices_of(const CLI::Option& option);
 
-// Whether the value is the path of a file or folder.
+// True if the value is the path of a file or folder.
 bool takes_path(const CLI::Option& option);
 
 // Adds to every option of the program and its commands: a number is written in decimal digits, lies within

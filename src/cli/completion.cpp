@@ -12,7 +12,7 @@
 namespace warpwright::cli {
 namespace {
 
-// What a shell can offer for an option's value. "cuda:N" is a pattern, not a word to offer.
+// The words a shell can offer for an option's value. Patterns such as "cuda:N" are left out.
 std::vector<std::string> words_to_offer(const CLI::Option& option) {
   std::vector<std::string> words = choices_of(option);
   std::erase_if(words, [](const std::string& word) { return word.ends_with(":N"); });

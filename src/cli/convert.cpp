@@ -23,7 +23,7 @@ std::optional<Replaceable> replaceable_model(const Flags& flags) {
   return flags.force ? std::optional(replaceable_gpt2_folder()) : std::nullopt;
 }
 
-// What a model folder holds besides its weights.
+// The contents of a model folder besides its weights.
 struct Companions {
   std::filesystem::path tokenizer;  // empty: none
   BoundaryTokens tokens;

@@ -39,7 +39,7 @@ std::vector<std::string> pooling_names() {
   return names;
 }
 
-// Where vectors go, in the order of the input.
+// Receives the vectors in the order of the input.
 class Sink {
  public:
   virtual ~Sink() = default;
@@ -128,7 +128,7 @@ std::string format_of(const fs::path& path) {
   return ending.empty() ? "" : "?";
 }
 
-// Whether vectors are written as .npy, else as JSONL.
+// True if vectors are written as .npy, false if as JSONL.
 bool writes_npy(const Flags& flags) {
   const std::string ending = format_of(flags.out);
   if (flags.format == "auto") {

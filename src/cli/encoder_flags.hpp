@@ -1,4 +1,4 @@
-// What `embed` and `rank` share: the flags of an encoder, and texts read from lines or JSONL.
+// Shared by `embed` and `rank`: the flags of an encoder, and texts read from lines or JSONL.
 #pragma once
 
 #include <cstdint>

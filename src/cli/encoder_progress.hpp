@@ -1,4 +1,4 @@
-// What `embed` and `rank` report: progress, the texts that failed, and a summary.
+// Shared by `embed` and `rank`: progress reports, the list of failed texts, and the summary.
 #pragma once
 
 #include <chrono>
@@ -11,7 +11,7 @@
 
 namespace warpwright::cli {
 
-// Where a reader of the output finds out which texts failed.
+// The way the output marks a text that failed: with its error, or only by a row of zeros.
 enum class ErrorsAre { in_the_output, in_rows_of_zeros };
 
 // Everything but finish() goes to standard error.

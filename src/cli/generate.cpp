@@ -37,7 +37,7 @@ struct Prompt {
   std::string text, where;  // where: names its source in messages
 };
 
-// Whether standard input is a pipe or a file, not a terminal or /dev/null.
+// True if standard input is a pipe or a file, not a terminal or /dev/null.
 bool input_is_given() {
   struct stat status {};
   return ::fstat(STDIN_FILENO, &status) == 0 && (S_ISFIFO(status.st_mode) || S_ISREG(status.st_mode));

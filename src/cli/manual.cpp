@@ -42,7 +42,7 @@ std::string upper(std::string text) {
   return text;
 }
 
-// A placeholder for the option's value: fp32|bf16, PATH, INT.
+// The option's value as the synopsis shows it: fp32|bf16, PATH, INT.
 std::string value_of(const CLI::Option& option) {
   const std::vector<std::string> choices = choices_of(option);
   if (!choices.empty()) return fmt::format("{}", fmt::join(choices, "|"));

@@ -1,4 +1,4 @@
-// What the calls of each operation and variant come to: the tables of bench step and bench encoder.
+// Totals of the calls of each operation and variant, for the tables of bench step and bench encoder.
 #pragma once
 
 #include <functional>

@@ -9,7 +9,7 @@ namespace warpwright::cli {
 
 std::unique_ptr<CLI::App> make_program();
 
-// What --help prints for a command.
+// The text that --help prints for a command.
 std::string help_of(const CLI::App& command);
 
 }  // namespace warpwright::cli

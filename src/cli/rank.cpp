@@ -38,8 +38,8 @@ text::Truncation truncation_named(const std::string& name) {
   return text::Truncation::only_second;
 }
 
-// Whether scores are 1/(1 + e^−logit). What sentence-transformers does where config.json does not name an
-// activation: with one label.
+// True if scores are 1/(1 + e^−logit). If config.json names no activation, they are if the model has a single
+// label, as in sentence-transformers.
 bool takes_sigmoid(const Flags& flags, std::int64_t labels) {
   if (flags.activation == "sigmoid") return true;
   if (flags.activation == "none") return false;

@@ -1,4 +1,4 @@
-// What `warpwright roofline` found, and how it prints it.
+// The results of `warpwright roofline` and the functions that print them.
 #pragma once
 
 #include <optional>

@@ -1,4 +1,4 @@
-// How SIGINT, SIGTERM and SIGHUP end the program.
+// Ends the program cleanly on SIGINT, SIGTERM and SIGHUP.
 #pragma once
 
 namespace warpwright::cli {

@@ -30,7 +30,7 @@ struct TrainFlags {
   bool binary = false, force = false;
 };
 
-// What a tokenizer's folder holds that may be replaced.
+// The files of a tokenizer's folder that may be replaced; nothing unless `force` is set.
 std::optional<Replaceable> replaceable_tokenizer(bool force) {
   if (!force) return std::nullopt;
   return Replaceable{"a tokenizer", {"tokenizer.json", "tokenizer_config.json", "vocab.json", "merges.txt"}};

@@ -1,4 +1,4 @@
-// How long OpenMP threads spin before they sleep.
+// Limits how long OpenMP threads spin before they sleep.
 #pragma once
 
 namespace warpwright::cli {

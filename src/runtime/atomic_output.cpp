@@ -44,7 +44,7 @@ std::vector<std::string> names_in(const fs::path& folder) {
   return names;
 }
 
-// Whether a rename onto the folder would fail because something is in it.
+// True if the folder is not empty, so that a rename onto it would fail.
 bool has_entries(const fs::path& folder) {
   return is_occupied(folder) && !list_folder(folder).empty();
 }

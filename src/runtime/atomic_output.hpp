@@ -1,8 +1,8 @@
 // Files and folders that appear under their names whole, or not at all.
 //
-// What is written becomes visible by one rename, once it is on the disk, so that a crash or a full disk at
-// any instant leaves the previous file or folder whole. What is replaced keeps its permissions. Symbolic
-// links are followed and survive. The other names of a hard-linked file keep the previous content.
+// New content becomes visible through a single rename once it is on the disk, so a crash or a full disk at
+// any instant leaves the previous file or folder whole. A replaced file or folder keeps its permissions.
+// Symbolic links are followed and survive. Other names of a hard-linked file keep the previous content.
 #pragma once
 
 #include <filesystem>
@@ -82,8 +82,8 @@ class AtomicFolder {
 // Gives a folder its name back if a crash came between the two steps of its replacement.
 void recover_folder(const std::filesystem::path& path);
 
-// How a folder in `parent` is replaced: by an exchange of names, or in two steps. Tries it, so that a file
-// system in which neither works is an error now and not after hours.
+// The way to replace a folder in `parent`: by exchanging two names, or in two steps. check_replacing() tries
+// it out, so that a file system on which neither works is an error now and not after hours.
 enum class Replacing { exchange, two_steps };
 Replacing check_replacing(const std::filesystem::path& parent);
 

@@ -26,7 +26,7 @@ ceiling::Kernels kernels_of(const CpuFeatures& cpu) {
   return cpu.avx2 ? ceiling::avx2::kernels() : ceiling::sse2::kernels();
 }
 
-// Where kernels leave a result, so that no compiler removes their work.
+// Kernels store their results here so that no compiler removes their work.
 std::atomic<float> sink;
 
 // CPU seconds of the calling thread: on a shared machine, time in which it was not running says nothing about

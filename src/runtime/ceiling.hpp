@@ -1,7 +1,7 @@
-// What this machine can do at best, measured: the ceilings that benches and the trainer's progress line
-// divide by.
-// A CPU's arithmetic is taken over CPU seconds of its threads, so that neighbours on a shared machine do not
-// lower it; its bandwidth, which the threads share, over wall clock.
+// Measures the best this machine can do: the ceilings that benches and the trainer's progress line divide
+// by.
+// A CPU's arithmetic is measured in CPU seconds of its threads, so that neighbours on a shared machine do not
+// lower it; its bandwidth, which the threads share, in wall-clock time.
 #pragma once
 
 #include <cstddef>

@@ -45,15 +45,15 @@ class Context {
   // Of the present call: on a CPU one, where its work is little (ops/op.hpp). Inlined in every build, as
   // scratch() is: code for one instruction set must not define functions that other code may call.
   [[gnu::always_inline]] int threads() const { return single_thread_ ? 1 : device_.threads; }
-  // Whether calls run on the calling thread alone; returns what it was.
+  // Sets whether calls run on the calling thread alone. Returns the previous setting.
   bool exchange_single_thread(bool single) { return std::exchange(single_thread_, single); }
   void set_threads(int threads);  // of a CPU; 0 as in the options
   const ContextOptions& options() const { return options_; }
 
-  // Where operations put their work: on a GPU they return before it is done.
+  // The stream that operations run on. On a GPU they return before their work is done.
   const Stream& stream() const { return stream_; }
   void set_stream(Stream stream) { stream_ = std::move(stream); }
-  // The same; returns the one before.
+  // Sets the stream and returns the previous one.
   Stream exchange_stream(Stream stream) { return std::exchange(stream_, std::move(stream)); }
   void synchronize() const { stream_.synchronize(); }
   void log(std::string_view line) const;
@@ -91,7 +91,7 @@ class Context {
   std::any& choices(const void* operation) { return choices_[operation]; }
   void note_choice(std::string line) { choice_lines_.insert(std::move(line)); }
 
-  // What a kernel keeps from call to call (a library's handle and its plans), under an address of its own.
+  // State that a kernel keeps between calls (a library's handle and its plans), keyed by a unique address.
   std::any& kept(const void* owner) const { return kept_[owner]; }
 
   std::uint64_t plan_hash() const;

@@ -1,4 +1,4 @@
-// What a kernel may know of the machine it runs on.
+// Describes the machine to the kernels that run on it.
 #pragma once
 
 #include <cstddef>
@@ -39,8 +39,8 @@ struct DeviceInfo {
 // The CPU of this machine, with `threads` workers (0: default_threads(), runtime/threads.hpp).
 DeviceInfo cpu_device_info(int threads = 0);
 
-// What this build and machine have under that name; an Error where there is no such device, or none that this
-// build has code for. `threads` as above.
+// Describes that device. Throws Error if the build or the machine has no such device, or if this build has no
+// code for it. `threads` as above.
 DeviceInfo device_info(Device device, int threads = 0);
 
 // GPUs that CUDA offers here; 0 where the build, the driver or the machine has none.

@@ -20,7 +20,7 @@
 
 namespace warpwright {
 
-// What is at a path, links followed. Throws if the path cannot be examined; that it is missing is an answer.
+// Both follow links and return false if nothing is there. They throw if the path cannot be examined.
 bool path_exists(const std::filesystem::path& path);
 bool is_folder(const std::filesystem::path& path);
 

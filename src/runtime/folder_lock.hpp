@@ -26,7 +26,7 @@ class FolderLock {
 // Locks an open file. False if another process has the lock; throws if the file system has no locks.
 bool lock_file(int fd, const std::filesystem::path& path);
 
-// Whether the path still names the open file.
+// True if the path still names the open file.
 bool is_named(int fd, const std::filesystem::path& path);
 
 }  // namespace warpwright

@@ -19,7 +19,7 @@ namespace fs = std::filesystem;
 class FolderLockTest : public TestFolder {
  protected:
   std::string content() const { return read_file(folder / "lock", 1 << 20); }
-  // Whether a second process gets this message, or "no error".
+  // True if a second process fails with this message; "no error" if it is to get the lock.
   bool child_sees(const std::string& wanted) const {
     return run_in_child([&] {
              return message_of([&] { FolderLock{folder}; }).find(wanted) == std::string::npos ? 1 : 0;

@@ -1,4 +1,4 @@
-// What copy() and clear() ask of their tensors, and the host's clock, for builds with and without CUDA.
+// Checks of the tensors that copy() and clear() get, and the host's clock, for builds with and without CUDA.
 #pragma once
 
 #include <chrono>

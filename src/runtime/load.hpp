@@ -1,4 +1,4 @@
-// Whether a measurement had the machine to itself.
+// Tells whether a measurement had the machine to itself.
 #pragma once
 
 #include <chrono>
@@ -7,13 +7,13 @@
 
 namespace warpwright {
 
-// How much CPU time other processes take on the processors of this process's affinity mask, from construction
-// on; time stolen by a hypervisor counts. `root` holds proc/.
+// Measures the CPU time that other processes take on the processors of this process's affinity mask, from
+// construction on. Time stolen by a hypervisor counts too. `root` holds proc/.
 class OtherLoad {
  public:
   explicit OtherLoad(std::filesystem::path root = "/");
 
-  // In processors, averaged since construction; 0 where /proc/stat does not say.
+  // In processors, averaged since construction; 0 if /proc/stat does not say, or in the first 0.2 s.
   double processors() const;
 
  private:
@@ -28,7 +28,7 @@ class OtherLoad {
   Times before_;
 };
 
-// What disturbed a measurement against ceilings.
+// Signs that a measurement against ceilings was disturbed.
 struct Disturbance {
   double other_processors = 0;  // OtherLoad::processors()
   double ceiling_change = 0;    // |after / before - 1| of a ceiling measured twice

@@ -23,7 +23,7 @@ std::string megabytes(std::size_t bytes) {
   return fmt::format("{:.1f} MiB", static_cast<double>(bytes) / 0x1p20);
 }
 
-// Which activations share memory with one. Thousands may, so only the first few are named.
+// Lists the activations that share memory with one: only the first few, since there may be thousands.
 class SharedPlaces {
  public:
   explicit SharedPlaces(const std::vector<MemoryPlan::Block>& blocks) : blocks_(blocks) {

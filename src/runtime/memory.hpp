@@ -39,8 +39,8 @@ class Buffer {
   Kind kind_ = Kind::host;
 };
 
-// What a tensor is for. Activations are the only ones that share memory: each lives from its first to its
-// last use.
+// The purpose of a tensor. Activations are the only tensors that share memory, since each lives only from its
+// first use to its last.
 enum class Category : std::uint8_t {
   parameters,
   master_weights,

@@ -51,8 +51,8 @@ int own_descriptor(const fs::path& path) {
   return error == std::errc() && end == name.data() + name.size() ? fd : -1;
 }
 
-// What a shell's "> /dev/stdout" cannot do: a duplicate goes on after what is already written, also to a
-// socket, and appends if the descriptor does.
+// Unlike a shell's "> /dev/stdout", a duplicate of the descriptor continues after what is already written,
+// works for sockets too, and appends if the descriptor does.
 FileDescriptor duplicate_of(int fd, const fs::path& path) {
   const int flags = ::fcntl(fd, F_GETFL);
   if (flags < 0 || (flags & O_ACCMODE) == O_RDONLY) {
@@ -71,7 +71,7 @@ void refuse_mount_point(const fs::path& path) {
               "name a path inside it, or another");
 }
 
-// Whether the access list could be taken over; also if there is none to take over.
+// Gives `fd` the access list of `from`, or none if `from` has none. Returns true if that succeeds.
 bool copy_access_list(const fs::path& from, int fd) {
   const ssize_t size = ::lgetxattr(from.c_str(), kAccessList, nullptr, 0);
   if (size < 0) {

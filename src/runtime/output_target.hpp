@@ -1,4 +1,4 @@
-// Where an output path leads, and the permissions that its file keeps.
+// Finds the target of an output path, and keeps the permissions of the file or folder it replaces.
 #pragma once
 
 #include <filesystem>
@@ -12,7 +12,7 @@ namespace warpwright {
 // to open files (/proc/self/fd/1) are not followed, since their text need not be a path.
 std::filesystem::path follow_links(const std::filesystem::path& path);
 
-// Whether anything is there, even a dangling link.
+// True if anything is there, even a dangling link.
 bool is_occupied(const std::filesystem::path& path);
 
 // A file to be replaced as a whole, or a stream to write to: a device, a pipe, an open descriptor.
@@ -24,11 +24,11 @@ struct FileTarget {
 // Throws for folders, sockets and mount points.
 FileTarget file_target(const std::filesystem::path& path);
 
-// Whether an output at this path is created or replaced rather than written to as a stream.
+// True if an output at this path is created or replaced rather than written to as a stream.
 bool is_replaced(const std::filesystem::path& path);
 
-// Where an output folder goes. Throws if something other than a folder is there, for mount points, and for
-// names that cannot be replaced ("..", "/").
+// The target of an output folder, links followed. Throws if something other than a folder is there, for mount
+// points, and for names that cannot be replaced ("..", "/").
 std::filesystem::path folder_target(const std::filesystem::path& path);
 
 // Gives the open file or folder `fd` the mode and access list (ACL) of the one at `from`, and its owner and

@@ -1,4 +1,4 @@
-// What a writer keeps next to its target until it is complete.
+// Partials: the files and folders that a writer keeps next to its target until the target is complete.
 //
 // NAME.partial-PID-N-HASH is a file, or a folder with
 //   lock        which the writer holds (FolderLock)
@@ -25,7 +25,7 @@ namespace warpwright {
 // A new name next to target, never used before.
 std::filesystem::path partial_path(const std::filesystem::path& target, std::string_view word = "partial");
 
-// Whether partial_path() made this name of a file or folder.
+// True if partial_path() made this name of a file or folder.
 bool is_partial_name(std::string_view name);
 
 // Removes what crashed writers left in the folder; what is in use stays. A folder whose replacement crashed

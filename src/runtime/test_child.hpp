@@ -1,4 +1,4 @@
-// What tests do in a child process: live with a limit, or with a system call that fails.
+// Runs test code in a child process, under a limit or with a system call that fails.
 #pragma once
 
 #include <linux/filter.h>

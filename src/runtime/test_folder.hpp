@@ -1,5 +1,5 @@
-// What tests of files share: a folder for one test, removed when it ends, and the message of an expected
-// Error.
+// Shared by tests of files: a folder for each test, removed when the test ends, and the message of an
+// expected Error.
 #pragma once
 
 #include <gtest/gtest.h>

@@ -125,7 +125,7 @@ std::size_t openmp_stack_bytes() {
 // Threads that wait until all of them have been started.
 class Trial {
  public:
-  // How many of `count` could be started; `error` is that of the first that could not.
+  // Starts up to `count` threads and returns how many started; `error` is that of the first that failed.
   int start(int count, int& error) {
     threads_.reserve(static_cast<std::size_t>(count));
     ids_.reserve(static_cast<std::size_t>(count));

@@ -1,4 +1,4 @@
-// How many CPU threads to use, and whether the system grants them.
+// Decides how many CPU threads to use, and makes sure that the system grants them.
 #pragma once
 
 #include <cstdint>
@@ -47,7 +47,7 @@ int checked_threads(std::int64_t threads, const std::string& where);
 // a parallel region: regions do not nest.
 void claim_threads(int threads);
 
-// What the calling thread has claimed so far: for parallel regions outside any Context.
+// The number of threads the calling thread has claimed so far, for parallel regions outside any Context.
 int claimed_threads();
 
 }  // namespace warpwright

@@ -33,7 +33,7 @@ class ThreadsVariable {
   std::optional<std::string> before_;
 };
 
-// Whether the check holds in a forked child, whose limits are its own. The child has one thread.
+// True if the check holds in a forked child, which has one thread and its own limits.
 bool in_child(const std::function<bool()>& check) {
   const pid_t child = ::fork();
   if (child == 0) ::_exit(check() ? 0 : 1);
@@ -178,7 +178,7 @@ TEST_F(Threads, NumbersAreChecked) {
   EXPECT_EQ(context.threads(), before);
 }
 
-// How many threads a region of that size has.
+// The number of threads that a parallel region of that size gets.
 int team_of(int threads) {
   int team = 0;
 #pragma omp parallel num_threads(threads)

@@ -26,8 +26,8 @@ struct AddedToken {
   bool operator==(const AddedToken&) const = default;
 };
 
-// Whether encode() takes special tokens that are spelled in the text for what they say. Text from strangers
-// must not be able to end a document, so the default is that it is text like any other.
+// Tells encode() whether to recognize special tokens spelled out in the text. Text from strangers must not
+// be able to end a document, so Tokenizer::encode() treats them as ordinary text by default.
 enum class SpecialTokens { as_text, recognize };
 
 // One stretch of a text: an added token, or text between them.

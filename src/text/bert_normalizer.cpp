@@ -54,7 +54,7 @@ void append_lowercase(std::u32string& text, char32_t code) {
   }
 }
 
-// Whether NFD can put the character (one that decomposes no further) elsewhere and stripping keeps it.
+// True if NFD can move the character (one that decomposes no further) and stripping accents keeps it.
 bool is_movable(char32_t code) {
   return bert::combining_class(code) != 0 && !(bert::classes(code) & bert::kMark);
 }
@@ -74,7 +74,7 @@ void put_in_canonical_order(std::u32string& text) {
 
 }  // namespace
 
-// What each character becomes by itself.
+// Maps each character by itself to its normalized form.
 class BertNormalizer::CharMap {
  public:
   // An entry: one of these, or else offset << 8 | length << 2 | kReplaced, of bytes in the pool.

@@ -1,6 +1,6 @@
-// What BERT's normalizer and pre-tokenizer take a code point for: the tables of Hugging Face tokenizers
-// 0.23.3 (bert_unicode.inc), which mix several versions of Unicode. Ids therefore ask these tables, not
-// UnicodeTable.
+// Properties of code points as BERT's normalizer and pre-tokenizer see them: the tables of Hugging Face
+// tokenizers 0.23.3 (bert_unicode.inc), which mix several versions of Unicode. Code that computes ids must
+// therefore use these tables, not UnicodeTable.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,7 @@ inline constexpr std::uint8_t kMark = 16;        // nonspacing: removed with the
 // None for a code point beyond U+10FFFF.
 std::uint8_t classes(char32_t code);
 
-// Whether any code point from first to last is in any of the tables.
+// True if any code point from first to last is in any of the tables.
 bool any_listed(char32_t first, char32_t last);
 
 // 0 for a character that others are not moved across.

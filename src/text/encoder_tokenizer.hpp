@@ -26,8 +26,8 @@
 
 namespace warpwright::text {
 
-// Where a sequence is longer than max_length, special tokens included: which text loses its end.
-// longest_first: the longer one, then both alike.
+// The text that loses its end if a sequence, special tokens included, is longer than max_length.
+// longest_first: the longer text, then both alike.
 enum class Truncation : std::uint8_t { longest_first, only_first, only_second };
 
 struct EncodeOptions {
@@ -43,7 +43,7 @@ struct Encoding {
   bool truncated = false;
 };
 
-// What stands around one text or two: special tokens and the texts' places, each with its token type.
+// A piece of the template around one text or two: the place of a text, or special tokens, and a token type.
 struct TemplatePiece {
   enum class Kind : std::uint8_t { first, second, special };
   Kind kind = Kind::first;
@@ -58,7 +58,7 @@ struct Template {
   bool operator==(const Template&) const = default;
 };
 
-// What the files of a tokenizer for encoders say.
+// The contents of the files of a tokenizer for encoders.
 struct EncoderTokenizerSpec {
   std::optional<TokenizerSpec> bpe;  // byte-level BPE, added tokens included; else WordPiece:
   WordPieceSpec wordpiece;
@@ -68,14 +68,14 @@ struct EncoderTokenizerSpec {
   Template post;
 };
 
-// How many tokens of the two texts (of the first alone: second = 0, pair = false) stay where `room` are left
-// for them.
+// The numbers of tokens of two texts. truncate() returns those that are kept if there is room for `room`
+// tokens in all. For a single text second = 0 and pair = false.
 struct Lengths {
   std::size_t first = 0, second = 0;
   bool operator==(const Lengths&) const = default;
 };
-// Throws Error where the strategy cannot: the text to shorten would be left without a token, or there is no
-// second.
+// Throws Error if the strategy does not work: the text to shorten would be left without a token (although
+// room > 0), or there is no second text.
 Lengths truncate(Lengths lengths, bool pair, std::size_t room, Truncation truncation);
 
 class EncoderTokenizer {
@@ -103,7 +103,7 @@ class EncoderTokenizer {
   std::uint32_t type_count() const { return type_count_; }
   // Special tokens around one text or two.
   std::size_t special_tokens(bool pair) const;
-  // Whether upper case makes no difference.
+  // True if text is lowercased, so that case makes no difference.
   bool lowercases() const;
 
  private:

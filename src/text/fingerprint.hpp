@@ -26,7 +26,7 @@ TokenizerFingerprint fingerprint_of(const Tokenizer& tokenizer);
 // Of the tokenizer in a folder; nothing if the folder has no tokenizer's files.
 std::optional<TokenizerFingerprint> fingerprint_in(const std::filesystem::path& folder);
 
-// What differs: "the vocabulary (300 tokens, now 512) and the merges"; empty if they are equal.
+// Names the differences: "the vocabulary (300 tokens, now 512) and the merges"; empty if they are equal.
 std::string difference(const TokenizerFingerprint& before, const TokenizerFingerprint& now);
 
 nlohmann::json to_json(const TokenizerFingerprint& fingerprint);

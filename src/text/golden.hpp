@@ -32,7 +32,7 @@ inline std::vector<GoldenCase> golden_cases() {
   return cases;
 }
 
-// Where GPT-2's vocabulary is: $WARPWRIGHT_GPT2_TOKENIZER, or shared/data/gpt2 beside the checkout.
+// GPT-2's vocabulary: $WARPWRIGHT_GPT2_TOKENIZER, or shared/data/gpt2 next to the checkout or its parent.
 inline std::optional<std::filesystem::path> gpt2_folder() {
   std::vector<std::filesystem::path> places;
   if (const char* named = std::getenv("WARPWRIGHT_GPT2_TOKENIZER")) places.emplace_back(named);

@@ -27,7 +27,7 @@ class TokenTrie {
     std::size_t length = 0;
     TokenId id = kNone;
   };
-  // Whether an entry starts with this byte.
+  // True if an entry starts with this byte.
   bool may_start(char byte) const { return from_root_[static_cast<unsigned char>(byte)] != 0; }
 
   // The longest entry that the text, which is not empty, starts with.

@@ -28,7 +28,7 @@ namespace warpwright::text {
 template <class Scratch>
 class ScratchPool;
 
-// What tokenizer files say, in plain terms; loading, training and saving meet here.
+// The contents of tokenizer files in plain terms, shared by loading, training and saving.
 struct TokenizerSpec {
   std::vector<std::string> tokens;  // the bytes of each id; of an added token its content
   std::vector<MergePair> merges;    // by rank
@@ -93,7 +93,7 @@ class Tokenizer {
   std::unique_ptr<ScratchPool<Scratch>> pool_;
 };
 
-// Whether a folder has tokenizer files; Tokenizer::load() reports any that is missing.
+// True if a folder has tokenizer files; Tokenizer::load() reports any that are missing.
 bool has_tokenizer(const std::filesystem::path& folder);
 
 }  // namespace warpwright::text

@@ -46,7 +46,7 @@ class Arena {
   std::size_t left_ = 0;
 };
 
-// How often each piece of text occurs: open addressing, at most half full.
+// Counts the occurrences of each piece of text: open addressing, at most half full.
 class PieceCounts {
  public:
   struct Slot {
@@ -59,7 +59,7 @@ class PieceCounts {
 
   void add(std::string_view piece, std::uint64_t count) { add(piece, KeyedHash()(piece), count); }
 
-  // Whose pieces are copied into the arena, if they are new here.
+  // Adds the counts of another table. Pieces that are new here are copied into the arena.
   void add(const PieceCounts& other, Arena& arena) {
     for (const Slot& from : other.slots_) {
       if (!from.count) continue;

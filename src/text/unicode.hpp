@@ -55,7 +55,7 @@ Utf8Char decode_utf8(const unsigned char* p, const unsigned char* end);
 Utf8Char first_char(std::string_view text);
 Utf8Char last_char(std::string_view text);
 
-// How many bytes of white space the text ends with.
+// The number of bytes of white space at the end of the text.
 std::size_t trailing_space(std::string_view text);
 
 bool is_utf8(std::string_view bytes);
@@ -66,12 +66,12 @@ std::string repair_utf8(std::string_view bytes);
 
 void append_utf8(char32_t code, std::string& text);
 
-// How many bytes the code point has in UTF-8.
+// The number of bytes of the code point in UTF-8.
 inline unsigned utf8_size(char32_t code) {
   return code < 0x80 ? 1 : code < 0x800 ? 2 : code < 0x10000 ? 3 : 4;
 }
 
-// How many bytes a sequence with this first byte has: 1 to 4, or 0 where none can start with it.
+// The number of bytes in a sequence with this first byte: 1 to 4, or 0 if none can start with it.
 unsigned utf8_length(unsigned char first);
 
 }  // namespace warpwright::text

@@ -1,4 +1,4 @@
-// What runtime/ asks of CUDA: cuda/ in a build with CUDA, cuda/absent.cpp in one without.
+// The CUDA functions that runtime/ needs: from cuda/ in a build with CUDA, else from cuda/absent.cpp.
 #pragma once
 
 #include <cstddef>

@@ -14,7 +14,7 @@ std::string version(int number) {
   return fmt::format("{}.{}", number / 1000, number % 1000 / 10);
 }
 
-// Why no GPU can be used, or "".
+// Returns the reason why no GPU can be used, or "" if one can.
 std::string reason_for_none() {
   int count = 0, driver = 0, runtime = 0;
   const cudaError_t status = cudaGetDeviceCount(&count);

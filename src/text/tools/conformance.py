@@ -201,7 +201,7 @@ def check_options(program, directory, strings, rng):
 
 
 def training_agrees(program, documents, size):
-    """Whether both trainers make the same tokenizer of the documents, and its number of merges."""
+    """Returns whether both trainers make the same tokenizer from the documents, and its number of merges."""
     oracle = byte_level(models.BPE())
     trainer = trainers.BpeTrainer(
         vocab_size=size,

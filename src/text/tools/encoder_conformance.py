@@ -73,7 +73,7 @@ class Pipe:
         return self.process.stdout.read(size * struct.unpack("<I", head)[0])
 
     def texts(self, inputs):
-        """What becomes of each text."""
+        """Yields the program's answer to each text."""
         sender = threading.Thread(target=self.send, args=([(text,) for text in inputs], False))
         sender.start()
         for _ in inputs:
@@ -201,7 +201,7 @@ def unlimited(path):
 
 
 def bert_from_vocab(vocab, lowercase, strip_accents=None, chinese=True):
-    """What vocab.txt means: Hugging Face's BertWordPieceTokenizer."""
+    """The tokenizer that vocab.txt describes, built as Hugging Face's BertWordPieceTokenizer."""
     oracle = Tokenizer(models.WordPiece.from_file(str(vocab), unk_token="[UNK]"))
     oracle.add_special_tokens([t for t in ("[UNK]", "[SEP]", "[CLS]", "[PAD]", "[MASK]") if oracle.token_to_id(t) is not None])
     oracle.normalizer = normalizers.BertNormalizer(
