@@ -1,8 +1,8 @@
-# How this project builds its folders.
+# Builds the folders of this project.
 #
 # warpwright_library(NAME FOLDER folder SOURCES … CUDA_SOURCES … SOURCES_WITHOUT_CUDA … DEPENDS …) makes the static
-# library of one folder of src/, or of a part of it where FOLDER is not NAME. Its headers are reachable as
-# "FOLDER/header.hpp", but only for targets that link it: every folder has an include root of its own, which holds
+# library of one folder of src/, or of a part of it if FOLDER is not NAME. Its headers are reachable as
+# "FOLDER/header.hpp", but only for targets that link it: every folder has its own include root, which holds
 # nothing but a link to that folder. An include against the direction of the dependency rule
 # (cli → train → infer → model → ops → runtime → core) therefore does not compile.
 

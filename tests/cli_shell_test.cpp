@@ -23,7 +23,7 @@ class ShellTest : public CliTest {
  protected:
   ShellTest() { put("completion.bash", cli::bash_completion(*cli::make_program())); }
 
-  // What bash offers for the last of these words; "=" is a separate word, as in bash.
+  // The words that bash offers for the last of these; "=" is a separate word, as in bash.
   Words offered(const std::string& line) {
     put("try.bash",
         "source ./completion.bash || exit 1\nCOMP_WORDS=(" + line +

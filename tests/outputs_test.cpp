@@ -1,6 +1,6 @@
-// Where the commands write, and what they leave of what was there: links,
-// devices, pipes, permissions, folders with content, signals, and file systems
-// that lack what the usual way needs.
+// Tests where the commands write and what they preserve of earlier content:
+// links, devices, pipes, permissions, folders with content, signals, and file
+// systems that lack what the usual way needs.
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <gtest/gtest.h>

@@ -158,7 +158,7 @@ TEST_F(ResumeCliTest, OptionsOnTheCommandLineCountAndAreTold) {
     EXPECT_NE(out.find(line), std::string::npos) << line << " in " << out;
   }
   EXPECT_EQ(out.find("dtype was"), std::string::npos);
-  // What was given once goes on to count.
+  // An option that was given once stays in force.
   EXPECT_EQ(succeeds(resume("run", {"--steps", "7"})).find("lr was"), std::string::npos);
   fails(1, resume("run", {"--steps", "9", "--seed", "5"}), {"--seed:", "1337", "5"});
   fails(1, resume("run", {"--steps", "9", "--seq", "8"}), {"--seq:", "16", "8"});

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""How much slower `warpwright generate` is next to a busy program: 100 tokens of a model of the quickstart's size
+"""Measures how much a busy program slows down `warpwright generate`: 100 tokens of a model of the quickstart's size
 (940,800 parameters), on an idle machine and next to a program with two OpenMP threads that wait for each other as
 PyTorch's do.
 
     python3 bench/peers/busy.py [--warpwright build/release/warpwright] [--runs 50] [--json] [-- OPTIONS OF generate]
 
-Needs g++ for the busy program, and an otherwise idle machine: it warns where it is none. Idle and busy runs take turns
-in blocks of ten.
+Needs g++ for the busy program, and an otherwise idle machine: it warns if the machine is busy. Idle and busy runs take
+turns in blocks of ten.
 """
 
 import argparse

@@ -165,7 +165,7 @@ def library_flops(torch, dtype):
 
 
 def compile_ahead(args, rows):
-    """What PyTorch compiles, by processes that share out models, rows and forms."""
+    """Compiles for PyTorch ahead of time, in processes that share out models, rows and forms."""
     forms = args.forms.split(",")
     cases = [f"{model}:{row}:packed" for model in args.models.split(",") for row in FIRST_ROW.split(",")]
     cases += [f"{model}:{batch}x{longest}:static" for model in args.models.split(",") for batch, longest in rows

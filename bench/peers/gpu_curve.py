@@ -43,7 +43,7 @@ def philox(index, purpose, step, seed):
 
 
 class Order:
-    """Where each training sample begins in the stream of tokens."""
+    """The position in the stream of tokens at which each training sample begins."""
 
     def __init__(self, tokens, seq, seed):
         self.tokens, self.seq, self.seed = tokens, seq, seed

@@ -120,7 +120,7 @@ def largest(t, dim=-1):
 
 
 def units(x, weight, bias, dout, dx, rms):
-    """What errors of each result are measured in, in fp64."""
+    """The units in which errors of each result are measured, in fp64."""
     centered = x if rms else x - x.mean(dim=1, keepdim=True)
     normalized = centered / (centered.square().mean(dim=1, keepdim=True) + EPS).sqrt()
     return {"out": weight.abs() * largest(normalized) + (0 if rms else bias.abs()), "dx": largest(dx),

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""What the Python package costs and saves beside PyTorch.
+"""Measures what the Python package costs and saves compared with PyTorch.
 
     python3 bench/peers/python_norms.py [--device cuda|cpu] [--calls] [--memory] [--json]
 
 calls    Python's share of a forward call: the time of many calls on a tensor so small that nothing else counts, less the
-         time of the bare C call behind them, beside an operator made with torch.library.custom_op that does nothing but
-         allocate its output, and beside PyTorch's own layer_norm. On a GPU the host's time for enqueuing, without waiting.
+         time of the bare C call behind them, next to an operator made with torch.library.custom_op that does nothing but
+         allocate its output, and to PyTorch's own layer_norm. On a GPU the host's time for enqueuing, without waiting.
 memory   Peak memory of a training step of a pre-norm transformer (GPT-2's block: norm, causal attention, norm, MLP) in
          bf16, with its norms from PyTorch, from this package, with memory_efficient, and with the residual connection in
          the norm. GPU only.

@@ -376,8 +376,8 @@ typedef struct warpwright_encoder_texts_args {
 WARPWRIGHT_API warpwright_status warpwright_encoder_texts(warpwright_encoder* encoder,
                                                           const warpwright_encoder_texts_args* args);
 
-/* Why this text of the latest call of warpwright_encoder_texts has no result; "" if it has one, or if the
- * encoder or the index is none. Valid until the encoder's next call. */
+/* The reason why this text of the latest call of warpwright_encoder_texts has no result; "" if it has one, or
+ * if there is no such encoder or index. Valid until the encoder's next call. */
 WARPWRIGHT_API const char* warpwright_encoder_text_error(const warpwright_encoder* encoder, int64_t index);
 
 /* Token ids to a result on the context's device. Ids, bounds and mask are in the host's memory and are not

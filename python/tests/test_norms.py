@@ -205,7 +205,7 @@ def test_empty(device, memory_efficient):
 @pytest.mark.parametrize("centered", [True, False])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 def test_weights_of_zero_from_the_output(device, dtype, centered):
-    """What the output cannot tell is kept; and where there is no place for it, the gradient is NaN, not a guess."""
+    """Columns that the output does not determine are kept; if there is no room, the gradient is NaN, not a guess."""
     x, weight, bias, dout = make(device, dtype, (40, 64), (64,), bias=centered)
     weight[5], weight[17] = 0, 1e-30
 

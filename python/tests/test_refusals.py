@@ -1,4 +1,4 @@
-"""What a caller can do wrong is an exception that names the argument and what it got."""
+"""Every mistake of a caller raises an exception that names the argument and its value."""
 
 import ctypes
 import os

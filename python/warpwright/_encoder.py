@@ -571,7 +571,7 @@ class Encoder:
 
 
 class LayersOutput(tuple):
-    """What EncoderLayers gives: (last_hidden_state,), with the names that Hugging Face's models ask for."""
+    """The output of EncoderLayers: (last_hidden_state,), with the names that Hugging Face's models ask for."""
 
     last_hidden_state = property(lambda self: self[0])
     past_key_values = hidden_states = attentions = cross_attentions = None

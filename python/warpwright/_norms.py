@@ -18,9 +18,9 @@ _NORMS = {True: _library.LAYERNORM, False: _library.RMSNORM}
 
 
 class Call(NamedTuple):
-    """What a normalization does beside its tensors: by mean and deviation (centered) or by the root mean square, over rows
-    of how many columns, with an output of which dtype; memory_efficient: the backward from the output, for which up to
-    `kept` columns of x are kept where the output does not tell them."""
+    """The settings of a normalization: by mean and deviation (centered) or by the root mean square, the number of columns
+    of a row, eps, and the dtype of the output; memory_efficient: the backward works from the output, for which up to `kept`
+    columns of x are kept if the output does not determine them."""
 
     centered: bool
     columns: int
@@ -39,8 +39,8 @@ def _kept_count(call, weight):
     return min(call.kept, call.columns) if call.memory_efficient and weight is not None else None
 
 
-# What a forward leaves for its backward: where the means, the reciprocal deviations, the list of lost columns and their x
-# are, and how many columns are kept. Addresses, or 0.
+# The data that a forward leaves for its backward, here none: the addresses (or 0) of the means, the reciprocal deviations, the
+# list of lost columns and their x; and the number of columns for which there is room.
 _NOTHING = 0, 0, 0, 0, 0
 
 
@@ -225,12 +225,12 @@ class ResidualNormFunction(torch.autograd.Function):
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 _modes = getattr(torch._C, "_len_torch_dispatch_stack", None)
-# Whether torch.func's vmap, grad, … are at work.
+# Returns True while transforms of torch.func (vmap, grad, …) are active.
 transforms_active = getattr(torch._C, "_are_functorch_transforms_active", lambda: False)
 
 
 def _is_plain(x, weight, bias):
-    """Nothing looks on: tensors with memory behind them, and no mode. Where this PyTorch does not tell, no."""
+    """True for plain tensors with memory behind them while no mode is active; False if this PyTorch cannot tell."""
     return (
         type(x) in _PLAIN
         and not x.is_meta

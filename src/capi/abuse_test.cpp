@@ -75,7 +75,7 @@ class Random {
   std::uint64_t state_;
 };
 
-// What the parent sees of a child that has died.
+// The progress of a child, which the parent can read even after the child has died.
 struct Progress {
   std::int64_t iteration;
   std::int64_t refused, accepted;
@@ -172,7 +172,7 @@ std::size_t size_of_structure(std::size_t size) {
   return w.random.chance(50) ? size + 8 * w.random.below(8) : static_cast<std::size_t>(w.random.number());
 }
 
-// How many fields of a call that would succeed are replaced.
+// The number of fields to replace in a call that would otherwise succeed.
 int mutations() {
   return w.random.of(std::vector<int>{0, 1, 1, 1, 2, 2, 3, 100});
 }
@@ -675,7 +675,7 @@ const std::map<std::string, std::function<void()>>& functions() {
 
 // ---- Processes -----------------------------------------------------------------------------------
 
-// What the header declares: the exports, as scripts/check-exports makes sure.
+// True if every function in the header is called. scripts/check-exports checks that these are the exports.
 bool covers(const char* header) {
   std::ifstream file(header);
   const std::string text{std::istreambuf_iterator<char>(file), {}};

@@ -226,7 +226,7 @@ static void test_results(warpwright_context* context, warpwright_dtype dtype, bo
   release(&a);
 }
 
-/* What a weight of 0 takes from the output: kept by the forward, or NaN. */
+/* A weight of 0 loses a column of x from the output: the forward keeps it, or its gradient is NaN. */
 static void test_lost_columns(warpwright_context* context) {
   static Reference r;
   compute(&r, true, 1e-5);
@@ -438,7 +438,7 @@ static void test_refusals(warpwright_context* context) {
   f.rstd = (char*)good.rstd + 2;
   CHECK_REFUSED(warpwright_layernorm_forward(context, &f), "not aligned to 4 bytes");
 
-  /* What is written and overlaps. */
+  /* Outputs that overlap other arrays. */
   f = good;
   f.out = (float*)good.out;
   f.x = (const float*)good.out + 1;

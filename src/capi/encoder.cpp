@@ -26,7 +26,7 @@
 
 using namespace warpwright;
 
-// What an encoder does between the caller's tensors and the model's.
+// An encoder of the C ABI, which connects the caller's tensors with the model's.
 struct warpwright_encoder {
   using Result = BertModel::Result;
 
@@ -463,7 +463,7 @@ std::size_t info_bytes(const warpwright_encoder_info& info) {
   return std::min(info.size, sizeof info);
 }
 
-// What is put before each text: of VECTORS only.
+// The prompt that is put before each text. Only VECTORS may have one.
 PromptChoice prompt_of(const warpwright_encoder_texts_args& args, BertModel::Result result) {
   const bool given = args.prompt || args.prompt_bytes > 0 || args.prompt_name;
   if (given && result != BertModel::Result::vectors) {

@@ -168,7 +168,7 @@ static void test_states(warpwright_context* context, const char* folder) {
   args.ids = args.types = NULL;
   CHECK(warpwright_encoder_tokens(encoder, &args) == WARPWRIGHT_OK);
   for (int keep = 0; keep < 2; ++keep) {
-    /* What stands in padding goes nowhere; where it is kept, it must be finite. */
+    /* Values in padding have no effect. If padding is kept, they must be finite. */
     for (int i = 0; keep && i < kSequences * kLength; ++i) {
       for (int64_t c = 0; c < H; ++c) padded[i * H + c] = kMask[i] ? padded[i * H + c] : 3;
     }

@@ -1,4 +1,4 @@
-// What every function of the C ABI goes through: exceptions end here, as a status and the thread's message.
+// Wraps every function of the C ABI: exceptions end here, as a status and the thread's message.
 #pragma once
 
 #include <cstddef>
@@ -19,8 +19,8 @@ namespace warpwright::capi {
 void set_last_error(std::string_view message) noexcept;
 const char* last_error_message() noexcept;
 
-// Whether this process was forked from one that had made a context. OpenMP's workers do not survive a fork,
-// and a parallel region of the child would wait for them forever.
+// True if this process was forked from one that had made a context. OpenMP's workers do not survive a fork,
+// so a parallel region of the child would wait for them forever.
 bool forked() noexcept;
 // Called before the first context is made: a fork from here on is noticed.
 void watch_for_forks();

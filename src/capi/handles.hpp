@@ -17,7 +17,7 @@ namespace warpwright::capi {
 template <class T>
 class Handles {
  public:
-  // What there is of this type, until the process ends: destructors of other libraries may call late.
+  // All handles of this type. Never destroyed, since destructors of other libraries may call late.
   static Handles& all() {
     static auto* handles = new Handles;
     return *handles;

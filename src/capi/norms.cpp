@@ -231,7 +231,7 @@ void allow_residual(Tensors& make, const warpwright_residual_norm_forward_args& 
   if (a.out == a.residual) make.allow("out", "residual");
 }
 
-// What the two fused operations have in common.
+// Fills the arguments that the two fused operations have in common.
 template <class Args>
 void fill_residual(Tensors& make, std::string_view function, const warpwright_residual_norm_forward_args& a,
                    Args& args) {
@@ -321,8 +321,8 @@ warpwright_status ask_workspace(std::string_view function, warpwright_context* h
   });
 }
 
-// Whether an operation of its own adds the bias of x. A structure that cannot be read is the callee's to
-// refuse.
+// True if the call gives a bias of x, which takes a separate operation. A structure that cannot be read is
+// left to the callee to refuse.
 bool has_x_bias(const warpwright_residual_norm_forward_args* args) {
   const bool aligned =
       reinterpret_cast<std::uintptr_t>(args) % alignof(warpwright_residual_norm_forward_args) == 0;

@@ -1,5 +1,5 @@
-// What the process around the library can be: short of threads, forked, calling from several threads. No call
-// ends it, none hangs, and what cannot be has a message. usage: process_test MODEL-FOLDER
+// Uses the library in a process that is short of threads, was forked, or calls from several threads. No call
+// ends it, none hangs, and what is not possible has a message. usage: process_test MODEL-FOLDER
 #include <grp.h>
 #include <pthread.h>
 #include <sys/resource.h>

@@ -33,7 +33,7 @@ struct CountedFile {
   std::int64_t documents = 0;
 };
 
-// What one call of the encoder gets: a document, or a part of a long one.
+// The input of one call of the encoder: a document, or a part of a long one.
 struct Piece {
   std::string bytes;
   const fs::path* path = nullptr;
@@ -88,7 +88,7 @@ Inventory take_inventory(const BuildOptions& options) {
   return inventory;
 }
 
-// Which of several documents are for validation: a fixed number of them, at least one on each side.
+// Chooses the documents for validation from several: a fixed number of them, at least one on each side.
 class ValidationChoice {
  public:
   ValidationChoice(const BuildOptions& options, std::int64_t documents)
@@ -318,7 +318,7 @@ std::unordered_set<std::string> shards_of(const Manifest& manifest) {
   return names;
 }
 
-// What a build that data.json describes made. Without a data.json that can be read, nothing else is known.
+// The files made by the build that data.json describes, or data.json alone if it cannot be read.
 std::optional<Replaceable> replaceable_data(const BuildOptions& options) {
   if (!options.force) return std::nullopt;
   Replaceable folder{"the data that its data.json describes", {"data.json"}};

@@ -41,7 +41,7 @@ bool is_blank(std::string_view line) {
   return std::all_of(line.begin(), line.end(), is_ascii_space);
 }
 
-// Whether the text ends in a character with Unicode's White_Space property.
+// True if the text is empty or ends in a character with Unicode's White_Space property.
 bool ends_in_space(std::string_view text) {
   if (text.empty()) return true;
   if (is_ascii_space(text.back())) return true;
@@ -61,7 +61,7 @@ bool continues_character(char c) {
   return (static_cast<unsigned char>(c) & 0xc0u) == 0x80u;
 }
 
-// What a folder entry is if it is neither a file nor a folder; else "".
+// The kind of a folder entry that is neither a file nor a folder, else "".
 std::string_view kind_of(const fs::directory_entry& entry) {
   const fs::file_status status = entry.status();  // of a link's target; throws if it cannot be examined
   if (status.type() == fs::file_type::not_found) return "link to nothing";

@@ -30,8 +30,8 @@ struct InputFile {
 // Throws UsageError for a file given twice, under whatever names.
 std::vector<InputFile> list_inputs(std::span<const std::filesystem::path> inputs);
 
-// Why an input is skipped: it is not a file or, unless `binary`, its content (decompressed) is not text
-// (data/file_kind.hpp). Nothing if it is to be read.
+// The reason to skip an input: it is not a file or, unless it is JSONL or `binary`, its content
+// (decompressed) is not text (data/file_kind.hpp). Nothing if it is to be read.
 std::optional<std::string_view> reason_to_skip(const InputFile& input, bool binary);
 
 // One line of a file.
@@ -58,9 +58,9 @@ void for_each_part(const ReadText& read, std::size_t most,
 std::string jsonl_text(const RawDocument& document, const std::string& field,
                        const std::filesystem::path& path);
 
-// Where to cut a text so that at most `most` bytes come first: at the last boundary from a non-space to white
-// space. GPT-2's pre-tokenization never joins across one, so encoding the two parts gives the ids of the
-// whole. Without such a boundary the cut falls between two UTF-8 characters.
+// Returns the offset at which to cut a text so that at most `most` bytes come first: the last boundary from a
+// non-space to white space. GPT-2's pre-tokenization never joins text across one, so encoding the two parts
+// gives the ids of the whole. Without such a boundary the cut falls between two UTF-8 characters.
 std::size_t cut_before(std::string_view text, std::size_t most);
 
 // Of a text of `size` bytes, the start of the first line that leaves at most `tail_fraction` of it, or else

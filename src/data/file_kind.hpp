@@ -9,8 +9,8 @@ namespace warpwright {
 
 inline constexpr std::size_t kKindSampleBytes = std::size_t{1} << 16;
 
-// What a file is, "ZIP archive", if its first bytes (up to kKindSampleBytes) are not text; nothing if they
-// are.
+// The kind of a file ("ZIP archive") if its first bytes (up to kKindSampleBytes) are not text; nothing if
+// they are.
 //
 // They are not text if they hold a NUL, if they begin as PDF does, or if more than 3 in 10 bytes are control
 // characters (other than those for space, and escape) or no part of a UTF-8 character. Text in Latin-1

@@ -38,8 +38,8 @@ struct DataFingerprint {
 DataFingerprint fingerprint_of_data(const std::filesystem::path& folder,
                                     std::vector<std::string>* changed = nullptr);
 
-// What differs: "shard train_000003.bin of the train split has other contents"; empty if they are equal. The
-// folder of `now` gives shards their names.
+// Names the first difference: "shard train_000003.bin of the train split has other contents"; empty if they
+// are equal. `folder`, that of `now`, gives the shards their names.
 std::string difference(const DataFingerprint& before, const DataFingerprint& now,
                        const std::filesystem::path& folder);
 

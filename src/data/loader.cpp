@@ -14,7 +14,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// What keeps the loader's random numbers apart from all others of the same seed.
+// Purposes that keep the loader's random numbers apart from all others of the same seed.
 constexpr std::uint32_t kOrderPurpose = 0x6f726472;   // "ordr"
 constexpr std::uint32_t kOffsetPurpose = 0x6f666673;  // "offs"
 

@@ -1,4 +1,4 @@
-// What a model must beat: n-gram language models of the same tokens, fitted on the training split.
+// Baselines that a model must beat: n-gram models of the same tokens, fitted on the training split.
 #pragma once
 
 #include <cstdint>

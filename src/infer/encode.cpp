@@ -177,7 +177,7 @@ std::vector<EncodedText> Encoder::encode(std::size_t count, std::int64_t width, 
   return report;
 }
 
-// Where the batch fails, each of its texts is tried alone, so that one does not take the others with it.
+// If the batch fails, each of its texts is tried alone, so that one bad text does not fail the others.
 void Encoder::run_batch(std::span<const std::size_t> members, const std::vector<text::Encoding>& encodings,
                         std::int64_t width, std::span<float> out, std::vector<EncodedText>& report,
                         const Run& run) {

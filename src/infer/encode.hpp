@@ -24,7 +24,7 @@
 
 namespace warpwright {
 
-// What becomes of a text of more tokens than max_length.
+// Texts of more than max_length tokens are cut or refused.
 enum class OverLimit : std::uint8_t { truncate, refuse };
 
 struct EncoderOptions {
@@ -65,8 +65,8 @@ class Encoder {
   const BertModel& model() const { return model_; }
   const text::EncoderTokenizer& tokenizer() const { return tokenizer_; }
   const Prompts& prompts() const { return prompts_; }
-  // What embed() would put before each text. Throws Error for a name that is no prompt's, and for a prompt
-  // that the model wants left out of its pooling.
+  // The prompt that embed() would put before each text. Throws Error if the model has no prompt of that name,
+  // and for a prompt that the model wants left out of its pooling.
   std::string_view prompt(const PromptChoice& choice) const;
 
   // Called after every batch.

@@ -19,7 +19,7 @@ class Generator {
   ~Generator();
 
   const MemoryPlan& plan() const;
-  // What one will take of a model whose parameters stand elsewhere.
+  // The memory plan of a Generator for a model whose parameters live elsewhere.
   static MemoryPlan planned(Context& context, const GPT2Config& config, DType dtype);
 
   // Forgets every token.

@@ -1,6 +1,6 @@
-// Where a model comes from: warpwright.json in its folder, which `warpwright train` writes. It names the
-// step, the sequence length, and the fingerprints of the tokenizer and the data, so that a model is not
-// evaluated or trained further on another tokenizer's ids. Other programs pass the file over.
+// The origin of a model: warpwright.json in its folder, which `warpwright train` writes. It names the step,
+// the sequence length, and the fingerprints of the tokenizer and the data, so that a model is not evaluated
+// or trained further on another tokenizer's ids. Other programs ignore the file.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>

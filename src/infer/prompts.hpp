@@ -11,7 +11,7 @@
 
 namespace warpwright {
 
-// Which prompt a call puts before its texts. Both empty: the model's default, if it has one.
+// The prompt that a call puts before its texts. If both are empty, it is the model's default, if any.
 struct PromptChoice {
   std::optional<std::string> text;  // the prompt itself, "" for none
   std::optional<std::string> name;  // of one of the model's; not looked at if there is a text

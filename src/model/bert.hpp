@@ -48,7 +48,7 @@ struct BertParameters {
   std::vector<BertLinear> dense;  // fp32, behind the pooling
 };
 
-// Where the forward's tensors are; rows of several of them take turns.
+// The tensors of a forward pass. Several of them share memory and take turns.
 struct BertActivations {
   Tensor tokens, types, positions;  // (N) int32
   Tensor cu_seqlens;                // (S + 1) int32
@@ -168,8 +168,8 @@ void bert_embed(Context& context, const BertConfig& config, const BertParameters
                 const BertActivations& a);
 void bert_layers(Context& context, const BertConfig& config, const BertParameters& p,
                  const BertActivations& a);
-// Whether the layers compute the rows of the batch and no others of the activations: on a GPU their products
-// may not know how many rows there are.
+// True if the layers compute the rows of the batch and no other rows of the activations. On a GPU their
+// products may not know how many rows there are.
 bool bert_layers_are_exact(Context& context, const BertConfig& config, const BertParameters& p,
                            const BertActivations& a);
 // From there to a.pooled.back(), and to a.logits.

@@ -78,7 +78,7 @@ std::string former_name(const std::string& name) {
   return {};
 }
 
-// Whether an encoder of so many layers has this tensor, its name being without prefix.
+// True if an encoder with this many layers has the tensor of this name, which comes without a prefix.
 bool is_of_encoder(std::string_view name, std::int64_t layers) {
   static constexpr std::array kEmbeddings = {"word_embeddings.weight",
                                              "position_embeddings.weight",
@@ -112,7 +112,7 @@ bool is_of_encoder(std::string_view name, std::int64_t layers) {
          (kind == "weight" || kind == "bias" || (norm && (kind == "gamma" || kind == "beta")));
 }
 
-// Whether some head above an encoder has it; those for other tasks are left alone.
+// True if the tensor belongs to a head on top of an encoder; heads for other tasks are ignored.
 bool is_of_head(std::string_view name) {
   return starts_with(name, "classifier.") || starts_with(name, "cls.") || starts_with(name, "lm_head.") ||
          starts_with(name, "qa_outputs.");

@@ -75,7 +75,7 @@ struct Place {
   DType dtype;
 };
 
-// Where this machine can run.
+// The devices and dtypes to test on this machine.
 std::vector<Place> places() {
   std::vector<Place> list{{{}, DType::f32}, {{}, DType::bf16}};
   if (cuda_device_count() > 0) {

@@ -32,7 +32,7 @@ bool ends_with(std::string_view name, std::string_view suffix) {
   return name.size() >= suffix.size() && name.substr(name.size() - suffix.size()) == suffix;
 }
 
-// Whether a folder stores this parameter transposed: the weights of a block's four linear layers.
+// True if a folder stores this parameter transposed: the weights of a block's four linear layers.
 bool is_transposed(std::string_view name) {
   return name.substr(0, 2) == "h." && ends_with(name, ".weight") &&
          name.find("ln_") == std::string_view::npos;
@@ -124,7 +124,7 @@ LlmcConfig llmc_config(const GPT2Config& config, DType dtype) {
           config.heads, config.channels, config.padded_vocab()};
 }
 
-// Where llm.c keeps a parameter: the stack it is in and its layer.
+// The place of a parameter in an llm.c file: the stack it is in and its layer.
 struct LlmcPlace {
   std::string stack;
   std::int64_t layer = 0;

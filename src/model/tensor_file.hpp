@@ -1,4 +1,4 @@
-// What the formats of model files share: tensors by name, and a writer that streams them in a declared order.
+// Shared by the formats of model files: named tensors, and a writer that streams them in a declared order.
 #pragma once
 
 #include <cstddef>

@@ -278,7 +278,7 @@ class Plot {
     std::optional<Segment> leader;  // from the point, where it is not beside it
   };
 
-  // Where the label goes: the free place nearest the point, or none.
+  // The place for a label: the free one nearest the point, or nothing if none is free.
   std::optional<Place> place_of(double px, double py, double width, double height) const {
     for (const double distance : {9.0, 15.0, 22.0, 31.0, 42.0, 56.0, 72.0}) {
       // Beside it first, then around.
@@ -306,7 +306,7 @@ class Plot {
     return std::nullopt;
   }
 
-  // Whether a point of the same name, near enough to be meant by one label, stands before this one.
+  // True if an earlier point of the same name is near enough to share its label.
   bool labelled_before(std::size_t index) const {
     constexpr double kNear = 40;
     const ChartPoint& point = chart_.points[index];
@@ -353,7 +353,7 @@ class Plot {
     for (std::size_t i = 0; i < chart_.points.size(); ++i) {
       const ChartPoint& point = chart_.points[i];
       const double px = x(point.intensity), py = y(point.flops_per_second);
-      // What others will lie upon looks out around them.
+      // A mark that later ones will cover is drawn larger, so that it shows around them.
       const auto upon =
           std::count_if(chart_.points.begin() + static_cast<std::ptrdiff_t>(i) + 1, chart_.points.end(),
                         [&](const ChartPoint& p) {

@@ -1,5 +1,5 @@
-// What document 003 says, number by number, and what comes out when it is computed again. docs/gemm.md
-// explains each difference.
+// The numbers of document 003, and the results of computing them again. docs/gemm.md explains each
+// difference.
 #pragma once
 
 #include <string>
@@ -9,7 +9,7 @@
 
 namespace warpwright::roofline {
 
-// A row of the document's tables as it stands there, for its RTX 3090.
+// A row of the document's tables as printed there, for its RTX 3090.
 struct DocumentRow {
   Mnk warp, instruction, block;  // block is empty in the first table
   double intensity, bytes_per_clock, clocks;
@@ -17,7 +17,7 @@ struct DocumentRow {
 const std::vector<DocumentRow>& document_instruction_table();
 const std::vector<DocumentRow>& document_warp_table();
 
-// Whether the document's own formulas give its printed digits (three decimals, cut or rounded).
+// True if the document's own formulas give its printed digits (three decimals, cut or rounded).
 bool reproduced(const DocumentRow& row, const Traffic& computed);
 
 struct Finding {

@@ -13,7 +13,7 @@ double real(std::int64_t n) {
   return static_cast<double>(n);
 }
 
-// What each of the multiprocessors that work gets of L2 (or, where that is not known, of device memory),
+// The bandwidth of L2 (or, if that is not known, of device memory) that each busy multiprocessor gets, in
 // bytes a second.
 double share_of_l2(const Machine& machine, Math math, std::int64_t busy) {
   const double l2 = machine.l2_bytes_per_second(math);
@@ -201,7 +201,7 @@ Prediction predict(const Machine& machine, const Product& product, const Options
   };
   Prediction best = timed(split(schedule, work, slots));
   if (schedule != Schedule::stream_k || best.split.shared_tiles == 0) return best;
-  // Where all tiles are cut, fewer CTAs to each cost iterations and save fix-up; none has more than a tile.
+  // If all tiles are cut, fewer CTAs per tile cost iterations and save fix-up. No CTA has more than one tile.
   for (std::int64_t ctas = work.tiles; ctas < slots; ++ctas) {
     const Prediction fewer = timed(split(schedule, work, slots, ctas));
     if (fewer.seconds < best.seconds) best = fewer;

@@ -40,8 +40,8 @@ std::string_view name_of(Direction direction);
 Direction direction_named(std::string_view name);
 Product product_of(Direction direction, std::int64_t M, std::int64_t N, std::int64_t K, Math math);
 
-// What no data sheet gives. The defaults are an H200's, from the products that ops/matmul/selector.cpp is
-// fitted to: launch and latency together, and the fix-up's.
+// Costs that no data sheet gives. The defaults are an H200's, fitted to the same products as
+// ops/matmul/selector.cpp: launch and latency together, and hand_over for the fix-up.
 struct Costs {
   double launch = 4.4e-6;  // from the kernel before to the first instruction, and from the last to the next
   double latency = 1e-6;   // from a CTA's start to its first K iteration
@@ -57,7 +57,7 @@ struct Options {
 
 enum class Level : std::uint8_t { instruction, warp, block, l2, device };
 
-// Where the product stands under one level's roof.
+// The position of the product under one level's roof.
 struct LevelBound {
   Level level = Level::instruction;
   std::string what;             // "shared memory → registers"

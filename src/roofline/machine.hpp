@@ -10,7 +10,7 @@
 
 namespace warpwright::roofline {
 
-// What a product multiplies in. Sums are fp32 in all of them; fp32 runs on the ordinary units.
+// The format that a product multiplies in. Sums are fp32 in all of them; fp32 runs on the ordinary units.
 enum class Math : std::uint8_t { bf16, f16, tf32, f32 };
 std::string_view name_of(Math math);
 Math math_named(std::string_view name);  // "bf16", "fp16", "tf32", "fp32"; else UsageError
@@ -62,9 +62,9 @@ std::string known_names();  // "RTX 3090, A100 SXM 40GB, …"
 // for any other.
 const Machine& published_machine(std::string_view name);
 
-// What the device present is: the published machine of that name or, where there is none, another of its
-// compute capability; with the given number of multiprocessors and sizes, and the measured peaks. An Error
-// where nothing is known of that compute capability.
+// The device that is present: the published machine of that name or, if it is not published, another of its
+// compute capability, with the given number of multiprocessors and sizes and the measured peaks. Throws Error
+// if nothing is known of that compute capability.
 struct Measured {
   std::string name;
   int major = 0, minor = 0, multiprocessors = 0;

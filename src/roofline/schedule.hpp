@@ -1,4 +1,4 @@
-// How a product's tiles are given to multiprocessors, in whole numbers: the three schedules of document 003.
+// Distributes a product's tiles over multiprocessors, in whole numbers: the three schedules of document 003.
 //   block       a CTA a tile; the device starts the next where one ends
 //   persistent  a CTA a slot, walking over tiles slot, slot + slots, …
 //   stream_k    whole tiles first, as persistent; what would be a partly filled last wave, with the full one
@@ -66,7 +66,7 @@ class StreamK {
   std::int64_t cut_iterations_;  // of all cut tiles together
 };
 
-// What a schedule makes of the work: counts alone, no time.
+// The result of scheduling the work: counts alone, no time.
 struct Split {
   Schedule schedule = Schedule::block;
   std::int64_t slots = 0;

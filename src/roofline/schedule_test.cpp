@@ -87,8 +87,8 @@ TEST(Schedule, StreamKCountsContributors) {
     ASSERT_EQ(s.most_contributors(), most);
     ASSERT_EQ(s.shared_tiles(), shared);
     ASSERT_EQ(s.partial_sums(), partial);
-    // Where a full wave goes with the cut tiles, each slot has a tile's worth at least: two cuts a tile at
-    // most.
+    // If a full wave goes with the cut tiles, each slot has at least a tile's worth, so that a tile has at
+    // most two cuts.
     if (work.tiles >= slots) {
       ASSERT_LE(most, 3);
     }

@@ -8,7 +8,7 @@
 
 namespace warpwright {
 
-// Maps a file only in a process that guards its mappings, or in any process.
+// A file is mapped only in a process that guards its mappings, or in any process.
 enum class Mapping : std::uint8_t { if_guarded, always };
 
 // Installs a SIGBUS handler that ends the process with one line on standard error and exit code 1 if a mapped

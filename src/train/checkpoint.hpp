@@ -17,7 +17,7 @@
 
 namespace warpwright {
 
-// What a run is besides its tensors.
+// The state of a run besides its tensors.
 struct TrainerState {
   std::int64_t step = 0;        // steps done
   nlohmann::json options;       // identity_of (train/options.hpp)

@@ -23,7 +23,7 @@ bool is_of_a_step_up_to(std::int64_t steps, std::string_view line) {
   return step != json.end() && step->is_number_integer() && *step <= steps;
 }
 
-// Where the lines of steps up to `steps` end.
+// The size of the file up to the end of the last line of a step up to `steps`.
 std::uint64_t known_bytes(const fs::path& path, std::int64_t steps) {
   const MappedFile file(path, Mapping::always);
   const auto bytes = file.bytes();
@@ -37,7 +37,7 @@ std::uint64_t known_bytes(const fs::path& path, std::int64_t steps) {
   return 0;
 }
 
-// Whether the file can be a run's: it begins with a JSON object, or with what a crash leaves of one.
+// True if the file can be a run's: it begins with a JSON object, or with what a crash leaves of one.
 bool may_be_of_a_run(const fs::path& path) {
   char first = '{';
   FileReader(path).read({&first, 1});

@@ -13,7 +13,7 @@ class OutlierDetector {
   explicit OutlierDetector(double threshold, std::size_t window = 128)
       : threshold_(threshold), window_(window) {}
 
-  // How many standard deviations above the window's mean the value lies; 0 until the window is full.
+  // The distance of the value above the window's mean in standard deviations; 0 until the window is full.
   double z_score(double value) const;
   bool is_outlier(double value) const { return threshold_ > 0 && z_score(value) > threshold_; }
   // Takes the value into the window. Outliers and values that are not finite are the caller's to leave out.

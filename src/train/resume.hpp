@@ -1,4 +1,4 @@
-// Where a resumed run continues: its newest intact checkpoint, and whether anything is left to do.
+// Finds where a resumed run continues: its newest intact checkpoint, and whether anything is left to do.
 #pragma once
 
 #include <filesystem>
@@ -26,7 +26,7 @@ std::optional<SavedRun> newest_readable(const std::filesystem::path& run);
 // The newest checkpoint whose files all match their checksums; newer ones that do not are told to `notice`.
 std::optional<SavedRun> newest_whole(const std::filesystem::path& run, const Notice& notice);
 
-// Whether the state is that after the last of `steps`, and RUN/model was written from it.
+// True if the state is the one after the last of `steps`, and RUN/model was written from it.
 bool is_finished(const std::filesystem::path& run, const TrainerState& state, std::int64_t steps);
 
 // Removes what killed processes left unfinished in a run's folder.

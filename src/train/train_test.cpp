@@ -287,7 +287,7 @@ TEST_F(TrainerTest, OverfitsOneBatch) {
   EXPECT_LT(train(o).back(), 0.2);
 }
 
-// What is computed again is what was there: on a CPU to the bit.
+// Recomputed activations equal those that were kept, on a CPU to the bit.
 TEST_P(TrainerOnDevice, RecomputingChangesMemoryNotResults) {
   TrainOptions o = options("kept");
   const auto kept = train(o);

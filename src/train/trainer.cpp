@@ -265,7 +265,7 @@ Trainer::StepResult Trainer::finish_step() {
   return {loss, result.norm, std::move(skipped)};
 }
 
-// Whether a step has something after it that reads the weights.
+// True if something that reads the weights comes after the step: validation, a sample or a checkpoint.
 bool Trainer::pauses_after(std::int64_t step) const {
   const auto due = [&](std::int64_t every) { return is_due(every, step); };
   return due(options_.val_every) || due(options_.sample_every) || due(options_.checkpoint_every);

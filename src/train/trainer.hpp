@@ -39,7 +39,7 @@ struct StepReport {
   std::string skipped;  // why the update was left out, or ""
 };
 
-// What a run tells whoever watches it. Every function may be empty.
+// Callbacks that report a run's progress. Any of them may be empty.
 struct TrainObserver {
   std::function<void(const StepReport&)> step;
   std::function<void(std::int64_t step, double loss)> validation;
@@ -73,7 +73,7 @@ class Trainer {
     double loss, norm;
     std::string skipped;
   };
-  // What comes next where a signal or a clock has a say.
+  // The next thing to do, which depends on signals and the clock.
   enum class Next : std::uint8_t { go_on, checkpoint, stop };
 
   void restore(const SavedRun& saved);
@@ -89,7 +89,7 @@ class Trainer {
   // Runs work that changes no weight. False: it was abandoned for a stop.
   bool unless_stopped(const std::function<void()>& work);
   void leave_if_stopped() const;
-  // Whether the host looks at loss and norm before each update.
+  // True if the host looks at loss and norm before each update.
   bool updates_need_the_host() const;
   bool is_due(std::int64_t every, std::int64_t step) const;
   bool pauses_after(std::int64_t step) const;

@@ -1,4 +1,4 @@
-// What tests of training share: a folder with shards that can be learned, and runs on it.
+// Shared by tests of training: a folder with shards that can be learned, and runs on it.
 #pragma once
 
 #include <fmt/format.h>
@@ -17,7 +17,7 @@
 
 namespace warpwright {
 
-// A folder with shards of a sequence that can be learned: each token is a function of the one before, mostly.
+// A folder with shards of a sequence that can be learned: most tokens are a function of the previous one.
 class TrainerTest : public ::testing::Test {
  protected:
   TrainerTest()

@@ -42,7 +42,7 @@ struct Row {
   }
 };
 
-// Whether a call is part of writing a checkpoint: it touches the partial, or moves it into place.
+// True if a call is part of writing a checkpoint: it touches the partial or moves it into place.
 bool writes_checkpoint(const SystemCall& call) {
   const std::string path = call.path.string();
   return path.find("/checkpoints/step_") != path.npos && is_partial(path);

@@ -39,7 +39,7 @@ struct Golden {
   std::map<std::string, Snapshot> checkpoints;  // of a training run, by path
 };
 
-// Where a scenario is run again and again from the same start: in FOLDER/world. The program's output goes to
+// Runs a scenario again and again from the same starting state, in FOLDER/world. The program's output goes to
 // FOLDER/stdout and FOLDER/stderr.
 class Stage {
  public:

@@ -29,7 +29,7 @@ namespace fs = std::filesystem;
 
 using Registers = user_regs_struct;
 
-// Which argument of a system call is a path, and which a descriptor (the folder a relative path starts from).
+// The arguments of a system call that are a path and a descriptor (with a path, the folder it starts from).
 struct CallForm {
   long number;
   const char* name;

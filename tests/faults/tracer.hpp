@@ -30,7 +30,7 @@ struct Verdict {
 // Decides what happens to the call at which the process has stopped. Calls before main() are not shown to it.
 using Judge = std::function<Verdict(const SystemCall&)>;
 
-// Whether this system allows tracing a child process; some containers forbid it.
+// True if this system allows tracing a child process; some containers forbid it.
 bool can_trace();
 
 // Runs the program as run_process() does. Throws std::runtime_error if tracing is forbidden or the program's

@@ -1,4 +1,4 @@
-// What must hold of any tokenizer for encoders, whatever files it was made of.
+// Checks what must hold for any tokenizer for encoders, whatever files it was made from.
 #pragma once
 
 #include <algorithm>

@@ -77,8 +77,8 @@ def _check_parameter(function, name, tensor, input, shape):
 
 
 def _wants_pytorchs_own():
-    """What torch.export, torch.onnx and torch.jit.trace make runs elsewhere, where only PyTorch's own operators are known;
-    and those are what torch.func can transform."""
+    """True under torch.export, torch.onnx and torch.jit.trace, whose results run elsewhere and need PyTorch's own operators,
+    and under torch.func, which can transform only those."""
     if torch.compiler.is_compiling():
         # Not is_exporting(), which some versions answer with True under torch.compile, too.
         return getattr(torch.compiler, "_is_exporting_flag", False)
