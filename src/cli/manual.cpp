@@ -10,6 +10,7 @@
 #include "cli/arguments.hpp"
 #include "cli/checks.hpp"
 #include "runtime/file.hpp"
+#include "runtime/output_file.hpp"
 
 namespace warpwright::cli {
 namespace {
@@ -101,10 +102,12 @@ void add_manual(CLI::App& app) {
   auto words = std::make_shared<std::vector<std::string>>();
   auto folder = std::make_shared<std::filesystem::path>();
   command->add_option("command", *words, "The command; default: the program");
-  command->add_option("--out", *folder, "Write every page into this folder instead");
+  command->add_option("--out", *folder, "Write every page into this folder instead, made if needed");
   command->callback([&app, words, folder] {
     const CLI::App& named = command_named(app, *words);
-    folder->empty() ? fmt::print("{}", manual_of(named)) : write_pages(named, *folder);
+    if (folder->empty()) return fmt::print("{}", manual_of(named));
+    create_folders(*folder);
+    write_pages(named, *folder);
   });
 }
 

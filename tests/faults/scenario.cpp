@@ -54,6 +54,11 @@ class Commands {
     return {"embed",   "--model", at("bert"),        "--input",   at("lines.txt"), "--out", at(out),
             "--dtype", dtype,     "--weights-cache", at("cache"), "--threads",     "1"};
   }
+  Command roofline(int depth) const {
+    return {
+        "roofline", "--gpu",        "H200",  "--m",        "512", "--n", "512", "--k", std::to_string(depth),
+        "--plot",   at("plot.svg"), "--map", at("map.svg")};
+  }
   Command train(const std::string& out, int steps) const {
     return {"train",
             "--data",
@@ -93,6 +98,7 @@ std::vector<Scenario> writers(const Commands& c) {
   const std::vector<Command> other_npy = {c.embed("out.npy", "fp32")};
   using List = std::vector<std::string>;
   const List out = {"out"};
+  const Command man = {"man", "--out", c.at("pages")}, plots = c.roofline(512);
   return {
       {.name = "tokenizer train", .command = tokenizer, .again = tokenizer + force, .outputs = out},
       {.name = "tokenizer train over another",
@@ -136,6 +142,12 @@ std::vector<Scenario> writers(const Commands& c) {
        .again = jsonl,
        .outputs = {"out.jsonl"},
        .cache = "cache"},
+      {.name = "man", .command = man, .again = man, .outputs = {}, .files = "pages"},
+      {.name = "roofline over another",
+       .before = {c.roofline(1024)},
+       .command = plots,
+       .again = plots,
+       .outputs = {"plot.svg", "map.svg"}},
   };
 }
 
@@ -246,6 +258,10 @@ void Stage::run_undisturbed() {
     throw std::runtime_error(fmt::format("{}: exit {}: {}", scenario_.name, result.code, result.err));
   }
   golden_.after = snapshot_of(world_);
+  for (const auto& [path, content] : golden_.after) {
+    const bool inside = !scenario_.files.empty() && path.starts_with(scenario_.files + "/");
+    if (inside) scenario_.outputs.push_back(path);
+  }
   golden_.lines_on_stderr = std::count(result.err.begin(), result.err.end(), '\n');
 }
 
@@ -270,7 +286,8 @@ std::vector<std::string> checkpoints_in(const Snapshot& world, const std::string
 
 bool Expectation::is_output(const std::string& path) const {
   const auto is_in = [&](const std::string& o) { return !o.empty() && is_at_or_below(path, o); };
-  return is_in(scenario_.run) || is_in(scenario_.cache) || std::ranges::any_of(scenario_.outputs, is_in);
+  return is_in(scenario_.files) || is_in(scenario_.run) || is_in(scenario_.cache) ||
+         std::ranges::any_of(scenario_.outputs, is_in);
 }
 
 std::string Expectation::wrong_in_cache(const Snapshot& state) const {

@@ -23,6 +23,7 @@ struct Scenario {
   Command command;
   Command again;                     // the command for when its output may exist
   std::vector<std::string> outputs;  // paths of the world: each must be in its old or its new state
+  std::string files = {};            // folder whose files are such outputs too, if any
   std::string run = {};              // the training run's folder in the world, if any
   std::string cache = {};    // folder whose files may be missing, if any: a cache is written if it can be
   int kill_percent = 0;      // share of a storm's kills
