@@ -1,6 +1,6 @@
 # cmake -DBUILD=build folder -DPREFIX=empty folder -DLIBDIR=lib -DSOURCE=folder with a project that uses the library
 # -DEXAMPLES=folder with the examples -DMODEL=folder with a sentence model -DC_COMPILER=cc -DCXX_COMPILER=c++
-# -P install_test.cmake: what `cmake --install` leaves runs there, and can be built against.
+# -DGENERATOR=Ninja -P install_test.cmake: what `cmake --install` leaves runs there, and can be built against.
 file(REMOVE_RECURSE ${PREFIX})
 execute_process(COMMAND ${CMAKE_COMMAND} --install ${BUILD} --prefix ${PREFIX} COMMAND_ERROR_IS_FATAL ANY)
 execute_process(COMMAND ${PREFIX}/bin/warpwright info --json OUTPUT_VARIABLE report COMMAND_ERROR_IS_FATAL ANY)
@@ -20,7 +20,7 @@ if(NOT C_COMPILER)
   return()
 endif()
 # A C program against the installed library, by CMake's package and, where there is one, by pkg-config.
-execute_process(COMMAND ${CMAKE_COMMAND} -S ${SOURCE} -B ${PREFIX}/user -DCMAKE_PREFIX_PATH=${PREFIX}
+execute_process(COMMAND ${CMAKE_COMMAND} -G ${GENERATOR} -S ${SOURCE} -B ${PREFIX}/user -DCMAKE_PREFIX_PATH=${PREFIX}
   -DCMAKE_C_COMPILER=${C_COMPILER} OUTPUT_QUIET COMMAND_ERROR_IS_FATAL ANY)
 execute_process(COMMAND ${CMAKE_COMMAND} --build ${PREFIX}/user OUTPUT_QUIET COMMAND_ERROR_IS_FATAL ANY)
 execute_process(COMMAND ${PREFIX}/user/user COMMAND_ERROR_IS_FATAL ANY)
@@ -47,7 +47,7 @@ execute_process(COMMAND ${PREFIX}/bin/warpwright embed --model ${model} --input 
   --weights-cache none
   OUTPUT_VARIABLE record ERROR_QUIET COMMAND_ERROR_IS_FATAL ANY)
 string(JSON count LENGTH "${record}" embedding)
-execute_process(COMMAND ${CMAKE_COMMAND} -S ${EXAMPLES} -B ${PREFIX}/examples -DCMAKE_PREFIX_PATH=${PREFIX}
+execute_process(COMMAND ${CMAKE_COMMAND} -G ${GENERATOR} -S ${EXAMPLES} -B ${PREFIX}/examples -DCMAKE_PREFIX_PATH=${PREFIX}
   -DCMAKE_CXX_COMPILER=${CXX_COMPILER} OUTPUT_QUIET COMMAND_ERROR_IS_FATAL ANY)
 execute_process(COMMAND ${CMAKE_COMMAND} --build ${PREFIX}/examples OUTPUT_QUIET COMMAND_ERROR_IS_FATAL ANY)
 set(ENV{CUDA_VISIBLE_DEVICES} "")
