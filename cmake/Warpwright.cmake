@@ -71,9 +71,8 @@ function(warpwright_library name)
   endif()
 endfunction()
 
-# Sources compiled for one instruction set, chosen at run time: a file cpu/avx2.cpp is compiled with isa_avx2. They are
-# always optimized (their inline helpers must not survive as functions of their own) and export no weak symbol, which
-# scripts/check-isa-symbols checks.
+# Sources compiled for one instruction set, chosen at run time. They are always optimized (their inline helpers must not
+# survive as functions of their own) and export no weak symbol, which scripts/check-isa-symbols checks.
 # GCC 12 and 13 take their own AVX-512 headers' deliberately undefined operands for a mistake (GCC bug 105593).
 # Loops begin at a cache line: the same GEMM loop took 10% longer on a Zen 3 where it happened to begin elsewhere.
 set(isa_sse2 -O3)
@@ -82,14 +81,42 @@ set(isa_avx2 -O3 -falign-functions=64 -falign-loops=64 -mavx2 -mfma -mbmi2 -mf16
 set(isa_avx512 ${isa_avx2} -mavx512f -mavx512bw -mavx512dq -mavx512vl -mprefer-vector-width=512)
 set(isa_amx_bf16 ${isa_avx512} -mavx512bf16 -mamx-tile -mamx-bf16)
 
-# warpwright_isa_sources(FILE…): each is compiled for the instruction set that it is named after.
-function(warpwright_isa_sources)
-  foreach(file IN LISTS ARGN)
-    get_filename_component(isa ${file} NAME_WE)
-    if(NOT DEFINED isa_${isa} AND NOT isa MATCHES "^(portable|rows)$")
-      message(FATAL_ERROR "${file}: no instruction set is called ${isa}")
+# warpwright_cpu_kernels(LIBRARY ISAS isa… FILES file… DEPENDS …) adds kernels for CPUs to a library, compiled with
+# WARPWRIGHT_ISA defined: NAME.inl once for each of ISAS, NAME.ISA.cpp for the instruction set in its name, and
+# NAME.portable.cpp as any other source.
+function(warpwright_cpu_kernels library)
+  cmake_parse_arguments(arg "" "" "ISAS;FILES;DEPENDS" ${ARGN})
+  set(used)
+  foreach(file IN LISTS arg_FILES)
+    if(file MATCHES "\\.inl$")
+      set(isas ${arg_ISAS})
+      set_source_files_properties(${file} PROPERTIES LANGUAGE CXX)
+    elseif(file MATCHES "\\.portable\\.cpp$")
+      target_sources(${library} PRIVATE ${file})
+      continue()
+    elseif(file MATCHES "\\.([^./]+)\\.cpp$")
+      set(isas ${CMAKE_MATCH_1})
+    else()
+      message(FATAL_ERROR "${file}: the file of a CPU kernel is called NAME.inl, NAME.ISA.cpp or NAME.portable.cpp")
     endif()
-    set_source_files_properties(${file} PROPERTIES COMPILE_OPTIONS "${isa_${isa}}")
+    foreach(isa IN LISTS isas)
+      if(NOT isa_${isa})
+        message(FATAL_ERROR "${file}: no instruction set is called ${isa}")
+      endif()
+      list(APPEND files_${isa} ${file})
+      list(APPEND used ${isa})
+    endforeach()
+  endforeach()
+  list(REMOVE_DUPLICATES used)
+  foreach(isa IN LISTS used)
+    set(objects ${library}_${isa})
+    add_library(${objects} OBJECT ${files_${isa}})
+    target_compile_options(${objects} PRIVATE ${isa_${isa}})
+    target_compile_definitions(${objects} PRIVATE WARPWRIGHT_ISA=${isa})
+    target_include_directories(${objects} PRIVATE $<TARGET_PROPERTY:${library},INTERFACE_INCLUDE_DIRECTORIES>)
+    target_link_libraries(${objects} PRIVATE ${arg_DEPENDS} warpwright_flags)
+    target_sources(${library} PRIVATE $<TARGET_OBJECTS:${objects}>)
+    set_property(GLOBAL APPEND PROPERTY warpwright_isa_libraries ${objects})
   endforeach()
 endfunction()
 

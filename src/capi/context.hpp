@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <utility>
 
 #include "capi/handles.hpp"
 #include "ops/bias_residual_layernorm/bias_residual_layernorm.hpp"
@@ -16,23 +17,24 @@ namespace warpwright::capi {
 
 // The choices for the latest kKept problems. Callers with batches of ever new sizes make no end of problems,
 // so that they are not all remembered.
-template <class P, class A>
+template <class A>
 class Choices {
  public:
   struct Choice {
-    P problem;
-    const ops::Variant<P, A>* variant = nullptr;
+    typename A::Problem problem;
+    ops::Choice<A> chosen{};
     std::size_t workspace = 0;
   };
 
-  const Choice& of(const Context& context, const ops::Op<P, A>& op, const P& problem) {
+  const Choice& of(const Context& context, const ops::Op<A>& op, const typename A::Problem& problem) {
     for (const Choice& made : made_) {
-      if (made.variant && made.problem == problem) return made;
+      if (made.chosen.variant && made.problem == problem) return made;
     }
-    const ops::Variant<P, A>& variant = ops::choose(context, op, problem);
-    const std::size_t bytes = variant.workspace ? variant.workspace(problem, context.device()) : 0;
+    ops::Choice<A> chosen = ops::choose(context, op, problem);
+    const std::size_t bytes = chosen.variant->workspace(problem, context.device());
     Choice& slot = made_[next_++ % kKept];
-    slot = {problem, &variant, bytes > 0 ? bytes + kAlignment - 1 : 0};  // the caller's need not be aligned
+    slot = {problem, std::move(chosen),
+            bytes > 0 ? bytes + kAlignment - 1 : 0};  // the caller's need not be aligned
     return slot;
   }
 
@@ -46,18 +48,16 @@ class Choices {
 
 // All members but the first begin empty.
 struct warpwright_context {
-  template <class P, class A>
-  using Choices = warpwright::capi::Choices<P, A>;
+  template <class A>
+  using Choices = warpwright::capi::Choices<A>;
 
   warpwright::Context context;
-  Choices<warpwright::ops::NormForwardProblem, warpwright::ops::LayerNormForward> layernorm_forward{};
-  Choices<warpwright::ops::NormBackwardProblem, warpwright::ops::LayerNormBackward> layernorm_backward{};
-  Choices<warpwright::ops::NormForwardProblem, warpwright::ops::RMSNormForward> rmsnorm_forward{};
-  Choices<warpwright::ops::NormBackwardProblem, warpwright::ops::RMSNormBackward> rmsnorm_backward{};
-  Choices<warpwright::ops::ResidualLayerNormProblem, warpwright::ops::ResidualLayerNormForward>
-      residual_layernorm_forward{};
-  Choices<warpwright::ops::BiasResidualLayerNormProblem, warpwright::ops::BiasResidualLayerNormForward>
-      bias_residual_layernorm_forward{};
+  Choices<warpwright::ops::LayerNormForward> layernorm_forward{};
+  Choices<warpwright::ops::LayerNormBackward> layernorm_backward{};
+  Choices<warpwright::ops::RMSNormForward> rmsnorm_forward{};
+  Choices<warpwright::ops::RMSNormBackward> rmsnorm_backward{};
+  Choices<warpwright::ops::ResidualLayerNormForward> residual_layernorm_forward{};
+  Choices<warpwright::ops::BiasResidualLayerNormForward> bias_residual_layernorm_forward{};
   std::atomic<bool> in_call = false;
 };
 

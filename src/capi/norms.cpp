@@ -278,9 +278,9 @@ void* workspace_of(std::string_view function, void* memory, std::size_t bytes, s
   return reinterpret_cast<void*>((address + kAlignment - 1) / kAlignment * kAlignment);
 }
 
-template <class P, class A, class C>
+template <class A, class C>
 warpwright_status call(std::string_view function, warpwright_context* handle, const C* c_args,
-                       const ops::Op<P, A>& op, capi::Choices<P, A> warpwright_context::*choices) {
+                       const ops::Op<A>& op, capi::Choices<A> warpwright_context::*choices) {
   return capi::guarded([&](warpwright_status& meaning) {
     const capi::ContextInCall context(function, handle);
     const C known = capi::known_part(function, "args", c_args);
@@ -288,7 +288,7 @@ warpwright_status call(std::string_view function, warpwright_context* handle, co
     Tensors tensors(function, device.device, known.rows, known.columns);
     A args;
     fill(tensors, function, known, args);
-    const P problem = op.problem(args);
+    const typename A::Problem problem = op.problem(args);
     meaning = WARPWRIGHT_UNSUPPORTED;
     const auto& choice = ((*context).*choices).of(context->context, op, problem);
     meaning = WARPWRIGHT_INVALID_ARGUMENT;
@@ -300,14 +300,14 @@ warpwright_status call(std::string_view function, warpwright_context* handle, co
     meaning = WARPWRIGHT_FAILED;
     if (device.device.kind == DeviceKind::cpu) claim_threads(device.threads);
     const CurrentDevice current(device.device);
-    ops::run(context->context, op, *choice.variant, problem, args);
+    ops::run(context->context, op, choice.chosen, problem, args);
   });
 }
 
-template <class P, class A, class C>
+template <class A, class C>
 warpwright_status ask_workspace(std::string_view function, warpwright_context* handle, const C* c_args,
-                                std::size_t* bytes, const ops::Op<P, A>& op,
-                                capi::Choices<P, A> warpwright_context::*choices) {
+                                std::size_t* bytes, const ops::Op<A>& op,
+                                capi::Choices<A> warpwright_context::*choices) {
   return capi::guarded([&](warpwright_status& meaning) {
     const capi::ContextInCall context(function, handle);
     capi::check_place(function, "bytes", bytes);
@@ -315,9 +315,13 @@ warpwright_status ask_workspace(std::string_view function, warpwright_context* h
     Tensors tensors(function, context->context.device().device, known.rows, known.columns);
     A args;
     fill(tensors, function, known, args);
-    const P problem = op.problem(args);
+    typename A::Problem problem = op.problem(args);
     meaning = WARPWRIGHT_UNSUPPORTED;
-    *bytes = ((*context).*choices).of(context->context, op, problem).workspace;
+    *bytes = 0;
+    for (const bool aligned : {true, false}) {  // the answer holds wherever the tensors are
+      problem.aligned = aligned;
+      *bytes = std::max(*bytes, ((*context).*choices).of(context->context, op, problem).workspace);
+    }
   });
 }
 

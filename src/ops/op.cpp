@@ -1,17 +1,16 @@
 #include "ops/op.hpp"
 
-#include "ops/cuda/refuse.hpp"
 #include "runtime/threads.hpp"
 
 namespace warpwright::ops {
 
-std::string call_line(std::string_view operation, std::string_view variant, const std::string& problem) {
-  return fmt::format("{} {} {}", operation, variant, problem);
+std::string call_line(std::string_view operation, std::string_view choice, const std::string& problem) {
+  return fmt::format("{} {} {}", operation, choice, problem);
 }
 
-std::string timed_call_line(std::string_view operation, std::string_view variant, const std::string& problem,
+std::string timed_call_line(std::string_view operation, std::string_view choice, const std::string& problem,
                             double seconds) {
-  return fmt::format("{} {} {} {:.1f} us", operation, variant, problem, seconds * 1e6);
+  return fmt::format("{} {} {} {:.1f} us", operation, choice, problem, seconds * 1e6);
 }
 
 std::string_view forced_variant(const ContextOptions& options, std::string_view operation) {
@@ -62,21 +61,48 @@ void require_tensor(std::string_view operation, std::string_view argument, const
   require_contiguous(operation, argument, tensor);
 }
 
-std::string refuse_without_avx2(DType dtype, const DeviceInfo& device) {
-  if (device.device.kind != DeviceKind::cpu) return "runs on a CPU";
-  if (!device.cpu.avx2) return "needs AVX2 and FMA";
-  return dtype == DType::f32 || dtype == DType::bf16 ? "" : fmt::format("no {}", name_of(dtype));
+std::string choice_text(std::string_view variant, const std::string& configuration) {
+  return configuration.empty() ? std::string(variant) : fmt::format("{}[{}]", variant, configuration);
 }
 
-std::string refuse_without_avx512(DType dtype, const DeviceInfo& device) {
-  if (device.device.kind != DeviceKind::cpu) return "runs on a CPU";
-  return device.cpu.avx512 ? refuse_without_avx2(dtype, device) : "needs AVX-512 (F, BW, DQ, VL)";
+std::string refuse_dtype(DType dtype) {
+  return fmt::format("no {}", name_of(dtype));
 }
 
-std::string refuse_without_gpu(DType dtype, const DeviceInfo& device) {
-  if (device.device.kind != DeviceKind::cuda) return "runs on an NVIDIA GPU";
-  const bool known = dtype == DType::f32 || dtype == DType::bf16 || dtype == DType::f16;
-  return known ? "" : fmt::format("no {}", name_of(dtype));
+std::string refuse_device(Needs needs, const DeviceInfo& device) {
+  const bool gpu = device.device.kind == DeviceKind::cuda;
+  switch (needs) {
+    case Needs::cpu:
+      return gpu ? "runs on a CPU" : "";
+    case Needs::avx2:
+      return gpu ? "runs on a CPU" : device.cpu.avx2 ? "" : "needs AVX2 and FMA";
+    case Needs::avx512:
+      return gpu ? "runs on a CPU" : device.cpu.avx512 ? "" : "needs AVX-512 (F, BW, DQ, VL)";
+    case Needs::amx_bf16:
+      return gpu ? "runs on a CPU" : device.cpu.amx_bf16 ? "" : "the processor or the system offers no AMX";
+    case Needs::gpu:
+      return gpu ? "" : "runs on an NVIDIA GPU";
+    case Needs::tf32:
+      return !gpu ? "runs on an NVIDIA GPU" : device.tf32 ? "" : "rounds to tf32, which is not allowed";
+    case Needs::hopper:
+      return !gpu                    ? "runs on an NVIDIA GPU"
+             : device.gpu.major == 9 ? ""
+                                     : "needs a GPU of compute capability 9.0";
+  }
+  return "needs a device that this build does not know";
+}
+
+Refusal::Refusal() = default;
+Refusal::Refusal(const char* reason) : reason_(reason) {}
+Refusal::Refusal(std::string reason) : reason_(std::move(reason)) {}
+Refusal::Refusal(const Refusal& other) = default;
+Refusal& Refusal::operator=(const Refusal& other) = default;
+Refusal::~Refusal() = default;
+Refusal::operator bool() const {
+  return !reason_.empty();
+}
+const std::string& Refusal::reason() const {
+  return reason_;
 }
 
 }  // namespace warpwright::ops

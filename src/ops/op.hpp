@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "core/error.hpp"
+#include "ops/kernel.hpp"
 #include "runtime/context.hpp"
 
 namespace warpwright::ops {
@@ -34,32 +35,58 @@ inline std::string_view sign_of(Store store) {
 }
 
 // "layernorm.forward cpu.avx512 N=3 C=40 fp32", and the same with its time.
-std::string call_line(std::string_view operation, std::string_view variant, const std::string& problem);
-std::string timed_call_line(std::string_view operation, std::string_view variant, const std::string& problem,
+std::string call_line(std::string_view operation, std::string_view choice, const std::string& problem);
+std::string timed_call_line(std::string_view operation, std::string_view choice, const std::string& problem,
                             double seconds);
 
-template <class Problem, class Args>
+// A kernel under its name in an operation's list.
+template <class Args>
 struct Variant {
-  std::string_view name;  // "cpu.avx512", the same in file, test, bench and log
+  using Problem = typename Args::Problem;
+
+  std::string_view name;
+  const Kernel<Args>* kernel;
+
   // Why it does not apply; empty where it does.
-  std::string (*refuse)(const Problem&, const DeviceInfo&);
-  void (*run)(const Context&, const Args&);
-  // Bytes of scratch; null: none.
-  std::size_t (*workspace)(const Problem&, const DeviceInfo&) = nullptr;
-  // Predicted seconds; the lowest wins and list order breaks ties. Null: 0, so that list order decides.
-  double (*cost)(const Problem&, const DeviceInfo&) = nullptr;
+  std::string refuse(const Problem& problem, const DeviceInfo& device) const {
+    if (std::string reason = refuse_device(kernel->needs, device); !reason.empty()) return reason;
+    if (!takes(problem.dtype)) return refuse_dtype(problem.dtype);
+    return kernel->refuse ? kernel->refuse(problem, device).reason() : "";
+  }
+  bool takes(DType dtype) const { return kernel->dtypes.has(dtype); }
+  Needs needs() const { return kernel->needs; }
+  void run(const Context& context, const Args& args) const { kernel->run(context, args); }
+  std::size_t workspace(const Problem& problem, const DeviceInfo& device) const {
+    return kernel->workspace ? kernel->workspace(problem, device) : 0;
+  }
+  double cost(const Problem& problem, const DeviceInfo& device) const {
+    return kernel->cost ? kernel->cost(problem, device) : 0;
+  }
+  std::string configuration(const Problem& problem, const DeviceInfo& device) const {
+    return kernel->configuration ? kernel->configuration(problem, device) : "";
+  }
 };
 
 inline constexpr std::string_view kReference = "reference";
 
-template <class ProblemT, class ArgsT>
+template <class ArgsT>
 struct Op {
-  using Problem = ProblemT;
   using Args = ArgsT;
+  using Problem = typename Args::Problem;
   std::string_view name;  // "layernorm.forward"
-  std::span<const Variant<Problem, Args>> variants;
+  std::span<const Variant<Args>> variants;
   Problem (*problem)(const Args&);  // throws Error where the arguments do not fit together
 };
+
+// What runs for one problem: a variant and its configuration.
+template <class A>
+struct Choice {
+  const Variant<A>* variant = nullptr;
+  std::string
+      text;  // "cuda.persistent[128x192 66 workers]", as the log, the bench and the plan's hash have it
+};
+
+std::string choice_text(std::string_view variant, const std::string& configuration);
 
 // The variant forced for this operation by its full name or by its folder's ("matmul" for "matmul.dw"), or
 // "".
@@ -70,10 +97,10 @@ std::string_view forced_variant(const ContextOptions& options, std::string_view 
 
 // The choice for one problem, a pure function of problem, device, build and the forced variants. The
 // reference is taken only where it is forced.
-template <class P, class A>
-const Variant<P, A>& choose(const Context& context, const Op<P, A>& op, const P& problem) {
+template <class A>
+Choice<A> choose(const Context& context, const Op<A>& op, const typename A::Problem& problem) {
   const std::string_view forced = forced_variant(context.options(), op.name);
-  const Variant<P, A>* best = nullptr;
+  const Variant<A>* best = nullptr;
   double best_cost = 0;
   std::string reasons;
   for (const auto& variant : op.variants) {
@@ -84,7 +111,7 @@ const Variant<P, A>& choose(const Context& context, const Op<P, A>& op, const P&
       reasons += std::string(variant.name) + ": " + reason;
       continue;
     }
-    const double cost = variant.cost ? variant.cost(problem, context.device()) : 0;
+    const double cost = variant.cost(problem, context.device());
     if (!best || cost < best_cost) {
       best = &variant;
       best_cost = cost;
@@ -95,7 +122,7 @@ const Variant<P, A>& choose(const Context& context, const Op<P, A>& op, const P&
     for (const auto& variant : op.variants) (reasons += ' ') += variant.name;
   }
   if (!best) throw_refused(op.name, problem.describe(), reasons, !forced.empty());
-  return *best;
+  return {best, choice_text(best->name, best->configuration(problem, context.device()))};
 }
 
 template <class A>
@@ -111,24 +138,24 @@ std::vector<TensorUse> uses_of(A args) {
 inline constexpr std::size_t kKeptChoices = 64;
 
 // The choice as choose() made it when this Context last met the problem.
-template <class P, class A>
-const Variant<P, A>& planned(Context& context, const Op<P, A>& op, const P& problem) {
-  struct Choice {
-    P problem;
-    const Variant<P, A>* variant;
+template <class A>
+const Choice<A>& planned(Context& context, const Op<A>& op, const typename A::Problem& problem) {
+  struct Met {
+    typename A::Problem problem;
+    Choice<A> choice;
   };
-  using Choices = std::vector<Choice>;
+  using List = std::vector<Met>;
   std::any& slot = context.choices(&op);
-  if (!slot.has_value()) slot = std::make_shared<Choices>();
-  Choices& choices = **std::any_cast<std::shared_ptr<Choices>>(&slot);
-  for (const Choice& made : choices) {
-    if (made.problem == problem) return *made.variant;
+  if (!slot.has_value()) slot = std::make_shared<List>();
+  List& list = **std::any_cast<std::shared_ptr<List>>(&slot);
+  for (const Met& met : list) {
+    if (met.problem == problem) return met.choice;
   }
-  const Variant<P, A>& chosen = choose(context, op, problem);
-  if (choices.size() == kKeptChoices) choices.erase(choices.begin(), choices.begin() + kKeptChoices / 2);
-  choices.push_back({problem, &chosen});
-  context.note_choice(call_line(op.name, chosen.name, problem.describe()));
-  return chosen;
+  Choice<A> chosen = choose(context, op, problem);
+  if (list.size() == kKeptChoices) list.erase(list.begin(), list.begin() + kKeptChoices / 2);
+  context.note_choice(call_line(op.name, chosen.text, problem.describe()));
+  list.push_back({problem, std::move(chosen)});
+  return list.back().choice;
 }
 
 // Work that one processor does in about ten microseconds. Waking the other threads and waiting for them
@@ -149,42 +176,42 @@ class CallThreads {
   bool before_;
 };
 
-// Runs a variant that was chosen for this problem, with the scratch it asks for at hand.
-template <class P, class A>
-void run(Context& context, const Op<P, A>& op, const Variant<P, A>& variant, const P& problem,
+// Runs what was chosen for this problem, with the scratch it asks for at hand.
+template <class A>
+void run(Context& context, const Op<A>& op, const Choice<A>& choice, const typename A::Problem& problem,
          const A& args) {
   const CallThreads threads(context, problem.flops(), problem.bytes());
   if (!context.timer() && !context.options().verbose && !context.inspector()) {
-    variant.run(context, args);
+    choice.variant->run(context, args);
     return;
   }
   Event start(context.device().device), end(context.device().device);
   start.record(context.stream());
-  variant.run(context, args);
+  choice.variant->run(context, args);
   end.record(context.stream());
   context.synchronize();
   const double seconds = end.seconds_since(start);
   if (context.options().verbose) {
-    context.log(timed_call_line(op.name, variant.name, problem.describe(), seconds));
+    context.log(timed_call_line(op.name, choice.text, problem.describe(), seconds));
   }
   if (context.timer()) {
     const std::string text = problem.describe();
-    context.timer()({op.name, variant.name, text, problem.dtype, seconds, problem.flops(), problem.bytes()});
+    context.timer()({op.name, choice.text, text, problem.dtype, seconds, problem.flops(), problem.bytes()});
   }
   if (context.inspector()) context.inspector()(op.name, uses_of(args));
 }
 
-template <class P, class A>
-void call(Context& context, const Op<P, A>& op, const A& args) {
-  const P problem = op.problem(args);
-  const Variant<P, A>& variant = planned(context, op, problem);
-  const std::size_t scratch = variant.workspace ? variant.workspace(problem, context.device()) : 0;
+template <class A>
+void call(Context& context, const Op<A>& op, const A& args) {
+  const typename A::Problem problem = op.problem(args);
+  const Choice<A>& choice = planned(context, op, problem);
+  const std::size_t scratch = choice.variant->workspace(problem, context.device());
   if (Recorder* recorder = context.recorder()) {
     recorder->call(op.name, uses_of(args), scratch);
     return;
   }
   context.reserve_scratch(scratch);  // allocates only where no plan was made before
-  run(context, op, variant, problem, args);
+  run(context, op, choice, problem, args);
 }
 
 // For the problem() functions: one clear error for an argument that does not fit.
@@ -197,13 +224,20 @@ void require_contiguous(std::string_view operation, std::string_view argument, c
 void require_tensor(std::string_view operation, std::string_view argument, const Tensor& tensor, DType dtype,
                     const Shape& shape);
 
+// Whether all that are given begin at multiples of 16 bytes: a problem says so for kernels that move packs
+// of 16.
+template <class... T>
+bool begin_at_packs(const T&... tensors) {
+  return ((reinterpret_cast<std::uintptr_t>(tensors.data) % 16 == 0) && ...);
+}
+// As describe() ends for a problem of which that is not so.
+inline std::string_view unaligned_note(bool aligned) {
+  return aligned ? "" : " unaligned";
+}
+
 // Statistics, losses and parameter gradients: fp32, or fp64 beside fp64 data.
 inline DType accumulation_dtype(DType dtype) {
   return dtype == DType::f64 ? DType::f64 : DType::f32;
 }
-
-// The refusals most CPU variants share: what the machine lacks, then the dtype (they take fp32 and bf16).
-std::string refuse_without_avx2(DType dtype, const DeviceInfo& device);
-std::string refuse_without_avx512(DType dtype, const DeviceInfo& device);
 
 }  // namespace warpwright::ops

@@ -5,19 +5,29 @@
 #include <string_view>
 #include <vector>
 
-#include "runtime/context.hpp"
+#include "ops/op.hpp"
 
 namespace warpwright::ops {
 
 struct VariantInfo {
   std::string_view name;
-  std::string refusal;  // why it runs in no dtype on this device; "" where it does in one
+  std::string refusal;  // why it runs nothing on this device; "" where it does
 };
 
 struct OpInfo {
   std::string_view name;
   std::vector<VariantInfo> variants;  // in the operation's order
 };
+
+// What all_ops() says of one.
+template <class Args>
+OpInfo info_of(const Op<Args>& op, const DeviceInfo& device) {
+  OpInfo info{op.name, {}};
+  for (const Variant<Args>& variant : op.variants) {
+    info.variants.push_back({variant.name, refuse_device(variant.needs(), device)});
+  }
+  return info;
+}
 
 // Every operation, in the order of names.
 std::vector<OpInfo> all_ops(const DeviceInfo& device);

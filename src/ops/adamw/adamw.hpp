@@ -20,6 +20,17 @@
 
 namespace warpwright::ops {
 
+struct AdamWProblem {
+  std::int64_t elements = 0, tensors = 0;
+  DType dtype = DType::f32;  // of the parameters, or of those of 16 bits
+  bool masters = true;       // false: those of 16 bits have none
+
+  bool operator==(const AdamWProblem&) const = default;
+  std::string describe() const;
+  double flops() const;
+  double bytes() const;
+};
+
 struct AdamWTensor {
   Tensor parameter;  // any shape
   Tensor master;     // fp32; absent for fp32 parameters, optional (fp64) for fp64 ones; of bf16, all or none
@@ -30,6 +41,8 @@ struct AdamWTensor {
 
 // β and eps are fp64: the fp32 nearest to 0.999 is 1.3e-5 off in 1 − β2.
 struct AdamW {
+  using Problem = AdamWProblem;
+
   std::vector<AdamWTensor> tensors;
   Tensor schedule;  // (4) fp32: lr, c1, c2, scale
   Tensor random;    // (3) int32: the lower and the upper half of a seed, the step; where masters are left out
@@ -47,20 +60,10 @@ struct AdamW {
     f("schedule", schedule, Access::read);
     f("random", random, Access::read);
   }
+  Problem problem() const;  // throws Error where they do not fit together
 };
 
-struct AdamWProblem {
-  std::int64_t elements = 0, tensors = 0;
-  DType dtype = DType::f32;  // of the parameters, or of those of 16 bits
-  bool masters = true;       // false: those of 16 bits have none
-
-  bool operator==(const AdamWProblem&) const = default;
-  std::string describe() const;
-  double flops() const;
-  double bytes() const;
-};
-
-const Op<AdamWProblem, AdamW>& adamw_op();
+const Op<AdamW>& adamw_op();
 
 inline void adamw(Context& context, const AdamW& args) {
   call(context, adamw_op(), args);

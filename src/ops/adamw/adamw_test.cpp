@@ -16,7 +16,7 @@ namespace {
 
 using namespace testing;  // the operations' fixture, not GoogleTest's
 
-class Variants : public ::testing::TestWithParam<std::string> {
+class Variants : public testing::VariantTest {
  protected:
   // Runs the variant under test; returns its reason where it refuses, else "".
   std::string run(const AdamW& args) {
@@ -28,24 +28,25 @@ class Variants : public ::testing::TestWithParam<std::string> {
 };
 
 TEST_P(Variants, MatchTheReference) {
+  Tally tally;
   for (const auto& c : taken(adamw_kernels::test_cases())) {
-    for (const DType dtype : dtypes_for(GetParam())) {
+    for (const DType dtype : dtypes_for(adamw_op(), GetParam())) {
       for (const double scale : {1.0, 0.25}) {
         Fixture fixture(c.sizes.size());
         const auto args = adamw_kernels::make(c, dtype, scale, fixture);
         const auto reduction = [](std::string_view) { return 4.0; };  // terms of w, m and v
-        const auto reason = check_variant(adamw_op(), GetParam(), fixture, args, reduction);
-        if (!reason.empty()) GTEST_SKIP() << reason;
+        tally.add(check_variant(adamw_op(), GetParam(), fixture, args, reduction));
       }
     }
   }
+  if (tally.none()) GTEST_SKIP() << tally.refusal();
 }
 
 TEST_P(Variants, AScaleThatIsNotFiniteChangesNothing) {
   for (const double scale :
        {std::numeric_limits<double>::quiet_NaN(), std::numeric_limits<double>::infinity(),
         -std::numeric_limits<double>::infinity()}) {
-    for (const DType dtype : dtypes_for(GetParam())) {
+    for (const DType dtype : dtypes_for(adamw_op(), GetParam())) {
       Fixture fixture(1);
       const auto args = adamw_kernels::make({{100, 3}}, dtype, scale, fixture);
       fixture.snapshot();
@@ -97,7 +98,7 @@ TEST_P(Variants, RepeatsItsBits) {
 }
 
 // bf16 without masters, and the fp32 parameters between them.
-class WithoutMasters : public ::testing::TestWithParam<std::string> {
+class WithoutMasters : public testing::VariantTest {
  protected:
   static adamw_kernels::Case case_of(std::vector<std::int64_t> sizes) {
     return {std::move(sizes), 0, true, false};
@@ -278,7 +279,7 @@ TEST(StochasticRounding, GivesEachOfEightElementsItsOwnBits) {
 
 INSTANTIATE_TEST_SUITE_P(AdamW, Variants, ::testing::ValuesIn(variant_names(adamw_op())), test_name);
 
-class Huge : public ::testing::TestWithParam<std::string> {};  // of the variants of a GPU
+class Huge : public testing::VariantTest {};  // of the variants of a GPU
 class HugeWithoutMasters : public Huge {};
 
 TEST_P(Huge, GivesEveryElementItsBits) {

@@ -7,6 +7,7 @@
 #include "ops/element.hpp"
 
 namespace warpwright::ops::adamw_kernels {
+namespace {
 
 void reference(const Context&, const AdamW& args) {
   const Elements schedule(args.schedule);
@@ -39,4 +40,12 @@ void reference(const Context&, const AdamW& args) {
   }
 }
 
+}  // namespace
 }  // namespace warpwright::ops::adamw_kernels
+
+namespace warpwright::ops {
+
+WARPWRIGHT_KERNEL(AdamW, "reference"_kernel) = {
+    .needs = Needs::cpu, .dtypes = kFloatingDTypes, .run = adamw_kernels::reference};
+
+}  // namespace warpwright::ops

@@ -25,7 +25,46 @@ namespace warpwright::ops {
 
 enum class Mask : std::uint8_t { none, causal };
 
+// How the rows of q, k and v, and in the backward of dout, are stored.
+struct AttentionLayout {
+  bool aligned = true;   // rows and heads begin at multiples of 16 bytes
+  bool distinct = true;  // strides are positive: no row or head is another one
+  bool adjacent = true;  // a row's heads lie side by side
+
+  bool operator==(const AttentionLayout&) const = default;
+};
+
+struct AttentionForwardProblem {
+  std::int64_t sequences = 0, Nq = 0, Nk = 0, NH = 0, HS = 0;
+  DType dtype = DType::f32;
+  Mask mask = Mask::causal;
+  bool lse = false;
+  bool bias = false, visible = false, batch_invariant = false;
+  std::int64_t max_seqlen = 0;
+  bool positive_scale = true;
+  AttentionLayout layout = {};
+
+  bool operator==(const AttentionForwardProblem&) const = default;
+  std::string describe() const;
+  double flops() const;  // of sequences of equal length; what a causal mask hides does not count
+  double bytes() const;
+};
+
+struct AttentionBackwardProblem {
+  std::int64_t sequences = 0, Nq = 0, Nk = 0, NH = 0, HS = 0;
+  DType dtype = DType::f32;
+  Mask mask = Mask::causal;
+  bool positive_scale = true;
+  AttentionLayout layout = {};
+
+  bool operator==(const AttentionBackwardProblem&) const = default;
+  std::string describe() const;
+  double flops() const;
+  double bytes() const;
+};
+
 struct AttentionForward {
+  using Problem = AttentionForwardProblem;
   Tensor q;             // (Nq, NH, HS)
   Tensor k;             // (Nk, NH, HS)
   Tensor v;             // (Nk, NH, HS)
@@ -53,9 +92,11 @@ struct AttentionForward {
     f("out", out, Access::write);
     f("lse", lse, Access::write);
   }
+  Problem problem() const;  // throws Error where they do not fit together
 };
 
 struct AttentionBackward {
+  using Problem = AttentionBackwardProblem;
   Tensor q, k, v;                     // as in the forward
   Tensor cu_seqlens_q, cu_seqlens_k;  // as in the forward
   Tensor out;                         // (Nq, NH, HS), as the forward left it
@@ -80,35 +121,11 @@ struct AttentionBackward {
     f("dk", dk, Access::write);
     f("dv", dv, Access::write);
   }
+  Problem problem() const;  // throws Error where they do not fit together
 };
 
-struct AttentionForwardProblem {
-  std::int64_t sequences = 0, Nq = 0, Nk = 0, NH = 0, HS = 0;
-  DType dtype = DType::f32;
-  Mask mask = Mask::causal;
-  bool lse = false;
-  bool bias = false, visible = false, batch_invariant = false;
-  std::int64_t max_seqlen = 0;
-
-  bool operator==(const AttentionForwardProblem&) const = default;
-  std::string describe() const;
-  double flops() const;  // of sequences of equal length; what a causal mask hides does not count
-  double bytes() const;
-};
-
-struct AttentionBackwardProblem {
-  std::int64_t sequences = 0, Nq = 0, Nk = 0, NH = 0, HS = 0;
-  DType dtype = DType::f32;
-  Mask mask = Mask::causal;
-
-  bool operator==(const AttentionBackwardProblem&) const = default;
-  std::string describe() const;
-  double flops() const;
-  double bytes() const;
-};
-
-const Op<AttentionForwardProblem, AttentionForward>& attention_forward_op();
-const Op<AttentionBackwardProblem, AttentionBackward>& attention_backward_op();
+const Op<AttentionForward>& attention_forward_op();
+const Op<AttentionBackward>& attention_backward_op();
 
 inline void attention_forward(Context& context, const AttentionForward& args) {
   call(context, attention_forward_op(), args);

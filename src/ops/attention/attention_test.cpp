@@ -15,9 +15,9 @@ namespace {
 
 using namespace testing;  // the operations' fixture, not GoogleTest's
 
-class Forward : public ::testing::TestWithParam<std::string> {};
-class Backward : public ::testing::TestWithParam<std::string> {};
-class Repeats : public ::testing::TestWithParam<std::string> {};  // of the variants of a GPU
+class Forward : public testing::VariantTest {};
+class Backward : public testing::VariantTest {};
+class Repeats : public testing::VariantTest {};  // of the variants of a GPU
 
 std::uint64_t seed_of(const attention::Case& c) {
   return static_cast<std::uint64_t>(c.HS * 1009 + static_cast<std::int64_t>(c.queries.size()));
@@ -43,8 +43,8 @@ AttentionBackward backward_with_lse(const attention::Case& c, DType dtype, Fixtu
 }
 
 // The variant, or null (and a skip) where it refuses.
-template <class P, class A>
-const Variant<P, A>* usable(const Op<P, A>& op, const std::string& name, const A& args, std::string& reason) {
+template <class A>
+const Variant<A>* usable(const Op<A>& op, const std::string& name, const A& args, std::string& reason) {
   const auto& variant = find_variant(op, name);
   reason = variant.refuse(op.problem(args), device_for(variant.name));
   return reason.empty() ? &variant : nullptr;
@@ -54,7 +54,7 @@ TEST_P(Forward, MatchesTheReference) {
   int checked = 0;
   std::string reason;
   for (const auto& c : taken(attention::test_cases())) {
-    for (const DType dtype : dtypes_for(GetParam())) {
+    for (const DType dtype : dtypes_for(attention_forward_op(), GetParam())) {
       Fixture shapes = Fixture::of_shapes();
       const auto asked = attention::make_forward(c, dtype, true, shapes);
       if (!usable(attention_forward_op(), GetParam(), asked, reason)) continue;
@@ -72,7 +72,7 @@ TEST_P(Backward, MatchesTheReference) {
   std::string reason;
   for (const auto& c : taken(attention::test_cases())) {
     if (c.bias || c.visible) continue;  // forward only
-    for (const DType dtype : dtypes_for(GetParam())) {
+    for (const DType dtype : dtypes_for(attention_backward_op(), GetParam())) {
       if (dtype == DType::f16 && c.magnitude > 1) continue;  // such gradients are beyond fp16's range
       Fixture shapes = Fixture::of_shapes();
       if (!usable(attention_backward_op(), GetParam(), attention::make_backward(c, dtype, shapes), reason))
@@ -84,6 +84,64 @@ TEST_P(Backward, MatchesTheReference) {
     }
   }
   if (checked == 0) GTEST_SKIP() << reason;
+}
+
+// Rows of q that do not begin at multiples of 16 bytes; k's rows all one row; heads that lie apart; scales
+// that are not positive. Every variant refuses or is right, and one is always chosen.
+enum class Odd : std::uint8_t { unaligned, repeated, apart, no_scale, negative_scale };
+
+template <class Args>
+Args odd(Args a, Odd what, Fixture& fixture) {
+  const auto wider = [&](std::int64_t columns) {
+    return fixture.random(a.q.dtype, {a.q.shape[0], a.q.shape[1], a.q.shape[2] + columns});
+  };
+  const std::int64_t HS = a.q.shape[2];
+  if (what == Odd::unaligned) a.q = wider(1).slice(2, 1, HS);
+  if (what == Odd::repeated) a.k.strides[0] = 0;
+  if (what == Odd::apart) a.q = wider(16).slice(2, 0, HS);
+  if (what == Odd::no_scale) a.scale = 0;
+  if (what == Odd::negative_scale) a.scale = -a.scale;
+  return a;
+}
+
+template <class A>
+void expect_refused_or_right(const Op<A>& op, const std::string& name, const A& args, Fixture& fixture,
+                             const attention::Case& c) {
+  const auto problem = op.problem(args);
+  SCOPED_TRACE(problem.describe());
+  check_variant(op, name, fixture, args, reduction_of(c));
+  if (name == kReference) return;
+  const Device device = device_for(name).device;
+  const auto chosen = choose(Context(ContextOptions{}, device), op, problem);
+  EXPECT_EQ(chosen.variant->refuse(problem, device_for(name)), "");
+}
+
+constexpr Odd kOdd[] = {Odd::unaligned, Odd::repeated, Odd::apart, Odd::no_scale, Odd::negative_scale};
+
+TEST_P(Forward, RefusesOrRunsWhatIsStoredOtherwise) {
+  for (const std::int64_t HS : {32, 64}) {
+    const attention::Case c = attention::self_attention({70, 5, 130}, 3, HS);
+    for (const DType dtype : dtypes_for(attention_forward_op(), GetParam())) {
+      for (const Odd what : kOdd) {
+        Fixture fixture(seed_of(c));
+        const auto args = odd(attention::make_forward(c, dtype, true, fixture), what, fixture);
+        expect_refused_or_right(attention_forward_op(), GetParam(), args, fixture, c);
+      }
+    }
+  }
+}
+
+TEST_P(Backward, RefusesOrRunsWhatIsStoredOtherwise) {
+  const attention::Case c = attention::self_attention({70, 5, 130}, 3, 64);
+  for (const DType dtype : dtypes_for(attention_backward_op(), GetParam())) {
+    for (const Odd what : kOdd) {
+      Fixture fixture(seed_of(c));
+      const AttentionBackward b = odd(attention::make_backward(c, dtype, fixture), what, fixture);
+      const Tensor out = fixture.output(dtype, b.q.shape);
+      run_reference({b.q, b.k, b.v, b.cu_seqlens_q, b.cu_seqlens_k, out, b.lse, b.scale, b.mask});
+      expect_refused_or_right(attention_backward_op(), GetParam(), b, fixture, c);
+    }
+  }
 }
 
 // A dtype that the variant computes on some machine.
@@ -126,13 +184,15 @@ Args alone(Args args, std::int64_t s, Fixture& fixture) {
 
 const attention::Case kPacked{{5, 0, 330, 1, 64, 3}, {5, 7, 330, 99, 64, 200}, 2, 64};
 
-template <class P, class A>
-void expect_packed_equals_alone(const Op<P, A>& op, const Variant<P, A>& variant, const A& packed) {
+template <class A>
+void expect_packed_equals_alone(const Op<A>& op, const Variant<A>& variant, const A& packed) {
   run_variant(op, variant, packed, 2);
   for (std::int64_t s = 0; s + 1 < packed.cu_seqlens_q.shape[0]; ++s) {
     SCOPED_TRACE(s);
     Fixture fixture(0);
     const A single = alone(packed, s, fixture);
+    const std::string refusal = variant.refuse(op.problem(single), device_for(variant.name));
+    if (refusal == "there are no queries or no keys") continue;
     run_variant(op, variant, single, 1);
     const auto q0 = packed.cu_seqlens_q.template as<std::int32_t>()[s];
     const auto k0 = packed.cu_seqlens_k.template as<std::int32_t>()[s];
@@ -323,8 +383,8 @@ std::vector<std::string> gpu_variants() {
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(Repeats);  // in a build without CUDA
 INSTANTIATE_TEST_SUITE_P(Attention, Repeats, ::testing::ValuesIn(gpu_variants()), test_name);
 
-class HugeForward : public ::testing::TestWithParam<std::string> {};  // of the variants of a GPU
-class HugeBackward : public ::testing::TestWithParam<std::string> {};
+class HugeForward : public testing::VariantTest {};  // of the variants of a GPU
+class HugeBackward : public testing::VariantTest {};
 
 // What a variant multiplies, and how the sequences below are repeated.
 DType huge_dtype(const std::string& variant) {
@@ -469,7 +529,7 @@ TEST(Attention, CudaTf32RoundsFactorsAndNothingElse) {
     auto twin = fp64_twin(args, twin_fixture);
     run_variant(op, find_variant(op, kReference), twin, 1);
     fixture.snapshot();
-    if (variant.workspace) context.reserve_scratch(variant.workspace(problem, context.device()));
+    context.reserve_scratch(variant.workspace(problem, context.device()));
     DeviceCopy copy(uses_of(args), context.device().device, context.stream());
     variant.run(context, copy.moved(args));
     copy.download(context.stream());
@@ -582,8 +642,8 @@ void fill_with_nan(const Tensor& t) {
 
 // Rows of NaN behind the last sequence, whose number only the bounds tell. `bounds_q` and `bounds_k` replace
 // those that the arguments were made with.
-template <class P, class A>
-void expect_leaves_rows_behind(const Op<P, A>& op, const Variant<P, A>& variant, A args, Fixture& fixture,
+template <class A>
+void expect_leaves_rows_behind(const Op<A>& op, const Variant<A>& variant, A args, Fixture& fixture,
                                const std::vector<std::int32_t>& bounds_q,
                                const std::vector<std::int32_t>& bounds_k, const ReductionLength& reduction) {
   args.cu_seqlens_q = fixture.integers(bounds_q);
@@ -621,7 +681,7 @@ TEST(Attention, CudaLeavesWhatIsBehindTheLastSequence) {
   const auto check = [&](const auto& op, const attention::Case& c, auto&& make) {
     for (const auto& variant : op.variants) {
       if (!on_gpu(variant.name)) continue;
-      for (const DType dtype : dtypes_for(variant.name)) {
+      for (const DType dtype : dtypes_for(op, variant.name)) {
         SCOPED_TRACE(fmt::format("{} {} {}", op.name, variant.name, name_of(dtype)));
         Fixture fixture(14);
         const auto args = make(dtype, fixture);
@@ -674,7 +734,7 @@ TEST(Attention, ABatchInvariantChoiceDoesNotDependOnTheBatch) {
     const auto chosen = [&](std::int64_t S, std::int64_t N) {
       AttentionForwardProblem p{S, N, N, 12, HS, DType::bf16, Mask::none};
       p.batch_invariant = true;
-      return choose(context, attention_forward_op(), p).name;
+      return choose(context, attention_forward_op(), p).variant->name;
     };
     for (const std::int64_t N : {20, 1000, 40000, 200000}) EXPECT_EQ(chosen(40, N), chosen(1, 1)) << HS;
   }

@@ -1,12 +1,9 @@
-// The kernels that variants.cpp chooses from.
+// What the kernels of attention share.
 #pragma once
 
 #include "ops/attention/attention.hpp"
 
 namespace warpwright::ops::attention {
-
-void forward_reference(const Context& context, const AttentionForward& args);
-void backward_reference(const Context& context, const AttentionBackward& args);
 
 // Throws where cu_seqlens are not what the contract says; every CPU variant begins with it.
 void check_sequences(std::string_view operation, const Tensor& cu_seqlens, std::int64_t elements);
@@ -29,56 +26,25 @@ std::int64_t amx_backward_scratch(std::int64_t HS);
 // The sums of dk and dv that a thread (or, where there are more threads than heads, a head) keeps in fp32.
 std::int64_t gradient_sums(std::int64_t Nk, std::int64_t sequences, std::int64_t HS);
 
-namespace avx2 {
-void forward(const Context& context, const AttentionForward& args);
-void backward(const Context& context, const AttentionBackward& args);
-}  // namespace avx2
+// What each CPU kernel needs for all threads.
+std::size_t forward_workspace(const AttentionForwardProblem& p, const DeviceInfo& device);
+std::size_t amx_forward_workspace(const AttentionForwardProblem& p, const DeviceInfo& device);
+std::size_t backward_workspace(const AttentionBackwardProblem& p, const DeviceInfo& device);
+std::size_t amx_backward_workspace(const AttentionBackwardProblem& p, const DeviceInfo& device);
 
-namespace avx512 {
-void forward(const Context& context, const AttentionForward& args);
-void backward(const Context& context, const AttentionBackward& args);
-}  // namespace avx512
+Refusal refuse_large_heads(const AttentionForwardProblem& p, const DeviceInfo& device);
+Refusal refuse_large_heads(const AttentionBackwardProblem& p, const DeviceInfo& device);
+Refusal refuse_amx(const AttentionForwardProblem& p, const DeviceInfo& device);
+Refusal refuse_amx(const AttentionBackwardProblem& p, const DeviceInfo& device);
 
-namespace amx_bf16 {
-void forward(const Context& context, const AttentionForward& args);
-void backward(const Context& context, const AttentionBackward& args);
-}  // namespace amx_bf16
+// Refused by all but a few kernels: a bias and a mask for each sequence.
+Refusal refuse_pairs(const AttentionForwardProblem& p);
+Refusal refuse_pairs(const AttentionBackwardProblem& p);
 
 namespace cuda {
 
-// Shared memory that a block of the variant's kernels takes; 0 where there is none for the head size.
-std::size_t flash_shared_bytes(std::int64_t HS, bool backward);
-std::size_t flash_short_shared_bytes(std::int64_t HS, bool backward);
-std::size_t flash_tf32_shared_bytes(std::int64_t HS, bool backward);
-std::size_t flash_fma_shared_bytes(std::int64_t HS, bool backward);
-
-// Whether this build has the code of flash_sm90, which takes head sizes 64 and 128; its workspace.
+// Whether this build has code for sm_90a.
 bool flash_sm90_is_built();
-std::size_t flash_sm90_forward_workspace();
-std::size_t flash_sm90_backward_workspace(std::int64_t Nq, std::int64_t NH, std::int64_t sequences);
-
-void flash_sm90_forward(const Context& context, const AttentionForward& args);
-void flash_packed_forward(const Context& context, const AttentionForward& args);
-void flash_sm90_backward(const Context& context, const AttentionBackward& args);
-void flash_forward(const Context& context, const AttentionForward& args);
-void flash_short_forward(const Context& context, const AttentionForward& args);
-void flash_backward(const Context& context, const AttentionBackward& args);
-void flash_tf32_forward(const Context& context, const AttentionForward& args);
-void flash_tf32_backward(const Context& context, const AttentionBackward& args);
-void flash_fma_forward(const Context& context, const AttentionForward& args);
-void flash_fma_backward(const Context& context, const AttentionBackward& args);
-
-// Of the variants that store the scores: keys in a row of them, and scratch.
-inline constexpr std::int64_t kMostKeysInRegisters = 1024;
-std::int64_t most_keys(const AttentionForwardProblem& p);
-std::int64_t most_keys(const AttentionBackwardProblem& p);
-std::size_t staged_forward_bytes(const AttentionForwardProblem& p);
-std::size_t staged_backward_bytes(const AttentionBackwardProblem& p);
-
-void staged_forward(const Context& context, const AttentionForward& args);
-void staged_registers_forward(const Context& context, const AttentionForward& args);
-void staged_shared_forward(const Context& context, const AttentionForward& args);
-void staged_backward(const Context& context, const AttentionBackward& args);
 
 }  // namespace cuda
 

@@ -67,9 +67,7 @@ void for_each_sequence(const Args& args, F&& f) {
   }
 }
 
-}  // namespace
-
-void forward_reference(const Context& context, const AttentionForward& args) {
+void forward(const Context& context, const AttentionForward& args) {
   check_sequences(args);
   const std::int64_t Nq = args.q.shape[0], NH = args.q.shape[1], HS = args.q.shape[2];
   auto* p = static_cast<double*>(context.scratch());
@@ -105,7 +103,7 @@ void forward_reference(const Context& context, const AttentionForward& args) {
   });
 }
 
-void backward_reference(const Context& context, const AttentionBackward& args) {
+void backward(const Context& context, const AttentionBackward& args) {
   check_sequences(args);
   const std::int64_t Nq = args.q.shape[0], NH = args.q.shape[1], HS = args.q.shape[2];
   const double scale = static_cast<double>(args.scale);
@@ -142,4 +140,23 @@ void backward_reference(const Context& context, const AttentionBackward& args) {
   });
 }
 
+template <class Problem>
+std::size_t workspace(const Problem& p, const DeviceInfo&) {
+  return static_cast<std::size_t>(std::max(p.Nq, p.Nk)) * sizeof(double);
+}
+
+}  // namespace
 }  // namespace warpwright::ops::attention
+
+namespace warpwright::ops {
+
+WARPWRIGHT_KERNEL(AttentionForward, "reference"_kernel) = {.needs = Needs::cpu,
+                                                           .dtypes = kFloatingDTypes,
+                                                           .run = attention::forward,
+                                                           .workspace = attention::workspace};
+WARPWRIGHT_KERNEL(AttentionBackward, "reference"_kernel) = {.needs = Needs::cpu,
+                                                            .dtypes = kFloatingDTypes,
+                                                            .run = attention::backward,
+                                                            .workspace = attention::workspace};
+
+}  // namespace warpwright::ops

@@ -2,6 +2,7 @@
 
 #include "ops/bias_residual_layernorm/cases.hpp"
 #include "ops/testing/repeated.hpp"
+#include "ops/testing/unaligned.hpp"
 
 namespace warpwright::ops {
 namespace {
@@ -9,7 +10,7 @@ namespace {
 using namespace testing;  // the operations' fixture, not GoogleTest's
 using bias_residual_layernorm::Form;
 
-class Forward : public ::testing::TestWithParam<std::string> {};
+class Forward : public testing::VariantTest {};
 
 TEST_P(Forward, MatchesTheReference) {
   std::string refusal;
@@ -41,13 +42,14 @@ TEST_P(Forward, MatchesTheReference) {
 TEST_P(Forward, WorksInPlace) {
   const auto& op = bias_residual_layernorm_forward_op();
   const auto& variant = find_variant(op, GetParam());
+  std::string refusal;
+  int checked = 0;
   for (const bool sum : {true, false}) {
     Fixture fixture(2);
     auto args =
         bias_residual_layernorm::make_forward({37, 96}, DType::f32, {true, sum, false, true}, fixture);
-    if (auto reason = variant.refuse(op.problem(args), device_for(variant.name)); !reason.empty()) {
-      GTEST_SKIP() << reason;
-    }
+    refusal = variant.refuse(op.problem(args), device_for(variant.name));
+    if (!refusal.empty()) continue;
     run_variant(op, variant, args, 1);
     const auto out = elements_of(args.out);
     const auto kept = sum ? elements_of(args.sum) : std::vector<double>{};
@@ -58,19 +60,22 @@ TEST_P(Forward, WorksInPlace) {
     if (sum) {
       EXPECT_EQ(elements_of(args.x), kept);
     }
+    ++checked;
   }
+  if (checked == 0) GTEST_SKIP() << refusal;
 }
 
 // A count from the device: its rows have the bits that they have without it.
 TEST_P(Forward, OfAsManyRowsAsTheDeviceSays) {
   const auto& op = bias_residual_layernorm_forward_op();
   const auto& variant = find_variant(op, GetParam());
+  std::string refusal;
+  int checked = 0;
   for (const std::int32_t rows : {0, 17, 64, 100}) {
     Fixture fixture(2);
     auto args = bias_residual_layernorm::make_forward({64, 96}, DType::f32, {}, fixture);
-    if (auto reason = variant.refuse(op.problem(args), device_for(variant.name)); !reason.empty()) {
-      GTEST_SKIP() << reason;
-    }
+    refusal = variant.refuse(op.problem(args), device_for(variant.name));
+    if (!refusal.empty()) continue;
     run_variant(op, variant, args, 1);
     auto all = elements_of(args.out);
     args.rows = fixture.integers({rows});
@@ -79,7 +84,9 @@ TEST_P(Forward, OfAsManyRowsAsTheDeviceSays) {
     auto some = elements_of(args.out);
     for (auto* values : {&all, &some}) values->resize(static_cast<std::size_t>(std::min(rows, 64) * 96));
     EXPECT_EQ(some, all) << rows;
+    ++checked;
   }
+  if (checked == 0) GTEST_SKIP() << refusal;
 }
 
 // An encoder that is batch-invariant has its bits from this.
@@ -108,10 +115,21 @@ TEST_P(Forward, ARowDoesNotDependOnTheOthers) {
   if (checked == 0) GTEST_SKIP() << refusal;
 }
 
+TEST_P(Forward, TakesRowsThatAreNotAligned) {
+  Fixture fixture(6);
+  auto args = bias_residual_layernorm::make_forward({4, 64}, DType::bf16, {}, fixture);
+  args.x = between_packs(args.x);
+  for (Tensor* tensor : {&args.residual, &args.out}) *tensor = tensor->slice(0, 0, 3);
+  const auto reduction = [](std::string_view) { return 64.0; };
+  const auto reason = check_unaligned(bias_residual_layernorm_forward_op(), GetParam(), fixture, args,
+                                      reduction, {"cuda.state_row", "cuda.warp_row"});
+  if (!reason.empty()) GTEST_SKIP() << reason;
+}
+
 INSTANTIATE_TEST_SUITE_P(BiasResidualLayerNorm, Forward,
                          ::testing::ValuesIn(variant_names(bias_residual_layernorm_forward_op())), test_name);
 
-class HugeForward : public ::testing::TestWithParam<std::string> {};  // of the variants of a GPU
+class HugeForward : public testing::VariantTest {};  // of the variants of a GPU
 
 TEST_P(HugeForward, GivesEveryRowItsBits) {
   std::string refusal;

@@ -1,57 +1,31 @@
-// The kernels that variants.cpp chooses from, here and in ops/residual_layernorm.
+// Shared by the kernels, which also compute ops/residual_layernorm.
 #pragma once
 
 #include "ops/bias_residual_layernorm/bias_residual_layernorm.hpp"
 #include "ops/layernorm/kernels.hpp"
+#include "ops/residual_layernorm/residual_layernorm.hpp"
 
 namespace warpwright::ops::bias_residual_layernorm {
 
-// What the kernels get. kept_columns and kept: of sum, as in ops/layernorm.
+// The arguments as kernels take them. kept_columns and kept are those of sum, as in ops/layernorm.
 struct SumForward : BiasResidualLayerNormForward {
   Tensor kept_columns{}, kept{};
 };
+SumForward as_sum(const BiasResidualLayerNormForward& args);
+SumForward as_sum(const ResidualLayerNormForward& args);
 
-// The normalization behind the addition, of x: what that left.
+// A kernel of these arguments as one of an operation's own.
+template <auto kernel, class Args>
+void run_as_sum(const Context& context, const Args& args) {
+  kernel(context, as_sum(args));
+}
+
+// The normalization after the addition, of x: the sum.
 layernorm::NormForward norm_of(const SumForward& args, const Tensor& x);
 
-void forward_reference(const Context& context, const SumForward& args);
-
-// Bytes of scratch of the CPU's kernels, where sum is not stored: a row of it for each part of the rows.
+// If sum is not stored, the scratch of the CPU's kernels holds a row of it for each part of the rows.
 std::size_t cpu_workspace(const BiasResidualLayerNormProblem& p, const DeviceInfo& device);
-
-namespace portable {
-void forward(const Context& context, const SumForward& args);
-}  // namespace portable
-
-namespace avx2 {
-void forward(const Context& context, const SumForward& args);
-}  // namespace avx2
-
-namespace avx512 {
-void forward(const Context& context, const SumForward& args);
-}  // namespace avx512
-
-namespace cuda {
-// Whether rows fit in registers.
-std::string refuse_warp_row(std::int64_t C, DType dtype, const DeviceInfo& device);
-template <class Problem>
-std::string refuse_warp_row_of(const Problem& p, const DeviceInfo& device) {
-  return refuse_warp_row(p.C, p.dtype, device);
-}
-std::string refuse_any_row(DType dtype, const DeviceInfo& device);
-template <class Problem>
-std::string refuse_any(const Problem& p, const DeviceInfo& device) {
-  return refuse_any_row(p.dtype, device);
-}
-
-// Whether it is an encoder's: rows of 16 bits and up to kStateColumns numbers, of which only out is asked
-// for.
-inline constexpr std::int64_t kStateColumns = 1024;
-std::string refuse_state_row(const BiasResidualLayerNormProblem& p, const DeviceInfo& device);
-
-void state_row_forward(const Context& context, const SumForward& args);
-void warp_row_forward(const Context& context, const SumForward& args);
-void warp_loop_forward(const Context& context, const SumForward& args);
-}  // namespace cuda
+std::string cpu_parts(const BiasResidualLayerNormProblem& p, const DeviceInfo& device);
+std::string cpu_parts(const ResidualLayerNormProblem& p, const DeviceInfo& device);
 
 }  // namespace warpwright::ops::bias_residual_layernorm

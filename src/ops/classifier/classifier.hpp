@@ -14,7 +14,21 @@
 
 namespace warpwright::ops {
 
+struct ClassifierProblem {
+  std::int64_t N = 0, V = 0, Vp = 0;
+  DType dtype = DType::f32;
+  bool gradient = true, weights = false, probabilities = false;
+  bool aligned = true;  // what is moved in packs begins at multiples of 16 bytes
+
+  bool operator==(const ClassifierProblem&) const = default;
+  std::string describe() const;
+  double flops() const;
+  double bytes() const;
+};
+
 struct Classifier {
+  using Problem = ClassifierProblem;
+
   Tensor logits;         // (N, Vp); with gradient replaced by dlogits, else read only
   Tensor targets;        // (N) int32
   Tensor weights;        // (N) fp32 (fp64 for fp64 logits), optional
@@ -31,20 +45,10 @@ struct Classifier {
     f("losses", losses, Access::write);
     f("probabilities", probabilities, Access::write);
   }
+  Problem problem() const;  // throws Error where they do not fit together
 };
 
-struct ClassifierProblem {
-  std::int64_t N = 0, V = 0, Vp = 0;
-  DType dtype = DType::f32;
-  bool gradient = true, weights = false, probabilities = false;
-
-  bool operator==(const ClassifierProblem&) const = default;
-  std::string describe() const;
-  double flops() const;
-  double bytes() const;
-};
-
-const Op<ClassifierProblem, Classifier>& classifier_op();
+const Op<Classifier>& classifier_op();
 
 inline void classifier(Context& context, const Classifier& args) {
   call(context, classifier_op(), args);

@@ -7,6 +7,7 @@
 #include "ops/classifier/cases.hpp"
 #include "ops/testing/repeated.hpp"
 #include "ops/testing/repeats.hpp"
+#include "ops/testing/unaligned.hpp"
 
 namespace warpwright::ops {
 namespace {
@@ -16,7 +17,7 @@ using namespace testing;  // the operations' fixture, not GoogleTest's
 using Case = classifier_kernels::Case;
 using Options = classifier_kernels::Options;
 
-class Variants : public ::testing::TestWithParam<std::string> {
+class Variants : public testing::VariantTest {
  protected:
   // Runs the variant under test; returns its reason where it refuses, else "".
   std::string run(const Classifier& args, int threads = 1) {
@@ -27,11 +28,10 @@ class Variants : public ::testing::TestWithParam<std::string> {
   }
 };
 
-// A variant may refuse some of the options, but not the first.
 TEST_P(Variants, MatchTheReference) {
-  int checked = 0;
+  Tally tally;
   for (const auto& c : taken(classifier_kernels::test_cases())) {
-    for (const DType dtype : dtypes_for(GetParam())) {
+    for (const DType dtype : dtypes_for(classifier_op(), GetParam())) {
       for (const Options& options : {Options{true, false, false}, Options{true, true, true},
                                      Options{false, true, false}, Options{false, false, true}}) {
         // With weights of 1/N most of the gradient would be subnormal.
@@ -39,16 +39,27 @@ TEST_P(Variants, MatchTheReference) {
         Fixture fixture(static_cast<std::uint64_t>(c.N * 10007 + c.V));
         const auto args = classifier_kernels::make(c, dtype, options, fixture);
         const auto reduction = [&](std::string_view) { return static_cast<double>(c.V); };
-        const auto reason = check_variant(classifier_op(), GetParam(), fixture, args, reduction);
-        checked += reason.empty();
-        if (checked == 0) GTEST_SKIP() << reason;
+        tally.add(check_variant(classifier_op(), GetParam(), fixture, args, reduction));
       }
     }
   }
+  if (tally.none()) GTEST_SKIP() << tally.refusal();
+}
+
+TEST_P(Variants, RefuseOrTakeRowsBetweenPacks) {
+  Fixture fixture(12);
+  const Options options{.gradient = true, .weights = true, .probabilities = false};
+  auto args = classifier_kernels::make({5, 1024, 1024}, DType::bf16, options, fixture);
+  args.logits = between_packs(args.logits);
+  for (Tensor* rows : {&args.targets, &args.weights, &args.losses}) *rows = rows->slice(0, 0, 4);
+  const auto reduction = [](std::string_view) { return 1024.0; };
+  const auto reason =
+      check_unaligned(classifier_op(), GetParam(), fixture, args, reduction, {"cuda.shared_row"});
+  if (!reason.empty()) GTEST_SKIP() << reason;
 }
 
 TEST_P(Variants, PaddingGradientIsExactlyZeroAndIgnoredRowsAreToo) {
-  for (const DType dtype : dtypes_for(GetParam())) {
+  for (const DType dtype : dtypes_for(classifier_op(), GetParam())) {
     Fixture fixture(1);
     const auto args = classifier_kernels::make({9, 37, 64}, dtype, {}, fixture);
     for (std::int64_t v = 0; v < 64; ++v) {  // an ignored row may hold anything
@@ -124,7 +135,7 @@ TEST_P(Variants, RepeatsItsBits) {
 INSTANTIATE_TEST_SUITE_P(Classifier, Variants, ::testing::ValuesIn(variant_names(classifier_op())),
                          test_name);
 
-class Huge : public ::testing::TestWithParam<std::string> {};  // of the variants of a GPU
+class Huge : public testing::VariantTest {};  // of the variants of a GPU
 
 // The logits of 65,536 tokens.
 TEST_P(Huge, GivesEveryRowItsBits) {

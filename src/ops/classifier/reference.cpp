@@ -2,10 +2,11 @@
 #include <cmath>
 #include <limits>
 
-#include "ops/classifier/kernels.hpp"
+#include "ops/classifier/classifier.hpp"
 #include "ops/element.hpp"
 
 namespace warpwright::ops::classifier_kernels {
+namespace {
 
 void reference(const Context&, const Classifier& args) {
   const std::int64_t N = args.logits.shape[0], Vp = args.logits.shape[1], V = args.V;
@@ -27,4 +28,12 @@ void reference(const Context&, const Classifier& args) {
   }
 }
 
+}  // namespace
 }  // namespace warpwright::ops::classifier_kernels
+
+namespace warpwright::ops {
+
+WARPWRIGHT_KERNEL(Classifier, "reference"_kernel) = {
+    .needs = Needs::cpu, .dtypes = kFloatingDTypes, .run = classifier_kernels::reference};
+
+}  // namespace warpwright::ops

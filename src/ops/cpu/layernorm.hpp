@@ -40,7 +40,7 @@ inline wide fnma(wide x, vec y, wide z) {
   return {fnma(x.a, y, z.a), fnma(x.b, y, z.b)};
 }
 
-// Where in a row a kernel is, and what is done there of any array of as many columns: the n lanes from c on …
+// A place in a row, and access to any array of as many columns there: the n lanes from c on …
 struct Lanes {
   std::int64_t c;
   int n;
@@ -109,7 +109,7 @@ struct Pair {
   wide only(wide v) const { return v; }
   static constexpr std::int64_t kColumns = 2 * kLanes;
 };
-// Whether rows of T are taken apart, and where column c then stands in an array that is as they are.
+// True if rows of T are taken apart; and the place of column c in an array that is as they are.
 template <class T>
 constexpr bool kApart = std::is_same_v<T, bf16>;
 template <class T>
@@ -163,8 +163,8 @@ template <class At, class T>
 inline void prefetch_at(At at, const T* p) {
   for_each_line(at, p, [](std::uintptr_t line) { prefetch(reinterpret_cast<const void*>(line)); });
 }
-// Of rows behind each other that are read as they come from memory: far ahead into the second-level cache, as
-// the first has no room for all that is on its way, and from there in time. Behind a tensor's end nothing
+// For rows after each other that are read as they come from memory: far ahead into the second-level cache, as
+// the first has no room for all that is on its way, and from there in time. After a tensor's end nothing
 // faults.
 template <class At, class T>
 inline void prefetch_ahead(At at, const T* p) {
@@ -180,7 +180,7 @@ struct RowStatistics {
   float mean, rstd;
 };
 
-// What one pass finds of a row: Σ(x − shift) and Σ(x − shift)².
+// The sums of one pass over a row: Σ(x − shift) and Σ(x − shift)².
 struct RowSums {
   float shift, sum, squares;
 };
@@ -229,7 +229,7 @@ template <class T>
 inline RowStatistics statistics(const RowSums& sums, const T* x, std::int64_t C, float eps, bool centered) {
   const float inverse_C = 1.0f / static_cast<float>(C);
   const float distance = centered ? inverse_C * sums.sum : 0;
-  // Where a product is added it is said which: the same bits wherever this is inlined.
+  // Explicit fused products give the same bits wherever this is inlined.
   const float variance = __builtin_fmaf(-distance, distance, inverse_C * sums.squares);
   if (!(distance * distance <= 4 * variance)) return statistics_again(x, C, eps, centered);
   const float mean = centered ? __builtin_fmaf(inverse_C, sums.sum, sums.shift) : 0;

@@ -13,7 +13,33 @@
 
 namespace warpwright::ops {
 
+struct EmbeddingForwardProblem {
+  std::int64_t N = 0, C = 0, V = 0, P = 0;
+  DType dtype = DType::f32;
+  bool aligned = true;  // what is moved in packs begins at multiples of 16 bytes
+
+  bool operator==(const EmbeddingForwardProblem&) const = default;
+  std::string describe() const;
+  double flops() const;
+  double bytes() const;
+};
+
+struct EmbeddingBackwardProblem {
+  std::int64_t N = 0, C = 0, V = 0, P = 0;
+  DType dtype = DType::f32;
+  Store dwte_store = Store::add;
+  Store dwpe_store = Store::add;
+  bool aligned = true;  // what is moved in packs begins at multiples of 16 bytes
+
+  bool operator==(const EmbeddingBackwardProblem&) const = default;
+  std::string describe() const;
+  double flops() const;
+  double bytes() const;
+};
+
 struct EmbeddingForward {
+  using Problem = EmbeddingForwardProblem;
+
   Tensor tokens;     // (N) int32
   Tensor positions;  // (N) int32
   Tensor wte;        // (V, C)
@@ -28,9 +54,12 @@ struct EmbeddingForward {
     f("wpe", wpe, Access::read);
     f("out", out, Access::write);
   }
+  Problem problem() const;  // throws Error where they do not fit together
 };
 
 struct EmbeddingBackward {
+  using Problem = EmbeddingBackwardProblem;
+
   Tensor tokens;     // (N) int32
   Tensor positions;  // (N) int32
   Tensor dout;       // (N, C)
@@ -47,32 +76,11 @@ struct EmbeddingBackward {
     f("dwte", dwte, access_of(dwte_store));
     f("dwpe", dwpe, access_of(dwpe_store));
   }
+  Problem problem() const;  // throws Error where they do not fit together
 };
 
-struct EmbeddingForwardProblem {
-  std::int64_t N = 0, C = 0, V = 0, P = 0;
-  DType dtype = DType::f32;
-
-  bool operator==(const EmbeddingForwardProblem&) const = default;
-  std::string describe() const;
-  double flops() const;
-  double bytes() const;
-};
-
-struct EmbeddingBackwardProblem {
-  std::int64_t N = 0, C = 0, V = 0, P = 0;
-  DType dtype = DType::f32;
-  Store dwte_store = Store::add;
-  Store dwpe_store = Store::add;
-
-  bool operator==(const EmbeddingBackwardProblem&) const = default;
-  std::string describe() const;
-  double flops() const;
-  double bytes() const;
-};
-
-const Op<EmbeddingForwardProblem, EmbeddingForward>& embedding_forward_op();
-const Op<EmbeddingBackwardProblem, EmbeddingBackward>& embedding_backward_op();
+const Op<EmbeddingForward>& embedding_forward_op();
+const Op<EmbeddingBackward>& embedding_backward_op();
 
 inline void embedding_forward(Context& context, const EmbeddingForward& args) {
   call(context, embedding_forward_op(), args);

@@ -12,33 +12,35 @@ namespace {
 
 using namespace testing;  // the operations' fixture, not GoogleTest's
 
-class Forward : public ::testing::TestWithParam<std::string> {};
-class Backward : public ::testing::TestWithParam<std::string> {};
+class Forward : public testing::VariantTest {};
+class Backward : public testing::VariantTest {};
 
 TEST_P(Forward, MatchesTheReference) {
+  Tally tally;
   for (const auto& c : taken(embedding::test_cases())) {
-    for (const DType dtype : dtypes_for(GetParam())) {
+    for (const DType dtype : dtypes_for(embedding_forward_op(), GetParam())) {
       Fixture fixture(static_cast<std::uint64_t>(c.N * 10007 + c.C));
       const auto args = embedding::make_forward(c, dtype, fixture);
       const auto reduction = [](std::string_view) { return 1.0; };
-      const auto reason = check_variant(embedding_forward_op(), GetParam(), fixture, args, reduction);
-      if (!reason.empty()) GTEST_SKIP() << reason;
+      tally.add(check_variant(embedding_forward_op(), GetParam(), fixture, args, reduction));
     }
   }
+  if (tally.none()) GTEST_SKIP() << tally.refusal();
 }
 
 TEST_P(Backward, MatchesTheReference) {
+  Tally tally;
   for (const auto& c : taken(embedding::test_cases())) {
-    for (const DType dtype : dtypes_for(GetParam())) {
+    for (const DType dtype : dtypes_for(embedding_backward_op(), GetParam())) {
       for (const Store store : {Store::assign, Store::add}) {
         Fixture fixture(static_cast<std::uint64_t>(c.N * 10007 + c.C));
         const auto args = embedding::make_backward(c, dtype, store, fixture);
         const auto reduction = [&](std::string_view) { return static_cast<double>(c.N + 1); };
-        const auto reason = check_variant(embedding_backward_op(), GetParam(), fixture, args, reduction);
-        if (!reason.empty()) GTEST_SKIP() << reason;
+        tally.add(check_variant(embedding_backward_op(), GetParam(), fixture, args, reduction));
       }
     }
   }
+  if (tally.none()) GTEST_SKIP() << tally.refusal();
 }
 
 // Every row that no token and no position names holds NaN of a certain payload: it would not survive an
@@ -96,12 +98,13 @@ TEST_P(Backward, AssignZeroesEveryRowOfALargeGradientThatIsNotNamed) {
 
 // Many rows of one token, whose order of summation must not depend on which block comes first.
 TEST_P(Backward, RepeatsItsBits) {
+  Tally tally;
   for (const Store store : {Store::assign, Store::add}) {
     Fixture fixture(8);
     const auto args = embedding::make_backward({5000, 96, 1021, 256, true}, DType::bf16, store, fixture);
-    const auto reason = check_repeats(embedding_backward_op(), GetParam(), fixture, args);
-    if (!reason.empty()) GTEST_SKIP() << reason;
+    tally.add(check_repeats(embedding_backward_op(), GetParam(), fixture, args));
   }
+  if (tally.none()) GTEST_SKIP() << tally.refusal();
 }
 
 INSTANTIATE_TEST_SUITE_P(Embedding, Forward, ::testing::ValuesIn(variant_names(embedding_forward_op())),
@@ -109,8 +112,8 @@ INSTANTIATE_TEST_SUITE_P(Embedding, Forward, ::testing::ValuesIn(variant_names(e
 INSTANTIATE_TEST_SUITE_P(Embedding, Backward, ::testing::ValuesIn(variant_names(embedding_backward_op())),
                          test_name);
 
-class HugeForward : public ::testing::TestWithParam<std::string> {};  // of the variants of a GPU
-class HugeBackward : public ::testing::TestWithParam<std::string> {};
+class HugeForward : public testing::VariantTest {};  // of the variants of a GPU
+class HugeBackward : public testing::VariantTest {};
 
 TEST_P(HugeForward, GivesEveryRowItsBits) {
   Fixture fixture(5);
@@ -122,14 +125,15 @@ TEST_P(HugeForward, GivesEveryRowItsBits) {
 }
 
 TEST_P(HugeBackward, SumsEveryRow) {
+  Tally tally;
   for (const Store store : {Store::assign, Store::add}) {
     Fixture fixture(6);
     const auto args = embedding::make_backward({509, 768, 1021, 509}, DType::bf16, store, fixture);
-    const auto reason = check_repeated(embedding_backward_op(), GetParam(), fixture, args,
-                                       [](std::string_view) { return 510.0; },
-                                       {.beyond = "dout", .once = {"dwte", "dwpe"}, .exact_sums = true});
-    if (!reason.empty()) GTEST_SKIP() << reason;
+    tally.add(check_repeated(embedding_backward_op(), GetParam(), fixture, args,
+                             [](std::string_view) { return 510.0; },
+                             {.beyond = "dout", .once = {"dwte", "dwpe"}, .exact_sums = true}));
   }
+  if (tally.none()) GTEST_SKIP() << tally.refusal();
 }
 
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(HugeForward);  // in a build without CUDA

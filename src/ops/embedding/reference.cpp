@@ -1,8 +1,9 @@
 // The oracle: fp64 throughout, in the order of the formulas.
 #include "ops/element.hpp"
-#include "ops/embedding/kernels.hpp"
+#include "ops/embedding/embedding.hpp"
 
 namespace warpwright::ops::embedding {
+namespace {
 
 void forward_reference(const Context&, const EmbeddingForward& args) {
   const std::int64_t N = args.out.shape[0], C = args.out.shape[1];
@@ -32,4 +33,14 @@ void backward_reference(const Context&, const EmbeddingBackward& args) {
   }
 }
 
+}  // namespace
 }  // namespace warpwright::ops::embedding
+
+namespace warpwright::ops {
+
+WARPWRIGHT_KERNEL(EmbeddingForward, "reference"_kernel) = {
+    .needs = Needs::cpu, .dtypes = kFloatingDTypes, .run = embedding::forward_reference};
+WARPWRIGHT_KERNEL(EmbeddingBackward, "reference"_kernel) = {
+    .needs = Needs::cpu, .dtypes = kFloatingDTypes, .run = embedding::backward_reference};
+
+}  // namespace warpwright::ops

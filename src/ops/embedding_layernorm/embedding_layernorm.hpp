@@ -1,4 +1,4 @@
-// The embedding of a BERT and the layer normalization behind it.
+// The embedding of a BERT and the layer normalization after it.
 //   x = word[tokens[n]] + position[positions[n]] + type[types[n]]
 //   out[n] = (x − mean)·rstd·weight + bias     with mean and rstd of x, as in ops/layernorm
 // Source: J. Devlin et al., "BERT", arXiv:1810.04805.
@@ -13,7 +13,20 @@
 
 namespace warpwright::ops {
 
+struct EmbeddingLayerNormProblem {
+  std::int64_t N = 0, C = 0, V = 0, P = 0;
+  DType dtype = DType::f32;
+  bool types = false, rows = false;
+  bool aligned = true;  // tables, parameters and out begin at multiples of 16 bytes
+
+  bool operator==(const EmbeddingLayerNormProblem&) const = default;
+  std::string describe() const;
+  double flops() const;
+  double bytes() const;
+};
+
 struct EmbeddingLayerNormForward {
+  using Problem = EmbeddingLayerNormProblem;
   Tensor tokens;     // (N) int32, below V
   Tensor positions;  // (N) int32, below P
   Tensor types;      // (N) int32, below K; optional, with `type`
@@ -39,20 +52,10 @@ struct EmbeddingLayerNormForward {
     f("out", out, Access::write);
     f("rows", rows, Access::read);
   }
+  Problem problem() const;  // throws Error where they do not fit together
 };
 
-struct EmbeddingLayerNormProblem {
-  std::int64_t N = 0, C = 0, V = 0, P = 0;
-  DType dtype = DType::f32;
-  bool types = false, rows = false;
-
-  bool operator==(const EmbeddingLayerNormProblem&) const = default;
-  std::string describe() const;
-  double flops() const;
-  double bytes() const;
-};
-
-const Op<EmbeddingLayerNormProblem, EmbeddingLayerNormForward>& embedding_layernorm_forward_op();
+const Op<EmbeddingLayerNormForward>& embedding_layernorm_forward_op();
 
 inline void embedding_layernorm_forward(Context& context, const EmbeddingLayerNormForward& args) {
   call(context, embedding_layernorm_forward_op(), args);

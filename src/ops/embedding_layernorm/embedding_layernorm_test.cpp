@@ -7,20 +7,21 @@
 
 #include "ops/embedding_layernorm/cases.hpp"
 #include "ops/testing/repeated.hpp"
+#include "ops/testing/unaligned.hpp"
 
 namespace warpwright::ops {
 namespace {
 
 using namespace testing;  // the operations' fixture, not GoogleTest's
 
-class Forward : public ::testing::TestWithParam<std::string> {};
+class Forward : public testing::VariantTest {};
 
 TEST_P(Forward, MatchesTheReference) {
   std::string refusal;
   int checked = 0;
   for (const auto& c : taken(embedding_layernorm::test_cases())) {
     if (c.rows >= 0 && c.rows < c.N) continue;  // what is not written cannot be compared
-    for (const DType dtype : dtypes_for(GetParam())) {
+    for (const DType dtype : dtypes_for(embedding_layernorm_forward_op(), GetParam())) {
       Fixture fixture(static_cast<std::uint64_t>(c.N * 10007 + c.C));
       const auto args = embedding_layernorm::make_forward(c, dtype, fixture);
       const auto reduction = [&](std::string_view) { return static_cast<double>(c.C); };
@@ -33,7 +34,7 @@ TEST_P(Forward, MatchesTheReference) {
 }
 
 // A count from the device: its rows have the bits they have without, the others stay as they were.
-TEST_P(Forward, RowsBehindTheCountAreNotTouched) {
+TEST_P(Forward, RowsAfterTheCountAreNotTouched) {
   const auto& variant = find_variant(embedding_layernorm_forward_op(), GetParam());
   std::string refusal;
   int checked = 0;
@@ -63,10 +64,21 @@ TEST_P(Forward, RowsBehindTheCountAreNotTouched) {
   if (checked == 0) GTEST_SKIP() << refusal;
 }
 
+TEST_P(Forward, TakesRowsThatAreNotAligned) {
+  Fixture fixture(6);
+  auto args = embedding_layernorm::make_forward({9, 64, 6, 9}, DType::bf16, fixture);
+  args.word = between_packs(args.word);
+  args.tokens = fixture.random_integers({9}, 0, 5);
+  const auto reduction = [](std::string_view) { return 64.0; };
+  const auto reason = check_unaligned(embedding_layernorm_forward_op(), GetParam(), fixture, args, reduction,
+                                      {"cuda.warp_row"});
+  if (!reason.empty()) GTEST_SKIP() << reason;
+}
+
 INSTANTIATE_TEST_SUITE_P(EmbeddingLayerNorm, Forward,
                          ::testing::ValuesIn(variant_names(embedding_layernorm_forward_op())), test_name);
 
-class Huge : public ::testing::TestWithParam<std::string> {};  // of the variants of a GPU
+class Huge : public testing::VariantTest {};  // of the variants of a GPU
 
 TEST_P(Huge, GivesEveryRowItsBits) {
   Fixture fixture(5);

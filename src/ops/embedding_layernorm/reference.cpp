@@ -4,11 +4,12 @@
 #include <vector>
 
 #include "ops/element.hpp"
-#include "ops/embedding_layernorm/kernels.hpp"
+#include "ops/embedding_layernorm/embedding_layernorm.hpp"
 
-namespace warpwright::ops::embedding_layernorm {
+namespace warpwright::ops {
+namespace {
 
-void forward_reference(const Context&, const EmbeddingLayerNormForward& args) {
+void forward(const Context&, const EmbeddingLayerNormForward& args) {
   const std::int64_t C = args.out.shape[1];
   const std::int64_t N = args.rows
                              ? std::min<std::int64_t>(args.rows.as<std::int32_t>()[0], args.out.shape[0])
@@ -35,4 +36,9 @@ void forward_reference(const Context&, const EmbeddingLayerNormForward& args) {
   }
 }
 
-}  // namespace warpwright::ops::embedding_layernorm
+}  // namespace
+
+WARPWRIGHT_KERNEL(EmbeddingLayerNormForward, "reference"_kernel) = {
+    .needs = Needs::cpu, .dtypes = kFloatingDTypes, .run = forward};
+
+}  // namespace warpwright::ops

@@ -9,7 +9,22 @@
 
 namespace warpwright::ops {
 
+struct GeluProblem {
+  std::int64_t elements = 0;
+  DType dtype = DType::f32;
+  Activation activation = Activation::gelu_tanh;
+  bool backward = false;
+  bool aligned = true;  // what is moved in packs begins at multiples of 16 bytes
+
+  bool operator==(const GeluProblem&) const = default;
+  std::string describe() const;
+  double flops() const;
+  double bytes() const;
+};
+
 struct GeluForward {
+  using Problem = GeluProblem;
+
   Tensor x;
   Tensor out;  // may be x
   Activation activation = Activation::gelu_tanh;
@@ -19,9 +34,12 @@ struct GeluForward {
     f("x", x, Access::read);
     f("out", out, Access::write);
   }
+  Problem problem() const;  // throws Error where they do not fit together
 };
 
 struct GeluBackward {
+  using Problem = GeluProblem;
+
   Tensor dout;
   Tensor x;
   Tensor dx;  // may be dout
@@ -33,22 +51,11 @@ struct GeluBackward {
     f("x", x, Access::read);
     f("dx", dx, Access::write);
   }
+  Problem problem() const;  // throws Error where they do not fit together
 };
 
-struct GeluProblem {
-  std::int64_t elements = 0;
-  DType dtype = DType::f32;
-  Activation activation = Activation::gelu_tanh;
-  bool backward = false;
-
-  bool operator==(const GeluProblem&) const = default;
-  std::string describe() const;
-  double flops() const;
-  double bytes() const;
-};
-
-const Op<GeluProblem, GeluForward>& gelu_forward_op();
-const Op<GeluProblem, GeluBackward>& gelu_backward_op();
+const Op<GeluForward>& gelu_forward_op();
+const Op<GeluBackward>& gelu_backward_op();
 
 inline void gelu_forward(Context& context, const GeluForward& args) {
   call(context, gelu_forward_op(), args);

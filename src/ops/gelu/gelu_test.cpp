@@ -18,33 +18,35 @@ double one_term(std::string_view) {
   return 1;
 }
 
-class Forward : public ::testing::TestWithParam<std::string> {};
-class Backward : public ::testing::TestWithParam<std::string> {};
+class Forward : public testing::VariantTest {};
+class Backward : public testing::VariantTest {};
 
 TEST_P(Forward, MatchesTheReference) {
+  Tally tally;
   for (const auto& c : taken(gelu::test_cases())) {
-    for (const DType dtype : dtypes_for(GetParam())) {
+    for (const DType dtype : dtypes_for(gelu_forward_op(), GetParam())) {
       for (const Activation form : kForms) {
         Fixture fixture(static_cast<std::uint64_t>(c.elements));
         const auto args = gelu::make_forward(c, dtype, form, fixture);
-        const auto reason = check_variant(gelu_forward_op(), GetParam(), fixture, args, one_term);
-        if (!reason.empty()) GTEST_SKIP() << reason;
+        tally.add(check_variant(gelu_forward_op(), GetParam(), fixture, args, one_term));
       }
     }
   }
+  if (tally.none()) GTEST_SKIP() << tally.refusal();
 }
 
 TEST_P(Backward, MatchesTheReference) {
+  Tally tally;
   for (const auto& c : taken(gelu::test_cases())) {
-    for (const DType dtype : dtypes_for(GetParam())) {
+    for (const DType dtype : dtypes_for(gelu_backward_op(), GetParam())) {
       for (const Activation form : kForms) {
         Fixture fixture(static_cast<std::uint64_t>(c.elements));
         const auto args = gelu::make_backward(c, dtype, form, fixture);
-        const auto reason = check_variant(gelu_backward_op(), GetParam(), fixture, args, one_term);
-        if (!reason.empty()) GTEST_SKIP() << reason;
+        tally.add(check_variant(gelu_backward_op(), GetParam(), fixture, args, one_term));
       }
     }
   }
+  if (tally.none()) GTEST_SKIP() << tally.refusal();
 }
 
 // Element by element on a fine grid, where no large value hides the error of a small one. The rounding of an
@@ -119,19 +121,20 @@ TEST_P(Forward, TakesTensorsThatAreNotAligned) {
 }
 
 TEST_P(Backward, RepeatsItsBits) {
+  Tally tally;
   for (const Activation form : kForms) {
     Fixture fixture(8);
     const auto args = gelu::make_backward({70001}, DType::bf16, form, fixture);
-    const auto reason = check_repeats(gelu_backward_op(), GetParam(), fixture, args);
-    if (!reason.empty()) GTEST_SKIP() << reason;
+    tally.add(check_repeats(gelu_backward_op(), GetParam(), fixture, args));
   }
+  if (tally.none()) GTEST_SKIP() << tally.refusal();
 }
 
 INSTANTIATE_TEST_SUITE_P(Gelu, Forward, ::testing::ValuesIn(variant_names(gelu_forward_op())), test_name);
 INSTANTIATE_TEST_SUITE_P(Gelu, Backward, ::testing::ValuesIn(variant_names(gelu_backward_op())), test_name);
 
-class HugeForward : public ::testing::TestWithParam<std::string> {};  // of the variants of a GPU
-class HugeBackward : public ::testing::TestWithParam<std::string> {};
+class HugeForward : public testing::VariantTest {};  // of the variants of a GPU
+class HugeBackward : public testing::VariantTest {};
 
 TEST_P(HugeForward, GivesEveryElementItsBits) {
   for (const Activation form : kForms) {

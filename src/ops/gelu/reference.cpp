@@ -4,7 +4,7 @@
 #include <numbers>
 
 #include "ops/element.hpp"
-#include "ops/gelu/kernels.hpp"
+#include "ops/gelu/gelu.hpp"
 
 namespace warpwright::ops::gelu {
 namespace {
@@ -26,8 +26,6 @@ double derivative(Activation activation, double x) {
   return 0.5 * (1 + t) + 0.5 * x * (1 - t * t) * kSqrt2OverPi * (1 + 3 * kCubic * x * x);
 }
 
-}  // namespace
-
 void forward_reference(const Context&, const GeluForward& args) {
   const Elements x(args.x), out(args.out);
   for (std::int64_t i = 0; i < args.x.elements(); ++i) out.set(i, value(args.activation, x[i]));
@@ -40,4 +38,14 @@ void backward_reference(const Context&, const GeluBackward& args) {
   }
 }
 
+}  // namespace
 }  // namespace warpwright::ops::gelu
+
+namespace warpwright::ops {
+
+WARPWRIGHT_KERNEL(GeluForward, "reference"_kernel) = {
+    .needs = Needs::cpu, .dtypes = kFloatingDTypes, .run = gelu::forward_reference};
+WARPWRIGHT_KERNEL(GeluBackward, "reference"_kernel) = {
+    .needs = Needs::cpu, .dtypes = kFloatingDTypes, .run = gelu::backward_reference};
+
+}  // namespace warpwright::ops

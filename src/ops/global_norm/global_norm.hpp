@@ -15,7 +15,19 @@
 
 namespace warpwright::ops {
 
+struct GlobalNormProblem {
+  std::int64_t elements = 0, tensors = 0;
+  DType dtype = DType::f32;
+
+  bool operator==(const GlobalNormProblem&) const = default;
+  std::string describe() const;
+  double flops() const;
+  double bytes() const;
+};
+
 struct GlobalNorm {
+  using Problem = GlobalNormProblem;
+
   std::vector<Tensor> gradients;  // fp32 (or all fp64), contiguous, any shapes
   Tensor norm;                    // (1) of the gradients' dtype
   Tensor scale;                   // (1), optional: a view of AdamW's schedule[3]
@@ -28,19 +40,10 @@ struct GlobalNorm {
     f("norm", norm, Access::write);
     f("scale", scale, keep_nan ? Access::update : Access::write);
   }
+  Problem problem() const;  // throws Error where they do not fit together
 };
 
-struct GlobalNormProblem {
-  std::int64_t elements = 0, tensors = 0;
-  DType dtype = DType::f32;
-
-  bool operator==(const GlobalNormProblem&) const = default;
-  std::string describe() const;
-  double flops() const;
-  double bytes() const;
-};
-
-const Op<GlobalNormProblem, GlobalNorm>& global_norm_op();
+const Op<GlobalNorm>& global_norm_op();
 
 inline void global_norm(Context& context, const GlobalNorm& args) {
   call(context, global_norm_op(), args);

@@ -22,7 +22,7 @@ std::vector<std::string> all_names() {
   return names;
 }
 
-class Variants : public ::testing::TestWithParam<std::string> {
+class Variants : public testing::VariantTest {
  protected:
   // Runs the variant under test; returns its reason where it refuses, else "".
   std::string run(const GlobalNorm& args) {
@@ -34,13 +34,14 @@ class Variants : public ::testing::TestWithParam<std::string> {
 };
 
 TEST_P(Variants, MatchTheReference) {
+  Tally tally;
   for (const auto& c : taken(global_norm_kernels::test_cases())) {
     Fixture fixture(c.sizes.size());
     const auto args = global_norm_kernels::make(c, DType::f32, fixture);
     const auto reduction = [](std::string_view) { return 1.0; };  // summed in fp64
-    const auto reason = check_variant(global_norm_op(), GetParam(), fixture, args, reduction);
-    if (!reason.empty()) GTEST_SKIP() << reason;
+    tally.add(check_variant(global_norm_op(), GetParam(), fixture, args, reduction));
   }
+  if (tally.none()) GTEST_SKIP() << tally.refusal();
 }
 
 TEST_P(Variants, KnownNormsAndScales) {
@@ -122,7 +123,7 @@ TEST_P(Variants, RepeatsItsBits) {
 
 INSTANTIATE_TEST_SUITE_P(GlobalNorm, Variants, ::testing::ValuesIn(all_names()), test_name);
 
-class Huge : public ::testing::TestWithParam<std::string> {};  // of the variants of a GPU
+class Huge : public testing::VariantTest {};  // of the variants of a GPU
 
 TEST_P(Huge, IsTheLengthOfTheWhole) {
   Fixture fixture(7);

@@ -7,7 +7,6 @@
 #include "ops/global_norm/kernels.hpp"
 
 namespace warpwright::ops::global_norm_kernels {
-
 namespace {
 
 void write(const GlobalNorm& args, double norm) {
@@ -28,6 +27,12 @@ void finish(const GlobalNorm& args, double sum_of_squares) {
   write(args, std::sqrt(sum_of_squares));
 }
 
+std::size_t partials_bytes(const GlobalNormProblem& p, const DeviceInfo&) {
+  return static_cast<std::size_t>(p.elements / kBlock + p.tensors) * sizeof(double);
+}
+
+namespace {
+
 void reference(const Context&, const GlobalNorm& args) {
   double largest = 0;
   for (const Tensor& gradient : args.gradients) {
@@ -46,4 +51,12 @@ void reference(const Context&, const GlobalNorm& args) {
   write(args, largest * std::sqrt(sum));
 }
 
+}  // namespace
 }  // namespace warpwright::ops::global_norm_kernels
+
+namespace warpwright::ops {
+
+WARPWRIGHT_KERNEL(GlobalNorm, "reference"_kernel) = {
+    .needs = Needs::cpu, .dtypes = kFloatingDTypes, .run = global_norm_kernels::reference};
+
+}  // namespace warpwright::ops

@@ -27,7 +27,49 @@
 
 namespace warpwright::ops {
 
+// A problem of layer normalization or of ops/rmsnorm. The dtypes of the other tensors follow from that of x
+// and from flags.
+struct NormProblem {
+  std::int64_t N = 0, C = 0;
+  DType dtype = DType::f32;  // of x
+  bool centered = true;      // layer normalization; false: by the root mean square
+  bool weight = true, bias = true;
+  bool fp32_parameters = false;    // with x of 16 bits
+  bool out_as_parameters = false;  // out and dout are fp32 as well
+  bool aligned = true;             // x, out, their gradients, weight and bias begin at multiples of 16 bytes
+
+  bool operator==(const NormProblem&) const = default;
+  DType parameters_dtype() const { return fp32_parameters ? DType::f32 : dtype; }
+  DType out_dtype() const { return out_as_parameters ? DType::f32 : dtype; }
+  std::string describe() const;
+};
+
+struct NormForwardProblem : NormProblem {
+  bool statistics = false;
+  std::int64_t kept = -1;  // K; −1 without kept_columns
+
+  bool operator==(const NormForwardProblem&) const = default;
+  std::string describe() const;
+  double flops() const;
+  double bytes() const;
+};
+
+struct NormBackwardProblem : NormProblem {
+  Store dx_store = Store::assign;
+  Store dparameters_store = Store::add;
+  bool dsum = false;
+  bool from_out = false;
+  std::int64_t kept = -1;
+  DType dparameters_dtype = DType::f32;
+
+  bool operator==(const NormBackwardProblem&) const = default;
+  std::string describe() const;
+  double flops() const;
+  double bytes() const;
+};
+
 struct LayerNormForward {
+  using Problem = NormForwardProblem;
   Tensor x;       // (N, C)
   Tensor weight;  // (C), optional
   Tensor bias;    // (C), optional
@@ -50,9 +92,11 @@ struct LayerNormForward {
     f("kept_columns", kept_columns, Access::write);
     f("kept", kept, Access::write);
   }
+  Problem problem() const;  // throws Error where they do not fit together
 };
 
 struct LayerNormBackward {
+  using Problem = NormBackwardProblem;
   Tensor dout;     // (N, C)
   Tensor x;        // (N, C); absent where out is given
   Tensor weight;   // (C), as in the forward
@@ -85,49 +129,11 @@ struct LayerNormBackward {
     f("kept_columns", kept_columns, Access::read);
     f("kept", kept, Access::read);
   }
+  Problem problem() const;  // throws Error where they do not fit together
 };
 
-// Of layer normalization and of ops/rmsnorm. Its dtypes are flags beside that of x.
-struct NormProblem {
-  std::int64_t N = 0, C = 0;
-  DType dtype = DType::f32;  // of x
-  bool centered = true;      // layer normalization; false: by the root mean square
-  bool weight = true, bias = true;
-  bool fp32_parameters = false;    // beside x of 16 bits
-  bool out_as_parameters = false;  // out and dout are fp32 as well
-
-  bool operator==(const NormProblem&) const = default;
-  DType parameters_dtype() const { return fp32_parameters ? DType::f32 : dtype; }
-  DType out_dtype() const { return out_as_parameters ? DType::f32 : dtype; }
-  std::string describe() const;
-};
-
-struct NormForwardProblem : NormProblem {
-  bool statistics = false;
-  std::int64_t kept = -1;  // K; −1 without kept_columns
-
-  bool operator==(const NormForwardProblem&) const = default;
-  std::string describe() const;
-  double flops() const;
-  double bytes() const;
-};
-
-struct NormBackwardProblem : NormProblem {
-  Store dx_store = Store::assign;
-  Store dparameters_store = Store::add;
-  bool dsum = false;
-  bool from_out = false;
-  std::int64_t kept = -1;
-  DType dparameters_dtype = DType::f32;
-
-  bool operator==(const NormBackwardProblem&) const = default;
-  std::string describe() const;
-  double flops() const;
-  double bytes() const;
-};
-
-const Op<NormForwardProblem, LayerNormForward>& layernorm_forward_op();
-const Op<NormBackwardProblem, LayerNormBackward>& layernorm_backward_op();
+const Op<LayerNormForward>& layernorm_forward_op();
+const Op<LayerNormBackward>& layernorm_backward_op();
 
 inline void layernorm_forward(Context& context, const LayerNormForward& args) {
   call(context, layernorm_forward_op(), args);

@@ -1,4 +1,4 @@
-// What the arguments of a normalization must be, and what they come down to.
+// Checks the arguments of a normalization and reduces them to a problem.
 #include <algorithm>
 
 #include "ops/layernorm/kernels.hpp"
@@ -10,7 +10,7 @@ double to_double(std::int64_t n) {
   return static_cast<double>(n);
 }
 
-// weight and bias, and which dtype out has; `out` is the forward's out or the backward's dout.
+// Checks weight and bias, and finds the dtype of out: `out` is the forward's out or the backward's dout.
 void check_parameters(std::string_view operation, NormProblem& p, const Tensor& weight, const Tensor& bias,
                       const Tensor& out, std::string_view out_name) {
   p.weight = static_cast<bool>(weight);
@@ -25,6 +25,13 @@ void check_parameters(std::string_view operation, NormProblem& p, const Tensor& 
 
 }  // namespace
 
+NormForwardProblem LayerNormForward::problem() const {
+  return layernorm::forward_problem("layernorm.forward", layernorm::as_norm(*this));
+}
+NormBackwardProblem LayerNormBackward::problem() const {
+  return layernorm::backward_problem("layernorm.backward", layernorm::as_norm(*this));
+}
+
 std::string NormProblem::describe() const {
   const std::string_view parameters = bias ? "" : weight ? " -bias" : " -weight";
   return fmt::format("N={} C={} {}{}{}{}", N, C, name_of(dtype), centered || !weight ? parameters : "",
@@ -33,7 +40,7 @@ std::string NormProblem::describe() const {
 
 std::string NormForwardProblem::describe() const {
   return NormProblem::describe() + (statistics ? " +statistics" : "") +
-         (kept >= 0 ? fmt::format(" kept={}", kept) : "");
+         (kept >= 0 ? fmt::format(" kept={}", kept) : "") + std::string(unaligned_note(aligned));
 }
 double NormForwardProblem::flops() const {
   return (centered ? 8.0 : 5.0) * to_double(N * C);
@@ -47,9 +54,9 @@ double NormForwardProblem::bytes() const {
 }
 
 std::string NormBackwardProblem::describe() const {
-  return fmt::format("{} dx{} dparameters{}{}{}{}", NormProblem::describe(), sign_of(dx_store),
+  return fmt::format("{} dx{} dparameters{}{}{}{}{}", NormProblem::describe(), sign_of(dx_store),
                      sign_of(dparameters_store), dsum ? " +dsum" : "", from_out ? " from out" : "",
-                     kept >= 0 ? fmt::format(" kept={}", kept) : "");
+                     kept >= 0 ? fmt::format(" kept={}", kept) : "", unaligned_note(aligned));
 }
 double NormBackwardProblem::flops() const {
   return (centered ? 12.0 : 9.0) * to_double(N * C);
@@ -63,6 +70,13 @@ double NormBackwardProblem::bytes() const {
 }
 
 namespace layernorm {
+
+NormForward as_norm(const LayerNormForward& args) {
+  return {args, true};
+}
+NormBackward as_norm(const LayerNormBackward& args) {
+  return {args, true};
+}
 
 bool has_fp32_parameters(std::string_view operation, DType dtype, const Tensor& weight) {
   if (weight.dtype == dtype) return false;
@@ -102,6 +116,7 @@ NormForwardProblem forward_problem(std::string_view operation, const NormForward
   p.kept = kept_columns(operation, p.N, p.dtype, a.kept_columns, a.kept);
   require(p.kept < 1 || a.out.data != a.x.data || p.N == 0, operation,
           "out is x, whose columns are to be kept");
+  p.aligned = begin_at_packs(a.x, a.weight, a.bias, a.out);
   return p;
 }
 
@@ -143,15 +158,22 @@ NormBackwardProblem backward_problem(std::string_view operation, const NormBackw
   }
   require(!a.dweight || !a.dbias || a.dweight.dtype == a.dbias.dtype, operation,
           "dweight and dbias are of different dtypes");
+  p.aligned = begin_at_packs(a.dout, a.x, a.out, a.dsum, a.weight, a.bias, a.dx);
   return p;
 }
 
 std::int64_t backward_parts(std::int64_t N) {
   return std::clamp<std::int64_t>(N / kRowsPerPart, 1, kMaxParts);
 }
+std::string parts_text(std::int64_t N) {
+  return fmt::format("{} parts", backward_parts(N));
+}
 
 std::size_t cpu_backward_workspace(const NormBackwardProblem& p, const DeviceInfo&) {
   return static_cast<std::size_t>((backward_parts(p.N) * 3 + 1) * p.C) * size_of(accumulation_dtype(p.dtype));
+}
+std::string cpu_backward_parts(const NormBackwardProblem& p, const DeviceInfo&) {
+  return parts_text(p.N);
 }
 
 }  // namespace layernorm

@@ -46,36 +46,6 @@ std::vector<double> normalized_rows(const NormBackward& a, std::int64_t N, std::
   return normalized;
 }
 
-}  // namespace
-
-void forward_reference(const Context&, const NormForward& args) {
-  const std::int64_t N = args.x.shape[0], C = args.x.shape[1];
-  const Elements x(args.x), weight(args.weight), bias(args.bias), out(args.out), mean(args.mean),
-      rstd(args.rstd), kept(args.kept);
-  if (args.kept_columns) {
-    const std::vector<std::int64_t> lost = lost_columns(args.weight, args.bias, args.out.dtype, C);
-    const std::int64_t K = args.kept_columns.shape[0] - 1, count = static_cast<std::int64_t>(lost.size());
-    auto* columns = args.kept_columns.as<std::int32_t>();
-    *columns++ = static_cast<std::int32_t>(count);
-    for (std::int64_t k = 0; k < K; ++k) {
-      columns[k] = k < count ? static_cast<std::int32_t>(lost[static_cast<std::size_t>(k)]) : -1;
-      for (std::int64_t n = 0; n < N && k < count; ++n) kept.set(n * K + k, x[n * C + columns[k]]);
-    }
-  }
-  for (std::int64_t n = 0; n < N; ++n) {
-    double m = 0, v = 0;
-    for (std::int64_t c = 0; c < C && args.centered; ++c) m += x[n * C + c];
-    m /= static_cast<double>(C);
-    for (std::int64_t c = 0; c < C; ++c) v += (x[n * C + c] - m) * (x[n * C + c] - m);
-    const double r = 1 / std::sqrt(v / static_cast<double>(C) + args.eps);
-    for (std::int64_t c = 0; c < C; ++c) {
-      out.set(n * C + c, (x[n * C + c] - m) * r * element_or(weight, c, 1) + element_or(bias, c, 0));
-    }
-    if (mean) mean.set(n, m);
-    if (rstd) rstd.set(n, r);
-  }
-}
-
 void backward_reference(const Context&, const NormBackward& args) {
   const std::int64_t N = args.dx.shape[0], C = args.dx.shape[1];
   const Elements dout(args.dout), weight(args.weight), rstd(args.rstd), dx(args.dx), dweight(args.dweight),
@@ -112,4 +82,55 @@ void backward_reference(const Context&, const NormBackward& args) {
   }
 }
 
+}  // namespace
+
+void forward_reference(const Context&, const NormForward& args) {
+  const std::int64_t N = args.x.shape[0], C = args.x.shape[1];
+  const Elements x(args.x), weight(args.weight), bias(args.bias), out(args.out), mean(args.mean),
+      rstd(args.rstd), kept(args.kept);
+  if (args.kept_columns) {
+    const std::vector<std::int64_t> lost = lost_columns(args.weight, args.bias, args.out.dtype, C);
+    const std::int64_t K = args.kept_columns.shape[0] - 1, count = static_cast<std::int64_t>(lost.size());
+    auto* columns = args.kept_columns.as<std::int32_t>();
+    *columns++ = static_cast<std::int32_t>(count);
+    for (std::int64_t k = 0; k < K; ++k) {
+      columns[k] = k < count ? static_cast<std::int32_t>(lost[static_cast<std::size_t>(k)]) : -1;
+      for (std::int64_t n = 0; n < N && k < count; ++n) kept.set(n * K + k, x[n * C + columns[k]]);
+    }
+  }
+  for (std::int64_t n = 0; n < N; ++n) {
+    double m = 0, v = 0;
+    for (std::int64_t c = 0; c < C && args.centered; ++c) m += x[n * C + c];
+    m /= static_cast<double>(C);
+    for (std::int64_t c = 0; c < C; ++c) v += (x[n * C + c] - m) * (x[n * C + c] - m);
+    const double r = 1 / std::sqrt(v / static_cast<double>(C) + args.eps);
+    for (std::int64_t c = 0; c < C; ++c) {
+      out.set(n * C + c, (x[n * C + c] - m) * r * element_or(weight, c, 1) + element_or(bias, c, 0));
+    }
+    if (mean) mean.set(n, m);
+    if (rstd) rstd.set(n, r);
+  }
+}
+
 }  // namespace warpwright::ops::layernorm
+
+namespace warpwright::ops {
+
+WARPWRIGHT_KERNEL(LayerNormForward, "reference"_kernel) = {
+    .needs = Needs::cpu,
+    .dtypes = kFloatingDTypes,
+    .run = layernorm::run_as_norm<layernorm::forward_reference>};
+WARPWRIGHT_KERNEL(RMSNormForward, "reference"_kernel) = {
+    .needs = Needs::cpu,
+    .dtypes = kFloatingDTypes,
+    .run = layernorm::run_as_norm<layernorm::forward_reference>};
+WARPWRIGHT_KERNEL(LayerNormBackward, "reference"_kernel) = {
+    .needs = Needs::cpu,
+    .dtypes = kFloatingDTypes,
+    .run = layernorm::run_as_norm<layernorm::backward_reference>};
+WARPWRIGHT_KERNEL(RMSNormBackward, "reference"_kernel) = {
+    .needs = Needs::cpu,
+    .dtypes = kFloatingDTypes,
+    .run = layernorm::run_as_norm<layernorm::backward_reference>};
+
+}  // namespace warpwright::ops

@@ -1,45 +1,30 @@
-#include "ops/layernorm/variants.hpp"
+#include "ops/variants.hpp"
+
+#include "ops/layernorm/layernorm.hpp"
 
 namespace warpwright::ops {
 namespace {
 
-constexpr std::string_view kForward = "layernorm.forward";
-constexpr std::string_view kBackward = "layernorm.backward";
+constexpr std::string_view kForward[] = {
+    "cuda.warp_row", "cuda.warp_loop", "cpu.avx512", "cpu.avx2", "cpu.portable", "reference",
+};
 
-layernorm::NormForward forward_as_norm(const LayerNormForward& a) {
-  return {a, true};
-}
-layernorm::NormBackward backward_as_norm(const LayerNormBackward& a) {
-  return {a, true};
-}
-
-NormForwardProblem forward_problem(const LayerNormForward& a) {
-  return layernorm::forward_problem(kForward, forward_as_norm(a));
-}
-NormBackwardProblem backward_problem(const LayerNormBackward& a) {
-  return layernorm::backward_problem(kBackward, backward_as_norm(a));
-}
-
-void forward_reference(const Context& context, const LayerNormForward& a) {
-  layernorm::forward_reference(context, forward_as_norm(a));
-}
-void backward_reference(const Context& context, const LayerNormBackward& a) {
-  layernorm::backward_reference(context, backward_as_norm(a));
-}
-
-using Forward = layernorm::ForwardVariants<LayerNormForward, forward_as_norm, forward_reference>;
-using Backward = layernorm::BackwardVariants<LayerNormBackward, backward_as_norm, backward_reference>;
+constexpr std::string_view kBackward[] = {
+    "cuda.warp_row", "cuda.two_pass", "cpu.avx512", "cpu.avx2", "cpu.portable", "reference",
+};
 
 }  // namespace
 
-const Op<NormForwardProblem, LayerNormForward>& layernorm_forward_op() {
-  static const Op<NormForwardProblem, LayerNormForward> op{kForward, Forward::list, forward_problem};
-  return op;
+const Op<LayerNormForward>& layernorm_forward_op() {
+  return operation<LayerNormForward, kForward>("layernorm.forward");
 }
 
-const Op<NormBackwardProblem, LayerNormBackward>& layernorm_backward_op() {
-  static const Op<NormBackwardProblem, LayerNormBackward> op{kBackward, Backward::list, backward_problem};
-  return op;
+const Op<LayerNormBackward>& layernorm_backward_op() {
+  return operation<LayerNormBackward, kBackward>("layernorm.backward");
+}
+
+std::vector<OpInfo> layernorm_ops(const DeviceInfo& device) {
+  return {info_of(layernorm_forward_op(), device), info_of(layernorm_backward_op(), device)};
 }
 
 }  // namespace warpwright::ops

@@ -66,4 +66,19 @@ Blocking block(const Extent& e, const Tile& tile, bool sums, const DeviceInfo& d
   return b;
 }
 
+std::size_t workspace(const MatmulForwardProblem& p, const Tile& tile, const DeviceInfo& device) {
+  return block(extent_of(p), tile, p.dtype != DType::f32 && !p.widened, device).workspace;
+}
+std::size_t workspace(const MatmulDxProblem& p, const Tile& tile, const DeviceInfo& device) {
+  return block(extent_of(p), tile, p.dtype != DType::f32 && !p.widened, device).workspace;
+}
+std::size_t workspace(const MatmulDwProblem& p, const Tile& tile, const DeviceInfo& device) {
+  return block(extent_of(p), tile, false, device).workspace;
+}
+
+std::string chunks(const Extent& extent, const Tile& tile, const DeviceInfo& device) {
+  const Blocking b = block(extent, tile, false, device);
+  return b.depth_chunks == 1 ? "1 chunk" : fmt::format("{} chunks of {}", b.depth_chunks, b.depth);
+}
+
 }  // namespace warpwright::ops::matmul

@@ -1,13 +1,10 @@
-// The kernels that variants.cpp chooses from, and the blocking that they share.
+// The kernels share this: the product that all three operations are, its blocking on a CPU, refusals and
+// costs.
 #pragma once
 
 #include "ops/matmul/matmul.hpp"
 
 namespace warpwright::ops::matmul {
-
-void forward_reference(const Context& context, const MatmulForward& args);
-void dx_reference(const Context& context, const MatmulDx& args);
-void dw_reference(const Context& context, const MatmulDw& args);
 
 // All three are a product C (rows, cols) = A (rows, depth) · B (depth, cols):
 //              rows  cols  depth   A       B
@@ -27,17 +24,39 @@ inline Extent extent_of(const MatmulDwProblem& p) {
   return {p.N, p.K, p.M};
 }
 
-// What a micro-kernel multiplies at once: row_tile × col_tile results, depth_tile terms at a time.
+// True if nothing is multiplied. Results may remain: zeros, what follows a product, dw's dbias.
+inline bool is_empty(const MatmulForwardProblem& p) {
+  return p.K == 0;
+}
+inline bool is_empty(const MatmulDxProblem& p) {
+  return p.N == 0;
+}
+inline bool is_empty(const MatmulDwProblem& p) {
+  return p.M == 0 || p.K == 0;
+}
+
+// Elements from one row to the next. A matrix of one row has no stride that means anything.
+inline std::int64_t leading_of(const Tensor& matrix) {
+  return matrix.shape[0] > 1 ? matrix.strides[0] : matrix.shape[1];
+}
+// True if all of its rows begin at multiples of 16 bytes.
+inline bool rows_begin_at_packs(const Tensor& matrix) {
+  return begin_at_packs(matrix) &&
+         leading_of(matrix) * static_cast<std::int64_t>(size_of(matrix.dtype)) % 16 == 0;
+}
+
+// A micro-kernel multiplies at once row_tile × col_tile results, depth_tile terms at a time.
 struct Tile {
   std::int64_t rows, cols, depth;
   std::int64_t max_depth;  // of a chunk
   std::size_t element;     // bytes of a packed element
+  const char* layout;      // the name of the layout in which it takes packed weights (packed.hpp)
 };
-inline constexpr Tile kTileAvx2{4, 24, 1, 384, 4};
-inline constexpr Tile kTileAvx512{8, 48, 1, 768, 4};
-inline constexpr Tile kTileAmx{32, 32, 32, 768, 2};
+inline constexpr Tile kTileAvx2{4, 24, 1, 384, 4, "avx2_fp32.1"};
+inline constexpr Tile kTileAvx512{8, 48, 1, 768, 4, "avx512_fp32.1"};
+inline constexpr Tile kTileAmx{32, 32, 32, 768, 2, "amx_bf16.1"};
 
-// How a product is cut. The cut of the depth depends on the depth alone, so that every result is summed in
+// The cut of a product. That of the depth depends on the depth alone, so that every result is summed in
 // the same order whatever the threads. Workers form row_teams × col_teams: a team shares its packed rows of
 // A, and each of its members has columns of its own.
 struct Blocking {
@@ -49,100 +68,55 @@ struct Blocking {
   std::size_t sums_bytes = 0;                // one team's fp32 partial sums, where C cannot hold them
   std::size_t sums_offset = 0, b_offset = 0, workspace = 0;
 };
-// sums: whether partial sums over the depth need a place of their own (C is not fp32).
+// sums: partial sums over the depth need a place of their own (C is not fp32).
 Blocking block(const Extent& extent, const Tile& tile, bool sums, const DeviceInfo& device);
+std::size_t workspace(const MatmulForwardProblem& p, const Tile& tile, const DeviceInfo& device);
+std::size_t workspace(const MatmulDxProblem& p, const Tile& tile, const DeviceInfo& device);
+std::size_t workspace(const MatmulDwProblem& p, const Tile& tile, const DeviceInfo& device);
+// "2 chunks of 384": the cut of the depth, on which the bits depend; teams change with the threads, and no
+// bit with them.
+std::string chunks(const Extent& extent, const Tile& tile, const DeviceInfo& device);
 
-// forward_skinny: M ≤ kSkinnyRows, as when tokens are generated one by one.
-inline constexpr std::int64_t kSkinnyRows = 16;
+inline constexpr const char* kNotInvariant = "the order of its sums depends on the number of rows";
+inline constexpr const char* kNotPacked = "takes no weights in another kernel's layout";
+inline constexpr const char* kEmpty = "an empty product";
+// For kernels that take packed weights, of their own layout.
+Refusal refuse_packed(const MatmulForwardProblem& p, const Tile& tile, const DeviceInfo& device);
 
+// Seconds, for the order in which a GPU's kernels are taken where no predicted one applies. Where rows are
+// counted on the device, the library computes as many as there may be, and our kernels those that there are.
+inline constexpr double kCostOfCountedLibrary = 1e7, kCostOfMma = 1e8, kCostOfTile128 = 1e9;
+
+// pack: lays a weight out for the kernel; fp32 but for amx_bf16, which takes bf16.
+// finish: what is left of an operation after its product, which is in `sums`, contiguous: all that follows
+// the sums of forward and dx, and dw's dbias.
 namespace avx2 {
-void forward(const Context& context, const MatmulForward& args);
-void pack(const Context& context, const Tensor& weight, const Tensor& packed);  // fp32
-void forward_skinny(const Context& context, const MatmulForward& args);
-void dx(const Context& context, const MatmulDx& args);
-void dw(const Context& context, const MatmulDw& args);
-// What is left of an operation after its product, which lies in `sums`, contiguous: all that follows the sums
-// of forward and dx, and dw's dbias.
+void pack(const Context& context, const Tensor& weight, const Tensor& packed);
 void finish(const Context& context, const MatmulForward& args, const float* sums);
 void finish(const Context& context, const MatmulDx& args, const float* sums);
 void finish(const Context& context, const MatmulDw& args);
 }  // namespace avx2
 
 namespace avx512 {
-void forward(const Context& context, const MatmulForward& args);
-void pack(const Context& context, const Tensor& weight, const Tensor& packed);  // fp32
-void forward_skinny(const Context& context, const MatmulForward& args);
-void dx(const Context& context, const MatmulDx& args);
-void dw(const Context& context, const MatmulDw& args);
-// What is left of an operation after its product, which lies in `sums`, contiguous: all that follows the sums
-// of forward and dx, and dw's dbias.
+void pack(const Context& context, const Tensor& weight, const Tensor& packed);
 void finish(const Context& context, const MatmulForward& args, const float* sums);
 void finish(const Context& context, const MatmulDx& args, const float* sums);
 void finish(const Context& context, const MatmulDw& args);
 }  // namespace avx512
 
 namespace amx_bf16 {
-void forward(const Context& context, const MatmulForward& args);
 void pack(const Context& context, const Tensor& weight, const Tensor& packed);
-void dx(const Context& context, const MatmulDx& args);
-void dw(const Context& context, const MatmulDw& args);
 }  // namespace amx_bf16
 
-// How a GPU's blocks share out a product (cuda/schedule.cuh).
+// The ways in which a GPU's blocks share out a product (cuda/schedule.cuh).
 enum class Schedule : std::uint8_t { block, persistent, stream_k };
 
 namespace cuda {
-// bf16 and fp16 on Hopper's tensor cores (cuda/wgmma.cuh), the tile chosen by selector.hpp.
-template <Schedule schedule>
-struct Wgmma {
-  static std::string refuse_forward(const MatmulForwardProblem& p, const DeviceInfo& device);
-  static std::string refuse_dx(const MatmulDxProblem& p, const DeviceInfo& device);
-  static std::string refuse_dw(const MatmulDwProblem& p, const DeviceInfo& device);
-  static void forward(const Context& context, const MatmulForward& args);
-  static void dx(const Context& context, const MatmulDx& args);
-  static void dw(const Context& context, const MatmulDw& args);
-  static std::size_t forward_workspace(const MatmulForwardProblem& p, const DeviceInfo& device);
-  static std::size_t dx_workspace(const MatmulDxProblem& p, const DeviceInfo& device);
-  static std::size_t dw_workspace(const MatmulDwProblem& p, const DeviceInfo& device);
-  static double forward_cost(const MatmulForwardProblem& p, const DeviceInfo& device);
-  static double dx_cost(const MatmulDxProblem& p, const DeviceInfo& device);
-  static double dw_cost(const MatmulDwProblem& p, const DeviceInfo& device);
-};
-
-// By cuBLASLt; unfused: it multiplies only, and everything around a product is a kernel of ours.
-std::string refuse_cublaslt(DType dtype, const DeviceInfo& device);
-std::size_t cublaslt_workspace();
-std::size_t cublaslt_dw_workspace(std::int64_t M, std::int64_t N);
-void cublaslt_forward(const Context& context, const MatmulForward& args);
-void cublaslt_dx(const Context& context, const MatmulDx& args);
-void cublaslt_dw(const Context& context, const MatmulDw& args);
-// With that one of the algorithms that the library's heuristic proposes (the last where there are fewer), for
-// the bench. Returns how many it proposes.
+// cuda.cublaslt with that one of the algorithms that the library's heuristic proposes (the last where there
+// are fewer), for the bench. Returns how many it proposes.
 int cublaslt_proposal(const Context& context, const MatmulForward& args, int proposal);
 int cublaslt_proposal(const Context& context, const MatmulDx& args, int proposal);
 int cublaslt_proposal(const Context& context, const MatmulDw& args, int proposal);
-void cublaslt_unfused_forward(const Context& context, const MatmulForward& args);
-void cublaslt_unfused_dx(const Context& context, const MatmulDx& args);
-
-// bf16 and fp16 on sm_80's tensor cores; any shape and alignment.
-std::string refuse_mma(DType dtype, const Extent& extent, const DeviceInfo& device);
-void mma_forward(const Context& context, const MatmulForward& args);
-void mma_dx(const Context& context, const MatmulDx& args);
-void mma_dw(const Context& context, const MatmulDw& args);
-std::size_t mma_dw_workspace(std::int64_t M, std::int64_t N);
-
-// In fp32 on the ordinary arithmetic units.
-void tile128_forward(const Context& context, const MatmulForward& args);
-void tile128_dx(const Context& context, const MatmulDx& args);
-void tile128_dw(const Context& context, const MatmulDw& args);
 }  // namespace cuda
-
-namespace onednn {
-void forward(const Context& context, const MatmulForward& args);
-void dx(const Context& context, const MatmulDx& args);
-void dw(const Context& context, const MatmulDw& args);
-std::size_t workspace(const MatmulForwardProblem& problem, const DeviceInfo& device);
-std::size_t workspace(const MatmulDxProblem& problem, const DeviceInfo& device);
-}  // namespace onednn
 
 }  // namespace warpwright::ops::matmul

@@ -26,16 +26,17 @@ struct Precision {
   bool tf32 = false;
 };
 // A GPU's variants may round fp32's factors.
-std::vector<Precision> precisions_of(const std::string& variant) {
+template <class A>
+std::vector<Precision> precisions_of(const Op<A>& op, const std::string& variant) {
   std::vector<Precision> list;
-  for (const DType dtype : dtypes_for(variant)) list.push_back({dtype});
-  if (variant.rfind("cuda.", 0) == 0) list.push_back({DType::f32, true});
+  for (const DType dtype : dtypes_for(op, variant)) list.push_back({dtype});
+  if (variant.starts_with("cuda.") && list.front().dtype == DType::f32) list.push_back({DType::f32, true});
   return list;
 }
 
-class Forward : public ::testing::TestWithParam<std::string> {};
-class Dx : public ::testing::TestWithParam<std::string> {};
-class Dw : public ::testing::TestWithParam<std::string> {};
+class Forward : public testing::VariantTest {};
+class Dx : public testing::VariantTest {};
+class Dw : public testing::VariantTest {};
 
 // Some variants take only some of the dtypes and shapes: what each checks is counted.
 void note(const std::string& refusal, int& checked, std::string& reason) {
@@ -51,7 +52,7 @@ TEST_P(Forward, MatchesTheReference) {
   int checked = 0;
   std::string reason;
   for (const auto& c : taken(matmul::test_cases())) {
-    for (const auto& [dtype, tf32] : precisions_of(GetParam())) {
+    for (const auto& [dtype, tf32] : precisions_of(matmul_forward_op(), GetParam())) {
       for (const Activation activation : kActivations) {
         Fixture fixture(static_cast<std::uint64_t>(c.M * 10007 + c.N * 101 + c.K));
         const auto args =
@@ -73,7 +74,7 @@ TEST_P(Forward, WithAResidualAScaleOrInFp32MatchesTheReference) {
   std::size_t turn = 0;
   std::string reason;
   for (const auto& c : taken(matmul::test_cases())) {
-    for (const auto& [dtype, tf32] : precisions_of(GetParam())) {
+    for (const auto& [dtype, tf32] : precisions_of(matmul_forward_op(), GetParam())) {
       for (const Activation activation : {Activation::none, Activation::gelu_tanh}) {
         const matmul::Finishing& finishing = matmul::kFinishings[turn++ % std::size(matmul::kFinishings)];
         Fixture fixture(static_cast<std::uint64_t>(c.M * 10007 + c.N * 101 + c.K));
@@ -123,7 +124,7 @@ TEST_P(Dx, MatchesTheReference) {
   int checked = 0;
   std::string reason;
   for (const auto& c : taken(matmul::test_cases())) {
-    for (const auto& [dtype, tf32] : precisions_of(GetParam())) {
+    for (const auto& [dtype, tf32] : precisions_of(matmul_dx_op(), GetParam())) {
       for (const Activation activation : kActivations) {
         Fixture fixture(static_cast<std::uint64_t>(c.M * 10007 + c.N * 101 + c.K));
         const auto args = matmul::make_dx(c, dtype, activation, fixture);
@@ -140,7 +141,7 @@ TEST_P(Dx, InFp32MatchesTheReference) {
   int checked = 0;
   std::string reason;
   for (const auto& c : taken(matmul::test_cases())) {
-    for (const DType dtype : dtypes_for(GetParam())) {
+    for (const DType dtype : dtypes_for(matmul_dx_op(), GetParam())) {
       if (size_of(dtype) != 2) continue;
       for (const Activation activation : {Activation::none, Activation::gelu_erf}) {
         Fixture fixture(static_cast<std::uint64_t>(c.M * 10007 + c.N * 101 + c.K));
@@ -158,7 +159,7 @@ TEST_P(Dw, MatchesTheReference) {
   int checked = 0;
   std::string reason;
   for (const auto& c : taken(matmul::test_cases())) {
-    for (const auto& [dtype, tf32] : precisions_of(GetParam())) {
+    for (const auto& [dtype, tf32] : precisions_of(matmul_dw_op(), GetParam())) {
       for (const Store store : {Store::assign, Store::add}) {
         for (const bool bias : {true, false}) {
           Fixture fixture(static_cast<std::uint64_t>(c.M * 10007 + c.N * 101 + c.K));
@@ -173,13 +174,150 @@ TEST_P(Dw, MatchesTheReference) {
   expect_some(checked, reason);
 }
 
+// The products on the copy engine of Hopper, which takes no other matrices.
+bool needs_packs(std::string_view variant) {
+  return variant == "cuda.persistent" || variant == "cuda.stream_k" || variant == "cuda.block";
+}
+DeviceInfo a_hopper() {
+  DeviceInfo device;
+  device.device = {DeviceKind::cuda, 0};
+  device.gpu.major = 9;
+  device.gpu.multiprocessors = 132;
+  return device;
+}
+
+enum class Unaligned { factor, result, rows };
+
+// Sides that are multiples of eight, so that nothing but the place of one matrix or of its rows is in the
+// way.
+constexpr matmul::Case kAligned{16, 72, 64};
+Tensor shifted(Fixture& f, DType dtype, std::int64_t rows, std::int64_t cols, bool written) {
+  const Shape wide{rows, cols + 8};
+  return (written ? f.output(dtype, wide) : f.random(dtype, wide)).slice(1, 1, cols);
+}
+Tensor with_odd_rows(Fixture& f, DType dtype, std::int64_t rows, std::int64_t cols) {
+  return f.random(dtype, {rows, cols + 1}).slice(1, 0, cols);
+}
+
+MatmulForward make_unaligned_forward(Unaligned which, Fixture& f) {
+  const auto [M, N, K, padding] = kAligned;
+  auto args = matmul::make_forward(kAligned, DType::bf16, true, Activation::none, f);
+  if (which == Unaligned::factor) args.x = shifted(f, DType::bf16, M, K, false);
+  if (which == Unaligned::rows) args.x = with_odd_rows(f, DType::bf16, M, K);
+  if (which == Unaligned::result) args.out = shifted(f, DType::bf16, M, N, true);
+  return args;
+}
+MatmulDx make_unaligned_dx(Unaligned which, Fixture& f) {
+  const auto [M, N, K, padding] = kAligned;
+  auto args = matmul::make_dx(kAligned, DType::bf16, Activation::none, f);
+  if (which == Unaligned::factor) args.dout = shifted(f, DType::bf16, M, N, false);
+  if (which == Unaligned::rows) args.dout = with_odd_rows(f, DType::bf16, M, N);
+  if (which == Unaligned::result) args.dx = shifted(f, DType::bf16, M, K, true);
+  return args;
+}
+MatmulDw make_unaligned_dw(Unaligned which, Fixture& f) {
+  const auto [M, N, K, padding] = kAligned;
+  auto args = matmul::make_dw(kAligned, DType::bf16, true, Store::assign, f);
+  if (which == Unaligned::factor) args.x = shifted(f, DType::bf16, M, K, false);
+  if (which == Unaligned::rows) args.dout = with_odd_rows(f, DType::bf16, M, N);
+  if (which == Unaligned::result) {
+    const Tensor padded = f.output(DType::f32, {N * K + 1});
+    args.dweight = Tensor(padded.as<float>() + 1, DType::f32, {N, K}, padded.device);
+  }
+  return args;
+}
+
+// A variant refuses matrices that are not aligned by that reason, or takes them.
+template <class A, class Make>
+void check_unaligned(const Op<A>& op, const std::string& name, const Make& make, double length) {
+  int checked = 0;
+  std::string reason;
+  for (const Unaligned which : {Unaligned::factor, Unaligned::result, Unaligned::rows}) {
+    Fixture fixture(static_cast<std::uint64_t>(which) + 1);
+    const A args = make(which, fixture);
+    const auto problem = op.problem(args);
+    EXPECT_FALSE(problem.aligned) << problem.describe();
+    EXPECT_EQ(problem.aligned_factors, which == Unaligned::result) << problem.describe();
+    EXPECT_NE(problem.describe().find(" unaligned"), std::string::npos);
+    const auto refusal = check_variant(op, name, fixture, args, [=](std::string_view) { return length; });
+    note(refusal, checked, reason);
+    if (!needs_packs(name)) continue;
+    EXPECT_NE(refusal, "");
+    auto aligned = problem;
+    aligned.aligned = aligned.aligned_factors = true;
+    if (find_variant(op, name).refuse(aligned, a_hopper()) == "this build has no code for sm_90a") continue;
+    EXPECT_EQ(find_variant(op, name).refuse(aligned, a_hopper()), "");
+    EXPECT_TRUE(find_variant(op, name)
+                    .refuse(problem, a_hopper())
+                    .starts_with("a tensor does not begin at a multiple of 16 bytes"));
+    ++checked;
+  }
+  expect_some(checked, reason);
+}
+
+TEST_P(Forward, RefusesOrTakesUnalignedMatrices) {
+  check_unaligned(matmul_forward_op(), GetParam(), make_unaligned_forward, kAligned.K);
+}
+TEST_P(Dx, RefusesOrTakesUnalignedMatrices) {
+  check_unaligned(matmul_dx_op(), GetParam(), make_unaligned_dx, kAligned.N);
+}
+TEST_P(Dw, RefusesOrTakesUnalignedMatrices) {
+  check_unaligned(matmul_dw_op(), GetParam(), make_unaligned_dw, kAligned.M);
+}
+
+// The variants that a plan takes for them, here and on a GPU.
+template <class A, class Make>
+void check_chosen(const Op<A>& op, const Make& make, double length) {
+  std::vector<Device> devices{Device{}};
+  if (cuda_device_count() > 0) devices.push_back({DeviceKind::cuda, 0});
+  for (const Device device : devices) {
+    Context context({}, device);
+    for (const Unaligned which : {Unaligned::factor, Unaligned::result, Unaligned::rows}) {
+      Fixture fixture(static_cast<std::uint64_t>(which) + 1);
+      const A args = make(which, fixture);
+      const auto chosen = choose(context, op, op.problem(args));
+      EXPECT_FALSE(needs_packs(chosen.variant->name));
+      EXPECT_EQ(
+          check_variant(op, chosen.variant->name, fixture, args, [=](std::string_view) { return length; }),
+          "");
+    }
+  }
+}
+
+TEST(Matmul, TheChosenVariantsTakeUnalignedMatrices) {
+  if (!Context({}, Device{}).device().cpu.avx2) GTEST_SKIP() << "needs AVX2";
+  check_chosen(matmul_forward_op(), make_unaligned_forward, kAligned.K);
+  check_chosen(matmul_dx_op(), make_unaligned_dx, kAligned.N);
+  check_chosen(matmul_dw_op(), make_unaligned_dw, kAligned.M);
+}
+
+#if WARPWRIGHT_CUDA
+// Products without a depth; dw's bias gradient remains also if x has no columns.
+TEST(Matmul, OnlyKernelsThatMakeEmptyProductsTakeThem) {
+  Fixture f = Fixture::of_shapes();
+  const auto expect_refused = [](const auto& op, const auto& args) {
+    for (const auto& variant : op.variants) {
+      if (!variant.name.starts_with("cuda.")) continue;
+      const bool takes = variant.name == "cuda.mma" || variant.name == "cuda.tile128";
+      DeviceInfo device = a_hopper();
+      EXPECT_EQ(variant.refuse(op.problem(args), device), takes ? "" : "an empty product") << variant.name;
+    }
+  };
+  expect_refused(matmul_forward_op(),
+                 matmul::make_forward({16, 8, 0}, DType::bf16, true, Activation::none, f));
+  expect_refused(matmul_dx_op(), matmul::make_dx({16, 0, 8}, DType::bf16, Activation::none, f));
+  expect_refused(matmul_dw_op(), matmul::make_dw({0, 16, 8}, DType::bf16, true, Store::add, f));
+  expect_refused(matmul_dw_op(), matmul::make_dw({16, 8, 0}, DType::bf16, true, Store::add, f));
+}
+#endif
+
 INSTANTIATE_TEST_SUITE_P(Matmul, Forward, ::testing::ValuesIn(variant_names(matmul_forward_op())), test_name);
 INSTANTIATE_TEST_SUITE_P(Matmul, Dx, ::testing::ValuesIn(variant_names(matmul_dx_op())), test_name);
 INSTANTIATE_TEST_SUITE_P(Matmul, Dw, ::testing::ValuesIn(variant_names(matmul_dw_op())), test_name);
 
-class HugeForward : public ::testing::TestWithParam<std::string> {};  // of the variants of a GPU
-class HugeDx : public ::testing::TestWithParam<std::string> {};
-class HugeDw : public ::testing::TestWithParam<std::string> {};
+class HugeForward : public testing::VariantTest {};  // of the variants of a GPU
+class HugeDx : public testing::VariantTest {};
+class HugeDw : public testing::VariantTest {};
 
 // 65,536 rows of GPT-2's logits, of a short depth. Another M may take another algorithm, whose sums go in
 // another order.
@@ -228,8 +366,8 @@ INSTANTIATE_TEST_SUITE_P(Matmul, HugeDx, ::testing::ValuesIn(gpu_variant_names(m
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(HugeDw);  // in a build without CUDA
 INSTANTIATE_TEST_SUITE_P(Matmul, HugeDw, ::testing::ValuesIn(gpu_variant_names(matmul_dw_op())), test_name);
 
-template <class P, class A>
-void run_reference(const Op<P, A>& op, const A& args) {
+template <class A>
+void run_reference(const Op<A>& op, const A& args) {
   run_variant(op, find_variant(op, kReference), args, 1);
 }
 
@@ -422,16 +560,18 @@ INSTANTIATE_TEST_SUITE_P(Matmul, RandomShapes, ::testing::Range(0, 8));
 // A kernel of the selector's list as an operation of one variant.
 matmul::Schedule tested_schedule;
 matmul::Selection tested_selection;
-template <class P, class A, class Make>
-void check_selections(const Op<P, A>& op, const Make& make, double length) {
-  const Variant<P, A> variants[] = {
-      {"cuda.selected", [](const P&, const DeviceInfo&) { return std::string(); },
-       [](const Context& context, const A& moved) {
-         matmul::cuda::run(context, moved, tested_schedule, tested_selection);
-       },
-       [](const P& p, const DeviceInfo&) { return matmul::cuda::workspace(p, tested_selection); }},
-      find_variant(op, kReference)};
-  const Op<P, A> one{op.name, variants, op.problem};
+template <class A, class Make>
+void check_selections(const Op<A>& op, const Make& make, double length) {
+  using Problem = typename A::Problem;
+  static constexpr Kernel<A> kSelected = {
+      .needs = Needs::gpu,
+      .dtypes = kGpuDTypes,
+      .run = [](const Context& context,
+                const A& moved) { matmul::cuda::run(context, moved, tested_schedule, tested_selection); },
+      .workspace = [](const Problem& p,
+                      const DeviceInfo&) { return matmul::cuda::workspace(p, tested_selection); }};
+  const Variant<A> variants[] = {{"cuda.selected", &kSelected}, find_variant(op, kReference)};
+  const Op<A> one{op.name, variants, op.problem};
   Fixture shapes = Fixture::of_shapes();
   const matmul::Request request = matmul::request_of(op.problem(make(shapes)));
   for (const matmul::Schedule schedule :
@@ -519,15 +659,13 @@ TEST(Matmul, OnCudaGroupsMakeOneTileAfterTheOther) {
 }
 #endif
 
-template <class P, class A>
-void expect_same_bits(const Op<P, A>& op, const std::string& name, const A& args, int runs) {
+template <class A>
+void expect_same_bits(const Op<A>& op, const std::string& name, const A& args, int runs) {
   const auto& variant = find_variant(op, name);
   Context& context = gpu_context({DeviceKind::cuda, 0}, false);
-  const P problem = op.problem(args);
+  const typename A::Problem problem = op.problem(args);
   if (!variant.refuse(problem, context.device()).empty()) return;
-  if (variant.workspace) {
-    context.reserve_scratch(std::max<std::size_t>(variant.workspace(problem, context.device()), 1));
-  }
+  context.reserve_scratch(std::max<std::size_t>(variant.workspace(problem, context.device()), 1));
   const auto uses = uses_of(args);
   DeviceCopy copy(uses, context.device().device, context.stream());
   std::vector<std::byte> first, now;
@@ -544,7 +682,7 @@ void expect_same_bits(const Op<P, A>& op, const std::string& name, const A& args
   }
 }
 
-class RepeatedProduct : public ::testing::TestWithParam<std::string> {};
+class RepeatedProduct : public testing::VariantTest {};
 
 TEST_P(RepeatedProduct, HasTheSameBits) {
   if (cuda_device_count() == 0) GTEST_SKIP() << "needs an NVIDIA GPU";
@@ -632,9 +770,9 @@ TEST(Matmul, VariantsAreForcedPerDirection) {
   Context context(options);
   const auto dw = matmul::make_dw({3, 4, 5}, DType::f32, true, Store::add, fixture);
   const auto dx = matmul::make_dx({3, 4, 5}, DType::f32, Activation::none, fixture);
-  EXPECT_EQ(choose(context, matmul_dx_op(), matmul_dx_op().problem(dx)).name, kReference);
+  EXPECT_EQ(choose(context, matmul_dx_op(), matmul_dx_op().problem(dx)).variant->name, kReference);
   if (context.device().cpu.avx2) {
-    EXPECT_EQ(choose(context, matmul_dw_op(), matmul_dw_op().problem(dw)).name, "cpu.avx2");
+    EXPECT_EQ(choose(context, matmul_dw_op(), matmul_dw_op().problem(dw)).variant->name, "cpu.avx2");
   }
 }
 

@@ -1,21 +1,19 @@
 #include "ops/matmul/packed.hpp"
 
-#include "ops/cpu/refuse.hpp"
 #include "ops/matmul/kernels.hpp"
 
 namespace warpwright::ops {
 namespace {
 
 struct Layout {
-  const char* name;
   matmul::Tile tile;
   void (*pack)(const Context&, const Tensor&, const Tensor&);
 };
 
 const Layout* layout_of(DType dtype, const DeviceInfo& device) {
-  static constexpr Layout kAmx{"amx_bf16.1", matmul::kTileAmx, matmul::amx_bf16::pack};
-  static constexpr Layout kAvx512{"avx512_fp32.1", matmul::kTileAvx512, matmul::avx512::pack};
-  static constexpr Layout kAvx2{"avx2_fp32.1", matmul::kTileAvx2, matmul::avx2::pack};
+  static constexpr Layout kAmx{matmul::kTileAmx, matmul::amx_bf16::pack};
+  static constexpr Layout kAvx512{matmul::kTileAvx512, matmul::avx512::pack};
+  static constexpr Layout kAvx2{matmul::kTileAvx2, matmul::avx2::pack};
   if (device.device.kind != DeviceKind::cpu) return nullptr;
   if (dtype == DType::bf16) return device.cpu.amx_bf16 && device.cpu.avx512 ? &kAmx : nullptr;
   if (dtype != DType::f32) return nullptr;
@@ -30,7 +28,7 @@ constexpr std::int64_t up(std::int64_t n, std::int64_t multiple) {
 
 std::string packed_layout(DType dtype, const DeviceInfo& device) {
   const Layout* layout = layout_of(dtype, device);
-  return layout ? layout->name : "";
+  return layout ? layout->tile.layout : "";
 }
 
 std::int64_t packed_bytes(std::int64_t N, std::int64_t K, DType dtype, const DeviceInfo& device) {
@@ -40,6 +38,14 @@ std::int64_t packed_bytes(std::int64_t N, std::int64_t K, DType dtype, const Dev
 
 void pack_weight(const Context& context, const Tensor& weight, const Tensor& packed) {
   layout_of(weight.dtype, context.device())->pack(context, weight, packed);
+}
+
+Refusal matmul::refuse_packed(const MatmulForwardProblem& p, const Tile& tile, const DeviceInfo& device) {
+  if (!p.packed) return {};
+  if (packed_layout(p.dtype, device) != tile.layout) return kNotPacked;
+  const std::int64_t bytes = packed_bytes(p.N, p.K, p.dtype, device);
+  if (p.packed_bytes == bytes) return {};
+  return fmt::format("packed has {} bytes, its layout {}", p.packed_bytes, bytes);
 }
 
 }  // namespace warpwright::ops

@@ -203,9 +203,9 @@ class Products {
     return a;
   }
 
-  template <class P, class A, class Make>
-  Result measure(const Op<P, A>& op, const ProductShape& shape, const Make& make) {
-    const P problem = op.problem(make());
+  template <class A, class Make>
+  Result measure(const Op<A>& op, const ProductShape& shape, const Make& make) {
+    const typename A::Problem problem = op.problem(make());
     const Request request = request_of(problem);
     Result result;
     result.shape = shape;
@@ -256,7 +256,7 @@ class Products {
         result.candidates[at].samples.push_back(end_.seconds_since(start_) / calls);
       }
     }
-    summarize(result, request, choose(context_, op, problem).name);
+    summarize(result, request, choose(context_, op, problem).variant->name);
     return result;
   }
 

@@ -8,7 +8,7 @@
 #include "ops/element.hpp"
 #include "ops/matmul/kernels.hpp"
 
-namespace warpwright::ops::matmul {
+namespace warpwright::ops {
 namespace {
 
 // Rows of T, read as fp64.
@@ -71,7 +71,7 @@ double activate_gradient(Activation activation, double x) {
 }
 
 template <class T>
-void forward(const MatmulForward& args) {
+void forward_of(const MatmulForward& args) {
   const std::int64_t M = args.x.shape[0], K = args.x.shape[1], N = args.weight.shape[0];
   const Rows<T> x(args.x), weight(args.weight);
   for (std::int64_t m = 0; m < M; ++m) {
@@ -89,7 +89,7 @@ void forward(const MatmulForward& args) {
 
 // A row of the result at a time, so that both gradients read rows in memory's order.
 template <class T>
-void dx(const MatmulDx& args) {
+void dx_of(const MatmulDx& args) {
   const std::int64_t M = args.dout.shape[0], N = args.dout.shape[1], K = args.weight.shape[1];
   const Rows<T> dout(args.dout), weight(args.weight), preact(args.preact);
   std::vector<double> sum(static_cast<std::size_t>(K));
@@ -104,7 +104,7 @@ void dx(const MatmulDx& args) {
 }
 
 template <class T>
-void dw(const MatmulDw& args) {
+void dw_of(const MatmulDw& args) {
   const std::int64_t M = args.x.shape[0], K = args.x.shape[1], N = args.dout.shape[1];
   const Rows<T> x(args.x), dout(args.dout);
   const bool accumulate = args.store == Store::add;
@@ -122,18 +122,28 @@ void dw(const MatmulDw& args) {
   }
 }
 
+void forward(const Context&, const MatmulForward& args) {
+  visit_dtype(args.x.dtype, [&](auto tag) { forward_of<typename decltype(tag)::type>(args); });
+}
+
+void dx(const Context&, const MatmulDx& args) {
+  visit_dtype(args.dout.dtype, [&](auto tag) { dx_of<typename decltype(tag)::type>(args); });
+}
+
+void dw(const Context&, const MatmulDw& args) {
+  visit_dtype(args.x.dtype, [&](auto tag) { dw_of<typename decltype(tag)::type>(args); });
+}
+
+Refusal refuse_packed(const MatmulForwardProblem& p, const DeviceInfo&) {
+  if (p.packed) return matmul::kNotPacked;
+  return {};
+}
+
 }  // namespace
 
-void forward_reference(const Context&, const MatmulForward& args) {
-  visit_dtype(args.x.dtype, [&](auto tag) { forward<typename decltype(tag)::type>(args); });
-}
+WARPWRIGHT_KERNEL(MatmulForward, "reference"_kernel) = {
+    .needs = Needs::cpu, .dtypes = kFloatingDTypes, .run = forward, .refuse = refuse_packed};
+WARPWRIGHT_KERNEL(MatmulDx, "reference"_kernel) = {.needs = Needs::cpu, .dtypes = kFloatingDTypes, .run = dx};
+WARPWRIGHT_KERNEL(MatmulDw, "reference"_kernel) = {.needs = Needs::cpu, .dtypes = kFloatingDTypes, .run = dw};
 
-void dx_reference(const Context&, const MatmulDx& args) {
-  visit_dtype(args.dout.dtype, [&](auto tag) { dx<typename decltype(tag)::type>(args); });
-}
-
-void dw_reference(const Context&, const MatmulDw& args) {
-  visit_dtype(args.x.dtype, [&](auto tag) { dw<typename decltype(tag)::type>(args); });
-}
-
-}  // namespace warpwright::ops::matmul
+}  // namespace warpwright::ops

@@ -263,14 +263,15 @@ double seconds_of(const Request& r, int index, Schedule schedule, std::int64_t t
 
 std::string describe(const Selection& s) {
   const TileShape& tile = kTiles[s.tile];
-  const std::string groups = tile.pingpong()
-                                 ? "groups taking turns"
-                                 : fmt::format("{} groups on one", tile.groups_down * tile.groups_across);
-  const std::string cluster = tile.deep > 0 ? fmt::format(", {} blocks share the depth", tile.deep)
+  const int groups = tile.groups_down * tile.groups_across;
+  const std::string by = tile.pingpong() ? "in turns"
+                         : groups == 1   ? "1 group"
+                                         : fmt::format("{} groups", groups);
+  const std::string cluster = tile.deep > 0 ? fmt::format(", depth in {}", tile.deep)
                               : tile.cluster() > 1
-                                  ? fmt::format(", clusters of {}×{}", tile.cluster_down, tile.cluster_across)
+                                  ? fmt::format(", clusters {}x{}", tile.cluster_down, tile.cluster_across)
                                   : "";
-  return fmt::format("{}×{} tiles, {}{}, {} workers", tile.rows, tile.cols, groups, cluster, s.workers);
+  return fmt::format("{}x{}, {}{}, {} workers", tile.rows, tile.cols, by, cluster, s.workers);
 }
 
 std::vector<Selection> selections(const Request& r, Schedule schedule, const DeviceInfo& device) {

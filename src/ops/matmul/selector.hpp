@@ -1,6 +1,6 @@
-// Which tile a product on Hopper's tensor cores is made of, and what it will take: a roofline of the tile's
-// inner loop, of the schedule's waves and of the device's memory. A pure function of problem and device,
-// without a table.
+// The tile that a product on Hopper's tensor cores is made of, and the time that it will take: a roofline of
+// the tile's inner loop, of the schedule's waves and of the device's memory. A pure function of problem and
+// device, without a table.
 #pragma once
 
 #include <iterator>
@@ -20,7 +20,7 @@ constexpr std::string_view name_of(Schedule schedule) {
   return kNames[static_cast<int>(schedule)];
 }
 
-// What becomes of sums behind bias and activation. combined: scaled, and added to a residual; widened: so
+// The end of an epilogue, after bias and activation. combined: scaled, and added to a residual; widened: so
 // too, and stored in fp32.
 enum class Finish : std::uint8_t { plain, combined, widened };
 
@@ -72,7 +72,7 @@ inline constexpr TileShape kTiles[] = {
 };
 inline constexpr int kTileCount = static_cast<int>(std::size(kTiles));
 
-// What is asked for. extra: matrices beside the result that the epilogue reads or writes.
+// The product that is asked for. extra: the epilogue reads or writes another matrix than the result.
 struct Request {
   Direction direction = Direction::forward;
   Extent extent;
@@ -82,12 +82,12 @@ struct Request {
   bool extra = false, adds = false;
   bool row_sums = false;         // dw's dbias
   bool batch_invariant = false;  // the tile must not depend on the number of rows
-  // Between a model's other kernels, in a graph: it begins beside the one before, and before x is there it
-  // copies weights (ops/cuda/overlap.cuh).
+  // Between a model's other kernels, in a graph: it begins while the one before runs, and before x is there
+  // it copies weights (ops/cuda/overlap.cuh).
   bool in_step = false;
 };
 
-// Whether there is a kernel for it: those that were the fastest somewhere. fp16, in which encoders run, has
+// True if there is a kernel for it: those that were the fastest somewhere. fp16, in which encoders run, has
 // bf16's forward and little of its backward.
 constexpr bool offers(Direction direction, DType dtype, Activation activation, Finish finish, int tile,
                       Schedule schedule) {
@@ -155,7 +155,8 @@ struct Selection {
   double seconds = 0;
   std::size_t partial_bytes = 0;  // of sums of tiles whose depth is cut
 };
-// "128×192 tiles, 2 groups on one, clusters of 2×1, 66 workers".
+// "128x192, 2 groups, clusters 2x1, 66 workers": the tile, its groups of warps (or "in turns", each on a tile
+// of its own), the cluster's blocks.
 std::string describe(const Selection& selection);
 // Every kernel that there is for it under a schedule, with the number of workers that make sense.
 std::vector<Selection> selections(const Request& request, Schedule schedule, const DeviceInfo& device);
@@ -172,7 +173,7 @@ std::size_t workspace(const MatmulDxProblem& problem, const Selection& selection
 std::size_t workspace(const MatmulDwProblem& problem, const Selection& selection);
 }  // namespace cuda
 
-// What cuBLASLt takes.
+// The same for cuBLASLt.
 double library_seconds(const Request& request);
 
 Request request_of(const MatmulForwardProblem& p);

@@ -15,47 +15,6 @@
 
 namespace warpwright::ops {
 
-struct PaddingLengths {
-  Tensor mask;        // (B, S) of any floating dtype, int32, int64 or uint8
-  Tensor cu_seqlens;  // (B + 1) int32
-  Tensor indices;     // (B·S) int32
-
-  template <class F>
-  void visit(F&& f) {
-    f("mask", mask, Access::read);
-    f("cu_seqlens", cu_seqlens, Access::write);
-    f("indices", indices, Access::write);
-  }
-};
-
-struct PaddingPack {
-  Tensor x;        // (B·S, C)
-  Tensor indices;  // (R) int32, as lengths left them: R is B·S, or N
-  Tensor out;      // (R, C)
-
-  template <class F>
-  void visit(F&& f) {
-    f("x", x, Access::read);
-    f("indices", indices, Access::read);
-    f("out", out, Access::update);
-  }
-};
-
-struct PaddingUnpack {
-  Tensor x;           // (R, C), R ≥ N
-  Tensor cu_seqlens;  // (B + 1) int32
-  Tensor indices;     // (at least R) int32
-  Tensor out;         // (B, S, C)
-
-  template <class F>
-  void visit(F&& f) {
-    f("x", x, Access::read);
-    f("cu_seqlens", cu_seqlens, Access::read);
-    f("indices", indices, Access::read);
-    f("out", out, Access::write);
-  }
-};
-
 struct PaddingLengthsProblem {
   std::int64_t B = 0, S = 0;
   DType dtype = DType::f32;  // of the mask
@@ -69,6 +28,7 @@ struct PaddingLengthsProblem {
 struct PaddingRowsProblem {
   std::int64_t rows = 0, padded = 0, C = 0;
   DType dtype = DType::f32;
+  bool aligned = true;  // what is moved in packs begins at multiples of 16 bytes
 
   bool operator==(const PaddingRowsProblem&) const = default;
   std::string describe() const;
@@ -76,9 +36,64 @@ struct PaddingRowsProblem {
   double bytes() const;
 };
 
-const Op<PaddingLengthsProblem, PaddingLengths>& padding_lengths_op();
-const Op<PaddingRowsProblem, PaddingPack>& padding_pack_op();
-const Op<PaddingRowsProblem, PaddingUnpack>& padding_unpack_op();
+struct PaddingLengths {
+  using Problem = PaddingLengthsProblem;
+
+  Tensor mask;        // (B, S) of any floating dtype, int32, int64 or uint8
+  Tensor cu_seqlens;  // (B + 1) int32
+  Tensor indices;     // (B·S) int32
+
+  template <class F>
+  void visit(F&& f) {
+    f("mask", mask, Access::read);
+    f("cu_seqlens", cu_seqlens, Access::write);
+    f("indices", indices, Access::write);
+  }
+  Problem problem() const;  // throws Error where they do not fit together
+};
+
+struct PaddingPack {
+  using Problem = PaddingRowsProblem;
+
+  Tensor x;        // (B·S, C)
+  Tensor indices;  // (R) int32, as lengths left them: R is B·S, or N
+  Tensor out;      // (R, C)
+
+  template <class F>
+  void visit(F&& f) {
+    f("x", x, Access::read);
+    f("indices", indices, Access::read);
+    f("out", out, Access::update);
+  }
+  Problem problem() const;  // throws Error where they do not fit together
+};
+
+struct PaddingUnpack {
+  using Problem = PaddingRowsProblem;
+
+  Tensor x;           // (R, C), R ≥ N
+  Tensor cu_seqlens;  // (B + 1) int32
+  Tensor indices;     // (at least R) int32
+  Tensor out;         // (B, S, C)
+
+  template <class F>
+  void visit(F&& f) {
+    f("x", x, Access::read);
+    f("cu_seqlens", cu_seqlens, Access::read);
+    f("indices", indices, Access::read);
+    f("out", out, Access::write);
+  }
+  Problem problem() const;  // throws Error where they do not fit together
+};
+
+namespace padding {
+inline constexpr DTypes kMaskDTypes{DType::f64, DType::f32, DType::bf16, DType::f16,
+                                    DType::i32, DType::i64, DType::u8};
+}
+
+const Op<PaddingLengths>& padding_lengths_op();
+const Op<PaddingPack>& padding_pack_op();
+const Op<PaddingUnpack>& padding_unpack_op();
 
 inline void padding_lengths(Context& context, const PaddingLengths& args) {
   call(context, padding_lengths_op(), args);

@@ -13,7 +13,7 @@ namespace {
 
 using namespace testing;  // the operations' fixture, not GoogleTest's
 
-class Padding : public ::testing::TestWithParam<std::string> {};
+class Padding : public testing::VariantTest {};
 
 std::vector<std::int32_t> integers_of(const Tensor& t) {
   const auto* data = t.as<std::int32_t>();
@@ -42,13 +42,13 @@ TEST_P(Padding, LengthsMatchTheReference) {
   }
 }
 
-template <class P, class A>
-void expect_same_rows(const Op<P, A>& op, const std::string& name,
+template <class A>
+void expect_same_rows(const Op<A>& op, const std::string& name,
                       A (*make)(const padding::Case&, DType, Fixture&)) {
   std::string refusal;
   int checked = 0;
   for (const auto& c : taken(padding::test_cases())) {
-    for (const DType dtype : dtypes_for(name)) {
+    for (const DType dtype : dtypes_for(op, name)) {
       Fixture fixture(static_cast<std::uint64_t>(c.C));
       const auto exact = [](std::string_view) { return 0.0; };
       const auto reason = check_variant(op, name, fixture, make(c, dtype, fixture), exact);
@@ -97,7 +97,7 @@ TEST_P(Padding, IsByteTransformersWhereTheOnesComeFirst) {
 INSTANTIATE_TEST_SUITE_P(Padding, Padding, ::testing::ValuesIn(variant_names(padding_lengths_op())),
                          test_name);
 
-class Huge : public ::testing::TestWithParam<std::string> {};  // of the variants of a GPU
+class Huge : public testing::VariantTest {};  // of the variants of a GPU
 
 // More than 2^31 elements on both sides: rows of a few kinds, so many of which stand in turn that no wrapped
 // address meets its own kind.

@@ -1,6 +1,6 @@
 // The oracle: the formulas, an element at a time.
 #include "ops/element.hpp"
-#include "ops/padding/kernels.hpp"
+#include "ops/padding/padding.hpp"
 
 namespace warpwright::ops::padding {
 namespace {
@@ -18,8 +18,6 @@ double mask_at(const Tensor& mask, std::int64_t b, std::int64_t s) {
       return load_element(mask, at);
   }
 }
-
-}  // namespace
 
 void lengths_reference(const Context&, const PaddingLengths& args) {
   const std::int64_t B = args.mask.shape[0], S = args.mask.shape[1];
@@ -54,4 +52,16 @@ void unpack_reference(const Context&, const PaddingUnpack& args) {
   }
 }
 
+}  // namespace
 }  // namespace warpwright::ops::padding
+
+namespace warpwright::ops {
+
+WARPWRIGHT_KERNEL(PaddingLengths, "reference"_kernel) = {
+    .needs = Needs::cpu, .dtypes = padding::kMaskDTypes, .run = padding::lengths_reference};
+WARPWRIGHT_KERNEL(PaddingPack, "reference"_kernel) = {
+    .needs = Needs::cpu, .dtypes = kFloatingDTypes, .run = padding::pack_reference};
+WARPWRIGHT_KERNEL(PaddingUnpack, "reference"_kernel) = {
+    .needs = Needs::cpu, .dtypes = kFloatingDTypes, .run = padding::unpack_reference};
+
+}  // namespace warpwright::ops

@@ -30,7 +30,22 @@ constexpr std::string_view name_of(Pooling pooling) {
   }
 }
 
+struct PoolingProblem {
+  std::int64_t N = 0, S = 0, C = 0;
+  DType dtype = DType::f32, out = DType::f32;
+  Pooling kind = Pooling::mean;
+  bool normalize = false;
+  bool aligned = true;  // what is moved in packs begins at multiples of 16 bytes
+
+  bool operator==(const PoolingProblem&) const = default;
+  std::string describe() const;
+  double flops() const;
+  double bytes() const;
+};
+
 struct PoolingForward {
+  using Problem = PoolingProblem;
+
   Tensor x;           // (N, C)
   Tensor cu_seqlens;  // (S + 1) int32, ascending from 0 to at most N; optional
   Tensor out;         // (S, C), of x's dtype or fp32
@@ -43,21 +58,10 @@ struct PoolingForward {
     f("cu_seqlens", cu_seqlens, Access::read);
     f("out", out, Access::write);
   }
+  Problem problem() const;  // throws Error where they do not fit together
 };
 
-struct PoolingProblem {
-  std::int64_t N = 0, S = 0, C = 0;
-  DType dtype = DType::f32, out = DType::f32;
-  Pooling kind = Pooling::mean;
-  bool normalize = false;
-
-  bool operator==(const PoolingProblem&) const = default;
-  std::string describe() const;
-  double flops() const;
-  double bytes() const;
-};
-
-const Op<PoolingProblem, PoolingForward>& pooling_forward_op();
+const Op<PoolingForward>& pooling_forward_op();
 
 inline void pooling_forward(Context& context, const PoolingForward& args) {
   call(context, pooling_forward_op(), args);

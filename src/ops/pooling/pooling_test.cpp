@@ -17,7 +17,7 @@ using namespace testing;  // the operations' fixture, not GoogleTest's
 
 constexpr Pooling kKinds[] = {Pooling::mean, Pooling::cls, Pooling::max, Pooling::mean_sqrt};
 
-class Forward : public ::testing::TestWithParam<std::string> {};
+class Forward : public testing::VariantTest {};
 
 TEST_P(Forward, MatchesTheReference) {
   std::string refusal;
@@ -25,7 +25,7 @@ TEST_P(Forward, MatchesTheReference) {
   for (const auto& c : taken(pooling::test_cases())) {
     std::int32_t longest = 1;
     for (const std::int32_t length : c.lengths) longest = std::max(longest, length);
-    for (const DType dtype : dtypes_for(GetParam())) {
+    for (const DType dtype : dtypes_for(pooling_forward_op(), GetParam())) {
       for (const Pooling kind : kKinds) {
         for (const bool normalize : {false, true}) {
           for (const DType out : dtype == DType::f32 ? std::vector{dtype} : std::vector{dtype, DType::f32}) {
@@ -83,7 +83,7 @@ TEST_P(Forward, WithoutBoundsEveryRowIsASequence) {
 INSTANTIATE_TEST_SUITE_P(Pooling, Forward, ::testing::ValuesIn(variant_names(pooling_forward_op())),
                          test_name);
 
-class Huge : public ::testing::TestWithParam<std::string> {};  // of the variants of a GPU
+class Huge : public testing::VariantTest {};  // of the variants of a GPU
 
 TEST_P(Huge, GivesEverySequenceItsBits) {
   for (const Pooling kind : {Pooling::mean, Pooling::max}) {

@@ -23,8 +23,6 @@ double pooled(const Elements& x, Pooling kind, std::int64_t first, std::int64_t 
   return kind == Pooling::mean_sqrt ? total / std::sqrt(length) : total;
 }
 
-}  // namespace
-
 void forward_reference(const Context&, const PoolingForward& args) {
   check_bounds(args);
   const std::int64_t S = args.out.shape[0], C = args.out.shape[1];
@@ -44,4 +42,12 @@ void forward_reference(const Context&, const PoolingForward& args) {
   }
 }
 
+}  // namespace
 }  // namespace warpwright::ops::pooling
+
+namespace warpwright::ops {
+
+WARPWRIGHT_KERNEL(PoolingForward, "reference"_kernel) = {
+    .needs = Needs::cpu, .dtypes = kFloatingDTypes, .run = pooling::forward_reference};
+
+}  // namespace warpwright::ops

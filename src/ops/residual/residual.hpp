@@ -10,7 +10,20 @@
 
 namespace warpwright::ops {
 
+struct ResidualProblem {
+  std::int64_t elements = 0;
+  DType dtype = DType::f32;
+  bool backward = false;
+  bool aligned = true;  // every tensor begins at a multiple of 16 bytes
+
+  bool operator==(const ResidualProblem&) const = default;
+  std::string describe() const;
+  double flops() const;
+  double bytes() const;
+};
+
 struct ResidualForward {
+  using Problem = ResidualProblem;
   Tensor a, b;
   Tensor out;  // may be a or b
 
@@ -20,9 +33,11 @@ struct ResidualForward {
     f("b", b, Access::read);
     f("out", out, Access::write);
   }
+  Problem problem() const;  // throws Error where they do not fit together
 };
 
 struct ResidualBackward {
+  using Problem = ResidualProblem;
   Tensor dout;
   Tensor da, db;  // +=
 
@@ -32,21 +47,11 @@ struct ResidualBackward {
     f("da", da, Access::update);
     f("db", db, Access::update);
   }
+  Problem problem() const;  // throws Error where they do not fit together
 };
 
-struct ResidualProblem {
-  std::int64_t elements = 0;
-  DType dtype = DType::f32;
-  bool backward = false;
-
-  bool operator==(const ResidualProblem&) const = default;
-  std::string describe() const;
-  double flops() const;
-  double bytes() const;
-};
-
-const Op<ResidualProblem, ResidualForward>& residual_forward_op();
-const Op<ResidualProblem, ResidualBackward>& residual_backward_op();
+const Op<ResidualForward>& residual_forward_op();
+const Op<ResidualBackward>& residual_backward_op();
 
 inline void residual_forward(Context& context, const ResidualForward& args) {
   call(context, residual_forward_op(), args);

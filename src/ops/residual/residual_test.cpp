@@ -13,29 +13,31 @@ double one_term(std::string_view) {
   return 1;
 }
 
-class Forward : public ::testing::TestWithParam<std::string> {};
-class Backward : public ::testing::TestWithParam<std::string> {};
+class Forward : public testing::VariantTest {};
+class Backward : public testing::VariantTest {};
 
 TEST_P(Forward, MatchesTheReference) {
+  Tally tally;
   for (const auto& c : taken(residual::test_cases())) {
-    for (const DType dtype : dtypes_for(GetParam())) {
+    for (const DType dtype : dtypes_for(residual_forward_op(), GetParam())) {
       Fixture fixture(static_cast<std::uint64_t>(c.elements));
       const auto args = residual::make_forward(c, dtype, fixture);
-      const auto reason = check_variant(residual_forward_op(), GetParam(), fixture, args, one_term);
-      if (!reason.empty()) GTEST_SKIP() << reason;
+      tally.add(check_variant(residual_forward_op(), GetParam(), fixture, args, one_term));
     }
   }
+  if (tally.none()) GTEST_SKIP() << tally.refusal();
 }
 
 TEST_P(Backward, MatchesTheReference) {
+  Tally tally;
   for (const auto& c : taken(residual::test_cases())) {
-    for (const DType dtype : dtypes_for(GetParam())) {
+    for (const DType dtype : dtypes_for(residual_backward_op(), GetParam())) {
       Fixture fixture(static_cast<std::uint64_t>(c.elements));
       const auto args = residual::make_backward(c, dtype, fixture);
-      const auto reason = check_variant(residual_backward_op(), GetParam(), fixture, args, one_term);
-      if (!reason.empty()) GTEST_SKIP() << reason;
+      tally.add(check_variant(residual_backward_op(), GetParam(), fixture, args, one_term));
     }
   }
+  if (tally.none()) GTEST_SKIP() << tally.refusal();
 }
 
 // Where a pack does not begin.
@@ -61,8 +63,8 @@ INSTANTIATE_TEST_SUITE_P(Residual, Forward, ::testing::ValuesIn(variant_names(re
 INSTANTIATE_TEST_SUITE_P(Residual, Backward, ::testing::ValuesIn(variant_names(residual_backward_op())),
                          test_name);
 
-class HugeForward : public ::testing::TestWithParam<std::string> {};  // of the variants of a GPU
-class HugeBackward : public ::testing::TestWithParam<std::string> {};
+class HugeForward : public testing::VariantTest {};  // of the variants of a GPU
+class HugeBackward : public testing::VariantTest {};
 
 TEST_P(HugeForward, GivesEveryElementItsBits) {
   Fixture fixture(5);

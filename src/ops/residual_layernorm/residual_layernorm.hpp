@@ -1,4 +1,4 @@
-// The residual connection and the layer normalization behind it, in one pass.
+// The residual connection and the layer normalization after it, in one pass.
 //   residual = x + y, rounded to its dtype
 //   mean = Σresidual/C, var = Σ(residual − mean)²/C, rstd = 1/√(var + eps)
 //   out = (residual − mean)·rstd·weight + bias
@@ -9,7 +9,7 @@
 // of x and of y. Computed by the kernels of ops/bias_residual_layernorm. Sources: ops/residual/residual.hpp,
 // ops/layernorm/layernorm.hpp, which says what kept_columns are.
 //
-// dtypes of x, y, residual and out are one, and weight and bias have it too or, beside 16 bits, fp32. Zero
+// dtypes of x, y, residual and out are one, and weight and bias have it too or, with 16 bits, fp32. Zero
 // rows are fine; C ≥ 1.
 #pragma once
 
@@ -17,13 +17,27 @@
 
 namespace warpwright::ops {
 
+struct ResidualLayerNormProblem {
+  std::int64_t N = 0, C = 0;
+  DType dtype = DType::f32;
+  bool statistics = false, bias = true, rms = false, fp32_parameters = false;
+  std::int64_t kept = -1;  // K; −1 without kept_columns
+  bool aligned = true;     // rows and parameters begin at multiples of 16 bytes
+
+  bool operator==(const ResidualLayerNormProblem&) const = default;
+  std::string describe() const;
+  double flops() const;
+  double bytes() const;
+};
+
 struct ResidualLayerNormForward {
+  using Problem = ResidualLayerNormProblem;
   Tensor x, y;      // (N, C)
   Tensor weight;    // (C)
   Tensor bias;      // (C), optional; absent where rms
   Tensor residual;  // (N, C); may be x or y
   Tensor out;       // (N, C); may be x or y, but not residual
-  Tensor mean;      // (N) fp32 (fp64 beside fp64), optional; absent where rms
+  Tensor mean;      // (N) fp32 (fp64 with fp64), optional; absent where rms
   Tensor rstd;      // (N) likewise, optional
   double eps = 1e-5;
   bool rms = false;
@@ -42,21 +56,10 @@ struct ResidualLayerNormForward {
     f("kept_columns", kept_columns, Access::write);
     f("kept", kept, Access::write);
   }
+  Problem problem() const;  // throws Error where they do not fit together
 };
 
-struct ResidualLayerNormProblem {
-  std::int64_t N = 0, C = 0;
-  DType dtype = DType::f32;
-  bool statistics = false, bias = true, rms = false, fp32_parameters = false;
-  std::int64_t kept = -1;  // K; −1 without kept_columns
-
-  bool operator==(const ResidualLayerNormProblem&) const = default;
-  std::string describe() const;
-  double flops() const;
-  double bytes() const;
-};
-
-const Op<ResidualLayerNormProblem, ResidualLayerNormForward>& residual_layernorm_forward_op();
+const Op<ResidualLayerNormForward>& residual_layernorm_forward_op();
 
 inline void residual_layernorm_forward(Context& context, const ResidualLayerNormForward& args) {
   call(context, residual_layernorm_forward_op(), args);

@@ -4,19 +4,20 @@
 #include "ops/residual/residual.hpp"
 #include "ops/residual_layernorm/cases.hpp"
 #include "ops/testing/repeated.hpp"
+#include "ops/testing/unaligned.hpp"
 
 namespace warpwright::ops {
 namespace {
 
 using namespace testing;  // the operations' fixture, not GoogleTest's
 
-class Forward : public ::testing::TestWithParam<std::string> {};
+class Forward : public testing::VariantTest {};
 
 TEST_P(Forward, MatchesTheReference) {
   std::string refusal;  // some variants take only some of the row lengths: what each checks is counted
   int checked = 0;
   for (const auto& c : taken(residual_layernorm::test_cases())) {
-    for (const DType dtype : dtypes_for(GetParam())) {
+    for (const DType dtype : dtypes_for(residual_layernorm_forward_op(), GetParam())) {
       for (const auto& [statistics, fp32_parameters] :
            {std::pair(true, false), {false, false}, {true, true}}) {
         if (fp32_parameters && size_of(dtype) != 2) continue;
@@ -53,19 +54,19 @@ TEST_P(Forward, WorksInPlace) {
   EXPECT_EQ(elements_of(args.y), out);
 }
 
-// On the CPU the sums have one order, so that fusing changes no bit; on a GPU too where a row has the same
+// On the CPU the sums have one order, so that fusing changes no bit; on a GPU too if a row has the same
 // shape.
 TEST_P(Forward, GivesTheBitsOfItsParts) {
+  std::string refusal;
+  int checked = 0;
   const auto& variant = find_variant(residual_layernorm_forward_op(), GetParam());
   for (const DType dtype : {DType::f32, DType::bf16}) {
     Fixture fixture(3);
     auto args = residual_layernorm::make_forward({37, 96}, dtype, true, fixture);
     args.x = fixture.random(dtype, {37, 96});
     args.y = fixture.random(dtype, {37, 96});
-    if (auto reason = variant.refuse(residual_layernorm_forward_op().problem(args), device_for(variant.name));
-        !reason.empty()) {
-      GTEST_SKIP() << reason;
-    }
+    refusal = variant.refuse(residual_layernorm_forward_op().problem(args), device_for(variant.name));
+    if (!refusal.empty()) continue;
     run_variant(residual_layernorm_forward_op(), variant, args, 1);
     const std::string sum = GetParam().rfind("cuda.", 0) == 0 ? "cuda.packed"
                             : GetParam() == "cpu.portable"    ? std::string(kReference)
@@ -77,13 +78,26 @@ TEST_P(Forward, GivesTheBitsOfItsParts) {
                 {residual, args.weight, args.bias, out, {}, {}, args.eps, {}, {}}, 1);
     EXPECT_EQ(elements_of(args.residual), elements_of(residual));
     EXPECT_EQ(elements_of(args.out), elements_of(out));
+    ++checked;
   }
+  if (checked == 0) GTEST_SKIP() << refusal;
+}
+
+TEST_P(Forward, TakesRowsThatAreNotAligned) {
+  Fixture fixture(6);
+  auto args = residual_layernorm::make_forward({4, 64}, DType::bf16, false, fixture);
+  args.x = between_packs(args.x);
+  for (Tensor* tensor : {&args.y, &args.residual, &args.out}) *tensor = tensor->slice(0, 0, 3);
+  const auto reduction = [](std::string_view) { return 64.0; };
+  const auto reason = check_unaligned(residual_layernorm_forward_op(), GetParam(), fixture, args, reduction,
+                                      {"cuda.warp_row"});
+  if (!reason.empty()) GTEST_SKIP() << reason;
 }
 
 INSTANTIATE_TEST_SUITE_P(ResidualLayerNorm, Forward,
                          ::testing::ValuesIn(variant_names(residual_layernorm_forward_op())), test_name);
 
-class HugeForward : public ::testing::TestWithParam<std::string> {};  // of the variants of a GPU
+class HugeForward : public testing::VariantTest {};  // of the variants of a GPU
 
 TEST_P(HugeForward, GivesEveryRowItsBits) {
   Fixture fixture(5);
@@ -112,7 +126,7 @@ TEST(ResidualLayerNorm, RefusesArgumentsThatDoNotFit) {
   wrong.bias = fixture.random(DType::bf16, {40});
   EXPECT_THROW(residual_layernorm_forward(context, wrong), Error);
   wrong = args;
-  wrong.weight = fixture.random(DType::bf16, {40});  // 16 bits beside fp32
+  wrong.weight = fixture.random(DType::bf16, {40});  // 16 bits with fp32
   wrong.bias = fixture.random(DType::bf16, {40});
   EXPECT_THROW(residual_layernorm_forward(context, wrong), Error);
 }

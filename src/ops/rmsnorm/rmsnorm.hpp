@@ -5,7 +5,7 @@
 // Source: B. Zhang, R. Sennrich, "Root Mean Square Layer Normalization", arXiv:1910.07467.
 //
 // Layer normalization without mean and bias, and computed by its kernels: ops/layernorm/layernorm.hpp says
-// which dtypes may stand together, and what the backward from the output and kept_columns are.
+// which dtypes go together, and what the backward from the output and kept_columns are.
 #pragma once
 
 #include "ops/layernorm/layernorm.hpp"
@@ -13,6 +13,7 @@
 namespace warpwright::ops {
 
 struct RMSNormForward {
+  using Problem = NormForwardProblem;
   Tensor x;       // (N, C)
   Tensor weight;  // (C), optional
   Tensor out;     // (N, C); may be x
@@ -29,9 +30,11 @@ struct RMSNormForward {
     f("kept_columns", kept_columns, Access::write);
     f("kept", kept, Access::write);
   }
+  Problem problem() const;  // throws Error where they do not fit together
 };
 
 struct RMSNormBackward {
+  using Problem = NormBackwardProblem;
   Tensor dout;     // (N, C)
   Tensor x;        // (N, C); absent where out is given
   Tensor weight;   // (C), as in the forward
@@ -57,10 +60,11 @@ struct RMSNormBackward {
     f("kept_columns", kept_columns, Access::read);
     f("kept", kept, Access::read);
   }
+  Problem problem() const;  // throws Error where they do not fit together
 };
 
-const Op<NormForwardProblem, RMSNormForward>& rmsnorm_forward_op();
-const Op<NormBackwardProblem, RMSNormBackward>& rmsnorm_backward_op();
+const Op<RMSNormForward>& rmsnorm_forward_op();
+const Op<RMSNormBackward>& rmsnorm_backward_op();
 
 inline void rmsnorm_forward(Context& context, const RMSNormForward& args) {
   call(context, rmsnorm_forward_op(), args);

@@ -1,32 +1,30 @@
-#include "ops/layernorm/variants.hpp"
-#include "ops/rmsnorm/kernels.hpp"
+#include "ops/variants.hpp"
+
+#include "ops/rmsnorm/rmsnorm.hpp"
 
 namespace warpwright::ops {
 namespace {
 
-constexpr std::string_view kForward = "rmsnorm.forward";
-constexpr std::string_view kBackward = "rmsnorm.backward";
+constexpr std::string_view kForward[] = {
+    "cuda.warp_row", "cuda.warp_loop", "cpu.avx512", "cpu.avx2", "cpu.portable", "reference",
+};
 
-NormForwardProblem forward_problem(const RMSNormForward& a) {
-  return layernorm::forward_problem(kForward, rmsnorm::as_norm(a));
-}
-NormBackwardProblem backward_problem(const RMSNormBackward& a) {
-  return layernorm::backward_problem(kBackward, rmsnorm::as_norm(a));
-}
-
-using Forward = layernorm::ForwardVariants<RMSNormForward, rmsnorm::as_norm, rmsnorm::forward_reference>;
-using Backward = layernorm::BackwardVariants<RMSNormBackward, rmsnorm::as_norm, rmsnorm::backward_reference>;
+constexpr std::string_view kBackward[] = {
+    "cuda.warp_row", "cuda.two_pass", "cpu.avx512", "cpu.avx2", "cpu.portable", "reference",
+};
 
 }  // namespace
 
-const Op<NormForwardProblem, RMSNormForward>& rmsnorm_forward_op() {
-  static const Op<NormForwardProblem, RMSNormForward> op{kForward, Forward::list, forward_problem};
-  return op;
+const Op<RMSNormForward>& rmsnorm_forward_op() {
+  return operation<RMSNormForward, kForward>("rmsnorm.forward");
 }
 
-const Op<NormBackwardProblem, RMSNormBackward>& rmsnorm_backward_op() {
-  static const Op<NormBackwardProblem, RMSNormBackward> op{kBackward, Backward::list, backward_problem};
-  return op;
+const Op<RMSNormBackward>& rmsnorm_backward_op() {
+  return operation<RMSNormBackward, kBackward>("rmsnorm.backward");
+}
+
+std::vector<OpInfo> rmsnorm_ops(const DeviceInfo& device) {
+  return {info_of(rmsnorm_forward_op(), device), info_of(rmsnorm_backward_op(), device)};
 }
 
 }  // namespace warpwright::ops

@@ -104,16 +104,16 @@ class Bench {
   Bench(BenchOptions options, Sink sink);
 
   // make(Fixture&) builds the arguments of one case; `note` is what its problem does not tell.
-  template <class P, class A, class Make>
-  void run(const Op<P, A>& op, Make&& make, std::string_view note = "") {
+  template <class A, class Make>
+  void run(const Op<A>& op, Make&& make, std::string_view note = "") {
     testing::Fixture shapes = testing::Fixture::of_shapes();
-    const P problem = op.problem(make(shapes));
+    const typename A::Problem problem = op.problem(make(shapes));
     const std::string text = problem.describe() + std::string(note);
     const auto variants = runnable(op, problem, text);
     if (variants.empty()) return;
     testing::Fixture fixture(1);
     A args = make(fixture);
-    const Variant<P, A>* chosen = &choose(context_, op, problem);
+    const Variant<A>* chosen = choose(context_, op, problem).variant;
 
     const testing::Copies copies(fixture, footprint(), context_);
     const double least =
@@ -138,9 +138,10 @@ class Bench {
     calls.push_back([&](std::size_t) { plain.run(); });
     const auto timings = testing::time_interleaved(context_, calls, copies.count(), options_.case_seconds);
     for (std::size_t i = 0; i < variants.size(); ++i) {
-      sink_({std::string(op.name), std::string(variants[i]->name), text, problem.dtype, timings[i].median,
-             timings[i].min, problem.bytes(), problem.flops(), least, timings.back().median,
-             variants[i] == chosen});
+      sink_({std::string(op.name),
+             choice_text(variants[i]->name, variants[i]->configuration(problem, device())), text,
+             problem.dtype, timings[i].median, timings[i].min, problem.bytes(), problem.flops(), least,
+             timings.back().median, variants[i] == chosen});
     }
   }
 
@@ -157,15 +158,16 @@ class Bench {
   bool wanted(std::string_view op, std::string_view variant, const std::string& problem) const;
 
   // The variants to time, their scratch reserved.
-  template <class P, class A>
-  std::vector<const Variant<P, A>*> runnable(const Op<P, A>& op, const P& problem, const std::string& text) {
-    std::vector<const Variant<P, A>*> list;
+  template <class A>
+  std::vector<const Variant<A>*> runnable(const Op<A>& op, const typename A::Problem& problem,
+                                          const std::string& text) {
+    std::vector<const Variant<A>*> list;
     for (const auto& variant : op.variants) {
       if (variant.name == kReference || !variant.refuse(problem, context_.device()).empty() ||
           !wanted(op.name, variant.name, text)) {
         continue;
       }
-      if (variant.workspace) context_.reserve_scratch(variant.workspace(problem, context_.device()));
+      context_.reserve_scratch(variant.workspace(problem, context_.device()));
       list.push_back(&variant);
     }
     return list;

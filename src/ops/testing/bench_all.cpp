@@ -8,21 +8,9 @@
 
 namespace warpwright::ops {
 
-void adamw_bench(Bench& bench);
-void attention_bench(Bench& bench);
-void bias_residual_layernorm_bench(Bench& bench);
-void classifier_bench(Bench& bench);
-void embedding_bench(Bench& bench);
-void embedding_layernorm_bench(Bench& bench);
-void gelu_bench(Bench& bench);
-void global_norm_bench(Bench& bench);
-void layernorm_bench(Bench& bench);
-void matmul_bench(Bench& bench);
-void padding_bench(Bench& bench);
-void pooling_bench(Bench& bench);
-void residual_bench(Bench& bench);
-void residual_layernorm_bench(Bench& bench);
-void rmsnorm_bench(Bench& bench);
+#define WARPWRIGHT_OPERATION(name) void name##_bench(Bench& bench);
+#include "operations.inc"
+#undef WARPWRIGHT_OPERATION
 
 namespace {
 
@@ -32,21 +20,9 @@ struct Entry {
 };
 
 constexpr Entry kBenches[] = {
-    {"adamw", adamw_bench},
-    {"attention", attention_bench},
-    {"bias_residual_layernorm", bias_residual_layernorm_bench},
-    {"classifier", classifier_bench},
-    {"embedding", embedding_bench},
-    {"embedding_layernorm", embedding_layernorm_bench},
-    {"gelu", gelu_bench},
-    {"global_norm", global_norm_bench},
-    {"layernorm", layernorm_bench},
-    {"matmul", matmul_bench},
-    {"padding", padding_bench},
-    {"pooling", pooling_bench},
-    {"residual", residual_bench},
-    {"residual_layernorm", residual_layernorm_bench},
-    {"rmsnorm", rmsnorm_bench},
+#define WARPWRIGHT_OPERATION(name) {#name, name##_bench},
+#include "operations.inc"
+#undef WARPWRIGHT_OPERATION
 };
 
 const Entry& find_bench(const std::string& name) {

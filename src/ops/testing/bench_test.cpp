@@ -3,7 +3,6 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <iterator>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <sstream>
@@ -12,13 +11,6 @@
 
 namespace warpwright::ops {
 namespace {
-
-TEST(Bench, EveryOperationHasOne) {
-  std::istringstream built(WARPWRIGHT_OPS);
-  const std::set<std::string> folders{std::istream_iterator<std::string>(built), {}};
-  const std::vector<std::string> names = bench_names();
-  EXPECT_EQ(std::set<std::string>(names.begin(), names.end()), folders);
-}
 
 TEST(Bench, CopiesArePackedAndFaithful) {
   testing::Fixture fixture(1);

@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <limits>
 #include <map>
+#include <utility>
 
 namespace warpwright::ops::testing {
 
@@ -13,10 +14,14 @@ DeviceInfo device_for(std::string_view variant) {
   return device_info(gpu ? Device{DeviceKind::cuda, 0} : Device{});
 }
 
-std::vector<DType> dtypes_for(std::string_view variant) {
-  std::vector<DType> dtypes{DType::f32, DType::bf16};
-  if (variant.rfind("cuda.", 0) == 0) dtypes.push_back(DType::f16);
-  return dtypes;
+std::string missing_for(std::string_view variant) {
+  if (variant.starts_with("cuda.")) return cuda_device_count() > 0 ? "" : "needs an NVIDIA GPU";
+  for (const auto& [name, needs] :
+       {std::pair("cpu.avx2", Needs::avx2), std::pair("cpu.avx512", Needs::avx512),
+        std::pair("cpu.amx_bf16", Needs::amx_bf16)}) {
+    if (variant.starts_with(name)) return refuse_device(needs, device_for(variant));
+  }
+  return "";
 }
 
 Context& gpu_context(Device device, bool tf32) {

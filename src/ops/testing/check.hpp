@@ -53,8 +53,8 @@ A fp64_twin(A args, Fixture& twin) {
   return args;
 }
 
-template <class P, class A>
-const Variant<P, A>& find_variant(const Op<P, A>& op, std::string_view name) {
+template <class A>
+const Variant<A>& find_variant(const Op<A>& op, std::string_view name) {
   for (const auto& variant : op.variants) {
     if (variant.name == name) return variant;
   }
@@ -65,8 +65,26 @@ const Variant<P, A>& find_variant(const Op<P, A>& op, std::string_view name) {
 // so that its refusal says so.
 DeviceInfo device_for(std::string_view variant);
 
-// What it is tested in: fp32 and bf16, and fp16 too where it runs on a GPU.
-std::vector<DType> dtypes_for(std::string_view variant);
+// What this machine lacks for a variant of that name: "needs an NVIDIA GPU"; "" if nothing.
+std::string missing_for(std::string_view variant);
+
+// A test of one variant, by name, which is skipped on a machine that cannot run it.
+class VariantTest : public ::testing::TestWithParam<std::string> {
+ protected:
+  void SetUp() override {
+    if (const std::string missing = missing_for(GetParam()); !missing.empty()) GTEST_SKIP() << missing;
+  }
+};
+
+// The dtypes it takes, fp64 aside, which is the reference's.
+template <class A>
+std::vector<DType> dtypes_for(const Op<A>& op, std::string_view name) {
+  std::vector<DType> dtypes;
+  for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
+    if (find_variant(op, name).takes(dtype)) dtypes.push_back(dtype);
+  }
+  return dtypes;
+}
 
 // A Context on a GPU, one for all cases: to make one takes longer than most of them.
 Context& gpu_context(Device device, bool tf32);
@@ -83,12 +101,10 @@ std::vector<Case> taken(std::vector<Case> cases) {
   return cases;
 }
 
-template <class P, class A>
-void run_variant(Context& context, const Op<P, A>& op, const Variant<P, A>& variant, const A& args) {
-  const P problem = op.problem(args);
-  if (variant.workspace) {
-    context.reserve_scratch(std::max<std::size_t>(variant.workspace(problem, context.device()), 1));
-  }
+template <class A>
+void run_variant(Context& context, const Op<A>& op, const Variant<A>& variant, const A& args) {
+  const typename A::Problem problem = op.problem(args);
+  context.reserve_scratch(std::max<std::size_t>(variant.workspace(problem, context.device()), 1));
   if (context.device().device.kind == DeviceKind::cpu) {
     variant.run(context, args);
   } else {
@@ -99,9 +115,8 @@ void run_variant(Context& context, const Op<P, A>& op, const Variant<P, A>& vari
 }
 
 // Runs it on arguments in this process's memory, which go to a GPU and back for a GPU's variant.
-template <class P, class A>
-void run_variant(const Op<P, A>& op, const Variant<P, A>& variant, const A& args, int threads,
-                 bool tf32 = false) {
+template <class A>
+void run_variant(const Op<A>& op, const Variant<A>& variant, const A& args, int threads, bool tf32 = false) {
   const Device device = device_for(variant.name).device;
   if (device.kind == DeviceKind::cuda) return run_variant(gpu_context(device, tf32), op, variant, args);
   ContextOptions options;
@@ -114,11 +129,11 @@ void run_variant(const Op<P, A>& op, const Variant<P, A>& variant, const A& args
 using ReductionLength = std::function<double(std::string_view argument)>;
 
 // Checks one variant on one case; returns the variant's reason where it refuses, else "".
-template <class P, class A>
-std::string check_variant(const Op<P, A>& op, std::string_view name, Fixture& fixture, A args,
+template <class A>
+std::string check_variant(const Op<A>& op, std::string_view name, Fixture& fixture, A args,
                           const ReductionLength& reduction, bool tf32 = false) {
   const auto& variant = find_variant(op, name);
-  const P problem = op.problem(args);
+  const typename A::Problem problem = op.problem(args);
   SCOPED_TRACE(fmt::format("{} {} {}", op.name, name, problem.describe()));
   if (std::string reason = variant.refuse(problem, device_for(name)); !reason.empty()) return reason;
   if (too_long(problem.flops())) return "";
@@ -155,6 +170,19 @@ std::string check_variant(const Op<P, A>& op, std::string_view name, Fixture& fi
   return "";
 }
 
+// Counts the cases that a variant was checked on. It may refuse some; a test that it refuses all of is
+// skipped.
+class Tally {
+ public:
+  void add(const std::string& refusal) { refusal.empty() ? void(++checked_) : void(refusal_ = refusal); }
+  bool none() const { return checked_ == 0; }
+  const std::string& refusal() const { return refusal_; }
+
+ private:
+  int checked_ = 0;
+  std::string refusal_;
+};
+
 // Finite differences in fp64: that the reference's backward is the derivative of its forward. `loss` runs the
 // forward and returns Σ out·dout; `input` is perturbed at a sample of its elements and compared with
 // `gradient`.
@@ -162,8 +190,8 @@ void check_gradient(const std::function<double()>& loss, const Tensor& input, co
                     std::string_view name, double step = 1e-5);
 
 // The names of an operation's variants but the reference, for INSTANTIATE_TEST_SUITE_P.
-template <class P, class A>
-std::vector<std::string> variant_names(const Op<P, A>& op) {
+template <class A>
+std::vector<std::string> variant_names(const Op<A>& op) {
   std::vector<std::string> names;
   for (const auto& variant : op.variants) {
     if (variant.name != kReference) names.emplace_back(variant.name);

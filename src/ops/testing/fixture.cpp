@@ -19,7 +19,7 @@ Tensor Fixture::make(DType dtype, const Shape& shape) {
   const Tensor layout(nullptr, dtype, shape);
   if (!with_data_ && is_floating(dtype)) {
     const std::uintptr_t address = next_address_;
-    next_address_ += layout.bytes() + kGuard;
+    next_address_ += (layout.bytes() / kGuard + 2) * kGuard;  // aligned as data are
     return Tensor(reinterpret_cast<void*>(address), dtype, shape);
   }
   Storage storage;

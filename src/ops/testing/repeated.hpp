@@ -116,8 +116,8 @@ std::vector<std::vector<double>> all_elements(const std::vector<TensorUse>& uses
 
 // Checks a variant on `small`, whose reduction lengths are given, and on its repetition. Returns why it could
 // not, else "".
-template <class P, class A>
-std::string check_repeated(const Op<P, A>& op, std::string_view name, Fixture& fixture, A small,
+template <class A>
+std::string check_repeated(const Op<A>& op, std::string_view name, Fixture& fixture, A small,
                            const ReductionLength& reduction, const Repetition& how) {
   const auto& variant = find_variant(op, name);
   const DeviceInfo device = device_for(name);
@@ -127,12 +127,12 @@ std::string check_repeated(const Op<P, A>& op, std::string_view name, Fixture& f
   if (how.exact_sums) make_whole(small);
   const auto uses = uses_of(small);
   RepeatedCopy copy(fixture, uses, how);
-  const P problem = op.problem(copy.moved(small));
+  const typename A::Problem problem = op.problem(copy.moved(small));
   SCOPED_TRACE(fmt::format("{} {} {}", op.name, name, problem.describe()));
-  for (const P& p : {op.problem(small), problem}) {
+  for (const typename A::Problem& p : {op.problem(small), problem}) {
     if (std::string reason = variant.refuse(p, context.device()); !reason.empty()) return reason;
   }
-  const std::size_t scratch = variant.workspace ? variant.workspace(problem, context.device()) : 0;
+  const std::size_t scratch = variant.workspace(problem, context.device());
   const std::size_t needed = (copy.bytes() + scratch + (std::size_t{1} << 30)) >> 30;
   if (available_memory(device.device) >> 30 < needed) {
     return fmt::format("needs an NVIDIA GPU with {} GiB of free memory", needed);
@@ -162,8 +162,8 @@ std::string check_repeated(const Op<P, A>& op, std::string_view name, Fixture& f
 }
 
 // The names of an operation's variants for GPUs; none in a build without CUDA.
-template <class P, class A>
-std::vector<std::string> gpu_variant_names(const Op<P, A>& op) {
+template <class A>
+std::vector<std::string> gpu_variant_names(const Op<A>& op) {
   std::vector<std::string> names = variant_names(op);
   std::erase_if(names, [](const std::string& name) { return !name.starts_with("cuda."); });
   return names;

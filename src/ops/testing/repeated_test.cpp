@@ -60,24 +60,21 @@ TEST(Repeated, SumsOfAnotherKind) {
 }
 
 // A variant that is right up to 40,000 elements.
-std::string refuse_nothing(const ResidualProblem&, const DeviceInfo&) {
-  return "";
-}
 void run_reference(const Context& context, const ResidualForward& args) {
   find_variant(residual_forward_op(), kReference).run(context, args);
 }
-constexpr Variant<ResidualProblem, ResidualForward> kForgetful[] = {
-    {"forgetful", refuse_nothing,
-     [](const Context& context, const ResidualForward& args) {
-       const auto some = [](const Tensor& t) {
-         return t.slice(0, 0, std::min<std::int64_t>(t.shape[0], 40000));
-       };
-       run_reference(context, {some(args.a), some(args.b), some(args.out)});
-     }},
-    {kReference, refuse_nothing, run_reference}};
+void run_forgetful(const Context& context, const ResidualForward& args) {
+  const auto some = [](const Tensor& t) { return t.slice(0, 0, std::min<std::int64_t>(t.shape[0], 40000)); };
+  run_reference(context, {some(args.a), some(args.b), some(args.out)});
+}
+constexpr Kernel<ResidualForward> kForgetful{
+    .needs = Needs::cpu, .dtypes = kFloatingDTypes, .run = run_forgetful};
+constexpr Kernel<ResidualForward> kRemembering{
+    .needs = Needs::cpu, .dtypes = kFloatingDTypes, .run = run_reference};
+constexpr Variant<ResidualForward> kVariants[] = {{"forgetful", &kForgetful}, {kReference, &kRemembering}};
 
 TEST(Repeated, FindsWhatIsWrongBehindTheSmallProblem) {
-  const Op<ResidualProblem, ResidualForward> op{"forgetful", kForgetful, residual_forward_op().problem};
+  const Op<ResidualForward> op{"forgetful", kVariants, residual_forward_op().problem};
   const auto failures = [&](std::int64_t elements) {
     Fixture fixture(5);
     ::testing::TestPartResultArray found;

@@ -7,11 +7,11 @@ namespace warpwright::ops::testing {
 
 // Runs it so many times from the same bytes, on a CPU with one and with three threads in turn, and holds
 // every byte against the first run's. Returns the variant's reason where it refuses, else "".
-template <class P, class A>
-std::string check_repeats(const Op<P, A>& op, std::string_view name, Fixture& fixture, const A& args,
+template <class A>
+std::string check_repeats(const Op<A>& op, std::string_view name, Fixture& fixture, const A& args,
                           int runs = 100) {
   const auto& variant = find_variant(op, name);
-  const P problem = op.problem(args);
+  const typename A::Problem problem = op.problem(args);
   SCOPED_TRACE(fmt::format("{} {} {}", op.name, name, problem.describe()));
   if (std::string reason = variant.refuse(problem, device_for(name)); !reason.empty()) return reason;
   fixture.snapshot();

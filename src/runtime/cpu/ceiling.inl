@@ -1,5 +1,4 @@
-// Bandwidth and fp32 multiply-add loops; sse2.cpp, avx2.cpp and avx512.cpp compile this body for their
-// registers.
+// Bandwidth and fp32 multiply-add loops.
 #include <immintrin.h>
 
 #include "runtime/cpu/ceiling_kernels.hpp"

@@ -1,4 +1,4 @@
-// AdamW on a CPU; avx2.cpp and avx512.cpp compile this body for their registers. Memory-bound: 28 bytes a
+// AdamW on a CPU. Memory-bound: 28 bytes a
 // parameter in fp32 (parameter, m and v read and written, gradient read), 30 with bf16 beside an fp32 master,
 // 24 with bf16 alone.
 // Stores go through the caches: a line that was just read is there, and a store past the caches measured
@@ -6,8 +6,9 @@
 #include "ops/adamw/kernels.hpp"
 #include "ops/adamw/rounding.hpp"
 #include "ops/cpu/elementwise.hpp"
+#include "ops/cpu/isa.hpp"
 
-namespace warpwright::ops::adamw_kernels::WARPWRIGHT_ISA {
+namespace warpwright::ops::adamw_kernels {
 namespace {
 
 using namespace simd;
@@ -156,8 +157,6 @@ void run_blocks(const AdamW& a, const Step& s, int threads) {
                           });
 }
 
-}  // namespace
-
 void run(const Context& context, const AdamW& a) {
   const auto* schedule = static_cast<const float*>(a.schedule.data);
   const float lr = schedule[0], c1 = schedule[1], c2 = schedule[2], scale = schedule[3];
@@ -172,4 +171,11 @@ void run(const Context& context, const AdamW& a) {
   run_blocks(a, step, context.threads());
 }
 
-}  // namespace warpwright::ops::adamw_kernels::WARPWRIGHT_ISA
+}  // namespace
+}  // namespace warpwright::ops::adamw_kernels
+
+namespace warpwright::ops {
+
+WARPWRIGHT_KERNEL(AdamW, kCpu) = {.needs = kThisCpu, .dtypes = kCpuDTypes, .run = adamw_kernels::run};
+
+}  // namespace warpwright::ops

@@ -8,7 +8,7 @@
 #include "ops/cuda/vector.cuh"
 #include "runtime/cuda/check.hpp"
 
-namespace warpwright::ops::adamw_kernels::cuda {
+namespace warpwright::ops::adamw_kernels {
 namespace {
 
 constexpr int kThreads = 256, kBlock = 2048;
@@ -174,8 +174,6 @@ void run(const Context& context, const AdamW& a) {
                                    });
 }
 
-}  // namespace
-
 void multi_tensor(const Context& context, const AdamW& args) {
   if (args.tensors.empty()) return;
   if (without_masters(args)) return run<Alone>(context, args);
@@ -183,4 +181,12 @@ void multi_tensor(const Context& context, const AdamW& args) {
                        [&](auto tag) { run<WithMaster<typename decltype(tag)::type>>(context, args); });
 }
 
-}  // namespace warpwright::ops::adamw_kernels::cuda
+}  // namespace
+}  // namespace warpwright::ops::adamw_kernels
+
+namespace warpwright::ops {
+
+WARPWRIGHT_KERNEL(AdamW, "cuda.multi_tensor"_kernel) = {
+    .needs = Needs::gpu, .dtypes = kGpuDTypes, .run = adamw_kernels::multi_tensor};
+
+}  // namespace warpwright::ops

@@ -4,7 +4,7 @@
 #include "ops/cuda/vector.cuh"
 #include "runtime/cuda/check.hpp"
 
-namespace warpwright::ops::adamw_kernels::cuda {
+namespace warpwright::ops::adamw_kernels {
 namespace {
 
 constexpr int kThreads = 512;
@@ -50,8 +50,6 @@ void run(const Context& context, const AdamW& a, const AdamWTensor& t) {
   warpwright::cuda::check_launch("adamw cuda.plain");
 }
 
-}  // namespace
-
 void plain(const Context& context, const AdamW& args) {
   for (const AdamWTensor& t : args.tensors) {
     gpu::visit_gpu_dtype(t.parameter.dtype,
@@ -59,4 +57,19 @@ void plain(const Context& context, const AdamW& args) {
   }
 }
 
-}  // namespace warpwright::ops::adamw_kernels::cuda
+Refusal refuse_plain(const AdamWProblem& p, const DeviceInfo&) {
+  if (!p.masters) return "rounds to nearest, and there are no masters";
+  return {};
+}
+
+}  // namespace
+}  // namespace warpwright::ops::adamw_kernels
+
+namespace warpwright::ops {
+
+WARPWRIGHT_KERNEL(AdamW, "cuda.plain"_kernel) = {.needs = Needs::gpu,
+                                                 .dtypes = kGpuDTypes,
+                                                 .run = adamw_kernels::plain,
+                                                 .refuse = adamw_kernels::refuse_plain};
+
+}  // namespace warpwright::ops

@@ -1,5 +1,5 @@
-// Attention backward on a CPU, a tile of kBlock queries × kBlock keys at a time; avx2.cpp and avx512.cpp
-// compile this body for their registers. Compute-bound: five products, 10 · HS FLOP and one exponential a
+// Attention backward on a CPU, a tile of kBlock queries × kBlock keys at a time.
+// Compute-bound: five products, 10 · HS FLOP and one exponential a
 // score.
 //   Sᵀ = K·Qᵀ, dPᵀ = V·doutᵀ                 queries in the lanes
 //   dv += Pᵀ·dout, dk += dSᵀ·Q, dq += dS·K   the head's elements in the lanes
@@ -10,8 +10,9 @@
 //   HS=64 T=1024  AVX-512 118 (60%)  AVX2 78        HS=32 T=1024  AVX-512 109     HS=128 T=1024  AVX-512 112
 //   HS=64 T=64    AVX-512  66        AVX2 51
 #include "ops/attention/cpu/gradients.hpp"
+#include "ops/cpu/isa.hpp"
 
-namespace warpwright::ops::attention::WARPWRIGHT_ISA {
+namespace warpwright::ops::attention {
 namespace {
 
 struct BackwardTiles {
@@ -140,11 +141,20 @@ void run_backward(const Context& context, const AttentionBackward& a) {
   });
 }
 
-}  // namespace
-
 void backward(const Context& context, const AttentionBackward& args) {
   check_sequences(args);
   args.q.dtype == DType::f32 ? run_backward<float>(context, args) : run_backward<bf16>(context, args);
 }
 
-}  // namespace warpwright::ops::attention::WARPWRIGHT_ISA
+}  // namespace
+}  // namespace warpwright::ops::attention
+
+namespace warpwright::ops {
+
+WARPWRIGHT_KERNEL(AttentionBackward, kCpu) = {.needs = kThisCpu,
+                                              .dtypes = kCpuDTypes,
+                                              .run = attention::backward,
+                                              .refuse = attention::refuse_large_heads,
+                                              .workspace = attention::backward_workspace};
+
+}  // namespace warpwright::ops

@@ -1,5 +1,5 @@
-// Attention forward on a CPU, a tile of kBlock queries × kBlock keys at a time; avx2.cpp and avx512.cpp
-// compile this body for their registers. Compute-bound: 4 · HS FLOP and one exponential a score.
+// Attention forward on a CPU, a tile of kBlock queries × kBlock keys at a time.
+// Compute-bound: 4 · HS FLOP and one exponential a score.
 //   Sᵀ = K·Qᵀ    queries in the lanes, so that the softmax's maxima and sums are vertical
 //   out = P·V    the head's elements in the lanes; the sums are rescaled while they are loaded
 // A tile's K and V are packed as fp32 rows, Q as its transpose times scale · log2 e. A causal tile on the
@@ -9,8 +9,9 @@
 //   HS=64 T=1024  AVX-512 112 (57%)  AVX2 78        HS=32 T=1024  AVX-512 103     HS=128 T=1024  AVX-512 102
 //   HS=64 T=64    AVX-512  62        AVX2 50: there q, k, v and out, a page a row, come from beyond L2
 #include "ops/attention/cpu/few_queries.hpp"
+#include "ops/cpu/isa.hpp"
 
-namespace warpwright::ops::attention::WARPWRIGHT_ISA {
+namespace warpwright::ops::attention {
 namespace {
 
 inline float scalar(float x) {
@@ -160,11 +161,20 @@ void run_forward(const Context& context, const AttentionForward& a) {
   });
 }
 
-}  // namespace
-
 void forward(const Context& context, const AttentionForward& args) {
   check_sequences(args);
   args.q.dtype == DType::f32 ? run_forward<float>(context, args) : run_forward<bf16>(context, args);
 }
 
-}  // namespace warpwright::ops::attention::WARPWRIGHT_ISA
+}  // namespace
+}  // namespace warpwright::ops::attention
+
+namespace warpwright::ops {
+
+WARPWRIGHT_KERNEL(AttentionForward, kCpu) = {.needs = kThisCpu,
+                                             .dtypes = kCpuDTypes,
+                                             .run = attention::forward,
+                                             .refuse = attention::refuse_large_heads,
+                                             .workspace = attention::forward_workspace};
+
+}  // namespace warpwright::ops

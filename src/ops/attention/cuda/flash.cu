@@ -1,10 +1,8 @@
 // bf16 and fp16 on the tensor cores of sm_80 and later, by mma.sync.
-// flash_short's tiles are of 64 queries: up to so many tokens a sequence's q, k, v and scores stay on the
-// chip from one product to the next, in one pass, and four blocks share a multiprocessor; longer ones stream.
 // FLOPs: forward 4, backward 14 per visible pair and head element (10 of them are the problem's).
 #include "ops/attention/cuda/flash.cuh"
 #include "ops/attention/cuda/mma_engine.cuh"
-#include "ops/attention/kernels.hpp"
+#include "ops/attention/cuda/refuse.cuh"
 
 namespace warpwright::ops::attention::cuda {
 namespace {
@@ -14,27 +12,35 @@ namespace {
 template <class T, int kHeadSize>
 using Forward = MmaEngine<T, kHeadSize, 2, 64, 2>;
 template <class T, int kHeadSize>
-using ShortForward = MmaEngine<T, kHeadSize, 1, 64, kHeadSize <= 64 ? 4 : 2>;
-template <class T, int kHeadSize>
 using Queries = MmaEngine<T, kHeadSize, 2, kHeadSize <= 64 ? 64 : 32, 2>;
 template <class T, int kHeadSize>
 using Keys = MmaEngine<T, kHeadSize, kHeadSize <= 64 ? 2 : 1, kHeadSize <= 64 ? 32 : 64, 2>;
 
-}  // namespace
+std::size_t forward_bytes(std::int64_t HS) {
+  std::size_t bytes = 0;
+  visit_head_size(HS, [&](auto size) { bytes = forward_shared<Forward<__half, decltype(size)::value>>(); });
+  return bytes;
+}
 
-std::size_t flash_shared_bytes(std::int64_t HS, bool backward) {
+std::size_t backward_bytes(std::int64_t HS) {
   std::size_t bytes = 0;
   visit_head_size(HS, [&](auto size) {
     constexpr int kSize = decltype(size)::value;
-    bytes = backward
-                ? std::max(backward_shared<Queries<__half, kSize>>(), backward_shared<Keys<__half, kSize>>())
-                : forward_shared<Forward<__half, kSize>>();
+    bytes = std::max(backward_shared<Queries<__half, kSize>>(), backward_shared<Keys<__half, kSize>>());
   });
   return bytes;
 }
 
+Refusal refuse_forward(const AttentionForwardProblem& p, const DeviceInfo& device) {
+  if (Refusal refusal = refuse_tiles(p)) return refusal;
+  return refuse_shared(forward_bytes(p.HS), p.HS, device);
+}
+Refusal refuse_backward(const AttentionBackwardProblem& p, const DeviceInfo& device) {
+  if (Refusal refusal = refuse_tiles(p)) return refusal;
+  return refuse_shared(backward_bytes(p.HS), p.HS, device);
+}
+
 void flash_forward(const Context& context, const AttentionForward& a) {
-  if (!suits_tiles(a)) return flash_fma_forward(context, a);
   visit_head_size(a.q.shape[2], [&](auto size) {
     constexpr int kSize = decltype(size)::value;
     a.q.dtype == DType::bf16
@@ -43,25 +49,7 @@ void flash_forward(const Context& context, const AttentionForward& a) {
   });
 }
 
-std::size_t flash_short_shared_bytes(std::int64_t HS, bool) {
-  std::size_t bytes = 0;
-  visit_head_size(HS,
-                  [&](auto size) { bytes = forward_shared<ShortForward<__half, decltype(size)::value>>(); });
-  return bytes;
-}
-
-void flash_short_forward(const Context& context, const AttentionForward& a) {
-  if (!suits_tiles(a)) return flash_fma_forward(context, a);
-  visit_head_size(a.q.shape[2], [&](auto size) {
-    constexpr int kSize = decltype(size)::value;
-    a.q.dtype == DType::bf16
-        ? launch_forward<ShortForward<__nv_bfloat16, kSize>>(context, a, "attention.forward cuda.flash_short")
-        : launch_forward<ShortForward<__half, kSize>>(context, a, "attention.forward cuda.flash_short");
-  });
-}
-
 void flash_backward(const Context& context, const AttentionBackward& a) {
-  if (!suits_tiles(a)) return flash_fma_backward(context, a);
   const auto run = [&]<class T, int kSize>() {
     launch_backward<Queries<T, kSize>, Keys<T, kSize>>(context, a, "attention.backward cuda.flash");
   };
@@ -72,4 +60,19 @@ void flash_backward(const Context& context, const AttentionBackward& a) {
   });
 }
 
+}  // namespace
 }  // namespace warpwright::ops::attention::cuda
+
+namespace warpwright::ops {
+
+WARPWRIGHT_KERNEL(AttentionForward, "cuda.flash"_kernel) = {.needs = Needs::gpu,
+                                                            .dtypes = k16Bits,
+                                                            .run = attention::cuda::flash_forward,
+                                                            .refuse = attention::cuda::refuse_forward};
+WARPWRIGHT_KERNEL(AttentionBackward, "cuda.flash"_kernel) = {.needs = Needs::gpu,
+                                                             .dtypes = k16Bits,
+                                                             .run = attention::cuda::flash_backward,
+                                                             .refuse = attention::cuda::refuse_backward,
+                                                             .workspace = attention::cuda::statistics_bytes};
+
+}  // namespace warpwright::ops

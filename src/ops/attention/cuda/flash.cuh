@@ -443,14 +443,6 @@ void visit_head_size(std::int64_t HS, F&& f) {
   }
 }
 
-// Whether tiles can be copied 16 bytes at a time, and the largest score has the largest product.
-inline bool suits_tiles(const AttentionForward& a) {
-  return a.scale > 0 && Rows(a.q).aligned && Rows(a.k).aligned && Rows(a.v).aligned;
-}
-inline bool suits_tiles(const AttentionBackward& a) {
-  return a.scale > 0 && Rows(a.q).aligned && Rows(a.k).aligned && Rows(a.v).aligned && Rows(a.dout).aligned;
-}
-
 template <class Parameters>
 void launch(void (*kernel)(Parameters), const Context& context, const Parameters& p, unsigned blocks,
             int threads, std::size_t shared, std::string_view what) {

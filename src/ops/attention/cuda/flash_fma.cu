@@ -2,7 +2,7 @@
 // takes where tf32 is not allowed, and every call that the tensor-core kernels cannot take.
 #include "ops/attention/cuda/flash.cuh"
 #include "ops/attention/cuda/fma_engine.cuh"
-#include "ops/attention/kernels.hpp"
+#include "ops/attention/cuda/refuse.cuh"
 
 namespace warpwright::ops::attention::cuda {
 namespace {
@@ -18,16 +18,19 @@ void visit_engine(std::int64_t HS, F&& f) {
   }
 }
 
-}  // namespace
-
-std::size_t flash_fma_shared_bytes(std::int64_t HS, bool backward) {
+Refusal refuse_forward(const AttentionForwardProblem& p, const DeviceInfo& device) {
   std::size_t bytes = 0;
-  if (HS > kMaxHeadSize) return bytes;
-  visit_engine(HS, [&](auto engine) {
-    using E = decltype(engine);
-    bytes = backward ? backward_shared<E>() : forward_shared<E>();
-  });
-  return bytes;
+  if (p.HS <= kMaxHeadSize) {
+    visit_engine(p.HS, [&](auto engine) { bytes = forward_shared<decltype(engine)>(); });
+  }
+  return refuse_shared(bytes, p.HS, device);
+}
+Refusal refuse_backward(const AttentionBackwardProblem& p, const DeviceInfo& device) {
+  std::size_t bytes = 0;
+  if (p.HS <= kMaxHeadSize) {
+    visit_engine(p.HS, [&](auto engine) { bytes = backward_shared<decltype(engine)>(); });
+  }
+  return refuse_shared(bytes, p.HS, device);
 }
 
 void flash_fma_forward(const Context& context, const AttentionForward& a) {
@@ -43,4 +46,20 @@ void flash_fma_backward(const Context& context, const AttentionBackward& a) {
   });
 }
 
+}  // namespace
 }  // namespace warpwright::ops::attention::cuda
+
+namespace warpwright::ops {
+
+WARPWRIGHT_KERNEL(AttentionForward, "cuda.flash_fma"_kernel) = {.needs = Needs::gpu,
+                                                                .dtypes = kGpuDTypes,
+                                                                .run = attention::cuda::flash_fma_forward,
+                                                                .refuse = attention::cuda::refuse_forward};
+WARPWRIGHT_KERNEL(AttentionBackward, "cuda.flash_fma"_kernel) = {
+    .needs = Needs::gpu,
+    .dtypes = kGpuDTypes,
+    .run = attention::cuda::flash_fma_backward,
+    .refuse = attention::cuda::refuse_backward,
+    .workspace = attention::cuda::statistics_bytes};
+
+}  // namespace warpwright::ops

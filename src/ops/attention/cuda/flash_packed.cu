@@ -4,7 +4,6 @@
 // tiles of their own, blocks take every so many of them in turn, else runs of packed rows; where tiles are
 // few, a block has three groups for one.
 #include "ops/attention/cuda/forward_sm90.cuh"
-#include "ops/attention/kernels.hpp"
 
 namespace warpwright::ops::attention::cuda {
 namespace sm90 {
@@ -57,17 +56,35 @@ inline CUtensorMap map_of_packed(const Tensor& t) {
                       {64, 1, kBox});
 }
 
-inline bool suits_packed(const Tensor& t) {
-  return suits_boxes(t) && (t.shape[2] == 64 || t.strides[1] == t.shape[2]);
+}  // namespace sm90
+namespace {
+
+Refusal refuse_packed(const AttentionForwardProblem& p, const DeviceInfo&) {
+  if (p.HS != 32 && p.HS != 64) return "head size is neither 32 nor 64";
+  if (p.HS == 32 && !p.layout.adjacent) return "heads do not lie side by side";
+  return refuse_boxes(p);
 }
 
-}  // namespace sm90
+// Heads of 32 have it where there is much to do. Those of 64 have it for short texts, where these are worth a
+// tile and are more than a few, for the few and long that would be less than a tile of flash_sm90 for each
+// multiprocessor, and where flash_sm90's last round of tiles would leave most of the GPU without one.
+double packed_cost(const AttentionForwardProblem& p, const DeviceInfo& device) {
+  constexpr std::int64_t kWorthATile = 32, kLong = 128, kMiddle = 384;
+  constexpr std::int64_t kSomeQueries = 32, kManyQueries = 450;  // for each multiprocessor
+  if (p.batch_invariant) return -2;
+  const std::int64_t queries = queries_each(p, device);
+  if (p.HS == 32) return queries >= kManyQueries ? -2 : 1;
+  if (queries < kLargeTile) return shorter_than(p, queries < kSomeQueries ? kLong : kWorthATile) ? 1 : -2;
+  if (shorter_than(p, kMiddle)) return -2;
+  const std::int64_t blocks = std::max(device.gpu.multiprocessors, 1);
+  const std::int64_t S = std::max<std::int64_t>(p.sequences, 1);
+  const std::int64_t tiles = S * ((p.Nq / S + kLargeTile - 1) / kLargeTile) * p.NH;
+  const std::int64_t rounds = (tiles + blocks - 1) / blocks;
+  return 10 * rounds * blocks > 13 * tiles ? -2 : 1;
+}
 
 void flash_packed_forward(const Context& context, const AttentionForward& a) {
   using namespace sm90;
-  if (!suits_tiles(a) || !suits_packed(a.q) || !suits_packed(a.k) || !suits_packed(a.v)) {
-    return flash_short_forward(context, a);
-  }
   const ForwardMaps maps{map_of_packed(a.q), map_of_packed(a.k), map_of_packed(a.v), ForwardParameters(a),
                          nullptr};
   // Tokens of a text, in the mean, that are worth a tile. Runs and tiles differ in the bits of texts that a
@@ -102,4 +119,16 @@ void flash_packed_forward(const Context& context, const AttentionForward& a) {
   }
 }
 
+}  // namespace
 }  // namespace warpwright::ops::attention::cuda
+
+namespace warpwright::ops {
+
+WARPWRIGHT_KERNEL(AttentionForward, "cuda.flash_packed"_kernel) = {
+    .needs = Needs::hopper,
+    .dtypes = k16Bits,
+    .run = attention::cuda::flash_packed_forward,
+    .refuse = attention::cuda::refuse_packed,
+    .cost = attention::cuda::packed_cost};
+
+}  // namespace warpwright::ops

@@ -2,7 +2,6 @@
 // size 64, where exponentials take as long as products and a group's softmax hides behind the others'
 // products; of two at head size 128, for want of registers.
 #include "ops/attention/cuda/forward_sm90.cuh"
-#include "ops/attention/kernels.hpp"
 
 namespace warpwright::ops::attention::cuda {
 namespace sm90 {
@@ -45,15 +44,19 @@ bool flash_sm90_is_built() {
   return built;
 }
 
-std::size_t flash_sm90_forward_workspace() {
+namespace {
+
+Refusal refuse_forward(const AttentionForwardProblem& p, const DeviceInfo&) {
+  if (p.HS != 64 && p.HS != 128) return "head size is neither 64 nor 128";
+  return refuse_boxes(p);
+}
+
+std::size_t forward_workspace(const AttentionForwardProblem&, const DeviceInfo&) {
   return sm90::kCounterBytes;
 }
 
 void flash_sm90_forward(const Context& context, const AttentionForward& a) {
   using namespace sm90;
-  if (!suits_tiles(a) || !suits_boxes(a.q) || !suits_boxes(a.k) || !suits_boxes(a.v)) {
-    return flash_forward(context, a);
-  }
   // Without a causal mask a sequence's tiles are alike.
   const ForwardMaps maps{map_of(a.q), map_of(a.k), map_of(a.v), ForwardParameters(a),
                          a.mask == Mask::causal ? counters(context, context.scratch()) : nullptr};
@@ -68,4 +71,16 @@ void flash_sm90_forward(const Context& context, const AttentionForward& a) {
   });
 }
 
+}  // namespace
 }  // namespace warpwright::ops::attention::cuda
+
+namespace warpwright::ops {
+
+WARPWRIGHT_KERNEL(AttentionForward, "cuda.flash_sm90"_kernel) = {
+    .needs = Needs::hopper,
+    .dtypes = k16Bits,
+    .run = attention::cuda::flash_sm90_forward,
+    .refuse = attention::cuda::refuse_forward,
+    .workspace = attention::cuda::forward_workspace};
+
+}  // namespace warpwright::ops

@@ -2,7 +2,6 @@
 // four warps have 64 rows each of the tile that stays (queries; keys), and tiles of 64 rows (keys and values;
 // queries and dout) stream by. Three groups sum dq at head size 64; elsewhere there are registers for two.
 #include "ops/attention/cuda/sm90.cuh"
-#include "ops/attention/kernels.hpp"
 
 namespace warpwright::ops::attention::cuda {
 namespace sm90 {
@@ -524,17 +523,20 @@ __global__ void __launch_bounds__(S::kThreads, 1)
 
 }  // namespace sm90
 
-std::size_t flash_sm90_backward_workspace(std::int64_t Nq, std::int64_t NH, std::int64_t sequences) {
+namespace {
+
+Refusal refuse_backward(const AttentionBackwardProblem& p, const DeviceInfo&) {
+  if (p.HS != 64 && p.HS != 128) return "head size is neither 64 nor 128";
+  return refuse_boxes(p);
+}
+
+std::size_t backward_workspace(const AttentionBackwardProblem& p, const DeviceInfo&) {
   return sm90::kCounterBytes +
-         static_cast<std::size_t>(NH * (Nq + sequences + sm90::kBox + 2)) * sizeof(RowStatistics);
+         static_cast<std::size_t>(p.NH * (p.Nq + p.sequences + sm90::kBox + 2)) * sizeof(RowStatistics);
 }
 
 void flash_sm90_backward(const Context& context, const AttentionBackward& a) {
   using namespace sm90;
-  if (!suits_tiles(a) || !suits_boxes(a.q) || !suits_boxes(a.k) || !suits_boxes(a.v) ||
-      !suits_boxes(a.dout)) {
-    return flash_backward(context, a);
-  }
   constexpr std::string_view kWhat = "attention.backward cuda.flash_sm90";
   unsigned* const next = counters(context, context.scratch());
   const BackwardParameters p(a, static_cast<std::byte*>(context.scratch()) + kCounterBytes);
@@ -552,4 +554,16 @@ void flash_sm90_backward(const Context& context, const AttentionBackward& a) {
   });
 }
 
+}  // namespace
 }  // namespace warpwright::ops::attention::cuda
+
+namespace warpwright::ops {
+
+WARPWRIGHT_KERNEL(AttentionBackward, "cuda.flash_sm90"_kernel) = {
+    .needs = Needs::hopper,
+    .dtypes = k16Bits,
+    .run = attention::cuda::flash_sm90_backward,
+    .refuse = attention::cuda::refuse_backward,
+    .workspace = attention::cuda::backward_workspace};
+
+}  // namespace warpwright::ops

@@ -1,7 +1,7 @@
 // fp32 whose products round their factors to tf32, on the tensor cores of sm_80 and later.
 #include "ops/attention/cuda/flash.cuh"
 #include "ops/attention/cuda/mma_engine.cuh"
-#include "ops/attention/kernels.hpp"
+#include "ops/attention/cuda/refuse.cuh"
 
 namespace warpwright::ops::attention::cuda {
 namespace {
@@ -9,30 +9,54 @@ namespace {
 template <int kHeadSize>
 using Engine = MmaEngine<float, kHeadSize, 1, 32, 2>;
 
-}  // namespace
-
-std::size_t flash_tf32_shared_bytes(std::int64_t HS, bool backward) {
+std::size_t forward_bytes(std::int64_t HS) {
   std::size_t bytes = 0;
-  visit_head_size(HS, [&](auto size) {
-    using E = Engine<decltype(size)::value>;
-    bytes = backward ? backward_shared<E>() : forward_shared<E>();
-  });
+  visit_head_size(HS, [&](auto size) { bytes = forward_shared<Engine<decltype(size)::value>>(); });
   return bytes;
 }
 
+std::size_t backward_bytes(std::int64_t HS) {
+  std::size_t bytes = 0;
+  visit_head_size(HS, [&](auto size) { bytes = backward_shared<Engine<decltype(size)::value>>(); });
+  return bytes;
+}
+
+Refusal refuse_forward(const AttentionForwardProblem& p, const DeviceInfo& device) {
+  if (Refusal refusal = refuse_tiles(p)) return refusal;
+  return refuse_shared(forward_bytes(p.HS), p.HS, device);
+}
+Refusal refuse_backward(const AttentionBackwardProblem& p, const DeviceInfo& device) {
+  if (Refusal refusal = refuse_tiles(p)) return refusal;
+  return refuse_shared(backward_bytes(p.HS), p.HS, device);
+}
+
 void flash_tf32_forward(const Context& context, const AttentionForward& a) {
-  if (!suits_tiles(a)) return flash_fma_forward(context, a);
   visit_head_size(a.q.shape[2], [&](auto size) {
     launch_forward<Engine<decltype(size)::value>>(context, a, "attention.forward cuda.flash_tf32");
   });
 }
 
 void flash_tf32_backward(const Context& context, const AttentionBackward& a) {
-  if (!suits_tiles(a)) return flash_fma_backward(context, a);
   visit_head_size(a.q.shape[2], [&](auto size) {
     using E = Engine<decltype(size)::value>;
     launch_backward<E, E>(context, a, "attention.backward cuda.flash_tf32");
   });
 }
 
+}  // namespace
 }  // namespace warpwright::ops::attention::cuda
+
+namespace warpwright::ops {
+
+WARPWRIGHT_KERNEL(AttentionForward, "cuda.flash_tf32"_kernel) = {.needs = Needs::tf32,
+                                                                 .dtypes = DType::f32,
+                                                                 .run = attention::cuda::flash_tf32_forward,
+                                                                 .refuse = attention::cuda::refuse_forward};
+WARPWRIGHT_KERNEL(AttentionBackward, "cuda.flash_tf32"_kernel) = {
+    .needs = Needs::tf32,
+    .dtypes = DType::f32,
+    .run = attention::cuda::flash_tf32_backward,
+    .refuse = attention::cuda::refuse_backward,
+    .workspace = attention::cuda::statistics_bytes};
+
+}  // namespace warpwright::ops

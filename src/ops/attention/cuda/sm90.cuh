@@ -11,6 +11,7 @@
 #include <algorithm>
 
 #include "ops/attention/cuda/flash.cuh"
+#include "ops/attention/cuda/refuse.cuh"
 #include "ops/cuda/hopper/products.cuh"
 #include "ops/cuda/hopper/tensor_copy.cuh"
 #include "ops/cuda/hopper/tensor_map.hpp"
@@ -244,11 +245,6 @@ __device__ inline std::byte* align_shared(uint4* shared) {
 inline CUtensorMap map_of(const Tensor& t) {
   return map_boxes<3>(t.data, t.dtype, {t.shape[2], t.shape[1], t.shape[0]}, {t.strides[1], t.strides[0]},
                       {64, 1, kBox});
-}
-
-// What the copy engine takes besides suits_tiles(): something to read, strides that do not overlap.
-inline bool suits_boxes(const Tensor& t) {
-  return t.shape[0] > 0 && t.strides[0] > 0 && t.strides[1] > 0;
 }
 
 // Zeros for the jobs of a call's kernels, one each.

@@ -11,6 +11,8 @@
 // price is memory and its traffic: 4·NH·Nq·width bytes, twice that in the backward.
 #include <algorithm>
 #include <cstdint>
+#include <cstdio>
+#include <string>
 
 #include "ops/attention/cuda/staged_products.cuh"
 #include "ops/attention/cuda/staged_softmax.cuh"
@@ -18,6 +20,14 @@
 
 namespace warpwright::ops::attention::cuda {
 namespace {
+
+// Keys in a row of scores.
+std::int64_t most_keys(const AttentionForwardProblem& p) {
+  return p.max_seqlen > 0 ? std::min(p.max_seqlen, p.Nk) : p.Nk;
+}
+std::int64_t most_keys(const AttentionBackwardProblem& p) {
+  return p.Nk;
+}
 
 struct Sizes {
   std::int64_t Nq, Nk, NH, HS, width;
@@ -162,6 +172,8 @@ void online_softmax(const Stages& stages, float* scores, const ForwardParameters
   launch_softmax<OnlineSoftmax>(stages, kRowWarps, 0, scores, p);
 }
 
+constexpr std::int64_t kMostKeysInRegisters = 1024;
+
 // As many registers as the longest row needs, in powers of two.
 template <int kHeld = 2>
 void softmax_in_registers(const Stages& stages, float* scores, const ForwardParameters& p) {
@@ -181,7 +193,7 @@ void softmax_in_shared(const Stages& stages, float* scores, const ForwardParamet
 
 template <class Softmax>
 void forward(const Context& context, const AttentionForward& args, Softmax softmax, std::string_view what) {
-  const Sizes sizes = sizes_of(attention_forward_op().problem(args));
+  const Sizes sizes = sizes_of(args.problem());
   const Stages stages(context, args, sizes);
   const ForwardScratch at(context.scratch(), sizes);
   gpu::visit_gpu_dtype(args.q.dtype, [&](auto tag) {
@@ -197,22 +209,6 @@ void forward(const Context& context, const AttentionForward& args, Softmax softm
   warpwright::cuda::check_launch(what);
 }
 
-}  // namespace
-
-std::int64_t most_keys(const AttentionForwardProblem& p) {
-  return p.max_seqlen > 0 ? std::min(p.max_seqlen, p.Nk) : p.Nk;
-}
-std::int64_t most_keys(const AttentionBackwardProblem& p) {
-  return p.Nk;
-}
-
-std::size_t staged_forward_bytes(const AttentionForwardProblem& p) {
-  return ForwardScratch(nullptr, sizes_of(p)).bytes;
-}
-std::size_t staged_backward_bytes(const AttentionBackwardProblem& p) {
-  return BackwardScratch(nullptr, sizes_of(p)).bytes;
-}
-
 void staged_forward(const Context& context, const AttentionForward& args) {
   forward(context, args, online_softmax, "attention.forward cuda.staged");
 }
@@ -224,7 +220,7 @@ void staged_shared_forward(const Context& context, const AttentionForward& args)
 }
 
 void staged_backward(const Context& context, const AttentionBackward& args) {
-  const Sizes sizes = sizes_of(attention_backward_op().problem(args));
+  const Sizes sizes = sizes_of(args.problem());
   const Stages stages(context, args, sizes);
   const BackwardScratch at(context.scratch(), sizes);
   const ForwardScratch& again = at.forward;
@@ -249,4 +245,74 @@ void staged_backward(const Context& context, const AttentionBackward& args) {
   warpwright::cuda::check_launch("attention.backward cuda.staged");
 }
 
+std::size_t forward_workspace(const AttentionForwardProblem& p, const DeviceInfo&) {
+  return ForwardScratch(nullptr, sizes_of(p)).bytes;
+}
+std::size_t backward_workspace(const AttentionBackwardProblem& p, const DeviceInfo&) {
+  return BackwardScratch(nullptr, sizes_of(p)).bytes;
+}
+
+// `tensors` of scores. In fp64: for shapes that no memory holds the product does not fit into 64 bits.
+template <class Problem>
+Refusal refuse_scores(const Problem& p, int tensors) {
+  constexpr double kMostBytes = 0x1p32;
+  const double bytes = 4.0 * tensors * static_cast<double>(p.NH) * static_cast<double>(p.Nq) *
+                       static_cast<double>(most_keys(p));
+  if (bytes <= kMostBytes) return "";
+  char text[64];
+  std::snprintf(text, sizeof(text), "its scores take %.1f GiB", bytes / 0x1p30);
+  return text;
+}
+Refusal refuse_forward(const AttentionForwardProblem& p, const DeviceInfo&) {
+  return refuse_scores(p, 1);
+}
+Refusal refuse_backward(const AttentionBackwardProblem& p, const DeviceInfo&) {
+  return refuse_scores(p, 2);
+}
+
+// A softmax that holds a row of scores.
+Refusal refuse_rows(const AttentionForwardProblem& p, std::int64_t most, const std::string& where) {
+  if (Refusal refusal = refuse_scores(p, 1)) return refusal;
+  const std::int64_t keys = most_keys(p);
+  if (keys <= most) return "";
+  return "a row may have " + std::to_string(keys) + " keys, " + where + " hold " + std::to_string(most);
+}
+Refusal refuse_registers(const AttentionForwardProblem& p, const DeviceInfo&) {
+  return refuse_rows(p, kMostKeysInRegisters, "a warp's registers");
+}
+Refusal refuse_shared_rows(const AttentionForwardProblem& p, const DeviceInfo& device) {
+  const std::size_t bytes = device.gpu.shared_bytes_per_block;
+  return refuse_rows(p, static_cast<std::int64_t>(bytes / sizeof(float)),
+                     std::to_string(bytes) + " bytes of a block's shared memory");
+}
+
+}  // namespace
 }  // namespace warpwright::ops::attention::cuda
+
+namespace warpwright::ops {
+
+WARPWRIGHT_KERNEL(AttentionForward, "cuda.staged"_kernel) = {.needs = Needs::gpu,
+                                                             .dtypes = kGpuDTypes,
+                                                             .run = attention::cuda::staged_forward,
+                                                             .refuse = attention::cuda::refuse_forward,
+                                                             .workspace = attention::cuda::forward_workspace};
+WARPWRIGHT_KERNEL(AttentionForward, "cuda.staged_registers"_kernel) = {
+    .needs = Needs::gpu,
+    .dtypes = kGpuDTypes,
+    .run = attention::cuda::staged_registers_forward,
+    .refuse = attention::cuda::refuse_registers,
+    .workspace = attention::cuda::forward_workspace};
+WARPWRIGHT_KERNEL(AttentionForward, "cuda.staged_shared"_kernel) = {
+    .needs = Needs::gpu,
+    .dtypes = kGpuDTypes,
+    .run = attention::cuda::staged_shared_forward,
+    .refuse = attention::cuda::refuse_shared_rows,
+    .workspace = attention::cuda::forward_workspace};
+WARPWRIGHT_KERNEL(AttentionBackward, "cuda.staged"_kernel) = {
+    .needs = Needs::gpu,
+    .dtypes = kGpuDTypes,
+    .run = attention::cuda::staged_backward,
+    .refuse = attention::cuda::refuse_backward,
+    .workspace = attention::cuda::backward_workspace};
+
+}  // namespace warpwright::ops

@@ -1,12 +1,14 @@
-// Bias, residual connection and normalization on a CPU, a row at a time; avx2.cpp and avx512.cpp compile this
-// body for their registers. Memory-bound: 3 passes of the tensor (x, residual, out), 4 where the sum is
-// stored, ~10 FLOP an element; the row's second and third reading come from L1.
+// Bias, residual connection and normalization on a CPU, a row at a time. Memory-bound: 3 passes of the tensor
+// (x, residual, out), 4 if the sum is stored, ~10 FLOP an element; the row's second and third reading come
+// from L1.
 #include "ops/bias_residual_layernorm/kernels.hpp"
+#include "ops/cpu/isa.hpp"
 #include "ops/cpu/layernorm.hpp"
 
-namespace warpwright::ops::bias_residual_layernorm::WARPWRIGHT_ISA {
+namespace warpwright::ops {
 namespace {
 
+using namespace bias_residual_layernorm;
 using namespace simd;
 
 template <class T>
@@ -25,7 +27,7 @@ inline void add_rows(const T* x, const T* x_bias, const T* residual, To* sum, st
 }
 
 template <class T, class P>
-void run(const Context& context, const SumForward& a) {
+void forward_as(const Context& context, const SumForward& a) {
   const T *x = data_of<const T>(a.x), *x_bias = data_of<const T>(a.x_bias),
           *residual = data_of<const T>(a.residual);
   const P *weight = data_of<const P>(a.weight), *bias = data_of<const P>(a.bias);
@@ -64,12 +66,10 @@ void run(const Context& context, const SumForward& a) {
   }
 }
 
-}  // namespace
-
 void forward(const Context& context, const SumForward& args) {
   const auto visit = [&](auto tag) {
     using T = typename decltype(tag)::type;
-    args.weight.dtype == args.x.dtype ? run<T, T>(context, args) : run<T, float>(context, args);
+    args.weight.dtype == args.x.dtype ? forward_as<T, T>(context, args) : forward_as<T, float>(context, args);
   };
   if (args.x.dtype == DType::f32) {
     visit(TypeTag<float>{});
@@ -81,4 +81,16 @@ void forward(const Context& context, const SumForward& args) {
   layernorm::keep_lost_columns(norm_of(args, args.sum), args.sum);
 }
 
-}  // namespace warpwright::ops::bias_residual_layernorm::WARPWRIGHT_ISA
+}  // namespace
+
+WARPWRIGHT_KERNEL(BiasResidualLayerNormForward, kCpu) = {.needs = kThisCpu,
+                                                         .dtypes = layernorm::kVectorDTypes,
+                                                         .run = run_as_sum<forward>,
+                                                         .workspace = cpu_workspace,
+                                                         .configuration = cpu_parts};
+WARPWRIGHT_KERNEL(ResidualLayerNormForward, kCpu) = {.needs = kThisCpu,
+                                                     .dtypes = layernorm::kVectorDTypes,
+                                                     .run = run_as_sum<forward>,
+                                                     .configuration = cpu_parts};
+
+}  // namespace warpwright::ops

@@ -1,14 +1,16 @@
-// The sum and its normalization where neither sum nor statistics are kept, as between an encoder's layers:
-// rows of 16 bits, of up to 1,024 numbers, in a warp each. Beside products these rows are in the second-level
-// cache, and what counts is how long a warp waits: loads leave together, both sums of the statistics are
+// The sum and its normalization if neither sum nor statistics are kept, as between an encoder's layers: rows
+// of 16 bits, of up to 1,024 numbers, in a warp each. Between products these rows are in the second-level
+// cache, and the time is that for which a warp waits: loads leave together, both sums of the statistics are
 // taken in one pass, and the parameters come before the kernel before has ended.
 #include "ops/bias_residual_layernorm/kernels.hpp"
 #include "ops/cuda/overlap.cuh"
 #include "ops/cuda/reduce.cuh"
 #include "ops/cuda/vector.cuh"
 
-namespace warpwright::ops::bias_residual_layernorm::cuda {
+namespace warpwright::ops {
 namespace {
+
+using namespace bias_residual_layernorm;
 
 template <class T>
 struct Rows {
@@ -30,12 +32,10 @@ struct Rows {
         C(static_cast<int>(args.x.shape[1])),
         eps(static_cast<float>(args.eps)),
         inverse_C(1.0f / static_cast<float>(C)) {}
-
-  bool aligned() const { return gpu::aligned16(x, x_bias, residual, weight, bias, out); }
 };
 
 constexpr int kThreads = 128, kRowsOfBlock = kThreads / gpu::kWarp;
-constexpr int kBlocks = 6;  // on a multiprocessor: what there are registers for
+constexpr int kBlocks = 6;  // on a multiprocessor: there are registers for so many
 
 template <class T, int packs>
 __global__ void __launch_bounds__(kThreads, kBlocks) state_rows(const __grid_constant__ Rows<T> a) {
@@ -105,6 +105,11 @@ __global__ void __launch_bounds__(kThreads, kBlocks) state_rows(const __grid_con
   }
 }
 
+constexpr int kPack = 8, kMostPacks = 4;  // numbers of 16 bits; packs of a lane
+int packs_of(std::int64_t C) {
+  return static_cast<int>((C + kPack * gpu::kWarp - 1) / (kPack * gpu::kWarp));
+}
+
 template <class T>
 void launch(const Context& context, const Rows<T>& a) {
   const auto with = [&]<int packs>() {
@@ -112,7 +117,7 @@ void launch(const Context& context, const Rows<T>& a) {
                            static_cast<unsigned>((a.N + kRowsOfBlock - 1) / kRowsOfBlock), kThreads, 0,
                            "sum and norm forward cuda.state_row", a);
   };
-  switch ((a.C + 255) / 256) {
+  switch (packs_of(a.C)) {
     case 1:
       return with.template operator()<1>();
     case 2:
@@ -124,20 +129,32 @@ void launch(const Context& context, const Rows<T>& a) {
   }
 }
 
-template <class T>
-bool run(const Context& context, const SumForward& args) {
-  const Rows<T> a(args);
-  if (!a.aligned()) return false;
-  if (a.N > 0) launch(context, a);
-  return true;
+void forward(const Context& context, const SumForward& args) {
+  if (args.x.shape[0] == 0) return;
+  args.x.dtype == DType::bf16 ? launch(context, Rows<__nv_bfloat16>(args))
+                              : launch(context, Rows<__half>(args));
+}
+
+Refusal refuse(const BiasResidualLayerNormProblem& p, const DeviceInfo&) {
+  if (p.sum || p.statistics || p.rms) return "keeps no sum and no statistics, and takes the mean away";
+  if (p.fp32_parameters) return "takes parameters of 16 bits";
+  if (p.C % kPack != 0 || packs_of(p.C) > kMostPacks) {
+    return "the row is too long or not made of 16-byte packs";
+  }
+  if (!p.aligned) return "a tensor does not begin at a multiple of 16 bytes";
+  return {};
+}
+
+std::string configuration(const BiasResidualLayerNormProblem& p, const DeviceInfo&) {
+  return std::to_string(packs_of(p.C)) + " packs";
 }
 
 }  // namespace
 
-void state_row_forward(const Context& context, const SumForward& args) {
-  const bool done =
-      args.x.dtype == DType::bf16 ? run<__nv_bfloat16>(context, args) : run<__half>(context, args);
-  if (!done) warp_loop_forward(context, args);
-}
+WARPWRIGHT_KERNEL(BiasResidualLayerNormForward, "cuda.state_row"_kernel) = {.needs = Needs::gpu,
+                                                                            .dtypes = k16Bits,
+                                                                            .run = run_as_sum<forward>,
+                                                                            .refuse = refuse,
+                                                                            .configuration = configuration};
 
-}  // namespace warpwright::ops::bias_residual_layernorm::cuda
+}  // namespace warpwright::ops

@@ -4,11 +4,13 @@
 #include "ops/bias_residual_layernorm/kernels.hpp"
 #include "ops/layernorm/cuda/lost_columns.cuh"
 
-namespace warpwright::ops::bias_residual_layernorm::cuda {
+namespace warpwright::ops {
+namespace {
 
+using namespace bias_residual_layernorm;
 using namespace layernorm::cuda;
 
-void warp_loop_forward(const Context& context, const SumForward& args) {
+void forward(const Context& context, const SumForward& args) {
   visit_norm_types(args.x.dtype, args.weight, args.x.dtype,
                    [&]<class T, class P, class O>(NormTypes<T, P, O>) {
                      using A = Arithmetic<T>;
@@ -31,4 +33,17 @@ void warp_loop_forward(const Context& context, const SumForward& args) {
   keep_lost_columns(context, norm_of(args, args.sum), args.sum);
 }
 
-}  // namespace warpwright::ops::bias_residual_layernorm::cuda
+}  // namespace
+
+WARPWRIGHT_KERNEL(BiasResidualLayerNormForward, "cuda.warp_loop"_kernel) = {
+    .needs = Needs::gpu,
+    .dtypes = kFloatingDTypes,
+    .run = run_as_sum<forward>,
+    .configuration = loop_configuration<BiasResidualLayerNormProblem>};
+WARPWRIGHT_KERNEL(ResidualLayerNormForward, "cuda.warp_loop"_kernel) = {
+    .needs = Needs::gpu,
+    .dtypes = kFloatingDTypes,
+    .run = run_as_sum<forward>,
+    .configuration = loop_configuration<ResidualLayerNormProblem>};
+
+}  // namespace warpwright::ops

@@ -1,12 +1,13 @@
-// Softmax cross entropy on a CPU, a row at a time; avx2.cpp and avx512.cpp compile this body for their
-// registers. Two passes over a row: the running maximum and sum in one (M. Milakov, N. Gimelshein, "Online
-// normalizer calculation for softmax", arXiv:1805.02867), then gradient and probabilities. A row of GPT-2's
-// vocabulary, 200 KB in fp32, is still in L2 for the second pass, so that logits cross the memory bus once in
-// each direction. ~45 FLOP an element, nearly all of them in two exponentials.
-#include "ops/classifier/kernels.hpp"
+// Softmax cross entropy on a CPU, a row at a time. Two passes over a row: the running maximum and sum in one
+// (M. Milakov, N. Gimelshein, "Online normalizer calculation for softmax", arXiv:1805.02867), then gradient
+// and probabilities. A row of GPT-2's vocabulary, 200 KB in fp32, is still in L2 for the second pass, so that
+// logits cross the memory bus once in each direction. ~45 FLOP an element, nearly all of them in two
+// exponentials.
+#include "ops/classifier/classifier.hpp"
+#include "ops/cpu/isa.hpp"
 #include "ops/cpu/simd.hpp"
 
-namespace warpwright::ops::classifier_kernels::WARPWRIGHT_ISA {
+namespace warpwright::ops::classifier_kernels {
 namespace {
 
 using namespace simd;
@@ -118,11 +119,17 @@ void run_rows(const Classifier& a, int threads) {
   }
 }
 
-}  // namespace
-
 void run(const Context& context, const Classifier& args) {
   args.logits.dtype == DType::f32 ? run_rows<float>(args, context.threads())
                                   : run_rows<bf16>(args, context.threads());
 }
 
-}  // namespace warpwright::ops::classifier_kernels::WARPWRIGHT_ISA
+}  // namespace
+}  // namespace warpwright::ops::classifier_kernels
+
+namespace warpwright::ops {
+
+WARPWRIGHT_KERNEL(Classifier, kCpu) = {
+    .needs = kThisCpu, .dtypes = kCpuDTypes, .run = classifier_kernels::run};
+
+}  // namespace warpwright::ops

@@ -1,10 +1,10 @@
 // Softmax cross entropy on a GPU as one would write it down first: a block for each row, an element at a time
 // to a thread, logits read twice. To read, and to compare with.
+#include "ops/classifier/classifier.hpp"
 #include "ops/classifier/cuda/row.cuh"
-#include "ops/classifier/kernels.hpp"
 #include "runtime/cuda/check.hpp"
 
-namespace warpwright::ops::classifier_kernels::cuda {
+namespace warpwright::ops::classifier_kernels {
 namespace {
 
 constexpr int kThreads = 1024;
@@ -37,8 +37,6 @@ __global__ void __launch_bounds__(kThreads) plain_rows(const Rows<T> rows) {
   }
 }
 
-}  // namespace
-
 void plain_row(const Context& context, const Classifier& args) {
   if (args.logits.shape[0] == 0) return;
   gpu::visit_gpu_dtype(args.logits.dtype, [&](auto tag) {
@@ -48,4 +46,12 @@ void plain_row(const Context& context, const Classifier& args) {
   warpwright::cuda::check_launch("classifier cuda.plain_row");
 }
 
-}  // namespace warpwright::ops::classifier_kernels::cuda
+}  // namespace
+}  // namespace warpwright::ops::classifier_kernels
+
+namespace warpwright::ops {
+
+WARPWRIGHT_KERNEL(Classifier, "cuda.plain_row"_kernel) = {
+    .needs = Needs::gpu, .dtypes = kGpuDTypes, .run = classifier_kernels::plain_row};
+
+}  // namespace warpwright::ops

@@ -7,7 +7,7 @@
 #include "ops/cuda/reduce.cuh"
 #include "ops/cuda/vector.cuh"
 
-namespace warpwright::ops::classifier_kernels::cuda {
+namespace warpwright::ops::classifier_kernels {
 
 // e^x for x ≤ 0 in one instruction behind a product: within 2 ulp and half an ulp of the product. What is
 // below 1e-38 is 0.
@@ -120,4 +120,4 @@ inline int threads_for(std::int64_t packs, int most) {
   return warps * gpu::kWarp < most ? static_cast<int>(warps) * gpu::kWarp : most;
 }
 
-}  // namespace warpwright::ops::classifier_kernels::cuda
+}  // namespace warpwright::ops::classifier_kernels

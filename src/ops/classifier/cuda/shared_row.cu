@@ -8,13 +8,12 @@
 //   memory needs. It reaches 0.89 of copy speed there (docs/kernels.md).
 #include <algorithm>
 
+#include "ops/classifier/classifier.hpp"
 #include "ops/classifier/cuda/row.cuh"
-#include "ops/classifier/kernels.hpp"
 #include "ops/cuda/async_copy.cuh"
-#include "ops/cuda/refuse.hpp"
 #include "runtime/cuda/check.hpp"
 
-namespace warpwright::ops::classifier_kernels::cuda {
+namespace warpwright::ops::classifier_kernels {
 namespace {
 
 constexpr int kThreads = 512, kBlocks = 2;  // a multiprocessor has registers for so many
@@ -104,26 +103,33 @@ void run(const Context& context, const Rows<T>& rows) {
   warpwright::cuda::check_launch("classifier cuda.shared_row");
 }
 
-}  // namespace
-
-std::string refuse_shared_row(const ClassifierProblem& p, const DeviceInfo& device) {
-  if (std::string reason = refuse_cuda(p, device); !reason.empty()) return reason;
+Refusal refuse_shared_row(const ClassifierProblem& p, const DeviceInfo& device) {
   if (!p.gradient) return "without a gradient nothing is read twice";
   if (p.probabilities) return "writes no probabilities";
   const std::size_t bytes = static_cast<std::size_t>(p.Vp) * size_of(p.dtype);
   if (bytes % 16 != 0) return "needs rows of a multiple of 16 bytes";
+  if (!p.aligned) return "a tensor does not begin at a multiple of 16 bytes";
   if (bytes + kBesideRow > device.gpu.shared_bytes_per_block) {
     return "a row does not fit in " + std::to_string(device.gpu.shared_bytes_per_block) +
            " bytes of shared memory";
   }
-  return "";
+  return {};
 }
 
 void shared_row(const Context& context, const Classifier& args) {
-  if (!gpu::aligned16(args.logits.data)) return streamed_row(context, args);
   if (args.logits.shape[0] == 0) return;
   gpu::visit_gpu_dtype(args.logits.dtype,
                        [&](auto tag) { run(context, rows_of<typename decltype(tag)::type>(args)); });
 }
 
-}  // namespace warpwright::ops::classifier_kernels::cuda
+}  // namespace
+}  // namespace warpwright::ops::classifier_kernels
+
+namespace warpwright::ops {
+
+WARPWRIGHT_KERNEL(Classifier, "cuda.shared_row"_kernel) = {.needs = Needs::gpu,
+                                                           .dtypes = kGpuDTypes,
+                                                           .run = classifier_kernels::shared_row,
+                                                           .refuse = classifier_kernels::refuse_shared_row};
+
+}  // namespace warpwright::ops

@@ -2,11 +2,11 @@
 // length, and without a gradient. A row is read from device memory once; where it is needed again (gradient,
 // probabilities), the second read finds it in L2, which holds the rows of all blocks at work: 100 KB each in
 // bf16 with GPT-2's vocabulary.
+#include "ops/classifier/classifier.hpp"
 #include "ops/classifier/cuda/row.cuh"
-#include "ops/classifier/kernels.hpp"
 #include "runtime/cuda/check.hpp"
 
-namespace warpwright::ops::classifier_kernels::cuda {
+namespace warpwright::ops::classifier_kernels {
 namespace {
 
 constexpr int kThreads = 512;
@@ -93,8 +93,6 @@ __global__ void __launch_bounds__(kThreads) streamed_rows(const Rows<T> rows) {
   for (std::int64_t v = rows.V + threadIdx.x; v < rows.Vp; v += blockDim.x) row[v] = gpu::from_float<T>(0);
 }
 
-}  // namespace
-
 void streamed_row(const Context& context, const Classifier& args) {
   if (args.logits.shape[0] == 0) return;
   gpu::visit_gpu_dtype(args.logits.dtype, [&](auto tag) {
@@ -106,4 +104,12 @@ void streamed_row(const Context& context, const Classifier& args) {
   warpwright::cuda::check_launch("classifier cuda.streamed_row");
 }
 
-}  // namespace warpwright::ops::classifier_kernels::cuda
+}  // namespace
+}  // namespace warpwright::ops::classifier_kernels
+
+namespace warpwright::ops {
+
+WARPWRIGHT_KERNEL(Classifier, "cuda.streamed_row"_kernel) = {
+    .needs = Needs::gpu, .dtypes = kGpuDTypes, .run = classifier_kernels::streamed_row};
+
+}  // namespace warpwright::ops

@@ -1,13 +1,14 @@
-// Embedding on a CPU; avx2.cpp and avx512.cpp compile this body for their registers. Memory-bound.
+// Embedding on a CPU. Memory-bound.
 //   forward   a row per token: wte and wpe read, out written; rows are shared out among the threads
 //   backward  each thread owns a range of channels and adds up all rows of it in the order of n: no sums
 //   meet,
 //             so the bits do not depend on the number of threads, and one frequent token does not make one
 //             thread wait for another. dout is read once; rows of dwte and dwpe are read and written.
+#include "ops/cpu/isa.hpp"
 #include "ops/cpu/simd.hpp"
-#include "ops/embedding/kernels.hpp"
+#include "ops/embedding/embedding.hpp"
 
-namespace warpwright::ops::embedding::WARPWRIGHT_ISA {
+namespace warpwright::ops::embedding {
 namespace {
 
 using namespace simd;
@@ -80,8 +81,6 @@ void run_backward(const EmbeddingBackward& a, int threads) {
   }
 }
 
-}  // namespace
-
 void forward(const Context& context, const EmbeddingForward& args) {
   args.out.dtype == DType::f32 ? run_forward<float>(args, context.threads())
                                : run_forward<bf16>(args, context.threads());
@@ -92,4 +91,14 @@ void backward(const Context& context, const EmbeddingBackward& args) {
                                 : run_backward<bf16>(args, context.threads());
 }
 
-}  // namespace warpwright::ops::embedding::WARPWRIGHT_ISA
+}  // namespace
+}  // namespace warpwright::ops::embedding
+
+namespace warpwright::ops {
+
+WARPWRIGHT_KERNEL(EmbeddingForward, kCpu) = {
+    .needs = kThisCpu, .dtypes = kCpuDTypes, .run = embedding::forward};
+WARPWRIGHT_KERNEL(EmbeddingBackward, kCpu) = {
+    .needs = kThisCpu, .dtypes = kCpuDTypes, .run = embedding::backward};
+
+}  // namespace warpwright::ops

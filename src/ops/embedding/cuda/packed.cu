@@ -2,10 +2,10 @@
 // of the tables that are named, those that several n name from the caches.
 #include "ops/cuda/reduce.cuh"
 #include "ops/cuda/vector.cuh"
-#include "ops/embedding/kernels.hpp"
+#include "ops/embedding/embedding.hpp"
 #include "runtime/cuda/check.hpp"
 
-namespace warpwright::ops::embedding::cuda {
+namespace warpwright::ops::embedding {
 namespace {
 
 constexpr int kThreads = 256, kRows = kThreads / gpu::kWarp;
@@ -29,8 +29,6 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-}  // namespace
-
 void packed_forward(const Context& context, const EmbeddingForward& args) {
   const std::int64_t N = args.out.shape[0], C = args.out.shape[1];
   if (N == 0) return;
@@ -49,4 +47,19 @@ void packed_forward(const Context& context, const EmbeddingForward& args) {
   });
 }
 
-}  // namespace warpwright::ops::embedding::cuda
+std::string packs(const EmbeddingForwardProblem& p, const DeviceInfo&) {
+  const auto lanes = static_cast<std::int64_t>(16 / size_of(p.dtype));
+  return p.aligned && p.C % lanes == 0 ? "16 bytes" : "elements";
+}
+
+}  // namespace
+}  // namespace warpwright::ops::embedding
+
+namespace warpwright::ops {
+
+WARPWRIGHT_KERNEL(EmbeddingForward, "cuda.packed"_kernel) = {.needs = Needs::gpu,
+                                                             .dtypes = kGpuDTypes,
+                                                             .run = embedding::packed_forward,
+                                                             .configuration = embedding::packs};
+
+}  // namespace warpwright::ops

@@ -9,10 +9,10 @@
 // wait for each other.
 #include "ops/cuda/reduce.cuh"
 #include "ops/cuda/vector.cuh"
-#include "ops/embedding/kernels.hpp"
+#include "ops/embedding/embedding.hpp"
 #include "runtime/cuda/check.hpp"
 
-namespace warpwright::ops::embedding::cuda {
+namespace warpwright::ops::embedding {
 namespace {
 
 constexpr int kForwardThreads = 512, kBackwardThreads = 256;
@@ -74,8 +74,6 @@ void add_to(const Context& context, const Tensor& gradient, Store store, const T
   warpwright::cuda::check_launch("embedding.backward cuda.plain");
 }
 
-}  // namespace
-
 void plain_forward(const Context& context, const EmbeddingForward& args) {
   const std::int64_t N = args.out.shape[0], C = args.out.shape[1];
   if (N == 0) return;
@@ -101,4 +99,28 @@ void plain_backward(const Context& context, const EmbeddingBackward& args) {
   add_to(context, args.dwpe, args.dwpe_store, args.positions, args.dout);
 }
 
-}  // namespace warpwright::ops::embedding::cuda
+std::string packs(const EmbeddingForwardProblem& p, const DeviceInfo&) {
+  const auto lanes = static_cast<std::int64_t>(16 / size_of(p.dtype));
+  return p.aligned && p.C % lanes == 0 ? "16 bytes" : "elements";
+}
+
+Refusal refuse_plain(const EmbeddingBackwardProblem& p, const DeviceInfo&) {
+  if (p.N >= std::int64_t{1} << 31) return "more than 2^31 − 1 tokens";  // a block each
+  return {};
+}
+
+}  // namespace
+}  // namespace warpwright::ops::embedding
+
+namespace warpwright::ops {
+
+WARPWRIGHT_KERNEL(EmbeddingForward, "cuda.plain"_kernel) = {.needs = Needs::gpu,
+                                                            .dtypes = kGpuDTypes,
+                                                            .run = embedding::plain_forward,
+                                                            .configuration = embedding::packs};
+WARPWRIGHT_KERNEL(EmbeddingBackward, "cuda.plain"_kernel) = {.needs = Needs::gpu,
+                                                             .dtypes = kGpuDTypes,
+                                                             .run = embedding::plain_backward,
+                                                             .refuse = embedding::refuse_plain};
+
+}  // namespace warpwright::ops

@@ -17,10 +17,10 @@
 
 #include "ops/cuda/reduce.cuh"
 #include "ops/cuda/vector.cuh"
-#include "ops/embedding/kernels.hpp"
+#include "ops/embedding/embedding.hpp"
 #include "runtime/cuda/check.hpp"
 
-namespace warpwright::ops::embedding::cuda {
+namespace warpwright::ops::embedding {
 namespace {
 
 using warpwright::cuda::check;
@@ -357,8 +357,6 @@ void sum_rows(const T* dout, const Tables& tables, const Sorted& sorted, float* 
   check_launch("embedding.backward cuda.sorted, segments");
 }
 
-}  // namespace
-
 std::size_t sorted_workspace(const EmbeddingBackwardProblem& p, const DeviceInfo&) {
   return lay_out(nullptr, p.N, p.C, p.V + p.P).bytes;
 }
@@ -383,4 +381,26 @@ void sorted_backward(const Context& context, const EmbeddingBackward& args) {
   });
 }
 
-}  // namespace warpwright::ops::embedding::cuda
+Refusal refuse_sorted(const EmbeddingBackwardProblem& p, const DeviceInfo&) {
+  constexpr std::int64_t kMost = std::int64_t{1} << 30;  // what it sorts, it counts with 32 bits
+  if (p.N >= kMost || p.V + p.P >= kMost) return "more than 2^30 tokens or rows";
+  return {};
+}
+
+std::string packs(const EmbeddingBackwardProblem& p, const DeviceInfo&) {
+  return p.aligned && p.C % 4 == 0 ? "4 elements" : "elements";
+}
+
+}  // namespace
+}  // namespace warpwright::ops::embedding
+
+namespace warpwright::ops {
+
+WARPWRIGHT_KERNEL(EmbeddingBackward, "cuda.sorted"_kernel) = {.needs = Needs::gpu,
+                                                              .dtypes = kGpuDTypes,
+                                                              .run = embedding::sorted_backward,
+                                                              .refuse = embedding::refuse_sorted,
+                                                              .workspace = embedding::sorted_workspace,
+                                                              .configuration = embedding::packs};
+
+}  // namespace warpwright::ops

@@ -1,17 +1,18 @@
-// Embedding and layer normalization on a CPU, a row at a time; avx2.cpp and avx512.cpp compile this body for
-// their registers. Memory-bound: three table rows read, out written; the sum waits in L1 for its statistics.
+// Embedding and layer normalization on a CPU, a row at a time. Memory-bound: three table rows read, out
+// written; the sum waits in L1 for its statistics.
 #include <omp.h>
 
+#include "ops/cpu/isa.hpp"
 #include "ops/cpu/layernorm.hpp"
-#include "ops/embedding_layernorm/kernels.hpp"
+#include "ops/embedding_layernorm/embedding_layernorm.hpp"
 
-namespace warpwright::ops::embedding_layernorm::WARPWRIGHT_ISA {
+namespace warpwright::ops {
 namespace {
 
 using namespace simd;
 
 template <class T>
-void run(const EmbeddingLayerNormForward& a, float* scratch, int threads) {
+void forward_as(const EmbeddingLayerNormForward& a, float* scratch, int threads) {
   const std::int64_t C = a.out.shape[1];
   const auto *tokens = static_cast<const std::int32_t*>(a.tokens.data),
              *positions = static_cast<const std::int32_t*>(a.positions.data),
@@ -42,12 +43,20 @@ void run(const EmbeddingLayerNormForward& a, float* scratch, int threads) {
   }
 }
 
-}  // namespace
-
 void forward(const Context& context, const EmbeddingLayerNormForward& args) {
   auto* scratch = static_cast<float*>(context.scratch());
-  args.out.dtype == DType::f32 ? run<float>(args, scratch, context.threads())
-                               : run<bf16>(args, scratch, context.threads());
+  args.out.dtype == DType::f32 ? forward_as<float>(args, scratch, context.threads())
+                               : forward_as<bf16>(args, scratch, context.threads());
 }
 
-}  // namespace warpwright::ops::embedding_layernorm::WARPWRIGHT_ISA
+// A row of fp32 for each thread.
+std::size_t workspace(const EmbeddingLayerNormProblem& p, const DeviceInfo& device) {
+  return static_cast<std::size_t>(device.threads) * static_cast<std::size_t>(p.C) * sizeof(float);
+}
+
+}  // namespace
+
+WARPWRIGHT_KERNEL(EmbeddingLayerNormForward, kCpu) = {
+    .needs = kThisCpu, .dtypes = kCpuDTypes, .run = forward, .workspace = workspace};
+
+}  // namespace warpwright::ops

@@ -1,11 +1,12 @@
-// GELU on a CPU; avx2.cpp and avx512.cpp compile this body for their registers.
+// GELU on a CPU.
 //   forward   2 passes of the tensor (x, out), ~25 FLOP and a division an element
 //   backward  3 passes (dout, x, dx), ~35 FLOP and a division an element
 #include "ops/cpu/elementwise.hpp"
 #include "ops/cpu/gelu.hpp"
-#include "ops/gelu/kernels.hpp"
+#include "ops/cpu/isa.hpp"
+#include "ops/gelu/gelu.hpp"
 
-namespace warpwright::ops::gelu::WARPWRIGHT_ISA {
+namespace warpwright::ops::gelu {
 namespace {
 
 using namespace simd;
@@ -42,8 +43,6 @@ void backward_as(const GeluBackward& a, int threads) {
                                         : run_backward<Activation::gelu_erf, T>(a, threads);
 }
 
-}  // namespace
-
 void forward(const Context& context, const GeluForward& args) {
   args.x.dtype == DType::f32 ? forward_as<float>(args, context.threads())
                              : forward_as<bf16>(args, context.threads());
@@ -54,4 +53,12 @@ void backward(const Context& context, const GeluBackward& args) {
                              : backward_as<bf16>(args, context.threads());
 }
 
-}  // namespace warpwright::ops::gelu::WARPWRIGHT_ISA
+}  // namespace
+}  // namespace warpwright::ops::gelu
+
+namespace warpwright::ops {
+
+WARPWRIGHT_KERNEL(GeluForward, kCpu) = {.needs = kThisCpu, .dtypes = kCpuDTypes, .run = gelu::forward};
+WARPWRIGHT_KERNEL(GeluBackward, kCpu) = {.needs = kThisCpu, .dtypes = kCpuDTypes, .run = gelu::backward};
+
+}  // namespace warpwright::ops

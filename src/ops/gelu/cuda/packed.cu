@@ -4,9 +4,9 @@
 //   backward  3 passes (dout, x, dx)
 #include "ops/cuda/elementwise.cuh"
 #include "ops/cuda/gelu.cuh"
-#include "ops/gelu/kernels.hpp"
+#include "ops/gelu/gelu.hpp"
 
-namespace warpwright::ops::gelu::cuda {
+namespace warpwright::ops::gelu {
 namespace {
 
 template <Activation activation, class T>
@@ -54,8 +54,6 @@ void run_backward(const Context& context, const GeluBackward& a) {
                            "gelu.backward cuda.packed");
 }
 
-}  // namespace
-
 void packed_forward(const Context& context, const GeluForward& args) {
   gpu::visit_gpu_dtype(args.x.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
@@ -72,4 +70,18 @@ void packed_backward(const Context& context, const GeluBackward& args) {
   });
 }
 
-}  // namespace warpwright::ops::gelu::cuda
+std::string packs(const GeluProblem& p, const DeviceInfo&) {
+  return p.aligned ? "16 bytes" : "elements";
+}
+
+}  // namespace
+}  // namespace warpwright::ops::gelu
+
+namespace warpwright::ops {
+
+WARPWRIGHT_KERNEL(GeluForward, "cuda.packed"_kernel) = {
+    .needs = Needs::gpu, .dtypes = kGpuDTypes, .run = gelu::packed_forward, .configuration = gelu::packs};
+WARPWRIGHT_KERNEL(GeluBackward, "cuda.packed"_kernel) = {
+    .needs = Needs::gpu, .dtypes = kGpuDTypes, .run = gelu::packed_backward, .configuration = gelu::packs};
+
+}  // namespace warpwright::ops

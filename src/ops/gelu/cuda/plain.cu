@@ -3,10 +3,10 @@
 // and 1/cosh²(u) times an infinite x² is NaN.
 #include "ops/cuda/gelu.cuh"
 #include "ops/cuda/vector.cuh"
-#include "ops/gelu/kernels.hpp"
+#include "ops/gelu/gelu.hpp"
 #include "runtime/cuda/check.hpp"
 
-namespace warpwright::ops::gelu::cuda {
+namespace warpwright::ops::gelu {
 namespace {
 
 constexpr int kThreads = 128;
@@ -29,8 +29,6 @@ __global__ void __launch_bounds__(kThreads)
 unsigned blocks_for(std::int64_t elements) {
   return static_cast<unsigned>((elements + kThreads - 1) / kThreads);
 }
-
-}  // namespace
 
 void plain_forward(const Context& context, const GeluForward& args) {
   const std::int64_t elements = args.x.elements();
@@ -59,4 +57,14 @@ void plain_backward(const Context& context, const GeluBackward& args) {
   warpwright::cuda::check_launch("gelu.backward cuda.plain");
 }
 
-}  // namespace warpwright::ops::gelu::cuda
+}  // namespace
+}  // namespace warpwright::ops::gelu
+
+namespace warpwright::ops {
+
+WARPWRIGHT_KERNEL(GeluForward, "cuda.plain"_kernel) = {
+    .needs = Needs::gpu, .dtypes = kGpuDTypes, .run = gelu::plain_forward};
+WARPWRIGHT_KERNEL(GeluBackward, "cuda.plain"_kernel) = {
+    .needs = Needs::gpu, .dtypes = kGpuDTypes, .run = gelu::plain_backward};
+
+}  // namespace warpwright::ops

@@ -1,9 +1,10 @@
-// The norm of all gradients on a CPU; avx2.cpp and avx512.cpp compile this body for their registers.
+// The norm of all gradients on a CPU.
 // Memory-bound: 4 bytes and 2 FLOP (in fp64) an element.
 #include "ops/cpu/elementwise.hpp"
+#include "ops/cpu/isa.hpp"
 #include "ops/global_norm/kernels.hpp"
 
-namespace warpwright::ops::global_norm_kernels::WARPWRIGHT_ISA {
+namespace warpwright::ops::global_norm_kernels {
 namespace {
 
 using namespace simd;
@@ -28,8 +29,6 @@ double sum_of_squares(const float* g, std::int64_t begin, std::int64_t end) {
   return sum(low + high) + tail;
 }
 
-}  // namespace
-
 void run(const Context& context, const GlobalNorm& args) {
   const auto tensors = static_cast<std::int64_t>(args.gradients.size());
   const Tensor* gradients = args.gradients.data();
@@ -46,4 +45,14 @@ void run(const Context& context, const GlobalNorm& args) {
   finish(args, total);
 }
 
-}  // namespace warpwright::ops::global_norm_kernels::WARPWRIGHT_ISA
+}  // namespace
+}  // namespace warpwright::ops::global_norm_kernels
+
+namespace warpwright::ops {
+
+WARPWRIGHT_KERNEL(GlobalNorm, kCpu) = {.needs = kThisCpu,
+                                       .dtypes = DTypes{DType::f32},
+                                       .run = global_norm_kernels::run,
+                                       .workspace = global_norm_kernels::partials_bytes};
+
+}  // namespace warpwright::ops

@@ -15,7 +15,7 @@
 #include "ops/global_norm/kernels.hpp"
 #include "runtime/cuda/check.hpp"
 
-namespace warpwright::ops::global_norm_kernels::cuda {
+namespace warpwright::ops::global_norm_kernels {
 namespace {
 
 constexpr int kThreads = 256;
@@ -94,8 +94,6 @@ int most_thread_blocks(const DeviceInfo& device) {
   return device.gpu.multiprocessors * kBlocksOfMultiprocessor;
 }
 
-}  // namespace
-
 std::size_t multi_tensor_workspace(const GlobalNormProblem& p, const DeviceInfo& device) {
   const std::int64_t lists = p.tensors / gpu::TensorList<Entry>::kCapacity + 1;
   return static_cast<std::size_t>(lists * most_thread_blocks(device)) * sizeof(double);
@@ -123,4 +121,15 @@ void multi_tensor(const Context& context, const GlobalNorm& a) {
   if (before == 0) launch({}, 0);  // no elements: the norm is 0
 }
 
-}  // namespace warpwright::ops::global_norm_kernels::cuda
+}  // namespace
+}  // namespace warpwright::ops::global_norm_kernels
+
+namespace warpwright::ops {
+
+WARPWRIGHT_KERNEL(GlobalNorm, "cuda.multi_tensor"_kernel) = {
+    .needs = Needs::gpu,
+    .dtypes = DTypes{DType::f32},
+    .run = global_norm_kernels::multi_tensor,
+    .workspace = global_norm_kernels::multi_tensor_workspace};
+
+}  // namespace warpwright::ops

@@ -9,7 +9,7 @@
 
 namespace warpwright::ops::layernorm::portable {
 
-// What elements of X are computed in.
+// The type in which elements of X are computed.
 template <class X>
 using Arithmetic = std::conditional_t<std::is_same_v<X, double>, double, float>;
 

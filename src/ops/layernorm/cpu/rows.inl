@@ -1,14 +1,16 @@
-// Normalization on a CPU, a row at a time; avx2.cpp and avx512.cpp compile this body for their registers.
-// Memory-bound: a row is read from memory once and again from L1 (C ≤ 8,192 in fp32).
+// Normalization on a CPU, a row at a time. Memory-bound: a row is read from memory once and again from L1 (C
+// ≤ 8,192 in fp32).
 //   forward   2 passes of the tensor (x, out), ~8 FLOP an element
 //   backward  3 passes (dout, x or out, dx; 4 where something is added), ~14 FLOP an element
+#include "ops/cpu/isa.hpp"
 #include "ops/cpu/layernorm.hpp"
 #include "ops/layernorm/kernels.hpp"
 #include "ops/layernorm/lost.hpp"
 
-namespace warpwright::ops::layernorm::WARPWRIGHT_ISA {
+namespace warpwright::ops {
 namespace {
 
+using namespace layernorm;
 using namespace simd;
 
 template <class T>
@@ -16,7 +18,7 @@ T* data_of(const Tensor& t) {
   return static_cast<T*>(t.data);
 }
 
-// A product that no compiler joins with the sum behind it: g − Σg/C is exactly 0 in a row of one column.
+// A product that no compiler joins with the sum after it: g − Σg/C is exactly 0 in a row of one column.
 inline vec rounded_product(vec a, vec b) {
   return fma(a, b, zero());
 }
@@ -39,7 +41,7 @@ struct Rows {
     const int threads = context.threads();
 #pragma omp parallel num_threads(threads)
     {
-// A thread's rows lie behind each other; the sums of each are taken while the one before it is normalized.
+// A thread's rows follow each other; the sums of each are taken while the one before it is normalized.
 #pragma omp for schedule(static, 1) nowait
       for (int part = 0; part < threads; ++part) {
         const std::int64_t begin = N * part / threads, end = N * (part + 1) / threads;
@@ -64,8 +66,8 @@ struct Rows {
     const X *x, *dsum, *kept;
     const P *weight, *bias;
     const float *mean, *rstd;
-    const float* inverse;         // beside out: 1/weight; of lost columns 0 where they are kept, else NaN
-    const std::int32_t* columns;  // of kept, −1 behind the last
+    const float* inverse;         // with out: 1/weight; of lost columns 0 where they are kept, else NaN
+    const std::int32_t* columns;  // of kept, −1 after the last
     std::int64_t C, K;
     X* dx;
     bool centered, add_dx, past_caches;
@@ -86,7 +88,7 @@ struct Rows {
     float mean_of(std::int64_t row) const { return centered ? mean[row] : 0; }
     float center(std::int64_t row) const { return from_out ? 0 : mean_of(row); }
 
-    // What is x̂ but for rstd or, from the output, for 1/weight.
+    // x̂ but for rstd or, from the output, for 1/weight.
     template <class At>
     auto distance(const Y* from, vec center, At at) const {
       const auto value = at.load(from);
@@ -274,8 +276,6 @@ void visit_rows(DType x, const Tensor& weight, DType out, const F& f) {
   x == DType::f16 ? visit(TypeTag<f16>{}) : visit(TypeTag<bf16>{});
 }
 
-}  // namespace
-
 void forward(const Context& context, const NormForward& args) {
   keep_lost_columns(args, args.x);
   visit_rows(args.x.dtype, args.weight, args.out.dtype,
@@ -287,4 +287,21 @@ void backward(const Context& context, const NormBackward& args) {
              [&](auto tag) { decltype(tag)::type::backward(context, args); });
 }
 
-}  // namespace warpwright::ops::layernorm::WARPWRIGHT_ISA
+}  // namespace
+
+WARPWRIGHT_KERNEL(LayerNormForward, kCpu) = {
+    .needs = kThisCpu, .dtypes = kVectorDTypes, .run = layernorm::run_as_norm<forward>};
+WARPWRIGHT_KERNEL(RMSNormForward, kCpu) = {
+    .needs = kThisCpu, .dtypes = kVectorDTypes, .run = layernorm::run_as_norm<forward>};
+WARPWRIGHT_KERNEL(LayerNormBackward, kCpu) = {.needs = kThisCpu,
+                                              .dtypes = kVectorDTypes,
+                                              .run = layernorm::run_as_norm<backward>,
+                                              .workspace = cpu_backward_workspace,
+                                              .configuration = cpu_backward_parts};
+WARPWRIGHT_KERNEL(RMSNormBackward, kCpu) = {.needs = kThisCpu,
+                                            .dtypes = kVectorDTypes,
+                                            .run = layernorm::run_as_norm<backward>,
+                                            .workspace = cpu_backward_workspace,
+                                            .configuration = cpu_backward_parts};
+
+}  // namespace warpwright::ops

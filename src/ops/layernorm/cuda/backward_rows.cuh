@@ -2,7 +2,7 @@
 // blocks. Rows arrive in shared memory ahead of their turn, since dweight and dbias take the registers.
 // Memory-bound: 3 passes of the tensor (dout, x or out, dx; 4 where something is added), and for each block
 // or cluster a row of 2·C floats, its part of dweight and dbias, which column_sums.cuh adds up. What is short
-// beside bandwidth are places for instructions: all that a warp has in shared memory stands at constant
+// apart from bandwidth are places for instructions: all that a warp has in shared memory is at constant
 // distances from two addresses, and weights are floats in registers from before the first row on.
 #pragma once
 
@@ -15,6 +15,22 @@
 #include "ops/layernorm/cuda/rows.cuh"
 
 namespace warpwright::ops::layernorm::cuda {
+
+// A lane's packs of the rows of between 6 and 7 packs a lane that a warp has, and the blocks that a
+// multiprocessor then has.
+inline constexpr int kWideWarpPacks = 7, kWideWarpBlocks = 2;
+// The warps of a multiprocessor that have a row each, or a part of one; and those if rows are roomy, and a
+// thread has three packs.
+inline constexpr int kBackwardWarps = 16, kRoomyWarps = 12;
+inline constexpr int kMostBlocks = 8, kMostClusterWarps = 11;  // of a cluster; of each of its blocks
+// Rows for which there is room in shared memory: in general, and if a cluster has them.
+inline constexpr int kBackwardStages = 2, kClusterStages = 3;
+
+// True where there are few kernels, as they are seldom used: with fp32 parameters for 16 bits, but for a
+// backward from the input whose out is 16 bits too.
+constexpr bool few_backward_kernels(bool fp32_parameters, bool from_out, bool fp32_out) {
+  return fp32_parameters && (from_out || fp32_out);
+}
 
 // dtypes of x, of the parameters and of out.
 template <class X, class P, class O>
@@ -202,7 +218,7 @@ __device__ void copy_to_shared(uint4* p, const T* from, std::uint64_t priority) 
   }
 }
 
-// What a lane has of shared memory: its places in the rows that arrive, and, from the output, floats or
+// A lane's part of shared memory: its places in the rows that arrive, and, from the output, floats or
 // parameters of its columns. Each thread copies and reads places of its own, so that waiting for its own
 // copies is all that is needed. The statistics come the same way, to each thread: in registers they would be
 // waited for where a register is short.
@@ -245,7 +261,7 @@ struct BackwardShared {
 // Persistent, with a grid that is a function of problem and device alone: a thread adds up dweight and dbias
 // of its columns over its group's rows in registers, then the groups of a block add theirs in order.
 // From the output, t = out − bias stands in for x̂ = t/weight: Σ g·x̂ = Σ dout·t, dweight = Σ dout·t / weight.
-// Where a column is lost and kept, x̂ (rounded to out's dtype, as all of out is) takes the place of out, its
+// If a column is lost and kept, x̂ (rounded to out's dtype, as all of out is) takes the place of out, its
 // bias is 0 and its inverse weight 1 (put_kept_sums computes its dweight anew); where it is lost and not
 // kept, its inverse weight is NaN.
 template <class X, class P, class O, class Form, bool from_out>
@@ -430,7 +446,7 @@ __device__ void backward_of_rows(const BackwardRows<X, P, O>& a, int warps) {
   constexpr bool kEverywhere = kHeld && !(from_out && Shared::kBiasInShared) && packs < kWideWarpPacks;
   float kept_dout[packs][kLanes],
       kept_y[packs][kLanes];  // from pass to pass: dout, and x − mean or out − bias
-  // Of a row that has arrived: its part of dweight and dbias, and both sums on their way.
+  // For a row that has arrived: its part of dweight and dbias, and both sums on their way.
   const auto take_sums = [&](std::int64_t row, int stage, unsigned turn) {
     const float2 statistic = mine.statistics[stage * gpu::kWarp];
     float sum_g = 0, sum_gx = 0;
@@ -597,7 +613,7 @@ __global__ void __launch_bounds__(Form::most_threads, Form::least_blocks)
   }
 }
 
-// How a row is shared out, into how many parts, and the bytes of shared memory for that.
+// The shape of a row, the parts, and the bytes of shared memory for that.
 struct BackwardLaunch {
   RowShape shape;
   int parts;
@@ -622,7 +638,7 @@ void launch_backward_as(const BackwardRows<X, P, O>& a, const BackwardLaunch& la
                           "norm backward cuda.warp_row");
 }
 
-// For a shape that backward_shape gives.
+// For a shape that warp_row_backward.cu gives.
 template <bool from_out, class X, class P, class O>
 void launch_backward(const BackwardRows<X, P, O>& a, const BackwardLaunch& launch, cudaStream_t stream) {
   const auto as = [&]<int packs, Share share, bool roomy = false, bool plain = false>() {

@@ -31,6 +31,15 @@ __device__ A element_or(const T* p, std::int64_t i, A otherwise) {
   return p ? to_arithmetic<A>(p[i]) : otherwise;
 }
 
+// True if a block takes such a row together, else a warp does.
+constexpr bool is_long_row(std::int64_t C) {
+  constexpr std::int64_t kLongRow = 2048;
+  return C >= kLongRow;
+}
+inline const char* owner_of_row(std::int64_t C) {
+  return is_long_row(C) ? "a block" : "a warp";
+}
+
 template <class F>
 void visit_norm_dtype(DType dtype, const F& f) {
   if (dtype == DType::f64) {

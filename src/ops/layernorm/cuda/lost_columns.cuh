@@ -19,7 +19,7 @@ struct KeptColumns {
     if (!columns) return 0;
     return columns[0] < capacity ? columns[0] : static_cast<int>(capacity);
   }
-  // Where the column is kept, by bisection; −1: nowhere.
+  // The place in which the column is kept, by bisection; −1: none.
   __device__ int place(int column, int places) const {
     int low = 0, high = places;
     while (low < high) {

@@ -99,7 +99,7 @@ struct RowPart<X, packs, false> {
   __device__ void forget(unsigned) {}
 };
 
-// How a forward kernel uses its registers: few packs a lane are floats, and a warp that has a short row to
+// A forward kernel's use of its registers: few packs a lane are floats, and a warp that has a short row to
 // itself reads the parameters beside it, so that they do not wait for the statistics.
 template <class X, class P, int packs, bool one_warp, bool with_sum>
 struct ForwardForm {
@@ -136,7 +136,7 @@ struct alignas(16) Moments {
   float shift, sum, squares, n;
 };
 
-// Of the whole row, about `shift`: each lane adds the same parts in the same order. There are kMostWarps
+// Sums of the whole row about `shift`: each lane adds the same parts in the same order. There are kMostWarps
 // places: n = 0 in those of warps that are not there.
 __device__ inline float2 sums_of_parts(const Moments* parts, float shift) {
   const Moments p = parts[threadIdx.x % kMostWarps];
@@ -167,7 +167,7 @@ __global__ void __launch_bounds__(ForwardForm<X, P, packs, one_warp, with_sum>::
   const int column = (warp_first + lane) * kLanes, left = in_row - warp_first - lane;
   const std::int64_t first = row * a.C + column;
   const unsigned zero = threadIdx.z;
-  // Where a block shares a row, all warps but the last have whole packs, and code without conditions: the
+  // If a block shares a row, all warps but the last have whole packs, and code without conditions: the
   // loads then leave together. Where a warp has it, only the last pack can lie behind its end.
   const bool whole = !one_warp && !with_sum && in_row - warp_first >= packs * gpu::kWarp;
   const auto inside = [&](auto everywhere, int k) {

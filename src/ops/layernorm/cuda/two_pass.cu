@@ -1,19 +1,22 @@
 // The backward of a normalization for any row length, any alignment and any dtypes:
 //   1. a warp, or for long rows a block, takes the two means of its row,
 //   2. each thread goes down a column over a chunk of the rows: dx, and its column's sums of dweight and
-//   dbias, which no
-//      other thread touches, so that nothing has to be added atomically; column_sums.cuh adds up the chunks.
-// Reads dout and x (or out) twice, 4·C floats a chunk and 2·N beside them.
+//   dbias,
+//      which no other thread touches, so that nothing has to be added atomically; column_sums.cuh adds up the
+//      chunks.
+// Reads dout and x (or out) twice, 4·C floats a chunk and 2·N more.
+#include <algorithm>
+
 #include "ops/cuda/reduce.cuh"
 #include "ops/layernorm/cuda/column_sums.cuh"
 #include "ops/layernorm/cuda/element.cuh"
 #include "ops/layernorm/cuda/lost_columns.cuh"
 
-namespace warpwright::ops::layernorm::cuda {
+namespace warpwright::ops {
+namespace layernorm::cuda {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr std::int64_t kLongRow = 2048;  // which a block takes together
 constexpr int kColumns = gpu::kWarp, kRows = kThreads / kColumns;
 
 template <class X, class P, class O>
@@ -61,7 +64,7 @@ __global__ void __launch_bounds__(kThreads) row_means(const __grid_constant__ Ar
       sum_gx += g * ((to_arithmetic<A>(a.x[i]) - m) * r);
     }
   }
-  // What is kept of lost columns, in place of what the output told.
+  // Kept numbers of lost columns, in place of what the output told.
   for (int place = thread; a.out && place < a.kept.places(); place += kGroup) {
     const std::int64_t c = a.kept.columns[1 + place], i = row * a.C + c;
     const A x_hat = (to_arithmetic<A>(a.kept.values[row * a.kept.capacity + place]) - m) * r;
@@ -120,11 +123,21 @@ __global__ void __launch_bounds__(kThreads) columns(const __grid_constant__ Argu
   a.parts[(chunk * 2 + first) * a.C + c] = sum;
 }
 
+// The chunks of rows, for each of which there is a part of dweight and dbias: a function of problem and
+// device alone, so that the sums always have the same bits.
+int chunks_of(std::int64_t N, std::int64_t C, const DeviceInfo& device) {
+  constexpr std::int64_t kLeastRows = 32, kBlocksOfMultiprocessor = 16;
+  const std::int64_t columns = (C + gpu::kWarp - 1) / gpu::kWarp;
+  const std::int64_t most =
+      std::max<std::int64_t>(kBlocksOfMultiprocessor * device.gpu.multiprocessors / columns, 1);
+  return static_cast<int>(std::min((N + kLeastRows - 1) / kLeastRows, most));
+}
+
 template <class X, class P, class O>
-void backward(const Context& context, const NormBackward& args, NormTypes<X, P, O>) {
+void backward_as(const Context& context, const NormBackward& args, NormTypes<X, P, O>) {
   using A = Arithmetic<X>;
   const std::int64_t N = args.dx.shape[0], C = args.dx.shape[1];
-  const int chunks = two_pass_chunks(N, C, context.device());
+  const int chunks = chunks_of(N, C, context.device());
   auto* parts = static_cast<A*>(context.scratch());
   const Arguments<X, P, O> a{
       data_of<const O>(args.dout),
@@ -146,7 +159,7 @@ void backward(const Context& context, const NormBackward& args, NormTypes<X, P, 
       args.centered};
   const cudaStream_t stream = context.stream().get();
   if (N > 0) {
-    if (C >= kLongRow) {
+    if (is_long_row(C)) {
       row_means<X, P, O, true><<<static_cast<unsigned>(N), kThreads, 0, stream>>>(a);
     } else {
       constexpr int kOfBlock = kThreads / gpu::kWarp;
@@ -161,11 +174,35 @@ void backward(const Context& context, const NormBackward& args, NormTypes<X, P, 
   add_column_sums(context, args, parts, chunks);
 }
 
-}  // namespace
-
-void two_pass_backward(const Context& context, const NormBackward& args) {
+void backward(const Context& context, const NormBackward& args) {
   visit_norm_types(args.dx.dtype, args.weight, args.dout.dtype,
-                   [&](auto types) { backward(context, args, types); });
+                   [&](auto types) { backward_as(context, args, types); });
 }
 
-}  // namespace warpwright::ops::layernorm::cuda
+std::size_t workspace(const NormBackwardProblem& p, const DeviceInfo& device) {
+  const std::int64_t elements = chunks_of(p.N, p.C, device) * 2 * p.C + 2 * p.N;
+  return static_cast<std::size_t>(elements) * size_of(accumulation_dtype(p.dtype));
+}
+
+std::string configuration(const NormBackwardProblem& p, const DeviceInfo& device) {
+  return std::string(owner_of_row(p.C)) + " a row, " + std::to_string(chunks_of(p.N, p.C, device)) +
+         " chunks";
+}
+
+}  // namespace
+}  // namespace layernorm::cuda
+
+WARPWRIGHT_KERNEL(LayerNormBackward, "cuda.two_pass"_kernel) = {
+    .needs = Needs::gpu,
+    .dtypes = kFloatingDTypes,
+    .run = layernorm::run_as_norm<layernorm::cuda::backward>,
+    .workspace = layernorm::cuda::workspace,
+    .configuration = layernorm::cuda::configuration};
+WARPWRIGHT_KERNEL(RMSNormBackward, "cuda.two_pass"_kernel) = {
+    .needs = Needs::gpu,
+    .dtypes = kFloatingDTypes,
+    .run = layernorm::run_as_norm<layernorm::cuda::backward>,
+    .workspace = layernorm::cuda::workspace,
+    .configuration = layernorm::cuda::configuration};
+
+}  // namespace warpwright::ops

@@ -2,11 +2,12 @@
 
 #include "ops/layernorm/cuda/lost_columns.cuh"
 
-namespace warpwright::ops::layernorm::cuda {
+namespace warpwright::ops {
+namespace layernorm::cuda {
 namespace {
 
 template <class X, class P, class O>
-void forward(const Context& context, const NormForward& args, NormTypes<X, P, O>) {
+void forward_as(const Context& context, const NormForward& args, NormTypes<X, P, O>) {
   using A = Arithmetic<X>;
   const LoopRows<X, P, O> a{data_of<const X>(args.x),
                             nullptr,
@@ -24,12 +25,24 @@ void forward(const Context& context, const NormForward& args, NormTypes<X, P, O>
   launch_loop<false>(a, context.stream().get(), "norm forward cuda.warp_loop");
 }
 
-}  // namespace
-
-void warp_loop_forward(const Context& context, const NormForward& args) {
+void forward(const Context& context, const NormForward& args) {
   visit_norm_types(args.x.dtype, args.weight, args.out.dtype,
-                   [&](auto types) { forward(context, args, types); });
+                   [&](auto types) { forward_as(context, args, types); });
   keep_lost_columns(context, args, args.x);
 }
 
-}  // namespace warpwright::ops::layernorm::cuda
+}  // namespace
+}  // namespace layernorm::cuda
+
+WARPWRIGHT_KERNEL(LayerNormForward, "cuda.warp_loop"_kernel) = {
+    .needs = Needs::gpu,
+    .dtypes = kFloatingDTypes,
+    .run = layernorm::run_as_norm<layernorm::cuda::forward>,
+    .configuration = layernorm::cuda::loop_configuration<NormForwardProblem>};
+WARPWRIGHT_KERNEL(RMSNormForward, "cuda.warp_loop"_kernel) = {
+    .needs = Needs::gpu,
+    .dtypes = kFloatingDTypes,
+    .run = layernorm::run_as_norm<layernorm::cuda::forward>,
+    .configuration = layernorm::cuda::loop_configuration<NormForwardProblem>};
+
+}  // namespace warpwright::ops

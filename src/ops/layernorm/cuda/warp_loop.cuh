@@ -11,7 +11,6 @@
 namespace warpwright::ops::layernorm::cuda {
 
 inline constexpr int kLoopThreads = 256;
-inline constexpr std::int64_t kLongRow = 2048;  // which a block takes together
 
 template <class X, class P, class O>
 struct LoopRows {
@@ -70,7 +69,7 @@ __global__ void __launch_bounds__(kLoopThreads) forward_loop(const __grid_consta
     rest += centered;
     squares = fma(centered, centered, squares);
   }
-  // What rounding left of Σ(x − mean): put right where it is more than half an ulp of the deviation.
+  // Rounding left this of Σ(x − mean): put right where it is more than half an ulp of the deviation.
   constexpr A kHalfUlp = std::is_same_v<A, double> ? static_cast<A>(0x1p-53) : static_cast<A>(0x1p-24);
   rest = a.centered ? total(rest, sums[1]) / static_cast<A>(a.C) : A(0);
   squares = total(squares, sums[2]) / static_cast<A>(a.C);
@@ -90,7 +89,7 @@ __global__ void __launch_bounds__(kLoopThreads) forward_loop(const __grid_consta
 template <bool with_sum, class X, class P, class O>
 void launch_loop(const LoopRows<X, P, O>& a, cudaStream_t stream, const char* name) {
   if (a.N == 0) return;
-  if (a.C >= kLongRow) {
+  if (is_long_row(a.C)) {
     forward_loop<X, P, O, with_sum, true><<<static_cast<unsigned>(a.N), kLoopThreads, 0, stream>>>(a);
   } else {
     constexpr int kRows = kLoopThreads / gpu::kWarp;
@@ -98,6 +97,10 @@ void launch_loop(const LoopRows<X, P, O>& a, cudaStream_t stream, const char* na
     forward_loop<X, P, O, with_sum, false><<<blocks, kLoopThreads, 0, stream>>>(a);
   }
   warpwright::cuda::check_launch(name);
+}
+template <class Problem>
+std::string loop_configuration(const Problem& p, const DeviceInfo&) {
+  return std::string(owner_of_row(p.C)) + " a row";
 }
 
 }  // namespace warpwright::ops::layernorm::cuda

@@ -1,4 +1,4 @@
-// cuda.warp_row backward for one combination of dtypes; false where a tensor begins between packs.
+// cuda.warp_row backward for one combination of dtypes.
 #pragma once
 
 #include "ops/layernorm/cuda/backward_rows.cuh"
@@ -7,9 +7,7 @@
 namespace warpwright::ops::layernorm::cuda {
 
 template <class X, class P, class O>
-bool warp_row_backward_as(const Context& context, const NormBackward& args) {
-  const std::int64_t N = args.dx.shape[0];
-  const int C = static_cast<int>(args.dx.shape[1]);
+void warp_row_backward_as(const Context& context, const NormBackward& args, const BackwardLaunch& launch) {
   auto* parts = static_cast<float*>(context.scratch());
   BackwardRows<X, P, O> a{};
   a.dout = data_of<const O>(args.dout);
@@ -24,30 +22,22 @@ bool warp_row_backward_as(const Context& context, const NormBackward& args) {
   a.parts = parts;
   a.kept = kept_columns_of<X>(args.kept_columns, args.kept);
   a.lost = LostRule<float>::of(args.dout.dtype);
-  a.N = N;
-  a.C = C;
+  a.N = args.dx.shape[0];
+  a.C = static_cast<int>(args.dx.shape[1]);
   a.centered = args.centered;
   a.streaming = leaves_caches(3 * args.dx.bytes(), context.device());
-  if (!gpu::aligned16(a.dout, a.out, a.x, a.addend, a.weight, a.bias, a.dx)) return false;
-  const bool from_out = static_cast<bool>(args.out), fp32_parameters = sizeof(P) != sizeof(X);
-  const bool few = few_backward_kernels(fp32_parameters, from_out, sizeof(O) != sizeof(X));
-  const RowShape shape = backward_shape(C, args.dx.dtype, few, from_out, context.device());
-  const int count = warp_row_parts(N, shape, context.device());
-  const BackwardLaunch launch{shape, count,
-                              backward_shared_bytes({shape, args.dx.dtype, args.dout.dtype, from_out,
-                                                     a.addend != nullptr, fp32_parameters})};
   const cudaStream_t stream = context.stream().get();
-  if (count > 0 && from_out) launch_backward<true>(a, launch, stream);
-  if (count > 0 && !from_out) launch_backward<false>(a, launch, stream);
-  put_kept_sums(context, args, parts, count);
-  add_column_sums(context, args, parts, count);
-  return true;
+  if (launch.parts > 0) {
+    args.out ? launch_backward<true>(a, launch, stream) : launch_backward<false>(a, launch, stream);
+  }
+  put_kept_sums(context, args, parts, launch.parts);
+  add_column_sums(context, args, parts, launch.parts);
 }
 
 // In files of their own, since they are many kernels.
-bool warp_row_backward_f32(const Context& context, const NormBackward& args);
-bool warp_row_backward_bf16(const Context& context, const NormBackward& args);
-bool warp_row_backward_f16(const Context& context, const NormBackward& args);
-bool warp_row_backward_mixed(const Context& context, const NormBackward& args);
+void warp_row_backward_f32(const Context& context, const NormBackward& args, const BackwardLaunch& launch);
+void warp_row_backward_bf16(const Context& context, const NormBackward& args, const BackwardLaunch& launch);
+void warp_row_backward_f16(const Context& context, const NormBackward& args, const BackwardLaunch& launch);
+void warp_row_backward_mixed(const Context& context, const NormBackward& args, const BackwardLaunch& launch);
 
 }  // namespace warpwright::ops::layernorm::cuda

@@ -2,8 +2,8 @@
 
 namespace warpwright::ops::layernorm::cuda {
 
-bool warp_row_backward_bf16(const Context& context, const NormBackward& args) {
-  return warp_row_backward_as<__nv_bfloat16, __nv_bfloat16, __nv_bfloat16>(context, args);
+void warp_row_backward_bf16(const Context& context, const NormBackward& args, const BackwardLaunch& launch) {
+  warp_row_backward_as<__nv_bfloat16, __nv_bfloat16, __nv_bfloat16>(context, args, launch);
 }
 
 }  // namespace warpwright::ops::layernorm::cuda

@@ -2,8 +2,8 @@
 
 namespace warpwright::ops::layernorm::cuda {
 
-bool warp_row_backward_f32(const Context& context, const NormBackward& args) {
-  return warp_row_backward_as<float, float, float>(context, args);
+void warp_row_backward_f32(const Context& context, const NormBackward& args, const BackwardLaunch& launch) {
+  warp_row_backward_as<float, float, float>(context, args, launch);
 }
 
 }  // namespace warpwright::ops::layernorm::cuda

@@ -5,11 +5,12 @@
 #include "ops/layernorm/cuda/lost_columns.cuh"
 #include "ops/layernorm/cuda/rows.cuh"
 
-namespace warpwright::ops::layernorm::cuda {
+namespace warpwright::ops {
+namespace layernorm::cuda {
 namespace {
 
 template <class X, class P, class O>
-bool forward(const Context& context, const NormForward& args, NormTypes<X, P, O>) {
+void forward_as(const Context& context, const NormForward& args, NormTypes<X, P, O>) {
   const int C = static_cast<int>(args.x.shape[1]);
   ForwardRows<X, P, O> a{};
   a.x = data_of<const X>(args.x);
@@ -23,22 +24,44 @@ bool forward(const Context& context, const NormForward& args, NormTypes<X, P, O>
   a.eps = static_cast<float>(args.eps);
   a.centered = args.centered;
   a.streaming = leaves_caches(2 * args.x.bytes(), context.device());
-  if (!gpu::aligned16(a.x, a.weight, a.bias, a.out)) return false;
   launch_forward<false, true>(a, forward_shape(C, args.x.dtype, sizeof(P) != sizeof(X)), context,
                               "norm forward cuda.warp_row");
-  return true;
 }
 
-}  // namespace
-
-void warp_row_forward(const Context& context, const NormForward& args) {
-  bool done = false;
+void forward(const Context& context, const NormForward& args) {
   visit_norm_types(args.x.dtype, args.weight, args.out.dtype,
                    [&]<class X, class P, class O>(NormTypes<X, P, O> types) {
-                     if constexpr (!std::is_same_v<X, double>) done = forward(context, args, types);
+                     if constexpr (!std::is_same_v<X, double>) forward_as(context, args, types);
                    });
-  if (!done) return warp_loop_forward(context, args);
   keep_lost_columns(context, args, args.x);
 }
 
-}  // namespace warpwright::ops::layernorm::cuda
+RowShape shape_of(const NormForwardProblem& p) {
+  return forward_shape(p.C, p.dtype, p.fp32_parameters);
+}
+
+Refusal refuse(const NormForwardProblem& p, const DeviceInfo&) {
+  return refuse_shape(shape_of(p), p.aligned);
+}
+
+std::string configuration(const NormForwardProblem& p, const DeviceInfo&) {
+  return text_of(shape_of(p));
+}
+
+}  // namespace
+}  // namespace layernorm::cuda
+
+WARPWRIGHT_KERNEL(LayerNormForward, "cuda.warp_row"_kernel) = {
+    .needs = Needs::gpu,
+    .dtypes = kGpuDTypes,
+    .run = layernorm::run_as_norm<layernorm::cuda::forward>,
+    .refuse = layernorm::cuda::refuse,
+    .configuration = layernorm::cuda::configuration};
+WARPWRIGHT_KERNEL(RMSNormForward, "cuda.warp_row"_kernel) = {
+    .needs = Needs::gpu,
+    .dtypes = kGpuDTypes,
+    .run = layernorm::run_as_norm<layernorm::cuda::forward>,
+    .refuse = layernorm::cuda::refuse,
+    .configuration = layernorm::cuda::configuration};
+
+}  // namespace warpwright::ops

@@ -3,7 +3,7 @@
 //
 // Bound by the FMA units: 24 (12) FMAs for 11 (7) loads a step. Packing costs 0.25 to 0.5 cycles an element
 // of B, and an element of B is used for rows/32 cycles, so it is 3% to 6% where there are 256 rows.
-#include "ops/matmul/cpu/gemm.inl"
+#include "ops/matmul/cpu/gemm.hpp"
 
 namespace warpwright::ops::matmul::WARPWRIGHT_ISA {
 namespace {
@@ -229,6 +229,16 @@ void sum_columns(const Context& context, const MatmulDw& args) {
   }
 }
 
+void forward(const Context& context, const MatmulForward& args) {
+  args.x.dtype == DType::f32 ? run_forward<Fma, float>(context, args) : run_forward<Fma, bf16>(context, args);
+}
+void dx(const Context& context, const MatmulDx& args) {
+  args.dout.dtype == DType::f32 ? run_dx<Fma, float>(context, args) : run_dx<Fma, bf16>(context, args);
+}
+void dw(const Context& context, const MatmulDw& args) {
+  args.x.dtype == DType::f32 ? run_dw<Fma, float>(context, args) : run_dw<Fma, bf16>(context, args);
+}
+
 }  // namespace
 
 void finish(const Context& context, const MatmulForward& args, const float* sums) {
@@ -251,17 +261,30 @@ void finish(const Context& context, const MatmulDw& args) {
   args.x.dtype == DType::f32 ? sum_columns<float>(context, args) : sum_columns<bf16>(context, args);
 }
 
-void forward(const Context& context, const MatmulForward& args) {
-  args.x.dtype == DType::f32 ? run_forward<Fma, float>(context, args) : run_forward<Fma, bf16>(context, args);
-}
 void pack(const Context& context, const Tensor& weight, const Tensor& packed) {
   pack_weight<Fma, float>(context, weight, packed);
 }
-void dx(const Context& context, const MatmulDx& args) {
-  args.dout.dtype == DType::f32 ? run_dx<Fma, float>(context, args) : run_dx<Fma, bf16>(context, args);
-}
-void dw(const Context& context, const MatmulDw& args) {
-  args.x.dtype == DType::f32 ? run_dw<Fma, float>(context, args) : run_dw<Fma, bf16>(context, args);
-}
 
 }  // namespace warpwright::ops::matmul::WARPWRIGHT_ISA
+
+namespace warpwright::ops {
+namespace this_isa = matmul::WARPWRIGHT_ISA;
+
+WARPWRIGHT_KERNEL(MatmulForward, kCpu) = {.needs = kThisCpu,
+                                          .dtypes = kCpuDTypes,
+                                          .run = this_isa::forward,
+                                          .refuse = this_isa::refuse_packed<this_isa::Fma>,
+                                          .workspace = this_isa::workspace<this_isa::Fma>,
+                                          .configuration = this_isa::configuration<this_isa::Fma>};
+WARPWRIGHT_KERNEL(MatmulDx, kCpu) = {.needs = kThisCpu,
+                                     .dtypes = kCpuDTypes,
+                                     .run = this_isa::dx,
+                                     .workspace = this_isa::workspace<this_isa::Fma>,
+                                     .configuration = this_isa::configuration<this_isa::Fma>};
+WARPWRIGHT_KERNEL(MatmulDw, kCpu) = {.needs = kThisCpu,
+                                     .dtypes = kCpuDTypes,
+                                     .run = this_isa::dw,
+                                     .workspace = this_isa::workspace<this_isa::Fma>,
+                                     .configuration = this_isa::configuration<this_isa::Fma>};
+
+}  // namespace warpwright::ops

@@ -1,13 +1,14 @@
-// The forward product for few rows of x (token by token generation), M ≤ kSkinnyRows: dot products of rows of
+// The forward product for few rows of x (token by token generation), M ≤ 16: dot products of rows of
 // x with rows of the weight, which streams from memory once and is never packed. Rows of a bf16 x are widened
 // to the scratch first.
 //
 // Bound by the memory: 2·M FLOP for each element of the weight.
-#include "ops/matmul/cpu/gemm.inl"
+#include "ops/matmul/cpu/gemm.hpp"
 
 namespace warpwright::ops::matmul::WARPWRIGHT_ISA {
 namespace {
 
+constexpr std::int64_t kMostRows = 16;
 constexpr int kDotRows = 4;  // of x, and of the weight, at once
 
 // out[i·kDotRows + j] = x_i · w_j for X rows of x and W rows of the weight.
@@ -104,11 +105,32 @@ void run_skinny(const Context& context, const MatmulForward& args) {
   }
 }
 
-}  // namespace
-
-void forward_skinny(const Context& context, const MatmulForward& args) {
+void forward(const Context& context, const MatmulForward& args) {
   if (args.x.dtype == DType::f32) return run_skinny<float, float>(context, args);
   with_type_of<bf16>(args.out, [&]<class Out>() { run_skinny<bf16, Out>(context, args); });
 }
 
+Refusal refuse(const MatmulForwardProblem& p, const DeviceInfo&) {
+  if (p.packed) return kNotPacked;
+  if (p.batch_invariant) return kNotInvariant;
+  if (p.M > kMostRows) return "more than 16 rows";
+  return {};
+}
+
+std::size_t scratch(const MatmulForwardProblem& p, const DeviceInfo&) {
+  return p.dtype == DType::f32 ? 0 : static_cast<std::size_t>(p.M * p.K) * sizeof(float);
+}
+
+}  // namespace
 }  // namespace warpwright::ops::matmul::WARPWRIGHT_ISA
+
+namespace warpwright::ops {
+namespace this_isa = matmul::WARPWRIGHT_ISA;
+
+WARPWRIGHT_KERNEL(MatmulForward, kCpu + "_skinny") = {.needs = kThisCpu,
+                                                      .dtypes = kCpuDTypes,
+                                                      .run = this_isa::forward,
+                                                      .refuse = this_isa::refuse,
+                                                      .workspace = this_isa::scratch};
+
+}  // namespace warpwright::ops

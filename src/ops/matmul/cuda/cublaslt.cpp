@@ -19,10 +19,9 @@
 #include <vector>
 
 #include "core/error.hpp"
-#include "ops/cuda/refuse.hpp"
 #include "ops/matmul/cuda/cublaslt.hpp"
 #include "ops/matmul/cuda/parts.hpp"
-#include "ops/matmul/kernels.hpp"
+#include "ops/matmul/selector.hpp"
 
 namespace warpwright::ops::matmul::cuda {
 namespace {
@@ -237,7 +236,6 @@ template <bool fused>
 void forward(const Context& context, const MatmulForward& args) {
   const std::int64_t M = args.x.shape[0], K = args.x.shape[1], N = args.weight.shape[0];
   if (M == 0 || N == 0) return;
-  if (K == 0) return tile128_forward(context, args);
   // outᵀ = weight · xᵀ
   Product product{N, M, K, args.x.dtype, args.out.dtype};
   product.transpose_a = true;
@@ -266,7 +264,6 @@ template <bool fused>
 void dx(const Context& context, const MatmulDx& args) {
   const std::int64_t M = args.dout.shape[0], N = args.dout.shape[1], K = args.weight.shape[1];
   if (M == 0 || K == 0) return;
-  if (N == 0) return clear_rows(context, args.dx);
   // dxᵀ = weightᵀ · doutᵀ
   Product product{K, M, N, args.dout.dtype, args.dx.dtype};
   product.leading_a = K;
@@ -289,7 +286,6 @@ void dx(const Context& context, const MatmulDx& args) {
 void dw(const Context& context, const MatmulDw& args) {
   const std::int64_t M = args.x.shape[0], K = args.x.shape[1], N = args.dout.shape[1];
   if (N == 0) return;
-  if (M == 0 || K == 0) return tile128_dw(context, args);
   // dweightᵀ = xᵀ · dout
   Product product{K, N, M, args.x.dtype, args.dweight.dtype};
   product.transpose_b = true;
@@ -307,30 +303,39 @@ void dw(const Context& context, const MatmulDw& args) {
   column_sums(context, args.dout, args.dbias, args.store, reinterpret_cast<float*>(partials));
 }
 
-}  // namespace
-
-std::string refuse_cublaslt(DType dtype, const DeviceInfo& device) {
-  std::string reason = refuse_without_gpu(dtype, device);
-  return reason.empty() ? reason_for_absence() : reason;
+template <class Problem>
+Refusal refuse(const Problem& p, const DeviceInfo&) {
+  if constexpr (std::is_same_v<Problem, MatmulForwardProblem>) {
+    if (p.packed) return kNotPacked;
+    if (p.batch_invariant) return kNotInvariant;
+  }
+  if (is_empty(p)) return kEmpty;
+  return reason_for_absence();
 }
 
-std::size_t cublaslt_workspace() {
+template <class Problem>
+std::size_t workspace(const Problem& p, const DeviceInfo&) {
+  if constexpr (std::is_same_v<Problem, MatmulDwProblem>) {
+    return kLibraryWorkspace + column_sums_bytes(p.M, p.N);
+  }
   return kLibraryWorkspace;
 }
-std::size_t cublaslt_dw_workspace(std::int64_t M, std::int64_t N) {
-  return kLibraryWorkspace + column_sums_bytes(M, N);
+
+template <class Problem>
+double cost(const Problem& p, const DeviceInfo&) {
+  if constexpr (std::is_same_v<Problem, MatmulForwardProblem>) {
+    if (p.rows_counted) return kCostOfCountedLibrary;
+  }
+  return library_seconds(request_of(p));
 }
 
-void cublaslt_forward(const Context& context, const MatmulForward& args) {
-  forward<true>(context, args);
-}
-void cublaslt_dx(const Context& context, const MatmulDx& args) {
-  dx<true>(context, args);
-}
-void cublaslt_dw(const Context& context, const MatmulDw& args) {
-  dw(context, args);
-}
-namespace {
+template <class Args, void (*run)(const Context&, const Args&)>
+constexpr Kernel<Args> kKernel = {.needs = Needs::gpu,
+                                  .dtypes = kGpuDTypes,
+                                  .run = run,
+                                  .refuse = refuse<typename Args::Problem>,
+                                  .workspace = workspace<typename Args::Problem>,
+                                  .cost = cost<typename Args::Problem>};
 
 template <class Args>
 int run_proposal(const Context& context, const Args& args, int proposal,
@@ -345,19 +350,24 @@ int run_proposal(const Context& context, const Args& args, int proposal,
 }  // namespace
 
 int cublaslt_proposal(const Context& context, const MatmulForward& args, int proposal) {
-  return run_proposal(context, args, proposal, cublaslt_forward);
+  return run_proposal(context, args, proposal, forward<true>);
 }
 int cublaslt_proposal(const Context& context, const MatmulDx& args, int proposal) {
-  return run_proposal(context, args, proposal, cublaslt_dx);
+  return run_proposal(context, args, proposal, dx<true>);
 }
 int cublaslt_proposal(const Context& context, const MatmulDw& args, int proposal) {
-  return run_proposal(context, args, proposal, cublaslt_dw);
-}
-void cublaslt_unfused_forward(const Context& context, const MatmulForward& args) {
-  forward<false>(context, args);
-}
-void cublaslt_unfused_dx(const Context& context, const MatmulDx& args) {
-  dx<false>(context, args);
+  return run_proposal(context, args, proposal, dw);
 }
 
 }  // namespace warpwright::ops::matmul::cuda
+
+namespace warpwright::ops {
+using namespace matmul::cuda;
+
+WARPWRIGHT_KERNEL(MatmulForward, "cuda.cublaslt"_kernel) = kKernel<MatmulForward, forward<true>>;
+WARPWRIGHT_KERNEL(MatmulDx, "cuda.cublaslt"_kernel) = kKernel<MatmulDx, dx<true>>;
+WARPWRIGHT_KERNEL(MatmulDw, "cuda.cublaslt"_kernel) = kKernel<MatmulDw, dw>;
+WARPWRIGHT_KERNEL(MatmulForward, "cuda.cublaslt_unfused"_kernel) = kKernel<MatmulForward, forward<false>>;
+WARPWRIGHT_KERNEL(MatmulDx, "cuda.cublaslt_unfused"_kernel) = kKernel<MatmulDx, dx<false>>;
+
+}  // namespace warpwright::ops

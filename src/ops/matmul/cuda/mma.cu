@@ -12,7 +12,6 @@
 
 #include "ops/cuda/launch.cuh"
 #include "ops/cuda/mma.cuh"
-#include "ops/cuda/refuse.hpp"
 #include "ops/cuda/vector.cuh"
 #include "ops/matmul/cuda/result.cuh"
 #include "ops/matmul/kernels.hpp"
@@ -145,12 +144,11 @@ __global__ void __launch_bounds__(kThreads, 2)
 struct Matrix {
   const void* data;
   std::int64_t stride;
-  bool aligned() const { return gpu::aligned16(data) && stride % 8 == 0; }
 };
 
-// (rows, cols) = A (rows, depth) · B (depth, cols)
+// (rows, cols) = A (rows, depth) · B (depth, cols); packs: rows of both begin at multiples of 16 bytes.
 template <bool a_transposed, bool b_transposed, class T, class Out>
-void multiply(const Context& context, const Extent& extent, const Matrix& a, const Matrix& b,
+void multiply(const Context& context, const Extent& extent, bool packs, const Matrix& a, const Matrix& b,
               const Result<T, Out>& result, std::string_view what) {
   if (extent.cols == 0) return;  // dw, of which dbias remains
   const auto run = [&](auto aligned) {
@@ -165,7 +163,7 @@ void multiply(const Context& context, const Extent& extent, const Matrix& a, con
         A{static_cast<const T*>(a.data), a.stride, extent.rows, extent.depth},
         B{static_cast<const T*>(b.data), b.stride, extent.cols, extent.depth}, result);
   };
-  a.aligned() && b.aligned() ? run(std::true_type()) : run(std::false_type());
+  packs ? run(std::true_type()) : run(std::false_type());
   warpwright::cuda::check_launch(what);
 }
 
@@ -178,47 +176,35 @@ void visit_halves(DType factors, DType result, F&& f) {
   factors == DType::bf16 ? with.template operator()<__nv_bfloat16>() : with.template operator()<__half>();
 }
 
-}  // namespace
-
-std::string refuse_mma(DType dtype, const Extent& extent, const DeviceInfo& device) {
-  std::string reason = refuse_without_gpu(dtype, device);
-  if (!reason.empty()) return reason;
-  if (dtype == DType::f32) return "multiplies bf16 and fp16, not fp32";
-  if (!device.gpu.at_least(8)) return "needs compute capability 8.0";
-  if (extent.rows > std::int64_t{65535} * kTile) return "more rows than a grid has";
-  return "";
-}
-
-void mma_forward(const Context& context, const MatmulForward& args) {
+void forward(const Context& context, const MatmulForward& args) {
   const std::int64_t M = args.x.shape[0], K = args.x.shape[1], N = args.weight.shape[0];
   if (M == 0 || N == 0) return;
+  const bool packs = args.problem().aligned_factors;
   visit_halves(args.x.dtype, args.out.dtype, [&]<class T, class Out>() {
-    multiply<false, false>(context, {M, N, K}, {args.x.data, leading_of(args.x)}, {args.weight.data, K},
-                           result_of<T, Out>(args), "matmul.forward cuda.mma");
+    multiply<false, false>(context, {M, N, K}, packs, {args.x.data, leading_of(args.x)},
+                           {args.weight.data, K}, result_of<T, Out>(args), "matmul.forward cuda.mma");
   });
   if (ends_in_a_pass(args)) finish_forward(context, args, Tensor());
 }
 
-void mma_dx(const Context& context, const MatmulDx& args) {
+void dx(const Context& context, const MatmulDx& args) {
   const std::int64_t M = args.dout.shape[0], N = args.dout.shape[1], K = args.weight.shape[1];
   if (M == 0 || K == 0) return;
+  const bool packs = args.problem().aligned_factors;
   visit_halves(args.dout.dtype, args.dx.dtype, [&]<class T, class Out>() {
-    multiply<false, true>(context, {M, K, N}, {args.dout.data, leading_of(args.dout)}, {args.weight.data, K},
-                          Result<T, Out>{static_cast<Out*>(args.dx.data), leading_of(args.dx)},
-                          "matmul.dx cuda.mma");
+    multiply<false, true>(
+        context, {M, K, N}, packs, {args.dout.data, leading_of(args.dout)}, {args.weight.data, K},
+        Result<T, Out>{static_cast<Out*>(args.dx.data), leading_of(args.dx)}, "matmul.dx cuda.mma");
   });
   if (args.activation != Activation::none) finish_dx(context, args.dx, args.preact, args.activation);
 }
 
-std::size_t mma_dw_workspace(std::int64_t M, std::int64_t N) {
-  return column_sums_bytes(M, N);
-}
-
-void mma_dw(const Context& context, const MatmulDw& args) {
+void dw(const Context& context, const MatmulDw& args) {
   const std::int64_t M = args.x.shape[0], K = args.x.shape[1], N = args.dout.shape[1];
   if (N == 0) return;
+  const bool packs = args.problem().aligned_factors;
   const auto with = [&]<class T>() {
-    multiply<true, true>(context, {N, K, M}, {args.dout.data, leading_of(args.dout)},
+    multiply<true, true>(context, {N, K, M}, packs, {args.dout.data, leading_of(args.dout)},
                          {args.x.data, leading_of(args.x)},
                          Result<T, float>{args.dweight.as<float>(), K, nullptr, args.store == Store::add},
                          "matmul.dw cuda.mma");
@@ -230,4 +216,53 @@ void mma_dw(const Context& context, const MatmulDw& args) {
   }
 }
 
+template <class Problem>
+Refusal refuse(const Problem& p, const DeviceInfo& device) {
+  if constexpr (std::is_same_v<Problem, MatmulForwardProblem>) {
+    if (p.packed) return kNotPacked;
+  }
+  if (!device.gpu.at_least(8)) return "needs compute capability 8.0";
+  if (extent_of(p).rows > std::int64_t{65535} * kTile) return "more rows than a grid has";
+  return {};
+}
+
+std::size_t dw_workspace(const MatmulDwProblem& p, const DeviceInfo&) {
+  return column_sums_bytes(p.M, p.N);
+}
+
+template <class Problem>
+double cost(const Problem&, const DeviceInfo&) {
+  return kCostOfMma;
+}
+
+template <class Problem>
+std::string configuration(const Problem& p, const DeviceInfo&) {
+  return p.aligned_factors ? "copies of 16 bytes" : "element by element";
+}
+
+}  // namespace
 }  // namespace warpwright::ops::matmul::cuda
+
+namespace warpwright::ops {
+
+WARPWRIGHT_KERNEL(MatmulForward, "cuda.mma"_kernel) = {.needs = Needs::gpu,
+                                                       .dtypes = k16Bits,
+                                                       .run = matmul::cuda::forward,
+                                                       .refuse = matmul::cuda::refuse,
+                                                       .cost = matmul::cuda::cost,
+                                                       .configuration = matmul::cuda::configuration};
+WARPWRIGHT_KERNEL(MatmulDx, "cuda.mma"_kernel) = {.needs = Needs::gpu,
+                                                  .dtypes = k16Bits,
+                                                  .run = matmul::cuda::dx,
+                                                  .refuse = matmul::cuda::refuse,
+                                                  .cost = matmul::cuda::cost,
+                                                  .configuration = matmul::cuda::configuration};
+WARPWRIGHT_KERNEL(MatmulDw, "cuda.mma"_kernel) = {.needs = Needs::gpu,
+                                                  .dtypes = k16Bits,
+                                                  .run = matmul::cuda::dw,
+                                                  .refuse = matmul::cuda::refuse,
+                                                  .workspace = matmul::cuda::dw_workspace,
+                                                  .cost = matmul::cuda::cost,
+                                                  .configuration = matmul::cuda::configuration};
+
+}  // namespace warpwright::ops

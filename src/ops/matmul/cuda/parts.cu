@@ -165,7 +165,7 @@ dim3 grid_of(std::int64_t rows, std::int64_t cols, int pack) {
               static_cast<unsigned>(std::min(ceil_div(rows, kWarps * kRows), kMostBlocks)));
 }
 
-// Whether rows can be read 16 bytes at a time: matrices and vectors, absent ones aside.
+// True if rows can be read 16 bytes at a time: matrices and vectors, absent ones aside.
 bool packs(std::initializer_list<const Tensor*> tensors) {
   for (const Tensor* t : tensors) {
     if (!*t) continue;
@@ -238,7 +238,7 @@ void finish_forward(const Context& context, const MatmulForward& args, const Ten
       });
     });
   });
-  warpwright::cuda::check_launch("matmul.forward behind the product");
+  warpwright::cuda::check_launch("matmul.forward after the product");
 }
 
 void finish_dx(const Context& context, const Tensor& dx, const Tensor& preact, Activation activation) {
@@ -276,16 +276,6 @@ void column_sums(const Context& context, const Tensor& dout, const Tensor& dbias
   });
   warpwright::cuda::check_launch("matmul.dw column sums");
   total_sums(context, partials, parts, dbias, store);
-}
-
-void clear_rows(const Context& context, const Tensor& matrix) {
-  if (matrix.elements() == 0) return;
-  const std::size_t size = size_of(matrix.dtype);
-  warpwright::cuda::check(
-      cudaMemset2DAsync(matrix.data, static_cast<std::size_t>(leading_of(matrix)) * size, 0,
-                        static_cast<std::size_t>(matrix.shape[1]) * size,
-                        static_cast<std::size_t>(matrix.shape[0]), context.stream().get()),
-      "matmul: clearing an empty product");
 }
 
 }  // namespace warpwright::ops::matmul::cuda

@@ -1,16 +1,16 @@
-// What surrounds a product, as kernels of their own: for where the product's kernel does not do it itself.
+// Kernels for the parts that surround a product, where the product's kernel does not do them itself.
 #pragma once
 
-#include "ops/matmul/matmul.hpp"
+#include "ops/matmul/kernels.hpp"
 
 namespace warpwright::ops::matmul::cuda {
 
-// Where a forward's product goes that is finished in a pass of its own: to preact or, where that is absent or
-// has fewer bits than out, to out.
+// The place of a forward's product that is finished in a pass of its own: preact or, where that is absent or
+// has fewer bits than out, out.
 inline const Tensor& product_of(const MatmulForward& args) {
   return args.preact && args.preact.dtype == args.out.dtype ? args.preact : args.out;
 }
-// Whether more follows the product than numbers to add to it and to multiply it with.
+// True if more follows the product than numbers to add to it and to multiply it with.
 inline bool ends_in_a_pass(const MatmulForward& args) {
   return args.preact || args.activation != Activation::none;
 }
@@ -32,13 +32,5 @@ void plain_column_sums(const Context& context, const Tensor& dout, const Tensor&
 // out (= or +=) Σ over parts of partials (parts, N), in a fixed order.
 void total_sums(const Context& context, const float* partials, std::int64_t parts, const Tensor& out,
                 Store store);
-
-// Zeros in all rows of a matrix, none in the gaps between them.
-void clear_rows(const Context& context, const Tensor& matrix);
-
-// Elements from one row to the next. A matrix of one row has no stride that means anything.
-inline std::int64_t leading_of(const Tensor& matrix) {
-  return matrix.shape[0] > 1 ? matrix.strides[0] : matrix.shape[1];
-}
 
 }  // namespace warpwright::ops::matmul::cuda

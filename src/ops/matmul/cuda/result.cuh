@@ -1,4 +1,4 @@
-// Where a thread's sums go that stores them one by one.
+// The place of the sums of a thread that stores them one by one.
 #pragma once
 
 #include <cstdint>
@@ -28,7 +28,7 @@ struct Result {
   }
 };
 
-// All of a forward or, where an activation is a pass of its own behind it, its product and bias.
+// All of a forward or, where an activation is a pass of its own after it, its product and bias.
 template <class T, class Out>
 Result<T, Out> result_of(const MatmulForward& args) {
   const Tensor& product = product_of(args);

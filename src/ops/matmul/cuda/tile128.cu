@@ -11,10 +11,10 @@
 #include <cstdint>
 
 #include "ops/cuda/vector.cuh"
-#include "ops/gelu/kernels.hpp"
+#include "ops/gelu/gelu.hpp"
 #include "ops/matmul/cuda/result.cuh"
 #include "ops/matmul/kernels.hpp"
-#include "ops/residual/kernels.hpp"
+#include "ops/residual/residual.hpp"
 #include "runtime/cuda/check.hpp"
 
 namespace warpwright::ops::matmul::cuda {
@@ -118,9 +118,12 @@ bool suits_document(const Matrices&... matrices) {
   return ((!matrices || (matrices.dtype == DType::f32 && matrices.contiguous())) && ...);
 }
 
-}  // namespace
+template <class Args>
+void run_plain(const Context& context, const Args& args) {
+  KernelOf<Args, "cuda.plain"_kernel>::value.run(context, args);
+}
 
-void tile128_forward(const Context& context, const MatmulForward& args) {
+void forward(const Context& context, const MatmulForward& args) {
   const std::int64_t M = args.x.shape[0], K = args.x.shape[1], N = args.weight.shape[0];
   if (M == 0 || N == 0) return;
   const bool has_gelu = is_gelu(args.activation);
@@ -138,11 +141,11 @@ void tile128_forward(const Context& context, const MatmulForward& args) {
     if (ends_in_a_pass(args)) finish_forward(context, args, Tensor());
     return;
   }
-  if (has_gelu) gelu::cuda::plain_forward(context, {product_of(args), args.out, args.activation});
-  if (args.residual) residual::cuda::plain_forward(context, {args.residual, args.out, args.out});
+  if (has_gelu) run_plain(context, GeluForward{product_of(args), args.out, args.activation});
+  if (args.residual) run_plain(context, ResidualForward{args.residual, args.out, args.out});
 }
 
-void tile128_dx(const Context& context, const MatmulDx& args) {
+void dx(const Context& context, const MatmulDx& args) {
   const std::int64_t M = args.dout.shape[0], N = args.dout.shape[1], K = args.weight.shape[1];
   if (M == 0 || K == 0) return;
   visit_result_dtype(args.dout.dtype, args.dx.dtype, [&]<class T, class Out>() {
@@ -152,13 +155,13 @@ void tile128_dx(const Context& context, const MatmulDx& args) {
   });
   warpwright::cuda::check_launch("matmul.dx cuda.tile128");
   if (is_gelu(args.activation) && suits_document(args.dx, args.preact)) {
-    gelu::cuda::plain_backward(context, {args.dx, args.preact, args.dx, args.activation});
+    run_plain(context, GeluBackward{args.dx, args.preact, args.dx, args.activation});
   } else if (args.activation != Activation::none) {
     finish_dx(context, args.dx, args.preact, args.activation);
   }
 }
 
-void tile128_dw(const Context& context, const MatmulDw& args) {
+void dw(const Context& context, const MatmulDw& args) {
   const std::int64_t M = args.x.shape[0], K = args.x.shape[1], N = args.dout.shape[1];
   if (N == 0) return;
   gpu::visit_gpu_dtype(args.x.dtype, [&](auto tag) {
@@ -172,4 +175,29 @@ void tile128_dw(const Context& context, const MatmulDw& args) {
   if (args.dbias) plain_column_sums(context, args.dout, args.dbias, args.store);
 }
 
+Refusal refuse_packed(const MatmulForwardProblem& p, const DeviceInfo&) {
+  if (p.packed) return kNotPacked;
+  return {};
+}
+
+template <class Problem>
+double cost(const Problem&, const DeviceInfo&) {
+  return kCostOfTile128;
+}
+
+}  // namespace
 }  // namespace warpwright::ops::matmul::cuda
+
+namespace warpwright::ops {
+
+WARPWRIGHT_KERNEL(MatmulForward, "cuda.tile128"_kernel) = {.needs = Needs::gpu,
+                                                           .dtypes = kGpuDTypes,
+                                                           .run = matmul::cuda::forward,
+                                                           .refuse = matmul::cuda::refuse_packed,
+                                                           .cost = matmul::cuda::cost};
+WARPWRIGHT_KERNEL(MatmulDx, "cuda.tile128"_kernel) = {
+    .needs = Needs::gpu, .dtypes = kGpuDTypes, .run = matmul::cuda::dx, .cost = matmul::cuda::cost};
+WARPWRIGHT_KERNEL(MatmulDw, "cuda.tile128"_kernel) = {
+    .needs = Needs::gpu, .dtypes = kGpuDTypes, .run = matmul::cuda::dw, .cost = matmul::cuda::cost};
+
+}  // namespace warpwright::ops

@@ -1,5 +1,5 @@
-// The products on Hopper's tensor cores as variants: what is refused, which tile is taken, and where a call
-// goes whose addresses or strides the copy engine does not take.
+// The products on Hopper's tensor cores as kernels: refusals, and the tile that is taken, for
+// three schedules.
 #include <algorithm>
 #include <any>
 #include <array>
@@ -7,42 +7,11 @@
 #include <memory>
 #include <mutex>
 
-#include "ops/cuda/refuse.hpp"
 #include "ops/matmul/cuda/parts.hpp"
 #include "ops/matmul/cuda/wgmma.hpp"
 
 namespace warpwright::ops::matmul::cuda {
 namespace {
-
-std::string refuse(const Request& r, Schedule schedule, const DeviceInfo& device) {
-  std::string reason = refuse_without_gpu(r.dtype, device);
-  if (!reason.empty()) return reason;
-  if (device.gpu.major != 9) return "needs a Hopper GPU";
-  if (!wgmma_is_built()) return "this build has no code for sm_90a";
-  if (r.dtype == DType::f32) return "multiplies bf16 and fp16, not fp32";
-  // Rows of every matrix are multiples of 16 bytes. The depth is a row's length but in dw, where it is their
-  // number.
-  const std::int64_t rows = r.direction == Direction::dw ? r.extent.rows : r.extent.depth;
-  if (rows % 8 != 0 || r.extent.cols % 8 != 0) return "rows of the matrices are not multiples of 16 bytes";
-  if (std::max({r.extent.rows, r.extent.cols, r.extent.depth}) > std::numeric_limits<int>::max()) {
-    return "counts rows and columns in 32 bits";
-  }
-  if (select(r, schedule, device).tile < 0) {
-    constexpr const char* kFinish[] = {"", " with a residual or a scale", " with fp32 results"};
-    return fmt::format("no kernel of this schedule for {} {}{}", name_of(r.dtype), name_of(r.activation),
-                       kFinish[static_cast<int>(r.finish)]);
-  }
-  return "";
-}
-
-// The selection, in the log where calls are.
-Selection select_and_log(const Context& context, const Request& r, Schedule schedule) {
-  const Selection s = select(r, schedule, context.device());
-  if (context.options().verbose) {
-    context.log(fmt::format("  {}, {:.1f} us predicted", describe(s), s.seconds * 1e6));
-  }
-  return s;
-}
 
 class FlagSet {
  public:
@@ -115,73 +84,83 @@ std::size_t workspace(const MatmulDwProblem& p, const Selection& selection) {
   return selection.partial_bytes + row_sums_bytes(p);
 }
 
-template <Schedule schedule>
-std::string Wgmma<schedule>::refuse_forward(const MatmulForwardProblem& p, const DeviceInfo& device) {
-  if (p.preact && p.activation == Activation::none) return "keeps a pre-activation only beside an activation";
-  if (p.batch_invariant && schedule != Schedule::persistent)
-    return "rows' bits may depend on how many there are";
-  return refuse(request_of(p), schedule, device);
-}
-template <Schedule schedule>
-std::string Wgmma<schedule>::refuse_dx(const MatmulDxProblem& p, const DeviceInfo& device) {
-  return refuse(request_of(p), schedule, device);
-}
-template <Schedule schedule>
-std::string Wgmma<schedule>::refuse_dw(const MatmulDwProblem& p, const DeviceInfo& device) {
-  return refuse(request_of(p), schedule, device);
+namespace {
+
+Refusal refuse(const Request& r, Schedule schedule, bool aligned, const DeviceInfo& device) {
+  if (!wgmma_is_built()) return "this build has no code for sm_90a";
+  // The depth is a row's length but in dw, where it is the number of rows.
+  const std::int64_t rows = r.direction == Direction::dw ? r.extent.rows : r.extent.depth;
+  if (rows % 8 != 0 || r.extent.cols % 8 != 0) return "rows of the matrices are not multiples of 16 bytes";
+  if (!aligned) return "a tensor does not begin at a multiple of 16 bytes, or one of its rows does not";
+  if (std::max({r.extent.rows, r.extent.cols, r.extent.depth}) > std::numeric_limits<int>::max()) {
+    return "counts rows and columns in 32 bits";
+  }
+  if (select(r, schedule, device).tile < 0) {
+    constexpr const char* kFinish[] = {"", " with a residual or a scale", " with fp32 results"};
+    return fmt::format("no kernel of this schedule for {} {}{}", name_of(r.dtype), name_of(r.activation),
+                       kFinish[static_cast<int>(r.finish)]);
+  }
+  return {};
 }
 
-template <Schedule schedule>
-std::size_t Wgmma<schedule>::forward_workspace(const MatmulForwardProblem& p, const DeviceInfo& device) {
-  return workspace(p, select(request_of(p), schedule, device));
-}
-template <Schedule schedule>
-std::size_t Wgmma<schedule>::dx_workspace(const MatmulDxProblem& p, const DeviceInfo& device) {
-  return workspace(p, select(request_of(p), schedule, device));
-}
-template <Schedule schedule>
-std::size_t Wgmma<schedule>::dw_workspace(const MatmulDwProblem& p, const DeviceInfo& device) {
-  return workspace(p, select(request_of(p), schedule, device));
-}
+// The functions of a kernel's object.
+template <Schedule schedule, class Args>
+struct Wgmma {
+  using Problem = typename Args::Problem;
 
-template <Schedule schedule>
-double Wgmma<schedule>::forward_cost(const MatmulForwardProblem& p, const DeviceInfo& device) {
-  return select(request_of(p), schedule, device).seconds;
-}
-template <Schedule schedule>
-double Wgmma<schedule>::dx_cost(const MatmulDxProblem& p, const DeviceInfo& device) {
-  return select(request_of(p), schedule, device).seconds;
-}
-template <Schedule schedule>
-double Wgmma<schedule>::dw_cost(const MatmulDwProblem& p, const DeviceInfo& device) {
-  return select(request_of(p), schedule, device).seconds;
-}
+  static Selection selection(const Problem& p, const DeviceInfo& device) {
+    return select(request_of(p), schedule, device);
+  }
+  static Refusal refuse(const Problem& p, const DeviceInfo& device) {
+    if constexpr (std::is_same_v<Args, MatmulForward>) {
+      if (p.packed) return kNotPacked;
+      if (p.preact && p.activation == Activation::none) return "keeps a pre-activation only of an activation";
+      if (p.batch_invariant && schedule != Schedule::persistent) {
+        return "rows' bits may depend on how many there are";
+      }
+    }
+    if (is_empty(p)) return kEmpty;
+    return cuda::refuse(request_of(p), schedule, p.aligned, device);
+  }
+  static std::size_t workspace(const Problem& p, const DeviceInfo& device) {
+    return cuda::workspace(p, selection(p, device));
+  }
+  static double cost(const Problem& p, const DeviceInfo& device) { return selection(p, device).seconds; }
+  static std::string configuration(const Problem& p, const DeviceInfo& device) {
+    return describe(selection(p, device));
+  }
+  static void run(const Context& context, const Args& args) {
+    const Problem p = args.problem();
+    const Extent extent = extent_of(p);
+    if (extent.rows == 0 || extent.cols == 0) return;
+    cuda::run(context, args, schedule, selection(p, context.device()));
+  }
+};
 
-template <Schedule schedule>
-void Wgmma<schedule>::forward(const Context& context, const MatmulForward& args) {
-  if (args.out.elements() == 0) return;
-  if (args.x.shape[1] == 0 || !wgmma_suits(args)) return tile128_forward(context, args);
-  run(context, args, schedule,
-      select_and_log(context, request_of(matmul_forward_op().problem(args)), schedule));
-}
+template <Schedule schedule, class Args, class Functions = Wgmma<schedule, Args>>
+constexpr Kernel<Args> kKernel = {.needs = Needs::hopper,
+                                  .dtypes = k16Bits,
+                                  .run = Functions::run,
+                                  .refuse = Functions::refuse,
+                                  .workspace = Functions::workspace,
+                                  .cost = Functions::cost,
+                                  .configuration = Functions::configuration};
 
-template <Schedule schedule>
-void Wgmma<schedule>::dx(const Context& context, const MatmulDx& args) {
-  if (args.dx.elements() == 0) return;
-  if (args.dout.shape[1] == 0) return clear_rows(context, args.dx);
-  if (!wgmma_suits(args)) return tile128_dx(context, args);
-  run(context, args, schedule, select_and_log(context, request_of(matmul_dx_op().problem(args)), schedule));
-}
-
-template <Schedule schedule>
-void Wgmma<schedule>::dw(const Context& context, const MatmulDw& args) {
-  if (args.dout.shape[1] == 0) return;
-  if (args.x.elements() == 0 || !wgmma_suits(args)) return tile128_dw(context, args);
-  run(context, args, schedule, select_and_log(context, request_of(matmul_dw_op().problem(args)), schedule));
-}
-
-template struct Wgmma<Schedule::block>;
-template struct Wgmma<Schedule::persistent>;
-template struct Wgmma<Schedule::stream_k>;
-
+}  // namespace
 }  // namespace warpwright::ops::matmul::cuda
+
+namespace warpwright::ops {
+using matmul::Schedule;
+using matmul::cuda::kKernel;
+
+WARPWRIGHT_KERNEL(MatmulForward, "cuda.block"_kernel) = kKernel<Schedule::block, MatmulForward>;
+WARPWRIGHT_KERNEL(MatmulDx, "cuda.block"_kernel) = kKernel<Schedule::block, MatmulDx>;
+WARPWRIGHT_KERNEL(MatmulDw, "cuda.block"_kernel) = kKernel<Schedule::block, MatmulDw>;
+WARPWRIGHT_KERNEL(MatmulForward, "cuda.persistent"_kernel) = kKernel<Schedule::persistent, MatmulForward>;
+WARPWRIGHT_KERNEL(MatmulDx, "cuda.persistent"_kernel) = kKernel<Schedule::persistent, MatmulDx>;
+WARPWRIGHT_KERNEL(MatmulDw, "cuda.persistent"_kernel) = kKernel<Schedule::persistent, MatmulDw>;
+WARPWRIGHT_KERNEL(MatmulForward, "cuda.stream_k"_kernel) = kKernel<Schedule::stream_k, MatmulForward>;
+WARPWRIGHT_KERNEL(MatmulDx, "cuda.stream_k"_kernel) = kKernel<Schedule::stream_k, MatmulDx>;
+WARPWRIGHT_KERNEL(MatmulDw, "cuda.stream_k"_kernel) = kKernel<Schedule::stream_k, MatmulDw>;
+
+}  // namespace warpwright::ops

@@ -881,12 +881,6 @@ struct Product {
   Matrix a, b, result, extra;
 };
 
-// What the copy engine takes.
-inline bool suits_boxes(const Matrix& m, DType dtype) {
-  return reinterpret_cast<std::uintptr_t>(m.data) % 16 == 0 &&
-         m.stride * static_cast<std::int64_t>(size_of(dtype)) % 16 == 0;
-}
-
 template <int kSide, bool kTransposed, int kParts>
 CUtensorMap map_factor(const Matrix& m, DType dtype, std::int64_t side, std::int64_t depth) {
   if (kTransposed) {

@@ -27,12 +27,6 @@ void run(const Context& context, const MatmulDw& args, const Selection& selectio
 
 }  // namespace
 
-bool wgmma_suits(const MatmulDw& args) {
-  const DType dtype = args.x.dtype;
-  return suits_boxes(matrix_of(args.dout), dtype) && suits_boxes(matrix_of(args.x), dtype) &&
-         suits_boxes({args.dweight.data, args.x.shape[1]}, DType::f32);
-}
-
 void wgmma_dw(const Context& context, const MatmulDw& args, Schedule schedule, const Selection& selection) {
   visit_schedule(schedule, [&](auto chosen) {
     if (args.x.dtype == DType::bf16) {

@@ -35,13 +35,6 @@ void run(const Context& context, const MatmulDx& args, const Selection& selectio
 
 }  // namespace
 
-bool wgmma_suits(const MatmulDx& args) {
-  const DType dtype = args.dout.dtype;
-  return suits_boxes(matrix_of(args.dout), dtype) && suits_boxes(matrix_of(args.weight), dtype) &&
-         suits_boxes(matrix_of(args.dx), args.dx.dtype) &&
-         (!args.preact || suits_boxes(matrix_of(args.preact), dtype));
-}
-
 void wgmma_dx(const Context& context, const MatmulDx& args, Schedule schedule, const Selection& selection) {
   visit_schedule(schedule, [&](auto chosen) {
     const auto with = [&]<Activation activation, Finish finish = Finish::plain>() {

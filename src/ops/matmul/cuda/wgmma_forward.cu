@@ -110,15 +110,6 @@ Timeline trace_forward(const Context& context, const MatmulForward& args) {
   return timeline;
 }
 
-bool wgmma_suits(const MatmulForward& args) {
-  const DType dtype = args.x.dtype;
-  return suits_boxes(matrix_of(args.x), dtype) && suits_boxes(matrix_of(args.weight), dtype) &&
-         suits_boxes(matrix_of(args.out), args.out.dtype) &&
-         (!args.residual || suits_boxes(matrix_of(args.residual), args.out.dtype)) &&
-         (!args.preact || suits_boxes(matrix_of(args.preact), dtype)) &&
-         reinterpret_cast<std::uintptr_t>(args.bias.data) % 4 == 0;
-}
-
 void wgmma_forward(const Context& context, const MatmulForward& args, Schedule schedule,
                    const Selection& selection) {
   visit_schedule(schedule, [&](auto chosen) {

@@ -1,4 +1,4 @@
-// What the three products on Hopper's tensor cores have in common on the host.
+// The three products on Hopper's tensor cores have this in common on the host.
 #pragma once
 
 #include <utility>

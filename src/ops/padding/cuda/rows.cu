@@ -6,10 +6,10 @@
 
 #include "ops/cuda/reduce.cuh"
 #include "ops/cuda/vector.cuh"
-#include "ops/padding/kernels.hpp"
+#include "ops/padding/padding.hpp"
 #include "runtime/cuda/check.hpp"
 
-namespace warpwright::ops::padding::cuda {
+namespace warpwright::ops::padding {
 namespace {
 
 constexpr int kThreads = 1024, kWarps = kThreads / gpu::kWarp;
@@ -140,8 +140,6 @@ void launch_lengths(const Context& context, const PaddingLengths& a) {
   warpwright::cuda::check_launch("padding.lengths cuda.rows");
 }
 
-}  // namespace
-
 void lengths(const Context& context, const PaddingLengths& a) {
   switch (a.mask.dtype) {
     case DType::u8:
@@ -179,4 +177,19 @@ void unpack(const Context& context, const PaddingUnpack& a) {
   warpwright::cuda::check_launch("padding.unpack cuda.rows");
 }
 
-}  // namespace warpwright::ops::padding::cuda
+// fp64 aside.
+constexpr DTypes kMaskDTypesOfGpus{DType::f32, DType::bf16, DType::f16, DType::i32, DType::i64, DType::u8};
+
+}  // namespace
+}  // namespace warpwright::ops::padding
+
+namespace warpwright::ops {
+
+WARPWRIGHT_KERNEL(PaddingLengths, "cuda.rows"_kernel) = {
+    .needs = Needs::gpu, .dtypes = padding::kMaskDTypesOfGpus, .run = padding::lengths};
+WARPWRIGHT_KERNEL(PaddingPack, "cuda.rows"_kernel) = {
+    .needs = Needs::gpu, .dtypes = kGpuDTypes, .run = padding::pack};
+WARPWRIGHT_KERNEL(PaddingUnpack, "cuda.rows"_kernel) = {
+    .needs = Needs::gpu, .dtypes = kGpuDTypes, .run = padding::unpack};
+
+}  // namespace warpwright::ops

@@ -1,10 +1,11 @@
-// Pooling on a CPU, a sequence at a time; avx2.cpp and avx512.cpp compile this body for their registers.
+// Pooling on a CPU, a sequence at a time.
 // Memory-bound: x is read once, a few vectors of columns at a time down the rows; the vector's norm is taken
 // from L1.
+#include "ops/cpu/isa.hpp"
 #include "ops/cpu/simd.hpp"
 #include "ops/pooling/kernels.hpp"
 
-namespace warpwright::ops::pooling::WARPWRIGHT_ISA {
+namespace warpwright::ops::pooling {
 namespace {
 
 using namespace simd;
@@ -101,8 +102,6 @@ void run(const PoolingForward& a, int threads) {
   }
 }
 
-}  // namespace
-
 void forward(const Context& context, const PoolingForward& args) {
   check_bounds(args);
   const int threads = context.threads();
@@ -110,4 +109,11 @@ void forward(const Context& context, const PoolingForward& args) {
   args.out.dtype == DType::f32 ? run<bf16, float>(args, threads) : run<bf16, bf16>(args, threads);
 }
 
-}  // namespace warpwright::ops::pooling::WARPWRIGHT_ISA
+}  // namespace
+}  // namespace warpwright::ops::pooling
+
+namespace warpwright::ops {
+
+WARPWRIGHT_KERNEL(PoolingForward, kCpu) = {.needs = kThisCpu, .dtypes = kCpuDTypes, .run = pooling::forward};
+
+}  // namespace warpwright::ops

@@ -8,7 +8,7 @@
 #include "ops/pooling/kernels.hpp"
 #include "runtime/cuda/check.hpp"
 
-namespace warpwright::ops::pooling::cuda {
+namespace warpwright::ops::pooling {
 namespace {
 
 constexpr int kThreads = 256, kPacks = 8, kRows = kThreads / kPacks;
@@ -125,8 +125,6 @@ void run(const Context& context, const PoolingForward& args) {
   }
 }
 
-}  // namespace
-
 void columns_forward(const Context& context, const PoolingForward& args) {
   gpu::visit_gpu_dtype(args.x.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
@@ -134,4 +132,19 @@ void columns_forward(const Context& context, const PoolingForward& args) {
   });
 }
 
-}  // namespace warpwright::ops::pooling::cuda
+std::string packs(const PoolingProblem& p, const DeviceInfo&) {
+  const auto lanes = static_cast<std::int64_t>(16 / size_of(p.dtype));
+  return p.aligned && p.C % lanes == 0 ? "16 bytes" : "elements";
+}
+
+}  // namespace
+}  // namespace warpwright::ops::pooling
+
+namespace warpwright::ops {
+
+WARPWRIGHT_KERNEL(PoolingForward, "cuda.columns"_kernel) = {.needs = Needs::gpu,
+                                                            .dtypes = kGpuDTypes,
+                                                            .run = pooling::columns_forward,
+                                                            .configuration = pooling::packs};
+
+}  // namespace warpwright::ops

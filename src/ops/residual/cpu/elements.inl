@@ -1,10 +1,11 @@
-// The residual connection on a CPU; avx2.cpp and avx512.cpp compile this body for their registers.
+// The residual connection on a CPU.
 //   forward   3 passes of the tensor (a, b, out), 1 FLOP an element
 //   backward  5 passes (dout, da and db twice each), 2 FLOP an element
 #include "ops/cpu/elementwise.hpp"
-#include "ops/residual/kernels.hpp"
+#include "ops/cpu/isa.hpp"
+#include "ops/residual/residual.hpp"
 
-namespace warpwright::ops::residual::WARPWRIGHT_ISA {
+namespace warpwright::ops {
 namespace {
 
 using namespace simd;
@@ -31,8 +32,6 @@ void run_backward(const ResidualBackward& args, int threads) {
   });
 }
 
-}  // namespace
-
 void forward(const Context& context, const ResidualForward& args) {
   args.out.dtype == DType::f32 ? run_forward<float>(args, context.threads())
                                : run_forward<bf16>(args, context.threads());
@@ -43,4 +42,9 @@ void backward(const Context& context, const ResidualBackward& args) {
                                 : run_backward<bf16>(args, context.threads());
 }
 
-}  // namespace warpwright::ops::residual::WARPWRIGHT_ISA
+}  // namespace
+
+WARPWRIGHT_KERNEL(ResidualForward, kCpu) = {.needs = kThisCpu, .dtypes = kCpuDTypes, .run = forward};
+WARPWRIGHT_KERNEL(ResidualBackward, kCpu) = {.needs = kThisCpu, .dtypes = kCpuDTypes, .run = backward};
+
+}  // namespace warpwright::ops

@@ -2,9 +2,9 @@
 //   forward   3 passes of the tensor (a, b, out)
 //   backward  5 passes (dout, da and db twice each)
 #include "ops/cuda/elementwise.cuh"
-#include "ops/residual/kernels.hpp"
+#include "ops/residual/residual.hpp"
 
-namespace warpwright::ops::residual::cuda {
+namespace warpwright::ops {
 namespace {
 
 template <class T>
@@ -42,9 +42,11 @@ struct Backward {
   }
 };
 
-}  // namespace
+std::string packs(const ResidualProblem& p, const DeviceInfo&) {
+  return p.aligned ? "16 bytes" : "elements";
+}
 
-void packed_forward(const Context& context, const ResidualForward& args) {
+void run_forward(const Context& context, const ResidualForward& args) {
   gpu::visit_gpu_dtype(args.out.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
     const Forward<T> f{static_cast<const T*>(args.a.data), static_cast<const T*>(args.b.data),
@@ -54,7 +56,7 @@ void packed_forward(const Context& context, const ResidualForward& args) {
   });
 }
 
-void packed_backward(const Context& context, const ResidualBackward& args) {
+void run_backward(const Context& context, const ResidualBackward& args) {
   gpu::visit_gpu_dtype(args.dout.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
     const Backward<T> f{static_cast<const T*>(args.dout.data), static_cast<T*>(args.da.data),
@@ -64,4 +66,11 @@ void packed_backward(const Context& context, const ResidualBackward& args) {
   });
 }
 
-}  // namespace warpwright::ops::residual::cuda
+}  // namespace
+
+WARPWRIGHT_KERNEL(ResidualForward, "cuda.packed"_kernel) = {
+    .needs = Needs::gpu, .dtypes = kGpuDTypes, .run = run_forward, .configuration = packs};
+WARPWRIGHT_KERNEL(ResidualBackward, "cuda.packed"_kernel) = {
+    .needs = Needs::gpu, .dtypes = kGpuDTypes, .run = run_backward, .configuration = packs};
+
+}  // namespace warpwright::ops

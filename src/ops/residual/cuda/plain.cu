@@ -2,10 +2,10 @@
 // caches first. To read, and to compare with. The document has no backward, since its model lets both
 // branches read dout.
 #include "ops/cuda/vector.cuh"
-#include "ops/residual/kernels.hpp"
+#include "ops/residual/residual.hpp"
 #include "runtime/cuda/check.hpp"
 
-namespace warpwright::ops::residual::cuda {
+namespace warpwright::ops {
 namespace {
 
 constexpr int kThreads = 256;
@@ -33,9 +33,7 @@ unsigned blocks_for(std::int64_t elements) {
   return static_cast<unsigned>((elements + kThreads - 1) / kThreads);
 }
 
-}  // namespace
-
-void plain_forward(const Context& context, const ResidualForward& args) {
+void run_forward(const Context& context, const ResidualForward& args) {
   const std::int64_t elements = args.out.elements();
   if (elements == 0) return;
   gpu::visit_gpu_dtype(args.out.dtype, [&](auto tag) {
@@ -47,7 +45,7 @@ void plain_forward(const Context& context, const ResidualForward& args) {
   warpwright::cuda::check_launch("residual.forward cuda.plain");
 }
 
-void plain_backward(const Context& context, const ResidualBackward& args) {
+void run_backward(const Context& context, const ResidualBackward& args) {
   const std::int64_t elements = args.dout.elements();
   if (elements == 0) return;
   gpu::visit_gpu_dtype(args.dout.dtype, [&](auto tag) {
@@ -59,4 +57,11 @@ void plain_backward(const Context& context, const ResidualBackward& args) {
   warpwright::cuda::check_launch("residual.backward cuda.plain");
 }
 
-}  // namespace warpwright::ops::residual::cuda
+}  // namespace
+
+WARPWRIGHT_KERNEL(ResidualForward, "cuda.plain"_kernel) = {
+    .needs = Needs::gpu, .dtypes = kGpuDTypes, .run = run_forward};
+WARPWRIGHT_KERNEL(ResidualBackward, "cuda.plain"_kernel) = {
+    .needs = Needs::gpu, .dtypes = kGpuDTypes, .run = run_backward};
+
+}  // namespace warpwright::ops

@@ -1,0 +1,194 @@
+#include <algorithm>
+#include <initializer_list>
+#include <limits>
+
+#include "ops/attention/kernels.hpp"
+
+namespace warpwright::ops {
+namespace {
+
+constexpr std::string_view kForward = "attention.forward";
+constexpr std::string_view kBackward = "attention.backward";
+
+// (N, NH, HS) whose rows and heads may be strided.
+void require_rows(std::string_view operation, std::string_view argument, const Tensor& tensor, DType dtype,
+                  const Shape& shape) {
+  require(static_cast<bool>(tensor), operation, fmt::format("{} is missing", argument));
+  require_dtype(operation, argument, tensor, dtype);
+  require_shape(operation, argument, tensor, shape);
+  require(tensor.strides[2] == 1, operation, fmt::format("{} must have stride 1 in its last axis", argument));
+}
+
+template <class Args>
+void require_inputs(std::string_view operation, const Args& a) {
+  require(a.q.shape.rank() == 3 && a.q.shape[1] > 0 && a.q.shape[2] > 0, operation,
+          "q must be (Nq, NH, HS) with NH and HS ≥ 1");
+  require(a.k.shape.rank() == 3, operation, "k must be (Nk, NH, HS)");
+  const std::int64_t Nq = a.q.shape[0], Nk = a.k.shape[0], NH = a.q.shape[1], HS = a.q.shape[2];
+  require(std::max(Nq, Nk) <= std::numeric_limits<std::int32_t>::max(), operation,
+          "more rows than cu_seqlens can count");
+  require_rows(operation, "q", a.q, a.q.dtype, {Nq, NH, HS});
+  require_rows(operation, "k", a.k, a.q.dtype, {Nk, NH, HS});
+  require_rows(operation, "v", a.v, a.q.dtype, {Nk, NH, HS});
+  require_rows(operation, "out", a.out, a.q.dtype, {Nq, NH, HS});
+  require(a.cu_seqlens_q.shape.rank() == 1 && a.cu_seqlens_q.shape[0] > 0, operation,
+          "cu_seqlens_q must be (S + 1)");
+  const Shape bounds{a.cu_seqlens_q.shape[0]};
+  require_tensor(operation, "cu_seqlens_q", a.cu_seqlens_q, DType::i32, bounds);
+  require_tensor(operation, "cu_seqlens_k", a.cu_seqlens_k, DType::i32, bounds);
+}
+
+// (count, Lq, Lk), contiguous.
+void require_pairs(std::string_view argument, const Tensor& tensor, DType dtype, std::int64_t count) {
+  require(tensor.shape.rank() == 3, kForward, fmt::format("{} must have three axes", argument));
+  require_tensor(kForward, argument, tensor, dtype, {count, tensor.shape[1], tensor.shape[2]});
+}
+
+AttentionLayout layout_of(std::initializer_list<Tensor> tensors) {
+  AttentionLayout layout;
+  for (const Tensor& t : tensors) {
+    const auto size = static_cast<std::int64_t>(size_of(t.dtype));
+    const bool strides_fit = t.strides[0] * size % 16 == 0 && t.strides[1] * size % 16 == 0;
+    layout.aligned = layout.aligned && begin_at_packs(t) && strides_fit;
+    layout.distinct = layout.distinct && t.strides[0] > 0 && t.strides[1] > 0;
+    layout.adjacent = layout.adjacent && t.strides[1] == t.shape[2];
+  }
+  return layout;
+}
+
+// (query, key) pairs that the mask lets through where all sequences are equally long.
+template <class Problem>
+double visible_pairs(const Problem& p) {
+  const double S = static_cast<double>(std::max<std::int64_t>(p.sequences, 1));
+  const double Lq = static_cast<double>(p.Nq) / S, Lk = static_cast<double>(p.Nk) / S;
+  if (p.mask == Mask::none) return S * Lq * Lk;
+  return S * (Lq <= Lk ? Lq * (Lk - (Lq - 1) / 2) : Lk * (Lk + 1) / 2);
+}
+
+// What few calls have.
+std::string notes_of(bool positive_scale, const AttentionLayout& layout) {
+  return fmt::format("{}{}{}{}", positive_scale ? "" : " scale≤0", unaligned_note(layout.aligned),
+                     layout.distinct ? "" : " strides≤0", layout.adjacent ? "" : " heads apart");
+}
+
+}  // namespace
+
+AttentionForwardProblem AttentionForward::problem() const {
+  require_inputs(kForward, *this);
+  const std::int64_t S = cu_seqlens_q.shape[0] - 1;
+  const std::int64_t Nq = q.shape[0], Nk = k.shape[0], NH = q.shape[1], HS = q.shape[2];
+  if (lse) require_tensor(kForward, "lse", lse, accumulation_dtype(q.dtype), {NH, Nq});
+  if (bias) require_pairs("bias", bias, q.dtype, NH);
+  if (visible) require_pairs("visible", visible, DType::u8, S);
+  require(max_seqlen >= 0, kForward, "max_seqlen must not be negative");
+  return {.sequences = S,
+          .Nq = Nq,
+          .Nk = Nk,
+          .NH = NH,
+          .HS = HS,
+          .dtype = q.dtype,
+          .mask = mask,
+          .lse = static_cast<bool>(lse),
+          .bias = static_cast<bool>(bias),
+          .visible = static_cast<bool>(visible),
+          .batch_invariant = batch_invariant,
+          .max_seqlen = max_seqlen,
+          .positive_scale = scale > 0,
+          .layout = layout_of({q, k, v})};
+}
+
+AttentionBackwardProblem AttentionBackward::problem() const {
+  require_inputs(kBackward, *this);
+  const std::int64_t Nq = q.shape[0], Nk = k.shape[0], NH = q.shape[1], HS = q.shape[2];
+  require_tensor(kBackward, "lse", lse, accumulation_dtype(q.dtype), {NH, Nq});
+  require_rows(kBackward, "dout", dout, q.dtype, {Nq, NH, HS});
+  require_rows(kBackward, "dq", dq, q.dtype, {Nq, NH, HS});
+  require_rows(kBackward, "dk", dk, q.dtype, {Nk, NH, HS});
+  require_rows(kBackward, "dv", dv, q.dtype, {Nk, NH, HS});
+  return {.sequences = cu_seqlens_q.shape[0] - 1,
+          .Nq = Nq,
+          .Nk = Nk,
+          .NH = NH,
+          .HS = HS,
+          .dtype = q.dtype,
+          .mask = mask,
+          .positive_scale = scale > 0,
+          .layout = layout_of({q, k, v, dout})};
+}
+
+std::string AttentionForwardProblem::describe() const {
+  return fmt::format("S={} Nq={} Nk={} NH={} HS={} {}{}{}", sequences, Nq, Nk, NH, HS, name_of(dtype),
+                     mask == Mask::causal ? " causal" : "", lse ? " +lse" : "") +
+         (bias ? " +bias" : "") + (visible ? " +visible" : "") + (batch_invariant ? " invariant" : "") +
+         (max_seqlen > 0 ? fmt::format(" max_seqlen={}", max_seqlen) : "") + notes_of(positive_scale, layout);
+}
+double AttentionForwardProblem::flops() const {
+  return 4 * visible_pairs(*this) * static_cast<double>(NH * HS);
+}
+double AttentionForwardProblem::bytes() const {
+  return 2 * static_cast<double>((Nq + Nk) * NH * HS) * static_cast<double>(size_of(dtype)) +
+         (lse ? 4 * static_cast<double>(NH * Nq) : 0);
+}
+
+std::string AttentionBackwardProblem::describe() const {
+  return fmt::format("S={} Nq={} Nk={} NH={} HS={} {}{}{}", sequences, Nq, Nk, NH, HS, name_of(dtype),
+                     mask == Mask::causal ? " causal" : "", notes_of(positive_scale, layout));
+}
+double AttentionBackwardProblem::flops() const {
+  return 10 * visible_pairs(*this) * static_cast<double>(NH * HS);
+}
+double AttentionBackwardProblem::bytes() const {
+  return 4 * static_cast<double>((Nq + Nk) * NH * HS) * static_cast<double>(size_of(dtype)) +
+         4 * static_cast<double>(NH * Nq);
+}
+
+namespace attention {
+namespace {
+
+std::int64_t longest(const Tensor& cu_seqlens) {
+  const auto* bounds = cu_seqlens.as<std::int32_t>();
+  std::int64_t length = 0;
+  for (std::int64_t s = 0; s + 1 < cu_seqlens.shape[0]; ++s) {
+    length = std::max<std::int64_t>(length, bounds[s + 1] - bounds[s]);
+  }
+  return length;
+}
+
+}  // namespace
+
+void check_sequences(std::string_view operation, const Tensor& cu_seqlens, std::int64_t elements) {
+  const auto* bounds = cu_seqlens.as<std::int32_t>();
+  const std::int64_t last = cu_seqlens.shape[0] - 1;
+  bool ascending = true;
+  for (std::int64_t s = 0; s < last; ++s) ascending = ascending && bounds[s] <= bounds[s + 1];
+  require(ascending && bounds[0] == 0 && bounds[last] == elements, operation,
+          fmt::format("cu_seqlens must ascend from 0 to {} rows", elements));
+}
+
+void check_sequences(const AttentionForward& a) {
+  check_sequences(kForward, a.cu_seqlens_q, a.q.shape[0]);
+  check_sequences(kForward, a.cu_seqlens_k, a.k.shape[0]);
+  const std::int64_t most = std::max(longest(a.cu_seqlens_q), longest(a.cu_seqlens_k));
+  require(a.max_seqlen == 0 || most <= a.max_seqlen, kForward, "a sequence is longer than max_seqlen");
+  for (const Tensor& pairs : {a.bias, a.visible}) {
+    if (!pairs) continue;
+    const bool fits = longest(a.cu_seqlens_q) <= pairs.shape[1] && longest(a.cu_seqlens_k) <= pairs.shape[2];
+    require(fits, kForward, "a sequence is longer than bias or visible");
+  }
+}
+
+void check_sequences(const AttentionBackward& a) {
+  check_sequences(kBackward, a.cu_seqlens_q, a.q.shape[0]);
+  check_sequences(kBackward, a.cu_seqlens_k, a.k.shape[0]);
+}
+
+Refusal refuse_pairs(const AttentionForwardProblem& p) {
+  return p.bias || p.visible ? "takes neither a bias nor a mask for each sequence" : "";
+}
+Refusal refuse_pairs(const AttentionBackwardProblem&) {
+  return "";
+}
+
+}  // namespace attention
+
+}  // namespace warpwright::ops

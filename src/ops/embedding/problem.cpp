@@ -1,0 +1,80 @@
+#include <algorithm>
+
+#include "ops/embedding/embedding.hpp"
+
+namespace warpwright::ops {
+namespace {
+
+constexpr std::string_view kForward = "embedding.forward";
+constexpr std::string_view kBackward = "embedding.backward";
+
+double product(std::int64_t a, std::int64_t b) {
+  return static_cast<double>(a) * static_cast<double>(b);
+}
+
+}  // namespace
+
+EmbeddingForwardProblem EmbeddingForward::problem() const {
+  require(out.shape.rank() == 2 && out.shape[1] > 0, kForward, "out must be (N, C) with C ≥ 1");
+  require(wte.shape.rank() == 2, kForward, "wte must be (V, C)");
+  require(wpe.shape.rank() == 2, kForward, "wpe must be (P, C)");
+  const std::int64_t N = out.shape[0], C = out.shape[1], V = wte.shape[0], P = wpe.shape[0];
+  require_tensor(kForward, "tokens", tokens, DType::i32, {N});
+  require_tensor(kForward, "positions", positions, DType::i32, {N});
+  require_tensor(kForward, "wte", wte, out.dtype, {V, C});
+  require_tensor(kForward, "wpe", wpe, out.dtype, {P, C});
+  require_tensor(kForward, "out", out, out.dtype, {N, C});
+  return {.N = N, .C = C, .V = V, .P = P, .dtype = out.dtype, .aligned = begin_at_packs(wte, wpe, out)};
+}
+
+EmbeddingBackwardProblem EmbeddingBackward::problem() const {
+  require(dout.shape.rank() == 2 && dout.shape[1] > 0, kBackward, "dout must be (N, C) with C ≥ 1");
+  require(dwte.shape.rank() == 2, kBackward, "dwte must be (V, C)");
+  require(dwpe.shape.rank() == 2, kBackward, "dwpe must be (P, C)");
+  const std::int64_t N = dout.shape[0], C = dout.shape[1], V = dwte.shape[0], P = dwpe.shape[0];
+  const DType accumulation = accumulation_dtype(dout.dtype);
+  require_tensor(kBackward, "tokens", tokens, DType::i32, {N});
+  require_tensor(kBackward, "positions", positions, DType::i32, {N});
+  require_tensor(kBackward, "dout", dout, dout.dtype, {N, C});
+  require_tensor(kBackward, "dwte", dwte, accumulation, {V, C});
+  require_tensor(kBackward, "dwpe", dwpe, accumulation, {P, C});
+  return {.N = N,
+          .C = C,
+          .V = V,
+          .P = P,
+          .dtype = dout.dtype,
+          .dwte_store = dwte_store,
+          .dwpe_store = dwpe_store,
+          .aligned = begin_at_packs(dout, dwte, dwpe)};
+}
+
+std::string EmbeddingForwardProblem::describe() const {
+  return fmt::format("N={} C={} V={} P={} {}{}", N, C, V, P, name_of(dtype), unaligned_note(aligned));
+}
+double EmbeddingForwardProblem::flops() const {
+  return product(N, C);
+}
+// Rows of a table that several n name are read once.
+double EmbeddingForwardProblem::bytes() const {
+  const double rows = product(N + std::min(N, V) + std::min(N, P), C);
+  return rows * static_cast<double>(size_of(dtype)) + 8.0 * static_cast<double>(N);
+}
+
+std::string EmbeddingBackwardProblem::describe() const {
+  return fmt::format("N={} C={} V={} P={} {} dwte{} dwpe{}{}", N, C, V, P, name_of(dtype),
+                     sign_of(dwte_store), sign_of(dwpe_store), unaligned_note(aligned));
+}
+double EmbeddingBackwardProblem::flops() const {
+  return 2 * product(N, C);
+}
+// += reads and writes the rows that are named, = writes the whole gradient.
+double EmbeddingBackwardProblem::bytes() const {
+  const auto gradient = [&](std::int64_t rows, Store store) {
+    return store == Store::add ? 2.0 * product(std::min(N, rows), C) : product(rows, C);
+  };
+  const double accumulation = static_cast<double>(size_of(accumulation_dtype(dtype)));
+  return product(N, C) * static_cast<double>(size_of(dtype)) + 8.0 * static_cast<double>(N) +
+         (gradient(V, dwte_store) + gradient(P, dwpe_store)) * accumulation;
+}
+
+}  // namespace warpwright::ops

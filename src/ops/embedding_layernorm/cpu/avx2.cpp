@@ -1,2 +1,0 @@
-#define WARPWRIGHT_ISA avx2
-#include "ops/embedding_layernorm/cpu/rows.inl"

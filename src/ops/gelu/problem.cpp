@@ -1,0 +1,45 @@
+#include "ops/gelu/gelu.hpp"
+
+namespace warpwright::ops {
+namespace {
+
+constexpr std::string_view kForward = "gelu.forward";
+constexpr std::string_view kBackward = "gelu.backward";
+
+}  // namespace
+
+GeluProblem GeluForward::problem() const {
+  require(is_gelu(activation), kForward, "the activation is no form of GELU");
+  require_tensor(kForward, "x", x, x.dtype, x.shape);
+  require_tensor(kForward, "out", out, x.dtype, x.shape);
+  return {.elements = x.elements(),
+          .dtype = x.dtype,
+          .activation = activation,
+          .backward = false,
+          .aligned = begin_at_packs(x, out)};
+}
+
+GeluProblem GeluBackward::problem() const {
+  require(is_gelu(activation), kBackward, "the activation is no form of GELU");
+  require_tensor(kBackward, "x", x, x.dtype, x.shape);
+  require_tensor(kBackward, "dout", dout, x.dtype, x.shape);
+  require_tensor(kBackward, "dx", dx, x.dtype, x.shape);
+  return {.elements = x.elements(),
+          .dtype = x.dtype,
+          .activation = activation,
+          .backward = true,
+          .aligned = begin_at_packs(dout, x, dx)};
+}
+
+std::string GeluProblem::describe() const {
+  return fmt::format("elements={} {} {}{}", elements, name_of(dtype), name_of(activation),
+                     unaligned_note(aligned));
+}
+double GeluProblem::flops() const {
+  return (backward ? 35.0 : 25.0) * static_cast<double>(elements);
+}
+double GeluProblem::bytes() const {
+  return (backward ? 3.0 : 2.0) * static_cast<double>(elements) * static_cast<double>(size_of(dtype));
+}
+
+}  // namespace warpwright::ops

@@ -1,2 +1,0 @@
-#define WARPWRIGHT_ISA sse2
-#include "runtime/cpu/ceiling.inl"
