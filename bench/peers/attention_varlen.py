@@ -49,9 +49,10 @@ def ours(program):
     found = {}
     for row in json.loads(subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout)["rows"]:
         problem = found.setdefault(row["problem"], {"variants": {}})
-        problem["variants"][row["variant"]] = row["median_seconds"]
+        variant = row["variant"].split("[")[0]  # without its configuration
+        problem["variants"][variant] = row["median_seconds"]
         if row["chosen"]:
-            problem["chosen"] = row["variant"]
+            problem["chosen"] = variant
     return found
 
 

@@ -43,9 +43,10 @@ def ours(args, M, N, K, dtype):
     seconds, chosen = {}, {}
     for row in report["rows"]:
         direction = row["op"].removeprefix("matmul.")
-        seconds[direction, row["variant"]] = row["median_seconds"]
+        variant = row["variant"].split("[")[0]  # without its configuration
+        seconds[direction, variant] = row["median_seconds"]
         if row["chosen"]:
-            chosen[direction] = row["variant"]
+            chosen[direction] = variant
     return seconds, chosen, report["device"]
 
 
