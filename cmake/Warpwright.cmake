@@ -130,5 +130,7 @@ function(warpwright_test name)
   add_executable(${name} ${arg_SOURCES})
   list(TRANSFORM arg_DEPENDS PREPEND warpwright_ REGEX "^(core|roofline|runtime|text|data|ops|model|infer|train)$")
   target_link_libraries(${name} PRIVATE ${arg_DEPENDS} warpwright_flags GTest::gtest_main)
-  gtest_discover_tests(${name} DISCOVERY_TIMEOUT 60 PROPERTIES TIMEOUT 900 LABELS ${name})
+  # Tests that run side by side share the processors: a thread that waits must not spin.
+  gtest_discover_tests(${name} DISCOVERY_TIMEOUT 60
+    PROPERTIES TIMEOUT 900 LABELS ${name} ENVIRONMENT OMP_WAIT_POLICY=passive)
 endfunction()

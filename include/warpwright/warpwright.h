@@ -191,22 +191,23 @@ typedef struct warpwright_norm_backward_args {
 
 /* The residual connection with the normalization behind it, in one pass over memory:
  *     sum = x + x_bias + residual     out = layernorm(sum), or rmsnorm(sum) where rms is not 0
- * Additions are in fp32 and rounded once, to `sum`, of which the statistics are taken. All tensors but mean
- * and rstd are `dtype`. The backward is that of the normalization with `sum` as its x: its dx is the gradient
- * of x and of residual, and dsum takes the gradient that `sum` has from elsewhere. */
+ * Additions are in fp32 and rounded once, to `sum`, of which the statistics are taken; without `sum`, they
+ * are taken of what is not rounded. All tensors but mean and rstd are `dtype`. The backward is that of the
+ * normalization with `sum` as its x: its dx is the gradient of x and of residual, and dsum takes the gradient
+ * that `sum` has from elsewhere. */
 typedef struct warpwright_residual_norm_forward_args {
   size_t size;           /* sizeof(warpwright_residual_norm_forward_args) */
   int64_t rows, columns; /* columns >= 1 */
   const void* x;         /* (rows, columns) */
   const void* x_bias;    /* (columns); may be NULL: 0 */
   const void* residual;  /* (rows, columns) */
-  const void* weight;    /* (columns) */
-  const void* bias;      /* (columns); NULL where rms is not 0 */
-  void* sum;             /* (rows, columns); may be x or residual; may be NULL beside x_bias */
+  const void* weight;    /* (columns); may be NULL: 1 */
+  const void* bias;      /* (columns); may be NULL: 0; NULL where rms is not 0 */
+  void* sum;             /* (rows, columns); may be x or residual; may be NULL */
   void* out;             /* (rows, columns); may be x or residual, but not sum */
   void* mean;            /* (rows); may be NULL; NULL where rms is not 0 */
   void* rstd;            /* (rows); may be NULL */
-  int32_t* kept_columns; /* as in warpwright_norm_forward_args, of `sum`; NULL beside x_bias */
+  int32_t* kept_columns; /* as in warpwright_norm_forward_args, of `sum`; NULL where sum is */
   void* kept;
   int64_t kept_count;
   void* workspace;

@@ -325,8 +325,14 @@ static void test_residual(warpwright_context* context) {
     CHECK_NEAR(a.out, WARPWRIGHT_F64, r.out, 1, kElements);
     int32_t kept_columns[1];
     f.kept_columns = kept_columns;
+    CHECK(warpwright_residual_norm_forward(context, &f) == WARPWRIGHT_OK);
+    CHECK(kept_columns[0] == 0);
+    f.sum = NULL;
     CHECK_REFUSED(warpwright_residual_norm_forward(context, &f), "kept_columns is not NULL");
     f.kept_columns = NULL;
+    CHECK(warpwright_residual_norm_forward_workspace(context, &f, &bytes) == WARPWRIGHT_OK);
+    CHECK(warpwright_residual_norm_forward(context, &f) == WARPWRIGHT_OK);
+    CHECK_NEAR(a.out, WARPWRIGHT_F64, r.out, 1, kElements);
     f.residual = NULL;
     CHECK_REFUSED(warpwright_residual_norm_forward(context, &f), "residual is NULL");
     release(&a);
@@ -519,7 +525,7 @@ static void test_contexts(void) {
 }
 
 static void count_line(void* data, const char* line) {
-  if (strstr(line, "layernorm.forward")) ++*(int*)data;
+  if (strstr(line, "norm.forward")) ++*(int*)data;
 }
 
 static void test_log(void) {
@@ -532,7 +538,7 @@ static void test_log(void) {
                                               .log_data = &lines};
   CHECK(warpwright_context_create(&options, &context) == WARPWRIGHT_OK);
   test_sixteen_bits(context);
-  CHECK(lines == 2);
+  CHECK(lines == 3);
   warpwright_context_destroy(context);
 }
 

@@ -8,10 +8,7 @@
 #include <utility>
 
 #include "capi/handles.hpp"
-#include "ops/bias_residual_layernorm/bias_residual_layernorm.hpp"
-#include "ops/layernorm/layernorm.hpp"
-#include "ops/residual_layernorm/residual_layernorm.hpp"
-#include "ops/rmsnorm/rmsnorm.hpp"
+#include "ops/norm/norm.hpp"
 
 namespace warpwright::capi {
 
@@ -52,12 +49,8 @@ struct warpwright_context {
   using Choices = warpwright::capi::Choices<A>;
 
   warpwright::Context context;
-  Choices<warpwright::ops::LayerNormForward> layernorm_forward{};
-  Choices<warpwright::ops::LayerNormBackward> layernorm_backward{};
-  Choices<warpwright::ops::RMSNormForward> rmsnorm_forward{};
-  Choices<warpwright::ops::RMSNormBackward> rmsnorm_backward{};
-  Choices<warpwright::ops::ResidualLayerNormForward> residual_layernorm_forward{};
-  Choices<warpwright::ops::BiasResidualLayerNormForward> bias_residual_layernorm_forward{};
+  Choices<warpwright::ops::NormForward> norm_forward{};
+  Choices<warpwright::ops::NormBackward> norm_backward{};
   std::atomic<bool> in_call = false;
 };
 

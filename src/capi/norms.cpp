@@ -160,8 +160,8 @@ void check_kept_columns(std::string_view function, const Tensor& kept_columns, s
   }
 }
 
-template <class Args>
-void fill(Tensors& make, std::string_view function, const warpwright_norm_forward_args& a, Args& args) {
+void fill(Tensors& make, std::string_view function, const warpwright_norm_forward_args& a,
+          ops::NormForward& args) {
   capi::check_reserved(function, "args.reserved", a.reserved);
   const DType x = capi::dtype_of(function, "x_dtype", a.x_dtype);
   const DType parameters = capi::dtype_of(function, "parameter_dtype", a.parameter_dtype);
@@ -173,9 +173,9 @@ void fill(Tensors& make, std::string_view function, const warpwright_norm_forwar
   args.out = make.matrix("out", a.out, out, Access::write);
   args.rstd = make.optional_rows("rstd", a.rstd, ops::accumulation_dtype(x), Access::write);
   args.eps = a.eps;
-  args.kept_columns = make.kept_columns(a.kept_columns, a.kept_count, Access::write);
-  args.kept = make.kept(a.kept, x, a.kept_count, Access::write);
-  if constexpr (std::is_same_v<Args, ops::LayerNormForward>) {
+  args.lost.columns = make.kept_columns(a.kept_columns, a.kept_count, Access::write);
+  args.lost.x = make.kept(a.kept, x, a.kept_count, Access::write);
+  if (args.centered) {
     args.bias = make.columns("bias", a.bias, parameters);
     args.mean = make.optional_rows("mean", a.mean, ops::accumulation_dtype(x), Access::write);
   } else {
@@ -185,8 +185,8 @@ void fill(Tensors& make, std::string_view function, const warpwright_norm_forwar
   if (a.out == a.x) make.allow("out", "x");
 }
 
-template <class Args>
-void fill(Tensors& make, std::string_view function, const warpwright_norm_backward_args& a, Args& args) {
+void fill(Tensors& make, std::string_view function, const warpwright_norm_backward_args& a,
+          ops::NormBackward& args) {
   capi::check_reserved(function, "args.reserved", a.reserved);
   const DType x = capi::dtype_of(function, "x_dtype", a.x_dtype);
   const DType parameters = capi::dtype_of(function, "parameter_dtype", a.parameter_dtype);
@@ -203,13 +203,13 @@ void fill(Tensors& make, std::string_view function, const warpwright_norm_backwa
   args.weight = make.columns("weight", a.weight, parameters);
   args.rstd = make.rows("rstd", a.rstd, statistics);
   args.dsum = make.optional_matrix("dsum", a.dsum, x);
-  args.kept_columns = make.kept_columns(a.kept_columns, a.kept_count, Access::read);
-  args.kept = make.kept(a.kept, x, a.kept_count, Access::read);
+  args.lost.columns = make.kept_columns(a.kept_columns, a.kept_count, Access::read);
+  args.lost.x = make.kept(a.kept, x, a.kept_count, Access::read);
   args.dx = make.matrix("dx", a.dx, x, Access::write);
   args.dweight = make.columns("dweight", a.dweight, gradients, Access::write);
   args.dx_store = a.flags & WARPWRIGHT_ADD_TO_DX ? ops::Store::add : ops::Store::assign;
   args.dparameters_store = a.flags & WARPWRIGHT_ADD_TO_DPARAMETERS ? ops::Store::add : ops::Store::assign;
-  if constexpr (std::is_same_v<Args, ops::LayerNormBackward>) {
+  if (args.centered) {
     args.bias = make.columns("bias", a.bias, parameters);
     const bool from_out = a.out && a.kept_count == 0;
     args.mean =
@@ -224,47 +224,30 @@ void fill(Tensors& make, std::string_view function, const warpwright_norm_backwa
   if (a.dx == a.out) make.allow("dx", "out");
 }
 
-void allow_residual(Tensors& make, const warpwright_residual_norm_forward_args& a) {
+void fill(Tensors& make, std::string_view function, const warpwright_residual_norm_forward_args& a,
+          ops::NormForward& args) {
+  const DType dtype = capi::dtype_of(function, "dtype", a.dtype);
+  check_kept(function, a.kept_count, a.kept_columns, a.kept, a.rows, a.columns);
+  check_eps(function, a.eps);
+  if (!a.sum)
+    require_null(function, "kept_columns", a.kept_columns, "columns are kept of sum, which is NULL");
+  args.x = make.matrix("x", a.x, dtype);
+  args.x_bias = make.columns("x_bias", a.x_bias, dtype);
+  args.residual = make.matrix("residual", a.residual, dtype);
+  args.weight = make.columns("weight", a.weight, dtype);
+  args.bias = make.columns("bias", a.bias, dtype);
+  args.sum = make.optional_matrix("sum", a.sum, dtype, Access::write);
+  args.out = make.matrix("out", a.out, dtype, Access::write);
+  args.mean = make.optional_rows("mean", a.mean, ops::accumulation_dtype(dtype), Access::write);
+  args.rstd = make.optional_rows("rstd", a.rstd, ops::accumulation_dtype(dtype), Access::write);
+  args.lost.columns = make.kept_columns(a.kept_columns, a.kept_count, Access::write);
+  args.lost.x = make.kept(a.kept, dtype, a.kept_count, Access::write);
+  args.eps = a.eps;
+  args.centered = a.rms == 0;
   if (a.sum == a.x) make.allow("sum", "x");
   if (a.sum == a.residual) make.allow("sum", "residual");
   if (a.out == a.x) make.allow("out", "x");
   if (a.out == a.residual) make.allow("out", "residual");
-}
-
-// Fills the arguments that the two fused operations have in common.
-template <class Args>
-void fill_residual(Tensors& make, std::string_view function, const warpwright_residual_norm_forward_args& a,
-                   Args& args) {
-  const DType dtype = capi::dtype_of(function, "dtype", a.dtype);
-  check_kept(function, a.kept_count, a.kept_columns, a.kept, a.rows, a.columns);
-  check_eps(function, a.eps);
-  args.x = make.matrix("x", a.x, dtype);
-  args.weight = make.columns("weight", a.weight, dtype);
-  args.bias = make.columns("bias", a.bias, dtype);
-  args.out = make.matrix("out", a.out, dtype, Access::write);
-  args.mean = make.optional_rows("mean", a.mean, ops::accumulation_dtype(dtype), Access::write);
-  args.rstd = make.optional_rows("rstd", a.rstd, ops::accumulation_dtype(dtype), Access::write);
-  args.eps = a.eps;
-  args.rms = a.rms != 0;
-}
-
-void fill(Tensors& make, std::string_view function, const warpwright_residual_norm_forward_args& a,
-          ops::ResidualLayerNormForward& args) {
-  fill_residual(make, function, a, args);
-  args.y = make.matrix("residual", a.residual, args.x.dtype);
-  args.residual = make.matrix("sum", a.sum, args.x.dtype, Access::write);
-  args.kept_columns = make.kept_columns(a.kept_columns, a.kept_count, Access::write);
-  args.kept = make.kept(a.kept, args.x.dtype, a.kept_count, Access::write);
-  allow_residual(make, a);
-}
-void fill(Tensors& make, std::string_view function, const warpwright_residual_norm_forward_args& a,
-          ops::BiasResidualLayerNormForward& args) {
-  fill_residual(make, function, a, args);
-  require_null(function, "kept_columns", a.kept_columns, "columns are kept only if x_bias is NULL");
-  args.x_bias = make.columns("x_bias", a.x_bias, args.x.dtype);
-  args.residual = make.matrix("residual", a.residual, args.x.dtype);
-  args.sum = make.optional_matrix("sum", a.sum, args.x.dtype, Access::write);
-  allow_residual(make, a);
 }
 
 // The workspace, aligned as kernels need it; null where none is needed.
@@ -278,24 +261,37 @@ void* workspace_of(std::string_view function, void* memory, std::size_t bytes, s
   return reinterpret_cast<void*>((address + kAlignment - 1) / kAlignment * kAlignment);
 }
 
+const ops::Op<ops::NormForward>& op_of(const ops::NormForward&) {
+  return ops::norm_forward_op();
+}
+const ops::Op<ops::NormBackward>& op_of(const ops::NormBackward&) {
+  return ops::norm_backward_op();
+}
+capi::Choices<ops::NormForward>& choices_of(warpwright_context& context, const ops::NormForward&) {
+  return context.norm_forward;
+}
+capi::Choices<ops::NormBackward>& choices_of(warpwright_context& context, const ops::NormBackward&) {
+  return context.norm_backward;
+}
+
+// Calls the operation with what `args` has before the caller's arguments are filled in.
 template <class A, class C>
-warpwright_status call(std::string_view function, warpwright_context* handle, const C* c_args,
-                       const ops::Op<A>& op, capi::Choices<A> warpwright_context::*choices) {
+warpwright_status call(std::string_view function, warpwright_context* handle, const C* c_args, A args) {
   return capi::guarded([&](warpwright_status& meaning) {
     const capi::ContextInCall context(function, handle);
     const C known = capi::known_part(function, "args", c_args);
     const DeviceInfo& device = context->context.device();
     Tensors tensors(function, device.device, known.rows, known.columns);
-    A args;
     fill(tensors, function, known, args);
+    const auto& op = op_of(args);
     const typename A::Problem problem = op.problem(args);
     meaning = WARPWRIGHT_UNSUPPORTED;
-    const auto& choice = ((*context).*choices).of(context->context, op, problem);
+    const auto& choice = choices_of(*context, args).of(context->context, op, problem);
     meaning = WARPWRIGHT_INVALID_ARGUMENT;
     void* workspace = workspace_of(function, known.workspace, known.workspace_bytes, choice.workspace);
     if (workspace) tensors.add_workspace(known.workspace, choice.workspace);
     tensors.check_apart();
-    if constexpr (requires { args.dx; }) check_kept_columns(function, args.kept_columns, known.columns);
+    if constexpr (requires { args.dx; }) check_kept_columns(function, args.lost.columns, known.columns);
     context->context.lend_scratch(workspace);
     meaning = WARPWRIGHT_FAILED;
     if (device.device.kind == DeviceKind::cpu) claim_threads(device.threads);
@@ -306,98 +302,80 @@ warpwright_status call(std::string_view function, warpwright_context* handle, co
 
 template <class A, class C>
 warpwright_status ask_workspace(std::string_view function, warpwright_context* handle, const C* c_args,
-                                std::size_t* bytes, const ops::Op<A>& op,
-                                capi::Choices<A> warpwright_context::*choices) {
+                                std::size_t* bytes, A args) {
   return capi::guarded([&](warpwright_status& meaning) {
     const capi::ContextInCall context(function, handle);
     capi::check_place(function, "bytes", bytes);
     const C known = capi::known_part(function, "args", c_args);
     Tensors tensors(function, context->context.device().device, known.rows, known.columns);
-    A args;
     fill(tensors, function, known, args);
+    const auto& op = op_of(args);
     typename A::Problem problem = op.problem(args);
     meaning = WARPWRIGHT_UNSUPPORTED;
     *bytes = 0;
     for (const bool aligned : {true, false}) {  // the answer holds wherever the tensors are
       problem.aligned = aligned;
-      *bytes = std::max(*bytes, ((*context).*choices).of(context->context, op, problem).workspace);
+      *bytes = std::max(*bytes, choices_of(*context, args).of(context->context, op, problem).workspace);
     }
   });
 }
 
-// True if the call gives a bias of x, which takes a separate operation. A structure that cannot be read is
-// left to the callee to refuse.
-bool has_x_bias(const warpwright_residual_norm_forward_args* args) {
-  const bool aligned =
-      reinterpret_cast<std::uintptr_t>(args) % alignof(warpwright_residual_norm_forward_args) == 0;
-  return args && aligned && args->x_bias;
+ops::NormForward forward_args(bool centered) {
+  ops::NormForward args;
+  args.centered = centered;
+  return args;
+}
+ops::NormBackward backward_args(bool centered) {
+  ops::NormBackward args;
+  args.centered = centered;
+  return args;
 }
 
 }  // namespace
 
 warpwright_status warpwright_layernorm_forward(warpwright_context* context,
                                                const warpwright_norm_forward_args* args) {
-  return call("warpwright_layernorm_forward", context, args, ops::layernorm_forward_op(),
-              &warpwright_context::layernorm_forward);
+  return call("warpwright_layernorm_forward", context, args, forward_args(true));
 }
-warpwright_status warpwright_layernorm_backward(warpwright_context* context,
-                                                const warpwright_norm_backward_args* args) {
-  return call("warpwright_layernorm_backward", context, args, ops::layernorm_backward_op(),
-              &warpwright_context::layernorm_backward);
-}
-warpwright_status warpwright_rmsnorm_forward(warpwright_context* context,
-                                             const warpwright_norm_forward_args* args) {
-  return call("warpwright_rmsnorm_forward", context, args, ops::rmsnorm_forward_op(),
-              &warpwright_context::rmsnorm_forward);
-}
-warpwright_status warpwright_rmsnorm_backward(warpwright_context* context,
-                                              const warpwright_norm_backward_args* args) {
-  return call("warpwright_rmsnorm_backward", context, args, ops::rmsnorm_backward_op(),
-              &warpwright_context::rmsnorm_backward);
-}
-
 warpwright_status warpwright_layernorm_forward_workspace(warpwright_context* context,
                                                          const warpwright_norm_forward_args* args,
                                                          size_t* bytes) {
-  return ask_workspace("warpwright_layernorm_forward_workspace", context, args, bytes,
-                       ops::layernorm_forward_op(), &warpwright_context::layernorm_forward);
+  return ask_workspace("warpwright_layernorm_forward_workspace", context, args, bytes, forward_args(true));
+}
+warpwright_status warpwright_layernorm_backward(warpwright_context* context,
+                                                const warpwright_norm_backward_args* args) {
+  return call("warpwright_layernorm_backward", context, args, backward_args(true));
 }
 warpwright_status warpwright_layernorm_backward_workspace(warpwright_context* context,
                                                           const warpwright_norm_backward_args* args,
                                                           size_t* bytes) {
-  return ask_workspace("warpwright_layernorm_backward_workspace", context, args, bytes,
-                       ops::layernorm_backward_op(), &warpwright_context::layernorm_backward);
+  return ask_workspace("warpwright_layernorm_backward_workspace", context, args, bytes, backward_args(true));
+}
+warpwright_status warpwright_rmsnorm_forward(warpwright_context* context,
+                                             const warpwright_norm_forward_args* args) {
+  return call("warpwright_rmsnorm_forward", context, args, forward_args(false));
 }
 warpwright_status warpwright_rmsnorm_forward_workspace(warpwright_context* context,
                                                        const warpwright_norm_forward_args* args,
                                                        size_t* bytes) {
-  return ask_workspace("warpwright_rmsnorm_forward_workspace", context, args, bytes,
-                       ops::rmsnorm_forward_op(), &warpwright_context::rmsnorm_forward);
+  return ask_workspace("warpwright_rmsnorm_forward_workspace", context, args, bytes, forward_args(false));
+}
+warpwright_status warpwright_rmsnorm_backward(warpwright_context* context,
+                                              const warpwright_norm_backward_args* args) {
+  return call("warpwright_rmsnorm_backward", context, args, backward_args(false));
 }
 warpwright_status warpwright_rmsnorm_backward_workspace(warpwright_context* context,
                                                         const warpwright_norm_backward_args* args,
                                                         size_t* bytes) {
-  return ask_workspace("warpwright_rmsnorm_backward_workspace", context, args, bytes,
-                       ops::rmsnorm_backward_op(), &warpwright_context::rmsnorm_backward);
+  return ask_workspace("warpwright_rmsnorm_backward_workspace", context, args, bytes, backward_args(false));
 }
 
 warpwright_status warpwright_residual_norm_forward(warpwright_context* context,
                                                    const warpwright_residual_norm_forward_args* args) {
-  constexpr std::string_view kFunction = "warpwright_residual_norm_forward";
-  if (has_x_bias(args)) {
-    return call(kFunction, context, args, ops::bias_residual_layernorm_forward_op(),
-                &warpwright_context::bias_residual_layernorm_forward);
-  }
-  return call(kFunction, context, args, ops::residual_layernorm_forward_op(),
-              &warpwright_context::residual_layernorm_forward);
+  return call("warpwright_residual_norm_forward", context, args, ops::NormForward{});
 }
 warpwright_status warpwright_residual_norm_forward_workspace(
     warpwright_context* context, const warpwright_residual_norm_forward_args* args, size_t* bytes) {
-  constexpr std::string_view kFunction = "warpwright_residual_norm_forward_workspace";
-  if (has_x_bias(args)) {
-    return ask_workspace(kFunction, context, args, bytes, ops::bias_residual_layernorm_forward_op(),
-                         &warpwright_context::bias_residual_layernorm_forward);
-  }
-  return ask_workspace(kFunction, context, args, bytes, ops::residual_layernorm_forward_op(),
-                       &warpwright_context::residual_layernorm_forward);
+  return ask_workspace("warpwright_residual_norm_forward_workspace", context, args, bytes,
+                       ops::NormForward{});
 }

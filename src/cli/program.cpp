@@ -14,7 +14,7 @@ namespace {
 constexpr const char* kFooter =
     "Environment:\n"
     "  WARPWRIGHT_FORCE=OP=VARIANT,…  Variants to take, as info lists them: "
-    "layernorm=cpu.avx2,matmul.dw=reference\n"
+    "norm=cpu.avx2,matmul.dw=reference\n"
     "  WARPWRIGHT_VERBOSE=1           A line for each operation called, with its variant and time\n"
     "  WARPWRIGHT_MATMUL_TABLE=FILE   Times of bench matmul --shapes --table, in place of predicted ones\n"
     "  OMP_NUM_THREADS=N              CPU threads, if --threads is not given (info shows the default)\n\n"

@@ -3,9 +3,9 @@
 #include <cmath>
 
 #include "ops/attention/attention.hpp"
-#include "ops/bias_residual_layernorm/bias_residual_layernorm.hpp"
 #include "ops/embedding_layernorm/embedding_layernorm.hpp"
 #include "ops/matmul/matmul.hpp"
+#include "ops/norm/norm.hpp"
 #include "ops/pooling/pooling.hpp"
 
 namespace warpwright {
@@ -48,18 +48,14 @@ void sequence_linear(Context& ctx, const BertActivations& a, const BertLinear& p
 // hidden → norm(hidden + other + bias)
 void add_and_normalize(Context& ctx, const BertActivations& a, const Tensor& y_bias, const Tensor& weight,
                        const Tensor& bias, float eps) {
-  bias_residual_layernorm_forward(ctx, {a.other,
-                                        y_bias,
-                                        a.hidden,
-                                        weight,
-                                        bias,
-                                        {},
-                                        a.hidden,
-                                        {},
-                                        {},
-                                        static_cast<double>(eps),
-                                        false,
-                                        a.rows});
+  norm_forward(ctx, {.x = a.other,
+                     .weight = weight,
+                     .bias = bias,
+                     .out = a.hidden,
+                     .eps = static_cast<double>(eps),
+                     .residual = a.hidden,
+                     .x_bias = y_bias,
+                     .rows = a.rows});
 }
 
 void block_forward(Context& ctx, const BertConfig& config, const BertBlock& p, const BertActivations& a) {

@@ -5,8 +5,8 @@
 #include "ops/attention/attention.hpp"
 #include "ops/embedding/embedding.hpp"
 #include "ops/gelu/gelu.hpp"
-#include "ops/layernorm/layernorm.hpp"
 #include "ops/matmul/matmul.hpp"
+#include "ops/norm/norm.hpp"
 
 namespace warpwright {
 namespace {
@@ -28,21 +28,29 @@ Tensor matrix(const Tensor& t) {
 
 // A layer normalization: its parameters, and where its output and statistics go.
 struct Norm {
-  const Tensor &weight, &bias, &out, &mean, &rstd, &kept_columns, &kept;
+  const Tensor &weight, &bias, &out, &mean, &rstd;
+  const LostColumns& lost;
 };
 
 Norm ln1_of(const GPT2Block& p, const GPT2BlockActivations& a) {
-  return {p.ln1_weight, p.ln1_bias, a.ln1, a.ln1_mean, a.ln1_rstd, a.ln1_columns, a.ln1_kept};
+  return {p.ln1_weight, p.ln1_bias, a.ln1, a.ln1_mean, a.ln1_rstd, a.ln1_lost};
 }
 Norm ln2_of(const GPT2Block& p, const GPT2BlockActivations& a) {
-  return {p.ln2_weight, p.ln2_bias, a.ln2, a.ln2_mean, a.ln2_rstd, a.ln2_columns, a.ln2_kept};
+  return {p.ln2_weight, p.ln2_bias, a.ln2, a.ln2_mean, a.ln2_rstd, a.ln2_lost};
 }
 Norm lnf_of(const GPT2Parameters& p, const GPT2Activations& a) {
-  return {p.lnf_weight, p.lnf_bias, a.lnf, a.lnf_mean, a.lnf_rstd, a.lnf_columns, a.lnf_kept};
+  return {p.lnf_weight, p.lnf_bias, a.lnf, a.lnf_mean, a.lnf_rstd, a.lnf_lost};
 }
 
-void norm_forward(Context& ctx, const Tensor& x, const Norm& n, float eps) {
-  layernorm_forward(ctx, {x, n.weight, n.bias, n.out, n.mean, n.rstd, eps, n.kept_columns, n.kept});
+void layernorm_forward(Context& ctx, const Tensor& x, const Norm& n, float eps) {
+  norm_forward(ctx, {.x = x,
+                     .weight = n.weight,
+                     .bias = n.bias,
+                     .out = n.out,
+                     .mean = n.mean,
+                     .rstd = n.rstd,
+                     .eps = eps,
+                     .lost = n.lost});
 }
 // out = residual + x·Wᵀ + bias
 void add_projection(Context& ctx, const Tensor& x, const Tensor& weight, const Tensor& bias,
@@ -53,17 +61,25 @@ void add_projection(Context& ctx, const Tensor& x, const Tensor& weight, const T
 }
 
 // From the normalization's input x, or from its output where it has kept what that does not tell.
-void norm_backward(Context& ctx, const Tensor& dout, const Tensor& x, const Norm& n, const Tensor& dx,
-                   const Tensor& dweight, const Tensor& dbias, Store dx_store, Store store) {
-  LayerNormBackward a{dout, x, n.weight, n.mean, n.rstd, dx, dweight, dbias, dx_store, store};
-  if (n.kept_columns) {
+void layernorm_backward(Context& ctx, const Tensor& dout, const Tensor& x, const Norm& n, const Tensor& dx,
+                        const Tensor& dweight, const Tensor& dbias, Store dx_store, Store store) {
+  NormBackward a{.dout = dout,
+                 .x = x,
+                 .weight = n.weight,
+                 .mean = n.mean,
+                 .rstd = n.rstd,
+                 .dx = dx,
+                 .dweight = dweight,
+                 .dbias = dbias,
+                 .dx_store = dx_store,
+                 .dparameters_store = store};
+  if (n.lost) {
     a.x = {};
     a.out = n.out;
     a.bias = n.bias;
-    a.kept_columns = n.kept_columns;
-    a.kept = n.kept;
+    a.lost = n.lost;
   }
-  layernorm_backward(ctx, a);
+  norm_backward(ctx, a);
 }
 
 // From ln1 to fc: all of the block but its last product and sum.
@@ -73,7 +89,7 @@ void block_inside(Context& ctx, const GPT2Config& config, const GPT2Block& p, co
   attention_forward(ctx, {part(a.qkv, 0), a.keys, a.values, batch.cu_seqlens, a.cu_seqlens_k, a.att, a.lse,
                           attention_scale(config), Mask::causal});
   add_projection(ctx, matrix(a.att), p.attproj_weight, p.attproj_bias, x, a.residual_mid);
-  norm_forward(ctx, a.residual_mid, ln2_of(p, a), config.eps);
+  layernorm_forward(ctx, a.residual_mid, ln2_of(p, a), config.eps);
   matmul_forward(ctx, {a.ln2, p.fc_weight, p.fc_bias, a.fc, a.fc_preact, config.activation});
 }
 
@@ -83,7 +99,7 @@ void block_forward(Context& ctx, const GPT2Config& config, const GPT2Block& p, c
                    const Tensor& x, const GPT2BlockActivations& a, const Norm& next) {
   block_inside(ctx, config, p, batch, x, a);
   add_projection(ctx, a.fc, p.fcproj_weight, p.fcproj_bias, a.residual_mid, a.residual);
-  norm_forward(ctx, a.residual, next, config.eps);
+  layernorm_forward(ctx, a.residual, next, config.eps);
 }
 
 // What the backward of a block reads: as the forward left it, or computed again.
@@ -91,8 +107,8 @@ GPT2BlockActivations recomputed(Context& ctx, const GPT2Config& config, const GP
                                 const GPT2Batch& batch, const Tensor& x, const GPT2BlockActivations& kept,
                                 const GPT2BlockActivations& again) {
   if (again.qkv) {
-    layernorm_forward(ctx,
-                      {x, p.ln1_weight, p.ln1_bias, again.ln1, again.ln1_mean, again.ln1_rstd, config.eps});
+    layernorm_forward(ctx, x, {p.ln1_weight, p.ln1_bias, again.ln1, again.ln1_mean, again.ln1_rstd, {}},
+                      config.eps);
     block_inside(ctx, config, p, batch, x, again);
     return again;
   }
@@ -102,8 +118,8 @@ GPT2BlockActivations recomputed(Context& ctx, const GPT2Config& config, const GP
     a.fc = again.fc;
   }
   if (again.ln1) {
-    layernorm_forward(ctx, {x, p.ln1_weight, p.ln1_bias, again.ln1, {}, {}, config.eps});
-    layernorm_forward(ctx, {a.residual_mid, p.ln2_weight, p.ln2_bias, again.ln2, {}, {}, config.eps});
+    layernorm_forward(ctx, x, {p.ln1_weight, p.ln1_bias, again.ln1, {}, {}, {}}, config.eps);
+    layernorm_forward(ctx, a.residual_mid, {p.ln2_weight, p.ln2_bias, again.ln2, {}, {}, {}}, config.eps);
     a.ln1 = again.ln1;
     a.ln2 = again.ln2;
   }
@@ -120,8 +136,8 @@ void block_backward(Context& ctx, const GPT2Config& config, const GPT2Block& p, 
   matmul_dx(ctx, {dresidual, p.fcproj_weight, a.fc_preact, d.dfc, config.activation});
   matmul_dw(ctx, {d.dfc, a.ln2, g.fc_weight, g.fc_bias, store});
   matmul_dx(ctx, {d.dfc, p.fc_weight, {}, d.dln2});
-  norm_backward(ctx, d.dln2, a.residual_mid, ln2_of(p, a), dresidual, g.ln2_weight, g.ln2_bias, Store::add,
-                store);
+  layernorm_backward(ctx, d.dln2, a.residual_mid, ln2_of(p, a), dresidual, g.ln2_weight, g.ln2_bias,
+                     Store::add, store);
   matmul_dw(ctx, {dresidual, matrix(a.att), g.attproj_weight, g.attproj_bias, store});
   matmul_dx(ctx, {dresidual, p.attproj_weight, {}, matrix(d.datt)});
   attention_backward(
@@ -129,7 +145,7 @@ void block_backward(Context& ctx, const GPT2Config& config, const GPT2Block& p, 
             part(d.dqkv, 0), part(d.dqkv, 1), part(d.dqkv, 2), attention_scale(config), Mask::causal});
   matmul_dw(ctx, {matrix(d.dqkv), a.ln1, g.qkv_weight, g.qkv_bias, store});
   matmul_dx(ctx, {matrix(d.dqkv), p.qkv_weight, {}, d.dln1});
-  norm_backward(ctx, d.dln1, x, ln1_of(p, a), dresidual, g.ln1_weight, g.ln1_bias, Store::add, store);
+  layernorm_backward(ctx, d.dln1, x, ln1_of(p, a), dresidual, g.ln1_weight, g.ln1_bias, Store::add, store);
 }
 
 }  // namespace
@@ -137,7 +153,7 @@ void block_backward(Context& ctx, const GPT2Config& config, const GPT2Block& p, 
 void gpt2_forward(Context& ctx, const GPT2Config& config, const GPT2Parameters& p, const GPT2Batch& batch,
                   const GPT2Activations& a) {
   embedding_forward(ctx, {batch.tokens, batch.positions, p.wte, p.wpe, a.embedding});
-  norm_forward(ctx, a.embedding, ln1_of(p.blocks.front(), a.blocks.front()), config.eps);
+  layernorm_forward(ctx, a.embedding, ln1_of(p.blocks.front(), a.blocks.front()), config.eps);
   for (std::size_t l = 0; l < p.blocks.size(); ++l) {
     const Tensor& x = l == 0 ? a.embedding : a.blocks[l - 1].residual;
     const bool last = l + 1 == p.blocks.size();
@@ -162,8 +178,8 @@ void gpt2_backward(Context& ctx, const GPT2Config& config, const GPT2Parameters&
   const auto input_of = [&](std::size_t l) -> const Tensor& {
     return l == 0 ? a.embedding : a.blocks[l - 1].residual;
   };
-  norm_backward(ctx, d.dlnf, input_of(p.blocks.size()), lnf_of(p, a), d.dresidual, g.lnf_weight, g.lnf_bias,
-                Store::assign, store);
+  layernorm_backward(ctx, d.dlnf, input_of(p.blocks.size()), lnf_of(p, a), d.dresidual, g.lnf_weight,
+                     g.lnf_bias, Store::assign, store);
   for (std::size_t l = p.blocks.size(); l-- > 0;) {
     block_backward(ctx, config, p.blocks[l], batch, input_of(l), a.blocks[l], d.dresidual, d.blocks[l],
                    g.blocks[l], store);

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "model/gpt2_config.hpp"
+#include "ops/norm/lost_columns.hpp"
 #include "ops/op.hpp"
 #include "runtime/context.hpp"
 
@@ -95,8 +96,8 @@ struct GPT2BlockActivations {
   // For the backward; absent in inference.
   Tensor ln1_mean, ln1_rstd, ln2_mean, ln2_rstd;  // (N) fp32
   Tensor lse;                                     // (NH, N) fp32
-  // Where the backward of the normalizations reads their output: what that does not tell (ops/layernorm).
-  Tensor ln1_columns, ln1_kept, ln2_columns, ln2_kept;  // (1 + K) int32, (N, K)
+  // Where the backward of the normalizations reads their output: what that does not tell.
+  ops::LostColumns ln1_lost, ln2_lost;
   // What attention reads: in training the k and v of qkv itself; with a cache, those of every position so
   // far.
   Tensor keys, values;  // (Nk, NH, HS)
@@ -106,9 +107,9 @@ struct GPT2BlockActivations {
 struct GPT2Activations {
   Tensor embedding;  // (N, C)
   std::vector<GPT2BlockActivations> blocks;
-  Tensor lnf;                    // (N, C)
-  Tensor lnf_mean, lnf_rstd;     // (N) fp32; absent in inference
-  Tensor lnf_columns, lnf_kept;  // as in the blocks
+  Tensor lnf;                 // (N, C)
+  Tensor lnf_mean, lnf_rstd;  // (N) fp32; absent in inference
+  ops::LostColumns lnf_lost;  // as in the blocks
 };
 
 enum class Purpose : std::uint8_t { training, inference };

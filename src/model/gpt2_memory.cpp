@@ -82,10 +82,10 @@ GPT2BlockActivations allocate_block(const GPT2Config& config, const GPT2Batch& b
     b.lse = in("lse", {NH, N}, statistics);
     if (norms == NormBackwardFrom::output) {
       const std::int64_t K = kept_columns(config);
-      b.ln1_columns = in("ln1_columns", {1 + K}, DType::i32);
-      b.ln1_kept = in("ln1_kept", {N, K});
-      b.ln2_columns = in("ln2_columns", {1 + K}, DType::i32);
-      b.ln2_kept = in("ln2_kept", {N, K});
+      b.ln1_lost.columns = in("ln1_columns", {1 + K}, DType::i32);
+      b.ln1_lost.x = in("ln1_kept", {N, K});
+      b.ln2_lost.columns = in("ln2_columns", {1 + K}, DType::i32);
+      b.ln2_lost.x = in("ln2_kept", {N, K});
     }
   }
   b.keys = b.qkv.select(1, 1);
@@ -172,8 +172,8 @@ GPT2Activations allocate_activations(const GPT2Config& config, const GPT2Batch& 
     a.lnf_mean = top("lnf_mean", {N}, statistics);
     a.lnf_rstd = top("lnf_rstd", {N}, statistics);
     if (norms == NormBackwardFrom::output) {
-      a.lnf_columns = top("lnf_columns", {1 + kept_columns(config)}, DType::i32);
-      a.lnf_kept = top("lnf_kept", {N, kept_columns(config)});
+      a.lnf_lost.columns = top("lnf_columns", {1 + kept_columns(config)}, DType::i32);
+      a.lnf_lost.x = top("lnf_kept", {N, kept_columns(config)});
     }
   }
   return a;

@@ -34,7 +34,7 @@ inline std::string_view sign_of(Store store) {
   return store == Store::add ? "+=" : "=";
 }
 
-// "layernorm.forward cpu.avx512 N=3 C=40 fp32", and the same with its time.
+// "norm.forward cpu.avx512 N=3 C=40 fp32", and the same with its time.
 std::string call_line(std::string_view operation, std::string_view choice, const std::string& problem);
 std::string timed_call_line(std::string_view operation, std::string_view choice, const std::string& problem,
                             double seconds);
@@ -73,7 +73,7 @@ template <class ArgsT>
 struct Op {
   using Args = ArgsT;
   using Problem = typename Args::Problem;
-  std::string_view name;  // "layernorm.forward"
+  std::string_view name;  // "norm.forward"
   std::span<const Variant<Args>> variants;
   Problem (*problem)(const Args&);  // throws Error where the arguments do not fit together
 };

@@ -1,6 +1,6 @@
 // The embedding of a BERT and the layer normalization after it.
 //   x = word[tokens[n]] + position[positions[n]] + type[types[n]]
-//   out[n] = (x − mean)·rstd·weight + bias     with mean and rstd of x, as in ops/layernorm
+//   out[n] = (x − mean)·rstd·weight + bias     with mean and rstd of x, as in ops/norm
 // Source: J. Devlin et al., "BERT", arXiv:1810.04805.
 //
 // Sums and statistics are fp32 (fp64 for fp64); only out is rounded to its dtype. The ids are the caller's to

@@ -7,7 +7,7 @@
 #include <set>
 #include <sstream>
 
-#include "ops/layernorm/cases.hpp"
+#include "ops/norm/cases.hpp"
 
 namespace warpwright::ops {
 namespace {
@@ -52,10 +52,8 @@ TEST(Bench, WriteShareCountsAnUpdateAsBoth) {
   EXPECT_EQ(testing::write_share({{"a", x, Access::read}, {"b", x, Access::update}}), 1.0 / 3);
 }
 
-void small_layernorm(Bench& bench) {
-  bench.run(layernorm_forward_op(), [](testing::Fixture& f) {
-    return layernorm::make_forward({3, 40}, DType::f32, true, f);
-  });
+void small_norm(Bench& bench) {
+  bench.run(norm_forward_op(), [](testing::Fixture& f) { return norm::make_forward({3, 40}, {}, f); });
 }
 
 TEST(Bench, TimesEachVariantButTheReferenceAndMarksTheOneAPlanTakes) {
@@ -63,11 +61,11 @@ TEST(Bench, TimesEachVariantButTheReferenceAndMarksTheOneAPlanTakes) {
   options.case_seconds = 0.01;
   std::vector<BenchRow> rows;
   Bench bench(options, [&](const BenchRow& row) { rows.push_back(row); });
-  small_layernorm(bench);
+  small_norm(bench);
   std::set<std::string> variants;
   int chosen = 0;
   for (const BenchRow& row : rows) {
-    EXPECT_EQ(row.op, "layernorm.forward");
+    EXPECT_EQ(row.op, "norm.forward");
     EXPECT_GT(row.median_seconds, 0);
     EXPECT_GT(row.share_of_ceiling(), 0);
     chosen += row.chosen;
@@ -82,9 +80,9 @@ TEST(Bench, TableHasALineForEachRow) {
   BenchOptions options;
   options.case_seconds = 0.01;
   std::ostringstream table, json;
-  write_benches({small_layernorm}, options, table);
+  write_benches({small_norm}, options, table);
   options.json = true;
-  write_benches({small_layernorm}, options, json);
+  write_benches({small_norm}, options, json);
   const auto rows = nlohmann::json::parse(json.str()).at("rows").size();
   const std::string text = table.str();
   EXPECT_EQ(static_cast<std::size_t>(std::count(text.begin(), text.end(), '\n')), 2 + rows);
@@ -95,7 +93,7 @@ TEST(Bench, JsonNamesTheMachineItsCeilingsAndNoRowThatTheFilterExcludes) {
   options.json = true;
   options.filter = "no such variant";
   std::ostringstream out;
-  write_benches({small_layernorm}, options, out);
+  write_benches({small_norm}, options, out);
   const auto document = nlohmann::json::parse(out.str());
   EXPECT_GT(document.at("ceilings").at("copy_bytes_per_second").get<double>(), 0);
   EXPECT_EQ(document.at("threads").get<int>(), cpu_device_info().threads);

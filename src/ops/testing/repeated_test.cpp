@@ -7,7 +7,7 @@
 
 #include "ops/attention/cases.hpp"
 #include "ops/global_norm/cases.hpp"
-#include "ops/layernorm/cases.hpp"
+#include "ops/norm/cases.hpp"
 #include "ops/residual/cases.hpp"
 
 namespace warpwright::ops {
@@ -21,14 +21,14 @@ double few(std::string_view) {
 
 TEST(Repeated, RowsHaveTheirBitsAndSumsAreThoseOfAllRows) {
   Fixture forward(1), backward(2);
-  EXPECT_EQ(check_repeated(layernorm_forward_op(), kReference, forward,
-                           layernorm::make_forward({7, 40}, DType::bf16, true, forward), few,
+  EXPECT_EQ(check_repeated(norm_forward_op(), kReference, forward,
+                           norm::make_forward({7, 40}, {.dtype = DType::bf16}, forward), few,
                            {.beyond = "x", .elements = 5000, .once = {"weight", "bias"}}),
             "");
   EXPECT_EQ(
       check_repeated(
-          layernorm_backward_op(), kReference, backward,
-          layernorm::make_backward({7, 40}, DType::bf16, Store::add, backward), few,
+          norm_backward_op(), kReference, backward,
+          norm::make_backward({7, 40}, {.dtype = DType::bf16, .store = Store::add}, backward), few,
           {.beyond = "x", .elements = 5000, .once = {"weight", "dweight", "dbias"}, .exact_sums = true}),
       "");
 }

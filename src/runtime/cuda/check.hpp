@@ -10,7 +10,7 @@ namespace warpwright::cuda {
 
 [[noreturn]] void throw_error(cudaError_t status, std::string_view doing);
 
-// `doing`: "allocating", "layernorm.forward cuda.warp_row".
+// `doing`: "allocating", "norm.forward cuda.warp_row".
 inline void check(cudaError_t status, std::string_view doing) {
   if (status != cudaSuccess) throw_error(status, doing);
 }

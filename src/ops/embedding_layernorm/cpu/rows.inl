@@ -3,7 +3,7 @@
 #include <omp.h>
 
 #include "ops/cpu/isa.hpp"
-#include "ops/cpu/layernorm.hpp"
+#include "ops/cpu/norm.hpp"
 #include "ops/embedding_layernorm/embedding_layernorm.hpp"
 
 namespace warpwright::ops {

@@ -1,9 +1,0 @@
-#include "ops/layernorm/cuda/warp_row_backward.cuh"
-
-namespace warpwright::ops::layernorm::cuda {
-
-void warp_row_backward_bf16(const Context& context, const NormBackward& args, const BackwardLaunch& launch) {
-  warp_row_backward_as<__nv_bfloat16, __nv_bfloat16, __nv_bfloat16>(context, args, launch);
-}
-
-}  // namespace warpwright::ops::layernorm::cuda

@@ -1,0 +1,110 @@
+// A row's elements, sums and normalization in plain C++, for the portable kernels of ops/norm.
+#pragma once
+
+#include <cmath>
+#include <limits>
+#include <type_traits>
+
+#include "core/tensor.hpp"
+
+namespace warpwright::ops::norm::portable {
+
+// The type in which elements of X are computed.
+template <class X>
+using Arithmetic = std::conditional_t<std::is_same_v<X, double>, double, float>;
+
+template <class A, class T>
+A get(const T* p, std::int64_t i) {
+  if constexpr (std::is_same_v<T, double>) {
+    return static_cast<A>(p[i]);
+  } else {
+    return static_cast<A>(static_cast<float>(p[i]));
+  }
+}
+template <class T, class A>
+void put(T* p, std::int64_t i, A value) {
+  p[i] = T(value);
+}
+
+template <class A, class P>
+A get_or(const P* p, std::int64_t i, A otherwise) {
+  return p ? get<A>(p, i) : otherwise;
+}
+
+// In a fixed order, with as many running sums as a vector has lanes, and others every 512 elements, so that
+// long rows lose no more than short ones.
+template <class A, class F>
+A sum_row(std::int64_t C, const F& f) {
+  constexpr int kSums = 16;
+  constexpr std::int64_t kBlock = 512;
+  A total = 0;
+  for (std::int64_t c = 0; c < C;) {
+    const std::int64_t end = C - c < kBlock ? C : c + kBlock;
+    A sums[kSums] = {};
+    for (; c + kSums <= end; c += kSums) {
+      for (int j = 0; j < kSums; ++j) sums[j] += f(c + j);
+    }
+    for (int j = 0; c < end; ++c, ++j) sums[j] += f(c);
+    for (int width = kSums / 2; width > 0; width /= 2) {
+      for (int j = 0; j < width; ++j) sums[j] += sums[j + width];
+    }
+    total += sums[0];
+  }
+  return total;
+}
+
+// dtypes of x, of the parameters and of out.
+template <class X, class P, class O>
+struct NormTypes {};
+
+template <class F>
+void visit_norm_types(DType x, const Tensor& weight, DType out, const F& f) {
+  visit_dtype(x, [&](auto tag) {
+    using X = typename decltype(tag)::type;
+    if constexpr (sizeof(X) == 2) {
+      if (weight && weight.dtype == DType::f32) {
+        return out == DType::f32 ? f(NormTypes<X, float, float>{}) : f(NormTypes<X, float, X>{});
+      }
+    }
+    f(NormTypes<X, X, X>{});
+  });
+}
+
+template <class T>
+T* data_of(const Tensor& t) {
+  return static_cast<T*>(t.data);
+}
+
+template <class A>
+struct RowStatistics {
+  A mean, rstd;
+};
+
+// Another pass finds what rounding left of Σ(x − mean): where that is more than half an ulp of the
+// deviation, as in a constant row, it is put right. Not centered, the mean is 0 and rstd that of the root
+// mean square. weight and bias may be null: 1 and 0.
+template <class A, class X, class P, class O>
+RowStatistics<A> normalize_row(const X* x, const P* weight, const P* bias, O* out, std::int64_t C, A eps,
+                               bool centered) {
+  A mean = 0;
+  if (centered) mean = sum_row<A>(C, [&](std::int64_t c) { return get<A>(x, c); }) / static_cast<A>(C);
+  const A squares = sum_row<A>(C,
+                               [&](std::int64_t c) {
+                                 const A d = get<A>(x, c) - mean;
+                                 return d * d;
+                               }) /
+                    static_cast<A>(C);
+  A rest = 0;
+  if (centered) rest = sum_row<A>(C, [&](std::int64_t c) { return get<A>(x, c) - mean; }) / static_cast<A>(C);
+  constexpr A kHalfUlp = std::numeric_limits<A>::epsilon() / 2;
+  if (rest * rest <= kHalfUlp * kHalfUlp * squares) rest = 0;
+  const A variance = squares - rest * rest;
+  const A rstd = 1 / std::sqrt((variance < 0 ? A(0) : variance) + eps);
+  mean += rest;
+  for (std::int64_t c = 0; c < C; ++c) {
+    put(out, c, (get<A>(x, c) - mean) * rstd * get_or<A>(weight, c, 1) + get_or<A>(bias, c, 0));
+  }
+  return {mean, rstd};
+}
+
+}  // namespace warpwright::ops::norm::portable

@@ -1,0 +1,68 @@
+#include "ops/norm/cuda/column_sums.cuh"
+
+#include "ops/norm/cuda/element.cuh"
+
+namespace warpwright::ops::norm::cuda {
+namespace {
+
+// Until all that it wrote can be read: this kernel may have been started before that one's end.
+__device__ inline void wait_for_preceding_kernel() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
+// A lane for each column; a warp adds every kWarps-th part, then the warps' sums are added in order.
+template <class A, class T, int kWarps>
+__global__ void __launch_bounds__(kWarps* gpu::kWarp)
+    column_sums(const A* parts, int count, std::int64_t C, T* dweight, T* dbias, bool add) {
+  __shared__ A sums[kWarps][gpu::kWarp];
+  const int lane = static_cast<int>(threadIdx.x) % gpu::kWarp;
+  const int warp = static_cast<int>(threadIdx.x) / gpu::kWarp;
+  const std::int64_t column = static_cast<std::int64_t>(blockIdx.x) * gpu::kWarp + lane;
+  wait_for_preceding_kernel();
+  A sum = 0;
+  if (column < 2 * C) {
+#pragma unroll 4
+    for (int part = warp; part < count; part += kWarps) sum += parts[part * 2 * C + column];
+  }
+  sums[warp][lane] = sum;
+  __syncthreads();
+  if (warp > 0 || column >= 2 * C) return;
+  for (int other = 1; other < kWarps; ++other) sum += sums[other][lane];
+  T* gradient = column < C ? dweight : dbias;
+  if (!gradient) return;
+  gradient += column < C ? column : column - C;
+  *gradient = from_arithmetic<T>(add ? to_arithmetic<A>(*gradient) + sum : sum);
+}
+
+}  // namespace
+
+void add_column_sums(const Context& context, const NormBackward& args, const void* parts, int count) {
+  if (!args.dweight && !args.dbias) return;
+  const std::int64_t C = args.dx.shape[1], columns = args.dbias ? 2 * C : C;
+  const bool many_blocks = C >= 4096;  // which then have few parts to add, and are small
+  constexpr int kFew = 8, kMany = 32;  // warps
+  cudaLaunchConfig_t config{};
+  config.gridDim = static_cast<unsigned>((columns + gpu::kWarp - 1) / gpu::kWarp);
+  config.blockDim = (many_blocks ? kFew : kMany) * gpu::kWarp;
+  config.stream = context.stream().get();
+  // It takes its place on the GPU while the kernel before it ends.
+  cudaLaunchAttribute early{};
+  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  early.val.programmaticStreamSerializationAllowed = 1;
+  config.attrs = &early;
+  config.numAttrs = context.device().gpu.at_least(9) ? 1 : 0;
+  visit_norm_dtype(args.dweight ? args.dweight.dtype : args.dbias.dtype, [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    using A = Arithmetic<T>;
+    const auto kernel = many_blocks ? column_sums<A, T, kFew> : column_sums<A, T, kMany>;
+    warpwright::cuda::check(
+        cudaLaunchKernelEx(&config, kernel, static_cast<const A*>(parts), count, C,
+                           static_cast<T*>(args.dweight.data), static_cast<T*>(args.dbias.data),
+                           args.dparameters_store == Store::add),
+        "norm backward column sums");
+  });
+}
+
+}  // namespace warpwright::ops::norm::cuda

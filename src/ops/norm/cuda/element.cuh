@@ -1,0 +1,74 @@
+// Single elements in what is computed in, and the combinations of dtypes that normalizations have, for the
+// kernels that take any row and address.
+#pragma once
+
+#include "core/tensor.hpp"
+#include "ops/cuda/vector.cuh"
+
+namespace warpwright::ops::norm::cuda {
+
+template <class T>
+using Arithmetic = std::conditional_t<std::is_same_v<T, double>, double, float>;
+
+template <class A, class T>
+__device__ A to_arithmetic(T value) {
+  if constexpr (std::is_same_v<T, double>) {
+    return static_cast<A>(value);
+  } else {
+    return static_cast<A>(gpu::to_float(value));
+  }
+}
+template <class T, class A>
+__device__ T from_arithmetic(A value) {
+  if constexpr (std::is_same_v<T, double>) {
+    return value;
+  } else {
+    return gpu::from_float<T>(static_cast<float>(value));
+  }
+}
+template <class A, class T>
+__device__ A element_or(const T* p, std::int64_t i, A otherwise) {
+  return p ? to_arithmetic<A>(p[i]) : otherwise;
+}
+
+// True if a block takes such a row together, else a warp does.
+constexpr bool is_long_row(std::int64_t C) {
+  constexpr std::int64_t kLongRow = 2048;
+  return C >= kLongRow;
+}
+inline const char* owner_of_row(std::int64_t C) {
+  return is_long_row(C) ? "a block" : "a warp";
+}
+
+template <class F>
+void visit_norm_dtype(DType dtype, const F& f) {
+  if (dtype == DType::f64) {
+    f(TypeTag<double>{});
+  } else {
+    gpu::visit_gpu_dtype(dtype, f);
+  }
+}
+
+template <class X, class P, class O>
+struct NormTypes {};
+
+// Calls f(NormTypes<X, P, O>{}): of x, of the parameters, of out.
+template <class F>
+void visit_norm_types(DType x, const Tensor& weight, DType out, const F& f) {
+  visit_norm_dtype(x, [&](auto tag) {
+    using X = typename decltype(tag)::type;
+    if constexpr (sizeof(X) == 2) {
+      if (weight && weight.dtype == DType::f32) {
+        return out == DType::f32 ? f(NormTypes<X, float, float>{}) : f(NormTypes<X, float, X>{});
+      }
+    }
+    f(NormTypes<X, X, X>{});
+  });
+}
+
+template <class T>
+T* data_of(const Tensor& t) {
+  return static_cast<T*>(t.data);
+}
+
+}  // namespace warpwright::ops::norm::cuda
