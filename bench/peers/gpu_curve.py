@@ -4,7 +4,7 @@
     python3 bench/peers/gpu_curve.py run --warpwright build/release/warpwright --data DATA --record curve.json
         [--model gpt2:124M] [--dtype bf16] [--batch 64] [--seq 1024] [--steps 300] [--lr 5e-5] [--warmup 100] [--seed 1]
         [--no-yardsticks]
-    python3 bench/peers/gpu_curve.py plot --record curve.json --out docs/loss-curve.svg
+    tools/plot.py curve curve.json --out docs/loss-curve.svg
 
 DATA is a folder that `warpwright data build` made. Both begin from the same random weights (written here as a Hugging
 Face folder) and see the same samples in the same order: this script computes the loader's order itself (src/data/loader.cpp).
@@ -211,31 +211,6 @@ def differences(ours, theirs):
             "largest of the last 150": max(each[-150:]), "largest of the last 50": max(each[-50:])}
 
 
-def plot(args):
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    record = json.loads(args.record.read_text())
-    print_differences(record)
-    theirs = record["loss"]["PyTorch"]
-    figure, (top, bottom) = pyplot.subplots(2, 1, sharex=True, figsize=(8, 5), height_ratios=[3, 2], layout="constrained")
-    steps = range(1, len(theirs) + 1)
-    top.plot(steps, theirs, color="#d95f02", linewidth=3, alpha=0.6, label="PyTorch")
-    bottom.axhline(0, color="gray", linewidth=0.5)
-    for name, color in (("PyTorch, cuDNN", "#999999"), ("warpwright, tf32", "#7fb069"), ("warpwright", "#1b4f72")):
-        if losses := record["loss"].get(name):
-            top.plot(steps, losses, color=color, linewidth=1, label=name)
-            bottom.plot(steps, [a - b for a, b in zip(losses, theirs)], color=color, linewidth=1)
-    top.set_ylabel("training loss")
-    top.set_title(f"{record['model']}, {record['dtype']}, {record['batch']} × {record['seq']} tokens a step, {record['machine']}")
-    top.legend(frameon=False)
-    bottom.set_ylabel("difference from PyTorch")
-    bottom.set_xlabel("step")
-    figure.savefig(args.out)
-
-
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(required=True)
@@ -250,10 +225,6 @@ def main():
     training.add_argument("--lr", type=float, default=5e-5, help="default: 5e-5")
     training.add_argument("--yardsticks", action=argparse.BooleanOptionalAction, default=True, help="bf16: PyTorch with cuDNN's attention and warpwright in tf32 as well")
     training.set_defaults(work=run)
-    drawing = commands.add_parser("plot", help="draw a record")
-    drawing.add_argument("--record", required=True, type=pathlib.Path)
-    drawing.add_argument("--out", required=True, type=pathlib.Path, help="SVG or PNG")
-    drawing.set_defaults(work=plot)
     args = parser.parse_args()
     args.work(args)
 

@@ -20,8 +20,8 @@ namespace {
 
 constexpr std::array<std::string_view, 3> kMayBeEmpty = {"--prompt", "--query", "--filter"};
 constexpr std::array<std::string_view, 14> kPaths = {
-    "--input",   "--out",           "--data",  "--model",    "--tokenizer", "--from", "--to",
-    "--choices", "--weights-cache", "--table", "--timeline", "--plot",      "--map",  "--measured"};
+    "--input", "--out",     "--data",          "--model", "--tokenizer", "--from",
+    "--to",    "--choices", "--weights-cache", "--table", "--timeline",  "--measured"};
 
 template <std::size_t N>
 bool contains(const std::array<std::string_view, N>& names, std::string_view name) {

@@ -1,4 +1,4 @@
-// warpwright roofline: document 003's analysis for any GPU, the model's times of a product, and plots.
+// warpwright roofline: what a product moves at every level of any GPU, and the model's times of it.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -12,9 +12,7 @@
 #include "core/error.hpp"
 #include "ops/matmul/cases.hpp"
 #include "ops/testing/bench.hpp"
-#include "roofline/chart.hpp"
 #include "runtime/ceiling.hpp"
-#include "runtime/file.hpp"
 
 namespace warpwright::cli {
 namespace {
@@ -33,8 +31,7 @@ struct Flags {
          hand_over_us = 1e6 * Costs{}.hand_over;
   double matrix_tflops = 0, memory_gb = 0;
   std::vector<std::filesystem::path> measured;
-  std::filesystem::path plot, map;
-  bool as_published = false, explain = false, measure = false, json = false;
+  bool map = false, explain = false, measure = false, json = false;
 };
 
 Device place_of(const std::string& name) {
@@ -108,7 +105,7 @@ const Mnk& of_row(const std::vector<Mnk>& list, std::size_t i) {
   return list.size() == 1 ? list.front() : list[i];
 }
 
-// The rows asked for; without any, the document's, and wgmma's where the machine has that.
+// The rows asked for; without any, the default ones, and wgmma's where the machine has that.
 std::vector<Tiling> rows_of(const Flags& f, const Machine& machine, Math math) {
   const auto instructions = shapes(f.instructions, "--instruction");
   const auto warps = shapes(f.warps, "--warp");
@@ -117,8 +114,8 @@ std::vector<Tiling> rows_of(const Flags& f, const Machine& machine, Math math) {
   std::vector<Tiling> rows;
   if (count == 0) {
     if (element_bytes(math) == 2) {
-      for (const WarpRow& row : document_warp_rows()) rows.push_back({row.instruction, row.warp, row.block});
-      if (machine.has_wgmma() && !f.as_published) {
+      for (const WarpRow& row : default_warp_rows()) rows.push_back({row.instruction, row.warp, row.block});
+      if (machine.has_wgmma()) {
         for (const WarpRow& row : wgmma_rows(math)) rows.push_back({row.instruction, row.warp, row.block});
       }
     } else {
@@ -261,58 +258,10 @@ ProductReport analyse(const Flags& f, const Machine& machine, Math math, const M
   return report;
 }
 
-// The kinds of machine that records name differ from run to run; dtypes are what a roof belongs to.
-Chart chart_with(const Machine& machine, Math math, const std::vector<Record>& records,
-                 const ProductReport* report) {
-  Chart chart = chart_of(machine, math);
-  const auto with_product = [](const Record& r) { return r.M > 0; };
-  const bool products_alone = !records.empty() && std::all_of(records.begin(), records.end(), with_product);
-  for (const Record& r : records) {
-    if (r.dtype != name_of(math)) continue;
-    ChartPoint point;
-    point.group = report           ? r.variant
-                  : products_alone ? fmt::format("{} {}", r.op, r.variant)
-                                   : r.op.substr(0, r.op.find('.'));
-    point.label = report ? "" : products_alone ? fmt::format("{}×{}×{}", r.M, r.N, r.K) : r.op;
-    point.intensity = r.flops / r.bytes;
-    point.flops_per_second = r.flops / r.seconds;
-    chart.points.push_back(std::move(point));
-  }
-  if (report) {
-    chart.title +=
-        fmt::format(", {} of {} × {} × {}", name_of(report->direction), report->M, report->N, report->K);
-    for (const Prediction& p : report->predictions) {
-      chart.points.push_back({fmt::format("{}, by the model", name_of(p.split.schedule)), "",
-                              report->product.intensity(), p.flops_per_second, true});
-    }
-  }
-  return chart;
-}
-
 // Rows and columns of a result, from a tile to a long batch.
 const std::vector<std::int64_t> kMapRows{64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 65536};
 const std::vector<std::int64_t> kMapCols{128,  256,  512,  768,  1024,  1600,
                                          2304, 3072, 4096, 6400, 12288, 50304};
-
-HeatMap heat_map(const Machine& machine, const Product& product, const std::vector<MapCell>& cells,
-                 bool one_tile, const Tiling& tiling) {
-  HeatMap map;
-  map.title = fmt::format("{}: the fastest schedule, {}, depth {}", machine.name, name_of(product.math),
-                          product.depth);
-  map.subtitle = fmt::format(
-      "by the model, {}; figures: block's time over the fastest's",
-      one_tile ? fmt::format("tile {}", text_of(tiling.block)) : "each schedule with its best tile");
-  map.row_name = "rows";
-  map.column_name = "columns of the result";
-  for (const Schedule schedule : kSchedules) map.kinds.emplace_back(name_of(schedule));
-  for (const std::int64_t r : kMapRows) map.rows.push_back(human_count(r));
-  for (const std::int64_t c : kMapCols) map.columns.push_back(human_count(c));
-  for (const MapCell& cell : cells) {
-    map.cells.push_back({static_cast<int>(cell.winner), (cell.over_block - 1) / 1.5,
-                         cell.winner == Schedule::block ? "" : fmt::format("{:.2f}", cell.over_block)});
-  }
-  return map;
-}
 
 void run(const Flags& f) {
   const Math math = math_named(f.dtype);
@@ -320,15 +269,14 @@ void run(const Flags& f) {
   RooflineReport report;
   report.machine = machine;
   report.math = math;
-  report.as_published = f.as_published;
   report.explain = f.explain;
   report.cluster = cluster_of(f, machine, math);
   const Mnk& cluster = report.cluster;
   report.rows = rows_of(f, machine, math);
-  report.document_rows = f.instructions.empty() && f.warps.empty() && f.tiles.empty();
-  const std::vector<Record> records = records_of(f);
+  report.default_rows = f.instructions.empty() && f.warps.empty() && f.tiles.empty();
+  report.measured = records_of(f);
   const bool product_given = f.M != kNotGiven || f.N != kNotGiven || f.K != kNotGiven;
-  if (!f.map.empty()) {
+  if (f.map) {
     Product product = product_of(direction_named(f.op), 1, 1, 1, math);
     product.depth = side(f.K, "--k");
     Options options = options_of(f, cluster);
@@ -336,17 +284,11 @@ void run(const Flags& f) {
     options.tiling = report.rows.front();
     report.map_depth = product.depth;
     report.map = map_of(machine, product, options, kMapRows, kMapCols, one_tile);
-    write_file_atomically(f.map, svg(heat_map(machine, product, report.map, one_tile, options.tiling)));
   } else if (product_given) {
     if (f.tiles.size() > 1) throw UsageError("several are given for one product", "--tile", "give one");
-    report.product = analyse(f, machine, math, cluster, report.rows, records);
+    report.product = analyse(f, machine, math, cluster, report.rows, report.measured);
   } else if (f.measure || !f.schedule.empty()) {
     throw UsageError("needs a product", f.measure ? "--measure" : "--schedule", "give --m, --n and --k");
-  }
-  if (!f.plot.empty()) {
-    const ProductReport* product = report.product ? &*report.product : nullptr;
-    write_file_atomically(f.plot,
-                          svg(chart_with(machine, math, product ? product->measured : records, product)));
   }
   f.json ? print_json(report) : print_text(report);
 }
@@ -355,7 +297,7 @@ void run(const Flags& f) {
 
 void add_roofline(CLI::App& app) {
   CLI::App* command =
-      app.add_subcommand("roofline", "Analyse matrix products on a GPU: intensity, bounds, schedules, plots");
+      app.add_subcommand("roofline", "Analyse matrix products on a GPU: intensity, bounds, schedules");
   auto f = std::make_shared<Flags>();
   command->add_option("--gpu", f->gpu,
                       fmt::format("A GPU by its published figures: {}; default: --device", known_names()));
@@ -374,10 +316,7 @@ void add_roofline(CLI::App& app) {
              "Thread-block tiles MxNxK, as 128x256x64; for a product one; default: each schedule's best");
   command->add_option("--cluster", f->cluster,
                       "Thread blocks MxN that share factors by multicast; default 2x1 on Hopper, else 1x1");
-  command->add_flag("--as-published", f->as_published,
-                    "The tables by document 003's own formulas, elements counted as bytes");
-  command->add_flag("--explain", f->explain,
-                    "Print every formula with its figures, and what the document has otherwise");
+  command->add_flag("--explain", f->explain, "Print every formula with its figures");
   command->add_option("--m", f->M, "A linear layer's rows (tokens): analyse that product; default: none");
   command->add_option("--n", f->N, "Its outputs; default: none");
   command->add_option("--k", f->K, "Its inputs; with --map the depth of the products; default: none");
@@ -408,16 +347,12 @@ void add_roofline(CLI::App& app) {
       ->add_option("--memory-bandwidth", f->memory_gb, "Hold the GPU to this memory, GB/s; default: its own")
       ->check(CLI::Range(1e-3, 1e9));
   command->add_option("--measured", f->measured,
-                      "Records of `bench --json` or bench/results to compare with and plot; default: none");
+                      "Records of `bench --json` or bench/results to compare with; default: none");
   command->add_option("--filter", f->filter,
                       "Only records whose operation, variant and problem contain this; default: all");
   command->add_flag("--measure", f->measure, "Time the product on the GPU present too");
-  command->add_option("--plot", f->plot,
-                      "Write the roofline, with what was measured, as SVG; default: do not");
-  command->add_option(
-      "--map", f->map,
-      "Write which schedule is fastest over shapes, for a depth --k, as SVG; default: do not");
-  command->add_flag("--json", f->json, "Print JSON");
+  command->add_flag("--map", f->map, "Print which schedule is fastest over shapes, for a depth --k");
+  command->add_flag("--json", f->json, "Print JSON, which tools/plot.py draws");
   command->callback([f] { run(*f); });
 }
 

@@ -6,7 +6,6 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/command.hpp"
-#include "roofline/document.hpp"
 
 namespace warpwright::cli {
 namespace {
@@ -21,11 +20,11 @@ std::vector<InstructionRow> instruction_rows(const RooflineReport& report) {
     const auto same = [&](const InstructionRow& r) { return r.warp == warp && r.instruction == instruction; };
     if (std::none_of(rows.begin(), rows.end(), same)) rows.push_back({warp, instruction});
   };
-  if (report.document_rows && element_bytes(report.math) == 2) {
-    for (const InstructionRow& row : document_instruction_rows()) add(row.warp, row.instruction);
+  if (report.default_rows && element_bytes(report.math) == 2) {
+    for (const InstructionRow& row : default_instruction_rows()) add(row.warp, row.instruction);
   }
   for (const Tiling& row : report.rows) {
-    if (!report.document_rows || row.instruction.m == 64 || element_bytes(report.math) == 4)
+    if (!report.default_rows || row.instruction.m == 64 || element_bytes(report.math) == 4)
       add(row.warp, row.instruction);
   }
   return rows;
@@ -37,13 +36,6 @@ std::vector<Tiling> block_rows(const RooflineReport& report) {
     if (row.block.m > 0) rows.push_back(row);
   }
   return rows;
-}
-
-Traffic published_instruction(const RooflineReport& report, const InstructionRow& row) {
-  return published::instruction_level(row.instruction, row.warp, report.machine.flops_per_clock(report.math));
-}
-Traffic published_warp(const RooflineReport& report, const Tiling& row) {
-  return published::warp_level(row.warp, row.block, report.machine.flops_per_clock(report.math));
 }
 
 void print_machine(const Machine& m, Math math) {
@@ -80,37 +72,6 @@ void print_machine(const Machine& m, Math math) {
   }
   row("device memory", 0, "B", m.memory_bytes_per_second, true, "");
   fmt::print("\n");
-}
-
-void print_published_tables(const RooflineReport& report) {
-  fmt::print("As document 003 prints it: elements are counted as bytes (--explain lists what differs)\n\n");
-  fmt::print("{:<16}{:<16}{:>11}{:>15}{:>9}\n", "WarpShape", "Instruction", "intensity", "Bytes_per_clc",
-             "clcs");
-  const bool compare = report.document_rows && report.machine.flops_per_clock(report.math) == 512;
-  std::size_t same = 0;
-  const auto numbers = [](const Traffic& t) {
-    return fmt::format("{:>11.3f}{:>15.3f}{:>9g}", t.intensity, t.bytes_per_clock, t.clocks);
-  };
-  const auto instructions = instruction_rows(report);
-  for (std::size_t i = 0; i < instructions.size(); ++i) {
-    const Traffic t = published_instruction(report, instructions[i]);
-    fmt::print("{:<16}{:<16}{}\n", text_of(instructions[i].warp), text_of(instructions[i].instruction),
-               numbers(t));
-    if (compare) same += reproduced(document_instruction_table()[i], t);
-  }
-  if (compare) fmt::print("{} of {} rows as in the document\n", same, instructions.size());
-  const auto blocks = block_rows(report);
-  if (blocks.empty()) return;
-  fmt::print("\n{:<16}{:<16}{:<16}{:>11}{:>15}{:>9}\n", "WarpShape", "Instruction", "Threadblock",
-             "intensity", "Bytes_per_clc", "clcs");
-  same = 0;
-  for (std::size_t i = 0; i < blocks.size(); ++i) {
-    const Traffic t = published_warp(report, blocks[i]);
-    fmt::print("{:<16}{:<16}{:<16}{}\n", text_of(blocks[i].warp), text_of(blocks[i].instruction),
-               text_of(blocks[i].block), numbers(t));
-    if (compare) same += reproduced(document_warp_table()[i], t);
-  }
-  if (compare) fmt::print("{} of {} rows as in the document\n", same, blocks.size());
 }
 
 void print_tables(const RooflineReport& report) {
@@ -194,15 +155,9 @@ Schedules of T tiles of I iterations over S slots
   any          at least launch + latency + device bytes / bandwidth
   t            the longest of FLOP/peak, (read + fill)/shared memory, thread-block bytes / a busy SM's share of L2
                (which is at most {:g} B/clk, an assumption)
-
-Document 003, number by number
 )",
              element_bytes(math), m.flops_per_clock(math), m.flops_per_clock(math),
              m.l2_port_bytes_per_clock);
-  for (const Finding& finding : document_findings()) {
-    fmt::print("  {:<30}{}\n", finding.where, finding.document);
-    fmt::print("  {:<30}{}\n", "", finding.corrected.empty() ? "reproduced" : "→ " + finding.corrected);
-  }
 }
 
 void print_product(const ProductReport& report, const Mnk& cluster) {
@@ -283,6 +238,7 @@ ordered_json json_of(const Machine& m, Math math) {
           {"hz", m.hz(math)},
           {"flops_per_clock", m.flops_per_clock(math)},
           {"peak_flops", m.peak_flops(math)},
+          {"fp32_peak_flops", m.peak_flops(Math::f32)},
           {"published_matrix_flops", or_null(m.published_matrix_flops)},
           {"published_fp32_flops", or_null(m.published_fp32_flops)},
           {"register_bytes_per_clock_at_least", m.register_bytes_per_clock()},
@@ -299,30 +255,24 @@ ordered_json json_of(const Machine& m, Math math) {
 
 ordered_json json_of_tables(const RooflineReport& report) {
   const Machine& m = report.machine;
-  ordered_json tables = {{"as_published", report.as_published},
-                         {"instruction", ordered_json::array()},
+  ordered_json tables = {{"instruction", ordered_json::array()},
                          {"warp", ordered_json::array()},
                          {"block", ordered_json::array()}};
   for (const InstructionRow& row : instruction_rows(report)) {
     const InstructionTraffic t = instruction_level(m, report.math, row.instruction, row.warp);
-    ordered_json out =
-        json_of(report.as_published ? published_instruction(report, row) : static_cast<const Traffic&>(t));
-    if (!report.as_published) {
-      out["bytes_per_clock_without_reuse"] = t.bytes_per_clock_without_reuse;
-      out["wgmma"] = is_wgmma(m, row.instruction);
-    }
+    ordered_json out = json_of(t);
+    out["bytes_per_clock_without_reuse"] = t.bytes_per_clock_without_reuse;
+    out["wgmma"] = is_wgmma(m, row.instruction);
     out["warp"] = json_of(row.warp), out["instruction"] = json_of(row.instruction);
     tables["instruction"].push_back(out);
   }
   for (const Tiling& row : block_rows(report)) {
     const WarpTraffic t = warp_level(m, report.math, row);
-    ordered_json out =
-        json_of(report.as_published ? published_warp(report, row) : static_cast<const Traffic&>(t));
-    if (!report.as_published) out["fill_bytes_per_clock"] = t.fill_per_clock;
+    ordered_json out = json_of(t);
+    out["fill_bytes_per_clock"] = t.fill_per_clock;
     out["warp"] = json_of(row.warp), out["instruction"] = json_of(row.instruction),
     out["block"] = json_of(row.block);
     tables["warp"].push_back(out);
-    if (report.as_published) continue;
     const BlockTraffic b = block_level(m, report.math, row.block, report.cluster);
     out = json_of(b);
     out["block"] = json_of(row.block);
@@ -356,6 +306,11 @@ ordered_json json_of(const Prediction& p) {
           {"share_of_peak", p.share_of_peak}};
 }
 
+ordered_json json_of(const Record& r) {
+  return {{"op", r.op},           {"variant", r.variant}, {"problem", r.problem}, {"dtype", r.dtype},
+          {"seconds", r.seconds}, {"flops", r.flops},     {"bytes", r.bytes}};
+}
+
 ordered_json json_of(const ProductReport& report) {
   static constexpr std::string_view names[] = {"instruction", "warp", "block", "l2", "device"};
   ordered_json out = {{"op", fmt::format("matmul.{}", name_of(report.direction))},
@@ -381,9 +336,7 @@ ordered_json json_of(const ProductReport& report) {
          {"bounds", level.bounds}});
   }
   for (const Prediction& p : report.predictions) out["schedules"].push_back(json_of(p));
-  for (const Record& r : report.measured) {
-    out["measured"].push_back({{"variant", r.variant}, {"problem", r.problem}, {"seconds", r.seconds}});
-  }
+  for (const Record& r : report.measured) out["measured"].push_back(json_of(r));
   return out;
 }
 
@@ -400,8 +353,7 @@ const Prediction& ProductReport::fastest() const {
 
 void print_text(const RooflineReport& report) {
   print_machine(report.machine, report.math);
-  if (report.map.empty() && !report.product)
-    report.as_published ? print_published_tables(report) : print_tables(report);
+  if (report.map.empty() && !report.product) print_tables(report);
   if (report.product) print_product(*report.product, report.cluster);
   if (!report.map.empty()) print_map(report);
   if (report.explain) print_explanation(report);
@@ -412,6 +364,7 @@ void print_json(const RooflineReport& report) {
                       {"dtype", name_of(report.math)},
                       {"cluster", {report.cluster.m, report.cluster.n}},
                       {"tables", json_of_tables(report)}};
+  for (const Record& r : report.measured) out["measured"].push_back(json_of(r));
   if (report.product) out["product"] = json_of(*report.product);
   for (const MapCell& cell : report.map) {
     out["map"].push_back({{"rows", cell.rows},
@@ -421,14 +374,6 @@ void print_json(const RooflineReport& report) {
                           {"tile", json_of(cell.best.tiling.block)},
                           {"over_block", cell.over_block},
                           {"over_persistent", cell.over_persistent}});
-  }
-  if (report.explain) {
-    for (const Finding& finding : document_findings()) {
-      out["document"].push_back(
-          {{"what", finding.where},
-           {"document", finding.document},
-           {"corrected", finding.corrected.empty() ? ordered_json() : ordered_json(finding.corrected)}});
-    }
   }
   fmt::print("{}\n", out.dump(2));
 }

@@ -24,10 +24,11 @@ struct ProductReport {
 struct RooflineReport {
   roofline::Machine machine;
   roofline::Math math = roofline::Math::bf16;
-  bool as_published = false, explain = false;
+  bool explain = false;
   roofline::Mnk cluster{1, 1, 1};
   std::vector<roofline::Tiling> rows;  // a row without a block's shape stands in the first table only
-  bool document_rows = false;          // they are the document's
+  bool default_rows = false;           // none were given
+  std::vector<Record> measured;        // that were given
   std::optional<ProductReport> product;
   std::int64_t map_depth = 0;
   std::vector<roofline::MapCell> map;  // row by row

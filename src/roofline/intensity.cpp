@@ -80,32 +80,6 @@ bool is_wgmma(const Machine& machine, const Mnk& instruction) {
   return machine.has_wgmma() && instruction.m == 64;
 }
 
-namespace published {
-
-Traffic instruction_level(const Mnk& instruction, const Mnk& w, double flops_per_clock) {
-  Traffic t;
-  t.flops = flops_of(w);
-  t.clocks = t.flops / flops_per_clock;
-  t.bytes = real(w.m) * real(w.k) + real(w.k) * real(w.n) +
-            2 * (real(w.k) / real(instruction.k)) * real(w.m) * real(w.n);
-  t.bytes_per_clock = t.bytes / t.clocks;
-  t.intensity = 1 / (1 / (2 * real(w.m)) + 1 / (2 * real(w.n)) + 1 / real(instruction.k));
-  return t;
-}
-
-Traffic warp_level(const Mnk& w, const Mnk& c, double flops_per_clock) {
-  Traffic t;
-  t.flops = flops_of(c);
-  t.clocks = t.flops / flops_per_clock;
-  t.bytes =
-      real(c.m) * real(w.k) + real(c.k) * real(c.n) + 2 * (real(c.k) / real(w.k)) * real(c.m) * real(c.n);
-  t.bytes_per_clock = t.bytes / t.clocks;
-  t.intensity = 1 / (1 / (2 * real(w.m)) + 1 / (2 * real(w.n)) + 1 / real(c.k));
-  return t;
-}
-
-}  // namespace published
-
 InstructionTraffic instruction_level(const Machine& machine, Math math, const Mnk& i, const Mnk& w) {
   const bool from_shared = is_wgmma(machine, i);
   const double e = from_shared ? 0 : element_bytes(math);
@@ -137,7 +111,7 @@ BlockTraffic block_level(const Machine& machine, Math math, const Mnk& c, const 
   return t;
 }
 
-std::vector<InstructionRow> document_instruction_rows() {
+std::vector<InstructionRow> default_instruction_rows() {
   const Mnk mma{16, 8, 16};
   std::vector<InstructionRow> rows;
   for (const Mnk& warp :
@@ -148,7 +122,7 @@ std::vector<InstructionRow> document_instruction_rows() {
   return rows;
 }
 
-std::vector<WarpRow> document_warp_rows() {
+std::vector<WarpRow> default_warp_rows() {
   const Mnk mma{16, 8, 16};
   return {{{16, 8, 16}, mma, {16, 8, 16}},    {{64, 64, 32}, mma, {64, 128, 32}},
           {{64, 64, 32}, mma, {64, 256, 32}}, {{64, 64, 32}, mma, {128, 128, 32}},

@@ -1,17 +1,13 @@
-// Document 003's analysis: how many operations a product does for a byte that moves, at each level of a
-// multiprocessor's memory, for given shapes of instruction, warp tile and thread-block tile.
+// How many operations a product does for a byte that moves, at each level of a multiprocessor's memory, for
+// given shapes of instruction, warp tile and thread-block tile.
 //
-//   level          what moves                                        as the document counts it
-//   instruction    registers → tensor core: factors once a warp      WM·WK + WK·WN + 2·(WK/k)·WM·WN elements
-//                  tile, sums in and out with each instruction
-//   warp           shared memory → registers: a warp reads the rows  CN/WN·CM·CK + CM/WM·CK·CN + 2·CM·CN
-//   elements
-//                  and columns of its tile; sums stay in registers
-//   thread block   L2 → shared memory: the tile's rows and columns   (not in the document)
+//   instruction    registers → tensor core: factors once a warp tile, sums in and out with each instruction
+//   warp           shared memory → registers: a warp reads the rows and columns of its tile; sums stay in
+//                  registers
+//   thread block   L2 → shared memory: the tile's rows and columns
 //
-// where instruction, warp tile and thread-block tile are (m, n, k), (WM, WN, WK), (CM, CN, CK). The document
-// counts elements and calls them bytes; here e is a factor's size in bytes, sums have 4. Where its own
-// formulas disagree, docs/gemm.md has the arithmetic.
+// Shapes are (m, n, k); a factor has the bytes of its dtype, a sum 4. After document 003, whose own figures
+// docs/gemm.md corrects.
 //
 // An instruction of 64 rows on a GPU that has wgmma reads its factors from shared memory: it takes the warp
 // tile's place at the warp level, and its sums alone go through the registers.
@@ -50,13 +46,6 @@ struct Traffic {
   double bytes_per_clock = 0;  // that the level must give for the peak
 };
 
-// The document's two tables, in its own units and with its own formulas, whatever they are: its intensities
-// at the warp level come from other bytes than its bytes per clock.
-namespace published {
-Traffic instruction_level(const Mnk& instruction, const Mnk& warp, double flops_per_clock);
-Traffic warp_level(const Mnk& warp, const Mnk& block, double flops_per_clock);
-}  // namespace published
-
 // In bytes. flops / bytes is the intensity and bytes / clocks the bytes per clock.
 struct InstructionTraffic : Traffic {
   double bytes_per_clock_without_reuse = 0;  // every instruction reads its own factors
@@ -78,15 +67,15 @@ struct BlockTraffic : Traffic {
 // cluster: thread blocks (m, n) that get each other's rows and columns by multicast.
 BlockTraffic block_level(const Machine& machine, Math math, const Mnk& block, const Mnk& cluster);
 
-// The rows of the document's tables, and wgmma's beside them.
+// Rows to print where none are given: those of document 003's tables, and wgmma's.
 struct InstructionRow {
   Mnk warp, instruction;
 };
 struct WarpRow {
   Mnk warp, instruction, block;
 };
-std::vector<InstructionRow> document_instruction_rows();
-std::vector<WarpRow> document_warp_rows();
+std::vector<InstructionRow> default_instruction_rows();
+std::vector<WarpRow> default_warp_rows();
 std::vector<WarpRow> wgmma_rows(Math math);
 
 // m16n8k16 or, for 4-byte factors, m16n8k8; on a machine with wgmma its 64 rows by min(columns, 256); 1x1x1

@@ -6,8 +6,6 @@
 #include <regex>
 
 #include "core/error.hpp"
-#include "roofline/chart.hpp"
-#include "roofline/document.hpp"
 #include "roofline/gemm.hpp"
 
 namespace warpwright::roofline {
@@ -18,59 +16,6 @@ const Machine& rtx3090() {
 }
 const Machine& h200() {
   return published_machine("H200");
-}
-
-TEST(Document, FirstTableAsPublished) {
-  ASSERT_EQ(document_instruction_table().size(), 9u);
-  for (const DocumentRow& row : document_instruction_table()) {
-    const Traffic t =
-        published::instruction_level(row.instruction, row.warp, rtx3090().flops_per_clock(Math::f16));
-    EXPECT_TRUE(reproduced(row, t)) << text_of(row.warp);
-    EXPECT_NEAR(t.intensity, row.intensity, 1e-3);
-    EXPECT_DOUBLE_EQ(t.bytes_per_clock, row.bytes_per_clock);
-    EXPECT_DOUBLE_EQ(t.clocks, row.clocks);
-    // There its columns agree with each other.
-    EXPECT_NEAR(512 / t.intensity, t.bytes_per_clock, 1e-9);
-  }
-}
-
-TEST(Document, SecondTableAsPublished) {
-  ASSERT_EQ(document_warp_table().size(), 13u);
-  int disagree = 0;
-  for (const DocumentRow& row : document_warp_table()) {
-    const Traffic t = published::warp_level(row.warp, row.block, rtx3090().flops_per_clock(Math::f16));
-    EXPECT_TRUE(reproduced(row, t)) << text_of(row.warp) << " " << text_of(row.block);
-    disagree += std::abs(512 / t.intensity - t.bytes_per_clock) > 0.5;
-  }
-  EXPECT_EQ(disagree, 12);  // all but one row: the intensity comes from other bytes than Bytes_per_clc
-}
-
-TEST(Document, RowsStandInTheDocumentsOrder) {
-  const auto first = document_instruction_rows();
-  ASSERT_EQ(first.size(), document_instruction_table().size());
-  for (std::size_t i = 0; i < first.size(); ++i)
-    EXPECT_EQ(first[i].warp, document_instruction_table()[i].warp);
-  const auto second = document_warp_rows();
-  ASSERT_EQ(second.size(), document_warp_table().size());
-  for (std::size_t i = 0; i < second.size(); ++i) {
-    EXPECT_EQ(second[i].warp, document_warp_table()[i].warp);
-    EXPECT_EQ(second[i].block, document_warp_table()[i].block);
-  }
-}
-
-TEST(Document, DerivedFiguresOfItsGpu) {
-  const Machine& m = rtx3090();
-  EXPECT_DOUBLE_EQ(m.peak_flops(Math::f32), 35.581440e12);
-  EXPECT_DOUBLE_EQ(m.flops_per_clock(Math::f32), 256);
-  EXPECT_DOUBLE_EQ(m.flops_per_clock(Math::f16), 512);
-  EXPECT_DOUBLE_EQ(m.flops_per_clock(Math::f16) / m.tensor_cores, 128);
-  EXPECT_NEAR(m.peak_flops(Math::f16), 71e12, 0.2e12);
-  EXPECT_NEAR(m.shared_bytes_per_second(Math::f16), 17.79e12, 0.005e12);  // the document: 17.80e12
-  EXPECT_EQ(m.l1_bytes * m.multiprocessors, 10496 << 10);                 // the document: 10752 KB
-  EXPECT_EQ(m.register_bytes * m.multiprocessors, 20992 << 10);
-  for (const Finding& finding : document_findings()) {
-    EXPECT_FALSE(finding.where.empty() || finding.document.empty());
-  }
 }
 
 // Worked by hand, on the RTX 3090 with 2-byte factors and 4-byte sums.
@@ -329,63 +274,6 @@ TEST(Gemm, StreamKWinsWhereFewTilesAreDeep) {
   // Whole waves leave nothing to cut.
   const Product even = product_of(Direction::forward, 128 * 132, 256 * 4, 4096, Math::bf16);
   EXPECT_EQ(predict(h200(), even, options, Schedule::stream_k).split.shared_tiles, 0);
-}
-
-TEST(Chart, HasItsRoofsPointsAndNoMarkup) {
-  Chart chart = chart_of(h200(), Math::bf16);
-  for (int i = 0; i < 12; ++i) {
-    chart.points.push_back(
-        {i % 2 ? "a<b" : "matmul", fmt::format("point {} & more", i), 150.0 + i, 6e14 + i * 1e12});
-  }
-  chart.points.push_back({"model", "predicted", 300, 8e14, true});
-  const std::string text = svg(chart);
-  EXPECT_EQ(text.rfind("<svg ", 0), 0u);
-  EXPECT_NE(text.find("</svg>"), std::string::npos);
-  EXPECT_NE(text.find("a&lt;b"), std::string::npos);
-  EXPECT_EQ(text.find("a<b"), std::string::npos);
-  EXPECT_EQ(text.find("& "), std::string::npos);
-  EXPECT_EQ(text.find("nan"), std::string::npos);
-  for (const char* word :
-       {"device memory", "L2 (assumed)", "shared memory", "registers", "FLOP a byte", "TFLOP/s"}) {
-    EXPECT_NE(text.find(word), std::string::npos) << word;
-  }
-  const std::regex circle("<circle");
-  // 13 points, 3 lines of the legend, 4 ridge points.
-  EXPECT_EQ(std::distance(std::sregex_iterator(text.begin(), text.end(), circle), std::sregex_iterator()),
-            20);
-}
-
-TEST(Chart, LabelsLieApart) {
-  Chart chart = chart_of(h200(), Math::bf16);
-  std::mt19937 random(4);
-  for (int i = 0; i < 30; ++i) {
-    chart.points.push_back({"kernel", fmt::format("label{:02}", i),
-                            20.0 + static_cast<double>(random() % 300),
-                            2e13 + static_cast<double>(random() % 90) * 1e12});
-  }
-  const std::string text = svg(chart);
-  const std::regex label("<text x=\"([0-9.]+)\" y=\"([0-9.]+)\"[^>]*anchor=\"([a-z]+)\">label");
-  std::vector<std::pair<double, double>> places;
-  for (auto it = std::sregex_iterator(text.begin(), text.end(), label); it != std::sregex_iterator(); ++it) {
-    const double width = 40, share = (*it)[3] == "start" ? 0 : (*it)[3] == "end" ? 1 : 0.5;
-    places.emplace_back(std::stod((*it)[1]) - share * width, std::stod((*it)[2]));
-  }
-  EXPECT_GT(places.size(), 10u);
-  for (std::size_t i = 0; i < places.size(); ++i) {
-    for (std::size_t j = 0; j < i; ++j) {
-      EXPECT_TRUE(std::abs(places[i].first - places[j].first) > 33 ||
-                  std::abs(places[i].second - places[j].second) > 12);
-    }
-  }
-}
-
-TEST(Chart, HeatMap) {
-  HeatMap map{"title", "subtitle", "rows", "columns", {"64", "128"}, {"768"}, {}, {"block", "stream_k"}};
-  map.cells = {{0, 0, ""}, {1, 5, "5.00"}};
-  const std::string text = svg(map);
-  EXPECT_NE(text.find("5.00"), std::string::npos);
-  EXPECT_EQ(text.find("nan"), std::string::npos);
-  EXPECT_EQ(text.rfind("<svg ", 0), 0u);
 }
 
 }  // namespace

@@ -54,11 +54,6 @@ class Commands {
     return {"embed",   "--model", at("bert"),        "--input",   at("lines.txt"), "--out", at(out),
             "--dtype", dtype,     "--weights-cache", at("cache"), "--threads",     "1"};
   }
-  Command roofline(int depth) const {
-    return {
-        "roofline", "--gpu",        "H200",  "--m",        "512", "--n", "512", "--k", std::to_string(depth),
-        "--plot",   at("plot.svg"), "--map", at("map.svg")};
-  }
   Command train(const std::string& out, int steps) const {
     return {"train",
             "--data",
@@ -98,7 +93,7 @@ std::vector<Scenario> writers(const Commands& c) {
   const std::vector<Command> other_npy = {c.embed("out.npy", "fp32")};
   using List = std::vector<std::string>;
   const List out = {"out"};
-  const Command man = {"man", "--out", c.at("pages")}, plots = c.roofline(512);
+  const Command man = {"man", "--out", c.at("pages")};
   return {
       {.name = "tokenizer train", .command = tokenizer, .again = tokenizer + force, .outputs = out},
       {.name = "tokenizer train over another",
@@ -143,11 +138,6 @@ std::vector<Scenario> writers(const Commands& c) {
        .outputs = {"out.jsonl"},
        .cache = "cache"},
       {.name = "man", .command = man, .again = man, .outputs = {}, .files = "pages"},
-      {.name = "roofline over another",
-       .before = {c.roofline(1024)},
-       .command = plots,
-       .again = plots,
-       .outputs = {"plot.svg", "map.svg"}},
   };
 }
 

@@ -1,0 +1,331 @@
+#!/usr/bin/env python3
+"""Draws what the programs measure: training runs, rooflines, and every figure of the docs.
+
+    tools/plot.py run RUN… --out curves.svg
+    warpwright roofline --gpu h200 --measured bench/results/nvidia-h200.json --json | tools/plot.py roofline --out r.svg
+    warpwright roofline --gpu h200 --op dw --k 65536 --map --json | tools/plot.py map --out m.svg
+    tools/plot.py curve bench/results/nvidia-h200-curve.json --out curve.svg
+    tools/plot.py figures --warpwright build/release/warpwright
+
+The ending of --out decides the format: svg, png or pdf. Needs matplotlib (`pip install matplotlib`, or
+`apt-get install python3-matplotlib`).
+"""
+import argparse
+import json
+import math
+import pathlib
+import subprocess
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+# Okabe and Ito's colours, which the colour-blind can tell apart, and four of Tol's.
+COLOURS = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7f4f24", "#444444", "#882255", "#999933",
+           "#44aa99", "#aa4499"]
+SCHEDULES = ["block", "persistent", "stream_k"]
+
+
+def load_pyplot():
+    try:
+        import matplotlib
+    except ImportError:
+        sys.exit("plot.py: matplotlib is missing: pip install matplotlib, or apt-get install python3-matplotlib")
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    pyplot.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "warpwright", "font.size": 10, "axes.spines.top": False,
+                            "axes.spines.right": False, "legend.frameon": False, "axes.prop_cycle": pyplot.cycler(color=COLOURS)})
+    return pyplot
+
+
+def save(pyplot, figure, out):
+    metadata = {"Date": None} if out.suffix == ".svg" else None  # so that the same figure is the same file
+    try:
+        figure.savefig(out, metadata=metadata)
+    except (OSError, ValueError) as error:
+        sys.exit(f"plot.py: {out}: {error}")
+    pyplot.close(figure)
+
+
+def read_json(path):
+    """Of a file, or of the standard input for "-"."""
+    try:
+        return json.loads(sys.stdin.read() if str(path) == "-" else pathlib.Path(path).read_text())
+    except (OSError, ValueError) as error:
+        sys.exit(f"plot.py: {path}: {error}")
+
+
+def read_report(path):
+    report = read_json(path)
+    if not isinstance(report, dict) or not {"machine", "dtype"} <= report.keys():
+        sys.exit(f"plot.py: {path} is no report of `warpwright roofline --json`")
+    return report
+
+
+# ---- Training runs
+
+def read_run(folder):
+    """{field: ([step…], [value…])} of a run's metrics.jsonl."""
+    path = folder / "metrics.jsonl" if folder.is_dir() else folder
+    series = {}
+    try:
+        for number, line in enumerate(path.read_text().splitlines(), 1):
+            try:
+                row = json.loads(line)
+                step = row["step"]
+            except (ValueError, KeyError, TypeError):
+                sys.exit(f"plot.py: {path}: line {number} is no step of a run")
+            for field, value in row.items():
+                if isinstance(value, (int, float)) and math.isfinite(value):
+                    steps, values = series.setdefault(field, ([], []))
+                    steps.append(step)
+                    values.append(value)
+    except OSError as error:
+        sys.exit(f"plot.py: {error}")
+    if not series:
+        sys.exit(f"plot.py: {path}: no steps")
+    return series
+
+
+RUN_PANELS = [("loss", "training loss"), ("val_loss", "validation loss"), ("lr", "learning rate"),
+              ("norm", "gradient norm"), ("tokens_per_second", "tokens/s")]
+
+
+def draw_runs(args):
+    pyplot = load_pyplot()
+    runs = {folder: read_run(folder) for folder in args.runs}
+    panels = [(field, name) for field, name in RUN_PANELS if any(field in series for series in runs.values())]
+    figure, axes = pyplot.subplots(len(panels), 1, sharex=True, squeeze=False, figsize=(8, 1 + 1.8 * len(panels)),
+                                   layout="constrained")
+    for (field, name), axis in zip(panels, axes[:, 0]):
+        for number, (folder, series) in enumerate(runs.items()):
+            if field in series:
+                axis.plot(*series[field], linewidth=1, marker="." if len(series[field][0]) < 30 else None, label=str(folder),
+                          color=COLOURS[number % len(COLOURS)])
+        axis.set_ylabel(name)
+        axis.grid(color="#eeeeee")
+    axes[0, 0].legend()
+    axes[-1, 0].set_xlabel("step")
+    save(pyplot, figure, args.out)
+
+
+# ---- Rooflines
+
+def roofs_of(machine):
+    """[(name, bytes a second)], device memory first."""
+    roofs = [("device memory", machine["memory_bytes_per_second"])]
+    if machine["l2_bytes_per_second"]:
+        roofs.append(("L2 (assumed)" if machine["l2_bytes_per_second_assumed"] else "L2", machine["l2_bytes_per_second"]))
+    roofs.append(("shared memory", machine["shared_bytes_per_second"]))
+    roofs.append(("registers, at least", machine["register_bytes_per_second_at_least"]))
+    return roofs
+
+
+def points_of(report):
+    """[(group, label, intensity, FLOP/s, predicted)]: a product's variants and predictions, or all operations."""
+    product = report.get("product")
+    measured = product["measured"] if product else report.get("measured", [])
+    points = []
+    for row in measured:
+        if row["dtype"] != report["dtype"] or not row["bytes"]:
+            continue
+        variant = row["variant"].split("[")[0]
+        group = variant if product else row["op"].split(".")[0]
+        points.append((group, "" if product else row["op"], row["flops"] / row["bytes"], row["flops"] / row["seconds"], False))
+    for schedule in product["schedules"] if product else []:
+        points.append((f"{schedule['schedule']}, by the model", "", product["intensity"], schedule["flops_per_second"], True))
+    return points
+
+
+def draw_labels(axis, points):
+    """A label for each point that none of its name is near, where it covers nothing."""
+    from matplotlib.transforms import Bbox
+
+    figure = axis.figure
+    figure.canvas.draw()
+    renderer = figure.canvas.get_renderer()
+    taken = [text.get_window_extent(renderer) for text in axis.texts]
+    places = {point: axis.transData.transform(point[2:4]) for point in points}
+    taken += [Bbox.from_bounds(x - 4, y - 4, 8, 8) for x, y in places.values()]
+    labelled = []
+    for point in sorted(points, key=lambda point: -point[3]):
+        _, label, x, y, _ = point
+        if not label or any(label == other[1] and math.dist(places[point], places[other]) < 40 for other in labelled):
+            continue
+        labelled.append(point)
+        for dx, dy, ha in [(7, -3, "left"), (-7, -3, "right"), (7, 8, "left"), (-7, 8, "right"), (7, -14, "left"), (-7, -14, "right"),
+                           (9, 19, "left"), (-9, 19, "right"), (9, -25, "left"), (-9, -25, "right")]:
+            text = axis.annotate(label, (x, y), (dx, dy), textcoords="offset points", ha=ha, fontsize=8)
+            box = text.get_window_extent(renderer).expanded(1.02, 1.1)
+            if not any(box.overlaps(other) for other in taken):
+                taken.append(box)
+                break
+            text.remove()
+
+
+def draw_roofline(args):
+    pyplot = load_pyplot()
+    draw_roofline_of(pyplot, read_report(args.report), args.out)
+
+
+def draw_roofline_of(pyplot, report, out):
+    machine, points = report["machine"], points_of(report)
+    peak, roofs = machine["peak_flops"], roofs_of(machine)
+    least = min([peak / rate / 8 for _, rate in roofs] + [point[2] for point in points])
+    most = max([peak / rate for _, rate in roofs] + [point[2] for point in points]) * 7
+    figure, axis = pyplot.subplots(figsize=(10, 6.8), layout="constrained")
+    axis.set(xscale="log", yscale="log", xlim=(least / 1.5, most), xlabel="arithmetic intensity, FLOP a byte", ylabel="TFLOP/s")
+    axis.grid(which="both", color="#eeeeee", linewidth=0.5)
+    for side in (axis.xaxis, axis.yaxis):
+        side.set_major_formatter(lambda value, _: f"{value:,.3g}" if value < 1000 else f"{value:,.0f}")
+    for number, (name, rate) in enumerate(roofs):
+        ridge, ink = peak / rate, "#222222" if number == 0 else "#777777"
+        axis.plot([least / 1.5, ridge], [least / 1.5 * rate / 1e12, peak / 1e12], color=ink, linewidth=2 if number == 0 else 1.2,
+                  linestyle="-" if number == 0 else (0, (6, 4)))
+        axis.plot([ridge], [peak / 1e12], "o", markersize=5, markerfacecolor="white", markeredgecolor="#222222")
+        axis.annotate(f"{ridge:.3g}", (ridge, peak / 1e12), (0, 7), textcoords="offset points", ha="center", fontsize=8, color="#777777")
+        axis.annotate(f"{name} {rate / 1e12:.3g} TB/s", (ridge / 4, peak / 4e12), (-5, 5), textcoords="offset points", fontsize=8, color=ink,
+                      ha="center", va="bottom", rotation=45, rotation_mode="anchor", transform_rotates_text=True)
+    unit = "fp32" if report["dtype"] == "fp32" else f"{report['dtype']} tensor cores"
+    ceilings = [(unit, peak, max(rate for _, rate in roofs), "-")]
+    if report["dtype"] != "fp32":
+        ceilings.append(("fp32", machine["fp32_peak_flops"], roofs[0][1], ":"))
+    for name, flops, rate, style in ceilings:
+        axis.plot([flops / rate, most], [flops / 1e12] * 2, color="#222222" if style == "-" else "#777777", linestyle=style)
+        axis.annotate(f"{name} {flops / 1e12:.1f} TFLOP/s", (most, flops / 1e12), (-6, 4), textcoords="offset points", ha="right", fontsize=8)
+    groups = list(dict.fromkeys(point[0] for point in points))
+    for number, group in enumerate(groups):
+        colour = COLOURS[number % len(COLOURS)]
+        of_group = [point for point in points if point[0] == group]
+        predicted = of_group[0][4]
+        axis.plot([p[2] for p in of_group], [p[3] / 1e12 for p in of_group], "o", markersize=7, label=group,
+                  markerfacecolor="white" if predicted else colour, markeredgecolor=colour if predicted else "white")
+    if groups:
+        axis.legend(loc="lower right", frameon=True, edgecolor="#e6e6e6", fontsize=8)
+    title = f"{machine['name']}: roofline, {report['dtype']}"
+    if product := report.get("product"):
+        title += f", {product['op'].split('.')[1]} of {product['M']} × {product['N']} × {product['K']}"
+    figure.suptitle(title, fontsize=14, fontweight="bold", x=0.01, ha="left")
+    axis.set_title(f"{machine['source']}; figures above the roofs' ends are their ridge points, FLOP a byte", fontsize=8,
+                   color="#777777", loc="left")
+    draw_labels(axis, [(g, label, x, y / 1e12, p) for g, label, x, y, p in points])
+    save(pyplot, figure, out)
+
+
+# ---- Which schedule is fastest
+
+def draw_map(args):
+    pyplot = load_pyplot()
+    draw_map_of(pyplot, read_report(args.report), args.out)
+
+
+def human(count):
+    return f"{count // 1024}Ki" if count % 1024 == 0 else f"{count:,}"
+
+
+def draw_map_of(pyplot, report, out):
+    from matplotlib.colors import to_rgb
+
+    cells = report.get("map")
+    if not cells:
+        sys.exit("plot.py: the report has no map: give `warpwright roofline` --map")
+    rows, cols = (list(dict.fromkeys(cell[side] for cell in cells)) for side in ("rows", "cols"))
+    figure, axis = pyplot.subplots(figsize=(1.6 + 0.72 * len(cols), 1.6 + 0.34 * len(rows)), layout="constrained")
+
+    def tinted(schedule, strength):
+        return [1 + (channel - 1) * strength for channel in to_rgb(COLOURS[SCHEDULES.index(schedule)])]
+
+    image = [[None] * len(cols) for _ in rows]
+    for cell in cells:
+        r, c = rows.index(cell["rows"]), cols.index(cell["cols"])
+        image[r][c] = tinted(cell["schedule"], 0.15 + 0.6 * min(max((cell["over_block"] - 1) / 1.5, 0), 1))
+        if cell["schedule"] != "block":
+            axis.text(c, r, f"{cell['over_block']:.2f}", ha="center", va="center", fontsize=8)
+    axis.imshow(image, aspect="auto")
+    axis.set_xticks([c + 0.5 for c in range(len(cols) - 1)], minor=True)
+    axis.set_yticks([r + 0.5 for r in range(len(rows) - 1)], minor=True)
+    axis.grid(which="minor", color="white", linewidth=1.5)
+    axis.tick_params(which="minor", length=0)
+    axis.set_xticks(range(len(cols)), [human(c) for c in cols])
+    axis.set_yticks(range(len(rows)), [human(r) for r in rows])
+    axis.tick_params(length=0, top=True, labeltop=True, bottom=False, labelbottom=False)
+    axis.set(ylabel="rows", xlabel="columns of the result")
+    axis.xaxis.set_label_position("top")
+    axis.spines[:].set_visible(False)
+    figure.suptitle(f"{report['machine']['name']}: the fastest schedule, {report['dtype']}, depth {cells[0]['depth']}", fontsize=13,
+                    fontweight="bold", x=0.01, ha="left")
+    handles = [pyplot.Rectangle((0, 0), 1, 1, color=tinted(schedule, 0.6)) for schedule in SCHEDULES]
+    figure.legend(handles, SCHEDULES, loc="outside lower left", ncols=3,
+                  title="by the model; figures: block's time over the fastest's", title_fontsize=8)
+    save(pyplot, figure, out)
+
+
+# ---- Loss beside another program's
+
+def draw_curve(args):
+    pyplot = load_pyplot()
+    draw_curve_of(pyplot, read_json(args.record), args.out)
+
+
+def draw_curve_of(pyplot, record, out):
+    theirs = record["loss"]["PyTorch"]
+    figure, (top, bottom) = pyplot.subplots(2, 1, sharex=True, figsize=(8, 5), height_ratios=[3, 2], layout="constrained")
+    steps = range(1, len(theirs) + 1)
+    top.plot(steps, theirs, color="#d95f02", linewidth=3, alpha=0.6, label="PyTorch")
+    bottom.axhline(0, color="gray", linewidth=0.5)
+    for name, colour in (("PyTorch, cuDNN", "#999999"), ("warpwright, tf32", "#7fb069"), ("warpwright", "#1b4f72")):
+        if losses := record["loss"].get(name):
+            top.plot(steps, losses, color=colour, linewidth=1, label=name)
+            bottom.plot(steps, [a - b for a, b in zip(losses, theirs)], color=colour, linewidth=1)
+    top.set(ylabel="training loss",
+            title=f"{record['model']}, {record['dtype']}, {record['batch']} × {record['seq']} tokens a step, {record['machine']}")
+    top.legend()
+    bottom.set(ylabel="difference from PyTorch", xlabel="step")
+    save(pyplot, figure, out)
+
+
+# ---- The figures of the docs
+
+def draw_figures(args):
+    pyplot, docs, results = load_pyplot(), ROOT / "docs", ROOT / "bench/results"
+
+    def roofline(*words):
+        command = [args.warpwright, "roofline", "--gpu", "H200", *map(str, words), "--json"]
+        return json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout)
+
+    record = results / "nvidia-h200.json"
+    draw_curve_of(pyplot, read_json(results / "nvidia-h200-curve.json"), docs / "loss-curve.svg")
+    for depth in (3072, 65536):
+        direction = "forward" if depth == 3072 else "dw"
+        name = "schedules-h200-3072.svg" if depth == 3072 else "schedules-h200-dw-65536.svg"
+        draw_map_of(pyplot, roofline("--op", direction, "--k", depth, "--map"), docs / "figures" / name)
+    draw_roofline_of(pyplot, roofline("--measured", record, "--filter", "gpt2:124M bf16 B=64"), docs / "figures/roofline-h200-step.svg")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    def command(name, work, what, default=None):
+        added = commands.add_parser(name, help=what, description=what)
+        if default:
+            added.add_argument("--out", type=pathlib.Path, default=default, help=f"default: {default}")
+        added.set_defaults(work=work)
+        return added
+
+    run = command("run", draw_runs, "loss, validation, learning rate, gradient norm and tokens/s of training runs, on one page", "run.svg")
+    run.add_argument("runs", nargs="+", type=pathlib.Path, metavar="RUN", help="what `warpwright train --out` wrote")
+    for name, work, what in (("roofline", draw_roofline, "a roofline with what was measured"),
+                             ("map", draw_map, "which schedule is fastest over shapes")):
+        command(name, work, what, f"{name}.svg").add_argument("report", nargs="?", type=pathlib.Path, default="-",
+                                                              help="JSON of `warpwright roofline`; default: the standard input")
+    curve = command("curve", draw_curve, "losses beside PyTorch's, step by step", "curve.svg")
+    curve.add_argument("record", type=pathlib.Path, help="what bench/peers/gpu_curve.py wrote")
+    figures = command("figures", draw_figures, "the figures of docs/ from bench/results")
+    figures.add_argument("--warpwright", type=pathlib.Path, default=ROOT / "build/release/warpwright",
+                         help="default: build/release/warpwright")
+    args = parser.parse_args()
+    args.work(args)
+
+
+if __name__ == "__main__":
+    main()
