@@ -289,8 +289,11 @@ def draw_figures(args):
     pyplot, docs, results = load_pyplot(), ROOT / "docs", ROOT / "bench/results"
 
     def roofline(*words):
-        command = [args.warpwright, "roofline", "--gpu", "H200", *map(str, words), "--json"]
-        return json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout)
+        command = [str(args.warpwright), "roofline", "--gpu", "H200", *map(str, words), "--json"]
+        try:
+            return json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout)
+        except (OSError, subprocess.CalledProcessError) as error:
+            sys.exit(f"plot.py: {error}; build it, or give --warpwright")
 
     record = results / "nvidia-h200.json"
     draw_curve_of(pyplot, read_json(results / "nvidia-h200-curve.json"), docs / "loss-curve.svg")
