@@ -100,7 +100,7 @@ if __name__ == "__main__":
     try:
         import matplotlib  # noqa: F401
     except ImportError:
-        print("needs matplotlib")
+        print("plot: Skipped\nneeds matplotlib")
         sys.exit(77)
     WARPWRIGHT = sys.argv.pop()
     unittest.main()
