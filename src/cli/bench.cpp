@@ -290,9 +290,8 @@ void add_bench(CLI::App& app) {
                    "matmul --shapes: how many of cuBLASLt's proposals to time beside its choice")
       ->check(CLI::Range(0, 64))
       ->capture_default_str();
-  command->add_option(
-      "--table", f->table,
-      "matmul --shapes: write all times, as WARPWRIGHT_MATMUL_TABLE reads them; default: do not");
+  command->add_option("--table", f->table,
+                      "matmul --shapes: write all times, as tools/fit_matmul.py reads them; default: do not");
   command->add_option("--timeline", f->timeline,
                       "matmul --shapes: draw when a block of the first forward multiplies and when it "
                       "stores, SVG; default: do not");

@@ -16,7 +16,6 @@ constexpr const char* kFooter =
     "  WARPWRIGHT_FORCE=OP=VARIANT,…  Variants to take, as info lists them: "
     "norm=cpu.avx2,matmul.dw=reference\n"
     "  WARPWRIGHT_VERBOSE=1           A line for each operation called, with its variant and time\n"
-    "  WARPWRIGHT_MATMUL_TABLE=FILE   Times of bench matmul --shapes --table, in place of predicted ones\n"
     "  OMP_NUM_THREADS=N              CPU threads, if --threads is not given (info shows the default)\n\n"
     "An option that takes one value may be given again: the last value counts.\n"
     "Exit codes: 0; 2 for wrong usage; 1 for other errors; 128 + the signal's number after a signal (130 for "

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "core/error.hpp"
+#include "roofline/shares.hpp"
 
 namespace warpwright::roofline {
 
@@ -22,16 +23,14 @@ Schedule schedule_named(std::string_view name) {
 }
 
 StreamK::StreamK(const Work& work, std::int64_t slots, std::int64_t ctas) : work_(work), slots_(slots) {
-  const bool even = work.tiles % slots == 0;
-  whole_tiles_ = even ? work.tiles : std::max<std::int64_t>(work.tiles / slots - 1, 0) * slots;
+  whole_tiles_ = roofline::whole_tiles(work.tiles, slots);
   cut_iterations_ = cut_tiles() * work.iterations;
-  const std::int64_t least_share = std::clamp<std::int64_t>(work.iterations, 1, kLeastShare);
-  const std::int64_t most = std::max<std::int64_t>(cut_iterations_ / least_share, 1);
-  ctas_ = std::min({ctas > 0 ? std::min(ctas, slots) : slots, most, cut_iterations_});
+  const std::int64_t most = ctas > 0 ? std::min(ctas, slots) : slots;
+  ctas_ = cut_iterations_ > 0 ? sharers_of(cut_iterations_, work.iterations, most) : 0;
 }
 
 Range StreamK::range(std::int64_t cta) const {
-  return {cut_iterations_ * cta / ctas_, cut_iterations_ * (cta + 1) / ctas_};
+  return {share_begin(cut_iterations_, ctas_, cta), share_begin(cut_iterations_, ctas_, cta + 1)};
 }
 
 std::int64_t StreamK::cta_of(std::int64_t iteration) const {

@@ -6,7 +6,7 @@
 //               arXiv:2301.03598, the hybrid of section 5.2). A cut tile has one owner, the CTA with its last
 //               iterations, which adds the others' partial sums in a fixed order.
 // A slot is a place for a CTA, or for a cluster of them that work on neighbouring tiles, which then count as
-// one. The counts are those of ops/matmul/shares.hpp.
+// one. Stream-K's shares are those of the kernels (roofline/shares.hpp).
 #pragma once
 
 #include <cstdint>
@@ -34,9 +34,7 @@ struct Range {
   std::int64_t size() const { return last - first; }
 };
 
-// The stream-K split of some work over slots. A share is no smaller than a tile or this many iterations, so
-// that fewer CTAs than slots may have one.
-inline constexpr std::int64_t kLeastShare = 4;
+// The stream-K split of some work over slots, of which fewer than all may have shares of the cut tiles.
 class StreamK {
  public:
   // slots ≥ 1. `ctas` (1 to slots) may share the cut tiles; 0: as many as have shares of that size.

@@ -1,5 +1,6 @@
 // The three schedules as whole numbers: every iteration once, shares that differ by one, waves.
 #include "roofline/schedule.hpp"
+#include "roofline/shares.hpp"
 
 #include <gtest/gtest.h>
 
@@ -42,7 +43,7 @@ TEST(Schedule, StreamKDoesEveryIterationOnceInOrder) {
     for (std::int64_t cta = 0; cta < s.ctas(); ++cta) {
       const Range r = s.range(cta);
       ASSERT_EQ(r.first, next);
-      ASSERT_GE(r.size(), std::min(kLeastShare, work.iterations));
+      ASSERT_GE(r.size(), std::min<std::int64_t>(kLeastShare, work.iterations));
       ASSERT_EQ(s.cta_of(r.first), cta);
       ASSERT_EQ(s.cta_of(r.last - 1), cta);
       next = r.last;

@@ -111,12 +111,4 @@ void pack(const Context& context, const Tensor& weight, const Tensor& packed);
 // The ways in which a GPU's blocks share out a product (cuda/schedule.cuh).
 enum class Schedule : std::uint8_t { block, persistent, stream_k };
 
-namespace cuda {
-// cuda.cublaslt with that one of the algorithms that the library's heuristic proposes (the last where there
-// are fewer), for the bench. Returns how many it proposes.
-int cublaslt_proposal(const Context& context, const MatmulForward& args, int proposal);
-int cublaslt_proposal(const Context& context, const MatmulDx& args, int proposal);
-int cublaslt_proposal(const Context& context, const MatmulDw& args, int proposal);
-}  // namespace cuda
-
 }  // namespace warpwright::ops::matmul

@@ -5,12 +5,12 @@
 
 #include "ops/matmul/cases.hpp"
 #include "ops/matmul/kernels.hpp"
+#include "ops/matmul/measured.hpp"
 #include "ops/matmul/packed.hpp"
 #include "ops/matmul/selector.hpp"
-#include "ops/matmul/shares.hpp"
-#include "ops/matmul/table.hpp"
 #include "ops/matmul/timeline.hpp"
 #include "ops/testing/repeated.hpp"
+#include "roofline/shares.hpp"
 #include "runtime/file.hpp"
 
 namespace warpwright::ops {
@@ -782,13 +782,13 @@ TEST(Matmul, StreamKSharesDifferByOneTileAtMost) {
   for (const int workers : {1, 2, 7, 66, 132}) {
     for (const std::int64_t depth : {1, 3, 12, 48, 1024}) {
       for (std::int64_t tiles = 1; tiles <= 5 * workers + 3; tiles += 1 + tiles / 50) {
-        const std::int64_t whole = matmul::whole_tiles(tiles, workers), cut = (tiles - whole) * depth;
+        const std::int64_t whole = roofline::whole_tiles(tiles, workers), cut = (tiles - whole) * depth;
         EXPECT_EQ(whole % workers, 0);
-        const int sharers = matmul::sharers_of(cut, depth, workers);
+        const std::int64_t sharers = roofline::sharers_of(cut, depth, workers);
         std::int64_t least = cut, most = 0, end = 0;
         for (int w = 0; w < workers; ++w) {
-          EXPECT_EQ(matmul::share_begin(cut, sharers, w), end);
-          const std::int64_t next = matmul::share_begin(cut, sharers, w + 1);
+          EXPECT_EQ(roofline::share_begin(cut, sharers, w), end);
+          const std::int64_t next = roofline::share_begin(cut, sharers, w + 1);
           least = std::min(least, next - end);
           most = std::max(most, next - end);
           end = next;
@@ -801,55 +801,58 @@ TEST(Matmul, StreamKSharesDifferByOneTileAtMost) {
 }
 
 TEST(Matmul, MeasuredTimesAreReadAsTheyWereWritten) {
-  matmul::Request request;
-  request.extent = {4096, 3072, 768};
-  const std::string kernel =
-      matmul::kernel_name(matmul::Schedule::persistent, matmul::kTiles[matmul::k128x192]);
-  EXPECT_EQ(kernel, "persistent:128x192g1x1c2x1d0");
-  matmul::MeasuredTable table;
-  table.add(request, kernel, 66, 3.12e-5);
-  table.add(request, "cublaslt:-1", 0, 3e-5);
-  const std::filesystem::path path = ::testing::TempDir() + "warpwright_matmul_table";
-  write_file_atomically(path, table.text());
-  const auto read = matmul::MeasuredTable::read(path);
-  EXPECT_DOUBLE_EQ(read.find(request, kernel, 66).value_or(0), 3.12e-5);
-  EXPECT_DOUBLE_EQ(read.find(request, "cublaslt:-1", 0).value_or(0), 3e-5);
-  EXPECT_FALSE(read.find(request, kernel, 65));
-  auto other = request;
-  other.direction = matmul::Direction::dx;
-  EXPECT_FALSE(read.find(other, kernel, 66));
-  other = request;
-  other.dtype = DType::f16;
-  EXPECT_FALSE(read.find(other, kernel, 66));
-  other = request;
-  other.finish = matmul::Finish::widened;
-  EXPECT_FALSE(read.find(other, kernel, 66));
-  const std::string line = "forward none 0 4096 3072 768 persistent:x 66 ";
-  for (const std::string& wrong : {line, line + "0", line + "-1e-5", line + "x", line + "1e-5 more",
-                                   "sideways" + line.substr(7) + "1e-5", std::string("\n")}) {
-    write_file_atomically(path, wrong);
-    EXPECT_THROW(matmul::MeasuredTable::read(path), Error) << wrong;
+  matmul::MeasuredProduct product;
+  product.request.direction = matmul::Direction::dx;
+  product.request.extent = {4096, 768, 3072};
+  matmul::Selection selection;
+  selection.tile = matmul::tile_of({128, 192, 1, 1, 2, 1});
+  selection.workers = 66;
+  const std::string ours = matmul::kernel_name(matmul::Schedule::persistent, selection);
+  EXPECT_EQ(ours, "cuda.persistent[128x192, in turns, clusters 2x1, 66 workers]");
+  const matmul::LibraryKernel kernel{256, 128, 1, 2, 3, 5};
+  const std::string library = matmul::kernel_name(kernel);
+  EXPECT_EQ(library, "cuda.cublaslt[256x128, clusters 1x2, depth in 3, option 5]");
+  EXPECT_EQ(matmul::kernel_name(matmul::library_kernel_named(library)), library);
+  product.seconds = {{ours, 3.12e-5}, {library, 2.5e-5}};
+  const std::string line = product.line();
+  const auto read = matmul::MeasuredProduct::read(line);
+  EXPECT_EQ(read.line(), line);
+  EXPECT_EQ(read.request.extent.depth, 3072);
+  EXPECT_DOUBLE_EQ(read.seconds.at(ours), 3.12e-5);
+  const auto with = [&](std::string_view old, const std::string& now) {
+    std::string changed = line;
+    return changed.replace(line.find(old), old.size(), now);
+  };
+  for (const std::string& wrong :
+       {std::string(), line.substr(1), with("dx", "up"), with("4096", "0"), with("none", "relu6"),
+        with("3.12e-05", "0"), with("3.12e-05", "true"), with("rows", "row")}) {
+    EXPECT_THROW(matmul::MeasuredProduct::read(wrong), Error) << wrong;
   }
-  write_file_atomically(path, "");
-  EXPECT_TRUE(matmul::MeasuredTable::read(path).empty());
-  std::filesystem::remove(path);
+  for (const char* wrong : {"", "cuda.cublaslt", "cuda.cublaslt[]", "cuda.cublaslt[128x]",
+                            "cuda.persistent[128x128]", "cuda.cublaslt[128x128, option 0]"}) {
+    EXPECT_THROW(matmul::library_kernel_named(wrong), Error) << wrong;
+  }
 }
 
-// BERT-base behind 704 rows of attention: 64×64 tiles by themselves, 64×128 between the other kernels.
-TEST(Matmul, AProductOfAModelsStepHasATileOfItsOwn) {
+// Between a model's other kernels the predictions differ, and so may the choice: 64×64 tiles begin later
+// there, the weights of a pair of 64×128 come ahead.
+TEST(Matmul, AProductOfAModelsStepHasTimesOfItsOwn) {
   MatmulForwardProblem problem;
   problem.M = 704;
   problem.N = problem.K = 768;
   problem.dtype = DType::f16;
-  DeviceInfo device;
-  device.gpu.multiprocessors = 132;
-  const auto chosen = [&] {
-    return matmul::kTiles[matmul::select(matmul::request_of(problem), matmul::Schedule::persistent, device)
-                              .tile];
+  const auto seconds = [&](const matmul::TileShape& shape) {
+    for (int tile = 0; tile < matmul::kTileCount; ++tile) {
+      if (matmul::kTiles[tile].shape != shape) continue;
+      return matmul::seconds_of(matmul::request_of(problem), matmul::Schedule::persistent, tile, 132);
+    }
+    return 0.0;
   };
-  EXPECT_EQ(chosen().cols, 64);
+  const double small = seconds({64, 64, 1, 1, 1, 1}), large = seconds({64, 128, 1, 2, 1, 1});
   problem.rows_counted = true;
-  EXPECT_EQ(chosen().cols, 128);
+  const double small_in_step = seconds({64, 64, 1, 1, 1, 1}), large_in_step = seconds({64, 128, 1, 2, 1, 1});
+  EXPECT_GT(small_in_step, small);
+  EXPECT_LT(large_in_step, large);
 }
 
 // Nobody's tile, no depth: whatever is zero, the selector has a time and a tile for it.
@@ -871,7 +874,7 @@ TEST(Matmul, TheSelectorTakesEmptyProducts) {
         EXPECT_GE(matmul::select(r, schedule, device).tile, 0);
         EXPECT_GE(matmul::select(r, schedule, device).seconds, 0);
       }
-      EXPECT_GE(matmul::library_seconds(r), 0);
+      EXPECT_GE(matmul::seconds_of(r, matmul::LibraryKernel{}), 0);
     }
   }
 }

@@ -23,10 +23,10 @@ struct ProductShape {
 };
 
 // "gpt2" and "bert": all products of GPT-2's four sizes at 4k, 16k and 65k tokens, of BERT-base's at 64 to
-// 16k. "random:COUNT" or "random:COUNT:SEED": sizes between 32 and 65,536, even in their logarithms, half of
-// them multiples of 128 and the others of eight. "MxNxK": the three products of one layer; "gelu:MxNxK": its
-// forward with GELU, and the next layer's dx with GELU's derivative; "residual:MxNxK": its forward with a
-// residual; "fp32:MxNxK": its forward and dx in fp32. Several with commas between them.
+// 16k. "random:COUNT" or "random:COUNT:SEED": sizes between 64 and 40,000, even in their logarithms, half of
+// them multiples of 128 and the others of eight; 2 TFLOP at most. "MxNxK": the three products of one layer;
+// "gelu:MxNxK": its forward with GELU, and the next layer's dx with GELU's derivative; "residual:MxNxK": its
+// forward with a residual; "fp32:MxNxK": its forward and dx in fp32. Several with commas between them.
 std::vector<ProductShape> product_shapes(std::string_view text);
 
 struct ProductBenchOptions {
@@ -38,7 +38,7 @@ struct ProductBenchOptions {
   double seconds = 0;           // stop after so many; 0: never
   double within = 3;            // kernels predicted to take so many times as long as the fastest are timed
   int proposals = 8;            // of cuBLASLt's, beside its choice
-  std::filesystem::path table;  // of all measured times, for WARPWRIGHT_MATMUL_TABLE
+  std::filesystem::path table;  // of all measured times (measured.hpp)
   bool json = false;
 };
 // The first forward among the shapes on the persistent schedule, traced; writes a picture and says how much

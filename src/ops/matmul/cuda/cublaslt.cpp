@@ -3,19 +3,21 @@
 // (parts.cu) where it has none. The sums for dbias are ours: they take less time than the library adds for
 // them to its product.
 //
-// Tensor cores sum in fp32. The algorithm is the first that cuBLASLt's heuristic proposes, or that of its
-// first eight whose tile is written down here as faster, so that the choice is a pure function of problem,
-// device and library; the same algorithm gives the same bits in every run. A depth cut into parts (dw) is
-// summed in order, in the output or in the workspace.
+// Tensor cores sum in fp32. On Hopper the kernel is the one of the library's proposals that is predicted to
+// be the fastest (time.hpp), elsewhere the first, so that the choice is a pure function of problem, device
+// and library; the same kernel gives the same bits in every run. A depth cut into parts is summed in order,
+// in the output or in the workspace.
 //
-// A Context keeps the library's handle, and descriptors and algorithm of every product it has met: later
-// calls neither allocate nor search, and can be captured in a graph.
+// A Context keeps descriptors and the kernel of every product it has met: later calls neither allocate nor
+// search, and can be captured in a graph.
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <array>
-#include <bit>
 #include <deque>
+#include <map>
+#include <span>
+#include <utility>
 #include <vector>
 
 #include "core/error.hpp"
@@ -51,12 +53,23 @@ struct Product {
   DType in = DType::f32, out = DType::f32;
   bool transpose_a = false, transpose_b = false;
   cublasLtEpilogue_t epilogue = CUBLASLT_EPILOGUE_DEFAULT;
-  std::int64_t leading_a = 0, leading_b = 0, leading_d = 0, leading_aux = 0;
-  std::int64_t leading_c = 0;                 // 0: nothing is added
-  std::array<std::uint32_t, 6> alignments{};  // of the operands, in bytes
+  bool aux = false;              // with the pre-activation
+  bool adds = false;             // C
+  std::uint32_t alignment = 16;  // of all operands and their rows, in bytes
+  std::int64_t leading_a = 0, leading_b = 0, leading_c = 0, leading_d = 0, leading_aux = 0;
 
   bool operator==(const Product&) const = default;
 };
+
+// The same with its matrices' rows one after another: what a problem says of it.
+Product contiguous(Product p) {
+  p.leading_a = p.transpose_a ? p.depth : p.rows;
+  p.leading_b = p.transpose_b ? p.cols : p.depth;
+  p.leading_d = p.rows;
+  p.leading_c = p.adds ? p.rows : 0;
+  p.leading_aux = p.aux ? p.rows : 0;
+  return p;
+}
 
 struct Operands {
   const void *a = nullptr, *b = nullptr;
@@ -67,31 +80,22 @@ struct Operands {
   float scale = 1;
 };
 
-std::uint32_t alignment_of(const void* address) {
-  constexpr std::uintptr_t kMost = kAlignment;
-  return static_cast<std::uint32_t>(std::size_t{1}
-                                    << std::countr_zero(reinterpret_cast<std::uintptr_t>(address) | kMost));
-}
-
-// Values of cublasLtMatmulTile_t, whose names the headers of older toolkits lack.
-enum Tile : std::uint32_t { kAny = 0, k96x128 = 28, k128x160 = 29, k176x128 = 201 };
-
-// Of the heuristic's first proposals the first is not always the fastest. The tile that is, where it was
-// measured on Hopper with many rows (docs/kernels.md has the figures).
-Tile measured_tile(const Product& p, const GpuFeatures& gpu) {
-  if (gpu.major != 9 || p.in == DType::f32 || p.out != p.in || p.cols < 16384 || p.transpose_b) return kAny;
-  if (!p.transpose_a) return p.epilogue == CUBLASLT_EPILOGUE_DEFAULT && p.depth <= 8192 ? k128x160 : kAny;
-  if (p.epilogue & CUBLASLT_EPILOGUE_GELU) return k96x128;
-  return p.rows >= 16384 ? k176x128 : kAny;
-}
 constexpr int kProposals = 8;
 
+// What the library proposes for a product.
+struct Proposals {
+  std::vector<cublasLtMatmulAlgo_t> algorithms;
+  std::vector<LibraryKernel> kernels;
+  std::size_t chosen = 0;
+  double seconds = 0;  // predicted, of the chosen one
+};
+
+// What a Context keeps of a product.
 struct Plan {
   Product product;
   Description description;
   Layout a, b, c, d;
-  std::vector<cublasLtMatmulAlgo_t> proposals;
-  std::size_t chosen = 0;  // of them
+  Proposals proposals;
 };
 
 void set_operands(const Description& description, const Operands& operands) {
@@ -99,66 +103,138 @@ void set_operands(const Description& description, const Operands& operands) {
   if (operands.aux) set(description, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, operands.aux);
 }
 
-std::uint32_t tile_of(const cublasLtMatmulAlgo_t& algorithm) {
-  std::uint32_t tile = 0;
+template <class T>
+T attribute_of(const cublasLtMatmulAlgo_t& algorithm, cublasLtMatmulAlgoConfigAttributes_t attribute) {
+  T value = 0;
   std::size_t written = 0;
-  check(library().algorithm_attribute(&algorithm, CUBLASLT_ALGO_CONFIG_TILE_ID, &tile, sizeof tile, &written),
+  check(library().algorithm_attribute(&algorithm, attribute, &value, sizeof value, &written),
         "describing a product");
-  return tile;
+  return value;
+}
+
+// The two numbers in an enumerator's name, which the header has no function for: of "…_TILE_128x256", 128 and
+// 256; zeros where there is no such enumerator.
+template <auto value>
+constexpr std::array<int, 2> numbers_of() {
+  const std::string_view name = __PRETTY_FUNCTION__;
+  std::size_t at = name.find("value = ");
+  const std::size_t end = name.find_first_of(";]", at);
+  at = name.rfind('_', end);
+  std::array<int, 2> numbers{};
+  for (int i = 0; i < 2 && at < end; ++i) {
+    for (++at; at < end && name[at] >= '0' && name[at] <= '9'; ++at) {
+      numbers[static_cast<std::size_t>(i)] = 10 * numbers[static_cast<std::size_t>(i)] + (name[at] - '0');
+    }
+  }
+  return numbers[1] > 0 ? numbers : std::array<int, 2>{};
+}
+template <class Enumeration, std::size_t count>
+constexpr auto all_numbers() {
+  return []<std::size_t... i>(std::index_sequence<i...>) {
+    return std::array<std::array<int, 2>, count>{numbers_of<static_cast<Enumeration>(i)>()...};
+  }
+  (std::make_index_sequence<count>());
+}
+constexpr auto kTileNumbers = all_numbers<cublasLtMatmulTile_t, CUBLASLT_MATMUL_TILE_END>();
+constexpr auto kClusterNumbers = all_numbers<cublasLtClusterShape_t, CUBLASLT_CLUSTER_SHAPE_END>();
+
+// By the library's rows, which are our columns.
+LibraryKernel kernel_of(const cublasLtMatmulAlgo_t& a) {
+  const auto tile = attribute_of<std::uint32_t>(a, CUBLASLT_ALGO_CONFIG_TILE_ID);
+  const auto cluster = attribute_of<std::uint16_t>(a, CUBLASLT_ALGO_CONFIG_CLUSTER_SHAPE_ID);
+  LibraryKernel kernel;
+  // A library newer than the header this was compiled with may have more.
+  if (tile < kTileNumbers.size() && kTileNumbers[tile][0] > 0) {
+    kernel.rows = kTileNumbers[tile][1];
+    kernel.cols = kTileNumbers[tile][0];
+  }
+  if (cluster < kClusterNumbers.size() && kClusterNumbers[cluster][0] > 0) {
+    kernel.cluster_down = kClusterNumbers[cluster][1];
+    kernel.cluster_across = kClusterNumbers[cluster][0];
+  }
+  kernel.parts = std::max(attribute_of<std::int32_t>(a, CUBLASLT_ALGO_CONFIG_SPLITK_NUM), 1);
+  kernel.option = static_cast<int>(attribute_of<std::uint32_t>(a, CUBLASLT_ALGO_CONFIG_CUSTOM_OPTION));
+  return kernel;
+}
+
+// False where a test imagines the device.
+bool is_present(const DeviceInfo& device) {
+  int count = 0;
+  return cudaGetDeviceCount(&count) == cudaSuccess && device.device.index < count;
+}
+
+// The library's, of this device and thread.
+cublasLtHandle_t handle_of(const DeviceInfo& device) {
+  thread_local std::map<int, Handle> handles;
+  Handle& handle = handles[device.device.index];
+  if (!handle) handle = make_handle();
+  return handle.get();
+}
+
+// Descriptors of a product; the library is asked for proposals with them, and runs it.
+Plan describe(const Product& p, const DeviceInfo& device) {
+  const bool rounds = device.tf32 && p.in == DType::f32;
+  Plan plan;
+  plan.product = p;
+  plan.description = make_description(rounds ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F);
+  set(plan.description, CUBLASLT_MATMUL_DESC_TRANSA, p.transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N);
+  set(plan.description, CUBLASLT_MATMUL_DESC_TRANSB, p.transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N);
+  set(plan.description, CUBLASLT_MATMUL_DESC_EPILOGUE, p.epilogue);
+  if (p.leading_aux > 0) set(plan.description, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, p.leading_aux);
+  plan.a = make_layout(type_of(p.in), p.transpose_a ? p.depth : p.rows, p.transpose_a ? p.rows : p.depth,
+                       p.leading_a);
+  plan.b = make_layout(type_of(p.in), p.transpose_b ? p.cols : p.depth, p.transpose_b ? p.depth : p.cols,
+                       p.leading_b);
+  plan.c = make_layout(type_of(p.out), p.rows, p.cols, p.leading_c > 0 ? p.leading_c : p.leading_d);
+  plan.d = make_layout(type_of(p.out), p.rows, p.cols, p.leading_d);
+  return plan;
+}
+
+// The library's proposals for a product as a problem has it: rows follow each other.
+Proposals propose(const Product& p, const Request& request, const DeviceInfo& device) {
+  const Plan plan = describe(p, device);
+  const Preference preference = make_preference();
+  set(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, kLibraryWorkspace);
+  for (const auto operand :
+       {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
+        CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES}) {
+    set(preference, operand, p.alignment);
+  }
+  std::array<cublasLtMatmulHeuristicResult_t, kProposals> results{};
+  int count = 0;
+  const cublasStatus_t status =
+      library().heuristic(handle_of(device), plan.description.get(), plan.a.get(), plan.b.get(), plan.c.get(),
+                          plan.d.get(), preference.get(), kProposals, results.data(), &count);
+  if (status != CUBLAS_STATUS_SUCCESS) count = 0;
+  const bool predicts = device.gpu.major == 9 && size_of(p.in) == 2;
+  Proposals proposals;
+  for (const auto& result : std::span(results).first(static_cast<std::size_t>(count))) {
+    if (result.state != CUBLAS_STATUS_SUCCESS) continue;
+    const LibraryKernel kernel = kernel_of(result.algo);
+    const double seconds = seconds_of(request, kernel);
+    if (proposals.algorithms.empty() || (predicts && seconds < proposals.seconds)) {
+      proposals.chosen = proposals.algorithms.size();
+      proposals.seconds = seconds;
+    }
+    proposals.algorithms.push_back(result.algo);
+    proposals.kernels.push_back(kernel);
+  }
+  return proposals;
 }
 
 // What a Context keeps.
 struct State {
-  Handle handle = make_handle();
   std::deque<Plan> plans;
-  int forced = -1;   // proposal to run instead of the chosen one
-  int proposed = 0;  // of the last product's proposals
+  int forced = -1;                      // the proposal to run instead of the chosen one
+  std::vector<LibraryKernel> proposed;  // for the last product
 
-  Plan& plan(const Product& product, const Operands& operands, const DeviceInfo& device) {
+  Plan& plan(const Product& product, const Request& request, const DeviceInfo& device) {
     for (Plan& known : plans) {
       if (known.product == product) return known;
     }
-    return plans.emplace_back(make(product, operands, device));
-  }
-
-  Plan make(const Product& p, const Operands& operands, const DeviceInfo& device) const {
-    const bool rounds = device.tf32 && p.in == DType::f32;
-    Plan plan;
-    plan.product = p;
-    plan.description = make_description(rounds ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F);
-    set(plan.description, CUBLASLT_MATMUL_DESC_TRANSA, p.transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N);
-    set(plan.description, CUBLASLT_MATMUL_DESC_TRANSB, p.transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N);
-    set(plan.description, CUBLASLT_MATMUL_DESC_EPILOGUE, p.epilogue);
-    if (operands.aux) set(plan.description, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, p.leading_aux);
-    set_operands(plan.description, operands);
-    plan.a = make_layout(type_of(p.in), p.transpose_a ? p.depth : p.rows, p.transpose_a ? p.rows : p.depth,
-                         p.leading_a);
-    plan.b = make_layout(type_of(p.in), p.transpose_b ? p.cols : p.depth, p.transpose_b ? p.depth : p.cols,
-                         p.leading_b);
-    plan.c = make_layout(type_of(p.out), p.rows, p.cols, p.leading_c > 0 ? p.leading_c : p.leading_d);
-    plan.d = make_layout(type_of(p.out), p.rows, p.cols, p.leading_d);
-    const Preference preference = make_preference();
-    set(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, kLibraryWorkspace);
-    set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, p.alignments[0]);
-    set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, p.alignments[1]);
-    set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, p.alignments[p.leading_c > 0 ? 5 : 2]);
-    set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, p.alignments[2]);
-    std::array<cublasLtMatmulHeuristicResult_t, kProposals> proposals{};
-    int count = 0;
-    const cublasStatus_t status =
-        library().heuristic(handle.get(), plan.description.get(), plan.a.get(), plan.b.get(), plan.c.get(),
-                            plan.d.get(), preference.get(), kProposals, proposals.data(), &count);
-    if (status != CUBLAS_STATUS_SUCCESS) count = 0;
-    const Tile wanted = measured_tile(p, device.gpu);
-    for (int i = 0; i < count; ++i) {
-      const auto& proposal = proposals[static_cast<std::size_t>(i)];
-      if (proposal.state != CUBLAS_STATUS_SUCCESS) continue;
-      if (wanted != kAny && plan.chosen == 0 && tile_of(proposal.algo) == wanted) {
-        plan.chosen = plan.proposals.size();
-      }
-      plan.proposals.push_back(proposal.algo);
-    }
-    return plan;
+    Plan made = describe(product, device);
+    made.proposals = propose(contiguous(product), request, device);
+    return plans.emplace_back(std::move(made));
   }
 };
 
@@ -169,33 +245,12 @@ State& state_of(const Context& context) {
   return **std::any_cast<std::shared_ptr<State>>(&slot);
 }
 
-// Whether the library has an algorithm for it; then the product is on its way.
-bool multiply(const Context& context, Product product, const Operands& o) {
-  product.alignments = {alignment_of(o.a),    alignment_of(o.b),   alignment_of(o.d),
-                        alignment_of(o.bias), alignment_of(o.aux), alignment_of(o.c)};
-  State& state = state_of(context);
-  Plan& plan = state.plan(product, o, context.device());
-  state.proposed = static_cast<int>(plan.proposals.size());
-  if (plan.proposals.empty()) return false;
-  const std::size_t index = state.forced < 0
-                                ? plan.chosen
-                                : std::min(static_cast<std::size_t>(state.forced), plan.proposals.size() - 1);
-  set_operands(plan.description, o);
-  const float added = o.c ? 1 : 0;
-  check(
-      library().matmul(state.handle.get(), plan.description.get(), &o.scale, o.a, plan.a.get(), o.b,
-                       plan.b.get(), &added, o.c ? o.c : o.d, plan.c.get(), o.d, plan.d.get(),
-                       &plan.proposals[index], context.scratch(), kLibraryWorkspace, context.stream().get()),
-      "a matrix product");
-  return true;
-}
-
-void require_multiply(const Context& context, const Product& product, const Operands& operands) {
-  if (multiply(context, product, operands)) return;
-  throw Error(fmt::format("cuBLASLt has no algorithm for a product ({}, {}) · ({}, {}) of {}", product.cols,
-                          product.depth, product.depth, product.rows, name_of(product.in)),
-              "matmul", "force another variant, as WARPWRIGHT_FORCE=matmul=cuda.tile128");
-}
+// One way to ask the library for a problem: its product, and whether that product's epilogue leaves nothing
+// to do.
+struct Way {
+  Product product;
+  bool has_bias = false, whole = false;
+};
 
 cublasLtEpilogue_t gelu_epilogue(bool bias, bool preact) {
   if (preact) return bias ? CUBLASLT_EPILOGUE_GELU_AUX_BIAS : CUBLASLT_EPILOGUE_GELU_AUX;
@@ -204,100 +259,182 @@ cublasLtEpilogue_t gelu_epilogue(bool bias, bool preact) {
 
 // The library's GELU is the tanh form with an approximated tanh: good to 2^-11, below half an ulp of bf16 and
 // fp16 alone. It takes pre-activations in rows of a multiple of eight elements.
-bool fuses_gelu(Activation activation, const Tensor& out, const Tensor& preact) {
-  return activation == Activation::gelu_tanh && out.dtype != DType::f32 &&
-         (!preact || leading_of(preact) % 8 == 0);
+template <class Problem>
+bool fuses_gelu(const Problem& p, bool preact) {
+  return p.activation == Activation::gelu_tanh && size_of(p.dtype) == 2 && !p.widened &&
+         (!preact || p.aligned);
 }
 
-// With the library's epilogues: GELU, or scale, residual and bias. False where it has none for it.
-bool multiply_fused(const Context& context, const MatmulForward& args, Product product, Operands operands) {
-  const bool gelu = fuses_gelu(args.activation, args.out, args.preact);
-  if (args.bias && args.out.dtype != args.x.dtype) return false;
-  if (gelu && args.scale == 1 && !args.residual) {
-    product.epilogue = gelu_epilogue(static_cast<bool>(args.bias), static_cast<bool>(args.preact));
-    if (args.preact) {
-      product.leading_aux = leading_of(args.preact);
-      operands.aux = args.preact.data;
-    }
-    return multiply(context, product, operands);
+template <class Problem>
+std::uint32_t alignment_of(const Problem& p) {
+  return p.aligned ? 16 : static_cast<std::uint32_t>(size_of(p.dtype));
+}
+
+// The most fused first: all of the epilogue, the bias alone, the product alone.
+template <bool fused>
+std::vector<Way> ways_of(const MatmulForwardProblem& p) {
+  // outᵀ = weight · xᵀ
+  Way plain;
+  plain.product = {.rows = p.N,
+                   .cols = p.M,
+                   .depth = p.K,
+                   .in = p.dtype,
+                   .out = p.widened ? DType::f32 : p.dtype,
+                   .transpose_a = true,
+                   .alignment = alignment_of(p)};
+  std::vector<Way> ways;
+  const bool takes_bias = !p.bias || !p.widened;
+  if (fused && takes_bias && fuses_gelu(p, p.preact) && !p.scaled && !p.residual) {
+    Way& way = ways.emplace_back(plain);
+    way.product.epilogue = gelu_epilogue(p.bias, p.preact);
+    way.product.aux = p.preact;
+    way.has_bias = way.whole = true;
+  } else if (fused && takes_bias && !p.preact && p.activation == Activation::none && !(p.bias && p.scaled)) {
+    // It adds the bias after it has multiplied by the scale.
+    Way& way = ways.emplace_back(plain);
+    if (p.bias) way.product.epilogue = CUBLASLT_EPILOGUE_BIAS;
+    way.product.adds = p.residual;
+    way.has_bias = way.whole = true;
   }
-  // It adds the bias after it has multiplied by the scale.
-  if (ends_in_a_pass(args) || (args.bias && args.scale != 1)) return false;
-  if (args.bias) product.epilogue = CUBLASLT_EPILOGUE_BIAS;
-  if (args.residual) {
-    product.leading_c = leading_of(args.residual);
-    operands.c = args.residual.data;
+  if (fused && p.bias && takes_bias) {
+    Way& way = ways.emplace_back(plain);
+    way.product.epilogue = CUBLASLT_EPILOGUE_BIAS;
+    way.has_bias = true;
   }
-  operands.scale = args.scale;
-  return multiply(context, product, operands);
+  ways.push_back(plain);
+  return ways;
+}
+
+template <bool fused>
+std::vector<Way> ways_of(const MatmulDxProblem& p) {
+  // dxᵀ = weightᵀ · doutᵀ
+  Way plain;
+  plain.product = {.rows = p.K,
+                   .cols = p.M,
+                   .depth = p.N,
+                   .in = p.dtype,
+                   .out = p.widened ? DType::f32 : p.dtype,
+                   .alignment = alignment_of(p)};
+  plain.whole = p.activation == Activation::none;
+  std::vector<Way> ways;
+  if (fused && fuses_gelu(p, true)) {
+    Way& way = ways.emplace_back(plain);
+    way.product.epilogue = CUBLASLT_EPILOGUE_DGELU;
+    way.product.aux = way.whole = true;
+  }
+  ways.push_back(plain);
+  return ways;
+}
+
+template <bool>
+std::vector<Way> ways_of(const MatmulDwProblem& p) {
+  // dweightᵀ = xᵀ · dout
+  return {{.product = {.rows = p.K,
+                       .cols = p.N,
+                       .depth = p.M,
+                       .in = p.dtype,
+                       .out = accumulation_dtype(p.dtype),
+                       .transpose_b = true,
+                       .adds = p.store == Store::add,
+                       .alignment = alignment_of(p)}}};
+}
+
+// What is left when the library's kernel is done.
+bool leaves_a_pass(const MatmulForwardProblem& p, const Way& way) {
+  if (way.whole) return false;
+  return (p.bias && !way.has_bias) || p.preact || p.activation != Activation::none || p.scaled || p.residual;
+}
+bool leaves_a_pass(const MatmulDxProblem&, const Way& way) {
+  return !way.whole;
+}
+bool leaves_a_pass(const MatmulDwProblem&, const Way&) {
+  return false;
+}
+// The library's part of what is asked for.
+Request library_part(Request request, const Way& way) {
+  if (way.whole) return request;
+  request.activation = Activation::none;
+  request.extra = false;
+  return request;
+}
+
+// Whether the library has a kernel for it; then the product is on its way.
+bool multiply(const Context& context, const Product& product, const Request& request, const Operands& o) {
+  State& state = state_of(context);
+  Plan& plan = state.plan(product, request, context.device());
+  const Proposals& proposals = plan.proposals;
+  state.proposed = proposals.kernels;
+  if (proposals.algorithms.empty()) return false;
+  const std::size_t index =
+      state.forced < 0 ? proposals.chosen
+                       : std::min(static_cast<std::size_t>(state.forced), proposals.algorithms.size() - 1);
+  set_operands(plan.description, o);
+  const float added = o.c ? 1 : 0;
+  check(library().matmul(handle_of(context.device()), plan.description.get(), &o.scale, o.a, plan.a.get(),
+                         o.b, plan.b.get(), &added, o.c ? o.c : o.d, plan.c.get(), o.d, plan.d.get(),
+                         &proposals.algorithms[index], context.scratch(), kLibraryWorkspace,
+                         context.stream().get()),
+        "a matrix product");
+  return true;
+}
+
+[[noreturn]] void throw_no_kernel(const Product& p) {
+  throw Error(fmt::format("cuBLASLt has no algorithm for a product ({}, {}) · ({}, {}) of {}", p.cols,
+                          p.depth, p.depth, p.rows, name_of(p.in)),
+              "matmul", "force another variant, as WARPWRIGHT_FORCE=matmul=cuda.tile128");
 }
 
 template <bool fused>
 void forward(const Context& context, const MatmulForward& args) {
-  const std::int64_t M = args.x.shape[0], K = args.x.shape[1], N = args.weight.shape[0];
-  if (M == 0 || N == 0) return;
-  // outᵀ = weight · xᵀ
-  Product product{N, M, K, args.x.dtype, args.out.dtype};
-  product.transpose_a = true;
-  product.leading_a = K;
-  product.leading_b = leading_of(args.x);
-  product.leading_d = leading_of(args.out);
-  Operands operands{args.weight.data, args.x.data, args.out.data, args.bias.data};
-  if (fused && multiply_fused(context, args, product, operands)) return;
-  product.leading_d = leading_of(product_of(args));
-  operands.d = product_of(args).data;
-  bool has_bias = false;
-  if (fused && args.bias && args.out.dtype == args.x.dtype) {
-    product.epilogue = CUBLASLT_EPILOGUE_BIAS;
-    has_bias = multiply(context, product, operands);
+  const MatmulForwardProblem problem = args.problem();
+  if (problem.M == 0 || problem.N == 0) return;
+  for (Way& way : ways_of<fused>(problem)) {
+    const Tensor& result = way.whole ? args.out : product_of(args);
+    Product& p = way.product;
+    p.leading_a = problem.K;
+    p.leading_b = leading_of(args.x);
+    p.leading_d = leading_of(result);
+    Operands operands{args.weight.data, args.x.data, result.data};
+    if (way.has_bias) operands.bias = args.bias.data;
+    if (p.aux) p.leading_aux = leading_of(args.preact), operands.aux = args.preact.data;
+    if (p.adds) p.leading_c = leading_of(args.residual), operands.c = args.residual.data;
+    if (way.whole) operands.scale = args.scale;
+    if (!multiply(context, p, library_part(request_of(problem), way), operands)) continue;
+    if (leaves_a_pass(problem, way)) finish_forward(context, args, way.has_bias ? Tensor() : args.bias);
+    return;
   }
-  if (!has_bias) {
-    product.epilogue = CUBLASLT_EPILOGUE_DEFAULT;
-    operands.bias = nullptr;
-    require_multiply(context, product, operands);
-  }
-  const Tensor bias = has_bias ? Tensor() : args.bias;
-  if (bias || ends_in_a_pass(args) || args.scale != 1 || args.residual) finish_forward(context, args, bias);
+  throw_no_kernel(ways_of<fused>(problem).back().product);
 }
 
 template <bool fused>
 void dx(const Context& context, const MatmulDx& args) {
-  const std::int64_t M = args.dout.shape[0], N = args.dout.shape[1], K = args.weight.shape[1];
-  if (M == 0 || K == 0) return;
-  // dxᵀ = weightᵀ · doutᵀ
-  Product product{K, M, N, args.dout.dtype, args.dx.dtype};
-  product.leading_a = K;
-  product.leading_b = leading_of(args.dout);
-  product.leading_d = leading_of(args.dx);
-  Operands operands{args.weight.data, args.dout.data, args.dx.data};
-  if (fused && fuses_gelu(args.activation, args.dx, args.preact)) {
-    product.epilogue = CUBLASLT_EPILOGUE_DGELU;
-    product.leading_aux = leading_of(args.preact);
-    operands.aux = args.preact.data;
-    if (multiply(context, product, operands)) return;
-    product.epilogue = CUBLASLT_EPILOGUE_DEFAULT;
-    product.leading_aux = 0;
-    operands.aux = nullptr;
+  const MatmulDxProblem problem = args.problem();
+  if (problem.M == 0 || problem.K == 0) return;
+  for (Way& way : ways_of<fused>(problem)) {
+    Product& p = way.product;
+    p.leading_a = problem.K;
+    p.leading_b = leading_of(args.dout);
+    p.leading_d = leading_of(args.dx);
+    Operands operands{args.weight.data, args.dout.data, args.dx.data};
+    if (p.aux) p.leading_aux = leading_of(args.preact), operands.aux = args.preact.data;
+    if (!multiply(context, p, library_part(request_of(problem), way), operands)) continue;
+    if (leaves_a_pass(problem, way)) finish_dx(context, args.dx, args.preact, args.activation);
+    return;
   }
-  require_multiply(context, product, operands);
-  if (args.activation != Activation::none) finish_dx(context, args.dx, args.preact, args.activation);
+  throw_no_kernel(ways_of<fused>(problem).back().product);
 }
 
+template <bool fused>
 void dw(const Context& context, const MatmulDw& args) {
-  const std::int64_t M = args.x.shape[0], K = args.x.shape[1], N = args.dout.shape[1];
-  if (N == 0) return;
-  // dweightᵀ = xᵀ · dout
-  Product product{K, N, M, args.x.dtype, args.dweight.dtype};
-  product.transpose_b = true;
-  product.leading_a = leading_of(args.x);
-  product.leading_b = leading_of(args.dout);
-  product.leading_d = K;
+  const MatmulDwProblem problem = args.problem();
+  if (problem.N == 0) return;
+  Product p = ways_of<fused>(problem).front().product;
+  p.leading_a = leading_of(args.x);
+  p.leading_b = leading_of(args.dout);
+  p.leading_d = problem.K;
   Operands operands{args.x.data, args.dout.data, args.dweight.data};
-  if (args.store == Store::add) {
-    product.leading_c = K;
-    operands.c = args.dweight.data;
-  }
-  require_multiply(context, product, operands);
+  if (p.adds) p.leading_c = problem.K, operands.c = args.dweight.data;
+  if (!multiply(context, p, request_of(problem), operands)) throw_no_kernel(p);
   if (!args.dbias) return;
   std::byte* partials = static_cast<std::byte*>(context.scratch()) + kLibraryWorkspace;
   column_sums(context, args.dout, args.dbias, args.store, reinterpret_cast<float*>(partials));
@@ -321,25 +458,55 @@ std::size_t workspace(const Problem& p, const DeviceInfo&) {
   return kLibraryWorkspace;
 }
 
-template <class Problem>
-double cost(const Problem& p, const DeviceInfo&) {
+// A pass of our own over the result, with another matrix that it reads or writes.
+double pass_seconds(const Request& r) {
+  constexpr double kStart = 2.5e-6, kBandwidth = 3.5e12;
+  const double elements = static_cast<double>(r.extent.rows) * static_cast<double>(r.extent.cols);
+  return kStart + (r.extra ? 3 : 2) * elements * static_cast<double>(size_of(r.dtype)) / kBandwidth;
+}
+
+// The kernel that runs, and its predicted time; empty where the library has none, or there is no device to
+// ask it for.
+template <bool fused, class Problem>
+Proposals proposals_for(const Problem& p, const DeviceInfo& device) {
+  const Request request = request_of(p);
+  if (request.extent.rows == 0 || request.extent.cols == 0 || !is_present(device)) return {};
+  for (const Way& way : ways_of<fused>(p)) {
+    Proposals proposals = propose(contiguous(way.product), library_part(request, way), device);
+    if (proposals.algorithms.empty()) continue;
+    if (leaves_a_pass(p, way)) proposals.seconds += pass_seconds(request);
+    return proposals;
+  }
+  return {};
+}
+
+template <bool fused, class Problem>
+double cost(const Problem& p, const DeviceInfo& device) {
   if constexpr (std::is_same_v<Problem, MatmulForwardProblem>) {
     if (p.rows_counted) return kCostOfCountedLibrary;
   }
-  return library_seconds(request_of(p));
+  const Proposals proposals = proposals_for<fused>(p, device);
+  return proposals.algorithms.empty() ? seconds_of(request_of(p), LibraryKernel{}) : proposals.seconds;
 }
 
-template <class Args, void (*run)(const Context&, const Args&)>
+template <bool fused, class Problem>
+std::string configuration(const Problem& p, const DeviceInfo& device) {
+  const Proposals proposals = proposals_for<fused>(p, device);
+  return proposals.algorithms.empty() ? "" : matmul::describe(proposals.kernels[proposals.chosen]);
+}
+
+template <class Args, bool fused, void (*run)(const Context&, const Args&)>
 constexpr Kernel<Args> kKernel = {.needs = Needs::gpu,
                                   .dtypes = kGpuDTypes,
                                   .run = run,
                                   .refuse = refuse<typename Args::Problem>,
                                   .workspace = workspace<typename Args::Problem>,
-                                  .cost = cost<typename Args::Problem>};
+                                  .cost = cost<fused, typename Args::Problem>,
+                                  .configuration = configuration<fused, typename Args::Problem>};
 
 template <class Args>
-int run_proposal(const Context& context, const Args& args, int proposal,
-                 void (*run)(const Context&, const Args&)) {
+std::vector<LibraryKernel> run_proposal(const Context& context, const Args& args, int proposal,
+                                        void (*run)(const Context&, const Args&)) {
   State& state = state_of(context);
   state.forced = proposal;
   run(context, args);
@@ -349,14 +516,15 @@ int run_proposal(const Context& context, const Args& args, int proposal,
 
 }  // namespace
 
-int cublaslt_proposal(const Context& context, const MatmulForward& args, int proposal) {
+std::vector<LibraryKernel> cublaslt_proposal(const Context& context, const MatmulForward& args,
+                                             int proposal) {
   return run_proposal(context, args, proposal, forward<true>);
 }
-int cublaslt_proposal(const Context& context, const MatmulDx& args, int proposal) {
+std::vector<LibraryKernel> cublaslt_proposal(const Context& context, const MatmulDx& args, int proposal) {
   return run_proposal(context, args, proposal, dx<true>);
 }
-int cublaslt_proposal(const Context& context, const MatmulDw& args, int proposal) {
-  return run_proposal(context, args, proposal, dw);
+std::vector<LibraryKernel> cublaslt_proposal(const Context& context, const MatmulDw& args, int proposal) {
+  return run_proposal(context, args, proposal, dw<true>);
 }
 
 }  // namespace warpwright::ops::matmul::cuda
@@ -364,10 +532,11 @@ int cublaslt_proposal(const Context& context, const MatmulDw& args, int proposal
 namespace warpwright::ops {
 using namespace matmul::cuda;
 
-WARPWRIGHT_KERNEL(MatmulForward, "cuda.cublaslt"_kernel) = kKernel<MatmulForward, forward<true>>;
-WARPWRIGHT_KERNEL(MatmulDx, "cuda.cublaslt"_kernel) = kKernel<MatmulDx, dx<true>>;
-WARPWRIGHT_KERNEL(MatmulDw, "cuda.cublaslt"_kernel) = kKernel<MatmulDw, dw>;
-WARPWRIGHT_KERNEL(MatmulForward, "cuda.cublaslt_unfused"_kernel) = kKernel<MatmulForward, forward<false>>;
-WARPWRIGHT_KERNEL(MatmulDx, "cuda.cublaslt_unfused"_kernel) = kKernel<MatmulDx, dx<false>>;
+WARPWRIGHT_KERNEL(MatmulForward, "cuda.cublaslt"_kernel) = kKernel<MatmulForward, true, forward<true>>;
+WARPWRIGHT_KERNEL(MatmulDx, "cuda.cublaslt"_kernel) = kKernel<MatmulDx, true, dx<true>>;
+WARPWRIGHT_KERNEL(MatmulDw, "cuda.cublaslt"_kernel) = kKernel<MatmulDw, true, dw<true>>;
+WARPWRIGHT_KERNEL(MatmulForward,
+                  "cuda.cublaslt_unfused"_kernel) = kKernel<MatmulForward, false, forward<false>>;
+WARPWRIGHT_KERNEL(MatmulDx, "cuda.cublaslt_unfused"_kernel) = kKernel<MatmulDx, false, dx<false>>;
 
 }  // namespace warpwright::ops

@@ -13,7 +13,7 @@
 
 #include <cstdint>
 
-#include "ops/matmul/shares.hpp"
+#include "roofline/shares.hpp"
 
 namespace warpwright::ops::matmul::cuda {
 
@@ -91,7 +91,7 @@ class StreamK : public Walk {
   static constexpr bool kCutsDepth = true;
   __device__ StreamK(const Work& work, int worker, int workers, int tile_rows)
       : Walk(work, worker, workers, tile_rows), worker_(worker) {
-    whole_ = whole_tiles(tiles_, workers);
+    whole_ = roofline::whole_tiles(tiles_, workers);
     begin_ = share_begin_of(worker);
     end_ = share_begin_of(worker + 1);
   }
@@ -127,8 +127,8 @@ class StreamK : public Walk {
 
  private:
   __device__ int cut_slabs() const { return (tiles_ - whole_) * work_.slabs; }
-  __device__ int sharers() const { return sharers_of(cut_slabs(), work_.slabs, workers_); }
-  __device__ int share_begin_of(int w) const { return share_begin(cut_slabs(), sharers(), w); }
+  __device__ int sharers() const { return roofline::sharers_of(cut_slabs(), work_.slabs, workers_); }
+  __device__ int share_begin_of(int w) const { return roofline::share_begin(cut_slabs(), sharers(), w); }
 
   int worker_, whole_, begin_, end_;  // what is cut is counted in slabs, fewer than 2^31 (select)
 };

@@ -51,8 +51,8 @@ void run(const Context& context, const MatmulForward& args, const Selection& sel
 
 bool wgmma_is_built() {
   static const bool built = [] {
-    using K =
-        Kernel<TileOf<k128x192>, __nv_bfloat16, __nv_bfloat16, false, false, Persistent, Epilogue<AddBias>>;
+    using K = Kernel<TileOf<tile_of({128, 192, 1, 1, 2, 1})>, __nv_bfloat16, __nv_bfloat16, false, false,
+                     Persistent, Epilogue<AddBias>>;
     cudaFuncAttributes attributes{};
     const cudaError_t status = cudaFuncGetAttributes(&attributes, multiply_kernel<K>);
     if (status == cudaErrorInsufficientDriver || status == cudaErrorNoDevice) {
@@ -66,8 +66,8 @@ bool wgmma_is_built() {
 }
 
 Timeline trace_forward(const Context& context, const MatmulForward& args) {
-  using K = Kernel<TileOf<k128x192>, __nv_bfloat16, __nv_bfloat16, false, false, TracedPersistent,
-                   Epilogue<AddBias>>;
+  using K = Kernel<TileOf<tile_of({128, 192, 1, 1, 2, 1})>, __nv_bfloat16, __nv_bfloat16, false, false,
+                   TracedPersistent, Epilogue<AddBias>>;
   const std::int64_t M = args.x.shape[0], depth = args.x.shape[1], N = args.weight.shape[0];
   Parameters p = describe<K>({M,
                               N,

@@ -11,10 +11,10 @@
 
 namespace warpwright::ops::matmul::cuda {
 
-template <int index, TileShape t = kTiles[index]>
+template <int index, TileShape t = kTiles[index].shape>
 using TileOf = Tile<t.rows, t.cols, t.groups_down, t.groups_across, t.cluster_down, t.cluster_across>;
 
-template <int index, TileShape t = kTiles[index]>
+template <int index, TileShape t = kTiles[index].shape>
 using SplitTileOf = SplitTile<t.rows, t.cols, t.groups_down, t.groups_across, t.deep>;
 
 template <Schedule>
@@ -48,7 +48,8 @@ template <Direction direction, DType dtype, Activation activation, Finish finish
 void run_selected(const Context& context, const Selection& selection, const Product& product, Set&& set,
                   std::string_view what) {
   const auto run = [&]<int index>() {
-    if constexpr (offers(direction, dtype, activation, finish, index, schedule) && kTiles[index].deep > 0) {
+    if constexpr (offers(direction, dtype, activation, finish, index, schedule) &&
+                  kTiles[index].shape.deep > 0) {
       using K = SplitKernel<SplitTileOf<index>, In, Out, a_transposed, b_transposed, E>;
       Parameters p = describe_factors<K>(product, selection.raster);
       set(p);

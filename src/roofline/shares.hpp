@@ -2,32 +2,34 @@
 // 32 bits) and host.
 #pragma once
 
-#include <cstdint>
+#include <type_traits>
 
-namespace warpwright::ops::matmul {
+namespace warpwright::roofline {
 
-// Tiles that are made whole before those that are cut.
+// Tiles that are made whole before those that are cut: all, where they fill the workers evenly.
 template <class Int>
-constexpr Int whole_tiles(Int tiles, int workers) {
+constexpr Int whole_tiles(Int tiles, std::type_identity_t<Int> workers) {
   const Int rest = tiles % workers;
   if (rest == 0) return tiles;
   return tiles < workers ? 0 : tiles - rest - workers;
 }
 
+// Slabs that a worker's share has at least; a whole tile's where that has fewer.
+inline constexpr int kLeastShare = 4;
+
 // Workers that share the cut tiles, of `depth` slabs each: fewer than all where a share would be a very small
 // part of a tile.
 template <class Int>
-constexpr int sharers_of(Int slabs, Int depth, int workers) {
-  constexpr Int kLeastShare = 4;
+constexpr Int sharers_of(Int slabs, std::type_identity_t<Int> depth, std::type_identity_t<Int> workers) {
   if (slabs == 0) return 1;
   const Int most = slabs / (depth < kLeastShare ? depth : kLeastShare);
-  return most < 1 ? 1 : most < workers ? static_cast<int>(most) : workers;
+  return most < 1 ? 1 : most < workers ? most : workers;
 }
 // Where worker w's share of the cut tiles begins, in slabs: ⌊slabs · w / sharers⌋, without the product.
 template <class Int>
-constexpr Int share_begin(Int slabs, int sharers, int w) {
-  const int n = w < sharers ? w : sharers;
+constexpr Int share_begin(Int slabs, std::type_identity_t<Int> sharers, std::type_identity_t<Int> w) {
+  const Int n = w < sharers ? w : sharers;
   return slabs / sharers * n + slabs % sharers * n / sharers;
 }
 
-}  // namespace warpwright::ops::matmul
+}  // namespace warpwright::roofline

@@ -1,0 +1,322 @@
+#include "ops/matmul/time.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "roofline/shares.hpp"
+
+namespace warpwright::ops::matmul {
+namespace {
+
+// What copying a box costs more where rows of so many elements lie in memory (costs.hpp).
+struct Straddling {
+  double lines, sectors;
+  constexpr double operator()(std::int64_t elements) const {
+    return elements % 16 != 0 ? sectors : elements % 64 != 0 ? lines : 0;
+  }
+};
+
+constexpr std::int64_t kSlab = 64;
+
+// Room for slabs in a block's shared memory, with and without sums of other blocks in it.
+constexpr std::int64_t kRing = 192 << 10, kDeepRing = 80 << 10;
+
+double real(std::int64_t n) {
+  return static_cast<double>(n);
+}
+
+// The larger of several bounds, and a little more where they are close: what is bound by two things overlaps
+// them not quite.
+template <class... Bounds>
+double bound(double sharpness, Bounds... seconds) {
+  const double most = std::max({seconds...});
+  if (most == 0) return 0;  // nothing is to be done
+  return most * std::pow((std::pow(seconds / most, sharpness) + ...), 1 / sharpness);
+}
+
+// Of products that would take so long at full clock (costs.hpp).
+double throttled(double seconds, double throttle, double throttle_seconds) {
+  return seconds * (1 + throttle * seconds / (seconds + throttle_seconds));
+}
+
+bool has_fp32_result(const Request& r) {
+  return r.direction == Direction::dw || r.finish == Finish::widened;
+}
+
+// Bytes that pass between device memory and the chip at least.
+double memory_bytes(const Request& r) {
+  const auto [rows, cols, depth] = r.extent;
+  const double element = real(static_cast<std::int64_t>(size_of(r.dtype)));
+  const double result = has_fp32_result(r) ? 4 : element;
+  return (real(rows) * real(depth) + real(depth) * real(cols)) * element +
+         real(rows) * real(cols) * result * ((r.adds ? 2 : 1) + (r.extra ? 1 : 0));
+}
+
+// One kernel's time, block by block.
+class KernelTime {
+ public:
+  KernelTime(const Request& request, int index, const Costs& costs)
+      : r_(request),
+        c_(costs),
+        tile_(kTiles[index].shape),
+        cost_(costs.tiles[static_cast<std::size_t>(index)]),
+        area_(1.0 * tile_.rows * tile_.cols) {
+    const auto [rows, cols, depth] = r_.extent;
+    const bool gradient = r_.direction == Direction::dw;
+    const double a = 1.0 * tile_.rows / tile_.cluster_across, b = 1.0 * tile_.cols / tile_.cluster_down;
+    const std::int64_t a_row = gradient ? rows : depth;  // elements
+    const std::int64_t b_row = r_.direction == Direction::forward ? depth : cols;
+    const Straddling copies{c_.straddling_lines, c_.straddling_sectors};
+    const Straddling traffic{c_.straddling_traffic_lines, c_.straddling_traffic};
+    const auto boxes = [&](const Straddling& more) { return a * (1 + more(a_row)) + b * (1 + more(b_row)); };
+    products_ = cost_.slab * c_.transposed[static_cast<int>(r_.direction)] * 2 * area_ * kSlab /
+                c_.multiprocessor_flops * (r_.row_sums ? 1 + cost_.row_sums : 1);
+    const bool clusters = tile_.cluster() > 1 || tile_.deep > 0;
+    cache_bandwidth_ = clusters ? c_.cache_bandwidth : c_.blocks_cache_bandwidth;
+    if (r_.in_step) {
+      cache_bandwidth_ = c_.step_cache_bandwidth;
+      products_ *= cost_.in_step;
+      const std::int64_t stage = (tile_.rows + ceil_div(tile_.cols, 64) * 64) * 2 * kSlab;
+      ahead_ = real((tile_.deep > 0 ? kDeepRing : kRing) / stage);
+    }
+    x_copies_ = a * (1 + copies(a_row)) * c_.row_copy;
+    x_traffic_ = a * (1 + traffic(a_row)) * 2 * kSlab;
+    copies_ = boxes(copies) * c_.row_copy;
+    traffic_ = boxes(traffic) * 2 * kSlab;
+    epilogue_ = has_fp32_result(r_) ? cost_.epilogue32 : cost_.epilogue16;
+    if (r_.finish != Finish::plain && r_.extra) epilogue_ += c_.added_matrix * area_;
+    if (r_.activation != Activation::none) {
+      const bool derivative = r_.direction == Direction::dx;
+      const double activation = (derivative ? c_.derivative : c_.activation) * area_;
+      epilogue_ += activation;
+      shown_activation_ = activation * (derivative ? c_.shown_derivative : c_.shown_activation);
+    }
+  }
+
+  // Of a slab while so many multiprocessors are at theirs, each with so many blocks; weights_there: of x
+  // alone something is to be copied.
+  double slab(double multiprocessors, double blocks = 1, bool weights_there = false) const {
+    const double share = multiprocessors / c_.multiprocessors;
+    return blocks * bound(c_.slab_sharpness, products_ * (1 + c_.crowding * share),
+                          weights_there ? x_copies_ : copies_,
+                          multiprocessors * (weights_there ? x_traffic_ : traffic_) / cache_bandwidth_);
+  }
+  double epilogue() const { return epilogue_; }
+  double part() const { return 4 * area_; }  // bytes of a tile's sums
+
+  // Tiles one after another, and so many at once; starts: of every block.
+  double waves(std::int64_t tiles, std::int64_t at_once, double blocks_of_tile, double slabs, int room,
+               double start) const {
+    const std::int64_t full = tiles / at_once, rest = tiles % at_once, count = full + (rest > 0 ? 1 : 0);
+    const auto wave = [&](std::int64_t n, double ahead) {
+      const double blocks = real(n) * blocks_of_tile;
+      // Of few that have two blocks the second one takes less than the first: what they wait for is theirs.
+      const double more = std::max(blocks / c_.multiprocessors - 1, 0.0);
+      const double together = std::min(1 + std::sqrt(more), 1.0 * room);
+      return ahead * slab(blocks / together, together, true) +
+             (slabs - ahead) * slab(blocks / together, together);
+    };
+    const double ahead = std::min(ahead_, slabs);
+    const double whole = full > 0 ? wave(at_once, 0) : 0;
+    const double hidden = full > 0 ? whole - wave(at_once, ahead) : 0;  // of the first
+    // Of a group whose tile is done the other one's products hide the epilogue, but they share the issue
+    // slots.
+    const double shown = tile_.pingpong() ? std::max(epilogue_ - whole, 0.0) / 2 + shown_activation_
+                                          : c_.shown_epilogue * epilogue_;
+    return real(full) * whole - hidden + (rest > 0 ? wave(rest, full > 0 ? 0 : ahead) : 0) +
+           real(count) * start + (count > 0 ? epilogue_ + real(count - 1) * shown : 0);
+  }
+
+ private:
+  const Request& r_;
+  const Costs& c_;
+  const TileShape& tile_;
+  const TileCosts& cost_;
+  double area_, products_, copies_, traffic_, cache_bandwidth_, epilogue_, shown_activation_ = 0;
+  double x_copies_, x_traffic_, ahead_ = 0;  // slabs whose weights are there before x is
+};
+
+}  // namespace
+
+double seconds_of(const Request& r, Schedule schedule, int index, int workers, const Costs& c) {
+  const TileShape& tile = kTiles[index].shape;
+  const std::int64_t tiles = tiles_of(r.extent, tile);
+  const KernelTime time(r, index, c);
+  const std::int64_t slabs = ceil_div(r.extent.depth, kSlab);
+  const auto multiprocessors = static_cast<std::int64_t>(c.multiprocessors);
+  double memory = memory_bytes(r);
+  double compute = 0, fix_up = 0;
+  if (tile.deep > 0) {
+    // Small tiles' blocks are two to a multiprocessor, and then half as fast.
+    const int room = tile.rows * tile.cols <= 64 * 128 ? 2 : 1;
+    const std::int64_t at_once = multiprocessors * room / tile.deep;
+    compute = time.waves(tiles, at_once, tile.deep, real(ceil_div(slabs, tile.deep)), room,
+                         r.in_step ? c.step_cluster_start : c.cluster_start);
+    fix_up = c.exchange_latency + real(ceil_div(tiles, at_once)) * time.part() * (tile.deep - 1) / tile.deep /
+                                      c.exchange_bandwidth;
+  } else if (schedule == Schedule::block) {
+    compute = time.waves(tiles, multiprocessors, 1, real(slabs), 1, c.block_start);
+  } else if (schedule == Schedule::persistent) {
+    compute = time.waves(tiles, workers, tile.cluster(), real(slabs), 1, 0);
+  } else {
+    const std::int64_t whole = roofline::whole_tiles(tiles, workers), cut = tiles - whole;
+    compute = time.waves(whole, workers, tile.cluster(), real(slabs), 1, 0);
+    if (cut > 0) {
+      const std::int64_t sharers = roofline::sharers_of(cut * slabs, slabs, workers);
+      compute += real(cut * slabs) / real(sharers) * time.slab(real(sharers * tile.cluster()));
+      if (whole == 0 && sharers % cut == 0) {
+        compute += real(cut) / real(sharers) * time.epilogue();
+        if (sharers > cut) fix_up = c.fix_up_latency + 2 * time.part() / c.fix_up_bandwidth;
+      } else {
+        compute += 2 * time.epilogue();
+        fix_up = c.fix_up_latency + real(ceil_div(sharers, cut)) * time.part() / c.fix_up_bandwidth;
+        // Workers are at the same depth, and share what they read, where as many of them have whole tiles
+        // between them.
+        const auto together = real(std::gcd(cut, sharers));
+        const double strips = (1.0 * tile.rows * tile.cluster_down + 1.0 * tile.cols * tile.cluster_across) *
+                              std::sqrt(together) * real(cut) / together;
+        memory = std::max(memory, strips * real(r.extent.depth) * 2);
+      }
+    }
+  }
+  if (r.row_sums) fix_up += c.row_sums;
+  if (r.in_step && index == tile_of({64, 64, 1, 1, 1, 1})) {
+    const double share = real(std::min<std::int64_t>(tiles, workers)) / c.multiprocessors;
+    fix_up += c.step_crowded_start * std::max(2 * share - 1, 0.0);
+  }
+  return c.launch + (r.direction == Direction::dw ? c.gradient_launch : 0) +
+         (tile.cluster() == 1 ? 0
+          : r.in_step         ? c.step_pair_launch
+                              : c.pair_launch) +
+         fix_up +
+         bound(c.sharpness, throttled(compute, c.throttle, c.throttle_seconds), memory / c.memory_bandwidth);
+}
+
+namespace {
+
+// One kernel of the library's, as KernelTime.
+class LibraryTime {
+ public:
+  LibraryTime(const Request& request, const LibraryKernel& kernel, const Costs& costs)
+      : r_(request),
+        k_(kernel),
+        c_(costs.library),
+        multiprocessors_(costs.multiprocessors),
+        throttle_seconds_(costs.throttle_seconds),
+        style_(static_cast<std::size_t>(std::clamp(kernel.option / 2, 0, 3))),
+        area_(1.0 * kernel.rows * kernel.cols) {}
+
+  double seconds() const {
+    const auto direction = static_cast<std::size_t>(r_.direction);
+    const auto [rows, cols, depth] = r_.extent;
+    const int cluster = k_.cluster_down * k_.cluster_across;
+    const std::int64_t tiles = ceil_div(rows, k_.rows * k_.cluster_down) *
+                               ceil_div(cols, k_.cols * k_.cluster_across) * cluster * k_.parts;
+    // Large clusters find no room in a group of multiprocessors that is not a multiple of them.
+    const std::int64_t at_once = cluster >= 8 ? static_cast<std::int64_t>(multiprocessors_) / 8 * 8
+                                              : static_cast<std::int64_t>(multiprocessors_);
+    const std::int64_t waves = ceil_div(tiles, at_once), rest = tiles - (waves - 1) * at_once;
+    const double slabs = real(ceil_div(ceil_div(depth, kSlab), k_.parts));
+    // A block with an odd tile has nothing to turn to while it waits for that one's products.
+    const double alone = waves % 2 == 1 ? c_.alone[style_] : 0;
+    const bool activates = r_.activation != Activation::none;
+    const double epilogue = (c_.epilogue[style_] + c_.epilogue_area[style_] * area_ +
+                             (activates ? c_.activation[direction] * area_ : 0)) *
+                            (has_fp32_result(r_) ? c_.epilogue32 : 1);
+    const double products = (real(waves - 1) * slab(real(at_once)) + (1 + alone) * slab(real(rest))) * slabs;
+    const double compute = throttled(products, c_.throttle, throttle_seconds_) +
+                           epilogue * (1 + real(waves - 1) * std::min(c_.shown[style_], 1.0));
+    const double parts =
+        k_.parts > 1 ? c_.cut + real(k_.parts) * real(rows) * real(cols) * 4 / c_.cut_bandwidth : 0;
+    return c_.start[direction] + (activates ? c_.activation_start[direction] : 0) +
+           (cluster >= 8   ? c_.cluster8
+            : cluster >= 4 ? c_.cluster4
+                           : 0) +
+           parts +
+           bound(c_.sharpness, compute * (k_.option % 2 == 1 ? c_.option : 1),
+                 memory_bytes(r_) / c_.memory_bandwidth[direction]);
+  }
+
+ private:
+  double slab(double blocks) const {
+    const bool gradient = r_.direction == Direction::dw;
+    const auto direction = static_cast<std::size_t>(r_.direction);
+    const Straddling more{c_.straddling_lines, c_.straddling_sectors[direction]};
+    const double a =
+        1.0 * k_.rows / k_.cluster_across * (1 + more(gradient ? r_.extent.rows : r_.extent.depth));
+    const double b = 1.0 * k_.cols / k_.cluster_down *
+                     (1 + more(r_.direction == Direction::forward ? r_.extent.depth : r_.extent.cols));
+    const std::size_t kind = 4 * direction + style_;
+    const double products =
+        (c_.area[kind] * area_ + c_.rows[kind] * k_.rows + c_.cols[kind] * k_.cols + c_.slab[kind]) *
+        (1 + c_.crowding * blocks / multiprocessors_);
+    const double ratio = 1.0 * std::max(k_.rows, k_.cols) / std::min(k_.rows, k_.cols);
+    const double narrow = 1 + c_.narrow * std::max(std::log2(ratio) - 2, 0.0);
+    const double bandwidth = c_.cache_bandwidth[k_.cluster_down * k_.cluster_across > 1 ? 1 : 0];
+    return narrow * bound(c_.slab_sharpness, products, (a + b) * c_.row_copy,
+                          (a + b) * 2 * kSlab * blocks / bandwidth);
+  }
+
+  const Request& r_;
+  const LibraryKernel& k_;
+  const LibraryCosts& c_;
+  double multiprocessors_, throttle_seconds_;
+  std::size_t style_;
+  double area_;
+};
+
+// A bias gradient is a pass of our own over dout.
+double column_sums_seconds(const Request& r, const Costs& costs) {
+  constexpr double kBandwidth = 3.5e12;
+  const double element = real(static_cast<std::int64_t>(size_of(r.dtype)));
+  return r.row_sums ? costs.row_sums + real(r.extent.rows) * real(r.extent.depth) * element / kBandwidth : 0;
+}
+
+}  // namespace
+
+double seconds_of(const Request& r, const LibraryKernel& kernel, const Costs& costs) {
+  return LibraryTime(r, kernel, costs).seconds() + column_sums_seconds(r, costs);
+}
+
+std::string describe(const LibraryKernel& k) {
+  std::string text = fmt::format("{}x{}", k.rows, k.cols);
+  if (k.cluster_down * k.cluster_across > 1) {
+    text += fmt::format(", clusters {}x{}", k.cluster_down, k.cluster_across);
+  }
+  if (k.parts > 1) text += fmt::format(", depth in {}", k.parts);
+  if (k.option != 0) text += fmt::format(", option {}", k.option);
+  return text;
+}
+
+Request request_of(const MatmulForwardProblem& p) {
+  const Finish finish = p.widened                ? Finish::widened
+                        : p.residual || p.scaled ? Finish::combined
+                                                 : Finish::plain;
+  // Models count rows on the device where a graph of their step is for many batches.
+  return {Direction::forward,     extent_of(p), p.dtype, p.activation,      finish,
+          p.preact || p.residual, false,        false,   p.batch_invariant, p.rows_counted};
+}
+Request request_of(const MatmulDxProblem& p) {
+  return {Direction::dx,
+          extent_of(p),
+          p.dtype,
+          p.activation,
+          p.widened ? Finish::widened : Finish::plain,
+          p.activation != Activation::none};
+}
+Request request_of(const MatmulDwProblem& p) {
+  return {Direction::dw, extent_of(p),          p.dtype, Activation::none, Finish::plain,
+          false,         p.store == Store::add, p.bias};
+}
+
+const Costs& costs_of_h200() {
+  static constexpr Costs kCosts = {
+#include "ops/matmul/costs_h200.inc"
+  };
+  return kCosts;
+}
+
+}  // namespace warpwright::ops::matmul
