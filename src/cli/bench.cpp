@@ -34,7 +34,6 @@ struct Flags {
   std::string shapes;
   bool bias_gradient = false;
   double seconds = 0, within = 3;
-  int proposals = 8;
   std::filesystem::path table, timeline;
   bool json = false, memory_efficient_norm = false;
   DeviceFlags device;
@@ -202,7 +201,6 @@ void run(const Flags& flags) {
     products.rounds = static_cast<int>(std::clamp<std::int64_t>(flags.steps, 1, 1000));
     products.seconds = flags.seconds;
     products.within = flags.within;
-    products.proposals = flags.proposals;
     products.table = flags.table;
     products.json = flags.json;
     if (!flags.timeline.empty()) return ops::matmul::trace_products(products, flags.timeline, std::cout);
@@ -284,11 +282,6 @@ void add_bench(CLI::App& app) {
                    "matmul --shapes: time the kernels that are predicted to take at most so many times as "
                    "long as the fastest, and the first choice of each schedule")
       ->check(CLI::Range(1.0, 1e6))
-      ->capture_default_str();
-  command
-      ->add_option("--proposals", f->proposals,
-                   "matmul --shapes: how many of cuBLASLt's proposals to time beside its choice")
-      ->check(CLI::Range(0, 64))
       ->capture_default_str();
   command->add_option("--table", f->table,
                       "matmul --shapes: write all times, as tools/fit_matmul.py reads them; default: do not");

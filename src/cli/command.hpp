@@ -19,6 +19,7 @@ void add_convert(CLI::App& app);
 void add_embed(CLI::App& app);
 void add_rank(CLI::App& app);
 void add_bench(CLI::App& app);
+void add_tune(CLI::App& app);
 void add_roofline(CLI::App& app);
 
 // Parses a value of --device: cpu, cuda or cuda:N.

@@ -2,10 +2,9 @@
 
 #include <fmt/format.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
-#include <cstdlib>
 
+#include "cli/cache_folder.hpp"
 #include "cli/checks.hpp"
 #include "cli/lines.hpp"
 #include "core/error.hpp"
@@ -26,25 +25,6 @@ DType encoder_dtype(const std::string& name) {
   if (name == "fp16") return DType::f16;
   throw UsageError(fmt::format("'{}' is not a dtype to compute in", name), "--dtype",
                    "use fp32, tf32 (on a GPU), bf16 or fp16");
-}
-
-// Empty where this user has none that can be written.
-std::filesystem::path users_cache_folder() {
-  const char *cache = std::getenv("XDG_CACHE_HOME"), *home = std::getenv("HOME");
-  std::filesystem::path base;
-  if (cache && std::filesystem::path(cache).is_absolute()) {
-    base = cache;
-  } else if (home && std::filesystem::path(home).is_absolute()) {
-    base = std::filesystem::path(home) / ".cache";
-  } else {
-    return {};
-  }
-  try {
-    create_folders(base / "warpwright");
-  } catch (const Error&) {
-    return {};
-  }
-  return ::access((base / "warpwright").c_str(), W_OK) == 0 ? base / "warpwright" : std::filesystem::path();
 }
 
 // The text of a JSONL line, and its id.

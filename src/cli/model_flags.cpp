@@ -53,6 +53,16 @@ void require_model(const std::filesystem::path& source) {
   }
 }
 
+GPT2Config gpt2_config_of(const std::string& model) {
+  constexpr std::string_view kNamed = "gpt2:";
+  if (model.starts_with(kNamed)) return GPT2Config::named(std::string_view(model).substr(kNamed.size()));
+  if (!path_exists(model)) {
+    throw UsageError(fmt::format("'{}' is neither gpt2:NAME nor a folder", model), "--model",
+                     "use gpt2:124M, gpt2:dN or a model's folder");
+  }
+  return read_gpt2_config(model);
+}
+
 GPT2Model load_model(const std::filesystem::path& source, const std::string& dtype, Device device) {
   require_model(source);
   if (dtype != "auto") return GPT2Model(source, compute_dtype(dtype), device);

@@ -28,6 +28,9 @@ void notify(const std::string& line);
 // Throws Error if there is no model, saying what is there: nothing, or a run that has not written one.
 void require_model(const std::filesystem::path& source);
 
+// The sizes of --model: gpt2:NAME, or a model's folder; UsageError for anything else.
+GPT2Config gpt2_config_of(const std::string& model);
+
 // A model of the folder (or .bin) in the dtype by name, "auto" being bf16 for bf16 weights and fp32 for the
 // rest.
 GPT2Model load_model(const std::filesystem::path& source, const std::string& dtype, Device device);

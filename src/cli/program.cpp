@@ -45,6 +45,7 @@ std::unique_ptr<CLI::App> make_program() {
   add_embed(*app);
   add_rank(*app);
   add_bench(*app);
+  add_tune(*app);
   add_roofline(*app);
   add_help(*app);
   add_completion(*app);

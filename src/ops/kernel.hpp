@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "core/dtype.hpp"
 #include "runtime/device.hpp"
@@ -85,6 +86,11 @@ class Refusal {
   std::string reason_;
 };
 
+struct Configuration {
+  std::string text;
+  double seconds = 0;  // predicted
+};
+
 template <class Args>
 struct Kernel {
   using Problem = typename Args::Problem;
@@ -99,8 +105,10 @@ struct Kernel {
   // Predicted seconds: the lowest wins, and the order of the list breaks ties. Null: 0.
   double (*cost)(const Problem&, const DeviceInfo&) = nullptr;
   // What run() derives from the problem and the device, such as the tile and the number of workers; null:
-  // nothing.
+  // nothing. The one in the device's tuned table comes first (tuned_configuration).
   std::string (*configuration)(const Problem&, const DeviceInfo&) = nullptr;
+  // All that the tuned table may hold for the problem; null: configuration() alone.
+  std::vector<Configuration> (*configurations)(const Problem&, const DeviceInfo&) = nullptr;
 };
 
 // Where a kernel's object is.

@@ -26,6 +26,11 @@ void throw_refused(std::string_view operation, const std::string& problem, const
               forced ? "change WARPWRIGHT_FORCE" : "use another dtype, size or machine");
 }
 
+void throw_untunable(std::string_view operation, const std::string& problem, const std::string& choice) {
+  throw Error(fmt::format("the tuned kernel {} does not run {}", choice, problem), std::string(operation),
+              "run `warpwright tune` again, or leave out --tuned");
+}
+
 CallThreads::CallThreads(Context& context, double flops, double bytes)
     : context_(context),
       before_(context.exchange_single_thread(flops < kLittleFlops && bytes < kLittleBytes)) {

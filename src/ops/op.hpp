@@ -14,6 +14,7 @@
 #endif
 
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -65,6 +66,10 @@ struct Variant {
   std::string configuration(const Problem& problem, const DeviceInfo& device) const {
     return kernel->configuration ? kernel->configuration(problem, device) : "";
   }
+  std::vector<Configuration> configurations(const Problem& problem, const DeviceInfo& device) const {
+    if (kernel->configurations) return kernel->configurations(problem, device);
+    return {{configuration(problem, device), cost(problem, device)}};
+  }
 };
 
 inline constexpr std::string_view kReference = "reference";
@@ -81,7 +86,7 @@ struct Op {
 // What runs for one problem: a variant and its configuration.
 template <class A>
 struct Choice {
-  const Variant<A>* variant = nullptr;
+  const Variant<A>* variant = nullptr;  // null: none
   std::string
       text;  // "cuda.persistent[128x192 66 workers]", as the log, the bench and the plan's hash have it
 };
@@ -95,11 +100,46 @@ std::string_view forced_variant(const ContextOptions& options, std::string_view 
 [[noreturn]] void throw_refused(std::string_view operation, const std::string& problem,
                                 const std::string& reasons, bool forced);
 
-// The choice for one problem, a pure function of problem, device, build and the forced variants. The
-// reference is taken only where it is forced.
+// A problem as a tuned table names it. Products of fp32 that may round to tf32 are problems of their own.
+template <class Problem>
+std::string tuned_problem(const Problem& problem, const DeviceInfo& device) {
+  return problem.describe() + (device.tf32 ? " tf32" : "");
+}
+
+// The configuration that a kernel must take, because it was measured to be the fastest choice; none if the
+// problem was not measured or another kernel was faster.
+template <class Problem>
+std::optional<std::string_view> tuned_configuration(std::string_view operation, std::string_view kernel,
+                                                    const Problem& problem, const DeviceInfo& device) {
+  if (!device.tuned) return std::nullopt;
+  return device.tuned->configuration(operation, tuned_problem(problem, device), kernel);
+}
+
+[[noreturn]] void throw_untunable(std::string_view operation, const std::string& problem,
+                                  const std::string& choice);
+
+// The measured choice; none if there is no measurement. Throws Error if this build cannot run it.
+template <class A>
+Choice<A> tuned_choice(const Op<A>& op, const typename A::Problem& problem, const DeviceInfo& device) {
+  const std::string* text =
+      device.tuned ? device.tuned->choice(op.name, tuned_problem(problem, device)) : nullptr;
+  if (!text) return {};
+  for (const auto& variant : op.variants) {
+    if (text->substr(0, text->find('[')) != variant.name) continue;
+    if (!variant.refuse(problem, device).empty()) break;
+    if (choice_text(variant.name, variant.configuration(problem, device)) == *text) return {&variant, *text};
+  }
+  throw_untunable(op.name, problem.describe(), *text);
+}
+
+// The choice for one problem, a pure function of problem, device, build, the forced variants and the tuned
+// table. The reference is taken only if it is forced.
 template <class A>
 Choice<A> choose(const Context& context, const Op<A>& op, const typename A::Problem& problem) {
   const std::string_view forced = forced_variant(context.options(), op.name);
+  if (forced.empty()) {
+    if (Choice<A> tuned = tuned_choice(op, problem, context.device()); tuned.variant) return tuned;
+  }
   const Variant<A>* best = nullptr;
   double best_cost = 0;
   std::string reasons;
@@ -137,18 +177,25 @@ std::vector<TensorUse> uses_of(A args) {
 // Of one operation in one Context; more problems are met only where shapes vary from call to call.
 inline constexpr std::size_t kKeptChoices = 64;
 
+// A problem that a Context has met, and its choice.
+template <class A>
+struct Met {
+  typename A::Problem problem;
+  Choice<A> choice;
+};
+template <class A>
+std::vector<Met<A>>& met_problems(Context& context, const Op<A>& op) {
+  using List = std::vector<Met<A>>;
+  std::any& slot = context.choices(&op);
+  if (!slot.has_value()) slot = std::make_shared<List>();
+  return **std::any_cast<std::shared_ptr<List>>(&slot);
+}
+
 // The choice as choose() made it when this Context last met the problem.
 template <class A>
 const Choice<A>& planned(Context& context, const Op<A>& op, const typename A::Problem& problem) {
-  struct Met {
-    typename A::Problem problem;
-    Choice<A> choice;
-  };
-  using List = std::vector<Met>;
-  std::any& slot = context.choices(&op);
-  if (!slot.has_value()) slot = std::make_shared<List>();
-  List& list = **std::any_cast<std::shared_ptr<List>>(&slot);
-  for (const Met& met : list) {
+  std::vector<Met<A>>& list = met_problems(context, op);
+  for (const Met<A>& met : list) {
     if (met.problem == problem) return met.choice;
   }
   Choice<A> chosen = choose(context, op, problem);

@@ -33,6 +33,7 @@ ContextOptions ContextOptions::from_environment() {
 Context::Context(ContextOptions options, Device device)
     : options_(std::move(options)), device_(device_info(device, options_.threads)), stream_(device) {
   device_.tf32 = options_.tf32;
+  device_.tuned = options_.tuned.get();
   claim_threads(device_.threads);
 }
 
@@ -41,6 +42,7 @@ Context::Context(ContextOptions options, Device device, Stream stream)
       device_(device_info(device, options_.threads)),
       stream_(std::move(stream)) {
   device_.tf32 = options_.tf32;
+  device_.tuned = options_.tuned.get();
   claim_threads(device_.threads);
 }
 
@@ -48,6 +50,12 @@ void Context::set_threads(int threads) {
   const int wanted = checked_threads(threads == 0 ? options_.threads : threads, "threads");
   claim_threads(wanted);
   device_.threads = wanted;
+}
+
+void Context::set_tuned(std::shared_ptr<const TunedTable> tuned) {
+  options_.tuned = std::move(tuned);
+  device_.tuned = options_.tuned.get();
+  choices_.clear();
 }
 
 void Context::log(std::string_view line) const {

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <memory>
 #include <set>
 #include <string>
 #include <string_view>
@@ -15,6 +16,7 @@
 #include "runtime/device.hpp"
 #include "runtime/memory.hpp"
 #include "runtime/stream.hpp"
+#include "runtime/tuned.hpp"
 
 namespace warpwright {
 
@@ -24,6 +26,7 @@ struct ContextOptions {
   int threads = 0;                           // of the CPU; 0: default_threads()
   std::map<std::string, std::string> force;  // operation ("matmul" or "matmul.dw") → variant
   bool tf32 = false;                         // fp32 products may round their factors to tf32 (GPU)
+  std::shared_ptr<const TunedTable> tuned;   // measured choices, which come before predicted ones; null: none
   bool verbose = false;                      // a log line per call
   LogCallback log;                           // where lines go; unset: nowhere
 
@@ -49,6 +52,8 @@ class Context {
   bool exchange_single_thread(bool single) { return std::exchange(single_thread_, single); }
   void set_threads(int threads);  // of a CPU; 0 as in the options
   const ContextOptions& options() const { return options_; }
+  // Replaces the measured choices. Choices made before are forgotten.
+  void set_tuned(std::shared_ptr<const TunedTable> tuned);
 
   // The stream that operations run on. On a GPU they return before their work is done.
   const Stream& stream() const { return stream_; }

@@ -88,6 +88,10 @@ int cuda_device_count() {
   return cuda::device_count();
 }
 
+std::string gpu_driver_version() {
+  return cuda::driver_version();
+}
+
 std::size_t available_memory(Device device) {
   if (device.kind == DeviceKind::cuda) return cuda::available_memory(device.index);
   std::ifstream meminfo("/proc/meminfo");

@@ -8,6 +8,8 @@
 
 namespace warpwright {
 
+class TunedTable;
+
 // Instruction sets that both the processor and the operating system offer.
 struct CpuFeatures {
   bool avx2 = false;      // with FMA and F16C
@@ -34,6 +36,7 @@ struct DeviceInfo {
   int threads = 1;    // worker threads of a CPU
   std::size_t l1_bytes = 0, l2_bytes = 0, l3_bytes = 0;
   std::size_t memory_bytes = 0;  // of the machine; 0 where unknown
+  const TunedTable* tuned = nullptr;  // choices measured on it (runtime/tuned.hpp); null: none
 };
 
 // The CPU of this machine, with `threads` workers (0: default_threads(), runtime/threads.hpp).
@@ -45,6 +48,9 @@ DeviceInfo device_info(Device device, int threads = 0);
 
 // GPUs that CUDA offers here; 0 where the build, the driver or the machine has none.
 int cuda_device_count();
+
+// "580.159.04", as NVIDIA's management library says; "" if there is no driver.
+std::string gpu_driver_version();
 
 // Bytes of the device's memory that can still be used: of a CPU's without swapping and within this process's
 // limits.

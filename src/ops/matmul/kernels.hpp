@@ -24,6 +24,17 @@ inline Extent extent_of(const MatmulDwProblem& p) {
   return {p.N, p.K, p.M};
 }
 
+// The operation of a problem.
+inline constexpr std::string_view operation_of(const MatmulForwardProblem&) {
+  return "matmul.forward";
+}
+inline constexpr std::string_view operation_of(const MatmulDxProblem&) {
+  return "matmul.dx";
+}
+inline constexpr std::string_view operation_of(const MatmulDwProblem&) {
+  return "matmul.dw";
+}
+
 // True if nothing is multiplied. Results may remain: zeros, what follows a product, dw's dbias.
 inline bool is_empty(const MatmulForwardProblem& p) {
   return p.K == 0;

@@ -6,7 +6,6 @@
 #include <charconv>
 #include <chrono>
 #include <cmath>
-#include <functional>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <ostream>
@@ -14,9 +13,8 @@
 
 #include "ops/matmul/measured.hpp"
 #include "ops/matmul/timeline.hpp"
-#include "ops/testing/fixture.hpp"
+#include "ops/matmul/timer.hpp"
 #include "runtime/file.hpp"
-#include "runtime/memory.hpp"
 
 namespace warpwright::ops::matmul {
 namespace {
@@ -83,226 +81,76 @@ void add_random(std::vector<ProductShape>& shapes, std::int64_t count, std::int6
   }
 }
 
-#if WARPWRIGHT_CUDA
-
-// One kernel, or one algorithm of the library's.
-struct Candidate {
-  bool library = false;
-  Schedule schedule = Schedule::persistent;
-  Selection selection;
-  int proposal = 0;
-  LibraryKernel kernel{};
-  std::vector<double> samples{};
-
-  double seconds() {
-    std::sort(samples.begin(), samples.end());
-    return samples[samples.size() / 2];
-  }
-};
-
-// Memory in which tensors follow each other, so that every call finds its own where none was before for long.
-class Arena {
- public:
-  Arena(std::size_t bytes, bool random, const Context& context)
-      : buffer_(bytes, context.device().device, "products") {
-    if (!random) return;
-    testing::Fixture fixture(1);
-    const std::int64_t most = std::int64_t{1} << 23;
-    const Tensor numbers = fixture.random(DType::bf16, {most});
-    for (std::size_t at = 0; at + 2 * most <= bytes; at += static_cast<std::size_t>(2 * most)) {
-      copy({buffer_.data() + at, DType::bf16, {most}, context.device().device}, numbers, context.stream());
-    }
-    context.synchronize();
-  }
-  Tensor take(DType dtype, const Shape& shape, Device device) {
-    const std::size_t bytes = (static_cast<std::size_t>(shape.elements()) * size_of(dtype) + kAlignment - 1) /
-                              kAlignment * kAlignment;
-    if (bytes > buffer_.bytes()) {
-      throw Error(fmt::format("a matrix of {} bytes", bytes), "bench matmul --shapes",
-                  fmt::format("at most {} are set aside", buffer_.bytes()));
-    }
-    if (next_ + bytes > buffer_.bytes()) next_ = 0;
-    const Tensor tensor(buffer_.data() + next_, dtype, shape, device);
-    next_ += bytes;
-    return tensor;
-  }
-
- private:
-  Buffer buffer_;
-  std::size_t next_ = 0;
-};
+constexpr std::string_view kOurs[] = {"cuda.persistent", "cuda.stream_k", "cuda.block"};
+constexpr std::string_view kLibrary = "cuda.cublaslt";
 
 struct Result {
   ProductShape shape;
   Request request;
-  std::vector<Candidate> candidates;
-  double best = 0, picked = 0;                  // of ours; picked: as select() says
-  double library_best = 0, library_chosen = 0;  // chosen: as cuda.cublaslt does
-  double chosen = 0;                            // what a plan takes of all
-  std::string best_kernel, picked_kernel, chosen_variant;
+  std::vector<TimedKernel> kernels;
+  const TimedKernel* best = nullptr;            // of ours
+  const TimedKernel* picked = nullptr;          // of ours, as predicted
+  const TimedKernel* library_best = nullptr;    // of the library's proposals
+  const TimedKernel* library_chosen = nullptr;  // of them, as cuda.cublaslt takes it
+  const TimedKernel* chosen = nullptr;          // as a plan takes it of all
+
+  bool is_complete() const { return best && picked && library_best && library_chosen && chosen; }
 };
 
 class Products {
  public:
   explicit Products(const ProductBenchOptions& options)
-      : options_(options),
-        context_(options.context, options.device),
-        inputs_(kArenaBytes, true, context_),
-        outputs_(kArenaBytes, false, context_),
-        start_(options.device),
-        end_(options.device) {}
+      : options_(options), timer_(options.context, options.device) {}
 
-  const DeviceInfo& device() const { return context_.device(); }
-
-  Timeline trace(const ProductShape& shape) {
-    cuda::trace_forward(context_, forward(shape));
-    return cuda::trace_forward(context_, forward(shape));
-  }
+  const DeviceInfo& device() { return timer_.context().device(); }
 
   Result measure(const ProductShape& shape) {
     switch (shape.direction) {
       case Direction::forward:
-        return measure(matmul_forward_op(), shape, [&] { return forward(shape); });
+        return measure(matmul_forward_op(), shape, shape.forward_problem());
       case Direction::dx:
-        return measure(matmul_dx_op(), shape, [&] { return dx(shape); });
+        return measure(matmul_dx_op(), shape, shape.dx_problem());
       default:
-        return measure(matmul_dw_op(), shape, [&] { return dw(shape); });
+        return measure(matmul_dw_op(), shape, shape.dw_problem(options_.bias_gradient));
     }
   }
+#if WARPWRIGHT_CUDA
+  Timeline trace(const ProductShape& shape) {
+    cuda::trace_forward(timer_.context(), timer_.arguments(shape.forward_problem()));
+    return cuda::trace_forward(timer_.context(), timer_.arguments(shape.forward_problem()));
+  }
+#endif
 
  private:
-  static constexpr std::size_t kArenaBytes = std::size_t{7} << 30;
-  static constexpr double kSampleSeconds = 60e-6;
-  static constexpr int kMostCalls = 12;
-
-  Tensor in(const Shape& shape) { return inputs_.take(DType::bf16, shape, options_.device); }
-  Tensor out(const Shape& shape, DType dtype = DType::bf16) {
-    return outputs_.take(dtype, shape, options_.device);
-  }
-  MatmulForward forward(const ProductShape& s) {
-    MatmulForward a;
-    const bool widened = s.finish == Finish::widened;
-    a.x = in({s.M, s.K}), a.weight = in({s.N, s.K}), a.bias = in({s.N});
-    a.out = out({s.M, s.N}, widened ? DType::f32 : DType::bf16);
-    if (s.finish == Finish::combined) a.residual = in({s.M, s.N});
-    if (s.activation != Activation::none) a.preact = out({s.M, s.N});
-    a.activation = s.activation;
-    return a;
-  }
-  MatmulDx dx(const ProductShape& s) {
-    MatmulDx a;
-    a.dout = in({s.M, s.N}), a.weight = in({s.N, s.K});
-    a.dx = out({s.M, s.K}, s.finish == Finish::widened ? DType::f32 : DType::bf16);
-    if (s.activation != Activation::none) a.preact = in({s.M, s.K});
-    a.activation = s.activation;
-    return a;
-  }
-  MatmulDw dw(const ProductShape& s) {
-    MatmulDw a;
-    a.dout = in({s.M, s.N}), a.x = in({s.M, s.K}), a.dweight = out({s.N, s.K}, DType::f32);
-    if (options_.bias_gradient) a.dbias = out({s.N}, DType::f32);
-    return a;
-  }
-
-  template <class A, class Make>
-  Result measure(const Op<A>& op, const ProductShape& shape, const Make& make) {
-    const typename A::Problem problem = op.problem(make());
-    const Request request = request_of(problem);
-    Result result;
-    result.shape = shape;
-    result.request = request;
-    std::size_t scratch = 0;
-    double least = 0;  // predicted
-    for (const Schedule schedule : {Schedule::persistent, Schedule::stream_k, Schedule::block}) {
-      for (const Selection& s : selections(request, schedule, device())) {
-        if (least == 0 || s.seconds < least) least = s.seconds;
-      }
-    }
-    for (const Schedule schedule : {Schedule::persistent, Schedule::stream_k, Schedule::block}) {
-      const int first = select(request, schedule, device()).tile;
-      for (const Selection& s : selections(request, schedule, device())) {
-        if (s.seconds > options_.within * least && s.tile != first) continue;
-        result.candidates.push_back({false, schedule, s});
-        scratch = std::max(scratch, cuda::workspace(problem, s));
-      }
-    }
+  template <class A>
+  Result measure(const Op<A>& op, const ProductShape& shape, const typename A::Problem& problem) {
+    Result r;
+    r.shape = shape;
+    r.request = request_of(problem);
+    r.kernels = timer_.time(op, problem, {.within = options_.within, .rounds = options_.rounds});
+    const std::string chosen = choose(timer_.context(), op, problem).text;
+    std::string library;
     for (const auto& variant : op.variants) {
-      if (variant.name == "cuda.cublaslt") scratch = std::max(scratch, variant.workspace(problem, device()));
+      if (variant.name == kLibrary) library = choice_text(kLibrary, variant.configuration(problem, device()));
     }
-    context_.reserve_scratch(scratch);
-    result.candidates.push_back({true, {}, {}, -1});
-    const auto proposed = cuda::cublaslt_proposal(context_, make(), -1);
-    for (int i = 0; i < std::min(static_cast<int>(proposed.size()), options_.proposals); ++i) {
-      result.candidates.push_back({true, {}, {}, i, proposed[static_cast<std::size_t>(i)]});
-    }
-
-    const auto call = [&](const Candidate& c) {
-      c.library ? void(cuda::cublaslt_proposal(context_, make(), c.proposal))
-                : cuda::run(context_, make(), c.schedule, c.selection);
-    };
-    const double expected = problem.flops() / 700e12 + 5e-6;
-    const int calls = std::clamp(static_cast<int>(kSampleSeconds / expected), 1, kMostCalls);
-    std::vector<Graph> graphs;
-    for (const Candidate& c : result.candidates) {
-      call(c);
-      graphs.emplace_back(context_.stream(), [&] {
-        for (int i = 0; i < calls; ++i) call(c);
-      });
-      graphs.back().launch(context_.stream());
-    }
-    for (int round = 0; round < options_.rounds; ++round) {
-      for (std::size_t i = 0; i < graphs.size(); ++i) {
-        const std::size_t at = (i + static_cast<std::size_t>(round) * 7) % graphs.size();
-        start_.record(context_.stream());
-        graphs[at].launch(context_.stream());
-        end_.record(context_.stream());
-        end_.synchronize();
-        result.candidates[at].samples.push_back(end_.seconds_since(start_) / calls);
+    for (const TimedKernel& k : r.kernels) {
+      const auto keep = [&k](const TimedKernel*& slot, double TimedKernel::*by) {
+        if (!slot || k.*by < slot->*by) slot = &k;
+      };
+      if (std::ranges::any_of(kOurs, [&](std::string_view name) { return k.is_of(name); })) {
+        keep(r.best, &TimedKernel::seconds);
+        keep(r.picked, &TimedKernel::predicted);
+      } else if (k.is_of(kLibrary)) {
+        keep(r.library_best, &TimedKernel::seconds);
       }
+      if (k.choice == library) r.library_chosen = &k;
+      if (k.choice == chosen) r.chosen = &k;
     }
-    summarize(result, request, choose(context_, op, problem).variant->name);
-    return result;
-  }
-
-  void summarize(Result& r, const Request& request, std::string_view variant) {
-    const Schedule schedules[] = {Schedule::persistent, Schedule::stream_k, Schedule::block};
-    Selection picks[3], pick;
-    Schedule pick_schedule = Schedule::persistent;
-    for (int i = 0; i < 3; ++i) {
-      picks[i] = select(request, schedules[i], device());
-      if (picks[i].tile >= 0 && (pick.tile < 0 || picks[i].seconds < pick.seconds)) {
-        pick = picks[i];
-        pick_schedule = schedules[i];
-      }
-    }
-    const auto same = [](const Candidate& c, Schedule schedule, const Selection& s) {
-      return !c.library && c.schedule == schedule && c.selection.tile == s.tile &&
-             c.selection.workers == s.workers;
-    };
-    for (Candidate& c : r.candidates) {
-      const double seconds = c.seconds();
-      if (c.library) {
-        if (c.proposal < 0) r.library_chosen = seconds;
-        if (r.library_best == 0 || seconds < r.library_best) r.library_best = seconds;
-        continue;
-      }
-      const std::string name = fmt::format("{} {}", name_of(c.schedule), matmul::describe(c.selection));
-      if (r.best == 0 || seconds < r.best) r.best = seconds, r.best_kernel = name;
-      if (same(c, pick_schedule, pick)) r.picked = seconds, r.picked_kernel = name;
-      for (int i = 0; i < 3; ++i) {
-        if (variant == fmt::format("cuda.{}", name_of(schedules[i])) && same(c, schedules[i], picks[i])) {
-          r.chosen = seconds;
-        }
-      }
-    }
-    if (r.chosen == 0) r.chosen = r.library_chosen;
-    r.chosen_variant = variant;
+    return r;
   }
 
   const ProductBenchOptions& options_;
-  Context context_;
-  Arena inputs_, outputs_;
-  Event start_, end_;
+  ProductTimer timer_;
 };
 
 // A geometric mean and what is as bad as the worst twentieth at least.
@@ -321,33 +169,32 @@ struct Share {
   }
 };
 
-std::string measured(Result& r) {
+// A line of the table. Of proposals that differ in more than their description, the fastest counts.
+std::string measured(const Result& r) {
   MeasuredProduct product;
   product.request = r.request;
-  for (Candidate& c : r.candidates) {
-    if (c.library && c.proposal < 0) continue;
-    const std::string name = c.library ? kernel_name(c.kernel) : kernel_name(c.schedule, c.selection);
-    const auto [entry, is_new] = product.seconds.emplace(name, c.seconds());
-    // Some proposals differ in what their description does not say.
-    if (!is_new) entry->second = std::min(entry->second, c.seconds());
+  for (const TimedKernel& k : r.kernels) {
+    std::string name = k.choice;
+    if (const std::size_t number = name.find(", #"); number != std::string::npos) {
+      name = name.substr(0, number) + "]";
+    }
+    const auto [entry, is_new] = product.seconds.emplace(name, k.seconds);
+    if (!is_new) entry->second = std::min(entry->second, k.seconds);
   }
   return product.line();
 }
 
-nlohmann::ordered_json to_json(Result& r) {
-  nlohmann::ordered_json json = {{"product", r.shape.describe()},
-                                 {"picked", r.picked_kernel},
-                                 {"picked_seconds", r.picked},
-                                 {"best", r.best_kernel},
-                                 {"best_seconds", r.best},
-                                 {"cublaslt_best_seconds", r.library_best},
-                                 {"cublaslt_seconds", r.library_chosen},
-                                 {"chosen", r.chosen_variant},
-                                 {"chosen_seconds", r.chosen}};
-  return json;
+nlohmann::ordered_json to_json(const Result& r) {
+  return {{"product", r.shape.describe()},
+          {"picked", r.picked->choice},
+          {"picked_seconds", r.picked->seconds},
+          {"best", r.best->choice},
+          {"best_seconds", r.best->seconds},
+          {"cublaslt_best_seconds", r.library_best->seconds},
+          {"cublaslt_seconds", r.library_chosen->seconds},
+          {"chosen", r.chosen->choice},
+          {"chosen_seconds", r.chosen->seconds}};
 }
-
-#endif
 
 }  // namespace
 
@@ -356,6 +203,40 @@ std::string ProductShape::describe() const {
   return fmt::format("{} M={} N={} K={}{}{}", name_of(direction), M, N, K,
                      activation == Activation::none ? "" : fmt::format(" {}", name_of(activation)),
                      kFinish[static_cast<int>(finish)]);
+}
+
+MatmulForwardProblem ProductShape::forward_problem() const {
+  return {.M = M,
+          .N = N,
+          .K = K,
+          .dtype = DType::bf16,
+          .bias = true,
+          .preact = activation != Activation::none,
+          .activation = activation,
+          .residual = finish == Finish::combined,
+          .widened = finish == Finish::widened,
+          .aligned = true,
+          .aligned_factors = true};
+}
+MatmulDxProblem ProductShape::dx_problem() const {
+  return {.M = M,
+          .N = N,
+          .K = K,
+          .dtype = DType::bf16,
+          .activation = activation,
+          .widened = finish == Finish::widened,
+          .aligned = true,
+          .aligned_factors = true};
+}
+MatmulDwProblem ProductShape::dw_problem(bool bias_gradient) const {
+  return {.M = M,
+          .N = N,
+          .K = K,
+          .dtype = DType::bf16,
+          .bias = bias_gradient,
+          .store = Store::add,
+          .aligned = true,
+          .aligned_factors = true};
 }
 
 std::vector<ProductShape> product_shapes(std::string_view text) {
@@ -427,76 +308,89 @@ void trace_products(const ProductBenchOptions& options, const std::filesystem::p
 #endif
 }
 
+namespace {
+
+void print_head(const DeviceInfo& device, std::ostream& out) {
+  out << fmt::format(
+      "{}; microseconds of a call in a graph, data from device memory\n{:<44}{:>9}{:>9}{:>9}{:>9}{:>8}{:>8}  "
+      "{}\n",
+      device.name, "product", "best", "picked", "cuBLASLt", "as used", "picked", "chosen",
+      "chosen kernel (the fastest of ours)");
+}
+
+void print_row(const Result& r, std::ostream& out) {
+  out << fmt::format("{:<44}{:>9.2f}{:>9.2f}{:>9.2f}{:>9.2f}{:>8.3f}{:>8.3f}  {}{}\n", r.shape.describe(),
+                     r.best->seconds * 1e6, r.picked->seconds * 1e6, r.library_best->seconds * 1e6,
+                     r.library_chosen->seconds * 1e6, r.library_best->seconds / r.picked->seconds,
+                     r.library_best->seconds / r.chosen->seconds, r.chosen->choice,
+                     r.chosen == r.best ? "" : fmt::format(" ({})", r.best->choice))
+      << std::flush;
+}
+
+// What choosing without measuring loses, over all products.
+struct Summary {
+  Share selector, choice, picked, chosen, best;  // the last three: the library's best time over ours
+
+  void add(const Result& r) {
+    const double library = r.library_best->seconds;
+    selector.ratios.push_back(r.picked->seconds / r.best->seconds);
+    choice.ratios.push_back(r.chosen->seconds / std::min(r.best->seconds, library));
+    picked.ratios.push_back(library / r.picked->seconds);
+    chosen.ratios.push_back(library / r.chosen->seconds);
+    best.ratios.push_back(library / r.best->seconds);
+  }
+  nlohmann::ordered_json json() const {
+    return {{"products", selector.ratios.size()},
+            {"selector_loss_mean", selector.mean() - 1},
+            {"selector_loss_p95", selector.percentile(0.95) - 1},
+            {"choice_loss_mean", choice.mean() - 1},
+            {"choice_loss_p95", choice.percentile(0.95) - 1},
+            {"picked_over_cublaslt_mean", picked.mean()},
+            {"picked_over_cublaslt_least", picked.percentile(0)},
+            {"chosen_over_cublaslt_mean", chosen.mean()},
+            {"chosen_over_cublaslt_least", chosen.percentile(0)},
+            {"best_over_cublaslt_mean", best.mean()},
+            {"best_over_cublaslt_least", best.percentile(0)}};
+  }
+  void print(std::ostream& out) const {
+    const auto percent = [](double ratio) { return 100 * (ratio - 1); };
+    out << fmt::format(
+        "{} products. The selector loses {:.1f} % to the best of our kernels in the geometric mean, {:.1f} % "
+        "at "
+        "the 95th percentile; the plan's choice loses {:.1f} % and {:.1f} % to the best of all.\n"
+        "The time of cuBLASLt's best proposal over that of the plan's choice: {:.3f} in the geometric mean, "
+        "{:.3f} at least; over the picked kernel of ours: {:.3f}, {:.3f}; over our best: {:.3f}, {:.3f}.\n",
+        selector.ratios.size(), percent(selector.mean()), percent(selector.percentile(0.95)),
+        percent(choice.mean()), percent(choice.percentile(0.95)), chosen.mean(), chosen.percentile(0),
+        picked.mean(), picked.percentile(0), best.mean(), best.percentile(0));
+  }
+};
+
+}  // namespace
+
 void bench_products(const ProductBenchOptions& options, std::ostream& out) {
   if (!has_hopper(options.device)) refuse();
-#if WARPWRIGHT_CUDA
   Products products(options);
   nlohmann::ordered_json rows = nlohmann::ordered_json::array();
   std::string table;
-  Share selector, choice, against_library, best_against_library, choice_against_library;
-  if (!options.json) {
-    out << fmt::format(
-        "{}; microseconds of a call in a graph, data from device "
-        "memory\n{:<44}{:>9}{:>9}{:>9}{:>9}{:>8}{:>8}  {}\n",
-        products.device().name, "product", "best", "picked", "cuBLASLt", "as used", "picked", "chosen",
-        "picked kernel (best kernel)");
-  }
+  Summary summary;
+  if (!options.json) print_head(products.device(), out);
   const auto start = std::chrono::steady_clock::now();
   for (const ProductShape& shape : options.shapes) {
     const std::chrono::duration<double> spent = std::chrono::steady_clock::now() - start;
     if (options.seconds > 0 && spent.count() > options.seconds) break;
-    Result r = products.measure(shape);
-    if (r.best == 0) continue;
-    selector.ratios.push_back(r.picked / r.best);
-    choice.ratios.push_back(r.chosen / std::min(r.best, r.library_best));
-    against_library.ratios.push_back(r.library_best / r.picked);
-    best_against_library.ratios.push_back(r.library_best / r.best);
-    choice_against_library.ratios.push_back(r.library_best / r.chosen);
+    const Result r = products.measure(shape);
+    if (!r.is_complete()) continue;
+    summary.add(r);
     if (!options.table.empty()) table += measured(r) + "\n";
-    if (options.json) {
-      rows.push_back(to_json(r));
-    } else {
-      out << fmt::format("{:<44}{:>9.2f}{:>9.2f}{:>9.2f}{:>9.2f}{:>8.3f}{:>8.3f}  {}{}\n", shape.describe(),
-                         r.best * 1e6, r.picked * 1e6, r.library_best * 1e6, r.library_chosen * 1e6,
-                         r.library_best / r.picked, r.library_best / r.chosen, r.picked_kernel,
-                         r.picked_kernel == r.best_kernel ? "" : fmt::format(" ({})", r.best_kernel))
-          << std::flush;
-    }
+    options.json ? rows.push_back(to_json(r)) : print_row(r, out);
   }
   if (!options.table.empty()) write_file_atomically(options.table, table);
-  const auto percent = [](double ratio) { return 100 * (ratio - 1); };
-  if (options.json) {
-    const nlohmann::ordered_json document = {
-        {"device", products.device().name},
-        {"products", selector.ratios.size()},
-        {"selector_loss_mean", selector.mean() - 1},
-        {"selector_loss_p95", selector.percentile(0.95) - 1},
-        {"choice_loss_mean", choice.mean() - 1},
-        {"choice_loss_p95", choice.percentile(0.95) - 1},
-        {"picked_over_cublaslt_mean", against_library.mean()},
-        {"picked_over_cublaslt_least", against_library.percentile(0)},
-        {"chosen_over_cublaslt_mean", choice_against_library.mean()},
-        {"chosen_over_cublaslt_least", choice_against_library.percentile(0)},
-        {"best_over_cublaslt_mean", best_against_library.mean()},
-        {"best_over_cublaslt_least", best_against_library.percentile(0)},
-        {"rows", rows}};
-    out << document.dump(2) << "\n";
-  } else {
-    out << fmt::format(
-        "{} products. Selector: loses {:.1f} % in the geometric mean, {:.1f} % at the 95th percentile "
-        "against the "
-        "best of our kernels; the plan's choice {:.1f} % and {:.1f} % against the best of all. cuBLASLt's "
-        "best "
-        "proposal over the plan's choice: {:.3f} in the geometric mean, {:.3f} at least; over the kernel of "
-        "ours that is picked: {:.3f}, {:.3f}; over our best: {:.3f}, {:.3f}\n",
-        selector.ratios.size(), percent(selector.mean()), percent(selector.percentile(0.95)),
-        percent(choice.mean()), percent(choice.percentile(0.95)), choice_against_library.mean(),
-        choice_against_library.percentile(0), against_library.mean(), against_library.percentile(0),
-        best_against_library.mean(), best_against_library.percentile(0));
-  }
-#else
-  static_cast<void>(out);
-#endif
+  if (!options.json) return summary.print(out);
+  nlohmann::ordered_json document = {{"device", products.device().name}};
+  document.update(summary.json());
+  document["rows"] = rows;
+  out << document.dump(2) << "\n";
 }
 
 }  // namespace warpwright::ops::matmul

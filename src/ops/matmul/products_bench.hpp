@@ -20,6 +20,10 @@ struct ProductShape {
   Finish finish = Finish::plain;             // combined: with a residual
 
   std::string describe() const;
+  // Of bf16; the forward has a bias, dw adds to fp32.
+  MatmulForwardProblem forward_problem() const;
+  MatmulDxProblem dx_problem() const;
+  MatmulDwProblem dw_problem(bool bias_gradient = false) const;
 };
 
 // "gpt2" and "bert": all products of GPT-2's four sizes at 4k, 16k and 65k tokens, of BERT-base's at 64 to
@@ -37,7 +41,6 @@ struct ProductBenchOptions {
   int rounds = 5;               // samples of every kernel
   double seconds = 0;           // stop after so many; 0: never
   double within = 3;            // kernels predicted to take so many times as long as the fastest are timed
-  int proposals = 8;            // of cuBLASLt's, beside its choice
   std::filesystem::path table;  // of all measured times (measured.hpp)
   bool json = false;
 };

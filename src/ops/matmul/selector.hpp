@@ -32,11 +32,8 @@ std::size_t workspace(const MatmulForwardProblem& problem, const Selection& sele
 std::size_t workspace(const MatmulDxProblem& problem, const Selection& selection);
 std::size_t workspace(const MatmulDwProblem& problem, const Selection& selection);
 
-// cuda.cublaslt with one of the library's proposals (the last where there are fewer; -1: the one that is
-// predicted to be the fastest). Returns all of them, for the bench.
-std::vector<LibraryKernel> cublaslt_proposal(const Context& context, const MatmulForward& args, int proposal);
-std::vector<LibraryKernel> cublaslt_proposal(const Context& context, const MatmulDx& args, int proposal);
-std::vector<LibraryKernel> cublaslt_proposal(const Context& context, const MatmulDw& args, int proposal);
+// The version of the library of cuda.cublaslt; "" if it cannot be loaded.
+std::string cublaslt_version();
 }  // namespace cuda
 
 }  // namespace warpwright::ops::matmul

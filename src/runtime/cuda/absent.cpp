@@ -25,6 +25,9 @@ int device_count() {
 DeviceInfo device_info(int index) {
   throw_absent("--device cuda:" + std::to_string(index));
 }
+std::string driver_version() {
+  return "";
+}
 std::size_t available_memory(int) {
   throw_absent("GPU memory");
 }

@@ -11,6 +11,7 @@ namespace warpwright::cuda {
 
 int device_count();
 DeviceInfo device_info(int index);  // throws Error
+std::string driver_version();
 
 std::size_t available_memory(int index);
 

@@ -1,4 +1,5 @@
 #include <cuda_runtime.h>
+#include <dlfcn.h>
 #include <fmt/format.h>
 
 #include <string>
@@ -77,6 +78,23 @@ DeviceInfo device_info(int index) {
                 where, "use a GPU of compute capability 8.0 or later, or --device cpu");
   }
   return info;
+}
+
+// NVML comes with the driver, so it is loaded at run time, and its three functions are declared here.
+std::string driver_version() {
+  void* library = dlopen("libnvidia-ml.so.1", RTLD_NOW | RTLD_LOCAL);
+  if (!library) return "";
+  const auto start = reinterpret_cast<int (*)()>(dlsym(library, "nvmlInit_v2"));
+  const auto stop = reinterpret_cast<int (*)()>(dlsym(library, "nvmlShutdown"));
+  const auto version =
+      reinterpret_cast<int (*)(char*, unsigned)>(dlsym(library, "nvmlSystemGetDriverVersion"));
+  char text[80] = "";
+  if (start && stop && version && start() == 0) {
+    if (version(text, sizeof text) != 0) text[0] = '\0';
+    stop();
+  }
+  dlclose(library);
+  return text;
 }
 
 }  // namespace warpwright::cuda

@@ -4,9 +4,9 @@
 // them to its product.
 //
 // Tensor cores sum in fp32. On Hopper the kernel is the one of the library's proposals that is predicted to
-// be the fastest (time.hpp), elsewhere the first, so that the choice is a pure function of problem, device
-// and library; the same kernel gives the same bits in every run. A depth cut into parts is summed in order,
-// in the output or in the workspace.
+// be the fastest (time.hpp), elsewhere the first, unless the device's tuned table names another. So the
+// choice is a pure function of problem, device, library and table, and the same kernel gives the same bits in
+// every run. A depth cut into parts is summed in order, in the output or in the workspace.
 //
 // A Context keeps descriptors and the kernel of every product it has met: later calls neither allocate nor
 // search, and can be captured in a graph.
@@ -16,6 +16,7 @@
 #include <array>
 #include <deque>
 #include <map>
+#include <optional>
 #include <span>
 #include <utility>
 #include <vector>
@@ -82,12 +83,21 @@ struct Operands {
 
 constexpr int kProposals = 8;
 
-// What the library proposes for a product.
+// What the library proposes for a product: its kernels, and our name and prediction for each. Of kernels
+// whose descriptions are alike, all but the first have a number at the end.
 struct Proposals {
   std::vector<cublasLtMatmulAlgo_t> algorithms;
-  std::vector<LibraryKernel> kernels;
-  std::size_t chosen = 0;
-  double seconds = 0;  // predicted, of the chosen one
+  std::vector<Configuration> configurations;
+  std::size_t predicted = 0;  // the fastest
+
+  bool empty() const { return algorithms.empty(); }
+  // The one with this name, or the predicted one.
+  std::size_t chosen(const std::optional<std::string_view>& name) const {
+    const auto found =
+        name ? std::ranges::find(configurations, *name, &Configuration::text) : configurations.end();
+    return found == configurations.end() ? predicted
+                                         : static_cast<std::size_t>(found - configurations.begin());
+  }
 };
 
 // What a Context keeps of a product.
@@ -208,16 +218,18 @@ Proposals propose(const Product& p, const Request& request, const DeviceInfo& de
   if (status != CUBLAS_STATUS_SUCCESS) count = 0;
   const bool predicts = device.gpu.major == 9 && size_of(p.in) == 2;
   Proposals proposals;
+  std::map<std::string, int> alike;
   for (const auto& result : std::span(results).first(static_cast<std::size_t>(count))) {
     if (result.state != CUBLAS_STATUS_SUCCESS) continue;
     const LibraryKernel kernel = kernel_of(result.algo);
-    const double seconds = seconds_of(request, kernel);
-    if (proposals.algorithms.empty() || (predicts && seconds < proposals.seconds)) {
-      proposals.chosen = proposals.algorithms.size();
-      proposals.seconds = seconds;
-    }
+    std::string name = matmul::describe(kernel);
+    if (const int number = ++alike[name]; number > 1) name += fmt::format(", #{}", number);
     proposals.algorithms.push_back(result.algo);
-    proposals.kernels.push_back(kernel);
+    proposals.configurations.push_back({name, seconds_of(request, kernel)});
+  }
+  if (predicts && !proposals.empty()) {
+    const auto fastest = std::ranges::min_element(proposals.configurations, {}, &Configuration::seconds);
+    proposals.predicted = static_cast<std::size_t>(fastest - proposals.configurations.begin());
   }
   return proposals;
 }
@@ -225,8 +237,6 @@ Proposals propose(const Product& p, const Request& request, const DeviceInfo& de
 // What a Context keeps.
 struct State {
   std::deque<Plan> plans;
-  int forced = -1;                      // the proposal to run instead of the chosen one
-  std::vector<LibraryKernel> proposed;  // for the last product
 
   Plan& plan(const Product& product, const Request& request, const DeviceInfo& device) {
     for (Plan& known : plans) {
@@ -358,24 +368,27 @@ Request library_part(Request request, const Way& way) {
   return request;
 }
 
-// Whether the library has a kernel for it; then the product is on its way.
-bool multiply(const Context& context, const Product& product, const Request& request, const Operands& o) {
-  State& state = state_of(context);
-  Plan& plan = state.plan(product, request, context.device());
+// Puts the product on its way, by the kernel with this name or the predicted one. False if the library has
+// none.
+bool multiply(const Context& context, const Product& product, const Request& request, const Operands& o,
+              const std::optional<std::string_view>& kernel) {
+  Plan& plan = state_of(context).plan(product, request, context.device());
   const Proposals& proposals = plan.proposals;
-  state.proposed = proposals.kernels;
-  if (proposals.algorithms.empty()) return false;
-  const std::size_t index =
-      state.forced < 0 ? proposals.chosen
-                       : std::min(static_cast<std::size_t>(state.forced), proposals.algorithms.size() - 1);
+  if (proposals.empty()) return false;
   set_operands(plan.description, o);
   const float added = o.c ? 1 : 0;
   check(library().matmul(handle_of(context.device()), plan.description.get(), &o.scale, o.a, plan.a.get(),
                          o.b, plan.b.get(), &added, o.c ? o.c : o.d, plan.c.get(), o.d, plan.d.get(),
-                         &proposals.algorithms[index], context.scratch(), kLibraryWorkspace,
-                         context.stream().get()),
+                         &proposals.algorithms[proposals.chosen(kernel)], context.scratch(),
+                         kLibraryWorkspace, context.stream().get()),
         "a matrix product");
   return true;
+}
+
+// The kernel that the device's tuned table names for a problem.
+template <bool fused, class Problem>
+std::optional<std::string_view> tuned_kernel(const Problem& p, const DeviceInfo& device) {
+  return tuned_configuration(operation_of(p), fused ? "cuda.cublaslt" : "cuda.cublaslt_unfused", p, device);
 }
 
 [[noreturn]] void throw_no_kernel(const Product& p) {
@@ -388,6 +401,7 @@ template <bool fused>
 void forward(const Context& context, const MatmulForward& args) {
   const MatmulForwardProblem problem = args.problem();
   if (problem.M == 0 || problem.N == 0) return;
+  const auto kernel = tuned_kernel<fused>(problem, context.device());
   for (Way& way : ways_of<fused>(problem)) {
     const Tensor& result = way.whole ? args.out : product_of(args);
     Product& p = way.product;
@@ -399,7 +413,7 @@ void forward(const Context& context, const MatmulForward& args) {
     if (p.aux) p.leading_aux = leading_of(args.preact), operands.aux = args.preact.data;
     if (p.adds) p.leading_c = leading_of(args.residual), operands.c = args.residual.data;
     if (way.whole) operands.scale = args.scale;
-    if (!multiply(context, p, library_part(request_of(problem), way), operands)) continue;
+    if (!multiply(context, p, library_part(request_of(problem), way), operands, kernel)) continue;
     if (leaves_a_pass(problem, way)) finish_forward(context, args, way.has_bias ? Tensor() : args.bias);
     return;
   }
@@ -410,6 +424,7 @@ template <bool fused>
 void dx(const Context& context, const MatmulDx& args) {
   const MatmulDxProblem problem = args.problem();
   if (problem.M == 0 || problem.K == 0) return;
+  const auto kernel = tuned_kernel<fused>(problem, context.device());
   for (Way& way : ways_of<fused>(problem)) {
     Product& p = way.product;
     p.leading_a = problem.K;
@@ -417,7 +432,7 @@ void dx(const Context& context, const MatmulDx& args) {
     p.leading_d = leading_of(args.dx);
     Operands operands{args.weight.data, args.dout.data, args.dx.data};
     if (p.aux) p.leading_aux = leading_of(args.preact), operands.aux = args.preact.data;
-    if (!multiply(context, p, library_part(request_of(problem), way), operands)) continue;
+    if (!multiply(context, p, library_part(request_of(problem), way), operands, kernel)) continue;
     if (leaves_a_pass(problem, way)) finish_dx(context, args.dx, args.preact, args.activation);
     return;
   }
@@ -434,7 +449,8 @@ void dw(const Context& context, const MatmulDw& args) {
   p.leading_d = problem.K;
   Operands operands{args.x.data, args.dout.data, args.dweight.data};
   if (p.adds) p.leading_c = problem.K, operands.c = args.dweight.data;
-  if (!multiply(context, p, request_of(problem), operands)) throw_no_kernel(p);
+  const auto kernel = tuned_kernel<fused>(problem, context.device());
+  if (!multiply(context, p, request_of(problem), operands, kernel)) throw_no_kernel(p);
   if (!args.dbias) return;
   std::byte* partials = static_cast<std::byte*>(context.scratch()) + kLibraryWorkspace;
   column_sums(context, args.dout, args.dbias, args.store, reinterpret_cast<float*>(partials));
@@ -465,16 +481,18 @@ double pass_seconds(const Request& r) {
   return kStart + (r.extra ? 3 : 2) * elements * static_cast<double>(size_of(r.dtype)) / kBandwidth;
 }
 
-// The kernel that runs, and its predicted time; empty where the library has none, or there is no device to
-// ask it for.
+// The kernels to choose from, with predicted times that count our own pass after them; empty if the library
+// has none, or if there is no device to ask it for.
 template <bool fused, class Problem>
 Proposals proposals_for(const Problem& p, const DeviceInfo& device) {
   const Request request = request_of(p);
   if (request.extent.rows == 0 || request.extent.cols == 0 || !is_present(device)) return {};
   for (const Way& way : ways_of<fused>(p)) {
     Proposals proposals = propose(contiguous(way.product), library_part(request, way), device);
-    if (proposals.algorithms.empty()) continue;
-    if (leaves_a_pass(p, way)) proposals.seconds += pass_seconds(request);
+    if (proposals.empty()) continue;
+    if (leaves_a_pass(p, way)) {
+      for (Configuration& c : proposals.configurations) c.seconds += pass_seconds(request);
+    }
     return proposals;
   }
   return {};
@@ -486,13 +504,20 @@ double cost(const Problem& p, const DeviceInfo& device) {
     if (p.rows_counted) return kCostOfCountedLibrary;
   }
   const Proposals proposals = proposals_for<fused>(p, device);
-  return proposals.algorithms.empty() ? seconds_of(request_of(p), LibraryKernel{}) : proposals.seconds;
+  return proposals.empty() ? seconds_of(request_of(p), LibraryKernel{})
+                           : proposals.configurations[proposals.predicted].seconds;
 }
 
 template <bool fused, class Problem>
 std::string configuration(const Problem& p, const DeviceInfo& device) {
   const Proposals proposals = proposals_for<fused>(p, device);
-  return proposals.algorithms.empty() ? "" : matmul::describe(proposals.kernels[proposals.chosen]);
+  if (proposals.empty()) return "";
+  return proposals.configurations[proposals.chosen(tuned_kernel<fused>(p, device))].text;
+}
+
+template <bool fused, class Problem>
+std::vector<Configuration> configurations(const Problem& p, const DeviceInfo& device) {
+  return proposals_for<fused>(p, device).configurations;
 }
 
 template <class Args, bool fused, void (*run)(const Context&, const Args&)>
@@ -502,29 +527,13 @@ constexpr Kernel<Args> kKernel = {.needs = Needs::gpu,
                                   .refuse = refuse<typename Args::Problem>,
                                   .workspace = workspace<typename Args::Problem>,
                                   .cost = cost<fused, typename Args::Problem>,
-                                  .configuration = configuration<fused, typename Args::Problem>};
-
-template <class Args>
-std::vector<LibraryKernel> run_proposal(const Context& context, const Args& args, int proposal,
-                                        void (*run)(const Context&, const Args&)) {
-  State& state = state_of(context);
-  state.forced = proposal;
-  run(context, args);
-  state.forced = -1;
-  return state.proposed;
-}
+                                  .configuration = configuration<fused, typename Args::Problem>,
+                                  .configurations = configurations<fused, typename Args::Problem>};
 
 }  // namespace
 
-std::vector<LibraryKernel> cublaslt_proposal(const Context& context, const MatmulForward& args,
-                                             int proposal) {
-  return run_proposal(context, args, proposal, forward<true>);
-}
-std::vector<LibraryKernel> cublaslt_proposal(const Context& context, const MatmulDx& args, int proposal) {
-  return run_proposal(context, args, proposal, dx<true>);
-}
-std::vector<LibraryKernel> cublaslt_proposal(const Context& context, const MatmulDw& args, int proposal) {
-  return run_proposal(context, args, proposal, dw<true>);
+std::string cublaslt_version() {
+  return reason_for_absence().empty() ? fmt::format("{}", library().version()) : "";
 }
 
 }  // namespace warpwright::ops::matmul::cuda

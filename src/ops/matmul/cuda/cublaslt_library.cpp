@@ -32,6 +32,7 @@ struct Loaded {
     find(file, "cublasLtCreate", library.create);
     find(file, "cublasLtDestroy", library.destroy);
     find(file, "cublasLtGetStatusString", library.status_string);
+    find(file, "cublasLtGetVersion", library.version);
     find(file, "cublasLtMatmul", library.matmul);
     find(file, "cublasLtMatmulAlgoGetHeuristic", library.heuristic);
     find(file, "cublasLtMatmulAlgoConfigGetAttribute", library.algorithm_attribute);

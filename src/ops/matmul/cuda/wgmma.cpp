@@ -108,8 +108,24 @@ template <Schedule schedule, class Args>
 struct Wgmma {
   using Problem = typename Args::Problem;
 
+  static std::string name() { return fmt::format("cuda.{}", name_of(schedule)); }
+  // The measured one, or the one that is predicted to be the fastest.
   static Selection selection(const Problem& p, const DeviceInfo& device) {
-    return select(request_of(p), schedule, device);
+    const Request request = request_of(p);
+    if (device.tuned && !request.batch_invariant) {
+      const auto tuned = tuned_configuration(operation_of(p), name(), p, device);
+      for (const Selection& s : tuned ? selections(request, schedule, device) : std::vector<Selection>()) {
+        if (describe(s) == *tuned) return s;
+      }
+    }
+    return select(request, schedule, device);
+  }
+  static std::vector<Configuration> configurations(const Problem& p, const DeviceInfo& device) {
+    std::vector<Configuration> list;
+    for (const Selection& s : selections(request_of(p), schedule, device)) {
+      list.push_back({describe(s), s.seconds});
+    }
+    return list;
   }
   static Refusal refuse(const Problem& p, const DeviceInfo& device) {
     if constexpr (std::is_same_v<Args, MatmulForward>) {
@@ -144,7 +160,8 @@ constexpr Kernel<Args> kKernel = {.needs = Needs::hopper,
                                   .refuse = Functions::refuse,
                                   .workspace = Functions::workspace,
                                   .cost = Functions::cost,
-                                  .configuration = Functions::configuration};
+                                  .configuration = Functions::configuration,
+                                  .configurations = Functions::configurations};
 
 }  // namespace
 }  // namespace warpwright::ops::matmul::cuda

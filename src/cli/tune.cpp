@@ -1,0 +1,233 @@
+// warpwright tune: measures every kernel that could run a model's matrix products on this GPU, and keeps the
+// fastest for --tuned.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "cli/checks.hpp"
+#include "cli/command.hpp"
+#include "cli/model_flags.hpp"
+#include "cli/standard_streams.hpp"
+#include "cli/tuned_flags.hpp"
+#include "core/error.hpp"
+#include "ops/matmul/products_bench.hpp"
+#include "ops/matmul/timer.hpp"
+#include "runtime/file.hpp"
+#include "train/options.hpp"
+
+namespace warpwright::cli {
+namespace {
+
+namespace fs = std::filesystem;
+using namespace ops;
+
+struct Flags {
+  std::string model = "gpt2:124M", dtype = "bf16", recompute = "none", shapes;
+  std::int64_t vocab = 0;
+  bool memory_efficient_norm = false, json = false;
+  StepOptions step;
+  matmul::TimingOptions timing{.within = 1.6, .rounds = 11};
+  fs::path out;
+  DeviceFlags device{.device = "cuda"};
+};
+
+// Another kernel replaces the predicted one if it takes less than this share of its time: smaller differences
+// are noise, and may be the other way round between a model's other kernels.
+constexpr double kWorthwhile = 0.99;
+
+// The distinct products of a training step, or of --shapes.
+struct Problems {
+  std::vector<MatmulForwardProblem> forward;
+  std::vector<MatmulDxProblem> dx;
+  std::vector<MatmulDwProblem> dw;
+
+  std::size_t size() const { return forward.size() + dx.size() + dw.size(); }
+};
+
+template <class Problem>
+void add(std::vector<Problem>& list, const Problem& problem) {
+  if (std::ranges::find(list, problem) == list.end()) list.push_back(problem);
+}
+
+// Of a step with one micro-batch and of one that adds up several: dw stores in the one and adds in the other.
+Problems problems_of_step(const Flags& flags) {
+  Problems problems;
+  for (const std::int64_t micro_batches : {1, 2}) {
+    StepOptions options = flags.step;
+    options.micro_batches = micro_batches;
+    Context context(flags.device.context_options(flags.dtype), flags.device.place());
+    const TrainingStep step(context, options);  // plans its memory, takes none
+    for (const auto& met : met_problems(context, matmul_forward_op())) add(problems.forward, met.problem);
+    for (const auto& met : met_problems(context, matmul_dx_op())) add(problems.dx, met.problem);
+    for (const auto& met : met_problems(context, matmul_dw_op())) add(problems.dw, met.problem);
+  }
+  return problems;
+}
+
+Problems problems_of_shapes(const std::string& shapes) {
+  Problems problems;
+  for (const matmul::ProductShape& s : matmul::product_shapes(shapes)) {
+    if (s.direction == matmul::Direction::forward) add(problems.forward, s.forward_problem());
+    if (s.direction == matmul::Direction::dx) add(problems.dx, s.dx_problem());
+    if (s.direction == matmul::Direction::dw) add(problems.dw, s.dw_problem());
+  }
+  return problems;
+}
+
+class Tuner {
+ public:
+  Tuner(const Flags& flags, TunedTable& table, std::size_t problems)
+      : flags_(flags),
+        table_(table),
+        problems_(problems),
+        timer_(flags.device.context_options(flags.dtype), flags.device.place()) {}
+
+  template <class A>
+  void tune(const Op<A>& op, const typename A::Problem& problem) {
+    const DeviceInfo& device = timer_.context().device();
+    progress_.show(fmt::format("product {} of {}", ++begun_, problems_));
+    const std::vector<matmul::TimedKernel> kernels = timer_.time(op, problem, flags_.timing);
+    const std::string predicted = choose(timer_.context(), op, problem).text;
+    const auto own = std::ranges::find(kernels, predicted, &matmul::TimedKernel::choice);
+    if (own == kernels.end()) return;
+    const auto fastest = std::ranges::min_element(kernels, {}, &matmul::TimedKernel::seconds);
+    const auto& chosen = fastest->seconds < kWorthwhile * own->seconds ? *fastest : *own;
+    table_.set(op.name, tuned_problem(problem, device), chosen.choice);
+    report(fmt::format("{} {}", op.name, problem.describe()), *own, chosen, kernels.size());
+  }
+
+  void finish(const fs::path& path) const {
+    const double ratio = after_ > 0 ? before_ / after_ : 1;
+    if (flags_.json) {
+      const nlohmann::ordered_json json = {{"machine", timer_.context().device().name},
+                                           {"table", path.string()},
+                                           {"products", rows_.size()},
+                                           {"changed", changed_},
+                                           {"predicted_seconds", before_},
+                                           {"tuned_seconds", after_},
+                                           {"rows", rows_}};
+      fmt::print("{}\n", json.dump(2));
+      return;
+    }
+    fmt::print(
+        "{} products, {} of them with a faster kernel than the predicted one: {:.2f} ms instead of {:.2f} "
+        "({:.3f} times as fast)\ntable: {} ({} products); use it with --tuned\n",
+        rows_.size(), changed_, after_ * 1e3, before_ * 1e3, ratio, path.string(), table_.size());
+  }
+
+ private:
+  void report(const std::string& product, const matmul::TimedKernel& own, const matmul::TimedKernel& chosen,
+              std::size_t kernels) {
+    const bool changed = chosen.choice != own.choice;
+    changed_ += changed;
+    before_ += own.seconds;
+    after_ += chosen.seconds;
+    rows_.push_back({{"product", product},
+                     {"kernels", kernels},
+                     {"predicted", own.choice},
+                     {"predicted_seconds", own.seconds},
+                     {"tuned", chosen.choice},
+                     {"tuned_seconds", chosen.seconds}});
+    if (flags_.json) return;
+    progress_.clear();
+    fmt::print("{:<60} {:>9.2f} us  {}\n", product, own.seconds * 1e6, own.choice);
+    if (changed) fmt::print("{:>60} {:>9.2f} us  {}\n", "faster:", chosen.seconds * 1e6, chosen.choice);
+    require_whole_output();
+  }
+
+  const Flags& flags_;
+  TunedTable& table_;
+  std::size_t problems_, begun_ = 0, changed_ = 0;
+  double before_ = 0, after_ = 0;
+  nlohmann::ordered_json rows_ = nlohmann::ordered_json::array();
+  matmul::ProductTimer timer_;
+  ProgressLine progress_;
+};
+
+// The table to add to: the one that is there, or a new one if that cannot be used.
+TunedTable table_at(const fs::path& path, Device device) {
+  if (path_exists(path)) {
+    const auto table =
+        usable_table(path, device, [](const std::string& line) { notify("warpwright: tune: " + line); });
+    if (table) return *table;
+  }
+  return TunedTable(tuned_for(device));
+}
+
+void finish_step(Flags& flags) {
+  flags.step.model = gpt2_config_of(flags.model);
+  if (flags.vocab > 0) flags.step.model.vocab = flags.vocab;
+  flags.step.dtype = compute_dtype(flags.dtype);
+  flags.step.recompute = recompute_named(flags.recompute);
+  if (flags.memory_efficient_norm) flags.step.norms = NormBackwardFrom::output;
+  if (flags.step.T == 0) flags.step.T = flags.step.model.context;
+  TrainOptions training;  // refuses what train does
+  training.step = flags.step;
+  training.schedule.steps = 1;
+  training.validate();
+}
+
+void run(Flags& flags) {
+  const Device device = flags.device.place();
+  if (device.kind != DeviceKind::cuda) {
+    throw UsageError("is for a GPU: a CPU's kernels are chosen by their order alone", "tune",
+                     "give --device cuda where there is one");
+  }
+  const TunedFor machine = tuned_for(device);
+  const fs::path path = flags.out.empty() ? tuned_path(machine) : flags.out;
+  if (flags.shapes.empty()) finish_step(flags);
+  const Problems problems = flags.shapes.empty() ? problems_of_step(flags) : problems_of_shapes(flags.shapes);
+  TunedTable table = table_at(path, device);
+  Tuner tuner(flags, table, problems.size());
+  for (const auto& problem : problems.forward) tuner.tune(matmul_forward_op(), problem);
+  for (const auto& problem : problems.dx) tuner.tune(matmul_dx_op(), problem);
+  for (const auto& problem : problems.dw) tuner.tune(matmul_dw_op(), problem);
+  table.write(path);
+  tuner.finish(path);
+}
+
+}  // namespace
+
+void add_tune(CLI::App& app) {
+  CLI::App* command =
+      app.add_subcommand("tune", "Measure the kernels of a model's matrix products on this GPU, for --tuned");
+  auto f = std::make_shared<Flags>();
+  f->step.B = 64;
+  f->step.T = 0;
+  command->add_option("--model", f->model, "gpt2:124M, :355M, :774M, :1558M or gpt2:dN; or a folder")
+      ->capture_default_str();
+  command->add_option("--vocab", f->vocab, "Vocabulary, as in train; 0: the model's")
+      ->check(at_least(0))
+      ->capture_default_str();
+  command->add_option("--dtype", f->dtype, "fp32, tf32 or bf16, as in train")
+      ->capture_default_str()
+      ->check(one_of({"fp32", "tf32", "bf16"}));
+  command->add_option("--batch", f->step.B, "Sequences in a micro-batch, as in train")
+      ->capture_default_str()
+      ->check(at_least(1));
+  command->add_option("--seq", f->step.T, "Tokens in a sequence; default: the model's context")
+      ->check(at_least(1));
+  command->add_option("--recompute", f->recompute, "none, gelu, norm or block, as in train")
+      ->capture_default_str()
+      ->check(one_of({"none", "gelu", "norm", "block"}));
+  command->add_flag("--memory-efficient-norm", f->memory_efficient_norm, "As in train");
+  command->add_option("--shapes", f->shapes,
+                      "Products of bf16 instead of a model's, as in bench; default: the model's");
+  command
+      ->add_option("--within", f->timing.within,
+                   "Measure kernels predicted to take at most this many times as long as the fastest")
+      ->check(CLI::Range(1.0, 1e6))
+      ->capture_default_str();
+  command->add_option("--rounds", f->timing.rounds, "Samples of each kernel")
+      ->check(CLI::Range(1, 1000))
+      ->capture_default_str();
+  command->add_option("--out", f->out,
+                      "The table, which is added to; default: that of this GPU in the cache folder");
+  command->add_flag("--json", f->json, "Print JSON");
+  f->device.add_to(*command);
+  command->callback([f] { run(*f); });
+}
+
+}  // namespace warpwright::cli

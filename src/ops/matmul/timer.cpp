@@ -1,0 +1,200 @@
+#include "ops/matmul/timer.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+#include "core/error.hpp"
+#include "ops/testing/fixture.hpp"
+
+namespace warpwright::ops::matmul {
+namespace {
+
+constexpr std::size_t kMostRingBytes = std::size_t{7} << 30;
+constexpr double kSampleSeconds = 60e-6;  // the calls of one graph take about as long
+constexpr int kMostCalls = 12;
+
+std::size_t ring_bytes(Device device) {
+  if (device.kind != DeviceKind::cuda) throw UsageError("needs a GPU", "--device", "give cuda or cuda:N");
+  return std::min(kMostRingBytes, available_memory(device) / 3) / kAlignment * kAlignment;
+}
+
+bool can_be_timed(const MatmulForwardProblem& p) {
+  return p.aligned && !p.rows_counted && !p.batch_invariant && !p.packed;
+}
+bool can_be_timed(const MatmulDxProblem& p) {
+  return p.aligned;
+}
+bool can_be_timed(const MatmulDwProblem& p) {
+  return p.aligned;
+}
+
+DType result_dtype(DType factors, bool widened) {
+  return widened ? DType::f32 : factors;
+}
+
+// A variant with one of its configurations.
+template <class A>
+struct Candidate {
+  const Variant<A>* variant;
+  TimedKernel timed;
+  bool is_own = false;  // the configuration that the variant takes by itself
+};
+
+template <class A>
+std::vector<Candidate<A>> candidates_of(const Op<A>& op, const typename A::Problem& problem,
+                                        const DeviceInfo& device, double within) {
+  std::vector<Candidate<A>> list;
+  double least = std::numeric_limits<double>::infinity();
+  for (const auto& variant : op.variants) {
+    if (variant.name == kReference || !variant.refuse(problem, device).empty()) continue;
+    const std::string own = variant.configuration(problem, device);
+    for (const Configuration& c : variant.configurations(problem, device)) {
+      list.push_back({&variant, {choice_text(variant.name, c.text), c.seconds}, c.text == own});
+      least = std::min(least, c.seconds);
+    }
+  }
+  // A cost beyond a second is a rank in the list, not a prediction (kernels.hpp).
+  std::erase_if(list, [&](const Candidate<A>& c) {
+    return c.timed.predicted > (c.is_own ? std::max(1.0, within * least) : within * least);
+  });
+  return list;
+}
+
+}  // namespace
+
+Tensor ProductTimer::Ring::take(DType dtype, const Shape& shape, Device device) {
+  const std::size_t bytes = (static_cast<std::size_t>(shape.elements()) * size_of(dtype) + kAlignment - 1) /
+                            kAlignment * kAlignment;
+  if (bytes > buffer_.bytes()) {
+    throw Error(fmt::format("a matrix of {} bytes does not fit", bytes), "timing products",
+                fmt::format("at most {} bytes are set aside: time smaller products", buffer_.bytes()));
+  }
+  if (next_ + bytes > buffer_.bytes()) next_ = 0;
+  const Tensor tensor(buffer_.data() + next_, dtype, shape, device);
+  next_ += bytes;
+  return tensor;
+}
+
+Tensor ProductTimer::Ring::all(Device device) const {
+  return {buffer_.data(), DType::bf16, {static_cast<std::int64_t>(buffer_.bytes() / 2)}, device};
+}
+
+ProductTimer::ProductTimer(ContextOptions options, Device device)
+    : context_(std::move(options), device),
+      inputs_(ring_bytes(device), device),
+      outputs_(ring_bytes(device), device),
+      start_(device),
+      end_(device) {
+  // Random bf16. Read as fp16 or fp32 these bits are ordinary numbers of either sign, too.
+  testing::Fixture fixture(1);
+  const Tensor numbers = fixture.random(DType::bf16, {std::int64_t{1} << 23});
+  const Tensor all = inputs_.all(device);
+  for (std::int64_t at = 0; at < all.elements(); at += numbers.elements()) {
+    const std::int64_t count = std::min(numbers.elements(), all.elements() - at);
+    copy(all.slice(0, at, count), numbers.slice(0, 0, count), context_.stream());
+  }
+  context_.synchronize();
+}
+
+Tensor ProductTimer::input(DType dtype, const Shape& shape) {
+  return inputs_.take(dtype, shape, context_.device().device);
+}
+Tensor ProductTimer::output(DType dtype, const Shape& shape) {
+  return outputs_.take(dtype, shape, context_.device().device);
+}
+
+MatmulForward ProductTimer::arguments(const MatmulForwardProblem& p) {
+  const DType result = result_dtype(p.dtype, p.widened);
+  MatmulForward a;
+  a.x = input(p.dtype, {p.M, p.K});
+  a.weight = input(p.dtype, {p.N, p.K});
+  if (p.bias) a.bias = input(p.dtype, {p.N});
+  if (p.residual) a.residual = input(result, {p.M, p.N});
+  if (p.preact) a.preact = output(p.dtype, {p.M, p.N});
+  if (p.scaled) a.scale = 0.5f;
+  a.out = output(result, {p.M, p.N});
+  a.activation = p.activation;
+  return a;
+}
+
+MatmulDx ProductTimer::arguments(const MatmulDxProblem& p) {
+  MatmulDx a;
+  a.dout = input(p.dtype, {p.M, p.N});
+  a.weight = input(p.dtype, {p.N, p.K});
+  if (p.activation != Activation::none) a.preact = input(p.dtype, {p.M, p.K});
+  a.dx = output(result_dtype(p.dtype, p.widened), {p.M, p.K});
+  a.activation = p.activation;
+  return a;
+}
+
+MatmulDw ProductTimer::arguments(const MatmulDwProblem& p) {
+  MatmulDw a;
+  a.dout = input(p.dtype, {p.M, p.N});
+  a.x = input(p.dtype, {p.M, p.K});
+  a.dweight = output(accumulation_dtype(p.dtype), {p.N, p.K});
+  if (p.bias) a.dbias = output(accumulation_dtype(p.dtype), {p.N});
+  a.store = p.store;
+  return a;
+}
+
+template <class A>
+std::vector<TimedKernel> ProductTimer::time(const Op<A>& op, const typename A::Problem& problem,
+                                            const TimingOptions& options) {
+  if (!can_be_timed(problem)) return {};
+  const auto before = context_.options().tuned;
+  std::vector<Candidate<A>> candidates = candidates_of(op, problem, context_.device(), options.within);
+  const std::string name = tuned_problem(problem, context_.device());
+  std::size_t scratch = 0;
+  std::vector<std::shared_ptr<const TunedTable>> tables;  // each tells its candidate's configuration
+  for (const auto& c : candidates) {
+    auto table = std::make_shared<TunedTable>(TunedFor{});
+    table->set(op.name, name, c.timed.choice);
+    tables.push_back(table);
+    context_.set_tuned(table);
+    scratch = std::max(scratch, c.variant->workspace(problem, context_.device()));
+  }
+  context_.reserve_scratch(scratch);
+  const int calls =
+      std::clamp(static_cast<int>(kSampleSeconds / (problem.flops() / 700e12 + 5e-6)), 1, kMostCalls);
+  std::vector<Graph> graphs;
+  for (std::size_t i = 0; i < candidates.size(); ++i) {
+    context_.set_tuned(tables[i]);
+    const Variant<A>& variant = *candidates[i].variant;
+    variant.run(context_, arguments(problem));
+    graphs.emplace_back(context_.stream(), [&] {
+      for (int call = 0; call < calls; ++call) variant.run(context_, arguments(problem));
+    });
+    graphs.back().launch(context_.stream());
+  }
+  context_.set_tuned(before);
+  for (int round = 0; round < options.rounds; ++round) {
+    for (std::size_t i = 0; i < graphs.size(); ++i) {
+      const std::size_t at = (i + static_cast<std::size_t>(round) * 7) % graphs.size();
+      start_.record(context_.stream());
+      graphs[at].launch(context_.stream());
+      end_.record(context_.stream());
+      end_.synchronize();
+      candidates[at].timed.samples.push_back(end_.seconds_since(start_) / calls);
+    }
+  }
+  std::vector<TimedKernel> timed;
+  for (auto& c : candidates) {
+    std::vector<double>& samples = c.timed.samples;
+    std::ranges::sort(samples);
+    if (!samples.empty()) c.timed.seconds = samples[samples.size() / 2];
+    timed.push_back(std::move(c.timed));
+  }
+  return timed;
+}
+
+template std::vector<TimedKernel> ProductTimer::time(const Op<MatmulForward>&, const MatmulForwardProblem&,
+                                                     const TimingOptions&);
+template std::vector<TimedKernel> ProductTimer::time(const Op<MatmulDx>&, const MatmulDxProblem&,
+                                                     const TimingOptions&);
+template std::vector<TimedKernel> ProductTimer::time(const Op<MatmulDw>&, const MatmulDwProblem&,
+                                                     const TimingOptions&);
+
+}  // namespace warpwright::ops::matmul

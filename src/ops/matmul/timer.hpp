@@ -1,0 +1,71 @@
+// Times every kernel that a GPU could run a product with: for `warpwright tune` and for the bench of
+// products.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "ops/matmul/matmul.hpp"
+#include "ops/op.hpp"
+#include "runtime/memory.hpp"
+
+namespace warpwright::ops::matmul {
+
+// One kernel with one configuration.
+struct TimedKernel {
+  std::string choice;    // "cuda.persistent[128x192, in turns, clusters 2x1, 66 workers]"
+  double predicted = 0;  // seconds
+  double seconds = 0;    // the median of the samples
+  std::vector<double> samples{};
+
+  bool is_of(std::string_view kernel) const { return choice.substr(0, choice.find('[')) == kernel; }
+};
+
+struct TimingOptions {
+  double within = 2;  // kernels predicted to take at most this many times as long as the fastest are timed
+  int rounds = 5;     // samples of each kernel
+};
+
+// Holds matrices of random numbers in device memory and hands them out in turn, so that a call finds its own
+// in memory and not in the cache.
+class ProductTimer {
+ public:
+  // Throws Error if the device is not a GPU or has no memory to spare.
+  ProductTimer(ContextOptions options, Device device);
+
+  Context& context() { return context_; }
+  const Context& context() const { return context_; }
+
+  // Times kernels in turn, each in a graph of its own. The kernels are those within options.within, and every
+  // variant's own choice. None for a problem with unaligned tensors, with rows counted on the device, or
+  // whose bits must not depend on the number of rows. Throws Error if a matrix does not fit.
+  template <class A>
+  std::vector<TimedKernel> time(const Op<A>& op, const typename A::Problem& problem,
+                                const TimingOptions& options);
+
+  // Arguments of the problem, with matrices that were not used for long.
+  MatmulForward arguments(const MatmulForwardProblem& problem);
+  MatmulDx arguments(const MatmulDxProblem& problem);
+  MatmulDw arguments(const MatmulDwProblem& problem);
+
+ private:
+  class Ring {  // tensors one after the other in one buffer, from its start again after its end
+   public:
+    Ring(std::size_t bytes, Device device) : buffer_(bytes, device, "products") {}
+    Tensor take(DType dtype, const Shape& shape, Device device);
+    Tensor all(Device device) const;
+
+   private:
+    Buffer buffer_;
+    std::size_t next_ = 0;
+  };
+
+  Tensor input(DType dtype, const Shape& shape);
+  Tensor output(DType dtype, const Shape& shape);
+
+  Context context_;
+  Ring inputs_, outputs_;
+  Event start_, end_;
+};
+
+}  // namespace warpwright::ops::matmul

@@ -1,0 +1,50 @@
+// Choices of kernels that were measured to be the fastest on one GPU: `warpwright tune` writes them,
+// `--tuned` uses them.
+#pragma once
+
+#include <cstddef>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace warpwright {
+
+// Measurements hold for this GPU, driver, library of matrix products and version of the program alone.
+struct TunedFor {
+  std::string gpu, driver, library, program;
+
+  bool operator==(const TunedFor&) const = default;
+};
+
+// One choice, "cuda.persistent[128x192, in turns, clusters 2x1, 66 workers]", for each problem of an
+// operation that was measured. In a file it is JSON with a checksum (docs/formats.md).
+class TunedTable {
+ public:
+  explicit TunedTable(TunedFor machine) : machine_(std::move(machine)) {}
+  // Throws Error if the file is missing, damaged or no such table.
+  static TunedTable read(const std::filesystem::path& path);
+  // Creates the folder and replaces the file.
+  void write(const std::filesystem::path& path) const;
+
+  const TunedFor& machine() const { return machine_; }
+  // The first difference from this machine, "the driver 580.65, here 580.159"; "" if there is none.
+  std::string difference(const TunedFor& here) const;
+
+  void set(std::string_view operation, std::string_view problem, std::string choice);
+  // Null if the problem was not measured.
+  const std::string* choice(std::string_view operation, std::string_view problem) const;
+  // The part of the choice in brackets, if the choice is this kernel.
+  std::optional<std::string_view> configuration(std::string_view operation, std::string_view problem,
+                                                std::string_view kernel) const;
+  std::size_t size() const { return choices_.size(); }
+  std::string checksum() const;  // of machine and choices
+
+ private:
+  TunedFor machine_;
+  std::map<std::string, std::string, std::less<>> choices_;  // by "OPERATION PROBLEM"
+};
+
+}  // namespace warpwright
