@@ -13,6 +13,8 @@
 namespace warpwright::cli {
 namespace {
 
+constexpr int kSignals[] = {SIGINT, SIGTERM, SIGHUP};
+
 int signal_pipe[2] = {-1, -1};  // from the handler to the thread
 
 // Only async-signal-safe calls here.
@@ -37,7 +39,17 @@ void wait_for_signal() {
   _exit(128 + signal);
 }
 
+struct sigaction before_stop[NSIG];  // the handlers before stop_on_signals()
+
+extern "C" void request_stop(int signal) {
+  stop_request.signal = signal;
+  stop_request.made = true;
+  ::sigaction(signal, &before_stop[signal], nullptr);
+}
+
 }  // namespace
+
+StopRequest stop_request;
 
 void end_cleanly_on_signals() {
   if (::pipe2(signal_pipe, O_CLOEXEC) != 0) return;  // signals then end the process without cleaning up
@@ -50,10 +62,21 @@ void end_cleanly_on_signals() {
   action.sa_handler = pass_on;
   action.sa_flags = SA_RESTART;
   sigemptyset(&action.sa_mask);
-  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) {
+  for (const int signal : kSignals) {
     struct sigaction before {};
     ::sigaction(signal, nullptr, &before);
     if (before.sa_handler != SIG_IGN) ::sigaction(signal, &action, nullptr);
+  }
+}
+
+void stop_on_signals() {
+  struct sigaction action {};
+  action.sa_handler = request_stop;
+  action.sa_flags = SA_RESTART;
+  sigemptyset(&action.sa_mask);
+  for (const int signal : kSignals) {
+    ::sigaction(signal, nullptr, &before_stop[signal]);
+    if (before_stop[signal].sa_handler != SIG_IGN) ::sigaction(signal, &action, nullptr);
   }
 }
 

@@ -1,12 +1,24 @@
-// Ends the program cleanly on SIGINT, SIGTERM and SIGHUP.
+// Ends the program, or asks a run to stop, on SIGINT, SIGTERM and SIGHUP.
 #pragma once
+
+#include <atomic>
 
 namespace warpwright::cli {
 
 // From now on these signals end the program at once, whatever it is doing: unfinished output is removed and
 // the exit code is 128 + the signal's number. A signal that was already ignored (nohup, a background job)
-// stays ignored. `train` installs handlers of its own.
+// stays ignored.
 void end_cleanly_on_signals();
+
+// Asks a long run to stop at the next place where it can go on later.
+struct StopRequest {
+  std::atomic<bool> made{false};
+  std::atomic<int> signal{0};  // the one that asked; 0 if none did
+};
+extern StopRequest stop_request;
+
+// From now on the first of these signals makes `stop_request`; a second one ends the program at once.
+void stop_on_signals();
 
 // Thrown once a command that was asked to stop has wound down: the exit code is 128 + signal.
 struct StoppedBySignal {

@@ -1,0 +1,120 @@
+// The definitions of the flags of `warpwright train`.
+#include "cli/train_flags.hpp"
+
+#include "cli/checks.hpp"
+#include "cli/model_flags.hpp"
+
+namespace warpwright::cli {
+namespace {
+
+void add_model_flags(CLI::App& c, TrainFlags& f) {
+  c.add_option("--model", f.model,
+               "gpt2:124M, :355M, :774M, :1558M or gpt2:dN (N layers) from random weights; or a folder; "
+               "default: a free size");
+  c.add_option("--layers", f.free.layers, "Layers; default: those of --model")->check(at_least(1));
+  c.add_option("--heads", f.free.heads, "Attention heads; default: those of --model")->check(at_least(1));
+  c.add_option("--channels", f.free.channels, "Channels; default: those of --model")->check(at_least(1));
+  c.add_option("--vocab", f.free.vocab, "Vocabulary; default: that of the data")->check(at_least(1));
+  c.add_option("--context", f.free.context,
+               "Most positions; default: 1024 for gpt2:NAME, --seq for a free size")
+      ->check(at_least(1));
+}
+
+void add_step_flags(CLI::App& c, TrainFlags& f) {
+  StepOptions& s = f.options.step;
+  s.T = 0;
+  c.add_option("--dtype", f.dtype,
+               "fp32, tf32 (GPU: products rounded to it), or bf16 (norms' weights stay fp32)")
+      ->capture_default_str()
+      ->check(one_of({"fp32", "tf32", "bf16"}));
+  c.add_option("--master-weights", f.master_weights,
+               "Master weights kept with bf16 weights: fp32, or none (stochastic rounding; saves 4 bytes per "
+               "parameter)")
+      ->capture_default_str()
+      ->check(one_of({"fp32", "none"}));
+  c.add_option("--batch", s.B, "Sequences in a micro-batch")->capture_default_str()->check(at_least(1));
+  c.add_option("--seq", s.T, "Tokens in a sequence; default: the context")->check(at_least(1));
+  c.add_option("--total-batch", f.total_batch,
+               "Tokens in a step, gathered over micro-batches; default: one micro-batch")
+      ->check(at_least(0));
+  c.add_option("--recompute", f.recompute,
+               "What the backward pass recomputes to save memory: none, gelu, norm (and gelu), block (all)")
+      ->capture_default_str()
+      ->check(one_of({"none", "gelu", "norm", "block"}));
+  c.add_flag("--memory-efficient-norm", f.memory_efficient_norm,
+             "Layer normalization's backward from its output instead of its input, which is then not kept");
+  c.add_option("--weight-decay", s.weight_decay, "Decoupled weight decay of the matrices")
+      ->capture_default_str();
+  c.add_flag("--decay-all", s.decay_all, "Decay biases and layer normalization too");
+  c.add_option("--beta1", s.beta1, "AdamW's decay of the first moment")->capture_default_str();
+  c.add_option("--beta2", s.beta2, "AdamW's decay of the second moment")->capture_default_str();
+  c.add_option("--eps", s.eps, "AdamW's epsilon")->capture_default_str();
+  c.add_option("--clip", s.clip, "Largest gradient norm; 0: do not clip")->capture_default_str();
+}
+
+void add_schedule_flags(CLI::App& c, TrainFlags& f) {
+  Schedule& s = f.options.schedule;
+  s.steps = 1000;
+  c.add_option("--steps", s.steps, "Steps of the whole run")->capture_default_str();
+  c.add_option("--lr", s.peak, "Peak learning rate")->capture_default_str();
+  c.add_option("--warmup", s.warmup, "Steps of linear warm-up")->capture_default_str();
+  c.add_option("--schedule", f.schedule, "cosine, linear, constant or wsd (warm-up, stable, decay)")
+      ->capture_default_str()
+      ->check(one_of({"cosine", "linear", "constant", "wsd"}));
+  c.add_option("--final-lr-fraction", s.final_fraction,
+               "Learning rate of the last step, as a share of the peak")
+      ->capture_default_str();
+  c.add_option("--decay-fraction", s.decay_fraction, "Share of the steps in which wsd decays")
+      ->capture_default_str();
+}
+
+void add_run_flags(CLI::App& c, TrainFlags& f) {
+  TrainOptions& o = f.options;
+  c.add_option("--data", o.data, "Folder of token shards; default: with --resume, the checkpoint's");
+  c.add_option("--out", o.out, "Folder of the run: model/, checkpoints/, metrics.jsonl")->required();
+  c.add_option("--seed", o.seed,
+               "Of the initial weights, the data order, the samples and stochastic rounding")
+      ->capture_default_str();
+  c.add_option("--val-every", o.val_every, "Steps between validations; 0: none")->capture_default_str();
+  c.add_option("--val-batches", o.val_batches, "Micro-batches of a validation; 0: the whole split")
+      ->capture_default_str();
+  c.add_option("--sample-every", o.sample_every, "Steps between samples of text; 0: none")
+      ->capture_default_str();
+  c.add_option("--sample-tokens", o.sample_tokens, "Tokens of a sample")->capture_default_str();
+  c.add_option("--checkpoint-minutes", o.checkpoint_minutes, "Minutes between checkpoints; 0: none by time")
+      ->capture_default_str();
+  c.add_option("--checkpoint-every", o.checkpoint_every, "Steps between checkpoints; 0: none by steps")
+      ->capture_default_str();
+  c.add_option("--keep", o.keep, "Newest checkpoints to keep; 0: all")->capture_default_str();
+  c.add_option("--keep-every", o.keep_every,
+               "Also keep checkpoints whose step is a multiple of this; 0: none")
+      ->capture_default_str();
+  c.add_flag("--resume", o.resume,
+             "Go on from the newest checkpoint in --out, with its options but for those given here");
+  add_data_change_flag(c, o.allow_data_change);
+  add_tokenizer_change_flag(c, o.allow_tokenizer_change);
+  c.add_flag("--overfit", o.overfit,
+             "Train every step on the first step's samples: a check that learning works");
+  c.add_option("--on-nonfinite", f.on_non_finite,
+               "stop or skip the update where loss or gradients are not finite")
+      ->capture_default_str()
+      ->check(one_of({"stop", "skip"}));
+  c.add_option("--skip-loss-z", o.skip_loss_z,
+               "Skip an update if its loss is this many standard deviations above the last 128; 0: never")
+      ->capture_default_str();
+  c.add_option("--skip-norm-z", o.skip_norm_z, "The same for the gradient norm; 0: never")
+      ->capture_default_str();
+  c.add_flag("--plan", f.show_plan, "Print the place of each tensor in memory before the start");
+}
+
+}  // namespace
+
+void TrainFlags::add_to(CLI::App& command) {
+  add_model_flags(command, *this);
+  add_run_flags(command, *this);
+  add_step_flags(command, *this);
+  add_schedule_flags(command, *this);
+  device.add_to(command);
+}
+
+}  // namespace warpwright::cli

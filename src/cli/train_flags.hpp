@@ -1,0 +1,31 @@
+// The flags of `warpwright train`, the options that they make, and their return from a checkpoint.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <cstdint>
+#include <string>
+
+#include "cli/command.hpp"
+#include "train/trainer.hpp"
+
+namespace warpwright::cli {
+
+struct TrainFlags {
+  std::string model;
+  GPT2Config free{.vocab = 0, .context = 0};
+  std::int64_t total_batch = 0;
+  std::string recompute = "none";
+  bool memory_efficient_norm = false;
+  std::string dtype = "fp32", master_weights = "fp32", schedule = "cosine", on_non_finite = "stop";
+  bool show_plan = false;
+  TrainOptions options;
+  DeviceFlags device;
+
+  void add_to(CLI::App& command);
+  // Takes the flags as the checkpoint has them, and over them those that the command line gives.
+  void restore(CLI::App& command, const SavedRun& saved);
+  // Checked; UsageError or Error for what does not fit together.
+  TrainOptions finished_options();
+};
+
+}  // namespace warpwright::cli

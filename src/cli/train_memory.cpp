@@ -1,0 +1,56 @@
+#include "cli/train_memory.hpp"
+
+#include <fmt/format.h>
+
+#include <utility>
+
+#include "cli/command.hpp"
+#include "core/error.hpp"
+
+namespace warpwright::cli {
+namespace {
+
+// The first flags with which a step fits: computing more again at the same --batch, then smaller
+// micro-batches, which divide this one so that --total-batch can stay. Where none fits, what the least of
+// them needs.
+std::string what_fits(Context& context, const Trainer& trainer, std::size_t available) {
+  const StepOptions asked = trainer.options().step;
+  const std::size_t others = trainer.planned_bytes() - trainer.plan().total_bytes();
+  const std::pair<Recompute, const char*> kinds[] = {{Recompute::none, "none"},
+                                                     {Recompute::gelu, "gelu"},
+                                                     {Recompute::norm, "norm"},
+                                                     {Recompute::block, "block"}};
+  const bool from_output = asked.norms == NormBackwardFrom::output;  // which norm and block cannot have
+  const std::pair<Recompute, const char*>& most = kinds[from_output ? 1 : 3];
+  std::size_t needed = 0;
+  for (std::int64_t batch = asked.B; batch >= 1; --batch) {
+    if (asked.B % batch != 0) continue;
+    for (const auto& [recompute, name] : kinds) {
+      const bool between = recompute != asked.recompute && recompute != most.first;
+      if (recompute < asked.recompute || recompute > most.first || (batch < asked.B && between)) continue;
+      StepOptions o = asked;
+      o.B = batch;
+      o.recompute = recompute;
+      if (asked.micro_batches > 1) o.micro_batches *= asked.B / batch;
+      needed = TrainingStep(context, o).plan().total_bytes() + others;
+      if (needed > available) continue;
+      return fmt::format("{}{}would need {}", batch < asked.B ? fmt::format("--batch {} ", batch) : "",
+                         recompute == asked.recompute ? "" : fmt::format("--recompute {} ", name),
+                         human_bytes(static_cast<double>(needed)));
+    }
+  }
+  return fmt::format("use a smaller model or --seq: --batch 1 --recompute {} would need {}", most.second,
+                     human_bytes(static_cast<double>(needed)));
+}
+
+}  // namespace
+
+void check_memory(Context& context, const Trainer& trainer) {
+  const std::size_t needed = trainer.planned_bytes(), available = available_memory(context.device().device);
+  if (needed <= available) return;
+  throw Error(fmt::format("needs {} of memory, {} are available", human_bytes(static_cast<double>(needed)),
+                          human_bytes(static_cast<double>(available))),
+              "memory plan", what_fits(context, trainer, available));
+}
+
+}  // namespace warpwright::cli

@@ -1,0 +1,157 @@
+// From the flags of `warpwright train` to the options of a run, and back from a checkpoint.
+#include <fmt/format.h>
+
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <type_traits>
+
+#include "cli/model_flags.hpp"
+#include "cli/train_flags.hpp"
+#include "core/error.hpp"
+#include "data/manifest.hpp"
+#include "runtime/file.hpp"
+#include "runtime/json.hpp"
+
+namespace warpwright::cli {
+namespace {
+
+namespace fs = std::filesystem;
+
+// The model's sizes from --model NAME or DIR, or from --layers, --heads and --channels.
+GPT2Config model_config(TrainFlags& flags, const std::optional<Manifest>& manifest) {
+  constexpr std::string_view kNamed = "gpt2:";
+  const bool has_free = flags.free.layers || flags.free.heads || flags.free.channels;
+  if (flags.model.empty() == !has_free) {
+    throw UsageError(has_free ? "is given together with --layers, --heads or --channels" : "is missing",
+                     "--model", "give gpt2:NAME or a folder, or --layers, --heads and --channels");
+  }
+  if (!has_free && flags.model.rfind(kNamed, 0) != 0) {
+    flags.options.initial_model = flags.model;
+    if (!path_exists(flags.model)) {
+      throw UsageError(fmt::format("'{}' is neither gpt2:NAME nor a folder", flags.model), "--model",
+                       "use gpt2:124M, gpt2:dN or a model's folder");
+    }
+    return read_gpt2_config(flags.model);
+  }
+  GPT2Config config =
+      has_free ? flags.free : GPT2Config::named(std::string_view(flags.model).substr(kNamed.size()));
+  if (flags.free.context > 0) config.context = flags.free.context;
+  if (config.context == 0) config.context = flags.options.step.T ? flags.options.step.T : 1024;
+  if (flags.free.vocab > 0) {
+    config.vocab = flags.free.vocab;
+  } else if (manifest) {
+    config.vocab = manifest->vocabulary_size;
+  } else if (has_free) {
+    throw UsageError("is missing, and the data folder has no data.json to take it from", "--vocab",
+                     "give the tokenizer's number of tokens");
+  }
+  if (has_free) {
+    try {
+      config.validate("--layers, --heads, --channels, --vocab, --context");
+    } catch (const Error& error) {
+      throw UsageError(error.problem(), error.where(), error.remedy());
+    }
+  }
+  return config;
+}
+
+// Calls visit(NAME, variable) for every flag but the model's that a checkpoint keeps under NAME.
+template <class Visit>
+void visit_saved(TrainFlags& f, const Visit& visit) {
+  TrainOptions& o = f.options;
+  visit("data", o.data);
+  visit("batch", o.step.B);
+  visit("T", o.step.T);
+  visit("total_batch", f.total_batch);
+  visit("dtype", f.dtype);
+  visit("master_weights", f.master_weights);
+  visit("recompute", f.recompute);
+  visit("memory_efficient_norm", f.memory_efficient_norm);
+  visit("clip", o.step.clip);
+  visit("beta1", o.step.beta1);
+  visit("beta2", o.step.beta2);
+  visit("eps", o.step.eps);
+  visit("weight_decay", o.step.weight_decay);
+  visit("decay_all", o.step.decay_all);
+  visit("schedule", f.schedule);
+  visit("lr", o.schedule.peak);
+  visit("warmup", o.schedule.warmup);
+  visit("steps", o.schedule.steps);
+  visit("final_lr_fraction", o.schedule.final_fraction);
+  visit("decay_fraction", o.schedule.decay_fraction);
+  visit("seed", o.seed);
+  visit("overfit", o.overfit);
+  visit("val_every", o.val_every);
+  visit("val_batches", o.val_batches);
+  visit("sample_every", o.sample_every);
+  visit("sample_tokens", o.sample_tokens);
+  visit("checkpoint_minutes", o.checkpoint_minutes);
+  visit("checkpoint_every", o.checkpoint_every);
+  visit("keep", o.keep);
+  visit("keep_every", o.keep_every);
+  visit("on_nonfinite", f.on_non_finite);
+  visit("skip_loss_z", o.skip_loss_z);
+  visit("skip_norm_z", o.skip_norm_z);
+  visit("device", f.device.device);
+  visit("threads", f.device.threads);
+}
+
+}  // namespace
+
+void TrainFlags::restore(CLI::App& command, const SavedRun& saved) {
+  nlohmann::json json = saved.state.options;
+  json.update(saved.state.settings);
+  try {
+    visit_saved(*this, [&](const char* name, auto& variable) {
+      const auto found = json.find(name);
+      if (found == json.end()) return;  // an older checkpoint says less
+      if constexpr (std::is_same_v<decltype(variable), fs::path&>) {
+        variable = found->template get<std::string>();
+      } else {
+        found->get_to(variable);
+      }
+    });
+    if (json.value("tf32", false)) dtype = "tf32";
+    if (command.count("--model") == 0) {
+      free = GPT2Config::from_json(json.at("model"), saved.checkpoint.string());
+    }
+  } catch (const nlohmann::json::exception& error) {
+    throw Error(fmt::format("has options that cannot be read: {}", reason_of(error)),
+                (saved.checkpoint / "trainer.json").string(),
+                "resume from another checkpoint: delete this one");
+  }
+  for (CLI::Option* option : command.get_options()) {
+    if (option->count() > 0) option->run_callback();
+  }
+}
+
+TrainOptions TrainFlags::finished_options() {
+  TrainOptions& o = options;
+  o.step.model = model_config(*this, read_manifest(o.data));
+  o.step.dtype = compute_dtype(dtype);
+  o.step.master_weights = master_weights == "fp32";
+  o.schedule.kind = schedule_named(schedule);
+  o.step.recompute = recompute_named(recompute);
+  if (memory_efficient_norm) o.step.norms = NormBackwardFrom::output;
+  o.on_non_finite = on_non_finite == "skip" ? OnNonFinite::skip : OnNonFinite::stop;
+  if (o.step.T == 0) o.step.T = o.step.model.context;
+  if (o.step.B < 1 || o.step.T < 1) {
+    throw UsageError(fmt::format("is {}, with --seq {}", o.step.B, o.step.T), "--batch",
+                     "give at least 1 for each");
+  }
+  std::int64_t micro = 0;
+  if (__builtin_mul_overflow(o.step.B, o.step.T, &micro)) {
+    throw UsageError(fmt::format("{} sequences of {} tokens are too many", o.step.B, o.step.T), "--batch",
+                     "lower it or --seq");
+  }
+  if (total_batch % micro != 0) {
+    throw UsageError(
+        fmt::format("{} is not a multiple of batch × seq = {} × {}", total_batch, o.step.B, o.step.T),
+        "--total-batch", "change it, --batch or --seq");
+  }
+  o.step.micro_batches = total_batch > 0 ? total_batch / micro : 1;
+  o.validate();
+  return o;
+}
+
+}  // namespace warpwright::cli
