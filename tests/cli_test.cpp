@@ -277,6 +277,10 @@ TEST_F(CliTest, WrongUsageIsExitCode2) {
   train({"--device", "tpu"}, {"--device"});
   train({"--device", "cuda:x"}, {"--device"});
   fails(1, train_arguments("never", {"--device", "cuda:77"}), {"cuda:77"});
+  train({"--tuned"}, {"--tuned", "--device cuda"});
+  train({"--tuned-table", "table.json"}, {"--tuned-table", "--device cuda"});
+  fails(2, {"tune", "--device", "cpu"}, {"tune", "--device cuda"});
+  fails(1, {"tune", "--device", "cuda:77"}, {"cuda:77"});
   train({"--dtype", "tf32"}, {"--dtype"});
   train({"--master-weights", "none"}, {"--master-weights", "--dtype bf16"});
   train({"--dtype", "bf16", "--master-weights", "bf16"}, {"--master-weights", "bf16"});

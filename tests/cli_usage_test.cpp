@@ -400,7 +400,7 @@ TEST_F(UsageTest, EveryOptionOfTrainIsSavedWithTheRun) {
   const std::set<std::string> elsewhere = {"tf32",     "model", "layers", "heads",
                                            "channels", "vocab", "context"};
   const std::set<std::string> of_one_start = {
-      "help", "out", "resume", "plan", "allow-data-change", "allow-tokenizer-change"};
+      "help", "out", "resume", "plan", "allow-data-change", "allow-tokenizer-change", "tuned-table"};
   make_data();
   succeeds(train_arguments("run"));
   const auto state =

@@ -6,10 +6,13 @@
 #include <chrono>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <span>
 #include <thread>
 
 #include "data/shard.hpp"
+#include "runtime/file.hpp"
 #include "runtime/test_folder.hpp"
+#include "runtime/tuned.hpp"
 #include "tests/process.hpp"
 
 namespace warpwright {
@@ -209,6 +212,39 @@ TEST_F(ResumeCliTest, AFinishedRunChangesNothing) {
   EXPECT_EQ(state("run"), before);
   succeeds(resume("run", {"--steps", "6"}));
   EXPECT_TRUE(fs::exists(folder / "run/checkpoints/step_00000006/trainer.json"));
+}
+
+// On a CPU, on which a table measured on a GPU cannot be used.
+TEST_F(ResumeCliTest, ATunedTableThatDoesNotFitIsTold) {
+  make_shards(5000, 500);
+  succeeds(train("run", {"--steps", "1"}));
+  TunedTable table({"NVIDIA H200", "580.159.04", "130002", "0.1.0"});
+  table.set("matmul.dx", "M=32 N=96 K=32 bf16", "cuda.mma");
+  const fs::path trainer = folder / "run/checkpoints/step_00000001/trainer.json";
+  auto json = nlohmann::json::parse(read_file(trainer, 1 << 20));
+  json["settings"]["tuned"] = table.checksum();
+  json.erase("checksum");
+  const std::string text = json.dump();
+  json["checksum"] = checksum_of(std::as_bytes(std::span(text)));
+  write_file_atomically(trainer, json.dump(2) + "\n");
+
+  const auto told = [&](const std::string& steps) {
+    const ProcessResult r = run(resume("run", {"--steps", steps}));
+    EXPECT_EQ(r.code, 0) << r.err;
+    return r.err;
+  };
+  const auto copy = [&] {
+    fs::copy(folder / "run/checkpoints", folder / "kept", fs::copy_options::recursive);
+  };
+  copy();
+  EXPECT_NE(told("2").find("run/tuned.json"), std::string::npos);  // missing
+  fs::remove_all(folder / "run/checkpoints");
+  fs::rename(folder / "kept", folder / "run/checkpoints");
+  table.write(folder / "run/tuned.json");
+  const std::string line = told("2");
+  EXPECT_NE(line.find("run/tuned.json was measured with the GPU NVIDIA H200, here "), std::string::npos)
+      << line;
+  EXPECT_NE(line.find("it is not used"), std::string::npos) << line;
 }
 
 TEST_F(ResumeCliTest, ATokenizerThatTheRunDidNotKnowIsTold) {

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 #include <sys/stat.h>
 
-
 #include "cli/cache_folder.hpp"
 #include "cli/checks.hpp"
 #include "cli/lines.hpp"

@@ -5,8 +5,10 @@
 #include <cstdio>
 #include <memory>
 #include <optional>
+#include <utility>
 
 #include "cli/command.hpp"
+#include "cli/model_flags.hpp"
 #include "cli/signals.hpp"
 #include "cli/standard_streams.hpp"
 #include "cli/train_flags.hpp"
@@ -79,6 +81,18 @@ void report_end(const TrainOptions& options, bool finished, std::int64_t skipped
   throw StoppedBySignal{stop_request.signal};
 }
 
+// The table that the flags ask for, or that the resumed run has used so far.
+std::shared_ptr<const TunedTable> tuned_table(const TrainFlags& flags) {
+  const auto notice = [](const std::string& line) { notify("warpwright: train: " + line); };
+  const Device device = flags.device.place();
+  if (flags.saved_table.empty() || flags.tuned.are_given()) return flags.tuned.load(device, notice);
+  const std::filesystem::path path = flags.options.out / kTunedFile;
+  auto table = usable_table(path, device, notice);
+  if (!table || table->checksum() == flags.saved_table) return table;
+  notice(fmt::format("{} is not the table that the run has used so far: it is not used", path.string()));
+  return nullptr;
+}
+
 void run(TrainFlags& flags, CLI::App& command) {
   const auto saved = resumed_run(flags, command);
   if (!saved) check_data(flags);
@@ -91,7 +105,9 @@ void run(TrainFlags& flags, CLI::App& command) {
     return;
   }
   check_data(flags);
-  Context context(flags.device.context_options(flags.dtype), flags.device.place());
+  ContextOptions context_options = flags.device.context_options(flags.dtype);
+  context_options.tuned = tuned_table(flags);
+  Context context(std::move(context_options), flags.device.place());
   constexpr double kPeakSeconds = 0.05;
   TrainWatcher watcher(measure_peak_flops(context.device(), kPeakSeconds).of(options.step.dtype), options);
   Trainer trainer(context, options, watcher.observer());

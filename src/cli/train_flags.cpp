@@ -115,6 +115,7 @@ void TrainFlags::add_to(CLI::App& command) {
   add_step_flags(command, *this);
   add_schedule_flags(command, *this);
   device.add_to(command);
+  tuned.add_to(command);
 }
 
 }  // namespace warpwright::cli

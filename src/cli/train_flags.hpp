@@ -6,6 +6,7 @@
 #include <string>
 
 #include "cli/command.hpp"
+#include "cli/tuned_flags.hpp"
 #include "train/trainer.hpp"
 
 namespace warpwright::cli {
@@ -20,6 +21,8 @@ struct TrainFlags {
   bool show_plan = false;
   TrainOptions options;
   DeviceFlags device;
+  TunedFlags tuned;
+  std::string saved_table;  // the checksum of the tuned table that the resumed run has used, or ""
 
   void add_to(CLI::App& command);
   // Takes the flags as the checkpoint has them, and over them those that the command line gives.

@@ -94,6 +94,7 @@ void visit_saved(TrainFlags& f, const Visit& visit) {
   visit("skip_norm_z", o.skip_norm_z);
   visit("device", f.device.device);
   visit("threads", f.device.threads);
+  visit("tuned", f.saved_table);
 }
 
 }  // namespace

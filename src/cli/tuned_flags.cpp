@@ -67,7 +67,7 @@ void TunedFlags::add_to(CLI::App& command) {
 
 std::shared_ptr<const TunedTable> TunedFlags::load(
     Device device, const std::function<void(const std::string&)>& notice) const {
-  if (!tuned && table.empty()) return nullptr;
+  if (!are_given()) return nullptr;
   if (device.kind != DeviceKind::cuda) {
     throw UsageError("is for a GPU", table.empty() ? "--tuned" : "--tuned-table",
                      "give --device cuda, or omit it");

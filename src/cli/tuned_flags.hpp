@@ -22,6 +22,7 @@ struct TunedFlags {
   std::filesystem::path table;
 
   void add_to(CLI::App& command);
+  bool are_given() const { return tuned || !table.empty(); }
   // The table that the flags ask for; null if they ask for none. Throws Error if a table that is named cannot
   // be used, or if there is none of this GPU. One in the cache folder that is damaged or does not hold here
   // is reported to `notice` and not used.

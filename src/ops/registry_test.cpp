@@ -107,5 +107,51 @@ TEST(Registry, AProblemThatReturnsDoesNotChangeThePlan) {
   EXPECT_EQ(meet_all(), first);
 }
 
+// A table with one choice for one problem of gelu.forward.
+std::shared_ptr<const TunedTable> table_of(const GeluProblem& problem, const std::string& choice) {
+  auto table = std::make_shared<TunedTable>(TunedFor{});
+  table->set("gelu.forward", problem.describe(), choice);
+  return table;
+}
+
+TEST(Registry, AMeasuredChoiceComesBeforeAPredictedOne) {
+  GeluProblem problem, other;
+  problem.elements = 1000;
+  other.elements = 1001;
+  Context untuned{ContextOptions{}};
+  const std::string predicted = planned(untuned, gelu_forward_op(), problem).text;
+  ASSERT_NE(predicted, kReference);
+
+  ContextOptions options;
+  options.tuned = table_of(problem, "reference");
+  Context tuned{options};
+  EXPECT_EQ(planned(tuned, gelu_forward_op(), problem).text, kReference);
+  EXPECT_NE(tuned.plan_hash(), untuned.plan_hash());
+  EXPECT_EQ(planned(tuned, gelu_forward_op(), other).text, predicted);
+  tuned.set_tuned(nullptr);
+  EXPECT_EQ(planned(tuned, gelu_forward_op(), problem).text, predicted);
+
+  options.force = {{"gelu", predicted.substr(0, predicted.find('['))}};
+  Context forced{options};
+  EXPECT_EQ(planned(forced, gelu_forward_op(), problem).text, predicted);
+}
+
+TEST(Registry, AMeasuredChoiceThatCannotRunIsAnError) {
+  GeluProblem problem;
+  problem.elements = 1000;
+  for (const char* choice : {"cuda.packed", "cpu.imaginary", "reference[4 workers]", ""}) {
+    ContextOptions options;
+    options.tuned = table_of(problem, choice);
+    Context context{options};
+    try {
+      planned(context, gelu_forward_op(), problem);
+      ADD_FAILURE() << choice;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.where(), "gelu.forward");
+      EXPECT_NE(error.remedy().find("warpwright tune"), std::string::npos) << error.what();
+    }
+  }
+}
+
 }  // namespace
 }  // namespace warpwright::ops

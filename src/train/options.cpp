@@ -85,7 +85,8 @@ nlohmann::json settings_of(const TrainOptions& o, const Context& context) {
           {"skip_norm_z", o.skip_norm_z},
           {"device", device.kind == DeviceKind::cpu ? "cpu" : fmt::format("cuda:{}", device.index)},
           {"tf32", context.options().tf32},
-          {"threads", context.options().threads}};
+          {"threads", context.options().threads},
+          {"tuned", context.options().tuned ? context.options().tuned->checksum() : ""}};
 }
 
 void compare_options(const nlohmann::json& saved, const nlohmann::json& present,

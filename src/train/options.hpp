@@ -12,6 +12,9 @@
 
 namespace warpwright {
 
+// The tuned table that a run uses, in its folder.
+inline constexpr const char* kTunedFile = "tuned.json";
+
 enum class OnNonFinite : std::uint8_t { stop, skip };
 
 struct TrainOptions {

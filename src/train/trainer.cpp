@@ -52,7 +52,7 @@ fs::path prepared(const fs::path& run) {
   }
   const bool is_empty =
       !is_folder(run) || list_folder(run).empty();  // first: another process may be filling it
-  constexpr const char* kOfARun[] = {"checkpoints", "lock", "metrics.jsonl", "model"};
+  constexpr const char* kOfARun[] = {"checkpoints", "lock", "metrics.jsonl", "model", kTunedFile};
   const bool is_run = std::ranges::any_of(kOfARun, [&](const char* name) { return path_exists(run / name); });
   if (!is_empty && !is_run) {
     throw Error("holds files, but not a run", run.string(), "choose another --out");
@@ -168,6 +168,7 @@ void Trainer::start() {
   if (options_.sample_every > 0) {
     generator_ = std::make_unique<Generator>(context_, options_.step.model, step_.tensors().parameters);
   }
+  if (const auto& tuned = context_.options().tuned) tuned->write(options_.out / kTunedFile);
   metrics_.emplace(options_.out / "metrics.jsonl", unreported_ ? step_index_ - 1 : step_index_);
   saved_at_ = Clock::now();
   if (observer_.started) observer_.started();
