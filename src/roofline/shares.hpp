@@ -1,4 +1,4 @@
-// How the workers of a Stream-K product share its tiles (cuda/schedule.cuh): arithmetic alone, for device (in
+// How the workers of a Stream-K product share its tiles (cuda/hopper/schedule.cuh): arithmetic alone, for device (in
 // 32 bits) and host.
 #pragma once
 

@@ -119,7 +119,7 @@ namespace amx_bf16 {
 void pack(const Context& context, const Tensor& weight, const Tensor& packed);
 }  // namespace amx_bf16
 
-// The ways in which a GPU's blocks share out a product (cuda/schedule.cuh).
+// The ways in which a GPU's blocks share out a product (cuda/hopper/schedule.cuh).
 enum class Schedule : std::uint8_t { block, persistent, stream_k };
 
 }  // namespace warpwright::ops::matmul

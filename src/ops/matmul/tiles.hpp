@@ -24,7 +24,7 @@ enum class Finish : std::uint8_t { plain, combined, widened };
 
 // A block's part of the result, the groups of warps that share it (one: two groups take turns, each with a
 // tile of its own), and the blocks of a cluster. deep: that many blocks share the depth of one tile
-// (cuda/split.cuh).
+// (cuda/hopper/split.cuh).
 struct TileShape {
   int rows, cols, groups_down, groups_across, cluster_down, cluster_across;
   int deep = 0;

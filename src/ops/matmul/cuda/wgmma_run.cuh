@@ -3,8 +3,8 @@
 
 #include <utility>
 
+#include "ops/matmul/cuda/hopper/split.cuh"
 #include "ops/matmul/cuda/parts.hpp"
-#include "ops/matmul/cuda/split.cuh"
 #include "ops/matmul/cuda/wgmma.hpp"
 #include "ops/matmul/selector.hpp"
 #include "runtime/cuda/check.hpp"
