@@ -1,5 +1,5 @@
-// The activations of a transformer's layers, as an epilogue of matmul; GELU as an operation of its own
-// (ops/gelu) too.
+// The activations of a transformer's layers. Matmul applies them in its epilogue; GELU is also an operation
+// of its own (ops/gelu).
 #pragma once
 
 #include <cstdint>
@@ -7,9 +7,11 @@
 
 namespace warpwright::ops {
 
-// gelu_tanh: 0.5·x·(1 + tanh(√(2/π)·(x + 0.044715·x³))), GPT-2's; gelu_erf: 0.5·x·(1 + erf(x/√2)), BERT's.
+// gelu_tanh: 0.5·x·(1 + tanh(√(2/π)·(x + 0.044715·x³))), used by GPT-2.
+// gelu_erf: 0.5·x·(1 + erf(x/√2)), used by BERT.
 // Source: D. Hendrycks, K. Gimpel, "Gaussian Error Linear Units", arXiv:1606.08415.
-// relu: max(x, 0), whose gradient at 0 is 0. tanh: of poolers.
+// relu: max(x, 0); its gradient at 0 is 0.
+// tanh: used by poolers.
 enum class Activation : std::uint8_t { none, gelu_tanh, gelu_erf, relu, tanh };
 
 constexpr bool is_gelu(Activation activation) {

@@ -1,11 +1,11 @@
-// Elements of any floating dtype as fp64, for the references: slow and obviously right.
+// Reads and writes elements of any floating dtype as fp64. The references use it: slow and obviously right.
 #pragma once
 
 #include "core/tensor.hpp"
 
 namespace warpwright::ops {
 
-double load_element(const Tensor& tensor, std::int64_t offset);  // offset in elements from data
+double load_element(const Tensor& tensor, std::int64_t offset);  // offset: in elements from data
 void store_element(const Tensor& tensor, std::int64_t offset, double value);
 
 // A contiguous tensor as an array of doubles.

@@ -1,10 +1,10 @@
-// A kernel describes itself: its file ends with one object that says what it needs, what it refuses and how
-// it runs.
+// A kernel describes itself: its file ends with one object that states what the kernel needs, what it refuses
+// and how it runs.
 //
 //   WARPWRIGHT_KERNEL(ResidualForward, "cuda.packed"_kernel) = {
 //       .needs = Needs::gpu, .dtypes = kGpuDTypes, .run = residual::forward};
 //
-// An operation's variants.cpp lists its kernels by these names, and that is all that adding one takes.
+// To add a kernel, list its name in the operation's variants.cpp. Nothing else is needed.
 #pragma once
 
 #include <cstddef>
@@ -22,8 +22,8 @@ class Context;
 
 namespace warpwright::ops {
 
-// "cuda.packed": the backend and the kernel, the same in file, test, bench and log. An aggregate, since nvcc
-// writes a template's argument out as one.
+// "cuda.packed": the backend and the kernel. The file, the test, the bench and the log all use this name. It
+// is an aggregate because nvcc prints a template's argument as one.
 struct KernelName {
   char text[32];
 
@@ -45,9 +45,10 @@ consteval KernelName operator+(KernelName name, const char* ending) {
   return name;
 }
 
-// What a device must have before a kernel for it may be asked anything else.
+// The hardware that a kernel needs. It is checked first: no other function of the kernel runs on a device
+// without it.
 enum class Needs : std::uint8_t { cpu, avx2, avx512, amx_bf16, gpu, tf32, hopper };
-// Why this device does not do; "" if it does.
+// The reason why this device does not meet the need; "" if it does.
 std::string refuse_device(Needs needs, const DeviceInfo& device);
 
 // "no fp16".
@@ -69,8 +70,8 @@ inline constexpr DTypes kGpuDTypes{DType::f32, DType::bf16, DType::f16};
 inline constexpr DTypes k16Bits{DType::bf16, DType::f16};
 inline constexpr DTypes kFloatingDTypes{DType::f64, DType::f32, DType::bf16, DType::f16};
 
-// Why a kernel does not run a problem; empty if it does. Its functions are never inlined, so that code
-// compiled for one instruction set can return it (see "ISA files" in HACKING.md).
+// The reason why a kernel does not run a problem; empty if it does. The functions are never inlined, so that
+// code compiled for one instruction set can return a Refusal (see "ISA files" in HACKING.md).
 class Refusal {
  public:
   Refusal();
@@ -98,26 +99,26 @@ struct Kernel {
   Needs needs;
   DTypes dtypes;  // of the problem
   void (*run)(const Context&, const Args&);
-  // Called only for a device and a dtype that fit; null: it takes every problem.
+  // Called only if the device and the dtype fit. Null: the kernel takes every such problem.
   Refusal (*refuse)(const Problem&, const DeviceInfo&) = nullptr;
-  // Bytes of scratch; null: none.
+  // Bytes of scratch. Null: none.
   std::size_t (*workspace)(const Problem&, const DeviceInfo&) = nullptr;
-  // Predicted seconds: the lowest wins, and the order of the list breaks ties. Null: 0.
+  // Predicted seconds. The lowest cost wins, and the order of the list breaks ties. Null: 0.
   double (*cost)(const Problem&, const DeviceInfo&) = nullptr;
-  // What run() derives from the problem and the device, such as the tile and the number of workers; null:
-  // nothing. The one in the device's tuned table comes first (tuned_configuration).
+  // The parameters that run() derives from the problem and the device, such as the tile and the number of
+  // workers. The device's tuned table comes first (tuned_configuration). Null: there are none.
   std::string (*configuration)(const Problem&, const DeviceInfo&) = nullptr;
   // All that the tuned table may hold for the problem; null: configuration() alone.
   std::vector<Configuration> (*configurations)(const Problem&, const DeviceInfo&) = nullptr;
 };
 
-// Where a kernel's object is.
+// Holds the kernel's object, so that variants.cpp can refer to it by name.
 template <class Args, KernelName name>
 struct KernelOf {
   static const Kernel<Args> value;
 };
 
-// Defines it, in namespace warpwright::ops.
+// Defines a kernel's object. Use it in namespace warpwright::ops.
 #define WARPWRIGHT_KERNEL(Args, name) \
   template <>                         \
   constinit const Kernel<Args> KernelOf<Args, name>::value

@@ -1,16 +1,17 @@
-// An operation is a name and an ordered list of variants, fastest first, the reference last. Calling one
-//   1. checks the arguments and reduces them to a Problem (shapes, dtypes, flags; never addresses),
+// An operation is a name and an ordered list of variants, fastest first and the reference last. A call
+//   1. checks the arguments and reduces them to a Problem (shapes, dtypes, flags, alignment; no addresses),
 //   2. chooses a variant for that problem, once per Context,
-//   3. runs it, or, while the Context records, only notes what it would use.
+//   3. runs the variant. While the Context records, the call only notes what it would use.
 //
-// An operation's arguments are a struct of Tensors and scalars with
+// The arguments are a struct of Tensors and scalars with
 //   template <class F> void visit(F&& f);   // f("x", x, Access::read) for each tensor
-// from which the memory planner, the log, the search for non-finite values and the tests all live.
-// Its Problem is comparable (==) and has describe(), flops() and bytes(): the least work any variant must do.
+// The memory planner, the log, the search for non-finite values and the tests are all built on visit(). A
+// Problem is comparable (==) and has describe(), flops() and bytes(): the least work that any variant must
+// do.
 #pragma once
 
 #ifndef __CUDACC__
-#include <fmt/format.h>  // for the operations' variants.cpp; nvcc's host passes do not take it
+#include <fmt/format.h>  // for variants.cpp; nvcc's host pass cannot compile it
 #endif
 
 #include <memory>
@@ -26,7 +27,7 @@
 
 namespace warpwright::ops {
 
-// How a gradient is stored.
+// Whether a kernel assigns (=) or adds (+=) a gradient.
 enum class Store : std::uint8_t { assign, add };
 inline Access access_of(Store store) {
   return store == Store::add ? Access::update : Access::write;
@@ -35,12 +36,12 @@ inline std::string_view sign_of(Store store) {
   return store == Store::add ? "+=" : "=";
 }
 
-// "norm.forward cpu.avx512 N=3 C=40 fp32", and the same with its time.
+// "norm.forward cpu.avx512 N=3 C=40 fp32", and the same line with the call's time.
 std::string call_line(std::string_view operation, std::string_view choice, const std::string& problem);
 std::string timed_call_line(std::string_view operation, std::string_view choice, const std::string& problem,
                             double seconds);
 
-// A kernel under its name in an operation's list.
+// A kernel and its name in an operation's list.
 template <class Args>
 struct Variant {
   using Problem = typename Args::Problem;
@@ -48,7 +49,7 @@ struct Variant {
   std::string_view name;
   const Kernel<Args>* kernel;
 
-  // Why it does not apply; empty where it does.
+  // The reason why this variant does not run the problem; empty if it does.
   std::string refuse(const Problem& problem, const DeviceInfo& device) const {
     if (std::string reason = refuse_device(kernel->needs, device); !reason.empty()) return reason;
     if (!takes(problem.dtype)) return refuse_dtype(problem.dtype);
@@ -80,7 +81,7 @@ struct Op {
   using Problem = typename Args::Problem;
   std::string_view name;  // "norm.forward"
   std::span<const Variant<Args>> variants;
-  Problem (*problem)(const Args&);  // throws Error where the arguments do not fit together
+  Problem (*problem)(const Args&);  // throws Error if the arguments do not fit together
 };
 
 // What runs for one problem: a variant and its configuration.
@@ -88,13 +89,15 @@ template <class A>
 struct Choice {
   const Variant<A>* variant = nullptr;  // null: none
   std::string
-      text;  // "cuda.persistent[128x192 66 workers]", as the log, the bench and the plan's hash have it
+      // For example "cuda.persistent[128x192 66 workers]". The log, the bench and the plan's hash all use
+      // this text.
+      text;
 };
 
 std::string choice_text(std::string_view variant, const std::string& configuration);
 
-// The variant forced for this operation by its full name or by its folder's ("matmul" for "matmul.dw"), or
-// "".
+// The variant that the user forced for this operation, by its full name or by its folder's name ("matmul" for
+// "matmul.dw"); "" if there is none.
 std::string_view forced_variant(const ContextOptions& options, std::string_view operation);
 
 [[noreturn]] void throw_refused(std::string_view operation, const std::string& problem,
@@ -132,8 +135,8 @@ Choice<A> tuned_choice(const Op<A>& op, const typename A::Problem& problem, cons
   throw_untunable(op.name, problem.describe(), *text);
 }
 
-// The choice for one problem, a pure function of problem, device, build, the forced variants and the tuned
-// table. The reference is taken only if it is forced.
+// The choice for one problem: a pure function of the problem, the device, the build, the forced variants and
+// the tuned table. The reference is chosen only if it is forced.
 template <class A>
 Choice<A> choose(const Context& context, const Op<A>& op, const typename A::Problem& problem) {
   const std::string_view forced = forced_variant(context.options(), op.name);
@@ -174,7 +177,8 @@ std::vector<TensorUse> uses_of(A args) {
   return uses;
 }
 
-// Of one operation in one Context; more problems are met only where shapes vary from call to call.
+// The number of choices that one Context keeps for one operation. Only a model whose shapes vary from call to
+// call has more problems than this.
 inline constexpr std::size_t kKeptChoices = 64;
 
 // A problem that a Context has met, and its choice.
@@ -191,7 +195,7 @@ std::vector<Met<A>>& met_problems(Context& context, const Op<A>& op) {
   return **std::any_cast<std::shared_ptr<List>>(&slot);
 }
 
-// The choice as choose() made it when this Context last met the problem.
+// Returns the choice for a problem. choose() is called only if this Context does not keep the choice yet.
 template <class A>
 const Choice<A>& planned(Context& context, const Op<A>& op, const typename A::Problem& problem) {
   std::vector<Met<A>>& list = met_problems(context, op);
@@ -205,12 +209,12 @@ const Choice<A>& planned(Context& context, const Op<A>& op, const typename A::Pr
   return list.back().choice;
 }
 
-// Work that one processor does in about ten microseconds. Waking the other threads and waiting for them
-// takes as long, and milliseconds where another program has one of their processors.
+// One processor does this much work in about ten microseconds. Waking the other threads and waiting for them
+// takes as long, and it takes milliseconds if another program occupies one of their processors.
 inline constexpr double kLittleFlops = 5e5, kLittleBytes = 1e6;
 
-// While it lives, the Context's threads are those for a call of that much work: one for little, else all,
-// which the calling thread then has. Results do not depend on it.
+// While it lives, the Context uses one thread if the call has little work, and all threads otherwise. It also
+// claims those threads for the calling thread. Results do not depend on the number of threads.
 class CallThreads {
  public:
   CallThreads(Context& context, double flops, double bytes);
@@ -223,7 +227,7 @@ class CallThreads {
   bool before_;
 };
 
-// Runs what was chosen for this problem, with the scratch it asks for at hand.
+// Runs the choice for this problem. The Context must already hold the scratch that the variant needs.
 template <class A>
 void run(Context& context, const Op<A>& op, const Choice<A>& choice, const typename A::Problem& problem,
          const A& args) {
@@ -257,32 +261,32 @@ void call(Context& context, const Op<A>& op, const A& args) {
     recorder->call(op.name, uses_of(args), scratch);
     return;
   }
-  context.reserve_scratch(scratch);  // allocates only where no plan was made before
+  context.reserve_scratch(scratch);  // allocates only if no plan was made before
   run(context, op, choice, problem, args);
 }
 
-// For the problem() functions: one clear error for an argument that does not fit.
+// For problem() functions: each throws one clear error if an argument does not fit.
 void require(bool condition, std::string_view operation, const std::string& what);
 void require_shape(std::string_view operation, std::string_view argument, const Tensor& tensor,
                    const Shape& shape);
 void require_dtype(std::string_view operation, std::string_view argument, const Tensor& tensor, DType dtype);
 void require_contiguous(std::string_view operation, std::string_view argument, const Tensor& tensor);
-// All three.
+// All of the checks above.
 void require_tensor(std::string_view operation, std::string_view argument, const Tensor& tensor, DType dtype,
                     const Shape& shape);
 
-// Whether all that are given begin at multiples of 16 bytes: a problem says so for kernels that move packs
-// of 16.
+// True if every tensor that is given begins at a multiple of 16 bytes. Kernels that move packs of 16 bytes
+// need this, so it is part of their problems.
 template <class... T>
 bool begin_at_packs(const T&... tensors) {
   return ((reinterpret_cast<std::uintptr_t>(tensors.data) % 16 == 0) && ...);
 }
-// As describe() ends for a problem of which that is not so.
+// describe() ends with this note if the tensors are not aligned.
 inline std::string_view unaligned_note(bool aligned) {
   return aligned ? "" : " unaligned";
 }
 
-// Statistics, losses and parameter gradients: fp32, or fp64 beside fp64 data.
+// The dtype of statistics, losses and parameter gradients: fp64 for fp64 data, otherwise fp32.
 inline DType accumulation_dtype(DType dtype) {
   return dtype == DType::f64 ? DType::f64 : DType::f32;
 }

@@ -1,4 +1,4 @@
-// All operations by name: for `warpwright info`, and to check the names that a user forces.
+// All operations by name, for `warpwright info` and for the check of the names that a user forces.
 #pragma once
 
 #include <string>
@@ -11,7 +11,7 @@ namespace warpwright::ops {
 
 struct VariantInfo {
   std::string_view name;
-  std::string refusal;  // why it runs nothing on this device; "" where it does
+  std::string refusal;  // why this variant runs nothing on this device; "" if it runs
 };
 
 struct OpInfo {
@@ -19,7 +19,7 @@ struct OpInfo {
   std::vector<VariantInfo> variants;  // in the operation's order
 };
 
-// What all_ops() says of one.
+// The entry of one operation in all_ops().
 template <class Args>
 OpInfo info_of(const Op<Args>& op, const DeviceInfo& device) {
   OpInfo info{op.name, {}};
@@ -29,11 +29,11 @@ OpInfo info_of(const Op<Args>& op, const DeviceInfo& device) {
   return info;
 }
 
-// Every operation, in the order of names.
+// Every operation, sorted by name.
 std::vector<OpInfo> all_ops(const DeviceInfo& device);
 
-// Throws UsageError where options.force names an operation that does not exist, or a variant that one of the
-// operations it is forced for does not have. Whether the variant also runs is known with the first problem.
+// Throws UsageError if options.force names an operation that does not exist, or a variant that one of the
+// operations it is forced for does not have. A forced variant may still refuse a problem later.
 void check_forced_names(const ContextOptions& options);
 
 }  // namespace warpwright::ops

@@ -83,7 +83,7 @@ TEST(Registry, ForcedNamesAreChecked) {
   EXPECT_NE(usage_error("layernorm", "reference").find("norm.backward"), std::string::npos);
 }
 
-// The full name goes before the folder's: what the folder's would force is not looked at.
+// The full name has precedence: the variant forced by the folder's name is then not even checked.
 TEST(Registry, TheFullNameGoesFirst) {
   ContextOptions options;
   options.force = {{"residual", "cpu.imaginary"}, {"residual.forward", "reference"}};
@@ -92,7 +92,7 @@ TEST(Registry, TheFullNameGoesFirst) {
   EXPECT_NO_THROW(check_forced_names(options));
 }
 
-// Shapes that vary from call to call are more than a Context keeps.
+// The test meets more problems than a Context keeps, as a model does whose shapes vary from call to call.
 TEST(Registry, AProblemThatReturnsDoesNotChangeThePlan) {
   Context context{ContextOptions{}};
   const auto meet_all = [&] {

@@ -1,4 +1,4 @@
-// An operation's list of variants, by the names of its kernels.
+// Turns a list of kernels' names into an operation's list of variants.
 #pragma once
 
 #include <array>
@@ -10,7 +10,7 @@
 
 namespace warpwright::ops {
 
-// Whether this build has the kernels of that name.
+// True if this build contains the kernel of that name.
 consteval bool is_built([[maybe_unused]] std::string_view name) {
 #if !WARPWRIGHT_CUDA
   if (name.starts_with("cuda.")) return false;
@@ -22,7 +22,7 @@ consteval bool is_built([[maybe_unused]] std::string_view name) {
 }
 
 #ifdef __clang__
-#pragma clang diagnostic ignored "-Wundefined-var-template"  // each kernel's file defines its own
+#pragma clang diagnostic ignored "-Wundefined-var-template"  // each kernel's file defines its own object
 #endif
 
 template <class Args, const auto& names, std::size_t i>
@@ -32,7 +32,8 @@ void add_variant(std::vector<Variant<Args>>& list) {
   }
 }
 
-// The operation whose variants are the kernels of these names, in this order, if the build has them.
+// An operation whose variants are the kernels of these names, in this order. Names that this build lacks are
+// left out.
 template <class Args, const auto& names>
 const Op<Args>& operation(std::string_view name) {
   static const std::vector<Variant<Args>> list = []<std::size_t... i>(std::index_sequence<i...>) {

@@ -1,4 +1,4 @@
-// AMX tile registers for files compiled with them: eight tiles of 16 rows × 64 bytes.
+// AMX's tile registers: eight tiles of 16 rows × 64 bytes. Only for files that are compiled with AMX.
 #pragma once
 
 #include <immintrin.h>
@@ -16,10 +16,11 @@ struct alignas(64) TileConfig {
 constexpr TileConfig kWholeTiles{
     1, 0, {}, {64, 64, 64, 64, 64, 64, 64, 64}, {16, 16, 16, 16, 16, 16, 16, 16}};
 
-// While it lives, this thread's tiles are whole ones.
+// While it lives, this thread's eight tiles have their full size.
 class TileSession {
  public:
-  // The compilers' intrinsic names only the first bytes of its operand, whose rest may then never be stored.
+  // The compilers' intrinsic declares that it reads only the operand's first bytes, so the compiler may drop
+  // the stores to the rest. This statement reads the whole configuration.
   TileSession() { asm volatile("ldtilecfg %0" : : "m"(kWholeTiles)); }
   TileSession(const TileSession&) = delete;
   TileSession& operator=(const TileSession&) = delete;

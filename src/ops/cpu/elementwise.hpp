@@ -1,4 +1,4 @@
-// Element-wise loops over contiguous tensors: memory-bound, in blocks that the threads share out.
+// Element-wise loops over contiguous tensors. They are memory-bound, and the threads share the blocks.
 #pragma once
 
 #include "core/tensor.hpp"
@@ -9,28 +9,29 @@ namespace {
 
 constexpr std::int64_t kElementwiseBlock = 16384;  // a multiple of every vector's length
 
-// Calls f(i, n) for the vectors of [0, count), as for_each_vector does, on several threads.
+// Like for_each_vector over [0, count), on several threads.
 template <class F>
 void for_each_vector_parallel(std::int64_t count, int threads, const F& f) {
   const std::int64_t blocks = (count + kElementwiseBlock - 1) / kElementwiseBlock;
 #pragma omp parallel for schedule(static) num_threads(threads)
   for (std::int64_t block = 0; block < blocks; ++block) {
-    const F local = f;  // its captures in registers: a vector store could alias those of f
+    const F local = f;  // keeps the captures in registers: a vector store could alias the captures of f
     const std::int64_t begin = block * kElementwiseBlock;
     const std::int64_t end = count - begin < kElementwiseBlock ? count : begin + kElementwiseBlock;
     for_each_vector(begin, end, local);
   }
 }
 
-// The elements of a tensor whose shape has been checked. Shape::elements() can throw, and a call that can
-// throw in a parallel region makes clang export a weak symbol.
+// The number of elements of a tensor whose shape has been checked. Shape::elements() can throw, and a call
+// that can throw in a parallel region makes clang export a weak symbol.
 inline std::int64_t count_elements(const Tensor& tensor) {
   std::int64_t count = 1;
   for (int axis = 0; axis < tensor.shape.rank(); ++axis) count *= tensor.shape[axis];
   return count;
 }
 
-// Several tensors as one row of blocks, none of which spans two; elements(i) is the size of tensor i.
+// The number of blocks of several tensors. The tensors form one sequence of blocks, and no block spans two
+// tensors. elements(i) is the size of tensor i.
 template <class Elements>
 std::int64_t count_blocks(std::int64_t tensors, const Elements& elements) {
   std::int64_t blocks = 0;
@@ -40,7 +41,8 @@ std::int64_t count_blocks(std::int64_t tensors, const Elements& elements) {
   return blocks;
 }
 
-// Calls f(tensor, block, begin, end) for blocks [first, last) of that row: elements [begin, end) of a tensor.
+// Calls f(tensor, block, begin, end) for blocks [first, last) of that sequence. The block holds elements
+// [begin, end) of the tensor.
 template <class Elements, class F>
 void for_each_block(std::int64_t tensors, const Elements& elements, std::int64_t first, std::int64_t last,
                     const F& f) {
@@ -56,7 +58,7 @@ void for_each_block(std::int64_t tensors, const Elements& elements, std::int64_t
   }
 }
 
-// The same for all blocks, an equal share of them on each thread.
+// Does the same for all blocks; each thread gets an equal share.
 template <class Elements, class F>
 void for_each_block_parallel(std::int64_t tensors, const Elements& elements, int threads, const F& f) {
   const std::int64_t blocks = count_blocks(tensors, elements);

@@ -1,8 +1,9 @@
-// gelu(x) and gelu'(x) of a vector of floats (formulas: ops/activation.hpp), for ops/gelu and for the
-// epilogues of matmul, and the other activations. Both forms of GELU are written without the subtraction 1 +
-// tanh or 1 + erf, so that the left tail keeps its relative precision as far as e^-u of a rounded u allows:
-// an error of a few ulp where |x| < 3. Beyond |x| = 14 gelu(x) is x or 0 in fp32, but for a NaN, which stays
-// one.
+// gelu(x) and gelu'(x) of a vector of floats, and the other activations (formulas: ops/activation.hpp). Used
+// by ops/gelu and by matmul's epilogues.
+//
+// Both forms of GELU avoid the sums 1 + tanh and 1 + erf, which cancel in the left tail. There the relative
+// precision is limited only by e^-u of a rounded u: the error is a few ulp for |x| < 3. Beyond |x| = 14,
+// gelu(x) is x or 0 in fp32. NaN stays NaN.
 #pragma once
 
 #include "ops/activation.hpp"
@@ -25,8 +26,8 @@ inline vec gelu_tanh(vec x) {
   return x / (set1(1.0f) + exp(minus_z));
 }
 
-// σ(z) + x·σ(z)·σ(−z)·z'. With e = e^−|z| the σ of the smaller side is e / (1 + e): no cancellation, no
-// overflow.
+// gelu'(x) = σ(z) + x·σ(z)·σ(−z)·z'. With e = e^−|z|, the smaller of σ(z) and σ(−z) is e / (1 + e). This
+// neither cancels nor overflows.
 inline vec gelu_tanh_derivative(vec x) {
   const vec c = clamp(x, 14.0f);
   const vec square = c * c;
@@ -38,13 +39,13 @@ inline vec gelu_tanh_derivative(vec x) {
 }
 
 struct Normal {
-  vec distribution;  // Φ(x), of the standard normal distribution
+  vec distribution;  // Φ(x), the standard normal distribution
   vec bell;          // e^(−x²/2) = √(2π) · φ(x)
 };
 
-// Φ(−|x|) = e^(−x²/2) · q(|x|). q falls as 1/|x|, so that in t = 3 / (3 + |x|) it is t times a polynomial:
-// the one of degree 8 with the least relative error on 0 ≤ |x| ≤ 14, 4.7e-8 (a weighted least-squares fit
-// whose weights follow the error until it is level).
+// Φ(−|x|) = e^(−x²/2) · q(|x|). q falls like 1/|x|, so it is written as t times a polynomial in t = 3 / (3 +
+// |x|). The polynomial has degree 8 and the least relative error for 0 ≤ |x| ≤ 14, 4.7e-8. It comes from a
+// weighted least-squares fit whose weights follow the error until the error is level.
 inline Normal normal(vec x) {
   const vec magnitude = abs(x);
   const vec t = set1(3.0f) / (set1(3.0f) + magnitude);
@@ -66,14 +67,14 @@ inline vec gelu_erf(vec x) {
   return x * normal(x).distribution;
 }
 
-// Φ(x) + x·φ(x)
+// gelu'(x) = Φ(x) + x·φ(x)
 inline vec gelu_erf_derivative(vec x) {
   const vec c = clamp(x, 14.0f);
   const Normal n = normal(c);
   return fma(c * set1(0.3989422804014327f), n.bell, n.distribution);
 }
 
-// max returns its second operand where one is NaN: x, so that NaN stays NaN.
+// max returns its second operand, x, if one operand is NaN. NaN therefore stays NaN.
 inline vec relu(vec x) {
   return max(zero(), x);
 }
@@ -81,7 +82,8 @@ inline vec relu_derivative(vec x) {
   return select_less(zero(), x, set1(1.0f), zero());
 }
 
-// With e = e^−2|x|: (1 − e) / (1 + e), and Taylor's series to x⁹, good to 2⁻²⁶ there, where that cancels.
+// tanh(|x|) = (1 − e) / (1 + e) with e = e^−2|x|. This cancels for |x| < 1/4, so the Taylor series up to x⁹
+// replaces it there. The series is accurate to 2⁻²⁶.
 inline vec tanh(vec x) {
   const vec magnitude = abs(x);
   const vec e = exp(magnitude * set1(-2.0f));

@@ -1,5 +1,5 @@
-// What a file that is compiled for one instruction set calls itself: WARPWRIGHT_ISA is avx2, avx512 or
-// amx_bf16.
+// The names of the instruction set for which the including file is compiled: WARPWRIGHT_ISA is avx2, avx512
+// or amx_bf16.
 #pragma once
 
 #include "ops/kernel.hpp"
@@ -10,7 +10,7 @@
 namespace warpwright::ops {
 namespace {
 
-// "cpu.avx512", which other kernels extend: kCpu + "_skinny".
+// For example "cpu.avx512". A file with a second kernel extends it: kCpu + "_skinny".
 constexpr KernelName kCpu = "cpu." WARPWRIGHT_TEXT(WARPWRIGHT_ISA) ""_kernel;
 constexpr Needs kThisCpu = Needs::WARPWRIGHT_ISA;
 

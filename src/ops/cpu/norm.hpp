@@ -1,4 +1,4 @@
-// A row's statistics and its normalization, for ops/norm and ops/embedding_layernorm.
+// Computes a row's statistics and normalizes the row, for ops/norm and ops/embedding_layernorm.
 #pragma once
 
 #include <type_traits>
@@ -8,7 +8,7 @@
 namespace warpwright::ops::simd {
 namespace {
 
-// Two vectors of a row at once.
+// Two vectors of a row that are processed together.
 struct wide {
   vec a, b;
 
@@ -40,7 +40,8 @@ inline wide fnma(wide x, vec y, wide z) {
   return {fnma(x.a, y, z.a), fnma(x.b, y, z.b)};
 }
 
-// A place in a row, and access to any array of as many columns there: the n lanes from c on …
+// A position in a row: the n lanes from column c on. It loads and stores these columns of any array of the
+// same width.
 struct Lanes {
   std::int64_t c;
   int n;
@@ -63,8 +64,9 @@ struct Lanes {
   vec only(vec v) const { return n < kLanes ? keep(v, n, zero()) : v; }
   static constexpr std::int64_t kColumns = kLanes;
 };
-// … or 2 · kLanes of them, and `apart`, as it suits rows of bf16, the even ones in one vector and the odd
-// ones in the other. So they may also stand in an array that nobody else reads, as they are.
+// A position in a row: the 2 · kLanes columns from c on. If `apart` is true, as for rows of bf16, one vector
+// holds the even columns and the other the odd ones. Private arrays may be stored in that order; place_of()
+// gives a column's place in such an array.
 template <bool apart>
 struct Pair {
   std::int64_t c;
@@ -109,7 +111,8 @@ struct Pair {
   wide only(wide v) const { return v; }
   static constexpr std::int64_t kColumns = 2 * kLanes;
 };
-// True if rows of T are taken apart; and the place of column c in an array that is as they are.
+// kApart<T>: rows of T are split into even and odd columns. place_of<T>(c, C): the place of column c in an
+// array that is stored in the order of the registers.
 template <class T>
 constexpr bool kApart = std::is_same_v<T, bf16>;
 template <class T>
@@ -119,7 +122,7 @@ constexpr std::int64_t place_of(std::int64_t c, std::int64_t C) {
   return c / kPair * kPair + c % 2 * kLanes + c % kPair / 2;
 }
 
-// Calls f for all of a row of T, Pairs first.
+// Calls f for every position of a row of T: Pairs first, then Lanes.
 template <class T, class F>
 inline void for_each_pair(std::int64_t C, const F& f) {
   std::int64_t c = 0;
@@ -127,9 +130,10 @@ inline void for_each_pair(std::int64_t C, const F& f) {
   for_each_vector(c, C, [&](std::int64_t at, int n) { f(Lanes{at, n}); });
 }
 
-// Two sums over a row of T in a fixed order: f(at, a, b) adds what there is at Pairs and, at the row's end,
-// Lanes to a and b. Two vectors of each, so that the additions do not wait for each other, and others every
-// 32 vectors, so that long rows lose no more than short ones.
+// Two sums over a row of T, added in a fixed order: f(at, a, b) adds the columns at a position to a and b.
+// The positions are Pairs, then Lanes at the row's end. Each sum has two vectors, so that consecutive
+// additions are independent. A new pair of vectors begins every 32 vectors, so that long rows are as accurate
+// as short ones.
 struct TwoSums {
   float a, b;
 };
@@ -151,7 +155,7 @@ inline TwoSums sum_row_twice(std::int64_t C, const F& f) {
   return {sum(a), sum(b)};
 }
 
-// Calls f with the address of each line of 64 bytes that stands at a place of an array.
+// Calls f with the address of each line of 64 bytes at this position of an array.
 template <class At, class T, class F>
 inline void for_each_line(At at, const T* p, const F& f) {
   constexpr std::uintptr_t kLine = 64;
@@ -163,9 +167,9 @@ template <class At, class T>
 inline void prefetch_at(At at, const T* p) {
   for_each_line(at, p, [](std::uintptr_t line) { prefetch(reinterpret_cast<const void*>(line)); });
 }
-// For rows after each other that are read as they come from memory: far ahead into the second-level cache, as
-// the first has no room for all that is on its way, and from there in time. After a tensor's end nothing
-// faults.
+// Prefetches for rows that are read one after the other. Each line is fetched far ahead into the second-level
+// cache, because the first level is too small for all lines on their way. It is fetched again into the first
+// level shortly before its use. A prefetch beyond a tensor's end does not fault.
 template <class At, class T>
 inline void prefetch_ahead(At at, const T* p) {
   constexpr std::uintptr_t kFar = 8192, kNear = 1024;
@@ -185,7 +189,8 @@ struct RowSums {
   float shift, sum, squares;
 };
 
-// 0, or the mean of the row's first vector where that is more than their deviation.
+// A shift close to the row's mean: the mean of the row's first vector if it exceeds that vector's deviation,
+// otherwise 0.
 template <class T>
 inline float row_shift(const T* x, std::int64_t C) {
   const int n = C < kLanes ? static_cast<int>(C) : kLanes;
@@ -208,8 +213,9 @@ inline RowSums row_sums(const T* x, std::int64_t C, float shift) {
   return {shift, sums.a, sums.b};
 }
 
-// In two more passes, of which the first finds the mean and the second also what rounding left of Σ(x −
-// mean): where that is more than half an ulp of the deviation, as in a constant row, it is put right.
+// Computes the statistics in two more passes. The first finds the mean. The second finds the squares, and
+// also what rounding left of Σ(x − mean). That rest corrects the result if it is more than half an ulp of the
+// deviation, as in a constant row.
 template <class T>
 inline RowStatistics statistics_again(const T* x, std::int64_t C, float eps, bool centered) {
   const float inverse_C = 1.0f / static_cast<float>(C);
@@ -222,14 +228,14 @@ inline RowStatistics statistics_again(const T* x, std::int64_t C, float eps, boo
   return {mean + rest, 1.0f / __builtin_sqrtf((variance < 0 ? 0 : variance) + eps)};
 }
 
-// Not centered, the mean is 0 and rstd that of the root mean square. From the sums alone where the shift lies
-// within two deviations of the mean, so that their difference loses two bits or three; else, and where they
-// are not finite, from the row again.
+// If the row is not centered, the mean is 0 and rstd is 1 / root mean square. The sums suffice if the shift
+// lies within two deviations of the mean, because the subtraction then loses only two or three bits.
+// Otherwise, and if the sums are not finite, the row is read again.
 template <class T>
 inline RowStatistics statistics(const RowSums& sums, const T* x, std::int64_t C, float eps, bool centered) {
   const float inverse_C = 1.0f / static_cast<float>(C);
   const float distance = centered ? inverse_C * sums.sum : 0;
-  // Explicit fused products give the same bits wherever this is inlined.
+  // Explicit fused products give the same bits at every place where this function is inlined.
   const float variance = __builtin_fmaf(-distance, distance, inverse_C * sums.squares);
   if (!(distance * distance <= 4 * variance)) return statistics_again(x, C, eps, centered);
   const float mean = centered ? __builtin_fmaf(inverse_C, sums.sum, sums.shift) : 0;
@@ -240,8 +246,8 @@ inline RowStatistics statistics(const T* x, std::int64_t C, float eps, bool cent
   return statistics(row_sums(x, C, centered ? row_shift(x, C) : 0), x, C, eps, centered);
 }
 
-// A row that is written, and by which way: a tensor much larger than the caches goes past them, or each line
-// of it would be read first.
+// An output row, and how it is stored. If the tensor is much larger than the caches, the stores bypass them.
+// Otherwise the processor would read each line before it is written.
 template <class T>
 struct RowOut {
   T* row;
@@ -252,7 +258,7 @@ struct RowOut {
     past_caches ? at.stream(row, v) : at.store(row, v);
   }
 };
-// Past the caches where rows are whole lines of 64 bytes.
+// True if the tensor is large enough and its rows consist of whole lines of 64 bytes.
 template <class T>
 inline bool goes_past_caches(const T* first, std::int64_t rows, std::int64_t C) {
   constexpr std::int64_t kLeast = std::int64_t{4} << 20, kLine = 64;
@@ -261,8 +267,8 @@ inline bool goes_past_caches(const T* first, std::int64_t rows, std::int64_t C) 
          reinterpret_cast<std::uintptr_t>(first) % kLine == 0;
 }
 
-// weight and bias may be null: 1 and 0. ahead(at) prefetches what of the next row stands there: the
-// arithmetic here hides its way from memory.
+// weight and bias may be null, which means 1 and 0. ahead(at) prefetches the next row at this position, so
+// that the arithmetic here hides the latency of memory.
 template <class X, class P, class O, class Ahead>
 inline void normalize(const X* x, RowStatistics s, const P* weight, const P* bias, RowOut<O> out,
                       std::int64_t C, const Ahead& ahead) {
@@ -277,8 +283,8 @@ inline void normalize(const X* x, RowStatistics s, const P* weight, const P* bia
     }
   });
 }
-// The same, and the sums of the next row, so that this one comes from memory once and is not read again for
-// them.
+// Does the same and also sums the next row. That row is thus read from memory once, because its sums need no
+// separate pass.
 template <class X, class P, class O>
 inline RowSums normalize_and_sum(const X* x, RowStatistics s, const P* weight, const P* bias, RowOut<O> out,
                                  std::int64_t C, const X* next, bool centered) {

@@ -1,6 +1,6 @@
-// One vector of floats in the widest registers of the instruction set that the including file is compiled
-// for: 16 lanes with AVX-512, 8 with AVX2. Everything has internal linkage, so that a file compiled for one
-// instruction set can never lend its code to another (see "ISA files" in HACKING.md).
+// One vector of floats in the widest registers of the instruction set for which the including file is
+// compiled: 16 lanes with AVX-512, 8 with AVX2. Everything has internal linkage, so that the linker never
+// uses the code of one instruction set in a file for another (see "ISA files" in HACKING.md).
 #pragma once
 
 #include <immintrin.h>
@@ -12,7 +12,7 @@
 namespace warpwright::ops::simd {
 namespace {
 
-// Adding 1.5 · 2^23 to a float of no more than 2^22 rounds it to an integer.
+// Adding 1.5 · 2^23 to a float of magnitude at most 2^22 rounds it to an integer.
 constexpr float kRounder = 12582912.0f;
 
 #if defined(__AVX512F__)
@@ -35,7 +35,7 @@ inline void store(float* p, vec v) {
 }
 inline void stream(float* p, vec v) {
   _mm512_stream_ps(p, v);
-}  // 64-byte aligned, past the caches
+}  // bypasses the caches; p is aligned to 64 bytes
 inline vec fma(vec a, vec b, vec c) {
   return _mm512_fmadd_ps(a, b, c);
 }  // a·b + c
@@ -57,7 +57,7 @@ inline vec abs(vec a) {
 inline vec select_less(vec a, vec b, vec yes, vec no) {  // a < b ? yes : no
   return _mm512_mask_blend_ps(_mm512_cmp_ps_mask(a, b, _CMP_LT_OQ), no, yes);
 }
-// The end of exp() and exp2(): 2 · half · 2^n, but 0 where x < least. rounder is n + kRounder.
+// The end of exp() and exp2(): 2 · half · 2^n, or 0 if x < least. rounder is n + kRounder.
 inline vec scale_exp(vec half, vec rounder, vec x, float least) {
   const __mmask16 seen = _mm512_cmp_ps_mask(x, set1(least), _CMP_NLT_UQ);
   return _mm512_maskz_scalef_ps(seen, half, rounder - set1(kRounder - 1));
@@ -72,7 +72,7 @@ inline vec load(const float* p, int n) {
 inline void store(float* p, vec v, int n) {
   _mm512_mask_storeu_ps(p, first(n), v);
 }
-inline vec keep(vec v, int n, vec rest) {  // the first n lanes of v, the others of rest
+inline vec keep(vec v, int n, vec rest) {  // the first n lanes of v, the other lanes of rest
   return _mm512_mask_blend_ps(first(n), rest, v);
 }
 
@@ -80,7 +80,7 @@ inline vec widen(__m256i h) {
   return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(h), 16));
 }
 inline __m256i narrow(vec v) {  // to bf16, round to nearest even, NaN stays NaN
-#if defined(__AVX512BF16__)     // one instruction, which takes subnormal numbers for 0
+#if defined(__AVX512BF16__)     // one instruction, which treats subnormal numbers as 0
   return reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(v));
 #else
   const __m512i u = _mm512_castps_si512(v);
@@ -117,7 +117,8 @@ inline void store(f16* p, vec v, int n) {
   _mm256_mask_storeu_epi16(p, first(n), _mm512_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT));
 }
 
-// Two vectors of 2 · kLanes floats beside each other, of which one gets the even and one the odd ones; back.
+// take_apart: a and b hold 2 · kLanes consecutive floats; afterwards a holds the even ones and b the odd
+// ones. put_together is the inverse.
 inline void take_apart(vec& a, vec& b) {
   const __m512i even = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
   const vec low = a;
@@ -130,14 +131,14 @@ inline void put_together(vec& a, vec& b) {
   a = _mm512_permutex2var_ps(even, first, b);
   b = _mm512_permutex2var_ps(even, _mm512_add_epi32(first, _mm512_set1_epi32(8)), b);
 }
-// The same of bf16: a shift and a mask, where their order costs a shuffle for each half.
+// The same for bf16. It takes only a shift and a mask; keeping the order would take a shuffle for each half.
 inline void load_apart(const bf16* p, vec& even, vec& odd) {
   const __m512i u = _mm512_loadu_si512(p);
   even = _mm512_castsi512_ps(_mm512_slli_epi32(u, 16));
   odd = _mm512_castsi512_ps(_mm512_and_si512(u, _mm512_set1_epi32(static_cast<int>(0xffff0000))));
 }
 inline __m512i narrow_apart(vec even, vec odd) {
-  // u + 0x7fff + (u >> 16 & 1): the products of two words with 1 are added
+  // u + 0x7fff + (u >> 16 & 1). madd adds the two words of `words`, each multiplied by 1.
   const auto rounded = [](vec v) {
     const __m512i u = _mm512_castps_si512(v);
     const __m512i words =
@@ -162,7 +163,7 @@ inline void stream_apart(bf16* p, vec even, vec odd) {
   _mm512_stream_si512(reinterpret_cast<__m512i*>(p), narrow_apart(even, odd));
 }
 
-// Rows become columns.
+// Turns rows into columns.
 inline void transpose(vec (&r)[kLanes]) {
   vec t[kLanes];
   for (int i = 0; i < kLanes; i += 2) {
@@ -195,7 +196,7 @@ inline void transpose(vec (&r)[kLanes]) {
   }
 }
 
-// Sum and maximum over the lanes, in one fixed order.
+// The sum and the maximum over the lanes, in one fixed order.
 inline float sum(vec v) {
   return _mm512_reduce_add_ps(v);
 }
@@ -203,7 +204,7 @@ inline float maximum(vec v) {
   return _mm512_reduce_max_ps(v);
 }
 
-// As many doubles as fit, widened from floats: for sums over whole tensors.
+// A vector of doubles, widened from floats, for sums over whole tensors.
 using dvec = __m512d;
 constexpr int kDoubles = 8;
 inline dvec load_double(const float* p) {
@@ -258,8 +259,8 @@ inline vec abs(vec a) {
 inline vec select_less(vec a, vec b, vec yes, vec no) {
   return _mm256_blendv_ps(no, yes, _mm256_cmp_ps(a, b, _CMP_LT_OQ));
 }
-// n stands in the low bits of rounder, whatever else there is leaves the register on the left, and the sum of
-// exponents stays in range: 2 · half < √2, n ≤ 128.
+// n is stored in the low bits of rounder, and the shift pushes all other bits out of the register. The sum of
+// the exponents stays in range, because 2 · half < √2 and n ≤ 128.
 inline vec scale_exp(vec half, vec rounder, vec x, float least) {
   const __m256i n = _mm256_slli_epi32(_mm256_castps_si256(rounder), 23);
   const vec scaled = _mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(half), n));
@@ -340,7 +341,7 @@ inline void load_apart(const bf16* p, vec& even, vec& odd) {
   even = _mm256_castsi256_ps(_mm256_slli_epi32(u, 16));
   odd = _mm256_castsi256_ps(_mm256_and_si256(u, _mm256_set1_epi32(static_cast<int>(0xffff0000))));
 }
-inline __m256i round_to_bf16(vec v) {  // in the upper half
+inline __m256i round_to_bf16(vec v) {  // in the upper half of each lane
   const __m256i u = _mm256_castps_si256(v);
   const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(u, 16), _mm256_set1_epi32(1));
   const __m256i rounded = _mm256_add_epi32(u, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff)));
@@ -357,7 +358,6 @@ inline void stream_apart(bf16* p, vec even, vec odd) {
   _mm256_stream_si256(reinterpret_cast<__m256i*>(p), narrow_apart(even, odd));
 }
 
-// Rows become columns.
 inline void transpose(vec (&r)[kLanes]) {
   vec t[kLanes];
   for (int i = 0; i < kLanes; i += 2) {
@@ -427,18 +427,18 @@ inline void stream(f16* p, vec v) {
 }
 #endif
 
-// Into the first-level cache; any address will do.
+// Prefetches into the first-level cache. Any address is allowed.
 inline void prefetch(const void* p) {
   _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T0);
 }
 
-// Makes what stream() wrote visible to other threads: their barrier alone does not.
+// Makes the data written by stream() visible to other threads. A barrier between threads does not suffice.
 inline void fence() {
   _mm_sfence();
 }
 
-// While it lives, this thread's arithmetic takes subnormal numbers for 0 and rounds to 0 instead of to one:
-// an instruction that meets one is 20 times slower.
+// While it lives, this thread treats subnormal operands and results as 0. An instruction that meets a
+// subnormal number is 20 times slower.
 class FlushSubnormals {
  public:
   FlushSubnormals() : before_(_mm_getcsr()) { _mm_setcsr(before_ | 0x8040u); }  // FTZ and DAZ
@@ -450,7 +450,7 @@ class FlushSubnormals {
   unsigned before_;
 };
 
-// One element, the same way as in a vector.
+// One element, converted in the same way as in a vector.
 inline float to_float(float x) {
   return x;
 }
@@ -461,7 +461,7 @@ inline float to_float(f16 x) {
   return _cvtsh_ss(x.bits);
 }
 
-// The first n lanes, where n is most often all of them.
+// The first n lanes. Usually these are all lanes.
 template <class T>
 inline vec load_lanes(const T* p, int n) {
   return n == kLanes ? load(p) : load(p, n);
@@ -475,7 +475,8 @@ inline void store_lanes(T* p, vec v, int n) {
   }
 }
 
-// Calls f(i, n) for the vectors of [begin, end): n lanes from i on, all of them but at the end.
+// Calls f(i, n) for each vector of [begin, end): the n lanes from i on. Only the last vector may have fewer
+// than kLanes.
 template <class F>
 inline void for_each_vector(std::int64_t begin, std::int64_t end, const F& f) {
   std::int64_t i = begin;
@@ -483,12 +484,13 @@ inline void for_each_vector(std::int64_t begin, std::int64_t end, const F& f) {
   if (i < end) f(i, static_cast<int>(end - i));
 }
 
-// e^x within an ulp: x = n·ln 2 + r with |r| ≤ ln 2 / 2 (Cody and Waite's split of ln 2 in two), e^r by the
-// polynomial 1 + r + r²·q(r) of degree 6 with the least relative error there, 3.1e-9 or a twentieth of an ulp
-// (a weighted least-squares fit whose weights follow the error until it is level). Below −86 the result is 0,
-// so that no sum of exponentials ever meets a subnormal number; above 88.73 it is inf.
+// e^x within an ulp. x = n·ln 2 + r with |r| ≤ ln 2 / 2, by Cody and Waite's split of ln 2 into two parts.
+// e^r is the polynomial 1 + r + r²·q(r) of degree 6 with the least relative error in this range, 3.1e-9 or a
+// twentieth of an ulp. It comes from a weighted least-squares fit whose weights follow the error until the
+// error is level. Below −86 the result is 0, so that no sum of exponentials meets a subnormal number. Above
+// 88.73 it is inf.
 inline vec exp(vec x) {
-  // min returns its second operand where one is NaN: x, so that NaN stays NaN.
+  // min returns its second operand, x, if one operand is NaN. NaN therefore stays NaN.
   const vec bounded = min(set1(89.0f), x);
   const vec rounder = fma(bounded, set1(1.44269504088896341f), set1(kRounder));
   const vec n = rounder - set1(kRounder);
@@ -503,8 +505,8 @@ inline vec exp(vec x) {
   return scale_exp(half, rounder, x, -86.0f);
 }
 
-// 2^x: x = n + r with |r| ≤ 1/2, 2^r by the polynomial of degree 6 with the least relative error there, 2e-9.
-// Below −124 the result is 0, from 128 on inf; NaN stays NaN.
+// 2^x. x = n + r with |r| ≤ 1/2; 2^r is the polynomial of degree 6 with the least relative error in this
+// range, 2e-9. Below −124 the result is 0, from 128 on it is inf, and NaN stays NaN.
 inline vec exp2(vec x) {
   const vec bounded = min(set1(128.0f), x);
   const vec rounder = bounded + set1(kRounder);

@@ -1,4 +1,4 @@
-// Operations that compute each element from those at the same index.
+// Runs operations that compute each element from the elements at the same index.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -12,7 +12,8 @@ namespace warpwright::ops::gpu {
 
 inline constexpr int kElementwiseThreads = 256;
 
-// Each thread has `lanes` neighbours; those behind the last whole pack are taken one by one.
+// Each thread processes one pack of `lanes` consecutive elements. The elements after the last whole pack are
+// processed one by one.
 template <int lanes, class F>
 __global__ void __launch_bounds__(kElementwiseThreads) for_each_packed(std::int64_t elements, F f) {
   const std::int64_t first = (static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) * lanes;
@@ -23,8 +24,8 @@ __global__ void __launch_bounds__(kElementwiseThreads) for_each_packed(std::int6
   }
 }
 
-// Calls f.at<N>(i) for all elements, N of them from i on in each call: the lanes of a pack of T where
-// `aligned` (every tensor begins at a multiple of 16 bytes), else one.
+// Calls f.at<N>(i) for all elements; each call covers the N elements from i on. N is the number of lanes in a
+// pack of T if `aligned` (every tensor begins at a multiple of 16 bytes), otherwise 1.
 template <class T, class F>
 void for_each_element(std::int64_t elements, bool aligned, const F& f, cudaStream_t stream,
                       const char* name) {

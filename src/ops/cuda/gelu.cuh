@@ -1,6 +1,7 @@
-// gelu(x) and gelu'(x) of a float (formulas: ops/activation.hpp), for ops/gelu and for the epilogues of
-// matmul. The forms are those of ops/cpu/gelu.hpp, which says why: no cancellation in the left tail, no
-// overflow, NaN stays NaN. One exponential and one reciprocal each, both within two ulp.
+// gelu(x) and gelu'(x) of a float, and the other activations (formulas: ops/activation.hpp). Used by ops/gelu
+// and by matmul's epilogues. The forms are those of ops/cpu/gelu.hpp, which explains them: the left tail does
+// not cancel, nothing overflows, and NaN stays NaN. Each takes one exponential and one reciprocal, both
+// within two ulp.
 #pragma once
 
 #include "ops/activation.hpp"
@@ -10,13 +11,13 @@ namespace warpwright::ops::gpu {
 inline constexpr float kSqrt8OverPi = 1.5957691216057308f;
 inline constexpr float kCubic = 0.044715f;
 
-// x to [−14, 14], where gelu'(x) is 0 and 1; NaN stays NaN.
+// Clamps x to [−14, 14], since gelu'(−14) is 0 and gelu'(14) is 1 in fp32. NaN stays NaN.
 __device__ inline float clamp_for_gelu(float x) {
   return x > 14.0f ? 14.0f : x < -14.0f ? -14.0f : x;
 }
 
-// 1/x within an ulp, for x ≥ 1, infinity included. One instruction: __fdividef looks at subnormal numbers
-// too.
+// 1/x within an ulp for x ≥ 1, infinity included. This is one instruction; __fdividef also handles subnormal
+// numbers.
 __device__ inline float reciprocal(float x) {
   float y;
   asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
@@ -40,11 +41,11 @@ __device__ inline float gelu_tanh_derivative(float x) {
 }
 
 struct Normal {
-  float distribution;  // Φ(x), of the standard normal distribution
+  float distribution;  // Φ(x), the standard normal distribution
   float bell;          // e^(−x²/2) = √(2π) · φ(x)
 };
 
-// The polynomial is explained beside normal() of ops/cpu/gelu.hpp.
+// normal() of ops/cpu/gelu.hpp explains the polynomial.
 __device__ inline Normal normal(float x) {
   const float magnitude = fabsf(x);
   const float t = 3.0f * reciprocal(3.0f + magnitude);
@@ -66,8 +67,8 @@ __device__ inline float gelu_erf(float x) {
   return x * normal(x).distribution;
 }
 
-// For results of 16 bits: 2^x as the special function unit has it, one instruction in place of eight; the
-// relative error is 2^-22, and 2^-24 for every unit of |x|; a result below 2^-126 is 0.
+// 2^x from the special function unit, for results of 16 bits: one instruction instead of eight. The relative
+// error is 2^-22 plus 2^-24 for every unit of |x|. A result below 2^-126 is 0.
 __device__ inline float exp2_16bit(float x) {
   float y;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
@@ -75,11 +76,14 @@ __device__ inline float exp2_16bit(float x) {
 }
 
 // gelu_erf for results that are stored in 16 bits, in half the instructions: Φ(x) = 1/(1 + 2^(−x·q(x²))),
-// where x·q(x²) is the logarithm to base 2 of Φ(x)/Φ(−x). Over normal deviates the root mean square error is
-// 3.7·10^-5 of the results', where rounding to fp16 costs 2.1·10^-4; below x = −3 it grows from 2·10^-4 to
-// 10^-3 of the result, 3·10^-7 at most, which is what 1 + erf(x/√2) in fp32 leaves there. The coefficients
-// are those of the least largest error of Φ(−|x|) in units of max(2·10^-4·Φ, 6·10^-8), |x| ≤ 6.5; q is
-// positive everywhere.
+// where x·q(x²) is the logarithm to base 2 of Φ(x)/Φ(−x).
+//
+// Accuracy: over normal deviates, the root mean square error is 3.7·10^-5 of the results' root mean square;
+// rounding to fp16 costs 2.1·10^-4. Below x = −3 the relative error grows from 2·10^-4 to 10^-3. It is
+// 3·10^-7 at most in absolute terms, as much as 1 + erf(x/√2) in fp32 loses there.
+//
+// The coefficients minimize the largest error of Φ(−|x|) in units of max(2·10^-4·Φ, 6·10^-8) for |x| ≤ 6.5. q
+// is positive everywhere.
 __device__ inline float gelu_erf_16bit(float x) {
   const float square = x * x;
   float q = 1.19924643e-6f;
@@ -115,7 +119,7 @@ __device__ float activate(float x) {
   return x;
 }
 
-// For a result that is stored as T.
+// The activation of a result that is stored as T.
 template <Activation activation, class T>
 __device__ float activate_for(float x) {
   if constexpr (activation == Activation::gelu_erf && sizeof(T) == 2) return gelu_erf_16bit(x);
@@ -143,13 +147,13 @@ __device__ float activate_16bit(float x) {
   }
 }
 
-// In two thirds of activation_derivative's instructions, of which a matrix product's epilogue has no other
-// warps' to hide them. NaN stays NaN.
+// gelu'(x) for results of 16 bits, in two thirds of activation_derivative's instructions. A matrix product's
+// epilogue has no other warps to hide these instructions. NaN stays NaN.
 template <Activation activation>
 __device__ float activation_derivative_16bit(float x) {
   if constexpr (activation == Activation::gelu_tanh) {
     constexpr float kScale = kSqrt8OverPi * 1.4426950408889634f;
-    float c;  // x to [−14, 14], where gelu'(x) is 0 and 1
+    float c;  // x clamped to [−14, 14], as in clamp_for_gelu
     asm("min.NaN.xorsign.abs.f32 %0, %1, %2;" : "=f"(c) : "f"(x), "f"(14.0f));
     const float square = c * c;
     const float e = exp2_16bit(c * fmaf(square, -kScale * kCubic, -kScale));

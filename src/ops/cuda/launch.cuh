@@ -11,7 +11,8 @@
 
 namespace warpwright::ops::gpu {
 
-// Blocks of a kernel that loops over its work: one for each of `pieces`, or as many as the GPU holds at once.
+// The number of blocks of a kernel that loops over its work: one block for each of `pieces`, but at most as
+// many as the GPU holds at once.
 template <class Kernel>
 unsigned persistent_blocks(Kernel* kernel, int threads, std::size_t shared_bytes, std::int64_t pieces,
                            const DeviceInfo& device) {
@@ -23,8 +24,8 @@ unsigned persistent_blocks(Kernel* kernel, int threads, std::size_t shared_bytes
   return static_cast<unsigned>(std::clamp<std::int64_t>(pieces, 1, std::max<std::int64_t>(most, 1)));
 }
 
-// Lets a kernel have that much dynamic shared memory: it takes no more than 48 KiB unasked, its static share
-// included.
+// Allows a kernel to use this many bytes of dynamic shared memory. Without it, static and dynamic shared
+// memory together may take 48 KiB; the threshold below leaves 16 KiB of them to the static part.
 template <class Kernel>
 void allow_shared(Kernel* kernel, std::size_t bytes) {
   if (bytes <= 32 * 1024) return;

@@ -1,5 +1,6 @@
-// sm_80's tensor core instructions: copies to shared memory past the registers, matrices from there, products
-// of one warp. Source: PTX ISA 9.0, "cp.async", "Warp-level Matrix Instructions: ldmatrix, mma.m16n8k16".
+// sm_80's tensor core instructions: asynchronous copies to shared memory, loads of matrices from there, and
+// products by one warp. Source: PTX ISA 9.0, "cp.async", "Warp-level Matrix Instructions: ldmatrix,
+// mma.m16n8k16".
 #pragma once
 
 #include <cuda_bf16.h>
@@ -25,13 +26,13 @@ __device__ inline void copy_async(void* to, const void* from, int valid) {
 __device__ inline void commit_copies() {
   asm volatile("cp.async.commit_group;\n" ::);
 }
-// Returns when all but the last kPending groups of copies of this thread are there.
+// Returns when all but the last kPending groups of this thread's copies have arrived.
 template <int kPending>
 __device__ inline void wait_for_groups() {
   asm volatile("cp.async.wait_group %0;\n" ::"n"(kPending) : "memory");
 }
 
-// Four 8×16-byte matrices; each lane names one row.
+// Loads four matrices of 8 rows × 16 bytes. Each lane passes the address of one row.
 __device__ inline void load_matrices(std::uint32_t (&r)[4], std::uint32_t address) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];\n"
                : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
@@ -43,7 +44,7 @@ __device__ inline void load_matrices_transposed(std::uint32_t (&r)[4], std::uint
                : "r"(address));
 }
 
-// Two fp32 rounded into one register, `low` in the lower half.
+// Rounds two floats to T and packs them into one register, `low` in the lower half.
 template <class T>
 __device__ std::uint32_t pack(float low, float high);
 template <>
@@ -59,7 +60,7 @@ __device__ inline std::uint32_t pack<__half>(float low, float high) {
   return r;
 }
 
-// c += a·b for a 16×32-byte a (row major), a 32-byte×8 b and a 16×8 c.
+// c += a·b, where a has 16 rows of 32 bytes (row major), b is 32 bytes × 8 columns and c is 16×8.
 template <class T>
 __device__ void multiply(float& c0, float& c1, float& c2, float& c3, const std::uint32_t (&a)[4],
                          std::uint32_t b0, std::uint32_t b1);

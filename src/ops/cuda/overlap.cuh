@@ -1,7 +1,8 @@
-// Kernels that begin while the one before them on the stream still runs: their blocks take places as they
-// become free, set up what is their own and read what nobody writes (weights), and wait before they touch
-// what the kernel before writes or reads. Captured, this becomes an edge of the graph. Source: PTX ISA 9.0,
-// "griddepcontrol"; CUDA C++ Programming Guide, "Programmatic Dependent Launch and Synchronization".
+// Launches kernels that begin while the kernel before them on the stream still runs. Their blocks start as
+// multiprocessors become free. A block may set up its own state and read data that no kernel writes
+// (weights). It must wait before it touches anything that the kernel before it reads or writes. In a captured
+// graph, the overlap becomes an edge. Source: PTX ISA 9.0, "griddepcontrol"; CUDA C++ Programming Guide,
+// "Programmatic Dependent Launch and Synchronization".
 #pragma once
 
 #include <cuda_runtime.h>
@@ -13,16 +14,16 @@
 
 namespace warpwright::ops::gpu {
 
-// Until every kernel before this one on the stream has ended; what they wrote is then there. Nothing where
-// the kernel was launched in the ordinary way. Every kernel of a chain must wait, or the next one would wait
-// for too little.
+// Waits until every kernel before this one on the stream has ended. Their writes are then visible. It does
+// nothing if the kernel was launched in the ordinary way. Every kernel of a chain must wait, because a kernel
+// waits only for the one directly before it.
 __device__ inline void wait_for_kernels_before() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;\n" ::: "memory");
 #endif
 }
 
-// The next kernel may begin as soon as all blocks of this one are here.
+// Allows the next kernel to begin as soon as all blocks of this one have started.
 __device__ inline void let_next_kernel_begin() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.launch_dependents;\n" ::: "memory");
@@ -39,7 +40,7 @@ inline cudaLaunchAttribute overlap_attribute() {
   return attribute;
 }
 
-// Launches a kernel that waits for those before it.
+// Launches a kernel that calls wait_for_kernels_before().
 template <class... Parameters, class... Arguments>
 void launch_overlapped(const Context& context, void (*kernel)(Parameters...), dim3 grid, int threads,
                        std::size_t shared_bytes, std::string_view name, const Arguments&... arguments) {

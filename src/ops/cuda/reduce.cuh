@@ -26,8 +26,8 @@ struct Max {
   }
 };
 
-// Over groups of `lanes` neighbours. Every lane gets the result, the same bits in each of them: the partners
-// of a step add the same two numbers.
+// Reduces groups of `lanes` consecutive lanes. Every lane gets the result. All lanes get the same bits,
+// because both partners of a step combine the same two numbers.
 template <int lanes = kWarp, class T, class Operation>
 __device__ T warp_reduce(T value, Operation operation) {
 #pragma unroll
@@ -45,9 +45,9 @@ __device__ T warp_max(T value) {
   return warp_reduce<lanes>(value, Max());
 }
 
-// Over a block of whole warps (a one-dimensional block), in which every thread takes part and gets the
-// result. `shared` has a place for each warp; it may be used again behind the next barrier, so that two
-// places used in turn need no barrier beside the one in here.
+// Reduces over a one-dimensional block of whole warps. Every thread takes part and gets the result. `shared`
+// has one element for each warp. It may be reused after the next barrier, so two arrays that are used in turn
+// need only the barrier inside this function.
 template <class T, class Operation>
 __device__ T block_reduce(T value, T* shared, Operation operation) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp, warp = static_cast<int>(threadIdx.x) / kWarp;

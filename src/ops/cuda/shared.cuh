@@ -1,4 +1,4 @@
-// Addresses in shared memory, as instructions name them.
+// Converts pointers to the addresses in shared memory that instructions use.
 #pragma once
 
 #include <cstdint>

@@ -1,6 +1,6 @@
-// One launch over many tensors. A table of them travels in the kernel's parameters, so that nothing need be
-// copied to the device beforehand and a captured graph holds it. The tensors' elements are cut into blocks,
-// none of which spans two tensors; a thread block takes one of them.
+// One launch over many tensors. The kernel's parameters contain a table of the tensors, so nothing is copied
+// to the device beforehand and a captured graph keeps the table. The tensors' elements are divided into
+// blocks, one for each thread block. No block spans two tensors.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -9,12 +9,12 @@
 
 namespace warpwright::ops::gpu {
 
-// What a kernel's parameters may take: since CUDA 12.1, on compute capability 7.0 and later.
+// The size of a kernel's parameters: the larger limit needs CUDA 12.1 and compute capability 7.0.
 inline constexpr std::size_t kParameterBytes = CUDART_VERSION >= 12010 ? 32764 : 4096;
-// Of these, for the parameters beside the table.
+// The part of it that is reserved for parameters other than the table.
 inline constexpr std::size_t kOtherParameterBytes = 192;
 
-// Entry: what a kernel knows of one tensor, `elements` (> 0) and `first_block` among it.
+// Entry describes one tensor to a kernel. It has the members `elements` (> 0) and `first_block`.
 template <class Entry>
 struct TensorList {
   static constexpr int kCapacity = (kParameterBytes - kOtherParameterBytes) / sizeof(Entry);
@@ -22,7 +22,7 @@ struct TensorList {
   Entry entries[kCapacity];
   int count;
 
-  // The tensor that the block lies in: the last that begins at or before it.
+  // Returns the tensor that contains the block: the last tensor whose first block is not after it.
   __device__ const Entry& at_block(unsigned block) const {
     int low = 0, high = count;
     while (high - low > 1) {
@@ -33,8 +33,8 @@ struct TensorList {
   }
 };
 
-// Calls launch(list, blocks) with all of the entries (empty tensors aside) in as few lists as hold them:
-// 580 tensors, those of GPT-2 1558M, are one list of up to 56 bytes an entry.
+// Calls launch(list, blocks) for all entries, in as few lists as possible. Empty tensors are left out. GPT-2
+// 1558M has 580 tensors; they fit into one list if an entry has at most 56 bytes.
 template <class Entry, class EntryOf, class Launch>
 void for_each_tensor_list(std::int64_t tensors, std::int64_t block_elements, const EntryOf& entry_of,
                           const Launch& launch) {

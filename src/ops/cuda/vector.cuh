@@ -1,4 +1,4 @@
-// Elements in a GPU's memory, up to 16 bytes in one access, computed with as floats.
+// Loads and stores elements in a GPU's memory, up to 16 bytes in one access, and converts them to floats.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -11,8 +11,7 @@
 
 namespace warpwright::ops::gpu {
 
-// Calls f(TypeTag<T>{}) with CUDA's type for the elements of fp32, bf16 or fp16 (the dtypes that
-// refuse_without_gpu lets pass).
+// Calls f(TypeTag<T>{}) with CUDA's type for fp32, bf16 or fp16, the dtypes in kGpuDTypes.
 template <class F>
 void visit_gpu_dtype(DType dtype, F&& f) {
   switch (dtype) {
@@ -52,7 +51,7 @@ __device__ inline __half from_float<__half>(float x) {
   return __float2half_rn(x);
 }
 
-// As many as 16 bytes hold.
+// The number of elements in 16 bytes.
 template <class T>
 inline constexpr int kPackedLanes = 16 / sizeof(T);
 
@@ -76,7 +75,7 @@ struct Word<16> {
   using type = uint4;
 };
 
-// Numbers of 16 bits stand two in a register from load to use: single ones would have a register each.
+// Two numbers of 16 bits share a register from load to use. Held one by one, each would take a register.
 template <class T>
 struct Pair;
 template <>
@@ -99,8 +98,9 @@ struct Pair<__half> {
 };
 }  // namespace detail
 
-// N neighbours as they stand in memory, at an address that is a multiple of their size (2, 4, 8 or 16 bytes).
-// Streaming accesses are marked as the first to leave the caches: for what is read or written once.
+// N consecutive elements as they are stored in memory, at an address that is a multiple of their size (2, 4,
+// 8 or 16 bytes). The streaming accesses are for data that is read or written once: its lines are the first
+// to be evicted from the caches.
 template <class T, int N = kPackedLanes<T>>
 class alignas(sizeof(T) * N) Packed {
  public:
@@ -142,16 +142,16 @@ class alignas(sizeof(T) * N) Packed {
       return lane % 2 == 0 ? detail::Pair<T>::low(units_[lane / 2]) : detail::Pair<T>::high(units_[lane / 2]);
     }
   }
-  // The compiler is to take these bits for new ones: in a loop it then converts them where it uses them,
-  // instead of keeping the floats in registers from before the loop on.
+  // Makes the compiler treat these bits as new. In a loop it then converts them at each use. Otherwise it
+  // would convert them before the loop and keep all the floats in registers.
   __device__ void forget() {
     if constexpr (N > 1) {
 #pragma unroll
       for (int i = 0; i < kUnits; ++i) asm("" : "+r"(units_[i]));
     }
   }
-  // The same for straight code, where the assembler would find the conversions to be equal: `zero` is 0, but
-  // of something that it cannot know to be.
+  // Does the same in straight-line code, where the assembler would otherwise see that two conversions are
+  // equal. `zero` is 0, but computed such that the assembler cannot know it.
   __device__ void forget(unsigned zero) {
     if constexpr (N > 1) {
 #pragma unroll
@@ -224,7 +224,7 @@ struct alignas(sizeof(float) * N) Packed<float, N> {
   }
 };
 
-// N floats in 16-byte accesses.
+// Loads and stores N floats in accesses of up to 16 bytes.
 template <int N>
 __device__ void load_floats(const float* p, float (&values)[N]) {
   constexpr int kLanes = N < 4 ? N : 4;
@@ -247,7 +247,7 @@ __device__ void store_floats(float* p, const float (&values)[N]) {
   }
 }
 
-// Whether all of these addresses can be accessed 16 bytes at a time.
+// True if all of these addresses are multiples of 16 bytes.
 template <class... Pointers>
 bool aligned16(const Pointers*... pointers) {
   return ((reinterpret_cast<std::uintptr_t>(pointers) % 16 == 0) && ...);

@@ -1,7 +1,7 @@
-// Barriers of Hopper: mbarriers in shared memory, which count arrivals and the bytes of copies, named
-// barriers of some of a block's warps, clusters of blocks, and registers that change hands. Source: PTX
-// ISA 9.0, "Parallel Synchronization and Communication Instructions: mbarrier", "bar", "barrier.cluster" and
-// "Miscellaneous Instructions: setmaxnreg".
+// Hopper's barriers: mbarriers in shared memory, which count arrivals and the bytes of copies; named barriers
+// for some of a block's warps; barriers for clusters of blocks. Also the exchange of registers between groups
+// of warps. Source: PTX ISA 9.0, "Parallel Synchronization and Communication Instructions: mbarrier", "bar",
+// "barrier.cluster" and "Miscellaneous Instructions: setmaxnreg".
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@ namespace warpwright::ops::hopper {
 
 using gpu::shared_address;
 
-// A barrier in shared memory: arrivals and bytes of copies, counted by phase.
+// A barrier in shared memory. Each phase counts arrivals and the bytes of copies.
 using Barrier = std::uint64_t;
 
 __device__ inline void initialize(Barrier* barrier, int arrivals) {
@@ -24,9 +24,9 @@ __device__ inline void fence_initialized_barriers() {
 __device__ inline void arrive(Barrier* barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];\n" ::"r"(shared_address(barrier)) : "memory");
 }
-// At the barrier that stands at the same place of another block of the cluster. Orders nothing of this
-// thread's accesses to device memory (a release at the cluster's scope would wait for them, about a
-// microsecond).
+// Arrives at the barrier that another block of the cluster stores at the same shared address. This does not
+// order the thread's accesses to device memory: a release at the cluster's scope would wait for them, which
+// takes about a microsecond.
 __device__ inline void arrive_at_block(Barrier* barrier, int block) {
   asm volatile(
       "{\n"
@@ -42,7 +42,7 @@ __device__ inline void arrive_expecting(Barrier* barrier, int bytes) {
                "r"(bytes)
                : "memory");
 }
-// Until the phase of that parity is over.
+// Waits until the phase of this parity has ended.
 __device__ inline void wait(Barrier* barrier, int parity) {
   asm volatile(
       "{\n"
@@ -57,9 +57,9 @@ __device__ inline void wait(Barrier* barrier, int parity) {
       : "memory");
 }
 
-// True for one thread of a warp that is here as a whole. What a warp computes together and one thread asks
-// the copy engine for stands in the registers that a warp has in common, as the engine wants it; what one
-// thread computes by itself is brought there for each copy anew.
+// True for one thread of the warp. All threads of the warp must call it together. Values that the whole warp
+// computes are kept in uniform registers, from which the copy engine takes its operands. Values that only one
+// thread computes must be moved there before each copy.
 __device__ inline bool elected() {
   std::uint32_t chosen;
   asm volatile(
@@ -71,14 +71,14 @@ __device__ inline bool elected() {
       : "=r"(chosen));
   return chosen != 0;
 }
-// The pointer, which is the same in all threads of the warp, as a number that is not computed anew wherever
-// it is used.
+// Returns the pointer, which is equal in all threads of the warp. The compiler keeps the result in a register
+// instead of computing it again at each use.
 template <class T>
 __device__ T* kept_in_register(T* pointer) {
   return reinterpret_cast<T*>(__shfl_sync(0xffffffff, reinterpret_cast<std::uintptr_t>(pointer), 0));
 }
 
-// Of `threads` threads, whole warps, of which some may only arrive.
+// A barrier of `threads` threads, in whole warps. Some of the warps may only arrive, without waiting.
 __device__ inline void named_barrier(int name, int threads) {
   asm volatile("bar.sync %0, %1;\n" ::"r"(name), "r"(threads) : "memory");
 }
@@ -86,8 +86,8 @@ __device__ inline void arrive_at_named_barrier(int name, int threads) {
   asm volatile("bar.arrive %0, %1;\n" ::"r"(name), "r"(threads) : "memory");
 }
 
-// Of all threads of a cluster that have not ended. It orders no accesses to device memory: a release at this
-// scope would flush the caches.
+// A barrier of all threads of the cluster that have not exited. It does not order accesses to device memory:
+// a release at this scope would flush the caches.
 __device__ inline void cluster_barrier() {
   asm volatile(
       "barrier.cluster.arrive.relaxed;\n"
@@ -95,7 +95,7 @@ __device__ inline void cluster_barrier() {
           : "memory");
 }
 
-// Its two halves: a thread that is here, and one that waits for all others.
+// The two halves of cluster_barrier(): arrive, and wait for all other threads.
 __device__ inline void arrive_at_cluster() {
   asm volatile("barrier.cluster.arrive.relaxed;\n" ::: "memory");
 }
@@ -103,7 +103,8 @@ __device__ inline void wait_for_cluster() {
   asm volatile("barrier.cluster.wait.acquire;\n" ::: "memory");
 }
 
-// Registers of a group of four warps: it gives back those above kCount, or takes what others gave back.
+// Called by a group of four warps. give_registers returns each thread's registers above kCount;
+// take_registers takes returned registers, up to kCount.
 template <int kCount>
 __device__ inline void give_registers() {
   asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;\n" ::"n"(kCount));

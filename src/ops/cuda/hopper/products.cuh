@@ -1,6 +1,6 @@
-// Products of tiles by groups of four warps (wgmma), of bf16 or fp16, summed in fp32.
-// Source: PTX ISA 9.0, "Asynchronous Warpgroup Level Matrix Instructions": "wgmma.mma_async", "Register
-// Fragments", "Shared Memory Matrix Layout", "Matrix Descriptor Format".
+// Products of tiles by groups of four warps (wgmma), of bf16 or fp16 with sums in fp32. Source: PTX ISA 9.0,
+// "Asynchronous Warpgroup Level Matrix Instructions": "wgmma.mma_async", "Register Fragments", "Shared Memory
+// Matrix Layout", "Matrix Descriptor Format".
 #pragma once
 
 #include <cuda_bf16.h>
@@ -23,7 +23,7 @@ template <int kPending>
 __device__ inline void wait_for_products() {
   asm volatile("wgmma.wait_group.sync.aligned %0;\n" ::"n"(kPending) : "memory");
 }
-// Keeps the compiler from moving definitions and uses of sums across what stands before and behind it.
+// Keeps the compiler from moving definitions and uses of the sums across this point.
 template <int kCount>
 __device__ inline void pin(float (&sum)[kCount]) {
 #pragma unroll
@@ -35,15 +35,15 @@ __device__ inline void pin(float (&sums)[kSums][kCount]) {
   for (int i = 0; i < kSums; ++i) pin(sums[i]);
 }
 
-// A tile as the copy engine leaves it: rows of 64 two-byte elements (128 bytes, swizzled by 128, 1024-byte
-// aligned), one below the other; more columns are further such slabs.
-//   - Its rows are the result's index and its columns the sum's: eight rows follow each other in 1024 bytes;
-//   16
-//     terms of the sum are 32 bytes, a step of 2 in the description.
-//   - Its columns are the result's index and its rows the sum's ("transposed"): a slab has 64 columns, the
-//   next
-//     one begins slab_bytes behind it; 16 terms are 2048 bytes, a step of 128.
-// All tiles are alike in the upper half of it: what moves from tile to tile is better computed in the lower.
+// The descriptor of a tile as the copy engine stores it: consecutive rows of 64 two-byte elements (128 bytes,
+// swizzled by 128, aligned to 1024 bytes). Tiles with more columns consist of several such slabs.
+//   - Not transposed: a row holds one index of the result, and a column one term of the sum. Eight rows take
+//     1024 bytes; 16 terms take 32 bytes, which is a step of 2 in the descriptor.
+//   - Transposed: a column holds one index of the result, and a row one term of the sum. A slab has 64
+//     columns,
+//     and the next slab begins after slab_bytes; 16 terms take 2048 bytes, a step of 128.
+// The upper half of the descriptor is the same for all tiles, so only the lower half need be computed per
+// tile.
 __device__ inline std::uint32_t describe_lower(const void* tile, int slab_bytes = 16) {
   return (static_cast<std::uint32_t>(slab_bytes >> 4) << 16) | ((gpu::shared_address(tile) & 0x3ffff) >> 4);
 }
@@ -72,8 +72,8 @@ inline constexpr char kTypeName<__half>[] = "f16";
 #define SUMS_96(i) SUMS_64(i), SUMS_32((i) + 64)
 #define SUMS_128(i) SUMS_64(i), SUMS_64((i) + 64)
 
-// sum (64 × kCols) = or += a·bᵀ over 16 terms, both described tiles. Element i of a thread's sum stands in
-// row 16·warp + lane/4 + 8·(i/2%2) and column 8·(i/4) + 2·(lane%4) + i%2.
+// sum (64 × kCols) = or += a·bᵀ over 16 terms; a and b are descriptors of tiles. Element i of a thread's sum
+// is in row 16·warp + lane/4 + 8·(i/2%2) and column 8·(i/4) + 2·(lane%4) + i%2.
 template <class T, int kCols, bool kTransposedA = false, bool kTransposedB = false>
 __device__ inline void multiply_tiles(float (&sum)[kCols / 2], std::uint64_t a, std::uint64_t b, int add) {
   static_assert(kCols == 64 || kCols == 96 || kCols == 128 || kCols == 160 || kCols == 192 || kCols == 256);
@@ -168,7 +168,7 @@ __device__ inline void multiply_tiles(float (&sum)[kCols / 2], std::uint64_t a, 
   }
 }
 
-// sum (64 × kCols) = or += a·bᵀ over 16 terms, a in registers, b a described tile.
+// sum (64 × kCols) = or += a·bᵀ over 16 terms; a is in registers, b is the descriptor of a tile.
 template <class T, int kCols, bool kTransposedB>
 __device__ inline void multiply_registers(float (&sum)[kCols / 2], const std::uint32_t (&a)[4],
                                           std::uint64_t b, int add) {

@@ -1,8 +1,8 @@
-// Hopper's tensor copy engine: boxes of a tensor in device memory to shared memory, counted by a barrier, and
-// back, counted in groups by the thread that starts them. What of a box lies outside the tensor is read as
-// zeros and not written.
-// Source: PTX ISA 9.0, "Data Movement and Conversion Instructions: cp.async.bulk", "cp.async.bulk.tensor",
-// "cp.reduce.async.bulk.tensor" and "Async proxy".
+// Hopper's tensor copy engine. It copies boxes of a tensor from device memory to shared memory, where a
+// barrier counts the bytes, and back, where the starting thread waits for groups of copies. The part of a box
+// that lies outside the tensor is read as zeros and is not written. Source: PTX ISA 9.0, "Data Movement and
+// Conversion Instructions: cp.async.bulk", "cp.async.bulk.tensor", "cp.reduce.async.bulk.tensor" and "Async
+// proxy".
 #pragma once
 
 #include <cuda.h>
@@ -11,7 +11,7 @@
 
 namespace warpwright::ops::hopper {
 
-// A box of a (row, column) matrix.
+// Copies a box of a (row, column) matrix.
 __device__ inline void copy_box(void* to, const CUtensorMap* map, Barrier* barrier, int column, int row) {
   asm volatile(
       "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4}], "
@@ -19,8 +19,8 @@ __device__ inline void copy_box(void* to, const CUtensorMap* map, Barrier* barri
       "l"(map), "r"(shared_address(barrier)), "r"(column), "r"(row)
       : "memory");
 }
-// The same box to the same place in each block of the cluster that the mask names, counted by each one's
-// barrier.
+// Copies the box to the same shared address in each block of the cluster that the mask selects. Each block's
+// own barrier counts the bytes.
 __device__ inline void copy_box_to_blocks(void* to, const CUtensorMap* map, Barrier* barrier, int column,
                                           int row, int blocks) {
   asm volatile(
@@ -29,7 +29,7 @@ __device__ inline void copy_box_to_blocks(void* to, const CUtensorMap* map, Barr
       "l"(map), "r"(shared_address(barrier)), "r"(column), "r"(row), "h"(static_cast<std::uint16_t>(blocks))
       : "memory");
 }
-// A box of a (row, head, column) view.
+// Copies a box of a (row, head, column) view.
 __device__ inline void copy_box(void* to, const CUtensorMap* map, Barrier* barrier, int column, int head,
                                 int row) {
   asm volatile(
@@ -38,7 +38,7 @@ __device__ inline void copy_box(void* to, const CUtensorMap* map, Barrier* barri
       "l"(map), "r"(shared_address(barrier)), "r"(column), "r"(head), "r"(row)
       : "memory");
 }
-// Contiguous bytes, 16-byte aligned and a multiple of 16.
+// Copies contiguous bytes. The address is aligned to 16 bytes, and the size is a multiple of 16.
 __device__ inline void copy_bytes(void* to, const void* from, int bytes, Barrier* barrier) {
   asm volatile(
       "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];\n" ::"r"(
@@ -47,9 +47,9 @@ __device__ inline void copy_bytes(void* to, const void* from, int bytes, Barrier
       : "memory");
 }
 
-// Contiguous bytes of this block's shared memory to another block of the cluster, which counts them at its
-// barrier; the place and the barrier there are given as this block's own. This block's bytes must stay as
-// they are until the other has them.
+// Copies contiguous bytes of this block's shared memory to another block of the cluster. That block's barrier
+// counts them. `to` and `barrier` are addresses in this block; the other block uses the same ones. The source
+// must not change until the other block has received the bytes.
 __device__ inline void copy_to_block(void* to, const void* from, int bytes, Barrier* barrier, int block) {
   asm volatile(
       "{\n"
@@ -62,13 +62,13 @@ __device__ inline void copy_to_block(void* to, const void* from, int bytes, Barr
       : "memory");
 }
 
-// A box from shared memory.
+// Copies a box from shared memory to device memory.
 __device__ inline void store_box(const CUtensorMap* map, const void* from, int column, int row) {
   asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%0, {%2, %3}], [%1];\n" ::"l"(map),
                "r"(shared_address(from)), "r"(column), "r"(row)
                : "memory");
 }
-// Added, element by element, to what stands there (fp32; subnormal numbers count as zeros).
+// Adds a box, element by element, to the tensor in device memory (fp32; subnormal numbers count as zeros).
 __device__ inline void add_box(const CUtensorMap* map, const void* from, int column, int row) {
   asm volatile(
       "cp.reduce.async.bulk.tensor.2d.global.shared::cta.add.bulk_group [%0, {%2, %3}], [%1];\n" ::"l"(map),
@@ -78,14 +78,14 @@ __device__ inline void add_box(const CUtensorMap* map, const void* from, int col
 __device__ inline void commit_stores() {
   asm volatile("cp.async.bulk.commit_group;\n" ::: "memory");
 }
-// Until shared memory has been read by all but the last kPending groups of stores of this thread.
+// Waits until all but the last kPending groups of this thread's stores have read their shared memory.
 template <int kPending>
 __device__ inline void wait_until_stores_have_read() {
   asm volatile("cp.async.bulk.wait_group.read %0;\n" ::"n"(kPending) : "memory");
 }
 
-// What this thread has stored to shared memory by ordinary instructions is there for the copy engine and for
-// products; other threads' behind the barrier that follows.
+// Makes this thread's ordinary stores to shared memory visible to the copy engine and to wgmma. A barrier
+// after it does the same for the stores of all threads that called it.
 __device__ inline void fence_stores_to_shared() {
   asm volatile("fence.proxy.async.shared::cta;\n" ::: "memory");
 }

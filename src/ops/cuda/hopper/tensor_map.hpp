@@ -1,4 +1,4 @@
-// Descriptions of tensors for Hopper's tensor copy engine. For sources that are compiled with CUDA's headers.
+// Descriptors of tensors for Hopper's tensor copy engine, for sources that are compiled with CUDA's headers.
 // Source: CUDA driver API, cuTensorMapEncodeTiled.
 #pragma once
 
@@ -11,9 +11,9 @@
 
 namespace warpwright::ops::hopper {
 
-// A box is kRank sizes, the innermost first; its rows are at most `swizzled` bytes, 128 or 64, and swizzled
-// by as many in shared memory. strides: of all dimensions but the innermost, in elements; multiples of 16
-// bytes, as the address is.
+// A box is given by kRank sizes, the innermost first. Its rows have at most `swizzled` bytes (128 or 64) and
+// are swizzled by that many bytes in shared memory. strides: those of all dimensions except the innermost, in
+// elements. The address and every stride are multiples of 16 bytes.
 template <int kRank>
 CUtensorMap map_boxes(const void* data, DType dtype, const std::array<std::int64_t, kRank>& sizes,
                       const std::array<std::int64_t, kRank - 1>& strides, const std::array<int, kRank>& box,
