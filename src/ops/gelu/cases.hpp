@@ -10,10 +10,10 @@ namespace warpwright::ops::gelu {
 
 struct Case {
   std::int64_t elements;
-  double scale = 2;  // of x: 2 meets the curved part, 20 both tails
+  double scale = 2;  // of x: 2 covers the curved part, 20 both tails
 };
 
-// Every length of a vector's tail, no elements, and sizes around the blocks that threads share out.
+// Every length of a vector's tail, no elements, and sizes near multiples of the threads' blocks.
 inline std::vector<Case> test_cases() {
   std::vector<Case> cases{{0}, {16383}, {16384}, {16385}, {50000, 20}, {70001}};
   for (std::int64_t elements = 1; elements <= 70; ++elements) cases.push_back({elements});
@@ -25,7 +25,7 @@ inline std::vector<Case> bench_cases() {
   return {{256 * 3072}, {4096 * 3072}};
 }
 
-// At B·T = 65,536, as a GPU's step has them.
+// B·T = 65,536, as in a GPU's training step.
 inline std::vector<Case> gpu_bench_cases() {
   return {{65536 * 3072}};
 }

@@ -1,7 +1,8 @@
-// GELU as an operation of its own: the unfused form of matmul's epilogues.
-//   forward   out = gelu(x)
-//   backward  dx = dout · gelu'(x)   (=)
-// Formulas and source: ops/activation.hpp. dtypes are one; all tensors are contiguous, of any equal shape.
+// GELU as a separate operation. Matmul's epilogues are the fused form.
+//   forward   out = gelu(x)               out may be x
+//   backward  dx = dout · gelu'(x)   (=)  dx may be dout
+// activation is gelu_tanh or gelu_erf; ops/activation.hpp has the formulas and their source. All tensors have
+// one shape, of any rank, and one dtype; all are contiguous. Throws Error if an argument does not fit.
 #pragma once
 
 #include "ops/activation.hpp"
@@ -14,7 +15,7 @@ struct GeluProblem {
   DType dtype = DType::f32;
   Activation activation = Activation::gelu_tanh;
   bool backward = false;
-  bool aligned = true;  // what is moved in packs begins at multiples of 16 bytes
+  bool aligned = true;  // the tensors that are moved in packs begin at multiples of 16 bytes
 
   bool operator==(const GeluProblem&) const = default;
   std::string describe() const;
@@ -34,7 +35,7 @@ struct GeluForward {
     f("x", x, Access::read);
     f("out", out, Access::write);
   }
-  Problem problem() const;  // throws Error where they do not fit together
+  Problem problem() const;  // throws Error if the tensors do not fit together
 };
 
 struct GeluBackward {
@@ -51,7 +52,7 @@ struct GeluBackward {
     f("x", x, Access::read);
     f("dx", dx, Access::write);
   }
-  Problem problem() const;  // throws Error where they do not fit together
+  Problem problem() const;  // throws Error if the tensors do not fit together
 };
 
 const Op<GeluForward>& gelu_forward_op();

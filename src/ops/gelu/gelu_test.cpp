@@ -10,7 +10,7 @@
 namespace warpwright::ops {
 namespace {
 
-using namespace testing;  // the operations' fixture, not GoogleTest's
+using namespace testing;  // the fixture of ops, not GoogleTest's namespace
 
 constexpr Activation kForms[] = {Activation::gelu_tanh, Activation::gelu_erf};
 
@@ -49,8 +49,8 @@ TEST_P(Backward, MatchesTheReference) {
   if (tally.none()) GTEST_SKIP() << tally.refusal();
 }
 
-// Element by element on a fine grid, where no large value hides the error of a small one. The rounding of an
-// exponent u costs |u| · 2^-24 of e^u, u ≤ 16 here; the rest is a handful of operations.
+// Compares element by element on a fine grid, so that no large value hides the error of a small one. Rounding
+// an exponent u costs |u| · 2^-24 of e^u, with u ≤ 16 here. A few operations make up the rest.
 TEST_P(Forward, KeepsItsRelativePrecisionInTheLeftTail) {
   const auto& variant = find_variant(gelu_forward_op(), GetParam());
   for (const Activation form : kForms) {
@@ -110,7 +110,7 @@ TEST_P(Forward, FarTailsAndNaN) {
   }
 }
 
-// Where a pack does not begin.
+// Tensors that do not begin at a multiple of 16 bytes.
 TEST_P(Forward, TakesTensorsThatAreNotAligned) {
   Fixture fixture(6);
   auto args = gelu::make_forward({300}, DType::bf16, Activation::gelu_tanh, fixture);
@@ -133,7 +133,7 @@ TEST_P(Backward, RepeatsItsBits) {
 INSTANTIATE_TEST_SUITE_P(Gelu, Forward, ::testing::ValuesIn(variant_names(gelu_forward_op())), test_name);
 INSTANTIATE_TEST_SUITE_P(Gelu, Backward, ::testing::ValuesIn(variant_names(gelu_backward_op())), test_name);
 
-class HugeForward : public testing::VariantTest {};  // of the variants of a GPU
+class HugeForward : public testing::VariantTest {};  // for the variants of a GPU
 class HugeBackward : public testing::VariantTest {};
 
 TEST_P(HugeForward, GivesEveryElementItsBits) {
@@ -156,10 +156,10 @@ TEST_P(HugeBackward, GivesEveryElementItsBits) {
   }
 }
 
-GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(HugeForward);  // in a build without CUDA
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(HugeForward);  // a build without CUDA has none
 INSTANTIATE_TEST_SUITE_P(Gelu, HugeForward, ::testing::ValuesIn(gpu_variant_names(gelu_forward_op())),
                          test_name);
-GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(HugeBackward);  // in a build without CUDA
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(HugeBackward);  // a build without CUDA has none
 INSTANTIATE_TEST_SUITE_P(Gelu, HugeBackward, ::testing::ValuesIn(gpu_variant_names(gelu_backward_op())),
                          test_name);
 

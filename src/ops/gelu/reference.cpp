@@ -1,5 +1,5 @@
-// The oracle: fp64 throughout, in the order of the formulas. 1 + erf(t) is written erfc(−t), its equal
-// without the cancellation.
+// The oracle, in fp64 throughout and in the order of the formulas. 1 + erf(t) is computed as erfc(−t), which
+// is equal and does not cancel.
 #include <cmath>
 #include <numbers>
 

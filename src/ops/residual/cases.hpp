@@ -12,7 +12,7 @@ struct Case {
   std::int64_t elements;
 };
 
-// Every length of a vector's tail, no elements, and sizes around the blocks that threads share out.
+// Every length of a vector's tail, no elements, and sizes near multiples of the threads' blocks.
 inline std::vector<Case> test_cases() {
   std::vector<Case> cases{{0}, {16383}, {16384}, {16385}, {70001}};
   for (std::int64_t elements = 1; elements <= 70; ++elements) cases.push_back({elements});
@@ -24,7 +24,7 @@ inline std::vector<Case> bench_cases() {
   return {{256 * 768}, {4096 * 768}, {16384 * 768}};
 }
 
-// At B·T = 65,536, as a GPU's step has them: 124M and 1558M.
+// B·T = 65,536, as in a GPU's training step: GPT-2 124M and 1558M.
 inline std::vector<Case> gpu_bench_cases() {
   return {{65536 * 768}, {65536 * 1600}};
 }

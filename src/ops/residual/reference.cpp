@@ -1,4 +1,4 @@
-// The oracle: fp64 throughout.
+// The oracle, in fp64 throughout.
 #include "ops/element.hpp"
 #include "ops/residual/residual.hpp"
 

@@ -1,9 +1,11 @@
 // The residual connection.
-//   forward   out = a + b
-//   backward  da += dout, db += dout
-// A sum hands its gradient on unchanged, so a model that lets both branches read dout where it stands needs
-// no backward at all; this one is for gradients that gather in places of their own, which must not overlap.
-// dtypes are one; all tensors are contiguous, of any equal shape.
+//   forward   out = a + b                    out may be a or b
+//   backward  da += dout, db += dout         (+=)
+// All tensors have one shape, of any rank, and one dtype; all are contiguous. dout, da and db do not overlap.
+// Throws Error if a tensor does not fit.
+//
+// The gradient of a sum is dout itself, so a model whose branches can both read dout needs no backward. This
+// backward is for gradients that are accumulated in separate tensors.
 #pragma once
 
 #include "ops/op.hpp"
@@ -33,7 +35,7 @@ struct ResidualForward {
     f("b", b, Access::read);
     f("out", out, Access::write);
   }
-  Problem problem() const;  // throws Error where they do not fit together
+  Problem problem() const;  // throws Error if the tensors do not fit together
 };
 
 struct ResidualBackward {
@@ -47,7 +49,7 @@ struct ResidualBackward {
     f("da", da, Access::update);
     f("db", db, Access::update);
   }
-  Problem problem() const;  // throws Error where they do not fit together
+  Problem problem() const;  // throws Error if the tensors do not fit together
 };
 
 const Op<ResidualForward>& residual_forward_op();

@@ -7,7 +7,7 @@
 namespace warpwright::ops {
 namespace {
 
-using namespace testing;  // the operations' fixture, not GoogleTest's
+using namespace testing;  // the fixture of ops, not GoogleTest's namespace
 
 double one_term(std::string_view) {
   return 1;
@@ -40,7 +40,7 @@ TEST_P(Backward, MatchesTheReference) {
   if (tally.none()) GTEST_SKIP() << tally.refusal();
 }
 
-// Where a pack does not begin.
+// Tensors that do not begin at a multiple of 16 bytes.
 TEST_P(Forward, TakesTensorsThatAreNotAligned) {
   Fixture fixture(4);
   auto args = residual::make_forward({300}, DType::bf16, fixture);
@@ -63,7 +63,7 @@ INSTANTIATE_TEST_SUITE_P(Residual, Forward, ::testing::ValuesIn(variant_names(re
 INSTANTIATE_TEST_SUITE_P(Residual, Backward, ::testing::ValuesIn(variant_names(residual_backward_op())),
                          test_name);
 
-class HugeForward : public testing::VariantTest {};  // of the variants of a GPU
+class HugeForward : public testing::VariantTest {};  // for the variants of a GPU
 class HugeBackward : public testing::VariantTest {};
 
 TEST_P(HugeForward, GivesEveryElementItsBits) {
@@ -82,10 +82,10 @@ TEST_P(HugeBackward, GivesEveryElementItsBits) {
   if (!reason.empty()) GTEST_SKIP() << reason;
 }
 
-GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(HugeForward);  // in a build without CUDA
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(HugeForward);  // a build without CUDA has none
 INSTANTIATE_TEST_SUITE_P(Residual, HugeForward, ::testing::ValuesIn(gpu_variant_names(residual_forward_op())),
                          test_name);
-GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(HugeBackward);  // in a build without CUDA
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(HugeBackward);  // a build without CUDA has none
 INSTANTIATE_TEST_SUITE_P(Residual, HugeBackward,
                          ::testing::ValuesIn(gpu_variant_names(residual_backward_op())), test_name);
 

@@ -14,7 +14,7 @@ namespace {
 
 constexpr std::size_t kMaxCopies = 1024;
 constexpr int kMinSamples = 3, kMaxSamples = 1000;
-constexpr double kMinSampleSeconds = 100e-6;  // shorter calls are timed several at once
+constexpr double kMinSampleSeconds = 100e-6;  // shorter calls are timed in groups
 
 std::size_t aligned(std::size_t bytes) {
   return (bytes + kAlignment - 1) / kAlignment * kAlignment;
@@ -24,7 +24,7 @@ double seconds_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
-// One variant's turn: its calls go around the copies.
+// One variant in the interleaved timing. Its calls cycle through the copies of the arguments.
 struct Lane {
   const Context* context;
   const std::function<void(std::size_t)>* call;
@@ -135,7 +135,7 @@ std::vector<Timing> time_interleaved(const Context& context,
   const Device device = context.device().device;
   std::vector<Lane> lanes;
   for (const auto& call : calls) lanes.push_back({&context, &call, Event(device), Event(device), 0, 1, {}});
-  for (Lane& lane : lanes) {  // warm up, and find how many calls make a sample
+  for (Lane& lane : lanes) {  // warm up, and choose the number of calls in a sample
     double once = lane.sample(copies);
     for (int i = 0; i < kMinSamples && once < seconds / 10; ++i) once = std::min(once, lane.sample(copies));
     lane.calls_per_sample = std::max(1, static_cast<int>(kMinSampleSeconds / std::max(once, 1e-9)));

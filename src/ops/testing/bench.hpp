@@ -1,15 +1,14 @@
-// What every operation's bench does: all of its variants, interleaved, on the shapes of its cases.hpp.
+// The bench of every operation times all of its variants, interleaved, on the shapes of its cases.hpp.
 //
-// NAME_bench.cpp calls Bench::run() once per case. There
-//   - the arguments are built once and copied until all copies together exceed the L2 caches of all threads,
-//   or
-//     the working set that is asked for; calls go around the copies, so that data comes from where a training
-//     step would find it,
-//   - each variant that does not refuse (the reference aside) runs in turn, so that a disturbance hits all of
-//     them, and in turn with them a plain copy that moves as many bytes,
-//   - the median and the shortest time of a call are kept, and set against that copy's median and against the
-//     least time that the measured ceilings of this machine allow (runtime/ceiling.hpp), for a working set of
-//     the same size.
+// NAME_bench.cpp calls Bench::run() once per case. Bench::run()
+//   - builds the arguments once and copies them until all copies together exceed the L2 caches of all
+//     threads, or the working set that the user asked for. Calls cycle through the copies, so that the data
+//     comes from the same level of memory as in a training step.
+//   - runs each variant that does not refuse, except the reference, in turn, so that a disturbance affects
+//     all of them. A plain copy of as many bytes takes its turn with them.
+//   - keeps the median and the shortest time of a call. It compares them with the copy's median and with the
+//     least time that this machine's measured ceilings allow (runtime/ceiling.hpp) for a working set of this
+//     size.
 #pragma once
 
 #include <algorithm>
@@ -29,9 +28,9 @@ namespace warpwright::ops {
 struct BenchOptions {
   ContextOptions context;
   Device device;
-  std::string filter;           // only rows whose "op variant problem" contains it
-  double case_seconds = 0.5;    // of wall clock for all variants on one case
-  std::size_t working_set = 0;  // bytes that a case's copies take at least
+  std::string filter;           // only rows whose "op variant problem" contains this text
+  double case_seconds = 0.5;    // wall-clock time for all variants of one case
+  std::size_t working_set = 0;  // least bytes that the copies of a case occupy
   bool json = false;            // one JSON object at the end instead of a table
 };
 
@@ -39,10 +38,10 @@ struct BenchRow {
   std::string op, variant, problem;
   DType dtype = DType::f32;
   double median_seconds = 0, min_seconds = 0;  // of one call
-  double bytes = 0, flops = 0;                 // of one call: the least any variant must move and do
-  double ceiling_seconds = 0;                  // the least time that the measured ceilings allow
-  double copy_seconds = 0;                     // median of a copy of as many bytes
-  bool chosen = false;                         // what a plan takes here
+  double bytes = 0, flops = 0;  // of one call: the least that any variant must move and compute
+  double ceiling_seconds = 0;   // the least time that the measured ceilings allow
+  double copy_seconds = 0;      // median time of a copy of as many bytes
+  bool chosen = false;          // true if a plan would choose this variant
 
   double bytes_per_second() const { return bytes / median_seconds; }
   double flops_per_second() const { return flops / median_seconds; }
@@ -52,15 +51,15 @@ struct BenchRow {
 
 namespace testing {
 
-// Copies of an operation's tensors, packed one behind the other as an arena would.
+// Copies of an operation's tensors. Within a copy, the tensors follow each other as in an arena.
 class Copies {
  public:
-  // At least one, and as many (1,024 at most) as `footprint` bytes need.
+  // Makes as many copies as `footprint` bytes need: at least one, at most 1,024.
   Copies(Fixture& fixture, std::size_t footprint, const Context& context);
   std::size_t count() const { return count_; }
   std::size_t bytes() const { return buffer_.bytes(); }
   std::byte* data() const { return buffer_.data(); }
-  // Where the byte at this address of the fixture stands in the given copy.
+  // Maps an address in the fixture to the address of the same byte in the given copy.
   void* address(const void* in_fixture, std::size_t copy) const;
 
  private:
@@ -70,28 +69,29 @@ class Copies {
   Buffer buffer_;
 };
 
-// Copies within the device's memory that read and write so many bytes together, each of bytes that are not in
-// the L2: it goes around as much memory as `content` takes at least, and copies what stands there.
+// Copies bytes within the device's memory. One run reads and writes `bytes` bytes in total. Successive runs
+// cycle through at least as much memory as `content` occupies, so that no run finds its data in L2. The
+// memory holds repetitions of the content.
 class PlainCopy {
  public:
   PlainCopy(double bytes, const Copies& content, const Context& context);
   void run();
 
  private:
-  Tensor half(std::size_t index) const;  // sources are even, targets odd
+  Tensor half(std::size_t index) const;  // even indices are sources, odd ones targets
 
   const Context& context_;
   std::size_t half_bytes_ = 0, count_ = 1, next_ = 0;
   Buffer buffer_;
 };
 
-// The share of written bytes among those the arguments name.
+// The share of written bytes among all bytes that the arguments read and write.
 double write_share(const std::vector<TensorUse>& uses);
 
 struct Timing {
-  double median = 0, min = 0;  // seconds a call
+  double median = 0, min = 0;  // seconds per call
 };
-// Runs calls[i](copy) in turn for that long.
+// Runs calls[i](copy) in turn for this many seconds.
 std::vector<Timing> time_interleaved(const Context& context,
                                      const std::vector<std::function<void(std::size_t copy)>>& calls,
                                      std::size_t copies, double seconds);
@@ -103,7 +103,7 @@ class Bench {
   using Sink = std::function<void(const BenchRow&)>;
   Bench(BenchOptions options, Sink sink);
 
-  // make(Fixture&) builds the arguments of one case; `note` is what its problem does not tell.
+  // make(Fixture&) builds the arguments of one case. `note` is appended to the problem's description.
   template <class A, class Make>
   void run(const Op<A>& op, Make&& make, std::string_view note = "") {
     testing::Fixture shapes = testing::Fixture::of_shapes();
@@ -145,11 +145,12 @@ class Bench {
     }
   }
 
-  // Beyond the L2 caches, and what is asked for.
+  // The least bytes of all copies: more than the L2 caches hold, and at least the requested working set.
   std::size_t footprint() const { return std::max(options_.working_set, bandwidth_footprint(device())); }
-  // With the bandwidth of a working set of about that size (a power of two).
+  // The machine's ceilings, with the bandwidth for a working set of about this size (rounded to a power of
+  // two).
   Ceilings ceilings(std::size_t working_set);
-  // Of everything since construction: measures the first ceilings again.
+  // Reports disturbances since construction. It measures the first ceilings again and compares them.
   Disturbance disturbance();
   const DeviceInfo& device() const { return context_.device(); }
   bool on_gpu() const { return device().device.kind == DeviceKind::cuda; }
@@ -157,7 +158,7 @@ class Bench {
  private:
   bool wanted(std::string_view op, std::string_view variant, const std::string& problem) const;
 
-  // The variants to time, their scratch reserved.
+  // Returns the variants to time and reserves their scratch.
   template <class A>
   std::vector<const Variant<A>*> runnable(const Op<A>& op, const typename A::Problem& problem,
                                           const std::string& text) {
@@ -177,15 +178,15 @@ class Bench {
   Context context_;
   OtherLoad others_;
   PeakFlops flops_;
-  std::map<std::size_t, Bandwidth> bandwidth_;  // by working set
+  std::map<std::size_t, Bandwidth> bandwidth_;  // by size of the working set
   Sink sink_;
 };
 
-// Names of the operations' folders that have a bench.
+// The names of the operations that have a bench.
 std::vector<std::string> bench_names();
 
-// Runs these benches (none named: all) and writes a table, row by row, or JSON; returns what disturbed them.
-// An unknown name is a UsageError.
+// Runs the named benches, or all if none is named. Writes a table row by row, or JSON, and returns what
+// disturbed the benches. Throws UsageError if a name is unknown.
 Disturbance run_benches(const std::vector<std::string>& names, const BenchOptions& options,
                         std::ostream& out);
 Disturbance write_benches(const std::vector<void (*)(Bench&)>& benches, const BenchOptions& options,

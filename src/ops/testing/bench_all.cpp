@@ -1,4 +1,4 @@
-// The list of all benches, and what is written of them.
+// The list of all benches, and the output of their results.
 #include <algorithm>
 #include <iterator>
 #include <nlohmann/json.hpp>

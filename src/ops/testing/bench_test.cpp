@@ -103,7 +103,7 @@ TEST(Bench, JsonNamesTheMachineItsCeilingsAndNoRowThatTheFilterExcludes) {
   EXPECT_TRUE(document.at("disturbed").is_boolean());
 }
 
-// Benches learn of a problem before they make its data.
+// Benches compute a case's problem before they make its data. A filter that matches nothing shows it.
 TEST(Bench, NoCaseNeedsDataToTellItsShape) {
   BenchOptions options;
   options.json = true;

@@ -56,7 +56,7 @@ Deviation compare(const std::vector<double>& out, const std::vector<double>& ref
   const double rms = std::sqrt(square_reference / std::max<double>(1, static_cast<double>(reference.size())));
   for (std::size_t i = 0; i < reference.size(); ++i) {
     if (!std::isfinite(out[i]) || !std::isfinite(reference[i])) {
-      error.not_finite += out[i] != reference[i];  // an infinity must be met; a NaN never passes
+      error.not_finite += out[i] != reference[i];  // infinities must match; a NaN never passes
       continue;
     }
     const double difference = std::abs(out[i] - reference[i]);
@@ -113,8 +113,8 @@ void check_gradient(const std::function<double()>& loss, const Tensor& input, co
     x = kept;
     const double numeric = (above - below) / (2 * step);
     const double wanted = analytic[static_cast<std::size_t>(i)];
-    // Central differences: a truncation error of step² and a rounding error of 2^-52·|loss|/step, both far
-    // below this.
+    // Central differences have a truncation error of step² and a rounding error of 2^-52·|loss|/step. Both
+    // are far below this tolerance.
     EXPECT_NEAR(numeric, wanted, 1e-6 * std::max({scale, std::abs(wanted), 1.0})) << name << " element " << i;
   });
 }

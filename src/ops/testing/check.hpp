@@ -1,13 +1,13 @@
-// What every operation's test does: each variant against the fp64 reference.
+// The test of every operation compares each variant with the fp64 reference.
 //
-// With arguments from a Fixture (an operation's cases.hpp builds them),
-//   - inputs are drawn at random (seeded) and outputs are poisoned with NaN,
+// An operation's cases.hpp builds the arguments from a Fixture. Then
+//   - inputs are drawn at random (seeded), and outputs are filled with NaN,
 //   - the reference runs on fp64 copies of the same (rounded) inputs,
-//   - every element that no output covers, guard bytes included, must come back unchanged,
-//   - an element left unwritten or not finite where the reference is finite fails,
-//   - ‖out − ref‖/‖ref‖ and each element's error are held against a tolerance computed from dtype and
-//   reduction length,
-//   - two runs, on a CPU with one and with three threads, must give the same bits.
+//   - every byte that no output covers, guard bytes included, must be unchanged,
+//   - an element that is unwritten or not finite fails if the reference is finite there,
+//   - ‖out − ref‖/‖ref‖ and the error of each element must not exceed a tolerance that is computed from the
+//     dtype and the number of terms in a sum,
+//   - two runs must give the same bits; on a CPU, one run uses one thread and the other three.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -22,22 +22,22 @@
 
 namespace warpwright::ops::testing {
 
-// A relative error that rounding explains: half an ulp of the output's dtype for the store, plus fp32 (fp64
-// for fp64) accumulation over `reduction` terms, whose error grows as its square root, four times over for
-// the constant. tf32: the factors of the products were rounded to 11 significant bits, which moves each of
-// the two by 2^-11 at most.
+// The largest relative error that rounding explains: half an ulp of the output's dtype for the store, plus
+// four times the error of a sum of `reduction` terms in fp32 (fp64 for fp64), which grows as the square root
+// of `reduction`. With tf32, both factors of a product are also rounded to 11 significant bits, which changes
+// each of them by at most 2^-11.
 double tolerance(DType output, double reduction, bool tf32 = false);
 
-// How far an output is from the reference.
+// The error of an output relative to the reference.
 struct Deviation {
   double relative = 0;   // ‖out − ref‖ / ‖ref‖
   double worst = 0;      // largest |out − ref| / max(|ref|, rms(ref))
-  double worst_ulp = 0;  // the same in ulps of the output's dtype
+  double worst_ulp = 0;  // `worst` in ulps of the output's dtype
   std::int64_t not_finite = 0;
 };
 Deviation compare(const std::vector<double>& out, const std::vector<double>& reference, DType dtype);
 
-// Fails the present test where bytes outside the written tensors have changed.
+// Fails the current test if bytes outside the written tensors have changed.
 void expect_only_written(Fixture& fixture, const std::vector<TensorUse>& uses);
 
 // An fp64 copy of the arguments: floating tensors become contiguous fp64 tensors with the same elements.
@@ -61,14 +61,14 @@ const Variant<A>& find_variant(const Op<A>& op, std::string_view name) {
   throw Error("no such variant", std::string(name), "see the operation's variants.cpp");
 }
 
-// The device that a variant of that name runs on; the CPU where it runs on a GPU and this machine has none,
-// so that its refusal says so.
+// The device on which the variant of this name runs. For a GPU's variant on a machine without a GPU it is the
+// CPU, so that the variant's refusal says so.
 DeviceInfo device_for(std::string_view variant);
 
-// What this machine lacks for a variant of that name: "needs an NVIDIA GPU"; "" if nothing.
+// What this machine lacks to run the variant of this name, such as "needs an NVIDIA GPU"; "" if nothing.
 std::string missing_for(std::string_view variant);
 
-// A test of one variant, by name, which is skipped on a machine that cannot run it.
+// A test of one variant, which is given by its name. It is skipped on a machine that cannot run the variant.
 class VariantTest : public ::testing::TestWithParam<std::string> {
  protected:
   void SetUp() override {
@@ -76,7 +76,7 @@ class VariantTest : public ::testing::TestWithParam<std::string> {
   }
 };
 
-// The dtypes it takes, fp64 aside, which is the reference's.
+// The dtypes that the variant takes, except fp64, which is the reference's.
 template <class A>
 std::vector<DType> dtypes_for(const Op<A>& op, std::string_view name) {
   std::vector<DType> dtypes;
@@ -86,15 +86,15 @@ std::vector<DType> dtypes_for(const Op<A>& op, std::string_view name) {
   return dtypes;
 }
 
-// A Context on a GPU, one for all cases: to make one takes longer than most of them.
+// A Context on a GPU that all cases share: making one takes longer than most cases.
 Context& gpu_context(Device device, bool tf32);
 
-// Whether this case is left out: WARPWRIGHT_TEST_EVERY=N in the environment takes every Nth that a process
-// asks about, for tools that make each kernel a hundred times slower.
+// True if this case is left out. With WARPWRIGHT_TEST_EVERY=N in the environment, a process takes only every
+// Nth case. This is for tools that make each kernel a hundred times slower.
 bool passed_over();
-// Whether a case of so much work is: WARPWRIGHT_TEST_FLOPS=N takes those of N at most.
+// True if a case of this much work is left out. WARPWRIGHT_TEST_FLOPS=N sets the largest work that is taken.
 bool too_long(double flops);
-// The cases that are not passed over.
+// The cases for which passed_over() is false.
 template <class Case>
 std::vector<Case> taken(std::vector<Case> cases) {
   std::erase_if(cases, [](const Case&) { return passed_over(); });
@@ -114,7 +114,8 @@ void run_variant(Context& context, const Op<A>& op, const Variant<A>& variant, c
   }
 }
 
-// Runs it on arguments in this process's memory, which go to a GPU and back for a GPU's variant.
+// Runs the variant on arguments in this process's memory. For a GPU's variant, they are copied to the GPU and
+// back.
 template <class A>
 void run_variant(const Op<A>& op, const Variant<A>& variant, const A& args, int threads, bool tf32 = false) {
   const Device device = device_for(variant.name).device;
@@ -125,10 +126,10 @@ void run_variant(const Op<A>& op, const Variant<A>& variant, const A& args, int 
   run_variant(context, op, variant, args);
 }
 
-// `reduction`: the number of terms summed into an output, by the name of the argument.
+// The number of terms that are summed into an element of an argument, by the argument's name.
 using ReductionLength = std::function<double(std::string_view argument)>;
 
-// Checks one variant on one case; returns the variant's reason where it refuses, else "".
+// Checks one variant on one case. Returns the variant's reason if it refuses, otherwise "".
 template <class A>
 std::string check_variant(const Op<A>& op, std::string_view name, Fixture& fixture, A args,
                           const ReductionLength& reduction, bool tf32 = false) {
@@ -170,8 +171,8 @@ std::string check_variant(const Op<A>& op, std::string_view name, Fixture& fixtu
   return "";
 }
 
-// Counts the cases that a variant was checked on. It may refuse some; a test that it refuses all of is
-// skipped.
+// Counts the cases on which a variant was checked. The variant may refuse some of them; if it refuses all,
+// the test is skipped.
 class Tally {
  public:
   void add(const std::string& refusal) { refusal.empty() ? void(++checked_) : void(refusal_ = refusal); }
@@ -183,13 +184,13 @@ class Tally {
   std::string refusal_;
 };
 
-// Finite differences in fp64: that the reference's backward is the derivative of its forward. `loss` runs the
-// forward and returns Σ out·dout; `input` is perturbed at a sample of its elements and compared with
-// `gradient`.
+// Checks by finite differences in fp64 that the reference's backward is the derivative of its forward. `loss`
+// runs the forward and returns Σ out·dout. A sample of the elements of `input` is perturbed, and the change
+// of the loss is compared with `gradient`.
 void check_gradient(const std::function<double()>& loss, const Tensor& input, const Tensor& gradient,
                     std::string_view name, double step = 1e-5);
 
-// The names of an operation's variants but the reference, for INSTANTIATE_TEST_SUITE_P.
+// The names of an operation's variants except the reference, for INSTANTIATE_TEST_SUITE_P.
 template <class A>
 std::vector<std::string> variant_names(const Op<A>& op) {
   std::vector<std::string> names;

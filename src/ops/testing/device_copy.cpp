@@ -14,7 +14,7 @@ Tensor bytes_at(std::byte* data, std::size_t count, Device device) {
   return {data, DType::u8, {static_cast<std::int64_t>(count)}, device};
 }
 
-// From a view's first byte to behind its last.
+// The range from a view's first byte to the byte after its last.
 std::pair<std::byte*, std::byte*> span_of(const Tensor& t) {
   auto* begin = static_cast<std::byte*>(t.data);
   if (t.elements() == 0) return {begin, begin};
@@ -39,7 +39,7 @@ DeviceCopy::DeviceCopy(const std::vector<TensorUse>& uses, Device device, const 
   }
   for (Region& region : regions_) {
     const auto bytes = static_cast<std::size_t>(region.end - region.begin);
-    // Views keep the alignment that they have on the host, up to that of an arena.
+    // Views keep the alignment that they have on the host, modulo 16 bytes.
     const std::size_t skew = reinterpret_cast<std::uintptr_t>(region.begin) % 16;
     std::vector<std::byte> host(bytes + 2 * kGuard + skew, kPoison);
     std::copy(region.begin, region.end, host.begin() + static_cast<std::ptrdiff_t>(kGuard + skew));

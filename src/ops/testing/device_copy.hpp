@@ -1,4 +1,4 @@
-// An operation's tensors in the memory of a GPU, for running a GPU's variant on arguments that a test made.
+// Copies of an operation's tensors in a GPU's memory, so that a GPU's variant can run on a test's arguments.
 #pragma once
 
 #include <cstddef>
@@ -11,13 +11,13 @@ namespace warpwright::ops::testing {
 
 class DeviceCopy {
  public:
-  // Views that overlap share their copy, with guard bytes on either side.
+  // Overlapping views share one copy. Each copy has guard bytes on both sides.
   DeviceCopy(const std::vector<TensorUse>& uses, Device device, const Stream& stream);
 
-  // Brings everything back, gaps between strided rows included; fails the present test where guard bytes have
-  // changed.
+  // Copies everything back, including the gaps between strided rows. Fails the current test if guard bytes
+  // have changed.
   void download(const Stream& stream);
-  // The arguments with their tensors in the copy.
+  // The arguments with their tensors replaced by the copies.
   template <class A>
   A moved(A args) const {
     args.visit([&](std::string_view, Tensor& tensor, Access) {
@@ -34,7 +34,7 @@ class DeviceCopy {
   void move(Tensor& tensor) const;
 
   Device device_;
-  std::vector<Region> regions_;  // in order of addresses
+  std::vector<Region> regions_;  // sorted by address
 };
 
 }  // namespace warpwright::ops::testing

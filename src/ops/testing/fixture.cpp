@@ -8,7 +8,7 @@
 namespace warpwright::ops::testing {
 namespace {
 
-constexpr std::size_t kGuard = 256;     // at least half of it before the data, and a quarter behind
+constexpr std::size_t kGuard = 256;     // at least half of it before the data, and a quarter after
 constexpr std::size_t kAlignment = 64;  // of the data
 constexpr std::byte kPoison{0xff};      // NaN in every floating dtype
 constexpr std::int64_t kMostDrawn = std::int64_t{1} << 23;
@@ -19,7 +19,7 @@ Tensor Fixture::make(DType dtype, const Shape& shape) {
   const Tensor layout(nullptr, dtype, shape);
   if (!with_data_ && is_floating(dtype)) {
     const std::uintptr_t address = next_address_;
-    next_address_ += (layout.bytes() / kGuard + 2) * kGuard;  // aligned as data are
+    next_address_ += (layout.bytes() / kGuard + 2) * kGuard;  // aligned like real data
     return Tensor(reinterpret_cast<void*>(address), dtype, shape);
   }
   Storage storage;

@@ -1,5 +1,5 @@
-// Seeded arguments for an operation's test and bench, in memory of their own with guard bytes around it. An
-// operation's cases.hpp gives, for a case and a dtype, a function that builds the arguments from a Fixture.
+// Makes seeded arguments for an operation's test and bench, each in its own memory between guard bytes. For
+// each case and dtype, the operation's cases.hpp has a function that builds the arguments from a Fixture.
 #pragma once
 
 #include <cstddef>
@@ -14,23 +14,23 @@ namespace warpwright::ops::testing {
 class Fixture {
  public:
   explicit Fixture(std::uint64_t seed) : seed_(seed) {}
-  // Its floating tensors have shapes, and addresses that no memory stands behind: to learn of a problem
+  // A fixture whose floating tensors have shapes and addresses but no memory. It serves to compute a problem
   // without its data.
   static Fixture of_shapes() {
     Fixture fixture(0);
     fixture.with_data_ = false;
     return fixture;
   }
-  // Whether what it makes may be read and written.
+  // True if the tensors may be read and written.
   bool with_data() const { return with_data_; }
 
-  // Normal deviates, mean + scale · z, rounded to the dtype. More than 2^23 of them, which only benches ask
-  // for, are the first 2^23 over and over.
+  // Normal deviates, mean + scale · z, rounded to the dtype. Only benches ask for more than 2^23 elements;
+  // these repeat the first 2^23.
   Tensor random(DType dtype, const Shape& shape, double scale = 1, double mean = 0);
   // Integers in [low, high).
   Tensor random_integers(const Shape& shape, std::int32_t low, std::int32_t high);
   Tensor integers(const std::vector<std::int32_t>& values);
-  // An output: NaN in every element. With Store::add it holds random numbers instead.
+  // An output: every element is NaN. With Store::add it holds random numbers instead.
   Tensor output(DType dtype, const Shape& shape, Store store = Store::assign);
 
   struct Storage {
@@ -39,7 +39,7 @@ class Fixture {
     Tensor tensor;
   };
   std::vector<Storage>& storages() { return storages_; }
-  // Remembers the present bytes, to which restore() returns.
+  // snapshot() remembers the current bytes, and restore() returns to them.
   void snapshot();
   void restore();
 

@@ -1,4 +1,4 @@
-// The elements of GPT-2 124M's tensors, the vocabulary padded: what an optimizer's kernels are timed on.
+// The sizes of GPT-2 124M's tensors with a padded vocabulary. Optimizers are timed on them.
 #pragma once
 
 #include <cstdint>

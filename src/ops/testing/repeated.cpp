@@ -137,7 +137,7 @@ void RepeatedCopy::lay_out(Device device, const Stream& stream) {
         }
       }
     }
-    stream.synchronize();  // the host's bytes have been read
+    stream.synchronize();  // the host's bytes have been read by now
   }
 }
 

@@ -1,18 +1,16 @@
-// A problem past 2^31 elements for the variants of a GPU, without an oracle of its size: a small problem,
-// many times over.
+// Checks a GPU's variants on problems of more than 2^31 elements without an oracle of that size. The large
+// problem is a small problem, repeated many times.
 //
-// A Fixture holds the small problem, which is checked against the fp64 reference as any. In the large one
-// most tensors are those of the small one repeated along their rows, laid out on the GPU by copies that
-// double what is there; what all rows share (weights) is there once. Then
-//   - a repeated tensor must hold the small run's bits again and again (or match the reference, where a
-//   variant
-//     may sum otherwise in another size), looked at in a sample of the repetitions: the first, the last,
-//     those at 2^31 and 2^32 elements and a few seeded ones,
-//   - a written tensor that is there once is a sum over the rows: so many times the reference's, exactly
-//   where
-//     whole numbers are summed, so that a single row left out shows, else within the tolerance of a sum of
-//     that length,
-//   - what is not written there and the guard bytes around every tensor must come back unchanged.
+// A Fixture holds the small problem, which is checked against the fp64 reference in the usual way. In the
+// large problem, most tensors are those of the small one, repeated along their rows. They are made on the GPU
+// by copies that double what is already there. Tensors that all rows share (weights) are stored once. Then
+//   - a repeated tensor must hold the bits of the small run in each repetition. If a variant may sum in
+//     another order at another size, it must match the reference instead. A sample of the repetitions is
+//     checked: the first, the last, those at 2^31 and 2^32 elements, and a few that are drawn with a seed.
+//   - a written tensor that is stored once is a sum over the rows. It must be the reference's value times the
+//     number of repetitions. If whole numbers are summed, this holds exactly, so that a single missing row
+//     shows. Otherwise it holds within the tolerance of a sum of that length.
+//   - unwritten elements and the guard bytes around every tensor must be unchanged.
 #pragma once
 
 #include <cmath>
@@ -24,28 +22,29 @@
 namespace warpwright::ops::testing {
 
 struct Repetition {
-  // This argument gets more than so many elements; the number of repetitions follows.
+  // This argument gets more than this many elements. The number of repetitions follows from it.
   std::string_view beyond;
   std::int64_t elements = std::int64_t{1} << 31;
 
   // Arguments that are not repeated along their first axis:
   std::vector<std::string_view> once = {};     // shared by all rows, or sums over them
   std::vector<std::string_view> columns = {};  // (n, rows)
-  std::vector<std::string_view> bounds = {};   // ascending from 0: where the sequences of the rows begin
+  std::vector<std::string_view> bounds =
+      {};  // ascending from 0: the offsets at which the rows' sequences begin
 
-  // Whole numbers in place of random ones, for products and sums of them that fp32 holds exactly. (Sums of
-  // what repeats err by the same amount in every repetition, which no tolerance of a sum foresees.)
+  // Draws whole numbers, such that fp32 holds products and sums of them exactly. (Sums of repeated numbers
+  // repeat the same rounding error, which the tolerance of a sum does not allow for.)
   bool exact_sums = false;
-  bool same_bits = true;  // a row's results do not depend on how many rows there are
-  bool tf32 = false;      // whose rounding has a test of its own: the small run is not checked
-  // What a written tensor that is there once holds in the end, from what it held before (0 where it is not
-  // read), what the reference makes of that in the small problem, and the number of repetitions.
+  bool same_bits = true;  // a row's results do not depend on the number of rows
+  bool tf32 = false;      // skips the check of the small run; the rounding to tf32 has its own test
+  // The expected value of a written tensor that is stored once. before: its value at the start (0 if it is
+  // not read). after: the reference's result for the small problem. times: the number of repetitions.
   double (*sum)(double before, double after, double times) = [](double before, double after, double times) {
     return before + times * (after - before);
   };
 };
 
-// Rounds what an operation reads to whole numbers.
+// Rounds all inputs to whole numbers.
 template <class A>
 void make_whole(A args) {
   args.visit([](std::string_view, Tensor& tensor, Access access) {
@@ -56,18 +55,18 @@ void make_whole(A args) {
   });
 }
 
-// A fixture's tensors in the memory of a GPU, repeated.
+// A fixture's tensors, repeated, in the memory of a GPU.
 class RepeatedCopy {
  public:
   // `uses` are those of the small problem.
   RepeatedCopy(Fixture& fixture, const std::vector<TensorUse>& uses, const Repetition& how);
-  std::size_t bytes() const;  // of all of them
+  std::size_t bytes() const;  // of all tensors
   std::int64_t times() const { return times_; }
-  std::vector<std::int64_t> sample() const;  // of the repetitions
+  std::vector<std::int64_t> sample() const;  // the repetitions that are checked
 
-  // Takes the memory and fills it with what the fixture holds.
+  // Allocates the memory and fills it with repetitions of the fixture's tensors.
   void lay_out(Device device, const Stream& stream);
-  // The arguments with their tensors in that memory; before it is taken they have their shapes and no data.
+  // The arguments with their tensors in that memory. Before lay_out() the tensors have shapes but no data.
   template <class A>
   A moved(A args) const {
     args.visit([&](std::string_view argument, Tensor& tensor, Access) {
@@ -76,13 +75,13 @@ class RepeatedCopy {
     return args;
   }
 
-  // Fails the present test where the bytes around a tensor have changed.
+  // Fails the current test if the bytes around a tensor have changed.
   void expect_guards(const Stream& stream) const;
-  // Brings one repetition into the fixture, and what is there once.
+  // Copies one repetition, and the tensors that are stored once, into the fixture.
   void fetch(std::int64_t repetition, const Stream& stream);
-  // Whether a tensor of the fixture is there once.
+  // True if a tensor of the fixture is stored once.
   bool is_once(const Tensor& tensor) const { return regions_[storage_of(tensor)].kind == Kind::once; }
-  // Fails the present test where a repeated tensor's bytes, as fetched, are not these.
+  // Fails the current test if the fetched bytes of a repeated tensor differ from these.
   void expect_bits(const std::vector<std::vector<std::byte>>& storages) const;
 
  private:
@@ -93,19 +92,19 @@ class RepeatedCopy {
   };
   std::size_t storage_of(const Tensor& tensor) const;
   std::size_t bytes_of(std::size_t storage) const;
-  std::size_t chunks_of(std::size_t storage) const;  // what is repeated each for itself
+  std::size_t chunks_of(std::size_t storage) const;  // parts that are repeated separately
   Tensor device_bytes(std::size_t storage, std::size_t first, std::size_t count) const;
   void move(std::string_view argument, Tensor& tensor) const;
 
   Fixture& fixture_;
   std::int64_t times_ = 1;
-  std::set<std::int64_t> elements_;  // of one repetition of what is repeated
+  std::set<std::int64_t> elements_;  // the elements of one repetition, for each repeated tensor
   Device device_;
   std::vector<Region> regions_;  // one for each storage of the fixture
 };
 
-// What is expected of the large problem's run. `before` and `after`: the elements of `uses` in the small
-// problem, at the start and as the reference leaves them.
+// Checks the results of the large problem. `before` and `after` hold the elements of `uses` in the small
+// problem, at the start and after the reference has run.
 void expect_repeated(RepeatedCopy& copy, Fixture& fixture, const std::vector<TensorUse>& uses,
                      const std::vector<std::vector<double>>& before,
                      const std::vector<std::vector<double>>& after,
@@ -114,8 +113,8 @@ void expect_repeated(RepeatedCopy& copy, Fixture& fixture, const std::vector<Ten
 
 std::vector<std::vector<double>> all_elements(const std::vector<TensorUse>& uses);
 
-// Checks a variant on `small`, whose reduction lengths are given, and on its repetition. Returns why it could
-// not, else "".
+// Checks a variant on `small`, whose lengths of sums are given, and on its repetition. Returns the reason if
+// it could not, otherwise "".
 template <class A>
 std::string check_repeated(const Op<A>& op, std::string_view name, Fixture& fixture, A small,
                            const ReductionLength& reduction, const Repetition& how) {
@@ -123,7 +122,7 @@ std::string check_repeated(const Op<A>& op, std::string_view name, Fixture& fixt
   const DeviceInfo device = device_for(name);
   ContextOptions options;
   options.tf32 = how.tf32;
-  Context context(options, device.device);  // not the one of all cases: its scratch may be large
+  Context context(options, device.device);  // not gpu_context(): its scratch may be large
   if (how.exact_sums) make_whole(small);
   const auto uses = uses_of(small);
   RepeatedCopy copy(fixture, uses, how);
@@ -161,7 +160,7 @@ std::string check_repeated(const Op<A>& op, std::string_view name, Fixture& fixt
   return "";
 }
 
-// The names of an operation's variants for GPUs; none in a build without CUDA.
+// The names of an operation's variants for GPUs. A build without CUDA has none.
 template <class A>
 std::vector<std::string> gpu_variant_names(const Op<A>& op) {
   std::vector<std::string> names = variant_names(op);

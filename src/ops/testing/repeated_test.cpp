@@ -59,7 +59,7 @@ TEST(Repeated, SumsOfAnotherKind) {
       "");
 }
 
-// A variant that is right up to 40,000 elements.
+// A variant that computes only the first 40,000 elements.
 void run_reference(const Context& context, const ResidualForward& args) {
   find_variant(residual_forward_op(), kReference).run(context, args);
 }

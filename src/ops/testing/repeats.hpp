@@ -1,12 +1,14 @@
-// That a variant gives the same bits however often it runs: on a GPU, whichever block comes first.
+// Checks that a variant gives the same bits in every run. On a GPU, the blocks' order changes from run to
+// run.
 #pragma once
 
 #include "ops/testing/check.hpp"
 
 namespace warpwright::ops::testing {
 
-// Runs it so many times from the same bytes, on a CPU with one and with three threads in turn, and holds
-// every byte against the first run's. Returns the variant's reason where it refuses, else "".
+// Runs the variant this many times from the same bytes and compares every byte with the first run's. On a
+// CPU, runs with one and with three threads alternate. Returns the variant's reason if it refuses, otherwise
+// "".
 template <class A>
 std::string check_repeats(const Op<A>& op, std::string_view name, Fixture& fixture, const A& args,
                           int runs = 100) {

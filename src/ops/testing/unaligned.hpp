@@ -1,4 +1,4 @@
-// Tests of tensors that do not begin where a pack of 16 bytes does.
+// Tests with tensors that do not begin at a multiple of 16 bytes.
 #pragma once
 
 #include <algorithm>
@@ -10,8 +10,8 @@
 
 namespace warpwright::ops::testing {
 
-// Checks one variant on such arguments. One that moves packs must refuse them, and the variant that is chosen
-// then must take them. Returns the variant's reason if it refuses for another one, else "".
+// Checks one variant on such arguments. A variant in `move_packs` must refuse them, and the variant that is
+// then chosen must take them. Returns the variant's reason if it refuses for another reason, otherwise "".
 template <class A>
 std::string check_unaligned(const Op<A>& op, std::string_view name, Fixture& fixture, const A& args,
                             const ReductionLength& reduction,
@@ -28,7 +28,7 @@ std::string check_unaligned(const Op<A>& op, std::string_view name, Fixture& fix
   return "";
 }
 
-// All rows of a contiguous matrix but the last, from its second element on.
+// All rows of a contiguous matrix except the last, starting at its second element.
 inline Tensor between_packs(const Tensor& t) {
   const std::int64_t rows = t.shape[0] - 1, columns = t.shape[1];
   return t.view({t.elements()}).slice(0, 1, rows * columns).view({rows, columns});

@@ -1,6 +1,6 @@
 // GELU on a CPU.
-//   forward   2 passes of the tensor (x, out), ~25 FLOP and a division an element
-//   backward  3 passes (dout, x, dx), ~35 FLOP and a division an element
+//   forward   2 passes over the tensor (x, out), ~25 FLOP and a division per element
+//   backward  3 passes (dout, x, dx), ~35 FLOP and a division per element
 #include "ops/cpu/elementwise.hpp"
 #include "ops/cpu/gelu.hpp"
 #include "ops/cpu/isa.hpp"

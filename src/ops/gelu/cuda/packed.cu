@@ -1,6 +1,6 @@
-// GELU on a GPU, 16 bytes of each tensor to a thread. Memory-bound, though not by much: in bf16 a
-// multiprocessor of an H200 has some 26 instructions an element in the time that the forward's bytes take.
-//   forward   2 passes of the tensor (x, out)
+// GELU on a GPU; each thread processes 16 bytes of each tensor. It is memory-bound, but only just: in bf16, a
+// multiprocessor of an H200 can issue about 26 instructions per element while the forward's bytes are moved.
+//   forward   2 passes over the tensor (x, out)
 //   backward  3 passes (dout, x, dx)
 #include "ops/cuda/elementwise.cuh"
 #include "ops/cuda/gelu.cuh"

@@ -1,6 +1,9 @@
-// GELU on a GPU as document 000 writes it: an element to a thread, in blocks of 128. To read, and to compare
-// with. The formulas are its own in another form (ops/cuda/gelu.cuh): 1 + tanh(u) cancels for x far below 0,
-// and 1/cosh²(u) times an infinite x² is NaN.
+// GELU on a GPU in its simplest form: each thread processes one element, in blocks of 128 threads. It is
+// there to be read, and as a baseline for timings.
+//   forward   2 passes over the tensor (x, out)
+//   backward  3 passes (dout, x, dx)
+// The functions are those of ops/cuda/gelu.cuh. The textbook forms fail in the tails: 1 + tanh(u) cancels if
+// x is far below 0, and 1/cosh²(u) times an infinite x² is NaN.
 #include "ops/cuda/gelu.cuh"
 #include "ops/cuda/vector.cuh"
 #include "ops/gelu/gelu.hpp"
