@@ -11,12 +11,12 @@ namespace warpwright::ops::classifier_kernels {
 struct Case {
   std::int64_t N, V, Vp;
   double scale = 2;       // of the logits
-  std::int64_t skew = 0;  // elements by which the first row misses a multiple of 16 bytes
+  std::int64_t skew = 0;  // elements by which the first row's address exceeds a multiple of 16 bytes
 };
 
 // Every length of a vector's tail with and without padding, rows at any address, one class, no rows, more
-// rows than a GPU has blocks at once, GPT-2's vocabulary, and logits so large that all but one probability
-// vanish.
+// rows than a GPU runs blocks at once, GPT-2's vocabulary, and logits so large that all probabilities except
+// one vanish.
 inline std::vector<Case> test_cases() {
   std::vector<Case> cases{{0, 5, 8},
                           {3, 50257, 50304},
@@ -40,7 +40,7 @@ inline std::vector<Case> bench_cases() {
   return {{256, 50257, 50304}};
 }
 
-// At B·T = 65,536, as a GPU's step has them.
+// B·T = 65,536, as in a GPU's training step.
 inline std::vector<Case> gpu_bench_cases() {
   return {{65536, 50257, 50304}};
 }
@@ -49,7 +49,7 @@ struct Options {
   bool gradient = true, weights = false, probabilities = false;
 };
 
-// Every fifth row is left out. Padding columns hold NaN: they are never to be looked at.
+// Every fifth row is left out. The padding columns hold NaN, because no kernel may read them.
 inline Classifier make(const Case& c, DType dtype, const Options& options, testing::Fixture& f) {
   Classifier a;
   const Tensor all = f.random(dtype, {c.skew + c.N * c.Vp}, c.scale);

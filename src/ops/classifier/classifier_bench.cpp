@@ -4,7 +4,8 @@
 namespace warpwright::ops {
 
 void classifier_bench(Bench& bench) {
-  // In place over and over: from the second call on the logits are gradients, which take as long.
+  // The calls work in place, so from the second call on the logits are gradients. This does not change the
+  // time.
   for (const auto& c :
        bench.on_gpu() ? classifier_kernels::gpu_bench_cases() : std::vector<classifier_kernels::Case>{}) {
     bench.run(classifier_op(), [&](testing::Fixture& f) {

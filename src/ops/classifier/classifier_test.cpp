@@ -12,14 +12,14 @@
 namespace warpwright::ops {
 namespace {
 
-using namespace testing;  // the operations' fixture, not GoogleTest's
+using namespace testing;  // the fixture of ops, not GoogleTest's namespace
 
 using Case = classifier_kernels::Case;
 using Options = classifier_kernels::Options;
 
 class Variants : public testing::VariantTest {
  protected:
-  // Runs the variant under test; returns its reason where it refuses, else "".
+  // Runs the variant under test. Returns its reason if it refuses, otherwise "".
   std::string run(const Classifier& args, int threads = 1) {
     const auto& variant = find_variant(classifier_op(), GetParam());
     std::string reason = variant.refuse(classifier_op().problem(args), device_for(variant.name));
@@ -34,7 +34,7 @@ TEST_P(Variants, MatchTheReference) {
     for (const DType dtype : dtypes_for(classifier_op(), GetParam())) {
       for (const Options& options : {Options{true, false, false}, Options{true, true, true},
                                      Options{false, true, false}, Options{false, false, true}}) {
-        // With weights of 1/N most of the gradient would be subnormal.
+        // With weights of 1/N, most of the gradient would be subnormal.
         if (dtype == DType::f16 && c.N > 1000 && !options.weights) continue;
         Fixture fixture(static_cast<std::uint64_t>(c.N * 10007 + c.V));
         const auto args = classifier_kernels::make(c, dtype, options, fixture);
@@ -92,7 +92,7 @@ TEST_P(Variants, WithoutGradientLogitsStayAsTheyAre) {
 TEST_P(Variants, NaNAndInfinityReachTheLossOfTheirRowAlone) {
   for (const float bad : {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
     for (const std::int64_t column :
-         {0, 5, 127, 128, 290, 299}) {  // in a block of vectors, after it, in the tail
+         {0, 5, 127, 128, 290, 299}) {  // in a block of vectors, after it, and in the tail
       Fixture fixture(3);
       const auto args = classifier_kernels::make({3, 300, 304}, DType::f32, {}, fixture);
       args.logits.as<float>()[304 + column] = bad;
@@ -110,7 +110,7 @@ TEST_P(Variants, MinusInfinityIsProbabilityZero) {
     for (int v = 0; v < 299; ++v) args.logits.as<float>()[v] = -std::numeric_limits<float>::infinity();
     args.targets.as<std::int32_t>()[0] = 299;
     if (const auto reason = run(args); !reason.empty()) {
-      if (probabilities) return;  // the rest has been checked
+      if (probabilities) return;  // the other part has been checked
       GTEST_SKIP() << reason;
     }
     EXPECT_EQ(args.losses.as<float>()[0], 0.0f);
@@ -135,9 +135,9 @@ TEST_P(Variants, RepeatsItsBits) {
 INSTANTIATE_TEST_SUITE_P(Classifier, Variants, ::testing::ValuesIn(variant_names(classifier_op())),
                          test_name);
 
-class Huge : public testing::VariantTest {};  // of the variants of a GPU
+class Huge : public testing::VariantTest {};  // for the variants of a GPU
 
-// The logits of 65,536 tokens.
+// The size of the logits of 65,536 tokens.
 TEST_P(Huge, GivesEveryRowItsBits) {
   Fixture fixture(7);
   const auto args = classifier_kernels::make({37, 50257, 50304}, DType::bf16, {true, true, false}, fixture);
@@ -147,7 +147,7 @@ TEST_P(Huge, GivesEveryRowItsBits) {
   if (!reason.empty()) GTEST_SKIP() << reason;
 }
 
-GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(Huge);  // in a build without CUDA
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(Huge);  // a build without CUDA has none
 INSTANTIATE_TEST_SUITE_P(Classifier, Huge, ::testing::ValuesIn(gpu_variant_names(classifier_op())),
                          test_name);
 

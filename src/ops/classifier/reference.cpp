@@ -1,4 +1,5 @@
-// The oracle: fp64 throughout, in the order of the formulas; the largest logit is taken out of the exponents.
+// The oracle, in fp64 throughout and in the order of the formulas. The largest logit is subtracted from all
+// exponents.
 #include <cmath>
 #include <limits>
 

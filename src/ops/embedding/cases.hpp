@@ -11,12 +11,12 @@ namespace warpwright::ops::embedding {
 
 struct Case {
   std::int64_t N, C, V, P;
-  bool text = false;  // tokens distributed as in a text: log-uniform, which is near Zipf's law; else uniform
+  bool text = false;  // true: log-uniform tokens, close to Zipf's law as in a text; false: uniform
 };
 
-// Every length of a vector's tail, no tokens, one token named by all, more rows than tokens and fewer, and
-// channels that do not divide among threads. For GPUs, tokens that are a large share of all, in rows of one
-// slice and several, and rows past 16 bits.
+// Every length of a vector's tail, no tokens, one token that all n share, tables with more and with fewer
+// rows than tokens, and channels that the threads cannot divide evenly. For GPUs: tokens that make up much of
+// the batch, in rows of one slice and of several, and row numbers above 16 bits.
 inline std::vector<Case> test_cases() {
   std::vector<Case> cases{{0, 8, 5, 4},       {257, 96, 1, 37},   {64, 768, 1021, 64}, {37, 1000, 11, 37},
                           {300, 33, 50, 300}, {2048, 32, 7, 128}, {5000, 40, 2, 3},    {20000, 4, 1, 1},

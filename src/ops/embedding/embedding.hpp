@@ -1,12 +1,13 @@
 // Token and position embedding.
 //   forward   out[n] = wte[tokens[n]] + wpe[positions[n]]
-//   backward  dwte[tokens[n]] += dout[n], dwpe[positions[n]] += dout[n], in the order of n;
-//             with Store::assign every row starts from 0, with Store::add rows that nothing names are not
-//             touched
+//   backward  dwte[tokens[n]] += dout[n], dwpe[positions[n]] += dout[n], summed in a fixed order
 // Source: A. Radford et al., "Language Models are Unsupervised Multitask Learners", 2019 (GPT-2).
 //
-// The ids are the caller's to check: 0 ≤ tokens[n] < V, 0 ≤ positions[n] < P. dtypes of wte, wpe, out and
-// dout are one.
+// With Store::assign (=), every row of a gradient starts from 0. With Store::add (+=), rows that no token or
+// position selects are not touched.
+//
+// wte, wpe, out and dout have one dtype. All tensors are contiguous. Throws Error if a tensor does not fit.
+// The caller checks the ids: 0 ≤ tokens[n] < V, 0 ≤ positions[n] < P.
 #pragma once
 
 #include "ops/op.hpp"
@@ -16,7 +17,7 @@ namespace warpwright::ops {
 struct EmbeddingForwardProblem {
   std::int64_t N = 0, C = 0, V = 0, P = 0;
   DType dtype = DType::f32;
-  bool aligned = true;  // what is moved in packs begins at multiples of 16 bytes
+  bool aligned = true;  // the tensors that are moved in packs begin at multiples of 16 bytes
 
   bool operator==(const EmbeddingForwardProblem&) const = default;
   std::string describe() const;
@@ -29,7 +30,7 @@ struct EmbeddingBackwardProblem {
   DType dtype = DType::f32;
   Store dwte_store = Store::add;
   Store dwpe_store = Store::add;
-  bool aligned = true;  // what is moved in packs begins at multiples of 16 bytes
+  bool aligned = true;  // the tensors that are moved in packs begin at multiples of 16 bytes
 
   bool operator==(const EmbeddingBackwardProblem&) const = default;
   std::string describe() const;
@@ -54,7 +55,7 @@ struct EmbeddingForward {
     f("wpe", wpe, Access::read);
     f("out", out, Access::write);
   }
-  Problem problem() const;  // throws Error where they do not fit together
+  Problem problem() const;  // throws Error if the tensors do not fit together
 };
 
 struct EmbeddingBackward {
@@ -63,8 +64,8 @@ struct EmbeddingBackward {
   Tensor tokens;     // (N) int32
   Tensor positions;  // (N) int32
   Tensor dout;       // (N, C)
-  Tensor dwte;       // (V, C) fp32, = or += by dwte_store
-  Tensor dwpe;       // (P, C) fp32, = or += by dwpe_store
+  Tensor dwte;       // (V, C) fp32 (fp64 for fp64 dout); = or += by dwte_store
+  Tensor dwpe;       // (P, C) fp32 (fp64 for fp64 dout); = or += by dwpe_store
   Store dwte_store = Store::add;
   Store dwpe_store = Store::add;
 
@@ -76,7 +77,7 @@ struct EmbeddingBackward {
     f("dwte", dwte, access_of(dwte_store));
     f("dwpe", dwpe, access_of(dwpe_store));
   }
-  Problem problem() const;  // throws Error where they do not fit together
+  Problem problem() const;  // throws Error if the tensors do not fit together
 };
 
 const Op<EmbeddingForward>& embedding_forward_op();

@@ -14,7 +14,7 @@ void embedding_bench(Bench& bench) {
       bench.run(
           embedding_forward_op(), [&](testing::Fixture& f) { return embedding::make_forward(c, dtype, f); },
           note);
-      // The last as in a model whose classifier shares wte.
+      // The last pair is that of a model whose classifier shares wte.
       struct Stores {
         Store wte, wpe;
       };

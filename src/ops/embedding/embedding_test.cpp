@@ -10,7 +10,7 @@
 namespace warpwright::ops {
 namespace {
 
-using namespace testing;  // the operations' fixture, not GoogleTest's
+using namespace testing;  // the fixture of ops, not GoogleTest's namespace
 
 class Forward : public testing::VariantTest {};
 class Backward : public testing::VariantTest {};
@@ -43,8 +43,8 @@ TEST_P(Backward, MatchesTheReference) {
   if (tally.none()) GTEST_SKIP() << tally.refusal();
 }
 
-// Every row that no token and no position names holds NaN of a certain payload: it would not survive an
-// addition of 0 to something else, nor a write.
+// Every row that no token and no position selects holds NaN with a certain payload. Neither an addition of 0
+// nor a write would preserve it.
 TEST_P(Backward, AddTouchesOnlyTheRowsThatAreNamed) {
   Fixture fixture(1);
   auto args = embedding::make_backward({3, 21, 9, 7}, DType::f32, Store::add, fixture);
@@ -75,7 +75,7 @@ TEST_P(Backward, AddTouchesOnlyTheRowsThatAreNamed) {
   check(args.dwpe, args.positions, verify);
 }
 
-// Large enough to be zeroed past the caches (MatchesTheReference has the small ones).
+// Large enough that the kernels zero it past the caches. MatchesTheReference covers small gradients.
 TEST_P(Backward, AssignZeroesEveryRowOfALargeGradientThatIsNotNamed) {
   Fixture fixture(4);
   const std::int64_t C = 1023, V = 8300;
@@ -96,7 +96,7 @@ TEST_P(Backward, AssignZeroesEveryRowOfALargeGradientThatIsNotNamed) {
   EXPECT_EQ(wrong, 0);
 }
 
-// Many rows of one token, whose order of summation must not depend on which block comes first.
+// Many rows belong to one token. Their order of summation must not depend on the order of the blocks.
 TEST_P(Backward, RepeatsItsBits) {
   Tally tally;
   for (const Store store : {Store::assign, Store::add}) {
@@ -112,7 +112,7 @@ INSTANTIATE_TEST_SUITE_P(Embedding, Forward, ::testing::ValuesIn(variant_names(e
 INSTANTIATE_TEST_SUITE_P(Embedding, Backward, ::testing::ValuesIn(variant_names(embedding_backward_op())),
                          test_name);
 
-class HugeForward : public testing::VariantTest {};  // of the variants of a GPU
+class HugeForward : public testing::VariantTest {};  // for the variants of a GPU
 class HugeBackward : public testing::VariantTest {};
 
 TEST_P(HugeForward, GivesEveryRowItsBits) {
@@ -136,10 +136,10 @@ TEST_P(HugeBackward, SumsEveryRow) {
   if (tally.none()) GTEST_SKIP() << tally.refusal();
 }
 
-GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(HugeForward);  // in a build without CUDA
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(HugeForward);  // a build without CUDA has none
 INSTANTIATE_TEST_SUITE_P(Embedding, HugeForward,
                          ::testing::ValuesIn(gpu_variant_names(embedding_forward_op())), test_name);
-GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(HugeBackward);  // in a build without CUDA
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(HugeBackward);  // a build without CUDA has none
 INSTANTIATE_TEST_SUITE_P(Embedding, HugeBackward,
                          ::testing::ValuesIn(gpu_variant_names(embedding_backward_op())), test_name);
 

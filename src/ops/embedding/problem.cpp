@@ -54,7 +54,7 @@ std::string EmbeddingForwardProblem::describe() const {
 double EmbeddingForwardProblem::flops() const {
   return product(N, C);
 }
-// Rows of a table that several n name are read once.
+// A row of a table counts once, even if several n select it.
 double EmbeddingForwardProblem::bytes() const {
   const double rows = product(N + std::min(N, V) + std::min(N, P), C);
   return rows * static_cast<double>(size_of(dtype)) + 8.0 * static_cast<double>(N);
@@ -67,7 +67,7 @@ std::string EmbeddingBackwardProblem::describe() const {
 double EmbeddingBackwardProblem::flops() const {
   return 2 * product(N, C);
 }
-// += reads and writes the rows that are named, = writes the whole gradient.
+// With +=, the selected rows are read and written. With =, the whole gradient is written.
 double EmbeddingBackwardProblem::bytes() const {
   const auto gradient = [&](std::int64_t rows, Store store) {
     return store == Store::add ? 2.0 * product(std::min(N, rows), C) : product(rows, C);

@@ -11,11 +11,11 @@ namespace warpwright::ops::embedding_layernorm {
 struct Case {
   std::int64_t N, C, V, P;
   bool types = true;
-  std::int32_t rows = -1;  // the device's count; −1: none is given
+  std::int32_t rows = -1;  // the count on the device; −1: none is given
 };
 
-// Every tail of a vector, no tokens, counts below, on and beyond N, the widths of models and, for GPUs, rows
-// of every number of packs and longer ones.
+// Every length of a vector's tail, no tokens, counts below, at and above N, and the widths of models. For
+// GPUs: rows of every number of packs, and longer ones.
 inline std::vector<Case> test_cases() {
   std::vector<Case> cases{{0, 8, 5, 4},           {257, 96, 50, 37},        {64, 768, 101, 64},
                           {37, 1000, 11, 37},     {33, 384, 90, 33, false}, {40, 384, 30, 20, true, 13},

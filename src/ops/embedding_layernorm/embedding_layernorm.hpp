@@ -1,12 +1,14 @@
-// The embedding of a BERT and the layer normalization after it.
+// BERT's embedding and the layer normalization after it.
 //   x = word[tokens[n]] + position[positions[n]] + type[types[n]]
 //   out[n] = (x − mean)·rstd·weight + bias     with mean and rstd of x, as in ops/norm
-// Source: J. Devlin et al., "BERT", arXiv:1810.04805.
+// Source: J. Devlin et al., "BERT", arXiv:1810.04805. There is no backward.
 //
-// Sums and statistics are fp32 (fp64 for fp64); only out is rounded to its dtype. The ids are the caller's to
-// check. dtypes of word, position, type, weight, bias and out are one. Where `rows` is given, only the first
-// min(N, rows[0]) rows of out are computed and the ids behind them are not read: a captured launch serves any
-// batch that fits.
+// Sums and statistics are fp32 (fp64 for fp64 data); only out is rounded to its dtype. word, position, type,
+// weight, bias and out have one dtype. All tensors are contiguous. Throws Error if a tensor does not fit. The
+// caller checks the ids.
+//
+// If `rows` is given, only the first min(N, rows[0]) rows of out are written, and the ids after them are not
+// read. A captured launch thus serves any batch that fits.
 #pragma once
 
 #include "ops/op.hpp"
@@ -17,7 +19,7 @@ struct EmbeddingLayerNormProblem {
   std::int64_t N = 0, C = 0, V = 0, P = 0;
   DType dtype = DType::f32;
   bool types = false, rows = false;
-  bool aligned = true;  // tables, parameters and out begin at multiples of 16 bytes
+  bool aligned = true;  // the tables, the parameters and out begin at multiples of 16 bytes
 
   bool operator==(const EmbeddingLayerNormProblem&) const = default;
   std::string describe() const;
@@ -52,7 +54,7 @@ struct EmbeddingLayerNormForward {
     f("out", out, Access::write);
     f("rows", rows, Access::read);
   }
-  Problem problem() const;  // throws Error where they do not fit together
+  Problem problem() const;  // throws Error if the tensors do not fit together
 };
 
 const Op<EmbeddingLayerNormForward>& embedding_layernorm_forward_op();

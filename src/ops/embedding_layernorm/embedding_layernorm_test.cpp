@@ -12,7 +12,7 @@
 namespace warpwright::ops {
 namespace {
 
-using namespace testing;  // the operations' fixture, not GoogleTest's
+using namespace testing;  // the fixture of ops, not GoogleTest's namespace
 
 class Forward : public testing::VariantTest {};
 
@@ -20,7 +20,7 @@ TEST_P(Forward, MatchesTheReference) {
   std::string refusal;
   int checked = 0;
   for (const auto& c : taken(embedding_layernorm::test_cases())) {
-    if (c.rows >= 0 && c.rows < c.N) continue;  // what is not written cannot be compared
+    if (c.rows >= 0 && c.rows < c.N) continue;  // unwritten rows cannot be compared
     for (const DType dtype : dtypes_for(embedding_layernorm_forward_op(), GetParam())) {
       Fixture fixture(static_cast<std::uint64_t>(c.N * 10007 + c.C));
       const auto args = embedding_layernorm::make_forward(c, dtype, fixture);
@@ -33,7 +33,7 @@ TEST_P(Forward, MatchesTheReference) {
   if (checked == 0) GTEST_SKIP() << refusal;
 }
 
-// A count from the device: its rows have the bits they have without, the others stay as they were.
+// With a count from the device, its rows have the same bits as without one, and the other rows do not change.
 TEST_P(Forward, RowsAfterTheCountAreNotTouched) {
   const auto& variant = find_variant(embedding_layernorm_forward_op(), GetParam());
   std::string refusal;
@@ -42,7 +42,7 @@ TEST_P(Forward, RowsAfterTheCountAreNotTouched) {
     if (c.rows < 0 || c.rows >= c.N) continue;
     Fixture fixture(1);
     auto args = embedding_layernorm::make_forward(c, DType::f32, fixture);
-    for (std::int64_t n = c.rows; n < c.N; ++n) args.tokens.as<std::int32_t>()[n] = 1 << 30;  // is not read
+    for (std::int64_t n = c.rows; n < c.N; ++n) args.tokens.as<std::int32_t>()[n] = 1 << 30;  // never read
     refusal = variant.refuse(embedding_layernorm_forward_op().problem(args), device_for(variant.name));
     if (!refusal.empty()) continue;
     run_variant(embedding_layernorm_forward_op(), variant, args, 2);
@@ -78,7 +78,7 @@ TEST_P(Forward, TakesRowsThatAreNotAligned) {
 INSTANTIATE_TEST_SUITE_P(EmbeddingLayerNorm, Forward,
                          ::testing::ValuesIn(variant_names(embedding_layernorm_forward_op())), test_name);
 
-class Huge : public testing::VariantTest {};  // of the variants of a GPU
+class Huge : public testing::VariantTest {};  // for the variants of a GPU
 
 TEST_P(Huge, GivesEveryRowItsBits) {
   Fixture fixture(5);
@@ -89,7 +89,7 @@ TEST_P(Huge, GivesEveryRowItsBits) {
   if (!reason.empty()) GTEST_SKIP() << reason;
 }
 
-GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(Huge);  // in a build without CUDA
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(Huge);  // a build without CUDA has none
 INSTANTIATE_TEST_SUITE_P(EmbeddingLayerNorm, Huge,
                          ::testing::ValuesIn(gpu_variant_names(embedding_layernorm_forward_op())), test_name);
 

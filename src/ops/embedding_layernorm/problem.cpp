@@ -43,7 +43,7 @@ std::string EmbeddingLayerNormProblem::describe() const {
 double EmbeddingLayerNormProblem::flops() const {
   return (types ? 10.0 : 9.0) * static_cast<double>(N) * static_cast<double>(C);
 }
-// Rows of a table that several n name are read once.
+// A row of a table counts once, even if several n select it.
 double EmbeddingLayerNormProblem::bytes() const {
   const double rows_moved = static_cast<double>(N + std::min(N, V) + std::min(N, P) + 2);
   return rows_moved * static_cast<double>(C) * static_cast<double>(size_of(dtype)) +

@@ -1,8 +1,8 @@
-// Softmax cross entropy on a CPU, a row at a time. Two passes over a row: the running maximum and sum in one
-// (M. Milakov, N. Gimelshein, "Online normalizer calculation for softmax", arXiv:1805.02867), then gradient
-// and probabilities. A row of GPT-2's vocabulary, 200 KB in fp32, is still in L2 for the second pass, so that
-// logits cross the memory bus once in each direction. ~45 FLOP an element, nearly all of them in two
-// exponentials.
+// Softmax cross entropy on a CPU, one row at a time, in two passes. The first pass keeps a running maximum
+// and sum (M. Milakov, N. Gimelshein, "Online normalizer calculation for softmax", arXiv:1805.02867). The
+// second pass writes the gradient and the probabilities. A row of GPT-2's vocabulary, 200 KB in fp32, stays
+// in L2 for the second pass, so the logits cross the memory bus once in each direction. ~45 FLOP per element,
+// nearly all of them in two exponentials.
 #include "ops/classifier/classifier.hpp"
 #include "ops/cpu/isa.hpp"
 #include "ops/cpu/simd.hpp"
@@ -12,7 +12,7 @@ namespace {
 
 using namespace simd;
 
-// Finite, so that a row's first logits never meet inf − inf, and less than any logit of weight.
+// Finite, so that the first logits of a row never meet inf − inf. It is below any logit that matters.
 constexpr float kLowest = -3.402823466e38f;
 
 struct Normalizer {
@@ -20,7 +20,7 @@ struct Normalizer {
   float sum;      // Σ exp(logit − largest)
 };
 
-// Each lane carries its own maximum and sum. They are rescaled once for eight vectors.
+// Each lane keeps its own maximum and sum. They are rescaled once per eight vectors.
 template <class T>
 inline Normalizer normalizer(const T* logits, std::int64_t V) {
   constexpr int kVectors = 8;
@@ -69,9 +69,10 @@ struct Row {
 template <bool gradient, bool probabilities, class T>
 inline void write_row(const Row<T>& row, Normalizer s) {
   const vec largest = set1(s.largest), inverse = set1(1.0f / s.sum), weight = set1(row.weight);
-  const Row<T> r = row;  // in registers: a vector store could alias the caller's
+  const Row<T> r = row;  // kept in registers: a vector store could alias the caller's
   for_each_vector(0, r.V, [=](std::int64_t v, int n) {
-    __builtin_prefetch(r.logits + r.Vp + v);  // the next row: arithmetic here hides its way from memory
+    // Prefetches the next row, so that the arithmetic here hides the latency of memory.
+    __builtin_prefetch(r.logits + r.Vp + v);
     const vec p = exp(load_lanes(r.logits + v, n) - largest) * inverse;
     if constexpr (probabilities) store_lanes(r.probabilities + v, p, n);
     if constexpr (gradient) store_lanes(r.logits + v, p * weight, n);

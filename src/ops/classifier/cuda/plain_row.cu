@@ -1,5 +1,5 @@
-// Softmax cross entropy on a GPU as one would write it down first: a block for each row, an element at a time
-// to a thread, logits read twice. To read, and to compare with.
+// Softmax cross entropy on a GPU in its simplest form: one block per row, one element at a time per thread.
+// It reads the logits twice. It is there to be read, and as a baseline for timings.
 #include "ops/classifier/classifier.hpp"
 #include "ops/classifier/cuda/row.cuh"
 #include "runtime/cuda/check.hpp"

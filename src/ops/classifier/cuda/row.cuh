@@ -1,6 +1,6 @@
-// What the classifier's kernels share: a row's largest logit and its sum of exponentials, found in one pass
-// (M. Milakov, N. Gimelshein, "Online normalizer calculation for softmax", arXiv:1805.02867), and what is
-// made of them.
+// Shared by the classifier's kernels. A row's largest logit and its sum of exponentials are found in one pass
+// (M. Milakov, N. Gimelshein, "Online normalizer calculation for softmax", arXiv:1805.02867). The loss, the
+// gradient and the probabilities follow from them.
 #pragma once
 
 #include "ops/classifier/classifier.hpp"
@@ -9,15 +9,15 @@
 
 namespace warpwright::ops::classifier_kernels {
 
-// e^x for x ≤ 0 in one instruction behind a product: within 2 ulp and half an ulp of the product. What is
-// below 1e-38 is 0.
+// e^x for x ≤ 0, in one instruction after a product. The error is 2 ulp plus the effect of half an ulp of the
+// product. Results below 1e-38 are 0.
 __device__ inline float exponential(float x) {
   float y;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x * 1.44269504f));
   return y;
 }
 
-// Of the logits that one thread has seen.
+// The maximum and the sum over the logits that one thread has seen.
 struct Normalizer {
   float largest = -3.402823466e38f;  // finite, so that the first logits never meet inf − inf
   float sum = 0;                     // Σ exp(logit − largest)
@@ -38,7 +38,8 @@ struct ReductionSpace {
   float largest[gpu::kWarp], sum[gpu::kWarp];
 };
 
-// Of all threads of a block; a barrier behind what they did before.
+// Combines the normalizers of all threads of a block. It begins with a barrier, which covers their earlier
+// accesses.
 __device__ inline Normalizer of_block(const Normalizer& mine, ReductionSpace& shared) {
   Normalizer all;
   all.largest = gpu::block_max(mine.largest, shared.largest);
@@ -46,12 +47,12 @@ __device__ inline Normalizer of_block(const Normalizer& mine, ReductionSpace& sh
   return all;
 }
 
-// One row on its way through a kernel.
+// The state of one row in a kernel.
 struct RowState {
   int target = -1;
   float weight = 0;
   float at_target = 0;                        // the target's logit
-  float largest = 0, inverse = 0, scale = 0;  // of the logits; 1 / sum; weight / sum
+  float largest = 0, inverse = 0, scale = 0;  // largest logit; 1 / sum; weight / sum
 
   __device__ bool counted() const { return target >= 0; }
   __device__ void normalize(const Normalizer& n) {
@@ -62,7 +63,7 @@ struct RowState {
   __device__ float loss(const Normalizer& n) const {
     return counted() ? logf(n.sum) - (at_target - n.largest) : 0.0f;
   }
-  // The logits of the columns from v on become their gradients, 0 from V on.
+  // Replaces the logits of the columns from v on by their gradients, and by 0 from column V on.
   template <int lanes, class Index>
   __device__ void to_gradient(float (&x)[lanes], Index v, Index V) const {
 #pragma unroll
@@ -91,7 +92,7 @@ struct Rows {
   bool gradient;
 
   __device__ T* row(std::int64_t n) const { return logits + n * Vp; }
-  // Before anything is written to the row.
+  // Reads the row's target, weight and target logit. Must be called before the row is overwritten.
   __device__ RowState state(std::int64_t n) const {
     RowState s;
     s.target = targets[n];
@@ -114,7 +115,8 @@ Rows<T> rows_of(const Classifier& a) {
           a.gradient};
 }
 
-// Whole warps with about eight packs of a row to a thread, so that short rows leave room for other blocks.
+// The number of threads of a block: whole warps, with about eight packs of a row per thread. Short rows thus
+// leave room for other blocks.
 inline int threads_for(std::int64_t packs, int most) {
   const std::int64_t warps = packs / 8 / gpu::kWarp + 1;
   return warps * gpu::kWarp < most ? static_cast<int>(warps) * gpu::kWarp : most;

@@ -1,11 +1,13 @@
-// Softmax cross entropy and its gradient on a GPU, with each row in shared memory from its first to its last
-// use, so that logits cross the bus to device memory once in either direction. Blocks stay for many rows;
-// with GPT-2's vocabulary in bf16 (100 KB a row) a multiprocessor of an H200 holds two of them, one of which
-// computes while the other's row arrives. Each thread copies, reads and replaces its own 16-byte places of
-// the row, so that only a row's two sums need barriers, and asks for the next row's places as soon as it has
-// used this row's.
-//   2 · N · Vp elements of traffic, 2⅛ exponentials an element: in bf16 on an H200, 0.6 of the time that the
-//   memory needs. It reaches 0.89 of copy speed there (docs/kernels.md).
+// Softmax cross entropy and its gradient on a GPU. Each row stays in shared memory from its first use to its
+// last, so the logits cross the bus to device memory once in each direction.
+//
+// Blocks are persistent and process many rows. With GPT-2's vocabulary in bf16 (100 KB per row), a
+// multiprocessor of an H200 holds two blocks; one computes while the row of the other arrives. Each thread
+// copies, reads and replaces its own packs of 16 bytes. Only a row's two sums therefore need barriers, and a
+// thread requests the next row's pack as soon as it has used this row's.
+//
+// Traffic: 2 · N · Vp elements. Arithmetic: 2⅛ exponentials per element; in bf16 on an H200 they take 0.6 of
+// the time that memory needs. docs/kernels.md lists the speed that the kernel reaches.
 #include <algorithm>
 
 #include "ops/classifier/classifier.hpp"
@@ -16,22 +18,23 @@
 namespace warpwright::ops::classifier_kernels {
 namespace {
 
-constexpr int kThreads = 512, kBlocks = 2;  // a multiprocessor has registers for so many
-constexpr std::size_t kBesideRow = 2048;    // shared memory of a block: ReductionSpace and CUDA's own 1 KB
+constexpr int kThreads = 512, kBlocks = 2;  // the registers of a multiprocessor suffice for this many
+constexpr std::size_t kBesideRow =
+    2048;  // shared memory per block for ReductionSpace and for CUDA, which takes 1 KB
 
-// A row in shared memory, a pack of which is one thread's alone.
+// A row in shared memory. Each pack belongs to one thread.
 template <class T>
 struct SharedRow {
   using Pack = gpu::Packed<T>;
   static constexpr int kLanes = Pack::kLanes;
 
   T* space;
-  int V, packs;  // packs: those with a real column
+  int V, packs;  // packs: those that contain a real column
 
   __device__ SharedRow(void* memory, std::int64_t columns)
       : space(static_cast<T*>(memory)), V(static_cast<int>(columns)), packs((V + kLanes - 1) / kLanes) {}
 
-  // Calls f(column) for the first columns of this thread's packs.
+  // Calls f with the first column of each of this thread's packs.
   template <class F>
   __device__ void for_each_pack(const F& f) const {
     for (int i = static_cast<int>(threadIdx.x); i < packs; i += static_cast<int>(blockDim.x)) f(i * kLanes);
@@ -51,7 +54,8 @@ struct SharedRow {
     return n;
   }
 
-  // The gradient goes to `row`; `next`, where there is one, begins to take the present row's place.
+  // Writes the gradient to `row`. If there is a `next` row, its packs are requested into the same shared
+  // memory.
   __device__ void write(const RowState& state, T* row, const T* next) const {
     for_each_pack([&](int v) {
       float x[kLanes];
@@ -69,7 +73,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks) shared_rows(const Rows<T> r
   __shared__ ReductionSpace shared;
   const SharedRow<T> r(memory, rows.V);
   constexpr int kLanes = SharedRow<T>::kLanes;
-  std::int64_t n = blockIdx.x;  // there are no more blocks than rows
+  std::int64_t n = blockIdx.x;  // at most one block per row is launched
   r.for_each_pack([&](int v) { gpu::start_copy16(r.space + v, rows.row(n) + v); });
   while (n < rows.N) {
     T* row = rows.row(n);

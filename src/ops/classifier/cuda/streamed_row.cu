@@ -1,7 +1,7 @@
-// Softmax cross entropy on a GPU, a block for each row, 16 bytes at a time: for rows of any alignment and
-// length, and without a gradient. A row is read from device memory once; where it is needed again (gradient,
-// probabilities), the second read finds it in L2, which holds the rows of all blocks at work: 100 KB each in
-// bf16 with GPT-2's vocabulary.
+// Softmax cross entropy on a GPU, with one block per row and 16 bytes per access. It takes rows of any
+// alignment and length, and runs without a gradient, too. A row is read from device memory once. If it is
+// needed again, for the gradient or the probabilities, the second read hits L2, which holds the rows of all
+// running blocks: 100 KB each in bf16 with GPT-2's vocabulary.
 #include "ops/classifier/classifier.hpp"
 #include "ops/classifier/cuda/row.cuh"
 #include "runtime/cuda/check.hpp"
@@ -10,10 +10,10 @@ namespace warpwright::ops::classifier_kernels {
 namespace {
 
 constexpr int kThreads = 512;
-constexpr int kAhead = 4;  // packs that a thread has on their way to it
+constexpr int kAhead = 4;  // packs that a thread requests before it uses them
 
-// A row as whole packs at multiples of 16 bytes, and the fewer than two packs of elements before and behind
-// them, one to a thread.
+// Divides a row into whole packs at multiples of 16 bytes and the elements before and after them. These are
+// fewer than two packs, one element per thread.
 template <class T>
 struct Pieces {
   static constexpr int kLanes = gpu::kPackedLanes<T>;
@@ -55,7 +55,7 @@ __device__ Normalizer normalizer(const T* row, const Pieces<T>& pieces, std::int
   return n;
 }
 
-// Of `lanes` columns from v on, all of them real.
+// Writes `lanes` columns from v on, all of them real.
 template <class T, int lanes>
 __device__ void write_columns(const Rows<T>& rows, const RowState& state, T* row, T* probabilities,
                               std::int64_t v) {

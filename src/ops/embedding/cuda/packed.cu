@@ -1,5 +1,5 @@
-// Embedding forward on a GPU: a warp for each row, 16 bytes at a time. Memory-bound: out once, and the rows
-// of the tables that are named, those that several n name from the caches.
+// Embedding forward on a GPU, with one warp per row and 16 bytes per access. Memory-bound: out is written
+// once, and the selected rows of the tables are read. Rows that several n select come from the caches.
 #include "ops/cuda/reduce.cuh"
 #include "ops/cuda/vector.cuh"
 #include "ops/embedding/embedding.hpp"

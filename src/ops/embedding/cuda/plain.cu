@@ -1,12 +1,13 @@
-// The embedding on a GPU as document 000 writes it, to read and to compare with.
-//   forward   16 bytes of a row of out to a thread, in blocks of 512 (an element where rows are not made of
-//             16 bytes)
-//   backward  the document adds every element of dout to both tables with floating-point atomics, in an order
-//             that changes from run to run. Here a block has a token n and, where n is the first with its id,
-//             adds up the rows of dout of all that have it, in their order; each table by itself.
-// The blocks of the backward look for their id among all ids before theirs, and the first ones among those
-// behind: N²/256 steps of a block at most, where every id is another, and the rows of an id that is frequent
-// wait for each other.
+// The embedding on a GPU in its simplest form. It is there to be read, and as a baseline for timings.
+//   forward   each thread writes 16 bytes of a row of out, or one element if rows are not made of 16-byte
+//             packs
+//   backward  one block per n and table; the block of the first n with an id adds the rows of dout of all n
+//             with
+//             that id, in their order
+//
+// The backward needs no floating-point atomics, whose order would change from run to run. Each block searches
+// for its id among all earlier ids, and the first block of an id also among all later ones. This takes at
+// most N²/256 steps of a block, if all ids differ. The rows of a frequent id are added one after the other.
 #include "ops/cuda/reduce.cuh"
 #include "ops/cuda/vector.cuh"
 #include "ops/embedding/embedding.hpp"
@@ -105,7 +106,7 @@ std::string packs(const EmbeddingForwardProblem& p, const DeviceInfo&) {
 }
 
 Refusal refuse_plain(const EmbeddingBackwardProblem& p, const DeviceInfo&) {
-  if (p.N >= std::int64_t{1} << 31) return "more than 2^31 − 1 tokens";  // a block each
+  if (p.N >= std::int64_t{1} << 31) return "more than 2^31 − 1 tokens";  // one block each
   return {};
 }
 

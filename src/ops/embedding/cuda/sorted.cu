@@ -1,16 +1,18 @@
-// Embedding backward on a GPU without a floating-point atomic. Both tables are taken as one of V + P rows,
-// and the 2·N pairs (row, n) are sorted by row, stably, so that a row's segment has its n in order (CUB's
-// radix sort, as many bits as V + P has). Then
-//   1. sum_windows: a warp for each 64 sorted pairs and slice of 128 columns adds up dout[n] from segment to
-//      segment. What lies within the window goes to the gradient; a segment that goes on from or into another
-//      window leaves its part in the scratch. With Store::assign other warps zero the rows that nothing
-//      names.
-//   2. join_windows adds up the parts of such segments in the order of their windows, those of a long one in
-//      eight runs that are added in order.
-// So a token that is half the batch is as much work to each warp as any other, and no row is written twice.
+// Embedding backward on a GPU without floating-point atomics. Both tables are treated as one table of V + P
+// rows. The 2·N pairs (row, n) are sorted by row with a stable sort, so that each row's segment of pairs is
+// in the order of n (CUB's radix sort over as many bits as V + P has). Then
+//   1. sum_windows: one warp for each window of 64 sorted pairs and each slice of 128 columns adds up
+//      dout[n], segment by segment. The sum of a segment within the window goes to the gradient. A segment
+//      that crosses the window's bounds leaves its part in the scratch. With Store::assign, other warps zero
+//      the rows that no pair selects.
+//   2. join_windows adds the parts of such segments in the order of their windows. It divides the windows of
+//      a long segment into eight runs and adds the runs' sums in order.
+// A token that makes up half of the batch is thus as much work for each warp as any other, and no row is
+// written twice.
 //
-// Memory-bound: dout twice (once for each table), each row of a gradient that is named once (+= twice), with
-// Store::assign all other rows once; the sort moves 16 bytes a pair and pass.
+// Memory-bound: dout is read twice (once for each table). Each selected row of a gradient is moved once
+// (twice with +=). With Store::assign, each other row is written once. The sort moves 16 bytes per pair and
+// pass.
 #include <algorithm>
 #include <bit>
 #include <cub/device/device_radix_sort.cuh>
@@ -26,10 +28,10 @@ namespace {
 using warpwright::cuda::check;
 using warpwright::cuda::check_launch;
 
-constexpr int kWindow = 64;  // sorted pairs of a warp
-constexpr int kAhead = 8;    // rows of dout that a thread loads before it adds the first
+constexpr int kWindow = 64;  // sorted pairs per warp
+constexpr int kAhead = 8;    // rows of dout that a thread loads before it adds the first of them
 constexpr int kThreads = 256;
-constexpr int kRuns = kThreads / gpu::kWarp;  // of the windows that join_windows adds up
+constexpr int kRuns = kThreads / gpu::kWarp;  // into which join_windows divides the windows of a long segment
 
 struct Table {
   float* gradient;
@@ -37,7 +39,7 @@ struct Table {
   bool add;
 };
 
-// Both tables, one below the other.
+// Both tables as one: the rows of wte, then those of wpe.
 struct Tables {
   Table wte, wpe;
   std::int64_t C;
@@ -46,7 +48,7 @@ struct Tables {
   __device__ float* gradient(std::int64_t row) const {
     return row < wte.rows ? wte.gradient + row * C : wpe.gradient + (row - wte.rows) * C;
   }
-  // Those that are not added to: [first_zeroed, last_zeroed).
+  // The rows that are assigned, not added to: [first_zeroed, last_zeroed).
   __host__ __device__ std::int64_t first_zeroed() const { return wte.add ? wte.rows : 0; }
   __host__ __device__ std::int64_t last_zeroed() const { return wte.rows + (wpe.add ? 0 : wpe.rows); }
 };
@@ -58,7 +60,7 @@ struct Sorted {
   int windows;
 
   __device__ std::uint32_t row(std::int64_t at) const { return rows[at]; }
-  // Whether the pair there is of the row of the one before.
+  // True if the pair at this index has the same row as the pair before it.
   __device__ bool goes_on(std::int64_t at) const { return 0 < at && at < count && row(at - 1) == row(at); }
 };
 
@@ -76,11 +78,11 @@ __global__ void __launch_bounds__(kThreads)
   n[i] = n[N + i] = i;
 }
 
-// Zeroes what no pair names of the 32 rows from `first` on. A warp.
+// One warp zeroes those of the 32 rows from `first` on that no pair selects.
 template <int lanes>
 __device__ void zero_unnamed(const Tables& tables, const Sorted& sorted, std::int64_t first) {
   const std::int64_t row = first + threadIdx.x;
-  std::int64_t low = 0;  // the first pair of this row or of one behind it
+  std::int64_t low = 0;  // the first pair of this row or of a later one
   for (std::int64_t high = sorted.count; low < high;) {
     const std::int64_t middle = (low + high) / 2;
     if (sorted.row(middle) < row) {
@@ -99,7 +101,7 @@ __device__ void zero_unnamed(const Tables& tables, const Sorted& sorted, std::in
   }
 }
 
-// Where the sum goes that a pair ends.
+// The destination of the sum that ends at a pair.
 enum class Goes : std::uint8_t { nowhere, assign, add, head, tail };
 
 struct Window {
@@ -108,7 +110,7 @@ struct Window {
   Goes goes[kWindow];
 };
 
-// By a warp; says how many pairs it has.
+// Called by a whole warp. Returns the window's number of pairs.
 __device__ int read_window(Window& window, const Tables& tables, const Sorted& sorted, std::int64_t first) {
   const int count = static_cast<int>(min(std::int64_t{kWindow}, sorted.count - first));
   for (int i = static_cast<int>(threadIdx.x); i < count; i += gpu::kWarp) {
@@ -127,9 +129,9 @@ __device__ int read_window(Window& window, const Tables& tables, const Sorted& s
   return count;
 }
 
-// parts (windows, 2, C): of the segment that comes from the window before (head), and of the one that begins
-// here and goes on into the next (tail). The first `zeroing` blocks zero rows, the others have a window each,
-// slice after slice.
+// parts (windows, 2, C) receives the sum of the segment that comes from the window before (head), and of the
+// segment that begins here and continues into the next window (tail). The first `zeroing` blocks zero rows.
+// Each other block has one window and one slice; the windows of a slice follow each other.
 template <class T, int lanes, bool add>
 __global__ void __launch_bounds__(gpu::kWarp)
     sum_windows(const T* dout, Tables tables, Sorted sorted, float* parts, unsigned zeroing) {
@@ -201,7 +203,7 @@ __device__ void put(const float (&sum)[lanes], const Tables& tables, std::uint32
   gpu::store_floats(gradient, total);
 }
 
-// A segment that begins in a window, with the tail of its parts, and goes on into `further` windows behind.
+// A segment that begins in `window`, where its part is the tail, and continues into `further` later windows.
 struct Crossing {
   std::int64_t window;
   std::uint32_t row;
@@ -218,7 +220,7 @@ __device__ Crossing crossing_from(const Sorted& sorted, std::int64_t window) {
   return {window, row, further};
 }
 
-// Of few windows: each warp has slices of its own.
+// Joins a segment of few windows. Each warp has its own slices.
 template <int lanes>
 __device__ void join_short(const Crossing& crossing, const Tables& tables, const float* parts, int slices) {
   const std::int64_t next = crossing.window + 1;
@@ -232,7 +234,7 @@ __device__ void join_short(const Crossing& crossing, const Tables& tables, const
   }
 }
 
-// Of many: of one slice, each warp has a run of windows.
+// Joins one slice of a segment of many windows. Each warp has a run of windows.
 template <int lanes>
 __device__ void join_long(const Crossing& crossing, const Tables& tables, const float* parts, int slice) {
   __shared__ float sums[kRuns][gpu::kWarp][lanes];
@@ -257,9 +259,10 @@ __device__ void join_long(const Crossing& crossing, const Tables& tables, const 
   __syncthreads();
 }
 
-// Persistent: a block takes every gridDim-th window of every slice, and each lane of a warp looks at one of
-// them. Where a segment goes on from the window that it begins in, the first slice's block joins it for all
-// slices, unless it is long.
+// Persistent: a block takes every gridDim-th of all pairs of a slice and a window, and each lane of a warp
+// checks one pair. If a segment begins in the window and continues in the next one, the block that has the
+// window in the first slice joins it for all slices. If the segment is long, each slice is joined by its own
+// block.
 template <int lanes>
 __global__ void __launch_bounds__(kThreads)
     join_windows(Tables tables, Sorted sorted, const float* parts, int slices) {
@@ -286,7 +289,7 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// The scratch, piece after piece.
+// The pieces of the scratch.
 struct Scratch {
   std::uint32_t *rows, *sorted_rows;
   std::int32_t *n, *sorted_n;
@@ -295,7 +298,7 @@ struct Scratch {
   std::size_t sort_bytes, bytes;
 };
 
-// Writes nothing where `scratch` is null: says how much it needs.
+// If `scratch` is null, it only sets `bytes` to the size that the sort needs.
 cudaError_t sort(void* scratch, std::size_t& bytes, const Scratch& s, int count, std::int64_t rows,
                  cudaStream_t stream) {
   const int bits = std::bit_width(static_cast<std::uint64_t>(std::max<std::int64_t>(rows - 1, 1)));
@@ -382,7 +385,7 @@ void sorted_backward(const Context& context, const EmbeddingBackward& args) {
 }
 
 Refusal refuse_sorted(const EmbeddingBackwardProblem& p, const DeviceInfo&) {
-  constexpr std::int64_t kMost = std::int64_t{1} << 30;  // what it sorts, it counts with 32 bits
+  constexpr std::int64_t kMost = std::int64_t{1} << 30;  // the sort's counts have 32 bits
   if (p.N >= kMost || p.V + p.P >= kMost) return "more than 2^30 tokens or rows";
   return {};
 }

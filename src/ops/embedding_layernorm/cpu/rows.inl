@@ -1,5 +1,5 @@
-// Embedding and layer normalization on a CPU, a row at a time. Memory-bound: three table rows read, out
-// written; the sum waits in L1 for its statistics.
+// Embedding and layer normalization on a CPU, one row at a time. Memory-bound: it reads three rows of the
+// tables and writes one of out. The sum stays in L1 until its statistics are known.
 #include <omp.h>
 
 #include "ops/cpu/isa.hpp"
@@ -49,7 +49,7 @@ void forward(const Context& context, const EmbeddingLayerNormForward& args) {
                                : forward_as<bf16>(args, scratch, context.threads());
 }
 
-// A row of fp32 for each thread.
+// One row of fp32 per thread.
 std::size_t workspace(const EmbeddingLayerNormProblem& p, const DeviceInfo& device) {
   return static_cast<std::size_t>(device.threads) * static_cast<std::size_t>(p.C) * sizeof(float);
 }

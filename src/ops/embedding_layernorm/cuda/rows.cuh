@@ -1,4 +1,4 @@
-// Arguments and launch of the kernels that give each row to a warp.
+// Arguments and launch of the kernels that assign one warp to each row.
 #pragma once
 
 #include "ops/cuda/overlap.cuh"
@@ -35,7 +35,7 @@ struct Arguments {
         eps(a.eps) {}
 };
 
-// The rows that a warp adds up: type is null if there is none.
+// The table rows that a warp adds. type is null if there is none.
 template <class T>
 struct Row {
   const T *word, *position, *type;
@@ -48,7 +48,7 @@ struct Row {
         out(a.out + static_cast<std::int64_t>(n) * a.C) {}
 };
 
-// The warp's row, or −1.
+// Returns the warp's row, or −1 if it has none.
 template <class T>
 __device__ int row_of_warp(const Arguments<T>& a) {
   gpu::let_next_kernel_begin();

@@ -1,5 +1,5 @@
-// Embedding and layer normalization on a GPU for any row: the sum is taken anew for each of the two passes of
-// the statistics and for out, from the caches.
+// Embedding and layer normalization on a GPU for rows of any length and alignment. The sum is computed three
+// times, for the mean, for the variance and for out; the repeated reads hit the caches.
 #include "ops/embedding_layernorm/cuda/rows.cuh"
 
 namespace warpwright::ops {

@@ -1,5 +1,5 @@
-// Embedding and layer normalization on a GPU with the sum of a row in a warp's registers: three table rows
-// are read once, 16 bytes at a time, and out is written once.
+// Embedding and layer normalization on a GPU, with the sum of a row in a warp's registers. It reads three
+// rows of the tables once, 16 bytes per access, and writes out once.
 #include "ops/embedding_layernorm/cuda/rows.cuh"
 
 namespace warpwright::ops {
@@ -7,7 +7,7 @@ namespace {
 
 using namespace embedding_layernorm;
 
-// The 16-byte packs of a row that a lane has room for; 0: a warp cannot hold such a row.
+// The number of 16-byte packs that each lane holds; 0 if a warp cannot hold such a row.
 int packs_of(std::int64_t C, DType dtype) {
   constexpr std::int64_t kMostPacks = 8;
   const auto lanes = static_cast<std::int64_t>(16 / size_of(dtype));
