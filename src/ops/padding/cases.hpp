@@ -8,7 +8,7 @@
 
 namespace warpwright::ops::padding {
 
-enum class Form : std::uint8_t { front, behind, holes };  // where the ones are
+enum class Form : std::uint8_t { front, behind, holes };  // the position of the ones in a row
 
 struct Case {
   std::vector<std::int32_t> lengths;
@@ -33,7 +33,7 @@ inline std::vector<Case> bench_cases() {
   return {{std::vector<std::int32_t>(16, 150), 256, 768}, {std::vector<std::int32_t>(64, 600), 1024, 768}};
 }
 
-// Row b has its length of ones.
+// A mask whose row b has lengths[b] ones.
 inline Tensor make_mask(const Case& c, DType dtype, testing::Fixture& f) {
   std::vector<std::int32_t> ones;
   for (const std::int32_t length : c.lengths) {
@@ -68,7 +68,7 @@ inline PaddingLengths make_lengths(const Case& c, DType dtype, testing::Fixture&
   return a;
 }
 
-// What lengths leaves, of the case's mask.
+// The outputs of padding.lengths for the case's mask.
 struct Places {
   Tensor cu_seqlens, indices;
   std::int64_t N = 0;

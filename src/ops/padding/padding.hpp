@@ -1,14 +1,16 @@
-// For callers whose batches are padded: from a 0/1 mask to packed rows, and back.
-//   lengths  L_b = #{s : mask[b, s] ≥ 1/2}, cu_seqlens = the exclusive prefix sums of L and their total N,
+// Converts between padded batches and packed rows, given a 0/1 mask.
+//   lengths  L_b = #{s : mask[b, s] ≥ 1/2}; cu_seqlens = the exclusive prefix sums of L and their total N;
 //            indices[cu_seqlens[b] + i] = b·S + s for the i-th such s of row b, in order; −1 from N on
-//   pack     out[r] = x[indices[r]]            for every r of out whose index is not negative; others stay
-//   unpack   out[indices[r]] = x[r], 0 in every row that no r < N names
-// Source: Y. Zhai et al., "ByteTransformer", arXiv:2210.03052, whose mask is (B, S, S): a sequence's length
-// is the number of ones in the first row, mask.select(1, 0) here. Where the ones of a row come first, as it
-// supposes, these are its definitions; a mask with holes or with the padding in front is taken as it stands.
+//   pack     out[r] = x[indices[r]] for every row r of out whose index is not negative; other rows are kept
+//   unpack   out[indices[r]] = x[r] for r < N, and 0 in all other rows
+// Source: Y. Zhai et al., "ByteTransformer", arXiv:2210.03052.
 //
-// Rows of the mask may be strided (strides[1] is 1); everything else is contiguous. Rows are copied bit by
-// bit.
+// ByteTransformer's mask is (B, S, S), and a sequence's length is the number of ones in its first row, which
+// is mask.select(1, 0) here. It assumes that the ones of a row come first. For such masks, these definitions
+// are the same. Here a mask may also have holes, or the padding in front.
+//
+// Rows of the mask may be strided (strides[1] is 1). All other tensors are contiguous. Rows are copied bit by
+// bit. Throws Error if a tensor does not fit.
 #pragma once
 
 #include "ops/op.hpp"
@@ -28,7 +30,7 @@ struct PaddingLengthsProblem {
 struct PaddingRowsProblem {
   std::int64_t rows = 0, padded = 0, C = 0;
   DType dtype = DType::f32;
-  bool aligned = true;  // what is moved in packs begins at multiples of 16 bytes
+  bool aligned = true;  // the tensors that are moved in packs begin at multiples of 16 bytes
 
   bool operator==(const PaddingRowsProblem&) const = default;
   std::string describe() const;
@@ -49,14 +51,14 @@ struct PaddingLengths {
     f("cu_seqlens", cu_seqlens, Access::write);
     f("indices", indices, Access::write);
   }
-  Problem problem() const;  // throws Error where they do not fit together
+  Problem problem() const;  // throws Error if the tensors do not fit together
 };
 
 struct PaddingPack {
   using Problem = PaddingRowsProblem;
 
   Tensor x;        // (B·S, C)
-  Tensor indices;  // (R) int32, as lengths left them: R is B·S, or N
+  Tensor indices;  // (R) int32, from lengths; R is B·S or N
   Tensor out;      // (R, C)
 
   template <class F>
@@ -65,7 +67,7 @@ struct PaddingPack {
     f("indices", indices, Access::read);
     f("out", out, Access::update);
   }
-  Problem problem() const;  // throws Error where they do not fit together
+  Problem problem() const;  // throws Error if the tensors do not fit together
 };
 
 struct PaddingUnpack {
@@ -83,7 +85,7 @@ struct PaddingUnpack {
     f("indices", indices, Access::read);
     f("out", out, Access::write);
   }
-  Problem problem() const;  // throws Error where they do not fit together
+  Problem problem() const;  // throws Error if the tensors do not fit together
 };
 
 namespace padding {

@@ -11,7 +11,7 @@
 namespace warpwright::ops {
 namespace {
 
-using namespace testing;  // the operations' fixture, not GoogleTest's
+using namespace testing;  // the fixture of ops, not GoogleTest's namespace
 
 class Padding : public testing::VariantTest {};
 
@@ -65,8 +65,8 @@ TEST_P(Padding, UnpackMatchesTheReference) {
   expect_same_rows(padding_unpack_op(), GetParam(), padding::make_unpack);
 }
 
-// ByteTransformer's definition, its mask (B, S, S): lengths from the first row of each, batch_idx their
-// prefix sums, word_idx[batch_idx[b] + i] = b·S + i.
+// ByteTransformer's definition with its mask (B, S, S): the lengths come from the first row of each sequence,
+// batch_idx holds their prefix sums, and word_idx[batch_idx[b] + i] = b·S + i.
 TEST_P(Padding, IsByteTransformersWhereTheOnesComeFirst) {
   const auto& op = padding_lengths_op();
   const auto& variant = find_variant(op, GetParam());
@@ -97,10 +97,10 @@ TEST_P(Padding, IsByteTransformersWhereTheOnesComeFirst) {
 INSTANTIATE_TEST_SUITE_P(Padding, Padding, ::testing::ValuesIn(variant_names(padding_lengths_op())),
                          test_name);
 
-class Huge : public testing::VariantTest {};  // of the variants of a GPU
+class Huge : public testing::VariantTest {};  // for the variants of a GPU
 
-// More than 2^31 elements on both sides: rows of a few kinds, so many of which stand in turn that no wrapped
-// address meets its own kind.
+// More than 2^31 elements on both sides. The rows cycle through a few kinds, whose number is such that an
+// address that wraps around would meet a row of another kind.
 TEST_P(Huge, MovesEveryRow) {
   constexpr std::int64_t kB = 33, kS = 1024, kC = 65536, kRows = kB * kS, kKinds = 61, kStep = 211;
   const DeviceInfo device = device_for(GetParam());
@@ -124,7 +124,7 @@ TEST_P(Huge, MovesEveryRow) {
   }
   Context context(ContextOptions{}, device.device);
   std::vector<Buffer> buffers;
-  // Rows on the device: these, again and again.
+  // Rows on the device: the rows of `from`, repeated.
   const auto rows_of = [&](const Shape& shape, const Tensor& from) {
     const auto whole = static_cast<std::size_t>(shape.elements()) * size_of(DType::bf16);
     buffers.emplace_back(whole, device.device, "rows of a test");
@@ -175,7 +175,7 @@ TEST_P(Huge, MovesEveryRow) {
   }
 }
 
-GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(Huge);  // in a build without CUDA
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(Huge);  // a build without CUDA has none
 INSTANTIATE_TEST_SUITE_P(Padding, Huge, ::testing::ValuesIn(gpu_variant_names(padding_pack_op())), test_name);
 
 TEST(Padding, RefusesArgumentsThatDoNotFit) {

@@ -1,4 +1,4 @@
-// The oracle: the formulas, an element at a time.
+// The oracle: the formulas, one element at a time.
 #include "ops/element.hpp"
 #include "ops/padding/padding.hpp"
 

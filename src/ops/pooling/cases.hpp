@@ -14,8 +14,8 @@ struct Case {
   std::int64_t behind = 0;  // rows of x that belong to no sequence
 };
 
-// Every tail of a vector; sequences without rows, with one and with many, none at all, and rows behind the
-// last.
+// Every length of a vector's tail; sequences with no row, with one and with many; no sequences; rows after
+// the last sequence.
 inline std::vector<Case> test_cases() {
   std::vector<Case> cases{{{}, 8},           {{0, 0}, 33},       {{5, 0, 130, 1, 64}, 384}, {{70}, 768},
                           {{3, 700, 2}, 48}, {{17, 9}, 1024, 5}, {{1, 1, 1}, 385}};

@@ -7,7 +7,7 @@ namespace warpwright::ops::pooling {
 
 inline constexpr float kLeastNorm = 1e-12f;
 
-// Throws where the bounds are not what the contract says; every CPU variant begins with it.
+// Throws Error if the offsets do not ascend from 0 to at most N. Every CPU variant calls it first.
 void check_bounds(const PoolingForward& args);
 
 }  // namespace warpwright::ops::pooling

@@ -1,14 +1,16 @@
-// From the rows of packed sequences to one vector each.
-//   mean       out_s = Σx/L over the sequence's L rows       mean_sqrt  Σx/√L
-//   cls        its first row                                 max        the largest of each column
-// and with normalize  out_s / max(‖out_s‖₂, 1e-12)
-// Source: N. Reimers, I. Gurevych, "Sentence-BERT", arXiv:1908.10084, and the modules of that name.
+// Reduces the rows of each packed sequence to one vector.
+//   mean       out_s = Σx/L over the sequence's L rows      mean_sqrt  out_s = Σx/√L
+//   cls        out_s = its first row                        max        the largest element of each column
+//   normalize  divides out_s by max(‖out_s‖₂, 1e-12)
+// Source: N. Reimers, I. Gurevych, "Sentence-BERT", arXiv:1908.10084, and the modules of that name. There is
+// no backward.
 //
-// Sequence s owns rows [cu_seqlens[s], cu_seqlens[s+1]) of x; without cu_seqlens every row is a sequence of
-// its own. One without rows gives zeros. Sums and norms are fp32 (fp64 for fp64), rows in an order that
-// depends on the sequence alone. out is of x's dtype or of that of sums. Bounds are the caller's to check:
-// every CPU variant checks them first (Error), on a GPU wrong ones give wrong results but touch nothing
-// outside the tensors.
+// Sequence s owns rows [cu_seqlens[s], cu_seqlens[s+1]) of x. Without cu_seqlens, every row is a sequence. A
+// sequence without rows gives zeros. Sums and norms are fp32 (fp64 for fp64 data). The order in which rows
+// are added depends only on the sequence. All tensors are contiguous. Throws Error if a tensor does not fit.
+//
+// The offsets are the caller's responsibility. Every CPU variant checks them first and throws Error. On a
+// GPU, wrong offsets give wrong results, but nothing outside the tensors is accessed.
 #pragma once
 
 #include "ops/op.hpp"
@@ -35,7 +37,7 @@ struct PoolingProblem {
   DType dtype = DType::f32, out = DType::f32;
   Pooling kind = Pooling::mean;
   bool normalize = false;
-  bool aligned = true;  // what is moved in packs begins at multiples of 16 bytes
+  bool aligned = true;  // the tensors that are moved in packs begin at multiples of 16 bytes
 
   bool operator==(const PoolingProblem&) const = default;
   std::string describe() const;
@@ -48,7 +50,7 @@ struct PoolingForward {
 
   Tensor x;           // (N, C)
   Tensor cu_seqlens;  // (S + 1) int32, ascending from 0 to at most N; optional
-  Tensor out;         // (S, C), of x's dtype or fp32
+  Tensor out;         // (S, C), of x's dtype or of the sums' dtype
   Pooling kind = Pooling::mean;
   bool normalize = false;
 
@@ -58,7 +60,7 @@ struct PoolingForward {
     f("cu_seqlens", cu_seqlens, Access::read);
     f("out", out, Access::write);
   }
-  Problem problem() const;  // throws Error where they do not fit together
+  Problem problem() const;  // throws Error if the tensors do not fit together
 };
 
 const Op<PoolingForward>& pooling_forward_op();

@@ -13,7 +13,7 @@
 namespace warpwright::ops {
 namespace {
 
-using namespace testing;  // the operations' fixture, not GoogleTest's
+using namespace testing;  // the fixture of ops, not GoogleTest's namespace
 
 constexpr Pooling kKinds[] = {Pooling::mean, Pooling::cls, Pooling::max, Pooling::mean_sqrt};
 
@@ -31,7 +31,7 @@ TEST_P(Forward, MatchesTheReference) {
           for (const DType out : dtype == DType::f32 ? std::vector{dtype} : std::vector{dtype, DType::f32}) {
             Fixture fixture(static_cast<std::uint64_t>(c.C));
             const auto args = pooling::make_forward(c, dtype, out, kind, normalize, fixture);
-            // The mean of L rows is √L times smaller than they are, and so is what its sum may lose.
+            // The mean of L rows is √L times smaller than a row, and so is the error that its sum may have.
             const auto reduction = [&](std::string_view) {
               return static_cast<double>(longest) + static_cast<double>(c.C);
             };
@@ -83,7 +83,7 @@ TEST_P(Forward, WithoutBoundsEveryRowIsASequence) {
 INSTANTIATE_TEST_SUITE_P(Pooling, Forward, ::testing::ValuesIn(variant_names(pooling_forward_op())),
                          test_name);
 
-class Huge : public testing::VariantTest {};  // of the variants of a GPU
+class Huge : public testing::VariantTest {};  // for the variants of a GPU
 
 TEST_P(Huge, GivesEverySequenceItsBits) {
   for (const Pooling kind : {Pooling::mean, Pooling::max}) {
@@ -97,7 +97,7 @@ TEST_P(Huge, GivesEverySequenceItsBits) {
   }
 }
 
-GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(Huge);  // in a build without CUDA
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(Huge);  // a build without CUDA has none
 INSTANTIATE_TEST_SUITE_P(Pooling, Huge, ::testing::ValuesIn(gpu_variant_names(pooling_forward_op())),
                          test_name);
 

@@ -1,4 +1,4 @@
-// The oracle: fp64 throughout, in the order of the formulas.
+// The oracle, in fp64 throughout and in the order of the formulas.
 #include <algorithm>
 #include <cmath>
 #include <vector>

@@ -1,4 +1,4 @@
-// Padding on a CPU: rows are copied as bytes, shared out among the threads.
+// Padding on a CPU. The threads share the rows, which are copied as bytes. Memory-bound.
 #include <cstring>
 #include <type_traits>
 
@@ -9,9 +9,9 @@ namespace warpwright::ops::padding {
 namespace {
 
 template <class T>
-using Wide = std::conditional_t<sizeof(T) == 2, float, T>;  // bf16 and fp16 convert to fp32 alone
+using Wide = std::conditional_t<sizeof(T) == 2, float, T>;  // bf16 and fp16 convert only to fp32
 
-// The indices of a row's ones; how many there are.
+// Writes the indices of a row's ones and returns their number.
 template <class T>
 std::int64_t write_indices(const T* mask, std::int64_t b, std::int64_t S, std::int32_t* indices) {
   std::int64_t n = 0;

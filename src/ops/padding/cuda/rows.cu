@@ -1,6 +1,7 @@
-// Padding on a GPU. The lengths by one block (a warp a sequence counts its ones by ballots, the block adds
-// the counts up in order, the warps write the indices); rows by a warp each, 16 bytes at a time where they
-// allow it.
+// Padding on a GPU. Memory-bound.
+//   lengths       one block: a warp per sequence counts its ones by ballots, the block adds up the counts in
+//                 order, and the warps write the indices
+//   pack, unpack  one warp per row, 16 bytes per access if size and alignment allow it
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
@@ -34,7 +35,8 @@ __global__ void __launch_bounds__(kThreads) find_lengths(const T* mask, std::int
   __shared__ int sums[kWarps];
   const int lane = static_cast<int>(threadIdx.x) % gpu::kWarp,
             warp = static_cast<int>(threadIdx.x) / gpu::kWarp;
-  // Calls f(s, is it a one, the ones of all lanes) over a row, for whole warps.
+  // Called by whole warps. Calls f(s, whether element s is a one, the ones of all lanes) for each element of
+  // a row.
   const auto scan_row = [&](int b, auto&& f) {
     for (int first = 0; first < S; first += gpu::kWarp) {
       const int s = first + lane;
@@ -79,7 +81,7 @@ __global__ void __launch_bounds__(kThreads) find_lengths(const T* mask, std::int
   for (int r = before + static_cast<int>(threadIdx.x); r < B * S; r += kThreads) indices[r] = -1;
 }
 
-// A row of `units` between two places, or zeros, by a warp.
+// One warp copies a row of `units`, or writes zeros if `from` is null.
 template <class Unit>
 __device__ void move_row(Unit* to, const Unit* from, int units) {
   for (int i = static_cast<int>(threadIdx.x) % gpu::kWarp; i < units; i += gpu::kWarp)
@@ -108,7 +110,7 @@ __global__ void __launch_bounds__(kRowThreads)
                 int B, int S, int units) {
   const int i = warp_row();
   if (i >= B * S) return;
-  // The row's index, if any, among those of its sequence, which ascend.
+  // The indices of this row's sequence ascend: searches them for this row.
   const int end = min(cu_seqlens[i / S + 1], R);
   int low = min(max(cu_seqlens[i / S], 0), R), high = end;
   while (low < high) {
@@ -119,7 +121,8 @@ __global__ void __launch_bounds__(kRowThreads)
   move_row(out + static_cast<std::int64_t>(i) * units, from, units);
 }
 
-// Calls f(a null pointer of the widest unit that divides a row and the addresses' alignment, units of a row).
+// Calls f(null pointer to the unit, units per row). The unit is the widest type that divides a row and that
+// the addresses' alignment allows.
 template <class F>
 void visit_unit(const Tensor& x, const Tensor& out, std::int64_t C, F&& f) {
   const auto bytes = static_cast<int>(C * static_cast<std::int64_t>(size_of(x.dtype)));
@@ -177,7 +180,7 @@ void unpack(const Context& context, const PaddingUnpack& a) {
   warpwright::cuda::check_launch("padding.unpack cuda.rows");
 }
 
-// fp64 aside.
+// All mask dtypes except fp64.
 constexpr DTypes kMaskDTypesOfGpus{DType::f32, DType::bf16, DType::f16, DType::i32, DType::i64, DType::u8};
 
 }  // namespace

@@ -1,6 +1,5 @@
-// Pooling on a CPU, a sequence at a time.
-// Memory-bound: x is read once, a few vectors of columns at a time down the rows; the vector's norm is taken
-// from L1.
+// Pooling on a CPU, one sequence at a time. Memory-bound: x is read once, a few vectors of columns at a time
+// from the first row to the last. The norm of the result is computed from L1.
 #include "ops/cpu/isa.hpp"
 #include "ops/cpu/simd.hpp"
 #include "ops/pooling/kernels.hpp"
@@ -18,7 +17,8 @@ inline vec either_bits(vec a, vec b) {
 #endif
 }
 
-// The larger one, or NaN where one of them is: the two forms differ there alone, each having the other's NaN.
+// The larger of a and b, or NaN if either is NaN: then max returns b and select_less returns a, and the union
+// of their bits is NaN.
 inline vec larger(vec a, vec b) {
   return either_bits(max(a, b), select_less(a, b, b, a));
 }
@@ -29,8 +29,8 @@ struct Rows {
   std::int64_t count, C;
 };
 
-// Columns [c, c + n) of all rows, n ≤ kLanes: even and odd rows apart, so that sums do not wait for each
-// other.
+// Reduces columns [c, c + n) of all rows, n ≤ kLanes. Even and odd rows have separate sums, so that
+// consecutive additions are independent.
 template <Pooling kind, class T>
 inline vec reduce(const Rows<T>& x, std::int64_t c, int n) {
   const auto row = [&](std::int64_t i) { return load_lanes(x.data + i * x.C + c, n); };
@@ -70,7 +70,7 @@ void pool_sequence(const Rows<T>& x, bool normalize, TOut* out) {
   const float norm = __builtin_sqrtf(sum(squares));
   const vec inverse = set1(1 / (norm < kLeastNorm ? kLeastNorm : norm));
   for_each_vector(0, x.C, [&](std::int64_t c, int n) {
-    // A bf16 out would have rounded the values before they are divided: they are taken again.
+    // A bf16 out has already rounded the values, so they are computed again before they are divided.
     const vec v = sizeof(TOut) == sizeof(float) ? load_lanes(out + c, n) : value(c, n);
     store_lanes(out + c, v * inverse, n);
   });

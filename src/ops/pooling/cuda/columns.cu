@@ -1,7 +1,7 @@
-// Pooling on a GPU: a block has one sequence and 8 packs of columns, whose rows its warps share out; the
-// parts are joined in shared memory in a fixed order, that of the sequence alone. Memory-bound: x is read
-// once in lines of 128 bytes, four rows a thread in flight. Normalization is a second kernel, a warp for each
-// vector.
+// Pooling on a GPU. Each block has one sequence and 8 packs of columns, and its warps share the rows. The
+// warps' parts are combined in shared memory in a fixed order, which depends only on the sequence.
+// Memory-bound: x is read once in lines of 128 bytes, with four loads in flight per thread. Normalization is
+// a second kernel with one warp per vector.
 #include "ops/cuda/overlap.cuh"
 #include "ops/cuda/reduce.cuh"
 #include "ops/cuda/vector.cuh"
@@ -16,13 +16,13 @@ constexpr int kThreads = 256, kPacks = 8, kRows = kThreads / kPacks;
 template <class T, class TOut>
 struct Arguments {
   const T* x;
-  const std::int32_t* bounds;  // or null
+  const std::int32_t* bounds;  // may be null
   TOut* out;
   int N, S, C;
   bool normalize;
 };
 
-// Either may be NaN, which stays.
+// The larger of a and b, or NaN if either is NaN.
 __device__ float larger(float a, float b) {
   return a > b || a != a ? a : b;
 }
