@@ -88,10 +88,9 @@ struct Op {
 template <class A>
 struct Choice {
   const Variant<A>* variant = nullptr;  // null: none
-  std::string
-      // For example "cuda.persistent[128x192 66 workers]". The log, the bench and the plan's hash all use
-      // this text.
-      text;
+  // For example "cuda.persistent[128x192 66 workers]". The log, the bench and the plan's hash all use this
+  // text.
+  std::string text;
 };
 
 std::string choice_text(std::string_view variant, const std::string& configuration);

@@ -12,19 +12,19 @@ namespace warpwright::ops::norm {
 
 struct Case {
   std::int64_t N, C;
-  double mean = 0;  // of x: a large one shows E[x²] − mean² for what it is
+  double mean = 0;  // of x; a large mean exposes a variance that is computed as E[x²] − mean²
 };
 
-// Which normalization it is, which of the tensors there are, and their dtypes.
+// The kind of normalization, the optional tensors that are present, and their dtypes.
 struct Form {
   DType dtype = DType::f32;
   bool centered = true;
-  bool weight = true, bias = true;  // a bias only if centered
+  bool weight = true, bias = true;  // a bias needs centered
   bool fp32_parameters = false, fp32_out = false;
   bool statistics = true;
   Store store = Store::assign;
   bool dsum = false;
-  bool narrow_gradients = false;  // dweight and dbias of the parameters' dtype
+  bool narrow_gradients = false;  // dweight and dbias have the parameters' dtype
   bool residual = false, x_bias = false, sum = false;
 
   DType parameters() const { return fp32_parameters ? DType::f32 : dtype; }
@@ -32,8 +32,8 @@ struct Form {
   bool has_bias() const { return bias && centered; }
 };
 
-// Every length of a vector's tail, rows fewer than threads and parts and more, zero rows, GPT-2's widths, and
-// for GPUs rows of one warp, of several, of a whole block, of a cluster, and longer ones.
+// Every length of a vector's tail, fewer and more rows than threads and parts, zero rows, and GPT-2's widths.
+// For GPUs: rows of one warp, of several warps, of a whole block, of a cluster, and longer ones.
 inline std::vector<Case> test_cases() {
   std::vector<Case> cases{{0, 8},      {3, 768},        {257, 96},   {64, 1600, 100.0}, {33, 1021},
                           {2, 8191},   {2100, 32, 5.0}, {9001, 128}, {5, 769},          {7, 1024},
@@ -43,13 +43,14 @@ inline std::vector<Case> test_cases() {
   return cases;
 }
 
-// For the forms that are not the plain one.
+// For all forms except the plain one.
 inline std::vector<Case> few_cases() {
   return {{0, 8}, {3, 768}, {37, 96},   {33, 1021}, {300, 40}, {2, 8192},
           {5, 1}, {9, 7},   {140, 264}, {9, 16384}, {35, 4096}};
 }
 
-// With a weight or without, with a bias or without, mixed dtypes, and everything that a backward can add to.
+// With and without a weight, with and without a bias, mixed dtypes, and every tensor that a backward can add
+// to.
 inline std::vector<Form> test_forms(const std::vector<DType>& dtypes, bool centered) {
   std::vector<Form> forms;
   for (const DType dtype : dtypes) {
@@ -81,8 +82,8 @@ inline std::vector<Case> bench_cases() {
   return {{256, 768}, {4096, 768}, {16384, 768}, {4096, 1600}, {1024, 4096}, {256, 16384}};
 }
 
-// The widths of GPT-2, BERT and larger models, at 2^26 elements, of which nothing is found in the caches; B·T
-// = 65,536 as steps of 124M and 1558M have it; few wide rows.
+// The widths of GPT-2, BERT and larger models at 2^26 elements, so that nothing is found in the caches; B·T =
+// 65,536 at the widths of GPT-2 124M and 1558M; a few wide rows.
 inline std::vector<Case> gpu_bench_cases() {
   std::vector<Case> cases{{65536, 768}, {65536, 1600}, {1024, 12288}};
   for (const std::int64_t C : {768, 1024, 1280, 1600, 2048, 4096, 5120, 8192, 12288, 16384}) {
@@ -91,7 +92,7 @@ inline std::vector<Case> gpu_bench_cases() {
   return cases;
 }
 
-// To multiples of `step`.
+// Rounds the elements to multiples of `step`.
 inline void coarsen(const Tensor& t, float step) {
   visit_dtype(t.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
@@ -104,9 +105,9 @@ inline void coarsen(const Tensor& t, float step) {
   });
 }
 
-// x, x_bias and residual have so few bits that their sum is exact in any dtype: the rounding of the sum,
-// which the statistics are taken of, is part of the contract, and fp64 copies of the arguments cannot show
-// it.
+// x, x_bias and residual have so few bits that their sum is exact in any dtype. The contract defines how the
+// sum is rounded before the statistics are taken, and fp64 copies of the arguments cannot reproduce that
+// rounding.
 inline void add_residual(const Case& c, const Form& form, testing::Fixture& f, NormForward& a) {
   a.residual = f.random(form.dtype, {c.N, c.C}, 0.5);
   if (form.x_bias) a.x_bias = f.random(form.dtype, {c.C}, 0.5);
@@ -130,7 +131,7 @@ inline NormForward make_forward(const Case& c, const Form& form, testing::Fixtur
   return a;
 }
 
-// The statistics are inputs here: near those of x, as rounding leaves them.
+// The statistics are inputs here. They are near those of x, as if they had been rounded.
 inline NormBackward make_backward(const Case& c, const Form& form, testing::Fixture& f) {
   const DType accumulation = accumulation_dtype(form.dtype);
   const DType gradients = form.narrow_gradients ? form.parameters() : accumulation;

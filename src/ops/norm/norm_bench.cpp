@@ -29,13 +29,13 @@ void norm_bench(Bench& bench) {
   for (const DType dtype : {DType::f32, DType::bf16}) {
     for (const auto& c : cases) forward_and_backward(bench, c, {.dtype = dtype});
     for (const auto& c : cases) forward_and_backward(bench, c, {.dtype = dtype, .centered = false});
-    for (const auto& c : cases) {  // as a pre-norm model adds
+    for (const auto& c : cases) {  // the residual of a pre-norm model
       const Form form{.dtype = dtype, .residual = true, .sum = true};
       bench.run(norm_forward_op(), [&](testing::Fixture& f) { return norm::make_forward(c, form, f); });
     }
   }
   for (const DType dtype : {DType::f32, DType::f16}) {
-    for (const auto& c : cases) {  // as a post-norm encoder adds
+    for (const auto& c : cases) {  // the residual of a post-norm encoder
       const Form form{.dtype = dtype, .statistics = false, .residual = true, .x_bias = true};
       bench.run(norm_forward_op(), [&](testing::Fixture& f) { return norm::make_forward(c, form, f); });
     }

@@ -13,26 +13,28 @@
 namespace warpwright::ops {
 namespace {
 
-using namespace testing;  // the operations' fixture, not GoogleTest's
+using namespace testing;  // the fixture of ops, not GoogleTest's namespace
 
 class Forward : public testing::VariantTest {};
 class Backward : public testing::VariantTest {};
 
 const std::vector<DType> kAllDTypes{DType::f32, DType::bf16, DType::f16, DType::f64};
 
-// Counts a case that is checked, or keeps the reason for which it is not.
+// Counts a case that was checked, or stores the reason why it was not.
 bool refuses(const std::string& reason, int& checked, std::string& refusal) {
   reason.empty() ? void(++checked) : void(refusal = reason);
   return !reason.empty();
 }
 
 void check_forward(const std::string& variant, bool centered) {
-  std::string refusal;  // some variants take only some of the row lengths: what each checks is counted
+  // Some variants take only some lengths of rows, so the checked cases are counted.
+  std::string refusal;
   int checked = 0;
   const auto check = [&](const norm::Case& c, const norm::Form& form) {
     Fixture fixture(static_cast<std::uint64_t>(c.N * 10007 + c.C));
     const auto args = norm::make_forward(c, form, fixture);
-    // A mean m with a deviation of 1 costs m·2^-24 in x − mean: the input's own condition.
+    // A mean m with a deviation of 1 costs m·2^-24 in x − mean. This is due to the input's condition, not to
+    // the kernel.
     const auto reduction = [&](std::string_view) { return (1 + c.mean * c.mean) * static_cast<double>(c.C); };
     refuses(check_variant(norm_forward_op(), variant, fixture, args, reduction), checked, refusal);
   };
@@ -64,7 +66,7 @@ void check_backward(const std::string& variant, bool centered) {
   };
   for (const DType dtype : dtypes_for(norm_backward_op(), variant)) {
     for (const Store store : {Store::assign, Store::add}) {
-      if (!centered && store == Store::add) continue;  // among the forms below
+      if (!centered && store == Store::add) continue;  // covered by the forms below
       for (const auto& c : taken(norm::test_cases())) {
         check(c, {.dtype = dtype, .centered = centered, .store = store});
       }
@@ -82,8 +84,8 @@ TEST_P(Backward, ByTheRootMeanSquareMatchesTheReference) {
   check_backward(GetParam(), false);
 }
 
-// The forward's arguments and those of the backward from its output, which the reference has filled: weights
-// of every size, some 0, with K places for lost columns.
+// The arguments of a forward and of the backward from its output; the reference has filled them. The weights
+// have all sizes, and some are 0. There are K places for lost columns.
 struct FromOut {
   NormForward forward;
   NormBackward backward;
@@ -123,7 +125,7 @@ TEST_P(Backward, FromTheOutputMatchesTheReference) {
   for (norm::Form form : forms) {
     form.statistics = true;
     auto cases = taken(norm::few_cases());
-    cases.push_back({2100, 40});  // kept columns' sums in several chunks of rows
+    cases.push_back({2100, 40});  // sums of kept columns over several chunks of rows
     for (const auto& c : cases) {
       Fixture fixture(static_cast<std::uint64_t>(c.N * 10007 + c.C));
       const std::int64_t lost = form.weight ? (c.C + 3) / 7 : 0;
@@ -137,8 +139,8 @@ TEST_P(Backward, FromTheOutputMatchesTheReference) {
   if (checked == 0) GTEST_SKIP() << refusal;
 }
 
-// Compared with the backward from the input, the oracle: the error that rounding of out leaves, ½ε·(|x̂| +
-// |bias/weight|), and no more.
+// The oracle is the backward from the input. The error must not exceed what rounding of out causes, ½ε·(|x̂|
+// + |bias/weight|).
 TEST_P(Backward, FromTheOutputIsTheGradientOfTheInput) {
   std::string refusal;
   int checked = 0;
@@ -160,8 +162,8 @@ TEST_P(Backward, FromTheOutputIsTheGradientOfTheInput) {
     oracle.x = made.forward.x;
     oracle = fp64_twin(oracle, twin_fixture);
     run_variant(op, find_variant(op, kReference), oracle, 1);
-    // Each |x̂| and |bias/weight| is a few; an eighth of that factor where a column is on the edge of being
-    // lost.
+    // |x̂| and |bias/weight| are a few each. In a column on the edge of being lost, ½ε·|bias/weight| is an
+    // eighth.
     const double bound = 4 * epsilon_of(dtype) + tolerance(dtype, static_cast<double>(c.C));
     for (const auto& [got, wanted] :
          {std::pair{args.dx, oracle.dx}, {args.dweight, oracle.dweight}, {args.dbias, oracle.dbias}}) {
@@ -169,7 +171,7 @@ TEST_P(Backward, FromTheOutputIsTheGradientOfTheInput) {
       EXPECT_EQ(error.not_finite, 0);
       EXPECT_LE(error.relative, bound) << name_of(dtype);
     }
-    // With weight = 0 nothing comes from out: as exact as from the input.
+    // With weight = 0, nothing is recovered from out, so the result is as exact as from the input.
     for (std::int64_t i = 3; i < c.C; i += 7) {
       const double wanted = load_element(oracle.dweight, i);
       EXPECT_NEAR(load_element(args.dweight, i), wanted, 1e-5 * std::max(1.0, std::abs(wanted))) << i;
@@ -178,7 +180,7 @@ TEST_P(Backward, FromTheOutputIsTheGradientOfTheInput) {
   if (checked == 0) GTEST_SKIP() << refusal;
 }
 
-// A lost column that nobody kept is NaN, and the others are as if it had been kept.
+// A lost column that was not kept is NaN. The other columns are the same as if it had been kept.
 TEST_P(Backward, LostColumnsWithoutAPlaceAreNaN) {
   std::string refusal;
   int checked = 0;
@@ -220,7 +222,7 @@ TEST_P(Backward, FromTheOutputTakesHugeWeights) {
   if (!reason.empty()) GTEST_SKIP() << reason;
 }
 
-// The forward finds and keeps the same in every variant.
+// Every variant of the forward finds and keeps the same columns.
 TEST_P(Forward, KeepsLostColumns) {
   std::string refusal;
   int checked = 0;
@@ -251,7 +253,7 @@ TEST_P(Forward, KeepsLostColumns) {
   if (checked == 0) GTEST_SKIP() << refusal;
 }
 
-// A constant row comes out as the bias, whatever the constant.
+// The output of a constant row is the bias, for any constant.
 TEST_P(Forward, TakesConstantRowsExactly) {
   std::string refusal;
   int checked = 0;
@@ -273,7 +275,7 @@ TEST_P(Forward, TakesConstantRowsExactly) {
   if (checked == 0) GTEST_SKIP() << refusal;
 }
 
-// Rows with a large mean, constant ones, one huge element, subnormal numbers.
+// Rows with a large mean, constant rows, one huge element, subnormal numbers.
 TEST_P(Forward, TakesUnevenRows) {
   std::string refusal;
   int checked = 0;
@@ -289,7 +291,7 @@ TEST_P(Forward, TakesUnevenRows) {
         x.set(3 * C + c, x[3 * C + c] * (dtype == DType::f16 ? 1e-6 : 1e-39));
         x.set(4 * C + c, 0);
       }
-      // A mean of 1e4 with a deviation of 1, or of 0: the input's own condition.
+      // A mean of 1e4 with a deviation of 1 or 0. The error is due to the input's condition.
       const auto reduction = [&](std::string_view) { return 1e8 * static_cast<double>(C); };
       refuses(check_variant(norm_forward_op(), GetParam(), fixture, args, reduction), checked, refusal);
     }
@@ -297,7 +299,7 @@ TEST_P(Forward, TakesUnevenRows) {
   if (checked == 0) GTEST_SKIP() << refusal;
 }
 
-// The loads of the forward's kernels on a GPU rely on it.
+// The loads of the GPU's forward kernels rely on this.
 TEST(ForwardShape, OnlyTheLastPackLiesAfterTheRowsEnd) {
   constexpr std::int64_t kWarp = 32, kLongest = kWarp * 8 * 16;
   for (std::int64_t in_row = 1; in_row <= kLongest; ++in_row) {
@@ -314,8 +316,8 @@ TEST(ForwardShape, OnlyTheLastPackLiesAfterTheRowsEnd) {
   EXPECT_EQ(norm::cuda::forward_shape(8 * kLongest + 8, DType::bf16, false).warps, 0);
 }
 
-// Runs it a thousand times and compares all that it wrote. Returns the variant's reason if it refuses, else
-// "".
+// Runs the variant a thousand times and compares everything that it wrote. Returns the variant's reason if it
+// refuses, otherwise "".
 template <class A>
 std::string check_bits(const Op<A>& op, std::string_view name, const A& args) {
   const auto& variant = find_variant(op, name);
@@ -367,7 +369,8 @@ TEST_P(Backward, GivesTheSameBitsAThousandTimes) {
   if (checked == 0) GTEST_SKIP() << refusal;
 }
 
-// Rows of a warp, of a block and of a cluster, in whole packs, but not where a pack begins.
+// Rows of a warp, of a block and of a cluster. They consist of whole packs but do not begin at a multiple of
+// 16 bytes.
 TEST_P(Forward, TakesRowsThatAreNotAligned) {
   std::string refusal;
   int checked = 0;
@@ -409,11 +412,12 @@ TEST_P(Backward, TakesRowsThatAreNotAligned) {
   if (checked == 0) GTEST_SKIP() << refusal;
 }
 
-// Tensors of 768 columns so large, 8 MiB and a little, that a CPU writes them past its caches.
+// The number of rows of 768 columns that make a tensor slightly larger than 8 MiB, which a CPU writes past
+// its caches.
 std::int64_t rows_of(DType dtype) {
   return dtype == DType::f32 ? 2800 : 5600;
 }
-// All rows but one, from a multiple of 64 bytes on.
+// All rows except one, starting at a multiple of 64 bytes.
 Tensor from_a_line(const Tensor& t) {
   const std::int64_t N = t.shape[0] - 1, C = t.shape[1];
   const auto beyond = reinterpret_cast<std::uintptr_t>(t.data) % 64;
@@ -461,10 +465,10 @@ TEST_P(Backward, TakesLargeTensors) {
 INSTANTIATE_TEST_SUITE_P(Norm, Forward, ::testing::ValuesIn(variant_names(norm_forward_op())), test_name);
 INSTANTIATE_TEST_SUITE_P(Norm, Backward, ::testing::ValuesIn(variant_names(norm_backward_op())), test_name);
 
-class HugeForward : public testing::VariantTest {};  // of the variants of a GPU
+class HugeForward : public testing::VariantTest {};  // for the variants of a GPU
 class HugeBackward : public testing::VariantTest {};
 
-// Rows that the variant takes, a prime number of them.
+// A shape that the variant takes, with a prime number of rows.
 norm::Case huge_case(std::string_view variant) {
   if (variant == "cuda.block_row") return {127, 4096};
   if (variant == "cuda.cluster_row") return {31, 16384};
@@ -503,10 +507,10 @@ TEST_P(HugeBackward, GivesEveryRowItsBitsAndSumsThemAll) {
   if (checked == 0) GTEST_SKIP() << refusal;
 }
 
-GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(HugeForward);  // in a build without CUDA
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(HugeForward);  // a build without CUDA has none
 INSTANTIATE_TEST_SUITE_P(Norm, HugeForward, ::testing::ValuesIn(gpu_variant_names(norm_forward_op())),
                          test_name);
-GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(HugeBackward);  // in a build without CUDA
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(HugeBackward);  // a build without CUDA has none
 INSTANTIATE_TEST_SUITE_P(Norm, HugeBackward, ::testing::ValuesIn(gpu_variant_names(norm_backward_op())),
                          test_name);
 
@@ -574,7 +578,7 @@ TEST(Norm, RefusesArgumentsThatDoNotFit) {
   wrong.weight = {};
   EXPECT_THROW(norm_forward(context, wrong), Error);
   wrong = args;
-  wrong.centered = false;  // with bias and mean
+  wrong.centered = false;  // bias and mean are still given
   EXPECT_THROW(norm_forward(context, wrong), Error);
   wrong = args;
   wrong.lost.x = fixture.random(DType::f32, {3, 2});

@@ -19,8 +19,8 @@ bool has_fp32_parameters(std::string_view operation, DType dtype, const Tensor& 
   return true;
 }
 
-// Fills what forward and backward share: `y` is the forward's x or the backward's dx, `out` the forward's out
-// or the backward's dout.
+// Fills the fields that forward and backward share. `y` is the forward's x or the backward's dx; `out` is the
+// forward's out or the backward's dout.
 void check_rows(std::string_view operation, NormProblem& p, bool centered, std::string_view y_name,
                 const Tensor& y, std::string_view out_name, const Tensor& out, const Tensor& weight,
                 const Tensor& bias) {
@@ -48,7 +48,7 @@ void check_statistics(std::string_view operation, const NormProblem& p, std::str
   require_tensor(operation, name, statistics, accumulation_dtype(p.dtype), {p.N});
 }
 
-// The number of places; −1 if no columns are looked for.
+// Returns the number of places, or −1 if no columns are looked for.
 std::int64_t check_lost(std::string_view operation, const NormProblem& p, const LostColumns& lost) {
   if (!lost) {
     require(!lost.x, operation, "lost_x comes without lost_columns");

@@ -1,4 +1,4 @@
-// The oracle: fp64 throughout, in the order of the formulas.
+// The oracle, in fp64 throughout and in the order of the formulas.
 #include <cmath>
 #include <limits>
 #include <vector>
@@ -23,7 +23,7 @@ std::vector<std::int64_t> lost_columns(const Tensor& weight, const Tensor& bias,
   return lost;
 }
 
-// x̂ of every element, from the input or from the output.
+// Returns x̂ of every element, computed from the input or from the output.
 std::vector<double> normalized_rows(const NormBackward& a, std::int64_t N, std::int64_t C) {
   const Elements x(a.x), out(a.out), weight(a.weight), bias(a.bias), mean(a.mean), rstd(a.rstd),
       kept(a.lost.x);
@@ -116,7 +116,7 @@ void normalize(const NormForward& args, const Tensor& normalized) {
   }
 }
 
-// The sum is rounded where it is stored.
+// A sum that is stored is rounded before its statistics are taken.
 void forward_reference(const Context&, const NormForward& args) {
   if (!args.residual) return normalize(args, args.x);
   const std::int64_t N = args.x.shape[0], C = args.x.shape[1];

@@ -1,4 +1,4 @@
-// Normalizations with a residual.
+// Tests of normalizations with a residual.
 #include <gtest/gtest.h>
 
 #include "ops/norm/cases.hpp"
@@ -9,13 +9,13 @@
 namespace warpwright::ops {
 namespace {
 
-using namespace testing;  // the operations' fixture, not GoogleTest's
+using namespace testing;  // the fixture of ops, not GoogleTest's namespace
 using norm::Case;
 using norm::Form;
 
 class ResidualForward : public testing::VariantTest {};
 
-// Some variants take only some of the row lengths and forms: what each checks is counted.
+// Some variants take only some lengths of rows and some forms, so the checked cases are counted.
 void check_forms(const std::string& variant, const std::vector<Case>& cases, const std::vector<Form>& forms) {
   std::string refusal;
   int checked = 0;
@@ -33,7 +33,7 @@ void check_forms(const std::string& variant, const std::vector<Case>& cases, con
   if (checked == 0) GTEST_SKIP() << refusal;
 }
 
-// As a pre-norm model adds, with the sum stored, and as a post-norm encoder does.
+// A pre-norm model, which stores the sum, and a post-norm encoder, which does not.
 TEST_P(ResidualForward, MatchesTheReference) {
   std::vector<Form> forms;
   for (const DType dtype : dtypes_for(norm_forward_op(), GetParam())) {
@@ -65,7 +65,7 @@ TEST_P(ResidualForward, OfEveryFormMatchesTheReference) {
   check_forms(GetParam(), taken(cases), forms);
 }
 
-// Sum over x and out over residual, as a model without a buffer to spare has them.
+// sum replaces x, and out replaces residual, as in a model that reuses its buffers.
 TEST_P(ResidualForward, WorksInPlace) {
   const auto& op = norm_forward_op();
   const auto& variant = find_variant(op, GetParam());
@@ -94,7 +94,7 @@ TEST_P(ResidualForward, WorksInPlace) {
   if (checked == 0) GTEST_SKIP() << refusal;
 }
 
-// On the CPU the sums have one order, so that fusing changes no bit; on a GPU too if a row has the same
+// Fusing changes no bit on the CPU, where sums have one order. The same holds on a GPU if a row has the same
 // shape.
 TEST_P(ResidualForward, GivesTheBitsOfItsParts) {
   std::string refusal;
@@ -126,7 +126,7 @@ TEST_P(ResidualForward, GivesTheBitsOfItsParts) {
   if (checked == 0) GTEST_SKIP() << refusal;
 }
 
-// A count from the device: its rows have the bits that they have without it.
+// With a count from the device, its rows have the same bits as without one.
 TEST_P(ResidualForward, OfAsManyRowsAsTheDeviceSays) {
   const auto& op = norm_forward_op();
   const auto& variant = find_variant(op, GetParam());
@@ -155,7 +155,7 @@ TEST_P(ResidualForward, OfAsManyRowsAsTheDeviceSays) {
   if (checked == 0) GTEST_SKIP() << refusal;
 }
 
-// An encoder that is batch-invariant has its bits from this.
+// A batch-invariant encoder relies on this.
 TEST_P(ResidualForward, ARowDoesNotDependOnTheOthers) {
   const auto& op = norm_forward_op();
   const auto& variant = find_variant(op, GetParam());
@@ -203,7 +203,7 @@ TEST_P(ResidualForward, TakesRowsThatAreNotAligned) {
   if (checked == 0) GTEST_SKIP() << refusal;
 }
 
-// The sum's columns are kept, whatever is written over x.
+// The sum's columns are kept, even if x is overwritten.
 TEST_P(ResidualForward, KeepsLostColumnsOfTheSum) {
   const auto& op = norm_forward_op();
   const auto& variant = find_variant(op, GetParam());
@@ -242,7 +242,7 @@ TEST_P(ResidualForward, KeepsLostColumnsOfTheSum) {
 INSTANTIATE_TEST_SUITE_P(Norm, ResidualForward, ::testing::ValuesIn(variant_names(norm_forward_op())),
                          test_name);
 
-class HugeResidualForward : public testing::VariantTest {};  // of the variants of a GPU
+class HugeResidualForward : public testing::VariantTest {};  // for the variants of a GPU
 
 TEST_P(HugeResidualForward, GivesEveryRowItsBits) {
   std::string refusal;
@@ -260,7 +260,7 @@ TEST_P(HugeResidualForward, GivesEveryRowItsBits) {
   if (checked == 0) GTEST_SKIP() << refusal;
 }
 
-GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(HugeResidualForward);  // in a build without CUDA
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(HugeResidualForward);  // a build without CUDA has none
 INSTANTIATE_TEST_SUITE_P(Norm, HugeResidualForward, ::testing::ValuesIn(gpu_variant_names(norm_forward_op())),
                          test_name);
 
@@ -280,7 +280,7 @@ TEST(ResidualNorm, RefusesArgumentsThatDoNotFit) {
   refused([&](NormForward& a) { a.bias = fixture.random(DType::bf16, {40}); });
   refused(
       [&](NormForward& a) { a.weight = a.bias = fixture.random(DType::bf16, {40}); });  // 16 bits with fp32
-  refused([&](NormForward& a) { a.centered = false; });                                 // with bias and mean
+  refused([&](NormForward& a) { a.centered = false; });  // bias and mean are still given
   refused([&](NormForward& a) { a.rows = fixture.random(DType::f32, {1}); });
   refused([&](NormForward& a) {
     a.sum = {};

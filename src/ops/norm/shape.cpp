@@ -11,8 +11,8 @@ std::string text_of(RowShape shape) {
   return shape.roomy ? text + ", roomy" : text;
 }
 
-// Rows of up to 7 packs a lane in one warp, which needs no barrier; longer ones in few warps, so that a
-// multiprocessor has many of them at once: of 4 or 5 packs, or of 6 or 8.
+// Rows of up to 7 packs per lane belong to one warp, which needs no barrier. Longer rows belong to a few
+// warps, so that many rows fit on a multiprocessor: 4 or 5 packs per lane, or 6 or 8.
 RowShape forward_shape(std::int64_t C, DType dtype, bool few) {
   const auto lanes = static_cast<std::int64_t>(16 / size_of(dtype));
   if (C % lanes != 0 || C / lanes > kMostWarps * kWarp * 8) return {};
@@ -23,12 +23,12 @@ RowShape forward_shape(std::int64_t C, DType dtype, bool few) {
   const auto warps_of = [&](int packs) { return (in_row + kWarp * packs - 1) / (kWarp * packs); };
   const bool floats = in_row <= kMostFloatRow;
   if (few) return floats ? RowShape{4, warps_of(4)} : RowShape{8, warps_of(8)};
-  // The first of those that leave the fewest lanes idle, and none but in a thread's last pack.
+  // Takes the first shape that leaves the fewest lanes idle. Only a thread's last pack may be idle.
   RowShape best;
   for (const int packs : floats ? std::array{5, 4} : std::array{6, 8}) {
     const int warps = warps_of(packs);
-    // More warps of 6 packs wait longer for each other than fewer of 8 (16,384 columns: 75.4 µs
-    // against 74.8).
+    // Many warps of 6 packs wait longer for each other than fewer warps of 8, which costs more than idle
+    // lanes.
     const int most = packs == 6 ? 9 : kMostWarps;
     if (warps > most || kWarp * warps * (packs - 1) > in_row) continue;
     if (best.warps == 0 || packs * warps < best.packs * best.warps) best = {packs, warps};
@@ -47,7 +47,7 @@ Refusal refuse_shape(RowShape shape, Share share, bool aligned) {
 
 namespace {
 
-// Among the packs a lane from `fewest` to `most`, those that leave the fewest lanes idle.
+// Returns the number of packs per lane, from `fewest` to `most`, that leaves the fewest lanes idle.
 RowShape block_shape(std::int64_t C, DType dtype, int most_in_one_warp, int fewest, int most) {
   const auto lanes = static_cast<std::int64_t>(16 / size_of(dtype));
   if (C % lanes != 0 || C / lanes > std::int64_t{kMostWarps} * kWarp * most) return {};
@@ -63,13 +63,13 @@ RowShape block_shape(std::int64_t C, DType dtype, int most_in_one_warp, int fewe
   return best;
 }
 
-// True if as many blocks of so many warps fit at once with more registers for each thread. Five of
-// three warps do not fit any better than four.
+// True if more registers per thread leave room for as many blocks of this many warps. Blocks of three warps
+// qualify, too: five of them are not faster than four.
 constexpr bool is_roomy(int warps) {
   return warps == 3 || kRoomyWarps / warps == kBackwardWarps / warps;
 }
 
-// The blocks of a multiprocessor.
+// The number of blocks on a multiprocessor.
 int resident_blocks(RowShape shape) {
   if (shape.packs == kWideWarpPacks) return kWideWarpBlocks;
   const int warps = shape.roomy && shape.packs == 3 ? kRoomyWarps : kBackwardWarps;
@@ -77,8 +77,8 @@ int resident_blocks(RowShape shape) {
   return shape.warps == 3 ? kRoomyWarps / 3 : std::max(warps / shape.warps, 1);
 }
 
-// As few blocks as have the registers for a row of so many packs; with up to `most_warps` each, or more in
-// the largest cluster.
+// Returns the smallest cluster whose registers hold such a row. Each block has up to `most_warps` warps; the
+// largest cluster may have more.
 RowShape cluster_shape(std::int64_t in_row, int most_warps) {
   constexpr int kPacks = 3;
   for (int blocks = 2; blocks <= kMostBlocks; blocks *= 2) {
@@ -90,9 +90,9 @@ RowShape cluster_shape(std::int64_t in_row, int most_warps) {
   return {};
 }
 
-// Three packs a lane if a block shares a row: with two, more of the time goes to the exchange between
-// warps, with four there are too few registers for as many warps. From the output two packs in four warps are
-// faster than three in three.
+// If a block shares a row, a lane has three packs. With two, the exchange between warps takes a larger share
+// of the time; with four, the registers do not suffice for as many warps. From the output, two packs in four
+// warps are faster than three packs in three.
 RowShape backward_shape(const BackwardTensors& t, const DeviceInfo& device) {
   const std::int64_t C = t.C;
   const DType dtype = t.dtype;
@@ -100,8 +100,8 @@ RowShape backward_shape(const BackwardTensors& t, const DeviceInfo& device) {
   const bool few = few_backward_kernels(t.fp32_parameters, from_out, t.out != dtype);
   const auto lanes = static_cast<std::int64_t>(16 / size_of(dtype));
   const bool same_16_bits = lanes == 8 && !few;
-  // A block has room for so much without a spill: longer rows are a cluster's. The longest of these are, too,
-  // if the kernel has the registers, since few rows then keep more of the GPU busy.
+  // A block holds rows of up to this length without a spill. Longer rows go to a cluster. Rows of exactly
+  // this length do, too, if the kernel has the registers: a few rows then keep more of the GPU busy.
   const std::int64_t of_block = lanes * kWarp * kMostWarps * (dtype == DType::f32 ? 4 : 3);
   const bool cluster = C > of_block || (C == of_block && same_16_bits && !from_out);
   if (cluster && C % lanes == 0 && device.gpu.at_least(9)) {
@@ -112,7 +112,7 @@ RowShape backward_shape(const BackwardTensors& t, const DeviceInfo& device) {
   }
   if (few) {
     RowShape shape = block_shape(C, dtype, 3, 3, 3);
-    if (shape.warps == 1) shape.packs = 3;  // the only kernel there is
+    if (shape.warps == 1) shape.packs = 3;  // the only kernel in this case
     return shape;
   }
   const std::int64_t of_warp = lanes * kWarp * kWideWarpPacks;
@@ -123,14 +123,15 @@ RowShape backward_shape(const BackwardTensors& t, const DeviceInfo& device) {
   const bool of_four = shape.warps == 4 && same_16_bits && from_out;
   if (shape.warps != 1 && shape.warps != 2 && !of_four) shape = block_shape(C, dtype, 3, 3, 3);
   if (shape.warps == 0) return block_shape(C, dtype, 4, 4, 4);
-  // Two packs a lane need no more registers; rows of 16 bits in one warp or two gain more than they lose by
-  // fewer of them.
+  // Two packs per lane do not need more registers. For 16-bit rows in one or two warps, more registers gain
+  // more than fewer warps lose.
   shape.roomy = shape.packs == 2 ? shape.warps > 1
                                  : shape.packs == 3 && (shape.warps > 2 ? is_roomy(shape.warps) : lanes == 8);
   return shape;
 }
 
-// Shared memory in which rows arrive; from the output, also that of what it holds of each column.
+// The shared memory into which rows are copied. From the output, it also holds 1/weight and the bias per
+// column.
 std::size_t shared_bytes(const BackwardTensors& t, RowShape shape) {
   const int threads = shape.threads();
   const int lanes = static_cast<int>(16 / size_of(t.dtype)), wide = t.out == t.dtype ? 1 : 2;
@@ -146,20 +147,21 @@ std::size_t shared_bytes(const BackwardTensors& t, RowShape shape) {
   return static_cast<std::size_t>(stages * threads * (units * shape.packs * 16 + statistics) + columns);
 }
 
-// The parts of dweight and dbias, one for each block or cluster: a function of problem and device alone, so
-// that the sums always have the same bits.
+// The number of parts of dweight and dbias, one per block or cluster. It depends only on problem and device,
+// so that the sums always have the same bits.
 int parts_of(std::int64_t N, RowShape shape, const DeviceInfo& device) {
   if (shape.warps == 0) return 0;
   const bool one_warp = shape.warps == 1, cluster = shape.blocks > 1;
   const std::int64_t groups = one_warp ? kOneWarpThreads / kWarp : 1;
-  const std::int64_t least_rows = cluster ? 8 : 4;  // of a group: the parts are to be less than the tensors
+  const std::int64_t least_rows =
+      cluster ? 8 : 4;  // rows per group, so that the parts are smaller than the tensors
   const std::int64_t resident = resident_blocks(shape);
-  // Clusters of more than two blocks do not find a place on every multiprocessor.
+  // Clusters of more than two blocks do not fit on every multiprocessor.
   const std::int64_t multiprocessors = device.gpu.multiprocessors;
   const std::int64_t places = shape.blocks > 2 ? multiprocessors - multiprocessors / 12 : multiprocessors;
   const std::int64_t wanted = (N + groups * least_rows - 1) / (groups * least_rows);
   std::int64_t most = std::max<std::int64_t>(resident * places / shape.blocks, 1);
-  if (shape.warps == kMostWarps) {  // few long rows: as few blocks as take the same number of turns
+  if (shape.warps == kMostWarps) {  // few long rows: the fewest blocks that need the same number of turns
     const std::int64_t turns = std::max<std::int64_t>((N + most - 1) / most, 1);
     most = (N + turns - 1) / turns;
   }

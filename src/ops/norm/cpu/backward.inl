@@ -1,6 +1,6 @@
-// Normalization backward on a CPU, a row at a time. Memory-bound: 3 passes of the tensor (dout, x or out, dx;
-// 4 where something is added), ~14 FLOP an element. A row is read from memory once and again from L1 (C ≤
-// 8,192 in fp32).
+// Normalization backward on a CPU, one row at a time. Memory-bound: 3 passes over the tensor (dout, x or out,
+// dx; a 4th if something is added), ~14 FLOP per element. A row is read from memory once; its second read
+// hits L1 (C ≤ 8,192 in fp32).
 #include "ops/norm/cpu/types.hpp"
 
 namespace warpwright::ops {
@@ -9,7 +9,8 @@ namespace {
 using namespace norm;
 using namespace simd;
 
-// A product that no compiler joins with the sum after it: g − Σg/C is exactly 0 in a row of one column.
+// A product that no compiler fuses with the following sum, so that g − Σg/C is exactly 0 in a row of one
+// column.
 inline vec rounded_product(vec a, vec b) {
   return fma(a, b, zero());
 }
@@ -26,7 +27,8 @@ struct Rows {
     const X *x, *dsum, *kept;
     const P *weight, *bias;
     const float *mean, *rstd;
-    const float* inverse;         // with out: 1/weight; of lost columns 0 where they are kept, else NaN
+    // From the output: 1/weight. For lost columns it is 0 if they are kept, otherwise NaN.
+    const float* inverse;
     const std::int32_t* columns;  // of kept, −1 after the last
     std::int64_t C, K;
     X* dx;
@@ -48,14 +50,14 @@ struct Rows {
     float mean_of(std::int64_t row) const { return centered ? mean[row] : 0; }
     float center(std::int64_t row) const { return from_out ? 0 : mean_of(row); }
 
-    // x̂ but for rstd or, from the output, for 1/weight.
+    // x̂ without the factor rstd. From the output: x̂ without the factor 1/weight.
     template <class At>
     auto distance(const Y* from, vec center, At at) const {
       const auto value = at.load(from);
       if constexpr (!from_out) return value - center;
       return bias ? value - at.load(bias) : value;
     }
-    // To Σg, and to Σ g·x̂ or, from the input, what is that but for rstd.
+    // Adds to Σg and Σ(g·x̂). From the input, the second sum lacks the factor rstd.
     template <class V>
     static void add(V dy, V distance, V w, V& sum_g, V& sum_gx) {
       if constexpr (from_out) {
@@ -73,10 +75,10 @@ struct Rows {
       return fnma(x_hat, mean_gx, rounded_product(dy, w) - mean_g) * r;
     }
 
-    // A column's x̂ where it is lost and kept, and the gradients of that.
+    // x̂ of a column that is lost and kept, with dout and weight for its gradients.
     struct Kept {
       float x_hat, dy, weight;
-      std::int64_t at;  // among all elements
+      std::int64_t at;  // index among all elements
     };
     template <class F>
     void for_each_kept(std::int64_t row, const F& f) const {
@@ -93,9 +95,10 @@ struct Rows {
       });
     }
 
-    // Rows from `begin` on: dx, and their shares of dweight and dbias added to the part's partial sums. Both
-    // sums of the next row are taken meanwhile, as it comes from memory. From the output x̂ of kept columns is
-    // 0 to the vectors; what it is missing is put right row by row, in `patched`.
+    // Computes dx of the rows [begin, end) and adds their contributions to the part's dweight and dbias.
+    // Meanwhile it computes both sums of the next row while that row is read from memory. From the output,
+    // the vector code uses x̂ = 0 for kept columns; their dx is computed separately for each row, in
+    // `patched`.
     void run(std::int64_t begin, std::int64_t end, float* dweight, float* dbias, float* patched) const {
       const float inverse_C = 1.0f / static_cast<float>(C);
       TwoSums sums;
@@ -148,7 +151,7 @@ struct Rows {
     }
   };
 
-  // 1/weight by column for the backward from the output.
+  // 1/weight of each column, for the backward from the output.
   static void invert(const P* weight, const P* bias, DType out, std::int64_t C, float* inverse) {
     const auto lost = LostRule<float>::of(out);
     for (std::int64_t c = 0; c < C; ++c) {

@@ -1,5 +1,5 @@
-// Normalization backward for any dtypes, shape and instruction set, computed in fp32, or in fp64 with fp64.
-// It runs what the vector kernels (backward.inl) refuse, in the same passes over memory.
+// Normalization backward for any dtypes, shape and instruction set, computed in fp32 (fp64 for fp64). It runs
+// the problems that the vector kernels (backward.inl) refuse, with the same passes over memory.
 #include "ops/norm/cpu/portable.hpp"
 
 #include <algorithm>
@@ -25,7 +25,7 @@ struct Rows {
     X* dx;
     bool centered, add_dx;
 
-    // x̂ of a row; NaN in a lost column without a place.
+    // Computes x̂ of a row. A lost column without a place gets NaN.
     void normalize(std::int64_t row, A* x_hat) const {
       const A m = centered && mean ? mean[row] : A(0), r = rstd[row];
       if (!out) {
@@ -42,7 +42,7 @@ struct Rows {
       }
     }
 
-    // One row: dx, and its share of dweight and dbias added to the part's partial sums.
+    // Computes dx of one row and adds the row's contribution to the part's dweight and dbias.
     void run(std::int64_t row, A* dweight, A* dbias, A* x_hat) const {
       const std::int64_t first = row * C;
       normalize(row, x_hat);

@@ -1,6 +1,6 @@
-// Normalization forward on a CPU, a row at a time. Memory-bound: 2 passes of the tensor (x, out), 3 with a
-// residual, 4 if the sum is stored, and ~10 FLOP an element. A row is read from memory once and again from L1
-// (C ≤ 8,192 in fp32).
+// Normalization forward on a CPU, one row at a time. Memory-bound: 2 passes over the tensor (x, out), 3 with
+// a residual, 4 if the sum is stored, and ~10 FLOP per element. A row is read from memory once; its second
+// read hits L1 (C ≤ 8,192 in fp32).
 #include "ops/norm/cpu/types.hpp"
 
 namespace warpwright::ops {
@@ -22,7 +22,7 @@ void normalize_rows(const Context& context, const NormForward& a) {
   const int threads = context.threads();
 #pragma omp parallel num_threads(threads)
   {
-// A thread's rows follow each other; the sums of each are taken while the one before it is normalized.
+// Each thread has consecutive rows. It sums the next row while it normalizes the current one.
 #pragma omp for schedule(static, 1) nowait
     for (int part = 0; part < threads; ++part) {
       const std::int64_t begin = N * part / threads, end = N * (part + 1) / threads;
@@ -41,7 +41,7 @@ void normalize_rows(const Context& context, const NormForward& a) {
   }
 }
 
-// The row's sum, to a row of T or of floats.
+// Adds x, x_bias and residual of one row. The result is a row of T or of floats.
 template <class T, class To>
 inline void add_rows(const T* x, const T* x_bias, const T* residual, To* sum, std::int64_t C) {
   for_each_pair<T>(C, [&](auto at) {
@@ -92,7 +92,7 @@ void add_and_normalize_rows(const Context& context, const NormForward& a) {
 }
 
 void forward(const Context& context, const NormForward& args) {
-  if (!args.residual) keep_lost_columns(args);  // out may be written over x
+  if (!args.residual) keep_lost_columns(args);  // out may overwrite x
   visit_norm_types(args.x.dtype, args.weight, args.out.dtype,
                    [&]<class X, class P, class O>(NormTypes<X, P, O>) {
                      if constexpr (std::is_same_v<X, O>) {

@@ -1,5 +1,5 @@
-// Normalization forward for any dtypes, shape and instruction set, computed in fp32, or in fp64 with fp64. It
-// runs what the vector kernels (forward.inl) refuse, in the same passes over memory.
+// Normalization forward for any dtypes, shape and instruction set, computed in fp32 (fp64 for fp64). It runs
+// the problems that the vector kernels (forward.inl) refuse, with the same passes over memory.
 #include "ops/norm/cpu/portable.hpp"
 
 #include "ops/norm/kernels.hpp"
@@ -62,7 +62,7 @@ void add_and_normalize_rows(const Context& context, const NormForward& a) {
 }
 
 void forward(const Context& context, const NormForward& args) {
-  if (!args.residual) keep_lost_columns(args);  // out may be written over x
+  if (!args.residual) keep_lost_columns(args);  // out may overwrite x
   visit_norm_types(args.x.dtype, args.weight, args.out.dtype,
                    [&]<class X, class P, class O>(NormTypes<X, P, O>) {
                      if constexpr (std::is_same_v<X, O>) {

@@ -1,4 +1,4 @@
-// Finding lost columns and keeping their x on a CPU.
+// Finds lost columns and keeps their x, on a CPU.
 #include <algorithm>
 #include <cstring>
 

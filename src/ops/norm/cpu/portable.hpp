@@ -1,4 +1,4 @@
-// A row's elements, sums and normalization in plain C++, for the portable kernels of ops/norm.
+// Elements, sums and the normalization of a row in plain C++, for the portable kernels of ops/norm.
 #pragma once
 
 #include <cmath>
@@ -9,7 +9,7 @@
 
 namespace warpwright::ops::norm::portable {
 
-// The type in which elements of X are computed.
+// The type of the arithmetic on elements of X.
 template <class X>
 using Arithmetic = std::conditional_t<std::is_same_v<X, double>, double, float>;
 
@@ -31,8 +31,8 @@ A get_or(const P* p, std::int64_t i, A otherwise) {
   return p ? get<A>(p, i) : otherwise;
 }
 
-// In a fixed order, with as many running sums as a vector has lanes, and others every 512 elements, so that
-// long rows lose no more than short ones.
+// Sums a row in a fixed order, with as many running sums as a vector has lanes. New running sums begin every
+// 512 elements, so that long rows are as accurate as short ones.
 template <class A, class F>
 A sum_row(std::int64_t C, const F& f) {
   constexpr int kSums = 16;
@@ -80,9 +80,9 @@ struct RowStatistics {
   A mean, rstd;
 };
 
-// Another pass finds what rounding left of Σ(x − mean): where that is more than half an ulp of the
-// deviation, as in a constant row, it is put right. Not centered, the mean is 0 and rstd that of the root
-// mean square. weight and bias may be null: 1 and 0.
+// Another pass finds what rounding left of Σ(x − mean). That rest corrects the result if it is more than half
+// an ulp of the deviation, as in a constant row. If the row is not centered, the mean is 0 and rstd is 1 /
+// root mean square. weight and bias may be null, which means 1 and 0.
 template <class A, class X, class P, class O>
 RowStatistics<A> normalize_row(const X* x, const P* weight, const P* bias, O* out, std::int64_t C, A eps,
                                bool centered) {

@@ -1,5 +1,5 @@
-// The combinations of dtypes that a CPU's vector kernels of ops/norm take. Included by files of an
-// instruction set.
+// The combinations of dtypes that the CPU's vector kernels of ops/norm take. For files that are compiled for
+// one instruction set.
 #pragma once
 
 #include "ops/cpu/isa.hpp"

@@ -1,4 +1,4 @@
-// Normalization backward with a row in the hands of a block's warps.
+// Normalization backward in which the warps of one block share a row. backward_rows.cuh has the kernel.
 #include "ops/norm/cuda/backward_kernel.cuh"
 
 namespace warpwright::ops {
@@ -14,7 +14,7 @@ void BackwardKernel<Share::block>::launch_rows(const BackwardRows<X, P, O>& a, c
   if constexpr (few_backward_kernels(sizeof(P) != sizeof(X), from_out, sizeof(O) != sizeof(X))) {
     as.template operator()<3>();
   } else {
-    // From the output, rows without mean and bias have kernels of their own, which are faster.
+    // Rows without mean and bias have separate kernels for the backward from the output, which are faster.
     const bool plain = from_out && !a.centered && !a.bias, roomy = launch.shape.roomy;
     switch (launch.shape.packs) {
       case 2:

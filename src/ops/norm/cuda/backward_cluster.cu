@@ -1,4 +1,4 @@
-// Normalization backward with a row in the hands of a cluster of blocks.
+// Normalization backward in which a cluster of blocks shares a row. backward_rows.cuh has the kernel.
 #include "ops/norm/cuda/backward_kernel.cuh"
 
 namespace warpwright::ops {
@@ -14,7 +14,7 @@ void BackwardKernel<Share::cluster>::launch_rows(const BackwardRows<X, P, O>& a,
   if constexpr (few_backward_kernels(sizeof(P) != sizeof(X), from_out, sizeof(O) != sizeof(X))) {
     as.template operator()<3>();
   } else {
-    // Rows without mean and bias have kernels of their own, which are faster.
+    // Rows without mean and bias have separate kernels, which are faster.
     const bool plain = !a.centered && !a.bias, roomy = launch.shape.roomy;
     if (plain)
       return roomy ? as.template operator()<3, true, true>() : as.template operator()<3, false, true>();

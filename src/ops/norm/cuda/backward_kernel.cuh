@@ -1,4 +1,4 @@
-// The launch of the backward's kernels of one share, for every dtype.
+// The launch of the backward kernels of one share, for every dtype.
 #pragma once
 
 #include "ops/cuda/launch.cuh"
@@ -50,7 +50,8 @@ struct BackwardKernel {
                             kNames[static_cast<int>(share)]);
   }
 
-  // For a shape of this share that backward_launch gives; its forms are in the share's own file.
+  // Launches the kernel for a shape of this share that backward_launch() returns. Each share's own file
+  // defines it and lists the kernels that exist.
   template <bool from_out, class X, class P, class O>
   static void launch_rows(const BackwardRows<X, P, O>& a, const BackwardLaunch& launch, cudaStream_t stream);
 

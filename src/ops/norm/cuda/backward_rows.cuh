@@ -1,9 +1,12 @@
-// The backward of a normalization with a row in the hands of a warp, of a block's warps, or of a cluster of
-// blocks. Rows arrive in shared memory ahead of their turn, since dweight and dbias take the registers.
-// Memory-bound: 3 passes of the tensor (dout, x or out, dx; 4 where something is added), and for each block
-// or cluster a row of 2·C floats, its part of dweight and dbias, which column_sums.cuh adds up. What is short
-// apart from bandwidth are places for instructions: all that a warp has in shared memory is at constant
-// distances from two addresses, and weights are floats in registers from before the first row on.
+// The backward of a normalization in which a warp, the warps of a block, or a cluster of blocks owns a row.
+// Rows are copied to shared memory ahead of their turn, because dweight and dbias occupy the registers.
+//
+// Memory-bound: 3 passes over the tensor (dout, x or out, dx; a 4th if something is added). Each block or
+// cluster also writes a row of 2·C floats, its part of dweight and dbias, which column_sums.cuh adds up.
+//
+// Besides bandwidth, the rate at which instructions are issued limits this kernel. Everything that a warp
+// holds in shared memory is therefore at constant distances from two addresses, and weights are converted to
+// floats in registers before the first row.
 #pragma once
 
 #include <cuda_pipeline_primitives.h>
@@ -17,8 +20,8 @@ namespace warpwright::ops::norm::cuda {
 // dtypes of x, of the parameters and of out.
 template <class X, class P, class O>
 struct BackwardRows {
-  const O *dout, *out;  // out: in place of x
-  const X *x, *addend;  // what dx is added to, or null; may be dx
+  const O *dout, *out;  // out: replaces x
+  const X *x, *addend;  // addend: added to dx, or null; may be dx
   const P *weight, *bias;
   const float *mean, *rstd;
   X* dx;
@@ -30,20 +33,20 @@ struct BackwardRows {
   bool centered, streaming;
 };
 
-// Who has a row, how many packs of it a lane has, and whether in few enough warps (RowShape::roomy) to keep
-// them in registers from one pass to the other, and the bias from row to row. Plain: rows are not centered
-// and have no bias.
+// The owner of a row; the number of its packs per lane; and whether few enough warps run (RowShape::roomy) to
+// keep the packs in registers between the passes, and the bias between rows. Plain: rows are not centered and
+// have no bias.
 template <int packs_, Share share_, bool roomy_ = false, bool plain_ = false>
 struct BackwardForm {
   static constexpr int packs = packs_;
   static constexpr Share share = share_;
   static constexpr bool one_warp = share == Share::warp, roomy = roomy_, plain = plain_;
-  // A cluster takes the sums of the next row before it computes dx of the present one, which hides the time
-  // that sums take from block to block.
+  // A cluster computes the sums of the next row before it computes dx of the current one. This hides the time
+  // in which sums travel between blocks.
   static constexpr bool ahead = share == Share::cluster;
   static constexpr bool keeps = roomy && !ahead;
   static constexpr int stages = ahead ? kClusterStages : kBackwardStages;
-  static constexpr int warps = roomy && packs > 2 ? kRoomyWarps : kBackwardWarps;  // of a multiprocessor
+  static constexpr int warps = roomy && packs > 2 ? kRoomyWarps : kBackwardWarps;  // per multiprocessor
   static constexpr int most_threads = one_warp ? kOneWarpThreads : warps * gpu::kWarp;
   static constexpr int least_blocks =
       packs == kWideWarpPacks ? kWideWarpBlocks : warps * gpu::kWarp / most_threads;
@@ -57,12 +60,13 @@ __device__ void add_floats(float (&to)[N], const float* p) {
   for (int j = 0; j < N; ++j) to[j] += values[j];
 }
 
-// Persistent, with a grid that is a function of problem and device alone: a thread adds up dweight and dbias
-// of its columns over its group's rows in registers, then the groups of a block add theirs in order.
-// From the output, t = out − bias stands in for x̂ = t/weight: Σ g·x̂ = Σ dout·t, dweight = Σ dout·t / weight.
-// If a column is lost and kept, x̂ (rounded to out's dtype, as all of out is) takes the place of out, its
-// bias is 0 and its inverse weight 1 (put_kept_sums computes its dweight anew); where it is lost and not
-// kept, its inverse weight is NaN.
+// Persistent. The grid depends only on problem and device. Each thread accumulates dweight and dbias of its
+// columns over its group's rows in registers. Then the groups of a block add theirs in order.
+//
+// From the output, t = out − bias is used, with x̂ = t/weight: Σ g·x̂ = Σ dout·t, dweight = Σ dout·t /
+// weight. If a column is lost and kept, x̂ (rounded to out's dtype, like all of out) replaces out, the bias
+// is 0 and the inverse weight is 1; put_kept_sums() recomputes its dweight. If a column is lost and not kept,
+// its inverse weight is NaN.
 template <class X, class P, class O, class Form, bool from_out>
 class BackwardGroup {
  public:
@@ -95,7 +99,7 @@ class BackwardGroup {
   }
 
   __device__ void run() {
-    if constexpr (Form::share == Share::cluster) hopper::cluster_barrier();  // everybody's barriers are there
+    if constexpr (Form::share == Share::cluster) hopper::cluster_barrier();  // until all barriers exist
     if constexpr (Form::ahead) {
       __pipeline_wait_prior(stages - 2);
       if (group < a.N) take_sums(group, 0, 0);
@@ -115,8 +119,8 @@ class BackwardGroup {
       } else {
         __pipeline_wait_prior(stages - 1);
         take_sums(row, stage, turn);
-        // No thread reads another's places: this makes the compiler read the row again, not keep it in
-        // registers.
+        // No thread reads another thread's data. This makes the compiler read the row again instead of
+        // keeping it in registers.
         if constexpr (one_warp) __syncwarp();
       }
       put_dx(row, stage, turn);
@@ -125,7 +129,7 @@ class BackwardGroup {
     __pipeline_wait_prior(0);
   }
 
-  // The block's or cluster's part of dweight and dbias: its teams add theirs in order.
+  // Writes the part of dweight and dbias of this block or cluster. The teams of a block add theirs in order.
   __device__ void put_part(float* shared) {
     if constexpr (from_out) scale_dweight();
     float* part = a.parts + static_cast<std::int64_t>(blockIdx.x / cluster) * 2 * a.C;
@@ -151,7 +155,7 @@ class BackwardGroup {
         gpu::Packed<float>::load(to + c).store(part + c);
       }
     }
-    // Nobody is sent anything any more.
+    // No block may exit while another one could still send to it.
     if constexpr (Form::share == Share::cluster) hopper::cluster_barrier();
   }
 
@@ -160,16 +164,17 @@ class BackwardGroup {
   static constexpr bool one_warp = Form::one_warp;
   static constexpr int packs = Form::packs, stages = Form::stages;
   static constexpr int kLanes = Shared::kLanes, kDout = Shared::kDout, kStep = gpu::kWarp * kLanes;
-  // Weights are held as floats or as they came, or read again for each row, from the first-level cache, in
-  // the few kernels.
+  // Weights are held in registers, as floats or packed. In the few kernels they are read again for each row,
+  // from the first-level cache.
   static constexpr bool kHeld =
       !few_backward_kernels(sizeof(P) != sizeof(X), from_out, sizeof(O) != sizeof(X));
-  // Weights of 16 bits that are held as they came leave room for out − bias from pass to pass, where dout has
-  // none.
+  // If 16-bit weights are held packed, the registers suffice to keep out − bias between the passes, but not
+  // dout.
   static constexpr bool kPacked =
       from_out && kHeld && sizeof(X) == 2 && packs == 3 && Form::share == Share::block && !Form::roomy;
   static constexpr bool kKeepsY = Form::keeps || kPacked;
-  // After the row's end there are zeros, weights of 1, and nothing else but what a bias in shared memory is.
+  // Packs after the row's end need no condition: their data are zeros and their weights 1. This does not hold
+  // for a bias in shared memory, which is undefined there.
   static constexpr bool kEverywhere = kHeld && !(from_out && Shared::kBiasInShared) && packs < kWideWarpPacks;
 
   __device__ bool inside(int k) const {
@@ -211,7 +216,7 @@ class BackwardGroup {
     }
     __pipeline_commit();
   }
-  // They are on their way while the parameters are read.
+  // These copies run while the parameters are read.
   __device__ void copy_first_rows() const {
     for (int i = 0; i < stages - 1; ++i) copy_row(group + i * groups, i);
   }
@@ -235,7 +240,7 @@ class BackwardGroup {
 #pragma unroll
         for (int j = 0; j < kLanes; ++j) {
           weights[k][j] = packed_weights[k][j];
-          if constexpr (!kPacked) asm volatile("" : "+f"(weights[k][j]));  // not to be converted anew
+          if constexpr (!kPacked) asm volatile("" : "+f"(weights[k][j]));  // prevents a second conversion
         }
       }
     }
@@ -260,7 +265,7 @@ class BackwardGroup {
     }
   }
 
-  // From the output: 1/weight and bias as the rows are to be read with, and `kept`.
+  // For the backward from the output: computes `kept`, and 1/weight and bias as they are applied to the rows.
   __device__ void invert_weights() {
     static_assert(packs * kLanes <= 32);
     const int places = a.kept.places();
@@ -290,7 +295,7 @@ class BackwardGroup {
     if constexpr (one_warp) __syncthreads();
   }
 
-  // Puts x̂ of the kept columns in the place of out. Returns what Σ dout·t then lacks of Σ g·x̂.
+  // Replaces out of the kept columns by x̂. Returns the difference between Σ g·x̂ and Σ dout·t for them.
   __device__ float patch(std::int64_t row, int stage, float2 statistic) const {
     constexpr int kEach = Lanes<O, kLanes>::kEach;
     const int places = a.kept.places();
@@ -308,8 +313,8 @@ class BackwardGroup {
     asm volatile("" ::: "memory");  // the row is read in other units than it was patched in
     return lacking;
   }
-  // Kept numbers of a row, all of them in a line or few, on their way to the L2 while the rows before it are
-  // worked on.
+  // Prefetches a row's kept values, which lie in one or a few lines, into L2 while the rows before it are
+  // processed.
   __device__ void patch_soon(std::int64_t row) const {
     if (row >= a.N) return;
     constexpr int kLine = 128 / sizeof(X);
@@ -319,7 +324,7 @@ class BackwardGroup {
     }
   }
 
-  // For a row that has arrived: its part of dweight and dbias, and both sums on their way.
+  // Processes a row that has arrived: adds its contribution to dweight and dbias and sends its two sums.
   __device__ void take_sums(std::int64_t row, int stage, unsigned turn) {
     const float2 statistic = mine.statistics[stage * gpu::kWarp];
     float2 both{0, 0};  // Σ g, Σ g·x̂
@@ -329,7 +334,7 @@ class BackwardGroup {
 #pragma unroll
     for (int k = 0; k < packs; ++k) {
       if (!kEverywhere && !inside(k)) continue;
-      const float2 part = take_pack(stage, k, statistic);  // so that the packs' additions do not wait
+      const float2 part = take_pack(stage, k, statistic);  // makes the packs' additions independent
       both.x += part.x;
       both.y += part.y;
     }
@@ -423,20 +428,20 @@ class BackwardGroup {
   const BackwardRows<X, P, O>& a;
   int lane, warp, block_warps;
   Shared mine;
-  int rank, cluster;  // of blocks
-  int first_pack;     // of the lane in its row: a warp's packs of a row are neighbours
-  int column, left;   // of that pack; packs from there to the row's end
-  int teams, team;    // warps or blocks with rows of their own: of the block, and which
-  int groups, group;  // the same of the grid
+  int rank, cluster;  // of this block in its cluster; blocks of the cluster
+  int first_pack;     // the lane's first pack in the row; the packs of a warp are contiguous
+  int column, left;   // first column of that pack; packs from there to the row's end
+  int teams, team;    // warps or blocks that have their own rows: number in the block, and index
+  int groups, group;  // the same for the grid
   float inverse_C;
   std::uint64_t priority;
   Sums sums;
   float weights[packs][kLanes];
   Lanes<P, kLanes> packed_weights[packs];
-  Lanes<P, kLanes> biases[packs];  // where they are not in shared memory: 0 after the row's end
+  Lanes<P, kLanes> biases[packs];  // if not in shared memory; 0 after the row's end
   float dweight[packs][kLanes] = {}, dbias[packs][kLanes] = {};
-  unsigned kept = 0;  // a bit for each lane of each pack: it is lost, and has a place
-  // From pass to pass: dout, and x − mean or out − bias.
+  unsigned kept = 0;  // one bit per lane of each pack: the column is lost and has a place
+  // Kept between the passes: dout, and x − mean or out − bias.
   float kept_dout[packs][kLanes], kept_y[packs][kLanes];
 };
 
@@ -451,7 +456,7 @@ __global__ void __launch_bounds__(Form::most_threads, Form::least_blocks)
   if constexpr (has_clusters || Form::share != Share::cluster) {
     using Group = BackwardGroup<X, P, O, Form, from_out>;
     __shared__ typename Group::Sums::Shared sums;
-    // Group::Shared; at the end (2, C) floats where warps have rows of their own
+    // Holds Group::Shared. At the end it holds (2, C) floats if warps have their own rows.
     extern __shared__ uint4 shared[];
     Group group(a, warps, shared, &sums);
     group.run();

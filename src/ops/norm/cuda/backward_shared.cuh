@@ -1,4 +1,4 @@
-// Rows of the backward on their way through shared memory.
+// The backward's rows in shared memory.
 #pragma once
 
 #include <type_traits>
@@ -9,8 +9,8 @@
 
 namespace warpwright::ops::norm::cuda {
 
-// One 16-byte unit of each of a warp's lanes after the other, in shared memory: a pack of T is N / kEach of
-// them. `p` is the lane's place in the first.
+// Packs in shared memory. A pack of T consists of N / kEach units of 16 bytes. The units of a warp's lanes
+// are contiguous, and a lane's next unit follows after those of all lanes. `p` is the lane's first unit.
 template <class T, int N>
 __device__ Lanes<T, N> lanes_from_shared(const uint4* p) {
   Lanes<T, N> lanes;
@@ -39,22 +39,22 @@ __device__ void copy_to_shared(uint4* p, const T* from, std::uint64_t priority) 
   }
 }
 
-// A lane's part of shared memory: its places in the rows that arrive, and, from the output, floats or
-// parameters of its columns. Each thread copies and reads places of its own, so that waiting for its own
-// copies is all that is needed. The statistics come the same way, to each thread: in registers they would be
-// waited for where a register is short.
+// A lane's part of shared memory: its packs of the rows that arrive and, from the output, floats or
+// parameters of its columns. Each thread copies and reads only its own packs, so it need only wait for its
+// own copies. Each thread also copies the statistics: if they were loaded into registers, the thread would
+// have to wait for them earlier.
 template <class X, class P, class O, class Form, bool from_out>
 struct BackwardShared {
   using Y = std::conditional_t<from_out, O, X>;
   static constexpr int kLanes = gpu::kPackedLanes<X>, packs = Form::packs, kWarp = gpu::kWarp;
   static constexpr int kDout = Lanes<O, kLanes>::kUnits, kUnits = kDout + Lanes<Y, kLanes>::kUnits;
-  static constexpr int kStage = packs * kUnits * kWarp;  // of a warp
+  static constexpr int kStage = packs * kUnits * kWarp;  // per warp
   static constexpr int kFloats = kLanes / 4 * kWarp, kBias = Lanes<P, kLanes>::kUnits * kWarp;
   static constexpr bool kBiasInShared = !Form::roomy || sizeof(P) != sizeof(X);
 
   uint4* rows;               // (warps, stages, packs, units, lanes)
   float2* statistics;        // (warps, stages, lanes): mean, rstd
-  uint4* inverse = nullptr;  // (warps of a row, packs, lanes) floats: 1/weight
+  uint4* inverse = nullptr;  // (warps per row, packs, lanes) floats: 1/weight
   uint4* bias = nullptr;
   uint4* addends;  // (warps, stages, packs, lanes)
 

@@ -1,5 +1,5 @@
-// The sums of both over the threads that share a row of the backward, in two steps, so that a thread may do
-// something else between sending its part and having the sums.
+// Two sums over the threads that share a row of the backward. They are computed in two steps, send() and
+// get(), and a thread may do other work between them.
 #pragma once
 
 #include "ops/cuda/hopper/barrier.cuh"
@@ -9,7 +9,7 @@ namespace warpwright::ops::norm::cuda {
 
 __device__ inline int rank_in_cluster() {
   unsigned rank;
-  asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));  // not to be held in a register
+  asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));  // volatile: occupies no register
   return static_cast<int>(rank);
 }
 __device__ inline int blocks_of_cluster() {
@@ -18,7 +18,7 @@ __device__ inline int blocks_of_cluster() {
   return static_cast<int>(blocks);
 }
 
-// Each sum of a thread has a turn, 0, 1, 2, …
+// The turns of a thread's sums are numbered 0, 1, 2, …
 template <Share share>
 class SumOfBoth;
 
@@ -35,7 +35,7 @@ class SumOfBoth<Share::warp> {
   float2 sum_;
 };
 
-// Two places in turn: between two uses of one lies the barrier of the other.
+// Two arrays are used in turn. Between two uses of one lies the barrier of the other.
 template <>
 class SumOfBoth<Share::block> {
  public:
@@ -58,9 +58,10 @@ class SumOfBoth<Share::block> {
   int warps_;
 };
 
-// Every warp sends its part to each block of the cluster. Four places in turn: a warp sends for a row when it
-// has read the sums of the second before, and the fourth row's senders have the sums of the second, to which
-// every reader of the first has added its part since.
+// Every warp sends its part to each block of the cluster. Four arrays are used in turn. A warp sends its part
+// for turn t after it has read the sums of turn t − 2. These contain the parts of all warps, and each warp
+// sent its part for turn t − 2 only after it had read the sums of turn t − 4. Nobody therefore still reads
+// the array that turn t overwrites.
 template <>
 class SumOfBoth<Share::cluster> {
  public:
@@ -70,7 +71,7 @@ class SumOfBoth<Share::cluster> {
     hopper::Barrier barriers[kPlaces];
   };
 
-  // Another barrier of the cluster is needed before anything is sent.
+  // The caller must synchronize the cluster before anything is sent.
   __device__ SumOfBoth(Shared* shared, int warps) : shared_(shared), warps_(warps) {
     if (threadIdx.x != 0) return;
     for (auto& barrier : shared_->barriers) hopper::initialize(&barrier, 1);

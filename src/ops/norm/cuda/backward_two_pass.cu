@@ -1,10 +1,9 @@
-// The backward of a normalization for any row length, any alignment and any dtypes:
-//   1. a warp, or for long rows a block, takes the two means of its row,
-//   2. each thread goes down a column over a chunk of the rows: dx, and its column's sums of dweight and
-//   dbias,
-//      which no other thread touches, so that nothing has to be added atomically; column_sums.cuh adds up the
-//      chunks.
-// Reads dout and x (or out) twice, 4·C floats a chunk and 2·N more.
+// The backward of a normalization for rows of any length, alignment and dtypes.
+//   1. A warp, or a block for long rows, computes the two means of its row.
+//   2. Each thread walks down a column over a chunk of the rows. It computes dx and the column's sums of
+//      dweight and dbias. No other thread touches these, so no atomics are needed; column_sums.cuh adds up
+//      the chunks.
+// Traffic: it reads dout and x (or out) twice and writes dx once; 4·C floats per chunk and 2·N more.
 #include <algorithm>
 
 #include "ops/cuda/reduce.cuh"
@@ -22,21 +21,22 @@ constexpr int kColumns = gpu::kWarp, kRows = kThreads / kColumns;
 template <class X, class P, class O>
 struct Arguments {
   using A = Arithmetic<X>;
-  const O *dout, *out;  // out: in place of x
-  const X *x, *addend;  // what dx is added to, or null; may be dx
+  const O *dout, *out;  // out: replaces x
+  const X *x, *addend;  // addend: added to dx, or null; may be dx
   const P *weight, *bias;
   const A *mean, *rstd;
   X* dx;
   A *parts, *means;  // (chunks, 2, C); (N, 2): of g and of g·x̂
   KeptColumns<X> kept;
   LostRule<A> lost;
-  std::int64_t N, C, chunk;  // rows of a chunk
+  std::int64_t N, C, chunk;  // rows per chunk
   bool centered;
 
   __device__ A row_mean(std::int64_t row) const { return centered && mean ? mean[row] : A(0); }
 };
 
-// Rounded before it is added to anything, so that a gradient that is 0 by its formula (C = 1) is 0.
+// Rounds the product before it is added to anything, so that a gradient that is 0 by its formula (C = 1) is
+// 0.
 __device__ inline float product(float a, float b) {
   return __fmul_rn(a, b);
 }
@@ -64,7 +64,7 @@ __global__ void __launch_bounds__(kThreads) row_means(const __grid_constant__ Ar
       sum_gx += g * ((to_arithmetic<A>(a.x[i]) - m) * r);
     }
   }
-  // Kept numbers of lost columns, in place of what the output told.
+  // Replaces the contribution of out by the kept values of lost columns.
   for (int place = thread; a.out && place < a.kept.places(); place += kGroup) {
     const std::int64_t c = a.kept.columns[1 + place], i = row * a.C + c;
     const A x_hat = (to_arithmetic<A>(a.kept.values[row * a.kept.capacity + place]) - m) * r;
@@ -123,8 +123,8 @@ __global__ void __launch_bounds__(kThreads) columns(const __grid_constant__ Argu
   a.parts[(chunk * 2 + first) * a.C + c] = sum;
 }
 
-// The chunks of rows, for each of which there is a part of dweight and dbias: a function of problem and
-// device alone, so that the sums always have the same bits.
+// The number of chunks of rows, each of which has a part of dweight and dbias. It depends only on problem and
+// device, so that the sums always have the same bits.
 int chunks_of(std::int64_t N, std::int64_t C, const DeviceInfo& device) {
   constexpr std::int64_t kLeastRows = 32, kBlocksOfMultiprocessor = 16;
   const std::int64_t columns = (C + gpu::kWarp - 1) / gpu::kWarp;

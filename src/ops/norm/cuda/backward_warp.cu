@@ -1,4 +1,4 @@
-// Normalization backward with a row in the hands of a warp.
+// Normalization backward in which a warp owns a row. backward_rows.cuh has the kernel.
 #include "ops/norm/cuda/backward_kernel.cuh"
 
 namespace warpwright::ops {

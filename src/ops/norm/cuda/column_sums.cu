@@ -5,14 +5,15 @@
 namespace warpwright::ops::norm::cuda {
 namespace {
 
-// Until all that it wrote can be read: this kernel may have been started before that one's end.
+// Waits until the writes of the kernel before this one are visible. This kernel may start before that one
+// ends.
 __device__ inline void wait_for_preceding_kernel() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
 }
 
-// A lane for each column; a warp adds every kWarps-th part, then the warps' sums are added in order.
+// Each lane has a column. A warp adds every kWarps-th part, then the warps' sums are added in order.
 template <class A, class T, int kWarps>
 __global__ void __launch_bounds__(kWarps* gpu::kWarp)
     column_sums(const A* parts, int count, std::int64_t C, T* dweight, T* dbias, bool add) {
@@ -41,13 +42,13 @@ __global__ void __launch_bounds__(kWarps* gpu::kWarp)
 void add_column_sums(const Context& context, const NormBackward& args, const void* parts, int count) {
   if (!args.dweight && !args.dbias) return;
   const std::int64_t C = args.dx.shape[1], columns = args.dbias ? 2 * C : C;
-  const bool many_blocks = C >= 4096;  // which then have few parts to add, and are small
+  const bool many_blocks = C >= 4096;  // these have few parts each, and are small
   constexpr int kFew = 8, kMany = 32;  // warps
   cudaLaunchConfig_t config{};
   config.gridDim = static_cast<unsigned>((columns + gpu::kWarp - 1) / gpu::kWarp);
   config.blockDim = (many_blocks ? kFew : kMany) * gpu::kWarp;
   config.stream = context.stream().get();
-  // It takes its place on the GPU while the kernel before it ends.
+  // The kernel takes its place on the GPU while the kernel before it ends.
   cudaLaunchAttribute early{};
   early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
   early.val.programmaticStreamSerializationAllowed = 1;

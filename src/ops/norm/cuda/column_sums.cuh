@@ -1,4 +1,4 @@
-// The second stage of dweight and dbias: the parts (parts, 2, C) are added up by column, in a fixed order.
+// The second stage of dweight and dbias: adds up the parts (parts, 2, C) by column in a fixed order.
 #pragma once
 
 #include "ops/cuda/reduce.cuh"
@@ -7,7 +7,7 @@
 
 namespace warpwright::ops::norm::cuda {
 
-// Adds up `count` parts of fp32 (fp64 beside fp64) into dweight and dbias, either of which may be absent.
+// Adds up `count` parts of fp32 (fp64 for fp64 data) into dweight and dbias. Either of them may be absent.
 void add_column_sums(const Context& context, const NormBackward& args, const void* parts, int count);
 
 }  // namespace warpwright::ops::norm::cuda

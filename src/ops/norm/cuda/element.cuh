@@ -1,5 +1,5 @@
-// Single elements in what is computed in, and the combinations of dtypes that normalizations have, for the
-// kernels that take any row and address.
+// Conversion of single elements to the type of the arithmetic, and the combinations of dtypes of a
+// normalization. For the kernels that take any row and address.
 #pragma once
 
 #include "core/tensor.hpp"
@@ -31,7 +31,7 @@ __device__ A element_or(const T* p, std::int64_t i, A otherwise) {
   return p ? to_arithmetic<A>(p[i]) : otherwise;
 }
 
-// True if a block takes such a row together, else a warp does.
+// True if a block owns a row of this length; otherwise a warp does.
 constexpr bool is_long_row(std::int64_t C) {
   constexpr std::int64_t kLongRow = 2048;
   return C >= kLongRow;
@@ -52,7 +52,7 @@ void visit_norm_dtype(DType dtype, const F& f) {
 template <class X, class P, class O>
 struct NormTypes {};
 
-// Calls f(NormTypes<X, P, O>{}): of x, of the parameters, of out.
+// Calls f(NormTypes<X, P, O>{}) with the types of x, of the parameters and of out.
 template <class F>
 void visit_norm_types(DType x, const Tensor& weight, DType out, const F& f) {
   visit_norm_dtype(x, [&](auto tag) {

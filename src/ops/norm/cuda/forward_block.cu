@@ -1,4 +1,5 @@
-// Normalization forward with a row in the registers of a block's warps together.
+// Normalization forward in which the registers of a block's warps hold a row. forward_rows.cuh has the
+// kernel.
 #include "ops/norm/cuda/forward_kernel.cuh"
 
 namespace warpwright::ops {

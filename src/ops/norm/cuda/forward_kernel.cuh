@@ -1,4 +1,4 @@
-// The launch of the forward's kernels of one share, for every dtype, with a residual and without.
+// The launch of the forward kernels of one share, for every dtype, with and without a residual.
 #pragma once
 
 #include "ops/cuda/overlap.cuh"
@@ -8,7 +8,7 @@
 
 namespace warpwright::ops::norm::cuda {
 
-// The packs a lane of the kernels there are; `few` as in forward_shape.
+// The packs per lane for which kernels exist; `few` as in forward_shape().
 template <Share share, bool few>
 struct ForwardPacks;
 template <>

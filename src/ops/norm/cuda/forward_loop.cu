@@ -1,6 +1,6 @@
-// Normalization forward in its plainest parallel form: a warp, or for long rows a block, loops over its row
-// three times, an element a lane, and finds it in the caches the second and third time. Any row length, any
-// alignment, any dtypes.
+// Normalization forward in its simplest parallel form, for rows of any length, alignment and dtypes. A warp,
+// or a block for long rows, reads its row three times, one element per lane. The second and third read hit
+// the caches.
 #include "ops/cuda/reduce.cuh"
 #include "ops/norm/cuda/element.cuh"
 #include "ops/norm/cuda/lost_columns.cuh"
@@ -16,17 +16,18 @@ template <class X, class P, class O>
 struct LoopRows {
   using A = Arithmetic<X>;
   const X* x;
-  const X *x_bias, *residual;  // added to x, where the kernel is `with_sum`; x_bias (C) or null
-  const P *weight, *bias;      // or null
-  X* sum;                      // or null: then the sum is not rounded
+  const X *x_bias, *residual;  // added to x if the kernel is `with_sum`; x_bias (C) or null
+  const P *weight, *bias;      // may be null
+  X* sum;                      // may be null: then the sum is not rounded
   O* out;
-  A *mean, *rstd;  // or null
+  A *mean, *rstd;  // may be null
   std::int64_t N, C;
   A eps;
   bool centered;
-  const std::int32_t* rows_on_device = nullptr;  // so many of the N
+  const std::int32_t* rows_on_device = nullptr;  // number of rows to compute; may be null
 
-  // As of the second pass; a thread only reads the places of sum that it wrote.
+  // The normalized value's input, after the sum has been stored. A thread reads only the elements of sum that
+  // it wrote itself.
   template <bool with_sum>
   __device__ A at(std::int64_t row, std::int64_t c) const {
     const std::int64_t i = row * C + c;
@@ -69,7 +70,8 @@ __global__ void __launch_bounds__(kThreads) forward_loop(const __grid_constant__
     rest += centered;
     squares = fma(centered, centered, squares);
   }
-  // Rounding left this of Σ(x − mean): put right where it is more than half an ulp of the deviation.
+  // What rounding left of Σ(x − mean). It corrects the result if it is more than half an ulp of the
+  // deviation.
   constexpr A kHalfUlp = std::is_same_v<A, double> ? static_cast<A>(0x1p-53) : static_cast<A>(0x1p-24);
   rest = a.centered ? total(rest, sums[1]) / static_cast<A>(a.C) : A(0);
   squares = total(squares, sums[2]) / static_cast<A>(a.C);

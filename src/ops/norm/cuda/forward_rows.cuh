@@ -1,7 +1,7 @@
-// Normalization forward with every row in the registers of a warp, or of a block's warps together: a row is
-// read from memory once, in 16-byte accesses, and its statistics are taken in one pass over the registers.
-// Memory-bound: 2 passes of the tensor (x, out), 3 with a residual, 4 if the sum is stored. What bounds these
-// kernels besides memory is the number of their instructions.
+// Normalization forward in which the registers of a warp, or of a block's warps together, hold a row. A row
+// is read from memory once, in accesses of 16 bytes, and its statistics take one pass over the registers.
+// Memory-bound: 2 passes over the tensor (x, out), 3 with a residual, 4 if the sum is stored. Besides memory,
+// the number of instructions limits these kernels.
 #pragma once
 
 #include "ops/cuda/overlap.cuh"
@@ -13,20 +13,21 @@ namespace warpwright::ops::norm::cuda {
 
 inline constexpr int kMostBlocksOfMultiprocessor = 32;
 
-// dtypes of x (and what is added to it), of the parameters and of out.
+// X: dtype of x, x_bias, residual and sum; P: of the parameters; O: of out.
 template <class X, class P, class O>
 struct ForwardRows {
   const X* x;
-  const X *x_bias, *residual;  // added to x, where the kernel is `with_sum`; x_bias (C) or null
-  const P *weight, *bias;      // or null
-  X* sum;                      // or null: then the sum is not rounded
+  const X *x_bias, *residual;  // added to x if the kernel is `with_sum`; x_bias (C) or null
+  const P *weight, *bias;      // may be null
+  X* sum;                      // may be null: then the sum is not rounded
   O* out;
-  float *mean, *rstd;  // or null
+  float *mean, *rstd;  // may be null
   std::int64_t N;
   int C;
   float eps;
   bool centered, streaming;
-  const std::int32_t* rows_on_device = nullptr;  // so many of the N, where the kernel is `with_sum`
+  const std::int32_t* rows_on_device =
+      nullptr;  // number of rows to compute, if the kernel is `with_sum`; may be null
 
   template <bool with_sum>
   __device__ std::int64_t rows() const {
@@ -37,8 +38,8 @@ struct ForwardRows {
   }
 };
 
-// A thread's part of a row: as the bits of x's dtype, unpacked anew for each pass, so that long rows have the
-// registers; or as floats.
+// A thread's part of a row. Long rows keep the bits of x's dtype and unpack them in each pass, to save
+// registers. Short rows keep floats.
 template <class X, int packs, bool packed>
 struct RowPart {
   static constexpr int kLanes = gpu::kPackedLanes<X>;
@@ -66,22 +67,23 @@ struct RowPart<X, packs, false> {
   __device__ void forget(unsigned) {}
 };
 
-// A forward kernel's use of its registers: few packs a lane are floats, and a warp that has a short row to
-// itself reads the parameters beside it, so that they do not wait for the statistics.
+// How a forward kernel uses its registers. With few packs per lane, the row is kept as floats. A warp that
+// owns a short row reads the parameters together with the row, so that they do not wait for the statistics.
 template <class X, class P, int packs, bool one_warp, bool with_sum>
 struct ForwardForm {
-  static constexpr bool few = with_sum || sizeof(X) != sizeof(P);  // as for forward_shape
+  static constexpr bool few = with_sum || sizeof(X) != sizeof(P);  // as in forward_shape()
   static constexpr bool floats = one_warp ? !with_sum && packs <= 3 : !few && packs <= 4;
   static constexpr bool early = one_warp && !few && packs <= 4;
-  // A warp's row is a block of its own where it is long enough for the GPU to start as many blocks: warps of
-  // one block wait for the last of them before another takes their place.
+  // If a warp's row is long enough for the GPU to start as many blocks, each row is its own block. Otherwise
+  // the warps of a block would wait for the last of them before another block takes their place.
   static constexpr bool alone = packs >= (with_sum ? 4 : 3);
   static constexpr int warp_threads = alone ? gpu::kWarp : kOneWarpThreads;
   static constexpr int threads =
       one_warp ? warp_threads : gpu::kWarp * (packs <= kFloatPacks ? most_float_warps(packs) : kMostWarps);
-  // Packs of a residual's row whose loads leave together: in long rows of fp32 there are registers for few.
+  // The number of packs of a row with residual whose loads are issued together. For long rows of fp32, the
+  // registers suffice for few.
   static constexpr int at_once = !one_warp && sizeof(X) == 4 && packs > 4 ? 2 : packs;
-  // Blocks on a multiprocessor for which there are registers without a spill.
+  // The number of blocks on a multiprocessor for which the registers suffice without a spill.
   static constexpr int blocks() {
     if (!one_warp && with_sum) return sizeof(X) == 4 ? 2 : 1;
     if (!one_warp) return packs <= kFloatPacks ? (few ? 4 : 3) : (few ? 1 : 2);
@@ -95,18 +97,18 @@ struct ForwardForm {
   }
 };
 
-// Which parameters there are: code that knows it is shorter.
+// The parameters that are present. Code that knows them is shorter.
 enum class Affine { any, both, weight };
 template <Affine affine>
 using AffineTag = std::integral_constant<Affine, affine>;
 
-// A warp's part of a row that a block shares: n numbers, Σ(x − shift) and Σ(x − shift)².
+// A warp's part of a row that a block shares: n elements, Σ(x − shift) and Σ(x − shift)².
 struct alignas(16) Moments {
   float shift, sum, squares, n;
 };
 
-// Sums of the whole row about `shift`: each lane adds the same parts in the same order. There are kMostWarps
-// places: n = 0 in those of warps that are not there.
+// Returns the sums of the whole row about `shift`. Every lane adds the same parts in the same order. There
+// are kMostWarps parts; those of absent warps have n = 0.
 __device__ inline float2 sums_of_parts(const Moments* parts, float shift) {
   const Moments p = parts[threadIdx.x % kMostWarps];
   const float from_shift = p.shift - shift, moved = __fmul_rn(p.n, from_shift);
@@ -115,8 +117,8 @@ __device__ inline float2 sums_of_parts(const Moments* parts, float shift) {
   return to_every_lane(gpu::warp_sum<kMostWarps>(mine));
 }
 
-// One thread's view of the row that its warp or block has. A lane's packs stand at constant distances from
-// one address, in memory and among the parameters.
+// One thread's view of the row that its warp or block owns. A lane's packs are at constant distances from one
+// address, in memory and in the parameters.
 template <class X, class P, class O, int packs, bool one_warp, bool with_sum, bool rounded>
 struct ForwardRow {
   using Form = ForwardForm<X, P, packs, one_warp, with_sum>;
@@ -131,17 +133,17 @@ struct ForwardRow {
     float mean, rstd;
   };
 
-  const ForwardRows<X, P, O>
-      a;  // a copy: through a reference, addresses would not be computed ahead of a condition
+  // A copy: through a reference, the compiler would not compute addresses before a condition.
+  const ForwardRows<X, P, O> a;
   int lane, warp;
   std::int64_t row;
-  int warp_first, in_row;  // packs: of the row before the warp's, and of the row
-  int column, left;        // of the lane's first pack; packs from there to the row's end
+  int warp_first, in_row;  // in packs: where the warp's part of the row begins, and the row's length
+  int column, left;        // first column of the lane's first pack; packs from there to the row's end
   std::int64_t first;
   unsigned zero;
-  bool whole;  // no pack of the warp lies after the row's end
+  bool whole;  // true if no pack of the warp lies after the row's end
   RowPart<X, packs, rounded && !Form::floats> x;
-  Parameters weights[packs], biases[packs];  // where they are read early
+  Parameters weights[packs], biases[packs];  // if they are read early
 
   __device__ explicit ForwardRow(const ForwardRows<X, P, O>& rows)
       : a(rows),
@@ -157,8 +159,9 @@ struct ForwardRow {
         zero(threadIdx.z),
         whole(!one_warp && !with_sum && in_row - warp_first >= packs * gpu::kWarp) {}
 
-  // If a block shares a row, all warps but the last have whole packs, and code without conditions: the loads
-  // then leave together. Where a warp has it, only the last pack can lie after its end.
+  // If a block shares a row, all warps except the last have whole packs. Their code has no conditions, so
+  // that their loads are issued together. If a warp owns the row, only its last pack can lie after the row's
+  // end.
   template <class Everywhere>
   __device__ bool inside(Everywhere, int k) const {
     if constexpr (one_warp) return (!with_sum && k < packs - 1) || k * gpu::kWarp < left;
@@ -173,7 +176,7 @@ struct ForwardRow {
   }
 
   __device__ Pack load(const X* from, std::uint64_t priority) const {
-    // No priority where the registers for it are missing, nor for two rows read and one written.
+    // No priority if the registers for it are missing, or if two rows are read and one is written.
     constexpr bool kPrioritized = !with_sum || (rounded && packs < 8);
     if constexpr (kPrioritized) {
       return Pack::load(from, priority);
@@ -216,7 +219,7 @@ struct ForwardRow {
 #pragma unroll
     for (int j = 0; j < kLanes; ++j) values[j] += z[j];
     x.put(k, values);
-    // The statistics are those of the rounded sum, as if the steps ran one after the other.
+    // The statistics are those of the rounded sum, as if two operations ran one after the other.
     if constexpr (rounded) {
       if (k * gpu::kWarp < left) x.bits[k].store(a.sum + first + k * kStep);
     }
@@ -255,7 +258,7 @@ struct ForwardRow {
     }
   }
 
-  // 0 or, where that is more than its deviation, the mean of the warp's first pack.
+  // Returns the mean of the warp's first pack if it exceeds the pack's deviation, otherwise 0.
   __device__ float shift_of_warp() const {
     float2 of_pack{0, 0};
 #pragma unroll
@@ -269,8 +272,9 @@ struct ForwardRow {
     return far ? __fdividef(of_pack.x, n) : 0.0f;
   }
 
-  // Both sums of a lane in one pass about such a number. At worst all of the deviation lies between it and
-  // the other packs, and the variance loses as many bits as the logarithm of their number.
+  // Computes both sums of a lane in one pass about shift_of_warp(). At worst, the whole deviation lies
+  // between the shift and the other packs; the variance then loses as many bits as the logarithm of the
+  // number of packs.
   __device__ Sums sums_of_lane() {
     Sums sums{0, {0, 0}};
     if (a.centered) {
@@ -279,7 +283,7 @@ struct ForwardRow {
       on_packs([&](auto everywhere) {
 #pragma unroll
         for (int k = 0; k < packs; ++k) {
-          float2 part{0, 0};  // so that the packs' additions do not wait for each other
+          float2 part{0, 0};  // makes the packs' additions independent
 #pragma unroll
           for (int j = 0; j < kLanes; ++j) {
             const float from_shift = x.at(k, j) - sums.shift;
@@ -302,8 +306,8 @@ struct ForwardRow {
     return sums;
   }
 
-  // Those of the row. A block's warps meet once: from the sums about their numbers follow those about the
-  // first warp's.
+  // Computes both sums of the row. A block's warps meet once: the sums about their own shifts are converted
+  // to sums about the first warp's shift.
   __device__ Sums sums_of_row(Moments* parts) {
     Sums sums = sums_of_lane();
     const float of_half = warp_sum_of_both(sums.of_row.x, sums.of_row.y);
@@ -324,11 +328,11 @@ struct ForwardRow {
     return sums;
   }
 
-  // Nothing is to be contracted: every kernel made from this one is to give the same bits.
+  // Uses no contracted operations, because every kernel that is made from this one must give the same bits.
   __device__ Statistics statistics(const Sums& sums, float inverse_C) {
     x.forget(zero);
     const float squares = __fmul_rn(sums.of_row.y, inverse_C), rest = __fmul_rn(sums.of_row.x, inverse_C);
-    // Squares that overflow make rstd 0, an infinity among them makes the row NaN.
+    // If the squares overflow, rstd is 0. If the row contains an infinity, the row becomes NaN.
     const bool overflow = squares == INFINITY && fabsf(rest) < INFINITY;
     const float variance = overflow ? squares : fmaf(-rest, rest, squares);
     const float rstd = rsqrtf(__fadd_rn(variance < 0 ? 0.0f : variance, a.eps));
@@ -354,7 +358,7 @@ struct ForwardRow {
 
   template <Affine affine, class Everywhere, class F>
   __device__ void put(Everywhere everywhere, const F& normalized) const {
-    // The next parameters come while these are in use, where there are registers for that.
+    // The next parameters are read while the current ones are in use, if the registers suffice.
     constexpr bool kAhead = sizeof(P) == sizeof(X) || (with_sum && one_warp && packs <= 4);
     Parameters w, b, next_w, next_b;
     if (kAhead && inside(everywhere, 0)) read_parameters<affine>(0, w, b);
@@ -383,8 +387,8 @@ struct ForwardRow {
   }
 
   __device__ void normalize(Statistics s) const {
-    // In one step x·rstd − mean·rstd is off by half an ulp of its second term, which counts where a deviation
-    // is small compared with the mean.
+    // Computing x·rstd − mean·rstd in one step errs by half an ulp of its second term. This matters if the
+    // deviation is small compared with the mean.
     constexpr float kMost = sizeof(O) == 2 ? 8 : 0.5f;
     const float offset = __fmul_rn(-s.mean, s.rstd);
     if (!a.centered && a.weight && !a.bias) {
@@ -401,7 +405,7 @@ struct ForwardRow {
   }
 };
 
-// A group has one row and ends with it: the hardware hands out rows as groups become free.
+// A group processes one row and ends. The hardware assigns rows as groups become free.
 template <class X, class P, class O, int packs, bool one_warp, bool with_sum, bool rounded>
 __global__ void __launch_bounds__(ForwardForm<X, P, packs, one_warp, with_sum>::threads,
                                   ForwardForm<X, P, packs, one_warp, with_sum>::blocks())
@@ -409,7 +413,7 @@ __global__ void __launch_bounds__(ForwardForm<X, P, packs, one_warp, with_sum>::
   __shared__ Moments parts[kMostWarps];
   ForwardRow<X, P, O, packs, one_warp, with_sum, rounded> row(a);
   if (row.row >= a.template rows<with_sum>()) return;
-  // By itself the first of these halves the number of blocks that the GPU starts in a second.
+  // let_next_kernel_begin() alone would halve the rate at which the GPU starts blocks.
   if (overlapped) {
     gpu::let_next_kernel_begin();
     gpu::wait_for_kernels_before();

@@ -1,7 +1,9 @@
-// The sum and its normalization if neither sum nor statistics are kept, as between an encoder's layers: rows
-// of 16 bits, of up to 1,024 numbers, in a warp each. Between products these rows are in the second-level
-// cache, and the time is that for which a warp waits: loads leave together, both sums of the statistics are
-// taken in one pass, and the parameters come before the kernel before has ended.
+// The sum with a residual and its normalization, if neither the sum nor the statistics are kept, as between
+// an encoder's layers. Each row has up to 1,024 elements of 16 bits and belongs to one warp.
+//
+// Between products these rows are in the second-level cache, so latency decides: loads are issued together,
+// both sums of the statistics take one pass, and the parameters are read before the previous kernel has
+// ended.
 #include "ops/cuda/overlap.cuh"
 #include "ops/cuda/reduce.cuh"
 #include "ops/cuda/vector.cuh"
@@ -15,7 +17,7 @@ template <class T>
 struct Rows {
   const T *x, *x_bias, *residual, *weight, *bias;  // x_bias and bias may be null
   T* out;
-  const std::int32_t* rows;  // so many of the N, or null
+  const std::int32_t* rows;  // number of rows to compute, or null for all N
   int N, C;
   float eps, inverse_C;
 
@@ -34,7 +36,7 @@ struct Rows {
 };
 
 constexpr int kThreads = 128, kRowsOfBlock = kThreads / gpu::kWarp;
-constexpr int kBlocks = 6;  // on a multiprocessor: there are registers for so many
+constexpr int kBlocks = 6;  // the registers of a multiprocessor suffice for this many
 
 template <class T, int packs>
 __global__ void __launch_bounds__(kThreads, kBlocks) state_rows(const __grid_constant__ Rows<T> a) {
@@ -66,8 +68,8 @@ __global__ void __launch_bounds__(kThreads, kBlocks) state_rows(const __grid_con
       values[k][j] = __fadd_rn(__fadd_rn(x[k][j], added[k][j]), residual[k][j]);
     }
   }
-  // About the row's first number, which is never further than √C deviations from the mean: of its 24 bits the
-  // variance loses 10 at most, and out has 11.
+  // The sums are taken about the row's first element, which is at most √C deviations from the mean. The
+  // variance thus loses at most 10 of its 24 bits, and out has 11.
   const float shift = __shfl_sync(gpu::kAllLanes, values[0][0], 0);
   float sum = 0, squares = 0;
 #pragma unroll
@@ -104,7 +106,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks) state_rows(const __grid_con
   }
 }
 
-constexpr int kPack = 8, kMostPacks = 4;  // numbers of 16 bits; packs of a lane
+constexpr int kPack = 8, kMostPacks = 4;  // elements of 16 bits per pack; packs per lane
 int packs_of(std::int64_t C) {
   return static_cast<int>((C + kPack * gpu::kWarp - 1) / (kPack * gpu::kWarp));
 }

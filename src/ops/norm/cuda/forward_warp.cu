@@ -1,4 +1,4 @@
-// Normalization forward with a row in the registers of a warp.
+// Normalization forward in which the registers of a warp hold a row. forward_rows.cuh has the kernel.
 #include "ops/norm/cuda/forward_kernel.cuh"
 
 namespace warpwright::ops {

@@ -1,14 +1,14 @@
-// A thread's neighbours in a row where tensors of different dtypes stand side by side: N elements of T, in as
-// many 16-byte accesses as they take.
+// N consecutive elements of T that belong to one thread, in as many accesses of 16 bytes as they need.
+// Tensors of different dtypes in one row are thus processed with the same N.
 #pragma once
 
 #include "ops/cuda/vector.cuh"
 
 namespace warpwright::ops::norm::cuda {
 
-// A priority in the second-level cache (PTX ISA, createpolicy): among the last to leave it, or as usual. Rows
-// for which that cache is too small are read with the former, though they are read once: beside as many
-// that are written they arrive faster (docs/kernels.md).
+// A priority in the second-level cache (PTX ISA, createpolicy): evicted last, or normal. Rows that exceed
+// this cache are read with the first, although they are read only once: if as much data is written at the
+// same time, the reads are faster this way (docs/kernels.md).
 __device__ inline std::uint64_t l2_priority(bool last) {
   std::uint64_t as_last, as_usual;
   asm("createpolicy.fractional.L2::evict_last.b64 %0;" : "=l"(as_last));

@@ -13,7 +13,7 @@ constexpr int kThreads = 256, kRowsOfBlock = 64;
 constexpr int kFinders = 1024, kColumnsOfFinder = 8;
 constexpr int kPlacesAtOnce = 16, kMostChunks = 32;
 
-// One block, which finds the columns in order.
+// One block finds the lost columns in ascending order.
 template <class A, class P>
 __global__ void __launch_bounds__(kFinders)
     find_columns(const P* __restrict__ weight, const P* __restrict__ bias, LostRule<A> lost,
@@ -30,7 +30,7 @@ __global__ void __launch_bounds__(kFinders)
       const std::int64_t c = first + j;
       if (c < C && lost(element_or<A>(weight, c, 1), element_or<A>(bias, c, 0))) mine |= 1u << j;
     }
-    int up_to_here = __popc(mine);  // of the warp's
+    int up_to_here = __popc(mine);  // of the warp's columns
     for (int distance = 1; distance < gpu::kWarp; distance *= 2) {
       const int lower = __shfl_up_sync(gpu::kAllLanes, up_to_here, distance);
       if (lane >= distance) up_to_here += lower;
@@ -51,8 +51,8 @@ __global__ void __launch_bounds__(kFinders)
   for (std::int64_t place = found + threadIdx.x; place < capacity; place += kFinders) columns[1 + place] = -1;
 }
 
-// A thread for each element, so that a block's reads, each of which takes a sector, do not wait for each
-// other.
+// One thread copies one element. Each read takes a whole sector, and many reads of a block are thus in
+// flight.
 template <class X>
 __global__ void __launch_bounds__(kThreads)
     keep_columns(const X* __restrict__ x, const std::int32_t* __restrict__ columns, X* __restrict__ values,
@@ -69,8 +69,8 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// Block (i, j) has places i, i + gridDim.x and so on, in the j-th of gridDim.y chunks of the rows. Part j
-// gets the chunk's sum, the parts behind the last chunk 0.
+// Block (i, j) sums the places i, i + gridDim.x, … in the j-th of gridDim.y chunks of the rows. Part j gets
+// the chunk's sum. The parts after the last chunk get 0.
 template <class X, class O>
 __global__ void __launch_bounds__(kThreads)
     kept_sums(const O* __restrict__ dout, KeptColumns<X> kept, const float* __restrict__ mean,

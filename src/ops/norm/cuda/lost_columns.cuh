@@ -1,5 +1,4 @@
-// Lost columns (ops/norm/lost_columns.hpp) on a GPU: finding them and keeping their x, and finding their
-// places again.
+// Lost columns (ops/norm/lost_columns.hpp) on a GPU: finds them, keeps their x, and looks up their places.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +10,7 @@ namespace warpwright::ops::norm::cuda {
 
 template <class X>
 struct KeptColumns {
-  const std::int32_t* columns;  // (1 + capacity), or null: none
+  const std::int32_t* columns;  // (1 + capacity), or null if there are none
   const X* values;              // (N, capacity)
   std::int64_t capacity;
 
@@ -19,7 +18,7 @@ struct KeptColumns {
     if (!columns) return 0;
     return columns[0] < capacity ? columns[0] : static_cast<int>(capacity);
   }
-  // The place in which the column is kept, by bisection; −1: none.
+  // Returns the place in which the column is kept, or −1. It uses bisection.
   __device__ int place(int column, int places) const {
     int low = 0, high = places;
     while (low < high) {
@@ -40,11 +39,10 @@ KeptColumns<X> kept_columns_of(const LostColumns& lost) {
           lost.places()};
 }
 
-// Finds the lost columns and keeps their x, if they are asked for.
+// If the caller asks for lost columns, finds them and keeps their x.
 void keep_lost_columns(const Context& context, const NormForward& args);
 
-// Puts Σ dout·x̂ of the kept columns, from x itself, in place of what the fp32 parts (count, 2, C) of dweight
-// have.
+// In the fp32 parts (count, 2, C), replaces dweight of the kept columns by Σ dout·x̂, computed from x itself.
 void put_kept_sums(const Context& context, const NormBackward& args, float* parts, int count);
 
 }  // namespace warpwright::ops::norm::cuda

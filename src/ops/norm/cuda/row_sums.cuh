@@ -1,4 +1,4 @@
-// Two sums at once over a warp, or over a block's warps.
+// Two sums at once over a warp or over a block's warps.
 #pragma once
 
 #include "ops/cuda/reduce.cuh"
@@ -6,7 +6,8 @@
 
 namespace warpwright::ops::norm::cuda {
 
-// The sum over the warp of a in its lower half, of b in its upper half: half as many exchanges as two sums.
+// Returns the sum over the warp of a in the lower half of the warp, and that of b in the upper half. This
+// takes half as many exchanges as two sums.
 __device__ inline float warp_sum_of_both(float a, float b) {
   const bool upper = threadIdx.x % gpu::kWarp >= gpu::kWarp / 2;
   const float mine = (upper ? b : a) + __shfl_xor_sync(gpu::kAllLanes, upper ? a : b, gpu::kWarp / 2);
@@ -17,8 +18,8 @@ __device__ inline float2 to_every_lane(float of_half) {
   return threadIdx.x % gpu::kWarp < gpu::kWarp / 2 ? float2{of_half, other} : float2{other, of_half};
 }
 
-// Over a block each warp puts its parts, and behind a barrier each thread adds up those of all kMostWarps: 0
-// for warps that are not there.
+// Sums over a block: each warp writes its parts, and after a barrier each thread adds up the parts. The parts
+// of absent warps must be 0.
 __device__ inline void put_part_of_both(float a, float b, float2* parts) {
   const float mine = warp_sum_of_both(a, b);
   if (threadIdx.x % (gpu::kWarp / 2) == 0) {
