@@ -153,8 +153,8 @@ int parts_of(std::int64_t N, RowShape shape, const DeviceInfo& device) {
   if (shape.warps == 0) return 0;
   const bool one_warp = shape.warps == 1, cluster = shape.blocks > 1;
   const std::int64_t groups = one_warp ? kOneWarpThreads / kWarp : 1;
-  const std::int64_t least_rows =
-      cluster ? 8 : 4;  // rows per group, so that the parts are smaller than the tensors
+  // Each group has at least this many rows, so that the parts are smaller than the tensors.
+  const std::int64_t least_rows = cluster ? 8 : 4;
   const std::int64_t resident = resident_blocks(shape);
   // Clusters of more than two blocks do not fit on every multiprocessor.
   const std::int64_t multiprocessors = device.gpu.multiprocessors;

@@ -41,8 +41,7 @@ inline constexpr int kWideWarpPacks = 7, kWideWarpBlocks = 2;
 // Warps per multiprocessor in the backward kernels: in general, and if rows are roomy and a thread has three
 // packs.
 inline constexpr int kBackwardWarps = 16, kRoomyWarps = 12;
-inline constexpr int kMostBlocks = 8,
-                     kMostClusterWarps = 11;  // blocks of a cluster; warps of each of its blocks
+inline constexpr int kMostBlocks = 8, kMostClusterWarps = 11;  // of a cluster; of each of its blocks
 // Rows that shared memory holds at once: in general, and in a cluster.
 inline constexpr int kBackwardStages = 2, kClusterStages = 3;
 

@@ -29,8 +29,7 @@ struct Repetition {
   // Arguments that are not repeated along their first axis:
   std::vector<std::string_view> once = {};     // shared by all rows, or sums over them
   std::vector<std::string_view> columns = {};  // (n, rows)
-  std::vector<std::string_view> bounds =
-      {};  // ascending from 0: the offsets at which the rows' sequences begin
+  std::vector<std::string_view> bounds = {};   // ascending from 0: offsets of the sequences of the rows
 
   // Draws whole numbers, such that fp32 holds products and sums of them exactly. (Sums of repeated numbers
   // repeat the same rounding error, which the tolerance of a sum does not allow for.)

@@ -19,8 +19,7 @@ namespace warpwright::ops::classifier_kernels {
 namespace {
 
 constexpr int kThreads = 512, kBlocks = 2;  // the registers of a multiprocessor suffice for this many
-constexpr std::size_t kBesideRow =
-    2048;  // shared memory per block for ReductionSpace and for CUDA, which takes 1 KB
+constexpr std::size_t kBesideRow = 2048;    // shared memory of a block: ReductionSpace and CUDA's own 1 KB
 
 // A row in shared memory. Each pack belongs to one thread.
 template <class T>

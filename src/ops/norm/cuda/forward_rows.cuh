@@ -26,8 +26,7 @@ struct ForwardRows {
   int C;
   float eps;
   bool centered, streaming;
-  const std::int32_t* rows_on_device =
-      nullptr;  // number of rows to compute, if the kernel is `with_sum`; may be null
+  const std::int32_t* rows_on_device = nullptr;  // rows to compute if the kernel is `with_sum`, or null
 
   template <bool with_sum>
   __device__ std::int64_t rows() const {
