@@ -5,18 +5,25 @@
 //             dq_i = scale Σ_j dS_ij k_j, dk_j = scale Σ_i dS_ij q_i, dv_j = Σ_i P_ij dout_i   (all =)
 // Source: A. Vaswani et al., arXiv:1706.03762; T. Dao et al., "FlashAttention", arXiv:2205.14135.
 //
-// Sequence s owns queries [cu_seqlens_q[s], cu_seqlens_q[s+1]) and keys [cu_seqlens_k[s], cu_seqlens_k[s+1]),
-// either of which may be empty. Causal: query i of Lq sees key j of Lk where j ≤ i + Lk − Lq, so that a short
-// run of new queries sits at the end of a longer cache. The forward may also be given a bias, which is added
-// to the scaled scores, and a 0/1 mask for each sequence, whose zeros hide keys. A query that sees no key
-// gives out 0 and lse −inf. The head axis and the rows of q, k, v, out and their gradients may be strided
-// (strides[2] is 1), so that the three parts of a qkv product are read and written where they stand; no
-// output may overlap an input or another output. dtypes are one; lse is fp32 (fp64 beside fp64). Every CPU
-// variant checks cu_seqlens before it reads or writes anything else (Error); on a GPU they are the caller's
-// to check, and wrong ones give wrong results but touch nothing outside the tensors; there they may end
-// before Nq and Nk, and what stands behind is neither read nor written, so that a launch captured once serves
-// every batch that fits. A variant's results for a sequence do not depend on what is packed beside it; which
-// variant is chosen may, unless a call asks for batch_invariant.
+// Sequences. Sequence s owns queries [cu_seqlens_q[s], cu_seqlens_q[s+1]) and keys [cu_seqlens_k[s],
+// cu_seqlens_k[s+1]). Either range may be empty.
+//
+// Masks. Causal: of Lq queries and Lk keys, query i sees key j if j ≤ i + Lk − Lq. A few new queries thus see
+// a longer cache from its end. The forward also takes a bias, which is added to the scaled scores, and a 0/1
+// mask for each sequence, whose zeros hide keys. If a query sees no key, its out is 0 and its lse is −inf.
+//
+// Layout. The head axis and the rows of q, k, v, out and their gradients may be strided (strides[2] is 1), so
+// that the three parts of a qkv product are read and written in place. No output may overlap an input or
+// another output. All tensors have one dtype, except lse, which is fp32 (fp64 for fp64 data). Throws Error if
+// a tensor does not fit.
+//
+// Offsets. Every CPU variant checks cu_seqlens before it reads or writes anything else, and throws Error. On
+// a GPU the caller checks them. There, wrong offsets give wrong results, but nothing outside the tensors is
+// accessed. Also, the offsets may end before Nq and Nk, and the rows after the last sequence are then neither
+// read nor written. A captured launch thus serves every batch that fits.
+//
+// A variant's results for a sequence do not depend on the other sequences in the batch. The choice of the
+// variant may depend on them, unless batch_invariant is set.
 #pragma once
 
 #include "ops/op.hpp"
@@ -25,11 +32,11 @@ namespace warpwright::ops {
 
 enum class Mask : std::uint8_t { none, causal };
 
-// How the rows of q, k and v, and in the backward of dout, are stored.
+// How the rows of q, k and v are stored, and in the backward those of dout.
 struct AttentionLayout {
   bool aligned = true;   // rows and heads begin at multiples of 16 bytes
-  bool distinct = true;  // strides are positive: no row or head is another one
-  bool adjacent = true;  // a row's heads lie side by side
+  bool distinct = true;  // strides are positive, so no two rows or heads coincide
+  bool adjacent = true;  // a row's heads are contiguous
 
   bool operator==(const AttentionLayout&) const = default;
 };
@@ -46,7 +53,7 @@ struct AttentionForwardProblem {
 
   bool operator==(const AttentionForwardProblem&) const = default;
   std::string describe() const;
-  double flops() const;  // of sequences of equal length; what a causal mask hides does not count
+  double flops() const;  // for sequences of equal length; pairs that a causal mask hides do not count
   double bytes() const;
 };
 
@@ -74,11 +81,11 @@ struct AttentionForward {
   Tensor lse;           // (NH, Nq) fp32, optional
   float scale = 1;
   Mask mask = Mask::causal;
-  Tensor bias = {};     // (NH, Lq, Lk), optional: of query i and key j of any sequence; no sequence is longer
-  Tensor visible = {};  // (S, Lq, Lk) uint8, optional: query i of sequence s sees key j where it is not 0
-  bool batch_invariant =
-      false;  // a sequence's bits do not depend on how many others there are, nor their rows
-  std::int64_t max_seqlen = 0;  // no sequence has more queries or more keys; 0: Nq, Nk
+  Tensor bias = {};  // (NH, Lq, Lk), optional: for query i and key j of any sequence; Lq, Lk ≥ every length
+  Tensor visible = {};  // (S, Lq, Lk) uint8, optional: query i of sequence s sees key j if it is not 0
+  // The bits of a sequence's results do not depend on the number of other sequences or on their rows.
+  bool batch_invariant = false;
+  std::int64_t max_seqlen = 0;  // no sequence has more queries or keys than this; 0: Nq and Nk
 
   template <class F>
   void visit(F&& f) {
@@ -92,15 +99,15 @@ struct AttentionForward {
     f("out", out, Access::write);
     f("lse", lse, Access::write);
   }
-  Problem problem() const;  // throws Error where they do not fit together
+  Problem problem() const;  // throws Error if the tensors do not fit together
 };
 
 struct AttentionBackward {
   using Problem = AttentionBackwardProblem;
   Tensor q, k, v;                     // as in the forward
   Tensor cu_seqlens_q, cu_seqlens_k;  // as in the forward
-  Tensor out;                         // (Nq, NH, HS), as the forward left it
-  Tensor lse;                         // (NH, Nq) fp32, as the forward left it
+  Tensor out;                         // (Nq, NH, HS), from the forward
+  Tensor lse;                         // (NH, Nq) fp32 (fp64 for fp64), from the forward
   Tensor dout;                        // (Nq, NH, HS)
   Tensor dq;                          // (Nq, NH, HS), =
   Tensor dk, dv;                      // (Nk, NH, HS), =
@@ -121,7 +128,7 @@ struct AttentionBackward {
     f("dk", dk, Access::write);
     f("dv", dv, Access::write);
   }
-  Problem problem() const;  // throws Error where they do not fit together
+  Problem problem() const;  // throws Error if the tensors do not fit together
 };
 
 const Op<AttentionForward>& attention_forward_op();

@@ -10,7 +10,7 @@
 namespace warpwright::ops {
 namespace {
 
-// In the dtype that encoders run in.
+// Uses the dtype in which encoders run.
 void packed_bench(Bench& bench) {
   for (auto& c : attention::packed_bench_cases()) {
     c.padding = 0;
@@ -36,7 +36,7 @@ void attention_bench(Bench& bench) {
                 [&](testing::Fixture& f) { return attention::make_forward(c, dtype, true, f); });
     }
     for (const auto& c : cases) {
-      if (c.queries != c.keys) continue;  // a cache is for generating
+      if (c.queries != c.keys) continue;  // a cache serves generation, which has no backward
       bench.run(attention_backward_op(),
                 [&](testing::Fixture& f) { return attention::make_backward(c, dtype, f); });
     }

@@ -13,18 +13,18 @@
 namespace warpwright::ops {
 namespace {
 
-using namespace testing;  // the operations' fixture, not GoogleTest's
+using namespace testing;  // the fixture of ops, not GoogleTest's namespace
 
 class Forward : public testing::VariantTest {};
 class Backward : public testing::VariantTest {};
-class Repeats : public testing::VariantTest {};  // of the variants of a GPU
+class Repeats : public testing::VariantTest {};  // for the variants of a GPU
 
 std::uint64_t seed_of(const attention::Case& c) {
   return static_cast<std::uint64_t>(c.HS * 1009 + static_cast<std::int64_t>(c.queries.size()));
 }
 
-// A probability is as far off as its score is absolutely: scores of magnitude m cost m · 2^-24, the input's
-// own condition.
+// The relative error of a probability is the absolute error of its score. Scores of magnitude m cost m ·
+// 2^-24, which is due to the input's condition.
 ReductionLength reduction_of(const attention::Case& c) {
   const double terms = std::max(attention::longest(c), static_cast<double>(c.HS));
   return [=](std::string_view) { return terms * (1 + c.magnitude * c.magnitude); };
@@ -34,7 +34,7 @@ void run_reference(const AttentionForward& args) {
   run_variant(attention_forward_op(), find_variant(attention_forward_op(), kReference), args, 1);
 }
 
-// The reference's lse in the place of a case's.
+// Replaces lse of a case by the reference's.
 AttentionBackward backward_with_lse(const attention::Case& c, DType dtype, Fixture& fixture) {
   const AttentionBackward b = attention::make_backward(c, dtype, fixture);
   const Tensor out = fixture.output(dtype, b.q.shape);
@@ -42,7 +42,7 @@ AttentionBackward backward_with_lse(const attention::Case& c, DType dtype, Fixtu
   return b;
 }
 
-// The variant, or null (and a skip) where it refuses.
+// Returns the variant, or null and the reason if it refuses.
 template <class A>
 const Variant<A>* usable(const Op<A>& op, const std::string& name, const A& args, std::string& reason) {
   const auto& variant = find_variant(op, name);
@@ -71,9 +71,9 @@ TEST_P(Backward, MatchesTheReference) {
   int checked = 0;
   std::string reason;
   for (const auto& c : taken(attention::test_cases())) {
-    if (c.bias || c.visible) continue;  // forward only
+    if (c.bias || c.visible) continue;  // have no backward
     for (const DType dtype : dtypes_for(attention_backward_op(), GetParam())) {
-      if (dtype == DType::f16 && c.magnitude > 1) continue;  // such gradients are beyond fp16's range
+      if (dtype == DType::f16 && c.magnitude > 1) continue;  // such gradients exceed fp16's range
       Fixture shapes = Fixture::of_shapes();
       if (!usable(attention_backward_op(), GetParam(), attention::make_backward(c, dtype, shapes), reason))
         continue;
@@ -86,8 +86,9 @@ TEST_P(Backward, MatchesTheReference) {
   if (checked == 0) GTEST_SKIP() << reason;
 }
 
-// Rows of q that do not begin at multiples of 16 bytes; k's rows all one row; heads that lie apart; scales
-// that are not positive. Every variant refuses or is right, and one is always chosen.
+// Rows of q that do not begin at multiples of 16 bytes; rows of k that are all the same row; heads that are
+// not contiguous; scales that are not positive. Every variant must refuse or be right, and one must be
+// chosen.
 enum class Odd : std::uint8_t { unaligned, repeated, apart, no_scale, negative_scale };
 
 template <class Args>
@@ -144,7 +145,7 @@ TEST_P(Backward, RefusesOrRunsWhatIsStoredOtherwise) {
   }
 }
 
-// A dtype that the variant computes on some machine.
+// A dtype that some machine can run the variant with.
 DType dtype_for(const std::string& variant) {
   const bool halves = variant.ends_with("bf16") || variant.starts_with("cuda.flash_s") ||
                       variant == "cuda.flash" || variant == "cuda.flash_packed";
@@ -155,7 +156,7 @@ bool on_gpu(std::string_view variant) {
   return variant.starts_with("cuda.");
 }
 
-// The rows of one sequence of packed arguments, as if it were alone.
+// The rows of one sequence of packed arguments, as a call of its own.
 template <class Args>
 Args alone(Args args, std::int64_t s, Fixture& fixture) {
   const auto *q = args.cu_seqlens_q.template as<std::int32_t>(),
@@ -287,13 +288,13 @@ TEST_P(Forward, NaNInAQueryStaysInItsRow) {
   }
 }
 
-// Longer than the cases' sequences, with more tiles of keys than any ring has places.
+// Longer than the sequences of the cases, with more tiles of keys than any ring buffer holds.
 constexpr std::int32_t kLong = 8229, kLongRows = 9;
 
 std::vector<attention::Case> long_cases(const std::string& variant) {
   std::vector<attention::Case> cases;
   for (const std::int64_t HS : {64, 32, 128}) {
-    if (HS != 64 && !on_gpu(variant)) continue;  // a second each
+    if (HS != 64 && !on_gpu(variant)) continue;  // takes a second each
     for (const Mask mask : {Mask::none, Mask::causal}) {
       cases.push_back(attention::self_attention({kLong, 5}, 2, HS, mask));
       cases.back().padding = 0;
@@ -302,7 +303,7 @@ std::vector<attention::Case> long_cases(const std::string& variant) {
   return cases;
 }
 
-// Rows of the long sequence with the keys that they see: an oracle's work on the whole would take minutes.
+// Some rows of the long sequence with the keys that they see. The reference would take minutes for the whole.
 template <class Args>
 Args rows_of_long(Args args, std::int32_t first, Mask mask, Fixture& fixture) {
   const std::int32_t keys = mask == Mask::causal ? first + kLongRows : kLong;
@@ -351,7 +352,7 @@ TEST_P(Forward, LongSequences) {
   if (checked == 0) GTEST_SKIP() << reason;
 }
 
-// Blocks of a GPU run in any order: the sums must not know.
+// A GPU's blocks run in any order. The sums must not depend on it.
 TEST_P(Repeats, AHundredBackwardsGiveTheSameBits) {
   Fixture fixture(10);
   const auto args =
@@ -380,13 +381,13 @@ std::vector<std::string> gpu_variants() {
               names.end());
   return names;
 }
-GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(Repeats);  // in a build without CUDA
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(Repeats);  // a build without CUDA has none
 INSTANTIATE_TEST_SUITE_P(Attention, Repeats, ::testing::ValuesIn(gpu_variants()), test_name);
 
-class HugeForward : public testing::VariantTest {};  // of the variants of a GPU
+class HugeForward : public testing::VariantTest {};  // for the variants of a GPU
 class HugeBackward : public testing::VariantTest {};
 
-// What a variant multiplies, and how the sequences below are repeated.
+// The dtype that a variant takes, and how the sequences below are repeated.
 DType huge_dtype(const std::string& variant) {
   return variant == "cuda.flash_tf32" ? DType::f32 : DType::bf16;
 }
@@ -396,8 +397,8 @@ Repetition packed_repetition(const std::string& variant) {
           .bounds = {"cu_seqlens_q", "cu_seqlens_k"},
           .tf32 = variant == "cuda.flash_tf32"};
 }
-// More tiles than a GPU has multiprocessors, as its copies have: where tiles are few, cuda.flash_packed adds
-// up in another order.
+// More tiles than a GPU has multiprocessors, as in the repetition: for few tiles, cuda.flash_packed adds in
+// another order.
 const attention::Case kRepeated = attention::self_attention({150, 97, 66, 31, 140, 128, 5}, 12, 64);
 
 TEST_P(HugeForward, GivesEveryRowItsBits) {
@@ -416,10 +417,10 @@ TEST_P(HugeBackward, GivesEveryRowItsBits) {
   if (!reason.empty()) GTEST_SKIP() << reason;
 }
 
-GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(HugeForward);  // in a build without CUDA
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(HugeForward);  // a build without CUDA has none
 INSTANTIATE_TEST_SUITE_P(Attention, HugeForward,
                          ::testing::ValuesIn(gpu_variant_names(attention_forward_op())), test_name);
-GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(HugeBackward);  // in a build without CUDA
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(HugeBackward);  // a build without CUDA has none
 INSTANTIATE_TEST_SUITE_P(Attention, HugeBackward,
                          ::testing::ValuesIn(gpu_variant_names(attention_backward_op())), test_name);
 
@@ -446,7 +447,7 @@ TEST(AttentionReference, BackwardIsTheDerivativeOfForward) {
   }
 }
 
-// The largest rows that the softmaxes of the stored scores hold, and one key more.
+// The longest rows that fit into the registers or the shared memory of the softmaxes, and one key more.
 TEST(Attention, CudaStagedHoldsRowsUpToItsLimit) {
   const auto names = variant_names(attention_forward_op());
   if (std::find(names.begin(), names.end(), "cuda.staged_shared") == names.end()) {
@@ -470,7 +471,7 @@ TEST(Attention, CudaStagedHoldsRowsUpToItsLimit) {
     EXPECT_EQ(refusal(fits, 0), "");
     EXPECT_NE(refusal(beyond, 0).find(fmt::format("may have {} keys", most + 1)), std::string::npos);
     EXPECT_NE(refusal(beyond, 0).find(fmt::format("hold {}", most)), std::string::npos);
-    EXPECT_EQ(refusal(beyond, most), "");  // of several sequences
+    EXPECT_EQ(refusal(beyond, most), "");  // several sequences
     EXPECT_NE(refusal(beyond, most + 2), "");
     if (cuda_device_count() == 0) continue;
     Fixture fixture(13);
@@ -513,8 +514,8 @@ TEST(Attention, RefusesArgumentsThatDoNotFit) {
   expect_refused([&](auto& a) { a.max_seqlen = 2; });
 }
 
-// fp32 with factors rounded to tf32, whose ulp is fp16's: four roundings on the way to out (q, k, p, v), six
-// to a gradient (q, k, dout, v, dS and a factor again), independent of each other.
+// fp32 whose factors are rounded to tf32; an ulp of tf32 is that of fp16. There are four independent
+// roundings on the way to out (q, k, p, v) and six to a gradient (q, k, dout, v, dS and one factor again).
 TEST(Attention, CudaTf32RoundsFactorsAndNothingElse) {
   if (cuda_device_count() == 0) GTEST_SKIP() << "needs an NVIDIA GPU";
   ContextOptions options;
@@ -560,9 +561,7 @@ TEST(Attention, CudaTf32RoundsFactorsAndNothingElse) {
 const std::vector<std::vector<std::int32_t>> kWrongBounds{
     {0, 3, 6}, {1, 3, 5}, {0, 6, 5}, {0, -1, 5}, {0, 3, 4}};
 
-// A GPU's variants cannot throw for what only the device knows; nothing outside the tensors is touched.
-// cuda.flash_packed in runs of rows whatever the lengths are, as it has them where bits must not depend on
-// the batch.
+// cuda.flash_packed in runs of rows. It uses them for all lengths if the bits must not depend on the batch.
 TEST(Attention, CudaPackedInRunsMatchesTheReference) {
   if (cuda_device_count() == 0) GTEST_SKIP() << "needs an NVIDIA GPU";
   std::string reason;
@@ -581,7 +580,7 @@ TEST(Attention, CudaPackedInRunsMatchesTheReference) {
   if (checked == 0) GTEST_SKIP() << reason;
 }
 
-// And with more tiles than there are multiprocessors: the cases above have fewer, which go to more groups.
+// Here there are more tiles than multiprocessors. The cases above have fewer, which more groups share.
 TEST(Attention, CudaPackedInManyTilesMatchesTheReference) {
   if (cuda_device_count() == 0) GTEST_SKIP() << "needs an NVIDIA GPU";
   std::string reason;
@@ -599,6 +598,8 @@ TEST(Attention, CudaPackedInManyTilesMatchesTheReference) {
   if (checked == 0) GTEST_SKIP() << reason;
 }
 
+// A GPU's variants cannot throw for offsets that only the device knows. They must not touch anything outside
+// the tensors.
 TEST(Attention, CudaStaysInBoundsWhateverTheSequencesAre) {
   if (cuda_device_count() == 0) GTEST_SKIP() << "needs an NVIDIA GPU";
   const attention::Case c = attention::self_attention({3, 2}, 1, 64);
@@ -640,8 +641,8 @@ void fill_with_nan(const Tensor& t) {
       t, [&](std::int64_t offset) { store_element(t, offset, std::numeric_limits<double>::quiet_NaN()); });
 }
 
-// Rows of NaN behind the last sequence, whose number only the bounds tell. `bounds_q` and `bounds_k` replace
-// those that the arguments were made with.
+// Rows after the last sequence hold NaN. Only the offsets tell where they begin. `bounds_q` and `bounds_k`
+// replace the offsets with which the arguments were made.
 template <class A>
 void expect_leaves_rows_behind(const Op<A>& op, const Variant<A>& variant, A args, Fixture& fixture,
                                const std::vector<std::int32_t>& bounds_q,
@@ -673,10 +674,10 @@ void expect_leaves_rows_behind(const Op<A>& op, const Variant<A>& variant, A arg
   }
 }
 
-// A launch captured once serves every batch that fits.
+// A captured launch serves every batch that fits.
 TEST(Attention, CudaLeavesWhatIsBehindTheLastSequence) {
   if (cuda_device_count() == 0) GTEST_SKIP() << "needs an NVIDIA GPU";
-  // Of which the last sequence becomes empty: 103 queries and 182 keys are left.
+  // In the second run the last sequence is empty: 103 queries and 182 keys are left.
   const std::vector<std::int32_t> bounds_q{0, 5, 5, 102, 103, 103}, bounds_k{0, 5, 12, 109, 182, 182};
   const auto check = [&](const auto& op, const attention::Case& c, auto&& make) {
     for (const auto& variant : op.variants) {
@@ -701,7 +702,7 @@ TEST(Attention, CudaLeavesWhatIsBehindTheLastSequence) {
   }
 }
 
-// Nothing is written before the bounds are known to be right. (A GPU's variants leave them to the caller.)
+// Nothing is written before the offsets have been checked. (The caller checks them for a GPU's variants.)
 TEST(Attention, RefusesSequencesOutsideTheirRows) {
   const attention::Case c = attention::self_attention({3, 2}, 1, 8);
   for (const auto& bounds : kWrongBounds) {

@@ -15,7 +15,7 @@ struct Case {
   std::vector<std::int32_t> queries, keys;  // of each sequence
   std::int64_t NH, HS;
   Mask mask = Mask::causal;
-  double magnitude = 1;  // of the scores, about
+  double magnitude = 1;  // approximate magnitude of the scores
   bool bias = false, visible = false;
   std::int64_t padding = 3;  // elements between the rows of out, which are then not aligned
   std::int64_t max_seqlen = 0;
@@ -26,9 +26,9 @@ inline Case self_attention(std::vector<std::int32_t> lengths, std::int64_t NH, s
   return {lengths, lengths, NH, HS, mask, magnitude};
 }
 
-// Every length up to beyond a tile and a head size for every tail of a vector; packed, empty and long
-// sequences, more queries than keys, a cache with one and with a few new queries; scores of 1e4; the head
-// sizes of models with lengths below, on and beyond the tiles of a GPU.
+// Every length up to more than a tile, and for each a head size with every tail of a vector; packed, empty
+// and long sequences; more queries than keys; a cache with one and with a few new queries; scores of 1e4; the
+// head sizes of models, with lengths below, at and above a GPU's tiles.
 inline std::vector<Case> test_cases() {
   std::vector<Case> cases{
       self_attention({37}, 3, 32),
@@ -60,7 +60,8 @@ inline std::vector<Case> test_cases() {
       cases.push_back({{100}, {33}, 2, 80, Mask::none, 1, bias, visible});
     }
   }
-  // Rows of scores that are held: by registers, by several warps of a block and by one in shared memory.
+  // Lengths at which a row of scores fits into registers, into shared memory with several warps per block,
+  // and into shared memory with one.
   for (const std::int32_t Lk : {512, 513, 1024, 1025, 1536, 12289}) {
     cases.push_back({{3}, {Lk}, 2, 16, Mask::none});
     cases.push_back({{9}, {Lk}, 1, 16, Mask::causal, 1, Lk == 1024, Lk == 1024});
@@ -76,7 +77,7 @@ inline std::vector<Case> test_cases() {
     cases.push_back({{T}, {T + T % 7}, 3, T});
     cases.push_back({{T}, {T + T % 5}, 2, 32});
   }
-  std::vector<std::int32_t> short_ones(70, 1);  // among them longer ones, empty ones behind
+  std::vector<std::int32_t> short_ones(70, 1);  // mixed with longer ones; empty ones at the end
   for (const std::int32_t T : {16, 17, 31, 32, 33, 64, 65, 2, 0, 0, 0}) short_ones.push_back(T);
   for (const std::int64_t HS : {32, 64}) {
     cases.push_back(self_attention(short_ones, 3, HS, Mask::none));
@@ -118,8 +119,8 @@ inline std::vector<Case> gpu_bench_cases() {
           batch(4, 8192, 16, 128, Mask::causal)};
 }
 
-// Packed texts, as an encoder has them: of one length, and of B lengths that lie evenly between 0.2 and 1.0
-// of S, the longest first. bench/peers/attention_varlen.py has the same.
+// Packed texts, as in an encoder: of one length, and of B lengths that are spaced evenly from 0.2 to 1.0 of
+// S, the longest first. bench/peers/attention_varlen.py uses the same.
 inline std::vector<Case> packed_bench_cases() {
   constexpr std::int32_t kTokens = 16384;
   constexpr std::pair<int, int> kBatches[] = {{1, 64},   {1, 256},  {1, 1024},  {16, 64},
@@ -154,12 +155,13 @@ inline Tensor bounds_of(const std::vector<std::int32_t>& lengths, testing::Fixtu
   return f.integers(bounds);
 }
 
-// One part of a (N, parts, NH, HS) product, where it stands.
+// One part of a (N, parts, NH, HS) product, as a view.
 inline Tensor part(const Tensor& product, std::int64_t index) {
   return product.select(1, index);
 }
 
-// q, k and v are views of one qkv product where they are equally long, else k and v of a kv one.
+// q, k and v are views of one qkv product if queries and keys have equal lengths. Otherwise k and v are views
+// of one kv product.
 inline AttentionForward make_forward(const Case& c, DType dtype, bool lse, testing::Fixture& f) {
   AttentionForward a;
   a.cu_seqlens_q = bounds_of(c.queries, f);
@@ -180,7 +182,7 @@ inline AttentionForward make_forward(const Case& c, DType dtype, bool lse, testi
   a.scale = static_cast<float>(1 / std::sqrt(static_cast<double>(c.HS)));
   a.mask = c.mask;
   a.max_seqlen = c.max_seqlen;
-  // Larger than the longest sequence. Four of five keys are seen; of some queries none.
+  // Larger than the longest sequence. Four of five keys are visible; some queries see none.
   const auto most = static_cast<std::int64_t>(longest(c)) + 3;
   if (c.bias) a.bias = f.random(dtype, {c.NH, most, most + 2});
   if (c.visible) {
@@ -195,9 +197,9 @@ inline AttentionForward make_forward(const Case& c, DType dtype, bool lse, testi
   return a;
 }
 
-// out and lse are inputs here: out is random, since dout·v − dout·out cancels where it is the forward's and
-// few keys are seen, and only rounding is left; lse is of the right size, to be overwritten with the
-// forward's where values count.
+// out and lse are inputs here. out is random: with the forward's out and few visible keys, dout·v − dout·out
+// would cancel, and only rounding would be left. lse has a realistic size; tests that check values replace it
+// by the forward's.
 inline AttentionBackward make_backward(const Case& c, DType dtype, testing::Fixture& f) {
   const AttentionForward forward = make_forward(c, dtype, false, f);
   const std::int64_t Nq = forward.q.shape[0], Nk = forward.k.shape[0];

@@ -1,4 +1,4 @@
-// What the kernels of a CPU refuse and the scratch they ask for, in a file that is compiled for every x86.
+// Refusals and scratch of the CPU's kernels. This file is compiled for every x86.
 #include <algorithm>
 
 #include "ops/attention/kernels.hpp"
@@ -6,7 +6,7 @@
 namespace warpwright::ops::attention {
 namespace {
 
-std::int64_t padded_head(std::int64_t HS) {  // to the longest vector
+std::int64_t padded_head(std::int64_t HS) {  // to a multiple of the longest vector
   return (HS + 15) / 16 * 16;
 }
 
@@ -14,7 +14,7 @@ std::size_t floats(std::int64_t count) {
   return static_cast<std::size_t>(count) * sizeof(float);
 }
 
-// Of all threads, or of all heads where these are fewer.
+// The sums of all threads, or of all heads if there are fewer heads.
 std::int64_t all_gradient_sums(const AttentionBackwardProblem& p, const DeviceInfo& device) {
   return std::min<std::int64_t>(device.threads, p.NH) * gradient_sums(p.Nk, p.sequences, p.HS);
 }
@@ -49,7 +49,7 @@ std::int64_t backward_scratch(std::int64_t HS) {
   return 7 * kBlock * padded_head(HS) + 2 * kBlock * kBlock + 2 * kBlock;
 }
 std::int64_t amx_forward_scratch(std::int64_t HS) {
-  const std::int64_t packed = HS / 2 * kBlock;  // bf16 of a block
+  const std::int64_t packed = HS / 2 * kBlock;  // bf16 elements of a block, in floats
   return kAmxGroups * (3 * packed + 2 * kBlock) + 3 * packed + kBlock * kBlock + kBlock * kBlock / 2;
 }
 std::int64_t amx_backward_scratch(std::int64_t HS) {

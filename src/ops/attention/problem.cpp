@@ -10,7 +10,7 @@ namespace {
 constexpr std::string_view kForward = "attention.forward";
 constexpr std::string_view kBackward = "attention.backward";
 
-// (N, NH, HS) whose rows and heads may be strided.
+// Requires (N, NH, HS), whose rows and heads may be strided.
 void require_rows(std::string_view operation, std::string_view argument, const Tensor& tensor, DType dtype,
                   const Shape& shape) {
   require(static_cast<bool>(tensor), operation, fmt::format("{} is missing", argument));
@@ -38,7 +38,7 @@ void require_inputs(std::string_view operation, const Args& a) {
   require_tensor(operation, "cu_seqlens_k", a.cu_seqlens_k, DType::i32, bounds);
 }
 
-// (count, Lq, Lk), contiguous.
+// Requires (count, Lq, Lk), contiguous.
 void require_pairs(std::string_view argument, const Tensor& tensor, DType dtype, std::int64_t count) {
   require(tensor.shape.rank() == 3, kForward, fmt::format("{} must have three axes", argument));
   require_tensor(kForward, argument, tensor, dtype, {count, tensor.shape[1], tensor.shape[2]});
@@ -56,7 +56,7 @@ AttentionLayout layout_of(std::initializer_list<Tensor> tensors) {
   return layout;
 }
 
-// (query, key) pairs that the mask lets through where all sequences are equally long.
+// The number of (query, key) pairs that the mask leaves visible, for sequences of equal length.
 template <class Problem>
 double visible_pairs(const Problem& p) {
   const double S = static_cast<double>(std::max<std::int64_t>(p.sequences, 1));
@@ -65,7 +65,7 @@ double visible_pairs(const Problem& p) {
   return S * (Lq <= Lk ? Lq * (Lk - (Lq - 1) / 2) : Lk * (Lk + 1) / 2);
 }
 
-// What few calls have.
+// Describes properties that few calls have.
 std::string notes_of(bool positive_scale, const AttentionLayout& layout) {
   return fmt::format("{}{}{}{}", positive_scale ? "" : " scale≤0", unaligned_note(layout.aligned),
                      layout.distinct ? "" : " strides≤0", layout.adjacent ? "" : " heads apart");

@@ -1,4 +1,4 @@
-// The oracle: fp64 throughout, in the order of the formulas.
+// The oracle, in fp64 throughout and in the order of the formulas.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -10,7 +10,7 @@
 namespace warpwright::ops::attention {
 namespace {
 
-// Rows of one head in fp64, contiguous: the loops over them are most of the time of this operation's tests.
+// Rows of one head in fp64, contiguous. The loops over them take most of the time of this operation's tests.
 class Rows {
  public:
   // Rows [first, last) of a (N, NH, HS) view, whose rows and heads may be strided.

@@ -13,7 +13,8 @@ constexpr std::string_view kForward[] = {
     "cuda.flash_tf32",
     "cuda.flash_fma",
     "cuda.staged",
-    // What these two refuse depends on lengths and how they add up, so they run only where they are forced.
+    // These two refuse by lengths and by their sum, which vary from call to call. They run only if they are
+    // forced.
     "cuda.staged_registers",
     "cuda.staged_shared",
     "cpu.amx_bf16",

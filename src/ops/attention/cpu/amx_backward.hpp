@@ -1,10 +1,9 @@
-// Attention backward in bf16 by AMX: tiles of kBlock queries × kBlock keys, kAmxGroups of them sharing a tile
-// of packed keys and values; a (sequence, head) is one task, as in backward.inl.
-//   Sᵀ = K·Qᵀ, dPᵀ = V·doutᵀ                     fp32, queries in the lanes
+// Attention backward in bf16 by AMX, in tiles of kBlock queries × kBlock keys. kAmxGroups tiles of queries
+// share a tile of packed keys and values. A (sequence, head) is one task, as in backward.inl.
+//   Sᵀ = K·Qᵀ, dPᵀ = V·doutᵀ                     fp32, one query per lane
 //   dv += Pᵀ·dout, dk += dSᵀ·Q, dqᵀ += Kᵀ·dSᵀ    P and dS rounded to bf16, sums in fp32
 //
-// One core of a Sapphire Rapids class machine, causal, in GFLOP/s, beside the AVX-512 kernel on the same
-// bf16:
+// GFLOP/s on one core of a Sapphire Rapids class machine, causal; in parentheses the AVX-512 kernel in bf16:
 //   HS=64 T=1024  409 (127)    HS=32 T=1024  298 (111)    HS=128 T=1024  393 (89)    HS=64 T=64  138 (77)
 #pragma once
 
@@ -13,12 +12,12 @@
 namespace warpwright::ops::attention::amx_bf16 {
 namespace {
 
-// kBlock queries.
+// A block of kBlock queries.
 struct BackwardGroup {
   Pair *q_transposed, *dout_transposed;  // (HS / 2, kBlock)
   Pair *q, *dout;                        // (kBlock / 2, HS)
   float* dq;                             // dqᵀ: (HS, kBlock)
-  float *lse, *d;                        // (kBlock), see query_sums
+  float *lse, *d;                        // (kBlock), from query_sums()
 };
 
 struct AmxBackwardTiles {
@@ -61,7 +60,8 @@ struct AmxBackwardTiles {
   }
 };
 
-// For the queries of a vector, from i on: P and dS of the first `keys` rows, 0 up to row `padded`.
+// Computes P and dS of the first `keys` rows for the vector of queries from i on. Rows up to `padded` become
+// 0.
 template <bool masked>
 inline void score_gradients_rows(const AmxBackwardTiles& t, std::int64_t i, std::int64_t keys,
                                  std::int64_t padded, float scale, vec limits, vec lse, vec d) {
@@ -89,7 +89,7 @@ inline void score_gradients_group(const Band& band, std::int64_t queries, float 
                                   const AmxBackwardTiles& t, const BackwardGroup& g) {
   const std::int64_t padded = round_up(band.nk, kTileDepth);
   for (std::int64_t i = 0; i < round_up(queries, kTileDepth); i += kLanes) {
-    // Padding beyond the last vector with queries is read too, as 0.
+    // The padding after the last vector with queries is also read; it must be 0.
     const std::int64_t keys = i < queries ? band.keys_seen(i + kLanes - 1) : 0;
     const vec lse = load(g.lse + i), d = load(g.d + i);
     if (band.keys_seen(i) < round_up(keys, 2)) {
@@ -130,7 +130,7 @@ inline void start_group(const BackwardHead<bf16>& head, std::int64_t q0, std::in
   clear(g.dq, HS * kBlock);
 }
 
-// The queries of kAmxGroups groups from q0 on.
+// Processes the queries of kAmxGroups groups from q0 on.
 inline void backward_groups(const BackwardHead<bf16>& head, std::int64_t q0, const AmxBackwardTiles& t) {
   const std::int64_t HS = head.HS, end = at_most(q0 + kAmxGroups * kBlock, head.sequence.queries);
   const auto group = [&](std::int64_t first) { return t.groups[(first - q0) / kBlock]; };

@@ -1,12 +1,11 @@
-// Attention forward in bf16 by AMX: tiles of kBlock queries × kBlock keys, kAmxGroups of them sharing a tile
-// of packed keys and values.
-//   Sᵀ = K·Qᵀ        fp32, queries in the lanes, so that the softmax is vertical
+// Attention forward in bf16 by AMX, in tiles of kBlock queries × kBlock keys. kAmxGroups tiles of queries
+// share a tile of packed keys and values.
+//   Sᵀ = K·Qᵀ        fp32, one query per lane, so that the softmax is vertical
 //   outᵀ = Vᵀ·Pᵀ     P rounded to bf16, sums in fp32
-// The products take 4 · HS FLOP a score at 16 times the rate of fp32, so that the exponentials and the
-// traffic of tiles between AMX and vector registers bound it.
+// The products take 4 · HS FLOP per score at 16 times the rate of fp32. The exponentials and the traffic
+// between AMX tiles and vector registers therefore bound it.
 //
-// One core of a Sapphire Rapids class machine, causal, in GFLOP/s, beside the AVX-512 kernel on the same
-// bf16:
+// GFLOP/s on one core of a Sapphire Rapids class machine, causal; in parentheses the AVX-512 kernel in bf16:
 //   HS=64 T=1024  341 (122)    HS=32 T=1024  218 (101)    HS=128 T=1024  323 (103)    HS=64 T=64  113 (74)
 #pragma once
 
@@ -15,7 +14,7 @@
 namespace warpwright::ops::attention::amx_bf16 {
 namespace {
 
-// kBlock queries.
+// A block of kBlock queries.
 struct ForwardGroup {
   Pair* q;           // Qᵀ: (HS / 2, kBlock)
   float* sums;       // outᵀ: (HS, kBlock)
@@ -50,8 +49,8 @@ struct AmxForwardTiles {
   }
 };
 
-// One online-softmax step for the queries of a vector over the first `keys` rows of the tile: probabilities
-// as pairs, 0 up to row `padded`. Returns what the sums so far must be multiplied by.
+// One step of the online softmax for a vector of queries over the first `keys` rows of the tile. Writes the
+// probabilities as pairs, and 0 up to row `padded`. Returns the factor for the sums so far.
 template <bool masked>
 inline vec softmax_pairs(const float* scores, std::int64_t keys, std::int64_t padded, float scale, vec limits,
                          float* running_max, float* running_sum, Pair* probabilities) {
@@ -82,7 +81,7 @@ inline vec softmax_pairs(const float* scores, std::int64_t keys, std::int64_t pa
   }
   for (j = (keys + 1) / 2; j < padded / 2; ++j)
     _mm512_storeu_si512(probabilities + j * kBlock, _mm512_setzero_si512());
-  // What has seen no key has nothing to rescale.
+  // If a query has seen no key, there is nothing to rescale.
   const vec rescale = select_less(hidden, before, exp2(before - shift), set1(1.0f));
   store(running_max, largest);
   store(running_sum, fma(load(running_sum), rescale, sum0 + sum1));
@@ -123,13 +122,13 @@ inline void write_group(const ForwardHead<bf16>& head, std::int64_t q0, std::int
                         const ForwardGroup& g) {
   const auto inverse = [&](std::int64_t i) {
     const vec sum = load(g.sum + i);
-    return select_less(zero(), sum, set1(1.0f) / sum, sum);  // 0 stays 0 and NaN NaN
+    return select_less(zero(), sum, set1(1.0f) / sum, sum);  // 0 and NaN are kept
   };
   write_transposed(g.sums, queries, head.HS, inverse, head.out.from(q0));
   for (std::int64_t i = 0; head.lse && i < queries; ++i) head.lse[q0 + i] = Softmax{g.max[i], g.sum[i]}.lse();
 }
 
-// The queries of kAmxGroups groups from q0 on.
+// Processes the queries of kAmxGroups groups from q0 on.
 inline void forward_groups(const ForwardHead<bf16>& head, std::int64_t q0, float* scratch) {
   const std::int64_t HS = head.HS;
   const AmxForwardTiles t(scratch, HS);

@@ -1,6 +1,6 @@
-// Products of small bf16 matrices by AMX with fp32 sums, and their packing: A lies in rows, B in pairs, two
-// neighbours of the inner dimension side by side for each column. Layouts: Intel 64 and IA-32 Architectures
-// Software Developer's Manual, TDPBF16PS.
+// Products of small bf16 matrices by AMX with fp32 sums, and their packing. A is stored in rows. B is stored
+// in pairs: for each column, two consecutive elements of the inner dimension are adjacent. Layouts: Intel 64
+// and IA-32 Architectures Software Developer's Manual, TDPBF16PS.
 #pragma once
 
 #include "ops/attention/cpu/gradients.hpp"
@@ -9,11 +9,11 @@
 namespace warpwright::ops::attention {
 namespace {
 
-using Pair = std::uint32_t;  // two bf16, the first one low
+using Pair = std::uint32_t;  // two bf16, the first in the lower half
 
-constexpr int kTile = 16;                                 // rows, and columns of fp32 or pairs, of a tile
-constexpr int kTileDepth = 32;                            // of the inner dimension of one instruction
-constexpr std::int64_t kPairRow = kBlock * sizeof(Pair);  // bytes from pairs of one row to the next
+constexpr int kTile = 16;                                 // rows of a tile, and its columns of fp32 or pairs
+constexpr int kTileDepth = 32;                            // length of one instruction's inner dimension
+constexpr std::int64_t kPairRow = kBlock * sizeof(Pair);  // bytes between rows of pairs
 
 struct TileMatrix {
   const void* data;
@@ -24,7 +24,7 @@ struct TileMatrix {
   }
 };
 
-// R × C tiles of sums: tiles 0 … 3; of A: 4 and 5; of B: 6 and 7.
+// R × C tiles of sums are in tiles 0 … 3, those of A in 4 and 5, those of B in 6 and 7.
 template <int R, int C>
 inline void tile_product_block(std::int64_t steps, TileMatrix a, TileMatrix b, float* c, std::int64_t ldc,
                                bool add) {
@@ -73,10 +73,10 @@ inline void tile_product_strip(std::int64_t N, std::int64_t steps, TileMatrix a,
   }
 }
 
-// C (M × N tiles of fp32) = or += A (M tiles of rows) · B (N tiles of pairs), `steps` of kTileDepth.
+// C (M × N tiles of fp32) = or += A (M tiles of rows) · B (N tiles of pairs), over `steps` of kTileDepth.
 inline void tile_product(std::int64_t M, std::int64_t N, std::int64_t steps, TileMatrix a, TileMatrix b,
                          float* c, std::int64_t ldc, bool add) {
-  asm volatile("" ::: "memory");  // GCC's tile loads do not say that they read memory
+  asm volatile("" ::: "memory");  // GCC's tile loads do not declare that they read memory
   for (std::int64_t m = 0; m < M; m += 2) {
     const TileMatrix left{a.at(m * kTile, 0), a.row_bytes};
     float* to = c + m * kTile * ldc;
@@ -88,9 +88,9 @@ inline void tile_product(std::int64_t M, std::int64_t N, std::int64_t steps, Til
   }
 }
 
-// HS is a multiple of kTileDepth in all that follows.
+// In the following functions, HS is a multiple of kTileDepth.
 
-// n rows, and rows of 0 up to `padded`.
+// Copies n rows, and fills rows up to `padded` with 0.
 inline void pack_rows(Rows<const bf16> from, std::int64_t n, std::int64_t HS, std::int64_t padded, bf16* to) {
   for (std::int64_t row = 0; row < padded; ++row) {
     for (std::int64_t d = 0; d < HS; d += 32) {
@@ -100,7 +100,7 @@ inline void pack_rows(Rows<const bf16> from, std::int64_t n, std::int64_t HS, st
   }
 }
 
-// Rows 2p and 2p + 1 as pairs: to[p · HS + d]; rows of 0 from n to `padded`.
+// Packs rows 2p and 2p + 1 as pairs: to[p · HS + d]. Rows from n to `padded` are 0.
 inline void pack_pairs(Rows<const bf16> from, std::int64_t n, std::int64_t HS, std::int64_t padded,
                        Pair* to) {
   const auto half = [&](std::int64_t row, std::int64_t d) {
@@ -116,7 +116,7 @@ inline void pack_pairs(Rows<const bf16> from, std::int64_t n, std::int64_t HS, s
   }
 }
 
-// The transpose of rows × columns pairs, both multiples of kTile: to[column · ld + row].
+// Transposes rows × columns pairs, both multiples of kTile: to[column · ld + row].
 inline void transpose_pairs(const void* from, std::int64_t rows, std::int64_t columns, Pair* to,
                             std::int64_t ld) {
   const auto* pairs = static_cast<const float*>(from);
@@ -132,9 +132,9 @@ inline void transpose_pairs(const void* from, std::int64_t rows, std::int64_t co
   }
 }
 
-// Sixteen numbers of two rows, rounded: as pairs, and as the rows themselves.
+// Sixteen elements of each of two rows, rounded to bf16. They can be stored as pairs or as rows.
 struct RoundedRows {
-  __m512i rows;  // the first in the lower half
+  __m512i rows;  // the first row is in the lower half
 
   RoundedRows(vec first, vec second) : rows((__m512i)_mm512_cvtne2ps_pbh(second, first)) {}
   void store_pairs(Pair* to) const {
@@ -148,7 +148,8 @@ struct RoundedRows {
   }
 };
 
-// The tile of scores of scores_tile (product.hpp), from K in rows and Qᵀ in pairs; both padded to kTile.
+// Like scores_tile() of product.hpp: computes a tile of scores from K in rows and Qᵀ in pairs, both padded to
+// kTile.
 inline void scores_by_tiles(const Band& band, std::int64_t queries, std::int64_t HS, const bf16* keys,
                             const Pair* queries_transposed, float* scores) {
   const std::int64_t vectors = (queries + kTile - 1) / kTile;
@@ -162,8 +163,8 @@ inline void scores_by_tiles(const Band& band, std::int64_t queries, std::int64_t
   }
 }
 
-// sums (HS, kBlock queries) += rows (HS, kBlock keys) · pairs (keys, kBlock queries); of the keys only what
-// the queries see.
+// sums (HS, kBlock queries) += rows (HS, kBlock keys) · pairs (keys, kBlock queries). Only keys that the
+// queries see are used.
 inline void add_by_tiles(const Band& band, std::int64_t queries, std::int64_t HS, const bf16* rows,
                          const Pair* pairs, float* sums) {
   const std::int64_t step = band.masks() ? 2 * kTile : kBlock;
@@ -176,7 +177,7 @@ inline void add_by_tiles(const Band& band, std::int64_t queries, std::int64_t HS
   }
 }
 
-// Rows (a query each) from sums (HS, kBlock queries) times a factor per query.
+// Writes one row per query from sums (HS, kBlock queries) times a factor per query.
 template <class Factor>
 inline void write_transposed(const float* sums, std::int64_t queries, std::int64_t HS, const Factor& factor,
                              Rows<bf16> to) {

@@ -1,12 +1,12 @@
-// Attention backward on a CPU, a tile of kBlock queries × kBlock keys at a time.
-// Compute-bound: five products, 10 · HS FLOP and one exponential a
-// score.
-//   Sᵀ = K·Qᵀ, dPᵀ = V·doutᵀ                 queries in the lanes
-//   dv += Pᵀ·dout, dk += dSᵀ·Q, dq += dS·K   the head's elements in the lanes
-// A (sequence, head) is one task: dk and dv are summed in fp32 for all its keys while the blocks of queries
-// pass by, dq for one block; so every sum has one owner and one order, whatever the number of threads.
+// Attention backward on a CPU, one tile of kBlock queries × kBlock keys at a time. Compute-bound: five
+// products, 10 · HS FLOP and one exponential per score.
+//   Sᵀ = K·Qᵀ, dPᵀ = V·doutᵀ                 one query per lane
+//   dv += Pᵀ·dout, dk += dSᵀ·Q, dq += dS·K   one element of the head per lane
 //
-// One core of a Sapphire Rapids class machine (196 GFLOP/s of fp32 FMA), fp32, causal, in GFLOP/s:
+// A (sequence, head) is one task. It sums dk and dv in fp32 for all its keys while the blocks of queries
+// pass, and dq for one block. Every sum thus has one owner and one order for any number of threads.
+//
+// GFLOP/s on one core of a Sapphire Rapids class machine (196 GFLOP/s of fp32 FMA), fp32, causal:
 //   HS=64 T=1024  AVX-512 118 (60%)  AVX2 78        HS=32 T=1024  AVX-512 109     HS=128 T=1024  AVX-512 112
 //   HS=64 T=64    AVX-512  66        AVX2 51
 #include "ops/attention/cpu/gradients.hpp"
@@ -16,7 +16,7 @@ namespace warpwright::ops::attention {
 namespace {
 
 struct BackwardTiles {
-  std::int64_t ld;                        // HSp: HS padded to kLanes
+  std::int64_t ld;                        // HSp: HS rounded up to a multiple of kLanes
   float *q, *dout;                        // (kBlock queries, HSp)
   float *q_transposed, *dout_transposed;  // (HSp, kBlock queries)
   float *k, *v;                           // (kBlock keys, HSp)
@@ -44,7 +44,7 @@ struct BackwardTiles {
   }
 };
 
-// For the queries of a vector and the first `rows` keys: p becomes exp2(p − lse), ds becomes p · (ds − d).
+// For a vector of queries and the first `rows` keys: p becomes exp2(p − lse), and ds becomes p · (ds − d).
 template <bool masked>
 inline void score_gradients_vector(float* p, float* ds, std::int64_t rows, vec limits, vec lse, vec d) {
   for (std::int64_t j = 0; j < rows; ++j) {
@@ -60,7 +60,7 @@ inline void score_gradients_vector(float* p, float* ds, std::int64_t rows, vec l
 inline void score_gradients(const Band& band, std::int64_t queries, const BackwardTiles& t) {
   for (std::int64_t i = 0; i < queries; i += kLanes) {
     const vec lse = load(t.lse + i), d = load(t.d + i);
-    // To whole groups of keys, as the products over queries read them.
+    // Rounded up to whole groups of keys, which the products over queries read.
     const std::int64_t rows = round_up(band.keys_seen(i + kLanes - 1), kRowGroup);
     if (band.keys_seen(i) < rows) {
       score_gradients_vector<true>(t.p + i, t.ds + i, rows, band_limits(band, i), lse, d);
@@ -95,7 +95,7 @@ inline void add_query_gradients(const Band& band, std::int64_t queries, const Ba
   }
 }
 
-// A block of queries, packed.
+// Packs a block of queries.
 template <class T>
 inline void pack_queries(const BackwardHead<T>& head, std::int64_t q0, std::int64_t queries,
                          const BackwardTiles& t) {

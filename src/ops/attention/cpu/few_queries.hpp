@@ -1,7 +1,8 @@
-// Attention of a few queries over many keys (decoding from a cache), a query at a time: each key and value is
-// read where it stands, once per query. Memory-bound: 2 · HS elements and 4 · HS FLOP a key. One core of a
-// Sapphire Rapids class machine, one query over 12 heads of 64, fp32: 8,192 keys (50 MB) 14 GB/s (6 without
-// the prefetches), 1,024 keys (6 MB) 17 GB/s.
+// Attention of a few queries over many keys (decoding from a cache), one query at a time. Keys and values are
+// read in place, once per query. Memory-bound: 2 · HS elements and 4 · HS FLOP per key.
+//
+// On one core of a Sapphire Rapids class machine, one query, 12 heads of 64, fp32:
+//   8,192 keys (50 MB)  14 GB/s (6 without the prefetches)      1,024 keys (6 MB)  17 GB/s
 #pragma once
 
 #include "ops/attention/cpu/product.hpp"
@@ -44,10 +45,10 @@ inline void add_values(float* out, float factor, const float* p, Rows<const T> v
 }
 
 struct Softmax {
-  float max = -__builtin_inff(), sum = 0;  // of the scores so far, which are in units of ln 2
+  float max = -__builtin_inff(), sum = 0;  // of the scores so far, in units of ln 2
 
-  // Scores become exp(score − max); returns what the sums so far must be multiplied by. Both are a multiple
-  // of kLanes long.
+  // Replaces scores by exp(score − max) and returns the factor for the sums so far. Scores and sums have
+  // lengths that are multiples of kLanes.
   float update(float* scores, std::int64_t keys) {
     vec largest = set1(max);
     for_each_vector(0, keys, [&](std::int64_t j, int n) {
@@ -68,10 +69,10 @@ struct Softmax {
   float lse() const { return sum == 0 ? -__builtin_inff() : (max + __builtin_log2f(sum)) * kLn2; }
 };
 
-// Fewer queries than this are done one by one: a tile has as many lanes as a vector at least.
+// Fewer queries are processed one by one, because a tile has at least as many lanes as a vector.
 constexpr std::int64_t kFewQueries = 4;
 
-// Query i. scratch: 2 · HS (padded to kLanes) and kBlock floats.
+// Processes query i. scratch: 2 · HS (padded to kLanes) and kBlock floats.
 template <class T>
 inline void forward_query(const ForwardHead<T>& head, std::int64_t i, float* scratch) {
   const std::int64_t HS = head.HS, ld = round_up(HS, kLanes);

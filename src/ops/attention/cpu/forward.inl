@@ -1,13 +1,13 @@
-// Attention forward on a CPU, a tile of kBlock queries × kBlock keys at a time.
-// Compute-bound: 4 · HS FLOP and one exponential a score.
-//   Sᵀ = K·Qᵀ    queries in the lanes, so that the softmax's maxima and sums are vertical
-//   out = P·V    the head's elements in the lanes; the sums are rescaled while they are loaded
-// A tile's K and V are packed as fp32 rows, Q as its transpose times scale · log2 e. A causal tile on the
-// diagonal is computed to whole vectors of queries only.
+// Attention forward on a CPU, one tile of kBlock queries × kBlock keys at a time. Compute-bound: 4 · HS FLOP
+// and one exponential per score.
+//   Sᵀ = K·Qᵀ    one query per lane, so that the softmax's maxima and sums are vertical
+//   out = P·V    one element of the head per lane; the sums are rescaled while they are loaded
+// K and V of a tile are packed as fp32 rows, Q as its transpose times scale · log2 e. For a causal tile on
+// the diagonal, only the vectors of queries that see some key are computed.
 //
-// One core of a Sapphire Rapids class machine (196 GFLOP/s of fp32 FMA), fp32, causal, in GFLOP/s:
+// GFLOP/s on one core of a Sapphire Rapids class machine (196 GFLOP/s of fp32 FMA), fp32, causal:
 //   HS=64 T=1024  AVX-512 112 (57%)  AVX2 78        HS=32 T=1024  AVX-512 103     HS=128 T=1024  AVX-512 102
-//   HS=64 T=64    AVX-512  62        AVX2 50: there q, k, v and out, a page a row, come from beyond L2
+//   HS=64 T=64    AVX-512  62        AVX2 50: q, k, v and out, one page per row, come from beyond L2
 #include "ops/attention/cpu/few_queries.hpp"
 #include "ops/cpu/isa.hpp"
 
@@ -21,8 +21,9 @@ inline float scalar(bf16 x) {
   return __builtin_bit_cast(float, static_cast<std::uint32_t>(x.bits) << 16);
 }
 
-// A thread's tiles (HSp: HS padded to kLanes) and, for each query, the running maximum of its scores in units
-// of ln 2, the sum of their exponentials, and what that sum was last multiplied by.
+// A thread's tiles (HSp: HS rounded up to a multiple of kLanes). For each query it also keeps the running
+// maximum of its scores in units of ln 2, the sum of their exponentials, and the last factor by which that
+// sum was multiplied.
 struct ForwardTiles {
   std::int64_t ld;      // HSp
   float* q_transposed;  // (HSp, kBlock)
@@ -48,8 +49,8 @@ struct ForwardTiles {
   }
 };
 
-// One online-softmax step for the queries of a vector: the first `keys` rows of its scores become
-// exponentials. Masked: lane i sees rows below limits[i] only.
+// One step of the online softmax for a vector of queries: replaces the first `keys` rows of its scores by
+// exponentials. Masked: lane i sees only rows below limits[i].
 template <bool masked>
 inline void softmax_vector(float* scores, std::int64_t keys, vec limits, float* running_max,
                            float* running_sum, float* factor) {
@@ -62,7 +63,7 @@ inline void softmax_vector(float* scores, std::int64_t keys, vec limits, float* 
   const vec before = load(running_max);
   vec largest = before;
   for (std::int64_t j = 0; j < keys; ++j) largest = max(largest, score(j));
-  // A query that has seen no key yet keeps −inf; its exponentials are those of −inf all the same.
+  // A query that has seen no key keeps −inf. The shift is then 0, so that its exponentials are 0.
   const vec shift = select_less(hidden, largest, largest, zero());
   vec sum = zero();
   for (std::int64_t j = 0; j < keys; ++j) {
@@ -76,8 +77,8 @@ inline void softmax_vector(float* scores, std::int64_t keys, vec limits, float* 
   store(factor, rescale);
 }
 
-// Adds the bias to the scores of a tile's queries [q0, …) and keys [k0, …), in units of ln 2, and hides what
-// is not to be seen.
+// Adds the bias, in units of ln 2, to the scores of a tile's queries [q0, …) and keys [k0, …). Scores of keys
+// that are not visible become −inf.
 template <class T>
 inline void add_pairs(const Pairs<T>& pairs, std::int64_t q0, std::int64_t queries, std::int64_t k0,
                       std::int64_t keys, float* scores) {

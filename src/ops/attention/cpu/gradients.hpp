@@ -1,4 +1,4 @@
-// What the backward kernels share: a query's constants, and how fp32 sums become gradients.
+// Shared by the backward kernels: the constants of a query, and the conversion of fp32 sums to gradients.
 #pragma once
 
 #include "ops/attention/cpu/few_queries.hpp"
@@ -6,8 +6,8 @@
 namespace warpwright::ops::attention {
 namespace {
 
-// For `queries` of `padded` queries from q0 on: lse in units of ln 2, and dout·out. What sees no key, and
-// padding, has probability 0 everywhere.
+// For `queries` of `padded` queries from q0 on: lse in units of ln 2, and dout·out. A query that sees no key,
+// and padding, gets lse = inf, so that its probabilities are 0.
 template <class T>
 inline void query_sums(const BackwardHead<T>& head, std::int64_t q0, std::int64_t queries,
                        std::int64_t padded, float* lse, float* d) {
@@ -18,7 +18,7 @@ inline void query_sums(const BackwardHead<T>& head, std::int64_t q0, std::int64_
   }
 }
 
-// n rows of sums times a factor.
+// Writes n rows of sums times a factor.
 template <class T>
 inline void write_rows(const float* sums, std::int64_t ld, std::int64_t n, std::int64_t HS, float factor,
                        Rows<T> to) {

@@ -1,6 +1,6 @@
-// Products of small fp32 matrices that lie packed in a core's cache, and the packing. A tile of C stays in
-// registers while the inner dimension runs: with AVX-512 4 × 4 or 8 × 3 vectors, with AVX2 4 × 3, so that the
-// fused multiply-adds wait neither for each other nor for loads.
+// Products of small packed fp32 matrices in a core's cache, and their packing. A tile of C stays in registers
+// during the loop over the inner dimension. It has 4 × 4 or 8 × 3 vectors with AVX-512 and 4 × 3 with AVX2,
+// so that the fused multiply-adds wait neither for each other nor for loads.
 #pragma once
 
 #include "ops/attention/cpu/schedule.hpp"
@@ -14,7 +14,7 @@ using namespace simd;
 enum class Start : std::uint8_t { zero, add, scale };  // C = A·B, C += A·B, C = diag(factor)·C + A·B
 enum class Layout : std::uint8_t { rows, columns };    // A(m, k) is a[m · lda + k] or a[k · lda + m]
 
-constexpr int kMaxVectors = kLanes == 16 ? 4 : 3;  // of a register tile's width
+constexpr int kMaxVectors = kLanes == 16 ? 4 : 3;  // widest register tile, in vectors
 template <int W>
 constexpr int kTileRows = kLanes == 16 ? (W == 4 ? 4 : 8) : (W == 1 ? 8 : 4);
 
@@ -56,14 +56,14 @@ inline void product_panel(std::int64_t M, std::int64_t K, Matrix a, Matrix b, fl
   }
 }
 
-// C (M, N vectors) from A (M, K) and B (K, N vectors); M a multiple of kRowGroup. With Start::scale row m of
-// C is first multiplied by factor[m].
+// C (M, N vectors) from A (M, K) and B (K, N vectors). M is a multiple of kRowGroup. With Start::scale, row m
+// of C is first multiplied by factor[m].
 template <Layout layout>
 inline void product(std::int64_t M, std::int64_t N, std::int64_t K, Matrix a, Matrix b, float* c,
                     std::int64_t ldc, Start start, const float* factor = nullptr) {
   std::int64_t panels = (N + kMaxVectors - 1) / kMaxVectors;
   for (std::int64_t n = 0; panels > 0; --panels) {
-    const std::int64_t W = (N - n + panels - 1) / panels;  // of about equal widths
+    const std::int64_t W = (N - n + panels - 1) / panels;  // panels of about equal width
     const Matrix right{b.data + n * kLanes, b.ld};
     float* left = c + n * kLanes;
     if (W == 1) product_panel<layout, 1>(M, K, a, right, left, ldc, start, factor);
@@ -76,11 +76,12 @@ inline void product(std::int64_t M, std::int64_t N, std::int64_t K, Matrix a, Ma
   }
 }
 
-inline void clear(float* to, std::int64_t floats) {  // a multiple of kLanes
+inline void clear(float* to, std::int64_t floats) {  // floats: a multiple of kLanes
   for (std::int64_t i = 0; i < floats; i += kLanes) store(to + i, zero());
 }
 
-// n rows of HS elements as fp32 rows of ld ≥ HS, a multiple of kLanes; zeros fill ld and `padded` rows.
+// Converts n rows of HS elements to fp32 rows of length ld ≥ HS, a multiple of kLanes. Zeros fill each row,
+// and rows up to `padded`.
 template <class T>
 inline void pack(Rows<const T> from, std::int64_t n, std::int64_t HS, float* to, std::int64_t ld,
                  std::int64_t padded) {
@@ -92,7 +93,8 @@ inline void pack(Rows<const T> from, std::int64_t n, std::int64_t HS, float* to,
   clear(to + n * ld, (padded - n) * ld);
 }
 
-// The transpose, times a factor, of packed rows (a multiple of kLanes of them): to[d · kBlock + row].
+// Transposes packed rows, whose number is a multiple of kLanes, and multiplies by a factor: to[d · kBlock +
+// row].
 inline void pack_transposed(const float* from, std::int64_t ld, std::int64_t rows, float factor, float* to) {
   const vec f = set1(factor);
   for (std::int64_t row = 0; row < rows; row += kLanes) {
@@ -105,8 +107,9 @@ inline void pack_transposed(const float* from, std::int64_t ld, std::int64_t row
   }
 }
 
-// What a mask leaves of a tile of Sᵀ = K·Qᵀ, to whole vectors of queries and a few keys: row j, the scores of
-// key j, is written from first_query(j) (rounded down) on. Rows are padded to kRowGroup, queries to kLanes.
+// Computes the visible part of a tile of Sᵀ = K·Qᵀ, in whole vectors of queries and groups of keys. Row j
+// holds the scores of key j. It is written from first_query(j), rounded down, on. Rows are padded to
+// kRowGroup, queries to kLanes.
 inline void scores_tile(const Band& band, std::int64_t queries, std::int64_t HS, Matrix keys,
                         const float* queries_transposed, float* scores) {
   const std::int64_t vectors = (queries + kLanes - 1) / kLanes;
@@ -119,14 +122,14 @@ inline void scores_tile(const Band& band, std::int64_t queries, std::int64_t HS,
   }
 }
 
-// 0, 1, 2 … in the lanes.
+// 0, 1, 2, … in the lanes.
 inline vec lane_numbers() {
   alignas(64) float lanes[kLanes];
   for (int i = 0; i < kLanes; ++i) lanes[i] = static_cast<float>(i);
   return load(lanes);
 }
 
-// For the vector of queries from i on: how many of the tile's keys each of them sees (unclamped).
+// For the vector of queries from i on: the number of the tile's keys that each of them sees (not clamped).
 inline vec band_limits(const Band& band, std::int64_t i) {
   return fma(lane_numbers(), set1(static_cast<float>(band.slope)),
              set1(static_cast<float>(band.first + band.slope * i)));

@@ -1,5 +1,5 @@
-// Where the rows of a (sequence, head) stand, what a causal mask hides of a tile, and how a call is cut into
-// tasks for the threads. Included by the ISA files only, hence internal linkage.
+// The rows of a (sequence, head), the part of a tile that a causal mask hides, and the division of a call
+// into tasks. Only the ISA files include this header; it has internal linkage for that reason.
 #pragma once
 
 #include <omp.h>
@@ -19,7 +19,7 @@ inline std::int64_t round_up(std::int64_t n, std::int64_t multiple) {
   return (n + multiple - 1) / multiple * multiple;
 }
 
-// One head of a (N, NH, HS) tensor from some row on.
+// The rows of one head of a (N, NH, HS) tensor, from some row on.
 template <class T>
 struct Rows {
   T* data;
@@ -34,7 +34,8 @@ inline Rows<T> rows_of(const Tensor& tensor, std::int64_t head, std::int64_t fir
           tensor.strides[0]};
 }
 
-// Asks for n rows that will be read soon: rows of one head stand too far apart for the hardware to guess.
+// Prefetches n rows that will be read soon. The rows of one head are too far apart for the hardware to
+// predict.
 template <class T>
 inline void prefetch(Rows<const T> rows, std::int64_t n, std::int64_t HS) {
   constexpr std::int64_t kLine = 64 / sizeof(T);
@@ -48,7 +49,7 @@ struct Sequence {
   bool causal;
 };
 
-// Which keys of a tile's nk its queries see: query i the first clamp(first + slope · i, 0, nk).
+// The keys of a tile that its queries see: query i sees the first clamp(first + slope · i, 0, nk) of nk keys.
 struct Band {
   std::int64_t first, slope, nk;
 
@@ -58,20 +59,20 @@ struct Band {
   bool masks() const { return first < nk; }
 };
 
-// The tile of keys [k0, k0 + nk) under the queries from q0 on.
+// The band of keys [k0, k0 + nk) for the queries from q0 on.
 inline Band band_of(const Sequence& s, std::int64_t q0, std::int64_t k0, std::int64_t nk) {
   if (!s.causal) return {nk, 0, nk};
   return {q0 + s.keys - s.queries + 1 - k0, 1, nk};
 }
 
-// Keys that any of the queries before q1 sees.
+// The number of keys that some query before q1 sees.
 inline std::int64_t keys_seen_before(const Sequence& s, std::int64_t q1) {
   return s.causal ? at_least(0, q1 + s.keys - s.queries) : s.keys;
 }
 
 struct Sequences {
   const std::int32_t *q, *k;
-  std::int64_t count, block;  // queries of a task
+  std::int64_t count, block;  // queries per task
   bool causal;
 
   template <class Args>
@@ -85,11 +86,11 @@ struct Sequences {
   Sequence operator[](std::int64_t s) const {
     return {s, q[s], q[s + 1] - q[s], k[s], k[s + 1] - k[s], causal};
   }
-  // Sequences have their blocks of queries in slots, [slot(s), slot(s + 1)) being enough for those of s
-  // wherever it starts; so a slot's sequence is found without a table.
+  // The blocks of queries of a sequence have slots. [slot(s), slot(s + 1)) suffices for the blocks of s
+  // wherever s begins. A slot's sequence is thus found without a table.
   std::int64_t slot(std::int64_t s) const { return q[s] / block + s; }
-  std::int64_t find(
-      std::int64_t wanted) const {  // the last s whose first slot is at or before the wanted one
+  // Returns the last s whose first slot is not after the wanted one.
+  std::int64_t find(std::int64_t wanted) const {
     std::int64_t low = 0, high = count;
     while (high - low > 1) {
       const std::int64_t middle = (low + high) / 2;
@@ -99,10 +100,10 @@ struct Sequences {
   }
 };
 
-// Of one head of one sequence: what its scores get besides, by query and key from the sequence's first on.
+// The bias and the mask of one head of one sequence, by query and key. Both count from the sequence's first.
 template <class T>
 struct Pairs {
-  const T* bias = nullptr;  // or null
+  const T* bias = nullptr;  // may be null
   const std::uint8_t* visible = nullptr;
   std::int64_t ld_bias = 0, ld_visible = 0;
 
@@ -124,7 +125,7 @@ Pairs<T> pairs_of(const AttentionForward& a, std::int64_t sequence, std::int64_t
   return pairs;
 }
 
-// One head of one sequence; rows from the sequence's first on.
+// One head of one sequence. The rows begin with the sequence's first.
 template <class T>
 struct ForwardHead {
   Sequence sequence;
@@ -132,11 +133,11 @@ struct ForwardHead {
   float scale;
   Rows<const T> q, k, v;
   Rows<T> out;
-  float* lse;  // or null
+  float* lse;  // may be null
   Pairs<T> pairs;
 };
 
-// Calls f(head, first query, thread) for each head and block of queries, on several threads.
+// Calls f(head, first query, thread) for each block of queries of each head, on several threads.
 template <class T, class F>
 void for_each_query_block(const Context& context, const AttentionForward& a, std::int64_t block, const F& f) {
   const std::int64_t Nq = a.q.shape[0], NH = a.q.shape[1], HS = a.q.shape[2];
@@ -144,7 +145,8 @@ void for_each_query_block(const Context& context, const AttentionForward& a, std
   const std::int64_t tasks = sequences.count > 0 ? sequences.slot(sequences.count) * NH : 0;
 #pragma omp parallel for schedule(dynamic) num_threads(context.threads())
   for (std::int64_t task = 0; task < tasks; ++task) {
-    // A sequence's tasks are its heads', one after the other, each from its last (longest) block down.
+    // The tasks of a sequence are ordered by head. Within a head they go from the last block, which is the
+    // longest, to the first.
     const std::int64_t index = sequences.find(task / NH);
     const std::int64_t slots = sequences.slot(index + 1) - sequences.slot(index);
     const std::int64_t within = task - sequences.slot(index) * NH, head = within / slots;
@@ -168,7 +170,7 @@ struct BackwardHead {
   Rows<const T> q, k, v, out, dout;
   Rows<T> dq, dk, dv;
   const float* lse;
-  float* sums;  // of dk, then of dv, in fp32: gradient_sums of them
+  float* sums;  // fp32 sums of dk, then of dv: gradient_sums() floats
 
   std::int64_t sum_rows() const { return round_up(sequence.keys, kSumRows); }
 };
@@ -184,7 +186,7 @@ void for_each_head(const Context& context, const AttentionBackward& a, float* su
   for (std::int64_t task = 0; task < sequences.count * NH; ++task) {
     const std::int64_t head = task % NH;
     const Sequence s = sequences[task / NH];
-    // The sums of a head's sequences do not overlap; where a thread has its own they stay in its cache.
+    // The sums of a head's sequences do not overlap. Sums that belong to a thread stay in its cache.
     float* own = threads <= NH ? sums + omp_get_thread_num() * per_owner
                                : sums + head * per_owner + gradient_sums(s.first_key, s.index, HS);
     f(BackwardHead<T>{s, HS, a.scale, rows_of<const T>(a.q, head, s.first_query),

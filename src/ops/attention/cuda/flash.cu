@@ -1,5 +1,5 @@
-// bf16 and fp16 on the tensor cores of sm_80 and later, by mma.sync.
-// FLOPs: forward 4, backward 14 per visible pair and head element (10 of them are the problem's).
+// Attention in bf16 and fp16 on the tensor cores of sm_80 and later, by mma.sync. FLOPs per visible pair and
+// head element: forward 4, backward 14 (the problem has 10; flash.cuh explains the rest).
 #include "ops/attention/cuda/flash.cuh"
 #include "ops/attention/cuda/mma_engine.cuh"
 #include "ops/attention/cuda/refuse.cuh"
@@ -7,8 +7,8 @@
 namespace warpwright::ops::attention::cuda {
 namespace {
 
-// Two row tiles a warp halve what it reads from shared memory; heads above 64 leave no registers for them
-// beside two sums.
+// With two row tiles, a warp reads half as much from shared memory. For heads above 64, the registers do not
+// suffice for two row tiles and two sums.
 template <class T, int kHeadSize>
 using Forward = MmaEngine<T, kHeadSize, 2, 64, 2>;
 template <class T, int kHeadSize>

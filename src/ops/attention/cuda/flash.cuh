@@ -1,15 +1,15 @@
 // Attention by tiles, for an engine that holds a tile of scores in registers (mma_engine.cuh,
 // fma_engine.cuh).
 //
-//   forward   a block per tile of queries, over the tiles of keys that it sees: softmax as it goes
-//             (A. Milakov, N. Gimelshein, arXiv:1805.02867), out and lse once at the end.
-//   backward  without atomics, in two kernels: one block per tile of queries sums dq, one per tile of keys
-//             sums dk and dv, each over its counterparts in order. Scores and dout·vᵀ are computed twice:
-//             seven products where five would do, but no partial sums in memory and nothing to wait for. The
-//             first kernel leaves D and lse, in the logarithm of the exponentials, for the second.
+//   forward   One block per tile of queries loops over the tiles of keys that the queries see, with an online
+//             softmax (M. Milakov, N. Gimelshein, arXiv:1805.02867). out and lse are written once at the end.
+//   backward  Two kernels without atomics. One block per tile of queries sums dq. One block per tile of keys
+//             sums dk and dv. Each sums in order. Scores and dout·vᵀ are computed twice: this takes seven
+//             products instead of five, but no partial sums in memory and no waiting. The first kernel stores
+//             D and lse (to base 2) for the second.
 //
-// Scores are exponentiated to base 2, with log2 e folded into the scale. Tiles that the mask hides are never
-// visited; only those on the diagonal and at the end of a sequence are masked.
+// Exponentials are to base 2; the scale includes log2 e. Tiles that the mask hides are never visited. Only
+// tiles on the diagonal and at the end of a sequence are masked.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -27,7 +27,7 @@
 
 namespace warpwright::ops::attention::cuda {
 
-// (count, Lq, Lk) of bias or visible; null data where there is none.
+// bias or visible, (count, Lq, Lk). data is null if it is not given.
 struct PairTensor {
   const std::byte* data;
   DType dtype;
@@ -38,7 +38,7 @@ struct PairTensor {
         dtype(t.dtype),
         Lq(t ? static_cast<int>(t.shape[1]) : 0),
         Lk(t ? static_cast<int>(t.shape[2]) : 0) {}
-  // Beyond its sizes there is nothing to read, whatever the lengths are.
+  // Beyond its sizes nothing is read, for any lengths of sequences.
   __device__ bool has(int query, int key) const { return data && query < Lq && key < Lk; }
   __device__ std::int64_t at(int which, int query, int key) const {
     return (static_cast<std::int64_t>(which) * Lq + query) * Lk + key;
@@ -66,7 +66,7 @@ struct ForwardParameters {
         visible(a.visible) {}
 };
 
-// A score to base 2 with its bias, or −∞ where it is hidden.
+// Returns a score to base 2 with its bias, or −∞ if it is hidden.
 __device__ inline float with_pairs(const ForwardParameters& p, const Tile& tile, int query, int key,
                                    float score) {
   if (p.bias.has(query, key)) {
@@ -88,7 +88,7 @@ __device__ inline float with_pairs(const ForwardParameters& p, const Tile& tile,
   return hidden ? -INFINITY : score;
 }
 
-// Of a query: lse · log2 e (+∞ where it sees no key, so that its probabilities are 0), and D.
+// For each query: lse · log2 e (+∞ if it sees no key, so that its probabilities are 0), and D.
 using RowStatistics = float2;
 
 struct BackwardParameters {
@@ -118,8 +118,9 @@ struct BackwardParameters {
 template <class E>
 struct Shared {
   using T = typename E::Stored;
-  static constexpr int kLeft = E::kRows * E::kStride, kRight = E::kCols * E::kStride;  // elements of a tile
-  // `left` tiles stay, pairs of right tiles pass by; of each column there may be statistics.
+  static constexpr int kLeft = E::kRows * E::kStride, kRight = E::kCols * E::kStride;  // elements in a tile
+  // Shared memory for `left` resident tiles and the stages of pairs of right tiles. With `statistics`, it
+  // also holds the statistics of each column.
   static constexpr std::size_t bytes(int left, bool statistics) {
     return (left * kLeft + 2 * E::kStages * kRight) * sizeof(T) + E::kScratch * sizeof(float) +
            (statistics ? E::kStages * E::kCols * sizeof(RowStatistics) : 0);
@@ -134,7 +135,8 @@ constexpr std::size_t backward_shared() {
   return Shared<E>::bytes(2, true);
 }
 
-// Calls step(i, stage) for 0 ≤ i < count, with load(i, stage) done and visible to the whole block before it.
+// Calls step(i, stage) for 0 ≤ i < count. Before each call, load(i, stage) is complete and visible to the
+// whole block.
 template <class E, class Load, class Step>
 __device__ void stream_tiles(int count, Load&& load, Step&& step) {
   if (count > 0) load(0, 0);
@@ -170,9 +172,9 @@ __global__ void __launch_bounds__(E::kThreads, E::kResident) forward_kernel(cons
   if (tile.rows <= 0) return;
   const bool causal = p.sequences.causal;
   const int keys = tile.visible_keys(tile.first + tile.rows - 1, causal);
-  const int common = tile.visible_keys(tile.first, causal);  // what every query of the tile sees
+  const int common = tile.visible_keys(tile.first, causal);  // keys that all queries of the tile see
   const int blocks = (keys + E::kCols - 1) / E::kCols;
-  // From the last block to the first: the masked ones come first.
+  // From the last block to the first, so that masked blocks come first.
   const auto key_of = [&](int i) { return (blocks - 1 - i) * E::kCols; };
 
   gpu::wait_for_kernels_before();
@@ -289,7 +291,7 @@ __global__ void __launch_bounds__(E::kThreads, E::kResident)
   wait_for_copies();
   __syncthreads();
 
-  // D of each query, four lanes a row, for this kernel and the next.
+  // Computes D of each query with four lanes per row, for this kernel and the next.
   RowStatistics* const statistics =
       p.statistics + static_cast<std::int64_t>(tile.head) * p.sequences.Nq + query;
   const float* const lse = p.lse + static_cast<std::int64_t>(tile.head) * p.sequences.Nq + query;
@@ -357,7 +359,7 @@ __global__ void __launch_bounds__(E::kThreads, E::kResident) backward_key_kernel
   const Tile tile = find_tile<true, E::kRows>(p.sequences, blockIdx.x);
   if (tile.rows <= 0) return;
   const bool causal = p.sequences.causal;
-  // Key j is seen by the queries from j − offset on.
+  // Key j is visible to the queries from j − offset on.
   const int first = causal ? max(tile.first - tile.offset(), 0) / E::kCols * E::kCols : 0;
   const int blocks = first < tile.Lq ? (tile.Lq - first + E::kCols - 1) / E::kCols : 0;
   const std::int64_t head_row = static_cast<std::int64_t>(tile.head) * p.sequences.Nq + tile.q0;
@@ -384,7 +386,7 @@ __global__ void __launch_bounds__(E::kThreads, E::kResident) backward_key_kernel
         const T* dout_tile = q_tile + Shared<E>::kRight;
         const RowStatistics* of = statistics + stage * E::kCols;
         const int query = first + i * E::kCols;
-        // Scores and their gradients, transposed: a row for each key.
+        // Scores and their gradients, transposed: one row per key.
         typename E::Scores s, dp;
         E::scores(s, k_tile, q_tile);
         E::scores(dp, v_tile, dout_tile);
@@ -426,7 +428,7 @@ __global__ void __launch_bounds__(E::kThreads, E::kResident) backward_key_kernel
   E::store(p.dv, tile.k0 + tile.first, tile.head, tile.rows, dv, v_tile, p.head_size);
 }
 
-// Calls f(integral_constant) for a head size that the tensor-core kernels know.
+// Calls f(integral_constant) if the tensor-core kernels exist for this head size.
 template <class F>
 void visit_head_size(std::int64_t HS, F&& f) {
   switch (HS) {

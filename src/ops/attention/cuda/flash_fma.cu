@@ -1,5 +1,6 @@
-// fp32, bf16 and fp16 by fp32 multiply-adds: every head size up to 256, any strides, any scale. What fp32
-// takes where tf32 is not allowed, and every call that the tensor-core kernels cannot take.
+// Attention in fp32, bf16 and fp16 by fp32 multiply-adds, for every head size up to 256, any strides and any
+// scale. It runs fp32 if tf32 is not allowed, and every call that the tensor-core kernels refuse. FLOPs per
+// visible pair and head element: forward 4, backward 14.
 #include "ops/attention/cuda/flash.cuh"
 #include "ops/attention/cuda/fma_engine.cuh"
 #include "ops/attention/cuda/refuse.cuh"

@@ -1,8 +1,12 @@
-// bf16 and fp16 on Hopper, forward, of texts as an encoder packs them: blocks of 64 queries, three on a
-// multiprocessor, so that what one waits for hides behind the others' products. Of heads of 32 columns, two
-// that lie side by side share a tile, whose rows are then 128 bytes, too. Where texts are long enough for
-// tiles of their own, blocks take every so many of them in turn, else runs of packed rows; where tiles are
-// few, a block has three groups for one.
+// Attention forward in bf16 and fp16 on Hopper, for packed texts as in an encoder. FLOPs: 4 per visible pair
+// and head element.
+//
+// Blocks have 64 queries. Two or three blocks share a multiprocessor, so that the waiting of one overlaps
+// with the products of the others. Two heads of 32 columns that are contiguous share a tile, so that its rows
+// have 128 bytes, too.
+//
+// If texts are long enough to fill their own tiles, blocks take the tiles in turn. Otherwise they take runs
+// of packed rows. If there are few tiles, three groups share each tile instead of one.
 #include "ops/attention/cuda/forward_sm90.cuh"
 
 namespace warpwright::ops::attention::cuda {
@@ -16,7 +20,7 @@ struct PackedShape {
   static constexpr int kGroups = kHeads, kStages = kHeads == 1 ? 3 : 4, kPlaces = kJobs;
   static constexpr int kRows = kBox, kThreads = (kGroups + 1) * kGroupThreads;
   static constexpr int kShort = 32, kResident = kHeads == 1 ? 3 : 2;
-  // 80 are what a thread begins with.
+  // A thread begins with 80.
   static constexpr int kCopyRegisters = 32, kGroupRegisters = kHeads == 1 ? 128 : 96;
   using QueryTile = Slabs<kRows, 64>;
   using KeyTile = Slabs<kKeys, 64>;
@@ -28,8 +32,8 @@ struct PackedShape {
       1024 + kPlaces * QueryTile::kBytes + 2 * kStages * KeyTile::kBytes + sizeof(Channels);
 };
 
-// Of heads of 64, where there are no more tiles than multiprocessors: three groups share a tile's queries,
-// and a text's keys go by in a third of the steps.
+// For heads of 64, if there are no more tiles than multiprocessors. Three groups share a tile's queries, and
+// the keys of a text take a third of the steps.
 template <class TypeT>
 struct FewTilesShape {
   using T = TypeT;
@@ -37,7 +41,7 @@ struct FewTilesShape {
   static constexpr int kHeadSize = 64, kHeads = 1, kShares = 3, kKeys = 64;
   static constexpr int kGroups = kShares, kStages = 2, kPlaces = kJobs;
   static constexpr int kRows = kBox, kThreads = (kGroups + 1) * kGroupThreads, kResident = 1;
-  static constexpr int kCopyRegisters = 32, kGroupRegisters = 160;  // 128 are what a thread begins with
+  static constexpr int kCopyRegisters = 32, kGroupRegisters = 160;  // a thread begins with 128
   using QueryTile = Slabs<kRows, kHeadSize>;
   using KeyTile = Slabs<kShares * kKeys, kHeadSize>;
   struct Channels {
@@ -49,7 +53,7 @@ struct FewTilesShape {
                                          shared_sums_bytes(kShares, kHeadSize) + sizeof(Channels);
 };
 
-// Heads side by side are columns of one.
+// Maps contiguous heads as the columns of one head.
 inline CUtensorMap map_of_packed(const Tensor& t) {
   if (t.shape[2] == 64) return map_of(t);
   return map_boxes<3>(t.data, t.dtype, {t.shape[1] * t.shape[2], 1, t.shape[0]}, {t.strides[0], t.strides[0]},
@@ -65,12 +69,12 @@ Refusal refuse_packed(const AttentionForwardProblem& p, const DeviceInfo&) {
   return refuse_boxes(p);
 }
 
-// Heads of 32 have it where there is much to do. Those of 64 have it for short texts, where these are worth a
-// tile and are more than a few, for the few and long that would be less than a tile of flash_sm90 for each
-// multiprocessor, and where flash_sm90's last round of tiles would leave most of the GPU without one.
+// Negative if this kernel is preferred. Heads of 32: if there are many queries. Heads of 64: for short texts,
+// if these fill enough of a tile; for a few long texts, which would give less than one tile of flash_sm90 to
+// each multiprocessor; and if flash_sm90's last round of tiles would leave much of the GPU idle.
 double packed_cost(const AttentionForwardProblem& p, const DeviceInfo& device) {
   constexpr std::int64_t kWorthATile = 32, kLong = 128, kMiddle = 384;
-  constexpr std::int64_t kSomeQueries = 32, kManyQueries = 450;  // for each multiprocessor
+  constexpr std::int64_t kSomeQueries = 32, kManyQueries = 450;  // per multiprocessor
   if (p.batch_invariant) return -2;
   const std::int64_t queries = queries_each(p, device);
   if (p.HS == 32) return queries >= kManyQueries ? -2 : 1;
@@ -87,8 +91,9 @@ void flash_packed_forward(const Context& context, const AttentionForward& a) {
   using namespace sm90;
   const ForwardMaps maps{map_of_packed(a.q), map_of_packed(a.k), map_of_packed(a.v), ForwardParameters(a),
                          nullptr};
-  // Tokens of a text, in the mean, that are worth a tile. Runs and tiles differ in the bits of texts that a
-  // run leaves to single warps, few tiles from many in those of texts that have keys for more than one group.
+  // Runs are used if a text has fewer tokens than this on average, otherwise tiles. Runs and tiles give
+  // different bits for texts that a run leaves to single warps. Few and many tiles give different bits for
+  // texts whose keys belong to more than one group.
   const bool wide = a.q.shape[2] == 64;
   const Sequences& sequences = maps.p.sequences;
   const bool runs = a.batch_invariant ||

@@ -1,7 +1,7 @@
-// bf16 and fp16 on the tensor cores of sm_80 and later, forward, of short sequences: tiles are of 64 queries.
-// Up to so many tokens a sequence's q, k, v and scores stay on the chip from one product to the next, in one
-// pass, and four blocks share a multiprocessor; longer sequences stream.
-// FLOPs: 4 per visible pair and head element.
+// Attention forward in bf16 and fp16 on the tensor cores of sm_80 and later, for short sequences, in tiles of
+// 64 queries. Up to 64 tokens, a sequence's q, k, v and scores stay on the chip between the products, and
+// there is a single pass. Four blocks share a multiprocessor. Longer sequences are streamed. FLOPs: 4 per
+// visible pair and head element.
 #include "ops/attention/cuda/flash.cuh"
 #include "ops/attention/cuda/mma_engine.cuh"
 #include "ops/attention/cuda/refuse.cuh"
@@ -24,9 +24,9 @@ Refusal refuse_short(const AttentionForwardProblem& p, const DeviceInfo& device)
   return refuse_shared(short_bytes(p.HS), p.HS, device);
 }
 
-// Ahead of the others, whose cost is 0, where a sequence is one or two of its tiles. On Hopper for heads of
-// 32 as well, and for heads of 64 only where there is less to do than a tile of flash_sm90 for each
-// multiprocessor.
+// Negative, and thus preferred to the kernels without a cost, if a sequence has one or two tiles. On Hopper
+// it is also preferred for heads of 32. For heads of 64 on Hopper it is preferred only if there is less work
+// than one tile of flash_sm90 per multiprocessor.
 double short_cost(const AttentionForwardProblem& p, const DeviceInfo& device) {
   constexpr std::int64_t kTile = 64;
   const bool hopper = device.gpu.major == 9;

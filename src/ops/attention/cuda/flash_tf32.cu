@@ -1,4 +1,5 @@
-// fp32 whose products round their factors to tf32, on the tensor cores of sm_80 and later.
+// Attention in fp32 whose products round their factors to tf32, on the tensor cores of sm_80 and later. FLOPs
+// per visible pair and head element: forward 4, backward 14.
 #include "ops/attention/cuda/flash.cuh"
 #include "ops/attention/cuda/mma_engine.cuh"
 #include "ops/attention/cuda/refuse.cuh"

@@ -1,8 +1,8 @@
-// Tiles by fp32 multiply-adds: any floating dtype but fp64, any strides, any scale, head sizes up to
-// kHeadSize. 128 threads as 16×8, so that a warp reads 4 rows of one factor and 8 of the other, 128 bytes, at
-// a time; a thread has rows ty + 16i and, of the scores, columns tx + 8j, of the outputs, columns
-// 4·tx + 32c + {0, 1, 2, 3}. Tiles are fp32 in shared memory; scores that become a left factor go through it
-// too, where only the eight lanes that wrote a row read it.
+// Tiles by fp32 multiply-adds, for any floating dtype except fp64, any strides, any scale, and head sizes up
+// to kHeadSize. The 128 threads are arranged as 16×8, so that a warp reads 4 rows of one factor and 8 of the
+// other, 128 bytes, at a time. A thread has rows ty + 16i, columns tx + 8j of the scores, and columns 4·tx +
+// 32c + {0, 1, 2, 3} of the outputs. Tiles are fp32 in shared memory. Scores that become a left factor also
+// pass through shared memory; only the eight lanes that wrote a row read it.
 #pragma once
 
 #include "ops/attention/cuda/instructions.cuh"
@@ -16,7 +16,7 @@ struct FmaEngine {
   static constexpr int kHeadSize = kHeadSizeT;
   static constexpr int kThreads = 128, kResident = kHeadSize <= 128 ? 2 : 1, kStages = 1;
   static constexpr int kRows = kRowsT, kCols = kColsT;
-  static constexpr int kStride = kHeadSize + 4, kScoreStride = kCols + 8;  // without bank conflicts
+  static constexpr int kStride = kHeadSize + 4, kScoreStride = kCols + 8;  // avoids bank conflicts
   static constexpr int kScratch = kRows * kScoreStride;
   static constexpr bool kAnyScale = true;
   static constexpr int R = kRows / 16, C = kCols / 8, O = kHeadSize / 8;
@@ -52,7 +52,7 @@ struct FmaEngine {
     }
   }
 
-  // Of fp32, 16 bytes at a time where rows allow it; else a number at a time.
+  // Loads fp32 16 bytes at a time if the rows allow it, and otherwise one element at a time.
   template <int kCount>
   __device__ static void load(float* tile, const Rows& from, int first, int head, int valid, int head_size) {
     if (from.dtype == DType::f32 && from.aligned && head_size % 4 == 0) {
@@ -131,7 +131,7 @@ struct FmaEngine {
     }
   }
 
-  // Four lanes a row, as the other engine has it.
+  // Four lanes per row, as in the other engine.
   __device__ static float row_product(const float* tile_row, const Rows& from, const std::byte* line,
                                       int head_size) {
     float sum = 0;

@@ -1,4 +1,4 @@
-// What the tiles are made of beside sm_80's instructions.
+// Instructions for the tiles, in addition to those of ops/cuda/mma.cuh.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -24,7 +24,7 @@ __device__ inline void wait_for_copies() {
   gpu::wait_for_groups<0>();
 }
 
-// 2^x, as the special function unit has it: −inf gives 0, NaN stays.
+// 2^x from the special function unit. −inf gives 0, and NaN stays NaN.
 __device__ inline float exp2_fast(float x) {
   float y;
   asm("ex2.approx.ftz.f32 %0, %1;\n" : "=f"(y) : "f"(x));

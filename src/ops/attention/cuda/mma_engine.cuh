@@ -1,9 +1,9 @@
-// Tiles on tensor cores by mma.sync (sm_80): bf16 and fp16 as they are, fp32 rounded to tf32.
+// Tiles on tensor cores by mma.sync (sm_80): bf16 and fp16 directly, fp32 rounded to tf32.
 //
-// A block has four warps; each owns 16·kRowTiles rows of the scores and of the outputs, so that softmax needs
-// no more than a shuffle among four lanes, and a score goes from the accumulators of one product to the left
-// factor of the next without leaving its registers. Tiles lie in shared memory with 16 bytes between rows,
-// which puts the eight rows of an ldmatrix into eight different groups of banks for every head size.
+// A block has four warps. Each owns 16·kRowTiles rows of the scores and of the outputs. The softmax thus
+// needs only shuffles among four lanes, and a score goes from the accumulators of one product to the left
+// factor of the next without leaving its registers. Tiles in shared memory have 16 bytes between rows. This
+// places the eight rows of an ldmatrix in eight different groups of banks for every head size.
 #pragma once
 
 #include "ops/attention/cuda/instructions.cuh"
@@ -19,11 +19,11 @@ struct MmaEngine {
   static constexpr int kThreads = 128, kResident = kResidentT, kStages = 2;
   static constexpr int kRows = 64 * kRowTiles, kCols = kColsT;
   static constexpr int kChunk = 16 / sizeof(T),
-                       kChunks = kHeadSize / kChunk;  // elements, and chunks of a row
+                       kChunks = kHeadSize / kChunk;  // elements of a chunk, and chunks of a row
   static constexpr int kStride = kHeadSize + kChunk;
   static constexpr int kScratch = 0;  // floats
   static constexpr bool kAnyScale = false;
-  // What a thread holds: rows, columns of the scores, columns of the outputs.
+  // Owned by a thread: rows, columns of the scores, columns of the outputs.
   static constexpr int R = 2 * kRowTiles, C = kCols / 4, O = kHeadSize / 4;
   static_assert(kCols % 16 == 0 && kHeadSize % 16 == 0);
 
@@ -44,7 +44,7 @@ struct MmaEngine {
     return x + __shfl_xor_sync(~0u, x, 2);
   }
 
-  // kCount rows, of which the first `valid` exist; the others become zeros.
+  // Loads kCount rows. Rows after the first `valid` become zeros.
   template <int kCount>
   __device__ static void load(T* tile, const Rows& from, int first, int head, int valid, int) {
     const std::byte* base = from.at(first, head);
@@ -69,7 +69,7 @@ struct MmaEngine {
     for (int i = 0; i < 4; ++i) x[i] = rounded(x[i]);
   }
 
-  // s = a·bᵀ, of rows of two tiles.
+  // s = a·bᵀ for rows of two tiles.
   __device__ static void scores(Scores& s, const T* a, const T* b) {
 #pragma unroll
     for (int r = 0; r < R; ++r) {
@@ -105,11 +105,11 @@ struct MmaEngine {
     }
   }
 
-  // o += p·b, p rounded to T.
+  // o += p·b, with p rounded to T.
   __device__ static void accumulate(Sums& o, const Scores& p, const T* b, float*) {
     if constexpr (kTf32) {
-      // Which of a step's eight keys stands at which place of the sum is free: lane t has keys 2t and 2t + 1
-      // of p, so it takes those rows of b at places t and t + 4.
+      // The order of a step's eight keys in the sum is free. Lane t holds keys 2t and 2t + 1 of p, so it
+      // takes these rows of b at places t and t + 4.
       const T* base = b + lane() % 4 * 2 * kStride + lane() / 4;
 #pragma unroll
       for (int step = 0; step < kCols / 8; ++step) {
@@ -162,7 +162,7 @@ struct MmaEngine {
     }
   }
 
-  // The dot product of a row of a tile and a row in memory, by four neighbouring lanes.
+  // The dot product of a row of a tile and a row in memory, computed by four adjacent lanes.
   __device__ static float row_product(const T* tile_row, const Rows& from, const std::byte* line, int) {
     float sum = 0;
     for (int chunk = lane() % 4; chunk < kChunks; chunk += 4) {
@@ -180,7 +180,8 @@ struct MmaEngine {
     return row_sum(sum);
   }
 
-  // Writes the `valid` first rows. `tile` is a tile of which each warp has read only its own rows.
+  // Writes the first `valid` rows. Each warp must have read only its own rows of `tile`, which is
+  // overwritten.
   __device__ static void store(const Rows& to, int first, int head, int valid, const Sums& o, T* tile, int) {
     __syncwarp();
 #pragma unroll

@@ -1,4 +1,4 @@
-// Packed sequences as the kernels see them, and which tile of which sequence a block works on.
+// Packed sequences in the GPU's kernels, and the assignment of tiles to blocks.
 #pragma once
 
 #include <cstddef>
@@ -8,12 +8,12 @@
 
 namespace warpwright::ops::attention::cuda {
 
-// A (N, NH, HS) view; strides in bytes.
+// A (N, NH, HS) view. Strides are in bytes.
 struct Rows {
   std::byte* data;
   std::int64_t row, head;
   DType dtype;
-  bool aligned;  // every row can be read 16 bytes at a time
+  bool aligned;  // true if every row can be read 16 bytes at a time
 
   explicit Rows(const Tensor& t)
       : data(static_cast<std::byte*>(t.data)),
@@ -43,30 +43,29 @@ struct Sequences {
         heads(static_cast<int>(a.q.shape[1])),
         causal(a.mask == Mask::causal) {}
 
-  // Blocks that are enough for tiles of so many rows, whatever the lengths.
+  // A number of blocks that suffices for the tiles of this many rows, for any lengths of sequences.
   unsigned blocks(int rows, int tile) const {
     return static_cast<unsigned>((static_cast<std::int64_t>(rows) / tile + count) * heads);
   }
 };
 
-// One tile of one sequence and head: queries [q0, q0 + Lq), keys [k0, k0 + Lk) of the packed rows, of which
-// the tile covers rows [first, first + rows) counted from the sequence's first.
+// One tile of one sequence and head. Its queries are [q0, q0 + Lq) and its keys [k0, k0 + Lk) of the packed
+// rows. The tile covers rows [first, first + rows), counted from the sequence's first.
 struct Tile {
   int sequence, head, q0, Lq, k0, Lk, first, rows;
-  __device__ int offset() const { return Lk - Lq; }  // causal: query i sees keys up to i + offset
-  // Queries up to this one of the sequence see this many keys at most.
+  __device__ int offset() const { return Lk - Lq; }  // causal: query i sees the keys up to i + offset
+  // The number of keys that the sequence's queries up to this one see at most.
   __device__ int visible_keys(int query, bool causal) const {
     return causal ? min(max(query + offset() + 1, 0), Lk) : Lk;
   }
 };
 
-// Bounds that are not what the contract says are cut to the rows that exist: nothing out of bounds is
-// touched.
+// Clamps offsets that violate the contract to the rows that exist, so that nothing out of bounds is touched.
 __device__ inline int bound(const std::int32_t* cu_seqlens, int s, int N) {
   return min(max(__ldg(cu_seqlens + s), 0), N);
 }
 
-// Sequence s; of no head, and no rows of it.
+// Sequence s, without a head and without rows.
 __device__ inline Tile whole_sequence(const Sequences& sequences, int s) {
   Tile tile{};
   tile.sequence = s;
@@ -77,8 +76,9 @@ __device__ inline Tile whole_sequence(const Sequences& sequences, int s) {
   return tile;
 }
 
-// How many of the bounds behind the first are at most `row`: the sequence of that row, or where it is behind
-// the last one, their number. Each warp looks for itself, 32 bounds at a time.
+// Returns the sequence that contains `row`: the number of offsets after the first that are at most `row`. If
+// the row is after the last sequence, this is the number of sequences. Each warp searches by itself, 32
+// offsets at a time.
 __device__ inline int sequence_of(const std::int32_t* cu_seqlens, int count, int N, int row) {
   const int lane = static_cast<int>(threadIdx.x % 32);
   int low = 0, high = count;
@@ -91,9 +91,10 @@ __device__ inline int sequence_of(const std::int32_t* cu_seqlens, int count, int
   return low;
 }
 
-// The tile of block `index`; rows is 0 where there is none. Heads are neighbours, then tiles of one sequence,
-// the one with the most work first: what lies side by side in memory is read at about the same time, and the
-// last blocks are short ones. Each warp looks for itself: four sequences a lane at a time, no barrier.
+// Returns the tile of block `index`; its rows are 0 if there is none. The heads of a tile are consecutive,
+// then the tiles of a sequence, and the tile with the most work comes first. Neighbouring data is thus read
+// at about the same time, and the last blocks are short. Each warp searches by itself, with four sequences
+// per lane at a time and without a barrier.
 template <bool kOfKeys, int kRows>
 __device__ inline Tile find_tile(const Sequences& sequences, unsigned index) {
   const int head = static_cast<int>(index % static_cast<unsigned>(sequences.heads));
@@ -112,7 +113,7 @@ __device__ inline Tile find_tile(const Sequences& sequences, unsigned index) {
       tiles[i] = (length + kRows - 1) / kRows;
       sum += tiles[i];
     }
-    int through = sum;  // of this and the lower lanes
+    int through = sum;  // of this lane and the lower ones
 #pragma unroll
     for (int step = 1; step < 32; step *= 2) {
       const int other = __shfl_up_sync(~0u, through, step);

@@ -1,14 +1,14 @@
-// Attention stage by stage, each a kernel over the whole problem and a tensor in scratch:
+// Attention in stages. Each stage is a kernel over the whole problem and stores a tensor in the scratch:
 //   forward   permute, scores q·kᵀ, softmax, probabilities · v, unpermute
 //   backward  permute dout, probabilities again, dout·vᵀ, dv, through the softmax, dq, dk, unpermute
-// This is what the flash variants compute without ever storing a score, and the place to read what they do.
-// cuda.staged_registers and cuda.staged_shared are the same forward with a row of scores held there by the
-// softmax (staged_softmax.cuh).
+// The flash kernels compute the same without storing a score. This file shows what they do, step by step.
+// cuda.staged_registers and cuda.staged_shared are the same forward, but their softmax keeps a row of scores
+// in registers or in shared memory (staged_softmax.cuh).
 //
-// Everything in scratch is fp32. Scores stand in (NH, Nq, width), width being the most keys that a sequence
-// may have; a row is written and read only where its query sees a key, so that a causal mask costs no work
-// in tiles above the diagonal, and no row needs −inf but for keys that a mask of its sequence hides. The
-// price is memory and its traffic: 4·NH·Nq·width bytes, twice that in the backward.
+// The scratch is fp32. Scores are stored as (NH, Nq, width), where width is the largest number of keys that a
+// sequence may have. A row is written and read only at keys that its query sees. A causal mask thus costs no
+// work in tiles above the diagonal, and a row contains −inf only for keys that its sequence's mask hides. The
+// price is memory and its traffic: 4·NH·Nq·width bytes in the forward, twice that in the backward.
 #include <algorithm>
 #include <cstdint>
 #include <cstdio>
@@ -21,7 +21,7 @@
 namespace warpwright::ops::attention::cuda {
 namespace {
 
-// Keys in a row of scores.
+// The number of keys in a row of scores.
 std::int64_t most_keys(const AttentionForwardProblem& p) {
   return p.max_seqlen > 0 ? std::min(p.max_seqlen, p.Nk) : p.Nk;
 }
@@ -39,7 +39,7 @@ Sizes sizes_of(const AttentionBackwardProblem& p) {
   return {p.Nq, p.Nk, p.NH, p.HS, most_keys(p)};
 }
 
-// Scratch, cut in the order in which it is asked for. With a null base it only counts.
+// Hands out the scratch in the order of the requests. With a null base it only counts.
 class Scratch {
  public:
   explicit Scratch(void* base) : base_(reinterpret_cast<std::uintptr_t>(base)) {}
@@ -64,8 +64,8 @@ struct ForwardScratch {
     scores = scratch.take(s.NH * s.Nq * s.width);
     bytes = scratch.bytes();
   }
-  float *q, *k, *v;  // (NH, N, HS); q's place holds out once the scores are there
-  float* scores;     // (NH, Nq, width), then the probabilities
+  float *q, *k, *v;  // (NH, N, HS); out replaces q once the scores exist
+  float* scores;     // (NH, Nq, width); later the probabilities
   std::size_t bytes;
 };
 
@@ -81,7 +81,7 @@ struct BackwardScratch {
   }
   ForwardScratch forward;
   float *dout, *dq, *dk, *dv;
-  float* dscores;  // of the probabilities, then of the scores
+  float* dscores;  // gradients of the probabilities, later of the scores
   std::size_t bytes;
 };
 
@@ -120,7 +120,7 @@ class Stages {
   void sum_over_queries(const float* weights, const float* of, float* to) const {
     product(sum_over_queries_kernel, s_.sequences.Nk, s_.head_size, weights, of, to);
   }
-  // A kernel whose warps take a query each, so many at a time in a block.
+  // Launches a kernel in which each warp takes one query at a time, with `warps` warps per block.
   template <class... Parameters, class... Args>
   void queries(void (*kernel)(Parameters...), std::size_t warps, std::size_t shared,
                const Args&... args) const {
@@ -145,7 +145,7 @@ class Stages {
     unpermute_kernel<T><<<blocks_for(to.elements()), kProductThreads, 0, stream_>>>(
         from, cu_seqlens, Rows(to), static_cast<int>(to.shape[0]), s_);
   }
-  // Blocks that are more than a grid may have in this direction take several tiles.
+  // If there are more tiles than a grid allows in this direction, a block takes several of them.
   template <class Kernel>
   void product(Kernel kernel, int rows, int columns, const float* a, const float* b, float* to) const {
     constexpr int kMostBlocks = 65535;
@@ -174,7 +174,7 @@ void online_softmax(const Stages& stages, float* scores, const ForwardParameters
 
 constexpr std::int64_t kMostKeysInRegisters = 1024;
 
-// As many registers as the longest row needs, in powers of two.
+// Uses as many registers as the longest row needs, rounded up to a power of two.
 template <int kHeld = 2>
 void softmax_in_registers(const Stages& stages, float* scores, const ForwardParameters& p) {
   if constexpr (kHeld * gpu::kWarp < kMostKeysInRegisters) {
@@ -183,7 +183,8 @@ void softmax_in_registers(const Stages& stages, float* scores, const ForwardPara
   launch_softmax<SoftmaxInRegisters<kHeld>>(stages, kRowWarps, 0, scores, p);
 }
 
-// As many rows at a time as fit what a block has unasked, and longer rows one by one.
+// As many rows per block as fit into the shared memory that needs no request. Longer rows are processed one
+// by one.
 void softmax_in_shared(const Stages& stages, float* scores, const ForwardParameters& p) {
   constexpr std::size_t kUnasked = 48 * 1024;
   const std::size_t row = sizeof(float) * static_cast<std::size_t>(std::max(stages.width(), 1));
@@ -252,7 +253,8 @@ std::size_t backward_workspace(const AttentionBackwardProblem& p, const DeviceIn
   return BackwardScratch(nullptr, sizes_of(p)).bytes;
 }
 
-// `tensors` of scores. In fp64: for shapes that no memory holds the product does not fit into 64 bits.
+// Refuses `tensors` tensors of scores that are too large. It computes in fp64, because for shapes that no
+// memory can hold the product exceeds 64 bits.
 template <class Problem>
 Refusal refuse_scores(const Problem& p, int tensors) {
   constexpr double kMostBytes = 0x1p32;
@@ -270,7 +272,7 @@ Refusal refuse_backward(const AttentionBackwardProblem& p, const DeviceInfo&) {
   return refuse_scores(p, 2);
 }
 
-// A softmax that holds a row of scores.
+// For a softmax that holds a whole row of scores.
 Refusal refuse_rows(const AttentionForwardProblem& p, std::int64_t most, const std::string& where) {
   if (Refusal refusal = refuse_scores(p, 1)) return refusal;
   const std::int64_t keys = most_keys(p);

@@ -1,5 +1,5 @@
-// The stages of cuda.staged before and behind its softmax: heads brought together and parted again, and the
-// products of their rows with scores in memory. A block has a tile of 64 rows of one sequence and head.
+// The stages of cuda.staged before and after its softmax: the permutation of heads and its inverse, and the
+// products of rows with scores in memory. A block has a tile of 64 rows of one sequence and head.
 #pragma once
 
 #include <cstdint>
@@ -9,12 +9,12 @@
 
 namespace warpwright::ops::attention::cuda {
 
-// What the stages know of the problem. Rows of heads stand in (NH, N, HS) and scores in (NH, Nq, width), a
-// row's keys counted from its sequence's first: fp32, contiguous.
+// The problem as the stages see it. Rows are stored as (NH, N, HS) and scores as (NH, Nq, width), where the
+// keys of a row count from its sequence's first. Both are fp32 and contiguous.
 struct Staged {
   Sequences sequences;
   int head_size;
-  int width;  // keys of the longest sequence, as far as is known
+  int width;  // upper bound for the keys of the longest sequence
 
   __device__ std::int64_t query_row(const Tile& t, int query) const {
     return static_cast<std::int64_t>(t.head) * sequences.Nq + t.q0 + query;
@@ -22,7 +22,8 @@ struct Staged {
   __device__ std::int64_t key_row(const Tile& t, int key) const {
     return static_cast<std::int64_t>(t.head) * sequences.Nk + t.k0 + key;
   }
-  // A query of the sequence sees so many of its keys, from the first on; a key is seen from that query on.
+  // A query of the sequence sees its first visible_keys() keys. A key is visible to the queries from
+  // first_query() on.
   __device__ int visible_keys(const Tile& t, int query) const {
     return min(t.visible_keys(query, sequences.causal), width);
   }
@@ -32,7 +33,8 @@ struct Staged {
   }
 };
 
-// (NH, N, HS) from (N, NH, HS), and back. Rows behind the last sequence are not read, and 0; not written.
+// Permutes (N, NH, HS) to (NH, N, HS), and back. Rows after the last sequence are not read but set to 0; on
+// the way back they are not written.
 template <class T>
 __global__ void permute_kernel(Rows from, const std::int32_t* cu_seqlens, float* to, int N, Staged s) {
   const std::int64_t at = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
@@ -54,7 +56,7 @@ __global__ void unpermute_kernel(const float* from, const std::int32_t* cu_seqle
   reinterpret_cast<T*>(to.at(static_cast<int>(n), h))[d] = gpu::from_float<T>(from[source]);
 }
 
-constexpr int kTile = 64, kDepth = 16;  // of a block's product
+constexpr int kTile = 64, kDepth = 16;  // rows and columns of a block's product; length of its steps
 constexpr int kSide = 16;               // threads along a side of the tile, each with kEach results
 constexpr int kEach = kTile / kSide;
 constexpr int kProductThreads = kSide * kSide;
@@ -64,7 +66,7 @@ struct Range {
   int begin, end;
 };
 
-// The row and the column of the thread's first result in its tile; the others are kSide apart.
+// The row and the column of the thread's first result in its tile. The other results are kSide apart.
 __device__ inline int my_row() {
   return static_cast<int>(threadIdx.x) / kSide;
 }
@@ -72,9 +74,9 @@ __device__ inline int my_col() {
   return static_cast<int>(threadIdx.x) % kSide;
 }
 
-// A block's 64 × 64 results Σ_k a(i, k)·b(k, j) for k in `depth`: i and j count from the tile's corner. A row
-// takes part where k is in its limits: what its neighbours in the tile multiply, NaN perhaps, leaves it
-// alone.
+// Computes a block's 64 × 64 results Σ_k a(i, k)·b(k, j) for k in `depth`; i and j count from the tile's
+// corner. A row takes part only for k within its limits. It is thus not affected by what its neighbours in
+// the tile multiply, which may be NaN.
 template <class A, class B>
 __device__ void tile_product(Range depth, A&& a, B&& b, const Range (&limits)[kEach],
                              float (&sums)[kEach][kEach]) {
@@ -102,7 +104,8 @@ __device__ void tile_product(Range depth, A&& a, B&& b, const Range (&limits)[kE
   }
 }
 
-// The limits of the thread's rows in a tile of so many: of(i) is that of row i. Empty behind the last.
+// Computes the limits of the thread's rows in a tile of `rows` rows: of(i) for row i, and empty limits after
+// the last row.
 template <class F>
 __device__ void limits_of(int rows, F&& of, Range (&limits)[kEach]) {
 #pragma unroll

@@ -1,10 +1,10 @@
-// The stage of cuda.staged between its products: softmax over rows of scores, and back through it. A warp
-// takes a row. The forward exponentiates to base 2, with log2 e folded into the scale, and stands in three
-// forms, by where a row is between its passes:
-//   OnlineSoftmax         in memory: one pass for maximum and sum together, one that writes
-//   SoftmaxInRegisters    read once, each lane holds every 32nd score; rows of up to 1,024 keys
-//   SoftmaxInShared       read once, the row in shared memory; as many keys as a block may have there
-// The last two are the softmaxes of ByteTransformer's unfused path.
+// The stage of cuda.staged between its products: the softmax over rows of scores, and its backward. A warp
+// takes one row. The forward's exponentials are to base 2; the scale includes log2 e. There are three
+// versions, which differ in where a row is kept between its passes:
+//   OnlineSoftmax         in memory: one pass for both maximum and sum, and one that writes
+//   SoftmaxInRegisters    read once; each lane holds every 32nd score; rows of up to 1,024 keys
+//   SoftmaxInShared       read once into shared memory, which limits the number of keys
+// The last two are the softmaxes of the unfused path of Y. Zhai et al., "ByteTransformer", arXiv:2210.03052.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@
 
 namespace warpwright::ops::attention::cuda {
 
-constexpr int kRowWarps = 8;  // rows of a block
+constexpr int kRowWarps = 8;  // rows per block
 
 __device__ inline int my_lane() {
   return static_cast<int>(threadIdx.x) % gpu::kWarp;
@@ -32,24 +32,25 @@ __device__ void for_each_query(const Staged& s, F&& f) {
   for (int i = my_warp(); i < t.rows; i += warps) f(t, t.first + i);
 }
 
-// A query's row of products q·k, which become probabilities. kPairs: there is a bias, or a mask.
+// A query's row of products q·k, which the softmax turns into probabilities. kPairs: there is a bias or a
+// mask.
 template <bool kPairs>
 struct ScoreRow {
   const ForwardParameters& p;
   const Tile& tile;
   int query;
   float* x;   // (keys)
-  int keys;   // that it sees but for those that `visible` hides
-  int width;  // most keys of any row
+  int keys;   // keys that the query sees, including those that `visible` hides
+  int width;  // largest number of keys of any row
 
-  // To base 2; −∞ where the key is hidden.
+  // Returns the score to base 2, or −∞ if the key is hidden.
   __device__ float score(int j) const {
     const float score = x[j] * (p.scale * kLog2e);
     return kPairs ? with_pairs(p, tile, query, j, score) : score;
   }
 };
 
-// Over a row: the largest score and Σ_j 2^(score_j − largest); −∞ and 0 where no key is seen.
+// The largest score of a row and Σ_j 2^(score_j − largest); −∞ and 0 if no key is visible.
 struct RowSum {
   float largest, sum;
   __device__ float inverse() const { return sum == 0 ? 0.0f : 1 / sum; }
@@ -59,7 +60,7 @@ __device__ inline float exponential(float score, float largest) {
   return score == -INFINITY ? 0.0f : exp2f(score - largest);
 }
 
-// A lane corrects its sum whenever its maximum grows, and the warp once more at the end.
+// A lane corrects its sum whenever its maximum grows. The warp corrects it once more at the end.
 struct OnlineSoftmax {
   template <class Row>
   __device__ RowSum operator()(const Row& row) const {
@@ -81,7 +82,7 @@ struct OnlineSoftmax {
   }
 };
 
-// for_each_held(f) calls f(j, value) for the lane's keys j and the places where it holds their scores.
+// for_each_held(f) calls f(j, value) for each key j of the lane. `value` is the place that holds its score.
 template <class Row, class F>
 __device__ RowSum softmax_of_held(const Row& row, F&& for_each_held) {
   RowSum total{-INFINITY, 0};
@@ -117,7 +118,7 @@ struct SoftmaxInRegisters {
 struct SoftmaxInShared {
   template <class Row>
   __device__ RowSum operator()(const Row& row) const {
-    extern __shared__ float held_rows[];  // a row for each warp
+    extern __shared__ float held_rows[];  // one row per warp
     float* const values = held_rows + static_cast<std::int64_t>(my_warp()) * row.width;
     return softmax_of_held(row, [&](auto&& f) {
       for (int j = my_lane(); j < row.keys; j += gpu::kWarp) f(j, values[j]);
@@ -136,7 +137,7 @@ __global__ void __launch_bounds__(kRowWarps* gpu::kWarp, 2)
   });
 }
 
-// The forward's probabilities, from the scores and what the forward kept of each row.
+// Recomputes the forward's probabilities from the scores and from lse of each row.
 __global__ void __launch_bounds__(kRowWarps* gpu::kWarp)
     probabilities_kernel(float* scores, const float* lse, float scale, Staged s) {
   for_each_query(s, [&](const Tile& t, int query) {
@@ -147,7 +148,7 @@ __global__ void __launch_bounds__(kRowWarps* gpu::kWarp)
   });
 }
 
-// dscores = scale · P ∘ (dP − dout·out), in the place of dP.
+// dscores = scale · P ∘ (dP − dout·out). It replaces dP.
 template <class T>
 __global__ void __launch_bounds__(kRowWarps* gpu::kWarp)
     softmax_backward_kernel(const float* probabilities, float* dprobabilities, const float* dout, Rows out,

@@ -1,18 +1,19 @@
-// Sixteen queries of one head of a text by one warp, by mma.sync, from memory to registers and back: no
-// shared memory and no barrier, so that each warp of a block can have a text of its own.
+// One warp computes sixteen queries of one head of a text by mma.sync, from memory to registers and back. It
+// needs no shared memory and no barrier, so that each warp of a block can have its own text.
 //
-// Lane 4g + t of a warp holds of the left factor's rows g and g + 8, and of the right factor's column g, what
-// stands at 2t, 2t + 1, 2t + 8 and 2t + 9 of a product's 16 terms. Which columns of q and k are the terms of
-// a step is free as long as both agree: a lane's are eight side by side, so that rows are read 16 bytes at a
-// time. Of the second product the terms are keys, which the scores' layout names, and v's columns are free: a
-// lane reads kHeadSize / 8 side by side of four keys, and ends with as many pairs of out side by side.
+// In a product of 16 terms, lane 4g + t holds the terms 2t, 2t + 1, 2t + 8 and 2t + 9 of the left factor's
+// rows g and g + 8 and of the right factor's column g. In the first product, the terms are columns of q and
+// k. Their order is free if both factors agree: a lane takes eight contiguous columns, so that rows are read
+// 16 bytes at a time. In the second product, the terms are keys, whose order is that of the scores, and the
+// order of v's columns is free. A lane reads kHeadSize / 8 contiguous columns of four keys, and ends with as
+// many contiguous pairs of out.
 #pragma once
 
 #include "ops/attention/cuda/flash.cuh"
 
 namespace warpwright::ops::attention::cuda {
 
-// A cache line, to the second-level cache.
+// Prefetches a cache line into the second-level cache.
 __device__ inline void prefetch(const std::byte* line) {
   asm volatile("prefetch.global.L2 [%0];\n" ::"l"(line));
 }
@@ -31,12 +32,12 @@ __device__ inline void read_words(std::uint32_t* to, const std::byte* from, bool
 template <class T, int kHeadSize>
 struct WarpQueries {
   static constexpr int kRows = 16;
-  static constexpr int kSteps = kHeadSize / 16;   // of a score
-  static constexpr int kColumns = kHeadSize / 8;  // of a row of v or out
+  static constexpr int kSteps = kHeadSize / 16;   // per score
+  static constexpr int kColumns = kHeadSize / 8;  // per row of v or out
   static_assert(kHeadSize == 32 || kHeadSize == 64);
 
   const ForwardParameters& p;
-  const Tile& tile;  // of at most kRows queries
+  const Tile& tile;  // at most kRows queries
   int g, t;
   std::uint32_t q[2][2 * kSteps];
   float o[2][2 * kColumns] = {};
@@ -53,13 +54,13 @@ struct WarpQueries {
     }
   }
 
-  // A lane's columns of a row of q or k.
+  // Reads a lane's columns of a row of q or k.
   __device__ void read_row(std::uint32_t (&to)[2 * kSteps], const std::byte* row, bool exists) const {
 #pragma unroll
     for (int i = 0; i < kHeadSize / 32; ++i) read_words<4>(to + 4 * i, row + i * 64 + t * 16, exists);
   }
 
-  // kKeys keys from `key` on, of which those from `keys` on are not seen by any query.
+  // Adds kKeys keys from `key` on. No query sees the keys from `keys` on.
   template <int kKeys>
   __device__ __forceinline__ void add(int key, int keys, float scale2) {
     const bool causal = p.sequences.causal;
