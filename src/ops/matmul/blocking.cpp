@@ -12,17 +12,18 @@ std::int64_t round_up(std::int64_t a, std::int64_t b) {
   return ceil_div(a, b) * b;
 }
 
-// Rows of A that stay packed while all columns pass: half of L2, and no more than the partial sums leave room
-// for.
+// Rows of A that stay packed while all columns pass. They take half of L2, and leave room for the partial
+// sums.
 constexpr std::int64_t kRows = 512;
-// Columns per member between two sweeps over the depth, so that the partial sums stay near; the fewer there
-// are, the more often A is packed.
+// Columns per member between two sweeps over the depth. With few columns the partial sums stay in the caches,
+// but A is packed more often.
 constexpr std::int64_t kCols = 768;
 constexpr std::size_t kLine = 64;
 
-// The grid of workers with the least work for the busiest one: its tiles, the columns it packs for every
-// block of rows, and its share of the rows its team packs. Packing one tile's depth costs about as much as
-// two products. Of equals the one with the most teams: members wait for each other, teams do not.
+// Chooses the grid of workers with the least work for the busiest worker: its tiles, the columns it packs for
+// every block of rows, and its share of the rows that its team packs. Packing one tile's depth costs about as
+// much as two products. Of equal grids, it takes the one with the most teams, because members of a team wait
+// for each other and teams do not.
 void choose_teams(std::int64_t row_tiles, std::int64_t col_tiles, std::int64_t block_tiles,
                   std::int64_t threads, Blocking& b) {
   std::int64_t best = -1;
@@ -49,7 +50,7 @@ Blocking block(const Extent& e, const Tile& tile, bool sums, const DeviceInfo& d
                            std::max<std::int64_t>(b.depth, 1) / tile.rows * tile.rows;
   const std::int64_t block_tiles = std::clamp(fit, tile.rows, kRows) / tile.rows;
   choose_teams(row_tiles, col_tiles, block_tiles, device.threads, b);
-  // As many blocks as must be, of about the same size: each costs a packing of B.
+  // As few blocks as possible, of about equal size, because B is packed once per block.
   const std::int64_t team_tiles = std::max<std::int64_t>(ceil_div(row_tiles, b.row_teams), 1);
   b.rows = ceil_div(team_tiles, ceil_div(team_tiles, block_tiles)) * tile.rows;
   b.cols = std::max<std::int64_t>(col_tiles, 1) * tile.cols;

@@ -31,8 +31,8 @@ inline std::vector<Case> test_cases() {
   return cases;
 }
 
-// GPT-2 124M's layers (qkv, attention projection, feed-forward up and down, LM head) at B·T tokens, and what
-// a generated token costs.
+// GPT-2 124M's layers (qkv, attention projection, feed-forward up and down, LM head) for this many tokens:
+// B·T, or 1 in generation.
 inline std::vector<Case> bench_cases(std::int64_t tokens) {
   return {{tokens, 2304, 768},
           {tokens, 768, 768},
@@ -41,12 +41,12 @@ inline std::vector<Case> bench_cases(std::int64_t tokens) {
           {tokens, 50304, 768}};
 }
 
-// A matrix whose rows lie `padding` elements apart.
+// A matrix whose rows are `padding` elements apart.
 inline Tensor rows_of(const Tensor& padded, std::int64_t cols) {
   return padded.slice(1, 0, cols);
 }
 
-// What becomes of a product behind bias and activation. widened: a 16-bit product's result is fp32.
+// The steps after bias and activation. widened: the result of a 16-bit product is fp32.
 struct Finishing {
   bool residual = false;
   float scale = 1;
@@ -63,7 +63,8 @@ inline MatmulForward make_forward(const Case& c, DType dtype, bool bias, Activat
                                   testing::Fixture& f, const Finishing& finishing = {}) {
   MatmulForward a;
   a.x = rows_of(f.random(dtype, {c.M, c.K + c.padding}), c.K);
-  // Before an activation sums of about 1, as in a model: of larger ones hardly any are where it bends.
+  // Before an activation, the sums are about 1, as in a model. Few larger sums would lie where the activation
+  // bends.
   const double scale = activation == Activation::none ? 1 : 1 / std::sqrt(static_cast<double>(c.K));
   a.weight = f.random(dtype, {c.N, c.K}, scale);
   if (bias) a.bias = f.random(dtype, {c.N});

@@ -1,20 +1,23 @@
 // The three products of a linear layer y = act(x·Wᵀ + b).
-//   forward  preact = x·Wᵀ + bias, out = residual + scale·act(preact)
-//   dx       dx = (dout·W) ∘ act'(preact)          act and preact are those of the layer that made x
-//   dw       dweight (= or +=) doutᵀ·x, dbias (= or +=) Σ_rows dout
-// Products are summed in fp32 (fp64 for fp64) over the whole reduction in one fixed order, whatever the
-// threads. Where a GPU's second-level cache adds to a gradient (+= of cuda.block, persistent and stream_k),
-// numbers below 2^-126 count as zeros, those of the gradient included.
+//   forward   preact = x·Wᵀ + bias, out = residual + scale·act(preact)
+//   dx        dx = (dout·W) ∘ act'(preact)     (=); act and preact belong to the layer that computed x
+//   dw        dweight (= or +=) doutᵀ·x, dbias (= or +=) Σ_rows dout
+// ops/activation.hpp has the activations and their sources.
 //
-// A forward may learn from device memory how many of its rows there are: the others of out and preact hold
-// anything afterwards.
+// A product is summed in fp32 (fp64 for fp64) over the whole reduction, in one order that does not depend on
+// the number of threads. If a GPU's second-level cache adds to a gradient (+= of cuda.block, persistent and
+// stream_k), numbers below 2^-126 count as zeros, including those of the gradient.
 //
-// On a CPU a forward may be given the weight as matmul/packed.hpp lays it out once; `weight` then only says
-// its shape.
+// x, weight, bias, preact and dout have one dtype. out and dx have the same dtype, or fp32 if it is bf16 or
+// fp16. residual has out's dtype. The rows of x, out, preact, residual, dout and dx may be strided
+// (strides[1] is 1); weight and the gradients are contiguous. M, N, K ≥ 0. Nothing may be in place. Throws
+// Error if an argument does not fit.
 //
-// dtypes of x, weight, bias, preact and dout are one; out and dx have it too, or are fp32 where it is bf16 or
-// fp16; residual has out's. Rows of x, out, preact, residual, dout and dx may be strided (strides[1] is 1),
-// weight and gradients are contiguous. Nothing is in place. M, N, K ≥ 0.
+// A forward may read the number of its rows from device memory. The other rows of out and preact then hold
+// arbitrary values.
+//
+// On a CPU, a forward may take the weight in the layout of matmul/packed.hpp. `weight` then only gives the
+// shape.
 #pragma once
 
 #include "ops/activation.hpp"
@@ -23,9 +26,9 @@
 namespace warpwright::ops {
 
 // In all three problems:
-//   aligned          every matrix begins at a multiple of 16 bytes, and so does each of its rows; the bias
-//                    begins at a multiple of 4
-//   aligned_factors  so do the two factors of the product
+//   aligned          every matrix, and each of its rows, begins at a multiple of 16 bytes; the bias begins at
+//                    a multiple of 4
+//   aligned_factors  the same for the two factors of the product
 struct MatmulForwardProblem {
   std::int64_t M = 0, N = 0, K = 0;
   DType dtype = DType::f32;
@@ -33,10 +36,10 @@ struct MatmulForwardProblem {
   Activation activation = Activation::none;
   bool batch_invariant = false;
   bool packed = false;
-  std::int64_t packed_bytes = 0;          // that were given
-  bool rows_counted = false;              // device memory says how many of M rows are asked for
-  bool residual = false, scaled = false;  // scaled: by another number than 1
-  bool widened = false;                   // out is fp32, x is not
+  std::int64_t packed_bytes = 0;          // bytes of `packed`
+  bool rows_counted = false;              // device memory holds the number of rows to compute
+  bool residual = false, scaled = false;  // scaled: scale is not 1
+  bool widened = false;                   // out is fp32, and x is not
   bool aligned = true, aligned_factors = true;
 
   bool operator==(const MatmulForwardProblem&) const = default;
@@ -49,7 +52,7 @@ struct MatmulDxProblem {
   std::int64_t M = 0, N = 0, K = 0;
   DType dtype = DType::f32;
   Activation activation = Activation::none;
-  bool widened = false;  // dx is fp32, dout is not
+  bool widened = false;  // dx is fp32, and dout is not
   bool aligned = true, aligned_factors = true;
 
   bool operator==(const MatmulDxProblem&) const = default;
@@ -77,13 +80,13 @@ struct MatmulForward {
   Tensor weight;  // (N, K)
   Tensor bias;    // (N), optional
   Tensor out;     // (M, N)
-  Tensor preact;  // (M, N), optional: kept for the backward of the activation
+  Tensor preact;  // (M, N), optional: kept for the activation's backward
   Activation activation = Activation::none;
-  bool batch_invariant = false;  // a row's bits do not depend on how many others there are
-  Tensor rows{};                 // (1) int32, optional: only that many rows, M at most, are asked for
-  Tensor packed{};    // (packed_bytes) u8, optional: the weight's elements are read from here alone
-  Tensor residual{};  // (M, N), optional
-  float scale = 1;    // of the activation's value
+  bool batch_invariant = false;  // a row's bits do not depend on the number of rows
+  Tensor rows{};                 // (1) int32, optional: only the first min(M, rows[0]) rows are computed
+  Tensor packed{};               // (packed_bytes) u8, optional: replaces the weight's elements
+  Tensor residual{};             // (M, N), optional
+  float scale = 1;               // factor for the activation's value
 
   template <class F>
   void visit(F&& f) {
@@ -95,7 +98,7 @@ struct MatmulForward {
     f("out", out, Access::write);
     f("preact", preact, Access::write);
   }
-  Problem problem() const;  // throws Error where they do not fit together
+  Problem problem() const;  // throws Error if the tensors do not fit together
 };
 
 struct MatmulDx {
@@ -113,15 +116,15 @@ struct MatmulDx {
     f("preact", preact, Access::read);
     f("dx", dx, Access::write);
   }
-  Problem problem() const;  // throws Error where they do not fit together
+  Problem problem() const;  // throws Error if the tensors do not fit together
 };
 
 struct MatmulDw {
   using Problem = MatmulDwProblem;
   Tensor dout;     // (M, N)
   Tensor x;        // (M, K)
-  Tensor dweight;  // (N, K) fp32, = or += by store
-  Tensor dbias;    // (N) fp32, likewise; optional
+  Tensor dweight;  // (N, K) fp32 (fp64 for fp64), = or += by store
+  Tensor dbias;    // (N) of the same dtype, = or += by store; optional
   Store store = Store::add;
 
   template <class F>
@@ -131,14 +134,14 @@ struct MatmulDw {
     f("dweight", dweight, access_of(store));
     f("dbias", dbias, access_of(store));
   }
-  Problem problem() const;  // throws Error where they do not fit together
+  Problem problem() const;  // throws Error if the tensors do not fit together
 };
 
 const Op<MatmulForward>& matmul_forward_op();
 const Op<MatmulDx>& matmul_dx_op();
 const Op<MatmulDw>& matmul_dw_op();
 
-// True if rows are counted and the variant that is planned computes only those that are asked for.
+// True if the rows are counted on the device and the planned variant computes only those rows.
 bool matmul_counts_rows(Context& context, const MatmulForwardProblem& problem);
 
 inline void matmul_forward(Context& context, const MatmulForward& args) {

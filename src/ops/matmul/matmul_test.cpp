@@ -16,7 +16,7 @@
 namespace warpwright::ops {
 namespace {
 
-using namespace testing;  // the operations' fixture, not GoogleTest's
+using namespace testing;  // the fixture of ops, not GoogleTest's namespace
 
 constexpr Activation kActivations[] = {Activation::none, Activation::gelu_tanh, Activation::gelu_erf,
                                        Activation::relu, Activation::tanh};
@@ -25,7 +25,7 @@ struct Precision {
   DType dtype;
   bool tf32 = false;
 };
-// A GPU's variants may round fp32's factors.
+// A GPU's variants may round fp32's factors to tf32.
 template <class A>
 std::vector<Precision> precisions_of(const Op<A>& op, const std::string& variant) {
   std::vector<Precision> list;
@@ -38,10 +38,10 @@ class Forward : public testing::VariantTest {};
 class Dx : public testing::VariantTest {};
 class Dw : public testing::VariantTest {};
 
-// Some variants take only some of the dtypes and shapes: what each checks is counted.
+// Some variants take only some dtypes and shapes, so the checked cases are counted.
 void note(const std::string& refusal, int& checked, std::string& reason) {
   if (refusal.empty()) ++checked;
-  // A skip is explained by what the machine lacks, not by why a single case was refused.
+  // A skip is explained by what the machine lacks, not by the refusal of a single case.
   if (!refusal.empty() && !reason.starts_with("needs ")) reason = refusal;
 }
 void expect_some(int checked, const std::string& reason) {
@@ -68,7 +68,7 @@ TEST_P(Forward, MatchesTheReference) {
   expect_some(checked, reason);
 }
 
-// One of kFinishings with each case, dtype and activation, in turn.
+// Each case, dtype and activation takes the next of kFinishings.
 TEST_P(Forward, WithAResidualAScaleOrInFp32MatchesTheReference) {
   int checked = 0;
   std::size_t turn = 0;
@@ -90,7 +90,7 @@ TEST_P(Forward, WithAResidualAScaleOrInFp32MatchesTheReference) {
   expect_some(checked, reason);
 }
 
-// Or is refused, by variants that read weights as they lie.
+// Variants that read weights in their original layout refuse a packed one instead.
 TEST_P(Forward, APackedWeightGivesTheSameBits) {
   int asked = 0;
   const auto& variant = find_variant(matmul_forward_op(), GetParam());
@@ -174,7 +174,7 @@ TEST_P(Dw, MatchesTheReference) {
   expect_some(checked, reason);
 }
 
-// The products on the copy engine of Hopper, which takes no other matrices.
+// The variants that use Hopper's copy engine. They require aligned matrices.
 bool needs_packs(std::string_view variant) {
   return variant == "cuda.persistent" || variant == "cuda.stream_k" || variant == "cuda.block";
 }
@@ -188,8 +188,7 @@ DeviceInfo a_hopper() {
 
 enum class Unaligned { factor, result, rows };
 
-// Sides that are multiples of eight, so that nothing but the place of one matrix or of its rows is in the
-// way.
+// The sides are multiples of eight, so that only the address of one matrix or of its rows is unaligned.
 constexpr matmul::Case kAligned{16, 72, 64};
 Tensor shifted(Fixture& f, DType dtype, std::int64_t rows, std::int64_t cols, bool written) {
   const Shape wide{rows, cols + 8};
@@ -227,7 +226,7 @@ MatmulDw make_unaligned_dw(Unaligned which, Fixture& f) {
   return args;
 }
 
-// A variant refuses matrices that are not aligned by that reason, or takes them.
+// A variant must either take unaligned matrices, or refuse them with that reason.
 template <class A, class Make>
 void check_unaligned(const Op<A>& op, const std::string& name, const Make& make, double length) {
   int checked = 0;
@@ -265,7 +264,7 @@ TEST_P(Dw, RefusesOrTakesUnalignedMatrices) {
   check_unaligned(matmul_dw_op(), GetParam(), make_unaligned_dw, kAligned.M);
 }
 
-// The variants that a plan takes for them, here and on a GPU.
+// The variants that a plan chooses for unaligned matrices, on the CPU and on a GPU, must take them.
 template <class A, class Make>
 void check_chosen(const Op<A>& op, const Make& make, double length) {
   std::vector<Device> devices{Device{}};
@@ -292,7 +291,7 @@ TEST(Matmul, TheChosenVariantsTakeUnalignedMatrices) {
 }
 
 #if WARPWRIGHT_CUDA
-// Products without a depth; dw's bias gradient remains also if x has no columns.
+// Products without a depth. dw also has a bias gradient if x has no columns.
 TEST(Matmul, OnlyKernelsThatMakeEmptyProductsTakeThem) {
   Fixture f = Fixture::of_shapes();
   const auto expect_refused = [](const auto& op, const auto& args) {
@@ -315,11 +314,11 @@ INSTANTIATE_TEST_SUITE_P(Matmul, Forward, ::testing::ValuesIn(variant_names(matm
 INSTANTIATE_TEST_SUITE_P(Matmul, Dx, ::testing::ValuesIn(variant_names(matmul_dx_op())), test_name);
 INSTANTIATE_TEST_SUITE_P(Matmul, Dw, ::testing::ValuesIn(variant_names(matmul_dw_op())), test_name);
 
-class HugeForward : public testing::VariantTest {};  // of the variants of a GPU
+class HugeForward : public testing::VariantTest {};  // for the variants of a GPU
 class HugeDx : public testing::VariantTest {};
 class HugeDw : public testing::VariantTest {};
 
-// 65,536 rows of GPT-2's logits, of a short depth. Another M may take another algorithm, whose sums go in
+// 65,536 rows of GPT-2's logits with a short depth. Another M may use another algorithm, which sums in
 // another order.
 constexpr matmul::Case kHead{32, 50304, 64};
 Repetition rows_of_logits(std::string_view logits, std::vector<std::string_view> once,
@@ -358,12 +357,12 @@ TEST_P(HugeDw, SumsEveryRow) {
   if (!reason.empty()) GTEST_SKIP() << reason;
 }
 
-GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(HugeForward);  // in a build without CUDA
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(HugeForward);  // a build without CUDA has none
 INSTANTIATE_TEST_SUITE_P(Matmul, HugeForward, ::testing::ValuesIn(gpu_variant_names(matmul_forward_op())),
                          test_name);
-GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(HugeDx);  // in a build without CUDA
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(HugeDx);  // a build without CUDA has none
 INSTANTIATE_TEST_SUITE_P(Matmul, HugeDx, ::testing::ValuesIn(gpu_variant_names(matmul_dx_op())), test_name);
-GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(HugeDw);  // in a build without CUDA
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(HugeDw);  // a build without CUDA has none
 INSTANTIATE_TEST_SUITE_P(Matmul, HugeDw, ::testing::ValuesIn(gpu_variant_names(matmul_dw_op())), test_name);
 
 template <class A>
@@ -396,7 +395,7 @@ TEST(MatmulReference, BackwardIsTheDerivativeOfForward) {
   check_gradient(loss, forward.bias, dw.dbias, "dbias");
 }
 
-// Two layers, act between them: loss = Σ act(preact)·Wᵀ · dout, differentiated by preact.
+// Two layers with act between them: loss = Σ act(preact)·Wᵀ · dout, differentiated with respect to preact.
 TEST(MatmulReference, ActivationsOfDxAreTheDerivativesOfThoseOfForward) {
   for (const Activation activation : {Activation::gelu_tanh, Activation::gelu_erf}) {
     Fixture fixture(2);
@@ -458,7 +457,7 @@ TEST(Matmul, RefusesArgumentsThatDoNotFit) {
   EXPECT_THROW(matmul_dw(context, dw), Error);
 }
 
-// Everything that a variant allocates or looks for, it does at the first call.
+// A variant allocates and looks up everything in its first call.
 TEST(Matmul, OnCudaCallsAreCapturedInAGraph) {
   if (cuda_device_count() == 0) GTEST_SKIP() << "needs an NVIDIA GPU";
   Fixture fixture(5);
@@ -498,10 +497,10 @@ TEST(Matmul, OnCudaCallsAreCapturedInAGraph) {
 
 const std::string kSchedules[] = {"cuda.block", "cuda.persistent", "cuda.stream_k"};
 
-// Tile edges and their neighbours, primes, and any number; N and K multiples of eight most of the time, for
-// the variants whose copies want that. Eight times 250 shapes, half of the variants at each of them, and
-// everything else drawn by itself, so that every variant meets each epilogue with each dtype. One in sixteen
-// is larger: several tiles each way, of several slabs.
+// Tile edges and their neighbours, primes, and arbitrary sizes. N and K are mostly multiples of eight, which
+// the variants with copies require. There are eight times 250 shapes; each runs half of the variants.
+// Everything else is drawn independently, so that every variant meets each epilogue with each dtype. One
+// shape in sixteen is larger: several tiles in each direction, with several slabs.
 class RandomShapes : public ::testing::TestWithParam<int> {};
 
 TEST_P(RandomShapes, OnCudaMatchTheReference) {
@@ -535,7 +534,8 @@ TEST_P(RandomShapes, OnCudaMatchTheReference) {
     if (passed_over()) continue;
     for (std::size_t v = half; v < std::size(variants); v += 2) {
       const std::string& variant = variants[v];
-      // A few results of a sum that is rounded before its activation is taken, as there, are all roundings.
+      // cuda.mma rounds a sum before its activation. If there are only a few results, such a rounding
+      // dominates the error.
       if (variant == "cuda.mma" && activation != Activation::none && std::min(c.M * c.N, c.M * c.K) < 256)
         continue;
       const auto length = [](std::int64_t n) {
@@ -557,7 +557,7 @@ TEST_P(RandomShapes, OnCudaMatchTheReference) {
 INSTANTIATE_TEST_SUITE_P(Matmul, RandomShapes, ::testing::Range(0, 8));
 
 #if WARPWRIGHT_CUDA
-// A kernel of the selector's list as an operation of one variant.
+// A kernel of the selector's list, as an operation with one variant.
 matmul::Schedule tested_schedule;
 matmul::Selection tested_selection;
 template <class A, class Make>
@@ -587,7 +587,7 @@ void check_selections(const Op<A>& op, const Make& make, double length) {
   }
 }
 
-// Not only those that the selector takes for such small products.
+// Checks all kernels, not only those that the selector chooses for such small products.
 TEST(Matmul, OnCudaEveryKernelOfTheSelectorMatchesTheReference) {
   if (cuda_device_count() == 0) GTEST_SKIP() << "needs an NVIDIA GPU";
   Fixture shapes(9);
@@ -689,7 +689,8 @@ TEST_P(RepeatedProduct, HasTheSameBits) {
   constexpr int kRuns = 1000;
   const std::string& name = GetParam();
   Fixture fixture(7);
-  // Few tiles and many, with cut depths of both sorts: as many workers for each tile, and not.
+  // Few and many tiles. Their depths are divided both ways: with and without equal numbers of workers per
+  // tile.
   expect_same_bits(matmul_dw_op(), name,
                    matmul::make_dw({3000, 520, 264}, DType::bf16, true, Store::assign, fixture), kRuns);
   expect_same_bits(matmul_dw_op(), name,
@@ -739,7 +740,7 @@ TEST(Matmul, OnCudaARowsBitsDoNotDependOnHowManyOthersThereAre) {
   }
 }
 
-// Rows at and behind the number that stands in device memory may hold anything afterwards.
+// Rows from the number in device memory on may hold arbitrary values.
 TEST(Matmul, OnCudaTheNumberOfRowsIsReadFromTheDevice) {
   if (cuda_device_count() == 0) GTEST_SKIP() << "needs an NVIDIA GPU";
   for (const std::string& name : kSchedules) {
@@ -776,8 +777,8 @@ TEST(Matmul, VariantsAreForcedPerDirection) {
   }
 }
 
-// Every slab of every tile is somebody's, each worker's share is one range, and no two differ by more than a
-// tile.
+// Every slab of every tile belongs to a worker. Each worker's share is one range. No two shares differ by
+// more than a tile.
 TEST(Matmul, StreamKSharesDifferByOneTileAtMost) {
   for (const int workers : {1, 2, 7, 66, 132}) {
     for (const std::int64_t depth : {1, 3, 12, 48, 1024}) {
@@ -834,8 +835,8 @@ TEST(Matmul, MeasuredTimesAreReadAsTheyWereWritten) {
   }
 }
 
-// Between a model's other kernels the predictions differ, and so may the choice: 64×64 tiles begin later
-// there, the weights of a pair of 64×128 come ahead.
+// The predictions, and thus the choice, may differ between a model's other kernels. There, tiles of 64×64
+// begin later, and the weights of a pair of 64×128 are loaded ahead.
 TEST(Matmul, AProductOfAModelsStepHasTimesOfItsOwn) {
   MatmulForwardProblem problem;
   problem.M = 704;
@@ -855,7 +856,7 @@ TEST(Matmul, AProductOfAModelsStepHasTimesOfItsOwn) {
   EXPECT_LT(large_in_step, large);
 }
 
-// Nobody's tile, no depth: whatever is zero, the selector has a time and a tile for it.
+// If any size is zero, so that there is no tile or no depth, the selector still has a time and a tile.
 TEST(Matmul, TheSelectorTakesEmptyProducts) {
   DeviceInfo device;
   device.gpu.multiprocessors = 132;
@@ -879,7 +880,8 @@ TEST(Matmul, TheSelectorTakesEmptyProducts) {
   }
 }
 
-// An epilogue of ten clocks, of which the other group multiplies in eight, and one that nothing hides.
+// One epilogue takes ten clocks, and the other group multiplies during eight of them. Nothing hides the other
+// epilogue.
 TEST(Matmul, TimelinesCountWhatOfTheEpiloguesIsHidden) {
   matmul::Timeline timeline;
   timeline.blocks = {{{{0, 100, 110}}, {{102, 200, 210}}}};
@@ -888,7 +890,8 @@ TEST(Matmul, TimelinesCountWhatOfTheEpiloguesIsHidden) {
   EXPECT_DOUBLE_EQ(matmul::Timeline().overlap(), 0);
 }
 
-// Sixty-four workers where the machine has two: every row and column is somebody's, whatever the grid.
+// Up to seventy workers on a machine with fewer processors. Every row and column belongs to a worker, in any
+// grid.
 TEST(Matmul, BlockingCoversTheProductForAnyNumberOfThreads) {
   for (int threads = 1; threads <= 70; ++threads) {
     DeviceInfo device = cpu_device_info(threads);

@@ -9,7 +9,7 @@ constexpr std::string_view kForward = "matmul.forward";
 constexpr std::string_view kDx = "matmul.dx";
 constexpr std::string_view kDw = "matmul.dw";
 
-// A matrix whose rows may be strided.
+// Requires a matrix, whose rows may be strided.
 void require_rows(std::string_view operation, std::string_view argument, const Tensor& tensor, DType dtype,
                   const Shape& shape) {
   require_dtype(operation, argument, tensor, dtype);
@@ -26,14 +26,14 @@ void require_packed(const MatmulForward& a) {
           "packed must be (packed_bytes) and start at a multiple of 64 bytes");
 }
 
-// A result: of the factors' dtype, or in fp32 where that has 16 bits.
+// Requires a result: of the factors' dtype, or fp32 if that has 16 bits.
 void require_result(std::string_view operation, std::string_view argument, const Tensor& result,
                     DType factors, const Shape& shape) {
   const bool widened = size_of(factors) == 2 && result.dtype == DType::f32;
   require_rows(operation, argument, result, widened ? DType::f32 : factors, shape);
 }
 
-// True if the rows of all matrices that are given begin at multiples of 16 bytes.
+// True if the rows of all given matrices begin at multiples of 16 bytes.
 template <class... T>
 bool rows_begin_at_packs(const T&... matrices) {
   return ((!matrices || matmul::rows_begin_at_packs(matrices)) && ...);
@@ -43,7 +43,7 @@ std::string activation_note(Activation activation) {
   return activation == Activation::none ? "" : fmt::format(" {}", name_of(activation));
 }
 
-// As describe() ends.
+// describe() ends with this note.
 template <class Problem>
 std::string_view alignment_note(const Problem& p) {
   return p.aligned_factors && !p.aligned ? " unaligned results" : unaligned_note(p.aligned);

@@ -1,4 +1,4 @@
-// The oracle: fp64 throughout, in the order of the formulas.
+// The oracle, in fp64 throughout and in the order of the formulas.
 #include <algorithm>
 #include <cmath>
 #include <numbers>
@@ -11,7 +11,7 @@
 namespace warpwright::ops {
 namespace {
 
-// Rows of T, read as fp64.
+// A matrix of T, read as fp64.
 template <class T>
 struct Rows {
   explicit Rows(const Tensor& t) : data(t.as<T>()), stride(t ? t.strides[0] : 0) {}
@@ -87,7 +87,7 @@ void forward_of(const MatmulForward& args) {
   }
 }
 
-// A row of the result at a time, so that both gradients read rows in memory's order.
+// Computes one row of the result at a time, so that both gradients read their rows in the order of memory.
 template <class T>
 void dx_of(const MatmulDx& args) {
   const std::int64_t M = args.dout.shape[0], N = args.dout.shape[1], K = args.weight.shape[1];

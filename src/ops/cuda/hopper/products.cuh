@@ -40,8 +40,7 @@ __device__ inline void pin(float (&sums)[kSums][kCount]) {
 //   - Not transposed: a row holds one index of the result, and a column one term of the sum. Eight rows take
 //     1024 bytes; 16 terms take 32 bytes, which is a step of 2 in the descriptor.
 //   - Transposed: a column holds one index of the result, and a row one term of the sum. A slab has 64
-//     columns,
-//     and the next slab begins after slab_bytes; 16 terms take 2048 bytes, a step of 128.
+//     columns, and the next slab begins after slab_bytes; 16 terms take 2048 bytes, a step of 128.
 // The upper half of the descriptor is the same for all tiles, so only the lower half need be computed per
 // tile.
 __device__ inline std::uint32_t describe_lower(const void* tile, int slab_bytes = 16) {

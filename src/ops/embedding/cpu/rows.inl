@@ -2,8 +2,7 @@
 //   forward   reads a row of wte and of wpe and writes a row of out for each token; the threads share the
 //             rows
 //   backward  reads dout once, reads and writes rows of dwte and dwpe; each thread owns a range of channels
-//             and
-//             adds all rows there in the order of n
+//             and adds all rows there in the order of n
 //
 // Partial sums of several threads are thus never combined, so the bits do not depend on the number of
 // threads. A frequent token does not make one thread wait for another.

@@ -2,8 +2,7 @@
 //   forward   each thread writes 16 bytes of a row of out, or one element if rows are not made of 16-byte
 //             packs
 //   backward  one block per n and table; the block of the first n with an id adds the rows of dout of all n
-//             with
-//             that id, in their order
+//             with that id, in their order
 //
 // The backward needs no floating-point atomics, whose order would change from run to run. Each block searches
 // for its id among all earlier ids, and the first block of an id also among all later ones. This takes at

@@ -1,14 +1,15 @@
-// The fp32 tile: kTile.rows × 3 vectors of sums in registers (8 × 48 with AVX-512, 4 × 24 with AVX2), each
-// element of A broadcast against three vectors of B. bf16 operands are widened while they are packed.
+// The fp32 tile: kTile.rows × 3 vectors of sums in registers (8 × 48 with AVX-512, 4 × 24 with AVX2). Each
+// element of A is broadcast and multiplied by three vectors of B. bf16 operands are widened while they are
+// packed.
 //
-// Bound by the FMA units: 24 (12) FMAs for 11 (7) loads a step. Packing costs 0.25 to 0.5 cycles an element
-// of B, and an element of B is used for rows/32 cycles, so it is 3% to 6% where there are 256 rows.
+// Bound by the FMA units: 24 (12) FMAs for 11 (7) loads per step. Packing costs 0.25 to 0.5 cycles per
+// element of B, which is used for rows/32 cycles. With 256 rows, packing thus takes 3 % to 6 % of the time.
 #include "ops/matmul/cpu/gemm.hpp"
 
 namespace warpwright::ops::matmul::WARPWRIGHT_ISA {
 namespace {
 
-// The kLanes × kLanes transpose, in place.
+// Transposes kLanes × kLanes in place.
 #if defined(__AVX512F__)
 inline void transpose(vec* r) {
   __m512 t[16];
@@ -99,7 +100,8 @@ struct Fma {
   static constexpr int kRows = static_cast<int>(kTile.rows), kCols = static_cast<int>(kTile.cols);
   static_assert(kCols == 3 * kLanes && 2 * kRows == kLanes);
 
-  // put(d, v) for every d of the depth, v holding that element of each of up to kLanes lines; 0 beyond them.
+  // Calls put(d, v) for every d of the depth. v holds element d of each of up to kLanes lines, and 0 beyond
+  // them.
   template <class T, class Put>
   static void turn(const Operand<T>& o, Range lines, Range depth, Put&& put) {
     const T* from = o.at(lines.first, depth.first);
@@ -122,8 +124,8 @@ struct Fma {
     }
   }
 
-  // Two panels at a time from lines that lie side by side. A line of memory further on is asked for, which
-  // the hardware does not do across pages.
+  // Packs two panels at a time from lines that are contiguous. It prefetches a later line of memory, because
+  // the hardware does not prefetch across pages.
   template <class T>
   static void pack_a_across(const Operand<T>& a, Range rows, Range depth, std::int64_t padded, float* to) {
     constexpr std::int64_t kAhead = 8;
@@ -140,11 +142,11 @@ struct Fma {
     }
   }
 
-  // Panels of kRows rows: (depth, kRows) each.
+  // Packs A into panels of kRows rows: (depth, kRows) each.
   template <class T>
   static void pack_a(const Operand<T>& a, Range rows, Range depth, std::int64_t padded, float* to) {
     if (!a.depth_contiguous) {
-      // A few panels at a time, so that their lines do not evict each other.
+      // A few panels at a time, so that their cache lines do not evict each other.
       for (std::int64_t r = 0; r < rows.count; r += 8 * kRows) {
         const Range some{rows.first + r, smaller(8 * kRows, rows.count - r)};
         pack_a_across(a, some, depth, padded, to + r * padded);
@@ -160,7 +162,7 @@ struct Fma {
     }
   }
 
-  // One panel of kCols columns: (depth, kCols).
+  // Packs B into one panel of kCols columns: (depth, kCols).
   template <class T>
   static void pack_b(const Operand<T>& b, Range cols, Range depth, float* to) {
     if (!b.depth_contiguous) {

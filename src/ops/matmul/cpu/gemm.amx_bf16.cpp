@@ -1,19 +1,20 @@
-// Matrix products of bf16 with Intel AMX: 2 × 2 tiles of 16 × 16 fp32 sums, 32 terms of the depth a step
-// (Intel 64 and IA-32 Architectures Optimization Reference Manual, chapter 20, has the tile layouts).
+// Matrix products of bf16 with Intel AMX: 2 × 2 tiles of 16 × 16 fp32 sums, with 32 terms of the depth per
+// step (tile layouts: Intel 64 and IA-32 Architectures Optimization Reference Manual, chapter 20).
 //
-// A panel of A is, for each 32 of the depth, two tiles of 16 rows × 32; a panel of B two tiles of 16 pairs
-// × 16 columns, a pair being the terms 2p and 2p + 1 of one column. A step is 4 tile products (64 cycles) for
-// 4 tile loads (32 cycles from L1): a panel of B of the blocking's depth about fills L1 and A streams from
-// L2. A shorter depth would keep B in L1 for good but sum GPT-2's 768 in two chunks, and the fp32 sums' way
-// through L2 costs more: 512 reached 0.96 of oneDNN's speed over its layers, 768 reaches 1.10. Bound by L2
-// and, where weights come from memory (256 rows), by the memory.
+// For each 32 terms of the depth, a panel of A has two tiles of 16 rows × 32, and a panel of B two tiles of
+// 16 pairs × 16 columns. A pair holds the terms 2p and 2p + 1 of one column. A step has 4 tile products (64
+// cycles) and 4 tile loads (32 cycles from L1).
+//
+// A panel of B with the blocking's depth about fills L1, and A streams from L2. With a shorter depth, B would
+// stay in L1, but GPT-2's 768 would be summed in two chunks. The fp32 sums would then pass through L2, which
+// costs more. The kernel is bound by L2 and, if weights come from memory (256 rows), by memory.
 #include "ops/matmul/cpu/gemm.hpp"
 #include "ops/cpu/amx.hpp"
 
 namespace warpwright::ops::matmul::amx_bf16 {
 namespace {
 
-// The transpose of 16 × 16 pairs that lie in rows of `stride` elements, to rows `order(i)` of a tile.
+// Transposes 16 × 16 pairs, which are stored in rows of `stride` elements, to the rows order(i) of a tile.
 template <class Order>
 inline void transpose(const bf16* from, std::int64_t stride, bf16* to, Order&& order) {
   __m512i r[16], t[16];
@@ -43,7 +44,7 @@ inline void transpose(const bf16* from, std::int64_t stride, bf16* to, Order&& o
   }
 }
 
-// 32 bf16; 0 beyond the first n.
+// Loads 32 bf16; those after the first n are 0.
 inline __m512i load_row(const bf16* p, std::int64_t n) {
   if (n >= 32) return _mm512_loadu_si512(p);
   if (n <= 0) return _mm512_setzero_si512();
@@ -51,7 +52,7 @@ inline __m512i load_row(const bf16* p, std::int64_t n) {
 }
 
 constexpr std::int64_t kTileElements = 16 * 32;
-constexpr std::int64_t kStep = 2 * kTileElements;  // of a panel, for 32 of the depth
+constexpr std::int64_t kStep = 2 * kTileElements;  // elements of a panel for 32 terms of the depth
 
 struct Amx {
   static constexpr Tile kTile = kTileAmx;
@@ -59,8 +60,8 @@ struct Amx {
   using Session = simd::TileSession;
   static_assert(kTile.rows == 32 && kTile.cols == 32 && kTile.depth == 32);
 
-  // 16 lines and 32 of the depth as a tile: as they lie, or transposed to pairs. A ragged one by way of a
-  // copy that is filled up with zeros.
+  // Packs 16 lines and 32 terms of the depth into a tile, either directly or transposed to pairs. An
+  // incomplete tile is first copied and padded with zeros.
   template <bool transposed>
   static void pack_tile(const Operand<bf16>& o, Range lines, Range depth, bf16* tile) {
     alignas(64) bf16 copy[kTileElements];
@@ -81,7 +82,7 @@ struct Amx {
     }
   }
 
-  // Panels of 32 lines whose depth is contiguous.
+  // Packs panels of 32 lines whose depth is contiguous.
   template <bool transposed>
   static void pack_along(const Operand<bf16>& o, Range lines, Range depth, std::int64_t padded, bf16* to) {
     for (std::int64_t i = 0; i < tiles_of(lines.count, 32) * 32; i += 16) {
@@ -93,8 +94,8 @@ struct Amx {
     }
   }
 
-  // 32 lines side by side and two terms of the depth, as pairs: lines 0-3, 8-11, 16-19 and 24-27 in `low`,
-  // the others in `high`.
+  // Two terms of the depth of 32 contiguous lines, as pairs: lines 0-3, 8-11, 16-19 and 24-27 in `low`, the
+  // others in `high`.
   struct Pairs {
     __m512i low, high;
   };
@@ -105,7 +106,7 @@ struct Amx {
     return {_mm512_unpacklo_epi16(even, odd), _mm512_unpackhi_epi16(even, odd)};
   }
 
-  // One panel of A from an operand whose lines lie side by side.
+  // Packs one panel of A from an operand whose lines are contiguous.
   static void pack_a_across(const Operand<bf16>& a, Range lines, Range depth, bf16* to) {
     alignas(64) bf16 low[kTileElements], high[kTileElements];
     for (std::int64_t d = 0; d < depth.count; d += 32, to += kStep) {
@@ -142,7 +143,7 @@ struct Amx {
     }
   }
 
-  // One panel.
+  // Packs one panel of B.
   static void pack_b(const Operand<bf16>& b, Range cols, Range depth, bf16* to) {
     const std::int64_t padded = tiles_of(depth.count, 32) * 32;
     b.depth_contiguous ? pack_along<true>(b, cols, depth, padded, to) : pack_b_across(b, cols, depth, to);

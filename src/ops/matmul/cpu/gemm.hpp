@@ -1,16 +1,16 @@
-// The blocked product C = A·B that the packed kernels share, for the instruction set of WARPWRIGHT_ISA. A
-// file that includes this describes its tile in a Kernel:
+// The blocked product C = A·B of the packed kernels, for the instruction set WARPWRIGHT_ISA. A file that
+// includes this header describes its tile in a Kernel:
 //   static constexpr Tile kTile;
 //   using Element = …;                   of packed panels
-//   using Session = …;                   lives on each thread for the length of the product
-//   pack_a(operand, rows, depth, …)      pads with zeros to whole tiles
-//   pack_b(operand, cols, depth, to)     likewise, one panel
-//   multiply(a, b, depth, out, …)        one tile of results, stored to out
+//   using Session = …;                   lives on each thread during the product
+//   pack_a(operand, rows, depth, …)      pads to whole tiles with zeros
+//   pack_b(operand, cols, depth, to)     the same for one panel
+//   multiply(a, b, depth, out, …)        stores one tile of results to out
 //
-// Per team and step: pack a block of A (kept in L2 by the blocking) together, wait for each other, then each
-// member takes its columns: pack a group of B, multiply it with every row tile of the block. The tile of
-// results goes through L1 to the epilogue, which alone knows of ragged edges, dtypes and what follows the
-// product.
+// In each step, a team packs a block of A together (the blocking keeps it in L2), and its members wait for
+// each other. Each member then processes its own columns: it packs a panel of B and multiplies it with every
+// row tile of the block. Each tile of results goes through L1 to the epilogue. Only the epilogue deals with
+// incomplete tiles, dtypes and the steps after the product.
 #pragma once
 
 #include <omp.h>
@@ -25,8 +25,8 @@ namespace {
 
 using namespace simd;
 
-// Element (i, d), i a row of A or a column of B and d along the depth, is data[i·ld + d] where the depth is
-// contiguous, else data[d·ld + i].
+// Element (i, d), where i is a row of A or a column of B and d is along the depth, is data[i·ld + d] if the
+// depth is contiguous, otherwise data[d·ld + i].
 template <class T>
 struct Operand {
   const T* data = nullptr;
@@ -38,7 +38,7 @@ struct Operand {
   }
 };
 
-// A range [first, first + count) of rows or columns and of the depth, of which a packed panel is made.
+// A range [first, first + count) of rows, columns or the depth.
 struct Range {
   std::int64_t first, count;
 };
@@ -59,8 +59,8 @@ inline void store_lanes(T* p, vec v, int n) {
   n == kLanes ? store(p, v) : store(p, v, n);
 }
 
-// What becomes of a tile of sums. `sums` holds what earlier chunks of the depth have left: C itself where it
-// is fp32, a place in the scratch otherwise.
+// The steps after a tile's sums. `sums` holds the sums of earlier chunks of the depth: in C itself if it is
+// fp32, otherwise in the scratch.
 template <class T, class Out>
 struct Epilogue {
   Out* c = nullptr;
@@ -72,18 +72,18 @@ struct Epilogue {
   float scale = 1;                // forward
   const Out* residual = nullptr;  // forward
   std::int64_t ld_residual = 0;
-  bool gradient = false;         // multiply by act'(preact) instead of applying act
+  bool gradient = false;         // multiplies by act'(preact) instead of applying act
   bool add = false;              // C is +=
-  bool plain = true;             // nothing but the product
-  bool past_caches = false;      // C is written once, aligned, and too large for the caches
+  bool plain = true;             // there is nothing but the product
+  bool past_caches = false;      // C is written once, is aligned, and is too large for the caches
   float* column_sums = nullptr;  // dw: the row sums of A, (rows)
 };
 
 struct Place {
-  std::int64_t row, col, rows, cols;  // of the tile, cut at C's edges
-  float* sums;                        // of the tile's first element
+  std::int64_t row, col, rows, cols;  // of the tile, clipped to C
+  float* sums;                        // for the tile's first element
   std::int64_t ld_sums;
-  bool first, last;  // chunk of the depth
+  bool first, last;  // of the chunks of the depth
 };
 
 inline vec apply(Activation activation, vec v) {
@@ -126,7 +126,7 @@ inline vec finish(const Epilogue<T, Out>& e, vec v, std::int64_t row, std::int64
   return e.residual ? load_lanes(e.residual + row * e.ld_residual + col, n) + v : v;
 }
 
-// One vector of a row: the sums so far are added, and either kept or finished and stored.
+// Adds the earlier sums to one vector of a row. Stores it as a sum, or finishes it and stores the result.
 template <class T, class Out>
 inline void put_vector(const Epilogue<T, Out>& e, const Place& p, float* sums, Out* c, std::int64_t r,
                        std::int64_t j, vec v, int n) {
@@ -143,7 +143,7 @@ inline void put_vector(const Epilogue<T, Out>& e, const Place& p, float* sums, O
   }
 }
 
-// A row of a tile, added to the sums so far unless it is the first.
+// Stores a row of a tile. It adds the earlier sums unless this chunk is the first.
 template <std::int64_t width, class TOut>
 inline void put_row(TOut* to, const float* sums, const float* tile, bool first) {
   if (first) {
@@ -153,7 +153,7 @@ inline void put_row(TOut* to, const float* sums, const float* tile, bool first) 
   }
 }
 
-// The rows of a tile of `width` columns, in L1.
+// Stores the rows of a tile of `width` columns, which is in L1.
 template <std::int64_t width, class T, class Out>
 inline void put_rows(const Epilogue<T, Out>& e, const Place& p, const float* tile) {
   const bool whole = p.cols == width && !e.past_caches && (e.plain || !p.last);
@@ -173,7 +173,7 @@ inline void put_rows(const Epilogue<T, Out>& e, const Place& p, const float* til
   }
 }
 
-// sums[i] (= or +=) Σ_d A(i, d) over a range, for an A whose rows are contiguous.
+// sums[i] (= or +=) Σ_d A(i, d) over a range, for an A whose elements (i, d) are contiguous along i.
 template <class T>
 void sum_rows(const Operand<T>& a, Range rows, Range depth, float* sums, bool add) {
   for (std::int64_t i = rows.first; i < rows.first + rows.count; i += kLanes) {
@@ -191,7 +191,7 @@ void sum_rows(const Operand<T>& a, Range rows, Range depth, float* sums, bool ad
   }
 }
 
-constexpr std::int64_t kSlice = 32;  // of the depth: between two calls of the prefetch
+constexpr std::int64_t kSlice = 32;  // of the depth, between two calls of prefetch
 constexpr std::int64_t kLineBytes = 64;
 
 template <class Kernel, class T, class TOut>
@@ -202,11 +202,11 @@ struct Gemm {
   Operand<T> a, b;
   Extent extent;
   Epilogue<T, TOut> epilogue;
-  Blocking block{};  // braces: no constructor of it, which would be a shared function
+  Blocking block{};  // braces: a constructor would be a shared function
   std::byte* scratch;
-  const Element* packed = nullptr;  // all of B, as pack_all has left it
+  const Element* packed = nullptr;  // all of B, from pack_all()
 
-  // One sweep of a worker: a block of its team's rows, its columns, one chunk of the depth.
+  // One sweep of a worker: a block of its team's rows, its own columns, and one chunk of the depth.
   struct Step {
     std::int64_t team, member;
     std::int64_t chunk, first_col;
@@ -221,7 +221,7 @@ struct Gemm {
     return {whole.first + begin, end - begin};
   }
 
-  // Row blocks of the largest team; the others have nothing to do in those beyond theirs.
+  // The row blocks of the largest team. The other teams have no work in the blocks beyond their own.
   std::int64_t row_blocks() const {
     const std::int64_t tiles = tiles_of(tiles_of(extent.rows, kTile.rows), block.row_teams);
     return tiles_of(tiles * kTile.rows, block.rows);
@@ -231,7 +231,8 @@ struct Gemm {
     return (sweeps == 0 && epilogue.column_sums ? 1 : sweeps) * row_blocks() * block.depth_chunks;
   }
 
-  // Columns are the outermost loop, the depth the innermost, so that C stays near while it is summed.
+  // The columns are the outermost loop and the depth the innermost, so that C stays in the caches while it is
+  // summed.
   Step step_of(std::int64_t worker, std::int64_t index) const {
     Step s;
     s.team = worker / block.col_teams;
@@ -252,7 +253,7 @@ struct Gemm {
     return reinterpret_cast<Element*>(scratch + static_cast<std::size_t>(s.team) * block.a_bytes);
   }
   static std::int64_t padded_depth(std::int64_t depth) { return tiles_of(depth, kTile.depth) * kTile.depth; }
-  // Panels of the whole depth, one after the other; a chunk of the depth is a part of its panel.
+  // Packs panels of the whole depth, one after the other. A chunk of the depth is a part of its panel.
   static void pack_all(const Operand<T>& b, std::int64_t cols, std::int64_t depth, Element* to, int threads) {
 #pragma omp parallel for schedule(static) num_threads(threads)
     for (std::int64_t c = 0; c < cols; c += kTile.cols) {
@@ -262,7 +263,7 @@ struct Gemm {
   const Element* packed_panel(std::int64_t col, std::int64_t depth) const {
     return packed + col * padded_depth(extent.depth) + depth * kTile.cols;
   }
-  // The panel of a step's columns from its `col`-th on.
+  // Returns the panel of a step's columns from `col` on.
   const Element* panel(const Step& s, std::int64_t col) const {
     if (packed) return packed_panel(s.cols.first + col, s.depth.first);
     Element* to = b_panel(s);
@@ -275,7 +276,7 @@ struct Gemm {
     return reinterpret_cast<Element*>(scratch + block.b_offset + worker * block.b_bytes);
   }
 
-  // This member's share of the team's block of A, and dw's sums of its rows.
+  // Packs this member's share of the team's block of A, and computes dw's sums of its rows.
   void pack_rows(const Step& s) const {
     if (s.rows.count <= 0) return;
     const Range mine = share(s.rows, kTile.rows, s.member, block.col_teams);
@@ -293,7 +294,7 @@ struct Gemm {
             smaller(kTile.cols, extent.cols - col),
             nullptr,
             0,
-            s.chunk == 0 && !epilogue.add,  // += : C is fp32 and holds the sum so far
+            s.chunk == 0 && !epilogue.add,  // +=: C is fp32 and holds the sum so far
             s.chunk + 1 == block.depth_chunks};
     if constexpr (sizeof(TOut) == sizeof(float)) {
       p.sums = epilogue.c + row * epilogue.ldc + col;
@@ -307,10 +308,10 @@ struct Gemm {
     return p;
   }
 
-  // Rows of memory that are asked for a few lines at a time.
+  // Rows of memory that are prefetched a few lines at a time.
   struct Lines {
     const char* base = nullptr;
-    std::int64_t stride = 0, length = 0, rows = 0;  // bytes between rows, lines of a row
+    std::int64_t stride = 0, length = 0, rows = 0;  // bytes between rows, lines per row
     std::int64_t at_once = 0, row = 0, line = 0;
 
     template <class TAny>
@@ -324,7 +325,7 @@ struct Gemm {
       lines.at_once = tiles_of(rows * length, slices > 0 ? slices : 1);
       return lines;
     }
-    template <auto hint>  // of _MM_HINT_*: an enum in GCC, numbers in clang
+    template <auto hint>  // _MM_HINT_*: an enum in GCC, numbers in clang
     void ask() {
       for (std::int64_t i = 0; i < at_once && row < rows; ++i) {
         _mm_prefetch(base + row * stride + line * kLineBytes, hint);
@@ -335,8 +336,8 @@ struct Gemm {
     }
   };
 
-  // What a product asks for at every slice of its depth: the lines of B that the next panel is packed from,
-  // and those that the epilogue after it will read.
+  // The lines that a product prefetches in every slice of its depth: those of B from which the next panel is
+  // packed, and those that the next epilogue reads.
   struct Prefetch {
     Lines panel, sums, preact;
 
@@ -347,7 +348,7 @@ struct Gemm {
     }
   };
 
-  // The panel after column `col` of a step: the next of its columns, or the first of the step that follows.
+  // The panel after column `col` of a step: its next columns, or the first ones of the next step.
   Lines panel_after(const Step& s, const Step& next, std::int64_t col) const {
     const bool within = col + kTile.cols < s.cols.count;
     const Step& at = within ? s : next;
@@ -365,8 +366,8 @@ struct Gemm {
         .over(slices);
   }
 
-  // A worker's columns against its team's block of A. A tile's epilogue comes after the product of the next
-  // one, so that it does not wait for its own.
+  // Multiplies a worker's columns with its team's block of A. A tile's epilogue runs after the product of the
+  // next tile, so that it does not wait for its own product.
   void multiply(const Step& s, const Step& next) const {
     if (s.rows.count <= 0 || s.cols.count <= 0) return;
     alignas(64) float tiles[2][kTile.rows * kTile.cols];
@@ -394,13 +395,13 @@ struct Gemm {
     put_rows<kTile.cols>(epilogue, waiting, tiles[tile ^ 1]);
   }
 
-  // A team of all threads also where there are fewer workers: OpenMP ends the threads that a smaller team
+  // Uses all threads even if there are fewer workers, because OpenMP ends the threads that a smaller team
   // leaves over.
   void run(int team) const {
     const std::int64_t workers = block.row_teams * block.col_teams, count = steps();
 #pragma omp parallel num_threads(team)
     {
-      // Where there are fewer threads than workers, each plays several.
+      // If there are fewer threads than workers, each thread takes several.
       const int thread = omp_get_thread_num(), threads = omp_get_num_threads();
       [[maybe_unused]] const typename Kernel::Session session;
       const bool shared = block.col_teams > 1;
@@ -420,7 +421,7 @@ struct Gemm {
   }
 };
 
-// run.operator()<Out>() with the type of a result's elements: the factors' or fp32.
+// Calls run.operator()<Out>() with the type of a result's elements: the factors' or fp32.
 template <class T, class Run>
 void with_type_of(const Tensor& result, Run&& run) {
   if constexpr (sizeof(T) != sizeof(float)) {
@@ -506,7 +507,7 @@ void run_dw(const Context& context, const MatmulDw& args) {
   g.epilogue.add = args.store == Store::add;
   g.epilogue.column_sums = static_cast<float*>(args.dbias.data);
   g.block = block(g.extent, Kernel::kTile, false, context.device());
-  // Whole lines only: 64-byte rows of 16 fp32 that start on a line.
+  // Only whole lines: rows of 16 fp32 that begin at a multiple of 64 bytes.
   const bool lines = kLanes == 16 && args.x.shape[1] % 16 == 0 &&
                      reinterpret_cast<std::uintptr_t>(args.dweight.data) % 64 == 0;
   g.epilogue.past_caches = lines && !g.epilogue.add && g.block.depth_chunks == 1 &&
@@ -515,7 +516,7 @@ void run_dw(const Context& context, const MatmulDw& args) {
   g.run(context.threads());
 }
 
-// For the kernel's objects.
+// For the kernels' objects.
 template <class Kernel>
 Refusal refuse_packed(const MatmulForwardProblem& p, const DeviceInfo& device) {
   return matmul::refuse_packed(p, Kernel::kTile, device);

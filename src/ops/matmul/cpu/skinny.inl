@@ -1,15 +1,15 @@
-// The forward product for few rows of x (token by token generation), M ≤ 16: dot products of rows of
-// x with rows of the weight, which streams from memory once and is never packed. Rows of a bf16 x are widened
-// to the scratch first.
+// The forward product for few rows of x (generation token by token), M ≤ 16. It computes dot products of rows
+// of x with rows of the weight. The weight is streamed from memory once and is never packed. Rows of a bf16 x
+// are widened into the scratch first.
 //
-// Bound by the memory: 2·M FLOP for each element of the weight.
+// Memory-bound: 2·M FLOP per element of the weight.
 #include "ops/matmul/cpu/gemm.hpp"
 
 namespace warpwright::ops::matmul::WARPWRIGHT_ISA {
 namespace {
 
 constexpr std::int64_t kMostRows = 16;
-constexpr int kDotRows = 4;  // of x, and of the weight, at once
+constexpr int kDotRows = 4;  // rows of x, and of the weight, that are processed together
 
 // out[i·kDotRows + j] = x_i · w_j for X rows of x and W rows of the weight.
 template <int X, int W, class T>
@@ -57,7 +57,7 @@ struct Skinny {
   const T* weight;
   Epilogue<T, Out> epilogue;
 
-  // Columns [n, n + count) of the output, count ≤ kDotRows.
+  // Computes columns [n, n + count) of the output, count ≤ kDotRows.
   void columns(std::int64_t n, int count) const {
     const T* w = weight + n * K;
     for (std::int64_t m = 0; m < M; m += kDotRows) {

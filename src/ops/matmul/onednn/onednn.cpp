@@ -1,8 +1,8 @@
-// The products by oneDNN (2 or 3), from matrices as they lie: no weights packed ahead, which a training step
-// would have to pack anew. A yardstick for the other kernels and never chosen before them. Where more than a
-// bias follows a product, it goes through fp32 scratch.
+// The products by oneDNN (2 or 3), from matrices in their original layout: packed weights would have to be
+// packed again in every training step. It serves as a yardstick for the other kernels and is never chosen
+// before them. If more than a bias follows a product, the product goes through fp32 scratch.
 //
-// oneDNN allocates scratch of its own, once per thread. It may cut the depth by the number of threads.
+// oneDNN allocates its own scratch, once per thread. It may divide the depth by the number of threads.
 #include <omp.h>
 
 #include <dnnl.hpp>
@@ -19,7 +19,7 @@ namespace {
 
 using dnnl::memory;
 
-// A matrix of oneDNN's: element (i, j) is data[i·row + j·col].
+// A matrix for oneDNN: element (i, j) is data[i·row + j·col].
 struct Matrix {
   void* data;
   DType dtype;
@@ -44,7 +44,7 @@ Matrix scratch_of(const Context& context, const Shape& shape) {
   return {context.scratch(), DType::f32, shape[0], shape[1], shape[1], 1};
 }
 
-// While it lives, oneDNN, which asks OpenMP, runs on the Context's threads.
+// While it lives, oneDNN uses the Context's threads. oneDNN asks OpenMP for their number.
 class Threads {
  public:
   explicit Threads(int threads) : before_(omp_get_max_threads()) { omp_set_num_threads(threads); }
@@ -76,7 +76,8 @@ dnnl::matmul make_primitive(const memory::desc& a, const memory::desc& b, const 
 #endif
 }
 
-// Primitives by all they depend on; making one costs more than a small product.
+// Returns a cached primitive. The key contains everything on which a primitive depends, because making one
+// costs more than a small product.
 const dnnl::matmul& primitive_for(const Matrix& a, const Matrix& b, const Matrix* bias, const Matrix& c,
                                   bool add, int threads) {
   using Key = std::array<std::int64_t, 14>;
@@ -106,7 +107,7 @@ const dnnl::matmul& primitive_for(const Matrix& a, const Matrix& b, const Matrix
   return found->second;
 }
 
-// C (= or +=) A·B, + bias.
+// C (= or +=) A·B + bias.
 void multiply(const Context& context, const Matrix& a, const Matrix& b, const Matrix* bias, const Matrix& c,
               bool add) {
   try {
@@ -129,7 +130,7 @@ void finish(const Context& context, const Args& args, const float* sums) {
   context.device().cpu.avx512 ? avx512::finish(context, args, sums) : avx2::finish(context, args, sums);
 }
 
-// True if oneDNN makes the result itself: nothing follows the product but a bias.
+// True if oneDNN computes the result itself, because nothing except a bias follows the product.
 bool is_direct(const MatmulForwardProblem& p) {
   return p.activation == Activation::none && !p.preact && !p.scaled && !p.residual && !p.widened;
 }
