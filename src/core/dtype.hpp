@@ -9,7 +9,7 @@
 
 namespace warpwright {
 
-// bfloat16: the upper half of an fp32. Conversion rounds to nearest even and keeps NaN a NaN.
+// bfloat16: the upper half of an fp32. Conversion rounds to nearest even and keeps a NaN a NaN.
 struct bf16 {
   std::uint16_t bits = 0;
 
@@ -23,7 +23,7 @@ struct bf16 {
   explicit operator float() const { return std::bit_cast<float>(static_cast<std::uint32_t>(bits) << 16); }
 };
 
-// IEEE 754 binary16, converted in software: it is stored, never computed in.
+// IEEE 754 binary16, converted in software. It is a storage format only: no arithmetic uses it.
 struct f16 {
   std::uint16_t bits = 0;
 
@@ -35,7 +35,7 @@ struct f16 {
 enum class DType : std::uint8_t { f64, f32, bf16, f16, i32, i64, u8 };
 
 std::size_t size_of(DType dtype);
-std::string_view name_of(DType dtype);  // "fp32", the names used on the command line
+std::string_view name_of(DType dtype);  // for example "fp32": the name used on the command line
 bool is_floating(DType dtype);
 double epsilon_of(DType dtype);  // distance from 1 to the next value; floating types only
 
@@ -64,7 +64,7 @@ struct TypeTag {
 
 [[noreturn]] void throw_not_floating(DType dtype);
 
-// Calls f(TypeTag<T>{}) with the C++ type of a floating dtype.
+// Calls f(TypeTag<T>{}) with the C++ type of a floating dtype. Throws for any other dtype.
 template <class F>
 decltype(auto) visit_dtype(DType dtype, F&& f) {
   switch (dtype) {

@@ -11,7 +11,7 @@
 namespace warpwright {
 namespace {
 
-// Parts of a message quote names, keys and paths of any length. The middle of a long one is left out.
+// A message may quote names, keys and paths of any length. This removes the middle of a long part.
 std::string bounded(std::string part) {
   constexpr std::size_t kLongest = 1000, kHead = 700, kTail = 200;
   if (part.size() <= kLongest) return part;

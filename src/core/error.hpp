@@ -8,8 +8,8 @@ namespace warpwright {
 
 class Error : public std::runtime_error {
  public:
-  // what: the fact ("holds 12 bytes, a header needs 1024"); where: file, flag, tensor or operation it
-  // concerns; remedy: what the user can do. what() reads "where: what; remedy".
+  // what: the fact ("holds 12 bytes, a header needs 1024"). where: the file, flag, tensor or operation that
+  // it concerns. remedy: what the user can do. what() reads "where: what; remedy".
   Error(std::string what, std::string where, std::string remedy);
 
   const std::string& problem() const { return problem_; }
@@ -20,13 +20,13 @@ class Error : public std::runtime_error {
   std::string problem_, where_, remedy_;
 };
 
-// Wrong usage (flags that cannot be): the command line exits with 2 instead of 1.
+// Wrong usage, such as flags that exclude each other. The command line then exits with 2 instead of 1.
 class UsageError : public Error {
  public:
   using Error::Error;
 };
 
-// An Error for the present errno: "where: cannot ACTION: No space left on device; remedy".
+// Throws an Error for the current errno: "where: cannot ACTION: No space left on device; remedy".
 [[noreturn]] void throw_system_error(const std::string& action, const std::string& where,
                                      const std::string& remedy);
 

@@ -1,4 +1,4 @@
-// Text of strangers (names of files, arguments, keys) as it may stand within one line of a message.
+// Makes untrusted text (file names, arguments, keys) safe to quote in a one-line message.
 #pragma once
 
 #include <string>
@@ -6,7 +6,8 @@
 
 namespace warpwright {
 
-// Control characters as \n, \t, \r or \xNN, so that neither a line ends nor a terminal obeys.
+// Writes control characters as \n, \t, \r or \xNN. The result has no line break and no terminal escape
+// sequence.
 std::string one_line(std::string_view text);
 
 }  // namespace warpwright

@@ -7,7 +7,7 @@
 namespace warpwright {
 namespace {
 
-// So many of the widest dtype are fewer than 2^63 bytes.
+// This many elements of the widest dtype are fewer than 2^63 bytes.
 constexpr std::int64_t kMostElements = std::int64_t{1} << 59;
 
 }  // namespace

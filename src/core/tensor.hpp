@@ -21,7 +21,7 @@ struct Device {
 
 inline constexpr int kMaxRank = 5;
 
-// Up to kMaxRank sizes, each ≥ 0; the product is checked against overflow when it is taken.
+// Up to kMaxRank sizes, each ≥ 0. elements() throws if the product overflows.
 class Shape {
  public:
   Shape() = default;
@@ -56,15 +56,15 @@ struct Tensor {
   std::size_t bytes() const { return static_cast<std::size_t>(elements()) * size_of(dtype); }
   bool contiguous() const;
 
-  // The elements as T; throws where the dtype is another one. A null view gives a null pointer.
+  // The elements as T. Throws if the tensor has another dtype. A null view gives a null pointer.
   template <class T>
   T* as() const {
     if (data && dtype != dtype_of<T>) throw_dtype_mismatch(dtype_of<T>);
     return static_cast<T*>(data);
   }
 
-  Tensor view(const Shape& new_shape) const;                             // contiguous only
-  Tensor select(int axis, std::int64_t index) const;                     // drops the axis
+  Tensor view(const Shape& new_shape) const;                             // throws unless contiguous
+  Tensor select(int axis, std::int64_t index) const;                     // removes the axis
   Tensor slice(int axis, std::int64_t first, std::int64_t count) const;  // [first, first + count)
 
  private:

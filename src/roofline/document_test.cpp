@@ -1,5 +1,5 @@
-// Document 003's two tables, which its own formulas reproduce, and the figures of its GPU. docs/gemm.md says
-// where they are wrong.
+// Checks two published tables of GEMM intensities ("the document") and the figures of their GPU. The
+// document's own formulas reproduce the tables. docs/gemm.md says which figures are wrong.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -16,7 +16,7 @@ double flops_of(const Mnk& s) {
   return 2 * real(s.m) * real(s.n) * real(s.k);
 }
 
-// The document's formulas, in its own units, whatever they are: its intensities count elements as bytes.
+// The document's formulas, unchanged. Its intensities count elements as if they were bytes.
 Traffic instruction_level_as_published(const Mnk& instruction, const Mnk& w, double flops_per_clock) {
   Traffic t;
   t.flops = flops_of(w);
@@ -39,7 +39,7 @@ Traffic warp_level_as_published(const Mnk& w, const Mnk& c, double flops_per_clo
   return t;
 }
 
-// A row as printed there, for its RTX 3090.
+// A row as printed in the document, for an RTX 3090.
 struct DocumentRow {
   Mnk warp, instruction, block;  // block is empty in the first table
   double intensity, bytes_per_clock, clocks;
@@ -69,7 +69,7 @@ const std::vector<DocumentRow> kWarpTable{
     {{32, 64, 32}, kMma, {64, 64, 32}, 18.286, 24, 512},
 };
 
-// True if the document's own formulas give its printed digits (three decimals, cut or rounded).
+// True if the computed values have the printed digits (three decimals, cut or rounded).
 bool reproduced(const DocumentRow& row, const Traffic& computed) {
   const auto same_digits = [](double printed, double value) { return std::abs(printed - value) < 1e-3; };
   return same_digits(row.intensity, computed.intensity) &&
@@ -90,7 +90,7 @@ TEST(Document003, FirstTableAsPublished) {
     EXPECT_NEAR(t.intensity, row.intensity, 1e-3);
     EXPECT_DOUBLE_EQ(t.bytes_per_clock, row.bytes_per_clock);
     EXPECT_DOUBLE_EQ(t.clocks, row.clocks);
-    // There its columns agree with each other.
+    // In this table the document's columns agree with each other.
     EXPECT_NEAR(512 / t.intensity, t.bytes_per_clock, 1e-9);
   }
 }
@@ -103,7 +103,7 @@ TEST(Document003, SecondTableAsPublished) {
     EXPECT_TRUE(reproduced(row, t)) << text_of(row.warp) << " " << text_of(row.block);
     disagree += std::abs(512 / t.intensity - t.bytes_per_clock) > 0.5;
   }
-  EXPECT_EQ(disagree, 12);  // all but one row: the intensity comes from other bytes than Bytes_per_clc
+  EXPECT_EQ(disagree, 12);  // every row but one: its intensity counts other bytes than its Bytes_per_clc
 }
 
 TEST(Document003, TheDefaultRowsAreItsRows) {
@@ -125,8 +125,8 @@ TEST(Document003, DerivedFiguresOfItsGpu) {
   EXPECT_DOUBLE_EQ(m.flops_per_clock(Math::f16), 512);
   EXPECT_DOUBLE_EQ(m.flops_per_clock(Math::f16) / m.tensor_cores, 128);
   EXPECT_NEAR(m.peak_flops(Math::f16), 71e12, 0.2e12);
-  EXPECT_NEAR(m.shared_bytes_per_second(Math::f16), 17.79e12, 0.005e12);  // the document: 17.80e12
-  EXPECT_EQ(m.l1_bytes * m.multiprocessors, 10496 << 10);                 // the document: 10752 KB
+  EXPECT_NEAR(m.shared_bytes_per_second(Math::f16), 17.79e12, 0.005e12);  // the document prints 17.80e12
+  EXPECT_EQ(m.l1_bytes * m.multiprocessors, 10496 << 10);                 // the document prints 10752 KB
   EXPECT_EQ(m.register_bytes * m.multiprocessors, 20992 << 10);
 }
 

@@ -13,8 +13,8 @@ double real(std::int64_t n) {
   return static_cast<double>(n);
 }
 
-// The bandwidth of L2 (or, if that is not known, of device memory) that each busy multiprocessor gets, in
-// bytes a second.
+// Each busy multiprocessor's share of L2's bandwidth, in bytes per second. If L2's bandwidth is unknown,
+// device memory's takes its place.
 double share_of_l2(const Machine& machine, Math math, std::int64_t busy) {
   const double l2 = machine.l2_bytes_per_second(math);
   const double share = (l2 > 0 ? l2 : machine.memory_bytes_per_second) / real(busy);
@@ -25,7 +25,7 @@ std::int64_t busy_multiprocessors(const Machine& machine, std::int64_t ctas) {
   return std::clamp<std::int64_t>(ctas, 1, machine.multiprocessors);
 }
 
-// CTAs side by side on one multiprocessor.
+// CTAs that share one multiprocessor.
 double neighbours(const Machine& machine, const Options& options, std::int64_t ctas) {
   return real(std::clamp<std::int64_t>(ceil_div(ctas, machine.multiprocessors), 1,
                                        options.blocks_per_multiprocessor));
@@ -55,7 +55,7 @@ Direction direction_named(std::string_view name) {
   for (const Direction direction : {Direction::forward, Direction::dx, Direction::dw}) {
     if (name == name_of(direction)) return direction;
   }
-  throw UsageError(fmt::format("'{}' is none of a linear layer's products", name), "--op",
+  throw UsageError(fmt::format("'{}' is not a product of a linear layer", name), "--op",
                    "use forward, dx or dw");
 }
 
@@ -178,7 +178,7 @@ Prediction predict(const Machine& machine, const Product& product, const Options
   const auto timed = [&](const Split& s) {
     const std::int64_t ctas = std::min(s.ctas, slots) * options.cluster.m * options.cluster.n;
     const Iteration iteration = iteration_of(machine, product, options, ctas);
-    // All CTAs store at once, into L2.
+    // All CTAs store their results at the same time, into L2.
     const double rate = share_of_l2(machine, product.math, busy_multiprocessors(machine, ctas)) /
                         neighbours(machine, options, ctas);
     Prediction p;
@@ -201,7 +201,8 @@ Prediction predict(const Machine& machine, const Product& product, const Options
   };
   Prediction best = timed(split(schedule, work, slots));
   if (schedule != Schedule::stream_k || best.split.shared_tiles == 0) return best;
-  // If all tiles are cut, fewer CTAs per tile cost iterations and save fix-up. No CTA has more than one tile.
+  // If every tile is cut, fewer CTAs per tile cost iterations and save fix-up. This case has fewer tiles than
+  // slots.
   for (std::int64_t ctas = work.tiles; ctas < slots; ++ctas) {
     const Prediction fewer = timed(split(schedule, work, slots, ctas));
     if (fewer.seconds < best.seconds) best = fewer;

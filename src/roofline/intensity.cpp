@@ -11,7 +11,7 @@
 namespace warpwright::roofline {
 namespace {
 
-constexpr std::int64_t kLongestSide = 1 << 20;  // so that products of three sides are exact
+constexpr std::int64_t kLongestSide = 1 << 20;  // keeps products of three sides exact
 
 double real(std::int64_t n) {
   return static_cast<double>(n);
@@ -21,7 +21,7 @@ double flops_of(const Mnk& s) {
   return 2 * real(s.m) * real(s.n) * real(s.k);
 }
 
-// Everything of a Traffic that follows from operations and bytes.
+// Fills the fields of a Traffic that follow from operations and bytes.
 template <class T>
 T traffic(double flops, double bytes, double flops_per_clock) {
   T t;
@@ -60,17 +60,18 @@ Mnk mnk_named(std::string_view text, std::string_view flag) {
 void require_tiling(const Machine& machine, const Tiling& tiling) {
   const Mnk& i = tiling.instruction;
   if (is_wgmma(machine, i) && (i.n % 8 != 0 || i.n > 256)) {
-    throw UsageError(fmt::format("there is no wgmma {}", text_of(i)), "--instruction",
-                     "its columns are a multiple of 8, at most 256");
+    throw UsageError(fmt::format("there is no wgmma instruction {}", text_of(i)), "--instruction",
+                     "use a number of columns that is a multiple of 8, at most 256");
   }
   if (!machine.has_wgmma() && i.m == 64) {
-    throw UsageError(fmt::format("{} is a wgmma, and {} has none", text_of(i), machine.name), "--instruction",
-                     "give one of mma.sync's, as 16x8x16");
+    throw UsageError(
+        fmt::format("{} is a wgmma instruction, which {} does not have", text_of(i), machine.name),
+        "--instruction", "give an mma.sync instruction, such as 16x8x16");
   }
   const auto require = [](const Mnk& outer, const char* flag, const Mnk& inner, const char* inside) {
     if (outer.m % inner.m == 0 && outer.n % inner.n == 0 && outer.k % inner.k == 0) return;
     throw UsageError(fmt::format("{} is not a multiple of {} {}", text_of(outer), inside, text_of(inner)),
-                     flag, "each side must be a whole number of times the inner one");
+                     flag, "make each side a multiple of the inner side");
   };
   require(tiling.warp, "--warp", i, "the instruction");
   if (tiling.block.m > 0) require(tiling.block, "--tile", tiling.warp, "the warp tile");
@@ -135,12 +136,12 @@ std::vector<WarpRow> default_warp_rows() {
 
 std::vector<WarpRow> wgmma_rows(Math math) {
   const auto depth = static_cast<std::int64_t>(32 / element_bytes(math));
-  const std::int64_t k = 4 * depth;  // 128 bytes of a row
+  const std::int64_t k = 4 * depth;  // 128 bytes per row
   std::vector<WarpRow> rows;
   using Sides = std::pair<std::int64_t, std::int64_t>;
   for (const auto& [m, n] :
        {Sides{64, 64}, {64, 128}, {64, 256}, {128, 128}, {128, 160}, {128, 192}, {128, 256}, {256, 128}}) {
-    const std::int64_t warp_m = m == 256 ? 128 : 64;  // two groups of warps share the tile
+    const std::int64_t warp_m = m == 256 ? 128 : 64;  // two warpgroups share the tile
     rows.push_back({{warp_m, n, k}, {64, n, depth}, {m, n, k}});
   }
   return rows;

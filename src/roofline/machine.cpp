@@ -13,8 +13,8 @@ namespace {
 
 constexpr std::int64_t kKiB = 1024;
 
-// GA102: 128 KB of L1 and shared memory a multiprocessor, of which 100 can be shared memory. A tensor core
-// makes 64 multiply-adds of fp16 with fp32 sums a clock on GeForce cards, 32 of tf32.
+// GA102: 128 KB of L1 and shared memory per multiprocessor, at most 100 KB of it shared memory. Per clock, a
+// tensor core of a GeForce card does 64 multiply-adds of fp16 with fp32 sums, or 32 of tf32.
 Machine rtx_3090() {
   Machine m;
   m.name = "RTX 3090";
@@ -30,7 +30,7 @@ Machine rtx_3090() {
   return m;
 }
 
-// GA100: 256 multiply-adds of fp16 a tensor core and clock; the whitepaper gives the L2's 5,120 bytes a
+// GA100: a tensor core does 256 multiply-adds of fp16 per clock. The whitepaper states L2's 5,120 bytes per
 // clock.
 Machine a100(std::string form, double bytes_per_second, std::string source) {
   Machine m;
@@ -48,8 +48,8 @@ Machine a100(std::string form, double bytes_per_second, std::string source) {
   return m;
 }
 
-// GH100: 512 multiply-adds of fp16 a tensor core and clock. The peaks of products are published for a lower
-// clock than those of the ordinary units.
+// GH100: a tensor core does 512 multiply-adds of fp16 per clock. The published peak of the tensor cores
+// assumes a lower clock than that of the ordinary units.
 Machine hopper(std::string name, int multiprocessors, double matrix_hz, double fp32_hz,
                double bytes_per_second, double matrix_flops, double fp32_flops, std::string source) {
   Machine m;
@@ -69,7 +69,7 @@ Machine hopper(std::string name, int multiprocessors, double matrix_hz, double f
 
 struct Known {
   Machine machine;
-  std::vector<std::string> names;  // as canonical() gives them
+  std::vector<std::string> names;  // in canonical()'s form
 };
 
 const std::vector<Known>& known() {
@@ -93,7 +93,7 @@ const std::vector<Known>& known() {
   return list;
 }
 
-// "NVIDIA A100-SXM4-80GB" → "a100sxm80": letters and digits, less the vendor's words and units.
+// "NVIDIA A100-SXM4-80GB" → "a100sxm80": keeps letters and digits, drops the vendor's words and units.
 std::string canonical(std::string_view name) {
   std::string text, word;
   const auto end_word = [&] {
@@ -138,7 +138,8 @@ Math math_named(std::string_view name) {
   for (const Math math : kMath) {
     if (name == name_of(math)) return math;
   }
-  throw UsageError(fmt::format("there is no '{}' here", name), "--dtype", "use bf16, fp16, tf32 or fp32");
+  throw UsageError(fmt::format("'{}' is not a format of products", name), "--dtype",
+                   "use bf16, fp16, tf32 or fp32");
 }
 
 double element_bytes(Math math) {
@@ -192,8 +193,8 @@ std::string known_names() {
 
 const Machine& published_machine(std::string_view name) {
   if (const Machine* machine = find(name)) return *machine;
-  throw UsageError(fmt::format("no figures of '{}' are known", name), "--gpu",
-                   fmt::format("use one of {}, or --device cuda for the GPU present", known_names()));
+  throw UsageError(fmt::format("the figures of '{}' are unknown", name), "--gpu",
+                   fmt::format("use one of {}, or --device cuda for the present GPU", known_names()));
 }
 
 Machine measured_machine(const Measured& measured) {
@@ -202,20 +203,20 @@ Machine measured_machine(const Measured& measured) {
     if (!base && machine.major == measured.major && machine.minor == measured.minor) base = &machine;
   }
   if (!base) {
-    throw Error(fmt::format("nothing is known of what {}, compute capability {}.{}, does in a clock",
-                            measured.name, measured.major, measured.minor),
+    throw Error(fmt::format("no figures per clock are known for {}, compute capability {}.{}", measured.name,
+                            measured.major, measured.minor),
                 "--device", fmt::format("use --gpu with one of {}", known_names()));
   }
   Machine machine = *base;
   machine.name = measured.name;
-  machine.source = fmt::format("measured on this machine; figures a clock as of {}", base->name);
+  machine.source = fmt::format("measured on this machine; figures per clock from {}", base->name);
   machine.multiprocessors = measured.multiprocessors;
   machine.l2_bytes = measured.l2_bytes;
   machine.shared_bytes = measured.shared_bytes;
   machine.shared_bytes_per_block = measured.shared_bytes_per_block;
   machine.published_matrix_flops = machine.published_fp32_flops = 0;
   if (measured.major == 8 && measured.minor == 6 && measured.name.find("GeForce") == std::string::npos) {
-    machine.matrix_flops_per_clock *= 2;  // GA102 halves products with fp32 sums on GeForce cards only
+    machine.matrix_flops_per_clock *= 2;  // GA102 halves products with fp32 sums only on GeForce cards
     machine.tf32_flops_per_clock *= 2;
   }
   machine = held_to(std::move(machine), Math::f32, measured.fp32_flops, 0);

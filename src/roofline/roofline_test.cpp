@@ -1,4 +1,4 @@
-// Document 003 number by number, what stands corrected, the model's laws and the drawings.
+// The intensities by hand, the machines' figures, and the laws of the model.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -18,7 +18,7 @@ const Machine& h200() {
   return published_machine("H200");
 }
 
-// Worked by hand, on the RTX 3090 with 2-byte factors and 4-byte sums.
+// Computed by hand for the RTX 3090 with 2-byte operands and 4-byte sums.
 TEST(Intensity, InstructionLevelInBytes) {
   const auto one = instruction_level(rtx3090(), Math::f16, {16, 8, 16}, {16, 8, 16});
   EXPECT_DOUBLE_EQ(one.bytes, 2 * 16 * (16 + 8) + 8 * 16 * 8);  // 1,792
@@ -52,8 +52,8 @@ TEST(Intensity, WarpLevelInBytes) {
   }
 }
 
-// wgmma reads both factors from shared memory: 128 × 256 just fits under its 128 bytes a clock, 128 × 128
-// does not.
+// wgmma reads both operands from shared memory. A 128 × 256 tile just stays below shared memory's 128 bytes
+// per clock, a 128 × 128 tile does not.
 TEST(Intensity, Wgmma) {
   const auto wide = warp_level(h200(), Math::bf16, default_tiling(h200(), Math::bf16, {128, 256, 64}));
   EXPECT_DOUBLE_EQ(wide.clocks, 1024);
@@ -94,7 +94,7 @@ TEST(Intensity, TheClosedFormsAreTheQuotients) {
     EXPECT_NEAR(b.intensity * e / 2 * (1 / real(t.warp.m) + 1 / real(t.warp.n)), 1, 1e-12);
     EXPECT_NEAR(b.bytes_per_clock * b.intensity, rtx3090().flops_per_clock(math), 1e-6);
     const auto c = block_level(rtx3090(), math, t.block, {1, 1, 1});
-    EXPECT_NEAR(c.bytes_per_clock, b.fill_per_clock, 1e-9);  // what comes from L2 goes into shared memory
+    EXPECT_NEAR(c.bytes_per_clock, b.fill_per_clock, 1e-9);  // shared memory receives what L2 sends
     EXPECT_LE(block_level(rtx3090(), math, t.block, {2, 1, 1}).bytes, c.bytes);
   }
 }
@@ -160,7 +160,7 @@ TEST(Machines, Measured) {
   EXPECT_EQ(m.memory_bytes_per_second, 4.6e12);
   EXPECT_LT(m.shared_bytes_per_second(Math::bf16), h200().shared_bytes_per_second(Math::bf16));
   seen.name = "NVIDIA A40", seen.major = 8, seen.minor = 6, seen.multiprocessors = 84;
-  EXPECT_EQ(measured_machine(seen).flops_per_clock(Math::bf16), 1024);  // not a GeForce
+  EXPECT_EQ(measured_machine(seen).flops_per_clock(Math::bf16), 1024);  // an A40 is not a GeForce card
   seen.major = 12;
   EXPECT_THROW(measured_machine(seen), Error);
   const Machine held = held_to(h200(), Math::bf16, 700e12, 4e12);
@@ -175,7 +175,7 @@ Options tile(const Machine& machine, const Mnk& block) {
   return options;
 }
 
-// Of an L2 that all multiprocessors together exhaust.
+// A machine whose L2 is exhausted if all multiprocessors are busy.
 Machine narrow_l2() {
   Machine machine = h200();
   machine.l2_bytes_per_clock = 1024;
@@ -197,7 +197,7 @@ TEST(Gemm, ProductsOfALinearLayer) {
 TEST(Gemm, TilesAndEdges) {
   const Product p = product_of(Direction::forward, 129, 257, 65, Math::bf16);
   const Tiles t = tiles_of(h200(), p, tile(h200(), {128, 256, 64}));
-  EXPECT_EQ(t.rows, 1);  // of two thread blocks' tiles each
+  EXPECT_EQ(t.rows, 1);  // each covers two thread blocks' tiles
   EXPECT_EQ(t.cols, 2);
   EXPECT_EQ(t.iterations, 2);
   EXPECT_DOUBLE_EQ(t.edge, 129.0 * 257 * 65 / (256.0 * 512 * 128));
@@ -214,10 +214,10 @@ TEST(Gemm, LevelsOfALargeProduct) {
     EXPECT_EQ(level.bounds, level.attainable < peak);
   }
   EXPECT_DOUBLE_EQ(found[2].intensity,
-                   1 / (1 / 256.0 + 1 / 256.0));  // B's tile is copied once for two blocks
+                   1 / (1 / 256.0 + 1 / 256.0));  // B's tile is copied once for two thread blocks
   EXPECT_FALSE(found[3].bounds || found[4].bounds);
   EXPECT_LE(found[3].intensity, found[4].intensity);
-  // A product of one row is bound by device memory, at less than one FLOP a byte of the weights.
+  // Device memory bounds a product of one row: it does less than one FLOP per byte of the weights.
   const auto skinny =
       levels(h200(), product_of(Direction::forward, 1, 50304, 768, Math::bf16), tile(h200(), {64, 256, 64}));
   EXPECT_TRUE(skinny[4].bounds);
@@ -254,15 +254,15 @@ TEST(Gemm, NoPredictionBeatsTheMachine) {
   }
 }
 
-// dW of GPT-2 124M's attention projection at 64 × 1,024 tokens: 18 tiles of 128 × 256 for 132
+// dW of GPT-2 124M's attention projection at 64 × 1,024 tokens has only 18 tiles of 128 × 256 for 132
 // multiprocessors.
 TEST(Gemm, StreamKWinsWhereFewTilesAreDeep) {
   const Product p = product_of(Direction::dw, 65536, 768, 768, Math::bf16);
   const Options options = tile(h200(), {128, 256, 64});
   const Prediction block = predict(h200(), p, options, Schedule::block);
-  EXPECT_EQ(block.split.ctas, 9);  // clusters of two
+  EXPECT_EQ(block.split.ctas, 9);  // 18 tiles in clusters of two
   EXPECT_NEAR(block.split.utilization, 18.0 / 132, 1e-12);
-  // A multiprocessor has more of L2 where most are idle.
+  // A busy multiprocessor gets a larger share of L2 if most others are idle.
   EXPECT_GT(iteration_of(narrow_l2(), p, options, 132).seconds,
             iteration_of(narrow_l2(), p, options, 18).seconds);
   const Prediction stream = predict(h200(), p, options, Schedule::stream_k);
@@ -271,7 +271,7 @@ TEST(Gemm, StreamKWinsWhereFewTilesAreDeep) {
   const auto cells = map_of(h200(), p, options, {768}, {768}, true);
   ASSERT_EQ(cells.size(), 1u);
   EXPECT_EQ(cells[0].winner, Schedule::stream_k);
-  // Whole waves leave nothing to cut.
+  // A product of whole waves has no tile to cut.
   const Product even = product_of(Direction::forward, 128 * 132, 256 * 4, 4096, Math::bf16);
   EXPECT_EQ(predict(h200(), even, options, Schedule::stream_k).split.shared_tiles, 0);
 }

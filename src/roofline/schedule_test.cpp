@@ -1,4 +1,5 @@
-// The three schedules as whole numbers: every iteration once, shares that differ by one, waves.
+// Checks the three schedules in whole numbers: every iteration is done once, shares differ by at most one,
+// waves.
 #include "roofline/schedule.hpp"
 #include "roofline/shares.hpp"
 
@@ -52,7 +53,8 @@ TEST(Schedule, StreamKDoesEveryIterationOnceInOrder) {
   }
 }
 
-// One iteration at most between any two that have cut tiles, which is no more than a tile.
+// Any two CTAs with cut tiles differ by at most one iteration. Cut tiles add at most one tile's iterations to
+// a CTA.
 TEST(Schedule, StreamKSharesAreEven) {
   for (const auto& [work, slots] : cases()) {
     const StreamK s(work, slots);
@@ -88,7 +90,7 @@ TEST(Schedule, StreamKCountsContributors) {
     ASSERT_EQ(s.most_contributors(), most);
     ASSERT_EQ(s.shared_tiles(), shared);
     ASSERT_EQ(s.partial_sums(), partial);
-    // If a full wave goes with the cut tiles, each slot has at least a tile's worth, so that a tile has at
+    // With a full wave among the cut tiles, each slot has at least one tile's iterations. So a tile has at
     // most two cuts.
     if (work.tiles >= slots) {
       ASSERT_LE(most, 3);
@@ -111,7 +113,8 @@ TEST(Schedule, WavesAndUtilization) {
     ASSERT_DOUBLE_EQ(persistent.utilization, full);
     ASSERT_LE(stream.most_iterations, persistent.most_iterations);
     ASSERT_GE(stream.utilization, full);
-    // No slot waits for more than one iteration, or than the least shares make of little work.
+    // No slot does more than one iteration above the average, unless the work is so small that the least
+    // share decides.
     const double total = static_cast<double>(work.tiles * work.iterations);
     ASSERT_LE(static_cast<double>(stream.most_iterations),
               std::max(total / static_cast<double>(slots) + 1, 2.0 * kLeastShare));

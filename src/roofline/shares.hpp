@@ -1,12 +1,13 @@
-// How the workers of a Stream-K product share its tiles (cuda/hopper/schedule.cuh): arithmetic alone, for device (in
-// 32 bits) and host.
+// How the workers of a Stream-K product share its tiles (ops/matmul/cuda/hopper/schedule.cuh). Pure arithmetic,
+// used by the device (in 32 bits) and by the host.
 #pragma once
 
 #include <type_traits>
 
 namespace warpwright::roofline {
 
-// Tiles that are made whole before those that are cut: all, where they fill the workers evenly.
+// Tiles that one worker computes whole, before the cut ones. These are all tiles if they fill the workers
+// evenly.
 template <class Int>
 constexpr Int whole_tiles(Int tiles, std::type_identity_t<Int> workers) {
   const Int rest = tiles % workers;
@@ -14,18 +15,19 @@ constexpr Int whole_tiles(Int tiles, std::type_identity_t<Int> workers) {
   return tiles < workers ? 0 : tiles - rest - workers;
 }
 
-// Slabs that a worker's share has at least; a whole tile's where that has fewer.
+// The fewest slabs in a worker's share, or one whole tile if that has fewer.
 inline constexpr int kLeastShare = 4;
 
-// Workers that share the cut tiles, of `depth` slabs each: fewer than all where a share would be a very small
-// part of a tile.
+// Workers that share the cut tiles, of `depth` slabs each. Some workers get none if a share would be a very
+// small part of a tile.
 template <class Int>
 constexpr Int sharers_of(Int slabs, std::type_identity_t<Int> depth, std::type_identity_t<Int> workers) {
   if (slabs == 0) return 1;
   const Int most = slabs / (depth < kLeastShare ? depth : kLeastShare);
   return most < 1 ? 1 : most < workers ? most : workers;
 }
-// Where worker w's share of the cut tiles begins, in slabs: ⌊slabs · w / sharers⌋, without the product.
+// The slab at which worker w's share of the cut tiles begins: ⌊slabs · w / sharers⌋. slabs · w could
+// overflow, so this form does not compute it.
 template <class Int>
 constexpr Int share_begin(Int slabs, std::type_identity_t<Int> sharers, std::type_identity_t<Int> w) {
   const Int n = w < sharers ? w : sharers;
