@@ -23,13 +23,13 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::size_t kPieceBytes = std::size_t{1} << 20;  // of a long document, encoded at once
+constexpr std::size_t kPieceBytes = std::size_t{1} << 20;  // of a long document, per call of the encoder
 constexpr std::size_t kRoundBytes = std::size_t{4} << 20;  // per thread, between two writes
-constexpr std::uint32_t kValidationPurpose = 0x76616c64;   // "vald": apart from all other uses of the seed
+constexpr std::uint32_t kValidationPurpose = 0x76616c64;   // "vald": a random stream of its own for this seed
 
 struct CountedFile {
   InputFile input;
-  std::int64_t bytes = 0;  // on the disk
+  std::int64_t bytes = 0;  // on disk
   std::int64_t documents = 0;
 };
 
@@ -37,7 +37,7 @@ struct CountedFile {
 struct Piece {
   std::string bytes;
   const fs::path* path = nullptr;
-  std::int64_t line = 0;  // if the bytes are a line of JSON and not yet the text
+  std::int64_t line = 0;  // > 0: the bytes are this line of JSON, not yet the text
   bool ends_document = true;
   Split split = Split::train;
 };
@@ -88,7 +88,8 @@ Inventory take_inventory(const BuildOptions& options) {
   return inventory;
 }
 
-// Chooses the documents for validation from several: a fixed number of them, at least one on each side.
+// Chooses the validation documents if there are several documents: a fixed number, at least one for each
+// split.
 class ValidationChoice {
  public:
   ValidationChoice(const BuildOptions& options, std::int64_t documents)
@@ -99,7 +100,8 @@ class ValidationChoice {
     chosen_ = std::clamp<std::uint64_t>(static_cast<std::uint64_t>(wanted), 1,
                                         static_cast<std::uint64_t>(documents - 1));
   }
-  // A file that grew since it was counted gives documents beyond the count, which are refused later.
+  // A file that grew after it was counted yields documents beyond the count. finish_file() refuses them
+  // later.
   Split split_of(std::int64_t document) const {
     const bool chosen = document < documents_ && order_(static_cast<std::uint64_t>(document)) < chosen_;
     return chosen ? Split::val : Split::train;
@@ -157,7 +159,7 @@ class Builder {
   BuildProgress state_;
   std::int64_t first_document_ = 0;  // of the current file
   std::int64_t bytes_of_done_files_ = 0;
-  const TextStream* current_ = nullptr;  // the file that is being read
+  const TextStream* current_ = nullptr;  // the file being read
   std::vector<Piece> round_;
   std::size_t bytes_in_round_ = 0;
 };
@@ -201,12 +203,12 @@ void Builder::add_file(const CountedFile& file, const ValidationChoice& choice) 
   finish_file(file, document - first_document_);
 }
 
-// The one document of all inputs, split at the start of a line.
+// Splits the only document of all inputs at the start of a line.
 void Builder::add_only_document(const CountedFile& file) {
   const fs::path& path = file.input.path;
   const auto split_at = [&](std::uint64_t cut, const ReadText& read) {
     if (cut == 0) {
-      throw Error("is the only document and has a single line, so no validation split can be cut off",
+      throw Error("is the only document and has only one line, so it has no tail for the validation split",
                   path.string(), "give more text or --val-fraction 0");
     }
     const ReadText head = [&](std::span<char> into) {
@@ -255,7 +257,7 @@ void Builder::add(Piece piece) {
   if (bytes_in_round_ >= round_bytes_) run_round();
 }
 
-// Encodes what has gathered and writes it in order.
+// Encodes the gathered pieces in parallel and writes the results in order.
 void Builder::run_round() {
   std::vector<Encoded> results(round_.size());
   const auto count = static_cast<std::int64_t>(round_.size());
@@ -289,7 +291,7 @@ Encoded Builder::encode(const Piece& piece) const {
 
 void Builder::write(const Piece& piece, const Encoded& encoded) {
   if (encoded.error) std::rethrow_exception(encoded.error);
-  if (encoded.text_bytes == 0) return;  // "" in a line of JSON
+  if (encoded.text_bytes == 0) return;  // the JSON line held an empty string
   writer(piece.split).append(encoded.ids);
   record(piece.split).bytes += static_cast<std::int64_t>(encoded.text_bytes);
   if (!piece.ends_document) return;
@@ -300,13 +302,13 @@ void Builder::write(const Piece& piece, const Encoded& encoded) {
 void check_options(const BuildOptions& options) {
   if (!(options.val_fraction >= 0 && options.val_fraction < 1)) {
     throw UsageError(fmt::format("cannot be {}", options.val_fraction), "validation fraction",
-                     "give a number from 0 to below 1");
+                     "give a number of at least 0 and less than 1");
   }
   const bool fits = options.vocabulary_size >= 1 &&
                     options.vocabulary_size <= std::numeric_limits<std::int32_t>::max() &&
                     options.end_of_text >= 0 && options.end_of_text < options.vocabulary_size;
   if (!fits) {
-    throw Error(fmt::format("end-of-text id {} does not lie in a vocabulary of {}", options.end_of_text,
+    throw Error(fmt::format("end-of-text id {} is outside the vocabulary of {}", options.end_of_text,
                             options.vocabulary_size),
                 "tokenizer", "use a tokenizer with an end-of-text token");
   }
@@ -318,7 +320,7 @@ std::unordered_set<std::string> shards_of(const Manifest& manifest) {
   return names;
 }
 
-// The files made by the build that data.json describes, or data.json alone if it cannot be read.
+// The files of the build that data.json describes. If data.json cannot be read, only data.json itself.
 std::optional<Replaceable> replaceable_data(const BuildOptions& options) {
   if (!options.force) return std::nullopt;
   Replaceable folder{"the data that its data.json describes", {"data.json"}};
@@ -340,7 +342,7 @@ std::optional<Replaceable> replaceable_data(const BuildOptions& options) {
 Manifest build_shards(const BuildOptions& options, const EncodeFunction& encode,
                       const ProgressFunction& progress) {
   check_options(options);
-  recover_folder(options.out);  // brings back its data.json, which says what may be replaced
+  recover_folder(options.out);  // an interrupted replacement may have hidden its data.json
   require_replaceable(options.out, replaceable_data(options));
   const Inventory inventory = take_inventory(options);
   AtomicFolder output(options.out, replaceable_data(options));

@@ -41,7 +41,7 @@ class BuildTest : public TestFolder {
   std::string error_for(const BuildOptions& options) const {
     return message_of([&] { build_shards(options, encode_bytes, {}); });
   }
-  // The split's documents as text, cut at the end-of-text tokens.
+  // The split's documents as text, separated at the end-of-text tokens.
   std::vector<std::string> documents(const fs::path& out, Split split) const {
     const TokenStream stream(out, split, kVocabulary);
     std::vector<std::int32_t> ids(static_cast<std::size_t>(stream.tokens()));
@@ -132,7 +132,7 @@ TEST_F(BuildTest, ValidationTakesAFixedShareOfWholeDocuments) {
     EXPECT_EQ(std::set<std::string>(both.begin(), both.end()), all);
   }
   EXPECT_NE(choice[1], choice[2]);
-  wanted.val_fraction = 0.0001;  // at least one
+  wanted.val_fraction = 0.0001;  // at least one document
   wanted.out = folder / "few";
   EXPECT_EQ(build_shards(wanted, encode_bytes, {}).val.documents, 1);
 }
@@ -240,8 +240,8 @@ TEST_F(BuildTest, ImpossibleOptionsAreNamed) {
   EXPECT_NE(error_for(wanted).find("end-of-text"), std::string::npos);
 }
 
-// 2.5 GB of input, sparse on the disk but for a space every million bytes, at which it is cut; an encoder
-// that only counts keeps the output small.
+// The input is 2.5 GB, sparse on disk except for a space every million bytes, at which it is cut. The encoder
+// only counts, which keeps the output small.
 TEST_F(BuildTest, InputsMayPassTwoGigabytes) {
   constexpr std::int64_t kPieces = 2500, kStride = 1'000'000;
   const fs::path input = put("large.txt", "");

@@ -1,4 +1,4 @@
-// Compressed text, for the tests.
+// Makes compressed text for the tests.
 #pragma once
 
 #include <zlib.h>

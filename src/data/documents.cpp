@@ -24,7 +24,7 @@ bool is_jsonl(const fs::path& path) {
   return extension == ".jsonl" || extension == ".ndjson";
 }
 
-// Appends up to kReadBytes to the text; whether there may be more.
+// Appends up to kReadBytes to the text. Returns true if there may be more.
 bool append(std::string& text, const ReadText& read) {
   const std::size_t size = text.size();
   text.resize(size + kReadBytes);
@@ -88,14 +88,14 @@ std::vector<InputFile> files_below(const fs::path& folder) {
   return files;
 }
 
-// A text given twice could end up in both the training and the validation split.
+// A text given twice could land in both the training and the validation split.
 void require_each_once(const std::vector<InputFile>& files) {
   std::map<fs::path, const fs::path*> seen;
   for (const InputFile& file : files) {
     if (!file.skipped.empty()) continue;
     std::error_code error;
     const fs::path place = fs::canonical(file.path, error);
-    if (error) continue;  // opening the file will say why
+    if (error) continue;  // opening the file reports the reason
     const auto [other, is_new] = seen.emplace(place, &file.path);
     if (is_new) continue;
     const std::string twice =
@@ -164,7 +164,7 @@ void for_each_jsonl_line(const ReadText& read, const fs::path& path,
     searched = buffer.size();
     if (searched > kMostLineBytes) {
       throw Error(fmt::format("is a line of over {} MiB", kMostLineBytes >> 20),
-                  fmt::format("{}:{}", path.string(), line), "give a JSON object a line");
+                  fmt::format("{}:{}", path.string(), line), "write one JSON object per line");
     }
     more = append(buffer, read);
   }
@@ -188,7 +188,7 @@ void for_each_part(const ReadText& read, std::size_t most,
 
 std::string jsonl_text(const RawDocument& document, const std::string& field, const fs::path& path) {
   const std::string where = fmt::format("{}:{}", path.string(), document.line),
-                    remedy = "give an object a line with the text under one key (--field)";
+                    remedy = "write one JSON object per line, with the text under one key (--field)";
   nlohmann::json object = parse_json_members(document.bytes, {field}, where, kLineDepth, remedy);
   const auto found = object.find(field);
   if (found == object.end()) throw Error(fmt::format("has no {}", quote(field)), where, remedy);

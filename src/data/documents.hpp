@@ -1,8 +1,8 @@
-// Documents in files: which files, how many documents, and where a long one can be cut.
+// Finds the documents in input files, and the places at which a long document can be cut.
 //
 // A file whose name ends in .jsonl or .ndjson holds one document per line: the string under one key of a JSON
-// object, and an error if the line is not UTF-8. Any other file is one document, of any bytes. Empty files
-// and blank lines are skipped. A second ending, .gz or .zst, says how the file is compressed.
+// object. Such a line must be UTF-8. Any other file is one document of any bytes. Empty files and blank lines
+// are skipped. A second extension, .gz or .zst, names the file's compression.
 #pragma once
 
 #include <cstddef>
@@ -22,16 +22,17 @@ namespace warpwright {
 struct InputFile {
   std::filesystem::path path;
   bool jsonl = false;
-  std::string_view skipped = {};  // if not a file, what it is: "link to a folder"
+  std::string_view skipped = {};  // if it is not a file, its kind: "link to a folder"
 };
 
-// The input files in order. A folder stands for all files below it, sorted by path: names that begin with a
-// dot are left out, and what is not a file (a link to a folder or to nothing, a pipe) is marked as skipped.
-// Throws UsageError for a file given twice, under whatever names.
+// Lists the input files in order. A folder means all files below it, sorted by path. Names that begin with a
+// dot are ignored. Entries that are not files (a link to a folder or to nothing, a pipe) are marked as
+// skipped. Throws UsageError if two inputs are the same file, even under different names.
 std::vector<InputFile> list_inputs(std::span<const std::filesystem::path> inputs);
 
-// The reason to skip an input: it is not a file or, unless it is JSONL or `binary`, its content
-// (decompressed) is not text (data/file_kind.hpp). Nothing if it is to be read.
+// The reason to skip an input: it is not a file, or its decompressed content is not text
+// (data/file_kind.hpp). The content of JSONL files is not checked, nor any content if `binary` is set. Empty
+// if the input is to be read.
 std::optional<std::string_view> reason_to_skip(const InputFile& input, bool binary);
 
 // One line of a file.
@@ -40,17 +41,18 @@ struct RawDocument {
   std::int64_t line = 0;  // from 1
 };
 
-// Reads text from beginning to end: fills the span while there is more, and returns how much it filled.
+// Reads text from beginning to end. Fills the span as far as there is text, and returns the number of bytes
+// filled.
 using ReadText = std::function<std::size_t(std::span<char> into)>;
-ReadText reader_of(TextStream& stream);     // which must outlive the reader
-ReadText reader_of(std::string_view text);  // and so must the bytes
+ReadText reader_of(TextStream& stream);     // the stream must outlive the reader
+ReadText reader_of(std::string_view text);  // the bytes must outlive the reader
 
-// Calls visit with every line that is not blank, in order; the bytes live until it returns. Throws Error,
-// naming `path`, for a line of more than 256 MiB.
+// Calls visit with every line that is not blank, in order. The bytes are valid until visit returns. Throws an
+// Error that names `path` for a line of more than 256 MiB.
 void for_each_jsonl_line(const ReadText& read, const std::filesystem::path& path,
                          const std::function<void(const RawDocument&)>& visit);
-// Calls visit with the text in parts of at most `most` bytes, cut by cut_before(); the bytes live until it
-// returns. An empty text has no parts.
+// Calls visit with the text in parts of at most `most` bytes, cut by cut_before(). The bytes are valid until
+// visit returns. An empty text has no parts.
 void for_each_part(const ReadText& read, std::size_t most,
                    const std::function<void(std::string_view part, bool last)>& visit);
 
@@ -58,13 +60,14 @@ void for_each_part(const ReadText& read, std::size_t most,
 std::string jsonl_text(const RawDocument& document, const std::string& field,
                        const std::filesystem::path& path);
 
-// Returns the offset at which to cut a text so that at most `most` bytes come first: the last boundary from a
-// non-space to white space. GPT-2's pre-tokenization never joins text across one, so encoding the two parts
-// gives the ids of the whole. Without such a boundary the cut falls between two UTF-8 characters.
+// Returns the offset at which to cut a text so that at most `most` bytes come first. It is the last boundary
+// from a non-space to white space. GPT-2's pre-tokenization never joins text across such a boundary, so
+// encoding the two parts gives the ids of the whole. If there is no boundary, the cut falls between two UTF-8
+// characters.
 std::size_t cut_before(std::string_view text, std::size_t most);
 
-// Of a text of `size` bytes, the start of the first line that leaves at most `tail_fraction` of it, or else
-// of the last line; 0 if there is only one line.
+// In a text of `size` bytes, the start of the first line that leaves at most `tail_fraction` of the text. If
+// no line does, the start of the last line; 0 if there is only one line.
 std::uint64_t tail_line(const ReadText& read, std::uint64_t size, double tail_fraction);
 
 }  // namespace warpwright

@@ -136,10 +136,11 @@ TEST(Parts, MakeUpTheText) {
 
 TEST(CutBefore, KeepsWordsAndRunsOfWhiteSpaceWhole) {
   EXPECT_EQ(cut_before("one two three", 100), 13u);
-  EXPECT_EQ(cut_before("one two three", 9), 7u);     // before " three"
-  EXPECT_EQ(cut_before("one two", 3), 3u);           // before " two"
-  EXPECT_EQ(cut_before("one \n\n two", 6), 3u);      // never inside the run
-  EXPECT_EQ(cut_before("one\u3000\ntwo x", 7), 7u);  // U+3000 is white space: nothing better, so a hard cut
+  EXPECT_EQ(cut_before("one two three", 9), 7u);  // before " three"
+  EXPECT_EQ(cut_before("one two", 3), 3u);        // before " two"
+  EXPECT_EQ(cut_before("one \n\n two", 6), 3u);   // never inside the run
+  // U+3000 is white space and no boundary exists, so this is a hard cut.
+  EXPECT_EQ(cut_before("one\u3000\ntwo x", 7), 7u);
   EXPECT_EQ(cut_before("one \u2003\ntwo x", 7), 3u);
   EXPECT_EQ(cut_before("日本。\n日本", 10), 9u);
 }
@@ -147,7 +148,8 @@ TEST(CutBefore, KeepsWordsAndRunsOfWhiteSpaceWhole) {
 TEST(CutBefore, CutsALongStretchBetweenCharacters) {
   EXPECT_EQ(cut_before("ééééé", 5), 4u);
   EXPECT_EQ(cut_before("😀😀😀", 7), 4u);
-  EXPECT_EQ(cut_before(std::string(10, '\x80'), 5), 2u);  // no character to keep, but always forward
+  // There is no character to keep whole, but the cut must advance.
+  EXPECT_EQ(cut_before(std::string(10, '\x80'), 5), 2u);
   EXPECT_EQ(cut_before("\x80\x80", 1), 1u);
 }
 
@@ -159,7 +161,7 @@ TEST(TailLine, StartsALine) {
   const std::string text = "aaaa\nbbbb\ncccc\ndddd\n";
   EXPECT_EQ(tail_of(text, 0.25), 15u);
   EXPECT_EQ(tail_of(text, 0.5), 15u);    // the first line start after half of the text
-  EXPECT_EQ(tail_of(text, 0.001), 15u);  // not the empty rest behind the last line
+  EXPECT_EQ(tail_of(text, 0.001), 15u);  // not the empty rest after the last line
   EXPECT_EQ(tail_of("one line", 0.5), 0u);
   EXPECT_EQ(tail_of("one line\n", 0.5), 0u);
   EXPECT_EQ(tail_of("a\nb", 0.01), 2u);

@@ -60,8 +60,8 @@ bool is_odd_control(char c) {
   return (byte < 0x20 && !(byte >= '\b' && byte <= '\r') && byte != 0x1b) || byte == 0x7f;
 }
 
-// Bytes of the UTF-8 character at the start, 0 if there is none, or all that is left if the text ends within
-// it.
+// Size of the UTF-8 character at the start, 0 if there is none. If the text ends within the character, the
+// size of the rest.
 std::size_t character_bytes(std::string_view text) {
   const auto at = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };
   const unsigned char first = at(0);

@@ -20,21 +20,21 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::uint64_t kMostWholeBytes = std::uint64_t{1} << 30;  // of a split that is read whole
+constexpr std::uint64_t kMostWholeBytes = std::uint64_t{1} << 30;  // a larger split is sampled
 constexpr std::uint64_t kBlockBytes = 4096;
-constexpr std::size_t kBlocks = 8192;  // of a split that is sampled
+constexpr std::size_t kBlocks = 8192;  // per sampled split
 constexpr std::size_t kMostSums = 4096;
 
 std::string checksum_of_text(const std::string& text) {
   return checksum_of(std::as_bytes(std::span(text)));
 }
 
-// A file of which only some blocks are read. A mapping would read 128 KiB around each of them.
+// Reads only some blocks of a file. A mapping would read 128 KiB around each of them.
 class SparseReader {
  public:
   explicit SparseReader(const fs::path& path) : path_(path), fd_(::open(path.c_str(), O_RDONLY | O_CLOEXEC)) {
     if (!fd_) throw_system_error("open", path.string(), "check the path and its permissions");
-    ::posix_fadvise(fd_.get(), 0, 0, POSIX_FADV_RANDOM);  // a hint: a file system may not take it
+    ::posix_fadvise(fd_.get(), 0, 0, POSIX_FADV_RANDOM);  // a hint, which a file system may ignore
   }
 
   void append(std::uint64_t offset, std::uint64_t count, std::string& bytes) const {
@@ -57,8 +57,8 @@ class SparseReader {
   FileDescriptor fd_;
 };
 
-// Of a shard's size, header and evenly spread blocks, the first and the last 4 KiB among them if there are
-// two or more.
+// The checksum of a shard's size, header and evenly spread blocks. Two or more blocks include the first and
+// the last 4 KiB.
 std::string sampled_checksum(const fs::path& path, std::uint64_t size, std::size_t blocks) {
   const SparseReader file(path);
   std::string bytes = fmt::format("{};", size);
@@ -76,7 +76,7 @@ std::string sampled_checksum(const fs::path& path, std::uint64_t size, std::size
   return checksum_of_text(bytes);
 }
 
-// The sums of groups, so that the record of a split of very many shards stays small.
+// Joins the sums in groups, so that the record of a split with very many shards stays small.
 std::vector<std::string> grouped(std::vector<std::string> sums) {
   if (sums.size() <= kMostSums) return sums;
   const std::size_t group = (sums.size() + kMostSums - 1) / kMostSums;
@@ -89,19 +89,19 @@ std::vector<std::string> grouped(std::vector<std::string> sums) {
   return result;
 }
 
-// Compares the checksums in data.json with those of the files.
+// Compares the checksums listed in data.json with the files' own.
 class ListedChecksums {
  public:
   explicit ListedChecksums(std::vector<std::string>* changed) : changed_(changed) {}
 
-  // `found`: of the file, "" if it is missing.
+  // `found`: the file's checksum, "" if the file is missing.
   void check(const fs::path& path, const std::string& listed, const std::string& found) const {
     if (listed == found) return;
     const char* problem = found.empty()
                               ? "is missing, but data.json lists it"
                               : "was changed after the build: its checksum is not the one in data.json";
     if (!changed_) {
-      throw Error(problem, path.string(), "build the data again, or go on with --allow-data-change");
+      throw Error(problem, path.string(), "build the data again, or continue with --allow-data-change");
     }
     changed_->push_back(fmt::format("{} {}", path.string(), problem));
   }

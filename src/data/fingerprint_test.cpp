@@ -40,7 +40,7 @@ class FingerprintTest : public TestFolder {
     return difference(before, fingerprint_of_data(data), data);
   }
 
-  // A shard of this many tokens that takes no space on the disk.
+  // Writes a shard of this many tokens that takes no space on disk.
   void write_sparse_shard(const fs::path& path, std::int32_t tokens) const {
     std::int32_t header[256] = {kShardMagic, 1, tokens};
     std::ofstream(path, std::ios::binary).write(reinterpret_cast<const char*>(header), sizeof header);
@@ -160,7 +160,8 @@ TEST_F(FingerprintTest, AFolderOfAnOlderBuildStillReads) {
   }
 }
 
-// 1.5 GB in two shards: 4,096 blocks of each are read, 1 KiB of its header, and its size.
+// The split has 1.5 GB in two shards. Of each shard, the fingerprint reads 4,096 blocks, the 1 KiB header and
+// the size.
 TEST_F(FingerprintTest, ALargeSplitIsSampled) {
   fs::create_directories(folder / "data");
   const fs::path data = folder / "data", shard = data / "train_1.bin";
@@ -175,7 +176,7 @@ TEST_F(FingerprintTest, ALargeSplitIsSampled) {
     flip(shard, offset);
   }
   EXPECT_EQ(changes(before, data), "");
-  flip(shard, 4096 + 2000);  // between two blocks: the documented limit
+  flip(shard, 4096 + 2000);  // between two blocks, which sampling cannot see
   EXPECT_EQ(changes(before, data), "");
   write_sparse_shard(shard, 350'000'001);
   EXPECT_EQ(changes(before, data),

@@ -14,7 +14,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Purposes that keep the loader's random numbers apart from all others of the same seed.
+// These purposes keep the loader's random numbers apart from all others of the same seed.
 constexpr std::uint32_t kOrderPurpose = 0x6f726472;   // "ordr"
 constexpr std::uint32_t kOffsetPurpose = 0x6f666673;  // "offs"
 
@@ -27,7 +27,7 @@ std::vector<fs::path> shards_by_name(const fs::path& folder, Split split) {
   return found;
 }
 
-// Shards that one split keeps open: up to a quarter of what the process may have.
+// Shards that one split keeps open: at most a quarter of the process's limit.
 std::size_t most_open_files() {
   constexpr std::size_t kMost = 512;
   rlimit limit{};

@@ -1,9 +1,10 @@
-// Loader: shards -> batches of (inputs, targets), both (B, T) int32; targets are the inputs one token later.
+// Loaders turn shards into batches of (inputs, targets), both (B, T) int32. The targets are the inputs one
+// token later.
 //
-// A split's shards are one stream of tokens: sample k of an epoch is the T + 1 tokens from offset + k·T on,
-// across shard borders where it falls so. Everything a training step sees is a pure function of (data, seed,
-// T, samples per step, step): the order within an epoch is a keyed permutation, nothing is kept between
-// calls, and the state that a checkpoint needs is the step.
+// A split's shards form one stream of tokens. Sample k of an epoch is the T + 1 tokens from offset + k·T on,
+// across the borders of shards. Each batch is a pure function of (data, seed, T, samples per step, step). The
+// order within an epoch is a keyed permutation. No state is kept between calls, so a checkpoint needs only
+// the step.
 #pragma once
 
 #include <cstdint>
@@ -21,23 +22,21 @@
 
 namespace warpwright {
 
-// The shards of a split: those in the folder's manifest or, without one, the files whose names contain the
-// split's name and end in ".bin", in order of name.
+// The shards of a split, as listed in the folder's manifest. Without a manifest, these are the files whose
+// names contain the split's name and end in ".bin", sorted by name.
 std::vector<std::filesystem::path> shard_paths(const std::filesystem::path& folder, Split split,
                                                const std::optional<Manifest>& manifest);
 
-// The tokens of one split of a data folder: those of its shards, one after the other.
+// The tokens of one split of a data folder: its shards in sequence.
 class TokenStream {
  public:
-  // vocabulary: ids at or above it are errors when they are read, and data.json of a larger one is an Error
-  // here.
+  // Throws Error if data.json names a larger vocabulary. Reading an id of at least `vocabulary` throws Error.
   TokenStream(const std::filesystem::path& folder, Split split, std::int64_t vocabulary);
 
   std::int64_t tokens() const { return ends_.empty() ? 0 : ends_.back(); }
-  // The tokens [first, first + out.size()). May be called from several threads.
+  // Reads the tokens [first, first + out.size()). Several threads may call it at once.
   void read(std::int64_t first, std::span<std::int32_t> out) const;
-  // Reads the first `count` tokens, so that an id beyond the vocabulary is an Error before anything else is
-  // done.
+  // Reads the first `count` tokens, to find an id outside the vocabulary before any other work.
   void check(std::int64_t count) const;
 
   const std::filesystem::path& folder() const { return folder_; }
@@ -47,8 +46,9 @@ class TokenStream {
   std::filesystem::path folder_;
   Split split_;
   std::int64_t vocabulary_;
-  std::vector<std::int64_t> ends_;  // tokens up to and including each shard
-  // A process may have fewer files open than a split has shards: the oldest of the open ones is released.
+  std::vector<std::int64_t> ends_;  // for each shard, the tokens up to its end
+  // A split may have more shards than a process may have open files. So the shard that was opened first is
+  // closed when too many are open.
   struct Files {
     std::mutex mutex;
     std::vector<Shard> shards;
@@ -59,24 +59,25 @@ class TokenStream {
   std::unique_ptr<Files> files_;
 };
 
-// Shuffled batches. An epoch has max(1, (tokens - T) / T) samples, each exactly once; its offset is drawn
-// anew from [0, T), as far as the tokens allow, so that epochs cut the text at different places.
+// Shuffled batches. An epoch has max(1, (tokens - T) / T) samples and uses each exactly once. Each epoch
+// draws a new offset from [0, T), as far as the tokens allow, so that epochs cut the text at different
+// places.
 class TrainingLoader {
  public:
-  // samples_per_step: rows of the total batch, over all micro-batches and processes. An epoch must hold as
-  // many.
+  // samples_per_step: rows of the total batch, over all micro-batches and processes. An epoch must hold at
+  // least this many samples.
   TrainingLoader(const TokenStream& stream, std::uint64_t seed, std::int64_t T,
                  std::int64_t samples_per_step);
 
-  // Rows [first_row, first_row + B) of the step's total batch. Micro-batch m of process r of R takes
-  // first_row = (m·R + r)·B.
+  // Loads the rows [first_row, first_row + B) of the step's total batch. Micro-batch m of process r of R
+  // starts at first_row = (m·R + r)·B.
   void load(std::int64_t step, std::int64_t first_row, const Tensor& inputs, const Tensor& targets) const;
 
   std::int64_t samples_per_epoch() const { return samples_per_epoch_; }
-  double epochs_at(std::int64_t step) const;  // epochs that are over when the step begins
+  double epochs_at(std::int64_t step) const;  // epochs completed before the step
 
  private:
-  std::int64_t first_token(std::int64_t sample) const;  // sample counts from step 0, through all epochs
+  std::int64_t first_token(std::int64_t sample) const;  // `sample` counts from step 0 through all epochs
 
   const TokenStream* stream_;
   std::uint64_t seed_;
@@ -85,14 +86,13 @@ class TrainingLoader {
   std::int64_t samples_per_epoch_;
 };
 
-// The split from its beginning to its end in (tokens - 1) / T samples; the last tokens, fewer than T, are
-// left out.
+// The whole split in order, in (tokens - 1) / T samples. The last tokens, fewer than T, are dropped.
 class ValidationLoader {
  public:
   ValidationLoader(const TokenStream& stream, std::int64_t T);
 
   std::int64_t samples() const { return samples_; }
-  // Samples [first, first + B), B ≥ 1 from the tensors' shape.
+  // Loads the samples [first, first + B). B ≥ 1 comes from the tensors' shape.
   void load(std::int64_t first, const Tensor& inputs, const Tensor& targets) const;
 
  private:

@@ -15,7 +15,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::int64_t kVocabulary = 1000000;  // 32-bit ids, so that a token can be its own position
+constexpr std::int64_t kVocabulary = 1000000;  // needs 32-bit ids, so a token can equal its own position
 
 struct Batch {
   std::vector<std::int32_t> inputs, targets;
@@ -23,7 +23,7 @@ struct Batch {
 
 class LoaderTest : public TestFolder {
  protected:
-  // Shards of the tokens 0, 1, 2, …
+  // Writes shards of the tokens 0, 1, 2, …
   TokenStream counting(std::int64_t tokens, std::int64_t tokens_per_shard = 1000) const {
     std::vector<std::int32_t> ids(static_cast<std::size_t>(tokens));
     std::iota(ids.begin(), ids.end(), 0);
@@ -70,8 +70,8 @@ TEST(Permutation, StaysInRangeForLargeSizes) {
   EXPECT_LT(*seen.rbegin(), size);
 }
 
-// Every element reaches every place about equally often over the epochs: chi-squared with 36 cells per table
-// and (6 - 1)² = 25 degrees of freedom; 60 is exceeded with a probability of 1e-4.
+// Over many epochs, every element reaches every place about equally often. Chi-squared with 36 cells per
+// table and (6 - 1)² = 25 degrees of freedom exceeds 60 with a probability of 1e-4.
 TEST(Permutation, IsUniform) {
   constexpr std::uint64_t n = 6;
   constexpr std::uint32_t epochs = 6000;
@@ -213,8 +213,8 @@ TEST_F(LoaderTest, ImpossibleRowsAndStepsAreRefused) {
   EXPECT_THROW(load_step(loader, 0, 0, 2, 9), Error);
 }
 
-// A split of 2^32 - 2 tokens in two shards, sparse on the disk: positions past 2^31, and a sample across the
-// border.
+// A split of 2^32 - 2 tokens in two shards, sparse on disk. It tests positions past 2^31 and a sample across
+// the shards' border.
 TEST_F(LoaderTest, PositionsPassTwoToTheThirtyOne) {
   const std::int64_t shard_tokens = 0x7fffffff;
   for (const char* name : {"train_0.bin", "train_1.bin"}) {
@@ -240,7 +240,7 @@ TEST_F(LoaderTest, PositionsPassTwoToTheThirtyOne) {
   EXPECT_EQ(last.targets[0], 3);
 }
 
-// More than a process may map (65,530) or have open.
+// More shards than a process may map (65,530) or have open.
 TEST_F(LoaderTest, SeventyThousandShardsAreAStream) {
   constexpr std::int64_t kShards = 70'000, kTokens = 2 * kShards;
   const TokenStream stream = counting(kTokens, 2);
@@ -250,7 +250,7 @@ TEST_F(LoaderTest, SeventyThousandShardsAreAStream) {
   for (std::int64_t i = 0; i < kTokens; ++i) ASSERT_EQ(ids[static_cast<std::size_t>(i)], i);
   stream.check(kTokens);
   std::vector<std::int32_t> few(5);
-  stream.read(3, few);  // its shards were released
+  stream.read(3, few);  // the first shards were closed by then
   EXPECT_EQ(few, (std::vector<std::int32_t>{3, 4, 5, 6, 7}));
   const auto open = std::distance(fs::directory_iterator("/proc/self/fd"), fs::directory_iterator());
   EXPECT_LT(open, 600);
@@ -265,7 +265,7 @@ TEST_F(LoaderTest, AShardThatChangesIsNamed) {
   EXPECT_NE(message_of([&] { stream.read(0, ids); }).find("train_000000.bin: was replaced or changed"),
             std::string::npos);
   stream.read(3990, ids);
-  fs::resize_file(folder / "train_001995.bin", 1026);  // which is open
+  fs::resize_file(folder / "train_001995.bin", 1026);  // this shard is open
   EXPECT_NE(message_of([&] { stream.read(3988, ids); }).find("train_001995.bin: shrank"), std::string::npos);
 }
 

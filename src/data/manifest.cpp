@@ -21,7 +21,7 @@ constexpr std::uint64_t kMaxManifestBytes = std::uint64_t{64} << 20;
 constexpr int kMaxDepth = 16;
 constexpr const char* kRemedy = "build the data again";
 
-// Typed access to the fields of one JSON object of the manifest, with errors that name file and field.
+// Typed access to the fields of one JSON object of the manifest. Its errors name the file and the field.
 class Fields {
  public:
   Fields(const nlohmann::json& object, std::string where) : object_(object), where_(std::move(where)) {

@@ -14,7 +14,7 @@ std::uint64_t pair_key(std::int32_t v, std::int32_t w) {
   return (static_cast<std::uint64_t>(static_cast<std::uint32_t>(v)) << 32) | static_cast<std::uint32_t>(w);
 }
 
-// D = n1 / (n1 + 2·n2) from how many counts are 1 and 2; 0.5 where a text is too small to tell.
+// D = n1 / (n1 + 2·n2), where n1 and n2 are how many counts equal 1 and 2. 0.5 if no count is 1.
 template <class Counts>
 double discount(const Counts& counts) {
   double n1 = 0, n2 = 0;
@@ -25,7 +25,7 @@ double discount(const Counts& counts) {
   return n1 > 0 ? n1 / (n1 + 2 * n2) : 0.5;
 }
 
-// A distribution over the vocabulary from counts: discounted, the rest shared out evenly.
+// A distribution over the vocabulary from counts. The discounted mass is spread evenly.
 std::vector<double> smooth(const std::vector<std::int64_t>& counts) {
   const double D = discount(counts), V = static_cast<double>(counts.size());
   double total = 0, kinds = 0;

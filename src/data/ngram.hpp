@@ -12,13 +12,12 @@ struct NgramLoss {
   double bigram = 0;
 };
 
-// The losses on the targets of the first `samples` samples of T tokens that ValidationLoader yields of `val`.
-// bigram: interpolated Kneser–Ney with one discount D = n1 / (n1 + 2·n2),
-//   P(w|v) = max(c(v,w) − D, 0) / c(v) + D · N(v·) / c(v) · P(w),
-//   where the lower order P(w) counts the distinct words before w, is discounted likewise and shares what is
-//   left evenly over the vocabulary. unigram: the counts themselves, discounted and shared out the same way.
-// Source: S. F. Chen, J. Goodman, "An Empirical Study of Smoothing Techniques for Language Modeling", 1999,
-// section 2.7.
+// The losses on the targets of the first `samples` samples of T tokens that ValidationLoader yields for
+// `val`. bigram: interpolated Kneser–Ney with one discount D = n1 / (n1 + 2·n2),
+//   P(w|v) = max(c(v,w) − D, 0) / c(v) + D · N(v·) / c(v) · P(w).
+// P(w) counts the distinct words before w. It is discounted in the same way and spreads the discounted mass
+// evenly over the vocabulary. unigram: the token counts, discounted and spread in the same way. Source: S. F.
+// Chen, J. Goodman, "An Empirical Study of Smoothing Techniques for Language Modeling", 1999, section 2.7.
 NgramLoss ngram_loss(const TokenStream& train, const TokenStream& val, std::int64_t T, std::int64_t samples,
                      std::int64_t vocabulary);
 

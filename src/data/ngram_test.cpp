@@ -20,7 +20,7 @@ class NgramTest : public TestFolder {
   }
 };
 
-// By hand: train 0 1 0 1 0 2 over V = 4. Counts 3, 2, 1, 0: n1 = 1, n2 = 1, D = 1/3.
+// By hand: train is 0 1 0 1 0 2, V = 4. The counts are 3, 2, 1, 0, so n1 = 1, n2 = 1, D = 1/3.
 TEST_F(NgramTest, UnigramIsTheDiscountedCounts) {
   const TokenStream train = stream(Split::train, {0, 1, 0, 1, 0, 2}, 4);
   const TokenStream val = stream(Split::val, {0, 3, 2, 2}, 4);
@@ -29,13 +29,14 @@ TEST_F(NgramTest, UnigramIsTheDiscountedCounts) {
   EXPECT_NEAR(ngram_loss(train, val, 2, 1, 4).unigram, -(std::log(p3) + std::log(p2)) / 2, 1e-12);
 }
 
-// Pairs 01 ×2, 10 ×2, 02 ×1: n1 = 1, n2 = 2, D = 1/5. Words before 0: 1, before 1: 1, before 2: 1; n1 = 3, n2
-// = 0: D0 = 1.
+// The pairs are 01 ×2, 10 ×2, 02 ×1, so n1 = 1, n2 = 2, D = 1/5. One word precedes each of 0, 1 and 2, so n1
+// = 3, n2 = 0, D0 = 1.
 TEST_F(NgramTest, BigramIsInterpolatedKneserNey) {
   const TokenStream train = stream(Split::train, {0, 1, 0, 1, 0, 2}, 4);
   const TokenStream val = stream(Split::val, {0, 1, 3, 0}, 4);
-  const double lower = 1.0 * 3 / 3 / 4;                    // everything is discounted away and shared out
-  const double p01 = (2 - 0.2) / 3 + 0.2 * 2 / 3 * lower;  // 0 was followed by two kinds, three times
+  const double lower = 1.0 * 3 / 3 / 4;  // all mass is discounted and spread evenly
+  // Two kinds of words followed 0, three times in all.
+  const double p01 = (2 - 0.2) / 3 + 0.2 * 2 / 3 * lower;
   const double p13 = 0.2 * 1 / 2 * lower;
   EXPECT_NEAR(ngram_loss(train, val, 2, 1, 4).bigram, -(std::log(p01) + std::log(p13)) / 2, 1e-12);
 }

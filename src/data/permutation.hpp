@@ -1,8 +1,9 @@
 // A seeded permutation of 0 … size-1, computed element by element without storing it.
 //
-// A balanced Feistel network over the smallest even number of bits that holds size, with Philox as its round
-// function, and cycle walking: what falls outside the range is encrypted again (under four trips on average).
-// Source: J. Black and P. Rogaway, "Ciphers with Arbitrary Finite Domains", CT-RSA 2002.
+// A balanced Feistel network over the smallest even number of bits that holds size - 1. Philox is its round
+// function. An element that falls outside the range is encrypted again until it falls inside (cycle walking,
+// under four rounds on average). Source: J. Black and P. Rogaway, "Ciphers with Arbitrary Finite Domains",
+// CT-RSA 2002.
 #pragma once
 
 #include <bit>
@@ -14,7 +15,7 @@ namespace warpwright {
 
 class Permutation {
  public:
-  // size: 1 to 2^62. Each (seed, purpose, epoch) gives another order.
+  // size: 1 to 2^62. Each (seed, purpose, epoch) gives a different order.
   Permutation(std::uint64_t size, std::uint64_t seed, std::uint32_t purpose, std::uint32_t epoch = 0)
       : size_(size), half_bits_((std::bit_width(size - 1) + 1) / 2), random_(seed, purpose, epoch) {}
 

@@ -23,7 +23,7 @@ static_assert(std::endian::native == std::endian::little,
 constexpr std::int32_t kVersionUint16 = 1;
 constexpr std::int32_t kVersionUint32 = 2;
 constexpr std::int64_t kLargestUint16Vocabulary = 65536;
-constexpr std::size_t kMaxShards = 1000000;  // six digits, so that names sort in order
+constexpr std::size_t kMaxShards = 1000000;  // six digits keep the names in order
 constexpr std::size_t kIdsPerWrite = 65536;
 constexpr std::size_t kBytesPerRead = 65536;
 
@@ -60,7 +60,7 @@ Shard::Shard(const std::filesystem::path& path) : path_(path.string()) {
   check_header();
 }
 
-// Opens the file and says which one it is.
+// Opens the file and returns its identity.
 Shard::Identity Shard::open() {
   int fd;
   do {

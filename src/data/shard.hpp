@@ -3,8 +3,8 @@
 //   256 int32   header: [0] magic 20240520, [1] version, [2] count of tokens, the rest 0
 //   count ids   version 1 (llm.c's): uint16; version 2 (ours, for vocabularies over 65,536): uint32
 //
-// The count is an int32, so a shard holds at most 2^31 - 1 tokens; larger splits are several shards.
-// Source of version 1: llm.c, llmc/dataloader.h and dev/data/data_common.py.
+// The count is an int32, so a shard holds at most 2^31 - 1 tokens. Larger splits have several shards. Source
+// of version 1: llm.c, llmc/dataloader.h and dev/data/data_common.py.
 #pragma once
 
 #include <cstdint>
@@ -22,28 +22,27 @@ inline constexpr std::int32_t kShardMagic = 20240520;
 inline constexpr std::int64_t kShardHeaderBytes = 256 * 4;
 inline constexpr std::int64_t kMaxShardTokens = 0x7fffffff;
 
-// A shard. The header and the file's size are checked when it is opened, ids when they are read. Readings are
-// by pread: a file that shrinks is an Error. Calls come from one thread at a time.
+// A shard for reading. The constructor checks the header and the file's size; read() checks the ids. It uses
+// pread instead of a mapping, so a file that shrinks is an Error. One thread at a time may call it.
 class Shard {
  public:
   explicit Shard(const std::filesystem::path& path);
 
   std::int64_t tokens() const { return tokens_; }
-  std::uint64_t bytes() const { return id_.size; }  // of the file
+  std::uint64_t bytes() const { return id_.size; }  // the file's size
   std::filesystem::path path() const { return path_; }
 
-  // The ids [first, first + out.size()), each of which must be below vocabulary; an Error names the first
-  // that is not and its position. Opens the file again if it was released, and refuses another file of its
-  // name.
+  // Reads the ids [first, first + out.size()). Throws an Error that names the first id outside the vocabulary
+  // and its position. Opens the file again after release(), and throws Error if the file has changed.
   void read(std::int64_t first, std::int64_t vocabulary, std::span<std::int32_t> out);
-  // Gives the descriptor back until the next reading.
+  // Closes the file until the next read().
   void release() { file_ = FileDescriptor(); }
   bool is_open() const { return static_cast<bool>(file_); }
 
  private:
   struct Identity {
     std::uint64_t device = 0, inode = 0, size = 0;
-    std::int64_t seconds = 0, nanoseconds = 0;  // of the last change of its content
+    std::int64_t seconds = 0, nanoseconds = 0;  // the time of the last change of its content
     bool operator==(const Identity&) const = default;
   };
 
@@ -58,8 +57,8 @@ class Shard {
   int token_bytes_ = 0;
 };
 
-// Writes ids in order to FOLDER/PREFIX_000000.bin, …, a new shard after every tokens_per_shard ids. The
-// folder's owner makes the whole atomic (AtomicFolder).
+// Writes ids in order to FOLDER/PREFIX_000000.bin, …, and starts a new shard after every tokens_per_shard
+// ids. The folder's owner makes the whole atomic (AtomicFolder).
 class ShardWriter {
  public:
   ShardWriter(std::filesystem::path folder, std::string prefix, std::int64_t vocabulary,

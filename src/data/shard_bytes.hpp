@@ -1,4 +1,4 @@
-// A token shard written by hand, for the tests.
+// Makes the bytes of token shards for the tests.
 #pragma once
 
 #include <cstdint>
@@ -7,7 +7,7 @@
 
 namespace warpwright {
 
-// The bytes of a shard written by hand: header fields and ids as given.
+// A shard with the given header fields and ids, valid or not.
 template <class Id>
 std::string shard_bytes(std::int32_t magic, std::int32_t version, std::int32_t count,
                         const std::vector<Id>& ids) {

@@ -107,7 +107,7 @@ TEST_F(ShardTest, ChecksTheRangeOfAReading) {
   EXPECT_THROW(shard.read(std::numeric_limits<std::int64_t>::max(), 256, ids), Error);
 }
 
-// A shard of 2^31 - 1 tokens (4 GiB), sparse on the disk: the largest that the format can describe.
+// A shard of 2^31 - 1 tokens (4 GiB), sparse on disk. It is the largest that the format can describe.
 TEST_F(ShardTest, ReadsTheEndOfTheLargestShard) {
   const fs::path path = put("large.bin", shard_bytes(20240520, 1, 0x7fffffff, Ids16{}));
   fs::resize_file(path, 1024 + std::uintmax_t{0x7fffffff} * 2);

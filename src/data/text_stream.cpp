@@ -44,7 +44,7 @@ class TextStream::Source {
   std::uint64_t consumed_ = 0;
 };
 
-// Decompresses in steps; a unit is a gzip member or a zstd frame.
+// Decompresses in steps. A unit is a gzip member or a zstd frame.
 class TextStream::Codec {
  public:
   virtual ~Codec() = default;
@@ -65,8 +65,8 @@ class TextStream::Codec {
   }
 
  protected:
-  // Takes bytes from the front of `in`, which may be empty, and returns how many came out. Notes in
-  // between_units_ whether a unit is complete and the next has not begun.
+  // Takes bytes from the front of `in`, which may be empty, and returns the number of bytes written to `out`.
+  // Sets between_units_ if a unit is complete and the next one has not begun.
   virtual std::size_t step(std::span<const char>& in, std::span<char> out, const std::string& where) = 0;
   virtual const char* name() const = 0;
 
@@ -74,7 +74,7 @@ class TextStream::Codec {
     throw Error(fmt::format("its {} data is damaged: {}", name(), reason), where, kRemedy);
   }
 
-  bool between_units_ = false;  // an empty file is not even one unit
+  bool between_units_ = false;  // stays false in an empty file, which has no unit
 
  private:
   void fill(Source& source) {
@@ -104,7 +104,7 @@ class Gzip final : public TextStream::Codec {
  private:
   std::size_t step(std::span<const char>& in, std::span<char> out, const std::string& where) override {
     if (between_units_) {
-      // gzip pads with zeros, on tapes.
+      // Archives on tape are padded with zeros after the last member.
       if (zeros_ || in.front() == 0) return skip_zeros(in, where);
       ::inflateReset(&stream_);
       between_units_ = false;

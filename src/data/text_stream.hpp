@@ -1,8 +1,8 @@
-// The content of a text file from its beginning to its end, decompressed if its name ends in .gz or .zst.
+// Reads a text file from beginning to end, and decompresses it if its name ends in .gz or .zst.
 //
-// A .gz file holds one or more gzip members, a .zst file one or more zstd frames. Memory is bounded: zlib's
-// 32 KiB window, and for zstd windows of up to 128 MiB (all levels of the zstd program without --ultra and
-// --long).
+// A .gz file holds one or more gzip members, a .zst file one or more zstd frames. Memory is bounded by the
+// windows: 32 KiB for zlib, up to 128 MiB for zstd. All levels of the zstd program stay below this unless
+// --ultra or --long is given.
 #pragma once
 
 #include <cstddef>
@@ -13,27 +13,27 @@
 
 namespace warpwright {
 
-// The name without an ending .gz or .zst, as `x.jsonl` for `x.jsonl.gz`.
+// The name without a final .gz or .zst: `x.jsonl` for `x.jsonl.gz`.
 std::filesystem::path without_compression(const std::filesystem::path& path);
 
 class TextStream {
  public:
-  // Throws Error for what is not a regular file or cannot be opened.
+  // Throws Error if the path is not a regular file or cannot be opened.
   explicit TextStream(const std::filesystem::path& path);
   TextStream(TextStream&&) noexcept;
   ~TextStream();
 
-  // Fills `into` as far as there is text; less comes only at the end. Throws Error for compressed data that
-  // is truncated, damaged, or followed by something else.
+  // Fills `into` as far as there is text, and returns the number of bytes filled. Fewer than into.size()
+  // means the end. Throws Error if compressed data is truncated, damaged, or followed by other data.
   std::size_t read(std::span<char> into);
-  std::uint64_t consumed() const;  // bytes of the file, compressed as they are
+  std::uint64_t consumed() const;  // bytes of the file read so far, in compressed size
 
   class Source;  // the file's bytes
-  class Codec;   // from these to the text
+  class Codec;   // decodes these bytes
 
  private:
   std::unique_ptr<Source> source_;
-  std::unique_ptr<Codec> codec_;  // null: the bytes are the text
+  std::unique_ptr<Codec> codec_;  // null: the file is not compressed
 };
 
 }  // namespace warpwright

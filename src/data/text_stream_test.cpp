@@ -43,7 +43,7 @@ TEST_F(TextStreamTest, MembersAndFramesFollowEachOther) {
     EXPECT_TRUE(text_of("a.gz", gzip(a) + gzip("") + gzip(b), chunk) == a + b);
     EXPECT_TRUE(text_of("a.zst", zstd(a) + zstd("") + zstd(b), chunk) == a + b);
   }
-  EXPECT_TRUE(text_of("a.gz", gzip(a) + std::string(1000, '\0')) == a);  // as tapes are padded
+  EXPECT_TRUE(text_of("a.gz", gzip(a) + std::string(1000, '\0')) == a);  // padded with zeros, as on tape
   EXPECT_TRUE(text_of("a.zst", std::string("\x50\x2a\x4d\x18\3\0\0\0abc", 11) + zstd(a)) ==
               a);  // a skippable frame
   EXPECT_EQ(text_of("a.gz", gzip("")), "");
@@ -64,7 +64,7 @@ TEST_F(TextStreamTest, DamageIsNamed) {
     for (std::size_t at = 0; at < whole.size(); at += whole.size() / 40) {
       std::string damaged = whole;
       damaged[at] = static_cast<char>(damaged[at] ^ 0x11);
-      // An error or, in a name or a time, none; but nothing else.
+      // Damage in the stored name or time may go unnoticed. Other damage is an Error, and never a crash.
       message_of([&, file = name] { text_of(file, damaged); });
     }
   }
@@ -72,12 +72,12 @@ TEST_F(TextStreamTest, DamageIsNamed) {
 }
 
 TEST_F(TextStreamTest, WindowsBeyondTheLimitAreRefused) {
-  // A frame whose header asks for a window of 2 GiB.
+  // This frame's header asks for a window of 2 GiB.
   const std::string frame("\x28\xb5\x2f\xfd\x00\xa8\x01\x00\x00", 9);
   EXPECT_MENTIONS(error_of("a.zst", frame), "data is damaged: ");
 }
 
-// A gigabyte from a file of a megabyte, in little memory.
+// A file of one megabyte expands to a gigabyte, which must not need much memory.
 TEST_F(TextStreamTest, BombsAreStreamed) {
   constexpr std::size_t kMember = std::size_t{1} << 24, kMembers = 64;
   const std::string zeros(kMember, 'x');

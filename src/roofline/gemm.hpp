@@ -73,9 +73,9 @@ struct LevelBound {
 struct Tiles {
   std::int64_t rows = 0, cols = 0;  // the grid's size
   std::int64_t iterations = 0;      // K iterations of a tile
-  std::int64_t group_rows = 0,
-               group_cols = 0;  // the concurrent tiles, as the rectangle of C that reads the fewest bytes
-  double edge = 0;              // useful multiply-adds over those of the padded tiles
+  // The concurrent tiles, as the rectangle of C that reads the fewest bytes.
+  std::int64_t group_rows = 0, group_cols = 0;
+  double edge = 0;  // useful multiply-adds over those of the padded tiles
   Work work() const { return {rows * cols, iterations}; }
 };
 std::int64_t slots_of(const Machine& machine, const Options& options);  // how many workers run at once

@@ -37,7 +37,7 @@ struct Machine {
   double shared_bytes_per_clock = 128;  // per multiprocessor: 32 banks of 4 bytes
   std::int64_t l1_bytes = 0;            // per multiprocessor: L1 and shared memory together
   std::int64_t shared_bytes = 0,
-               shared_bytes_per_block = 0;  // of l1_bytes, the most that can be shared memory
+               shared_bytes_per_block = 0;  // the most of l1_bytes that can be shared memory
   std::int64_t register_bytes = 256 << 10;  // per multiprocessor
   std::int64_t l2_bytes = 0;
   double published_matrix_flops = 0, published_fp32_flops = 0;  // 0: the figures are measured
