@@ -36,8 +36,8 @@ struct Machine {
   double l2_port_bytes_per_clock = 64;  // into one multiprocessor; an assumption, not published for any GPU
   double shared_bytes_per_clock = 128;  // per multiprocessor: 32 banks of 4 bytes
   std::int64_t l1_bytes = 0;            // per multiprocessor: L1 and shared memory together
-  std::int64_t shared_bytes = 0,
-               shared_bytes_per_block = 0;  // the most of l1_bytes that can be shared memory
+  // The most of l1_bytes that can be shared memory.
+  std::int64_t shared_bytes = 0, shared_bytes_per_block = 0;
   std::int64_t register_bytes = 256 << 10;  // per multiprocessor
   std::int64_t l2_bytes = 0;
   double published_matrix_flops = 0, published_fp32_flops = 0;  // 0: the figures are measured

@@ -60,7 +60,7 @@ void AddedTokenMatcher::split(std::string_view text, SpecialTokens special,
 void AddedTokenMatcher::split_round(const Round& round, std::string_view text, SpecialTokens special,
                                     std::vector<Segment>& segments) {
   std::size_t done = 0;
-  std::size_t space_end = 0;  // white space known to reach this far, so that no run is scanned twice
+  std::size_t space_end = 0;  // end of the known white space, so that no run is scanned twice
   const bool nothing_to_find = round.only_special && special == SpecialTokens::as_text;
   for (std::size_t i = 0; i < text.size() && !nothing_to_find;) {
     const TokenTrie::Match match =
@@ -73,7 +73,7 @@ void AddedTokenMatcher::split_round(const Round& round, std::string_view text, S
     const std::string_view left = text.substr(0, i);
     const std::string_view right = text.substr(i + token->content.size());
     std::size_t begin = i;
-    i += token->content.size();  // a match that is passed over is still passed
+    i += token->content.size();  // the search continues after a match even if its flags reject it
     if (token->special && special == SpecialTokens::as_text) continue;
     if (token->single_word && (ends_with_word(left) || starts_with_word(right))) continue;
     if (token->lstrip && begin > done) begin -= trailing_space(left.substr(done));

@@ -1,7 +1,8 @@
-// Added tokens: contents that are found in the text as they stand, before it is cut into pieces and merged.
+// Added tokens: strings that are found verbatim in the text, before it is cut into pieces and merged.
 //
-// Semantics as Hugging Face tokenizers has them (tokenizer/added_vocabulary.rs): the leftmost match, the
-// longest among those; tokens that are not `normalized` first, on the whole text, the others in what is left.
+// The rules are those of Hugging Face tokenizers (tokenizer/added_vocabulary.rs). The leftmost match wins,
+// and among those the longest. A first round finds the tokens that are not `normalized`, in the whole text. A
+// second round finds the others in the remaining text.
 #pragma once
 
 #include <cstddef>
@@ -18,19 +19,19 @@ namespace warpwright::text {
 struct AddedToken {
   std::string content;
   TokenId id = 0;
-  bool special = false;      // a control token: recognized in a text only where the caller asks for it
-  bool single_word = false;  // matches only where no \w stands beside it
-  bool lstrip = false;       // takes the white space on its left with it
-  bool rstrip = false;       // and on its right
+  bool special = false;      // a control token, recognized in a text only if the caller asks for it
+  bool single_word = false;  // matches only if no \w is adjacent
+  bool lstrip = false;       // includes the white space on its left
+  bool rstrip = false;       // includes the white space on its right
   bool normalized = false;   // matched in the second round
   bool operator==(const AddedToken&) const = default;
 };
 
-// Tells encode() whether to recognize special tokens spelled out in the text. Text from strangers must not
-// be able to end a document, so Tokenizer::encode() treats them as ordinary text by default.
+// Tells encode() whether to recognize special tokens spelled out in the text. Tokenizer::encode() treats them
+// as ordinary text by default, so that untrusted text cannot end a document.
 enum class SpecialTokens { as_text, recognize };
 
-// One stretch of a text: an added token, or text between them.
+// A stretch of a text: an added token, or the text between two of them.
 struct Segment {
   std::string_view text;
   const AddedToken* token = nullptr;
@@ -39,15 +40,15 @@ struct Segment {
 class AddedTokenMatcher {
  public:
   AddedTokenMatcher() = default;
-  explicit AddedTokenMatcher(const std::vector<AddedToken>& tokens);  // keeps pointers to them
+  explicit AddedTokenMatcher(const std::vector<AddedToken>& tokens);  // keeps pointers to the tokens
 
-  // Appends the segments of the text, in order, without empty ones.
+  // Appends the segments of the text in order. No segment is empty.
   void split(std::string_view text, SpecialTokens special, std::vector<Segment>& segments) const;
 
  private:
   struct Round {
     std::vector<const AddedToken*> tokens;
-    TokenTrie trie;  // of their contents; its ids are indices of tokens
+    TokenTrie trie;  // of the tokens' contents; its ids are indices into `tokens`
     bool only_special = true;
   };
 

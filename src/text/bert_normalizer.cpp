@@ -47,20 +47,20 @@ void append_decomposed(std::u32string& text, char32_t code) {
 }
 
 void append_lowercase(std::u32string& text, char32_t code) {
-  if (code == 0x130) {  // the only one that becomes two
+  if (code == 0x130) {  // the only code point that becomes two
     text += U"i\u0307";
   } else {
     text += bert::lowercase(code);
   }
 }
 
-// True if NFD can move the character (one that decomposes no further) and stripping accents keeps it.
+// True if NFD may reorder this character and stripping accents keeps it. The character must be fully
+// decomposed.
 bool is_movable(char32_t code) {
   return bert::combining_class(code) != 0 && !(bert::classes(code) & bert::kMark);
 }
 
-// Runs of characters with a combining class other than 0 are sorted by it, those of the same class stay in
-// order.
+// Sorts each run of characters whose combining class is not 0 by class. The sort is stable.
 void put_in_canonical_order(std::u32string& text) {
   const auto is_starter = [](char32_t code) { return bert::combining_class(code) == 0; };
   for (auto run = text.begin(); run != text.end();) {
@@ -74,12 +74,12 @@ void put_in_canonical_order(std::u32string& text) {
 
 }  // namespace
 
-// Maps each character by itself to its normalized form.
+// Maps each character on its own to its normalized form.
 class BertNormalizer::CharMap {
  public:
-  // An entry: one of these, or else offset << 8 | length << 2 | kReplaced, of bytes in the pool.
+  // An entry is one of these, or offset << 8 | length << 2 | kReplaced for bytes in the pool.
   static constexpr std::uint32_t kSame = 0, kDropped = 1, kMovable = 2, kReplaced = 3;
-  static constexpr std::uint32_t kSetApart = 5;  // the same with a space on both sides
+  static constexpr std::uint32_t kSetApart = 5;  // unchanged, with a space on both sides
 
   explicit CharMap(const Options& options) : options_(options) {
     std::map<Page, std::uint16_t> known;
@@ -110,7 +110,7 @@ class BertNormalizer::CharMap {
   }
   std::string_view replacement(std::uint32_t entry) const { return {&pool_[entry >> 8], entry >> 2 & 63}; }
 
-  // The most bytes that n bytes can become.
+  // The most bytes that n input bytes can become.
   std::size_t bound(std::size_t n) const { return n * growth_; }
 
  private:

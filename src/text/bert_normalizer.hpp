@@ -1,10 +1,9 @@
-// BERT's normalization: control characters go, white space becomes a space, Chinese characters are set apart,
-// accents are stripped, letters become small, as Hugging Face tokenizers 0.23.3 does it
-// (normalizers/bert.rs).
+// BERT's normalization. It removes control characters, turns white space into spaces, sets Chinese characters
+// apart, strips accents and lowercases, as Hugging Face tokenizers 0.23.3 does (normalizers/bert.rs).
 //
-// Almost every character maps to its own few bytes, whatever stands around it: a table of them is made once
-// for each choice of options. Only marks that decomposition (NFD) keeps and may put in another order need the
-// whole text; where one occurs, the text is decomposed, ordered, filtered and made small in four steps.
+// Almost every character maps to a fixed sequence of bytes, whatever its neighbours are. A table of these is
+// made once per set of options. The exceptions are marks that decomposition (NFD) keeps and may reorder. If
+// one occurs, the whole text is decomposed, ordered, filtered and lowercased in four steps.
 #pragma once
 
 #include <cstddef>
@@ -27,8 +26,8 @@ class BertNormalizer {
 
   const Options& options() const { return options_; }
 
-  // The normalized text, in `buffer`, which grows and is never shortened. A byte that is not part of
-  // well-formed UTF-8 counts as U+FFFD.
+  // Returns the normalized text. It lies in `buffer`, which only grows. A byte outside well-formed UTF-8
+  // counts as U+FFFD.
   std::string_view normalize(std::string_view text, std::vector<char>& buffer) const;
 
  private:

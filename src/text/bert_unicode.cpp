@@ -19,7 +19,7 @@ struct CombiningRange {
 };
 struct Decomposition {
   char32_t code;
-  char32_t parts[4];  // zeros after the last
+  char32_t parts[4];  // padded with zeros
 };
 struct LowercaseRange {  // first, first + step, … last
   char32_t first, last;
@@ -29,7 +29,7 @@ struct LowercaseRange {  // first, first + step, … last
 
 #include "text/bert_unicode.inc"
 
-// The first range that does not end before the code point.
+// The first range that ends at or after the code point.
 template <class Range, std::size_t N>
 const Range* next_range(const Range (&ranges)[N], char32_t code) {
   return std::lower_bound(std::begin(ranges), std::end(ranges), code,
@@ -49,7 +49,7 @@ const Decomposition* next_decomposition(char32_t code) {
 
 constexpr char32_t kCodePoints = 0x110000;
 
-// A byte for each code point, in pages of which equal ones are kept once.
+// One byte per code point, in pages. Equal pages are stored once.
 class PagedTable {
  public:
   explicit PagedTable(const std::vector<std::uint8_t>& values) {
@@ -75,7 +75,7 @@ class PagedTable {
   std::vector<Page> pages_;
 };
 
-// Bits beside the public ones: whether the longer tables have the code point.
+// Private bits next to the public ones: the decomposition or lowercase table has the code point.
 constexpr std::uint8_t kDecomposes = 32, kHasLowercase = 64;
 constexpr std::uint8_t kPublic = kDecomposes - 1;
 

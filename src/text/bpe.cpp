@@ -12,7 +12,7 @@
 namespace warpwright::text {
 namespace {
 
-// Up to this length, looking at every pair for each merge is faster than keeping a heap.
+// Up to this length, scanning all pairs for each merge is faster than a heap.
 constexpr std::size_t kScanLimit = 48;
 constexpr std::uint32_t kNowhere = 0xffffffff;
 
@@ -60,8 +60,8 @@ std::size_t WordMerger::merge_by_scan(const MergeTable& table, std::span<TokenId
   return count;
 }
 
-// Looks the pair that starts at `left` up and puts it on the heap where it merges. An entry of the heap is
-// valid as long as the rank it carries is the one in merges_: a merge consumes or changes its neighbours'
+// Looks up the pair that starts at `left` and, if it merges, appends it to the heap's array. A heap entry is
+// valid only while its rank equals the one in merges_, since a merge changes or removes the neighbouring
 // pairs.
 void WordMerger::push(const MergeTable& table, std::span<const TokenId> ids, std::uint32_t left) {
   const std::uint32_t right = next_[left];

@@ -1,7 +1,7 @@
 // Byte-pair merges: the table of ranked pairs, and the merging of one word.
 //
-// The rule (openai/gpt-2, encoder.py; Hugging Face tokenizers, models/bpe/word.rs): as long as any two
-// neighbours have a merge, apply the one of lowest rank, the leftmost among equals.
+// The rule: while any two neighbours have a merge, apply the merge of lowest rank, and the leftmost of equal
+// ones (openai/gpt-2, encoder.py; Hugging Face tokenizers, models/bpe/word.rs).
 #pragma once
 
 #include <cstddef>
@@ -18,8 +18,7 @@ struct MergePair {
   bool operator==(const MergePair&) const = default;
 };
 
-// From a pair of ids to its merge: open addressing, at most half full, one cache line touched on most
-// look-ups.
+// Maps a pair of ids to its merge. Open addressing, at most half full, so most look-ups touch one cache line.
 class MergeTable {
  public:
   static constexpr std::uint32_t kNoRank = 0xffffffff;
@@ -30,9 +29,9 @@ class MergeTable {
   };
 
   MergeTable() : MergeTable(0) {}
-  explicit MergeTable(std::size_t merges);  // room for that many
+  explicit MergeTable(std::size_t merges);  // room for this many
 
-  // Adds a merge whose pair is not in the table yet; returns false, and changes nothing, where it is.
+  // Adds a merge. If the pair is already in the table, it changes nothing and returns false.
   bool insert(MergePair pair, Merge merge);
 
   Merge find(TokenId left, TokenId right) const {
@@ -59,14 +58,14 @@ class MergeTable {
   std::vector<Slot> slots_;
   std::size_t mask_ = 0;
   unsigned shift_ = 63;
-  std::uint64_t multiplier_ =
-      1;  // odd, of this process: no file can choose pairs that fill neighbouring slots
+  // Odd and different in each process, so that no file can choose pairs that fill neighbouring slots.
+  std::uint64_t multiplier_ = 1;
 };
 
-// Merges words; keeps its scratch memory from one word to the next. Not thread-safe: one for each thread.
+// Merges words. Keeps its scratch memory between words. Not thread-safe: use one per thread.
 class WordMerger {
  public:
-  // Merges `ids` in place and returns how many are left at its front. O(n log n); at most 2^32 - 2 ids.
+  // Merges `ids` in place and returns the number of ids left at the front. O(n log n); at most 2^32 - 2 ids.
   std::size_t merge(const MergeTable& table, std::span<TokenId> ids);
 
  private:
@@ -75,8 +74,8 @@ class WordMerger {
   void push(const MergeTable& table, std::span<const TokenId> ids, std::uint32_t left);
 
   std::vector<MergeTable::Merge> merges_;       // of the pair that starts at each position
-  std::vector<std::uint32_t> next_, previous_;  // the list of positions that are left
-  std::vector<std::uint64_t> heap_;             // rank << 32 | position, the least on top
+  std::vector<std::uint32_t> next_, previous_;  // a linked list of the remaining positions
+  std::vector<std::uint64_t> heap_;             // rank << 32 | position, the smallest on top
 };
 
 }  // namespace warpwright::text

@@ -25,9 +25,9 @@ namespace {
 using nlohmann::json;
 
 constexpr std::uint64_t kLargestFile = std::uint64_t{64} << 20;
-constexpr std::size_t kMostPieces = 64;         // of a template
-constexpr std::size_t kMostPieceIds = 64;       // of one of its special tokens
-constexpr std::uint64_t kMostWordChars = 1000;  // a word costs up to its square
+constexpr std::size_t kMostPieces = 64;         // per template
+constexpr std::size_t kMostPieceIds = 64;       // per special token of a template
+constexpr std::uint64_t kMostWordChars = 1000;  // encoding a word takes up to quadratic time
 constexpr const char* kRemedy = "use the tokenizer files of a BERT or RoBERTa model";
 
 using Kind = TemplatePiece::Kind;
@@ -47,7 +47,7 @@ Template bert_template(TokenId cls, TokenId sep) {
   return post;
 }
 
-// RoBERTa: <s> a </s></s> b </s>, without a second type.
+// RoBERTa: <s> a </s></s> b </s>, all of type 0.
 Template roberta_template(TokenId cls, TokenId sep) {
   Template post;
   post.single = {special_piece(cls, 0), {Kind::first, {}, 0}, special_piece(sep, 0)};
@@ -94,14 +94,14 @@ std::vector<TemplatePiece> read_template(const JsonField& field, const JsonField
   return pieces;
 }
 
-// The id of ["[SEP]", 102].
+// The id in ["[SEP]", 102].
 TokenId read_token_pair(const JsonField& field) {
   field.require_array();
   if (field.value().size() != 2) field.fail("is not a token and its id");
   return field.element(1).id();
 }
 
-// Reads the processor into `post`; one that leaves ids alone leaves `post` alone.
+// Reads the processor into `post`. A processor that does not change ids leaves `post` unchanged.
 void read_post_processor(const JsonField& field, Template& post) {
   if (field.value().is_null()) return;
   const std::string& type = field.member("type").string();
@@ -120,11 +120,11 @@ void read_post_processor(const JsonField& field, Template& post) {
     const JsonField processors = field.member("processors").require_array();
     const Template untouched = post;
     for (std::size_t i = 0; i < processors.value().size(); ++i) {
-      if (post != untouched) processors.element(i).fail("stands behind a template, which is not supported");
+      if (post != untouched) processors.element(i).fail("follows a template, which is not supported");
       read_post_processor(processors.element(i), post);
     }
   } else if (type != "ByteLevel") {
-    field.member("type").fail("is not a post-processor that is known here");
+    field.member("type").fail("is not a supported post-processor");
   }
 }
 
@@ -154,13 +154,13 @@ WordPieceSpec read_wordpiece(const JsonField& model) {
   const JsonField vocab = model.member("vocab");
   if (!vocab.value().is_object()) vocab.fail("is not an object");
   for (const auto& [token, id] : vocab.value().get_ref<const json::object_t&>()) {
-    if (!JsonField::is_id(id)) vocab.foreign_member(token).id();  // says where
+    if (!JsonField::is_id(id)) vocab.foreign_member(token).id();  // throws and names the place
     spec.vocabulary.push_back({token, id.get<TokenId>()});
   }
   return spec;
 }
 
-// Of equal tokens the last: what WordPiece finds.
+// WordPiece finds the last of equal tokens, and so does this map.
 Vocabulary index_vocabulary(const std::vector<VocabularyEntry>& entries) {
   Vocabulary vocabulary;
   vocabulary.reserve(entries.size());
@@ -168,7 +168,7 @@ Vocabulary index_vocabulary(const std::vector<VocabularyEntry>& entries) {
   return vocabulary;
 }
 
-// An added token that the vocabulary has as well must agree with it.
+// If the vocabulary also has an added token, both must give it the same id.
 void check_added_tokens(const EncoderTokenizerSpec& spec, const std::string& where) {
   const Vocabulary vocabulary = index_vocabulary(spec.wordpiece.vocabulary);
   for (const AddedToken& token : spec.added) {
@@ -181,7 +181,7 @@ void check_added_tokens(const EncoderTokenizerSpec& spec, const std::string& whe
   }
 }
 
-// tokenizer_config.json, as far as ids depend on it where there is no tokenizer.json.
+// The fields of tokenizer_config.json that decide ids if there is no tokenizer.json.
 class TokenizerConfig {
  public:
   TokenizerConfig(std::string_view document, const std::string& where)
@@ -193,7 +193,7 @@ class TokenizerConfig {
 
   bool flag(const std::string& name, bool missing) const { return root_.member(name).boolean_or(missing); }
 
-  // The content of a special token, which stands as a string or as an object.
+  // The content of a special token. It may be a string or an object.
   std::string token(const std::string& name, const char* missing) const {
     const JsonField field = root_.member(name);
     if (field.value().is_null()) return missing;
@@ -222,8 +222,8 @@ class TokenizerConfig {
   JsonField root_;
 };
 
-// Adds the vocabulary's special tokens of these names to those that the configuration lists. Returns the ids
-// of the first two, which must be there.
+// Adds the vocabulary's special tokens of these names to the tokens listed in the configuration. Returns the
+// ids of the first two, which the vocabulary must have.
 std::pair<TokenId, TokenId> add_special_tokens(const Vocabulary& vocabulary,
                                                const std::vector<std::string>& names,
                                                std::vector<AddedToken>& added, const std::string& where) {
@@ -246,7 +246,7 @@ std::pair<TokenId, TokenId> add_special_tokens(const Vocabulary& vocabulary,
   return {ids[0], ids[1]};
 }
 
-// Also true if the file cannot be examined: reading it then says why.
+// Also true if the file cannot be examined. Reading it then reports the reason.
 bool is_there(const fs::path& path) {
   std::error_code error;
   return fs::exists(path, error) || error;
@@ -345,7 +345,8 @@ EncoderTokenizerSpec parse_roberta_files(std::string_view vocab, const std::stri
                           options.token("unk_token", "<unk>"), options.token("pad_token", "<pad>"), mask},
                          spec.bpe->added, vocab_where);
   for (std::size_t i = first_unlisted; i < spec.bpe->added.size(); ++i) {
-    spec.bpe->added[i].lstrip = spec.bpe->added[i].content == mask;  // it stands for a word with its space
+    // It replaces a word together with its space.
+    spec.bpe->added[i].lstrip = spec.bpe->added[i].content == mask;
   }
   spec.post = roberta_template(cls, sep);
   return spec;
@@ -362,7 +363,7 @@ EncoderTokenizer EncoderTokenizer::load(const fs::path& directory) {
                             whole.string());
   }
   if (is_there(directory / "added_tokens.json")) {
-    throw Error("is not read", (directory / "added_tokens.json").string(),
+    throw Error("is not supported", (directory / "added_tokens.json").string(),
                 "save the tokenizer with tokenizer.json, or remove the file");
   }
   const std::string options = is_there(config) ? read_file(config, kLargestFile) : "";

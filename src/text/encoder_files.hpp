@@ -1,5 +1,5 @@
-// The texts of an encoder's tokenizer files, to EncoderTokenizerSpec. Every input is taken as hostile; an
-// Error names the file and the field. The spec that comes out is checked by EncoderTokenizer's constructor.
+// Parses the texts of an encoder's tokenizer files into an EncoderTokenizerSpec. Every input is hostile. An
+// Error names the file and the field. EncoderTokenizer's constructor checks the spec.
 #pragma once
 
 #include <string>
@@ -9,18 +9,20 @@
 
 namespace warpwright::text {
 
-// tokenizer.json of Hugging Face tokenizers, version "1.0": model WordPiece with normalizer BertNormalizer
-// (or none) and pre-tokenizer BertPreTokenizer (or none), or what parse_tokenizer_json() takes as byte-level
-// BPE; post-processor TemplateProcessing, BertProcessing, RobertaProcessing, ByteLevel, a Sequence of them,
-// or none. Decoder, truncation and padding have no meaning for ids and are not read.
+// Parses a tokenizer.json of Hugging Face tokenizers, version "1.0". The model is WordPiece with
+// BertNormalizer or no normalizer and BertPreTokenizer or no pre-tokenizer, or byte-level BPE as
+// parse_tokenizer_json() accepts it. The post-processor is TemplateProcessing, BertProcessing,
+// RobertaProcessing, ByteLevel, a Sequence of them, or none. Decoder, truncation and padding do not affect
+// ids and are not read.
 EncoderTokenizerSpec parse_encoder_json(std::string_view document, const std::string& where);
 
-// BERT's vocab.txt, a token a line, with tokenizer_config.json (empty: there is none): [CLS] a [SEP] b [SEP].
+// Parses BERT's vocab.txt (one token per line) with tokenizer_config.json. An empty config means that there
+// is none. The template is [CLS] a [SEP] b [SEP].
 EncoderTokenizerSpec parse_bert_vocab(std::string_view vocab, const std::string& vocab_where,
                                       std::string_view config, const std::string& config_where);
 
-// RoBERTa's vocab.json and merges.txt with tokenizer_config.json (empty: there is none): <s> a </s></s> b
-// </s>.
+// Parses RoBERTa's vocab.json and merges.txt with tokenizer_config.json. An empty config means that there is
+// none. The template is <s> a </s></s> b </s>.
 EncoderTokenizerSpec parse_roberta_files(std::string_view vocab, const std::string& vocab_where,
                                          std::string_view merges, const std::string& merges_where,
                                          std::string_view config, const std::string& config_where);

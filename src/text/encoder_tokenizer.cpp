@@ -17,12 +17,12 @@ namespace warpwright::text {
 namespace {
 
 constexpr std::size_t kUnlimited = std::numeric_limits<std::size_t>::max();
-constexpr std::size_t kLongestAddedToken = 512;  // bytes; bounds what one position of a text can cost
-constexpr std::size_t kPart = std::size_t{1}
-                              << 15;  // bytes that are normalized at once: they stay in the cache
+constexpr std::size_t kLongestAddedToken = 512;  // bytes; limits the cost of one position in a text
+// Bytes normalized at once. They stay in the cache.
+constexpr std::size_t kPart = std::size_t{1} << 15;
 
-// The bytes of the text's next part: at most kPart, ending before a space, which no rule of normalization or
-// pre-tokenization looks across; more where there is no space.
+// The size of the text's next part: at most kPart bytes, up to a space. No rule of normalization or
+// pre-tokenization looks across a space. A text without spaces gives a longer part.
 std::size_t part_size(std::string_view text) {
   if (text.size() <= kPart) return text.size();
   std::size_t space = text.rfind(' ', kPart);
@@ -36,15 +36,16 @@ std::size_t count_special(const std::vector<TemplatePiece>& pieces) {
   return count;
 }
 
-// Each text stands in the template once: a truncated sequence could not keep its length otherwise.
+// The template holds each text exactly once. Otherwise a truncated sequence could not have the requested
+// length.
 void check_template(const std::vector<TemplatePiece>& pieces, bool pair, const std::string& where) {
   const auto count = [&](TemplatePiece::Kind kind) {
     return std::count_if(pieces.begin(), pieces.end(),
                          [&](const TemplatePiece& piece) { return piece.kind == kind; });
   };
   if (count(TemplatePiece::Kind::first) != 1 || count(TemplatePiece::Kind::second) != (pair ? 1 : 0)) {
-    throw Error(fmt::format("the template for {} does not hold {} once", pair ? "pairs" : "single texts",
-                            pair ? "each text" : "the text"),
+    throw Error(fmt::format("the template for {} does not hold {} exactly once",
+                            pair ? "pairs" : "single texts", pair ? "each text" : "the text"),
                 where, "use a post_processor such as BERT's");
   }
 }
@@ -115,13 +116,14 @@ EncoderTokenizer::EncoderTokenizer(EncoderTokenizerSpec spec, const std::string&
     (token.normalized ? normalized_added_ : added_).push_back(token);
   }
   for (std::vector<AddedToken>* tokens : {&added_, &normalized_added_}) {
-    for (AddedToken& token : *tokens) token.normalized = false;  // one round for each matcher
+    for (AddedToken& token : *tokens) token.normalized = false;  // each matcher has one round
     std::vector<std::string_view> contents;
     for (const AddedToken& token : *tokens) contents.push_back(token.content);
     std::sort(contents.begin(), contents.end());
     const auto twin = std::adjacent_find(contents.begin(), contents.end());
     if (twin != contents.end()) {
-      throw Error(fmt::format("two added tokens are {}", quote(*twin)), where, "remove one of them");
+      throw Error(fmt::format("two added tokens have the content {}", quote(*twin)), where,
+                  "remove one of them");
     }
   }
   matcher_ = AddedTokenMatcher(added_);
@@ -188,7 +190,7 @@ Encoding EncoderTokenizer::encode(std::string_view first, std::string_view secon
                 "max_length", "raise it");
   }
   const std::size_t room = options.max_length == 0 ? kUnlimited : options.max_length - special;
-  std::vector<TokenId> a, b;  // whole: how much of each stays depends on which is longer
+  std::vector<TokenId> a, b;  // encoded whole, since the lengths decide how much of each remains
   encode_text(first, options.in_text, kUnlimited, a);
   encode_text(second, options.in_text, kUnlimited, b);
   const Lengths lengths = truncate({a.size(), b.size()}, true, room, options.truncation);
@@ -198,7 +200,7 @@ Encoding EncoderTokenizer::encode(std::string_view first, std::string_view secon
   return encoding;
 }
 
-// Appends ids, and may stop once there are `most`.
+// Appends the text's ids. May stop after `most` ids.
 void EncoderTokenizer::encode_text(std::string_view text, SpecialTokens special, std::size_t most,
                                    std::vector<TokenId>& ids) const {
   std::string repaired;
@@ -214,7 +216,8 @@ void EncoderTokenizer::encode_text(std::string_view text, SpecialTokens special,
       ids.push_back(segment.token->id);
       continue;
     }
-    // A part ends at a space, but an added token may hold one, and a text that is one word has no parts.
+    // Added tokens may contain a space, and without pre-tokenization the text is one word. Both cases need
+    // the whole text at once.
     const bool whole = !normalized_added_.empty() || !pretokenize_;
     for (std::string_view rest = segment.text; !rest.empty() && ids.size() < most;) {
       const std::size_t size = whole ? rest.size() : part_size(rest);

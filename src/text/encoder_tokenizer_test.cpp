@@ -31,19 +31,20 @@ std::string normalized(std::string_view text, const BertNormalizer::Options& opt
 }
 
 TEST(BertNormalizer, CleansSetsApartStripsAndLowers) {
-  EXPECT_EQ(normalized("H\u00e9LLo\tW\u0000orld\u00ad"), "hello w");  // a literal ends at its zero
+  EXPECT_EQ(normalized("H\u00e9LLo\tW\u0000orld\u00ad"), "hello w");  // a C string ends at its zero
   EXPECT_EQ(normalized(std::string_view("a\0b\x01\x7f\ufffd\u200dc", 12)), "abc");
   EXPECT_EQ(normalized("\u00a0\u3000\u2028"), "   ");
   EXPECT_EQ(normalized("a\u4f60b"), "a \u4f60 b");
   EXPECT_EQ(normalized("\u0130I\u1e9e\u03a3"), "ii\u00df\u03c3");
-  EXPECT_EQ(normalized("\uac01"), "\u1100\u1161\u11a8");  // Hangul decomposes with the accents
+  EXPECT_EQ(normalized("\uac01"), "\u1100\u1161\u11a8");  // stripping accents decomposes Hangul
   BertNormalizer::Options cased;
   cased.strip_accents = cased.lowercase = false;
   EXPECT_EQ(normalized("H\u00e9\u0301\uac01", cased), "H\u00e9\u0301\uac01");
 }
 
 TEST(BertNormalizer, OrdersTheMarksThatItKeeps) {
-  // U+302E has class 224 and is no nonspacing mark, U+1D165 has 216: the second goes first, the accent goes.
+  // U+302E has class 224 and is not a nonspacing mark. U+1D165 has class 216, so it moves before U+302E. The
+  // accent is removed.
   EXPECT_EQ(normalized("a\u302e\u0301\U0001d165"), "a\U0001d165\u302e");
   EXPECT_EQ(normalized("a\u302e \U0001d165"), "a\u302e \U0001d165");
 }
@@ -59,7 +60,7 @@ TEST(BertNormalizer, TakesAnyBytes) {
 }
 
 TEST(RepairUtf8, ReplacesMaximalParts) {
-  // The Unicode Standard, table 3-8 and 3-11.
+  // The Unicode Standard, tables 3-8 and 3-11.
   EXPECT_EQ(repair_utf8("\xc0\xaf\xe0\x80\xbf\xf0\x81\x82\x41"),
             "\ufffd\ufffd\ufffd\ufffd\ufffd\ufffd\ufffd\ufffd\x41");
   EXPECT_EQ(repair_utf8("\xe1\x80\xe2\xf0\x91\x92\xf1\xbf\x41"), "\ufffd\ufffd\ufffd\ufffd\x41");
@@ -229,7 +230,7 @@ TEST(EncoderFiles, RobertasTemplateAroundByteLevelBpe) {
   const Encoding pair = tokenizer.encode("In the", "beginning");
   EXPECT_EQ(pair.ids, expected);
   EXPECT_EQ(pair.types, Types(expected.size(), 0));
-  // A broken byte is U+FFFD's three bytes.
+  // An invalid byte becomes U+FFFD, which has three bytes.
   EXPECT_EQ(tokenizer.encode("a\xff").ids, tokenizer.encode("a\ufffd").ids);
 }
 

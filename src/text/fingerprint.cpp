@@ -14,8 +14,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// The bytes that a checksum is taken of: numbers as decimals, texts with their lengths, so that no two lists
-// of values give the same bytes.
+// The bytes to be hashed: numbers as decimals, texts with their lengths. So two different lists of values
+// never give the same bytes.
 class Canonical {
  public:
   void add(std::uint64_t number) { bytes_ += fmt::format("{};", number); }

@@ -13,7 +13,7 @@ namespace {
 
 class TokenizerFingerprintTest : public TestFolder {
  protected:
-  // Bytes, "ab", "abc" and an end of text.
+  // The 256 bytes, "ab", "abc" and an end-of-text token.
   static TokenizerSpec spec() {
     TokenizerSpec spec;
     for (int byte = 0; byte < 256; ++byte) spec.tokens.emplace_back(1, static_cast<char>(byte));
@@ -39,7 +39,7 @@ TEST_F(TokenizerFingerprintTest, SavedAndReadAgainItIsEqual) {
   const TokenizerFingerprint before = fingerprint_of(tokenizer);
   tokenizer.save(folder / "a");
   EXPECT_EQ(fingerprint_in(folder / "a"), before);
-  // The same document in another layout.
+  // The same document with different white space.
   const auto path = folder / "a" / "tokenizer.json";
   write_file_atomically(path, nlohmann::json::parse(read_file(path, 1 << 20)).dump(7));
   EXPECT_EQ(fingerprint_in(folder / "a"), before);

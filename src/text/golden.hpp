@@ -1,4 +1,4 @@
-// The goldens that tools/make_goldens.py wrote, for the tests of this folder.
+// Reads the goldens written by tools/make_goldens.py, for the tests of this folder.
 #pragma once
 
 #include <cstdlib>
@@ -32,7 +32,8 @@ inline std::vector<GoldenCase> golden_cases() {
   return cases;
 }
 
-// GPT-2's vocabulary: $WARPWRIGHT_GPT2_TOKENIZER, or shared/data/gpt2 next to the checkout or its parent.
+// The folder of GPT-2's vocabulary: $WARPWRIGHT_GPT2_TOKENIZER, or shared/data/gpt2 next to the checkout or
+// its parent.
 inline std::optional<std::filesystem::path> gpt2_folder() {
   std::vector<std::filesystem::path> places;
   if (const char* named = std::getenv("WARPWRIGHT_GPT2_TOKENIZER")) places.emplace_back(named);

@@ -1,4 +1,4 @@
-// JSON as tokenizer programs write it.
+// Parses JSON written by tokenizer programs.
 #pragma once
 
 #include "runtime/json.hpp"

@@ -1,4 +1,4 @@
-// Reading a tokenizer's JSON member by member, with errors that name the place.
+// Reads a tokenizer's JSON member by member, with errors that name the place.
 #pragma once
 
 #include <fmt/format.h>
@@ -22,7 +22,7 @@ class JsonField {
  public:
   using json = nlohmann::json;
 
-  // `remedy` is the end of every error about the value.
+  // Every error about the value ends with `remedy`.
   JsonField(const json& value, std::string path, const std::string& where, const char* remedy)
       : value_(value), path_(std::move(path)), where_(where), remedy_(remedy) {}
 
@@ -32,14 +32,14 @@ class JsonField {
     throw Error(fmt::format("{} {}", path_.empty() ? "the document" : path_, fact), where_, remedy_);
   }
 
-  // The member, or null where it is missing.
+  // The member, or null if it is missing.
   JsonField member(const std::string& key) const {
     static const json null;
     const auto found = value_.find(key);
     return {found == value_.end() ? null : *found, path_.empty() ? key : path_ + "." + key, where_, remedy_};
   }
 
-  // The same for a key that the file chose.
+  // The same for a key chosen by the file, which errors quote.
   JsonField foreign_member(const std::string& key) const {
     return {value_[key], fmt::format("{}[{}]", path_, quote(key)), where_, remedy_};
   }
@@ -52,7 +52,7 @@ class JsonField {
     if (!value_.is_object()) fail("is not an object");
     for (const auto& [key, ignored] : value_.items()) {
       if (std::find(known.begin(), known.end(), key) == known.end())
-        foreign_member(key).fail("is not known here");
+        foreign_member(key).fail("is not a known field");
     }
     return *this;
   }

@@ -1,5 +1,5 @@
-// Hashes of keys that files and texts choose. They depend on a number that differs from process to process,
-// so that nobody can write a file whose keys collide. No result depends on them.
+// Hashes keys that files and texts choose. The hash depends on a number that differs in each process, so
+// nobody can write a file whose keys collide. No result depends on it.
 #pragma once
 
 #include <cstddef>
@@ -8,7 +8,7 @@
 
 namespace warpwright::text {
 
-std::uint64_t hash_key();  // of this process
+std::uint64_t hash_key();  // this process's number
 
 struct KeyedHash {
   std::size_t operator()(std::string_view key) const noexcept;

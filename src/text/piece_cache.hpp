@@ -1,4 +1,4 @@
-// A small cache from short pieces of text to their ids, for tokenizers of every kind.
+// A small cache from short pieces of text to their ids, for all tokenizers.
 #pragma once
 
 #include <bit>
@@ -13,7 +13,7 @@
 
 namespace warpwright::text {
 
-// The ids of short pieces of text that were encoded before: direct-mapped, one half of a cache line an entry.
+// The ids of short pieces encoded before. Direct-mapped; an entry takes half a cache line.
 class PieceCache {
  public:
   static constexpr std::size_t kLongestPiece = 15;
@@ -21,7 +21,7 @@ class PieceCache {
   static constexpr TokenId kNoId = std::numeric_limits<TokenId>::max();
 
   struct Entry {
-    std::uint64_t key[2] = {0, 0};  // the bytes, then zeros, the length in the last byte; 0: empty
+    std::uint64_t key[2] = {0, 0};  // the bytes, then zeros, then the length in the last byte; 0: empty
     TokenId ids[kMostIds] = {};     // kNoId after the last
   };
 
@@ -29,7 +29,8 @@ class PieceCache {
 
   static_assert(std::endian::native == std::endian::little);
 
-  // The key of a piece of at most kLongestPiece bytes. Where 16 bytes can be read at it, it takes two loads.
+  // The key of a piece of at most kLongestPiece bytes. `readable` says that 16 bytes can be read from its
+  // start, which makes the key with two loads.
   static void make_key(std::string_view piece, bool readable, std::uint64_t (&key)[2]) {
     if (readable) {
       const unsigned bits = static_cast<unsigned>(piece.size()) * 8;

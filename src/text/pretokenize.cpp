@@ -9,7 +9,7 @@
 namespace warpwright::text {
 namespace {
 
-constexpr std::uint8_t kKinds = kLetter | kNumber | kSpace;  // none of them: [^\s\p{L}\p{N}]
+constexpr std::uint8_t kKinds = kLetter | kNumber | kSpace;  // 0: a character of [^\s\p{L}\p{N}]
 constexpr std::uint8_t kNotAscii = 0xff;
 
 constexpr std::array<std::uint8_t, 256> make_ascii_kinds() {
@@ -38,7 +38,7 @@ Char char_at(const unsigned char* p, const unsigned char* end) {
   return {static_cast<std::uint8_t>(UnicodeTable::instance().classes(c.code) & kKinds), c.length};
 }
 
-// The end of the run of characters of this kind; `last` receives where its last character starts.
+// The end of the run of characters of this kind. `last` receives the start of its last character.
 const unsigned char* run_end(const unsigned char* p, const unsigned char* end, std::uint8_t kind,
                              const unsigned char** last) {
   while (p < end) {
@@ -55,7 +55,7 @@ const unsigned char* run_end(const unsigned char* p, const unsigned char* end, s
   return p;
 }
 
-// The length of the contraction at p, which is an apostrophe; 0 where there is none.
+// The length of the contraction at p, an apostrophe. 0 if there is none.
 std::size_t contraction_length(const unsigned char* p, const unsigned char* end) {
   if (end - p < 2) return 0;
   if (p[1] == 's' || p[1] == 't' || p[1] == 'm' || p[1] == 'd') return 2;
@@ -84,7 +84,8 @@ std::size_t pretoken_end(std::string_view text, std::size_t begin) {
     }
   }
   const unsigned char* stop = run_end(p + first.length, end, first.kind, &last);
-  // \s+(?!\S): white space before other text leaves its last character to that text, if it has more than one.
+  // \s+(?!\S): a run of white space before other text leaves its last character to that text. A run of one
+  // character does not.
   if (first.kind == kSpace && stop != end && last != p) stop = last;
   return static_cast<std::size_t>(stop - base);
 }
@@ -96,7 +97,8 @@ std::vector<std::string_view> split_for_workers(std::string_view text, std::size
   std::size_t begin = 0;
   while (begin < text.size()) {
     std::size_t end = begin + std::min(step, text.size() - begin);
-    // No piece holds white space after anything else, and none looks back.
+    // Cut where a non-space is followed by white space. No piece continues across this place, and no rule
+    // looks back.
     while (end < text.size() &&
            !(kind(end) == kSpace && kind(end - 1) != kSpace && kind(end - 1) != kNotAscii)) {
       ++end;

@@ -27,7 +27,7 @@ TEST(Unicode, ClassesOfKnownCodePoints) {
   EXPECT_EQ(table.classes('_'), kWord);
   EXPECT_EQ(table.classes('-'), 0);
   EXPECT_EQ(table.classes(0xa0), kSpace);
-  EXPECT_EQ(table.classes(0x180e), 0);                // no longer white space since Unicode 6.3
+  EXPECT_EQ(table.classes(0x180e), 0);                // not white space since Unicode 6.3
   EXPECT_EQ(table.classes(0x1c89), kLetter | kWord);  // new in Unicode 16.0
   EXPECT_EQ(table.classes(0x323af), kLetter | kWord);
   EXPECT_EQ(table.classes(0x323b0), 0);  // assigned in Unicode 17.0
@@ -79,7 +79,7 @@ TEST(Pretokenize, InvalidBytesAreCutAsReplacementCharactersWouldBe) {
       const std::string_view part = parts[random() % std::size(parts)];
       bytes += part;
     }
-    std::vector<std::size_t> lengths;  // of what each character of `replaced` came from
+    std::vector<std::size_t> lengths;  // for each character of `replaced`, the length of its source
     for (std::size_t i = 0; i < bytes.size();) {
       const auto* p = reinterpret_cast<const unsigned char*>(bytes.data());
       const Utf8Char c = decode_utf8(p + i, p + bytes.size());

@@ -1,5 +1,5 @@
-// Scratch memory that outlives a call, so that its caches are warm: one for each call that runs at the same
-// time.
+// Scratch memory that outlives a call, so that its caches stay warm. Calls that run at the same time get
+// different scratch.
 #pragma once
 
 #include <memory>

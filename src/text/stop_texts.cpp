@@ -6,7 +6,7 @@
 namespace warpwright::text {
 namespace {
 
-// The number of bytes at the end of the text that could be the beginning of this stop text.
+// The number of bytes at the end of the text that could begin this stop text.
 std::size_t begun_bytes(std::string_view text, std::string_view stop) {
   for (std::size_t size = std::min(text.size(), stop.size() - 1); size > 0; --size) {
     if (text.ends_with(stop.substr(0, size))) return size;

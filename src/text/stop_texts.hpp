@@ -1,4 +1,4 @@
-// Texts that end generation, found in output that arrives piece by piece.
+// Finds the texts that end generation in output that arrives piece by piece.
 #pragma once
 
 #include <string>
@@ -7,15 +7,15 @@
 
 namespace warpwright::text {
 
-// Passes on output up to the first stop text. Output that could be the beginning of one is held back until
-// that is decided, so a stop text may arrive in any number of pieces.
+// Passes output on up to the first stop text. Output that could begin a stop text is held back until that is
+// decided, so a stop text may arrive in any number of pieces.
 class StopTexts {
  public:
-  explicit StopTexts(std::vector<std::string> stops);  // none of them empty
+  explicit StopTexts(std::vector<std::string> stops);  // no stop text is empty
 
-  std::string push(std::string_view piece);  // what can be shown
-  bool found() const { return found_; }      // push() and finish() then return nothing
-  std::string finish();                      // what was still held back
+  std::string push(std::string_view piece);  // returns what can be shown
+  bool found() const { return found_; }      // if true, push() and finish() return nothing
+  std::string finish();                      // returns what was held back
 
  private:
   std::vector<std::string> stops_;

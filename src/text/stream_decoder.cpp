@@ -8,7 +8,7 @@
 namespace warpwright::text {
 namespace {
 
-// The number of bytes at the end that could be the beginning of a character.
+// The number of bytes at the end that could begin a character.
 std::size_t unfinished_bytes(std::string_view bytes) {
   for (std::size_t size = 1; size <= std::min<std::size_t>(3, bytes.size()); ++size) {
     const auto byte = static_cast<unsigned char>(bytes[bytes.size() - size]);

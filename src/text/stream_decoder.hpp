@@ -1,4 +1,4 @@
-// Decoding id by id, for output that appears while it is generated.
+// Decodes id by id, for output that appears while it is generated.
 #pragma once
 
 #include <string>
@@ -7,14 +7,14 @@
 
 namespace warpwright::text {
 
-// Holds back the bytes of a character that is not complete yet, so that what comes out never ends within one.
-// All bytes come out in the end, valid or not: the outputs joined are decode() of all ids.
+// Holds back the bytes of an incomplete character, so that no output ends within one. All bytes appear in the
+// end, valid or not: the joined outputs equal decode() of all ids.
 class StreamDecoder {
  public:
   explicit StreamDecoder(const Tokenizer& tokenizer) : tokenizer_(tokenizer) {}
 
-  std::string push(TokenId id);  // the bytes that are ready
-  std::string finish();          // what is still held back: the beginning of a character
+  std::string push(TokenId id);  // returns the bytes that are ready
+  std::string finish();          // returns the bytes still held back, the start of a character
 
  private:
   const Tokenizer& tokenizer_;

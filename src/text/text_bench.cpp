@@ -1,10 +1,11 @@
-// Times a tokenizer on one thread: loading, encoding, decoding, training, and texts made to be slow.
+// Times a tokenizer on one thread: loading, encoding, decoding, training, and texts that are meant to be
+// slow.
 //
 //   text_bench --tokenizer DIR --input FILE [--repeat N]     byte-level BPE
 //   text_bench --encoder DIR --input FILE [--repeat N]       an encoder's tokenizer
 //
-// A line per measurement: name, size, best and median CPU time of N runs. bench/peers/encode.py and
-// bench/peers/encode_wordpiece.py run it beside others.
+// Prints one line per measurement: name, size, best and median CPU time of N runs. bench/peers/encode.py and
+// bench/peers/encode_wordpiece.py compare these times with other tokenizers.
 #include <fmt/format.h>
 #include <time.h>
 #include <cstdlib>
@@ -31,7 +32,8 @@ struct Flags {
   int repeat = 7;
 };
 
-// CPU time of this thread, which does all the work: neighbours on the machine disturb it less than the clock.
+// CPU time of this thread, which does all the work. Other programs on the machine disturb it less than wall
+// time.
 double cpu_seconds() {
   timespec time{};
   ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
@@ -68,7 +70,7 @@ void run_encoder(const Flags& flags) {
   const std::string text = read_file(flags.input, std::uint64_t{1} << 32);
   const std::vector<std::string_view> lines = lines_of(text);
   const std::size_t count = tokenizer.encode(text).ids.size();
-  fmt::print("{} tokens, {:.3f} bytes a token\n", count,
+  fmt::print("{} tokens, {:.3f} bytes per token\n", count,
              static_cast<double>(text.size()) / static_cast<double>(count));
   report("load", 0, flags.repeat, [&] { EncoderTokenizer::load(flags.encoder); });
   report("encode, warm cache", text.size(), flags.repeat, [&] { tokenizer.encode(text); });
@@ -96,7 +98,7 @@ void run(const Flags& flags) {
   const Tokenizer tokenizer = Tokenizer::load(flags.tokenizer);
   const std::string text = read_file(flags.input, std::uint64_t{1} << 32);
   const std::vector<TokenId> ids = tokenizer.encode(text);
-  fmt::print("{} tokens, {:.3f} bytes a token\n", ids.size(),
+  fmt::print("{} tokens, {:.3f} bytes per token\n", ids.size(),
              static_cast<double>(text.size()) / static_cast<double>(ids.size()));
   report("load", 0, flags.repeat, [&] { Tokenizer::load(flags.tokenizer); });
   report("encode, warm cache", text.size(), flags.repeat, [&] { tokenizer.encode(text); });

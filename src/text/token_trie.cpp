@@ -8,7 +8,7 @@ namespace {
 
 using Entries = std::vector<std::pair<std::string_view, TokenId>>;
 
-// Sorted, without empty ones, of equal tokens the last one alone.
+// Sorts the entries, drops empty ones, and keeps the last of equal ones.
 Entries sorted(Entries entries) {
   std::erase_if(entries, [](const auto& entry) { return entry.first.empty(); });
   std::stable_sort(entries.begin(), entries.end(),
@@ -26,7 +26,7 @@ Entries sorted(Entries entries) {
 TokenTrie::TokenTrie(Entries unordered) {
   const Entries entries = sorted(std::move(unordered));
   struct Range {
-    std::size_t begin, end, depth;  // the entries below a node, and how many of their bytes lead to it
+    std::size_t begin, end, depth;  // the entries below a node, and the node's depth in bytes
   };
   std::deque<Range> nodes{{0, entries.size(), 0}};
   label_.push_back(0);

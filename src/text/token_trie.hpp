@@ -1,4 +1,4 @@
-// A set of strings, searched for the longest one that a text starts with.
+// A set of strings in which to find the longest one that a text starts with.
 #pragma once
 
 #include <array>
@@ -13,14 +13,14 @@
 
 namespace warpwright::text {
 
-// A set of strings with an id each, found byte by byte. Nodes are in breadth-first order, so that the
-// children of one stand together, sorted by their byte: 9 bytes a node.
+// A set of strings with an id each, searched byte by byte. Nodes are stored in breadth-first order, so a
+// node's children are adjacent, sorted by their byte. A node takes 9 bytes.
 class TokenTrie {
  public:
   static constexpr TokenId kNone = std::numeric_limits<TokenId>::max();
 
   TokenTrie() = default;
-  // Of equal tokens the last counts; an empty one matches nothing.
+  // The last of equal tokens counts. An empty token matches nothing.
   explicit TokenTrie(std::vector<std::pair<std::string_view, TokenId>> entries);
 
   struct Match {
@@ -30,14 +30,14 @@ class TokenTrie {
   // True if an entry starts with this byte.
   bool may_start(char byte) const { return from_root_[static_cast<unsigned char>(byte)] != 0; }
 
-  // The longest entry that the text, which is not empty, starts with.
+  // The longest entry that the text starts with. The text must not be empty.
   Match longest(std::string_view text) const;
 
  private:
-  std::uint32_t child(std::uint32_t node, unsigned char byte) const;  // 0 where there is none
+  std::uint32_t child(std::uint32_t node, unsigned char byte) const;  // 0 if there is none
 
-  std::vector<std::uint32_t>
-      first_child_;                   // of each node; its last child stands before the next node's first
+  // Of each node. Its last child comes just before the next node's first.
+  std::vector<std::uint32_t> first_child_;
   std::vector<unsigned char> label_;  // the byte that leads to each node
   std::vector<TokenId> id_;
   std::array<std::uint32_t, 256> from_root_{};  // the root's child by byte

@@ -19,7 +19,7 @@ namespace {
 
 constexpr const char* kRemedy = "use the files of a byte-level BPE tokenizer such as GPT-2's";
 constexpr std::size_t kLargestVocabulary = std::size_t{1} << 31;
-constexpr std::size_t kLongestAddedToken = 512;  // bytes; bounds what one position of a text can cost
+constexpr std::size_t kLongestAddedToken = 512;  // bytes; limits the cost of one position in a text
 
 }  // namespace
 
@@ -71,9 +71,9 @@ void Tokenizer::check_added_tokens(const std::string& where) {
       throw Error(fmt::format("added token {} is not in its place in the vocabulary", token.id), where,
                   kRemedy);
     }
-    if (seen[token.id]++) throw Error(fmt::format("added token {} stands twice", token.id), where, kRemedy);
-    // Its content stands for itself, so the model's merges reach it only where the alphabet spells it the
-    // same.
+    if (seen[token.id]++) throw Error(fmt::format("added token {} appears twice", token.id), where, kRemedy);
+    // An added token's content is stored verbatim. So the merges can produce it only if the byte alphabet
+    // spells it in the same way.
     ordinary_[token.id] = !token.special && spell_bytes(token.content) == token.content;
   }
 }
@@ -108,9 +108,9 @@ void Tokenizer::index_merges(const std::string& where) {
     };
     if (std::max(pair.left, pair.right) >= spec_.tokens.size()) fail("refers to an id beyond the vocabulary");
     const std::optional<TokenId> result = ordinary_id_of(spec_.tokens[pair.left] + spec_.tokens[pair.right]);
-    // A special token does not count: plain text could then produce it.
+    // A merge must not make a special token, or plain text could produce it.
     if (!result) fail("makes a token that the vocabulary lacks or keeps for special use");
-    if (!merges_.insert(pair, {rank, *result})) fail("stands twice");
+    if (!merges_.insert(pair, {rank, *result})) fail("appears twice");
     ++rank;
   }
 }
@@ -123,7 +123,7 @@ std::optional<TokenId> Tokenizer::id_of(std::string_view bytes) const {
 }
 
 std::optional<TokenId> Tokenizer::ordinary_id_of(std::string_view bytes) const {
-  const std::optional<TokenId> id = id_of(bytes);  // ordinary tokens come first among equals
+  const std::optional<TokenId> id = id_of(bytes);  // among equal tokens, ordinary ones come first
   return id && ordinary_[*id] ? id : std::nullopt;
 }
 

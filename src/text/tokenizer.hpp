@@ -1,12 +1,12 @@
-// Tokenizer: byte-level BPE as GPT-2 does it. Text to ids and back, for any bytes.
+// Tokenizer: GPT-2's byte-level BPE, from text to ids and back, for any bytes.
 //
 //   const auto tokenizer = text::Tokenizer::load("gpt2/");
 //   std::vector<text::TokenId> ids = tokenizer.encode("Hello world");  // {15496, 995}
 //   std::string bytes = tokenizer.decode(ids);
 //
-// Ids are those of Hugging Face tokenizers 0.23.3 on every valid UTF-8 text. Bytes that are not UTF-8 are
-// encoded as they are (pretokenize.hpp says where they are cut), and decode(encode(bytes)) gives the same
-// bytes back (with add_prefix_space, behind one space).
+// On every valid UTF-8 text the ids are those of Hugging Face tokenizers 0.23.3. Other bytes are encoded as
+// they are (pretokenize.hpp says where they are cut). decode(encode(bytes)) gives the same bytes back, after
+// one space if add_prefix_space is set.
 #pragma once
 
 #include <array>
@@ -28,47 +28,48 @@ namespace warpwright::text {
 template <class Scratch>
 class ScratchPool;
 
-// The contents of tokenizer files in plain terms, shared by loading, training and saving.
+// The contents of tokenizer files, shared by loading, training and saving.
 struct TokenizerSpec {
-  std::vector<std::string> tokens;  // the bytes of each id; of an added token its content
+  std::vector<std::string> tokens;  // the bytes of each id; for an added token its content
   std::vector<MergePair> merges;    // by rank
   std::vector<AddedToken> added;
-  bool add_prefix_space = false;  // text that does not start with a space is given one
+  bool add_prefix_space = false;  // text that does not start with a space gets one
   bool use_regex = true;          // false: the text between added tokens is one piece
-  bool ignore_merges = false;     // a piece that is a token is that token, whatever the merges say
+  bool ignore_merges = false;     // a piece that equals a token becomes that token, whatever the merges say
   std::string end_of_text;        // the content of the special token that ends a document; may be empty
 };
 
 class Tokenizer {
  public:
-  // Checks the spec: a token for each byte, distinct tokens, merges that join two tokens into a third, added
-  // tokens that agree with the vocabulary, no merge that makes a special token. Throws Error naming `where`.
+  // Throws an Error that names `where` unless the spec is consistent. There is a token for each byte, and
+  // tokens are distinct. Merges join two tokens into a third, which is not special. Added tokens agree with
+  // the vocabulary.
   explicit Tokenizer(TokenizerSpec spec, const std::string& where = "tokenizer");
   Tokenizer(Tokenizer&&) noexcept;
   Tokenizer& operator=(Tokenizer&&) noexcept;
   ~Tokenizer();
 
-  // Reads tokenizer.json, or vocab.json and merges.txt where that is missing, and the end-of-text token from
-  // tokenizer_config.json ("eos_token"; without one "<|endoftext|>", if the vocabulary has it). Anything in
-  // the files that this class does not do is an Error that names the field.
+  // Reads tokenizer.json or, if it is missing, vocab.json and merges.txt. The end-of-text token is
+  // "eos_token" in tokenizer_config.json, or else "<|endoftext|>" if the vocabulary has it. Throws an Error
+  // that names the field for anything in the files that this class does not support.
   static Tokenizer load(const std::filesystem::path& directory);
 
-  // Writes tokenizer.json, vocab.json, merges.txt and tokenizer_config.json, each whole or not at all. Makes
-  // the folder. The flags of added tokens stand in tokenizer.json alone.
+  // Creates the folder and writes tokenizer.json, vocab.json, merges.txt and tokenizer_config.json, each
+  // whole or not at all. Only tokenizer.json holds the flags of added tokens.
   void save(const std::filesystem::path& directory) const;
 
-  // Text to ids; the second form appends. Safe to call from several threads at once.
+  // Encodes a text. The second form appends to ids. Thread-safe.
   std::vector<TokenId> encode(std::string_view text, SpecialTokens special = SpecialTokens::as_text) const;
   void encode(std::string_view text, std::vector<TokenId>& ids,
               SpecialTokens special = SpecialTokens::as_text) const;
 
-  // Ids to bytes; an id beyond the vocabulary is an Error. The result need not be UTF-8: a token may end
-  // within a character.
+  // Decodes ids to bytes. Throws Error for an id outside the vocabulary. The result need not be UTF-8, since
+  // a token may end within a character.
   std::string decode(std::span<const TokenId> ids) const;
   std::string_view bytes_of(TokenId id) const;
 
   std::size_t vocab_size() const { return spec_.tokens.size(); }
-  std::optional<TokenId> eos_id() const { return eos_id_; }  // ends a document
+  std::optional<TokenId> eos_id() const { return eos_id_; }  // the token that ends a document
   std::optional<TokenId> id_of(std::string_view bytes) const;
   const TokenizerSpec& spec() const { return spec_; }
 
@@ -85,15 +86,16 @@ class Tokenizer {
 
   TokenizerSpec spec_;
   std::array<TokenId, 256> byte_ids_{};
-  std::vector<TokenId> by_bytes_;       // ids in the order of their bytes; of equal ones, added tokens last
-  std::vector<std::uint8_t> ordinary_;  // by id: whether plain text may give it
+  // Ids sorted by their bytes; among equal bytes, added tokens come last.
+  std::vector<TokenId> by_bytes_;
+  std::vector<std::uint8_t> ordinary_;  // by id: true if plain text may produce it
   MergeTable merges_;
   AddedTokenMatcher matcher_;
   std::optional<TokenId> eos_id_;
   std::unique_ptr<ScratchPool<Scratch>> pool_;
 };
 
-// True if a folder has tokenizer files; Tokenizer::load() reports any that are missing.
+// True if a folder has tokenizer files. If some are missing, Tokenizer::load() reports them.
 bool has_tokenizer(const std::filesystem::path& folder);
 
 }  // namespace warpwright::text

@@ -1,4 +1,4 @@
-// Reading and writing the files of a Hugging Face tokenizer: tokenizer.json, vocab.json, merges.txt,
+// Reads and writes the files of a Hugging Face tokenizer: tokenizer.json, vocab.json, merges.txt and
 // tokenizer_config.json.
 #include <fmt/format.h>
 
@@ -21,11 +21,11 @@ using nlohmann::json;
 constexpr std::uint64_t kLargestFile = std::uint64_t{64} << 20;
 constexpr const char* kEndOfText = "<|endoftext|>";
 
-// The end-of-text token that tokenizer_config.json names, if it does.
+// The end-of-text token named by tokenizer_config.json, if any.
 std::optional<std::string> read_eos_token(const fs::path& path) {
   const json config = parse_json(read_file(path, kLargestFile), path.string(), kMaxJsonDepth);
   if (!config.is_object())
-    throw Error("is not a JSON object", path.string(), "write {} into it, or remove it");
+    throw Error("is not a JSON object", path.string(), "replace its content with {}, or remove the file");
   if (!config.contains("eos_token") || config["eos_token"].is_null()) return std::nullopt;
   const json& token = config["eos_token"];
   const json& content = token.is_object() && token.contains("content") ? token["content"] : token;
@@ -36,7 +36,7 @@ std::optional<std::string> read_eos_token(const fs::path& path) {
   return content.get<std::string>();
 }
 
-// Also true if the file cannot be examined: reading it then says why.
+// Also true if the file cannot be examined. Reading it then reports the reason.
 bool is_there(const fs::path& path) {
   std::error_code error;
   return fs::exists(path, error) || error;

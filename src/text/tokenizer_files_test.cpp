@@ -27,7 +27,7 @@ std::string golden_json() {
   return read_file(golden_folder() / "tokenizer.json", 1 << 20);
 }
 
-// The problem of the error that a document gives, or "accepted".
+// The error's problem for a document, or "accepted".
 std::string problem_of(const std::string& document) {
   try {
     const Tokenizer tokenizer(parse_tokenizer_json(document, "FILE"), "FILE");
@@ -53,7 +53,7 @@ TEST_F(TokenizerFiles, BothFormsSurviveTheRoundTrip) {
   const Tokenizer original = Tokenizer::load(golden_folder());
   original.save(folder_ / "new" / "tokenizer");
   expect_same(Tokenizer::load(folder_ / "new" / "tokenizer"), original);
-  // The pair of files knows of no special token but <|endoftext|>.
+  // vocab.json and merges.txt know only one special token, <|endoftext|>.
   fs::remove(folder_ / "new" / "tokenizer" / "tokenizer.json");
   const Tokenizer pair = Tokenizer::load(folder_ / "new" / "tokenizer");
   EXPECT_EQ(pair.spec().tokens, original.spec().tokens);

@@ -22,10 +22,9 @@ using nlohmann::ordered_json;
 constexpr const char* kEndOfText = "<|endoftext|>";
 constexpr const char* kRemedy = "use the files of a byte-level BPE tokenizer such as GPT-2's";
 
-using Ids = std::unordered_map<std::string, TokenId, KeyedHash>;  // from a token as the file spells it
+using Ids = std::unordered_map<std::string, TokenId, KeyedHash>;  // from a token's spelling in the file
 
-// The three places where ByteLevel stands take the same fields; only the pre-tokenizer's have a meaning for
-// ids.
+// ByteLevel may appear in three places with the same fields. Only the pre-tokenizer's fields affect ids.
 void require_byte_level(const JsonField& field) {
   field.require_object({"type", "add_prefix_space", "trim_offsets", "use_regex"}).require_type("ByteLevel");
   for (const char* flag : {"add_prefix_space", "trim_offsets"}) field.member(flag).boolean();
@@ -44,13 +43,13 @@ Ids read_vocab(const JsonField& field) {
   Ids ids;
   ids.reserve(field.value().size());
   for (const auto& [token, id] : field.value().get_ref<const json::object_t&>()) {
-    if (!JsonField::is_id(id)) field.foreign_member(token).id();  // says where
+    if (!JsonField::is_id(id)) field.foreign_member(token).id();  // throws and names the place
     ids.emplace(token, id.get<TokenId>());
   }
   return ids;
 }
 
-// Adds the added tokens to the ids; one that the model has as well must agree with it.
+// Adds the added tokens to the ids. If the model also has a token, both must give it the same id.
 void join_added_tokens(const std::vector<AddedToken>& added, Ids& ids, const std::string& where) {
   for (const AddedToken& token : added) {
     const auto [known, is_new] = ids.emplace(token.content, token.id);
@@ -62,7 +61,7 @@ void join_added_tokens(const std::vector<AddedToken>& added, Ids& ids, const std
   }
 }
 
-// The bytes of each id. Ids must be 0 to n - 1, each once; tokens of the model must be spelled in the
+// The bytes of each id. The ids must be 0 to n - 1, each once. The model's tokens must be spelled in the
 // alphabet.
 std::vector<std::string> order_tokens(const Ids& ids, const std::vector<AddedToken>& added,
                                       const std::string& where) {
@@ -94,7 +93,7 @@ std::vector<std::string> order_tokens(const Ids& ids, const std::vector<AddedTok
   return tokens;
 }
 
-// Looks the two halves of merge number `index` up.
+// Looks up the two halves of merge number `index`.
 MergePair find_pair(const Ids& ids, const std::string& left, const std::string& right, std::size_t index,
                     const std::string& where) {
   const auto find = [&](const std::string& token) {
@@ -108,7 +107,7 @@ MergePair find_pair(const Ids& ids, const std::string& left, const std::string& 
   return {find(left), find(right)};
 }
 
-// Splits "a b"; false where it is not two words with one space between.
+// Splits "a b". Returns false unless the line is two words with one space between them.
 bool split_merge(const std::string& line, std::string& left, std::string& right) {
   const std::size_t space = line.find(' ');
   if (space == 0 || space == std::string::npos || space + 1 == line.size()) return false;
@@ -137,8 +136,8 @@ std::vector<MergePair> read_merges(const JsonField& field, const Ids& ids, const
   return merges;
 }
 
-// unk_token, fuse_unk and byte_fallback are for bytes without a token; every byte has one here (the
-// Tokenizer's constructor sees to it), so they have no effect, whatever they say.
+// unk_token, fuse_unk and byte_fallback only affect bytes without a token. The Tokenizer's constructor
+// requires a token for each byte, so any value of theirs is accepted.
 void require_plain_bpe(const JsonField& model) {
   model.require_object({"type", "dropout", "unk_token", "continuing_subword_prefix", "end_of_word_suffix",
                         "fuse_unk", "byte_fallback", "ignore_merges", "vocab", "merges"});
@@ -156,7 +155,7 @@ void append_line(std::string& text, std::string_view a, std::string_view b) {
   text.append(a).append(1, ' ').append(b).append(1, '\n');
 }
 
-// Tokens as files spell them: added tokens as they are, the others in the byte alphabet.
+// Tokens as files spell them: added tokens verbatim, the others in the byte alphabet.
 std::vector<std::string> spell_tokens(const TokenizerSpec& spec) {
   std::vector<std::string> spelled(spec.tokens.size());
   for (const AddedToken& token : spec.added) spelled[token.id] = token.content;
@@ -169,7 +168,7 @@ std::vector<std::string> spell_tokens(const TokenizerSpec& spec) {
 ordered_json vocab_object(const std::vector<std::string>& spelled) {
   ordered_json::object_t members;
   members.reserve(spelled.size());
-  // emplace_back, because this map's insert looks through all it holds.
+  // emplace_back, because this map's insert searches all its members.
   for (std::size_t id = 0; id < spelled.size(); ++id) members.emplace_back(spelled[id], id);
   return ordered_json(std::move(members));
 }

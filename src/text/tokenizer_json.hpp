@@ -1,5 +1,5 @@
-// The texts of tokenizer files, to and from TokenizerSpec. Every input is taken as hostile; an Error names
-// the file and the field. The spec that comes out is checked by Tokenizer's constructor.
+// Converts between the texts of tokenizer files and TokenizerSpec. Every input is hostile. An Error names the
+// file and the field. Tokenizer's constructor checks the spec.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -15,22 +15,22 @@ class JsonField;
 
 inline constexpr int kMaxJsonDepth = 16;
 
-// tokenizer.json of Hugging Face tokenizers, version "1.0": model BPE, pre-tokenizer and decoder ByteLevel,
-// no normalizer, no truncation, no padding, a post-processor that leaves ids alone. Merges may be "a b" or
-// ["a", "b"].
+// Parses a tokenizer.json of Hugging Face tokenizers, version "1.0": model BPE, pre-tokenizer and decoder
+// ByteLevel, no normalizer, truncation or padding, and a post-processor that does not change ids. A merge may
+// be "a b" or ["a", "b"].
 TokenizerSpec parse_tokenizer_json(std::string_view document, const std::string& where);
 TokenizerSpec read_tokenizer_json(const nlohmann::json& parsed, const std::string& where);
 
-// The "added_tokens" of any tokenizer.json; none where the field is null.
+// The "added_tokens" of any tokenizer.json. Empty if the field is null.
 std::vector<AddedToken> read_added_tokens(const JsonField& field);
-// One of them without its id.
+// One added token, without its id.
 AddedToken read_added_token_flags(const JsonField& field);
 
-// GPT-2's pair of files. "<|endoftext|>", where the vocabulary has it, becomes a special token.
+// Parses GPT-2's pair of files. If the vocabulary has "<|endoftext|>", it becomes a special token.
 TokenizerSpec parse_vocab_and_merges(std::string_view vocab, const std::string& vocab_where,
                                      std::string_view merges, const std::string& merges_where);
 
-// Throws for a file of lines with a NUL byte in it: what follows one is not a vocabulary.
+// Throws Error if a file of lines holds a NUL byte, since it is then no vocabulary.
 void require_no_nul(std::string_view content, const std::string& where);
 
 std::string format_tokenizer_json(const TokenizerSpec& spec);

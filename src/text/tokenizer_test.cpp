@@ -13,7 +13,7 @@
 namespace warpwright::text {
 namespace {
 
-// The 256 bytes as ids 0 to 255, "ab", "abc" and "bc", and an end-of-text token.
+// Ids 0 to 255 are the 256 bytes; then come "ab", "abc", "bc" and an end-of-text token.
 TokenizerSpec small_spec() {
   TokenizerSpec spec;
   for (int byte = 0; byte < 256; ++byte) spec.tokens.emplace_back(1, static_cast<char>(byte));
@@ -91,8 +91,8 @@ TEST(Tokenizer, AddedTokensTakeSpaceAndStandAloneAsTheirFlagsSay) {
   add(spec, "L!").lstrip = true;         // 260
   add(spec, "R!").rstrip = true;         // 261
   add(spec, "word").single_word = true;  // 262
-  add(spec, "N!").normalized = true;     // 263: looked for in what the others leave
-  add(spec, "N!R!");                     // 264: longer, and in the first round
+  add(spec, "N!").normalized = true;     // 263: found in the second round, in the remaining text
+  add(spec, "N!R!");                     // 264: longer, and found in the first round
   const Tokenizer tokenizer(std::move(spec));
   EXPECT_EQ(tokenizer.encode("a \xc2\xa0L! b"), (Ids{'a', 260, ' ', 'b'}));
   EXPECT_EQ(tokenizer.encode("R! \n\xe3\x80\x80"
@@ -121,11 +121,12 @@ TEST(Tokenizer, OptionsOfTheByteLevelStep) {
   EXPECT_EQ(Tokenizer(spec).encode("c a"), (Ids{261, 'a'}));
   spec.ignore_merges = true;
   EXPECT_EQ(Tokenizer(spec).encode("c a"), (Ids{260}));
-  EXPECT_EQ(Tokenizer(spec).encode("<|endoftext|>").size(), 13u);  // a special token never comes out of text
+  EXPECT_EQ(Tokenizer(spec).encode("<|endoftext|>").size(), 13u);  // plain text never gives a special token
 }
 
 TEST(Tokenizer, LongWordsMergeAsShortOnesDo) {
-  // x, y and z do not merge, so a long word (the heap) has the ids of its parts (the scan).
+  // x, y and z do not merge. So a long word (merged by the heap) has the ids of its parts (merged by the
+  // scan).
   const Tokenizer tokenizer(small_spec());
   std::string word;
   Ids expected;
@@ -149,7 +150,7 @@ TEST(Tokenizer, HeapAndScanAgreeOnRandomWords) {
   std::mt19937 random(5);
   WordMerger merger;
   for (int round = 0; round < 300; ++round) {
-    // The oracle looks for the best pair again after every merge, in the simplest way.
+    // The oracle searches all pairs for the best one after every merge.
     Ids ids(1 + random() % 150);
     for (TokenId& id : ids) id = *tokenizer.id_of(std::string(1, "aabenth "[random() % 8]));
     Ids expected = ids;
@@ -169,7 +170,7 @@ TEST(Tokenizer, HeapAndScanAgreeOnRandomWords) {
   }
 }
 
-// An encoder that is quadratic in these lengths would run into the test runner's time limit.
+// An encoder with quadratic time at these lengths would exceed the test's time limit.
 TEST(Tokenizer, HugeRunsStayFarFromQuadratic) {
   const Tokenizer tokenizer = Tokenizer::load(golden_folder());
   for (const char c : {'a', ' ', '-', '\n', '\xff'}) {
@@ -278,7 +279,7 @@ TEST(TokenizerSpecCheck, RefusesWhatCannotBe) {
   EXPECT_NE(message([](auto& s) { add(s, std::string(513, 'x')); }).find("513 bytes"), std::string::npos);
   EXPECT_NE(message([](auto& s) { add(s, "\xff"); }).find("UTF-8"), std::string::npos);
   EXPECT_NE(message([](auto& s) { s.end_of_text = "</s>"; }).find("</s>"), std::string::npos);
-  // A special token that merges would make out of ordinary text.
+  // Merges would make this special token out of ordinary text.
   EXPECT_NE(message([](auto& s) {
               AddedToken token;
               token.content = "abc";

@@ -20,11 +20,11 @@
 namespace warpwright::text {
 namespace {
 
-constexpr std::size_t kPartBytes = std::size_t{1} << 20;    // of text, counted by a thread at a time
-constexpr std::size_t kBatchBytes = std::size_t{32} << 20;  // counted between two readings
+constexpr std::size_t kPartBytes = std::size_t{1} << 20;    // of text; one thread counts a part
+constexpr std::size_t kBatchBytes = std::size_t{32} << 20;  // of text; counted between two reads
 constexpr std::size_t kMergesPerProgress = 64;
 
-// Keeps copies of texts.
+// Owns copies of texts.
 class Arena {
  public:
   std::string_view keep(std::string_view text) {
@@ -46,7 +46,7 @@ class Arena {
   std::size_t left_ = 0;
 };
 
-// Counts the occurrences of each piece of text: open addressing, at most half full.
+// Counts the occurrences of each piece. Open addressing, at most half full.
 class PieceCounts {
  public:
   struct Slot {
@@ -59,7 +59,7 @@ class PieceCounts {
 
   void add(std::string_view piece, std::uint64_t count) { add(piece, KeyedHash()(piece), count); }
 
-  // Adds the counts of another table. Pieces that are new here are copied into the arena.
+  // Adds the counts of another table. Copies new pieces into the arena.
   void add(const PieceCounts& other, Arena& arena) {
     for (const Slot& from : other.slots_) {
       if (!from.count) continue;
@@ -109,7 +109,7 @@ void count_part(std::string_view part, PieceCounts& counts) {
   }
 }
 
-// Counts the pieces of documents, a batch of them at a time.
+// Counts the pieces of documents in batches.
 class PieceCounter {
  public:
   explicit PieceCounter(const TrainOptions& options) : options_(options) {}
@@ -158,15 +158,15 @@ class PieceCounter {
   }
 
   const TrainOptions& options_;
-  Arena arena_;  // of the pieces in counts_
+  Arena arena_;  // holds the pieces of counts_
   PieceCounts counts_;
   std::vector<std::string> parts_;
   std::size_t bytes_ = 0, done_ = 0;
 };
 
-// The merge loop. What HF's trainer computes is kept to the letter, its two peculiarities included: a pair's
-// count is not reset once it is merged, and a pair can be on the queue several times, each time with the
-// words in which it was new; both matter only where two pairs spell the same token.
+// The merge loop. It reproduces HF's trainer exactly, including two peculiarities. A merged pair's count is
+// not reset. A pair can be in the queue several times, each time with the words in which it was new. Both
+// only matter if two pairs spell the same token.
 class PairMerger {
  public:
   PairMerger(const PieceCounts& pieces, std::vector<std::string> tokens,
@@ -225,7 +225,7 @@ class PairMerger {
   struct Candidate {
     std::int64_t count;
     std::uint64_t pair;
-    std::vector<std::uint32_t> words;  // where the pair may stand
+    std::vector<std::uint32_t> words;  // words that may contain the pair
     bool operator<(const Candidate& other) const {
       return count != other.count ? count < other.count : pair > other.pair;
     }
@@ -273,7 +273,7 @@ class PairMerger {
   void merge_in_word(std::uint32_t index, std::uint64_t pair, TokenId merged) {
     Word& word = words_[index];
     TokenId* symbols = symbols_.data() + word.begin;
-    std::size_t size = 0;  // of what is written; it never passes what is read
+    std::size_t size = 0;  // symbols written; never ahead of the symbols read
     for (std::size_t i = 0; i < word.size; ++i) {
       if (i + 1 == word.size || pair_of(symbols[i], symbols[i + 1]) != pair) {
         symbols[size++] = symbols[i];
@@ -299,17 +299,17 @@ class PairMerger {
   std::vector<TokenId> symbols_;
   std::vector<Word> words_;
   std::unordered_map<std::uint64_t, std::int64_t> counts_;
-  std::unordered_map<std::uint64_t, std::vector<std::uint32_t>>
-      pending_;                   // pairs that are new since the last merge
-  std::vector<Candidate> queue_;  // a heap, the best on top
+  std::unordered_map<std::uint64_t, std::vector<std::uint32_t>> pending_;  // new pairs since the last merge
+  std::vector<Candidate> queue_;  // a heap with the best candidate on top
 };
 
 void check_options(const TrainOptions& options) {
   const std::size_t smallest = options.special_tokens.size() + 256;
   constexpr std::size_t kLargest = std::size_t{1} << 30;
   if (options.vocab_size < smallest || options.vocab_size > kLargest) {
-    throw UsageError(fmt::format("a vocabulary of {} tokens", options.vocab_size), "tokenizer training",
-                     fmt::format("ask for {} (256 bytes and the special tokens) to {}", smallest, kLargest));
+    throw UsageError(
+        fmt::format("a vocabulary of {} tokens", options.vocab_size), "tokenizer training",
+        fmt::format("give a size from {} (256 bytes and the special tokens) to {}", smallest, kLargest));
   }
   for (const std::string& token : options.special_tokens) {
     if (token.empty() || pretoken_end(token, 0) == token.size()) {
@@ -318,7 +318,7 @@ void check_options(const TrainOptions& options) {
     }
     if (std::count(options.special_tokens.begin(), options.special_tokens.end(), token) > 1) {
       throw UsageError(fmt::format("the special token {} is given twice", quote(token)), "tokenizer training",
-                       "give each once");
+                       "give each token once");
     }
   }
 }

@@ -1,10 +1,10 @@
-// Training a byte-level BPE tokenizer: count the pieces of the text, then merge the commonest pair again and
-// again.
+// Trains a byte-level BPE tokenizer: counts the pieces of the text, then merges the most frequent pair again
+// and again.
 //
-// The result is that of Hugging Face tokenizers' BpeTrainer (models/bpe/trainer.rs) with its ByteLevel
-// alphabet on the same documents, merge for merge: ties go to the pair of smaller ids, special tokens take
-// the first ids, then the 256 bytes in the order of their characters. It depends on the documents and options
-// alone, not on threads.
+// The result equals that of Hugging Face tokenizers' BpeTrainer (models/bpe/trainer.rs) with its ByteLevel
+// alphabet on the same documents, merge for merge. Ties go to the pair of smaller ids. Special tokens take
+// the first ids, then come the 256 bytes in the order of their characters. The result depends only on the
+// documents and the options, not on the number of threads.
 #pragma once
 
 #include <cstddef>
@@ -21,22 +21,22 @@ namespace warpwright::text {
 
 struct TrainProgress {
   enum class Phase { counting, merging } phase;
-  std::size_t done, total;  // counting: bytes of text so far, and 0; merging: tokens of the vocabulary
+  std::size_t done, total;  // counting: bytes of text so far, and 0; merging: tokens so far, and the target
 };
 
 struct TrainOptions {
-  std::size_t vocab_size = 0;                                   // special tokens and the 256 bytes included
+  std::size_t vocab_size = 0;                                   // including special tokens and the 256 bytes
   std::vector<std::string> special_tokens = {"<|endoftext|>"};  // the first one ends documents
-  std::function<void(const TrainProgress&)> progress;  // called now and then, from the calling thread
+  std::function<void(const TrainProgress&)> progress;  // called from the calling thread, at intervals
 };
 
-// Calls `add` with each document in turn, whose bytes need to live only until it returns.
+// Calls `add` with each document in turn. The bytes must be valid only until `add` returns.
 using DocumentSource = std::function<void(const std::function<void(std::string_view document)>& add)>;
 
-// Trains on documents, each a text of its own (no piece spans two). Spelled-out special tokens in them are
-// text. Memory is taken for the different pieces of the text, and for a batch of documents. The vocabulary
-// ends up smaller than asked for if the text has no pairs left. UsageError for a vocabulary that is too small
-// or a special token that plain text could produce; Error for documents without any text.
+// Trains on documents. No piece spans two documents, and special tokens spelled out in them are plain text.
+// Memory grows with the number of distinct pieces, plus one batch of documents. The vocabulary is smaller
+// than requested if no pairs are left to merge. Throws UsageError for a vocabulary that is too small or a
+// special token that plain text could produce, and Error if the documents hold no text.
 Tokenizer train_tokenizer(const DocumentSource& documents, const TrainOptions& options);
 Tokenizer train_tokenizer(std::span<const std::string_view> documents, const TrainOptions& options);
 

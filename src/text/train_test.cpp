@@ -45,7 +45,7 @@ TEST(Train, DoesNotDependOnThreadsOrOnHowDocumentsAreOrdered) {
 }
 
 TEST(Train, TiesGoToTheSmallerIds) {
-  // "zy" and "ba" occur twice each; 'b' sorts before 'z'.
+  // "zy" and "ba" occur twice each. 'b' sorts before 'z'.
   const Tokenizer tokenizer = train_on("zy zy ba ba", options_of(258));
   EXPECT_EQ(tokenizer.bytes_of(257), "ba");
 }

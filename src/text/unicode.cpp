@@ -72,7 +72,8 @@ std::string repair_utf8(std::string_view bytes) {
       continue;
     }
     text += "\xef\xbf\xbd";
-    // The second byte decides whether a character can go on; those behind it need only be continuations.
+    // The second byte decides whether a character can continue. The later bytes need only be continuation
+    // bytes.
     const unsigned length = utf8_length(*p);
     const bool goes_on = length > 1 && end - p > 1 && is_continuation(p[1]) &&
                          !(p[0] == 0xe0 && p[1] < 0xa0) && !(p[0] == 0xed && p[1] >= 0xa0) &&
@@ -90,7 +91,7 @@ void append_utf8(char32_t code, std::string& text) {
     text += static_cast<char>(code);
     return;
   }
-  const auto lead = static_cast<unsigned char>(0xf00u >> size);  // size ones, then zeros, in the low byte
+  const auto lead = static_cast<unsigned char>(0xf00u >> size);  // `size` ones, then zeros, in the low byte
   text += static_cast<char>(lead | code >> (6 * (size - 1)));
   for (unsigned i = size - 1; i-- > 0;) text += static_cast<char>(0x80 | (code >> (6 * i) & 0x3f));
 }

@@ -1,7 +1,7 @@
-// Unicode 16.0: the classes of code points that tokenizers ask about, and UTF-8 decoding of hostile bytes.
+// Unicode 16.0: the classes of code points that tokenizers need, and UTF-8 decoding of hostile bytes.
 //
-// The version is pinned in a generated table (unicode_ranges.inc), so that ids depend neither on the system's
-// libraries nor on its locale. It is the version inside Hugging Face tokenizers 0.23.3.
+// A generated table (unicode_ranges.inc) pins the version, so ids depend neither on the system's libraries
+// nor on its locale. Hugging Face tokenizers 0.23.3 uses the same version.
 #pragma once
 
 #include <array>
@@ -23,7 +23,7 @@ class UnicodeTable {
  public:
   static const UnicodeTable& instance();
 
-  // The classes of a code point; none for one beyond U+10FFFF.
+  // The classes of a code point; 0 beyond U+10FFFF.
   std::uint8_t classes(char32_t code) const {
     return code < kCodePoints ? pages_[page_of_[code >> kPageBits]][code & (kPageSize - 1)] : 0;
   }
@@ -40,18 +40,19 @@ class UnicodeTable {
   std::vector<Page> pages_;
 };
 
-// A byte that is not part of well-formed UTF-8: it stands for itself and has no class, as U+FFFD has none.
+// A byte outside well-formed UTF-8. It is a character by itself and has no class, like U+FFFD.
 inline constexpr char32_t kInvalidByte = 0xffffffff;
 
 struct Utf8Char {
-  char32_t code;    // kInvalidByte where no well-formed sequence starts
+  char32_t code;    // kInvalidByte if no well-formed sequence starts here
   unsigned length;  // 1 to 4 bytes; 1 for an invalid byte
 };
 
-// Decodes the character at p < end: the shortest form only, no surrogates, nothing beyond U+10FFFF.
+// Decodes the character at p < end. Accepts only the shortest form, no surrogates, and nothing beyond
+// U+10FFFF.
 Utf8Char decode_utf8(const unsigned char* p, const unsigned char* end);
 
-// The first and the last character of a text that is not empty.
+// The first or last character of a text, which must not be empty.
 Utf8Char first_char(std::string_view text);
 Utf8Char last_char(std::string_view text);
 
@@ -60,18 +61,19 @@ std::size_t trailing_space(std::string_view text);
 
 bool is_utf8(std::string_view bytes);
 
-// The same text where it is UTF-8; else with U+FFFD for each maximal part of a character that is not complete
-// and for each other byte, as The Unicode Standard (section 3.9) advises and Python's and Rust's decoders do.
+// Returns the text with U+FFFD for each maximal part of an incomplete character and for each other invalid
+// byte. The Unicode Standard (section 3.9) recommends this, and Python's and Rust's decoders do it. UTF-8
+// text is returned unchanged.
 std::string repair_utf8(std::string_view bytes);
 
 void append_utf8(char32_t code, std::string& text);
 
-// The number of bytes of the code point in UTF-8.
+// The number of bytes of a code point in UTF-8.
 inline unsigned utf8_size(char32_t code) {
   return code < 0x80 ? 1 : code < 0x800 ? 2 : code < 0x10000 ? 3 : 4;
 }
 
-// The number of bytes in a sequence with this first byte: 1 to 4, or 0 if none can start with it.
+// The number of bytes in a sequence with this first byte: 1 to 4, or 0 if no sequence starts with it.
 unsigned utf8_length(unsigned char first);
 
 }  // namespace warpwright::text

@@ -57,7 +57,8 @@ WordPiece::WordPiece(const WordPieceSpec& spec, const std::string& where) : most
   Entries words, continuations;
   bool has_unknown = false;
   const auto add = [&](Entries& entries, std::string_view token, TokenId id) {
-    if (!has_more_chars_than(token, most_chars_)) entries.emplace_back(token, id);  // else it matches no word
+    // A longer token matches no word.
+    if (!has_more_chars_than(token, most_chars_)) entries.emplace_back(token, id);
   };
   for (const VocabularyEntry& entry : spec.vocabulary) {
     const std::string_view token = entry.token;

@@ -1,7 +1,7 @@
-// WordPiece: words to ids by the longest match first, over a vocabulary of words and of their continuations.
+// WordPiece: splits a word into ids, the longest match first, from a vocabulary of words and continuations.
 //
-// Source: google-research/bert, tokenization.py; ids as Hugging Face tokenizers 0.23.3 gives them
-// (models/wordpiece). next_bert_word() is the pre-tokenizer in front of it (pre_tokenizers/bert.rs).
+// Source: google-research/bert, tokenization.py. The ids are those of Hugging Face tokenizers 0.23.3
+// (models/wordpiece). next_bert_word() is the pre-tokenizer before it (pre_tokenizers/bert.rs).
 #pragma once
 
 #include <cstddef>
@@ -21,18 +21,18 @@ struct VocabularyEntry {
 };
 
 struct WordPieceSpec {
-  std::vector<VocabularyEntry> vocabulary;  // of equal tokens the last counts; an empty one matches nothing
-  std::string unknown = "[UNK]";            // for a word that the vocabulary cannot spell
-  std::string continuing_prefix = "##";     // of the tokens that continue a word
+  std::vector<VocabularyEntry> vocabulary;  // the last of equal tokens counts; an empty one matches nothing
+  std::string unknown = "[UNK]";            // stands for a word that the vocabulary cannot spell
+  std::string continuing_prefix = "##";     // marks the tokens that continue a word
   std::uint64_t most_chars = 100;           // a longer word is unknown
 };
 
 class WordPiece {
  public:
-  // Throws Error naming `where` for a vocabulary without the unknown token.
+  // Throws an Error that names `where` if the vocabulary lacks the unknown token.
   WordPiece(const WordPieceSpec& spec, const std::string& where);
 
-  // Appends the ids of one word of UTF-8, which is not empty.
+  // Appends the ids of one UTF-8 word, which must not be empty.
   void encode(std::string_view word, std::vector<TokenId>& ids) const;
 
   TokenId unknown() const { return unknown_; }
@@ -43,14 +43,13 @@ class WordPiece {
   std::uint64_t most_chars_;
 };
 
-// One word of a normalized text (UTF-8): from `begin` to `end`; begin is the text's size where there is none
-// left.
+// One word of a normalized UTF-8 text: [begin, end). If no word is left, begin is the text's size.
 struct BertWord {
   std::size_t begin, end;
 };
 
-// The first word at or after `from`: white space separates words, and punctuation is one, character by
-// character.
+// The first word at or after `from`. White space separates words. Each punctuation character is a word by
+// itself.
 BertWord next_bert_word(std::string_view text, std::size_t from);
 
 }  // namespace warpwright::text

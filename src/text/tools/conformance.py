@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""Compares the tokenizer with Hugging Face tokenizers 0.23.3, id for id; or lists where tiktoken differs from that.
+"""Compares the tokenizer with Hugging Face tokenizers 0.23.3 id for id, or lists the texts on which tiktoken differs.
 
     python3 src/text/tools/conformance.py --pipe build/release/src/text/text_pipe \\
         [--gpt2 DIR] [--text FILE] [--strings 100000] [--seed 1]
 
-Needs `tokenizers` 0.23.3 (--tiktoken: also `tiktoken`) and GPT-2's vocab.json and merges.txt: in DIR, in
-$WARPWRIGHT_GPT2_TOKENIZER, or in ../shared/data/gpt2 beside the checkout. Without them it is skipped. Checks:
+Needs `tokenizers` 0.23.3 (--tiktoken also needs `tiktoken`). Needs GPT-2's vocab.json and merges.txt in DIR, in
+$WARPWRIGHT_GPT2_TOKENIZER, or in ../shared/data/gpt2 next to the checkout. If one is missing, the test is skipped.
+The checks are:
 classes    every code point against the regular expressions inside Hugging Face tokenizers
 strings    random strings of every kind below, with GPT-2's vocabulary
 options    add_prefix_space, use_regex, ignore_merges, added tokens with every flag, merges in both spellings
@@ -23,7 +24,7 @@ import sys
 import tempfile
 
 PINNED = "0.23.3"
-SKIPPED = 77  # the exit status that says so to ctest
+SKIPPED = 77  # the exit status that ctest takes for a skipped test
 
 
 def skip(reason):
@@ -41,14 +42,14 @@ if tokenizers.__version__ != PINNED:
 
 
 class Pipe:
-    """text_pipe encode, kept open."""
+    """A running `text_pipe encode`."""
 
     def __init__(self, program, directory, special=False):
         command = [program, "encode", str(directory)] + (["special"] if special else [])
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 
     def encode(self, texts):
-        """Ids of each text; in batches, so that neither pipe fills up while the other side waits."""
+        """Returns the ids of each text. Works in batches, so that neither pipe fills up while the other side waits."""
         ids = []
         for text in texts:
             data = text if isinstance(text, bytes) else text.encode("utf-8")
@@ -68,7 +69,7 @@ class Pipe:
 
 
 def assigned(rng):
-    """A code point of the Basic Multilingual Plane's crowded parts or anywhere, never a surrogate."""
+    """A random code point, often from the crowded parts of the Basic Multilingual Plane, never a surrogate."""
     limit = rng.choice([0x80, 0x250, 0x600, 0x3000, 0xD800, 0x10000, 0x1F000, 0x20000, 0x110000])
     while True:
         code = rng.randrange(limit)
@@ -109,7 +110,7 @@ def random_string(rng):
         lambda: rng.choice("abcxyzABC") * rng.choice([1, 2, 5, 60, 200]),
         lambda: "".join(chr(rng.randrange(0x20, 0x7F)) for _ in range(rng.randrange(1, 30))),
     ]
-    # Half of the strings mix few kinds, so that each meets the others at every boundary.
+    # Half of the strings mix few kinds, so that each kind meets the others at many boundaries.
     chosen = rng.sample(kinds, rng.choice([1, 2, 3, len(kinds)]))
     return "".join(rng.choice(chosen)() for _ in range(rng.randrange(0, 24)))
 
@@ -201,7 +202,7 @@ def check_options(program, directory, strings, rng):
 
 
 def training_agrees(program, documents, size):
-    """Returns whether both trainers make the same tokenizer from the documents, and its number of merges."""
+    """Returns True if both trainers make the same tokenizer from the documents, and the number of merges."""
     oracle = byte_level(models.BPE())
     trainer = trainers.BpeTrainer(
         vocab_size=size,
@@ -235,7 +236,7 @@ def check_training(program, path, sizes):
 
 
 def check_training_on_noise(program, rng, rounds):
-    """Few letters and long words: ties, overlapping pairs, and tokens that two pairs spell."""
+    """Trains on few letters and long words, which give ties, overlapping pairs, and tokens that two pairs spell."""
     wrong = 0
     for _ in range(rounds):
         letters = "".join(rng.sample("ab-é ", rng.randrange(2, 6)))
@@ -249,7 +250,7 @@ def check_training_on_noise(program, rng, rounds):
 
 
 def list_tiktoken_differences(oracle, rng, strings):
-    """tiktoken merges any two tokens that join to a third and takes whole pieces first, so every token is tried."""
+    """tiktoken merges any two tokens that join to a third, and prefers whole pieces. So this tries every token."""
     import tiktoken
     from tiktoken_ext.openai_public import r50k_pat_str
 
@@ -263,7 +264,7 @@ def list_tiktoken_differences(oracle, rng, strings):
     joined = [b"".join(rng.choice(tokens) for _ in range(rng.randrange(1, 4))) for _ in range(200000)]
     chars = [b + chr(c) for c in range(0x110000) if not 0xD800 <= c < 0xE000 for b in ("a", "1", "\t", "!")]
     groups = {
-        "every code point behind a letter, a digit, a tab and a mark": chars,
+        "every code point after a letter, a digit, a tab and a mark": chars,
         "every token": [t for t in map(decode_or_none, tokens) if t],
         "tokens joined": [t for t in map(decode_or_none, joined) if t],
         "random strings": strings,
@@ -310,7 +311,7 @@ def main():
     parser.add_argument("--text")
     parser.add_argument("--strings", type=int, default=100000)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--tiktoken", action="store_true", help="list where tiktoken differs, and stop")
+    parser.add_argument("--tiktoken", action="store_true", help="list the texts on which tiktoken differs, and stop")
     args = parser.parse_args()
     args.gpt2 = args.gpt2 or find_gpt2()
     rng = random.Random(args.seed)

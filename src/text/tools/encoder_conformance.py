@@ -1,16 +1,16 @@
 #!/usr/bin/env python3
-"""Compares the tokenizer of encoders with Hugging Face tokenizers 0.23.3, id for id and type for type.
+"""Compares the encoders' tokenizer with Hugging Face tokenizers 0.23.3, id for id and type for type.
 
     python3 src/text/tools/encoder_conformance.py --pipe build/release/src/text/text_pipe \\
         [--minilm DIR] [--roberta DIR] [--strings 100000] [--seed 1]
 
-Needs `tokenizers` 0.23.3; without it it is skipped. Checks:
-repair      random bytes: what is not UTF-8, as Python's decoder replaces it
-normalizer  every code point alone and between two letters, and the strings, with every choice of options
-words       the same with the pre-tokenizer
+Needs `tokenizers` 0.23.3. If it is missing, the test is skipped. The checks are:
+repair      random bytes: invalid UTF-8 is replaced as Python's decoder replaces it
+normalizer  every code point alone and between two letters, and the strings, with every combination of options
+words       the same texts through the pre-tokenizer
 golden      the strings, alone and in pairs, with the small tokenizers in src/text/golden, cased and uncased, from
             tokenizer.json and from vocab.txt, with added tokens of every kind, every truncation and several lengths
-minilm      the same with all-MiniLM-L6-v2's vocabulary of 30,522 tokens: in DIR, or in $WARPWRIGHT_MINILM
+minilm      the same with all-MiniLM-L6-v2's vocabulary of 30,522 tokens, in DIR or in $WARPWRIGHT_MINILM
 roberta     the same with byte-level BPE: RoBERTa's template around the small BPE tokenizer, or a folder's files
 """
 
@@ -25,12 +25,13 @@ import sys
 import tempfile
 import threading
 
-import conformance  # says so where tokenizers is missing or another version
+import conformance  # exits with a reason if tokenizers is missing or has another version
 from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizers, processors
 
 GOLDEN = pathlib.Path(__file__).resolve().parent.parent / "golden"
 STRATEGIES = ["longest_first", "only_first", "only_second"]
-# Characters that decomposition moves and stripping keeps, and others that only decomposition tells apart.
+# Characters that decomposition moves and stripping keeps, then characters that only decomposition
+# distinguishes.
 MOVED = "\u302e\u302f\U0001d165\U0001d166\U0001d16d\U00016ff0\U00016ff1\U0001e4ec\U0001e4ed\u0897\u1acf\U0001d15e\U0001d1c0\u0f73"
 LETTERS = "İıßſẞΣςᾂΐ\u212a\u212b\u2126ǅŉǰ가각힣\uf900\ufa6d\u0958\u0cca\u0344\u0390ΌάЙйЁёҐÅåÇé\u037e\u1fef\u2000\ufb1d\ufdfa\uff21"
 CHINESE = "你好世界㐀䶿一鿿\U00020000\U0002a6df\U0002a700\U0002b73f\U0002b820\U0002b91f\U0002b920\U0002ceaf\U00030000豈\U0002f800かカ한"
@@ -54,7 +55,7 @@ def random_string(rng):
 
 
 class Pipe:
-    """text_pipe, kept open."""
+    """A running text_pipe."""
 
     def __init__(self, program, *arguments):
         self.process = subprocess.Popen([program, *map(str, arguments)], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
@@ -81,7 +82,7 @@ class Pipe:
         sender.join()
 
     def encodings(self, inputs):
-        """The ids and types of each tuple of one text or two."""
+        """The ids and types of each tuple of one or two texts."""
         sender = threading.Thread(target=self.send, args=(inputs, True))
         sender.start()
         for _ in inputs:
@@ -143,13 +144,13 @@ def check_words(report, program, texts, every):
 def encode_or_nothing(oracle, texts):
     try:
         encoding = oracle.encode(*texts)
-    except Exception:  # what the strategy cannot do
+    except Exception:  # the strategy cannot shorten these texts
         return [], []
     return encoding.ids, encoding.type_ids
 
 
 def check_tokenizer(report, name, program, folder, oracle, texts, rng):
-    """Single texts, then pairs with every strategy and several lengths."""
+    """Compares single texts, then pairs with every strategy and several lengths."""
     for special in ("recognize", "as_text"):
         oracle.encode_special_tokens = special == "as_text"
         oracle.no_truncation()
@@ -215,7 +216,7 @@ def bert_from_vocab(vocab, lowercase, strip_accents=None, chinese=True):
 
 
 def check_bert(report, name, program, folder, texts, rng):
-    """A folder's tokenizer.json, its vocab.txt with other flags, and added tokens."""
+    """Checks a folder's tokenizer.json, its vocab.txt with other flags, and added tokens."""
     source = pathlib.Path(folder)
     check_tokenizer(report, name, program, folder, unlimited(source / "tokenizer.json"), texts, rng)
     with tempfile.TemporaryDirectory() as made:
@@ -275,7 +276,7 @@ def main():
     if args.minilm:
         check_bert(report, "minilm", args.pipe, args.minilm, texts, rng)
     else:
-        print("minilm: not compared; set WARPWRIGHT_MINILM to its folder (scripts/fetch-minilm)")
+        print("minilm: skipped; set WARPWRIGHT_MINILM to its folder (scripts/fetch-minilm)")
     check_roberta(report, args.pipe, args.roberta, texts[: max(3000, args.strings // 10)], rng)
     print("all identical" if report.fine else "DIFFERENCES FOUND")
     return 0 if report.fine else 1

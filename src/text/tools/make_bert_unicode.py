@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Writes src/text/bert_unicode.inc: what BERT's normalizer and pre-tokenizer take each code point for.
+"""Writes src/text/bert_unicode.inc: the classes that BERT's normalizer and pre-tokenizer give each code point.
 
-The source is Hugging Face tokenizers 0.23.3, asked about every code point: its classes come from another version of
-Unicode than its decompositions and these from another than its lower case, so no single table of Unicode gives its ids.
+The source is Hugging Face tokenizers 0.23.3, queried for every code point. Its classes, its decompositions and its
+lowercase letters come from three versions of Unicode. So no single version of Unicode's tables gives its ids.
 
     python3 -m venv /tmp/tokenizers && /tmp/tokenizers/bin/pip install tokenizers==0.23.3
     /tmp/tokenizers/bin/python src/text/tools/make_bert_unicode.py
@@ -18,7 +18,7 @@ from tokenizers.pre_tokenizers import BertPreTokenizer
 
 PINNED = "0.23.3"
 CODES = [code for code in range(0x110000) if not 0xD800 <= code < 0xE000]
-HANGUL = range(0xAC00, 0xAC00 + 11172)  # decomposed by arithmetic
+HANGUL = range(0xAC00, 0xAC00 + 11172)  # decomposed arithmetically
 
 
 def normalizer(clean=False, chinese=False, accents=False):
@@ -48,8 +48,8 @@ def classes(decompositions):
 
 
 def combining_classes(nfd):
-    """From the order that the normalizer puts pairs in: a character goes before one of a higher class."""
-    top = "\u0345"  # of the highest class, 240, and alone there
+    """Infers the classes from the normalizer's order: a character goes before one of a higher class."""
+    top = "\u0345"  # the only character of the highest class, 240
 
     def before_top(char):
         return nfd.normalize_str(f"a{top}{char}") != f"a{top}{char}"
@@ -82,7 +82,7 @@ def ranges(values):
 
 
 def lowercase_rows(lower):
-    """Rows of equal distance: every code point, or every second one, of a range."""
+    """Rows of equal distance: a row is every code point, or every second one, of a range."""
     rows = []
     for code in sorted(lower):
         delta = lower[code] - code

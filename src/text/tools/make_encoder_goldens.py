@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Writes src/text/golden/{uncased,cased}/: small WordPiece tokenizers and what Hugging Face tokenizers 0.23.3 makes of
-tricky strings with them.
+"""Writes src/text/golden/{uncased,cased}/: small WordPiece tokenizers, and the ids that Hugging Face tokenizers 0.23.3
+gives tricky strings with them.
 
     python3 src/text/tools/make_encoder_goldens.py [--minilm DIR]
 
 tokenizer.json  trained on golden/text.txt and the strings: a vocabulary of 600, BERT's normalizer, template and flags
-vocab.txt       its vocabulary, a token a line
-strings.json    of each string and of each with its neighbour as a pair: the ids; of the pairs, cut to 12 tokens, too
+vocab.txt       its vocabulary, one token per line
+strings.json    the ids of each string, and of each string paired with the next one, whole and cut to 12 tokens
 
 With --minilm also golden/minilm.json: the same with all-MiniLM-L6-v2's vocabulary (scripts/fetch-minilm).
 """
@@ -15,7 +15,7 @@ import argparse
 import json
 import pathlib
 
-import conformance  # says so where tokenizers is missing or another version
+import conformance  # exits with a reason if tokenizers is missing or has another version
 from make_goldens import STRINGS
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
 

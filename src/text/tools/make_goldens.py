@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Writes src/text/golden/: what Hugging Face tokenizers 0.23.3 makes of a small text and of tricky strings.
+"""Writes src/text/golden/: the pieces and ids that Hugging Face tokenizers 0.23.3 gives tricky strings.
 
-    python3 src/text/tools/make_goldens.py --gpt2 DIR    (DIR: GPT-2's vocab.json and merges.txt)
+    python3 src/text/tools/make_goldens.py --gpt2 DIR    (DIR holds GPT-2's vocab.json and merges.txt)
 
-text.txt         is written by hand and read here
+text.txt         an input, written by hand
 tokenizer.json   a BPE tokenizer of 700 tokens, trained on text.txt as one document, as the library saves it
 strings.json     for each string: its pieces (bytes), its ids with that tokenizer, its ids with GPT-2's vocabulary
 """
@@ -12,7 +12,7 @@ import argparse
 import json
 import pathlib
 
-import conformance  # says so where tokenizers is missing or another version
+import conformance  # exits with a reason if tokenizers is missing or has another version
 from tokenizers import models, pre_tokenizers, trainers
 
 STRINGS = [

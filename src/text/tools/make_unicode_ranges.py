@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Writes src/text/unicode_ranges.inc: the classes of every code point, from one pinned Unicode version.
 
-The source is the PyPI package `regex` 2024.11.6, which carries Unicode 16.0, the version that the regular
-expressions inside Hugging Face tokenizers 0.23.3 use (conformance.py checks that they agree on every code point).
+The source is the PyPI package `regex` 2024.11.6, which carries Unicode 16.0. The regular expressions inside Hugging
+Face tokenizers 0.23.3 use the same version; conformance.py checks that they agree on every code point.
 
     python3 -m venv /tmp/unicode && /tmp/unicode/bin/pip install regex==2024.11.6
     /tmp/unicode/bin/python src/text/tools/make_unicode_ranges.py
@@ -19,7 +19,7 @@ CLASSES = {
     "kLetter": regex.compile(r"\p{L}"),
     "kNumber": regex.compile(r"\p{N}"),
     "kSpace": regex.compile(r"\p{White_Space}"),
-    # \w as Unicode Technical Standard 18, annex C, defines it; only single_word added tokens ask for it.
+    # \w as Unicode Technical Standard 18, annex C, defines it. Only single_word added tokens need it.
     "kWord": regex.compile(r"[\p{Alphabetic}\p{M}\p{Nd}\p{Pc}\p{Join_Control}]"),
 }
 

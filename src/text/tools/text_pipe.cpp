@@ -1,22 +1,22 @@
-// Puts the library behind a pipe, for scripts that compare it with other programs (conformance.py).
+// Runs the library behind a pipe, for scripts that compare it with other programs (conformance.py).
 //
 //   text_pipe encode DIR [special]
-//       frames in, frames of ids out; "special": special tokens are recognized
+//       frames of text in, frames of ids out; "special": recognize special tokens
 //   text_pipe encoder DIR as_text|recognize MAX_LENGTH STRATEGY
-//       a count, 1 or 2, and so many texts in, a frame of ids and a frame of types out; both empty for an
-//       error
+//       a count (1 or 2) and that many frames of text in, a frame of ids and a frame of types out; both empty
+//       for an error
 //   text_pipe normalize CLEAN CHINESE ACCENTS LOWER
 //       BertNormalizer with these options, each 0 or 1: frames of text in and out
 //   text_pipe words
-//       BertPreTokenizer: frames of text in, frames of words out, a newline behind each
+//       BertPreTokenizer: frames of text in, frames of words out, a newline after each word
 //   text_pipe repair
 //       frames of any bytes in, frames of UTF-8 out
 //   text_pipe classes
-//       a byte for each code point: its Unicode classes
+//       one byte per code point: its Unicode classes
 //   text_pipe train SIZE OUT FILE…
-//       trains on files, each one document, and saves
+//       trains on files, each one document, and saves the tokenizer
 //
-// A frame is a 32-bit count and so many elements: bytes of text in, 32-bit ids out (little-endian).
+// A frame is a 32-bit count and that many elements: bytes of text in, 32-bit ids out (little-endian).
 #include <algorithm>
 #include <cstdint>
 #include <cstdio>
@@ -49,7 +49,7 @@ void write_items(const T* items, std::size_t count) {
     throw_system_error("write", "stdout", "check the reader");
 }
 
-// add_prefix_space adds to the text, and some added tokens take white space away.
+// add_prefix_space adds a space to the text, and some added tokens remove white space.
 bool is_lossless(const TokenizerSpec& spec) {
   return !spec.add_prefix_space &&
          std::none_of(spec.added.begin(), spec.added.end(),
@@ -94,7 +94,7 @@ Truncation truncation_named(const std::string& name) {
   if (name == "longest_first") return Truncation::longest_first;
   if (name == "only_first") return Truncation::only_first;
   if (name == "only_second") return Truncation::only_second;
-  throw Error("is no strategy", name, "use longest_first, only_first or only_second");
+  throw Error("is not a strategy", name, "use longest_first, only_first or only_second");
 }
 
 void encode_for_encoder(const EncoderTokenizer& tokenizer, const EncodeOptions& options) {
