@@ -1,4 +1,4 @@
-/* warpwright.h: the C ABI of libwarpwright, the kernels of warpwright for programs in any language.
+/* warpwright.h: the C ABI of libwarpwright, warpwright's kernels for programs in any language.
  *
  *     warpwright_context* context = NULL;
  *     warpwright_context_options options = {.size = sizeof options, .device = WARPWRIGHT_DEVICE_CUDA};
@@ -10,32 +10,34 @@
  *                                          .out_dtype = WARPWRIGHT_BF16, .eps = 1e-5};
  *     warpwright_layernorm_forward(context, &args);
  *
- * Rules that hold for every function:
- *   - It returns a status. If that is not WARPWRIGHT_OK, warpwright_last_error() has a line that names the
- *     argument and what it was. Nothing is printed, no exception leaves, the process is never ended.
- *   - Memory belongs to the caller: tensors, and the workspace that a function asks for (the same arguments,
- *     given to the function of that name with _workspace after it, tell how much). Pointers are of the
- *     context's device. Nothing is allocated there, and nothing waits for it: on a GPU a call puts its work
- *     on the context's stream and returns, and can be captured into a CUDA graph. (An encoder has memory of
- *     its own, and says what else is different.)
- *   - Tensors are dense and row-major. They are aligned to their elements, or refused; 16 bytes are fastest.
- *   - Arguments are checked before anything is read: sizes, dtypes, alignment, reserved fields (0), handles
- *     (a destroyed one, too). A NULL means that a tensor is not there, if the comment at it says "may be
- *     NULL". A normalization refuses what is written and overlaps another tensor. A pointer cannot be told
- *     from one to less memory than the sizes claim: that is the caller's to get right.
+ * These rules hold for every function:
+ *   - It returns a status. If the status is not WARPWRIGHT_OK, warpwright_last_error() returns one line that
+ *     names the argument and its value. The library prints nothing, throws nothing and never ends the
+ * process.
+ *   - The caller owns all memory: the tensors, and the workspace. The function with _workspace appended to
+ *     its name takes the same arguments and returns the workspace's size. Pointers refer to memory of the
+ *     context's device. The library allocates no memory there and does not wait for the device. On a GPU a
+ *     call enqueues its work on the context's stream and returns, so it can be captured into a CUDA graph.
+ *     (An encoder owns memory. Its section lists the differences.)
+ *   - Tensors are dense and row-major. A tensor must be aligned to its element type. 16 bytes are fastest.
+ *   - Arguments are checked before any memory is read: sizes, dtypes, alignment, reserved fields (must be 0)
+ *     and handles, even destroyed ones. A pointer may be NULL only if its comment says "may be NULL". A
+ *     normalization refuses outputs that overlap other tensors. The library cannot check that a pointer's
+ *     memory is as large as the sizes say. The caller must ensure this.
  *   - Equal calls on equal devices give equal bits.
  *
- * Threads: a context serves one call at a time, those of its encoders included; a second call, from another
- * thread or from a log callback, is refused. Use a context for each thread; contexts are light. Each thread
- * that calls a CPU's functions has workers of its own; a call that cannot have as many as its context says
- * (ulimit -u, a cgroup's limit, memory for their stacks) is refused.
+ * Threads: a context runs one call at a time, including the calls of its encoders. It refuses a second call,
+ * whether from another thread or from a log callback. Use one context per thread; contexts are cheap. Each
+ * thread that calls functions of a CPU has its own workers. A call is refused if the system cannot create the
+ * context's number of threads (ulimit -u, a cgroup's limit, memory for their stacks).
  *
- * Fork: once a process has made a context, every call in a child that it forks is refused
- * (WARPWRIGHT_FAILED), because the workers stay in the parent; destroying does nothing there. A child may
- * use the library if its parent had made no context, or after exec.
+ * Fork: if a process has created a context, every call in a forked child is refused (WARPWRIGHT_FAILED),
+ * because the workers stay in the parent. Destroying a handle does nothing in the child. A child may use the
+ * library if its parent had created no context, or after exec.
  *
- * Versions: see WARPWRIGHT_ABI_MAJOR. Structures begin with their size as the caller knew it: a library of
- * the same major version takes shorter ones of older callers, and what they do not have counts as 0.
+ * Versions: see WARPWRIGHT_ABI_MAJOR. Each structure begins with its size, as the caller knew it. A
+ * library of the same major version accepts the shorter structures of older callers and takes missing fields
+ * as 0.
  */
 #ifndef WARPWRIGHT_WARPWRIGHT_H
 #define WARPWRIGHT_WARPWRIGHT_H
@@ -49,18 +51,17 @@
 extern "C" {
 #endif
 
-/* The major version changes where a caller compiled against an older header would no longer work, the minor
- * one where something is added. A caller needs the same major and at least its own minor version; the check
- * is
+/* The major version changes if callers compiled against an older header would stop working. The minor version
+ * changes if something is added. A caller needs the same major version and at least its own minor version:
  *     warpwright_abi_version() / 1000 == WARPWRIGHT_ABI_MAJOR &&
  *     warpwright_abi_version() % 1000 >= WARPWRIGHT_ABI_MINOR */
 #define WARPWRIGHT_ABI_MAJOR 1
 #define WARPWRIGHT_ABI_MINOR 2
 
-/* 1000 * major + minor of the library. */
+/* 1000 * major + minor version of the library. */
 WARPWRIGHT_API int32_t warpwright_abi_version(void);
 
-/* The release of the library, "0.1.0". */
+/* The library's release, such as "0.1.0". */
 WARPWRIGHT_API const char* warpwright_version(void);
 
 /* ---- Status ------------------------------------------------------------------------------------ */
@@ -69,17 +70,17 @@ typedef int32_t warpwright_status;
 enum {
   WARPWRIGHT_OK = 0,
   WARPWRIGHT_INVALID_ARGUMENT = 1, /* an argument is missing, out of range or does not fit the others */
-  WARPWRIGHT_UNSUPPORTED = 2,      /* no kernel of this build runs it on this device */
-  WARPWRIGHT_NO_DEVICE = 3,        /* the device is not there, or this build has no code for it */
+  WARPWRIGHT_UNSUPPORTED = 2,      /* this build has no kernel for these arguments on this device */
+  WARPWRIGHT_NO_DEVICE = 3,        /* the device does not exist, or this build has no code for it */
   WARPWRIGHT_OUT_OF_MEMORY = 4,
-  WARPWRIGHT_FAILED = 5 /* the device, its driver or the system reports an error */
+  WARPWRIGHT_FAILED = 5 /* the device, its driver or the system reported an error */
 };
 
 /* "WARPWRIGHT_OK", …; "unknown status" for other numbers. */
 WARPWRIGHT_API const char* warpwright_status_name(warpwright_status status);
 
-/* Of the last call of this thread that failed, one line in UTF-8; "" where none has. Valid until the thread's
- * next call that fails. */
+/* One line in UTF-8 about this thread's last failed call; "" if no call has failed. Valid until the thread's
+ * next failed call. */
 WARPWRIGHT_API const char* warpwright_last_error(void);
 
 /* ---- Context ----------------------------------------------------------------------------------- */
@@ -90,70 +91,70 @@ enum { WARPWRIGHT_DEVICE_CPU = 0, WARPWRIGHT_DEVICE_CUDA = 1 };
 typedef int32_t warpwright_dtype;
 enum { WARPWRIGHT_F64 = 0, WARPWRIGHT_F32 = 1, WARPWRIGHT_BF16 = 2, WARPWRIGHT_F16 = 3 };
 
-/* A device, its stream, and the kernels chosen so far. */
+/* A device, its stream, and the kernels selected so far. */
 typedef struct warpwright_context warpwright_context;
 
-/* Called with one line (no newline at its end, valid during the call) for every operation. */
+/* Called once per operation with one line, without a newline. The line is valid during the call. */
 typedef void (*warpwright_log)(void* data, const char* line);
 
 typedef struct warpwright_context_options {
   size_t size; /* sizeof(warpwright_context_options) */
   warpwright_device device;
-  int32_t device_index; /* of a GPU, as CUDA counts them; 0 of a CPU */
-  int32_t threads;      /* of a CPU, at most 4096; 0: OMP_NUM_THREADS, or the processors it may use */
+  int32_t device_index; /* the GPU's index in CUDA's order; 0 for a CPU */
+  int32_t threads;      /* of a CPU, at most 4096; 0: OMP_NUM_THREADS, or else the available processors */
   int32_t reserved;     /* 0 */
-  /* May be NULL. Where it is set, every call is timed, waits for the device and cannot be captured. */
+  /* May be NULL. If it is set, every call is timed, waits for the device and cannot be captured. */
   warpwright_log log;
   void* log_data;
 } warpwright_context_options;
 
-/* WARPWRIGHT_FORCE in the environment forces kernels (layernorm=cpu.avx2,…: `warpwright info` lists them). */
+/* The variable WARPWRIGHT_FORCE forces kernels (norm=cpu.avx2,…). `warpwright info` lists them. */
 WARPWRIGHT_API warpwright_status warpwright_context_create(const warpwright_context_options* options,
                                                            warpwright_context** context);
 
-/* NULL is fine. Work that is still running on the device is not waited for. Its encoders live on. A handle
- * that is none is left alone, and warpwright_last_error() says so. */
+/* NULL is allowed. Does not wait for work on the device. The context's encoders remain usable. An invalid
+ * handle is ignored, and warpwright_last_error() says so. */
 WARPWRIGHT_API void warpwright_context_destroy(warpwright_context* context);
 
-/* A cudaStream_t or CUstream of the context's GPU, which stays the caller's; NULL, as at the start, is CUDA's
- * default stream. Of a CPU only NULL. */
+/* Sets the stream: a cudaStream_t or CUstream of the context's GPU, which the caller owns. NULL, the initial
+ * value, is CUDA's default stream. A CPU accepts only NULL. */
 WARPWRIGHT_API warpwright_status warpwright_context_set_stream(warpwright_context* context, void* stream);
 
-/* Worker threads of a CPU from the next call on; 0 as in the options. Results do not depend on it. */
+/* Sets the number of a CPU's threads for later calls; 0 as in the options. Results do not depend on it. */
 WARPWRIGHT_API warpwright_status warpwright_context_set_threads(warpwright_context* context, int32_t threads);
 
-/* GPUs that can be asked for; 0 where the build, the driver or the machine has none. */
+/* The number of usable GPUs; 0 if the build, the driver or the machine has none. */
 WARPWRIGHT_API int32_t warpwright_cuda_device_count(void);
 
 /* ---- Normalization ----------------------------------------------------------------------------- */
 
-/* Layer normalization over rows of `columns` elements, and normalization by the root mean square:
+/* Layer normalization and RMS normalization over rows of `columns` elements:
  *     layernorm  out = (x - mean) * rstd * weight + bias     rstd = 1/sqrt(variance + eps)
  *     rmsnorm    out = x * rstd * weight                     rstd = 1/sqrt(mean of squares + eps)
  * rmsnorm has neither bias nor mean: both are NULL.
  *
- * dtypes: x, dx, dsum and kept are x_dtype; weight and bias are parameter_dtype, which is x_dtype or, beside
- * BF16 and F16, F32; out and dout are out_dtype, which is x_dtype or parameter_dtype. mean and rstd are F32,
- * beside F64 they are F64, and so is all arithmetic. dweight and dbias are gradient_dtype, which is that of
- * mean or parameter_dtype.
+ * dtypes: x, dx, dsum and kept have x_dtype. weight and bias have parameter_dtype: x_dtype, or also F32 if
+ * x_dtype is BF16 or F16. out and dout have out_dtype: x_dtype or parameter_dtype. mean and rstd are F32, and
+ * arithmetic is in F32; if x_dtype is F64, both are F64. dweight and dbias have gradient_dtype: mean's dtype
+ * or parameter_dtype.
  *
- * Backward from the output (to keep neither x nor mean): give `out` in place of x. x̂ = (out - bias)/weight is
- * lost in a column whose weight is 0 or tiny beside its bias. Such columns are found and, up to `kept_count`
- * of them, kept by the forward in `kept_columns` and `kept`, which the backward then needs together with
- * mean. A lost column that is not kept, for want of places, gets NaN in its dweight and its dx: nothing is
- * made up in silence. How many there are stands in kept_columns[0], on the device. */
+ * Backward from the output, so that neither x nor mean need be kept: pass `out` instead of x. It computes
+ * x̂ = (out - bias)/weight, which is lost in columns whose weight is 0 or tiny compared with the bias. The
+ * forward finds these columns and keeps up to `kept_count` of them in `kept_columns` and `kept`. The backward
+ * then needs both, and mean. If there are more lost columns, the rest get NaN in dweight and dx, so that the
+ * loss is not silent. kept_columns[0], on the device, is the number of lost columns. */
 typedef struct warpwright_norm_forward_args {
   size_t size;           /* sizeof(warpwright_norm_forward_args) */
   int64_t rows, columns; /* columns >= 1 */
   const void* x;         /* (rows, columns) */
   const void* weight;    /* (columns); may be NULL: 1 */
   const void* bias;      /* (columns); may be NULL: 0 */
-  void* out;             /* (rows, columns); may be x where the dtypes are equal and nothing is kept */
+  void* out;             /* (rows, columns); may be x if the dtypes are equal and nothing is kept */
   void* mean;            /* (rows); may be NULL */
   void* rstd;            /* (rows); may be NULL */
   int32_t* kept_columns; /* (1 + kept_count); may be NULL. The number of lost columns, then their indices,
                             then -1 */
-  void* kept;            /* (rows, kept_count): x of those columns; NULL where kept_count is 0 */
+  void* kept;            /* (rows, kept_count): x in those columns; NULL if kept_count is 0 */
   int64_t kept_count;
   void* workspace;
   size_t workspace_bytes;
@@ -162,26 +163,26 @@ typedef struct warpwright_norm_forward_args {
   int32_t reserved; /* 0 */
 } warpwright_norm_forward_args;
 
-/* flags of the backward: a gradient is added to what stands there. */
+/* Flags of the backward: the gradient is added to the tensor's content (+=) instead of replacing it. */
 enum { WARPWRIGHT_ADD_TO_DX = 1, WARPWRIGHT_ADD_TO_DPARAMETERS = 2 };
 
 typedef struct warpwright_norm_backward_args {
-  size_t size;           /* sizeof(warpwright_norm_backward_args) */
-  int64_t rows, columns; /* columns >= 1 */
-  const void* dout;      /* (rows, columns) */
-  const void* x;         /* (rows, columns); NULL where out is given */
-  const void* out;       /* (rows, columns), as the forward left it, in place of x; else NULL */
-  const void* weight;    /* as in the forward */
-  const void* bias;      /* as in the forward; beside out only, else NULL */
-  const void* mean;      /* as the forward left it; beside out only where kept_columns is given, else NULL */
-  const void* rstd;      /* as the forward left it */
-  const void* dsum; /* (rows, columns), a gradient of x from elsewhere that is added to dx; may be NULL */
-  const int32_t* kept_columns; /* as the forward left it; beside out only, may be NULL */
-  const void* kept;            /* likewise */
+  size_t size;                 /* sizeof(warpwright_norm_backward_args) */
+  int64_t rows, columns;       /* columns >= 1 */
+  const void* dout;            /* (rows, columns) */
+  const void* x;               /* (rows, columns); NULL if out is given */
+  const void* out;             /* (rows, columns), the forward's output, instead of x; else NULL */
+  const void* weight;          /* as in the forward */
+  const void* bias;            /* as in the forward; only with out, else NULL */
+  const void* mean;            /* from the forward; with out only if kept_columns is given, else NULL */
+  const void* rstd;            /* from the forward */
+  const void* dsum;            /* (rows, columns), another gradient of x, which is added to dx; may be NULL */
+  const int32_t* kept_columns; /* from the forward; only with out; may be NULL */
+  const void* kept;            /* from the forward; only with kept_columns */
   int64_t kept_count;
   void* dx;      /* (rows, columns); may be dsum, or out if the dtypes are equal */
   void* dweight; /* (columns); may be NULL */
-  void* dbias;   /* (columns); may be NULL where dweight is */
+  void* dbias;   /* (columns); may be NULL if dweight is */
   void* workspace;
   size_t workspace_bytes;
   warpwright_dtype x_dtype, parameter_dtype, out_dtype, gradient_dtype;
@@ -189,12 +190,12 @@ typedef struct warpwright_norm_backward_args {
   int32_t reserved; /* 0 */
 } warpwright_norm_backward_args;
 
-/* The residual connection with the normalization behind it, in one pass over memory:
- *     sum = x + x_bias + residual     out = layernorm(sum), or rmsnorm(sum) where rms is not 0
- * Additions are in fp32 and rounded once, to `sum`, of which the statistics are taken; without `sum`, they
- * are taken of what is not rounded. All tensors but mean and rstd are `dtype`. The backward is that of the
- * normalization with `sum` as its x: its dx is the gradient of x and of residual, and dsum takes the gradient
- * that `sum` has from elsewhere. */
+/* The residual connection and the normalization after it, in one pass over memory:
+ *     sum = x + x_bias + residual     out = layernorm(sum), or rmsnorm(sum) if rms is not 0
+ * The additions are in fp32 and are rounded once, to `sum`. The statistics are those of the rounded sum, or
+ * of the unrounded sum if `sum` is NULL. All tensors except mean and rstd have `dtype`. For the backward,
+ * call the normalization's backward with `sum` as x. Its dx is the gradient of both x and residual. Its dsum
+ * takes the gradient that `sum` receives from elsewhere. */
 typedef struct warpwright_residual_norm_forward_args {
   size_t size;           /* sizeof(warpwright_residual_norm_forward_args) */
   int64_t rows, columns; /* columns >= 1 */
@@ -202,12 +203,12 @@ typedef struct warpwright_residual_norm_forward_args {
   const void* x_bias;    /* (columns); may be NULL: 0 */
   const void* residual;  /* (rows, columns) */
   const void* weight;    /* (columns); may be NULL: 1 */
-  const void* bias;      /* (columns); may be NULL: 0; NULL where rms is not 0 */
+  const void* bias;      /* (columns); may be NULL: 0; NULL if rms is not 0 */
   void* sum;             /* (rows, columns); may be x or residual; may be NULL */
   void* out;             /* (rows, columns); may be x or residual, but not sum */
-  void* mean;            /* (rows); may be NULL; NULL where rms is not 0 */
+  void* mean;            /* (rows); may be NULL; NULL if rms is not 0 */
   void* rstd;            /* (rows); may be NULL */
-  int32_t* kept_columns; /* as in warpwright_norm_forward_args, of `sum`; NULL where sum is */
+  int32_t* kept_columns; /* as in warpwright_norm_forward_args, for `sum`; NULL if sum is */
   void* kept;
   int64_t kept_count;
   void* workspace;
@@ -229,8 +230,8 @@ WARPWRIGHT_API warpwright_status warpwright_rmsnorm_backward(warpwright_context*
 WARPWRIGHT_API warpwright_status warpwright_residual_norm_forward(
     warpwright_context* context, const warpwright_residual_norm_forward_args* args);
 
-/* Bytes of workspace that a call with these arguments needs, 0 for many; it depends on sizes, dtypes and on
- * which tensors are NULL, not on where they are. `workspace` itself is not looked at. */
+/* The bytes of workspace that a call with these arguments needs, often 0. They depend on sizes, on dtypes and
+ * on which tensors are NULL, but not on addresses. `workspace` itself is ignored. */
 WARPWRIGHT_API warpwright_status warpwright_layernorm_forward_workspace(
     warpwright_context* context, const warpwright_norm_forward_args* args, size_t* bytes);
 WARPWRIGHT_API warpwright_status warpwright_layernorm_backward_workspace(
@@ -245,39 +246,39 @@ WARPWRIGHT_API warpwright_status warpwright_residual_norm_forward_workspace(
 
 /* ---- Encoder (since 1.1) ----------------------------------------------------------------------- */
 
-/* A BERT-family encoder (BERT, MiniLM, RoBERTa, cross-encoders): texts or token ids to vectors, without a row
- * of padding.
+/* A BERT-family encoder (BERT, MiniLM, RoBERTa, cross-encoders) turns texts or token ids into vectors,
+ * without computing padding.
  *
  *     warpwright_encoder* encoder = NULL;
  *     warpwright_encoder_options options = {.size = sizeof options, .folder = "all-MiniLM-L6-v2",
  *                                           .dtype = WARPWRIGHT_F32};
  *     if (warpwright_encoder_create(context, &options, &encoder) != WARPWRIGHT_OK) …
  *
- * An encoder works on its context's device, with the stream and the threads that the context has at each
- * call. It has memory of its own, all of it allocated when it is created, for
- * batches of up to max_batch_tokens; what is larger is done in several batches. It serves one call at a time,
- * also on the device: order the streams of its calls. */
+ * An encoder runs on its context's device, with the context's stream and threads at the time of each call.
+ * When it is created it allocates all its memory, for batches of up to max_batch_tokens. Larger input is
+ * processed in several batches. An encoder runs one call at a time, on the device too: if its calls use
+ * several streams, the caller must order them. */
 typedef struct warpwright_encoder warpwright_encoder;
 
 typedef int32_t warpwright_pooling;
 enum {
-  WARPWRIGHT_POOLING_OF_MODEL = 0, /* as the folder says; mean where it does not */
+  WARPWRIGHT_POOLING_OF_MODEL = 0, /* the folder's; mean if the folder does not say */
   WARPWRIGHT_POOLING_MEAN = 1,
   WARPWRIGHT_POOLING_CLS = 2,
   WARPWRIGHT_POOLING_MAX = 3,
-  WARPWRIGHT_POOLING_MEAN_SQRT = 4 /* the sum over the square root of the length */
+  WARPWRIGHT_POOLING_MEAN_SQRT = 4 /* the sum divided by the square root of the length */
 };
 
 typedef int32_t warpwright_normalization;
 enum {
-  WARPWRIGHT_NORMALIZE_OF_MODEL = 0, /* as the folder says; not where it does not */
-  WARPWRIGHT_NORMALIZE = 1,          /* vectors of length 1 */
+  WARPWRIGHT_NORMALIZE_OF_MODEL = 0, /* the folder's; not normalized if the folder does not say */
+  WARPWRIGHT_NORMALIZE = 1,          /* to vectors of length 1 */
   WARPWRIGHT_NORMALIZE_NOT = 2
 };
 
-/* A tensor in the host's memory: one row (rank 1: columns) or a matrix (rank 2: rows, columns). */
+/* A tensor in the host's memory: a vector (rank 1: columns) or a matrix (rank 2: rows, columns). */
 typedef struct warpwright_tensor {
-  const char* name; /* "embeddings.word_embeddings.weight", maybe behind a prefix as "bert." */
+  const char* name; /* "embeddings.word_embeddings.weight", or the same after a prefix such as "bert." */
   const void* data;
   int64_t rows, columns;
   int32_t rank;
@@ -286,26 +287,26 @@ typedef struct warpwright_tensor {
 
 typedef struct warpwright_encoder_options {
   size_t size; /* sizeof(warpwright_encoder_options) */
-  /* A Hugging Face directory: config.json, model.safetensors, and for texts tokenizer.json, vocab.txt or
-   * vocab.json and merges.txt; sentence-transformers' files where there are. NULL beside `tensors`. */
+  /* A Hugging Face folder: config.json and model.safetensors. Texts also need tokenizer.json, vocab.txt, or
+   * vocab.json and merges.txt. The files of sentence-transformers are optional. NULL if `tensors` is set. */
   const char* folder;
-  const char* config;               /* what stands in config.json, beside `tensors`; else NULL */
+  const char* config;               /* the text of config.json, with `tensors`; else NULL */
   const warpwright_tensor* tensors; /* (tensor_count), copied; else NULL */
   int64_t tensor_count;
   int64_t max_batch_tokens;    /* 0: 16384 */
   int64_t max_batch_sequences; /* 0: max_batch_tokens, at most 4096 */
-  int64_t max_length;          /* tokens of a text or a pair, special ones included; 0: the model's */
+  int64_t max_length;          /* tokens of a text or a pair, with special tokens; 0: the model's */
   warpwright_dtype dtype;      /* of weights and hidden states: F32, BF16 or F16 */
   warpwright_pooling pooling;
   warpwright_normalization normalization;
-  int32_t batch_invariant; /* not 0: a text's bits do not depend on what shares its batch */
-  int32_t refuse_long;     /* not 0: a text of more than max_length tokens is an error, and not cut */
-  int32_t plain_text;      /* not 0: "[SEP]" in a text is text, and not the token */
-  int32_t tf32;            /* not 0: a GPU's fp32 products may round their factors to tf32 */
+  int32_t batch_invariant; /* not 0: a text's bits do not depend on the other texts in its batch */
+  int32_t refuse_long;     /* not 0: a text of more than max_length tokens is an error and is not cut */
+  int32_t plain_text;      /* not 0: "[SEP]" in a text is plain text, not the special token */
+  int32_t tf32;            /* not 0: fp32 products on a GPU may round their operands to tf32 */
   int32_t reserved;        /* 0 */
-  /* Of a folder on a CPU: the folder of a cache, where its weights are kept as the kernels take them, for all
-   * processes; created if missing. If NULL or unusable, the weights are laid out at each call.
-   * Its files are mapped: shortening one while an encoder uses it ends the process with SIGBUS. */
+  /* For a folder on a CPU: a cache folder that keeps its weights in the kernels' layout, shared by all
+   * processes. It is created if missing. If it is NULL or unusable, each call lays out the weights again.
+   * The cache's files are mapped: truncating one while an encoder uses it ends the process with SIGBUS. */
   const char* weights_cache;
 } warpwright_encoder_options;
 
@@ -313,83 +314,83 @@ WARPWRIGHT_API warpwright_status warpwright_encoder_create(warpwright_context* c
                                                            const warpwright_encoder_options* options,
                                                            warpwright_encoder** encoder);
 
-/* NULL is fine. Work that is still running on the device is waited for. A handle that is none is left alone,
- * and warpwright_last_error() says so. */
+/* NULL is allowed. Waits for the encoder's work on the device. An invalid handle is ignored, and
+ * warpwright_last_error() says so. */
 WARPWRIGHT_API void warpwright_encoder_destroy(warpwright_encoder* encoder);
 
 typedef struct warpwright_encoder_info {
   size_t size; /* sizeof(warpwright_encoder_info), set by the caller */
   int64_t hidden_size, layers, heads, vocabulary, token_types;
   int64_t max_length;  /* tokens of a text */
-  int64_t vector_size; /* of a vector */
-  int64_t labels;      /* of a classification head; 0: the model has none */
+  int64_t vector_size; /* elements of a vector */
+  int64_t labels;      /* of the classification head; 0: the model has none */
   int64_t max_batch_tokens, max_batch_sequences;
-  int64_t wasted_tokens; /* rows computed so far beyond the tokens that were given */
-  int32_t has_tokenizer; /* 0: there are no texts for it, only ids */
+  int64_t wasted_tokens; /* rows computed so far in addition to the given tokens */
+  int32_t has_tokenizer; /* 0: the encoder takes ids only, no texts */
   warpwright_dtype dtype;
-  /* Since 1.2: the model's prompts (config_sentence_transformers.json), and the index of its default, or -1.
-   */
+  /* Since 1.2: the number of the model's prompts (config_sentence_transformers.json), and the index of the
+   * default prompt or -1. */
   int32_t prompts, default_prompt;
 } warpwright_encoder_info;
 
 WARPWRIGHT_API warpwright_status warpwright_encoder_get_info(const warpwright_encoder* encoder,
                                                              warpwright_encoder_info* info);
 
-/* Since 1.2. Prompt `index`, 0 to info.prompts - 1: its name and its text, which live as long as the encoder.
- */
+/* Since 1.2. The name and the text of prompt `index`, 0 to info.prompts - 1. Both live as long as the encoder
+ * does. */
 WARPWRIGHT_API warpwright_status warpwright_encoder_get_prompt(const warpwright_encoder* encoder,
                                                                int64_t index, const char** name,
                                                                const char** text);
 
 typedef int32_t warpwright_encoder_result;
 enum {
-  WARPWRIGHT_VECTORS = 0, /* (texts, vector_size): pooled, behind dense layers and normalization */
-  WARPWRIGHT_LOGITS = 1,  /* (texts, labels), of a classification head */
+  WARPWRIGHT_VECTORS = 0, /* (texts, vector_size): pooled, after dense layers and normalization */
+  WARPWRIGHT_LOGITS = 1,  /* (texts, labels), from the classification head */
   WARPWRIGHT_HIDDEN = 2   /* (tokens, hidden_size): the last hidden states */
 };
 
-/* Texts, or pairs of texts, to VECTORS or LOGITS in the host's memory. A prompt is put before each text that
- * gets VECTORS: `prompt`, else the one named `prompt_name`, else the model's default, if it has one. Texts
- * are tokenized on the context's threads, sorted by length and packed; results come back in the order of the
- * texts, and the call waits for them. A text that cannot be encoded gets zeros and does not take the others
- * with it. */
+/* Turns texts or pairs of texts into VECTORS or LOGITS in the host's memory. For VECTORS, each text is
+ * preceded by a prompt: `prompt`, or else the prompt named `prompt_name`, or else the model's default if
+ * there is one. The context's threads tokenize the texts, which are sorted by length and packed. Results are
+ * in the order of the texts, and the call waits for them. A text that cannot be encoded gets zeros. The
+ * others are not affected. */
 typedef struct warpwright_encoder_texts_args {
   size_t size; /* sizeof(warpwright_encoder_texts_args) */
   int64_t count;
-  const char* const* texts;   /* (count) in UTF-8, at most 2^31 bytes each; other bytes count as U+FFFD */
+  const char* const* texts;   /* (count) in UTF-8, at most 2^31 bytes each; invalid bytes count as U+FFFD */
   const size_t* text_bytes;   /* (count); may be NULL: a 0 ends each text */
-  const char* const* seconds; /* (count), the pairs' second texts, for LOGITS; may be NULL */
-  const size_t* second_bytes; /* (count); may be NULL, likewise */
+  const char* const* seconds; /* (count), the second texts of pairs, for LOGITS; may be NULL */
+  const size_t* second_bytes; /* (count); may be NULL: a 0 ends each text */
   float* out;                 /* (count, vector_size) or (count, labels) */
-  int64_t* tokens;            /* (count), how many each text has; may be NULL */
-  /* (count), WARPWRIGHT_OK or WARPWRIGHT_FAILED for each text, the call itself being WARPWRIGHT_OK; may be
-   * NULL: the call fails where a text does. */
+  int64_t* tokens;            /* (count), the number of tokens of each text; may be NULL */
+  /* (count), WARPWRIGHT_OK or WARPWRIGHT_FAILED for each text, while the call itself returns WARPWRIGHT_OK.
+   * May be NULL: then the call fails if a text does. */
   warpwright_status* statuses;
   warpwright_encoder_result result;
   int32_t reserved; /* 0 */
   /* Since 1.2. */
-  const char*
-      prompt; /* (prompt_bytes) in UTF-8; may be NULL. Of 0 bytes: no prompt, not the default either */
+  /* (prompt_bytes) in UTF-8; may be NULL. With 0 bytes no prompt is used, not even the default. */
+  const char* prompt;
   size_t prompt_bytes;     /* at most 2^20 */
-  const char* prompt_name; /* ended by a 0; may be NULL. Not looked at if there is a prompt */
+  const char* prompt_name; /* ends with a 0; may be NULL; ignored if prompt is set */
 } warpwright_encoder_texts_args;
 
 WARPWRIGHT_API warpwright_status warpwright_encoder_texts(warpwright_encoder* encoder,
                                                           const warpwright_encoder_texts_args* args);
 
-/* The reason why this text of the latest call of warpwright_encoder_texts has no result; "" if it has one, or
+/* The reason why this text got no result in the latest call of warpwright_encoder_texts. "" if it got one, or
  * if there is no such encoder or index. Valid until the encoder's next call. */
 WARPWRIGHT_API const char* warpwright_encoder_text_error(const warpwright_encoder* encoder, int64_t index);
 
-/* Token ids to a result on the context's device. Ids, bounds and mask are in the host's memory and are not
- * needed beyond the call; on a GPU it does not wait for the device (but for the batch before it having been
- * read), cannot be captured into a CUDA graph, and does not look for values that are not finite; on a CPU
- * those are WARPWRIGHT_FAILED.
+/* Turns token ids into a result on the context's device. Ids, offsets and mask are in the host's memory and
+ * may be freed after the call. On a GPU the call does not wait for the device, except until the offsets and
+ * indices of the previous batch are copied. It cannot be captured into a CUDA graph and does not check for
+ * values that are not finite. On a CPU such values give WARPWRIGHT_FAILED.
  *
- * Packed: ids and types of all sequences one after the other, sequence s being
+ * Packed: ids and types of all sequences follow each other. Sequence s is
  * [cu_seqlens[s], cu_seqlens[s + 1]). HIDDEN is (cu_seqlens[sequences], hidden_size).
- * Padded: cu_seqlens is NULL; ids, types and mask are (sequences, length), and what the mask hides, wherever
- * it stands, is left out. HIDDEN is (sequences, length, hidden_size), 0 in padding. */
+ * Padded: cu_seqlens is NULL. ids, types and mask are (sequences, length), and masked positions, wherever
+ * they are, are left out. HIDDEN is (sequences, length, hidden_size), with 0 in padding. */
 typedef struct warpwright_encoder_tokens_args {
   size_t size; /* sizeof(warpwright_encoder_tokens_args) */
   int64_t sequences, length;
@@ -397,12 +398,13 @@ typedef struct warpwright_encoder_tokens_args {
   const int32_t* types;      /* may be NULL: 0 */
   const int32_t* cu_seqlens; /* (sequences + 1) */
   const uint8_t* mask;       /* 1: a token, 0: padding; may be NULL: no padding */
-  /* In place of ids and the embedding: the hidden states that the layers begin with, on the device, of the
-   * encoder's dtype, packed or padded as ids would be. ids and types are then NULL. */
+  /* Instead of ids and the embedding: the input of the first layer, on the device, in the encoder's dtype,
+   * packed or padded as ids would be. ids and types are then NULL. */
   const void* states;
-  void* out; /* of the encoder's dtype; VECTORS are F32 */
+  void* out; /* the encoder's dtype; VECTORS are F32 */
   warpwright_encoder_result result;
-  /* Not 0: padding goes through the layers, too, as texts of its own: the same result, for comparison. */
+  /* Not 0: padding passes through the layers as separate sequences. The result is the same. For comparison.
+   */
   int32_t keep_padding;
 } warpwright_encoder_tokens_args;
 

@@ -1,9 +1,9 @@
-// Every function of the C ABI with random arguments: numbers are arbitrary; pointers are valid, NULL or
-// misaligned, handles also destroyed or of another type. No call may end the process, and each refusal must
-// have a message. usage: abuse_test HEADER [ITERATIONS [SEED [FUNCTION]]]
+// Calls every function of the C ABI with random arguments. Numbers are arbitrary. Pointers are valid, NULL or
+// misaligned. Handles may also be destroyed or of another type. No call may end the process, and each refusal
+// must have a message. usage: abuse_test HEADER [ITERATIONS [SEED [FUNCTION]]]
 //
-// A pointer that is valid leads to as much memory as the arguments claim, since no library can tell. So sizes
-// that some memory could hold are cut to what there is; those that none could hold must be refused.
+// A valid pointer has as much memory as the arguments claim, since no library can check that. So sizes that
+// could be real are reduced to the memory that exists. Sizes that no memory could hold must be refused.
 #include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -31,8 +31,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::int64_t kElements = 8192;            // of a tensor at most
-constexpr std::size_t kSlotBytes = (1 << 20) + 64;  // of (8192, 32) floats, and some for alignment
+constexpr std::int64_t kElements = 8192;            // in a tensor, at most
+constexpr std::size_t kSlotBytes = (1 << 20) + 64;  // (8192, 32) floats, plus some bytes for alignment
 constexpr int kSlots = 16;
 constexpr std::int64_t kLargestMemory = std::int64_t{1} << 47;  // in elements
 
@@ -75,7 +75,7 @@ class Random {
   std::uint64_t state_;
 };
 
-// The progress of a child, which the parent can read even after the child has died.
+// A child's progress. The parent can read it even after the child has died.
 struct Progress {
   std::int64_t iteration;
   std::int64_t refused, accepted;
@@ -107,7 +107,7 @@ unsigned char* slot(int index) {
   return w.slots + static_cast<std::size_t>(index) * kSlotBytes;
 }
 
-// Valid (also another argument's), NULL or misaligned.
+// A valid pointer (perhaps another argument's), NULL, or a misaligned one.
 void* pointer(int own) {
   Random& r = w.random;
   switch (r.below(10)) {
@@ -148,7 +148,7 @@ warpwright_encoder* encoder() {
   return handle<warpwright_encoder>(w.encoder, w.dead_encoder, w.context);
 }
 
-// A structure in memory that is larger than any size which the library reads.
+// A structure in memory that is larger than any size that the library reads.
 template <class T>
 class Structure {
  public:
@@ -177,7 +177,7 @@ int mutations() {
   return w.random.of(std::vector<int>{0, 1, 1, 1, 2, 2, 3, 100});
 }
 
-// Fields by reference, each of which may be replaced.
+// References to fields, each of which may be replaced.
 class Fields {
  public:
   void add(std::int64_t& field) {
@@ -211,7 +211,7 @@ class Fields {
   int next_slot_ = 0;
 };
 
-// Sizes that some memory could hold, cut to what there is.
+// Reduces sizes that could be real to the memory that exists.
 void clamp_matrix(std::int64_t& rows, std::int64_t& columns) {
   if (rows < 1 || columns < 1 || rows > kLargestMemory / columns || rows * columns <= kElements) return;
   rows = rows % 64 + 1;
@@ -233,7 +233,7 @@ void check_status(warpwright_status status) {
   if (message.find(marker.str() + ",") != std::string::npos) fail("the call left no message");
 }
 
-// Leaves a message that the call to come must replace if it refuses.
+// Leaves a message that the next call must replace if it refuses.
 void mark() {
   w.marker = 0xabad000000000000u + static_cast<std::uint64_t>(w.progress->iteration) * 8;
   warpwright_context_destroy(reinterpret_cast<warpwright_context*>(w.marker));
@@ -259,7 +259,7 @@ void context_create() {
   fields.add(o.threads);
   fields.add(o.reserved);
   fields.mutate();
-  if (o.threads > 8 && o.threads <= 4096) o.threads = 8;  // thousands of threads take long
+  if (o.threads > 8 && o.threads <= 4096) o.threads = 8;  // thousands of threads would take too long
   if (w.random.chance(30)) {
     o.log = log_line;
     o.log_data = &made;
@@ -422,7 +422,7 @@ void encoder_create() {
     f.add(t.data), f.add(t.rows), f.add(t.columns), f.add(t.rank), f.add(t.dtype);
     if (r.chance(50)) f.mutate();
     clamp_matrix(t.rows, t.columns);
-    if (t.columns > kElements && t.columns < kLargestMemory) t.columns = kElements;  // of rank 1
+    if (t.columns > kElements && t.columns < kLargestMemory) t.columns = kElements;  // for rank 1
   }
   std::memcpy(memory, tensors, sizeof tensors);
   if (r.chance(60)) {
@@ -574,7 +574,7 @@ void make_context() {
   if (warpwright_context_create(&o, &w.context) != WARPWRIGHT_OK) fail("no context");
 }
 
-// A destroyed handle is refused, and so is whatever was none.
+// A destroyed handle must be refused, and so must a pointer that never was a handle.
 template <class T>
 void check_destroyed(T* given, T* live) {
   if (given && given != live) {
@@ -591,7 +591,7 @@ void context_destroy() {
   check_destroyed(given, w.context);
   if (given == w.context) {
     w.dead_context = w.context;
-    // An encoder outlives its context.
+    // An encoder remains usable after its context is destroyed.
     warpwright_encoder_info info{};
     info.size = sizeof info;
     if (warpwright_encoder_get_info(w.encoder, &info) != WARPWRIGHT_OK)
@@ -675,7 +675,8 @@ const std::map<std::string, std::function<void()>>& functions() {
 
 // ---- Processes -----------------------------------------------------------------------------------
 
-// True if every function in the header is called. scripts/check-exports checks that these are the exports.
+// True if this test calls every function in the header. scripts/check-exports checks that these are the
+// exports.
 bool covers(const char* header) {
   std::ifstream file(header);
   const std::string text{std::istreambuf_iterator<char>(file), {}};
@@ -703,7 +704,7 @@ bool covers(const char* header) {
   warpwright_encoder_destroy(w.encoder);
   warpwright_context_destroy(w.context);
   w.progress->done = true;
-  std::exit(0);  // with the sanitizers' look at leaks
+  std::exit(0);  // lets the sanitizers look for leaks
 }
 
 bool survives(const std::string& name, std::int64_t iterations, std::uint64_t seed) {
@@ -735,7 +736,7 @@ void make_folder() {
   if (chdir(name.c_str()) != 0) std::abort();
 }
 
-// Between pages that cannot be read.
+// Makes slots between pages that cannot be read.
 void make_slots() {
   const std::size_t page = 4096, bytes = (kSlots * kSlotBytes + page - 1) / page * page;
   auto* memory = static_cast<unsigned char*>(

@@ -1,4 +1,4 @@
-/* The C ABI from C11: results against the formulas in fp64, and what a caller can do wrong. */
+/* Tests the C ABI from C11: results against the formulas in fp64, and a caller's mistakes. */
 #include <math.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -16,7 +16,7 @@ static void check(bool condition, const char* what, int line) {
 }
 #define CHECK(condition) check(condition, #condition, __LINE__)
 
-/* A call that must fail with this status, and whose message names `word`. */
+/* Checks that a call fails with this status and a message that contains `word`. */
 static void check_refused(warpwright_status status, warpwright_status wanted, const char* word, int line) {
   if (status == wanted && strstr(warpwright_last_error(), word)) return;
   fprintf(stderr, "capi_test.c:%d: %s, wanted %s; \"%s\" should name \"%s\"\n", line,
@@ -69,7 +69,7 @@ static void compute(Reference* r, bool centered, double eps) {
   }
 }
 
-/* The same in the dtype of a call: floats or doubles. */
+/* The same numbers in the call's dtype, float or double. */
 typedef struct {
   warpwright_dtype dtype;
   void *x, *weight, *bias, *dout, *out, *mean, *rstd, *dx, *dweight, *dbias, *workspace;
@@ -212,7 +212,7 @@ static void test_results(warpwright_context* context, warpwright_dtype dtype, bo
   CHECK_NEAR(a.dx, dtype, r.dx, 2, kElements);
   CHECK_NEAR(a.dweight, dtype, r.dweight, 2, kColumns);
 
-  b.flags = 0; /* from the output; dx alone */
+  b.flags = 0; /* from the output; only dx */
   b.x = NULL;
   b.mean = NULL;
   b.out = a.out;
@@ -226,7 +226,7 @@ static void test_results(warpwright_context* context, warpwright_dtype dtype, bo
   release(&a);
 }
 
-/* A weight of 0 loses a column of x from the output: the forward keeps it, or its gradient is NaN. */
+/* A weight of 0 loses a column of x from the output. The forward keeps it, or its gradient is NaN. */
 static void test_lost_columns(warpwright_context* context) {
   static Reference r;
   compute(&r, true, 1e-5);
@@ -261,7 +261,7 @@ static void test_lost_columns(warpwright_context* context) {
 }
 
 static void test_sixteen_bits(warpwright_context* context) {
-  /* bf16 beside fp32 parameters; the output of the parameters' dtype. */
+  /* bf16 with fp32 parameters. The output has the parameters' dtype. */
   uint16_t x[4] = {0x3f80, 0xbf80, 0x3f80, 0xbf80}; /* 1, -1, 1, -1 */
   const float weight[4] = {1, 2, 3, 4}, bias[4] = {0, 0, 0, 1};
   float out[4];
@@ -291,7 +291,7 @@ static void test_residual(warpwright_context* context) {
   for (int centered = 0; centered < 2; ++centered) {
     compute(&r, centered, 1e-5);
     Arrays a = arrays_of(&r, WARPWRIGHT_F64);
-    /* x = residual + x_bias + the rest, which goes where dx stands. */
+    /* x = residual + x_bias + the rest, which is stored in dx's memory. */
     double x_bias[kColumns], sum[kElements];
     for (int c = 0; c < kColumns; ++c) x_bias[c] = c;
     for (int i = 0; i < kElements; ++i) ((double*)a.dx)[i] = r.x[i] - r.dout[i];
@@ -395,7 +395,7 @@ static void test_refusals(warpwright_context* context) {
   f.x_dtype = 9;
   CHECK_REFUSED(warpwright_layernorm_forward(context, &f), "x_dtype is 9");
   f = good;
-  f.parameter_dtype = WARPWRIGHT_BF16; /* beside fp32 */
+  f.parameter_dtype = WARPWRIGHT_BF16; /* not allowed with fp32 */
   CHECK_REFUSED(warpwright_layernorm_forward(context, &f), "weight");
   f = good;
   f.out_dtype = WARPWRIGHT_F16;
@@ -428,7 +428,7 @@ static void test_refusals(warpwright_context* context) {
   f.eps = NAN;
   CHECK_REFUSED(warpwright_layernorm_forward(context, &f), "eps is nan");
   f = good;
-  f.size = SIZE_MAX; /* not read to its end */
+  f.size = SIZE_MAX; /* must not be read to its end */
   CHECK_REFUSED(warpwright_layernorm_forward(context, &f), "args.size is");
 
   /* Alignment. */
@@ -466,7 +466,7 @@ static void test_refusals(warpwright_context* context) {
   b.workspace = b.dweight;
   CHECK_REFUSED(warpwright_layernorm_backward(context, &b), "overlaps workspace");
 
-  /* A list of kept columns that no forward left. */
+  /* A list of kept columns that no forward wrote. */
   const int32_t wrong[][3] = {{1, kColumns, -1}, {1, -2, -1}, {2, 5, 5}, {2, -1, 5}, {2, 7, 3}};
   for (int i = 0; i < 5; ++i) {
     static float kept[2 * kRows], workspace[1 << 16];
@@ -482,7 +482,7 @@ static void test_refusals(warpwright_context* context) {
     CHECK_REFUSED(warpwright_layernorm_backward(context, &b), "kept_columns[");
   }
 
-  /* A newer caller: what this library does not know must be 0. */
+  /* A newer caller's structure: fields unknown to this library must be 0. */
   struct {
     warpwright_norm_forward_args known;
     int64_t newer;

@@ -101,7 +101,7 @@ warpwright_status warpwright_context_create(const warpwright_context_options* op
     try {
       made = std::shared_ptr<warpwright_context>(
           new warpwright_context{Context(std::move(chosen), device, Stream::borrowed(device, nullptr))});
-    } catch (const Error& error) {  // whose remedy is a flag of the program's
+    } catch (const Error& error) {  // its remedy names a flag of the program
       throw Error(error.problem(), fmt::format("{}: CUDA device {}", kFunction, device.index),
                   "use WARPWRIGHT_DEVICE_CPU, or install what is missing");
     }
@@ -122,7 +122,7 @@ warpwright_status warpwright_context_set_stream(warpwright_context* context, voi
     const capi::ContextInCall found(kFunction, context);
     const Device device = found->context.device().device;
     if (device.kind == DeviceKind::cpu && stream) {
-      throw Error("stream is not NULL, and a CPU has none", std::string(kFunction), "pass NULL");
+      throw Error("stream is not NULL, but a CPU has no stream", std::string(kFunction), "pass NULL");
     }
     found->context.set_stream(Stream::borrowed(device, static_cast<CudaStream>(stream)));
   });

@@ -1,4 +1,4 @@
-// The opaque context of the C ABI: an operations' Context, with the variants chosen for the latest problems.
+// The opaque context of the C ABI: an operation Context and the choices for the latest problems.
 #pragma once
 
 #include <array>
@@ -12,8 +12,8 @@
 
 namespace warpwright::capi {
 
-// The choices for the latest kKept problems. Callers with batches of ever new sizes make no end of problems,
-// so that they are not all remembered.
+// The choices for the latest kKept problems. The number is limited because callers whose batches vary in size
+// create ever new problems.
 template <class A>
 class Choices {
  public:
@@ -31,7 +31,7 @@ class Choices {
     const std::size_t bytes = chosen.variant->workspace(problem, context.device());
     Choice& slot = made_[next_++ % kKept];
     slot = {problem, std::move(chosen),
-            bytes > 0 ? bytes + kAlignment - 1 : 0};  // the caller's need not be aligned
+            bytes > 0 ? bytes + kAlignment - 1 : 0};  // the caller's workspace need not be aligned
     return slot;
   }
 
@@ -43,7 +43,7 @@ class Choices {
 
 }  // namespace warpwright::capi
 
-// All members but the first begin empty.
+// Every member but the first starts empty.
 struct warpwright_context {
   template <class A>
   using Choices = warpwright::capi::Choices<A>;
@@ -56,10 +56,10 @@ struct warpwright_context {
 
 namespace warpwright::capi {
 
-// A context during one call, which no other call is then in.
+// A context during one call. No other call can enter it meanwhile.
 class ContextInCall {
  public:
-  // Throws Error for a handle that is none, and for a context that a call is in.
+  // Throws Error if the handle is invalid or if another call is using the context.
   ContextInCall(std::string_view function, const warpwright_context* handle)
       : ContextInCall(function, Handles<warpwright_context>::all().find(function, "context", handle)) {}
   ContextInCall(std::string_view function, std::shared_ptr<warpwright_context> context);

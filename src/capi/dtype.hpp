@@ -1,4 +1,4 @@
-// The C ABI's dtypes as this library's.
+// Converts the C ABI's dtypes to this library's.
 #pragma once
 
 #include <string_view>
@@ -8,7 +8,7 @@
 
 namespace warpwright::capi {
 
-// Throws Error naming the argument for what is none.
+// Throws an Error that names the argument if the value is not a dtype.
 DType dtype_of(std::string_view function, std::string_view argument, warpwright_dtype dtype);
 
 }  // namespace warpwright::capi

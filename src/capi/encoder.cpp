@@ -1,5 +1,5 @@
-// Encoders in the C ABI: folders or tensors to a model, texts to vectors in the host's memory, token ids or
-// hidden states to results on the device.
+// Encoders in the C ABI. They make a model from a folder or from tensors, turn texts into vectors in the
+// host's memory, and turn token ids or hidden states into results on the device.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -26,7 +26,7 @@
 
 using namespace warpwright;
 
-// An encoder of the C ABI, which connects the caller's tensors with the model's.
+// An encoder of the C ABI. Connects the caller's tensors with the model's.
 struct warpwright_encoder {
   using Result = BertModel::Result;
 
@@ -36,35 +36,35 @@ struct warpwright_encoder {
   BertModel& model() { return texts ? texts->model() : *ids_only; }
   const BertModel& model() const { return texts ? texts->model() : *ids_only; }
 
-  // The owner's stream and threads, for the call to come.
+  // Takes over the owner's stream and threads for the next call.
   void follow_owner();
-  // A checked call, in batches that fit the model's memory.
+  // Runs a checked call in batches that fit the model's memory.
   void run(const warpwright_encoder_tokens_args& args);
 
   std::shared_ptr<warpwright_context> owner;
   Context context;
-  std::unique_ptr<Encoder> texts;  // of a folder with a tokenizer
+  std::unique_ptr<Encoder> texts;  // only for a folder with a tokenizer
   std::unique_ptr<BertModel> ids_only;
   std::vector<EncodedText> report;
 
  private:
-  // Sequences [first, last) of a call, as one batch of the model.
+  // The sequences [first, last) of a call, as one batch of the model.
   struct Part {
     std::int64_t first = 0, last = 0;
     PackedBatch batch;
-    std::int64_t tokens = 0;            // of the batch, without padding that is kept
-    std::vector<std::int32_t> indices;  // of a padded call: the batch's rows among (last − first)·length
+    std::int64_t tokens = 0;            // in the batch, without kept padding
+    std::vector<std::int32_t> indices;  // for a padded call: the batch's rows among (last − first)·length
   };
   Part part_from(const warpwright_encoder_tokens_args& args, std::int64_t first) const;
   void run_part(const warpwright_encoder_tokens_args& args, const Part& part);
-  // A part's bounds and indices on the device.
+  // A part's offsets and indices on the device.
   struct Places {
     Tensor cu_seqlens, indices;
   };
   Places upload(const Part& part);
 
-  Buffer places_, host_places_;                // as Places; on a CPU the second alone
-  std::optional<Event> places_copied_, done_;  // the latest of a GPU
+  Buffer places_, host_places_;                // the memory of Places; a CPU uses only the second
+  std::optional<Event> places_copied_, done_;  // the latest events of a GPU
 };
 
 namespace {
@@ -203,7 +203,7 @@ std::vector<std::string_view> views_of(std::string_view argument, const char* co
   return views;
 }
 
-// A sequence's places among the rows of a call's ids or states, padding included.
+// A sequence's positions among the rows of a call's ids or states, padding included.
 struct Range {
   std::int64_t begin, end;
 };
@@ -234,7 +234,7 @@ void check_bounds(const warpwright_encoder_tokens_args& args) {
   if (args.length != 0) fail(kTokens, fmt::format("length is {} beside cu_seqlens", args.length), "use 0");
   for (std::int64_t s = 0; s <= args.sequences; ++s) {
     if (s == 0 ? args.cu_seqlens[0] == 0 : args.cu_seqlens[s] >= args.cu_seqlens[s - 1]) continue;
-    fail(kTokens, fmt::format("cu_seqlens[{}] is {}", s, args.cu_seqlens[s]), "they ascend from 0");
+    fail(kTokens, fmt::format("cu_seqlens[{}] is {}", s, args.cu_seqlens[s]), "make them ascend from 0");
   }
 }
 
@@ -266,14 +266,14 @@ void check_sequence(const warpwright_encoder_tokens_args& args, const BertModel&
   }
 }
 
-// Of a matrix on a CPU: the first row with a value that is not finite, or −1.
+// The first row of a CPU matrix with a value that is not finite, or −1.
 std::int64_t bad_row(const Tensor& matrix) {
   std::int64_t bad = -1;
   visit_dtype(matrix.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
     const T* values = matrix.as<T>();
     for (std::int64_t r = 0; r < matrix.shape[0] && bad < 0; ++r) {
-      float check = 0;  // NaN from the first such value on
+      float check = 0;  // becomes NaN at the first such value
       for (std::int64_t c = 0; c < matrix.shape[1]; ++c) check += static_cast<float>(*values++) * 0;
       if (check != 0) bad = r;
     }
@@ -314,8 +314,8 @@ warpwright_encoder::~warpwright_encoder() {
   if (!done_) return;
   try {
     const CurrentDevice current(context.device().device);
-    done_->synchronize();            // and not the caller's stream, which may be gone
-  } catch (const std::exception&) {  // nothing is left to wait for
+    done_->synchronize();            // the caller's stream may no longer exist
+  } catch (const std::exception&) {  // after a failure there is nothing to wait for
   }
 }
 
@@ -325,7 +325,7 @@ void warpwright_encoder::follow_owner() {
   claim_threads(context.threads());
 }
 
-// As many sequences from `first` on as fit, one at least.
+// Takes as many sequences from `first` on as fit, at least one.
 warpwright_encoder::Part warpwright_encoder::part_from(const warpwright_encoder_tokens_args& args,
                                                        std::int64_t first) const {
   const BertOptions& limits = model().options();
@@ -372,7 +372,7 @@ warpwright_encoder::Places warpwright_encoder::upload(const Part& part) {
       places_ = Buffer(bytes, device, "padding");
       places_copied_.emplace(device);
     }
-    // Last: it says that all are there.
+    // Set last, because its presence means that all of them exist.
     host_places_ = gpu ? Buffer::pinned(bytes, "pinned host memory") : Buffer(bytes, device, "padding");
   } else if (gpu) {
     places_copied_->synchronize();
@@ -446,7 +446,7 @@ namespace {
 
 using Encoders = capi::Handles<warpwright_encoder>;
 
-// An encoder during one call. Its context is in the call, too.
+// An encoder during one call. Its context is in the same call.
 class EncoderInCall {
  public:
   EncoderInCall(std::string_view function, const warpwright_encoder* handle)
@@ -463,11 +463,11 @@ std::size_t info_bytes(const warpwright_encoder_info& info) {
   return std::min(info.size, sizeof info);
 }
 
-// The prompt that is put before each text. Only VECTORS may have one.
+// The prompt before each text. Only VECTORS may have one.
 PromptChoice prompt_of(const warpwright_encoder_texts_args& args, BertModel::Result result) {
   const bool given = args.prompt || args.prompt_bytes > 0 || args.prompt_name;
   if (given && result != BertModel::Result::vectors) {
-    fail(kTexts, "a prompt is given, and result is WARPWRIGHT_LOGITS", "prompts go with WARPWRIGHT_VECTORS");
+    fail(kTexts, "a prompt is given, but result is WARPWRIGHT_LOGITS", "prompts go with WARPWRIGHT_VECTORS");
   }
   if (!args.prompt && args.prompt_bytes > 0) capi::throw_missing(kTexts, "prompt");
   constexpr std::size_t kMostBytes = 1 << 20;
@@ -496,14 +496,14 @@ warpwright_encoder_texts_args checked(const warpwright_encoder_texts_args* c_arg
     fail(kTexts, "result is WARPWRIGHT_HIDDEN", "use WARPWRIGHT_VECTORS or WARPWRIGHT_LOGITS");
   }
   if (args.seconds && result != BertModel::Result::logits) {
-    fail(kTexts, "seconds is given, and result is WARPWRIGHT_VECTORS", "pairs have WARPWRIGHT_LOGITS");
+    fail(kTexts, "seconds is given, but result is WARPWRIGHT_VECTORS", "use WARPWRIGHT_LOGITS for pairs");
   }
   if (args.second_bytes && !args.seconds) capi::throw_missing(kTexts, "seconds");
   return args;
 }
 
-// The texts' results go to args.out; returns what became of each. An Error is of the arguments until
-// `meaning` says otherwise.
+// Writes the texts' results to args.out and returns a report for each text. Sets `meaning` once the arguments
+// are checked. Errors before that concern the arguments.
 std::vector<EncodedText> run_texts(Encoder& texts, const warpwright_encoder_texts_args& args,
                                    warpwright_status& meaning) {
   const bool vectors = args.result == WARPWRIGHT_VECTORS;
@@ -534,7 +534,7 @@ void report_to(const warpwright_encoder_texts_args& args, const std::vector<Enco
        "give statuses to have the others' results");
 }
 
-// Alignment of what the host and the device read and write.
+// Checks the alignment of the memory that the host and the device read and write.
 void check_memory(const warpwright_encoder_tokens_args& args, const BertModel& model) {
   const std::size_t element = size_of(model.options().dtype);
   capi::check_alignment(kTokens, "ids", args.ids, alignof(std::int32_t));
@@ -545,12 +545,12 @@ void check_memory(const warpwright_encoder_tokens_args& args, const BertModel& m
                         args.result == WARPWRIGHT_VECTORS ? sizeof(float) : element);
 }
 
-// Checks all that can be wrong; false if there is nothing to do.
+// Checks all arguments. Returns false if there is nothing to do.
 bool check_tokens(const warpwright_encoder_tokens_args& args, const BertModel& model) {
   const BertModel::Result result = result_of(kTokens, args.result);
   const bool hidden = result == BertModel::Result::hidden;
   if (result == BertModel::Result::logits && model.labels() == 0) {
-    fail(kTokens, "result is WARPWRIGHT_LOGITS, and the model has no classification head",
+    fail(kTokens, "result is WARPWRIGHT_LOGITS, but the model has no classification head",
          "use the folder of a cross-encoder or a classifier");
   }
   check_memory(args, model);

@@ -1,6 +1,6 @@
-/* Encoders through the C ABI: encoder_test FOLDER, a small BERT with a classification head and without a
- * vocabulary, of 53 tokens and 3 labels. Forms of a call against each other and against pooling by hand; what
- * a caller can do wrong. (What the numbers should be is checked where the model is.) */
+/* Tests encoders through the C ABI: encoder_test FOLDER, a small BERT with a classification head and without
+ * a vocabulary, of 53 tokens and 3 labels. It compares different forms of a call with each other and with
+ * pooling by hand, and makes a caller's mistakes. The model's own tests check the values. */
 #define _POSIX_C_SOURCE 200809L /* mkdtemp */
 #include <math.h>
 #include <stdbool.h>
@@ -42,13 +42,14 @@ static void check_near(const float* got, const float* wanted, int64_t count, int
 
 enum { kSequences = 3, kLength = 6, kMostHidden = 64, kMostLabels = 8 };
 
-/* Three texts of 4, 0 and 3 tokens, packed and padded, with a hole and padding in front. */
+/* Three texts of 4, 0 and 3 tokens, packed and padded. The padding includes a hole and leading positions. */
 static const int32_t kIds[] = {5, 6, 52, 7, 9, 10, 11}, kTypes[] = {0, 0, 1, 1, 0, 1, 0},
                      kBounds[] = {0, 4, 4, 7};
 static const int32_t kPaddedIds[] = {5, 6, -1, 52, 7, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, 9, 10, 11};
 static const int32_t kPaddedTypes[] = {0, 0, 9, 1, 1, 9, 9, 9, 9, 9, 9, 9, 9, 9, 9, 0, 1, 0};
 static const uint8_t kMask[] = {1, 1, 0, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1};
-static const int kPlaces[] = {0, 1, 3, 4, 15, 16, 17}; /* of the packed tokens among the padded ones */
+static const int kPlaces[] = {0,  1,  3, 4,
+                              15, 16, 17}; /* positions of the packed tokens among the padded ones */
 
 static warpwright_encoder_tokens_args packed_args(float* out, warpwright_encoder_result result) {
   const warpwright_encoder_tokens_args args = {.size = sizeof args,
@@ -93,7 +94,8 @@ static warpwright_encoder_info info_of(const warpwright_encoder* encoder) {
   return info;
 }
 
-/* Packed, padded, with padding kept, from a batch at a time to all at once: one result. */
+/* Packed, padded, and with kept padding, from one sequence per batch to all at once: the results are equal.
+ */
 static void test_forms(warpwright_context* context, const char* folder) {
   static float hidden[7 * kMostHidden], vectors[kSequences * kMostHidden], logits[kSequences * kMostLabels],
       got[kSequences * kLength * kMostHidden];
@@ -153,7 +155,7 @@ static void test_forms(warpwright_context* context, const char* folder) {
   }
 }
 
-/* Layers from hidden states, packed and padded: alike. */
+/* Runs the layers from hidden states, packed and padded. The results are equal. */
 static void test_states(warpwright_context* context, const char* folder) {
   static float states[7 * kMostHidden], padded[kSequences * kLength * kMostHidden], wanted[7 * kMostHidden],
       got[kSequences * kLength * kMostHidden];
@@ -244,10 +246,10 @@ static void test_prompts(warpwright_context* context, const char* folder) {
   CHECK_NEAR(got, wanted, V);
   CHECK(embed(encoder, "w6", NULL, "none", got) == WARPWRIGHT_OK);
   CHECK_NEAR(got, plain, V);
-  CHECK(embed(encoder, "w6", "w5 ", "no such name", got) == WARPWRIGHT_OK); /* which is not looked at */
+  CHECK(embed(encoder, "w6", "w5 ", "no such name", got) == WARPWRIGHT_OK); /* the name is ignored */
   CHECK_NEAR(got, wanted, V);
   CHECK_REFUSED(embed(encoder, "w6", NULL, "quarry", got), "\"none\", \"query\"");
-  /* A caller of 1.1, whose structure ends before the prompts. */
+  /* A caller of version 1.1, whose structure ends before the prompts. */
   const char* texts[] = {"w6"};
   warpwright_encoder_texts_args args = {.size = offsetof(warpwright_encoder_texts_args, prompt),
                                         .count = 1,
@@ -328,7 +330,7 @@ static void test_texts(warpwright_context* context, const char* model) {
   args.result = WARPWRIGHT_VECTORS;
   texts[1] = NULL;
   CHECK_REFUSED(warpwright_encoder_texts(encoder, &args), "texts[1] is NULL");
-  /* With their lengths texts may hold zeros, and need none at their ends. */
+  /* With given lengths, texts may contain zeros and need none at the end. */
   const size_t lengths[] = {2, 0, 5};
   texts[1] = "";
   texts[2] = "w9\0w9";
@@ -340,7 +342,7 @@ static void test_texts(warpwright_context* context, const char* model) {
   CHECK_REFUSED(warpwright_encoder_texts(encoder, &args), "out is NULL");
   warpwright_encoder_destroy(encoder);
 
-  /* A text that is too long, with and without a place for its status. */
+  /* A text that is too long, with and without a status array. */
   const warpwright_encoder_options strict = {
       .size = sizeof strict, .folder = folder, .dtype = WARPWRIGHT_F32, .max_length = 4, .refuse_long = 1};
   CHECK(warpwright_encoder_create(context, &strict, &encoder) == WARPWRIGHT_OK);

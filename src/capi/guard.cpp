@@ -18,8 +18,8 @@ thread_local char last_error[kMessageBytes];
 
 std::atomic<bool> watched = false, was_forked = false;
 
-// Bytes of a message that fit, without a part of a character of several bytes, whose later ones begin with
-// the bits 10.
+// The number of bytes of the message that fit, without a partial character. The later bytes of a UTF-8
+// character begin with the bits 10.
 std::size_t fitting(std::string_view message) {
   std::size_t bytes = std::min(message.size(), kMessageBytes - 1);
   while (bytes < message.size() && bytes > 0 && (message[bytes] & 0xc0) == 0x80) --bytes;
@@ -39,7 +39,7 @@ void set_last_error(std::string_view message) noexcept {
   try {
     keep(text::is_utf8(message) ? std::string(message) : text::repair_utf8(message));
   } catch (const std::exception&) {
-    keep("an error whose message did not fit into memory");
+    keep("an error whose message does not fit into memory");
   }
 }
 
@@ -55,7 +55,7 @@ void watch_for_forks() {
   static std::once_flag once;
   std::call_once(once, [] {
     const int code = pthread_atfork(nullptr, nullptr, [] { was_forked = watched.load(); });
-    if (code != 0) throw std::bad_alloc();  // the only failure it has
+    if (code != 0) throw std::bad_alloc();  // the only possible failure
   });
   watched = true;
 }

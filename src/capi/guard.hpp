@@ -1,4 +1,4 @@
-// Wraps every function of the C ABI: exceptions end here, as a status and the thread's message.
+// Wraps every function of the C ABI, so that exceptions become a status and the thread's message.
 #pragma once
 
 #include <cstddef>
@@ -14,18 +14,18 @@
 
 namespace warpwright::capi {
 
-// Of the calling thread, for warpwright_last_error(). Made valid UTF-8, and cut if it is longer than what is
-// kept.
+// Sets the calling thread's message for warpwright_last_error(). Makes it valid UTF-8 and cuts it to the
+// buffer's size.
 void set_last_error(std::string_view message) noexcept;
 const char* last_error_message() noexcept;
 
-// True if this process was forked from one that had made a context. OpenMP's workers do not survive a fork,
-// so a parallel region of the child would wait for them forever.
+// True if this process was forked from a process that had created a context. OpenMP's workers do not survive
+// a fork, so a parallel region of the child would wait for them forever.
 bool forked() noexcept;
-// Called before the first context is made: a fork from here on is noticed.
+// Detects forks from now on. Called before the first context is created.
 void watch_for_forks();
 
-// Runs `work`, which is given a status to set as it goes on: what an Error from there on means.
+// Runs `work` and turns an exception into a status. `work` sets its argument, the status of any later Error.
 template <class F>
 warpwright_status guarded(F&& work) noexcept {
   warpwright_status meaning = WARPWRIGHT_INVALID_ARGUMENT;
@@ -65,21 +65,22 @@ inline void check_alignment(std::string_view function, std::string_view argument
   throw_misaligned(function, argument, pointer, alignment);
 }
 
-// A place for a result: there, and aligned.
+// Checks a pointer to a result: not NULL, and aligned.
 template <class T>
 void check_place(std::string_view function, std::string_view argument, const T* pointer) {
   if (!pointer) throw_missing(function, argument);
   check_alignment(function, argument, pointer, alignof(T));
 }
 
-// A reserved field, which a later version may give a meaning.
+// Checks that a reserved field is 0, so that a later version may give it a meaning.
 void check_reserved(std::string_view function, std::string_view argument, std::int32_t value);
 
-// No structure of this major version is larger: a size beyond is not read.
+// No structure of this major version is larger, so a larger size is not read.
 inline constexpr std::size_t kMostStructureBytes = 4096;
 
-// A caller's structure as this library knows it: what an older caller does not have is 0. A newer caller's is
-// taken if what is not known here is 0. `oldest`: the size in the first minor version.
+// A caller's structure in this library's version. Fields that an older caller lacks become 0. A newer
+// caller's structure is accepted if all fields unknown to this library are 0. `oldest`: its size in the first
+// minor version.
 template <class Args>
 Args known_part(std::string_view function, std::string_view argument, const Args* args,
                 std::size_t oldest = sizeof(Args)) {

@@ -1,4 +1,4 @@
-// The handles given to callers. A pointer that is not a live handle is recognized without reading through it.
+// The handles given to callers. An invalid handle is recognized without being dereferenced.
 #pragma once
 
 #include <fmt/format.h>
@@ -17,7 +17,7 @@ namespace warpwright::capi {
 template <class T>
 class Handles {
  public:
-  // All handles of this type. Never destroyed, since destructors of other libraries may call late.
+  // All handles of this type. Never destroyed, since destructors of other libraries may make late calls.
   static Handles& all() {
     static auto* handles = new Handles;
     return *handles;
@@ -29,7 +29,7 @@ class Handles {
     live_.emplace(handle, std::move(object));
     return handle;
   }
-  // Throws Error, naming the argument, if it is none.
+  // Throws an Error that names the argument if the handle is invalid.
   std::shared_ptr<T> find(std::string_view function, std::string_view argument, const T* handle) {
     if (!handle) throw_missing(function, argument);
     const std::scoped_lock held(mutex_);
@@ -37,7 +37,7 @@ class Handles {
     if (found != live_.end()) return found->second;
     throw_unknown(function, argument, handle);
   }
-  // As find(); once the calls that are under way are done, it is gone.
+  // Like find(), and removes the handle. The object lives on until the running calls end.
   std::shared_ptr<T> remove(std::string_view function, std::string_view argument, const T* handle) {
     const std::scoped_lock held(mutex_);
     const auto found = live_.find(handle);

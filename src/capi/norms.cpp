@@ -1,4 +1,5 @@
-// Normalization in the C ABI: plain pointers become tensors, the operation checks them and a variant runs.
+// Normalization in the C ABI: makes tensors from plain pointers, lets the operation check them, and runs a
+// variant.
 #include <fmt/format.h>
 
 #include <array>
@@ -17,12 +18,12 @@ using namespace warpwright;
 
 namespace {
 
-// The tensors of one call: made of the caller's pointers, aligned, and apart from each other.
+// The tensors of one call, made from the caller's pointers. They are aligned and do not overlap.
 class Tensors {
  public:
   Tensors(std::string_view function, Device device, std::int64_t rows, std::int64_t columns)
       : function_(function), device_(device), rows_(rows), columns_(columns) {
-    // No memory holds more, and no product of sizes overflows below it.
+    // No memory holds more elements, and below this limit no product of sizes overflows.
     constexpr std::int64_t kMost = std::int64_t{1} << 47;
     if (columns < 1 || columns > kMost) {
       fail(fmt::format("columns is {}", columns), fmt::format("columns are 1 to {}", kMost));
@@ -33,7 +34,7 @@ class Tensors {
     }
   }
 
-  // A tensor of rows that must be there; if there are none, it may be NULL all the same.
+  // A required tensor of rows. It may be NULL if there are no rows.
   Tensor matrix(std::string_view argument, const void* data, DType dtype, Access access = Access::read) {
     return make(argument, needed(argument, data), dtype, {rows_, columns_}, access);
   }
@@ -58,7 +59,7 @@ class Tensors {
     return make("kept_columns", data, DType::i32, {1 + count}, access);
   }
 
-  // `written` may be `read`, element for element.
+  // Lets `written` be the same memory as `read`, element for element.
   void allow(std::string_view written, std::string_view read) {
     for (Region& w : regions()) {
       if (w.argument != written) continue;
@@ -67,7 +68,7 @@ class Tensors {
       }
     }
   }
-  // Refuses what is written and overlaps another tensor.
+  // Refuses a written tensor that overlaps another tensor.
   void check_apart() const {
     for (const Region& w : regions()) {
       if (w.access == Access::read) continue;
@@ -86,7 +87,7 @@ class Tensors {
     std::string_view argument;
     std::uintptr_t begin, end;
     Access access;
-    std::uint32_t allowed;  // a bit for each region that it may be
+    std::uint32_t allowed;  // a bit for each region that it may coincide with
   };
   static constexpr std::size_t kMostRegions = 16;
 
@@ -103,7 +104,7 @@ class Tensors {
     if (!data && rows_ > 0) capi::throw_missing(function_, argument);
     return data ? data : no_rows;
   }
-  // The operations write only through those that they declare written.
+  // The operations write only to tensors declared as written.
   Tensor make(std::string_view argument, const void* data, DType dtype, const Shape& shape, Access access) {
     if (!data) return {};
     capi::check_alignment(function_, argument, data, size_of(dtype));
@@ -132,8 +133,8 @@ void check_kept(std::string_view function, std::int64_t count, const void* kept_
     throw Error(what, std::string(function), "see kept_columns in warpwright.h");
   };
   if (count < 0 || count > columns) fail(fmt::format("kept_count is {} (of {} columns)", count, columns));
-  if (!kept_columns && (count > 0 || kept)) fail("kept_columns is NULL, and kept or kept_count is given");
-  if (kept_columns && !kept && count > 0 && rows > 0) fail("kept is NULL, and kept_count is not 0");
+  if (!kept_columns && (count > 0 || kept)) fail("kept_columns is NULL, but kept or kept_count is given");
+  if (kept_columns && !kept && count > 0 && rows > 0) fail("kept is NULL, but kept_count is not 0");
 }
 
 void check_eps(std::string_view function, double eps) {
@@ -147,8 +148,8 @@ void require_null(std::string_view function, std::string_view argument, const vo
   throw Error(fmt::format("{} is not NULL", argument), std::string(function), std::string(reason));
 }
 
-// The forward's list of columns, given to the backward: the kernels take its entries for indices. On a GPU it
-// is out of reach, and the kernels look for themselves.
+// The forward's list of columns, as given to the backward. Kernels use its entries as indices. On a GPU the
+// host cannot read the list, so the kernels check it themselves.
 void check_kept_columns(std::string_view function, const Tensor& kept_columns, std::int64_t columns) {
   if (!kept_columns || kept_columns.device.kind != DeviceKind::cpu) return;
   const auto* entries = kept_columns.as<std::int32_t>();
@@ -250,7 +251,7 @@ void fill(Tensors& make, std::string_view function, const warpwright_residual_no
   if (a.out == a.residual) make.allow("out", "residual");
 }
 
-// The workspace, aligned as kernels need it; null where none is needed.
+// The workspace, aligned as kernels need it. Null if none is needed.
 void* workspace_of(std::string_view function, void* memory, std::size_t bytes, std::size_t needed) {
   if (needed == 0) return nullptr;
   if (!memory || bytes < needed) {
@@ -274,7 +275,7 @@ capi::Choices<ops::NormBackward>& choices_of(warpwright_context& context, const 
   return context.norm_backward;
 }
 
-// Calls the operation with what `args` has before the caller's arguments are filled in.
+// Calls the operation. `args` holds the fields that do not come from the caller.
 template <class A, class C>
 warpwright_status call(std::string_view function, warpwright_context* handle, const C* c_args, A args) {
   return capi::guarded([&](warpwright_status& meaning) {
@@ -313,7 +314,7 @@ warpwright_status ask_workspace(std::string_view function, warpwright_context* h
     typename A::Problem problem = op.problem(args);
     meaning = WARPWRIGHT_UNSUPPORTED;
     *bytes = 0;
-    for (const bool aligned : {true, false}) {  // the answer holds wherever the tensors are
+    for (const bool aligned : {true, false}) {  // the answer must hold for all addresses
       problem.aligned = aligned;
       *bytes = std::max(*bytes, choices_of(*context, args).of(context->context, op, problem).workspace);
     }

@@ -1,5 +1,5 @@
 // Uses the library in a process that is short of threads, was forked, or calls from several threads. No call
-// ends it, none hangs, and what is not possible has a message. usage: process_test MODEL-FOLDER
+// may end the process or hang, and each refusal has a message. usage: process_test MODEL-FOLDER
 #include <grp.h>
 #include <pthread.h>
 #include <sys/resource.h>
@@ -20,7 +20,7 @@
 namespace {
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr bool kSanitized = true;  // the sanitizers' own memory and threads do not fit under a limit
+constexpr bool kSanitized = true;  // the sanitizers' own memory and threads exceed such limits
 #elif defined(__has_feature)
 #if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
 constexpr bool kSanitized = true;
@@ -71,7 +71,7 @@ warpwright_status open(warpwright_context* context, warpwright_encoder** encoder
   return warpwright_encoder_create(context, &o, encoder);
 }
 
-// Runs `work` in a child, which must return from it within a minute; adds its failures.
+// Runs `work` in a child, which must finish within a minute. Adds the child's failures.
 void in_child(const std::function<void()>& work, int line) {
   std::fflush(nullptr);
   const pid_t process = fork();
@@ -108,7 +108,7 @@ void test_counts_of_threads() {
   warpwright_context_destroy(context);
 }
 
-// Run anew with OMP_NUM_THREADS=100000, which OpenMP reads when it is loaded.
+// Runs in a new process with OMP_NUM_THREADS=100000, which OpenMP reads when it is loaded.
 void with_environment() {
   warpwright_context* context = nullptr;
   warpwright_encoder* encoder = nullptr;
@@ -120,7 +120,7 @@ void with_environment() {
   warpwright_context_destroy(context);
 }
 
-// 64 threads where the system grants a few; then one, which is there.
+// Asks for 64 threads where the system grants only a few, then for one, which exists.
 void short_of_threads() {
   warpwright_context* context = nullptr;
   CHECK_REFUSED(make(64, &context), WARPWRIGHT_FAILED, "threads");
@@ -148,7 +148,7 @@ void test_limits() {
     short_of_threads();
   });
   IN_CHILD([] {
-    // The limit does not hold for root.
+    // The limit does not apply to root.
     if (getuid() == 0 && (setgroups(0, nullptr) != 0 || setgid(65534) != 0 || setuid(65534) != 0)) return;
     limit(RLIMIT_NPROC, 1);
     short_of_threads();
@@ -156,7 +156,7 @@ void test_limits() {
 }
 
 void test_forks() {
-  IN_CHILD([] {  // nothing was used before
+  IN_CHILD([] {  // the parent has not used the library yet
     warpwright_context* context = nullptr;
     CHECK(make(2, &context) == WARPWRIGHT_OK);
     CHECK(normalize(context) == WARPWRIGHT_OK);
@@ -188,7 +188,7 @@ void test_forks() {
   warpwright_context_destroy(context);
 }
 
-// In the middle of a call, another thread's and one of its own.
+// Calls made in the middle of another call, from the same thread and from another one.
 struct Meanwhile {
   warpwright_context* context = nullptr;
   int lines = 0;
@@ -223,7 +223,7 @@ int main(int count, char** arguments) {
     with_environment();
     return failures == 0 ? 0 : 1;
   }
-  // Children come first: later there is a context.
+  // The tests with children come first, while no context exists.
   test_limits();
   test_forks();
   test_counts_of_threads();
