@@ -1,8 +1,8 @@
-"""Builds the wheel: CMake makes libwarpwright of the repository around this folder, and the package is plain Python over
-it, so that one wheel serves every Python and every PyTorch.
+"""Builds the wheel. CMake builds libwarpwright from the surrounding repository. The package itself is plain Python, so one
+wheel serves every Python and every PyTorch.
 
 WARPWRIGHT_CMAKE_ARGS  more arguments for CMake: -DWARPWRIGHT_CUDA_ARCHS=90a-real, -DWARPWRIGHT_CUDA=OFF, …
-WARPWRIGHT_JOBS        compilers at a time; all processors where it is not set
+WARPWRIGHT_JOBS        number of parallel compilers; by default all processors
 """
 
 import os
@@ -28,11 +28,11 @@ def version():
 
 
 def build_library(destination):
-    """Puts libwarpwright, and the OpenMP runtime it needs, into a folder."""
+    """Installs libwarpwright and the OpenMP runtime that it needs into a folder."""
     configure = ["cmake", "-S", ROOT, "-B", BUILD, "-DCMAKE_BUILD_TYPE=Release"]
     if shutil.which("ninja"):
         configure += ["-G", "Ninja"]
-    # Of the system's libraries only glibc's remain, and the OpenMP runtime, which travels along.
+    # Of the system's libraries the wheel needs only glibc's. It brings the OpenMP runtime along.
     configure += [
         "-DWARPWRIGHT_TESTS=OFF",
         "-DWARPWRIGHT_ONEDNN=OFF",
@@ -58,7 +58,7 @@ def build_library(destination):
         if name.startswith("libgomp"):
             shutil.copyfile(loaded_path(library, name), destination / name)
         elif not re.match(r"(libc|libm|libdl|librt|libpthread|libgcc_s|ld-linux-x86-64)\.so", name):
-            raise SystemExit(f"libwarpwright needs {name}, which not every machine has")
+            raise SystemExit(f"libwarpwright needs {name}, which some machines lack")
 
 
 def readelf(option, library):
@@ -71,7 +71,7 @@ def loaded_path(library, name):
 
 
 def glibc_floor(folder):
-    """The newest version of glibc that a library in the folder asks for."""
+    """The newest version of glibc that a library in the folder needs."""
     asked = {(2, 17)}
     for library in Path(folder).glob("*.so*"):
         for major, minor in re.findall(r"\bGLIBC_(\d+)\.(\d+)", readelf("-V", library)):

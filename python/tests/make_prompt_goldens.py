@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes prompt_goldens.json: vectors of sentence-transformers with prompts, for a small model of the repository.
+"""Writes prompt_goldens.json: the vectors that sentence-transformers computes with prompts, for a small model of the repository.
 
 usage: make_prompt_goldens.py   (needs sentence-transformers)
 """

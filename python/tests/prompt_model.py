@@ -1,4 +1,4 @@
-"""A sentence model with prompts and a vocabulary, and calls of encode() that prompt_goldens.json has vectors for."""
+"""A sentence model with prompts and a vocabulary, and the calls of encode() whose vectors prompt_goldens.json holds."""
 
 import json
 from pathlib import Path

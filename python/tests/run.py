@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Runs the package's tests on a library: python/tests/run.py --library libwarpwright.so [pytest's options]
+"""Runs the package's tests with a given library: python/tests/run.py --library libwarpwright.so [pytest's options]
 
-Exits with 77, and the reason, where PyTorch or pytest is missing.
+Exits with 77 and a reason if PyTorch or pytest is missing.
 """
 
 import argparse
@@ -11,7 +11,7 @@ import sys
 from importlib.util import find_spec
 from pathlib import Path
 
-SKIPPED = 77  # the exit status that says so to ctest
+SKIPPED = 77  # the exit status that ctest takes for a skipped test
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--library", dest="shared_library", required=True)

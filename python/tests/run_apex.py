@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 """Runs Apex's own unit tests of its normalization modules on this package: python/tests/run_apex.py APEX [pytest's options]
 
-APEX is a checkout of https://github.com/NVIDIA/apex. Its test file is copied with one import exchanged. Where there is no GPU,
-the device is exchanged as well: then the tests compare this package's results in the tested dtype with its own in fp32,
-with PyTorch's LayerNorm, and torch.compile with eager mode.
+APEX is a checkout of https://github.com/NVIDIA/apex. One import in its test file is replaced. Without a GPU the device is
+replaced as well. The tests then compare this package's results in the tested dtype with its own in fp32 and with PyTorch's
+LayerNorm, and torch.compile with eager mode.
 
-Needs torch, pytest and expecttest, onnxscript for its two tests of export, and the package: installed, or in PYTHONPATH
+Needs torch, pytest and expecttest, onnxscript for the two tests of export, and the package: installed, or in PYTHONPATH
 with WARPWRIGHT_LIBRARY.
 """
 
@@ -24,14 +24,14 @@ def for_cpu(text):
     for old, new in (
         ('device="cuda"', 'device="cpu"'),
         (".cuda()", ""),
-        ("torch.cuda.manual_seed(42)", "None"),  # seeds no CPU
+        ("torch.cuda.manual_seed(42)", "None"),  # does not seed the CPU
         ('autocast("cuda"', 'autocast("cpu"'),
         ('only_for=("cuda",)', 'only_for=("cpu",)'),
         (" if torch.cuda.is_bf16_supported() else (torch.half,)", ""),
         ("        self.assertTrue(out_cuda_.is_cuda)\n", ""),
     ):
         if old not in text:
-            raise SystemExit(f"{TEST} has changed: it no longer says {old}")
+            raise SystemExit(f"{TEST} has changed: it no longer contains {old}")
         text = text.replace(old, new)
     return text
 

@@ -1,5 +1,5 @@
-"""Encoders: against transformers' results (src/model/testdata, and transformers itself where it is installed), every form of a
-call against the others, and what a caller can do wrong."""
+"""Tests encoders: against transformers' results (src/model/testdata, and transformers itself if it is installed), every
+form of a call against the others, and a caller's mistakes."""
 
 import json
 import struct
@@ -39,7 +39,7 @@ def error(got, wanted):
 
 
 def padded(golden, pad_in_front=False):
-    """The golden batch as padded ids, types and a mask, and its valid places."""
+    """The golden batch as padded ids, types and a mask, and the positions of its tokens."""
     lengths = golden["cu_seqlens"].diff().tolist()
     B, S = len(lengths), max(lengths) + 2
     ids, types, mask = (torch.zeros(B, S, dtype=torch.int64) for _ in range(3))
@@ -65,7 +65,7 @@ def test_goldens(device, dtype, name):
     encoder = Encoder(MODELS / name, device=device, dtype=dtype, batch_tokens=100)
     ids, types, bounds = golden["tokens"], golden["types"], golden["cu_seqlens"]
     final = "vectors" if name == "sentence" else "logits"
-    for _ in range(3):  # on a GPU: as it is, captured, launched again
+    for _ in range(3):  # on a GPU: run directly, captured, launched again
         hidden = encoder.packed(ids, bounds, types)
         assert hidden.shape == golden["hidden"].shape and hidden.dtype == dtype and hidden.device.type == device
         assert error(hidden, golden["hidden"]) <= bound
@@ -75,7 +75,7 @@ def test_goldens(device, dtype, name):
             assert error(result, golden[final].reshape(result.shape)) <= 1e-5
     for in_front in (False, True):
         if in_front and name == "roberta":
-            continue  # whose positions count from the first token that is no padding, as ours do
+            continue  # its positions count from the first token, as ours do
         batch_ids, batch_types, mask = padded(golden, in_front)
         here = batch_ids.to(device), mask.to(device), batch_types.to(device)
         for remove in (True, False):
@@ -91,7 +91,7 @@ def test_goldens(device, dtype, name):
 @on_devices
 @pytest.mark.parametrize("name", ["bert", "roberta", "sentence"])
 def test_tensors_and_small_batches(device, name):
-    """Weights from a mapping, and memory for less than the batch: the same."""
+    """Weights from a mapping, and memory for less than the batch, give the same result."""
     golden = safetensors(MODELS / name / "golden.safetensors")
     arguments = golden["tokens"], golden["cu_seqlens"], golden["types"]
     config = json.loads((MODELS / name / "config.json").read_text())
@@ -204,7 +204,7 @@ def test_weights_cache(folder, tmp_path_factory):
     for _ in range(2):
         encoder = Encoder(folder, device="cpu", weights_cache=cache)
         assert error(encoder.encode(["w5 w6"], as_tensor=True), wanted) <= 1e-6
-    assert len(list(cache.iterdir())) <= 1  # none where the kernels take weights as they lie
+    assert len(list(cache.iterdir())) <= 1  # empty if the kernels take the weights in their original layout
 
 
 def test_threads_wait_for_each_other(folder):
@@ -217,7 +217,7 @@ def test_threads_wait_for_each_other(folder):
     def work():
         try:
             results.extend(encoder.encode(texts, as_tensor=True) for _ in range(5))
-        except Exception as failure:  # shown by the main thread
+        except Exception as failure:  # the main thread shows it
             failures.append(failure)
 
     workers = [threading.Thread(target=work) for _ in range(3)]
@@ -240,7 +240,7 @@ def test_streams():
     assert not torch.equal(wanted, other)
     results, others = [], []
     for _ in range(4):
-        torch.cuda._sleep(10_000_000)  # what follows on the default stream waits, and other streams wait for it
+        torch.cuda._sleep(10_000_000)  # delays the default stream, and the other streams wait for it
         results.append(encoder.packed(*arguments))
         with torch.cuda.stream(torch.cuda.Stream()):
             others.extend(encoder.packed(*flipped) for _ in range(3))
@@ -279,7 +279,7 @@ def test_nothing(device):
 
 @on_devices
 def test_random_masks(device):
-    """Padded batches of all shapes, in memory for a part of them, against one sequence at a time."""
+    """Compares padded batches of all shapes, in memory for a part of them, with one sequence at a time."""
     generator = torch.Generator().manual_seed(0)
 
     def integers(low, high, shape=()):
@@ -302,7 +302,7 @@ def test_random_masks(device):
 def test_refusals(folder):
     with pytest.raises(ValueError, match="/nowhere"):
         Encoder("/nowhere", device="cpu")
-    with pytest.raises(ValueError, match="config is given beside a folder"):
+    with pytest.raises(ValueError, match="config is given with a folder"):
         Encoder(folder, config={}, device="cpu")
     with pytest.raises(ValueError, match="config is None"):
         Encoder({"x": torch.ones(2)}, device="cpu")
@@ -352,7 +352,7 @@ def test_refusals(folder):
     assert "2 layers" in repr(texts)
 
 
-# ---- Beside transformers itself ------------------------------------------------------------------------------------------
+# ---- Compared with transformers ----------------------------------------------------------------------------------------
 
 
 @on_devices
@@ -395,7 +395,7 @@ LINES = ["a cat sat on the mat", "The dog's  CAFÉ, naïve!", "你好 world", ""
 
 
 def tokenizer_for(family, folder):
-    """Hugging Face's own tokenizer with a small vocabulary, saved to the folder."""
+    """Saves a Hugging Face tokenizer with a small vocabulary to the folder."""
     tokenizers = pytest.importorskip("tokenizers")
     transformers = pytest.importorskip("transformers")
     corpus = LINES * 3
@@ -420,8 +420,8 @@ def tokenizer_for(family, folder):
 @pytest.mark.parametrize("labels", [1, 3])
 @pytest.mark.parametrize("family", ["Bert", "Roberta"])
 def test_cross_encoders_of_transformers(device, family, labels, tmp_path):
-    """Text to score as transformers does, from a folder that it saved. The weights are random: real ones of a cross-encoder
-    are not to be had from a package index."""
+    """Turns text into scores as transformers does, from a folder saved by transformers. The weights are random, because no
+    package index offers a real cross-encoder."""
     transformers = pytest.importorskip("transformers")
     tokenizer = tokenizer_for(family, tmp_path)
     torch.manual_seed(2)

@@ -1,4 +1,4 @@
-"""The package against PyTorch: every dtype, shapes of all kinds, what the eager path and the operator have in common."""
+"""Compares the package with PyTorch: every dtype, shapes of all kinds, and the eager path with the operator."""
 
 import math
 import os
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.parametrize("device", DEVICES)
 
 
 def reference(x, weight, bias, shape, eps, centered):
-    """In fp64, by PyTorch."""
+    """The result in fp64, by PyTorch."""
     x, weight, bias = (None if t is None else t.double() for t in (x, weight, bias))
     if centered:
         return functional.layer_norm(x, shape, weight, bias, eps)
@@ -29,7 +29,7 @@ def reference(x, weight, bias, shape, eps, centered):
 
 
 def pytorch(x, weight, bias, shape, eps, centered):
-    """In the same dtype, as PyTorch does it."""
+    """PyTorch's result in the same dtype."""
     if weight is not None and weight.dtype != x.dtype:
         weight, bias = weight.to(x.dtype), None if bias is None else bias.to(x.dtype)
     if centered:
@@ -38,7 +38,7 @@ def pytorch(x, weight, bias, shape, eps, centered):
 
 
 def assert_close(got, wanted, dtype, what, slack=1.0):
-    """‖got − wanted‖/‖wanted‖ within rounding: of the store, and of sums in fp32."""
+    """Checks that ‖got − wanted‖/‖wanted‖ is within rounding of the stored values and of sums in fp32."""
     wanted = wanted.double()
     assert torch.isfinite(got).all(), what
     error = (got.double() - wanted).norm() / wanted.norm().clamp_min(1e-30)
@@ -96,7 +96,7 @@ def test_affine(device, dtype, shape, normalized, centered, memory_efficient):
         assert torch.equal(out, bias.expand_as(out))
         return
     assert_close(out, wanted, dtype, "out")
-    # The output, rounded, is all that the backward then has: x̂ = (out − bias)/weight.
+    # The backward then has only the rounded output: x̂ = (out − bias)/weight.
     slack = 4.0 if memory_efficient else 1.0
     for name, got, exact in zip(("dx", "dweight", "dbias"), grads, wanted_grads):
         if exact is not None:
@@ -121,7 +121,7 @@ def test_without_parameters(device, dtype, centered, memory_efficient):
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("parameter_dtype", DTYPES)
 def test_mixed_dtypes(device, dtype, parameter_dtype, centered, memory_efficient):
-    """The output has the parameters' dtype in the mixed functions, the input's in the others."""
+    """The output has the parameters' dtype in the mixed functions and the input's dtype in the others."""
     x, weight, bias, dout = make(device, dtype, (6, 200), (200,), parameter_dtype, bias=centered)
     arguments = ((200,), 1e-5, memory_efficient)
     for mixed in (True, False):
@@ -183,7 +183,7 @@ def test_not_contiguous(device):
             out = functions.fused_layer_norm_affine(leaf, w, bias, (16, 8), 1e-5)
             wanted = functional.layer_norm(twin, (16, 8), w, bias, 1e-5)
             torch.testing.assert_close(out, wanted)
-        out.sum().backward()  # whose gradient is expanded, too
+        out.sum().backward()  # this gradient is an expanded tensor
         wanted.sum().backward()
         torch.testing.assert_close(leaf.grad, twin.grad, atol=1e-5, rtol=1e-4)
 
@@ -205,7 +205,7 @@ def test_empty(device, memory_efficient):
 @pytest.mark.parametrize("centered", [True, False])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 def test_weights_of_zero_from_the_output(device, dtype, centered):
-    """Columns that the output does not determine are kept; if there is no room, the gradient is NaN, not a guess."""
+    """Columns that the output does not determine are kept. If there is no room, their gradient is NaN."""
     x, weight, bias, dout = make(device, dtype, (40, 64), (64,), bias=centered)
     weight[5], weight[17] = 0, 1e-30
 
@@ -278,7 +278,7 @@ def test_operator(device, centered, memory_efficient):
     x, weight, bias, _ = make(device, torch.float32, (5, 12), (12,), bias=centered)
     inputs = [None if t is None else t.requires_grad_() for t in (x, weight, bias)]
     operator = torch.ops.warpwright.fused_norm.default
-    # No column is kept: what is not written of them would differ from call to call.
+    # No column is kept, because the unused places would differ from call to call.
     torch.library.opcheck(operator, (*inputs, centered, 12, 1e-5, False, memory_efficient, 0))
     torch.library.opcheck(operator, (x, None, None, centered, 12, 1e-5, False, memory_efficient, 0))
 
@@ -286,7 +286,7 @@ def test_operator(device, centered, memory_efficient):
 @pytest.mark.parametrize("memory_efficient", [False, True])
 @pytest.mark.parametrize("name", ["FusedLayerNorm", "FusedRMSNorm", "MixedFusedLayerNorm", "MixedFusedRMSNorm"])
 def test_compile(device, name, memory_efficient):
-    """The operator gives what the eager path gives, bit for bit; whole graph, and again with another number of rows."""
+    """The operator gives the eager path's bits, as a whole graph, and again with another number of rows."""
     torch._dynamo.reset()
     backend = os.environ.get("WARPWRIGHT_TEST_BACKEND", "aot_eager" if device == "cpu" else "inductor")
     norm = getattr(normalization, name)(24, memory_efficient=memory_efficient).to(device)
@@ -321,7 +321,7 @@ def test_compile_takes_the_operator(device, name):
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("shape, normalized", [((33, 768), (768,)), ((2, 3, 4, 8), (4, 8)), ((5, 1601), (1601,)), ((0, 8), (8,))])
 def test_residual(device, dtype, shape, normalized, centered, memory_efficient):
-    """The sum is that of two steps, bit for bit; the rest is right, and a gradient of the sum arrives."""
+    """The sum has the bits of two steps, the other results are right, and a gradient of the sum is added."""
     x, weight, bias, dout = make(device, dtype, shape, normalized, bias=centered)
     residual, _, _, dsum = make(device, dtype, shape, normalized, seed=1)
     norm = (normalization.FusedAddLayerNorm if centered else normalization.FusedAddRMSNorm)(normalized, 1e-5, memory_efficient)
@@ -353,7 +353,7 @@ def test_residual(device, dtype, shape, normalized, centered, memory_efficient):
     with torch.no_grad():
         again = norm(x, residual)
     assert torch.equal(again[0], out) and torch.equal(again[1], sum)
-    # Of the sum alone, and of the output alone.
+    # The gradient of the sum alone, and of the output alone.
     leaf = x.detach().clone().requires_grad_()
     norm(leaf, residual)[1].backward(dsum)
     assert torch.equal(leaf.grad, dsum)
@@ -365,7 +365,7 @@ def test_residual(device, dtype, shape, normalized, centered, memory_efficient):
 @pytest.mark.parametrize("memory_efficient", [False, True])
 @pytest.mark.parametrize("centered", [True, False])
 def test_residual_operator(device, centered, memory_efficient):
-    """torch.compile gives what the eager path gives, opcheck is content, fp64's gradients are those of finite differences."""
+    """torch.compile gives the eager path's result, opcheck passes, and fp64 gradients equal finite differences."""
     name = "FusedAddLayerNorm" if centered else "FusedAddRMSNorm"
     norm = getattr(normalization, name)(12, memory_efficient=memory_efficient).to(device)
     x, residual, dout, dsum = torch.randn(4, 5, 12, device=device).unbind(0)
@@ -394,7 +394,7 @@ def test_residual_operator(device, centered, memory_efficient):
 
 
 def test_residual_of_several_dtypes(device):
-    """In two steps, as PyTorch promotes them; under autocast, too."""
+    """Different dtypes take two steps and are promoted as in PyTorch, under autocast too."""
     norm = normalization.FusedAddLayerNorm(32).to(device)
     x, residual = torch.randn(2, 6, 32, device=device).unbind(0)
     out, sum = norm(x.bfloat16(), residual)
@@ -440,7 +440,7 @@ def test_fake_and_meta_modes(device):
 
 
 def test_export(device):
-    """An exported program holds PyTorch's operators: it runs where this package is not."""
+    """An exported program holds PyTorch's operators, so it runs without this package."""
     norm = normalization.FusedRMSNorm(32).to(device).eval()
     x = torch.randn(4, 32, device=device)
     program = torch.export.export(norm, (x,))
@@ -487,8 +487,8 @@ def test_changed_output_is_noticed(device):
 @pytest.mark.parametrize("centered", [True, False])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 def test_hard_rows(device, dtype, centered):
-    """Large means, constant rows, one huge element, denormals: no worse than twice PyTorch in the same dtype, and a unit in
-    the last place; and where PyTorch says NaN or inf, so do we."""
+    """Large means, constant rows, one huge element, denormals: the error is at most twice PyTorch's in the same dtype, plus
+    a unit in the last place. Where PyTorch gives NaN or inf, so do we."""
     C = 256
     g = torch.Generator().manual_seed(1)
     noise = torch.randn(8, C, generator=g)
@@ -542,7 +542,7 @@ def test_same_bits_from_threads_and_streams(device):
             else:
                 got = [run() for _ in range(10)]
             results.extend(got)
-        except Exception as error:  # shown by the main thread
+        except Exception as error:  # the main thread shows it
             failures.append(error)
 
     if device == "cuda":

@@ -1,4 +1,4 @@
-"""Encoders and processes: copies, pickles, forks, workers, and the end of the interpreter."""
+"""Tests encoders with processes: copies, pickles, forks, workers, and the end of the interpreter."""
 
 import copy
 import json
@@ -25,7 +25,7 @@ def folder(tmp_path):
 
 
 def run(program, folder):
-    """The program's exit status and what it printed, within two minutes."""
+    """Returns the program's exit status and output. The limit is two minutes."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([os.path.dirname(__file__), *sys.path])}
     script = folder / "program.py"
     script.write_text(textwrap.dedent(program))
@@ -121,7 +121,7 @@ def test_a_forked_process_gets_an_error(folder):
 
 @pytest.mark.parametrize("method", ["spawn", "fork"])
 def test_workers_of_a_data_loader(folder, method):
-    """Spawned workers get the encoder anew; forked ones an error, or an encoder that they make first."""
+    """Spawned workers read the encoder again. Forked workers get an error, or make an encoder first."""
     code, out, errors = run(
         f"""
         import sys, torch, warpwright

@@ -1,4 +1,4 @@
-"""encode() beside sentence-transformers: prompts, batches and a progress bar."""
+"""Compares encode() with sentence-transformers: prompts, batches and a progress bar."""
 
 import json
 import logging
@@ -38,7 +38,8 @@ def test_vectors_of_sentence_transformers(folder):
         assert close(alone, wanted[0]), call
     default, plain = golden["vectors"][:2]
     assert not close(torch.tensor(default), plain)
-    assert close(encoder.encode(TEXTS, "passage", as_tensor=True), golden["vectors"][3])  # by position, as there
+    # A positional prompt_name, as in sentence-transformers.
+    assert close(encoder.encode(TEXTS, "passage", as_tensor=True), golden["vectors"][3])
 
 
 def test_sentence_transformers_itself(folder):

@@ -121,7 +121,7 @@ def test_imports_without_a_gpu():
 
 
 def test_verbose():
-    """A line for each operation goes to the logger warpwright, and WARPWRIGHT_FORCE takes the kernel that it names."""
+    """The logger warpwright gets one line per operation, and WARPWRIGHT_FORCE selects the named kernel."""
     program = """
         import logging, torch
         logging.basicConfig(level=logging.INFO)

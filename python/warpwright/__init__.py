@@ -9,7 +9,7 @@ try:
 except ModuleNotFoundError as error:
     if error.name != "torch":
         raise
-    raise ImportError("warpwright needs PyTorch 2.4 or later, and the module torch is not here: pip install torch") from error
+    raise ImportError("warpwright needs PyTorch 2.4 or later, but the module torch is missing: pip install torch") from error
 
 from . import _library
 from ._encoder import EncodeError, Encoder, EncoderLayers

@@ -1,4 +1,4 @@
-"""BERT-family encoders: texts, token ids or hidden states to vectors, on libwarpwright."""
+"""BERT-family encoders on libwarpwright. They turn texts, token ids or hidden states into vectors."""
 
 import contextlib
 import ctypes
@@ -83,7 +83,7 @@ _text_error = _library.functions(
 
 
 class EncodeError(ValueError):
-    """Texts without a result. errors: why, by the text's index; results: of all texts, zeros for these."""
+    """Texts without a result. errors: the reasons by text index. results: of all texts, with zeros for the failed ones."""
 
     def __init__(self, errors, results):
         index, message = next(iter(errors.items()))
@@ -92,7 +92,7 @@ class EncodeError(ValueError):
         self.errors = errors
         self.results = results
 
-    def __reduce__(self):  # as a worker process sends it
+    def __reduce__(self):  # so that a worker process can send it
         return EncodeError, (self.errors, self.results)
 
 
@@ -105,7 +105,7 @@ def _choice(name, value, choices):
 
 
 def _integer(name, value, least, most):
-    """An int in this range; True, False and floats are none."""
+    """An int in this range. True, False and floats are refused."""
     wanted = f"needs an int from {least} to {most}"
     try:
         number = operator.index(value)
@@ -119,7 +119,7 @@ def _integer(name, value, least, most):
 
 
 def _prompt(name, value):
-    """In UTF-8, or None."""
+    """The string in UTF-8, or None."""
     if value is None:
         return None
     if not isinstance(value, str):
@@ -140,11 +140,11 @@ def _byte_strings(name, texts):
 
 
 def _arrays(texts):
-    """Pointers and lengths, which the texts outlive."""
+    """Arrays of pointers and lengths. The texts must outlive them."""
     return (ctypes.c_char_p * len(texts))(*texts), (ctypes.c_size_t * len(texts))(*map(len, texts))
 
 
-_TEXTS_BETWEEN_STEPS = 1024  # of a progress bar, if no batch_size is given
+_TEXTS_BETWEEN_STEPS = 1024  # of a progress bar, if batch_size is None
 
 
 @contextlib.contextmanager
@@ -168,11 +168,12 @@ def _open_again(folder, settings):
 
 
 def _host(name, value, dtype, shape):
-    """Integers in the host's memory, contiguous, of this dtype."""
+    """A contiguous tensor of integers in the host's memory, of this dtype."""
     try:
         tensor = torch.as_tensor(value)
-    except (OverflowError, RuntimeError, ValueError) as error:  # PyTorch's for a Python int of more than 64 bits
-        raise ValueError(f"Encoder: {name} is no tensor of integers: {error}") from None
+    # Raised by PyTorch for an int of more than 64 bits.
+    except (OverflowError, RuntimeError, ValueError) as error:
+        raise ValueError(f"Encoder: {name} is not a tensor of integers: {error}") from None
     if tensor.dtype not in _INTEGERS and tensor.numel():
         raise TypeError(f"Encoder: {name} is {tensor.dtype}, needs integers")
     if shape is not None and tensor.shape != shape:
@@ -185,8 +186,8 @@ def _host(name, value, dtype, shape):
 
 
 def _host_mask(mask, shape):
-    """A 0/1 mask (B, S), or what Hugging Face's models make of it for their layers: (B, 1, 1 or S, S), boolean or added to
-    the scores."""
+    """A 0/1 mask (B, S) from `mask`, which may also have the form that Hugging Face's models pass to their layers:
+    (B, 1, 1 or S, S), boolean or added to the scores."""
     if mask is None:
         return None
     mask = torch.as_tensor(mask)
@@ -199,7 +200,7 @@ def _host_mask(mask, shape):
 
 
 def _weights(model):
-    """Tensors by name and a config, out of a module of Hugging Face's or a mapping."""
+    """Tensors by name and a config, from a Hugging Face module or a mapping."""
     config = None
     if isinstance(model, torch.nn.Module):
         config = getattr(model, "config", None)
@@ -207,13 +208,13 @@ def _weights(model):
     if not all(isinstance(t, torch.Tensor) for t in model.values()):
         raise TypeError("Encoder: model has values that are not tensors")
     tensors = {name: t.detach() for name, t in model.items() if t.is_floating_point()}
-    if any(name.startswith("layer.") for name in tensors):  # of the layers' own module
+    if any(name.startswith("layer.") for name in tensors):  # the module holds only the layers
         tensors = {f"encoder.{name}": t for name, t in tensors.items()}
     return tensors, config
 
 
 def _without_embeddings(tensors, config):
-    """Layers alone: an embedding of one token stands in, which no call reads."""
+    """Adds an embedding of one token to tensors that hold only the layers. No call reads it."""
     hidden = config["hidden_size"]
     prefix = next(name[: name.index("encoder.layer.")] for name in tensors if "encoder.layer." in name) + "embeddings."
     ones, zeros = torch.ones(hidden), torch.zeros
@@ -232,26 +233,30 @@ def _without_embeddings(tensors, config):
 class Encoder:
     """An encoder of the BERT family, for inference: BERT, MiniLM, RoBERTa, cross-encoders.
 
-    model   a folder with a Hugging Face model (its path); or a module of Hugging Face's, or a mapping of names to tensors
-            beside `config` (a dict, or an object with to_dict()), whose values are copied
-    device  "cpu", "cuda", "cuda:1", …; the tensors' own, or a GPU where there is one
-    dtype   of weights and hidden states: torch.float32, bfloat16 or float16, or their names; float32 for a folder,
-            otherwise the tensors' own
+    model   the path of a folder with a Hugging Face model, or a Hugging Face module, or a mapping of names to tensors; the
+            values of a module or a mapping are copied, and a mapping needs `config`
+    config  a dict, or an object with to_dict(); not for a folder
+    device  "cpu", "cuda", "cuda:1", …; by default the tensors' device, or for a folder a GPU if there is one
+    dtype   of weights and hidden states: torch.float32, bfloat16 or float16, or their names; by default the tensors' dtype,
+            or float32 for a folder
 
-    pooling ("mean", "cls", "max", "mean_sqrt") and normalize: None is what the folder says. Texts of more than max_length
-    tokens are cut, or with truncate=False refused; special_tokens=False reads "[SEP]" in a text as text. Memory is for
-    batches of batch_tokens, and larger calls are divided. batch_invariant: a text's bits do not depend on what shares its
-    batch. tf32: products in fp32 may round to TF32 on a GPU. weights_cache: on a CPU, a folder where a model's weights are kept
-    as the kernels take them, for all processes; calls are then faster.
+    pooling ("mean", "cls", "max", "mean_sqrt") and normalize: None takes the folder's setting.
+    truncate: texts of more than max_length tokens are cut; with False they are an error.
+    special_tokens: with False, "[SEP]" in a text is plain text.
+    batch_tokens: memory is allocated for batches of this many tokens. Larger calls are divided.
+    batch_invariant: a text's bits do not depend on the other texts in its batch.
+    tf32: products in fp32 may round to TF32 on a GPU.
+    weights_cache: on a CPU, a folder that keeps a model's weights in the kernels' layout for all processes. Calls are then
+    faster.
 
-    Calls from several threads wait for each other. An encoder of a folder can be pickled and copied: what comes of it reads the
-    folder again, and has memory of its own. One of tensors cannot. A process that was forked gets a RuntimeError from the
-    encoders, and from all of this package, if its parent had used it: let multiprocessing spawn its workers.
+    Calls from several threads wait for each other. An encoder of a folder can be pickled and copied. The copy reads the
+    folder again and has its own memory. An encoder of tensors cannot be pickled or copied. If a process used this package
+    before a fork, every call of this package in the child is a RuntimeError: let multiprocessing spawn its workers.
 
-    prompts (a dict) and default_prompt_name are what the folder's config_sentence_transformers.json says.
+    prompts (a dict) and default_prompt_name come from the folder's config_sentence_transformers.json.
     """
 
-    _handle = None  # also of an encoder whose __init__ failed
+    _handle = None  # so that __del__ finds it even if __init__ fails
     _context = None
 
     def __init__(
@@ -272,15 +277,15 @@ class Encoder:
         weights_cache=None,
     ):
         self._lock = threading.Lock()
-        self._again = None  # how to make it again
+        self._again = None  # the arguments that make it again, for pickle
         self._has_embedding = True
         options = _Options(size=ctypes.sizeof(_Options))
-        kept = []  # what the options point to
+        kept = []  # keeps alive what the options point to
         if isinstance(model, (torch.nn.Module, Mapping)):
             tensors, own_config = _weights(model)
             config = own_config if config is None else config
             if config is None:
-                raise ValueError("Encoder: config is None, and model is a mapping of tensors: it needs one")
+                raise ValueError("Encoder: config is None, but a model that is a mapping of tensors needs one")
             config = dict(config if isinstance(config, Mapping) else config.to_dict())
             first = next(iter(tensors.values()), None)
             if first is not None:
@@ -303,10 +308,10 @@ class Encoder:
             options.config = json.dumps(config, default=str).encode()
         else:
             if config is not None:
-                raise ValueError("Encoder: config is given beside a folder, which has its own")
+                raise ValueError("Encoder: config is given with a folder, which has its own config")
             options.folder = os.fsencode(model)
             if b"\0" in os.fsencode(model):
-                raise ValueError(f"Encoder: model is {model!r}, a path has no NUL")
+                raise ValueError(f"Encoder: model is {model!r}, but a path cannot contain NUL")
         self.device = _device(device)
         self.dtype = _NAMES.get(dtype, dtype) if dtype is not None else torch.float32
         options.dtype = _choice("dtype", self.dtype, _DTYPES)
@@ -343,7 +348,8 @@ class Encoder:
             settings["device"], settings["dtype"] = str(self.device), str(self.dtype).removeprefix("torch.")
             self._again = os.path.abspath(os.fsdecode(model)), settings
 
-    def __del__(self, destroy=_destroy):  # bound early: modules go first at the end
+    # Bound early, because modules disappear first when the interpreter ends.
+    def __del__(self, destroy=_destroy):
         handle, self._handle = self._handle, None
         if handle:
             destroy(handle)
@@ -378,7 +384,7 @@ class Encoder:
 
     @property
     def wasted_tokens(self):
-        """Rows computed so far beyond the tokens that were given."""
+        """Rows computed so far in addition to the given tokens."""
         with self._lock:
             return self._info().wasted_tokens
 
@@ -387,13 +393,15 @@ class Encoder:
     def encode(
         self, texts, prompt_name=None, prompt=None, batch_size=None, show_progress_bar=None, *, as_tensor=False
     ):
-        """Vectors of texts: an array (n, vector_size) in fp32, or (vector_size,) of one str. A tensor on the CPU with
-        as_tensor. Texts that cannot be encoded are an EncodeError, which has the others' vectors.
+        """Returns the vectors of texts: an array (n, vector_size) in fp32, or (vector_size,) if texts is one str. With
+        as_tensor, a tensor on the CPU. Raises EncodeError if texts cannot be encoded; it has the others' vectors.
 
-        prompt is put before each text; else the one of `prompts` that is called prompt_name; else the model's default, if it has
-        one. prompt="" is none. batch_size: at most so many texts at a time, those of like length together; without it,
-        batches are as large as batch_tokens allows. show_progress_bar: on standard error, by the package tqdm; None: if the
-        logger "warpwright" shows INFO.
+        prompt: put before each text. By default it is the entry of `prompts` named prompt_name, or else the model's default
+        prompt, if there is one. prompt="" means no prompt.
+        batch_size: at most this many texts at a time, of similar length. By default, batches are as large as batch_tokens
+        allows.
+        show_progress_bar: shows a bar on standard error; needs the package tqdm. None: only if the logger "warpwright"
+        shows INFO.
         """
         if prompt is not None and prompt_name is not None:
             _logger.warning("Encoder: prompt and prompt_name are given; prompt_name, %r, is ignored", prompt_name)
@@ -406,18 +414,18 @@ class Encoder:
         return self._texts("vectors", list(texts), None, as_tensor, batch_size, show_progress_bar, prompts)
 
     def classify(self, texts, *, as_tensor=False):
-        """Logits (n, labels) of texts or of pairs of texts, by the model's classification head."""
+        """Returns the logits (n, labels) of texts or of pairs of texts. Needs a classification head."""
         texts = list(texts)
         if texts and not isinstance(texts[0], (str, bytes)):
             for i, pair in enumerate(texts):
                 if isinstance(pair, (str, bytes)) or len(pair) != 2:
-                    raise TypeError(f"Encoder: texts[{i}] is {pair!r}, needs a pair as the others")
+                    raise TypeError(f"Encoder: texts[{i}] is {pair!r}, needs a pair like the others")
             return self._texts("logits", [a for a, _ in texts], [b for _, b in texts], as_tensor)
         return self._texts("logits", texts, None, as_tensor)
 
     def rank(self, query, texts, *, top=None, label=None):
-        """(index, logit) of each text beside the query, by a cross-encoder, the best first. label: which, where there are
-        several."""
+        """Returns (index, logit) of each text paired with the query, the best first. Needs a cross-encoder. label: which
+        logit, if there are several."""
         if self.labels > 1 and label is None:
             raise ValueError(f"Encoder: label is None, and the model has {self.labels}")
         if label is not None and not 0 <= _integer("label", label, 0, 2**31 - 1) < self.labels:
@@ -431,7 +439,7 @@ class Encoder:
     def _texts(self, result, texts, seconds, as_tensor, batch_size=None, show_progress_bar=False, prompts=None):
         width = self.vector_size if result == "vectors" else self.labels
         if width == 0:
-            raise ValueError("Encoder: the model has no classification head, it gives vectors (encode)")
+            raise ValueError("Encoder: the model has no classification head; use encode() for vectors")
         if not self.has_tokenizer:
             raise RuntimeError("Encoder: the encoder has no tokenizer; use a folder that has one, or give token ids")
         firsts = _byte_strings("texts", texts)
@@ -444,7 +452,7 @@ class Encoder:
         return results
 
     def _run_batches(self, result, width, texts, seconds, prompts, batch_size, bar):
-        """As _run_texts, of at most batch_size texts at a time, the longest first."""
+        """_run_texts() with at most batch_size texts at a time, the longest first."""
         if batch_size is None:
             batch_size = max(len(texts), 1) if bar is None else _TEXTS_BETWEEN_STEPS
         out, errors = torch.empty((len(texts), width), dtype=torch.float32), {}
@@ -460,7 +468,7 @@ class Encoder:
         return out, errors
 
     def _run_texts(self, result, width, texts, seconds, prompts):
-        """Of texts in UTF-8: a tensor, and why by the index of each text that has no result."""
+        """Returns a tensor of results for UTF-8 texts, and the reasons by the index of each text without a result."""
         out = torch.empty((len(texts), width), dtype=torch.float32)
         statuses = (ctypes.c_int32 * len(texts))()
         args = _Texts(size=ctypes.sizeof(_Texts), count=len(texts), out=out.data_ptr(), result=_RESULTS[result])
@@ -485,9 +493,9 @@ class Encoder:
     def __call__(
         self, input_ids, attention_mask=None, token_type_ids=None, *, result="hidden", remove_padding=True
     ):
-        """Of padded token ids (B, S) with a 0/1 mask: the last hidden states (B, S, hidden_size), 0 in padding; or with
-        result="vectors" (B, vector_size) in fp32, with result="logits" (B, labels). The padding is never computed, unless
-        remove_padding=False asks for it."""
+        """Returns the last hidden states (B, S, hidden_size) of padded token ids (B, S) with a 0/1 mask, with 0 in padding.
+        result="vectors" gives (B, vector_size) in fp32, and result="logits" gives (B, labels). Padding is not computed
+        unless remove_padding is False."""
         self._require_embedding()
         ids = _host("input_ids", input_ids, torch.int32, None)
         if ids.dim() != 2:
@@ -500,8 +508,8 @@ class Encoder:
         return out
 
     def packed(self, input_ids, cu_seqlens, token_type_ids=None, *, result="hidden"):
-        """Of token ids without padding: sequence s is input_ids[cu_seqlens[s] : cu_seqlens[s + 1]]. The last hidden states
-        (N, hidden_size), or a row for each sequence."""
+        """Returns the last hidden states (N, hidden_size) of token ids without padding, or one row per sequence for other
+        results. Sequence s is input_ids[cu_seqlens[s] : cu_seqlens[s + 1]]."""
         self._require_embedding()
         bounds = _host("cu_seqlens", cu_seqlens, torch.int32, None)
         ids = _host("input_ids", input_ids, torch.int32, None)
@@ -509,7 +517,7 @@ class Encoder:
             raise ValueError(f"Encoder: cu_seqlens has shape {tuple(bounds.shape)}, needs (sequences + 1,)")
         if ids.dim() != 1 or ids.numel() != int(bounds[-1]):
             raise ValueError(
-                f"Encoder: input_ids has shape {tuple(ids.shape)}, needs (N,) with cu_seqlens' last, {int(bounds[-1])}"
+                f"Encoder: input_ids has shape {tuple(ids.shape)}, needs (N,) with N = cu_seqlens' last, {int(bounds[-1])}"
             )
         types = None if token_type_ids is None else _host("token_type_ids", token_type_ids, torch.int32, ids.shape)
         sequences = bounds.numel() - 1
@@ -518,17 +526,17 @@ class Encoder:
         return out
 
     def layers_from(self, hidden_states, attention_mask=None, *, remove_padding=True):
-        """The layers alone: hidden states (B, S, hidden_size), as the embedding gives them, to the last ones, 0 in
+        """Runs only the layers: hidden states (B, S, hidden_size) from the embedding to the last hidden states, with 0 in
         padding."""
         states = hidden_states
         if states.dim() != 3 or states.shape[2] != self.hidden_size:
             raise ValueError(f"Encoder: hidden_states has shape {tuple(states.shape)}, needs (B, S, {self.hidden_size})")
         if states.device != self.device or states.dtype is not self.dtype:
             raise ValueError(
-                f"Encoder: hidden_states is {states.dtype} on {states.device}, the encoder {self.dtype} on {self.device}"
+                f"Encoder: hidden_states is {states.dtype} on {states.device}, but the encoder is {self.dtype} on {self.device}"
             )
         if torch.is_grad_enabled() and states.requires_grad:
-            raise RuntimeError("Encoder: hidden_states needs a gradient, and there is none here: use torch.no_grad()")
+            raise RuntimeError("Encoder: hidden_states requires a gradient, which an encoder does not compute: use torch.no_grad()")
         B, S, _ = states.shape
         mask = _host_mask(attention_mask, (B, S))
         states = states.detach().contiguous()
@@ -537,7 +545,7 @@ class Encoder:
         return out
 
     def as_layers(self):
-        """A module that takes the place of a Hugging Face BERT's layers: model.encoder = Encoder(model).as_layers()."""
+        """Returns a module that replaces the layers of a Hugging Face BERT: model.encoder = Encoder(model).as_layers()."""
         return EncoderLayers(self)
 
     def _require_embedding(self):
@@ -571,7 +579,7 @@ class Encoder:
 
 
 class LayersOutput(tuple):
-    """The output of EncoderLayers: (last_hidden_state,), with the names that Hugging Face's models ask for."""
+    """The output of EncoderLayers: (last_hidden_state,), with the attribute names that Hugging Face's models read."""
 
     last_hidden_state = property(lambda self: self[0])
     past_key_values = hidden_states = attentions = cross_attentions = None
@@ -584,7 +592,7 @@ class EncoderLayers(torch.nn.Module):
 
     def forward(self, hidden_states, attention_mask=None, *_, output_hidden_states=False, output_attentions=False, **__):
         if output_hidden_states or output_attentions:
-            raise ValueError("EncoderLayers: output_hidden_states or output_attentions is True; only the last states are there")
+            raise ValueError("EncoderLayers: output_hidden_states or output_attentions is True; only the last states exist")
         return LayersOutput((self._encoder.layers_from(hidden_states, attention_mask),))
 
 

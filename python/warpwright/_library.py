@@ -1,8 +1,8 @@
-"""libwarpwright through its C ABI (include/warpwright/warpwright.h): loading it, a context for each thread and device, and
-the calls of the normalizations.
+"""Loads libwarpwright through its C ABI (include/warpwright/warpwright.h), holds a context for each thread and device, and
+calls the normalizations.
 
-The arguments of a call are a structure. It is packed into one buffer of the context's with `struct`, which takes a fifth of
-the time of a ctypes.Structure, and this time is what a call costs beside its kernel.
+A call's arguments form a structure. `struct` packs it into one buffer per context. This takes a fifth of the time of a
+ctypes.Structure, and this time is a call's only cost besides its kernel.
 """
 
 import ctypes
@@ -15,7 +15,7 @@ from pathlib import Path
 
 import torch
 
-ABI_MAJOR, ABI_MINOR = 1, 2  # what this package needs: the same major version, at least this minor one
+ABI_MAJOR, ABI_MINOR = 1, 2  # this package needs the same major version and at least this minor version
 
 DTYPES = {torch.float64: 0, torch.float32: 1, torch.bfloat16: 2, torch.float16: 3}
 
@@ -55,12 +55,12 @@ def _open():
 
 
 def check_abi(library, path):
-    """ImportError where the library is too old or too new for this package."""
+    """Raises ImportError if the library is too old or too new for this package."""
     needs = f"this package needs {ABI_MAJOR}.{ABI_MINOR} or a later {ABI_MAJOR}.x"
     try:
         found = library.warpwright_abi_version()
     except AttributeError:
-        raise ImportError(f"{path} is no libwarpwright: it has no warpwright_abi_version, and {needs}") from None
+        raise ImportError(f"{path} is no libwarpwright: it has no warpwright_abi_version, but {needs}") from None
     major, minor = divmod(found, 1000)
     if major == ABI_MAJOR and minor >= ABI_MINOR:
         return
@@ -76,8 +76,8 @@ def _log_line(_, line):
     logging.getLogger("warpwright").info(line.decode())
 
 
-# WARPWRIGHT_VERBOSE=1: a line for each operation, with the kernel that was chosen and its time, to Python's logging. Each
-# call then waits for the device.
+# With WARPWRIGHT_VERBOSE=1, Python's logging gets one line per operation, with the chosen kernel and its
+# time. Each call then waits for the device.
 _log = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_char_p)(_log_line)
 _log_address = 0 if os.environ.get("WARPWRIGHT_VERBOSE", "0") in ("", "0") else ctypes.cast(_log, ctypes.c_void_p).value
 
@@ -101,7 +101,7 @@ LAYERNORM, RMSNORM = _Norm("layernorm"), _Norm("rmsnorm")
 
 
 def raise_status(status, invalid=RuntimeError):
-    """The thread's last error as an exception: `invalid` for an argument that does not fit."""
+    """Raises the thread's last error. An invalid argument raises `invalid`."""
     message = _library.warpwright_last_error().decode()
     if status == _OUT_OF_MEMORY:
         raise MemoryError(message)
@@ -109,7 +109,7 @@ def raise_status(status, invalid=RuntimeError):
 
 
 def functions(result=ctypes.c_int32, **argument_types):
-    """The library's functions of these names, as attributes."""
+    """Returns the library's functions of these names, as attributes."""
     found = types.SimpleNamespace()
     for name, arguments in argument_types.items():
         function = getattr(_library, name)
@@ -125,14 +125,14 @@ def cuda_device_count():
 def to_numpy(tensor):
     try:
         return tensor.numpy()
-    except RuntimeError as error:  # PyTorch's word for it
-        raise ImportError("warpwright: arrays need the package numpy; or ask for tensors with as_tensor=True") from error
+    except RuntimeError as error:  # PyTorch's error without numpy
+        raise ImportError("warpwright: arrays need the package numpy; install it, or pass as_tensor=True") from error
 
 
 class _Context:
-    """A context of the library, with the buffers that its calls are packed into."""
+    """A context of the library, with the buffers into which its calls are packed."""
 
-    handle = None  # also of one whose __init__ failed
+    handle = None  # so that __del__ finds it even if __init__ fails
 
     def __init__(self, device, index):
         self.index = index if device == _CUDA else None
@@ -151,17 +151,18 @@ class _Context:
         self.backward_address = ctypes.addressof(self.backward)
         self.residual = ctypes.create_string_buffer(_RESIDUAL.size)
         self.residual_address = ctypes.addressof(self.residual)
-        self.plans = {}  # of forwards
-        self.trainings = {}  # of those that leave something for a backward: _norms._Training
-        self.workspaces = {}  # of the others
+        self.plans = {}  # forwards
+        self.trainings = {}  # forwards that leave data for a backward: _norms._Training
+        self.workspaces = {}  # of the other calls
 
-    def __del__(self, destroy=_library.warpwright_context_destroy):  # bound early: modules go first at the end
+    # Bound early, because modules disappear first when the interpreter ends.
+    def __del__(self, destroy=_library.warpwright_context_destroy):
         if self.handle:
             destroy(self.handle)
 
     def follow_torch(self, ordered=False):
-        """PyTorch's current stream and number of threads from now on. ordered: what the stream before was given comes
-        first."""
+        """Takes over PyTorch's current stream and number of threads. ordered: the new stream waits for the work on the
+        previous one."""
         if self.index is None:
             threads = torch.get_num_threads()
             if threads != self.threads:
@@ -173,7 +174,7 @@ class _Context:
         stream = _stream_of(self.index)
         if stream != self.stream:
             if ordered:
-                # An ExternalStream of 0 is not the default stream.
+                # ExternalStream(0) is not the default stream.
                 before = (torch.cuda.ExternalStream(self.stream, device=self.index) if self.stream
                           else torch.cuda.default_stream(self.index))
                 torch.cuda.current_stream(self.index).wait_event(before.record_event())
@@ -183,13 +184,13 @@ class _Context:
             self.stream = stream
 
     def workspace(self, key, ask, address):
-        """The bytes that a call of this key needs."""
+        """The bytes of workspace for a call with this key."""
         known = self.workspaces.get(key)
         if known is None:
             status = ask(self.handle, address, self.bytes_address)
             if status:
                 raise_status(status)
-            if len(self.workspaces) > 4096:  # batches of ever new sizes
+            if len(self.workspaces) > 4096:  # sizes that never repeat must not fill the memory
                 self.workspaces.clear()
             known = self.workspaces[key] = self.bytes.value
         return known
@@ -208,7 +209,7 @@ def new_context(device):
 
 
 def context_of(device):
-    """This thread's context of a device, on PyTorch's current stream, with PyTorch's number of threads."""
+    """Returns this thread's context for a device, on PyTorch's current stream and with PyTorch's number of threads."""
     try:
         context = _contexts.made[device]
     except (AttributeError, KeyError):
@@ -224,13 +225,13 @@ def _pointer(tensor):
 
 
 class _Plan:
-    """A forward as it was when first met: its arguments are packed but for the pointers of tensors."""
+    """A forward as first called. Its arguments are packed, except the tensors' pointers."""
 
     __slots__ = ("buffer", "address", "workspace_bytes")
 
 
 def _plan(context, norm, x, weight, bias, out, places, rows, columns, eps):
-    if len(context.plans) > 4096:  # batches of ever new sizes
+    if len(context.plans) > 4096:  # sizes that never repeat must not fill the memory
         context.plans.clear()
     plan = _Plan()
     plan.buffer = ctypes.create_string_buffer(_FORWARD.size)
@@ -247,8 +248,8 @@ def _plan(context, norm, x, weight, bias, out, places, rows, columns, eps):
 
 
 def forward(norm, x, weight, bias, out, places, rows, columns, eps):
-    """places: addresses of mean, rstd, kept_columns and kept, or 0, and kept_count. All tensors are contiguous and of one
-    device. Returns the plan, with which run() does it again."""
+    """places: the addresses (or 0) of mean, rstd, kept_columns and kept, then kept_count. All tensors are contiguous and on
+    one device. Returns the plan, with which run() repeats the call."""
     context = context_of(x.device)
     mean, rstd, kept_columns, kept, count = places
     key = (norm, rows, columns, eps, x.dtype, None if weight is None else weight.dtype, out.dtype, bias is None, mean == 0,
@@ -274,7 +275,7 @@ def run(context, norm, plan, x, weight, bias, out, mean, rstd, kept_columns, kep
 
 
 def residual_forward(norm, x, residual, weight, bias, sum, out, places, rows, columns, eps):
-    """As forward(), of one dtype throughout."""
+    """Like forward(). All tensors have one dtype."""
     device = x.device
     context = context_of(device)
     dtype = DTYPES[x.dtype]
@@ -296,7 +297,7 @@ def residual_forward(norm, x, residual, weight, bias, sum, out, places, rows, co
 
 
 def backward(norm, dout, x, out, weight, bias, dsum, places, dx, dweight, dbias, rows, columns):
-    """places: as in forward(). One of x and out is None."""
+    """places: as in forward(). Either x or out is None."""
     device = dout.device
     context = context_of(device)
     dtype, out_dtype = DTYPES[dx.dtype], DTYPES[dout.dtype]

@@ -1,9 +1,9 @@
-"""The two normalizations, also behind a residual connection, on tensors that have been checked: what is allocated, what the
-backward keeps, and PyTorch's view of it.
+"""The two normalizations, also after a residual connection, on checked tensors: what they allocate, what the backward
+keeps, and how PyTorch sees them.
 
-There are two ways in, with the same kernels behind them. `torch.ops.warpwright.fused_norm` is a custom operator with fake
-implementation and autograd: torch.compile, tracing modes and tensor subclasses see it. Plain tensors in eager mode go
-through an autograd.Function instead, since an operator written in Python costs 15 to 25 µs a call.
+Two paths lead to the same kernels. `torch.ops.warpwright.fused_norm` is a custom operator with a fake implementation and
+autograd, which torch.compile, tracing modes and tensor subclasses see. Plain tensors in eager mode use an
+autograd.Function, because an operator written in Python costs 15 to 25 µs per call.
 """
 
 import math
@@ -13,13 +13,13 @@ import torch
 
 from . import _library
 
-# For schemas: which normalization an operator's call means.
+# Maps the `centered` argument of the operators' schemas to the normalization.
 _NORMS = {True: _library.LAYERNORM, False: _library.RMSNORM}
 
 
 class Call(NamedTuple):
-    """The settings of a normalization: by mean and deviation (centered) or by the root mean square, the number of columns
-    of a row, eps, and the dtype of the output; memory_efficient: the backward works from the output, for which up to `kept`
+    """The settings of a normalization. centered: by mean and deviation, else by the root mean square. Also the number of
+    columns of a row, eps, and the dtype of the output. memory_efficient: the backward works from the output. Up to `kept`
     columns of x are kept if the output does not determine them."""
 
     centered: bool
@@ -35,12 +35,12 @@ def _rows(call, x):
 
 
 def _kept_count(call, weight):
-    """Columns of x that the forward may keep; None: it does not look for any."""
+    """The number of columns of x that the forward may keep. None: it does not look for lost columns."""
     return min(call.kept, call.columns) if call.memory_efficient and weight is not None else None
 
 
-# The data that a forward leaves for its backward, here none: the addresses (or 0) of the means, the reciprocal deviations, the
-# list of lost columns and their x; and the number of columns for which there is room.
+# A forward's data for its backward, here none: the addresses (or 0) of the means, the reciprocal deviations,
+# the list of lost columns and their x, then the number of columns for which there is room.
 _NOTHING = 0, 0, 0, 0, 0
 
 
@@ -49,7 +49,7 @@ def _sixteenths(count):
 
 
 def _places(centered, rows, dtype, count, at):
-    """In one buffer from `at` on, and its end."""
+    """The places in one buffer that starts at `at`, and its end."""
     statistics = rows * (8 if dtype is torch.float64 else 4)
     mean, rstd = (at, at + statistics) if centered else (0, at)
     end = rstd + statistics
@@ -61,7 +61,7 @@ def _places(centered, rows, dtype, count, at):
 
 
 def _places_of(call, stats, kept_columns, kept):
-    """In tensors of their own, as the operator has them."""
+    """The places in separate tensors, as the operator has them."""
     rstd = stats.data_ptr()
     mean = 0
     if call.centered:
@@ -73,7 +73,7 @@ def _places_of(call, stats, kept_columns, kept):
 
 
 def _forward(call, x, weight, bias, places):
-    """out, and the library's plan if it was asked. x, weight and bias are contiguous."""
+    """Returns out, and the library's plan if the library was called. x, weight and bias are contiguous."""
     centered, columns, eps, out_dtype, _, _ = call
     out = torch.empty_like(x) if out_dtype is x.dtype else torch.empty_like(x, dtype=out_dtype)
     elements, plan = x.numel(), None
@@ -83,7 +83,7 @@ def _forward(call, x, weight, bias, places):
 
 
 def _residual_forward(call, x, residual, weight, bias, places):
-    """As _forward: out and the sum."""
+    """Like _forward: returns out and the sum."""
     out, sum = torch.empty_like(x), torch.empty_like(x)
     elements = x.numel()
     if elements:
@@ -94,8 +94,8 @@ def _residual_forward(call, x, residual, weight, bias, places):
 
 
 def _backward(call, dout, dsum, x, out, weight, bias, places, dtype, parameters):
-    """Gradients of x, which is of `dtype`, to which dsum, where there is one, is added; and, where `parameters`, of weight
-    and bias."""
+    """Returns the gradient of x, of dtype `dtype`, and of weight and bias if `parameters` is true. dsum, if given, is added
+    to the gradient of x."""
     dout = dout.contiguous()
     dsum = None if dsum is None else dsum.contiguous()
     columns = call.columns
@@ -120,7 +120,7 @@ def _backward(call, dout, dsum, x, out, weight, bias, places, dtype, parameters)
 
 
 def _reserve(call, x, weight):
-    """A buffer for what the forward leaves, and the places in it."""
+    """A buffer for the data that the forward leaves, and the places in it."""
     dtype, rows = x.dtype, _rows(call, x)
     count = _kept_count(call, weight) if call.memory_efficient else None
     _, size = _places(call.centered, rows, dtype, count, 0)
@@ -129,9 +129,8 @@ def _reserve(call, x, weight):
 
 
 class _Training(NamedTuple):
-    """A forward that leaves something for its backward, as it was when first met: the library's plan, the size of the
-    buffer for it in elements of x, and where in that are the means, the reciprocal deviations, the list of lost columns and their x; None:
-    there are none."""
+    """A forward that leaves data for its backward, as first called: the library's plan, the buffer's size in elements of x,
+    and the offsets of the means, the reciprocal deviations, the list of lost columns and their x. None: not in the buffer."""
 
     norm: object
     plan: object
@@ -143,7 +142,7 @@ class _Training(NamedTuple):
 
 
 def _train(call, x, weight, bias):
-    """out, and the buffer with what the backward needs. x, weight and bias are contiguous."""
+    """Returns out, and the buffer with the backward's data. x, weight and bias are contiguous."""
     elements = x.numel()
     context = _library.context_of(x.device)
     kind = call, elements, x.dtype, None if weight is None else weight.dtype, bias is None
@@ -152,7 +151,7 @@ def _train(call, x, weight, bias):
         left, places = _reserve(call, x, weight)
         out, plan = _forward(call, x, weight, bias, places)
         if elements:
-            if len(context.trainings) > 4096:  # batches of ever new sizes
+            if len(context.trainings) > 4096:  # sizes that never repeat must not fill the memory
                 context.trainings.clear()
             offsets = (place - left.data_ptr() if place else None for place in places[:4])
             context.trainings[kind] = _Training(_NORMS[call.centered], plan, left.numel(), *offsets)
@@ -194,7 +193,8 @@ class NormFunction(torch.autograd.Function):
         return *_backward(call, dout, None, x, out, weight, bias, places, ctx.dtype, needs[1] or needs[2]), None
 
 
-# Past Function.apply(), which in some versions of PyTorch sees to torch.func's transforms in Python: quickly() lets none by.
+# Bypasses Function.apply(), which in some versions of PyTorch handles torch.func's transforms in Python.
+# quickly() lets no transform through.
 _apply_norm = getattr(super(torch.autograd.Function, NormFunction), "apply", NormFunction.apply)
 
 
@@ -230,7 +230,7 @@ transforms_active = getattr(torch._C, "_are_functorch_transforms_active", lambda
 
 
 def _is_plain(x, weight, bias):
-    """True for plain tensors with memory behind them while no mode is active; False if this PyTorch cannot tell."""
+    """True for plain tensors with real memory while no mode is active. False if this PyTorch cannot tell."""
     return (
         type(x) in _PLAIN
         and not x.is_meta
@@ -246,8 +246,8 @@ _is_tracing = getattr(torch._C, "_is_tracing", torch.jit.is_tracing)
 
 
 def quickly(input, residual, weight, bias, shape, eps, memory_efficient, centered, kept):
-    """The call that most are, with a residual or None: plain tensors that fit each other, of one dtype, and nothing that looks
-    on or converts. None where it is another, without saying why. Not under torch.compile."""
+    """Handles the most frequent call, with or without a residual: plain tensors of one dtype that fit each other, no mode
+    that observes or converts. Returns None for any other call, without a reason. Not for torch.compile."""
     if type(input) is not torch.Tensor or type(weight) not in _PLAIN or (bias is not None and type(bias) not in _PLAIN):
         return None
     if _modes is None or _modes() or transforms_active() or _is_tracing():
@@ -270,7 +270,7 @@ def quickly(input, residual, weight, bias, shape, eps, memory_efficient, centere
         bias.dtype is dtype and bias.device == device and bias.shape == shape and bias.is_contiguous()
     ):
         return None
-    # Not Call(…), which takes three times as long.
+    # Call(…) would take three times as long.
     call = tuple.__new__(Call, (centered, math.prod(shape), eps, dtype, memory_efficient, kept))
     if residual is not None:
         if not (
@@ -307,7 +307,7 @@ def normalize(call, x, weight, bias):
 
 
 def add_and_normalize(call, x, residual, weight, bias):
-    """out and x + residual; all of one dtype and shape, with a weight."""
+    """Returns out and x + residual. All tensors have one dtype and shape; the weight is given."""
     if torch.compiler.is_compiling() or not _is_plain(x, weight, bias) or not _is_plain(residual, None, None):
         return torch.ops.warpwright.fused_add_norm.default(
             x, residual, weight, bias, call.centered, call.columns, call.eps, call.memory_efficient, call.kept
@@ -340,7 +340,7 @@ _operators.define(
 
 
 def _allocate(call, x, weight):
-    """As an operator has them: statistics (mean above rstd, or rstd alone), and places for lost columns or None."""
+    """The operator's tensors: statistics (mean above rstd, or only rstd), and places for lost columns or None."""
     rows = _rows(call, x)
     dtype = torch.float64 if x.dtype is torch.float64 else torch.float32
     stats = x.new_empty((2 if call.centered else 1, rows), dtype=dtype)
@@ -365,7 +365,7 @@ def _norm_outputs(allocate_only, x, weight, bias, centered, columns, eps, out_as
 
 
 def _kept_outputs(x, kept_columns, kept_x):
-    """An operator always returns tensors. kept_x also tells the backward x's dtype."""
+    """Replaces None, because an operator always returns tensors. kept_x also tells the backward x's dtype."""
     if kept_columns is not None:
         return kept_columns, kept_x
     return torch.empty(0, dtype=torch.int32, device=x.device), torch.empty(0, dtype=x.dtype, device=x.device)
@@ -483,8 +483,8 @@ def _differentiate_sum(ctx, dout, dsum, *_):
     return dx, dx, dweight if needs[2] else None, dbias if needs[3] else None, *(None,) * 5
 
 
-# Schemas stay as they are once released, and a new one takes a new name: PyTorch keeps compiled backwards on disk, by the
-# forward they belong to.
+# A released schema never changes; a changed one gets a new name. PyTorch stores compiled backwards on disk
+# under the name of their forward.
 _operators.define(
     "fused_add_norm_backward(Tensor dout, Tensor? dsum, Tensor? sum, Tensor? out, Tensor weight, Tensor? bias, Tensor stats, "
     "Tensor? kept_columns, Tensor? kept_x, bool centered, SymInt columns, bool parameters) "

@@ -230,8 +230,8 @@ void check_bounds(const warpwright_encoder_tokens_args& args) {
     }
     return;
   }
-  if (args.mask) fail(kTokens, "mask is given beside cu_seqlens", "a packed batch has no padding");
-  if (args.length != 0) fail(kTokens, fmt::format("length is {} beside cu_seqlens", args.length), "use 0");
+  if (args.mask) fail(kTokens, "mask is given with cu_seqlens", "a packed batch has no padding");
+  if (args.length != 0) fail(kTokens, fmt::format("length is {} with cu_seqlens", args.length), "use 0");
   for (std::int64_t s = 0; s <= args.sequences; ++s) {
     if (s == 0 ? args.cu_seqlens[0] == 0 : args.cu_seqlens[s] >= args.cu_seqlens[s - 1]) continue;
     fail(kTokens, fmt::format("cu_seqlens[{}] is {}", s, args.cu_seqlens[s]), "make them ascend from 0");
@@ -291,7 +291,7 @@ warpwright_encoder::warpwright_encoder(std::shared_ptr<warpwright_context> owner
   const EncoderOptions options = options_of(o);
   if (o.folder) {
     if (o.tensors || o.tensor_count || o.config) {
-      fail(kCreate, "options.folder is given beside tensors or config", "give one of the two");
+      fail(kCreate, "options.folder is given with tensors or config", "give one of the two");
     }
     const std::filesystem::path folder(o.folder);
     if (has_tokenizer(folder)) {
@@ -557,7 +557,7 @@ bool check_tokens(const warpwright_encoder_tokens_args& args, const BertModel& m
   check_bounds(args);
   const bool anything = args.sequences > 0 && range_of(args, args.sequences - 1).end > 0;
   if (anything && !args.ids && !args.states) capi::throw_missing(kTokens, "ids");
-  if (args.states && (args.ids || args.types)) fail(kTokens, "states is given beside ids or types");
+  if (args.states && (args.ids || args.types)) fail(kTokens, "states is given with ids or types");
   if (!args.out && (hidden ? anything : args.sequences > 0)) capi::throw_missing(kTokens, "out");
   for (std::int64_t s = 0; s < args.sequences; ++s) check_sequence(args, model, s);
   return hidden ? anything : args.sequences > 0;

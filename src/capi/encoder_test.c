@@ -166,7 +166,7 @@ static void test_states(warpwright_context* context, const char* folder) {
   for (int i = 0; i < 7; ++i) memcpy(padded + kPlaces[i] * H, states + i * H, (size_t)H * sizeof *states);
   warpwright_encoder_tokens_args args = packed_args(wanted, WARPWRIGHT_HIDDEN);
   args.states = states;
-  CHECK_REFUSED(warpwright_encoder_tokens(encoder, &args), "states is given beside ids");
+  CHECK_REFUSED(warpwright_encoder_tokens(encoder, &args), "states is given with ids");
   args.ids = args.types = NULL;
   CHECK(warpwright_encoder_tokens(encoder, &args) == WARPWRIGHT_OK);
   for (int keep = 0; keep < 2; ++keep) {
@@ -442,10 +442,10 @@ static void test_refusals(warpwright_context* context, const char* folder) {
   CHECK_REFUSED(warpwright_encoder_tokens(encoder, &args), "sequence 2 has 100 tokens");
   args.cu_seqlens = kBounds;
   args.mask = kMask;
-  CHECK_REFUSED(warpwright_encoder_tokens(encoder, &args), "mask is given beside cu_seqlens");
+  CHECK_REFUSED(warpwright_encoder_tokens(encoder, &args), "mask is given with cu_seqlens");
   args.mask = NULL;
   args.length = 4;
-  CHECK_REFUSED(warpwright_encoder_tokens(encoder, &args), "length is 4 beside cu_seqlens");
+  CHECK_REFUSED(warpwright_encoder_tokens(encoder, &args), "length is 4 with cu_seqlens");
   args.length = 0;
   args.sequences = -1;
   CHECK_REFUSED(warpwright_encoder_tokens(encoder, &args), "sequences is -1");

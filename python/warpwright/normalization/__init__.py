@@ -1,4 +1,4 @@
-"""The modules of apex.normalization, and the two with a residual connection in front."""
+"""The modules of apex.normalization, and two modules that add a residual first."""
 
 from .fused_layer_norm import (
     FusedAddLayerNorm,

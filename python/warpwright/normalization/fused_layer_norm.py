@@ -1,7 +1,7 @@
 """The functions and modules of apex.normalization.fused_layer_norm, with its names and arguments.
 
-The Fused modules give the dtype of their input, the Mixed ones that of their parameters; under autocast both give
-autocast's. CPU and CUDA tensors of fp64, fp32, fp16 and bf16, contiguous or not.
+The output has the input's dtype in the Fused modules and the parameters' dtype in the Mixed ones. Under autocast both give
+autocast's dtype. Tensors may be on a CPU or a GPU, in fp64, fp32, fp16 or bf16, contiguous or not.
 """
 
 import math
@@ -17,9 +17,9 @@ _kept_columns = 16
 
 
 def kept_columns(count=None):
-    """With memory_efficient, x of how many columns the forward may keep where the output does not tell it: those of a weight
-    that is 0 or tiny beside its bias. Lost columns beyond them get NaN as their gradient. Sets it, where `count` is given,
-    for the calls to come; returns it. 16 at the start."""
+    """Returns the number of columns of x that a forward with memory_efficient may keep; 16 by default. With `count`, sets
+    it for later calls. A column must be kept if its weight is 0 or tiny compared with its bias, since the output then does
+    not determine x. More such columns than this get NaN as their gradient."""
     global _kept_columns
     if count is not None:
         if not isinstance(count, int) or isinstance(count, bool) or count < 0:
@@ -77,10 +77,10 @@ def _check_parameter(function, name, tensor, input, shape):
 
 
 def _wants_pytorchs_own():
-    """True under torch.export, torch.onnx and torch.jit.trace, whose results run elsewhere and need PyTorch's own operators,
-    and under torch.func, which can transform only those."""
+    """True under torch.export, torch.onnx and torch.jit.trace, whose results run elsewhere and need PyTorch's own
+    operators, and under torch.func, which can transform only PyTorch's operators."""
     if torch.compiler.is_compiling():
-        # Not is_exporting(), which some versions answer with True under torch.compile, too.
+        # is_exporting() is also True under torch.compile in some versions.
         return getattr(torch.compiler, "_is_exporting_flag", False)
     return torch.jit.is_tracing() or transforms_active()
 
@@ -123,7 +123,7 @@ def _norm(input, weight, bias, shape, eps, memory_efficient, centered, mixed):
 
     device = input.device.type
     if device != "meta" and torch.is_autocast_enabled(device) and input.dtype is not torch.float64:
-        # The parameters stay as they are: the kernels take fp32 ones beside 16 bits.
+        # The parameters keep their dtype: the kernels take fp32 parameters with 16-bit inputs.
         input = input.to(torch.get_autocast_dtype(device))
         mixed = False
     dtype = input.dtype
@@ -135,7 +135,8 @@ def _norm(input, weight, bias, shape, eps, memory_efficient, centered, mixed):
     if weight is not None and weight.dtype is not dtype:
         sixteen_bits = dtype is torch.float16 or dtype is torch.bfloat16
         if not (sixteen_bits and weight.dtype is torch.float32):
-            # No kernel for the pair: in the wider of the two, or in fp32 for fp16 beside bf16.
+            # There is no kernel for this pair of dtypes. Use the wider of the two, or fp32 for fp16 with
+            # bf16.
             wide = torch.promote_types(dtype, weight.dtype)
             input = input.to(wide)
             weight = weight.to(wide)
@@ -202,14 +203,14 @@ def _add(function, input, residual, weight, bias, normalized_shape, eps, memory_
 
 
 def fused_add_layer_norm_affine(input, residual, weight, bias, normalized_shape, eps=1e-6, memory_efficient=False):
-    """The normalization of input + residual, and that sum, in one pass over memory where the dtypes are one; otherwise in two
-    steps."""
+    """Returns the normalization of input + residual, and that sum. Takes one pass over memory if all dtypes are equal,
+    otherwise two steps."""
     name = "fused_add_layer_norm_affine"
     return _add(name, input, residual, weight, bias, normalized_shape, eps, memory_efficient, True)
 
 
 def fused_add_rms_norm_affine(input, residual, weight, normalized_shape, eps=1e-6, memory_efficient=False):
-    """As fused_add_layer_norm_affine, by the root mean square."""
+    """Like fused_add_layer_norm_affine, by the root mean square."""
     name = "fused_add_rms_norm_affine"
     return _add(name, input, residual, weight, None, normalized_shape, eps, memory_efficient, False)
 
@@ -263,14 +264,14 @@ class _Norm(torch.nn.Module):
 
 
 class FusedLayerNorm(_Norm):
-    """Layer normalization over the last dimensions, those of normalized_shape: an int, a list or a torch.Size.
+    """Layer normalization over the last dimensions, which must equal normalized_shape: an int, a list or a torch.Size.
 
     memory_efficient: the backward works from the output, so that the input need not be kept (see kept_columns).
     """
 
 
 class FusedRMSNorm(_Norm):
-    """Normalization by the root mean square over the last dimensions. Arguments as FusedLayerNorm's."""
+    """Normalization by the root mean square over the last dimensions. Takes the arguments of FusedLayerNorm."""
 
     _centered = False
 
@@ -287,12 +288,12 @@ class _AddNorm(_Norm):
 
 
 class FusedAddLayerNorm(_AddNorm):
-    """A residual connection with a FusedLayerNorm behind it: (input, residual) to (the normalization of their sum, the
+    """A residual connection and a FusedLayerNorm after it. Maps (input, residual) to (the normalization of their sum, the
     sum)."""
 
 
 class FusedAddRMSNorm(_AddNorm):
-    """A residual connection with a FusedRMSNorm behind it: (input, residual) to (the normalization of their sum, the sum)."""
+    """A residual connection and a FusedRMSNorm after it. Maps (input, residual) to (the normalization of their sum, the sum)."""
 
     _centered = False
 
