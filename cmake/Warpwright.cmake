@@ -1,10 +1,10 @@
 # Builds the folders of this project.
 #
-# warpwright_library(NAME FOLDER folder SOURCES … CUDA_SOURCES … SOURCES_WITHOUT_CUDA … DEPENDS …) makes the static
-# library of one folder of src/, or of a part of it if FOLDER is not NAME. Its headers are reachable as
-# "FOLDER/header.hpp", but only for targets that link it: every folder has its own include root, which holds
-# nothing but a link to that folder. An include against the direction of the dependency rule
-# (cli → train → infer → model → ops → runtime → core) therefore does not compile.
+# warpwright_library(NAME FOLDER folder SOURCES … CUDA_SOURCES … SOURCES_WITHOUT_CUDA … DEPENDS …) makes the
+# static library of one folder of src/. If FOLDER is given, it makes a library of a part of that folder. Its
+# headers are reachable as "FOLDER/header.hpp", but only for targets that link it: every folder has its own
+# include root, which contains only a link to that folder. So an include against the direction of the
+# dependency rule (cli → train → infer → model → ops → runtime → core) does not compile.
 
 set(CMAKE_CXX_STANDARD 20)
 set(CMAKE_CXX_STANDARD_REQUIRED ON)
@@ -21,21 +21,21 @@ if(NOT DEFINED CMAKE_CXX_COMPILER_LAUNCHER)
   endif()
 endif()
 
-# GCC 12 takes the insertion into a string for an overlapping copy (GCC bug 105651): -Wno-restrict.
-# Clang warns where it does not vectorize a loop with `omp simd`, which the sanitizers prevent: -Wno-pass-failed.
+# -Wno-restrict: GCC 12 mistakes the insertion into a string for an overlapping copy (GCC bug 105651).
+# -Wno-pass-failed: Clang warns if it cannot vectorize a loop with `omp simd`, which the sanitizers prevent.
 add_library(warpwright_flags INTERFACE)
 target_compile_options(warpwright_flags INTERFACE
   $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wpedantic -Wshadow -Wnon-virtual-dtor -Werror>
   $<$<AND:$<COMPILE_LANG_AND_ID:CXX,GNU>,$<VERSION_LESS:$<CXX_COMPILER_VERSION>,13>>:-Wno-restrict>
   $<$<COMPILE_LANG_AND_ID:CXX,Clang>:-Wno-pass-failed>)
 
-# CUDA where nvcc is found: sources ending in .cu, CUDA's runtime linked statically, so that the program also starts
-# where there is no driver. WARPWRIGHT_CUDA_ARCHS takes CMake's words for CUDA_ARCHITECTURES.
+# With CUDA, CUDA's runtime is linked statically, so that the program also starts without a driver.
+# WARPWRIGHT_CUDA_ARCHS has the syntax of CMAKE_CUDA_ARCHITECTURES.
 if(WARPWRIGHT_CUDA)
   set(CMAKE_CUDA_STANDARD 20)
   set(CMAKE_CUDA_STANDARD_REQUIRED ON)
   set(CMAKE_CUDA_EXTENSIONS OFF)
-  if(NOT CMAKE_CUDA20_STANDARD_COMPILE_OPTION)  # CMake 3.25 does not know that nvcc has it
+  if(NOT CMAKE_CUDA20_STANDARD_COMPILE_OPTION)  # CMake 3.25 does not know this option of nvcc
     set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION "-std=c++20")
   endif()
   set(CMAKE_CUDA_ARCHITECTURES ${WARPWRIGHT_CUDA_ARCHS})
@@ -71,19 +71,20 @@ function(warpwright_library name)
   endif()
 endfunction()
 
-# Sources compiled for one instruction set, chosen at run time. They are always optimized (their inline helpers must not
-# survive as functions of their own) and export no weak symbol, which scripts/check-isa-symbols checks.
-# GCC 12 and 13 take their own AVX-512 headers' deliberately undefined operands for a mistake (GCC bug 105593).
-# Loops begin at a cache line: the same GEMM loop took 10% longer on a Zen 3 where it happened to begin elsewhere.
+# Flags of sources that are compiled for one instruction set and chosen at run time. They are always
+# optimized, so that no inline helper remains as a function. They export no weak symbol, which
+# scripts/check-isa-symbols checks. GCC 12 and 13 report the deliberately undefined operands in their own
+# AVX-512 headers (GCC bug 105593). Loops start at a cache line: on a Zen 3, a GEMM loop at another place took
+# 10% longer.
 set(isa_sse2 -O3)
 set(isa_avx2 -O3 -falign-functions=64 -falign-loops=64 -mavx2 -mfma -mbmi2 -mf16c
     $<$<CXX_COMPILER_ID:GNU>:-Wno-uninitialized -Wno-maybe-uninitialized>)
 set(isa_avx512 ${isa_avx2} -mavx512f -mavx512bw -mavx512dq -mavx512vl -mprefer-vector-width=512)
 set(isa_amx_bf16 ${isa_avx512} -mavx512bf16 -mamx-tile -mamx-bf16)
 
-# warpwright_cpu_kernels(LIBRARY ISAS isa… FILES file… DEPENDS …) adds kernels for CPUs to a library, compiled with
-# WARPWRIGHT_ISA defined: NAME.inl once for each of ISAS, NAME.ISA.cpp for the instruction set in its name, and
-# NAME.portable.cpp as any other source.
+# warpwright_cpu_kernels(LIBRARY ISAS isa… FILES file… DEPENDS …) adds CPU kernels to a library. NAME.inl is
+# compiled once for each of ISAS and NAME.ISA.cpp for the instruction set in its name, both with
+# WARPWRIGHT_ISA defined. NAME.portable.cpp is compiled as any other source.
 function(warpwright_cpu_kernels library)
   cmake_parse_arguments(arg "" "" "ISAS;FILES;DEPENDS" ${ARGN})
   set(used)
@@ -97,11 +98,11 @@ function(warpwright_cpu_kernels library)
     elseif(file MATCHES "\\.([^./]+)\\.cpp$")
       set(isas ${CMAKE_MATCH_1})
     else()
-      message(FATAL_ERROR "${file}: the file of a CPU kernel is called NAME.inl, NAME.ISA.cpp or NAME.portable.cpp")
+      message(FATAL_ERROR "${file} is not a CPU kernel's name; call it NAME.inl, NAME.ISA.cpp or NAME.portable.cpp")
     endif()
     foreach(isa IN LISTS isas)
       if(NOT isa_${isa})
-        message(FATAL_ERROR "${file}: no instruction set is called ${isa}")
+        message(FATAL_ERROR "${file}: there is no instruction set ${isa}; add isa_${isa} to cmake/Warpwright.cmake")
       endif()
       list(APPEND files_${isa} ${file})
       list(APPEND used ${isa})
@@ -120,8 +121,8 @@ function(warpwright_cpu_kernels library)
   endforeach()
 endfunction()
 
-# warpwright_test(NAME SOURCES … DEPENDS …) builds one GoogleTest program and registers each of its tests with ctest,
-# labelled NAME.
+# warpwright_test(NAME SOURCES … DEPENDS …) builds one GoogleTest program and registers each of its tests with
+# ctest under the label NAME.
 function(warpwright_test name)
   if(NOT WARPWRIGHT_TESTS)
     return()
@@ -130,7 +131,7 @@ function(warpwright_test name)
   add_executable(${name} ${arg_SOURCES})
   list(TRANSFORM arg_DEPENDS PREPEND warpwright_ REGEX "^(core|roofline|runtime|text|data|ops|model|infer|train)$")
   target_link_libraries(${name} PRIVATE ${arg_DEPENDS} warpwright_flags GTest::gtest_main)
-  # Tests that run side by side share the processors: a thread that waits must not spin.
+  # Parallel tests share the processors, so a waiting thread must not spin.
   gtest_discover_tests(${name} DISCOVERY_TIMEOUT 60
     PROPERTIES TIMEOUT 900 LABELS ${name} ENVIRONMENT OMP_WAIT_POLICY=passive)
 endfunction()

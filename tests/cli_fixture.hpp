@@ -1,4 +1,4 @@
-// Runs the program in a folder of its own.
+// Runs the program in a temporary folder.
 #pragma once
 
 #include <fmt/format.h>
@@ -35,7 +35,8 @@ class CliTest : public TestFolder {
       EXPECT_NE(r.err.find(word), std::string::npos) << word << " in " << r.err;
   }
 
-  // The same through a shell, where W is the program; returns what it prints on stderr.
+  // Runs the program through a shell, where W is its path, and makes the same checks. Returns the text on
+  // stderr.
   void shell_fails(int code, const std::string& command, const std::vector<std::string>& words) {
     const std::string whole =
         fmt::format("cd '{}' && W='{}' && exec 2> err && {}", folder.string(), WARPWRIGHT_BINARY, command);
@@ -48,7 +49,7 @@ class CliTest : public TestFolder {
       EXPECT_NE(err.find(word), std::string::npos) << word << " in " << err;
   }
 
-  // A text of a few hundred words, its tokenizer and its shards.
+  // Makes a text of a few hundred words, its tokenizer and its shards.
   void make_data() {
     std::string text;
     const char* words[] = {"the ", "cat ", "sat ", "on ", "a ", "mat ", "and ", "saw ", "dog ", "run.\n"};

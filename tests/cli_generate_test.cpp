@@ -1,4 +1,4 @@
-// generate and convert: prompts, stop texts, samples; what a conversion keeps.
+// Tests generate (prompts, stop texts, samples) and the content that convert keeps.
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
@@ -67,7 +67,7 @@ TEST_F(GenerateTest, StopTextsEndASampleBeforeThem) {
   int tried = 0;
   for (std::size_t at = 0; at + 6 < text.size(); at += 5) {
     const std::string stop = text.substr(at, 6);
-    if (stop.find('\0') != std::string::npos) continue;  // cannot be passed as an argument
+    if (stop.find('\0') != std::string::npos) continue;  // an argument cannot contain NUL
     EXPECT_EQ(text_with({"--stop", "never here", "--stop=" + stop}), text.substr(0, text.find(stop)));
     const json sample = samples({"--prompt", "", "--seed", "7", "--stop=" + stop})[0];
     EXPECT_EQ(sample["end"], "stop");

@@ -1,4 +1,4 @@
-// Completion in a real bash; the other scripts and the man pages as text.
+// Tests completion in a real bash, and the other scripts and the man pages as text.
 #include <gtest/gtest.h>
 
 #include <functional>
@@ -23,7 +23,7 @@ class ShellTest : public CliTest {
  protected:
   ShellTest() { put("completion.bash", cli::bash_completion(*cli::make_program())); }
 
-  // The words that bash offers for the last of these; "=" is a separate word, as in bash.
+  // The words that bash offers for the last of these words. "=" is a separate word, as in bash.
   Words offered(const std::string& line) {
     put("try.bash",
         "source ./completion.bash || exit 1\nCOMP_WORDS=(" + line +
@@ -69,7 +69,7 @@ TEST_F(ShellTest, BashOffersFilesForPaths) {
   EXPECT_EQ(offered("warpwright data build --input input2.txt --val"), Words{"--val-fraction"});
 }
 
-// This is how relocatable bundles start programs.
+// Relocatable bundles start programs in this way.
 TEST_F(ShellTest, StartsThroughTheDynamicLoader) {
   shell_fails(0, "/lib64/ld-linux-x86-64.so.2 \"$W\" help > out", {});
   EXPECT_NE(read_file(folder / "out", 1 << 20).find("warpwright"), std::string::npos);
@@ -103,7 +103,7 @@ TEST(Shell, EveryOptionOfEveryCommandIsInEveryScriptAndInItsManPage) {
     }
   });
   for (const auto& [name, commands] : commands_with) {
-    const std::string words = "\n    '[a-z ]*'\\) words='([^\n']* )?--";  // of a command
+    const std::string words = "\n    '[a-z ]*'\\) words='([^\n']* )?--";  // the options of a command
     EXPECT_EQ(matches(bash, words + name + "[ ']"), commands) << name;
     EXPECT_EQ(matches(zsh, "'\\*--" + name + "[=\\[]"), commands) << name;
     EXPECT_EQ(matches(fish, " -l " + name + "[ \n]"), commands) << name;

@@ -1,4 +1,4 @@
-// embed and rank as part of something larger: pipes, summaries, signals.
+// Tests embed and rank as parts of a larger program: pipes, summaries, signals.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
@@ -30,7 +30,7 @@ class StreamTest : public CliTest {
   static constexpr const char* kEmbed = "$W embed --model bert --weights-cache none --threads 1";
 };
 
-// The second line is written only once the first has been answered.
+// The writer sends the second line only after the first answer.
 TEST_F(StreamTest, EachAnswerIsThereBeforeTheNextLine) {
   const std::string command = fmt::format(
       "mkfifo answers && (exec 4< answers; echo the cat; read -r line <&4; echo \"$line\" > first; echo a "
@@ -74,7 +74,7 @@ TEST_F(StreamTest, TheSummaryIsAnObjectIfAskedFor) {
   EXPECT_EQ(json::parse(rank.err)["texts"], 1);
 }
 
-// On a terminal (`script` provides one) progress is shown from the start.
+// On a terminal, which `script` provides, progress is shown from the start.
 TEST_F(StreamTest, ProgressSaysHowFarAndHowLong) {
   put("texts", "the cat\na dog\n");
   const std::string line = fmt::format(
@@ -88,14 +88,15 @@ TEST_F(StreamTest, ProgressSaysHowFarAndHowLong) {
 
 TEST_F(StreamTest, SignalsEndAnyCommandWithTheirExitCode) {
   ASSERT_EQ(::mkfifo(path("pipe").c_str(), 0600), 0);
-  const int held_open = ::open(path("pipe").c_str(), O_RDWR);  // so that readers block
+  // Makes readers block instead of seeing the end.
+  const int held_open = ::open(path("pipe").c_str(), O_RDWR);
   ASSERT_GE(held_open, 0);
   for (const int signal : {SIGINT, SIGTERM, SIGHUP}) {
     const pid_t child =
         start_process(embed({"--input", path("pipe"), "--stream"}), folder / "o", folder / "e");
     ASSERT_EQ(::write(held_open, "the cat\n", 8), 8);
     while (!fs::exists(folder / "o") || fs::file_size(folder / "o") == 0)
-      usleep(1000);  // it then waits for more
+      usleep(1000);  // then it waits for more
     kill(child, signal);
     EXPECT_EQ(wait_for(child), 128 + signal);
     EXPECT_EQ(read_file(folder / "e", 1 << 20), "");

@@ -1,4 +1,5 @@
-// The command line as a user meets it: the whole way from text to a sample, and every kind of bad input.
+// Tests the command line as a user meets it: the whole way from text to a sample, and every kind of bad
+// input.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -113,7 +114,7 @@ TEST_F(CliTest, MultipleChoiceInHellaSwagsForm) {
   fails(1, eval, {"bad.jsonl:1", "nests deeper"});
 }
 
-// Of data without data.json, and with one.
+// Checks data without data.json, and data with one.
 TEST_F(CliTest, EvalRefusesIdsBeyondTheVocabularyBeforeItRuns) {
   make_data();
   succeeds(train_arguments("run", {"--steps", "1"}));
@@ -126,7 +127,7 @@ TEST_F(CliTest, EvalRefusesIdsBeyondTheVocabularyBeforeItRuns) {
   fails(1, eval, {"val_000000.bin", "token 1000 is 60000", "the vocabulary has"});
   std::vector<std::string> fewer = eval;
   fewer.insert(fewer.end(), {"--max-batches", "1"});
-  succeeds(fewer);  // which does not read so far
+  succeeds(fewer);  // does not read as far as the bad id
   fs::copy(folder / "data", folder / "larger");
   nlohmann::json manifest = nlohmann::json::parse(std::ifstream(folder / "data/data.json"));
   manifest["vocabulary_size"] = 70000;
@@ -225,7 +226,7 @@ TEST_F(CliTest, InfoSaysWhereTheNumberOfThreadsComesFrom) {
   }
 }
 
-// libgomp says at its start what it waits by.
+// libgomp prints its wait policy when it starts.
 TEST_F(CliTest, ThreadsSpinForAShortTimeUnlessTheEnvironmentChooses) {
   const auto turns = [&](const std::string& environment) {
     const std::string command = fmt::format(
@@ -352,7 +353,7 @@ TEST_F(CliTest, NumbersAreTakenAsWrittenOrNotAtAll) {
   train({"--seed", "-1"}, {"--seed", "-1"});
   train({"--seed", "18446744073709551616"}, {"--seed", "18446744073709551616"});
   train({"--steps", "9223372036854775808"}, {"--steps", "9223372036854775808"});
-  train({"--steps", "010"}, {"--steps", "010"});  // not 8
+  train({"--steps", "010"}, {"--steps", "010"});  // not read as octal 8
   train({"--steps", "0x10"}, {"--steps", "0x10"});
   train({"--batch", "4611686018427387904"}, {"--batch", "too many"});
   train({"--vocab", "-5"}, {"--vocab", "-5"});
@@ -673,7 +674,7 @@ TEST_F(CliTest, SignalsWriteACheckpointAndLeave) {
   }
 }
 
-// The objects of the lines of the output.
+// Parses each line of the output as JSON.
 std::vector<nlohmann::json> objects(const std::string& output) {
   std::vector<nlohmann::json> all;
   std::istringstream stream(output);
@@ -771,7 +772,7 @@ TEST_F(EncoderCliTest, OneBadLineLeavesTheOthers) {
   }
   EXPECT_EQ(lines[4]["tokens"], 4);
   EXPECT_NE(r.err.find("3 of 5 texts"), std::string::npos) << r.err;
-  std::string many;  // .npy does not name them, so each is named on stderr
+  std::string many;  // .npy cannot name failed texts, so stderr names each
   for (int i = 0; i < 12; ++i) many += "not JSON\n";
   put("many.jsonl", many);
   EXPECT_EQ(run(embed("many.jsonl")).err.find("line 12"), std::string::npos);

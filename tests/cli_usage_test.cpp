@@ -1,4 +1,4 @@
-// Wrong command lines: each is one line on stderr with exit code 2, before anything is read or written.
+// Wrong command lines give one line on stderr and exit code 2, before anything is read or written.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -19,7 +19,7 @@ namespace {
 
 using Words = std::vector<std::string>;
 
-// A command line and what its message must contain.
+// A command line and the words that its message must contain.
 struct Wrong {
   Words line, words;
 };
@@ -287,7 +287,7 @@ void visit_commands(const CLI::App& command, const std::function<void(const CLI:
   for (const CLI::App* sub : cli::shown_commands(command)) visit_commands(*sub, visit);
 }
 
-// The words that lead to a command.
+// The words that select a command.
 Words path_of(const CLI::App& command) {
   if (!command.get_parent()) return {};
   Words words = path_of(*command.get_parent());
@@ -295,7 +295,7 @@ Words path_of(const CLI::App& command) {
   return words;
 }
 
-// The message that refuses a command line; nullopt if it is accepted.
+// The message that refuses a command line, or nullopt if it is accepted.
 std::optional<std::string> refusal(const Words& line) {
   const auto program = cli::make_program();
   try {
@@ -396,7 +396,7 @@ TEST_F(UsageTest, HelpIsGivenHoweverItIsAskedFor) {
 
 // A new option missing from identity_of() and settings_of() would silently fall back to its default.
 TEST_F(UsageTest, EveryOptionOfTrainIsSavedWithTheRun) {
-  // tf32 is saved with --dtype.
+  // --dtype saves tf32.
   const std::set<std::string> elsewhere = {"tf32",     "model", "layers", "heads",
                                            "channels", "vocab", "context"};
   const std::set<std::string> of_one_start = {

@@ -1,5 +1,5 @@
-// The data builder with a real tokenizer: cutting long documents for parallel encoding does not change their
-// ids.
+// Tests the data builder with a real tokenizer. Cutting long documents for parallel encoding must not change
+// their ids.
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -21,8 +21,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Text that is mostly borders: white space of several kinds in runs, contractions, digits, punctuation,
-// broken UTF-8.
+// Text that consists mostly of borders: runs of white space of several kinds, contractions, digits,
+// punctuation, broken UTF-8.
 std::string border_text(std::size_t bytes, std::uint64_t seed) {
   static constexpr std::array<std::string_view, 24> kParts = {
       "the",    "a",      "don't",  "'s",     "12",           "3",   ".",  "...", " ",

@@ -1,5 +1,4 @@
-// libcuda.so.1 as a test wants it: of the version in FAKE_DRIVER_CUDA (1000 · major + 10 · minor), without a
-// GPU.
+// A libcuda.so.1 without a GPU, for tests. Its version is FAKE_DRIVER_CUDA (1000 · major + 10 · minor).
 #include <cstdint>
 #include <cstdlib>
 #include <string_view>
@@ -26,7 +25,7 @@ int cuGetProcAddress_v2(const char* name, void** function, int, std::uint64_t, i
   *function = asked == "cuDriverGetVersion" ? reinterpret_cast<void*>(cuDriverGetVersion)
               : asked == "cuGetProcAddress" ? reinterpret_cast<void*>(cuGetProcAddress_v2)
                                             : reinterpret_cast<void*>(without_device);
-  if (found) *found = 0;  // it was
+  if (found) *found = 0;  // the status "found"
   return kSuccess;
 }
 }

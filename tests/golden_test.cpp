@@ -1,4 +1,5 @@
-// The whole model against PyTorch in float64 (tests/goldens/make_goldens.py), and against finite differences.
+// Compares the whole model with PyTorch in float64 (tests/goldens/make_goldens.py) and with finite
+// differences.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -18,7 +19,7 @@ namespace warpwright {
 namespace {
 
 const std::filesystem::path kGoldens = std::filesystem::path(WARPWRIGHT_SOURCE_DIR) / "tests" / "goldens";
-constexpr std::uint32_t kTokens = 1000;  // the stream of the tokens in make_goldens.py
+constexpr std::uint32_t kTokens = 1000;  // the Philox stream of the tokens in make_goldens.py
 
 std::uint32_t first_word(std::uint64_t index, std::uint32_t purpose) {
   return PhiloxStream(0, purpose).block(index)[0];
@@ -48,7 +49,7 @@ struct Golden {
   }
 };
 
-// The weights of make_goldens.py: integers of 24 bits scaled by a power of two.
+// Draws the weights as make_goldens.py does: 24-bit integers scaled by a power of two.
 void draw_parameters(const GPT2Config& config, DType rounding, const GPT2Parameters& parameters) {
   std::uint32_t index = 0;
   parameters.visit([&](const std::string& name, const Tensor& t) {
@@ -88,7 +89,7 @@ std::vector<float> golden_tensor(const SafetensorsFile& file, const std::string&
   return values;
 }
 
-// ‖ours − golden‖ / ‖golden‖ over the first columns of each row (the rest is padding).
+// ‖ours − golden‖ / ‖golden‖ over the first columns of each row. The other columns are padding.
 double relative_error(const Tensor& on_device, const Stream& stream, const std::vector<float>& golden,
                       std::int64_t columns, std::int64_t stride) {
   const HostView view = downloaded(on_device, stream);
@@ -118,8 +119,8 @@ std::string golden_name(const ::testing::TestParamInfo<GoldenTest::ParamType>& i
   return fmt::format("{}_{}_{}", name, name_of(dtype), kind == DeviceKind::cpu ? "cpu" : "cuda");
 }
 
-// fp32 must be within 1e-5 (losses of the steps 1e-4), and both dtypes within twice PyTorch's own error in
-// that dtype plus one ulp of it, which is what a golden of a scalar or of a short vector can move by chance.
+// The error must be at most twice PyTorch's own error in the same dtype, plus one ulp. A scalar or short
+// vector can be off by this much by chance. In fp32 it must also be below 1e-5 (losses of the steps: 1e-4).
 struct Bound {
   DType dtype;
   double operator()(double pytorch_error, double most = 1e-5) const {
@@ -197,7 +198,8 @@ INSTANTIATE_TEST_SUITE_P(PyTorch, GoldenTest,
                                             ::testing::Values(DeviceKind::cpu, DeviceKind::cuda)),
                          golden_name);
 
-// The whole tiny model in fp64 through the references: its backward is the derivative of its loss.
+// Runs the whole small model in fp64 on the reference variants. Its backward must be the derivative of its
+// loss.
 TEST(WholeModel, GradientsMatchFiniteDifferences) {
   ContextOptions forced;
   for (const ops::OpInfo& op : ops::all_ops(cpu_device_info()))

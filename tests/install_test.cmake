@@ -1,6 +1,9 @@
-# cmake -DBUILD=build folder -DPREFIX=empty folder -DLIBDIR=lib -DSOURCE=folder with a project that uses the library
-# -DEXAMPLES=folder with the examples -DMODEL=folder with a sentence model -DC_COMPILER=cc -DCXX_COMPILER=c++
-# -DGENERATOR=Ninja -P install_test.cmake: what `cmake --install` leaves runs there, and can be built against.
+# cmake -DBUILD=build folder -DPREFIX=empty folder -DLIBDIR=lib -DSOURCE=folder with a project that uses the
+# library
+#   -DEXAMPLES=folder with the examples -DMODEL=folder with a sentence model -DC_COMPILER=cc -DCXX_COMPILER=c++
+#   -DGENERATOR=Ninja -P install_test.cmake
+# Installs the build. Checks that the installed program runs and that programs can be built with the installed
+# library.
 file(REMOVE_RECURSE ${PREFIX})
 execute_process(COMMAND ${CMAKE_COMMAND} --install ${BUILD} --prefix ${PREFIX} COMMAND_ERROR_IS_FATAL ANY)
 execute_process(COMMAND ${PREFIX}/bin/warpwright info --json OUTPUT_VARIABLE report COMMAND_ERROR_IS_FATAL ANY)
@@ -19,7 +22,7 @@ endforeach()
 if(NOT C_COMPILER)
   return()
 endif()
-# A C program against the installed library, by CMake's package and, where there is one, by pkg-config.
+# Builds a C program with the installed library, through CMake's package and, if present, pkg-config.
 execute_process(COMMAND ${CMAKE_COMMAND} -G ${GENERATOR} -S ${SOURCE} -B ${PREFIX}/user -DCMAKE_PREFIX_PATH=${PREFIX}
   -DCMAKE_C_COMPILER=${C_COMPILER} OUTPUT_QUIET COMMAND_ERROR_IS_FATAL ANY)
 execute_process(COMMAND ${CMAKE_COMMAND} --build ${PREFIX}/user OUTPUT_QUIET COMMAND_ERROR_IS_FATAL ANY)
@@ -34,7 +37,7 @@ if(PKG_CONFIG)
   execute_process(COMMAND ${PREFIX}/user_by_pkg_config COMMAND_ERROR_IS_FATAL ANY)
 endif()
 
-# The example embeds a text, with a model whose vocabulary is made here, as the installed program does.
+# The example must embed a text as the installed program does. The model's vocabulary is made here.
 set(model ${PREFIX}/model)
 file(COPY ${MODEL}/ DESTINATION ${model})
 set(vocabulary "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\n")
@@ -56,7 +59,7 @@ string(STRIP "${printed}" printed)
 string(REPLACE "\n" ";" printed "${printed}")
 list(LENGTH printed lines)
 if(NOT lines EQUAL count)
-  message(FATAL_ERROR "the example prints ${lines} numbers, the vector has ${count}")
+  message(FATAL_ERROR "the example prints ${lines} numbers, but the vector has ${count}")
 endif()
 math(EXPR last "${count} - 1")
 foreach(i RANGE ${last})
@@ -65,6 +68,6 @@ foreach(i RANGE ${last})
   string(SUBSTRING "${wanted}" 0 6 wanted_start)
   string(SUBSTRING "${got}" 0 6 got_start)
   if(NOT wanted_start STREQUAL got_start)
-    message(FATAL_ERROR "number ${i} of the example is ${got}, the program's ${wanted}")
+    message(FATAL_ERROR "number ${i} of the example is ${got}, but the program's is ${wanted}")
   endif()
 endforeach()

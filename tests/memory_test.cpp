@@ -1,4 +1,5 @@
-// The memory plan that `train` prints is what the process takes: GPT-2 124M with its vocabulary at T=1024.
+// The process must use the memory that `train` plans and prints, for GPT-2 124M with its vocabulary at
+// T=1024.
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 

@@ -1,6 +1,5 @@
-// Tests where the commands write and what they preserve of earlier content:
-// links, devices, pipes, permissions, folders with content, signals, and file
-// systems that lack what the usual way needs.
+// Tests where the commands write and which earlier content they preserve: links, devices, pipes, permissions,
+// folders with content, signals, and file systems without the usual features.
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -67,7 +66,7 @@ class OutputsTest : public TestFolder {
     EXPECT_EQ(std::count(r.err.begin(), r.err.end(), '\n'), 1) << r.err;
     EXPECT_NE(r.err.find(word), std::string::npos) << r.err;
   }
-  // A tokenizer, data and a model, which the other commands need.
+  // Makes the tokenizer, data and model that the other commands need.
   void make_inputs() const {
     succeeds(tokenizer("tok"));
     succeeds(data("data"));
@@ -95,8 +94,8 @@ TEST_F(OutputsTest, EveryCommandWritesThroughLinks) {
   make_tiny_bert(folder / "bert");
   fs::create_directory(folder / "disk");
   const auto link = [&](const std::string& name) {
-    fs::create_symlink("disk/" + name,
-                       folder / name);  // relative, and nothing is there yet
+    // A relative link whose target does not exist yet.
+    fs::create_symlink("disk/" + name, folder / name);
     return name;
   };
   succeeds(tokenizer(link("tok1")));
@@ -185,15 +184,15 @@ TEST_F(OutputsTest, SignalsLeaveNoPartsOfOutputs) {
   for (int i = 0; i < 20000; ++i) lines += "the cat sat\n";
   for (const bool unnamed : {true, false}) {
     for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGKILL}) {
-      if (signal == SIGKILL && !unnamed) continue;  // then the next command removes it
+      if (signal == SIGKILL && !unnamed) continue;  // the next command removes the named partial file
       EXPECT_EQ(run_in_child([&] {
                   if (!unnamed && !fail_system_call(SYS_openat, EOPNOTSUPP, 2, O_TMPFILE & ~O_DIRECTORY))
                     return 2;
                   const pid_t child = start_process(embed("v.jsonl"), scratch / "out", scratch / "err");
                   OutputFile feed(path("text.txt"));
                   feed.write(lines);
-                  feed.flush();  // returns when embed has read most of it; embed
-                                 // then waits for more
+                  // Returns when embed has read most of it. embed then waits for more.
+                  feed.flush();
                   if (!unnamed && partials() != 1) return 3;
                   ::kill(child, signal);
                   return wait_for(child) == (signal == SIGKILL ? -signal : 128 + signal) ? 0 : 1;

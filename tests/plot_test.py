@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Tests tools/plot.py with what a built warpwright prints. Skipped (77) without matplotlib.
+"""Tests tools/plot.py with the output of a built warpwright. Skipped (77) without matplotlib.
 
     tests/plot_test.py WARPWRIGHT
 """
@@ -31,7 +31,7 @@ class Plots(unittest.TestCase):
         self.out = self.folder / "plot.svg"
 
     def text_of(self, done):
-        """The text in the figure that was drawn."""
+        """The text in the figure."""
         self.assertEqual((done.returncode, done.stderr), (0, ""))
         return self.out.read_text()
 
@@ -92,7 +92,7 @@ class Plots(unittest.TestCase):
 
     def test_bad_reports_are_named_in_a_line(self):
         self.refused(run_tool("roofline", "--out", self.out, stdin="no JSON"), "-: ")
-        self.refused(run_tool("roofline", "--out", self.out, stdin="{}"), "is no report")
+        self.refused(run_tool("roofline", "--out", self.out, stdin="{}"), "is not a report")
         self.refused(run_tool("map", "--out", self.out, stdin=report()), "--map")
 
 

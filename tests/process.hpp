@@ -1,4 +1,4 @@
-// Runs the warpwright binary as a user does, and looks at what comes back.
+// Runs the warpwright binary as a user does and returns its result.
 #pragma once
 
 #include <sys/wait.h>
@@ -15,12 +15,12 @@
 namespace warpwright {
 
 struct ProcessResult {
-  int code = -1;    // exit code; −signal where a signal ended it
+  int code = -1;    // exit code; −signal if a signal ended the process
   std::string out;  // standard output
   std::string err;  // standard error
 };
 
-// Starts the binary with these arguments and its outputs going to these files. The child calls `prepare` just
+// Starts the binary with these arguments and with its outputs in these files. The child calls `prepare` just
 // before exec.
 inline pid_t start_process(const std::vector<std::string>& arguments, const std::filesystem::path& out,
                            const std::filesystem::path& err, void (*prepare)() = nullptr) {
@@ -32,7 +32,7 @@ inline pid_t start_process(const std::vector<std::string>& arguments, const std:
     _exit(126);
   }
   for (const int signal : {SIGINT, SIGTERM, SIGHUP})
-    std::signal(signal, SIG_DFL);  // which nohup would ignore
+    std::signal(signal, SIG_DFL);  // nohup makes them ignored
   if (prepare) prepare();
   std::vector<char*> argv{const_cast<char*>(WARPWRIGHT_BINARY)};
   for (const std::string& argument : arguments) argv.push_back(const_cast<char*>(argument.c_str()));

@@ -1,5 +1,5 @@
-// Stopping and resuming a run as a user meets it: signals, `train --resume --out RUN`, finished runs, changed
-// data and tokenizers.
+// Tests stopping and resuming a run as a user does: signals, `train --resume --out RUN`, finished runs,
+// changed data and tokenizers.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -41,7 +41,7 @@ class ResumeCliTest : public TestFolder {
       EXPECT_NE(r.err.find(word), std::string::npos) << word << " in " << r.err;
   }
 
-  // Shards of 64 tokens without data.json or a tokenizer, as llm.c makes them.
+  // Makes shards of 64 tokens without data.json or a tokenizer, as llm.c does.
   void make_shards(std::int64_t train, std::int64_t val) const {
     fs::create_directories(folder / "data");
     for (const auto& [split, tokens] : {std::pair{"train", train}, std::pair{"val", val}}) {
@@ -53,7 +53,7 @@ class ResumeCliTest : public TestFolder {
     }
   }
 
-  // A text, tokenizers "tok" and "tok2" of it, and the data folders "text" and "text2" with their ids.
+  // Makes a text, its tokenizers "tok" and "tok2", and the data folders "text" and "text2" with their ids.
   void make_text() const {
     std::string text;
     const char* words[] = {"the ", "cat ", "sat ", "on ", "a ", "mat ", "and ", "saw ", "dog ", "run.\n"};
@@ -87,11 +87,11 @@ class ResumeCliTest : public TestFolder {
     return a;
   }
 
-  // Starts a run, waits until `file` below the folder holds `text`, sends the signal and returns the exit
-  // code and the seconds that the process took to end.
+  // Starts a run, waits until `file` below the folder contains `text`, and sends the signal. Returns the exit
+  // code and the seconds until the process ended.
   std::pair<int, double> stop(const Words& arguments, int signal, const std::string& file,
                               const std::string& text) const {
-    fs::remove(folder / file);  // an earlier run's
+    fs::remove(folder / file);  // from an earlier run
     const pid_t child = start_process(arguments, folder / "out", folder / "err");
     while (!fs::exists(folder / file) || read_file(folder / file, 1 << 26).find(text) == std::string::npos) {
       if (waitpid(child, nullptr, WNOHANG) != 0) return {-1000, 0};
@@ -161,7 +161,7 @@ TEST_F(ResumeCliTest, OptionsOnTheCommandLineCountAndAreTold) {
     EXPECT_NE(out.find(line), std::string::npos) << line << " in " << out;
   }
   EXPECT_EQ(out.find("dtype was"), std::string::npos);
-  // An option that was given once stays in force.
+  // A resumed run keeps an option that was given once.
   EXPECT_EQ(succeeds(resume("run", {"--steps", "7"})).find("lr was"), std::string::npos);
   fails(1, resume("run", {"--steps", "9", "--seed", "5"}), {"--seed:", "1337", "5"});
   fails(1, resume("run", {"--steps", "9", "--seq", "8"}), {"--seq:", "16", "8"});
@@ -265,7 +265,7 @@ TEST_F(ResumeCliTest, CheckpointsThatCannotBeListedAreNotStepZero) {
   succeeds(arguments);
   const std::string metrics = read_file(folder / "run/metrics.jsonl", 1 << 20);
   fs::rename(folder / "run/checkpoints", folder / "run/aside");
-  fs::create_symlink("checkpoints", folder / "run/checkpoints");  // a link to itself
+  fs::create_symlink("checkpoints", folder / "run/checkpoints");  // a link that points to itself
   fails(1, arguments, {"run/checkpoints: cannot be examined"});
   fails(1, resume("run"), {"run/checkpoints: cannot be examined"});
   fs::remove(folder / "run/checkpoints");
@@ -274,7 +274,7 @@ TEST_F(ResumeCliTest, CheckpointsThatCannotBeListedAreNotStepZero) {
   EXPECT_EQ(read_file(folder / "run/metrics.jsonl", 1 << 20), metrics);
 }
 
-// Each of these would take minutes to end by itself; the bound allows for a busy machine.
+// Each of these would run for minutes without a signal. The bound allows for a busy machine.
 TEST_F(ResumeCliTest, SignalsTakeEffectInTheMiddleOfAnything) {
   make_shards(4'000'000, 4'000'000);
   constexpr double kMost = 30;
@@ -332,11 +332,11 @@ TEST_F(ResumeCliTest, AnotherTokenizersIdsAreRefused) {
                       "--out", path("tuned"), "--steps",         "2",      "--batch",
                       "2"};
   fails(1, tune, words);
-  // From the model's own tokenizer files, as in a folder of Hugging Face's.
+  // The tokenizer's own files decide, as in a Hugging Face folder.
   fs::remove(folder / "run/model/warpwright.json");
   fails(1, eval("run/model", "text2"), words);
   succeeds(eval("run/model", "text"));
-  // With none to compare: one line says so, and a larger vocabulary is refused.
+  // Without a tokenizer to compare, one line says so, and a larger vocabulary is refused.
   succeeds({"convert", "--from", path("run/model"), "--to", path("model.bin"), "--format", "llmc"});
   fails(1, eval("model.bin", "text2", {"--tokenizer", path("tok")}), {"text2:", "another tokenizer"});
   const ProcessResult none = run(eval("model.bin", "text2"));
@@ -367,7 +367,7 @@ TEST_F(ResumeCliTest, ARebuiltDataFolderIsRefused) {
   rebuild("0.2");
   Words allowed = resume("run", {"--steps", "6", "--allow-data-change"});
   EXPECT_NE(succeeds(allowed).find("train_000000.bin of the train split"), std::string::npos);
-  // A shard that no longer has data.json's checksum, for every command that reads it.
+  // Every command that reads a shard refuses it if its checksum differs from data.json's.
   std::string shard = read_file(folder / "text/val_000000.bin", 1 << 20);
   shard.back() ^= 1;
   put("text/val_000000.bin", shard);

@@ -1,5 +1,5 @@
-// A folder with a small BERT of random weights, its vocabulary and, where asked, a head: for tests of what
-// runs a model.
+// A folder with a small BERT of random weights, its vocabulary and an optional head, for tests that run a
+// model.
 #pragma once
 
 #include <algorithm>
@@ -13,9 +13,9 @@
 
 namespace warpwright {
 
-inline constexpr int kTinyBertSize = 32;  // of its vectors
+inline constexpr int kTinyBertSize = 32;  // elements of its vectors
 
-// "boom" has an embedding that is not finite. labels > 0: a classification head with so many.
+// "boom" has an embedding that is not finite. labels > 0: a classification head with this many labels.
 inline void make_tiny_bert(const std::filesystem::path& folder, int labels = 0) {
   constexpr int H = kTinyBertSize, I = 40, layers = 2, positions = 48;
   const std::vector<std::string> vocab = {"[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the",
@@ -66,7 +66,7 @@ inline void make_tiny_bert(const std::filesystem::path& folder, int labels = 0) 
   };
   const std::string prefix = labels > 0 ? "bert." : "";
   add(prefix + "embeddings.word_embeddings.weight", {static_cast<int>(vocab.size()), H}, 0);
-  data[16 * H] = std::numeric_limits<float>::quiet_NaN();  // of "boom"
+  data[16 * H] = std::numeric_limits<float>::quiet_NaN();  // in the embedding of "boom"
   add(prefix + "embeddings.position_embeddings.weight", {positions, H}, 0);
   add(prefix + "embeddings.token_type_embeddings.weight", {2, H}, 0);
   norm(prefix + "embeddings.LayerNorm");

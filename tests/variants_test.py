@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Counts what a variant takes: its kernel's object in one file, its name in one line of variants.cpp, and nothing else in the
-sources of its operation, in CMake's files or in the registry.
+"""Counts the places that name a variant: its kernel's object in one file and its name in one line of variants.cpp. The
+operation's other sources, CMake's files and the registry must not name it.
 
     tests/variants_test.py
 """
@@ -10,7 +10,7 @@ import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 OPS = ROOT / "src/ops"
-INL_ISAS = ["avx2", "avx512"]  # for which CMake compiles an .inl
+INL_ISAS = ["avx2", "avx512"]  # CMake compiles an .inl for each of these
 
 
 def lists_of(path):
@@ -22,7 +22,7 @@ def lists_of(path):
 
 
 def objects_of(folder):
-    """{(arguments, name): files} of the kernels' objects. An .inl makes one for each instruction set."""
+    """{(arguments, name): files} of the kernels' objects. An .inl makes one object for each instruction set."""
     found = {}
     for path in sorted(folder.rglob("*")):
         if path.suffix not in {".cpp", ".cu", ".inl"}:
@@ -43,7 +43,7 @@ class Variants(unittest.TestCase):
         for variants in sorted(OPS.glob("*/variants.cpp")):
             objects = objects_of(variants.parent)
             for arguments, names in lists_of(variants).items():
-                self.assertEqual(len(names), len(set(names)), f"{variants}: a name stands twice")
+                self.assertEqual(len(names), len(set(names)), f"{variants}: a name appears twice")
                 for name in names:
                     files = objects.get((arguments, name), [])
                     self.assertEqual(len(files), 1, f"{variants.parent.name}: {arguments} {name} is in {[str(f) for f in files]}")

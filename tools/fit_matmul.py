@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Fits what matmul's kernels are predicted to cost on a GPU to measured times of theirs.
+"""Fits the predicted costs of matmul's kernels on a GPU to their measured times.
 
     warpwright bench matmul --device cuda --shapes random:1300,gpt2,bert --table TIMES
     tools/fit_matmul.py --program build/release/src/ops/matmul_fit --table TIMES --out src/ops/matmul/costs_h200.inc
 
-Every number of src/ops/matmul/costs.hpp is fitted but for those that single products do not show (a model's step, the
-sums of a bias gradient). What the choice then loses is told of the same products and of those of --check. The H200's
-numbers are fitted to bench/results/nvidia-h200-matmul.jsonl. Needs NumPy and SciPy.
+Fits every number of src/ops/matmul/costs.hpp except those that single products do not show (a model's step, the sums of a
+bias gradient). Then reports the time that the resulting choices lose, for these products and for those of --check. The
+H200's numbers are fitted to bench/results/nvidia-h200-matmul.jsonl. Needs NumPy and SciPy.
 """
 
 import argparse
@@ -25,7 +25,7 @@ LIBRARY = "cuda.cublaslt"
 
 
 class Program:
-    """matmul_fit predict: numbers in, predicted seconds out."""
+    """A running `matmul_fit predict`: numbers in, predicted seconds out."""
 
     def __init__(self, program, table, count):
         self.process = subprocess.Popen([program, "predict", table], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
@@ -41,7 +41,7 @@ class Program:
 
 
 class Times:
-    """The measured times of a table: one entry a kernel, its product's number beside it."""
+    """The measured times of a table. Each kernel of each product has an entry, with the product's number."""
 
     def __init__(self, table):
         self.product, self.seconds, self.library = [], [], []
@@ -54,7 +54,7 @@ class Times:
         self.library = np.array(self.library)
 
     def best(self, seconds=None, only=None):
-        """Of each product: the measured time of the kernel with the least `seconds`, of those in `only`."""
+        """For each product, the measured time of the kernel with the least `seconds`, among those in `only`."""
         order = self.seconds if seconds is None else seconds
         order = order if only is None else np.where(only, order, np.inf)
         rank = np.lexsort((order, self.product))
@@ -63,7 +63,7 @@ class Times:
 
 
 def report(name, times, predicted):
-    """What choices lose, as cuBLASLt's best proposal over what is chosen."""
+    """Reports the time that choices lose, as the ratio of cuBLASLt's best proposal to the choice."""
     library = times.best(only=times.library)
     ours = times.best(only=~times.library)
     rows = {
@@ -88,14 +88,14 @@ def report(name, times, predicted):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--program", required=True, help="matmul_fit, as built")
-    parser.add_argument("--table", required=True, help="measured times to fit to")
-    parser.add_argument("--check", nargs="*", default=[], help="others, to tell what the choice loses of them")
-    parser.add_argument("--processes", type=int, default=os.cpu_count(), help="that predict (default: one a processor)")
+    parser.add_argument("--table", required=True, help="the measured times for the fit")
+    parser.add_argument("--check", nargs="*", default=[], help="tables of other products, for the report")
+    parser.add_argument("--processes", type=int, default=os.cpu_count(), help="parallel predictors (default: one per processor)")
     parser.add_argument("--out", help="write the costs here; default: only report")
     parser.add_argument("--rounds", type=int, default=15,
-                        help="of the fit; 0: report on the present costs (default: 15)")
+                        help="rounds of the fit; 0: report on the current costs (default: 15)")
     parser.add_argument("--near", type=float, default=0.2,
-                        help="a kernel so much slower than the best one has 1/e of its weight (default: 0.2)")
+                        help="a kernel slower than the best one by this fraction has 1/e of its weight (default: 0.2)")
     args = parser.parse_args()
 
     fitted = Times(args.table)
@@ -111,10 +111,11 @@ def main():
 
     workers = [Program(args.program, args.table, len(fitted.seconds)) for _ in range(args.processes)]
     slower = fitted.seconds / fitted.best()[fitted.product] - 1
-    # A kernel far from the best need not be predicted well.
+    # A kernel far from the best one needs no good prediction.
     weight = np.sqrt(np.exp(-np.minimum(slower, 1.5) / args.near))
 
-    # Weakly held to where it began: what the measurements do not show stays.
+    # A weak penalty for leaving the starting values, so that numbers that the measurements do not show stay
+    # the same.
     def residuals(x, worker=0):
         error = weight * np.log(workers[worker].predict(numbers(x)) / fitted.seconds)
         return np.r_[error, 0.3 * (x - np.log(start[free]))]

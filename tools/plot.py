@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Draws what the programs measure: training runs, rooflines, and every figure of the docs.
+"""Draws training runs, rooflines, and every figure of the docs.
 
     tools/plot.py run RUN… --out curves.svg
     warpwright roofline --gpu h200 --measured bench/results/nvidia-h200.json --json | tools/plot.py roofline --out r.svg
@@ -7,7 +7,7 @@
     tools/plot.py curve bench/results/nvidia-h200-curve.json --out curve.svg
     tools/plot.py figures --warpwright build/release/warpwright
 
-The ending of --out decides the format: svg, png or pdf. Needs matplotlib (`pip install matplotlib`, or
+The suffix of --out decides the format: svg, png or pdf. Needs matplotlib (`pip install matplotlib`, or
 `apt-get install python3-matplotlib`).
 """
 import argparse
@@ -18,7 +18,7 @@ import subprocess
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-# Okabe and Ito's colours, which the colour-blind can tell apart, and four of Tol's.
+# Okabe and Ito's colours, which colour-blind readers can tell apart, and four of Tol's.
 COLOURS = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7f4f24", "#444444", "#882255", "#999933",
            "#44aa99", "#aa4499"]
 SCHEDULES = ["block", "persistent", "stream_k"]
@@ -38,7 +38,7 @@ def load_pyplot():
 
 
 def save(pyplot, figure, out):
-    metadata = {"Date": None} if out.suffix == ".svg" else None  # so that the same figure is the same file
+    metadata = {"Date": None} if out.suffix == ".svg" else None  # makes the same figure the same file
     try:
         figure.savefig(out, metadata=metadata)
     except (OSError, ValueError) as error:
@@ -47,7 +47,7 @@ def save(pyplot, figure, out):
 
 
 def read_json(path):
-    """Of a file, or of the standard input for "-"."""
+    """The JSON in a file, or on standard input for "-"."""
     try:
         return json.loads(sys.stdin.read() if str(path) == "-" else pathlib.Path(path).read_text())
     except (OSError, ValueError) as error:
@@ -57,14 +57,14 @@ def read_json(path):
 def read_report(path):
     report = read_json(path)
     if not isinstance(report, dict) or not {"machine", "dtype"} <= report.keys():
-        sys.exit(f"plot.py: {path} is no report of `warpwright roofline --json`")
+        sys.exit(f"plot.py: {path} is not a report of `warpwright roofline --json`")
     return report
 
 
 # ---- Training runs
 
 def read_run(folder):
-    """{field: ([step…], [value…])} of a run's metrics.jsonl."""
+    """{field: ([step…], [value…])} from a run's metrics.jsonl."""
     path = folder / "metrics.jsonl" if folder.is_dir() else folder
     series = {}
     try:
@@ -73,7 +73,7 @@ def read_run(folder):
                 row = json.loads(line)
                 step = row["step"]
             except (ValueError, KeyError, TypeError):
-                sys.exit(f"plot.py: {path}: line {number} is no step of a run")
+                sys.exit(f"plot.py: {path}: line {number} is not a step of a run")
             for field, value in row.items():
                 if isinstance(value, (int, float)) and math.isfinite(value):
                     steps, values = series.setdefault(field, ([], []))
@@ -111,7 +111,7 @@ def draw_runs(args):
 # ---- Rooflines
 
 def roofs_of(machine):
-    """[(name, bytes a second)], device memory first."""
+    """[(name, bytes per second)], device memory first."""
     roofs = [("device memory", machine["memory_bytes_per_second"])]
     if machine["l2_bytes_per_second"]:
         roofs.append(("L2 (assumed)" if machine["l2_bytes_per_second_assumed"] else "L2", machine["l2_bytes_per_second"]))
@@ -137,7 +137,7 @@ def points_of(report):
 
 
 def draw_labels(axis, points):
-    """A label for each point that none of its name is near, where it covers nothing."""
+    """Labels each point in a free place, unless a label of the same name is near."""
     from matplotlib.transforms import Bbox
 
     figure = axis.figure
@@ -259,7 +259,7 @@ def draw_map_of(pyplot, report, out):
     save(pyplot, figure, out)
 
 
-# ---- Loss beside another program's
+# ---- Loss compared with another program's
 
 def draw_curve(args):
     pyplot = load_pyplot()
@@ -316,13 +316,13 @@ def main():
         return added
 
     run = command("run", draw_runs, "loss, validation, learning rate, gradient norm and tokens/s of training runs, on one page", "run.svg")
-    run.add_argument("runs", nargs="+", type=pathlib.Path, metavar="RUN", help="what `warpwright train --out` wrote")
-    for name, work, what in (("roofline", draw_roofline, "a roofline with what was measured"),
-                             ("map", draw_map, "which schedule is fastest over shapes")):
+    run.add_argument("runs", nargs="+", type=pathlib.Path, metavar="RUN", help="a folder from `warpwright train --out`, or its metrics.jsonl")
+    for name, work, what in (("roofline", draw_roofline, "a roofline with measured points"),
+                             ("map", draw_map, "the fastest schedule for each shape")):
         command(name, work, what, f"{name}.svg").add_argument("report", nargs="?", type=pathlib.Path, default="-",
-                                                              help="JSON of `warpwright roofline`; default: the standard input")
-    curve = command("curve", draw_curve, "losses beside PyTorch's, step by step", "curve.svg")
-    curve.add_argument("record", type=pathlib.Path, help="what bench/peers/gpu_curve.py wrote")
+                                                              help="JSON of `warpwright roofline`; default: standard input")
+    curve = command("curve", draw_curve, "losses compared with PyTorch's, step by step", "curve.svg")
+    curve.add_argument("record", type=pathlib.Path, help="a record from bench/peers/gpu_curve.py")
     figures = command("figures", draw_figures, "the figures of docs/ from bench/results")
     figures.add_argument("--warpwright", type=pathlib.Path, default=ROOT / "build/release/warpwright",
                          help="default: build/release/warpwright")

@@ -1,11 +1,11 @@
 // For every command that writes: each system call fails once, and the process is killed before each call that
-// changes something. The command must then exit with 0, or with 1 and one line; its output must be the old
-// one or the new one; and running it again must end as if nothing had happened, a training run with the same
+// changes something. The command must exit with 0, or with 1 and one line. Its output must be the old or the
+// new one. Running it again must give the result of an undisturbed run. A training run must give the same
 // bits.
 //
 // The ordinary suite samples some of the first and last calls of each kind on each file, with one error each.
-// WARPWRIGHT_STORM=1/1 in the environment tries every call with every error; 3/8 tries the third eighth of
-// these.
+// WARPWRIGHT_STORM=1/1 in the environment tries every call with every error, and 3/8 tries the third eighth
+// of them.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <sys/resource.h>
@@ -34,10 +34,11 @@ namespace fs = std::filesystem;
 using Kind = Verdict::Kind;
 
 constexpr int kFileErrors[] = {EIO, ENOSPC, EACCES, EINTR, ENOENT};
-constexpr int kErrorsOfQuestions[] = {EIO, ENOSPC, EACCES, EINTR};  // ENOENT is an answer: absent, or no more
+// ENOENT is a valid answer: the file is absent, or there are no more entries.
+constexpr int kErrorsOfQuestions[] = {EIO, ENOSPC, EACCES, EINTR};
 constexpr int kMemoryErrors[] = {ENOMEM};
 constexpr int kMostReports = 40;
-constexpr std::size_t kTrialsOfASmallTest = 40;  // of each scenario
+constexpr std::size_t kTrialsOfASmallTest = 40;  // per scenario
 #ifdef __SANITIZE_ADDRESS__
 constexpr bool kSanitized = true;
 #else
@@ -99,11 +100,11 @@ class FaultsTest : public TestFolder, public testing::WithParamInterface<std::si
   int problems = 0;
 };
 
-// The calls to disturb, and how to disturb them.
+// Selects the calls to disturb and the disturbances.
 std::vector<Trial> FaultsTest::trials() const {
   const std::vector<SystemCall>& calls = stage().golden().calls;
   std::map<std::string, std::pair<std::size_t, std::size_t>> ends;  // per kind: its first and last call
-  // The files inside a partial are all written by the same code; one of each kind is enough.
+  // The same code writes all files inside a partial, so one of each kind is enough.
   const std::regex digits("[0-9]+"), inside(R"((\.(partial|deleted)-[^/]*/).*?(\.[a-z]+)?$)");
   const auto kind_of = [&](const SystemCall& call) {
     const std::string path = std::regex_replace(call.path.string(), inside, "$1$3");
@@ -166,14 +167,14 @@ std::string FaultsTest::problem_with(const Trial& trial) {
   } else {
     if (result.code != 1 || (lines != 1 && !on_stderr)) return said;
   }
-  // The kernel never interrupts opening a folder; standard output belongs to stdio.
+  // The kernel never interrupts the opening of a folder. Standard output is written by stdio.
   const bool retried = one_of(disturbed.name, {"openat", "read", "pread64", "write", "pwrite64", "fsync",
                                                "ftruncate", "fallocate", "flock", "close"}) &&
                        !disturbed.lists_folder && !on_stdout && !on_stderr;
   if (!killed && error == EINTR && retried && (result.code != 0 || lines > quiet))
     return "EINTR is not retried: " + said;
-  // A run that cannot report stops early, with a checkpoint and a model of its own; what matters is how it
-  // resumes.
+  // A run that cannot report stops early with a checkpoint and a model. Only the result after its resumption
+  // counts.
   const bool stopped = on_stdout && !scenario.run.empty();
   if (std::string wrong = expected.disturbed(state, killed || cleaning); !wrong.empty() && !stopped)
     return said + ", but " + wrong;
@@ -205,7 +206,7 @@ TEST_P(FaultsTest, EveryCallFailsOnce) {
              list.size(), continued.size());
 }
 
-// Hitting the file-size limit (ulimit -f) raises a signal unless the program asks for an error instead.
+// Exceeding the file-size limit (ulimit -f) raises a signal unless the program asks for an error instead.
 TEST(FaultsOfTheSystem, LimitOnFileSizeIsAnError) {
   const fs::path folder = fs::temp_directory_path() / fmt::format("warpwright_limit{}", ::getpid());
   const Stage stage(folder, 0);

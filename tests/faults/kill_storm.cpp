@@ -1,9 +1,9 @@
-// kill_storm: kills training, resumed training, data build and convert at random instants, many of them while
-// a checkpoint is being written, often with a second process started in the same folder.
+// kill_storm kills training, resumed training, data build and convert at random instants. Many kills hit the
+// writing of a checkpoint, often while a second process runs in the same folder.
 //
-// After each kill every output must be the old one or the new one, and the last checkpoint that the process
-// announced (or a later one) must be there. After some kills the command runs to its end: weights, optimizer,
-// metrics and data must then equal those of an undisturbed run, with nothing left over. Exits with 1 if any
+// After each kill every output must be the old or the new one, and the last checkpoint that the process
+// announced, or a later one, must exist. After some kills the command runs to its end. Weights, optimizer,
+// metrics and data must then equal those of an undisturbed run, with nothing left over. Exits with 1 if a
 // check fails, and with 77 if the system does not allow tracing.
 #include <fmt/format.h>
 
@@ -48,7 +48,7 @@ bool writes_checkpoint(const SystemCall& call) {
   return path.find("/checkpoints/step_") != path.npos && is_partial(path);
 }
 
-// The last checkpoint that the killed process had announced on standard output, as a path in the world.
+// The last checkpoint that the killed process announced on standard output, as a path in the world.
 std::string last_announced(const std::string& out, const fs::path& world) {
   constexpr std::string_view kSaid = "checkpoint /";
   const std::size_t start = out.rfind(kSaid);
@@ -62,7 +62,7 @@ class Storm {
  public:
   Storm(const fs::path& folder, std::uint64_t seed) : folder_(folder), random_(seed) {}
 
-  // Disturbs a scenario again and again until this many processes have been killed.
+  // Disturbs a scenario repeatedly until this many processes are killed.
   void play(std::size_t scenario, int kills);
 
   void print() const;
@@ -84,13 +84,13 @@ class Storm {
   void start_second(bool must_be_refused);
   void judge_second(int code, const std::string& err);
   void check(bool good, const std::string& what);
-  // The row to count in: training from the start, resumed training, or the command.
+  // The row that counts this event: training, resumed training, or the command.
   Row& row();
 
   fs::path folder_;
   std::mt19937_64 random_;
   std::unique_ptr<Stage> stage_;
-  double seconds_ = 0;  // that an undisturbed run takes
+  double seconds_ = 0;  // time of an undisturbed run
   std::vector<Row> rows_;
   std::string doing_;
   int problems_ = 0;
@@ -115,7 +115,7 @@ void Storm::judge_second(int code, const std::string& err) {
         fmt::format("a second process: exit {}: {}", code, err));
 }
 
-// Starts a second process while the first one is stopped.
+// Starts a second process while the first is stopped.
 void Storm::start_second(bool must_be_refused) {
   const fs::path scratch = stage_->folder() / "second";
   fs::create_directories(scratch);
@@ -127,7 +127,7 @@ void Storm::start_second(bool must_be_refused) {
         fmt::format("a second process was let in: exit {}: {}", result.code, result.err));
 }
 
-// At a random call; in training, mostly one that writes a checkpoint.
+// Kills at a random call. In training, this is mostly a call that writes a checkpoint.
 Storm::Disturbance Storm::kill_at_call(const Command& command) {
   const bool only_checkpoints = !stage_->scenario().run.empty() && chance(75);
   const auto counts = [&](const SystemCall& call) { return !only_checkpoints || writes_checkpoint(call); };
@@ -139,7 +139,7 @@ Storm::Disturbance Storm::kill_at_call(const Command& command) {
   d.result = stage_->run_traced(command, [&](const SystemCall& call) {
     const bool on_lock = call.path == stage_->world() / stage_->scenario().run / "lock";
     has_lock = (has_lock || locks) && !(on_lock && call.name == "close");
-    locks = on_lock && call.name == "flock";  // by its next call it has the lock
+    locks = on_lock && call.name == "flock";  // it has the lock by its next call
     if (!counts(call) || left-- != 0) return Verdict{};
     if (with_second) start_second(has_lock);
     d.in_checkpoint = writes_checkpoint(call);
@@ -148,12 +148,13 @@ Storm::Disturbance Storm::kill_at_call(const Command& command) {
   return d;
 }
 
-// At a random time, sometimes with a second process running.
+// Kills at a random time, sometimes with a second process running.
 Storm::Disturbance Storm::kill_at_time(const Command& command) {
   const fs::path out = stage_->folder() / "stdout", err = stage_->folder() / "stderr",
                  second_err = folder_ / "err";
   for (const fs::path& file : {out, err})
-    std::ofstream(file).close();  // empty, even if it is killed before it opens them
+    // So that both exist and are empty even if it is killed before it opens them.
+    std::ofstream(file).close();
   const pid_t first = start_process(command, out, err);
   const pid_t second = chance(50) ? start_process(stage_->scenario().again, folder_ / "out", second_err) : 0;
   std::this_thread::sleep_for(
@@ -170,7 +171,7 @@ Storm::Disturbance Storm::kill_at_time(const Command& command) {
   return d;
 }
 
-// Returns whether a process was killed.
+// Returns true if a process was killed.
 bool Storm::disturb(bool resuming) {
   const Scenario& scenario = stage_->scenario();
   const Command& command = resuming ? scenario.again : scenario.command;
@@ -191,7 +192,7 @@ bool Storm::disturb(bool resuming) {
   return killed;
 }
 
-// Runs a command through some kills to its end. Returns the number of processes killed.
+// Runs a command to its end through some kills. Returns the number of killed processes.
 int Storm::live(int most_kills) {
   const Scenario& scenario = stage_->scenario();
   stage_->reset();
@@ -245,7 +246,7 @@ int run(int argc, char** argv) {
   app.add_option("--kills", kills, "Processes to kill")
       ->capture_default_str()
       ->check(CLI::Range(10, 1000000));
-  app.add_option("--seed", seed, "Of all random choices; default: a new one each time");
+  app.add_option("--seed", seed, "Seed of all random choices; default: a new one each time");
   CLI11_PARSE(app, argc, argv);
   if (!can_trace()) {
     fmt::print("kill_storm: needs a system that lets a process trace its child\n");

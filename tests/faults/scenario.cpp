@@ -174,7 +174,7 @@ std::vector<Scenario> trainings(const Commands& c) {
   };
 }
 
-// Makes text.txt, lines.txt, tok (a tokenizer), data, gpt2 (a folder), gpt2.bin (llm.c's) and bert.
+// Makes text.txt, lines.txt, tok (a tokenizer), data, gpt2 (a folder), gpt2.bin (in llm.c's format) and bert.
 void make_inputs(const fs::path& world, const fs::path& scratch) {
   const Commands c(world);
   fs::create_directories(world);
@@ -206,7 +206,7 @@ std::vector<Scenario> scenarios(const fs::path& world) {
 
 Stage::Stage(const fs::path& folder, std::size_t scenario)
     : folder_(folder), world_(folder / "world"), initial_(folder / "initial") {
-  ::setenv("OMP_NUM_THREADS", "1", 1);  // so that the calls come in the same order each time
+  ::setenv("OMP_NUM_THREADS", "1", 1);  // makes the calls come in the same order each time
   make_inputs(world_, folder_);
   scenario_ = scenarios(world_).at(scenario);
   for (const Command& command : scenario_.before) must_run(command, folder_);
@@ -293,7 +293,7 @@ std::string Expectation::wrong_in_cache(const Snapshot& state) const {
 std::string Expectation::disturbed(const Snapshot& state, bool partials_may_be_left) const {
   for (const std::string& output : scenario_.outputs) {
     const Snapshot found = part_of(state, output);
-    // Between the two renames nothing has the name; the next process puts the old folder back.
+    // Between the two renames no folder has the name. The next process puts the old folder back.
     if (found.empty() && !scenario_.can_exchange && partials_may_be_left) continue;
     const std::string newer = difference(found, part_of(golden_.after, output));
     if (!newer.empty() && !difference(found, part_of(golden_.before, output)).empty()) {
@@ -319,7 +319,7 @@ std::string Expectation::disturbed(const Snapshot& state, bool partials_may_be_l
 }
 
 std::string Expectation::finished(const Snapshot& state, bool partials_may_be_left) const {
-  // A disturbed run may have made its checkpoints at other steps; the last one is at the last step.
+  // A disturbed run may write its checkpoints at other steps. The last one is always at the last step.
   const auto comparable = [&](Snapshot all) {
     std::vector<std::string> list = checkpoints_in(all, scenario_.run);
     if (!list.empty()) list.pop_back();

@@ -7,8 +7,8 @@
 
 namespace warpwright::faults {
 
-// Relative path → permissions and content, without the times in metrics.jsonl, the process in a lock, and the
-// process and number in the names of partials.
+// Maps each relative path to its permissions and content. Omits the times in metrics.jsonl, the process in a
+// lock, and the process and number in the names of partials.
 using Snapshot = std::map<std::string, std::string>;
 
 Snapshot snapshot_of(const std::filesystem::path& folder);
@@ -16,7 +16,7 @@ Snapshot snapshot_of(const std::filesystem::path& folder);
 // The entries at and below `path`, relative to it.
 Snapshot part_of(const Snapshot& whole, const std::string& path);
 
-// The first path where the two differ, and how; empty if they are equal.
+// The first path at which the two differ, and the difference. Empty if they are equal.
 std::string difference(const Snapshot& actual, const Snapshot& wanted);
 
 // "RUN/model.partial-123-4/x" → "RUN/model.partial-N/x"

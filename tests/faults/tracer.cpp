@@ -29,7 +29,8 @@ namespace fs = std::filesystem;
 
 using Registers = user_regs_struct;
 
-// The arguments of a system call that are a path and a descriptor (with a path, the folder it starts from).
+// The arguments of a system call that hold a path and a descriptor. With a path, the descriptor is its base
+// folder.
 struct CallForm {
   long number;
   const char* name;
@@ -112,7 +113,7 @@ constexpr CallForm kForms[] = {
     {SYS_sched_setaffinity, "sched_setaffinity"},
 };
 
-// Clocks, signals, waiting, a thread's own identity, returning memory, and asking for AMX (arch_prctl).
+// Clocks, signals, waiting, a thread's identity, the return of memory, and the request for AMX (arch_prctl).
 constexpr long kHarmless[] = {
     SYS_exit,          SYS_exit_group,      SYS_rt_sigaction,   SYS_rt_sigprocmask,  SYS_rt_sigreturn,
     SYS_sigaltstack,   SYS_restart_syscall, SYS_futex,          SYS_sched_yield,     SYS_getpid,
@@ -131,7 +132,8 @@ std::uint64_t argument(const Registers& r, int index) {
   return all[index];
 }
 
-// Zero-terminated text in the process's memory, read page by page so as not to run into an unmapped one.
+// A zero-terminated text in the process's memory. It is read page by page, because the next page may be
+// unmapped.
 std::string text_at(pid_t pid, std::uint64_t address) {
   constexpr std::uint64_t kPage = 4096;
   std::string text;
@@ -195,7 +197,8 @@ void load_filter() {
 // Runs in the child, before it executes the program.
 void offer_to_tracer() {
   if (::setpgid(0, 0) != 0 || ::ptrace(PTRACE_TRACEME, 0, nullptr, nullptr) != 0) _exit(125);
-  const char* options = std::getenv("ASAN_OPTIONS");  // LeakSanitizer itself traces and cannot be traced
+  // LeakSanitizer traces the process itself and cannot be traced.
+  const char* options = std::getenv("ASAN_OPTIONS");
   ::setenv("ASAN_OPTIONS", fmt::format("{}:detect_leaks=0", options ? options : "").c_str(), 1);
   std::raise(SIGSTOP);
   load_filter();
@@ -203,7 +206,7 @@ void offer_to_tracer() {
 
 template <class... Data>
 void trace(__ptrace_request request, pid_t pid, Data... data) {
-  // ESRCH: the process has been killed; its end is reported next.
+  // ESRCH: the process was killed. Its end is reported next.
   if (::ptrace(request, pid, nullptr, data...) != 0 && errno != ESRCH) {
     throw std::runtime_error(fmt::format("cannot trace a process: {}", std::strerror(errno)));
   }
@@ -243,7 +246,7 @@ class Tracer {
     } else if (signal == (SIGTRAP | 0x80)) {
       at_return(pid);
     } else {
-      const bool ours = event != 0 || signal == SIGTRAP || signal == SIGSTOP;  // not to be passed on
+      const bool ours = event != 0 || signal == SIGTRAP || signal == SIGSTOP;  // not passed on to the process
       trace(PTRACE_CONT, pid, ours ? 0 : signal);
     }
   }
@@ -251,7 +254,7 @@ class Tracer {
   void at_call(pid_t pid) {
     Registers r{};
     trace(PTRACE_GETREGS, pid, &r);
-    // main() begins by looking for closed standard streams.
+    // main() begins by checking for closed standard streams.
     in_main_ = in_main_ || (r.orig_rax == SYS_fcntl && r.rdi == STDIN_FILENO && r.rsi == F_GETFD);
     const Verdict verdict = in_main_ ? judge_(describe(pid, r)) : Verdict{};
     switch (verdict.kind) {
@@ -283,7 +286,7 @@ class Tracer {
     trace(PTRACE_CONT, pid, 0);
   }
 
-  // close() closes the descriptor even if it reports an error. brk() reports failure by returning the old
+  // close() closes the descriptor even if it reports an error. brk() reports a failure by returning the old
   // end.
   void at_return(pid_t pid) {
     Registers r{};
@@ -297,7 +300,7 @@ class Tracer {
   pid_t process_;
   const Judge& judge_;
   bool in_main_ = false;
-  Registers failed_{};  // of the call that is made to fail
+  Registers failed_{};  // of the call that must fail
 };
 
 }  // namespace

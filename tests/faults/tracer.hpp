@@ -1,8 +1,8 @@
-// Runs the program and stops it at every system call, where a test can make the call fail, kill the process,
+// Runs the program and stops it at every system call. There a test can make the call fail, kill the process,
 // or do something else first.
 //
-// The kernel reports the calls (seccomp and ptrace), so none escapes, whichever library makes it. Only calls
-// that cannot fail, or whose failure means nothing (kHarmless in tracer.cpp), are left out.
+// The kernel reports the calls (seccomp and ptrace), so none is missed, whichever library makes it. Only
+// calls that cannot fail, or whose failure has no effect, are left out (kHarmless in tracer.cpp).
 #pragma once
 
 #include <filesystem>
@@ -16,8 +16,8 @@ namespace warpwright::faults {
 
 struct SystemCall {
   std::string name;            // "openat"
-  std::filesystem::path path;  // from its path argument, else its descriptor; empty without either
-  bool lists_folder = false;   // opens a folder in order to list it
+  std::filesystem::path path;  // of its path argument, or else of its descriptor; empty if it has neither
+  bool lists_folder = false;   // opens a folder to list it
   bool exchanges = false;      // exchanges two names
 };
 
@@ -27,7 +27,7 @@ struct Verdict {
   int error = 0;  // for fail: the errno that the process sees; the call is not made (except close)
 };
 
-// Decides what happens to the call at which the process has stopped. Calls before main() are not shown to it.
+// Decides the fate of the call at which the process has stopped. Calls before main() are not passed to it.
 using Judge = std::function<Verdict(const SystemCall&)>;
 
 // True if this system allows tracing a child process; some containers forbid it.

@@ -1,5 +1,5 @@
-// Any bytes as each of the JSON files of an encoder's folder: either an Error, or sizes that are valid and
-// layers that fit each other.
+// Any bytes as each of the JSON files of an encoder's folder give an Error, or valid sizes and layers that
+// fit each other.
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -11,7 +11,7 @@ using namespace warpwright;
 
 namespace {
 
-// In memory, where there is such a place: files are written anew for every input.
+// In memory if possible, because files are written for every input.
 std::filesystem::path make_folder() {
   const std::filesystem::path memory = "/dev/shm";
   const auto base = std::filesystem::is_directory(memory) ? memory : std::filesystem::temp_directory_path();

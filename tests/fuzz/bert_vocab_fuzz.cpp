@@ -1,5 +1,5 @@
-// Any bytes as vocab.txt, tokenizer_config.json and a text, with zero bytes between the three: either an
-// Error, or a tokenizer whose ids and types are within its bounds and whose sequences within their length.
+// Any bytes as vocab.txt, tokenizer_config.json and a text, separated by zero bytes, give an Error or a
+// tokenizer. Its ids and types are within its bounds, and its sequences within their length.
 #include <cstddef>
 #include <cstdint>
 

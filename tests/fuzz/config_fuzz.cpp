@@ -1,5 +1,5 @@
-// Any bytes as the config.json of a model's folder: either an Error, or sizes that are valid and survive
-// being written and read again.
+// Any bytes as the config.json of a model's folder give an Error, or valid sizes that survive writing and
+// reading.
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>

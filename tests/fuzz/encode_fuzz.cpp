@@ -1,5 +1,5 @@
-// Any bytes as text: encoding loses nothing, parts for workers give the ids of the whole, decoding id by id
-// gives the same bytes, and no special token comes out unless it was asked for.
+// Any bytes are a valid text. Encoding loses nothing, parts for workers give the ids of the whole, and
+// decoding id by id gives the same bytes. A special token appears only if it was requested.
 #include <algorithm>
 #include <cstdlib>
 #include <string_view>

@@ -1,5 +1,5 @@
-// Any bytes as the tokenizer.json of an encoder: either an Error, or a tokenizer whose ids and types are
-// within its bounds and whose sequences within their length.
+// Any bytes as an encoder's tokenizer.json give an Error or a tokenizer. Its ids and types are within its
+// bounds, and its sequences within their length.
 #include <cstddef>
 #include <cstdint>
 

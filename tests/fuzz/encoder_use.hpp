@@ -1,4 +1,4 @@
-// Checks what must hold for any tokenizer for encoders, whatever files it was made from.
+// Checks the properties of every tokenizer for encoders, whatever files it was made from.
 #pragma once
 
 #include <algorithm>
@@ -38,7 +38,7 @@ inline void use_encoder_tokenizer(const text::EncoderTokenizer& tokenizer, std::
       const text::Encoding pair = tokenizer.encode(first, second, options);
       check(pair);
       require(pair.ids.size() <= options.max_length);
-    } catch (const Error&) {  // the strategy cannot
+    } catch (const Error&) {  // the strategy cannot shorten these texts
       require(truncation != text::Truncation::longest_first);
     }
   }

@@ -1,4 +1,4 @@
-// The fuzzer's bytes as a file in memory, for readers that take a path.
+// Presents the fuzzer's bytes as a file in memory, for readers that take a path.
 #pragma once
 
 #include <sys/mman.h>

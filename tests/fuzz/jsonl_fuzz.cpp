@@ -1,5 +1,5 @@
-// Any bytes as a document of JSON and as a file of JSON lines: either an Error, or what the library reads,
-// and never more than the wanted members.
+// Any bytes as a JSON document and as a file of JSON lines give an Error or the library's result, and never
+// more than the requested members.
 #include <algorithm>
 #include <cstdlib>
 #include <string_view>

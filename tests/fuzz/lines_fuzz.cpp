@@ -1,5 +1,5 @@
-// Any bytes as a file of lines: either the file is refused as being of another format, or its lines are all
-// there, NULs included, and each is a list of ids in the vocabulary or an Error.
+// Any bytes as a file of lines: the file is refused because it has another format, or all its lines are
+// returned, NULs included. Each line is a list of ids in the vocabulary or an Error.
 #include <cstdlib>
 #include <string>
 
@@ -33,7 +33,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     return 0;
   }
   std::string_view bytes(reinterpret_cast<const char*>(data), size);
-  if (bytes.ends_with('\n')) bytes.remove_suffix(1);  // ends the last line
+  if (bytes.ends_with('\n')) bytes.remove_suffix(1);  // it ends the last line
   require(whole == bytes);
   return 0;
 }

@@ -1,4 +1,4 @@
-// Any bytes as an llm.c model: either an Error, or tensors that fill the file exactly.
+// Any bytes as an llm.c model give an Error, or tensors that fill the file exactly.
 #include <cstdlib>
 
 #include "core/error.hpp"

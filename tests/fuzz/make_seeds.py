@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes the binary seeds of the fuzz targets into seeds/ (standard library only; the result is committed)."""
+"""Writes the fuzz targets' binary seeds into seeds/, with the standard library only. The result is committed."""
 
 import gzip
 import json
@@ -69,7 +69,8 @@ def compressed_texts() -> None:
     put("text_stream/members", gzip.compress(text, mtime=0) + gzip.compress(b"", mtime=0) + b"\0" * 9)
     put("text_stream/rest", gzip.compress(text, mtime=0) + b"rest")
     put("text_stream/truncated", gzip.compress(text, mtime=0)[:-4])
-    # zstd: magic, a header without checksum and of 3 bytes in a single segment, one raw block; then a skippable frame
+    # zstd: magic, a header without a checksum for 3 bytes in a single segment, one raw block, then a
+    # skippable frame
     frame = b"\x28\xb5\x2f\xfd\x20\x03\x19\x00\x00abc"
     put("text_stream/frames", frame + b"\x50\x2a\x4d\x18\x02\0\0\0xy" + frame)
     put("text_stream/window", b"\x28\xb5\x2f\xfd\x00\xa8\x01\x00\x00")

@@ -1,4 +1,4 @@
-// Any bytes as config_sentence_transformers.json: either an Error, or prompts of which the default is one.
+// Any bytes as config_sentence_transformers.json give an Error, or prompts that include the default one.
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>

@@ -1,5 +1,6 @@
-// Runs a fuzz target without libFuzzer: every seed of the folders named, and a fixed number of seeded
-// mutations of each (bits flipped, bytes replaced by awkward values, ranges cut out or repeated, truncation).
+// Runs a fuzz target without libFuzzer, on every seed in the given folders and on a fixed number of seeded
+// mutations of each. Mutations flip bits, replace bytes by awkward values, cut out or repeat ranges, and
+// truncate.
 #include <algorithm>
 #include <array>
 #include <cstdint>

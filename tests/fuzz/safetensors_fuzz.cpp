@@ -1,4 +1,4 @@
-// Any bytes as a safetensors file: either an Error, or tensors that fill the data exactly.
+// Any bytes as a safetensors file give an Error, or tensors that fill the data exactly.
 #include <cstdlib>
 
 #include "core/error.hpp"

@@ -1,4 +1,4 @@
-// Any bytes as the model.safetensors.index.json of a folder with two shards: either an Error, or the shards'
+// Any bytes as the model.safetensors.index.json of a folder with two shards give an Error, or the shards'
 // tensors.
 #include <cstdlib>
 #include <filesystem>
@@ -11,7 +11,7 @@ using namespace warpwright;
 
 namespace {
 
-// In memory, if there is such a place: the index is written anew for every input.
+// In memory if possible, because the index is written for every input.
 std::filesystem::path make_folder() {
   const std::filesystem::path memory = "/dev/shm";
   const auto base = std::filesystem::is_directory(memory) ? memory : std::filesystem::temp_directory_path();

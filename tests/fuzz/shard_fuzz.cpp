@@ -1,4 +1,4 @@
-// Any bytes as a token shard: either an Error, or every id is read and lies in the vocabulary.
+// Any bytes as a token shard give an Error, or ids that are all in the vocabulary.
 #include <cstdlib>
 #include <vector>
 

@@ -1,4 +1,4 @@
-// Any bytes as a .gz and as a .zst file: either an Error, or text of which no more is read than the file has.
+// Any bytes as a .gz and as a .zst file give an Error, or text made from no more bytes than the file has.
 #include <algorithm>
 #include <cstdlib>
 #include <filesystem>
@@ -11,7 +11,7 @@ using namespace warpwright;
 
 namespace {
 
-// In memory, if there is such a place: files are written anew for every input.
+// In memory if possible, because files are written for every input.
 std::filesystem::path make_folder() {
   const std::filesystem::path memory = "/dev/shm";
   const auto base = std::filesystem::is_directory(memory) ? memory : std::filesystem::temp_directory_path();
@@ -36,7 +36,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     try {
       TextStream stream(path);
       std::string chunk(std::size_t{1} << 16, '\0');
-      constexpr int kMostChunks = 64;  // of a bomb
+      constexpr int kMostChunks = 64;  // stops at a decompression bomb
       for (int i = 0; i < kMostChunks && stream.read(chunk) == chunk.size(); ++i) {
       }
       if (stream.consumed() > size) std::abort();

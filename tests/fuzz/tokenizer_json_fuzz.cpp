@@ -1,6 +1,6 @@
-// Any bytes as tokenizer.json: either an Error, or a tokenizer that gives text back as it was (but for what
-// its own options add and strip), never makes a special token of plain text, and is the same once saved and
-// read.
+// Any bytes as tokenizer.json give an Error or a tokenizer. The tokenizer returns text unchanged, except for
+// what its options add and strip. It never makes a special token of plain text, and it is the same after
+// saving and reading.
 #include <algorithm>
 #include <cstdlib>
 #include <string_view>

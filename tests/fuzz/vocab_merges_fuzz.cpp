@@ -1,5 +1,5 @@
-// Any bytes as vocab.json and merges.txt, with a zero byte between the two: either an Error, or a tokenizer
-// that gives text back as it was and is the same once written and read.
+// Any bytes as vocab.json and merges.txt, separated by a zero byte, give an Error or a tokenizer. The
+// tokenizer returns text unchanged and is the same after writing and reading.
 #include <cstdlib>
 #include <string_view>
 

@@ -1,11 +1,11 @@
-"""Makes the goldens of tests/golden_test.cpp: a small GPT-2 and one of odd sizes, by Hugging Face's GPT2LMHeadModel.
+"""Makes the goldens of tests/golden_test.cpp with Hugging Face's GPT2LMHeadModel: a small GPT-2 and one of odd sizes.
 
     python3 tests/goldens/make_goldens.py     (torch 2.15.0, transformers 5.23.0, safetensors 0.8.0, numpy)
 
-Weights and tokens are not stored: both sides draw them from Philox4x32-10 as integers scaled by powers of two, so that
-they agree to the bit. Stored are, from float64: the logits, the loss, every parameter's gradient and the losses of ten
-optimizer steps; and PyTorch's own error against that in float32 and in bfloat16 (weights and activations; masters and
-optimizer in float32), which is what this project's is held against.
+Weights and tokens are not stored. Both sides draw them from Philox4x32-10 as integers scaled by powers of two, so they
+agree to the bit. From float64 the goldens store the logits, the loss, every parameter's gradient and the losses of ten
+optimizer steps. They also store PyTorch's own error compared with these, in float32 and in bfloat16 (weights and
+activations; masters and optimizer in float32). It is the bound for this project's error.
 """
 
 import json
@@ -22,7 +22,7 @@ MODELS = {
     "odd": dict(layers=2, heads=3, channels=96, vocab=1021, T=37, B=2, activation="gelu"),
 }
 STEPS, LR, BETAS, EPS, WEIGHT_DECAY, CLIP = 10, 1e-3, (0.9, 0.95), 1e-8, 0.1, 1.0
-TOKENS = 1000  # the stream that tokens come from; parameters use their index
+TOKENS = 1000  # the Philox stream of the tokens; a parameter's stream is its index
 
 
 def philox(count, purpose):
@@ -48,7 +48,7 @@ def parameter_names(layers):
 
 
 def is_transposed(name):
-    """Conv1D keeps (in, out); weights are drawn and gradients stored as (out, in)."""
+    """Conv1D keeps (in, out). Weights are drawn and gradients are stored as (out, in)."""
     return name.startswith("h.") and name.endswith(".weight") and "ln_" not in name
 
 
@@ -68,7 +68,7 @@ def build(spec, dtype):
         parameter = model.transformer.get_parameter(name)
         shape = tuple(parameter.shape[::-1]) if is_transposed(name) else tuple(parameter.shape)
         value = draw(shape, index, name).astype(np.float32)
-        if dtype == torch.bfloat16:  # the error of rounding the weights is the input's, not the arithmetic's
+        if dtype == torch.bfloat16:  # rounding the weights is an error of the input, not of the arithmetic
             value = torch.from_numpy(value).to(torch.bfloat16).to(torch.float32).numpy()
         value = value.T if is_transposed(name) else value
         parameter.data.copy_(torch.from_numpy(value.astype(np.float64)))
@@ -104,7 +104,7 @@ def one_pass(spec, rounding, compute):
 
 
 def trajectory(spec, rounding, compute):
-    """Ten steps of AdamW with clipping; in bfloat16 on float32 masters."""
+    """Runs ten steps of AdamW with clipping; in bfloat16 with float32 masters."""
     master_dtype = torch.float64 if compute == torch.float64 else torch.float32
     masters = build(spec, rounding).to(master_dtype)
     model = build(spec, rounding).to(compute)
