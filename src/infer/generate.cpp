@@ -6,6 +6,7 @@
 
 #include "core/error.hpp"
 #include "runtime/host_view.hpp"
+#include "runtime/planned.hpp"
 
 namespace warpwright {
 namespace {
@@ -14,21 +15,13 @@ constexpr std::int64_t kChunk = 64;  // tokens of a prompt that run at once
 
 }  // namespace
 
+// The tensors of a chunk and the cache of the whole context.
 struct Generator::Tensors {
   GPT2Batch batch;      // of kChunk tokens
   Tensor cu_seqlens_k;  // (2) int32
   GPT2Activations activations;
   std::vector<Tensor> qkv;  // per layer (T, 3, NH, HS): every position's; k and v are the cache
   Tensor logits;            // (1, Vp)
-  HostView host_tokens, host_positions, host_cu_seqlens, host_cu_seqlens_k, host_logits;
-
-  void make_host_views() {
-    host_tokens = HostView(batch.tokens);
-    host_positions = HostView(batch.positions);
-    host_cu_seqlens = HostView(batch.cu_seqlens);
-    host_cu_seqlens_k = HostView(cu_seqlens_k);
-    host_logits = HostView(logits);
-  }
 
   // A run of n tokens at position first: the qkv product writes its rows where the cache wants them.
   GPT2Activations at(std::int64_t first, std::int64_t n) const {
@@ -46,6 +39,17 @@ struct Generator::Tensors {
   }
 };
 
+struct Generator::HostViews {
+  explicit HostViews(const Tensors& t)
+      : tokens(t.batch.tokens),
+        positions(t.batch.positions),
+        cu_seqlens(t.batch.cu_seqlens),
+        cu_seqlens_k(t.cu_seqlens_k),
+        logits(t.logits) {}
+
+  HostView tokens, positions, cu_seqlens, cu_seqlens_k, logits;
+};
+
 Generator::Tensors Generator::allocate(const GPT2Config& config, DType dtype, Allocator& allocator) {
   const std::int64_t chunk = std::min(kChunk, config.context);
   Tensors t;
@@ -61,61 +65,66 @@ Generator::Tensors Generator::allocate(const GPT2Config& config, DType dtype, Al
   return t;
 }
 
-void Generator::record(Context& context, const GPT2Config& config, const GPT2Parameters& parameters,
-                       Recorder& recorder) {
-  const std::int64_t chunk = std::min(kChunk, config.context);
-  const Tensors recorded = allocate(config, parameters.wte.dtype, recorder);
-  context.set_recorder(&recorder);
-  const GPT2Activations a = recorded.at(config.context - chunk, chunk);
-  gpt2_forward(context, config, parameters, recorded.first_tokens(chunk), a);
-  gpt2_head(context, parameters, a.lnf.slice(0, chunk - 1, 1), recorded.logits);
-  context.set_recorder(nullptr);
+void Generator::run(Context& context, const GPT2Config& config, const GPT2Parameters& parameters,
+                    const Tensors& t, std::int64_t first, std::int64_t n) {
+  const GPT2Activations a = t.at(first, n);
+  gpt2_forward(context, config, parameters, t.first_tokens(n), a);
+  gpt2_head(context, parameters, a.lnf.slice(0, n - 1, 1), t.logits);
 }
 
 MemoryPlan Generator::planned(Context& context, const GPT2Config& config, DType dtype) {
-  Recorder recorder;
-  record(context, config, allocate_parameters(config, dtype, Category::parameters, "", recorder), recorder);
-  MemoryPlan plan = recorder.plan();
+  struct Recorded {
+    GPT2Parameters parameters;
+    Tensors tensors;
+  };
+  const auto allocate = [&](Allocator& allocator) {
+    return Recorded{allocate_parameters(config, dtype, Category::parameters, "", allocator),
+                    Generator::allocate(config, dtype, allocator)};
+  };
+  const std::int64_t chunk = std::min(kChunk, config.context);
+  MemoryPlan plan = Planned<Recorded>(context, allocate, [&](const Recorded& r) {
+                      run(context, config, r.parameters, r.tensors, config.context - chunk, chunk);
+                    }).plan();
   plan.arena_bytes[static_cast<int>(Category::parameters)] = 0;
   return plan;
 }
 
 Generator::Generator(Context& context, const GPT2Config& config, const GPT2Parameters& parameters)
     : context_(context), config_(config), parameters_(parameters) {
-  Recorder recorder;
-  record(context, config, parameters, recorder);
-  arenas_ = std::make_unique<Arenas>(recorder.plan(), context.device().device);
-  tensors_ = std::make_unique<Tensors>(allocate(config, parameters.wte.dtype, *arenas_));
-  tensors_->make_host_views();
-  context.reserve_scratch(arenas_->plan().workspace_bytes);
+  const std::int64_t chunk = std::min(kChunk, config_.context);
+  const auto allocate = [this](Allocator& allocator) {
+    return Generator::allocate(config_, parameters_.wte.dtype, allocator);
+  };
+  tensors_ = std::make_unique<Planned<Tensors>>(context, allocate, [&](const Tensors& t) {
+    run(context, config_, parameters_, t, config_.context - chunk, chunk);
+  });
+  tensors_->take(context);
+  host_ = std::make_unique<HostViews>(tensors_->tensors());
 }
 
 Generator::~Generator() = default;
 
 const MemoryPlan& Generator::plan() const {
-  return arenas_->plan();
+  return tensors_->plan();
 }
 
 void Generator::reset() {
   sequence_.clear();
 }
 
-void Generator::run(std::span<const std::int32_t> tokens) {
+void Generator::append_chunk(std::span<const std::int32_t> tokens) {
   const auto n = static_cast<std::int64_t>(tokens.size());
   const auto first = static_cast<std::int64_t>(sequence_.size());
-  Tensors& t = *tensors_;
-  std::copy(tokens.begin(), tokens.end(), t.host_tokens.tensor().as<std::int32_t>());
+  std::copy(tokens.begin(), tokens.end(), host_->tokens.tensor().as<std::int32_t>());
   for (std::int64_t i = 0; i < n; ++i) {
-    t.host_positions.tensor().as<std::int32_t>()[i] = static_cast<std::int32_t>(first + i);
+    host_->positions.tensor().as<std::int32_t>()[i] = static_cast<std::int32_t>(first + i);
   }
-  t.host_cu_seqlens.tensor().as<std::int32_t>()[1] = static_cast<std::int32_t>(n);
-  t.host_cu_seqlens_k.tensor().as<std::int32_t>()[1] = static_cast<std::int32_t>(first + n);
-  for (const HostView* view : {&t.host_tokens, &t.host_positions, &t.host_cu_seqlens, &t.host_cu_seqlens_k}) {
+  host_->cu_seqlens.tensor().as<std::int32_t>()[1] = static_cast<std::int32_t>(n);
+  host_->cu_seqlens_k.tensor().as<std::int32_t>()[1] = static_cast<std::int32_t>(first + n);
+  for (const HostView* view : {&host_->tokens, &host_->positions, &host_->cu_seqlens, &host_->cu_seqlens_k}) {
     view->upload(context_.stream());
   }
-  const GPT2Activations a = tensors_->at(first, n);
-  gpt2_forward(context_, config_, parameters_, tensors_->first_tokens(n), a);
-  gpt2_head(context_, parameters_, a.lnf.slice(0, n - 1, 1), tensors_->logits);
+  run(context_, config_, parameters_, tensors_->tensors(), first, n);
   sequence_.insert(sequence_.end(), tokens.begin(), tokens.end());
 }
 
@@ -134,13 +143,13 @@ std::span<const float> Generator::append(std::span<const std::int32_t> tokens) {
     }
     const std::size_t room = std::min<std::size_t>(limit - sequence_.size(), kChunk);
     const std::size_t n = std::min(room, pending.size() - done);
-    run({pending.data() + done, n});
+    append_chunk({pending.data() + done, n});
     done += n;
   }
   logits_.resize(static_cast<std::size_t>(config_.vocab));
-  tensors_->host_logits.download(context_.stream());
+  host_->logits.download(context_.stream());
   context_.synchronize();
-  const Tensor& logits = tensors_->host_logits.tensor();
+  const Tensor& logits = host_->logits.tensor();
   visit_dtype(logits.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
     const T* row = logits.as<T>();

@@ -8,6 +8,7 @@
 
 #include "infer/sampler.hpp"
 #include "model/gpt2.hpp"
+#include "runtime/planned.hpp"
 
 namespace warpwright {
 
@@ -31,16 +32,18 @@ class Generator {
 
  private:
   struct Tensors;
+  struct HostViews;
   static Tensors allocate(const GPT2Config& config, DType dtype, Allocator& allocator);
-  static void record(Context& context, const GPT2Config& config, const GPT2Parameters& parameters,
-                     Recorder& recorder);
-  void run(std::span<const std::int32_t> tokens);
+  // Runs n tokens at position `first` to the logits of the last one.
+  static void run(Context& context, const GPT2Config& config, const GPT2Parameters& parameters,
+                  const Tensors& tensors, std::int64_t first, std::int64_t n);
+  void append_chunk(std::span<const std::int32_t> tokens);
 
   Context& context_;
   GPT2Config config_;
   const GPT2Parameters& parameters_;
-  std::unique_ptr<Arenas> arenas_;
-  std::unique_ptr<Tensors> tensors_;
+  std::unique_ptr<Planned<Tensors>> tensors_;
+  std::unique_ptr<HostViews> host_;
   std::vector<std::int32_t> sequence_;  // what the cache holds
   std::vector<float> logits_;
 };

@@ -8,6 +8,7 @@
 #include "core/error.hpp"
 #include "ops/classifier/classifier.hpp"
 #include "runtime/host_view.hpp"
+#include "runtime/planned.hpp"
 
 namespace warpwright {
 
@@ -15,15 +16,17 @@ struct Scorer::Tensors {
   GPT2Batch batch;
   GPT2Activations activations;
   Tensor logits, targets, losses;
-  HostView host_tokens, host_positions, host_cu_seqlens, host_targets, host_losses;
+};
 
-  void make_host_views() {
-    host_tokens = HostView(batch.tokens);
-    host_positions = HostView(batch.positions);
-    host_cu_seqlens = HostView(batch.cu_seqlens);
-    host_targets = HostView(targets);
-    host_losses = HostView(losses);
-  }
+struct Scorer::HostViews {
+  explicit HostViews(const Tensors& t)
+      : tokens(t.batch.tokens),
+        positions(t.batch.positions),
+        cu_seqlens(t.batch.cu_seqlens),
+        targets(t.targets),
+        losses(t.losses) {}
+
+  HostView tokens, positions, cu_seqlens, targets, losses;
 };
 
 Scorer::Tensors Scorer::allocate(const GPT2Config& config, DType dtype, std::int64_t sequences,
@@ -40,16 +43,13 @@ Scorer::Tensors Scorer::allocate(const GPT2Config& config, DType dtype, std::int
 Scorer::Scorer(Context& context, const GPT2Config& config, const GPT2Parameters& parameters,
                std::int64_t sequences, std::int64_t max_tokens)
     : context_(context), config_(config), parameters_(parameters) {
-  const DType dtype = parameters.wte.dtype;
-  Recorder recorder;
-  const Tensors recorded = allocate(config, dtype, sequences, max_tokens, recorder);
-  context.set_recorder(&recorder);
-  run(recorded, max_tokens);
-  context.set_recorder(nullptr);
-  arenas_ = std::make_unique<Arenas>(recorder.plan(), context.device().device);
-  tensors_ = std::make_unique<Tensors>(allocate(config, dtype, sequences, max_tokens, *arenas_));
-  tensors_->make_host_views();
-  context.reserve_scratch(arenas_->plan().workspace_bytes);
+  const auto allocate = [=, this](Allocator& allocator) {
+    return Scorer::allocate(config_, parameters_.wte.dtype, sequences, max_tokens, allocator);
+  };
+  tensors_ =
+      std::make_unique<Planned<Tensors>>(context, allocate, [&](const Tensors& t) { run(t, max_tokens); });
+  tensors_->take(context);
+  host_ = std::make_unique<HostViews>(tensors_->tensors());
 }
 
 Scorer::~Scorer() = default;
@@ -66,9 +66,9 @@ void Scorer::run(const Tensors& t, std::int64_t N) {
 }
 
 std::span<const float> Scorer::score(std::span<const Sequence> sequences) {
-  const Tensors& t = *tensors_;
+  const Tensors& t = tensors_->tensors();
   const auto most = static_cast<std::size_t>(t.batch.tokens.shape[0]);
-  auto* cu_seqlens = t.host_cu_seqlens.tensor().as<std::int32_t>();
+  auto* cu_seqlens = host_->cu_seqlens.tensor().as<std::int32_t>();
   if (static_cast<std::int64_t>(sequences.size()) >= t.batch.cu_seqlens.shape[0]) {
     throw Error(fmt::format("{} sequences at once", sequences.size()), "scoring", "give fewer");
   }
@@ -79,10 +79,10 @@ std::span<const float> Scorer::score(std::span<const Sequence> sequences) {
       throw Error(fmt::format("a sequence of {} tokens does not fit", inputs.size()), "scoring",
                   fmt::format("give at most {} a sequence and {} in all", config_.context, most));
     }
-    std::copy(inputs.begin(), inputs.end(), t.host_tokens.tensor().as<std::int32_t>() + n);
-    std::copy(targets.begin(), targets.end(), t.host_targets.tensor().as<std::int32_t>() + n);
+    std::copy(inputs.begin(), inputs.end(), host_->tokens.tensor().as<std::int32_t>() + n);
+    std::copy(targets.begin(), targets.end(), host_->targets.tensor().as<std::int32_t>() + n);
     for (std::size_t i = 0; i < inputs.size(); ++i) {
-      t.host_positions.tensor().as<std::int32_t>()[n + i] = static_cast<std::int32_t>(i);
+      host_->positions.tensor().as<std::int32_t>()[n + i] = static_cast<std::int32_t>(i);
     }
     n += inputs.size();
     cu_seqlens[s + 1] = static_cast<std::int32_t>(n);
@@ -90,13 +90,13 @@ std::span<const float> Scorer::score(std::span<const Sequence> sequences) {
   // Fewer sequences than planned: the rest are empty.
   std::fill(cu_seqlens + sequences.size() + 1, cu_seqlens + t.batch.cu_seqlens.shape[0],
             static_cast<std::int32_t>(n));
-  for (const HostView* view : {&t.host_tokens, &t.host_positions, &t.host_cu_seqlens, &t.host_targets}) {
+  for (const HostView* view : {&host_->tokens, &host_->positions, &host_->cu_seqlens, &host_->targets}) {
     view->upload(context_.stream());
   }
   run(t, static_cast<std::int64_t>(n));
-  t.host_losses.download(context_.stream());
+  host_->losses.download(context_.stream());
   context_.synchronize();
-  const std::span<const float> losses(t.host_losses.tensor().as<float>(), n);
+  const std::span<const float> losses(host_->losses.tensor().as<float>(), n);
   if (!std::all_of(losses.begin(), losses.end(), [](float loss) { return std::isfinite(loss); })) {
     throw Error("a loss is not finite", "evaluation", "check the model's weights");
   }

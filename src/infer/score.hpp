@@ -10,6 +10,7 @@
 
 #include "data/loader.hpp"
 #include "model/gpt2.hpp"
+#include "runtime/planned.hpp"
 
 namespace warpwright {
 
@@ -31,6 +32,7 @@ class Scorer {
 
  private:
   struct Tensors;
+  struct HostViews;
   static Tensors allocate(const GPT2Config& config, DType dtype, std::int64_t sequences,
                           std::int64_t max_tokens, Allocator& allocator);
   void run(const Tensors& tensors, std::int64_t N);
@@ -38,8 +40,8 @@ class Scorer {
   Context& context_;
   GPT2Config config_;
   const GPT2Parameters& parameters_;
-  std::unique_ptr<Arenas> arenas_;
-  std::unique_ptr<Tensors> tensors_;
+  std::unique_ptr<Planned<Tensors>> tensors_;
+  std::unique_ptr<HostViews> host_;
 };
 
 struct LossReport {

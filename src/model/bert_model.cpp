@@ -12,9 +12,9 @@
 #include "model/bert.hpp"
 #include "model/bert_files.hpp"
 #include "model/bert_packed.hpp"
-#include "runtime/memory.hpp"
 #include "runtime/overlap.hpp"
 #include "runtime/philox.hpp"
+#include "runtime/planned.hpp"
 #include "runtime/threads.hpp"
 
 namespace warpwright {
@@ -297,7 +297,7 @@ struct BertModel::Memory {
   }
 
   std::optional<BertPackedWeights> packed;
-  std::unique_ptr<Arenas> arenas;
+  std::optional<Planned<Tensors>> planned;
   Tensors tensors;
   Buffer host_memory;  // of a GPU's batches and results
   Tensor host_batch;
@@ -357,40 +357,28 @@ void BertModel::allocate(bool classifier) {
   if (options_.normalize) pooling_.normalize = *options_.normalize;
   const std::int64_t N = options_.max_batch_tokens, S = options_.max_batch_sequences;
   const BertPackedWeights* packed = memory_->packed ? &*memory_->packed : nullptr;
-  const auto tensors_in = [&](Allocator& allocator) {
+  const auto tensors_in = [=, this](Allocator& allocator) {
     return Tensors{allocate_parameters(config_, pooling_, classifier, options_.dtype, packed, allocator),
                    allocate_activations(config_, pooling_, classifier, options_.dtype, N, S, allocator),
                    allocator.allocate("batch", DType::i32, {batch_integers(N, S)}, Category::batch)};
   };
-  const auto record = [&](Recorder& recorder, std::int64_t tokens, std::int64_t sequences) {
-    const Tensors recorded = tensors_in(recorder);
-    const BertActivations a = narrow(recorded, tokens, sequences, options_.batch_invariant);
-    context_.set_recorder(&recorder);
-    try {
-      bert_embed(context_, config_, recorded.parameters, a);
-      bert_layers(context_, config_, recorded.parameters, a);
-      bert_pool(context_, pooling_, recorded.parameters, a);
-      if (classifier) bert_classify(context_, recorded.parameters, a);
-    } catch (...) {
-      context_.set_recorder(nullptr);
-      throw;
-    }
-    context_.set_recorder(nullptr);
+  const auto run_whole = [&](const Tensors& t, std::int64_t tokens, std::int64_t sequences) {
+    const BertActivations a = narrow(t, tokens, sequences, options_.batch_invariant);
+    bert_embed(context_, config_, t.parameters, a);
+    bert_layers(context_, config_, t.parameters, a);
+    bert_pool(context_, pooling_, t.parameters, a);
+    if (classifier) bert_classify(context_, t.parameters, a);
   };
-  Recorder recorder;
-  record(recorder, N, S);
+  Memory& m = *memory_;
+  m.planned.emplace(context_, tensors_in, [&](const Tensors& t) { run_whole(t, N, S); });
   // A GPU's products of few rows are other kernels, with scratch of their own.
   constexpr std::int64_t kFewest = 64, kFew = 2048;
   for (std::int64_t few = kFewest; few < N && few <= kFew; few += kFewest) {
     if (context_.device().device.kind == DeviceKind::cpu) break;
-    Recorder small;
-    record(small, few, std::min(S, few));
-    recorder.reserve_workspace(small.plan().workspace_bytes);
+    m.planned->reserve_scratch_for(context_, [&](const Tensors& t) { run_whole(t, few, std::min(S, few)); });
   }
-  Memory& m = *memory_;
-  m.arenas = std::make_unique<Arenas>(recorder.plan(), context_.device().device);
-  m.tensors = tensors_in(*m.arenas);
-  context_.reserve_scratch(m.arenas->plan().workspace_bytes);
+  m.planned->take(context_);
+  m.tensors = m.planned->tensors();
   m.host_batch = m.tensors.batch;
   if (context_.device().device.kind == DeviceKind::cpu) return;
   const std::size_t states = static_cast<std::size_t>(N * config_.hidden) * size_of(options_.dtype);

@@ -190,7 +190,7 @@ TrainerState verified_trainer_state(const fs::path& checkpoint) {
   return state;
 }
 
-void load_checkpoint(const fs::path& checkpoint, TrainingStep::Tensors& tensors, const Stream& stream) {
+void load_checkpoint(const fs::path& checkpoint, const TrainingStep::Tensors& tensors, const Stream& stream) {
   const GPT2Config config = read_gpt2_config(checkpoint);
   load_gpt2(checkpoint, config, tensors.parameters);
   read_optimizer(checkpoint / "optimizer.safetensors", tensors, stream);

@@ -50,7 +50,7 @@ TrainerState read_trainer_state(const std::filesystem::path& checkpoint);
 // The same after comparing every file with its checksum; an Error names what is missing or damaged.
 TrainerState verified_trainer_state(const std::filesystem::path& checkpoint);
 // Fills parameters, masters and moments of a verified checkpoint; shapes and dtypes are checked.
-void load_checkpoint(const std::filesystem::path& checkpoint, TrainingStep::Tensors& tensors,
+void load_checkpoint(const std::filesystem::path& checkpoint, const TrainingStep::Tensors& tensors,
                      const Stream& stream);
 
 // Deletes all but the newest `keep` (0: all stay) and those whose step is a multiple of keep_every. Steps in

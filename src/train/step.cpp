@@ -65,9 +65,7 @@ double sum_of(const Tensor& losses) {
 }  // namespace
 
 TrainingStep::TrainingStep(Context& context, const StepOptions& options)
-    : context_(context), options_(options) {
-  record();
-}
+    : context_(context), options_(options), planned_(plan_step()), plan_hash_(context.plan_hash()) {}
 
 TrainingStep::Tensors TrainingStep::allocate_tensors(const StepOptions& o, Allocator& allocator) {
   const std::int64_t N = o.B * o.T;
@@ -93,44 +91,28 @@ TrainingStep::Tensors TrainingStep::allocate_tensors(const StepOptions& o, Alloc
   return t;
 }
 
-void TrainingStep::record() {
-  Recorder recorder;
-  const Tensors t = allocate_tensors(options_, recorder);
-  context_.set_recorder(&recorder);
-  run_forward(t);
-  run_head(t, true);
-  run_backward(t, ops::Store::assign);
-  run_loss_gate(t, ops::Store::assign);
+Planned<TrainingStep::Tensors> TrainingStep::plan_step() {
+  const auto allocate = [o = options_](Allocator& allocator) { return allocate_tensors(o, allocator); };
+  Planned<Tensors> planned(context_, allocate, [&](const Tensors& t) {
+    run_micro_batch(t, ops::Store::assign);
+    run_norm(t);
+    ops::adamw(context_, adamw_arguments(t));
+  });
   if (options_.micro_batches > 1) {
-    // The same calls with +=, for their variants and workspace alone; lifetimes come from the first pass.
-    Recorder again;
-    const Tensors u = allocate_tensors(options_, again);
-    context_.set_recorder(&again);
-    run_forward(u);
-    run_head(u, true, ops::Store::add);
-    run_backward(u, ops::Store::add);
-    run_loss_gate(u, ops::Store::add);
-    recorder.reserve_workspace(again.plan().workspace_bytes);
-    context_.set_recorder(&recorder);
+    planned.reserve_scratch_for(context_, [&](const Tensors& t) { run_micro_batch(t, ops::Store::add); });
   }
-  run_norm(t);
-  ops::adamw(context_, adamw_arguments(t));
-  context_.set_recorder(nullptr);
-  plan_ = recorder.plan();
-  plan_hash_ = context_.plan_hash();
+  return planned;
 }
 
 void TrainingStep::allocate() {
-  arenas_ = std::make_unique<Arenas>(plan_, context_.device().device);
-  tensors_ = allocate_tensors(options_, *arenas_);
-  context_.reserve_scratch(plan_.workspace_bytes);
-  adamw_ = adamw_arguments(tensors_);
+  planned_.take(context_);
+  adamw_ = adamw_arguments(tensors());
   fill_constants();
   make_slots();
 }
 
 void TrainingStep::fill_constants() {
-  const Tensors& t = tensors_;
+  const Tensors& t = tensors();
   write_on_host(t.batch.positions, context_.stream(), [&](const Tensor& host) {
     for (std::int64_t n = 0; n < host.elements(); ++n) {
       host.as<std::int32_t>()[n] = static_cast<std::int32_t>(n % options_.T);
@@ -150,28 +132,29 @@ void TrainingStep::fill_constants() {
 
 void TrainingStep::make_slots() {
   const Device device = context_.device().device;
+  const Tensors& t = tensors();
   for (BatchSlot& slot : batch_slots_) {
-    slot.tokens = HostView(tensors_.batch.tokens, HostMemory::pinned);
-    slot.targets = HostView(tensors_.targets, HostMemory::pinned);
-    slot.losses = HostView(tensors_.losses, HostMemory::pinned);
+    slot.tokens = HostView(t.batch.tokens, HostMemory::pinned);
+    slot.targets = HostView(t.targets, HostMemory::pinned);
+    slot.losses = HostView(t.losses, HostMemory::pinned);
     slot.done.emplace(device);
   }
   for (StepSlot& slot : step_slots_) {
-    slot.norm = HostView(tensors_.norm, HostMemory::pinned);
-    slot.schedule = HostView(tensors_.schedule.slice(0, 0, 3), HostMemory::pinned);
-    if (tensors_.random) slot.random = HostView(tensors_.random, HostMemory::pinned);
+    slot.norm = HostView(t.norm, HostMemory::pinned);
+    slot.schedule = HostView(t.schedule.slice(0, 0, 3), HostMemory::pinned);
+    if (t.random) slot.random = HostView(t.random, HostMemory::pinned);
     slot.done.emplace(device);
     slot.schedule_read.emplace(device);
   }
 }
 
 const GPT2Parameters& TrainingStep::full_precision() const {
-  return tensors_.masters.wte ? tensors_.masters : tensors_.parameters;
+  return tensors().masters.wte ? tensors().masters : tensors().parameters;
 }
 
 void TrainingStep::round_masters() {
-  if (!tensors_.masters.wte) return;
-  const std::vector<Tensor> from = list(tensors_.masters), to = list(tensors_.parameters);
+  if (!tensors().masters.wte) return;
+  const std::vector<Tensor> from = list(tensors().masters), to = list(tensors().parameters);
   for (std::size_t i = 0; i < from.size(); ++i) {
     if (to[i].dtype == from[i].dtype) continue;
     const HostView master = downloaded(from[i], context_.stream());
@@ -180,6 +163,13 @@ void TrainingStep::round_masters() {
       for (std::int64_t e = 0; e < rounded.elements(); ++e) rounded.as<bf16>()[e] = bf16(values[e]);
     });
   }
+}
+
+void TrainingStep::run_micro_batch(const Tensors& t, ops::Store store) {
+  run_forward(t);
+  run_head(t, true, store);
+  run_backward(t, store);
+  run_loss_gate(t, store);
 }
 
 void TrainingStep::run_forward(const Tensors& t) {
@@ -281,12 +271,7 @@ void TrainingStep::forward_backward(ops::Store store) {
   BatchSlot& slot = batch_slots_[static_cast<std::size_t>(next_batch_)];
   slot.tokens.upload(context_.stream());
   slot.targets.upload(context_.stream());
-  run_captured(store == ops::Store::assign ? assign_ : add_, [&] {
-    run_forward(tensors_);
-    run_head(tensors_, true, store);
-    run_backward(tensors_, store);
-    run_loss_gate(tensors_, store);
-  });
+  run_captured(store == ops::Store::assign ? assign_ : add_, [&] { run_micro_batch(tensors(), store); });
   slot.losses.download(context_.stream());
   slot.done->record(context_.stream());
   slot.step = (begun_ - 1) % kStepsInFlight;
@@ -297,7 +282,7 @@ void TrainingStep::forward_backward(ops::Store store) {
 
 void TrainingStep::gradient_norm() {
   StepSlot& slot = step_slots_[static_cast<std::size_t>((begun_ - 1) % kStepsInFlight)];
-  run_norm(tensors_);
+  run_norm(tensors());
   slot.norm.download(context_.stream());
   slot.done->record(context_.stream());
   if (!context_.stream().get()) slot.result.norm = ops::load_element(slot.norm.tensor(), 0);
@@ -311,7 +296,7 @@ void TrainingStep::update(double learning_rate, std::int64_t step) {
   ops::store_element(slot.schedule.tensor(), 1, 1 - power(options_.beta1));
   ops::store_element(slot.schedule.tensor(), 2, 1 - power(options_.beta2));
   slot.schedule.upload(context_.stream());
-  if (tensors_.random) {
+  if (tensors().random) {
     const auto word = [](std::uint64_t bits) { return static_cast<std::int32_t>(bits); };
     std::int32_t* random = slot.random.tensor().as<std::int32_t>();
     random[0] = word(options_.rounding_seed);
@@ -339,8 +324,8 @@ double TrainingStep::forward() {
   slot.tokens.upload(context_.stream());
   slot.targets.upload(context_.stream());
   run_captured(forward_, [&] {
-    run_forward(tensors_);
-    run_head(tensors_, false);
+    run_forward(tensors());
+    run_head(tensors(), false);
   });
   slot.losses.download(context_.stream());
   context_.synchronize();
@@ -353,16 +338,17 @@ std::optional<std::string> TrainingStep::first_non_finite() {
   context_.set_inspector([&](std::string_view operation, const std::vector<TensorUse>& uses) {
     for (const TensorUse& use : uses) {
       if (found || use.access == Access::read || all_finite(use.tensor, context_.stream())) continue;
-      found = fmt::format("{} ({} of {})", arenas_->name_of(use.tensor.data, call), use.argument, operation);
+      found = fmt::format("{} ({} of {})", planned_.arenas().name_of(use.tensor.data, call), use.argument,
+                          operation);
     }
     ++call;
   });
   const BatchSlot& slot = batch_slots_[static_cast<std::size_t>(next_batch_)];
   slot.tokens.upload(context_.stream());
   slot.targets.upload(context_.stream());
-  run_forward(tensors_);
-  run_head(tensors_, true);
-  run_backward(tensors_, ops::Store::assign);
+  run_forward(tensors());
+  run_head(tensors(), true);
+  run_backward(tensors(), ops::Store::assign);
   context_.set_inspector(nullptr);
   return found;
 }

@@ -9,7 +9,6 @@
 
 #include <array>
 #include <functional>
-#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -17,6 +16,7 @@
 #include "model/gpt2.hpp"
 #include "ops/adamw/adamw.hpp"
 #include "runtime/host_view.hpp"
+#include "runtime/planned.hpp"
 
 namespace warpwright {
 
@@ -60,11 +60,11 @@ class TrainingStep {
   // Records the step and lays out its memory, but takes none yet.
   TrainingStep(Context& context, const StepOptions& options);
 
-  const MemoryPlan& plan() const { return plan_; }
+  const MemoryPlan& plan() const { return planned_.plan(); }
   std::uint64_t plan_hash() const { return plan_hash_; }  // of the variants chosen for the step
   void allocate();
-  std::size_t allocated_bytes() const { return arenas_->allocated_bytes(); }
-  Tensors& tensors() { return tensors_; }
+  std::size_t allocated_bytes() const { return planned_.arenas().allocated_bytes(); }
+  const Tensors& tensors() const { return planned_.tensors(); }
   // What holds the weights in full precision: the masters where there are any.
   const GPT2Parameters& full_precision() const;
   // Makes the parameters the rounded masters, where there are any.
@@ -122,11 +122,13 @@ class TrainingStep {
   };
 
   static Tensors allocate_tensors(const StepOptions& options, Allocator& allocator);
-  void record();
+  Planned<Tensors> plan_step();
   void fill_constants();
   void make_slots();
   // Waits for the slot and gives its losses to their step.
   void reclaim(BatchSlot& slot);
+  // Forward, head, backward and the gate, as every micro-batch runs them.
+  void run_micro_batch(const Tensors& t, ops::Store store);
   void run_forward(const Tensors& t);
   void run_backward(const Tensors& t, ops::Store store);
   // LM head and classifier, a chunk of rows after the other, and with a gradient the head's backward.
@@ -140,10 +142,8 @@ class TrainingStep {
 
   Context& context_;
   StepOptions options_;
-  MemoryPlan plan_;
+  Planned<Tensors> planned_;
   std::uint64_t plan_hash_ = 0;
-  std::unique_ptr<Arenas> arenas_;
-  Tensors tensors_;
   ops::AdamW adamw_;
 
   static constexpr int kBatchSlots = 2;
