@@ -86,7 +86,7 @@ TrainingStep::Tensors TrainingStep::allocate_tensors(const StepOptions& o, Alloc
   t.backward = allocate_backward(o.model, t.batch, o.dtype, o.recompute, allocator);
   t.norm = allocator.allocate("gradient_norm", accumulation, {1}, Category::batch);
   t.loss_norm = allocator.allocate("loss_norm", accumulation, {1}, Category::batch);
-  t.schedule = allocator.allocate("schedule", accumulation, {4}, Category::batch);
+  t.scalars = allocator.allocate("scalars", accumulation, {4}, Category::batch);
   if (rounded && !o.master_weights) t.random = allocator.allocate("random", DType::i32, {3}, Category::batch);
   return t;
 }
@@ -127,7 +127,8 @@ void TrainingStep::fill_constants() {
       host.as<std::int32_t>()[b] = static_cast<std::int32_t>(b * options_.T);
     }
   });
-  write_on_host(t.schedule, context_.stream(), [&](const Tensor& host) { ops::store_element(host, 3, 1); });
+  write_on_host(ops::gradient_scale_of(t.scalars), context_.stream(),
+                [](const Tensor& host) { ops::store_element(host, 0, 1); });
 }
 
 void TrainingStep::make_slots() {
@@ -141,10 +142,10 @@ void TrainingStep::make_slots() {
   }
   for (StepSlot& slot : step_slots_) {
     slot.norm = HostView(t.norm, HostMemory::pinned);
-    slot.schedule = HostView(t.schedule.slice(0, 0, 3), HostMemory::pinned);
+    slot.scalars = HostView(ops::host_scalars_of(t.scalars), HostMemory::pinned);
     if (t.random) slot.random = HostView(t.random, HostMemory::pinned);
     slot.done.emplace(device);
-    slot.schedule_read.emplace(device);
+    slot.scalars_read.emplace(device);
   }
 }
 
@@ -202,14 +203,15 @@ void TrainingStep::run_loss_gate(const Tensors& t, ops::Store store) {
   const double no_clipping = 0;
   ops::global_norm(context_, {{t.losses},
                               t.loss_norm,
-                              t.schedule.slice(0, 3, 1),
+                              ops::gradient_scale_of(t.scalars),
                               no_clipping,
                               !first || options_.halt_on_non_finite});
 }
 
 // A NaN stays that the losses have left.
 void TrainingStep::run_norm(const Tensors& t) {
-  ops::global_norm(context_, {list(t.gradients), t.norm, t.schedule.slice(0, 3, 1), options_.clip, true});
+  ops::global_norm(context_,
+                   {list(t.gradients), t.norm, ops::gradient_scale_of(t.scalars), options_.clip, true});
 }
 
 ops::AdamW TrainingStep::adamw_arguments(const Tensors& t) const {
@@ -222,7 +224,7 @@ ops::AdamW TrainingStep::adamw_arguments(const Tensors& t) const {
     const Tensor master = rounded ? w[i] : Tensor();
     a.tensors.push_back({p[i], master, g[i], m[i], v[i], decays ? options_.weight_decay : 0});
   }
-  a.schedule = t.schedule;
+  a.scalars = t.scalars;
   a.random = t.random;
   a.beta1 = options_.beta1;
   a.beta2 = options_.beta2;
@@ -291,11 +293,10 @@ void TrainingStep::gradient_norm() {
 void TrainingStep::update(double learning_rate, std::int64_t step) {
   StepSlot& slot = step_slots_[static_cast<std::size_t>((begun_ - 1) % kStepsInFlight)];
   const auto power = [&](double beta) { return std::pow(beta, static_cast<double>(step)); };
-  slot.schedule_read->synchronize();
-  ops::store_element(slot.schedule.tensor(), 0, learning_rate);
-  ops::store_element(slot.schedule.tensor(), 1, 1 - power(options_.beta1));
-  ops::store_element(slot.schedule.tensor(), 2, 1 - power(options_.beta2));
-  slot.schedule.upload(context_.stream());
+  slot.scalars_read->synchronize();
+  ops::store_host_scalars(slot.scalars.tensor(), learning_rate, 1 - power(options_.beta1),
+                          1 - power(options_.beta2));
+  slot.scalars.upload(context_.stream());
   if (tensors().random) {
     const auto word = [](std::uint64_t bits) { return static_cast<std::int32_t>(bits); };
     std::int32_t* random = slot.random.tensor().as<std::int32_t>();
@@ -304,7 +305,7 @@ void TrainingStep::update(double learning_rate, std::int64_t step) {
     random[2] = word(static_cast<std::uint64_t>(step));
     slot.random.upload(context_.stream());
   }
-  slot.schedule_read->record(context_.stream());
+  slot.scalars_read->record(context_.stream());
   ops::adamw(context_, adamw_);
 }
 

@@ -50,11 +50,11 @@ class TrainingStep {
     Tensor weights;  // (N) fp32: 1 / tokens of the whole step
     GPT2Activations activations;
     GPT2BackwardBuffers backward;
-    Tensor logits;          // (rows, Vp): those of so many tokens at a time
-    Tensor losses;          // (N) fp32
-    Tensor norm, schedule;  // (1), (4) fp32
-    Tensor random;          // (3) int32 (ops/adamw), where bf16 weights have no masters
-    Tensor loss_norm;       // (1) fp32: of a micro-batch's losses
+    Tensor logits;         // (rows, Vp): those of so many tokens at a time
+    Tensor losses;         // (N) fp32
+    Tensor norm, scalars;  // (1), (4) fp32: AdamWScalars
+    Tensor random;         // (3) int32 (ops/adamw), where bf16 weights have no masters
+    Tensor loss_norm;      // (1) fp32: of a micro-batch's losses
   };
 
   // Records the step and lays out its memory, but takes none yet.
@@ -108,8 +108,8 @@ class TrainingStep {
   };
   // The host's side of one step.
   struct StepSlot {
-    HostView norm, schedule, random;
-    std::optional<Event> done, schedule_read;
+    HostView norm, scalars, random;
+    std::optional<Event> done, scalars_read;
     Result result;
   };
 

@@ -1,13 +1,14 @@
 // AdamW over all parameters at once.
 //   g = scale · gradient,  m += (1 − β1)·(g − m),  v += (1 − β2)·(g² − v),
-//   w −= lr · ((m / c1) / (√(v / c2) + eps) + weight_decay · w)      c1 = 1 − β1^step, c2 = 1 − β2^step
+//   w −= learning_rate · ((m / c1) / (√(v / c2) + eps) + weight_decay · w)
+// with the bias corrections c1 = 1 − β1^step and c2 = 1 − β2^step.
 // Source: I. Loshchilov, F. Hutter, "Decoupled Weight Decay Regularization", arXiv:1711.05101.
 //
-// What changes between steps (lr, c1, c2, scale) stands in a tensor on the device, so that a captured step is
-// replayed as it is. A scale that is not finite (ops/global_norm writes NaN for gradients that are not)
-// changes nothing. Parameters are of one dtype, or some of 16 bits and some fp32. One of 16 bits has a master
-// copy in fp32, which is updated; the parameter becomes the rounded master. fp64 parameters have everything
-// beside them in fp64. Variants in fp32 may flush subnormal numbers (below 1.2e-38) to 0.
+// A tensor on the device holds what changes between steps (scalars.hpp). A scale that is not finite changes
+// nothing: ops/global_norm writes NaN for gradients that are not finite. Parameters are of one dtype, or some
+// of 16 bits and some fp32. One of 16 bits has a master copy in fp32, which is updated; the parameter becomes
+// the rounded master. fp64 parameters have everything beside them in fp64. Variants in fp32 may flush
+// subnormal numbers (below 1.2e-38) to 0.
 //
 // bf16 parameters may all go without masters. Such a parameter is itself the state: what the fp32 update of
 // it gives is stored by stochastic rounding (rounding.hpp), whose random bits are a function of `random` (a
@@ -16,6 +17,7 @@
 
 #include <vector>
 
+#include "ops/adamw/scalars.hpp"
 #include "ops/op.hpp"
 
 namespace warpwright::ops {
@@ -44,8 +46,8 @@ struct AdamW {
   using Problem = AdamWProblem;
 
   std::vector<AdamWTensor> tensors;
-  Tensor schedule;  // (4) fp32: lr, c1, c2, scale
-  Tensor random;    // (3) int32: the lower and the upper half of a seed, the step; where masters are left out
+  Tensor scalars;  // (4) fp32: AdamWScalars
+  Tensor random;   // (3) int32: the lower and the upper half of a seed, the step; where masters are left out
   double beta1 = 0.9, beta2 = 0.999, eps = 1e-8;
 
   template <class F>
@@ -57,7 +59,7 @@ struct AdamW {
       f("m", t.m, Access::update);
       f("v", t.v, Access::update);
     }
-    f("schedule", schedule, Access::read);
+    f("scalars", scalars, Access::read);
     f("random", random, Access::read);
   }
   Problem problem() const;  // throws Error where they do not fit together

@@ -73,9 +73,9 @@ TEST_P(Variants, FollowsTheReferenceOverManySteps) {
   for (Tensor* zero : {&args.tensors[0].m, &args.tensors[0].v}) std::memset(zero->data, 0, zero->bytes());
   auto twin = fp64_twin(args, twin_fixture);
   for (int step = 1; step <= 40; ++step) {
-    for (const Tensor& schedule : {args.schedule, twin.schedule}) {
-      store_element(schedule, 1, 1 - std::pow(0.9, step));
-      store_element(schedule, 2, 1 - std::pow(0.999, step));
+    for (const Tensor& scalars : {args.scalars, twin.scalars}) {
+      store_host_scalars(host_scalars_of(scalars), load_scalars(scalars).learning_rate,
+                         1 - std::pow(0.9, step), 1 - std::pow(0.999, step));
     }
     const Tensor gradient = fixture.random(DType::f32, {500}, 0.1);
     for (int i = 0; i < 500; ++i) {
@@ -164,7 +164,7 @@ TEST_P(WithoutMasters, MovesAsOftenAsItShould) {
   for (const Tensor& zero : {t.gradient, t.m, t.v}) std::memset(zero.data, 0, zero.bytes());
   std::fill_n(t.parameter.as<bf16>(), kElements, bf16(1.0f));
   t.weight_decay = 1;
-  store_element(args.schedule, 0, 0x1p-10);
+  static_cast<AdamWScalars<float>*>(args.scalars.data)->learning_rate = 0x1p-10f;
   if (const auto reason = run(args); !reason.empty()) GTEST_SKIP() << reason;
   std::int64_t moved = 0;
   for (std::int64_t i = 0; i < kElements; ++i) {
@@ -288,7 +288,7 @@ TEST_P(Huge, GivesEveryElementItsBits) {
     const auto args = adamw_kernels::make({{200000, 77}}, dtype, 0.5, fixture);
     const auto reason =
         check_repeated(adamw_op(), GetParam(), fixture, args, [](std::string_view) { return 4.0; },
-                       {.beyond = "parameter", .once = {"schedule"}});
+                       {.beyond = "parameter", .once = {"scalars"}});
     if (!reason.empty()) GTEST_SKIP() << reason;
   }
 }
@@ -297,10 +297,10 @@ TEST_P(Huge, GivesEveryElementItsBits) {
 TEST_P(HugeWithoutMasters, GivesEveryElementItsBits) {
   Fixture fixture(9);
   const auto args = adamw_kernels::make({{200000, 77}, 0, false, false}, DType::bf16, 0.5, fixture);
-  store_element(args.schedule, 0, 0);
+  static_cast<AdamWScalars<float>*>(args.scalars.data)->learning_rate = 0;
   const auto reason =
       check_repeated(adamw_op(), GetParam(), fixture, args, [](std::string_view) { return 4.0; },
-                     {.beyond = "parameter", .once = {"schedule", "random"}});
+                     {.beyond = "parameter", .once = {"scalars", "random"}});
   if (!reason.empty()) GTEST_SKIP() << reason;
 }
 
@@ -317,8 +317,9 @@ TEST(AdamWReference, KnownSteps) {
   args.beta1 = args.beta2 = 0;
   args.eps = 0.5;
   args.tensors[0].weight_decay = 0.25;
-  const double schedule[4] = {0.5, 1, 1, 2};
-  std::memcpy(args.schedule.data, schedule, sizeof schedule);
+  const AdamWScalars<double> scalars{
+      .learning_rate = 0.5, .bias_correction1 = 1, .bias_correction2 = 1, .gradient_scale = 2};
+  std::memcpy(args.scalars.data, &scalars, sizeof scalars);
   const double weights[2] = {4, -8}, gradients[2] = {0.75, -1.75};
   std::memcpy(args.tensors[0].parameter.data, weights, sizeof weights);
   std::memcpy(args.tensors[0].gradient.data, gradients, sizeof gradients);
@@ -337,8 +338,9 @@ TEST(AdamWReference, DescendsAlongTheGradient) {
   args.beta1 = args.beta2 = 0;
   args.eps = 0;
   args.tensors[0].weight_decay = 0;
-  const double schedule[4] = {1e-6, 1, 1, 1};
-  std::memcpy(args.schedule.data, schedule, sizeof schedule);
+  const AdamWScalars<double> scalars{
+      .learning_rate = 1e-6, .bias_correction1 = 1, .bias_correction2 = 1, .gradient_scale = 1};
+  std::memcpy(args.scalars.data, &scalars, sizeof scalars);
   double* w = args.tensors[0].parameter.as<double>();
   const auto loss = [&] {
     double sum = 0;
@@ -378,7 +380,7 @@ TEST(AdamW, RefusesArgumentsThatDoNotFit) {
   wrong.tensors[0].m = fixture.random(DType::f32, {39});
   EXPECT_THROW(adamw(context, wrong), Error);
   wrong = args;
-  wrong.schedule = fixture.random(DType::f32, {3});
+  wrong.scalars = fixture.random(DType::f32, {3});
   EXPECT_THROW(adamw(context, wrong), Error);
   wrong = adamw_kernels::make({{40}}, DType::f16, 1, fixture);
   wrong.tensors.push_back(args.tensors[0]);

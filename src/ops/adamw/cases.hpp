@@ -64,9 +64,11 @@ inline AdamW make(const Case& c, DType dtype, double scale, testing::Fixture& f)
     a.tensors.push_back(t);
   }
   if (!c.masters) a.random = f.integers({1337, -7, 12});
-  a.schedule = f.random(accumulation, {4});
-  const double schedule[4] = {1e-2, 1 - std::pow(0.9, 3), 1 - std::pow(0.999, 3), scale};
-  for (int i = 0; i < 4 && f.with_data(); ++i) store_element(a.schedule, i, schedule[i]);
+  a.scalars = f.random(accumulation, {4});
+  if (f.with_data()) {
+    store_host_scalars(host_scalars_of(a.scalars), 1e-2, 1 - std::pow(0.9, 3), 1 - std::pow(0.999, 3));
+    store_element(gradient_scale_of(a.scalars), 0, scale);
+  }
   return a;
 }
 

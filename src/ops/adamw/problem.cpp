@@ -34,7 +34,7 @@ AdamWProblem AdamW::problem() const {
     require_fitting(t, dtype, masters);
     made.elements += t.parameter.elements();
   }
-  require_tensor(kName, "schedule", schedule, accumulation_dtype(dtype), {4});
+  require_tensor(kName, "scalars", scalars, accumulation_dtype(dtype), {4});
   require(masters || dtype == DType::bf16, kName, "only bf16 parameters may go without masters");
   if (!masters) require_tensor(kName, "random", random, DType::i32, {3});
   return made;
@@ -44,7 +44,7 @@ DType adamw_kernels::narrowest_dtype(const AdamW& a) {
   for (const AdamWTensor& t : a.tensors) {
     if (size_of(t.parameter.dtype) == 2) return t.parameter.dtype;
   }
-  return a.tensors.empty() ? a.schedule.dtype : a.tensors[0].parameter.dtype;
+  return a.tensors.empty() ? a.scalars.dtype : a.tensors[0].parameter.dtype;
 }
 
 bool adamw_kernels::without_masters(const AdamW& a) {

@@ -10,23 +10,23 @@ namespace warpwright::ops::adamw_kernels {
 namespace {
 
 void reference(const Context&, const AdamW& args) {
-  const Elements schedule(args.schedule);
-  const double lr = schedule[0], c1 = schedule[1], c2 = schedule[2], scale = schedule[3];
-  if (!std::isfinite(scale)) return;
+  const AdamWScalars<double> s = load_scalars(args.scalars);
+  if (!std::isfinite(s.gradient_scale)) return;
   for (std::size_t index = 0; index < args.tensors.size(); ++index) {
     const AdamWTensor& t = args.tensors[index];
     const bool stochastic = t.parameter.dtype == DType::bf16 && !t.master;
     const Elements parameter(t.parameter), gradient(t.gradient), m(t.m), v(t.v);
     const Elements master(t.master ? t.master : t.parameter);
     for (std::int64_t i = 0; i < t.parameter.elements(); ++i) {
-      const double g = scale * gradient[i];
+      const double g = s.gradient_scale * gradient[i];
       const double new_m = args.beta1 * m[i] + (1 - args.beta1) * g;
       const double new_v = args.beta2 * v[i] + (1 - args.beta2) * g * g;
       const double w = master[i];
-      const double step = (new_m / c1) / (std::sqrt(new_v / c2) + args.eps) + t.weight_decay * w;
+      const double step = (new_m / s.bias_correction1) / (std::sqrt(new_v / s.bias_correction2) + args.eps) +
+                          t.weight_decay * w;
       m.set(i, new_m);
       v.set(i, new_v);
-      const double new_w = w - lr * step;
+      const double new_w = w - s.learning_rate * step;
       if (stochastic) {
         const auto random = random_block(args.random.as<std::int32_t>(), static_cast<std::uint32_t>(index),
                                          i / kRandomElements);

@@ -30,7 +30,7 @@ struct GlobalNorm {
 
   std::vector<Tensor> gradients;  // fp32 (or all fp64), contiguous, any shapes
   Tensor norm;                    // (1) of the gradients' dtype
-  Tensor scale;                   // (1), optional: a view of AdamW's schedule[3]
+  Tensor scale;                   // (1), optional: AdamW's gradient_scale (adamw/scalars.hpp)
   double max_norm = 0;            // 0: do not clip
   bool keep_nan = false;  // a scale that is NaN already stays so: updates halt until the host clears it
 

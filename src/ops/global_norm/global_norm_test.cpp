@@ -79,16 +79,16 @@ TEST_P(Variants, KnownNormsAndScales) {
   }
 }
 
-// The scale is where AdamW looks for it, and its neighbours stay.
-TEST_P(Variants, WritesOneElementOfASchedule) {
+// AdamW's scalars surround the scale; they stay as they are.
+TEST_P(Variants, WritesOneElementOfATensor) {
   Fixture fixture(2);
   auto args = global_norm_kernels::make({{10}, 1, 1e-3}, DType::f32, fixture);
-  const Tensor schedule = fixture.random(DType::f32, {4});
-  const auto before = elements_of(schedule);
-  args.scale = schedule.slice(0, 3, 1);
+  const Tensor scalars = fixture.random(DType::f32, {4});
+  const auto before = elements_of(scalars);
+  args.scale = scalars.slice(0, 3, 1);
   if (const auto reason = run(args); !reason.empty()) GTEST_SKIP() << reason;
-  for (int i = 0; i < 3; ++i) EXPECT_EQ(schedule.as<float>()[i], static_cast<float>(before[i]));
-  EXPECT_FLOAT_EQ(schedule.as<float>()[3] * args.norm.as<float>()[0], 1e-3f);
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(scalars.as<float>()[i], static_cast<float>(before[i]));
+  EXPECT_FLOAT_EQ(scalars.as<float>()[3] * args.norm.as<float>()[0], 1e-3f);
 }
 
 // With keep_nan one bad gradient halts the updates after it too.

@@ -15,9 +15,9 @@ using namespace simd;
 
 struct Step {
   float scale, one_minus_beta1, one_minus_beta2, eps;
-  float rate;      // lr / c1
-  float inverse2;  // 1 / √c2
-  float lr;
+  float corrected_learning_rate;  // learning_rate / bias_correction1
+  float inverse2;                 // 1 / √bias_correction2
+  float learning_rate;
 };
 
 // Elements [begin, end). weights: a master, the fp32 parameter, or bf16 that has no master; what becomes of
@@ -28,8 +28,8 @@ inline void update(const AdamWTensor& t, const W* weights, const Step& s, std::i
   const float* gradient = static_cast<const float*>(t.gradient.data);
   float *m = static_cast<float*>(t.m.data), *v = static_cast<float*>(t.v.data);
   const vec scale = set1(s.scale), a1 = set1(s.one_minus_beta1), a2 = set1(s.one_minus_beta2);
-  const vec eps = set1(s.eps), rate = set1(s.rate), inverse2 = set1(s.inverse2);
-  const vec decay = set1(static_cast<float>(static_cast<double>(s.lr) * t.weight_decay));
+  const vec eps = set1(s.eps), rate = set1(s.corrected_learning_rate), inverse2 = set1(s.inverse2);
+  const vec decay = set1(static_cast<float>(static_cast<double>(s.learning_rate) * t.weight_decay));
   for_each_vector(begin, end, [=](std::int64_t i, int n) {
     const vec g = load_lanes(gradient + i, n) * scale;
     const vec old_m = load_lanes(m + i, n), old_v = load_lanes(v + i, n), w = load_lanes(weights + i, n);
@@ -158,16 +158,17 @@ void run_blocks(const AdamW& a, const Step& s, int threads) {
 }
 
 void run(const Context& context, const AdamW& a) {
-  const auto* schedule = static_cast<const float*>(a.schedule.data);
-  const float lr = schedule[0], c1 = schedule[1], c2 = schedule[2], scale = schedule[3];
-  if (!__builtin_isfinite(scale) || a.tensors.empty()) return;
-  const Step step{scale,
-                  static_cast<float>(1 - a.beta1),
-                  static_cast<float>(1 - a.beta2),
-                  static_cast<float>(a.eps),
-                  static_cast<float>(static_cast<double>(lr) / static_cast<double>(c1)),
-                  static_cast<float>(1 / __builtin_sqrt(static_cast<double>(c2))),
-                  lr};
+  const auto& scalars = *static_cast<const AdamWScalars<float>*>(a.scalars.data);
+  if (!__builtin_isfinite(scalars.gradient_scale) || a.tensors.empty()) return;
+  const Step step{
+      .scale = scalars.gradient_scale,
+      .one_minus_beta1 = static_cast<float>(1 - a.beta1),
+      .one_minus_beta2 = static_cast<float>(1 - a.beta2),
+      .eps = static_cast<float>(a.eps),
+      .corrected_learning_rate = static_cast<float>(static_cast<double>(scalars.learning_rate) /
+                                                    static_cast<double>(scalars.bias_correction1)),
+      .inverse2 = static_cast<float>(1 / __builtin_sqrt(static_cast<double>(scalars.bias_correction2))),
+      .learning_rate = scalars.learning_rate};
   run_blocks(a, step, context.threads());
 }
 

@@ -14,16 +14,16 @@ namespace {
 constexpr int kThreads = 256, kBlock = 2048;
 
 struct Constants {
-  const float* schedule;       // lr, c1, c2, scale
+  const AdamWScalars<float>* scalars;
   const std::int32_t* random;  // where there are no masters
   float one_minus_beta1, one_minus_beta2, eps;
 };
 
 struct Step {
   float scale, one_minus_beta1, one_minus_beta2, eps;
-  float rate;      // lr / c1
-  float inverse2;  // 1 / √c2
-  float decay;     // lr · weight_decay
+  float corrected_learning_rate;  // learning_rate / bias_correction1
+  float inverse2;                 // 1 / √bias_correction2
+  float decay;                    // learning_rate · weight_decay
 };
 
 // Every product that is added to something is in one fma or, as scale · gradient, kept out of it, so that the
@@ -39,7 +39,7 @@ __device__ void update(const Step& s, const float* gradient, float* m_at, float*
     const float scaled = __fmul_rn(g[j], s.scale);
     m[j] = fmaf(s.one_minus_beta1, scaled - m[j], m[j]);
     v[j] = fmaf(s.one_minus_beta2, fmaf(scaled, scaled, -v[j]), v[j]);
-    const float step = m[j] * s.rate / fmaf(sqrtf(v[j]), s.inverse2, s.eps);
+    const float step = m[j] * s.corrected_learning_rate / fmaf(sqrtf(v[j]), s.inverse2, s.eps);
     w[j] = fmaf(-s.decay, w[j], w[j]) - step;
   }
   gpu::store_floats(m_at, m);
@@ -143,11 +143,16 @@ template <class Entry>
 __global__ void __launch_bounds__(kThreads)
     update_all(const __grid_constant__ gpu::TensorList<Entry> list, const Constants c) {
   constexpr int kLanes = Entry::kLanes;
-  const float lr = c.schedule[0], c1 = c.schedule[1], c2 = c.schedule[2], scale = c.schedule[3];
-  if (!isfinite(scale)) return;
+  const AdamWScalars<float> s = *c.scalars;
+  if (!isfinite(s.gradient_scale)) return;
   const Entry t = list.at_block(blockIdx.x);
-  const Step step{scale,   c.one_minus_beta1, c.one_minus_beta2,  c.eps,
-                  lr / c1, 1.0f / sqrtf(c2),  lr * t.weight_decay};
+  const Step step{.scale = s.gradient_scale,
+                  .one_minus_beta1 = c.one_minus_beta1,
+                  .one_minus_beta2 = c.one_minus_beta2,
+                  .eps = c.eps,
+                  .corrected_learning_rate = s.learning_rate / s.bias_correction1,
+                  .inverse2 = 1.0f / sqrtf(s.bias_correction2),
+                  .decay = s.learning_rate * t.weight_decay};
   const std::int64_t begin = static_cast<std::int64_t>(blockIdx.x - t.first_block) * kBlock;
   const std::int64_t end = t.elements - begin < kBlock ? t.elements : begin + kBlock;
   std::int64_t i = begin;
@@ -162,9 +167,11 @@ __global__ void __launch_bounds__(kThreads)
 
 template <class Entry>
 void run(const Context& context, const AdamW& a) {
-  const Constants constants{static_cast<const float*>(a.schedule.data),
-                            static_cast<const std::int32_t*>(a.random.data), static_cast<float>(1 - a.beta1),
-                            static_cast<float>(1 - a.beta2), static_cast<float>(a.eps)};
+  const Constants constants{.scalars = static_cast<const AdamWScalars<float>*>(a.scalars.data),
+                            .random = static_cast<const std::int32_t*>(a.random.data),
+                            .one_minus_beta1 = static_cast<float>(1 - a.beta1),
+                            .one_minus_beta2 = static_cast<float>(1 - a.beta2),
+                            .eps = static_cast<float>(a.eps)};
   const auto entry_of = [&](std::int64_t i) { return Entry::of(a.tensors[static_cast<std::size_t>(i)], i); };
   gpu::for_each_tensor_list<Entry>(static_cast<std::int64_t>(a.tensors.size()), kBlock, entry_of,
                                    [&](const gpu::TensorList<Entry>& list, unsigned blocks) {

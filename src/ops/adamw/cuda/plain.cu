@@ -19,14 +19,16 @@ struct Rates {
 template <class T>
 __global__ void __launch_bounds__(kThreads)
     update_tensor(float* w, T* parameter, const float* gradient, float* m, float* v, std::int64_t elements,
-                  const float* schedule, const Rates r) {
-  const float lr = schedule[0], c1 = schedule[1], c2 = schedule[2], scale = schedule[3];
+                  const AdamWScalars<float>* scalars, const Rates r) {
+  const AdamWScalars<float> s = *scalars;
   const std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x;
-  if (i >= elements || !isfinite(scale)) return;
-  const float g = scale * gradient[i];
+  if (i >= elements || !isfinite(s.gradient_scale)) return;
+  const float g = s.gradient_scale * gradient[i];
   const float new_m = r.beta1 * m[i] + r.one_minus_beta1 * g;
   const float new_v = r.beta2 * v[i] + r.one_minus_beta2 * g * g;
-  const float new_w = w[i] - lr * (new_m / c1 / (sqrtf(new_v / c2) + r.eps) + r.weight_decay * w[i]);
+  const float new_w =
+      w[i] - s.learning_rate * (new_m / s.bias_correction1 / (sqrtf(new_v / s.bias_correction2) + r.eps) +
+                                r.weight_decay * w[i]);
   m[i] = new_m;
   v[i] = new_v;
   w[i] = new_w;
@@ -38,15 +40,18 @@ void run(const Context& context, const AdamW& a, const AdamWTensor& t) {
   const std::int64_t elements = t.parameter.elements();
   if (elements == 0) return;
   const bool wide = t.parameter.dtype == DType::f32;
-  const Rates rates{static_cast<float>(a.beta1),     static_cast<float>(a.beta2),
-                    static_cast<float>(1 - a.beta1), static_cast<float>(1 - a.beta2),
-                    static_cast<float>(a.eps),       static_cast<float>(t.weight_decay)};
+  const Rates rates{.beta1 = static_cast<float>(a.beta1),
+                    .beta2 = static_cast<float>(a.beta2),
+                    .one_minus_beta1 = static_cast<float>(1 - a.beta1),
+                    .one_minus_beta2 = static_cast<float>(1 - a.beta2),
+                    .eps = static_cast<float>(a.eps),
+                    .weight_decay = static_cast<float>(t.weight_decay)};
   const auto blocks = static_cast<unsigned>((elements + kThreads - 1) / kThreads);
   update_tensor<T><<<blocks, kThreads, 0, context.stream().get()>>>(
       static_cast<float*>(wide ? t.parameter.data : t.master.data),
       wide ? nullptr : static_cast<T*>(t.parameter.data), static_cast<const float*>(t.gradient.data),
       static_cast<float*>(t.m.data), static_cast<float*>(t.v.data), elements,
-      static_cast<const float*>(a.schedule.data), rates);
+      static_cast<const AdamWScalars<float>*>(a.scalars.data), rates);
   warpwright::cuda::check_launch("adamw cuda.plain");
 }
 
