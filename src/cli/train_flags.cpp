@@ -53,7 +53,7 @@ void add_step_flags(CLI::App& c, TrainFlags& f) {
 }
 
 void add_schedule_flags(CLI::App& c, TrainFlags& f) {
-  Schedule& s = f.options.schedule;
+  LearningRateSchedule& s = f.options.schedule;
   s.steps = 1000;
   c.add_option("--steps", s.steps, "Steps of the whole run")->capture_default_str();
   c.add_option("--lr", s.peak, "Peak learning rate")->capture_default_str();

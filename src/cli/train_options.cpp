@@ -131,7 +131,7 @@ TrainOptions TrainFlags::finished_options() {
   o.step.model = model_config(*this, read_manifest(o.data));
   o.step.dtype = compute_dtype(dtype);
   o.step.master_weights = master_weights == "fp32";
-  o.schedule.kind = schedule_named(schedule);
+  o.schedule.kind = learning_rate_schedule_named(schedule);
   o.step.recompute = recompute_named(recompute);
   if (memory_efficient_norm) o.step.norms = NormBackwardFrom::output;
   o.on_non_finite = on_non_finite == "skip" ? OnNonFinite::skip : OnNonFinite::stop;

@@ -7,7 +7,7 @@
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 
-#include "train/schedule.hpp"
+#include "train/learning_rate.hpp"
 #include "train/step.hpp"
 
 namespace warpwright {
@@ -19,7 +19,7 @@ enum class OnNonFinite : std::uint8_t { stop, skip };
 
 struct TrainOptions {
   StepOptions step;
-  Schedule schedule;
+  LearningRateSchedule schedule;
   std::filesystem::path data;           // shards of split "train" and, for validation, "val"
   std::filesystem::path out;            // RUN
   std::filesystem::path initial_model;  // a folder to start from; empty: random weights

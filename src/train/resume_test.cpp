@@ -112,7 +112,7 @@ TEST_F(ResumeTest, AFinishedRunKeepsItsLastCheckpointAndChangesNothing) {
 
 TEST_F(ResumeTest, MoreStepsGoOnFromTheLastCheckpoint) {
   TrainOptions whole = options("whole");
-  whole.schedule = {ScheduleKind::constant, 1e-2, 0, 12};
+  whole.schedule = {LearningRateSchedule::Kind::constant, 1e-2, 0, 12};
   train(whole);
   TrainOptions parts = whole;
   parts.out = root_ / "parts";

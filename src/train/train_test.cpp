@@ -20,8 +20,8 @@
 #include "runtime/test_child.hpp"
 #include "runtime/test_folder.hpp"
 #include "train/checkpoint.hpp"
+#include "train/learning_rate.hpp"
 #include "train/outlier.hpp"
-#include "train/schedule.hpp"
 #include "train/trainer.hpp"
 #include "train/trainer_fixture.hpp"
 
@@ -30,24 +30,28 @@ namespace {
 
 namespace fs = std::filesystem;
 
-TEST(Schedule, WarmsUpToThePeakAndEndsAtTheFinalFraction) {
-  for (const ScheduleKind kind : {ScheduleKind::cosine, ScheduleKind::linear, ScheduleKind::wsd}) {
-    const Schedule s{kind, 1.0, 10, 100, 0.1, 0.2};
-    EXPECT_DOUBLE_EQ(s.rate(0), 0.1);
-    EXPECT_DOUBLE_EQ(s.rate(9), 1.0);
-    EXPECT_NEAR(s.rate(99), 0.1, 1e-12);
-    for (std::int64_t i = 10; i < 100; ++i) EXPECT_LE(s.rate(i), s.rate(i - 1));
+TEST(LearningRateSchedule, WarmsUpToThePeakAndEndsAtTheFinalFraction) {
+  for (const LearningRateSchedule::Kind kind :
+       {LearningRateSchedule::Kind::cosine, LearningRateSchedule::Kind::linear,
+        LearningRateSchedule::Kind::wsd}) {
+    const LearningRateSchedule s{kind, 1.0, 10, 100, 0.1, 0.2};
+    EXPECT_DOUBLE_EQ(s.learning_rate(0), 0.1);
+    EXPECT_DOUBLE_EQ(s.learning_rate(9), 1.0);
+    EXPECT_NEAR(s.learning_rate(99), 0.1, 1e-12);
+    for (std::int64_t i = 10; i < 100; ++i) EXPECT_LE(s.learning_rate(i), s.learning_rate(i - 1));
   }
-  const Schedule wsd{ScheduleKind::wsd, 1.0, 10, 100, 0.0, 0.2};
-  EXPECT_DOUBLE_EQ(wsd.rate(79), 1.0);
-  EXPECT_LT(wsd.rate(80), 1.0);
-  const Schedule constant{ScheduleKind::constant, 0.5, 0, 10, 0.0, 0.2};
-  EXPECT_DOUBLE_EQ(constant.rate(9), 0.5);
-  const Schedule one{ScheduleKind::cosine, 1.0, 0, 1, 0.25, 0.2};
-  EXPECT_DOUBLE_EQ(one.rate(0), 0.25);
-  EXPECT_THROW((Schedule{ScheduleKind::cosine, -1.0, 0, 1, 0, 0.2}.validate()), UsageError);
-  EXPECT_THROW((Schedule{ScheduleKind::cosine, 1.0, 5, 4, 0, 0.2}.validate()), UsageError);
-  EXPECT_THROW(schedule_named("cosin"), UsageError);
+  const LearningRateSchedule wsd{LearningRateSchedule::Kind::wsd, 1.0, 10, 100, 0.0, 0.2};
+  EXPECT_DOUBLE_EQ(wsd.learning_rate(79), 1.0);
+  EXPECT_LT(wsd.learning_rate(80), 1.0);
+  const LearningRateSchedule constant{LearningRateSchedule::Kind::constant, 0.5, 0, 10, 0.0, 0.2};
+  EXPECT_DOUBLE_EQ(constant.learning_rate(9), 0.5);
+  const LearningRateSchedule one{LearningRateSchedule::Kind::cosine, 1.0, 0, 1, 0.25, 0.2};
+  EXPECT_DOUBLE_EQ(one.learning_rate(0), 0.25);
+  EXPECT_THROW((LearningRateSchedule{LearningRateSchedule::Kind::cosine, -1.0, 0, 1, 0, 0.2}.validate()),
+               UsageError);
+  EXPECT_THROW((LearningRateSchedule{LearningRateSchedule::Kind::cosine, 1.0, 5, 4, 0, 0.2}.validate()),
+               UsageError);
+  EXPECT_THROW(learning_rate_schedule_named("cosin"), UsageError);
 }
 
 TEST(OutlierDetector, FindsASpikeOnlyWhenItsWindowIsFull) {
@@ -230,7 +234,7 @@ TEST_P(TrainerOnDevice, FollowsTheCpuInFp32) {
 TEST_P(TrainerOnDevice, NormsMoveByLessThanBf16Tells) {
   TrainOptions o = options("norms");
   o.step.dtype = DType::bf16;
-  o.schedule = {ScheduleKind::constant, 1e-5, 0, 12};
+  o.schedule = {LearningRateSchedule::Kind::constant, 1e-5, 0, 12};
   train(o);
   const GPT2Model model(root_ / "norms" / "model", DType::f32, {});
   const Tensor& weight = model.parameters().blocks[0].ln1_weight;

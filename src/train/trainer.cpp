@@ -250,7 +250,7 @@ void Trainer::launch_step() {
     step_.forward_backward(micro == 0 ? ops::Store::assign : ops::Store::add);
   }
   step_.gradient_norm();
-  if (!updates_need_the_host()) step_.update(options_.schedule.rate(launched_), launched_ + 1);
+  if (!updates_need_the_host()) step_.update(options_.schedule.learning_rate(launched_), launched_ + 1);
   ++launched_;
 }
 
@@ -260,7 +260,7 @@ Trainer::StepResult Trainer::finish_step() {
   const double loss = result.loss_sum / static_cast<double>(s.micro_batches * s.B * s.T);
   std::string skipped = reason_to_skip(loss, result.norm);
   if (skipped.empty() && updates_need_the_host()) {
-    step_.update(options_.schedule.rate(step_index_), step_index_ + 1);
+    step_.update(options_.schedule.learning_rate(step_index_), step_index_ + 1);
   }
   ++step_index_;
   return {loss, result.norm, std::move(skipped)};
@@ -398,7 +398,7 @@ StepReport Trainer::report_of(StepResult result, double seconds, double seconds_
   report.steps = options_.schedule.steps;
   report.loss = result.loss;
   report.gradient_norm = result.norm;
-  report.learning_rate = options_.schedule.rate(step_index_ - 1);
+  report.learning_rate = options_.schedule.learning_rate(step_index_ - 1);
   report.seconds = seconds;
   report.tokens_per_second = static_cast<double>(tokens) / seconds;
   report.flops_per_second = s.model.flops_per_token(s.T) * report.tokens_per_second;

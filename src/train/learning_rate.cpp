@@ -1,4 +1,4 @@
-#include "train/schedule.hpp"
+#include "train/learning_rate.hpp"
 
 #include <fmt/format.h>
 
@@ -16,33 +16,33 @@ constexpr std::string_view kNames[] = {"cosine", "linear", "constant", "wsd"};
 
 }  // namespace
 
-ScheduleKind schedule_named(std::string_view name) {
+LearningRateSchedule::Kind learning_rate_schedule_named(std::string_view name) {
   const auto* found = std::find(std::begin(kNames), std::end(kNames), name);
-  if (found != std::end(kNames)) return static_cast<ScheduleKind>(found - std::begin(kNames));
+  if (found != std::end(kNames)) return static_cast<LearningRateSchedule::Kind>(found - std::begin(kNames));
   throw UsageError(fmt::format("no schedule is called '{}'", name), "--schedule",
                    "use cosine, linear, constant or wsd");
 }
 
-std::string_view name_of(ScheduleKind kind) {
+std::string_view name_of(LearningRateSchedule::Kind kind) {
   return kNames[static_cast<int>(kind)];
 }
 
-double Schedule::rate(std::int64_t s) const {
+double LearningRateSchedule::learning_rate(std::int64_t s) const {
   const auto d = [](std::int64_t x) { return static_cast<double>(x); };
   if (s < warmup) return peak * d(s + 1) / d(warmup);
-  if (kind == ScheduleKind::constant) return peak;
+  if (kind == Kind::constant) return peak;
   const std::int64_t decay_steps =
-      kind == ScheduleKind::wsd ? std::llround(decay_fraction * d(steps)) : steps - warmup;
+      kind == Kind::wsd ? std::llround(decay_fraction * d(steps)) : steps - warmup;
   const std::int64_t decay_start = std::max(warmup, steps - decay_steps);
   if (s < decay_start) return peak;
   // 0 on the step before the decay, 1 on the last step.
   const double progress = d(s - decay_start + 1) / d(std::max<std::int64_t>(steps - decay_start, 1));
   const double remaining =
-      kind == ScheduleKind::cosine ? 0.5 * (1 + std::cos(std::numbers::pi * progress)) : 1 - progress;
+      kind == Kind::cosine ? 0.5 * (1 + std::cos(std::numbers::pi * progress)) : 1 - progress;
   return peak * (final_fraction + (1 - final_fraction) * remaining);
 }
 
-void Schedule::validate() const {
+void LearningRateSchedule::validate() const {
   const auto check = [](bool good, const char* flag, const std::string& what, const char* remedy) {
     if (!good) throw UsageError(what, flag, remedy);
   };
