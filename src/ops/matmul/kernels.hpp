@@ -3,6 +3,7 @@
 #pragma once
 
 #include "ops/matmul/matmul.hpp"
+#include "roofline/schedule.hpp"
 
 namespace warpwright::ops::matmul {
 
@@ -15,13 +16,13 @@ struct Extent {
   std::int64_t rows = 0, cols = 0, depth = 0;
 };
 inline Extent extent_of(const MatmulForwardProblem& p) {
-  return {p.M, p.N, p.K};
+  return {.rows = p.M, .cols = p.N, .depth = p.K};
 }
 inline Extent extent_of(const MatmulDxProblem& p) {
-  return {p.M, p.K, p.N};
+  return {.rows = p.M, .cols = p.K, .depth = p.N};
 }
 inline Extent extent_of(const MatmulDwProblem& p) {
-  return {p.N, p.K, p.M};
+  return {.rows = p.N, .cols = p.K, .depth = p.M};
 }
 
 // The operation of a problem.
@@ -119,7 +120,6 @@ namespace amx_bf16 {
 void pack(const Context& context, const Tensor& weight, const Tensor& packed);
 }  // namespace amx_bf16
 
-// The ways in which a GPU's blocks share out a product (cuda/hopper/schedule.cuh).
-enum class Schedule : std::uint8_t { block, persistent, stream_k };
+using roofline::Schedule;  // the ways in which a GPU's blocks share out a product (cuda/hopper/schedule.cuh)
 
 }  // namespace warpwright::ops::matmul

@@ -13,10 +13,6 @@ constexpr std::string_view name_of(Direction direction) {
   constexpr std::string_view kNames[] = {"forward", "dx", "dw"};
   return kNames[static_cast<int>(direction)];
 }
-constexpr std::string_view name_of(Schedule schedule) {
-  constexpr std::string_view kNames[] = {"block", "persistent", "stream_k"};
-  return kNames[static_cast<int>(schedule)];
-}
 
 // The end of an epilogue, after bias and activation. combined: scaled, and added to a residual; widened: so
 // too, and stored in fp32.

@@ -3,7 +3,7 @@
 // so that the fused multiply-adds wait neither for each other nor for loads.
 #pragma once
 
-#include "ops/attention/cpu/schedule.hpp"
+#include "ops/attention/cpu/tasks.hpp"
 #include "ops/cpu/simd.hpp"
 
 namespace warpwright::ops::attention {

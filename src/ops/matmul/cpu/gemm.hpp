@@ -317,8 +317,10 @@ struct Gemm {
     template <class TAny>
     static Lines of(const TAny* data, std::int64_t ld, std::int64_t rows, std::int64_t length) {
       constexpr std::int64_t size = sizeof(TAny);
-      return {
-          reinterpret_cast<const char*>(data), ld * size, tiles_of(length * size, kLineBytes), rows, 0, 0, 0};
+      return {.base = reinterpret_cast<const char*>(data),
+              .stride = ld * size,
+              .length = tiles_of(length * size, kLineBytes),
+              .rows = rows};
     }
     Lines over(std::int64_t slices) const {
       Lines lines = *this;
@@ -464,9 +466,9 @@ template <class Kernel, class T>
 void run_forward(const Context& context, const MatmulForward& args) {
   with_type_of<T>(args.out, [&]<class Out>() {
     Gemm<Kernel, T, Out> g;
-    g.extent = {args.x.shape[0], args.weight.shape[0], args.x.shape[1]};
-    g.a = {static_cast<const T*>(args.x.data), args.x.strides[0], true};
-    g.b = {static_cast<const T*>(args.weight.data), args.x.shape[1], true};
+    g.extent = {.rows = args.x.shape[0], .cols = args.weight.shape[0], .depth = args.x.shape[1]};
+    g.a = {.data = static_cast<const T*>(args.x.data), .ld = args.x.strides[0], .depth_contiguous = true};
+    g.b = {.data = static_cast<const T*>(args.weight.data), .ld = args.x.shape[1], .depth_contiguous = true};
     g.epilogue = forward_epilogue<T, Out>(args);
     g.block = block(g.extent, Kernel::kTile, sizeof(Out) != sizeof(float), context.device());
     g.scratch = static_cast<std::byte*>(context.scratch());
@@ -477,7 +479,8 @@ void run_forward(const Context& context, const MatmulForward& args) {
 
 template <class Kernel, class T>
 void pack_weight(const Context& context, const Tensor& weight, const Tensor& packed) {
-  const Operand<T> b{static_cast<const T*>(weight.data), weight.shape[1], true};
+  const Operand<T> b{
+      .data = static_cast<const T*>(weight.data), .ld = weight.shape[1], .depth_contiguous = true};
   Gemm<Kernel, T, T>::pack_all(b, weight.shape[0], weight.shape[1],
                                static_cast<typename Kernel::Element*>(packed.data), context.threads());
 }
@@ -486,9 +489,12 @@ template <class Kernel, class T>
 void run_dx(const Context& context, const MatmulDx& args) {
   with_type_of<T>(args.dx, [&]<class Out>() {
     Gemm<Kernel, T, Out> g;
-    g.extent = {args.dout.shape[0], args.weight.shape[1], args.dout.shape[1]};
-    g.a = {static_cast<const T*>(args.dout.data), args.dout.strides[0], true};
-    g.b = {static_cast<const T*>(args.weight.data), args.weight.shape[1], false};
+    g.extent = {.rows = args.dout.shape[0], .cols = args.weight.shape[1], .depth = args.dout.shape[1]};
+    g.a = {
+        .data = static_cast<const T*>(args.dout.data), .ld = args.dout.strides[0], .depth_contiguous = true};
+    g.b = {.data = static_cast<const T*>(args.weight.data),
+           .ld = args.weight.shape[1],
+           .depth_contiguous = false};
     g.epilogue = dx_epilogue<T, Out>(args);
     g.block = block(g.extent, Kernel::kTile, sizeof(Out) != sizeof(float), context.device());
     g.scratch = static_cast<std::byte*>(context.scratch());
@@ -499,9 +505,10 @@ void run_dx(const Context& context, const MatmulDx& args) {
 template <class Kernel, class T>
 void run_dw(const Context& context, const MatmulDw& args) {
   Gemm<Kernel, T, float> g;
-  g.extent = {args.dout.shape[1], args.x.shape[1], args.x.shape[0]};
-  g.a = {static_cast<const T*>(args.dout.data), args.dout.strides[0], false};
-  g.b = {static_cast<const T*>(args.x.data), args.x.strides[0], false};
+  g.extent = {.rows = args.dout.shape[1], .cols = args.x.shape[1], .depth = args.x.shape[0]};
+  g.a = {
+      .data = static_cast<const T*>(args.dout.data), .ld = args.dout.strides[0], .depth_contiguous = false};
+  g.b = {.data = static_cast<const T*>(args.x.data), .ld = args.x.strides[0], .depth_contiguous = false};
   g.epilogue.c = static_cast<float*>(args.dweight.data);
   g.epilogue.ldc = args.x.shape[1];
   g.epilogue.add = args.store == Store::add;
