@@ -55,9 +55,13 @@ class Reader {
 
   void bench_rows(const json& rows) {
     for (const json& row : rows) {
-      Record r{row.at("op"),    row.at("variant"),        row.at("problem"),
-               row.at("dtype"), row.at("median_seconds"), row.at("flops"),
-               row.at("bytes")};
+      Record r{.op = row.at("op"),
+               .variant = row.at("variant"),
+               .problem = row.at("problem"),
+               .dtype = row.at("dtype"),
+               .seconds = row.at("median_seconds"),
+               .flops = row.at("flops"),
+               .bytes = row.at("bytes")};
       if (r.op.substr(0, 7) == "matmul.") {
         r.M = dimension(r.problem, "M"), r.N = dimension(r.problem, "N"), r.K = dimension(r.problem, "K");
       }
@@ -78,8 +82,13 @@ class Reader {
                     s.at("batch").get<std::int64_t>(), s.at("seq").get<std::int64_t>());
     for (const json& row : s.at("ops")) {
       const double calls = row.at("calls");
-      keep({row.at("op"), row.at("variant"), problem, dtype, row.at("ms").get<double>() * 1e-3 / calls,
-            row.at("flops").get<double>() / calls, row.at("bytes").get<double>() / calls});
+      keep({.op = row.at("op"),
+            .variant = row.at("variant"),
+            .problem = problem,
+            .dtype = dtype,
+            .seconds = row.at("ms").get<double>() * 1e-3 / calls,
+            .flops = row.at("flops").get<double>() / calls,
+            .bytes = row.at("bytes").get<double>() / calls});
     }
   }
 
@@ -90,8 +99,16 @@ class Reader {
       const auto product =
           roofline::product_of(roofline::direction_named(direction), M, N, K, roofline::math_named(dtype));
       for (const auto& [variant, seconds] : row.at("seconds").items()) {
-        keep({"matmul." + direction, variant, fmt::format("M={} N={} K={} {}", M, N, K, dtype), dtype,
-              seconds, product.flops(), product.compulsory_bytes(), M, N, K});
+        keep({.op = "matmul." + direction,
+              .variant = variant,
+              .problem = fmt::format("M={} N={} K={} {}", M, N, K, dtype),
+              .dtype = dtype,
+              .seconds = seconds,
+              .flops = product.flops(),
+              .bytes = product.compulsory_bytes(),
+              .M = M,
+              .N = N,
+              .K = K});
       }
     }
   }
@@ -101,7 +118,7 @@ class Reader {
 
 std::vector<Record> read_records(const std::filesystem::path& path) {
   const std::string where = path.string(),
-                    remedy = "give what `warpwright bench --json` or scripts/gpu-check wrote";
+                    remedy = "give what `warpwright bench ops --json` or scripts/gpu-check wrote";
   const json document = parse_json(read_file(path, kMaxBytes), where, kMaxDepth, remedy);
   Reader reader;
   try {

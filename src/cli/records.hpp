@@ -16,7 +16,7 @@ struct Record {
   std::int64_t M = 0, N = 0, K = 0;          // of a product; 0 elsewhere
 };
 
-// Of `warpwright bench --json` (operations or a step), a machine's record in bench/results, or
+// Of `warpwright bench ops --json` or `bench step --json`, a machine's record in bench/results, or
 // bench/peers/gemm.py --json. Rows of zero time or zero bytes are left out. An Error where the file is none.
 std::vector<Record> read_records(const std::filesystem::path& path);
 
