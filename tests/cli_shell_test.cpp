@@ -54,7 +54,7 @@ TEST_F(ShellTest, BashOffersCommandsOptionsAndValues) {
   EXPECT_EQ(offered("warpwright train --device c"), (Words{"cpu", "cuda"}));
   EXPECT_EQ(offered("warpwright train --lr ''"), Words{});
   EXPECT_EQ(offered("warpwright eval --split train --bas"), Words{"--baselines"});
-  EXPECT_EQ(offered("warpwright bench mat"), Words{"matmul"});
+  EXPECT_EQ(offered("warpwright bench ops mat"), Words{"matmul"});
   EXPECT_TRUE(offered("warpwright help ''").contains("train"));
 }
 

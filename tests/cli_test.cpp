@@ -21,9 +21,9 @@ namespace {
 namespace fs = std::filesystem;
 
 TEST_F(CliTest, AnEncodersLayersAreTimedAlone) {
-  const std::vector<std::string> bench = {"bench",   "encoder",  "--model", "minilm",    "--dtype",
-                                          "fp32",    "--device", "cpu",     "--lengths", "3,5",
-                                          "--steps", "1",        "--json"};
+  const std::vector<std::string> bench = {"bench",    "encoder",  "--model", "minilm",    "--dtype",
+                                          "fp32",     "--device", "cpu",     "--lengths", "3,5",
+                                          "--rounds", "1",        "--json"};
   const auto operations = [&](const std::vector<std::string>& arguments) {
     succeeds(arguments);
     std::set<std::string> names;
@@ -194,6 +194,10 @@ TEST_F(CliTest, HelpEverywhere) {
                                                 {"generate"},
                                                 {"convert"},
                                                 {"bench"},
+                                                {"bench", "ops"},
+                                                {"bench", "step"},
+                                                {"bench", "encoder"},
+                                                {"bench", "products"},
                                                 {"roofline"}}) {
     auto arguments = words;
     arguments.push_back("--help");
@@ -254,7 +258,7 @@ TEST_F(CliTest, WrongUsageIsExitCode2) {
   fails(2, {}, {"--help"});
   fails(2, {"train", "--no-such-flag"}, {"`warpwright train --help`"});
   fails(2, {"data", "build", "--no-such-flag"}, {"`warpwright data build --help`"});
-  fails(2, {"bench", "reduction"}, {"reduction", "step, encoder", "adamw"});
+  fails(2, {"bench", "ops", "reduction"}, {"reduction", "adamw"});
   const auto step = [&](std::vector<std::string> flags, const std::vector<std::string>& words) {
     flags.insert(flags.begin(), {"bench", "step", "--model", "gpt2:d1", "--seq", "16"});
     fails(2, flags, words);
@@ -263,7 +267,7 @@ TEST_F(CliTest, WrongUsageIsExitCode2) {
   step({"--memory-efficient-norm", "--recompute", "block"}, {"--memory-efficient-norm", "--recompute"});
   for (const char* shapes : {"8x8", "8x8x0", "fp16:8x8x8", "12:8x8x8", ":8x8x8", "residual:", "random:3:1:1",
                              "random:3:0", "random:3:9223372036854775808"}) {
-    fails(2, {"bench", "matmul", "--shapes", shapes}, {shapes, "is no", "residual:MxNxK"});
+    fails(2, {"bench", "products", shapes}, {shapes, "is no", "residual:MxNxK"});
   }
   train({"--heads", "3"}, {"--heads", "3 heads", "32"});
   train({"--keep", "-1"}, {"--keep: is -1"});

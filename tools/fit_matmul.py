@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Fits the predicted costs of matmul's kernels on a GPU to their measured times.
 
-    warpwright bench matmul --device cuda --shapes random:1300,gpt2,bert --table TIMES
+    warpwright bench products random:1300 gpt2 bert --table TIMES
     tools/fit_matmul.py --program build/release/src/ops/matmul_fit --table TIMES --out src/ops/matmul/costs_h200.inc
 
 Fits every number of src/ops/matmul/costs.hpp except those that single products do not show (a model's step, the sums of a

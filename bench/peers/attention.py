@@ -5,7 +5,7 @@
 
 bf16; q, k and v are views of one qkv product of (B, T, 3, H, D), as a GPT-2 has them, and larger than any L2 together. The
 programs take turns, round by round, each direction of each for half a second of calls one after the other: ours is
-`warpwright bench attention`, which does the same. Mixed call by call, a kernel that draws less power would lend its clocks
+`warpwright bench ops attention`, which does the same. Mixed call by call, a kernel that draws less power would lend its clocks
 to the next one. A figure is the median over all rounds, with the range of the rounds' medians beside it. TFLOP/s count what
 a causal mask leaves, half, and five products in a backward.
 """
@@ -28,12 +28,12 @@ def ours(args, shape):
     batch, heads, tokens, size = shape
     problem = f"S={batch} Nq={batch * tokens} Nk={batch * tokens} NH={heads} HS={size} bf16 causal"
     for variant in VARIANTS:
-        command = [args.warpwright, "bench", "attention", "--device", "cuda", "--json", "--filter", f"{variant} {problem}"]
+        command = [args.warpwright, "bench", "ops", "attention", "--device", "cuda", "--json", "--filter", f"{variant} {problem}"]
         result = subprocess.run(command, stdout=subprocess.PIPE, check=True)
         rows = json.loads(result.stdout)["rows"]
         if rows:
             return {row["op"].split(".")[1]: row["median_seconds"] for row in rows}, variant
-    sys.exit(f"attention.py: `warpwright bench attention` has no row of {problem}; give one of its shapes")
+    sys.exit(f"attention.py: `warpwright bench ops attention` has no row of {problem}; give one of its shapes")
 
 
 class Torch:

@@ -7,7 +7,7 @@ fp16, 12 heads, no mask; q, k and v are views of one qkv product of (N, 3, 12, D
 all, and batches of B texts whose lengths lie evenly between 0.2 and 1.0 of S, the longest first. The rivals are PyTorch's
 FlashAttention-2 with cu_seqlens on the same rows, and its padded form: (B, S) with a mask where lengths differ, by the
 fastest of cuDNN and FlashAttention-2. Calls go around copies of the tensors that are larger together than any L2. Ours are
-`warpwright bench attention`, call after call; theirs stand in CUDA graphs, which leaves the host out. The programs take
+`warpwright bench ops attention`, call after call; theirs stand in CUDA graphs, which leaves the host out. The programs take
 turns, round by round; a figure is the median of the rounds' medians.
 """
 
@@ -45,7 +45,7 @@ def problem_of(row):
 
 def ours(program):
     """Of each problem: {variant: seconds} and the chosen variant."""
-    command = [program, "bench", "attention", "--device", "cuda", "--json", "--filter", " fp16"]
+    command = [program, "bench", "ops", "attention", "--device", "cuda", "--json", "--filter", " fp16"]
     found = {}
     for row in json.loads(subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout)["rows"]:
         problem = found.setdefault(row["problem"], {"variants": {}})

@@ -42,7 +42,7 @@ class Ours:
             file.write("\n".join(map(str, self.lengths)))
             file.flush()
             command = self.args.run_with.split() + [self.args.warpwright, "bench", "encoder", "--model", self.args.model]
-            command += ["--lengths", "@" + file.name, "--batch-tokens", str(self.args.batch_tokens), "--steps", "2"]
+            command += ["--lengths", "@" + file.name, "--batch-tokens", str(self.args.batch_tokens), "--rounds", "2"]
             command += ["--dtype", self.dtype, "--threads", str(self.args.threads), "--json"]
             result = json.loads(subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout)
         assert result["wasted_tokens"] == 0

@@ -37,7 +37,7 @@ def lengths_of(batch, longest):
 
 def ours(args, model, lists):
     command = [args.warpwright, "bench", "encoder", "--device", "cuda", "--model", model, "--dtype", args.dtype]
-    command += ["--lengths", ";".join(",".join(map(str, lengths)) for lengths in lists), "--steps", "5", "--json"]
+    command += ["--lengths", ";".join(",".join(map(str, lengths)) for lengths in lists), "--rounds", "5", "--json"]
     command += ["--batch-tokens", str(max(64, *(sum(lengths) for lengths in lists)))]
     reports = json.loads(subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout)
     return reports if isinstance(reports, list) else [reports]

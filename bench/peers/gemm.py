@@ -37,7 +37,7 @@ def cases(tokens, only):
 
 def ours(args, M, N, K, dtype):
     """Seconds of each direction by variant, what a plan takes, and the machine's name."""
-    command = args.run_with + [args.warpwright, "bench", "matmul", "--threads", str(args.threads), "--json"]
+    command = args.run_with + [args.warpwright, "bench", "ops", "matmul", "--threads", str(args.threads), "--json"]
     command += ["--filter", f"M={M} N={N} K={K} {dtype}"]
     report = json.loads(subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout)
     seconds, chosen = {}, {}

@@ -1,15 +1,20 @@
-#include "cli/bench_encoder.hpp"
-
+// warpwright bench encoder: a BERT-family forward over packed texts, by operation.
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <chrono>
-#include <filesystem>
+#include <cstdint>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <numeric>
 #include <sstream>
+#include <string>
+#include <vector>
 
+#include "cli/bench.hpp"
+#include "cli/checks.hpp"
+#include "cli/command.hpp"
+#include "cli/encoder_flags.hpp"
 #include "cli/op_table.hpp"
 #include "core/error.hpp"
 #include "model/bert.hpp"
@@ -22,13 +27,14 @@
 namespace warpwright::cli {
 namespace {
 
-DType dtype_named(const std::string& name) {
-  for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
-    if (name == name_of(dtype)) return dtype;
-  }
-  if (name == "tf32") return DType::f32;
-  throw UsageError(fmt::format("is '{}'", name), "--dtype", "give fp32, tf32 (GPU), bf16 or fp16");
-}
+struct Flags {
+  std::string model = "minilm", dtype = "fp32";
+  std::string lengths = "128x64";
+  bool batch_invariant = false, layers_alone = false;
+  std::int64_t batch_tokens = 16384, rounds = 5;
+  bool json = false;
+  DeviceFlags device;
+};
 
 std::int64_t number(const std::string& text) {
   std::size_t used = 0;
@@ -157,30 +163,45 @@ OpTable table_of(Context& context, Work& work) {
   return table;
 }
 
-// Times the texts of these lengths; prints a table, or returns what it would say.
-nlohmann::json measure(Context& context, BertModel& model, const BenchEncoderFlags& flags,
-                       const std::vector<std::int64_t>& lengths) {
+struct Measurement {
+  std::size_t batches = 0;
+  double median = 0, least = 0;  // seconds for all texts
+  OpTable table;
+  std::int64_t wasted_tokens = 0;
+};
+
+Measurement measure(Context& context, BertModel& model, const Flags& flags,
+                    const std::vector<std::int64_t>& lengths) {
   Work work(context, model, make_batches(model.config(), lengths, flags.batch_tokens), flags.layers_alone);
   for (int i = 0; i < 3; ++i) work.run();  // takes the memory's pages, captures graphs
   std::vector<double> seconds;
-  for (std::int64_t i = 0; i < flags.repetitions; ++i) {
-    seconds.push_back(time_once(context, work));
-  }
+  for (std::int64_t i = 0; i < flags.rounds; ++i) seconds.push_back(time_once(context, work));
   std::sort(seconds.begin(), seconds.end());
-  const double median = seconds[seconds.size() / 2];
-  const std::int64_t wasted_before = model.wasted_tokens();
-  const OpTable table = table_of(context, work);
-  const std::int64_t wasted = model.wasted_tokens() - wasted_before;
+  Measurement m;
+  m.batches = work.batches();
+  m.median = seconds[seconds.size() / 2];
+  m.least = seconds.front();
+  const std::int64_t before = model.wasted_tokens();
+  m.table = table_of(context, work);
+  m.wasted_tokens = model.wasted_tokens() - before;
+  return m;
+}
+
+// Times the texts of these lengths; prints a table, or returns what it would say.
+nlohmann::json report(Context& context, BertModel& model, const Flags& flags,
+                      const std::vector<std::int64_t>& lengths) {
+  const Measurement m = measure(context, model, flags, lengths);
   const auto tokens = std::accumulate(lengths.begin(), lengths.end(), std::int64_t{0});
+  const double tokens_per_second = static_cast<double>(tokens) / m.median;
   const double flops = model.config().flops(lengths);
   if (!flags.json) {
-    table.print();
+    m.table.print();
     fmt::print(
         "{} {}, {} texts of {} tokens in {} batches on {} ({} threads): {:.3f} ms (median of {}, fastest "
         "{:.3f}), {:.0f} tokens/s, {:.1f} GFLOP/s, {} rows wasted\n",
-        flags.model, flags.dtype, lengths.size(), tokens, work.batches(), context.device().name,
-        context.threads(), median * 1e3, seconds.size(), seconds.front() * 1e3,
-        static_cast<double>(tokens) / median, flops / median * 1e-9, wasted);
+        flags.model, flags.dtype, lengths.size(), tokens, m.batches, context.device().name, context.threads(),
+        m.median * 1e3, flags.rounds, m.least * 1e3, tokens_per_second, flops / m.median * 1e-9,
+        m.wasted_tokens);
   }
   return {{"model", flags.model},
           {"dtype", flags.dtype},
@@ -190,42 +211,69 @@ nlohmann::json measure(Context& context, BertModel& model, const BenchEncoderFla
           {"threads", context.threads()},
           {"texts", lengths.size()},
           {"tokens", tokens},
-          {"batches", work.batches()},
-          {"ms_median", median * 1e3},
-          {"ms_min", seconds.front() * 1e3},
-          {"tokens_per_second", static_cast<double>(tokens) / median},
+          {"batches", m.batches},
+          {"ms_median", m.median * 1e3},
+          {"ms_min", m.least * 1e3},
+          {"tokens_per_second", tokens_per_second},
           {"flops", flops},
-          {"wasted_tokens", wasted},
-          {"ops", table.to_json()}};
+          {"wasted_tokens", m.wasted_tokens},
+          {"ops", m.table.to_json()}};
 }
 
-}  // namespace
+// With random weights and enough positions for all lengths unless a folder is named.
+std::unique_ptr<BertModel> make_model(Context& context, const Flags& flags,
+                                      const std::vector<std::vector<std::int64_t>>& lists) {
+  const BertOptions options{.dtype = encoder_dtype(flags.dtype),
+                            .max_batch_tokens = flags.batch_tokens,
+                            .batch_invariant = flags.batch_invariant};
+  if (is_folder(flags.model)) return std::make_unique<BertModel>(context, flags.model, options);
+  BertConfig config = BertConfig::named(flags.model);
+  for (const auto& list : lists) {
+    const std::int64_t longest = *std::max_element(list.begin(), list.end());
+    config.positions = std::max(config.positions, longest + config.first_position());
+  }
+  return std::make_unique<BertModel>(context, config, options);
+}
 
-void bench_encoder(const BenchEncoderFlags& flags, const DeviceFlags& device) {
-  if (flags.repetitions < 1)
-    throw UsageError(fmt::format("is {}", flags.repetitions), "--steps", "give at least 1");
+void run(const Flags& flags) {
   std::vector<std::vector<std::int64_t>> lists;
   std::istringstream texts(flags.lengths);
   for (std::string text; std::getline(texts, text, ';');) lists.push_back(parse_lengths(text));
   if (lists.empty()) throw UsageError("is empty", "--lengths", "give at least one length");
-  Context context(device.context_options(flags.dtype), device.place());
-  const BertOptions options{.dtype = dtype_named(flags.dtype),
-                            .max_batch_tokens = flags.batch_tokens,
-                            .batch_invariant = flags.batch_invariant};
-  std::unique_ptr<BertModel> model;
-  if (is_folder(flags.model)) {
-    model = std::make_unique<BertModel>(context, flags.model, options);
-  } else {
-    BertConfig config = BertConfig::named(flags.model);
-    for (const auto& list : lists) {
-      const std::int64_t longest = *std::max_element(list.begin(), list.end());
-      config.positions = std::max(config.positions, longest + config.first_position());
-    }
-    model = std::make_unique<BertModel>(context, config, options);
-  }
+  Context context(flags.device.context_options(flags.dtype), flags.device.place());
+  const std::unique_ptr<BertModel> model = make_model(context, flags, lists);
   nlohmann::json reports = nlohmann::json::array();
-  for (const auto& list : lists) reports.push_back(measure(context, *model, flags, list));
+  for (const auto& list : lists) reports.push_back(report(context, *model, flags, list));
   if (flags.json) fmt::print("{}\n", (reports.size() == 1 ? reports[0] : reports).dump(2));
+}
+
+}  // namespace
+
+void add_bench_encoder(CLI::App& bench) {
+  CLI::App* command = bench.add_subcommand("encoder", "Time an encoder's forward over texts, by operation");
+  auto f = std::make_shared<Flags>();
+  command->add_option("--model", f->model, "minilm, bert-base, bert-large or a folder")
+      ->capture_default_str();
+  command->add_option("--dtype", f->dtype, "fp32, tf32 (GPU), bf16 or fp16 (GPU)")
+      ->capture_default_str()
+      ->check(one_of({"fp32", "tf32", "bf16", "fp16"}));
+  command
+      ->add_option("--lengths", f->lengths,
+                   "Tokens of each text, as 5,17x3 (17 three times) or @FILE; several lists with ; between "
+                   "them are timed one after the other")
+      ->capture_default_str();
+  command->add_option("--batch-tokens", f->batch_tokens, "Most tokens of a batch")
+      ->capture_default_str()
+      ->check(at_least(1));
+  command->add_flag("--batch-invariant", f->batch_invariant, "As in embed");
+  command->add_flag("--layers-alone", f->layers_alone,
+                    "The layers alone, from hidden states to hidden states: no embedding, no pooling");
+  command->add_option("--rounds", f->rounds, "Forwards over all texts to time")
+      ->capture_default_str()
+      ->check(at_least(1));
+  command->add_flag("--json", f->json, "Print JSON");
+  f->device.add_to(*command);
+  command->callback([f] { run(*f); });
 }
 
 }  // namespace warpwright::cli

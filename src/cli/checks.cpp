@@ -19,7 +19,7 @@ namespace warpwright::cli {
 namespace {
 
 constexpr std::array<std::string_view, 3> kMayBeEmpty = {"--prompt", "--query", "--filter"};
-constexpr std::array<std::string_view, 15> kPaths = {
+constexpr std::array<std::string_view, 13> kPaths = {
     "--input",   "--out",           "--data",  "--model",    "--tokenizer", "--from",       "--to",
     "--choices", "--weights-cache", "--table", "--timeline", "--measured",  "--tuned-table"};
 

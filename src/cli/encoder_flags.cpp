@@ -18,14 +18,6 @@ constexpr std::size_t kWindowTexts = 16384;
 constexpr std::size_t kWindowBytes = std::size_t{32} << 20;
 constexpr int kJsonDepth = 64;
 
-DType encoder_dtype(const std::string& name) {
-  if (name == "fp32" || name == "tf32") return DType::f32;
-  if (name == "bf16") return DType::bf16;
-  if (name == "fp16") return DType::f16;
-  throw UsageError(fmt::format("'{}' is not a dtype to compute in", name), "--dtype",
-                   "use fp32, tf32 (on a GPU), bf16 or fp16");
-}
-
 // The text of a JSONL line, and its id.
 void read_object(const std::string& field, InputText& line) {
   try {
@@ -46,6 +38,14 @@ void read_object(const std::string& field, InputText& line) {
 }
 
 }  // namespace
+
+DType encoder_dtype(const std::string& name) {
+  if (name == "fp32" || name == "tf32") return DType::f32;
+  if (name == "bf16") return DType::bf16;
+  if (name == "fp16") return DType::f16;
+  throw UsageError(fmt::format("'{}' is not a dtype to compute in", name), "--dtype",
+                   "use fp32, tf32 (on a GPU), bf16 or fp16");
+}
 
 void EncoderFlags::add_to(CLI::App& command) {
   command.add_option("--model", model, "Folder of a BERT or RoBERTa model with its tokenizer")->required();
@@ -106,13 +106,13 @@ void TextInputFlags::for_each_window(const std::function<void(const TextWindow&)
   TextWindow window;
   const auto flush = [&] {
     if (!window.texts.empty()) visit(window);
-    window = {{}, window.end, window.end};
+    window = {.begin = window.end, .end = window.end};
   };
   const auto add = [&](std::string_view line, std::int64_t number) {
     window.end += line.size() + 1;
     if (line.ends_with('\r')) line.remove_suffix(1);
     if (objects && line.find_first_not_of(" \t") == std::string_view::npos) return;
-    window.texts.push_back({number, std::string(line), nullptr, ""});
+    window.texts.push_back({.line = number, .text = std::string(line)});
     if (objects) read_object(field, window.texts.back());
     if (window.texts.size() == kWindowTexts || window.end - window.begin >= kWindowBytes) flush();
   };

@@ -1,4 +1,4 @@
-// Shared by `embed` and `rank`: the flags of an encoder, and texts read from lines or JSONL.
+// Shared by `embed`, `rank` and `bench encoder`: the flags of an encoder, and texts read from lines or JSONL.
 #pragma once
 
 #include <cstdint>
@@ -12,6 +12,10 @@
 #include "infer/encode.hpp"
 
 namespace warpwright::cli {
+
+// Of weights and activations: fp32 for "fp32" and "tf32" (a mode of products), bf16 or fp16; UsageError for
+// anything else.
+DType encoder_dtype(const std::string& name);
 
 struct EncoderFlags {
   std::filesystem::path model;
@@ -30,13 +34,13 @@ struct EncoderFlags {
 struct InputText {
   std::int64_t line = 0;  // from 1
   std::string text;       // of any bytes
-  nlohmann::json id;      // of a JSONL object that has one, else null
-  std::string error;      // why there is no text; empty if there is one
+  nlohmann::json id{};    // of a JSONL object that has one, else null
+  std::string error{};    // why there is no text; empty if there is one
 };
 
 // The texts encoded together.
 struct TextWindow {
-  std::vector<InputText> texts;
+  std::vector<InputText> texts{};
   std::uint64_t begin = 0, end = 0;  // their bytes in the input
 };
 

@@ -40,6 +40,12 @@ void notify(const std::string& line) {
   if (!line.empty()) write_message(line + "\n");
 }
 
+std::function<void(const std::string&)> notify_of(std::string command) {
+  return [command = std::move(command)](const std::string& line) {
+    notify(fmt::format("warpwright: {}: {}", command, line));
+  };
+}
+
 void require_model(const std::filesystem::path& source) {
   if (!path_exists(source)) {
     throw Error("does not exist", source.string(),

@@ -3,6 +3,7 @@
 
 #include <CLI/CLI.hpp>
 #include <filesystem>
+#include <functional>
 #include <string>
 
 #include "core/dtype.hpp"
@@ -24,6 +25,8 @@ void add_tokenizer_change_flag(CLI::App& command, bool& allow);
 
 // Prints a line on standard error; nothing for "".
 void notify(const std::string& line);
+// Prints lines of this command as notify() does, "warpwright: COMMAND: LINE".
+std::function<void(const std::string&)> notify_of(std::string command);
 
 // Throws Error if there is no model, saying what is there: nothing, or a run that has not written one.
 void require_model(const std::filesystem::path& source);

@@ -83,7 +83,7 @@ void report_end(const TrainOptions& options, bool finished, std::int64_t skipped
 
 // The table that the flags ask for, or that the resumed run has used so far.
 std::shared_ptr<const TunedTable> tuned_table(const TrainFlags& flags) {
-  const auto notice = [](const std::string& line) { notify("warpwright: train: " + line); };
+  const auto notice = notify_of("train");
   const Device device = flags.device.place();
   if (flags.saved_table.empty() || flags.tuned.are_given()) return flags.tuned.load(device, notice);
   const std::filesystem::path path = flags.options.out / kTunedFile;

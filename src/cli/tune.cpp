@@ -24,7 +24,8 @@ namespace fs = std::filesystem;
 using namespace ops;
 
 struct Flags {
-  std::string model = "gpt2:124M", dtype = "bf16", recompute = "none", shapes;
+  std::string model = "gpt2:124M", dtype = "bf16", recompute = "none";
+  std::vector<std::string> shapes;
   std::int64_t vocab = 0;
   bool memory_efficient_norm = false, json = false;
   StepOptions step;
@@ -37,7 +38,7 @@ struct Flags {
 // are noise, and may be the other way round between a model's other kernels.
 constexpr double kWorthwhile = 0.99;
 
-// The distinct products of a training step, or of --shapes.
+// The distinct products of a training step, or those that are named.
 struct Problems {
   std::vector<MatmulForwardProblem> forward;
   std::vector<MatmulDxProblem> dx;
@@ -66,7 +67,7 @@ Problems problems_of_step(const Flags& flags) {
   return problems;
 }
 
-Problems problems_of_shapes(const std::string& shapes) {
+Problems problems_of_shapes(const std::vector<std::string>& shapes) {
   Problems problems;
   for (const matmul::ProductShape& s : matmul::product_shapes(shapes)) {
     if (s.direction == matmul::Direction::forward) add(problems.forward, s.forward_problem());
@@ -149,8 +150,7 @@ class Tuner {
 // The table to add to: the one that is there, or a new one if that cannot be used.
 TunedTable table_at(const fs::path& path, Device device) {
   if (path_exists(path)) {
-    const auto table =
-        usable_table(path, device, [](const std::string& line) { notify("warpwright: tune: " + line); });
+    const auto table = usable_table(path, device, notify_of("tune"));
     if (table) return *table;
   }
   return TunedTable(tuned_for(device));
@@ -213,8 +213,9 @@ void add_tune(CLI::App& app) {
       ->capture_default_str()
       ->check(one_of({"none", "gelu", "norm", "block"}));
   command->add_flag("--memory-efficient-norm", f->memory_efficient_norm, "As in train");
-  command->add_option("--shapes", f->shapes,
-                      "Products of bf16 instead of a model's, as in bench; default: the model's");
+  command->add_option(
+      "shape", f->shapes,
+      "Products of bf16 as `bench products` names them, instead of a model's; default: a model's");
   command
       ->add_option("--within", f->timing.within,
                    "Measure kernels predicted to take at most this many times as long as the fastest")

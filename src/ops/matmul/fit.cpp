@@ -4,7 +4,7 @@
 //   matmul_fit parameters       a line per number: name, present value
 //   matmul_fit predict TABLE    for each line of numbers on standard input, in that order: the seconds of
 //   every kernel
-//                               in TABLE (as `warpwright bench matmul --table` writes it), as doubles
+//                               in TABLE (as `warpwright bench products --table` writes it), as doubles
 //   matmul_fit write            the costs of such a line, as C++
 #include <fmt/format.h>
 
@@ -169,7 +169,7 @@ std::vector<Measured> read_table(const char* path) {
     for (const auto& [name, seconds] : product.seconds) all.push_back(measured(product, name));
   }
   if (all.empty())
-    throw Error("no measured times", path, "write them with `warpwright bench matmul --table FILE`");
+    throw Error("no measured times", path, "write them with `warpwright bench products … --table FILE`");
   return all;
 }
 

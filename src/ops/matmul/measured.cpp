@@ -16,7 +16,7 @@ constexpr Activation kActivations[] = {Activation::none, Activation::gelu_tanh, 
 
 [[noreturn]] void refuse(std::string_view what) {
   throw Error(fmt::format("no measured product: {}", what), "measured times",
-              "write them anew with `warpwright bench matmul --shapes … --table FILE`");
+              "write them anew with `warpwright bench products … --table FILE`");
 }
 
 template <class T, std::size_t count>

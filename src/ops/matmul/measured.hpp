@@ -1,4 +1,4 @@
-// Measured times of a product's kernels, a line of JSON a product: what `warpwright bench matmul --table`
+// Measured times of a product's kernels, a line of JSON a product: what `warpwright bench products --table`
 // writes and the costs are fitted to (fit.cpp).
 //
 //   {"direction": "dx", "rows": 4096, "cols": 768, "depth": 3072, "activation": "none", "row_sums": false,

@@ -20,12 +20,14 @@ namespace warpwright::ops::matmul {
 namespace {
 
 void add_layer(std::vector<ProductShape>& shapes, std::int64_t M, std::int64_t N, std::int64_t K) {
-  for (const Direction d : {Direction::forward, Direction::dx, Direction::dw}) shapes.push_back({d, M, N, K});
+  for (const Direction d : {Direction::forward, Direction::dx, Direction::dw})
+    shapes.push_back({.direction = d, .M = M, .N = N, .K = K});
 }
 
 void add_gelu(std::vector<ProductShape>& shapes, std::int64_t M, std::int64_t N, std::int64_t K) {
-  shapes.push_back({Direction::forward, M, N, K, Activation::gelu_tanh});
-  shapes.push_back({Direction::dx, M, K, N, Activation::gelu_tanh});
+  shapes.push_back(
+      {.direction = Direction::forward, .M = M, .N = N, .K = K, .activation = Activation::gelu_tanh});
+  shapes.push_back({.direction = Direction::dx, .M = M, .N = K, .K = N, .activation = Activation::gelu_tanh});
 }
 
 // The four layers of a block; the feed-forward ones also with GELU in their epilogues.
@@ -37,18 +39,17 @@ void add_block(std::vector<ProductShape>& shapes, std::int64_t M, std::int64_t C
   add_gelu(shapes, M, 4 * C, C);
 }
 
-[[noreturn]] void refuse_shape(std::string_view part, std::string_view what, std::string_view shapes) {
-  throw UsageError(fmt::format("'{}' in '{}' is no {}", part, shapes, what), "--shapes",
-                   "use gpt2, bert, random:COUNT[:SEED], MxNxK, gelu:MxNxK, residual:MxNxK or fp32:MxNxK, "
-                   "with commas between several");
+[[noreturn]] void refuse_shape(std::string_view part, std::string_view what, std::string_view word) {
+  throw UsageError(fmt::format("'{}' in '{}' is no {}", part, word, what), "bench products",
+                   "use gpt2, bert, random:COUNT[:SEED], MxNxK, gelu:MxNxK, residual:MxNxK or fp32:MxNxK");
 }
 
-std::int64_t number(std::string_view text, std::string_view shapes, std::string_view what = "size",
+std::int64_t number(std::string_view text, std::string_view word, std::string_view what = "size",
                     std::int64_t most = 1 << 24) {
   std::int64_t value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (error != std::errc() || end != text.data() + text.size() || value < 1 || value > most) {
-    refuse_shape(text, what, shapes);
+    refuse_shape(text, what, word);
   }
   return value;
 }
@@ -73,11 +74,50 @@ void add_random(std::vector<ProductShape>& shapes, std::int64_t count, std::int6
     return std::max<std::int64_t>((n + step / 2) / step, 1) * step;
   };
   for (std::int64_t i = 0; i < count;) {
-    const ProductShape s{static_cast<Direction>(i % 3), size(), size(), size()};
+    const ProductShape s{.direction = static_cast<Direction>(i % 3), .M = size(), .N = size(), .K = size()};
     if (2.0 * static_cast<double>(s.M) * static_cast<double>(s.N) * static_cast<double>(s.K) > kMostFlops)
       continue;
     shapes.push_back(s);
     ++i;
+  }
+}
+
+// [KIND:]MxNxK
+void add_product(std::vector<ProductShape>& shapes, std::string_view word) {
+  const std::size_t colon = word.find(':');
+  const std::string_view kind = word.substr(0, colon == std::string_view::npos ? 0 : colon);
+  const auto sides = split(kind.empty() ? word : word.substr(colon + 1), 'x');
+  if (sides.size() != 3) refuse_shape(word, "product", word);
+  const std::int64_t M = number(sides[0], word), N = number(sides[1], word), K = number(sides[2], word);
+  if (kind == "gelu") {
+    add_gelu(shapes, M, N, K);
+  } else if (kind == "residual") {
+    shapes.push_back({.direction = Direction::forward, .M = M, .N = N, .K = K, .finish = Finish::combined});
+  } else if (kind == "fp32") {
+    shapes.push_back({.direction = Direction::forward, .M = M, .N = N, .K = K, .finish = Finish::widened});
+    shapes.push_back({.direction = Direction::dx, .M = M, .N = N, .K = K, .finish = Finish::widened});
+  } else if (kind.empty()) {
+    add_layer(shapes, M, N, K);
+  } else {
+    refuse_shape(kind, "kind of product", word);
+  }
+}
+
+void add_shapes(std::vector<ProductShape>& shapes, std::string_view word) {
+  if (word == "gpt2") {
+    for (const std::int64_t C : {768, 1024, 1280, 1600}) {
+      for (const std::int64_t M : {4096, 16384, 65536}) add_block(shapes, M, C);
+    }
+  } else if (word == "bert") {
+    for (std::int64_t M = 64; M <= 16384; M *= 2) add_block(shapes, M, 768);
+  } else if (word.starts_with("random:")) {
+    const auto numbers = split(word.substr(7), ':');
+    if (numbers.size() > 2) refuse_shape(word, "count and seed", word);
+    constexpr std::int64_t kMost = std::numeric_limits<std::int64_t>::max();
+    const std::int64_t seed = numbers.size() > 1 ? number(numbers[1], word, "seed", kMost) : 1;
+    add_random(shapes, number(numbers[0], word, "count"), seed);
+  } else {
+    add_product(shapes, word);
   }
 }
 
@@ -239,41 +279,9 @@ MatmulDwProblem ProductShape::dw_problem(bool bias_gradient) const {
           .aligned_factors = true};
 }
 
-std::vector<ProductShape> product_shapes(std::string_view text) {
+std::vector<ProductShape> product_shapes(const std::vector<std::string>& words) {
   std::vector<ProductShape> shapes;
-  for (const std::string_view part : split(text, ',')) {
-    if (part == "gpt2") {
-      for (const std::int64_t C : {768, 1024, 1280, 1600}) {
-        for (const std::int64_t M : {4096, 16384, 65536}) add_block(shapes, M, C);
-      }
-    } else if (part == "bert") {
-      for (std::int64_t M = 64; M <= 16384; M *= 2) add_block(shapes, M, 768);
-    } else if (part.rfind("random:", 0) == 0) {
-      const auto numbers = split(part.substr(7), ':');
-      if (numbers.size() > 2) refuse_shape(part, "count and seed", text);
-      constexpr std::int64_t kMost = std::numeric_limits<std::int64_t>::max();
-      const std::int64_t seed = numbers.size() > 1 ? number(numbers[1], text, "seed", kMost) : 1;
-      add_random(shapes, number(numbers[0], text, "count"), seed);
-    } else {
-      const std::size_t colon = part.find(':');
-      const std::string_view kind = part.substr(0, colon == std::string_view::npos ? 0 : colon);
-      const auto sides = split(kind.empty() ? part : part.substr(colon + 1), 'x');
-      if (sides.size() != 3) refuse_shape(part, "product", text);
-      const std::int64_t M = number(sides[0], text), N = number(sides[1], text), K = number(sides[2], text);
-      if (kind == "gelu") {
-        add_gelu(shapes, M, N, K);
-      } else if (kind == "residual") {
-        shapes.push_back({Direction::forward, M, N, K, Activation::none, Finish::combined});
-      } else if (kind == "fp32") {
-        shapes.push_back({Direction::forward, M, N, K, Activation::none, Finish::widened});
-        shapes.push_back({Direction::dx, M, N, K, Activation::none, Finish::widened});
-      } else if (kind.empty()) {
-        add_layer(shapes, M, N, K);
-      } else {
-        refuse_shape(kind, "kind of product", text);
-      }
-    }
-  }
+  for (const std::string& word : words) add_shapes(shapes, word);
   return shapes;
 }
 
@@ -283,7 +291,7 @@ bool has_hopper(const Device& device) {
   return device.kind == DeviceKind::cuda && device_info(device).gpu.major == 9;
 }
 [[noreturn]] void refuse() {
-  throw UsageError("needs a Hopper GPU", "--shapes", "give --device cuda where there is one");
+  throw UsageError("needs a Hopper GPU", "bench products", "run it on a machine that has one");
 }
 
 }  // namespace
@@ -296,7 +304,8 @@ void trace_products(const ProductBenchOptions& options, const std::filesystem::p
     if (shape.N % 8 != 0 || shape.K % 8 != 0) {
       throw UsageError(fmt::format("N={} K={}", shape.N, shape.K), "--timeline", "give multiples of eight");
     }
-    const Timeline timeline = Products(options).trace({Direction::forward, shape.M, shape.N, shape.K});
+    const Timeline timeline =
+        Products(options).trace({.direction = Direction::forward, .M = shape.M, .N = shape.N, .K = shape.K});
     write_file_atomically(svg, timeline.svg(0));
     out << fmt::format("{}: {:.1f} % of the epilogues' time passes while the other group multiplies\n",
                        shape.describe(), 100 * timeline.overlap());

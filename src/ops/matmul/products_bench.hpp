@@ -1,4 +1,4 @@
-// warpwright bench matmul --shapes: every kernel that there is for a product on a GPU's tensor cores, timed
+// warpwright bench products: every kernel that there is for a product on a GPU's tensor cores, timed
 // beside every algorithm that cuBLASLt's heuristic proposes, and what the choices lose that are made without
 // measuring.
 #pragma once
@@ -30,8 +30,8 @@ struct ProductShape {
 // 16k. "random:COUNT" or "random:COUNT:SEED": sizes between 64 and 40,000, even in their logarithms, half of
 // them multiples of 128 and the others of eight; 2 TFLOP at most. "MxNxK": the three products of one layer;
 // "gelu:MxNxK": its forward with GELU, and the next layer's dx with GELU's derivative; "residual:MxNxK": its
-// forward with a residual; "fp32:MxNxK": its forward and dx in fp32. Several with commas between them.
-std::vector<ProductShape> product_shapes(std::string_view text);
+// forward with a residual; "fp32:MxNxK": its forward and dx in fp32. UsageError for any other word.
+std::vector<ProductShape> product_shapes(const std::vector<std::string>& words);
 
 struct ProductBenchOptions {
   ContextOptions context;

@@ -1,4 +1,4 @@
-// When the groups of a persistent kernel multiply and when they are at their epilogues: bench matmul
+// When the groups of a persistent kernel multiply and when they are at their epilogues: bench products
 // --timeline.
 #pragma once
 

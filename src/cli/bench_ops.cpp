@@ -1,0 +1,57 @@
+// warpwright bench ops: every variant of the operations, one by one.
+#include <cstdint>
+#include <iostream>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "cli/bench.hpp"
+#include "cli/checks.hpp"
+#include "cli/command.hpp"
+#include "ops/testing/bench.hpp"
+
+namespace warpwright::cli {
+namespace {
+
+struct Flags {
+  std::vector<std::string> names;
+  std::string dtype = "fp32", filter;
+  std::int64_t working_set = 0;  // MiB
+  bool json = false;
+  DeviceFlags device;
+};
+
+void run(const Flags& flags) {
+  ops::BenchOptions options;
+  options.context = flags.device.context_options(flags.dtype);
+  options.device = flags.device.place();
+  if (options.device.kind == DeviceKind::cuda) options.case_seconds = 0.2;  // hundreds of calls
+  options.filter = flags.filter;
+  options.working_set = static_cast<std::size_t>(flags.working_set) << 20;
+  options.json = flags.json;
+  warn_if_disturbed(ops::run_benches(flags.names, options, std::cout));
+}
+
+}  // namespace
+
+void add_bench_ops(CLI::App& bench) {
+  CLI::App* command = bench.add_subcommand("ops", "Time every variant of operations against this machine");
+  auto f = std::make_shared<Flags>();
+  command->add_option("op", f->names, "Operations; default: all")->check(one_of(ops::bench_names()));
+  command->add_option("--filter", f->filter,
+                      "Only rows whose operation, variant and problem contain this; default: all");
+  command->add_option("--dtype", f->dtype, "fp32, or tf32 (GPU): products of fp32 tensors may round to it")
+      ->capture_default_str()
+      ->check(one_of({"fp32", "tf32"}));
+  command
+      ->add_option("--working-set", f->working_set,
+                   "MiB that a case's tensors take at least, in copies that take turns; 0: four times the "
+                   "second-level caches")
+      ->capture_default_str()
+      ->check(CLI::Range(0, 1 << 20));
+  command->add_flag("--json", f->json, "Print JSON");
+  f->device.add_to(*command);
+  command->callback([f] { run(*f); });
+}
+
+}  // namespace warpwright::cli
