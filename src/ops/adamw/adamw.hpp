@@ -4,15 +4,17 @@
 // with the bias corrections c1 = 1 − β1^step and c2 = 1 − β2^step.
 // Source: I. Loshchilov, F. Hutter, "Decoupled Weight Decay Regularization", arXiv:1711.05101.
 //
-// A tensor on the device holds what changes between steps (scalars.hpp). A scale that is not finite changes
-// nothing: ops/global_norm writes NaN for gradients that are not finite. Parameters are of one dtype, or some
-// of 16 bits and some fp32. One of 16 bits has a master copy in fp32, which is updated; the parameter becomes
-// the rounded master. fp64 parameters have everything beside them in fp64. Variants in fp32 may flush
-// subnormal numbers (below 1.2e-38) to 0.
+// A tensor on the device holds the numbers that change between steps (scalars.hpp). If the scale is not
+// finite, nothing changes; ops/global_norm writes NaN for gradients that are not finite.
 //
-// bf16 parameters may all go without masters. Such a parameter is itself the state: what the fp32 update of
-// it gives is stored by stochastic rounding (rounding.hpp), whose random bits are a function of `random` (a
-// seed and the step), the tensor's place in `tensors` and the element's place in it.
+// All parameters have one dtype, or some have 16 bits and the others are fp32. A parameter of 16 bits has a
+// master copy in fp32. The update changes the master, and the parameter becomes the rounded master. For fp64
+// parameters, gradients and moments are fp64, too. Variants in fp32 may flush subnormal numbers (below
+// 1.2e-38) to 0.
+//
+// bf16 parameters may all go without masters. The update then computes the new parameter in fp32 and stores
+// it with stochastic rounding (rounding.hpp). The random bits are a function of `random` (a seed and the
+// step), the tensor's index in `tensors` and the element's index in the tensor.
 #pragma once
 
 #include <vector>
@@ -24,8 +26,8 @@ namespace warpwright::ops {
 
 struct AdamWProblem {
   std::int64_t elements = 0, tensors = 0;
-  DType dtype = DType::f32;  // of the parameters, or of those of 16 bits
-  bool masters = true;       // false: those of 16 bits have none
+  DType dtype = DType::f32;  // the parameters' narrowest
+  bool masters = true;       // false: parameters of 16 bits have none
 
   bool operator==(const AdamWProblem&) const = default;
   std::string describe() const;
@@ -35,7 +37,7 @@ struct AdamWProblem {
 
 struct AdamWTensor {
   Tensor parameter;  // any shape
-  Tensor master;     // fp32; absent for fp32 parameters, optional (fp64) for fp64 ones; of bf16, all or none
+  Tensor master;     // fp32; absent for fp32 parameters, optional (fp64) for fp64 ones; all bf16 ones or none
   Tensor gradient;   // fp32
   Tensor m, v;       // fp32; v ≥ 0
   double weight_decay = 0;
@@ -47,7 +49,7 @@ struct AdamW {
 
   std::vector<AdamWTensor> tensors;
   Tensor scalars;  // (4) fp32: AdamWScalars
-  Tensor random;   // (3) int32: the lower and the upper half of a seed, the step; where masters are left out
+  Tensor random;   // (3) int32: a seed's lower and upper half, the step; needed without masters
   double beta1 = 0.9, beta2 = 0.999, eps = 1e-8;
 
   template <class F>
@@ -62,7 +64,7 @@ struct AdamW {
     f("scalars", scalars, Access::read);
     f("random", random, Access::read);
   }
-  Problem problem() const;  // throws Error where they do not fit together
+  Problem problem() const;  // throws Error if they do not fit together
 };
 
 const Op<AdamW>& adamw_op();

@@ -18,7 +18,7 @@ using namespace testing;  // the operations' fixture, not GoogleTest's
 
 class Variants : public testing::VariantTest {
  protected:
-  // Runs the variant under test; returns its reason where it refuses, else "".
+  // Runs the variant under test; returns its reason if it refuses, else "".
   std::string run(const AdamW& args) {
     const auto& variant = find_variant(adamw_op(), GetParam());
     std::string reason = variant.refuse(adamw_op().problem(args), device_for(variant.name));
@@ -112,8 +112,8 @@ class WithoutMasters : public testing::VariantTest {
   static std::string bits_of(const Tensor& t) { return {static_cast<const char*>(t.data), t.bytes()}; }
 };
 
-// The same arguments with masters that hold what the parameters do: m, v and the fp32 parameters have the
-// same bits, and a parameter is its would-be master, rounded with the bits of (seed, step, tensor, element).
+// Runs the same arguments with masters equal to the parameters. m, v and the fp32 parameters must have the
+// same bits, and a parameter must be that master, rounded with the bits of (seed, step, tensor, element).
 TEST_P(WithoutMasters, RoundsWhatAMasterWouldHold) {
   for (auto c : taken(adamw_kernels::test_cases())) {
     c.masters = false;
@@ -154,8 +154,8 @@ TEST_P(WithoutMasters, RoundsWhatAMasterWouldHold) {
   }
 }
 
-// Decay alone makes 1 − 2^-10 of 1: a quarter of the way from 1 to the next number of bf16. The number of
-// those that move is binomial; six of its deviations are met once in 5e8 seeds.
+// Decay alone turns 1 into 1 − 2^-10, a quarter of the way from 1 to the next number of bf16. The number of
+// elements that move is binomial; one seed in 5e8 is six deviations off.
 TEST_P(WithoutMasters, MovesAsOftenAsItShould) {
   constexpr std::int64_t kElements = 200000;
   Fixture fixture(10);
@@ -214,7 +214,7 @@ TEST_P(WithoutMasters, AScaleThatIsNotFiniteChangesNothing) {
   for (const auto& storage : fixture.storages()) EXPECT_TRUE(storage.bytes == storage.before);
 }
 
-// Those that do without masters.
+// The variants that take parameters without masters.
 std::vector<std::string> stochastic(std::vector<std::string> names) {
   std::erase(names, "cuda.plain");
   return names;
@@ -231,7 +231,7 @@ float float_of(std::uint32_t bits) {
   return std::bit_cast<float>(bits);
 }
 
-// Of all 2^16 random halves as many round up as the lower half of the number says: the mean is the number.
+// The lower half of a number is the count of the 2^16 random halves that round up. The mean is the number.
 TEST(StochasticRounding, IsUnbiasedBetweenTheNeighbours) {
   const PhiloxStream stream(1, 2);
   for (std::uint64_t trial = 0; trial < 200; ++trial) {
@@ -262,7 +262,8 @@ TEST(StochasticRounding, LeavesWhatBf16HasAndWhatIsNoNumber) {
         return static_cast<float>(bf16(adamw_kernels::stochastically_rounded(float_of(sign | bits), random)));
       };
       EXPECT_TRUE(std::isnan(rounded(0x7f800001)) && std::isnan(rounded(0x7fffffff)));
-      // Half a step beyond the largest finite number is infinite, as in rounding to nearest, less is not.
+      // Half a step beyond the largest finite number becomes infinite, as in rounding to nearest; less does
+      // not.
       EXPECT_EQ(rounded(0x7f7f7fff), float_of(sign | 0x7f7f0000));
       EXPECT_EQ(rounded(0x7f7f8000), float_of(sign | 0x7f800000));
       EXPECT_EQ(rounded(0x7f7effff), float_of(sign | (random == 0 ? 0x7f7e0000 : 0x7f7f0000)));
@@ -279,7 +280,7 @@ TEST(StochasticRounding, GivesEachOfEightElementsItsOwnBits) {
 
 INSTANTIATE_TEST_SUITE_P(AdamW, Variants, ::testing::ValuesIn(variant_names(adamw_op())), test_name);
 
-class Huge : public testing::VariantTest {};  // of the variants of a GPU
+class Huge : public testing::VariantTest {};  // GPU variants
 class HugeWithoutMasters : public Huge {};
 
 TEST_P(Huge, GivesEveryElementItsBits) {
@@ -293,7 +294,7 @@ TEST_P(Huge, GivesEveryElementItsBits) {
   }
 }
 
-// A learning rate of 0 leaves every parameter as it is, at whichever place it was looked for.
+// A learning rate of 0 leaves every parameter as it is, wherever its random bits come from.
 TEST_P(HugeWithoutMasters, GivesEveryElementItsBits) {
   Fixture fixture(9);
   const auto args = adamw_kernels::make({{200000, 77}, 0, false, false}, DType::bf16, 0.5, fixture);
@@ -310,7 +311,7 @@ GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(HugeWithoutMasters);
 INSTANTIATE_TEST_SUITE_P(AdamW, HugeWithoutMasters,
                          ::testing::ValuesIn(stochastic(gpu_variant_names(adamw_op()))), test_name);
 
-// Steps of SGD, by hand: with β1 = 0, m = g; with β2 = 0, v = g²; so a step is lr · g / (|g| + eps).
+// Steps computed by hand: with β1 = 0, m = g; with β2 = 0, v = g². A step is learning_rate · g / (|g| + eps).
 TEST(AdamWReference, KnownSteps) {
   Fixture fixture(4);
   auto args = adamw_kernels::make({{2}}, DType::f64, 1, fixture);
@@ -331,7 +332,8 @@ TEST(AdamWReference, KnownSteps) {
   EXPECT_EQ(args.tensors[0].v.as<double>()[1], 12.25);
 }
 
-// A step too small to see leaves the loss lower by lr · Σ |∂loss/∂w| where AdamW is a sign descent.
+// With β1 = β2 = 0, AdamW descends along the signs: a tiny step lowers the loss by learning_rate · Σ
+// |∂loss/∂w|.
 TEST(AdamWReference, DescendsAlongTheGradient) {
   Fixture fixture(5);
   auto args = adamw_kernels::make({{30}}, DType::f64, 1, fixture);

@@ -14,12 +14,11 @@ struct Case {
   std::vector<std::int64_t> sizes;  // of the tensors
   std::int64_t skew = 0;            // elements by which each misses a multiple of 16 bytes
   bool mixed = false;               // every second one fp32
-  bool masters = true;              // beside those of 16 bits
+  bool masters = true;              // of the tensors of 16 bits
 };
 
-// Every length of a vector's tail in one set, sizes around the blocks that threads share out, empty tensors,
-// fewer blocks than threads, more tensors than a GPU's launch takes, any addresses, no tensors, and two
-// dtypes.
+// Every length of a vector's tail in one set, sizes around the threads' blocks, empty tensors, fewer blocks
+// than threads, more tensors than one launch on a GPU takes, unaligned addresses, no tensors, and two dtypes.
 inline std::vector<Case> test_cases() {
   Case tails;
   for (std::int64_t size = 0; size <= 70; ++size) tails.sizes.push_back(size);

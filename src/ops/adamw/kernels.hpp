@@ -5,7 +5,7 @@
 
 namespace warpwright::ops::adamw_kernels {
 
-// The dtype of the parameters that have 16 bits, or of all.
+// The parameters' narrowest dtype.
 DType narrowest_dtype(const AdamW& args);
 // True if parameters of 16 bits have no masters.
 bool without_masters(const AdamW& args);

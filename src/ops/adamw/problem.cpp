@@ -7,7 +7,7 @@ namespace {
 
 constexpr std::string_view kName = "adamw";
 
-// `narrowest`: of all tensors.
+// narrowest: the dtype of all tensors' narrowest parameter.
 void require_fitting(const AdamWTensor& t, DType narrowest, bool masters) {
   const bool wide = size_of(narrowest) == 2 && t.parameter.dtype == DType::f32;
   const DType dtype = wide ? DType::f32 : narrowest;
@@ -17,9 +17,8 @@ void require_fitting(const AdamWTensor& t, DType narrowest, bool masters) {
   require_tensor(kName, "gradient", t.gradient, accumulation, shape);
   require_tensor(kName, "m", t.m, accumulation, shape);
   require_tensor(kName, "v", t.v, accumulation, shape);
-  require(!t.master || dtype != DType::f32, kName, "master stands beside an fp32 parameter");
-  require(!t.master || masters, kName,
-          "masters stand beside some parameters of 16 bits and not beside others");
+  require(!t.master || dtype != DType::f32, kName, "an fp32 parameter has a master");
+  require(!t.master || masters, kName, "some parameters of 16 bits have masters, and others have none");
   const bool needed = size_of(dtype) == 2 && masters;
   if (t.master || needed) require_tensor(kName, "master", t.master, accumulation, shape);
 }

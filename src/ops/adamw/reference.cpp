@@ -1,5 +1,5 @@
-// The oracle: fp64 throughout, in the order of the formulas. Without a master, what is rounded at random is
-// the fp32 number nearest to the new parameter.
+// The oracle: fp64 throughout, in the order of the formulas. Without a master, stochastic rounding gets the
+// fp32 number nearest to the new parameter.
 #include <cmath>
 
 #include "ops/adamw/kernels.hpp"

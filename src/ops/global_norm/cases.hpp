@@ -15,9 +15,9 @@ struct Case {
   std::int64_t skew = 0;  // elements by which each misses a multiple of 16 bytes
 };
 
-// Every length of a vector's tail, sizes around the blocks that threads share out, empty tensors, none, norms
-// below the limit, without one, squares beyond the range of fp32 in both directions, any addresses, and more
-// tensors than a GPU's launch takes.
+// Every length of a vector's tail, sizes around the threads' blocks, empty tensors, no tensors, norms below
+// the limit, no limit, squares beyond the range of fp32 in both directions, unaligned addresses, and more
+// tensors than one launch on a GPU takes.
 inline std::vector<Case> test_cases() {
   std::vector<Case> cases{{{}},
                           {{0}},

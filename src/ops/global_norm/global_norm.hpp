@@ -1,9 +1,10 @@
 // The norm of all gradients together, and the factor that clips them.
-//   norm = √(Σ over all tensors and elements of g²), 0 where there are none
-//   scale = NaN where norm is not finite (or, with keep_nan, where scale is NaN), max_norm / norm where
-//   max_norm > 0 and norm > max_norm, else 1
-// Squares are summed in fp64, where those of fp32 numbers neither overflow nor vanish, over fixed blocks in a
-// fixed order, so that the bits do not depend on the threads; on a GPU they depend on its number of
+//   norm = √(Σ over all tensors and elements of g²), 0 if there are none
+//   scale = NaN if norm is not finite or if, with keep_nan, scale was NaN;
+//           max_norm / norm if max_norm > 0 and norm > max_norm;
+//           1 otherwise
+// Squares are summed in fp64, in which squares of fp32 numbers neither overflow nor vanish. Blocks and their
+// order are fixed, so that the bits do not depend on the threads. On a GPU they depend on its number of
 // multiprocessors.
 // Source: R. Pascanu, T. Mikolov, Y. Bengio, "On the difficulty of training recurrent neural networks",
 // arXiv:1211.5063.
@@ -32,7 +33,7 @@ struct GlobalNorm {
   Tensor norm;                    // (1) of the gradients' dtype
   Tensor scale;                   // (1), optional: AdamW's gradient_scale (adamw/scalars.hpp)
   double max_norm = 0;            // 0: do not clip
-  bool keep_nan = false;  // a scale that is NaN already stays so: updates halt until the host clears it
+  bool keep_nan = false;          // a scale that is NaN stays NaN: updates halt until the host clears it
 
   template <class F>
   void visit(F&& f) {
@@ -40,7 +41,7 @@ struct GlobalNorm {
     f("norm", norm, Access::write);
     f("scale", scale, keep_nan ? Access::update : Access::write);
   }
-  Problem problem() const;  // throws Error where they do not fit together
+  Problem problem() const;  // throws Error if they do not fit together
 };
 
 const Op<GlobalNorm>& global_norm_op();

@@ -15,7 +15,7 @@ using namespace testing;  // the operations' fixture, not GoogleTest's
 constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
-// With the reference among them: the cases below are known by hand.
+// The reference is among them: the results of the cases below are known.
 std::vector<std::string> all_names() {
   auto names = variant_names(global_norm_op());
   names.emplace_back(kReference);
@@ -24,7 +24,7 @@ std::vector<std::string> all_names() {
 
 class Variants : public testing::VariantTest {
  protected:
-  // Runs the variant under test; returns its reason where it refuses, else "".
+  // Runs the variant under test; returns its reason if it refuses, else "".
   std::string run(const GlobalNorm& args) {
     const auto& variant = find_variant(global_norm_op(), GetParam());
     std::string reason = variant.refuse(global_norm_op().problem(args), device_for(variant.name));
@@ -91,7 +91,7 @@ TEST_P(Variants, WritesOneElementOfATensor) {
   EXPECT_FLOAT_EQ(scalars.as<float>()[3] * args.norm.as<float>()[0], 1e-3f);
 }
 
-// With keep_nan one bad gradient halts the updates after it too.
+// With keep_nan, one bad gradient also halts the updates after it.
 TEST_P(Variants, AScaleThatIsNaNMayStaySo) {
   for (const bool keep : {false, true}) {
     Fixture fixture(6);
@@ -123,7 +123,7 @@ TEST_P(Variants, RepeatsItsBits) {
 
 INSTANTIATE_TEST_SUITE_P(GlobalNorm, Variants, ::testing::ValuesIn(all_names()), test_name);
 
-class Huge : public testing::VariantTest {};  // of the variants of a GPU
+class Huge : public testing::VariantTest {};  // GPU variants
 
 TEST_P(Huge, IsTheLengthOfTheWhole) {
   Fixture fixture(7);

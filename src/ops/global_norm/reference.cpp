@@ -1,5 +1,5 @@
-// The oracle: fp64 throughout, element after element. The largest element is taken out of the squares, so
-// that fp64 gradients do not overflow either.
+// The oracle: fp64 throughout, element after element. The squares are of g / largest, so that fp64 gradients
+// do not overflow, either.
 #include <cmath>
 #include <limits>
 

@@ -1,8 +1,7 @@
-// AdamW on a CPU. Memory-bound: 28 bytes a
-// parameter in fp32 (parameter, m and v read and written, gradient read), 30 with bf16 beside an fp32 master,
-// 24 with bf16 alone.
-// Stores go through the caches: a line that was just read is there, and a store past the caches measured
-// 20% slower. All tensors together are one row of blocks, of which each thread takes an equal share.
+// AdamW on a CPU. Memory-bound: 28 bytes per parameter in fp32 (parameter, m and v read and written, gradient
+// read), 30 for bf16 with an fp32 master, 24 for bf16 alone. Stores go through the caches, because the line
+// was just read and is there. All tensors together form one row of blocks, and each thread takes an equal
+// share.
 #include "ops/adamw/kernels.hpp"
 #include "ops/adamw/rounding.hpp"
 #include "ops/cpu/elementwise.hpp"
@@ -20,8 +19,8 @@ struct Step {
   float learning_rate;
 };
 
-// Elements [begin, end). weights: a master, the fp32 parameter, or bf16 that has no master; what becomes of
-// them is stored by store_weights(i, vector, lanes).
+// Elements [begin, end). weights: a master, the fp32 parameter, or bf16 without a master. The function
+// store_weights(i, vector, lanes) stores the new weights.
 template <class W, class Store>
 inline void update(const AdamWTensor& t, const W* weights, const Step& s, std::int64_t begin,
                    std::int64_t end, const Store& store_weights) {
@@ -80,8 +79,9 @@ inline ivec odd_lanes(ivec a, ivec b) {
 }
 #endif
 
-// Philox4x32-10 of so many blocks at once, a 64-bit lane each, as runtime/philox.hpp has it for one (whose
-// functions an ISA file must not instantiate): 16 bits for each of kRandomElements · kBlocks elements.
+// Philox4x32-10 of kBlocks blocks at once, one in each 64-bit lane: 16 bits for each of
+// kRandomElements · kBlocks elements. runtime/philox.hpp computes one block, but an ISA file must not
+// instantiate its functions.
 constexpr int kBlocks = kLanes / 2;
 struct RandomBits {
   alignas(64) std::uint16_t halves[kRandomElements * kBlocks];
@@ -89,7 +89,7 @@ struct RandomBits {
 
 inline void draw(RandomBits& bits, const std::int32_t* random, std::uint32_t tensor, std::int64_t block) {
   using Lanes = std::uint64_t __attribute__((vector_size(sizeof(ivec))));
-  // Even lanes have the first blocks: they are stored first. What stands in upper halves is never read.
+  // Even lanes hold the first blocks, because they are stored first. The upper halves are never read.
   Lanes c0{}, c1 = Lanes{} + tensor, c2 = Lanes{} + kRounding;
   Lanes c3 = Lanes{} + static_cast<std::uint32_t>(random[2]);
   for (int b = 0; b < kBlocks; ++b) c0[b] = static_cast<std::uint64_t>(b / 2 + b % 2 * (kBlocks / 2));
@@ -110,7 +110,7 @@ inline void draw(RandomBits& bits, const std::int32_t* random, std::uint32_t ten
   __builtin_memcpy(bits.halves + kRandomElements * kBlocks / 2, &second, sizeof second);
 }
 
-// As stochastically_rounded().
+// The same as stochastically_rounded().
 inline vec round_stochastically(vec w, const std::uint16_t* random) {
   using Words = std::uint32_t __attribute__((vector_size(sizeof(vec))));
   using Halves = std::uint16_t __attribute__((vector_size(sizeof(vec) / 2)));
@@ -144,7 +144,7 @@ void run_blocks(const AdamW& a, const Step& s, int threads) {
   };
   for_each_block_parallel(static_cast<std::int64_t>(a.tensors.size()), elements, threads,
                           [&](std::int64_t i, std::int64_t, std::int64_t begin, std::int64_t end) {
-                            const FlushSubnormals guard;  // m of a row without gradients shrinks for ever
+                            const FlushSubnormals guard;  // m of a row without gradients shrinks forever
                             const AdamWTensor& t = a.tensors[static_cast<std::size_t>(i)];
                             if (t.parameter.dtype == DType::f32) {
                               update_wide(t, s, begin, end);

@@ -1,7 +1,7 @@
-// AdamW on a GPU, all tensors in one launch (of up to 581 tensors). Memory-bound: 28 bytes a parameter in
-// fp32 (parameter, m and v read and written, gradient read), 30 with bf16 or fp16 beside an fp32 master, 24
-// with bf16 alone. Every thread has four neighbours, 64 bytes to read, at a time; without masters eight, for
-// which one call of Philox has the random bits. 0.96 of copy speed on an H200 with masters (docs/kernels.md).
+// AdamW on a GPU. One launch updates up to 581 tensors. Memory-bound: 28 bytes per parameter in fp32
+// (parameter, m and v read and written, gradient read), 30 for bf16 or fp16 with an fp32 master, 24 for bf16
+// alone. Each thread updates four neighbours at a time, which are 64 bytes to read. Without masters it
+// updates eight, because one call of Philox gives the random bits of eight. Speed: docs/kernels.md.
 #include "ops/adamw/kernels.hpp"
 #include "ops/adamw/rounding.hpp"
 #include "ops/cuda/tensor_list.cuh"
@@ -15,7 +15,7 @@ constexpr int kThreads = 256, kBlock = 2048;
 
 struct Constants {
   const AdamWScalars<float>* scalars;
-  const std::int32_t* random;  // where there are no masters
+  const std::int32_t* random;  // null with masters
   float one_minus_beta1, one_minus_beta2, eps;
 };
 
@@ -26,8 +26,8 @@ struct Step {
   float decay;                    // learning_rate · weight_decay
 };
 
-// Every product that is added to something is in one fma or, as scale · gradient, kept out of it, so that the
-// numbers are the same in every kernel that has this in it.
+// Each product that is added to something is part of an explicit fma, or explicitly rounded as
+// scale · gradient is. The results are then the same in every kernel into which this is inlined.
 template <int lanes>
 __device__ void update(const Step& s, const float* gradient, float* m_at, float* v_at, float (&w)[lanes]) {
   float g[lanes], m[lanes], v[lanes];
@@ -51,13 +51,13 @@ __device__ bool all_aligned(const Pointers*... pointers) {
   return ((reinterpret_cast<std::uintptr_t>(pointers) % 16 == 0) && ...);
 }
 
-// T: the dtype of the parameters that have 16 bits, if there are any.
+// T: the parameters' narrowest dtype.
 template <class T>
 struct WithMaster {
   static constexpr int kLanes = 4;
 
   T* rounded;     // a parameter of 16 bits, or null
-  float* master;  // beside it, or the fp32 parameter itself
+  float* master;  // its master, or the fp32 parameter itself
   const float* gradient;
   float *m, *v;
   std::int64_t elements;
@@ -90,7 +90,7 @@ struct WithMaster {
   }
 };
 
-// bf16 that has no master, or fp32. It has the size of the other, so that as many tensors are one launch.
+// bf16 without a master, or fp32. It is as large as WithMaster, so that a launch takes as many tensors.
 struct Alone {
   static constexpr int kLanes = kRandomElements;
 

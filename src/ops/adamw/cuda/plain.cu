@@ -1,5 +1,5 @@
-// AdamW on a GPU as one would write it down first: a launch for each tensor, a thread for each parameter. To
-// read, and to compare with. 28 bytes a parameter in fp32, 30 with an fp32 master beside one of 16 bits.
+// AdamW on a GPU in its simplest form, to read and to compare with: a launch for each tensor, a thread for
+// each parameter. 28 bytes per parameter in fp32, 30 for one of 16 bits with an fp32 master.
 #include "ops/adamw/kernels.hpp"
 #include "ops/cuda/vector.cuh"
 #include "runtime/cuda/check.hpp"
@@ -15,7 +15,7 @@ struct Rates {
   float eps, weight_decay;
 };
 
-// parameter: the rounded copy of w, or null where w is the parameter itself.
+// parameter: the rounded copy of w, or null if w is the parameter itself.
 template <class T>
 __global__ void __launch_bounds__(kThreads)
     update_tensor(float* w, T* parameter, const float* gradient, float* m, float* v, std::int64_t elements,

@@ -1,5 +1,4 @@
-// The norm of all gradients on a CPU.
-// Memory-bound: 4 bytes and 2 FLOP (in fp64) an element.
+// The norm of all gradients on a CPU. Memory-bound: 4 bytes and 2 FLOP (in fp64) per element.
 #include "ops/cpu/elementwise.hpp"
 #include "ops/cpu/isa.hpp"
 #include "ops/global_norm/kernels.hpp"

@@ -1,10 +1,10 @@
-// The norm of all gradients on a GPU in one launch (of up to 1,357 tensors; beyond, a launch for each list of
-// so many): as many thread blocks as the GPU holds at a time walk the tensors' blocks and leave a partial sum
-// each; they wait for each other, and the first one adds the partial sums up and writes norm and scale. The
-// launch is a cooperative one, whose barrier is CUDA's: a counter of ours would have to be 0 at the start,
-// which takes an operation before. The bits depend on the GPU's number of multiprocessors, not on timing.
-// Memory-bound: 4 bytes an element (docs/kernels.md). Squares are fp64, which a multiprocessor of an H200
-// widens 16 of in a clock, three times what its memory delivers.
+// The norm of all gradients on a GPU. One launch takes up to 1,357 tensors; more tensors need more launches.
+// The GPU's resident thread blocks walk over the tensors' blocks, and each leaves a partial sum. They wait
+// for each other, and then the first one adds the partial sums and writes norm and scale. The launch is
+// cooperative and uses CUDA's barrier, because a counter of ours would need another operation that sets it
+// to 0. The bits depend on the GPU's number of multiprocessors, not on timing. Memory-bound: 4 bytes per
+// element (docs/kernels.md). Squares are fp64: a multiprocessor of an H200 converts 16 numbers per clock,
+// three times what its memory delivers.
 #include <cooperative_groups.h>
 
 #include <algorithm>
@@ -31,7 +31,7 @@ __device__ inline double square(float x) {
   return static_cast<double>(x) * static_cast<double>(x);
 }
 
-// Adds the squares of one block of a tensor's elements to sums, one for each lane of a pack.
+// Adds the squares of one block of a tensor's elements to `sums`, which has one sum for each lane of a pack.
 using Floats = gpu::Packed<float>;
 __device__ void add_squares(double (&sums)[Floats::kLanes], const Entry& t, std::int64_t begin) {
   const std::int64_t end = t.elements - begin < kBlock ? t.elements : begin + kBlock;
@@ -50,7 +50,7 @@ __device__ void add_squares(double (&sums)[Floats::kLanes], const Entry& t, std:
 }
 
 struct Result {
-  float *norm, *scale;  // scale: or null
+  float *norm, *scale;  // scale may be null
   double max_norm;
   bool keep_nan;
 
@@ -68,8 +68,8 @@ struct Result {
   }
 };
 
-// blocks: of the list's elements. Behind the `before` partial sums of earlier lists stand those of this one;
-// the result is written of all so far, at last that of all.
+// blocks: the number of blocks of the list's elements. The partial sums of this list follow the `before` sums
+// of earlier lists. Each launch writes the result of all lists so far, and the last one that of all.
 __global__ void __launch_bounds__(kThreads, kBlocksOfMultiprocessor)
     sum_squares(const __grid_constant__ gpu::TensorList<Entry> list, unsigned blocks, double* partials,
                 std::int64_t before, const Result result) {
