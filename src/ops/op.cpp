@@ -38,7 +38,7 @@ CallThreads::CallThreads(Context& context, double flops, double bytes)
 }
 
 void require(bool condition, std::string_view operation, const std::string& what) {
-  if (!condition) throw Error(what, std::string(operation), "pass arguments that its header describes");
+  if (!condition) throw Error(what, std::string(operation), "pass arguments that fit its header");
 }
 
 void require_shape(std::string_view operation, std::string_view argument, const Tensor& tensor,
@@ -88,7 +88,9 @@ std::string refuse_device(Needs needs, const DeviceInfo& device) {
     case Needs::gpu:
       return gpu ? "" : "runs on an NVIDIA GPU";
     case Needs::tf32:
-      return !gpu ? "runs on an NVIDIA GPU" : device.tf32 ? "" : "rounds to tf32, which is not allowed";
+      return !gpu          ? "runs on an NVIDIA GPU"
+             : device.tf32 ? ""
+                           : "rounds to tf32, which this run does not allow";
     case Needs::hopper:
       return !gpu                    ? "runs on an NVIDIA GPU"
              : device.gpu.major == 9 ? ""

@@ -34,12 +34,12 @@ Refusal refuse_large_heads(const AttentionBackwardProblem& p, const DeviceInfo&)
 }
 
 Refusal refuse_amx(const AttentionForwardProblem& p, const DeviceInfo& device) {
-  if (p.HS % 32 != 0) return "head size is no multiple of 32";
+  if (p.HS % 32 != 0) return "head size is not a multiple of 32";
   if (Refusal refusal = refuse_pairs(p)) return refusal;
   return refuse_large_heads(p, device);
 }
 Refusal refuse_amx(const AttentionBackwardProblem& p, const DeviceInfo& device) {
-  return p.HS % 32 == 0 ? refuse_large_heads(p, device) : "head size is no multiple of 32";
+  return p.HS % 32 == 0 ? refuse_large_heads(p, device) : "head size is not a multiple of 32";
 }
 
 std::int64_t forward_scratch(std::int64_t HS) {

@@ -9,7 +9,7 @@ constexpr std::string_view kBackward = "gelu.backward";
 }  // namespace
 
 GeluProblem GeluForward::problem() const {
-  require(is_gelu(activation), kForward, "the activation is no form of GELU");
+  require(is_gelu(activation), kForward, "activation must be gelu_tanh or gelu_erf");
   require_tensor(kForward, "x", x, x.dtype, x.shape);
   require_tensor(kForward, "out", out, x.dtype, x.shape);
   return {.elements = x.elements(),
@@ -20,7 +20,7 @@ GeluProblem GeluForward::problem() const {
 }
 
 GeluProblem GeluBackward::problem() const {
-  require(is_gelu(activation), kBackward, "the activation is no form of GELU");
+  require(is_gelu(activation), kBackward, "activation must be gelu_tanh or gelu_erf");
   require_tensor(kBackward, "x", x, x.dtype, x.shape);
   require_tensor(kBackward, "dout", dout, x.dtype, x.shape);
   require_tensor(kBackward, "dx", dx, x.dtype, x.shape);

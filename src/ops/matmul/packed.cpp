@@ -45,7 +45,7 @@ Refusal matmul::refuse_packed(const MatmulForwardProblem& p, const Tile& tile, c
   if (packed_layout(p.dtype, device) != tile.layout) return kNotPacked;
   const std::int64_t bytes = packed_bytes(p.N, p.K, p.dtype, device);
   if (p.packed_bytes == bytes) return {};
-  return fmt::format("packed has {} bytes, its layout {}", p.packed_bytes, bytes);
+  return fmt::format("packed has {} bytes, but its layout needs {}", p.packed_bytes, bytes);
 }
 
 }  // namespace warpwright::ops

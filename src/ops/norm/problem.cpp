@@ -14,7 +14,7 @@ double to_double(std::int64_t n) {
 bool has_fp32_parameters(std::string_view operation, DType dtype, const Tensor& weight) {
   if (!weight || weight.dtype == dtype) return false;
   require(weight.dtype == DType::f32 && size_of(dtype) == 2, operation,
-          fmt::format("weight is {} and x {}; weight must be {} or, where x has 16 bits, fp32",
+          fmt::format("weight is {} and x is {}; weight must be {} or, if x has 16 bits, fp32",
                       name_of(weight.dtype), name_of(dtype), name_of(dtype)));
   return true;
 }
@@ -35,7 +35,7 @@ void check_rows(std::string_view operation, NormProblem& p, bool centered, std::
           fmt::format("{} is {}, needs a floating dtype", y_name, name_of(p.dtype)));
   p.weight = static_cast<bool>(weight);
   p.bias = static_cast<bool>(bias);
-  require(p.weight || !p.bias, operation, "bias comes without weight");
+  require(p.weight || !p.bias, operation, "bias requires weight");
   p.fp32_parameters = has_fp32_parameters(operation, p.dtype, weight);
   if (p.weight) require_tensor(operation, "weight", weight, p.parameters_dtype(), {p.C});
   if (p.bias) require_tensor(operation, "bias", bias, p.parameters_dtype(), {p.C});
@@ -51,7 +51,7 @@ void check_statistics(std::string_view operation, const NormProblem& p, std::str
 // Returns the number of places, or −1 if no columns are looked for.
 std::int64_t check_lost(std::string_view operation, const NormProblem& p, const LostColumns& lost) {
   if (!lost) {
-    require(!lost.x, operation, "lost_x comes without lost_columns");
+    require(!lost.x, operation, "lost_x requires lost_columns");
     return -1;
   }
   require(lost.columns.shape.rank() == 1 && lost.columns.shape[0] >= 1, operation,
@@ -67,15 +67,15 @@ void check_residual(std::string_view operation, NormForwardProblem& p, const Nor
   p.x_bias = static_cast<bool>(a.x_bias);
   p.sum = static_cast<bool>(a.sum);
   if (!p.residual) {
-    return require(!p.x_bias && !p.sum && !a.rows, operation, "x_bias, sum and rows go with residual");
+    return require(!p.x_bias && !p.sum && !a.rows, operation, "x_bias, sum and rows require residual");
   }
   require_tensor(operation, "residual", a.residual, p.dtype, {p.N, p.C});
   if (p.x_bias) require_tensor(operation, "x_bias", a.x_bias, p.dtype, {p.C});
   if (p.sum) require_tensor(operation, "sum", a.sum, p.dtype, {p.N, p.C});
   require_tensor(operation, "out", a.out, p.dtype, {p.N, p.C});
-  require(a.out.data != a.sum.data || p.N == 0, operation, "out is sum");
+  require(a.out.data != a.sum.data || p.N == 0, operation, "out must not be sum");
   if (a.rows) require_tensor(operation, "rows", a.rows, DType::i32, {1});
-  require(p.sum || !a.lost, operation, "columns of sum are looked for, which is not stored");
+  require(p.sum || !a.lost, operation, "with residual, lost columns require sum");
 }
 
 }  // namespace
@@ -84,14 +84,14 @@ NormForwardProblem NormForward::problem() const {
   constexpr std::string_view kName = "norm.forward";
   NormForwardProblem p;
   check_rows(kName, p, centered, "x", x, "out", out, weight, bias);
-  require(centered || (!bias && !mean), kName, "bias and mean are layer normalization's");
+  require(centered || (!bias && !mean), kName, "bias and mean require centered");
   if (mean) check_statistics(kName, p, "mean", mean);
   if (rstd) check_statistics(kName, p, "rstd", rstd);
   p.statistics = mean || rstd;
   check_residual(kName, p, *this);
   p.kept = check_lost(kName, p, lost);
   require(p.kept < 1 || p.residual || out.data != x.data || p.N == 0, kName,
-          "out is x, whose columns are to be kept");
+          "out must not be x if its lost columns are kept");
   p.aligned = begin_at_packs(x, x_bias, residual, weight, bias, sum, out);
   return p;
 }
@@ -101,33 +101,33 @@ NormBackwardProblem NormBackward::problem() const {
   NormBackwardProblem p;
   check_rows(kName, p, centered, "dx", dx, "dout", dout, weight, bias);
   p.from_out = static_cast<bool>(out);
-  require(p.from_out != static_cast<bool>(x), kName, "one of x and out is to be given");
-  require(centered || (!bias && !dbias && !mean), kName, "bias, dbias and mean are layer normalization's");
+  require(p.from_out != static_cast<bool>(x), kName, "exactly one of x and out must be given");
+  require(centered || (!bias && !dbias && !mean), kName, "bias, dbias and mean require centered");
   if (p.from_out) {
     require_tensor(kName, "out", out, p.out_dtype(), {p.N, p.C});
     p.kept = check_lost(kName, p, lost);
   } else {
     require_tensor(kName, "x", x, p.dtype, {p.N, p.C});
-    require(!bias && !lost && !lost.x, kName, "bias and lost columns go with out");
+    require(!bias && !lost && !lost.x, kName, "bias and lost columns require out");
     p.bias = static_cast<bool>(dbias);
   }
   if (p.centered && (!p.from_out || p.kept > 0)) check_statistics(kName, p, "mean", mean);
   check_statistics(kName, p, "rstd", rstd);
   if (dsum) require_tensor(kName, "dsum", dsum, p.dtype, {p.N, p.C});
   p.dsum = static_cast<bool>(dsum);
-  require(!p.dsum || dx_store == Store::assign, kName, "dsum is given together with dx +=");
+  require(!p.dsum || dx_store == Store::assign, kName, "dsum cannot be combined with dx +=");
   p.dx_store = dx_store;
   p.dparameters_store = dparameters_store;
   p.dparameters_dtype = accumulation_dtype(p.dtype);
   for (const Tensor* gradient : {&dweight, &dbias}) {
     if (!*gradient) continue;
-    require(p.weight, kName, "there are gradients of parameters, but no weight");
+    require(p.weight, kName, "dweight and dbias require weight");
     const bool narrow = gradient->dtype == p.parameters_dtype();
     p.dparameters_dtype = narrow ? gradient->dtype : accumulation_dtype(p.dtype);
     require_tensor(kName, gradient == &dweight ? "dweight" : "dbias", *gradient, p.dparameters_dtype, {p.C});
   }
   require(!dweight || !dbias || dweight.dtype == dbias.dtype, kName,
-          "dweight and dbias are of different dtypes");
+          "dweight and dbias must have the same dtype");
   p.aligned = begin_at_packs(dout, x, out, dsum, weight, bias, dx);
   return p;
 }

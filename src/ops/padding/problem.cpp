@@ -17,7 +17,7 @@ PaddingLengthsProblem PaddingLengths::problem() const {
   require(static_cast<bool>(mask) && mask.shape.rank() == 2, kLengths, "mask must be (B, S)");
   const std::int64_t B = mask.shape[0], S = mask.shape[1];
   require(S <= 1 || mask.strides[1] == 1, kLengths, "rows of mask must be contiguous");
-  require(mask.shape.elements() <= kMostRows, kLengths, "more rows than indices can count");
+  require(mask.shape.elements() <= kMostRows, kLengths, "mask must have at most 2^31 − 1 elements");
   require_tensor(kLengths, "cu_seqlens", cu_seqlens, DType::i32, {B + 1});
   require_tensor(kLengths, "indices", indices, DType::i32, {B * S});
   return {.B = B, .S = S, .dtype = mask.dtype};

@@ -35,7 +35,7 @@ void pooling::check_bounds(const PoolingForward& args) {
   const std::int64_t S = args.out.shape[0];
   bool good = bounds[0] == 0 && bounds[S] <= args.x.shape[0];
   for (std::int64_t s = 0; s < S; ++s) good = good && bounds[s] <= bounds[s + 1];
-  require(good, kForward, "cu_seqlens do not ascend from 0 to at most N");
+  require(good, kForward, "cu_seqlens must ascend from 0 to at most N");
 }
 
 std::string PoolingProblem::describe() const {

@@ -29,7 +29,8 @@ RepeatedCopy::RepeatedCopy(Fixture& fixture, const std::vector<TensorUse>& uses,
                       : contains(how.bounds, use.argument)  ? Kind::bounds
                                                             : Kind::rows;
     if (region.kind != Kind::unused && region.kind != kind) {
-      throw Error("shares its memory with what is repeated otherwise", std::string(use.argument), "");
+      throw Error("shares its memory with a tensor that is repeated in another way",
+                  std::string(use.argument), "");
     }
     region.kind = kind;
     if (use.argument == how.beyond && times_ == 1) times_ = how.elements / use.tensor.elements() + 1;
@@ -45,7 +46,7 @@ std::size_t RepeatedCopy::storage_of(const Tensor& tensor) const {
   const auto found = std::find_if(storages.begin(), storages.end(), [&](const auto& storage) {
     return address >= storage.bytes.data() && address < storage.bytes.data() + storage.bytes.size();
   });
-  if (found == storages.end()) throw Error("is not of the fixture", "a repeated tensor", "");
+  if (found == storages.end()) throw Error("was not made by the fixture", "a repeated tensor", "");
   return static_cast<std::size_t>(found - storages.begin());
 }
 
@@ -147,7 +148,7 @@ void RepeatedCopy::move(std::string_view argument, Tensor& tensor) const {
   const Tensor& whole = fixture_.storages()[s].tensor;
   if (kind == Kind::rows) {
     if (tensor.shape[0] * tensor.strides[0] != whole.elements()) {
-      throw Error("is not all rows of its memory", std::string(argument), "");
+      throw Error("does not cover all rows of its memory", std::string(argument), "");
     }
     tensor.shape[0] *= times_;
   } else if (kind == Kind::columns) {

@@ -110,7 +110,7 @@ Refusal refuse_shared_row(const ClassifierProblem& p, const DeviceInfo& device) 
   if (!p.gradient) return "without a gradient nothing is read twice";
   if (p.probabilities) return "writes no probabilities";
   const std::size_t bytes = static_cast<std::size_t>(p.Vp) * size_of(p.dtype);
-  if (bytes % 16 != 0) return "needs rows of a multiple of 16 bytes";
+  if (bytes % 16 != 0) return "the size of a row is not a multiple of 16 bytes";
   if (!p.aligned) return "a tensor does not begin at a multiple of 16 bytes";
   if (bytes + kBesideRow > device.gpu.shared_bytes_per_block) {
     return "a row does not fit in " + std::to_string(device.gpu.shared_bytes_per_block) +
