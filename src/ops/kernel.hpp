@@ -23,7 +23,7 @@ class Context;
 namespace warpwright::ops {
 
 // "cuda.packed": the backend and the kernel. The file, the test, the bench and the log all use this name. It
-// is an aggregate because nvcc prints a template's argument as one.
+// is an aggregate because nvcc writes such a template argument into its generated code as one.
 struct KernelName {
   char text[32];
 

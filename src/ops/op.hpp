@@ -27,7 +27,7 @@
 
 namespace warpwright::ops {
 
-// Whether a kernel assigns (=) or adds (+=) a gradient.
+// The way a kernel stores a gradient: = or +=.
 enum class Store : std::uint8_t { assign, add };
 inline Access access_of(Store store) {
   return store == Store::add ? Access::update : Access::write;
@@ -84,7 +84,7 @@ struct Op {
   Problem (*problem)(const Args&);  // throws Error if the arguments do not fit together
 };
 
-// What runs for one problem: a variant and its configuration.
+// The result of a choice: the variant that runs, and its configuration.
 template <class A>
 struct Choice {
   const Variant<A>* variant = nullptr;  // null: none
@@ -270,7 +270,7 @@ void require_shape(std::string_view operation, std::string_view argument, const 
                    const Shape& shape);
 void require_dtype(std::string_view operation, std::string_view argument, const Tensor& tensor, DType dtype);
 void require_contiguous(std::string_view operation, std::string_view argument, const Tensor& tensor);
-// All of the checks above.
+// Requires that the tensor is given, and all three properties.
 void require_tensor(std::string_view operation, std::string_view argument, const Tensor& tensor, DType dtype,
                     const Shape& shape);
 

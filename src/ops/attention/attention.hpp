@@ -32,7 +32,7 @@ namespace warpwright::ops {
 
 enum class Mask : std::uint8_t { none, causal };
 
-// How the rows of q, k and v are stored, and in the backward those of dout.
+// The storage of the rows of q, k and v, and in the backward of dout.
 struct AttentionLayout {
   bool aligned = true;   // rows and heads begin at multiples of 16 bytes
   bool distinct = true;  // strides are positive, so no two rows or heads coincide

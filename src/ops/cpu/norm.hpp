@@ -246,8 +246,8 @@ inline RowStatistics statistics(const T* x, std::int64_t C, float eps, bool cent
   return statistics(row_sums(x, C, centered ? row_shift(x, C) : 0), x, C, eps, centered);
 }
 
-// An output row, and how it is stored. If the tensor is much larger than the caches, the stores bypass them.
-// Otherwise the processor would read each line before it is written.
+// An output row, and how it is stored. If the tensor is much larger than the caches, the stores bypass them,
+// so that the processor need not read each line before it writes it.
 template <class T>
 struct RowOut {
   T* row;

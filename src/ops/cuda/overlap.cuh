@@ -15,8 +15,8 @@
 namespace warpwright::ops::gpu {
 
 // Waits until every kernel before this one on the stream has ended. Their writes are then visible. It does
-// nothing if the kernel was launched in the ordinary way. Every kernel of a chain must wait, because a kernel
-// waits only for the one directly before it.
+// nothing if the kernel was launched in the ordinary way. The instruction itself waits only for the kernel
+// directly before this one, so every kernel of a chain must call it.
 __device__ inline void wait_for_kernels_before() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;\n" ::: "memory");

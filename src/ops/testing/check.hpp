@@ -65,7 +65,8 @@ const Variant<A>& find_variant(const Op<A>& op, std::string_view name) {
 // CPU, so that the variant's refusal says so.
 DeviceInfo device_for(std::string_view variant);
 
-// What this machine lacks to run the variant of this name, such as "needs an NVIDIA GPU"; "" if nothing.
+// The feature that this machine lacks to run the variant of this name, such as "needs an NVIDIA GPU"; "" if
+// none.
 std::string missing_for(std::string_view variant);
 
 // A test of one variant, which is given by its name. It is skipped on a machine that cannot run the variant.

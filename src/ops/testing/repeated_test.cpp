@@ -13,7 +13,7 @@
 namespace warpwright::ops {
 namespace {
 
-using namespace testing;  // the operations' fixture, not GoogleTest's
+using namespace testing;  // the fixture of ops, not GoogleTest's namespace
 
 double few(std::string_view) {
   return 40;

@@ -31,7 +31,7 @@ using warpwright::cuda::check_launch;
 constexpr int kWindow = 64;  // sorted pairs per warp
 constexpr int kAhead = 8;    // rows of dout that a thread loads before it adds the first of them
 constexpr int kThreads = 256;
-constexpr int kRuns = kThreads / gpu::kWarp;  // into which join_windows divides the windows of a long segment
+constexpr int kRuns = kThreads / gpu::kWarp;  // runs of windows of a long segment
 
 struct Table {
   float* gradient;
@@ -259,10 +259,10 @@ __device__ void join_long(const Crossing& crossing, const Tables& tables, const 
   __syncthreads();
 }
 
-// Persistent: a block takes every gridDim-th of all pairs of a slice and a window, and each lane of a warp
-// checks one pair. If a segment begins in the window and continues in the next one, the block that has the
-// window in the first slice joins it for all slices. If the segment is long, each slice is joined by its own
-// block.
+// Persistent: the items are all combinations of a slice and a window. A block takes every gridDim-th item,
+// and each lane of a warp checks one of them. If a segment begins in the window and continues in the next
+// one, the block that has the window in the first slice joins it for all slices. If the segment is long, each
+// slice is joined by its own block.
 template <int lanes>
 __global__ void __launch_bounds__(kThreads)
     join_windows(Tables tables, Sorted sorted, const float* parts, int slices) {

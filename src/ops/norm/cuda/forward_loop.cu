@@ -70,7 +70,7 @@ __global__ void __launch_bounds__(kThreads) forward_loop(const __grid_constant__
     rest += centered;
     squares = fma(centered, centered, squares);
   }
-  // What rounding left of Σ(x − mean). It corrects the result if it is more than half an ulp of the
+  // The rest that rounding left of Σ(x − mean). It corrects the result if it is more than half an ulp of the
   // deviation.
   constexpr A kHalfUlp = std::is_same_v<A, double> ? static_cast<A>(0x1p-53) : static_cast<A>(0x1p-24);
   rest = a.centered ? total(rest, sums[1]) / static_cast<A>(a.C) : A(0);

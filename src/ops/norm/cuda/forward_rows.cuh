@@ -66,7 +66,7 @@ struct RowPart<X, packs, false> {
   __device__ void forget(unsigned) {}
 };
 
-// How a forward kernel uses its registers. With few packs per lane, the row is kept as floats. A warp that
+// A forward kernel's use of its registers. With few packs per lane, the row is kept as floats. A warp that
 // owns a short row reads the parameters together with the row, so that they do not wait for the statistics.
 template <class X, class P, int packs, bool one_warp, bool with_sum>
 struct ForwardForm {

@@ -110,7 +110,7 @@ __global__ void __launch_bounds__(kRowThreads)
                 int B, int S, int units) {
   const int i = warp_row();
   if (i >= B * S) return;
-  // The indices of this row's sequence ascend: searches them for this row.
+  // Searches for this row among the indices of its sequence, which ascend.
   const int end = min(cu_seqlens[i / S + 1], R);
   int low = min(max(cu_seqlens[i / S], 0), R), high = end;
   while (low < high) {
