@@ -1,16 +1,17 @@
 // Scaled dot-product attention over packed sequences, without a T×T tensor.
-//   forward   out_i = Σ_j softmax_j(scale · q_i·k_j) v_j over the keys j that query i sees,
-//             lse_i = log Σ_j exp(scale · q_i·k_j)
-//   backward  P_ij = exp(scale · q_i·k_j − lse_i), D_i = dout_i·out_i, dS_ij = P_ij (dout_i·v_j − D_i),
-//             dq_i = scale Σ_j dS_ij k_j, dk_j = scale Σ_i dS_ij q_i, dv_j = Σ_i P_ij dout_i   (all =)
+//   forward   out_i = Σ_j softmax_j(scale · q_i·k_j) v_j over the keys j that query i sees, lse_i = log Σ_j
+//             exp(scale · q_i·k_j)
+//   backward  P_ij = exp(scale · q_i·k_j − lse_i), D_i = dout_i·out_i, dS_ij = P_ij (dout_i·v_j − D_i), dq_i
+//             = scale Σ_j dS_ij k_j, dk_j = scale Σ_i dS_ij q_i, dv_j = Σ_i P_ij dout_i   (all =)
 // Source: A. Vaswani et al., arXiv:1706.03762; T. Dao et al., "FlashAttention", arXiv:2205.14135.
 //
 // Sequences. Sequence s owns queries [cu_seqlens_q[s], cu_seqlens_q[s+1]) and keys [cu_seqlens_k[s],
 // cu_seqlens_k[s+1]). Either range may be empty.
 //
-// Masks. Causal: of Lq queries and Lk keys, query i sees key j if j ≤ i + Lk − Lq. A few new queries thus see
-// a longer cache from its end. The forward also takes a bias, which is added to the scaled scores, and a 0/1
-// mask for each sequence, whose zeros hide keys. If a query sees no key, its out is 0 and its lse is −inf.
+// Masks. Causal: of Lq queries and Lk keys, query i sees key j if j ≤ i + Lk − Lq. A few new queries are thus
+// aligned with the end of a longer cache. The forward also takes a bias, which is added to the scaled scores,
+// and a 0/1 mask for each sequence, whose zeros hide keys. If a query sees no key, its out is 0 and its lse
+// is −inf.
 //
 // Layout. The head axis and the rows of q, k, v, out and their gradients may be strided (strides[2] is 1), so
 // that the three parts of a qkv product are read and written in place. No output may overlap an input or

@@ -13,8 +13,8 @@ constexpr std::string_view kForward[] = {
     "cuda.flash_tf32",
     "cuda.flash_fma",
     "cuda.staged",
-    // These two refuse by lengths and by their sum, which vary from call to call. They run only if they are
-    // forced.
+    // The refusals of these two depend on the sequences' lengths and on their sum. They come after
+    // cuda.staged, which refuses less, so they run only if they are forced.
     "cuda.staged_registers",
     "cuda.staged_shared",
     "cpu.amx_bf16",

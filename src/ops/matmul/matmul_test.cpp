@@ -835,8 +835,8 @@ TEST(Matmul, MeasuredTimesAreReadAsTheyWereWritten) {
   }
 }
 
-// The predictions, and thus the choice, may differ between a model's other kernels. There, tiles of 64×64
-// begin later, and the weights of a pair of 64×128 are loaded ahead.
+// In a model's step, other kernels run before and after a product. The predictions, and thus the choice, may
+// differ there: tiles of 64×64 begin later, and the weights of a pair of 64×128 are loaded ahead.
 TEST(Matmul, AProductOfAModelsStepHasTimesOfItsOwn) {
   MatmulForwardProblem problem;
   problem.M = 704;
