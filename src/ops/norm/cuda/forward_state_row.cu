@@ -137,8 +137,7 @@ void forward(const Context& context, const NormForward& args) {
 }
 
 Refusal refuse(const NormForwardProblem& p, const DeviceInfo&) {
-  if (!p.residual || !p.weight || !p.centered)
-    return "takes only layer normalization with weight and residual";
+  if (!p.residual || !p.weight || !p.centered) return "needs layer normalization with weight and residual";
   if (p.sum || p.statistics) return "keeps no sum and no statistics";
   if (p.fp32_parameters) return "takes only parameters of 16 bits";
   if (p.C % kPack != 0 || packs_of(p.C) > kMostPacks) {
