@@ -1,9 +1,7 @@
-# cmake -DBUILD=build folder -DPREFIX=empty folder -DLIBDIR=lib -DSOURCE=folder with a project that uses the
-# library
+# Installs a build. Checks that the installed program runs and that programs can be built with the installed library.
+# usage: cmake -DBUILD=build folder -DPREFIX=empty folder -DLIBDIR=lib -DSOURCE=folder with a project that uses the library
 #   -DEXAMPLES=folder with the examples -DMODEL=folder with a sentence model -DC_COMPILER=cc -DCXX_COMPILER=c++
 #   -DGENERATOR=Ninja -P install_test.cmake
-# Installs the build. Checks that the installed program runs and that programs can be built with the installed
-# library.
 file(REMOVE_RECURSE ${PREFIX})
 execute_process(COMMAND ${CMAKE_COMMAND} --install ${BUILD} --prefix ${PREFIX} COMMAND_ERROR_IS_FATAL ANY)
 execute_process(COMMAND ${PREFIX}/bin/warpwright info --json OUTPUT_VARIABLE report COMMAND_ERROR_IS_FATAL ANY)

@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""Times causal attention on one GPU beside PyTorch's FlashAttention-2, its deterministic mode and cuDNN's, in one run.
+"""Times causal attention on one GPU next to PyTorch's FlashAttention-2, its deterministic mode and cuDNN's, in one run.
 
     python3 bench/peers/attention.py --warpwright build/release/warpwright [--shape B,H,T,D]… [--rounds 5] [--json]
 
-bf16; q, k and v are views of one qkv product of (B, T, 3, H, D), as a GPT-2 has them, and larger than any L2 together. The
-programs take turns, round by round, each direction of each for half a second of calls one after the other: ours is
-`warpwright bench ops attention`, which does the same. Mixed call by call, a kernel that draws less power would lend its clocks
-to the next one. A figure is the median over all rounds, with the range of the rounds' medians beside it. TFLOP/s count what
-a causal mask leaves, half, and five products in a backward.
+The dtype is bf16. q, k and v are views of one qkv product of (B, T, 3, H, D), as in GPT-2, and together larger than any L2.
+The programs take turns, round by round. In a turn each direction is called for half a second without a break; ours is
+`warpwright bench ops attention`, which does the same. Alternating single calls would be unfair: a kernel that draws less power
+would leave higher clocks to the next one. A figure is the median over all rounds, printed with the range of the rounds'
+medians. TFLOP/s count the half that a causal mask leaves, and five products in a backward.
 """
 
 import argparse
@@ -24,7 +24,7 @@ VARIANTS = ("cuda.flash_sm90", "cuda.flash")
 
 
 def ours(args, shape):
-    """Seconds by direction, and the variant; of the first of VARIANTS that takes this shape."""
+    """Seconds by direction, and the variant: the first of VARIANTS that takes this shape."""
     batch, heads, tokens, size = shape
     problem = f"S={batch} Nq={batch * tokens} Nk={batch * tokens} NH={heads} HS={size} bf16 causal"
     for variant in VARIANTS:
@@ -33,11 +33,11 @@ def ours(args, shape):
         rows = json.loads(result.stdout)["rows"]
         if rows:
             return {row["op"].split(".")[1]: row["median_seconds"] for row in rows}, variant
-    sys.exit(f"attention.py: `warpwright bench ops attention` has no row of {problem}; give one of its shapes")
+    sys.exit(f"attention.py: `warpwright bench ops attention` has no row for {problem}; give one of its shapes")
 
 
 class Torch:
-    """One shape's tensors, and each rival's forward kept for its backward."""
+    """One shape's tensors, and each rival's forward result for its backward."""
 
     RIVALS = ("cuDNN", "FlashAttention-2", "FlashAttention-2, deterministic")
 
@@ -67,7 +67,7 @@ class Torch:
         self.torch.use_deterministic_algorithms(False)
 
     def run(self, seconds):
-        """Seconds of each call, by rival and direction; each goes on for so long, waiting for the end of every call."""
+        """Returns the seconds of a call by rival and direction. Each is called for this long, and every call is waited for."""
         samples = {}
         for name in self.RIVALS:
             for direction in ("forward", "backward"):
@@ -127,8 +127,8 @@ def main():
                         metavar="B,H,T,D", help=f"default: {'; '.join(','.join(map(str, s)) for s in SHAPES)}")
     parser.add_argument("--no-torch", action="store_true")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--seconds", type=float, default=0.5, help="of each rival and direction in a round; default: 0.5, as ours")
-    parser.add_argument("--json", action="store_true", help="print JSON in place of tables (the last column is ours over theirs)")
+    parser.add_argument("--seconds", type=float, default=0.5, help="seconds per rival and direction in a round; default: 0.5, as for ours")
+    parser.add_argument("--json", action="store_true", help="print JSON instead of tables (a table's last column is ours over theirs)")
     args = parser.parse_args()
     results = [measure(args, shape) for shape in args.shape or SHAPES]
     if args.json:

@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""Times attention over packed texts, as an encoder has it, on one GPU beside PyTorch's flash attention for varying lengths.
+"""Times an encoder's attention over packed texts on one GPU next to PyTorch's flash attention for varying lengths.
 
     python3 bench/peers/attention_varlen.py --warpwright build/release/warpwright [--head-size 64]… [--rounds 3] [--json]
 
-fp16, 12 heads, no mask; q, k and v are views of one qkv product of (N, 3, 12, D). Texts of one length, 16,384 tokens in
-all, and batches of B texts whose lengths lie evenly between 0.2 and 1.0 of S, the longest first. The rivals are PyTorch's
-FlashAttention-2 with cu_seqlens on the same rows, and its padded form: (B, S) with a mask where lengths differ, by the
-fastest of cuDNN and FlashAttention-2. Calls go around copies of the tensors that are larger together than any L2. Ours are
-`warpwright bench ops attention`, call after call; theirs stand in CUDA graphs, which leaves the host out. The programs take
-turns, round by round; a figure is the median of the rounds' medians.
+The setting is fp16 with 12 heads and no mask. q, k and v are views of one qkv product of (N, 3, 12, D). There are texts of
+one length, 16,384 tokens in all, and batches of B texts whose lengths are evenly spaced between 0.2 and 1.0 of S, the
+longest first. One rival is PyTorch's FlashAttention-2 with cu_seqlens on the same rows. The other is its padded form, (B, S)
+with a mask if lengths differ, by the faster of cuDNN and FlashAttention-2. Calls cycle through copies of the tensors that
+are together larger than any L2. Ours is `warpwright bench ops attention`, call after call. Theirs run in CUDA graphs, which
+excludes the host's time. The programs take turns, round by round. A figure is the median of the rounds' medians.
 """
 
 import argparse
@@ -22,11 +22,11 @@ import time
 HEADS, TOKENS = 12, 16384
 UNIFORM = (16, 32, 64, 128, 256, 512, 2048)
 MIXED = ((1, 64), (1, 256), (1, 1024), (16, 64), (16, 256), (16, 512), (16, 1024), (64, 128), (64, 256), (64, 512), (64, 1024))
-FOOTPRINT = 200e6  # bytes of all copies
+FOOTPRINT = 200e6  # bytes of all copies together
 
 
 def between(texts, longest):
-    """As packed_bench_cases() in src/ops/attention/cases.hpp has them."""
+    """The lengths of packed_bench_cases() in src/ops/attention/cases.hpp."""
     return [int(longest * (0.2 + 0.8 * (i + 0.5) / texts)) for i in reversed(range(texts))]
 
 
@@ -44,7 +44,7 @@ def problem_of(row):
 
 
 def ours(program):
-    """Of each problem: {variant: seconds} and the chosen variant."""
+    """For each problem {variant: seconds} and the chosen variant."""
     command = [program, "bench", "ops", "attention", "--device", "cuda", "--json", "--filter", " fp16"]
     found = {}
     for row in json.loads(subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout)["rows"]:
@@ -57,7 +57,7 @@ def ours(program):
 
 
 class Torch:
-    """Graphs of one row's calls, by rival."""
+    """CUDA graphs of one row's calls, by rival."""
 
     def __init__(self, row):
         import torch
@@ -100,7 +100,7 @@ class Torch:
         return graph
 
     def run(self, seconds):
-        """Seconds of a call by rival, each going on for about so long."""
+        """Returns the seconds of a call by rival. Each is called for about this long."""
         torch, found = self.torch, {}
         for name, graph in self.graphs.items():
             samples, start = [], time.monotonic()
@@ -156,11 +156,11 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--warpwright", type=os.path.abspath, help="the program; without it only PyTorch is timed")
     parser.add_argument("--head-size", action="append", type=int, choices=(32, 64), help="default: 64 and 32")
-    parser.add_argument("--row", action="append", help="only rows of that name")
+    parser.add_argument("--row", action="append", help="only rows of this name")
     parser.add_argument("--no-torch", action="store_true")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--seconds", type=float, default=0.1, help="of each rival and row in a round")
-    parser.add_argument("--json", action="store_true", help="print JSON in place of a table (microseconds; * is what a plan takes)")
+    parser.add_argument("--seconds", type=float, default=0.1, help="seconds per rival and row in a round")
+    parser.add_argument("--json", action="store_true", help="print JSON instead of a table (microseconds; * marks the variant that is chosen)")
     args = parser.parse_args()
     results = measure(args)
     print(json.dumps(results, indent=1)) if args.json else print_table(results)

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Measures how much a busy program slows down `warpwright generate`: 100 tokens of a model of the quickstart's size
-(940,800 parameters), on an idle machine and next to a program with two OpenMP threads that wait for each other as
+"""Measures how much a busy program slows down `warpwright generate`. It generates 100 tokens with a model of the quickstart's
+size (940,800 parameters), on an idle machine and next to a program with two OpenMP threads that wait for each other as
 PyTorch's do.
 
     python3 bench/peers/busy.py [--warpwright build/release/warpwright] [--runs 50] [--json] [-- OPTIONS OF generate]
 
-Needs g++ for the busy program, and an otherwise idle machine: it warns if the machine is busy. Idle and busy runs take
-turns in blocks of ten.
+Needs g++ for the busy program. Needs an otherwise idle machine and warns if it is busy. Idle and busy runs take turns in
+blocks of ten.
 """
 
 import argparse
@@ -34,7 +34,7 @@ int main() {
 
 
 def make_model(warpwright, folder):
-    """The quickstart's tokenizer and network, trained on this project's documentation for five steps."""
+    """Makes the quickstart's tokenizer and network, trained on this project's documentation for five steps."""
     texts = [str(path) for path in sorted((ROOT / "docs").glob("*.md"))]
     for words in (["tokenizer", "train", "--input", *texts, "--vocab-size", "1024", "--out", folder / "tokenizer"],
                   ["data", "build", "--tokenizer", folder / "tokenizer", "--input", *texts, "--out", folder / "data"],
@@ -47,7 +47,7 @@ def make_model(warpwright, folder):
 
 
 def generate(warpwright, model, options):
-    """Milliseconds that 100 tokens took."""
+    """Returns the milliseconds for 100 tokens."""
     done = subprocess.run([warpwright, "generate", "--model", model, "--prompt", "The", "--max-tokens", "100",
                            "--temperature", "0.8", "--json", *options], capture_output=True, text=True, check=True)
     result = json.loads(done.stdout)
@@ -61,11 +61,11 @@ def main():
     parser.add_argument("--warpwright", type=pathlib.Path, default=ROOT / "build/release/warpwright")
     parser.add_argument("--runs", type=int, default=50)
     parser.add_argument("--json", action="store_true")
-    parser.add_argument("options", nargs="*", help="of generate, after --")
+    parser.add_argument("options", nargs="*", help="options of generate, after --")
     args = parser.parse_args()
     program = args.warpwright.resolve()
     if os.getloadavg()[0] > 0.5:
-        print(f"busy.py: the machine is not idle (load {os.getloadavg()[0]:.1f}): idle times are not idle ones", file=sys.stderr)
+        print(f"busy.py: the machine is not idle (load {os.getloadavg()[0]:.1f}), so the idle times are too long", file=sys.stderr)
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
         model = make_model(program, folder)

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Times encoding and training beside tiktoken and Hugging Face tokenizers, in one run, each on one thread.
+"""Times encoding and training next to tiktoken and Hugging Face tokenizers, in one run, each on one thread.
 
     python3 bench/peers/encode.py --bench build/release/src/text/text_bench --gpt2 DIR --text FILE [--rounds 5]
 
-DIR holds GPT-2's vocab.json and merges.txt. The programs take turns, round by round, and the table gives each one's
-best and median CPU time, which neighbours on the machine disturb least. The file is encoded as one text, and by lines.
+DIR holds GPT-2's vocab.json and merges.txt. The programs take turns, round by round. The table shows the best and median
+CPU time of each, which other programs on the machine disturb least. The file is encoded as one text, and line by line.
 """
 
 import argparse
@@ -19,7 +19,8 @@ import time
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
 os.environ["RAYON_NUM_THREADS"] = "1"
 
-sys.path[0] = str(pathlib.Path(__file__).resolve().parents[2] / "src/text/tools")  # this folder has a tokenizers.py
+# The folder of conformance.py.
+sys.path[0] = str(pathlib.Path(__file__).resolve().parents[2] / "src/text/tools")
 
 import conformance  # noqa: E402
 import tiktoken  # noqa: E402
@@ -27,7 +28,7 @@ import tokenizers  # noqa: E402
 from tiktoken_ext.openai_public import r50k_pat_str  # noqa: E402
 from tokenizers import models, pre_tokenizers, trainers  # noqa: E402
 
-ROWS = {  # the name of a measurement in text_bench's output, and in the table
+ROWS = {  # a measurement's name in text_bench's output and in the table
     "encode, cold cache": "encode, first time",
     "encode, warm cache": "encode",
     "encode, line by line": "encode, line by line",

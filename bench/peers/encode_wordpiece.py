@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""Times an encoder's tokenizer beside Hugging Face tokenizers, in one run, each on one thread.
+"""Times an encoder's tokenizer next to Hugging Face tokenizers, in one run, each on one thread.
 
     python3 bench/peers/encode_wordpiece.py --bench build/release/src/text/text_bench --model DIR --text FILE... [--rounds 5]
         [--pipe build/release/src/text/text_pipe --strings 100000]
 
-DIR holds tokenizer.json, such as all-MiniLM-L6-v2's (scripts/fetch-minilm). The programs take turns, round by round, and
-the table gives each one's best and median CPU time, which neighbours on the machine disturb least. Each file is encoded
-as one text, and by lines; both programs must find the same number of tokens. With --strings their ids are then compared on
-so many random Unicode strings, as src/text/tools/encoder_conformance.py does.
+DIR holds tokenizer.json, such as all-MiniLM-L6-v2's (scripts/fetch-minilm). The programs take turns, round by round. The
+table shows the best and median CPU time of each, which other programs on the machine disturb least. Each file is encoded as
+one text, and line by line. Both programs must find the same number of tokens. With --strings, their ids are then compared
+on this many random Unicode strings, as in src/text/tools/encoder_conformance.py.
 """
 
 import argparse
@@ -26,7 +26,7 @@ os.environ["RAYON_NUM_THREADS"] = "1"
 import tokenizers  # noqa: E402
 
 CONFORMANCE = pathlib.Path(__file__).resolve().parents[2] / "src" / "text" / "tools" / "encoder_conformance.py"
-ROWS = {  # the name of a measurement in text_bench's output, and in the table
+ROWS = {  # a measurement's name in text_bench's output and in the table
     "encode, cold cache": "encode, first time",
     "encode, warm cache": "encode",
     "encode, line by line": "encode, line by line",

@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
-"""Times an encoder's embeddings on the CPU beside PyTorch and ONNX Runtime, in one run.
+"""Times an encoder's embeddings on the CPU next to PyTorch and ONNX Runtime, in one run.
 
     python3 bench/peers/encoder.py --warpwright build/release/warpwright --model FOLDER [--texts 500] [--threads 2]
         [--rounds 3] [--run-with "chrt -f 50"] [--json]
 
-FOLDER is all-MiniLM-L6-v2 or another BERT in Hugging Face's form. Texts are random ids of mixed length: log-normal, 50
-tokens in the median, cut to 3 … 512. Every program sorts them by length; the rivals then pad batches of several sizes,
-each size being a row of its own, and their best row counts. ONNX Runtime runs PyTorch's export, fp32, all optimizations
-on; PyTorch runs fp32 and bf16, and both compiled with dynamic shapes where --compile is given. All end in mean pooling
-and normalization. Programs take turns round by round; a figure is the fastest round's, which neighbours disturb least.
-Needs torch, transformers, onnxruntime, onnx and onnxscript.
+FOLDER is all-MiniLM-L6-v2 or another BERT in Hugging Face's format. Texts are random ids of mixed length: log-normal with a
+median of 50 tokens, limited to 3 … 512. Every program sorts them by length. The rivals then pad batches of several sizes.
+Each size has its own row, and the rivals' best row counts. ONNX Runtime runs PyTorch's export in fp32 with all
+optimizations. PyTorch runs in fp32 and bf16, and with --compile also compiled with dynamic shapes. All end in mean pooling
+and normalization. The programs take turns, round by round. A figure is the fastest round's, which other programs on the
+machine disturb least. Needs torch, transformers, onnxruntime, onnx and onnxscript.
 """
 
 import argparse
@@ -127,11 +127,11 @@ def main():
     parser.add_argument("--warpwright", required=True, type=os.path.abspath, help="the program")
     parser.add_argument("--model", required=True, help="a BERT's folder")
     parser.add_argument("--texts", type=int, default=500)
-    parser.add_argument("--batch-tokens", type=int, default=4096, help="of ours")
+    parser.add_argument("--batch-tokens", type=int, default=4096, help="tokens of our batches")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--run-with", default="", help="what our program is started with")
-    parser.add_argument("--compile", action="store_true", help="time PyTorch compiled, too")
+    parser.add_argument("--run-with", default="", help="a command that starts our program")
+    parser.add_argument("--compile", action="store_true", help="also time PyTorch compiled")
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
     warnings.filterwarnings("ignore")

@@ -1,18 +1,18 @@
 #!/usr/bin/env python3
-"""Times an encoder's forward on one GPU beside PyTorch, packed and padded, in one run.
+"""Times an encoder's forward on one GPU next to PyTorch, packed and padded, in one run.
 
     python3 bench/peers/encoder_gpu.py --warpwright build/release/warpwright [--models bert-base,minilm] [--dtype fp16]
         [--rows 1x64,16x256,64x512] [--forms packed,padded,static] [--rounds 2] [--tokens 16384,65536] [--json FILE]
 
-A row BxS is a batch of B sequences whose lengths are uniform on [0.2, 1.0]·S (seeded), sorted; random weights and ids.
-PyTorch packed: the same packed rows through its flash attention for sequences of varying length; padded: (B, S) with a
-mask through scaled_dot_product_attention; what stands between two attentions under torch.compile, the whole forward in a
-CUDA graph. It is compiled once for all rows, the number of tokens being its only variable (everything variable, as
-dynamic=True has it, is a third slower); static: packed, and compiled for each row's number of tokens. Figures are
-milliseconds of the forward on the device, median over the rounds; warpwright's first one comes before the others, the
-next ones behind the first form. Nothing else should run meanwhile: processes that compile use the GPU, too. --tokens:
-tokens/s of warpwright on so many packed tokens of texts of 128 and of 512, and the share of what a large product of the
-library reaches in the same dtype.
+A row BxS is a batch of B sequences whose lengths are uniform on [0.2, 1.0]·S (seeded), sorted. Weights and ids are random.
+PyTorch runs in three forms. packed: the same packed rows through its flash attention for sequences of varying length.
+padded: (B, S) with a mask through scaled_dot_product_attention. static: packed, and compiled for each row's number of
+tokens. In all forms torch.compile compiles the operations between two attentions, and the whole forward is a CUDA graph.
+packed and padded are compiled once for all rows, with the number of tokens as the only variable; with dynamic=True for all
+sizes it would take a third longer. Figures are milliseconds of the forward on the device, the median over the rounds.
+warpwright's first round comes first, its other rounds after the first form. Nothing else should run on the GPU, including
+processes that compile. --tokens: warpwright's tokens/s on this many packed tokens of texts of 128 and of 512 tokens, and the
+share of the speed that a large product of the library reaches in the same dtype.
 """
 
 import argparse
@@ -27,7 +27,7 @@ SIZES = {"minilm": (6, 12, 384, 1536), "bert-base": (12, 12, 768, 3072), "bert-l
 FIRST_ROW = "16x256"
 TABLE = "1x64,1x256,1x1024,16x64,16x256,16x512,16x1024,64x128,64x256,64x512,64x1024"
 VOCAB, POSITIONS = 30522, 1024
-MEASURE_MS = 60  # of replays, about, of ours too: longer ones meet lower clocks
+MEASURE_MS = 60  # of replays, about; ours too, because longer runs meet lower clocks
 
 
 def lengths_of(batch, longest):
@@ -44,7 +44,7 @@ def ours(args, model, lists):
 
 
 class Torch:
-    """A BERT of plain operations on `packed` tokens (N) with cu_seqlens, else on (B, S) with a mask."""
+    """A BERT of plain operations, on `packed` tokens (N) with cu_seqlens, otherwise on (B, S) with a mask."""
 
     def __init__(self, args, model):
         import torch
@@ -69,7 +69,7 @@ class Torch:
             x = norm(x + F.linear(mixed, w[2], w[3]))
             return norm(x + F.linear(F.gelu(F.linear(x, w[4], w[5])), w[6], w[7]))
 
-        def between(x, mixed, w, following):  # one attention and the next one
+        def between(x, mixed, w, following):  # between one attention and the next
             x = end(x, mixed, w)
             return x, F.linear(x, following[0], following[1])
 
@@ -77,16 +77,16 @@ class Torch:
         self.variable = None
 
     def compiled(self, variable):
-        """The parts for any number of tokens, or for that of the next call."""
+        """Returns the compiled parts, for any number of tokens or only for the next call's."""
         if not (variable and self.variable):
-            self.torch._dynamo.reset()  # it would take what was compiled for another number
+            self.torch._dynamo.reset()  # otherwise it would reuse the code for another number
             self.variable = variable
             dynamic = None if variable else False
             self.now = [self.torch.compile(part, dynamic=dynamic, mode=self.mode) for part in self.parts]
         return self.now
 
     def prepare(self, lengths, form):
-        """Captures the forward of a batch of these lengths."""
+        """Captures the forward of a batch with these lengths."""
         torch, longest, variable = self.torch, max(lengths), form != "static"
         begin, between, end = self.compiled(variable)
         variable_rows = (lambda *tensors: [torch._dynamo.maybe_mark_dynamic(t, 0) for t in tensors]) if variable else \
@@ -165,7 +165,7 @@ def library_flops(torch, dtype):
 
 
 def compile_ahead(args, rows):
-    """Compiles for PyTorch ahead of time, in processes that share out models, rows and forms."""
+    """Compiles for PyTorch in advance, in processes that share out models, rows and forms."""
     forms = args.forms.split(",")
     cases = [f"{model}:{row}:packed" for model in args.models.split(",") for row in FIRST_ROW.split(",")]
     cases += [f"{model}:{batch}x{longest}:static" for model in args.models.split(",") for batch, longest in rows
@@ -187,14 +187,15 @@ def only_compile(args):
 
 
 def measure(args, torch, model, rows, show):
-    """Ours, the first form of the rival's, ours again where there are more rounds, the other forms. show(result) as
-    soon as there is one, of a row's forms so far."""
+    """Times ours, PyTorch's first form, ours again if there are more rounds, then the other forms. Calls show(result) after
+    each figure, with the row's forms so far."""
     lists = [lengths_of(*row) for row in rows]
     forms = [form for form in args.forms.split(",") if form]
     reports = [ours(args, model, lists)]
     rival = Torch(args, model) if forms else None
     if rival:
-        rival.prepare(lengths_of(*map(int, FIRST_ROW.split("x"))), "packed")  # what its kernels are tuned for
+        # Its kernels are tuned for this row.
+        rival.prepare(lengths_of(*map(int, FIRST_ROW.split("x"))), "packed")
     times = [{} for _ in rows]
 
     def result_of(index):
@@ -223,14 +224,14 @@ def measure(args, torch, model, rows, show):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--warpwright", required=True, type=os.path.abspath, help="the program")
-    parser.add_argument("--models", default="bert-base", help="with commas, of: " + ", ".join(SIZES))
+    parser.add_argument("--models", default="bert-base", help="comma-separated, from: " + ", ".join(SIZES))
     parser.add_argument("--dtype", default="fp16", choices=["fp16", "bf16"])
-    parser.add_argument("--rows", default=TABLE, help="BxS with commas")
-    parser.add_argument("--forms", default="packed,padded", help="PyTorch's that are timed: packed, padded, static")
-    parser.add_argument("--mode", help="torch.compile's, as max-autotune-no-cudagraphs")
-    parser.add_argument("--compile", type=int, default=0, help="processes that compile beforehand")
+    parser.add_argument("--rows", default=TABLE, help="BxS, comma-separated")
+    parser.add_argument("--forms", default="packed,padded", help="PyTorch's forms to time: packed, padded, static")
+    parser.add_argument("--mode", help="torch.compile's mode, such as max-autotune-no-cudagraphs")
+    parser.add_argument("--compile", type=int, default=0, help="processes that compile in advance")
     parser.add_argument("--only-compile", help=argparse.SUPPRESS)
-    parser.add_argument("--tokens", default="", help="packed tokens whose tokens/s are told, with commas")
+    parser.add_argument("--tokens", default="", help="numbers of packed tokens for which to measure tokens/s, comma-separated")
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--json", help="file for the figures")
     args = parser.parse_args()

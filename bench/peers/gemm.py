@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""Times the matrix products of GPT-2 124M on the CPU beside oneDNN and OpenBLAS, in one run.
+"""Times the matrix products of GPT-2 124M on the CPU next to oneDNN and OpenBLAS, in one run.
 
     python3 bench/peers/gemm.py --warpwright build/release/warpwright [--rounds 3] [--json FILE] [--run-with "taskset -c 0,1"]
 
-Forward, dx and dw of the four layers of a block at M tokens, and of the LM head at the fewest. oneDNN is the variant
-cpu.onednn of a build that found it: matrices as they lie, so packing the weights counts, as it does in training.
-OpenBLAS is sgemm of libopenblas.so.0 (fp32 only). A round runs every case once: variants take turns within it, OpenBLAS
-follows. Data is random and comes from beyond L2; a figure is the median over the rounds of a round's median. The ratio is
-the better rival's time over that of the variant that warpwright takes by itself.
+The cases are forward, dx and dw of the four layers of a block at M tokens, and of the LM head at the smallest M. oneDNN is
+the variant cpu.onednn of a build that found oneDNN. It takes plain matrices, so the time includes packing the weights, as in
+training. OpenBLAS is sgemm of libopenblas.so.0 (fp32 only). A round runs every case once: our variants take turns within
+it, then OpenBLAS runs. Data is random and comes from outside L2. A figure is the median over the rounds of a round's median.
+The ratio is the faster rival's time over the time of the variant that warpwright chooses.
 """
 
 import argparse
@@ -26,8 +26,8 @@ import time
 LAYERS = {"qkv": (2304, 768), "attproj": (768, 768), "fc": (3072, 768), "fcproj": (768, 3072)}  # N, K
 HEAD = (50304, 768)
 DIRECTIONS = ("forward", "dx", "dw")
-SECONDS = 0.25  # of OpenBLAS for one direction of a case
-FOOTPRINT = 32 << 20  # at least: arguments come from beyond the L2 caches
+SECONDS = 0.25  # of OpenBLAS, per direction of a case
+FOOTPRINT = 32 << 20  # at least, so that arguments come from outside the L2 caches
 
 
 def cases(tokens, only):
@@ -36,7 +36,7 @@ def cases(tokens, only):
 
 
 def ours(args, M, N, K, dtype):
-    """Seconds of each direction by variant, what a plan takes, and the machine's name."""
+    """Seconds of each direction by variant, the chosen variants, and the machine's name."""
     command = args.run_with + [args.warpwright, "bench", "ops", "matmul", "--threads", str(args.threads), "--json"]
     command += ["--filter", f"M={M} N={N} K={K} {dtype}"]
     report = json.loads(subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout)
@@ -51,7 +51,7 @@ def ours(args, M, N, K, dtype):
 
 
 def openblas_in_another_process(args, M, N, K):
-    """A process of its own: it starts on as many threads as it is told, and leaves none behind."""
+    """Runs OpenBLAS in its own process, which sets its number of threads and ends them."""
     command = args.run_with + [sys.executable, os.path.abspath(__file__), "--openblas-case", f"{M},{N},{K}"]
     environment = dict(os.environ, OPENBLAS_NUM_THREADS=str(args.threads))
     run = subprocess.run(command, stdout=subprocess.PIPE, env=environment)
@@ -59,7 +59,7 @@ def openblas_in_another_process(args, M, N, K):
 
 
 class Matrices:
-    """Copies of one matrix's worth of random floats, enough of them to come from beyond the caches."""
+    """Copies of one matrix of random floats, enough that they come from outside the caches."""
 
     def __init__(self, elements, noise, copies):
         self.data = (ctypes.c_float * (elements * copies))()
@@ -73,7 +73,7 @@ class Matrices:
 
 
 def load_openblas():
-    """OpenBLAS knows processors by their model and takes a newer one for a Prescott: then it is told."""
+    """Loads OpenBLAS. It identifies processors by model and takes an unknown one for a Prescott, so this names the kind."""
     library = ctypes.CDLL("libopenblas.so.0")
     library.openblas_get_corename.restype = ctypes.c_char_p
     if library.openblas_get_corename() == b"Prescott" and "OPENBLAS_CORETYPE" not in os.environ:
@@ -163,14 +163,14 @@ def print_table(report):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--warpwright", type=os.path.abspath, help="the program, of a build that found oneDNN")
+    parser.add_argument("--warpwright", type=os.path.abspath, help="the program, from a build that found oneDNN")
     parser.add_argument("--tokens", type=int, nargs="+", default=[256, 1024, 4096], help="M: 256, 1024, 4096")
-    parser.add_argument("--only", nargs="+", choices=[*LAYERS, "head"], help="these layers only")
+    parser.add_argument("--only", nargs="+", choices=[*LAYERS, "head"], help="only these layers")
     parser.add_argument("--dtype", nargs="+", default=["fp32", "bf16"], choices=["fp32", "bf16"])
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--run-with", type=shlex.split, default=[], help="a command in front of whatever is timed")
-    parser.add_argument("--json", metavar="FILE", help="write the figures there too")
+    parser.add_argument("--run-with", type=shlex.split, default=[], help="a command that starts the timed programs")
+    parser.add_argument("--json", metavar="FILE", help="also write the figures to this file")
     parser.add_argument("--openblas-case", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.openblas_case:

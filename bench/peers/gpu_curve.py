@@ -1,17 +1,18 @@
 #!/usr/bin/env python3
-"""The same GPT-2 trained twice on one GPU, by warpwright and by PyTorch: do the losses agree step by step?
+"""Trains the same GPT-2 twice on one GPU, with warpwright and with PyTorch, to compare the losses step by step.
 
     python3 bench/peers/gpu_curve.py run --warpwright build/release/warpwright --data DATA --record curve.json
         [--model gpt2:124M] [--dtype bf16] [--batch 64] [--seq 1024] [--steps 300] [--lr 5e-5] [--warmup 100] [--seed 1]
         [--no-yardsticks]
     tools/plot.py curve curve.json --out docs/loss-curve.svg
 
-DATA is a folder that `warpwright data build` made. Both begin from the same random weights (written here as a Hugging
-Face folder) and see the same samples in the same order: this script computes the loader's order itself (src/data/loader.cpp).
-PyTorch runs eagerly, in bf16 as autocast over fp32 weights, with clipping at 1 and AdamW (decay 0.1 on matrices). In bf16
-two more runs say what a difference means (--no-yardsticks leaves them out): PyTorch with cuDNN's attention instead of FlashAttention-2, how far it is from
-itself, and warpwright in tf32, how far either is from more precision. Where the learning rate is high enough, the smallest
-difference of rounding grows, PyTorch's from itself too: a low one tells programs apart.
+DATA is a folder from `warpwright data build`. Both programs start with the same random weights, which this script writes as
+a Hugging Face folder. Both see the same samples in the same order, because the script computes the loader's order
+(src/data/loader.cpp). PyTorch runs eagerly, in bf16 as autocast over fp32 weights, with clipping at 1 and AdamW (decay 0.1
+on matrices). In bf16 two more runs show the meaning of a difference; --no-yardsticks omits them. PyTorch with cuDNN's
+attention instead of FlashAttention-2 shows how far PyTorch is from itself. warpwright in tf32 shows how far both are from
+more precision. At a high learning rate the smallest rounding difference grows, even between two runs of PyTorch. A low
+learning rate shows differences between programs.
 """
 
 import argparse
@@ -32,7 +33,7 @@ MASK32 = 0xFFFFFFFF
 
 
 def philox(index, purpose, step, seed):
-    """Philox4x32-10 (Salmon et al., SC 2011) as src/runtime/philox.hpp keys it."""
+    """Philox4x32-10 (Salmon et al., SC 2011), keyed as in src/runtime/philox.hpp."""
     c = [index & MASK32, index >> 32, purpose, step]
     k = [seed & MASK32, seed >> 32]
     for _ in range(10):
@@ -43,7 +44,7 @@ def philox(index, purpose, step, seed):
 
 
 class Order:
-    """The position in the stream of tokens at which each training sample begins."""
+    """The start of each training sample in the stream of tokens."""
 
     def __init__(self, tokens, seq, seed):
         self.tokens, self.seq, self.seed = tokens, seq, seed
@@ -82,7 +83,7 @@ def read_tokens(data, split):
 
 
 def write_weights(model, layers, heads, channels, folder):
-    """The PyTorch model as Hugging Face's GPT-2 folder; its Conv1D keeps weights as (in, out)."""
+    """Writes the PyTorch model as a Hugging Face GPT-2 folder, whose Conv1D stores weights as (in, out)."""
     def name(key):
         parts = key.split(".")
         if parts[0] != "blocks":
@@ -113,7 +114,7 @@ def write_weights(model, layers, heads, channels, folder):
 
 
 def learning_rate(step, args):
-    """src/train/schedule.cpp's cosine."""
+    """The cosine of src/train/schedule.cpp."""
     if step < args.warmup:
         return args.lr * (step + 1) / args.warmup
     progress = (step - args.warmup + 1) / max(args.steps - args.warmup, 1)
@@ -167,9 +168,10 @@ def run(args):
 
     torch.manual_seed(args.seed)
     layers, heads, channels = gpu_step.SIZES[args.model]
-    gpu_step.VP = gpu_step.V  # a loss over the real vocabulary
+    gpu_step.VP = gpu_step.V  # the loss is over the real vocabulary
     model = gpu_step.build_torch_model(layers, heads, channels)
-    for key, parameter in model.named_parameters():  # GPT-2's: residual projections smaller, biases zero
+    # GPT-2's initialization: smaller residual projections, zero biases.
+    for key, parameter in model.named_parameters():
         if key.endswith(("out.weight", "narrow.weight")):
             torch.nn.init.normal_(parameter, std=0.02 / math.sqrt(2 * layers))
         elif key.endswith("bias"):
@@ -216,14 +218,14 @@ def main():
     commands = parser.add_subparsers(required=True)
     training = commands.add_parser("run", help="train both")
     training.add_argument("--warpwright", required=True, type=os.path.abspath, help="the program")
-    training.add_argument("--data", required=True, type=pathlib.Path, help="folder of shards in GPT-2's vocabulary")
+    training.add_argument("--data", required=True, type=pathlib.Path, help="a folder of shards in GPT-2's vocabulary")
     training.add_argument("--record", required=True, type=pathlib.Path, help="JSON to write")
     training.add_argument("--model", default="gpt2:124M", choices=gpu_step.SIZES)
     training.add_argument("--dtype", default="bf16", choices=("fp32", "tf32", "bf16"))
     for name, value in (("batch", 64), ("seq", 1024), ("steps", 300), ("warmup", 100), ("seed", 1)):
         training.add_argument(f"--{name}", type=int, default=value, help=f"default: {value}")
     training.add_argument("--lr", type=float, default=5e-5, help="default: 5e-5")
-    training.add_argument("--yardsticks", action=argparse.BooleanOptionalAction, default=True, help="bf16: PyTorch with cuDNN's attention and warpwright in tf32 as well")
+    training.add_argument("--yardsticks", action=argparse.BooleanOptionalAction, default=True, help="for bf16, also run PyTorch with cuDNN's attention and warpwright in tf32")
     training.set_defaults(work=run)
     args = parser.parse_args()
     args.work(args)

@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""Times a training step of a GPT-2 on one GPU beside PyTorch and, where its program is given, llm.c, in one run.
+"""Times a training step of a GPT-2 on one GPU next to PyTorch and, with --peer, llm.c, in one run.
 
     python3 bench/peers/gpu_step.py --warpwright build/release/warpwright [--model gpt2:124M] [--batch 64] [--seq 1024]
         [--dtype bf16] [--peer llm.c=PATH/train_gpt2cu] [--rounds 5] [--steps 10] [--json]
 
-A step is forward, backward, clipping by the global norm and AdamW on random tokens. The programs take turns, round by
-round; a program's figure is the median over all steps of all rounds, with the range of the rounds' medians beside it.
-PyTorch runs a GPT-2 of its own operations under torch.compile, with bf16 as autocast over fp32 weights, attention by
-scaled_dot_product_attention (cuDNN in bf16) and fused AdamW; of more than 12 layers, a block is compiled once for all.
-llm.c runs `train_gpt2cu -e d12 …` as given here by --peer-flags.
+A step is forward, backward, clipping by the global norm and AdamW on random tokens. The programs take turns, round by round.
+A program's figure is the median over all steps of all rounds, printed with the range of the rounds' medians. PyTorch runs a
+GPT-2 written in plain operations under torch.compile, with bf16 as autocast over fp32 weights, attention by
+scaled_dot_product_attention (cuDNN in bf16) and fused AdamW. For more than 12 layers, one block is compiled for all.
+llm.c runs `train_gpt2cu -e d12 …` with the flags of --peer-flags.
 """
 
 import argparse
@@ -142,7 +142,7 @@ def write_llmc_tokens(folder, count):
 
 
 def write_llmc_weights(folder):
-    """GPT-2 124M with random weights where llm.c's fp32 trainer looks for it."""
+    """Writes a GPT-2 124M with random weights where llm.c's fp32 trainer looks for it."""
     sizes = [VP * 768, CONTEXT * 768]
     sizes += [12 * n for n in (768, 768, 3 * 768 * 768, 3 * 768, 768 * 768, 768, 768, 768)]
     sizes += [12 * n for n in (4 * 768 * 768, 4 * 768, 4 * 768 * 768, 768)] + [768, 768]
@@ -156,7 +156,7 @@ def write_llmc_weights(folder):
 
 
 def llmc_fp32(program, tokens, args):
-    """llm.c's fp32 trainer, which has TF32 on. It runs over the tokens once."""
+    """Runs llm.c's fp32 trainer, which enables TF32. It passes over the tokens once."""
     command = [os.path.abspath(program), "-i", tokens[0], "-j", tokens[1], "-b", args.batch, "-t", args.seq]
     command += ["-v", 1000000, "-m", 1, "-s", 1000000]
     result = subprocess.run([str(word) for word in command], cwd=tokens[0].parent, stdout=subprocess.PIPE, text=True)
@@ -209,9 +209,9 @@ def main():
     parser.add_argument("--dtype", default="bf16", choices=("fp32", "tf32", "bf16"))
     parser.add_argument("--batch", type=int, default=64)
     parser.add_argument("--seq", type=int, default=1024)
-    parser.add_argument("--peer", action="append", default=[], metavar="NAME=PATH", help="llm.c=PATH of its train_gpt2cu, for fp32 and tf32 of train_gpt2fp32cu")
-    parser.add_argument("--peer-flags", default="-r 0 -ge 2", help="llm.c's further flags")
-    parser.add_argument("--ours-flags", default="", help="our bench step's further flags")
+    parser.add_argument("--peer", action="append", default=[], metavar="NAME=PATH", help="llm.c=PATH of train_gpt2cu, or of train_gpt2fp32cu for fp32 and tf32")
+    parser.add_argument("--peer-flags", default="-r 0 -ge 2", help="more flags for llm.c")
+    parser.add_argument("--ours-flags", default="", help="more flags for our `bench step`")
     parser.add_argument("--no-torch", action="store_true")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--steps", type=int, default=10, help="steps of each program in a round")

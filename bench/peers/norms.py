@@ -1,18 +1,19 @@
 #!/usr/bin/env python3
-"""Times the normalizations beside PyTorch (eager, torch.compile) and Apex, in one run on one GPU.
+"""Times the normalizations next to PyTorch (eager, torch.compile) and Apex, in one run on one GPU.
 
     python3 bench/peers/norms.py --library build/release/src/capi/libwarpwright.so [--columns 768,1024 …]
         [--dtypes bfloat16,float16,float32] [--norms layer,rms] [--no-compile] [--jobs N] [--rounds 15] [--json FILE]
 
-Rows × columns are 2^26 elements (or --rows), random. Implementations take turns, call by call; before each call a buffer
-of 512 MiB is written, so that nothing is found in the L2, and the GPU is kept waiting until the host has enqueued the call; a
-figure is the median time between two events. Each call of a forward reads another of ten tensors, since what torch.compile's
-marked loads leave of one in the L2 outlasts that write. The ratio beside it is that of a device-to-device copy of as many bytes (2
-passes of the tensor forward, 3 backward), in the same run.
-Ours writes the statistics that a backward needs, and "nothing kept" does not; a compiled forward writes them where there is a
-backward. The backward's is dx, dweight and dbias in fp32 for ours, in the parameters' dtype for the others.
---jobs N has N processes compile for PyTorch's cache first. Which of a kernel's configurations is fastest they do not keep: that is
-found again where it is measured, with nothing beside it.
+Rows × columns are 2^26 random elements (or --rows). Implementations take turns, call by call. Before each call a buffer of
+512 MiB is written to empty the L2, and the GPU waits until the host has enqueued the call. A figure is the median time
+between two events. The forward calls cycle through ten tensors, because the marked loads of torch.compile keep part of a
+tensor in the L2 in spite of that write. The ratio is the time of a device-to-device copy of as many bytes (2 passes over
+the tensor forward, 3 backward), measured in the same run, over the time of the call.
+Our forward writes the statistics that a backward needs; "nothing kept" does not. A compiled forward writes them if a
+backward follows. The backward gives dx, dweight and dbias; the last two are fp32 for ours and have the parameters' dtype for
+the others.
+--jobs N starts N processes that fill PyTorch's compile cache first. The cache does not store which of a kernel's
+configurations is fastest, so PyTorch finds it again during the measurement, while nothing else runs.
 """
 
 import argparse
@@ -29,7 +30,7 @@ import torch._inductor.config
 
 DTYPES = {torch.float64: 0, torch.float32: 1, torch.bfloat16: 2, torch.float16: 3}
 EPS = 1e-5
-INPUTS = 10  # of a forward
+INPUTS = 10  # tensors of a forward
 
 
 class Options(ctypes.Structure):
@@ -57,7 +58,7 @@ Backward = structure(
 
 
 class Ours:
-    """The C ABI on PyTorch's tensors and, on a GPU, its current stream."""
+    """Calls the C ABI on PyTorch's tensors and, on a GPU, on its current stream."""
 
     def __init__(self, path, device="cuda"):
         self.device = device
@@ -93,7 +94,7 @@ class Ours:
 
 
 def timed(calls, flush, rounds):
-    """Median microseconds of each call."""
+    """Returns the median microseconds of each call."""
     samples = {name: [] for name in calls}
     for _ in range(3):
         for call in calls.values():
@@ -102,7 +103,7 @@ def timed(calls, flush, rounds):
         for name, call in calls.items():
             start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
             flush.zero_()
-            torch.cuda._sleep(1_000_000)  # the host is ahead: no figure has its wait
+            torch.cuda._sleep(1_000_000)  # lets the host run ahead, so that no figure includes its time
             start.record()
             call()
             end.record()
@@ -112,7 +113,7 @@ def timed(calls, flush, rounds):
 
 
 def rivals(rms, columns, weight, bias, compiled):
-    """Functions of x, by name, whose autograd gives the backward."""
+    """Functions of x by name. Their backward comes from autograd."""
     functional = torch.nn.functional
     if rms:
         def plain(x, w, b):
@@ -141,7 +142,7 @@ def parameters(rms, dtype, columns):
 
 
 def rival_calls(rms, xs, weight, bias, dout, compiled, turns):
-    """{who: call} forward, of `xs` by `turns`, and backward."""
+    """Returns {who: call} for the forward, which cycles through `xs` by `turns`, and for the backward."""
     forward, backward = {}, {}
     for rival, function in rivals(rms, xs[0].shape[1], weight, bias, compiled).items():
         leaves = [t.detach().requires_grad_() for t in (xs[0], weight, bias) if t is not None]
@@ -161,7 +162,7 @@ def rival_calls(rms, xs, weight, bias, dout, compiled, turns):
 
 
 def compile_share(shapes):
-    """Leaves what torch.compile makes for these shapes in its cache."""
+    """Fills torch.compile's cache for these shapes."""
     for rms, dtype, rows, columns in shapes:
         x = torch.randn(rows, columns, device="cuda", dtype=dtype)
         for calls in rival_calls(rms, [x], *parameters(rms, dtype, columns), x, True, itertools.repeat(0)):
@@ -174,7 +175,7 @@ def compile_first(jobs):
     commands = [[sys.executable, *sys.argv, "--compile-share", f"{job}/{jobs}"] for job in range(jobs)]
     for process in [subprocess.Popen(command) for command in commands]:
         if process.wait():
-            print("a process that compiled first failed", file=sys.stderr)
+            print("norms.py: a process that compiles in advance failed", file=sys.stderr)
 
 
 def measure(ours, rms, dtype, rows, columns, options, flush):
@@ -212,7 +213,7 @@ def measure(ours, rms, dtype, rows, columns, options, flush):
     for direction, calls, passes in (("forward", forward, 2), ("backward", backward, 3)):
         source = torch.empty(size * passes // 2, dtype=torch.uint8, device="cuda")
         target = torch.empty_like(source)
-        forward_of_x()  # what the backward reads
+        forward_of_x()  # makes the tensors that the backward reads
         times = timed({**calls, "copy": lambda: target.copy_(source)}, flush, options.rounds)
         report[direction] = {who: {"us": round(us, 2), "of_copy": round(times["copy"] / us, 3),
                                    "TB/s": round(passes * size / us * 1e-6, 2)} for who, us in times.items()}
@@ -253,7 +254,7 @@ def main():
                                  for who, r in report[direction].items())
             print(f"{report['norm']} {report['dtype']} {rows}x{columns} {direction}: {figures}", flush=True)
         torch._dynamo.reset()
-        if options.json:  # as far as it is
+        if options.json:  # also writes incomplete results
             with open(options.json, "w", encoding="utf-8") as out:
                 json.dump(document, out, indent=1)
 

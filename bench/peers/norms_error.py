@@ -1,16 +1,16 @@
 #!/usr/bin/env python3
-"""Sets the normalizations' error against fp64 beside PyTorch's own, on inputs that are hard on it.
+"""Compares the normalizations' error against fp64 with PyTorch's error, on difficult inputs.
 
     python3 bench/peers/norms_error.py --library build/release/src/capi/libwarpwright.so [--device cpu|cuda]
         [--shapes 12] [--seed 1] [--verbose]
 
-For each kind of input, norm, dtype and random shape both get the same tensors; the reference is PyTorch in fp64 on their
-values. What is compared is out and, from an upstream gradient of normal deviates, dx, dweight and dbias, all in x's dtype. An
-error is the largest |result − reference| in units of what it is made of: for out, |weight|·(the row's largest |x̂|) +
-|bias|; for dx, its row's largest element; for dweight and dbias, the largest column's sum of the terms' absolute values.
-Ours may be twice PyTorch's and one unit in the last place. Where PyTorch has NaN or an infinity ours must have the same,
-element by element; on a GPU that of PyTorch's CPU will do, since its devices disagree about rms_norm of an infinity.
-Exit status 1 where anything fails.
+For each kind of input, norm, dtype and random shape both programs get the same tensors. The reference is PyTorch in fp64 on
+the same values. The results are out and, for an upstream gradient of normal deviates, dx, dweight and dbias, all in x's
+dtype. An error is the largest |result − reference| in units of the terms that make up the result: for out, |weight|·(the
+row's largest |x̂|) + |bias|; for dx, its row's largest element; for dweight and dbias, the largest column's sum of the terms'
+absolute values. Our error may be twice PyTorch's plus one unit in the last place. Where PyTorch has NaN or an infinity, ours
+must have the same, element by element. On a GPU it may also match PyTorch's CPU, since PyTorch's devices disagree about
+rms_norm of an infinity. The exit status is 1 if anything fails.
 """
 
 import argparse
@@ -29,7 +29,7 @@ def normal(generator, *shape):
 
 
 def magnitudes(generator, columns, dtype):
-    """Weights of all sizes that dtype has, both signs, some 0."""
+    """Weights of all magnitudes of the dtype, of both signs, some of them 0."""
     info = torch.finfo(dtype)
     low, high = math.log2(info.tiny), math.log2(info.max) / 4
     exponents = torch.rand(columns, generator=generator, dtype=torch.float64) * (high - low) + low
@@ -115,7 +115,7 @@ def ours(library, x, weight, bias, dout, rms):
 
 
 def largest(t, dim=-1):
-    """Of the finite elements."""
+    """The largest finite absolute value."""
     return torch.where(torch.isfinite(t), t.abs(), 0.0).amax(dim=dim, keepdim=True)
 
 
@@ -145,7 +145,7 @@ def main():
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
     parser.add_argument("--shapes", type=int, default=12, help="random shapes of each kind, norm and dtype")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--verbose", action="store_true", help="a line for each tensor, not for each kind")
+    parser.add_argument("--verbose", action="store_true", help="print a line per tensor instead of per kind")
     options = parser.parse_args()
     library = Ours(options.shared_library, options.device)
     failures = 0

@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""Times the fused forms of a transformer's normalization beside the same work in kernels apart, in one run on one GPU.
+"""Times the fused forms of a transformer's normalization next to the same work in separate kernels, in one run on one GPU.
 
     python3 bench/peers/norms_fused.py --library build/release/src/capi/libwarpwright.so [--columns 768,1024 …]
         [--rows N] [--dtype bfloat16] [--no-compile] [--rounds 15] [--json FILE]
 
-Apart are the library's normalization and PyTorch's additions, one kernel each; beside them all of it in PyTorch, eager and
-compiled. Rows × columns are 2^26 elements (or --rows), random, timed as bench/peers/norms.py does: calls in turn, nothing of
-the tensors in the L2. --graph times 20 calls in a graph instead, as they follow each other in a model, and finds tensors of
-few rows in the L2.
+The separate kernels are the library's normalization and PyTorch's additions, one kernel each. The other rivals do all of it
+in PyTorch, eager and compiled. Rows × columns are 2^26 random elements (or --rows). Timing is as in bench/peers/norms.py: calls
+take turns, and the L2 holds nothing of the tensors. --graph times 20 calls in a graph instead, one after the other as in a
+model. Tensors of few rows are then in the L2.
 """
 
 import argparse
@@ -21,7 +21,7 @@ Residual = norms.structure(
     ["x", "x_bias", "residual", "weight", "bias", "sum", "out", "mean", "rstd", "kept_columns", "kept", "kept_count",
      "workspace"],
     [("workspace_bytes", ctypes.c_size_t), ("eps", ctypes.c_double), ("dtype", ctypes.c_int32), ("rms", ctypes.c_int32)])
-CALLS = 20  # in a graph
+CALLS = 20  # in one graph
 
 
 def chain(*calls):
@@ -33,7 +33,7 @@ def chain(*calls):
 
 
 def forms(ours, rows, columns, dtype, compiled):
-    """{form: (passes over the tensor fused, apart, {who: call})}"""
+    """{form: (passes over the tensor fused, passes apart, {who: call})}"""
     x, residual, total, out, dout, dsum, dx, between = (torch.randn(rows, columns, device="cuda", dtype=dtype)
                                                         for _ in range(8))
     weight, bias, x_bias = (torch.randn(columns, device="cuda", dtype=dtype) * 0.5 + 1 for _ in range(3))

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Times the backward from the output, and the forward before it, where columns are lost and kept: weights of 0, and subnormal ones.
+"""Times the backward from the output, and the forward before it, when columns are lost and kept: weights of 0 and subnormal ones.
 
     python3 bench/peers/norms_kept.py --library build/release/src/capi/libwarpwright.so [--library OTHER …]
         [--cases 768:4:16,4096:22:64 …] [--rows N] [--norms layer,rms] [--dtype bfloat16] [--rounds 11] [--json FILE]
 
-A case is columns:lost:places to keep them in; rows × columns are 2^26 elements (or --rows). The libraries take turns, as calls do
-in bench/peers/norms.py. Beside each time stands the relative error (norm of the difference over norm) of dx, dweight and the lost
-columns' dweight against fp64.
+A case is columns:lost columns:places to keep them. Rows × columns are 2^26 elements (or --rows). The libraries take turns, like
+the calls in bench/peers/norms.py. Each time is printed with the relative error against fp64 (norm of the difference over norm)
+of dx, of dweight, and of the lost columns' dweight.
 """
 
 import argparse

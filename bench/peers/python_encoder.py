@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
-"""The Python package's Encoder beside Hugging Face's module on the same padded batches.
+"""Compares the Python package's Encoder with Hugging Face's module on the same padded batches.
 
     python3 bench/peers/python_encoder.py [--device cuda|cpu] [--dtype float16] [--model bert-base|minilm] [--rows 16x256 …]
                                           [--rounds 5] [--json]
 
-Random weights and token ids; lengths uniform on [0.2, 1.0]·S, padding at the end. Three ways from (B, S) ids and a 0/1 mask
-to the last hidden states: the module as transformers runs it (its default attention), the same module with its layers
-exchanged for Encoder(...).as_layers(), and Encoder itself, whose ids come from the host. Milliseconds, the median of the
-rounds, in turns; a round is the time of several calls in a row until the device is done, over their number. Needs transformers.
+Weights and token ids are random. Lengths are uniform on [0.2, 1.0]·S, with padding at the end. Three programs go from (B, S)
+ids and a 0/1 mask to the last hidden states: the module as transformers runs it (its default attention), the same module
+with its layers replaced by Encoder(...).as_layers(), and Encoder itself, whose ids come from the host. Figures are
+milliseconds, the median of the rounds, in turns. A round is the time of several successive calls until the device is done,
+divided by their number. Needs transformers.
 """
 
 import argparse
@@ -42,7 +43,7 @@ def measure(run, device, calls):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--dtype", default=None, help="float16 on a GPU, float32 on a CPU")
+    parser.add_argument("--dtype", default=None, help="default: float16 on a GPU, float32 on a CPU")
     parser.add_argument("--model", choices=SIZES, default="bert-base")
     parser.add_argument("--rows", nargs="+", default=["1x64", "16x256", "64x256"], help="batches, BxS")
     parser.add_argument("--rounds", type=int, default=5)

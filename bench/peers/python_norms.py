@@ -1,16 +1,16 @@
 #!/usr/bin/env python3
-"""Measures what the Python package costs and saves compared with PyTorch.
+"""Measures the cost and the savings of the Python package compared with PyTorch.
 
     python3 bench/peers/python_norms.py [--device cuda|cpu] [--calls] [--memory] [--json]
 
-calls    Python's share of a forward call: the time of many calls on a tensor so small that nothing else counts, less the
-         time of the bare C call behind them, next to an operator made with torch.library.custom_op that does nothing but
-         allocate its output, and to PyTorch's own layer_norm. On a GPU the host's time for enqueuing, without waiting.
+calls    Python's share of a forward call: the time of many calls on a tensor so small that only overhead counts, minus the
+         time of the bare C call. Also timed are an operator made with torch.library.custom_op that only allocates its
+         output, and PyTorch's own layer_norm. On a GPU this is the host's time to enqueue, without waiting.
 memory   Peak memory of a training step of a pre-norm transformer (GPT-2's block: norm, causal attention, norm, MLP) in
-         bf16, with its norms from PyTorch, from this package, with memory_efficient, and with the residual connection in
-         the norm. GPU only.
+         bf16. The norms are PyTorch's, this package's, this package's with memory_efficient, and this package's with the
+         residual connection in the norm. GPU only.
 
-Without --calls or --memory both are done. Needs the package warpwright, installed or in PYTHONPATH.
+By default both are measured. Needs the package warpwright, installed or in PYTHONPATH.
 """
 
 import argparse
@@ -54,7 +54,7 @@ empty_op.register_autograd(
 
 
 def measure_calls(device, show):
-    """Shows each row as it comes."""
+    """Shows each row as soon as it is measured."""
     report = {}
 
     def measure(name, call):
@@ -71,7 +71,7 @@ def measure_calls(device, show):
     theirs = torch.nn.LayerNorm(C).to(device, dtype)
     weight, bias = ours.weight.detach(), ours.bias.detach()
 
-    # The C call alone, on arguments that stand packed since the call before.
+    # Only the C call, on arguments that the call before has packed.
     out = torch.empty_like(x)
     _library.forward(_library.LAYERNORM, x, weight, bias, out, (0, 0, 0, 0, 0), 1, C, 1e-5)
     context = _library.context_of(x.device)
@@ -116,7 +116,7 @@ class Block(torch.nn.Module):
 
 
 class FusedBlock(Block):
-    """The same, of what comes from the branch before and the residual stream: each norm takes both."""
+    """The same block on the previous branch's output and the residual stream. Each norm takes both."""
 
     def forward(self, branch_and_stream):
         x, stream = self.norm1(*branch_and_stream)

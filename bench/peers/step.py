@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""Times a training step of GPT-2 124M beside llm.c and PyTorch, in one run.
+"""Times a training step of GPT-2 124M next to llm.c and PyTorch, in one run.
 
     python3 bench/peers/step.py --warpwright build/release/warpwright [--llmc CLONE] [--torch] [--rounds 3] [--json]
 
-B=4, T=64, which llm.c's train_gpt2.c fixes; random weights and tokens (speed does not depend on them). A step is forward,
-zeroing, backward and AdamW. The programs take turns, round by round, each on the same threads; a program's figure is
-the fastest step of all rounds, which neighbours on the machine disturb least, and the median beside it. CLONE is a
-checkout of https://github.com/karpathy/llm.c; it is copied, and built there as its Makefile does (-Ofast, OpenMP,
--march=native). PyTorch runs Hugging Face's GPT2LMHeadModel with fused AdamW, bf16 as autocast over fp32 weights.
+B=4 and T=64, which llm.c's train_gpt2.c fixes. Weights and tokens are random; the speed does not depend on them. A step is
+forward, zeroing, backward and AdamW. The programs take turns, round by round, on the same threads. A program's figures are
+the fastest step of all rounds, which other programs on the machine disturb least, and the median. CLONE is a checkout of
+https://github.com/karpathy/llm.c. It is copied and built as its Makefile does (-Ofast, OpenMP, -march=native). PyTorch runs
+Hugging Face's GPT2LMHeadModel with fused AdamW, bf16 as autocast over fp32 weights.
 """
 
 import argparse
@@ -26,7 +26,7 @@ import time
 
 B, T = 4, 64
 V, VP, L, C, CONTEXT = 50257, 50304, 12, 768, 1024
-LLMC_STEPS = 10  # before it stops to validate
+LLMC_STEPS = 10  # it then stops to validate
 
 
 def ours(args, dtype):
@@ -38,7 +38,7 @@ def ours(args, dtype):
 
 
 def prepare_llmc(clone, folder):
-    """A build of train_gpt2 with random weights (its version 3, fp32) and tokens where it looks for them."""
+    """Builds train_gpt2 with random weights (its version 3, fp32) and with tokens where it looks for them."""
     shutil.copytree(clone, folder, ignore=shutil.ignore_patterns(".git"), dirs_exist_ok=True)
     subprocess.run(["make", "-C", folder, "train_gpt2", "NO_MULTI_GPU=1"], check=True, stdout=subprocess.DEVNULL)
     generator = random.Random(1)
@@ -64,7 +64,7 @@ def prepare_llmc(clone, folder):
 
 
 def llmc(folder, threads):
-    """Milliseconds of its first steps; it would go on to validate and to write text."""
+    """Returns the milliseconds of its first steps. Without a stop it would go on to validate and to write text."""
     environment = dict(os.environ, OMP_NUM_THREADS=str(threads))
     command = ["stdbuf", "-oL", "./train_gpt2"]
     process = subprocess.Popen(command, cwd=folder, env=environment, stdout=subprocess.PIPE, text=True)
