@@ -214,7 +214,7 @@ TEST_F(ResumeCliTest, AFinishedRunChangesNothing) {
   EXPECT_TRUE(fs::exists(folder / "run/checkpoints/step_00000006/trainer.json"));
 }
 
-// On a CPU, on which a table measured on a GPU cannot be used.
+// The device is a CPU, which cannot use a table measured on a GPU.
 TEST_F(ResumeCliTest, ATunedTableThatDoesNotFitIsTold) {
   make_shards(5000, 500);
   succeeds(train("run", {"--steps", "1"}));

@@ -183,7 +183,7 @@ def main():
                             print(f"{'FAILED ' if failed else ''}{kind}: {'rmsnorm' if rms else 'layernorm'} "
                                   f"{str(dtype)[6:]} {rows}x{columns} {name}: ours {us:.2e}, PyTorch {them:.2e}"
                                   f"{'' if same else ', not finite elsewhere'}", flush=True)
-            figures = ", ".join(f"{name} {ratio:.2f} ({us:.1e} beside {them:.1e})"
+            figures = ", ".join(f"{name} {ratio:.2f} ({us:.1e} compared with {them:.1e})"
                                 for name, (ratio, us, them) in worst.items())
             print(f"{kind}, {'rmsnorm' if rms else 'layernorm'}: {checked} tensors; largest share of the bound: {figures}",
                   flush=True)

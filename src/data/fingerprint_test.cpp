@@ -160,8 +160,8 @@ TEST_F(FingerprintTest, AFolderOfAnOlderBuildStillReads) {
   }
 }
 
-// The split has 1.5 GB in two shards. Of each shard, the fingerprint reads 4,096 blocks, the 1 KiB header and
-// the size.
+// The split has 1.5 GB in two shards. The fingerprint reads 4,096 blocks, the 1 KiB header and the size of
+// each shard.
 TEST_F(FingerprintTest, ALargeSplitIsSampled) {
   fs::create_directories(folder / "data");
   const fs::path data = folder / "data", shard = data / "train_1.bin";

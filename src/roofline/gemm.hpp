@@ -58,7 +58,7 @@ struct Options {
 
 enum class Level : std::uint8_t { instruction, warp, block, l2, device };
 
-// Where the product lies under one level's roof.
+// The product's position under one level's roof.
 struct LevelBound {
   Level level = Level::instruction;
   std::string what;             // "shared memory → registers"

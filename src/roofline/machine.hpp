@@ -28,8 +28,8 @@ struct Machine {
   int tensor_cores = 4;                // per multiprocessor
   double matrix_flops_per_clock = 0;   // per multiprocessor: bf16 or fp16, dense, fp32 sums
   double tf32_flops_per_clock = 0;     // per multiprocessor
-  double matrix_hz = 0;                // the clock behind the published peak of the tensor cores
-  double fp32_hz = 0;                  // the clock behind the published peak of the ordinary units
+  double matrix_hz = 0;                // the clock of the tensor cores' published peak
+  double fp32_hz = 0;                  // the clock of the ordinary units' published peak
   double memory_bytes_per_second = 0;  // device memory
   double l2_bytes_per_clock = 0;       // all multiprocessors together; 0: unknown
   bool l2_assumed = false;  // the figure is published for the previous generation, not for this GPU

@@ -36,7 +36,7 @@ class TokenTrie {
  private:
   std::uint32_t child(std::uint32_t node, unsigned char byte) const;  // 0 if there is none
 
-  // Of each node. Its last child comes just before the next node's first.
+  // The first child of each node. Its last child comes just before the next node's first child.
   std::vector<std::uint32_t> first_child_;
   std::vector<unsigned char> label_;  // the byte that leads to each node
   std::vector<TokenId> id_;
