@@ -11,9 +11,9 @@
  *     warpwright_layernorm_forward(context, &args);
  *
  * These rules hold for every function:
- *   - It returns a status. If the status is not WARPWRIGHT_OK, warpwright_last_error() returns one line that
- *     names the argument and its value. The library prints nothing, throws nothing and never ends the
- * process.
+ *   - It returns a status, unless its declaration says otherwise. If the status is not WARPWRIGHT_OK,
+ *     warpwright_last_error() returns one line that names the argument and its value. The library prints
+ *     nothing, throws nothing and never ends the process.
  *   - The caller owns all memory: the tensors, and the workspace. The function with _workspace appended to
  *     its name takes the same arguments and returns the workspace's size. Pointers refer to memory of the
  *     context's device. The library allocates no memory there and does not wait for the device. On a GPU a
@@ -133,8 +133,8 @@ WARPWRIGHT_API int32_t warpwright_cuda_device_count(void);
  *     rmsnorm    out = x * rstd * weight                     rstd = 1/sqrt(mean of squares + eps)
  * rmsnorm has neither bias nor mean: both are NULL.
  *
- * dtypes: x, dx, dsum and kept have x_dtype. weight and bias have parameter_dtype: x_dtype, or also F32 if
- * x_dtype is BF16 or F16. out and dout have out_dtype: x_dtype or parameter_dtype. mean and rstd are F32, and
+ * dtypes: x, dx, dsum and kept have x_dtype. weight and bias have parameter_dtype: x_dtype or, with BF16 and
+ * F16, also F32. out and dout have out_dtype: x_dtype or parameter_dtype. mean and rstd are F32, and
  * arithmetic is in F32; if x_dtype is F64, both are F64. dweight and dbias have gradient_dtype: mean's dtype
  * or parameter_dtype.
  *
