@@ -208,7 +208,7 @@ void Builder::add_only_document(const CountedFile& file) {
   const fs::path& path = file.input.path;
   const auto split_at = [&](std::uint64_t cut, const ReadText& read) {
     if (cut == 0) {
-      throw Error("is the only document and has only one line, so it has no tail for the validation split",
+      throw Error("is the only document and has a single line, so it has no tail for the validation split",
                   path.string(), "give more text or --val-fraction 0");
     }
     const ReadText head = [&](std::span<char> into) {
