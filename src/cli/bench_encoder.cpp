@@ -45,7 +45,7 @@ std::int64_t number(const std::string& text) {
     used = 0;
   }
   if (used == 0 || used != text.size() || value < 0 || value > (1 << 24)) {
-    throw UsageError(fmt::format("'{}' is no length", text), "--lengths",
+    throw UsageError(fmt::format("'{}' is not a length", text), "--lengths",
                      "give lengths with commas, as 5,17x3 (17 three times), or @FILE with one a line");
   }
   return value;
@@ -70,7 +70,7 @@ std::vector<std::int64_t> parse_lengths(std::string text) {
   return lengths;
 }
 
-// Random texts of these lengths, longest first, in batches of at most so many tokens.
+// Random texts of these lengths, longest first, in batches of at most batch_tokens.
 std::vector<PackedBatch> make_batches(const BertConfig& config, std::vector<std::int64_t> lengths,
                                       std::int64_t batch_tokens) {
   std::sort(lengths.rbegin(), lengths.rend());
@@ -89,7 +89,7 @@ std::vector<PackedBatch> make_batches(const BertConfig& config, std::vector<std:
   return batches;
 }
 
-// The timed work: texts to vectors, or the hidden states already in memory to hidden states.
+// The timed work: from texts to vectors, or from hidden states in memory to hidden states.
 class Work {
  public:
   Work(Context& context, BertModel& model, std::vector<PackedBatch> batches, bool layers_alone)
@@ -132,7 +132,7 @@ class Work {
   std::vector<float> vectors_;
 };
 
-// Seconds of a forward on a GPU, of the batch before, as the mean of so many.
+// Mean seconds of a forward on a GPU, over `forwards` repetitions of the last batch.
 double time_forwards(Context& context, BertModel& model, int forwards) {
   Event start(context.device().device), end(context.device().device);
   start.record(context.stream());
@@ -142,11 +142,11 @@ double time_forwards(Context& context, BertModel& model, int forwards) {
   return end.seconds_since(start) / forwards;
 }
 
-// Seconds for all batches: of a GPU's single batch that of its forward alone, many times over where it is
-// short; else from the first id to the last vector.
+// Seconds for all batches, from the first id to the last vector. For a single batch on a GPU: seconds of the
+// forward alone, repeated if it is short.
 double time_once(Context& context, Work& work) {
   if (context.device().device.kind == DeviceKind::cuda && work.batches() == 1) {
-    constexpr double kLeastSeconds = 0.012;  // as bench/peers/encoder_gpu.py times others
+    constexpr double kLeastSeconds = 0.012;  // the same in bench/peers/encoder_gpu.py
     const double one = time_forwards(context, work.model(), 2);
     return time_forwards(context, work.model(), static_cast<int>(std::clamp(kLeastSeconds / one, 2.0, 20.0)));
   }
@@ -173,7 +173,7 @@ struct Measurement {
 Measurement measure(Context& context, BertModel& model, const Flags& flags,
                     const std::vector<std::int64_t>& lengths) {
   Work work(context, model, make_batches(model.config(), lengths, flags.batch_tokens), flags.layers_alone);
-  for (int i = 0; i < 3; ++i) work.run();  // takes the memory's pages, captures graphs
+  for (int i = 0; i < 3; ++i) work.run();  // touches the memory's pages, captures graphs
   std::vector<double> seconds;
   for (std::int64_t i = 0; i < flags.rounds; ++i) seconds.push_back(time_once(context, work));
   std::sort(seconds.begin(), seconds.end());
@@ -187,7 +187,7 @@ Measurement measure(Context& context, BertModel& model, const Flags& flags,
   return m;
 }
 
-// Times the texts of these lengths; prints a table, or returns what it would say.
+// Times texts of these lengths, prints a table unless --json is given, and returns the result.
 nlohmann::json report(Context& context, BertModel& model, const Flags& flags,
                       const std::vector<std::int64_t>& lengths) {
   const Measurement m = measure(context, model, flags, lengths);
@@ -220,7 +220,7 @@ nlohmann::json report(Context& context, BertModel& model, const Flags& flags,
           {"ops", m.table.to_json()}};
 }
 
-// With random weights and enough positions for all lengths unless a folder is named.
+// The model in the named folder, or a named size with random weights and enough positions for all lengths.
 std::unique_ptr<BertModel> make_model(Context& context, const Flags& flags,
                                       const std::vector<std::vector<std::int64_t>>& lists) {
   const BertOptions options{.dtype = encoder_dtype(flags.dtype),

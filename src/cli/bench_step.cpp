@@ -128,7 +128,7 @@ Measurement measure(Context& context, TrainingStep& step, const StepOptions& opt
   m.peak = measure_peak_flops(context.device(), 0.3);
   m.bandwidth = measure_bandwidth(context.device(), std::size_t{1} << 30, 0.5);
   const std::int64_t vocab = options.model.vocab;
-  for (int i = 0; i < 3; ++i) run_step(step, i, vocab);  // takes the memory's pages, captures graphs
+  for (int i = 0; i < 3; ++i) run_step(step, i, vocab);  // touches the memory's pages, captures graphs
   m.seconds = timed_steps(step, steps, !on_cpu, vocab);
   m.table = table_of_step(context, step, vocab, m.peak, m.bandwidth);
   m.disturbance = {

@@ -28,7 +28,7 @@ bool contains(const std::array<std::string_view, N>& names, std::string_view nam
   return std::find(names.begin(), names.end(), name) != names.end();
 }
 
-// The whole text as a number of this type.
+// Parses the whole text as a number of this type.
 template <class Number>
 std::errc parse(const std::string& text, Number& number) {
   const char* end = text.data() + text.size();
@@ -65,7 +65,7 @@ std::string check_text(const std::string& text) {
   return text.empty() ? "is empty, give a value" : "";
 }
 
-// Otherwise the user would later find a file called "-" and wonder where it came from.
+// Other programs write to standard output for "-"; here it would become a file of that name.
 std::string check_output(const std::string& text) {
   return text == "-" ? "is \"-\": write /dev/stdout for standard output, or ./- for a file of that name" : "";
 }

@@ -8,7 +8,7 @@
 
 namespace warpwright::cli {
 
-// A whole number from `least` on.
+// Accepts whole numbers of at least `least`.
 CLI::Validator at_least(std::int64_t least);
 
 // Accepts one of these words; the message suggests the nearest.
@@ -19,9 +19,10 @@ std::vector<std::string> choices_of(const CLI::Option& option);
 // True if the value is the path of a file or folder.
 bool takes_path(const CLI::Option& option);
 
-// Adds to every option of the program and its commands: a number is written in decimal digits, lies within
-// its type's range and is finite; a text is not empty (which is usually an unset variable of the shell),
-// except for a few options. The folder of a run given as --model or --from means the model in it.
+// Adds checks to every option of the program and its commands. A number must be written in decimal digits,
+// lie within its type's range and be finite. A text must not be empty, except for a few options: an empty
+// text is usually an unset shell variable. If --model or --from names the folder of a run, the model in it is
+// taken.
 void check_values(CLI::App& app);
 
 }  // namespace warpwright::cli

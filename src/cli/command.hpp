@@ -1,5 +1,5 @@
-// The subcommands of `warpwright`, one file each. add_NAME registers the subcommand with its flags; what runs
-// when it is given throws UsageError (exit code 2) or Error (exit code 1), each one clear line.
+// The subcommands of `warpwright`, one file each. add_NAME registers the subcommand with its flags. A command
+// that fails throws UsageError (exit code 2) or Error (exit code 1), each of which is one clear line.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -33,8 +33,8 @@ struct DeviceFlags {
   void add_to(CLI::App& command);
   // "cpu", "cuda" (its first GPU) or "cuda:N"; UsageError for anything else.
   Device place() const;
-  // Options from the flags and the environment, with forced variants checked; log lines go to stderr. The
-  // name of the dtype ("tf32" sets the mode of products) must be one that the device computes in.
+  // Options from the flags and the environment, with forced variants checked. Log lines go to stderr. The
+  // dtype must be one that the device computes in; "tf32" sets the mode of products.
   ContextOptions context_options(const std::string& dtype) const;
 };
 
@@ -43,7 +43,7 @@ std::string human_bytes(double bytes);
 std::string human_seconds(double seconds);
 std::string human_count(std::int64_t count);
 
-// Prints a line that overwrites itself on a terminal (to stderr), and nothing elsewhere.
+// Prints a line that overwrites itself on a terminal (to stderr). Prints nothing if stderr is not a terminal.
 class ProgressLine {
  public:
   ProgressLine();

@@ -23,14 +23,14 @@ std::optional<Replaceable> replaceable_model(const Flags& flags) {
   return flags.force ? std::optional(replaceable_gpt2_folder()) : std::nullopt;
 }
 
-// The contents of a model folder besides its weights.
+// The contents of a model folder other than its weights.
 struct Companions {
   std::filesystem::path tokenizer;  // empty: none
   BoundaryTokens tokens;
 };
 
-// The ids in the model's config.json; failing that, its tokenizer's end-of-text token for both; failing that,
-// those of GPT-2's own tokenizer if the vocabulary has its size, as in llm.c's files.
+// The ids in the model's config.json. If it has none: the tokenizer's end-of-text token for both. If there is
+// no tokenizer: the ids of GPT-2's tokenizer, provided the vocabulary has its size, as in llm.c's files.
 Companions companions_of(const Flags& flags, const GPT2Config& config) {
   constexpr std::int64_t kGpt2Vocab = 50257;
   Companions found;

@@ -58,12 +58,12 @@ void add_data(CLI::App& app) {
   b->add_option("--out", options->out, "Folder for the shards and data.json")->required();
   b->add_flag("--force", options->force, "Replace the folder if it holds an earlier build and nothing else");
   b->add_option("--val-fraction", options->val_fraction,
-                "Share of the documents (of a single document: its tail) that becomes the validation split")
+                "Share of the documents that becomes the validation split; a single document's tail")
       ->capture_default_str();
   b->add_option("--field", options->field, "Key of the text in JSONL objects")->capture_default_str();
-  b->add_flag("--binary", options->binary, "Encode files that are not text, too, instead of skipping them");
+  b->add_flag("--binary", options->binary, "Also encode files that are not text, instead of skipping them");
   b->add_option("--shard-tokens", options->tokens_per_shard, "Tokens in a shard")->capture_default_str();
-  b->add_option("--seed", options->seed, "Of the choice of validation documents")->capture_default_str();
+  b->add_option("--seed", options->seed, "Seed of the choice of validation documents")->capture_default_str();
   b->callback([options, tokenizer] { build(*options, *tokenizer); });
 }
 

@@ -47,8 +47,8 @@ class Sink {
   virtual void commit() = 0;
 };
 
-// One JSON object per line: on standard output (flushed line by line if asked to), or in a file that appears
-// once it is complete.
+// Writes one JSON object per line, to standard output (flushed after each line if asked to) or to a file that
+// appears once it is complete.
 class JsonLines : public Sink {
  public:
   JsonLines(const fs::path& path, bool at_once) : at_once_(at_once) {
@@ -85,7 +85,7 @@ class JsonLines : public Sink {
   bool at_once_;
 };
 
-// NumPy's format 1.0, fp32 (texts, size); a text without a vector is a row of zeros.
+// Writes NumPy's format 1.0, fp32 (texts, size). A text without a vector becomes a row of zeros.
 // Source: numpy/lib/format.py.
 class Npy : public Sink {
  public:
@@ -117,8 +117,7 @@ class Npy : public Sink {
   std::int64_t rows_ = 0, size_ = 0;
 };
 
-// The format that a file name's ending stands for: "npy" or "jsonl"; "" for no ending, "?" for one that
-// cannot be written.
+// The format that a file name's ending means: "npy" or "jsonl"; "" for no ending, "?" for any other.
 std::string format_of(const fs::path& path) {
   std::string ending = path.extension().string();
   std::transform(ending.begin(), ending.end(), ending.begin(),
@@ -147,7 +146,7 @@ bool writes_npy(const Flags& flags) {
   return flags.format == "npy";
 }
 
-// The texts must not be replaced by their vectors.
+// Refuses to replace the texts by their vectors.
 void check_out(const Flags& flags) {
   if (flags.out.empty()) return;
   std::error_code neither_is_there;
@@ -198,7 +197,7 @@ void run(const Flags& flags) {
   check_out(flags);
   Context context(flags.encoder.device.context_options(flags.encoder.dtype), flags.encoder.device.place());
   Encoder encoder(context, flags.encoder.model, options_of(flags));
-  encoder.prompt(flags.prompt);  // refuses one that is not there before any text is read
+  encoder.prompt(flags.prompt);  // refuses a missing prompt before any text is read
   std::unique_ptr<Sink> sink;
   if (npy) {
     sink = std::make_unique<Npy>(flags.out, encoder.vector_size());
@@ -232,15 +231,15 @@ void add_embed(CLI::App& app) {
       ->check(one_of({"auto", "jsonl", "npy"}));
   command->add_flag(
       "--json", f->json,
-      "The closing line as JSON: on standard output with --out, else on standard error after the vectors");
+      "Print the summary as JSON: on standard output with --out, else on standard error after the vectors");
   command
       ->add_option("--pooling", f->pooling,
-                   "How token vectors become one vector; auto: as the model's files say")
+                   "How token vectors become one vector; auto: what the model's files say")
       ->capture_default_str()
       ->check(one_of(pooling_names()));
-  CLI::Option* normalize =
-      command->add_flag("--normalize", f->normalize, "Vectors of length 1, whatever the model's files say");
-  command->add_flag("--no-normalize", f->no_normalize, "Vectors as they are, whatever the model's files say")
+  CLI::Option* normalize = command->add_flag("--normalize", f->normalize,
+                                             "Scale vectors to length 1, whatever the model's files say");
+  command->add_flag("--no-normalize", f->no_normalize, "Do not scale vectors, whatever the model's files say")
       ->excludes(normalize);
   CLI::Option* prompt = command->add_option("--prompt", f->prompt.text,
                                             "Text to put before each input; \"\": none, even if the model "

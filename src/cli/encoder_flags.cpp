@@ -77,7 +77,7 @@ EncoderOptions EncoderFlags::options() const {
   options.model.weights_cache = weights_cache == "auto"   ? users_cache_folder()
                                 : weights_cache == "none" ? std::filesystem::path()
                                                           : std::filesystem::path(weights_cache);
-  if (weights_cache != "auto") create_folders(options.model.weights_cache);  // where it was asked for
+  if (weights_cache != "auto") create_folders(options.model.weights_cache);  // the user named it
   options.model.dtype = encoder_dtype(dtype);
   options.model.max_batch_tokens = batch_tokens;
   options.model.batch_invariant = batch_invariant;

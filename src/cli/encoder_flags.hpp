@@ -13,8 +13,8 @@
 
 namespace warpwright::cli {
 
-// Of weights and activations: fp32 for "fp32" and "tf32" (a mode of products), bf16 or fp16; UsageError for
-// anything else.
+// The dtype of weights and activations: fp32 for "fp32" and "tf32" (a mode of products), bf16 or fp16.
+// UsageError for any other name.
 DType encoder_dtype(const std::string& name);
 
 struct EncoderFlags {
@@ -26,16 +26,16 @@ struct EncoderFlags {
   DeviceFlags device;
 
   void add_to(CLI::App& command);
-  // UsageError for a name that is none.
+  // UsageError for an unknown name.
   EncoderOptions options() const;
 };
 
 // A line of the input.
 struct InputText {
-  std::int64_t line = 0;  // from 1
-  std::string text;       // of any bytes
-  nlohmann::json id{};    // of a JSONL object that has one, else null
-  std::string error{};    // why there is no text; empty if there is one
+  std::int64_t line = 0;  // counts from 1
+  std::string text;       // any bytes
+  nlohmann::json id{};    // the JSONL object's "id", or null
+  std::string error{};    // why there is no text, or empty
 };
 
 // The texts encoded together.
@@ -52,8 +52,8 @@ struct TextInputFlags {
   void add_to(CLI::App& command);
   // The size of the input in bytes; 0 if unknown.
   std::uint64_t size() const;
-  // Calls visit with the texts in order: as many at a time as make good batches and fit in memory or, with
-  // `stream`, as many whole lines as have arrived.
+  // Calls visit with the texts in order. A window has as many as make good batches and fit in memory; with
+  // `stream`, it has the whole lines that have arrived.
   void for_each_window(const std::function<void(const TextWindow&)>& visit) const;
 };
 

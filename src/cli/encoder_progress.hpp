@@ -11,20 +11,20 @@
 
 namespace warpwright::cli {
 
-// The way the output marks a text that failed: with its error, or only by a row of zeros.
+// How the output marks a text that failed: with its error, or only by a row of zeros.
 enum class ErrorsAre { in_the_output, in_rows_of_zeros };
 
-// Everything but finish() goes to standard error.
+// Everything but finish() writes to standard error.
 class EncoderProgress {
  public:
   // input_bytes: 0 if unknown.
   EncoderProgress(ErrorsAre errors, std::uint64_t input_bytes);
 
-  // Encoding of this window begins; and how much of it is done.
+  // Shows that the encoding of this window begins, how much of it is done, and its end.
   void begin(const TextWindow& window);
   void show(const EncodeProgress& progress);
   void end(const TextWindow& window);
-  // Reports a text that failed: all of them where the output does not name them, else the first few.
+  // Reports a text that failed: each one if the output does not name them, else the first few.
   void report(std::int64_t line, const std::string& error);
   // Prints the summary, as text or JSON, on standard error or standard output. Throws Error if a text failed.
   void finish(std::int64_t wasted_tokens, bool json, bool on_standard_output);

@@ -43,7 +43,7 @@ void compare_with_data(const Flags& f, const GPT2Config& config) {
   notify(compare_tokenizers(tokenizer, config.vocab, f.data, allow));
 }
 
-// As given or, so that the loss is that of the run's validation, as in training.
+// As given, or as in training, so that the loss equals that of the run's validation.
 std::int64_t sequence_of(const Flags& f, const GPT2Config& config) {
   if (f.T > 0) return f.T;
   const auto origin = read_origin(f.model);
@@ -93,7 +93,7 @@ std::vector<std::int32_t> encode(const text::Tokenizer& tokenizer, std::string_v
   return ids;
 }
 
-// A whole number, or its digits as text: HellaSwag's files hold both.
+// Reads a whole number, or its digits as text: HellaSwag's files contain both.
 std::int64_t label_of(const nlohmann::json& question, const std::string& where) {
   constexpr const char* kRemedy = "give the index of the right ending";
   const auto label = question.find("label");
@@ -107,8 +107,7 @@ std::int64_t label_of(const nlohmann::json& question, const std::string& where) 
   return number;
 }
 
-// {"ctx": "…", "endings": ["…", …], "label": 0}: HellaSwag's own fields. An ending follows its text after a
-// space.
+// Reads {"ctx": "…", "endings": ["…", …], "label": 0}, HellaSwag's fields. A space separates text and ending.
 Choice parse_choice(std::string_view line, const std::string& where, const text::Tokenizer& tokenizer,
                     std::int64_t context) {
   const std::string remedy = "give {\"ctx\": TEXT, \"endings\": [TEXT, …], \"label\": INDEX}";
@@ -193,12 +192,13 @@ void add_eval(CLI::App& app) {
   command->add_option("--choices", f->choices,
                       "JSONL of questions in HellaSwag's form; default: none, with --data");
   command->add_option("--tokenizer", f->tokenizer, "Folder of the tokenizer; default: the model's");
-  command->add_option("--batch", f->B, "Sequences at once")
+  command->add_option("--batch", f->B, "Sequences in a batch")
       ->capture_default_str()
       ->check(CLI::Range(1, kMostSequences));
   command->add_option("--seq", f->T, "Tokens in a sequence; default: as in training, or the model's context")
       ->check(at_least(1));
-  command->add_option("--max-batches", f->max_batches, "Most batches; 0: the whole split")
+  command
+      ->add_option("--max-batches", f->max_batches, "Evaluate at most this many batches; 0: the whole split")
       ->capture_default_str()
       ->check(at_least(0));
   command->add_option("--dtype", f->dtype, "fp32, tf32 (GPU), bf16 or auto (as stored)")

@@ -180,15 +180,17 @@ void add_generate(CLI::App& app) {
       ->check(at_least(1));
   command->add_option("--temperature", sampling.temperature, "0 takes the most likely token each time")
       ->capture_default_str();
-  command->add_option("--top-k", sampling.top_k, "Choose among the k most likely; 0: all")
+  command->add_option("--top-k", sampling.top_k, "Choose among the k most likely tokens; 0: all")
       ->capture_default_str();
-  command->add_option("--top-p", sampling.top_p, "Choose among the most likely that reach this probability")
+  command
+      ->add_option("--top-p", sampling.top_p,
+                   "Choose among the most likely tokens that together reach this probability")
       ->capture_default_str();
   command->add_option("--seed", sampling.seed, "Seed of the sampling")->capture_default_str();
   command->add_option("--dtype", f->dtype, "fp32, tf32 (GPU), bf16 or auto (as stored)")
       ->capture_default_str()
       ->check(one_of({"auto", "fp32", "tf32", "bf16"}));
-  command->add_flag("--json", f->json, "Print a JSON object for each sample, on a line");
+  command->add_flag("--json", f->json, "Print a line with a JSON object for each sample");
   f->device.add_to(*command);
   command->callback([f] { run(*f); });
 }

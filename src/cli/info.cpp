@@ -44,8 +44,8 @@ std::vector<DeviceInfo> gpus() {
   return list;
 }
 
-// Every operation's variants, each with why it does not run here: on the first GPU for a GPU's, where there
-// is one, else on the CPU.
+// Every operation's variants, each with the reason why it does not run here. GPU variants are asked about the
+// first GPU if there is one, and all others about the CPU.
 std::vector<ops::OpInfo> variants_here(const DeviceInfo& cpu, const std::vector<DeviceInfo>& gpus) {
   std::vector<ops::OpInfo> list = ops::all_ops(cpu);
   if (gpus.empty()) return list;

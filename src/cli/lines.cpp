@@ -32,7 +32,7 @@ void for_each_line(const std::filesystem::path& input,
                    const std::function<void()>& before_read) {
   FileReader file = input.empty() || input == "-" ? FileReader::standard_input() : FileReader(input);
   std::vector<char> chunk(kChunkBytes);
-  std::string begun;  // a line whose end has not come yet
+  std::string begun;  // a line whose end has not arrived yet
   std::int64_t number = 1;
   const auto read = [&] {
     if (before_read) before_read();

@@ -16,8 +16,8 @@ void for_each_line(const std::filesystem::path& input,
                    const std::function<void(std::string_view line, std::int64_t number)>& visit,
                    const std::function<void()>& before_read = {});
 
-// "15496 995" → {15496, 995}; anything but ids below vocab_size with spaces between is an Error naming the
-// line.
+// "15496 995" → {15496, 995}. Throws Error, naming the line, for anything but ids below vocab_size that
+// spaces separate.
 std::vector<std::uint32_t> parse_ids(std::string_view line, std::int64_t number, std::size_t vocab_size);
 
 }  // namespace warpwright::cli

@@ -22,7 +22,7 @@ Recompute recompute_named(const std::string& name) {
   if (name == "gelu") return Recompute::gelu;
   if (name == "norm") return Recompute::norm;
   if (name == "block") return Recompute::block;
-  throw UsageError(fmt::format("'{}' is nothing to compute again", name), "--recompute",
+  throw UsageError(fmt::format("'{}' is not a kind of recomputation", name), "--recompute",
                    "use none, gelu, norm or block");
 }
 

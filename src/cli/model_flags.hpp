@@ -12,8 +12,8 @@
 
 namespace warpwright::cli {
 
-// Of weights and activations: fp32 for "fp32" and "tf32" (a mode of products, DeviceFlags::context_options),
-// bf16 for "bf16"; UsageError for anything else.
+// The dtype of weights and activations: bf16 for "bf16", fp32 for "fp32" and "tf32" (a mode of products,
+// DeviceFlags::context_options). UsageError for any other name.
 DType compute_dtype(const std::string& name);
 
 // "none", "gelu", "norm" or "block"; UsageError for anything else.
@@ -23,7 +23,7 @@ Recompute recompute_named(const std::string& name);
 void add_data_change_flag(CLI::App& command, bool& allow);
 void add_tokenizer_change_flag(CLI::App& command, bool& allow);
 
-// Prints a line on standard error; nothing for "".
+// Prints a line on standard error, or nothing for "".
 void notify(const std::string& line);
 // Prints lines of this command as notify() does, "warpwright: COMMAND: LINE".
 std::function<void(const std::string&)> notify_of(std::string command);
@@ -34,13 +34,12 @@ void require_model(const std::filesystem::path& source);
 // The sizes of --model: gpt2:NAME, or a model's folder; UsageError for anything else.
 GPT2Config gpt2_config_of(const std::string& model);
 
-// A model of the folder (or .bin) in the dtype by name, "auto" being bf16 for bf16 weights and fp32 for the
-// rest.
+// Loads the folder's (or .bin's) model in the named dtype. "auto" means bf16 for bf16 weights, else fp32.
 GPT2Model load_model(const std::filesystem::path& source, const std::string& dtype, Device device);
 
-// The tokenizer in `folder` or, if that is empty, in the model's. Throws Error if it has ids beyond the
-// model's vocabulary, or if it is not the tokenizer the model was trained with; with `allow_change` the
-// latter is only reported on standard error.
+// Loads the tokenizer in `folder` or, if that is empty, in the model's. Throws Error if it has ids beyond the
+// model's vocabulary. Throws Error if the model was trained with another tokenizer; with `allow_change` it
+// reports that on standard error instead.
 text::Tokenizer load_tokenizer(const std::filesystem::path& model, const std::filesystem::path& folder,
                                const GPT2Config& config, bool allow_change);
 

@@ -1,4 +1,4 @@
-// Guessing which word was meant.
+// Guesses which word was meant.
 #pragma once
 
 #include <optional>
@@ -8,7 +8,7 @@
 
 namespace warpwright::cli {
 
-// The candidate most likely meant by an unknown word; nullopt if none is close. Close means a typing error
+// The candidate that an unknown word most likely means; nullopt if none is close. Close means a typing error
 // ("trian": train), an extra or missing word ("--batch-size": --batch), a shortened or lengthened word
 // ("--output": --out), or initials ("--learning-rate": --lr). Leading dashes do not count.
 std::optional<std::string> nearest(std::string_view word, std::span<const std::string> candidates);

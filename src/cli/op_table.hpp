@@ -1,4 +1,4 @@
-// Totals of the calls of each operation and variant, for the tables of bench step and bench encoder.
+// The calls of each operation and variant, summed up for the tables of bench step and bench encoder.
 #pragma once
 
 #include <functional>
@@ -13,7 +13,7 @@ namespace warpwright::cli {
 
 class OpTable {
  public:
-  // Seconds that the machine needs at least for a call; without it, shares of it are not told.
+  // The least seconds that the machine needs for a call. Without it, the table has no shares of the ceiling.
   using Ceiling = std::function<double(const Context::CallRecord&)>;
   explicit OpTable(Ceiling ceiling = nullptr) : ceiling_(std::move(ceiling)) {}
 

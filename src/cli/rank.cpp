@@ -38,8 +38,8 @@ text::Truncation truncation_named(const std::string& name) {
   return text::Truncation::only_second;
 }
 
-// True if scores are 1/(1 + e^−logit). If config.json names no activation, they are if the model has a single
-// label, as in sentence-transformers.
+// True if a score is 1/(1 + e^−logit). If config.json names no activation, that is so for models with a
+// single label, as in sentence-transformers.
 bool takes_sigmoid(const Flags& flags, std::int64_t labels) {
   if (flags.activation == "sigmoid") return true;
   if (flags.activation == "none") return false;
@@ -98,7 +98,7 @@ void run(const Flags& flags) {
     }
   };
   flags.input.for_each_window([&](const TextWindow& window) {
-    std::vector<TextPair> pairs;  // of the lines that are texts
+    std::vector<TextPair> pairs;  // of the lines with a text
     for (const InputText& text : window.texts) {
       if (text.error.empty()) pairs.push_back({flags.query, text.text});
     }
@@ -130,21 +130,22 @@ void add_rank(CLI::App& app) {
   auto f = std::make_shared<Flags>();
   f->encoder.add_to(*command);
   f->input.add_to(*command);
-  command->add_option("--query", f->query, "What each text is scored against")->required();
-  command->add_option("--top", f->top, "How many of the best to print; 0: all")
+  command->add_option("--query", f->query, "Text to score each line against")->required();
+  command->add_option("--top", f->top, "Print only this many of the best; 0: all")
       ->capture_default_str()
       ->check(at_least(0));
   command->add_option("--label", f->label, "Label to score by, counted from 0; default: the only one")
       ->check(at_least(0));
   command
       ->add_option("--activation", f->activation,
-                   "Of scores: sigmoid, none or auto (as config.json says, else sigmoid for a single label)")
+                   "Activation of scores: sigmoid, none, or auto (as config.json says, else sigmoid for a "
+                   "single label)")
       ->capture_default_str()
       ->check(one_of({"sigmoid", "none", "auto"}));
   command
-      ->add_option(
-          "--truncation", f->truncation,
-          "Of a pair that is too long: longest_first, only_first (the query) or only_second (the text)")
+      ->add_option("--truncation", f->truncation,
+                   "What to shorten in a pair that is too long: longest_first, only_first (the query) or "
+                   "only_second (the text)")
       ->capture_default_str()
       ->check(one_of({"longest_first", "only_first", "only_second"}));
   command->add_flag("--json", f->json,

@@ -1,4 +1,4 @@
-// Measurements as this project's benches write them.
+// Measurements that this project's benches have written.
 #pragma once
 
 #include <cstdint>
@@ -16,8 +16,9 @@ struct Record {
   std::int64_t M = 0, N = 0, K = 0;          // of a product; 0 elsewhere
 };
 
-// Of `warpwright bench ops --json` or `bench step --json`, a machine's record in bench/results, or
-// bench/peers/gemm.py --json. Rows of zero time or zero bytes are left out. An Error where the file is none.
+// Reads the output of `warpwright bench ops --json`, `bench step --json` or bench/peers/gemm.py --json, or a
+// machine's record in bench/results. Leaves out rows of zero time or zero bytes. Throws Error for other
+// files.
 std::vector<Record> read_records(const std::filesystem::path& path);
 
 }  // namespace warpwright::cli

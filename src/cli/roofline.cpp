@@ -1,4 +1,4 @@
-// warpwright roofline: what a product moves at every level of any GPU, and the model's times of it.
+// warpwright roofline: the bytes that a product moves at each level of a GPU, and its predicted times.
 #include <fmt/format.h>
 
 #include <memory>
@@ -36,7 +36,7 @@ Options options_of(const RooflineFlags& f, const Mnk& cluster) {
   return options;
 }
 
-// Every variant's time of this product on the GPU present.
+// Times every variant on this product, on the GPU present.
 std::vector<Record> measure_here(const RooflineFlags& f, Direction direction, Math math) {
   if (f.device.empty()) throw UsageError("needs the GPU present", "--measure", "give --device cuda");
   std::vector<Record> records;
@@ -120,7 +120,7 @@ ProductReport analyse(const RooflineFlags& f, const Machine& machine, Math math,
   return report;
 }
 
-// Rows and columns of a result, from a tile to a long batch.
+// The map's rows and columns of a result, from a tile to a long batch.
 const std::vector<std::int64_t> kMapRows{64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 65536};
 const std::vector<std::int64_t> kMapCols{128,  256,  512,  768,  1024,  1600,
                                          2304, 3072, 4096, 6400, 12288, 50304};

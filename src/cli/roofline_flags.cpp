@@ -21,10 +21,11 @@ void add_machine_flags(CLI::App& command, RooflineFlags& f) {
       ->check(one_of({"bf16", "fp16", "tf32", "fp32"}));
   command
       .add_option("--matrix-tflops", f.matrix_tflops,
-                  "Hold the GPU to this peak, as one was measured to reach; default: its own")
+                  "Peak to assume for the GPU, such as a measured one; default: its own")
       ->check(CLI::Range(1e-3, 1e9));
   command
-      .add_option("--memory-bandwidth", f.memory_gb, "Hold the GPU to this memory, GB/s; default: its own")
+      .add_option("--memory-bandwidth", f.memory_gb,
+                  "Memory bandwidth to assume for the GPU, GB/s; default: its own")
       ->check(CLI::Range(1e-3, 1e9));
 }
 
@@ -36,16 +37,16 @@ void add_tiling_flags(CLI::App& command, RooflineFlags& f) {
              "Instruction shapes MxNxK, as 16x8x16 or (Hopper) 64x256x16; default: the GPU's");
   shape_list("--warp", f.warps, "Warp tiles MxNxK; with wgmma a warpgroup's; default: several");
   shape_list("--tile", f.tiles,
-             "Thread-block tiles MxNxK, as 128x256x64; for a product one; default: each schedule's best");
+             "Thread-block tiles MxNxK, as 128x256x64 (one, for a product); default: each schedule's best");
   command.add_option("--cluster", f.cluster,
-                     "Thread blocks MxN that share factors by multicast; default 2x1 on Hopper, else 1x1");
+                     "Thread blocks MxN that share factors by multicast; default: 2x1 on Hopper, else 1x1");
 }
 
 void add_product_flags(CLI::App& command, RooflineFlags& f) {
-  command.add_option("--m", f.M, "A linear layer's rows (tokens): analyse that product; default: none");
-  command.add_option("--n", f.N, "Its outputs; default: none");
-  command.add_option("--k", f.K, "Its inputs; with --map the depth of the products; default: none");
-  command.add_option("--op", f.op, "Which of its products: forward, dx or dw")
+  command.add_option("--m", f.M, "Analyse a product: the rows (tokens) of a linear layer; default: none");
+  command.add_option("--n", f.N, "The layer's outputs; default: none");
+  command.add_option("--k", f.K, "The layer's inputs; with --map, the depth of the products; default: none");
+  command.add_option("--op", f.op, "Which of the layer's products: forward, dx or dw")
       ->capture_default_str()
       ->check(one_of({"forward", "dx", "dw"}));
   command.add_option("--schedule", f.schedule, "Only block, persistent or stream_k; default: all")
@@ -75,8 +76,8 @@ void add_report_flags(CLI::App& command, RooflineFlags& f) {
                      "Records of `bench ops --json` or bench/results to compare with; default: none");
   command.add_option("--filter", f.filter,
                      "Only records whose operation, variant and problem contain this; default: all");
-  command.add_flag("--measure", f.measure, "Time the product on the GPU present too");
-  command.add_flag("--map", f.map, "Print which schedule is fastest over shapes, for a depth --k");
+  command.add_flag("--measure", f.measure, "Also time the product on the GPU present");
+  command.add_flag("--map", f.map, "Print the fastest schedule for many shapes of depth --k");
   command.add_flag("--json", f.json, "Print JSON, which tools/plot.py draws");
 }
 
@@ -112,7 +113,8 @@ Device RooflineFlags::place() const {
   flags.device = device;
   const Device named = flags.place();
   if (named.kind != DeviceKind::cuda) {
-    throw UsageError(fmt::format("'{}' is no GPU", device), "--device", "use cuda or cuda:N, or --gpu NAME");
+    throw UsageError(fmt::format("'{}' is not a GPU", device), "--device",
+                     "use cuda or cuda:N, or --gpu NAME");
   }
   return named;
 }

@@ -343,7 +343,7 @@ ordered_json json_of(const ProductReport& report) {
 }  // namespace
 
 const Prediction& ProductReport::fastest() const {
-  // A win within 1 % is none: the plainer schedule stands first.
+  // A win within 1 % does not count: the plainer schedule is named first.
   const Prediction* best = &predictions.front();
   for (const Prediction& p : predictions) {
     if (p.seconds * kNoticeable < best->seconds) best = &p;

@@ -13,8 +13,8 @@ struct ProductReport {
   roofline::Direction direction = roofline::Direction::forward;
   std::int64_t M = 0, N = 0, K = 0;
   roofline::Product product;
-  roofline::Tiles tiles;                          // of the fastest schedule's tile
-  std::vector<roofline::LevelBound> levels;       // likewise
+  roofline::Tiles tiles;                          // for the fastest schedule's tile
+  std::vector<roofline::LevelBound> levels;       // for the same tile
   std::vector<roofline::Prediction> predictions;  // at least one
   std::vector<Record> measured;
 
@@ -26,9 +26,9 @@ struct RooflineReport {
   roofline::Math math = roofline::Math::bf16;
   bool explain = false;
   roofline::Mnk cluster{1, 1, 1};
-  std::vector<roofline::Tiling> rows;  // a row without a block's shape stands in the first table only
-  bool default_rows = false;           // none were given
-  std::vector<Record> measured;        // that were given
+  std::vector<roofline::Tiling> rows;  // only the first table shows rows without a block's shape
+  bool default_rows = false;           // no rows were given
+  std::vector<Record> measured;        // given records
   std::optional<ProductReport> product;
   std::int64_t map_depth = 0;
   std::vector<roofline::MapCell> map;  // row by row

@@ -15,7 +15,7 @@ namespace {
 
 constexpr int kSignals[] = {SIGINT, SIGTERM, SIGHUP};
 
-int signal_pipe[2] = {-1, -1};  // from the handler to the thread
+int signal_pipe[2] = {-1, -1};  // the handler writes, the thread reads
 
 // Only async-signal-safe calls here.
 extern "C" void pass_on(int signal) {

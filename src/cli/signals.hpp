@@ -5,7 +5,7 @@
 
 namespace warpwright::cli {
 
-// From now on these signals end the program at once, whatever it is doing: unfinished output is removed and
+// From now on these signals end the program at once, whatever it is doing. Unfinished output is removed, and
 // the exit code is 128 + the signal's number. A signal that was already ignored (nohup, a background job)
 // stays ignored.
 void end_cleanly_on_signals();

@@ -12,7 +12,7 @@ namespace warpwright::cli {
 class SkippedFiles {
  public:
   void add(const std::filesystem::path& path, std::string_view kind);
-  // "skipped 2 files: PNG image (2, first photos/a.png)"; nothing if none was.
+  // "skipped 2 files: PNG image (2, first photos/a.png)"; nothing if no file was skipped.
   void print() const;
 
  private:

@@ -15,7 +15,7 @@ namespace {
 constexpr const char *kOutput = "standard output",
                      *kRemedy = "check the free space or the program that reads it";
 
-// Reopens the stream: other processes share the mode of the one we were given.
+// Reopens the stream, because other processes share the mode of the given one.
 void make_blocking(int fd) {
   const int flags = ::fcntl(fd, F_GETFL);
   if (flags < 0 || (flags & O_NONBLOCK) == 0) return;

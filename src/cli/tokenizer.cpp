@@ -36,7 +36,7 @@ std::optional<Replaceable> replaceable_tokenizer(bool force) {
   return Replaceable{"a tokenizer", {"tokenizer.json", "tokenizer_config.json", "vocab.json", "merges.txt"}};
 }
 
-// The inputs' documents, and how far they are read.
+// The inputs' documents, and how much of them has been read.
 class TrainingText {
  public:
   explicit TrainingText(const TrainFlags& flags) : flags_(flags), inputs_(list_inputs(flags.inputs)) {
@@ -60,7 +60,7 @@ class TrainingText {
   const SkippedFiles& skipped() const { return skipped_; }
 
  private:
-  // An input that is no file is an error of its own, later.
+  // A missing input is reported later.
   static std::uint64_t file_bytes(const InputFile& input) {
     std::error_code error;
     const std::uintmax_t bytes = fs::file_size(input.path, error);
@@ -125,7 +125,7 @@ void encode_lines(const CodeFlags& flags) {
       for (const text::TokenId id : tokenizer.encode(part, special))
         out += fmt::format("{}{}", out.empty() ? "" : " ", id);
     };
-    // In parts, so that a long line needs no more memory. Not if a cut could fall inside a special token.
+    // Encodes a long line in parts, which saves memory, unless a cut could fall inside a special token.
     flags.special ? take(line, true) : for_each_part(reader_of(line), kMostPartBytes, take);
     write_output(out += '\n');
   });
@@ -158,12 +158,14 @@ void add_tokenizer(CLI::App& app) {
       ->add_option("--input", t->inputs,
                    "Text files, JSONL files or folders of them; also compressed, as .gz or .zst")
       ->required();
-  train->add_option("--vocab-size", t->vocab_size, "Tokens, the 256 bytes and the end-of-text token included")
+  train
+      ->add_option("--vocab-size", t->vocab_size,
+                   "Number of tokens, including the 256 bytes and the end-of-text token")
       ->required();
   train->add_option("--out", t->out, "Folder for tokenizer.json, vocab.json and merges.txt")->required();
   train->add_flag("--force", t->force, "Replace the folder if it holds a tokenizer and nothing else");
   train->add_option("--field", t->field, "Key of the text in JSONL objects")->capture_default_str();
-  train->add_flag("--binary", t->binary, "Train on files that are not text, too, instead of skipping them");
+  train->add_flag("--binary", t->binary, "Also train on files that are not text, instead of skipping them");
   train->callback([t] { train_tokenizer_on(*t); });
 
   CLI::App* encode = command->add_subcommand("encode", "Print the ids of each input line on a line");

@@ -55,7 +55,7 @@ void print_start(const Trainer& trainer, const Context& context) {
   require_whole_output();
 }
 
-// The checkpoint that --resume goes on from, whose options become the flags.
+// The checkpoint that --resume continues. Its options become the flags.
 std::optional<SavedRun> resumed_run(TrainFlags& flags, CLI::App& command) {
   if (!flags.options.resume) return std::nullopt;
   auto saved = newest_readable(flags.options.out);

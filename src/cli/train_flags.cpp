@@ -9,7 +9,7 @@ namespace {
 
 void add_model_flags(CLI::App& c, TrainFlags& f) {
   c.add_option("--model", f.model,
-               "gpt2:124M, :355M, :774M, :1558M or gpt2:dN (N layers) from random weights; or a folder; "
+               "gpt2:124M, :355M, :774M, :1558M or gpt2:dN (N layers) with random weights, or a folder; "
                "default: a free size");
   c.add_option("--layers", f.free.layers, "Layers; default: those of --model")->check(at_least(1));
   c.add_option("--heads", f.free.heads, "Attention heads; default: those of --model")->check(at_least(1));
@@ -35,14 +35,14 @@ void add_step_flags(CLI::App& c, TrainFlags& f) {
   c.add_option("--batch", s.B, "Sequences in a micro-batch")->capture_default_str()->check(at_least(1));
   c.add_option("--seq", s.T, "Tokens in a sequence; default: the context")->check(at_least(1));
   c.add_option("--total-batch", f.total_batch,
-               "Tokens in a step, gathered over micro-batches; default: one micro-batch")
+               "Tokens in a step, over all its micro-batches; default: one micro-batch")
       ->check(at_least(0));
   c.add_option("--recompute", f.recompute,
                "What the backward pass recomputes to save memory: none, gelu, norm (and gelu), block (all)")
       ->capture_default_str()
       ->check(one_of({"none", "gelu", "norm", "block"}));
   c.add_flag("--memory-efficient-norm", f.memory_efficient_norm,
-             "Layer normalization's backward from its output instead of its input, which is then not kept");
+             "Compute layer normalization's backward from its output, so that its input need not be kept");
   c.add_option("--weight-decay", s.weight_decay, "Decoupled weight decay of the matrices")
       ->capture_default_str();
   c.add_flag("--decay-all", s.decay_all, "Decay biases and layer normalization too");
@@ -73,7 +73,7 @@ void add_run_flags(CLI::App& c, TrainFlags& f) {
   c.add_option("--data", o.data, "Folder of token shards; default: with --resume, the checkpoint's");
   c.add_option("--out", o.out, "Folder of the run: model/, checkpoints/, metrics.jsonl")->required();
   c.add_option("--seed", o.seed,
-               "Of the initial weights, the data order, the samples and stochastic rounding")
+               "Seed of the initial weights, the data order, the samples and stochastic rounding")
       ->capture_default_str();
   c.add_option("--val-every", o.val_every, "Steps between validations; 0: none")->capture_default_str();
   c.add_option("--val-batches", o.val_batches, "Micro-batches of a validation; 0: the whole split")
@@ -85,26 +85,28 @@ void add_run_flags(CLI::App& c, TrainFlags& f) {
       ->capture_default_str();
   c.add_option("--checkpoint-every", o.checkpoint_every, "Steps between checkpoints; 0: none by steps")
       ->capture_default_str();
-  c.add_option("--keep", o.keep, "Newest checkpoints to keep; 0: all")->capture_default_str();
+  c.add_option("--keep", o.keep, "Keep this many of the newest checkpoints; 0: all")->capture_default_str();
   c.add_option("--keep-every", o.keep_every,
                "Also keep checkpoints whose step is a multiple of this; 0: none")
       ->capture_default_str();
   c.add_flag("--resume", o.resume,
-             "Go on from the newest checkpoint in --out, with its options but for those given here");
+             "Continue from the newest checkpoint in --out, with its options except those given here");
   add_data_change_flag(c, o.allow_data_change);
   add_tokenizer_change_flag(c, o.allow_tokenizer_change);
   c.add_flag("--overfit", o.overfit,
              "Train every step on the first step's samples: a check that learning works");
   c.add_option("--on-nonfinite", f.on_non_finite,
-               "stop or skip the update where loss or gradients are not finite")
+               "If loss or gradients are not finite: stop, or skip the update")
       ->capture_default_str()
       ->check(one_of({"stop", "skip"}));
-  c.add_option("--skip-loss-z", o.skip_loss_z,
-               "Skip an update if its loss is this many standard deviations above the last 128; 0: never")
+  c.add_option(
+       "--skip-loss-z", o.skip_loss_z,
+       "Skip an update if its loss is this many standard deviations above the last 128 losses; 0: never")
       ->capture_default_str();
-  c.add_option("--skip-norm-z", o.skip_norm_z, "The same for the gradient norm; 0: never")
+  c.add_option("--skip-norm-z", o.skip_norm_z,
+               "Skip an update by the gradient norm in the same way; 0: never")
       ->capture_default_str();
-  c.add_flag("--plan", f.show_plan, "Print the place of each tensor in memory before the start");
+  c.add_flag("--plan", f.show_plan, "Print each tensor's place in memory before the start");
 }
 
 }  // namespace

@@ -1,4 +1,5 @@
-// The flags of `warpwright train`, the options that they make, and their return from a checkpoint.
+// The flags of `warpwright train`: their definitions, the options that they make, and how a checkpoint
+// restores them.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -25,9 +26,9 @@ struct TrainFlags {
   std::string saved_table;  // the checksum of the tuned table that the resumed run has used, or ""
 
   void add_to(CLI::App& command);
-  // Takes the flags as the checkpoint has them, and over them those that the command line gives.
+  // Takes the flags from the checkpoint, except those that the command line gives.
   void restore(CLI::App& command, const SavedRun& saved);
-  // Checked; UsageError or Error for what does not fit together.
+  // Throws UsageError or Error if flags do not fit together.
   TrainOptions finished_options();
 };
 

@@ -10,9 +10,9 @@
 namespace warpwright::cli {
 namespace {
 
-// The first flags with which a step fits: computing more again at the same --batch, then smaller
-// micro-batches, which divide this one so that --total-batch can stay. Where none fits, what the least of
-// them needs.
+// Names the first flags with which a step fits. It tries more recomputation at the same --batch, and then
+// smaller micro-batches, which divide this one so that --total-batch can stay. If nothing fits, it says what
+// the smallest of them needs.
 std::string what_fits(Context& context, const Trainer& trainer, std::size_t available) {
   const StepOptions asked = trainer.options().step;
   const std::size_t others = trainer.planned_bytes() - trainer.plan().total_bytes();
@@ -20,7 +20,7 @@ std::string what_fits(Context& context, const Trainer& trainer, std::size_t avai
                                                      {Recompute::gelu, "gelu"},
                                                      {Recompute::norm, "norm"},
                                                      {Recompute::block, "block"}};
-  const bool from_output = asked.norms == NormBackwardFrom::output;  // which norm and block cannot have
+  const bool from_output = asked.norms == NormBackwardFrom::output;  // not possible with norm and block
   const std::pair<Recompute, const char*>& most = kinds[from_output ? 1 : 3];
   std::size_t needed = 0;
   for (std::int64_t batch = asked.B; batch >= 1; --batch) {

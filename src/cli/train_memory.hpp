@@ -1,4 +1,4 @@
-// Whether a training run fits into memory.
+// Checks that a training run fits into memory.
 #pragma once
 
 #include "train/trainer.hpp"

@@ -1,4 +1,4 @@
-// From the flags of `warpwright train` to the options of a run, and back from a checkpoint.
+// Turns the flags of `warpwright train` into the options of a run, and a checkpoint's options into flags.
 #include <fmt/format.h>
 
 #include <nlohmann/json.hpp>
@@ -55,7 +55,7 @@ GPT2Config model_config(TrainFlags& flags, const std::optional<Manifest>& manife
   return config;
 }
 
-// Calls visit(NAME, variable) for every flag but the model's that a checkpoint keeps under NAME.
+// Calls visit(NAME, variable) for every flag that a checkpoint keeps under NAME, except the model's.
 template <class Visit>
 void visit_saved(TrainFlags& f, const Visit& visit) {
   TrainOptions& o = f.options;
@@ -105,7 +105,7 @@ void TrainFlags::restore(CLI::App& command, const SavedRun& saved) {
   try {
     visit_saved(*this, [&](const char* name, auto& variable) {
       const auto found = json.find(name);
-      if (found == json.end()) return;  // an older checkpoint says less
+      if (found == json.end()) return;  // an older checkpoint has fewer options
       if constexpr (std::is_same_v<decltype(variable), fs::path&>) {
         variable = found->template get<std::string>();
       } else {

@@ -1,4 +1,4 @@
-// What `warpwright train` prints while it runs: a line that overwrites itself for people, plain lines for
+// Prints the progress of `warpwright train`: a line that overwrites itself on a terminal, plain lines in
 // logs.
 #pragma once
 
@@ -17,7 +17,7 @@ class TrainWatcher {
  public:
   TrainWatcher(double peak_flops, const TrainOptions& options);
 
-  // It refers to this object.
+  // The observer refers to this object.
   TrainObserver observer();
   std::int64_t skipped() const { return skipped_; }  // updates
 
@@ -28,7 +28,7 @@ class TrainWatcher {
   std::string decode(const std::vector<std::int32_t>& tokens) const;
 
   double peak_flops_;
-  std::int64_t every_;  // steps between lines where there is no terminal
+  std::int64_t every_;  // steps between lines if there is no terminal
   std::int64_t skipped_ = 0;
   std::optional<text::Tokenizer> tokenizer_;
   ProgressLine line_;

@@ -19,7 +19,7 @@ void limit_spinning(char** argv) {
   std::error_code error;
   const std::filesystem::path program = std::filesystem::read_symlink("/proc/self/exe", error);
   if (error || ::setenv(kVariable, kTurns, 1) != 0) return;
-  ::execv(program.c_str(), argv);  // where it fails, the program runs on as it was started
+  ::execv(program.c_str(), argv);  // if it fails, the program goes on as it was started
 }
 
 }  // namespace warpwright::cli
