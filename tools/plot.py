@@ -259,6 +259,78 @@ def draw_map_of(pyplot, report, out):
     save(pyplot, figure, out)
 
 
+# ---- Speed compared with other programs
+
+def draw_speed_of(pyplot, record, out):
+    """Each program's tokens a second over PyTorch's, by model and precision."""
+    from matplotlib.ticker import PercentFormatter
+
+    # llm.c's fp32 trainer multiplies in tf32, so it has no bar among the fp32 programs.
+    peers = [(peer, {name: row["tokens_per_second"] for name, row in peer["programs"].items()
+                     if (name, peer["dtype"]) != ("llm.c", "fp32")}) for peer in record["peers"]]
+    peers.sort(key=lambda entry: (["bf16", "tf32", "fp32"].index(entry[0]["dtype"]), len(entry[0]["model"]), entry[0]["model"]))
+    figure, axis = pyplot.subplots(figsize=(8, 3.6), layout="constrained")
+    width = 0.27
+    for number, name in enumerate(("warpwright", "PyTorch", "llm.c")):
+        for place, (_, speeds) in enumerate(peers):
+            if name not in speeds:
+                continue
+            height, x = speeds[name] / speeds["PyTorch"], place + (number - 1) * width
+            axis.bar(x, height, width * 0.94, color=COLOURS[number], label=None if name in axis.get_legend_handles_labels()[1] else name)
+            axis.annotate(f"{speeds[name] / 1000:,.0f}k", (x, height), (0, 2), textcoords="offset points", ha="center", fontsize=8)
+    axis.set_xticks(range(len(peers)), [f"{peer['model'].removeprefix('gpt2:')}, {peer['dtype']}, B={peer['batch']}" for peer, _ in peers])
+    axis.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
+    axis.set(ylabel="tokens/s, PyTorch = 100 %", ylim=(0, 1.6), title=f"A training step of GPT-2, T={peers[0][0]['seq']}, {record['machine']}")
+    axis.legend(ncols=3, loc="upper right")
+    save(pyplot, figure, out)
+
+
+# ---- The training step
+
+# A block's operations in order, with what each saves for the backward, in tensors of the size (N, C).
+BLOCK = [("norm", [("ln1", 1)]), ("matmul qkv", [("q", 1), ("k", 1), ("v", 1)]), ("attention", [("att", 1)]),
+         ("matmul attproj + residual", [("sum", 1)]), ("norm", [("ln2", 1)]),
+         ("matmul fc + bias + GELU", [("before GELU", 4), ("after GELU", 4)]), ("matmul fcproj + residual", [("sum", 1)])]
+
+
+def draw_step_of(pyplot, step, out):
+    """A block and what it saves, and where the memory of a recorded step is."""
+    layers, channels, vocabulary, context = 12, 768, 50304, 1024  # gpt2:124M
+    tokens = step["batch"] * step["seq"]
+    parameters = (vocabulary + context) * channels + layers * (12 * channels**2 + 13 * channels) + 2 * channels
+    parts = [("weights, masters, gradients,\nAdamW's moments", 18 * parameters),
+             ("saved by 12 blocks", 2 * 16 * tokens * channels * layers)]
+    parts.append(("a chunk of logits, the backward's\nbuffers, statistics", step["planned_bytes"] - sum(size for _, size in parts)))
+    figure, (left, right) = pyplot.subplots(1, 2, figsize=(11, 4.4), width_ratios=[3, 2], layout="constrained")
+
+    def boxed(x, y, width, height, colour, text):
+        left.add_patch(pyplot.Rectangle((x, y), width, height, color=colour))
+        left.text(x + width / 2, y + height / 2, text, ha="center", va="center", fontsize=8.5)
+
+    left.set(xlim=(0, 21), ylim=(-len(BLOCK) - 0.2, 1.1))
+    left.axis("off")
+    left.text(4.5, 0.45, "a block, forward", ha="center", fontweight="bold")
+    left.text(10, 0.45, "saved for the backward", fontweight="bold")
+    for row, (operation, saved) in enumerate(BLOCK):
+        boxed(0.4, -row - 0.7, 8.2, 0.62, "#dde6ef", operation)
+        if row + 1 < len(BLOCK):
+            left.annotate("", (4.5, -row - 1.1), (4.5, -row - 0.68), arrowprops={"arrowstyle": "->", "color": "#555555"})
+        x = 10.0
+        for name, size in saved:
+            boxed(x, -row - 0.7, size * 1.3 - 0.1, 0.62, "#f3d19c" if size > 1 else "#b5dcf4", name)
+            x += size * 1.3
+    left.text(10, -len(BLOCK) - 0.1, "a narrow box is a tensor of (N, C): 16 in all", fontsize=8.5, color="#555555")
+    bottom = 0
+    for number, (name, size) in enumerate(parts):
+        right.bar(0, size / 2**30, 0.5, bottom=bottom, color=COLOURS[number], alpha=0.75)
+        right.annotate(f"{name}: {size / 2**30:.1f} GiB", (0.29, bottom + size / 2**31), va="center", fontsize=8.5)
+        bottom += size / 2**30
+    right.set(xlim=(-0.35, 1.6), ylim=(0, bottom * 1.02), xticks=[], ylabel="GiB")
+    right.set_title(f"{step['model']}, {step['dtype']}, B={step['batch']}, T={step['seq']}: {bottom:.1f} GiB planned", fontsize=10)
+    right.spines["bottom"].set_visible(False)
+    save(pyplot, figure, out)
+
+
 # ---- Loss compared with another program's
 
 def draw_curve(args):
@@ -296,7 +368,11 @@ def draw_figures(args):
             sys.exit(f"plot.py: {error}; build it, or give --warpwright")
 
     record = results / "nvidia-h200.json"
-    draw_curve_of(pyplot, read_json(results / "nvidia-h200-curve.json"), docs / "loss-curve.svg")
+    rows = read_json(record)
+    draw_curve_of(pyplot, read_json(results / "nvidia-h200-curve.json"), docs / "figures/loss-curve.svg")
+    draw_speed_of(pyplot, rows, docs / "figures/speed-h200.svg")
+    step = next(step for step in rows["steps"] if (step["model"], step["dtype"], step["batch"]) == ("gpt2:124M", "bf16", 64))
+    draw_step_of(pyplot, step, docs / "figures/training-step.svg")
     for depth in (3072, 65536):
         direction = "forward" if depth == 3072 else "dw"
         name = "schedules-h200-3072.svg" if depth == 3072 else "schedules-h200-dw-65536.svg"

@@ -4,7 +4,7 @@
     python3 bench/peers/gpu_curve.py run --warpwright build/release/warpwright --data DATA --record curve.json
         [--model gpt2:124M] [--dtype bf16] [--batch 64] [--seq 1024] [--steps 300] [--lr 5e-5] [--warmup 100] [--seed 1]
         [--no-yardsticks]
-    tools/plot.py curve curve.json --out docs/loss-curve.svg
+    tools/plot.py curve curve.json --out docs/figures/loss-curve.svg
 
 DATA is a folder from `warpwright data build`. Both programs start with the same random weights, which this script writes as
 a Hugging Face folder. Both see the same samples in the same order, because the script computes the loader's order
