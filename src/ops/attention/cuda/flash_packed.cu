@@ -7,7 +7,7 @@
 //
 // If texts are long enough to fill their own tiles, blocks take the tiles in turn. Otherwise they take runs
 // of packed rows. If there are few tiles, three groups share each tile instead of one.
-#include "ops/attention/cuda/forward_sm90.cuh"
+#include "ops/attention/cuda/sm90/forward.cuh"
 
 namespace warpwright::ops::attention::cuda {
 namespace sm90 {

@@ -1,7 +1,7 @@
 // bf16 and fp16 on Hopper, forward, of long sequences: one block a multiprocessor, of three groups at head
 // size 64, where exponentials take as long as products and a group's softmax hides behind the others'
 // products; of two at head size 128, for want of registers.
-#include "ops/attention/cuda/forward_sm90.cuh"
+#include "ops/attention/cuda/sm90/forward.cuh"
 
 namespace warpwright::ops::attention::cuda {
 namespace sm90 {

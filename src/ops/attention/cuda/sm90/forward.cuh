@@ -9,7 +9,7 @@
 // first of them adds up what they have found.
 #pragma once
 
-#include "ops/attention/cuda/sm90.cuh"
+#include "ops/attention/cuda/sm90/launch.cuh"
 #include "ops/attention/cuda/warp_queries.cuh"
 
 namespace warpwright::ops::attention::cuda {

@@ -1,0 +1,207 @@
+// The queries' half: dq, and each query's statistics for the keys' half.
+#pragma once
+
+#include "ops/attention/cuda/sm90/backward.cuh"
+
+namespace warpwright::ops::attention::cuda {
+namespace sm90 {
+
+// The lse of a thread's two rows, to base 2, and D.
+struct RowsOfThread {
+  float lse2[2] = {INFINITY, INFINITY}, D[2] = {0, 0};
+};
+
+// Part of the product of two rows of eight numbers.
+template <class T>
+__device__ float row_product(const T* dout, const T* out, bool aligned, float sum) {
+  alignas(16) T x[8], y[8];
+  *reinterpret_cast<uint4*>(x) = *reinterpret_cast<const uint4*>(dout);
+  if (aligned) {
+    *reinterpret_cast<uint4*>(y) = *reinterpret_cast<const uint4*>(out);
+  } else {
+    for (int i = 0; i < 8; ++i) y[i] = out[i];
+  }
+#pragma unroll
+  for (int i = 0; i < 8; ++i) sum += static_cast<float>(x[i]) * static_cast<float>(y[i]);
+  return sum;
+}
+
+// D of each query: the four lanes that hold a row's scores sum its product, and keep it.
+template <class S>
+__device__ RowsOfThread find_statistics(const BackwardParameters& p, const Tile& tile, int first, int rows,
+                                        const Lane& lane) {
+  using T = typename S::T;
+  RowsOfThread mine;
+  const int query = tile.q0 + first;
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    const int row = lane.row(r);
+    if (row < rows) {
+      const T* dout = reinterpret_cast<const T*>(p.dout.at(query + row, tile.head));
+      const T* out = reinterpret_cast<const T*>(p.out.at(query + row, tile.head));
+#pragma unroll
+      for (int chunk = 0; chunk < S::kHeadSize / 32; ++chunk) {
+        const int at = (chunk * 4 + lane.thread % 4) * 8;
+        mine.D[r] = row_product(dout + at, out + at, p.out.aligned, mine.D[r]);
+      }
+      const float lse = p.lse[static_cast<std::int64_t>(tile.head) * p.sequences.Nq + query + row];
+      mine.lse2[r] = lse == -INFINITY ? INFINITY : lse * kLog2e;
+    }
+    mine.D[r] += __shfl_xor_sync(~0u, mine.D[r], 1);
+    mine.D[r] += __shfl_xor_sync(~0u, mine.D[r], 2);
+    if (row < rows && lane.column() == 0) {
+      statistics_of(p, tile)[first + row] = {mine.lse2[r], mine.D[r]};
+    }
+  }
+  return mine;
+}
+
+// The blocks of keys and values that a group's queries see, from the last to the first. Arrays are references
+// to local variables: among members, the compiler would lose sight of the others.
+template <class S>
+struct KeyBlocks {
+  using T = typename S::T;
+  static constexpr int kHeadSize = S::kHeadSize;
+  using Queries = LeftRows<S, S::kGroups == 2>;
+  using Gradients = LeftRows<S, kHeadSize == 64 && S::kGroups == 2>;
+  BackwardGroup<S>& group;
+  const Tile& tile;
+  const RowsOfThread& of_rows;
+  float (&dq)[kHeadSize / 2];
+  int first;   // of the group's queries
+  int common;  // keys that all of them see
+  int key;
+  const Queries& q;
+  const Gradients& dout;
+  float (&s)[32], (&dp)[32];
+  std::uint32_t (&factor)[4][4];
+
+  // The last block may end in rows of a neighbour.
+  __device__ void clear_end() const {
+    if (key + kBox <= tile.Lk) return;
+    group.wait_for_stage();
+    clear_rows<kBox, kHeadSize>(group.stage(), tile.Lk - key, group.lane);
+  }
+  __device__ void multiply() { multiply_block(group, s, q, dp, dout); }
+  __device__ void exponentiate() {
+#pragma unroll
+    for (int i = 0; i < 32; ++i) s[i] = exp2_fast(fmaf(s[i], group.scale2, -of_rows.lse2[i / 2 % 2]));
+  }
+  __device__ void differentiate() {
+#pragma unroll
+    for (int i = 0; i < 32; ++i) s[i] *= dp[i] - of_rows.D[i / 2 % 2];
+    if (key + kBox > common) {
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        const int end = tile.visible_keys(first + group.lane.row(r), group.p.sequences.causal) - key -
+                        group.lane.column();
+#pragma unroll
+        for (int i = 0; i < 32; ++i) {
+          if (i / 2 % 2 == r) s[i] = i / 4 * 8 + i % 2 < end ? s[i] : 0.0f;
+        }
+      }
+    }
+  }
+  __device__ void pack() {
+    pack_factor<T, kBox>(factor, s);
+  }
+  __device__ void add(int stage) {
+    add_product<T, kHeadSize, kBox>(dq, factor, group.columns_of(stage));
+    commit_products();
+  }
+  __device__ int advance() {
+    const int before = group.cursor.stage;
+    group.cursor.advance();
+    key -= kBox;
+    return before;
+  }
+  __device__ void free(int stage) const {
+    release(group.memory.channels.ring.empty + stage, group.lane);
+  }
+  __device__ void pin_scores() {
+    pin(s);
+  }
+  __device__ void pin_gradients() {
+    pin(dp);
+  }
+  __device__ void pin_sums() {
+    pin(dq);
+  }
+};
+
+template <class SizesT>
+struct QueryHalf {
+  using S = SizesT;
+  using T = typename S::T;
+  static constexpr int kHeadSize = S::kHeadSize, kFreeing = kGroupWarps;
+
+  static __device__ unsigned* counter(const BackwardMaps& maps) { return maps.next_query_tile; }
+  static __device__ Tile find(const Sequences& sequences, unsigned index) {
+    return find_queries<S::kRows>(sequences, index);
+  }
+  static __device__ int blocks_until(const Sequences& sequences, const Tile& tile, int query) {
+    return (tile.visible_keys(query, sequences.causal) + kBox - 1) / kBox;
+  }
+  static __device__ int first_block(const Sequences&, const Tile&) { return 0; }
+  static __device__ int end_block(const Sequences& sequences, const Tile& tile) {
+    return blocks_until(sequences, tile, tile.first + tile.rows - 1);
+  }
+  static __device__ void copy_left(const BackwardMaps& maps, const Tile& tile, std::byte* to, Barrier* full) {
+    const int row = tile.q0 + tile.first;
+    copy_tile<S::kRows, kHeadSize>(to, maps.q, full, tile.head, row);
+    copy_tile<S::kRows, kHeadSize>(to + S::LeftTile::kBytes, maps.dout, full, tile.head, row);
+  }
+  static __device__ void copy_block(const BackwardMaps& maps, const BackwardMemory<S>& memory,
+                                    const Tile& tile, int block, int stage) {
+    Barrier* const full = memory.channels.ring.full + stage;
+    std::byte* const to = memory.stages + stage * S::kStageBytes;
+    const int row = tile.k0 + block * kBox;
+    arrive_expecting(full, S::kStageBytes);
+    copy_tile<kBox, kHeadSize>(to, maps.k, full, tile.head, row);
+    copy_tile<kBox, kHeadSize>(to + S::RightTile::kBytes, maps.v, full, tile.head, row);
+  }
+
+  // The group's rows of a job, of which q_rows has q, dout and then dq.
+  static __device__ void do_job(BackwardGroup<S>& group, const Tile& tile, std::byte* q_rows) {
+    const BackwardParameters& p = group.p;
+    const Lane& lane = group.lane;
+    const int blocks = end_block(p.sequences, tile);
+    const int first = tile.first + lane.group * kBox;  // of the group
+    const int rows = min(max(tile.rows - lane.group * kBox, 0), kBox);
+    const int mine = rows > 0 ? blocks_until(p.sequences, tile, first + rows - 1) : 0;
+    const int common = tile.visible_keys(first, p.sequences.causal);
+    const RowsOfThread of_rows = find_statistics<S>(p, tile, first, rows, lane);
+
+    float dq[kHeadSize / 2] = {};
+    pin(dq);
+    for (int i = mine; i < blocks; ++i) {  // what only the other group sees
+      group.wait_for_stage();
+      release(group.memory.channels.ring.empty + group.cursor.stage, lane);
+      group.cursor.advance();
+    }
+    if (mine > 0) {
+      const typename KeyBlocks<S>::Queries q(q_rows, lane);
+      const typename KeyBlocks<S>::Gradients dout(q_rows + S::LeftTile::kBytes, lane);
+      float s[32], dp[32];
+      std::uint32_t factor[4][4];
+      KeyBlocks<S> keys{group, tile, of_rows, dq, first, common, (mine - 1) * kBox, q, dout, s, dp, factor};
+      keys.clear_end();
+      sum_blocks(keys, mine);
+    }
+#pragma unroll
+    for (int i = 0; i < kHeadSize / 2; ++i) dq[i] *= p.scale;
+    store_rows<T, kHeadSize>(p.dq, tile.q0 + first, tile.head, rows, dq, q_rows, S::LeftTile::kSlabBytes,
+                             lane);
+  }
+};
+
+template <class S>
+__global__ void __launch_bounds__(S::kThreads, 1)
+    backward_query_sm90(const __grid_constant__ BackwardMaps maps) {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+  run_backward<QueryHalf<S>>(maps);
+#endif
+}
+
+}  // namespace sm90
+}  // namespace warpwright::ops::attention::cuda

@@ -1,0 +1,114 @@
+// Jobs of a block that stays on its multiprocessor, and the stages that stream by in each.
+#pragma once
+
+#include "ops/attention/cuda/sm90/tiles.cuh"
+
+namespace warpwright::ops::attention::cuda {
+namespace sm90 {
+
+// Stages of tiles that stream by, between the copying warp and the groups. Each warp of a group frees a
+// stage, or where all threads of a group read of it what no product does, each thread: sanitizers do not see
+// that a warp's threads come before the one that arrives for them.
+template <int kStages>
+struct Ring {
+  Barrier full[kStages], empty[kStages];
+  __device__ void initialize_all(int freeing) {
+    for (int i = 0; i < kStages; ++i) initialize(full + i, 1), initialize(empty + i, freeing);
+  }
+};
+template <int kStages>
+struct Cursor {
+  int stage = 0, phase = 0;
+  __device__ void advance() {
+    if (++stage == kStages) stage = 0, phase ^= 1;
+  }
+};
+
+// A block stays on its multiprocessor and works through jobs: tiles that it takes from a counter as it comes
+// to them, so that blocks end together whatever the lengths are, or where tiles are alike, every so many.
+// Which block takes which tile from a counter differs between runs; no result depends on it. One warp posts
+// jobs and copies what stays in shared memory for one, another warp copies what streams by: both are ahead of
+// the groups.
+inline constexpr int kJobs = 2;  // the present and the next
+struct Jobs {
+  Barrier posted[kJobs], full[kJobs], empty[kJobs];
+  Tile tiles[kJobs];  // rows 0: there are no more
+  __device__ void initialize_all(int groups) {
+    for (int i = 0; i < kJobs; ++i) {
+      initialize(posted + i, 1), initialize(full + i, 1);
+      initialize(empty + i, kGroupWarps * groups + 1);  // and the thread that streams
+    }
+  }
+};
+using JobCursor = Cursor<kJobs>;
+
+// By the posting warp. next: 0 at the launch, or null: every gridDim.x-th tile; find(index): a tile;
+// copy(tile, place, full): what stays, to one of kPlaces (1 or kJobs).
+template <int kPlaces, class Find, class Copy>
+__device__ void post_jobs(Jobs& jobs, unsigned* next, Find&& find, Copy&& copy) {
+  const bool leader = threadIdx.x % 32 == 0;
+  unsigned index = blockIdx.x;
+  for (JobCursor job;; job.advance()) {
+    const Tile tile = find(index);
+    if (leader) {
+      wait(jobs.empty + job.stage, job.phase ^ 1);
+      jobs.tiles[job.stage] = tile;
+      arrive(jobs.posted + job.stage);
+      if (tile.rows <= 0) {
+        arrive(jobs.full + job.stage);
+      } else {
+        index = next ? gridDim.x + atomicAdd(next, 1u) : index + gridDim.x;
+        // One place: until the job before is done.
+        if (kPlaces == 1) wait(jobs.empty + (job.stage ^ 1), job.stage ? job.phase : job.phase ^ 1);
+        copy(tile, kPlaces == 1 ? 0 : job.stage, jobs.full + job.stage);
+      }
+    }
+    if (tile.rows <= 0) return;
+    index = __shfl_sync(~0u, index, 0);
+  }
+}
+
+// By one thread: copy(tile), until there are no more.
+template <class Copy>
+__device__ void stream_jobs(Jobs& jobs, Copy&& copy) {
+  for (JobCursor job;; job.advance()) {
+    wait(jobs.posted + job.stage, job.phase);
+    const Tile tile = jobs.tiles[job.stage];
+    if (tile.rows == 0) return;
+    arrive(jobs.empty + job.stage);
+    copy(tile);
+  }
+}
+
+// By each warp of a group: a job's tile. One lane reads it, the one that frees its place with release(), so
+// that each thread's reads come before its own arrival.
+__device__ inline Tile posted_tile(const Jobs& jobs, const JobCursor& job) {
+  Tile t{};
+  if (threadIdx.x % 32 == 0) t = jobs.tiles[job.stage];
+  const auto of_first = [](int x) { return __shfl_sync(~0u, x, 0); };
+  return {of_first(t.sequence), of_first(t.head), of_first(t.q0),    of_first(t.Lq),
+          of_first(t.k0),       of_first(t.Lk),   of_first(t.first), of_first(t.rows)};
+}
+
+// Tile `index`, moved so that it is a sequence's first tile that is not full, not the last one, which sees
+// the most keys.
+template <int kRows>
+__device__ Tile find_queries(const Sequences& sequences, unsigned index) {
+  Tile tile = find_tile<false, kRows>(sequences, index);
+  if (tile.rows > 0) {
+    const int shift = (tile.Lq + kRows - 1) / kRows * kRows - (tile.Lq + kBox - 1) / kBox * kBox;
+    const int end = min(tile.first + kRows - shift, tile.Lq);
+    tile.first = max(tile.first - shift, 0);
+    tile.rows = end - tile.first;
+  }
+  return tile;
+}
+
+// By each warp of a group: it is done with what the barrier stands for.
+__device__ inline void release(Barrier* barrier, const Lane& lane) {
+  __syncwarp();
+  if (lane.thread % 32 == 0) arrive(barrier);
+}
+
+}  // namespace sm90
+}  // namespace warpwright::ops::attention::cuda

@@ -1,0 +1,43 @@
+// On the host: tensors' maps, grids and shapes.
+#pragma once
+
+#include <algorithm>
+
+#include "ops/attention/cuda/refuse.cuh"
+#include "ops/attention/cuda/sm90/jobs.cuh"
+#include "ops/cuda/hopper/tensor_map.hpp"
+
+namespace warpwright::ops::attention::cuda {
+namespace sm90 {
+
+// Boxes of kBox rows and 64 columns of one head.
+inline CUtensorMap map_of(const Tensor& t) {
+  return map_boxes<3>(t.data, t.dtype, {t.shape[2], t.shape[1], t.shape[0]}, {t.strides[1], t.strides[0]},
+                      {64, 1, kBox});
+}
+
+// Zeros for the jobs of a call's kernels, one each.
+inline constexpr std::size_t kCounterBytes = 256;
+inline unsigned* counters(const Context& context, void* scratch) {
+  warpwright::cuda::check(cudaMemsetAsync(scratch, 0, kCounterBytes, context.stream().get()),
+                          "clearing counters of tiles");
+  return static_cast<unsigned*>(scratch);
+}
+
+// Blocks that stay.
+inline unsigned resident(const Context& context, unsigned tiles, int each = 1) {
+  return std::min(tiles, static_cast<unsigned>(each * context.device().gpu.multiprocessors));
+}
+
+// f<T, head size>() of a problem that flash_sm90 does not refuse.
+template <class F>
+void visit_shape(DType dtype, std::int64_t HS, F&& f) {
+  if (dtype == DType::bf16) {
+    HS == 64 ? f.template operator()<__nv_bfloat16, 64>() : f.template operator()<__nv_bfloat16, 128>();
+  } else {
+    HS == 64 ? f.template operator()<__half, 64>() : f.template operator()<__half, 128>();
+  }
+}
+
+}  // namespace sm90
+}  // namespace warpwright::ops::attention::cuda
