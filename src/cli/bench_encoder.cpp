@@ -27,7 +27,7 @@
 namespace warpwright::cli {
 namespace {
 
-struct Flags {
+struct BenchEncoderFlags {
   std::string model = "minilm", dtype = "fp32";
   std::string lengths = "128x64";
   bool batch_invariant = false, layers_alone = false;
@@ -170,7 +170,7 @@ struct Measurement {
   std::int64_t wasted_tokens = 0;
 };
 
-Measurement measure(Context& context, BertModel& model, const Flags& flags,
+Measurement measure(Context& context, BertModel& model, const BenchEncoderFlags& flags,
                     const std::vector<std::int64_t>& lengths) {
   Work work(context, model, make_batches(model.config(), lengths, flags.batch_tokens), flags.layers_alone);
   for (int i = 0; i < 3; ++i) work.run();  // touches the memory's pages, captures graphs
@@ -188,7 +188,7 @@ Measurement measure(Context& context, BertModel& model, const Flags& flags,
 }
 
 // Times texts of these lengths, prints a table unless --json is given, and returns the result.
-nlohmann::json report(Context& context, BertModel& model, const Flags& flags,
+nlohmann::json report(Context& context, BertModel& model, const BenchEncoderFlags& flags,
                       const std::vector<std::int64_t>& lengths) {
   const Measurement m = measure(context, model, flags, lengths);
   const auto tokens = std::accumulate(lengths.begin(), lengths.end(), std::int64_t{0});
@@ -221,7 +221,7 @@ nlohmann::json report(Context& context, BertModel& model, const Flags& flags,
 }
 
 // The model in the named folder, or a named size with random weights and enough positions for all lengths.
-std::unique_ptr<BertModel> make_model(Context& context, const Flags& flags,
+std::unique_ptr<BertModel> make_model(Context& context, const BenchEncoderFlags& flags,
                                       const std::vector<std::vector<std::int64_t>>& lists) {
   const BertOptions options{.dtype = encoder_dtype(flags.dtype),
                             .max_batch_tokens = flags.batch_tokens,
@@ -235,7 +235,7 @@ std::unique_ptr<BertModel> make_model(Context& context, const Flags& flags,
   return std::make_unique<BertModel>(context, config, options);
 }
 
-void run(const Flags& flags) {
+void run(const BenchEncoderFlags& flags) {
   std::vector<std::vector<std::int64_t>> lists;
   std::istringstream texts(flags.lengths);
   for (std::string text; std::getline(texts, text, ';');) lists.push_back(parse_lengths(text));
@@ -251,7 +251,7 @@ void run(const Flags& flags) {
 
 void add_bench_encoder(CLI::App& bench) {
   CLI::App* command = bench.add_subcommand("encoder", "Time an encoder's forward over texts, by operation");
-  auto f = std::make_shared<Flags>();
+  auto f = std::make_shared<BenchEncoderFlags>();
   command->add_option("--model", f->model, "minilm, bert-base, bert-large or a folder")
       ->capture_default_str();
   command->add_option("--dtype", f->dtype, "fp32, tf32 (GPU), bf16 or fp16 (GPU)")

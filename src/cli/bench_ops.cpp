@@ -13,7 +13,7 @@
 namespace warpwright::cli {
 namespace {
 
-struct Flags {
+struct BenchOpsFlags {
   std::vector<std::string> names;
   std::string dtype = "fp32", filter;
   std::int64_t working_set = 0;  // MiB
@@ -21,7 +21,7 @@ struct Flags {
   DeviceFlags device;
 };
 
-void run(const Flags& flags) {
+void run(const BenchOpsFlags& flags) {
   ops::BenchOptions options;
   options.context = flags.device.context_options(flags.dtype);
   options.device = flags.device.place();
@@ -36,7 +36,7 @@ void run(const Flags& flags) {
 
 void add_bench_ops(CLI::App& bench) {
   CLI::App* command = bench.add_subcommand("ops", "Time every variant of operations against this machine");
-  auto f = std::make_shared<Flags>();
+  auto f = std::make_shared<BenchOpsFlags>();
   command->add_option("op", f->names, "Operations; default: all")->check(one_of(ops::bench_names()));
   command->add_option("--filter", f->filter,
                       "Only rows whose operation, variant and problem contain this; default: all");

@@ -16,7 +16,7 @@
 namespace warpwright::cli {
 namespace {
 
-struct Flags {
+struct BenchProductsFlags {
   std::vector<std::string> shapes;
   bool bias_gradient = false;
   int rounds = 5;
@@ -27,7 +27,7 @@ struct Flags {
   TunedFlags tuned;
 };
 
-void run(const Flags& flags) {
+void run(const BenchProductsFlags& flags) {
   ops::matmul::ProductBenchOptions options;
   options.context = flags.device.context_options("bf16");
   options.device = flags.device.place();
@@ -48,7 +48,7 @@ void run(const Flags& flags) {
 void add_bench_products(CLI::App& bench) {
   CLI::App* command = bench.add_subcommand(
       "products", "Time every kernel for matrix products on a Hopper GPU, and cuBLASLt's proposals");
-  auto f = std::make_shared<Flags>();
+  auto f = std::make_shared<BenchProductsFlags>();
   command
       ->add_option("shape", f->shapes,
                    "gpt2, bert, random:COUNT[:SEED], MxNxK, gelu:MxNxK, residual:MxNxK or fp32:MxNxK")

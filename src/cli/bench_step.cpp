@@ -25,7 +25,7 @@
 namespace warpwright::cli {
 namespace {
 
-struct Flags {
+struct BenchStepFlags {
   std::string model = "gpt2:124M", dtype = "fp32", recompute = "none";
   bool memory_efficient_norm = false;
   StepOptions step;
@@ -35,7 +35,7 @@ struct Flags {
   TunedFlags tuned;
 };
 
-StepOptions step_options(const Flags& flags) {
+StepOptions step_options(const BenchStepFlags& flags) {
   constexpr std::string_view kNamed = "gpt2:";
   if (!flags.model.starts_with(kNamed))
     throw UsageError("is not gpt2:NAME", "--model", "use gpt2:124M or gpt2:dN");
@@ -144,7 +144,7 @@ Measurement measure(Context& context, TrainingStep& step, const StepOptions& opt
   return m;
 }
 
-void print_json(const Flags& flags, const Measurement& m, const Context& context, const TrainingStep& step) {
+void print_json(const BenchStepFlags& flags, const Measurement& m, const Context& context, const TrainingStep& step) {
   std::vector<double> milliseconds;
   for (const double s : m.seconds) milliseconds.push_back(s * 1e3);
   const nlohmann::json out = {{"model", flags.model},
@@ -168,7 +168,7 @@ void print_json(const Flags& flags, const Measurement& m, const Context& context
   fmt::print("{}\n", out.dump(2));
 }
 
-void print_text(const Flags& flags, const Measurement& m, const Context& context) {
+void print_text(const BenchStepFlags& flags, const Measurement& m, const Context& context) {
   m.table.print();
   fmt::print(
       "{} {} B={} T={} on {} ({} threads): {:.1f} ms a step (median of {}, fastest {:.1f}), {:.0f} tokens/s, "
@@ -178,7 +178,7 @@ void print_text(const Flags& flags, const Measurement& m, const Context& context
       m.peak.of(compute_dtype(flags.dtype)) * 1e-9, m.bandwidth.mixed * 1e-9);
 }
 
-void run(const Flags& flags) {
+void run(const BenchStepFlags& flags) {
   const StepOptions options = step_options(flags);
   ContextOptions context_options = flags.device.context_options(flags.dtype);
   context_options.tuned = flags.tuned.load(flags.device.place(), notify_of("bench"));
@@ -196,7 +196,7 @@ void run(const Flags& flags) {
 
 void add_bench_step(CLI::App& bench) {
   CLI::App* command = bench.add_subcommand("step", "Time a training step of GPT-2, by operation");
-  auto f = std::make_shared<Flags>();
+  auto f = std::make_shared<BenchStepFlags>();
   command->add_option("--model", f->model, "gpt2:124M, :355M, :774M, :1558M or gpt2:dN (N layers)")
       ->capture_default_str();
   command->add_option("--dtype", f->dtype, "fp32, tf32 (GPU) or bf16")

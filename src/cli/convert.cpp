@@ -13,13 +13,13 @@
 namespace warpwright::cli {
 namespace {
 
-struct Flags {
+struct ConvertFlags {
   std::filesystem::path from, to, tokenizer;
   std::string format, dtype = "auto";
   bool force = false, allow_tokenizer_change = false;
 };
 
-std::optional<Replaceable> replaceable_model(const Flags& flags) {
+std::optional<Replaceable> replaceable_model(const ConvertFlags& flags) {
   return flags.force ? std::optional(replaceable_gpt2_folder()) : std::nullopt;
 }
 
@@ -31,7 +31,7 @@ struct Companions {
 
 // The ids in the model's config.json. If it has none: the tokenizer's end-of-text token for both. If there is
 // no tokenizer: the ids of GPT-2's tokenizer, provided the vocabulary has its size, as in llm.c's files.
-Companions companions_of(const Flags& flags, const GPT2Config& config) {
+Companions companions_of(const ConvertFlags& flags, const GPT2Config& config) {
   constexpr std::int64_t kGpt2Vocab = 50257;
   Companions found;
   const bool from_folder = is_folder(flags.from);
@@ -56,7 +56,7 @@ std::string text_of(const std::optional<std::int64_t>& id) {
 }
 
 // Writes a .bin; returns a note on what the format cannot hold.
-std::string write_llmc(const Flags& flags, const GPT2Model& model) {
+std::string write_llmc(const ConvertFlags& flags, const GPT2Model& model) {
   write_gpt2_llmc(flags.to, model.config(), model.parameters(), Stream());
   if (!is_folder(flags.from)) return {};
   const BoundaryTokens tokens = read_boundary_tokens(flags.from);
@@ -69,7 +69,7 @@ std::string write_llmc(const Flags& flags, const GPT2Model& model) {
 }
 
 // Writes a folder; returns a note on what it lacks.
-std::string write_folder(const Flags& flags, const GPT2Model& model) {
+std::string write_folder(const ConvertFlags& flags, const GPT2Model& model) {
   const Companions companions = companions_of(flags, model.config());
   AtomicFolder folder(flags.to, replaceable_model(flags));
   write_gpt2_folder(folder.folder(), model.config(), model.parameters(), companions.tokens, Stream());
@@ -83,7 +83,7 @@ std::string write_folder(const Flags& flags, const GPT2Model& model) {
       text_of(companions.tokens.bos), text_of(companions.tokens.eos));
 }
 
-void run(const Flags& flags) {
+void run(const ConvertFlags& flags) {
   const bool llmc = flags.format == "llmc";
   if (!llmc) require_replaceable(flags.to, replaceable_model(flags));
   require_model(flags.from);
@@ -108,7 +108,7 @@ void add_convert(CLI::App& app) {
   CLI::App* command = app.add_subcommand(
       "convert",
       "Convert a GPT-2 between file formats; bit-exact in one dtype, except norms in a bf16 llm.c file");
-  auto f = std::make_shared<Flags>();
+  auto f = std::make_shared<ConvertFlags>();
   command->add_option("--from", f->from, "Model folder or llm.c .bin")->required();
   command->add_option("--to", f->to, "Folder (hf) or file (llmc) to write")->required();
   command

@@ -21,7 +21,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-struct Flags {
+struct EmbedFlags {
   EncoderFlags encoder;
   TextInputFlags input;
   fs::path out;
@@ -128,7 +128,7 @@ std::string format_of(const fs::path& path) {
 }
 
 // True if vectors are written as .npy, false if as JSONL.
-bool writes_npy(const Flags& flags) {
+bool writes_npy(const EmbedFlags& flags) {
   const std::string ending = format_of(flags.out);
   if (flags.format == "auto") {
     if (ending != "?") return ending == "npy";
@@ -147,7 +147,7 @@ bool writes_npy(const Flags& flags) {
 }
 
 // Refuses to replace the texts by their vectors.
-void check_out(const Flags& flags) {
+void check_out(const EmbedFlags& flags) {
   if (flags.out.empty()) return;
   std::error_code neither_is_there;
   if (fs::equivalent(flags.input.input, flags.out, neither_is_there)) {
@@ -158,7 +158,7 @@ void check_out(const Flags& flags) {
   }
 }
 
-EncoderOptions options_of(const Flags& flags) {
+EncoderOptions options_of(const EmbedFlags& flags) {
   EncoderOptions options = flags.encoder.options();
   for (const ops::Pooling pooling : kPoolings) {
     if (flags.pooling == ops::name_of(pooling)) options.model.pooling = pooling;
@@ -192,7 +192,7 @@ void embed_window(Encoder& encoder, const PromptChoice& prompt, const TextWindow
   progress.end(window);
 }
 
-void run(const Flags& flags) {
+void run(const EmbedFlags& flags) {
   const bool npy = writes_npy(flags);
   check_out(flags);
   Context context(flags.encoder.device.context_options(flags.encoder.dtype), flags.encoder.device.place());
@@ -216,7 +216,7 @@ void run(const Flags& flags) {
 
 void add_embed(CLI::App& app) {
   CLI::App* command = app.add_subcommand("embed", "Turn texts into vectors with a BERT-family encoder");
-  auto f = std::make_shared<Flags>();
+  auto f = std::make_shared<EmbedFlags>();
   f->encoder.add_to(*command);
   f->input.add_to(*command);
   command->add_flag(

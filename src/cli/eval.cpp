@@ -24,7 +24,7 @@ namespace {
 constexpr int kMostSequences = 1 << 20;  // as in training
 constexpr int kLineDepth = 16;
 
-struct Flags {
+struct EvalFlags {
   std::filesystem::path model, tokenizer, data, choices;
   std::string split = "val", dtype = "auto";
   std::int64_t B = 4, T = 0, max_batches = 0;
@@ -33,7 +33,7 @@ struct Flags {
   DeviceFlags device;
 };
 
-void compare_with_data(const Flags& f, const GPT2Config& config) {
+void compare_with_data(const EvalFlags& f, const GPT2Config& config) {
   std::vector<std::string> changed;
   fingerprint_of_data(f.data, f.allow_data_change ? &changed : nullptr);
   for (const std::string& line : changed) notify(line);
@@ -44,14 +44,14 @@ void compare_with_data(const Flags& f, const GPT2Config& config) {
 }
 
 // As given, or as in training, so that the loss equals that of the run's validation.
-std::int64_t sequence_of(const Flags& f, const GPT2Config& config) {
+std::int64_t sequence_of(const EvalFlags& f, const GPT2Config& config) {
   if (f.T > 0) return f.T;
   const auto origin = read_origin(f.model);
   return origin && origin->sequence >= 1 && origin->sequence <= config.context ? origin->sequence
                                                                                : config.context;
 }
 
-nlohmann::json evaluate_shards(const Flags& f, Context& context, const GPT2Model& model) {
+nlohmann::json evaluate_shards(const EvalFlags& f, Context& context, const GPT2Model& model) {
   const GPT2Config& config = model.config();
   const std::int64_t T = sequence_of(f, config);
   if (T > config.context) {
@@ -135,7 +135,7 @@ Choice parse_choice(std::string_view line, const std::string& where, const text:
   return choice;
 }
 
-nlohmann::json evaluate_multiple_choice(const Flags& f, Context& context, const GPT2Model& model) {
+nlohmann::json evaluate_multiple_choice(const EvalFlags& f, Context& context, const GPT2Model& model) {
   const bool allow = f.allow_tokenizer_change;
   const text::Tokenizer tokenizer = load_tokenizer(f.model, f.tokenizer, model.config(), allow);
   if (f.tokenizer.empty()) notify(compare_tokenizers(f.model, model.config().vocab, f.model, allow));
@@ -157,7 +157,7 @@ nlohmann::json evaluate_multiple_choice(const Flags& f, Context& context, const 
           {"accuracy_normalized", static_cast<double>(report.right_normalized) / n}};
 }
 
-void run(const Flags& f) {
+void run(const EvalFlags& f) {
   if (f.data.empty() == f.choices.empty()) {
     throw UsageError("give one of the two", "--data, --choices", "give shards, or a JSONL of questions");
   }
@@ -180,7 +180,7 @@ void run(const Flags& f) {
 void add_eval(CLI::App& app) {
   CLI::App* command =
       app.add_subcommand("eval", "Loss, perplexity and bits per byte on shards; multiple choice");
-  auto f = std::make_shared<Flags>();
+  auto f = std::make_shared<EvalFlags>();
   command->add_option("--model", f->model, "Model folder, or an llm.c .bin")->required();
   command->add_option("--data", f->data, "Folder of token shards; default: none, with --choices");
   command->add_option("--split", f->split, "val or train")

@@ -22,7 +22,7 @@ namespace {
 
 constexpr std::uint64_t kMostPromptBytes = std::uint64_t{64} << 20;
 
-struct Flags {
+struct GenerateFlags {
   std::filesystem::path model, tokenizer;
   std::string prompt, dtype = "auto";
   CLI::Option* prompt_option = nullptr;
@@ -44,7 +44,7 @@ bool input_is_given() {
 }
 
 // `echo` and editors add a newline at the end.
-Prompt read_prompt(const Flags& flags) {
+Prompt read_prompt(const GenerateFlags& flags) {
   const bool given = flags.prompt_option->count() > 0;
   if (given ? flags.prompt != "-" : !input_is_given()) return {flags.prompt, "--prompt"};
   Prompt prompt{"", "standard input"};
@@ -124,7 +124,7 @@ std::vector<std::int32_t> prompt_ids(const Prompt& prompt, const text::Tokenizer
   return ids;
 }
 
-void run(const Flags& flags) {
+void run(const GenerateFlags& flags) {
   GenerationOptions options = flags.options;
   options.sampling.validate();
   Context context(flags.device.context_options(flags.dtype), flags.device.place());
@@ -155,7 +155,7 @@ void run(const Flags& flags) {
 
 void add_generate(CLI::App& app) {
   CLI::App* command = app.add_subcommand("generate", "Continue a prompt");
-  auto f = std::make_shared<Flags>();
+  auto f = std::make_shared<GenerateFlags>();
   SamplingOptions& sampling = f->options.sampling;
   command->add_option("--model", f->model, "Model folder (RUN/model), or an llm.c .bin")->required();
   command->add_option("--tokenizer", f->tokenizer, "Folder of the tokenizer; default: the model's");

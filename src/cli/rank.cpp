@@ -18,7 +18,7 @@
 namespace warpwright::cli {
 namespace {
 
-struct Flags {
+struct RankFlags {
   EncoderFlags encoder;
   TextInputFlags input;
   std::string query, activation = "auto", truncation = "longest_first";
@@ -40,7 +40,7 @@ text::Truncation truncation_named(const std::string& name) {
 
 // True if a score is 1/(1 + e^−logit). If config.json names no activation, that is so for models with a
 // single label, as in sentence-transformers.
-bool takes_sigmoid(const Flags& flags, std::int64_t labels) {
+bool takes_sigmoid(const RankFlags& flags, std::int64_t labels) {
   if (flags.activation == "sigmoid") return true;
   if (flags.activation == "none") return false;
   const std::filesystem::path path = flags.encoder.model / "config.json";
@@ -71,7 +71,7 @@ void print(const Scored& scored) {
   write_output(line.dump(-1, ' ', false, replace) + "\n");
 }
 
-void run(const Flags& flags) {
+void run(const RankFlags& flags) {
   EncoderOptions options = flags.encoder.options();
   options.truncation = truncation_named(flags.truncation);
   Context context(flags.encoder.device.context_options(flags.encoder.dtype), flags.encoder.device.place());
@@ -127,7 +127,7 @@ void run(const Flags& flags) {
 
 void add_rank(CLI::App& app) {
   CLI::App* command = app.add_subcommand("rank", "Rank texts against a query with a cross-encoder");
-  auto f = std::make_shared<Flags>();
+  auto f = std::make_shared<RankFlags>();
   f->encoder.add_to(*command);
   f->input.add_to(*command);
   command->add_option("--query", f->query, "Text to score each line against")->required();

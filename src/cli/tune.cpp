@@ -23,7 +23,7 @@ namespace {
 namespace fs = std::filesystem;
 using namespace ops;
 
-struct Flags {
+struct TuneFlags {
   std::string model = "gpt2:124M", dtype = "bf16", recompute = "none";
   std::vector<std::string> shapes;
   std::int64_t vocab = 0;
@@ -53,7 +53,7 @@ void add(std::vector<Problem>& list, const Problem& problem) {
 }
 
 // Of a step with one micro-batch and of one that adds up several: dw stores in the one and adds in the other.
-Problems problems_of_step(const Flags& flags) {
+Problems problems_of_step(const TuneFlags& flags) {
   Problems problems;
   for (const std::int64_t micro_batches : {1, 2}) {
     StepOptions options = flags.step;
@@ -79,7 +79,7 @@ Problems problems_of_shapes(const std::vector<std::string>& shapes) {
 
 class Tuner {
  public:
-  Tuner(const Flags& flags, TunedTable& table, std::size_t problems)
+  Tuner(const TuneFlags& flags, TunedTable& table, std::size_t problems)
       : flags_(flags),
         table_(table),
         problems_(problems),
@@ -138,7 +138,7 @@ class Tuner {
     require_whole_output();
   }
 
-  const Flags& flags_;
+  const TuneFlags& flags_;
   TunedTable& table_;
   std::size_t problems_, begun_ = 0, changed_ = 0;
   double before_ = 0, after_ = 0;
@@ -156,7 +156,7 @@ TunedTable table_at(const fs::path& path, Device device) {
   return TunedTable(tuned_for(device));
 }
 
-void finish_step(Flags& flags) {
+void finish_step(TuneFlags& flags) {
   flags.step.model = gpt2_config_of(flags.model);
   if (flags.vocab > 0) flags.step.model.vocab = flags.vocab;
   flags.step.dtype = compute_dtype(flags.dtype);
@@ -169,7 +169,7 @@ void finish_step(Flags& flags) {
   training.validate();
 }
 
-void run(Flags& flags) {
+void run(TuneFlags& flags) {
   const Device device = flags.device.place();
   if (device.kind != DeviceKind::cuda) {
     throw UsageError("is for a GPU: a CPU's kernels are chosen by their order alone", "tune",
@@ -193,7 +193,7 @@ void run(Flags& flags) {
 void add_tune(CLI::App& app) {
   CLI::App* command =
       app.add_subcommand("tune", "Measure the kernels of a model's matrix products on this GPU, for --tuned");
-  auto f = std::make_shared<Flags>();
+  auto f = std::make_shared<TuneFlags>();
   f->step.B = 64;
   f->step.T = 0;
   command->add_option("--model", f->model, "gpt2:124M, :355M, :774M, :1558M or gpt2:dN; or a folder")

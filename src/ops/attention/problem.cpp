@@ -7,8 +7,8 @@
 namespace warpwright::ops {
 namespace {
 
-constexpr std::string_view kForward = "attention.forward";
-constexpr std::string_view kBackward = "attention.backward";
+constexpr std::string_view kForwardName = "attention.forward";
+constexpr std::string_view kBackwardName = "attention.backward";
 
 // Requires (N, NH, HS), whose rows and heads may be strided.
 void require_rows(std::string_view operation, std::string_view argument, const Tensor& tensor, DType dtype,
@@ -40,8 +40,8 @@ void require_inputs(std::string_view operation, const Args& a) {
 
 // Requires (count, Lq, Lk), contiguous.
 void require_pairs(std::string_view argument, const Tensor& tensor, DType dtype, std::int64_t count) {
-  require(tensor.shape.rank() == 3, kForward, fmt::format("{} must have three axes", argument));
-  require_tensor(kForward, argument, tensor, dtype, {count, tensor.shape[1], tensor.shape[2]});
+  require(tensor.shape.rank() == 3, kForwardName, fmt::format("{} must have three axes", argument));
+  require_tensor(kForwardName, argument, tensor, dtype, {count, tensor.shape[1], tensor.shape[2]});
 }
 
 AttentionLayout layout_of(std::initializer_list<Tensor> tensors) {
@@ -74,13 +74,13 @@ std::string notes_of(bool positive_scale, const AttentionLayout& layout) {
 }  // namespace
 
 AttentionForwardProblem AttentionForward::problem() const {
-  require_inputs(kForward, *this);
+  require_inputs(kForwardName, *this);
   const std::int64_t S = cu_seqlens_q.shape[0] - 1;
   const std::int64_t Nq = q.shape[0], Nk = k.shape[0], NH = q.shape[1], HS = q.shape[2];
-  if (lse) require_tensor(kForward, "lse", lse, accumulation_dtype(q.dtype), {NH, Nq});
+  if (lse) require_tensor(kForwardName, "lse", lse, accumulation_dtype(q.dtype), {NH, Nq});
   if (bias) require_pairs("bias", bias, q.dtype, NH);
   if (visible) require_pairs("visible", visible, DType::u8, S);
-  require(max_seqlen >= 0, kForward, "max_seqlen must not be negative");
+  require(max_seqlen >= 0, kForwardName, "max_seqlen must not be negative");
   return {.sequences = S,
           .Nq = Nq,
           .Nk = Nk,
@@ -98,13 +98,13 @@ AttentionForwardProblem AttentionForward::problem() const {
 }
 
 AttentionBackwardProblem AttentionBackward::problem() const {
-  require_inputs(kBackward, *this);
+  require_inputs(kBackwardName, *this);
   const std::int64_t Nq = q.shape[0], Nk = k.shape[0], NH = q.shape[1], HS = q.shape[2];
-  require_tensor(kBackward, "lse", lse, accumulation_dtype(q.dtype), {NH, Nq});
-  require_rows(kBackward, "dout", dout, q.dtype, {Nq, NH, HS});
-  require_rows(kBackward, "dq", dq, q.dtype, {Nq, NH, HS});
-  require_rows(kBackward, "dk", dk, q.dtype, {Nk, NH, HS});
-  require_rows(kBackward, "dv", dv, q.dtype, {Nk, NH, HS});
+  require_tensor(kBackwardName, "lse", lse, accumulation_dtype(q.dtype), {NH, Nq});
+  require_rows(kBackwardName, "dout", dout, q.dtype, {Nq, NH, HS});
+  require_rows(kBackwardName, "dq", dq, q.dtype, {Nq, NH, HS});
+  require_rows(kBackwardName, "dk", dk, q.dtype, {Nk, NH, HS});
+  require_rows(kBackwardName, "dv", dv, q.dtype, {Nk, NH, HS});
   return {.sequences = cu_seqlens_q.shape[0] - 1,
           .Nq = Nq,
           .Nk = Nk,
@@ -166,20 +166,20 @@ void check_sequences(std::string_view operation, const Tensor& cu_seqlens, std::
 }
 
 void check_sequences(const AttentionForward& a) {
-  check_sequences(kForward, a.cu_seqlens_q, a.q.shape[0]);
-  check_sequences(kForward, a.cu_seqlens_k, a.k.shape[0]);
+  check_sequences(kForwardName, a.cu_seqlens_q, a.q.shape[0]);
+  check_sequences(kForwardName, a.cu_seqlens_k, a.k.shape[0]);
   const std::int64_t most = std::max(longest(a.cu_seqlens_q), longest(a.cu_seqlens_k));
-  require(a.max_seqlen == 0 || most <= a.max_seqlen, kForward, "a sequence is longer than max_seqlen");
+  require(a.max_seqlen == 0 || most <= a.max_seqlen, kForwardName, "a sequence is longer than max_seqlen");
   for (const Tensor& pairs : {a.bias, a.visible}) {
     if (!pairs) continue;
     const bool fits = longest(a.cu_seqlens_q) <= pairs.shape[1] && longest(a.cu_seqlens_k) <= pairs.shape[2];
-    require(fits, kForward, "a sequence is longer than bias or visible");
+    require(fits, kForwardName, "a sequence is longer than bias or visible");
   }
 }
 
 void check_sequences(const AttentionBackward& a) {
-  check_sequences(kBackward, a.cu_seqlens_q, a.q.shape[0]);
-  check_sequences(kBackward, a.cu_seqlens_k, a.k.shape[0]);
+  check_sequences(kBackwardName, a.cu_seqlens_q, a.q.shape[0]);
+  check_sequences(kBackwardName, a.cu_seqlens_k, a.k.shape[0]);
 }
 
 Refusal refuse_pairs(const AttentionForwardProblem& p) {

@@ -5,8 +5,8 @@
 namespace warpwright::ops {
 namespace {
 
-constexpr std::string_view kForward = "embedding.forward";
-constexpr std::string_view kBackward = "embedding.backward";
+constexpr std::string_view kForwardName = "embedding.forward";
+constexpr std::string_view kBackwardName = "embedding.backward";
 
 double product(std::int64_t a, std::int64_t b) {
   return static_cast<double>(a) * static_cast<double>(b);
@@ -15,29 +15,29 @@ double product(std::int64_t a, std::int64_t b) {
 }  // namespace
 
 EmbeddingForwardProblem EmbeddingForward::problem() const {
-  require(out.shape.rank() == 2 && out.shape[1] > 0, kForward, "out must be (N, C) with C ≥ 1");
-  require(wte.shape.rank() == 2, kForward, "wte must be (V, C)");
-  require(wpe.shape.rank() == 2, kForward, "wpe must be (P, C)");
+  require(out.shape.rank() == 2 && out.shape[1] > 0, kForwardName, "out must be (N, C) with C ≥ 1");
+  require(wte.shape.rank() == 2, kForwardName, "wte must be (V, C)");
+  require(wpe.shape.rank() == 2, kForwardName, "wpe must be (P, C)");
   const std::int64_t N = out.shape[0], C = out.shape[1], V = wte.shape[0], P = wpe.shape[0];
-  require_tensor(kForward, "tokens", tokens, DType::i32, {N});
-  require_tensor(kForward, "positions", positions, DType::i32, {N});
-  require_tensor(kForward, "wte", wte, out.dtype, {V, C});
-  require_tensor(kForward, "wpe", wpe, out.dtype, {P, C});
-  require_tensor(kForward, "out", out, out.dtype, {N, C});
+  require_tensor(kForwardName, "tokens", tokens, DType::i32, {N});
+  require_tensor(kForwardName, "positions", positions, DType::i32, {N});
+  require_tensor(kForwardName, "wte", wte, out.dtype, {V, C});
+  require_tensor(kForwardName, "wpe", wpe, out.dtype, {P, C});
+  require_tensor(kForwardName, "out", out, out.dtype, {N, C});
   return {.N = N, .C = C, .V = V, .P = P, .dtype = out.dtype, .aligned = begin_at_packs(wte, wpe, out)};
 }
 
 EmbeddingBackwardProblem EmbeddingBackward::problem() const {
-  require(dout.shape.rank() == 2 && dout.shape[1] > 0, kBackward, "dout must be (N, C) with C ≥ 1");
-  require(dwte.shape.rank() == 2, kBackward, "dwte must be (V, C)");
-  require(dwpe.shape.rank() == 2, kBackward, "dwpe must be (P, C)");
+  require(dout.shape.rank() == 2 && dout.shape[1] > 0, kBackwardName, "dout must be (N, C) with C ≥ 1");
+  require(dwte.shape.rank() == 2, kBackwardName, "dwte must be (V, C)");
+  require(dwpe.shape.rank() == 2, kBackwardName, "dwpe must be (P, C)");
   const std::int64_t N = dout.shape[0], C = dout.shape[1], V = dwte.shape[0], P = dwpe.shape[0];
   const DType accumulation = accumulation_dtype(dout.dtype);
-  require_tensor(kBackward, "tokens", tokens, DType::i32, {N});
-  require_tensor(kBackward, "positions", positions, DType::i32, {N});
-  require_tensor(kBackward, "dout", dout, dout.dtype, {N, C});
-  require_tensor(kBackward, "dwte", dwte, accumulation, {V, C});
-  require_tensor(kBackward, "dwpe", dwpe, accumulation, {P, C});
+  require_tensor(kBackwardName, "tokens", tokens, DType::i32, {N});
+  require_tensor(kBackwardName, "positions", positions, DType::i32, {N});
+  require_tensor(kBackwardName, "dout", dout, dout.dtype, {N, C});
+  require_tensor(kBackwardName, "dwte", dwte, accumulation, {V, C});
+  require_tensor(kBackwardName, "dwpe", dwpe, accumulation, {P, C});
   return {.N = N,
           .C = C,
           .V = V,

@@ -3,15 +3,15 @@
 namespace warpwright::ops {
 namespace {
 
-constexpr std::string_view kForward = "gelu.forward";
-constexpr std::string_view kBackward = "gelu.backward";
+constexpr std::string_view kForwardName = "gelu.forward";
+constexpr std::string_view kBackwardName = "gelu.backward";
 
 }  // namespace
 
 GeluProblem GeluForward::problem() const {
-  require(is_gelu(activation), kForward, "activation must be gelu_tanh or gelu_erf");
-  require_tensor(kForward, "x", x, x.dtype, x.shape);
-  require_tensor(kForward, "out", out, x.dtype, x.shape);
+  require(is_gelu(activation), kForwardName, "activation must be gelu_tanh or gelu_erf");
+  require_tensor(kForwardName, "x", x, x.dtype, x.shape);
+  require_tensor(kForwardName, "out", out, x.dtype, x.shape);
   return {.elements = x.elements(),
           .dtype = x.dtype,
           .activation = activation,
@@ -20,10 +20,10 @@ GeluProblem GeluForward::problem() const {
 }
 
 GeluProblem GeluBackward::problem() const {
-  require(is_gelu(activation), kBackward, "activation must be gelu_tanh or gelu_erf");
-  require_tensor(kBackward, "x", x, x.dtype, x.shape);
-  require_tensor(kBackward, "dout", dout, x.dtype, x.shape);
-  require_tensor(kBackward, "dx", dx, x.dtype, x.shape);
+  require(is_gelu(activation), kBackwardName, "activation must be gelu_tanh or gelu_erf");
+  require_tensor(kBackwardName, "x", x, x.dtype, x.shape);
+  require_tensor(kBackwardName, "dout", dout, x.dtype, x.shape);
+  require_tensor(kBackwardName, "dx", dx, x.dtype, x.shape);
   return {.elements = x.elements(),
           .dtype = x.dtype,
           .activation = activation,

@@ -5,9 +5,9 @@
 namespace warpwright::ops {
 namespace {
 
-constexpr std::string_view kForward = "matmul.forward";
-constexpr std::string_view kDx = "matmul.dx";
-constexpr std::string_view kDw = "matmul.dw";
+constexpr std::string_view kForwardName = "matmul.forward";
+constexpr std::string_view kDxName = "matmul.dx";
+constexpr std::string_view kDwName = "matmul.dw";
 
 // Requires a matrix, whose rows may be strided.
 void require_rows(std::string_view operation, std::string_view argument, const Tensor& tensor, DType dtype,
@@ -21,8 +21,8 @@ void require_rows(std::string_view operation, std::string_view argument, const T
 }
 
 void require_packed(const MatmulForward& a) {
-  require_dtype(kForward, "packed", a.packed, DType::u8);
-  require(a.packed.shape.rank() == 1 && reinterpret_cast<std::uintptr_t>(a.packed.data) % 64 == 0, kForward,
+  require_dtype(kForwardName, "packed", a.packed, DType::u8);
+  require(a.packed.shape.rank() == 1 && reinterpret_cast<std::uintptr_t>(a.packed.data) % 64 == 0, kForwardName,
           "packed must be (packed_bytes) and start at a multiple of 64 bytes");
 }
 
@@ -59,17 +59,17 @@ double element_bytes(DType dtype) {
 }  // namespace
 
 MatmulForwardProblem MatmulForward::problem() const {
-  require(x.shape.rank() == 2, kForward, "x must be (M, K)");
-  require(weight.shape.rank() == 2, kForward, "weight must be (N, K)");
+  require(x.shape.rank() == 2, kForwardName, "x must be (M, K)");
+  require(weight.shape.rank() == 2, kForwardName, "weight must be (N, K)");
   const std::int64_t M = x.shape[0], K = x.shape[1], N = weight.shape[0];
-  require_rows(kForward, "x", x, x.dtype, {M, K});
-  packed ? require_packed(*this) : require_tensor(kForward, "weight", weight, x.dtype, {N, K});
-  if (bias) require_tensor(kForward, "bias", bias, x.dtype, {N});
-  require_result(kForward, "out", out, x.dtype, {M, N});
-  if (preact) require_rows(kForward, "preact", preact, x.dtype, {M, N});
-  if (residual) require_rows(kForward, "residual", residual, out.dtype, {M, N});
-  require(std::isfinite(scale), kForward, "scale must be finite");
-  if (rows) require_tensor(kForward, "rows", rows, DType::i32, {1});
+  require_rows(kForwardName, "x", x, x.dtype, {M, K});
+  packed ? require_packed(*this) : require_tensor(kForwardName, "weight", weight, x.dtype, {N, K});
+  if (bias) require_tensor(kForwardName, "bias", bias, x.dtype, {N});
+  require_result(kForwardName, "out", out, x.dtype, {M, N});
+  if (preact) require_rows(kForwardName, "preact", preact, x.dtype, {M, N});
+  if (residual) require_rows(kForwardName, "residual", residual, out.dtype, {M, N});
+  require(std::isfinite(scale), kForwardName, "scale must be finite");
+  if (rows) require_tensor(kForwardName, "rows", rows, DType::i32, {1});
   const bool factors = rows_begin_at_packs(x, weight);
   return {.M = M,
           .N = N,
@@ -91,15 +91,15 @@ MatmulForwardProblem MatmulForward::problem() const {
 }
 
 MatmulDxProblem MatmulDx::problem() const {
-  require(dout.shape.rank() == 2, kDx, "dout must be (M, N)");
-  require(weight.shape.rank() == 2, kDx, "weight must be (N, K)");
+  require(dout.shape.rank() == 2, kDxName, "dout must be (M, N)");
+  require(weight.shape.rank() == 2, kDxName, "weight must be (N, K)");
   const std::int64_t M = dout.shape[0], N = dout.shape[1], K = weight.shape[1];
-  require_rows(kDx, "dout", dout, dout.dtype, {M, N});
-  require_tensor(kDx, "weight", weight, dout.dtype, {N, K});
-  require_result(kDx, "dx", dx, dout.dtype, {M, K});
-  require(static_cast<bool>(preact) == (activation != Activation::none), kDx,
+  require_rows(kDxName, "dout", dout, dout.dtype, {M, N});
+  require_tensor(kDxName, "weight", weight, dout.dtype, {N, K});
+  require_result(kDxName, "dx", dx, dout.dtype, {M, K});
+  require(static_cast<bool>(preact) == (activation != Activation::none), kDxName,
           "preact is given exactly where there is an activation");
-  if (preact) require_rows(kDx, "preact", preact, dout.dtype, {M, K});
+  if (preact) require_rows(kDxName, "preact", preact, dout.dtype, {M, K});
   const bool factors = rows_begin_at_packs(dout, weight);
   return {.M = M,
           .N = N,
@@ -112,14 +112,14 @@ MatmulDxProblem MatmulDx::problem() const {
 }
 
 MatmulDwProblem MatmulDw::problem() const {
-  require(dout.shape.rank() == 2, kDw, "dout must be (M, N)");
-  require(x.shape.rank() == 2, kDw, "x must be (M, K)");
+  require(dout.shape.rank() == 2, kDwName, "dout must be (M, N)");
+  require(x.shape.rank() == 2, kDwName, "x must be (M, K)");
   const std::int64_t M = x.shape[0], K = x.shape[1], N = dout.shape[1];
   const DType accumulation = accumulation_dtype(x.dtype);
-  require_rows(kDw, "x", x, x.dtype, {M, K});
-  require_rows(kDw, "dout", dout, x.dtype, {M, N});
-  require_tensor(kDw, "dweight", dweight, accumulation, {N, K});
-  if (dbias) require_tensor(kDw, "dbias", dbias, accumulation, {N});
+  require_rows(kDwName, "x", x, x.dtype, {M, K});
+  require_rows(kDwName, "dout", dout, x.dtype, {M, N});
+  require_tensor(kDwName, "dweight", dweight, accumulation, {N, K});
+  if (dbias) require_tensor(kDwName, "dbias", dbias, accumulation, {N});
   const bool factors = rows_begin_at_packs(dout, x);
   return {.M = M,
           .N = N,

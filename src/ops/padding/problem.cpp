@@ -6,43 +6,43 @@
 namespace warpwright::ops {
 namespace {
 
-constexpr std::string_view kLengths = "padding.lengths";
-constexpr std::string_view kPack = "padding.pack";
-constexpr std::string_view kUnpack = "padding.unpack";
+constexpr std::string_view kLengthsName = "padding.lengths";
+constexpr std::string_view kPackName = "padding.pack";
+constexpr std::string_view kUnpackName = "padding.unpack";
 constexpr std::int64_t kMostRows = std::numeric_limits<std::int32_t>::max();
 
 }  // namespace
 
 PaddingLengthsProblem PaddingLengths::problem() const {
-  require(static_cast<bool>(mask) && mask.shape.rank() == 2, kLengths, "mask must be (B, S)");
+  require(static_cast<bool>(mask) && mask.shape.rank() == 2, kLengthsName, "mask must be (B, S)");
   const std::int64_t B = mask.shape[0], S = mask.shape[1];
-  require(S <= 1 || mask.strides[1] == 1, kLengths, "rows of mask must be contiguous");
-  require(mask.shape.elements() <= kMostRows, kLengths, "mask must have at most 2^31 − 1 elements");
-  require_tensor(kLengths, "cu_seqlens", cu_seqlens, DType::i32, {B + 1});
-  require_tensor(kLengths, "indices", indices, DType::i32, {B * S});
+  require(S <= 1 || mask.strides[1] == 1, kLengthsName, "rows of mask must be contiguous");
+  require(mask.shape.elements() <= kMostRows, kLengthsName, "mask must have at most 2^31 − 1 elements");
+  require_tensor(kLengthsName, "cu_seqlens", cu_seqlens, DType::i32, {B + 1});
+  require_tensor(kLengthsName, "indices", indices, DType::i32, {B * S});
   return {.B = B, .S = S, .dtype = mask.dtype};
 }
 
 PaddingRowsProblem PaddingPack::problem() const {
-  require(x.shape.rank() == 2 && is_floating(x.dtype), kPack, "x must be (B·S, C) of a floating dtype");
-  require(out.shape.rank() == 2, kPack, "out must be (R, C)");
+  require(x.shape.rank() == 2 && is_floating(x.dtype), kPackName, "x must be (B·S, C) of a floating dtype");
+  require(out.shape.rank() == 2, kPackName, "out must be (R, C)");
   const std::int64_t R = out.shape[0], C = x.shape[1];
-  require_tensor(kPack, "x", x, x.dtype, x.shape);
-  require_tensor(kPack, "out", out, x.dtype, {R, C});
-  require_tensor(kPack, "indices", indices, DType::i32, {R});
+  require_tensor(kPackName, "x", x, x.dtype, x.shape);
+  require_tensor(kPackName, "out", out, x.dtype, {R, C});
+  require_tensor(kPackName, "indices", indices, DType::i32, {R});
   return {.rows = R, .padded = x.shape[0], .C = C, .dtype = x.dtype, .aligned = begin_at_packs(x, out)};
 }
 
 PaddingRowsProblem PaddingUnpack::problem() const {
-  require(x.shape.rank() == 2 && is_floating(x.dtype), kUnpack, "x must be (R, C) of a floating dtype");
-  require(out.shape.rank() == 3, kUnpack, "out must be (B, S, C)");
+  require(x.shape.rank() == 2 && is_floating(x.dtype), kUnpackName, "x must be (R, C) of a floating dtype");
+  require(out.shape.rank() == 3, kUnpackName, "out must be (B, S, C)");
   const std::int64_t R = x.shape[0], C = x.shape[1], B = out.shape[0], S = out.shape[1];
-  require_tensor(kUnpack, "x", x, x.dtype, {R, C});
-  require_tensor(kUnpack, "out", out, x.dtype, {B, S, C});
-  require_tensor(kUnpack, "cu_seqlens", cu_seqlens, DType::i32, {B + 1});
-  require(indices.shape.rank() == 1 && indices.shape[0] >= R, kUnpack,
+  require_tensor(kUnpackName, "x", x, x.dtype, {R, C});
+  require_tensor(kUnpackName, "out", out, x.dtype, {B, S, C});
+  require_tensor(kUnpackName, "cu_seqlens", cu_seqlens, DType::i32, {B + 1});
+  require(indices.shape.rank() == 1 && indices.shape[0] >= R, kUnpackName,
           "indices are fewer than the rows of x");
-  require_tensor(kUnpack, "indices", indices, DType::i32, indices.shape);
+  require_tensor(kUnpackName, "indices", indices, DType::i32, indices.shape);
   return {.rows = R, .padded = B * S, .C = C, .dtype = x.dtype, .aligned = begin_at_packs(x, out)};
 }
 

@@ -3,22 +3,23 @@
 namespace warpwright::ops {
 namespace {
 
-constexpr std::string_view kForward = "pooling.forward";
+constexpr std::string_view kForwardName = "pooling.forward";
 
 }  // namespace
 
 PoolingProblem PoolingForward::problem() const {
-  require(x.shape.rank() == 2 && x.shape[1] > 0, kForward, "x must be (N, C) with C ≥ 1");
+  require(x.shape.rank() == 2 && x.shape[1] > 0, kForwardName, "x must be (N, C) with C ≥ 1");
   const std::int64_t N = x.shape[0], C = x.shape[1];
-  require_tensor(kForward, "x", x, x.dtype, {N, C});
+  require_tensor(kForwardName, "x", x, x.dtype, {N, C});
   std::int64_t S = N;
   if (cu_seqlens) {
-    require(cu_seqlens.shape.rank() == 1 && cu_seqlens.shape[0] > 0, kForward, "cu_seqlens must be (S + 1)");
+    require(cu_seqlens.shape.rank() == 1 && cu_seqlens.shape[0] > 0, kForwardName,
+            "cu_seqlens must be (S + 1)");
     S = cu_seqlens.shape[0] - 1;
-    require_tensor(kForward, "cu_seqlens", cu_seqlens, DType::i32, {S + 1});
+    require_tensor(kForwardName, "cu_seqlens", cu_seqlens, DType::i32, {S + 1});
   }
   const DType sums = accumulation_dtype(x.dtype);
-  require_tensor(kForward, "out", out, out.dtype == sums ? sums : x.dtype, {S, C});
+  require_tensor(kForwardName, "out", out, out.dtype == sums ? sums : x.dtype, {S, C});
   return {.N = N,
           .S = S,
           .C = C,
@@ -35,7 +36,7 @@ void pooling::check_bounds(const PoolingForward& args) {
   const std::int64_t S = args.out.shape[0];
   bool good = bounds[0] == 0 && bounds[S] <= args.x.shape[0];
   for (std::int64_t s = 0; s < S; ++s) good = good && bounds[s] <= bounds[s + 1];
-  require(good, kForward, "cu_seqlens must ascend from 0 to at most N");
+  require(good, kForwardName, "cu_seqlens must ascend from 0 to at most N");
 }
 
 std::string PoolingProblem::describe() const {
