@@ -232,21 +232,6 @@ ops::AdamW TrainingStep::adamw_arguments(const Tensors& t) const {
   return a;
 }
 
-void TrainingStep::run_captured(Captured& captured, const std::function<void()>& work) {
-  const bool watched = context_.timer() || context_.inspector() || context_.options().verbose;
-  if (!context_.stream().get() || watched || !captured.warm) {
-    work();
-    captured.warm = true;
-    return;
-  }
-  if (!captured.graph || captured.scratch != context_.scratch()) {
-    context_.synchronize();
-    captured.graph = Graph(context_.stream(), work);
-    captured.scratch = context_.scratch();
-  }
-  captured.graph.launch(context_.stream());
-}
-
 void TrainingStep::reclaim(BatchSlot& slot) {
   if (slot.step < 0) return;
   slot.done->synchronize();
@@ -273,7 +258,8 @@ void TrainingStep::forward_backward(ops::Store store) {
   BatchSlot& slot = batch_slots_[static_cast<std::size_t>(next_batch_)];
   slot.tokens.upload(context_.stream());
   slot.targets.upload(context_.stream());
-  run_captured(store == ops::Store::assign ? assign_ : add_, [&] { run_micro_batch(tensors(), store); });
+  Captured& captured = store == ops::Store::assign ? assign_ : add_;
+  captured.run(context_, [&] { run_micro_batch(tensors(), store); });
   slot.losses.download(context_.stream());
   slot.done->record(context_.stream());
   slot.step = (begun_ - 1) % kStepsInFlight;
@@ -324,7 +310,7 @@ double TrainingStep::forward() {
   const BatchSlot& slot = batch_slots_[static_cast<std::size_t>(next_batch_)];
   slot.tokens.upload(context_.stream());
   slot.targets.upload(context_.stream());
-  run_captured(forward_, [&] {
+  forward_.run(context_, [&] {
     run_forward(tensors());
     run_head(tensors(), false);
   });

@@ -8,13 +8,13 @@
 #pragma once
 
 #include <array>
-#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "model/gpt2.hpp"
 #include "ops/adamw/adamw.hpp"
+#include "runtime/captured.hpp"
 #include "runtime/host_view.hpp"
 #include "runtime/planned.hpp"
 
@@ -113,14 +113,6 @@ class TrainingStep {
     Result result;
   };
 
-  // Work that has run once, so that everything it makes on first use is there, and is then captured, anew
-  // where the scratch that its kernels were given has moved.
-  struct Captured {
-    Graph graph;
-    const void* scratch = nullptr;
-    bool warm = false;
-  };
-
   static Tensors allocate_tensors(const StepOptions& options, Allocator& allocator);
   Planned<Tensors> plan_step();
   void fill_constants();
@@ -136,8 +128,6 @@ class TrainingStep {
   // Makes the factor of update() NaN where a loss is not finite, as after logits of −inf, whose gradient is.
   void run_loss_gate(const Tensors& t, ops::Store store);
   void run_norm(const Tensors& t);
-  // Runs `work`, as a graph where the device has them and nobody watches the single calls.
-  void run_captured(Captured& captured, const std::function<void()>& work);
   ops::AdamW adamw_arguments(const Tensors& t) const;
 
   Context& context_;

@@ -1,0 +1,55 @@
+#include "runtime/captured.hpp"
+
+#include <utility>
+
+#include "runtime/overlap.hpp"
+
+namespace warpwright {
+namespace {
+
+// While it lives, the Context's operations go to another stream.
+class OnStream {
+ public:
+  OnStream(Context& context, const Stream& stream)
+      : context_(context),
+        before_(context.exchange_stream(Stream::borrowed(context.device().device, stream.get()))) {}
+  OnStream(const OnStream&) = delete;
+  OnStream& operator=(const OnStream&) = delete;
+  ~OnStream() { context_.set_stream(std::move(before_)); }
+
+ private:
+  Context& context_;
+  Stream before_;
+};
+
+}  // namespace
+
+bool Captured::possible(const Context& context) {
+  const bool watched = context.timer() || context.inspector() || context.options().verbose;
+  return !watched && context.device().device.kind == DeviceKind::cuda;
+}
+
+void Captured::run(Context& context, const std::function<void()>& work) {
+  if (!warm_ || !possible(context)) {
+    work();
+    warm_ = true;
+    return;
+  }
+  if (!graph_ || scratch_ != context.scratch()) {
+    graph_ = capture(context, work);
+    scratch_ = context.scratch();
+  }
+  graph_.launch(context.stream());
+}
+
+Graph Captured::capture(Context& context, const std::function<void()>& work) const {
+  if (!own_) {
+    context.synchronize();
+    return Graph(context.stream(), work);
+  }
+  const Overlap overlap(context);
+  const OnStream on_own(context, *own_);
+  return Graph(context.stream(), work);
+}
+
+}  // namespace warpwright

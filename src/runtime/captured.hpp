@@ -1,0 +1,37 @@
+// Work that a GPU replays as a graph: it runs once as it is, is then captured, and from there on replayed for
+// as long as the Context's scratch stays where it is.
+#pragma once
+
+#include <functional>
+
+#include "runtime/context.hpp"
+#include "runtime/stream.hpp"
+
+namespace warpwright {
+
+class Captured {
+ public:
+  // Captures on the Context's stream.
+  Captured() = default;
+  // Captures on `own`, which must outlive this: other threads may use the Context's stream meanwhile, and
+  // CUDA's default stream captures nothing. The graph's kernels may begin early (runtime/overlap.hpp), so the
+  // work must not write weights or a batch's bounds.
+  explicit Captured(const Stream& own) : own_(&own) {}
+
+  // True if the Context's work can be a graph. A CPU has none, and whoever watches single operations (the
+  // log, a timer, an inspector) would see none in a replay.
+  static bool possible(const Context& context);
+
+  // Puts the work on the Context's stream. Every call must be given the same work.
+  void run(Context& context, const std::function<void()>& work);
+
+ private:
+  Graph capture(Context& context, const std::function<void()>& work) const;
+
+  const Stream* own_ = nullptr;
+  Graph graph_;
+  const void* scratch_ = nullptr;  // where it was when the graph was captured
+  bool warm_ = false;              // the work has run once: what it loads and chooses on first use is there
+};
+
+}  // namespace warpwright
