@@ -28,13 +28,13 @@ using namespace warpwright;
 
 // An encoder of the C ABI. Connects the caller's tensors with the model's.
 struct warpwright_encoder {
-  using Result = BertModel::Result;
+  using Result = BertSession::Result;
 
   warpwright_encoder(std::shared_ptr<warpwright_context> owner, const warpwright_encoder_options& options);
   ~warpwright_encoder();
 
-  BertModel& model() { return texts ? texts->model() : *ids_only; }
-  const BertModel& model() const { return texts ? texts->model() : *ids_only; }
+  BertSession& model() { return texts ? texts->model() : *ids_only; }
+  const BertSession& model() const { return texts ? texts->model() : *ids_only; }
 
   // Takes over the owner's stream and threads for the next call.
   void follow_owner();
@@ -44,7 +44,7 @@ struct warpwright_encoder {
   std::shared_ptr<warpwright_context> owner;
   Context context;
   std::unique_ptr<Encoder> texts;  // only for a folder with a tokenizer
-  std::unique_ptr<BertModel> ids_only;
+  std::unique_ptr<BertSession> ids_only;
   std::vector<EncodedText> report;
 
  private:
@@ -104,14 +104,14 @@ std::optional<bool> normalization_of(warpwright_normalization normalization) {
   fail(kCreate, fmt::format("options.normalization is {}", normalization));
 }
 
-BertModel::Result result_of(std::string_view function, warpwright_encoder_result result) {
+BertSession::Result result_of(std::string_view function, warpwright_encoder_result result) {
   switch (result) {
     case WARPWRIGHT_VECTORS:
-      return BertModel::Result::vectors;
+      return BertSession::Result::vectors;
     case WARPWRIGHT_LOGITS:
-      return BertModel::Result::logits;
+      return BertSession::Result::logits;
     case WARPWRIGHT_HIDDEN:
-      return BertModel::Result::hidden;
+      return BertSession::Result::hidden;
     default:
       fail(function, fmt::format("result is {}", result),
            "use WARPWRIGHT_VECTORS, WARPWRIGHT_LOGITS or WARPWRIGHT_HIDDEN");
@@ -127,7 +127,7 @@ EncoderOptions options_of(const warpwright_encoder_options& o) {
   EncoderOptions options;
   capi::check_reserved(kCreate, "options.reserved", o.reserved);
   if (o.dtype == WARPWRIGHT_F64) fail(kCreate, "options.dtype is WARPWRIGHT_F64", "use F32, BF16 or F16");
-  options.model.dtype = capi::dtype_of(kCreate, "options.dtype", o.dtype);
+  options.weights.dtype = capi::dtype_of(kCreate, "options.dtype", o.dtype);
   for (const auto& [name, value] : {std::pair("max_batch_tokens", o.max_batch_tokens),
                                     {"max_batch_sequences", o.max_batch_sequences},
                                     {"max_length", o.max_length},
@@ -139,7 +139,7 @@ EncoderOptions options_of(const warpwright_encoder_options& o) {
   options.model.batch_invariant = o.batch_invariant != 0;
   options.model.pooling = pooling_of(o.pooling);
   options.model.normalize = normalization_of(o.normalization);
-  if (o.weights_cache) options.model.weights_cache = o.weights_cache;
+  if (o.weights_cache) options.weights.cache = o.weights_cache;
   options.max_length = o.max_length;
   options.over_limit = o.refuse_long ? OverLimit::refuse : OverLimit::truncate;
   options.in_text = o.plain_text ? text::SpecialTokens::as_text : text::SpecialTokens::recognize;
@@ -238,7 +238,7 @@ void check_bounds(const warpwright_encoder_tokens_args& args) {
   }
 }
 
-void check_sequence(const warpwright_encoder_tokens_args& args, const BertModel& model, std::int64_t s) {
+void check_sequence(const warpwright_encoder_tokens_args& args, const BertSession& model, std::int64_t s) {
   const BertConfig& config = model.config();
   const Range range = range_of(args, s);
   const std::int64_t tokens = count_tokens(args, range);
@@ -297,7 +297,8 @@ warpwright_encoder::warpwright_encoder(std::shared_ptr<warpwright_context> owner
     if (has_tokenizer(folder)) {
       texts = std::make_unique<Encoder>(context, folder, options);
     } else {
-      ids_only = std::make_unique<BertModel>(context, folder, options.model);
+      ids_only = std::make_unique<BertSession>(
+          context, std::make_shared<const BertWeights>(context, folder, options.weights), options.model);
     }
   } else {
     if (!o.tensors || !o.config) {
@@ -306,7 +307,9 @@ warpwright_encoder::warpwright_encoder(std::shared_ptr<warpwright_context> owner
     const std::string where = "options.config";
     const BertConfig config =
         BertConfig::from_json(parse_json(o.config, where, 16, "give a BERT or RoBERTa's config.json"), where);
-    ids_only = std::make_unique<BertModel>(context, config, tensors_of(o), options.model);
+    ids_only = std::make_unique<BertSession>(
+        context, std::make_shared<const BertWeights>(context, config, tensors_of(o), options.weights),
+        options.model);
   }
 }
 
@@ -392,8 +395,8 @@ warpwright_encoder::Places warpwright_encoder::upload(const Part& part) {
 }
 
 void warpwright_encoder::run_part(const warpwright_encoder_tokens_args& args, const Part& part) {
-  const BertModel::Result result = result_of(kTokens, args.result);
-  const bool padded = !args.cu_seqlens, hidden = result == BertModel::Result::hidden;
+  const BertSession::Result result = result_of(kTokens, args.result);
+  const bool padded = !args.cu_seqlens, hidden = result == BertSession::Result::hidden;
   const Device device = context.device().device;
   const auto rows = static_cast<std::int64_t>(part.batch.tokens.size());
   const std::int64_t H = model().config().hidden, sequences = part.last - part.first;
@@ -414,7 +417,7 @@ void warpwright_encoder::run_part(const warpwright_encoder_tokens_args& args, co
     }
   }
   const Tensor found =
-      model().launch(part.batch, result, args.states ? BertModel::From::states : BertModel::From::tokens);
+      model().launch(part.batch, result, args.states ? BertSession::From::states : BertSession::From::tokens);
   const Tensor used = found.slice(0, 0, hidden ? part.tokens : sequences);
   if (const std::int64_t bad = device.kind == DeviceKind::cpu ? bad_row(used) : -1; bad >= 0) {
     const auto& bounds = part.batch.cu_seqlens;
@@ -464,9 +467,9 @@ std::size_t info_bytes(const warpwright_encoder_info& info) {
 }
 
 // The prompt before each text. Only VECTORS may have one.
-PromptChoice prompt_of(const warpwright_encoder_texts_args& args, BertModel::Result result) {
+PromptChoice prompt_of(const warpwright_encoder_texts_args& args, BertSession::Result result) {
   const bool given = args.prompt || args.prompt_bytes > 0 || args.prompt_name;
-  if (given && result != BertModel::Result::vectors) {
+  if (given && result != BertSession::Result::vectors) {
     fail(kTexts, "a prompt is given, but result is WARPWRIGHT_LOGITS", "prompts go with WARPWRIGHT_VECTORS");
   }
   if (!args.prompt && args.prompt_bytes > 0) capi::throw_missing(kTexts, "prompt");
@@ -485,17 +488,17 @@ warpwright_encoder_texts_args checked(const warpwright_encoder_texts_args* c_arg
   constexpr std::size_t kOldest = offsetof(warpwright_encoder_texts_args, prompt);
   const warpwright_encoder_texts_args args = capi::known_part(kTexts, "args", c_args, kOldest);
   capi::check_reserved(kTexts, "args.reserved", args.reserved);
-  const BertModel::Result result = result_of(kTexts, args.result);
+  const BertSession::Result result = result_of(kTexts, args.result);
   if (args.count < 0 || args.count > kMostCount) {
     fail(kTexts, fmt::format("count is {}", args.count), fmt::format("use 0 to {}", kMostCount));
   }
   if (args.count > 0) capi::check_place(kTexts, "out", args.out);
   capi::check_alignment(kTexts, "tokens", args.tokens, alignof(std::int64_t));
   capi::check_alignment(kTexts, "statuses", args.statuses, alignof(warpwright_status));
-  if (result == BertModel::Result::hidden) {
+  if (result == BertSession::Result::hidden) {
     fail(kTexts, "result is WARPWRIGHT_HIDDEN", "use WARPWRIGHT_VECTORS or WARPWRIGHT_LOGITS");
   }
-  if (args.seconds && result != BertModel::Result::logits) {
+  if (args.seconds && result != BertSession::Result::logits) {
     fail(kTexts, "seconds is given, but result is WARPWRIGHT_VECTORS", "use WARPWRIGHT_LOGITS for pairs");
   }
   if (args.second_bytes && !args.seconds) capi::throw_missing(kTexts, "seconds");
@@ -535,8 +538,8 @@ void report_to(const warpwright_encoder_texts_args& args, const std::vector<Enco
 }
 
 // Checks the alignment of the memory that the host and the device read and write.
-void check_memory(const warpwright_encoder_tokens_args& args, const BertModel& model) {
-  const std::size_t element = size_of(model.options().dtype);
+void check_memory(const warpwright_encoder_tokens_args& args, const BertSession& model) {
+  const std::size_t element = size_of(model.weights()->dtype());
   capi::check_alignment(kTokens, "ids", args.ids, alignof(std::int32_t));
   capi::check_alignment(kTokens, "types", args.types, alignof(std::int32_t));
   capi::check_alignment(kTokens, "cu_seqlens", args.cu_seqlens, alignof(std::int32_t));
@@ -546,10 +549,10 @@ void check_memory(const warpwright_encoder_tokens_args& args, const BertModel& m
 }
 
 // Checks all arguments. Returns false if there is nothing to do.
-bool check_tokens(const warpwright_encoder_tokens_args& args, const BertModel& model) {
-  const BertModel::Result result = result_of(kTokens, args.result);
-  const bool hidden = result == BertModel::Result::hidden;
-  if (result == BertModel::Result::logits && model.labels() == 0) {
+bool check_tokens(const warpwright_encoder_tokens_args& args, const BertSession& model) {
+  const BertSession::Result result = result_of(kTokens, args.result);
+  const bool hidden = result == BertSession::Result::hidden;
+  if (result == BertSession::Result::logits && model.labels() == 0) {
     fail(kTokens, "result is WARPWRIGHT_LOGITS, but the model has no classification head",
          "use the folder of a cross-encoder or a classifier");
   }
@@ -593,7 +596,7 @@ warpwright_status warpwright_encoder_get_info(const warpwright_encoder* handle,
   return capi::guarded([&](warpwright_status&) {
     const EncoderInCall encoder(kInfo, handle);
     capi::known_part(kInfo, "info", info, offsetof(warpwright_encoder_info, prompts));
-    const BertModel& model = encoder->model();
+    const BertSession& model = encoder->model();
     const BertConfig& config = model.config();
     const Prompts prompts = encoder->texts ? encoder->texts->prompts() : Prompts();
     const auto is_default = [&](const auto& prompt) { return prompt.first == prompts.default_name; };
@@ -612,7 +615,7 @@ warpwright_status warpwright_encoder_get_info(const warpwright_encoder* handle,
         .max_batch_sequences = model.options().max_batch_sequences,
         .wasted_tokens = model.wasted_tokens(),
         .has_tokenizer = encoder->texts != nullptr,
-        .dtype = number_of(model.options().dtype),
+        .dtype = number_of(model.weights()->dtype()),
         .prompts = static_cast<std::int32_t>(prompts.named.size()),
         .default_prompt =
             first == prompts.named.end() ? -1 : static_cast<std::int32_t>(first - prompts.named.begin())};

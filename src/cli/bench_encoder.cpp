@@ -17,7 +17,7 @@
 #include "cli/encoder_flags.hpp"
 #include "cli/op_table.hpp"
 #include "core/error.hpp"
-#include "model/bert.hpp"
+#include "model/bert_session.hpp"
 #include "ops/element.hpp"
 #include "runtime/ceiling.hpp"
 #include "runtime/file.hpp"
@@ -92,18 +92,18 @@ std::vector<PackedBatch> make_batches(const BertConfig& config, std::vector<std:
 // The timed work: from texts to vectors, or from hidden states in memory to hidden states.
 class Work {
  public:
-  Work(Context& context, BertModel& model, std::vector<PackedBatch> batches, bool layers_alone)
+  Work(Context& context, BertSession& model, std::vector<PackedBatch> batches, bool layers_alone)
       : context_(context), model_(model), batches_(std::move(batches)), layers_alone_(layers_alone) {
     if (layers_alone_) write_random_states();
   }
 
-  BertModel& model() const { return model_; }
+  BertSession& model() const { return model_; }
   std::size_t batches() const { return batches_.size(); }
 
   void run() {
     for (const PackedBatch& batch : batches_) {
       if (layers_alone_) {
-        model_.launch(batch, BertModel::Result::hidden, BertModel::From::states);
+        model_.launch(batch, BertSession::Result::hidden, BertSession::From::states);
         context_.synchronize();
       } else {
         vectors_.resize(static_cast<std::size_t>(batch.sequences() * model_.vector_size()));
@@ -126,14 +126,14 @@ class Work {
   }
 
   Context& context_;
-  BertModel& model_;
+  BertSession& model_;
   std::vector<PackedBatch> batches_;
   bool layers_alone_;
   std::vector<float> vectors_;
 };
 
 // Mean seconds of a forward on a GPU, over `forwards` repetitions of the last batch.
-double time_forwards(Context& context, BertModel& model, int forwards) {
+double time_forwards(Context& context, BertSession& model, int forwards) {
   Event start(context.device().device), end(context.device().device);
   start.record(context.stream());
   for (int i = 0; i < forwards; ++i) model.repeat();
@@ -170,7 +170,7 @@ struct Measurement {
   std::int64_t wasted_tokens = 0;
 };
 
-Measurement measure(Context& context, BertModel& model, const BenchEncoderFlags& flags,
+Measurement measure(Context& context, BertSession& model, const BenchEncoderFlags& flags,
                     const std::vector<std::int64_t>& lengths) {
   Work work(context, model, make_batches(model.config(), lengths, flags.batch_tokens), flags.layers_alone);
   for (int i = 0; i < 3; ++i) work.run();  // touches the memory's pages, captures graphs
@@ -188,7 +188,7 @@ Measurement measure(Context& context, BertModel& model, const BenchEncoderFlags&
 }
 
 // Times texts of these lengths, prints a table unless --json is given, and returns the result.
-nlohmann::json report(Context& context, BertModel& model, const BenchEncoderFlags& flags,
+nlohmann::json report(Context& context, BertSession& model, const BenchEncoderFlags& flags,
                       const std::vector<std::int64_t>& lengths) {
   const Measurement m = measure(context, model, flags, lengths);
   const auto tokens = std::accumulate(lengths.begin(), lengths.end(), std::int64_t{0});
@@ -221,18 +221,16 @@ nlohmann::json report(Context& context, BertModel& model, const BenchEncoderFlag
 }
 
 // The model in the named folder, or a named size with random weights and enough positions for all lengths.
-std::unique_ptr<BertModel> make_model(Context& context, const BenchEncoderFlags& flags,
-                                      const std::vector<std::vector<std::int64_t>>& lists) {
-  const BertOptions options{.dtype = encoder_dtype(flags.dtype),
-                            .max_batch_tokens = flags.batch_tokens,
-                            .batch_invariant = flags.batch_invariant};
-  if (is_folder(flags.model)) return std::make_unique<BertModel>(context, flags.model, options);
+std::shared_ptr<const BertWeights> make_weights(const Context& context, const BenchEncoderFlags& flags,
+                                                const std::vector<std::vector<std::int64_t>>& lists) {
+  const BertWeightsOptions options{.dtype = encoder_dtype(flags.dtype)};
+  if (is_folder(flags.model)) return std::make_shared<BertWeights>(context, flags.model, options);
   BertConfig config = BertConfig::named(flags.model);
   for (const auto& list : lists) {
     const std::int64_t longest = *std::max_element(list.begin(), list.end());
     config.positions = std::max(config.positions, longest + config.first_position());
   }
-  return std::make_unique<BertModel>(context, config, options);
+  return std::make_shared<BertWeights>(context, config, options);
 }
 
 void run(const BenchEncoderFlags& flags) {
@@ -241,9 +239,10 @@ void run(const BenchEncoderFlags& flags) {
   for (std::string text; std::getline(texts, text, ';');) lists.push_back(parse_lengths(text));
   if (lists.empty()) throw UsageError("is empty", "--lengths", "give at least one length");
   Context context(flags.device.context_options(flags.dtype), flags.device.place());
-  const std::unique_ptr<BertModel> model = make_model(context, flags, lists);
+  BertSession model(context, make_weights(context, flags, lists),
+                    {.max_batch_tokens = flags.batch_tokens, .batch_invariant = flags.batch_invariant});
   nlohmann::json reports = nlohmann::json::array();
-  for (const auto& list : lists) reports.push_back(report(context, *model, flags, list));
+  for (const auto& list : lists) reports.push_back(report(context, model, flags, list));
   if (flags.json) fmt::print("{}\n", (reports.size() == 1 ? reports[0] : reports).dump(2));
 }
 

@@ -74,11 +74,11 @@ void EncoderFlags::add_to(CLI::App& command) {
 
 EncoderOptions EncoderFlags::options() const {
   EncoderOptions options;
-  options.model.weights_cache = weights_cache == "auto"   ? users_cache_folder()
-                                : weights_cache == "none" ? std::filesystem::path()
-                                                          : std::filesystem::path(weights_cache);
-  if (weights_cache != "auto") create_folders(options.model.weights_cache);  // the user named it
-  options.model.dtype = encoder_dtype(dtype);
+  options.weights.cache = weights_cache == "auto"   ? users_cache_folder()
+                          : weights_cache == "none" ? std::filesystem::path()
+                                                    : std::filesystem::path(weights_cache);
+  if (weights_cache != "auto") create_folders(options.weights.cache);  // the user named it
+  options.weights.dtype = encoder_dtype(dtype);
   options.model.max_batch_tokens = batch_tokens;
   options.model.batch_invariant = batch_invariant;
   options.max_length = max_length;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "core/error.hpp"
 #include "runtime/file.hpp"
@@ -44,11 +45,15 @@ void append(PackedBatch& batch, const text::Encoding& encoding) {
 
 }  // namespace
 
-Encoder::Encoder(Context& context, const std::filesystem::path& folder, const EncoderOptions& options)
+Encoder::Encoder(Context& context, const std::filesystem::path& folder, const EncoderOptions& options,
+                 std::shared_ptr<const BertWeights> weights)
     : context_(context),
       options_(options),
       tokenizer_(tokenizer_of_encoder(folder)),
-      model_(context, folder, options.model),
+      model_(context,
+             weights ? std::move(weights)
+                     : std::make_shared<const BertWeights>(context, folder, options.weights),
+             options.model),
       prompts_(Prompts::read(folder)) {
   const BertConfig& config = model_.config();
   if (static_cast<std::int64_t>(tokenizer_.vocab_size()) > config.vocab) {

@@ -13,13 +13,14 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "infer/prompts.hpp"
-#include "model/bert.hpp"
+#include "model/bert_session.hpp"
 #include "text/encoder_tokenizer.hpp"
 
 namespace warpwright {
@@ -28,6 +29,7 @@ namespace warpwright {
 enum class OverLimit : std::uint8_t { truncate, refuse };
 
 struct EncoderOptions {
+  BertWeightsOptions weights;
   BertOptions model;
   std::int64_t max_length = 0;  // tokens of a text or a pair, special ones included; 0: the model's
   OverLimit over_limit = OverLimit::truncate;
@@ -54,15 +56,17 @@ struct EncodeProgress {
 // Calls come from one thread at a time.
 class Encoder {
  public:
-  // Reads the folder's tokenizer and model. The Context must outlive the Encoder. Throws Error where the two
-  // do not fit each other, or the options do not fit them.
-  Encoder(Context& context, const std::filesystem::path& folder, const EncoderOptions& options = {});
+  // Reads the folder's tokenizer and model. The Context must outlive the Encoder. Throws Error if the two do
+  // not fit each other, or the options do not fit them. An Encoder that is given the weights of another one
+  // of the same folder (model().weights()) shares them; options.weights then has no effect.
+  Encoder(Context& context, const std::filesystem::path& folder, const EncoderOptions& options = {},
+          std::shared_ptr<const BertWeights> weights = {});
 
   std::int64_t vector_size() const { return model_.vector_size(); }
   std::int64_t labels() const { return model_.labels(); }
   std::int64_t max_length() const { return max_length_; }
-  BertModel& model() { return model_; }
-  const BertModel& model() const { return model_; }
+  BertSession& model() { return model_; }
+  const BertSession& model() const { return model_; }
   const text::EncoderTokenizer& tokenizer() const { return tokenizer_; }
   const Prompts& prompts() const { return prompts_; }
   // The prompt that embed() would put before each text. Throws Error if the model has no prompt of that name,
@@ -92,7 +96,7 @@ class Encoder {
   Context& context_;
   EncoderOptions options_;
   text::EncoderTokenizer tokenizer_;
-  BertModel model_;
+  BertSession model_;
   Prompts prompts_;
   std::int64_t max_length_ = 0;
   std::int64_t tokens_done_ = 0;                  // over all calls

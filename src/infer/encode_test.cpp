@@ -79,6 +79,18 @@ TEST_F(EncodeTest, BatchInvariantBitsDoNotDependOnTheBatch) {
   }
 }
 
+TEST_F(EncodeTest, EncodersShareWeights) {
+  const Texts texts = {"a dog sat on the mat .", "the cat", "cats"};
+  Encoder first(context, folder);
+  Context own{ContextOptions{}};
+  Encoder second(own, folder, {}, first.model().weights());
+  EXPECT_EQ(second.model().weights(), first.model().weights());
+  std::vector<float> wanted(texts.size() * kSize), vectors(texts.size() * kSize);
+  first.embed(texts, wanted);
+  second.embed(texts, vectors);
+  EXPECT_EQ(vectors, wanted);
+}
+
 class PromptTest : public EncodeTest {
  protected:
   void put(const std::string& name, const std::string& text) {
@@ -242,7 +254,7 @@ TEST(MiniLM, VectorsOfTransformers) {
     SCOPED_TRACE(fmt::format("{} {}", kind == DeviceKind::cpu ? "cpu" : "cuda", name_of(dtype)));
     Context context(ContextOptions{}, {kind, 0});
     EncoderOptions options;
-    options.model.dtype = dtype;
+    options.weights.dtype = dtype;
     options.max_length = 512;
     for (const EncodedText& report : Encoder(context, folder, options).embed(texts, vectors)) {
       EXPECT_EQ(report.error, "");

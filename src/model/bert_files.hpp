@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <map>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -12,6 +13,15 @@
 #include "model/safetensors_folder.hpp"
 
 namespace warpwright {
+
+// A tensor in the host's memory under its name in Hugging Face's form, maybe behind a prefix ("bert.").
+struct BertTensor {
+  std::string name;
+  std::string stored_dtype;    // as its file calls it, "BF16"
+  std::optional<DType> dtype;  // empty: none of DType's
+  Shape shape;
+  std::span<const std::byte> bytes;  // may be unaligned
+};
 
 // The weights of a folder's safetensors files, or of a list. Names may stand behind a prefix ("bert.",
 // "roberta.", "0.auto_model.").

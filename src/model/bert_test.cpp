@@ -1,6 +1,6 @@
-// The encoder against transformers: tiny random models whose goldens testdata/make_bert_goldens.py wrote, and
-// what must not load or run.
-#include "model/bert.hpp"
+// The encoder against transformers: tiny random models whose goldens
+// testdata/make_bert_goldens.py wrote, and what must not load or run.
+#include "model/bert_session.hpp"
 
 #include <gtest/gtest.h>
 
@@ -10,7 +10,9 @@
 #include <filesystem>
 #include <fstream>
 #include <functional>
+#include <memory>
 #include <nlohmann/json.hpp>
+#include <thread>
 
 #include "core/error.hpp"
 #include "model/bert_packed.hpp"
@@ -26,6 +28,20 @@ namespace fs = std::filesystem;
 
 fs::path folder_of(const std::string& model) {
   return fs::path(WARPWRIGHT_TESTDATA) / "bert" / model;
+}
+
+std::shared_ptr<const BertWeights> weights_of(const Context& context, const fs::path& folder,
+                                              const BertWeightsOptions& options = {}) {
+  return std::make_shared<BertWeights>(context, folder, options);
+}
+std::shared_ptr<const BertWeights> weights_of(const Context& context, const BertConfig& config,
+                                              const std::vector<BertTensor>& tensors,
+                                              const BertWeightsOptions& options = {}) {
+  return std::make_shared<BertWeights>(context, config, tensors, options);
+}
+std::shared_ptr<const BertWeights> weights_of(const Context& context, const BertConfig& config,
+                                              const BertWeightsOptions& options = {}) {
+  return std::make_shared<BertWeights>(context, config, options);
 }
 
 template <class T>
@@ -92,7 +108,8 @@ TEST_P(Golden, HiddenStates) {
   const double bf16_error = static_cast<double>(golden<float>(GetParam(), "bf16_error")[0]);
   for (const auto& [device, dtype] : places()) {
     Context context(ContextOptions{}, device);
-    BertModel model(context, folder_of(GetParam()), {.dtype = dtype, .max_batch_tokens = 100});
+    BertSession model(context, weights_of(context, folder_of(GetParam()), {.dtype = dtype}),
+                      {.max_batch_tokens = 100});
     std::vector<float> out(wanted.size());
     for (int run = 0; run < 3; ++run) {  // on a GPU: as it is, captured, launched again
       std::fill(out.begin(), out.end(), NAN);
@@ -110,7 +127,7 @@ TEST_P(Golden, Results) {
   for (const auto& [device, dtype] : places()) {
     if (dtype != DType::f32) continue;
     Context context(ContextOptions{}, device);
-    BertModel model(context, folder_of(GetParam()));
+    BertSession model(context, weights_of(context, folder_of(GetParam())));
     std::vector<float> out(wanted.size());
     if (sentence) {
       EXPECT_EQ(model.labels(), 0);
@@ -168,14 +185,16 @@ TEST_P(Golden, Tensors) {
   const SafetensorsFile file(folder_of(GetParam()) / "model.safetensors");
   for (const auto& [device, dtype] : places()) {
     Context context(ContextOptions{}, device, Stream::borrowed(device, nullptr));
-    const BertOptions options = {.dtype = dtype, .max_batch_tokens = 100};
-    BertModel model(context, folder_of(GetParam()), options);
-    BertModel twin(context, read_bert_config(folder_of(GetParam())), tensors_of(file), options);
+    const BertWeightsOptions w = {.dtype = dtype};
+    const BertOptions options = {.max_batch_tokens = 100};
+    BertSession model(context, weights_of(context, folder_of(GetParam()), w), options);
+    BertSession twin(
+        context, weights_of(context, read_bert_config(folder_of(GetParam())), tensors_of(file), w), options);
     std::vector<float> wanted(golden<float>(GetParam(), "hidden").size());
     model.hidden(batch, wanted);
     for (int run = 0; run < 3; ++run) {  // on a GPU: as it is, captured, launched again
-      EXPECT_EQ(values_of(model.launch(batch, BertModel::Result::hidden), context), wanted);
-      EXPECT_EQ(values_of(twin.launch(batch, BertModel::Result::hidden), context), wanted);
+      EXPECT_EQ(values_of(model.launch(batch, BertSession::Result::hidden), context), wanted);
+      EXPECT_EQ(values_of(twin.launch(batch, BertSession::Result::hidden), context), wanted);
     }
   }
 }
@@ -191,19 +210,20 @@ TEST(Bert, LayersFromStates) {
   half.layers = 1;
   PackedBatch lengths = batch;
   std::fill(lengths.tokens.begin(), lengths.tokens.end(), 0);
-  using Result = BertModel::Result;
+  using Result = BertSession::Result;
   for (const auto& [device, dtype] : places()) {
     Context context(ContextOptions{}, device, Stream::borrowed(device, nullptr));
-    const BertOptions options = {.dtype = dtype, .max_batch_tokens = 100};
-    BertModel model(context, config, tensors, options);
-    BertModel lower(context, half, layer_of(0, tensors), options);
-    BertModel upper(context, half, layer_of(1, tensors), options);
+    const BertWeightsOptions w = {.dtype = dtype};
+    const BertOptions options = {.max_batch_tokens = 100};
+    BertSession model(context, weights_of(context, config, tensors, w), options);
+    BertSession lower(context, weights_of(context, half, layer_of(0, tensors), w), options);
+    BertSession upper(context, weights_of(context, half, layer_of(1, tensors), w), options);
     std::vector<float> wanted(golden_states.size());
     model.hidden(batch, wanted);
     for (int run = 0; run < 3; ++run) {
       const Tensor between = lower.launch(batch, Result::hidden);
       copy(upper.states(between.shape[0]), between, context.stream());
-      EXPECT_EQ(values_of(upper.launch(lengths, Result::hidden, BertModel::From::states), context), wanted);
+      EXPECT_EQ(values_of(upper.launch(lengths, Result::hidden, BertSession::From::states), context), wanted);
     }
   }
 }
@@ -215,7 +235,7 @@ TEST(Bert, RefusesTensorsThatDoNotFit) {
   const auto refusal = [&](const std::function<void(std::vector<BertTensor>&)>& change) {
     std::vector<BertTensor> tensors = tensors_of(file);
     change(tensors);
-    return message_of([&] { BertModel(context, config, tensors); });
+    return message_of([&] { BertSession(context, weights_of(context, config, tensors)); });
   };
   EXPECT_EQ(refusal([](auto&) {}), "no error");
   EXPECT_NE(refusal([](auto& t) { t.clear(); }).find("has no tensor embeddings"), std::string::npos);
@@ -235,7 +255,8 @@ TEST_P(Golden, ATextDoesNotDependOnItsBatch) {
     Context context(options), single(ContextOptions{});
     single.set_threads(1);
     const BertOptions bert{.max_batch_tokens = 100, .batch_invariant = invariant};
-    BertModel model(context, folder_of(GetParam()), bert), other(single, folder_of(GetParam()), bert);
+    BertSession model(context, weights_of(context, folder_of(GetParam())), bert),
+        other(single, weights_of(single, folder_of(GetParam())), bert);
     const auto D = static_cast<std::size_t>(model.vector_size());
     std::vector<float> all(static_cast<std::size_t>(batch.sequences()) * D), one(D);
     model.embed(batch, all);
@@ -251,9 +272,42 @@ TEST_P(Golden, ATextDoesNotDependOnItsBatch) {
   }
 }
 
+// Two sessions on two threads, each with a Context, read one copy of the
+// weights.
+TEST_P(Golden, SessionsShareWeights) {
+  const PackedBatch batch = golden_batch(GetParam());
+  for (const auto& [device, dtype] : places()) {
+    const Device place = device;
+    Context context(ContextOptions{}, device);
+    const auto weights = weights_of(context, folder_of(GetParam()), {.dtype = dtype});
+    const BertOptions options{.max_batch_tokens = 100};
+    BertSession alone(context, weights, options);
+    const std::size_t values = batch.tokens.size() * static_cast<std::size_t>(alone.config().hidden);
+    std::vector<float> wanted(values);
+    alone.hidden(batch, wanted);
+    EXPECT_GT(weights->bytes(), 0u);
+    EXPECT_EQ(alone.plan().arena_bytes[static_cast<int>(Category::parameters)], 0u);
+    std::vector<std::vector<float>> found(2, std::vector<float>(values));
+    std::vector<std::thread> threads;
+    for (std::vector<float>& states : found) {
+      threads.emplace_back([&] {
+        ContextOptions single;
+        single.threads = 1;
+        Context own(single, place);
+        BertSession session(own, weights, options);
+        for (int run = 0; run < 3; ++run)
+          session.hidden(batch, states);  // on a GPU the last one from its graph
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+    for (const std::vector<float>& states : found) EXPECT_EQ(states, wanted) << name_of(dtype);
+    EXPECT_EQ(weights.use_count(), 2);
+  }
+}
+
 TEST_P(Golden, NothingIsWastedOnACpu) {
   Context context{ContextOptions{}};
-  BertModel model(context, folder_of(GetParam()), {.max_batch_tokens = 100});
+  BertSession model(context, weights_of(context, folder_of(GetParam())), {.max_batch_tokens = 100});
   const auto batch = golden_batch(GetParam());
   std::vector<float> out(static_cast<std::size_t>(batch.sequences() * model.vector_size()));
   model.embed(batch, out);
@@ -286,8 +340,8 @@ PackedBatch random_batch(const std::vector<std::size_t>& lengths) {
   return batch;
 }
 
-// Kernels of a graph begin while the one before them runs: each waits for what it reads, whatever the batch
-// before has left there.
+// Kernels of a graph begin while the one before them runs: each waits for what
+// it reads, whatever the batch before has left there.
 TEST(Bert, OnCudaAGraphGivesTheBitsOfItsOperations) {
   if (cuda_device_count() == 0) GTEST_SKIP() << "needs an NVIDIA GPU";
   BertConfig config = BertConfig::named("minilm");
@@ -299,7 +353,7 @@ TEST(Bert, OnCudaAGraphGivesTheBitsOfItsOperations) {
     config.hidden = hidden;
     for (const DType dtype : {DType::f32, DType::f16, DType::bf16}) {
       Context context(ContextOptions{}, gpu());
-      BertModel model(context, config, {.dtype = dtype, .max_batch_tokens = 1024});
+      BertSession model(context, weights_of(context, config, {.dtype = dtype}), {.max_batch_tokens = 1024});
       for (const std::vector<std::size_t>& lengths :
            {std::vector<std::size_t>{5}, {200}, {1, 7, 16, 33, 64, 90}}) {
         const PackedBatch batch = random_batch(lengths), other = random_batch({lengths.front()});
@@ -319,14 +373,15 @@ TEST(Bert, OnCudaAGraphGivesTheBitsOfItsOperations) {
   }
 }
 
-// In fp32 each number of tokens has a graph of its own, until others take its room.
+// In fp32 each number of tokens has a graph of its own, until others take its
+// room.
 TEST(Bert, OnCudaMoreSizesThanGraphs) {
   if (cuda_device_count() == 0) GTEST_SKIP() << "needs an NVIDIA GPU";
   BertConfig config = BertConfig::named("minilm");
   config.vocab = 1000;
   config.layers = 1;
   Context context(ContextOptions{}, gpu());
-  BertModel model(context, config, {.dtype = DType::f32, .max_batch_tokens = 512});
+  BertSession model(context, weights_of(context, config, {.dtype = DType::f32}), {.max_batch_tokens = 512});
   const auto D = static_cast<std::size_t>(model.vector_size());
   std::vector<float> vector(D);
   std::map<std::size_t, std::vector<float>> first;
@@ -340,8 +395,9 @@ TEST(Bert, OnCudaMoreSizesThanGraphs) {
   EXPECT_EQ(model.wasted_tokens(), 0);
 }
 
-// MiniLM's sizes with random weights: texts of 1 to 250 tokens together and alone, on a GPU, whose products
-// change with the number of rows; and no row is computed that is not asked for.
+// MiniLM's sizes with random weights: texts of 1 to 250 tokens together and
+// alone, on a GPU, whose products change with the number of rows; and no row is
+// computed that is not asked for.
 TEST(Bert, OnCudaATextHardlyDependsOnItsBatch) {
   if (cuda_device_count() == 0) GTEST_SKIP() << "needs an NVIDIA GPU";
   BertConfig config = BertConfig::named("minilm");
@@ -350,8 +406,8 @@ TEST(Bert, OnCudaATextHardlyDependsOnItsBatch) {
   for (const auto& [dtype, most] : {std::pair{DType::f32, 1e-6}, {DType::f16, 1e-5}, {DType::bf16, 1e-4}}) {
     for (const bool invariant : {false, true}) {
       Context context(ContextOptions{}, gpu());
-      BertModel model(context, config,
-                      {.dtype = dtype, .max_batch_tokens = 1024, .batch_invariant = invariant});
+      BertSession model(context, weights_of(context, config, {.dtype = dtype}),
+                        {.max_batch_tokens = 1024, .batch_invariant = invariant});
       const auto D = static_cast<std::size_t>(model.vector_size());
       std::vector<float> all(static_cast<std::size_t>(batch.sequences()) * D), one(D);
       double worst = 0;
@@ -377,7 +433,8 @@ TEST(Bert, PoolsAsAsked) {
   const auto batch = golden_batch("bert");
   const auto hidden = golden<float>("bert", "hidden");
   const std::size_t H = 20;
-  BertModel model(context, folder_of("bert"), {.pooling = ops::Pooling::cls, .normalize = true});
+  BertSession model(context, weights_of(context, folder_of("bert")),
+                    {.pooling = ops::Pooling::cls, .normalize = true});
   std::vector<float> out(static_cast<std::size_t>(batch.sequences()) * H);
   model.embed(batch, out);
   for (std::size_t s = 0; s < static_cast<std::size_t>(batch.sequences()); ++s) {
@@ -392,7 +449,7 @@ TEST(Bert, PoolsAsAsked) {
 
 TEST(Bert, EmptyTextsAndBatches) {
   Context context{ContextOptions{}};
-  BertModel model(context, folder_of("sentence"));
+  BertSession model(context, weights_of(context, folder_of("sentence")));
   PackedBatch batch;
   model.embed(batch, {});
   batch.append({});
@@ -404,7 +461,8 @@ TEST(Bert, EmptyTextsAndBatches) {
 
 TEST(Bert, RefusesBatchesThatDoNotFit) {
   Context context{ContextOptions{}};
-  BertModel model(context, folder_of("bert"), {.max_batch_tokens = 50, .max_batch_sequences = 2});
+  BertSession model(context, weights_of(context, folder_of("bert")),
+                    {.max_batch_tokens = 50, .max_batch_sequences = 2});
   std::vector<float> out(2 * 20);
   const auto expect_refused = [&](std::vector<std::vector<std::int32_t>> texts, const std::string& named) {
     PackedBatch batch;
@@ -437,7 +495,7 @@ class BertFolder : public TestFolder {
     fs::copy(folder_of(model), folder, fs::copy_options::recursive);
     change(folder);
     Context context{ContextOptions{}};
-    const std::string message = message_of([&] { BertModel(context, folder); });
+    const std::string message = message_of([&] { BertSession(context, weights_of(context, folder)); });
     EXPECT_NE(message.find(named), std::string::npos) << named << ": " << message;
   }
 };
@@ -465,7 +523,7 @@ TEST_F(BertFolder, AValueThatIsNotFiniteNamesItsText) {
   weights.write(reinterpret_cast<const char*>(&nan), sizeof(nan));
   weights.close();
   Context context{ContextOptions{}};
-  BertModel model(context, folder);
+  BertSession model(context, weights_of(context, folder));
   PackedBatch batch;
   for (const std::vector<std::int32_t>& text : {std::vector{1, 2}, std::vector{3, 7, 4}, std::vector{5}}) {
     batch.append(text);
@@ -479,15 +537,15 @@ TEST_F(BertFolder, AValueThatIsNotFiniteNamesItsText) {
   for (std::size_t i = 0; i < kHidden; ++i) EXPECT_TRUE(std::isfinite(vectors[i])) << "of text 0";
 }
 
-// Made where it is missing, mapped where it is whole, made again where it is damaged; never another's.
+// Made where it is missing, mapped where it is whole, made again where it is
+// damaged; never another's.
 TEST_F(BertFolder, WeightsFromACacheGiveTheSameBits) {
   const PackedBatch batch = golden_batch("bert");
   for (const DType dtype : {DType::f32, DType::bf16}) {
     Context context({}, Device{});
     const auto hidden = [&](const fs::path& cache) {
-      BertModel model(
-          context, folder_of("bert"),
-          {.dtype = dtype, .max_batch_tokens = 100, .batch_invariant = true, .weights_cache = cache});
+      BertSession model(context, weights_of(context, folder_of("bert"), {.dtype = dtype, .cache = cache}),
+                        {.max_batch_tokens = 100, .batch_invariant = true});
       std::vector<float> states(batch.tokens.size() * static_cast<std::size_t>(model.config().hidden));
       model.hidden(batch, states);
       return states;
@@ -517,23 +575,27 @@ TEST_F(BertFolder, WeightsFromACacheGiveTheSameBits) {
   }
 }
 
-// A batch of a few tokens has kernels of its own for weights as they lie in a model's file.
+// A batch of a few tokens has kernels of its own for weights as they lie in a
+// model's file.
 TEST_F(BertFolder, AShortTextsBitsDoNotDependOnTheCache) {
   PackedBatch batch;
   batch.append(std::vector<std::int32_t>{2, 7, 3});
   Context context({}, Device{});
   const auto vector = [&](const fs::path& cache) {
-    BertModel model(context, folder_of("bert"), {.max_batch_tokens = 100, .weights_cache = cache});
+    BertSession model(context, weights_of(context, folder_of("bert"), {.cache = cache}),
+                      {.max_batch_tokens = 100});
     std::vector<float> out(static_cast<std::size_t>(model.vector_size()));
     model.embed(batch, out);
     return out;
   };
   const std::vector<float> without = vector({});
-  EXPECT_EQ(vector(folder / "cache"), without);             // made
-  EXPECT_EQ(vector(folder / "cache"), without);             // mapped
-  EXPECT_EQ(vector(put("a file", "") / "cache"), without);  // no folder can be there
+  EXPECT_EQ(vector(folder / "cache"), without);  // made
+  EXPECT_EQ(vector(folder / "cache"), without);  // mapped
+  EXPECT_EQ(vector(put("a file", "") / "cache"),
+            without);  // no folder can be there
   const SafetensorsFile file(folder_of("bert") / "model.safetensors");
-  BertModel listed(context, read_bert_config(folder_of("bert")), tensors_of(file), {.max_batch_tokens = 100});
+  BertSession listed(context, weights_of(context, read_bert_config(folder_of("bert")), tensors_of(file)),
+                     {.max_batch_tokens = 100});
   std::vector<float> out(without.size());
   listed.embed(batch, out);
   EXPECT_EQ(out, without);  // its pooling is the folder's, too
@@ -545,7 +607,8 @@ TEST_F(BertFolder, AForcedKernelTakesTheWeightsAsItCan) {
   ContextOptions options;
   options.force["matmul.forward"] = "reference";
   Context context(options, Device{});
-  BertModel model(context, folder_of("bert"), {.max_batch_tokens = 100, .weights_cache = folder / "cache"});
+  BertSession model(context, weights_of(context, folder_of("bert"), {.cache = folder / "cache"}),
+                    {.max_batch_tokens = 100});
   std::vector<float> out(static_cast<std::size_t>(model.vector_size()));
   model.embed(batch, out);
 }
@@ -558,7 +621,7 @@ TEST_F(BertFolder, ARenamedModelDoesNotPoisonTheCache) {
   const fs::path cache = folder / "cache", model = folder / "model";
   fs::copy(folder_of("bert"), model, fs::copy_options::recursive);
   const auto hidden = [&](const fs::path& from, const fs::path& in) {
-    BertModel loaded(context, from, {.max_batch_tokens = 100, .weights_cache = in});
+    BertSession loaded(context, weights_of(context, from, {.cache = in}), {.max_batch_tokens = 100});
     std::vector<float> states(batch.tokens.size() * static_cast<std::size_t>(loaded.config().hidden));
     loaded.hidden(batch, states);
     return states;
@@ -598,7 +661,7 @@ TEST_F(BertFolder, MayBeShards) {
   const PackedBatch batch = golden_batch("bert");
   Context context({}, Device{});
   const auto hidden = [&](const fs::path& from, const fs::path& cache) {
-    BertModel model(context, from, {.max_batch_tokens = 100, .weights_cache = cache});
+    BertSession model(context, weights_of(context, from, {.cache = cache}), {.max_batch_tokens = 100});
     std::vector<float> states(batch.tokens.size() * static_cast<std::size_t>(model.config().hidden));
     model.hidden(batch, states);
     return states;
@@ -612,8 +675,8 @@ TEST_F(BertFolder, MayBeShards) {
 TEST_F(BertFolder, ACacheThatCannotBeUsedIsDoneWithout) {
   const PackedBatch batch = golden_batch("bert");
   Context context({}, Device{});
-  BertModel model(context, folder_of("bert"),
-                  {.max_batch_tokens = 100, .weights_cache = put("a file", "") / "cache"});
+  BertSession model(context, weights_of(context, folder_of("bert"), {.cache = put("a file", "") / "cache"}),
+                    {.max_batch_tokens = 100});
   std::vector<float> states(batch.tokens.size() * static_cast<std::size_t>(model.config().hidden));
   model.hidden(batch, states);
 }

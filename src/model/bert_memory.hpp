@@ -1,0 +1,29 @@
+// Where the tensors of an encoder's forward are named and shaped.
+#pragma once
+
+#include <cstdint>
+
+#include "model/bert.hpp"
+#include "runtime/memory.hpp"
+
+namespace warpwright {
+
+// For batches of at most this many tokens and sequences.
+struct BertTensors {
+  BertActivations activations;  // without the batch's integers
+  Tensor batch;                 // (2 + S + 3N) int32: everything that goes to the device for a batch
+};
+
+struct BertSizes {
+  std::int64_t tokens, sequences;
+  bool classifier;
+};
+BertTensors allocate_forward(const BertConfig& config, const BertPooling& pooling, DType dtype,
+                             const BertSizes& sizes, Allocator& allocator);
+
+// The first N tokens and S sequences, with the batch's integers.
+BertActivations narrow(const BertTensors& tensors, std::int64_t N, std::int64_t S, bool batch_invariant);
+// How many integers of `batch` these take, from its first on.
+std::int64_t batch_integers(std::int64_t N, std::int64_t S);
+
+}  // namespace warpwright

@@ -1,0 +1,297 @@
+#include "model/bert_session.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <string>
+#include <tuple>
+#include <utility>
+
+#include "core/error.hpp"
+#include "model/bert_memory.hpp"
+#include "runtime/captured.hpp"
+#include "runtime/memory.hpp"
+#include "runtime/planned.hpp"
+
+namespace warpwright {
+namespace {
+
+constexpr std::int64_t kMostSequences = 4096, kMostBatchTokens = std::int64_t{1} << 28;
+constexpr std::size_t kMostGraphs = 256;
+
+std::int64_t round_up(std::int64_t n, std::int64_t multiple) {
+  return (n + multiple - 1) / multiple * multiple;
+}
+
+// Grid sizes for which the forward is captured: steps of a tile's 64 rows, from 2,048 tokens on of 128 (no
+// product takes longer for the last tile's empty rows), and of 1/128 where they are many.
+std::int64_t token_bucket(std::int64_t N, std::int64_t most) {
+  std::int64_t step = N <= 2048 ? 64 : 128;
+  while (step * 128 < N) step *= 2;
+  return std::min(round_up(std::max<std::int64_t>(N, 1), step), most);
+}
+std::int64_t sequence_bucket(std::int64_t S, std::int64_t most) {
+  std::int64_t bucket = 1;
+  while (bucket < S) bucket *= 2;
+  return std::min(bucket, most);
+}
+
+// Rows of any floating dtype as fp32; the first row with a value that is not finite, or −1.
+std::int64_t read_rows(const Tensor& host, std::int64_t rows, std::span<float> out) {
+  const std::int64_t columns = host.shape[1];
+  std::int64_t bad = -1;
+  visit_dtype(host.dtype, [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    const T* from = host.as<T>();
+    for (std::int64_t r = 0; r < rows; ++r) {
+      float check = 0;
+      for (std::int64_t i = r * columns; i < (r + 1) * columns; ++i) {
+        const auto value = static_cast<float>(from[i]);
+        out[static_cast<std::size_t>(i)] = value;
+        check += value * 0;  // NaN where the value is NaN or infinite
+      }
+      if (check != 0 && bad < 0) bad = r;
+    }
+  });
+  return bad;
+}
+
+BertOptions checked(BertOptions options) {
+  if (options.max_batch_tokens < 1 || options.max_batch_tokens > kMostBatchTokens) {
+    throw Error(fmt::format("{} tokens in a batch", options.max_batch_tokens), "the encoder's options",
+                fmt::format("give 1 to {}", kMostBatchTokens));
+  }
+  if (options.max_batch_sequences > kMostBatchTokens) {
+    throw Error(fmt::format("{} sequences in a batch", options.max_batch_sequences), "the encoder's options",
+                fmt::format("give 1 to {}", kMostBatchTokens));
+  }
+  if (options.max_batch_sequences <= 0) {
+    options.max_batch_sequences = std::min(options.max_batch_tokens, kMostSequences);
+  }
+  return options;
+}
+
+}  // namespace
+
+// A forward for a bucket of tokens and sequences, or for just these, from where to which result.
+struct BertSession::Call {
+  std::int64_t rows = 0, sequences = 0;
+  Result result = Result::hidden;
+  From from = From::tokens;
+  bool operator<(const Call& o) const {
+    return std::tie(rows, sequences, result, from) < std::tie(o.rows, o.sequences, o.result, o.from);
+  }
+};
+
+struct BertSession::Memory {
+  struct Replay {
+    Captured captured;
+    std::optional<bool> exact;  // it computes no row but the batch's
+    std::int64_t latest = 0;    // of its calls, among all
+  };
+
+  // For this call. If there are too many, the one whose last call is the oldest makes room.
+  Replay& replay(const Call& call) {
+    const auto place = replays.try_emplace(call, Replay{Captured(own_stream), {}, 0}).first;
+    place->second.latest = ++calls;
+    const auto older = [](const auto& a, const auto& b) { return a.second.latest < b.second.latest; };
+    if (replays.size() > kMostGraphs) replays.erase(std::min_element(replays.begin(), replays.end(), older));
+    return place->second;
+  }
+
+  std::optional<Planned<BertTensors>> planned;
+  Buffer host_memory;  // of a GPU's batches and results
+  Tensor host_batch;
+  std::byte* host_result = nullptr;
+  std::optional<Event> batch_copied;  // from host_batch to the device, by the latest call
+  Stream own_stream;                  // of a GPU
+  bool in_buckets = false;            // its products read from device memory how many rows there are
+  std::map<Call, Replay> replays;
+  std::int64_t calls = 0;
+  Call last;
+};
+
+BertSession::BertSession(Context& context, std::shared_ptr<const BertWeights> weights,
+                         const BertOptions& options)
+    : context_(context),
+      weights_(std::move(weights)),
+      pooling_(weights_->pooling()),
+      options_(checked(options)),
+      memory_(std::make_unique<Memory>()) {
+  if (context.device().device != weights_->device()) {
+    throw Error("is not on the device of the weights", "the encoder's context",
+                "load the weights with a context of this device");
+  }
+  if (options_.pooling) pooling_.kind = *options_.pooling;
+  if (options_.normalize) pooling_.normalize = *options_.normalize;
+  plan_memory();
+  memory_->planned->take(context_);
+  memory_->host_batch = memory_->planned->tensors().batch;
+  if (context_.device().device.kind == DeviceKind::cuda) take_host_memory();
+}
+
+void BertSession::plan_memory() {
+  const BertSizes most{.tokens = options_.max_batch_tokens,
+                       .sequences = options_.max_batch_sequences,
+                       .classifier = weights_->has_classifier()};
+  const auto allocate = [=, this](Allocator& allocator) {
+    return allocate_forward(config(), pooling_, weights_->dtype(), most, allocator);
+  };
+  const auto run_whole = [&](const BertTensors& t, std::int64_t tokens, std::int64_t sequences) {
+    const BertActivations a = narrow(t, tokens, sequences, options_.batch_invariant);
+    const BertParameters& p = weights_->parameters();
+    bert_embed(context_, config(), p, a);
+    bert_layers(context_, config(), p, a);
+    bert_pool(context_, pooling_, p, a);
+    if (most.classifier) bert_classify(context_, p, a);
+  };
+  std::optional<Planned<BertTensors>>& planned = memory_->planned;
+  planned.emplace(context_, allocate,
+                  [&](const BertTensors& t) { run_whole(t, most.tokens, most.sequences); });
+  if (context_.device().device.kind == DeviceKind::cpu) return;
+  // A GPU's products of few rows are other kernels, with scratch of their own.
+  constexpr std::int64_t kFewest = 64, kFew = 2048;
+  for (std::int64_t few = kFewest; few < most.tokens && few <= kFew; few += kFewest) {
+    planned->reserve_scratch_for(
+        context_, [&](const BertTensors& t) { run_whole(t, few, std::min(most.sequences, few)); });
+  }
+}
+
+// A GPU's side of the host: pinned memory for batches and results, and a stream to capture on.
+void BertSession::take_host_memory() {
+  Memory& m = *memory_;
+  const BertTensors& t = m.planned->tensors();
+  const std::size_t integers = t.batch.bytes(),
+                    results = std::max({t.activations.pooled.back().bytes(), t.activations.logits.bytes(),
+                                        t.activations.hidden.bytes()});
+  m.host_memory = Buffer::pinned(integers + results + kAlignment, "pinned host memory");
+  m.host_batch = Tensor(m.host_memory.data(), DType::i32, t.batch.shape);
+  m.host_result = m.host_memory.data() + (integers + kAlignment - 1) / kAlignment * kAlignment;
+  m.own_stream = Stream(context_.device().device);
+  m.in_buckets = bert_layers_are_exact(
+      context_, config(), weights_->parameters(),
+      narrow(t, options_.max_batch_tokens, options_.max_batch_sequences, options_.batch_invariant));
+}
+
+BertSession::~BertSession() = default;
+
+const MemoryPlan& BertSession::plan() const {
+  return memory_->planned->plan();
+}
+std::int64_t BertSession::max_length() const {
+  return pooling_.max_length > 0 ? std::min(pooling_.max_length, config().max_length())
+                                 : config().max_length();
+}
+std::int64_t BertSession::vector_size() const {
+  return memory_->planned->tensors().activations.pooled.back().shape[1];
+}
+std::int64_t BertSession::labels() const {
+  return weights_->has_classifier() ? config().labels : 0;
+}
+
+void BertSession::embed(const PackedBatch& batch, std::span<float> vectors) {
+  forward(batch, Result::vectors, vectors);
+}
+void BertSession::classify(const PackedBatch& batch, std::span<float> logits) {
+  forward(batch, Result::logits, logits);
+}
+void BertSession::hidden(const PackedBatch& batch, std::span<float> states) {
+  forward(batch, Result::hidden, states);
+}
+
+void BertSession::check(const PackedBatch& batch, Result result) const {
+  if (result == Result::logits && labels() == 0) {
+    throw Error("has no classification head", "the model", "use a folder of a cross-encoder or a classifier");
+  }
+  check_batch(config(), {.tokens = options_.max_batch_tokens, .sequences = options_.max_batch_sequences},
+              batch);
+}
+
+void BertSession::run(const Call& call) {
+  Memory& m = *memory_;
+  const BertParameters& p = weights_->parameters();
+  const auto work = [&] {
+    const BertActivations a =
+        narrow(m.planned->tensors(), call.rows, call.sequences, options_.batch_invariant);
+    if (call.from == From::tokens) bert_embed(context_, config(), p, a);
+    bert_layers(context_, config(), p, a);
+    if (call.result == Result::vectors) bert_pool(context_, pooling_, p, a);
+    if (call.result == Result::logits) bert_classify(context_, p, a);
+  };
+  Captured::possible(context_) ? m.replay(call).captured.run(context_, work) : work();
+}
+
+void BertSession::repeat() {
+  run(memory_->last);
+}
+
+Tensor BertSession::states(std::int64_t tokens) const {
+  return memory_->planned->tensors().activations.hidden.slice(0, 0, tokens);
+}
+
+Tensor BertSession::result_of(const BertActivations& a, Result result) const {
+  if (result == Result::hidden) return a.hidden;
+  return result == Result::vectors ? a.pooled.back() : a.logits;
+}
+
+Tensor BertSession::launch(const PackedBatch& batch, Result result, From from) {
+  check(batch, result);
+  return start(batch, result, from);
+}
+
+Tensor BertSession::start(const PackedBatch& batch, Result result, From from) {
+  Memory& m = *memory_;
+  const bool gpu = context_.device().device.kind == DeviceKind::cuda;
+  const auto N = static_cast<std::int64_t>(batch.tokens.size());
+  const std::int64_t S = batch.sequences();
+  // Every tensor has just the batch's rows, but where launches are for a bucket of batches.
+  const std::int64_t rows = m.in_buckets ? token_bucket(N, options_.max_batch_tokens) : N;
+  const std::int64_t sequences = m.in_buckets ? sequence_bucket(S, options_.max_batch_sequences) : S;
+  if (m.batch_copied) m.batch_copied->synchronize();
+  BertTensors host_view = m.planned->tensors();
+  host_view.batch = m.host_batch;
+  write_batch(config(), batch, narrow(host_view, rows, sequences, false));
+  m.last = {rows, sequences, result, from};
+  if (gpu) {
+    const std::int64_t integers = batch_integers(rows, sequences);
+    copy(m.planned->tensors().batch.slice(0, 0, integers), m.host_batch.slice(0, 0, integers),
+         context_.stream());
+    if (!m.batch_copied) m.batch_copied.emplace(context_.device().device);
+    m.batch_copied->record(context_.stream());
+  }
+  run(m.last);
+  const BertActivations a = narrow(m.planned->tensors(), rows, sequences, options_.batch_invariant);
+  if (m.in_buckets) {
+    std::optional<bool>& exact = m.replay(m.last).exact;
+    if (!exact) exact = bert_layers_are_exact(context_, config(), weights_->parameters(), a);
+    if (!*exact) wasted_tokens_ += rows - N;
+  }
+  return result_of(a, result).slice(0, 0, result == Result::hidden ? N : S);
+}
+
+void BertSession::forward(const PackedBatch& batch, Result result, std::span<float> out) {
+  check(batch, result);
+  const auto N = static_cast<std::int64_t>(batch.tokens.size());
+  const std::int64_t results = result == Result::hidden ? N : batch.sequences();
+  const std::int64_t columns = result_of(memory_->planned->tensors().activations, result).shape[1];
+  if (static_cast<std::int64_t>(out.size()) != results * columns) {
+    throw Error(fmt::format("has room for {} numbers", out.size()), "the encoder's output",
+                fmt::format("give {} × {}", results, columns));
+  }
+  Tensor host = start(batch, result, From::tokens);
+  if (host.device.kind == DeviceKind::cuda) {
+    const Tensor from = host;
+    host = Tensor(memory_->host_result, from.dtype, from.shape);
+    copy(host, from, context_.stream());
+    context_.synchronize();
+  }
+  const std::int64_t bad = read_rows(host, results, out);
+  if (bad < 0) return;
+  std::int64_t text = result == Result::hidden ? 0 : bad;
+  while (result == Result::hidden && batch.cu_seqlens[static_cast<std::size_t>(text) + 1] <= bad) ++text;
+  throw Error("has values that are not finite", fmt::format("text {} of the batch", text),
+              "use fp32, or check the model's weights");
+}
+
+}  // namespace warpwright

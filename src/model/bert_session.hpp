@@ -1,0 +1,86 @@
+// A BERT-family encoder at work: token ids to hidden states, vectors or logits.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+
+#include "model/bert_batch.hpp"
+#include "model/bert_weights.hpp"
+
+namespace warpwright {
+
+struct BertOptions {
+  std::int64_t max_batch_tokens = 16384;     // the arena is allocated for these, once
+  std::int64_t max_batch_sequences = 0;      // 0: as many as there can be tokens, at most 4,096
+  bool batch_invariant = false;              // a text's bits do not depend on what shares its batch
+  std::optional<ops::Pooling> pooling = {};  // instead of the folder's
+  std::optional<bool> normalize = {};        // instead of the folder's
+};
+
+// The memory of a forward over weights that other sessions may share. Calls come from one thread at a time.
+class BertSession {
+ public:
+  // The Context must be one of the weights' device and outlive the session.
+  BertSession(Context& context, std::shared_ptr<const BertWeights> weights, const BertOptions& options = {});
+  ~BertSession();
+  BertSession(const BertSession&) = delete;
+  BertSession& operator=(const BertSession&) = delete;
+
+  const std::shared_ptr<const BertWeights>& weights() const { return weights_; }
+  const MemoryPlan& plan() const;  // of the session alone
+  const BertConfig& config() const { return weights_->config(); }
+  const BertPooling& pooling() const { return pooling_; }
+  const BertOptions& options() const { return options_; }
+  // Tokens of a sequence, by positions and sentence_bert_config.json.
+  std::int64_t max_length() const;
+  std::int64_t vector_size() const;  // of embed()
+  std::int64_t labels() const;       // of classify(); 0: the folder has no classification head
+
+  // A vector for each sequence, (S, vector_size()), behind pooling, dense layers and normalization. A
+  // sequence without tokens gives zeros. A batch that does not fit, ids that are not the vocabulary's and
+  // values that are not finite are an Error that names the sequence ("text 3 of the batch").
+  void embed(const PackedBatch& batch, std::span<float> vectors);
+  // The logits of the classification head, (S, labels()).
+  void classify(const PackedBatch& batch, std::span<float> logits);
+  // The last hidden states, (N, H).
+  void hidden(const PackedBatch& batch, std::span<float> states);
+
+  // A forward whose result stays where it is, on the weights' device, until the next call: (N, H),
+  // (S, vector_size()) or (S, labels()), of the weights' dtype, but vectors of fp32. On a GPU it is put on
+  // the Context's stream, nothing waits for it, and values are not looked at. Calls on several streams are
+  // the caller's to order.
+  enum class Result : std::uint8_t { hidden, vectors, logits };
+  // states: the embedding is left out. What stands in states(N) then takes its place, and of batch.tokens
+  // only their number counts.
+  enum class From : std::uint8_t { tokens, states };
+  Tensor launch(const PackedBatch& batch, Result result, From from = From::tokens);
+  Tensor states(std::int64_t tokens) const;  // (N, H)
+
+  // Launches the last call's forward once more, its result staying on the device: for benches.
+  void repeat();
+
+  // Rows computed so far beyond the tokens that were given.
+  std::int64_t wasted_tokens() const { return wasted_tokens_; }
+
+ private:
+  struct Memory;
+  struct Call;
+  void plan_memory();
+  void take_host_memory();
+  void check(const PackedBatch& batch, Result result) const;
+  void run(const Call& call);
+  Tensor result_of(const BertActivations& a, Result result) const;
+  Tensor start(const PackedBatch& batch, Result result, From from);
+  void forward(const PackedBatch& batch, Result result, std::span<float> out);
+
+  Context& context_;
+  std::shared_ptr<const BertWeights> weights_;
+  BertPooling pooling_;
+  BertOptions options_;
+  std::unique_ptr<Memory> memory_;
+  std::int64_t wasted_tokens_ = 0;
+};
+
+}  // namespace warpwright
