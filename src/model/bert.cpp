@@ -33,16 +33,32 @@ struct Products {
 Products products_of(const BertConfig& config, const BertBlock& p, const BertActivations& a) {
   const auto product = [&](const BertLinear& l, const Tensor& bias, const Tensor& x, const Tensor& out,
                            Activation activation = Activation::none) -> MatmulForward {
-    return {x, l.weight, bias, out, {}, activation, a.batch_invariant, a.rows, l.packed};
+    return {.x = x,
+            .weight = l.weight,
+            .bias = bias,
+            .out = out,
+            .preact = {},
+            .activation = activation,
+            .batch_invariant = a.batch_invariant,
+            .rows = a.rows,
+            .packed = l.packed};
   };
-  return {product(p.qkv, p.qkv.bias, a.hidden, matrix(a.qkv)), product(p.attproj, {}, matrix(a.att), a.other),
-          product(p.fc, p.fc.bias, a.hidden, a.fc, config.activation), product(p.fcproj, {}, a.fc, a.other)};
+  return {.qkv = product(p.qkv, p.qkv.bias, a.hidden, matrix(a.qkv)),
+          .attproj = product(p.attproj, {}, matrix(a.att), a.other),
+          .fc = product(p.fc, p.fc.bias, a.hidden, a.fc, config.activation),
+          .fcproj = product(p.fcproj, {}, a.fc, a.other)};
 }
 
 // Of a row for each sequence.
 void sequence_linear(Context& ctx, const BertActivations& a, const BertLinear& p, const Tensor& x,
                      const Tensor& out, Activation activation = Activation::none) {
-  matmul_forward(ctx, {x, p.weight, p.bias, out, {}, activation, a.batch_invariant, {}});
+  matmul_forward(ctx, {.x = x,
+                       .weight = p.weight,
+                       .bias = p.bias,
+                       .out = out,
+                       .preact = {},
+                       .activation = activation,
+                       .batch_invariant = a.batch_invariant});
 }
 
 // hidden → norm(hidden + other + bias)
@@ -61,19 +77,17 @@ void add_and_normalize(Context& ctx, const BertActivations& a, const Tensor& y_b
 void block_forward(Context& ctx, const BertConfig& config, const BertBlock& p, const BertActivations& a) {
   const Products products = products_of(config, p, a);
   matmul_forward(ctx, products.qkv);
-  attention_forward(ctx, {part(a.qkv, 0),
-                          part(a.qkv, 1),
-                          part(a.qkv, 2),
-                          a.cu_seqlens,
-                          a.cu_seqlens,
-                          a.att,
-                          {},
-                          attention_scale(config),
-                          Mask::none,
-                          {},
-                          {},
-                          a.batch_invariant,
-                          config.max_length()});
+  attention_forward(ctx, {.q = part(a.qkv, 0),
+                          .k = part(a.qkv, 1),
+                          .v = part(a.qkv, 2),
+                          .cu_seqlens_q = a.cu_seqlens,
+                          .cu_seqlens_k = a.cu_seqlens,
+                          .out = a.att,
+                          .lse = {},
+                          .scale = attention_scale(config),
+                          .mask = Mask::none,
+                          .batch_invariant = a.batch_invariant,
+                          .max_seqlen = config.max_length()});
   matmul_forward(ctx, products.attproj);
   add_and_normalize(ctx, a, p.attproj.bias, p.attnorm_weight, p.attnorm_bias, config.eps);
   matmul_forward(ctx, products.fc);
@@ -94,8 +108,17 @@ bool bert_layers_are_exact(Context& ctx, const BertConfig& config, const BertPar
 }
 
 void bert_embed(Context& ctx, const BertConfig& config, const BertParameters& p, const BertActivations& a) {
-  embedding_layernorm_forward(ctx, {a.tokens, a.positions, a.types, p.word, p.position, p.type,
-                                    p.embnorm_weight, p.embnorm_bias, a.hidden, a.rows, config.eps});
+  embedding_layernorm_forward(ctx, {.tokens = a.tokens,
+                                    .positions = a.positions,
+                                    .types = a.types,
+                                    .word = p.word,
+                                    .position = p.position,
+                                    .type = p.type,
+                                    .weight = p.embnorm_weight,
+                                    .bias = p.embnorm_bias,
+                                    .out = a.hidden,
+                                    .rows = a.rows,
+                                    .eps = config.eps});
 }
 
 void bert_layers(Context& ctx, const BertConfig& config, const BertParameters& p, const BertActivations& a) {
@@ -104,17 +127,27 @@ void bert_layers(Context& ctx, const BertConfig& config, const BertParameters& p
 
 void bert_pool(Context& ctx, const BertPooling& pooling, const BertParameters& p, const BertActivations& a) {
   const bool normalize_now = pooling.normalize && p.dense.empty();
-  pooling_forward(ctx, {a.hidden, a.cu_seqlens, a.pooled[0], pooling.kind, normalize_now});
+  pooling_forward(ctx, {.x = a.hidden,
+                        .cu_seqlens = a.cu_seqlens,
+                        .out = a.pooled[0],
+                        .kind = pooling.kind,
+                        .normalize = normalize_now});
   for (std::size_t i = 0; i < p.dense.size(); ++i) {
     sequence_linear(ctx, a, p.dense[i], a.pooled[i], a.pooled[i + 1], pooling.dense[i].activation);
   }
   if (pooling.normalize && !normalize_now) {
-    pooling_forward(ctx, {a.pooled[p.dense.size()], {}, a.pooled.back(), Pooling::cls, true});
+    pooling_forward(ctx, {.x = a.pooled[p.dense.size()],
+                          .cu_seqlens = {},
+                          .out = a.pooled.back(),
+                          .kind = Pooling::cls,
+                          .normalize = true});
   }
 }
 
 void bert_classify(Context& ctx, const BertParameters& p, const BertActivations& a) {
-  pooling_forward(ctx, {a.hidden, a.cu_seqlens, a.first, Pooling::cls, false});
+  pooling_forward(
+      ctx,
+      {.x = a.hidden, .cu_seqlens = a.cu_seqlens, .out = a.first, .kind = Pooling::cls, .normalize = false});
   sequence_linear(ctx, a, p.pooler, a.first, a.pooler, Activation::tanh);
   sequence_linear(ctx, a, p.classifier, a.pooler, a.logits);
 }

@@ -29,8 +29,11 @@ std::vector<BertTensor> tensors_of(const SafetensorsFolder& folder) {
   std::vector<BertTensor> tensors;
   for (const SafetensorsFolder::StoredTensor& t : folder.tensors()) {
     const SafetensorsEntry& e = *t.entry;
-    tensors.push_back(
-        {e.name, e.stored_dtype, e.dtype, e.shape, e.dtype ? t.bytes() : std::span<const std::byte>()});
+    tensors.push_back({.name = e.name,
+                       .stored_dtype = e.stored_dtype,
+                       .dtype = e.dtype,
+                       .shape = e.shape,
+                       .bytes = e.dtype ? t.bytes() : std::span<const std::byte>()});
   }
   return tensors;
 }
@@ -194,7 +197,8 @@ void BertFile::load_layer(std::size_t l, const BertBlock& b) const {
     const auto rows = [&](const Tensor& t) {
       return t.shape.rank() == 0 ? t : t.slice(0, part * config_.hidden, config_.hidden);
     };
-    fill_from(BertLinear{rows(b.qkv.weight), rows(b.qkv.bias)}, layer + "attention.self." + name);
+    fill_from(BertLinear{.weight = rows(b.qkv.weight), .bias = rows(b.qkv.bias)},
+              layer + "attention.self." + name);
     ++part;
   }
   fill_from(b.attproj, layer + "attention.output.dense");

@@ -25,10 +25,11 @@ struct Part {
   std::int64_t out, in;
 };
 std::vector<Part> parts_of(const BertConfig& c) {
-  return {{&Layer::qkv, &BertBlock::qkv, 3 * c.hidden, c.hidden},
-          {&Layer::attproj, &BertBlock::attproj, c.hidden, c.hidden},
-          {&Layer::fc, &BertBlock::fc, c.intermediate, c.hidden},
-          {&Layer::fcproj, &BertBlock::fcproj, c.hidden, c.intermediate}};
+  const std::int64_t H = c.hidden, I = c.intermediate;
+  return {{.packed = &Layer::qkv, .linear = &BertBlock::qkv, .out = 3 * H, .in = H},
+          {.packed = &Layer::attproj, .linear = &BertBlock::attproj, .out = H, .in = H},
+          {.packed = &Layer::fc, .linear = &BertBlock::fc, .out = I, .in = H},
+          {.packed = &Layer::fcproj, .linear = &BertBlock::fcproj, .out = H, .in = I}};
 }
 
 // Views of the weights from `data` on, which is null to learn the size alone.

@@ -87,13 +87,13 @@ struct BertSession::Call {
 struct BertSession::Memory {
   struct Replay {
     Captured captured;
-    std::optional<bool> exact;  // it computes no row but the batch's
-    std::int64_t latest = 0;    // of its calls, among all
+    std::optional<bool> exact = {};  // it computes no row but the batch's
+    std::int64_t latest = 0;         // of its calls, among all
   };
 
   // For this call. If there are too many, the one whose last call is the oldest makes room.
   Replay& replay(const Call& call) {
-    const auto place = replays.try_emplace(call, Replay{Captured(own_stream), {}, 0}).first;
+    const auto place = replays.try_emplace(call, Replay{.captured = Captured(own_stream)}).first;
     place->second.latest = ++calls;
     const auto older = [](const auto& a, const auto& b) { return a.second.latest < b.second.latest; };
     if (replays.size() > kMostGraphs) replays.erase(std::min_element(replays.begin(), replays.end(), older));
@@ -252,7 +252,7 @@ Tensor BertSession::start(const PackedBatch& batch, Result result, From from) {
   BertTensors host_view = m.planned->tensors();
   host_view.batch = m.host_batch;
   write_batch(config(), batch, narrow(host_view, rows, sequences, false));
-  m.last = {rows, sequences, result, from};
+  m.last = {.rows = rows, .sequences = sequences, .result = result, .from = from};
   if (gpu) {
     const std::int64_t integers = batch_integers(rows, sequences);
     copy(m.planned->tensors().batch.slice(0, 0, integers), m.host_batch.slice(0, 0, integers),

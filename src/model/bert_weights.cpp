@@ -18,13 +18,15 @@ BertParameters allocate_parameters(const BertConfig& c, const BertPooling& pooli
   };
   const auto vector = [&](const std::string& name) { return in(name, {c.hidden}, dtype); };
   const auto linear = [&](const std::string& name, std::int64_t to, std::int64_t from) {
-    return BertLinear{in(name + ".weight", {to, from}, dtype), in(name + ".bias", {to}, dtype)};
+    return BertLinear{.weight = in(name + ".weight", {to, from}, dtype),
+                      .bias = in(name + ".bias", {to}, dtype)};
   };
   const auto packed_linear = [&](const std::string& name, std::int64_t to, std::int64_t from,
                                  Tensor BertPackedWeights::Layer::*part, std::size_t l) {
     if (!packed) return linear(name, to, from);
-    return BertLinear{Tensor(nullptr, dtype, {to, from}), in(name + ".bias", {to}, dtype),
-                      packed->layer(l).*part};
+    return BertLinear{.weight = Tensor(nullptr, dtype, {to, from}),
+                      .bias = in(name + ".bias", {to}, dtype),
+                      .packed = packed->layer(l).*part};
   };
   using Packed = BertPackedWeights::Layer;
   BertParameters p;
@@ -54,8 +56,8 @@ BertParameters allocate_parameters(const BertConfig& c, const BertPooling& pooli
   for (std::size_t i = 0; i < pooling.dense.size(); ++i) {
     const BertDense& d = pooling.dense[i];
     const std::string name = fmt::format("dense.{}", i);
-    p.dense.push_back(
-        {in(name + ".weight", {d.out, d.in}, wide), d.bias ? in(name + ".bias", {d.out}, wide) : Tensor()});
+    p.dense.push_back({.weight = in(name + ".weight", {d.out, d.in}, wide),
+                       .bias = d.bias ? in(name + ".bias", {d.out}, wide) : Tensor()});
   }
   return p;
 }
