@@ -8,6 +8,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "model/gpt2_decoder.hpp"
 #include "model/safetensors.hpp"
 #include "ops/element.hpp"
 #include "ops/registry.hpp"
@@ -27,17 +28,19 @@ std::uint32_t first_word(std::uint64_t index, std::uint32_t purpose) {
 
 struct Golden {
   nlohmann::json spec;
+  GPT2Config sizes;
   StepOptions options;
 
   Golden(const std::string& name, DType dtype) {
     std::ifstream(kGoldens / (name + ".json")) >> spec;
-    GPT2Config& m = options.model;
+    GPT2Config& m = sizes;
     m.layers = spec["layers"];
     m.heads = spec["heads"];
     m.channels = spec["channels"];
     m.vocab = spec["vocab"];
     m.context = spec["T"];
     m.activation = spec["activation"] == "gelu" ? ops::Activation::gelu_erf : ops::Activation::gelu_tanh;
+    options.model = std::make_shared<GPT2Decoder>(sizes);
     options.dtype = dtype;
     options.B = spec["B"];
     options.T = spec["T"];
@@ -50,9 +53,9 @@ struct Golden {
 };
 
 // Draws the weights as make_goldens.py does: 24-bit integers scaled by a power of two.
-void draw_parameters(const GPT2Config& config, DType rounding, const GPT2Parameters& parameters) {
+void draw_parameters(const GPT2Config& config, DType rounding, const DecoderParameters& parameters) {
   std::uint32_t index = 0;
-  parameters.visit([&](const std::string& name, const Tensor& t) {
+  for (const auto& [name, t] : parameters) {
     const bool norm_weight =
         name.find("ln_") != std::string::npos && name.substr(name.size() - 6) == "weight";
     const std::int64_t count = name == "wte.weight" ? config.vocab * config.channels : t.elements();
@@ -66,14 +69,15 @@ void draw_parameters(const GPT2Config& config, DType rounding, const GPT2Paramet
       }
     });
     ++index;
-  });
+  }
 }
 
 void draw_batch(const StepOptions& o, std::int64_t step, const TrainingStep::HostBatch& batch) {
   const std::int64_t N = o.B * o.T;
   const auto id = [&](std::int64_t i) {
     const auto index = static_cast<std::uint64_t>(step * (N + 1) + i);
-    return static_cast<std::int32_t>(first_word(index, kTokens) % static_cast<std::uint32_t>(o.model.vocab));
+    return static_cast<std::int32_t>(first_word(index, kTokens) %
+                                     static_cast<std::uint32_t>(o.model->vocab()));
   };
   for (std::int64_t n = 0; n < N; ++n) {
     batch.tokens.as<std::int32_t>()[n] = id(n);
@@ -140,14 +144,14 @@ TEST_P(GoldenTest, LogitsLossAndEveryGradient) {
   TrainingStep step(context, golden.options);
   step.allocate();
   const auto& t = step.tensors();
-  const GPT2Config& m = golden.options.model;
+  const GPT2Config& m = golden.sizes;
   draw_parameters(m, dtype, step.full_precision());
   step.round_masters();
 
   const double N = static_cast<double>(golden.options.B * golden.options.T);
   draw_batch(golden.options, 0, step.host_batch());
   const double loss = step.forward() / N;
-  EXPECT_LE(relative_error(t.logits, context.stream(), golden_tensor(file, kind + ".logits"), m.vocab,
+  EXPECT_LE(relative_error(t.pass->logits(), context.stream(), golden_tensor(file, kind + ".logits"), m.vocab,
                            m.padded_vocab()),
             bound(expected["error"]["logits"]));
   EXPECT_NEAR(loss, expected["loss"], bound(expected["error"]["loss"]) * expected["loss"].get<double>());
@@ -156,7 +160,7 @@ TEST_P(GoldenTest, LogitsLossAndEveryGradient) {
   draw_batch(golden.options, 0, step.host_batch());
   step.forward_backward(ops::Store::assign);
   context.synchronize();
-  t.gradients.visit([&](const std::string& parameter, const Tensor& gradient) {
+  for (const auto& [parameter, gradient] : t.gradients) {
     const std::vector<float> wanted = golden_tensor(file, kind + "." + parameter);
     EXPECT_LE(relative_error(gradient, context.stream(), wanted, 1, 1),
               bound(expected["error"]["gradients"][parameter]))
@@ -165,7 +169,7 @@ TEST_P(GoldenTest, LogitsLossAndEveryGradient) {
     for (auto i = static_cast<std::int64_t>(wanted.size()); i < gradient.elements(); ++i) {
       ASSERT_EQ(ops::load_element(host.tensor(), i), 0) << "padding of " << parameter;
     }
-  });
+  }
 }
 
 TEST_P(GoldenTest, TenOptimizerSteps) {
@@ -175,7 +179,7 @@ TEST_P(GoldenTest, TenOptimizerSteps) {
   Context context(ContextOptions{}, {device, 0});
   TrainingStep step(context, golden.options);
   step.allocate();
-  draw_parameters(golden.options.model, dtype, step.full_precision());
+  draw_parameters(golden.sizes, dtype, step.full_precision());
   step.round_masters();
   const double N = static_cast<double>(golden.options.B * golden.options.T);
   double worst = 0;
@@ -206,23 +210,21 @@ TEST(WholeModel, GradientsMatchFiniteDifferences) {
     forced.force[std::string(op.name)] = std::string(ops::kReference);
   Context context(forced);
   StepOptions options;
-  options.model = {.layers = 2, .heads = 2, .channels = 8, .vocab = 11, .context = 6};
+  const GPT2Config sizes{.layers = 2, .heads = 2, .channels = 8, .vocab = 11, .context = 6};
+  options.model = std::make_shared<GPT2Decoder>(sizes);
   options.dtype = DType::f64;
   options.B = 2;
   options.T = 5;
   TrainingStep step(context, options);
   step.allocate();
-  draw_parameters(options.model, DType::f64, step.full_precision());
+  draw_parameters(sizes, DType::f64, step.full_precision());
   draw_batch(options, 0, step.host_batch());
   step.begin();
   step.forward_backward(ops::Store::assign);
   const auto& t = step.tensors();
   const double N = static_cast<double>(options.B * options.T);
-  std::vector<std::pair<std::string, Tensor>> gradients;
-  t.gradients.visit([&](const std::string& name, const Tensor& g) { gradients.emplace_back(name, g); });
-  std::size_t index = 0;
-  t.parameters.visit([&](const std::string& name, const Tensor& p) {
-    const Tensor& gradient = gradients[index++].second;
+  for (const auto& [name, p] : t.parameters) {
+    const Tensor& gradient = t.gradients.at(name);
     const std::int64_t stride = std::max<std::int64_t>(1, p.elements() / 7);
     for (std::int64_t i = 0; i < p.elements(); i += stride) {
       constexpr double h = 1e-5;
@@ -235,7 +237,7 @@ TEST(WholeModel, GradientsMatchFiniteDifferences) {
       x = kept;
       EXPECT_NEAR((above - below) / (2 * h), gradient.as<double>()[i], 1e-8) << name << " element " << i;
     }
-  });
+  }
 }
 
 }  // namespace

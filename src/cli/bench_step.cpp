@@ -17,6 +17,7 @@
 #include "cli/op_table.hpp"
 #include "cli/tuned_flags.hpp"
 #include "core/error.hpp"
+#include "model/gpt2_decoder.hpp"
 #include "runtime/ceiling.hpp"
 #include "runtime/philox.hpp"
 #include "train/step.hpp"
@@ -41,7 +42,8 @@ StepOptions step_options(const BenchStepFlags& flags) {
     throw UsageError("is not gpt2:NAME", "--model", "use gpt2:124M or gpt2:dN");
   TrainOptions training;  // refuses what train refuses
   training.step = flags.step;
-  training.step.model = GPT2Config::named(std::string_view(flags.model).substr(kNamed.size()));
+  training.step.model =
+      std::make_shared<GPT2Decoder>(GPT2Config::named(std::string_view(flags.model).substr(kNamed.size())));
   training.step.dtype = compute_dtype(flags.dtype);
   training.step.recompute = recompute_named(flags.recompute);
   if (flags.memory_efficient_norm) training.step.norms = NormBackwardFrom::output;
@@ -127,7 +129,7 @@ Measurement measure(Context& context, TrainingStep& step, const StepOptions& opt
   const bool on_cpu = context.device().device.kind == DeviceKind::cpu;
   m.peak = measure_peak_flops(context.device(), 0.3);
   m.bandwidth = measure_bandwidth(context.device(), std::size_t{1} << 30, 0.5);
-  const std::int64_t vocab = options.model.vocab;
+  const std::int64_t vocab = options.model->vocab();
   for (int i = 0; i < 3; ++i) run_step(step, i, vocab);  // touches the memory's pages, captures graphs
   m.seconds = timed_steps(step, steps, !on_cpu, vocab);
   m.table = table_of_step(context, step, vocab, m.peak, m.bandwidth);
@@ -140,11 +142,12 @@ Measurement measure(Context& context, TrainingStep& step, const StepOptions& opt
   m.least = sorted.front();
   const auto tokens = static_cast<double>(options.B * options.T);
   m.tokens_per_second = tokens / m.median;
-  m.share_of_peak = options.model.flops_per_token(options.T) * tokens / m.median / m.peak.of(options.dtype);
+  m.share_of_peak = options.model->flops_per_token(options.T) * tokens / m.median / m.peak.of(options.dtype);
   return m;
 }
 
-void print_json(const BenchStepFlags& flags, const Measurement& m, const Context& context, const TrainingStep& step) {
+void print_json(const BenchStepFlags& flags, const Measurement& m, const Context& context,
+                const TrainingStep& step) {
   std::vector<double> milliseconds;
   for (const double s : m.seconds) milliseconds.push_back(s * 1e3);
   const nlohmann::json out = {{"model", flags.model},
@@ -185,7 +188,7 @@ void run(const BenchStepFlags& flags) {
   Context context(std::move(context_options), flags.device.place());
   TrainingStep step(context, options);
   step.allocate();
-  initialize(options.model, 1, step.full_precision());
+  options.model->initialize(1, step.full_precision());
   step.round_masters();
   const Measurement m = measure(context, step, options, flags.steps);
   warn_if_disturbed(m.disturbance);

@@ -7,6 +7,7 @@
 #include "cli/standard_streams.hpp"
 #include "core/error.hpp"
 #include "infer/origin.hpp"
+#include "model/decoder_files.hpp"
 #include "model/gpt2_files.hpp"
 #include "runtime/file.hpp"
 
@@ -20,7 +21,7 @@ struct ConvertFlags {
 };
 
 std::optional<Replaceable> replaceable_model(const ConvertFlags& flags) {
-  return flags.force ? std::optional(replaceable_gpt2_folder()) : std::nullopt;
+  return flags.force ? std::optional(replaceable_model_folder()) : std::nullopt;
 }
 
 // The contents of a model folder other than its weights.
@@ -31,7 +32,7 @@ struct Companions {
 
 // The ids in the model's config.json. If it has none: the tokenizer's end-of-text token for both. If there is
 // no tokenizer: the ids of GPT-2's tokenizer, provided the vocabulary has its size, as in llm.c's files.
-Companions companions_of(const ConvertFlags& flags, const GPT2Config& config) {
+Companions companions_of(const ConvertFlags& flags, const Decoder& decoder) {
   constexpr std::int64_t kGpt2Vocab = 50257;
   Companions found;
   const bool from_folder = is_folder(flags.from);
@@ -40,12 +41,12 @@ Companions companions_of(const ConvertFlags& flags, const GPT2Config& config) {
   if (from_folder && flags.tokenizer.empty()) found.tokens = read_boundary_tokens(flags.from);
   if (!found.tokens.eos && !found.tokenizer.empty()) {
     const text::Tokenizer tokenizer =
-        load_tokenizer(flags.from, flags.tokenizer, config, flags.allow_tokenizer_change);
+        load_tokenizer(flags.from, flags.tokenizer, decoder, flags.allow_tokenizer_change);
     if (tokenizer.eos_id()) {
       found.tokens.eos = *tokenizer.eos_id();
       if (!found.tokens.bos) found.tokens.bos = found.tokens.eos;
     }
-  } else if (!from_folder && config.vocab == kGpt2Vocab) {
+  } else if (!from_folder && decoder.vocab() == kGpt2Vocab) {
     found.tokens = kGpt2Vocab - 1;
   }
   return found;
@@ -56,11 +57,11 @@ std::string text_of(const std::optional<std::int64_t>& id) {
 }
 
 // Writes a .bin; returns a note on what the format cannot hold.
-std::string write_llmc(const ConvertFlags& flags, const GPT2Model& model) {
-  write_gpt2_llmc(flags.to, model.config(), model.parameters(), Stream());
+std::string write_llmc(const ConvertFlags& flags, const DecoderWeights& model) {
+  write_gpt2_llmc(flags.to, read_gpt2_config(flags.from), model.parameters, Stream());
   if (!is_folder(flags.from)) return {};
   const BoundaryTokens tokens = read_boundary_tokens(flags.from);
-  const bool rounds = model.parameters().wte.dtype == DType::bf16;
+  const bool rounds = model.dtype == DType::bf16;
   return fmt::format(
       "the format holds no tokenizer and no bos and eos ids (here {} and {}): keep {}, and give it with "
       "--tokenizer to convert back\n{}",
@@ -69,10 +70,10 @@ std::string write_llmc(const ConvertFlags& flags, const GPT2Model& model) {
 }
 
 // Writes a folder; returns a note on what it lacks.
-std::string write_folder(const ConvertFlags& flags, const GPT2Model& model) {
-  const Companions companions = companions_of(flags, model.config());
+std::string write_folder(const ConvertFlags& flags, const DecoderWeights& model) {
+  const Companions companions = companions_of(flags, *model.decoder);
   AtomicFolder folder(flags.to, replaceable_model(flags));
-  write_gpt2_folder(folder.folder(), model.config(), model.parameters(), companions.tokens, Stream());
+  model.decoder->save(folder.folder(), model.parameters, companions.tokens, Stream());
   if (!companions.tokenizer.empty()) copy_tokenizer(companions.tokenizer, folder.folder());
   const auto origin = flags.tokenizer.empty() ? read_origin(flags.from) : std::nullopt;
   if (origin) write_origin(folder.folder(), *origin);
@@ -94,10 +95,10 @@ void run(const ConvertFlags& flags) {
   if (llmc && !flags.tokenizer.empty()) {
     throw UsageError("llm.c's format holds no tokenizer", "--tokenizer", "leave it out, or use --format hf");
   }
-  const GPT2Model model(flags.from, dtype);
+  const DecoderWeights model = load_weights(flags.from, dtype);
   const std::string lacks = llmc ? write_llmc(flags, model) : write_folder(flags, model);
   const std::string summary = fmt::format("{}{}: {} parameters in {}\n", lacks, flags.to.string(),
-                                          human_count(model.config().parameters()), name_of(dtype));
+                                          human_count(model.decoder->parameter_count()), name_of(dtype));
   // Standard output may be the file.
   is_replaced(flags.to) ? write_output(summary) : write_message(summary);
 }

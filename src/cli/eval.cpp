@@ -33,42 +33,42 @@ struct EvalFlags {
   DeviceFlags device;
 };
 
-void compare_with_data(const EvalFlags& f, const GPT2Config& config) {
+void compare_with_data(const EvalFlags& f, const Decoder& decoder) {
   std::vector<std::string> changed;
   fingerprint_of_data(f.data, f.allow_data_change ? &changed : nullptr);
   for (const std::string& line : changed) notify(line);
   const bool allow = f.allow_tokenizer_change;
-  if (!f.tokenizer.empty()) load_tokenizer(f.model, f.tokenizer, config, allow);
+  if (!f.tokenizer.empty()) load_tokenizer(f.model, f.tokenizer, decoder, allow);
   const std::filesystem::path& tokenizer = f.tokenizer.empty() ? f.model : f.tokenizer;
-  notify(compare_tokenizers(tokenizer, config.vocab, f.data, allow));
+  notify(compare_tokenizers(tokenizer, decoder.vocab(), f.data, allow));
 }
 
 // As given, or as in training, so that the loss equals that of the run's validation.
-std::int64_t sequence_of(const EvalFlags& f, const GPT2Config& config) {
+std::int64_t sequence_of(const EvalFlags& f, const Decoder& decoder) {
   if (f.T > 0) return f.T;
   const auto origin = read_origin(f.model);
-  return origin && origin->sequence >= 1 && origin->sequence <= config.context ? origin->sequence
-                                                                               : config.context;
+  return origin && origin->sequence >= 1 && origin->sequence <= decoder.context() ? origin->sequence
+                                                                                  : decoder.context();
 }
 
-nlohmann::json evaluate_shards(const EvalFlags& f, Context& context, const GPT2Model& model) {
-  const GPT2Config& config = model.config();
-  const std::int64_t T = sequence_of(f, config);
-  if (T > config.context) {
-    throw UsageError(fmt::format("{} is beyond the model's context of {}", T, config.context), "--seq",
+nlohmann::json evaluate_shards(const EvalFlags& f, Context& context, const DecoderWeights& model) {
+  const Decoder& decoder = *model.decoder;
+  const std::int64_t T = sequence_of(f, decoder);
+  if (T > decoder.context()) {
+    throw UsageError(fmt::format("{} is beyond the model's context of {}", T, decoder.context()), "--seq",
                      "give less");
   }
   const Split split = f.split == "train" ? Split::train : Split::val;
-  const TokenStream stream(f.data, split, config.vocab);
-  compare_with_data(f, config);
+  const TokenStream stream(f.data, split, decoder.vocab());
+  compare_with_data(f, decoder);
   std::optional<TokenStream> train;
   if (f.baselines) {
-    train.emplace(f.data, Split::train, config.vocab);
+    train.emplace(f.data, Split::train, decoder.vocab());
     train->check(train->tokens());
   }
   ProgressLine line;
   const LossReport report = evaluate_loss(
-      context, config, model.parameters(), stream, f.B, T, f.max_batches,
+      context, model, stream, f.B, T, f.max_batches,
       [&](std::int64_t done, std::int64_t total) { line.show(fmt::format("batch {} of {}", done, total)); });
   line.clear();
   nlohmann::json out = {
@@ -80,7 +80,7 @@ nlohmann::json evaluate_shards(const EvalFlags& f, Context& context, const GPT2M
     out["bits_per_byte"] = report.loss * tokens_per_byte / std::log(2.0);
   }
   if (train) {
-    const NgramLoss baseline = ngram_loss(*train, stream, T, report.tokens / T, config.vocab);
+    const NgramLoss baseline = ngram_loss(*train, stream, T, report.tokens / T, decoder.vocab());
     out["unigram_loss"] = baseline.unigram;
     out["bigram_loss"] = baseline.bigram;
   }
@@ -135,21 +135,21 @@ Choice parse_choice(std::string_view line, const std::string& where, const text:
   return choice;
 }
 
-nlohmann::json evaluate_multiple_choice(const EvalFlags& f, Context& context, const GPT2Model& model) {
+nlohmann::json evaluate_multiple_choice(const EvalFlags& f, Context& context, const DecoderWeights& model) {
   const bool allow = f.allow_tokenizer_change;
-  const text::Tokenizer tokenizer = load_tokenizer(f.model, f.tokenizer, model.config(), allow);
-  if (f.tokenizer.empty()) notify(compare_tokenizers(f.model, model.config().vocab, f.model, allow));
+  const text::Tokenizer tokenizer = load_tokenizer(f.model, f.tokenizer, *model.decoder, allow);
+  if (f.tokenizer.empty()) notify(compare_tokenizers(f.model, model.decoder->vocab(), f.model, allow));
   std::vector<Choice> choices;
   for_each_line(f.choices, [&](std::string_view line, std::int64_t number) {
     if (line.find_first_not_of(" \t\r") == std::string_view::npos) return;
     const std::string where = fmt::format("{}:{}", f.choices.string(), number);
-    choices.push_back(parse_choice(line, where, tokenizer, model.config().context));
+    choices.push_back(parse_choice(line, where, tokenizer, model.decoder->context()));
   });
   if (choices.empty()) throw Error("holds no question", f.choices.string(), "give one JSON object a line");
   ProgressLine line;
-  const ChoiceReport report = evaluate_choices(
-      context, model.config(), model.parameters(), choices,
-      [&](std::int64_t done) { line.show(fmt::format("question {} of {}", done, choices.size())); });
+  const ChoiceReport report = evaluate_choices(context, model, choices, [&](std::int64_t done) {
+    line.show(fmt::format("question {} of {}", done, choices.size()));
+  });
   line.clear();
   const double n = static_cast<double>(report.questions);
   return {{"questions", report.questions},
@@ -162,7 +162,7 @@ void run(const EvalFlags& f) {
     throw UsageError("give one of the two", "--data, --choices", "give shards, or a JSONL of questions");
   }
   Context context(f.device.context_options(f.dtype), f.device.place());
-  const GPT2Model model = load_model(f.model, f.dtype, f.device.place());
+  const DecoderWeights model = load_model(f.model, f.dtype, f.device.place());
   const nlohmann::json out =
       f.data.empty() ? evaluate_multiple_choice(f, context, model) : evaluate_shards(f, context, model);
   if (f.json) {

@@ -113,12 +113,12 @@ void print_json(const Prompt& prompt, std::uint64_t seed, const Sample& sample) 
 }
 
 std::vector<std::int32_t> prompt_ids(const Prompt& prompt, const text::Tokenizer& tokenizer,
-                                     const GPT2Config& config) {
+                                     const Decoder& decoder) {
   std::vector<std::int32_t> ids;
   for (const text::TokenId id : tokenizer.encode(prompt.text)) ids.push_back(static_cast<std::int32_t>(id));
   if (ids.empty()) ids.push_back(static_cast<std::int32_t>(tokenizer.eos_id().value_or(0)));
-  if (static_cast<std::int64_t>(ids.size()) > config.context) {
-    throw UsageError(fmt::format("has {} tokens, the model's context is {}", ids.size(), config.context),
+  if (static_cast<std::int64_t>(ids.size()) > decoder.context()) {
+    throw UsageError(fmt::format("has {} tokens, the model's context is {}", ids.size(), decoder.context()),
                      prompt.where, "shorten it");
   }
   return ids;
@@ -128,13 +128,13 @@ void run(const GenerateFlags& flags) {
   GenerationOptions options = flags.options;
   options.sampling.validate();
   Context context(flags.device.context_options(flags.dtype), flags.device.place());
-  const GPT2Model model = load_model(flags.model, flags.dtype, flags.device.place());
+  const DecoderWeights model = load_model(flags.model, flags.dtype, flags.device.place());
   const text::Tokenizer tokenizer =
-      load_tokenizer(flags.model, flags.tokenizer, model.config(), flags.allow_tokenizer_change);
+      load_tokenizer(flags.model, flags.tokenizer, *model.decoder, flags.allow_tokenizer_change);
   const Prompt prompt = read_prompt(flags);
-  const std::vector<std::int32_t> ids = prompt_ids(prompt, tokenizer, model.config());
+  const std::vector<std::int32_t> ids = prompt_ids(prompt, tokenizer, *model.decoder);
   if (tokenizer.eos_id()) options.end_of_text = static_cast<std::int32_t>(*tokenizer.eos_id());
-  Generator generator(context, model.config(), model.parameters());
+  Generator generator(context, model);
   for (std::int64_t i = 0; i < flags.samples; ++i) {
     options.sampling.seed = flags.options.sampling.seed + static_cast<std::uint64_t>(i);
     if (flags.json) {

@@ -5,6 +5,7 @@
 #include "cli/standard_streams.hpp"
 #include "core/error.hpp"
 #include "infer/origin.hpp"
+#include "model/gpt2_files.hpp"
 #include "runtime/file.hpp"
 #include "train/checkpoint.hpp"
 
@@ -69,22 +70,22 @@ GPT2Config gpt2_config_of(const std::string& model) {
   return read_gpt2_config(model);
 }
 
-GPT2Model load_model(const std::filesystem::path& source, const std::string& dtype, Device device) {
+DecoderWeights load_model(const std::filesystem::path& source, const std::string& dtype, Device device) {
   require_model(source);
-  if (dtype != "auto") return GPT2Model(source, compute_dtype(dtype), device);
-  return GPT2Model(source, stored_dtype(source) == DType::bf16 ? DType::bf16 : DType::f32, device);
+  if (dtype != "auto") return load_weights(source, compute_dtype(dtype), device);
+  return load_weights(source, stored_dtype(source) == DType::bf16 ? DType::bf16 : DType::f32, device);
 }
 
 text::Tokenizer load_tokenizer(const std::filesystem::path& model, const std::filesystem::path& folder,
-                               const GPT2Config& config, bool allow_change) {
+                               const Decoder& decoder, bool allow_change) {
   const std::filesystem::path& from = folder.empty() ? model : folder;
   text::Tokenizer tokenizer = text::Tokenizer::load(from);
-  if (static_cast<std::int64_t>(tokenizer.vocab_size()) > config.vocab) {
-    throw Error(fmt::format("has {} tokens, the model {}", tokenizer.vocab_size(), config.vocab),
+  if (static_cast<std::int64_t>(tokenizer.vocab_size()) > decoder.vocab()) {
+    throw Error(fmt::format("has {} tokens, the model {}", tokenizer.vocab_size(), decoder.vocab()),
                 from.string(), "use the tokenizer of this model");
   }
   if (!folder.empty() && is_folder(model)) {
-    notify(compare_tokenizers(model, config.vocab, folder, allow_change));
+    notify(compare_tokenizers(model, decoder.vocab(), folder, allow_change));
   }
   return tokenizer;
 }

@@ -7,7 +7,8 @@
 #include <string>
 
 #include "core/dtype.hpp"
-#include "model/gpt2_files.hpp"
+#include "model/decoder_files.hpp"
+#include "model/gpt2_config.hpp"
 #include "text/tokenizer.hpp"
 
 namespace warpwright::cli {
@@ -35,12 +36,12 @@ void require_model(const std::filesystem::path& source);
 GPT2Config gpt2_config_of(const std::string& model);
 
 // Loads the folder's (or .bin's) model in the named dtype. "auto" means bf16 for bf16 weights, else fp32.
-GPT2Model load_model(const std::filesystem::path& source, const std::string& dtype, Device device);
+DecoderWeights load_model(const std::filesystem::path& source, const std::string& dtype, Device device);
 
 // Loads the tokenizer in `folder` or, if that is empty, in the model's. Throws Error if it has ids beyond the
 // model's vocabulary. Throws Error if the model was trained with another tokenizer; with `allow_change` it
 // reports that on standard error instead.
 text::Tokenizer load_tokenizer(const std::filesystem::path& model, const std::filesystem::path& folder,
-                               const GPT2Config& config, bool allow_change);
+                               const Decoder& decoder, bool allow_change);
 
 }  // namespace warpwright::cli

@@ -40,9 +40,9 @@ void check_data(const TrainFlags& flags) {
 
 void print_start(const Trainer& trainer, const Context& context) {
   const TrainOptions& o = trainer.options();
-  const GPT2Config& m = o.step.model;
-  fmt::print("model: {} layers, {} heads, {} channels, vocabulary {}, context {}: {} parameters\n", m.layers,
-             m.heads, m.channels, m.vocab, m.context, human_count(m.parameters()));
+  const Decoder& m = *o.step.model;
+  fmt::print("model: {}, vocabulary {}, context {}: {} parameters\n", m.describe(), m.vocab(), m.context(),
+             human_count(m.parameter_count()));
   fmt::print("step: {} × {} × {} = {} tokens in {}{} on {}, {} threads\n", o.step.micro_batches, o.step.B,
              o.step.T, human_count(o.step.micro_batches * o.step.B * o.step.T), name_of(o.step.dtype),
              o.step.master_weights ? "" : " without master weights", context.device().name,

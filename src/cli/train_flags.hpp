@@ -8,6 +8,7 @@
 
 #include "cli/command.hpp"
 #include "cli/tuned_flags.hpp"
+#include "model/gpt2_config.hpp"
 #include "train/trainer.hpp"
 
 namespace warpwright::cli {

@@ -1,6 +1,7 @@
 // Turns the flags of `warpwright train` into the options of a run, and a checkpoint's options into flags.
 #include <fmt/format.h>
 
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <type_traits>
@@ -9,6 +10,8 @@
 #include "cli/train_flags.hpp"
 #include "core/error.hpp"
 #include "data/manifest.hpp"
+#include "model/gpt2_decoder.hpp"
+#include "model/gpt2_files.hpp"
 #include "runtime/file.hpp"
 #include "runtime/json.hpp"
 
@@ -128,14 +131,14 @@ void TrainFlags::restore(CLI::App& command, const SavedRun& saved) {
 
 TrainOptions TrainFlags::finished_options() {
   TrainOptions& o = options;
-  o.step.model = model_config(*this, read_manifest(o.data));
+  o.step.model = std::make_shared<GPT2Decoder>(model_config(*this, read_manifest(o.data)));
   o.step.dtype = compute_dtype(dtype);
   o.step.master_weights = master_weights == "fp32";
   o.schedule.kind = learning_rate_schedule_named(schedule);
   o.step.recompute = recompute_named(recompute);
   if (memory_efficient_norm) o.step.norms = NormBackwardFrom::output;
   o.on_non_finite = on_non_finite == "skip" ? OnNonFinite::skip : OnNonFinite::stop;
-  if (o.step.T == 0) o.step.T = o.step.model.context;
+  if (o.step.T == 0) o.step.T = o.step.model->context();
   if (o.step.B < 1 || o.step.T < 1) {
     throw UsageError(fmt::format("is {}, with --seq {}", o.step.B, o.step.T), "--batch",
                      "give at least 1 for each");

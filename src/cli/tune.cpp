@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <map>
+#include <memory>
 #include <nlohmann/json.hpp>
 
 #include "cli/checks.hpp"
@@ -12,6 +13,7 @@
 #include "cli/standard_streams.hpp"
 #include "cli/tuned_flags.hpp"
 #include "core/error.hpp"
+#include "model/gpt2_decoder.hpp"
 #include "ops/matmul/products_bench.hpp"
 #include "ops/matmul/timer.hpp"
 #include "runtime/file.hpp"
@@ -157,12 +159,13 @@ TunedTable table_at(const fs::path& path, Device device) {
 }
 
 void finish_step(TuneFlags& flags) {
-  flags.step.model = gpt2_config_of(flags.model);
-  if (flags.vocab > 0) flags.step.model.vocab = flags.vocab;
+  GPT2Config model = gpt2_config_of(flags.model);
+  if (flags.vocab > 0) model.vocab = flags.vocab;
+  flags.step.model = std::make_shared<GPT2Decoder>(model);
   flags.step.dtype = compute_dtype(flags.dtype);
   flags.step.recompute = recompute_named(flags.recompute);
   if (flags.memory_efficient_norm) flags.step.norms = NormBackwardFrom::output;
-  if (flags.step.T == 0) flags.step.T = flags.step.model.context;
+  if (flags.step.T == 0) flags.step.T = flags.step.model->context();
   TrainOptions training;  // refuses what train does
   training.step = flags.step;
   training.schedule.steps = 1;

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "core/error.hpp"
 #include "runtime/host_view.hpp"
@@ -13,30 +14,17 @@ namespace {
 
 constexpr std::int64_t kChunk = 64;  // tokens of a prompt that run at once
 
+std::int64_t chunk_of(const Decoder& decoder) {
+  return std::min(kChunk, decoder.context());
+}
+
 }  // namespace
 
-// The tensors of a chunk and the cache of the whole context.
 struct Generator::Tensors {
-  GPT2Batch batch;      // of kChunk tokens
+  DecoderBatch batch;   // of kChunk tokens
   Tensor cu_seqlens_k;  // (2) int32
-  GPT2Activations activations;
-  std::vector<Tensor> qkv;  // per layer (T, 3, NH, HS): every position's; k and v are the cache
-  Tensor logits;            // (1, Vp)
-
-  // A run of n tokens at position first: the qkv product writes its rows where the cache wants them.
-  GPT2Activations at(std::int64_t first, std::int64_t n) const {
-    GPT2Activations a = narrow(activations, n);
-    for (std::size_t l = 0; l < qkv.size(); ++l) {
-      a.blocks[l].qkv = qkv[l].slice(0, first, n);
-      a.blocks[l].keys = qkv[l].slice(0, 0, first + n).select(1, 1);
-      a.blocks[l].values = qkv[l].slice(0, 0, first + n).select(1, 2);
-      a.blocks[l].cu_seqlens_k = cu_seqlens_k;
-    }
-    return a;
-  }
-  GPT2Batch first_tokens(std::int64_t n) const {
-    return {batch.tokens.slice(0, 0, n), batch.positions.slice(0, 0, n), batch.cu_seqlens};
-  }
+  std::unique_ptr<CachedPass> pass;
+  Tensor logits;  // (1, Vp)
 };
 
 struct Generator::HostViews {
@@ -50,54 +38,46 @@ struct Generator::HostViews {
   HostView tokens, positions, cu_seqlens, cu_seqlens_k, logits;
 };
 
-Generator::Tensors Generator::allocate(const GPT2Config& config, DType dtype, Allocator& allocator) {
-  const std::int64_t chunk = std::min(kChunk, config.context);
+Generator::Tensors Generator::allocate(const Decoder& decoder, DType dtype,
+                                       const DecoderParameters& parameters, Allocator& allocator) {
   Tensors t;
-  t.batch = allocate_batch(1, chunk, allocator);
+  t.batch = allocate_batch(1, chunk_of(decoder), allocator);
   t.cu_seqlens_k = allocator.allocate("cu_seqlens_k", DType::i32, {2}, Category::batch);
-  t.activations = allocate_activations(config, t.batch, dtype, Purpose::inference, allocator);
-  for (std::int64_t l = 0; l < config.layers; ++l) {
-    t.qkv.push_back(allocator.allocate(fmt::format("cache.{}.qkv", l), dtype,
-                                       {config.context, 3, config.heads, config.head_size()},
-                                       Category::cache));
-  }
-  t.logits = allocate_logits(config, 1, dtype, allocator);
+  t.pass = decoder.allocate_cached(parameters, dtype, t.batch, t.cu_seqlens_k, allocator);
+  t.logits = decoder.allocate_logits(1, dtype, allocator);
   return t;
 }
 
-void Generator::run(Context& context, const GPT2Config& config, const GPT2Parameters& parameters,
-                    const Tensors& t, std::int64_t first, std::int64_t n) {
-  const GPT2Activations a = t.at(first, n);
-  gpt2_forward(context, config, parameters, t.first_tokens(n), a);
-  gpt2_head(context, parameters, a.lnf.slice(0, n - 1, 1), t.logits);
+void Generator::run(Context& context, const Tensors& t, std::int64_t past, std::int64_t n) {
+  const Tensor hidden = t.pass->forward(context, past, n);
+  t.pass->head(context, hidden.slice(0, n - 1, 1), t.logits);
 }
 
-MemoryPlan Generator::planned(Context& context, const GPT2Config& config, DType dtype) {
-  struct Recorded {
-    GPT2Parameters parameters;
-    Tensors tensors;
-  };
+// The last chunk of a full context needs the most.
+void Generator::run_most(Context& context, const Decoder& decoder, const Tensors& t) {
+  const std::int64_t chunk = chunk_of(decoder);
+  run(context, t, decoder.context() - chunk, chunk);
+}
+
+MemoryPlan Generator::planned(Context& context, const Decoder& decoder, DType dtype) {
   const auto allocate = [&](Allocator& allocator) {
-    return Recorded{allocate_parameters(config, dtype, Category::parameters, "", allocator),
-                    Generator::allocate(config, dtype, allocator)};
+    const DecoderParameters parameters =
+        decoder.allocate_parameters(dtype, Category::parameters, "", allocator);
+    return Generator::allocate(decoder, dtype, parameters, allocator);
   };
-  const std::int64_t chunk = std::min(kChunk, config.context);
-  MemoryPlan plan = Planned<Recorded>(context, allocate, [&](const Recorded& r) {
-                      run(context, config, r.parameters, r.tensors, config.context - chunk, chunk);
-                    }).plan();
+  const auto work = [&](const Tensors& t) { run_most(context, decoder, t); };
+  MemoryPlan plan = Planned<Tensors>(context, allocate, work).plan();
   plan.arena_bytes[static_cast<int>(Category::parameters)] = 0;
   return plan;
 }
 
-Generator::Generator(Context& context, const GPT2Config& config, const GPT2Parameters& parameters)
-    : context_(context), config_(config), parameters_(parameters) {
-  const std::int64_t chunk = std::min(kChunk, config_.context);
+Generator::Generator(Context& context, DecoderWeights weights)
+    : context_(context), weights_(std::move(weights)) {
   const auto allocate = [this](Allocator& allocator) {
-    return Generator::allocate(config_, parameters_.wte.dtype, allocator);
+    return Generator::allocate(*weights_.decoder, weights_.dtype, weights_.parameters, allocator);
   };
-  tensors_ = std::make_unique<Planned<Tensors>>(context, allocate, [&](const Tensors& t) {
-    run(context, config_, parameters_, t, config_.context - chunk, chunk);
-  });
+  const auto work = [this](const Tensors& t) { run_most(context_, *weights_.decoder, t); };
+  tensors_ = std::make_unique<Planned<Tensors>>(context, allocate, work);
   tensors_->take(context);
   host_ = std::make_unique<HostViews>(tensors_->tensors());
 }
@@ -124,13 +104,13 @@ void Generator::append_chunk(std::span<const std::int32_t> tokens) {
   for (const HostView* view : {&host_->tokens, &host_->positions, &host_->cu_seqlens, &host_->cu_seqlens_k}) {
     view->upload(context_.stream());
   }
-  run(context_, config_, parameters_, tensors_->tensors(), first, n);
+  run(context_, tensors_->tensors(), first, n);
   sequence_.insert(sequence_.end(), tokens.begin(), tokens.end());
 }
 
 std::span<const float> Generator::append(std::span<const std::int32_t> tokens) {
   if (tokens.empty()) throw Error("no tokens to append", "generation", "give at least one token");
-  const auto limit = static_cast<std::size_t>(config_.context);
+  const auto limit = static_cast<std::size_t>(weights_.decoder->context());
   std::vector<std::int32_t> pending(tokens.begin(), tokens.end());
   for (std::size_t done = 0; done < pending.size();) {
     if (sequence_.size() == limit) {
@@ -146,7 +126,7 @@ std::span<const float> Generator::append(std::span<const std::int32_t> tokens) {
     append_chunk({pending.data() + done, n});
     done += n;
   }
-  logits_.resize(static_cast<std::size_t>(config_.vocab));
+  logits_.resize(static_cast<std::size_t>(weights_.decoder->vocab()));
   host_->logits.download(context_.stream());
   context_.synchronize();
   const Tensor& logits = host_->logits.tensor();

@@ -7,21 +7,22 @@
 #include <vector>
 
 #include "infer/sampler.hpp"
-#include "model/gpt2.hpp"
+#include "model/decoder.hpp"
 #include "runtime/planned.hpp"
 
 namespace warpwright {
 
-// Holds the cache and the activations of one sequence for a model whose parameters live elsewhere. All memory
-// is planned and taken at construction.
+// The cache and the activations of one sequence, over weights that other sessions may share. All memory is
+// planned and taken at construction.
 class Generator {
  public:
-  Generator(Context& context, const GPT2Config& config, const GPT2Parameters& parameters);
+  // The Context must be one of the weights' device and outlive the Generator.
+  Generator(Context& context, DecoderWeights weights);
   ~Generator();
 
   const MemoryPlan& plan() const;
-  // The memory plan of a Generator for a model whose parameters live elsewhere.
-  static MemoryPlan planned(Context& context, const GPT2Config& config, DType dtype);
+  // The memory plan of a Generator, without the weights.
+  static MemoryPlan planned(Context& context, const Decoder& decoder, DType dtype);
 
   // Forgets every token.
   void reset();
@@ -33,15 +34,15 @@ class Generator {
  private:
   struct Tensors;
   struct HostViews;
-  static Tensors allocate(const GPT2Config& config, DType dtype, Allocator& allocator);
-  // Runs n tokens at position `first` to the logits of the last one.
-  static void run(Context& context, const GPT2Config& config, const GPT2Parameters& parameters,
-                  const Tensors& tensors, std::int64_t first, std::int64_t n);
+  static Tensors allocate(const Decoder& decoder, DType dtype, const DecoderParameters& parameters,
+                          Allocator& allocator);
+  // Runs n tokens after `past` others to the logits of the last one.
+  static void run(Context& context, const Tensors& tensors, std::int64_t past, std::int64_t n);
+  static void run_most(Context& context, const Decoder& decoder, const Tensors& tensors);
   void append_chunk(std::span<const std::int32_t> tokens);
 
   Context& context_;
-  GPT2Config config_;
-  const GPT2Parameters& parameters_;
+  DecoderWeights weights_;
   std::unique_ptr<Planned<Tensors>> tensors_;
   std::unique_ptr<HostViews> host_;
   std::vector<std::int32_t> sequence_;  // what the cache holds

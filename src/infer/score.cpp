@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "core/error.hpp"
 #include "ops/classifier/classifier.hpp"
@@ -13,8 +14,8 @@
 namespace warpwright {
 
 struct Scorer::Tensors {
-  GPT2Batch batch;
-  GPT2Activations activations;
+  DecoderBatch batch;
+  std::unique_ptr<ScoringPass> pass;
   Tensor logits, targets, losses;
 };
 
@@ -29,25 +30,26 @@ struct Scorer::HostViews {
   HostView tokens, positions, cu_seqlens, targets, losses;
 };
 
-Scorer::Tensors Scorer::allocate(const GPT2Config& config, DType dtype, std::int64_t sequences,
+Scorer::Tensors Scorer::allocate(const DecoderWeights& weights, std::int64_t sequences,
                                  std::int64_t max_tokens, Allocator& allocator) {
+  const Decoder& decoder = *weights.decoder;
   Tensors t;
   t.batch = allocate_batch(sequences, max_tokens, allocator);
-  t.activations = allocate_activations(config, t.batch, dtype, Purpose::inference, allocator);
-  t.logits = allocate_logits(config, max_tokens, dtype, allocator);
+  t.pass = decoder.allocate_scoring(weights.parameters, weights.dtype, t.batch, allocator);
+  t.logits = decoder.allocate_logits(max_tokens, weights.dtype, allocator);
   t.targets = allocator.allocate("targets", DType::i32, {max_tokens}, Category::batch);
-  t.losses = allocator.allocate("losses", ops::accumulation_dtype(dtype), {max_tokens}, Category::batch);
+  t.losses =
+      allocator.allocate("losses", ops::accumulation_dtype(weights.dtype), {max_tokens}, Category::batch);
   return t;
 }
 
-Scorer::Scorer(Context& context, const GPT2Config& config, const GPT2Parameters& parameters,
-               std::int64_t sequences, std::int64_t max_tokens)
-    : context_(context), config_(config), parameters_(parameters) {
+Scorer::Scorer(Context& context, DecoderWeights weights, std::int64_t sequences, std::int64_t max_tokens)
+    : context_(context), weights_(std::move(weights)) {
   const auto allocate = [=, this](Allocator& allocator) {
-    return Scorer::allocate(config_, parameters_.wte.dtype, sequences, max_tokens, allocator);
+    return Scorer::allocate(weights_, sequences, max_tokens, allocator);
   };
-  tensors_ =
-      std::make_unique<Planned<Tensors>>(context, allocate, [&](const Tensors& t) { run(t, max_tokens); });
+  const auto work = [&](const Tensors& t) { run(t, max_tokens); };
+  tensors_ = std::make_unique<Planned<Tensors>>(context, allocate, work);
   tensors_->take(context);
   host_ = std::make_unique<HostViews>(tensors_->tensors());
 }
@@ -55,14 +57,15 @@ Scorer::Scorer(Context& context, const GPT2Config& config, const GPT2Parameters&
 Scorer::~Scorer() = default;
 
 void Scorer::run(const Tensors& t, std::int64_t N) {
-  const GPT2Batch batch{t.batch.tokens.slice(0, 0, N), t.batch.positions.slice(0, 0, N), t.batch.cu_seqlens};
-  GPT2Activations a = narrow(t.activations, N);
-  for (auto& block : a.blocks) block.cu_seqlens_k = batch.cu_seqlens;
   const Tensor logits = t.logits.slice(0, 0, N);
-  gpt2_forward(context_, config_, parameters_, batch, a);
-  gpt2_head(context_, parameters_, a.lnf, logits);
-  ops::classifier(context_,
-                  {logits, t.targets.slice(0, 0, N), {}, t.losses.slice(0, 0, N), {}, config_.vocab, false});
+  t.pass->head(context_, t.pass->forward(context_, N), logits);
+  ops::classifier(context_, {.logits = logits,
+                             .targets = t.targets.slice(0, 0, N),
+                             .weights = {},
+                             .losses = t.losses.slice(0, 0, N),
+                             .probabilities = {},
+                             .V = weights_.decoder->vocab(),
+                             .gradient = false});
 }
 
 std::span<const float> Scorer::score(std::span<const Sequence> sequences) {
@@ -75,9 +78,9 @@ std::span<const float> Scorer::score(std::span<const Sequence> sequences) {
   std::size_t n = 0;
   for (std::size_t s = 0; s < sequences.size(); ++s) {
     const auto& [inputs, targets] = sequences[s];
-    if (inputs.size() > static_cast<std::size_t>(config_.context) || n + inputs.size() > most) {
+    if (inputs.size() > static_cast<std::size_t>(weights_.decoder->context()) || n + inputs.size() > most) {
       throw Error(fmt::format("a sequence of {} tokens does not fit", inputs.size()), "scoring",
-                  fmt::format("give at most {} a sequence and {} in all", config_.context, most));
+                  fmt::format("give at most {} a sequence and {} in all", weights_.decoder->context(), most));
     }
     std::copy(inputs.begin(), inputs.end(), host_->tokens.tensor().as<std::int32_t>() + n);
     std::copy(targets.begin(), targets.end(), host_->targets.tensor().as<std::int32_t>() + n);
@@ -103,14 +106,14 @@ std::span<const float> Scorer::score(std::span<const Sequence> sequences) {
   return losses;
 }
 
-LossReport evaluate_loss(Context& context, const GPT2Config& config, const GPT2Parameters& parameters,
-                         const TokenStream& stream, std::int64_t B, std::int64_t T, std::int64_t max_batches,
+LossReport evaluate_loss(Context& context, const DecoderWeights& weights, const TokenStream& stream,
+                         std::int64_t B, std::int64_t T, std::int64_t max_batches,
                          const std::function<void(std::int64_t done, std::int64_t total)>& progress) {
   const ValidationLoader loader(stream, T);
   const std::int64_t all = (loader.samples() + B - 1) / B;
   const std::int64_t batches = max_batches > 0 ? std::min(all, max_batches) : all;
   stream.check(std::min(batches * B, loader.samples()) * T + 1);
-  Scorer scorer(context, config, parameters, B, B * T);
+  Scorer scorer(context, weights, B, B * T);
   std::vector<std::int32_t> inputs(static_cast<std::size_t>(B * T)), targets(inputs.size());
   double sum = 0;
   LossReport report;
@@ -152,7 +155,7 @@ Ending prepare(const std::vector<std::int32_t>& text, const std::vector<std::int
 
 }  // namespace
 
-ChoiceReport evaluate_choices(Context& context, const GPT2Config& config, const GPT2Parameters& parameters,
+ChoiceReport evaluate_choices(Context& context, const DecoderWeights& weights,
                               std::span<const Choice> choices,
                               const std::function<void(std::int64_t done)>& progress) {
   std::size_t sequences = 1, tokens = 1;
@@ -162,8 +165,7 @@ ChoiceReport evaluate_choices(Context& context, const GPT2Config& config, const 
     sequences = std::max(sequences, choice.endings.size());
     tokens = std::max(tokens, together);
   }
-  Scorer scorer(context, config, parameters, static_cast<std::int64_t>(sequences),
-                static_cast<std::int64_t>(tokens));
+  Scorer scorer(context, weights, static_cast<std::int64_t>(sequences), static_cast<std::int64_t>(tokens));
   ChoiceReport report;
   for (const Choice& choice : choices) {
     std::vector<Ending> prepared;

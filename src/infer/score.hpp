@@ -9,18 +9,18 @@
 #include <vector>
 
 #include "data/loader.hpp"
-#include "model/gpt2.hpp"
+#include "model/decoder.hpp"
 #include "runtime/planned.hpp"
 
 namespace warpwright {
 
-// Runs packed sequences forward and returns each token's loss. All memory is planned and taken at
-// construction.
+// Runs packed sequences forward and returns each token's loss, over weights that other sessions may share.
+// All memory is planned and taken at construction.
 class Scorer {
  public:
-  // At most `sequences` at once, of together at most `max_tokens`.
-  Scorer(Context& context, const GPT2Config& config, const GPT2Parameters& parameters, std::int64_t sequences,
-         std::int64_t max_tokens);
+  // At most `sequences` at once, of together at most `max_tokens`. The Context must be one of the weights'
+  // device and outlive the Scorer.
+  Scorer(Context& context, DecoderWeights weights, std::int64_t sequences, std::int64_t max_tokens);
   ~Scorer();
 
   struct Sequence {
@@ -33,13 +33,12 @@ class Scorer {
  private:
   struct Tensors;
   struct HostViews;
-  static Tensors allocate(const GPT2Config& config, DType dtype, std::int64_t sequences,
-                          std::int64_t max_tokens, Allocator& allocator);
+  static Tensors allocate(const DecoderWeights& weights, std::int64_t sequences, std::int64_t max_tokens,
+                          Allocator& allocator);
   void run(const Tensors& tensors, std::int64_t N);
 
   Context& context_;
-  GPT2Config config_;
-  const GPT2Parameters& parameters_;
+  DecoderWeights weights_;
   std::unique_ptr<Planned<Tensors>> tensors_;
   std::unique_ptr<HostViews> host_;
 };
@@ -50,8 +49,8 @@ struct LossReport {
 };
 
 // The mean loss over the stream in samples of T tokens, B at a time (max_batches: 0 for all).
-LossReport evaluate_loss(Context& context, const GPT2Config& config, const GPT2Parameters& parameters,
-                         const TokenStream& stream, std::int64_t B, std::int64_t T, std::int64_t max_batches,
+LossReport evaluate_loss(Context& context, const DecoderWeights& weights, const TokenStream& stream,
+                         std::int64_t B, std::int64_t T, std::int64_t max_batches,
                          const std::function<void(std::int64_t done, std::int64_t total)>& progress);
 
 // One question in HellaSwag's form: a text and its possible endings, each of at least one token.
@@ -68,7 +67,7 @@ struct ChoiceReport {
 };
 
 // Text and ending together must fit the context.
-ChoiceReport evaluate_choices(Context& context, const GPT2Config& config, const GPT2Parameters& parameters,
+ChoiceReport evaluate_choices(Context& context, const DecoderWeights& weights,
                               std::span<const Choice> choices,
                               const std::function<void(std::int64_t done)>& progress);
 

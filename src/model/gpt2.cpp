@@ -33,13 +33,28 @@ struct Norm {
 };
 
 Norm ln1_of(const GPT2Block& p, const GPT2BlockActivations& a) {
-  return {p.ln1_weight, p.ln1_bias, a.ln1, a.ln1_mean, a.ln1_rstd, a.ln1_lost};
+  return {.weight = p.ln1_weight,
+          .bias = p.ln1_bias,
+          .out = a.ln1,
+          .mean = a.ln1_mean,
+          .rstd = a.ln1_rstd,
+          .lost = a.ln1_lost};
 }
 Norm ln2_of(const GPT2Block& p, const GPT2BlockActivations& a) {
-  return {p.ln2_weight, p.ln2_bias, a.ln2, a.ln2_mean, a.ln2_rstd, a.ln2_lost};
+  return {.weight = p.ln2_weight,
+          .bias = p.ln2_bias,
+          .out = a.ln2,
+          .mean = a.ln2_mean,
+          .rstd = a.ln2_rstd,
+          .lost = a.ln2_lost};
 }
 Norm lnf_of(const GPT2Parameters& p, const GPT2Activations& a) {
-  return {p.lnf_weight, p.lnf_bias, a.lnf, a.lnf_mean, a.lnf_rstd, a.lnf_lost};
+  return {.weight = p.lnf_weight,
+          .bias = p.lnf_bias,
+          .out = a.lnf,
+          .mean = a.lnf_mean,
+          .rstd = a.lnf_rstd,
+          .lost = a.lnf_lost};
 }
 
 void layernorm_forward(Context& ctx, const Tensor& x, const Norm& n, float eps) {
@@ -82,12 +97,41 @@ void layernorm_backward(Context& ctx, const Tensor& dout, const Tensor& x, const
   norm_backward(ctx, a);
 }
 
+void attention(Context& ctx, const GPT2Config& config, const DecoderBatch& batch,
+               const GPT2BlockActivations& a) {
+  attention_forward(ctx, {.q = part(a.qkv, 0),
+                          .k = a.keys,
+                          .v = a.values,
+                          .cu_seqlens_q = batch.cu_seqlens,
+                          .cu_seqlens_k = a.cu_seqlens_k,
+                          .out = a.att,
+                          .lse = a.lse,
+                          .scale = attention_scale(config),
+                          .mask = Mask::causal});
+}
+
+void attention_gradient(Context& ctx, const GPT2Config& config, const DecoderBatch& batch,
+                        const GPT2BlockActivations& a, const GPT2BackwardBuffers::Block& d) {
+  attention_backward(ctx, {.q = part(a.qkv, 0),
+                           .k = a.keys,
+                           .v = a.values,
+                           .cu_seqlens_q = batch.cu_seqlens,
+                           .cu_seqlens_k = a.cu_seqlens_k,
+                           .out = a.att,
+                           .lse = a.lse,
+                           .dout = d.datt,
+                           .dq = part(d.dqkv, 0),
+                           .dk = part(d.dqkv, 1),
+                           .dv = part(d.dqkv, 2),
+                           .scale = attention_scale(config),
+                           .mask = Mask::causal});
+}
+
 // From ln1 to fc: all of the block but its last product and sum.
-void block_inside(Context& ctx, const GPT2Config& config, const GPT2Block& p, const GPT2Batch& batch,
+void block_inside(Context& ctx, const GPT2Config& config, const GPT2Block& p, const DecoderBatch& batch,
                   const Tensor& x, const GPT2BlockActivations& a) {
   matmul_forward(ctx, {a.ln1, p.qkv_weight, p.qkv_bias, matrix(a.qkv), {}});
-  attention_forward(ctx, {part(a.qkv, 0), a.keys, a.values, batch.cu_seqlens, a.cu_seqlens_k, a.att, a.lse,
-                          attention_scale(config), Mask::causal});
+  attention(ctx, config, batch, a);
   add_projection(ctx, matrix(a.att), p.attproj_weight, p.attproj_bias, x, a.residual_mid);
   layernorm_forward(ctx, a.residual_mid, ln2_of(p, a), config.eps);
   matmul_forward(ctx, {a.ln2, p.fc_weight, p.fc_bias, a.fc, a.fc_preact, config.activation});
@@ -95,7 +139,7 @@ void block_inside(Context& ctx, const GPT2Config& config, const GPT2Block& p, co
 
 // x → x + attention(ln1(x)) → … + mlp(ln2(…)), ln1 being there; then what comes first behind the block,
 // `next`.
-void block_forward(Context& ctx, const GPT2Config& config, const GPT2Block& p, const GPT2Batch& batch,
+void block_forward(Context& ctx, const GPT2Config& config, const GPT2Block& p, const DecoderBatch& batch,
                    const Tensor& x, const GPT2BlockActivations& a, const Norm& next) {
   block_inside(ctx, config, p, batch, x, a);
   add_projection(ctx, a.fc, p.fcproj_weight, p.fcproj_bias, a.residual_mid, a.residual);
@@ -104,7 +148,7 @@ void block_forward(Context& ctx, const GPT2Config& config, const GPT2Block& p, c
 
 // What the backward of a block reads: as the forward left it, or computed again.
 GPT2BlockActivations recomputed(Context& ctx, const GPT2Config& config, const GPT2Block& p,
-                                const GPT2Batch& batch, const Tensor& x, const GPT2BlockActivations& kept,
+                                const DecoderBatch& batch, const Tensor& x, const GPT2BlockActivations& kept,
                                 const GPT2BlockActivations& again) {
   if (again.qkv) {
     layernorm_forward(ctx, x, {p.ln1_weight, p.ln1_bias, again.ln1, again.ln1_mean, again.ln1_rstd, {}},
@@ -128,7 +172,7 @@ GPT2BlockActivations recomputed(Context& ctx, const GPT2Config& config, const GP
 
 // The same lines in reverse. `dresidual` is the gradient of the block's output and becomes that of its input
 // x: a sum hands its gradient to both branches, so each branch only adds its own.
-void block_backward(Context& ctx, const GPT2Config& config, const GPT2Block& p, const GPT2Batch& batch,
+void block_backward(Context& ctx, const GPT2Config& config, const GPT2Block& p, const DecoderBatch& batch,
                     const Tensor& x, const GPT2BlockActivations& kept, const Tensor& dresidual,
                     const GPT2BackwardBuffers::Block& d, const GPT2Block& g, Store store) {
   const GPT2BlockActivations a = recomputed(ctx, config, p, batch, x, kept, d.again);
@@ -140,9 +184,7 @@ void block_backward(Context& ctx, const GPT2Config& config, const GPT2Block& p, 
                      Store::add, store);
   matmul_dw(ctx, {dresidual, matrix(a.att), g.attproj_weight, g.attproj_bias, store});
   matmul_dx(ctx, {dresidual, p.attproj_weight, {}, matrix(d.datt)});
-  attention_backward(
-      ctx, {part(a.qkv, 0), a.keys, a.values, batch.cu_seqlens, a.cu_seqlens_k, a.att, a.lse, d.datt,
-            part(d.dqkv, 0), part(d.dqkv, 1), part(d.dqkv, 2), attention_scale(config), Mask::causal});
+  attention_gradient(ctx, config, batch, a, d);
   matmul_dw(ctx, {matrix(d.dqkv), a.ln1, g.qkv_weight, g.qkv_bias, store});
   matmul_dx(ctx, {matrix(d.dqkv), p.qkv_weight, {}, d.dln1});
   layernorm_backward(ctx, d.dln1, x, ln1_of(p, a), dresidual, g.ln1_weight, g.ln1_bias, Store::add, store);
@@ -150,7 +192,7 @@ void block_backward(Context& ctx, const GPT2Config& config, const GPT2Block& p, 
 
 }  // namespace
 
-void gpt2_forward(Context& ctx, const GPT2Config& config, const GPT2Parameters& p, const GPT2Batch& batch,
+void gpt2_forward(Context& ctx, const GPT2Config& config, const GPT2Parameters& p, const DecoderBatch& batch,
                   const GPT2Activations& a) {
   embedding_forward(ctx, {batch.tokens, batch.positions, p.wte, p.wpe, a.embedding});
   layernorm_forward(ctx, a.embedding, ln1_of(p.blocks.front(), a.blocks.front()), config.eps);
@@ -172,7 +214,7 @@ void gpt2_head_backward(Context& ctx, const GPT2Parameters& p, const Tensor& lnf
   matmul_dx(ctx, {dlogits, p.wte, {}, dlnf});
 }
 
-void gpt2_backward(Context& ctx, const GPT2Config& config, const GPT2Parameters& p, const GPT2Batch& batch,
+void gpt2_backward(Context& ctx, const GPT2Config& config, const GPT2Parameters& p, const DecoderBatch& batch,
                    const GPT2Activations& a, const GPT2BackwardBuffers& d, const GPT2Parameters& g,
                    Store store) {
   const auto input_of = [&](std::size_t l) -> const Tensor& {

@@ -6,10 +6,10 @@
 #pragma once
 
 #include <cstdint>
-#include <string>
-#include <utility>
+#include <string_view>
 #include <vector>
 
+#include "model/decoder.hpp"
 #include "model/gpt2_config.hpp"
 #include "ops/norm/lost_columns.hpp"
 #include "ops/op.hpp"
@@ -26,64 +26,25 @@ struct GPT2Block {
   Tensor fcproj_weight, fcproj_bias;    // (C, 4C), (C)
 };
 
-// The parameters, or anything else of which there is one per parameter: gradients, moments, master copies.
+// The tensors of a DecoderParameters by their places in the network.
 struct GPT2Parameters {
   Tensor wte;  // (Vp, C), also the LM head
   Tensor wpe;  // (T, C)
   std::vector<GPT2Block> blocks;
   Tensor lnf_weight, lnf_bias;  // (C)
-
-  // Calls f(name, tensor) in a fixed order, with Hugging Face's names ("h.0.attn.c_attn.weight").
-  template <class F>
-  void visit(F&& f) {
-    f(std::string("wte.weight"), wte);
-    f(std::string("wpe.weight"), wpe);
-    for (std::size_t l = 0; l < blocks.size(); ++l) visit_block("h." + std::to_string(l) + ".", blocks[l], f);
-    f(std::string("ln_f.weight"), lnf_weight);
-    f(std::string("ln_f.bias"), lnf_bias);
-  }
-  template <class F>
-  void visit(F&& f) const {
-    const_cast<GPT2Parameters*>(this)->visit(
-        [&](const std::string& name, Tensor& t) { f(name, std::as_const(t)); });
-  }
-
- private:
-  template <class F>
-  static void visit_block(const std::string& prefix, GPT2Block& b, F& f) {
-    f(prefix + "ln_1.weight", b.ln1_weight);
-    f(prefix + "ln_1.bias", b.ln1_bias);
-    f(prefix + "attn.c_attn.weight", b.qkv_weight);
-    f(prefix + "attn.c_attn.bias", b.qkv_bias);
-    f(prefix + "attn.c_proj.weight", b.attproj_weight);
-    f(prefix + "attn.c_proj.bias", b.attproj_bias);
-    f(prefix + "ln_2.weight", b.ln2_weight);
-    f(prefix + "ln_2.bias", b.ln2_bias);
-    f(prefix + "mlp.c_fc.weight", b.fc_weight);
-    f(prefix + "mlp.c_fc.bias", b.fc_bias);
-    f(prefix + "mlp.c_proj.weight", b.fcproj_weight);
-    f(prefix + "mlp.c_proj.bias", b.fcproj_bias);
-  }
 };
+GPT2Parameters gpt2_parameters(const GPT2Config& config, const DecoderParameters& parameters);
 
 // One tensor per parameter, named prefix + the parameter's name. Those of layer normalization are fp32 beside
 // 16 bits: a weight near 1 that is rounded to bf16 stands still until its updates add up to 2^-9
 // (docs/numerics.md).
-GPT2Parameters allocate_parameters(const GPT2Config& config, DType dtype, Category category,
-                                   std::string_view prefix, Allocator& allocator);
+DecoderParameters allocate_parameters(const GPT2Config& config, DType dtype, Category category,
+                                      std::string_view prefix, Allocator& allocator);
 
 // GPT-2's initialization: weights and embeddings N(0, 0.02²), projections into the residual stream
 // N(0, 0.02²/(2·layers)), biases 0, layer normalization 1 and 0; padding rows of wte 0. A pure function of
 // seed, tensor and element. `parameters` may be of any floating dtype.
-void initialize(const GPT2Config& config, std::uint64_t seed, const GPT2Parameters& parameters);
-
-// The tokens of one forward. Sequences are packed one after the other.
-struct GPT2Batch {
-  Tensor tokens;      // (N) int32, below V
-  Tensor positions;   // (N) int32, below T
-  Tensor cu_seqlens;  // (S + 1) int32: the queries of each sequence
-};
-GPT2Batch allocate_batch(std::int64_t sequences, std::int64_t N, Allocator& allocator);
+void initialize(const GPT2Config& config, std::uint64_t seed, const DecoderParameters& parameters);
 
 struct GPT2BlockActivations {
   Tensor ln1;            // (N, C)
@@ -113,21 +74,11 @@ struct GPT2Activations {
 };
 
 enum class Purpose : std::uint8_t { training, inference };
-// Which tensor the backward of a normalization reads: its input, the residual stream, which nothing else
-// keeps; or its output, which the products behind it keep anyway.
-enum class NormBackwardFrom : std::uint8_t { input, output };
-GPT2Activations allocate_activations(const GPT2Config& config, const GPT2Batch& batch, DType dtype,
+GPT2Activations allocate_activations(const GPT2Config& config, const DecoderBatch& batch, DType dtype,
                                      Purpose purpose, Allocator& allocator,
                                      NormBackwardFrom norms = NormBackwardFrom::input);
 // The first n rows of inference activations that were allocated for more.
 GPT2Activations narrow(const GPT2Activations& activations, std::int64_t n);
-Tensor allocate_logits(const GPT2Config& config, std::int64_t rows, DType dtype,
-                       Allocator& allocator);  // (rows, Vp)
-
-// What the backward computes again instead of keeping it: nothing, GELU, also layer normalization, or all of
-// a block but its output.
-enum class Recompute : std::uint8_t { none, gelu, norm, block };
-
 // The gradients of activations.
 struct GPT2BackwardBuffers {
   Tensor dresidual;  // (N, C): the gradient of the residual stream, carried from the top to the bottom
@@ -142,12 +93,12 @@ struct GPT2BackwardBuffers {
   std::vector<Block> blocks;
   Tensor dlnf;  // (N, C)
 };
-GPT2BackwardBuffers allocate_backward(const GPT2Config& config, const GPT2Batch& batch, DType dtype,
+GPT2BackwardBuffers allocate_backward(const GPT2Config& config, const DecoderBatch& batch, DType dtype,
                                       Recompute recompute, Allocator& allocator);
 
 // Tokens to the last layer normalization, a.lnf.
-void gpt2_forward(Context& context, const GPT2Config& config, const GPT2Parameters& p, const GPT2Batch& batch,
-                  const GPT2Activations& a);
+void gpt2_forward(Context& context, const GPT2Config& config, const GPT2Parameters& p,
+                  const DecoderBatch& batch, const GPT2Activations& a);
 // logits (M, Vp) of M rows of lnf. Columns V ≤ v < Vp are the padding's and mean nothing.
 void gpt2_head(Context& context, const GPT2Parameters& p, const Tensor& lnf, const Tensor& logits);
 
@@ -158,7 +109,7 @@ void gpt2_head_backward(Context& context, const GPT2Parameters& p, const Tensor&
 // The gradients of all parameters (= or += by store) from d.dlnf. That of wte is added to, since the LM head
 // has stored its share.
 void gpt2_backward(Context& context, const GPT2Config& config, const GPT2Parameters& p,
-                   const GPT2Batch& batch, const GPT2Activations& a, const GPT2BackwardBuffers& d,
+                   const DecoderBatch& batch, const GPT2Activations& a, const GPT2BackwardBuffers& d,
                    const GPT2Parameters& gradients, ops::Store store);
 
 }  // namespace warpwright

@@ -4,21 +4,13 @@
 #include <nlohmann/json_fwd.hpp>
 
 #include <cstdint>
-#include <optional>
 #include <string>
 #include <string_view>
 
+#include "model/boundary_tokens.hpp"
 #include "ops/activation.hpp"
 
 namespace warpwright {
-
-// The ids in config.json of the tokens that begin and end a text; nullopt: none, written as null.
-struct BoundaryTokens {
-  BoundaryTokens() = default;
-  BoundaryTokens(std::int64_t both) : bos(both), eos(both) {}
-
-  std::optional<std::int64_t> bos, eos;
-};
 
 struct GPT2Config {
   std::int64_t layers = 0;

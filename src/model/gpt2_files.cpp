@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <cstring>
-#include <iterator>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <unordered_set>
@@ -25,8 +24,6 @@ namespace fs = std::filesystem;
 
 constexpr std::uint64_t kMostConfigBytes = 1 << 20;
 constexpr int kConfigDepth = 64;
-constexpr const char* kTokenizerFiles[] = {"tokenizer.json", "tokenizer_config.json",   "vocab.json",
-                                           "merges.txt",     "special_tokens_map.json", "added_tokens.json"};
 
 bool ends_with(std::string_view name, std::string_view suffix) {
   return name.size() >= suffix.size() && name.substr(name.size() - suffix.size()) == suffix;
@@ -77,10 +74,10 @@ SafetensorsFolder::StoredTensor find_parameter(const SafetensorsFolder& stored, 
   return found;
 }
 
-void load_folder(const fs::path& folder, const GPT2Config& config, const GPT2Parameters& parameters) {
+void load_folder(const fs::path& folder, const GPT2Config& config, const DecoderParameters& parameters) {
   const SafetensorsFolder stored(folder);
   std::unordered_set<std::string_view> used;
-  parameters.visit([&](const std::string& name, const Tensor& parameter) {
+  for (const auto& [name, parameter] : parameters) {
     const SafetensorsFolder::StoredTensor found = find_parameter(stored, name);
     const SafetensorsEntry& entry = *found.entry;
     const Shape shape = folder_shape(config, name, parameter);
@@ -91,7 +88,7 @@ void load_folder(const fs::path& folder, const GPT2Config& config, const GPT2Par
     }
     fill(parameter, real_rows(config, name, parameter), found.bytes(), *entry.dtype, is_transposed(name));
     used.insert(entry.name);
-  });
+  }
   for (const SafetensorsFolder::StoredTensor& t : stored.tensors()) {
     if (!used.contains(t.entry->name) && !is_derived(without_prefix(t.entry->name))) {
       throw Error(fmt::format("has a tensor {} that no GPT-2 has", t.entry->name), t.file->path().string(),
@@ -120,8 +117,13 @@ void write_parameter(TensorFileWriter& writer, const std::string& name, const Te
 // ---- llm.c's files ----
 
 LlmcConfig llmc_config(const GPT2Config& config, DType dtype) {
-  return {dtype,        config.context,  config.vocab,         config.layers,
-          config.heads, config.channels, config.padded_vocab()};
+  return {.dtype = dtype,
+          .max_seq_len = config.context,
+          .vocab_size = config.vocab,
+          .num_layers = config.layers,
+          .num_heads = config.heads,
+          .channels = config.channels,
+          .padded_vocab_size = config.padded_vocab()};
 }
 
 // The place of a parameter in an llm.c file: the stack it is in and its layer.
@@ -158,14 +160,14 @@ LlmcPlace llmc_place(const std::string& name) {
   throw Error(fmt::format("no place for {}", name), "llm.c format", "save as a folder");
 }
 
-void load_llmc(const fs::path& path, const GPT2Config& config, const GPT2Parameters& parameters) {
+void load_llmc(const fs::path& path, const GPT2Config& config, const DecoderParameters& parameters) {
   const LlmcFile file(path);
   LlmcConfig wanted = llmc_config(config, file.config().dtype);
   wanted.padded_vocab_size = file.config().padded_vocab_size;  // files may pad otherwise
   if (wanted != file.config()) {
     throw Error("is of another size than the model", path.string(), "use a file of the model's sizes");
   }
-  parameters.visit([&](const std::string& name, const Tensor& parameter) {
+  for (const auto& [name, parameter] : parameters) {
     const LlmcPlace place = llmc_place(name);
     const std::int64_t rows = real_rows(config, name, parameter);
     const auto bytes = static_cast<std::size_t>(rows * parameter.shape[parameter.shape.rank() - 1]) *
@@ -173,7 +175,22 @@ void load_llmc(const fs::path& path, const GPT2Config& config, const GPT2Paramet
     const auto offset =
         static_cast<std::size_t>(place.layer) * bytes;  // wte, the only padded one, has one layer
     fill(parameter, rows, file.bytes(place.stack).subspan(offset, bytes), file.config().dtype, false);
-  });
+  }
+}
+
+// The elements of a parameter, rounded to this dtype.
+std::vector<std::byte> bytes_as(DType dtype, const HostView& parameter) {
+  const Tensor& from = parameter.tensor();
+  std::vector<std::byte> bytes(static_cast<std::size_t>(from.elements()) * size_of(dtype));
+  if (from.dtype == dtype) {
+    std::memcpy(bytes.data(), from.data, bytes.size());
+    return bytes;
+  }
+  const Tensor rounded(bytes.data(), dtype, from.shape);
+  for (std::int64_t i = 0; i < from.elements(); ++i) {
+    ops::store_element(rounded, i, ops::load_element(from, i));
+  }
+  return bytes;
 }
 
 }  // namespace
@@ -217,25 +234,25 @@ DType stored_dtype(const fs::path& source) {
               "convert it to F32, BF16 or F16");
 }
 
-void load_gpt2(const fs::path& source, const GPT2Config& config, const GPT2Parameters& parameters) {
+void load_gpt2(const fs::path& source, const GPT2Config& config, const DecoderParameters& parameters) {
   is_folder(source) ? load_folder(source, config, parameters) : load_llmc(source, config, parameters);
 }
 
-void write_gpt2_folder(const fs::path& folder, const GPT2Config& config, const GPT2Parameters& parameters,
+void write_gpt2_folder(const fs::path& folder, const GPT2Config& config, const DecoderParameters& parameters,
                        const BoundaryTokens& tokens, const Stream& stream) {
   write_file_atomically(folder / "config.json", config.to_json(tokens).dump(2) + "\n");
   std::vector<TensorInfo> infos;
-  parameters.visit([&](const std::string& name, const Tensor& parameter) {
+  for (const auto& [name, parameter] : parameters) {
     infos.push_back({name, parameter.dtype, folder_shape(config, name, parameter)});
-  });
+  }
   TensorFileWriter writer = write_safetensors(folder / "model.safetensors", infos);
-  parameters.visit([&](const std::string& name, const Tensor& parameter) {
+  for (const auto& [name, parameter] : parameters) {
     write_parameter(writer, name, parameter, real_rows(config, name, parameter), is_transposed(name), stream);
-  });
+  }
   writer.commit();
 }
 
-void write_gpt2_llmc(const fs::path& path, const GPT2Config& config, const GPT2Parameters& parameters,
+void write_gpt2_llmc(const fs::path& path, const GPT2Config& config, const DecoderParameters& parameters,
                      const Stream& stream) {
   if (config.activation != ops::Activation::gelu_tanh) {
     throw Error("the format has only the tanh form of GELU", path.string(), "save as a folder (--format hf)");
@@ -244,44 +261,16 @@ void write_gpt2_llmc(const fs::path& path, const GPT2Config& config, const GPT2P
     throw Error(fmt::format("the format has only a layer_norm_epsilon of 1e-5, the model has {}", config.eps),
                 path.string(), "save as a folder (--format hf)");
   }
-  const LlmcConfig header = llmc_config(config, parameters.wte.dtype);
+  const LlmcConfig header = llmc_config(config, parameters.at("wte.weight").dtype);
   TensorFileWriter writer = write_llmc(path, header);
   for (const TensorInfo& info : llmc_tensors(header, path)) {
-    parameters.visit([&](const std::string& name, const Tensor& parameter) {
-      if (llmc_place(name).stack != info.name) return;
-      const HostView host = downloaded(parameter, stream);
-      if (parameter.dtype == info.dtype) {
-        return writer.write(info.name,
-                            {static_cast<const std::byte*>(host.tensor().data), parameter.bytes()});
+    for (const auto& [name, parameter] : parameters) {
+      if (llmc_place(name).stack == info.name) {
+        writer.write(info.name, bytes_as(info.dtype, downloaded(parameter, stream)));
       }
-      std::vector<std::byte> bytes(static_cast<std::size_t>(parameter.elements()) * size_of(info.dtype));
-      const Tensor rounded(bytes.data(), info.dtype, parameter.shape);
-      for (std::int64_t i = 0; i < parameter.elements(); ++i) {
-        ops::store_element(rounded, i, ops::load_element(host.tensor(), i));
-      }
-      writer.write(info.name, bytes);
-    });
+    }
   }
   writer.commit();
-}
-
-Replaceable replaceable_gpt2_folder() {
-  Replaceable folder{"a GPT-2's folder", {"config.json", "model.safetensors", "warpwright.json"}};
-  folder.files.insert(folder.files.end(), std::begin(kTokenizerFiles), std::end(kTokenizerFiles));
-  return folder;
-}
-
-void copy_tokenizer(const fs::path& from, const fs::path& to) {
-  for (const char* name : kTokenizerFiles) {
-    constexpr std::uint64_t kMostBytes = std::uint64_t{1} << 30;
-    if (path_exists(from / name)) write_file_atomically(to / name, read_file(from / name, kMostBytes));
-  }
-}
-
-GPT2Model::GPT2Model(const fs::path& source, DType dtype, Device device)
-    : config_(read_gpt2_config(source)), allocator_(device) {
-  parameters_ = allocate_parameters(config_, dtype, Category::parameters, "", allocator_);
-  load_gpt2(source, config_, parameters_);
 }
 
 }  // namespace warpwright

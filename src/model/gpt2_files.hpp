@@ -6,10 +6,8 @@
 #pragma once
 
 #include <filesystem>
-#include <memory>
 
 #include "model/gpt2.hpp"
-#include "runtime/file.hpp"
 #include "runtime/stream.hpp"
 
 namespace warpwright {
@@ -25,34 +23,14 @@ DType stored_dtype(const std::filesystem::path& source);
 // nearest even where they do not. Every tensor must be there in its shape; tensors that no GPT-2 has are an
 // Error.
 void load_gpt2(const std::filesystem::path& source, const GPT2Config& config,
-               const GPT2Parameters& parameters);
+               const DecoderParameters& parameters);
 
 // Writes config.json and model.safetensors into an existing folder; the parameters as the stream leaves them.
 void write_gpt2_folder(const std::filesystem::path& folder, const GPT2Config& config,
-                       const GPT2Parameters& parameters, const BoundaryTokens& tokens, const Stream& stream);
+                       const DecoderParameters& parameters, const BoundaryTokens& tokens,
+                       const Stream& stream);
 // Writes a .bin of version 3 (fp32) or 5 (bf16), by the parameters' dtype; the parameters as above.
 void write_gpt2_llmc(const std::filesystem::path& file, const GPT2Config& config,
-                     const GPT2Parameters& parameters, const Stream& stream);
-
-// A folder that holds what the two functions around this one write, and nothing else.
-Replaceable replaceable_gpt2_folder();
-
-// Copies the files of the tokenizer from one folder to another, those that are there.
-void copy_tokenizer(const std::filesystem::path& from, const std::filesystem::path& to);
-
-// A model in memory of its own.
-class GPT2Model {
- public:
-  // Weights in `dtype`, whatever the file has.
-  GPT2Model(const std::filesystem::path& source, DType dtype, Device device = {});
-
-  const GPT2Config& config() const { return config_; }
-  const GPT2Parameters& parameters() const { return parameters_; }
-
- private:
-  GPT2Config config_;
-  HeapAllocator allocator_;
-  GPT2Parameters parameters_;
-};
+                     const DecoderParameters& parameters, const Stream& stream);
 
 }  // namespace warpwright

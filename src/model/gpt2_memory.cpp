@@ -59,7 +59,7 @@ std::int64_t kept_columns(const GPT2Config& config) {
   return (config.channels + 15) / 16;
 }
 
-GPT2BlockActivations allocate_block(const GPT2Config& config, const GPT2Batch& batch, bool training,
+GPT2BlockActivations allocate_block(const GPT2Config& config, const DecoderBatch& batch, bool training,
                                     const Namer& in, NormBackwardFrom norms = NormBackwardFrom::input) {
   const std::int64_t N = batch.tokens.shape[0], C = config.channels, NH = config.heads,
                      HS = config.head_size();
@@ -95,7 +95,7 @@ GPT2BlockActivations allocate_block(const GPT2Config& config, const GPT2Batch& b
 }
 
 // Where the backward of a block puts what it computes again.
-GPT2BlockActivations allocate_again(const GPT2Config& config, const GPT2Batch& batch, Recompute recompute,
+GPT2BlockActivations allocate_again(const GPT2Config& config, const DecoderBatch& batch, Recompute recompute,
                                     const Namer& in) {
   if (recompute == Recompute::block) return allocate_block(config, batch, true, in);
   const std::int64_t N = batch.tokens.shape[0], C = config.channels;
@@ -110,61 +110,92 @@ GPT2BlockActivations allocate_again(const GPT2Config& config, const GPT2Batch& b
 
 }  // namespace
 
-GPT2Parameters allocate_parameters(const GPT2Config& config, DType dtype, Category category,
-                                   std::string_view prefix, Allocator& allocator) {
+DecoderParameters allocate_parameters(const GPT2Config& config, DType dtype, Category category,
+                                      std::string_view prefix, Allocator& allocator) {
   const std::int64_t C = config.channels;
-  const Shape vector{C}, wide{4 * C};
   const DType norms = ops::accumulation_dtype(dtype);
-  GPT2Parameters p;
-  const Namer top{allocator, std::string(prefix), dtype, category};
-  p.wte = top("wte.weight", {config.padded_vocab(), C});
-  p.wpe = top("wpe.weight", {config.context, C});
+  DecoderParameters p;
+  const auto add = [&](const std::string& name, const Shape& shape, DType as) {
+    p.append(name, allocator.allocate(std::string(prefix) + name, as, shape, category));
+  };
+  const auto norm = [&](const std::string& name) {
+    add(name + ".weight", {C}, norms);
+    add(name + ".bias", {C}, norms);
+  };
+  const auto linear = [&](const std::string& name, std::int64_t out, std::int64_t in) {
+    add(name + ".weight", {out, in}, dtype);
+    add(name + ".bias", {out}, dtype);
+  };
+  add("wte.weight", {config.padded_vocab(), C}, dtype);
+  add("wpe.weight", {config.context, C}, dtype);
   for (std::int64_t l = 0; l < config.layers; ++l) {
-    const Namer in{allocator, fmt::format("{}h.{}.", prefix, l), dtype, category};
-    p.blocks.push_back({in("ln_1.weight", vector, norms), in("ln_1.bias", vector, norms),
-                        in("attn.c_attn.weight", {3 * C, C}), in("attn.c_attn.bias", {3 * C}),
-                        in("attn.c_proj.weight", {C, C}), in("attn.c_proj.bias", vector),
-                        in("ln_2.weight", vector, norms), in("ln_2.bias", vector, norms),
-                        in("mlp.c_fc.weight", {4 * C, C}), in("mlp.c_fc.bias", wide),
-                        in("mlp.c_proj.weight", {C, 4 * C}), in("mlp.c_proj.bias", vector)});
+    const std::string block = fmt::format("h.{}.", l);
+    norm(block + "ln_1");
+    linear(block + "attn.c_attn", 3 * C, C);
+    linear(block + "attn.c_proj", C, C);
+    norm(block + "ln_2");
+    linear(block + "mlp.c_fc", 4 * C, C);
+    linear(block + "mlp.c_proj", C, 4 * C);
   }
-  p.lnf_weight = top("ln_f.weight", vector, norms);
-  p.lnf_bias = top("ln_f.bias", vector, norms);
+  norm("ln_f");
   return p;
 }
 
-void initialize(const GPT2Config& config, std::uint64_t seed, const GPT2Parameters& parameters) {
+GPT2Parameters gpt2_parameters(const GPT2Config& config, const DecoderParameters& parameters) {
+  auto next = parameters.begin();
+  const auto take = [&] { return (next++)->tensor; };  // in the order of allocate_parameters
+  GPT2Parameters p;
+  p.wte = take();
+  p.wpe = take();
+  for (std::int64_t l = 0; l < config.layers; ++l) {
+    p.blocks.push_back({.ln1_weight = take(),
+                        .ln1_bias = take(),
+                        .qkv_weight = take(),
+                        .qkv_bias = take(),
+                        .attproj_weight = take(),
+                        .attproj_bias = take(),
+                        .ln2_weight = take(),
+                        .ln2_bias = take(),
+                        .fc_weight = take(),
+                        .fc_bias = take(),
+                        .fcproj_weight = take(),
+                        .fcproj_bias = take()});
+  }
+  p.lnf_weight = take();
+  p.lnf_bias = take();
+  return p;
+}
+
+void initialize(const GPT2Config& config, std::uint64_t seed, const DecoderParameters& parameters) {
   constexpr std::uint32_t kInitialization = 0x494e4954;  // a stream of its own: "INIT"
   std::uint32_t index = 0;
-  parameters.visit([&](const std::string& name, const Tensor& tensor) {
+  for (const auto& [name, tensor] : parameters) {
     const PhiloxStream stream(seed, kInitialization, index++);
     const bool is_norm_weight = name.find("ln_") != std::string::npos && ends_with(name, "weight");
     const std::int64_t count = name == "wte.weight" ? config.vocab * config.channels : tensor.elements();
     visit_dtype(tensor.dtype, [&](auto tag) {
       using T = typename decltype(tag)::type;
-      write_on_host(tensor, Stream(tensor.device), [&](const Tensor& host) {
-        fill<T>(host, count, stream, is_norm_weight ? 1 : 0, initial_deviation(config, name));
-      });
+      const double mean = is_norm_weight ? 1 : 0, deviation = initial_deviation(config, name);
+      write_on_host(tensor, Stream(tensor.device),
+                    [&](const Tensor& host) { fill<T>(host, count, stream, mean, deviation); });
     });
-  });
+  }
 }
 
-GPT2Batch allocate_batch(std::int64_t sequences, std::int64_t N, Allocator& allocator) {
-  const Namer in{allocator, "", DType::i32, Category::batch};
-  return {in("tokens", {N}), in("positions", {N}), in("cu_seqlens", {sequences + 1})};
-}
-
-GPT2Activations allocate_activations(const GPT2Config& config, const GPT2Batch& batch, DType dtype,
+GPT2Activations allocate_activations(const GPT2Config& config, const DecoderBatch& batch, DType dtype,
                                      Purpose purpose, Allocator& allocator, NormBackwardFrom norms) {
   const std::int64_t N = batch.tokens.shape[0];
   const Shape rows{N, config.channels};
   const DType statistics = ops::accumulation_dtype(dtype);
   const bool training = purpose == Purpose::training;
   GPT2Activations a;
-  const Namer top{allocator, "", dtype, Category::activations};
+  const Namer top{.allocator = allocator, .prefix = "", .dtype = dtype, .category = Category::activations};
   a.embedding = top("embedding", rows);
   for (std::int64_t l = 0; l < config.layers; ++l) {
-    const Namer in{allocator, fmt::format("h.{}.", l), dtype, Category::activations};
+    const Namer in{.allocator = allocator,
+                   .prefix = fmt::format("h.{}.", l),
+                   .dtype = dtype,
+                   .category = Category::activations};
     a.blocks.push_back(allocate_block(config, batch, training, in, norms));
   }
   a.lnf = top("lnf", rows);
@@ -201,24 +232,29 @@ GPT2Activations narrow(const GPT2Activations& a, std::int64_t n) {
   return result;
 }
 
-Tensor allocate_logits(const GPT2Config& config, std::int64_t rows, DType dtype, Allocator& allocator) {
-  return allocator.allocate("logits", dtype, {rows, config.padded_vocab()}, Category::activations);
-}
-
-GPT2BackwardBuffers allocate_backward(const GPT2Config& config, const GPT2Batch& batch, DType dtype,
+GPT2BackwardBuffers allocate_backward(const GPT2Config& config, const DecoderBatch& batch, DType dtype,
                                       Recompute recompute, Allocator& allocator) {
   const std::int64_t N = batch.tokens.shape[0], C = config.channels, NH = config.heads,
                      HS = config.head_size();
-  const Namer top{allocator, "", dtype, Category::activations};
+  const Namer top{.allocator = allocator, .prefix = "", .dtype = dtype, .category = Category::activations};
   GPT2BackwardBuffers d;
   d.dlnf = top("dlnf", {N, C});
   d.dresidual = top("dresidual", {N, C});
   for (std::int64_t l = 0; l < config.layers; ++l) {
-    const Namer in{allocator, fmt::format("h.{}.", l), dtype, Category::activations};
-    const Namer again{allocator, fmt::format("again.h.{}.", l), dtype, Category::activations};
-    d.blocks.push_back({in("dfc", {N, 4 * C}), in("dln2", {N, C}), in("datt", {N, NH, HS}),
-                        in("dqkv", {N, 3, NH, HS}), in("dln1", {N, C}),
-                        allocate_again(config, batch, recompute, again)});
+    const Namer in{.allocator = allocator,
+                   .prefix = fmt::format("h.{}.", l),
+                   .dtype = dtype,
+                   .category = Category::activations};
+    const Namer again{.allocator = allocator,
+                      .prefix = fmt::format("again.h.{}.", l),
+                      .dtype = dtype,
+                      .category = Category::activations};
+    d.blocks.push_back({.dfc = in("dfc", {N, 4 * C}),
+                        .dln2 = in("dln2", {N, C}),
+                        .datt = in("datt", {N, NH, HS}),
+                        .dqkv = in("dqkv", {N, 3, NH, HS}),
+                        .dln1 = in("dln1", {N, C}),
+                        .again = allocate_again(config, batch, recompute, again)});
   }
   return d;
 }

@@ -8,7 +8,7 @@
 #include <span>
 
 #include "core/error.hpp"
-#include "model/gpt2_files.hpp"
+#include "model/decoder_files.hpp"
 #include "model/safetensors.hpp"
 #include "runtime/file.hpp"
 #include "runtime/host_view.hpp"
@@ -33,12 +33,12 @@ std::string folder_name(std::int64_t step) {
 // Everything of the optimizer, by name: m.*, v.* and, where there are masters, master.*.
 std::vector<std::pair<std::string, Tensor>> optimizer_tensors(const TrainingStep::Tensors& tensors) {
   std::vector<std::pair<std::string, Tensor>> list;
-  const auto append = [&](const std::string& prefix, const GPT2Parameters& parameters) {
-    parameters.visit([&](const std::string& name, const Tensor& t) { list.emplace_back(prefix + name, t); });
+  const auto append = [&](const std::string& prefix, const DecoderParameters& parameters) {
+    for (const auto& [name, t] : parameters) list.emplace_back(prefix + name, t);
   };
   append("m.", tensors.m);
   append("v.", tensors.v);
-  if (tensors.masters.wte) append("master.", tensors.masters);
+  append("master.", tensors.masters);
   return list;
 }
 
@@ -91,7 +91,7 @@ nlohmann::json read_json(const fs::path& checkpoint) {
 
 // A folder that holds what a checkpoint does, and nothing else.
 Replaceable replaceable_checkpoint() {
-  Replaceable folder = replaceable_gpt2_folder();
+  Replaceable folder = replaceable_model_folder();
   folder.kind = "a checkpoint";
   folder.files.insert(folder.files.end(), {"optimizer.safetensors", "trainer.json"});
   return folder;
@@ -122,12 +122,12 @@ std::vector<Checkpoint> list_checkpoints(const fs::path& run) {
   return list;
 }
 
-fs::path save_checkpoint(const fs::path& run, const TrainerState& state, const GPT2Config& config,
+fs::path save_checkpoint(const fs::path& run, const TrainerState& state, const Decoder& decoder,
                          std::int64_t eos_token, const fs::path& tokenizer,
                          const TrainingStep::Tensors& tensors, const Stream& stream) {
   const fs::path target = run / "checkpoints" / folder_name(state.step);
   AtomicFolder folder(target, replaceable_checkpoint());
-  write_gpt2_folder(folder.folder(), config, tensors.parameters, eos_token, stream);
+  decoder.save(folder.folder(), tensors.parameters, eos_token, stream);
   write_optimizer(folder.folder() / "optimizer.safetensors", tensors, stream);
   copy_tokenizer(tokenizer, folder.folder());
   if (state.origin) write_origin(folder.folder(), *state.origin);
@@ -191,8 +191,7 @@ TrainerState verified_trainer_state(const fs::path& checkpoint) {
 }
 
 void load_checkpoint(const fs::path& checkpoint, const TrainingStep::Tensors& tensors, const Stream& stream) {
-  const GPT2Config config = read_gpt2_config(checkpoint);
-  load_gpt2(checkpoint, config, tensors.parameters);
+  read_decoder(checkpoint)->load(checkpoint, tensors.parameters);
   read_optimizer(checkpoint / "optimizer.safetensors", tensors, stream);
 }
 

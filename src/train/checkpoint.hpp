@@ -41,7 +41,7 @@ std::vector<Checkpoint> list_checkpoints(const std::filesystem::path& run);
 
 // The tensors as the stream leaves them.
 std::filesystem::path save_checkpoint(const std::filesystem::path& run, const TrainerState& state,
-                                      const GPT2Config& config, std::int64_t eos_token,
+                                      const Decoder& decoder, std::int64_t eos_token,
                                       const std::filesystem::path& tokenizer,
                                       const TrainingStep::Tensors& tensors, const Stream& stream);
 

@@ -45,7 +45,7 @@ std::string difference(const nlohmann::json& value, const nlohmann::json& other)
 
 nlohmann::json identity_of(const TrainOptions& o) {
   const StepOptions& s = o.step;
-  return {{"model", s.model.to_json(-1)},
+  return {{"model", s.model->config(-1)},
           {"dtype", name_of(s.dtype)},
           {"master_weights", s.master_weights ? "fp32" : "none"},
           {"T", s.T},
@@ -112,7 +112,7 @@ void TrainOptions::validate() const {
     if (!good) throw UsageError(what, flag, remedy);
   };
   try {
-    step.model.validate("--model");
+    step.model->validate("--model");
   } catch (const Error& error) {
     throw UsageError(error.problem(), error.where(), error.remedy());
   }
@@ -127,8 +127,8 @@ void TrainOptions::validate() const {
   check(step.B >= 1 && step.B <= 1 << 20, "--batch", fmt::format("is {}", step.B),
         "give 1 to 1048576 sequences");
   check(step.T >= 1, "--seq", fmt::format("is {}", step.T), "give at least 1 token");
-  check(step.T <= step.model.context, "--seq",
-        fmt::format("{} is beyond the context of {}", step.T, step.model.context),
+  check(step.T <= step.model->context(), "--seq",
+        fmt::format("{} is beyond the context of {}", step.T, step.model->context()),
         "give at most the context");
   check(step.norms == NormBackwardFrom::input || step.recompute == Recompute::none ||
             step.recompute == Recompute::gelu,

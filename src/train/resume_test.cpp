@@ -7,7 +7,7 @@
 
 #include "core/error.hpp"
 #include "infer/score.hpp"
-#include "model/gpt2_files.hpp"
+#include "model/decoder_files.hpp"
 #include "runtime/test_folder.hpp"
 #include "train/trainer_fixture.hpp"
 
@@ -274,7 +274,7 @@ TEST_F(ResumeTest, OtherOptionsAreNamedByTheirFlags) {
   };
   refuses([](TrainOptions& t) { t.seed = 99; }, "--seed", "with 1337 and cannot go on with 99");
   refuses([](TrainOptions& t) { t.step.T = 12; }, "--seq", "24");
-  refuses([](TrainOptions& t) { t.step.model.channels = 64; }, "--model", "n_embd 32");
+  refuses([](TrainOptions& t) { t.step.model = decoder(1, 64); }, "--model", "n_embd 32");
   refuses([](TrainOptions& t) { t.step.micro_batches = 2; }, "--total-batch", "192");
   refuses([](TrainOptions& t) { t.overfit = true; }, "--overfit", "false");
 }
@@ -332,10 +332,9 @@ TEST_F(ResumeTest, ValidationIsWhatEvalComputes) {
       o.val_every = 3;
       train(o);
       Context context{ContextOptions{}};
-      const GPT2Model model(o.out / "model", dtype);
+      const DecoderWeights model = load_weights(o.out / "model", dtype);
       const TokenStream stream(o.data, Split::val, kVocab);
-      const LossReport report =
-          evaluate_loss(context, model.config(), model.parameters(), stream, B, o.step.T, 0, {});
+      const LossReport report = evaluate_loss(context, model, stream, B, o.step.T, 0, {});
       EXPECT_EQ(report.tokens, (stream.tokens() - 1) / o.step.T * o.step.T);
       EXPECT_NEAR(report.loss, val_loss_, 1e-9 * val_loss_) << name_of(dtype) << " " << B;
     }

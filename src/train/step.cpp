@@ -13,20 +13,15 @@
 namespace warpwright {
 namespace {
 
-std::vector<Tensor> list(const GPT2Parameters& parameters) {
-  std::vector<Tensor> tensors;
-  parameters.visit([&](const std::string&, const Tensor& t) { tensors.push_back(t); });
-  return tensors;
-}
-
 // An fp32 copy of each parameter of 16 bits, and the others themselves.
-GPT2Parameters allocate_masters(const GPT2Parameters& parameters, Allocator& allocator) {
-  GPT2Parameters masters = parameters;
-  masters.visit([&](const std::string& name, Tensor& t) {
+DecoderParameters allocate_masters(const DecoderParameters& parameters, Allocator& allocator) {
+  DecoderParameters masters;
+  for (const auto& [name, t] : parameters) {
     const DType accumulation = ops::accumulation_dtype(t.dtype);
-    if (t.dtype == accumulation) return;
-    t = allocator.allocate("master." + name, accumulation, t.shape, Category::master_weights);
-  });
+    masters.append(name, t.dtype == accumulation ? t
+                                                 : allocator.allocate("master." + name, accumulation, t.shape,
+                                                                      Category::master_weights));
+  }
   return masters;
 }
 
@@ -50,7 +45,7 @@ bool all_finite(const Tensor& tensor, const Stream& stream) {
 std::int64_t logits_rows(const StepOptions& o) {
   constexpr std::int64_t kMostLogitsBytes = std::int64_t{2} << 30;
   const std::int64_t N = o.B * o.T;
-  const auto row = o.model.padded_vocab() * static_cast<std::int64_t>(size_of(o.dtype));
+  const auto row = o.model->padded_vocab() * static_cast<std::int64_t>(size_of(o.dtype));
   const std::int64_t chunks = (N * row + kMostLogitsBytes - 1) / kMostLogitsBytes;
   return (N + chunks - 1) / chunks;
 }
@@ -70,20 +65,22 @@ TrainingStep::TrainingStep(Context& context, const StepOptions& options)
 TrainingStep::Tensors TrainingStep::allocate_tensors(const StepOptions& o, Allocator& allocator) {
   const std::int64_t N = o.B * o.T;
   const DType accumulation = ops::accumulation_dtype(o.dtype);
+  const Decoder& model = *o.model;
   Tensors t;
-  t.parameters = allocate_parameters(o.model, o.dtype, Category::parameters, "", allocator);
+  t.parameters = model.allocate_parameters(o.dtype, Category::parameters, "", allocator);
   const bool rounded = o.dtype != accumulation;
   if (rounded && o.master_weights) t.masters = allocate_masters(t.parameters, allocator);
-  t.gradients = allocate_parameters(o.model, accumulation, Category::gradients, "gradient.", allocator);
-  t.m = allocate_parameters(o.model, accumulation, Category::optimizer, "m.", allocator);
-  t.v = allocate_parameters(o.model, accumulation, Category::optimizer, "v.", allocator);
+  t.gradients = model.allocate_parameters(accumulation, Category::gradients, "gradient.", allocator);
+  t.m = model.allocate_parameters(accumulation, Category::optimizer, "m.", allocator);
+  t.v = model.allocate_parameters(accumulation, Category::optimizer, "v.", allocator);
   t.batch = allocate_batch(o.B, N, allocator);
   t.targets = allocator.allocate("targets", DType::i32, {N}, Category::batch);
   t.weights = allocator.allocate("loss_weights", accumulation, {N}, Category::batch);
-  t.activations = allocate_activations(o.model, t.batch, o.dtype, Purpose::training, allocator, o.norms);
-  t.logits = allocate_logits(o.model, logits_rows(o), o.dtype, allocator);
   t.losses = allocator.allocate("losses", accumulation, {N}, Category::batch);
-  t.backward = allocate_backward(o.model, t.batch, o.dtype, o.recompute, allocator);
+  t.pass = model.allocate_training(
+      t.parameters, t.gradients, t.batch,
+      {.dtype = o.dtype, .logits_rows = logits_rows(o), .recompute = o.recompute, .norms = o.norms},
+      allocator);
   t.norm = allocator.allocate("gradient_norm", accumulation, {1}, Category::batch);
   t.loss_norm = allocator.allocate("loss_norm", accumulation, {1}, Category::batch);
   t.scalars = allocator.allocate("scalars", accumulation, {4}, Category::batch);
@@ -149,13 +146,17 @@ void TrainingStep::make_slots() {
   }
 }
 
-const GPT2Parameters& TrainingStep::full_precision() const {
-  return tensors().masters.wte ? tensors().masters : tensors().parameters;
+const DecoderParameters& TrainingStep::full_precision() const {
+  return tensors().masters.empty() ? tensors().parameters : tensors().masters;
+}
+
+DecoderWeights TrainingStep::weights() const {
+  return {
+      .decoder = options_.model, .dtype = options_.dtype, .parameters = tensors().parameters, .memory = {}};
 }
 
 void TrainingStep::round_masters() {
-  if (!tensors().masters.wte) return;
-  const std::vector<Tensor> from = list(tensors().masters), to = list(tensors().parameters);
+  const std::vector<Tensor> from = tensors().masters.tensors(), to = tensors().parameters.tensors();
   for (std::size_t i = 0; i < from.size(); ++i) {
     if (to[i].dtype == from[i].dtype) continue;
     const HostView master = downloaded(from[i], context_.stream());
@@ -167,62 +168,64 @@ void TrainingStep::round_masters() {
 }
 
 void TrainingStep::run_micro_batch(const Tensors& t, ops::Store store) {
-  run_forward(t);
+  t.pass->forward(context_);
   run_head(t, true, store);
-  run_backward(t, store);
+  t.pass->backward(context_, store);
   run_loss_gate(t, store);
 }
 
-void TrainingStep::run_forward(const Tensors& t) {
-  gpt2_forward(context_, options_.model, t.parameters, t.batch, t.activations);
-}
-
 void TrainingStep::run_head(const Tensors& t, bool gradient, ops::Store store) {
-  const std::int64_t N = t.targets.elements(), rows = t.logits.shape[0];
+  const TrainingPass& pass = *t.pass;
+  const std::int64_t N = t.targets.elements(), rows = pass.logits().shape[0];
   for (std::int64_t first = 0; first < N; first += rows) {
     const std::int64_t n = std::min(rows, N - first);
     const auto chunk = [&](const Tensor& all) { return all.slice(0, first, n); };
-    const Tensor logits = t.logits.slice(0, 0, n), lnf = chunk(t.activations.lnf);
-    gpt2_head(context_, t.parameters, lnf, logits);
-    ops::classifier(
-        context_,
-        {logits, chunk(t.targets), chunk(t.weights), chunk(t.losses), {}, options_.model.vocab, gradient});
+    const Tensor logits = pass.logits().slice(0, 0, n), hidden = chunk(pass.hidden());
+    pass.head(context_, hidden, logits);
+    ops::classifier(context_, {.logits = logits,
+                               .targets = chunk(t.targets),
+                               .weights = chunk(t.weights),
+                               .losses = chunk(t.losses),
+                               .probabilities = {},
+                               .V = options_.model->vocab(),
+                               .gradient = gradient});
     if (!gradient) continue;
-    gpt2_head_backward(context_, t.parameters, lnf, logits, chunk(t.backward.dlnf), t.gradients,
-                       first == 0 ? store : ops::Store::add);
+    pass.head_backward(context_, hidden, logits, chunk(pass.dhidden()), first == 0 ? store : ops::Store::add);
   }
-}
-
-void TrainingStep::run_backward(const Tensors& t, ops::Store store) {
-  gpt2_backward(context_, options_.model, t.parameters, t.batch, t.activations, t.backward, t.gradients,
-                store);
 }
 
 void TrainingStep::run_loss_gate(const Tensors& t, ops::Store store) {
   const bool first = store == ops::Store::assign;  // of the step's micro-batches
-  const double no_clipping = 0;
-  ops::global_norm(context_, {{t.losses},
-                              t.loss_norm,
-                              ops::gradient_scale_of(t.scalars),
-                              no_clipping,
-                              !first || options_.halt_on_non_finite});
+  ops::global_norm(context_, {.gradients = {t.losses},
+                              .norm = t.loss_norm,
+                              .scale = ops::gradient_scale_of(t.scalars),
+                              .max_norm = 0,  // only looks for what is not finite
+                              .keep_nan = !first || options_.halt_on_non_finite});
 }
 
 // A NaN stays that the losses have left.
 void TrainingStep::run_norm(const Tensors& t) {
-  ops::global_norm(context_,
-                   {list(t.gradients), t.norm, ops::gradient_scale_of(t.scalars), options_.clip, true});
+  ops::global_norm(context_, {.gradients = t.gradients.tensors(),
+                              .norm = t.norm,
+                              .scale = ops::gradient_scale_of(t.scalars),
+                              .max_norm = options_.clip,
+                              .keep_nan = true});
 }
 
 ops::AdamW TrainingStep::adamw_arguments(const Tensors& t) const {
   ops::AdamW a;
-  const std::vector<Tensor> p = list(t.parameters), g = list(t.gradients), m = list(t.m), v = list(t.v),
-                            w = list(t.masters);
+  const std::vector<Tensor> p = t.parameters.tensors(), g = t.gradients.tensors(), m = t.m.tensors(),
+                            v = t.v.tensors(), w = t.masters.tensors();
   for (std::size_t i = 0; i < p.size(); ++i) {
     const bool decays = options_.decay_all || p[i].shape.rank() > 1;
-    const bool rounded = t.masters.wte && p[i].dtype != w[i].dtype;
+    const bool rounded = !w.empty() && p[i].dtype != w[i].dtype;
     const Tensor master = rounded ? w[i] : Tensor();
-    a.tensors.push_back({p[i], master, g[i], m[i], v[i], decays ? options_.weight_decay : 0});
+    a.tensors.push_back({.parameter = p[i],
+                         .master = master,
+                         .gradient = g[i],
+                         .m = m[i],
+                         .v = v[i],
+                         .weight_decay = decays ? options_.weight_decay : 0});
   }
   a.scalars = t.scalars;
   a.random = t.random;
@@ -311,7 +314,7 @@ double TrainingStep::forward() {
   slot.tokens.upload(context_.stream());
   slot.targets.upload(context_.stream());
   forward_.run(context_, [&] {
-    run_forward(tensors());
+    tensors().pass->forward(context_);
     run_head(tensors(), false);
   });
   slot.losses.download(context_.stream());
@@ -333,9 +336,9 @@ std::optional<std::string> TrainingStep::first_non_finite() {
   const BatchSlot& slot = batch_slots_[static_cast<std::size_t>(next_batch_)];
   slot.tokens.upload(context_.stream());
   slot.targets.upload(context_.stream());
-  run_forward(tensors());
+  tensors().pass->forward(context_);
   run_head(tensors(), true);
-  run_backward(tensors(), ops::Store::assign);
+  tensors().pass->backward(context_, ops::Store::assign);
   context_.set_inspector(nullptr);
   return found;
 }

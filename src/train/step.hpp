@@ -8,11 +8,12 @@
 #pragma once
 
 #include <array>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
-#include "model/gpt2.hpp"
+#include "model/decoder.hpp"
 #include "ops/adamw/adamw.hpp"
 #include "runtime/captured.hpp"
 #include "runtime/host_view.hpp"
@@ -21,9 +22,9 @@
 namespace warpwright {
 
 struct StepOptions {
-  GPT2Config model;
+  std::shared_ptr<const Decoder> model;
   DType dtype = DType::f32;  // of weights and activations
-  // Beside bf16 weights, in fp32 (model/gpt2.hpp). Without them AdamW updates the bf16 weights themselves and
+  // Beside bf16 weights, in fp32. Without them AdamW updates the bf16 weights themselves and
   // rounds at random, by numbers that the seed, the step, the tensor and the element give.
   bool master_weights = true;
   std::uint64_t rounding_seed = 0;
@@ -42,16 +43,14 @@ struct StepOptions {
 class TrainingStep {
  public:
   struct Tensors {
-    // masters: no tensors where all parameters are fp32, or where there are to be none; the parameter itself
-    // where it is fp32.
-    GPT2Parameters parameters, masters, gradients, m, v;
-    GPT2Batch batch;
+    // masters: empty if all parameters are fp32, or if there are to be none. A parameter that is fp32 is its
+    // own master.
+    DecoderParameters parameters, masters, gradients, m, v;
+    DecoderBatch batch;
     Tensor targets;  // (N) int32
     Tensor weights;  // (N) fp32: 1 / tokens of the whole step
-    GPT2Activations activations;
-    GPT2BackwardBuffers backward;
-    Tensor logits;         // (rows, Vp): those of so many tokens at a time
-    Tensor losses;         // (N) fp32
+    Tensor losses;   // (N) fp32
+    std::unique_ptr<TrainingPass> pass;
     Tensor norm, scalars;  // (1), (4) fp32: AdamWScalars
     Tensor random;         // (3) int32 (ops/adamw), where bf16 weights have no masters
     Tensor loss_norm;      // (1) fp32: of a micro-batch's losses
@@ -66,7 +65,9 @@ class TrainingStep {
   std::size_t allocated_bytes() const { return planned_.arenas().allocated_bytes(); }
   const Tensors& tensors() const { return planned_.tensors(); }
   // What holds the weights in full precision: the masters where there are any.
-  const GPT2Parameters& full_precision() const;
+  const DecoderParameters& full_precision() const;
+  // For sessions that end before this does.
+  DecoderWeights weights() const;
   // Makes the parameters the rounded masters, where there are any.
   void round_masters();
 
@@ -121,8 +122,6 @@ class TrainingStep {
   void reclaim(BatchSlot& slot);
   // Forward, head, backward and the gate, as every micro-batch runs them.
   void run_micro_batch(const Tensors& t, ops::Store store);
-  void run_forward(const Tensors& t);
-  void run_backward(const Tensors& t, ops::Store store);
   // LM head and classifier, a chunk of rows after the other, and with a gradient the head's backward.
   void run_head(const Tensors& t, bool gradient, ops::Store store = ops::Store::assign);
   // Makes the factor of update() NaN where a loss is not finite, as after logits of −inf, whose gradient is.

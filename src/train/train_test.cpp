@@ -12,7 +12,7 @@
 
 #include "core/error.hpp"
 #include "data/shard.hpp"
-#include "model/gpt2_files.hpp"
+#include "model/decoder_files.hpp"
 #include "ops/element.hpp"
 #include "runtime/file.hpp"
 #include "runtime/host_view.hpp"
@@ -78,10 +78,10 @@ class TrainerOnDevice : public TrainerTest, public ::testing::WithParamInterface
     Context context(ContextOptions{}, device_);
     TrainingStep step(context, o);
     step.allocate();
-    initialize(o.model, 1, step.full_precision());
+    o.model->initialize(1, step.full_precision());
     step.round_masters();
     const auto weights = [&] {
-      const HostView view = downloaded(step.full_precision().blocks[1].fc_weight, context.stream());
+      const HostView view = downloaded(step.full_precision().at("h.1.mlp.c_fc.weight"), context.stream());
       std::vector<double> values;
       for (std::int64_t i = 0; i < view.tensor().elements(); ++i) {
         values.push_back(ops::load_element(view.tensor(), i));
@@ -236,8 +236,8 @@ TEST_P(TrainerOnDevice, NormsMoveByLessThanBf16Tells) {
   o.step.dtype = DType::bf16;
   o.schedule = {LearningRateSchedule::Kind::constant, 1e-5, 0, 12};
   train(o);
-  const GPT2Model model(root_ / "norms" / "model", DType::f32, {});
-  const Tensor& weight = model.parameters().blocks[0].ln1_weight;
+  const DecoderWeights model = load_weights(root_ / "norms" / "model", DType::f32);
+  const Tensor& weight = model.parameters.at("h.0.ln_1.weight");
   for (std::int64_t i = 0; i < weight.elements(); ++i) {
     const float moved = std::abs(weight.as<float>()[i] - 1);
     EXPECT_GT(moved, 0) << i;
@@ -341,9 +341,9 @@ TEST_P(TrainerOnDevice, NonFiniteNamesTensorAndOperationBeforeTouchingWeights) {
   Context context(ContextOptions{}, device_);
   TrainingStep step(context, o.step);
   step.allocate();
-  initialize(o.step.model, 1, step.full_precision());
+  o.step.model->initialize(1, step.full_precision());
   EXPECT_EQ(step.first_non_finite(), std::nullopt);
-  const Tensor& weight = step.tensors().parameters.blocks[1].fc_weight;
+  const Tensor& weight = step.tensors().parameters.at("h.1.mlp.c_fc.weight");
   write_on_host(weight.view({weight.elements()}).slice(0, 5, 1), context.stream(), [](const Tensor& element) {
     element.as<float>()[0] = std::numeric_limits<float>::infinity();
   });
@@ -364,23 +364,22 @@ TEST_P(TrainerOnDevice, AnInfiniteLossBesideFiniteGradientsNeverReachesTheWeight
     Context context(ContextOptions{}, device_);
     TrainingStep step(context, o);
     step.allocate();
-    const GPT2Parameters& p = step.tensors().parameters;
-    initialize(o.model, 1, p);
+    const DecoderParameters& p = step.tensors().parameters;
+    const Tensor &wte = p.at("wte.weight"), &bias = p.at("ln_f.bias");
+    o.model->initialize(1, p);
     const auto fill = [&](const Tensor& t, float value) {
       write_on_host(t, context.stream(), [&](const Tensor& host) {
         std::fill_n(host.as<float>(), static_cast<std::size_t>(host.elements()), value);
       });
     };
-    fill(p.lnf_weight, 0);
-    fill(p.lnf_bias, 1e20f);
-    fill(p.wte.select(0, kBad), -1e19f);
+    fill(p.at("ln_f.weight"), 0);
+    fill(bias, 1e20f);
+    fill(wte.select(0, kBad), -1e19f);
     const auto weights = [&] {
-      const HostView wte = downloaded(p.wte, context.stream()),
-                     bias = downloaded(p.lnf_bias, context.stream());
       const auto bytes = [](const HostView& v) {
         return std::string(static_cast<const char*>(v.tensor().data), v.tensor().bytes());
       };
-      return bytes(wte) + bytes(bias);
+      return bytes(downloaded(wte, context.stream())) + bytes(downloaded(bias, context.stream()));
     };
     const auto run = [&](std::int64_t index, std::int32_t first_target) {
       step.begin();
@@ -465,7 +464,7 @@ TEST_F(TrainerTest, RefusesRunsOfOthers) {
   other.seed = 99;
   EXPECT_THROW(train(other), Error);
   other = o;
-  other.step.model.channels = 64;
+  other.step.model = decoder(1, 64);
   EXPECT_THROW(train(other), Error);
   const FolderLock lock(o.out);
   EXPECT_THROW(train(o), Error);  // another process
@@ -628,7 +627,7 @@ TEST_F(TrainerTest, ImpossibleOptionsAreUsageErrors) {
     EXPECT_THROW(train(o), UsageError);
     EXPECT_FALSE(fs::exists(root_ / "never"));
   };
-  refuses([](TrainOptions& o) { o.step.model.heads = 3; });
+  refuses([](TrainOptions& o) { o.step.model = decoder(3, 32); });
   refuses([](TrainOptions& o) { o.step.T = 25; });
   refuses([](TrainOptions& o) { o.step.B = 0; });
   refuses([](TrainOptions& o) { o.schedule.steps = 0; });
@@ -658,9 +657,11 @@ TEST_F(TrainerTest, SamplesAreInWhatIsPlanned) {
   Trainer trainer(context, o, {});
   const std::size_t before = trainer.planned_bytes();
   HeapAllocator heap;
-  const GPT2Parameters parameters =
-      allocate_parameters(o.step.model, o.step.dtype, Category::parameters, "", heap);
-  const Generator generator(context, o.step.model, parameters);
+  const Generator generator(
+      context, {.decoder = o.step.model,
+                .dtype = o.step.dtype,
+                .parameters = o.step.model->allocate_parameters(o.step.dtype, Category::parameters, "", heap),
+                .memory = {}});
   const std::size_t shared = std::min(trainer.plan().workspace_bytes, generator.plan().workspace_bytes);
   EXPECT_EQ(before, step + generator.plan().total_bytes() - shared);
   EXPECT_GT(before, step);

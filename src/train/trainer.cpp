@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "core/error.hpp"
-#include "model/gpt2_files.hpp"
+#include "model/decoder_files.hpp"
 #include "text/fingerprint.hpp"
 
 namespace warpwright {
@@ -59,7 +59,7 @@ fs::path prepared(const fs::path& run) {
   }
   create_folders(run / "checkpoints");
   clear_leftovers(run);
-  require_replaceable(run / "model", replaceable_gpt2_folder());
+  require_replaceable(run / "model", replaceable_model_folder());
   return run;
 }
 
@@ -77,7 +77,7 @@ Trainer::Trainer(Context& context, TrainOptions options, TrainObserver observer)
       options_(checked(std::move(options))),
       observer_(std::move(observer)),
       lock_(prepared(options_.out)),
-      train_stream_(options_.data, Split::train, options_.step.model.vocab),
+      train_stream_(options_.data, Split::train, options_.step.model->vocab()),
       loader_(train_stream_, options_.seed, options_.step.T, options_.step.B * options_.step.micro_batches),
       step_(context, options_.step),
       loss_outliers_(options_.skip_loss_z),
@@ -89,22 +89,24 @@ Trainer::Trainer(Context& context, TrainOptions options, TrainObserver observer)
   }
   const auto saved = find_resume(options_, [this](const std::string& line) { notify(line); });
   if (options_.val_every > 0) {
-    val_stream_.emplace(options_.data, Split::val, options_.step.model.vocab);
+    val_stream_.emplace(options_.data, Split::val, options_.step.model->vocab());
     ValidationLoader(*val_stream_, options_.step.T);  // says whether it holds a sample
   }
   if (options_.sample_every > 0) {
-    sampling_ = Generator::planned(context_, options_.step.model, options_.step.dtype);
+    sampling_ = Generator::planned(context_, *options_.step.model, options_.step.dtype);
   }
   const auto manifest = read_manifest(options_.data);
-  end_of_text_ = manifest ? manifest->end_of_text : options_.step.model.vocab - 1;
+  end_of_text_ = manifest ? manifest->end_of_text : options_.step.model->vocab() - 1;
   std::vector<std::string> changed;
-  origin_ = {0, options_.step.T, text::fingerprint_in(options_.data),
-             fingerprint_of_data(options_.data, options_.allow_data_change ? &changed : nullptr)};
+  origin_ = {.step = 0,
+             .sequence = options_.step.T,
+             .tokenizer = text::fingerprint_in(options_.data),
+             .data = fingerprint_of_data(options_.data, options_.allow_data_change ? &changed : nullptr)};
   for (const std::string& line : changed) notify(line);
   if (saved) {
     restore(*saved);
   } else if (!options_.initial_model.empty()) {
-    notify(compare_tokenizers(options_.initial_model, options_.step.model.vocab, options_.data,
+    notify(compare_tokenizers(options_.initial_model, options_.step.model->vocab(), options_.data,
                               options_.allow_tokenizer_change));
   }
 }
@@ -159,14 +161,14 @@ void Trainer::start() {
   if (resume_from_) {
     load_checkpoint(*resume_from_, step_.tensors(), context_.stream());
   } else if (options_.initial_model.empty()) {
-    initialize(options_.step.model, options_.seed, step_.full_precision());
+    options_.step.model->initialize(options_.seed, step_.full_precision());
     step_.round_masters();
   } else {
-    load_gpt2(options_.initial_model, options_.step.model, step_.full_precision());
+    options_.step.model->load(options_.initial_model, step_.full_precision());
     step_.round_masters();
   }
   if (options_.sample_every > 0) {
-    generator_ = std::make_unique<Generator>(context_, options_.step.model, step_.tensors().parameters);
+    generator_ = std::make_unique<Generator>(context_, step_.weights());
   }
   if (const auto& tuned = context_.options().tuned) tuned->write(options_.out / kTunedFile);
   metrics_.emplace(options_.out / "metrics.jsonl", unreported_ ? step_index_ - 1 : step_index_);
@@ -326,22 +328,22 @@ void Trainer::draw_sample() {
 
 void Trainer::write_checkpoint() {
   origin_.step = step_index_;
-  TrainerState state{step_index_,
-                     identity_of(options_),
-                     settings_of(options_, context_),
-                     step_.plan_hash(),
-                     loss_outliers_.values(),
-                     norm_outliers_.values(),
-                     origin_,
-                     {}};
+  TrainerState state{.step = step_index_,
+                     .options = identity_of(options_),
+                     .settings = settings_of(options_, context_),
+                     .plan_hash = step_.plan_hash(),
+                     .loss_window = loss_outliers_.values(),
+                     .norm_window = norm_outliers_.values(),
+                     .origin = origin_,
+                     .unreported = {}};
   if (unreported_) {
     state.unreported = {{"loss", unreported_->loss},
                         {"norm", unreported_->gradient_norm},
                         {"seconds", unreported_->seconds},
                         {"skipped", unreported_->skipped}};
   }
-  const fs::path path = save_checkpoint(options_.out, state, options_.step.model, end_of_text_, options_.data,
-                                        step_.tensors(), context_.stream());
+  const fs::path path = save_checkpoint(options_.out, state, *options_.step.model, end_of_text_,
+                                        options_.data, step_.tensors(), context_.stream());
   saved_step_ = step_index_;
   saved_at_ = Clock::now();
   damaged_.erase(step_index_);
@@ -354,9 +356,8 @@ void Trainer::write_checkpoint() {
 
 void Trainer::write_model() {
   origin_.step = step_index_;
-  AtomicFolder folder(options_.out / "model", replaceable_gpt2_folder());
-  write_gpt2_folder(folder.folder(), options_.step.model, step_.tensors().parameters, end_of_text_,
-                    context_.stream());
+  AtomicFolder folder(options_.out / "model", replaceable_model_folder());
+  options_.step.model->save(folder.folder(), step_.tensors().parameters, end_of_text_, context_.stream());
   copy_tokenizer(options_.data, folder.folder());
   write_origin(folder.folder(), origin_);
   folder.commit();
@@ -401,7 +402,7 @@ StepReport Trainer::report_of(StepResult result, double seconds, double seconds_
   report.learning_rate = options_.schedule.learning_rate(step_index_ - 1);
   report.seconds = seconds;
   report.tokens_per_second = static_cast<double>(tokens) / seconds;
-  report.flops_per_second = s.model.flops_per_token(s.T) * report.tokens_per_second;
+  report.flops_per_second = s.model->flops_per_token(s.T) * report.tokens_per_second;
   report.seconds_left = seconds_left;
   report.skipped = std::move(result.skipped);
   return report;

@@ -7,10 +7,12 @@
 
 #include <filesystem>
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "data/shard.hpp"
+#include "model/gpt2_decoder.hpp"
 #include "runtime/file.hpp"
 #include "runtime/philox.hpp"
 #include "train/trainer.hpp"
@@ -42,9 +44,14 @@ class TrainerTest : public ::testing::Test {
     writer.finish();
   }
 
+  static std::shared_ptr<const Decoder> decoder(std::int64_t heads, std::int64_t channels) {
+    return std::make_shared<GPT2Decoder>(
+        GPT2Config{.layers = 2, .heads = heads, .channels = channels, .vocab = kVocab, .context = 24});
+  }
+
   TrainOptions options(const std::string& run) const {
     TrainOptions o;
-    o.step.model = {.layers = 2, .heads = 1, .channels = 32, .vocab = kVocab, .context = 24};
+    o.step.model = decoder(1, 32);
     o.step.B = 2;
     o.step.T = 24;
     o.step.micro_batches = 4;

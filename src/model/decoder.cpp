@@ -1,0 +1,40 @@
+#include "model/decoder.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "core/error.hpp"
+
+namespace warpwright {
+
+const Tensor& DecoderParameters::at(std::string_view name) const {
+  const auto found = std::ranges::find(entries_, name, &Entry::name);
+  if (found != entries_.end()) return found->tensor;
+  throw Error(fmt::format("has no parameter {}", name), "the decoder", "use a name of this family");
+}
+
+std::vector<Tensor> DecoderParameters::tensors() const {
+  std::vector<Tensor> tensors;
+  for (const Entry& entry : entries_) tensors.push_back(entry.tensor);
+  return tensors;
+}
+
+DecoderBatch DecoderBatch::first(std::int64_t n) const {
+  return {.tokens = tokens.slice(0, 0, n), .positions = positions.slice(0, 0, n), .cu_seqlens = cu_seqlens};
+}
+
+DecoderBatch allocate_batch(std::int64_t sequences, std::int64_t N, Allocator& allocator) {
+  const auto in = [&](std::string_view name, std::int64_t count) {
+    return allocator.allocate(name, DType::i32, {count}, Category::batch);
+  };
+  return {.tokens = in("tokens", N),
+          .positions = in("positions", N),
+          .cu_seqlens = in("cu_seqlens", sequences + 1)};
+}
+
+Tensor Decoder::allocate_logits(std::int64_t M, DType dtype, Allocator& allocator) const {
+  return allocator.allocate("logits", dtype, {M, padded_vocab()}, Category::activations);
+}
+
+}  // namespace warpwright

@@ -1,0 +1,173 @@
+// Decoder: what training and inference need of a decoder-only transformer, whatever its family.
+//
+// A decoder makes passes: a forward, with or without its backward, over tensors that an Allocator gives and
+// parameters that live elsewhere. A pass keeps views of both, so both must outlive it.
+//
+// Sizes: N tokens in the batch, S sequences, C channels, V vocabulary and Vp the same padded.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "model/boundary_tokens.hpp"
+#include "ops/op.hpp"
+#include "runtime/context.hpp"
+#include "runtime/memory.hpp"
+#include "runtime/stream.hpp"
+
+namespace warpwright {
+
+// One tensor per parameter, in the decoder's order and under Hugging Face's names: the parameters themselves,
+// or their gradients, moments or master copies.
+class DecoderParameters {
+ public:
+  struct Entry {
+    std::string name;
+    Tensor tensor;
+  };
+
+  bool empty() const { return entries_.empty(); }
+  std::size_t size() const { return entries_.size(); }
+  auto begin() const { return entries_.begin(); }
+  auto end() const { return entries_.end(); }
+  void append(std::string name, const Tensor& tensor) { entries_.push_back({std::move(name), tensor}); }
+
+  // An Error if no parameter has this name.
+  const Tensor& at(std::string_view name) const;
+  std::vector<Tensor> tensors() const;
+
+ private:
+  std::vector<Entry> entries_;
+};
+
+// The tokens of a forward. Sequences are packed one after the other.
+struct DecoderBatch {
+  Tensor tokens;      // (N) int32, below V
+  Tensor positions;   // (N) int32, below the context
+  Tensor cu_seqlens;  // (S + 1) int32: the queries of each sequence
+
+  // The first n tokens.
+  DecoderBatch first(std::int64_t n) const;
+};
+DecoderBatch allocate_batch(std::int64_t sequences, std::int64_t N, Allocator& allocator);
+
+// What the backward computes again instead of keeping it: nothing, the activation function, also the
+// normalizations, or all of a block but its output.
+enum class Recompute : std::uint8_t { none, gelu, norm, block };
+
+// Which tensor the backward of a normalization reads: its input, the residual stream, which nothing else
+// keeps; or its output, which the products after it keep anyway.
+enum class NormBackwardFrom : std::uint8_t { input, output };
+
+class DecoderPass {
+ public:
+  virtual ~DecoderPass() = default;
+  // logits (M, Vp) of M rows of the last hidden states. Columns V ≤ v < Vp are padding and mean nothing.
+  virtual void head(Context& context, const Tensor& hidden, const Tensor& logits) const = 0;
+};
+
+// Forward and backward over a batch.
+class TrainingPass : public DecoderPass {
+ public:
+  // The tensors through which the caller runs head and loss, a few rows at a time if it likes.
+  const Tensor& hidden() const { return hidden_; }    // (N, C): the last hidden states
+  const Tensor& dhidden() const { return dhidden_; }  // (N, C)
+  const Tensor& logits() const { return logits_; }    // (rows, Vp)
+
+  // Tokens to hidden().
+  virtual void forward(Context& context) const = 0;
+  // The gradient (=) of rows of hidden(), and the head's share of the parameters' gradients (= or += by
+  // store).
+  virtual void head_backward(Context& context, const Tensor& hidden, const Tensor& dlogits,
+                             const Tensor& dhidden, ops::Store store) const = 0;
+  // The gradients of all parameters (= or += by store) from dhidden(). To a gradient of which the head has
+  // stored its share, the rest is added.
+  virtual void backward(Context& context, ops::Store store) const = 0;
+
+ protected:
+  Tensor hidden_, dhidden_, logits_;
+};
+
+struct TrainingPassOptions {
+  DType dtype = DType::f32;  // of the activations
+  std::int64_t logits_rows = 0;
+  Recompute recompute = Recompute::none;
+  NormBackwardFrom norms = NormBackwardFrom::input;
+};
+
+// A forward over whole sequences.
+class ScoringPass : public DecoderPass {
+ public:
+  // Of the first n tokens of the batch: their last hidden states (n, C).
+  virtual Tensor forward(Context& context, std::int64_t n) const = 0;
+};
+
+// A forward over parts of one sequence, with a cache of everything that later tokens attend to.
+class CachedPass : public DecoderPass {
+ public:
+  // Of the first n tokens of the batch, which follow `past` tokens that the cache holds: their last hidden
+  // states (n, C).
+  virtual Tensor forward(Context& context, std::int64_t past, std::int64_t n) const = 0;
+};
+
+class Decoder {
+ public:
+  virtual ~Decoder() = default;
+
+  virtual std::int64_t vocab() const = 0;
+  virtual std::int64_t padded_vocab() const = 0;
+  virtual std::int64_t context() const = 0;          // most tokens in a sequence
+  virtual std::int64_t parameter_count() const = 0;  // without padding
+  virtual std::string describe() const = 0;          // "12 layers, 12 heads, 768 channels"
+  // FLOPs of forward and backward per token at sequence length T.
+  virtual double flops_per_token(std::int64_t T) const = 0;
+  // The folder's config.json, which also tells one decoder from another.
+  virtual nlohmann::json config(const BoundaryTokens& tokens) const = 0;
+  // Throws Error, naming the place that the sizes come from, for sizes that cannot be.
+  virtual void validate(const std::string& where) const = 0;
+
+  // One tensor per parameter, named prefix + the parameter's name.
+  virtual DecoderParameters allocate_parameters(DType dtype, Category category, std::string_view prefix,
+                                                Allocator& allocator) const = 0;
+  // The values that a training starts from: a pure function of seed, tensor and element. Of any floating
+  // dtype.
+  virtual void initialize(std::uint64_t seed, const DecoderParameters& parameters) const = 0;
+  // Fills the parameters from a model's folder or file.
+  virtual void load(const std::filesystem::path& source, const DecoderParameters& parameters) const = 0;
+  // Writes config and weights into an existing folder; the parameters as the stream leaves them.
+  virtual void save(const std::filesystem::path& folder, const DecoderParameters& parameters,
+                    const BoundaryTokens& tokens, const Stream& stream) const = 0;
+
+  virtual std::unique_ptr<TrainingPass> allocate_training(const DecoderParameters& parameters,
+                                                          const DecoderParameters& gradients,
+                                                          const DecoderBatch& batch,
+                                                          const TrainingPassOptions& options,
+                                                          Allocator& allocator) const = 0;
+  virtual std::unique_ptr<ScoringPass> allocate_scoring(const DecoderParameters& parameters, DType dtype,
+                                                        const DecoderBatch& batch,
+                                                        Allocator& allocator) const = 0;
+  // cu_seqlens_k: (2) int32, the tokens of the cache and of the batch together.
+  virtual std::unique_ptr<CachedPass> allocate_cached(const DecoderParameters& parameters, DType dtype,
+                                                      const DecoderBatch& batch, const Tensor& cu_seqlens_k,
+                                                      Allocator& allocator) const = 0;
+
+  // For M rows of hidden states: (M, Vp).
+  Tensor allocate_logits(std::int64_t M, DType dtype, Allocator& allocator) const;
+};
+
+// A decoder and its parameters, for sessions that read them. A copy shares the memory, which lives as long as
+// the last copy; without `memory`, the parameters are another's (a TrainingStep's), who must outlive the
+// sessions. Nothing may write them while a session runs.
+struct DecoderWeights {
+  std::shared_ptr<const Decoder> decoder;
+  DType dtype = DType::f32;  // of the matrices
+  DecoderParameters parameters;
+  std::shared_ptr<const void> memory;
+};
+
+}  // namespace warpwright

@@ -1,0 +1,47 @@
+#include "model/decoder_files.hpp"
+
+#include <cstdint>
+#include <iterator>
+
+#include "model/gpt2_decoder.hpp"
+#include "model/gpt2_files.hpp"
+#include "runtime/planned.hpp"
+
+namespace warpwright {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kTokenizerFiles[] = {"tokenizer.json", "tokenizer_config.json",   "vocab.json",
+                                           "merges.txt",     "special_tokens_map.json", "added_tokens.json"};
+
+}  // namespace
+
+std::shared_ptr<const Decoder> read_decoder(const fs::path& source) {
+  return std::make_shared<GPT2Decoder>(read_gpt2_config(source));
+}
+
+DecoderWeights load_weights(const fs::path& source, DType dtype, Device device) {
+  const std::shared_ptr<const Decoder> decoder = read_decoder(source);
+  const auto planned = std::make_shared<Planned<DecoderParameters>>([=](Allocator& allocator) {
+    return decoder->allocate_parameters(dtype, Category::parameters, "", allocator);
+  });
+  planned->take(device);
+  decoder->load(source, planned->tensors());
+  return {.decoder = decoder, .dtype = dtype, .parameters = planned->tensors(), .memory = planned};
+}
+
+Replaceable replaceable_model_folder() {
+  Replaceable folder{"a GPT-2's folder", {"config.json", "model.safetensors", "warpwright.json"}};
+  folder.files.insert(folder.files.end(), std::begin(kTokenizerFiles), std::end(kTokenizerFiles));
+  return folder;
+}
+
+void copy_tokenizer(const fs::path& from, const fs::path& to) {
+  for (const char* name : kTokenizerFiles) {
+    constexpr std::uint64_t kMostBytes = std::uint64_t{1} << 30;
+    if (path_exists(from / name)) write_file_atomically(to / name, read_file(from / name, kMostBytes));
+  }
+}
+
+}  // namespace warpwright

@@ -1,0 +1,24 @@
+// Decoders in files, of whatever family.
+#pragma once
+
+#include <filesystem>
+#include <memory>
+
+#include "model/decoder.hpp"
+#include "runtime/file.hpp"
+
+namespace warpwright {
+
+// The decoder of a model's folder or llm.c file, by its config.
+std::shared_ptr<const Decoder> read_decoder(const std::filesystem::path& source);
+
+// The same with its weights, in this dtype whatever the file has.
+DecoderWeights load_weights(const std::filesystem::path& source, DType dtype, Device device = {});
+
+// A folder that holds what Decoder::save and copy_tokenizer write, and nothing else.
+Replaceable replaceable_model_folder();
+
+// Copies the files of the tokenizer from one folder to another, those that are there.
+void copy_tokenizer(const std::filesystem::path& from, const std::filesystem::path& to);
+
+}  // namespace warpwright
