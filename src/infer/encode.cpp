@@ -26,8 +26,7 @@ void check_lowercase(const std::filesystem::path& folder, const text::EncoderTok
   }
 }
 
-// The tokenizer, once the folder is known to be an encoder's: one of another model may be of a kind that only
-// says less about what is wrong.
+// Reads the config first: for a folder that is no encoder's, its error says more than the tokenizer's.
 text::EncoderTokenizer tokenizer_of_encoder(const std::filesystem::path& folder) {
   read_bert_config(folder);
   return text::EncoderTokenizer::load(folder);

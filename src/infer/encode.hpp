@@ -7,7 +7,7 @@
 //
 // Texts are tokenized on all threads, sorted by length, and packed into batches of at most max_batch_tokens
 // without padding; results come back in the order of the texts. A text that cannot be encoded has its error
-// in the report and zeros for its vector; the others are as they would be without it.
+// in the report and zeros for its vector; the other texts are not affected.
 #pragma once
 
 #include <cstdint>
@@ -41,7 +41,7 @@ struct TextPair {
   std::string_view first, second;
 };
 
-// Of one text.
+// The report of one text.
 struct EncodedText {
   std::int64_t tokens = 0;
   bool truncated = false;

@@ -237,7 +237,7 @@ TEST_F(EncodeTest, PairsAreClassified) {
   EXPECT_NE(logits[0], logits[4]);
 }
 
-// The real model beside transformers in fp64 (src/model/tools/compare_minilm.py --golden).
+// The real model compared with transformers in fp64 (src/model/tools/compare_minilm.py --golden).
 TEST(MiniLM, VectorsOfTransformers) {
   const char* folder = std::getenv("WARPWRIGHT_MINILM");
   if (!folder) GTEST_SKIP() << "all-MiniLM-L6-v2 is not here: set WARPWRIGHT_MINILM (scripts/fetch-minilm)";

@@ -26,8 +26,8 @@ class Generator {
 
   // Forgets every token.
   void reset();
-  // Appends tokens (at least one) and returns the V logits that follow the last of them. Where the context is
-  // full, the older half of the sequence is dropped and the rest is run again from position 0: absolute
+  // Appends tokens (at least one) and returns the V logits that follow the last of them. If the context is
+  // full, drops the older half of the sequence and runs the rest again from position 0, because absolute
   // positions cannot slide.
   std::span<const float> append(std::span<const std::int32_t> tokens);
 

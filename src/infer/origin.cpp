@@ -19,7 +19,7 @@ constexpr int kVersion = 1, kDepth = 16;
 constexpr std::uint64_t kMostBytes = std::uint64_t{16} << 20;
 constexpr const char* kRemedy = "remove it: the model then counts as one of unknown origin";
 
-// The fingerprint of the tokenizer that a model's weights know.
+// The fingerprint of the tokenizer that a model was trained with.
 std::optional<text::TokenizerFingerprint> tokenizer_of(const fs::path& model) {
   if (!is_folder(model)) return std::nullopt;
   if (const auto origin = read_origin(model); origin && origin->tokenizer) return origin->tokenizer;

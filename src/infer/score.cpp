@@ -126,7 +126,7 @@ LossReport evaluate_loss(Context& context, const DecoderWeights& weights, const 
       const auto length = static_cast<std::size_t>(T);
       sequences.push_back({{inputs.data() + r * T, length}, {targets.data() + r * T, length}});
     }
-    double of_batch = 0;  // summed as a validation in training sums it
+    double of_batch = 0;  // added up in the order of a validation in training
     for (const float loss : scorer.score(sequences)) of_batch += static_cast<double>(loss);
     sum += of_batch;
     report.tokens += rows * T;

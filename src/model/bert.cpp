@@ -26,7 +26,7 @@ Tensor matrix(const Tensor& t) {
   return t.view({t.shape[0], t.shape[0] ? t.elements() / t.shape[0] : t.strides[0]});
 }
 
-// A block's products, of every token's row. Those in front of add_and_normalize are without their bias.
+// A block's products over the rows of all tokens. add_and_normalize adds the bias of those before it.
 struct Products {
   MatmulForward qkv, attproj, fc, fcproj;
 };
@@ -49,7 +49,7 @@ Products products_of(const BertConfig& config, const BertBlock& p, const BertAct
           .fcproj = product(p.fcproj, {}, a.fc, a.other)};
 }
 
-// Of a row for each sequence.
+// A linear layer over one row per sequence.
 void sequence_linear(Context& ctx, const BertActivations& a, const BertLinear& p, const Tensor& x,
                      const Tensor& out, Activation activation = Activation::none) {
   matmul_forward(ctx, {.x = x,

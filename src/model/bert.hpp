@@ -4,7 +4,7 @@
 // Y. Zhai et al., "ByteTransformer", arXiv:2210.03052.
 //
 // Sizes: N tokens in the batch, S sequences, H hidden, NH heads of HS = H/NH, I intermediate. Nothing is
-// padded: the sequences of a batch lie one after the other, from the embedding to the pooling.
+// padded: the sequences of a batch are contiguous, from the embedding to the pooling.
 #pragma once
 
 #include <vector>
@@ -34,24 +34,24 @@ struct BertParameters {
   Tensor word, position, type;          // (V, H), (P, H), (types, H)
   Tensor embnorm_weight, embnorm_bias;  // (H)
   std::vector<BertBlock> blocks;
-  // Of a classification head, absent where the folder has none: tanh(pooler(first token)), then the labels.
+  // The classification head, absent if the folder has none: tanh(pooler(first token)), then the labels.
   BertLinear pooler;              // (H, H)
   BertLinear classifier;          // (labels, H)
-  std::vector<BertLinear> dense;  // fp32, behind the pooling
+  std::vector<BertLinear> dense;  // fp32, after the pooling
 };
 
 // The tensors of a forward pass. Several of them share memory and take turns.
 struct BertActivations {
   Tensor tokens, types, positions;  // (N) int32
   Tensor cu_seqlens;                // (S + 1) int32
-  Tensor rows;                      // (1) int32: N, for kernels whose grid was fixed before it was known
+  Tensor rows;                      // (1) int32: N, for kernels whose grid was fixed before N was known
   Tensor hidden;                    // (N, H): the result
   Tensor other;                     // (N, H)
   Tensor qkv;                       // (N, 3, NH, HS)
   Tensor att;                       // (N, NH, HS)
   Tensor fc;                        // (N, I)
   bool batch_invariant = false;     // a row's bits do not depend on the others
-  std::vector<Tensor> pooled;       // (S, …) fp32, one behind each layer from the pooling on
+  std::vector<Tensor> pooled;       // (S, …) fp32: the output of the pooling and of each layer after it
   Tensor first, pooler, logits;     // (S, H), (S, H), (S, labels) of a classification head
 };
 
@@ -64,7 +64,7 @@ void bert_layers(Context& context, const BertConfig& config, const BertParameter
 // products may not know how many rows there are.
 bool bert_layers_are_exact(Context& context, const BertConfig& config, const BertParameters& p,
                            const BertActivations& a);
-// From there to a.pooled.back(), and to a.logits.
+// From the last hidden states to a.pooled.back(), and to a.logits.
 void bert_pool(Context& context, const BertPooling& pooling, const BertParameters& p,
                const BertActivations& a);
 void bert_classify(Context& context, const BertParameters& p, const BertActivations& a);

@@ -16,7 +16,7 @@
 namespace warpwright {
 
 struct BertConfig {
-  // roberta: RoBERTa, XLM-RoBERTa and CamemBERT, whose positions begin behind the padding's.
+  // roberta: RoBERTa, XLM-RoBERTa and CamemBERT, whose positions begin after the padding's.
   enum class Family : std::uint8_t { bert, roberta };
 
   Family family = Family::bert;
@@ -28,7 +28,7 @@ struct BertConfig {
   std::int64_t positions = 512;  // rows of the position embedding
   std::int64_t types = 2;        // rows of the token-type embedding
   std::int64_t padding_token = 0;
-  std::int64_t labels = 2;  // of a classification head, where the folder has one
+  std::int64_t labels = 2;  // of the classification head, if the folder has one
   ops::Activation activation = ops::Activation::gelu_erf;
   float eps = 1e-12f;
 
@@ -48,7 +48,7 @@ struct BertConfig {
   bool operator==(const BertConfig&) const = default;
 };
 
-// A linear layer behind the pooling.
+// A linear layer after the pooling.
 struct BertDense {
   std::filesystem::path folder;
   std::int64_t in = 0, out = 0;
@@ -66,7 +66,7 @@ struct BertPooling {
 };
 
 BertConfig read_bert_config(const std::filesystem::path& folder);
-// Mean pooling where the folder says nothing.
+// Mean pooling if the folder does not say.
 BertPooling read_bert_pooling(const std::filesystem::path& folder, const BertConfig& config);
 
 }  // namespace warpwright

@@ -74,7 +74,7 @@ const BertTensor& checked(const BertTensor* tensor, const std::string& where, co
   return *tensor;
 }
 
-// Layer normalization's weight and bias as TensorFlow called them, and old files do.
+// The names of layer normalization's weight and bias in TensorFlow and in old files.
 std::string former_name(const std::string& name) {
   if (ends_with(name, "LayerNorm.weight")) return name.substr(0, name.size() - 6) + "gamma";
   if (ends_with(name, "LayerNorm.bias")) return name.substr(0, name.size() - 4) + "beta";

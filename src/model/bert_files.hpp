@@ -14,7 +14,7 @@
 
 namespace warpwright {
 
-// A tensor in the host's memory under its name in Hugging Face's form, maybe behind a prefix ("bert.").
+// A tensor in the host's memory under its name in Hugging Face's form, maybe with a prefix ("bert.").
 struct BertTensor {
   std::string name;
   std::string stored_dtype;    // as its file calls it, "BF16"
@@ -23,8 +23,8 @@ struct BertTensor {
   std::span<const std::byte> bytes;  // may be unaligned
 };
 
-// The weights of a folder's safetensors files, or of a list. Names may stand behind a prefix ("bert.",
-// "roberta.", "0.auto_model.").
+// The weights of a folder's safetensors files, or of a list. Names may have a prefix ("bert.", "roberta.",
+// "0.auto_model.").
 class BertFile {
  public:
   // Tensors that no such model has are an Error.
@@ -36,12 +36,12 @@ class BertFile {
   // Fills the parameters, on whatever device they are. Every tensor must be there in its shape, that of a
   // parameter without data too.
   void load(const BertParameters& parameters) const;
-  // A layer's alone, and of these only the ones that have a shape.
+  // The parameters of one layer, and of these only the ones that have a shape.
   void load_layer(std::size_t layer, const BertBlock& block) const;
 
  private:
   BertFile(SafetensorsFolder stored, const BertConfig& config);
-  const BertTensor* find(std::string_view name) const;  // null where there is none
+  const BertTensor* find(std::string_view name) const;  // null if there is none
   const BertTensor& tensor(const std::string& name, const Shape& shape) const;
   void fill_from(const Tensor& parameter, const std::string& name) const;
   void fill_from(const BertLinear& linear, const std::string& name) const;

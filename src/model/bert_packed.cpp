@@ -112,7 +112,7 @@ void write(const fs::path& path, const std::string& header, std::span<const std:
   out.commit();
 }
 
-// A variant that WARPWRIGHT_FORCE names may read weights only as a model's file has them.
+// A variant that WARPWRIGHT_FORCE names may take no packed weights.
 bool forced_variant_refuses(const Context& context, const BertConfig& c, DType dtype) {
   const auto& op = ops::matmul_forward_op();
   const std::string_view forced = ops::forced_variant(context.options(), op.name);

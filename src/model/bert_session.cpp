@@ -245,7 +245,7 @@ Tensor BertSession::start(const PackedBatch& batch, Result result, From from) {
   const bool gpu = context_.device().device.kind == DeviceKind::cuda;
   const auto N = static_cast<std::int64_t>(batch.tokens.size());
   const std::int64_t S = batch.sequences();
-  // Every tensor has just the batch's rows, but where launches are for a bucket of batches.
+  // Every tensor has the batch's own rows, unless launches are for a bucket of batches.
   const std::int64_t rows = m.in_buckets ? token_bucket(N, options_.max_batch_tokens) : N;
   const std::int64_t sequences = m.in_buckets ? sequence_bucket(S, options_.max_batch_sequences) : S;
   if (m.batch_copied) m.batch_copied->synchronize();

@@ -38,9 +38,9 @@ class BertSession {
   std::int64_t vector_size() const;  // of embed()
   std::int64_t labels() const;       // of classify(); 0: the folder has no classification head
 
-  // A vector for each sequence, (S, vector_size()), behind pooling, dense layers and normalization. A
-  // sequence without tokens gives zeros. A batch that does not fit, ids that are not the vocabulary's and
-  // values that are not finite are an Error that names the sequence ("text 3 of the batch").
+  // A vector for each sequence, (S, vector_size()), after pooling, dense layers and normalization. A sequence
+  // without tokens gives zeros. A batch that does not fit, ids beyond the vocabulary and values that are not
+  // finite are an Error that names the sequence ("text 3 of the batch").
   void embed(const PackedBatch& batch, std::span<float> vectors);
   // The logits of the classification head, (S, labels()).
   void classify(const PackedBatch& batch, std::span<float> logits);
@@ -52,8 +52,8 @@ class BertSession {
   // the Context's stream, nothing waits for it, and values are not looked at. Calls on several streams are
   // the caller's to order.
   enum class Result : std::uint8_t { hidden, vectors, logits };
-  // states: the embedding is left out. What stands in states(N) then takes its place, and of batch.tokens
-  // only their number counts.
+  // states: leaves the embedding out and reads states(N) instead. Only the number of batch.tokens then
+  // counts.
   enum class From : std::uint8_t { tokens, states };
   Tensor launch(const PackedBatch& batch, Result result, From from = From::tokens);
   Tensor states(std::int64_t tokens) const;  // (N, H)

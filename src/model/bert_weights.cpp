@@ -64,7 +64,7 @@ BertParameters allocate_parameters(const BertConfig& c, const BertPooling& pooli
 
 // Weights N(0, 0.02²), biases 0, normalization 1 and 0.
 void randomize(const BertParameters& p) {
-  constexpr std::uint32_t kPurpose = 0x42455254;  // a stream of its own: "BERT"
+  constexpr std::uint32_t kPurpose = 0x42455254;  // its own random stream: "BERT"
   std::uint32_t index = 0;
   const auto fill_with = [&](const Tensor& tensor, double mean, double deviation) {
     const PhiloxStream stream(1, kPurpose, index++);

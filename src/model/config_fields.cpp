@@ -33,7 +33,7 @@ std::string types_of(std::optional<Network> network) {
   return names;
 }
 
-// As it is if it looks like a name, else quoted.
+// The text itself if it looks like a name, else quoted.
 std::string shown(const std::string& name) {
   const bool plain = name.size() <= 40 && std::all_of(name.begin(), name.end(), [](char c) {
                        return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||

@@ -10,7 +10,7 @@
 namespace warpwright {
 
 // Fills the first `rows` rows of a parameter, a matrix or a vector (one row), on whatever device it is, from
-// elements of `from_dtype`: bit-exact where dtypes agree, rounded to nearest even where they do not.
+// elements of `from_dtype`: bit-exact if dtypes agree, else rounded to nearest even.
 // transposed: the file has the transpose of those rows. `from` may be unaligned.
 void fill(const Tensor& parameter, std::int64_t rows, std::span<const std::byte> from, DType from_dtype,
           bool transposed);

@@ -26,7 +26,7 @@ Tensor matrix(const Tensor& t) {
   return t.view({t.shape[0], t.shape[0] ? t.elements() / t.shape[0] : t.strides[0]});
 }
 
-// A layer normalization: its parameters, and where its output and statistics go.
+// A layer normalization: its parameters, its output and its statistics.
 struct Norm {
   const Tensor &weight, &bias, &out, &mean, &rstd;
   const LostColumns& lost;
@@ -75,7 +75,7 @@ void add_projection(Context& ctx, const Tensor& x, const Tensor& weight, const T
   matmul_forward(ctx, a);
 }
 
-// From the normalization's input x, or from its output where it has kept what that does not tell.
+// Reads the normalization's input x, or its output if it has kept the lost columns.
 void layernorm_backward(Context& ctx, const Tensor& dout, const Tensor& x, const Norm& n, const Tensor& dx,
                         const Tensor& dweight, const Tensor& dbias, Store dx_store, Store store) {
   NormBackward a{.dout = dout,
@@ -137,8 +137,8 @@ void block_inside(Context& ctx, const GPT2Config& config, const GPT2Block& p, co
   matmul_forward(ctx, {a.ln2, p.fc_weight, p.fc_bias, a.fc, a.fc_preact, config.activation});
 }
 
-// x → x + attention(ln1(x)) → … + mlp(ln2(…)), ln1 being there; then what comes first behind the block,
-// `next`.
+// x → x + attention(ln1(x)) → … + mlp(ln2(…)), after ln1 has been computed; then the normalization after the
+// block, `next`.
 void block_forward(Context& ctx, const GPT2Config& config, const GPT2Block& p, const DecoderBatch& batch,
                    const Tensor& x, const GPT2BlockActivations& a, const Norm& next) {
   block_inside(ctx, config, p, batch, x, a);
@@ -146,7 +146,7 @@ void block_forward(Context& ctx, const GPT2Config& config, const GPT2Block& p, c
   layernorm_forward(ctx, a.residual, next, config.eps);
 }
 
-// What the backward of a block reads: as the forward left it, or computed again.
+// The activations that the backward of a block reads: as the forward left them, or computed again.
 GPT2BlockActivations recomputed(Context& ctx, const GPT2Config& config, const GPT2Block& p,
                                 const DecoderBatch& batch, const Tensor& x, const GPT2BlockActivations& kept,
                                 const GPT2BlockActivations& again) {

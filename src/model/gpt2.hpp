@@ -35,9 +35,9 @@ struct GPT2Parameters {
 };
 GPT2Parameters gpt2_parameters(const GPT2Config& config, const DecoderParameters& parameters);
 
-// One tensor per parameter, named prefix + the parameter's name. Those of layer normalization are fp32 beside
-// 16 bits: a weight near 1 that is rounded to bf16 stands still until its updates add up to 2^-9
-// (docs/numerics.md).
+// One tensor per parameter, named prefix + the parameter's name. Those of layer normalization are fp32 if
+// the others have 16 bits: a weight near 1 that is rounded to bf16 does not move until its updates add up to
+// 2^-9 (docs/numerics.md).
 DecoderParameters allocate_parameters(const GPT2Config& config, DType dtype, Category category,
                                       std::string_view prefix, Allocator& allocator);
 
@@ -57,10 +57,10 @@ struct GPT2BlockActivations {
   // For the backward; absent in inference.
   Tensor ln1_mean, ln1_rstd, ln2_mean, ln2_rstd;  // (N) fp32
   Tensor lse;                                     // (NH, N) fp32
-  // Where the backward of the normalizations reads their output: what that does not tell.
+  // If the backward of the normalizations reads their output: the columns that cannot be restored from it.
   ops::LostColumns ln1_lost, ln2_lost;
-  // What attention reads: in training the k and v of qkv itself; with a cache, those of every position so
-  // far.
+  // The keys and values that attention reads: in training those of qkv itself; with a cache, those of every
+  // position so far.
   Tensor keys, values;  // (Nk, NH, HS)
   Tensor cu_seqlens_k;  // (S + 1) int32
 };
@@ -88,7 +88,7 @@ struct GPT2BackwardBuffers {
     Tensor datt;                 // (N, NH, HS)
     Tensor dqkv;                 // (N, 3, NH, HS)
     Tensor dln1;                 // (N, C)
-    GPT2BlockActivations again;  // what is computed again has its place here
+    GPT2BlockActivations again;  // the tensors that are computed again
   };
   std::vector<Block> blocks;
   Tensor dlnf;  // (N, C)
@@ -99,15 +99,15 @@ GPT2BackwardBuffers allocate_backward(const GPT2Config& config, const DecoderBat
 // Tokens to the last layer normalization, a.lnf.
 void gpt2_forward(Context& context, const GPT2Config& config, const GPT2Parameters& p,
                   const DecoderBatch& batch, const GPT2Activations& a);
-// logits (M, Vp) of M rows of lnf. Columns V ≤ v < Vp are the padding's and mean nothing.
+// logits (M, Vp) of M rows of lnf. Columns V ≤ v < Vp are padding and mean nothing.
 void gpt2_head(Context& context, const GPT2Parameters& p, const Tensor& lnf, const Tensor& logits);
 
-// Of those rows: dlnf (=) and the LM head's share of the gradient of wte (= or += by store).
+// For those rows: dlnf (=), and the LM head's share of the gradient of wte (= or += by store).
 void gpt2_head_backward(Context& context, const GPT2Parameters& p, const Tensor& lnf, const Tensor& dlogits,
                         const Tensor& dlnf, const GPT2Parameters& gradients, ops::Store store);
 
-// The gradients of all parameters (= or += by store) from d.dlnf. That of wte is added to, since the LM head
-// has stored its share.
+// The gradients of all parameters (= or += by store) from d.dlnf. The gradient of wte is added to, because
+// the LM head has stored its share.
 void gpt2_backward(Context& context, const GPT2Config& config, const GPT2Parameters& p,
                    const DecoderBatch& batch, const GPT2Activations& a, const GPT2BackwardBuffers& d,
                    const GPT2Parameters& gradients, ops::Store store);

@@ -61,7 +61,7 @@ std::string_view without_prefix(std::string_view name) {
   return name.substr(0, prefix.size()) == prefix ? name.substr(prefix.size()) : name;
 }
 
-// Tensors beside the parameters that some versions of transformers saved: the causal mask, and the tied LM
+// Tensors other than parameters that some versions of transformers saved: the causal mask, and the tied LM
 // head.
 bool is_derived(std::string_view name) {
   return name == "lm_head.weight" || ends_with(name, ".attn.bias") || ends_with(name, ".attn.masked_bias");

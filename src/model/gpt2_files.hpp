@@ -19,9 +19,8 @@ BoundaryTokens read_boundary_tokens(const std::filesystem::path& folder);
 // The dtype of its weights: fp32, bf16 or fp16 (that of wte).
 DType stored_dtype(const std::filesystem::path& source);
 
-// Fills the parameters of this config, on whatever device they are: bit-exact where dtypes agree, rounded to
-// nearest even where they do not. Every tensor must be there in its shape; tensors that no GPT-2 has are an
-// Error.
+// Fills the parameters of this config, on whatever device they are: bit-exact if dtypes agree, else rounded
+// to nearest even. Every tensor must be there in its shape; tensors that no GPT-2 has are an Error.
 void load_gpt2(const std::filesystem::path& source, const GPT2Config& config,
                const DecoderParameters& parameters);
 

@@ -1,4 +1,4 @@
-// Where a GPT-2's tensors are named, shaped and filled for the first time.
+// Names, shapes and initial values of a GPT-2's tensors.
 #include <fmt/format.h>
 
 #include <cmath>
@@ -52,9 +52,9 @@ void fill(const Tensor& tensor, std::int64_t count, const PhiloxStream& stream, 
   }
 }
 
-// Columns of a normalization whose input is kept where its output does not tell it: in bf16, |bias| >
-// 32·|weight|. None at the start of a training; more than so many, which no trained GPT-2 comes near, make
-// the gradient NaN.
+// Places for the columns of a normalization whose input cannot be restored from its output (in bf16 those
+// with |bias| > 32·|weight|) and is therefore kept. A training starts with none, and no trained GPT-2 comes
+// near this number; with more, the gradient is NaN.
 std::int64_t kept_columns(const GPT2Config& config) {
   return (config.channels + 15) / 16;
 }
@@ -94,7 +94,7 @@ GPT2BlockActivations allocate_block(const GPT2Config& config, const DecoderBatch
   return b;
 }
 
-// Where the backward of a block puts what it computes again.
+// The tensors that the backward of a block computes again.
 GPT2BlockActivations allocate_again(const GPT2Config& config, const DecoderBatch& batch, Recompute recompute,
                                     const Namer& in) {
   if (recompute == Recompute::block) return allocate_block(config, batch, true, in);
@@ -167,7 +167,7 @@ GPT2Parameters gpt2_parameters(const GPT2Config& config, const DecoderParameters
 }
 
 void initialize(const GPT2Config& config, std::uint64_t seed, const DecoderParameters& parameters) {
-  constexpr std::uint32_t kInitialization = 0x494e4954;  // a stream of its own: "INIT"
+  constexpr std::uint32_t kInitialization = 0x494e4954;  // its own random stream: "INIT"
   std::uint32_t index = 0;
   for (const auto& [name, tensor] : parameters) {
     const PhiloxStream stream(seed, kInitialization, index++);

@@ -53,8 +53,7 @@ std::string_view stored_name(DType dtype) {
 }
 
 // Reads the header event by event: no tree is built, so neither depth nor size of hostile JSON costs memory,
-// and what the format does not allow (a repeated name, another type, one level more) is refused where it
-// stands.
+// and what the format does not allow (a repeated name, another type, one level more) is refused at once.
 class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
  public:
   HeaderReader(std::string where, std::vector<SafetensorsEntry>& entries,

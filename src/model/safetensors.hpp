@@ -25,7 +25,7 @@
 
 namespace warpwright {
 
-// A tensor as the file declares it. dtype is empty where the format has a type that this project has not
+// A tensor as the file declares it. dtype is empty if the format has a type that this project lacks
 // (BOOL, I8, the F8 kinds, …): such a tensor is listed and measured, but cannot be read.
 struct SafetensorsEntry {
   std::string name;
@@ -47,8 +47,8 @@ class SafetensorsFile {
   const std::vector<SafetensorsEntry>& entries() const { return entries_; }  // in order of their data
   const std::map<std::string, std::string>& metadata() const { return metadata_; }
 
-  const SafetensorsEntry* find(std::string_view name) const;  // null where there is none
-  // The bytes of a tensor, aligned to 1 only: copy them out. Throws where its type is not one of DType's.
+  const SafetensorsEntry* find(std::string_view name) const;  // null if there is none
+  // The bytes of a tensor, aligned to 1 only: copy them out. Throws if its type is not one of DType's.
   std::span<const std::byte> bytes(const SafetensorsEntry& entry) const;
   std::string checksum() const { return checksum_of(file_.bytes()); }  // of the whole mapped file
 

@@ -73,7 +73,7 @@ Index parse_index(const fs::path& path) {
   return index;
 }
 
-// That the file holds the tensors that the index gives it, and no others.
+// Checks that the file holds the tensors that the index gives it, and no others.
 void check_contents(const SafetensorsFile& file, const std::vector<std::string>& listed,
                     const fs::path& index) {
   for (const std::string& tensor : listed) {

@@ -40,7 +40,7 @@ class SafetensorsFolder {
   // In order of files and of their data.
   const std::vector<StoredTensor>& tensors() const { return tensors_; }
   StoredTensor find(std::string_view name) const;  // empty if there is none
-  // Of the bytes that are mapped, whatever has become of their files' names.
+  // Of the mapped bytes, whatever files have these names by now.
   std::string checksum() const;
 
  private:

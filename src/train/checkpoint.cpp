@@ -30,7 +30,7 @@ std::string folder_name(std::int64_t step) {
   return fmt::format("{}{:08}", kPrefix, step);
 }
 
-// Everything of the optimizer, by name: m.*, v.* and, where there are masters, master.*.
+// The optimizer's tensors by name: m.*, v.* and, if there are masters, master.*.
 std::vector<std::pair<std::string, Tensor>> optimizer_tensors(const TrainingStep::Tensors& tensors) {
   std::vector<std::pair<std::string, Tensor>> list;
   const auto append = [&](const std::string& prefix, const DecoderParameters& parameters) {
@@ -67,7 +67,7 @@ void read_optimizer(const fs::path& path, const TrainingStep::Tensors& tensors, 
   }
 }
 
-// Of all that trainer.json says but this.
+// The checksum of everything in trainer.json but itself.
 std::string checksum_of_state(nlohmann::json json) {
   json.erase("checksum");
   const std::string text = json.dump();
@@ -103,7 +103,7 @@ std::optional<std::int64_t> step_of(std::string_view name) {
   std::int64_t step = 0;
   const char* end = name.data() + name.size();
   const auto parsed = std::from_chars(name.data() + kPrefix.size(), end, step);
-  // Only our own spelling: old checkpoints are deleted, and "step_1000" is somebody's copy.
+  // Only our own spelling counts: old checkpoints are deleted, and "step_1000" is somebody's copy.
   const bool ours = parsed.ec == std::errc() && parsed.ptr == end && step >= 0 && folder_name(step) == name;
   return ours ? std::optional(step) : std::nullopt;
 }

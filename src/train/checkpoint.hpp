@@ -1,7 +1,7 @@
 // Checkpoints: RUN/checkpoints/step_00001000/, a model folder plus optimizer.safetensors and trainer.json.
 //
-// A checkpoint is written beside, synced and renamed: it is there whole or not at all. trainer.json holds the
-// checksums of the other files, so that a damaged one is an error and never a silent restart.
+// A checkpoint is written under another name, synced and renamed, so it is complete or absent. trainer.json
+// holds the checksums of the other files, so that a damaged file is an error and never a silent restart.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,7 @@
 
 namespace warpwright {
 
-// The state of a run besides its tensors.
+// The state of a run, without its tensors.
 struct TrainerState {
   std::int64_t step = 0;        // steps done
   nlohmann::json options;       // identity_of (train/options.hpp)
@@ -35,11 +35,11 @@ struct Checkpoint {
   std::filesystem::path folder;
 };
 
-// The checkpoints of a run in order of their steps; names that are not a checkpoint's are passed over. A run
-// without the folder has none; a folder that cannot be listed is an Error.
+// The checkpoints of a run in order of their steps. Other names are ignored. A run without the folder has
+// none; a folder that cannot be listed is an Error.
 std::vector<Checkpoint> list_checkpoints(const std::filesystem::path& run);
 
-// The tensors as the stream leaves them.
+// Saves the tensors as the stream leaves them.
 std::filesystem::path save_checkpoint(const std::filesystem::path& run, const TrainerState& state,
                                       const Decoder& decoder, std::int64_t eos_token,
                                       const std::filesystem::path& tokenizer,

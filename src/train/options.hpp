@@ -29,12 +29,12 @@ struct TrainOptions {
   double checkpoint_minutes = 10;     // between checkpoints; 0: none by time
   std::int64_t checkpoint_every = 0;  // steps; 0: none by steps
   std::int64_t keep = 2;              // newest checkpoints to keep; 0: all
-  std::int64_t keep_every = 0;        // and those whose step is a multiple of this
+  std::int64_t keep_every = 0;        // keep also those whose step is a multiple of this
   bool resume = false;
   bool overfit = false;  // every step on the first step's samples
   OnNonFinite on_non_finite = OnNonFinite::stop;
   double skip_loss_z = 0, skip_norm_z = 0;  // z-scores above which an update is skipped; 0: never
-  // Go on although the data, or its tokenizer, is not that of the run or of the initial model.
+  // Continue although the data, or its tokenizer, differs from that of the run or of the initial model.
   bool allow_data_change = false, allow_tokenizer_change = false;
 
   void validate() const;  // throws UsageError

@@ -41,7 +41,7 @@ bool all_finite(const Tensor& tensor, const Stream& stream) {
   return true;
 }
 
-// Tokens whose logits stand in memory at a time: all, or what kMostLogitsBytes hold.
+// Tokens whose logits are in memory at a time: all, or as many as fit in kMostLogitsBytes.
 std::int64_t logits_rows(const StepOptions& o) {
   constexpr std::int64_t kMostLogitsBytes = std::int64_t{2} << 30;
   const std::int64_t N = o.B * o.T;
@@ -50,7 +50,7 @@ std::int64_t logits_rows(const StepOptions& o) {
   return (N + chunks - 1) / chunks;
 }
 
-// In order, in fp64.
+// Adds in order, in fp64.
 double sum_of(const Tensor& losses) {
   double sum = 0;
   for (std::int64_t n = 0; n < losses.elements(); ++n) sum += ops::load_element(losses, n);
@@ -203,7 +203,7 @@ void TrainingStep::run_loss_gate(const Tensors& t, ops::Store store) {
                               .keep_nan = !first || options_.halt_on_non_finite});
 }
 
-// A NaN stays that the losses have left.
+// Keeps the NaN of a loss that was not finite.
 void TrainingStep::run_norm(const Tensors& t) {
   ops::global_norm(context_, {.gradients = t.gradients.tensors(),
                               .norm = t.norm,

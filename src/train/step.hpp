@@ -1,10 +1,10 @@
 // One training step on one device: its tensors, their plan, and the operations in order.
 //
-// A GPU works behind the calls: what they compute is there after collect(), and the forward and backward are
-// captured once and replayed as graphs. The order of a step is
+// On a GPU the calls return before the work is done: results are available after collect(), and forward and
+// backward are captured once and replayed as graphs. The order of a step is
 //   begin, { host_batch (filled), forward_backward } for each micro-batch, gradient_norm, update
-// and collect() waits for the loss and norm of the oldest step that has them still to give. Up to
-// kStepsInFlight steps may have begun; on a CPU everything has happened when a call returns.
+// collect() waits for the loss and norm of the oldest step that has not been collected. Up to kStepsInFlight
+// steps may be under way. On a CPU the work is done when a call returns.
 #pragma once
 
 #include <array>
@@ -24,8 +24,8 @@ namespace warpwright {
 struct StepOptions {
   std::shared_ptr<const Decoder> model;
   DType dtype = DType::f32;  // of weights and activations
-  // Beside bf16 weights, in fp32. Without them AdamW updates the bf16 weights themselves and
-  // rounds at random, by numbers that the seed, the step, the tensor and the element give.
+  // fp32 copies of bf16 weights. Without them AdamW updates the bf16 weights themselves and rounds at random;
+  // the random numbers are a function of seed, step, tensor and element.
   bool master_weights = true;
   std::uint64_t rounding_seed = 0;
   std::int64_t B = 4;   // sequences of a micro-batch
@@ -35,7 +35,7 @@ struct StepOptions {
   double beta1 = 0.9, beta2 = 0.95, eps = 1e-8;
   double weight_decay = 0.1;
   Recompute recompute = Recompute::none;
-  NormBackwardFrom norms = NormBackwardFrom::input;  // output: not beside Recompute::norm and block
+  NormBackwardFrom norms = NormBackwardFrom::input;  // output: not with Recompute::norm or block
   bool decay_all = false;          // decay biases and layer normalization too, not only matrices
   bool halt_on_non_finite = true;  // see TrainingStep::update
 };
@@ -52,7 +52,7 @@ class TrainingStep {
     Tensor losses;   // (N) fp32
     std::unique_ptr<TrainingPass> pass;
     Tensor norm, scalars;  // (1), (4) fp32: AdamWScalars
-    Tensor random;         // (3) int32 (ops/adamw), where bf16 weights have no masters
+    Tensor random;         // (3) int32 (ops/adamw), if bf16 weights have no masters
     Tensor loss_norm;      // (1) fp32: of a micro-batch's losses
   };
 
@@ -64,27 +64,27 @@ class TrainingStep {
   void allocate();
   std::size_t allocated_bytes() const { return planned_.arenas().allocated_bytes(); }
   const Tensors& tensors() const { return planned_.tensors(); }
-  // What holds the weights in full precision: the masters where there are any.
+  // The weights in full precision: the masters, if there are any.
   const DecoderParameters& full_precision() const;
   // For sessions that end before this does.
   DecoderWeights weights() const;
-  // Makes the parameters the rounded masters, where there are any.
+  // Rounds the masters, if there are any, to the parameters.
   void round_masters();
 
   static constexpr int kStepsInFlight = 2;
-  // Begins a step. An Error where kStepsInFlight are waiting for collect().
+  // Begins a step. An Error if kStepsInFlight steps are waiting for collect().
   void begin();
-  // Where the next micro-batch goes, (B, T) each, on the host.
+  // The place of the next micro-batch on the host, (B, T) each.
   struct HostBatch {
     Tensor tokens, targets;
   };
   HostBatch host_batch();
-  // On the batch that host_batch() gave.
+  // Runs the batch that host_batch() gave.
   void forward_backward(ops::Store store);
   // The norm of the gradients; also leaves the clipping factor for update().
   void gradient_norm();
-  // step counts from 1. After a loss or a gradient that is not finite nothing changes; with
-  // halt_on_non_finite, nor does it in any update of a step that had begun before collect() told of it.
+  // step counts from 1. If a loss or a gradient is not finite, the update changes nothing. With
+  // halt_on_non_finite, neither do the updates of the steps that had begun before collect() reported it.
   void update(double learning_rate, std::int64_t step);
 
   struct Result {
@@ -93,11 +93,11 @@ class TrainingStep {
   };
   Result collect();
 
-  // Outside of any step: the sum of the losses of the batch that host_batch() gave, in nats.
+  // The sum of the losses, in nats, of the batch that host_batch() gave. Not within a step.
   double forward();
 
-  // "h.3.qkv, written by matmul.forward": the first tensor that is not finite when the present batch runs
-  // through forward and backward; nothing where all are finite. Outside of any step.
+  // "h.3.qkv (out of matmul.forward)": the first tensor that is not finite when the present batch runs
+  // through forward and backward; nothing if all are finite. Not within a step.
   std::optional<std::string> first_non_finite();
 
  private:
@@ -122,9 +122,10 @@ class TrainingStep {
   void reclaim(BatchSlot& slot);
   // Forward, head, backward and the gate, as every micro-batch runs them.
   void run_micro_batch(const Tensors& t, ops::Store store);
-  // LM head and classifier, a chunk of rows after the other, and with a gradient the head's backward.
+  // LM head and classifier, chunk by chunk of rows, and with a gradient the head's backward.
   void run_head(const Tensors& t, bool gradient, ops::Store store = ops::Store::assign);
-  // Makes the factor of update() NaN where a loss is not finite, as after logits of −inf, whose gradient is.
+  // Makes the factor of update() NaN if a loss is not finite. A logit of −inf makes the loss infinite and
+  // leaves the gradient finite.
   void run_loss_gate(const Tensors& t, ops::Store store);
   void run_norm(const Tensors& t);
   ops::AdamW adamw_arguments(const Tensors& t) const;

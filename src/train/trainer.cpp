@@ -17,7 +17,7 @@ namespace {
 namespace fs = std::filesystem;
 using Clock = std::chrono::steady_clock;
 
-// Thrown out of work that a stop has made pointless; never leaves this file.
+// Thrown by work that a stop has made pointless. It never leaves this file.
 struct Abandoned {};
 
 double seconds_since(Clock::time_point start) {
@@ -113,7 +113,7 @@ Trainer::Trainer(Context& context, TrainOptions options, TrainObserver observer)
 
 void Trainer::restore(const SavedRun& saved) {
   TrainerState state = saved.state;
-  state.options.emplace("master_weights", "fp32");  // where a checkpoint is older than the choice
+  state.options.emplace("master_weights", "fp32");  // a checkpoint that is older than the option
   const Notice notice = [this](const std::string& line) { notify(line); };
   if (options_.schedule.steps < state.step) {
     throw UsageError(fmt::format("is {}, the run has done {}", options_.schedule.steps, state.step),
@@ -184,8 +184,8 @@ void Trainer::leave_if_stopped() const {
   if (*stop_) throw Abandoned();
 }
 
-// A GPU's operations return before they are done and are replayed as graphs, so there the work itself looks
-// at the stop, between micro-batches and tokens.
+// A GPU's operations return before they are done and are replayed as graphs. There the work itself checks for
+// a stop, between micro-batches and tokens.
 bool Trainer::unless_stopped(const std::function<void()>& work) {
   struct Watch {
     ~Watch() { context.set_inspector(nullptr); }

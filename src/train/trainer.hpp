@@ -62,10 +62,10 @@ class Trainer {
   std::size_t planned_bytes() const;
   std::optional<std::int64_t> resumed_step() const;
 
-  // Trains to the last step, or until `stop` becomes true: then false is returned. On a CPU a stop takes
-  // effect after the operation that runs, on a GPU after the micro-batch; also in validation and samples.
-  // Both ways a checkpoint and RUN/model are written at the end. A run that is finished already changes
-  // nothing.
+  // Trains to the last step, or until `stop` becomes true, and then returns false. On a CPU a stop takes
+  // effect after the current operation, on a GPU after the current micro-batch, also in validation and
+  // samples. In both cases it writes a checkpoint and RUN/model at the end. A run that is already finished
+  // changes nothing.
   bool run(const std::atomic<bool>& stop);
 
  private:
@@ -79,14 +79,14 @@ class Trainer {
   void restore(const SavedRun& saved);
   void start();
   Next decide() const;
-  // The next step's result; nothing if it was abandoned for a stop. On a GPU the one after it has been
-  // launched meanwhile (unless draining), so that the device does not wait for the host.
+  // The next step's result; nothing if a stop abandoned it. On a GPU the step after it has been launched
+  // meanwhile (unless draining), so that the device does not wait for the host.
   std::optional<StepResult> run_step(bool draining);
   void launch_step();
   StepResult finish_step();
   StepReport read_report(const nlohmann::json& json) const;  // of a checkpoint
   StepReport report_of(StepResult result, double seconds, double seconds_left) const;
-  // Runs work that changes no weight. False: it was abandoned for a stop.
+  // Runs work that changes no weight. False if a stop abandoned it.
   bool unless_stopped(const std::function<void()>& work);
   void leave_if_stopped() const;
   // True if the host looks at loss and norm before each update.
@@ -98,7 +98,7 @@ class Trainer {
   [[noreturn]] void throw_non_finite(double loss, double norm);
   double validate_loss();
   void draw_sample();
-  // Validation, metrics and sample of the step; again from the beginning after a stop.
+  // Validation, metrics and sample of the step. After a stop they start from the beginning.
   void after_step(StepReport report);
   void write_checkpoint();
   void write_model();
@@ -120,7 +120,7 @@ class Trainer {
   std::set<std::int64_t> damaged_;  // steps of checkpoints that are not whole
   ModelOrigin origin_;
   std::int64_t end_of_text_;
-  bool finished_ = false;                   // before it began
+  bool finished_ = false;                   // already before this process began
   std::optional<StepReport> unreported_;    // of a step whose validation or sample was abandoned
   std::optional<std::int64_t> saved_step_;  // of the newest checkpoint
   std::chrono::steady_clock::time_point saved_at_;
