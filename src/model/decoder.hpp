@@ -12,6 +12,7 @@
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "model/boundary_tokens.hpp"
@@ -32,7 +33,6 @@ class DecoderParameters {
   };
 
   bool empty() const { return entries_.empty(); }
-  std::size_t size() const { return entries_.size(); }
   auto begin() const { return entries_.begin(); }
   auto end() const { return entries_.end(); }
   void append(std::string name, const Tensor& tensor) { entries_.push_back({std::move(name), tensor}); }
