@@ -27,7 +27,7 @@ class Scorer {
     std::span<const std::int32_t> inputs;   // 1 to context tokens
     std::span<const std::int32_t> targets;  // as many; −1 for those that do not count
   };
-  // Losses in nats, in the order of the tokens; 0 where the target is −1. Valid until the next call.
+  // Losses in nats, in the order of the tokens; 0 for a target of −1. Valid until the next call.
   std::span<const float> score(std::span<const Sequence> sequences);
 
  private:

@@ -1,4 +1,4 @@
-// Where the tensors of an encoder's forward are named and shaped.
+// Names and shapes of the tensors of an encoder's forward.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +23,7 @@ BertTensors allocate_forward(const BertConfig& config, const BertPooling& poolin
 
 // The first N tokens and S sequences, with the batch's integers.
 BertActivations narrow(const BertTensors& tensors, std::int64_t N, std::int64_t S, bool batch_invariant);
-// How many integers of `batch` these take, from its first on.
+// The number of integers at the start of `batch` that these take.
 std::int64_t batch_integers(std::int64_t N, std::int64_t S);
 
 }  // namespace warpwright

@@ -24,8 +24,8 @@ std::int64_t round_up(std::int64_t n, std::int64_t multiple) {
   return (n + multiple - 1) / multiple * multiple;
 }
 
-// Grid sizes for which the forward is captured: steps of a tile's 64 rows, from 2,048 tokens on of 128 (no
-// product takes longer for the last tile's empty rows), and of 1/128 where they are many.
+// Grid sizes for which the forward is captured: multiples of a tile's 64 rows, above 2,048 tokens of 128 (the
+// empty rows of the last tile take no time), and for many tokens of 1/128 of them.
 std::int64_t token_bucket(std::int64_t N, std::int64_t most) {
   std::int64_t step = N <= 2048 ? 64 : 128;
   while (step * 128 < N) step *= 2;
@@ -74,7 +74,7 @@ BertOptions checked(BertOptions options) {
 
 }  // namespace
 
-// A forward for a bucket of tokens and sequences, or for just these, from where to which result.
+// A forward for a bucket of tokens and sequences or for exactly these, with its input and its result.
 struct BertSession::Call {
   std::int64_t rows = 0, sequences = 0;
   Result result = Result::hidden;

@@ -163,7 +163,7 @@ std::vector<BertTensor> tensors_of(const SafetensorsFile& file) {
   return tensors;
 }
 
-// Of the layers that one alone, as layer 0.
+// The tensors with this layer alone, as layer 0.
 std::vector<BertTensor> layer_of(int layer, const std::vector<BertTensor>& tensors) {
   constexpr std::string_view kLayer = "layer.";
   std::vector<BertTensor> chosen;
@@ -199,7 +199,7 @@ TEST_P(Golden, Tensors) {
   }
 }
 
-// A model cut in two behind its first layer is the whole.
+// A model cut in two after its first layer gives the results of the whole.
 TEST(Bert, LayersFromStates) {
   const auto batch = golden_batch("bert");
   const std::vector<float> golden_states = golden<float>("bert", "hidden");
@@ -246,7 +246,7 @@ TEST(Bert, RefusesTensorsThatDoNotFit) {
   EXPECT_NE(refusal([](auto& t) { t[0].dtype = DType::i64; }).find("config.json asks"), std::string::npos);
 }
 
-// A text's vector beside others and alone, with threads and without.
+// A text's vector in a batch and alone, with several threads and with one.
 TEST_P(Golden, ATextDoesNotDependOnItsBatch) {
   const auto batch = golden_batch(GetParam());
   for (const bool invariant : {false, true}) {
@@ -537,8 +537,8 @@ TEST_F(BertFolder, AValueThatIsNotFiniteNamesItsText) {
   for (std::size_t i = 0; i < kHidden; ++i) EXPECT_TRUE(std::isfinite(vectors[i])) << "of text 0";
 }
 
-// Made where it is missing, mapped where it is whole, made again where it is
-// damaged; never another's.
+// The file is made if it is missing, mapped if it is whole, and made again if it is damaged. Another model's
+// file is never used.
 TEST_F(BertFolder, WeightsFromACacheGiveTheSameBits) {
   const PackedBatch batch = golden_batch("bert");
   for (const DType dtype : {DType::f32, DType::bf16}) {

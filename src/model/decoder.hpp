@@ -56,11 +56,11 @@ struct DecoderBatch {
 };
 DecoderBatch allocate_batch(std::int64_t sequences, std::int64_t N, Allocator& allocator);
 
-// What the backward computes again instead of keeping it: nothing, the activation function, also the
-// normalizations, or all of a block but its output.
+// Activations that the backward computes again instead of keeping them: none, those of the activation
+// function, also those of the normalizations, or all of a block but its output.
 enum class Recompute : std::uint8_t { none, gelu, norm, block };
 
-// Which tensor the backward of a normalization reads: its input, the residual stream, which nothing else
+// The tensor that the backward of a normalization reads: its input, the residual stream, which nothing else
 // keeps; or its output, which the products after it keep anyway.
 enum class NormBackwardFrom : std::uint8_t { input, output };
 
@@ -74,7 +74,7 @@ class DecoderPass {
 // Forward and backward over a batch.
 class TrainingPass : public DecoderPass {
  public:
-  // The tensors through which the caller runs head and loss, a few rows at a time if it likes.
+  // The tensors between which the caller runs head and loss, in chunks of rows.
   const Tensor& hidden() const { return hidden_; }    // (N, C): the last hidden states
   const Tensor& dhidden() const { return dhidden_; }  // (N, C)
   const Tensor& logits() const { return logits_; }    // (rows, Vp)
@@ -103,15 +103,15 @@ struct TrainingPassOptions {
 // A forward over whole sequences.
 class ScoringPass : public DecoderPass {
  public:
-  // Of the first n tokens of the batch: their last hidden states (n, C).
+  // Returns the last hidden states (n, C) of the first n tokens of the batch.
   virtual Tensor forward(Context& context, std::int64_t n) const = 0;
 };
 
 // A forward over parts of one sequence, with a cache of everything that later tokens attend to.
 class CachedPass : public DecoderPass {
  public:
-  // Of the first n tokens of the batch, which follow `past` tokens that the cache holds: their last hidden
-  // states (n, C).
+  // Returns the last hidden states (n, C) of the first n tokens of the batch, which follow `past` tokens that
+  // the cache holds.
   virtual Tensor forward(Context& context, std::int64_t past, std::int64_t n) const = 0;
 };
 

@@ -88,7 +88,7 @@ class GPT2Cached final : public CachedPass {
     }
   }
 
-  // The qkv product writes its rows where the cache wants them.
+  // The qkv product writes its rows to their place in the cache.
   Tensor forward(Context& context, std::int64_t past, std::int64_t n) const override {
     GPT2Activations a = narrow(a_, n);
     for (std::size_t l = 0; l < qkv_.size(); ++l) {

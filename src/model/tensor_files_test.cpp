@@ -60,7 +60,7 @@ const std::vector<TensorInfo> kGolden = {
     {"weight", DType::f32, {2, 3}}, {"bias", DType::bf16, {2}},    {"bytes", DType::u8, {1}}};
 const fs::path kGoldenPath = fs::path(WARPWRIGHT_TESTDATA) / "python.safetensors";
 
-// As a model of tens of thousands of layers has. Searching all names for each would take minutes.
+// A model of tens of thousands of layers: searching all names for each tensor would take minutes.
 TEST_F(TensorFilesTest, HundredsOfThousandsOfTensorsAreFound) {
   constexpr int kTensors = 300'000;
   std::vector<TensorInfo> infos;

@@ -16,9 +16,9 @@ struct LearningRateSchedule {
   double final_fraction = 0;    // the last learning rate as a share of the peak
   double decay_fraction = 0.2;  // wsd: the share of the steps that decays, at the end
 
-  // Of step s in [0, steps). cosine and linear fall from the peak right after the warm-up to
-  // final_fraction at the end; constant stays; wsd (warm-up, stable, decay) stays and falls linearly in the
-  // last decay_fraction.
+  // The learning rate of step s in [0, steps). cosine and linear fall from the peak right after the warm-up
+  // to final_fraction at the end; constant stays; wsd (warm-up, stable, decay) stays and falls linearly in
+  // the last decay_fraction.
   double learning_rate(std::int64_t s) const;
   void validate() const;  // throws UsageError
 };

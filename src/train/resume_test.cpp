@@ -174,7 +174,7 @@ TEST_F(ResumeTest, ADamagedCheckpointFallsBackToTheOneBefore) {
   }
 }
 
-// The damaged one is neither counted nor deleted by a run that has not come to its step yet.
+// A run that has not reached the step of the damaged checkpoint neither counts nor deletes it.
 TEST_F(ResumeTest, ADamagedCheckpointDoesNotPushOutWholeOnes) {
   TrainOptions o = options("run");
   o.checkpoint_every = 4;

@@ -161,10 +161,10 @@ TEST_P(TrainerOnDevice, WithoutMastersItLearnsAsWithThem) {
   EXPECT_NE(weights("with"), weights("without"));
 }
 
-// Updates of 1e-5 are a twelfth of bf16's step at 0.02, the weights' deviation: rounding to nearest would
-// lose them. Along the way that masters went, the weights went as far, and they are no further from it than
-// random numbers that are each step's own explain: an update u of what bf16 has, where it has steps of ulp,
-// is rounded with a variance of u · ulp at most.
+// Updates of 1e-5 are a twelfth of bf16's spacing at 0.02, the weights' deviation: rounding to nearest would
+// lose them. The weights must move as far as the masters do, in the same direction, and deviate from it by no
+// more than independent random rounding in each step explains: rounding an update u to a spacing of ulp has a
+// variance of at most u · ulp.
 TEST_P(TrainerOnDevice, WithoutMastersSmallUpdatesAreNotLost) {
   constexpr int kSteps = 12;
   constexpr double kRate = 1e-5;
@@ -633,7 +633,7 @@ TEST_F(TrainerTest, ImpossibleOptionsAreUsageErrors) {
   refuses([](TrainOptions& o) { o.schedule.steps = 0; });
   refuses([](TrainOptions& o) { o.step.beta2 = 1; });
   refuses([](TrainOptions& o) { o.step.dtype = DType::f16; });
-  refuses([](TrainOptions& o) { o.step.master_weights = false; });  // beside fp32
+  refuses([](TrainOptions& o) { o.step.master_weights = false; });  // with fp32
 }
 
 TEST_F(TrainerTest, PlanIsWhatIsTaken) {
