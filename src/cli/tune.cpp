@@ -31,7 +31,7 @@ struct TuneFlags {
   std::int64_t vocab = 0;
   bool memory_efficient_norm = false, json = false;
   StepOptions step;
-  matmul::TimingOptions timing{.within = 1.6, .rounds = 11};
+  matmul::TimingOptions timing{.within = 1.6, .rounds = 7};
   fs::path out;
   DeviceFlags device{.device = "cuda"};
 };

@@ -23,7 +23,7 @@ struct TimedKernel {
 
 struct TimingOptions {
   double within = 2;  // kernels predicted to take at most this many times as long as the fastest are timed
-  int rounds = 5;     // samples of each kernel
+  int rounds = 5;     // samples of each kernel; those that are nearly the fastest get four times as many
 };
 
 // Holds matrices of random numbers in device memory and hands them out in turn, so that a call finds its own
