@@ -192,6 +192,7 @@ TEST_F(UsageTest, ValuesThatAreMissing) {
       {{"generate"}, {"--model is required"}},
       {{"embed"}, {"--model is required"}},
       {{"rank", "--model", "m"}, {"--query is required"}},
+      {{"bench", "products"}, {"shape is required"}},
       {{"convert", "--from", "a", "--to", "b"}, {"--format is required"}},
       {{"tokenizer", "train", "--input", "a", "--out", "b"}, {"--vocab-size is required"}},
       {{"data", "build", "--input", "a", "--out", "b"}, {"--tokenizer is required"}},
