@@ -152,9 +152,8 @@ Storm::Disturbance Storm::kill_at_call(const Command& command) {
 Storm::Disturbance Storm::kill_at_time(const Command& command) {
   const fs::path out = stage_->folder() / "stdout", err = stage_->folder() / "stderr",
                  second_err = folder_ / "err";
-  for (const fs::path& file : {out, err})
-    // So that both exist and are empty even if it is killed before it opens them.
-    std::ofstream(file).close();
+  // Both files must exist and be empty even if the process is killed before it opens them.
+  for (const fs::path& file : {out, err}) std::ofstream(file).close();
   const pid_t first = start_process(command, out, err);
   const pid_t second = chance(50) ? start_process(stage_->scenario().again, folder_ / "out", second_err) : 0;
   std::this_thread::sleep_for(
