@@ -305,7 +305,7 @@ TEST_P(TrainerOnDevice, RecomputingChangesMemoryNotResults) {
     }
     Context context(ContextOptions{}, device_);
     StepOptions deep = o.step;
-    deep.model.layers = 12;
+    deep.model = decoder(1, kChannels, 12);
     const std::size_t needed = TrainingStep(context, deep).plan().total_bytes();
     EXPECT_LT(needed, bytes);
     bytes = needed;
@@ -319,13 +319,12 @@ TEST_P(TrainerOnDevice, NormsFromTheirOutputSaveMemory) {
   const auto from_input = train(o);
   Context context(ContextOptions{}, device_);
   StepOptions deep = o.step;
-  deep.model.layers = 12;
+  deep.model = decoder(1, kChannels, 12);
   const std::size_t before = TrainingStep(context, deep).plan().total_bytes();
   deep.norms = o.step.norms = NormBackwardFrom::output;
   const MemoryPlan plan = TrainingStep(context, deep).plan();
   // Two tensors of (N, C) a layer, less the columns that are kept and what was their place's anyway.
-  const std::size_t rows =
-      static_cast<std::size_t>(deep.B * deep.T * deep.model.channels) * size_of(deep.dtype);
+  const std::size_t rows = static_cast<std::size_t>(deep.B * deep.T * kChannels) * size_of(deep.dtype);
   EXPECT_LT(plan.total_bytes() + 15 * rows, before);
   o.out = root_ / "from_output";
   const auto from_output = train(o);
@@ -627,7 +626,7 @@ TEST_F(TrainerTest, ImpossibleOptionsAreUsageErrors) {
     EXPECT_THROW(train(o), UsageError);
     EXPECT_FALSE(fs::exists(root_ / "never"));
   };
-  refuses([](TrainOptions& o) { o.step.model = decoder(3, 32); });
+  refuses([](TrainOptions& o) { o.step.model = decoder(3, kChannels); });
   refuses([](TrainOptions& o) { o.step.T = 25; });
   refuses([](TrainOptions& o) { o.step.B = 0; });
   refuses([](TrainOptions& o) { o.schedule.steps = 0; });

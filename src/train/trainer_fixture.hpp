@@ -44,14 +44,16 @@ class TrainerTest : public ::testing::Test {
     writer.finish();
   }
 
-  static std::shared_ptr<const Decoder> decoder(std::int64_t heads, std::int64_t channels) {
+  static constexpr std::int64_t kChannels = 32;
+  static std::shared_ptr<const Decoder> decoder(std::int64_t heads, std::int64_t channels,
+                                                std::int64_t layers = 2) {
     return std::make_shared<GPT2Decoder>(
-        GPT2Config{.layers = 2, .heads = heads, .channels = channels, .vocab = kVocab, .context = 24});
+        GPT2Config{.layers = layers, .heads = heads, .channels = channels, .vocab = kVocab, .context = 24});
   }
 
   TrainOptions options(const std::string& run) const {
     TrainOptions o;
-    o.step.model = decoder(1, 32);
+    o.step.model = decoder(1, kChannels);
     o.step.B = 2;
     o.step.T = 24;
     o.step.micro_batches = 4;
