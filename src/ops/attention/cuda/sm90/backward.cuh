@@ -83,7 +83,8 @@ __device__ void copy_backward(const BackwardMaps& maps, const BackwardMemory<typ
   } else if (warp == 1 && threadIdx.x % 32 == 0) {
     Cursor<S::kStages> cursor;
     stream_jobs(memory.channels.jobs, [&](const Tile& tile) {
-      const int begin = Half::first_block(sequences, tile), end = Half::end_block(sequences, tile);
+      const int begin = Half::first_block(tile, sequences.causal),
+                end = Half::end_block(tile, sequences.causal);
 #pragma unroll 1
       for (int block = end - 1; block >= begin; --block) {
         wait(memory.channels.ring.empty + cursor.stage, cursor.phase ^ 1);
@@ -135,6 +136,7 @@ struct BackwardGroup {
   const BackwardParameters& p;
   const BackwardMemory<S>& memory;
   Lane lane;
+  bool causal = p.sequences.causal;
   float scale2 = p.scale * kLog2e;
   // The first stage's description, by rows and by columns.
   std::uint32_t stages = describe_lower(memory.stages), columns = describe_lower(memory.stages, kBoxBytes);

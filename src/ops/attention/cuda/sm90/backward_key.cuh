@@ -33,12 +33,11 @@ struct QueryBlocks {
   __device__ void multiply() { multiply_block(group, s, k, dp, v); }
   // Zeros where a key is not seen, whatever stands there.
   __device__ void mask(float (&x)[32]) const {
-    const bool causal = group.p.sequences.causal;
-    if ((!causal || first + rows - 1 <= query + tile.offset()) && query + kBox <= tile.Lq) return;
+    if ((!group.causal || first + rows - 1 <= query + tile.offset()) && query + kBox <= tile.Lq) return;
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       const int from =
-          causal ? first + group.lane.row(r) - tile.offset() - query - group.lane.column() : -kBox;
+          group.causal ? first + group.lane.row(r) - tile.offset() - query - group.lane.column() : -kBox;
       const int until = tile.Lq - query - group.lane.column();
 #pragma unroll
       for (int i = 0; i < 32; ++i) {
@@ -179,12 +178,12 @@ struct KeyHalf {
     return find_tile<true, S::kRows>(sequences, index);
   }
   // Key j is seen by the queries from j − offset on; blocks of queries are counted from the sequence's first.
-  static __device__ int end_block(const Sequences&, const Tile& tile) { return (tile.Lq + kBox - 1) / kBox; }
-  static __device__ int first_block_of(const Sequences& sequences, const Tile& tile, int key) {
-    return min(sequences.causal ? max(key - tile.offset(), 0) / kBox : 0, end_block(sequences, tile));
+  static __device__ int end_block(const Tile& tile, bool) { return (tile.Lq + kBox - 1) / kBox; }
+  static __device__ int first_block_of(const Tile& tile, int key, bool causal) {
+    return min(causal ? max(key - tile.offset(), 0) / kBox : 0, end_block(tile, causal));
   }
-  static __device__ int first_block(const Sequences& sequences, const Tile& tile) {
-    return first_block_of(sequences, tile, tile.first);
+  static __device__ int first_block(const Tile& tile, bool causal) {
+    return first_block_of(tile, tile.first, causal);
   }
   static __device__ void copy_left(const BackwardMaps& maps, const Tile& tile, std::byte* to, Barrier* full) {
     const int row = tile.k0 + tile.first;
@@ -207,10 +206,10 @@ struct KeyHalf {
   static __device__ void do_job(BackwardGroup<S>& group, const Tile& tile, std::byte* k_rows) {
     const BackwardParameters& p = group.p;
     const Lane& lane = group.lane;
-    const int begin = first_block(p.sequences, tile), end = end_block(p.sequences, tile);
+    const int begin = first_block(tile, group.causal), end = end_block(tile, group.causal);
     const int first = tile.first + lane.group * kBox;  // of the group
     const int rows = min(max(tile.rows - lane.group * kBox, 0), kBox);
-    const int mine = rows > 0 ? first_block_of(p.sequences, tile, first) : end;
+    const int mine = rows > 0 ? first_block_of(tile, first, group.causal) : end;
     std::byte* const v_rows = k_rows + S::LeftTile::kBytes;
 
     float dk[kHeadSize / 2] = {}, dv[kHeadSize / 2] = {};

@@ -93,8 +93,8 @@ struct KeyBlocks {
     if (key + kBox > common) {
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
-        const int end = tile.visible_keys(first + group.lane.row(r), group.p.sequences.causal) - key -
-                        group.lane.column();
+        const int end =
+            tile.visible_keys(first + group.lane.row(r), group.causal) - key - group.lane.column();
 #pragma unroll
         for (int i = 0; i < 32; ++i) {
           if (i / 2 % 2 == r) s[i] = i / 4 * 8 + i % 2 < end ? s[i] : 0.0f;
@@ -139,12 +139,12 @@ struct QueryHalf {
   static __device__ Tile find(const Sequences& sequences, unsigned index) {
     return find_queries<S::kRows>(sequences, index);
   }
-  static __device__ int blocks_until(const Sequences& sequences, const Tile& tile, int query) {
-    return (tile.visible_keys(query, sequences.causal) + kBox - 1) / kBox;
+  static __device__ int blocks_until(const Tile& tile, int query, bool causal) {
+    return (tile.visible_keys(query, causal) + kBox - 1) / kBox;
   }
-  static __device__ int first_block(const Sequences&, const Tile&) { return 0; }
-  static __device__ int end_block(const Sequences& sequences, const Tile& tile) {
-    return blocks_until(sequences, tile, tile.first + tile.rows - 1);
+  static __device__ int first_block(const Tile&, bool) { return 0; }
+  static __device__ int end_block(const Tile& tile, bool causal) {
+    return blocks_until(tile, tile.first + tile.rows - 1, causal);
   }
   static __device__ void copy_left(const BackwardMaps& maps, const Tile& tile, std::byte* to, Barrier* full) {
     const int row = tile.q0 + tile.first;
@@ -165,11 +165,11 @@ struct QueryHalf {
   static __device__ void do_job(BackwardGroup<S>& group, const Tile& tile, std::byte* q_rows) {
     const BackwardParameters& p = group.p;
     const Lane& lane = group.lane;
-    const int blocks = end_block(p.sequences, tile);
+    const int blocks = end_block(tile, group.causal);
     const int first = tile.first + lane.group * kBox;  // of the group
     const int rows = min(max(tile.rows - lane.group * kBox, 0), kBox);
-    const int mine = rows > 0 ? blocks_until(p.sequences, tile, first + rows - 1) : 0;
-    const int common = tile.visible_keys(first, p.sequences.causal);
+    const int mine = rows > 0 ? blocks_until(tile, first + rows - 1, group.causal) : 0;
+    const int common = tile.visible_keys(first, group.causal);
     const RowsOfThread of_rows = find_statistics<S>(p, tile, first, rows, lane);
 
     float dq[kHeadSize / 2] = {};
