@@ -161,17 +161,17 @@ __device__ void multiply_block(const BackwardGroup<S>& group, float (&s)[32], co
   commit_products();
 }
 
-// A group's way through `count` blocks: while the scores of one block become gradients, those of the block
+// A group's way through its blocks: while the scores of one block become gradients, those of the block
 // before are multiplied.
 template <class Blocks>
-__device__ void sum_blocks(Blocks& blocks, int count) {
+__device__ void sum_blocks(Blocks& blocks) {
   blocks.multiply();
   wait_for_products<0>();
   blocks.pin_scores(), blocks.pin_gradients();
   blocks.exponentiate();
   blocks.differentiate();
   blocks.pack();
-  for (int i = 1; i < count; ++i) {
+  while (!blocks.is_last()) {
     const int before = blocks.advance();
     blocks.multiply();
     blocks.add(before);

@@ -17,7 +17,7 @@ struct QueryBlocks {
   const Tile& tile;
   float (&dk)[kHeadSize / 2], (&dv)[kHeadSize / 2];
   int first, rows;  // of the group's keys
-  int query;
+  int query, last_query;
   const Keys &k, &v;
   float (&s)[32], (&dp)[32];
   std::uint32_t (&probabilities)[4][4], (&gradients)[4][4];
@@ -92,6 +92,9 @@ struct QueryBlocks {
     add_keys(stage);
     commit_products();
   }
+  __device__ bool is_last() const {
+    return query == last_query;
+  }
   __device__ int advance() {
     const int before = group.cursor.stage;
     group.cursor.advance();
@@ -137,14 +140,14 @@ struct QueryBlocks {
 // scores of one block or their gradients, not for both: the next scores are multiplied and exponentiated
 // beside the keys' sum.
 template <class S>
-__device__ void sum_wide_blocks(QueryBlocks<S>& blocks, int count) {
+__device__ void sum_wide_blocks(QueryBlocks<S>& blocks) {
   blocks.multiply_scores();
   wait_for_products<0>();
   blocks.pin_scores();
   blocks.exponentiate();
   blocks.pack_probabilities();
   blocks.add_values_and_differentiate();
-  for (int i = 1; i < count; ++i) {
+  while (!blocks.is_last()) {
     const int before = blocks.advance();
     blocks.multiply_scores();
     blocks.add_keys(before);
@@ -218,13 +221,13 @@ struct KeyHalf {
       const typename QueryBlocks<S>::Keys k(k_rows, lane), v(v_rows, lane);
       float s[32], dp[32];
       std::uint32_t probabilities[4][4], gradients[4][4];
-      QueryBlocks<S> queries{group, tile, dk, dv, first,         rows,     (end - 1) * kBox,
-                             k,     v,    s,  dp, probabilities, gradients};
+      QueryBlocks<S> queries{group,       tile, dk, dv, first, rows,          (end - 1) * kBox,
+                             mine * kBox, k,    v,  s,  dp,    probabilities, gradients};
       queries.clear_end();
       if constexpr (kHeadSize == 64) {
-        sum_blocks(queries, end - mine);
+        sum_blocks(queries);
       } else {
-        sum_wide_blocks(queries, end - mine);
+        sum_wide_blocks(queries);
       }
     }
     for (int i = begin; i < mine; ++i) {  // what only other groups are seen by

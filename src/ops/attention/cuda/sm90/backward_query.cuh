@@ -109,6 +109,9 @@ struct KeyBlocks {
     add_product<T, kHeadSize, kBox>(dq, factor, group.columns_of(stage));
     commit_products();
   }
+  __device__ bool is_last() const {
+    return key == 0;
+  }
   __device__ int advance() {
     const int before = group.cursor.stage;
     group.cursor.advance();
@@ -186,7 +189,7 @@ struct QueryHalf {
       std::uint32_t factor[4][4];
       KeyBlocks<S> keys{group, tile, of_rows, dq, first, common, (mine - 1) * kBox, q, dout, s, dp, factor};
       keys.clear_end();
-      sum_blocks(keys, mine);
+      sum_blocks(keys);
     }
 #pragma unroll
     for (int i = 0; i < kHeadSize / 2; ++i) dq[i] *= p.scale;
