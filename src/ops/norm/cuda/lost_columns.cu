@@ -1,6 +1,7 @@
 #include "ops/norm/cuda/lost_columns.cuh"
 
 #include <algorithm>
+#include <cub/block/block_scan.cuh>
 
 #include "ops/cuda/reduce.cuh"
 #include "ops/norm/cuda/element.cuh"
@@ -18,9 +19,8 @@ template <class A, class P>
 __global__ void __launch_bounds__(kFinders)
     find_columns(const P* __restrict__ weight, const P* __restrict__ bias, LostRule<A> lost,
                  std::int32_t* columns, std::int64_t C, std::int64_t capacity) {
-  __shared__ int counts[kFinders / gpu::kWarp];
-  const int lane = static_cast<int>(threadIdx.x) % gpu::kWarp,
-            warp = static_cast<int>(threadIdx.x) / gpu::kWarp;
+  using Scan = cub::BlockScan<int, kFinders, cub::BLOCK_SCAN_WARP_SCANS>;
+  __shared__ typename Scan::TempStorage scan;
   int found = 0;
   for (std::int64_t from = 0; from < C; from += kFinders * kColumnsOfFinder) {
     const std::int64_t first = from + threadIdx.x * kColumnsOfFinder;
@@ -30,18 +30,10 @@ __global__ void __launch_bounds__(kFinders)
       const std::int64_t c = first + j;
       if (c < C && lost(element_or<A>(weight, c, 1), element_or<A>(bias, c, 0))) mine |= 1u << j;
     }
-    int up_to_here = __popc(mine);  // of the warp's columns
-    for (int distance = 1; distance < gpu::kWarp; distance *= 2) {
-      const int lower = __shfl_up_sync(gpu::kAllLanes, up_to_here, distance);
-      if (lane >= distance) up_to_here += lower;
-    }
-    if (lane == gpu::kWarp - 1) counts[warp] = up_to_here;
-    __syncthreads();
-    std::int64_t place = found + up_to_here - __popc(mine);
-    for (int w = 0; w < kFinders / gpu::kWarp; ++w) {
-      if (w < warp) place += counts[w];
-      found += counts[w];
-    }
+    int below = 0, count = 0;
+    Scan(scan).ExclusiveSum(__popc(mine), below, count);
+    std::int64_t place = found + below;
+    found += count;
     __syncthreads();
     for (; mine != 0; mine &= mine - 1, ++place) {
       if (place < capacity) columns[1 + place] = static_cast<std::int32_t>(first + __ffs(mine) - 1);

@@ -1,9 +1,11 @@
 // Padding on a GPU. Memory-bound.
-//   lengths       one block: a warp per sequence counts its ones by ballots, the block adds up the counts in
-//                 order, and the warps write the indices
+//   lengths       one block: a warp per sequence counts its ones by ballots, the block scans the counts, and the
+//                 warps write the indices
 //   pack, unpack  one warp per row, 16 bytes per access if size and alignment allow it
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
+
+#include <cub/block/block_scan.cuh>
 
 #include "ops/cuda/reduce.cuh"
 #include "ops/cuda/vector.cuh"
@@ -32,7 +34,8 @@ __device__ bool is_one(T x) {
 template <class T>
 __global__ void __launch_bounds__(kThreads) find_lengths(const T* mask, std::int64_t stride, int B, int S,
                                                          std::int32_t* cu_seqlens, std::int32_t* indices) {
-  __shared__ int sums[kWarps];
+  using Scan = cub::BlockScan<int, kThreads, cub::BLOCK_SCAN_WARP_SCANS>;
+  __shared__ typename Scan::TempStorage scan;
   const int lane = static_cast<int>(threadIdx.x) % gpu::kWarp,
             warp = static_cast<int>(threadIdx.x) / gpu::kWarp;
   // Called by whole warps. Calls f(s, whether element s is a one, the ones of all lanes) for each element of
@@ -54,19 +57,8 @@ __global__ void __launch_bounds__(kThreads) find_lengths(const T* mask, std::int
   int before = 0;  // the sum of all earlier chunks
   for (int first = 0; first < B; first += kThreads) {
     const int b = first + static_cast<int>(threadIdx.x);
-    int through = b < B ? cu_seqlens[b + 1] : 0;
-#pragma unroll
-    for (int step = 1; step < gpu::kWarp; step *= 2) {
-      const int other = __shfl_up_sync(gpu::kAllLanes, through, step);
-      if (lane >= step) through += other;
-    }
-    if (lane == gpu::kWarp - 1) sums[warp] = through;
-    __syncthreads();
-    int chunk = 0;
-    for (int w = 0; w < kWarps; ++w) {
-      if (w < warp) through += sums[w];
-      chunk += sums[w];
-    }
+    int through = b < B ? cu_seqlens[b + 1] : 0, chunk = 0;
+    Scan(scan).InclusiveSum(through, through, chunk);
     if (b < B) cu_seqlens[b + 1] = before + through;
     before += chunk;
     __syncthreads();
