@@ -40,7 +40,8 @@ void add_block(std::vector<ProductShape>& shapes, std::int64_t M, std::int64_t C
 }
 
 [[noreturn]] void refuse_shape(std::string_view part, std::string_view what, std::string_view word) {
-  throw UsageError(fmt::format("'{}' in '{}' is no {}", part, word, what), "bench products",
+  const std::string where = part == word ? "" : fmt::format(" in '{}'", word);
+  throw UsageError(fmt::format("'{}'{} is no {}", part, where, what), "bench products",
                    "use gpt2, bert, random:COUNT[:SEED], MxNxK, gelu:MxNxK, residual:MxNxK or fp32:MxNxK");
 }
 
@@ -291,7 +292,7 @@ bool has_hopper(const Device& device) {
   return device.kind == DeviceKind::cuda && device_info(device).gpu.major == 9;
 }
 [[noreturn]] void refuse() {
-  throw UsageError("needs a Hopper GPU", "bench products", "run it on a machine that has one");
+  throw UsageError("needs a Hopper GPU", "bench products", "give --device cuda on a machine that has one");
 }
 
 }  // namespace
