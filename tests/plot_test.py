@@ -90,10 +90,19 @@ class Plots(unittest.TestCase):
         for word in ("the fastest schedule, bf16, depth 65536", "50,304", "stream_k"):
             self.assertIn(word, text)
 
+    def test_a_timeline_has_groups_and_their_overlap(self):
+        groups = [[{"products": 0, "epilogue": 100, "end": 110}], [{"products": 102, "epilogue": 200, "end": 210}]]
+        timeline = {"product": "forward 128x192x64", "clocks_per_second": 2e9, "overlap": 0.4, "groups": groups}
+        text = self.text_of(run_tool("timeline", "--out", self.out, stdin=json.dumps(timeline)))
+        for word in ("forward 128x192x64: 40 % of the epilogues", "group 0", "group 1", "products", "epilogue", "0.1 µs"):
+            self.assertIn(word, text)
+
     def test_bad_reports_are_named_in_a_line(self):
         self.refused(run_tool("roofline", "--out", self.out, stdin="no JSON"), "-: ")
         self.refused(run_tool("roofline", "--out", self.out, stdin="{}"), "is not a report")
         self.refused(run_tool("map", "--out", self.out, stdin=report()), "--map")
+        for content in ("{}", "[]", '{"groups": [[]], "clocks_per_second": 1, "overlap": 0}', '{"groups": [[{"products": 1}]]}'):
+            self.refused(run_tool("timeline", "--out", self.out, stdin=content), "is no timeline")
 
 
 if __name__ == "__main__":

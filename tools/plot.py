@@ -4,6 +4,7 @@
     tools/plot.py run RUN… --out curves.svg
     warpwright roofline --gpu h200 --measured bench/results/nvidia-h200.json --json | tools/plot.py roofline --out r.svg
     warpwright roofline --gpu h200 --op dw --k 65536 --map --json | tools/plot.py map --out m.svg
+    warpwright bench products 16384x3072x768 --device cuda --timeline t.json; tools/plot.py timeline t.json --out t.svg
     tools/plot.py curve bench/results/nvidia-h200-curve.json --out curve.svg
     tools/plot.py figures --warpwright build/release/warpwright
 
@@ -259,6 +260,34 @@ def draw_map_of(pyplot, report, out):
     save(pyplot, figure, out)
 
 
+# ---- A block's timeline
+
+def draw_timeline(args):
+    pyplot, report = load_pyplot(), read_json(args.report)
+    try:
+        groups = [[(tile["products"], tile["epilogue"], tile["end"]) for tile in tiles] for tiles in report["groups"]]
+        product, overlap, clock = report["product"], report["overlap"], report["clocks_per_second"]
+        first = min(tile[0] for tiles in groups for tile in tiles)
+        last = max(tile[2] for tiles in groups for tile in tiles)
+        microseconds = (last - first) / clock * 1e6
+    except (KeyError, TypeError, ValueError, ZeroDivisionError):
+        sys.exit(f"plot.py: {args.report} is no timeline of `warpwright bench products --timeline`")
+    figure, axis = pyplot.subplots(figsize=(10, 1.1 + 0.4 * len(groups)), layout="constrained")
+    for group, tiles in enumerate(groups):
+        for name, begin, end, colour in (("products", 0, 1, "#3b6ea8"), ("epilogue", 1, 2, "#e0a030")):
+            axis.broken_barh([(tile[begin] - first, tile[end] - tile[begin]) for tile in tiles], (group - 0.35, 0.7), color=colour,
+                             label=name if group == 0 else None)
+    axis.set(yticks=range(len(groups)), yticklabels=[f"group {group}" for group in range(len(groups))],
+             xlabel=f"clocks; {last - first:,} take {microseconds:.1f} µs at the highest clock")
+    axis.invert_yaxis()
+    axis.tick_params(left=False)
+    axis.spines[["left"]].set_visible(False)
+    figure.legend(loc="outside upper right", ncols=2)
+    figure.suptitle(f"{product}: {100 * overlap:.0f} % of the epilogues pass while the other group multiplies",
+                    fontsize=10, x=0.01, ha="left")
+    save(pyplot, figure, args.out)
+
+
 # ---- Speed compared with other programs
 
 def draw_speed_of(pyplot, record, out):
@@ -397,6 +426,9 @@ def main():
                              ("map", draw_map, "the fastest schedule for each shape")):
         command(name, work, what, f"{name}.svg").add_argument("report", nargs="?", type=pathlib.Path, default="-",
                                                               help="JSON of `warpwright roofline`; default: standard input")
+    timeline = command("timeline", draw_timeline, "when a block's groups multiply and when they store", "timeline.svg")
+    timeline.add_argument("report", nargs="?", type=pathlib.Path, default="-",
+                          help="JSON of `warpwright bench products --timeline`; default: standard input")
     curve = command("curve", draw_curve, "losses compared with PyTorch's, step by step", "curve.svg")
     curve.add_argument("record", type=pathlib.Path, help="a record from bench/peers/gpu_curve.py")
     figures = command("figures", draw_figures, "the figures of docs/ from bench/results")

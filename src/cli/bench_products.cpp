@@ -68,8 +68,8 @@ void add_bench_products(CLI::App& bench) {
   command->add_option("--table", f->table,
                       "Write all times to this file, which tools/fit_matmul.py reads; default: do not");
   command->add_option("--timeline", f->timeline,
-                      "Draw when a block of the first forward multiplies and when it stores, SVG; default: "
-                      "do not");
+                      "Write when a block of the first forward multiplies and when it stores, JSON for "
+                      "tools/plot.py timeline; default: do not");
   command->add_flag("--json", f->json, "Print JSON");
   f->device.add_to(*command);
   f->tuned.add_to(*command);

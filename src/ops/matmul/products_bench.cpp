@@ -297,7 +297,8 @@ bool has_hopper(const Device& device) {
 
 }  // namespace
 
-void trace_products(const ProductBenchOptions& options, const std::filesystem::path& svg, std::ostream& out) {
+void trace_products(const ProductBenchOptions& options, const std::filesystem::path& file,
+                    std::ostream& out) {
   if (!has_hopper(options.device)) refuse();
 #if WARPWRIGHT_CUDA
   for (const ProductShape& shape : options.shapes) {
@@ -307,13 +308,13 @@ void trace_products(const ProductBenchOptions& options, const std::filesystem::p
     }
     const Timeline timeline =
         Products(options).trace({.direction = Direction::forward, .M = shape.M, .N = shape.N, .K = shape.K});
-    write_file_atomically(svg, timeline.svg(0));
+    write_file_atomically(file, timeline.json(shape.describe(), 0));
     out << fmt::format("{}: {:.1f} % of the epilogues' time passes while the other group multiplies\n",
                        shape.describe(), 100 * timeline.overlap());
     return;
   }
 #else
-  static_cast<void>(svg);
+  static_cast<void>(file);
   static_cast<void>(out);
 #endif
 }

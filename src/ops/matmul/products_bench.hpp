@@ -44,9 +44,9 @@ struct ProductBenchOptions {
   std::filesystem::path table;  // of all measured times (measured.hpp)
   bool json = false;
 };
-// The first forward among the shapes on the persistent schedule, traced; writes a picture and says how much
-// of the epilogues passes under products.
-void trace_products(const ProductBenchOptions& options, const std::filesystem::path& svg, std::ostream& out);
+// Traces the first forward among the shapes on the persistent schedule. Writes one block's timeline as JSON
+// and prints which share of the epilogues' time passes while the block's other group multiplies.
+void trace_products(const ProductBenchOptions& options, const std::filesystem::path& file, std::ostream& out);
 void bench_products(const ProductBenchOptions& options, std::ostream& out);
 
 }  // namespace warpwright::ops::matmul

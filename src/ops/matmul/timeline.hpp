@@ -2,8 +2,8 @@
 // --timeline.
 #pragma once
 
-#include <filesystem>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "ops/matmul/kernels.hpp"
@@ -22,8 +22,8 @@ struct Timeline {
 
   // The share of the epilogues' clocks in which the block's other group multiplies.
   double overlap() const;
-  // Two rows of bars, a group each, of one block's tiles.
-  std::string svg(std::size_t block) const;
+  // One block's stamps, as tools/plot.py draws them.
+  std::string json(std::string_view product, std::size_t block) const;
 };
 
 #if WARPWRIGHT_CUDA
