@@ -235,7 +235,7 @@ TEST_F(UsageTest, NumbersThatAreNone) {
       {{"rank", "--top", "-1"}, {"--top", "0 or more"}},
       {{"eval", "--batch", "1048577"}, {"--batch", "1048576"}},
       {{"bench", "ops", "--working-set", "-1"}, {"--working-set"}},
-      {{"bench", "products", "gpt2", "--proposals", "65"}, {"--proposals", "64"}},
+      {{"bench", "products", "gpt2", "--rounds", "1001"}, {"--rounds", "1000"}},
       {{"roofline", "--matrix-tflops", "0"}, {"--matrix-tflops"}},
       {{"tokenizer", "train", "--vocab-size", "-300"}, {"--vocab-size", "-300"}},
       {{"data", "build", "--val-fraction", "half"}, {"--val-fraction", "half"}},
