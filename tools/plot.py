@@ -387,7 +387,7 @@ def draw_curve_of(pyplot, record, out):
 # ---- The figures of the docs
 
 def draw_figures(args):
-    pyplot, docs, results = load_pyplot(), ROOT / "docs", ROOT / "bench/results"
+    pyplot, out, results = load_pyplot(), args.out, ROOT / "bench/results"
 
     def roofline(*words):
         command = [str(args.warpwright), "roofline", "--gpu", "H200", *map(str, words), "--json"]
@@ -396,17 +396,15 @@ def draw_figures(args):
         except (OSError, subprocess.CalledProcessError) as error:
             sys.exit(f"plot.py: {error}; build it, or give --warpwright")
 
-    record = results / "nvidia-h200.json"
-    rows = read_json(record)
-    draw_curve_of(pyplot, read_json(results / "nvidia-h200-curve.json"), docs / "figures/loss-curve.svg")
-    draw_speed_of(pyplot, rows, docs / "figures/speed-h200.svg")
-    step = next(step for step in rows["steps"] if (step["model"], step["dtype"], step["batch"]) == ("gpt2:124M", "bf16", 64))
-    draw_step_of(pyplot, step, docs / "figures/training-step.svg")
-    for depth in (3072, 65536):
-        direction = "forward" if depth == 3072 else "dw"
-        name = "schedules-h200-3072.svg" if depth == 3072 else "schedules-h200-dw-65536.svg"
-        draw_map_of(pyplot, roofline("--op", direction, "--k", depth, "--map"), docs / "figures" / name)
-    draw_roofline_of(pyplot, roofline("--measured", record, "--filter", "gpt2:124M bf16 B=64"), docs / "figures/roofline-h200-step.svg")
+    path = results / "nvidia-h200.json"
+    record = read_json(path)
+    draw_curve_of(pyplot, read_json(results / "nvidia-h200-curve.json"), out / "loss-curve.svg")
+    draw_speed_of(pyplot, record, out / "speed-h200.svg")
+    step = next(step for step in record["steps"] if (step["model"], step["dtype"], step["batch"]) == ("gpt2:124M", "bf16", 64))
+    draw_step_of(pyplot, step, out / "training-step.svg")
+    draw_map_of(pyplot, roofline("--op", "forward", "--k", 3072, "--map"), out / "schedules-h200-3072.svg")
+    draw_map_of(pyplot, roofline("--op", "dw", "--k", 65536, "--map"), out / "schedules-h200-dw-65536.svg")
+    draw_roofline_of(pyplot, roofline("--measured", path, "--filter", "gpt2:124M bf16 B=64"), out / "roofline-h200-step.svg")
 
 
 def main():
@@ -432,6 +430,7 @@ def main():
     curve = command("curve", draw_curve, "losses compared with PyTorch's, step by step", "curve.svg")
     curve.add_argument("record", type=pathlib.Path, help="a record from bench/peers/gpu_curve.py")
     figures = command("figures", draw_figures, "the figures of docs/ from bench/results")
+    figures.add_argument("--out", type=pathlib.Path, default=ROOT / "docs/figures", metavar="FOLDER", help="default: docs/figures")
     figures.add_argument("--warpwright", type=pathlib.Path, default=ROOT / "build/release/warpwright",
                          help="default: build/release/warpwright")
     args = parser.parse_args()
