@@ -50,6 +50,11 @@ if(WARPWRIGHT_CUDA)
     "$<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-Wall,-Wextra,-Werror;-Werror=all-warnings;--expt-relaxed-constexpr;-Xfatbin=-compress-all>")
 endif()
 
+# Code whose speed does not matter, and of which there is much: commands, benches' cases and tests. A third of its
+# compile time would go into optimization.
+add_library(warpwright_seldom_run INTERFACE)
+target_compile_options(warpwright_seldom_run INTERFACE $<$<CONFIG:Release>:-O1>)
+
 function(warpwright_library name)
   cmake_parse_arguments(arg "" "FOLDER" "SOURCES;CUDA_SOURCES;SOURCES_WITHOUT_CUDA;DEPENDS" ${ARGN})
   set(folder ${name})
@@ -131,7 +136,7 @@ function(warpwright_test name)
   cmake_parse_arguments(arg "" "" "SOURCES;DEPENDS" ${ARGN})
   add_executable(${name} ${arg_SOURCES})
   list(TRANSFORM arg_DEPENDS PREPEND warpwright_ REGEX "^(core|roofline|runtime|text|data|ops|model|infer|train)$")
-  target_link_libraries(${name} PRIVATE ${arg_DEPENDS} warpwright_flags GTest::gtest_main)
+  target_link_libraries(${name} PRIVATE ${arg_DEPENDS} warpwright_flags warpwright_seldom_run GTest::gtest_main)
   # Parallel tests share the processors, so a waiting thread must not spin.
   gtest_discover_tests(${name} DISCOVERY_TIMEOUT 60
     PROPERTIES TIMEOUT 900 LABELS ${name} ENVIRONMENT OMP_WAIT_POLICY=passive)

@@ -13,18 +13,19 @@
 #include "cli/manual.hpp"
 #include "cli/program.hpp"
 #include "tests/cli_fixture.hpp"
+#include "tests/visit_commands.hpp"
 
 namespace warpwright {
 namespace {
 
-using Words = std::set<std::string>;
+using WordSet = std::set<std::string>;
 
 class ShellTest : public CliTest {
  protected:
   ShellTest() { put("completion.bash", cli::bash_completion(*cli::make_program())); }
 
   // The words that bash offers for the last of these words. "=" is a separate word, as in bash.
-  Words offered(const std::string& line) {
+  WordSet offered(const std::string& line) {
     put("try.bash",
         "source ./completion.bash || exit 1\nCOMP_WORDS=(" + line +
             ")\nCOMP_CWORD=$((${#COMP_WORDS[@]} - 1))\n_warpwright\nprintf '%s\\n' \"${COMPREPLY[@]}\"\n");
@@ -32,7 +33,7 @@ class ShellTest : public CliTest {
         std::system(fmt::format("cd '{}' && bash --norc try.bash > offered 2>&1", folder.string()).c_str());
     EXPECT_EQ(status, 0) << line;
     std::istringstream lines(read_file(folder / "offered", 1 << 20));
-    Words words;
+    WordSet words;
     for (std::string word; std::getline(lines, word);) {
       if (!word.empty()) words.insert(word);
     }
@@ -41,20 +42,20 @@ class ShellTest : public CliTest {
 };
 
 TEST_F(ShellTest, BashOffersCommandsOptionsAndValues) {
-  EXPECT_EQ(offered("warpwright tr"), Words{"train"});
+  EXPECT_EQ(offered("warpwright tr"), WordSet{"train"});
   EXPECT_TRUE(offered("warpwright ''").contains("embed"));
   EXPECT_FALSE(offered("warpwright ''").contains("completion"));
-  EXPECT_EQ(offered("warpwright tokenizer ''"), (Words{"train", "encode", "decode", "--help"}));
-  EXPECT_EQ(offered("warpwright tokenizer train --vo"), Words{"--vocab-size"});
-  EXPECT_EQ(offered("warpwright train --batch 4 --sched"), Words{"--schedule"});
-  EXPECT_EQ(offered("warpwright train --dtype ''"), (Words{"fp32", "tf32", "bf16"}));
-  EXPECT_EQ(offered("warpwright train --dtype = b"), Words{"bf16"});
-  EXPECT_EQ(offered("warpwright train --dtype ="), (Words{"fp32", "tf32", "bf16"}));
-  EXPECT_EQ(offered("warpwright embed --dtype ''"), (Words{"fp32", "tf32", "bf16", "fp16"}));
-  EXPECT_EQ(offered("warpwright train --device c"), (Words{"cpu", "cuda"}));
-  EXPECT_EQ(offered("warpwright train --lr ''"), Words{});
-  EXPECT_EQ(offered("warpwright eval --split train --bas"), Words{"--baselines"});
-  EXPECT_EQ(offered("warpwright bench ops mat"), Words{"matmul"});
+  EXPECT_EQ(offered("warpwright tokenizer ''"), (WordSet{"train", "encode", "decode", "--help"}));
+  EXPECT_EQ(offered("warpwright tokenizer train --vo"), WordSet{"--vocab-size"});
+  EXPECT_EQ(offered("warpwright train --batch 4 --sched"), WordSet{"--schedule"});
+  EXPECT_EQ(offered("warpwright train --dtype ''"), (WordSet{"fp32", "tf32", "bf16"}));
+  EXPECT_EQ(offered("warpwright train --dtype = b"), WordSet{"bf16"});
+  EXPECT_EQ(offered("warpwright train --dtype ="), (WordSet{"fp32", "tf32", "bf16"}));
+  EXPECT_EQ(offered("warpwright embed --dtype ''"), (WordSet{"fp32", "tf32", "bf16", "fp16"}));
+  EXPECT_EQ(offered("warpwright train --device c"), (WordSet{"cpu", "cuda"}));
+  EXPECT_EQ(offered("warpwright train --lr ''"), WordSet{});
+  EXPECT_EQ(offered("warpwright eval --split train --bas"), WordSet{"--baselines"});
+  EXPECT_EQ(offered("warpwright bench ops mat"), WordSet{"matmul"});
   EXPECT_TRUE(offered("warpwright help ''").contains("train"));
 }
 
@@ -62,22 +63,17 @@ TEST_F(ShellTest, BashOffersFilesForPaths) {
   put("in put.txt", "");
   put("input2.txt", "");
   put("models/x", "");
-  EXPECT_EQ(offered("warpwright embed --input in"), (Words{"in put.txt", "input2.txt"}));
-  EXPECT_EQ(offered("warpwright train --data mod"), Words{"models"});
-  EXPECT_EQ(offered("warpwright train --data = models/"), Words{"models/x"});
-  EXPECT_EQ(offered("warpwright data build --input input2.txt in"), (Words{"in put.txt", "input2.txt"}));
-  EXPECT_EQ(offered("warpwright data build --input input2.txt --val"), Words{"--val-fraction"});
+  EXPECT_EQ(offered("warpwright embed --input in"), (WordSet{"in put.txt", "input2.txt"}));
+  EXPECT_EQ(offered("warpwright train --data mod"), WordSet{"models"});
+  EXPECT_EQ(offered("warpwright train --data = models/"), WordSet{"models/x"});
+  EXPECT_EQ(offered("warpwright data build --input input2.txt in"), (WordSet{"in put.txt", "input2.txt"}));
+  EXPECT_EQ(offered("warpwright data build --input input2.txt --val"), WordSet{"--val-fraction"});
 }
 
 // Relocatable bundles start programs in this way.
 TEST_F(ShellTest, StartsThroughTheDynamicLoader) {
   shell_fails(0, "/lib64/ld-linux-x86-64.so.2 \"$W\" help > out", {});
   EXPECT_NE(read_file(folder / "out", 1 << 20).find("warpwright"), std::string::npos);
-}
-
-void visit_commands(const CLI::App& command, const std::function<void(const CLI::App&)>& visit) {
-  visit(command);
-  for (const CLI::App* sub : cli::shown_commands(command)) visit_commands(*sub, visit);
 }
 
 std::ptrdiff_t matches(const std::string& text, const std::string& pattern) {

@@ -13,6 +13,7 @@
 #include "cli/program.hpp"
 #include "core/error.hpp"
 #include "tests/cli_fixture.hpp"
+#include "tests/visit_commands.hpp"
 
 namespace warpwright {
 namespace {
@@ -283,11 +284,6 @@ TEST_F(UsageTest, WordsThatAreNoChoice) {
       {{"roofline", "--schedule", "streamk"}, {"--schedule", "nearest is stream_k"}},
       {{"roofline", "--device", "tpu"}, {"--device", "cuda:N"}},
   });
-}
-
-void visit_commands(const CLI::App& command, const std::function<void(const CLI::App&)>& visit) {
-  visit(command);
-  for (const CLI::App* sub : cli::shown_commands(command)) visit_commands(*sub, visit);
 }
 
 // The words that select a command.

@@ -184,7 +184,7 @@ void print_product(const ProductReport& report, const Mnk& cluster) {
   fmt::print("\n{:<12}{:<14}{:>8}{:>7}{:>16}{:>8}{:>10}{:>12}{:>10}{:>8}  {}\n", "schedule", "tile",
              "workers", "waves", "iterations", "filled", "fix-up", "time", "TFLOP/s", "peak", "waits for");
   for (const Prediction& q : report.predictions) {
-    const Split& s = q.split;
+    const roofline::Split& s = q.split;
     fmt::print("{:<12}{:<14}{:>8}{:>7}{:>16}{:>7.1f}%{:>10}{:>9.1f} us{:>10.1f}{:>7.1f}%  {}{}\n",
                name_of(s.schedule), text_of(q.tiling.block), s.ctas, s.waves,
                fmt::format("{}–{}", s.fewest_iterations, s.most_iterations), 100 * s.utilization,
@@ -282,7 +282,7 @@ ordered_json json_of_tables(const RooflineReport& report) {
 }
 
 ordered_json json_of(const Prediction& p) {
-  const Split& s = p.split;
+  const roofline::Split& s = p.split;
   return {{"schedule", name_of(s.schedule)},
           {"tile", json_of(p.tiling.block)},
           {"warp", json_of(p.tiling.warp)},

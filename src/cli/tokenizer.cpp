@@ -22,7 +22,7 @@ namespace fs = std::filesystem;
 
 constexpr std::size_t kMostTrainingBytes = std::size_t{16} << 20, kMostPartBytes = std::size_t{1} << 20;
 
-struct TrainFlags {
+struct TokenizerTrainFlags {
   std::vector<fs::path> inputs;
   std::size_t vocab_size = 0;
   fs::path out;
@@ -39,7 +39,8 @@ std::optional<Replaceable> replaceable_tokenizer(bool force) {
 // The inputs' documents, and how much of them has been read.
 class TrainingText {
  public:
-  explicit TrainingText(const TrainFlags& flags) : flags_(flags), inputs_(list_inputs(flags.inputs)) {
+  explicit TrainingText(const TokenizerTrainFlags& flags)
+      : flags_(flags), inputs_(list_inputs(flags.inputs)) {
     for (const InputFile& input : inputs_) total_ += file_bytes(input);
   }
 
@@ -79,14 +80,14 @@ class TrainingText {
     current_ = nullptr;
   }
 
-  const TrainFlags& flags_;
+  const TokenizerTrainFlags& flags_;
   std::vector<InputFile> inputs_;
   SkippedFiles skipped_;
   const TextStream* current_ = nullptr;
   std::uint64_t done_ = 0, total_ = 0;
 };
 
-void train_tokenizer_on(const TrainFlags& flags) {
+void train_tokenizer_on(const TokenizerTrainFlags& flags) {
   require_replaceable(flags.out, replaceable_tokenizer(flags.force));
   TrainingText training_text(flags);
   ProgressLine line;
@@ -153,7 +154,7 @@ void add_tokenizer(CLI::App& app) {
   command->require_subcommand(1);
 
   CLI::App* train = command->add_subcommand("train", "Train a tokenizer on text");
-  auto t = std::make_shared<TrainFlags>();
+  auto t = std::make_shared<TokenizerTrainFlags>();
   train
       ->add_option("--input", t->inputs,
                    "Text files, JSONL files or folders of them; also compressed, as .gz or .zst")

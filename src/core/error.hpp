@@ -30,4 +30,7 @@ class UsageError : public Error {
 [[noreturn]] void throw_system_error(const std::string& action, const std::string& where,
                                      const std::string& remedy);
 
+// The remedy for a path that cannot be read or written.
+inline constexpr const char* kCheckPath = "check the path and its permissions";
+
 }  // namespace warpwright

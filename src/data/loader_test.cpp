@@ -15,7 +15,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::int64_t kVocabulary = 1000000;  // needs 32-bit ids, so a token can equal its own position
+constexpr std::int64_t kManyTokens = 1000000;  // needs 32-bit ids, so a token can equal its own position
 
 struct Batch {
   std::vector<std::int32_t> inputs, targets;
@@ -27,10 +27,10 @@ class LoaderTest : public TestFolder {
   TokenStream counting(std::int64_t tokens, std::int64_t tokens_per_shard = 1000) const {
     std::vector<std::int32_t> ids(static_cast<std::size_t>(tokens));
     std::iota(ids.begin(), ids.end(), 0);
-    ShardWriter writer(folder, "train", kVocabulary, tokens_per_shard);
+    ShardWriter writer(folder, "train", kManyTokens, tokens_per_shard);
     writer.append(ids);
     writer.finish();
-    return TokenStream(folder, Split::train, kVocabulary);
+    return TokenStream(folder, Split::train, kManyTokens);
   }
 };
 

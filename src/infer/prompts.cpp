@@ -14,11 +14,11 @@ namespace {
 
 constexpr std::uint64_t kMostJsonBytes = 1 << 20;
 constexpr int kMostJsonDepth = 64;
-constexpr const char* kRemedy = "use the file as sentence-transformers wrote it";
+constexpr const char* kPromptsRemedy = "use the file as sentence-transformers wrote it";
 
 // Callers in C read names and prompts up to a NUL.
 std::string text_in(const nlohmann::json& json, const std::string& what, const std::string& where) {
-  if (!json.is_string()) throw Error(what + " is not a string", where, kRemedy);
+  if (!json.is_string()) throw Error(what + " is not a string", where, kPromptsRemedy);
   const std::string text = json.get<std::string>();
   if (text.find('\0') != std::string::npos) throw Error(what + " contains a NUL", where, "remove it");
   return text;
@@ -46,10 +46,11 @@ Prompts Prompts::read(const std::filesystem::path& folder) {
   Prompts prompts;
   if (!path_exists(path)) return prompts;
   const std::string where = path.string();
-  const nlohmann::json json = parse_json(read_file(path, kMostJsonBytes), where, kMostJsonDepth, kRemedy);
-  if (!json.is_object()) throw Error("is not a JSON object", where, kRemedy);
+  const nlohmann::json json =
+      parse_json(read_file(path, kMostJsonBytes), where, kMostJsonDepth, kPromptsRemedy);
+  if (!json.is_object()) throw Error("is not a JSON object", where, kPromptsRemedy);
   if (const auto found = json.find("prompts"); found != json.end() && !found->is_null()) {
-    if (!found->is_object()) throw Error("\"prompts\" is not a JSON object", where, kRemedy);
+    if (!found->is_object()) throw Error("\"prompts\" is not a JSON object", where, kPromptsRemedy);
     for (const auto& [name, text] : found->items()) {
       const std::string what = "the prompt " + quote(name);
       // null, as sentence-transformers writes a prompt that nobody set: nothing.

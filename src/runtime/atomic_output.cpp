@@ -17,8 +17,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr const char* kCheckPath = "check the path and its permissions";
-
 // Syncs every file and folder below, contents before the folder that names them.
 void sync_tree(const fs::path& folder) {
   for (const fs::path& entry : list_folder(folder)) {

@@ -18,7 +18,6 @@ namespace fs = std::filesystem;
 namespace {
 
 constexpr std::size_t kBufferBytes = std::size_t{1} << 20;
-constexpr const char* kCheckPath = "check the path and its permissions";
 
 fs::file_status status_of(const fs::path& path) {
   std::error_code error;

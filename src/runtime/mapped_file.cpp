@@ -21,7 +21,6 @@ namespace warpwright {
 namespace fs = std::filesystem;
 namespace {
 
-constexpr const char* kCheckPath = "check the path and its permissions";
 constexpr const char* kRenameInstead = "replace files by renaming, do not rewrite them in place";
 constexpr std::uint64_t kLargestRead = std::uint64_t{1} << 30;  // Linux transfers less than 2 GiB at once
 

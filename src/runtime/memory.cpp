@@ -15,10 +15,6 @@
 namespace warpwright {
 namespace {
 
-std::size_t round_up(std::size_t bytes) {
-  return (bytes + kAlignment - 1) / kAlignment * kAlignment;
-}
-
 std::string megabytes(std::size_t bytes) {
   return fmt::format("{:.1f} MiB", static_cast<double>(bytes) / 0x1p20);
 }

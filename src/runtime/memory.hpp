@@ -17,6 +17,10 @@ namespace warpwright {
 
 // Of every tensor, in bytes: a GPU's asynchronous copies and cuBLAS like it best; a CPU's cache line is 64.
 inline constexpr std::size_t kAlignment = 256;
+// The next multiple of kAlignment.
+inline std::size_t round_up(std::size_t bytes) {
+  return (bytes + kAlignment - 1) / kAlignment * kAlignment;
+}
 
 // Owns one block of device memory, aligned to at least kAlignment and zero at the start. Move-only.
 class Buffer {

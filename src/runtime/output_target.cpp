@@ -20,7 +20,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr const char* kCheckPath = "check the path and its permissions";
 constexpr const char* kAnotherPath = "name another path";
 constexpr const char* kAccessList = "system.posix_acl_access";
 

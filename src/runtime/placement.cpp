@@ -8,10 +8,6 @@
 namespace warpwright {
 namespace {
 
-std::size_t round_up(std::size_t bytes) {
-  return (bytes + kAlignment - 1) / kAlignment * kAlignment;
-}
-
 // A set of offsets, kept as disjoint intervals that do not touch.
 class Intervals {
  public:

@@ -1,13 +1,11 @@
 #include <algorithm>
 
 #include "ops/matmul/kernels.hpp"
+#include "ops/matmul/time.hpp"
 
 namespace warpwright::ops::matmul {
 namespace {
 
-std::int64_t ceil_div(std::int64_t a, std::int64_t b) {
-  return (a + b - 1) / b;
-}
 std::int64_t round_up(std::int64_t a, std::int64_t b) {
   return ceil_div(a, b) * b;
 }

@@ -8,7 +8,7 @@
 namespace warpwright::ops::matmul {
 namespace {
 
-constexpr std::int64_t kSlab = 64;
+constexpr std::int64_t kSlabDepth = 64;
 constexpr std::int64_t kMostBlocks = 1 << 24;
 
 }  // namespace
@@ -53,7 +53,7 @@ std::vector<Selection> selections(const Request& r, Schedule schedule, const Dev
       if (tiles * tile.deep < kMostBlocks) add(std::max<std::int64_t>(tiles, 1));
     } else if (schedule != Schedule::stream_k || tiles == 0) {
       add(std::clamp<std::int64_t>(tiles, 1, most));
-    } else if (2 * most * ceil_div(r.extent.depth, kSlab) <= std::numeric_limits<int>::max()) {
+    } else if (2 * most * ceil_div(r.extent.depth, kSlabDepth) <= std::numeric_limits<int>::max()) {
       add(most);
       // As many for each tile: nobody has parts of two tiles.
       if (tiles < most && most % tiles != 0) add(most / tiles * tiles);

@@ -7,8 +7,8 @@
 namespace warpwright::ops::testing {
 namespace {
 
-constexpr std::size_t kGuard = kAlignment;
-constexpr std::byte kPoison{0xff};
+constexpr std::size_t kRegionGuard = kAlignment;
+constexpr std::byte kRegionPoison{0xff};
 
 bool contains(const std::vector<std::string_view>& names, std::string_view name) {
   return std::find(names.begin(), names.end(), name) != names.end();
@@ -75,7 +75,7 @@ std::size_t RepeatedCopy::chunks_of(std::size_t storage) const {
 
 std::size_t RepeatedCopy::bytes() const {
   std::size_t sum = 0;
-  for (std::size_t s = 0; s < regions_.size(); ++s) sum += bytes_of(s) + 2 * kGuard;
+  for (std::size_t s = 0; s < regions_.size(); ++s) sum += bytes_of(s) + 2 * kRegionGuard;
   return sum;
 }
 
@@ -96,7 +96,7 @@ std::vector<std::int64_t> RepeatedCopy::sample() const {
 }
 
 Tensor RepeatedCopy::device_bytes(std::size_t storage, std::size_t first, std::size_t count) const {
-  return {regions_[storage].buffer.data() + kGuard + first,
+  return {regions_[storage].buffer.data() + kRegionGuard + first,
           DType::u8,
           {static_cast<std::int64_t>(count)},
           device_};
@@ -104,14 +104,14 @@ Tensor RepeatedCopy::device_bytes(std::size_t storage, std::size_t first, std::s
 
 void RepeatedCopy::lay_out(Device device, const Stream& stream) {
   device_ = device;
-  const std::vector<std::byte> poison(kGuard, kPoison);
+  const std::vector<std::byte> poison(kRegionGuard, kRegionPoison);
   for (std::size_t s = 0; s < regions_.size(); ++s) {
     if (regions_[s].kind == Kind::unused) continue;
     const Tensor& tensor = fixture_.storages()[s].tensor;
     const std::size_t whole = bytes_of(s);
-    regions_[s].buffer = Buffer(whole + 2 * kGuard, device, "repeated test arguments");
-    for (std::byte* guard : {regions_[s].buffer.data(), regions_[s].buffer.data() + kGuard + whole}) {
-      copy({guard, DType::u8, {kGuard}, device}, host_bytes(poison.data(), kGuard), stream);
+    regions_[s].buffer = Buffer(whole + 2 * kRegionGuard, device, "repeated test arguments");
+    for (std::byte* guard : {regions_[s].buffer.data(), regions_[s].buffer.data() + kRegionGuard + whole}) {
+      copy({guard, DType::u8, {kRegionGuard}, device}, host_bytes(poison.data(), kRegionGuard), stream);
     }
     std::vector<std::int32_t> bounds;
     if (regions_[s].kind == Kind::bounds) {
@@ -158,18 +158,19 @@ void RepeatedCopy::move(std::string_view argument, Tensor& tensor) const {
   }
   if (!regions_[s].buffer.data()) return;
   const auto offset = static_cast<std::byte*>(tensor.data) - static_cast<std::byte*>(whole.data);
-  tensor.data = regions_[s].buffer.data() + kGuard + offset;
+  tensor.data = regions_[s].buffer.data() + kRegionGuard + offset;
   tensor.device = device_;
 }
 
 void RepeatedCopy::expect_guards(const Stream& stream) const {
   for (std::size_t s = 0; s < regions_.size(); ++s) {
     if (regions_[s].kind == Kind::unused) continue;
-    for (std::byte* guard : {regions_[s].buffer.data(), regions_[s].buffer.data() + kGuard + bytes_of(s)}) {
-      std::vector<std::byte> host(kGuard);
-      copy(host_bytes(host.data(), kGuard), {guard, DType::u8, {kGuard}, device_}, stream);
+    for (std::byte* guard :
+         {regions_[s].buffer.data(), regions_[s].buffer.data() + kRegionGuard + bytes_of(s)}) {
+      std::vector<std::byte> host(kRegionGuard);
+      copy(host_bytes(host.data(), kRegionGuard), {guard, DType::u8, {kRegionGuard}, device_}, stream);
       stream.synchronize();
-      EXPECT_TRUE(std::all_of(host.begin(), host.end(), [](std::byte b) { return b == kPoison; }))
+      EXPECT_TRUE(std::all_of(host.begin(), host.end(), [](std::byte b) { return b == kRegionPoison; }))
           << "bytes around a tensor changed";
     }
   }
