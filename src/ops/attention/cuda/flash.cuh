@@ -157,6 +157,43 @@ __device__ void stream_tiles(int count, Load&& load, Step&& step) {
   }
 }
 
+// Replaces the scores of keys that their queries do not see.
+template <class E>
+__device__ void mask_keys(typename E::Scores& s, const Tile& tile, int key, bool causal, float hidden) {
+#pragma unroll
+  for (int r = 0; r < E::R; ++r) {
+    const int end = tile.visible_keys(tile.first + E::row(r), causal) - key;
+#pragma unroll
+    for (int c = 0; c < E::C; ++c) s[r][c] = E::col(c) < end ? s[r][c] : hidden;
+  }
+}
+
+// One step of the softmax: scores become probabilities of the largest score so far, and earlier sums shrink
+// to it.
+template <class E>
+__device__ void exponentiate(typename E::Scores& s, float (&largest)[E::R], float (&sum)[E::R],
+                             typename E::Sums& o, float factor) {
+#pragma unroll
+  for (int r = 0; r < E::R; ++r) {
+    float top = largest[r];
+#pragma unroll
+    for (int c = 0; c < E::C; ++c) top = fmaxf(top, s[r][c]);
+    top = E::row_max(top);
+    const float base = top == -INFINITY ? 0.0f : top * factor;
+    const float shrink = exp2_fast(largest[r] * factor - base);
+    largest[r] = top;
+    float part = 0;
+#pragma unroll
+    for (int c = 0; c < E::C; ++c) {
+      s[r][c] = exp2_fast(fmaf(s[r][c], factor, -base));
+      part += s[r][c];
+    }
+    sum[r] = sum[r] * shrink + part;
+#pragma unroll
+    for (int c = 0; c < E::O; ++c) o[r][c] *= shrink;
+  }
+}
+
 // kPairs: there is a bias, or a mask for each sequence.
 template <class E, bool kPairs>
 __global__ void __launch_bounds__(E::kThreads, E::kResident) forward_kernel(const ForwardParameters p) {
@@ -213,33 +250,8 @@ __global__ void __launch_bounds__(E::kThreads, E::kResident) forward_kernel(cons
               s[r][c] = with_pairs(p, tile, tile.first + E::row(r), key + E::col(c), s[r][c]);
           }
         }
-        if (key + E::kCols > common) {
-#pragma unroll
-          for (int r = 0; r < E::R; ++r) {
-            const int end = tile.visible_keys(tile.first + E::row(r), causal) - key;
-#pragma unroll
-            for (int c = 0; c < E::C; ++c) s[r][c] = E::col(c) < end ? s[r][c] : -INFINITY;
-          }
-        }
-#pragma unroll
-        for (int r = 0; r < E::R; ++r) {
-          float top = largest[r];
-#pragma unroll
-          for (int c = 0; c < E::C; ++c) top = fmaxf(top, s[r][c]);
-          top = E::row_max(top);
-          const float base = top == -INFINITY ? 0.0f : top * factor;
-          const float shrink = exp2_fast(largest[r] * factor - base);
-          largest[r] = top;
-          float part = 0;
-#pragma unroll
-          for (int c = 0; c < E::C; ++c) {
-            s[r][c] = exp2_fast(fmaf(s[r][c], factor, -base));
-            part += s[r][c];
-          }
-          sum[r] = sum[r] * shrink + part;
-#pragma unroll
-          for (int c = 0; c < E::O; ++c) o[r][c] *= shrink;
-        }
+        if (key + E::kCols > common) mask_keys<E>(s, tile, key, causal, -INFINITY);
+        exponentiate<E>(s, largest, sum, o, factor);
         E::accumulate(o, s, k_tile + Shared<E>::kRight, scratch);
       });
   if (blocks == 0) {
@@ -328,14 +340,7 @@ __global__ void __launch_bounds__(E::kThreads, E::kResident)
         s[r][c] = exp2_fast(fmaf(s[r][c], scale2, -lse2[r])) * (dp[r][c] - D[r]);
       }
     }
-    if (key + E::kCols > common) {
-#pragma unroll
-      for (int r = 0; r < E::R; ++r) {
-        const int end = tile.visible_keys(tile.first + E::row(r), causal) - key;
-#pragma unroll
-        for (int c = 0; c < E::C; ++c) s[r][c] = E::col(c) < end ? s[r][c] : 0.0f;
-      }
-    }
+    if (key + E::kCols > common) mask_keys<E>(s, tile, key, causal, 0.0f);
     E::accumulate(dq, s, k_tile, scratch);
   });
 #pragma unroll
@@ -344,6 +349,22 @@ __global__ void __launch_bounds__(E::kThreads, E::kResident)
     for (int c = 0; c < E::O; ++c) dq[r][c] *= p.scale;
   }
   E::store(p.dq, query, tile.head, tile.rows, dq, q_tile, p.head_size);
+}
+
+// Zeros in place of the transposed scores, and of their gradients, of queries that do not see their key.
+template <class E>
+__device__ void mask_queries(typename E::Scores& s, typename E::Scores& dp, const Tile& tile, int query,
+                             bool causal) {
+#pragma unroll
+  for (int r = 0; r < E::R; ++r) {
+    const int begin = causal ? tile.first + E::row(r) - tile.offset() - query : 0;
+#pragma unroll
+    for (int c = 0; c < E::C; ++c) {
+      const bool seen = E::col(c) >= begin && query + E::col(c) < tile.Lq;
+      s[r][c] = seen ? s[r][c] : 0.0f;
+      dp[r][c] = seen ? dp[r][c] : 0.0f;
+    }
+  }
 }
 
 template <class E>
@@ -400,18 +421,7 @@ __global__ void __launch_bounds__(E::kThreads, E::kResident) backward_key_kernel
           }
         }
         const bool diagonal = causal && tile.first + tile.rows - 1 > query + tile.offset();
-        if (diagonal || query + E::kCols > tile.Lq) {
-#pragma unroll
-          for (int r = 0; r < E::R; ++r) {
-            const int begin = causal ? tile.first + E::row(r) - tile.offset() - query : 0;
-#pragma unroll
-            for (int c = 0; c < E::C; ++c) {
-              const bool seen = E::col(c) >= begin && query + E::col(c) < tile.Lq;
-              s[r][c] = seen ? s[r][c] : 0.0f;
-              dp[r][c] = seen ? dp[r][c] : 0.0f;
-            }
-          }
-        }
+        if (diagonal || query + E::kCols > tile.Lq) mask_queries<E>(s, dp, tile, query, causal);
         E::accumulate(dv, s, dout_tile, scratch);
         E::accumulate(dk, dp, q_tile, scratch);
       });
