@@ -178,30 +178,29 @@ std::vector<TimedKernel> ProductTimer::time(const Op<A>& op, const typename A::P
     graphs.back().launch(context_.stream());
   }
   context_.set_tuned(before);
-  const auto sample = [&](double most_seconds, int rounds) {
-    for (int round = 0; round < rounds; ++round) {
-      for (std::size_t i = 0; i < graphs.size(); ++i) {
-        const std::size_t at = (i + static_cast<std::size_t>(round) * 7) % graphs.size();
-        TimedKernel& kernel = candidates[at].timed;
-        if (kernel.seconds > most_seconds) continue;
-        start_.record(context_.stream());
-        graphs[at].launch(context_.stream());
-        end_.record(context_.stream());
-        end_.synchronize();
-        kernel.samples.push_back(end_.seconds_since(start_) / calls);
-      }
-    }
-    for (auto& c : candidates) c.timed.seconds = median(c.timed.samples);
-  };
-  sample(std::numeric_limits<double>::infinity(), options.rounds);
-  if (!candidates.empty()) {
-    const auto fastest =
-        std::ranges::min_element(candidates, {}, [](const auto& c) { return c.timed.seconds; });
-    sample(kNearlyTheFastest * fastest->timed.seconds, 3 * options.rounds);
-  }
   std::vector<TimedKernel> timed;
   for (auto& c : candidates) timed.push_back(std::move(c.timed));
+  if (timed.empty()) return timed;
+  sample(timed, graphs, calls, std::numeric_limits<double>::infinity(), options.rounds);
+  const double least = std::ranges::min_element(timed, {}, &TimedKernel::seconds)->seconds;
+  sample(timed, graphs, calls, kNearlyTheFastest * least, 3 * options.rounds);
   return timed;
+}
+
+void ProductTimer::sample(std::vector<TimedKernel>& kernels, const std::vector<Graph>& graphs, int calls,
+                          double most_seconds, int rounds) {
+  for (int round = 0; round < rounds; ++round) {
+    for (std::size_t i = 0; i < graphs.size(); ++i) {
+      const std::size_t at = (i + static_cast<std::size_t>(round) * 7) % graphs.size();
+      if (kernels[at].seconds > most_seconds) continue;
+      start_.record(context_.stream());
+      graphs[at].launch(context_.stream());
+      end_.record(context_.stream());
+      end_.synchronize();
+      kernels[at].samples.push_back(end_.seconds_since(start_) / calls);
+    }
+  }
+  for (TimedKernel& kernel : kernels) kernel.seconds = median(kernel.samples);
 }
 
 template std::vector<TimedKernel> ProductTimer::time(const Op<MatmulForward>&, const MatmulForwardProblem&,

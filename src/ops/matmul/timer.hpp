@@ -60,6 +60,11 @@ class ProductTimer {
     std::size_t next_ = 0;
   };
 
+  // Launches each kernel's graph, which makes this many calls, `rounds` times in turn. Leaves out kernels
+  // that took longer so far.
+  void sample(std::vector<TimedKernel>& kernels, const std::vector<Graph>& graphs, int calls,
+              double most_seconds, int rounds);
+
   Tensor input(DType dtype, const Shape& shape);
   Tensor output(DType dtype, const Shape& shape);
 
