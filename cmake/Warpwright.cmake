@@ -23,10 +23,12 @@ endif()
 
 # -Wno-restrict: GCC 12 mistakes the insertion into a string for an overlapping copy (GCC bug 105651).
 # -Wno-pass-failed: Clang warns if it cannot vectorize a loop with `omp simd`, which the sanitizers prevent.
+# In a unity build GCC takes a source for a header, whose types must not use local ones: -Wno-subobject-linkage.
 add_library(warpwright_flags INTERFACE)
 target_compile_options(warpwright_flags INTERFACE
   $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wpedantic -Wshadow -Wnon-virtual-dtor -Werror>
   $<$<AND:$<COMPILE_LANG_AND_ID:CXX,GNU>,$<VERSION_LESS:$<CXX_COMPILER_VERSION>,13>>:-Wno-restrict>
+  $<$<AND:$<COMPILE_LANG_AND_ID:CXX,GNU>,$<BOOL:${CMAKE_UNITY_BUILD}>>:-Wno-subobject-linkage>
   $<$<COMPILE_LANG_AND_ID:CXX,Clang>:-Wno-pass-failed>)
 
 # With CUDA, CUDA's runtime is linked statically, so that the program also starts without a driver.
@@ -50,8 +52,7 @@ if(WARPWRIGHT_CUDA)
     "$<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-Wall,-Wextra,-Werror;-Werror=all-warnings;--expt-relaxed-constexpr;-Xfatbin=-compress-all>")
 endif()
 
-# Code whose speed does not matter, and of which there is much: commands, benches' cases and tests. A third of its
-# compile time would go into optimization.
+# Commands, benches' cases and tests: they call what takes time, and -O3 would take a third of their compile time.
 add_library(warpwright_seldom_run INTERFACE)
 target_compile_options(warpwright_seldom_run INTERFACE $<$<CONFIG:Release>:-O1>)
 

@@ -44,10 +44,6 @@ void check_config(const LlmcConfig& config, const std::string& where) {
   }
 }
 
-std::uint64_t bytes_of(const TensorInfo& tensor) {
-  return static_cast<std::uint64_t>(tensor.shape.elements()) * size_of(tensor.dtype);
-}
-
 LlmcConfig parse_header(const Header& header, const std::string& where) {
   if (header[0] != kMagic) {
     throw Error(fmt::format("begins with {}, an llm.c model begins with {}", header[0], kMagic), where,

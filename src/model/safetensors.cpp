@@ -17,7 +17,7 @@ namespace {
 
 constexpr std::uint64_t kMaxHeaderBytes = 100'000'000;
 constexpr const char* kMetadata = "__metadata__";
-constexpr const char* kRemedy = "copy or export the file again";
+constexpr const char* kCopyFile = "copy or export the file again";
 
 struct StoredType {
   std::string_view name;
@@ -160,7 +160,7 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
   enum class State { start, top, top_value, tensor, list, metadata, end };
 
   [[noreturn]] bool fail(const std::string& what) const {
-    throw Error("its header is not safetensors: " + what, where_, kRemedy);
+    throw Error("its header is not safetensors: " + what, where_, kCopyFile);
   }
 
   std::string where_;
@@ -177,20 +177,20 @@ void check_entry(SafetensorsEntry& entry, const std::string& where) {
   const StoredType* type = find_type(entry.stored_dtype);
   if (!type) {
     throw Error(fmt::format("tensor \"{}\" has the unknown dtype \"{}\"", entry.name, entry.stored_dtype),
-                where, kRemedy);
+                where, kCopyFile);
   }
   entry.dtype = type->dtype;
   std::uint64_t needed = type->bytes;
   for (int axis = 0; axis < entry.shape.rank(); ++axis) {
     if (__builtin_mul_overflow(needed, static_cast<std::uint64_t>(entry.shape[axis]), &needed)) {
       throw Error(fmt::format("tensor \"{}\" of shape {} is too large", entry.name, entry.shape.to_string()),
-                  where, kRemedy);
+                  where, kCopyFile);
     }
   }
   if (entry.end < entry.begin || entry.end - entry.begin != needed) {
     throw Error(fmt::format("tensor \"{}\" of shape {} needs {} bytes, its data_offsets are [{}, {}]",
                             entry.name, entry.shape.to_string(), needed, entry.begin, entry.end),
-                where, kRemedy);
+                where, kCopyFile);
   }
 }
 
@@ -200,7 +200,8 @@ SafetensorsFile::SafetensorsFile(const std::filesystem::path& path) : file_(path
   const std::string where = path.string();
   std::uint64_t header_bytes = 0;
   if (file_.size() < sizeof header_bytes) {
-    throw Error(fmt::format("holds {} bytes, too few for a safetensors file", file_.size()), where, kRemedy);
+    throw Error(fmt::format("holds {} bytes, too few for a safetensors file", file_.size()), where,
+                kCopyFile);
   }
   constexpr std::string_view kLfs = "version https://git-lfs";
   if (file_.size() > kLfs.size() &&
@@ -216,9 +217,9 @@ SafetensorsFile::SafetensorsFile(const std::filesystem::path& path) : file_(path
   data_begin_ = sizeof header_bytes + header_bytes;
   const auto header = file_.bytes(sizeof header_bytes, header_bytes);
   const std::string_view text(reinterpret_cast<const char*>(header.data()), header.size());
-  if (!text.starts_with('{')) throw Error("its header does not begin with {", where, kRemedy);
+  if (!text.starts_with('{')) throw Error("its header does not begin with {", where, kCopyFile);
   // The parser takes a NUL for the end.
-  if (text.find('\0') != std::string_view::npos) throw Error("its header holds a NUL", where, kRemedy);
+  if (text.find('\0') != std::string_view::npos) throw Error("its header holds a NUL", where, kCopyFile);
   HeaderReader reader(where, entries_, metadata_);
   nlohmann::json::sax_parse(text, &reader);
   place_entries();
@@ -237,12 +238,13 @@ void SafetensorsFile::place_entries() {
     if (entry.begin != end) {
       throw Error(fmt::format("tensor \"{}\" begins at byte {} of the data, {} the previous one ends at {}",
                               entry.name, entry.begin, entry.begin < end ? "but" : "a gap after", end),
-                  where, kRemedy);
+                  where, kCopyFile);
     }
     end = entry.end;
   }
   if (const std::uint64_t present = file_.size() - data_begin_; present != end) {
-    throw Error(fmt::format("its tensors need {} bytes, {} follow the header", end, present), where, kRemedy);
+    throw Error(fmt::format("its tensors need {} bytes, {} follow the header", end, present), where,
+                kCopyFile);
   }
   for (std::size_t i = 0; i < entries_.size(); ++i) by_name_.emplace(entries_[i].name, i);
 }

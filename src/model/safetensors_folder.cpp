@@ -20,7 +20,7 @@ constexpr const char* kIndex = "model.safetensors.index.json";
 constexpr std::uint64_t kMostIndexBytes = std::uint64_t{1} << 26;
 constexpr std::size_t kMostFiles = 10'000;  // each is a mapping, of which a process has 65,530
 constexpr int kMostIndexDepth = 16;
-constexpr const char* kRemedy = "copy the whole folder again";
+constexpr const char* kCopyFolder = "copy the whole folder again";
 
 [[noreturn]] void refuse_without_safetensors(const fs::path& folder) {
   for (const char* name : {"pytorch_model.bin", "pytorch_model.bin.index.json"}) {
@@ -48,8 +48,9 @@ struct Index {
 
 Index parse_index(const fs::path& path) {
   const std::string where = path.string();
-  const auto fail = [&](const std::string& what) { throw Error(what, where, kRemedy); };
-  const nlohmann::json json = parse_json(read_file(path, kMostIndexBytes), where, kMostIndexDepth, kRemedy);
+  const auto fail = [&](const std::string& what) { throw Error(what, where, kCopyFolder); };
+  const nlohmann::json json =
+      parse_json(read_file(path, kMostIndexBytes), where, kMostIndexDepth, kCopyFolder);
   if (!json.is_object()) fail("is not a JSON object");
   for (const auto& [key, value] : json.items()) {
     if (key != "metadata" && key != "weight_map") fail("has the unknown key " + quote(key));
@@ -79,7 +80,7 @@ void check_contents(const SafetensorsFile& file, const std::vector<std::string>&
   for (const std::string& tensor : listed) {
     if (file.find(tensor)) continue;
     throw Error("has no tensor " + quote(tensor) + ", which " + index.filename().string() + " gives it",
-                file.path().string(), kRemedy);
+                file.path().string(), kCopyFolder);
   }
   if (file.entries().size() == listed.size()) return;
   const std::set<std::string_view> names(listed.begin(), listed.end());
@@ -87,7 +88,7 @@ void check_contents(const SafetensorsFile& file, const std::vector<std::string>&
     if (names.contains(entry.name)) continue;
     throw Error(
         "holds a tensor " + quote(entry.name) + " that " + index.filename().string() + " does not give it",
-        file.path().string(), kRemedy);
+        file.path().string(), kCopyFolder);
   }
 }
 
@@ -110,7 +111,8 @@ void SafetensorsFolder::read_index() {
   for (const auto& [name, tensors] : index.files) {
     const fs::path path = path_.parent_path() / name;
     if (!path_exists(path)) {
-      throw Error(fmt::format("lists {}, which is not in the folder", quote(name)), path_.string(), kRemedy);
+      throw Error(fmt::format("lists {}, which is not in the folder", quote(name)), path_.string(),
+                  kCopyFolder);
     }
     files_.emplace_back(path);
     check_contents(files_.back(), tensors, path_);
@@ -121,7 +123,7 @@ void SafetensorsFolder::read_index() {
   if (index.total_size >= 0 && index.total_size != bytes) {
     throw Error(
         fmt::format("promises {:.0f} bytes of tensors, its files hold {:.0f}", index.total_size, bytes),
-        path_.string(), kRemedy);
+        path_.string(), kCopyFolder);
   }
 }
 

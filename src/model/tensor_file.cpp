@@ -13,11 +13,11 @@ namespace {
 static_assert(std::endian::native == std::endian::little,
               "tensors are read and written in place, little-endian");
 
+}  // namespace
+
 std::uint64_t bytes_of(const TensorInfo& tensor) {
   return static_cast<std::uint64_t>(tensor.shape.elements()) * size_of(tensor.dtype);
 }
-
-}  // namespace
 
 TensorFileWriter::TensorFileWriter(const std::filesystem::path& path, std::span<const std::byte> header,
                                    std::vector<TensorInfo> tensors)

@@ -22,6 +22,7 @@ struct TensorInfo {
 
   bool operator==(const TensorInfo&) const = default;
 };
+std::uint64_t bytes_of(const TensorInfo& tensor);
 
 // Writes a header, then the bytes of the declared tensors in their order; the file appears whole with
 // commit(). A wrong name, too many bytes or a missing tensor is an Error, so that no file can be inconsistent

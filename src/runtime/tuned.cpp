@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <span>
 #include <utility>
@@ -36,9 +37,8 @@ nlohmann::json to_json(const TunedFor& machine,
 
 }  // namespace
 
-TunedTable TunedTable::read(const std::filesystem::path& path) {
-  const std::string where = path.string();
-  nlohmann::json json = parse_json(read_file(path, kMostBytes), where, kDepth, kRemedy);
+TunedTable TunedTable::read(const std::string& where) {
+  nlohmann::json json = parse_json(read_file(where, kMostBytes), where, kDepth, kRemedy);
   try {
     if (json.at("tuned") != kVersion) throw Error("is of another version", where, kRemedy);
     TunedTable table({json.at("gpu").get<std::string>(), json.at("driver").get<std::string>(),
@@ -55,10 +55,11 @@ TunedTable TunedTable::read(const std::filesystem::path& path) {
   }
 }
 
-void TunedTable::write(const std::filesystem::path& path) const {
+void TunedTable::write(const std::string& path) const {
   nlohmann::json json = to_json(machine_, choices_);
   json["checksum"] = checksum();
-  if (path.has_parent_path()) create_folders(path.parent_path());
+  const std::filesystem::path folder = std::filesystem::path(path).parent_path();
+  if (!folder.empty()) create_folders(folder);
   write_file_atomically(path, json.dump(2) + "\n");
 }
 

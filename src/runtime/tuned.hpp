@@ -3,7 +3,6 @@
 #pragma once
 
 #include <cstddef>
-#include <filesystem>
 #include <map>
 #include <memory>
 #include <optional>
@@ -25,9 +24,9 @@ class TunedTable {
  public:
   explicit TunedTable(TunedFor machine) : machine_(std::move(machine)) {}
   // Throws Error if the file is missing, damaged or no such table.
-  static TunedTable read(const std::filesystem::path& path);
+  static TunedTable read(const std::string& path);
   // Creates the folder and replaces the file.
-  void write(const std::filesystem::path& path) const;
+  void write(const std::string& path) const;
 
   const TunedFor& machine() const { return machine_; }
   // The first difference from this machine, "the driver 580.65, here 580.159"; "" if there is none.
