@@ -15,7 +15,8 @@
 
 namespace warpwright {
 
-// Of every tensor, in bytes: a GPU's asynchronous copies and cuBLAS like it best; a CPU's cache line is 64.
+// Alignment of every tensor in bytes. A GPU's asynchronous copies and cuBLAS prefer 256; a CPU's cache line
+// is 64.
 inline constexpr std::size_t kAlignment = 256;
 // The next multiple of kAlignment.
 inline std::size_t round_up(std::size_t bytes) {
@@ -27,7 +28,7 @@ class Buffer {
  public:
   Buffer() = default;
   Buffer(std::size_t bytes, Device device, std::string_view purpose);
-  // On the host, where a GPU copies from and to it on its own.
+  // Host memory that a GPU copies from and to without the host's help.
   static Buffer pinned(std::size_t bytes, std::string_view purpose);
   Buffer(Buffer&& other) noexcept;
   Buffer& operator=(Buffer&& other) noexcept;
@@ -91,16 +92,12 @@ struct MemoryPlan {
   std::string details() const;  // a line per block: bytes, place, lifetime, what shares its place
 };
 
-// Hands out addresses that no memory stands behind and notes every use of them.
+// Hands out addresses without memory and notes every use of them.
 class Recorder final : public Allocator {
  public:
   Tensor allocate(std::string_view name, DType dtype, const Shape& shape, Category category) override;
   // Called for every operation in order. Reading an activation that nothing has written is an Error.
   void call(std::string_view operation, const std::vector<TensorUse>& uses, std::size_t workspace_bytes);
-  // At least so much scratch, for calls that are not recorded here.
-  void reserve_workspace(std::size_t bytes) {
-    plan_.workspace_bytes = std::max(plan_.workspace_bytes, bytes);
-  }
   MemoryPlan plan() const;
 
  private:
@@ -128,7 +125,7 @@ class Arenas final : public Allocator {
   std::map<std::string, std::size_t, std::less<>> index_;
 };
 
-// A buffer for each tensor: for tests and tools, where nothing is worth planning.
+// Gives each tensor a buffer of its own: for tests and tools that need no plan.
 class HeapAllocator final : public Allocator {
  public:
   explicit HeapAllocator(Device device = {}) : device_(device) {}

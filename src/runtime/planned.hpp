@@ -63,8 +63,7 @@ class Planned {
 
   // Without data until the memory is taken.
   const Tensors& tensors() const { return tensors_; }
-  const Tensors* operator->() const { return &tensors_; }
-  // Of the memory that was taken.
+  // The memory that was taken.
   const Arenas& arenas() const { return *arenas_; }
 
  private:

@@ -30,14 +30,14 @@ TEST(Planned, TakesWhatItPlanned) {
   Planned<Pair> pair(context, allocate_pair, [&](const Pair& p) { note(context, p, 300); });
   EXPECT_EQ(context.recorder(), nullptr);
   EXPECT_EQ(pair.plan().total_bytes(), 2 * 4096u + 512u);
-  EXPECT_FALSE(pair->in);
+  EXPECT_FALSE(pair.tensors().in);
   pair.reserve_scratch_for(context, [&](const Pair& p) { note(context, p, 700); });
   EXPECT_EQ(pair.plan().workspace_bytes, 768u);
   pair.reserve_scratch_for(context, [&](const Pair& p) { note(context, p, 1); });
   EXPECT_EQ(pair.plan().workspace_bytes, 768u);
   pair.take(context);
   EXPECT_EQ(pair.arenas().allocated_bytes() + context.scratch_bytes(), pair.plan().total_bytes());
-  EXPECT_EQ(pair.arenas().name_of(pair->out.as<float>() + 999, 0), "out");
+  EXPECT_EQ(pair.arenas().name_of(pair.tensors().out.as<float>() + 999, 0), "out");
 }
 
 TEST(Planned, TensorsWithoutWork) {
@@ -45,7 +45,7 @@ TEST(Planned, TensorsWithoutWork) {
   EXPECT_EQ(pair.plan().workspace_bytes, 0u);
   pair.take(Device{});
   EXPECT_EQ(pair.arenas().allocated_bytes(), pair.plan().total_bytes());
-  EXPECT_TRUE(pair->in && pair->out);
+  EXPECT_TRUE(pair.tensors().in && pair.tensors().out);
 }
 
 TEST(Planned, AnExceptionLeavesTheContextUsable) {
