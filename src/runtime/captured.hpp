@@ -1,5 +1,5 @@
-// Work that a GPU replays as a graph: it runs once as it is, is then captured, and from there on replayed for
-// as long as the Context's scratch stays where it is.
+// Work that a GPU replays as a graph. It runs once operation by operation, is captured the second time, and
+// is then replayed until the Context's scratch moves.
 #pragma once
 
 #include <functional>
@@ -30,7 +30,7 @@ class Captured {
 
   const Stream* own_ = nullptr;
   Graph graph_;
-  const void* scratch_ = nullptr;  // where it was when the graph was captured
+  const void* scratch_ = nullptr;  // its address in the graph
   bool warm_ = false;              // the work has run once: what it loads and chooses on first use is there
 };
 

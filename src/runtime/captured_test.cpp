@@ -66,7 +66,7 @@ TEST(Captured, OnCudaReplaysUntilTheScratchMoves) {
   }
 }
 
-// What fails while it is captured leaves the Context its stream.
+// A capture that fails leaves the Context its stream.
 TEST(Captured, OnCudaAnExceptionLeavesTheCallersStream) {
   if (cuda_device_count() == 0) GTEST_SKIP() << "needs an NVIDIA GPU";
   const Device gpu{DeviceKind::cuda, 0};

@@ -37,7 +37,7 @@ double thread_seconds() {
   return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
 }
 
-// work(thread) on all threads at once; the sum of what each does a second, where one run is `amount`.
+// Runs work(thread) on all threads at once. Returns the sum of what each does a second; one run is `amount`.
 template <class F>
 double total_rate(int threads, double amount, F&& work) {
   double rate = 0;
@@ -51,8 +51,8 @@ double total_rate(int threads, double amount, F&& work) {
   return rate;
 }
 
-// work(thread) on all threads at once; what they do together a second of wall clock, where each has `amount`.
-// Memory is one for all: CPU seconds of threads that did not run beside each other would count it twice.
+// Runs work(thread) on all threads at once. Returns what they do together in a second of wall clock; each
+// does `amount`. The threads share the memory: CPU seconds of threads that took turns would count it twice.
 template <class F>
 double shared_rate(int threads, double amount, F&& work) {
   const auto origin = Clock::now();
@@ -135,7 +135,8 @@ Bandwidth measure_bandwidth(const DeviceInfo& device, std::size_t working_set, d
   const auto part_of = [&](int thread) {
     return reinterpret_cast<float*>(buffer.data()) + static_cast<std::size_t>(thread) * part;
   };
-  // Written once, by whom it is for: what never was is all one page of zeros, which the caches hold.
+  // Each thread writes its part once: pages that were never written all map to one page of zeros, which the
+  // caches hold.
 #pragma omp parallel num_threads(device.threads)
   std::fill_n(part_of(omp_get_thread_num()), part, 0.5f);
   const auto n = static_cast<std::int64_t>(part);
@@ -165,7 +166,7 @@ void copy_by_all_threads(const DeviceInfo& device, const std::byte* from, std::b
 #pragma omp parallel num_threads(device.threads)
   {
     const auto thread = static_cast<std::size_t>(omp_get_thread_num());
-    const auto team = static_cast<std::size_t>(omp_get_num_threads());  // fewer, where OpenMP is limited
+    const auto team = static_cast<std::size_t>(omp_get_num_threads());  // fewer if OpenMP is limited
     const std::size_t begin = units * thread / team * kAlignment,
                       end = units * (thread + 1) / team * kAlignment;
     copy(reinterpret_cast<const float*>(from + begin), reinterpret_cast<float*>(to + begin),

@@ -11,9 +11,9 @@
 
 namespace warpwright {
 
-// FLOP a second of the whole device, a multiply-add counting two. bf16 is AMX's or the tensor cores' where
-// the machine has them (which are as fast in fp16), else fp32's (bf16 is then widened before it is
-// multiplied). fp32 is tf32's where the device may use that.
+// FLOP a second of the whole device; a multiply-add counts as two. bf16 is the speed of AMX or of the tensor
+// cores (which are as fast in fp16), if the machine has them, else that of fp32, to which bf16 is then
+// widened. fp32 is the speed of tf32 if the device may use it.
 struct PeakFlops {
   double fp32 = 0, bf16 = 0;
 
@@ -45,11 +45,11 @@ PeakFlops measure_peak_flops(const DeviceInfo& device, double seconds);
 // A working set that exceeds the L2 caches of a GPU or of all a CPU's threads, so that data comes from L3 or
 // memory.
 std::size_t bandwidth_footprint(const DeviceInfo& device);
-// Of a working set of that many bytes (on a GPU 1 GiB at least). Throws Error where it cannot be allocated.
+// For a working set of that many bytes (on a GPU at least 1 GiB). Throws Error if it cannot be allocated.
 Bandwidth measure_bandwidth(const DeviceInfo& device, std::size_t working_set, double seconds);
 
-// On a CPU: to = from by all of its threads, as a copy of so many bytes is fastest. `bytes` is a multiple of
-// kAlignment, and so are both addresses.
+// On a CPU: to = from, on all of its threads, in the fastest way for this many bytes. `bytes` and both
+// addresses are multiples of kAlignment.
 void copy_by_all_threads(const DeviceInfo& device, const std::byte* from, std::byte* to, std::size_t bytes);
 
 }  // namespace warpwright

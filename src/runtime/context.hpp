@@ -36,8 +36,8 @@ struct ContextOptions {
 
 class Context {
  public:
-  // Throws where the number of threads is none or the system does not grant it (runtime/threads.hpp), or the
-  // device is not there.
+  // Throws if the number of threads is invalid, if the system does not grant them (runtime/threads.hpp), or
+  // if there is no such device.
   explicit Context(ContextOptions options = ContextOptions::from_environment(), Device device = {});
   // With a stream of the device's.
   Context(ContextOptions options, Device device, Stream stream);
@@ -45,7 +45,7 @@ class Context {
   Context& operator=(const Context&) = delete;
 
   const DeviceInfo& device() const { return device_; }
-  // Of the present call: on a CPU one, where its work is little (ops/op.hpp). Inlined in every build, as
+  // Threads of the present call: on a CPU one if its work is little (ops/op.hpp). Inlined in every build, as
   // scratch() is: code for one instruction set must not define functions that other code may call.
   [[gnu::always_inline]] int threads() const { return single_thread_ ? 1 : device_.threads; }
   // Sets whether calls run on the calling thread alone. Returns the previous setting.

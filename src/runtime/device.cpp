@@ -53,7 +53,7 @@ std::size_t cache_bytes(int name, std::size_t fallback) {
   return bytes > 0 ? static_cast<std::size_t>(bytes) : fallback;
 }
 
-// The limit of this process's cgroup less what it uses; the largest size where there is no limit.
+// The limit of this process's cgroup less what it uses; the largest size if there is no limit.
 std::size_t cgroup_headroom() {
   std::ifstream max_file("/sys/fs/cgroup/memory.max"), current_file("/sys/fs/cgroup/memory.current");
   std::size_t limit = 0, current = 0;

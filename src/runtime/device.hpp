@@ -35,7 +35,7 @@ struct DeviceInfo {
   bool tf32 = false;  // fp32 products may round their factors to tf32, on a GPU that has it
   int threads = 1;    // worker threads of a CPU
   std::size_t l1_bytes = 0, l2_bytes = 0, l3_bytes = 0;
-  std::size_t memory_bytes = 0;  // of the machine; 0 where unknown
+  std::size_t memory_bytes = 0;       // of the machine; 0 where unknown
   const TunedTable* tuned = nullptr;  // choices measured on it (runtime/tuned.hpp); null: none
 };
 
@@ -46,7 +46,7 @@ DeviceInfo cpu_device_info(int threads = 0);
 // code for it. `threads` as above.
 DeviceInfo device_info(Device device, int threads = 0);
 
-// GPUs that CUDA offers here; 0 where the build, the driver or the machine has none.
+// GPUs that CUDA offers here; 0 if the build has no CUDA, or the machine no driver or no GPU.
 int cuda_device_count();
 
 // "580.159.04", as NVIDIA's management library says; "" if there is no driver.

@@ -97,7 +97,7 @@ std::string read_file(const fs::path& path, std::uint64_t max_bytes) {
   return content;
 }
 
-// By buffers: the pages of a mapping would count as memory of this process.
+// Reads through a buffer: the pages of a mapping would count as memory of this process.
 std::string checksum_of(const fs::path& path) {
   FileReader file(path);
   std::vector<char> buffer(kBufferBytes);

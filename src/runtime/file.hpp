@@ -35,7 +35,7 @@ class FileReader {
 
   std::size_t read(std::span<char> into);  // how many came; 0 at the end
   const std::filesystem::path& path() const { return path_; }
-  std::uint64_t size() const { return size_; }  // 0 where it has none
+  std::uint64_t size() const { return size_; }  // 0 if it has none
 
  private:
   FileReader(std::filesystem::path path, FileDescriptor fd);

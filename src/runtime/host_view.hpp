@@ -20,8 +20,8 @@ class HostView {
     host_ = Tensor(buffer_.data(), tensor.dtype, tensor.shape);
   }
 
-  // On the host. What is written here is the tensor's after upload(); what the device computed is here after
-  // download(), once the stream has got there.
+  // On the host. upload() gives what is written here to the tensor; download() brings what the device
+  // computed, once the stream has got there.
   const Tensor& tensor() const { return host_; }
   void upload(const Stream& stream) const {
     if (buffer_.data()) copy(device_, host_, stream);
@@ -43,7 +43,8 @@ inline HostView downloaded(const Tensor& tensor, const Stream& stream) {
   return view;
 }
 
-// Calls write(host tensor) and gives the device what it wrote, behind all that the stream was given so far.
+// Calls write(host tensor) and gives the device what it wrote, after everything that the stream was given so
+// far.
 template <class F>
 void write_on_host(const Tensor& tensor, const Stream& stream, F&& write) {
   const HostView view(tensor);

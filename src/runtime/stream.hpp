@@ -20,14 +20,14 @@ class Stream {
  public:
   Stream() = default;  // of a CPU
   explicit Stream(Device device);
-  // Of someone else, who keeps it alive; null is a GPU's default stream, or a CPU's.
+  // A stream whose owner keeps it alive; null is a GPU's default stream, or a CPU's.
   static Stream borrowed(Device device, CudaStream stream);
   Stream(Stream&& other) noexcept;
   Stream& operator=(Stream&& other) noexcept;
   ~Stream();
 
   CudaStream get() const { return stream_; }
-  // Returns when everything given to it so far is done; an Error where a kernel failed.
+  // Returns when everything given to it so far is done; an Error if a kernel failed.
   void synchronize() const;
 
  private:
@@ -35,8 +35,8 @@ class Stream {
   [[maybe_unused]] bool borrowed_ = false;  // in a build without CUDA
 };
 
-// Makes a GPU the calling thread's current one, as launches into its streams need, and what was current
-// before again at its end. For a CPU nothing.
+// Makes a GPU the calling thread's current one, as launches into its streams need. Its destructor restores
+// the one that was current before. Does nothing for a CPU.
 class CurrentDevice {
  public:
   explicit CurrentDevice(Device device);
@@ -45,7 +45,7 @@ class CurrentDevice {
   ~CurrentDevice();
 
  private:
-  [[maybe_unused]] int before_ = -1;  // where another one was current
+  [[maybe_unused]] int before_ = -1;  // -1: this one was current
 };
 
 // A point in a stream's work, and the time when it is reached.
@@ -86,8 +86,8 @@ class Graph {
 };
 
 // Copies the elements of one contiguous tensor to another of the same dtype and count, on any devices, in the
-// stream's order. From or to a GPU, the host's side must stay as it is until the stream gets there; it is
-// copied without the host waiting where it is pinned (Buffer::pinned).
+// stream's order. From or to a GPU, the host's side must not change until the stream gets there. If it is
+// pinned (Buffer::pinned), the host does not wait.
 void copy(const Tensor& to, const Tensor& from, const Stream& stream);
 
 // Sets every byte of a contiguous tensor to 0.

@@ -23,7 +23,7 @@ void release(std::byte* memory) noexcept;
 std::byte* allocate_pinned(std::size_t bytes, std::string_view purpose);
 void release_pinned(std::byte* memory) noexcept;
 
-// As in runtime/ceiling.hpp.
+// See runtime/ceiling.hpp.
 PeakFlops measure_peak_flops(const DeviceInfo& device, double seconds);
 Bandwidth measure_bandwidth(const DeviceInfo& device, std::size_t working_set, double seconds);
 

@@ -30,7 +30,7 @@ std::byte* allocate(std::size_t bytes, int index, std::string_view purpose) {
                       std::string(purpose), "use a smaller batch, sequence or model");
   }
   check(status, purpose);
-  // Not on the default stream, where it would end captures that other threads have under way on theirs.
+  // Not on the default stream: there it would end the captures of other threads.
   const Stream own({DeviceKind::cuda, index});
   check(cudaMemsetAsync(memory, 0, bytes, own.get()), purpose);
   own.synchronize();
