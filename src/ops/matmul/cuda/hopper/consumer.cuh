@@ -1,4 +1,4 @@
-// The groups that multiply.
+// The groups of warps that multiply: products of slabs, then partial sums and the epilogue.
 #pragma once
 
 #include "ops/cuda/hopper/products.cuh"
@@ -9,7 +9,7 @@
 
 namespace warpwright::ops::matmul::cuda {
 
-// B's tile as products take it (describe_tile), and a step of 16 terms in it.
+// Describes B's tile for the products (describe_tile). kStepOfB is the step of 16 terms in that description.
 template <class K>
 __device__ std::uint64_t describe_b(const void* tile) {
   if constexpr (K::kBRowBytes == kRowBytes) return describe_tile(tile, kBoxBytes);
@@ -19,8 +19,8 @@ __device__ std::uint64_t describe_b(const void* tile) {
 template <class K>
 inline constexpr int kStepOfB = K::kBRowBytes == kRowBytes ? kDescribedStep<K::kBTransposed> : 64;
 
-// A group's products over that many slabs, which it releases as it goes; done_issuing() when the last are
-// under way.
+// Multiplies this many slabs and releases each one. Calls done_issuing() once the last products are under
+// way.
 template <class K, int kCluster, class Done>
 __device__ void multiply_slabs(float (&sum)[K::Tile::kBlocks][K::Tile::kSums], std::uint64_t a_tile,
                                std::uint64_t b_tile, Barrier* full, int slabs, Cursor& cursor,
@@ -28,7 +28,7 @@ __device__ void multiply_slabs(float (&sum)[K::Tile::kBlocks][K::Tile::kSums], s
   using Tile = typename K::Tile;
   pin(sum);
   int before = 0;
-#pragma unroll 1  // a kernel's code comes from device memory when it is first run
+#pragma unroll 1  // short code: it comes from device memory on the first call
   for (int i = 0; i < slabs; ++i) {
     wait(full + cursor.stage, cursor.phase);
     const std::uint64_t stage = static_cast<std::uint64_t>(cursor.stage * (Tile::kStageBytes / 16));
@@ -62,7 +62,7 @@ __device__ void multiply_slabs(float (&sum)[K::Tile::kBlocks][K::Tile::kSums], s
   multiply_slabs<K>(sum, a_tile, b_tile, full, slabs, cursor, release, [] {});
 }
 
-// When a group did what, if the schedule is traced.
+// Notes a group's times if the schedule is traced.
 template <class K>
 struct Trace {
   Stamps stamps;
@@ -86,23 +86,23 @@ struct Trace {
   }
 };
 
-// The workers of a tile that share it equally, which of them this one is, and a bit for each chunk that it
-// finishes.
+// The workers that share a tile equally. `self` is this worker among them, and `chunks` has a bit for each
+// chunk that it finishes.
 struct Share {
   int workers = 1, self = 0;
   unsigned chunks = 0;
   __device__ bool has(int chunk) const { return chunks >> chunk & 1; }
 };
 
-// A group of four warps: products of each piece, then the epilogue.
+// A group of four warps. It multiplies each piece of its worker and runs the epilogue.
 template <class K>
 class Consumer {
   using Tile = typename K::Tile;
   using In = typename K::In;
   using Schedule = typename K::Schedule;
   using Sums = float[Tile::kBlocks][Tile::kSums];
-  static constexpr int kChunks = K::kChunks * Tile::kBlocks;  // of the group's part of a tile
-  static constexpr int kTurn = 1 + Tile::kGroups;             // barrier kTurn + g: it is g's turn to multiply
+  static constexpr int kChunks = K::kChunks * Tile::kBlocks;  // in the group's part of a tile
+  static constexpr int kTurn = 1 + Tile::kGroups;             // barrier kTurn + g: group g may multiply
 
  public:
   __device__ Consumer(const Parameters& p, const Shared<Tile>& shared, const Place<Tile>& place, int group,
@@ -164,7 +164,7 @@ class Consumer {
     cursor_.template advance<Tile::kStages>(piece.end - piece.begin);
   }
 
-  // The first chunks of the matrix that the epilogue reads.
+  // Requests the first chunks of the matrix that the epilogue reads.
   __device__ void fetch_first_chunks() {
     if constexpr (K::Epilogue::kReadsMatrix) {
 #pragma unroll
@@ -174,7 +174,8 @@ class Consumer {
       }
     }
   }
-  // That of the chunk that is next in a slot: of the one before, or of the one before that.
+  // Requests the chunk that takes a free slot: the slot of the chunk before this one, or of the one before
+  // that.
   __device__ void fetch_next_chunk(int index) {
     if constexpr (K::Epilogue::kReadsMatrix) {
       static_assert(!Schedule::kCutsDepth);
@@ -187,7 +188,8 @@ class Consumer {
     }
   }
 
-  // The bias of the tile, while it is being summed. All warps have met since they read the last one's.
+  // Requests the bias of the tile while the tile is being summed. All warps have met since they read the last
+  // bias.
   __device__ void fetch_bias() {
     if constexpr (K::Epilogue::kAddsBias) {
       if constexpr (!Tile::kPingpong) named_barrier(1 + group_, kGroupThreads);
@@ -199,7 +201,8 @@ class Consumer {
       gpu::commit_copies();
     }
   }
-  // (Before every chunk this would wait for the stores under way too, which are counted together.)
+  // Waits once per tile. A wait before each chunk would also wait for the stores under way, because the
+  // hardware counts both together.
   __device__ void wait_for_bias() {
     if constexpr (K::Epilogue::kAddsBias) {
       gpu::wait_for_groups<0>();
@@ -214,7 +217,8 @@ class Consumer {
             outlet_.lane.thread};
   }
 
-  // Of a tile whose depth is cut: this worker's sums go to those who finish it, or become those of all.
+  // If the depth of a tile is cut: hands the sums to the worker that finishes the tile, or adds the sums of
+  // the others.
   __device__ Share exchange(Sums& sum, const Piece& piece, const Schedule& schedule) {
     Share share{schedule.sharers_of_each_tile()};
     share.self = place_.worker % share.workers;
@@ -229,7 +233,7 @@ class Consumer {
     return share;
   }
 
-  // Each of the workers that share a tile finishes some of its chunks.
+  // Each worker that shares a tile finishes some of its chunks.
   __device__ void hand_out_chunks(Sums& sum, Share& share) {
     for (int chunk = 0; chunk < kChunks; ++chunk) {
       if (chunk * share.workers / kChunks == share.self) share.chunks |= 1u << chunk;
@@ -248,19 +252,19 @@ class Consumer {
     }
   }
 
-  // The sums of the workers that have the rest of the tile's depth.
+  // Adds the sums of the workers that have the rest of the tile's depth.
   __device__ void add_parts(Sums& sum, const Piece& piece, const Schedule& schedule) {
     const int first = schedule.first_worker_of(piece);
     take_flags(part(first).flag, Tile::kCluster * Tile::kTeam, place_.worker - first, 1 + group_,
                outlet_.lane.thread);
-    constexpr int kAtOnce = std::max(32 / PartOf::kQuads, 1);  // parts, as registers allow
+    constexpr int kAtOnce = std::max(32 / PartOf::kQuads, 1);  // parts that fit in registers
 #pragma unroll kAtOnce
     for (int w = place_.worker - 1; w >= first; --w) {
       part(w).template add_to<Tile::kBlocks * Tile::kSums>(sum, 0);
     }
   }
 
-  // The epilogue of the chunks that are this worker's.
+  // Runs the epilogue of this worker's chunks.
   __device__ void finish_chunks(Sums& sum, const Share& share) {
 #pragma unroll
     for (int b = 0; b < Tile::kBlocks; ++b) {
@@ -291,13 +295,13 @@ class Consumer {
   const Shared<Tile>& shared_;
   const Place<Tile>& place_;
   const Release<Tile::kCluster>& release_;
-  int group_, member_;         // of the block, of the team on a tile
-  int group_row_, group_col_;  // of its part of the tile
+  int group_, member_;         // this group in its block, and in the team on a tile
+  int group_row_, group_col_;  // where its part of the tile begins
   Outlet<K> outlet_;
   std::uint64_t a_tile_, b_tile_;
   Cursor cursor_;
   [[maybe_unused]] Trace<K> trace_;
-  int row_ = 0, col_ = 0;  // where the group's part of the present tile begins
+  int row_ = 0, col_ = 0;  // in the result, of the group's part of the present tile
 };
 
 }  // namespace warpwright::ops::matmul::cuda

@@ -1,6 +1,6 @@
 // The steps of an epilogue.
 //
-// A step sees the sums of a chunk: v(j, r, e) of row r·8 + lane.row, column 8·j + lane.column + e.
+// A step gets the sums of a chunk: v(j, r, e) is in row r·8 + lane.row and column 8·j + lane.column + e.
 #pragma once
 
 #include <type_traits>
@@ -11,8 +11,8 @@
 
 namespace warpwright::ops::matmul::cuda {
 
-// v += bias[column], where there is one. It is 0 outside the matrix, so that nothing branches and a chunk's
-// are all on their way before the first is added.
+// v += bias[column], if there is a bias. The bias is 0 outside the matrix, so the code has no branches: all
+// loads of a chunk are under way before the first addition.
 struct AddBias {
   static constexpr bool kReadsMatrix = false, kSends = false;
   template <class Chunk>
@@ -28,7 +28,7 @@ struct AddBias {
   }
 };
 
-// extra = v, where it is asked for
+// extra = v, if the caller asks for it
 struct Keep {
   static constexpr bool kReadsMatrix = false, kSends = true;
   template <class Chunk>
@@ -59,7 +59,7 @@ struct Differentiate {
   }
 };
 
-// v += extra, where it is given
+// v += extra, if there is one
 struct AddMatrix {
   static constexpr bool kReadsMatrix = true, kSends = false;
   template <class Chunk>
@@ -78,23 +78,23 @@ struct Scale {
   }
 };
 
-// Beside the product, the sums of A's rows over each slab of the depth, where they are asked for (A
-// transposed): the bias gradient's partial sums, by warps that would idle, from the tiles in shared memory.
-// Blocks with the same rows take turns, slab by slab.
+// Sums A's rows over each slab of the depth, next to the product, if the caller asks for it (A transposed).
+// These are partial sums of the bias gradient. Warps that would be idle read them from the tiles in shared
+// memory. Blocks with the same rows take turns, slab by slab.
 struct SumRows {
   static constexpr bool kReadsMatrix = false, kSends = false;
   template <class Chunk>
   static __device__ void apply(Chunk&) {}
 };
 
-// The steps in this order, then out = v.
+// Runs the steps in this order, then out = v.
 template <class... Steps>
 struct Epilogue {
   static constexpr bool kReadsMatrix = (Steps::kReadsMatrix || ...);
   static constexpr bool kSumsRows = (std::is_same_v<Steps, SumRows> || ...);
   static constexpr bool kAddsBias = (std::is_same_v<Steps, AddBias> || ...);
   static constexpr bool kMatrixIsOptional = (std::is_same_v<Steps, AddMatrix> || ...);
-  static constexpr int kBoxes = (Steps::kSends || ...) ? 2 : 1;  // that a chunk sends: out, extra
+  static constexpr int kBoxes = (Steps::kSends || ...) ? 2 : 1;  // sent per chunk: out, extra
   static_assert(!kReadsMatrix || kBoxes == 1, "extra is read or written");
   static __device__ bool reads_matrix(const Parameters& p) {
     return kReadsMatrix && (!kMatrixIsOptional || p.adds_matrix);

@@ -1,17 +1,19 @@
-// Products on Hopper's tensor cores: C (rows, cols) = A (rows, depth) · B (depth, cols), of bf16 or fp16
-// summed in fp32, then an epilogue on the sums while they are in registers.
+// Products on Hopper's tensor cores: C (rows, cols) = A (rows, depth) · B (depth, cols). Factors are bf16 or
+// fp16, sums are fp32. An epilogue works on the sums while they are in registers.
 //
-// A block has one warp that feeds a ring of slabs (64 terms of the depth) of both factors' tiles in shared
-// memory through the tensor copy engine, and groups of four warps that multiply them (wgmma), the sums in
-// registers: either side by side on one tile, or ("pingpong") each on a tile of its own, so that one
-// multiplies while the other is at its epilogue. Two blocks of a cluster may share one factor's tile: each
-// copies half of it to both.
+//   producer     one warp feeds a ring of slabs (64 terms of the depth) of both factors' tiles in shared
+//                memory, through the tensor copy engine (producer.cuh)
+//   consumers    groups of four warps multiply the slabs (wgmma) and keep the sums in registers
+//                (consumer.cuh). They share one tile, or each has its own ("pingpong"): then one group
+//                multiplies while the other runs its epilogue
+//   helpers      may sum rows of A in passing (row_sums.cuh)
+//   epilogue     a list of steps (epilogue.cuh); results leave through shared memory (outlet.cuh)
+//   schedule     the tiles of each block, and its part of their depth (schedule.cuh, partial_sums.cuh)
 //
-// What of a tile lies outside the matrices is read as zeros and not written, so rows, cols and depth are
-// free. The copy engine wants addresses and rows that are multiples of 16 bytes.
+// Two blocks of a cluster may share the tile of one factor: each copies half of it to both.
 //
-// Which tiles a block makes, and how much of the depth of each, is a schedule of its own (schedule.cuh); what
-// becomes of the sums, a list of steps (Epilogue).
+// The copy engine reads zeros outside the matrices and writes nothing there, so rows, cols and depth are
+// free. It needs addresses and rows that are multiples of 16 bytes.
 #pragma once
 
 #include "ops/cuda/overlap.cuh"
@@ -22,7 +24,7 @@
 
 namespace warpwright::ops::matmul::cuda {
 
-// Makes the barriers and fetches the maps of tensors, and returns when the whole cluster has done so.
+// Initializes the barriers, prefetches the tensor maps, and returns once the whole cluster has done so.
 template <class K>
 __device__ void prepare(const Parameters& p, const Shared<typename K::Tile>& shared, int helpers) {
   using Tile = typename K::Tile;

@@ -1,4 +1,4 @@
-// On the host: a product's parameters and its launch.
+// The host's side: the parameters of a product, and its launch.
 #pragma once
 
 #include <string_view>
@@ -25,7 +25,7 @@ CUtensorMap map_factor(const Matrix& m, DType dtype, std::int64_t side, std::int
   return map_boxes<2>(m.data, dtype, {depth, side}, {m.stride}, {kSlab, kSide / kParts});
 }
 
-// All but out's and extra's maps.
+// Everything except the maps of out and extra.
 template <class K>
 Parameters describe_factors(const Product& product, int raster) {
   using Tile = typename K::Tile;
@@ -57,13 +57,13 @@ Parameters describe(const Product& product, int raster) {
   return p;
 }
 
-// together: only when all blocks can be on the GPU at once, and all at once, not beside the kernel before.
-// Blocks that wait for each other want that.
+// together: all blocks run at once, and the kernel before has ended. Blocks that wait for each other need
+// that.
 template <class K>
 void launch(const Parameters& p, int workers, bool together, cudaStream_t stream, std::string_view what) {
   using Tile = typename K::Tile;
   gpu::allow_shared(multiply_kernel<K>, Tile::kSharedBytes);
-  // A block by itself is no cluster of one: those begin 0.1 to 0.3 µs later.
+  // A single block is not launched as a cluster of one: such a cluster begins 0.1 to 0.3 µs later.
   cudaLaunchAttribute attributes[2]{};
   unsigned count = 0;
   if constexpr (Tile::kCluster > 1) {

@@ -1,4 +1,4 @@
-// A group's way out.
+// A group's results on their way to device memory: the outlet, and a chunk at its epilogue.
 #pragma once
 
 #include "ops/cuda/hopper/tensor_copy.cuh"
@@ -9,9 +9,9 @@
 
 namespace warpwright::ops::matmul::cuda {
 
-// A group's way out: boxes of 64 rows of 128 bytes, through buffers that the copy engine empties. Each warp
-// sends its 16 rows and waits for nothing but them, so that the four drift apart: what one waits for the
-// others need not. One and the same thread of a warp asks the copy engine and waits for it.
+// Sends boxes of 64 rows of 128 bytes through buffers that the copy engine empties. Each warp sends its own
+// 16 rows and waits only for those. So the four warps may drift apart, and one does not wait for what holds
+// up another. The same thread of a warp always asks the copy engine and waits for it.
 template <class K>
 struct Outlet {
   using Tile = typename K::Tile;
@@ -19,9 +19,9 @@ struct Outlet {
   Barrier* extra;
   const std::byte* bias;
   int group;
-  int first_row, first_byte;  // of this warp in a box
+  int first_row, first_byte;  // this warp's, in a box
   Lane lane;
-  int count = 0;  // of chunks so far
+  int count = 0;  // chunks so far
 
   __device__ Outlet(const Shared<Tile>& shared, int group_index, int warp)
       : buffers(kept_in_register(shared.buffers + group_index * Tile::kBuffers * kBoxBytes)),
@@ -35,8 +35,8 @@ struct Outlet {
     return buffers + index % K::kSlots * (K::Epilogue::kBoxes * kBoxBytes);
   }
 
-  // Where the epilogue may read a matrix: all but the last kPending chunks have left their slots, and to that
-  // of the chunk that many ahead the warp's rows of its box are on their way.
+  // For epilogues that read a matrix. Waits until all except the last kPending chunks have left their slots.
+  // Then requests this warp's rows of the box for the chunk that is `ahead` chunks later.
   template <int kPending>
   __device__ void fetch(const Parameters& p, int ahead, int row, int col) const {
     if (!elected()) return;
@@ -49,7 +49,7 @@ struct Outlet {
   }
 };
 
-// Two numbers in shared memory.
+// Loads and stores two numbers in shared memory.
 __device__ inline float2 load_pair(std::uint32_t address) {
   float2 pair;
   asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];\n" : "=f"(pair.x), "=f"(pair.y) : "r"(address) : "memory");
@@ -59,7 +59,7 @@ __device__ inline void store_pair(std::uint32_t address, float2 pair) {
   asm volatile("st.shared.v2.f32 [%0], {%1, %2};\n" ::"r"(address), "f"(pair.x), "f"(pair.y) : "memory");
 }
 
-// Part of a group's sums, 64 rows and the columns of one box, at its epilogue.
+// A part of a group's sums at its epilogue: 64 rows and the columns of one box.
 template <class K>
 struct Chunk {
   using In = typename K::In;
@@ -72,13 +72,13 @@ struct Chunk {
   int in_tile;   // the thread's first column in the group's tile
   float v[kSums];
 
-  // Of the j-th two columns of this thread, 0 outside the matrix.
+  // The bias of this thread's j-th pair of columns; 0 outside the matrix.
   __device__ gpu::Packed<In, 2> bias(int j) const {
     return gpu::Packed<In, 2>::load(reinterpret_cast<const In*>(outlet.bias) + in_tile + 8 * j);
   }
 
-  // In a box, two by two 8×8 matrices from the j-th eight columns on (j even): a lane names a row of one of
-  // them.
+  // The address in a box for two by two 8×8 matrices from the j-th eight columns on (j is even). Each lane
+  // names a row of one matrix.
   __device__ std::uint32_t place(std::uint32_t box, int j) const {
     const unsigned thread = outlet.lane.index(), matrix = thread % 32 / 8;
     const unsigned at = thread / 32 * 16 + matrix % 2 * 8 + thread % 8;
@@ -87,9 +87,9 @@ struct Chunk {
     return (box + ((first + matrix / 2) ^ first / 8 % kUnits) * 16) ^ static_cast<unsigned>(j) * 16;
   }
 
-  // Numbers of fp32 in a box, of the j-th eight columns (j even) and the next eight. Of two rows that follow
-  // each other the second one's lanes have the other eight columns first: the first eight of both lie in the
-  // same banks.
+  // The address in a box of fp32 numbers, for the j-th eight columns (j is even) and the next eight. In odd
+  // rows the lanes take the second eight first, because the first eight columns of two consecutive rows are
+  // in the same banks.
   __device__ bool swaps() const { return outlet.lane.index() / 4 % 2 != 0; }
   __device__ std::uint32_t place(std::uint32_t box, int j, int r, int step) const {
     const int at = outlet.lane.row() + 8 * r, column = outlet.lane.column();
@@ -124,7 +124,7 @@ struct Chunk {
         }
       }
     }
-    __syncwarp();  // a warp writes what its lanes have read, where its stores have been read
+    __syncwarp();  // the stores of a warp overwrite numbers that its lanes have read
   }
 
   __device__ void begin() {
@@ -134,7 +134,7 @@ struct Chunk {
     }
   }
 
-  // The values as they are, to box 0 (out) or 1 (extra) of the chunk's slot.
+  // Writes the values to box 0 (out) or 1 (extra) of the chunk's slot.
   __device__ void write(int index) {
     std::byte* const box = outlet.slot(outlet.count) + index * kBoxBytes;
     if constexpr (sizeof(Out) == 2) {

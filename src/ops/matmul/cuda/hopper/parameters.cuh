@@ -1,4 +1,4 @@
-// A product's parameters, and what its kernel is made of.
+// The parameters of a product, and the constants of its kernel.
 #pragma once
 
 #include <cuda.h>
@@ -10,7 +10,7 @@
 
 namespace warpwright::ops::matmul::cuda {
 
-// A matrix in device memory; stride in elements.
+// A matrix in device memory. The stride counts elements.
 struct Matrix {
   const void* data = nullptr;
   std::int64_t stride = 0;
@@ -18,20 +18,19 @@ struct Matrix {
 
 struct Parameters {
   CUtensorMap a, b, out;
-  CUtensorMap extra;              // a matrix of out's dtype that the epilogue reads or writes beside it
-  Matrix plain_out, plain_extra;  // for threads that store by themselves
+  CUtensorMap extra;              // a second matrix of out's dtype, which the epilogue reads or writes
+  Matrix plain_out, plain_extra;  // for threads that store without the copy engine
   const void* bias = nullptr;
   float scale = 1;
   bool add = false;           // out += (fp32)
   bool keeps = false;         // the epilogue writes extra
-  bool adds_matrix = false;   // the epilogue reads extra, where it need not
-  bool overlaps = false;      // B and bias may be read while the kernel before still runs
+  bool adds_matrix = false;   // the epilogue reads extra, if that is optional
+  bool overlaps = false;      // B and bias may be read before the previous kernel ends
   float* row_sums = nullptr;  // (slabs, rows): SumRows
   Work work;
-  Stamps* stamps = nullptr;   // of a traced schedule: (blocks, groups, kTracedTiles)
-  float* partials = nullptr;  // of tiles whose depth is cut: a tile of sums for each block
-  unsigned* flags =
-      nullptr;  // for each group of each block: 1 where its partial sums stand; 0 before and after
+  Stamps* stamps = nullptr;   // (blocks, groups, kTracedTiles), if the schedule is traced
+  float* partials = nullptr;  // a tile of sums for each block, if the depth of tiles is cut
+  unsigned* flags = nullptr;  // per group of each block: 1 while its partial sums are ready, otherwise 0
 };
 
 template <class TileT, class InT, class OutT, bool a_transposed, bool b_transposed, class ScheduleT,
@@ -42,11 +41,11 @@ struct Kernel {
   using Out = OutT;
   using Schedule = ScheduleT;
   using Epilogue = EpilogueT;
-  // Whether the depth is the rows of A's, of B's matrix in memory, not its columns.
+  // True if the rows of the matrix in memory, not its columns, are the depth.
   static constexpr bool kATransposed = a_transposed, kBTransposed = b_transposed;
-  // Of B's tile in shared memory.
+  // A row of B's tile in shared memory.
   static constexpr int kBRowBytes = b_transposed ? 2 * slab_cols(Tile::kCols) : kRowBytes;
-  // That are sent at once: a box's row, or half of one.
+  // The part of a box that is sent at once: its rows, or half of each.
   static constexpr int kRowCols = kRowBytes / static_cast<int>(sizeof(Out));
   static constexpr int kChunkCols = Tile::kGroupCols % kRowCols == 0 ? kRowCols : kRowCols / 2;
   static constexpr int kChunkRowBytes = kChunkCols * static_cast<int>(sizeof(Out));
@@ -54,7 +53,7 @@ struct Kernel {
   static constexpr int kChunks = Tile::kGroupCols / kChunkCols;
   static_assert(Tile::kGroupCols % kChunkCols == 0 && (kChunkCols == kRowCols || !Epilogue::kReadsMatrix));
   static constexpr int kSlots = Tile::kBuffers / Epilogue::kBoxes;  // places for chunks on their way out
-  // Bytes that arrive for a stage.
+  // The bytes that arrive for a stage.
   static constexpr int kStageBytes = Tile::kABytes + (kBTransposed ? Tile::kBBytes : Tile::kCols * kRowBytes);
 };
 

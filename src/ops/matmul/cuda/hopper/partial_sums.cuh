@@ -1,4 +1,4 @@
-// Sums of tiles whose depth is cut, on their way from worker to worker through device memory.
+// Sums of tiles whose depth is cut. Workers hand them over through device memory.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -7,7 +7,7 @@
 
 namespace warpwright::ops::matmul::cuda {
 
-// The group waits until all of these flags, `stride` apart, are up, and takes them down for the next launch.
+// Waits until all of these flags, `stride` apart, are up. Then lowers them for the next launch.
 __device__ inline void take_flags(unsigned* first, int stride, int count, int barrier, int thread) {
   for (int i = thread; i < count; i += 128) {
     unsigned* const flag = first + static_cast<std::int64_t>(i) * stride;
@@ -19,7 +19,7 @@ __device__ inline void take_flags(unsigned* first, int stride, int count, int ba
   asm volatile("bar.sync %0, 128;\n" ::"r"(barrier) : "memory");
 }
 
-// A group's sums on their way to the owner of the tile.
+// A group's sums for the worker that owns the tile.
 template <int kBlocks, int kSums>
 struct Part {
   float* sums;
@@ -40,8 +40,8 @@ struct Part {
     asm volatile("bar.sync %0, 128;\n" ::"r"(barrier) : "memory");
     if (thread == 0) asm volatile("st.release.gpu.global.u32 [%0], %1;\n" ::"l"(flag), "r"(1) : "memory");
   }
-  // Until as many groups are here, what they wrote before there for all of them. The last to leave takes the
-  // flag down.
+  // Waits until this many groups have arrived. Their earlier writes are then visible to all of them. The last
+  // group to leave lowers the flag.
   __device__ void meet(int groups) const {
     asm volatile("bar.sync %0, 128;\n" ::"r"(barrier) : "memory");
     if (thread == 0) {

@@ -1,4 +1,4 @@
-// The copying warp.
+// The producer: one warp that copies slabs of both factors to shared memory.
 #pragma once
 
 #include "ops/cuda/hopper/tensor_copy.cuh"
@@ -8,8 +8,8 @@
 
 namespace warpwright::ops::matmul::cuda {
 
-// One of kParts blocks' share of a factor's tile: kSide rows of the result's index from `side` on, a slab of
-// the depth, to this block and those that share the tile.
+// Copies one of kParts blocks' shares of a factor's tile, to this block and to those that share the tile:
+// kSide rows of the result's index from `side` on, and one slab of the depth.
 template <int kSide, bool kTransposed, int kParts>
 __device__ void copy_factor(std::byte* to, const CUtensorMap* map, Barrier* barrier, int side, int depth,
                             int part, int blocks) {
@@ -32,8 +32,8 @@ __device__ void copy_factor(std::byte* to, const CUtensorMap* map, Barrier* barr
   }
 }
 
-// The copying warp's way through the slabs of a piece: copy_a(slab, stage) and copy_b, of B all but the first
-// `ahead` slabs.
+// Copies the slabs of a piece: copy_a(slab, stage) for each, and copy_b for all except the first `ahead`
+// slabs.
 template <class K, class CopyA, class CopyB>
 __device__ void copy_slabs(Barrier* full, Barrier* empty, int slabs, int ahead, Cursor& cursor,
                            CopyA&& copy_a, CopyB&& copy_b) {
@@ -52,8 +52,8 @@ __device__ void copy_slabs(Barrier* full, Barrier* empty, int slabs, int ahead, 
   }
 }
 
-// The first slabs of B, weights, before the kernels before this one have ended. Returns how many of them are
-// on their way.
+// Copies the first slabs of B, which are weights, before the previous kernels have ended. Returns the number
+// of slabs.
 template <class K, class CopyB>
 __device__ int copy_weights_ahead(Barrier* full, int slabs, CopyB&& copy_b) {
   const int ahead = min(slabs, K::Tile::kStages);
@@ -66,12 +66,12 @@ __device__ int copy_weights_ahead(Barrier* full, int slabs, CopyB&& copy_b) {
   return ahead;
 }
 
-// The copying warp's way through a worker's pieces.
+// Copies the slabs of all pieces of this block's worker.
 template <class K>
 __device__ void produce(const Parameters& p, const Shared<typename K::Tile>& shared,
                         const Place<typename K::Tile>& place, typename K::Schedule& schedule) {
   using Tile = typename K::Tile;
-  // The blocks that share A's tile are the ones beside this one, B's the ones below each other.
+  // A's tile is shared with the block to the right or left, B's with the block above or below.
   constexpr int kCluster = Tile::kCluster, kColumnMask = (1 << Tile::kClusterDown) - 1;
   const int a_blocks = kCluster == 1 ? 1 : Tile::kClusterAcross == 2 ? 3 : 1 << place.rank;
   const int b_blocks = kCluster == 1 ? 1 : Tile::kClusterDown == 2 ? kColumnMask : 1 << place.rank;

@@ -1,11 +1,11 @@
-// The ring of slabs between the warp that copies and the groups that multiply.
+// The ring of slabs between the producer and the groups that multiply.
 #pragma once
 
 #include "ops/matmul/cuda/hopper/tile.cuh"
 
 namespace warpwright::ops::matmul::cuda {
 
-// A place in the ring.
+// A position in the ring.
 struct Cursor {
   int stage = 0, phase = 0;
   template <int kStages>
@@ -24,7 +24,7 @@ __device__ inline std::byte* aligned_tiles(void* memory) {
   return static_cast<std::byte*>(memory) + (1024 - shared_address(memory) % 1024) % 1024;
 }
 
-// One block's shared memory.
+// The shared memory of a block.
 template <class Tile>
 struct Shared {
   std::byte* tiles;    // kStages × (A's tile, B's tile)
@@ -32,7 +32,7 @@ struct Shared {
   Barrier *full, *empty, *extra;
   std::byte* bias;  // kGroups × kGroupCols
 
-  // At a multiple of 1024 bytes.
+  // `memory` is a multiple of 1024 bytes.
   __device__ explicit Shared(std::byte* memory) {
     tiles = memory;
     buffers = tiles + Tile::kStages * Tile::kStageBytes;
@@ -54,7 +54,8 @@ struct Shared {
   }
 };
 
-// By a warp that has read a stage: its place is free, in each block of the cluster that copies to it.
+// Each warp calls this after it has read a stage. It frees the stage in every block of the cluster that
+// copies to it.
 template <int kCluster>
 struct Release {
   Barrier* empty;

@@ -1,4 +1,4 @@
-// Warps that sum rows.
+// Helpers: warps that sum the rows of A (SumRows) from the producer's tiles.
 #pragma once
 
 #include "ops/cuda/vector.cuh"
@@ -7,7 +7,7 @@
 
 namespace warpwright::ops::matmul::cuda {
 
-// A helper's part of SumRows: 64 rows of each of these slabs whose turn it is, to p.row_sums.
+// Sums 64 rows of each slab for which it is this block's turn, to p.row_sums.
 template <class K, int kCluster>
 __device__ void sum_rows_of_slabs(const Parameters& p, const std::byte* tiles, Barrier* full, int turn,
                                   int turns, int first_row, int helper, int begin, int end, Cursor& cursor,
@@ -39,13 +39,13 @@ __device__ void sum_rows_of_slabs(const Parameters& p, const std::byte* tiles, B
   }
 }
 
-// A helper's way through a worker's pieces.
+// Sums rows of all pieces of this block's worker.
 template <class K>
 __device__ void sum_rows(const Parameters& p, const Shared<typename K::Tile>& shared,
                          const Place<typename K::Tile>& place, typename K::Schedule& schedule, int helper,
                          const Release<K::Tile::kCluster>& release) {
   using Tile = typename K::Tile;
-  static_assert(Tile::kRows <= 3 * 64);  // warps of a group that do not copy
+  static_assert(Tile::kRows <= 3 * 64);  // three warps of the producer's group are free
   const int turns = p.work.col_tiles * Tile::kClusterAcross;
   Cursor cursor;
   Piece piece;

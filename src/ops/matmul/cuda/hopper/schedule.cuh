@@ -1,14 +1,14 @@
-// Which tiles of a result a worker (a block, or a cluster of them) makes, and which part of the depth of
-// each.
+// Schedules: the tiles of a worker (a block or a cluster), and its part of the depth of each tile.
 //
-//   Block      a tile for each worker
-//   Persistent as many workers as the GPU holds at once; each walks the tiles, `workers` apart
-//   StreamK    the same, but the last tiles, between one and two for each worker, are cut at equal shares of
-//   the
-//              depth (Osama et al., "Stream-K", 2023, in its hybrid form). A worker's share is made from its
-//              end: the part that ends a tile last. Who ends a tile owns it: it waits for the workers before
-//              it, which have the rest of its depth and began with it, and adds their sums to its own, from
-//              the depth's end to its beginning. Nobody waits for a worker that the GPU starts after it.
+//   Block        one tile per worker
+//   Persistent   as many workers as the GPU holds at once; each walks the tiles, `workers` apart
+//   StreamK      the same, except that the last tiles, between one and two per worker, are cut at equal
+//                shares of the depth (Osama et al., "Stream-K", 2023, in its hybrid form)
+//
+// A Stream-K worker makes its share from the end: the part that ends a tile comes last. The worker that ends
+// a tile owns it. It waits for the workers before it, which have the rest of the depth and began with it, and
+// adds their sums to its own, from the end of the depth to its beginning. Nobody waits for a worker that the
+// GPU starts later.
 #pragma once
 
 #include <cstdint>
@@ -17,20 +17,20 @@
 
 namespace warpwright::ops::matmul::cuda {
 
-// A tile, and slabs of its depth from `begin` to before `end`.
+// A tile, and the slabs [begin, end) of its depth.
 struct Piece {
   int row_tile = 0, col_tile = 0;
   int begin = 0, end = 0;
   bool ends_tile = true;
-  int cut_tile = 0;  // its index among those that are cut
+  int cut_tile = 0;  // its index among the cut tiles
 };
 
-// What there is to do. Row and column tiles are a worker's: of its whole cluster.
+// The whole task. Row and column tiles are those of a worker, which may be a cluster.
 struct Work {
   int rows = 0, cols = 0, slabs = 0;
   int col_tiles = 0;
-  int raster = 1;                       // tiles follow each other down this many rows of them, then across
-  const int* rows_on_device = nullptr;  // where only the device knows how many of the rows there are
+  int raster = 1;                       // tiles go down this many rows of tiles, then across
+  const int* rows_on_device = nullptr;  // the number of rows, if only the device knows it
 };
 
 class Walk {
@@ -67,7 +67,7 @@ class Persistent : public Walk {
   }
 };
 
-// The same, and each group notes when it did what (timeline.hpp).
+// The same schedule. Each group also notes its times (timeline.hpp).
 class TracedPersistent : public Persistent {
  public:
   static constexpr bool kTraced = true;
@@ -113,12 +113,12 @@ class StreamK : public Walk {
     return true;
   }
 
-  // Where all tiles are cut and as many workers share each one, that many; else 1.
+  // The number of workers that share each tile, if all tiles are cut and shared equally; otherwise 1.
   __device__ int sharers_of_each_tile() const {
     return whole_ == 0 && sharers() % tiles_ == 0 ? sharers() / tiles_ : 1;
   }
 
-  // Of those that have a part of the tile that this piece ends.
+  // The first of the workers that have a part of the tile that this piece ends.
   __device__ int first_worker_of(const Piece& piece) const {
     int w = worker_;
     while (share_begin_of(w) > piece.cut_tile * work_.slabs) --w;
@@ -130,7 +130,7 @@ class StreamK : public Walk {
   __device__ int sharers() const { return roofline::sharers_of(cut_slabs(), work_.slabs, workers_); }
   __device__ int share_begin_of(int w) const { return roofline::share_begin(cut_slabs(), sharers(), w); }
 
-  int worker_, whole_, begin_, end_;  // what is cut is counted in slabs, fewer than 2^31 (select)
+  int worker_, whole_, begin_, end_;  // in slabs; select() keeps them below 2^31
 };
 
 }  // namespace warpwright::ops::matmul::cuda

@@ -1,7 +1,7 @@
-// Small products on Hopper's tensor cores: as kernel.cuh, but the blocks of a cluster share one tile, each
-// with an equal part of its depth. Each finishes an equal part of the tile: what a block has summed of
-// another one's part it copies there, from shared memory to shared memory, where the parts are added in the
-// order of the depth. No sums pass through device memory, and nobody waits for a block outside of the
+// Small products on Hopper's tensor cores. The differences from kernel.cuh: the blocks of a cluster share one
+// tile, and each multiplies an equal part of its depth. Each block then finishes an equal part of the rows.
+// Blocks copy their sums of those rows to each other, from shared memory to shared memory, and add them in
+// the order of the depth. No sums pass through device memory, and nobody waits for a block outside the
 // cluster.
 #pragma once
 
@@ -9,7 +9,7 @@
 
 namespace warpwright::ops::matmul::cuda {
 
-// A cluster's tile, its groups of warps, and the blocks that share its depth.
+// A cluster's tile, its groups of warps, and the number of blocks that share its depth.
 template <int rows, int cols, int groups_down, int groups_across, int deep>
 struct SplitTile {
   static constexpr int kRows = rows, kCols = cols, kDeep = deep;
@@ -20,17 +20,17 @@ struct SplitTile {
   static constexpr int kABytes = rows * kRowBytes, kBBytes = bytes_of_b(cols);
   static constexpr int kStageBytes = kABytes + kBBytes;
   static constexpr int kBarrierBytes = 256;
-  // Sums in shared memory: rows eight banks apart, so that four rows of eight are all banks. Each block
-  // finishes so many rows; the last may have fewer.
+  // Sums in shared memory. Rows are eight banks apart, so that four rows of eight numbers cover all banks.
+  // Each block finishes kFinished rows; the last may have fewer.
   static constexpr int kSumStride = cols + 8, kFinished = (rows + deep - 1) / deep;
   static constexpr int kSumRowBytes = kSumStride * 4;
   static constexpr int kReceivedBytes = deep * kFinished * kSumRowBytes;
-  // Small tiles leave room for a second block.
+  // Small tiles leave room for a second block on the multiprocessor.
   static constexpr int kLimit = kStageBytes <= 24 * 1024 ? kSharedLimit / 2 - 1024 : kSharedLimit;
   static constexpr int kStages = std::min((kLimit - 1024 - kBarrierBytes - kReceivedBytes) / kStageBytes, 8);
   static constexpr std::size_t kSharedBytes = 1024 + kStages * kStageBytes + kReceivedBytes + kBarrierBytes;
   static_assert(kStages >= 2 && kGroupRows % kBoxRows == 0 && deep > 1 && deep <= 8);
-  static_assert(rows * kSumRowBytes <= kStages * kStageBytes);  // sums on their way out
+  static_assert(rows * kSumRowBytes <= kStages * kStageBytes);  // the sums fit in the ring
 };
 
 template <class TileT, class InT, class OutT, bool a_transposed, bool b_transposed, class EpilogueT>
@@ -42,12 +42,13 @@ struct SplitKernel {
   static constexpr bool kATransposed = a_transposed, kBTransposed = b_transposed;
   static constexpr int kBRowBytes = b_transposed ? 2 * slab_cols(Tile::kCols) : kRowBytes;
   static constexpr int kStageBytes = Tile::kABytes + (kBTransposed ? Tile::kBBytes : Tile::kCols * kRowBytes);
-  // The copying warp, and those that sum rows.
+  // The producer, and the helpers that sum rows.
   static constexpr int kHelpers = Epilogue::kSumsRows ? Tile::kRows / 64 : 0;
   static constexpr int kThreads = Tile::kGroups * kGroupThreads + 32 * (1 + kHelpers);
 };
 
-// Two neighbours of two rows of a tile at their epilogue, as a Chunk that a thread sends by itself.
+// Two neighbours in each of two rows of a tile at their epilogue: a Chunk that a thread stores without the
+// copy engine.
 template <class K>
 struct Quad {
   using In = typename K::In;
@@ -55,12 +56,12 @@ struct Quad {
   static constexpr int kSums = 4;
 
   const Parameters& parameters;
-  int rows[2];  // the second may be none of this block's: kNone
+  int rows[2];  // the second is kNone if it is not this block's
   static constexpr int kNone = 0x7fffffff;
   int first_col;
   float v[kSums];
 
-  // What the epilogue will read, to the second-level cache.
+  // Brings the operands of the epilogue to the second-level cache.
   __device__ void prefetch() const {
     const auto line = [](const void* at) { asm volatile("prefetch.global.L2 [%0];\n" ::"l"(at)); };
     const auto& [out, out_stride] = parameters.plain_out;
@@ -105,7 +106,7 @@ struct Quad {
       if constexpr (sizeof(Out) == 2) {
         *reinterpret_cast<std::uint32_t*>(to) = gpu::detail::Pair<Out>::of(v[2 * r], v[2 * r + 1]);
       } else {
-        // Once for each element, and nobody waits for the sum.
+        // Each element is added once, and nobody waits for the result.
         if (parameters.add) {
           asm volatile("red.global.add.v2.f32 [%0], {%1, %2};\n" ::"l"(to), "f"(v[2 * r]), "f"(v[2 * r + 1])
                        : "memory");
@@ -123,10 +124,10 @@ __device__ void meet_groups() {
   named_barrier(1, Tile::kGroups * kGroupThreads);
 }
 
-// A block's shared memory. The sums of a tile take the ring's place after its last use.
+// A block's shared memory. The sums of a tile take the place of the ring after its last use.
 template <class Tile>
 struct SplitShared {
-  std::byte *tiles, *received;  // received: by block, then piece
+  std::byte *tiles, *received;  // received: by block, then row
   Barrier *full, *empty, *all_received, *rows_summed;
 
   __device__ explicit SplitShared(std::byte* memory)
@@ -148,7 +149,7 @@ struct SplitShared {
   }
 };
 
-// A block's part of its cluster's tile: slabs of its depth to multiply, and rows to finish.
+// A block's part of its cluster's tile: the slabs that it multiplies and the rows that it finishes.
 template <class Tile>
 struct SplitPart {
   int rank;                // in the cluster
@@ -156,7 +157,7 @@ struct SplitPart {
   int first, finished;     // rows of the tile
   int begin = 0, end = 0;  // slabs
 
-  // Threads beside each other have neighbouring columns of the same two rows.
+  // Neighbouring threads have neighbouring columns of the same two rows.
   static constexpr int kPairs = Tile::kCols / 2;
   __device__ int quads() const { return (finished + 1) / 2 * kPairs; }
   template <class K>
@@ -166,7 +167,7 @@ struct SplitPart {
   }
 };
 
-// The copying warp's part.
+// Copies the slabs of this block's part of the depth.
 template <class K>
 __device__ void produce_split(const Parameters& p, const SplitShared<typename K::Tile>& shared,
                               const SplitPart<typename K::Tile>& part) {
@@ -189,7 +190,7 @@ __device__ void produce_split(const Parameters& p, const SplitShared<typename K:
   copy_slabs<K>(mine.full, mine.empty, slabs, ahead, cursor, copy_a, copy_b);
 }
 
-// A group's part of the tile, summed over the block's part of the depth.
+// Sums a group's part of the tile over this block's part of the depth, and stores the sums in shared memory.
 template <class K>
 __device__ void multiply_split(const SplitShared<typename K::Tile>& shared,
                                const SplitPart<typename K::Tile>& part, int group, int helpers,
@@ -219,10 +220,10 @@ __device__ void multiply_split(const SplitShared<typename K::Tile>& shared,
   meet_groups<Tile>();
 }
 
-// Each other block's part of the sums, to it.
+// Copies to each other block the sums of the rows that it finishes.
 template <class Tile>
 __device__ void hand_out_sums(const SplitShared<Tile>& shared, int rank, int warp) {
-  wait_for_cluster();  // their barriers are initialized
+  wait_for_cluster();  // the others' barriers are then initialized
   if (threadIdx.x % 32 == 0) {
     for (int d = warp; d < Tile::kDeep; d += 4 * Tile::kGroups) {
       const int there = d * Tile::kFinished, count = min(Tile::kFinished, Tile::kRows - there);
@@ -235,7 +236,7 @@ __device__ void hand_out_sums(const SplitShared<Tile>& shared, int rank, int war
   __syncwarp();
 }
 
-// All blocks' sums of this block's rows, in the order of the depth, and their epilogue.
+// Adds all blocks' sums of this block's rows in the order of the depth, and runs the epilogue.
 template <class K>
 __device__ void finish_split(const Parameters& p, const SplitShared<typename K::Tile>& shared,
                              const SplitPart<typename K::Tile>& part) {
@@ -290,7 +291,7 @@ __global__ void __launch_bounds__(K::kThreads) split_kernel(const __grid_constan
 
   Block schedule(p.work, static_cast<int>(blockIdx.x) / Tile::kDeep, 1, Tile::kRows);
   Piece piece;
-  if (!schedule.next(piece)) return;  // nor has any block of the cluster a tile
+  if (!schedule.next(piece)) return;  // the same for all blocks of the cluster
   const int helpers = p.row_sums ? K::kHelpers : 0;
   const int first = rank * Tile::kFinished;
   SplitPart<Tile> part{rank, piece.row_tile * Tile::kRows, piece.col_tile * Tile::kCols, first,
@@ -307,7 +308,7 @@ __global__ void __launch_bounds__(K::kThreads) split_kernel(const __grid_constan
   const Release<1> release{shared.empty};
 
   if (group == Tile::kGroups) {
-    const int helper = warp - Tile::kGroups * 4 - 1;  // -1: the copying warp
+    const int helper = warp - Tile::kGroups * 4 - 1;  // -1: the producer
     if (helper < 0) produce_split<K>(p, shared, part);
     if constexpr (K::kHelpers > 0) {
       if (helper >= 0 && helper < helpers) {
@@ -323,7 +324,7 @@ __global__ void __launch_bounds__(K::kThreads) split_kernel(const __grid_constan
   }
   __syncwarp();
   if (group == Tile::kGroups) wait_for_cluster();
-  cluster_barrier();  // nobody leaves while its sums are being copied
+  cluster_barrier();  // nobody leaves while others read its sums
 #endif
 }
 
