@@ -1,6 +1,7 @@
-// bf16 and fp16 on Hopper, forward, of long sequences: one block a multiprocessor, of three groups at head
-// size 64, where exponentials take as long as products and a group's softmax hides behind the others'
-// products; of two at head size 128, for want of registers.
+// Attention forward in bf16 and fp16 on Hopper, for long sequences. One thread block runs on each
+// multiprocessor. At head size 64 it has three groups: exponentials take as long as products there, and the
+// softmax of one group overlaps with the products of the others. At head size 128 there are registers for two
+// groups.
 #include "ops/attention/cuda/sm90/forward.cuh"
 
 namespace warpwright::ops::attention::cuda {
@@ -14,8 +15,7 @@ struct ForwardShape {
   static constexpr int kResident = 1;
   static constexpr int kGroups = kHeadSize == 64 ? 3 : 2, kStages = kHeadSize == 64 ? 4 : 2, kPlaces = kJobs;
   static constexpr int kRows = kGroups * kBox, kThreads = (kGroups + 1) * kGroupThreads;
-  // The copying warps' group gives registers back, which the others take: 128 and 168 are what a thread
-  // begins with.
+  // The copying warps' group gives registers to the others. A thread begins with 128 or 168.
   static constexpr int kCopyRegisters = kGroups == 3 ? 32 : 24, kGroupRegisters = kGroups == 3 ? 160 : 240;
   using QueryTile = Slabs<kRows, kHeadSize>;
   using KeyTile = Slabs<kKeys, kHeadSize>;
@@ -36,7 +36,7 @@ bool flash_sm90_is_built() {
     const cudaError_t status = cudaFuncGetAttributes(&attributes, kernel);
     if (status == cudaErrorInsufficientDriver || status == cudaErrorNoDevice) {
       cudaGetLastError();
-      return true;  // no GPU to ask for: the list of variants is about one that it imagines
+      return true;  // without a GPU, the list of variants assumes one
     }
     warpwright::cuda::check(status, "looking for code for sm_90a");
     return attributes.ptxVersion == 90;
@@ -57,7 +57,7 @@ std::size_t forward_workspace(const AttentionForwardProblem&, const DeviceInfo&)
 
 void flash_sm90_forward(const Context& context, const AttentionForward& a) {
   using namespace sm90;
-  // Without a causal mask a sequence's tiles are alike.
+  // Without a causal mask all tiles of a sequence take the same time.
   const ForwardMaps maps{map_of(a.q), map_of(a.k), map_of(a.v), ForwardParameters(a),
                          a.mask == Mask::causal ? counters(context, context.scratch()) : nullptr};
   const Sequences& sequences = maps.p.sequences;

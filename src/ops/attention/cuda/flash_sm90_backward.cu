@@ -1,6 +1,7 @@
-// bf16 and fp16 on Hopper, backward: as in flash.cuh, one kernel sums dq, one dk and dv. In both, groups of
-// four warps have 64 rows each of the tile that stays (queries; keys), and tiles of 64 rows (keys and values;
-// queries and dout) stream by. Three groups sum dq at head size 64; elsewhere there are registers for two.
+// Attention backward in bf16 and fp16 on Hopper. As in flash.cuh, one kernel sums dq, and another sums dk and
+// dv. In both, each group of four warps has 64 rows of the tile that stays (queries, or keys), and tiles of
+// 64 rows (keys and values, or queries and dout) stream by. Three groups sum dq at head size 64; otherwise
+// there are registers for two.
 #include "ops/attention/cuda/sm90/backward_key.cuh"
 #include "ops/attention/cuda/sm90/backward_query.cuh"
 #include "ops/attention/cuda/sm90/launch.cuh"

@@ -1,12 +1,12 @@
-// The three products on sm_80's tensor cores, of bf16 or fp16 summed in fp32: a block of eight warps makes
-// 128 × 128 results, a warp 64 × 32 of them in registers, from 32 terms of the depth at a time; three such
-// slabs of both factors are in shared memory or on their way there (cp.async), from where ldmatrix takes
-// them, transposed where the depth is a matrix's rows. A slab of a warp is 32 products m16n8k16 for 12 loads
-// of four 8×8 matrices.
+// The three products on sm_80's tensor cores, of bf16 or fp16 summed in fp32. A block of eight warps makes
+// 128 × 128 results; each warp has 64 × 32 of them in registers. A step takes 32 terms of the depth. Three
+// such slabs of both factors are in shared memory or on their way there (cp.async). ldmatrix reads them,
+// transposed if the depth is a matrix's rows. A warp's slab is 32 products m16n8k16 for 12 loads of four 8×8
+// matrices.
 //
-// Any shape, stride and alignment: where rows cannot be copied 16 bytes at a time, elements are loaded one by
-// one. All of the depth is one block's work, in its order, so a row's bits do not depend on what else is
-// computed. The bias is added to the sums; activations are a pass of their own.
+// Any shape, stride and alignment works: if rows cannot be copied 16 bytes at a time, elements are loaded one
+// by one. One block sums the whole depth in order, so the bits of a row do not depend on the other rows. The
+// bias is added to the sums; activations are a separate pass.
 #include <cstdint>
 #include <type_traits>
 
@@ -20,22 +20,22 @@
 namespace warpwright::ops::matmul::cuda {
 namespace {
 
-constexpr int kTile = 128, kDepth = 32;  // of a block
+constexpr int kTile = 128, kDepth = 32;  // per block
 constexpr int kThreads = 256, kStages = 3;
 constexpr int kWarpRows = 64, kWarpCols = 32;
 constexpr int kPad = 8;  // elements: rows of a slab begin 16 bytes apart in the banks
 
-// A factor as a block reads it: element (i, k), i along the result's side. Its rows in memory are the side's
-// or, where transposed, the depth's.
+// A factor as a block reads it: element (i, k), with i along the result's side. Its rows in memory are the
+// side or, if transposed, the depth.
 template <class T, bool transposed, bool aligned>
 struct Factor {
   const T* data;
   std::int64_t stride, side, depth;
 
   static constexpr int kRows = transposed ? kDepth : kTile, kCols = transposed ? kTile : kDepth;
-  static constexpr int kStride = kCols + kPad, kElements = kRows * kStride;  // of a slab in shared memory
+  static constexpr int kStride = kCols + kPad, kElements = kRows * kStride;  // a slab in shared memory
 
-  // A slab from (first, k0), what lies outside as zeros.
+  // Loads a slab from (first, k0), with zeros outside the matrix.
   __device__ void load(T* slab, std::int64_t first, std::int64_t k0) const {
     constexpr int kChunk = 8, kPerRow = kCols / kChunk;
     const std::int64_t row0 = transposed ? k0 : first, col0 = transposed ? first : k0;
@@ -57,8 +57,8 @@ struct Factor {
     }
   }
 
-  // Four 8×8 matrices: two along the side from `i`, two along the depth from `k`, the side's neighbours
-  // `next` apart in the result.
+  // Loads four 8×8 matrices: two along the side from `i`, and two along the depth from `k`. Those along the
+  // side are `next` apart in the result.
   static __device__ void take(std::uint32_t (&r)[4], const T* slab, int i, int k, bool side_first) {
     const int lane = static_cast<int>(threadIdx.x) % 32, matrix = lane / 8, line = lane % 8;
     const int along = side_first ? matrix % 2 : matrix / 2, deep = side_first ? matrix / 2 : matrix % 2;
@@ -102,7 +102,7 @@ __global__ void __launch_bounds__(kThreads, 2)
   for (std::int64_t slab = 0; slab < slabs; ++slab) {
     gpu::wait_for_groups<kStages - 2>();
     __syncthreads();
-    load(slab + kStages - 1);  // where the slab before was, which all warps are done with
+    load(slab + kStages - 1);  // in place of the slab before, which no warp needs any more
     const T* const a_slab = a_slabs + slab % kStages * A::kElements;
     const T* const b_slab = b_slabs + slab % kStages * B::kElements;
 #pragma unroll
@@ -146,11 +146,11 @@ struct Matrix {
   std::int64_t stride;
 };
 
-// (rows, cols) = A (rows, depth) · B (depth, cols); packs: rows of both begin at multiples of 16 bytes.
+// (rows, cols) = A (rows, depth) · B (depth, cols). packs: the rows of both begin at multiples of 16 bytes.
 template <bool a_transposed, bool b_transposed, class T, class Out>
 void multiply(const Context& context, const Extent& extent, bool packs, const Matrix& a, const Matrix& b,
               const Result<T, Out>& result, std::string_view what) {
-  if (extent.cols == 0) return;  // dw, of which dbias remains
+  if (extent.cols == 0) return;  // dw: only dbias is left
   const auto run = [&](auto aligned) {
     using A = Factor<T, a_transposed, aligned>;
     using B = Factor<T, b_transposed, aligned>;
@@ -167,7 +167,7 @@ void multiply(const Context& context, const Extent& extent, bool packs, const Ma
   warpwright::cuda::check_launch(what);
 }
 
-// f.operator()<T, Out>() for factors of T, bf16 or fp16, and a result of Out: T, or fp32.
+// Calls f.operator()<T, Out>() for factors of T (bf16 or fp16) and a result of T or fp32.
 template <class F>
 void visit_halves(DType factors, DType result, F&& f) {
   const auto with = [&]<class T>() {

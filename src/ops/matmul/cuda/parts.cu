@@ -12,7 +12,7 @@ namespace {
 using gpu::Packed;
 
 constexpr int kLanes = 32, kWarps = 8;
-constexpr std::int64_t kMostBlocks = 65535;  // of a grid's second dimension
+constexpr std::int64_t kMostBlocks = 65535;  // in a grid's second dimension
 
 std::int64_t ceil_div(std::int64_t a, std::int64_t b) {
   return (a + b - 1) / b;
@@ -29,8 +29,8 @@ Rows<T> rows_of(const Tensor& t) {
   return {static_cast<T*>(t.data), t ? leading_of(t) : 0};
 }
 
-// A thread has N neighbours of kRows rows, all loaded before the first is used; a block has 32·N columns and
-// kWarps·kRows rows.
+// A thread has N neighbouring columns of kRows rows, all loaded before the first is used. A block has 32·N
+// columns and kWarps·kRows rows.
 constexpr int kRows = 2;
 
 template <int N, class Load, class Use>
@@ -98,7 +98,7 @@ __global__ void __launch_bounds__(kLanes* kWarps)
   });
 }
 
-// Part blockIdx.y of the rows, 32·N columns: each warp sums every eighth row.
+// Sums 32·N columns over part blockIdx.y of the rows. Each warp sums every eighth row.
 template <class T, int N>
 __global__ void __launch_bounds__(kLanes* kWarps)
     partial_sums_kernel(Rows<const T> dout, float* partials, std::int64_t rows, std::int64_t cols,
@@ -128,8 +128,8 @@ __global__ void __launch_bounds__(kLanes* kWarps)
   }
 }
 
-// out (= or +=) the sums of in's columns, 32 of them to a block. Of kTotalWarps warps, each sums every
-// kTotalWarps-th row, and the first one adds up what they have.
+// out (= or +=) the sums of in's columns, 32 per block. Each of kTotalWarps warps sums every kTotalWarps-th
+// row, and the first warp adds up their sums.
 constexpr int kTotalWarps = 32;
 template <class T>
 __global__ void __launch_bounds__(kLanes* kTotalWarps)
@@ -165,7 +165,7 @@ dim3 grid_of(std::int64_t rows, std::int64_t cols, int pack) {
               static_cast<unsigned>(std::min(ceil_div(rows, kWarps * kRows), kMostBlocks)));
 }
 
-// True if rows can be read 16 bytes at a time: matrices and vectors, absent ones aside.
+// True if all rows can be read 16 bytes at a time. Absent matrices and vectors do not count.
 bool packs(std::initializer_list<const Tensor*> tensors) {
   for (const Tensor* t : tensors) {
     if (!*t) continue;

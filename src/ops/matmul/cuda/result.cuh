@@ -1,4 +1,4 @@
-// The place of the sums of a thread that stores them one by one.
+// The destination of sums that a thread stores one by one.
 #pragma once
 
 #include <cstdint>
@@ -8,14 +8,14 @@
 
 namespace warpwright::ops::matmul::cuda {
 
-// T: the factors' elements.
+// T: the type of the factors.
 template <class T, class Out>
 struct Result {
   Out* data;
   std::int64_t stride;
   const T* bias = nullptr;  // added by column
   bool add = false;         // += instead of =
-  float scale = 1;          // of the sum and its bias
+  float scale = 1;          // multiplies the sum and its bias
   const Out* residual = nullptr;
   std::int64_t residual_stride = 0;
 
@@ -28,7 +28,7 @@ struct Result {
   }
 };
 
-// All of a forward or, where an activation is a pass of its own after it, its product and bias.
+// The whole forward, or its product and bias if an activation follows in a separate pass.
 template <class T, class Out>
 Result<T, Out> result_of(const MatmulForward& args) {
   const Tensor& product = product_of(args);
@@ -41,7 +41,7 @@ Result<T, Out> result_of(const MatmulForward& args) {
   return result;
 }
 
-// f.operator()<T, Out>() for factors of T and a result of Out: T, or fp32.
+// Calls f.operator()<T, Out>() for factors of T and a result of T or fp32.
 template <class F>
 void visit_result_dtype(DType factors, DType result, F&& f) {
   gpu::visit_gpu_dtype(factors, [&](auto tag) {

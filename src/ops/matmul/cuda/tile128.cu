@@ -1,13 +1,14 @@
-// The three products on a GPU's ordinary arithmetic units, as readable as a fast product gets: a block of
-// 256 threads makes 128 × 128 results, a thread 8 × 8 of them in registers, from 32 terms of the depth at a
-// time in shared memory. For one term a thread reads 16 numbers and makes 64 multiply-adds: the multipliers
-// are busy, not the shared memory. Two blocks on a multiprocessor compute while the other one loads.
+// The three products on a GPU's ordinary arithmetic units, as readable as a fast product gets. A block of 256
+// threads makes 128 × 128 results, and each thread has 8 × 8 of them in registers. A step takes 32 terms of
+// the depth from shared memory. For each term a thread reads 16 numbers and makes 64 multiply-adds, so the
+// multipliers are the limit, not shared memory. Two blocks share a multiprocessor: one computes while the
+// other loads.
 //
-// Any shape: what lies outside a matrix is read as 0 and not written. fp32 throughout; bf16 and fp16 are
-// widened as they are read. Every result is summed in the order of the depth. All of the depth is one block's
-// work, so that a product of few tiles and great depth (dw of a narrow layer) leaves multiprocessors idle.
-// The bias is added to the sums; what else document 000 has around its product is done by its own kernels:
-// GELU, the residual, the bias gradient of 32 columns to a block.
+// Any shape works: the kernel reads zeros outside the matrices and writes nothing there. Arithmetic is fp32;
+// bf16 and fp16 are widened on reading. One block sums the whole depth of its results in order, so a product
+// of few tiles and great depth (dw of a narrow layer) leaves multiprocessors idle. The bias is added to the
+// sums. The other parts that document 000 has next to its product are its own kernels: GELU, the residual,
+// and the bias gradient of 32 columns per block.
 #include <cstdint>
 
 #include "ops/cuda/vector.cuh"
@@ -20,21 +21,22 @@
 namespace warpwright::ops::matmul::cuda {
 namespace {
 
-constexpr int kTile = 128, kDepth = 32;  // of a block
+constexpr int kTile = 128, kDepth = 32;  // per block
 constexpr int kThreads = 256;
 constexpr int kSide = 16;    // threads along a side of the tile
 constexpr int kHalf = 4;     // a thread's 8 rows are 4 in the upper half of the tile and 4 in the lower
 constexpr int kPadding = 4;  // rows stay 16-byte aligned and begin four banks apart
 
-// A factor as a tile reads it: element (i, k), i along the result's side and k along the depth.
+// A factor as a tile reads it: element (i, k), with i along the result's side and k along the depth.
 template <class T, bool depth_contiguous>
 struct Factor {
   const T* data;
   std::int64_t stride;
   std::int64_t side, depth;
 
-  // A tile from (first, k0), the depth outermost. A warp reads 32 neighbours, or eight of four rows where the
-  // depth is contiguous: then its stores, a transpose, meet every bank of the shared memory once.
+  // Loads a tile from (first, k0); the depth is the outer index. A warp reads 32 neighbours, or eight in each
+  // of four rows if the depth is contiguous: then its stores, a transpose, use each bank of shared memory
+  // once.
   __device__ void load(float (*tile)[kTile + kPadding], std::int64_t first, std::int64_t k0) const {
     const int sides = static_cast<int>(min(side - first, std::int64_t{kTile}));
     const int depths = static_cast<int>(min(depth - k0, std::int64_t{kDepth}));
@@ -61,7 +63,7 @@ __device__ inline void read_eight(const float* row, int first, float (&values)[8
   values[4] = high.x, values[5] = high.y, values[6] = high.z, values[7] = high.w;
 }
 
-// (rows, cols) = A (rows, depth) · B (depth, cols), both given by their sides.
+// (rows, cols) = A (rows, depth) · B (depth, cols). Both factors are given by their sides.
 template <class T, class Out, bool a_depth_contiguous, bool b_depth_contiguous>
 __global__ void __launch_bounds__(kThreads, 2)
     tile_kernel(Factor<T, a_depth_contiguous> a, Factor<T, b_depth_contiguous> b, Result<T, Out> result) {
@@ -106,13 +108,14 @@ __global__ void __launch_bounds__(kThreads, 2)
 template <class T, class Out, bool a_depth_contiguous, bool b_depth_contiguous>
 void multiply(const Context& context, const Factor<T, a_depth_contiguous>& a,
               const Factor<T, b_depth_contiguous>& b, const Result<T, Out>& result) {
-  if (b.side == 0) return;  // dw, of which dbias remains
+  if (b.side == 0) return;  // dw: only dbias is left
   const dim3 grid(static_cast<unsigned>((b.side + kTile - 1) / kTile),
                   static_cast<unsigned>((a.side + kTile - 1) / kTile));
   tile_kernel<<<grid, kThreads, 0, context.stream().get()>>>(a, b, result);
 }
 
-// The document's kernels take whole matrices, and what is between two of them is rounded: fp32 ones here.
+// True if the document's kernels can follow. They take whole matrices, and the result between two of them is
+// rounded, so the matrices must be fp32.
 template <class... Matrices>
 bool suits_document(const Matrices&... matrices) {
   return ((!matrices || (matrices.dtype == DType::f32 && matrices.contiguous())) && ...);

@@ -1,5 +1,5 @@
-// The products on Hopper's tensor cores as kernels: refusals, and the tile that is taken, for
-// three schedules.
+// The products on Hopper's tensor cores as kernels of three schedules: their refusals, and the choice of the
+// tile.
 #include <algorithm>
 #include <any>
 #include <array>
@@ -44,7 +44,7 @@ class FlagSet {
   int index_ = 0;
 };
 
-// Of dout's columns, for each slab of its rows.
+// The partial sums of dout's columns: one per slab of its rows.
 std::int64_t slabs_of(std::int64_t rows) {
   return (rows + 63) / 64;
 }
@@ -88,7 +88,7 @@ namespace {
 
 Refusal refuse(const Request& r, Schedule schedule, bool aligned, const DeviceInfo& device) {
   if (!wgmma_is_built()) return "this build has no code for sm_90a";
-  // The depth is a row's length but in dw, where it is the number of rows.
+  // The depth is the length of a row, except in dw, where it is the number of rows.
   const std::int64_t rows = r.direction == Direction::dw ? r.extent.rows : r.extent.depth;
   if (rows % 8 != 0 || r.extent.cols % 8 != 0) return "rows of the matrices are not multiples of 16 bytes";
   if (!aligned) return "a tensor does not begin at a multiple of 16 bytes, or one of its rows does not";
@@ -109,7 +109,7 @@ struct Wgmma {
   using Problem = typename Args::Problem;
 
   static std::string name() { return fmt::format("cuda.{}", name_of(schedule)); }
-  // The measured one, or the one that is predicted to be the fastest.
+  // The measured tile, or the tile that is predicted to be the fastest.
   static Selection selection(const Problem& p, const DeviceInfo& device) {
     const Request request = request_of(p);
     if (device.tuned && !request.batch_invariant) {

@@ -1,6 +1,6 @@
-// doutᵀ·x on Hopper's tensor cores, in fp32: both factors lie with the depth in their columns, as transposed
-// tiles. A gradient to add to is added to by the copy engine, once for each element. The bias gradient is
-// summed from dout's tiles as they pass: a sum for each slab of 64 rows, then the slabs in order.
+// doutᵀ·x on Hopper's tensor cores, in fp32. The columns of both factors are the depth, so both tiles are
+// transposed. The copy engine adds to an existing gradient, once per element. The bias gradient is summed
+// from dout's tiles in passing: a sum for each slab of 64 rows, then the slabs in order.
 #include "ops/matmul/cuda/wgmma.hpp"
 #include "ops/matmul/cuda/wgmma_run.cuh"
 

@@ -1,4 +1,4 @@
-// dout·W on Hopper's tensor cores: the weight lies with the depth in its columns, as a transposed tile. The
+// dout·W on Hopper's tensor cores. The columns of the weight are the depth, so its tile is transposed. The
 // derivative of the activation is a step of the epilogue.
 #include "ops/matmul/cuda/wgmma.hpp"
 #include "ops/matmul/cuda/wgmma_run.cuh"
@@ -53,7 +53,7 @@ void wgmma_dx(const Context& context, const MatmulDx& args, Schedule schedule, c
       case Activation::gelu_erf:
         return with.template operator()<Activation::gelu_erf>();
       default:
-        return;  // refused: select() offers nothing for it
+        return;  // refused before: select() offers nothing
     }
   });
 }

@@ -1,5 +1,5 @@
-// x·Wᵀ on Hopper's tensor cores: both factors lie with the depth in their rows. Bias, activation and the
-// pre-activation to keep are steps of the epilogue, or bias, scale and residual.
+// x·Wᵀ on Hopper's tensor cores. The rows of both factors are the depth. The steps of the epilogue are bias,
+// activation and keeping the pre-activation, or bias, scale and residual.
 #include "ops/matmul/cuda/wgmma.hpp"
 #include "ops/matmul/cuda/wgmma_run.cuh"
 
@@ -41,7 +41,8 @@ void run(const Context& context, const MatmulForward& args, const Selection& sel
         p.adds_matrix = static_cast<bool>(args.residual);
         p.scale = args.scale;
         if (args.rows) p.work.rows_on_device = args.rows.as<std::int32_t>();
-        // A residual is asked for before anything is waited for, and the kernel before may write it.
+        // The kernel requests a residual before it waits for the previous kernel, which may write the
+        // residual.
         p.overlaps = gpu::overlaps(context) && !args.residual;
       },
       "matmul.forward on wgmma");
@@ -57,7 +58,7 @@ bool wgmma_is_built() {
     const cudaError_t status = cudaFuncGetAttributes(&attributes, multiply_kernel<K>);
     if (status == cudaErrorInsufficientDriver || status == cudaErrorNoDevice) {
       cudaGetLastError();
-      return true;  // no GPU to ask for: the list of variants is about one that it imagines
+      return true;  // without a GPU, the list of variants assumes one
     }
     warpwright::cuda::check(status, "looking for code for sm_90a");
     return attributes.ptxVersion == 90;
@@ -87,7 +88,7 @@ void wgmma_forward(const Context& context, const MatmulForward& args, Schedule s
       case Activation::gelu_erf:
         return with.template operator()<Activation::gelu_erf>();
       default:
-        return;  // refused: select() offers nothing for it
+        return;  // refused before: select() offers nothing
     }
   });
 }

@@ -1,4 +1,4 @@
-// The three products on Hopper's tensor cores have this in common on the host.
+// The host code that the three products on Hopper's tensor cores share.
 #pragma once
 
 #include <utility>
@@ -32,8 +32,8 @@ struct ScheduleOf<Schedule::stream_k> {
   using type = StreamK;
 };
 
-// Flags of cut tiles, for each group of each block: zeros, to which every launch returns them. They come with
-// the kernels' code, so that no call allocates.
+// Flags of cut tiles, for each group of each block. They are zeros, and every launch returns them to zero.
+// They come with the kernels' code, so that no call allocates.
 static __device__ unsigned flag_sets[kFlagSets][kFlagsOfSet];
 
 inline unsigned* flags_of(const Context& context) {
@@ -42,7 +42,7 @@ inline unsigned* flags_of(const Context& context) {
   return static_cast<unsigned*>(sets) + flag_set_of(context) * kFlagsOfSet;
 }
 
-// Launches the kernel of the selected tile; set(Parameters&) adds what the epilogue needs.
+// Launches the kernel of the selected tile. set(Parameters&) adds what the epilogue needs.
 template <Direction direction, DType dtype, Activation activation, Finish finish, Schedule schedule, class In,
           class Out, bool a_transposed, bool b_transposed, class E, class Set>
 void run_selected(const Context& context, const Selection& selection, const Product& product, Set&& set,

@@ -1,4 +1,6 @@
-// What the two halves of flash_sm90's backward have in common.
+// The common parts of the backward's two halves: queries (backward_query.cuh) and keys (backward_key.cuh). A
+// half's rows stay in shared memory ("left" tiles), and blocks of 64 rows of the other side stream by
+// ("right" tiles).
 #pragma once
 
 #include "ops/attention/cuda/sm90/jobs.cuh"
@@ -12,7 +14,8 @@ struct BackwardMaps {
   unsigned *next_query_tile, *next_key_tile;
 };
 
-// Where a sequence's statistics start in a head's row of them: 16-byte aligned, for copies of kBox of them.
+// The start of a sequence's statistics in the row of its head. It is 16-byte aligned, for copies of kBox
+// statistics.
 __host__ __device__ inline std::int64_t statistics_stride(const Sequences& s) {
   return (static_cast<std::int64_t>(s.Nq) + s.count + kBox + 2) / 2 * 2;
 }
@@ -26,8 +29,7 @@ struct BackwardShape {
   static constexpr int kHeadSize = kHeadSizeT, kGroups = kGroupsT, kStages = 4,
                        kPlaces = kHeadSize == 64 ? kJobs : 1;
   static constexpr int kRows = kGroups * kBox, kThreads = (kGroups + 1) * kGroupThreads;
-  // The copying warps' group gives registers back, which the others take: 128 and 168 are what a thread
-  // begins with.
+  // The copying warps' group gives registers to the others. A thread begins with 128 or 168.
   static constexpr int kCopyRegisters = kGroups == 3 ? 32 : kHeadSize == 64 ? 40 : 24;
   static constexpr int kGroupRegisters = kGroups == 3 ? 160 : kHeadSize == 64 ? 232 : 240;
   using LeftTile = Slabs<kRows, kHeadSize>;
@@ -42,18 +44,19 @@ struct BackwardShape {
       1024 + kPlaces * kPlaceBytes + kStages * (kStageBytes + kStatisticsBytes) + sizeof(Channels);
 };
 
-// A block's shared memory. A place has q and dout, or k and v; a stage k and v, or q and dout.
+// A block's shared memory. A place has q and dout, or k and v; a stage has k and v, or q and dout.
 template <class S>
 struct BackwardMemory {
   std::byte *places, *stages;
-  RowStatistics* statistics;  // kBox a stage
+  RowStatistics* statistics;  // kBox per stage
   typename S::Channels& channels;
   __device__ explicit BackwardMemory(std::byte* shared)
       : places(shared),
         stages(places + S::kPlaces * S::kPlaceBytes),
         statistics(reinterpret_cast<RowStatistics*>(stages + S::kStages * S::kStageBytes)),
         channels(*reinterpret_cast<typename S::Channels*>(statistics + S::kStages * kBox)) {}
-  // Of all threads, before the first use. So many of a group free a stage.
+  // All threads call this before the first use. `freeing` is the number of arrivals with which a group frees
+  // a stage.
   __device__ void initialize(int freeing) const {
     if (threadIdx.x == 0) {
       channels.jobs.initialize_all(S::kGroups);
@@ -64,8 +67,8 @@ struct BackwardMemory {
   }
 };
 
-// By the two copying warps: each job's tile that stays, and the blocks that stream by, from the last to the
-// first. Which tensors' they are is the half's.
+// The two copying warps. One copies the left tiles of each job, the other the blocks that stream by, from the
+// last to the first. The half knows the tensors.
 template <class Half>
 __device__ void copy_backward(const BackwardMaps& maps, const BackwardMemory<typename Half::S>& memory) {
   using S = typename Half::S;
@@ -95,8 +98,8 @@ __device__ void copy_backward(const BackwardMaps& maps, const BackwardMemory<typ
   }
 }
 
-// A group's 64 rows of a left tile, for products with rows of right tiles: in shared memory, or in registers,
-// which halves what the products read of it.
+// A group's 64 rows of a left tile, for products with rows of right tiles. They are in shared memory or in
+// registers; registers halve what the products read of shared memory.
 template <class S, bool kInRegisters>
 struct LeftRows {
   using T = typename S::T;
@@ -104,7 +107,7 @@ struct LeftRows {
   std::uint32_t rows, fragments[kInRegisters ? kHeadSize / 16 : 1][4];
 
   __device__ LeftRows(const std::byte* tile, const Lane& lane)
-      : rows(__shfl_sync(~0u, describe_lower(tile), 0)) {  // the same for a whole warp
+      : rows(__shfl_sync(~0u, describe_lower(tile), 0)) {  // the same in a whole warp
     if constexpr (kInRegisters) {
       const int row = lane.thread / 32 * 16 + lane.thread % 16;
 #pragma unroll
@@ -115,7 +118,7 @@ struct LeftRows {
       }
     }
   }
-  // sum = rows · right tileᵀ
+  // sum = rows · (right tile)ᵀ
   __device__ void multiply(float (&sum)[32], std::uint32_t right) const {
     if constexpr (kInRegisters) {
 #pragma unroll
@@ -129,7 +132,7 @@ struct LeftRows {
   }
 };
 
-// What a group of warps keeps from job to job, and its way through the stages of the ring.
+// A group's state from job to job, and its position in the ring.
 template <class SizesT>
 struct BackwardGroup {
   using S = SizesT;
@@ -138,7 +141,7 @@ struct BackwardGroup {
   Lane lane;
   bool causal = p.sequences.causal;
   float scale2 = p.scale * kLog2e;
-  // The first stage's description, by rows and by columns.
+  // Describes the first stage, by rows and by columns.
   std::uint32_t stages = describe_lower(memory.stages), columns = describe_lower(memory.stages, kBoxBytes);
   Cursor<S::kStages> cursor = {};
 
@@ -148,7 +151,7 @@ struct BackwardGroup {
   __device__ std::uint32_t columns_of(int stage) const { return columns + stage * described(S::kStageBytes); }
 };
 
-// s and dp: the products of two left tiles' rows with a block's two right tiles.
+// s and dp: two left tiles' rows times a block's two right tiles.
 template <class S, class First, class Second>
 __device__ void multiply_block(const BackwardGroup<S>& group, float (&s)[32], const First& first,
                                float (&dp)[32], const Second& second) {
@@ -161,8 +164,8 @@ __device__ void multiply_block(const BackwardGroup<S>& group, float (&s)[32], co
   commit_products();
 }
 
-// A group's way through its blocks: while the scores of one block become gradients, those of the block
-// before are multiplied.
+// Sums a group's blocks. The scores of one block become gradients while those of the block before are
+// multiplied.
 template <class Blocks>
 __device__ void sum_blocks(Blocks& blocks) {
   blocks.multiply();
@@ -194,7 +197,7 @@ __device__ void sum_blocks(Blocks& blocks) {
   blocks.group.cursor.advance();
 }
 
-// A block's work: its copying warps and its groups, each on its rows of every job.
+// The work of a thread block: the copying warps, and the groups, each with its rows of every job.
 template <class Half>
 __device__ void run_backward(const BackwardMaps& maps) {
   using S = typename Half::S;

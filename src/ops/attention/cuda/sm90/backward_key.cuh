@@ -1,4 +1,4 @@
-// The keys' half: dk and dv.
+// The keys' half of the backward: dk and dv.
 #pragma once
 
 #include "ops/attention/cuda/sm90/backward.cuh"
@@ -7,7 +7,8 @@ namespace warpwright::ops::attention::cuda {
 namespace sm90 {
 
 // The blocks of queries that see a group's keys, from the last to the first. Scores and their gradients are
-// transposed: a row for each key.
+// transposed: one row per key. Arrays are references to local variables; as members, they would keep the
+// compiler from holding the other members in registers.
 template <class S>
 struct QueryBlocks {
   using T = typename S::T;
@@ -16,13 +17,13 @@ struct QueryBlocks {
   BackwardGroup<S>& group;
   const Tile& tile;
   float (&dk)[kHeadSize / 2], (&dv)[kHeadSize / 2];
-  int first, rows;  // of the group's keys
+  int first, rows;  // the group's keys
   int query, last_query;
   const Keys &k, &v;
   float (&s)[32], (&dp)[32];
   std::uint32_t (&probabilities)[4][4], (&gradients)[4][4];
 
-  // The last block may end in rows of a neighbour.
+  // Clears the end of the last block, which may have rows of the next sequence.
   __device__ void clear_end() const {
     if (query + kBox <= tile.Lq) return;
     std::byte* const q_tile = group.stage();
@@ -31,7 +32,7 @@ struct QueryBlocks {
     clear_rows<kBox, kHeadSize>(q_tile + S::RightTile::kBytes, tile.Lq - query, group.lane);
   }
   __device__ void multiply() { multiply_block(group, s, k, dp, v); }
-  // Zeros where a key is not seen, whatever stands there.
+  // Zeros if the query does not see the key, whatever the number is.
   __device__ void mask(float (&x)[32]) const {
     if ((!group.causal || first + rows - 1 <= query + tile.offset()) && query + kBox <= tile.Lq) return;
 #pragma unroll
@@ -136,9 +137,9 @@ struct QueryBlocks {
   }
 };
 
-// In place of sum_blocks() at head size 128. Beside two sums of 128 columns there are registers for the
-// scores of one block or their gradients, not for both: the next scores are multiplied and exponentiated
-// beside the keys' sum.
+// Replaces sum_blocks() at head size 128. In addition to two sums of 128 columns, there are registers for the
+// scores of one block or for their gradients, but not for both. So the next scores are multiplied and
+// exponentiated during the sum of dk.
 template <class S>
 __device__ void sum_wide_blocks(QueryBlocks<S>& blocks) {
   blocks.multiply_scores();
@@ -180,7 +181,8 @@ struct KeyHalf {
   static __device__ Tile find(const Sequences& sequences, unsigned index) {
     return find_tile<true, S::kRows>(sequences, index);
   }
-  // Key j is seen by the queries from j − offset on; blocks of queries are counted from the sequence's first.
+  // Key j is seen by the queries from j − offset on. Blocks of queries are counted from the first query of
+  // the sequence.
   static __device__ int end_block(const Tile& tile, bool) { return (tile.Lq + kBox - 1) / kBox; }
   static __device__ int first_block_of(const Tile& tile, int key, bool causal) {
     return min(causal ? max(key - tile.offset(), 0) / kBox : 0, end_block(tile, causal));
@@ -205,12 +207,12 @@ struct KeyHalf {
     copy_tile<kBox, kHeadSize>(to + S::RightTile::kBytes, maps.dout, full, tile.head, row);
   }
 
-  // The group's rows of a job, of which k_rows has k, v and then dk and dv.
+  // The group's rows of a job. k_rows has k and v, then dk and dv.
   static __device__ void do_job(BackwardGroup<S>& group, const Tile& tile, std::byte* k_rows) {
     const BackwardParameters& p = group.p;
     const Lane& lane = group.lane;
     const int begin = first_block(tile, group.causal), end = end_block(tile, group.causal);
-    const int first = tile.first + lane.group * kBox;  // of the group
+    const int first = tile.first + lane.group * kBox;  // the group's first row
     const int rows = min(max(tile.rows - lane.group * kBox, 0), kBox);
     const int mine = rows > 0 ? first_block_of(tile, first, group.causal) : end;
     std::byte* const v_rows = k_rows + S::LeftTile::kBytes;
@@ -230,7 +232,7 @@ struct KeyHalf {
         sum_wide_blocks(queries);
       }
     }
-    for (int i = begin; i < mine; ++i) {  // what only other groups are seen by
+    for (int i = begin; i < mine; ++i) {  // blocks that only other groups' keys are seen by
       group.wait_for_stage();
       arrive(group.memory.channels.ring.empty + group.cursor.stage);
       group.cursor.advance();

@@ -1,4 +1,4 @@
-// The queries' half: dq, and each query's statistics for the keys' half.
+// The queries' half of the backward: dq, and the statistics of each query, which the keys' half reads.
 #pragma once
 
 #include "ops/attention/cuda/sm90/backward.cuh"
@@ -6,12 +6,12 @@
 namespace warpwright::ops::attention::cuda {
 namespace sm90 {
 
-// The lse of a thread's two rows, to base 2, and D.
+// lse (to base 2) and D of a thread's two rows.
 struct RowsOfThread {
   float lse2[2] = {INFINITY, INFINITY}, D[2] = {0, 0};
 };
 
-// Part of the product of two rows of eight numbers.
+// Adds the product of eight numbers in each of two rows to the sum.
 template <class T>
 __device__ float row_product(const T* dout, const T* out, bool aligned, float sum) {
   alignas(16) T x[8], y[8];
@@ -26,7 +26,7 @@ __device__ float row_product(const T* dout, const T* out, bool aligned, float su
   return sum;
 }
 
-// D of each query: the four lanes that hold a row's scores sum its product, and keep it.
+// Finds D of each query. The four lanes that have the scores of a row sum its product and keep it.
 template <class S>
 __device__ RowsOfThread find_statistics(const BackwardParameters& p, const Tile& tile, int first, int rows,
                                         const Lane& lane) {
@@ -57,7 +57,7 @@ __device__ RowsOfThread find_statistics(const BackwardParameters& p, const Tile&
 }
 
 // The blocks of keys and values that a group's queries see, from the last to the first. Arrays are references
-// to local variables: among members, the compiler would lose sight of the others.
+// to local variables; as members, they would keep the compiler from holding the other members in registers.
 template <class S>
 struct KeyBlocks {
   using T = typename S::T;
@@ -68,7 +68,7 @@ struct KeyBlocks {
   const Tile& tile;
   const RowsOfThread& of_rows;
   float (&dq)[kHeadSize / 2];
-  int first;   // of the group's queries
+  int first;   // the group's first query
   int common;  // keys that all of them see
   int key;
   const Queries& q;
@@ -76,7 +76,7 @@ struct KeyBlocks {
   float (&s)[32], (&dp)[32];
   std::uint32_t (&factor)[4][4];
 
-  // The last block may end in rows of a neighbour.
+  // Clears the end of the last block, which may have rows of the next sequence.
   __device__ void clear_end() const {
     if (key + kBox <= tile.Lk) return;
     group.wait_for_stage();
@@ -164,12 +164,12 @@ struct QueryHalf {
     copy_tile<kBox, kHeadSize>(to + S::RightTile::kBytes, maps.v, full, tile.head, row);
   }
 
-  // The group's rows of a job, of which q_rows has q, dout and then dq.
+  // The group's rows of a job. q_rows has q and dout, then dq.
   static __device__ void do_job(BackwardGroup<S>& group, const Tile& tile, std::byte* q_rows) {
     const BackwardParameters& p = group.p;
     const Lane& lane = group.lane;
     const int blocks = end_block(tile, group.causal);
-    const int first = tile.first + lane.group * kBox;  // of the group
+    const int first = tile.first + lane.group * kBox;  // the group's first row
     const int rows = min(max(tile.rows - lane.group * kBox, 0), kBox);
     const int mine = rows > 0 ? blocks_until(tile, first + rows - 1, group.causal) : 0;
     const int common = tile.visible_keys(first, group.causal);
@@ -177,7 +177,7 @@ struct QueryHalf {
 
     float dq[kHeadSize / 2] = {};
     pin(dq);
-    for (int i = mine; i < blocks; ++i) {  // what only the other group sees
+    for (int i = mine; i < blocks; ++i) {  // blocks that only the other groups see
       group.wait_for_stage();
       release(group.memory.channels.ring.empty + group.cursor.stage, lane);
       group.cursor.advance();

@@ -1,12 +1,16 @@
-// The forward of flash_sm90 and flash_packed: tiles come through the tensor copy engine; groups of four warps
-// multiply them (wgmma), 64 queries each. Scores stay in registers from one product to the next.
+// The forward of flash_sm90 and flash_packed. Tiles come through the tensor copy engine
+// (forward_producer.cuh). Groups of four warps multiply them (wgmma), 64 queries each, and keep the scores in
+// registers from one product to the next.
 //
-// A shape S has kHeads heads of kHeadSize side by side in a tile, each for groups of its own, and kResident
-// blocks on a multiprocessor. kPacked: a block takes whole runs of kRows packed rows, every tile of a text
-// that begins there, be it one of a long text or several short texts. So a tile is found by a search for one
-// row, and there are as many runs whatever the texts are. Texts of up to kShort tokens are left to single
-// warps. kShares: so many groups have a tile's queries together, kKeys of each block of keys each, and the
-// first of them adds up what they have found.
+// A shape S has these constants:
+//   kHeads     heads of kHeadSize next to each other in a tile, each for its own groups
+//   kResident  thread blocks on a multiprocessor
+//   kPacked    a thread block takes whole runs of kRows packed rows, with every tile of a text that begins
+//              there: one of a long text, or several short texts. A search for one row finds the tile, and
+//              the number of runs does not depend on the texts. Texts of up to kShort tokens go to single
+//              warps.
+//   kShares    groups that share the queries of a tile. Each has kKeys of each block of keys, and the first
+//              group adds the others' sums to its own (forward_shares.cuh).
 #pragma once
 
 #include "ops/attention/cuda/sm90/forward_shares.cuh"
@@ -15,7 +19,7 @@
 namespace warpwright::ops::attention::cuda {
 namespace sm90 {
 
-// By the groups' warps, 16 queries of a head each in turn.
+// The groups' warps attend to short texts, 16 queries of a head per turn.
 template <class S>
 __device__ void attend_short_texts(const ForwardParameters& p, const Tile& job, float scale2) {
   constexpr int kWarps = S::kGroups * kGroupWarps, kQueries = WarpQueries<typename S::T, S::kHeadSize>::kRows;
@@ -40,11 +44,11 @@ __device__ void attend_short_texts(const ForwardParameters& p, const Tile& job, 
   }
 }
 
-// What a group of warps keeps from job to job.
+// A group's state from job to job.
 template <class SizesT>
 struct ForwardGroup {
   using S = SizesT;
-  static constexpr int kShareBytes = S::kKeys * 128;  // from a share's rows of a slab to the next one's
+  static constexpr int kShareBytes = S::kKeys * 128;  // from one share's rows in a slab to the next share's
   const ForwardParameters& p;
   const ForwardMemory<S>& memory;
   Lane lane;
@@ -57,11 +61,11 @@ struct ForwardGroup {
   Cursor<S::kStages> cursor = {};
   static_assert(S::kShares == 1 || S::kHeads * S::kHeadSize == 64);  // a tile of one slab
 
-  // The same for a whole warp: descriptions from a head's columns on.
+  // The tile's description from the columns of the group's head on. It is the same in a whole warp.
   __device__ std::uint32_t of_side(std::uint32_t tile) const {
     return __shfl_sync(~0u, tile + described(side * S::kHeadSize * 2), 0);
   }
-  // A block of keys and values that only other groups see.
+  // Skips a block of keys and values that only other groups see.
   __device__ void skip_block() {
     auto& keys = memory.channels.keys;
     auto& values = memory.channels.values;
@@ -74,7 +78,7 @@ struct ForwardGroup {
 };
 
 // The blocks of keys and values that a group's queries see, from the last to the first. Arrays are references
-// to local variables: among members, the compiler would lose sight of the others.
+// to local variables; as members, they would keep the compiler from holding the other members in registers.
 template <class S>
 struct SeenBlocks {
   using T = typename S::T;
@@ -86,7 +90,7 @@ struct SeenBlocks {
   float (&s)[kKeys / 2], (&shrink)[2];
   std::uint32_t (&factor)[kKeys / 16][4];
   std::uint32_t q_tile;
-  int first;   // of the group's queries
+  int first;   // the group's first query
   int common;  // keys that all of them see
   int key;
 
@@ -104,7 +108,7 @@ struct SeenBlocks {
     add_product<T, kHeadSize, kKeys>(o, factor, group.v_tiles + stage * described(kKeyBytes));
     commit_products();
   }
-  // −∞ in place of scores of keys that are not seen.
+  // Sets the scores of unseen keys to −∞.
   __device__ void mask() {
     if (key + kKeys <= common) return;
 #pragma unroll
@@ -116,7 +120,8 @@ struct SeenBlocks {
       }
     }
   }
-  // Scores of a block to probabilities of the present maximum; what the sums so far shrink by.
+  // Turns the scores of a block into probabilities of the largest score so far. `shrink` is the factor for
+  // the earlier sums.
   __device__ void exponentiate() {
     mask();
 #pragma unroll
@@ -139,7 +144,7 @@ struct SeenBlocks {
       sum[r] = sum[r] * shrink[r] + part;
     }
   }
-  // The last block may end in rows of a neighbour.
+  // Clears the end of the last block, which may have rows of the next sequence.
   __device__ void clear_end() {
     if (key + kKeys <= tile.Lk) return;
     const int stage = group.cursor.stage;
@@ -150,7 +155,8 @@ struct SeenBlocks {
   }
 };
 
-// While the scores of one block are exponentiated, the values of the block before are multiplied.
+// Attends to a group's blocks. The scores of one block are exponentiated while the values of the block before
+// are multiplied.
 template <class S>
 __device__ void attend_blocks(SeenBlocks<S>& blocks) {
   using T = typename S::T;
@@ -188,7 +194,7 @@ __device__ void attend_blocks(SeenBlocks<S>& blocks) {
   group.cursor.advance();
 }
 
-// The rows' sums of probabilities divide their sums of values, and are kept as lse.
+// Divides the sums of values by the sums of probabilities, and keeps lse.
 template <class S>
 __device__ void divide_sums(float (&o)[S::kHeadSize / 2], const float (&largest)[2], const float (&sum)[2],
                             const ForwardGroup<S>& group, int head, int query, int rows) {
@@ -206,7 +212,7 @@ __device__ void divide_sums(float (&o)[S::kHeadSize / 2], const float (&largest)
   for (int i = 0; i < S::kHeadSize / 2; ++i) o[i] *= inverse[i / 2 % 2];
 }
 
-// A group's queries of a job.
+// Attends to the group's queries of a job.
 template <class S>
 __device__ void attend(ForwardGroup<S>& group, const Tile& tile, const JobCursor& job) {
   using T = typename S::T;

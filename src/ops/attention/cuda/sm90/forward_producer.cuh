@@ -1,4 +1,4 @@
-// The shared memory of flash_sm90's forward, and the two warps that copy to it.
+// The shared memory of the forward, and the two warps that copy to it.
 #pragma once
 
 #include "ops/attention/cuda/sm90/jobs.cuh"
@@ -14,8 +14,8 @@ struct ForwardMaps {
   unsigned* next_tile;
 };
 
-// What a group hands to the first of those that share its queries: a thread's sums, and of its two rows the
-// maximum and the sum of probabilities.
+// The numbers that a thread hands to the first group of a share: its sums, and the maximum and the sum of
+// probabilities of its two rows.
 constexpr int shared_numbers(int head_size) {
   return head_size / 2 + 4;
 }
@@ -26,8 +26,8 @@ constexpr std::size_t shared_sums_bytes(int shares, int head_size) {
 // A block's shared memory.
 template <class S>
 struct ForwardMemory {
-  std::byte *q, *k, *v;  // places; stages
-  float* sums;           // of groups that share queries
+  std::byte *q, *k, *v;  // q in places, k and v in stages
+  float* sums;           // sums of groups that share queries
   typename S::Channels& channels;
   __device__ explicit ForwardMemory(std::byte* shared)
       : q(shared),
@@ -36,7 +36,7 @@ struct ForwardMemory {
         sums(reinterpret_cast<float*>(v + S::kStages * S::KeyTile::kBytes)),
         channels(*reinterpret_cast<typename S::Channels*>(v + S::kStages * S::KeyTile::kBytes +
                                                           shared_sums_bytes(S::kShares, S::kHeadSize))) {}
-  // Of all threads, before the first use.
+  // All threads call this before the first use.
   __device__ void initialize() const {
     if (threadIdx.x == 0) {
       channels.jobs.initialize_all(S::kGroups);
@@ -65,14 +65,14 @@ __device__ bool is_short(const Tile& tile) {
   return max(tile.Lq, tile.Lk) <= S::kShort;
 }
 
-// Rows of all heads of a tile; `head_tile` counts in tiles' heads.
+// Copies the rows of all heads of a tile. `head_tile` counts tiles of kHeads heads.
 template <class S, int kRows>
 __device__ void copy_heads(std::byte* to, const CUtensorMap& map, Barrier* barrier, int head_tile, int row) {
   copy_tile<kRows, S::kHeads * S::kHeadSize>(to, map, barrier, S::kHeads == 1 ? head_tile : 0, row,
                                              S::kHeads == 1 ? 0 : head_tile * S::kHeads * S::kHeadSize);
 }
 
-// What a run of short texts reads, to the second-level cache, by a warp.
+// A warp brings the tensors of a run of short texts to the second-level cache.
 template <class S>
 __device__ void prefetch_run(const ForwardParameters& p, const Tile& shorts) {
   const int head = shorts.head * S::kHeads;
@@ -96,8 +96,8 @@ __device__ void copy_queries(const ForwardMaps& maps, const ForwardMemory<S>& me
                           tile.q0 + tile.first);
 }
 
-// By the posting warp, in place of post_jobs(): one job for all short texts of a run, whose tile has negative
-// rows, the run's beginning as first, and is of the first such text.
+// Replaces post_jobs() in the posting warp. All short texts of a run are one job. Its tile has negative rows,
+// the beginning of the run as `first`, and is otherwise that of the first short text.
 template <class S>
 __device__ void post_runs(const ForwardMaps& maps, const ForwardMemory<S>& memory) {
   const Sequences& sequences = maps.p.sequences;
@@ -143,7 +143,7 @@ __device__ void post_runs(const ForwardMaps& maps, const ForwardMemory<S>& memor
   post({});
 }
 
-// By the two copying warps.
+// The two copying warps.
 template <class S>
 __device__ void copy_forward(const ForwardMaps& maps, const ForwardMemory<S>& memory, int warp) {
   constexpr int kKeys = S::kShares * S::kKeys;
@@ -153,7 +153,7 @@ __device__ void copy_forward(const ForwardMaps& maps, const ForwardMemory<S>& me
     if constexpr (S::kPacked) {
       post_runs(maps, memory);
     } else {
-      if (maps.next_tile) gpu::wait_for_kernels_before();  // it is theirs to clear
+      if (maps.next_tile) gpu::wait_for_kernels_before();  // earlier work on the stream clears it
       Sequences of_tiles = sequences;
       of_tiles.heads = static_cast<int>(head_tiles_of<S>(sequences));
       post_jobs<S::kPlaces>(
@@ -174,7 +174,7 @@ __device__ void copy_forward(const ForwardMaps& maps, const ForwardMemory<S>& me
       copy_heads<S, kKeys>(tiles + cursor.stage * S::KeyTile::kBytes, map, ring.full + cursor.stage, head,
                            row);
     };
-    stream_jobs(channels.jobs, [&](const Tile& tile) {  // from the last keys that it sees to the first
+    stream_jobs(channels.jobs, [&](const Tile& tile) {  // from the last visible keys to the first
       if (tile.rows < 0) return;
       const int blocks = key_blocks<kKeys>(tile, tile.first + tile.rows - 1, sequences.causal);
 #pragma unroll 1

@@ -1,4 +1,4 @@
-// Groups that share a tile's queries, each with its share of the keys.
+// Groups that share the queries of a tile. Each has a part of the keys.
 #pragma once
 
 #include "ops/attention/cuda/sm90/forward_producer.cuh"
@@ -6,8 +6,8 @@
 namespace warpwright::ops::attention::cuda {
 namespace sm90 {
 
-// By a group that shares a tile's queries with the first one, when it has met its keys: its sums are handed
-// over. Jobs alternate in their stage and so in the phase of what is handed over once in each.
+// Hands the sums of a group to the first group, at the end of its keys. Jobs alternate between two stages, so
+// the stage of a job is also the phase of these barriers.
 template <class S>
 __device__ void hand_over_share(const float (&o)[S::kHeadSize / 2], const float (&largest)[2],
                                 const float (&sum)[2], const ForwardMemory<S>& memory, int share,
@@ -25,7 +25,7 @@ __device__ void hand_over_share(const float (&o)[S::kHeadSize / 2], const float 
   arrive(&memory.channels.sums_full);
 }
 
-// By the first group: its sums become those of all.
+// Adds the other groups' sums to those of the first group.
 template <class S>
 __device__ void add_shares(float (&o)[S::kHeadSize / 2], float (&largest)[2], float (&sum)[2],
                            const ForwardMemory<S>& memory, float scale2, const JobCursor& job,

@@ -1,4 +1,4 @@
-// Jobs of a block that stays on its multiprocessor, and the stages that stream by in each.
+// The jobs of a block that stays on its multiprocessor, and the stages that stream by in each job.
 #pragma once
 
 #include "ops/attention/cuda/sm90/tiles.cuh"
@@ -6,9 +6,9 @@
 namespace warpwright::ops::attention::cuda {
 namespace sm90 {
 
-// Stages of tiles that stream by, between the copying warp and the groups. Each warp of a group frees a
-// stage, or where all threads of a group read of it what no product does, each thread: sanitizers do not see
-// that a warp's threads come before the one that arrives for them.
+// Stages of tiles between the copying warp and the groups. Each warp of a group frees a stage. If all threads
+// of a group read it, not only products, each thread frees it: sanitizers do not see that the threads of a
+// warp come before the one that arrives for them.
 template <int kStages>
 struct Ring {
   Barrier full[kStages], empty[kStages];
@@ -24,15 +24,15 @@ struct Cursor {
   }
 };
 
-// A block stays on its multiprocessor and works through jobs: tiles that it takes from a counter as it comes
-// to them, so that blocks end together whatever the lengths are, or where tiles are alike, every so many.
-// Which block takes which tile from a counter differs between runs; no result depends on it. One warp posts
-// jobs and copies what stays in shared memory for one, another warp copies what streams by: both are ahead of
-// the groups.
-inline constexpr int kJobs = 2;  // the present and the next
+// A block stays on its multiprocessor and works through jobs. A job is a tile. Blocks take tiles from a
+// counter, so that they end together whatever the lengths are; if all tiles are alike, each block takes every
+// gridDim.x-th tile. The counter's order differs between runs, but no result depends on it. One warp posts
+// jobs and copies what stays in shared memory, another warp copies what streams by. Both are ahead of the
+// groups.
+inline constexpr int kJobs = 2;  // the present job and the next
 struct Jobs {
   Barrier posted[kJobs], full[kJobs], empty[kJobs];
-  Tile tiles[kJobs];  // rows 0: there are no more
+  Tile tiles[kJobs];  // rows 0: no more jobs
   __device__ void initialize_all(int groups) {
     for (int i = 0; i < kJobs; ++i) {
       initialize(posted + i, 1), initialize(full + i, 1);
@@ -42,8 +42,8 @@ struct Jobs {
 };
 using JobCursor = Cursor<kJobs>;
 
-// By the posting warp. next: 0 at the launch, or null: every gridDim.x-th tile; find(index): a tile;
-// copy(tile, place, full): what stays, to one of kPlaces (1 or kJobs).
+// The posting warp. `next` is 0 at the launch, or null: then blocks take every gridDim.x-th tile. find(index)
+// returns a tile. copy(tile, place, full) copies what stays to one of kPlaces places (1 or kJobs).
 template <int kPlaces, class Find, class Copy>
 __device__ void post_jobs(Jobs& jobs, unsigned* next, Find&& find, Copy&& copy) {
   const bool leader = threadIdx.x % 32 == 0;
@@ -58,7 +58,7 @@ __device__ void post_jobs(Jobs& jobs, unsigned* next, Find&& find, Copy&& copy) 
         arrive(jobs.full + job.stage);
       } else {
         index = next ? gridDim.x + atomicAdd(next, 1u) : index + gridDim.x;
-        // One place: until the job before is done.
+        // With one place, waits until the job before has ended.
         if (kPlaces == 1) wait(jobs.empty + (job.stage ^ 1), job.stage ? job.phase : job.phase ^ 1);
         copy(tile, kPlaces == 1 ? 0 : job.stage, jobs.full + job.stage);
       }
@@ -68,7 +68,7 @@ __device__ void post_jobs(Jobs& jobs, unsigned* next, Find&& find, Copy&& copy) 
   }
 }
 
-// By one thread: copy(tile), until there are no more.
+// One thread calls copy(tile) until there are no more jobs.
 template <class Copy>
 __device__ void stream_jobs(Jobs& jobs, Copy&& copy) {
   for (JobCursor job;; job.advance()) {
@@ -80,8 +80,8 @@ __device__ void stream_jobs(Jobs& jobs, Copy&& copy) {
   }
 }
 
-// By each warp of a group: a job's tile. One lane reads it, the one that frees its place with release(), so
-// that each thread's reads come before its own arrival.
+// The tile of a job, for each warp of a group. One lane reads it: the one that frees its place with
+// release(), so that each thread's reads come before its own arrival.
 __device__ inline Tile posted_tile(const Jobs& jobs, const JobCursor& job) {
   Tile t{};
   if (threadIdx.x % 32 == 0) t = jobs.tiles[job.stage];
@@ -90,8 +90,8 @@ __device__ inline Tile posted_tile(const Jobs& jobs, const JobCursor& job) {
           of_first(t.k0),       of_first(t.Lk),   of_first(t.first), of_first(t.rows)};
 }
 
-// Tile `index`, moved so that it is a sequence's first tile that is not full, not the last one, which sees
-// the most keys.
+// Finds tile `index`. If the length of a sequence is not a multiple of kRows, its first tile is the short
+// one, because the last tile sees the most keys.
 template <int kRows>
 __device__ Tile find_queries(const Sequences& sequences, unsigned index) {
   Tile tile = find_tile<false, kRows>(sequences, index);
@@ -104,7 +104,7 @@ __device__ Tile find_queries(const Sequences& sequences, unsigned index) {
   return tile;
 }
 
-// By each warp of a group: it is done with what the barrier stands for.
+// Each warp of a group calls this when it no longer needs the stage or the place.
 __device__ inline void release(Barrier* barrier, const Lane& lane) {
   __syncwarp();
   if (lane.thread % 32 == 0) arrive(barrier);

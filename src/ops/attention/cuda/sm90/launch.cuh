@@ -1,4 +1,4 @@
-// On the host: tensors' maps, grids and shapes.
+// The host's side: tensor maps, grids and shapes.
 #pragma once
 
 #include <algorithm>
@@ -10,13 +10,13 @@
 namespace warpwright::ops::attention::cuda {
 namespace sm90 {
 
-// Boxes of kBox rows and 64 columns of one head.
+// Maps boxes of kBox rows and 64 columns of one head.
 inline CUtensorMap map_of(const Tensor& t) {
   return map_boxes<3>(t.data, t.dtype, {t.shape[2], t.shape[1], t.shape[0]}, {t.strides[1], t.strides[0]},
                       {64, 1, kBox});
 }
 
-// Zeros for the jobs of a call's kernels, one each.
+// Zeros for the job counters of a call's kernels.
 inline constexpr std::size_t kCounterBytes = 256;
 inline unsigned* counters(const Context& context, void* scratch) {
   warpwright::cuda::check(cudaMemsetAsync(scratch, 0, kCounterBytes, context.stream().get()),
@@ -24,12 +24,12 @@ inline unsigned* counters(const Context& context, void* scratch) {
   return static_cast<unsigned*>(scratch);
 }
 
-// Blocks that stay.
+// Blocks that stay on their multiprocessors.
 inline unsigned resident(const Context& context, unsigned tiles, int each = 1) {
   return std::min(tiles, static_cast<unsigned>(each * context.device().gpu.multiprocessors));
 }
 
-// f<T, head size>() of a problem that flash_sm90 does not refuse.
+// Calls f<T, head size>() for a problem that flash_sm90 accepts.
 template <class F>
 void visit_shape(DType dtype, std::int64_t HS, F&& f) {
   if (dtype == DType::bf16) {

@@ -1,9 +1,8 @@
-// What the kernels of flash_sm90 are made of: tiles in shared memory and their products, jobs that a copying
-// warp posts to groups of four warps that multiply, and sums on their way back to memory.
+// The tiles of attention's kernels on Hopper: in shared memory, in products, and on their way back to memory.
 //
-// A copy brings whole boxes of 64 rows, so the last tile of a sequence ends in rows of its neighbour: their
-// scores are masked, and where such a row would be multiplied by a probability of 0 it is overwritten with
-// zeros first, so that a NaN next door stays there.
+// A copy brings whole boxes of 64 rows, so the last tile of a sequence ends in rows of the next sequence.
+// Their scores are masked. Before such a row is multiplied by a probability of 0 it is overwritten with
+// zeros, so that a NaN of another sequence has no effect.
 #pragma once
 
 #include <cuda.h>
@@ -13,15 +12,15 @@
 #include "ops/cuda/hopper/tensor_copy.cuh"
 
 namespace warpwright::ops::attention::cuda {
-namespace sm90 {  // not unnamed: a pass for an older architecture sees none of it used
+namespace sm90 {  // named, because a compilation for an older architecture uses none of it
 
 using namespace hopper;
 
-inline constexpr int kBox = 64;               // rows of a group of warps and of a copy
-inline constexpr int kBoxBytes = kBox * 128;  // of 64 columns
+inline constexpr int kBox = 64;               // rows of a group, and of a copy
+inline constexpr int kBoxBytes = kBox * 128;  // 64 columns of a box
 inline constexpr int kGroupThreads = 128, kGroupWarps = 4;
 
-// Tiles in shared memory are slabs of 64 columns, each kRows rows of 128 bytes.
+// A tile in shared memory consists of slabs of 64 columns, with kRows rows of 128 bytes.
 template <int kRows, int kHeadSize>
 struct Slabs {
   static constexpr int kSlabBytes = kRows * 128, kBytes = kHeadSize / 64 * kSlabBytes;
@@ -40,10 +39,10 @@ __device__ void copy_tile(std::byte* to, const CUtensorMap& map, Barrier* barrie
   }
 }
 
-// A thread of a group has rows row(0) and row(1) = row(0) + 8 of its 64, and of each, columns
-// 8·(i/4) + column() + i%2 as element i of a sum, where row i/2%2.
+// A thread of a group has row(0) and row(1) = row(0) + 8 of the group's 64 rows. Element i of a sum is in
+// row(i/2%2) and column 8·(i/4) + column() + i%2.
 struct Lane {
-  int group, thread;  // of the group
+  int group, thread;  // the group, and the thread in it
   __device__ Lane()
       : group(static_cast<int>(threadIdx.x) / kGroupThreads),
         thread(static_cast<int>(threadIdx.x) % kGroupThreads) {}
@@ -51,7 +50,7 @@ struct Lane {
   __device__ int column() const { return thread % 4 * 2; }
 };
 
-// Zeros in rows from `valid` on, by one group, for its products.
+// A group clears the rows from `valid` on, for its products.
 template <int kRows, int kHeadSize>
 __device__ void clear_rows(std::byte* tile, int valid, const Lane& lane) {
   constexpr int kChunks = kHeadSize / 8;
@@ -64,12 +63,12 @@ __device__ void clear_rows(std::byte* tile, int valid, const Lane& lane) {
   named_barrier(1 + lane.group, kGroupThreads);
 }
 
-// Tiles are named by the lower halves of their descriptions, bytes between them counted in 16.
+// A tile is named by the lower half of its description, in which distances count 16 bytes.
 __device__ constexpr std::uint32_t described(int bytes) {
   return static_cast<std::uint32_t>(bytes) / 16;
 }
 
-// sum = a·bᵀ: 64 rows of a tile, kCols rows of another.
+// sum = a·bᵀ, with 64 rows of one tile and kCols rows of another.
 template <class T, int kHeadSize, int kCols>
 __device__ void multiply_rows(float (&sum)[kCols / 2], std::uint32_t a, int a_slab, std::uint32_t b,
                               int b_slab) {
@@ -81,7 +80,7 @@ __device__ void multiply_rows(float (&sum)[kCols / 2], std::uint32_t a, int a_sl
   }
 }
 
-// sum += factor·b: kTerms rows of a tile, whose slabs its description knows.
+// sum += factor·b, with kTerms rows of a tile. The description knows the slabs.
 template <class T, int kHeadSize, int kTerms>
 __device__ void add_product(float (&sum)[kHeadSize / 2], const std::uint32_t (&factor)[kTerms / 16][4],
                             std::uint32_t b) {
@@ -91,15 +90,15 @@ __device__ void add_product(float (&sum)[kHeadSize / 2], const std::uint32_t (&f
   }
 }
 
-// A sum as the left factor of a product.
+// Packs a sum as the left factor of a product.
 template <class T, int kTerms>
 __device__ void pack_factor(std::uint32_t (&factor)[kTerms / 16][4], const float (&s)[kTerms / 2]) {
 #pragma unroll
   for (int i = 0; i < kTerms / 4; ++i) factor[i / 4][i % 4] = pack<T>(s[2 * i], s[2 * i + 1]);
 }
 
-// Rows of a sum to memory, through the group's rows of a tile that no product reads any more, from a chunk of
-// eight columns on.
+// Stores the rows of a sum. They pass through the group's rows of a tile that no product needs any more, from
+// a chunk of eight columns on.
 template <class T, int kHeadSize>
 __device__ void store_rows(const Rows& to, int first, int head, int valid, const float (&sum)[kHeadSize / 2],
                            std::byte* rows, int slab_bytes, const Lane& lane, int first_chunk = 0) {

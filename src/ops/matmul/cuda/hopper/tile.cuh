@@ -62,8 +62,8 @@ struct Tile {
   static constexpr int kBarrierBytes = 256;
   static constexpr int kBiasBytes = kGroups * kGroupCols * 2;  // for each group's tile
   static constexpr int kRestBytes = kBufferBytes + kBarrierBytes + kBiasBytes;
-  // The slabs of a small tile are multiplied long before the next ones arrive from device memory, so many are
-  // under way.
+  // The slabs of a small tile are multiplied long before the next ones arrive from device memory. Many stages
+  // keep enough copies under way.
   static constexpr int kStages = std::min((kSharedLimit - 1024 - kRestBytes) / kStageBytes, 12);
   static constexpr std::size_t kSharedBytes = 1024 + kStages * kStageBytes + kRestBytes;
   static_assert(kCluster <= 2 && kStages >= 2 && kGroupRows % kBoxRows == 0);
