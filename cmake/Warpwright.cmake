@@ -52,7 +52,8 @@ if(WARPWRIGHT_CUDA)
     "$<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-Wall,-Wextra,-Werror;-Werror=all-warnings;--expt-relaxed-constexpr;-Xfatbin=-compress-all>")
 endif()
 
-# Commands, benches' cases and tests: they call what takes time, and -O3 would take a third of their compile time.
+# For commands, benches' cases and tests: there is much of this code, and its speed does not matter. Optimization would
+# take a third of its compile time.
 add_library(warpwright_seldom_run INTERFACE)
 target_compile_options(warpwright_seldom_run INTERFACE $<$<CONFIG:Release>:-O1>)
 

@@ -32,7 +32,7 @@ def build_library(destination):
     configure = ["cmake", "-S", ROOT, "-B", BUILD, "-DCMAKE_BUILD_TYPE=Release"]
     if shutil.which("ninja"):
         configure += ["-G", "Ninja"]
-    # Of the system's libraries the wheel needs only glibc's. It brings the OpenMP runtime along.
+    # The wheel needs only glibc from the system's libraries. It brings the OpenMP runtime along.
     configure += [
         "-DWARPWRIGHT_TESTS=OFF",
         "-DWARPWRIGHT_ONEDNN=OFF",

@@ -110,7 +110,7 @@ class Plots(unittest.TestCase):
         self.refused(run_tool("roofline", "--out", self.out, stdin="{}"), "is not a report")
         self.refused(run_tool("map", "--out", self.out, stdin=report()), "--map")
         for content in ("{}", "[]", '{"groups": [[]], "clocks_per_second": 1, "overlap": 0}', '{"groups": [[{"products": 1}]]}'):
-            self.refused(run_tool("timeline", "--out", self.out, stdin=content), "is no timeline")
+            self.refused(run_tool("timeline", "--out", self.out, stdin=content), "is not a timeline")
 
 
 if __name__ == "__main__":

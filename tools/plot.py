@@ -271,7 +271,7 @@ def draw_timeline(args):
         last = max(tile[2] for tiles in groups for tile in tiles)
         microseconds = (last - first) / clock * 1e6
     except (KeyError, TypeError, ValueError, ZeroDivisionError):
-        sys.exit(f"plot.py: {args.report} is no timeline of `warpwright bench products --timeline`")
+        sys.exit(f"plot.py: {args.report} is not a timeline of `warpwright bench products --timeline`")
     figure, axis = pyplot.subplots(figsize=(10, 1.1 + 0.4 * len(groups)), layout="constrained")
     for group, tiles in enumerate(groups):
         for name, begin, end, colour in (("products", 0, 1, "#3b6ea8"), ("epilogue", 1, 2, "#e0a030")):

@@ -20,7 +20,7 @@ class NgramTest : public TestFolder {
   }
 };
 
-// By hand: train is 0 1 0 1 0 2, V = 4. The counts are 3, 2, 1, 0, so n1 = 1, n2 = 1, D = 1/3.
+// Worked by hand: train is 0 1 0 1 0 2, V = 4. The counts are 3, 2, 1, 0, so n1 = 1, n2 = 1, D = 1/3.
 TEST_F(NgramTest, UnigramIsTheDiscountedCounts) {
   const TokenStream train = stream(Split::train, {0, 1, 0, 1, 0, 2}, 4);
   const TokenStream val = stream(Split::val, {0, 3, 2, 2}, 4);

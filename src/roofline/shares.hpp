@@ -1,5 +1,5 @@
-// How the workers of a Stream-K product share its tiles (ops/matmul/cuda/hopper/schedule.cuh). Pure arithmetic,
-// used by the device (in 32 bits) and by the host.
+// The shares of a Stream-K product's tiles that its workers get (ops/matmul/cuda/hopper/schedule.cuh). Pure
+// arithmetic, used by the device (in 32 bits) and by the host.
 #pragma once
 
 #include <type_traits>

@@ -22,7 +22,7 @@ struct VocabularyEntry {
 
 struct WordPieceSpec {
   std::vector<VocabularyEntry> vocabulary;  // the last of equal tokens counts; an empty one matches nothing
-  std::string unknown = "[UNK]";            // stands for a word that the vocabulary cannot spell
+  std::string unknown = "[UNK]";            // replaces a word that the vocabulary cannot spell
   std::string continuing_prefix = "##";     // marks the tokens that continue a word
   std::uint64_t most_chars = 100;           // a longer word is unknown
 };

@@ -1,4 +1,4 @@
-// Runs the library behind a pipe, for scripts that compare it with other programs (conformance.py).
+// Answers requests on standard input, for scripts that compare the library with others (conformance.py).
 //
 //   text_pipe encode DIR [special]
 //       frames of text in, frames of ids out; "special": recognize special tokens
