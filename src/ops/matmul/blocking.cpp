@@ -10,8 +10,8 @@ std::int64_t round_up(std::int64_t a, std::int64_t b) {
   return ceil_div(a, b) * b;
 }
 
-// Rows of A that stay packed while all columns pass. They take half of L2, and leave room for the partial
-// sums.
+// Most rows of A that stay packed while all columns pass. They take half of L2, and leave room for the
+// partial sums.
 constexpr std::int64_t kRows = 512;
 // Columns per member between two sweeps over the depth. With few columns the partial sums stay in the caches,
 // but A is packed more often.
@@ -20,8 +20,8 @@ constexpr std::size_t kLine = 64;
 
 // Chooses the grid of workers with the least work for the busiest worker: its tiles, the columns it packs for
 // every block of rows, and its share of the rows that its team packs. Packing one tile's depth costs about as
-// much as two products. Of equal grids, it takes the one with the most teams, because members of a team wait
-// for each other and teams do not.
+// much as two products. If grids are equal, it takes the one with the most teams, because members of a team
+// wait for each other and teams do not.
 void choose_teams(std::int64_t row_tiles, std::int64_t col_tiles, std::int64_t block_tiles,
                   std::int64_t threads, Blocking& b) {
   std::int64_t best = -1;

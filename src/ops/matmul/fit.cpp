@@ -1,11 +1,11 @@
-// What tools/fit_matmul.py fits the costs with: predicts the times of measured products from costs that it is
-// given, and writes costs as costs_h200.inc has them.
+// matmul_fit: predicts the times of measured products from given costs, and writes costs in the form of
+// costs_h200.inc. tools/fit_matmul.py runs it.
 //
-//   matmul_fit parameters       a line per number: name, present value
-//   matmul_fit predict TABLE    for each line of numbers on standard input, in that order: the seconds of
-//   every kernel
-//                               in TABLE (as `warpwright bench products --table` writes it), as doubles
-//   matmul_fit write            the costs of such a line, as C++
+//   matmul_fit parameters      prints a line per number: present value, name
+//   matmul_fit predict TABLE   reads lines of numbers, in that order. For each line, it writes the seconds of
+//                              every kernel in TABLE as doubles (`warpwright bench products --table` writes
+//                              TABLE).
+//   matmul_fit write           reads one such line, and writes its costs as C++
 #include <fmt/format.h>
 
 #include <fstream>
@@ -29,7 +29,7 @@ void each(F&& f, const char* name, double& value) {
   f(name, std::span<double>(&value, 1));
 }
 
-// f(name, numbers) for every member, in order.
+// Calls f(name, numbers) for every member, in order.
 template <class F>
 void visit(LibraryCosts& c, F&& f) {
   each(f, "start", c.start), each(f, "area", c.area), each(f, "rows", c.rows), each(f, "cols", c.cols);
@@ -81,7 +81,7 @@ std::string tile_name(const TileShape& t) {
                      t.deep > 0 ? fmt::format(", depth in {}", t.deep) : "");
 }
 
-// f(name, number) for all.
+// Calls f(name, number) for every number.
 template <class F>
 void visit_all(Costs& costs, F&& f) {
   const auto numbers = [&](const std::string& prefix) {

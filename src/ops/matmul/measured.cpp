@@ -38,7 +38,7 @@ std::string MeasuredProduct::line() const {
                                  {"row_sums", request.row_sums},
                                  {"seconds", nlohmann::ordered_json::object()}};
   for (const auto& [kernel, time] : seconds) {
-    // Four digits: no time is known better.
+    // Four digits, because times are not more precise.
     const double unit = std::pow(10, std::floor(std::log10(time)) - 3);
     json["seconds"][kernel] = std::round(time / unit) * unit;
   }

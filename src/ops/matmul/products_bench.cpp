@@ -30,7 +30,7 @@ void add_gelu(std::vector<ProductShape>& shapes, std::int64_t M, std::int64_t N,
   shapes.push_back({.direction = Direction::dx, .M = M, .N = K, .K = N, .activation = Activation::gelu_tanh});
 }
 
-// The four layers of a block; the feed-forward ones also with GELU in their epilogues.
+// The four layers of a transformer block of width C. The feed-forward layers are also added with GELU.
 void add_block(std::vector<ProductShape>& shapes, std::int64_t M, std::int64_t C) {
   add_layer(shapes, M, 3 * C, C);
   add_layer(shapes, M, C, C);
@@ -129,11 +129,11 @@ struct Result {
   ProductShape shape;
   Request request;
   std::vector<TimedKernel> kernels;
-  const TimedKernel* best = nullptr;            // of ours
-  const TimedKernel* picked = nullptr;          // of ours, as predicted
-  const TimedKernel* library_best = nullptr;    // of the library's proposals
-  const TimedKernel* library_chosen = nullptr;  // of them, as cuda.cublaslt takes it
-  const TimedKernel* chosen = nullptr;          // as a plan takes it of all
+  const TimedKernel* best = nullptr;            // the fastest of our kernels
+  const TimedKernel* picked = nullptr;          // our kernel with the shortest predicted time
+  const TimedKernel* library_best = nullptr;    // the fastest of cuBLASLt's proposals
+  const TimedKernel* library_chosen = nullptr;  // the proposal that cuda.cublaslt chooses
+  const TimedKernel* chosen = nullptr;          // the kernel that a plan chooses
 
   bool is_complete() const { return best && picked && library_best && library_chosen && chosen; }
 };
@@ -194,7 +194,7 @@ class Products {
   ProductTimer timer_;
 };
 
-// A geometric mean and what is as bad as the worst twentieth at least.
+// Ratios of times, with their geometric mean and percentiles (p from 0 to 1).
 struct Share {
   std::vector<double> ratios;
   double mean() const {
@@ -210,7 +210,7 @@ struct Share {
   }
 };
 
-// A line of the table. Of proposals that differ in more than their description, the fastest counts.
+// A product's line of the table. If proposals have the same description, the fastest of them counts.
 std::string measured(const Result& r) {
   MeasuredProduct product;
   product.request = r.request;
@@ -338,9 +338,12 @@ void print_row(const Result& r, std::ostream& out) {
       << std::flush;
 }
 
-// What choosing without measuring loses, over all products.
+// The time that choices without measuring lose, as ratios over all products:
+//   selector               the picked kernel's time over our best's
+//   choice                 the plan's choice over the best of all
+//   picked, chosen, best   the library's best time over ours
 struct Summary {
-  Share selector, choice, picked, chosen, best;  // the last three: the library's best time over ours
+  Share selector, choice, picked, chosen, best;
 
   void add(const Result& r) {
     const double library = r.library_best->seconds;

@@ -37,7 +37,7 @@ std::vector<Selection> selections(const Request& r, Schedule schedule, const Dev
       Selection s;
       s.tile = index;
       s.workers = static_cast<int>(workers);
-      // Narrow rasters keep the rows of a large product in the cache while its columns pass.
+      // In a large product, a narrow raster keeps the rows in the cache while the columns pass.
       s.raster = r.direction != Direction::dw && r.extent.rows >= 16384 ? 4 : 16;
       s.seconds = seconds_of(r, schedule, index, s.workers) *
                   (costs_of_h200().multiprocessors / std::max(device.gpu.multiprocessors, 1));
@@ -55,7 +55,7 @@ std::vector<Selection> selections(const Request& r, Schedule schedule, const Dev
       add(std::clamp<std::int64_t>(tiles, 1, most));
     } else if (2 * most * ceil_div(r.extent.depth, kSlabDepth) <= std::numeric_limits<int>::max()) {
       add(most);
-      // As many for each tile: nobody has parts of two tiles.
+      // The same number of workers for every tile, so that no worker has parts of two tiles.
       if (tiles < most && most % tiles != 0) add(most / tiles * tiles);
     }
   }

@@ -1,5 +1,6 @@
-// The tile that a product on Hopper's tensor cores is made of: the one that is predicted to be the fastest
-// (time.hpp). A pure function of problem and device.
+// Chooses the kernel of a product on Hopper's tensor cores: the selector predicts the time of every tile and
+// worker count of a schedule (time.hpp), and picks the fastest. All choices are pure functions of problem and
+// device.
 #pragma once
 
 #include <vector>
@@ -9,30 +10,32 @@
 namespace warpwright::ops::matmul {
 
 struct Selection {
-  int tile = -1;    // in kTiles; -1: there is none
-  int workers = 0;  // blocks or clusters of them
-  int raster = 1;
-  double seconds = 0;
-  std::size_t partial_bytes = 0;  // of sums of tiles whose depth is cut
+  int tile = -1;       // index in kTiles; -1: no kernel fits
+  int workers = 0;     // blocks, or clusters if the tile has clusters
+  int raster = 1;      // tiles that follow each other down the rows before the next column of tiles
+  double seconds = 0;  // predicted
+  std::size_t partial_bytes = 0;  // workspace for partial sums of tiles whose depth is cut
 };
-// "128x192, 2 groups, clusters 2x1, 66 workers": the tile, its groups of warps (or "in turns", each on a tile
-// of its own), the cluster's blocks.
+// "128x192, 2 groups, clusters 2x1, 66 workers": the tile, the groups of warps that share it ("in turns" if
+// each group has a tile of its own), the blocks of a cluster, the workers.
 std::string describe(const Selection& selection);
-// Every kernel that there is for it under a schedule, with the number of workers that make sense.
+// Every kernel of a schedule that can run the product, once per useful number of workers.
 std::vector<Selection> selections(const Request& request, Schedule schedule, const DeviceInfo& device);
-// The one that is predicted to be the fastest.
+// The selection with the shortest predicted time; tile is -1 if the schedule has no kernel for the product.
 Selection select(const Request& request, Schedule schedule, const DeviceInfo& device);
 
 namespace cuda {
-// One kernel of the list, of a product that is not empty and suits the copy engine (wgmma.hpp).
+// Run one of the selections. The product must not be empty, and its matrices must be aligned for the copy
+// engine (wgmma.hpp).
 void run(const Context& context, const MatmulForward& args, Schedule schedule, const Selection& selection);
 void run(const Context& context, const MatmulDx& args, Schedule schedule, const Selection& selection);
 void run(const Context& context, const MatmulDw& args, Schedule schedule, const Selection& selection);
+// Bytes of scratch that run() needs.
 std::size_t workspace(const MatmulForwardProblem& problem, const Selection& selection);
 std::size_t workspace(const MatmulDxProblem& problem, const Selection& selection);
 std::size_t workspace(const MatmulDwProblem& problem, const Selection& selection);
 
-// The version of the library of cuda.cublaslt; "" if it cannot be loaded.
+// cuBLASLt's version; "" if the library cannot be loaded.
 std::string cublaslt_version();
 }  // namespace cuda
 

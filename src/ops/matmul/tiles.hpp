@@ -1,5 +1,6 @@
-// The tiles that Hopper's kernels make products of: a row each, with the products that there is a kernel for.
-// A tile is added here alone; its cost is the neighbours' until it is measured (costs.hpp).
+// The tiles of the kernels on Hopper's tensor cores. Each row of the table is a tile, with the products that
+// it has kernels for. A new tile is one row at the end. It has the default costs of TileCosts until
+// costs_h200.inc is fitted anew (costs.hpp).
 #pragma once
 
 #include <iterator>
@@ -14,13 +15,18 @@ constexpr std::string_view name_of(Direction direction) {
   return kNames[static_cast<int>(direction)];
 }
 
-// The end of an epilogue, after bias and activation. combined: scaled, and added to a residual; widened: so
-// too, and stored in fp32.
+// The end of an epilogue, after bias and activation.
+//   plain      stores the value
+//   combined   scales it, adds a residual and stores it
+//   widened    as combined, and stores fp32
 enum class Finish : std::uint8_t { plain, combined, widened };
 
-// A block's part of the result, the groups of warps that share it (one: two groups take turns, each with a
-// tile of its own), and the blocks of a cluster. deep: that many blocks share the depth of one tile
-// (cuda/hopper/split.cuh).
+// The shape of a tile:
+//   rows, cols     a block's part of the result, in elements
+//   groups_…       groups of warps that share the tile; one group: the block has two groups that take turns
+//                  (pingpong), each with a tile of its own
+//   cluster_…      blocks of a cluster
+//   deep           blocks that share the depth of one tile (cuda/hopper/split.cuh); 0: one block has it all
 struct TileShape {
   int rows, cols, groups_down, groups_across, cluster_down, cluster_across;
   int deep = 0;
@@ -30,12 +36,12 @@ struct TileShape {
   constexpr int cluster() const { return cluster_down * cluster_across; }
 };
 
-// What a kernel is for: a direction with its epilogue.
+// The use of a kernel: a direction with its epilogue.
 enum Use : unsigned {
   kNoUse = 0,
   kForward = 1,
-  kForwardTanh = 2,  // GELU
-  kForwardErf = 4,
+  kForwardTanh = 2,      // with tanh GELU
+  kForwardErf = 4,       // with erf GELU
   kForwardFinished = 8,  // combined or widened
   kDx = 16,
   kDxTanh = 32,
@@ -59,7 +65,7 @@ constexpr Use use_of(Direction direction, Activation activation, Finish finish) 
   }
 }
 
-// What a tile's kernels of one schedule are for.
+// Uses of a tile's kernels in one schedule, as bits of Use.
 struct Uses {
   unsigned bf16 = 0, f16 = 0;
 };
@@ -73,8 +79,8 @@ struct HopperTile {
 };
 
 inline constexpr unsigned kForwardGelu = kForwardTanh | kForwardErf;
-// Compiled where they were the fastest somewhere (docs/gemm.md). fp16, in which encoders run, has bf16's
-// forward and little of its backward.
+// A kernel is compiled if it was the fastest for some product (docs/gemm.md). fp16 has most of bf16's forward
+// kernels and few of its backward kernels, because encoders run in fp16.
 inline constexpr HopperTile kTiles[] = {
     {{128, 256, 2, 1, 2, 1}, {kForward | kDx | kDxTanh | kDw, kForward}, {kDw}},
     {{128, 128, 1, 1, 2, 1},
@@ -118,7 +124,7 @@ inline constexpr HopperTile kTiles[] = {
 };
 inline constexpr int kTileCount = static_cast<int>(std::size(kTiles));
 
-// True if there is a kernel for it.
+// True if there is a kernel for this use with this tile.
 constexpr bool offers(Direction direction, DType dtype, Activation activation, Finish finish, int tile,
                       Schedule schedule) {
   if (dtype != DType::bf16 && dtype != DType::f16) return false;
@@ -126,7 +132,7 @@ constexpr bool offers(Direction direction, DType dtype, Activation activation, F
   return ((dtype == DType::bf16 ? uses.bf16 : uses.f16) & use_of(direction, activation, finish)) != 0;
 }
 
-// A row of the table by its shape.
+// The index of a tile in kTiles. A shape that is missing is a compile error.
 consteval int tile_of(const TileShape& shape) {
   for (int i = 0; i < kTileCount; ++i) {
     if (kTiles[i].shape == shape) return i;

@@ -11,7 +11,7 @@
 namespace warpwright::ops::matmul {
 namespace {
 
-// What copying a box costs more where rows of so many elements lie in memory (costs.hpp).
+// The fraction by which a copied box costs more if the matrix's rows have this many elements (costs.hpp).
 struct Straddling {
   double lines, sectors;
   constexpr double operator()(std::int64_t elements) const {
@@ -19,25 +19,26 @@ struct Straddling {
   }
 };
 
-constexpr std::int64_t kSlab = 64;
+constexpr std::int64_t kSlab = 64;  // terms of the depth
 
-// Room for slabs in a block's shared memory, with and without sums of other blocks in it.
+// Bytes of a block's shared memory for slabs: if it holds nothing else, and if it also receives the sums of
+// other blocks.
 constexpr std::int64_t kRing = 192 << 10, kDeepRing = 80 << 10;
 
 double real(std::int64_t n) {
   return static_cast<double>(n);
 }
 
-// The larger of several bounds, and a little more where they are close: what is bound by two things overlaps
-// them not quite.
+// The largest of several bounds, in seconds, and a little more if others come close: two bounds overlap only
+// in part. The p-norm with p = sharpness.
 template <class... Bounds>
 double bound(double sharpness, Bounds... seconds) {
   const double most = std::max({seconds...});
-  if (most == 0) return 0;  // nothing is to be done
+  if (most == 0) return 0;  // there is nothing to do
   return most * std::pow((std::pow(seconds / most, sharpness) + ...), 1 / sharpness);
 }
 
-// Of products that would take so long at full clock (costs.hpp).
+// Seconds of multiplications that take `seconds` at full clock (Costs::throttle).
 double throttled(double seconds, double throttle, double throttle_seconds) {
   return seconds * (1 + throttle * seconds / (seconds + throttle_seconds));
 }
@@ -46,7 +47,7 @@ bool has_fp32_result(const Request& r) {
   return r.direction == Direction::dw || r.finish == Finish::widened;
 }
 
-// Bytes that pass between device memory and the chip at least.
+// The fewest bytes that a product can move between device memory and the chip.
 double memory_bytes(const Request& r) {
   const auto [rows, cols, depth] = r.extent;
   const double element = real(static_cast<std::int64_t>(size_of(r.dtype)));
@@ -55,7 +56,7 @@ double memory_bytes(const Request& r) {
          real(rows) * real(cols) * result * ((r.adds ? 2 : 1) + (r.extra ? 1 : 0));
 }
 
-// One kernel's time, block by block.
+// The time of one of our kernels. The constructor computes the parts of a slab's time and of an epilogue.
 class KernelTime {
  public:
   KernelTime(const Request& request, int index, const Costs& costs)
@@ -67,7 +68,7 @@ class KernelTime {
     const auto [rows, cols, depth] = r_.extent;
     const bool gradient = r_.direction == Direction::dw;
     const double a = 1.0 * tile_.rows / tile_.cluster_across, b = 1.0 * tile_.cols / tile_.cluster_down;
-    const std::int64_t a_row = gradient ? rows : depth;  // elements
+    const std::int64_t a_row = gradient ? rows : depth;  // elements of a row in memory
     const std::int64_t b_row = r_.direction == Direction::forward ? depth : cols;
     const Straddling copies{c_.straddling_lines, c_.straddling_sectors};
     const Straddling traffic{c_.straddling_traffic_lines, c_.straddling_traffic};
@@ -96,8 +97,8 @@ class KernelTime {
     }
   }
 
-  // Of a slab while so many multiprocessors are at theirs, each with so many blocks; weights_there: of x
-  // alone something is to be copied.
+  // Seconds of a slab while this many multiprocessors are busy, each with this many blocks. weights_there:
+  // the weights' part is in shared memory already, so only x is copied.
   double slab(double multiprocessors, double blocks = 1, bool weights_there = false) const {
     const double share = multiprocessors / c_.multiprocessors;
     return blocks * bound(c_.slab_sharpness, products_ * (1 + c_.crowding * share),
@@ -107,13 +108,18 @@ class KernelTime {
   double epilogue() const { return epilogue_; }
   double part() const { return 4 * area_; }  // bytes of a tile's sums
 
-  // Tiles one after another, and so many at once; starts: of every block.
+  // Seconds of `tiles` tiles, `at_once` of them in each wave.
+  //   blocks_of_tile   blocks that work on one tile
+  //   slabs            slabs of each block
+  //   room             blocks that a multiprocessor can hold
+  //   start            seconds that each wave takes to begin
   double waves(std::int64_t tiles, std::int64_t at_once, double blocks_of_tile, double slabs, int room,
                double start) const {
     const std::int64_t full = tiles / at_once, rest = tiles % at_once, count = full + (rest > 0 ? 1 : 0);
     const auto wave = [&](std::int64_t n, double ahead) {
       const double blocks = real(n) * blocks_of_tile;
-      // Of few that have two blocks the second one takes less than the first: what they wait for is theirs.
+      // If few multiprocessors have two blocks, their second block takes less time than the first, because
+      // few compete for the data that they wait for.
       const double more = std::max(blocks / c_.multiprocessors - 1, 0.0);
       const double together = std::min(1 + std::sqrt(more), 1.0 * room);
       return ahead * slab(blocks / together, together, true) +
@@ -121,9 +127,9 @@ class KernelTime {
     };
     const double ahead = std::min(ahead_, slabs);
     const double whole = full > 0 ? wave(at_once, 0) : 0;
-    const double hidden = full > 0 ? whole - wave(at_once, ahead) : 0;  // of the first
-    // Of a group whose tile is done the other one's products hide the epilogue, but they share the issue
-    // slots.
+    const double hidden = full > 0 ? whole - wave(at_once, ahead) : 0;  // time that the first wave saves
+    // With pingpong, the other group's multiplications hide a group's epilogue. A part of the activation
+    // remains, because both groups share the issue slots.
     const double shown = tile_.pingpong() ? std::max(epilogue_ - whole, 0.0) / 2 + shown_activation_
                                           : c_.shown_epilogue * epilogue_;
     return real(full) * whole - hidden + (rest > 0 ? wave(rest, full > 0 ? 0 : ahead) : 0) +
@@ -136,7 +142,7 @@ class KernelTime {
   const TileShape& tile_;
   const TileCosts& cost_;
   double area_, products_, copies_, traffic_, cache_bandwidth_, epilogue_, shown_activation_ = 0;
-  double x_copies_, x_traffic_, ahead_ = 0;  // slabs whose weights are there before x is
+  double x_copies_, x_traffic_, ahead_ = 0;  // ahead_: slabs whose weights arrive before x is complete
 };
 
 }  // namespace
@@ -150,7 +156,7 @@ double seconds_of(const Request& r, Schedule schedule, int index, int workers, c
   double memory = memory_bytes(r);
   double compute = 0, fix_up = 0;
   if (tile.deep > 0) {
-    // Small tiles' blocks are two to a multiprocessor, and then half as fast.
+    // A multiprocessor holds two blocks of a small tile, each at half the speed.
     const int room = tile.rows * tile.cols <= 64 * 128 ? 2 : 1;
     const std::int64_t at_once = multiprocessors * room / tile.deep;
     compute = time.waves(tiles, at_once, tile.deep, real(ceil_div(slabs, tile.deep)), room,
@@ -173,8 +179,8 @@ double seconds_of(const Request& r, Schedule schedule, int index, int workers, c
       } else {
         compute += 2 * time.epilogue();
         fix_up = c.fix_up_latency + real(ceil_div(sharers, cut)) * time.part() / c.fix_up_bandwidth;
-        // Workers are at the same depth, and share what they read, where as many of them have whole tiles
-        // between them.
+        // The workers form gcd(cut, sharers) sets, each of which has whole tiles between its workers. Workers
+        // at the same place in their sets are at the same depth, so they share what they read.
         const auto together = real(std::gcd(cut, sharers));
         const double strips = (1.0 * tile.rows * tile.cluster_down + 1.0 * tile.cols * tile.cluster_across) *
                               std::sqrt(together) * real(cut) / together;
@@ -197,7 +203,7 @@ double seconds_of(const Request& r, Schedule schedule, int index, int workers, c
 
 namespace {
 
-// One kernel of the library's, as KernelTime.
+// The time of one of cuBLASLt's kernels.
 class LibraryTime {
  public:
   LibraryTime(const Request& request, const LibraryKernel& kernel, const Costs& costs)
@@ -215,12 +221,14 @@ class LibraryTime {
     const int cluster = k_.cluster_down * k_.cluster_across;
     const std::int64_t tiles = ceil_div(rows, k_.rows * k_.cluster_down) *
                                ceil_div(cols, k_.cols * k_.cluster_across) * cluster * k_.parts;
-    // Large clusters find no room in a group of multiprocessors that is not a multiple of them.
+    // A large cluster needs its room within one group of multiprocessors. The multiprocessors that a group
+    // has beyond a multiple of the cluster's size stay idle.
     const std::int64_t at_once = cluster >= 8 ? static_cast<std::int64_t>(multiprocessors_) / 8 * 8
                                               : static_cast<std::int64_t>(multiprocessors_);
     const std::int64_t waves = ceil_div(tiles, at_once), rest = tiles - (waves - 1) * at_once;
     const double slabs = real(ceil_div(ceil_div(depth, kSlab), k_.parts));
-    // A block with an odd tile has nothing to turn to while it waits for that one's products.
+    // A block alternates between two tiles. The last of an odd number of tiles has no other tile to fill the
+    // waits for its multiplications.
     const double alone = waves % 2 == 1 ? c_.alone[style_] : 0;
     const bool activates = r_.activation != Activation::none;
     const double epilogue = (c_.epilogue[style_] + c_.epilogue_area[style_] * area_ +
@@ -268,7 +276,7 @@ class LibraryTime {
   double area_;
 };
 
-// A bias gradient is a pass of our own over dout.
+// Seconds for dbias: a pass of our own kernel over dout.
 double column_sums_seconds(const Request& r, const Costs& costs) {
   constexpr double kBandwidth = 3.5e12;
   const double element = real(static_cast<std::int64_t>(size_of(r.dtype)));
@@ -295,7 +303,8 @@ Request request_of(const MatmulForwardProblem& p) {
   const Finish finish = p.widened                ? Finish::widened
                         : p.residual || p.scaled ? Finish::combined
                                                  : Finish::plain;
-  // Models count rows on the device where a graph of their step is for many batches.
+  // A model counts rows on the device if it captures its step once for many batches, so rows_counted implies
+  // in_step.
   return {Direction::forward,     extent_of(p), p.dtype, p.activation,      finish,
           p.preact || p.residual, false,        false,   p.batch_invariant, p.rows_counted};
 }

@@ -1,5 +1,6 @@
-// The time that a product will take on Hopper's tensor cores: a roofline of a tile's inner loop, of the
-// schedule's waves and of the device's memory, for our kernels and for cuBLASLt's. Pure functions.
+// Predicts the time of a product on Hopper's tensor cores, for our kernels and for cuBLASLt's. The model is a
+// roofline of a tile's inner loop, of the schedule's waves and of the device's memory. costs.hpp explains it.
+// All functions are pure.
 #pragma once
 
 #include <string>
@@ -12,7 +13,9 @@ constexpr std::int64_t ceil_div(std::int64_t a, std::int64_t b) {
   return (a + b - 1) / b;
 }
 
-// The product that is asked for. extra: the epilogue reads or writes another matrix than the result.
+// The properties of a product on which its time depends.
+//   extra   the epilogue reads or writes a second matrix, such as preact or residual
+//   adds    the epilogue adds to the result (+=), so it also reads it
 struct Request {
   Direction direction = Direction::forward;
   Extent extent;
@@ -20,19 +23,21 @@ struct Request {
   Activation activation = Activation::none;
   Finish finish = Finish::plain;
   bool extra = false, adds = false;
-  bool row_sums = false;         // dw's dbias
+  bool row_sums = false;         // dw also computes dbias
   bool batch_invariant = false;  // the tile must not depend on the number of rows
-  // Between a model's other kernels, in a graph: it begins while the one before runs, and before x is there
-  // it copies weights (ops/cuda/overlap.cuh).
+  // The product runs between a model's other kernels, in a graph. It begins while the kernel before it still
+  // runs, and copies weights until x is complete (ops/cuda/overlap.cuh).
   bool in_step = false;
 };
 Request request_of(const MatmulForwardProblem& p);
 Request request_of(const MatmulDxProblem& p);
 Request request_of(const MatmulDwProblem& p);
 
-// A kernel of cuBLASLt's, in our terms: the result's tile, the blocks of a cluster, the parts of the depth.
-// Of its option's three bits the upper two say how warps share a tile, the lowest in what order tiles are
-// made.
+// A kernel of cuBLASLt in our terms.
+//   rows, cols   the tile, in elements
+//   cluster_…    blocks of a cluster
+//   parts        parts into which the depth is cut
+//   option       three bits: the upper two select how warps share a tile, the lowest the order of the tiles
 struct LibraryKernel {
   int rows = 128, cols = 128, cluster_down = 1, cluster_across = 1;
   int parts = 1;
@@ -41,12 +46,13 @@ struct LibraryKernel {
 // "128x256, clusters 2x1, depth in 3, option 5".
 std::string describe(const LibraryKernel& kernel);
 
-// Tiles of a product, or of its clusters.
+// Number of a product's tiles, or of its clusters' tiles.
 inline std::int64_t tiles_of(const Extent& extent, const TileShape& tile) {
   return ceil_div(extent.rows, tile.rows * tile.cluster_down) *
          ceil_div(extent.cols, tile.cols * tile.cluster_across);
 }
-// tile: of kTiles. workers: blocks, or clusters of them, that walk over tiles.
+// The predicted seconds of a kernel on the GPU of `costs`. tile: index in kTiles. workers: blocks, or
+// clusters, that walk over the tiles.
 double seconds_of(const Request& request, Schedule schedule, int tile, int workers,
                   const Costs& costs = costs_of_h200());
 double seconds_of(const Request& request, const LibraryKernel& kernel, const Costs& costs = costs_of_h200());

@@ -13,9 +13,9 @@ namespace warpwright::ops::matmul {
 namespace {
 
 constexpr std::size_t kMostRingBytes = std::size_t{7} << 30;
-constexpr double kSampleSeconds = 60e-6;  // the calls of one graph take about as long
+constexpr double kSampleSeconds = 60e-6;  // target for all calls of one graph
 constexpr int kMostCalls = 12;
-constexpr double kNearlyTheFastest = 1.08;  // of the least time
+constexpr double kNearlyTheFastest = 1.08;  // longest time of such a kernel, as a multiple of the shortest
 
 std::size_t ring_bytes(Device device) {
   if (device.kind != DeviceKind::cuda) throw UsageError("needs a GPU", "--device", "give cuda or cuda:N");
@@ -48,7 +48,7 @@ template <class A>
 struct Candidate {
   const Variant<A>* variant;
   TimedKernel timed;
-  bool is_own = false;  // the configuration that the variant takes by itself
+  bool is_own = false;  // the variant takes this configuration by itself
 };
 
 template <class A>
@@ -64,7 +64,7 @@ std::vector<Candidate<A>> candidates_of(const Op<A>& op, const typename A::Probl
       least = std::min(least, c.seconds);
     }
   }
-  // A cost beyond a second is a rank in the list, not a prediction (kernels.hpp).
+  // A cost above one second is a rank, not a prediction (kernels.hpp).
   std::erase_if(list, [&](const Candidate<A>& c) {
     return c.timed.predicted > (c.is_own ? std::max(1.0, within * least) : within * least);
   });
@@ -96,7 +96,7 @@ ProductTimer::ProductTimer(ContextOptions options, Device device)
       outputs_(ring_bytes(device), device),
       start_(device),
       end_(device) {
-  // Random bf16. Read as fp16 or fp32 these bits are ordinary numbers of either sign, too.
+  // The numbers are random bf16. Read as fp16 or fp32, their bits are ordinary numbers of both signs, too.
   testing::Fixture fixture(1);
   const Tensor numbers = fixture.random(DType::bf16, {std::int64_t{1} << 23});
   const Tensor all = inputs_.all(device);
@@ -156,7 +156,7 @@ std::vector<TimedKernel> ProductTimer::time(const Op<A>& op, const typename A::P
   std::vector<Candidate<A>> candidates = candidates_of(op, problem, context_.device(), options.within);
   const std::string name = tuned_problem(problem, context_.device());
   std::size_t scratch = 0;
-  std::vector<std::shared_ptr<const TunedTable>> tables;  // each tells its candidate's configuration
+  std::vector<std::shared_ptr<const TunedTable>> tables;  // each names its candidate's configuration
   for (const auto& c : candidates) {
     auto table = std::make_shared<TunedTable>(TunedFor{});
     table->set(op.name, name, c.timed.choice);

@@ -1,5 +1,4 @@
-// Times every kernel that a GPU could run a product with: for `warpwright tune` and for the bench of
-// products.
+// Times every kernel that can run a product on a GPU, for `warpwright tune` and `warpwright bench products`.
 #pragma once
 
 #include <string>
@@ -22,12 +21,12 @@ struct TimedKernel {
 };
 
 struct TimingOptions {
-  double within = 2;  // kernels predicted to take at most this many times as long as the fastest are timed
-  int rounds = 5;     // samples of each kernel; those that are nearly the fastest get four times as many
+  double within = 2;  // bound on the kernels' predicted times, as a multiple of the shortest
+  int rounds = 5;     // samples of each kernel; nearly fastest kernels get four times as many
 };
 
-// Holds matrices of random numbers in device memory and hands them out in turn, so that a call finds its own
-// in memory and not in the cache.
+// Holds matrices of random numbers in device memory and hands them out in turn, so that a call reads its
+// matrices from memory and not from the cache.
 class ProductTimer {
  public:
   // Throws Error if the device is not a GPU or has no memory to spare.
@@ -36,20 +35,20 @@ class ProductTimer {
   Context& context() { return context_; }
   const Context& context() const { return context_; }
 
-  // Times kernels in turn, each in a graph of its own. The kernels are those within options.within, and every
-  // variant's own choice. None for a problem with unaligned tensors, with rows counted on the device, or
-  // whose bits must not depend on the number of rows. Throws Error if a matrix does not fit.
+  // Times kernels in turn, each in a graph of its own: those within options.within, and every variant's own
+  // choice. Returns no kernels if the problem has unaligned tensors, packed weights or rows counted on the
+  // device, or if its bits must not depend on the number of rows. Throws Error if a matrix does not fit.
   template <class A>
   std::vector<TimedKernel> time(const Op<A>& op, const typename A::Problem& problem,
                                 const TimingOptions& options);
 
-  // Arguments of the problem, with matrices that were not used for long.
+  // The problem's arguments, with the matrices whose last use is longest ago.
   MatmulForward arguments(const MatmulForwardProblem& problem);
   MatmulDx arguments(const MatmulDxProblem& problem);
   MatmulDw arguments(const MatmulDwProblem& problem);
 
  private:
-  class Ring {  // tensors one after the other in one buffer, from its start again after its end
+  class Ring {  // places tensors one after the other in a buffer, and begins again at its end
    public:
     Ring(std::size_t bytes, Device device) : buffer_(bytes, device, "products") {}
     Tensor take(DType dtype, const Shape& shape, Device device);
