@@ -1,12 +1,12 @@
-// The folder in which the program keeps files for the user between runs.
+// The folder for files that the program keeps between runs.
 #pragma once
 
 #include <filesystem>
 
 namespace warpwright::cli {
 
-// "warpwright" in XDG_CACHE_HOME or ~/.cache, which is created; empty if this user has none that can be
-// written.
+// The path "warpwright" in XDG_CACHE_HOME or ~/.cache. Creates the folder. Returns an empty path if there is
+// no folder that this user can write.
 std::filesystem::path users_cache_folder();
 
 }  // namespace warpwright::cli

@@ -1,4 +1,4 @@
-// warpwright tune: measures every kernel that could run a model's matrix products on this GPU, and keeps the
+// warpwright tune: measures the kernels that can run a model's matrix products on this GPU, and stores the
 // fastest for --tuned.
 #include <fmt/format.h>
 
@@ -36,11 +36,11 @@ struct TuneFlags {
   DeviceFlags device{.device = "cuda"};
 };
 
-// Another kernel replaces the predicted one if it takes less than this share of its time: smaller differences
-// are noise, and may be the other way round between a model's other kernels.
+// Another kernel replaces the predicted one if it takes less than this share of its time. Smaller differences
+// are noise, and may change sign between a model's other kernels.
 constexpr double kWorthwhile = 0.99;
 
-// The distinct products of a training step, or those that are named.
+// The distinct products of a training step, or of the named shapes.
 struct Problems {
   std::vector<MatmulForwardProblem> forward;
   std::vector<MatmulDxProblem> dx;
@@ -54,14 +54,15 @@ void add(std::vector<Problem>& list, const Problem& problem) {
   if (std::ranges::find(list, problem) == list.end()) list.push_back(problem);
 }
 
-// Of a step with one micro-batch and of one that adds up several: dw stores in the one and adds in the other.
+// The products of a step with one micro-batch, and of a step with several. dw stores in the first and adds in
+// the second.
 Problems problems_of_step(const TuneFlags& flags) {
   Problems problems;
   for (const std::int64_t micro_batches : {1, 2}) {
     StepOptions options = flags.step;
     options.micro_batches = micro_batches;
     Context context(flags.device.context_options(flags.dtype), flags.device.place());
-    const TrainingStep step(context, options);  // plans its memory, takes none
+    const TrainingStep step(context, options);  // plans its memory, but does not allocate it
     for (const auto& met : met_problems(context, matmul_forward_op())) add(problems.forward, met.problem);
     for (const auto& met : met_problems(context, matmul_dx_op())) add(problems.dx, met.problem);
     for (const auto& met : met_problems(context, matmul_dw_op())) add(problems.dw, met.problem);
@@ -149,7 +150,7 @@ class Tuner {
   ProgressLine progress_;
 };
 
-// The table to add to: the one that is there, or a new one if that cannot be used.
+// The table to add to: the existing file's, or a new one if there is no file or it cannot be used.
 TunedTable table_at(const fs::path& path, Device device) {
   if (path_exists(path)) {
     const auto table = usable_table(path, device, notify_of("tune"));
@@ -166,7 +167,7 @@ void finish_step(TuneFlags& flags) {
   flags.step.recompute = recompute_named(flags.recompute);
   if (flags.memory_efficient_norm) flags.step.norms = NormBackwardFrom::output;
   if (flags.step.T == 0) flags.step.T = flags.step.model->context();
-  TrainOptions training;  // refuses what train does
+  TrainOptions training;  // refuses the same options as train
   training.step = flags.step;
   training.schedule.steps = 1;
   training.validate();

@@ -12,7 +12,7 @@
 namespace warpwright::cli {
 namespace {
 
-// "NVIDIA H200" as "nvidia-h200".
+// The name of a GPU's table: "nvidia-h200.json" for "NVIDIA H200".
 std::string file_name(const std::string& gpu) {
   std::string name;
   for (const char c : gpu) {
@@ -26,7 +26,7 @@ std::string file_name(const std::string& gpu) {
   return name + ".json";
 }
 
-// Throws Error if it was measured elsewhere.
+// Throws Error if the file cannot be read, or if the table was measured on another machine.
 std::shared_ptr<const TunedTable> read_table(const std::filesystem::path& path, Device device) {
   auto table = std::make_shared<const TunedTable>(TunedTable::read(path));
   const TunedFor here =

@@ -1,4 +1,4 @@
-// --tuned and --tuned-table: kernels that `warpwright tune` measured.
+// --tuned and --tuned-table: use the kernels that `warpwright tune` measured.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -12,9 +12,9 @@
 
 namespace warpwright::cli {
 
-// What measurements on this GPU with this program hold for.
+// The GPU, driver, library and program for which measurements made now are valid.
 TunedFor tuned_for(Device device);
-// The table of this GPU in the user's cache folder; Error if there is no such folder.
+// The path of this GPU's table in the user's cache folder. Throws Error if there is no such folder.
 std::filesystem::path tuned_path(const TunedFor& machine);
 
 struct TunedFlags {
@@ -23,14 +23,15 @@ struct TunedFlags {
 
   void add_to(CLI::App& command);
   bool are_given() const { return tuned || !table.empty(); }
-  // The table that the flags ask for; null if they ask for none. Throws Error if a table that is named cannot
-  // be used, or if there is none of this GPU. One in the cache folder that is damaged or does not hold here
-  // is reported to `notice` and not used.
+  // The table that the flags name; null if they name none. Throws Error if a file named with --tuned-table
+  // cannot be used, or if the cache folder has no table of this GPU. If the table in the cache folder is
+  // damaged or not valid on this machine, reports that to `notice` and returns null. Throws UsageError if the
+  // device is not a GPU.
   std::shared_ptr<const TunedTable> load(Device device,
                                          const std::function<void(const std::string&)>& notice) const;
 };
 
-// A table of this file for this device; reports to `notice` and returns null if it cannot be used.
+// The table in this file. If it cannot be used on this device, reports that to `notice` and returns null.
 std::shared_ptr<const TunedTable> usable_table(const std::filesystem::path& path, Device device,
                                                const std::function<void(const std::string&)>& notice);
 

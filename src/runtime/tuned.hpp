@@ -1,5 +1,5 @@
-// Choices of kernels that were measured to be the fastest on one GPU: `warpwright tune` writes them,
-// `--tuned` uses them.
+// The kernels that were measured as the fastest on one GPU. `warpwright tune` writes them to a table, and
+// `--tuned` uses it.
 #pragma once
 
 #include <cstddef>
@@ -11,21 +11,23 @@
 
 namespace warpwright {
 
-// Measurements hold for this GPU, driver, library of matrix products and version of the program alone.
+// The machine of some measurements: GPU, driver, library of matrix products (cuBLASLt) and version of the
+// program. The measurements are valid only if all four are the same.
 struct TunedFor {
   std::string gpu, driver, library, program;
 
   bool operator==(const TunedFor&) const = default;
 };
 
-// One choice, "cuda.persistent[128x192, in turns, clusters 2x1, 66 workers]", for each problem of an
-// operation that was measured. In a file it is JSON with a checksum (docs/formats.md).
+// The fastest choice for each measured problem of an operation, as
+// "cuda.persistent[128x192, in turns, clusters 2x1, 66 workers]". The file is JSON with a checksum
+// (docs/formats.md).
 class TunedTable {
  public:
   explicit TunedTable(TunedFor machine) : machine_(std::move(machine)) {}
-  // Throws Error if the file is missing, damaged or no such table.
+  // Throws Error if the file is missing or damaged, or if it is no such table.
   static TunedTable read(const std::string& path);
-  // Creates the folder and replaces the file.
+  // Creates the folder and replaces the file. Throws Error if it cannot.
   void write(const std::string& path) const;
 
   const TunedFor& machine() const { return machine_; }
@@ -35,7 +37,7 @@ class TunedTable {
   void set(std::string_view operation, std::string_view problem, std::string choice);
   // Null if the problem was not measured.
   const std::string* choice(std::string_view operation, std::string_view problem) const;
-  // The part of the choice in brackets, if the choice is this kernel.
+  // The part of the choice in brackets; none if the problem was not measured or chooses another kernel.
   std::optional<std::string_view> configuration(std::string_view operation, std::string_view problem,
                                                 std::string_view kernel) const;
   std::size_t size() const { return choices_.size(); }

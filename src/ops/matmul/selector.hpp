@@ -25,7 +25,7 @@ std::vector<Selection> selections(const Request& request, Schedule schedule, con
 Selection select(const Request& request, Schedule schedule, const DeviceInfo& device);
 
 namespace cuda {
-// Run one of the selections. The product must not be empty, and its matrices must be aligned for the copy
+// Runs one of the selections. The product must not be empty, and its matrices must be aligned for the copy
 // engine (wgmma.hpp).
 void run(const Context& context, const MatmulForward& args, Schedule schedule, const Selection& selection);
 void run(const Context& context, const MatmulDx& args, Schedule schedule, const Selection& selection);

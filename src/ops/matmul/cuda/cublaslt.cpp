@@ -1,15 +1,15 @@
-// The products by cuBLASLt, with what surrounds them in its epilogues where it has one that fits (bias, scale
-// and residual; tanh GELU, the pre-activation kept; the derivative of tanh GELU) and in kernels of our own
-// (parts.cu) where it has none. The sums for dbias are ours: they take less time than the library adds for
-// them to its product.
+// The products by cuBLASLt. The steps after a product run in the library's epilogue if it has one that fits:
+// bias, scale and residual; tanh GELU, with the pre-activation kept; the derivative of tanh GELU. Otherwise
+// kernels of our own do them (parts.cu). dbias always comes from our own kernels, because the library's
+// epilogue for it costs more time.
 //
-// Tensor cores sum in fp32. On Hopper the kernel is the one of the library's proposals that is predicted to
-// be the fastest (time.hpp), elsewhere the first, unless the device's tuned table names another. So the
+// Tensor cores sum in fp32. On Hopper, the kernel is the library's proposal with the shortest predicted time
+// (time.hpp). On other GPUs it is the first proposal. The device's tuned table can name another one. So the
 // choice is a pure function of problem, device, library and table, and the same kernel gives the same bits in
-// every run. A depth cut into parts is summed in order, in the output or in the workspace.
+// every run. If the depth is cut into parts, they are summed in order, in the output or in the workspace.
 //
-// A Context keeps descriptors and the kernel of every product it has met: later calls neither allocate nor
-// search, and can be captured in a graph.
+// A Context keeps the descriptors and the kernels of every product it has met. Later calls neither allocate
+// nor search, so a graph can capture them.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -31,7 +31,7 @@ namespace {
 
 using namespace cublaslt;
 
-// What the library recommends for Hopper.
+// Bytes of workspace that the library recommends for Hopper.
 constexpr std::size_t kLibraryWorkspace = std::size_t{32} << 20;
 
 cudaDataType_t type_of(DType dtype) {
@@ -47,22 +47,22 @@ cudaDataType_t type_of(DType dtype) {
   }
 }
 
-// D (rows, cols) = scale·op(A) (rows, depth) · op(B) (depth, cols) [+ C], then the epilogue. The library
-// counts by columns: a matrix (R, C) of ours, with rows `leading` elements apart, is its (C, R).
+// D (rows, cols) = scale·op(A) (rows, depth) · op(B) (depth, cols) [+ C], then the epilogue. The library's
+// matrices are column-major: our matrix (R, C), with rows `leading` elements apart, is its matrix (C, R).
 struct Product {
   std::int64_t rows = 0, cols = 0, depth = 0;
   DType in = DType::f32, out = DType::f32;
   bool transpose_a = false, transpose_b = false;
   cublasLtEpilogue_t epilogue = CUBLASLT_EPILOGUE_DEFAULT;
-  bool aux = false;              // with the pre-activation
-  bool adds = false;             // C
-  std::uint32_t alignment = 16;  // of all operands and their rows, in bytes
+  bool aux = false;              // the epilogue writes or reads the pre-activation
+  bool adds = false;             // adds C
+  std::uint32_t alignment = 16;  // bytes, of all operands and their rows
   std::int64_t leading_a = 0, leading_b = 0, leading_c = 0, leading_d = 0, leading_aux = 0;
 
   bool operator==(const Product&) const = default;
 };
 
-// The same with its matrices' rows one after another: what a problem says of it.
+// The same product with contiguous matrices. A problem does not contain strides.
 Product contiguous(Product p) {
   p.leading_a = p.transpose_a ? p.depth : p.rows;
   p.leading_b = p.transpose_b ? p.cols : p.depth;
@@ -77,21 +77,21 @@ struct Operands {
   void* d = nullptr;
   const void* bias = nullptr;
   const void* aux = nullptr;  // the pre-activation
-  const void* c = nullptr;    // of D's dtype; may be D
+  const void* c = nullptr;    // has D's dtype; may be D
   float scale = 1;
 };
 
 constexpr int kProposals = 8;
 
-// What the library proposes for a product: its kernels, and our name and prediction for each. Of kernels
-// whose descriptions are alike, all but the first have a number at the end.
+// The library's proposals for a product: its kernels, with our name and predicted time for each. If several
+// kernels have the same description, all but the first have a number at the end of their names.
 struct Proposals {
   std::vector<cublasLtMatmulAlgo_t> algorithms;
   std::vector<Configuration> configurations;
-  std::size_t predicted = 0;  // the fastest
+  std::size_t predicted = 0;  // index of the kernel with the shortest predicted time
 
   bool empty() const { return algorithms.empty(); }
-  // The one with this name, or the predicted one.
+  // The index of the kernel with this name, or of the predicted one if none has it.
   std::size_t chosen(const std::optional<std::string_view>& name) const {
     const auto found =
         name ? std::ranges::find(configurations, *name, &Configuration::text) : configurations.end();
@@ -100,7 +100,7 @@ struct Proposals {
   }
 };
 
-// What a Context keeps of a product.
+// A product with everything that a Context keeps for it.
 struct Plan {
   Product product;
   Description description;
@@ -122,8 +122,8 @@ T attribute_of(const cublasLtMatmulAlgo_t& algorithm, cublasLtMatmulAlgoConfigAt
   return value;
 }
 
-// The two numbers in an enumerator's name, which the header has no function for: of "…_TILE_128x256", 128 and
-// 256; zeros where there is no such enumerator.
+// The two numbers in an enumerator's name: 128 and 256 for "…_TILE_128x256"; zeros if the value has no
+// enumerator. The library's header has no function for this.
 template <auto value>
 constexpr std::array<int, 2> numbers_of() {
   const std::string_view name = __PRETTY_FUNCTION__;
@@ -148,12 +148,12 @@ constexpr auto all_numbers() {
 constexpr auto kTileNumbers = all_numbers<cublasLtMatmulTile_t, CUBLASLT_MATMUL_TILE_END>();
 constexpr auto kClusterNumbers = all_numbers<cublasLtClusterShape_t, CUBLASLT_CLUSTER_SHAPE_END>();
 
-// By the library's rows, which are our columns.
+// The description of one of the library's kernels. Our rows are its columns.
 LibraryKernel kernel_of(const cublasLtMatmulAlgo_t& a) {
   const auto tile = attribute_of<std::uint32_t>(a, CUBLASLT_ALGO_CONFIG_TILE_ID);
   const auto cluster = attribute_of<std::uint16_t>(a, CUBLASLT_ALGO_CONFIG_CLUSTER_SHAPE_ID);
   LibraryKernel kernel;
-  // A library newer than the header this was compiled with may have more.
+  // A library that is newer than the compiled header may have more tiles and clusters.
   if (tile < kTileNumbers.size() && kTileNumbers[tile][0] > 0) {
     kernel.rows = kTileNumbers[tile][1];
     kernel.cols = kTileNumbers[tile][0];
@@ -167,13 +167,13 @@ LibraryKernel kernel_of(const cublasLtMatmulAlgo_t& a) {
   return kernel;
 }
 
-// False where a test imagines the device.
+// False if the device exists only in a test.
 bool is_present(const DeviceInfo& device) {
   int count = 0;
   return cudaGetDeviceCount(&count) == cudaSuccess && device.device.index < count;
 }
 
-// The library's, of this device and thread.
+// The library's handle for this device and thread.
 cublasLtHandle_t handle_of(const DeviceInfo& device) {
   thread_local std::map<int, Handle> handles;
   Handle& handle = handles[device.device.index];
@@ -181,7 +181,7 @@ cublasLtHandle_t handle_of(const DeviceInfo& device) {
   return handle.get();
 }
 
-// Descriptors of a product; the library is asked for proposals with them, and runs it.
+// Makes a product's descriptors. The library takes them to propose kernels and to run the product.
 Plan describe(const Product& p, const DeviceInfo& device) {
   const bool rounds = device.tf32 && p.in == DType::f32;
   Plan plan;
@@ -200,7 +200,7 @@ Plan describe(const Product& p, const DeviceInfo& device) {
   return plan;
 }
 
-// The library's proposals for a product as a problem has it: rows follow each other.
+// The library's proposals for a product with contiguous matrices.
 Proposals propose(const Product& p, const Request& request, const DeviceInfo& device) {
   const Plan plan = describe(p, device);
   const Preference preference = make_preference();
@@ -234,7 +234,7 @@ Proposals propose(const Product& p, const Request& request, const DeviceInfo& de
   return proposals;
 }
 
-// What a Context keeps.
+// All that a Context keeps for cuBLASLt.
 struct State {
   std::deque<Plan> plans;
 
@@ -255,8 +255,8 @@ State& state_of(const Context& context) {
   return **std::any_cast<std::shared_ptr<State>>(&slot);
 }
 
-// One way to ask the library for a problem: its product, and whether that product's epilogue leaves nothing
-// to do.
+// One way to compute a problem with the library: a product with an epilogue. whole: the epilogue does all
+// steps after the product.
 struct Way {
   Product product;
   bool has_bias = false, whole = false;
@@ -267,8 +267,9 @@ cublasLtEpilogue_t gelu_epilogue(bool bias, bool preact) {
   return bias ? CUBLASLT_EPILOGUE_GELU_BIAS : CUBLASLT_EPILOGUE_GELU;
 }
 
-// The library's GELU is the tanh form with an approximated tanh: good to 2^-11, below half an ulp of bf16 and
-// fp16 alone. It takes pre-activations in rows of a multiple of eight elements.
+// True if the library's epilogue can compute the activation. Its GELU is the tanh form with an approximate
+// tanh. The error is up to 2^-11, which is below half an ulp only in bf16 and fp16. Rows of pre-activations
+// must be multiples of eight elements.
 template <class Problem>
 bool fuses_gelu(const Problem& p, bool preact) {
   return p.activation == Activation::gelu_tanh && size_of(p.dtype) == 2 && !p.widened &&
@@ -280,7 +281,7 @@ std::uint32_t alignment_of(const Problem& p) {
   return p.aligned ? 16 : static_cast<std::uint32_t>(size_of(p.dtype));
 }
 
-// The most fused first: all of the epilogue, the bias alone, the product alone.
+// The ways to compute a problem, the most fused first: with the whole epilogue, with the bias, without any.
 template <bool fused>
 std::vector<Way> ways_of(const MatmulForwardProblem& p) {
   // outᵀ = weight · xᵀ
@@ -300,7 +301,8 @@ std::vector<Way> ways_of(const MatmulForwardProblem& p) {
     way.product.aux = p.preact;
     way.has_bias = way.whole = true;
   } else if (fused && takes_bias && !p.preact && p.activation == Activation::none && !(p.bias && p.scaled)) {
-    // It adds the bias after it has multiplied by the scale.
+    // The library multiplies by the scale before it adds the bias. Here the scale applies to their sum, so
+    // the epilogue cannot have both.
     Way& way = ways.emplace_back(plain);
     if (p.bias) way.product.epilogue = CUBLASLT_EPILOGUE_BIAS;
     way.product.adds = p.residual;
@@ -349,7 +351,7 @@ std::vector<Way> ways_of(const MatmulDwProblem& p) {
                        .alignment = alignment_of(p)}}};
 }
 
-// What is left when the library's kernel is done.
+// True if steps remain after the library's kernel.
 bool leaves_a_pass(const MatmulForwardProblem& p, const Way& way) {
   if (way.whole) return false;
   return (p.bias && !way.has_bias) || p.preact || p.activation != Activation::none || p.scaled || p.residual;
@@ -360,7 +362,7 @@ bool leaves_a_pass(const MatmulDxProblem&, const Way& way) {
 bool leaves_a_pass(const MatmulDwProblem&, const Way&) {
   return false;
 }
-// The library's part of what is asked for.
+// The library's part of a request.
 Request library_part(Request request, const Way& way) {
   if (way.whole) return request;
   request.activation = Activation::none;
@@ -368,8 +370,8 @@ Request library_part(Request request, const Way& way) {
   return request;
 }
 
-// Puts the product on its way, by the kernel with this name or the predicted one. False if the library has
-// none.
+// Launches the product with the kernel of this name, or with the predicted one. Returns false if the library
+// has no kernel.
 bool multiply(const Context& context, const Product& product, const Request& request, const Operands& o,
               const std::optional<std::string_view>& kernel) {
   Plan& plan = state_of(context).plan(product, request, context.device());
@@ -385,7 +387,7 @@ bool multiply(const Context& context, const Product& product, const Request& req
   return true;
 }
 
-// The kernel that the device's tuned table names for a problem.
+// The kernel that the device's tuned table names for a problem; none if it names none.
 template <bool fused, class Problem>
 std::optional<std::string_view> tuned_kernel(const Problem& p, const DeviceInfo& device) {
   return tuned_configuration(operation_of(p), fused ? "cuda.cublaslt" : "cuda.cublaslt_unfused", p, device);
@@ -474,15 +476,15 @@ std::size_t workspace(const Problem& p, const DeviceInfo&) {
   return kLibraryWorkspace;
 }
 
-// A pass of our own over the result, with another matrix that it reads or writes.
+// Seconds of a pass of our own over the result, and over another matrix if the request has one (extra).
 double pass_seconds(const Request& r) {
   constexpr double kStart = 2.5e-6, kBandwidth = 3.5e12;
   const double elements = static_cast<double>(r.extent.rows) * static_cast<double>(r.extent.cols);
   return kStart + (r.extra ? 3 : 2) * elements * static_cast<double>(size_of(r.dtype)) / kBandwidth;
 }
 
-// The kernels to choose from, with predicted times that count our own pass after them; empty if the library
-// has none, or if there is no device to ask it for.
+// The kernels to choose from. Their predicted times include our own pass after them. Empty if the library has
+// no kernel, or if the device is not present.
 template <bool fused, class Problem>
 Proposals proposals_for(const Problem& p, const DeviceInfo& device) {
   const Request request = request_of(p);

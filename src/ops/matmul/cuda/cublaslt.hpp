@@ -1,5 +1,5 @@
-// cuBLASLt, CUDA's library of matrix products: loaded when it is first needed, so that the program also
-// starts where it is not installed, and its objects as owners. For sources that are compiled with CUDA's
+// cuBLASLt, CUDA's library of matrix products. It is loaded when it is first needed, so the program also
+// starts if it is not installed. Owners release its objects. Sources that include this header need CUDA's
 // headers.
 #pragma once
 
@@ -30,14 +30,16 @@ struct Library {
   decltype(&cublasLtMatmulPreferenceSetAttribute) set_preference;
 };
 
-// Loaded at the first call; an Error where it cannot be.
+// Loads the library at the first call. Throws Error if that fails.
 const Library& library();
-// Why it cannot be loaded and what to install, or "".
+// The reason why the library cannot be loaded, and what to install; "" if it is loaded. Never throws Error.
 const std::string& reason_for_absence();
 
+// Throws Error if the status is not success. doing: the action that failed, "describing a product".
 void check(cublasStatus_t status, std::string_view doing);
 
-// Whether the process ends, and the library with it: what a static Context still holds then is not released.
+// True if the process is ending and may have unloaded the library. Objects of a static Context are then not
+// released.
 bool is_ending();
 
 template <auto Library::*release>
@@ -57,7 +59,7 @@ using Preference = Owner<cublasLtMatmulPreference_t, &Library::destroy_preferenc
 
 Handle make_handle();
 Description make_description(cublasComputeType_t compute);
-// A matrix by columns, which begin `leading` elements apart.
+// The layout of a column-major matrix whose columns begin `leading` elements apart.
 Layout make_layout(cudaDataType_t type, std::int64_t rows, std::int64_t cols, std::int64_t leading);
 Preference make_preference();
 

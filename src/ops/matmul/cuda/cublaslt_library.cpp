@@ -17,7 +17,7 @@ bool ending = false;
 
 struct Loaded {
   Library library{};
-  std::string reason;  // why not, or ""
+  std::string reason;  // why the library is not loaded, or ""
 
   Loaded() {
     void* file = nullptr;
@@ -28,7 +28,7 @@ struct Loaded {
       reason = fmt::format("{} is not found", kNames[0]);
       return;
     }
-    // Stays loaded as long as the process: a library that has launched kernels cannot be unloaded safely.
+    // The file is never closed: a library that has launched kernels cannot be unloaded safely.
     find(file, "cublasLtCreate", library.create);
     find(file, "cublasLtDestroy", library.destroy);
     find(file, "cublasLtGetStatusString", library.status_string);
@@ -45,7 +45,7 @@ struct Loaded {
     find(file, "cublasLtMatmulPreferenceDestroy", library.destroy_preference);
     find(file, "cublasLtMatmulPreferenceSetAttribute", library.set_preference);
   }
-  // Made once the library was loaded, it ends just before the library does.
+  // This object is constructed after the library's own statics, so it is destroyed just before them.
   ~Loaded() { ending = true; }
   Loaded(const Loaded&) = delete;
   Loaded& operator=(const Loaded&) = delete;

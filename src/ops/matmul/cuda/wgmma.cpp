@@ -13,6 +13,7 @@
 namespace warpwright::ops::matmul::cuda {
 namespace {
 
+// Owns one of the kFlagSets sets of flags.
 class FlagSet {
  public:
   FlagSet() {
@@ -44,7 +45,7 @@ class FlagSet {
   int index_ = 0;
 };
 
-// The partial sums of dout's columns: one per slab of its rows.
+// Slabs of 64 rows. dw computes one partial sum of dout's columns per slab, for dbias.
 std::int64_t slabs_of(std::int64_t rows) {
   return (rows + 63) / 64;
 }
@@ -88,7 +89,7 @@ namespace {
 
 Refusal refuse(const Request& r, Schedule schedule, bool aligned, const DeviceInfo& device) {
   if (!wgmma_is_built()) return "this build has no code for sm_90a";
-  // The depth is the length of a row, except in dw, where it is the number of rows.
+  // Elements of a row of the first factor: the depth, or extent.rows in dw, whose first factor is transposed.
   const std::int64_t rows = r.direction == Direction::dw ? r.extent.rows : r.extent.depth;
   if (rows % 8 != 0 || r.extent.cols % 8 != 0) return "rows of the matrices are not multiples of 16 bytes";
   if (!aligned) return "a tensor does not begin at a multiple of 16 bytes, or one of its rows does not";
@@ -103,13 +104,13 @@ Refusal refuse(const Request& r, Schedule schedule, bool aligned, const DeviceIn
   return {};
 }
 
-// The functions of a kernel's object.
+// The functions of a Kernel object.
 template <Schedule schedule, class Args>
 struct Wgmma {
   using Problem = typename Args::Problem;
 
   static std::string name() { return fmt::format("cuda.{}", name_of(schedule)); }
-  // The measured tile, or the tile that is predicted to be the fastest.
+  // The selection that the tuned table names, or the one with the shortest predicted time.
   static Selection selection(const Problem& p, const DeviceInfo& device) {
     const Request request = request_of(p);
     if (device.tuned && !request.batch_invariant) {

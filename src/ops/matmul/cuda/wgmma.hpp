@@ -1,21 +1,22 @@
-// Connects the kernels' objects (wgmma.cpp) to the kernels on Hopper's tensor cores.
+// Connects the Kernel objects (wgmma.cpp) with the CUDA kernels on Hopper's tensor cores.
 #pragma once
 
 #include "ops/matmul/selector.hpp"
 
 namespace warpwright::ops::matmul::cuda {
 
+// True if this build has code for sm_90a.
 bool wgmma_is_built();
 
-// The set of flags of this Context (wgmma_run.cuh). The launches of one Context follow each other, as they do
-// in its scratch, which has the partial sums. The launches of two Contexts may run at once, so each has its
-// own set.
+// The index of this Context's set of flags (wgmma_run.cuh). The launches of one Context follow each other, so
+// they can share the flags, as they share the scratch that holds the partial sums. Launches of two Contexts
+// may run at once, so each Context has its own set. Throws Error if kFlagSets Contexts have one already.
 inline constexpr int kFlagSets = 64, kFlagsOfSet = 1024;
 int flag_set_of(const Context& context);
 
-// These functions need aligned factors and a product that is not empty. The scratch has the selection's
-// partial_bytes. If dbias is asked for, dw leaves the sums of dout's columns over each 64 rows (⌈M/64⌉, N)
-// after them.
+// Launches one product with a selected kernel. The product must not be empty, and its matrices must be
+// aligned. The scratch holds the selection's partial_bytes. If there is a dbias, dw writes the sums of dout's
+// columns over each 64 rows after them: (⌈M/64⌉, N) fp32.
 void wgmma_forward(const Context& context, const MatmulForward& args, Schedule schedule,
                    const Selection& selection);
 void wgmma_dx(const Context& context, const MatmulDx& args, Schedule schedule, const Selection& selection);
