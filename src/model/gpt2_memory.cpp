@@ -169,13 +169,14 @@ GPT2Parameters gpt2_parameters(const GPT2Config& config, const DecoderParameters
 void initialize(const GPT2Config& config, std::uint64_t seed, const DecoderParameters& parameters) {
   constexpr std::uint32_t kInitialization = 0x494e4954;  // its own random stream: "INIT"
   std::uint32_t index = 0;
-  for (const auto& [name, tensor] : parameters) {
+  for (const auto& [name, parameter] : parameters) {
+    const Tensor& tensor = parameter;  // clang 14 does not capture a structured binding
     const PhiloxStream stream(seed, kInitialization, index++);
-    const bool is_norm_weight = name.find("ln_") != std::string::npos && ends_with(name, "weight");
+    const double mean = name.find("ln_") != std::string::npos && ends_with(name, "weight") ? 1 : 0;
+    const double deviation = initial_deviation(config, name);
     const std::int64_t count = name == "wte.weight" ? config.vocab * config.channels : tensor.elements();
     visit_dtype(tensor.dtype, [&](auto tag) {
       using T = typename decltype(tag)::type;
-      const double mean = is_norm_weight ? 1 : 0, deviation = initial_deviation(config, name);
       write_on_host(tensor, Stream(tensor.device),
                     [&](const Tensor& host) { fill<T>(host, count, stream, mean, deviation); });
     });
