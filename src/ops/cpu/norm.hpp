@@ -213,8 +213,8 @@ inline RowSums row_sums(const T* x, std::int64_t C, float shift) {
   return {shift, sums.a, sums.b};
 }
 
-// Computes the statistics in two more passes. The first finds the mean. The second finds the squares, and
-// also what rounding left of Σ(x − mean). That rest corrects the result if it is more than half an ulp of the
+// Computes the statistics in two more passes. The first finds the mean. The second finds the squares, and the
+// rest that rounding left of Σ(x − mean). The rest corrects the result if it is more than half an ulp of the
 // deviation, as in a constant row.
 template <class T>
 inline RowStatistics statistics_again(const T* x, std::int64_t C, float eps, bool centered) {
@@ -283,8 +283,8 @@ inline void normalize(const X* x, RowStatistics s, const P* weight, const P* bia
     }
   });
 }
-// Does the same and also sums the next row. That row is thus read from memory once, because its sums need no
-// separate pass.
+// Does the same and also sums the next row. The next row is thus read from memory once, because its sums need
+// no separate pass.
 template <class X, class P, class O>
 inline RowSums normalize_and_sum(const X* x, RowStatistics s, const P* weight, const P* bias, RowOut<O> out,
                                  std::int64_t C, const X* next, bool centered) {

@@ -20,8 +20,8 @@ constexpr std::size_t kLine = 64;
 
 // Chooses the grid of workers with the least work for the busiest worker: its tiles, the columns it packs for
 // every block of rows, and its share of the rows that its team packs. Packing one tile's depth costs about as
-// much as two products. If grids are equal, it takes the one with the most teams, because members of a team
-// wait for each other and teams do not.
+// much as two products. It prefers more teams among equal grids, because members of a team wait for each
+// other and teams do not.
 void choose_teams(std::int64_t row_tiles, std::int64_t col_tiles, std::int64_t block_tiles,
                   std::int64_t threads, Blocking& b) {
   std::int64_t best = -1;

@@ -157,7 +157,7 @@ __device__ void stream_tiles(int count, Load&& load, Step&& step) {
   }
 }
 
-// Replaces the scores of keys that their queries do not see.
+// Sets the scores of keys that a query does not see to `hidden`.
 template <class E>
 __device__ void mask_keys(typename E::Scores& s, const Tile& tile, int key, bool causal, float hidden) {
 #pragma unroll
@@ -168,8 +168,8 @@ __device__ void mask_keys(typename E::Scores& s, const Tile& tile, int key, bool
   }
 }
 
-// One step of the softmax: scores become probabilities of the largest score so far, and earlier sums shrink
-// to it.
+// One step of the online softmax: replaces the scores by exponentials relative to the largest score so far,
+// and scales the earlier sums accordingly.
 template <class E>
 __device__ void exponentiate(typename E::Scores& s, float (&largest)[E::R], float (&sum)[E::R],
                              typename E::Sums& o, float factor) {
@@ -351,7 +351,7 @@ __global__ void __launch_bounds__(E::kThreads, E::kResident)
   E::store(p.dq, query, tile.head, tile.rows, dq, q_tile, p.head_size);
 }
 
-// Zeros in place of the transposed scores, and of their gradients, of queries that do not see their key.
+// Sets the transposed scores of queries that do not see a key, and their gradients, to 0.
 template <class E>
 __device__ void mask_queries(typename E::Scores& s, typename E::Scores& dp, const Tile& tile, int query,
                              bool causal) {

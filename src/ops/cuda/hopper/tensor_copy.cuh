@@ -47,9 +47,9 @@ __device__ inline void copy_bytes(void* to, const void* from, int bytes, Barrier
       : "memory");
 }
 
-// Copies contiguous bytes of this block's shared memory to another block of the cluster. That block's barrier
-// counts them. `to` and `barrier` are addresses in this block; the other block uses the same ones. The source
-// must not change until the other block has received the bytes.
+// Copies contiguous bytes of this block's shared memory to another block of the cluster. The other block's
+// barrier counts them. `to` and `barrier` are addresses in this block; the same addresses are used in the
+// other block. The source must not change until the other block has received the bytes.
 __device__ inline void copy_to_block(void* to, const void* from, int bytes, Barrier* barrier, int block) {
   asm volatile(
       "{\n"

@@ -80,9 +80,9 @@ struct RowStatistics {
   A mean, rstd;
 };
 
-// Another pass finds what rounding left of Σ(x − mean). That rest corrects the result if it is more than half
-// an ulp of the deviation, as in a constant row. If the row is not centered, the mean is 0 and rstd is 1 /
-// root mean square. weight and bias may be null, which means 1 and 0.
+// Another pass finds the rest that rounding left of Σ(x − mean). The rest corrects the result if it is more
+// than half an ulp of the deviation, as in a constant row. If the row is not centered, the mean is 0 and rstd
+// is 1 / root mean square. weight and bias may be null, which means 1 and 0.
 template <class A, class X, class P, class O>
 RowStatistics<A> normalize_row(const X* x, const P* weight, const P* bias, O* out, std::int64_t C, A eps,
                                bool centered) {
