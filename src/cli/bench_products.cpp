@@ -60,9 +60,10 @@ void add_bench_products(CLI::App& bench) {
   command->add_option("--seconds", f->seconds, "Begin no product after this many seconds; 0: no limit")
       ->capture_default_str();
   command
-      ->add_option("--within", f->within,
-                   "Time the kernels that are predicted to take at most this many times as long as the "
-                   "fastest, and what each variant chooses")
+      ->add_option(
+          "--within", f->within,
+          "Time our kernels that are predicted to take at most this many times as long as the fastest "
+          "(and all proposals of cuBLASLt's)")
       ->capture_default_str()
       ->check(CLI::Range(1.0, 1e6));
   command->add_option("--table", f->table,

@@ -15,7 +15,7 @@
 #include "core/error.hpp"
 #include "model/gpt2_decoder.hpp"
 #include "ops/matmul/products_bench.hpp"
-#include "ops/matmul/timer.hpp"
+#include "ops/matmul/timer_bench.hpp"
 #include "runtime/file.hpp"
 #include "train/options.hpp"
 
@@ -221,8 +221,10 @@ void add_tune(CLI::App& app) {
       "shape", f->shapes,
       "Products of bf16 as `bench products` names them, instead of a model's; default: a model's");
   command
-      ->add_option("--within", f->timing.within,
-                   "Measure kernels predicted to take at most this many times as long as the fastest")
+      ->add_option(
+          "--within", f->timing.within,
+          "Measure our kernels that are predicted to take at most this many times as long as the fastest "
+          "(and all proposals of cuBLASLt's)")
       ->check(CLI::Range(1.0, 1e6))
       ->capture_default_str();
   command->add_option("--rounds", f->timing.rounds, "Samples of each kernel")

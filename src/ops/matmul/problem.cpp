@@ -22,8 +22,8 @@ void require_rows(std::string_view operation, std::string_view argument, const T
 
 void require_packed(const MatmulForward& a) {
   require_dtype(kForwardName, "packed", a.packed, DType::u8);
-  require(a.packed.shape.rank() == 1 && reinterpret_cast<std::uintptr_t>(a.packed.data) % 64 == 0, kForwardName,
-          "packed must be (packed_bytes) and start at a multiple of 64 bytes");
+  require(a.packed.shape.rank() == 1 && reinterpret_cast<std::uintptr_t>(a.packed.data) % 64 == 0,
+          kForwardName, "packed must be (packed_bytes) and start at a multiple of 64 bytes");
 }
 
 // Requires a result: of the factors' dtype, or fp32 if that has 16 bits.

@@ -13,7 +13,7 @@
 
 #include "ops/matmul/measured.hpp"
 #include "ops/matmul/timeline.hpp"
-#include "ops/matmul/timer.hpp"
+#include "ops/matmul/timer_bench.hpp"
 #include "runtime/file.hpp"
 
 namespace warpwright::ops::matmul {

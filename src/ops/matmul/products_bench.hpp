@@ -44,7 +44,7 @@ struct ProductBenchOptions {
   bool bias_gradient = false;   // dw also computes dbias
   int rounds = 5;               // samples of every kernel
   double seconds = 0;           // time limit of the bench; 0: none
-  double within = 3;            // bound on the kernels' predicted times, as a multiple of the shortest
+  double within = 3;            // as in TimingOptions (timer_bench.hpp)
   std::filesystem::path table;  // file for all measured times (measured.hpp); empty: none
   bool json = false;
 };

@@ -1,5 +1,6 @@
 // Padding on a GPU. Memory-bound.
-//   lengths       one block: a warp per sequence counts its ones by ballots, the block scans the counts, and the
+//   lengths       one block: a warp per sequence counts its ones by ballots, the block scans the counts, and
+//   the
 //                 warps write the indices
 //   pack, unpack  one warp per row, 16 bytes per access if size and alignment allow it
 #include <cuda_bf16.h>

@@ -21,8 +21,10 @@ struct TimedKernel {
 };
 
 struct TimingOptions {
-  double within = 2;  // bound on the kernels' predicted times, as a multiple of the shortest
-  int rounds = 5;     // samples of each kernel; nearly fastest kernels get four times as many
+  // Bound on the predicted times of our kernels, as a multiple of the shortest. The library's proposals and
+  // every variant's own choice are timed in any case.
+  double within = 2;
+  int rounds = 5;  // samples of each kernel; nearly fastest kernels get four times as many
 };
 
 // Holds matrices of random numbers in device memory and hands them out in turn, so that a call reads its
@@ -35,9 +37,9 @@ class ProductTimer {
   Context& context() { return context_; }
   const Context& context() const { return context_; }
 
-  // Times kernels in turn, each in a graph of its own: those within options.within, and every variant's own
-  // choice. Returns no kernels if the problem has unaligned tensors, packed weights or rows counted on the
-  // device, or if its bits must not depend on the number of rows. Throws Error if a matrix does not fit.
+  // Times kernels in turn, each in a graph of its own. Returns no kernels if the problem has unaligned
+  // tensors, packed weights or rows counted on the device, or if its bits must not depend on the number of
+  // rows. Throws Error if a matrix does not fit.
   template <class A>
   std::vector<TimedKernel> time(const Op<A>& op, const typename A::Problem& problem,
                                 const TimingOptions& options);

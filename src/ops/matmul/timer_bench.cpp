@@ -1,4 +1,4 @@
-#include "ops/matmul/timer.hpp"
+#include "ops/matmul/timer_bench.hpp"
 
 #include <fmt/format.h>
 
@@ -48,8 +48,11 @@ template <class A>
 struct Candidate {
   const Variant<A>* variant;
   TimedKernel timed;
-  bool is_own = false;  // the variant takes this configuration by itself
+  bool is_exempt = false;  // timed whatever its predicted time
 };
+
+// All of the library's proposals are timed: its kernels are the ones whose predictions are off the most.
+constexpr std::string_view kLibrary = "cuda.cublaslt";
 
 template <class A>
 std::vector<Candidate<A>> candidates_of(const Op<A>& op, const typename A::Problem& problem,
@@ -60,13 +63,14 @@ std::vector<Candidate<A>> candidates_of(const Op<A>& op, const typename A::Probl
     if (variant.name == kReference || !variant.refuse(problem, device).empty()) continue;
     const std::string own = variant.configuration(problem, device);
     for (const Configuration& c : variant.configurations(problem, device)) {
-      list.push_back({&variant, {choice_text(variant.name, c.text), c.seconds}, c.text == own});
+      const bool is_exempt = c.text == own || variant.name == kLibrary;
+      list.push_back({&variant, {choice_text(variant.name, c.text), c.seconds}, is_exempt});
       least = std::min(least, c.seconds);
     }
   }
   // A cost above one second is a rank, not a prediction (kernels.hpp).
   std::erase_if(list, [&](const Candidate<A>& c) {
-    return c.timed.predicted > (c.is_own ? std::max(1.0, within * least) : within * least);
+    return c.timed.predicted > (c.is_exempt ? std::max(1.0, within * least) : within * least);
   });
   return list;
 }
