@@ -55,7 +55,7 @@ endif()
 # For commands, benches' cases and tests: there is much of this code, and its speed does not matter. Optimization would
 # take a third of its compile time.
 add_library(warpwright_seldom_run INTERFACE)
-target_compile_options(warpwright_seldom_run INTERFACE $<$<CONFIG:Release>:-O1>)
+target_compile_options(warpwright_seldom_run INTERFACE $<$<AND:$<CONFIG:Release>,$<COMPILE_LANGUAGE:CXX>>:-O1>)
 
 function(warpwright_library name)
   cmake_parse_arguments(arg "" "FOLDER" "SOURCES;CUDA_SOURCES;SOURCES_WITHOUT_CUDA;DEPENDS" ${ARGN})

@@ -52,7 +52,7 @@ struct Candidate {
 };
 
 // All of the library's proposals are timed: its kernels are the ones whose predictions are off the most.
-constexpr std::string_view kLibrary = "cuda.cublaslt";
+constexpr std::string_view kAlwaysTimed = "cuda.cublaslt";
 
 template <class A>
 std::vector<Candidate<A>> candidates_of(const Op<A>& op, const typename A::Problem& problem,
@@ -63,7 +63,7 @@ std::vector<Candidate<A>> candidates_of(const Op<A>& op, const typename A::Probl
     if (variant.name == kReference || !variant.refuse(problem, device).empty()) continue;
     const std::string own = variant.configuration(problem, device);
     for (const Configuration& c : variant.configurations(problem, device)) {
-      const bool is_exempt = c.text == own || variant.name == kLibrary;
+      const bool is_exempt = c.text == own || variant.name == kAlwaysTimed;
       list.push_back({&variant, {choice_text(variant.name, c.text), c.seconds}, is_exempt});
       least = std::min(least, c.seconds);
     }
