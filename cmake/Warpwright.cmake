@@ -23,12 +23,10 @@ endif()
 
 # -Wno-restrict: GCC 12 mistakes the insertion into a string for an overlapping copy (GCC bug 105651).
 # -Wno-pass-failed: Clang warns if it cannot vectorize a loop with `omp simd`, which the sanitizers prevent.
-# In a unity build GCC takes a source for a header, whose types must not use local ones: -Wno-subobject-linkage.
 add_library(warpwright_flags INTERFACE)
 target_compile_options(warpwright_flags INTERFACE
   $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wpedantic -Wshadow -Wnon-virtual-dtor -Werror>
   $<$<AND:$<COMPILE_LANG_AND_ID:CXX,GNU>,$<VERSION_LESS:$<CXX_COMPILER_VERSION>,13>>:-Wno-restrict>
-  $<$<AND:$<COMPILE_LANG_AND_ID:CXX,GNU>,$<BOOL:${CMAKE_UNITY_BUILD}>>:-Wno-subobject-linkage>
   $<$<COMPILE_LANG_AND_ID:CXX,Clang>:-Wno-pass-failed>)
 
 # With CUDA, CUDA's runtime is linked statically, so that the program also starts without a driver.
@@ -56,6 +54,18 @@ endif()
 # take a third of its compile time.
 add_library(warpwright_seldom_run INTERFACE)
 target_compile_options(warpwright_seldom_run INTERFACE $<$<AND:$<CONFIG:Release>,$<COMPILE_LANGUAGE:CXX>>:-O1>)
+
+# Release builds compile several sources of a test or a bench at a time (a unity build). Shipped code is compiled one source
+# at a time: in a unity build a file can silently call a better matching local function of another. GCC warns about types of
+# local names in included sources; the warning is meant for headers.
+set(WARPWRIGHT_UNITY OFF)
+if(CMAKE_BUILD_TYPE STREQUAL "Release")
+  set(WARPWRIGHT_UNITY ON)
+endif()
+function(warpwright_unity target)
+  set_target_properties(${target} PROPERTIES UNITY_BUILD ${WARPWRIGHT_UNITY})
+  target_compile_options(${target} PRIVATE $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Wno-subobject-linkage>)
+endfunction()
 
 function(warpwright_library name)
   cmake_parse_arguments(arg "" "FOLDER" "SOURCES;CUDA_SOURCES;SOURCES_WITHOUT_CUDA;DEPENDS" ${ARGN})
@@ -119,7 +129,6 @@ function(warpwright_cpu_kernels library)
   foreach(isa IN LISTS used)
     set(objects ${library}_${isa})
     add_library(${objects} OBJECT ${files_${isa}})
-    set_target_properties(${objects} PROPERTIES UNITY_BUILD OFF)
     target_compile_options(${objects} PRIVATE ${isa_${isa}})
     target_compile_definitions(${objects} PRIVATE WARPWRIGHT_ISA=${isa})
     target_include_directories(${objects} PRIVATE $<TARGET_PROPERTY:${library},INTERFACE_INCLUDE_DIRECTORIES>)
@@ -137,6 +146,7 @@ function(warpwright_test name)
   endif()
   cmake_parse_arguments(arg "" "" "SOURCES;DEPENDS" ${ARGN})
   add_executable(${name} ${arg_SOURCES})
+  warpwright_unity(${name})
   list(TRANSFORM arg_DEPENDS PREPEND warpwright_ REGEX "^(core|roofline|runtime|text|data|ops|model|infer|train)$")
   target_link_libraries(${name} PRIVATE ${arg_DEPENDS} warpwright_flags warpwright_seldom_run GTest::gtest_main)
   # Parallel tests share the processors, so a waiting thread must not spin.

@@ -242,7 +242,7 @@ TEST_F(ResumeCliTest, ATunedTableThatDoesNotFitIsTold) {
   fs::rename(folder / "kept", folder / "run/checkpoints");
   table.write(folder / "run/tuned.json");
   const std::string line = told("2");
-  EXPECT_NE(line.find("run/tuned.json was measured with the GPU NVIDIA H200, here "), std::string::npos)
+  EXPECT_NE(line.find("run/tuned.json was measured with the GPU \"NVIDIA H200\", here "), std::string::npos)
       << line;
   EXPECT_NE(line.find("it is not used"), std::string::npos) << line;
 }

@@ -63,7 +63,9 @@ std::vector<std::int64_t> parse_lengths(std::string text) {
     const std::size_t times = word.find('x');
     const std::int64_t length = number(word.substr(0, times));
     const std::int64_t count = times == std::string::npos ? 1 : number(word.substr(times + 1));
-    if (static_cast<std::int64_t>(lengths.size()) + count > kMostTexts) break;
+    if (static_cast<std::int64_t>(lengths.size()) + count > kMostTexts) {
+      throw UsageError(fmt::format("lists more than {} texts", kMostTexts), "--lengths", "give fewer");
+    }
     lengths.insert(lengths.end(), static_cast<std::size_t>(count), length);
   }
   if (lengths.empty()) throw UsageError("is empty", "--lengths", "give at least one length");
@@ -163,21 +165,21 @@ OpTable table_of(Context& context, Work& work) {
   return table;
 }
 
-struct Measurement {
+struct EncoderMeasurement {
   std::size_t batches = 0;
   double median = 0, least = 0;  // seconds for all texts
   OpTable table;
   std::int64_t wasted_tokens = 0;
 };
 
-Measurement measure(Context& context, BertSession& model, const BenchEncoderFlags& flags,
-                    const std::vector<std::int64_t>& lengths) {
+EncoderMeasurement measure(Context& context, BertSession& model, const BenchEncoderFlags& flags,
+                           const std::vector<std::int64_t>& lengths) {
   Work work(context, model, make_batches(model.config(), lengths, flags.batch_tokens), flags.layers_alone);
   for (int i = 0; i < 3; ++i) work.run();  // touches the memory's pages, captures graphs
   std::vector<double> seconds;
   for (std::int64_t i = 0; i < flags.rounds; ++i) seconds.push_back(time_once(context, work));
   std::sort(seconds.begin(), seconds.end());
-  Measurement m;
+  EncoderMeasurement m;
   m.batches = work.batches();
   m.median = seconds[seconds.size() / 2];
   m.least = seconds.front();
@@ -190,7 +192,7 @@ Measurement measure(Context& context, BertSession& model, const BenchEncoderFlag
 // Times texts of these lengths, prints a table unless --json is given, and returns the result.
 nlohmann::json report(Context& context, BertSession& model, const BenchEncoderFlags& flags,
                       const std::vector<std::int64_t>& lengths) {
-  const Measurement m = measure(context, model, flags, lengths);
+  const EncoderMeasurement m = measure(context, model, flags, lengths);
   const auto tokens = std::accumulate(lengths.begin(), lengths.end(), std::int64_t{0});
   const double tokens_per_second = static_cast<double>(tokens) / m.median;
   const double flops = model.config().flops(lengths);

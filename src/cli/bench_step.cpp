@@ -113,7 +113,7 @@ OpTable table_of_step(Context& context, TrainingStep& step, std::int64_t vocab, 
   return table;
 }
 
-struct Measurement {
+struct StepMeasurement {
   PeakFlops peak;
   Bandwidth bandwidth;
   std::vector<double> seconds;  // of each step, in order
@@ -123,8 +123,9 @@ struct Measurement {
   double tokens_per_second = 0, share_of_peak = 0;
 };
 
-Measurement measure(Context& context, TrainingStep& step, const StepOptions& options, std::int64_t steps) {
-  Measurement m;
+StepMeasurement measure(Context& context, TrainingStep& step, const StepOptions& options,
+                        std::int64_t steps) {
+  StepMeasurement m;
   const OtherLoad others;
   const bool on_cpu = context.device().device.kind == DeviceKind::cpu;
   m.peak = measure_peak_flops(context.device(), 0.3);
@@ -146,7 +147,7 @@ Measurement measure(Context& context, TrainingStep& step, const StepOptions& opt
   return m;
 }
 
-void print_json(const BenchStepFlags& flags, const Measurement& m, const Context& context,
+void print_json(const BenchStepFlags& flags, const StepMeasurement& m, const Context& context,
                 const TrainingStep& step) {
   std::vector<double> milliseconds;
   for (const double s : m.seconds) milliseconds.push_back(s * 1e3);
@@ -171,7 +172,7 @@ void print_json(const BenchStepFlags& flags, const Measurement& m, const Context
   fmt::print("{}\n", out.dump(2));
 }
 
-void print_text(const BenchStepFlags& flags, const Measurement& m, const Context& context) {
+void print_text(const BenchStepFlags& flags, const StepMeasurement& m, const Context& context) {
   m.table.print();
   fmt::print(
       "{} {} B={} T={} on {} ({} threads): {:.1f} ms a step (median of {}, fastest {:.1f}), {:.0f} tokens/s, "
@@ -190,7 +191,7 @@ void run(const BenchStepFlags& flags) {
   step.allocate();
   options.model->initialize(1, step.full_precision());
   step.round_masters();
-  const Measurement m = measure(context, step, options, flags.steps);
+  const StepMeasurement m = measure(context, step, options, flags.steps);
   warn_if_disturbed(m.disturbance);
   flags.json ? print_json(flags, m, context, step) : print_text(flags, m, context);
 }

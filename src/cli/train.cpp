@@ -100,8 +100,8 @@ void run(TrainFlags& flags, CLI::App& command) {
   if (saved && is_finished(options.out, saved->state, options.schedule.steps)) {
     compare_options(saved->state.options, identity_of(options), saved->checkpoint, {});
     clear_leftovers(options.out);
-    fmt::print("finished already after step {}: model in {}; a larger --steps goes on\n", saved->state.step,
-               (options.out / "model").string());
+    fmt::print("finished already after step {}: model in {}; to train longer, give a larger --steps\n",
+               saved->state.step, (options.out / "model").string());
     return;
   }
   check_data(flags);

@@ -3,9 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "cli/checks.hpp"
 #include "cli/command.hpp"
@@ -82,9 +82,10 @@ Problems problems_of_shapes(const std::vector<std::string>& shapes) {
 
 class Tuner {
  public:
-  Tuner(const TuneFlags& flags, TunedTable& table, std::size_t problems)
+  Tuner(const TuneFlags& flags, TunedTable& table, fs::path path, std::size_t problems)
       : flags_(flags),
         table_(table),
+        path_(std::move(path)),
         problems_(problems),
         timer_(flags.device.context_options(flags.dtype), flags.device.place()) {}
 
@@ -95,19 +96,28 @@ class Tuner {
     const std::vector<matmul::TimedKernel> kernels = timer_.time(op, problem, flags_.timing);
     const std::string predicted = choose(timer_.context(), op, problem).text;
     const auto own = std::ranges::find(kernels, predicted, &matmul::TimedKernel::choice);
-    if (own == kernels.end()) return;
+    if (own == kernels.end()) {
+      ++not_timed_;
+      return;
+    }
     const auto fastest = std::ranges::min_element(kernels, {}, &matmul::TimedKernel::seconds);
     const auto& chosen = fastest->seconds < kWorthwhile * own->seconds ? *fastest : *own;
     table_.set(op.name, tuned_problem(problem, device), chosen.choice);
+    table_.write(path_.string());  // a later error loses no measurement
     report(fmt::format("{} {}", op.name, problem.describe()), *own, chosen, kernels.size());
   }
 
-  void finish(const fs::path& path) const {
+  void finish() const {
+    if (rows_.empty()) {
+      throw Error("none of the products could be timed", "tune",
+                  "name products with aligned rows (multiples of eight), or another model");
+    }
     const double ratio = after_ > 0 ? before_ / after_ : 1;
     if (flags_.json) {
       const nlohmann::ordered_json json = {{"machine", timer_.context().device().name},
-                                           {"table", path.string()},
+                                           {"table", path_.string()},
                                            {"products", rows_.size()},
+                                           {"not_timed", not_timed_},
                                            {"changed", changed_},
                                            {"predicted_seconds", before_},
                                            {"tuned_seconds", after_},
@@ -118,7 +128,8 @@ class Tuner {
     fmt::print(
         "{} products, {} of them with a faster kernel than the predicted one: {:.2f} ms instead of {:.2f} "
         "({:.3f} times as fast)\ntable: {} ({} products); use it with --tuned\n",
-        rows_.size(), changed_, after_ * 1e3, before_ * 1e3, ratio, path.string(), table_.size());
+        rows_.size(), changed_, after_ * 1e3, before_ * 1e3, ratio, path_.string(), table_.size());
+    if (not_timed_ > 0) fmt::print("{} products could not be timed and stay as predicted\n", not_timed_);
   }
 
  private:
@@ -143,7 +154,8 @@ class Tuner {
 
   const TuneFlags& flags_;
   TunedTable& table_;
-  std::size_t problems_, begun_ = 0, changed_ = 0;
+  fs::path path_;
+  std::size_t problems_, begun_ = 0, changed_ = 0, not_timed_ = 0;
   double before_ = 0, after_ = 0;
   nlohmann::ordered_json rows_ = nlohmann::ordered_json::array();
   matmul::ProductTimer timer_;
@@ -184,12 +196,11 @@ void run(TuneFlags& flags) {
   if (flags.shapes.empty()) finish_step(flags);
   const Problems problems = flags.shapes.empty() ? problems_of_step(flags) : problems_of_shapes(flags.shapes);
   TunedTable table = table_at(path, device);
-  Tuner tuner(flags, table, problems.size());
+  Tuner tuner(flags, table, path, problems.size());
   for (const auto& problem : problems.forward) tuner.tune(matmul_forward_op(), problem);
   for (const auto& problem : problems.dx) tuner.tune(matmul_dx_op(), problem);
   for (const auto& problem : problems.dw) tuner.tune(matmul_dw_op(), problem);
-  table.write(path);
-  tuner.finish(path);
+  tuner.finish();
 }
 
 }  // namespace
@@ -217,9 +228,8 @@ void add_tune(CLI::App& app) {
       ->capture_default_str()
       ->check(one_of({"none", "gelu", "norm", "block"}));
   command->add_flag("--memory-efficient-norm", f->memory_efficient_norm, "As in train");
-  command->add_option(
-      "shape", f->shapes,
-      "Products of bf16 as `bench products` names them, instead of a model's; default: a model's");
+  command->add_option("shape", f->shapes,
+                      "Products of bf16 to measure, named as in `bench products`; default: those of --model");
   command
       ->add_option(
           "--within", f->timing.within,

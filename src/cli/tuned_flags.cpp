@@ -60,9 +60,9 @@ std::filesystem::path tuned_path(const TunedFor& machine) {
 void TunedFlags::add_to(CLI::App& command) {
   command.add_flag("--tuned", tuned,
                    "GPU: use the kernels that `warpwright tune` measured as the fastest for these shapes");
-  command.add_option("--tuned-table", table,
-                     "GPU: the same, from a table that `tune --out` wrote; default: that of this GPU in the "
-                     "cache folder, with --tuned");
+  command.add_option(
+      "--tuned-table", table,
+      "GPU: like --tuned, with the table in this file; default: that of this GPU in the cache folder");
 }
 
 std::shared_ptr<const TunedTable> TunedFlags::load(
@@ -84,6 +84,10 @@ std::shared_ptr<const TunedTable> TunedFlags::load(
 std::shared_ptr<const TunedTable> usable_table(const std::filesystem::path& path, Device device,
                                                const std::function<void(const std::string&)>& notice) {
   try {
+    std::error_code none;
+    if (path_exists(path) && !std::filesystem::is_regular_file(path, none)) {
+      throw Error("is not a file", path.string(), "delete it");  // a pipe would wait for a writer
+    }
     return read_table(path, device);
   } catch (const Error& error) {
     notice(fmt::format("{} {}: it is not used", error.where(), error.problem()));

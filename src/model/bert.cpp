@@ -17,9 +17,10 @@ float attention_scale(const BertConfig& config) {
   return static_cast<float>(1 / std::sqrt(static_cast<double>(config.head_size())));
 }
 
+// (N, NH, HS) of q, k or v
 Tensor part(const Tensor& qkv, int index) {
   return qkv.select(1, index);
-}  // (N, NH, HS) of q, k or v
+}
 
 // (N, NH, HS) or (N, 3, NH, HS) as the matrix (N, …) that a linear layer reads or writes.
 Tensor matrix(const Tensor& t) {

@@ -48,7 +48,9 @@ void check_batch(const BertConfig& config, const BatchLimits& limits, const Pack
     const auto first = batch.cu_seqlens[static_cast<std::size_t>(s)],
                last = batch.cu_seqlens[static_cast<std::size_t>(s) + 1];
     const std::string text = "text " + std::to_string(s) + " of the batch";
-    if (last < first) fail("ends before it begins", text, "append sequences one after the other");
+    if (last < first || last > N) {
+      fail("ends before it begins, or after the last token", text, "append sequences one after the other");
+    }
     if (last - first > config.max_length()) {
       fail(fmt::format("has {} tokens", last - first), text,
            fmt::format("cut it to the model's {}", config.max_length()));

@@ -151,7 +151,10 @@ std::optional<BertPackedWeights> BertPackedWeights::open(const Context& context,
     return is_whole(weights.file_, layout, model, bytes);
   };
   try {
-    if (!cache.empty() && path_exists(path) && map()) return use(weights.file_.bytes().data() + kHeaderBytes);
+    std::error_code none;
+    // Only a file: opening a pipe would wait for a writer.
+    if (!cache.empty() && std::filesystem::is_regular_file(path, none) && map())
+      return use(weights.file_.bytes().data() + kHeaderBytes);
   } catch (const Error&) {  // it cannot be read, and is laid out again
   }
   weights.memory_ = lay_out(context, file, config, dtype, bytes);

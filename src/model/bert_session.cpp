@@ -24,8 +24,8 @@ std::int64_t round_up(std::int64_t n, std::int64_t multiple) {
   return (n + multiple - 1) / multiple * multiple;
 }
 
-// Grid sizes for which the forward is captured: multiples of a tile's 64 rows, above 2,048 tokens of 128 (the
-// empty rows of the last tile take no time), and for many tokens of 1/128 of them.
+// Token counts to capture graphs for: multiples of 64 (a tile's rows) up to 2,048, of 128 above (the empty
+// rows of the last tile take no time), then of the smallest power of two that is at least N/128.
 std::int64_t token_bucket(std::int64_t N, std::int64_t most) {
   std::int64_t step = N <= 2048 ? 64 : 128;
   while (step * 128 < N) step *= 2;

@@ -52,8 +52,8 @@ class BertSession {
   // the Context's stream, nothing waits for it, and values are not looked at. Calls on several streams are
   // the caller's to order.
   enum class Result : std::uint8_t { hidden, vectors, logits };
-  // states: leaves the embedding out and reads states(N) instead. Only the number of batch.tokens then
-  // counts.
+  // states: skips the embedding and reads states(N). Token ids are checked but not used. cu_seqlens still
+  // delimits the sequences.
   enum class From : std::uint8_t { tokens, states };
   Tensor launch(const PackedBatch& batch, Result result, From from = From::tokens);
   Tensor states(std::int64_t tokens) const;  // (N, H)

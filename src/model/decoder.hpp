@@ -85,8 +85,8 @@ class TrainingPass : public DecoderPass {
   // store).
   virtual void head_backward(Context& context, const Tensor& hidden, const Tensor& dlogits,
                              const Tensor& dhidden, ops::Store store) const = 0;
-  // The gradients of all parameters (= or += by store) from dhidden(). To a gradient of which the head has
-  // stored its share, the rest is added.
+  // The gradients of all parameters (= or += by store) from dhidden(). Where head_backward has stored a
+  // share, this adds to it.
   virtual void backward(Context& context, ops::Store store) const = 0;
 
  protected:

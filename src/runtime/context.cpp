@@ -56,6 +56,7 @@ void Context::set_tuned(std::shared_ptr<const TunedTable> tuned) {
   options_.tuned = std::move(tuned);
   device_.tuned = options_.tuned.get();
   choices_.clear();
+  choice_lines_.clear();
 }
 
 void Context::log(std::string_view line) const {

@@ -43,7 +43,7 @@ TunedTable TunedTable::read(const std::string& where) {
     if (json.at("tuned") != kVersion) throw Error("is of another version", where, kRemedy);
     TunedTable table({json.at("gpu").get<std::string>(), json.at("driver").get<std::string>(),
                       json.at("library").get<std::string>(), json.at("program").get<std::string>()});
-    for (const auto& [problem, choice] : json.at("choices").items()) {
+    for (const auto& [problem, choice] : json.at("choices").get_ref<const nlohmann::json::object_t&>()) {
       table.choices_.emplace(problem, choice.get<std::string>());
     }
     if (json.at("checksum") != table.checksum()) {
@@ -65,7 +65,8 @@ void TunedTable::write(const std::string& path) const {
 
 std::string TunedTable::difference(const TunedFor& here) const {
   const auto differs = [](std::string_view what, const std::string& of_table, const std::string& of_machine) {
-    return of_table == of_machine ? "" : fmt::format("{} {}, here {}", what, of_table, of_machine);
+    return of_table == of_machine ? ""
+                                  : fmt::format("{} {}, here {}", what, quote(of_table), quote(of_machine));
   };
   for (const std::string& text :
        {differs("the GPU", machine_.gpu, here.gpu), differs("the driver", machine_.driver, here.driver),

@@ -31,7 +31,7 @@ class TunedTable {
   void write(const std::string& path) const;
 
   const TunedFor& machine() const { return machine_; }
-  // The first difference from this machine, "the driver 580.65, here 580.159"; "" if there is none.
+  // The first difference from this machine, the driver "580.65", here "580.159"; "" if there is none.
   std::string difference(const TunedFor& here) const;
 
   void set(std::string_view operation, std::string_view problem, std::string choice);

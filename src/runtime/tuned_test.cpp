@@ -50,9 +50,9 @@ TEST(TunedTable, ADifferenceIsNamed) {
   TunedFor here = kMachine;
   EXPECT_EQ(table().difference(here), "");
   here.driver = "590.1";
-  EXPECT_EQ(table().difference(here), "the driver 580.159.04, here 590.1");
+  EXPECT_EQ(table().difference(here), "the driver \"580.159.04\", here \"590.1\"");
   here.gpu = "NVIDIA H100";
-  EXPECT_EQ(table().difference(here), "the GPU NVIDIA H200, here NVIDIA H100");
+  EXPECT_EQ(table().difference(here), "the GPU \"NVIDIA H200\", here \"NVIDIA H100\"");
 }
 
 TEST_F(TunedTableFile, ADamagedFileIsRefused) {

@@ -14,8 +14,8 @@
 namespace warpwright {
 namespace {
 
-// Options whose change makes another run of it, and their flags; the others (the learning rate, the number of
-// steps, …) may be changed on purpose.
+// Changing one of these options makes it a different run. Each with its flag. The others (the learning rate,
+// the number of steps, …) may be changed on purpose.
 constexpr std::pair<const char*, const char*> kFixed[] = {{"model", "--model"},
                                                           {"dtype", "--dtype"},
                                                           {"master_weights", "--master-weights"},

@@ -116,7 +116,7 @@ void add_shapes(std::vector<ProductShape>& shapes, std::string_view word) {
     if (numbers.size() > 2) refuse_shape(word, "count and seed", word);
     constexpr std::int64_t kMost = std::numeric_limits<std::int64_t>::max();
     const std::int64_t seed = numbers.size() > 1 ? number(numbers[1], word, "seed", kMost) : 1;
-    add_random(shapes, number(numbers[0], word, "count"), seed);
+    add_random(shapes, number(numbers[0], word, "count", 100'000), seed);
   } else {
     add_product(shapes, word);
   }
@@ -306,11 +306,11 @@ void trace_products(const ProductBenchOptions& options, const std::filesystem::p
     if (shape.N % 8 != 0 || shape.K % 8 != 0) {
       throw UsageError(fmt::format("N={} K={}", shape.N, shape.K), "--timeline", "give multiples of eight");
     }
-    const Timeline timeline =
-        Products(options).trace({.direction = Direction::forward, .M = shape.M, .N = shape.N, .K = shape.K});
-    write_file_atomically(file, timeline.json(shape.describe(), 0));
+    const ProductShape traced{.direction = Direction::forward, .M = shape.M, .N = shape.N, .K = shape.K};
+    const Timeline timeline = Products(options).trace(traced);
+    write_file_atomically(file, timeline.json(traced.describe(), 0));
     out << fmt::format("{}: {:.1f} % of the epilogues' time passes while the other group multiplies\n",
-                       shape.describe(), 100 * timeline.overlap());
+                       traced.describe(), 100 * timeline.overlap());
     return;
   }
 #else
