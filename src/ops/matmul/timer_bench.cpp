@@ -51,7 +51,7 @@ struct Candidate {
   bool is_exempt = false;  // timed whatever its predicted time
 };
 
-// All of the library's proposals are timed: its kernels are the ones whose predictions are off the most.
+// All of the library's proposals are timed, because predictions of its kernels err the most.
 constexpr std::string_view kAlwaysTimed = "cuda.cublaslt";
 
 template <class A>

@@ -7,7 +7,7 @@
 // Any shape works: the kernel reads zeros outside the matrices and writes nothing there. Arithmetic is fp32;
 // bf16 and fp16 are widened on reading. One block sums the whole depth of its results in order, so a product
 // of few tiles and great depth (dw of a narrow layer) leaves multiprocessors idle. The bias is added to the
-// sums. The other parts that document 000 has next to its product are its own kernels: GELU, the residual,
+// sums. The other parts that llm.c has next to its product are its own kernels: GELU, the residual,
 // and the bias gradient of 32 columns per block.
 #include <cstdint>
 
