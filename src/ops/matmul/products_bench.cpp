@@ -226,6 +226,10 @@ std::string measured(const Result& r) {
 }
 
 nlohmann::ordered_json to_json(const Result& r) {
+  nlohmann::ordered_json kernels = nlohmann::ordered_json::array();
+  for (const TimedKernel& k : r.kernels) {
+    kernels.push_back({{"kernel", k.choice}, {"predicted_seconds", k.predicted}, {"seconds", k.seconds}});
+  }
   return {{"product", r.shape.describe()},
           {"picked", r.picked->choice},
           {"picked_seconds", r.picked->seconds},
@@ -234,7 +238,8 @@ nlohmann::ordered_json to_json(const Result& r) {
           {"cublaslt_best_seconds", r.library_best->seconds},
           {"cublaslt_seconds", r.library_chosen->seconds},
           {"chosen", r.chosen->choice},
-          {"chosen_seconds", r.chosen->seconds}};
+          {"chosen_seconds", r.chosen->seconds},
+          {"kernels", kernels}};
 }
 
 }  // namespace
