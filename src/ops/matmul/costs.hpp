@@ -58,8 +58,11 @@ struct LibraryCosts {
   double narrow;
   // Bytes per second from the second-level cache to all blocks: to single blocks, to clusters.
   double cache_bandwidth[2];
-  // Bytes per second of device memory.
-  double memory_bandwidth[3];
+  // Bytes per second that are read from device memory, and the cost of a written byte as a multiple of a read
+  // one: of a 16-bit result, of an fp32 one.
+  double memory_bandwidth[3], written[2];
+  // Fractions by which a written byte costs more if the result's rows straddle lines or sectors, as in Costs.
+  double straddling_written_lines, straddling_written_sectors;
   // Seconds of an epilogue: per tile, and per element of the tile.
   double epilogue[4], epilogue_area[4];
   // Factor on an epilogue with fp32 results.
@@ -107,8 +110,8 @@ struct Costs {
   double cache_bandwidth;
   // Bytes per second from the second-level cache to all blocks, without clusters.
   double blocks_cache_bandwidth;
-  // Bytes per second of device memory.
-  double memory_bandwidth;
+  // As in LibraryCosts.
+  double memory_bandwidth, written[2], straddling_written_lines, straddling_written_sectors;
   // Seconds in which a block's copy engine copies one row of a box, 128 bytes.
   double row_copy;
   // Fractions by which a box costs more if its rows straddle lines of the cache. A box's row has 128 bytes,
@@ -120,8 +123,8 @@ struct Costs {
   // The first two are fractions of the copy engine's time, the other two of the cache's traffic.
   double straddling_lines, straddling_sectors;
   double straddling_traffic_lines, straddling_traffic;
-  // Seconds until a worker can read the sums of other workers (Stream-K).
-  double fix_up_latency;
+  // Seconds until a worker can read the sums of other workers (Stream-K), and seconds more for each of them.
+  double fix_up_latency, fix_up_sharer;
   // Bytes per second of partial sums that one worker writes or reads.
   double fix_up_bandwidth;
   // Seconds until the blocks of a cluster can exchange sums of one tile.

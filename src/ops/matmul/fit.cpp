@@ -38,7 +38,9 @@ void visit(LibraryCosts& c, F&& f) {
   each(f, "straddling_lines", c.straddling_lines), each(f, "straddling_sectors", c.straddling_sectors);
   each(f, "narrow", c.narrow);
   each(f, "cache_bandwidth", c.cache_bandwidth), each(f, "memory_bandwidth", c.memory_bandwidth);
-  each(f, "epilogue", c.epilogue), each(f, "epilogue_area", c.epilogue_area);
+  each(f, "written", c.written), each(f, "straddling_written_lines", c.straddling_written_lines),
+      each(f, "straddling_written_sectors", c.straddling_written_sectors), each(f, "epilogue", c.epilogue),
+      each(f, "epilogue_area", c.epilogue_area);
   each(f, "epilogue32", c.epilogue32), each(f, "shown", c.shown), each(f, "cut", c.cut);
   each(f, "cut_bandwidth", c.cut_bandwidth), each(f, "option", c.option), each(f, "activation", c.activation);
   each(f, "activation_start", c.activation_start);
@@ -59,10 +61,13 @@ void visit_numbers(Costs& c, F&& f) {
   each(f, "cluster_start", c.cluster_start), each(f, "shown_epilogue", c.shown_epilogue);
   each(f, "crowding", c.crowding), each(f, "cache_bandwidth", c.cache_bandwidth);
   each(f, "blocks_cache_bandwidth", c.blocks_cache_bandwidth);
-  each(f, "memory_bandwidth", c.memory_bandwidth), each(f, "row_copy", c.row_copy);
+  each(f, "memory_bandwidth", c.memory_bandwidth), each(f, "written", c.written),
+      each(f, "straddling_written_lines", c.straddling_written_lines),
+      each(f, "straddling_written_sectors", c.straddling_written_sectors), each(f, "row_copy", c.row_copy);
   each(f, "straddling_lines", c.straddling_lines), each(f, "straddling_sectors", c.straddling_sectors);
   each(f, "straddling_traffic_lines", c.straddling_traffic_lines);
   each(f, "straddling_traffic", c.straddling_traffic), each(f, "fix_up_latency", c.fix_up_latency);
+  each(f, "fix_up_sharer", c.fix_up_sharer);
   each(f, "fix_up_bandwidth", c.fix_up_bandwidth), each(f, "exchange_latency", c.exchange_latency);
   each(f, "exchange_bandwidth", c.exchange_bandwidth), each(f, "transposed", c.transposed);
   each(f, "activation", c.activation), each(f, "derivative", c.derivative);

@@ -11,7 +11,8 @@
 namespace warpwright::ops::matmul {
 namespace {
 
-// The fraction by which a copied box costs more if the matrix's rows have this many elements (costs.hpp).
+// The fraction by which a copied box costs more if the matrix's rows have this many 16-bit elements
+// (costs.hpp).
 struct Straddling {
   double lines, sectors;
   constexpr double operator()(std::int64_t elements) const {
@@ -47,13 +48,17 @@ bool has_fp32_result(const Request& r) {
   return r.direction == Direction::dw || r.finish == Finish::widened;
 }
 
-// The fewest bytes that a product can move between device memory and the chip.
-double memory_bytes(const Request& r) {
+// The bytes that a product moves at least between device memory and the chip. A written byte counts as
+// several read ones.
+template <class AnyCosts>
+double memory_bytes(const Request& r, const AnyCosts& c) {
   const auto [rows, cols, depth] = r.extent;
-  const double element = real(static_cast<std::int64_t>(size_of(r.dtype)));
-  const double result = has_fp32_result(r) ? 4 : element;
-  return (real(rows) * real(depth) + real(depth) * real(cols)) * element +
-         real(rows) * real(cols) * result * ((r.adds ? 2 : 1) + (r.extra ? 1 : 0));
+  const auto element = static_cast<std::int64_t>(size_of(r.dtype));
+  const std::int64_t result = has_fp32_result(r) ? 4 : element;
+  const Straddling more{c.straddling_written_lines, c.straddling_written_sectors};
+  const double written = c.written[has_fp32_result(r) ? 1 : 0] * (1 + more(cols * result / 2));
+  return (real(rows) * real(depth) + real(depth) * real(cols)) * real(element) +
+         real(rows) * real(cols) * real(result) * (written + (r.adds ? 1 : 0) + (r.extra ? 1 : 0));
 }
 
 // The time of one of our kernels. The constructor computes the parts of a slab's time and of an epilogue.
@@ -153,7 +158,7 @@ double seconds_of(const Request& r, Schedule schedule, int index, int workers, c
   const KernelTime time(r, index, c);
   const std::int64_t slabs = ceil_div(r.extent.depth, kSlab);
   const auto multiprocessors = static_cast<std::int64_t>(c.multiprocessors);
-  double memory = memory_bytes(r);
+  double memory = memory_bytes(r, c);
   double compute = 0, fix_up = 0;
   if (tile.deep > 0) {
     // A multiprocessor holds two blocks of a small tile, each at half the speed.
@@ -175,7 +180,11 @@ double seconds_of(const Request& r, Schedule schedule, int index, int workers, c
       compute += real(cut * slabs) / real(sharers) * time.slab(real(sharers * tile.cluster()));
       if (whole == 0 && sharers % cut == 0) {
         compute += real(cut) / real(sharers) * time.epilogue();
-        if (sharers > cut) fix_up = c.fix_up_latency + 2 * time.part() / c.fix_up_bandwidth;
+        if (sharers > cut) {
+          const double sharers_of_tile = real(sharers) / real(cut);
+          fix_up =
+              c.fix_up_latency + c.fix_up_sharer * sharers_of_tile + 2 * time.part() / c.fix_up_bandwidth;
+        }
       } else {
         compute += 2 * time.epilogue();
         fix_up = c.fix_up_latency + real(ceil_div(sharers, cut)) * time.part() / c.fix_up_bandwidth;
@@ -245,7 +254,7 @@ class LibraryTime {
                            : 0) +
            parts +
            bound(c_.sharpness, compute * (k_.option % 2 == 1 ? c_.option : 1),
-                 memory_bytes(r_) / c_.memory_bandwidth[direction]);
+                 memory_bytes(r_, c_) / c_.memory_bandwidth[direction]);
   }
 
  private:

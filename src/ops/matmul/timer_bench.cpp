@@ -13,9 +13,10 @@ namespace warpwright::ops::matmul {
 namespace {
 
 constexpr std::size_t kMostRingBytes = std::size_t{7} << 30;
-constexpr double kSampleSeconds = 60e-6;  // target for all calls of one graph
-constexpr int kMostCalls = 12;
-constexpr double kNearlyTheFastest = 1.08;  // longest time of such a kernel, as a multiple of the shortest
+constexpr double kSampleSeconds = 120e-6;  // target for all calls of one graph
+constexpr int kMostCalls = 24;
+constexpr double kNearlyTheFastest = 1.08;  // longest time of a finalist, as a multiple of the shortest
+constexpr int kPlacements = 3;              // a finalist is timed with matrices at this many more places
 
 std::size_t ring_bytes(Device device) {
   if (device.kind != DeviceKind::cuda) throw UsageError("needs a GPU", "--device", "give cuda or cuda:N");
@@ -171,40 +172,44 @@ std::vector<TimedKernel> ProductTimer::time(const Op<A>& op, const typename A::P
   context_.reserve_scratch(scratch);
   const int calls =
       std::clamp(static_cast<int>(kSampleSeconds / (problem.flops() / 700e12 + 5e-6)), 1, kMostCalls);
-  std::vector<Graph> graphs;
-  for (std::size_t i = 0; i < candidates.size(); ++i) {
-    context_.set_tuned(tables[i]);
-    const Variant<A>& variant = *candidates[i].variant;
-    variant.run(context_, arguments(problem));
-    graphs.emplace_back(context_.stream(), [&] {
-      for (int call = 0; call < calls; ++call) variant.run(context_, arguments(problem));
-    });
-    graphs.back().launch(context_.stream());
-  }
-  context_.set_tuned(before);
+  // Captures a graph of calls for each kernel that is not slower than this, and samples it. A kernel's time
+  // depends on where its matrices are, so each graph gets matrices of its own.
   std::vector<TimedKernel> timed;
-  for (auto& c : candidates) timed.push_back(std::move(c.timed));
+  for (const auto& c : candidates) timed.push_back(c.timed);
+  const auto time_once = [&](double most_seconds) {
+    std::vector<Sampled> sampled;
+    for (std::size_t i = 0; i < candidates.size(); ++i) {
+      if (timed[i].seconds > most_seconds) continue;
+      context_.set_tuned(tables[i]);
+      const Variant<A>& variant = *candidates[i].variant;
+      variant.run(context_, arguments(problem));
+      sampled.push_back({&timed[i], Graph(context_.stream(), [&] {
+                           for (int call = 0; call < calls; ++call) variant.run(context_, arguments(problem));
+                         })});
+      sampled.back().graph.launch(context_.stream());
+    }
+    context_.set_tuned(before);
+    sample(sampled, calls, options.rounds);
+  };
+  time_once(std::numeric_limits<double>::infinity());
   if (timed.empty()) return timed;
-  sample(timed, graphs, calls, std::numeric_limits<double>::infinity(), options.rounds);
   const double least = std::ranges::min_element(timed, {}, &TimedKernel::seconds)->seconds;
-  sample(timed, graphs, calls, kNearlyTheFastest * least, 3 * options.rounds);
+  for (int placement = 0; placement < kPlacements; ++placement) time_once(kNearlyTheFastest * least);
   return timed;
 }
 
-void ProductTimer::sample(std::vector<TimedKernel>& kernels, const std::vector<Graph>& graphs, int calls,
-                          double most_seconds, int rounds) {
+void ProductTimer::sample(std::vector<Sampled>& sampled, int calls, int rounds) {
   for (int round = 0; round < rounds; ++round) {
-    for (std::size_t i = 0; i < graphs.size(); ++i) {
-      const std::size_t at = (i + static_cast<std::size_t>(round) * 7) % graphs.size();
-      if (kernels[at].seconds > most_seconds) continue;
+    for (std::size_t i = 0; i < sampled.size(); ++i) {
+      Sampled& turn = sampled[(i + static_cast<std::size_t>(round) * 7) % sampled.size()];
       start_.record(context_.stream());
-      graphs[at].launch(context_.stream());
+      turn.graph.launch(context_.stream());
       end_.record(context_.stream());
       end_.synchronize();
-      kernels[at].samples.push_back(end_.seconds_since(start_) / calls);
+      turn.kernel->samples.push_back(end_.seconds_since(start_) / calls);
     }
   }
-  for (TimedKernel& kernel : kernels) kernel.seconds = median(kernel.samples);
+  for (const Sampled& one : sampled) one.kernel->seconds = median(one.kernel->samples);
 }
 
 template std::vector<TimedKernel> ProductTimer::time(const Op<MatmulForward>&, const MatmulForwardProblem&,

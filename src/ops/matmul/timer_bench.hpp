@@ -24,7 +24,7 @@ struct TimingOptions {
   // Bound on the predicted times of our kernels, as a multiple of the shortest. The library's proposals and
   // every variant's own choice are timed in any case.
   double within = 2;
-  int rounds = 5;  // samples of each kernel; nearly fastest kernels get four times as many
+  int rounds = 5;  // samples of each kernel; the nearly fastest get four times as many, with other matrices
 };
 
 // Holds matrices of random numbers in device memory and hands them out in turn, so that a call reads its
@@ -61,10 +61,13 @@ class ProductTimer {
     std::size_t next_ = 0;
   };
 
-  // Launches each kernel's graph, which makes this many calls, `rounds` times in turn. Leaves out kernels
-  // that took longer so far.
-  void sample(std::vector<TimedKernel>& kernels, const std::vector<Graph>& graphs, int calls,
-              double most_seconds, int rounds);
+  struct Sampled {
+    TimedKernel* kernel;
+    Graph graph;
+  };
+  // Launches the graphs, which make this many calls each, `rounds` times in turn. Each kernel's time becomes
+  // the median of all its samples.
+  void sample(std::vector<Sampled>& sampled, int calls, int rounds);
 
   Tensor input(DType dtype, const Shape& shape);
   Tensor output(DType dtype, const Shape& shape);

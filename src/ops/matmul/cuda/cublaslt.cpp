@@ -517,9 +517,11 @@ std::string configuration(const Problem& p, const DeviceInfo& device) {
   return proposals.configurations[proposals.chosen(tuned_kernel<fused>(p, device))].text;
 }
 
+// The unfused variant has none where the fused one runs the same kernels.
 template <bool fused, class Problem>
 std::vector<Configuration> configurations(const Problem& p, const DeviceInfo& device) {
-  return proposals_for<fused>(p, device).configurations;
+  const bool is_repeated = !fused && ways_of<true>(p).front().product == ways_of<false>(p).front().product;
+  return is_repeated ? std::vector<Configuration>() : proposals_for<fused>(p, device).configurations;
 }
 
 template <class Args, bool fused, void (*run)(const Context&, const Args&)>
