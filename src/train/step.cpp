@@ -281,10 +281,8 @@ void TrainingStep::gradient_norm() {
 
 void TrainingStep::update(double learning_rate, std::int64_t step) {
   StepSlot& slot = step_slots_[static_cast<std::size_t>((begun_ - 1) % kStepsInFlight)];
-  const auto power = [&](double beta) { return std::pow(beta, static_cast<double>(step)); };
   slot.scalars_read->synchronize();
-  ops::store_host_scalars(slot.scalars.tensor(), learning_rate, 1 - power(options_.beta1),
-                          1 - power(options_.beta2));
+  ops::store_host_scalars(slot.scalars.tensor(), learning_rate, options_.beta1, options_.beta2, step);
   slot.scalars.upload(context_.stream());
   if (tensors().random) {
     const auto word = [](std::uint64_t bits) { return static_cast<std::int32_t>(bits); };

@@ -83,8 +83,8 @@ class TrainingStep {
   void forward_backward(ops::Store store);
   // The norm of the gradients; also leaves the clipping factor for update().
   void gradient_norm();
-  // step counts from 1. If a loss or a gradient is not finite, the update changes nothing. With
-  // halt_on_non_finite, neither do the updates of the steps that had begun before collect() reported it.
+  // step counts from 1; 0 is an Error. If a loss or a gradient is not finite, the update changes nothing.
+  // With halt_on_non_finite, neither do the updates of the steps that had begun before collect() reported it.
   void update(double learning_rate, std::int64_t step);
 
   struct Result {

@@ -644,6 +644,7 @@ TEST_F(TrainerTest, PlanIsWhatIsTaken) {
   step.forward_backward(ops::Store::assign);
   step.forward_backward(ops::Store::add);
   step.gradient_norm();
+  EXPECT_THROW(step.update(1e-3, 0), Error);
   step.update(1e-3, 1);
   EXPECT_EQ(step.allocated_bytes() + context.scratch_bytes(), step.plan().total_bytes());  // nothing grew
 }

@@ -74,8 +74,7 @@ TEST_P(Variants, FollowsTheReferenceOverManySteps) {
   auto twin = fp64_twin(args, twin_fixture);
   for (int step = 1; step <= 40; ++step) {
     for (const Tensor& scalars : {args.scalars, twin.scalars}) {
-      store_host_scalars(host_scalars_of(scalars), load_scalars(scalars).learning_rate,
-                         1 - std::pow(0.9, step), 1 - std::pow(0.999, step));
+      store_host_scalars(host_scalars_of(scalars), load_scalars(scalars).learning_rate, 0.9, 0.999, step);
     }
     const Tensor gradient = fixture.random(DType::f32, {500}, 0.1);
     for (int i = 0; i < 500; ++i) {
@@ -357,6 +356,25 @@ TEST(AdamWReference, DescendsAlongTheGradient) {
   const double before = loss();
   run_variant(adamw_op(), find_variant(adamw_op(), kReference), args, 1);
   EXPECT_NEAR(before - loss(), wanted, 1e-5 * wanted);
+}
+
+// Both bias corrections of step 0 are 0, and the update would divide by them.
+TEST(AdamW, CountsStepsFromOne) {
+  float scalars[3] = {7, 7, 7};
+  const Tensor tensor{scalars, DType::f32, {3}};
+  for (const std::int64_t step : {std::int64_t{0}, std::int64_t{-1}}) {
+    try {
+      store_host_scalars(tensor, 1e-3, 0.9, 0.999, step);
+      ADD_FAILURE() << "step " << step;
+    } catch (const Error& error) {
+      EXPECT_EQ(std::string(error.what()),
+                "adamw: step is " + std::to_string(step) + "; count the steps from 1");
+    }
+    EXPECT_EQ(scalars[0], 7) << "written before the check";
+  }
+  store_host_scalars(tensor, 1e-3, 0.9, 0.999, 1);
+  EXPECT_FLOAT_EQ(scalars[1], 0.1f);
+  EXPECT_FLOAT_EQ(scalars[2], 0.001f);
 }
 
 TEST(AdamW, CudaPlainNeedsMasters) {

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cmath>
 
 #include "ops/adamw/kernels.hpp"
 
@@ -37,6 +38,15 @@ AdamWProblem AdamW::problem() const {
   require(masters || dtype == DType::bf16, kName, "only bf16 parameters may go without masters");
   if (!masters) require_tensor(kName, "random", random, DType::i32, {3});
   return made;
+}
+
+void store_host_scalars(const Tensor& host_scalars, double learning_rate, double beta1, double beta2,
+                        std::int64_t step) {
+  if (step < 1) throw Error(fmt::format("step is {}", step), std::string(kName), "count the steps from 1");
+  const auto correction = [&](double beta) { return 1 - std::pow(beta, static_cast<double>(step)); };
+  store_element(host_scalars, 0, learning_rate);
+  store_element(host_scalars, 1, correction(beta1));
+  store_element(host_scalars, 2, correction(beta2));
 }
 
 DType adamw_kernels::narrowest_dtype(const AdamW& a) {

@@ -22,13 +22,10 @@ inline Tensor gradient_scale_of(const Tensor& scalars) {  // (1)
   return scalars.slice(0, 3, 1);
 }
 
-// On the host, in any floating dtype.
-inline void store_host_scalars(const Tensor& host_scalars, double learning_rate, double bias_correction1,
-                               double bias_correction2) {
-  store_element(host_scalars, 0, learning_rate);
-  store_element(host_scalars, 1, bias_correction1);
-  store_element(host_scalars, 2, bias_correction2);
-}
+// On the host, in any floating dtype, for the update number `step`. Throws Error if step < 1: both bias
+// corrections of step 0 are 0, and the update would divide by them.
+void store_host_scalars(const Tensor& host_scalars, double learning_rate, double beta1, double beta2,
+                        std::int64_t step);
 inline AdamWScalars<double> load_scalars(const Tensor& scalars) {
   const Elements s(scalars);
   return {.learning_rate = s[0], .bias_correction1 = s[1], .bias_correction2 = s[2], .gradient_scale = s[3]};
