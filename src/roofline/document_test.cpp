@@ -130,5 +130,39 @@ TEST(Document003, DerivedFiguresOfItsGpu) {
   EXPECT_EQ(m.register_bytes * m.multiprocessors, 20992 << 10);
 }
 
+// The second table's bytes per clock, if they come from the same bytes as its intensities.
+TEST(Document003, SecondTableCorrected) {
+  constexpr double kBytesPerClock[] = {80, 24, 24, 24, 24, 26, 36, 34, 32, 16, 24, 28, 28};
+  ASSERT_EQ(std::size(kBytesPerClock), kWarpTable.size());
+  for (std::size_t i = 0; i < kWarpTable.size(); ++i) {
+    const DocumentRow& row = kWarpTable[i];
+    const Mnk &w = row.warp, &c = row.block;
+    const double elements = real(c.n / w.n) * real(c.m) * real(c.k) +
+                            real(c.m / w.m) * real(c.k) * real(c.n) + 2 * real(c.m) * real(c.n);
+    EXPECT_DOUBLE_EQ(elements / row.clocks, kBytesPerClock[i]) << text_of(w) << " " << text_of(c);
+    EXPECT_NEAR(512 / row.intensity, kBytesPerClock[i], 0.01);
+    EXPECT_EQ(std::abs(row.bytes_per_clock - kBytesPerClock[i]) < 0.5, i == 0);
+  }
+}
+
+// Factors have 2 bytes and sums 4, and sums stay in registers while a thread block works on a tile.
+TEST(Document003, TablesInBytes) {
+  const Traffic first = instruction_level(rtx3090(), Math::f16, kMma, {16, 8, 16});
+  EXPECT_NEAR(first.intensity, 2.286, 5e-4);  // the document: 6.4
+  const Traffic second = instruction_level(rtx3090(), Math::f16, kMma, {64, 64, 32});
+  EXPECT_DOUBLE_EQ(second.bytes, 73728);
+  EXPECT_NEAR(second.intensity, 3.556, 5e-4);  // the document: 12.8
+  EXPECT_DOUBLE_EQ(second.bytes_per_clock, 144);
+  const Traffic warps = warp_level(rtx3090(), Math::f16, {kMma, {64, 64, 32}, {64, 128, 32}});
+  EXPECT_DOUBLE_EQ(warps.intensity, 32);  // the document: 21.333
+  EXPECT_DOUBLE_EQ(warps.bytes_per_clock, 16);
+}
+
+// The text divides by 6,780 where the code divides by 512.
+TEST(Document003, ClocksOfTheSecondTable) {
+  EXPECT_EQ(4 * 1695, 6780);  // tensor cores times MHz
+  for (const DocumentRow& row : kWarpTable) EXPECT_DOUBLE_EQ(flops_of(row.block) / 512, row.clocks);
+}
+
 }  // namespace
 }  // namespace warpwright::roofline
