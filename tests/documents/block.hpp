@@ -9,7 +9,7 @@
 
 namespace warpwright::documents {
 
-// What a warp does before it may have to wait for the other warps.
+// A warp's work before it may have to wait for the other warps.
 struct Phase {
   std::function<void(int warp)> run;
   bool barrier_after = true;

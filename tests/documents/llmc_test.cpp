@@ -164,7 +164,7 @@ TEST(Llmc, MatmulWritesPastRowsAndColumns) {
   EXPECT_EQ(other_rows, 99 * 56);  // they land on the next row's first 56 results
 }
 
-// What the product att · v reads above the diagonal, the softmax never writes.
+// The product att · v reads the scores above the diagonal, which the softmax never writes.
 TEST(Llmc, UpperTriangleMustBeZeroBefore) {
   constexpr int T = 4;
   const auto rows_that_are_finite = [](double before) {
