@@ -128,10 +128,10 @@ def test_verbose():
         import warpwright
         warpwright.FusedLayerNorm(8)(torch.randn(2, 8)).sum().backward()
     """
-    code, errors = python(program, WARPWRIGHT_VERBOSE="1", WARPWRIGHT_FORCE="layernorm=reference")
+    code, errors = python(program, WARPWRIGHT_VERBOSE="1", WARPWRIGHT_FORCE="norm=reference")
     assert code == 0, errors
-    assert "INFO:warpwright:layernorm.forward reference N=2 C=8" in errors
-    assert "INFO:warpwright:layernorm.backward reference N=2 C=8" in errors
+    assert "INFO:warpwright:norm.forward reference N=2 C=8" in errors
+    assert "INFO:warpwright:norm.backward reference N=2 C=8" in errors
 
 
 def test_public_names():

@@ -11,7 +11,8 @@ import torch
 from torch.nn import functional
 
 from .. import _library
-from .._norms import Call, add_and_normalize, normalize, quickly, transforms_active
+from .._norms import Call, NormFunction, add_and_normalize, normalize, quickly, transforms_active
+from ._checks import check_dense, check_input, check_memory, check_parameter, check_parameter_dtype, shape_of
 
 _kept_columns = 16
 
@@ -26,54 +27,6 @@ def kept_columns(count=None):
             raise ValueError(f"kept_columns: count is {count!r}, needs an int of 0 or more")
         _kept_columns = count
     return _kept_columns
-
-
-def _shape_of(function, normalized_shape):
-    if type(normalized_shape) is torch.Size and normalized_shape:
-        return normalized_shape
-    if isinstance(normalized_shape, numbers.Integral):
-        return (normalized_shape,)
-    try:
-        shape = tuple(normalized_shape)
-    except TypeError:
-        raise TypeError(
-            f"{function}: normalized_shape is {normalized_shape!r}, needs an int, a list or a torch.Size"
-        ) from None
-    if not shape:
-        raise ValueError(f"{function}: normalized_shape is {normalized_shape!r}, needs at least one dimension")
-    return shape
-
-
-def _check_dense(function, name, tensor):
-    if not isinstance(tensor, torch.Tensor):
-        raise TypeError(f"{function}: {name} is {type(tensor).__name__}, needs a Tensor")
-    if tensor.layout is not torch.strided or tensor.is_nested:
-        layout = "nested" if tensor.is_nested else str(tensor.layout)
-        raise TypeError(f"{function}: {name} is {layout}, needs a dense tensor")
-
-
-def _check_input(function, input, shape, eps):
-    _check_dense(function, "input", input)
-    if not isinstance(eps, (numbers.Real, torch.SymFloat)):
-        raise TypeError(f"{function}: eps is {eps!r}, needs a number")
-    if input.dtype not in _library.DTYPES:
-        raise TypeError(f"{function}: input is {input.dtype}, needs float64, float32, float16 or bfloat16")
-    if input.device.type not in ("cpu", "cuda", "meta"):
-        raise ValueError(f"{function}: input is on {input.device}, needs a CPU or a CUDA device")
-    if input.shape[-len(shape) :] != shape:
-        raise ValueError(
-            f"{function}: input has shape {tuple(input.shape)}, whose last dimensions are not normalized_shape {tuple(shape)}"
-        )
-
-
-def _check_parameter(function, name, tensor, input, shape):
-    _check_dense(function, name, tensor)
-    if tensor.shape != shape:
-        raise ValueError(f"{function}: {name} has shape {tuple(tensor.shape)}, needs normalized_shape {tuple(shape)}")
-    if tensor.dtype not in _library.DTYPES:
-        raise TypeError(f"{function}: {name} is {tensor.dtype}, needs float64, float32, float16 or bfloat16")
-    if tensor.device != input.device:
-        raise ValueError(f"{function}: {name} is on {tensor.device}, input on {input.device}")
 
 
 def _wants_pytorchs_own():
@@ -98,24 +51,35 @@ def _plain_pytorch(input, weight, bias, shape, eps, centered, out_dtype):
     return (out if weight is None else out * weight).to(out_dtype)
 
 
+def manual_rms_norm(input, normalized_shape, weight, eps):
+    """RMS normalization by PyTorch's own operators. The statistics are fp32 (fp64 for fp64). The result has a 16-bit
+    weight's dtype, otherwise the statistics'."""
+    wide = input.to(torch.promote_types(input.dtype, torch.float32))
+    dims = tuple(range(-len(normalized_shape), 0))
+    out = wide * torch.rsqrt(wide.pow(2).mean(dims, keepdim=True) + eps)
+    if weight is None:
+        return out
+    return weight * (out.to(weight.dtype) if weight.dtype.itemsize == 2 else out)
+
+
 def _affine(function, input, weight, bias, normalized_shape, eps, memory_efficient, centered, mixed=False):
-    shape = _shape_of(function, normalized_shape)
+    shape = shape_of(function, normalized_shape)
     if not mixed and not torch.compiler.is_compiling():
         out = quickly(input, None, weight, bias, shape, eps, memory_efficient, centered, _kept_columns)
         if out is not None:
             return out
-    _check_input(function, input, shape, eps)
-    _check_parameter(function, "weight", weight, input, shape)
+    check_input(function, input, shape, eps)
+    check_parameter(function, "weight", weight, input, shape)
     if bias is not None:
-        _check_parameter(function, "bias", bias, input, shape)
+        check_parameter(function, "bias", bias, input, shape)
         if bias.dtype is not weight.dtype:
             raise TypeError(f"{function}: bias is {bias.dtype}, weight {weight.dtype}: they need one dtype")
     return _norm(input, weight, bias, shape, eps, memory_efficient, centered, mixed)
 
 
 def _without_parameters(function, input, normalized_shape, eps, memory_efficient, centered):
-    shape = _shape_of(function, normalized_shape)
-    _check_input(function, input, shape, eps)
+    shape = shape_of(function, normalized_shape)
+    check_input(function, input, shape, eps)
     return _norm(input, None, None, shape, eps, memory_efficient, centered, False)
 
 
@@ -173,14 +137,92 @@ def mixed_dtype_fused_rms_norm_affine(input, weight, normalized_shape, eps=1e-6,
     return _affine(name, input, weight, None, normalized_shape, eps, memory_efficient, False, mixed=True)
 
 
+# ---- Apex's autograd functions: for plain tensors in eager mode, whatever autocast says ------------------------------------
+
+
+def _forward(ctx, name, input, weight, bias, normalized_shape, eps, memory_efficient, centered, mixed=False):
+    shape = shape_of(name, normalized_shape)
+    check_input(name, input, shape, eps)
+    check_memory(name, input)
+    for what, parameter in (("weight", weight), ("bias", bias)):
+        if parameter is not None:
+            check_parameter(name, what, parameter, input, shape)
+            check_parameter_dtype(name, what, parameter, weight, input)
+    out_dtype = weight.dtype if mixed else input.dtype
+    call = Call(centered, math.prod(shape), eps, out_dtype, memory_efficient, _kept_columns)
+    weight, bias = (None if t is None else t.contiguous() for t in (weight, bias))
+    return NormFunction.forward(ctx, input, weight, bias, call)
+
+
+class FusedLayerNormAffineFunction(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, input, weight, bias, normalized_shape, eps, memory_efficient=False):
+        name = "FusedLayerNormAffineFunction"
+        return _forward(ctx, name, input, weight, bias, normalized_shape, eps, memory_efficient, True)
+
+    @staticmethod
+    def backward(ctx, grad_output):
+        return *NormFunction.backward(ctx, grad_output)[:3], None, None, None
+
+
+class FusedLayerNormAffineMixedDtypesFunction(FusedLayerNormAffineFunction):
+    @staticmethod
+    def forward(ctx, input, weight, bias, normalized_shape, eps, memory_efficient=False):
+        name = "FusedLayerNormAffineMixedDtypesFunction"
+        return _forward(ctx, name, input, weight, bias, normalized_shape, eps, memory_efficient, True, mixed=True)
+
+
+class FusedLayerNormFunction(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, input, normalized_shape, eps, memory_efficient=False):
+        name = "FusedLayerNormFunction"
+        return _forward(ctx, name, input, None, None, normalized_shape, eps, memory_efficient, True)
+
+    @staticmethod
+    def backward(ctx, grad_output):
+        return NormFunction.backward(ctx, grad_output)[0], None, None, None
+
+
+class FusedRMSNormAffineFunction(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, input, weight, normalized_shape, eps, memory_efficient=False):
+        name = "FusedRMSNormAffineFunction"
+        return _forward(ctx, name, input, weight, None, normalized_shape, eps, memory_efficient, False)
+
+    @staticmethod
+    def backward(ctx, grad_output):
+        return *NormFunction.backward(ctx, grad_output)[:2], None, None, None
+
+
+class FusedRMSNormAffineMixedDtypesFunction(FusedRMSNormAffineFunction):
+    @staticmethod
+    def forward(ctx, input, weight, normalized_shape, eps, memory_efficient=False):
+        name = "FusedRMSNormAffineMixedDtypesFunction"
+        return _forward(ctx, name, input, weight, None, normalized_shape, eps, memory_efficient, False, mixed=True)
+
+
+class FusedRMSNormFunction(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, input, normalized_shape, eps, memory_efficient=False):
+        name = "FusedRMSNormFunction"
+        return _forward(ctx, name, input, None, None, normalized_shape, eps, memory_efficient, False)
+
+    @staticmethod
+    def backward(ctx, grad_output):
+        return NormFunction.backward(ctx, grad_output)[0], None, None, None
+
+
+# ---- With a residual -------------------------------------------------------------------------------------------------------
+
+
 def _add(function, input, residual, weight, bias, normalized_shape, eps, memory_efficient, centered):
-    shape = _shape_of(function, normalized_shape)
+    shape = shape_of(function, normalized_shape)
     if residual is not None and not torch.compiler.is_compiling():
         out = quickly(input, residual, weight, bias, shape, eps, memory_efficient, centered, _kept_columns)
         if out is not None:
             return out
-    _check_input(function, input, shape, eps)
-    _check_dense(function, "residual", residual)
+    check_input(function, input, shape, eps)
+    check_dense(function, "residual", residual)
     if residual.shape != input.shape:
         raise ValueError(f"{function}: residual has shape {tuple(residual.shape)}, input {tuple(input.shape)}")
     if residual.dtype not in _library.DTYPES:
@@ -193,9 +235,9 @@ def _add(function, input, residual, weight, bias, normalized_shape, eps, memory_
     if not one_dtype or cast or _wants_pytorchs_own():
         sum = input + residual
         return _affine(function, sum, weight, bias, shape, eps, memory_efficient, centered), sum
-    _check_parameter(function, "weight", weight, input, shape)
+    check_parameter(function, "weight", weight, input, shape)
     if bias is not None:
-        _check_parameter(function, "bias", bias, input, shape)
+        check_parameter(function, "bias", bias, input, shape)
         if bias.dtype is not dtype:
             raise TypeError(f"{function}: bias is {bias.dtype}, weight {dtype}: they need one dtype")
     call = Call(centered, math.prod(shape), eps, dtype, memory_efficient, _kept_columns)
@@ -221,7 +263,7 @@ class _Norm(torch.nn.Module):
 
     def __init__(self, normalized_shape, eps=1e-5, elementwise_affine=True, memory_efficient=False):
         super().__init__()
-        shape = _shape_of(type(self).__name__, normalized_shape)
+        shape = shape_of(type(self).__name__, normalized_shape)
         if not all(isinstance(size, numbers.Integral) and size >= 0 for size in shape):
             raise ValueError(f"{type(self).__name__}: normalized_shape is {normalized_shape!r}, needs sizes of 0 or more")
         self.normalized_shape = torch.Size(shape)
