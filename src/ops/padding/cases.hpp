@@ -3,6 +3,7 @@
 
 #include <vector>
 
+#include "ops/element.hpp"
 #include "ops/padding/padding.hpp"
 #include "ops/testing/fixture.hpp"
 
@@ -33,6 +34,14 @@ inline std::vector<Case> bench_cases() {
   return {{std::vector<std::int32_t>(16, 150), 256, 768}, {std::vector<std::int32_t>(64, 600), 1024, 768}};
 }
 
+// Puts a value into a mask of any dtype.
+inline void set_mask(const Tensor& mask, std::int64_t at, float value) {
+  if (mask.dtype == DType::u8) mask.as<std::uint8_t>()[at] = static_cast<std::uint8_t>(value);
+  if (mask.dtype == DType::i32) mask.as<std::int32_t>()[at] = static_cast<std::int32_t>(value);
+  if (mask.dtype == DType::i64) mask.as<std::int64_t>()[at] = static_cast<std::int64_t>(value);
+  if (is_floating(mask.dtype)) Elements(mask).set(at, static_cast<double>(value));
+}
+
 // A mask whose row b has lengths[b] ones.
 inline Tensor make_mask(const Case& c, DType dtype, testing::Fixture& f) {
   std::vector<std::int32_t> ones;
@@ -44,17 +53,9 @@ inline Tensor make_mask(const Case& c, DType dtype, testing::Fixture& f) {
       ones.push_back(one);
     }
   }
-  const Shape shape{static_cast<std::int64_t>(c.lengths.size()), c.S};
-  if (dtype == DType::i32) {
-    Tensor mask = f.integers(ones);
-    return mask.view(shape);
-  }
-  const Tensor mask = f.output(dtype, shape);
+  const Tensor mask = f.output(dtype, {static_cast<std::int64_t>(c.lengths.size()), c.S});
   for (std::size_t i = 0; i < ones.size(); ++i) {
-    if (dtype == DType::u8) mask.as<std::uint8_t>()[i] = static_cast<std::uint8_t>(ones[i]);
-    if (dtype == DType::i64) mask.as<std::int64_t>()[i] = ones[i];
-    if (dtype == DType::f32) mask.as<float>()[i] = static_cast<float>(ones[i]);
-    if (dtype == DType::bf16) mask.as<bf16>()[i] = bf16(static_cast<float>(ones[i]));
+    set_mask(mask, static_cast<std::int64_t>(i), static_cast<float>(ones[i]));
   }
   return mask;
 }
@@ -65,7 +66,21 @@ inline PaddingLengths make_lengths(const Case& c, DType dtype, testing::Fixture&
   a.mask = make_mask(c, dtype, f);
   a.cu_seqlens = f.output(DType::i32, {B + 1});
   a.indices = f.output(DType::i32, {B * c.S});
+  a.odd = f.output(DType::i64, {1});
   return a;
+}
+
+// Rows of Lk elements, with `gap` more between them in the mask, and 5 more in the bytes.
+inline PaddingPairs make_pairs(std::int64_t B, std::int64_t Lq, std::int64_t Lk, std::int64_t gap,
+                               DType dtype, testing::Fixture& f) {
+  const Tensor numbers = f.random_integers({B, Lq, Lk + gap}, 0, 2),
+               mask = f.output(dtype, {B, Lq, Lk + gap});
+  for (std::int64_t i = 0; f.with_data() && i < mask.elements(); ++i) {
+    set_mask(mask, i, static_cast<float>(numbers.as<std::int32_t>()[i]));
+  }
+  return {.mask = mask.slice(2, 0, Lk),
+          .out = f.output(DType::u8, {B, Lq, Lk + 5}).slice(2, 0, Lk),
+          .odd = f.output(DType::i64, {1})};
 }
 
 // The outputs of padding.lengths for the case's mask.

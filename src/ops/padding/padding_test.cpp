@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <limits>
 
 #include "ops/padding/cases.hpp"
 #include "ops/testing/repeated.hpp"
@@ -38,6 +39,76 @@ TEST_P(Padding, LengthsMatchTheReference) {
       run_variant(op, find_variant(op, kReference), wanted, 1);
       EXPECT_EQ(integers_of(args.cu_seqlens), integers_of(wanted.cu_seqlens));
       EXPECT_EQ(integers_of(args.indices), integers_of(wanted.indices));
+      EXPECT_EQ(*args.odd.as<std::int64_t>(), -1);
+    }
+  }
+}
+
+constexpr DType kMasks[] = {DType::u8, DType::i32, DType::i64, DType::f32, DType::bf16, DType::f16};
+
+// More than 0.5 means one, and the first of the other values is reported, in any dtype.
+TEST_P(Padding, LengthsReportTheFirstOddValue) {
+  const auto& op = padding_lengths_op();
+  const auto& variant = find_variant(op, GetParam());
+  constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+  const padding::Case c{std::vector<std::int32_t>(40, 0), 70, 1};
+  for (const DType dtype : kMasks) {
+    Fixture fixture(1);
+    const auto args = padding::make_lengths(c, dtype, fixture);
+    if (auto reason = variant.refuse(op.problem(args), device_for(variant.name)); !reason.empty()) {
+      GTEST_SKIP() << reason;
+    }
+    const bool floating = is_floating(dtype);
+    padding::set_mask(args.mask, 5, 1);
+    padding::set_mask(args.mask, 39 * 70 + 69, floating ? kNan : 2);
+    if (floating) {
+      padding::set_mask(args.mask, 71, 0.5f);
+      padding::set_mask(args.mask, 73, 0.75f);
+      padding::set_mask(args.mask, 74, -1);
+    } else {
+      padding::set_mask(args.mask, 71, 3);
+    }
+    run_variant(op, variant, args, 2);
+    EXPECT_EQ(*args.odd.as<std::int64_t>(), 71);
+    const std::vector<std::int32_t> wanted = floating ? std::vector{5, 73, -1} : std::vector{5, 71, 2799};
+    const auto indices = integers_of(args.indices);
+    EXPECT_TRUE(std::equal(wanted.begin(), wanted.end(), indices.begin())) << name_of(dtype);
+  }
+}
+
+TEST_P(Padding, PairsMatchTheReference) {
+  const auto& op = padding_pairs_op();
+  const auto& variant = find_variant(op, GetParam());
+  struct Size {
+    std::int64_t B, Lq, Lk, gap;
+  };
+  for (const Size& size : {Size{0, 3, 4, 0}, {2, 0, 3, 1}, {3, 5, 33, 3}, {70, 1, 64, 0}, {2, 129, 130, 2}}) {
+    for (const DType dtype : kMasks) {
+      Fixture fixture(3), again(3);
+      const auto make = [&](Fixture& f) {
+        return padding::make_pairs(size.B, size.Lq, size.Lk, size.gap, dtype, f);
+      };
+      const auto args = make(fixture), wanted = make(again);
+      if (auto reason = variant.refuse(op.problem(args), device_for(variant.name)); !reason.empty()) {
+        GTEST_SKIP() << reason;
+      }
+      SCOPED_TRACE(op.problem(args).describe());
+      const bool odd = size.B == 3 || size.Lk == 130;
+      if (odd) {
+        for (const Tensor& mask : {args.mask, wanted.mask}) {
+          padding::set_mask(mask, 4 * (size.Lk + size.gap) + 7, 7);
+          padding::set_mask(mask, (size.B * size.Lq - 1) * (size.Lk + size.gap), 2);
+        }
+      }
+      fixture.snapshot();
+      run_variant(op, variant, args, 2);
+      expect_only_written(fixture, uses_of(args));
+      run_variant(op, find_variant(op, kReference), wanted, 1);
+      EXPECT_EQ(*args.odd.as<std::int64_t>(), odd ? 4 * size.Lk + 7 : -1);
+      EXPECT_EQ(*wanted.odd.as<std::int64_t>(), *args.odd.as<std::int64_t>());
+      for_each_element(args.out, [&](std::int64_t at) {
+        ASSERT_EQ(args.out.as<std::uint8_t>()[at], wanted.out.as<std::uint8_t>()[at]) << at;
+      });
     }
   }
 }
@@ -84,7 +155,7 @@ TEST_P(Padding, IsByteTransformersWhereTheOnesComeFirst) {
     for (std::int32_t i = 0; i < length; ++i) word_idx.push_back(static_cast<std::int32_t>(b * S) + i);
   }
   PaddingLengths args{mask.select(1, 0), fixture.output(DType::i32, {B + 1}),
-                      fixture.output(DType::i32, {B * S})};
+                      fixture.output(DType::i32, {B * S}), fixture.output(DType::i64, {1})};
   if (auto reason = variant.refuse(op.problem(args), device_for(variant.name)); !reason.empty()) {
     GTEST_SKIP() << reason;
   }
@@ -184,12 +255,47 @@ TEST(Padding, RefusesArgumentsThatDoNotFit) {
   auto lengths = padding::make_lengths({{1, 2}, 3, 4}, DType::f32, fixture);
   lengths.indices = fixture.output(DType::i32, {5});
   EXPECT_THROW(padding_lengths(context, lengths), Error);
+  auto pairs = padding::make_pairs(2, 3, 4, 0, DType::f32, fixture);
+  pairs.out = fixture.output(DType::u8, {2, 4, 3});
+  EXPECT_THROW(padding_pairs(context, pairs), Error);
   auto pack = padding::make_pack({{1, 2}, 3, 4}, DType::f32, fixture);
   pack.out = fixture.output(DType::bf16, {3, 4});
   EXPECT_THROW(padding_pack(context, pack), Error);
   auto unpack = padding::make_unpack({{1, 2}, 3, 4}, DType::f32, fixture);
   unpack.out = fixture.output(DType::f32, {2, 3, 5});
   EXPECT_THROW(padding_unpack(context, unpack), Error);
+}
+
+std::string error_of(auto&& f) {
+  try {
+    f();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "";
+}
+
+TEST(Mask, ItsShapeDecides) {
+  EXPECT_EQ(mask_form("mask", {2, 3}, 2, 3), MaskForm::tokens);
+  EXPECT_EQ(mask_form("mask", {2, 1, 3, 3}, 2, 3), MaskForm::pairs);
+  for (const Shape& shape : {Shape{3, 2}, Shape{2, 3, 3}, Shape{2, 1, 1, 3}, Shape{2, 2, 3, 3}, Shape{6}}) {
+    EXPECT_EQ(
+        error_of([&] { mask_form("mask", shape, 2, 3); }),
+        "mask: has shape " + shape.to_string() + "; give (2, 3) for the tokens or (2, 1, 3, 3) for pairs");
+  }
+}
+
+TEST(Mask, NamesThePlaceOfAnOddValue) {
+  require_no_odd("mask", {2, 3}, -1);
+  EXPECT_EQ(error_of([] {
+              require_no_odd("mask", {2, 3}, 4);
+            }),
+            "mask: has a value other than 0 and 1 at (1, 1); use 1 for what is seen and 0 for what is not");
+  EXPECT_EQ(error_of([] {
+              require_no_odd("mask", {2, 1, 3, 3}, 11);
+            }),
+            "mask: has a value other than 0 and 1 at (1, 0, 0, 2); use 1 for what is seen and 0 for what is "
+            "not");
 }
 
 }  // namespace

@@ -7,6 +7,7 @@ namespace warpwright::ops {
 namespace {
 
 constexpr std::string_view kLengthsName = "padding.lengths";
+constexpr std::string_view kPairsName = "padding.pairs";
 constexpr std::string_view kPackName = "padding.pack";
 constexpr std::string_view kUnpackName = "padding.unpack";
 constexpr std::int64_t kMostRows = std::numeric_limits<std::int32_t>::max();
@@ -20,7 +21,21 @@ PaddingLengthsProblem PaddingLengths::problem() const {
   require(mask.shape.elements() <= kMostRows, kLengthsName, "mask must have at most 2^31 − 1 elements");
   require_tensor(kLengthsName, "cu_seqlens", cu_seqlens, DType::i32, {B + 1});
   require_tensor(kLengthsName, "indices", indices, DType::i32, {B * S});
+  require_tensor(kLengthsName, "odd", odd, DType::i64, {1});
   return {.B = B, .S = S, .dtype = mask.dtype};
+}
+
+PaddingPairsProblem PaddingPairs::problem() const {
+  require(static_cast<bool>(mask) && mask.shape.rank() == 3, kPairsName, "mask must be (B, Lq, Lk)");
+  const std::int64_t B = mask.shape[0], Lq = mask.shape[1], Lk = mask.shape[2];
+  require(B * Lq <= kMostRows && Lk <= kMostRows, kPairsName, "mask has more rows or columns than 2^31 − 1");
+  require(static_cast<bool>(out), kPairsName, "out is missing");
+  require_dtype(kPairsName, "out", out, DType::u8);
+  require_shape(kPairsName, "out", out, mask.shape);
+  require(Lk <= 1 || (mask.strides[2] == 1 && out.strides[2] == 1), kPairsName,
+          "rows of mask and out must be contiguous");
+  require_tensor(kPairsName, "odd", odd, DType::i64, {1});
+  return {.B = B, .Lq = Lq, .Lk = Lk, .dtype = mask.dtype};
 }
 
 PaddingRowsProblem PaddingPack::problem() const {
@@ -54,6 +69,16 @@ double PaddingLengthsProblem::flops() const {
 }
 double PaddingLengthsProblem::bytes() const {
   return static_cast<double>(B * S) * static_cast<double>(size_of(dtype) + 4) + 4.0 * static_cast<double>(B);
+}
+
+std::string PaddingPairsProblem::describe() const {
+  return fmt::format("B={} Lq={} Lk={} {}", B, Lq, Lk, name_of(dtype));
+}
+double PaddingPairsProblem::flops() const {
+  return static_cast<double>(B * Lq) * static_cast<double>(Lk);
+}
+double PaddingPairsProblem::bytes() const {
+  return flops() * static_cast<double>(size_of(dtype) + 1);
 }
 
 std::string PaddingRowsProblem::describe() const {

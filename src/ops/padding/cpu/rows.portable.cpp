@@ -11,41 +11,66 @@ namespace {
 template <class T>
 using Wide = std::conditional_t<sizeof(T) == 2, float, T>;  // bf16 and fp16 convert only to fp32
 
-// Writes the indices of a row's ones and returns their number.
-template <class T>
-std::int64_t write_indices(const T* mask, std::int64_t b, std::int64_t S, std::int32_t* indices) {
-  std::int64_t n = 0;
-  for (std::int64_t s = 0; s < S; ++s) {
-    if (static_cast<double>(static_cast<Wide<T>>(mask[s])) >= 0.5)
-      indices[n++] = static_cast<std::int32_t>(b * S + s);
+// Calls f with a value of the mask's dtype.
+template <class F>
+void visit_mask(const Tensor& mask, F&& f) {
+  switch (mask.dtype) {
+    case DType::u8:
+      return f(std::uint8_t{});
+    case DType::i32:
+      return f(std::int32_t{});
+    case DType::i64:
+      return f(std::int64_t{});
+    default:
+      return visit_dtype(mask.dtype, [&](auto tag) { f(typename decltype(tag)::type{}); });
   }
-  return n;
 }
 
 template <class T>
 void lengths_of(const PaddingLengths& args) {
   const std::int64_t B = args.mask.shape[0], S = args.mask.shape[1];
   auto *cu_seqlens = args.cu_seqlens.as<std::int32_t>(), *indices = args.indices.as<std::int32_t>();
-  std::int64_t n = 0;
+  std::int64_t n = 0, odd = -1;
   cu_seqlens[0] = 0;
   for (std::int64_t b = 0; b < B; ++b) {
-    n += write_indices(args.mask.as<T>() + b * args.mask.strides[0], b, S, indices + n);
+    const T* mask = args.mask.as<T>() + b * args.mask.strides[0];
+    for (std::int64_t s = 0; s < S; ++s) {
+      const auto value = static_cast<Wide<T>>(mask[s]);
+      if (is_one(value)) indices[n++] = static_cast<std::int32_t>(b * S + s);
+      if (is_odd(value) && odd < 0) odd = b * S + s;
+    }
     cu_seqlens[b + 1] = static_cast<std::int32_t>(n);
   }
+  *args.odd.as<std::int64_t>() = odd;
   for (; n < B * S; ++n) indices[n] = -1;
 }
 
 void lengths(const Context&, const PaddingLengths& args) {
-  switch (args.mask.dtype) {
-    case DType::u8:
-      return lengths_of<std::uint8_t>(args);
-    case DType::i32:
-      return lengths_of<std::int32_t>(args);
-    case DType::i64:
-      return lengths_of<std::int64_t>(args);
-    default:
-      return visit_dtype(args.mask.dtype, [&](auto tag) { lengths_of<typename decltype(tag)::type>(args); });
+  visit_mask(args.mask, [&]<class T>(T) { lengths_of<T>(args); });
+}
+
+template <class T>
+void pairs_of(const PaddingPairs& args, int threads) {
+  const std::int64_t Lq = args.mask.shape[1], Lk = args.mask.shape[2], rows = args.mask.shape[0] * Lq;
+  const Shape &from = args.mask.strides, &to = args.out.strides;
+  std::int64_t first = rows * Lk;  // odd value
+#pragma omp parallel for schedule(static) num_threads(threads) reduction(min : first)
+  for (std::int64_t r = 0; r < rows; ++r) {
+    const T* mask = args.mask.as<T>() + r / Lq * from[0] + r % Lq * from[1];
+    auto* out = args.out.as<std::uint8_t>() + r / Lq * to[0] + r % Lq * to[1];
+    std::int64_t odd = Lk;
+    for (std::int64_t j = 0; j < Lk; ++j) {
+      const auto value = static_cast<Wide<T>>(mask[j]);
+      out[j] = is_one(value);
+      if (is_odd(value) && odd == Lk) odd = j;
+    }
+    if (odd < Lk && r * Lk + odd < first) first = r * Lk + odd;
   }
+  *args.odd.as<std::int64_t>() = first < rows * Lk ? first : -1;
+}
+
+void pairs(const Context& context, const PaddingPairs& args) {
+  visit_mask(args.mask, [&]<class T>(T) { pairs_of<T>(args, context.threads()); });
 }
 
 void pack(const Context& context, const PaddingPack& args) {
@@ -90,6 +115,8 @@ namespace warpwright::ops {
 
 WARPWRIGHT_KERNEL(PaddingLengths, "cpu.rows"_kernel) = {
     .needs = Needs::cpu, .dtypes = padding::kMaskDTypes, .run = padding::lengths};
+WARPWRIGHT_KERNEL(PaddingPairs, "cpu.rows"_kernel) = {
+    .needs = Needs::cpu, .dtypes = padding::kMaskDTypes, .run = padding::pairs};
 WARPWRIGHT_KERNEL(PaddingPack, "cpu.rows"_kernel) = {
     .needs = Needs::cpu, .dtypes = kFloatingDTypes, .run = padding::pack};
 WARPWRIGHT_KERNEL(PaddingUnpack, "cpu.rows"_kernel) = {
