@@ -48,6 +48,8 @@ struct AttentionForwardProblem {
   Mask mask = Mask::causal;
   bool lse = false;
   bool bias = false, visible = false, batch_invariant = false;
+  bool bias_each = false;     // each sequence has a bias of its own
+  bool pairs_aligned = true;  // rows of bias and visible begin at multiples of 16 bytes
   std::int64_t max_seqlen = 0;
   bool positive_scale = true;
   AttentionLayout layout = {};
@@ -82,8 +84,9 @@ struct AttentionForward {
   Tensor lse;           // (NH, Nq) fp32, optional
   float scale = 1;
   Mask mask = Mask::causal;
-  Tensor bias = {};  // (NH, Lq, Lk), optional: for query i and key j of any sequence; Lq, Lk ≥ every length
-  Tensor visible = {};  // (S, Lq, Lk) uint8, optional: query i of sequence s sees key j if it is not 0
+  // Optional, for query i and key j of a sequence; Lq, Lk ≥ every length. The last stride is 1.
+  Tensor bias = {};     // (NH, Lq, Lk) for all sequences, or (S, NH, Lq, Lk)
+  Tensor visible = {};  // (S, Lq, Lk) uint8: query i of sequence s sees key j if it is not 0
   // The bits of a sequence's results do not depend on the number of other sequences or on their rows.
   bool batch_invariant = false;
   std::int64_t max_seqlen = 0;  // no sequence has more queries or keys than this; 0: Nq and Nk

@@ -12,7 +12,9 @@ namespace {
 
 // Uses the dtype in which encoders run.
 void packed_bench(Bench& bench) {
-  for (auto& c : attention::packed_bench_cases()) {
+  auto cases = attention::packed_bench_cases();
+  for (auto& c : attention::pair_bench_cases()) cases.push_back(std::move(c));
+  for (auto& c : cases) {
     c.padding = 0;
     const auto [least, most] = std::minmax_element(c.queries.begin(), c.queries.end());
     const std::string note = *least == *most ? "" : fmt::format(" lengths {} to {}", *least, *most);

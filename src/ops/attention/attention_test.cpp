@@ -71,7 +71,7 @@ TEST_P(Backward, MatchesTheReference) {
   int checked = 0;
   std::string reason;
   for (const auto& c : taken(attention::test_cases())) {
-    if (c.bias || c.visible) continue;  // have no backward
+    if (c.bias != attention::Bias::none || c.visible) continue;  // have no backward
     for (const DType dtype : dtypes_for(attention_backward_op(), GetParam())) {
       if (dtype == DType::f16 && c.magnitude > 1) continue;  // such gradients exceed fp16's range
       Fixture shapes = Fixture::of_shapes();
@@ -510,6 +510,13 @@ TEST(Attention, RefusesArgumentsThatDoNotFit) {
   expect_refused([&](auto& a) { a.lse = fixture.output(DType::f32, {5, 2}); });
   expect_refused([&](auto& a) { a.cu_seqlens_k = fixture.integers({0, 5}); });
   expect_refused([&](auto& a) { a.cu_seqlens_q = fixture.random(DType::f32, {3}); });
+  expect_refused([&](auto& a) { a.bias = fixture.random(DType::f32, {3, 3, 3}); });
+  expect_refused([&](auto& a) { a.bias = fixture.random(DType::f32, {2, 2, 3}); });
+  expect_refused([&](auto& a) { a.bias = fixture.random(DType::f32, {1, 2, 3, 3}); });
+  expect_refused([&](auto& a) { a.bias = fixture.random(DType::bf16, {2, 3, 3}); });
+  expect_refused([&](auto& a) { a.bias = fixture.random(DType::f32, {3, 3}); });
+  expect_refused([&](auto& a) { a.visible = fixture.output(DType::u8, {1, 3, 3}); });
+  expect_refused([&](auto& a) { a.visible = fixture.output(DType::i32, {2, 3, 3}); });
   expect_refused([&](auto& a) { a.max_seqlen = -1; });
   expect_refused([&](auto& a) { a.max_seqlen = 2; });
 }
@@ -549,7 +556,7 @@ TEST(Attention, CudaTf32RoundsFactorsAndNothingElse) {
   };
   int checked = 0;
   for (const auto& c : taken(attention::test_cases())) {
-    if (c.magnitude != 1 || c.bias || c.visible) continue;
+    if (c.magnitude != 1 || c.bias != attention::Bias::none || c.visible) continue;
     Fixture forward(seed_of(c)), backward(seed_of(c));
     checked +=
         check(attention_forward_op(), attention::make_forward(c, DType::f32, true, forward), forward, 4);
@@ -567,7 +574,7 @@ TEST(Attention, CudaPackedInRunsMatchesTheReference) {
   std::string reason;
   int checked = 0;
   for (const auto& c : taken(attention::test_cases())) {
-    if ((c.HS != 32 && c.HS != 64) || c.bias || c.visible) continue;
+    if ((c.HS != 32 && c.HS != 64) || c.bias != attention::Bias::none || c.visible) continue;
     for (const DType dtype : {DType::bf16, DType::f16}) {
       Fixture fixture(seed_of(c));
       auto args = attention::make_forward(c, dtype, true, fixture);

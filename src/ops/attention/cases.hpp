@@ -11,14 +11,18 @@
 
 namespace warpwright::ops::attention {
 
+enum class Bias : std::uint8_t { none, shared, each };  // each: every sequence has its own
+
 struct Case {
   std::vector<std::int32_t> queries, keys;  // of each sequence
   std::int64_t NH, HS;
   Mask mask = Mask::causal;
   double magnitude = 1;  // approximate magnitude of the scores
-  bool bias = false, visible = false;
+  Bias bias = Bias::none;
+  bool visible = false;
   std::int64_t padding = 3;  // elements between the rows of out, which are then not aligned
   std::int64_t max_seqlen = 0;
+  bool pairs_aligned = false;  // rows of bias and visible begin at multiples of 16 bytes
 };
 
 inline Case self_attention(std::vector<std::int32_t> lengths, std::int64_t NH, std::int64_t HS,
@@ -52,19 +56,29 @@ inline std::vector<Case> test_cases() {
       {{100, 4}, {33, 2}, 1, 24, Mask::none},
       {{0, 9}, {12, 9}, 2, 16},
   };
-  for (const bool bias : {true, false}) {
+  for (const Bias bias : {Bias::shared, Bias::each, Bias::none}) {
     for (const bool visible : {true, false}) {
-      if (!bias && !visible) continue;
-      cases.push_back({{5, 0, 130, 1, 64}, {5, 0, 130, 1, 64}, 3, 32, Mask::none, 1, bias, visible});
-      cases.push_back({{3, 70}, {67, 129}, 2, 64, Mask::causal, 1, bias, visible});
-      cases.push_back({{100}, {33}, 2, 80, Mask::none, 1, bias, visible});
+      if (bias == Bias::none && !visible) continue;
+      for (const bool aligned : {false, true}) {
+        const std::size_t before = cases.size();
+        cases.push_back({{5, 0, 130, 1, 64}, {5, 0, 130, 1, 64}, 3, 32, Mask::none, 1, bias, visible});
+        cases.push_back({{3, 70}, {67, 129}, 2, 64, Mask::causal, 1, bias, visible});
+        cases.push_back({{100}, {33}, 2, 80, Mask::none, 1, bias, visible});
+        for (std::size_t i = before; i < cases.size(); ++i) cases[i].pairs_aligned = aligned;
+      }
+      for (const std::int64_t HS : {32, 64, 96, 128}) {
+        for (const Mask mask : {Mask::causal, Mask::none}) {
+          cases.push_back({{300, 129}, {300, 129}, 2, HS, mask, 1, bias, visible});
+          cases.back().pairs_aligned = true;
+        }
+      }
     }
   }
   // Lengths at which a row of scores fits into registers, into shared memory with several warps per block,
   // and into shared memory with one.
   for (const std::int32_t Lk : {512, 513, 1024, 1025, 1536, 12289}) {
     cases.push_back({{3}, {Lk}, 2, 16, Mask::none});
-    cases.push_back({{9}, {Lk}, 1, 16, Mask::causal, 1, Lk == 1024, Lk == 1024});
+    cases.push_back({{9}, {Lk}, 1, 16, Mask::causal, 1, Lk == 1024 ? Bias::shared : Bias::none, Lk == 1024});
   }
   for (const Mask mask : {Mask::causal, Mask::none}) {
     cases.push_back(self_attention({700, 3, 0, 1024, 33}, 1, 16, mask));
@@ -117,6 +131,21 @@ inline std::vector<Case> gpu_bench_cases() {
   return {batch(64, 1024, 12, 64, Mask::causal), batch(64, 512, 12, 64, Mask::none),
           batch(32, 2048, 16, 128, Mask::causal), batch(4, 8192, 16, 64, Mask::causal),
           batch(4, 8192, 16, 128, Mask::causal)};
+}
+
+// An encoder's texts with a bias or a mask for each text, after the same without.
+inline std::vector<Case> pair_bench_cases() {
+  std::vector<Case> cases;
+  for (const std::int32_t L : {128, 512, 1024}) {
+    const std::vector<std::int32_t> lengths(static_cast<std::size_t>(16384 / L), L);
+    for (const auto& [bias, visible] :
+         {std::pair(Bias::none, false), {Bias::shared, false}, {Bias::none, true}, {Bias::each, false}}) {
+      cases.push_back(self_attention(lengths, 12, 64, Mask::none));
+      cases.back().bias = bias, cases.back().visible = visible;
+      cases.back().pairs_aligned = true;
+    }
+  }
+  return cases;
 }
 
 // Packed texts, as in an encoder: of one length, and of B lengths that are spaced evenly from 0.2 to 1.0 of
@@ -184,15 +213,18 @@ inline AttentionForward make_forward(const Case& c, DType dtype, bool lse, testi
   a.max_seqlen = c.max_seqlen;
   // Larger than the longest sequence. Four of five keys are visible; some queries see none.
   const auto most = static_cast<std::int64_t>(longest(c)) + 3;
-  if (c.bias) a.bias = f.random(dtype, {c.NH, most, most + 2});
+  const auto row = [&](std::int64_t gap) { return c.pairs_aligned ? (most + 15) / 16 * 16 : most + gap; };
+  const auto S = static_cast<std::int64_t>(c.queries.size());
+  if (c.bias == Bias::shared) a.bias = f.random(dtype, {c.NH, most, row(2)}).slice(2, 0, most);
+  if (c.bias == Bias::each) a.bias = f.random(dtype, {S, c.NH, most, row(2)}).slice(3, 0, most);
   if (c.visible) {
-    const auto S = static_cast<std::int64_t>(c.queries.size());
-    const Tensor numbers = f.random_integers({S, most, most + 1}, 0, 5);
-    a.visible = f.output(DType::u8, numbers.shape);
+    const Tensor numbers = f.random_integers({S, most, row(1)}, 0, 5);
+    const Tensor bytes = f.output(DType::u8, numbers.shape);
     for (std::int64_t i = 0; i < numbers.elements(); ++i) {
-      const bool blind = i / (most + 1) % 7 == 3;
-      a.visible.as<std::uint8_t>()[i] = !blind && numbers.as<std::int32_t>()[i] != 0;
+      const bool blind = i / row(1) % 7 == 3;
+      bytes.as<std::uint8_t>()[i] = !blind && numbers.as<std::int32_t>()[i] != 0;
     }
+    a.visible = bytes.slice(2, 0, most);
   }
   return a;
 }

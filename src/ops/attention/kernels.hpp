@@ -39,6 +39,17 @@ Refusal refuse_large_heads(const AttentionBackwardProblem& p, const DeviceInfo& 
 Refusal refuse_amx(const AttentionForwardProblem& p, const DeviceInfo& device);
 Refusal refuse_amx(const AttentionBackwardProblem& p, const DeviceInfo& device);
 
+// Places of the elements of bias or visible. A stride is 0 if the axis does not exist.
+struct PairPlaces {
+  std::int64_t sequence = 0, head = 0, row = 0, Lq = 0, Lk = 0;
+
+  constexpr std::int64_t at(std::int64_t s, std::int64_t h, std::int64_t query, std::int64_t key) const {
+    return s * sequence + h * head + query * row + key;
+  }
+};
+PairPlaces places_of_bias(const Tensor& bias);
+PairPlaces places_of_visible(const Tensor& visible);
+
 // Refuses a bias and a mask for each sequence. Only a few kernels take them.
 Refusal refuse_pairs(const AttentionForwardProblem& p);
 Refusal refuse_pairs(const AttentionBackwardProblem& p);

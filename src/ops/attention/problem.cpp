@@ -38,10 +38,25 @@ void require_inputs(std::string_view operation, const Args& a) {
   require_tensor(operation, "cu_seqlens_k", a.cu_seqlens_k, DType::i32, bounds);
 }
 
-// Requires (count, Lq, Lk), contiguous.
-void require_pairs(std::string_view argument, const Tensor& tensor, DType dtype, std::int64_t count) {
-  require(tensor.shape.rank() == 3, kForwardName, fmt::format("{} must have three axes", argument));
-  require_tensor(kForwardName, argument, tensor, dtype, {count, tensor.shape[1], tensor.shape[2]});
+// Requires the shape (…, Lq, Lk) with these first axes.
+void require_pairs(std::string_view argument, const Tensor& tensor, DType dtype, Shape shape) {
+  const int rank = tensor.shape.rank();
+  require(rank == shape.rank() + 2, kForwardName,
+          fmt::format("{} must have {} axes", argument, shape.rank() + 2));
+  shape.append(tensor.shape[rank - 2]);
+  shape.append(tensor.shape[rank - 1]);
+  require_dtype(kForwardName, argument, tensor, dtype);
+  require_shape(kForwardName, argument, tensor, shape);
+  require(tensor.shape[rank - 1] <= 1 || tensor.strides[rank - 1] == 1, kForwardName,
+          fmt::format("{} must have stride 1 in its last axis", argument));
+}
+
+bool rows_are_aligned(const Tensor& t) {
+  bool aligned = begin_at_packs(t);
+  for (int axis = 0; t && axis + 1 < t.shape.rank(); ++axis) {
+    aligned = aligned && t.strides[axis] * static_cast<std::int64_t>(size_of(t.dtype)) % 16 == 0;
+  }
+  return aligned;
 }
 
 AttentionLayout layout_of(std::initializer_list<Tensor> tensors) {
@@ -78,8 +93,9 @@ AttentionForwardProblem AttentionForward::problem() const {
   const std::int64_t S = cu_seqlens_q.shape[0] - 1;
   const std::int64_t Nq = q.shape[0], Nk = k.shape[0], NH = q.shape[1], HS = q.shape[2];
   if (lse) require_tensor(kForwardName, "lse", lse, accumulation_dtype(q.dtype), {NH, Nq});
-  if (bias) require_pairs("bias", bias, q.dtype, NH);
-  if (visible) require_pairs("visible", visible, DType::u8, S);
+  const bool bias_each = bias.shape.rank() == 4;
+  if (bias) require_pairs("bias", bias, q.dtype, bias_each ? Shape{S, NH} : Shape{NH});
+  if (visible) require_pairs("visible", visible, DType::u8, {S});
   require(max_seqlen >= 0, kForwardName, "max_seqlen must not be negative");
   return {.sequences = S,
           .Nq = Nq,
@@ -92,6 +108,8 @@ AttentionForwardProblem AttentionForward::problem() const {
           .bias = static_cast<bool>(bias),
           .visible = static_cast<bool>(visible),
           .batch_invariant = batch_invariant,
+          .bias_each = bias && bias_each,
+          .pairs_aligned = rows_are_aligned(bias) && rows_are_aligned(visible),
           .max_seqlen = max_seqlen,
           .positive_scale = scale > 0,
           .layout = layout_of({q, k, v})};
@@ -119,7 +137,11 @@ AttentionBackwardProblem AttentionBackward::problem() const {
 std::string AttentionForwardProblem::describe() const {
   return fmt::format("S={} Nq={} Nk={} NH={} HS={} {}{}{}", sequences, Nq, Nk, NH, HS, name_of(dtype),
                      mask == Mask::causal ? " causal" : "", lse ? " +lse" : "") +
-         (bias ? " +bias" : "") + (visible ? " +visible" : "") + (batch_invariant ? " invariant" : "") +
+         (bias_each ? " +bias for each"
+          : bias    ? " +bias"
+                    : "") +
+         (visible ? " +visible" : "") + (pairs_aligned ? "" : " pairs unaligned") +
+         (batch_invariant ? " invariant" : "") +
          (max_seqlen > 0 ? fmt::format(" max_seqlen={}", max_seqlen) : "") + notes_of(positive_scale, layout);
 }
 double AttentionForwardProblem::flops() const {
@@ -172,7 +194,9 @@ void check_sequences(const AttentionForward& a) {
   require(a.max_seqlen == 0 || most <= a.max_seqlen, kForwardName, "a sequence is longer than max_seqlen");
   for (const Tensor& pairs : {a.bias, a.visible}) {
     if (!pairs) continue;
-    const bool fits = longest(a.cu_seqlens_q) <= pairs.shape[1] && longest(a.cu_seqlens_k) <= pairs.shape[2];
+    const int rank = pairs.shape.rank();
+    const bool fits =
+        longest(a.cu_seqlens_q) <= pairs.shape[rank - 2] && longest(a.cu_seqlens_k) <= pairs.shape[rank - 1];
     require(fits, kForwardName, "a sequence is longer than bias or visible");
   }
 }
@@ -180,6 +204,20 @@ void check_sequences(const AttentionForward& a) {
 void check_sequences(const AttentionBackward& a) {
   check_sequences(kBackwardName, a.cu_seqlens_q, a.q.shape[0]);
   check_sequences(kBackwardName, a.cu_seqlens_k, a.k.shape[0]);
+}
+
+PairPlaces places_of_bias(const Tensor& t) {
+  if (!t) return {};
+  const int head = t.shape.rank() - 3;
+  return {.sequence = head == 1 ? t.strides[0] : 0,
+          .head = t.strides[head],
+          .row = t.strides[head + 1],
+          .Lq = t.shape[head + 1],
+          .Lk = t.shape[head + 2]};
+}
+PairPlaces places_of_visible(const Tensor& t) {
+  if (!t) return {};
+  return {.sequence = t.strides[0], .head = 0, .row = t.strides[1], .Lq = t.shape[1], .Lk = t.shape[2]};
 }
 
 Refusal refuse_pairs(const AttentionForwardProblem& p) {

@@ -71,17 +71,15 @@ void forward(const Context& context, const AttentionForward& args) {
   check_sequences(args);
   const std::int64_t Nq = args.q.shape[0], NH = args.q.shape[1], HS = args.q.shape[2];
   auto* p = static_cast<double*>(context.scratch());
-  const auto pair = [](const Tensor& t, std::int64_t which, std::int64_t i, std::int64_t j) {
-    return (which * t.shape[1] + i) * t.shape[2] + j;
-  };
+  const PairPlaces bias_places = places_of_bias(args.bias), visible_places = places_of_visible(args.visible);
   const auto head = [&](const Sequence& s, std::int64_t h) {
     const Rows q(args.q, s.q0, s.q1, h), k(args.k, s.k0, s.k1, h), v(args.v, s.k0, s.k1, h);
     const auto score = [&](std::int64_t i, std::int64_t j) {
       const std::int64_t qi = i - s.q0, kj = j - s.k0;
-      if (args.visible && args.visible.as<std::uint8_t>()[pair(args.visible, s.index, qi, kj)] == 0) {
+      if (args.visible && args.visible.as<std::uint8_t>()[visible_places.at(s.index, h, qi, kj)] == 0) {
         return -std::numeric_limits<double>::infinity();
       }
-      const double bias = args.bias ? load_element(args.bias, pair(args.bias, h, qi, kj)) : 0;
+      const double bias = args.bias ? load_element(args.bias, bias_places.at(s.index, h, qi, kj)) : 0;
       return static_cast<double>(args.scale) * dot(q[i], k[j], HS) + bias;
     };
     for (std::int64_t i = s.q0; i < s.q1; ++i) {

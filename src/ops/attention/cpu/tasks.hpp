@@ -114,13 +114,14 @@ template <class T>
 Pairs<T> pairs_of(const AttentionForward& a, std::int64_t sequence, std::int64_t head) {
   Pairs<T> pairs;
   if (a.bias) {
-    pairs.ld_bias = a.bias.shape[2];
-    pairs.bias = static_cast<const T*>(a.bias.data) + head * a.bias.shape[1] * pairs.ld_bias;
+    const PairPlaces places = places_of_bias(a.bias);
+    pairs.ld_bias = places.row;
+    pairs.bias = static_cast<const T*>(a.bias.data) + places.at(sequence, head, 0, 0);
   }
   if (a.visible) {
-    pairs.ld_visible = a.visible.shape[2];
-    pairs.visible =
-        static_cast<const std::uint8_t*>(a.visible.data) + sequence * a.visible.shape[1] * pairs.ld_visible;
+    const PairPlaces places = places_of_visible(a.visible);
+    pairs.ld_visible = places.row;
+    pairs.visible = static_cast<const std::uint8_t*>(a.visible.data) + places.at(sequence, head, 0, 0);
   }
   return pairs;
 }

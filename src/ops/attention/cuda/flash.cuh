@@ -20,6 +20,7 @@
 
 #include "ops/attention/cuda/instructions.cuh"
 #include "ops/attention/cuda/sequences.cuh"
+#include "ops/attention/kernels.hpp"
 #include "ops/cuda/launch.cuh"
 #include "ops/cuda/overlap.cuh"
 #include "runtime/context.hpp"
@@ -27,21 +28,18 @@
 
 namespace warpwright::ops::attention::cuda {
 
-// bias or visible, (count, Lq, Lk). data is null if it is not given.
+// bias or visible. data is null if it is not given.
 struct PairTensor {
   const std::byte* data;
   DType dtype;
-  int Lq, Lk;
+  PairPlaces places;
 
-  explicit PairTensor(const Tensor& t)
-      : data(static_cast<const std::byte*>(t.data)),
-        dtype(t.dtype),
-        Lq(t ? static_cast<int>(t.shape[1]) : 0),
-        Lk(t ? static_cast<int>(t.shape[2]) : 0) {}
+  PairTensor(const Tensor& t, const PairPlaces& places_of_t)
+      : data(static_cast<const std::byte*>(t.data)), dtype(t.dtype), places(places_of_t) {}
   // Beyond its sizes nothing is read, for any lengths of sequences.
-  __device__ bool has(int query, int key) const { return data && query < Lq && key < Lk; }
-  __device__ std::int64_t at(int which, int query, int key) const {
-    return (static_cast<std::int64_t>(which) * Lq + query) * Lk + key;
+  __device__ bool has(int query, int key) const { return data && query < places.Lq && key < places.Lk; }
+  __device__ std::int64_t at(const Tile& tile, int query, int key) const {
+    return places.at(tile.sequence, tile.head, query, key);
   }
 };
 
@@ -62,15 +60,15 @@ struct ForwardParameters {
         lse(a.lse.as<float>()),
         scale(a.scale),
         head_size(static_cast<int>(a.q.shape[2])),
-        bias(a.bias),
-        visible(a.visible) {}
+        bias(a.bias, places_of_bias(a.bias)),
+        visible(a.visible, places_of_visible(a.visible)) {}
 };
 
 // Returns a score to base 2 with its bias, or −∞ if it is hidden.
 __device__ inline float with_pairs(const ForwardParameters& p, const Tile& tile, int query, int key,
                                    float score) {
   if (p.bias.has(query, key)) {
-    const std::int64_t at = p.bias.at(tile.head, query, key);
+    const std::int64_t at = p.bias.at(tile, query, key);
     switch (p.bias.dtype) {
       case DType::bf16:
         score += __bfloat162float(reinterpret_cast<const __nv_bfloat16*>(p.bias.data)[at]) * kLog2e;
@@ -82,9 +80,8 @@ __device__ inline float with_pairs(const ForwardParameters& p, const Tile& tile,
         score += reinterpret_cast<const float*>(p.bias.data)[at] * kLog2e;
     }
   }
-  const bool hidden =
-      p.visible.has(query, key) &&
-      reinterpret_cast<const std::uint8_t*>(p.visible.data)[p.visible.at(tile.sequence, query, key)] == 0;
+  const bool hidden = p.visible.has(query, key) && reinterpret_cast<const std::uint8_t*>(
+                                                       p.visible.data)[p.visible.at(tile, query, key)] == 0;
   return hidden ? -INFINITY : score;
 }
 
@@ -194,11 +191,41 @@ __device__ void exponentiate(typename E::Scores& s, float (&largest)[E::R], floa
   }
 }
 
-// kPairs: there is a bias, or a mask for each sequence.
-template <class E, bool kPairs>
+// What a forward does with a bias and a mask for each sequence. This one has neither.
+struct NoPairs {
+  static constexpr bool kAny = false;
+  static constexpr std::size_t shared_bytes(const ForwardParameters&) { return 0; }
+
+  __device__ NoPairs(const ForwardParameters&, const Tile&, void*) {}
+  __device__ void load(int, int) const {}
+};
+
+// Every thread reads the elements of its scores.
+template <class E>
+struct ReadPairs {
+  static constexpr bool kAny = true;
+  static constexpr std::size_t shared_bytes(const ForwardParameters&) { return 0; }
+
+  const ForwardParameters& p;
+  const Tile& tile;
+
+  __device__ ReadPairs(const ForwardParameters& parameters, const Tile& queries, void*)
+      : p(parameters), tile(queries) {}
+  __device__ void load(int, int) const {}
+  __device__ void add(typename E::Scores& s, int key, int) const {
+#pragma unroll
+    for (int r = 0; r < E::R; ++r) {
+#pragma unroll
+      for (int c = 0; c < E::C; ++c)
+        s[r][c] = with_pairs(p, tile, tile.first + E::row(r), key + E::col(c), s[r][c]);
+    }
+  }
+};
+
+template <class E, class Pairs>
 __global__ void __launch_bounds__(E::kThreads, E::kResident) forward_kernel(const ForwardParameters p) {
-  static_assert(E::kAnyScale || !kPairs);
   using T = typename E::Stored;
+  constexpr bool kScaled = E::kAnyScale || Pairs::kAny;
   extern __shared__ uint4 shared[];
   T* const q_tile = reinterpret_cast<T*>(shared);
   T* const kv_tiles = q_tile + Shared<E>::kLeft;
@@ -214,9 +241,10 @@ __global__ void __launch_bounds__(E::kThreads, E::kResident) forward_kernel(cons
   // From the last block to the first, so that masked blocks come first.
   const auto key_of = [&](int i) { return (blocks - 1 - i) * E::kCols; };
 
+  const Pairs pairs(p, tile, scratch + E::kScratch);
   gpu::wait_for_kernels_before();
   E::template load<E::kRows>(q_tile, p.q, tile.q0 + tile.first, tile.head, tile.rows, p.head_size);
-  const float scale2 = p.scale * kLog2e, factor = E::kAnyScale ? 1.0f : scale2;
+  const float scale2 = p.scale * kLog2e, factor = kScaled ? 1.0f : scale2;
   typename E::Sums o = {};
   float largest[E::R], sum[E::R];
 #pragma unroll
@@ -229,27 +257,21 @@ __global__ void __launch_bounds__(E::kThreads, E::kResident) forward_kernel(cons
         const int key = key_of(i), valid = tile.Lk - key;
         E::template load<E::kCols>(to, p.k, tile.k0 + key, tile.head, valid, p.head_size);
         E::template load<E::kCols>(to + Shared<E>::kRight, p.v, tile.k0 + key, tile.head, valid, p.head_size);
+        pairs.load(key, stage);
       },
       [&](int i, int stage) {
         const T* k_tile = kv_tiles + 2 * stage * Shared<E>::kRight;
         const int key = key_of(i);
         typename E::Scores s;
         E::scores(s, q_tile, k_tile);
-        if (E::kAnyScale) {
+        if (kScaled) {
 #pragma unroll
           for (int r = 0; r < E::R; ++r) {
 #pragma unroll
             for (int c = 0; c < E::C; ++c) s[r][c] *= scale2;
           }
         }
-        if constexpr (kPairs) {
-#pragma unroll
-          for (int r = 0; r < E::R; ++r) {
-#pragma unroll
-            for (int c = 0; c < E::C; ++c)
-              s[r][c] = with_pairs(p, tile, tile.first + E::row(r), key + E::col(c), s[r][c]);
-          }
-        }
+        if constexpr (Pairs::kAny) pairs.add(s, key, stage);
         if (key + E::kCols > common) mask_keys<E>(s, tile, key, causal, -INFINITY);
         exponentiate<E>(s, largest, sum, o, factor);
         E::accumulate(o, s, k_tile + Shared<E>::kRight, scratch);
@@ -466,20 +488,15 @@ void launch(void (*kernel)(Parameters), const Context& context, const Parameters
   warpwright::cuda::check_launch(what);
 }
 
-template <class E>
+template <class E, class Pairs = NoPairs>
 void launch_forward(const Context& context, const AttentionForward& a, std::string_view what) {
   const ForwardParameters p(a);
   const unsigned blocks = p.sequences.blocks(p.sequences.Nq, E::kRows);
   if (blocks == 0) return;
-  const auto launch_as = [&](auto pairs) {
-    const auto kernel = forward_kernel<E, decltype(pairs)::value>;
-    gpu::allow_shared(kernel, forward_shared<E>());
-    gpu::launch_overlapped(context, kernel, blocks, E::kThreads, forward_shared<E>(), what, p);
-  };
-  if constexpr (E::kAnyScale) {
-    if (a.bias || a.visible) return launch_as(std::true_type());
-  }
-  launch_as(std::false_type());
+  const auto kernel = forward_kernel<E, Pairs>;
+  const std::size_t shared = forward_shared<E>() + Pairs::shared_bytes(p);
+  gpu::allow_shared(kernel, shared);
+  gpu::launch_overlapped(context, kernel, blocks, E::kThreads, shared, what, p);
 }
 
 template <class Queries, class Keys>

@@ -35,8 +35,11 @@ Refusal refuse_backward(const AttentionBackwardProblem& p, const DeviceInfo& dev
 }
 
 void flash_fma_forward(const Context& context, const AttentionForward& a) {
+  constexpr std::string_view kWhat = "attention.forward cuda.flash_fma";
   visit_engine(a.q.shape[2], [&](auto engine) {
-    launch_forward<decltype(engine)>(context, a, "attention.forward cuda.flash_fma");
+    using E = decltype(engine);
+    a.bias || a.visible ? launch_forward<E, ReadPairs<E>>(context, a, kWhat)
+                        : launch_forward<E>(context, a, kWhat);
   });
 }
 
