@@ -85,8 +85,10 @@ void block_forward(Context& ctx, const BertConfig& config, const BertBlock& p, c
                           .cu_seqlens_k = a.cu_seqlens,
                           .out = a.att,
                           .lse = {},
-                          .scale = attention_scale(config),
+                          .scale = attention_scale(config) / a.temperature,
                           .mask = Mask::none,
+                          .bias = a.bias,
+                          .visible = a.visible,
                           .batch_invariant = a.batch_invariant,
                           .max_seqlen = config.max_length()});
   matmul_forward(ctx, products.attproj);

@@ -51,6 +51,8 @@ struct BertActivations {
   Tensor att;                       // (N, NH, HS)
   Tensor fc;                        // (N, I)
   bool batch_invariant = false;     // a row's bits do not depend on the others
+  Tensor bias, visible;             // of the attention (ops/attention/attention.hpp), optional
+  float temperature = 1;            // divides the scores
   std::vector<Tensor> pooled;       // (S, …) fp32: the output of the pooling and of each layer after it
   Tensor first, pooler, logits;     // (S, H), (S, H), (S, labels) of a classification head
 };

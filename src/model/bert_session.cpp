@@ -4,12 +4,14 @@
 
 #include <algorithm>
 #include <map>
+#include <new>
 #include <string>
 #include <tuple>
 #include <utility>
 
 #include "core/error.hpp"
 #include "model/bert_memory.hpp"
+#include "ops/padding/padding.hpp"
 #include "runtime/captured.hpp"
 #include "runtime/memory.hpp"
 #include "runtime/planned.hpp"
@@ -110,6 +112,11 @@ struct BertSession::Memory {
   std::map<Call, Replay> replays;
   std::int64_t calls = 0;
   Call last;
+  BertAttention attention;      // of the last call
+  Tensor visible;               // its mask in bytes, in mask_memory
+  Buffer mask_memory, flag;     // grow to the largest mask; the place of an odd value on a GPU
+  std::int64_t* odd = nullptr;  // the same on the host, and −1 if there was none
+  Shape mask_shape;
 };
 
 BertSession::BertSession(Context& context, std::shared_ptr<const BertWeights> weights,
@@ -164,10 +171,12 @@ void BertSession::take_host_memory() {
   const BertTensors& t = m.planned->tensors();
   const std::size_t integers = t.batch.bytes(),
                     results = std::max({t.activations.pooled.back().bytes(), t.activations.logits.bytes(),
-                                        t.activations.hidden.bytes()});
-  m.host_memory = Buffer::pinned(integers + results + kAlignment, "pinned host memory");
-  m.host_batch = Tensor(m.host_memory.data(), DType::i32, t.batch.shape);
-  m.host_result = m.host_memory.data() + (integers + kAlignment - 1) / kAlignment * kAlignment;
+                                        t.activations.hidden.bytes()}),
+                    before_results = kAlignment + (integers + kAlignment - 1) / kAlignment * kAlignment;
+  m.host_memory = Buffer::pinned(before_results + results, "pinned host memory");
+  m.odd = new (m.host_memory.data()) std::int64_t(-1);
+  m.host_batch = Tensor(m.host_memory.data() + kAlignment, DType::i32, t.batch.shape);
+  m.host_result = m.host_memory.data() + before_results;
   m.own_stream = Stream(context_.device().device);
   m.in_buckets = bert_layers_are_exact(
       context_, config(), weights_->parameters(),
@@ -190,36 +199,45 @@ std::int64_t BertSession::labels() const {
   return weights_->has_classifier() ? config().labels : 0;
 }
 
-void BertSession::embed(const PackedBatch& batch, std::span<float> vectors) {
-  forward(batch, Result::vectors, vectors);
+void BertSession::embed(const PackedBatch& batch, std::span<float> vectors, const BertAttention& attention) {
+  forward(batch, Result::vectors, vectors, attention);
 }
-void BertSession::classify(const PackedBatch& batch, std::span<float> logits) {
-  forward(batch, Result::logits, logits);
+void BertSession::classify(const PackedBatch& batch, std::span<float> logits,
+                           const BertAttention& attention) {
+  forward(batch, Result::logits, logits, attention);
 }
-void BertSession::hidden(const PackedBatch& batch, std::span<float> states) {
-  forward(batch, Result::hidden, states);
+void BertSession::hidden(const PackedBatch& batch, std::span<float> states, const BertAttention& attention) {
+  forward(batch, Result::hidden, states, attention);
 }
 
-void BertSession::check(const PackedBatch& batch, Result result) const {
+void BertSession::check(const PackedBatch& batch, Result result, const BertAttention& attention) const {
   if (result == Result::logits && labels() == 0) {
     throw Error("has no classification head", "the model", "use a folder of a cross-encoder or a classifier");
   }
   check_batch(config(), {.tokens = options_.max_batch_tokens, .sequences = options_.max_batch_sequences},
               batch);
+  std::int64_t longest = 0;
+  for (std::size_t s = 0; s + 1 < batch.cu_seqlens.size(); ++s) {
+    longest = std::max<std::int64_t>(longest, batch.cu_seqlens[s + 1] - batch.cu_seqlens[s]);
+  }
+  check_attention(config(), weights_->dtype(), weights_->device(), batch.sequences(), longest, attention);
 }
 
 void BertSession::run(const Call& call) {
   Memory& m = *memory_;
   const BertParameters& p = weights_->parameters();
   const auto work = [&] {
-    const BertActivations a =
-        narrow(m.planned->tensors(), call.rows, call.sequences, options_.batch_invariant);
+    BertActivations a = narrow(m.planned->tensors(), call.rows, call.sequences, options_.batch_invariant);
+    a.bias = m.attention.bias;
+    a.visible = m.visible;
+    a.temperature = m.attention.temperature;
     if (call.from == From::tokens) bert_embed(context_, config(), p, a);
     bert_layers(context_, config(), p, a);
     if (call.result == Result::vectors) bert_pool(context_, pooling_, p, a);
     if (call.result == Result::logits) bert_classify(context_, p, a);
   };
-  Captured::possible(context_) ? m.replay(call).captured.run(context_, work) : work();
+  const bool replayed = Captured::possible(context_) && !m.attention.changes_anything();
+  replayed ? m.replay(call).captured.run(context_, work) : work();
 }
 
 void BertSession::repeat() {
@@ -235,24 +253,103 @@ Tensor BertSession::result_of(const BertActivations& a, Result result) const {
   return result == Result::vectors ? a.pooled.back() : a.logits;
 }
 
-Tensor BertSession::launch(const PackedBatch& batch, Result result, From from) {
-  check(batch, result);
-  return start(batch, result, from);
+Tensor BertSession::launch(const PackedBatch& batch, Result result, From from,
+                           const BertAttention& attention) {
+  check(batch, result, attention);
+  return start(batch, result, from, attention);
 }
 
-Tensor BertSession::start(const PackedBatch& batch, Result result, From from) {
+void BertSession::check_mask() {
+  Memory& m = *memory_;
+  if (m.batch_copied) m.batch_copied->synchronize();
+  if (m.odd) ops::require_no_odd(kMaskArgument, m.mask_shape, std::exchange(*m.odd, -1));
+}
+
+// The place where kernels report an odd value.
+Tensor BertSession::flag() {
+  Memory& m = *memory_;
+  const Device device = context_.device().device;
+  if (!m.flag.data()) m.flag = Buffer(sizeof(std::int64_t), device, "the flag of a mask");
+  return {m.flag.data(), DType::i64, {1}, device};
+}
+
+// On a CPU, throws Error for an odd value. On a GPU, check_mask() does.
+void BertSession::report(const Tensor& flag, const Shape& mask) {
+  Memory& m = *memory_;
+  if (flag.device.kind == DeviceKind::cpu) {
+    return ops::require_no_odd(kMaskArgument, mask, *flag.as<std::int64_t>());
+  }
+  m.mask_shape = mask;
+  copy(Tensor(m.odd, DType::i64, {1}), flag, context_.stream());
+  if (!m.batch_copied) m.batch_copied.emplace(context_.device().device);
+  m.batch_copied->record(context_.stream());
+}
+
+void BertSession::layers(const Tensor& states, const Tensor& mask, const Tensor& out) {
+  Memory& m = *memory_;
+  const bool gpu = context_.device().device.kind == DeviceKind::cuda;
+  ops::require(states.shape.rank() == 3 && states.shape[2] == config().hidden, "states",
+               fmt::format("must be (B, S, {})", config().hidden));
+  const std::int64_t B = states.shape[0], S = states.shape[1], H = states.shape[2];
+  if (ops::mask_form(kMaskArgument, mask.shape, B, S) == ops::MaskForm::pairs) {
+    throw Error(fmt::format("has shape {}", mask.shape.to_string()), kMaskArgument,
+                fmt::format("give ({}, {}) for the tokens", B, S));
+  }
+  if (B * S > options_.max_batch_tokens || B > options_.max_batch_sequences || S > config().max_length()) {
+    throw Error(fmt::format("has shape {}", states.shape.to_string()), "states",
+                fmt::format("give at most {} tokens in {} sequences of {}", options_.max_batch_tokens,
+                            options_.max_batch_sequences, config().max_length()));
+  }
+  check_mask();
+  std::int64_t rows = m.in_buckets ? token_bucket(B * S, options_.max_batch_tokens) : B * S;
+  const BertActivations a = narrow(m.planned->tensors(), rows, B, options_.batch_invariant);
+  const Tensor indices = a.tokens.slice(0, 0, B * S), packed = a.hidden.slice(0, 0, B * S), odd = flag();
+  ops::padding_lengths(context_, {.mask = mask, .cu_seqlens = a.cu_seqlens, .indices = indices, .odd = odd});
+  report(odd, mask.shape);
+  copy(a.rows, a.cu_seqlens.slice(0, B, 1), context_.stream());
+  ops::padding_pack(context_, {.x = states.view({B * S, H}), .indices = indices, .out = packed});
+  if (!gpu) rows = *a.rows.as<std::int32_t>();
+  m.attention = {};
+  m.visible = {};
+  m.last = {.rows = rows, .sequences = B, .result = Result::hidden, .from = From::states};
+  run(m.last);
+  ops::padding_unpack(context_, {.x = packed, .cu_seqlens = a.cu_seqlens, .indices = indices, .out = out});
+}
+
+// Turns a mask into bytes for the attention, in rows that begin at multiples of 16 bytes.
+void BertSession::read_mask(const Tensor& mask) {
+  Memory& m = *memory_;
+  const Device device = context_.device().device;
+  const std::int64_t S = mask.shape[0], L = mask.shape[3], row = round_up(L, 16);
+  const auto bytes = static_cast<std::size_t>(S * L * row);
+  if (m.mask_memory.bytes() < bytes) {
+    context_.synchronize();  // earlier work may read the old memory
+    m.mask_memory = Buffer(bytes, device, "an attention mask");
+  }
+  m.visible = Tensor(m.mask_memory.data(), DType::u8, {S, L, row}, device).slice(2, 0, L);
+  const Tensor odd = flag();
+  ops::padding_pairs(context_, {.mask = mask.select(1, 0), .out = m.visible, .odd = odd});
+  report(odd, mask.shape);
+}
+
+Tensor BertSession::start(const PackedBatch& batch, Result result, From from,
+                          const BertAttention& attention) {
   Memory& m = *memory_;
   const bool gpu = context_.device().device.kind == DeviceKind::cuda;
   const auto N = static_cast<std::int64_t>(batch.tokens.size());
   const std::int64_t S = batch.sequences();
   // Every tensor has the batch's own rows, unless launches are for a bucket of batches.
-  const std::int64_t rows = m.in_buckets ? token_bucket(N, options_.max_batch_tokens) : N;
-  const std::int64_t sequences = m.in_buckets ? sequence_bucket(S, options_.max_batch_sequences) : S;
-  if (m.batch_copied) m.batch_copied->synchronize();
+  const bool in_buckets = m.in_buckets && !attention.changes_anything();
+  const std::int64_t rows = in_buckets ? token_bucket(N, options_.max_batch_tokens) : N;
+  const std::int64_t sequences = in_buckets ? sequence_bucket(S, options_.max_batch_sequences) : S;
+  check_mask();
   BertTensors host_view = m.planned->tensors();
   host_view.batch = m.host_batch;
   write_batch(config(), batch, narrow(host_view, rows, sequences, false));
   m.last = {.rows = rows, .sequences = sequences, .result = result, .from = from};
+  m.attention = attention;
+  m.visible = {};
+  if (attention.mask && N > 0) read_mask(attention.mask);
   if (gpu) {
     const std::int64_t integers = batch_integers(rows, sequences);
     copy(m.planned->tensors().batch.slice(0, 0, integers), m.host_batch.slice(0, 0, integers),
@@ -262,7 +359,7 @@ Tensor BertSession::start(const PackedBatch& batch, Result result, From from) {
   }
   run(m.last);
   const BertActivations a = narrow(m.planned->tensors(), rows, sequences, options_.batch_invariant);
-  if (m.in_buckets) {
+  if (in_buckets) {
     std::optional<bool>& exact = m.replay(m.last).exact;
     if (!exact) exact = bert_layers_are_exact(context_, config(), weights_->parameters(), a);
     if (!*exact) wasted_tokens_ += rows - N;
@@ -270,8 +367,9 @@ Tensor BertSession::start(const PackedBatch& batch, Result result, From from) {
   return result_of(a, result).slice(0, 0, result == Result::hidden ? N : S);
 }
 
-void BertSession::forward(const PackedBatch& batch, Result result, std::span<float> out) {
-  check(batch, result);
+void BertSession::forward(const PackedBatch& batch, Result result, std::span<float> out,
+                          const BertAttention& attention) {
+  check(batch, result, attention);
   const auto N = static_cast<std::int64_t>(batch.tokens.size());
   const std::int64_t results = result == Result::hidden ? N : batch.sequences();
   const std::int64_t columns = result_of(memory_->planned->tensors().activations, result).shape[1];
@@ -279,12 +377,13 @@ void BertSession::forward(const PackedBatch& batch, Result result, std::span<flo
     throw Error(fmt::format("has room for {} numbers", out.size()), "the encoder's output",
                 fmt::format("give {} × {}", results, columns));
   }
-  Tensor host = start(batch, result, From::tokens);
+  Tensor host = start(batch, result, From::tokens, attention);
   if (host.device.kind == DeviceKind::cuda) {
     const Tensor from = host;
     host = Tensor(memory_->host_result, from.dtype, from.shape);
     copy(host, from, context_.stream());
     context_.synchronize();
+    check_mask();
   }
   const std::int64_t bad = read_rows(host, results, out);
   if (bad < 0) return;

@@ -6,6 +6,7 @@
 #include <optional>
 #include <span>
 
+#include "model/bert_attention.hpp"
 #include "model/bert_batch.hpp"
 #include "model/bert_weights.hpp"
 
@@ -41,11 +42,11 @@ class BertSession {
   // A vector for each sequence, (S, vector_size()), after pooling, dense layers and normalization. A sequence
   // without tokens gives zeros. A batch that does not fit, ids beyond the vocabulary and values that are not
   // finite are an Error that names the sequence ("text 3 of the batch").
-  void embed(const PackedBatch& batch, std::span<float> vectors);
+  void embed(const PackedBatch& batch, std::span<float> vectors, const BertAttention& attention = {});
   // The logits of the classification head, (S, labels()).
-  void classify(const PackedBatch& batch, std::span<float> logits);
+  void classify(const PackedBatch& batch, std::span<float> logits, const BertAttention& attention = {});
   // The last hidden states, (N, H).
-  void hidden(const PackedBatch& batch, std::span<float> states);
+  void hidden(const PackedBatch& batch, std::span<float> states, const BertAttention& attention = {});
 
   // A forward whose result stays where it is, on the weights' device, until the next call: (N, H),
   // (S, vector_size()) or (S, labels()), of the weights' dtype, but vectors of fp32. On a GPU it is put on
@@ -55,8 +56,18 @@ class BertSession {
   // states: skips the embedding and reads states(N). Token ids are checked but not used. cu_seqlens still
   // delimits the sequences.
   enum class From : std::uint8_t { tokens, states };
-  Tensor launch(const PackedBatch& batch, Result result, From from = From::tokens);
+  Tensor launch(const PackedBatch& batch, Result result, From from = From::tokens,
+                const BertAttention& attention = {});
   Tensor states(std::int64_t tokens) const;  // (N, H)
+
+  // The layers alone, over padded states (B, S, H) with a mask (B, S) in any dtype (ops/padding/mask.hpp),
+  // both on the weights' device. The device finds lengths and places, so the host waits for nothing. out is
+  // (B, S, H), with 0 in padding.
+  void layers(const Tensor& states, const Tensor& mask, const Tensor& out);
+
+  // Waits until the last launch has read its mask, and throws Error if a value was neither 0 nor 1. On a GPU,
+  // the next call throws it, too; on a CPU, launch does.
+  void check_mask();
 
   // Launches the last call's forward once more, its result staying on the device: for benches.
   void repeat();
@@ -69,11 +80,14 @@ class BertSession {
   struct Call;
   void plan_memory();
   void take_host_memory();
-  void check(const PackedBatch& batch, Result result) const;
+  void check(const PackedBatch& batch, Result result, const BertAttention& attention) const;
   void run(const Call& call);
+  Tensor flag();
+  void report(const Tensor& flag, const Shape& mask);
+  void read_mask(const Tensor& mask);
   Tensor result_of(const BertActivations& a, Result result) const;
-  Tensor start(const PackedBatch& batch, Result result, From from);
-  void forward(const PackedBatch& batch, Result result, std::span<float> out);
+  Tensor start(const PackedBatch& batch, Result result, From from, const BertAttention& attention);
+  void forward(const PackedBatch& batch, Result result, std::span<float> out, const BertAttention& attention);
 
   Context& context_;
   std::shared_ptr<const BertWeights> weights_;

@@ -1,0 +1,58 @@
+#include "model/bert_attention.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <string>
+
+#include "core/error.hpp"
+#include "ops/padding/mask.hpp"
+
+namespace warpwright {
+namespace {
+
+void check_place(const std::string& argument, const Tensor& tensor, Device device) {
+  if (tensor.device == device) return;
+  throw Error("is not on the encoder's device", argument, "copy it there");
+}
+
+void check_bias(const Tensor& bias, std::int64_t heads, DType dtype, std::int64_t S, std::int64_t longest) {
+  const int rank = bias.shape.rank();
+  const std::int64_t L = rank > 0 ? bias.shape[rank - 1] : 0;
+  const bool fits = (bias.shape == Shape{heads, L, L} || bias.shape == Shape{S, heads, L, L}) && L >= longest;
+  if (!fits) {
+    throw Error(
+        fmt::format("has shape {}", bias.shape.to_string()), "bias",
+        fmt::format("give ({1}, L, L) or ({0}, {1}, L, L) with L of at least {2}", S, heads, longest));
+  }
+  if (bias.dtype != dtype) {
+    throw Error(fmt::format("is {}", name_of(bias.dtype)), "bias",
+                fmt::format("give the encoder's dtype, {}", name_of(dtype)));
+  }
+}
+
+}  // namespace
+
+void check_attention(const BertConfig& config, DType dtype, Device device, std::int64_t S,
+                     std::int64_t longest, const BertAttention& attention) {
+  const float temperature = attention.temperature;
+  if (!(temperature > 0) || !std::isfinite(temperature)) {
+    throw Error(fmt::format("is {}", temperature), "temperature", "give a number above 0");
+  }
+  const Tensor &bias = attention.bias, &mask = attention.mask;
+  if (bias) {
+    check_bias(bias, config.heads, dtype, S, longest);
+    check_place("bias", bias, device);
+  }
+  if (mask) {
+    const std::int64_t L = mask.shape.rank() == 4 ? std::max(mask.shape[3], longest) : longest;
+    if (ops::mask_form(kMaskArgument, mask.shape, S, L) != ops::MaskForm::pairs) {
+      throw Error(fmt::format("has shape {}", mask.shape.to_string()), kMaskArgument,
+                  fmt::format("a packed batch has no padding; give ({}, 1, {}, {}) for pairs", S, L, L));
+    }
+    check_place(kMaskArgument, mask, device);
+  }
+}
+
+}  // namespace warpwright
