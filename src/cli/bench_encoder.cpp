@@ -159,9 +159,8 @@ double time_once(Context& context, Work& work) {
 
 OpTable table_of(Context& context, Work& work) {
   OpTable table;
-  context.set_timer([&](const Context::CallRecord& call) { table.add(call); });
+  const Timing timing(context, [&](const Context::CallRecord& call) { table.add(call); });
   work.run();
-  context.set_timer(nullptr);
   return table;
 }
 

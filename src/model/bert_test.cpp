@@ -360,9 +360,10 @@ TEST(Bert, OnCudaAGraphGivesTheBitsOfItsOperations) {
         const auto S = static_cast<std::size_t>(batch.sequences()),
                    D = static_cast<std::size_t>(model.vector_size());
         std::vector<float> apart(S * D), captured(S * D), rest(D);
-        context.set_timer([](const Context::CallRecord&) {});  // operation by operation
-        model.embed(batch, apart);
-        context.set_timer(nullptr);
+        {
+          const Timing timing(context, [](const Context::CallRecord&) {});  // operation by operation
+          model.embed(batch, apart);
+        }
         for (int again = 0; again < 4; ++again) {
           model.embed(other, rest);
           model.embed(batch, captured);

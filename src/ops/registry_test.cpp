@@ -28,7 +28,7 @@ TEST(CallThreads, LittleWorkRunsOnTheCallingThreadAlone) {
   options.threads = 3;
   Context context(options);
   std::vector<int> threads;
-  context.set_timer([&](const Context::CallRecord&) { threads.push_back(context.threads()); });
+  const Timing timing(context, [&](const Context::CallRecord&) { threads.push_back(context.threads()); });
   const Buffer buffer(std::size_t{8} << 20, Device{}, "test");
   for (const std::int64_t elements : {std::int64_t{0}, std::int64_t{512}, std::int64_t{1} << 20}) {
     const Tensor x(buffer.data(), DType::f32, {elements});

@@ -59,9 +59,10 @@ TEST(Captured, OnCudaReplaysUntilTheScratchMoves) {
     context.reserve_scratch(1 << 20);
     EXPECT_EQ(run(), 3);
     EXPECT_EQ(run(), 3);
-    context.set_timer([](const Context::CallRecord&) {});
-    EXPECT_EQ(run(), 4);
-    context.set_timer(nullptr);
+    {
+      const Timing timing(context, [](const Context::CallRecord&) {});
+      EXPECT_EQ(run(), 4);
+    }
     EXPECT_EQ(run(), 4);
   }
 }

@@ -75,4 +75,10 @@ std::uint64_t Context::plan_hash() const {
   return hash;
 }
 
+Inspecting::Inspecting(Context& context, Context::Inspector inspector)
+    : context_(context), before_(std::exchange(context.inspector_, std::move(inspector))) {}
+
+Timing::Timing(Context& context, Context::Timer timer)
+    : context_(context), before_(std::exchange(context.timer_, std::move(timer))) {}
+
 }  // namespace warpwright

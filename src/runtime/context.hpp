@@ -78,7 +78,6 @@ class Context {
   // tensor.
   using Inspector = std::function<void(std::string_view operation, const std::vector<TensorUse>& uses)>;
   const Inspector& inspector() const { return inspector_; }
-  void set_inspector(Inspector inspector) { inspector_ = std::move(inspector); }
 
   // Called after every operation that ran: how `bench step` takes its table.
   struct CallRecord {
@@ -89,7 +88,6 @@ class Context {
   };
   using Timer = std::function<void(const CallRecord&)>;
   const Timer& timer() const { return timer_; }
-  void set_timer(Timer timer) { timer_ = std::move(timer); }
 
   // The latest choices, one list per operation (kept by ops/op.hpp), and a hash over all that were made,
   // which a checkpoint records: equal hashes mean that a resumed run uses the same kernels.
@@ -102,6 +100,9 @@ class Context {
   std::uint64_t plan_hash() const;
 
  private:
+  friend class Inspecting;
+  friend class Timing;
+
   ContextOptions options_;
   DeviceInfo device_;
   bool single_thread_ = false;
@@ -114,6 +115,33 @@ class Context {
   std::map<const void*, std::any> choices_;
   std::set<std::string> choice_lines_;
   mutable std::map<const void*, std::any> kept_;
+};
+
+// While it lives, the Context has this inspector. An exception ends it, too, so no call reaches a function
+// whose variables are gone.
+class Inspecting {
+ public:
+  Inspecting(Context& context, Context::Inspector inspector);
+  Inspecting(const Inspecting&) = delete;
+  Inspecting& operator=(const Inspecting&) = delete;
+  ~Inspecting() { context_.inspector_ = std::move(before_); }
+
+ private:
+  Context& context_;
+  Context::Inspector before_;
+};
+
+// The same for the timer.
+class Timing {
+ public:
+  Timing(Context& context, Context::Timer timer);
+  Timing(const Timing&) = delete;
+  Timing& operator=(const Timing&) = delete;
+  ~Timing() { context_.timer_ = std::move(before_); }
+
+ private:
+  Context& context_;
+  Context::Timer before_;
 };
 
 }  // namespace warpwright

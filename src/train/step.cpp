@@ -323,7 +323,7 @@ double TrainingStep::forward() {
 std::optional<std::string> TrainingStep::first_non_finite() {
   std::optional<std::string> found;
   int call = 0;
-  context_.set_inspector([&](std::string_view operation, const std::vector<TensorUse>& uses) {
+  const Inspecting inspecting(context_, [&](std::string_view operation, const std::vector<TensorUse>& uses) {
     for (const TensorUse& use : uses) {
       if (found || use.access == Access::read || all_finite(use.tensor, context_.stream())) continue;
       found = fmt::format("{} ({} of {})", planned_.arenas().name_of(use.tensor.data, call), use.argument,
@@ -337,7 +337,6 @@ std::optional<std::string> TrainingStep::first_non_finite() {
   tensors().pass->forward(context_);
   run_head(tensors(), true);
   tensors().pass->backward(context_, ops::Store::assign);
-  context_.set_inspector(nullptr);
   return found;
 }
 

@@ -187,12 +187,9 @@ void Trainer::leave_if_stopped() const {
 // A GPU's operations return before they are done and are replayed as graphs. There the work itself checks for
 // a stop, between micro-batches and tokens.
 bool Trainer::unless_stopped(const std::function<void()>& work) {
-  struct Watch {
-    ~Watch() { context.set_inspector(nullptr); }
-    Context& context;
-  } const watch{context_};
+  std::optional<Inspecting> watch;
   if (context_.device().device.kind == DeviceKind::cpu) {
-    context_.set_inspector([this](std::string_view, const std::vector<TensorUse>&) { leave_if_stopped(); });
+    watch.emplace(context_, [this](std::string_view, const std::vector<TensorUse>&) { leave_if_stopped(); });
   }
   try {
     work();
