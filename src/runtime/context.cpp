@@ -46,6 +46,15 @@ Context::Context(ContextOptions options, Device device, Stream stream)
   claim_threads(device_.threads);
 }
 
+Context::~Context() {
+  if (kept_.empty() || stream_.borrowed()) return;
+  try {
+    stream_.synchronize();
+  } catch (const Error&) {
+    // The GPU failed or the process is ending, so nothing runs anymore.
+  }
+}
+
 void Context::set_threads(int threads) {
   const int wanted = checked_threads(threads == 0 ? options_.threads : threads, "threads");
   claim_threads(wanted);

@@ -43,6 +43,9 @@ class Context {
   Context(ContextOptions options, Device device, Stream stream);
   Context(const Context&) = delete;
   Context& operator=(const Context&) = delete;
+  // Waits for its own stream if a kernel keeps state, because a GPU may still use it. A borrowed stream may
+  // be gone: its owner waits first.
+  ~Context();
 
   const DeviceInfo& device() const { return device_; }
   // Threads of the present call: on a CPU one if its work is little (ops/op.hpp). Inlined in every build, as

@@ -27,12 +27,13 @@ class Stream {
   ~Stream();
 
   CudaStream get() const { return stream_; }
+  bool borrowed() const { return borrowed_; }
   // Returns when everything given to it so far is done; an Error if a kernel failed.
   void synchronize() const;
 
  private:
   CudaStream stream_ = nullptr;
-  [[maybe_unused]] bool borrowed_ = false;  // in a build without CUDA
+  bool borrowed_ = false;
 };
 
 // Makes a GPU the calling thread's current one, as launches into its streams need. Its destructor restores

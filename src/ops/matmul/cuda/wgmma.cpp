@@ -13,7 +13,7 @@
 namespace warpwright::ops::matmul::cuda {
 namespace {
 
-// Owns one of the kFlagSets sets of flags.
+// Owns one of the kFlagSets sets of flags. A Context returns its set after the stream's work is done.
 class FlagSet {
  public:
   FlagSet() {
