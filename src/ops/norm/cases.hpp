@@ -82,6 +82,11 @@ inline std::vector<Case> bench_cases() {
   return {{256, 768}, {4096, 768}, {16384, 768}, {4096, 1600}, {1024, 4096}, {256, 16384}};
 }
 
+// Rows shorter than GPT-2's, and few rows.
+inline std::vector<Case> small_bench_cases() {
+  return {{65536, 64}, {65536, 128}, {65536, 256}, {65536, 384}, {1, 768}, {8, 768}, {32, 4096}, {1, 16384}};
+}
+
 // The widths of GPT-2, BERT and larger models at 2^26 elements, so that nothing is found in the caches; B·T =
 // 65,536 at the widths of GPT-2 124M and 1558M; a few wide rows.
 inline std::vector<Case> gpu_bench_cases() {

@@ -462,6 +462,36 @@ TEST_P(Backward, TakesLargeTensors) {
   if (checked == 0) GTEST_SKIP() << refusal;
 }
 
+// A tuned table chooses each of the block shapes.
+TEST(Norm, EveryConfigurationOfCudaTwoStageMatchesTheReference) {
+  constexpr std::string_view kTwoStage = "cuda.two_stage";
+  if (const std::string missing = missing_for(kTwoStage); !missing.empty()) GTEST_SKIP() << missing;
+  const auto& op = norm_backward_op();
+  const auto& variant = find_variant(op, kTwoStage);
+  Context& context = gpu_context(device_for(kTwoStage).device, false);
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    for (const norm::Case& c :
+         {norm::Case{9001, 128}, norm::Case{2100, 40}, norm::Case{70, 4096}, norm::Case{3, 33}}) {
+      Fixture fixture(17);
+      const auto args = norm::make_backward(c, {.dtype = dtype}, fixture);
+      const auto problem = op.problem(args);
+      for (const Configuration& configuration : variant.configurations(problem, context.device())) {
+        const auto table = std::make_shared<TunedTable>(TunedFor{});
+        table->set(op.name, tuned_problem(problem, context.device()),
+                   choice_text(kTwoStage, configuration.text));
+        context.set_tuned(table);
+        EXPECT_EQ(variant.configuration(problem, context.device()), configuration.text);
+        const auto reduction = [&](std::string_view name) {
+          return static_cast<double>(name == "dx" ? c.C : c.N);
+        };
+        EXPECT_EQ(check_variant(op, kTwoStage, fixture, args, reduction), "");
+        fixture.restore();  // the outputs are NaN again
+      }
+    }
+  }
+  context.set_tuned(nullptr);
+}
+
 INSTANTIATE_TEST_SUITE_P(Norm, Forward, ::testing::ValuesIn(variant_names(norm_forward_op())), test_name);
 INSTANTIATE_TEST_SUITE_P(Norm, Backward, ::testing::ValuesIn(variant_names(norm_backward_op())), test_name);
 

@@ -6,12 +6,12 @@ namespace warpwright::ops {
 namespace {
 
 constexpr std::string_view kForward[] = {
-    "cuda.state_row", "cuda.warp_row", "cuda.block_row", "cuda.loop",
+    "cuda.state_row", "cuda.warp_row", "cuda.block_row", "cuda.loop", "cuda.welford",
     "cpu.avx512",     "cpu.avx2",      "cpu.portable",   "reference",
 };
 
 constexpr std::string_view kBackward[] = {
-    "cuda.warp_row", "cuda.block_row", "cuda.cluster_row", "cuda.two_pass",
+    "cuda.warp_row", "cuda.block_row", "cuda.cluster_row", "cuda.two_pass", "cuda.two_stage",
     "cpu.avx512",    "cpu.avx2",       "cpu.portable",     "reference",
 };
 

@@ -103,13 +103,14 @@ class Bench {
   using Sink = std::function<void(const BenchRow&)>;
   Bench(BenchOptions options, Sink sink);
 
-  // make(Fixture&) builds the arguments of one case. `note` is appended to the problem's description.
+  // make(Fixture&) builds the arguments of one case. `note` is appended to the problem's description. `only`
+  // names the variant to time; all if it is empty.
   template <class A, class Make>
-  void run(const Op<A>& op, Make&& make, std::string_view note = "") {
+  void run(const Op<A>& op, Make&& make, std::string_view note = "", std::string_view only = "") {
     testing::Fixture shapes = testing::Fixture::of_shapes();
     const typename A::Problem problem = op.problem(make(shapes));
     const std::string text = problem.describe() + std::string(note);
-    const auto variants = runnable(op, problem, text);
+    const auto variants = runnable(op, problem, text, only);
     if (variants.empty()) return;
     testing::Fixture fixture(1);
     A args = make(fixture);
@@ -145,6 +146,25 @@ class Bench {
     }
   }
 
+  // Times the configurations of one variant that run() does not time, as a tuned table would choose them.
+  template <class A, class Make>
+  void run_configurations(const Op<A>& op, std::string_view name, Make&& make) {
+    testing::Fixture shapes = testing::Fixture::of_shapes();
+    const typename A::Problem problem = op.problem(make(shapes));
+    for (const Variant<A>& variant : op.variants) {
+      if (variant.name != name || !variant.refuse(problem, device()).empty()) continue;
+      const std::string own = variant.configuration(problem, device());
+      for (const Configuration& c : variant.configurations(problem, device())) {
+        if (c.text == own) continue;
+        const auto table = std::make_shared<TunedTable>(TunedFor{});
+        table->set(op.name, tuned_problem(problem, device()), choice_text(name, c.text));
+        context_.set_tuned(table);
+        run(op, make, "", name);
+      }
+    }
+    context_.set_tuned(options_.context.tuned);
+  }
+
   // The least bytes of all copies: more than the L2 caches hold, and at least the requested working set.
   std::size_t footprint() const { return std::max(options_.working_set, bandwidth_footprint(device())); }
   // The machine's ceilings, with the bandwidth for a working set of about this size (rounded to a power of
@@ -161,11 +181,11 @@ class Bench {
   // Returns the variants to time and reserves their scratch.
   template <class A>
   std::vector<const Variant<A>*> runnable(const Op<A>& op, const typename A::Problem& problem,
-                                          const std::string& text) {
+                                          const std::string& text, std::string_view only) {
     std::vector<const Variant<A>*> list;
     for (const auto& variant : op.variants) {
       if (variant.name == kReference || !variant.refuse(problem, context_.device()).empty() ||
-          !wanted(op.name, variant.name, text)) {
+          (!only.empty() && variant.name != only) || !wanted(op.name, variant.name, text)) {
         continue;
       }
       context_.reserve_scratch(variant.workspace(problem, context_.device()));

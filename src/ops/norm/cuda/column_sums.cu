@@ -37,16 +37,21 @@ __global__ void __launch_bounds__(kWarps* gpu::kWarp)
   *gradient = from_arithmetic<T>(add ? to_arithmetic<A>(*gradient) + sum : sum);
 }
 
+constexpr int kFew = 8, kMany = 32;  // warps
+
 }  // namespace
 
-void add_column_sums(const Context& context, const NormBackward& args, const void* parts, int count) {
+int column_sum_warps(std::int64_t C) {
+  return C >= 4096 ? kFew : kMany;  // many columns make many blocks, which have few parts each
+}
+
+void add_column_sums(const Context& context, const NormBackward& args, const void* parts, int count,
+                     int warps) {
   if (!args.dweight && !args.dbias) return;
   const std::int64_t C = args.dx.shape[1], columns = args.dbias ? 2 * C : C;
-  const bool many_blocks = C >= 4096;  // these have few parts each, and are small
-  constexpr int kFew = 8, kMany = 32;  // warps
   cudaLaunchConfig_t config{};
   config.gridDim = static_cast<unsigned>((columns + gpu::kWarp - 1) / gpu::kWarp);
-  config.blockDim = (many_blocks ? kFew : kMany) * gpu::kWarp;
+  config.blockDim = static_cast<unsigned>(warps * gpu::kWarp);
   config.stream = context.stream().get();
   // The kernel takes its place on the GPU while the kernel before it ends.
   cudaLaunchAttribute early{};
@@ -57,7 +62,7 @@ void add_column_sums(const Context& context, const NormBackward& args, const voi
   visit_norm_dtype(args.dweight ? args.dweight.dtype : args.dbias.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
     using A = Arithmetic<T>;
-    const auto kernel = many_blocks ? column_sums<A, T, kFew> : column_sums<A, T, kMany>;
+    const auto kernel = warps == kFew ? column_sums<A, T, kFew> : column_sums<A, T, kMany>;
     warpwright::cuda::check(
         cudaLaunchKernelEx(&config, kernel, static_cast<const A*>(parts), count, C,
                            static_cast<T*>(args.dweight.data), static_cast<T*>(args.dbias.data),
