@@ -56,7 +56,7 @@ extern "C" {
  *     warpwright_abi_version() / 1000 == WARPWRIGHT_ABI_MAJOR &&
  *     warpwright_abi_version() % 1000 >= WARPWRIGHT_ABI_MINOR */
 #define WARPWRIGHT_ABI_MAJOR 1
-#define WARPWRIGHT_ABI_MINOR 2
+#define WARPWRIGHT_ABI_MINOR 3
 
 /* 1000 * major + minor version of the library. */
 WARPWRIGHT_API int32_t warpwright_abi_version(void);
@@ -90,6 +90,8 @@ enum { WARPWRIGHT_DEVICE_CPU = 0, WARPWRIGHT_DEVICE_CUDA = 1 };
 
 typedef int32_t warpwright_dtype;
 enum { WARPWRIGHT_F64 = 0, WARPWRIGHT_F32 = 1, WARPWRIGHT_BF16 = 2, WARPWRIGHT_F16 = 3 };
+/* Since 1.3, for masks alone. */
+enum { WARPWRIGHT_I32 = 4, WARPWRIGHT_I64 = 5, WARPWRIGHT_U8 = 6 };
 
 /* A device, its stream, and the kernels selected so far. */
 typedef struct warpwright_context warpwright_context;
@@ -382,6 +384,29 @@ WARPWRIGHT_API warpwright_status warpwright_encoder_texts(warpwright_encoder* en
  * if there is no such encoder or index. Valid until the encoder's next call. */
 WARPWRIGHT_API const char* warpwright_encoder_text_error(const warpwright_encoder* encoder, int64_t index);
 
+/* Since 1.3. What a call changes in the attention of all layers. Query i of a sequence sees key j with the
+ * score q_i·k_j / (sqrt(head size) · temperature) + bias_ij, unless mask_ij is 0. A query that sees no key
+ * gets 0. The tensors are contiguous. They must stay as they are until the device has done the call's work.
+ */
+typedef struct warpwright_encoder_attention {
+  size_t size; /* sizeof(warpwright_encoder_attention) */
+  /* Of any dtype; more than 0.5 means one. Its shape decides. (sequences, length): 1 for a token, 0 for
+   * padding, instead of args.mask. (sequences, 1, L, L): 1 if the query sees the key. Any other shape is an
+   * error, and so is a value other than 0 and 1, which a GPU finds later: see
+   * warpwright_encoder_check_mask. May be NULL. */
+  const void* mask;
+  /* In the encoder's dtype, on the context's device: (heads, L, L) for all sequences or
+   * (sequences, heads, L, L). May be NULL. */
+  const void* bias;
+  int64_t mask_shape[4], bias_shape[4];
+  int32_t mask_rank, bias_rank;
+  warpwright_dtype mask_dtype; /* any; also WARPWRIGHT_I32, _I64 and _U8 */
+  /* Not 0: the mask is on the context's device, as one for pairs must be. 0: it is in the host's memory. If
+   * ids are given, the call waits for a mask (sequences, length) to come from the device. */
+  int32_t mask_on_device;
+  double temperature; /* above 0; 1 changes nothing */
+} warpwright_encoder_attention;
+
 /* Turns token ids into a result on the context's device. Ids, offsets and mask are in the host's memory and
  * may be freed after the call. On a GPU the call does not wait for the device, except until the offsets and
  * indices of the previous batch are copied. It cannot be captured into a CUDA graph and does not check for
@@ -406,10 +431,50 @@ typedef struct warpwright_encoder_tokens_args {
   /* Not 0: padding passes through the layers as separate sequences. The result is the same. For comparison.
    */
   int32_t keep_padding;
+  /* Since 1.3. May be NULL. A bias or a mask for pairs counts a sequence's tokens. So if there is padding, it
+   * comes last, and all sequences must fit in one batch. L is at least the number of tokens of every
+   * sequence. */
+  const warpwright_encoder_attention* attention;
 } warpwright_encoder_tokens_args;
 
 WARPWRIGHT_API warpwright_status warpwright_encoder_tokens(warpwright_encoder* encoder,
                                                            const warpwright_encoder_tokens_args* args);
+
+/* Since 1.3. Waits until the latest call's mask has been read on the device, and fails if a value was neither
+ * 0 nor 1. Without it, the next call of warpwright_encoder_tokens fails instead, with the same message. */
+WARPWRIGHT_API warpwright_status warpwright_encoder_check_mask(warpwright_encoder* encoder);
+
+/* ---- Padding (since 1.3) ----------------------------------------------------------------------- */
+
+/* Packs and unpacks rows on the context's device, without waiting for it.
+ *
+ *     warpwright_padding_lengths(context, &args);  // mask -> cu_seqlens, indices, odd
+ *     warpwright_pack(context, &args);             // padded -> packed
+ *     warpwright_unpack(context, &args);           // packed -> padded
+ *
+ * All tensors are on the device and contiguous, and no written tensor may overlap another one. A function
+ * reads only the fields that it needs. */
+typedef struct warpwright_padding_args {
+  size_t size;                 /* sizeof(warpwright_padding_args) */
+  int64_t sequences, length;   /* at most 2^31 - 1 places in all */
+  int64_t columns;             /* of a row; >= 1 */
+  int64_t rows;                /* of packed; at most sequences · length */
+  const void* mask;            /* (sequences, length); ones in any pattern, more than 0.5 means one */
+  int32_t* cu_seqlens;         /* (sequences + 1): the offsets of the sequences' packed rows */
+  int32_t* indices;            /* (sequences · length): the place of each packed row, then -1 */
+  int64_t* odd;                /* (1): the index of the first value other than 0 and 1, or -1 */
+  void* padded;                /* (sequences, length, columns); unpack writes 0 into padding */
+  void* packed;                /* (rows, columns); pack keeps rows without a place */
+  warpwright_dtype mask_dtype; /* any; also WARPWRIGHT_I32, _I64 and _U8 */
+  warpwright_dtype dtype;      /* of padded and packed */
+} warpwright_padding_args;
+
+WARPWRIGHT_API warpwright_status warpwright_padding_lengths(warpwright_context* context,
+                                                            const warpwright_padding_args* args);
+WARPWRIGHT_API warpwright_status warpwright_pack(warpwright_context* context,
+                                                 const warpwright_padding_args* args);
+WARPWRIGHT_API warpwright_status warpwright_unpack(warpwright_context* context,
+                                                   const warpwright_padding_args* args);
 
 #ifdef __cplusplus
 }

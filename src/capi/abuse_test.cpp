@@ -309,6 +309,37 @@ warpwright_norm_forward_args forward_args(bool centered, bool clamp) {
   return a;
 }
 
+warpwright_padding_args padding_args() {
+  Random& r = w.random;
+  warpwright_padding_args a{};
+  a.sequences = static_cast<std::int64_t>(r.below(9));
+  a.length = static_cast<std::int64_t>(r.below(20));
+  a.columns = 1 + static_cast<std::int64_t>(r.below(16));
+  a.rows = static_cast<std::int64_t>(r.below(static_cast<std::uint64_t>(a.sequences * a.length) + 1));
+  a.mask_dtype = static_cast<warpwright_dtype>(r.below(7)),
+  a.dtype = static_cast<warpwright_dtype>(r.below(4));
+  unsigned char present = 0;
+  a.mask = a.padded = a.packed = &present;
+  a.cu_seqlens = a.indices = reinterpret_cast<std::int32_t*>(&present);
+  a.odd = reinterpret_cast<std::int64_t*>(&present);
+  Fields f;
+  f.add(a.mask), f.add(a.cu_seqlens), f.add(a.indices), f.add(a.odd), f.add(a.padded), f.add(a.packed);
+  f.add(a.sequences), f.add(a.length), f.add(a.columns), f.add(a.rows), f.add(a.mask_dtype), f.add(a.dtype);
+  f.mutate();
+  clamp_matrix(a.sequences, a.length);
+  if (a.length > kElements) a.length = kElements;
+  if (a.sequences > kElements) a.sequences = kElements;
+  if (a.columns > 16) a.columns = 16;
+  if (a.rows > a.sequences * a.length && a.rows <= kLargestMemory) a.rows = a.sequences * a.length;
+  // Offsets and indices as padding_lengths leaves them.
+  auto* bounds = reinterpret_cast<std::int32_t*>(slot(1));
+  auto* indices = reinterpret_cast<std::int32_t*>(slot(2));
+  for (std::int64_t i = 0; i <= kElements; ++i) bounds[i] = 0;
+  for (std::int64_t i = 0; i < kElements; ++i) indices[i] = -1;
+  a.size = size_of_structure(sizeof a);
+  return a;
+}
+
 warpwright_norm_backward_args backward_args(bool centered, bool clamp) {
   Random& r = w.random;
   warpwright_norm_backward_args a{};
@@ -522,6 +553,39 @@ void encoder_texts() {
   check_status(warpwright_encoder_texts(encoder(), structure.get()));
 }
 
+// Fits the call, or has one wrong field.
+warpwright_encoder_attention encoder_attention(const warpwright_encoder_tokens_args& a) {
+  Random& r = w.random;
+  warpwright_encoder_attention attention{};
+  attention.temperature = 1 + 0.5 * static_cast<double>(r.below(3));
+  attention.mask_dtype = WARPWRIGHT_U8;
+  const std::int64_t L = a.cu_seqlens ? 20 : std::min<std::int64_t>(a.length, 20);
+  unsigned char present = 0;
+  if (r.chance(60)) attention.mask = &present;
+  if (r.chance(50)) {
+    attention.mask_rank = 2, attention.mask_shape[0] = a.sequences, attention.mask_shape[1] = a.length;
+  } else {
+    attention.mask_rank = 4, attention.mask_shape[0] = a.sequences, attention.mask_shape[1] = 1;
+    attention.mask_shape[2] = attention.mask_shape[3] = L;
+  }
+  if (r.chance(40)) attention.bias = &present;
+  attention.bias_rank = 3, attention.bias_shape[0] = 2;
+  attention.bias_shape[1] = attention.bias_shape[2] = L;
+  if (attention.mask) attention.mask = slot(6);
+  if (attention.bias) attention.bias = slot(7);
+  for (std::int64_t i = 0; i < kElements; ++i) slot(6)[i] = r.chance(70);
+  if (r.chance(10)) slot(6)[r.below(20)] = 2;
+  auto* bias = reinterpret_cast<float*>(slot(7));
+  for (std::int64_t i = 0; i < kElements; ++i) bias[i] = static_cast<float>(r.below(5));
+  Fields f;
+  f.add(attention.temperature), f.add(attention.mask_rank), f.add(attention.bias_rank);
+  f.add(attention.mask_shape[r.below(4)]), f.add(attention.bias_shape[r.below(4)]);
+  f.add(attention.mask_dtype), f.add(attention.mask_on_device);
+  if (r.chance(40)) f.mutate();
+  attention.size = size_of_structure(sizeof attention);
+  return attention;
+}
+
 void encoder_tokens() {
   Random& r = w.random;
   warpwright_encoder_tokens_args a{};
@@ -546,6 +610,8 @@ void encoder_tokens() {
   if (!packed && r.chance(70)) a.mask = slot(3);
   a.out = slot(4);
   a.keep_padding = r.chance(20);
+  warpwright_encoder_attention attention = encoder_attention(a);
+  if (r.chance(40)) a.attention = &attention;
   Fields f;
   f.add(a.ids), f.add(a.types), f.add(a.cu_seqlens), f.add(a.mask), f.add(a.out), f.add(a.states);
   if (r.chance(15)) a.states = slot(5), a.ids = a.types = nullptr;
@@ -669,7 +735,11 @@ const std::map<std::string, std::function<void()>>& functions() {
        [] {
          if (!warpwright_encoder_text_error(encoder(), w.random.number())) fail("NULL");
        }},
-      {"warpwright_encoder_tokens", encoder_tokens}};
+      {"warpwright_encoder_tokens", encoder_tokens},
+      {"warpwright_encoder_check_mask", [] { check_status(warpwright_encoder_check_mask(encoder())); }},
+      {"warpwright_padding_lengths", [] { run(padding_args(), warpwright_padding_lengths); }},
+      {"warpwright_pack", [] { run(padding_args(), warpwright_pack); }},
+      {"warpwright_unpack", [] { run(padding_args(), warpwright_unpack); }}};
   return all;
 }
 

@@ -52,6 +52,12 @@ DType dtype_of(std::string_view function, std::string_view argument, warpwright_
   }
 }
 
+DType mask_dtype_of(std::string_view function, std::string_view argument, warpwright_dtype dtype) {
+  if (dtype == WARPWRIGHT_I32) return DType::i32;
+  if (dtype == WARPWRIGHT_I64) return DType::i64;
+  return dtype == WARPWRIGHT_U8 ? DType::u8 : dtype_of(function, argument, dtype);
+}
+
 }  // namespace warpwright::capi
 
 using namespace warpwright;

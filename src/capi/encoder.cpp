@@ -18,6 +18,7 @@
 
 #include "capi/context.hpp"
 #include "capi/dtype.hpp"
+#include "capi/encoder_attention.hpp"
 #include "infer/encode.hpp"
 #include "ops/padding/padding.hpp"
 #include "runtime/file.hpp"
@@ -38,8 +39,12 @@ struct warpwright_encoder {
 
   // Takes over the owner's stream and threads for the next call.
   void follow_owner();
+  // Throws Error unless a call's sequences fit in one batch.
+  void require_one_batch(const warpwright_encoder_tokens_args& args) const;
   // Runs a checked call in batches that fit the model's memory.
-  void run(const warpwright_encoder_tokens_args& args);
+  void run(const warpwright_encoder_tokens_args& args, const BertAttention& attention);
+  // Runs the layers over padded states with a mask on a GPU.
+  void run_layers(const warpwright_encoder_tokens_args& args, const Tensor& mask);
 
   std::shared_ptr<warpwright_context> owner;
   Context context;
@@ -56,7 +61,7 @@ struct warpwright_encoder {
     std::vector<std::int32_t> indices;  // for a padded call: the batch's rows among (last − first)·length
   };
   Part part_from(const warpwright_encoder_tokens_args& args, std::int64_t first) const;
-  void run_part(const warpwright_encoder_tokens_args& args, const Part& part);
+  void run_part(const warpwright_encoder_tokens_args& args, const Part& part, const BertAttention& attention);
   // A part's offsets and indices on the device.
   struct Places {
     Tensor cu_seqlens, indices;
@@ -71,7 +76,8 @@ namespace {
 
 constexpr std::string_view kCreate = "warpwright_encoder_create", kTexts = "warpwright_encoder_texts",
                            kTokens = "warpwright_encoder_tokens", kInfo = "warpwright_encoder_get_info",
-                           kPrompt = "warpwright_encoder_get_prompt";
+                           kPrompt = "warpwright_encoder_get_prompt",
+                           kCheckMask = "warpwright_encoder_check_mask";
 constexpr std::int64_t kMostCount = std::numeric_limits<std::int32_t>::max();
 
 [[noreturn]] void fail(std::string_view function, const std::string& what,
@@ -394,7 +400,8 @@ warpwright_encoder::Places warpwright_encoder::upload(const Part& part) {
   return {places.slice(0, 0, bounds), places.slice(0, bounds, count - bounds)};
 }
 
-void warpwright_encoder::run_part(const warpwright_encoder_tokens_args& args, const Part& part) {
+void warpwright_encoder::run_part(const warpwright_encoder_tokens_args& args, const Part& part,
+                                  const BertAttention& attention) {
   const BertSession::Result result = result_of(kTokens, args.result);
   const bool padded = !args.cu_seqlens, hidden = result == BertSession::Result::hidden;
   const Device device = context.device().device;
@@ -416,8 +423,8 @@ void warpwright_encoder::run_part(const warpwright_encoder_tokens_args& args, co
       copy(to, from(args.states, begin, to.dtype, {rows, H}), context.stream());
     }
   }
-  const Tensor found =
-      model().launch(part.batch, result, args.states ? BertSession::From::states : BertSession::From::tokens);
+  const Tensor found = model().launch(
+      part.batch, result, args.states ? BertSession::From::states : BertSession::From::tokens, attention);
   const Tensor used = found.slice(0, 0, hidden ? part.tokens : sequences);
   if (const std::int64_t bad = device.kind == DeviceKind::cpu ? bad_row(used) : -1; bad >= 0) {
     const auto& bounds = part.batch.cu_seqlens;
@@ -434,13 +441,30 @@ void warpwright_encoder::run_part(const warpwright_encoder_tokens_args& args, co
   copy(from(args.out, hidden ? begin : part.first, used.dtype, used.shape), used, context.stream());
 }
 
-void warpwright_encoder::run(const warpwright_encoder_tokens_args& args) {
+void warpwright_encoder::require_one_batch(const warpwright_encoder_tokens_args& args) const {
+  if (args.sequences == 0 || part_from(args, 0).last == args.sequences) return;
+  fail(kTokens, "the sequences of a call with a bias or a mask for pairs do not fit in one batch",
+       fmt::format("give at most {} tokens in {} sequences", model().options().max_batch_tokens,
+                   model().options().max_batch_sequences));
+}
+
+void warpwright_encoder::run(const warpwright_encoder_tokens_args& args, const BertAttention& attention) {
   for (std::int64_t first = 0; first < args.sequences;) {
     const Part part = part_from(args, first);
-    run_part(args, part);
+    run_part(args, part, attention);
     first = part.last;
   }
   if (context.device().device.kind == DeviceKind::cpu) return;
+  if (!done_) done_.emplace(context.device().device);
+  done_->record(context.stream());
+}
+
+void warpwright_encoder::run_layers(const warpwright_encoder_tokens_args& args, const Tensor& mask) {
+  const Shape shape{args.sequences, args.length, model().config().hidden};
+  const auto tensor = [&](const void* data) {
+    return Tensor(const_cast<void*>(data), model().weights()->dtype(), shape, context.device().device);
+  };
+  model().layers(tensor(args.states), mask, tensor(args.out));
   if (!done_) done_.emplace(context.device().device);
   done_->record(context.stream());
 }
@@ -548,7 +572,45 @@ void check_memory(const warpwright_encoder_tokens_args& args, const BertSession&
                         args.result == WARPWRIGHT_VECTORS ? sizeof(float) : element);
 }
 
-// Checks all arguments. Returns false if there is nothing to do.
+// A bias or a mask for pairs counts a sequence's tokens, so that padding must not come between them.
+void check_pairs(const warpwright_encoder_tokens_args& args) {
+  if (args.keep_padding) {
+    fail(kTokens, "keep_padding is given with a bias or a mask for pairs", "give one of the two");
+  }
+  for (std::int64_t s = 0; s < args.sequences; ++s) {
+    const Range range = range_of(args, s);
+    for (std::int64_t i = range.begin + 1; i < range.end; ++i) {
+      if (!is_token(args, i) || is_token(args, i - 1)) continue;
+      fail(kTokens, fmt::format("sequence {} has padding before a token, with a bias or a mask for pairs", s),
+           "put the padding last");
+    }
+  }
+}
+
+void check_attention_of(const warpwright_encoder_tokens_args& args, const capi::EncoderAttention& attention,
+                        const BertSession& model) {
+  if (attention.has_pairs()) check_pairs(args);
+  std::int64_t longest = 0;
+  for (std::int64_t s = 0; s < args.sequences; ++s) {
+    longest = std::max(longest, count_tokens(args, range_of(args, s)));
+  }
+  check_attention(model.config(), model.weights()->dtype(), model.weights()->device(), args.sequences,
+                  longest, attention.changes);
+  const Tensor& pairs = attention.changes.mask;
+  if (pairs && pairs.device.kind == DeviceKind::cpu) ops::read_mask(kMaskArgument, pairs);
+}
+
+// True if a mask on a GPU can stay there: the layers alone, in one batch.
+bool stays_on_device(const warpwright_encoder_tokens_args& args, const capi::EncoderAttention& attention,
+                     const BertSession& model) {
+  const BertOptions& limits = model.options();
+  return attention.tokens && attention.tokens.device.kind == DeviceKind::cuda && args.states &&
+         !args.keep_padding && !attention.changes.changes_anything() && args.result == WARPWRIGHT_HIDDEN &&
+         args.sequences <= limits.max_batch_sequences && args.length <= model.config().max_length() &&
+         args.sequences * args.length <= limits.max_batch_tokens;
+}
+
+// Checks the arguments after memory and bounds. Returns false if there is nothing to do.
 bool check_tokens(const warpwright_encoder_tokens_args& args, const BertSession& model) {
   const BertSession::Result result = result_of(kTokens, args.result);
   const bool hidden = result == BertSession::Result::hidden;
@@ -556,8 +618,6 @@ bool check_tokens(const warpwright_encoder_tokens_args& args, const BertSession&
     fail(kTokens, "result is WARPWRIGHT_LOGITS, but the model has no classification head",
          "use the folder of a cross-encoder or a classifier");
   }
-  check_memory(args, model);
-  check_bounds(args);
   const bool anything = args.sequences > 0 && range_of(args, args.sequences - 1).end > 0;
   if (anything && !args.ids && !args.states) capi::throw_missing(kTokens, "ids");
   if (args.states && (args.ids || args.types)) fail(kTokens, "states is given with ids or types");
@@ -671,11 +731,36 @@ warpwright_status warpwright_encoder_tokens(warpwright_encoder* handle,
                                             const warpwright_encoder_tokens_args* c_args) {
   return capi::guarded([&](warpwright_status& meaning) {
     const EncoderInCall encoder(kTokens, handle);
-    const warpwright_encoder_tokens_args args = capi::known_part(kTokens, "args", c_args);
-    if (!check_tokens(args, encoder->model())) return;
+    constexpr std::size_t kOldest = offsetof(warpwright_encoder_tokens_args, attention);
+    warpwright_encoder_tokens_args args = capi::known_part(kTokens, "args", c_args, kOldest);
+    BertSession& model = encoder->model();
+    check_memory(args, model);
+    check_bounds(args);
+    const capi::EncoderAttention attention =
+        capi::attention_of(kTokens, args, model.weights()->dtype(), encoder->context.device().device);
     const CurrentDevice current(encoder->context.device().device);
     meaning = WARPWRIGHT_FAILED;
     encoder->follow_owner();
-    encoder->run(args);
+    meaning = WARPWRIGHT_INVALID_ARGUMENT;
+    model.check_mask();
+    const bool on_device = stays_on_device(args, attention, model);
+    std::vector<std::uint8_t> bytes;
+    if (attention.tokens && !on_device) {
+      bytes = capi::token_bytes(encoder->context, attention.tokens);
+      args.mask = bytes.data();
+    }
+    if (args.attention) check_attention_of(args, attention, model);
+    if (!check_tokens(args, model)) return;
+    if (attention.has_pairs()) encoder->require_one_batch(args);
+    meaning = WARPWRIGHT_FAILED;
+    on_device ? encoder->run_layers(args, attention.tokens) : encoder->run(args, attention.changes);
+  });
+}
+
+warpwright_status warpwright_encoder_check_mask(warpwright_encoder* handle) {
+  return capi::guarded([&](warpwright_status&) {
+    const EncoderInCall encoder(kCheckMask, handle);
+    const CurrentDevice current(encoder->context.device().device);
+    encoder->model().check_mask();
   });
 }

@@ -369,6 +369,155 @@ static void test_texts(warpwright_context* context, const char* model) {
   rmdir(folder);
 }
 
+static warpwright_status run_with(warpwright_encoder* encoder, warpwright_encoder_tokens_args args,
+                                  const warpwright_encoder_attention* attention) {
+  args.attention = attention;
+  return warpwright_encoder_tokens(encoder, &args);
+}
+
+/* Masks of any dtype, in both shapes, a bias and a temperature; and what is refused. */
+static void test_attention(warpwright_context* context, const char* folder) {
+  enum { kPairs = kSequences * kLength * kLength };
+  static float wanted[kSequences * kLength * kMostHidden], got[kSequences * kLength * kMostHidden];
+  static float mask[kPairs], bias[kPairs * 16];
+  static int64_t integers[kSequences * kLength];
+  warpwright_encoder* encoder = open_folder(context, folder, 64, 0);
+  const warpwright_encoder_info info = info_of(encoder);
+  const int64_t H = info.hidden_size, NH = info.heads;
+  CHECK(NH <= 16);
+  warpwright_encoder_tokens_args args = padded_args(wanted, WARPWRIGHT_HIDDEN);
+  CHECK(warpwright_encoder_tokens(encoder, &args) == WARPWRIGHT_OK);
+
+  args = padded_args(got, WARPWRIGHT_HIDDEN);
+  warpwright_encoder_attention attention = {.size = sizeof attention,
+                                            .mask = mask,
+                                            .mask_shape = {kSequences, kLength},
+                                            .mask_rank = 2,
+                                            .mask_dtype = WARPWRIGHT_F32,
+                                            .temperature = 1};
+  CHECK_REFUSED(run_with(encoder, args, &attention), "mask is given with attention.mask");
+  args.mask = NULL;
+  for (int i = 0; i < kSequences * kLength; ++i) mask[i] = kMask[i], integers[i] = kMask[i];
+  CHECK(run_with(encoder, args, &attention) == WARPWRIGHT_OK);
+  CHECK_NEAR(got, wanted, kSequences * kLength * H);
+  attention.mask = integers, attention.mask_dtype = WARPWRIGHT_I64;
+  memset(got, 0, sizeof got);
+  CHECK(run_with(encoder, args, &attention) == WARPWRIGHT_OK);
+  CHECK_NEAR(got, wanted, kSequences * kLength * H);
+  integers[7] = 2;
+  CHECK_REFUSED(
+      run_with(encoder, args, &attention),
+      "attention_mask: has a value other than 0 and 1 at (1, 1); use 1 for what is seen and 0 for what "
+      "is not");
+  attention.mask = mask, attention.mask_dtype = WARPWRIGHT_F32;
+  mask[4] = NAN;
+  CHECK_REFUSED(run_with(encoder, args, &attention), "other than 0 and 1 at (0, 4)");
+  attention.mask_shape[1] = kLength + 1;
+  CHECK_REFUSED(run_with(encoder, args, &attention),
+                "attention_mask: has shape (3, 7); give (3, 6) for the tokens or (3, 1, 6, 6) for pairs");
+  attention.mask_rank = 9;
+  CHECK_REFUSED(run_with(encoder, args, &attention), "attention.mask_rank is 9");
+  attention.mask_rank = 2, attention.mask_dtype = 9;
+  CHECK_REFUSED(run_with(encoder, args, &attention), "attention.mask_dtype is 9");
+
+  /* A packed sequence whose first two tokens see each other alone has the states of a shorter one there. */
+  warpwright_encoder_tokens_args packed = packed_args(wanted, WARPWRIGHT_HIDDEN);
+  static const int32_t kShorter[] = {0, 2};
+  packed.cu_seqlens = kShorter, packed.sequences = 1;
+  CHECK(warpwright_encoder_tokens(encoder, &packed) == WARPWRIGHT_OK);
+  packed = packed_args(got, WARPWRIGHT_HIDDEN);
+  for (int i = 0; i < kPairs; ++i) {
+    const int query = i / kLength % kLength, key = i % kLength;
+    mask[i] = (query < 2) == (key < 2);
+  }
+  attention.mask_dtype = WARPWRIGHT_F32, attention.mask_rank = 4;
+  attention.mask_shape[0] = kSequences, attention.mask_shape[1] = 1;
+  attention.mask_shape[2] = attention.mask_shape[3] = kLength;
+  CHECK(run_with(encoder, packed, &attention) == WARPWRIGHT_OK);
+  CHECK_NEAR(got, wanted, 2 * H);
+  /* So has one whose bias hides the same pairs. */
+  for (int64_t i = 0; i < NH * kLength * kLength; ++i)
+    bias[i] = mask[i % (kLength * kLength)] > 0 ? 1 : -1e4f;
+  attention.mask = NULL, attention.bias = bias;
+  attention.bias_rank = 3, attention.bias_shape[0] = NH;
+  attention.bias_shape[1] = attention.bias_shape[2] = kLength;
+  memset(got, 0, sizeof got);
+  CHECK(run_with(encoder, packed, &attention) == WARPWRIGHT_OK);
+  CHECK_NEAR(got, wanted, 2 * H);
+  attention.temperature = 0.5;
+  CHECK(run_with(encoder, packed, &attention) == WARPWRIGHT_OK);
+  CHECK(fabsf(got[0] - wanted[0]) > 1e-6f);
+
+  attention.temperature = 0;
+  CHECK_REFUSED(run_with(encoder, packed, &attention), "temperature: is 0; give a number above 0");
+  attention.temperature = 1;
+  attention.bias_shape[0] = NH + 1;
+  CHECK_REFUSED(run_with(encoder, packed, &attention), "bias: has shape (");
+  attention.bias_shape[0] = NH;
+  args.mask = kMask;
+  CHECK_REFUSED(run_with(encoder, args, &attention), "sequence 0 has padding before a token");
+  attention.bias = NULL, attention.mask = mask, attention.mask_rank = 3;
+  CHECK_REFUSED(run_with(encoder, packed, &attention), "attention_mask: has shape (3, 1, 6)");
+  attention.mask_rank = 4, mask[8] = 0.5f;
+  CHECK_REFUSED(run_with(encoder, packed, &attention), "other than 0 and 1 at (0, 0, 1, 2)");
+  CHECK(warpwright_encoder_check_mask(encoder) == WARPWRIGHT_OK);
+  CHECK_REFUSED(warpwright_encoder_check_mask(NULL), "encoder is NULL");
+  mask[8] = 0;
+  warpwright_encoder* small = open_folder(context, folder, 6, 0);
+  CHECK_REFUSED(run_with(small, packed, &attention), "do not fit in one batch");
+  warpwright_encoder_destroy(small);
+  warpwright_encoder_destroy(encoder);
+}
+
+/* Packs and unpacks rows with any pattern of ones. */
+static void test_padding(warpwright_context* context) {
+  enum { kPlacesInAll = kSequences * kLength, kColumns = 3 };
+  float mask[kPlacesInAll], padded[kPlacesInAll * kColumns], packed[7 * kColumns],
+      back[kPlacesInAll * kColumns];
+  int32_t cu_seqlens[kSequences + 1], indices[kPlacesInAll];
+  int64_t odd = 5;
+  for (int i = 0; i < kPlacesInAll; ++i) mask[i] = kMask[i];
+  for (int i = 0; i < kPlacesInAll * kColumns; ++i) padded[i] = (float)i;
+  warpwright_padding_args args = {.size = sizeof args,
+                                  .sequences = kSequences,
+                                  .length = kLength,
+                                  .columns = kColumns,
+                                  .rows = 7,
+                                  .mask = mask,
+                                  .cu_seqlens = cu_seqlens,
+                                  .indices = indices,
+                                  .odd = &odd,
+                                  .padded = padded,
+                                  .packed = packed,
+                                  .mask_dtype = WARPWRIGHT_F32,
+                                  .dtype = WARPWRIGHT_F32};
+  CHECK(warpwright_padding_lengths(context, &args) == WARPWRIGHT_OK);
+  CHECK(odd == -1 && memcmp(cu_seqlens, kBounds, sizeof kBounds) == 0);
+  for (int i = 0; i < 7; ++i) CHECK(indices[i] == kPlaces[i]);
+  CHECK(warpwright_pack(context, &args) == WARPWRIGHT_OK);
+  for (int i = 0; i < 7 * kColumns; ++i) {
+    CHECK(packed[i] == (float)(kPlaces[i / kColumns] * kColumns + i % kColumns));
+  }
+  args.padded = back;
+  CHECK(warpwright_unpack(context, &args) == WARPWRIGHT_OK);
+  for (int i = 0; i < kPlacesInAll * kColumns; ++i) {
+    CHECK(back[i] == (kMask[i / kColumns] ? padded[i] : 0.0f));
+  }
+  mask[9] = 0.75f;
+  CHECK(warpwright_padding_lengths(context, &args) == WARPWRIGHT_OK);
+  CHECK(odd == 9 && cu_seqlens[kSequences] == 8);
+  args.odd = NULL;
+  CHECK_REFUSED(warpwright_padding_lengths(context, &args), "odd is NULL");
+  args.rows = kPlacesInAll + 1;
+  CHECK_REFUSED(warpwright_pack(context, &args), "rows is 19");
+  args.rows = 7, args.packed = back;
+  CHECK_REFUSED(warpwright_unpack(context, &args), "overlaps");
+  args.columns = 0;
+  CHECK_REFUSED(warpwright_pack(context, &args), "columns is 0");
+  args.mask_dtype = 8;
+  CHECK_REFUSED(warpwright_padding_lengths(context, &args), "mask_dtype is 8");
+}
+
 static void test_refusals(warpwright_context* context, const char* folder) {
   warpwright_encoder* encoder = NULL;
   warpwright_encoder_options options = {.size = sizeof options, .folder = folder, .dtype = WARPWRIGHT_F32};
@@ -488,6 +637,8 @@ int main(int count, char** arguments) {
   test_forms(context, folder);
   test_states(context, folder);
   test_texts(context, folder);
+  test_attention(context, folder);
+  test_padding(context);
   test_refusals(context, folder);
   warpwright_context_destroy(context);
   if (failures == 0) printf("encoders do what the header says\n");

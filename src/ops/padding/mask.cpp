@@ -26,4 +26,17 @@ void require_no_odd(std::string_view where, const Shape& shape, std::int64_t odd
               "use 1 for what is seen and 0 for what is not");
 }
 
+std::vector<std::uint8_t> read_mask(std::string_view where, const Tensor& mask) {
+  std::vector<std::uint8_t> bytes(static_cast<std::size_t>(mask.elements()));
+  padding::visit_mask(mask.dtype, [&]<class T>(T) {
+    const T* from = mask.as<T>();
+    for (std::size_t i = 0; i < bytes.size(); ++i) {
+      const auto value = padding::value_of(from[i]);
+      if (padding::is_odd(value)) require_no_odd(where, mask.shape, static_cast<std::int64_t>(i));
+      bytes[i] = padding::is_one(value);
+    }
+  });
+  return bytes;
+}
+
 }  // namespace warpwright::ops

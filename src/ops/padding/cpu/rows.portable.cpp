@@ -1,30 +1,12 @@
 // Padding on a CPU. The threads share the rows, which are copied as bytes. Memory-bound.
+#include <algorithm>
 #include <cstring>
-#include <type_traits>
 
 #include "ops/element.hpp"
 #include "ops/padding/padding.hpp"
 
 namespace warpwright::ops::padding {
 namespace {
-
-template <class T>
-using Wide = std::conditional_t<sizeof(T) == 2, float, T>;  // bf16 and fp16 convert only to fp32
-
-// Calls f with a value of the mask's dtype.
-template <class F>
-void visit_mask(const Tensor& mask, F&& f) {
-  switch (mask.dtype) {
-    case DType::u8:
-      return f(std::uint8_t{});
-    case DType::i32:
-      return f(std::int32_t{});
-    case DType::i64:
-      return f(std::int64_t{});
-    default:
-      return visit_dtype(mask.dtype, [&](auto tag) { f(typename decltype(tag)::type{}); });
-  }
-}
 
 template <class T>
 void lengths_of(const PaddingLengths& args) {
@@ -35,7 +17,7 @@ void lengths_of(const PaddingLengths& args) {
   for (std::int64_t b = 0; b < B; ++b) {
     const T* mask = args.mask.as<T>() + b * args.mask.strides[0];
     for (std::int64_t s = 0; s < S; ++s) {
-      const auto value = static_cast<Wide<T>>(mask[s]);
+      const auto value = value_of(mask[s]);
       if (is_one(value)) indices[n++] = static_cast<std::int32_t>(b * S + s);
       if (is_odd(value) && odd < 0) odd = b * S + s;
     }
@@ -46,7 +28,7 @@ void lengths_of(const PaddingLengths& args) {
 }
 
 void lengths(const Context&, const PaddingLengths& args) {
-  visit_mask(args.mask, [&]<class T>(T) { lengths_of<T>(args); });
+  visit_mask(args.mask.dtype, [&]<class T>(T) { lengths_of<T>(args); });
 }
 
 template <class T>
@@ -60,7 +42,7 @@ void pairs_of(const PaddingPairs& args, int threads) {
     auto* out = args.out.as<std::uint8_t>() + r / Lq * to[0] + r % Lq * to[1];
     std::int64_t odd = Lk;
     for (std::int64_t j = 0; j < Lk; ++j) {
-      const auto value = static_cast<Wide<T>>(mask[j]);
+      const auto value = value_of(mask[j]);
       out[j] = is_one(value);
       if (is_odd(value) && odd == Lk) odd = j;
     }
@@ -70,18 +52,18 @@ void pairs_of(const PaddingPairs& args, int threads) {
 }
 
 void pairs(const Context& context, const PaddingPairs& args) {
-  visit_mask(args.mask, [&]<class T>(T) { pairs_of<T>(args, context.threads()); });
+  visit_mask(args.mask.dtype, [&]<class T>(T) { pairs_of<T>(args, context.threads()); });
 }
 
 void pack(const Context& context, const PaddingPack& args) {
-  const std::int64_t R = args.out.shape[0];
+  const std::int64_t R = args.out.shape[0], padded = args.x.shape[0];
   const std::size_t row = static_cast<std::size_t>(args.out.shape[1]) * size_of(args.out.dtype);
   const auto* x = static_cast<const std::byte*>(args.x.data);
   auto* out = static_cast<std::byte*>(args.out.data);
   const auto* indices = args.indices.as<std::int32_t>();
 #pragma omp parallel for schedule(static) num_threads(context.threads())
   for (std::int64_t r = 0; r < R; ++r) {
-    if (indices[r] >= 0) {
+    if (indices[r] >= 0 && indices[r] < padded) {
       std::memcpy(out + static_cast<std::size_t>(r) * row, x + static_cast<std::size_t>(indices[r]) * row,
                   row);
     }
@@ -89,17 +71,18 @@ void pack(const Context& context, const PaddingPack& args) {
 }
 
 void unpack(const Context& context, const PaddingUnpack& args) {
-  const std::int64_t B = args.out.shape[0], S = args.out.shape[1];
+  const std::int64_t B = args.out.shape[0], S = args.out.shape[1], R = args.x.shape[0];
   const std::size_t row = static_cast<std::size_t>(args.out.shape[2]) * size_of(args.out.dtype);
   const auto* x = static_cast<const std::byte*>(args.x.data);
   auto* out = static_cast<std::byte*>(args.out.data);
   const auto *cu_seqlens = args.cu_seqlens.as<std::int32_t>(), *indices = args.indices.as<std::int32_t>();
 #pragma omp parallel for schedule(static) num_threads(context.threads())
   for (std::int64_t b = 0; b < B; ++b) {
-    std::int64_t r = cu_seqlens[b];
+    std::int64_t r = std::clamp<std::int64_t>(cu_seqlens[b], 0, R);
+    const std::int64_t end = std::min<std::int64_t>(cu_seqlens[b + 1], R);
     for (std::int64_t i = b * S; i < (b + 1) * S; ++i) {
       std::byte* to = out + static_cast<std::size_t>(i) * row;
-      if (r < cu_seqlens[b + 1] && indices[r] == i) {
+      if (r < end && indices[r] == i) {
         std::memcpy(to, x + static_cast<std::size_t>(r++) * row, row);
       } else {
         std::memset(to, 0, row);

@@ -23,7 +23,7 @@ constexpr int kThreads = 1024, kWarps = kThreads / gpu::kWarp;
 
 // A mask's element as a type that the rule takes.
 template <class T>
-__device__ auto value_of(T x) {
+__device__ auto gpu_value_of(T x) {
   if constexpr (std::integral<T>) {
     return x;
   } else {
@@ -49,7 +49,7 @@ __global__ void __launch_bounds__(kThreads)
   const auto scan_row = [&](int b, auto&& f) {
     for (int first = 0; first < S; first += gpu::kWarp) {
       const int s = first + lane;
-      const bool one = s < S && is_one(value_of(mask[b * stride + s]));
+      const bool one = s < S && is_one(gpu_value_of(mask[b * stride + s]));
       f(s, one, __ballot_sync(gpu::kAllLanes, one));
     }
   };
@@ -58,7 +58,7 @@ __global__ void __launch_bounds__(kThreads)
     int count = 0;
     scan_row(b, [&](int s, bool, unsigned ones) {
       count += __popc(ones);
-      if (s < S && is_odd(value_of(mask[b * stride + s])))
+      if (s < S && is_odd(gpu_value_of(mask[b * stride + s])))
         own_odd = min(own_odd, static_cast<unsigned>(b * S + s));
     });
     if (lane == 0) cu_seqlens[b + 1] = count;
@@ -99,7 +99,7 @@ __global__ void __launch_bounds__(kThreads)
     const T* from = mask + r / Lq * batch + r % Lq * row;
     std::uint8_t* to = out + r / Lq * out_batch + r % Lq * out_row;
     for (int j = lane; j < Lk; j += gpu::kWarp) {
-      const auto value = value_of(from[j]);
+      const auto value = gpu_value_of(from[j]);
       to[j] = is_one(value);
       if (is_odd(value)) own_odd = min(own_odd, static_cast<unsigned long long>(r * Lk + j));
     }
@@ -172,7 +172,7 @@ void launch_lengths(const Context& context, const PaddingLengths& a) {
 
 // Calls f(null pointer to the mask's type).
 template <class F>
-void visit_mask(const Tensor& mask, F&& f) {
+void visit_gpu_mask(const Tensor& mask, F&& f) {
   switch (mask.dtype) {
     case DType::u8:
       return f(static_cast<std::uint8_t*>(nullptr));
@@ -187,7 +187,7 @@ void visit_mask(const Tensor& mask, F&& f) {
 }
 
 void lengths(const Context& context, const PaddingLengths& a) {
-  visit_mask(a.mask, [&]<class T>(T*) { launch_lengths<T>(context, a); });
+  visit_gpu_mask(a.mask, [&]<class T>(T*) { launch_lengths<T>(context, a); });
 }
 
 void pairs(const Context& context, const PaddingPairs& a) {
@@ -198,7 +198,7 @@ void pairs(const Context& context, const PaddingPairs& a) {
   const std::int64_t Lq = a.mask.shape[1], Lk = a.mask.shape[2], rows = a.mask.shape[0] * Lq;
   if (rows == 0 || Lk == 0) return;
   const auto blocks = static_cast<unsigned>(std::min((rows + kWarps - 1) / kWarps, kMostBlocks));
-  visit_mask(a.mask, [&]<class T>(T*) {
+  visit_gpu_mask(a.mask, [&]<class T>(T*) {
     write_pairs<<<blocks, kThreads, 0, context.stream().get()>>>(
         static_cast<const T*>(a.mask.data), a.mask.strides[0], a.mask.strides[1], a.out.as<std::uint8_t>(),
         a.out.strides[0], a.out.strides[1], static_cast<int>(rows), static_cast<int>(Lq),
