@@ -127,12 +127,18 @@ def test_layers(device):
     boolean = (mask == 1)[:, None, None, :].expand(-1, 1, ids.shape[1], -1)
     added = torch.where(boolean, 0.0, torch.finfo(torch.float32).min)
     for encoder in (whole, alone, bare):
-        for attention_mask in (mask, boolean, added, mask.to(device)):
+        for attention_mask in (mask, mask == 1, mask.to(device), mask.to(torch.bfloat16)):
             for remove in (True, False):
                 got = encoder.layers_from(states, attention_mask, remove_padding=remove)
                 assert error(got, wanted) <= 1e-6
-        output = encoder.as_layers()(states, attention_mask=mask)
-        assert torch.equal(output.last_hidden_state, output[0]) and error(output[0], wanted) <= 1e-6
+        for attention_mask in (mask, boolean, added, boolean[:, :, :1], added.to(device)):
+            output = encoder.as_layers()(states, attention_mask=attention_mask)
+            assert torch.equal(output.last_hidden_state, output[0]) and error(output[0], wanted) <= 1e-6
+        # A mask whose rows differ keeps them all.
+        blocks = (torch.arange(ids.shape[1])[:, None] < 2) == (torch.arange(ids.shape[1]) < 2)
+        blocks = blocks.expand(ids.shape[0], 1, -1, -1)
+        got, short = encoder.as_layers()(states, attention_mask=blocks)[0], encoder.layers_from(states[:, :2])
+        assert error(got[:, :2], short) <= 1e-6
     with pytest.raises(RuntimeError, match="layers and no embedding"):
         alone(ids, mask)
     with pytest.raises(RuntimeError, match="torch.no_grad"):
@@ -299,6 +305,96 @@ def test_random_masks(device):
             torch.testing.assert_close(got[b][valid] if result == "hidden" else got[b : b + 1], wanted, atol=2e-5, rtol=1e-4)
 
 
+IDS = torch.tensor([[5, 6, 52, 7, 9, 10], [11, 12, 13, 14, 15, 16], [1, 2, 3, 4, 5, 6]])
+
+
+@on_devices
+def test_masks_of_any_dtype(device):
+    encoder = Encoder(MODELS / "bert", device=device)
+    mask = torch.tensor([[1, 1, 0, 1, 1, 0], [1, 1, 1, 1, 1, 1], [0, 0, 0, 1, 1, 1]])
+    wanted = encoder(IDS, mask)
+    for dtype in (torch.bool, torch.int8, torch.uint8, torch.int32, torch.float16, torch.bfloat16, torch.float64):
+        assert torch.equal(encoder(IDS, mask.to(dtype)), wanted)
+        assert torch.equal(encoder(IDS.to(device), mask.to(device, dtype)), wanted)
+    blocks = (torch.arange(6)[:, None] < 2) == (torch.arange(6) < 2)
+    for dtype in (torch.bool, torch.int8, torch.float32):
+        pairs = blocks.to(dtype).expand(3, 1, 6, 6)
+        assert error(encoder(IDS, pairs)[:, :2], encoder(IDS[:, :2])) <= 1e-6
+        packed = encoder.packed(IDS.flatten(), [0, 6, 12, 18], attention_mask=pairs)
+        assert error(packed.reshape(3, 6, -1), encoder(IDS, pairs)) <= 1e-6
+
+
+@on_devices
+def test_bias_and_temperature(device):
+    encoder = Encoder(MODELS / "bert", device=device)
+    blocks = (torch.arange(6)[:, None] < 2) == (torch.arange(6) < 2)
+    bias = torch.where(blocks, 0.5, -1e4)
+    for shape in ((encoder.heads, 6, 6), (3, encoder.heads, 6, 6)):
+        assert error(encoder(IDS, bias=bias.expand(shape))[:, :2], encoder(IDS[:, :2])) <= 1e-6
+    assert torch.equal(encoder(IDS, temperature=1.0), encoder(IDS))
+    assert error(encoder(IDS, temperature=0.25), encoder(IDS)) > 1e-3
+    states = torch.randn(3, 6, encoder.hidden_size, device=device)
+    alone = encoder.layers_from(states, bias=bias.expand(encoder.heads, 6, 6))
+    assert error(alone[:, :2], encoder.layers_from(states[:, :2])) <= 1e-6
+
+
+NOT_SEEN = "; use 1 for what is seen and 0 for what is not"
+
+
+@on_devices
+def test_attention_refusals(device):
+    encoder = Encoder(MODELS / "bert", device=device)
+    ones = torch.ones(3, 1, 6, 6, device=device)
+
+    def refusal(*args, **arguments):
+        with pytest.raises(ValueError) as caught:
+            encoder(IDS, *args, **arguments)
+            encoder.check_mask()
+        return str(caught.value)
+
+    give = "; give (3, 6) for the tokens or (3, 1, 6, 6) for pairs"
+    for shape in ((3, 5), (2, 6), (3, 6, 6), (3, 1, 1, 6), (3, 2, 6, 6), (18,)):
+        assert refusal(torch.ones(shape)) == f"attention_mask: has shape {shape if len(shape) > 1 else '(18)'}{give}"
+    for odd in (0.5, 2.0, -1.0, float("nan")):
+        mask = torch.ones(3, 6)
+        mask[1, 4] = odd
+        assert refusal(mask) == f"attention_mask: has a value other than 0 and 1 at (1, 4){NOT_SEEN}"
+        ones[2, 0, 3, 5] = odd
+        assert refusal(ones) == f"attention_mask: has a value other than 0 and 1 at (2, 0, 3, 5){NOT_SEEN}"
+    for temperature, name in ((0, "0"), (-1.0, "-1"), (float("nan"), "nan"), (float("inf"), "inf")):
+        assert refusal(temperature=temperature) == f"temperature: is {name}; give a number above 0"
+    heads = encoder.heads
+    for shape in ((heads, 5, 5), (heads + 1, 6, 6), (2, heads, 6, 6), (heads, 6, 7), (6, 6)):
+        wanted = f"bias: has shape {shape}; give ({heads}, L, L) or (3, {heads}, L, L) with L of at least 6"
+        assert refusal(bias=torch.zeros(shape)) == wanted
+    assert "padding before a token" in refusal([[0, 1, 1, 1, 1, 1]] * 3, bias=torch.zeros(heads, 6, 6))
+
+
+@on_devices
+def test_pack(device):
+    mask = torch.tensor([[1, 0, 1, 0], [0, 0, 0, 0], [0, 1, 1, 1]], device=device)
+    for dtype in (torch.bool, torch.int8, torch.int64, torch.float32, torch.bfloat16):
+        places = warpwright.places(mask.to(dtype))
+        assert places.cu_seqlens.tolist() == [0, 2, 2, 5] and places.rows() == 5
+        assert places.indices.tolist() == [0, 2, 9, 10, 11] + [-1] * 7
+    for dtype in (torch.float32, torch.bfloat16, torch.float16):
+        x = torch.randn(3, 4, 5, 2, device=device).to(dtype)
+        packed = warpwright.pack(x, places)
+        assert torch.equal(packed, x[mask == 1])
+        assert torch.equal(warpwright.unpack(packed, places), x * mask[..., None, None].to(dtype))
+        more = warpwright.pack(x, places, rows=8)
+        assert torch.equal(more[:5], packed) and not more[5:].any()
+        assert torch.equal(warpwright.unpack(more, places), warpwright.unpack(packed, places))
+    with pytest.raises(ValueError, match=r"attention_mask: has a value other than 0 and 1 at \(1, 0\)" + NOT_SEEN):
+        warpwright.places(torch.tensor([[1, 0], [2, 1]], device=device)).rows()
+    with pytest.raises(ValueError, match=r"attention_mask: has shape \(4,\)"):
+        warpwright.places(mask[0])
+    with pytest.raises(ValueError, match="rows is 13"):
+        warpwright.pack(x, places, rows=13)
+    with pytest.raises(ValueError, match=r"x has shape \(4, 3\)"):
+        warpwright.pack(torch.zeros(4, 3, device=device), places)
+
+
 def test_refusals(folder):
     with pytest.raises(ValueError, match="/nowhere"):
         Encoder("/nowhere", device="cpu")
@@ -321,8 +417,6 @@ def test_refusals(folder):
         encoder([1, 2, 3])
     with pytest.raises(TypeError, match="input_ids is torch.float32"):
         encoder(torch.ones(2, 3))
-    with pytest.raises(ValueError, match=r"attention_mask has shape \(2, 2\), needs \(2, 3\)"):
-        encoder(torch.ones(2, 3, dtype=torch.int64), torch.ones(2, 2))
     with pytest.raises(ValueError, match="ids has 53 in sequence 1"):
         encoder([[1, 2], [3, 53]])
     with pytest.raises(ValueError, match=f"input_ids has values from 1 to {2**40}"):

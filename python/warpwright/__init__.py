@@ -13,6 +13,7 @@ except ModuleNotFoundError as error:
 
 from . import _library
 from ._encoder import EncodeError, Encoder, EncoderLayers
+from ._padding import Places, pack, places, unpack
 from .normalization import (
     FusedAddLayerNorm,
     FusedAddRMSNorm,
@@ -45,6 +46,7 @@ __all__ = [
     "FusedRMSNorm",
     "MixedFusedLayerNorm",
     "MixedFusedRMSNorm",
+    "Places",
     "fused_add_layer_norm_affine",
     "fused_add_rms_norm_affine",
     "fused_layer_norm",
@@ -54,4 +56,7 @@ __all__ = [
     "kept_columns",
     "mixed_dtype_fused_layer_norm_affine",
     "mixed_dtype_fused_rms_norm_affine",
+    "pack",
+    "places",
+    "unpack",
 ]

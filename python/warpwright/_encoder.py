@@ -65,7 +65,15 @@ class _Tokens(ctypes.Structure):
     _fields_ = [
         ("size", ctypes.c_size_t), ("sequences", ctypes.c_int64), ("length", ctypes.c_int64), ("ids", ctypes.c_void_p),
         ("types", ctypes.c_void_p), ("cu_seqlens", ctypes.c_void_p), ("mask", ctypes.c_void_p), ("states", ctypes.c_void_p),
-        ("out", ctypes.c_void_p), ("result", ctypes.c_int32), ("keep_padding", ctypes.c_int32),
+        ("out", ctypes.c_void_p), ("result", ctypes.c_int32), ("keep_padding", ctypes.c_int32), ("attention", ctypes.c_void_p),
+    ]  # fmt: skip
+
+
+class _Attention(ctypes.Structure):
+    _fields_ = [
+        ("size", ctypes.c_size_t), ("mask", ctypes.c_void_p), ("bias", ctypes.c_void_p), ("mask_shape", ctypes.c_int64 * 4),
+        ("bias_shape", ctypes.c_int64 * 4), ("mask_rank", ctypes.c_int32), ("bias_rank", ctypes.c_int32),
+        ("mask_dtype", ctypes.c_int32), ("mask_on_device", ctypes.c_int32), ("temperature", ctypes.c_double),
     ]  # fmt: skip
 
 
@@ -75,6 +83,7 @@ _c = _library.functions(
     warpwright_encoder_get_prompt=[ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p, ctypes.c_void_p],
     warpwright_encoder_texts=[ctypes.c_void_p, ctypes.c_void_p],
     warpwright_encoder_tokens=[ctypes.c_void_p, ctypes.c_void_p],
+    warpwright_encoder_check_mask=[ctypes.c_void_p],
 )
 _destroy = _library.functions(None, warpwright_encoder_destroy=[ctypes.c_void_p]).warpwright_encoder_destroy
 _text_error = _library.functions(
@@ -185,18 +194,14 @@ def _host(name, value, dtype, shape):
     return tensor.detach().to("cpu", dtype).contiguous()
 
 
-def _host_mask(mask, shape):
-    """A 0/1 mask (B, S) from `mask`, which may also have the form that Hugging Face's models pass to their layers:
-    (B, 1, 1 or S, S), boolean or added to the scores."""
-    if mask is None:
-        return None
-    mask = torch.as_tensor(mask)
-    if mask.dim() == 4:
-        mask = mask[:, 0, 0, :]
-        mask = mask if mask.dtype is torch.bool else mask >= 0
-    if mask.shape != shape:
-        raise ValueError(f"Encoder: attention_mask has shape {tuple(mask.shape)}, needs {tuple(shape)}")
-    return (mask != 0).to("cpu", torch.uint8).contiguous()
+def _layers_mask(mask):
+    """A mask as Hugging Face's models pass it to their layers, (B, 1, 1 or S, S), boolean or added to the scores, as one
+    that the encoder takes. If its rows are equal, it is a mask of tokens."""
+    if mask is None or mask.dim() != 4:
+        return mask
+    seen = mask if mask.dtype is torch.bool else mask >= 0
+    first = seen[:, :, :1]
+    return first[:, 0, 0] if torch.equal(seen, first.expand_as(seen)) else seen
 
 
 def _weights(model):
@@ -491,25 +496,37 @@ class Encoder:
     # ---- Token ids and hidden states -----------------------------------------------------------------------------------
 
     def __call__(
-        self, input_ids, attention_mask=None, token_type_ids=None, *, result="hidden", remove_padding=True
-    ):
-        """Returns the last hidden states (B, S, hidden_size) of padded token ids (B, S) with a 0/1 mask, with 0 in padding.
+        self, input_ids, attention_mask=None, token_type_ids=None, *, result="hidden", remove_padding=True, bias=None,
+        temperature=1.0,
+    ):  # fmt: skip
+        """Returns the last hidden states (B, S, hidden_size) of padded token ids (B, S), with 0 in padding.
         result="vectors" gives (B, vector_size) in fp32, and result="logits" gives (B, labels). Padding is not computed
-        unless remove_padding is False."""
+        unless remove_padding is False.
+
+        attention_mask: 0 and 1 of any dtype; more than 0.5 means one. (B, S): 1 for a token, 0 for padding, in any pattern.
+        (B, 1, S, S): 1 if the query sees the key; no position is padding. Another shape is a ValueError, and so is another
+        value. On a GPU, a value in (B, 1, S, S) is reported by check_mask() or by the next call.
+        bias: (heads, S, S) or (B, heads, S, S), added to the scores. With a bias, padding comes last.
+        temperature: divides the scores, before the bias.
+        """
         self._require_embedding()
         ids = _host("input_ids", input_ids, torch.int32, None)
         if ids.dim() != 2:
             raise ValueError(f"Encoder: input_ids has shape {tuple(ids.shape)}, needs (B, S)")
         types = None if token_type_ids is None else _host("token_type_ids", token_type_ids, torch.int32, ids.shape)
-        mask = _host_mask(attention_mask, ids.shape)
         B, S = ids.shape
         out = self._out(result, B, (B, S, self.hidden_size))
-        self._tokens(result, out, B, length=S, ids=ids, types=types, mask=mask, keep_padding=not remove_padding)
+        attention = attention_mask, bias, temperature
+        self._tokens(result, out, B, attention, length=S, ids=ids, types=types, keep_padding=not remove_padding)
         return out
 
-    def packed(self, input_ids, cu_seqlens, token_type_ids=None, *, result="hidden"):
+    def packed(
+        self, input_ids, cu_seqlens, token_type_ids=None, *, result="hidden", attention_mask=None, bias=None,
+        temperature=1.0,
+    ):  # fmt: skip
         """Returns the last hidden states (N, hidden_size) of token ids without padding, or one row per sequence for other
-        results. Sequence s is input_ids[cu_seqlens[s] : cu_seqlens[s + 1]]."""
+        results. Sequence s is input_ids[cu_seqlens[s] : cu_seqlens[s + 1]]. attention_mask: (sequences, 1, L, L), and bias:
+        (heads, L, L) or (sequences, heads, L, L), as in a call, with L of at least the longest sequence."""
         self._require_embedding()
         bounds = _host("cu_seqlens", cu_seqlens, torch.int32, None)
         ids = _host("input_ids", input_ids, torch.int32, None)
@@ -522,12 +539,14 @@ class Encoder:
         types = None if token_type_ids is None else _host("token_type_ids", token_type_ids, torch.int32, ids.shape)
         sequences = bounds.numel() - 1
         out = self._out(result, sequences, (ids.numel(), self.hidden_size))
-        self._tokens(result, out, sequences, ids=ids, types=types, cu_seqlens=bounds)
+        attention = attention_mask, bias, temperature
+        self._tokens(result, out, sequences, attention, ids=ids, types=types, cu_seqlens=bounds)
         return out
 
-    def layers_from(self, hidden_states, attention_mask=None, *, remove_padding=True):
+    def layers_from(self, hidden_states, attention_mask=None, *, remove_padding=True, bias=None, temperature=1.0):
         """Runs only the layers: hidden states (B, S, hidden_size) from the embedding to the last hidden states, with 0 in
-        padding."""
+        padding. The other arguments are those of a call. A mask (B, S) on the encoder's GPU stays there, and the call waits
+        for nothing."""
         states = hidden_states
         if states.dim() != 3 or states.shape[2] != self.hidden_size:
             raise ValueError(f"Encoder: hidden_states has shape {tuple(states.shape)}, needs (B, S, {self.hidden_size})")
@@ -538,10 +557,10 @@ class Encoder:
         if torch.is_grad_enabled() and states.requires_grad:
             raise RuntimeError("Encoder: hidden_states requires a gradient, which an encoder does not compute: use torch.no_grad()")
         B, S, _ = states.shape
-        mask = _host_mask(attention_mask, (B, S))
         states = states.detach().contiguous()
         out = torch.empty_like(states)
-        self._tokens("hidden", out, B, length=S, states=states, mask=mask, keep_padding=not remove_padding)
+        attention = attention_mask, bias, temperature
+        self._tokens("hidden", out, B, attention, length=S, states=states, keep_padding=not remove_padding)
         return out
 
     def as_layers(self):
@@ -560,12 +579,42 @@ class Encoder:
             return torch.empty((rows, self.vector_size), dtype=torch.float32, device=self.device)
         return torch.empty((rows, self.labels), dtype=self.dtype, device=self.device)
 
-    def _tokens(self, result, out, sequences, length=0, keep_padding=False, **tensors):
+    def check_mask(self):
+        """Waits until the latest call's mask has been read, and raises ValueError if a value was neither 0 nor 1."""
+        with self._lock:
+            status = _c.warpwright_encoder_check_mask(self._handle)
+        if status:
+            _library.raise_status(status, ValueError)
+
+    def _attention(self, mask, bias, temperature):
+        """The structure for the library, and the tensors that it points to. None: nothing to change."""
+        if mask is None and bias is None and temperature == 1:
+            return None, ()
+        attention = _Attention(size=ctypes.sizeof(_Attention), temperature=temperature)
+        if mask is not None:
+            mask = _library.mask_tensor(mask)
+            if mask.dim() == 4:
+                mask = mask.to(self.device)
+            elif mask.device != self.device:
+                mask = mask.cpu()
+            attention.mask, attention.mask_rank = mask.data_ptr(), mask.dim()
+            attention.mask_shape[: min(mask.dim(), 4)] = mask.shape[:4]
+            attention.mask_dtype, attention.mask_on_device = _library.MASK_DTYPES[mask.dtype], mask.device.type != "cpu"
+        if bias is not None:
+            bias = torch.as_tensor(bias).detach().to(self.device, self.dtype).contiguous()
+            attention.bias, attention.bias_rank = bias.data_ptr(), bias.dim()
+            attention.bias_shape[: min(bias.dim(), 4)] = bias.shape[:4]
+        return attention, (mask, bias)
+
+    def _tokens(self, result, out, sequences, attention, length=0, keep_padding=False, **tensors):
         args = _Tokens(size=ctypes.sizeof(_Tokens), sequences=sequences, length=length, result=_RESULTS[result])
         args.keep_padding, args.out = keep_padding, out.data_ptr()
         for name, tensor in tensors.items():
             if tensor is not None:
                 setattr(args, name, tensor.data_ptr())
+        changes, kept = self._attention(*attention)
+        if changes is not None:
+            args.attention = ctypes.addressof(changes)
         with self._call():
             status = _c.warpwright_encoder_tokens(self._handle, ctypes.byref(args))
         if status:
@@ -593,7 +642,7 @@ class EncoderLayers(torch.nn.Module):
     def forward(self, hidden_states, attention_mask=None, *_, output_hidden_states=False, output_attentions=False, **__):
         if output_hidden_states or output_attentions:
             raise ValueError("EncoderLayers: output_hidden_states or output_attentions is True; only the last states exist")
-        return LayersOutput((self._encoder.layers_from(hidden_states, attention_mask),))
+        return LayersOutput((self._encoder.layers_from(hidden_states, _layers_mask(attention_mask)),))
 
 
 def _device(device):

@@ -15,9 +15,10 @@ from pathlib import Path
 
 import torch
 
-ABI_MAJOR, ABI_MINOR = 1, 2  # this package needs the same major version and at least this minor version
+ABI_MAJOR, ABI_MINOR = 1, 3  # this package needs the same major version and at least this minor version
 
 DTYPES = {torch.float64: 0, torch.float32: 1, torch.bfloat16: 2, torch.float16: 3}
+MASK_DTYPES = {**DTYPES, torch.int32: 4, torch.int64: 5, torch.uint8: 6}
 
 _CPU, _CUDA = 0, 1
 _INVALID_ARGUMENT, _OUT_OF_MEMORY = 1, 4
@@ -116,6 +117,16 @@ def functions(result=ctypes.c_int32, **argument_types):
         function.restype, function.argtypes = result, arguments
         setattr(found, name, function)
     return found
+
+
+def mask_tensor(mask):
+    """A contiguous tensor with the values of a mask, of a dtype that the library takes."""
+    mask = torch.as_tensor(mask).detach()
+    if mask.dtype is torch.bool:
+        return mask.contiguous().view(torch.uint8)
+    if mask.dtype not in MASK_DTYPES:
+        mask = mask.to(torch.float32 if mask.is_floating_point() else torch.int64)
+    return mask.contiguous()
 
 
 def cuda_device_count():

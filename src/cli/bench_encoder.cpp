@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <cstdint>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -30,7 +31,7 @@ namespace {
 struct BenchEncoderFlags {
   std::string model = "minilm", dtype = "fp32";
   std::string lengths = "128x64";
-  bool batch_invariant = false, layers_alone = false;
+  bool batch_invariant = false, layers_alone = false, padded = false;
   std::int64_t batch_tokens = 16384, rounds = 5;
   bool json = false;
   DeviceFlags device;
@@ -72,9 +73,10 @@ std::vector<std::int64_t> parse_lengths(std::string text) {
   return lengths;
 }
 
-// Random texts of these lengths, longest first, in batches of at most batch_tokens.
+// Random texts of these lengths, longest first, in batches of at most batch_tokens. padded: all texts of a
+// batch count as its longest.
 std::vector<PackedBatch> make_batches(const BertConfig& config, std::vector<std::int64_t> lengths,
-                                      std::int64_t batch_tokens) {
+                                      std::int64_t batch_tokens, bool padded) {
   std::sort(lengths.rbegin(), lengths.rend());
   const PhiloxStream stream(1, 2);
   std::vector<PackedBatch> batches(1);
@@ -84,25 +86,93 @@ std::vector<PackedBatch> make_batches(const BertConfig& config, std::vector<std:
     ids.resize(static_cast<std::size_t>(length));
     for (auto& id : ids)
       id = static_cast<std::int32_t>(stream.uniform(drawn++) * static_cast<double>(config.vocab));
-    const auto taken = static_cast<std::int64_t>(batches.back().tokens.size());
-    if (taken > 0 && taken + length > batch_tokens) batches.emplace_back();
+    const PackedBatch& last = batches.back();
+    const auto taken = static_cast<std::int64_t>(last.tokens.size());
+    const std::int64_t rows =
+        padded && taken > 0 ? (last.sequences() + 1) * last.cu_seqlens[1] : taken + length;
+    if (taken > 0 && rows > batch_tokens) batches.emplace_back();
     batches.back().append(ids);
   }
   return batches;
 }
 
-// The timed work: from texts to vectors, or from hidden states in memory to hidden states.
+// A batch whose texts all have the length of the longest, and a mask that hides the padding from every query.
+struct PaddedBatch {
+  PaddedBatch(const Context& context, const BertConfig& config, const PackedBatch& batch) {
+    const std::int64_t S = batch.sequences();
+    for (std::int64_t s = 0; s < S; ++s) L = std::max(L, length(batch, s));
+    for (std::int64_t s = 0; s < S; ++s) {
+      const auto first = batch.tokens.begin() + batch.cu_seqlens[static_cast<std::size_t>(s)];
+      std::vector<std::int32_t> ids(first, first + length(batch, s));
+      ids.resize(static_cast<std::size_t>(L),
+                 static_cast<std::int32_t>(std::max<std::int64_t>(config.padding_token, 0)));
+      texts.append(ids);
+    }
+    const Device device = context.device().device;
+    memory = Buffer(static_cast<std::size_t>(S * L * L), device, "an attention mask");
+    mask = Tensor(memory.data(), DType::u8, {S, 1, L, L}, device);
+    write_on_host(mask, context.stream(), [&](const Tensor& host) {
+      auto* bytes = host.as<std::uint8_t>();
+      for (std::int64_t i = 0; i < S * L * L; ++i) bytes[i] = i % L < length(batch, i / (L * L));
+    });
+  }
+
+  static std::int64_t length(const PackedBatch& batch, std::int64_t s) {
+    return batch.cu_seqlens[static_cast<std::size_t>(s) + 1] - batch.cu_seqlens[static_cast<std::size_t>(s)];
+  }
+
+  PackedBatch texts;
+  Buffer memory;
+  Tensor mask;
+  std::int64_t L = 0;
+};
+
+// ‖padded − packed‖ / ‖packed‖ over the hidden states of all tokens.
+double difference(BertSession& model, const PackedBatch& packed, const PaddedBatch& padded) {
+  const std::int64_t H = model.config().hidden;
+  std::vector<float> wanted(packed.tokens.size() * static_cast<std::size_t>(H)),
+      found(padded.texts.tokens.size() * static_cast<std::size_t>(H));
+  model.hidden(packed, wanted);
+  model.hidden(padded.texts, found, {.mask = padded.mask});
+  double error = 0, norm = 0;
+  for (std::int64_t s = 0, at = 0; s < packed.sequences(); ++s) {
+    for (std::int64_t i = 0; i < PaddedBatch::length(packed, s) * H; ++i, ++at) {
+      const double x = static_cast<double>(wanted[static_cast<std::size_t>(at)]);
+      const double d = static_cast<double>(found[static_cast<std::size_t>(s * padded.L * H + i)]) - x;
+      error += d * d;
+      norm += x * x;
+    }
+  }
+  return norm > 0 ? std::sqrt(error / norm) : 0;
+}
+
+// The timed work: from texts to vectors, from padded texts to hidden states, or from hidden states in memory
+// to hidden states.
 class Work {
  public:
-  Work(Context& context, BertSession& model, std::vector<PackedBatch> batches, bool layers_alone)
-      : context_(context), model_(model), batches_(std::move(batches)), layers_alone_(layers_alone) {
+  Work(Context& context, BertSession& model, std::vector<PackedBatch> batches, const BenchEncoderFlags& flags)
+      : context_(context), model_(model), batches_(std::move(batches)), layers_alone_(flags.layers_alone) {
     if (layers_alone_) write_random_states();
+    if (!flags.padded) return;
+    for (const PackedBatch& batch : batches_) {
+      padded_.emplace_back(context, model.config(), batch);
+      difference_ = std::max(difference_, difference(model, batch, padded_.back()));
+    }
   }
 
   BertSession& model() const { return model_; }
   std::size_t batches() const { return batches_.size(); }
 
+  // Between padded and packed texts, of the batch with the largest.
+  double largest_difference() const { return difference_; }
+
   void run() {
+    for (const PaddedBatch& batch : padded_) {
+      model_.launch(batch.texts, BertSession::Result::hidden, BertSession::From::tokens,
+                    {.mask = batch.mask});
+      context_.synchronize();
+    }
+    if (!padded_.empty()) return;
     for (const PackedBatch& batch : batches_) {
       if (layers_alone_) {
         model_.launch(batch, BertSession::Result::hidden, BertSession::From::states);
@@ -130,6 +200,8 @@ class Work {
   Context& context_;
   BertSession& model_;
   std::vector<PackedBatch> batches_;
+  std::vector<PaddedBatch> padded_;
+  double difference_ = 0;
   bool layers_alone_;
   std::vector<float> vectors_;
 };
@@ -169,17 +241,19 @@ struct EncoderMeasurement {
   double median = 0, least = 0;  // seconds for all texts
   OpTable table;
   std::int64_t wasted_tokens = 0;
+  double difference = 0;
 };
 
 EncoderMeasurement measure(Context& context, BertSession& model, const BenchEncoderFlags& flags,
                            const std::vector<std::int64_t>& lengths) {
-  Work work(context, model, make_batches(model.config(), lengths, flags.batch_tokens), flags.layers_alone);
+  Work work(context, model, make_batches(model.config(), lengths, flags.batch_tokens, flags.padded), flags);
   for (int i = 0; i < 3; ++i) work.run();  // touches the memory's pages, captures graphs
   std::vector<double> seconds;
   for (std::int64_t i = 0; i < flags.rounds; ++i) seconds.push_back(time_once(context, work));
   std::sort(seconds.begin(), seconds.end());
   EncoderMeasurement m;
   m.batches = work.batches();
+  m.difference = work.largest_difference();
   m.median = seconds[seconds.size() / 2];
   m.least = seconds.front();
   const std::int64_t before = model.wasted_tokens();
@@ -203,11 +277,14 @@ nlohmann::json report(Context& context, BertSession& model, const BenchEncoderFl
         flags.model, flags.dtype, lengths.size(), tokens, m.batches, context.device().name, context.threads(),
         m.median * 1e3, flags.rounds, m.least * 1e3, tokens_per_second, flops / m.median * 1e-9,
         m.wasted_tokens);
+    if (flags.padded) fmt::print("padded and packed hidden states differ by {:.1e}\n", m.difference);
   }
   return {{"model", flags.model},
           {"dtype", flags.dtype},
           {"batch_invariant", flags.batch_invariant},
           {"layers_alone", flags.layers_alone},
+          {"padded", flags.padded},
+          {"difference_from_packed", m.difference},
           {"machine", context.device().name},
           {"threads", context.threads()},
           {"texts", lengths.size()},
@@ -266,8 +343,15 @@ void add_bench_encoder(CLI::App& bench) {
       ->capture_default_str()
       ->check(at_least(1));
   command->add_flag("--batch-invariant", f->batch_invariant, "As in embed");
-  command->add_flag("--layers-alone", f->layers_alone,
-                    "The layers alone, from hidden states to hidden states: no embedding, no pooling");
+  CLI::Option* layers_alone =
+      command->add_flag("--layers-alone", f->layers_alone,
+                        "The layers alone, from hidden states to hidden states: no embedding, no pooling");
+  command
+      ->add_flag(
+          "--padded", f->padded,
+          "Pad the texts of a batch to its longest, with a mask, and compare with packed texts; from texts "
+          "to hidden states")
+      ->excludes(layers_alone);
   command->add_option("--rounds", f->rounds, "Forwards over all texts to time")
       ->capture_default_str()
       ->check(at_least(1));
