@@ -73,10 +73,11 @@ std::vector<std::int64_t> parse_lengths(std::string text) {
   return lengths;
 }
 
-// Random texts of these lengths, longest first, in batches of at most batch_tokens. padded: all texts of a
-// batch count as its longest.
-std::vector<PackedBatch> make_batches(const BertConfig& config, std::vector<std::int64_t> lengths,
-                                      std::int64_t batch_tokens, bool padded) {
+// Random texts of these lengths, longest first, in batches that the model's memory holds. padded: all texts of
+// a batch count as its longest.
+std::vector<PackedBatch> make_batches(const BertSession& model, std::vector<std::int64_t> lengths,
+                                      bool padded) {
+  const BertOptions& limits = model.options();
   std::sort(lengths.rbegin(), lengths.rend());
   const PhiloxStream stream(1, 2);
   std::vector<PackedBatch> batches(1);
@@ -85,12 +86,13 @@ std::vector<PackedBatch> make_batches(const BertConfig& config, std::vector<std:
   for (const std::int64_t length : lengths) {
     ids.resize(static_cast<std::size_t>(length));
     for (auto& id : ids)
-      id = static_cast<std::int32_t>(stream.uniform(drawn++) * static_cast<double>(config.vocab));
+      id = static_cast<std::int32_t>(stream.uniform(drawn++) * static_cast<double>(model.config().vocab));
     const PackedBatch& last = batches.back();
     const auto taken = static_cast<std::int64_t>(last.tokens.size());
     const std::int64_t rows =
         padded && taken > 0 ? (last.sequences() + 1) * last.cu_seqlens[1] : taken + length;
-    if (taken > 0 && rows > batch_tokens) batches.emplace_back();
+    const bool is_full = last.sequences() == limits.max_batch_sequences;
+    if (is_full || (taken > 0 && rows > limits.max_batch_tokens)) batches.emplace_back();
     batches.back().append(ids);
   }
   return batches;
@@ -246,7 +248,7 @@ struct EncoderMeasurement {
 
 EncoderMeasurement measure(Context& context, BertSession& model, const BenchEncoderFlags& flags,
                            const std::vector<std::int64_t>& lengths) {
-  Work work(context, model, make_batches(model.config(), lengths, flags.batch_tokens, flags.padded), flags);
+  Work work(context, model, make_batches(model, lengths, flags.padded), flags);
   for (int i = 0; i < 3; ++i) work.run();  // touches the memory's pages, captures graphs
   std::vector<double> seconds;
   for (std::int64_t i = 0; i < flags.rounds; ++i) seconds.push_back(time_once(context, work));

@@ -189,27 +189,29 @@ void Encoder::run_batch(std::span<const std::size_t> members, const std::vector<
   PackedBatch batch;
   for (const std::size_t member : members) append(batch, encodings[member]);
   std::vector<float> results(members.size() * columns);
+  const auto tokens = static_cast<std::int64_t>(batch.tokens.size());
   try {
     run(batch, results);
-    tokens_done_ += static_cast<std::int64_t>(batch.tokens.size());
-    call_done_ += static_cast<std::int64_t>(batch.tokens.size());
+    tokens_done_ += tokens;
   } catch (const Error& error) {
-    if (members.size() == 1) {
-      report[members[0]].error = without_place(error);
+    if (members.size() > 1) {
+      for (std::size_t m = 0; m < members.size(); ++m) {
+        run_batch(members.subspan(m, 1), encodings, width, out, report, run);
+      }
       return;
     }
-    for (std::size_t m = 0; m < members.size(); ++m) {
-      run_batch(members.subspan(m, 1), encodings, width, out, report, run);
-    }
-    return;
+    report[members[0]].error = without_place(error);
+    std::fill(results.begin(), results.end(), 0.0f);
   }
+  call_done_ += tokens;
   for (std::size_t m = 0; m < members.size(); ++m) {
     std::copy_n(results.begin() + static_cast<std::ptrdiff_t>(m * columns), columns,
                 out.begin() + static_cast<std::ptrdiff_t>(members[m] * columns));
   }
-  if (progress_) {
-    progress_({tokens_done_, static_cast<double>(call_done_) / static_cast<double>(call_tokens_)});
-  }
+  // Texts without special tokens may all be empty.
+  const double share =
+      call_tokens_ > 0 ? static_cast<double>(call_done_) / static_cast<double>(call_tokens_) : 1;
+  if (progress_) progress_({tokens_done_, share});
 }
 
 }  // namespace warpwright

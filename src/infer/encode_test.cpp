@@ -175,6 +175,43 @@ TEST_F(EncodeTest, OneBadTextLeavesTheOthers) {
   expect_close(result.row(2), embed({"dogs"}).row(0));
 }
 
+TEST_F(EncodeTest, ProgressReachesTheEndIfTextsFail) {
+  Encoder encoder(context, folder);
+  std::vector<EncodeProgress> seen;
+  encoder.set_progress([&](const EncodeProgress& progress) { seen.push_back(progress); });
+  const auto embed_all = [&](const Texts& texts) {
+    std::vector<float> vectors(texts.size() * kSize);
+    seen.clear();
+    return encoder.embed(texts, vectors);
+  };
+  const std::int64_t good = embed_all({"the cat"})[0].tokens;
+  EXPECT_EQ(seen.back().share, 1);
+  embed_all({"boom", "the cat"});
+  EXPECT_EQ(seen.size(), 2u);
+  EXPECT_EQ(seen.back().share, 1);
+  EXPECT_EQ(seen.back().tokens, 2 * good);  // texts that fail do not count
+}
+
+TEST_F(EncodeTest, ProgressOfTextsWithoutTokens) {
+  put("tokenizer.json", R"({"version": "1.0", "truncation": null, "padding": null, "added_tokens": [],
+      "normalizer": {"type": "BertNormalizer", "clean_text": true, "handle_chinese_chars": true,
+                     "strip_accents": null, "lowercase": true},
+      "pre_tokenizer": {"type": "BertPreTokenizer"},
+      "post_processor": {"type": "TemplateProcessing", "special_tokens": {},
+                         "single": [{"Sequence": {"id": "A", "type_id": 0}}],
+                         "pair": [{"Sequence": {"id": "A", "type_id": 0}},
+                                  {"Sequence": {"id": "B", "type_id": 1}}]},
+      "decoder": null,
+      "model": {"type": "WordPiece", "unk_token": "[UNK]", "continuing_subword_prefix": "##",
+                "max_input_chars_per_word": 100, "vocab": {"[UNK]": 0, "cat": 1}}})");
+  Encoder encoder(context, folder);
+  double share = -1;
+  encoder.set_progress([&](const EncodeProgress& progress) { share = progress.share; });
+  std::vector<float> vectors(2 * kSize);
+  EXPECT_EQ(encoder.embed(Texts{"", ""}, vectors)[0].tokens, 0);
+  EXPECT_EQ(share, 1);
+}
+
 TEST_F(EncodeTest, ATextOverTheLimitIsTruncatedOrRefused) {
   std::string text;
   for (int i = 0; i < 100; ++i) text += "cat ";
