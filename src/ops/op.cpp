@@ -1,5 +1,7 @@
 #include "ops/op.hpp"
 
+#include <fmt/format.h>
+
 #include "runtime/threads.hpp"
 
 namespace warpwright::ops {

@@ -10,15 +10,12 @@
 // do.
 #pragma once
 
-#ifndef __CUDACC__
-#include <fmt/format.h>  // for variants.cpp; nvcc's host pass cannot compile it
-#endif
-
 #include <memory>
 #include <optional>
 #include <span>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <vector>
 
 #include "core/error.hpp"

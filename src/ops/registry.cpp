@@ -1,5 +1,7 @@
 #include "ops/registry.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <set>
 

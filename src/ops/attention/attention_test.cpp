@@ -1,5 +1,6 @@
 #include "ops/attention/attention.hpp"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>

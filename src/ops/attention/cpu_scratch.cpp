@@ -1,4 +1,6 @@
 // Refusals and scratch of the CPU's kernels. This file is compiled for every x86.
+#include <fmt/format.h>
+
 #include <algorithm>
 
 #include "ops/attention/kernels.hpp"

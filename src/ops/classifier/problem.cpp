@@ -1,5 +1,7 @@
 #include "ops/classifier/classifier.hpp"
 
+#include <fmt/format.h>
+
 namespace warpwright::ops {
 namespace {
 

@@ -1,5 +1,7 @@
 #include "ops/gelu/gelu.hpp"
 
+#include <fmt/format.h>
+
 namespace warpwright::ops {
 namespace {
 

@@ -1,5 +1,7 @@
 #include "ops/global_norm/global_norm.hpp"
 
+#include <fmt/format.h>
+
 namespace warpwright::ops {
 namespace {
 

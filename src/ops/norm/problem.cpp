@@ -1,4 +1,6 @@
 // Checks the arguments of a normalization and reduces them to a problem.
+#include <fmt/format.h>
+
 #include <algorithm>
 
 #include "ops/norm/kernels.hpp"

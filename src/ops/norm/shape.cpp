@@ -1,5 +1,7 @@
 #include "ops/norm/shape.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 

@@ -1,5 +1,7 @@
 #include "ops/pooling/kernels.hpp"
 
+#include <fmt/format.h>
+
 namespace warpwright::ops {
 namespace {
 

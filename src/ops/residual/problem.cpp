@@ -1,5 +1,7 @@
 #include "ops/residual/residual.hpp"
 
+#include <fmt/format.h>
+
 namespace warpwright::ops {
 
 ResidualProblem ResidualForward::problem() const {

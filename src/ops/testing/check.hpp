@@ -10,6 +10,7 @@
 //   - two runs must give the same bits; on a CPU, one run uses one thread and the other three.
 #pragma once
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <cstdint>

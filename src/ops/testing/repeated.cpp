@@ -1,5 +1,7 @@
 #include "ops/testing/repeated.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 
 #include "runtime/philox.hpp"

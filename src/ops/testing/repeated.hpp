@@ -13,6 +13,8 @@
 //   - unwritten elements and the guard bytes around every tensor must be unchanged.
 #pragma once
 
+#include <fmt/format.h>
+
 #include <cmath>
 #include <set>
 

@@ -2,6 +2,8 @@
 // run.
 #pragma once
 
+#include <fmt/format.h>
+
 #include "ops/testing/check.hpp"
 
 namespace warpwright::ops::testing {
