@@ -258,8 +258,7 @@ void* workspace_of(std::string_view function, void* memory, std::size_t bytes, s
     throw Error(fmt::format("workspace has {} bytes, needs {}", memory ? bytes : 0, needed),
                 std::string(function), fmt::format("ask {}_workspace", function));
   }
-  const auto address = reinterpret_cast<std::uintptr_t>(memory);
-  return reinterpret_cast<void*>((address + kAlignment - 1) / kAlignment * kAlignment);
+  return reinterpret_cast<void*>(round_up(reinterpret_cast<std::uintptr_t>(memory)));
 }
 
 const ops::Op<ops::NormForward>& op_of(const ops::NormForward&) {

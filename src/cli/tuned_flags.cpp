@@ -6,7 +6,7 @@
 
 #include "cli/cache_folder.hpp"
 #include "core/error.hpp"
-#include "ops/matmul/selector.hpp"
+#include "ops/matmul/cuda/cublaslt_version.hpp"
 #include "runtime/file.hpp"
 
 namespace warpwright::cli {

@@ -172,7 +172,7 @@ void BertSession::take_host_memory() {
   const std::size_t integers = t.batch.bytes(),
                     results = std::max({t.activations.pooled.back().bytes(), t.activations.logits.bytes(),
                                         t.activations.hidden.bytes()}),
-                    before_results = kAlignment + (integers + kAlignment - 1) / kAlignment * kAlignment;
+                    before_results = kAlignment + round_up(integers);
   m.host_memory = Buffer::pinned(before_results + results, "pinned host memory");
   m.odd = new (m.host_memory.data()) std::int64_t(-1);
   m.host_batch = Tensor(m.host_memory.data() + kAlignment, DType::i32, t.batch.shape);

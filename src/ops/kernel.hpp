@@ -110,6 +110,8 @@ struct Kernel {
   std::string (*configuration)(const Problem&, const DeviceInfo&) = nullptr;
   // All that the tuned table may hold for the problem; null: configuration() alone.
   std::vector<Configuration> (*configurations)(const Problem&, const DeviceInfo&) = nullptr;
+  // The predicted seconds err more than other kernels', so every configuration is worth measuring.
+  bool predicts_roughly = false;
 };
 
 // Holds the kernel's object, so that variants.cpp can refer to it by name.

@@ -46,13 +46,8 @@ double Product::compulsory_bytes() const {
   return factors + (accumulate ? 2 : 1) * real(rows) * real(cols) * out_bytes;
 }
 
-std::string_view name_of(Direction direction) {
-  static constexpr std::string_view names[] = {"forward", "dx", "dw"};
-  return names[static_cast<int>(direction)];
-}
-
 Direction direction_named(std::string_view name) {
-  for (const Direction direction : {Direction::forward, Direction::dx, Direction::dw}) {
+  for (const Direction direction : kDirections) {
     if (name == name_of(direction)) return direction;
   }
   throw UsageError(fmt::format("'{}' is not a product of a linear layer", name), "--op",

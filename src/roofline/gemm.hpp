@@ -18,6 +18,7 @@
 #include <string>
 #include <vector>
 
+#include "roofline/direction.hpp"
 #include "roofline/intensity.hpp"
 #include "roofline/schedule.hpp"
 
@@ -34,10 +35,7 @@ struct Product {
   double intensity() const { return flops() / compulsory_bytes(); }
 };
 
-// The three products of a linear layer y = x·Wᵀ, with x (M, K) and W (N, K). dw is fp32 and accumulates (+=).
-enum class Direction : std::uint8_t { forward, dx, dw };
-std::string_view name_of(Direction direction);
-Direction direction_named(std::string_view name);
+// dw is fp32 and accumulates (+=).
 Product product_of(Direction direction, std::int64_t M, std::int64_t N, std::int64_t K, Math math);
 
 // Costs that no data sheet gives. The defaults are fitted to measurements on an H200, on the same products as

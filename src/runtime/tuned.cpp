@@ -22,13 +22,6 @@ std::string key_of(std::string_view operation, std::string_view problem) {
   return fmt::format("{} {}", operation, problem);
 }
 
-// "cuda.persistent[66 workers]" as kernel and configuration.
-std::pair<std::string_view, std::string_view> parts_of(std::string_view choice) {
-  const std::size_t bracket = choice.find('[');
-  if (bracket == std::string_view::npos || choice.back() != ']') return {choice, {}};
-  return {choice.substr(0, bracket), choice.substr(bracket + 1, choice.size() - bracket - 2)};
-}
-
 nlohmann::json to_json(const TunedFor& machine,
                        const std::map<std::string, std::string, std::less<>>& choices) {
   return {{"tuned", kVersion},          {"gpu", machine.gpu},         {"driver", machine.driver},
@@ -36,6 +29,12 @@ nlohmann::json to_json(const TunedFor& machine,
 }
 
 }  // namespace
+
+ChoiceParts parts_of(std::string_view choice) {
+  const std::size_t bracket = choice.find('[');
+  if (bracket == std::string_view::npos || choice.back() != ']') return {choice, {}};
+  return {choice.substr(0, bracket), choice.substr(bracket + 1, choice.size() - bracket - 2)};
+}
 
 TunedTable TunedTable::read(const std::string& where) {
   nlohmann::json json = parse_json(read_file(where, kMostBytes), where, kDepth, kRemedy);

@@ -19,6 +19,13 @@ struct TunedFor {
   bool operator==(const TunedFor&) const = default;
 };
 
+// The two parts of "cuda.persistent[66 workers]": the kernel, and the configuration in brackets ("" if there
+// is none).
+struct ChoiceParts {
+  std::string_view kernel, configuration;
+};
+ChoiceParts parts_of(std::string_view choice);
+
 // The fastest choice for each measured problem of an operation, as
 // "cuda.persistent[128x192, in turns, clusters 2x1, 66 workers]". The file is JSON with a checksum
 // (docs/formats.md).

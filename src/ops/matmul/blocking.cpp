@@ -1,3 +1,5 @@
+#include <fmt/format.h>
+
 #include <algorithm>
 
 #include "ops/matmul/kernels.hpp"
@@ -5,10 +7,6 @@
 
 namespace warpwright::ops::matmul {
 namespace {
-
-std::int64_t round_up(std::int64_t a, std::int64_t b) {
-  return ceil_div(a, b) * b;
-}
 
 // Most rows of A that stay packed while all columns pass. They take half of L2, and leave room for the
 // partial sums.

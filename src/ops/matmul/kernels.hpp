@@ -122,6 +122,11 @@ namespace amx_bf16 {
 void pack(const Context& context, const Tensor& weight, const Tensor& packed);
 }  // namespace amx_bf16
 
+using roofline::ceil_div;
+constexpr std::int64_t round_up(std::int64_t n, std::int64_t multiple) {
+  return ceil_div(n, multiple) * multiple;
+}
+
 using roofline::Schedule;  // distributes a product's tiles over a GPU's blocks (cuda/hopper/schedule.cuh)
 
 }  // namespace warpwright::ops::matmul

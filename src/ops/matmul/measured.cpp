@@ -11,7 +11,6 @@
 namespace warpwright::ops::matmul {
 namespace {
 
-constexpr Direction kDirections[] = {Direction::forward, Direction::dx, Direction::dw};
 constexpr Activation kActivations[] = {Activation::none, Activation::gelu_tanh, Activation::gelu_erf};
 
 [[noreturn]] void refuse(std::string_view what) {
@@ -50,7 +49,7 @@ MeasuredProduct MeasuredProduct::read(const std::string& line) {
   try {
     const auto json = nlohmann::json::parse(line);
     Request& r = product.request;
-    r.direction = named(json.at("direction").get<std::string>(), kDirections);
+    r.direction = named(json.at("direction").get<std::string>(), roofline::kDirections);
     r.extent = {json.at("rows").get<std::int64_t>(), json.at("cols").get<std::int64_t>(),
                 json.at("depth").get<std::int64_t>()};
     r.activation = named(json.at("activation").get<std::string>(), kActivations);

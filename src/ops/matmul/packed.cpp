@@ -1,8 +1,13 @@
 #include "ops/matmul/packed.hpp"
 
+#include <fmt/format.h>
+
 #include "ops/matmul/kernels.hpp"
 
 namespace warpwright::ops {
+
+using matmul::round_up;
+
 namespace {
 
 struct Layout {
@@ -20,10 +25,6 @@ const Layout* layout_of(DType dtype, const DeviceInfo& device) {
   return device.cpu.avx512 ? &kAvx512 : device.cpu.avx2 ? &kAvx2 : nullptr;
 }
 
-constexpr std::int64_t up(std::int64_t n, std::int64_t multiple) {
-  return (n + multiple - 1) / multiple * multiple;
-}
-
 }  // namespace
 
 std::string packed_layout(DType dtype, const DeviceInfo& device) {
@@ -33,7 +34,8 @@ std::string packed_layout(DType dtype, const DeviceInfo& device) {
 
 std::int64_t packed_bytes(std::int64_t N, std::int64_t K, DType dtype, const DeviceInfo& device) {
   const matmul::Tile& tile = layout_of(dtype, device)->tile;
-  return up(up(N, tile.cols) * up(K, tile.depth) * static_cast<std::int64_t>(tile.element), 64);
+  return round_up(round_up(N, tile.cols) * round_up(K, tile.depth) * static_cast<std::int64_t>(tile.element),
+                  64);
 }
 
 void pack_weight(const Context& context, const Tensor& weight, const Tensor& packed) {

@@ -6,14 +6,13 @@
 #include <iterator>
 
 #include "ops/matmul/kernels.hpp"
+#include "roofline/direction.hpp"
 
 namespace warpwright::ops::matmul {
 
-enum class Direction : std::uint8_t { forward, dx, dw };
-constexpr std::string_view name_of(Direction direction) {
-  constexpr std::string_view kNames[] = {"forward", "dx", "dw"};
-  return kNames[static_cast<int>(direction)];
-}
+using roofline::Direction;
+
+inline constexpr int kSlab = 64;  // terms of the depth that a block copies and multiplies at a time
 
 // The end of an epilogue, after bias and activation.
 //   plain      stores the value

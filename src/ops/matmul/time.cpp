@@ -20,8 +20,6 @@ struct Straddling {
   }
 };
 
-constexpr std::int64_t kSlab = 64;  // terms of the depth
-
 // Bytes of a block's shared memory for slabs: if it holds nothing else, and if it also receives the sums of
 // other blocks.
 constexpr std::int64_t kRing = 192 << 10, kDeepRing = 80 << 10;
@@ -150,64 +148,109 @@ class KernelTime {
   double x_copies_, x_traffic_, ahead_ = 0;  // ahead_: slabs whose weights arrive before x is complete
 };
 
+// A kernel that walks over a product's tiles.
+struct Walk {
+  const Request& r;
+  const Costs& c;
+  const TileShape& tile;
+  const KernelTime& time;
+  std::int64_t tiles, workers;
+  std::int64_t slabs = ceil_div(r.extent.depth, kSlab);  // of a tile
+  std::int64_t multiprocessors = static_cast<std::int64_t>(c.multiprocessors);
+};
+
+// The schedule's part of a kernel's time.
+struct Parts {
+  double compute = 0;  // seconds of the tiles
+  double fix_up = 0;   // seconds to combine the sums of tiles whose depth is cut
+  double memory = 0;   // bytes that the order of the tiles moves between device memory and the chip
+};
+
+// The blocks of a cluster share the depth of each tile.
+Parts parts_of_split(const Walk& w) {
+  const int deep = w.tile.deep;
+  // A multiprocessor holds two blocks of a small tile, each at half the speed.
+  const int room = w.tile.rows * w.tile.cols <= 64 * 128 ? 2 : 1;
+  const std::int64_t at_once = w.multiprocessors * room / deep;
+  Parts parts;
+  parts.compute = w.time.waves(w.tiles, at_once, deep, real(ceil_div(w.slabs, deep)), room,
+                               w.r.in_step ? w.c.step_cluster_start : w.c.cluster_start);
+  parts.fix_up = w.c.exchange_latency + real(ceil_div(w.tiles, at_once)) * w.time.part() * (deep - 1) / deep /
+                                            w.c.exchange_bandwidth;
+  return parts;
+}
+
+Parts parts_of_block(const Walk& w) {
+  return {.compute = w.time.waves(w.tiles, w.multiprocessors, 1, real(w.slabs), 1, w.c.block_start)};
+}
+
+Parts parts_of_persistent(const Walk& w) {
+  return {.compute = w.time.waves(w.tiles, w.workers, w.tile.cluster(), real(w.slabs), 1, 0)};
+}
+
+Parts parts_of_stream_k(const Walk& w) {
+  const std::int64_t whole = roofline::whole_tiles(w.tiles, w.workers), cut = w.tiles - whole;
+  const int cluster = w.tile.cluster();
+  Parts parts;
+  parts.compute = w.time.waves(whole, w.workers, cluster, real(w.slabs), 1, 0);
+  if (cut == 0) return parts;
+  const std::int64_t sharers = roofline::sharers_of(cut * w.slabs, w.slabs, w.workers);
+  parts.compute += real(cut * w.slabs) / real(sharers) * w.time.slab(real(sharers * cluster));
+  if (whole == 0 && sharers % cut == 0) {
+    parts.compute += real(cut) / real(sharers) * w.time.epilogue();
+    if (sharers > cut) {
+      const double sharers_of_tile = real(sharers) / real(cut);
+      parts.fix_up =
+          w.c.fix_up_latency + w.c.fix_up_sharer * sharers_of_tile + 2 * w.time.part() / w.c.fix_up_bandwidth;
+    }
+    return parts;
+  }
+  parts.compute += 2 * w.time.epilogue();
+  parts.fix_up = w.c.fix_up_latency + real(ceil_div(sharers, cut)) * w.time.part() / w.c.fix_up_bandwidth;
+  // The workers form gcd(cut, sharers) sets, each of which has whole tiles between its workers. Workers at
+  // the same place in their sets are at the same depth, so they share what they read.
+  const auto together = real(std::gcd(cut, sharers));
+  const double strips =
+      (1.0 * w.tile.rows * w.tile.cluster_down + 1.0 * w.tile.cols * w.tile.cluster_across) *
+      std::sqrt(together) * real(cut) / together;
+  parts.memory = strips * real(w.r.extent.depth) * 2;
+  return parts;
+}
+
+Parts parts_of(Schedule schedule, const Walk& walk) {
+  if (walk.tile.deep > 0) return parts_of_split(walk);
+  switch (schedule) {
+    case Schedule::block:
+      return parts_of_block(walk);
+    case Schedule::persistent:
+      return parts_of_persistent(walk);
+    default:
+      return parts_of_stream_k(walk);
+  }
+}
+
+double launch_seconds(const Request& r, const TileShape& tile, const Costs& c) {
+  return c.launch + (r.direction == Direction::dw ? c.gradient_launch : 0) +
+         (tile.cluster() == 1 ? 0
+          : r.in_step         ? c.step_pair_launch
+                              : c.pair_launch);
+}
+
 }  // namespace
 
 double seconds_of(const Request& r, Schedule schedule, int index, int workers, const Costs& c) {
   const TileShape& tile = kTiles[index].shape;
   const std::int64_t tiles = tiles_of(r.extent, tile);
   const KernelTime time(r, index, c);
-  const std::int64_t slabs = ceil_div(r.extent.depth, kSlab);
-  const auto multiprocessors = static_cast<std::int64_t>(c.multiprocessors);
-  double memory = memory_bytes(r, c);
-  double compute = 0, fix_up = 0;
-  if (tile.deep > 0) {
-    // A multiprocessor holds two blocks of a small tile, each at half the speed.
-    const int room = tile.rows * tile.cols <= 64 * 128 ? 2 : 1;
-    const std::int64_t at_once = multiprocessors * room / tile.deep;
-    compute = time.waves(tiles, at_once, tile.deep, real(ceil_div(slabs, tile.deep)), room,
-                         r.in_step ? c.step_cluster_start : c.cluster_start);
-    fix_up = c.exchange_latency + real(ceil_div(tiles, at_once)) * time.part() * (tile.deep - 1) / tile.deep /
-                                      c.exchange_bandwidth;
-  } else if (schedule == Schedule::block) {
-    compute = time.waves(tiles, multiprocessors, 1, real(slabs), 1, c.block_start);
-  } else if (schedule == Schedule::persistent) {
-    compute = time.waves(tiles, workers, tile.cluster(), real(slabs), 1, 0);
-  } else {
-    const std::int64_t whole = roofline::whole_tiles(tiles, workers), cut = tiles - whole;
-    compute = time.waves(whole, workers, tile.cluster(), real(slabs), 1, 0);
-    if (cut > 0) {
-      const std::int64_t sharers = roofline::sharers_of(cut * slabs, slabs, workers);
-      compute += real(cut * slabs) / real(sharers) * time.slab(real(sharers * tile.cluster()));
-      if (whole == 0 && sharers % cut == 0) {
-        compute += real(cut) / real(sharers) * time.epilogue();
-        if (sharers > cut) {
-          const double sharers_of_tile = real(sharers) / real(cut);
-          fix_up =
-              c.fix_up_latency + c.fix_up_sharer * sharers_of_tile + 2 * time.part() / c.fix_up_bandwidth;
-        }
-      } else {
-        compute += 2 * time.epilogue();
-        fix_up = c.fix_up_latency + real(ceil_div(sharers, cut)) * time.part() / c.fix_up_bandwidth;
-        // The workers form gcd(cut, sharers) sets, each of which has whole tiles between its workers. Workers
-        // at the same place in their sets are at the same depth, so they share what they read.
-        const auto together = real(std::gcd(cut, sharers));
-        const double strips = (1.0 * tile.rows * tile.cluster_down + 1.0 * tile.cols * tile.cluster_across) *
-                              std::sqrt(together) * real(cut) / together;
-        memory = std::max(memory, strips * real(r.extent.depth) * 2);
-      }
-    }
-  }
-  if (r.row_sums) fix_up += c.row_sums;
+  Parts parts = parts_of(schedule, {r, c, tile, time, tiles, workers});
+  if (r.row_sums) parts.fix_up += c.row_sums;
   if (r.in_step && index == tile_of({64, 64, 1, 1, 1, 1})) {
     const double share = real(std::min<std::int64_t>(tiles, workers)) / c.multiprocessors;
-    fix_up += c.step_crowded_start * std::max(2 * share - 1, 0.0);
+    parts.fix_up += c.step_crowded_start * std::max(2 * share - 1, 0.0);
   }
-  return c.launch + (r.direction == Direction::dw ? c.gradient_launch : 0) +
-         (tile.cluster() == 1 ? 0
-          : r.in_step         ? c.step_pair_launch
-                              : c.pair_launch) +
-         fix_up +
-         bound(c.sharpness, throttled(compute, c.throttle, c.throttle_seconds), memory / c.memory_bandwidth);
+  return launch_seconds(r, tile, c) + parts.fix_up +
+         bound(c.sharpness, throttled(parts.compute, c.throttle, c.throttle_seconds),
+               std::max(memory_bytes(r, c), parts.memory) / c.memory_bandwidth);
 }
 
 namespace {
@@ -287,9 +330,9 @@ class LibraryTime {
 
 // Seconds for dbias: a pass of our own kernel over dout.
 double column_sums_seconds(const Request& r, const Costs& costs) {
-  constexpr double kBandwidth = 3.5e12;
   const double element = real(static_cast<std::int64_t>(size_of(r.dtype)));
-  return r.row_sums ? costs.row_sums + real(r.extent.rows) * real(r.extent.depth) * element / kBandwidth : 0;
+  return r.row_sums ? costs.row_sums + real(r.extent.rows) * real(r.extent.depth) * element / kPassBandwidth
+                    : 0;
 }
 
 }  // namespace

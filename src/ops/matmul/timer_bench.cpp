@@ -52,9 +52,6 @@ struct Candidate {
   bool is_exempt = false;  // timed whatever its predicted time
 };
 
-// All of the library's proposals are timed, because predictions of its kernels err the most.
-constexpr std::string_view kAlwaysTimed = "cuda.cublaslt";
-
 template <class A>
 std::vector<Candidate<A>> candidates_of(const Op<A>& op, const typename A::Problem& problem,
                                         const DeviceInfo& device, double within) {
@@ -64,7 +61,7 @@ std::vector<Candidate<A>> candidates_of(const Op<A>& op, const typename A::Probl
     if (variant.name == kReference || !variant.refuse(problem, device).empty()) continue;
     const std::string own = variant.configuration(problem, device);
     for (const Configuration& c : variant.configurations(problem, device)) {
-      const bool is_exempt = c.text == own || variant.name == kAlwaysTimed;
+      const bool is_exempt = c.text == own || variant.kernel->predicts_roughly;
       list.push_back({&variant, {choice_text(variant.name, c.text), c.seconds}, is_exempt});
       least = std::min(least, c.seconds);
     }
@@ -79,8 +76,7 @@ std::vector<Candidate<A>> candidates_of(const Op<A>& op, const typename A::Probl
 }  // namespace
 
 Tensor ProductTimer::Ring::take(DType dtype, const Shape& shape, Device device) {
-  const std::size_t bytes = (static_cast<std::size_t>(shape.elements()) * size_of(dtype) + kAlignment - 1) /
-                            kAlignment * kAlignment;
+  const std::size_t bytes = warpwright::round_up(static_cast<std::size_t>(shape.elements()) * size_of(dtype));
   if (bytes > buffer_.bytes()) {
     throw Error(fmt::format("a matrix of {} bytes does not fit", bytes), "timing products",
                 fmt::format("at most {} bytes are set aside: time smaller products", buffer_.bytes()));

@@ -17,12 +17,12 @@ struct TimedKernel {
   double seconds = 0;    // the median of the samples
   std::vector<double> samples{};
 
-  bool is_of(std::string_view kernel) const { return choice.substr(0, choice.find('[')) == kernel; }
+  bool is_of(std::string_view kernel) const { return parts_of(choice).kernel == kernel; }
 };
 
 struct TimingOptions {
-  // Bound on the predicted times of our kernels, as a multiple of the shortest. The library's proposals and
-  // every variant's own choice are timed in any case.
+  // Bound on the predicted times of our kernels, as a multiple of the shortest. All configurations of
+  // kernels that predict roughly, and every variant's own choice, are timed in any case.
   double within = 2;
   int rounds = 5;  // samples of each kernel; the nearly fastest get four times as many, with other matrices
 };

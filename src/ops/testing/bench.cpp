@@ -1,5 +1,7 @@
 #include "ops/testing/bench.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <bit>
 #include <chrono>
@@ -15,10 +17,6 @@ namespace {
 constexpr std::size_t kMaxCopies = 1024;
 constexpr int kMinSamples = 3, kMaxSamples = 1000;
 constexpr double kMinSampleSeconds = 100e-6;  // shorter calls are timed in groups
-
-std::size_t aligned(std::size_t bytes) {
-  return (bytes + kAlignment - 1) / kAlignment * kAlignment;
-}
 
 double seconds_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
@@ -55,7 +53,7 @@ struct Lane {
 Copies::Copies(Fixture& fixture, std::size_t footprint, const Context& context) : fixture_(fixture) {
   for (const auto& storage : fixture.storages()) {
     offsets_.push_back(stride_);
-    stride_ += aligned(storage.tensor.bytes());
+    stride_ += round_up(storage.tensor.bytes());
   }
   if (stride_ > 0) count_ = std::clamp(footprint / stride_ + 1, std::size_t{1}, kMaxCopies);
   buffer_ = Buffer(stride_ * count_, context.device().device, "bench arguments");
@@ -86,7 +84,7 @@ void* Copies::address(const void* in_fixture, std::size_t copy) const {
 }
 
 PlainCopy::PlainCopy(double bytes, const Copies& content, const Context& context) : context_(context) {
-  half_bytes_ = aligned(static_cast<std::size_t>(bytes / 2));
+  half_bytes_ = round_up(static_cast<std::size_t>(bytes / 2));
   if (half_bytes_ > 0)
     count_ = std::clamp(content.bytes() / (2 * half_bytes_) + 1, std::size_t{1}, kMaxCopies);
   buffer_ = Buffer(2 * half_bytes_ * count_, context.device().device, "bench copies");

@@ -23,8 +23,9 @@
 
 #include "core/error.hpp"
 #include "ops/matmul/cuda/cublaslt.hpp"
+#include "ops/matmul/cuda/cublaslt_version.hpp"
 #include "ops/matmul/cuda/parts.hpp"
-#include "ops/matmul/selector.hpp"
+#include "ops/matmul/time.hpp"
 
 namespace warpwright::ops::matmul::cuda {
 namespace {
@@ -478,9 +479,9 @@ std::size_t workspace(const Problem& p, const DeviceInfo&) {
 
 // Seconds of a pass of our own over the result, and over another matrix if the request has one (extra).
 double pass_seconds(const Request& r) {
-  constexpr double kStart = 2.5e-6, kBandwidth = 3.5e12;
+  constexpr double kStart = 2.5e-6;
   const double elements = static_cast<double>(r.extent.rows) * static_cast<double>(r.extent.cols);
-  return kStart + (r.extra ? 3 : 2) * elements * static_cast<double>(size_of(r.dtype)) / kBandwidth;
+  return kStart + (r.extra ? 3 : 2) * elements * static_cast<double>(size_of(r.dtype)) / kPassBandwidth;
 }
 
 // The kernels to choose from. Their predicted times include our own pass after them. Empty if the library has
@@ -532,7 +533,8 @@ constexpr Kernel<Args> kKernel = {.needs = Needs::gpu,
                                   .workspace = workspace<typename Args::Problem>,
                                   .cost = cost<fused, typename Args::Problem>,
                                   .configuration = configuration<fused, typename Args::Problem>,
-                                  .configurations = configurations<fused, typename Args::Problem>};
+                                  .configurations = configurations<fused, typename Args::Problem>,
+                                  .predicts_roughly = true};
 
 }  // namespace
 

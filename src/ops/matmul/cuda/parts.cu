@@ -14,10 +14,6 @@ using gpu::Packed;
 constexpr int kLanes = 32, kWarps = 8;
 constexpr std::int64_t kMostBlocks = 65535;  // in a grid's second dimension
 
-std::int64_t ceil_div(std::int64_t a, std::int64_t b) {
-  return (a + b - 1) / b;
-}
-
 template <class T>
 struct Rows {
   T* data;

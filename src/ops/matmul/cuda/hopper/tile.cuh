@@ -6,13 +6,13 @@
 
 #include "ops/cuda/hopper/barrier.cuh"
 #include "ops/matmul/cuda/hopper/schedule.cuh"
+#include "ops/matmul/tiles.hpp"
 
 namespace warpwright::ops::matmul::cuda {
 
 using namespace hopper;
 
 inline constexpr int kGroupThreads = 128;
-inline constexpr int kSlab = 64;       // terms of the depth in a stage of the ring
 inline constexpr int kBoxRows = 64;    // rows of a product instruction, and of a box that a group sends
 inline constexpr int kWarpRows = 16;   // rows of a box that each warp sends
 inline constexpr int kRowBytes = 128;  // bytes of a tile's row in shared memory
