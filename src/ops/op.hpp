@@ -88,6 +88,7 @@ struct Choice {
   // For example "cuda.persistent[128x192 66 workers]". The log, the bench and the plan's hash all use this
   // text.
   std::string text;
+  std::size_t workspace = 0;  // bytes of scratch
 };
 
 std::string choice_text(std::string_view variant, const std::string& configuration);
@@ -124,7 +125,7 @@ Choice<A> tuned_choice(const Op<A>& op, const typename A::Problem& problem, cons
       device.tuned ? device.tuned->choice(op.name, tuned_problem(problem, device)) : nullptr;
   if (!text) return {};
   for (const auto& variant : op.variants) {
-    if (text->substr(0, text->find('[')) != variant.name) continue;
+    if (parts_of(*text).kernel != variant.name) continue;
     if (!variant.refuse(problem, device).empty()) break;
     if (choice_text(variant.name, variant.configuration(problem, device)) == *text) return {&variant, *text};
   }
@@ -173,36 +174,51 @@ std::vector<TensorUse> uses_of(A args) {
   return uses;
 }
 
-// The number of choices that one Context keeps for one operation. Only a model whose shapes vary from call to
-// call has more problems than this.
-inline constexpr std::size_t kKeptChoices = 64;
+// The number of problems that one Context keeps for one operation. Only a model whose shapes vary from call
+// to call has more.
+inline constexpr std::size_t kKeptProblems = 64;
 
-// A problem that a Context has met, and its choice.
-template <class A>
+// A problem that a Context has met, and what was derived from it.
+template <class Problem, class T>
 struct Met {
-  typename A::Problem problem;
-  Choice<A> choice;
+  Problem problem;
+  T derived;
 };
-template <class A>
-std::vector<Met<A>>& met_problems(Context& context, const Op<A>& op) {
-  using List = std::vector<Met<A>>;
-  std::any& slot = context.choices(&op);
+template <class Problem, class T>
+std::vector<Met<Problem, T>>& met_problems(const Context& context, const void* owner) {
+  using List = std::vector<Met<Problem, T>>;
+  std::any& slot = context.derived(owner);
   if (!slot.has_value()) slot = std::make_shared<List>();
   return **std::any_cast<std::shared_ptr<List>>(&slot);
 }
+template <class A>
+const auto& met_problems(const Context& context, const Op<A>& op) {
+  return met_problems<typename A::Problem, Choice<A>>(context, &op);
+}
 
-// Returns the choice for a problem. choose() is called only if this Context does not keep the choice yet.
+// Returns what derive() derives from the problem. It is called only if the Context does not keep the result
+// yet. The reference is valid until the owner's next call.
+template <class Problem, class Derive, class T = std::invoke_result_t<Derive>>
+const T& derived(const Context& context, const void* owner, const Problem& problem, Derive&& derive) {
+  std::vector<Met<Problem, T>>& list = met_problems<Problem, T>(context, owner);
+  for (const Met<Problem, T>& met : list) {
+    if (met.problem == problem) return met.derived;
+  }
+  T made = derive();
+  if (list.size() == kKeptProblems) list.erase(list.begin(), list.begin() + kKeptProblems / 2);
+  list.push_back({problem, std::move(made)});
+  return list.back().derived;
+}
+
+// The choice for a problem.
 template <class A>
 const Choice<A>& planned(Context& context, const Op<A>& op, const typename A::Problem& problem) {
-  std::vector<Met<A>>& list = met_problems(context, op);
-  for (const Met<A>& met : list) {
-    if (met.problem == problem) return met.choice;
-  }
-  Choice<A> chosen = choose(context, op, problem);
-  if (list.size() == kKeptChoices) list.erase(list.begin(), list.begin() + kKeptChoices / 2);
-  context.note_choice(call_line(op.name, chosen.text, problem.describe()));
-  list.push_back({problem, std::move(chosen)});
-  return list.back().choice;
+  return derived(context, &op, problem, [&] {
+    Choice<A> chosen = choose(context, op, problem);
+    chosen.workspace = chosen.variant->workspace(problem, context.device());
+    context.note_choice(call_line(op.name, chosen.text, problem.describe()));
+    return chosen;
+  });
 }
 
 // One processor does this much work in about ten microseconds. Waking the other threads and waiting for them
@@ -252,12 +268,11 @@ template <class A>
 void call(Context& context, const Op<A>& op, const A& args) {
   const typename A::Problem problem = op.problem(args);
   const Choice<A>& choice = planned(context, op, problem);
-  const std::size_t scratch = choice.variant->workspace(problem, context.device());
   if (Recorder* recorder = context.recorder()) {
-    recorder->call(op.name, uses_of(args), scratch);
+    recorder->call(op.name, uses_of(args), choice.workspace);
     return;
   }
-  context.reserve_scratch(scratch);  // allocates only if no plan was made before
+  context.reserve_scratch(choice.workspace);  // allocates only if no plan was made before
   run(context, op, choice, problem, args);
 }
 

@@ -96,7 +96,7 @@ TEST(Registry, TheFullNameGoesFirst) {
 TEST(Registry, AProblemThatReturnsDoesNotChangeThePlan) {
   Context context{ContextOptions{}};
   const auto meet_all = [&] {
-    for (std::int64_t n = 1; n <= 3 * static_cast<std::int64_t>(kKeptChoices); ++n) {
+    for (std::int64_t n = 1; n <= 3 * static_cast<std::int64_t>(kKeptProblems); ++n) {
       GeluProblem problem;
       problem.elements = n;
       EXPECT_NE(planned(context, gelu_forward_op(), problem).variant->name, kReference);
@@ -131,7 +131,7 @@ TEST(Registry, AMeasuredChoiceComesBeforeAPredictedOne) {
   tuned.set_tuned(nullptr);
   EXPECT_EQ(planned(tuned, gelu_forward_op(), problem).text, predicted);
 
-  options.force = {{"gelu", predicted.substr(0, predicted.find('['))}};
+  options.force = {{"gelu", std::string(parts_of(predicted).kernel)}};
   Context forced{options};
   EXPECT_EQ(planned(forced, gelu_forward_op(), problem).text, predicted);
 }

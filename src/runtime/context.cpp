@@ -58,13 +58,14 @@ Context::~Context() {
 void Context::set_threads(int threads) {
   const int wanted = checked_threads(threads == 0 ? options_.threads : threads, "threads");
   claim_threads(wanted);
+  if (wanted != device_.threads) derived_.clear();
   device_.threads = wanted;
 }
 
 void Context::set_tuned(std::shared_ptr<const TunedTable> tuned) {
   options_.tuned = std::move(tuned);
   device_.tuned = options_.tuned.get();
-  choices_.clear();
+  derived_.clear();
   choice_lines_.clear();
 }
 

@@ -92,9 +92,11 @@ class Context {
   using Timer = std::function<void(const CallRecord&)>;
   const Timer& timer() const { return timer_; }
 
-  // The latest choices, one list per operation (kept by ops/op.hpp), and a hash over all that were made,
-  // which a checkpoint records: equal hashes mean that a resumed run uses the same kernels.
-  std::any& choices(const void* operation) { return choices_[operation]; }
+  // What was derived from the problems of the latest calls (ops/op.hpp), such as an operation's choices. The
+  // owner is a unique address. Other measured choices or another number of threads make it void.
+  std::any& derived(const void* owner) const { return derived_[owner]; }
+  // A hash over all choices that were made, which a checkpoint records: equal hashes mean that a resumed run
+  // uses the same kernels.
   void note_choice(std::string line) { choice_lines_.insert(std::move(line)); }
 
   // State that a kernel keeps between calls (a library's handle and its plans), keyed by a unique address.
@@ -115,7 +117,7 @@ class Context {
   Recorder* recorder_ = nullptr;
   Inspector inspector_;
   Timer timer_;
-  std::map<const void*, std::any> choices_;
+  mutable std::map<const void*, std::any> derived_;
   std::set<std::string> choice_lines_;
   mutable std::map<const void*, std::any> kept_;
 };

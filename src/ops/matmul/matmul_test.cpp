@@ -1,13 +1,14 @@
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <limits>
 #include <random>
 
 #include "ops/matmul/cases.hpp"
+#include "ops/matmul/cuda/wgmma.hpp"
 #include "ops/matmul/kernels.hpp"
 #include "ops/matmul/measured.hpp"
 #include "ops/matmul/packed.hpp"
-#include "ops/matmul/selector.hpp"
 #include "ops/matmul/timeline.hpp"
 #include "ops/testing/repeated.hpp"
 #include "roofline/shares.hpp"
@@ -630,6 +631,62 @@ TEST(Matmul, OnCudaEveryKernelOfTheSelectorMatchesTheReference) {
   }
 }
 
+// Puts each configuration of each kernel into a tuned table, and checks the kernel that then runs.
+template <class A, class Make>
+void check_configurations(const Op<A>& op, const Make& make, double length) {
+  struct Untuned {
+    ~Untuned() { context.set_tuned(nullptr); }
+    Context& context;
+  } const untuned{gpu_context({DeviceKind::cuda, 0}, false)};
+  Context& context = untuned.context;
+  Fixture probe(1);
+  const A args = make(probe);
+  const typename A::Problem problem = op.problem(args);
+  DeviceCopy there(uses_of(args), context.device().device, context.stream());
+  EXPECT_TRUE(op.problem(there.moved(args)) == problem);  // so the table's entry holds for both
+  for (const auto& variant : op.variants) {
+    if (variant.name == kReference || !variant.refuse(problem, context.device()).empty()) continue;
+    for (const Configuration& configuration : variant.configurations(problem, context.device())) {
+      if (passed_over()) continue;
+      const std::string choice = choice_text(variant.name, configuration.text);
+      SCOPED_TRACE(choice);
+      auto table = std::make_shared<TunedTable>(TunedFor{});
+      table->set(op.name, tuned_problem(problem, context.device()), choice);
+      context.set_tuned(table);
+      EXPECT_EQ(planned(context, op, problem).text, choice);
+      Fixture fixture(1);
+      check_variant(op, variant.name, fixture, make(fixture), [=](std::string_view) { return length; });
+    }
+  }
+}
+
+TEST(Matmul, OnCudaATunedConfigurationRunsAsNamed) {
+  if (cuda_device_count() == 0) GTEST_SKIP() << "needs an NVIDIA GPU";
+  std::mt19937 random(17);
+  const auto eights = [&](unsigned most) { return 8 * static_cast<std::int64_t>(2 + random() % most); };
+  for (int i = 0; i < 4; ++i) {
+    const auto M = 16 + static_cast<std::int64_t>(random() % 200);
+    const matmul::Case c{M, eights(20), eights(20), i % 2 == 0 ? 0 : 8};
+    const DType dtype = i < 2 ? DType::bf16 : DType::f16;
+    const Activation activation = kActivations[random() % std::size(kActivations)];
+    const matmul::Finishing& finishing = matmul::kFinishings[random() % std::size(matmul::kFinishings)];
+    const Store store = i % 2 == 0 ? Store::add : Store::assign;
+    check_configurations(
+        matmul_forward_op(), [&](Fixture& f) { return matmul::make_forward(c, dtype, true, activation, f); },
+        static_cast<double>(c.K));
+    check_configurations(
+        matmul_forward_op(),
+        [&](Fixture& f) { return matmul::make_forward(c, dtype, true, Activation::none, f, finishing); },
+        static_cast<double>(c.K));
+    check_configurations(
+        matmul_dx_op(), [&](Fixture& f) { return matmul::make_dx(c, dtype, activation, f); },
+        static_cast<double>(c.N));
+    check_configurations(
+        matmul_dw_op(), [&](Fixture& f) { return matmul::make_dw(c, dtype, true, store, f); },
+        static_cast<double>(c.M));
+  }
+}
+
 TEST(Matmul, OnCudaGroupsMakeOneTileAfterTheOther) {
   if (cuda_device_count() == 0) GTEST_SKIP() << "needs an NVIDIA GPU";
   const matmul::Case forward{4100, 1544, 8, 8}, dx{4100, 8, 1544, 8};
@@ -759,6 +816,22 @@ TEST(Matmul, OnCudaTheNumberOfRowsIsReadFromTheDevice) {
       const Deviation error = compare(out, wanted, DType::bf16);
       EXPECT_EQ(error.not_finite, 0) << name;
       EXPECT_LE(error.relative, 2 * tolerance(DType::bf16, 520)) << name;
+    }
+  }
+}
+
+// A kernel whose blocks have one tile each has a block for every tile, or is not offered.
+TEST(Matmul, BlocksCoverEveryTile) {
+  DeviceInfo device;
+  device.gpu.multiprocessors = 132;
+  matmul::Request request;
+  for (const std::int64_t rows : {std::int64_t{1}, std::int64_t{5000}, std::int64_t{2'147'483'640}}) {
+    request.extent = {.rows = rows, .cols = 8, .depth = 8};
+    const auto list = matmul::selections(request, matmul::Schedule::block, device);
+    EXPECT_FALSE(list.empty());
+    for (const matmul::Selection& s : list) {
+      EXPECT_EQ(s.workers, matmul::tiles_of(request.extent, matmul::kTiles[s.tile].shape))
+          << rows << " rows, " << matmul::describe(s);
     }
   }
 }

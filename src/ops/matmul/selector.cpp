@@ -8,7 +8,8 @@
 namespace warpwright::ops::matmul {
 namespace {
 
-constexpr std::int64_t kSlabDepth = 64;
+// Blocks of a kernel whose blocks have one tile, or a part of one. A larger product is for the other
+// schedules, whose workers walk over any number of tiles.
 constexpr std::int64_t kMostBlocks = 1 << 24;
 
 }  // namespace
@@ -39,10 +40,8 @@ std::vector<Selection> selections(const Request& r, Schedule schedule, const Dev
       s.workers = static_cast<int>(workers);
       // In a large product, a narrow raster keeps the rows in the cache while the columns pass.
       s.raster = r.direction != Direction::dw && r.extent.rows >= 16384 ? 4 : 16;
-      s.seconds = seconds_of(r, schedule, index, s.workers) *
+      s.seconds = seconds_of(r, schedule, index, std::min(s.workers, most)) *
                   (costs_of_h200().multiprocessors / std::max(device.gpu.multiprocessors, 1));
-      if (schedule == Schedule::block)
-        s.workers = static_cast<int>(std::min(std::max<std::int64_t>(tiles, 1), kMostBlocks));
       if (schedule == Schedule::stream_k && tile.deep == 0) {
         s.partial_bytes = static_cast<std::size_t>(s.workers) *
                           static_cast<std::size_t>(tile.cluster() * tile.rows * tile.cols) * 4;
@@ -51,9 +50,11 @@ std::vector<Selection> selections(const Request& r, Schedule schedule, const Dev
     };
     if (tile.deep > 0) {
       if (tiles * tile.deep < kMostBlocks) add(std::max<std::int64_t>(tiles, 1));
-    } else if (schedule != Schedule::stream_k || tiles == 0) {
+    } else if (schedule == Schedule::block) {
+      if (tiles <= kMostBlocks) add(std::max<std::int64_t>(tiles, 1));
+    } else if (schedule == Schedule::persistent || tiles == 0) {
       add(std::clamp<std::int64_t>(tiles, 1, most));
-    } else if (2 * most * ceil_div(r.extent.depth, kSlabDepth) <= std::numeric_limits<int>::max()) {
+    } else if (2 * most * ceil_div(r.extent.depth, kSlab) <= std::numeric_limits<int>::max()) {
       add(most);
       // The same number of workers for every tile, so that no worker has parts of two tiles.
       if (tiles < most && most % tiles != 0) add(most / tiles * tiles);

@@ -24,19 +24,4 @@ std::vector<Selection> selections(const Request& request, Schedule schedule, con
 // The selection with the shortest predicted time; tile is -1 if the schedule has no kernel for the product.
 Selection select(const Request& request, Schedule schedule, const DeviceInfo& device);
 
-namespace cuda {
-// Runs one of the selections. The product must not be empty, and its matrices must be aligned for the copy
-// engine (wgmma.hpp).
-void run(const Context& context, const MatmulForward& args, Schedule schedule, const Selection& selection);
-void run(const Context& context, const MatmulDx& args, Schedule schedule, const Selection& selection);
-void run(const Context& context, const MatmulDw& args, Schedule schedule, const Selection& selection);
-// Bytes of scratch that run() needs.
-std::size_t workspace(const MatmulForwardProblem& problem, const Selection& selection);
-std::size_t workspace(const MatmulDxProblem& problem, const Selection& selection);
-std::size_t workspace(const MatmulDwProblem& problem, const Selection& selection);
-
-// cuBLASLt's version; "" if the library cannot be loaded.
-std::string cublaslt_version();
-}  // namespace cuda
-
 }  // namespace warpwright::ops::matmul

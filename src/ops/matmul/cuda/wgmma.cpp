@@ -1,5 +1,7 @@
 // The products on Hopper's tensor cores as kernels of three schedules: their refusals, and the choice of the
 // tile.
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <any>
 #include <array>
@@ -13,6 +15,8 @@
 namespace warpwright::ops::matmul::cuda {
 namespace {
 
+constexpr const char* kOtherVariant = "force another variant, as WARPWRIGHT_FORCE=matmul=cuda.persistent";
+
 // Owns one of the kFlagSets sets of flags. A Context returns its set after the stream's work is done.
 class FlagSet {
  public:
@@ -21,7 +25,7 @@ class FlagSet {
     while (index_ < kFlagSets && taken()[static_cast<std::size_t>(index_)]) ++index_;
     if (index_ == kFlagSets) {
       throw Error(fmt::format("more than {} contexts use Stream-K products at once", kFlagSets), "matmul",
-                  "force another variant, as WARPWRIGHT_FORCE=matmul=cuda.persistent");
+                  kOtherVariant);
     }
     taken()[static_cast<std::size_t>(index_)] = true;
   }
@@ -45,17 +49,17 @@ class FlagSet {
   int index_ = 0;
 };
 
-// Slabs of 64 rows. dw computes one partial sum of dout's columns per slab, for dbias.
-std::int64_t slabs_of(std::int64_t rows) {
-  return (rows + 63) / 64;
-}
+// For dbias, dw computes one partial sum of dout's columns per slab.
 std::size_t row_sums_bytes(const MatmulDwProblem& p) {
-  return p.bias ? static_cast<std::size_t>(slabs_of(p.M) * p.N) * sizeof(float) : 0;
+  return p.bias ? static_cast<std::size_t>(ceil_div(p.M, kSlab) * p.N) * sizeof(float) : 0;
 }
 
 }  // namespace
 
-int flag_set_of(const Context& context) {
+int flag_set_of(const Context& context, int flags) {
+  if (flags > kFlagsOfSet) {
+    throw Error(fmt::format("needs {} flags, a set has {}", flags, kFlagsOfSet), "matmul", kOtherVariant);
+  }
   static constexpr char kOwner = 0;
   std::any& slot = context.kept(&kOwner);
   if (!slot.has_value()) slot = std::make_shared<FlagSet>();
@@ -72,7 +76,7 @@ void run(const Context& context, const MatmulDw& args, Schedule schedule, const 
   wgmma_dw(context, args, schedule, selection);
   if (!args.dbias) return;
   const auto* sums = static_cast<const std::byte*>(context.scratch()) + selection.partial_bytes;
-  total_sums(context, reinterpret_cast<const float*>(sums), slabs_of(args.x.shape[0]), args.dbias,
+  total_sums(context, reinterpret_cast<const float*>(sums), ceil_div(args.x.shape[0], kSlab), args.dbias,
              args.store);
 }
 std::size_t workspace(const MatmulForwardProblem&, const Selection& selection) {
@@ -150,7 +154,9 @@ struct Wgmma {
     const Problem p = args.problem();
     const Extent extent = extent_of(p);
     if (extent.rows == 0 || extent.cols == 0) return;
-    cuda::run(context, args, schedule, selection(p, context.device()));
+    static constexpr char kOwner = 0;
+    const Selection& selected = derived(context, &kOwner, p, [&] { return selection(p, context.device()); });
+    cuda::run(context, args, schedule, selected);
   }
 };
 

@@ -10,13 +10,23 @@ bool wgmma_is_built();
 
 // The index of this Context's set of flags (wgmma_run.cuh). The launches of one Context follow each other, so
 // they can share the flags, as they share the scratch that holds the partial sums. Launches of two Contexts
-// may run at once, so each Context has its own set. Throws Error if kFlagSets Contexts have one already.
+// may run at once, so each Context has its own set. Throws Error if kFlagSets Contexts have one already, or
+// if the launch needs more than kFlagsOfSet flags.
 inline constexpr int kFlagSets = 64, kFlagsOfSet = 1024;
-int flag_set_of(const Context& context);
+int flag_set_of(const Context& context, int flags);
 
-// Launches one product with a selected kernel. The product must not be empty, and its matrices must be
-// aligned. The scratch holds the selection's partial_bytes. If there is a dbias, dw writes the sums of dout's
-// columns over each 64 rows after them: (⌈M/64⌉, N) fp32.
+// Runs one of the selections. The product must not be empty, and its matrices must be aligned for the copy
+// engine.
+void run(const Context& context, const MatmulForward& args, Schedule schedule, const Selection& selection);
+void run(const Context& context, const MatmulDx& args, Schedule schedule, const Selection& selection);
+void run(const Context& context, const MatmulDw& args, Schedule schedule, const Selection& selection);
+// Bytes of scratch that run() needs.
+std::size_t workspace(const MatmulForwardProblem& problem, const Selection& selection);
+std::size_t workspace(const MatmulDxProblem& problem, const Selection& selection);
+std::size_t workspace(const MatmulDwProblem& problem, const Selection& selection);
+
+// Launches the selected kernel, for run(). The scratch holds the selection's partial_bytes. If there is a
+// dbias, dw writes the sums of dout's columns over each 64 rows after them: (⌈M/64⌉, N) fp32.
 void wgmma_forward(const Context& context, const MatmulForward& args, Schedule schedule,
                    const Selection& selection);
 void wgmma_dx(const Context& context, const MatmulDx& args, Schedule schedule, const Selection& selection);

@@ -36,26 +36,11 @@ void run(const Context& context, const MatmulDx& args, const Selection& selectio
 }  // namespace
 
 void wgmma_dx(const Context& context, const MatmulDx& args, Schedule schedule, const Selection& selection) {
-  visit_schedule(schedule, [&](auto chosen) {
-    const auto with = [&]<Activation activation, Finish finish = Finish::plain>() {
-      if (args.dout.dtype == DType::bf16) {
-        run<activation, finish, chosen, DType::bf16, __nv_bfloat16>(context, args, selection);
-      } else {
-        run<activation, finish, chosen, DType::f16, __half>(context, args, selection);
-      }
-    };
-    if (args.dx.dtype == DType::f32) return with.template operator()<Activation::none, Finish::widened>();
-    switch (args.activation) {
-      case Activation::none:
-        return with.template operator()<Activation::none>();
-      case Activation::gelu_tanh:
-        return with.template operator()<Activation::gelu_tanh>();
-      case Activation::gelu_erf:
-        return with.template operator()<Activation::gelu_erf>();
-      default:
-        return;  // refused before: select() offers nothing
-    }
-  });
+  const Request request = request_of(args.problem());
+  visit_product(schedule, request.dtype, request.activation, request.finish,
+                [&]<Activation activation, Finish finish, Schedule known, DType dtype, class T>() {
+                  run<activation, finish, known, dtype, T>(context, args, selection);
+                });
 }
 
 }  // namespace warpwright::ops::matmul::cuda

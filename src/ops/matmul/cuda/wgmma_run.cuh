@@ -36,10 +36,11 @@ struct ScheduleOf<Schedule::stream_k> {
 // They come with the kernels' code, so that no call allocates.
 static __device__ unsigned flag_sets[kFlagSets][kFlagsOfSet];
 
-inline unsigned* flags_of(const Context& context) {
+// The Context's flags, of which a launch uses the first `count`.
+inline unsigned* flags_of(const Context& context, int count) {
   void* sets = nullptr;
   warpwright::cuda::check(cudaGetSymbolAddress(&sets, flag_sets), "looking for flags");
-  return static_cast<unsigned*>(sets) + flag_set_of(context) * kFlagsOfSet;
+  return static_cast<unsigned*>(sets) + flag_set_of(context, count) * kFlagsOfSet;
 }
 
 // Launches the kernel of the selected tile. set(Parameters&) adds what the epilogue needs.
@@ -61,7 +62,7 @@ void run_selected(const Context& context, const Selection& selection, const Prod
       set(p);
       if constexpr (schedule == Schedule::stream_k) {
         p.partials = static_cast<float*>(context.scratch());
-        p.flags = flags_of(context);
+        p.flags = flags_of(context, selection.workers * K::Tile::kCluster * K::Tile::kTeam);
       }
       launch<K>(p, selection.workers, schedule == Schedule::stream_k, context.stream().get(), what);
     }
@@ -83,6 +84,33 @@ void visit_schedule(Schedule schedule, F&& f) {
     case Schedule::stream_k:
       return f(std::integral_constant<Schedule, Schedule::stream_k>());
   }
+}
+
+// Calls f<activation, finish, schedule, dtype, T>() for a forward or dx. Kernels for other combinations of
+// activation and finish do not exist: select() offers none.
+template <class F>
+void visit_product(Schedule schedule, DType dtype, Activation activation, Finish finish, F&& f) {
+  visit_schedule(schedule, [&](auto chosen) {
+    const auto with = [&]<Activation known_activation, Finish known_finish = Finish::plain>() {
+      if (dtype == DType::bf16) {
+        f.template operator()<known_activation, known_finish, chosen, DType::bf16, __nv_bfloat16>();
+      } else {
+        f.template operator()<known_activation, known_finish, chosen, DType::f16, __half>();
+      }
+    };
+    if (finish == Finish::widened) return with.template operator()<Activation::none, Finish::widened>();
+    if (finish == Finish::combined) return with.template operator()<Activation::none, Finish::combined>();
+    switch (activation) {
+      case Activation::none:
+        return with.template operator()<Activation::none>();
+      case Activation::gelu_tanh:
+        return with.template operator()<Activation::gelu_tanh>();
+      case Activation::gelu_erf:
+        return with.template operator()<Activation::gelu_erf>();
+      default:
+        return;
+    }
+  });
 }
 
 inline Matrix matrix_of(const Tensor& t) {
