@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "core/error.hpp"
-#include "runtime/host_view.hpp"
+#include "infer/batch_views.hpp"
 #include "runtime/planned.hpp"
 
 namespace warpwright {
@@ -28,14 +28,10 @@ struct Generator::Tensors {
 };
 
 struct Generator::HostViews {
-  explicit HostViews(const Tensors& t)
-      : tokens(t.batch.tokens),
-        positions(t.batch.positions),
-        cu_seqlens(t.batch.cu_seqlens),
-        cu_seqlens_k(t.cu_seqlens_k),
-        logits(t.logits) {}
+  explicit HostViews(const Tensors& t) : batch(t.batch), cu_seqlens_k(t.cu_seqlens_k), logits(t.logits) {}
 
-  HostView tokens, positions, cu_seqlens, cu_seqlens_k, logits;
+  BatchViews batch;
+  HostView cu_seqlens_k, logits;
 };
 
 Generator::Tensors Generator::allocate(const Decoder& decoder, DType dtype,
@@ -53,10 +49,14 @@ void Generator::run(Context& context, const Tensors& t, std::int64_t past, std::
   t.pass->head(context, hidden.slice(0, n - 1, 1), t.logits);
 }
 
-// The last chunk of a full context needs the most.
-void Generator::run_most(Context& context, const Decoder& decoder, const Tensors& t) {
-  const std::int64_t chunk = chunk_of(decoder);
-  run(context, t, decoder.context() - chunk, chunk);
+Planned<Generator::Tensors> Generator::plan_chunks(Context& context, const Decoder& decoder,
+                                                   std::function<Tensors(Allocator&)> allocate) {
+  const std::int64_t most = chunk_of(decoder);
+  // The last chunk of a full context has the most keys.
+  const auto run_last = [&](const Tensors& t, std::int64_t n) { run(context, t, decoder.context() - n, n); };
+  Planned<Tensors> planned(context, std::move(allocate), [&](const Tensors& t) { run_last(t, most); });
+  planned.reserve_scratch_for_fewer(context, most, run_last);
+  return planned;
 }
 
 MemoryPlan Generator::planned(Context& context, const Decoder& decoder, DType dtype) {
@@ -65,8 +65,7 @@ MemoryPlan Generator::planned(Context& context, const Decoder& decoder, DType dt
         decoder.allocate_parameters(dtype, Category::parameters, "", allocator);
     return Generator::allocate(decoder, dtype, parameters, allocator);
   };
-  const auto work = [&](const Tensors& t) { run_most(context, decoder, t); };
-  MemoryPlan plan = Planned<Tensors>(context, allocate, work).plan();
+  MemoryPlan plan = plan_chunks(context, decoder, allocate).plan();
   plan.arena_bytes[static_cast<int>(Category::parameters)] = 0;
   return plan;
 }
@@ -76,8 +75,7 @@ Generator::Generator(Context& context, DecoderWeights weights)
   const auto allocate = [this](Allocator& allocator) {
     return Generator::allocate(*weights_.decoder, weights_.dtype, weights_.parameters, allocator);
   };
-  const auto work = [this](const Tensors& t) { run_most(context_, *weights_.decoder, t); };
-  tensors_ = std::make_unique<Planned<Tensors>>(context, allocate, work);
+  tensors_ = std::make_unique<Planned<Tensors>>(plan_chunks(context, *weights_.decoder, allocate));
   tensors_->take(context);
   host_ = std::make_unique<HostViews>(tensors_->tensors());
 }
@@ -95,15 +93,14 @@ void Generator::reset() {
 void Generator::append_chunk(std::span<const std::int32_t> tokens) {
   const auto n = static_cast<std::int64_t>(tokens.size());
   const auto first = static_cast<std::int64_t>(sequence_.size());
-  std::copy(tokens.begin(), tokens.end(), host_->tokens.tensor().as<std::int32_t>());
+  std::copy(tokens.begin(), tokens.end(), host_->batch.tokens.tensor().as<std::int32_t>());
   for (std::int64_t i = 0; i < n; ++i) {
-    host_->positions.tensor().as<std::int32_t>()[i] = static_cast<std::int32_t>(first + i);
+    host_->batch.positions.tensor().as<std::int32_t>()[i] = static_cast<std::int32_t>(first + i);
   }
-  host_->cu_seqlens.tensor().as<std::int32_t>()[1] = static_cast<std::int32_t>(n);
+  host_->batch.cu_seqlens.tensor().as<std::int32_t>()[1] = static_cast<std::int32_t>(n);
   host_->cu_seqlens_k.tensor().as<std::int32_t>()[1] = static_cast<std::int32_t>(first + n);
-  for (const HostView* view : {&host_->tokens, &host_->positions, &host_->cu_seqlens, &host_->cu_seqlens_k}) {
-    view->upload(context_.stream());
-  }
+  host_->batch.upload(context_.stream());
+  host_->cu_seqlens_k.upload(context_.stream());
   run(context_, tensors_->tensors(), first, n);
   sequence_.insert(sequence_.end(), tokens.begin(), tokens.end());
 }

@@ -38,7 +38,9 @@ class Generator {
                           Allocator& allocator);
   // Runs n tokens after `past` others to the logits of the last one.
   static void run(Context& context, const Tensors& tensors, std::int64_t past, std::int64_t n);
-  static void run_most(Context& context, const Decoder& decoder, const Tensors& tensors);
+  // Plans the memory for chunks of every size.
+  static Planned<Tensors> plan_chunks(Context& context, const Decoder& decoder,
+                                      std::function<Tensors(Allocator&)> allocate);
   void append_chunk(std::span<const std::int32_t> tokens);
 
   Context& context_;

@@ -7,8 +7,8 @@
 #include <utility>
 
 #include "core/error.hpp"
+#include "infer/batch_views.hpp"
 #include "ops/classifier/classifier.hpp"
-#include "runtime/host_view.hpp"
 #include "runtime/planned.hpp"
 
 namespace warpwright {
@@ -20,14 +20,10 @@ struct Scorer::Tensors {
 };
 
 struct Scorer::HostViews {
-  explicit HostViews(const Tensors& t)
-      : tokens(t.batch.tokens),
-        positions(t.batch.positions),
-        cu_seqlens(t.batch.cu_seqlens),
-        targets(t.targets),
-        losses(t.losses) {}
+  explicit HostViews(const Tensors& t) : batch(t.batch), targets(t.targets), losses(t.losses) {}
 
-  HostView tokens, positions, cu_seqlens, targets, losses;
+  BatchViews batch;
+  HostView targets, losses;
 };
 
 Scorer::Tensors Scorer::allocate(const DecoderWeights& weights, std::int64_t sequences,
@@ -48,8 +44,10 @@ Scorer::Scorer(Context& context, DecoderWeights weights, std::int64_t sequences,
   const auto allocate = [=, this](Allocator& allocator) {
     return Scorer::allocate(weights_, sequences, max_tokens, allocator);
   };
-  const auto work = [&](const Tensors& t) { run(t, max_tokens); };
-  tensors_ = std::make_unique<Planned<Tensors>>(context, allocate, work);
+  const auto work = [this](const Tensors& t, std::int64_t N) { run(t, N); };
+  tensors_ =
+      std::make_unique<Planned<Tensors>>(context, allocate, [&](const Tensors& t) { work(t, max_tokens); });
+  tensors_->reserve_scratch_for_fewer(context, max_tokens, work);
   tensors_->take(context);
   host_ = std::make_unique<HostViews>(tensors_->tensors());
 }
@@ -71,7 +69,7 @@ void Scorer::run(const Tensors& t, std::int64_t N) {
 std::span<const float> Scorer::score(std::span<const Sequence> sequences) {
   const Tensors& t = tensors_->tensors();
   const auto most = static_cast<std::size_t>(t.batch.tokens.shape[0]);
-  auto* cu_seqlens = host_->cu_seqlens.tensor().as<std::int32_t>();
+  auto* cu_seqlens = host_->batch.cu_seqlens.tensor().as<std::int32_t>();
   if (static_cast<std::int64_t>(sequences.size()) >= t.batch.cu_seqlens.shape[0]) {
     throw Error(fmt::format("{} sequences at once", sequences.size()), "scoring", "give fewer");
   }
@@ -82,10 +80,10 @@ std::span<const float> Scorer::score(std::span<const Sequence> sequences) {
       throw Error(fmt::format("a sequence of {} tokens does not fit", inputs.size()), "scoring",
                   fmt::format("give at most {} a sequence and {} in all", weights_.decoder->context(), most));
     }
-    std::copy(inputs.begin(), inputs.end(), host_->tokens.tensor().as<std::int32_t>() + n);
+    std::copy(inputs.begin(), inputs.end(), host_->batch.tokens.tensor().as<std::int32_t>() + n);
     std::copy(targets.begin(), targets.end(), host_->targets.tensor().as<std::int32_t>() + n);
     for (std::size_t i = 0; i < inputs.size(); ++i) {
-      host_->positions.tensor().as<std::int32_t>()[n + i] = static_cast<std::int32_t>(i);
+      host_->batch.positions.tensor().as<std::int32_t>()[n + i] = static_cast<std::int32_t>(i);
     }
     n += inputs.size();
     cu_seqlens[s + 1] = static_cast<std::int32_t>(n);
@@ -93,9 +91,8 @@ std::span<const float> Scorer::score(std::span<const Sequence> sequences) {
   // Fewer sequences than planned: the rest are empty.
   std::fill(cu_seqlens + sequences.size() + 1, cu_seqlens + t.batch.cu_seqlens.shape[0],
             static_cast<std::int32_t>(n));
-  for (const HostView* view : {&host_->tokens, &host_->positions, &host_->cu_seqlens, &host_->targets}) {
-    view->upload(context_.stream());
-  }
+  host_->batch.upload(context_.stream());
+  host_->targets.upload(context_.stream());
   run(t, static_cast<std::int64_t>(n));
   host_->losses.download(context_.stream());
   context_.synchronize();

@@ -18,12 +18,12 @@ namespace {
 constexpr GPT2Config kSizes{.layers = 2, .heads = 2, .channels = 32, .vocab = 50, .context = 24};
 const std::vector<std::int32_t> kPrompt = {3, 1, 4, 1, 5, 9, 2, 6};
 
-DecoderWeights random_weights(DType dtype) {
-  const auto decoder = std::make_shared<GPT2Decoder>(kSizes);
+DecoderWeights random_weights(DType dtype, const GPT2Config& sizes = kSizes, Device device = {}) {
+  const auto decoder = std::make_shared<GPT2Decoder>(sizes);
   const auto planned = std::make_shared<Planned<DecoderParameters>>([=](Allocator& allocator) {
     return decoder->allocate_parameters(dtype, Category::parameters, "", allocator);
   });
-  planned->take(Device{});
+  planned->take(device);
   decoder->initialize(1, planned->tensors());
   return {.decoder = decoder, .dtype = dtype, .parameters = planned->tensors(), .memory = planned};
 }
@@ -77,6 +77,39 @@ TEST(DecoderSessions, ShareWeights) {
     threads.clear();
     EXPECT_TRUE(memory.expired());
   }
+}
+
+// Chunks and batches of every size use the scratch that was planned.
+void expect_scratch_suffices(Device device) {
+  constexpr GPT2Config kWide{.layers = 1, .heads = 4, .channels = 256, .vocab = 500, .context = 256};
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    const DecoderWeights weights = random_weights(dtype, kWide, device);
+    const std::vector<std::int32_t> tokens(256, 7);
+    const std::span<const std::int32_t> all(tokens);
+    Context context(ContextOptions{}, device);
+    Generator generator(context, weights);
+    std::size_t planned = context.scratch_bytes();
+    for (std::size_t n = 1; n <= 64; ++n) {
+      generator.reset();
+      generator.append(all.first(n));
+      ASSERT_EQ(context.scratch_bytes(), planned) << name_of(dtype) << ", " << n << " tokens";
+    }
+    Context other(ContextOptions{}, device);
+    Scorer scorer(other, weights, 4, 1024);
+    planned = other.scratch_bytes();
+    for (std::size_t n = 1; n <= 256; n += n < 8 ? 1 : 31) {
+      scorer.score(std::vector<Scorer::Sequence>(n % 4 + 1, {all.first(n), all.first(n)}));
+      ASSERT_EQ(other.scratch_bytes(), planned) << name_of(dtype) << ", " << n << " tokens";
+    }
+  }
+}
+
+TEST(DecoderSessions, PlanScratchForEverySize) {
+  expect_scratch_suffices({});
+}
+TEST(DecoderSessions, OnCudaPlanScratchForEverySize) {
+  if (cuda_device_count() == 0) GTEST_SKIP() << "needs an NVIDIA GPU";
+  expect_scratch_suffices({DeviceKind::cuda, 0});
 }
 
 TEST(DecoderParameters, AreFoundByName) {

@@ -156,13 +156,9 @@ void BertSession::plan_memory() {
   std::optional<Planned<BertTensors>>& planned = memory_->planned;
   planned.emplace(context_, allocate,
                   [&](const BertTensors& t) { run_whole(t, most.tokens, most.sequences); });
-  if (context_.device().device.kind == DeviceKind::cpu) return;
-  // A GPU's products of few rows are other kernels, with scratch of their own.
-  constexpr std::int64_t kFewest = 64, kFew = 2048;
-  for (std::int64_t few = kFewest; few < most.tokens && few <= kFew; few += kFewest) {
-    planned->reserve_scratch_for(
-        context_, [&](const BertTensors& t) { run_whole(t, few, std::min(most.sequences, few)); });
-  }
+  planned->reserve_scratch_for_fewer(context_, most.tokens, [&](const BertTensors& t, std::int64_t tokens) {
+    run_whole(t, tokens, std::min(most.sequences, tokens));
+  });
 }
 
 // A GPU's side of the host: pinned memory for batches and results, and a stream to capture on.

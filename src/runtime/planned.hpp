@@ -49,6 +49,17 @@ class Planned {
     plan_.workspace_bytes = std::max(plan_.workspace_bytes, record(context, other).workspace_bytes);
   }
 
+  // The same for work on fewer than `most` rows: a GPU's products of few rows are other kernels, with scratch
+  // of their own. A tile has at least 64 rows, so the choice changes most at their multiples.
+  template <class WorkOnRows>
+  void reserve_scratch_for_fewer(Context& context, std::int64_t most, const WorkOnRows& work) {
+    if (context.device().device.kind == DeviceKind::cpu) return;
+    constexpr std::int64_t kTile = 64, kFew = 2048;
+    for (std::int64_t rows = 1; rows < most && rows <= kFew; rows += std::min(rows, kTile)) {
+      reserve_scratch_for(context, [&](const Tensors& t) { work(t, rows); });
+    }
+  }
+
   const MemoryPlan& plan() const { return plan_; }
 
   // Takes the planned memory, the Context's scratch included.
