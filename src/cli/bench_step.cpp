@@ -37,13 +37,9 @@ struct BenchStepFlags {
 };
 
 StepOptions step_options(const BenchStepFlags& flags) {
-  constexpr std::string_view kNamed = "gpt2:";
-  if (!flags.model.starts_with(kNamed))
-    throw UsageError("is not gpt2:NAME", "--model", "use gpt2:124M or gpt2:dN");
   TrainOptions training;  // refuses what train refuses
   training.step = flags.step;
-  training.step.model =
-      std::make_shared<GPT2Decoder>(GPT2Config::named(std::string_view(flags.model).substr(kNamed.size())));
+  training.step.model = std::make_shared<GPT2Decoder>(gpt2_config_of(flags.model));
   training.step.dtype = compute_dtype(flags.dtype);
   training.step.recompute = recompute_named(flags.recompute);
   if (flags.memory_efficient_norm) training.step.norms = NormBackwardFrom::output;
@@ -203,7 +199,9 @@ void run(const BenchStepFlags& flags) {
 void add_bench_step(CLI::App& bench) {
   CLI::App* command = bench.add_subcommand("step", "Time a training step of GPT-2, by operation");
   auto f = std::make_shared<BenchStepFlags>();
-  command->add_option("--model", f->model, "gpt2:124M, :355M, :774M, :1558M or gpt2:dN (N layers)")
+  command
+      ->add_option("--model", f->model,
+                   "gpt2:124M, :355M, :774M, :1558M or gpt2:dN (N layers); or a folder, for its sizes")
       ->capture_default_str();
   command->add_option("--dtype", f->dtype, "fp32, tf32 (GPU) or bf16")
       ->capture_default_str()
@@ -214,7 +212,7 @@ void add_bench_step(CLI::App& bench) {
       ->add_option("--recompute", f->recompute,
                    "What the backward pass recomputes: none, gelu, norm or block, as in train")
       ->capture_default_str()
-      ->check(one_of({"none", "gelu", "norm", "block"}));
+      ->check(one_of(recompute_names()));
   command->add_flag("--memory-efficient-norm", f->memory_efficient_norm,
                     "Layer normalization's backward from its output, as in train");
   command->add_option("--steps", f->steps, "Steps to time")->capture_default_str();

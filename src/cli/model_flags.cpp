@@ -18,13 +18,18 @@ DType compute_dtype(const std::string& name) {
                    "use fp32, tf32 (on a GPU) or bf16");
 }
 
+std::vector<std::string> recompute_names() {
+  std::vector<std::string> names;
+  for (const Recompute recompute : kRecomputes) names.emplace_back(name_of(recompute));
+  return names;
+}
+
 Recompute recompute_named(const std::string& name) {
-  if (name == "none") return Recompute::none;
-  if (name == "gelu") return Recompute::gelu;
-  if (name == "norm") return Recompute::norm;
-  if (name == "block") return Recompute::block;
+  for (const Recompute recompute : kRecomputes) {
+    if (name == name_of(recompute)) return recompute;
+  }
   throw UsageError(fmt::format("'{}' is not a kind of recomputation", name), "--recompute",
-                   "use none, gelu, norm or block");
+                   fmt::format("use one of {}", fmt::join(recompute_names(), ", ")));
 }
 
 void add_data_change_flag(CLI::App& command, bool& allow) {
@@ -60,9 +65,12 @@ void require_model(const std::filesystem::path& source) {
   }
 }
 
+bool names_sizes(const std::string& model) {
+  return model.starts_with(kNamed);
+}
+
 GPT2Config gpt2_config_of(const std::string& model) {
-  constexpr std::string_view kNamed = "gpt2:";
-  if (model.starts_with(kNamed)) return GPT2Config::named(std::string_view(model).substr(kNamed.size()));
+  if (names_sizes(model)) return GPT2Config::named(std::string_view(model).substr(kNamed.size()));
   if (!path_exists(model)) {
     throw UsageError(fmt::format("'{}' is neither gpt2:NAME nor a folder", model), "--model",
                      "use gpt2:124M, gpt2:dN or a model's folder");

@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <functional>
 #include <string>
+#include <vector>
 
 #include "core/dtype.hpp"
 #include "model/decoder_files.hpp"
@@ -17,7 +18,8 @@ namespace warpwright::cli {
 // DeviceFlags::context_options). UsageError for any other name.
 DType compute_dtype(const std::string& name);
 
-// "none", "gelu", "norm" or "block"; UsageError for anything else.
+// The words of --recompute, and the one that a word names; UsageError for any other.
+std::vector<std::string> recompute_names();
 Recompute recompute_named(const std::string& name);
 
 // --allow-data-change and --allow-tokenizer-change, the same in every command that compares them.
@@ -32,6 +34,8 @@ std::function<void(const std::string&)> notify_of(std::string command);
 // Throws Error if there is no model, saying what is there: nothing, or a run that has not written one.
 void require_model(const std::filesystem::path& source);
 
+// True for gpt2:NAME, which names sizes and no folder.
+bool names_sizes(const std::string& model);
 // The sizes of --model: gpt2:NAME, or a model's folder; UsageError for anything else.
 GPT2Config gpt2_config_of(const std::string& model);
 

@@ -40,7 +40,7 @@ void add_step_flags(CLI::App& c, TrainFlags& f) {
   c.add_option("--recompute", f.recompute,
                "What the backward pass recomputes to save memory: none, gelu, norm (and gelu), block (all)")
       ->capture_default_str()
-      ->check(one_of({"none", "gelu", "norm", "block"}));
+      ->check(one_of(recompute_names()));
   c.add_flag("--memory-efficient-norm", f.memory_efficient_norm,
              "Compute layer normalization's backward from its output, so that its input need not be kept");
   c.add_option("--weight-decay", s.weight_decay, "Decoupled weight decay of the matrices")

@@ -2,8 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <utility>
-
 #include "cli/command.hpp"
 #include "core/error.hpp"
 
@@ -16,30 +14,27 @@ namespace {
 std::string what_fits(Context& context, const Trainer& trainer, std::size_t available) {
   const StepOptions asked = trainer.options().step;
   const std::size_t others = trainer.planned_bytes() - trainer.plan().total_bytes();
-  const std::pair<Recompute, const char*> kinds[] = {{Recompute::none, "none"},
-                                                     {Recompute::gelu, "gelu"},
-                                                     {Recompute::norm, "norm"},
-                                                     {Recompute::block, "block"}};
   const bool from_output = asked.norms == NormBackwardFrom::output;  // not possible with norm and block
-  const std::pair<Recompute, const char*>& most = kinds[from_output ? 1 : 3];
+  const Recompute most = from_output ? Recompute::gelu : Recompute::block;
   std::size_t needed = 0;
   for (std::int64_t batch = asked.B; batch >= 1; --batch) {
     if (asked.B % batch != 0) continue;
-    for (const auto& [recompute, name] : kinds) {
-      const bool between = recompute != asked.recompute && recompute != most.first;
-      if (recompute < asked.recompute || recompute > most.first || (batch < asked.B && between)) continue;
+    for (const Recompute recompute : kRecomputes) {
+      const bool between = recompute != asked.recompute && recompute != most;
+      if (recompute < asked.recompute || recompute > most || (batch < asked.B && between)) continue;
       StepOptions o = asked;
       o.B = batch;
       o.recompute = recompute;
       if (asked.micro_batches > 1) o.micro_batches *= asked.B / batch;
       needed = TrainingStep(context, o).plan().total_bytes() + others;
       if (needed > available) continue;
-      return fmt::format("{}{}would need {}", batch < asked.B ? fmt::format("--batch {} ", batch) : "",
-                         recompute == asked.recompute ? "" : fmt::format("--recompute {} ", name),
-                         human_bytes(static_cast<double>(needed)));
+      return fmt::format(
+          "{}{}would need {}", batch < asked.B ? fmt::format("--batch {} ", batch) : "",
+          recompute == asked.recompute ? "" : fmt::format("--recompute {} ", name_of(recompute)),
+          human_bytes(static_cast<double>(needed)));
     }
   }
-  return fmt::format("use a smaller model or --seq: --batch 1 --recompute {} would need {}", most.second,
+  return fmt::format("use a smaller model or --seq: --batch 1 --recompute {} would need {}", name_of(most),
                      human_bytes(static_cast<double>(needed)));
 }
 

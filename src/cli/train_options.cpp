@@ -11,8 +11,6 @@
 #include "core/error.hpp"
 #include "data/manifest.hpp"
 #include "model/gpt2_decoder.hpp"
-#include "model/gpt2_files.hpp"
-#include "runtime/file.hpp"
 #include "runtime/json.hpp"
 
 namespace warpwright::cli {
@@ -22,22 +20,16 @@ namespace fs = std::filesystem;
 
 // The model's sizes from --model NAME or DIR, or from --layers, --heads and --channels.
 GPT2Config model_config(TrainFlags& flags, const std::optional<Manifest>& manifest) {
-  constexpr std::string_view kNamed = "gpt2:";
   const bool has_free = flags.free.layers || flags.free.heads || flags.free.channels;
   if (flags.model.empty() == !has_free) {
     throw UsageError(has_free ? "is given together with --layers, --heads or --channels" : "is missing",
                      "--model", "give gpt2:NAME or a folder, or --layers, --heads and --channels");
   }
-  if (!has_free && flags.model.rfind(kNamed, 0) != 0) {
+  GPT2Config config = has_free ? flags.free : gpt2_config_of(flags.model);
+  if (!has_free && !names_sizes(flags.model)) {
     flags.options.initial_model = flags.model;
-    if (!path_exists(flags.model)) {
-      throw UsageError(fmt::format("'{}' is neither gpt2:NAME nor a folder", flags.model), "--model",
-                       "use gpt2:124M, gpt2:dN or a model's folder");
-    }
-    return read_gpt2_config(flags.model);
+    return config;
   }
-  GPT2Config config =
-      has_free ? flags.free : GPT2Config::named(std::string_view(flags.model).substr(kNamed.size()));
   if (flags.free.context > 0) config.context = flags.free.context;
   if (config.context == 0) config.context = flags.options.step.T ? flags.options.step.T : 1024;
   if (flags.free.vocab > 0) {

@@ -226,7 +226,7 @@ void add_tune(CLI::App& app) {
       ->check(at_least(1));
   command->add_option("--recompute", f->recompute, "none, gelu, norm or block, as in train")
       ->capture_default_str()
-      ->check(one_of({"none", "gelu", "norm", "block"}));
+      ->check(one_of(recompute_names()));
   command->add_flag("--memory-efficient-norm", f->memory_efficient_norm, "As in train");
   command->add_option("shape", f->shapes,
                       "Products of bf16 to measure, named as in `bench products`; default: those of --model");

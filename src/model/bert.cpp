@@ -1,7 +1,6 @@
 #include "model/bert.hpp"
 
-#include <cmath>
-
+#include "model/attention_views.hpp"
 #include "ops/attention/attention.hpp"
 #include "ops/embedding_layernorm/embedding_layernorm.hpp"
 #include "ops/matmul/matmul.hpp"
@@ -12,20 +11,6 @@ namespace warpwright {
 namespace {
 
 using namespace ops;
-
-float attention_scale(const BertConfig& config) {
-  return static_cast<float>(1 / std::sqrt(static_cast<double>(config.head_size())));
-}
-
-// (N, NH, HS) of q, k or v
-Tensor part(const Tensor& qkv, int index) {
-  return qkv.select(1, index);
-}
-
-// (N, NH, HS) or (N, 3, NH, HS) as the matrix (N, …) that a linear layer reads or writes.
-Tensor matrix(const Tensor& t) {
-  return t.view({t.shape[0], t.shape[0] ? t.elements() / t.shape[0] : t.strides[0]});
-}
 
 // A block's products over the rows of all tokens. add_and_normalize adds the bias of those before it.
 struct Products {
@@ -85,7 +70,7 @@ void block_forward(Context& ctx, const BertConfig& config, const BertBlock& p, c
                           .cu_seqlens_k = a.cu_seqlens,
                           .out = a.att,
                           .lse = {},
-                          .scale = attention_scale(config) / a.temperature,
+                          .scale = attention_scale(config.head_size()) / a.temperature,
                           .mask = Mask::none,
                           .bias = a.bias,
                           .visible = a.visible,

@@ -8,6 +8,11 @@
 
 namespace warpwright {
 
+std::string_view name_of(Recompute recompute) {
+  constexpr std::string_view kNames[] = {"none", "gelu", "norm", "block"};
+  return kNames[static_cast<int>(recompute)];
+}
+
 const Tensor& DecoderParameters::at(std::string_view name) const {
   const auto found = std::ranges::find(entries_, name, &Entry::name);
   if (found != entries_.end()) return found->tensor;

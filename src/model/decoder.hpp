@@ -59,6 +59,9 @@ DecoderBatch allocate_batch(std::int64_t sequences, std::int64_t N, Allocator& a
 // Activations that the backward computes again instead of keeping them: none, those of the activation
 // function, also those of the normalizations, or all of a block but its output.
 enum class Recompute : std::uint8_t { none, gelu, norm, block };
+inline constexpr Recompute kRecomputes[] = {Recompute::none, Recompute::gelu, Recompute::norm,
+                                            Recompute::block};  // each saves more than the one before
+std::string_view name_of(Recompute recompute);
 
 // The tensor that the backward of a normalization reads: its input, the residual stream, which nothing else
 // keeps; or its output, which the products after it keep anyway.

@@ -1,7 +1,6 @@
 #include "model/gpt2.hpp"
 
-#include <cmath>
-
+#include "model/attention_views.hpp"
 #include "ops/attention/attention.hpp"
 #include "ops/embedding/embedding.hpp"
 #include "ops/gelu/gelu.hpp"
@@ -12,20 +11,6 @@ namespace warpwright {
 namespace {
 
 using namespace ops;
-
-float attention_scale(const GPT2Config& config) {
-  return static_cast<float>(1 / std::sqrt(static_cast<double>(config.head_size())));
-}
-
-// (N, NH, HS) of q, k or v
-Tensor part(const Tensor& qkv, int index) {
-  return qkv.select(1, index);
-}
-
-// (N, NH, HS) or (N, 3, NH, HS) as the matrix (N, …) that a linear layer reads or writes.
-Tensor matrix(const Tensor& t) {
-  return t.view({t.shape[0], t.shape[0] ? t.elements() / t.shape[0] : t.strides[0]});
-}
 
 // A layer normalization: its parameters, its output and its statistics.
 struct Norm {
@@ -107,7 +92,7 @@ void attention(Context& ctx, const GPT2Config& config, const DecoderBatch& batch
                           .cu_seqlens_k = a.cu_seqlens_k,
                           .out = a.att,
                           .lse = a.lse,
-                          .scale = attention_scale(config),
+                          .scale = attention_scale(config.head_size()),
                           .mask = Mask::causal});
 }
 
@@ -124,7 +109,7 @@ void attention_gradient(Context& ctx, const GPT2Config& config, const DecoderBat
                            .dq = part(d.dqkv, 0),
                            .dk = part(d.dqkv, 1),
                            .dv = part(d.dqkv, 2),
-                           .scale = attention_scale(config),
+                           .scale = attention_scale(config.head_size()),
                            .mask = Mask::causal});
 }
 

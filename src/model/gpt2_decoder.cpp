@@ -10,15 +10,29 @@
 namespace warpwright {
 namespace {
 
-class GPT2Training final : public TrainingPass {
+// The part that every pass has.
+template <class Pass>
+class GPT2Pass : public Pass {
+ public:
+  GPT2Pass(const GPT2Config& config, const DecoderParameters& parameters, const DecoderBatch& batch)
+      : config_(config), p_(gpt2_parameters(config, parameters)), batch_(batch) {}
+  void head(Context& context, const Tensor& hidden, const Tensor& logits) const override {
+    gpt2_head(context, p_, hidden, logits);
+  }
+
+ protected:
+  GPT2Config config_;
+  GPT2Parameters p_;
+  DecoderBatch batch_;
+};
+
+class GPT2Training final : public GPT2Pass<TrainingPass> {
  public:
   GPT2Training(const GPT2Config& config, const DecoderParameters& parameters,
                const DecoderParameters& gradients, const DecoderBatch& batch,
                const TrainingPassOptions& options, Allocator& allocator)
-      : config_(config),
-        p_(gpt2_parameters(config, parameters)),
+      : GPT2Pass(config, parameters, batch),
         g_(gpt2_parameters(config, gradients)),
-        batch_(batch),
         a_(allocate_activations(config, batch, options.dtype, Purpose::training, allocator, options.norms)) {
     hidden_ = a_.lnf;
     logits_ = allocator.allocate("logits", options.dtype, {options.logits_rows, config.padded_vocab()},
@@ -28,9 +42,6 @@ class GPT2Training final : public TrainingPass {
   }
 
   void forward(Context& context) const override { gpt2_forward(context, config_, p_, batch_, a_); }
-  void head(Context& context, const Tensor& hidden, const Tensor& logits) const override {
-    gpt2_head(context, p_, hidden, logits);
-  }
   void head_backward(Context& context, const Tensor& hidden, const Tensor& dlogits, const Tensor& dhidden,
                      ops::Store store) const override {
     gpt2_head_backward(context, p_, hidden, dlogits, dhidden, g_, store);
@@ -40,20 +51,16 @@ class GPT2Training final : public TrainingPass {
   }
 
  private:
-  GPT2Config config_;
-  GPT2Parameters p_, g_;
-  DecoderBatch batch_;
+  GPT2Parameters g_;
   GPT2Activations a_;
   GPT2BackwardBuffers d_;
 };
 
-class GPT2Scoring final : public ScoringPass {
+class GPT2Scoring final : public GPT2Pass<ScoringPass> {
  public:
   GPT2Scoring(const GPT2Config& config, const DecoderParameters& parameters, DType dtype,
               const DecoderBatch& batch, Allocator& allocator)
-      : config_(config),
-        p_(gpt2_parameters(config, parameters)),
-        batch_(batch),
+      : GPT2Pass(config, parameters, batch),
         a_(allocate_activations(config, batch, dtype, Purpose::inference, allocator)) {}
 
   Tensor forward(Context& context, std::int64_t n) const override {
@@ -61,24 +68,16 @@ class GPT2Scoring final : public ScoringPass {
     gpt2_forward(context, config_, p_, batch_.first(n), a);
     return a.lnf;
   }
-  void head(Context& context, const Tensor& hidden, const Tensor& logits) const override {
-    gpt2_head(context, p_, hidden, logits);
-  }
 
  private:
-  GPT2Config config_;
-  GPT2Parameters p_;
-  DecoderBatch batch_;
   GPT2Activations a_;
 };
 
-class GPT2Cached final : public CachedPass {
+class GPT2Cached final : public GPT2Pass<CachedPass> {
  public:
   GPT2Cached(const GPT2Config& config, const DecoderParameters& parameters, DType dtype,
              const DecoderBatch& batch, const Tensor& cu_seqlens_k, Allocator& allocator)
-      : config_(config),
-        p_(gpt2_parameters(config, parameters)),
-        batch_(batch),
+      : GPT2Pass(config, parameters, batch),
         cu_seqlens_k_(cu_seqlens_k),
         a_(allocate_activations(config, batch, dtype, Purpose::inference, allocator)) {
     for (std::int64_t l = 0; l < config.layers; ++l) {
@@ -101,14 +100,8 @@ class GPT2Cached final : public CachedPass {
     gpt2_forward(context, config_, p_, batch_.first(n), a);
     return a.lnf;
   }
-  void head(Context& context, const Tensor& hidden, const Tensor& logits) const override {
-    gpt2_head(context, p_, hidden, logits);
-  }
 
  private:
-  GPT2Config config_;
-  GPT2Parameters p_;
-  DecoderBatch batch_;
   Tensor cu_seqlens_k_;
   GPT2Activations a_;
   std::vector<Tensor> qkv_;  // per layer (context, 3, NH, HS): every position's; k and v are the cache

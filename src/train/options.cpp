@@ -24,11 +24,6 @@ constexpr std::pair<const char*, const char*> kFixed[] = {{"model", "--model"},
                                                           {"seed", "--seed"},
                                                           {"overfit", "--overfit"}};
 
-const char* name_of(Recompute recompute) {
-  constexpr const char* names[] = {"none", "gelu", "norm", "block"};
-  return names[static_cast<int>(recompute)];
-}
-
 // "n_layer 2" of {"n_layer": 2, …} that differs from `other`; a value that is no object as it is.
 std::string difference(const nlohmann::json& value, const nlohmann::json& other) {
   if (!value.is_object() || !other.is_object()) return value.dump();
