@@ -112,6 +112,7 @@ TEST_F(GenerateTest, ConversionsKeepTheTokenizerAndItsIds) {
   EXPECT_EQ(read_file(folder / "copy/tokenizer.json", 1 << 24), tokenizer);
   convert("run/model", "m.bin", "llmc");
   EXPECT_NE(output_.find("holds no tokenizer and no bos and eos ids"), std::string::npos) << output_;
+  fails(2, {"generate", "--model", path("m.bin"), "--prompt", "the"}, {"m.bin", "--tokenizer"});
   convert("m.bin", "back", "hf", {"--tokenizer", path("run/model")});
   EXPECT_EQ(json_file("back/config.json"), before);
   EXPECT_EQ(read_file(folder / "back/tokenizer.json", 1 << 24), tokenizer);
@@ -130,6 +131,9 @@ TEST_F(GenerateTest, ConversionsKeepTheTokenizerAndItsIds) {
   put("copy/config.json", config.dump());
   convert("copy", "from_tokenizer", "hf");
   EXPECT_EQ(json_file("from_tokenizer/config.json")["eos_token_id"], before["eos_token_id"]);
+  config["eos_token_id"] = before["vocab_size"];
+  put("copy/config.json", config.dump());
+  fails(1, {"generate", "--model", path("copy"), "--prompt", "the"}, {"config.json", "eos_token_id"});
   config["eos_token_id"] = "six";
   put("copy/config.json", config.dump());
   fails(1, {"convert", "--from", path("copy"), "--to", path("no"), "--format", "hf"}, {"eos_token_id"});

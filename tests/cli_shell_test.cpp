@@ -44,7 +44,7 @@ class ShellTest : public CliTest {
 TEST_F(ShellTest, BashOffersCommandsOptionsAndValues) {
   EXPECT_EQ(offered("warpwright tr"), WordSet{"train"});
   EXPECT_TRUE(offered("warpwright ''").contains("embed"));
-  EXPECT_FALSE(offered("warpwright ''").contains("completion"));
+  EXPECT_TRUE(offered("warpwright ''").contains("completion"));
   EXPECT_EQ(offered("warpwright tokenizer ''"), (WordSet{"train", "encode", "decode", "--help"}));
   EXPECT_EQ(offered("warpwright tokenizer train --vo"), WordSet{"--vocab-size"});
   EXPECT_EQ(offered("warpwright train --batch 4 --sched"), WordSet{"--schedule"});

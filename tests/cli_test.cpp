@@ -12,6 +12,7 @@
 #include <sstream>
 
 #include "data/shard_bytes.hpp"
+#include "runtime/device.hpp"
 #include "tests/cli_fixture.hpp"
 #include "tests/tiny_bert.hpp"
 
@@ -36,6 +37,13 @@ TEST_F(CliTest, AnEncodersLayersAreTimedAlone) {
   alone.push_back("--layers-alone");
   EXPECT_EQ(whole.erase("embedding_layernorm.forward") + whole.erase("pooling.forward"), 2u);
   EXPECT_EQ(operations(alone), whole);
+}
+
+// A batch is full if it has its most tokens or its most sequences.
+TEST_F(CliTest, BenchedTextsAreCutIntoBatchesThatFit) {
+  succeeds({"bench", "encoder", "--model", "minilm", "--lengths", "0x70,3", "--batch-tokens", "64",
+            "--rounds", "1", "--json"});
+  EXPECT_EQ(nlohmann::json::parse(output_)["batches"], 2);
 }
 
 TEST_F(CliTest, FromTextToASample) {
@@ -302,6 +310,19 @@ TEST_F(CliTest, WrongUsageIsExitCode2) {
 
 TEST_F(CliTest, MissingFoldersAreExitCode1) {
   fails(1, {"train", "--model", "gpt2:d2", "--data", path("nodata"), "--out", path("never")}, {"nodata"});
+  put("texts/a.txt", "the cat");
+  fails(1, {"train", "--model", "gpt2:d2", "--data", path("texts"), "--out", path("never")},
+        {"texts", "`warpwright data build --tokenizer"});
+}
+
+TEST_F(CliTest, TuneNeedsAGpu) {
+  fails(2, {"tune"}, {"needs an NVIDIA GPU", "--device cuda"});
+  if (cuda_device_count() > 0) return;
+  fails(1, {"tune", "--device", "cuda"}, {"cuda:0", "tune needs an NVIDIA GPU"});
+}
+
+TEST_F(CliTest, BenchesWhoseFilterMatchesNothingFail) {
+  fails(2, {"bench", "ops", "residual", "--filter", "zzz"}, {"--filter", "no row contains \"zzz\""});
 }
 
 #ifdef WARPWRIGHT_FAKE_DRIVER

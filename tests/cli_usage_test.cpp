@@ -72,7 +72,8 @@ TEST_F(UsageTest, CommandsThatAreNone) {
       {{"tokenizer", "encoed", "--input", "x"}, {"nearest is encode"}},
       {{"data"}, {"needs a command", "build"}},
       {{"bench"}, {"warpwright bench: needs a command", "ops, step, encoder, products"}},
-      {{"bench", "gelu"}, {"gelu", "unknown command", "`warpwright bench --help`"}},
+      {{"bench", "gelu"}, {"gelu", "unknown command", "`warpwright bench ops gelu`"}},
+      {{"bench", "matmul"}, {"matmul", "unknown command", "`warpwright bench ops matmul`"}},
       {{"data", "biuld"}, {"nearest is build", "`warpwright data --help`"}},
       {{"data", "train"}, {"unknown command"}},
       {{"help", "trian"}, {"nearest is train"}},
@@ -253,7 +254,7 @@ TEST_F(UsageTest, WordsThatAreNoChoice) {
       {{"train", "--schedule", "linera"}, {"--schedule", "nearest is linear"}},
       {{"train", "--recompute", "all"}, {"--recompute", "none, gelu, norm, block"}},
       {{"train", "--device", "cdua"}, {"--device", "nearest is cuda"}},
-      {{"train", "--device", "gpu"}, {"--device", "cpu, cuda, cuda:N"}},
+      {{"train", "--device", "gpu"}, {"--device", "cpu, cuda, cuda:N; the nearest is cuda"}},
       {{"train", "--device", "cuda:x"}, {"--device", "cuda:x"}},
       {{"train", "--device", "cuda:"}, {"--device", "cuda:"}},
       {{"train", "--device", "cuda:-1"}, {"--device", "cuda:-1"}},
@@ -370,7 +371,7 @@ TEST_F(UsageTest, HelpIsGivenHoweverItIsAskedFor) {
   succeeds({"help"});
   const std::string top = output_;
   EXPECT_NE(top.find("WARPWRIGHT_FORCE"), std::string::npos);
-  EXPECT_EQ(top.find("completion"), std::string::npos);
+  for (const char* command : {"completion", "man"}) EXPECT_NE(top.find(command), std::string::npos);
   for (const Words& line : {Words{"--help"}, {"-h"}, {"--help", "train"}}) {
     succeeds(line);
     EXPECT_EQ(output_, top);

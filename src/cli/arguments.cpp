@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cctype>
 
+#include "cli/checks.hpp"
 #include "cli/nearest.hpp"
 #include "core/error.hpp"
 #include "runtime/json.hpp"
@@ -66,7 +67,23 @@ std::string guess(const std::string& word, const std::vector<std::string>& names
   return near ? fmt::format("; the nearest is {}", *near) : "; none is similar";
 }
 
+// The commands under this one that take the word, as "`warpwright bench ops gelu`".
+std::vector<std::string> takers_of(const CLI::App& command, const std::string& word) {
+  std::vector<std::string> takers;
+  for (const CLI::App* sub : shown_commands(command)) {
+    for (const CLI::Option* option : shown_options(*sub)) {
+      const std::vector<std::string> choices = choices_of(*option);
+      if (option->nonpositional() || std::ranges::find(choices, word) == choices.end()) continue;
+      takers.push_back(fmt::format("`{} {}`", full_name(*sub), word));
+    }
+  }
+  return takers;
+}
+
 [[noreturn]] void refuse_command(const CLI::App& command, const std::string& word) {
+  if (const std::vector<std::string> takers = takers_of(command, word); !takers.empty()) {
+    throw UsageError("unknown command", shown(word), fmt::format("write {}", fmt::join(takers, " or ")));
+  }
   refuse(command, word, "unknown command" + guess(word, names_of_commands(command)));
 }
 

@@ -35,9 +35,16 @@ std::optional<Device> device_named(std::string_view name) {
 }  // namespace
 
 CLI::Validator device_name() {
-  CLI::Validator words = one_of({"cpu", "cuda", "cuda:N"});
+  const std::vector<std::string> names = {"cpu", "cuda", "cuda:N"};
+  CLI::Validator words = one_of(names);
   return CLI::Validator(
-      [words](std::string& text) { return device_named(text) ? std::string() : words(text); },
+      [names, words](std::string& text) {
+        if (device_named(text)) return std::string();
+        // By its letters, gpu is nearest to cpu.
+        const bool means_gpu = text.starts_with("gpu") || text.starts_with("GPU");
+        if (!means_gpu) return words(text);
+        return fmt::format("{} is not one of {}; the nearest is cuda", quote(text), fmt::join(names, ", "));
+      },
       words.get_description());
 }
 

@@ -273,8 +273,7 @@ complete -c warpwright -f
 }
 
 void add_completion(CLI::App& app) {
-  CLI::App* command =
-      app.add_subcommand("completion", "Print a script that completes command lines")->group("");
+  CLI::App* command = app.add_subcommand("completion", "Print a script that completes command lines");
   auto shell = std::make_shared<std::string>();
   command->add_option("shell", *shell, "The shell")->required()->check(one_of({"bash", "zsh", "fish"}));
   command->callback([&app, shell] {

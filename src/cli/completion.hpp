@@ -6,7 +6,7 @@
 
 namespace warpwright::cli {
 
-// `warpwright completion bash|zsh|fish` prints the script. The command is left out of --help.
+// `warpwright completion bash|zsh|fish` prints the script.
 void add_completion(CLI::App& app);
 
 std::string bash_completion(const CLI::App& program);

@@ -13,6 +13,7 @@
 #include "cli/standard_streams.hpp"
 #include "core/error.hpp"
 #include "infer/generate.hpp"
+#include "model/gpt2_files.hpp"
 #include "runtime/file.hpp"
 #include "text/stop_texts.hpp"
 #include "text/stream_decoder.hpp"
@@ -112,6 +113,17 @@ void print_json(const Prompt& prompt, std::uint64_t seed, const Sample& sample) 
   print_now(out.dump(-1, ' ', false, replace) + "\n");
 }
 
+// Refuses a folder whose config.json names tokens that the model does not have.
+void check_boundary_tokens(const std::filesystem::path& model, const Decoder& decoder) {
+  if (!is_folder(model)) return;
+  const BoundaryTokens tokens = read_boundary_tokens(model);
+  for (const auto& [name, id] : {std::pair("bos_token_id", tokens.bos), {"eos_token_id", tokens.eos}}) {
+    if (!id || (*id >= 0 && *id < decoder.vocab())) continue;
+    throw Error(fmt::format("\"{}\" is {}, the vocabulary has ids below {}", name, *id, decoder.vocab()),
+                (model / "config.json").string(), "write the tokenizer's id, or null for none");
+  }
+}
+
 std::vector<std::int32_t> prompt_ids(const Prompt& prompt, const text::Tokenizer& tokenizer,
                                      const Decoder& decoder) {
   std::vector<std::int32_t> ids;
@@ -129,6 +141,7 @@ void run(const GenerateFlags& flags) {
   options.sampling.validate();
   Context context(flags.device.context_options(flags.dtype), flags.device.place());
   const DecoderWeights model = load_model(flags.model, flags.dtype, flags.device.place());
+  check_boundary_tokens(flags.model, *model.decoder);
   const text::Tokenizer tokenizer =
       load_tokenizer(flags.model, flags.tokenizer, *model.decoder, flags.allow_tokenizer_change);
   const Prompt prompt = read_prompt(flags);

@@ -97,12 +97,12 @@ void write_pages(const CLI::App& command, const std::filesystem::path& folder) {
 }  // namespace
 
 void add_manual(CLI::App& app) {
-  CLI::App* command =
-      app.add_subcommand("man", "Print the man page of the program or of a command")->group("");
+  CLI::App* command = app.add_subcommand("man", "Print the man page of the program or of a command");
   auto words = std::make_shared<std::vector<std::string>>();
   auto folder = std::make_shared<std::filesystem::path>();
   command->add_option("command", *words, "The command; default: the program");
-  command->add_option("--out", *folder, "Write every page into this folder instead, made if needed");
+  command->add_option("--out", *folder,
+                      "Write every page into this folder, made if needed; default: print one");
   command->callback([&app, words, folder] {
     const CLI::App& named = command_named(app, *words);
     if (folder->empty()) return fmt::print("{}", manual_of(named));

@@ -6,8 +6,7 @@
 
 namespace warpwright::cli {
 
-// `warpwright man [COMMAND]` prints one page, `warpwright man --out FOLDER` writes them all. The command is
-// left out of --help.
+// `warpwright man [COMMAND]` prints one page, `warpwright man --out FOLDER` writes them all.
 void add_manual(CLI::App& app);
 
 // The page of the program or a command, in man(7)'s macros.

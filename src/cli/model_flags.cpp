@@ -7,9 +7,15 @@
 #include "infer/origin.hpp"
 #include "model/gpt2_files.hpp"
 #include "runtime/file.hpp"
+#include "runtime/json.hpp"
 #include "train/checkpoint.hpp"
 
 namespace warpwright::cli {
+namespace {
+
+constexpr std::string_view kNamed = "gpt2:";
+
+}  // namespace
 
 DType compute_dtype(const std::string& name) {
   if (name == "fp32" || name == "tf32") return DType::f32;
@@ -86,6 +92,10 @@ DecoderWeights load_model(const std::filesystem::path& source, const std::string
 
 text::Tokenizer load_tokenizer(const std::filesystem::path& model, const std::filesystem::path& folder,
                                const Decoder& decoder, bool allow_change) {
+  if (folder.empty() && !text::has_tokenizer(model)) {
+    throw UsageError(fmt::format("is missing, and {} holds no tokenizer", quote(model.string())),
+                     "--tokenizer", "name the folder of the model's tokenizer");
+  }
   const std::filesystem::path& from = folder.empty() ? model : folder;
   text::Tokenizer tokenizer = text::Tokenizer::load(from);
   if (static_cast<std::int64_t>(tokenizer.vocab_size()) > decoder.vocab()) {

@@ -185,12 +185,21 @@ void finish_step(TuneFlags& flags) {
   training.validate();
 }
 
+// A CPU's kernels are chosen by their order alone.
+void require_gpu(Device device) {
+  if (device.kind != DeviceKind::cuda) {
+    throw UsageError("needs an NVIDIA GPU", "tune", "give --device cuda on a machine that has one");
+  }
+  try {
+    device_info(device);
+  } catch (const Error& error) {  // its remedy is the CPU
+    throw Error(error.problem(), error.where(), "tune needs an NVIDIA GPU: run it on a machine that has one");
+  }
+}
+
 void run(TuneFlags& flags) {
   const Device device = flags.device.place();
-  if (device.kind != DeviceKind::cuda) {
-    throw UsageError("is for a GPU: a CPU's kernels are chosen by their order alone", "tune",
-                     "give --device cuda where there is one");
-  }
+  require_gpu(device);
   const TunedFor machine = tuned_for(device);
   const fs::path path = flags.out.empty() ? tuned_path(machine) : flags.out;
   if (flags.shapes.empty()) finish_step(flags);

@@ -1,10 +1,14 @@
 // The list of all benches, and the output of their results.
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <iterator>
 #include <nlohmann/json.hpp>
 #include <ostream>
+#include <utility>
 
 #include "ops/testing/bench.hpp"
+#include "runtime/json.hpp"
 
 namespace warpwright::ops {
 
@@ -93,17 +97,24 @@ std::vector<std::string> bench_names() {
 Disturbance write_benches(const std::vector<void (*)(Bench&)>& benches, const BenchOptions& options,
                           std::ostream& out) {
   nlohmann::ordered_json document;
+  std::string head;  // printed before the first row
+  bool found = false;
   Bench bench(options, [&](const BenchRow& row) {
+    found = true;
     if (options.json) {
       document["rows"].push_back(to_json(row));
     } else {
-      out << table_row(row) << std::flush;
+      out << std::exchange(head, "") << table_row(row) << std::flush;
     }
   });
   const Ceilings ceilings = bench.ceilings(0);
   document = to_json(bench.device(), ceilings);
-  if (!options.json) out << table_head(bench.device(), ceilings) << std::flush;
+  head = table_head(bench.device(), ceilings);
   for (const auto run : benches) run(bench);
+  if (!found && !options.filter.empty()) {
+    throw UsageError(fmt::format("no row contains {}", quote(options.filter)), "--filter",
+                     "leave it out to see all rows");
+  }
   const Disturbance disturbance = bench.disturbance();
   document["other_processors"] = disturbance.other_processors;
   document["ceiling_change"] = disturbance.ceiling_change;
