@@ -1,5 +1,4 @@
 // warpwright bench products: the kernels for matrix products on a Hopper GPU, compared with cuBLASLt's.
-#include <cstdint>
 #include <filesystem>
 #include <iostream>
 #include <memory>

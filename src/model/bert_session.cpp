@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <map>
 #include <new>
-#include <string>
 #include <tuple>
 #include <utility>
 

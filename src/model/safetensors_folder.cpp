@@ -5,7 +5,6 @@
 #include <map>
 #include <nlohmann/json.hpp>
 #include <set>
-#include <utility>
 
 #include "core/error.hpp"
 #include "runtime/json.hpp"

@@ -8,6 +8,7 @@
 
 #include "core/error.hpp"
 #include "ops/gelu/gelu.hpp"
+#include "ops/matmul/matmul.hpp"
 
 namespace warpwright::ops {
 namespace {
@@ -134,6 +135,24 @@ TEST(Registry, AMeasuredChoiceComesBeforeAPredictedOne) {
   options.force = {{"gelu", std::string(parts_of(predicted).kernel)}};
   Context forced{options};
   EXPECT_EQ(planned(forced, gelu_forward_op(), problem).text, predicted);
+}
+
+// A Context keeps the scratch of a choice. It depends on the number of threads.
+TEST(Registry, ScratchFollowsTheNumberOfThreads) {
+  ContextOptions options;
+  options.threads = 1;
+  Context context(options);
+  MatmulForwardProblem problem;
+  problem.M = 4096;
+  problem.N = problem.K = 512;
+  const auto planned_scratch = [&] {
+    const Choice<MatmulForward>& choice = planned(context, matmul_forward_op(), problem);
+    EXPECT_EQ(choice.workspace, choice.variant->workspace(problem, context.device()));
+    return choice.workspace;
+  };
+  const std::size_t of_one = planned_scratch();
+  context.set_threads(4);
+  EXPECT_NE(planned_scratch(), of_one);
 }
 
 TEST(Registry, AMeasuredChoiceThatCannotRunIsAnError) {

@@ -5,7 +5,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstdint>
 #include <fstream>
 #include <limits>
 #include <sstream>

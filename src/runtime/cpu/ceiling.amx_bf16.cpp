@@ -1,6 +1,5 @@
 #include <immintrin.h>
 
-#include <cstring>
 
 #include "runtime/cpu/ceiling_kernels.hpp"
 

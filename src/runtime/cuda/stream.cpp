@@ -2,7 +2,6 @@
 
 #include <cuda_runtime.h>
 
-#include <chrono>
 #include <cstring>
 #include <utility>
 
