@@ -40,7 +40,7 @@ CLI::Validator device_name() {
   return CLI::Validator(
       [names, words](std::string& text) {
         if (device_named(text)) return std::string();
-        // By its letters, gpu is nearest to cpu.
+        // The letters of gpu are nearest to those of cpu.
         const bool means_gpu = text.starts_with("gpu") || text.starts_with("GPU");
         if (!means_gpu) return words(text);
         return fmt::format("{} is not one of {}; the nearest is cuda", quote(text), fmt::join(names, ", "));

@@ -15,7 +15,6 @@
 #include "cli/train_memory.hpp"
 #include "cli/train_watcher.hpp"
 #include "core/error.hpp"
-#include "data/loader.hpp"
 #include "runtime/ceiling.hpp"
 #include "runtime/file.hpp"
 #include "train/trainer.hpp"
@@ -36,11 +35,6 @@ void check_data(const TrainFlags& flags) {
     throw Error("is not a folder", data.string(),
                 flags.options.resume ? "if the data has moved, give its new place with --data"
                                      : "give one that `warpwright data build` made");
-  }
-  if (shard_paths(data, Split::train, read_manifest(data)).empty()) {
-    throw Error("holds no token shards", data.string(),
-                "to train on the texts in it, build data from them with `warpwright data build --tokenizer "
-                "TOKENIZER --input FOLDER --out DATA`, and give DATA");
   }
 }
 
@@ -111,6 +105,7 @@ void run(TrainFlags& flags, CLI::App& command) {
     return;
   }
   check_data(flags);
+  require_shards(options.data);
   ContextOptions context_options = flags.device.context_options(flags.dtype);
   context_options.tuned = tuned_table(flags);
   Context context(std::move(context_options), flags.device.place());

@@ -33,4 +33,7 @@ struct TrainFlags {
   TrainOptions finished_options();
 };
 
+// Throws Error if the folder holds no token shards, and says how to build them.
+void require_shards(const std::filesystem::path& data);
+
 }  // namespace warpwright::cli

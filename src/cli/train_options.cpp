@@ -9,6 +9,7 @@
 #include "cli/model_flags.hpp"
 #include "cli/train_flags.hpp"
 #include "core/error.hpp"
+#include "data/loader.hpp"
 #include "data/manifest.hpp"
 #include "model/gpt2_decoder.hpp"
 #include "runtime/json.hpp"
@@ -37,6 +38,7 @@ GPT2Config model_config(TrainFlags& flags, const std::optional<Manifest>& manife
   } else if (manifest) {
     config.vocab = manifest->vocabulary_size;
   } else if (has_free) {
+    require_shards(flags.options.data);
     throw UsageError("is missing, and the data folder has no data.json to take it from", "--vocab",
                      "give the tokenizer's number of tokens");
   }
@@ -93,6 +95,13 @@ void visit_saved(TrainFlags& f, const Visit& visit) {
 }
 
 }  // namespace
+
+void require_shards(const fs::path& data) {
+  if (!shard_paths(data, Split::train, read_manifest(data)).empty()) return;
+  throw Error("holds no token shards", data.string(),
+              "to train on the texts in it, build data from them with `warpwright data build --tokenizer "
+              "TOKENIZER --input FOLDER --out DATA`, and give DATA");
+}
 
 void TrainFlags::restore(CLI::App& command, const SavedRun& saved) {
   nlohmann::json json = saved.state.options;

@@ -1,4 +1,4 @@
-// What the networks share around their attention.
+// Helpers that every network with attention uses.
 #pragma once
 
 #include <cmath>
