@@ -92,8 +92,8 @@ class Context {
   using Timer = std::function<void(const CallRecord&)>;
   const Timer& timer() const { return timer_; }
 
-  // What was derived from the problems of the latest calls (ops/op.hpp), such as an operation's choices. The
-  // owner is a unique address. Other measured choices or another number of threads make it void.
+  // Results derived from the problems of the latest calls (ops/op.hpp), such as an operation's choices. The
+  // owner is a unique address. Other measured choices or another number of threads make them void.
   std::any& derived(const void* owner) const { return derived_[owner]; }
   // A hash over all choices that were made, which a checkpoint records: equal hashes mean that a resumed run
   // uses the same kernels.
