@@ -17,7 +17,7 @@ struct BenchOpsFlags {
   std::vector<std::string> names;
   std::string dtype = "fp32", filter;
   std::int64_t working_set = 0;  // MiB
-  bool json = false;
+  bool configurations = false, json = false;
   DeviceFlags device;
 };
 
@@ -28,6 +28,7 @@ void run(const BenchOpsFlags& flags) {
   if (options.device.kind == DeviceKind::cuda) options.case_seconds = 0.2;  // hundreds of calls
   options.filter = flags.filter;
   options.working_set = static_cast<std::size_t>(flags.working_set) << 20;
+  options.configurations = flags.configurations;
   options.json = flags.json;
   warn_if_disturbed(ops::run_benches(flags.names, options, std::cout));
 }
@@ -49,6 +50,8 @@ void add_bench_ops(CLI::App& bench) {
                    "second-level caches")
       ->capture_default_str()
       ->check(CLI::Range(0, 1 << 20));
+  command->add_flag("--configurations", f->configurations,
+                    "Time every configuration of each variant, such as its block sizes, not only its choice");
   command->add_flag("--json", f->json, "Print JSON");
   f->device.add_to(*command);
   command->callback([f] { run(*f); });

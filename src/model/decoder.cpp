@@ -26,7 +26,10 @@ std::vector<Tensor> DecoderParameters::tensors() const {
 }
 
 DecoderBatch DecoderBatch::first(std::int64_t n) const {
-  return {.tokens = tokens.slice(0, 0, n), .positions = positions.slice(0, 0, n), .cu_seqlens = cu_seqlens};
+  DecoderBatch batch = *this;
+  batch.tokens = tokens.slice(0, 0, n);
+  batch.positions = positions.slice(0, 0, n);
+  return batch;
 }
 
 DecoderBatch allocate_batch(std::int64_t sequences, std::int64_t N, Allocator& allocator) {

@@ -47,9 +47,10 @@ class DecoderParameters {
 
 // The tokens of a forward. Sequences are packed one after the other.
 struct DecoderBatch {
-  Tensor tokens;      // (N) int32, below V
-  Tensor positions;   // (N) int32, below the context
-  Tensor cu_seqlens;  // (S + 1) int32: the queries of each sequence
+  Tensor tokens;                // (N) int32, below V
+  Tensor positions;             // (N) int32, below the context
+  Tensor cu_seqlens;            // (S + 1) int32: the queries of each sequence
+  std::int64_t max_seqlen = 0;  // no sequence has more tokens or keys than this; 0: unknown
 
   // The first n tokens.
   DecoderBatch first(std::int64_t n) const;

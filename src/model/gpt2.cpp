@@ -93,7 +93,8 @@ void attention(Context& ctx, const GPT2Config& config, const DecoderBatch& batch
                           .out = a.att,
                           .lse = a.lse,
                           .scale = attention_scale(config.head_size()),
-                          .mask = Mask::causal});
+                          .mask = Mask::causal,
+                          .max_seqlen = batch.max_seqlen});
 }
 
 void attention_gradient(Context& ctx, const GPT2Config& config, const DecoderBatch& batch,
@@ -110,7 +111,8 @@ void attention_gradient(Context& ctx, const GPT2Config& config, const DecoderBat
                            .dk = part(d.dqkv, 1),
                            .dv = part(d.dqkv, 2),
                            .scale = attention_scale(config.head_size()),
-                           .mask = Mask::causal});
+                           .mask = Mask::causal,
+                           .max_seqlen = batch.max_seqlen});
 }
 
 // From ln1 to fc: all of the block but its last product and sum.

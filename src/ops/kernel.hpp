@@ -106,12 +106,15 @@ struct Kernel {
   // Predicted seconds. The lowest cost wins, and the order of the list breaks ties. Null: 0.
   double (*cost)(const Problem&, const DeviceInfo&) = nullptr;
   // The parameters that run() derives from the problem and the device, such as the tile and the number of
-  // workers. The device's tuned table comes first (tuned_configuration). Null: there are none.
+  // workers. A forced configuration and the device's tuned table come first (tuned_configuration). Null:
+  // there are none.
   std::string (*configuration)(const Problem&, const DeviceInfo&) = nullptr;
   // All that the tuned table may hold for the problem; null: configuration() alone.
   std::vector<Configuration> (*configurations)(const Problem&, const DeviceInfo&) = nullptr;
   // The predicted seconds err more than other kernels', so every configuration is worth measuring.
   bool predicts_roughly = false;
+  bool only_forced = false;  // never chosen unless the user forces it: a kernel to read and to compare with
+  bool repeats = true;       // two runs give the same bits; otherwise the kernel must be only_forced
 };
 
 // Holds the kernel's object, so that variants.cpp can refer to it by name.

@@ -15,11 +15,20 @@ std::string timed_call_line(std::string_view operation, std::string_view choice,
   return fmt::format("{} {} {} {:.1f} us", operation, choice, problem, seconds * 1e6);
 }
 
-std::string_view forced_variant(const ContextOptions& options, std::string_view operation) {
-  const auto& force = options.force;
-  auto found = force.find(std::string(operation));
-  if (found == force.end()) found = force.find(std::string(operation.substr(0, operation.find('.'))));
-  return found == force.end() ? std::string_view() : std::string_view(found->second);
+std::string_view forced_choice(const ForcedChoices& forced, std::string_view operation) {
+  auto found = forced.find(std::string(operation));
+  if (found == forced.end()) found = forced.find(std::string(operation.substr(0, operation.find('.'))));
+  return found == forced.end() ? std::string_view() : std::string_view(found->second);
+}
+
+std::string_view variant_of(std::string_view choice) {
+  return choice.substr(0, choice.find('['));
+}
+
+std::optional<std::string_view> configuration_of(std::string_view choice) {
+  const std::size_t bracket = choice.find('[');
+  if (bracket == std::string_view::npos || !choice.ends_with(']')) return std::nullopt;
+  return choice.substr(bracket + 1, choice.size() - bracket - 2);
 }
 
 void throw_refused(std::string_view operation, const std::string& problem, const std::string& reasons,

@@ -93,9 +93,13 @@ struct Choice {
 
 std::string choice_text(std::string_view variant, const std::string& configuration);
 
-// The variant that the user forced for this operation, by its full name or by its folder's name ("matmul" for
-// "matmul.dw"); "" if there is none.
-std::string_view forced_variant(const ContextOptions& options, std::string_view operation);
+// The choice that the user forced for this operation, by its full name or by its folder's name ("matmul" for
+// "matmul.dw"); "" if there is none. It is a variant's name, or a name and a configuration:
+// "cuda.ladder_streaming[block 256, cached]".
+std::string_view forced_choice(const ForcedChoices& forced, std::string_view operation);
+// The two parts of a choice. The configuration is absent if the choice does not name one.
+std::string_view variant_of(std::string_view choice);
+std::optional<std::string_view> configuration_of(std::string_view choice);
 
 [[noreturn]] void throw_refused(std::string_view operation, const std::string& problem,
                                 const std::string& reasons, bool forced);
@@ -106,11 +110,15 @@ std::string tuned_problem(const Problem& problem, const DeviceInfo& device) {
   return problem.describe() + (device.tf32 ? " tf32" : "");
 }
 
-// The configuration that a kernel must take, because it was measured to be the fastest choice; none if the
-// problem was not measured or another kernel was faster.
+// The configuration that a kernel must take: the forced one, or the one that was measured to be the fastest
+// choice. None if neither names this kernel.
 template <class Problem>
 std::optional<std::string_view> tuned_configuration(std::string_view operation, std::string_view kernel,
                                                     const Problem& problem, const DeviceInfo& device) {
+  if (device.forced) {
+    const std::string_view forced = forced_choice(*device.forced, operation);
+    if (variant_of(forced) == kernel && configuration_of(forced)) return configuration_of(forced);
+  }
   if (!device.tuned) return std::nullopt;
   return device.tuned->configuration(operation, tuned_problem(problem, device), kernel);
 }
@@ -132,11 +140,22 @@ Choice<A> tuned_choice(const Op<A>& op, const typename A::Problem& problem, cons
   throw_untunable(op.name, problem.describe(), *text);
 }
 
-// The choice for one problem: a pure function of the problem, the device, the build, the forced variants and
-// the tuned table. The reference is chosen only if it is forced.
+// "it has block 128; block 256"
+template <class A>
+std::string list_configurations(const Variant<A>& variant, const typename A::Problem& problem,
+                                const DeviceInfo& device) {
+  std::string text;
+  for (const Configuration& c : variant.configurations(problem, device)) {
+    if (!c.text.empty()) text += (text.empty() ? "it has " : "; ") + c.text;
+  }
+  return text.empty() ? "it has none" : text;
+}
+
+// The choice for one problem: a pure function of the problem, the device, the build, the forced choices and
+// the tuned table. The reference, and what is only_forced, are chosen only if they are forced.
 template <class A>
 Choice<A> choose(const Context& context, const Op<A>& op, const typename A::Problem& problem) {
-  const std::string_view forced = forced_variant(context.options(), op.name);
+  const std::string_view forced = forced_choice(context.options().force, op.name);
   if (forced.empty()) {
     if (Choice<A> tuned = tuned_choice(op, problem, context.device()); tuned.variant) return tuned;
   }
@@ -144,7 +163,8 @@ Choice<A> choose(const Context& context, const Op<A>& op, const typename A::Prob
   double best_cost = 0;
   std::string reasons;
   for (const auto& variant : op.variants) {
-    if (forced.empty() ? variant.name == kReference : variant.name != forced) continue;
+    const bool waits = variant.name == kReference || variant.kernel->only_forced;
+    if (forced.empty() ? waits : variant.name != variant_of(forced)) continue;
     const std::string reason = variant.refuse(problem, context.device());
     if (!reason.empty()) {
       if (!reasons.empty()) reasons += ", ";
@@ -158,11 +178,16 @@ Choice<A> choose(const Context& context, const Op<A>& op, const typename A::Prob
     }
   }
   if (!best && reasons.empty()) {
-    reasons = "there is no variant " + std::string(forced) + "; it has";
+    reasons = "there is no variant " + std::string(variant_of(forced)) + "; it has";
     for (const auto& variant : op.variants) (reasons += ' ') += variant.name;
   }
   if (!best) throw_refused(op.name, problem.describe(), reasons, !forced.empty());
-  return {best, choice_text(best->name, best->configuration(problem, context.device()))};
+  Choice<A> choice{best, choice_text(best->name, best->configuration(problem, context.device()))};
+  if (forced.size() > variant_of(forced).size() && choice.text != forced) {
+    reasons = std::string(forced) + ": " + list_configurations(*best, problem, context.device());
+    throw_refused(op.name, problem.describe(), reasons, true);
+  }
+  return choice;
 }
 
 template <class A>

@@ -3,12 +3,15 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <set>
 #include <string>
 
 #include "core/error.hpp"
+#include "ops/embedding/embedding.hpp"
 #include "ops/gelu/gelu.hpp"
 #include "ops/matmul/matmul.hpp"
+#include "ops/norm/norm.hpp"
 
 namespace warpwright::ops {
 namespace {
@@ -91,6 +94,63 @@ TEST(Registry, TheFullNameGoesFirst) {
   EXPECT_THROW(check_forced_names(options), UsageError);
   options.force["residual.backward"] = "cpu.avx2";
   EXPECT_NO_THROW(check_forced_names(options));
+}
+
+TEST(Registry, AConfigurationMayHaveCommas) {
+  setenv("WARPWRIGHT_FORCE", "norm=cpu.avx2,matmul.dw=cuda.persistent[128x192, in turns],gelu=reference", 1);
+  const ForcedChoices force = ContextOptions::from_environment().force;
+  unsetenv("WARPWRIGHT_FORCE");
+  EXPECT_EQ(force, (ForcedChoices{{"norm", "cpu.avx2"},
+                                  {"matmul.dw", "cuda.persistent[128x192, in turns]"},
+                                  {"gelu", "reference"}}));
+}
+
+// The choice for a problem whose kernel has the configuration "64 parts".
+std::string choice_if_forced(const std::string& choice) {
+  ContextOptions options;
+  options.force = {{"norm.backward", choice}};
+  Context context{options};
+  NormBackwardProblem problem;
+  problem.N = 10000, problem.C = 8;
+  return planned(context, norm_backward_op(), problem).text;
+}
+
+TEST(Registry, AForcedConfigurationIsTakenOrRefused) {
+  EXPECT_EQ(usage_error("norm.backward", "cpu.portable[65 parts]"), "");  // depends on the problem
+  EXPECT_EQ(choice_if_forced("cpu.portable"), "cpu.portable[64 parts]");
+  EXPECT_EQ(choice_if_forced("cpu.portable[64 parts]"), "cpu.portable[64 parts]");
+  for (const char* wrong : {"cpu.portable[65 parts]", "cpu.portable[64 parts", "cpu.portable[]"}) {
+    try {
+      choice_if_forced(wrong);
+      ADD_FAILURE() << wrong;
+    } catch (const Error& error) {
+      EXPECT_NE(std::string(error.what()).find("it has 64 parts"), std::string::npos) << error.what();
+    }
+  }
+}
+
+// The kernel to compare with is first in the list and costs nothing. It is left out all the same.
+TEST(Registry, AKernelThatMustBeForcedIsNotChosen) {
+  static constexpr Kernel<GeluForward> kRung{
+      .needs = Needs::cpu, .dtypes = kCpuDTypes, .run = nullptr, .only_forced = true};
+  static constexpr Kernel<GeluForward> kOther{.needs = Needs::cpu, .dtypes = kCpuDTypes, .run = nullptr};
+  const std::vector<Variant<GeluForward>> variants{{"cpu.rung", &kRung}, {"cpu.other", &kOther}};
+  const Op<GeluForward> op{"gelu.forward", variants, nullptr};
+  EXPECT_EQ(choose(Context{ContextOptions{}}, op, GeluProblem{}).text, "cpu.other");
+  ContextOptions options;
+  options.force = {{"gelu", "cpu.rung"}};
+  EXPECT_EQ(choose(Context{options}, op, GeluProblem{}).text, "cpu.rung");
+}
+
+// A kernel that gives other bits in every run must never run unasked.
+TEST(Registry, OnlyForcedKernelsMayNotRepeatTheirBits) {
+  const auto check = [](const auto& op) {
+    for (const auto& variant : op.variants) {
+      EXPECT_TRUE(variant.kernel->repeats || variant.kernel->only_forced) << op.name << ' ' << variant.name;
+    }
+  };
+  check(norm_forward_op()), check(norm_backward_op()), check(embedding_forward_op());
+  check(embedding_backward_op()), check(gelu_forward_op()), check(gelu_backward_op());
 }
 
 // The test meets more problems than a Context keeps, as a model does whose shapes vary from call to call.

@@ -15,6 +15,9 @@ consteval bool is_built([[maybe_unused]] std::string_view name) {
 #if !WARPWRIGHT_CUDA
   if (name.starts_with("cuda.")) return false;
 #endif
+#if !WARPWRIGHT_LADDER
+  if (name.starts_with("cuda.ladder_")) return false;
+#endif
 #if !WARPWRIGHT_ONEDNN
   if (name == "cpu.onednn") return false;
 #endif

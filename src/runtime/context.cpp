@@ -11,6 +11,21 @@
 
 namespace warpwright {
 
+namespace {
+
+// The first comma that is not within brackets: a configuration has commas, too.
+std::size_t end_of_item(std::string_view text) {
+  bool inside = false;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    if (text[i] == '[') inside = true;
+    if (text[i] == ']') inside = false;
+    if (text[i] == ',' && !inside) return i;
+  }
+  return text.size();
+}
+
+}  // namespace
+
 ContextOptions ContextOptions::from_environment() {
   ContextOptions options;
   const char* verbose = std::getenv("WARPWRIGHT_VERBOSE");
@@ -18,7 +33,7 @@ ContextOptions ContextOptions::from_environment() {
   const char* force = std::getenv("WARPWRIGHT_FORCE");
   std::string_view rest = force ? force : "";
   while (!rest.empty()) {
-    const std::string_view item = rest.substr(0, rest.find(','));
+    const std::string_view item = rest.substr(0, end_of_item(rest));
     rest.remove_prefix(std::min(rest.size(), item.size() + 1));
     const std::size_t equals = item.find('=');
     if (equals == std::string_view::npos || equals == 0 || equals + 1 == item.size()) {
@@ -34,6 +49,7 @@ Context::Context(ContextOptions options, Device device)
     : options_(std::move(options)), device_(device_info(device, options_.threads)), stream_(device) {
   device_.tf32 = options_.tf32;
   device_.tuned = options_.tuned.get();
+  device_.forced = &options_.force;
   claim_threads(device_.threads);
 }
 
@@ -43,6 +59,7 @@ Context::Context(ContextOptions options, Device device, Stream stream)
       stream_(std::move(stream)) {
   device_.tf32 = options_.tf32;
   device_.tuned = options_.tuned.get();
+  device_.forced = &options_.force;
   claim_threads(device_.threads);
 }
 

@@ -23,14 +23,14 @@ namespace warpwright {
 using LogCallback = std::function<void(std::string_view line)>;
 
 struct ContextOptions {
-  int threads = 0;                           // of the CPU; 0: default_threads()
-  std::map<std::string, std::string> force;  // operation ("matmul" or "matmul.dw") → variant
-  bool tf32 = false;                         // fp32 products may round their factors to tf32 (GPU)
-  std::shared_ptr<const TunedTable> tuned;   // measured choices, which come before predicted ones; null: none
-  bool verbose = false;                      // a log line per call
-  LogCallback log;                           // where lines go; unset: nowhere
+  int threads = 0;  // of the CPU; 0: default_threads()
+  ForcedChoices force;
+  bool tf32 = false;                        // fp32 products may round their factors to tf32 (GPU)
+  std::shared_ptr<const TunedTable> tuned;  // measured choices, which come before predicted ones; null: none
+  bool verbose = false;                     // a log line per call
+  LogCallback log;                          // where lines go; unset: nowhere
 
-  // WARPWRIGHT_FORCE=op=variant,… and WARPWRIGHT_VERBOSE=1.
+  // WARPWRIGHT_FORCE=op=choice,… and WARPWRIGHT_VERBOSE=1.
   static ContextOptions from_environment();
 };
 

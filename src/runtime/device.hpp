@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <map>
 #include <string>
 
 #include "core/tensor.hpp"
@@ -9,6 +10,10 @@
 namespace warpwright {
 
 class TunedTable;
+
+// Operation ("matmul" or "matmul.dw") → the choice that the user forces, a variant or a variant and its
+// configuration.
+using ForcedChoices = std::map<std::string, std::string>;
 
 // Instruction sets that both the processor and the operating system offer.
 struct CpuFeatures {
@@ -35,8 +40,9 @@ struct DeviceInfo {
   bool tf32 = false;  // fp32 products may round their factors to tf32, on a GPU that has it
   int threads = 1;    // worker threads of a CPU
   std::size_t l1_bytes = 0, l2_bytes = 0, l3_bytes = 0;
-  std::size_t memory_bytes = 0;       // of the machine; 0 where unknown
-  const TunedTable* tuned = nullptr;  // choices measured on it (runtime/tuned.hpp); null: none
+  std::size_t memory_bytes = 0;           // of the machine; 0 where unknown
+  const TunedTable* tuned = nullptr;      // choices measured on it (runtime/tuned.hpp); null: none
+  const ForcedChoices* forced = nullptr;  // choices that the user forced; null: none
 };
 
 // The CPU of this machine, with `threads` workers (0: default_threads(), runtime/threads.hpp).

@@ -74,6 +74,7 @@ TrainingStep::Tensors TrainingStep::allocate_tensors(const StepOptions& o, Alloc
   t.m = model.allocate_parameters(accumulation, Category::optimizer, "m.", allocator);
   t.v = model.allocate_parameters(accumulation, Category::optimizer, "v.", allocator);
   t.batch = allocate_batch(o.B, N, allocator);
+  t.batch.max_seqlen = o.T;
   t.targets = allocator.allocate("targets", DType::i32, {N}, Category::batch);
   t.weights = allocator.allocate("loss_weights", accumulation, {N}, Category::batch);
   t.losses = allocator.allocate("losses", accumulation, {N}, Category::batch);

@@ -23,8 +23,9 @@
 // accessed. Also, the offsets may end before Nq and Nk, and the rows after the last sequence are then neither
 // read nor written. A captured launch thus serves every batch that fits.
 //
-// A variant's results for a sequence do not depend on the other sequences in the batch. The choice of the
-// variant may depend on them, unless batch_invariant is set.
+// A variant's results for a sequence do not depend on the other sequences in the batch. Only the bits of
+// cuda.ladder_library may depend on their number. The choice of the variant may depend on them, unless
+// batch_invariant is set.
 #pragma once
 
 #include "ops/op.hpp"
@@ -64,6 +65,7 @@ struct AttentionBackwardProblem {
   std::int64_t sequences = 0, Nq = 0, Nk = 0, NH = 0, HS = 0;
   DType dtype = DType::f32;
   Mask mask = Mask::causal;
+  std::int64_t max_seqlen = 0;
   bool positive_scale = true;
   AttentionLayout layout = {};
 
@@ -117,6 +119,7 @@ struct AttentionBackward {
   Tensor dk, dv;                      // (Nk, NH, HS), =
   float scale = 1;
   Mask mask = Mask::causal;
+  std::int64_t max_seqlen = 0;  // as in the forward
 
   template <class F>
   void visit(F&& f) {

@@ -24,6 +24,16 @@ void packed_bench(Bench& bench) {
   }
 }
 
+// In fp32, as cuda.ladder_library needs it.
+void one_length_bench(Bench& bench) {
+  for (const auto& c : attention::one_length_bench_cases()) {
+    bench.run(attention_forward_op(),
+              [&](testing::Fixture& f) { return attention::make_forward(c, DType::f32, true, f); });
+    bench.run(attention_backward_op(),
+              [&](testing::Fixture& f) { return attention::make_backward(c, DType::f32, f); });
+  }
+}
+
 }  // namespace
 
 void attention_bench(Bench& bench) {
@@ -43,7 +53,9 @@ void attention_bench(Bench& bench) {
                 [&](testing::Fixture& f) { return attention::make_backward(c, dtype, f); });
     }
   }
-  if (bench.on_gpu()) packed_bench(bench);
+  if (!bench.on_gpu()) return;
+  one_length_bench(bench);
+  packed_bench(bench);
 }
 
 }  // namespace warpwright::ops

@@ -353,6 +353,30 @@ TEST_P(Forward, LongSequences) {
   if (checked == 0) GTEST_SKIP() << reason;
 }
 
+// out and lse are the forward's: a backward may compute D from the probabilities instead of from out.
+TEST(Attention, CudaLadderIsRightInEveryConfiguration) {
+  if (cuda_device_count() == 0) GTEST_SKIP() << "needs an NVIDIA GPU";
+  for (const Mask mask : {Mask::causal, Mask::none}) {
+    for (const std::int32_t T : {70, 301}) {
+      attention::Case c = attention::self_attention({T, T}, 2, 40, mask);
+      c.max_seqlen = T;
+      check_configurations(
+          attention_forward_op(), [&](Fixture& f) { return attention::make_forward(c, DType::f32, true, f); },
+          reduction_of(c));
+      check_configurations(
+          attention_backward_op(),
+          [&](Fixture& f) {
+            const AttentionBackward b = attention::make_backward(c, DType::f32, f);
+            if (f.with_data()) {
+              run_reference({b.q, b.k, b.v, b.cu_seqlens_q, b.cu_seqlens_k, b.out, b.lse, b.scale, b.mask});
+            }
+            return b;
+          },
+          reduction_of(c));
+    }
+  }
+}
+
 // A GPU's blocks run in any order. The sums must not depend on it.
 TEST_P(Repeats, AHundredBackwardsGiveTheSameBits) {
   Fixture fixture(10);
@@ -610,7 +634,8 @@ TEST(Attention, CudaPackedInManyTilesMatchesTheReference) {
 // the tensors.
 TEST(Attention, CudaStaysInBoundsWhateverTheSequencesAre) {
   if (cuda_device_count() == 0) GTEST_SKIP() << "needs an NVIDIA GPU";
-  const attention::Case c = attention::self_attention({3, 2}, 1, 64);
+  attention::Case one_length = attention::self_attention({3, 3}, 1, 64);
+  one_length.max_seqlen = 3;
   const auto check = [](const auto& op, const auto& args, Fixture& fixture) {
     for (const auto& variant : op.variants) {
       if (!on_gpu(variant.name) || !variant.refuse(op.problem(args), device_for(variant.name)).empty())
@@ -620,15 +645,17 @@ TEST(Attention, CudaStaysInBoundsWhateverTheSequencesAre) {
       expect_only_written(fixture, uses_of(args));
     }
   };
-  for (const auto& bounds : kWrongBounds) {
-    for (const DType dtype : {DType::f32, DType::bf16}) {
-      Fixture forward(7), backward(8);
-      auto f = attention::make_forward(c, dtype, true, forward);
-      f.cu_seqlens_k = forward.integers(bounds);
-      check(attention_forward_op(), f, forward);
-      auto b = attention::make_backward(c, dtype, backward);
-      b.cu_seqlens_q = backward.integers(bounds);
-      check(attention_backward_op(), b, backward);
+  for (const auto& c : {attention::self_attention({3, 2}, 1, 64), one_length}) {
+    for (const auto& bounds : kWrongBounds) {
+      for (const DType dtype : {DType::f32, DType::bf16}) {
+        Fixture forward(7), backward(8);
+        auto f = attention::make_forward(c, dtype, true, forward);
+        f.cu_seqlens_k = forward.integers(bounds);
+        check(attention_forward_op(), f, forward);
+        auto b = attention::make_backward(c, dtype, backward);
+        b.cu_seqlens_q = backward.integers(bounds);
+        check(attention_backward_op(), b, backward);
+      }
     }
   }
 }
@@ -685,9 +712,9 @@ void expect_leaves_rows_behind(const Op<A>& op, const Variant<A>& variant, A arg
 // A captured launch serves every batch that fits.
 TEST(Attention, CudaLeavesWhatIsBehindTheLastSequence) {
   if (cuda_device_count() == 0) GTEST_SKIP() << "needs an NVIDIA GPU";
-  // In the second run the last sequence is empty: 103 queries and 182 keys are left.
-  const std::vector<std::int32_t> bounds_q{0, 5, 5, 102, 103, 103}, bounds_k{0, 5, 12, 109, 182, 182};
-  const auto check = [&](const auto& op, const attention::Case& c, auto&& make) {
+  using Bounds = std::vector<std::int32_t>;
+  const auto check = [](const auto& op, const attention::Case& c, const Bounds& bounds_q,
+                        const Bounds& bounds_k, auto&& make) {
     for (const auto& variant : op.variants) {
       if (!on_gpu(variant.name)) continue;
       for (const DType dtype : dtypes_for(op, variant.name)) {
@@ -701,11 +728,18 @@ TEST(Attention, CudaLeavesWhatIsBehindTheLastSequence) {
   };
   for (const std::int64_t HS : {32, 64, 128}) {
     for (const Mask mask : {Mask::causal, Mask::none}) {
-      const attention::Case c{{5, 0, 97, 1, 30}, {5, 7, 97, 73, 70}, 2, HS, mask};
-      check(attention_forward_op(), c,
-            [&](DType dtype, Fixture& f) { return attention::make_forward(c, dtype, true, f); });
-      check(attention_backward_op(), c,
-            [&](DType dtype, Fixture& f) { return backward_with_lse(c, dtype, f); });
+      const auto check_both = [&](const attention::Case& c, const Bounds& bounds_q, const Bounds& bounds_k) {
+        check(attention_forward_op(), c, bounds_q, bounds_k,
+              [&](DType dtype, Fixture& f) { return attention::make_forward(c, dtype, true, f); });
+        check(attention_backward_op(), c, bounds_q, bounds_k,
+              [&](DType dtype, Fixture& f) { return backward_with_lse(c, dtype, f); });
+      };
+      // In the second run the last sequence is empty: 103 queries and 182 keys are left.
+      check_both({{5, 0, 97, 1, 30}, {5, 7, 97, 73, 70}, 2, HS, mask}, {0, 5, 5, 102, 103, 103},
+                 {0, 5, 12, 109, 182, 182});
+      attention::Case one_length = attention::self_attention({33, 33, 33}, 2, HS, mask);
+      one_length.max_seqlen = 33;
+      check_both(one_length, {0, 33, 50, 50}, {0, 33, 50, 50});
     }
   }
 }

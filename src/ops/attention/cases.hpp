@@ -86,6 +86,13 @@ inline std::vector<Case> test_cases() {
     cases.push_back(self_attention({130, 64, 65}, 2, 300, mask));
     cases.back().max_seqlen = 200;
   }
+  // Batches of one length, as in training. Nothing about 33 is a multiple of four.
+  for (const std::int32_t T : {1, 4, 33, 128}) {
+    for (const Mask mask : {Mask::causal, Mask::none}) {
+      cases.push_back(self_attention({T, T, T}, 2, T == 33 ? 33 : 64, mask));
+      cases.back().max_seqlen = T;
+    }
+  }
   for (std::int32_t T = 1; T <= 70; ++T) {
     cases.push_back(self_attention({T}, 3, 64, T % 2 ? Mask::causal : Mask::none));
     cases.push_back({{T}, {T + T % 7}, 3, T});
@@ -145,6 +152,15 @@ inline std::vector<Case> pair_bench_cases() {
       cases.back().pairs_aligned = true;
     }
   }
+  return cases;
+}
+
+// Training batches of one length, which max_seqlen tells the kernels: 192 heads of 1,024 rows of scores, and
+// 3,072 heads of 256.
+inline std::vector<Case> one_length_bench_cases() {
+  std::vector<Case> cases{self_attention(std::vector<std::int32_t>(16, 1024), 12, 64),
+                          self_attention(std::vector<std::int32_t>(256, 256), 12, 64)};
+  for (Case& c : cases) c.max_seqlen = c.queries.front(), c.padding = 0;
   return cases;
 }
 
@@ -251,6 +267,7 @@ inline AttentionBackward make_backward(const Case& c, DType dtype, testing::Fixt
   }
   a.scale = forward.scale;
   a.mask = forward.mask;
+  a.max_seqlen = forward.max_seqlen;
   return a;
 }
 

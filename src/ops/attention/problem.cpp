@@ -83,8 +83,9 @@ double visible_pairs(const Problem& p) {
 }
 
 // Describes properties that few calls have.
-std::string notes_of(bool positive_scale, const AttentionLayout& layout) {
-  return fmt::format("{}{}{}{}", positive_scale ? "" : " scale≤0", unaligned_note(layout.aligned),
+std::string notes_of(std::int64_t max_seqlen, bool positive_scale, const AttentionLayout& layout) {
+  return (max_seqlen > 0 ? fmt::format(" max_seqlen={}", max_seqlen) : "") +
+         fmt::format("{}{}{}{}", positive_scale ? "" : " scale≤0", unaligned_note(layout.aligned),
                      layout.distinct ? "" : " strides≤0", layout.adjacent ? "" : " heads apart");
 }
 
@@ -125,6 +126,7 @@ AttentionBackwardProblem AttentionBackward::problem() const {
   require_rows(kBackwardName, "dq", dq, q.dtype, {Nq, NH, HS});
   require_rows(kBackwardName, "dk", dk, q.dtype, {Nk, NH, HS});
   require_rows(kBackwardName, "dv", dv, q.dtype, {Nk, NH, HS});
+  require(max_seqlen >= 0, kBackwardName, "max_seqlen must not be negative");
   return {.sequences = cu_seqlens_q.shape[0] - 1,
           .Nq = Nq,
           .Nk = Nk,
@@ -132,6 +134,7 @@ AttentionBackwardProblem AttentionBackward::problem() const {
           .HS = HS,
           .dtype = q.dtype,
           .mask = mask,
+          .max_seqlen = max_seqlen,
           .positive_scale = scale > 0,
           .layout = layout_of({q, k, v, dout})};
 }
@@ -143,8 +146,7 @@ std::string AttentionForwardProblem::describe() const {
           : bias    ? " +bias"
                     : "") +
          (visible ? " +visible" : "") + (pairs_aligned ? "" : " pairs unaligned") +
-         (batch_invariant ? " invariant" : "") +
-         (max_seqlen > 0 ? fmt::format(" max_seqlen={}", max_seqlen) : "") + notes_of(positive_scale, layout);
+         (batch_invariant ? " invariant" : "") + notes_of(max_seqlen, positive_scale, layout);
 }
 double AttentionForwardProblem::flops() const {
   return 4 * visible_pairs(*this) * static_cast<double>(NH * HS);
@@ -156,7 +158,7 @@ double AttentionForwardProblem::bytes() const {
 
 std::string AttentionBackwardProblem::describe() const {
   return fmt::format("S={} Nq={} Nk={} NH={} HS={} {}{}{}", sequences, Nq, Nk, NH, HS, name_of(dtype),
-                     mask == Mask::causal ? " causal" : "", notes_of(positive_scale, layout));
+                     mask == Mask::causal ? " causal" : "", notes_of(max_seqlen, positive_scale, layout));
 }
 double AttentionBackwardProblem::flops() const {
   return 10 * visible_pairs(*this) * static_cast<double>(NH * HS);
@@ -189,11 +191,16 @@ void check_sequences(std::string_view operation, const Tensor& cu_seqlens, std::
           fmt::format("cu_seqlens must ascend from 0 to {} rows", elements));
 }
 
-void check_sequences(const AttentionForward& a) {
-  check_sequences(kForwardName, a.cu_seqlens_q, a.q.shape[0]);
-  check_sequences(kForwardName, a.cu_seqlens_k, a.k.shape[0]);
+template <class Args>
+void check_sequences(std::string_view operation, const Args& a) {
+  check_sequences(operation, a.cu_seqlens_q, a.q.shape[0]);
+  check_sequences(operation, a.cu_seqlens_k, a.k.shape[0]);
   const std::int64_t most = std::max(longest(a.cu_seqlens_q), longest(a.cu_seqlens_k));
-  require(a.max_seqlen == 0 || most <= a.max_seqlen, kForwardName, "a sequence is longer than max_seqlen");
+  require(a.max_seqlen == 0 || most <= a.max_seqlen, operation, "a sequence is longer than max_seqlen");
+}
+
+void check_sequences(const AttentionForward& a) {
+  check_sequences(kForwardName, a);
   for (const Tensor& pairs : {a.bias, a.visible}) {
     if (!pairs) continue;
     const int rank = pairs.shape.rank();
@@ -204,8 +211,7 @@ void check_sequences(const AttentionForward& a) {
 }
 
 void check_sequences(const AttentionBackward& a) {
-  check_sequences(kBackwardName, a.cu_seqlens_q, a.q.shape[0]);
-  check_sequences(kBackwardName, a.cu_seqlens_k, a.k.shape[0]);
+  check_sequences(kBackwardName, a);
 }
 
 PairPlaces places_of_bias(const Tensor& t) {

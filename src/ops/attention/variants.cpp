@@ -18,6 +18,7 @@ constexpr std::string_view kForward[] = {
     // cuda.staged, which refuses less, so they run only if they are forced.
     "cuda.staged_registers",
     "cuda.staged_shared",
+    "cuda.ladder_library",
     "cpu.amx_bf16",
     "cpu.avx512",
     "cpu.avx2",
@@ -25,8 +26,8 @@ constexpr std::string_view kForward[] = {
 };
 
 constexpr std::string_view kBackward[] = {
-    "cuda.flash_sm90", "cuda.flash", "cuda.flash_tf32", "cuda.flash_fma", "cuda.staged",
-    "cpu.amx_bf16",    "cpu.avx512", "cpu.avx2",        "reference",
+    "cuda.flash_sm90",     "cuda.flash",   "cuda.flash_tf32", "cuda.flash_fma", "cuda.staged",
+    "cuda.ladder_library", "cpu.amx_bf16", "cpu.avx512",      "cpu.avx2",       "reference",
 };
 
 }  // namespace

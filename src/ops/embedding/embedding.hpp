@@ -1,6 +1,7 @@
 // Token and position embedding.
 //   forward   out[n] = wte[tokens[n]] + wpe[positions[n]]
-//   backward  dwte[tokens[n]] += dout[n], dwpe[positions[n]] += dout[n], summed in a fixed order
+//   backward  dwte[tokens[n]] += dout[n], dwpe[positions[n]] += dout[n], summed in a fixed order (but in any
+//             order by cuda.ladder_atomics, which runs only if it is forced)
 // Source: A. Radford et al., "Language Models are Unsupervised Multitask Learners", 2019 (GPT-2).
 //
 // With Store::assign (=), every row of a gradient starts from 0. With Store::add (+=), rows that no token or

@@ -10,7 +10,7 @@ constexpr std::string_view kForward[] = {
 };
 
 constexpr std::string_view kBackward[] = {
-    "cuda.sorted", "cuda.plain", "cpu.avx512", "cpu.avx2", "reference",
+    "cuda.sorted", "cuda.plain", "cuda.ladder_atomics", "cpu.avx512", "cpu.avx2", "reference",
 };
 
 }  // namespace

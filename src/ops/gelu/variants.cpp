@@ -10,7 +10,7 @@ constexpr std::string_view kForward[] = {
 };
 
 constexpr std::string_view kBackward[] = {
-    "cuda.packed", "cuda.plain", "cpu.avx512", "cpu.avx2", "reference",
+    "cuda.packed", "cuda.plain", "cuda.ladder_coshf", "cpu.avx512", "cpu.avx2", "reference",
 };
 
 }  // namespace

@@ -29,12 +29,6 @@ void norm_bench(Bench& bench) {
   for (const DType dtype : {DType::f32, DType::bf16}) {
     for (const auto& c : cases) forward_and_backward(bench, c, {.dtype = dtype});
     for (const auto& c : norm::small_bench_cases()) forward_and_backward(bench, c, {.dtype = dtype});
-    for (const auto& c :
-         {Case{65536, 768}, Case{4096, 768}, Case{256, 768}, Case{4096, 4096}, Case{65536, 128}}) {
-      bench.run_configurations(norm_backward_op(), "cuda.two_stage", [&](testing::Fixture& f) {
-        return norm::make_backward(c, {.dtype = dtype}, f);
-      });
-    }
     for (const auto& c : cases) forward_and_backward(bench, c, {.dtype = dtype, .centered = false});
     for (const auto& c : cases) {  // the residual of a pre-norm model
       const Form form{.dtype = dtype, .residual = true, .sum = true};

@@ -492,6 +492,23 @@ TEST(Norm, EveryConfigurationOfCudaTwoStageMatchesTheReference) {
   context.set_tuned(nullptr);
 }
 
+// More rows than a block has warps, and a last block that is not full: with 1,000 rows of 320 columns, its
+// idle warps own some of the columns of the block's sums.
+TEST(Norm, CudaLadderIsRightInEveryConfiguration) {
+  if (cuda_device_count() == 0) GTEST_SKIP() << "needs an NVIDIA GPU";
+  const norm::Case c{1000, 320};
+  const auto reduction = [](std::string_view) { return 1000.0; };
+  check_configurations(
+      norm_forward_op(), [&](Fixture& f) { return norm::make_forward(c, {.dtype = DType::f32}, f); },
+      reduction);
+  for (const Store store : {Store::assign, Store::add}) {
+    check_configurations(
+        norm_backward_op(),
+        [&](Fixture& f) { return norm::make_backward(c, {.dtype = DType::f32, .store = store}, f); },
+        reduction);
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Norm, Forward, ::testing::ValuesIn(variant_names(norm_forward_op())), test_name);
 INSTANTIATE_TEST_SUITE_P(Norm, Backward, ::testing::ValuesIn(variant_names(norm_backward_op())), test_name);
 

@@ -6,13 +6,13 @@ namespace warpwright::ops {
 namespace {
 
 constexpr std::string_view kForward[] = {
-    "cuda.state_row", "cuda.warp_row", "cuda.block_row", "cuda.loop", "cuda.welford",
-    "cpu.avx512",     "cpu.avx2",      "cpu.portable",   "reference",
+    "cuda.state_row",        "cuda.warp_row", "cuda.block_row", "cuda.loop",    "cuda.welford",
+    "cuda.ladder_streaming", "cpu.avx512",    "cpu.avx2",       "cpu.portable", "reference",
 };
 
 constexpr std::string_view kBackward[] = {
-    "cuda.warp_row", "cuda.block_row", "cuda.cluster_row", "cuda.two_pass", "cuda.two_stage",
-    "cpu.avx512",    "cpu.avx2",       "cpu.portable",     "reference",
+    "cuda.warp_row",       "cuda.block_row", "cuda.cluster_row", "cuda.two_pass", "cuda.two_stage",
+    "cuda.ladder_atomics", "cpu.avx512",     "cpu.avx2",         "cpu.portable",  "reference",
 };
 
 }  // namespace

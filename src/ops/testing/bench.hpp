@@ -15,7 +15,9 @@
 #include <functional>
 #include <iosfwd>
 #include <map>
+#include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "ops/op.hpp"
@@ -31,6 +33,7 @@ struct BenchOptions {
   std::string filter;           // only rows whose "op variant problem" contains this text
   double case_seconds = 0.5;    // wall-clock time for all variants of one case
   std::size_t working_set = 0;  // least bytes that the copies of a case occupy
+  bool configurations = false;  // every configuration of a variant is timed, not only its own choice
   bool json = false;            // one JSON object at the end instead of a table
 };
 
@@ -103,18 +106,17 @@ class Bench {
   using Sink = std::function<void(const BenchRow&)>;
   Bench(BenchOptions options, Sink sink);
 
-  // make(Fixture&) builds the arguments of one case. `note` is appended to the problem's description. `only`
-  // names the variant to time; all if it is empty.
+  // make(Fixture&) builds the arguments of one case. `note` is appended to the problem's description.
   template <class A, class Make>
-  void run(const Op<A>& op, Make&& make, std::string_view note = "", std::string_view only = "") {
+  void run(const Op<A>& op, Make&& make, std::string_view note = "") {
     testing::Fixture shapes = testing::Fixture::of_shapes();
     const typename A::Problem problem = op.problem(make(shapes));
     const std::string text = problem.describe() + std::string(note);
-    const auto variants = runnable(op, problem, text, only);
-    if (variants.empty()) return;
+    const auto timed = runnable(op, problem, text);
+    if (timed.empty()) return;
     testing::Fixture fixture(1);
     A args = make(fixture);
-    const Variant<A>* chosen = choose(context_, op, problem).variant;
+    const std::string chosen = choose(context_, op, problem).text;
 
     const testing::Copies copies(fixture, footprint(), context_);
     const double least =
@@ -129,40 +131,21 @@ class Bench {
       });
     }
     std::vector<std::function<void(std::size_t)>> calls;
-    for (const auto* variant : variants) {
-      calls.push_back([&, variant](std::size_t copy) {
+    for (const Timed<A>& one : timed) {
+      calls.push_back([&](std::size_t copy) {
+        if (one.table) context_.set_tuned(one.table);
         const CallThreads threads(context_, problem.flops(), problem.bytes());
-        variant->run(context_, copied[copy]);
+        one.variant->run(context_, copied[copy]);
       });
     }
     testing::PlainCopy plain(problem.bytes(), copies, context_);
     calls.push_back([&](std::size_t) { plain.run(); });
     const auto timings = testing::time_interleaved(context_, calls, copies.count(), options_.case_seconds);
-    for (std::size_t i = 0; i < variants.size(); ++i) {
-      sink_({std::string(op.name),
-             choice_text(variants[i]->name, variants[i]->configuration(problem, device())), text,
-             problem.dtype, timings[i].median, timings[i].min, problem.bytes(), problem.flops(), least,
-             timings.back().median, variants[i] == chosen});
-    }
-  }
-
-  // Times the configurations of one variant that run() does not time, as a tuned table would choose them.
-  template <class A, class Make>
-  void run_configurations(const Op<A>& op, std::string_view name, Make&& make) {
-    testing::Fixture shapes = testing::Fixture::of_shapes();
-    const typename A::Problem problem = op.problem(make(shapes));
-    for (const Variant<A>& variant : op.variants) {
-      if (variant.name != name || !variant.refuse(problem, device()).empty()) continue;
-      const std::string own = variant.configuration(problem, device());
-      for (const Configuration& c : variant.configurations(problem, device())) {
-        if (c.text == own) continue;
-        const auto table = std::make_shared<TunedTable>(TunedFor{});
-        table->set(op.name, tuned_problem(problem, device()), choice_text(name, c.text));
-        context_.set_tuned(table);
-        run(op, make, "", name);
-      }
-    }
     context_.set_tuned(options_.context.tuned);
+    for (std::size_t i = 0; i < timed.size(); ++i) {
+      sink_({std::string(op.name), timed[i].choice, text, problem.dtype, timings[i].median, timings[i].min,
+             problem.bytes(), problem.flops(), least, timings.back().median, timed[i].choice == chosen});
+    }
   }
 
   // The least bytes of all copies: more than the L2 caches hold, and at least the requested working set.
@@ -178,18 +161,35 @@ class Bench {
  private:
   bool wanted(std::string_view op, std::string_view variant, const std::string& problem) const;
 
-  // Returns the variants to time and reserves their scratch.
+  // A variant to time, in its own configuration or in the one that the table names.
   template <class A>
-  std::vector<const Variant<A>*> runnable(const Op<A>& op, const typename A::Problem& problem,
-                                          const std::string& text, std::string_view only) {
-    std::vector<const Variant<A>*> list;
+  struct Timed {
+    const Variant<A>* variant;
+    std::string choice;
+    std::shared_ptr<const TunedTable> table;
+  };
+
+  // Returns what to time and reserves its scratch.
+  template <class A>
+  std::vector<Timed<A>> runnable(const Op<A>& op, const typename A::Problem& problem,
+                                 const std::string& text) {
+    std::vector<Timed<A>> list;
     for (const auto& variant : op.variants) {
       if (variant.name == kReference || !variant.refuse(problem, context_.device()).empty() ||
-          (!only.empty() && variant.name != only) || !wanted(op.name, variant.name, text)) {
+          !wanted(op.name, variant.name, text)) {
         continue;
       }
       context_.reserve_scratch(variant.workspace(problem, context_.device()));
-      list.push_back(&variant);
+      if (!options_.configurations) {
+        list.push_back({&variant, choice_text(variant.name, variant.configuration(problem, device())), {}});
+        continue;
+      }
+      for (const Configuration& c : variant.configurations(problem, device())) {
+        const std::string choice = choice_text(variant.name, c.text);
+        auto table = std::make_shared<TunedTable>(TunedFor{});
+        table->set(op.name, tuned_problem(problem, device()), choice);
+        list.push_back({&variant, choice, std::move(table)});
+      }
     }
     return list;
   }

@@ -7,7 +7,9 @@
 //   - an element that is unwritten or not finite fails if the reference is finite there,
 //   - ‖out − ref‖/‖ref‖ and the error of each element must not exceed a tolerance that is computed from the
 //     dtype and the number of terms in a sum,
-//   - two runs must give the same bits; on a CPU, one run uses one thread and the other three.
+//   - two runs must give the same bits, unless the kernel says that it does not repeat them; on a CPU, one
+//   run
+//     uses one thread and the other three.
 #pragma once
 
 #include <fmt/format.h>
@@ -15,6 +17,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -166,11 +169,35 @@ std::string check_variant(const Op<A>& op, std::string_view name, Fixture& fixtu
   for (const auto& storage : fixture.storages()) first_run.push_back(storage.bytes);
   fixture.restore();
   run_variant(op, variant, args, 3, tf32);
-  for (std::size_t i = 0; i < first_run.size(); ++i) {
+  for (std::size_t i = 0; variant.kernel->repeats && i < first_run.size(); ++i) {
     EXPECT_TRUE(first_run[i] == fixture.storages()[i].bytes)
         << "two runs differ (on a CPU with one and with three threads)";
   }
   return "";
+}
+
+// Checks each GPU variant that offers a choice of configurations to read and to compare with (only_forced),
+// in all of them. make(Fixture&) builds the arguments.
+template <class A, class Make>
+void check_configurations(const Op<A>& op, Make&& make, const ReductionLength& reduction) {
+  for (const auto& variant : op.variants) {
+    if (!variant.kernel->only_forced || !variant.kernel->configurations) continue;
+    const Device device = device_for(variant.name).device;
+    Context& context = gpu_context(device, false);
+    Fixture shapes = Fixture::of_shapes();
+    for (const Configuration& c : variant.configurations(op.problem(make(shapes)), context.device())) {
+      SCOPED_TRACE(c.text);
+      Fixture fixture(1);
+      const A args = make(fixture);
+      auto table = std::make_shared<TunedTable>(TunedFor{});
+      table->set(op.name, tuned_problem(op.problem(args), context.device()),
+                 choice_text(variant.name, c.text));
+      context.set_tuned(table);
+      EXPECT_EQ(variant.configuration(op.problem(args), context.device()), c.text);
+      EXPECT_EQ(check_variant(op, variant.name, fixture, args, reduction), "");
+      context.set_tuned(nullptr);
+    }
+  }
 }
 
 // Counts the cases on which a variant was checked. The variant may refuse some of them; if it refuses all,

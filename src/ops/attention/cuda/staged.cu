@@ -22,11 +22,9 @@ namespace warpwright::ops::attention::cuda {
 namespace {
 
 // The number of keys in a row of scores.
-std::int64_t most_keys(const AttentionForwardProblem& p) {
+template <class Problem>
+std::int64_t most_keys(const Problem& p) {
   return p.max_seqlen > 0 ? std::min(p.max_seqlen, p.Nk) : p.Nk;
-}
-std::int64_t most_keys(const AttentionBackwardProblem& p) {
-  return p.Nk;
 }
 
 struct Sizes {

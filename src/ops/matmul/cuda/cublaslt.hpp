@@ -25,6 +25,7 @@ struct Library {
   decltype(&cublasLtMatmulDescSetAttribute) set_description;
   decltype(&cublasLtMatrixLayoutCreate) create_layout;
   decltype(&cublasLtMatrixLayoutDestroy) destroy_layout;
+  decltype(&cublasLtMatrixLayoutSetAttribute) set_layout;
   decltype(&cublasLtMatmulPreferenceCreate) create_preference;
   decltype(&cublasLtMatmulPreferenceDestroy) destroy_preference;
   decltype(&cublasLtMatmulPreferenceSetAttribute) set_preference;
@@ -67,6 +68,10 @@ template <class T>
 void set(const Description& description, cublasLtMatmulDescAttributes_t attribute, const T& value) {
   check(library().set_description(description.get(), attribute, &value, sizeof value),
         "describing a product");
+}
+template <class T>
+void set(const Layout& layout, cublasLtMatrixLayoutAttribute_t attribute, const T& value) {
+  check(library().set_layout(layout.get(), attribute, &value, sizeof value), "describing a matrix");
 }
 template <class T>
 void set(const Preference& preference, cublasLtMatmulPreferenceAttributes_t attribute, const T& value) {

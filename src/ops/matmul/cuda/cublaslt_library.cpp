@@ -41,6 +41,7 @@ struct Loaded {
     find(file, "cublasLtMatmulDescSetAttribute", library.set_description);
     find(file, "cublasLtMatrixLayoutCreate", library.create_layout);
     find(file, "cublasLtMatrixLayoutDestroy", library.destroy_layout);
+    find(file, "cublasLtMatrixLayoutSetAttribute", library.set_layout);
     find(file, "cublasLtMatmulPreferenceCreate", library.create_preference);
     find(file, "cublasLtMatmulPreferenceDestroy", library.destroy_preference);
     find(file, "cublasLtMatmulPreferenceSetAttribute", library.set_preference);

@@ -19,10 +19,15 @@ struct Result {
   const Out* residual = nullptr;
   std::int64_t residual_stride = 0;
 
-  __device__ void store(std::int64_t row, std::int64_t col, float sum) const {
+  // The element without what is stored there already.
+  __device__ float finish(std::int64_t row, std::int64_t col, float sum) const {
     if (bias) sum += gpu::to_float(bias[col]);
     sum *= scale;
     if (residual) sum += gpu::to_float(residual[row * residual_stride + col]);
+    return sum;
+  }
+  __device__ void store(std::int64_t row, std::int64_t col, float sum) const {
+    sum = finish(row, col, sum);
     Out& place = data[row * stride + col];
     place = gpu::from_float<Out>(add ? gpu::to_float(place) + sum : sum);
   }

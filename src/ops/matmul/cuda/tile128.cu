@@ -12,10 +12,9 @@
 #include <cstdint>
 
 #include "ops/cuda/vector.cuh"
-#include "ops/gelu/gelu.hpp"
+#include "ops/matmul/cuda/plain_passes.hpp"
 #include "ops/matmul/cuda/result.cuh"
 #include "ops/matmul/kernels.hpp"
-#include "ops/residual/residual.hpp"
 #include "runtime/cuda/check.hpp"
 
 namespace warpwright::ops::matmul::cuda {
@@ -114,38 +113,17 @@ void multiply(const Context& context, const Factor<T, a_depth_contiguous>& a,
   tile_kernel<<<grid, kThreads, 0, context.stream().get()>>>(a, b, result);
 }
 
-// True if the document's kernels can follow. They take whole matrices, and the result between two of them is
-// rounded, so the matrices must be fp32.
-template <class... Matrices>
-bool suits_document(const Matrices&... matrices) {
-  return ((!matrices || (matrices.dtype == DType::f32 && matrices.contiguous())) && ...);
-}
-
-template <class Args>
-void run_plain(const Context& context, const Args& args) {
-  KernelOf<Args, "cuda.plain"_kernel>::value.run(context, args);
-}
-
 void forward(const Context& context, const MatmulForward& args) {
   const std::int64_t M = args.x.shape[0], K = args.x.shape[1], N = args.weight.shape[0];
   if (M == 0 || N == 0) return;
-  const bool has_gelu = is_gelu(args.activation);
-  const bool as_document = args.scale == 1 && (has_gelu || !ends_in_a_pass(args)) &&
-                           suits_document(args.out, args.preact, args.residual);
-  MatmulForward product = args;
-  if (as_document) product.residual = {};
-  visit_result_dtype(args.x.dtype, args.out.dtype, [&]<class T, class Out>() {
-    const Factor<T, true> x{static_cast<const T*>(args.x.data), leading_of(args.x), M, K};
-    const Factor<T, true> weight{static_cast<const T*>(args.weight.data), K, N, K};
-    multiply(context, x, weight, result_of<T, Out>(product));
+  forward_with_plain_passes(context, args, [&](const MatmulForward& product) {
+    visit_result_dtype(args.x.dtype, args.out.dtype, [&]<class T, class Out>() {
+      const Factor<T, true> x{static_cast<const T*>(args.x.data), leading_of(args.x), M, K};
+      const Factor<T, true> weight{static_cast<const T*>(args.weight.data), K, N, K};
+      multiply(context, x, weight, result_of<T, Out>(product));
+    });
+    warpwright::cuda::check_launch("matmul.forward cuda.tile128");
   });
-  warpwright::cuda::check_launch("matmul.forward cuda.tile128");
-  if (!as_document) {
-    if (ends_in_a_pass(args)) finish_forward(context, args, Tensor());
-    return;
-  }
-  if (has_gelu) run_plain(context, GeluForward{product_of(args), args.out, args.activation});
-  if (args.residual) run_plain(context, ResidualForward{args.residual, args.out, args.out});
 }
 
 void dx(const Context& context, const MatmulDx& args) {
@@ -157,7 +135,7 @@ void dx(const Context& context, const MatmulDx& args) {
     multiply(context, dout, weight, Result<T, Out>{static_cast<Out*>(args.dx.data), leading_of(args.dx)});
   });
   warpwright::cuda::check_launch("matmul.dx cuda.tile128");
-  if (is_gelu(args.activation) && suits_document(args.dx, args.preact)) {
+  if (is_gelu(args.activation) && suits_plain_passes(args.dx, args.preact)) {
     run_plain(context, GeluBackward{args.dx, args.preact, args.dx, args.activation});
   } else if (args.activation != Activation::none) {
     finish_dx(context, args.dx, args.preact, args.activation);
