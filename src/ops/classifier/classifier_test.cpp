@@ -132,6 +132,14 @@ TEST_P(Variants, RepeatsItsBits) {
   }
 }
 
+TEST(Classifier, CudaLadderIsRightInEveryConfiguration) {
+  if (cuda_device_count() == 0) GTEST_SKIP() << "needs an NVIDIA GPU";
+  check_configurations(
+      classifier_op(),
+      [](Fixture& f) { return classifier_kernels::make({5, 5003, 5008}, DType::f32, Options{}, f); },
+      [](std::string_view) { return 5003.0; });
+}
+
 INSTANTIATE_TEST_SUITE_P(Classifier, Variants, ::testing::ValuesIn(variant_names(classifier_op())),
                          test_name);
 

@@ -6,7 +6,8 @@ namespace warpwright::ops {
 namespace {
 
 constexpr std::string_view kVariants[] = {
-    "cuda.shared_row", "cuda.streamed_row", "cuda.plain_row", "cpu.avx512", "cpu.avx2", "reference",
+    "cuda.shared_row", "cuda.streamed_row", "cuda.plain_row", "cuda.ladder_two_readings",
+    "cpu.avx512",      "cpu.avx2",          "reference",
 };
 
 }  // namespace
