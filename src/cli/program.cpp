@@ -15,6 +15,7 @@ constexpr const char* kFooter =
     "Environment:\n"
     "  WARPWRIGHT_FORCE=OP=VARIANT,…  Variants to take, as info lists them: "
     "norm=cpu.avx2,matmul.dw=reference\n"
+    "                                 (VARIANT[CONFIGURATION] also forces a configuration)\n"
     "  WARPWRIGHT_VERBOSE=1           A line for each operation called, with its variant and time\n"
     "  OMP_NUM_THREADS=N              CPU threads, if --threads is not given (info shows the default)\n\n"
     "An option that takes one value may be given again: the last value counts.\n"
