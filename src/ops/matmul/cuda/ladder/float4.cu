@@ -110,6 +110,7 @@ void float4_forward(const Context& context, const MatmulForward& args) {
 Refusal refuse_float4(const MatmulForwardProblem& p, const DeviceInfo&) {
   constexpr std::int64_t kMostTiles = 65535;  // in a grid's second dimension
   if (p.packed) return kNotPacked;
+  if (p.batch_invariant) return "the order of a row's sums depends on its place in a tile";
   if (p.K % kLanes != 0 || p.N % kLanes != 0)
     return "moves 16 bytes at a time, and K or N is no multiple of 4";
   if (!p.aligned) return "a row does not begin at a multiple of 16 bytes";

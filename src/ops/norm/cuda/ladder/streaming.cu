@@ -78,9 +78,9 @@ __global__ void __launch_bounds__(1024) normalize(const __grid_constant__ Rows a
     squares = fmaf(centered, centered, squares);
   }
   rest = gpu::warp_sum(rest) / columns;
-  const float variance = fmaxf(gpu::warp_sum(squares) / columns - rest * rest, 0.0f);
+  const float variance = gpu::warp_sum(squares) / columns - rest * rest;
   mean += rest;
-  const float rstd = 1 / sqrtf(variance + a.eps);
+  const float rstd = 1 / sqrtf((variance < 0 ? 0 : variance) + a.eps);  // NaN stays NaN
 
   float* out = a.out + row * a.C;
   for (std::int64_t c = lane; c < a.C; c += gpu::kWarp) {
