@@ -1,4 +1,6 @@
 // warpwright bench ops: every variant of the operations, one by one.
+#include <fmt/format.h>
+
 #include <cstdint>
 #include <iostream>
 #include <memory>
@@ -8,6 +10,7 @@
 #include "cli/bench.hpp"
 #include "cli/checks.hpp"
 #include "cli/command.hpp"
+#include "core/error.hpp"
 #include "ops/testing/bench.hpp"
 
 namespace warpwright::cli {
@@ -21,9 +24,19 @@ struct BenchOpsFlags {
   DeviceFlags device;
 };
 
+// --configurations names each of them in turn, and a forced one would come before it.
+void refuse_forced_configurations(const ContextOptions& options) {
+  for (const auto& [operation, choice] : options.force) {
+    if (choice.size() == ops::variant_of(choice).size()) continue;
+    throw UsageError(fmt::format("WARPWRIGHT_FORCE names the configuration {}", choice), "--configurations",
+                     "force the variant alone, or leave out --configurations");
+  }
+}
+
 void run(const BenchOpsFlags& flags) {
   ops::BenchOptions options;
   options.context = flags.device.context_options(flags.dtype);
+  if (flags.configurations) refuse_forced_configurations(options.context);
   options.device = flags.device.place();
   if (options.device.kind == DeviceKind::cuda) options.case_seconds = 0.2;  // hundreds of calls
   options.filter = flags.filter;

@@ -6,7 +6,7 @@ namespace warpwright::ops {
 namespace {
 
 constexpr std::string_view kVariants[] = {
-    "cuda.shared_row", "cuda.streamed_row", "cuda.plain_row", "cuda.ladder_two_readings",
+    "cuda.shared_row", "cuda.streamed_row", "cuda.plain_row", "cuda.ladder_row_twice",
     "cpu.avx512",      "cpu.avx2",          "reference",
 };
 

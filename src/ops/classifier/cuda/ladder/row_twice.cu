@@ -70,10 +70,10 @@ __global__ void __launch_bounds__(1024)
 }
 
 const Option& option_for(const ClassifierProblem& p, const DeviceInfo& device) {
-  return option_of(kOptions, "classifier", "cuda.ladder_two_readings", p, device);
+  return option_of(kOptions, "classifier", "cuda.ladder_row_twice", p, device);
 }
 
-void two_readings(const Context& context, const Classifier& args) {
+void row_twice(const Context& context, const Classifier& args) {
   if (args.logits.shape[0] == 0) return;
   const Option& option = option_for(args.problem(), context.device());
   const Rows<float> rows = rows_of<float>(args);
@@ -83,7 +83,7 @@ void two_readings(const Context& context, const Classifier& args) {
                                       : rows_read_twice<false, false>;
   kernel<<<static_cast<unsigned>(rows.N), static_cast<unsigned>(option.threads), 0, context.stream().get()>>>(
       rows, option.opposite);
-  warpwright::cuda::check_launch("classifier cuda.ladder_two_readings");
+  warpwright::cuda::check_launch("classifier cuda.ladder_row_twice");
 }
 
 std::string configuration(const ClassifierProblem& p, const DeviceInfo& device) {
@@ -98,10 +98,10 @@ std::vector<Configuration> configurations(const ClassifierProblem&, const Device
 
 namespace warpwright::ops {
 
-WARPWRIGHT_KERNEL(Classifier, "cuda.ladder_two_readings"_kernel) = {
+WARPWRIGHT_KERNEL(Classifier, "cuda.ladder_row_twice"_kernel) = {
     .needs = Needs::gpu,
     .dtypes = {DType::f32},
-    .run = classifier_kernels::two_readings,
+    .run = classifier_kernels::row_twice,
     .configuration = classifier_kernels::configuration,
     .configurations = classifier_kernels::configurations,
     .only_forced = true};
