@@ -3,11 +3,14 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <sstream>
 
+#include "ops/gelu/cases.hpp"
 #include "ops/norm/cases.hpp"
+#include "ops/options.hpp"
 
 namespace warpwright::ops {
 namespace {
@@ -74,6 +77,57 @@ TEST(Bench, TimesEachVariantButTheReferenceAndMarksTheOneAPlanTakes) {
   EXPECT_EQ(variants.size(), rows.size());
   EXPECT_EQ(variants.count(std::string(kReference)), 0u);
   EXPECT_EQ(chosen, rows.empty() ? 0 : 1);
+}
+
+// A kernel with two configurations. It counts its calls in each.
+struct Option {
+  int index;
+  std::string text() const { return index == 0 ? "short" : "long, wide"; }
+};
+constexpr std::array kOptions{Option{0}, Option{1}};
+int calls[2];
+
+const Option& option_for(const GeluProblem& p, const DeviceInfo& device) {
+  return option_of(kOptions, "gelu.forward", "cpu.toy", p, device);
+}
+void count_call(const Context& context, const GeluForward& args) {
+  ++calls[option_for(args.problem(), context.device()).index];
+}
+std::string toy_configuration(const GeluProblem& p, const DeviceInfo& device) {
+  return option_for(p, device).text();
+}
+std::vector<Configuration> toy_configurations(const GeluProblem&, const DeviceInfo&) {
+  return configurations_of(kOptions);
+}
+constexpr Kernel<GeluForward> kToy{.needs = Needs::cpu,
+                                   .dtypes = kCpuDTypes,
+                                   .run = count_call,
+                                   .configuration = toy_configuration,
+                                   .configurations = toy_configurations};
+
+TEST(Bench, TimesEachConfigurationIfAsked) {
+  const std::vector<Variant<GeluForward>> variants{{"cpu.toy", &kToy}};
+  const Op<GeluForward> op{"gelu.forward", variants, [](const GeluForward& args) { return args.problem(); }};
+  for (const bool configurations : {false, true}) {
+    calls[0] = calls[1] = 0;
+    BenchOptions options;
+    options.case_seconds = 0.01;
+    options.configurations = configurations;
+    std::vector<std::string> timed, chosen;
+    Bench bench(options, [&](const BenchRow& row) {
+      timed.push_back(row.variant);
+      if (row.chosen) chosen.push_back(row.variant);
+    });
+    bench.run(op, [](testing::Fixture& f) {
+      return gelu::make_forward({40}, DType::f32, Activation::gelu_tanh, f);
+    });
+    using Names = std::vector<std::string>;
+    EXPECT_EQ(timed,
+              configurations ? (Names{"cpu.toy[short]", "cpu.toy[long, wide]"}) : Names{"cpu.toy[short]"});
+    EXPECT_EQ(chosen, Names{"cpu.toy[short]"});
+    EXPECT_GT(calls[0], 0);
+    EXPECT_EQ(calls[1] > 0, configurations);
+  }
 }
 
 TEST(Bench, TableHasALineForEachRow) {
