@@ -21,6 +21,7 @@
 #include "ops/attention/cuda/sequences.cuh"
 #include "ops/attention/kernels.hpp"
 #include "ops/cuda/reduce.cuh"
+#include "ops/cuda/streaming.cuh"
 #include "ops/cuda/vector.cuh"
 #include "ops/options.hpp"
 #include "runtime/cuda/check.hpp"
@@ -88,17 +89,6 @@ __global__ void __launch_bounds__(kPermuteThreads)
 }
 
 // ---- Softmax ----
-
-template <bool streaming>
-__device__ float load(const float* p) {
-  if constexpr (streaming) return __ldcs(p);
-  return *p;
-}
-template <bool streaming>
-__device__ void store(float* p, float value) {
-  if constexpr (streaming) return __stcs(p, value);
-  *p = value;
-}
 
 // The scores of all heads, row by row.
 struct Scores {
@@ -190,11 +180,11 @@ __global__ void __launch_bounds__(1024)
   __syncwarp();  // lanes write what others have read
   const float inverse = 1 / total.sum;
   for (int j = my_lane(); j < row.keys; j += gpu::kWarp) {
-    const float kept = load<streaming>(x + j);
+    const float kept = gpu::load_number<streaming>(x + j);
     const float e = twice ? expf(s.scale * (kept - total.largest)) : kept;
-    store<streaming>(x + j, e * inverse);
+    gpu::store_number<streaming>(x + j, e * inverse);
   }
-  for (int j = row.keys + my_lane(); j < s.sizes.Lk; j += gpu::kWarp) store<streaming>(x + j, 0);
+  for (int j = row.keys + my_lane(); j < s.sizes.Lk; j += gpu::kWarp) gpu::store_number<streaming>(x + j, 0);
   if (lse && row.lse >= 0 && my_lane() == 0) {
     lse[row.lse] = row.keys == 0 ? -INFINITY : s.scale * total.largest + logf(total.sum);
   }
@@ -240,10 +230,10 @@ __global__ void __launch_bounds__(256)
     }
     sum = gpu::block_sum(sum, sums[i % 2]);
     for (int j = thread; j < row.keys; j += threads) {
-      const float gradient = load<streaming>(p + j) * (load<streaming>(dp + j) - sum);
-      store<streaming>(dp + j, s.scale * gradient);
+      const float gradient = gpu::load_number<streaming>(p + j) * (gpu::load_number<streaming>(dp + j) - sum);
+      gpu::store_number<streaming>(dp + j, s.scale * gradient);
     }
-    for (int j = row.keys + thread; j < s.sizes.Lk; j += threads) store<streaming>(dp + j, 0);
+    for (int j = row.keys + thread; j < s.sizes.Lk; j += threads) gpu::store_number<streaming>(dp + j, 0);
   }
 }
 

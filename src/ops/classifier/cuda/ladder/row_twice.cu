@@ -10,6 +10,7 @@
 
 #include "ops/classifier/classifier.hpp"
 #include "ops/classifier/cuda/row.cuh"
+#include "ops/cuda/streaming.cuh"
 #include "ops/options.hpp"
 #include "runtime/cuda/check.hpp"
 
@@ -63,9 +64,9 @@ __global__ void __launch_bounds__(1024)
   }
   if (!rows.gradient) return;
   for (std::int64_t v = thread; v < rows.Vp; v += threads) {
-    float x[1] = {v < rows.V ? loads ? __ldcs(row + v) : row[v] : 0.0f};
+    float x[1] = {v < rows.V ? gpu::load_number<loads>(row + v) : 0.0f};
     state.to_gradient(x, v, rows.V);
-    stores ? __stcs(row + v, x[0]) : void(row[v] = x[0]);
+    gpu::store_number<stores>(row + v, x[0]);
   }
 }
 

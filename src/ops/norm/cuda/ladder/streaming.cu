@@ -5,6 +5,7 @@
 // The loads of the last reading and all stores may be marked as streaming, so that their lines are the first
 // to leave the caches. This and the number of threads in a block are the kernel's configurations.
 #include "ops/cuda/reduce.cuh"
+#include "ops/cuda/streaming.cuh"
 #include "ops/norm/cuda/element.cuh"
 #include "ops/norm/kernels.hpp"
 #include "ops/options.hpp"
@@ -48,16 +49,6 @@ struct Rows {
   float eps;
 };
 
-template <bool streaming>
-__device__ float load(const float* p) {
-  if constexpr (streaming) return __ldcs(p);
-  return *p;
-}
-template <bool streaming>
-__device__ void store(float* p, float value) {
-  streaming ? __stcs(p, value) : void(*p = value);
-}
-
 template <bool loads, bool stores>
 __global__ void __launch_bounds__(1024) normalize(const __grid_constant__ Rows a) {
   const int lane = static_cast<int>(threadIdx.x) % gpu::kWarp;
@@ -84,11 +75,12 @@ __global__ void __launch_bounds__(1024) normalize(const __grid_constant__ Rows a
 
   float* out = a.out + row * a.C;
   for (std::int64_t c = lane; c < a.C; c += gpu::kWarp) {
-    const float normalized = (load<loads>(x + c) - mean) * rstd;
-    store<stores>(out + c, fmaf(normalized, a.weight ? a.weight[c] : 1.0f, a.bias ? a.bias[c] : 0.0f));
+    const float normalized = (gpu::load_number<loads>(x + c) - mean) * rstd;
+    gpu::store_number<stores>(out + c,
+                              fmaf(normalized, a.weight ? a.weight[c] : 1.0f, a.bias ? a.bias[c] : 0.0f));
   }
-  if (lane == 0 && a.mean) store<stores>(a.mean + row, mean);
-  if (lane == 0 && a.rstd) store<stores>(a.rstd + row, rstd);
+  if (lane == 0 && a.mean) gpu::store_number<stores>(a.mean + row, mean);
+  if (lane == 0 && a.rstd) gpu::store_number<stores>(a.rstd + row, rstd);
 }
 
 const Option& option_for(const NormForwardProblem& p, const DeviceInfo& device) {
