@@ -136,7 +136,9 @@ TEST(Classifier, CudaLadderIsRightInEveryConfiguration) {
   if (cuda_device_count() == 0) GTEST_SKIP() << "needs an NVIDIA GPU";
   check_configurations(
       classifier_op(),
-      [](Fixture& f) { return classifier_kernels::make({5, 5003, 5008}, DType::f32, Options{}, f); },
+      [](Fixture& f) {
+        return classifier_kernels::make({5, 5003, 5008}, DType::f32, Options{}, f);
+      },
       [](std::string_view) { return 5003.0; });
 }
 
