@@ -162,44 +162,43 @@ Iteration iteration_of(const Machine& machine, const Product& product, const Opt
   return iteration;
 }
 
+Prediction predict(const Machine& machine, const Product& product, const Options& options, const Split& s) {
+  const std::int64_t ctas = std::min(s.ctas, s.slots) * options.cluster.m * options.cluster.n;
+  const Iteration iteration = iteration_of(machine, product, options, ctas);
+  const double results = (product.accumulate ? 2 : 1) * tile_results(options) * product.out_bytes;
+  const double partial_sums = tile_results(options) * kSumBytes;
+  // All CTAs store their results at the same time, into L2.
+  const double rate = share_of_l2(machine, product.math, busy_multiprocessors(machine, ctas)) /
+                      neighbours(machine, options, ctas);
+  Prediction p;
+  p.split = s;
+  p.tiling = options.tiling;
+  p.main_loop = real(s.most_iterations) * iteration.seconds;
+  const double starts = s.schedule == Schedule::block ? real(s.waves) : 1;
+  p.overhead = options.costs.launch + starts * (options.costs.latency + results / rate);
+  if (s.most_contributors > 1) {
+    p.fix_up = options.costs.hand_over + partial_sums / rate * real(s.most_contributors);
+  }
+  p.memory_floor = device_bytes(machine, product, options) / machine.memory_bytes_per_second;
+  const double on_chip = p.main_loop + p.overhead + p.fix_up;
+  const double least = options.costs.launch + options.costs.latency + p.memory_floor;
+  p.seconds = std::max(on_chip, least);
+  p.bound = least > on_chip ? "device memory" : iteration.bound;
+  p.flops_per_second = product.flops() / p.seconds;
+  p.share_of_peak = p.flops_per_second / machine.peak_flops(product.math);
+  return p;
+}
+
 Prediction predict(const Machine& machine, const Product& product, const Options& options,
                    Schedule schedule) {
   const std::int64_t slots = slots_of(machine, options);
   const Work work = tiles_of(machine, product, options).work();
-  const double floor = device_bytes(machine, product, options) / machine.memory_bytes_per_second;
-  const double results = (product.accumulate ? 2 : 1) * tile_results(options) * product.out_bytes;
-  const double partial_sums = tile_results(options) * kSumBytes;
-
-  const auto timed = [&](const Split& s) {
-    const std::int64_t ctas = std::min(s.ctas, slots) * options.cluster.m * options.cluster.n;
-    const Iteration iteration = iteration_of(machine, product, options, ctas);
-    // All CTAs store their results at the same time, into L2.
-    const double rate = share_of_l2(machine, product.math, busy_multiprocessors(machine, ctas)) /
-                        neighbours(machine, options, ctas);
-    Prediction p;
-    p.split = s;
-    p.tiling = options.tiling;
-    p.main_loop = real(s.most_iterations) * iteration.seconds;
-    const double starts = schedule == Schedule::block ? real(s.waves) : 1;
-    p.overhead = options.costs.launch + starts * (options.costs.latency + results / rate);
-    if (s.most_contributors > 1) {
-      p.fix_up = options.costs.hand_over + partial_sums / rate * real(s.most_contributors);
-    }
-    p.memory_floor = floor;
-    const double on_chip = p.main_loop + p.overhead + p.fix_up;
-    const double least = options.costs.launch + options.costs.latency + floor;
-    p.seconds = std::max(on_chip, least);
-    p.bound = least > on_chip ? "device memory" : iteration.bound;
-    p.flops_per_second = product.flops() / p.seconds;
-    p.share_of_peak = p.flops_per_second / machine.peak_flops(product.math);
-    return p;
-  };
-  Prediction best = timed(split(schedule, work, slots));
+  Prediction best = predict(machine, product, options, split(schedule, work, slots));
   if (schedule != Schedule::stream_k || best.split.shared_tiles == 0) return best;
   // If every tile is cut, fewer CTAs per tile cost iterations and save fix-up. This case has fewer tiles than
   // slots.
   for (std::int64_t ctas = work.tiles; ctas < slots; ++ctas) {
-    const Prediction fewer = timed(split(schedule, work, slots, ctas));
+    const Prediction fewer = predict(machine, product, options, split(schedule, work, slots, ctas));
     if (fewer.seconds < best.seconds) best = fewer;
   }
   return best;

@@ -104,6 +104,9 @@ struct Prediction {
   double flops_per_second = 0;
   double share_of_peak = 0;
 };
+Prediction predict(const Machine& machine, const Product& product, const Options& options,
+                   const Split& split);
+// The same for the schedule's own split. stream_k takes the number of CTAs with the shortest time.
 Prediction predict(const Machine& machine, const Product& product, const Options& options, Schedule schedule);
 // The fastest of candidate_tiles for this schedule. Ignores options.tiling.
 Prediction predict_best(const Machine& machine, const Product& product, const Options& options,

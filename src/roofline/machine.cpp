@@ -30,6 +30,20 @@ Machine rtx_3090() {
   return m;
 }
 
+// AD102: per multiprocessor as GA102, with a much larger L2.
+Machine rtx_4090() {
+  Machine m = rtx_3090();
+  m.name = "RTX 4090";
+  m.source = "NVIDIA Ada GPU Architecture (whitepaper), GeForce RTX 4090";
+  m.minor = 9;
+  m.multiprocessors = 128;
+  m.matrix_hz = m.fp32_hz = 2520e6;
+  m.memory_bytes_per_second = 1008e9;
+  m.l2_bytes = 73728 * kKiB;
+  m.published_matrix_flops = 165.2e12, m.published_fp32_flops = 82.6e12;
+  return m;
+}
+
 // GA100: a tensor core does 256 multiply-adds of fp16 per clock. The whitepaper states L2's 5,120 bytes per
 // clock.
 Machine a100(std::string form, double bytes_per_second, std::string source) {
@@ -78,6 +92,7 @@ const std::vector<Known>& known() {
   static const std::string h100_paper = "NVIDIA H100 Tensor Core GPU Architecture (whitepaper)";
   static const std::vector<Known> list{
       {rtx_3090(), {"rtx3090", "3090"}},
+      {rtx_4090(), {"rtx4090", "4090"}},
       {a100("SXM 40GB", 1555e9, a100_paper), {"a100sxm40", "a100", "a100sxm", "a10040"}},
       {a100("SXM 80GB", 2039e9, a100_sheet), {"a100sxm80", "a10080"}},
       {a100("PCIe 40GB", 1555e9, a100_sheet), {"a100pcie40", "a100pcie"}},
@@ -215,8 +230,9 @@ Machine measured_machine(const Measured& measured) {
   machine.shared_bytes = measured.shared_bytes;
   machine.shared_bytes_per_block = measured.shared_bytes_per_block;
   machine.published_matrix_flops = machine.published_fp32_flops = 0;
-  if (measured.major == 8 && measured.minor == 6 && measured.name.find("GeForce") == std::string::npos) {
-    machine.matrix_flops_per_clock *= 2;  // GA102 halves products with fp32 sums only on GeForce cards
+  const bool halves = measured.major == 8 && (measured.minor == 6 || measured.minor == 9);
+  if (halves && measured.name.find("GeForce") == std::string::npos) {
+    machine.matrix_flops_per_clock *= 2;  // products with fp32 sums have half the rate only on GeForce cards
     machine.tf32_flops_per_clock *= 2;
   }
   machine = held_to(std::move(machine), Math::f32, measured.fp32_flops, 0);
