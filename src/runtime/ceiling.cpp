@@ -107,6 +107,10 @@ double Ceilings::seconds(double flop_count, DType dtype, double bytes, double wr
   return std::max(flop_count / flops.of(dtype), bytes / bandwidth.at(write_share));
 }
 
+double measure_mma_flops(const DeviceInfo& device, DType dtype, double seconds) {
+  return cuda::measure_mma_flops(device, dtype, seconds);
+}
+
 std::size_t bandwidth_footprint(const DeviceInfo& device) {
   if (device.device.kind == DeviceKind::cuda) return 4 * device.l2_bytes;
   return std::max(std::size_t{16} << 20, 4 * device.l2_bytes * static_cast<std::size_t>(device.threads));

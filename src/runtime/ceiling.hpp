@@ -42,6 +42,10 @@ struct Ceilings {
 // 0.05 s will do.
 PeakFlops measure_peak_flops(const DeviceInfo& device, double seconds);
 
+// The same for mma.sync alone, from registers, on a GPU of compute capability 8.0 or later: the ceiling of
+// kernels without wgmma. fp32 is rounded to tf32; bf16 and fp16 are equally fast.
+double measure_mma_flops(const DeviceInfo& device, DType dtype, double seconds);
+
 // A working set that exceeds the L2 caches of a GPU or of all a CPU's threads, so that data comes from L3 or
 // memory.
 std::size_t bandwidth_footprint(const DeviceInfo& device);

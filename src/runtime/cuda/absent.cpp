@@ -42,6 +42,9 @@ void release_pinned(std::byte*) noexcept {}
 PeakFlops measure_peak_flops(const DeviceInfo&, double) {
   throw_absent("GPU arithmetic");
 }
+double measure_mma_flops(const DeviceInfo&, DType, double) {
+  throw_absent("GPU arithmetic");
+}
 Bandwidth measure_bandwidth(const DeviceInfo&, std::size_t, double) {
   throw_absent("GPU memory");
 }

@@ -25,6 +25,7 @@ void release_pinned(std::byte* memory) noexcept;
 
 // See runtime/ceiling.hpp.
 PeakFlops measure_peak_flops(const DeviceInfo& device, double seconds);
+double measure_mma_flops(const DeviceInfo& device, DType dtype, double seconds);
 Bandwidth measure_bandwidth(const DeviceInfo& device, std::size_t working_set, double seconds);
 
 }  // namespace warpwright::cuda

@@ -1,7 +1,8 @@
 // The loops that measure what a GPU can do at best.
 //   fp32   multiply-adds in registers, 16 chains to a thread
 //   bf16   products of the tensor cores: on sm_90a from shared memory (wgmma, 64 × 256 × 64 bytes of depth,
-//          two warpgroups a multiprocessor), elsewhere from registers (mma.sync); tf32 alike
+//          two warpgroups a multiprocessor), elsewhere from registers (mma.sync); tf32 alike. mma.sync is
+//          also measured by itself
 //   bytes  16 to a thread and access, marked as not to be used again; the copy is CUDA's own, which is faster
 // Operands are random: a GPU at its power limit multiplies zeros faster.
 #include <cuda_bf16.h>
@@ -157,7 +158,7 @@ __device__ void multiply(float (&d)[128], std::uint64_t a, std::uint64_t b) {
 }
 
 template <class T>
-__device__ float products(const Operands& operands, int iterations) {
+__device__ float products_of_shared(const Operands& operands, int iterations) {
   constexpr int kSteps = kDepthBytes / 32, kRounds = 2;
   float d[128] = {};
   const std::uint64_t a = descriptor(operands.a), b = descriptor(operands.b);
@@ -177,7 +178,7 @@ __device__ float products(const Operands& operands, int iterations) {
   return sum;
 }
 
-#else
+#endif
 
 // d += a · b, (16, 32 bytes) by (32 bytes, 8).
 template <class T>
@@ -198,7 +199,7 @@ __device__ void multiply(float (&d)[4], const unsigned (&a)[4], const unsigned (
 }
 
 template <class T>
-__device__ float products(const Operands& operands, int iterations) {
+__device__ float products_of_registers(const Operands& operands, int iterations) {
   constexpr int kTiles = 8;
   constexpr int kRounds = 2 * (kM / 16) * (kN / 8) * (kDepthBytes / 32) / kTiles / (kProductThreads / 32);
   unsigned a[4], b[kTiles][2];
@@ -217,25 +218,29 @@ __device__ float products(const Operands& operands, int iterations) {
   return sum;
 }
 
-#endif
-
-template <class T>
+// by_warps: by mma.sync even where there is wgmma.
+template <class T, bool by_warps>
 __global__ void __launch_bounds__(kProductThreads, 1) multiply_matrices(int iterations, float* sink) {
   __shared__ Operands operands;
   auto* words = reinterpret_cast<unsigned*>(&operands);
   for (unsigned i = threadIdx.x; i < sizeof operands / 4; i += kProductThreads) words[i] = random_word<T>(i);
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+  if constexpr (!by_warps) {
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+    __syncthreads();
+    return keep(products_of_shared<T>(operands, iterations), sink);
+  }
 #endif
   __syncthreads();
-  keep(products<T>(operands, iterations), sink);
+  keep(products_of_registers<T>(operands, iterations), sink);
 }
 
-template <class T>
+template <class T, bool by_warps = false>
 double matrix_flops(const DeviceInfo& device, double budget, float* sink) {
   constexpr int kIterations = 1000;
   const double seconds = shortest_seconds(device, budget, [&](cudaStream_t stream) {
-    multiply_matrices<T><<<device.gpu.multiprocessors, kProductThreads, 0, stream>>>(kIterations, sink);
+    multiply_matrices<T, by_warps>
+        <<<device.gpu.multiprocessors, kProductThreads, 0, stream>>>(kIterations, sink);
   });
   constexpr double kFlops = 2.0 * 2 * kM * kN * (kDepthBytes / sizeof(T));
   return kFlops * kIterations * device.gpu.multiprocessors / seconds;
@@ -287,6 +292,13 @@ PeakFlops measure_peak_flops(const DeviceInfo& device, double seconds) {
                           : fp32_flops(device, seconds / 2, result);
   peak.bf16 = matrix_flops<__nv_bfloat16>(device, seconds / 2, result);
   return peak;
+}
+
+double measure_mma_flops(const DeviceInfo& device, DType dtype, double seconds) {
+  const Buffer sink(sizeof(float), device.device, "measurement of the GPU's arithmetic");
+  auto* result = reinterpret_cast<float*>(sink.data());
+  return dtype == DType::f32 ? matrix_flops<float, true>(device, seconds, result)
+                             : matrix_flops<__nv_bfloat16, true>(device, seconds, result);
 }
 
 Bandwidth measure_bandwidth(const DeviceInfo& device, std::size_t working_set, double seconds) {
