@@ -206,6 +206,7 @@ TEST_F(CliTest, HelpEverywhere) {
                                                 {"bench", "step"},
                                                 {"bench", "encoder"},
                                                 {"bench", "products"},
+                                                {"bench", "schedules"},
                                                 {"roofline"}}) {
     auto arguments = words;
     arguments.push_back("--help");
@@ -276,6 +277,7 @@ TEST_F(CliTest, WrongUsageIsExitCode2) {
   for (const char* shapes : {"8x8", "8x8x0", "fp16:8x8x8", "12:8x8x8", ":8x8x8", "residual:", "random:3:1:1",
                              "random:3:0", "random:3:9223372036854775808"}) {
     fails(2, {"bench", "products", shapes}, {shapes, "is no", "residual:MxNxK"});
+    fails(2, {"bench", "schedules", shapes}, {shapes, "is no", "residual:MxNxK"});
   }
   train({"--heads", "3"}, {"--heads", "3 heads", "32"});
   train({"--keep", "-1"}, {"--keep: is -1"});

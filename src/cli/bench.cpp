@@ -18,6 +18,7 @@ void add_bench(CLI::App& app) {
   add_bench_step(*command);
   add_bench_encoder(*command);
   add_bench_products(*command);
+  add_bench_schedules(*command);
 }
 
 }  // namespace warpwright::cli

@@ -54,21 +54,28 @@ struct Candidate {
 
 template <class A>
 std::vector<Candidate<A>> candidates_of(const Op<A>& op, const typename A::Problem& problem,
-                                        const DeviceInfo& device, double within) {
+                                        const DeviceInfo& device, const TimingOptions& options) {
   std::vector<Candidate<A>> list;
   double least = std::numeric_limits<double>::infinity();
   for (const auto& variant : op.variants) {
     if (variant.name == kReference || !variant.refuse(problem, device).empty()) continue;
     const std::string own = variant.configuration(problem, device);
+    if (!options.variants.empty()) {
+      if (std::ranges::find(options.variants, variant.name) == options.variants.end()) continue;
+      list.push_back({&variant, {choice_text(variant.name, own), variant.cost(problem, device)}});
+      continue;
+    }
     for (const Configuration& c : variant.configurations(problem, device)) {
       const bool is_exempt = c.text == own || variant.kernel->predicts_roughly;
       list.push_back({&variant, {choice_text(variant.name, c.text), c.seconds}, is_exempt});
       least = std::min(least, c.seconds);
     }
   }
+  if (!options.variants.empty()) return list;
   // A cost above one second is a rank, not a prediction (kernels.hpp).
   std::erase_if(list, [&](const Candidate<A>& c) {
-    return c.timed.predicted > (c.is_exempt ? std::max(1.0, within * least) : within * least);
+    const double most = options.within * least;
+    return c.timed.predicted > (c.is_exempt ? std::max(1.0, most) : most);
   });
   return list;
 }
@@ -154,7 +161,7 @@ std::vector<TimedKernel> ProductTimer::time(const Op<A>& op, const typename A::P
                                             const TimingOptions& options) {
   if (!can_be_timed(problem)) return {};
   const auto before = context_.options().tuned;
-  std::vector<Candidate<A>> candidates = candidates_of(op, problem, context_.device(), options.within);
+  std::vector<Candidate<A>> candidates = candidates_of(op, problem, context_.device(), options);
   const std::string name = tuned_problem(problem, context_.device());
   std::size_t scratch = 0;
   std::vector<std::shared_ptr<const TunedTable>> tables;  // each names its candidate's configuration

@@ -25,6 +25,7 @@ struct TimingOptions {
   // kernels that predict roughly, and every variant's own choice, are timed in any case.
   double within = 2;
   int rounds = 5;  // samples of each kernel; the nearly fastest get four times as many, with other matrices
+  std::vector<std::string> variants{};  // only these, each with its own choice; empty: all
 };
 
 // Holds matrices of random numbers in device memory and hands them out in turn, so that a call reads its
