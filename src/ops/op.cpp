@@ -21,16 +21,6 @@ std::string_view forced_choice(const ForcedChoices& forced, std::string_view ope
   return found == forced.end() ? std::string_view() : std::string_view(found->second);
 }
 
-std::string_view variant_of(std::string_view choice) {
-  return choice.substr(0, choice.find('['));
-}
-
-std::optional<std::string_view> configuration_of(std::string_view choice) {
-  const std::size_t bracket = choice.find('[');
-  if (bracket == std::string_view::npos || !choice.ends_with(']')) return std::nullopt;
-  return choice.substr(bracket + 1, choice.size() - bracket - 2);
-}
-
 void throw_refused(std::string_view operation, const std::string& problem, const std::string& reasons,
                    bool forced) {
   throw Error(fmt::format("no variant runs {} ({})", problem, reasons), std::string(operation),

@@ -97,9 +97,6 @@ std::string choice_text(std::string_view variant, const std::string& configurati
 // "matmul.dw"); "" if there is none. It is a variant's name, or a name and a configuration:
 // "cuda.ladder_streaming[block 256, cached]".
 std::string_view forced_choice(const ForcedChoices& forced, std::string_view operation);
-// The two parts of a choice. The configuration is absent if the choice does not name one.
-std::string_view variant_of(std::string_view choice);
-std::optional<std::string_view> configuration_of(std::string_view choice);
 
 [[noreturn]] void throw_refused(std::string_view operation, const std::string& problem,
                                 const std::string& reasons, bool forced);
@@ -116,8 +113,8 @@ template <class Problem>
 std::optional<std::string_view> tuned_configuration(std::string_view operation, std::string_view kernel,
                                                     const Problem& problem, const DeviceInfo& device) {
   if (device.forced) {
-    const std::string_view forced = forced_choice(*device.forced, operation);
-    if (variant_of(forced) == kernel && configuration_of(forced)) return configuration_of(forced);
+    const auto [forced, configuration] = parts_of(forced_choice(*device.forced, operation));
+    if (forced == kernel && !configuration.empty()) return configuration;
   }
   if (!device.tuned) return std::nullopt;
   return device.tuned->configuration(operation, tuned_problem(problem, device), kernel);
@@ -164,7 +161,7 @@ Choice<A> choose(const Context& context, const Op<A>& op, const typename A::Prob
   std::string reasons;
   for (const auto& variant : op.variants) {
     const bool waits = variant.name == kReference || variant.kernel->only_forced;
-    if (forced.empty() ? waits : variant.name != variant_of(forced)) continue;
+    if (forced.empty() ? waits : variant.name != parts_of(forced).kernel) continue;
     const std::string reason = variant.refuse(problem, context.device());
     if (!reason.empty()) {
       if (!reasons.empty()) reasons += ", ";
@@ -178,12 +175,12 @@ Choice<A> choose(const Context& context, const Op<A>& op, const typename A::Prob
     }
   }
   if (!best && reasons.empty()) {
-    reasons = "there is no variant " + std::string(variant_of(forced)) + "; it has";
+    reasons = "there is no variant " + std::string(parts_of(forced).kernel) + "; it has";
     for (const auto& variant : op.variants) (reasons += ' ') += variant.name;
   }
   if (!best) throw_refused(op.name, problem.describe(), reasons, !forced.empty());
   Choice<A> choice{best, choice_text(best->name, best->configuration(problem, context.device()))};
-  if (forced.size() > variant_of(forced).size() && choice.text != forced) {
+  if (forced.size() > parts_of(forced).kernel.size() && choice.text != forced) {
     reasons = std::string(forced) + ": " + list_configurations(*best, problem, context.device());
     throw_refused(op.name, problem.describe(), reasons, true);
   }

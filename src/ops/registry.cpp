@@ -47,7 +47,7 @@ void check_forced_names(const ContextOptions& options) {
                      fmt::format("use one of: {}", fmt::join(names, ", ")));
   }
   for (const OpInfo& op : ops) {
-    const std::string_view forced = variant_of(forced_choice(options.force, op.name));
+    const std::string_view forced = parts_of(forced_choice(options.force, op.name)).kernel;
     if (!forced.empty()) check_variant_name(op, forced);
   }
 }

@@ -8,6 +8,7 @@
 #include "ops/matmul/cuda/wgmma.hpp"
 #include "ops/matmul/kernels.hpp"
 #include "ops/matmul/measured.hpp"
+#include "ops/matmul/mma_selector.hpp"
 #include "ops/matmul/packed.hpp"
 #include "ops/matmul/timeline.hpp"
 #include "ops/testing/repeated.hpp"
@@ -184,6 +185,8 @@ DeviceInfo a_hopper() {
   device.device = {DeviceKind::cuda, 0};
   device.gpu.major = 9;
   device.gpu.multiprocessors = 132;
+  device.gpu.shared_bytes_per_block = 227 << 10;
+  device.gpu.shared_bytes_per_multiprocessor = 228 << 10;
   return device;
 }
 
@@ -298,7 +301,8 @@ TEST(Matmul, OnlyKernelsThatMakeEmptyProductsTakeThem) {
   const auto expect_refused = [](const auto& op, const auto& args) {
     for (const auto& variant : op.variants) {
       if (!variant.name.starts_with("cuda.")) continue;
-      const bool takes = variant.name == "cuda.mma" || variant.name == "cuda.tile128";
+      const bool takes = variant.name == "cuda.mma_block" || variant.name == "cuda.mma_persistent" ||
+                         variant.name == "cuda.tile128";
       DeviceInfo device = a_hopper();
       EXPECT_EQ(variant.refuse(op.problem(args), device), takes ? "" : "an empty product") << variant.name;
     }
@@ -508,7 +512,8 @@ TEST_P(RandomShapes, OnCudaMatchTheReference) {
   if (cuda_device_count() == 0) GTEST_SKIP() << "needs an NVIDIA GPU";
   constexpr std::int64_t kTiles[] = {64, 128, 192, 256, 384, 512},
                          kPrimes[] = {1, 2, 3, 5, 7, 13, 31, 61, 127, 257};
-  const std::string variants[] = {"cuda.block", "cuda.persistent", "cuda.stream_k", "cuda.mma"};
+  const std::string variants[] = {"cuda.block",     "cuda.persistent",     "cuda.stream_k",
+                                  "cuda.mma_block", "cuda.mma_persistent", "cuda.mma_stream_k"};
   const auto first = static_cast<std::size_t>(GetParam()) * 250;
   std::mt19937 random(static_cast<unsigned>(GetParam() + 1));
   const auto size = [&](bool eights) {
@@ -535,9 +540,10 @@ TEST_P(RandomShapes, OnCudaMatchTheReference) {
     if (passed_over()) continue;
     for (std::size_t v = half; v < std::size(variants); v += 2) {
       const std::string& variant = variants[v];
-      // cuda.mma rounds a sum before its activation. If there are only a few results, such a rounding
+      // These variants round a sum before its activation. If there are only a few results, such a rounding
       // dominates the error.
-      if (variant == "cuda.mma" && activation != Activation::none && std::min(c.M * c.N, c.M * c.K) < 256)
+      if (variant.starts_with("cuda.mma") && activation != Activation::none &&
+          std::min(c.M * c.N, c.M * c.K) < 256)
         continue;
       const auto length = [](std::int64_t n) {
         return [=](std::string_view) { return static_cast<double>(n); };
@@ -558,32 +564,63 @@ TEST_P(RandomShapes, OnCudaMatchTheReference) {
 INSTANTIATE_TEST_SUITE_P(Matmul, RandomShapes, ::testing::Range(0, 8));
 
 #if WARPWRIGHT_CUDA
-// A kernel of the selector's list, as an operation with one variant.
-matmul::Schedule tested_schedule;
-matmul::Selection tested_selection;
-template <class A, class Make>
-void check_selections(const Op<A>& op, const Make& make, double length) {
+constexpr matmul::Schedule kAllSchedules[] = {matmul::Schedule::block, matmul::Schedule::persistent,
+                                              matmul::Schedule::stream_k};
+
+// A kernel of a selector's list, as an operation with one variant.
+template <class Selection>
+struct Tested {
+  static inline matmul::Schedule schedule;
+  static inline Selection selection;
+};
+template <class Selection, class A, class Make>
+void check_selection(const Op<A>& op, matmul::Schedule schedule, const Selection& s, const Make& make,
+                     double length, bool tf32 = false) {
   using Problem = typename A::Problem;
+  using Now = Tested<Selection>;
   static constexpr Kernel<A> kSelected = {
       .needs = Needs::gpu,
       .dtypes = kGpuDTypes,
       .run = [](const Context& context,
-                const A& moved) { matmul::cuda::run(context, moved, tested_schedule, tested_selection); },
+                const A& moved) { matmul::cuda::run(context, moved, Now::schedule, Now::selection); },
       .workspace = [](const Problem& p,
-                      const DeviceInfo&) { return matmul::cuda::workspace(p, tested_selection); }};
+                      const DeviceInfo&) { return matmul::cuda::workspace(p, Now::selection); }};
   const Variant<A> variants[] = {{"cuda.selected", &kSelected}, find_variant(op, kReference)};
   const Op<A> one{op.name, variants, op.problem};
+  SCOPED_TRACE(fmt::format("{}, {}", name_of(schedule), matmul::describe(s)));
+  Now::schedule = schedule;
+  Now::selection = s;
+  Fixture fixture(1);
+  check_variant(
+      one, "cuda.selected", fixture, make(fixture), [=](std::string_view) { return length; }, tf32);
+}
+template <class A, class Make>
+void check_selections(const Op<A>& op, const Make& make, double length) {
   Fixture shapes = Fixture::of_shapes();
   const matmul::Request request = matmul::request_of(op.problem(make(shapes)));
-  for (const matmul::Schedule schedule :
-       {matmul::Schedule::block, matmul::Schedule::persistent, matmul::Schedule::stream_k}) {
+  for (const matmul::Schedule schedule : kAllSchedules) {
     for (const matmul::Selection& s : matmul::selections(request, schedule, device_for("cuda.selected"))) {
+      if (!passed_over()) check_selection(op, schedule, s, make, length);
+    }
+  }
+}
+// The same for mma.sync. With three and seven workers, a worker has several tiles and the cuts of others'.
+template <class A, class Make>
+void check_mma_selections(const Op<A>& op, const Make& make, double length, bool tf32 = false) {
+  Fixture shapes = Fixture::of_shapes();
+  const auto problem = op.problem(make(shapes));
+  for (const matmul::Schedule schedule : kAllSchedules) {
+    for (matmul::MmaSelection s : matmul::mma_selections(
+             matmul::request_of(problem), schedule, problem.aligned_factors, device_for("cuda.selected"))) {
       if (passed_over()) continue;
-      SCOPED_TRACE(fmt::format("schedule {}, {}", static_cast<int>(schedule), matmul::describe(s)));
-      tested_schedule = schedule;
-      tested_selection = s;
-      Fixture fixture(1);
-      check_variant(one, "cuda.selected", fixture, make(fixture), [=](std::string_view) { return length; });
+      check_selection(op, schedule, s, make, length, tf32);
+      for (const int workers : {3, 7}) {
+        if (schedule == matmul::Schedule::block || workers >= s.workers) continue;
+        s.partial_bytes =
+            s.partial_bytes / static_cast<std::size_t>(s.workers) * static_cast<std::size_t>(workers);
+        s.workers = workers;
+        check_selection(op, schedule, s, make, length, tf32);
+      }
     }
   }
 }
@@ -631,6 +668,7 @@ TEST(Matmul, OnCudaEveryKernelOfTheSelectorMatchesTheReference) {
   }
 }
 
+<<<<<<< ours
 // Puts each configuration of each kernel into a tuned table, and checks the kernel that then runs.
 template <class A, class Make>
 void check_configurations(const Op<A>& op, const Make& make, double length) {
@@ -684,6 +722,36 @@ TEST(Matmul, OnCudaATunedConfigurationRunsAsNamed) {
     check_configurations(
         matmul_dw_op(), [&](Fixture& f) { return matmul::make_dw(c, dtype, true, store, f); },
         static_cast<double>(c.M));
+=======
+// Sides at and around the tiles, rows that cannot be copied 16 bytes at a time, and depths of one to many
+// slabs.
+TEST(Matmul, OnCudaEveryKernelOnMmaSyncMatchesTheReference) {
+  if (cuda_device_count() == 0) GTEST_SKIP() << "needs an NVIDIA GPU";
+  for (const matmul::Case& c : {matmul::Case{1, 8, 8, 0},
+                                {131, 200, 264, 0},
+                                {257, 513, 65, 1},
+                                {264, 264, 1032, 8},
+                                {700, 392, 72, 0}}) {
+    for (const DType dtype : {DType::bf16, DType::f16, DType::f32}) {
+      const bool tf32 = dtype == DType::f32;
+      check_mma_selections(
+          matmul_forward_op(),
+          [&](Fixture& f) { return matmul::make_forward(c, dtype, true, Activation::none, f); },
+          static_cast<double>(c.K), tf32);
+      check_mma_selections(
+          matmul_forward_op(),
+          [&](Fixture& f) {
+            return matmul::make_forward(c, dtype, true, Activation::none, f, {true, 0.5f, true});
+          },
+          static_cast<double>(c.K), tf32);
+      check_mma_selections(
+          matmul_dx_op(), [&](Fixture& f) { return matmul::make_dx(c, dtype, Activation::none, f); },
+          static_cast<double>(c.N), tf32);
+      check_mma_selections(
+          matmul_dw_op(), [&](Fixture& f) { return matmul::make_dw(c, dtype, true, Store::add, f); },
+          static_cast<double>(c.M), tf32);
+    }
+>>>>>>> theirs
   }
 }
 
@@ -773,7 +841,10 @@ TEST_P(RepeatedProduct, HasTheSameBits) {
                    matmul::make_dx({1500, 264, 1032}, DType::bf16, Activation::gelu_tanh, fixture), kRuns);
 }
 
-INSTANTIATE_TEST_SUITE_P(OnCuda, RepeatedProduct, ::testing::ValuesIn(kSchedules), test_name);
+INSTANTIATE_TEST_SUITE_P(OnCuda, RepeatedProduct,
+                         ::testing::Values("cuda.block", "cuda.persistent", "cuda.stream_k", "cuda.mma_block",
+                                           "cuda.mma_persistent", "cuda.mma_stream_k"),
+                         test_name);
 
 TEST(Matmul, OnCudaARowsBitsDoNotDependOnHowManyOthersThereAre) {
   if (cuda_device_count() == 0) GTEST_SKIP() << "needs an NVIDIA GPU";

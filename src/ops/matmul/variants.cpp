@@ -19,23 +19,27 @@ constexpr std::string_view kForward[] = {
     "cuda.block",
     "cuda.cublaslt",
     "cuda.cublaslt_unfused",
-    "cuda.mma",
+    "cuda.mma_block",
+    "cuda.mma_persistent",
+    "cuda.mma_stream_k",
     "cuda.tile128",
     "cuda.ladder_float4",
     "reference",
 };
 
 constexpr std::string_view kDx[] = {
-    "cpu.amx_bf16", "cpu.avx512",      "cpu.avx2",
-    "cpu.onednn",   "cuda.persistent", "cuda.stream_k",
-    "cuda.block",   "cuda.cublaslt",   "cuda.cublaslt_unfused",
-    "cuda.mma",     "cuda.tile128",    "cuda.ladder_library",
-    "reference",
+    "cpu.amx_bf16",   "cpu.avx512",          "cpu.avx2",
+    "cpu.onednn",     "cuda.persistent",     "cuda.stream_k",
+    "cuda.block",     "cuda.cublaslt",       "cuda.cublaslt_unfused",
+    "cuda.mma_block", "cuda.mma_persistent", "cuda.mma_stream_k",
+    "cuda.tile128",   "cuda.ladder_library", "reference",
 };
 
 constexpr std::string_view kDw[] = {
-    "cpu.amx_bf16", "cpu.avx512",    "cpu.avx2", "cpu.onednn",   "cuda.persistent",     "cuda.stream_k",
-    "cuda.block",   "cuda.cublaslt", "cuda.mma", "cuda.tile128", "cuda.ladder_library", "reference",
+    "cpu.amx_bf16",        "cpu.avx512",          "cpu.avx2",          "cpu.onednn",
+    "cuda.persistent",     "cuda.stream_k",       "cuda.block",        "cuda.cublaslt",
+    "cuda.mma_block",      "cuda.mma_persistent", "cuda.mma_stream_k", "cuda.tile128",
+    "cuda.ladder_library", "reference",
 };
 
 // Variants of the forward that read the number of rows on the device.

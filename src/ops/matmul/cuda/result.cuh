@@ -21,15 +21,41 @@ struct Result {
 
   // The element without what is stored there already.
   __device__ float finish(std::int64_t row, std::int64_t col, float sum) const {
-    if (bias) sum += gpu::to_float(bias[col]);
+    return finish_biased(row, col, bias ? sum + gpu::to_float(bias[col]) : sum);
+  }
+  __device__ void store(std::int64_t row, std::int64_t col, float sum) const {
+    store_finished(row, col, finish(row, col, sum));
+  }
+  // sum: with its bias.
+  __device__ void store_biased(std::int64_t row, std::int64_t col, float sum) const {
+    store_finished(row, col, finish_biased(row, col, sum));
+  }
+
+ private:
+  __device__ float finish_biased(std::int64_t row, std::int64_t col, float sum) const {
     sum *= scale;
     if (residual) sum += gpu::to_float(residual[row * residual_stride + col]);
     return sum;
   }
-  __device__ void store(std::int64_t row, std::int64_t col, float sum) const {
-    sum = finish(row, col, sum);
+  __device__ void store_finished(std::int64_t row, std::int64_t col, float sum) const {
     Out& place = data[row * stride + col];
     place = gpu::from_float<Out>(add ? gpu::to_float(place) + sum : sum);
+  }
+  // The same for neighbours. Their place, and that of their residual, is a multiple of their size.
+  template <int count>
+  __device__ void store_biased(std::int64_t row, std::int64_t col, float (&sums)[count]) const {
+    using Neighbours = gpu::Packed<Out, count>;
+    const auto add_matrix = [&](const Out* from) {
+      const Neighbours more = Neighbours::load(from);
+#pragma unroll
+      for (int i = 0; i < count; ++i) sums[i] += more[i];
+    };
+    Out* const place = data + row * stride + col;
+#pragma unroll
+    for (float& sum : sums) sum *= scale;
+    if (residual) add_matrix(residual + row * residual_stride + col);
+    if (add) add_matrix(place);
+    Neighbours::from_floats(sums).store(place);
   }
 };
 
