@@ -152,6 +152,10 @@ void run(const RooflineFlags& f) {
   } else if (f.measure || !f.schedule.empty()) {
     throw UsageError("needs a product", f.measure ? "--measure" : "--schedule", "give --m, --n and --k");
   }
+  if (f.kernels) {
+    if (math == Math::f32) throw UsageError("is of bf16, fp16 and tf32", "--kernels", "give another --dtype");
+    report.kernels = kernels_on(machine, math, options_of(f, cluster).costs, report.product);
+  }
   f.json ? print_json(report) : print_text(report);
 }
 

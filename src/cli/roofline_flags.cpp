@@ -77,6 +77,8 @@ void add_report_flags(CLI::App& command, RooflineFlags& f) {
   command.add_option("--filter", f.filter,
                      "Only records whose operation, variant and problem contain this; default: all");
   command.add_flag("--measure", f.measure, "Also time the product on the GPU present");
+  command.add_flag("--kernels", f.kernels,
+                   "Print the occupancy of the kernels on mma.sync, and their times for the product");
   command.add_flag("--map", f.map, "Print the fastest schedule for many shapes of depth --k");
   command.add_flag("--json", f.json, "Print JSON, which tools/plot.py draws");
 }

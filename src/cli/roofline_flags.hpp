@@ -25,7 +25,7 @@ struct RooflineFlags {
          hand_over_us = 1e6 * roofline::Costs{}.hand_over;
   double matrix_tflops = 0, memory_gb = 0;
   std::vector<std::filesystem::path> measured;
-  bool map = false, explain = false, measure = false, json = false;
+  bool map = false, kernels = false, explain = false, measure = false, json = false;
 
   void add_to(CLI::App& command);
   // The GPU of --device; UsageError for a CPU.

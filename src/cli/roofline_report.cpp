@@ -356,6 +356,7 @@ void print_text(const RooflineReport& report) {
   if (report.map.empty() && !report.product) print_tables(report);
   if (report.product) print_product(*report.product, report.cluster);
   if (!report.map.empty()) print_map(report);
+  if (!report.kernels.empty()) print_kernels(report.kernels);
   if (report.explain) print_explanation(report);
 }
 
@@ -366,6 +367,7 @@ void print_json(const RooflineReport& report) {
                       {"tables", json_of_tables(report)}};
   for (const Record& r : report.measured) out["measured"].push_back(json_of(r));
   if (report.product) out["product"] = json_of(*report.product);
+  if (!report.kernels.empty()) out["kernels"] = json_of(report.kernels);
   for (const MapCell& cell : report.map) {
     out["map"].push_back({{"rows", cell.rows},
                           {"cols", cell.cols},

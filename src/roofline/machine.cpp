@@ -20,7 +20,7 @@ Machine rtx_3090() {
   m.name = "RTX 3090";
   m.source = "NVIDIA Ampere GA102 GPU Architecture (whitepaper), GeForce RTX 3090";
   m.major = 8, m.minor = 6;
-  m.multiprocessors = 82, m.fp32_lanes = 128;
+  m.multiprocessors = 82, m.fp32_lanes = 128, m.warps = 48;
   m.matrix_flops_per_clock = 512, m.tf32_flops_per_clock = 256;
   m.matrix_hz = m.fp32_hz = 1695e6;
   m.memory_bytes_per_second = 936e9;

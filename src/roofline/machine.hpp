@@ -25,6 +25,7 @@ struct Machine {
   int major = 0, minor = 0;
   int multiprocessors = 0;
   int fp32_lanes = 0;                  // per multiprocessor; each does one multiply-add per clock
+  int warps = 64;                      // that a multiprocessor holds at once
   int tensor_cores = 4;                // per multiprocessor
   double matrix_flops_per_clock = 0;   // per multiprocessor: bf16 or fp16, dense, fp32 sums
   double tf32_flops_per_clock = 0;     // per multiprocessor

@@ -7,6 +7,7 @@
 
 #include "core/error.hpp"
 #include "roofline/gemm.hpp"
+#include "roofline/occupancy.hpp"
 
 namespace warpwright::roofline {
 namespace {
@@ -152,6 +153,25 @@ TEST(Machines, ByAnySpelling) {
   }
 }
 
+// By hand, from the limits in the CUDA C++ Programming Guide, "Compute Capabilities".
+TEST(Occupancy, IsTheLeastOfThreeLimits) {
+  const Machine small = published_machine("RTX 3090"), large = published_machine("A100");
+  const Occupancy by_shared =
+      occupancy_of(small, {.threads = 128, .registers = 128, .shared_bytes = 48 << 10});
+  EXPECT_EQ(by_shared.by_registers, 4);
+  EXPECT_EQ(by_shared.by_shared, 2);  // 2 × 49 of 100 KB
+  EXPECT_EQ(by_shared.by_warps, 12);
+  EXPECT_EQ(by_shared.blocks, 2);
+  EXPECT_DOUBLE_EQ(by_shared.warps, 8.0 / 48);
+  EXPECT_EQ(by_shared.limit, "shared memory");
+  EXPECT_EQ(occupancy_of(large, {.threads = 128, .registers = 128, .shared_bytes = 48 << 10}).by_shared, 3);
+  const Occupancy by_registers = occupancy_of(large, {.threads = 256, .registers = 255, .shared_bytes = 0});
+  EXPECT_EQ(by_registers.blocks, 1);
+  EXPECT_EQ(by_registers.limit, "registers");
+  EXPECT_EQ(occupancy_of(small, {.threads = 1024, .registers = 16, .shared_bytes = 0}).blocks, 1);
+  EXPECT_EQ(occupancy_of(small, {.threads = 32, .registers = 16, .shared_bytes = 100 << 10}).blocks, 0);
+}
+
 TEST(Machines, Measured) {
   Measured seen{"NVIDIA H200", 9, 0, 132, 60 << 20, 228 << 10, 227 << 10, 930e12, 66e12, 4.6e12};
   const Machine m = measured_machine(seen);
@@ -161,6 +181,8 @@ TEST(Machines, Measured) {
   EXPECT_LT(m.shared_bytes_per_second(Math::bf16), h200().shared_bytes_per_second(Math::bf16));
   seen.name = "NVIDIA A40", seen.major = 8, seen.minor = 6, seen.multiprocessors = 84;
   EXPECT_EQ(measured_machine(seen).flops_per_clock(Math::bf16), 1024);  // an A40 is not a GeForce card
+  seen.name = "NVIDIA L4", seen.minor = 9, seen.multiprocessors = 58;
+  EXPECT_EQ(measured_machine(seen).flops_per_clock(Math::bf16), 1024);
   seen.major = 12;
   EXPECT_THROW(measured_machine(seen), Error);
   const Machine held = held_to(h200(), Math::bf16, 700e12, 4e12);

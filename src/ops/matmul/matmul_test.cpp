@@ -1000,6 +1000,57 @@ TEST(Matmul, AProductOfAModelsStepHasTimesOfItsOwn) {
   EXPECT_LT(large_in_step, large);
 }
 
+DeviceInfo gpu_of_capability_8(int minor, int multiprocessors, std::size_t shared) {
+  DeviceInfo device;
+  device.device = {DeviceKind::cuda, 0};
+  device.gpu = {8, minor, multiprocessors, shared - 1024, shared};
+  device.l2_bytes = 6 << 20;
+  return device;
+}
+
+// sm_80, sm_86 and sm_89: every tile fits, in the number of blocks that its kernel is compiled for.
+TEST(Matmul, TilesOfMmaSyncFitEveryGpuThatHasIt) {
+  for (const DeviceInfo& device :
+       {gpu_of_capability_8(0, 108, 164 << 10), gpu_of_capability_8(6, 82, 100 << 10),
+        gpu_of_capability_8(9, 128, 100 << 10), a_hopper()}) {
+    const roofline::Machine machine = matmul::mma_machine(device);
+    EXPECT_EQ(machine.multiprocessors, device.gpu.multiprocessors);
+    for (const matmul::MmaTile& tile : matmul::kMmaTiles) {
+      EXPECT_GE(roofline::occupancy_of(machine, matmul::needs_of(tile)).blocks, tile.blocks)
+          << tile.rows << "x" << tile.cols;
+    }
+  }
+}
+
+// 133 tiles of 128 × 256 on 132 multiprocessors: two waves, or one and equal shares of the rest.
+TEST(Matmul, OnMmaSyncStreamKIsPredictedToFillTheLastWave) {
+  matmul::Request r;
+  r.extent = {133 * 128, 256, 8192};
+  const DeviceInfo device = a_hopper();
+  const auto seconds = [&](matmul::Schedule schedule) {
+    return matmul::select_mma(r, schedule, true, device).seconds;
+  };
+  EXPECT_LT(1.2 * seconds(matmul::Schedule::stream_k), seconds(matmul::Schedule::persistent));
+  EXPECT_LE(seconds(matmul::Schedule::persistent), seconds(matmul::Schedule::block));
+  const auto s = matmul::select_mma(r, matmul::Schedule::stream_k, true, device);
+  const matmul::MmaTile& tile = matmul::kMmaTiles[s.tile];
+  EXPECT_EQ(s.partial_bytes,
+            static_cast<std::size_t>(s.workers) * static_cast<std::size_t>(tile.rows * tile.cols) * 4);
+}
+
+TEST(Matmul, OnHopperKernelsOnMmaSyncComeLast) {
+  MatmulForwardProblem problem;
+  problem.M = 1024, problem.N = problem.K = 768, problem.dtype = DType::bf16;
+  const auto cost = [&](std::string_view name) {
+    return find_variant(matmul_forward_op(), name).cost(problem, a_hopper());
+  };
+  for (const char* name : {"cuda.mma_block", "cuda.mma_persistent", "cuda.mma_stream_k"}) {
+    EXPECT_GT(cost(name), cost("cuda.persistent")) << name;
+    EXPECT_LT(find_variant(matmul_forward_op(), name).cost(problem, gpu_of_capability_8(0, 108, 164 << 10)),
+              1e-3);
+  }
+}
+
 // If any size is zero, so that there is no tile or no depth, the selector still has a time and a tile.
 TEST(Matmul, TheSelectorTakesEmptyProducts) {
   DeviceInfo device;

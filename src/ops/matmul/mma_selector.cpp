@@ -9,20 +9,12 @@ namespace warpwright::ops::matmul {
 namespace {
 
 constexpr int kSlabBytes = 64;
-constexpr int kReservedShared = 1024;  // of each block, by the driver
 constexpr std::int64_t kMostFlags = 1024;
 
 roofline::Math math_of(DType dtype) {
   return dtype == DType::bf16  ? roofline::Math::bf16
          : dtype == DType::f16 ? roofline::Math::f16
                                : roofline::Math::tf32;
-}
-
-bool fits(const MmaTile& tile, const DeviceInfo& device) {
-  const auto bytes = static_cast<std::size_t>(tile.shared_bytes());
-  return bytes <= device.gpu.shared_bytes_per_block &&
-         static_cast<std::size_t>(tile.blocks) * (bytes + kReservedShared) <=
-             device.gpu.shared_bytes_per_multiprocessor;
 }
 
 }  // namespace
@@ -67,6 +59,10 @@ roofline::Options roofline_options(const MmaTile& tile, roofline::Math math) {
   return options;
 }
 
+roofline::BlockNeeds needs_of(const MmaTile& tile) {
+  return {.threads = tile.threads(), .registers = tile.registers(), .shared_bytes = tile.shared_bytes()};
+}
+
 std::vector<MmaSelection> mma_selections(const Request& r, Schedule schedule, bool aligned,
                                          const DeviceInfo& device) {
   constexpr std::int64_t kMost = std::numeric_limits<int>::max(), kMostTiles = std::int64_t{1} << 30;
@@ -75,7 +71,9 @@ std::vector<MmaSelection> mma_selections(const Request& r, Schedule schedule, bo
   const roofline::Product product = roofline_product(r);
   for (int index = 0; index < kMmaTileCount; ++index) {
     const MmaTile& tile = kMmaTiles[index];
-    if (!fits(tile, device) || (!aligned && index != kUnalignedMmaTile)) continue;
+    if (roofline::occupancy_of(machine, needs_of(tile)).blocks < tile.blocks ||
+        (!aligned && index != kUnalignedMmaTile))
+      continue;
     const roofline::Options options = roofline_options(tile, product.math);
     const std::int64_t slots = roofline::slots_of(machine, options);
     const roofline::Work work = roofline::tiles_of(machine, product, options).work();

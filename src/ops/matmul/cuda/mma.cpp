@@ -8,6 +8,7 @@
 #include <limits>
 
 #include "ops/matmul/cuda/parts.hpp"
+#include "ops/matmul/mma_selector.hpp"
 
 namespace warpwright::ops::matmul::cuda {
 void run(const Context& context, const MatmulForward& args, Schedule schedule,

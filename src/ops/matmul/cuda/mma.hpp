@@ -1,7 +1,8 @@
 // Connects the Kernel objects (mma.cpp) with the CUDA kernels on mma.sync.
 #pragma once
 
-#include "ops/matmul/mma_selector.hpp"
+#include "ops/matmul/kernels.hpp"
+#include "ops/matmul/mma_tiles.hpp"
 
 namespace warpwright::ops::matmul::cuda {
 

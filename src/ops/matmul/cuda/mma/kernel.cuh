@@ -17,7 +17,7 @@
 #include "ops/matmul/cuda/hopper/schedule.cuh"
 #include "ops/matmul/cuda/mma/slab.cuh"
 #include "ops/matmul/cuda/result.cuh"
-#include "ops/matmul/mma_selector.hpp"
+#include "ops/matmul/mma_tiles.hpp"
 
 namespace warpwright::ops::matmul::cuda::mma {
 
