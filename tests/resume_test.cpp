@@ -219,7 +219,7 @@ TEST_F(ResumeCliTest, ATunedTableThatDoesNotFitIsTold) {
   make_shards(5000, 500);
   succeeds(train("run", {"--steps", "1"}));
   TunedTable table({"NVIDIA H200", "580.159.04", "130002", "0.1.0"});
-  table.set("matmul.dx", "M=32 N=96 K=32 bf16", "cuda.mma");
+  table.set("matmul.dx", "M=32 N=96 K=32 bf16", "cuda.mma_block");
   const fs::path trainer = folder / "run/checkpoints/step_00000001/trainer.json";
   auto json = nlohmann::json::parse(read_file(trainer, 1 << 20));
   json["settings"]["tuned"] = table.checksum();

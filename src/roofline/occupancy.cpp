@@ -8,7 +8,7 @@ Occupancy occupancy_of(const Machine& machine, const BlockNeeds& block) {
   constexpr std::int64_t kRegisterBytes = 4, kUnit = 256, kReserved = 1024, kMostBlocks = 16;
   const std::int64_t warps = (block.threads + 31) / 32;
   const std::int64_t registers = (block.registers * std::int64_t{32} + kUnit - 1) / kUnit * kUnit * warps;
-  const auto room = [](std::int64_t all, std::int64_t each) {
+  const auto room = [&](std::int64_t all, std::int64_t each) {
     return static_cast<int>(std::min(each > 0 ? all / each : kMostBlocks, kMostBlocks));
   };
   Occupancy o;

@@ -16,7 +16,7 @@ const TunedFor kMachine{"NVIDIA H200", "580.159.04", "130002", "0.1.0"};
 TunedTable table() {
   TunedTable table(kMachine);
   table.set("matmul.dx", "M=1 N=2 K=3 bf16", "cuda.block[64x64, 4 workers]");
-  table.set("matmul.dx", "M=2 N=2 K=3 bf16", "cuda.mma");
+  table.set("matmul.dx", "M=2 N=2 K=3 bf16", "cuda.mma_block");
   return table;
 }
 
@@ -41,7 +41,7 @@ TEST_F(TunedTableFile, ReadsWhatItWrites) {
 
 TEST(TunedTable, ConfigurationIsOfTheChosenKernelAlone) {
   EXPECT_EQ(table().configuration("matmul.dx", "M=1 N=2 K=3 bf16", "cuda.block"), "64x64, 4 workers");
-  EXPECT_EQ(table().configuration("matmul.dx", "M=2 N=2 K=3 bf16", "cuda.mma"), "");
+  EXPECT_EQ(table().configuration("matmul.dx", "M=2 N=2 K=3 bf16", "cuda.mma_block"), "");
   EXPECT_FALSE(table().configuration("matmul.dx", "M=1 N=2 K=3 bf16", "cuda.persistent"));
   EXPECT_FALSE(table().configuration("matmul.dx", "M=9 N=2 K=3 bf16", "cuda.block"));
 }
@@ -60,7 +60,7 @@ TEST_F(TunedTableFile, ADamagedFileIsRefused) {
   EXPECT_NE(error_of(path), "");  // missing
   table().write(path);
   std::string text = read_file(path, 1 << 20);
-  text.replace(text.find("cuda.mma"), 8, "cuda.mmb");
+  text.replace(text.find("cuda.mma_block"), 8, "cuda.mmb");
   write_file_atomically(path, text);
   EXPECT_EQ(error_of(path), "is damaged: its checksum does not match");
   for (const char* other :
