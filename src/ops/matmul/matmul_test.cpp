@@ -1038,6 +1038,7 @@ TEST(Matmul, OnMmaSyncStreamKIsPredictedToFillTheLastWave) {
             static_cast<std::size_t>(s.workers) * static_cast<std::size_t>(tile.rows * tile.cols) * 4);
 }
 
+#if WARPWRIGHT_CUDA
 TEST(Matmul, OnHopperKernelsOnMmaSyncComeLast) {
   MatmulForwardProblem problem;
   problem.M = 1024, problem.N = problem.K = 768, problem.dtype = DType::bf16;
@@ -1050,6 +1051,7 @@ TEST(Matmul, OnHopperKernelsOnMmaSyncComeLast) {
               1e-3);
   }
 }
+#endif
 
 // If any size is zero, so that there is no tile or no depth, the selector still has a time and a tile.
 TEST(Matmul, TheSelectorTakesEmptyProducts) {
