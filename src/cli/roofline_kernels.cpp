@@ -47,11 +47,11 @@ void print_kernels(const std::vector<KernelReport>& kernels) {
   }
   if (kernels.front().predictions.empty()) return;
   fmt::print("\n{:<14}", "tile");
-  for (const Schedule schedule : kSchedules) fmt::print("{:>26}", name_of(schedule));
+  for (const Schedule schedule : kSchedules) fmt::print("{:>30}", name_of(schedule));
   for (const KernelReport& k : kernels) {
     fmt::print("\n{:<14}", text_of(k.tiling.block));
     for (const Prediction& p : k.predictions) {
-      fmt::print("{:>26}", fmt::format("{:.1f} us {:.1f} TFLOP/s {:.0f}%", p.seconds * 1e6,
+      fmt::print("{:>30}", fmt::format("{:.1f} us {:.1f} TFLOP/s {:.0f}%", p.seconds * 1e6,
                                        p.flops_per_second * 1e-12, 100 * p.share_of_peak));
     }
   }

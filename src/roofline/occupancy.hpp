@@ -8,7 +8,7 @@
 
 namespace warpwright::roofline {
 
-// What one block takes.
+// The resources of one block.
 struct BlockNeeds {
   int threads = 0, registers = 0;  // registers of a thread
   std::int64_t shared_bytes = 0;

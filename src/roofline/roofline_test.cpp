@@ -153,7 +153,7 @@ TEST(Machines, ByAnySpelling) {
   }
 }
 
-// By hand, from the limits in the CUDA C++ Programming Guide, "Compute Capabilities".
+// Computed by hand from the limits in the CUDA C++ Programming Guide, "Compute Capabilities".
 TEST(Occupancy, IsTheLeastOfThreeLimits) {
   const Machine small = published_machine("RTX 3090"), large = published_machine("A100");
   const Occupancy by_shared =

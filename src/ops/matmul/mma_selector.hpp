@@ -22,7 +22,7 @@ roofline::Machine mma_machine(const DeviceInfo& device);
 // The roofline's product, with sides of at least one.
 roofline::Product roofline_product(const Request& request);
 roofline::Options roofline_options(const MmaTile& tile, roofline::Math math);
-// What one block of a tile takes, at most.
+// The most that one block of a tile takes.
 roofline::BlockNeeds needs_of(const MmaTile& tile);
 
 // Every kernel that can run the product with this schedule, once per useful number of workers. aligned: the

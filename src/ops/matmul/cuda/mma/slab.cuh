@@ -46,7 +46,7 @@ struct Slab {
   static constexpr int kRows = transposed ? kDepth : side, kCols = transposed ? side : kDepth;
   static constexpr int kRowChunks = kCols / kLanes;
   static constexpr int kBytes = side * kSlabBytes;
-  // Whether a transposed slab is read word by word: ldmatrix transposes elements of 16 bits only.
+  // A transposed slab of fp32 is read word by word, because ldmatrix transposes elements of 16 bits only.
   static constexpr bool kByWords = transposed && sizeof(T) == 4;
 
   // The bits of a chunk's index that a row flips.
