@@ -31,16 +31,6 @@ struct Result {
     store_finished(row, col, finish_biased(row, col, sum));
   }
 
- private:
-  __device__ float finish_biased(std::int64_t row, std::int64_t col, float sum) const {
-    sum *= scale;
-    if (residual) sum += gpu::to_float(residual[row * residual_stride + col]);
-    return sum;
-  }
-  __device__ void store_finished(std::int64_t row, std::int64_t col, float sum) const {
-    Out& place = data[row * stride + col];
-    place = gpu::from_float<Out>(add ? gpu::to_float(place) + sum : sum);
-  }
   // The same for neighbours. Their place, and that of their residual, is a multiple of their size.
   template <int count>
   __device__ void store_biased(std::int64_t row, std::int64_t col, float (&sums)[count]) const {
@@ -56,6 +46,17 @@ struct Result {
     if (residual) add_matrix(residual + row * residual_stride + col);
     if (add) add_matrix(place);
     Neighbours::from_floats(sums).store(place);
+  }
+
+ private:
+  __device__ float finish_biased(std::int64_t row, std::int64_t col, float sum) const {
+    sum *= scale;
+    if (residual) sum += gpu::to_float(residual[row * residual_stride + col]);
+    return sum;
+  }
+  __device__ void store_finished(std::int64_t row, std::int64_t col, float sum) const {
+    Out& place = data[row * stride + col];
+    place = gpu::from_float<Out>(add ? gpu::to_float(place) + sum : sum);
   }
 };
 
