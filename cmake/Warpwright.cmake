@@ -68,7 +68,7 @@ function(warpwright_unity target)
 endfunction()
 
 # g++ reads fmt and the usual containers precompiled: they take half of a small source's compile time. The libraries share the
-# precompiled header of warpwright_runtime, because their flags agree. With ccache there is none, because ccache would not
+# precompiled header of warpwright_runtime, because their flags agree; the commands have one with CLI11. With ccache there is none, because ccache would not
 # keep what is compiled with it. scripts/check-syntax has none either, so it finds missing includes.
 function(warpwright_precompiled target)
   if(NOT CMAKE_CXX_COMPILER_ID STREQUAL "GNU" OR CMAKE_CXX_COMPILER_LAUNCHER MATCHES "ccache")
@@ -76,6 +76,9 @@ function(warpwright_precompiled target)
   endif()
   if(target STREQUAL "warpwright_runtime")
     target_precompile_headers(${target} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:${PROJECT_SOURCE_DIR}/cmake/precompiled.hpp>)
+  elseif(target STREQUAL "warpwright_cli")
+    target_precompile_headers(${target} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:${PROJECT_SOURCE_DIR}/cmake/precompiled.hpp>
+                              $<$<COMPILE_LANGUAGE:CXX>:<CLI/CLI.hpp$<ANGLE-R>>)
   else()
     target_precompile_headers(${target} REUSE_FROM warpwright_runtime)
   endif()

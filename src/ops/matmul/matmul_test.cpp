@@ -721,395 +721,390 @@ TEST(Matmul, OnCudaATunedConfigurationRunsAsNamed) {
     check_tuned(
         matmul_dw_op(), [&](Fixture& f) { return matmul::make_dw(c, dtype, true, store, f); },
         static_cast<double>(c.M));
+  }
+}
 
-    // Sides at and around the tiles, rows that cannot be copied 16 bytes at a time, and depths of one to many
-    // slabs.
-    TEST(Matmul, OnCudaEveryKernelOnMmaSyncMatchesTheReference) {
-      if (cuda_device_count() == 0) GTEST_SKIP() << "needs an NVIDIA GPU";
-      for (const matmul::Case& c : {matmul::Case{1, 8, 8, 0},
-                                    {131, 200, 264, 0},
-                                    {257, 513, 65, 1},
-                                    {264, 264, 1032, 8},
-                                    {700, 392, 72, 0}}) {
-        for (const DType dtype : {DType::bf16, DType::f16, DType::f32}) {
-          const bool tf32 = dtype == DType::f32;
-          check_mma_selections(
-              matmul_forward_op(),
-              [&](Fixture& f) { return matmul::make_forward(c, dtype, true, Activation::none, f); },
-              static_cast<double>(c.K), tf32);
-          check_mma_selections(
-              matmul_forward_op(),
-              [&](Fixture& f) {
-                return matmul::make_forward(c, dtype, true, Activation::none, f, {true, 0.5f, true});
-              },
-              static_cast<double>(c.K), tf32);
-          check_mma_selections(
-              matmul_dx_op(), [&](Fixture& f) { return matmul::make_dx(c, dtype, Activation::none, f); },
-              static_cast<double>(c.N), tf32);
-          check_mma_selections(
-              matmul_dw_op(), [&](Fixture& f) { return matmul::make_dw(c, dtype, true, Store::add, f); },
-              static_cast<double>(c.M), tf32);
-        }
-      }
-    }
-
-    TEST(Matmul, OnCudaGroupsMakeOneTileAfterTheOther) {
-      if (cuda_device_count() == 0) GTEST_SKIP() << "needs an NVIDIA GPU";
-      const matmul::Case forward{4100, 1544, 8, 8}, dx{4100, 8, 1544, 8};
-      if (device_info({DeviceKind::cuda, 0}).gpu.major != 9) GTEST_SKIP() << "needs a Hopper GPU";
-      check_selections(
+// Sides at and around the tiles, rows that cannot be copied 16 bytes at a time, and depths of one to many
+// slabs.
+TEST(Matmul, OnCudaEveryKernelOnMmaSyncMatchesTheReference) {
+  if (cuda_device_count() == 0) GTEST_SKIP() << "needs an NVIDIA GPU";
+  for (const matmul::Case& c : {matmul::Case{1, 8, 8, 0},
+                                {131, 200, 264, 0},
+                                {257, 513, 65, 1},
+                                {264, 264, 1032, 8},
+                                {700, 392, 72, 0}}) {
+    for (const DType dtype : {DType::bf16, DType::f16, DType::f32}) {
+      const bool tf32 = dtype == DType::f32;
+      check_mma_selections(
+          matmul_forward_op(),
+          [&](Fixture& f) { return matmul::make_forward(c, dtype, true, Activation::none, f); },
+          static_cast<double>(c.K), tf32);
+      check_mma_selections(
           matmul_forward_op(),
           [&](Fixture& f) {
-            return matmul::make_forward(forward, DType::bf16, true, Activation::gelu_tanh, f);
+            return matmul::make_forward(c, dtype, true, Activation::none, f, {true, 0.5f, true});
           },
-          8);
-      const matmul::Case plain{2100, 1032, 8, 8};  // for tiles of up to 128 × 128
-      check_selections(
-          matmul_forward_op(),
-          [&](Fixture& f) { return matmul::make_forward(plain, DType::bf16, true, Activation::none, f); }, 8);
-      for (const matmul::Finishing& finishing : matmul::kFinishings) {
-        check_selections(
-            matmul_forward_op(),
-            [&](Fixture& f) {
-              return matmul::make_forward(forward, DType::bf16, true, Activation::none, f, finishing);
-            },
-            8);
-      }
-      check_selections(
-          matmul_dx_op(),
-          [&](Fixture& f) { return matmul::make_dx(dx, DType::bf16, Activation::gelu_tanh, f); }, 8);
-      check_selections(
-          matmul_dx_op(),
-          [&](Fixture& f) { return matmul::make_dx(dx, DType::bf16, Activation::none, f, true); }, 8);
+          static_cast<double>(c.K), tf32);
+      check_mma_selections(
+          matmul_dx_op(), [&](Fixture& f) { return matmul::make_dx(c, dtype, Activation::none, f); },
+          static_cast<double>(c.N), tf32);
+      check_mma_selections(
+          matmul_dw_op(), [&](Fixture& f) { return matmul::make_dw(c, dtype, true, Store::add, f); },
+          static_cast<double>(c.M), tf32);
     }
+  }
+}
+
+TEST(Matmul, OnCudaGroupsMakeOneTileAfterTheOther) {
+  if (cuda_device_count() == 0) GTEST_SKIP() << "needs an NVIDIA GPU";
+  const matmul::Case forward{4100, 1544, 8, 8}, dx{4100, 8, 1544, 8};
+  if (device_info({DeviceKind::cuda, 0}).gpu.major != 9) GTEST_SKIP() << "needs a Hopper GPU";
+  check_selections(
+      matmul_forward_op(),
+      [&](Fixture& f) { return matmul::make_forward(forward, DType::bf16, true, Activation::gelu_tanh, f); },
+      8);
+  const matmul::Case plain{2100, 1032, 8, 8};  // for tiles of up to 128 × 128
+  check_selections(
+      matmul_forward_op(),
+      [&](Fixture& f) { return matmul::make_forward(plain, DType::bf16, true, Activation::none, f); }, 8);
+  for (const matmul::Finishing& finishing : matmul::kFinishings) {
+    check_selections(
+        matmul_forward_op(),
+        [&](Fixture& f) {
+          return matmul::make_forward(forward, DType::bf16, true, Activation::none, f, finishing);
+        },
+        8);
+  }
+  check_selections(
+      matmul_dx_op(), [&](Fixture& f) { return matmul::make_dx(dx, DType::bf16, Activation::gelu_tanh, f); },
+      8);
+  check_selections(
+      matmul_dx_op(), [&](Fixture& f) { return matmul::make_dx(dx, DType::bf16, Activation::none, f, true); },
+      8);
+}
 #endif
 
-    template <class A>
-    void expect_same_bits(const Op<A>& op, const std::string& name, const A& args, int runs) {
-      const auto& variant = find_variant(op, name);
-      Context& context = gpu_context({DeviceKind::cuda, 0}, false);
-      const typename A::Problem problem = op.problem(args);
-      if (!variant.refuse(problem, context.device()).empty()) return;
-      context.reserve_scratch(std::max<std::size_t>(variant.workspace(problem, context.device()), 1));
-      const auto uses = uses_of(args);
-      DeviceCopy copy(uses, context.device().device, context.stream());
-      std::vector<std::byte> first, now;
-      for (int i = 0; i < runs; ++i) {
-        variant.run(context, copy.moved(args));
-        copy.download(context.stream());
-        now.clear();
-        for (const TensorUse& use : uses) {
-          const auto* bytes = static_cast<const std::byte*>(use.tensor.data);
-          if (use.access != Access::read) now.insert(now.end(), bytes, bytes + use.tensor.bytes());
-        }
-        if (i == 0) first = now;
-        ASSERT_TRUE(now == first) << op.name << " " << name << ", run " << i;
-      }
+template <class A>
+void expect_same_bits(const Op<A>& op, const std::string& name, const A& args, int runs) {
+  const auto& variant = find_variant(op, name);
+  Context& context = gpu_context({DeviceKind::cuda, 0}, false);
+  const typename A::Problem problem = op.problem(args);
+  if (!variant.refuse(problem, context.device()).empty()) return;
+  context.reserve_scratch(std::max<std::size_t>(variant.workspace(problem, context.device()), 1));
+  const auto uses = uses_of(args);
+  DeviceCopy copy(uses, context.device().device, context.stream());
+  std::vector<std::byte> first, now;
+  for (int i = 0; i < runs; ++i) {
+    variant.run(context, copy.moved(args));
+    copy.download(context.stream());
+    now.clear();
+    for (const TensorUse& use : uses) {
+      const auto* bytes = static_cast<const std::byte*>(use.tensor.data);
+      if (use.access != Access::read) now.insert(now.end(), bytes, bytes + use.tensor.bytes());
     }
+    if (i == 0) first = now;
+    ASSERT_TRUE(now == first) << op.name << " " << name << ", run " << i;
+  }
+}
 
-    class RepeatedProduct : public testing::VariantTest {};
+class RepeatedProduct : public testing::VariantTest {};
 
-    TEST_P(RepeatedProduct, HasTheSameBits) {
-      if (cuda_device_count() == 0) GTEST_SKIP() << "needs an NVIDIA GPU";
-      constexpr int kRuns = 1000;
-      const std::string& name = GetParam();
-      Fixture fixture(7);
-      // Few and many tiles. Their depths are divided both ways: with and without equal numbers of workers per
-      // tile.
-      expect_same_bits(matmul_dw_op(), name,
-                       matmul::make_dw({3000, 520, 264}, DType::bf16, true, Store::assign, fixture), kRuns);
-      expect_same_bits(matmul_dw_op(), name,
-                       matmul::make_dw({2000, 1544, 776}, DType::bf16, false, Store::assign, fixture), kRuns);
+TEST_P(RepeatedProduct, HasTheSameBits) {
+  if (cuda_device_count() == 0) GTEST_SKIP() << "needs an NVIDIA GPU";
+  constexpr int kRuns = 1000;
+  const std::string& name = GetParam();
+  Fixture fixture(7);
+  // Few and many tiles. Their depths are divided both ways: with and without equal numbers of workers per
+  // tile.
+  expect_same_bits(matmul_dw_op(), name,
+                   matmul::make_dw({3000, 520, 264}, DType::bf16, true, Store::assign, fixture), kRuns);
+  expect_same_bits(matmul_dw_op(), name,
+                   matmul::make_dw({2000, 1544, 776}, DType::bf16, false, Store::assign, fixture), kRuns);
+  expect_same_bits(matmul_forward_op(), name,
+                   matmul::make_forward({200, 264, 1544}, DType::bf16, true, Activation::none, fixture),
+                   kRuns);
+  expect_same_bits(matmul_forward_op(), name,
+                   matmul::make_forward({1500, 1032, 264}, DType::bf16, true, Activation::gelu_tanh, fixture),
+                   kRuns);
+  for (const matmul::Finishing& finishing : {matmul::Finishing{true, 0.5f}, {true, 0.5f, true}}) {
+    for (const matmul::Case& c : {matmul::Case{200, 264, 1544}, {1500, 1032, 264}}) {
       expect_same_bits(matmul_forward_op(), name,
-                       matmul::make_forward({200, 264, 1544}, DType::bf16, true, Activation::none, fixture),
-                       kRuns);
-      expect_same_bits(
-          matmul_forward_op(), name,
-          matmul::make_forward({1500, 1032, 264}, DType::bf16, true, Activation::gelu_tanh, fixture), kRuns);
-      for (const matmul::Finishing& finishing : {matmul::Finishing{true, 0.5f}, {true, 0.5f, true}}) {
-        for (const matmul::Case& c : {matmul::Case{200, 264, 1544}, {1500, 1032, 264}}) {
-          expect_same_bits(matmul_forward_op(), name,
-                           matmul::make_forward(c, DType::bf16, true, Activation::none, fixture, finishing),
-                           kRuns);
-        }
-      }
-      expect_same_bits(matmul_dx_op(), name,
-                       matmul::make_dx({200, 1544, 264}, DType::bf16, Activation::none, fixture, true),
-                       kRuns);
-      expect_same_bits(matmul_dx_op(), name,
-                       matmul::make_dx({200, 1544, 264}, DType::bf16, Activation::none, fixture), kRuns);
-      expect_same_bits(matmul_dx_op(), name,
-                       matmul::make_dx({1500, 264, 1032}, DType::bf16, Activation::gelu_tanh, fixture),
+                       matmul::make_forward(c, DType::bf16, true, Activation::none, fixture, finishing),
                        kRuns);
     }
+  }
+  expect_same_bits(matmul_dx_op(), name,
+                   matmul::make_dx({200, 1544, 264}, DType::bf16, Activation::none, fixture, true), kRuns);
+  expect_same_bits(matmul_dx_op(), name,
+                   matmul::make_dx({200, 1544, 264}, DType::bf16, Activation::none, fixture), kRuns);
+  expect_same_bits(matmul_dx_op(), name,
+                   matmul::make_dx({1500, 264, 1032}, DType::bf16, Activation::gelu_tanh, fixture), kRuns);
+}
 
-    INSTANTIATE_TEST_SUITE_P(OnCuda, RepeatedProduct,
-                             ::testing::Values("cuda.block", "cuda.persistent", "cuda.stream_k",
-                                               "cuda.mma_block", "cuda.mma_persistent", "cuda.mma_stream_k"),
-                             test_name);
+INSTANTIATE_TEST_SUITE_P(OnCuda, RepeatedProduct,
+                         ::testing::Values("cuda.block", "cuda.persistent", "cuda.stream_k", "cuda.mma_block",
+                                           "cuda.mma_persistent", "cuda.mma_stream_k"),
+                         test_name);
 
-    TEST(Matmul, OnCudaARowsBitsDoNotDependOnHowManyOthersThereAre) {
-      if (cuda_device_count() == 0) GTEST_SKIP() << "needs an NVIDIA GPU";
-      Fixture fixture(8);
-      auto args = matmul::make_forward({9000, 776, 520}, DType::bf16, true, Activation::none, fixture);
-      args.batch_invariant = true;
-      const auto& variant = find_variant(matmul_forward_op(), "cuda.persistent");
-      if (const auto reason = variant.refuse(matmul_forward_op().problem(args), device_for(variant.name));
-          !reason.empty()) {
-        GTEST_SKIP() << reason;
-      }
+TEST(Matmul, OnCudaARowsBitsDoNotDependOnHowManyOthersThereAre) {
+  if (cuda_device_count() == 0) GTEST_SKIP() << "needs an NVIDIA GPU";
+  Fixture fixture(8);
+  auto args = matmul::make_forward({9000, 776, 520}, DType::bf16, true, Activation::none, fixture);
+  args.batch_invariant = true;
+  const auto& variant = find_variant(matmul_forward_op(), "cuda.persistent");
+  if (const auto reason = variant.refuse(matmul_forward_op().problem(args), device_for(variant.name));
+      !reason.empty()) {
+    GTEST_SKIP() << reason;
+  }
+  run_variant(matmul_forward_op(), variant, args, 1);
+  const auto all = elements_of(args.out.slice(0, 0, 300));
+  for (const int rows : {1, 64, 300, 3000}) {
+    auto few = args;
+    few.x = args.x.slice(0, 0, rows);
+    few.out = fixture.output(DType::bf16, {rows, 776});
+    run_variant(matmul_forward_op(), variant, few, 1);
+    const auto out = elements_of(few.out);
+    for (std::size_t i = 0; i < std::min(out.size(), all.size()); ++i) ASSERT_EQ(out[i], all[i]) << rows;
+  }
+}
+
+// Rows from the number in device memory on may hold arbitrary values.
+TEST(Matmul, OnCudaTheNumberOfRowsIsReadFromTheDevice) {
+  if (cuda_device_count() == 0) GTEST_SKIP() << "needs an NVIDIA GPU";
+  for (const std::string& name : kSchedules) {
+    for (const int rows : {0, 1, 127, 128, 129, 300}) {
+      Fixture fixture(6);
+      auto args = matmul::make_forward({300, 264, 520}, DType::bf16, true, Activation::none, fixture);
+      auto expected = args;
+      expected.out = fixture.output(DType::bf16, {300, 264});
+      args.rows = fixture.integers({rows});
+      const auto& variant = find_variant(matmul_forward_op(), name);
+      if (!variant.refuse(matmul_forward_op().problem(args), device_for(name)).empty()) continue;
       run_variant(matmul_forward_op(), variant, args, 1);
-      const auto all = elements_of(args.out.slice(0, 0, 300));
-      for (const int rows : {1, 64, 300, 3000}) {
-        auto few = args;
-        few.x = args.x.slice(0, 0, rows);
-        few.out = fixture.output(DType::bf16, {rows, 776});
-        run_variant(matmul_forward_op(), variant, few, 1);
-        const auto out = elements_of(few.out);
-        for (std::size_t i = 0; i < std::min(out.size(), all.size()); ++i) ASSERT_EQ(out[i], all[i]) << rows;
-      }
+      run_variant(matmul_forward_op(), variant, expected, 1);
+      const auto out = elements_of(args.out.slice(0, 0, rows)),
+                 wanted = elements_of(expected.out.slice(0, 0, rows));
+      const Deviation error = compare(out, wanted, DType::bf16);
+      EXPECT_EQ(error.not_finite, 0) << name;
+      EXPECT_LE(error.relative, 2 * tolerance(DType::bf16, 520)) << name;
     }
+  }
+}
 
-    // Rows from the number in device memory on may hold arbitrary values.
-    TEST(Matmul, OnCudaTheNumberOfRowsIsReadFromTheDevice) {
-      if (cuda_device_count() == 0) GTEST_SKIP() << "needs an NVIDIA GPU";
-      for (const std::string& name : kSchedules) {
-        for (const int rows : {0, 1, 127, 128, 129, 300}) {
-          Fixture fixture(6);
-          auto args = matmul::make_forward({300, 264, 520}, DType::bf16, true, Activation::none, fixture);
-          auto expected = args;
-          expected.out = fixture.output(DType::bf16, {300, 264});
-          args.rows = fixture.integers({rows});
-          const auto& variant = find_variant(matmul_forward_op(), name);
-          if (!variant.refuse(matmul_forward_op().problem(args), device_for(name)).empty()) continue;
-          run_variant(matmul_forward_op(), variant, args, 1);
-          run_variant(matmul_forward_op(), variant, expected, 1);
-          const auto out = elements_of(args.out.slice(0, 0, rows)),
-                     wanted = elements_of(expected.out.slice(0, 0, rows));
-          const Deviation error = compare(out, wanted, DType::bf16);
-          EXPECT_EQ(error.not_finite, 0) << name;
-          EXPECT_LE(error.relative, 2 * tolerance(DType::bf16, 520)) << name;
+// A kernel whose blocks have one tile each has a block for every tile, or is not offered.
+TEST(Matmul, BlocksCoverEveryTile) {
+  DeviceInfo device;
+  device.gpu.multiprocessors = 132;
+  matmul::Request request;
+  for (const std::int64_t rows : {std::int64_t{1}, std::int64_t{5000}, std::int64_t{2'147'483'640}}) {
+    request.extent = {.rows = rows, .cols = 8, .depth = 8};
+    const auto list = matmul::selections(request, matmul::Schedule::block, device);
+    EXPECT_FALSE(list.empty());
+    for (const matmul::Selection& s : list) {
+      EXPECT_EQ(s.workers, matmul::tiles_of(request.extent, matmul::kTiles[s.tile].shape))
+          << rows << " rows, " << matmul::describe(s);
+    }
+  }
+}
+
+TEST(Matmul, VariantsAreForcedPerDirection) {
+  Fixture fixture(4);
+  ContextOptions options;
+  options.force["matmul"] = "reference";
+  options.force["matmul.dw"] = "cpu.avx2";
+  Context context(options);
+  const auto dw = matmul::make_dw({3, 4, 5}, DType::f32, true, Store::add, fixture);
+  const auto dx = matmul::make_dx({3, 4, 5}, DType::f32, Activation::none, fixture);
+  EXPECT_EQ(choose(context, matmul_dx_op(), matmul_dx_op().problem(dx)).variant->name, kReference);
+  if (context.device().cpu.avx2) {
+    EXPECT_EQ(choose(context, matmul_dw_op(), matmul_dw_op().problem(dw)).variant->name, "cpu.avx2");
+  }
+}
+
+// Every slab of every tile belongs to a worker. Each worker's share is one range. No two shares differ by
+// more than a tile.
+TEST(Matmul, StreamKSharesDifferByOneTileAtMost) {
+  for (const int workers : {1, 2, 7, 66, 132}) {
+    for (const std::int64_t depth : {1, 3, 12, 48, 1024}) {
+      for (std::int64_t tiles = 1; tiles <= 5 * workers + 3; tiles += 1 + tiles / 50) {
+        const std::int64_t whole = roofline::whole_tiles(tiles, workers), cut = (tiles - whole) * depth;
+        EXPECT_EQ(whole % workers, 0);
+        const std::int64_t sharers = roofline::sharers_of(cut, depth, workers);
+        std::int64_t least = cut, most = 0, end = 0;
+        for (int w = 0; w < workers; ++w) {
+          EXPECT_EQ(roofline::share_begin(cut, sharers, w), end);
+          const std::int64_t next = roofline::share_begin(cut, sharers, w + 1);
+          least = std::min(least, next - end);
+          most = std::max(most, next - end);
+          end = next;
         }
+        EXPECT_EQ(end, cut);
+        EXPECT_LE(most - least, depth) << workers << " workers, " << tiles << " tiles of " << depth;
       }
     }
+  }
+}
 
-    // A kernel whose blocks have one tile each has a block for every tile, or is not offered.
-    TEST(Matmul, BlocksCoverEveryTile) {
-      DeviceInfo device;
-      device.gpu.multiprocessors = 132;
-      matmul::Request request;
-      for (const std::int64_t rows : {std::int64_t{1}, std::int64_t{5000}, std::int64_t{2'147'483'640}}) {
-        request.extent = {.rows = rows, .cols = 8, .depth = 8};
-        const auto list = matmul::selections(request, matmul::Schedule::block, device);
-        EXPECT_FALSE(list.empty());
-        for (const matmul::Selection& s : list) {
-          EXPECT_EQ(s.workers, matmul::tiles_of(request.extent, matmul::kTiles[s.tile].shape))
-              << rows << " rows, " << matmul::describe(s);
-        }
-      }
-    }
+TEST(Matmul, MeasuredTimesAreReadAsTheyWereWritten) {
+  matmul::MeasuredProduct product;
+  product.request.direction = matmul::Direction::dx;
+  product.request.extent = {4096, 768, 3072};
+  matmul::Selection selection;
+  selection.tile = matmul::tile_of({128, 192, 1, 1, 2, 1});
+  selection.workers = 66;
+  const std::string ours = matmul::kernel_name(matmul::Schedule::persistent, selection);
+  EXPECT_EQ(ours, "cuda.persistent[128x192, in turns, clusters 2x1, 66 workers]");
+  const matmul::LibraryKernel kernel{256, 128, 1, 2, 3, 5};
+  const std::string library = matmul::kernel_name(kernel);
+  EXPECT_EQ(library, "cuda.cublaslt[256x128, clusters 1x2, depth in 3, option 5]");
+  EXPECT_EQ(matmul::kernel_name(matmul::library_kernel_named(library)), library);
+  product.seconds = {{ours, 3.12e-5}, {library, 2.5e-5}};
+  const std::string line = product.line();
+  const auto read = matmul::MeasuredProduct::read(line);
+  EXPECT_EQ(read.line(), line);
+  EXPECT_EQ(read.request.extent.depth, 3072);
+  EXPECT_DOUBLE_EQ(read.seconds.at(ours), 3.12e-5);
+  const auto with = [&](std::string_view old, const std::string& now) {
+    std::string changed = line;
+    return changed.replace(line.find(old), old.size(), now);
+  };
+  for (const std::string& wrong :
+       {std::string(), line.substr(1), with("dx", "up"), with("4096", "0"), with("none", "relu6"),
+        with("3.12e-05", "0"), with("3.12e-05", "true"), with("rows", "row")}) {
+    EXPECT_THROW(matmul::MeasuredProduct::read(wrong), Error) << wrong;
+  }
+  for (const char* wrong : {"", "cuda.cublaslt", "cuda.cublaslt[]", "cuda.cublaslt[128x]",
+                            "cuda.persistent[128x128]", "cuda.cublaslt[128x128, option 0]"}) {
+    EXPECT_THROW(matmul::library_kernel_named(wrong), Error) << wrong;
+  }
+}
 
-    TEST(Matmul, VariantsAreForcedPerDirection) {
-      Fixture fixture(4);
-      ContextOptions options;
-      options.force["matmul"] = "reference";
-      options.force["matmul.dw"] = "cpu.avx2";
-      Context context(options);
-      const auto dw = matmul::make_dw({3, 4, 5}, DType::f32, true, Store::add, fixture);
-      const auto dx = matmul::make_dx({3, 4, 5}, DType::f32, Activation::none, fixture);
-      EXPECT_EQ(choose(context, matmul_dx_op(), matmul_dx_op().problem(dx)).variant->name, kReference);
-      if (context.device().cpu.avx2) {
-        EXPECT_EQ(choose(context, matmul_dw_op(), matmul_dw_op().problem(dw)).variant->name, "cpu.avx2");
-      }
+// In a model's step, other kernels run before and after a product. The predictions, and thus the choice,
+// may differ there: tiles of 64×64 begin later, and the weights of a pair of 64×128 are loaded ahead.
+TEST(Matmul, AProductOfAModelsStepHasTimesOfItsOwn) {
+  MatmulForwardProblem problem;
+  problem.M = 704;
+  problem.N = problem.K = 768;
+  problem.dtype = DType::f16;
+  const auto seconds = [&](const matmul::TileShape& shape) {
+    for (int tile = 0; tile < matmul::kTileCount; ++tile) {
+      if (matmul::kTiles[tile].shape != shape) continue;
+      return matmul::seconds_of(matmul::request_of(problem), matmul::Schedule::persistent, tile, 132);
     }
+    return 0.0;
+  };
+  const double small = seconds({64, 64, 1, 1, 1, 1}), large = seconds({64, 128, 1, 2, 1, 1});
+  problem.rows_counted = true;
+  const double small_in_step = seconds({64, 64, 1, 1, 1, 1}), large_in_step = seconds({64, 128, 1, 2, 1, 1});
+  EXPECT_GT(small_in_step, small);
+  EXPECT_LT(large_in_step, large);
+}
 
-    // Every slab of every tile belongs to a worker. Each worker's share is one range. No two shares differ by
-    // more than a tile.
-    TEST(Matmul, StreamKSharesDifferByOneTileAtMost) {
-      for (const int workers : {1, 2, 7, 66, 132}) {
-        for (const std::int64_t depth : {1, 3, 12, 48, 1024}) {
-          for (std::int64_t tiles = 1; tiles <= 5 * workers + 3; tiles += 1 + tiles / 50) {
-            const std::int64_t whole = roofline::whole_tiles(tiles, workers), cut = (tiles - whole) * depth;
-            EXPECT_EQ(whole % workers, 0);
-            const std::int64_t sharers = roofline::sharers_of(cut, depth, workers);
-            std::int64_t least = cut, most = 0, end = 0;
-            for (int w = 0; w < workers; ++w) {
-              EXPECT_EQ(roofline::share_begin(cut, sharers, w), end);
-              const std::int64_t next = roofline::share_begin(cut, sharers, w + 1);
-              least = std::min(least, next - end);
-              most = std::max(most, next - end);
-              end = next;
-            }
-            EXPECT_EQ(end, cut);
-            EXPECT_LE(most - least, depth) << workers << " workers, " << tiles << " tiles of " << depth;
-          }
-        }
-      }
-    }
+DeviceInfo gpu_of_capability_8(int minor, int multiprocessors, std::size_t shared) {
+  DeviceInfo device;
+  device.device = {DeviceKind::cuda, 0};
+  device.gpu = {8, minor, multiprocessors, shared - 1024, shared};
+  device.l2_bytes = 6 << 20;
+  return device;
+}
 
-    TEST(Matmul, MeasuredTimesAreReadAsTheyWereWritten) {
-      matmul::MeasuredProduct product;
-      product.request.direction = matmul::Direction::dx;
-      product.request.extent = {4096, 768, 3072};
-      matmul::Selection selection;
-      selection.tile = matmul::tile_of({128, 192, 1, 1, 2, 1});
-      selection.workers = 66;
-      const std::string ours = matmul::kernel_name(matmul::Schedule::persistent, selection);
-      EXPECT_EQ(ours, "cuda.persistent[128x192, in turns, clusters 2x1, 66 workers]");
-      const matmul::LibraryKernel kernel{256, 128, 1, 2, 3, 5};
-      const std::string library = matmul::kernel_name(kernel);
-      EXPECT_EQ(library, "cuda.cublaslt[256x128, clusters 1x2, depth in 3, option 5]");
-      EXPECT_EQ(matmul::kernel_name(matmul::library_kernel_named(library)), library);
-      product.seconds = {{ours, 3.12e-5}, {library, 2.5e-5}};
-      const std::string line = product.line();
-      const auto read = matmul::MeasuredProduct::read(line);
-      EXPECT_EQ(read.line(), line);
-      EXPECT_EQ(read.request.extent.depth, 3072);
-      EXPECT_DOUBLE_EQ(read.seconds.at(ours), 3.12e-5);
-      const auto with = [&](std::string_view old, const std::string& now) {
-        std::string changed = line;
-        return changed.replace(line.find(old), old.size(), now);
-      };
-      for (const std::string& wrong :
-           {std::string(), line.substr(1), with("dx", "up"), with("4096", "0"), with("none", "relu6"),
-            with("3.12e-05", "0"), with("3.12e-05", "true"), with("rows", "row")}) {
-        EXPECT_THROW(matmul::MeasuredProduct::read(wrong), Error) << wrong;
-      }
-      for (const char* wrong : {"", "cuda.cublaslt", "cuda.cublaslt[]", "cuda.cublaslt[128x]",
-                                "cuda.persistent[128x128]", "cuda.cublaslt[128x128, option 0]"}) {
-        EXPECT_THROW(matmul::library_kernel_named(wrong), Error) << wrong;
-      }
+// sm_80, sm_86 and sm_89: every tile fits, in the number of blocks that its kernel is compiled for.
+TEST(Matmul, TilesOfMmaSyncFitEveryGpuThatHasIt) {
+  for (const DeviceInfo& device :
+       {gpu_of_capability_8(0, 108, 164 << 10), gpu_of_capability_8(6, 82, 100 << 10),
+        gpu_of_capability_8(9, 128, 100 << 10), a_hopper()}) {
+    const roofline::Machine machine = matmul::mma_machine(device);
+    EXPECT_EQ(machine.multiprocessors, device.gpu.multiprocessors);
+    for (const matmul::MmaTile& tile : matmul::kMmaTiles) {
+      EXPECT_GE(roofline::occupancy_of(machine, matmul::needs_of(tile)).blocks, tile.blocks)
+          << tile.rows << "x" << tile.cols;
     }
+  }
+}
 
-    // In a model's step, other kernels run before and after a product. The predictions, and thus the choice,
-    // may differ there: tiles of 64×64 begin later, and the weights of a pair of 64×128 are loaded ahead.
-    TEST(Matmul, AProductOfAModelsStepHasTimesOfItsOwn) {
-      MatmulForwardProblem problem;
-      problem.M = 704;
-      problem.N = problem.K = 768;
-      problem.dtype = DType::f16;
-      const auto seconds = [&](const matmul::TileShape& shape) {
-        for (int tile = 0; tile < matmul::kTileCount; ++tile) {
-          if (matmul::kTiles[tile].shape != shape) continue;
-          return matmul::seconds_of(matmul::request_of(problem), matmul::Schedule::persistent, tile, 132);
-        }
-        return 0.0;
-      };
-      const double small = seconds({64, 64, 1, 1, 1, 1}), large = seconds({64, 128, 1, 2, 1, 1});
-      problem.rows_counted = true;
-      const double small_in_step = seconds({64, 64, 1, 1, 1, 1}),
-                   large_in_step = seconds({64, 128, 1, 2, 1, 1});
-      EXPECT_GT(small_in_step, small);
-      EXPECT_LT(large_in_step, large);
-    }
-
-    DeviceInfo gpu_of_capability_8(int minor, int multiprocessors, std::size_t shared) {
-      DeviceInfo device;
-      device.device = {DeviceKind::cuda, 0};
-      device.gpu = {8, minor, multiprocessors, shared - 1024, shared};
-      device.l2_bytes = 6 << 20;
-      return device;
-    }
-
-    // sm_80, sm_86 and sm_89: every tile fits, in the number of blocks that its kernel is compiled for.
-    TEST(Matmul, TilesOfMmaSyncFitEveryGpuThatHasIt) {
-      for (const DeviceInfo& device :
-           {gpu_of_capability_8(0, 108, 164 << 10), gpu_of_capability_8(6, 82, 100 << 10),
-            gpu_of_capability_8(9, 128, 100 << 10), a_hopper()}) {
-        const roofline::Machine machine = matmul::mma_machine(device);
-        EXPECT_EQ(machine.multiprocessors, device.gpu.multiprocessors);
-        for (const matmul::MmaTile& tile : matmul::kMmaTiles) {
-          EXPECT_GE(roofline::occupancy_of(machine, matmul::needs_of(tile)).blocks, tile.blocks)
-              << tile.rows << "x" << tile.cols;
-        }
-      }
-    }
-
-    // 133 tiles of 128 × 256 on 132 multiprocessors: two waves, or one and equal shares of the rest.
-    TEST(Matmul, OnMmaSyncStreamKIsPredictedToFillTheLastWave) {
-      matmul::Request r;
-      r.extent = {133 * 128, 256, 8192};
-      const DeviceInfo device = a_hopper();
-      const auto seconds = [&](matmul::Schedule schedule) {
-        return matmul::select_mma(r, schedule, true, device).seconds;
-      };
-      EXPECT_LT(1.2 * seconds(matmul::Schedule::stream_k), seconds(matmul::Schedule::persistent));
-      EXPECT_LE(seconds(matmul::Schedule::persistent), seconds(matmul::Schedule::block));
-      const auto s = matmul::select_mma(r, matmul::Schedule::stream_k, true, device);
-      const matmul::MmaTile& tile = matmul::kMmaTiles[s.tile];
-      EXPECT_EQ(s.partial_bytes,
-                static_cast<std::size_t>(s.workers) * static_cast<std::size_t>(tile.rows * tile.cols) * 4);
-    }
+// 133 tiles of 128 × 256 on 132 multiprocessors: two waves, or one and equal shares of the rest.
+TEST(Matmul, OnMmaSyncStreamKIsPredictedToFillTheLastWave) {
+  matmul::Request r;
+  r.extent = {133 * 128, 256, 8192};
+  const DeviceInfo device = a_hopper();
+  const auto seconds = [&](matmul::Schedule schedule) {
+    return matmul::select_mma(r, schedule, true, device).seconds;
+  };
+  EXPECT_LT(1.2 * seconds(matmul::Schedule::stream_k), seconds(matmul::Schedule::persistent));
+  EXPECT_LE(seconds(matmul::Schedule::persistent), seconds(matmul::Schedule::block));
+  const auto s = matmul::select_mma(r, matmul::Schedule::stream_k, true, device);
+  const matmul::MmaTile& tile = matmul::kMmaTiles[s.tile];
+  EXPECT_EQ(s.partial_bytes,
+            static_cast<std::size_t>(s.workers) * static_cast<std::size_t>(tile.rows * tile.cols) * 4);
+}
 
 #if WARPWRIGHT_CUDA
-    TEST(Matmul, OnHopperKernelsOnMmaSyncComeLast) {
-      MatmulForwardProblem problem;
-      problem.M = 1024, problem.N = problem.K = 768, problem.dtype = DType::bf16;
-      const auto cost = [&](std::string_view name) {
-        return find_variant(matmul_forward_op(), name).cost(problem, a_hopper());
-      };
-      for (const char* name : {"cuda.mma_block", "cuda.mma_persistent", "cuda.mma_stream_k"}) {
-        EXPECT_GT(cost(name), cost("cuda.persistent")) << name;
-        EXPECT_LT(
-            find_variant(matmul_forward_op(), name).cost(problem, gpu_of_capability_8(0, 108, 164 << 10)),
-            1e-3);
-      }
-    }
+TEST(Matmul, OnHopperKernelsOnMmaSyncComeLast) {
+  MatmulForwardProblem problem;
+  problem.M = 1024, problem.N = problem.K = 768, problem.dtype = DType::bf16;
+  const auto cost = [&](std::string_view name) {
+    return find_variant(matmul_forward_op(), name).cost(problem, a_hopper());
+  };
+  for (const char* name : {"cuda.mma_block", "cuda.mma_persistent", "cuda.mma_stream_k"}) {
+    EXPECT_GT(cost(name), cost("cuda.persistent")) << name;
+    EXPECT_LT(find_variant(matmul_forward_op(), name).cost(problem, gpu_of_capability_8(0, 108, 164 << 10)),
+              1e-3);
+  }
+}
 #endif
 
-    // If any size is zero, so that there is no tile or no depth, the selector still has a time and a tile.
-    TEST(Matmul, TheSelectorTakesEmptyProducts) {
-      DeviceInfo device;
-      device.gpu.multiprocessors = 132;
-      for (const matmul::Case& c :
-           {matmul::Case{0, 8, 8}, {8, 0, 8}, {8, 8, 0}, {0, 0, 0}, {300, 0, 3072}, {0, 3072, 768}}) {
-        MatmulForwardProblem forward;
-        forward.M = c.M, forward.N = c.N, forward.K = c.K, forward.dtype = DType::bf16;
-        MatmulDxProblem dx;
-        dx.M = c.M, dx.N = c.N, dx.K = c.K, dx.dtype = DType::bf16;
-        MatmulDwProblem dw;
-        dw.M = c.M, dw.N = c.N, dw.K = c.K, dw.dtype = DType::bf16;
-        for (const matmul::Request& r :
-             {matmul::request_of(forward), matmul::request_of(dx), matmul::request_of(dw)}) {
-          for (const auto schedule :
-               {matmul::Schedule::block, matmul::Schedule::persistent, matmul::Schedule::stream_k}) {
-            EXPECT_GE(matmul::select(r, schedule, device).tile, 0);
-            EXPECT_GE(matmul::select(r, schedule, device).seconds, 0);
-          }
-          EXPECT_GE(matmul::seconds_of(r, matmul::LibraryKernel{}), 0);
-        }
+// If any size is zero, so that there is no tile or no depth, the selector still has a time and a tile.
+TEST(Matmul, TheSelectorTakesEmptyProducts) {
+  DeviceInfo device;
+  device.gpu.multiprocessors = 132;
+  for (const matmul::Case& c :
+       {matmul::Case{0, 8, 8}, {8, 0, 8}, {8, 8, 0}, {0, 0, 0}, {300, 0, 3072}, {0, 3072, 768}}) {
+    MatmulForwardProblem forward;
+    forward.M = c.M, forward.N = c.N, forward.K = c.K, forward.dtype = DType::bf16;
+    MatmulDxProblem dx;
+    dx.M = c.M, dx.N = c.N, dx.K = c.K, dx.dtype = DType::bf16;
+    MatmulDwProblem dw;
+    dw.M = c.M, dw.N = c.N, dw.K = c.K, dw.dtype = DType::bf16;
+    for (const matmul::Request& r :
+         {matmul::request_of(forward), matmul::request_of(dx), matmul::request_of(dw)}) {
+      for (const auto schedule :
+           {matmul::Schedule::block, matmul::Schedule::persistent, matmul::Schedule::stream_k}) {
+        EXPECT_GE(matmul::select(r, schedule, device).tile, 0);
+        EXPECT_GE(matmul::select(r, schedule, device).seconds, 0);
       }
+      EXPECT_GE(matmul::seconds_of(r, matmul::LibraryKernel{}), 0);
     }
+  }
+}
 
-    // One epilogue takes ten clocks, and the other group multiplies during eight of them. Nothing hides the
-    // other epilogue.
-    TEST(Matmul, TimelinesCountWhatOfTheEpiloguesIsHidden) {
-      matmul::Timeline timeline;
-      timeline.blocks = {{{{0, 100, 110}}, {{102, 200, 210}}}};
-      EXPECT_DOUBLE_EQ(timeline.overlap(), 8.0 / 20);
-      timeline.clocks_per_second = 2e9;
-      EXPECT_EQ(timeline.json("a product", 0),
-                R"({"product":"a product","clocks_per_second":2000000000.0,"overlap":0.4,"groups":)"
-                R"([[{"products":0,"epilogue":100,"end":110}],[{"products":102,"epilogue":200,"end":210}]]})"
-                "\n");
-      EXPECT_DOUBLE_EQ(matmul::Timeline().overlap(), 0);
+// One epilogue takes ten clocks, and the other group multiplies during eight of them. Nothing hides the
+// other epilogue.
+TEST(Matmul, TimelinesCountWhatOfTheEpiloguesIsHidden) {
+  matmul::Timeline timeline;
+  timeline.blocks = {{{{0, 100, 110}}, {{102, 200, 210}}}};
+  EXPECT_DOUBLE_EQ(timeline.overlap(), 8.0 / 20);
+  timeline.clocks_per_second = 2e9;
+  EXPECT_EQ(timeline.json("a product", 0),
+            R"({"product":"a product","clocks_per_second":2000000000.0,"overlap":0.4,"groups":)"
+            R"([[{"products":0,"epilogue":100,"end":110}],[{"products":102,"epilogue":200,"end":210}]]})"
+            "\n");
+  EXPECT_DOUBLE_EQ(matmul::Timeline().overlap(), 0);
+}
+
+// Up to seventy workers on a machine with fewer processors. Every row and column belongs to a worker, in
+// any grid.
+TEST(Matmul, BlockingCoversTheProductForAnyNumberOfThreads) {
+  for (int threads = 1; threads <= 70; ++threads) {
+    DeviceInfo device = cpu_device_info(threads);
+    for (const matmul::Extent e :
+         {matmul::Extent{256, 768, 768}, {1, 50304, 768}, {50304, 768, 256}, {5, 3, 0}}) {
+      const auto b = matmul::block(e, matmul::kTileAvx512, true, device);
+      EXPECT_LE(b.row_teams * b.col_teams, threads);
+      EXPECT_GE(b.depth * b.depth_chunks, e.depth);
+      EXPECT_GE(b.workspace, b.b_offset + static_cast<std::size_t>(b.row_teams * b.col_teams) * b.b_bytes);
     }
+  }
+}
 
-    // Up to seventy workers on a machine with fewer processors. Every row and column belongs to a worker, in
-    // any grid.
-    TEST(Matmul, BlockingCoversTheProductForAnyNumberOfThreads) {
-      for (int threads = 1; threads <= 70; ++threads) {
-        DeviceInfo device = cpu_device_info(threads);
-        for (const matmul::Extent e :
-             {matmul::Extent{256, 768, 768}, {1, 50304, 768}, {50304, 768, 256}, {5, 3, 0}}) {
-          const auto b = matmul::block(e, matmul::kTileAvx512, true, device);
-          EXPECT_LE(b.row_teams * b.col_teams, threads);
-          EXPECT_GE(b.depth * b.depth_chunks, e.depth);
-          EXPECT_GE(b.workspace,
-                    b.b_offset + static_cast<std::size_t>(b.row_teams * b.col_teams) * b.b_bytes);
-        }
-      }
-    }
-
-  }  // namespace
+}  // namespace
 }  // namespace warpwright::ops

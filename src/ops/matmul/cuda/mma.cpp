@@ -4,6 +4,8 @@
 // are separate passes.
 #include "ops/matmul/cuda/mma.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <limits>
 

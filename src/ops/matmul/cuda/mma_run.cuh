@@ -12,10 +12,11 @@
 namespace warpwright::ops::matmul::cuda::mma {
 
 static __device__ unsigned flag_sets[kFlagSets][kFlagsOfSet];
-inline unsigned* flags_of(const Context& context) {
+// The Context's flags, of which a launch uses the first `count`.
+inline unsigned* flags_of(const Context& context, int count) {
   void* sets = nullptr;
   warpwright::cuda::check(cudaGetSymbolAddress(&sets, flag_sets), "looking for flags");
-  return static_cast<unsigned*>(sets) + flag_set_of(context) * kFlagsOfSet;
+  return static_cast<unsigned*>(sets) + flag_set_of(context, count) * kFlagsOfSet;
 }
 
 template <class K>
@@ -63,7 +64,7 @@ void run(const Context& context, const Factor<T>& a, const Factor<T>& b, const R
   if (schedule != Schedule::stream_k)
     return walk.template operator()<Persistent>();  // block: a tile per worker
   p.partials = static_cast<float*>(partials);
-  p.flags = flags_of(context);
+  p.flags = flags_of(context, selection.workers * kMmaTiles[selection.tile].threads() / 128);
   walk.template operator()<StreamK>();
 }
 
