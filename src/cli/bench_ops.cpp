@@ -27,7 +27,7 @@ struct BenchOpsFlags {
 // --configurations names each of them in turn, and a forced one would come before it.
 void refuse_forced_configurations(const ContextOptions& options) {
   for (const auto& [operation, choice] : options.force) {
-    if (choice.size() == ops::variant_of(choice).size()) continue;
+    if (parts_of(choice).configuration.empty()) continue;
     throw UsageError(fmt::format("WARPWRIGHT_FORCE names the configuration {}", choice), "--configurations",
                      "force the variant alone, or leave out --configurations");
   }
