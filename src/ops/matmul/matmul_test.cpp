@@ -842,8 +842,8 @@ TEST_P(RepeatedProduct, HasTheSameBits) {
 }
 
 INSTANTIATE_TEST_SUITE_P(OnCuda, RepeatedProduct,
-                         ::testing::Values("cuda.block", "cuda.persistent", "cuda.stream_k", "cuda.mma_block",
-                                           "cuda.mma_persistent", "cuda.mma_stream_k"),
+                         ::testing::Values("cuda.block", "cuda.persistent", "cuda.stream_k",
+                                           "cuda.mma_stream_k"),
                          test_name);
 
 TEST(Matmul, OnCudaARowsBitsDoNotDependOnHowManyOthersThereAre) {
