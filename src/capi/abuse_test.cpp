@@ -326,9 +326,9 @@ warpwright_padding_args padding_args() {
   f.add(a.mask), f.add(a.cu_seqlens), f.add(a.indices), f.add(a.odd), f.add(a.padded), f.add(a.packed);
   f.add(a.sequences), f.add(a.length), f.add(a.columns), f.add(a.rows), f.add(a.mask_dtype), f.add(a.dtype);
   f.mutate();
-  clamp_matrix(a.sequences, a.length);
   if (a.length > kElements) a.length = kElements;
   if (a.sequences > kElements) a.sequences = kElements;
+  clamp_matrix(a.sequences, a.length);
   if (a.columns > 16) a.columns = 16;
   if (a.rows > a.sequences * a.length && a.rows <= kLargestMemory) a.rows = a.sequences * a.length;
   // Offsets and indices as padding_lengths leaves them.

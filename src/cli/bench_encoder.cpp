@@ -73,8 +73,8 @@ std::vector<std::int64_t> parse_lengths(std::string text) {
   return lengths;
 }
 
-// Random texts of these lengths, longest first, in batches that the model's memory holds. padded: all texts of
-// a batch count as its longest.
+// Random texts of these lengths, longest first, in batches that the model's memory holds. padded: all texts
+// of a batch count as its longest.
 std::vector<PackedBatch> make_batches(const BertSession& model, std::vector<std::int64_t> lengths,
                                       bool padded) {
   const BertOptions& limits = model.options();

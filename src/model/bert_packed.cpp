@@ -115,7 +115,8 @@ void write(const fs::path& path, const std::string& header, std::span<const std:
 // A variant that WARPWRIGHT_FORCE names may take no packed weights.
 bool forced_variant_refuses(const Context& context, const BertConfig& c, DType dtype) {
   const auto& op = ops::matmul_forward_op();
-  const std::string_view forced = warpwright::parts_of(ops::forced_choice(context.options().force, op.name)).kernel;
+  const std::string_view forced =
+      warpwright::parts_of(ops::forced_choice(context.options().force, op.name)).kernel;
   if (forced.empty()) return false;
   const ops::MatmulForwardProblem problem{
       .M = 1,

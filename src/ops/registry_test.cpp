@@ -119,12 +119,16 @@ TEST(Registry, AForcedConfigurationIsTakenOrRefused) {
   EXPECT_EQ(usage_error("norm.backward", "cpu.portable[65 parts]"), "");  // depends on the problem
   EXPECT_EQ(choice_if_forced("cpu.portable"), "cpu.portable[64 parts]");
   EXPECT_EQ(choice_if_forced("cpu.portable[64 parts]"), "cpu.portable[64 parts]");
-  for (const char* wrong : {"cpu.portable[65 parts]", "cpu.portable[64 parts", "cpu.portable[]"}) {
+  const std::pair<const char*, const char*> wrong[] = {
+      {"cpu.portable[65 parts]", "it has 64 parts"},
+      {"cpu.portable[]", "it has 64 parts"},
+      {"cpu.portable[64 parts", "there is no variant cpu.portable[64 parts;"}};
+  for (const auto& [choice, message] : wrong) {
     try {
-      choice_if_forced(wrong);
-      ADD_FAILURE() << wrong;
+      choice_if_forced(choice);
+      ADD_FAILURE() << choice;
     } catch (const Error& error) {
-      EXPECT_NE(std::string(error.what()).find("it has 64 parts"), std::string::npos) << error.what();
+      EXPECT_NE(std::string(error.what()).find(message), std::string::npos) << error.what();
     }
   }
 }

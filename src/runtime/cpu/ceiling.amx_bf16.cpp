@@ -1,6 +1,5 @@
 #include <immintrin.h>
 
-
 #include "runtime/cpu/ceiling_kernels.hpp"
 
 namespace warpwright::ceiling::amx_bf16 {
