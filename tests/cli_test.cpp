@@ -46,6 +46,15 @@ TEST_F(CliTest, BenchedTextsAreCutIntoBatchesThatFit) {
   EXPECT_EQ(nlohmann::json::parse(output_)["batches"], 2);
 }
 
+TEST_F(CliTest, PaddedTextsGiveTheStatesOfPackedOnes) {
+  succeeds({"bench", "encoder", "--model", "minilm", "--device", "cpu", "--lengths", "9,3,5;7",
+            "--batch-tokens", "20", "--rounds", "1", "--padded", "--json"});
+  for (const auto& report : nlohmann::json::parse(output_)) {
+    EXPECT_TRUE(report["padded"]);
+    EXPECT_LE(report["difference_from_packed"], 1e-5);
+  }
+}
+
 TEST_F(CliTest, FromTextToASample) {
   make_data();
   succeeds(train_arguments("run", {"--checkpoint-every", "2", "--val-every", "4", "--sample-every", "4"}));

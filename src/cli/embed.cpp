@@ -7,6 +7,7 @@
 #include <iterator>
 #include <memory>
 
+#include "cli/attention_flags.hpp"
 #include "cli/checks.hpp"
 #include "cli/command.hpp"
 #include "cli/encoder_flags.hpp"
@@ -23,6 +24,7 @@ namespace fs = std::filesystem;
 
 struct EmbedFlags {
   EncoderFlags encoder;
+  AttentionFlags attention;
   TextInputFlags input;
   fs::path out;
   std::string format = "auto", pooling = "auto";
@@ -196,7 +198,10 @@ void run(const EmbedFlags& flags) {
   const bool npy = writes_npy(flags);
   check_out(flags);
   Context context(flags.encoder.device.context_options(flags.encoder.dtype), flags.encoder.device.place());
-  Encoder encoder(context, flags.encoder.model, options_of(flags));
+  EncoderOptions options = options_of(flags);
+  Buffer bias;
+  options.model.attention = flags.attention.load(context, options.weights.dtype, bias);
+  Encoder encoder(context, flags.encoder.model, options);
   encoder.prompt(flags.prompt);  // refuses a missing prompt before any text is read
   std::unique_ptr<Sink> sink;
   if (npy) {
@@ -249,6 +254,7 @@ void add_embed(CLI::App& app) {
                    "The model's prompt of this name (config_sentence_transformers.json); default, if "
                    "--prompt is not given: the model's default prompt")
       ->excludes(prompt);
+  f->attention.add_to(*command);
   command->callback([f] { run(*f); });
 }
 

@@ -22,9 +22,10 @@ void check_bias(const Tensor& bias, std::int64_t heads, DType dtype, std::int64_
   const std::int64_t L = rank > 0 ? bias.shape[rank - 1] : 0;
   const bool fits = (bias.shape == Shape{heads, L, L} || bias.shape == Shape{S, heads, L, L}) && L >= longest;
   if (!fits) {
-    throw Error(
-        fmt::format("has shape {}", bias.shape.to_string()), "bias",
-        fmt::format("give ({1}, L, L) or ({0}, {1}, L, L) with L of at least {2}", S, heads, longest));
+    const std::string shapes =
+        S == 0 ? fmt::format("({}, L, L)", heads)  // for the calls to come
+               : fmt::format("({1}, L, L) or ({0}, {1}, L, L) with L of at least {2}", S, heads, longest);
+    throw Error(fmt::format("has shape {}", bias.shape.to_string()), "bias", "give " + shapes);
   }
   if (bias.dtype != dtype) {
     throw Error(fmt::format("is {}", name_of(bias.dtype)), "bias",

@@ -217,6 +217,21 @@ TEST(BertAttention, TheTemperatureDividesTheScores) {
   }
 }
 
+TEST(BertAttention, ASessionHasADefault) {
+  Context context{ContextOptions{}};
+  const auto weights = std::make_shared<BertWeights>(context, small_config(), BertWeightsOptions{});
+  BertSession plain(context, weights), session(context, weights, {.attention = {.temperature = 0.01f}});
+  PackedBatch batch;
+  batch.append(std::vector<std::int32_t>{1, 2, 3, 4, 5});
+  std::vector<float> wanted(kHidden), vectors(kHidden);
+  plain.embed(batch, wanted, {.temperature = 0.01f});
+  session.embed(batch, vectors);
+  EXPECT_EQ(vectors, wanted);
+  plain.embed(batch, vectors);
+  EXPECT_NE(vectors, wanted);
+  EXPECT_THROW(BertSession(context, weights, {.attention = {.temperature = 0}}), Error);
+}
+
 std::string error_from(const std::function<void()>& f) {
   try {
     f();

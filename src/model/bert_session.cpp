@@ -129,6 +129,8 @@ BertSession::BertSession(Context& context, std::shared_ptr<const BertWeights> we
     throw Error("is not on the device of the weights", "the encoder's context",
                 "load the weights with a context of this device");
   }
+  ops::require(!options_.attention.mask, "the encoder's options", "a mask for pairs belongs to a call");
+  check_attention(config(), weights_->dtype(), weights_->device(), 0, 0, options_.attention);
   if (options_.pooling) pooling_.kind = *options_.pooling;
   if (options_.normalize) pooling_.normalize = *options_.normalize;
   plan_memory();
@@ -250,8 +252,9 @@ Tensor BertSession::result_of(const BertActivations& a, Result result) const {
 
 Tensor BertSession::launch(const PackedBatch& batch, Result result, From from,
                            const BertAttention& attention) {
-  check(batch, result, attention);
-  return start(batch, result, from, attention);
+  const BertAttention& used = or_default(attention);
+  check(batch, result, used);
+  return start(batch, result, from, used);
 }
 
 void BertSession::check_mask() {
@@ -364,7 +367,8 @@ Tensor BertSession::start(const PackedBatch& batch, Result result, From from,
 
 void BertSession::forward(const PackedBatch& batch, Result result, std::span<float> out,
                           const BertAttention& attention) {
-  check(batch, result, attention);
+  const BertAttention& used = or_default(attention);
+  check(batch, result, used);
   const auto N = static_cast<std::int64_t>(batch.tokens.size());
   const std::int64_t results = result == Result::hidden ? N : batch.sequences();
   const std::int64_t columns = result_of(memory_->planned->tensors().activations, result).shape[1];
@@ -372,7 +376,7 @@ void BertSession::forward(const PackedBatch& batch, Result result, std::span<flo
     throw Error(fmt::format("has room for {} numbers", out.size()), "the encoder's output",
                 fmt::format("give {} × {}", results, columns));
   }
-  Tensor host = start(batch, result, From::tokens, attention);
+  Tensor host = start(batch, result, From::tokens, used);
   if (host.device.kind == DeviceKind::cuda) {
     const Tensor from = host;
     host = Tensor(memory_->host_result, from.dtype, from.shape);

@@ -18,6 +18,7 @@ struct BertOptions {
   bool batch_invariant = false;              // a text's bits do not depend on what shares its batch
   std::optional<ops::Pooling> pooling = {};  // instead of the folder's
   std::optional<bool> normalize = {};        // instead of the folder's
+  BertAttention attention = {};              // of calls that give none; without a mask
 };
 
 // The memory of a forward over weights that other sessions may share. Calls come from one thread at a time.
@@ -80,6 +81,9 @@ class BertSession {
   struct Call;
   void plan_memory();
   void take_host_memory();
+  const BertAttention& or_default(const BertAttention& attention) const {
+    return attention.changes_anything() ? attention : options_.attention;
+  }
   void check(const PackedBatch& batch, Result result, const BertAttention& attention) const;
   void run(const Call& call);
   Tensor flag();

@@ -1,0 +1,50 @@
+#include "cli/attention_flags.hpp"
+
+#include <fmt/format.h>
+
+#include <cstring>
+#include <vector>
+
+#include "core/error.hpp"
+#include "model/safetensors.hpp"
+#include "ops/element.hpp"
+#include "runtime/host_view.hpp"
+
+namespace warpwright::cli {
+
+void AttentionFlags::add_to(CLI::App& command) {
+  command.add_option(
+      "--attention-bias", bias,
+      "A safetensors file whose tensor \"bias\" (heads, L, L) is added to the attention scores of "
+      "all layers, as T5 and ALiBi need it; default: none");
+  command
+      .add_option("--attention-temperature", temperature,
+                  "Divide the attention scores by this before the bias is added")
+      ->capture_default_str();
+}
+
+BertAttention AttentionFlags::load(const Context& context, DType dtype, Buffer& memory) const {
+  BertAttention attention;
+  attention.temperature = temperature;
+  if (bias.empty()) return attention;
+  const SafetensorsFile file(bias);
+  const SafetensorsEntry* entry = file.find("bias");
+  if (!entry || !entry->dtype || !is_floating(*entry->dtype) || entry->shape.rank() != 3) {
+    throw Error("has no floating tensor \"bias\" of three axes", bias.string(), "give it as (heads, L, L)");
+  }
+  const std::span<const std::byte> bytes = file.bytes(*entry);
+  std::vector<std::byte> aligned(bytes.begin(), bytes.end());
+  const Tensor stored(aligned.data(), *entry->dtype, entry->shape);
+  const Device device = context.device().device;
+  memory =
+      Buffer(static_cast<std::size_t>(entry->shape.elements()) * size_of(dtype), device, "an attention bias");
+  attention.bias = Tensor(memory.data(), dtype, entry->shape, device);
+  write_on_host(attention.bias, context.stream(), [&](const Tensor& host) {
+    for (std::int64_t i = 0; i < host.elements(); ++i) {
+      ops::store_element(host, i, ops::load_element(stored, i));
+    }
+  });
+  return attention;
+}
+
+}  // namespace warpwright::cli
