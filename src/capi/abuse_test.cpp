@@ -330,7 +330,8 @@ warpwright_padding_args padding_args() {
   if (a.sequences > kElements) a.sequences = kElements;
   clamp_matrix(a.sequences, a.length);
   if (a.columns > 16) a.columns = 16;
-  if (a.rows > a.sequences * a.length && a.rows <= kLargestMemory) a.rows = a.sequences * a.length;
+  const std::int64_t places = std::max<std::int64_t>(a.sequences, 0) * std::max<std::int64_t>(a.length, 0);
+  if (a.rows > places && a.rows <= kLargestMemory) a.rows = places;
   // Offsets and indices as padding_lengths leaves them.
   auto* bounds = reinterpret_cast<std::int32_t*>(slot(1));
   auto* indices = reinterpret_cast<std::int32_t*>(slot(2));
@@ -610,8 +611,8 @@ void encoder_tokens() {
   if (!packed && r.chance(70)) a.mask = slot(3);
   a.out = slot(4);
   a.keep_padding = r.chance(20);
-  warpwright_encoder_attention attention = encoder_attention(a);
-  if (r.chance(40)) a.attention = &attention;
+  Structure attention(encoder_attention(a), true);
+  if (r.chance(40)) a.attention = attention.get();
   Fields f;
   f.add(a.ids), f.add(a.types), f.add(a.cu_seqlens), f.add(a.mask), f.add(a.out), f.add(a.states);
   if (r.chance(15)) a.states = slot(5), a.ids = a.types = nullptr;
