@@ -179,17 +179,21 @@ class Bench {
           !wanted(op.name, variant.name, text)) {
         continue;
       }
-      context_.reserve_scratch(variant.workspace(problem, context_.device()));
+      const auto append = [&](const std::string& configuration, std::shared_ptr<const TunedTable> table) {
+        context_.reserve_scratch(variant.workspace(problem, context_.device()));
+        list.push_back({&variant, choice_text(variant.name, configuration), std::move(table)});
+      };
       if (!options_.configurations) {
-        list.push_back({&variant, choice_text(variant.name, variant.configuration(problem, device())), {}});
+        append(variant.configuration(problem, device()), nullptr);
         continue;
       }
       for (const Configuration& c : variant.configurations(problem, device())) {
-        const std::string choice = choice_text(variant.name, c.text);
         auto table = std::make_shared<TunedTable>(TunedFor{});
-        table->set(op.name, tuned_problem(problem, device()), choice);
-        list.push_back({&variant, choice, std::move(table)});
+        table->set(op.name, tuned_problem(problem, device()), choice_text(variant.name, c.text));
+        context_.set_tuned(table);  // the scratch depends on the configuration, too
+        append(c.text, std::move(table));
       }
+      context_.set_tuned(options_.context.tuned);
     }
     return list;
   }

@@ -79,7 +79,7 @@ TEST(Bench, TimesEachVariantButTheReferenceAndMarksTheOneAPlanTakes) {
   EXPECT_EQ(chosen, rows.empty() ? 0 : 1);
 }
 
-// A kernel with two configurations. It counts its calls in each.
+// A kernel with two configurations, the second of which needs more scratch. It counts its calls in each.
 struct Option {
   int index;
   std::string text() const { return index == 0 ? "short" : "long, wide"; }
@@ -90,8 +90,12 @@ int calls[2];
 const Option& option_for(const GeluProblem& p, const DeviceInfo& device) {
   return option_of(kOptions, "gelu.forward", "cpu.toy", p, device);
 }
+std::size_t toy_workspace(const GeluProblem& p, const DeviceInfo& device) {
+  return option_for(p, device).index == 0 ? 64 : 4096;
+}
 void count_call(const Context& context, const GeluForward& args) {
   ++calls[option_for(args.problem(), context.device()).index];
+  EXPECT_GE(context.scratch_bytes(), toy_workspace(args.problem(), context.device()));
 }
 std::string toy_configuration(const GeluProblem& p, const DeviceInfo& device) {
   return option_for(p, device).text();
@@ -102,6 +106,7 @@ std::vector<Configuration> toy_configurations(const GeluProblem&, const DeviceIn
 constexpr Kernel<GeluForward> kToy{.needs = Needs::cpu,
                                    .dtypes = kCpuDTypes,
                                    .run = count_call,
+                                   .workspace = toy_workspace,
                                    .configuration = toy_configuration,
                                    .configurations = toy_configurations};
 
