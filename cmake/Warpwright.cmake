@@ -22,11 +22,14 @@ if(NOT DEFINED CMAKE_CXX_COMPILER_LAUNCHER)
 endif()
 
 # -Wno-restrict: GCC 12 mistakes the insertion into a string for an overlapping copy (GCC bug 105651).
+# -Wno-stringop-overflow, -Wno-array-bounds: GCC 13 mistakes the growth of a vector of strings for writes beyond
+# them.
 # -Wno-pass-failed: Clang warns if it cannot vectorize a loop with `omp simd`, which the sanitizers prevent.
 add_library(warpwright_flags INTERFACE)
 target_compile_options(warpwright_flags INTERFACE
   $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wpedantic -Wshadow -Wnon-virtual-dtor -Werror>
   $<$<AND:$<COMPILE_LANG_AND_ID:CXX,GNU>,$<VERSION_LESS:$<CXX_COMPILER_VERSION>,13>>:-Wno-restrict>
+  $<$<AND:$<COMPILE_LANG_AND_ID:CXX,GNU>,$<VERSION_GREATER_EQUAL:$<CXX_COMPILER_VERSION>,13>>:-Wno-stringop-overflow -Wno-array-bounds>
   $<$<COMPILE_LANG_AND_ID:CXX,Clang>:-Wno-pass-failed>)
 
 # With CUDA, CUDA's runtime is linked statically, so that the program also starts without a driver.
