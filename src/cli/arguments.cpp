@@ -67,7 +67,8 @@ std::string guess(const std::string& word, const std::vector<std::string>& names
   return near ? fmt::format("; the nearest is {}", *near) : "; none is similar";
 }
 
-// The commands under this one that take the word, as "`warpwright bench ops gelu`".
+// The commands under this one that take the word, as "`warpwright bench ops gelu`", then those that are about
+// it: their descriptions mention it.
 std::vector<std::string> takers_of(const CLI::App& command, const std::string& word) {
   std::vector<std::string> takers;
   for (const CLI::App* sub : shown_commands(command)) {
@@ -76,6 +77,11 @@ std::vector<std::string> takers_of(const CLI::App& command, const std::string& w
       if (option->nonpositional() || std::ranges::find(choices, word) == choices.end()) continue;
       takers.push_back(fmt::format("`{} {}`", full_name(*sub), word));
     }
+  }
+  if (takers.empty()) return takers;
+  for (const CLI::App* sub : shown_commands(command)) {
+    if (sub->get_description().find(word) != std::string::npos)
+      takers.push_back(fmt::format("`{}`", full_name(*sub)));
   }
   return takers;
 }

@@ -45,8 +45,8 @@ void run(const BenchProductsFlags& flags) {
 }  // namespace
 
 void add_bench_products(CLI::App& bench) {
-  CLI::App* command = bench.add_subcommand(
-      "products", "Time every kernel for matrix products on a Hopper GPU, and cuBLASLt's proposals");
+  CLI::App* command =
+      bench.add_subcommand("products", "Time every matmul kernel on a Hopper GPU, and cuBLASLt's proposals");
   auto f = std::make_shared<BenchProductsFlags>();
   command
       ->add_option("shape", f->shapes,

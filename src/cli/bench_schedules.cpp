@@ -36,7 +36,8 @@ void run(const BenchSchedulesFlags& flags) {
 
 void add_bench_schedules(CLI::App& bench) {
   CLI::App* command = bench.add_subcommand(
-      "schedules", "Compare block, persistent and Stream-K schedules with the rate of their instruction");
+      "schedules",
+      "Compare matmul's block, persistent and Stream-K schedules with the rate of their instruction");
   auto f = std::make_shared<BenchSchedulesFlags>();
   command
       ->add_option("shape", f->shapes,

@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <nlohmann/json.hpp>
 #include <numeric>
+#include <optional>
 #include <span>
 
 #include "core/error.hpp"

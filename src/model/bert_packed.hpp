@@ -12,7 +12,6 @@
 // file that is damaged, or of another version, is made again.
 #pragma once
 
-#include <cstdint>
 #include <filesystem>
 #include <optional>
 #include <vector>

@@ -1,7 +1,6 @@
 // Turns a list of kernels' names into an operation's list of variants.
 #pragma once
 
-#include <array>
 #include <utility>
 #include <vector>
 

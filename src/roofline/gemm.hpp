@@ -14,7 +14,6 @@
 //   every schedule   at least launch + latency + device memory's bytes at its bandwidth
 #pragma once
 
-#include <optional>
 #include <string>
 #include <vector>
 

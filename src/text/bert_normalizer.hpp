@@ -6,7 +6,6 @@
 // one occurs, the whole text is decomposed, ordered, filtered and lowercased in four steps.
 #pragma once
 
-#include <cstddef>
 #include <string_view>
 #include <vector>
 

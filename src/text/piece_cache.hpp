@@ -1,7 +1,6 @@
 // A small cache from short pieces of text to their ids, for all tokenizers.
 #pragma once
 
-#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>

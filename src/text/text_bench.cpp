@@ -9,6 +9,7 @@
 #include <fmt/format.h>
 #include <time.h>
 #include <cstdlib>
+#include <filesystem>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>

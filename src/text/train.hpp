@@ -8,7 +8,6 @@
 #pragma once
 
 #include <cstddef>
-#include <filesystem>
 #include <functional>
 #include <span>
 #include <string>

@@ -11,7 +11,6 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <vector>
 
 #include "model/decoder.hpp"
 #include "ops/adamw/adamw.hpp"
