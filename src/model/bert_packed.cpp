@@ -106,7 +106,7 @@ class WithoutFileSizeSignal {
 void write(const fs::path& path, const std::string& header, std::span<const std::byte> weights) {
   const WithoutFileSizeSignal without_signal;
   create_folders(path.parent_path());
-  AtomicFile out(path);
+  AtomicFile out(path, AtomicFile::Order::forward, Links::never);
   out.file().write(header);
   out.file().write(weights);
   out.commit();
@@ -148,15 +148,12 @@ std::optional<BertPackedWeights> BertPackedWeights::open(const Context& context,
   const std::string model = cache.empty() ? "" : file.checksum();
   const fs::path path = cache / fmt::format("{}.{}.weights", model.substr(model.find(':') + 1), layout);
   const auto map = [&] {
-    weights.file_ = MappedFile(path, Mapping::always);
+    weights.file_ = MappedFile(path, Mapping::always, Links::never);
     return is_whole(weights.file_, layout, model, bytes);
   };
   try {
-    std::error_code none;
-    // Only a file: opening a pipe would wait for a writer.
-    if (!cache.empty() && std::filesystem::is_regular_file(path, none) && map())
-      return use(weights.file_.bytes().data() + kHeaderBytes);
-  } catch (const Error&) {  // it cannot be read, and is laid out again
+    if (!cache.empty() && map()) return use(weights.file_.bytes().data() + kHeaderBytes);
+  } catch (const Error&) {  // it is not there or cannot be read, and is laid out again
   }
   weights.memory_ = lay_out(context, file, config, dtype, bytes);
   const std::span<const std::byte> laid_out(weights.memory_.data(), bytes);

@@ -87,8 +87,9 @@ std::string proc_name(int fd) {
 
 }  // namespace
 
-AtomicFile::AtomicFile(const fs::path& path, Order order) : AtomicFile() {
-  FileTarget target = file_target(path);
+AtomicFile::AtomicFile(const fs::path& path, Order order, Links links) : AtomicFile() {
+  keeps_permissions_ = links == Links::follow;
+  FileTarget target = links == Links::follow ? file_target(path) : FileTarget{path, {}};
   target_ = std::move(target.path);
   is_stream_ = static_cast<bool>(target.stream);
   if (!is_stream_) {
@@ -111,7 +112,9 @@ AtomicFile::AtomicFile(const fs::path& path, Order order) : AtomicFile() {
 
 // The flock keeps cleaners away from the name that it has or will get.
 void AtomicFile::open_partial() {
-  const mode_t mode = is_occupied(target_) ? 0600 : 0666;  // commit() copies the permissions it replaces
+  const mode_t mode = keeps_permissions_ && is_occupied(target_)
+                          ? 0600
+                          : 0666;  // commit() copies the permissions it replaces
   remove_stale_partials(parent_of(target_));
   while (true) {
     const std::lock_guard guard(live_partials().mutex);
@@ -172,7 +175,7 @@ void AtomicFile::copy_to_stream() {
 void AtomicFile::commit() {
   if (stream_) copy_to_stream();
   if (is_stream_) return file_->close();
-  copy_permissions(target_, file_->descriptor());
+  if (keeps_permissions_) copy_permissions(target_, file_->descriptor());
   file_->sync();
   {
     const std::lock_guard guard(live_partials().mutex);

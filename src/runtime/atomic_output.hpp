@@ -25,10 +25,12 @@ namespace warpwright {
 // files (NFS), to a partial (runtime/partial.hpp).
 class AtomicFile {
  public:
+  // `Links::never` replaces whatever has the name, and nothing of it is kept: no link, stream or permission.
   // `any`: write_at() will be used; a stream then gets its bytes in commit().
   enum class Order { forward, any };
 
-  explicit AtomicFile(const std::filesystem::path& path, Order order = Order::forward);
+  explicit AtomicFile(const std::filesystem::path& path, Order order = Order::forward,
+                      Links links = Links::follow);
   AtomicFile(const AtomicFile&) = delete;
   ~AtomicFile();  // without commit: the previous file stays
 
@@ -43,7 +45,7 @@ class AtomicFile {
   void copy_to_stream();
 
   std::filesystem::path target_, partial_;
-  bool is_stream_ = false, named_ = false;
+  bool is_stream_ = false, keeps_permissions_ = true, named_ = false;
   std::optional<OutputFile> file_, stream_;  // stream_: where a spooled file_ goes in the end
 };
 

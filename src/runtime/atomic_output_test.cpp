@@ -144,6 +144,31 @@ TEST_F(AtomicOutputTest, DotsAfterLinksAreThoseOfTheirTargets) {
   EXPECT_EQ(get("disk/out/x"), "2");
 }
 
+TEST_F(AtomicOutputTest, ReplacesALinkOrPipeThatIsNotFollowed) {
+  const auto write = [&](const fs::path& path) {
+    AtomicFile output(path, AtomicFile::Order::forward, Links::never);
+    EXPECT_FALSE(output.is_stream());
+    output.file().write("new");
+    output.commit();
+  };
+  put("victim", "old");
+  fs::permissions(folder / "victim", fs::perms::owner_read);
+  fs::create_symlink("victim", folder / "link");
+  fs::create_symlink("none", folder / "dangling");
+  ASSERT_EQ(::mkfifo((folder / "pipe").c_str(), 0600), 0);
+  ::alarm(20);  // ends a test that waits for a reader of the pipe
+  for (const char* name : {"link", "dangling", "pipe"}) {
+    write(folder / name);
+    EXPECT_TRUE(fs::is_regular_file(fs::symlink_status(folder / name))) << name;
+    EXPECT_EQ(get(name), "new");
+    EXPECT_NE(fs::status(folder / name).permissions() & fs::perms::owner_write, fs::perms::none);
+  }
+  ::alarm(0);
+  EXPECT_EQ(get("victim"), "old");
+  EXPECT_FALSE(fs::exists(folder / "none"));
+  EXPECT_EQ(entries(), 4);
+}
+
 TEST_F(AtomicOutputTest, DevicesAndPipesAreWrittenToAndStay) {
   write_file_atomically("/dev/null", "x");
   EXPECT_TRUE(fs::is_character_file("/dev/null"));
@@ -154,7 +179,11 @@ TEST_F(AtomicOutputTest, DevicesAndPipesAreWrittenToAndStay) {
   ASSERT_EQ(::mkfifo((folder / "pipe").c_str(), 0600), 0);
   for (const auto order : {AtomicFile::Order::forward, AtomicFile::Order::any}) {
     std::string got;
-    std::thread reader([&] { got = read_file(folder / "pipe", 1 << 23); });
+    std::thread reader([&] {
+      FileReader pipe(folder / "pipe");
+      std::vector<char> chunk(1 << 20);
+      while (const std::size_t count = pipe.read(chunk)) got.append(chunk.data(), count);
+    });
     AtomicFile output(folder / "pipe", order);
     EXPECT_TRUE(output.is_stream());
     output.file().write(std::string(3 << 20, 'x'));

@@ -33,6 +33,15 @@ FileDescriptor open_file(const fs::path& path, int flags, const char* action, mo
   return FileDescriptor(fd);
 }
 
+FileDescriptor open_regular(const fs::path& path, Links links) {
+  const int no_links = links == Links::never ? O_NOFOLLOW : 0;
+  FileDescriptor fd = open_file(path, O_RDONLY | O_NONBLOCK | no_links, "open");
+  const mode_t mode = stat_of(fd.get(), path).st_mode;
+  if (S_ISREG(mode)) return fd;
+  throw Error(S_ISDIR(mode) ? "is a folder, not a file" : "is not a regular file", path.string(),
+              "name a file");
+}
+
 struct stat stat_of(int fd, const fs::path& path) {
   struct stat status {};
   if (::fstat(fd, &status) != 0) {

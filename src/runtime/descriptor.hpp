@@ -25,6 +25,10 @@ class FileDescriptor {
   int fd_ = -1;
 };
 
+// A symbolic link under a file's name. `never` is for names that other users of the folder could prepare: a
+// link there is not read, and a writer replaces the link itself.
+enum class Links { follow, never };
+
 // Repeats a system call while signals interrupt it; returns its result.
 template <class Call>
 auto uninterrupted(const Call& call) {
@@ -37,6 +41,9 @@ auto uninterrupted(const Call& call) {
 // Opens with O_CLOEXEC; throws Error "cannot ACTION".
 FileDescriptor open_file(const std::filesystem::path& path, int flags, const char* action,
                          mode_t mode = 0666);
+
+// Opens a file to read. Refuses what is not a regular file, and does not wait for the writer of a pipe.
+FileDescriptor open_regular(const std::filesystem::path& path, Links links = Links::follow);
 
 struct stat stat_of(int fd, const std::filesystem::path& path);
 

@@ -53,7 +53,8 @@ std::vector<fs::path> list_folder(const fs::path& folder) {
   return entries;
 }
 
-FileReader::FileReader(const fs::path& path) : FileReader(path, open_file(path, O_RDONLY, "open")) {}
+FileReader::FileReader(const fs::path& path, Kind kind)
+    : FileReader(path, kind == Kind::regular ? open_regular(path) : open_file(path, O_RDONLY, "open")) {}
 
 FileReader::FileReader(fs::path path, FileDescriptor fd) : path_(std::move(path)), fd_(std::move(fd)) {
   const struct stat status = stat_of(fd_.get(), path_);
@@ -84,7 +85,7 @@ std::size_t FileReader::read(std::span<char> into) {
 }
 
 std::string read_file(const fs::path& path, std::uint64_t max_bytes) {
-  FileReader file(path);
+  FileReader file(path, FileReader::Kind::regular);
   std::string content;
   std::vector<char> chunk(std::clamp<std::uint64_t>(file.size() + 1, 4096, kBufferBytes));
   while (const std::size_t got = file.read(chunk)) {
@@ -99,7 +100,7 @@ std::string read_file(const fs::path& path, std::uint64_t max_bytes) {
 
 // Reads through a buffer: the pages of a mapping would count as memory of this process.
 std::string checksum_of(const fs::path& path) {
-  FileReader file(path);
+  FileReader file(path, FileReader::Kind::regular);
   std::vector<char> buffer(kBufferBytes);
   XXH3_state_t state;
   XXH3_128bits_reset(&state);

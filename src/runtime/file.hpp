@@ -30,7 +30,10 @@ std::vector<std::filesystem::path> list_folder(const std::filesystem::path& fold
 // A file, pipe or device read from its beginning to its end.
 class FileReader {
  public:
-  explicit FileReader(const std::filesystem::path& path);
+  // `regular`: refuses pipes and devices, on which a reader may wait for ever.
+  enum class Kind { any, regular };
+
+  explicit FileReader(const std::filesystem::path& path, Kind kind = Kind::any);
   static FileReader standard_input();
 
   std::size_t read(std::span<char> into);  // how many came; 0 at the end
@@ -45,7 +48,7 @@ class FileReader {
   std::uint64_t size_ = 0;
 };
 
-// The whole of a file (also a pipe or device) of at most max_bytes.
+// The whole of a regular file of at most max_bytes.
 std::string read_file(const std::filesystem::path& path, std::uint64_t max_bytes);
 
 // "xxh128:" and 32 hexadecimal digits: XXH3 of the bytes, against damage, not against forgery.

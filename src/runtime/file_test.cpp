@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <string>
@@ -46,6 +47,25 @@ TEST_F(FileTest, NamesWhatIsWrongWithAPath) {
   EXPECT_NE(message_of([&] { read_file(folder, 10); }).find("is a folder"), std::string::npos);
   EXPECT_NE(message_of([&] { write_file_atomically(folder / "none" / "x", "y"); }).find("none"),
             std::string::npos);
+}
+
+TEST_F(FileTest, RefusesAPipeInsteadOfWaitingForItsWriter) {
+  const fs::path pipe = folder / "pipe";
+  ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
+  ::alarm(20);  // ends a test that waits
+  EXPECT_NE(message_of([&] { read_file(pipe, 10); }).find("not a regular file"), std::string::npos);
+  EXPECT_NE(message_of([&] { checksum_of(pipe); }).find("not a regular file"), std::string::npos);
+  EXPECT_NE(message_of([&] { MappedFile{pipe}; }).find("not a regular file"), std::string::npos);
+  ::alarm(0);
+  EXPECT_NE(message_of([&] { read_file("/dev/zero", 10); }).find("not a regular file"), std::string::npos);
+}
+
+TEST_F(FileTest, MapsNoLinkWhereLinksAreNotFollowed) {
+  put("a", "x");
+  fs::create_symlink("a", folder / "link");
+  EXPECT_EQ(MappedFile(folder / "link").size(), 1u);
+  EXPECT_THROW(MappedFile(folder / "link", Mapping::always, Links::never), Error);
+  EXPECT_EQ(MappedFile(folder / "a", Mapping::always, Links::never).size(), 1u);
 }
 
 TEST_F(FileTest, TellsWhatIsNotThereFromWhatCannotBeLookedAt) {

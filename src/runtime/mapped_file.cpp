@@ -24,15 +24,6 @@ namespace {
 constexpr const char* kRenameInstead = "replace files by renaming, do not rewrite them in place";
 constexpr std::uint64_t kLargestRead = std::uint64_t{1} << 30;  // Linux transfers less than 2 GiB at once
 
-FileDescriptor open_to_map(const fs::path& path) {
-  int fd;
-  do {
-    fd = ::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC);
-  } while (fd < 0 && errno == EINTR);
-  if (fd < 0) throw_system_error("open", path.string(), kCheckPath);
-  return FileDescriptor(fd);
-}
-
 void* map(std::uint64_t size, int protection, int flags, int fd, const fs::path& path) {
   void* address = ::mmap(nullptr, size, protection, flags, fd, 0);
   if (address == MAP_FAILED) throw_system_error("map", path.string(), "free some address space or memory");
@@ -109,14 +100,9 @@ void guard_mappings() {
   guarded = true;
 }
 
-MappedFile::MappedFile(const fs::path& path, Mapping mapping) : path_(path) {
-  const FileDescriptor fd = open_to_map(path);
-  struct stat status {};
-  if (::fstat(fd.get(), &status) != 0) throw_system_error("read its status", path.string(), kCheckPath);
-  if (!S_ISREG(status.st_mode)) {
-    throw Error(S_ISDIR(status.st_mode) ? "is a folder, not a file" : "is not a regular file", path.string(),
-                "name a file");
-  }
+MappedFile::MappedFile(const fs::path& path, Mapping mapping, Links links) : path_(path) {
+  const FileDescriptor fd = open_regular(path, links);
+  const struct stat status = stat_of(fd.get(), path);
   const auto size = static_cast<std::uint64_t>(status.st_size);
   if (size == 0) return;
   if (mapping == Mapping::if_guarded && !guarded) {

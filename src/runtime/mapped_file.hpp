@@ -6,6 +6,8 @@
 #include <filesystem>
 #include <span>
 
+#include "runtime/descriptor.hpp"
+
 namespace warpwright {
 
 // A file is mapped only in a process that guards its mappings, or in any process.
@@ -31,7 +33,8 @@ struct MappedRegion;  // what the handler knows about a mapping
 class MappedFile {
  public:
   MappedFile() = default;
-  explicit MappedFile(const std::filesystem::path& path, Mapping mapping = Mapping::if_guarded);
+  explicit MappedFile(const std::filesystem::path& path, Mapping mapping = Mapping::if_guarded,
+                      Links links = Links::follow);
   MappedFile(MappedFile&& other) noexcept;
   MappedFile& operator=(MappedFile&& other) noexcept;
   ~MappedFile();

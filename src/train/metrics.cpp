@@ -40,7 +40,7 @@ std::uint64_t known_bytes(const fs::path& path, std::int64_t steps) {
 // True if the file can be a run's: it begins with a JSON object, or with what a crash leaves of one.
 bool may_be_of_a_run(const fs::path& path) {
   char first = '{';
-  FileReader(path).read({&first, 1});
+  FileReader(path, FileReader::Kind::regular).read({&first, 1});
   return first == '{' || first == '\n' || first == '\0';
 }
 

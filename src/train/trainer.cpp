@@ -26,7 +26,7 @@ double seconds_since(Clock::time_point start) {
 
 bool has_metrics(const fs::path& run) {
   const fs::path path = run / "metrics.jsonl";
-  return path_exists(path) && FileReader(path).size() > 0;
+  return path_exists(path) && FileReader(path, FileReader::Kind::regular).size() > 0;
 }
 
 // The checkpoint to go on from. A folder that holds a run is refused unless it is to be resumed.
