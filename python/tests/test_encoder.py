@@ -363,6 +363,13 @@ def test_attention_refusals(device):
         assert refusal(ones) == f"attention_mask: has a value other than 0 and 1 at (2, 0, 3, 5){NOT_SEEN}"
     for temperature, name in ((0, "0"), (-1.0, "-1"), (float("nan"), "nan"), (float("inf"), "inf")):
         assert refusal(temperature=temperature) == f"temperature: is {name}; give a number above 0"
+    for arguments, message in (
+        ({"temperature": "x"}, "temperature: is str; give a number above 0"),
+        ({"attention_mask": "x"}, "attention_mask: is str; give a tensor"),
+        ({"attention_mask": torch.ones(3, 6, dtype=torch.complex64)}, "attention_mask: is torch.complex64; give a real dtype"),
+    ):
+        with pytest.raises(TypeError, match=message):
+            encoder(IDS, **arguments)
     heads = encoder.heads
     for shape in ((heads, 5, 5), (heads + 1, 6, 6), (2, heads, 6, 6), (heads, 6, 7), (6, 6)):
         wanted = f"bias: has shape {shape}; give ({heads}, L, L) or (3, {heads}, L, L) with L of at least 6"
@@ -387,6 +394,10 @@ def test_pack(device):
         assert torch.equal(warpwright.unpack(more, places), warpwright.unpack(packed, places))
     with pytest.raises(ValueError, match=r"attention_mask: has a value other than 0 and 1 at \(1, 0\)" + NOT_SEEN):
         warpwright.places(torch.tensor([[1, 0], [2, 1]], device=device)).rows()
+    with pytest.raises(TypeError, match="x is NoneType, needs a tensor"):
+        warpwright.pack(None, places)
+    with pytest.raises(TypeError, match="places is Tensor, needs the result of warpwright.places"):
+        warpwright.pack(x, mask)
     with pytest.raises(ValueError, match=r"attention_mask: has shape \(4,\)"):
         warpwright.places(mask[0])
     with pytest.raises(ValueError, match="rows is 13"):

@@ -590,6 +590,8 @@ class Encoder:
         """The structure for the library, and the tensors that it points to. None: nothing to change."""
         if mask is None and bias is None and temperature == 1:
             return None, ()
+        if not hasattr(temperature, "__float__"):
+            raise TypeError(f"temperature: is {type(temperature).__name__}; give a number above 0")
         attention = _Attention(size=ctypes.sizeof(_Attention), temperature=temperature)
         if mask is not None:
             mask = _library.mask_tensor(mask)

@@ -121,7 +121,12 @@ def functions(result=ctypes.c_int32, **argument_types):
 
 def mask_tensor(mask):
     """A contiguous tensor with the values of a mask, of a dtype that the library takes."""
-    mask = torch.as_tensor(mask).detach()
+    try:
+        mask = torch.as_tensor(mask).detach()
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise TypeError(f"attention_mask: is {type(mask).__name__}; give a tensor") from error
+    if mask.is_complex():
+        raise TypeError(f"attention_mask: is {mask.dtype}; give a real dtype")
     if mask.dtype is torch.bool:
         return mask.contiguous().view(torch.uint8)
     if mask.dtype not in MASK_DTYPES:

@@ -74,14 +74,18 @@ def places(attention_mask):
 
 
 def _moved(name, tensor, places):
+    if not isinstance(tensor, torch.Tensor):
+        raise TypeError(f"{name} is {type(tensor).__name__}, needs a tensor")
+    if not isinstance(places, Places):
+        raise TypeError(f"places is {type(places).__name__}, needs the result of warpwright.places(mask)")
     if tensor.dtype not in _library.DTYPES or tensor.device != places.indices.device:
         raise ValueError(f"{name} is {tensor.dtype} on {tensor.device}, needs a floating dtype on {places.indices.device}")
     return tensor.detach().contiguous()
 
 
 def pack(x, places, rows=None):
-    """Returns the rows (N, …) of x (B, S, …) that `places` names. With `rows`, there are this many instead of N, those from
-    N on are 0, and nothing waits for the device."""
+    """Returns the rows (N, …) of x (B, S, …) that `places` names, without a gradient. With `rows`, there are this many
+    instead of N, those from N on are 0, and nothing waits for the device."""
     x = _moved("x", x, places)
     if tuple(x.shape[:2]) != places.shape:
         raise ValueError(f"x has shape {tuple(x.shape)}, needs {places.shape} first")
@@ -94,7 +98,8 @@ def pack(x, places, rows=None):
 
 
 def unpack(x, places):
-    """Returns (B, S, …) with the rows of x (N or more, …) at their places, and 0 elsewhere. Nothing waits for the device."""
+    """Returns (B, S, …) with the rows of x (N or more, …) at their places, and 0 elsewhere, without a gradient. Nothing
+    waits for the device."""
     x = _moved("x", x, places)
     out = torch.empty((*places.shape, *x.shape[1:]), dtype=x.dtype, device=x.device)
     if out.numel():
