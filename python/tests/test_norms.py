@@ -234,6 +234,13 @@ def test_weights_of_zero_from_the_output(device, dtype, centered):
         warpwright.kept_columns(-2)
 
 
+@pytest.mark.parametrize("affine", (True, False))
+@pytest.mark.parametrize("eps", (-1.0, -1, float("inf"), float("nan")))
+def test_eps_that_cannot_be(device, eps, affine):
+    with pytest.raises(ValueError, match=f"eps is {eps}, needs a finite number, 0 or more"):
+        normalization.FusedLayerNorm(8, eps=eps, elementwise_affine=affine).to(device)(torch.ones(2, 8, device=device))
+
+
 def test_memory_efficient_keeps_the_output_alone(device):
     norm = normalization.FusedLayerNorm(512, memory_efficient=True).to(device)
     x = torch.randn(64, 512, device=device, requires_grad=True)

@@ -1,5 +1,6 @@
 """The checks of the arguments of a normalization. Errors name the function, the argument and its value."""
 
+import math
 import numbers
 
 import torch
@@ -35,6 +36,8 @@ def check_input(function, input, shape, eps):
     check_dense(function, "input", input)
     if not isinstance(eps, (numbers.Real, torch.SymFloat)):
         raise TypeError(f"{function}: eps is {eps!r}, needs a number")
+    if isinstance(eps, numbers.Real) and not 0 <= eps < math.inf:
+        raise ValueError(f"{function}: eps is {eps!r}, needs a finite number, 0 or more")
     if input.dtype not in _library.DTYPES:
         raise TypeError(f"{function}: input is {input.dtype}, needs float64, float32, float16 or bfloat16")
     if input.device.type not in ("cpu", "cuda", "meta"):
