@@ -47,8 +47,9 @@ void check_forced_names(const ContextOptions& options) {
                      fmt::format("use one of: {}", fmt::join(names, ", ")));
   }
   for (const OpInfo& op : ops) {
-    const std::string_view forced = parts_of(forced_choice(options.force, op.name)).kernel;
-    if (!forced.empty()) check_variant_name(op, forced);
+    const std::string_view forced = forced_choice(options.force, op.name);
+    const bool names_none = forced.ends_with("[]");  // brackets without a configuration
+    if (!forced.empty()) check_variant_name(op, names_none ? forced : parts_of(forced).kernel);
   }
 }
 

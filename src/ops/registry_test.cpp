@@ -87,6 +87,14 @@ TEST(Registry, ForcedNamesAreChecked) {
   EXPECT_NE(usage_error("layernorm", "reference").find("norm.backward"), std::string::npos);
 }
 
+TEST(Registry, BracketsNeedAKernelAndAConfiguration) {
+  for (const char* choice : {"[5 parts]", "cpu.portable[]", "[]"}) {
+    ContextOptions options;
+    options.force = {{"norm.backward", choice}};
+    EXPECT_THROW(check_forced_names(options), UsageError) << choice;
+  }
+}
+
 // The full name has precedence: the variant forced by the folder's name is then not even checked.
 TEST(Registry, TheFullNameGoesFirst) {
   ContextOptions options;
