@@ -252,7 +252,9 @@ def quickly(input, residual, weight, bias, shape, eps, memory_efficient, centere
         return None
     if _modes is None or _modes() or transforms_active() or _is_tracing():
         return None
-    if type(eps) is not float or not 0 <= eps < math.inf or input.is_nested or input.layout is not _DENSE or weight.layout is not _DENSE:
+    if type(eps) is not float or not 0 <= eps < math.inf:
+        return None
+    if input.is_nested or input.layout is not _DENSE or weight.layout is not _DENSE:
         return None
     dtype, device = input.dtype, input.device
     if not (

@@ -52,7 +52,9 @@ void EncoderFlags::add_to(CLI::App& command) {
   command.add_option("--max-length", max_length, "Most tokens of a text; 0: as the model's files say")
       ->capture_default_str()
       ->check(at_least(0));
-  command.add_option("--over-limit", over_limit, "A longer text: truncate (cut its end off) or refuse")
+  command
+      .add_option("--over-limit", over_limit,
+                  "What to do with a longer text: truncate (cut off its end) or refuse")
       ->capture_default_str()
       ->check(one_of({"truncate", "refuse"}));
   command.add_option("--batch-tokens", batch_tokens, "Most tokens of a batch: sizes the memory")
@@ -63,7 +65,7 @@ void EncoderFlags::add_to(CLI::App& command) {
       ->check(one_of({"fp32", "tf32", "bf16", "fp16"}));
   command
       .add_option("--weights-cache", weights_cache,
-                  "Folder for weights as a CPU's kernels take them, which processes share; none, or auto "
+                  "Folder where processes share the weights in the layout of a CPU's kernels; none, or auto "
                   "(warpwright in the user's cache folder)")
       ->capture_default_str();
   command.add_flag("--batch-invariant", batch_invariant, "The same bits whatever shares the batch; slower");
