@@ -371,7 +371,8 @@ def test_attention_refusals(device):
         with pytest.raises(TypeError, match=message):
             encoder(IDS, **arguments)
     heads = encoder.heads
-    for shape in ((heads, 5, 5), (heads + 1, 6, 6), (2, heads, 6, 6), (heads, 6, 7), (6, 6)):
+    empty = ((heads, 0, 0), (heads, 6, 0), (0, 6, 6), (0, heads, 6, 6))
+    for shape in ((heads, 5, 5), (heads + 1, 6, 6), (2, heads, 6, 6), (heads, 6, 7), (6, 6), *empty):
         wanted = f"bias: has shape {shape}; give ({heads}, L, L) or (3, {heads}, L, L) with L of at least 6"
         assert refusal(bias=torch.zeros(shape)) == wanted
     assert "padding before a token" in refusal([[0, 1, 1, 1, 1, 1]] * 3, bias=torch.zeros(heads, 6, 6))

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "capi/dtype.hpp"
@@ -36,7 +37,9 @@ ContextInCall::ContextInCall(std::string_view function, std::shared_ptr<warpwrig
               "let one call of a context end before the next, or use a context for each thread");
 }
 
-DType dtype_of(std::string_view function, std::string_view argument, warpwright_dtype dtype) {
+namespace {
+
+std::optional<DType> floating_dtype(warpwright_dtype dtype) {
   switch (dtype) {
     case WARPWRIGHT_F64:
       return DType::f64;
@@ -47,15 +50,25 @@ DType dtype_of(std::string_view function, std::string_view argument, warpwright_
     case WARPWRIGHT_F16:
       return DType::f16;
     default:
-      throw Error(fmt::format("{} is {}", argument, dtype), std::string(function),
-                  "use WARPWRIGHT_F64, _F32, _BF16 or _F16");
+      return std::nullopt;
   }
+}
+
+}  // namespace
+
+DType dtype_of(std::string_view function, std::string_view argument, warpwright_dtype dtype) {
+  if (const auto known = floating_dtype(dtype)) return *known;
+  throw Error(fmt::format("{} is {}", argument, dtype), std::string(function),
+              "use WARPWRIGHT_F64, _F32, _BF16 or _F16");
 }
 
 DType mask_dtype_of(std::string_view function, std::string_view argument, warpwright_dtype dtype) {
   if (dtype == WARPWRIGHT_I32) return DType::i32;
   if (dtype == WARPWRIGHT_I64) return DType::i64;
-  return dtype == WARPWRIGHT_U8 ? DType::u8 : dtype_of(function, argument, dtype);
+  if (dtype == WARPWRIGHT_U8) return DType::u8;
+  if (const auto known = floating_dtype(dtype)) return *known;
+  throw Error(fmt::format("{} is {}", argument, dtype), std::string(function),
+              "use WARPWRIGHT_F64, _F32, _BF16, _F16, _I32, _I64 or _U8");
 }
 
 }  // namespace warpwright::capi

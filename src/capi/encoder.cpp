@@ -234,6 +234,10 @@ void check_bounds(const warpwright_encoder_tokens_args& args) {
     if (args.length < 0 || args.length > kMostCount || args.length * args.sequences > kMostCount) {
       fail(kTokens, fmt::format("length is {} (of {} sequences)", args.length, args.sequences));
     }
+    if (args.mask) {
+      const Shape shape{args.sequences, args.length};
+      ops::read_mask(kMaskArgument, Tensor(const_cast<std::uint8_t*>(args.mask), DType::u8, shape));
+    }
     return;
   }
   if (args.mask) fail(kTokens, "mask is given with cu_seqlens", "a packed batch has no padding");
@@ -596,6 +600,8 @@ void check_attention_of(const warpwright_encoder_tokens_args& args, const capi::
   }
   check_attention(model.config(), model.weights()->dtype(), model.weights()->device(), args.sequences,
                   longest, attention.changes);
+  const Tensor& bias = attention.changes.bias;
+  if (bias && bias.device.kind == DeviceKind::cpu) require_bias_values("bias", bias);
   const Tensor& pairs = attention.changes.mask;
   if (pairs && pairs.device.kind == DeviceKind::cpu) ops::read_mask(kMaskArgument, pairs);
 }

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <string>
 
 #include "capi/dtype.hpp"
@@ -32,6 +33,11 @@ Tensor tensor_of(std::string_view function, const std::string& argument, const v
   return Tensor(const_cast<void*>(data), dtype, shape, device);
 }
 
+// An empty tensor may have no memory, and is given all the same.
+bool is_empty(const std::int64_t (&sizes)[4], std::int32_t rank) {
+  return rank >= 1 && rank <= 4 && std::count(sizes, sizes + rank, 0) > 0;
+}
+
 }  // namespace
 
 EncoderAttention attention_of(std::string_view function, const warpwright_encoder_tokens_args& args,
@@ -40,7 +46,7 @@ EncoderAttention attention_of(std::string_view function, const warpwright_encode
   if (!args.attention) return attention;
   const warpwright_encoder_attention known = known_part(function, "args.attention", args.attention);
   attention.changes.temperature = static_cast<float>(known.temperature);
-  if (known.bias) {
+  if (known.bias || is_empty(known.bias_shape, known.bias_rank)) {
     attention.changes.bias =
         tensor_of(function, "attention.bias", known.bias, known.bias_shape, known.bias_rank, dtype, device);
   }

@@ -418,7 +418,8 @@ static void test_attention(warpwright_context* context, const char* folder) {
   attention.mask_rank = 9;
   CHECK_REFUSED(run_with(encoder, args, &attention), "attention.mask_rank is 9");
   attention.mask_rank = 2, attention.mask_dtype = 9;
-  CHECK_REFUSED(run_with(encoder, args, &attention), "attention.mask_dtype is 9");
+  CHECK_REFUSED(run_with(encoder, args, &attention),
+                "attention.mask_dtype is 9; use WARPWRIGHT_F64, _F32, _BF16, _F16, _I32, _I64 or _U8");
 
   /* A packed sequence whose first two tokens see each other alone has the states of a shorter one there. */
   warpwright_encoder_tokens_args packed = packed_args(wanted, WARPWRIGHT_HIDDEN);
@@ -454,6 +455,19 @@ static void test_attention(warpwright_context* context, const char* folder) {
   attention.bias_shape[0] = NH + 1;
   CHECK_REFUSED(run_with(encoder, packed, &attention), "bias: has shape (");
   attention.bias_shape[0] = NH;
+  bias[1] = NAN;
+  CHECK_REFUSED(run_with(encoder, packed, &attention), "bias: has nan at (0, 0, 1); give numbers");
+  bias[1] = 1;
+  /* An empty bias is wrong too, even without memory. */
+  attention.bias_shape[0] = 0;
+  CHECK_REFUSED(run_with(encoder, packed, &attention), "bias: has shape (0, ");
+  attention.bias = NULL;
+  CHECK_REFUSED(run_with(encoder, packed, &attention), "bias: has shape (0, ");
+  attention.bias = bias, attention.bias_shape[0] = NH;
+  static uint8_t sevens[sizeof kMask];
+  memset(sevens, 7, sizeof sevens);
+  args.mask = sevens;
+  CHECK_REFUSED(run_with(encoder, args, NULL), "attention_mask: has a value other than 0 and 1 at (0, 0)");
   args.mask = kMask;
   CHECK_REFUSED(run_with(encoder, args, &attention), "sequence 0 has padding before a token");
   attention.bias = NULL, attention.mask = mask, attention.mask_rank = 3;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <string>
 
 #include "core/error.hpp"
@@ -20,11 +21,12 @@ void check_place(const std::string& argument, const Tensor& tensor, Device devic
 void check_bias(const Tensor& bias, std::int64_t heads, DType dtype, std::int64_t S, std::int64_t longest) {
   const int rank = bias.shape.rank();
   const std::int64_t L = rank > 0 ? bias.shape[rank - 1] : 0;
-  const bool fits = (bias.shape == Shape{heads, L, L} || bias.shape == Shape{S, heads, L, L}) && L >= longest;
+  const std::int64_t least = std::max<std::int64_t>(longest, 1);
+  const bool fits = (bias.shape == Shape{heads, L, L} || bias.shape == Shape{S, heads, L, L}) && L >= least;
   if (!fits) {
     const std::string shapes =
         S == 0 ? fmt::format("({}, L, L)", heads)  // for the calls to come
-               : fmt::format("({1}, L, L) or ({0}, {1}, L, L) with L of at least {2}", S, heads, longest);
+               : fmt::format("({1}, L, L) or ({0}, {1}, L, L) with L of at least {2}", S, heads, least);
     throw Error(fmt::format("has shape {}", bias.shape.to_string()), "bias", "give " + shapes);
   }
   if (bias.dtype != dtype) {
@@ -35,6 +37,24 @@ void check_bias(const Tensor& bias, std::int64_t heads, DType dtype, std::int64_
 
 }  // namespace
 
+void require_bias_values(const std::string& where, const Tensor& bias) {
+  visit_dtype(bias.dtype, [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    const T* values = bias.as<T>();
+    for (std::int64_t i = 0; i < bias.elements(); ++i) {
+      const auto value = static_cast<float>(values[i]);
+      if (value <= std::numeric_limits<float>::max()) continue;
+      std::int64_t rest = i;
+      Shape place = bias.shape;
+      for (int axis = place.rank() - 1; axis >= 0; --axis) {
+        place[axis] = rest % bias.shape[axis];
+        rest /= bias.shape[axis];
+      }
+      throw Error(fmt::format("has {} at {}", value, place.to_string()), where, "give numbers");
+    }
+  });
+}
+
 void check_attention(const BertConfig& config, DType dtype, Device device, std::int64_t S,
                      std::int64_t longest, const BertAttention& attention) {
   const float temperature = attention.temperature;
@@ -42,7 +62,7 @@ void check_attention(const BertConfig& config, DType dtype, Device device, std::
     throw Error(fmt::format("is {}", temperature), "temperature", "give a number above 0");
   }
   const Tensor &bias = attention.bias, &mask = attention.mask;
-  if (bias) {
+  if (bias || bias.shape.rank() > 0) {  // an empty one may have no memory
     check_bias(bias, config.heads, dtype, S, longest);
     check_place("bias", bias, device);
   }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 
 #include "core/tensor.hpp"
 #include "model/bert_config.hpp"
@@ -25,5 +26,9 @@ inline constexpr const char* kMaskArgument = "attention_mask";
 // Throws Error if they do not fit S sequences of at most `longest` tokens.
 void check_attention(const BertConfig& config, DType dtype, Device device, std::int64_t S,
                      std::int64_t longest, const BertAttention& attention);
+
+// Throws Error if a bias in the host's memory holds NaN or +inf, with which no score is a number. −inf is the
+// bias of a pair that is not seen.
+void require_bias_values(const std::string& where, const Tensor& bias);
 
 }  // namespace warpwright
