@@ -2,11 +2,14 @@
 // input.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <sstream>
@@ -729,6 +732,66 @@ class EncoderCliTest : public CliTest {
     return a;
   }
 };
+
+TEST_F(EncoderCliTest, AnAttentionBiasThatCannotBeIsNamed) {
+  put("texts", "the cat\n");
+  const auto refuses = [&](int heads, int L, float value, const std::vector<std::string>& words) {
+    const std::size_t count = static_cast<std::size_t>(heads) * L * L;
+    const std::vector<float> values(count, value);
+    std::string header = nlohmann::json{{"bias",
+                                         {{"dtype", "F32"},
+                                          {"shape", {heads, L, L}},
+                                          {"data_offsets", {std::size_t{0}, count * sizeof(float)}}}}}
+                             .dump();
+    header.resize((header.size() + 7) / 8 * 8, ' ');
+    const std::uint64_t size = header.size();
+    std::string file(reinterpret_cast<const char*>(&size), sizeof size);
+    file += header;
+    file.append(reinterpret_cast<const char*>(values.data()), count * sizeof(float));
+    put("b.safetensors", file);
+    fails(1, embed("texts", {"--attention-bias", path("b.safetensors")}), words);
+  };
+  const std::string name = "b.safetensors: ";
+  refuses(2, 0, 0, {name + "has shape (2, 0, 0); give (2, L, L)"});
+  refuses(3, 48, 0, {name + "has shape (3, 48, 48); give (2, L, L)"});
+  refuses(2, 4, 0, {name + "has shape (2, 4, 4), a text may have 48 tokens", "--max-length 4"});
+  refuses(2, 48, std::numeric_limits<float>::quiet_NaN(), {name + "has nan at (0, 0, 0); give numbers"});
+  refuses(2, 48, std::numeric_limits<float>::infinity(), {name + "has inf at (0, 0, 0); give numbers"});
+}
+
+TEST_F(EncoderCliTest, TheWeightsCacheFollowsNoLinks) {
+  put("texts", "the cat\n");
+  succeeds(embed("texts"));
+  const std::string wanted = output_;
+  for (const fs::directory_entry& entry : fs::directory_iterator(folder / "cache")) {
+    if (entry.path().extension() != ".weights") continue;
+    fs::remove(entry.path());
+    put("victim", "mine");
+    fs::create_symlink(folder / "victim", entry.path());
+    succeeds(embed("texts"));
+    EXPECT_EQ(output_, wanted);
+    EXPECT_EQ(read_file(folder / "victim", 10), "mine");
+    EXPECT_TRUE(fs::is_regular_file(fs::symlink_status(entry.path())));
+    fs::rename(entry.path(), folder / "victim");
+    fs::create_symlink(folder / "victim", entry.path());
+    succeeds(embed("texts"));
+    EXPECT_TRUE(
+        fs::is_regular_file(fs::symlink_status(entry.path())));  // whole, but not read through the link
+    fs::remove(entry.path());
+    ASSERT_EQ(::mkfifo(entry.path().c_str(), 0600), 0);
+    succeeds(embed("texts"));
+    EXPECT_TRUE(fs::is_regular_file(fs::symlink_status(entry.path())));
+  }
+}
+
+TEST_F(EncoderCliTest, APipeInAModelsFolderIsRefused) {
+  put("texts", "the cat\n");
+  fs::remove(folder / "bert/config.json");
+  ASSERT_EQ(::mkfifo(path("bert/config.json").c_str(), 0600), 0);
+  ::alarm(60);  // ends a test that waits for the pipe
+  fails(1, embed("texts"), {"config.json: ", "not a regular file"});
+  ::alarm(0);
+}
 
 TEST_F(EncoderCliTest, EmbedKeepsTheOrderOfLines) {
   put("texts", "the cat\n\na dog sat on the mat.\nthe cat\r\n");

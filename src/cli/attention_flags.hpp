@@ -2,6 +2,7 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
+#include <cstdint>
 #include <filesystem>
 
 #include "model/bert_attention.hpp"
@@ -15,7 +16,9 @@ struct AttentionFlags {
 
   void add_to(CLI::App& command);
   // Puts the file's bias into `memory`, on the context's device and in the encoder's dtype.
-  BertAttention load(const Context& context, DType dtype, Buffer& memory) const;
+  BertAttention load(const Context& context, const BertConfig& config, DType dtype, Buffer& memory) const;
+  // Throws unless the loaded bias suits texts of this many tokens.
+  void require_length(const BertAttention& attention, std::int64_t longest) const;
 };
 
 }  // namespace warpwright::cli

@@ -92,6 +92,19 @@ CLI::Validator at_least(std::int64_t least) {
       "");
 }
 
+CLI::Validator above_zero() {
+  return CLI::Validator(
+      [](std::string& text) {
+        double number = 0;
+        if (parse(text, number) != std::errc()) return std::string();  // check_values() says why
+        const auto stored = static_cast<float>(number);
+        return stored > 0 && std::isfinite(stored)
+                   ? std::string()
+                   : fmt::format("is {}, give a number above 0 that fp32 can hold", text);
+      },
+      "");
+}
+
 CLI::Validator one_of(std::vector<std::string> choices) {
   const std::string description = fmt::format("{{{}}}", fmt::join(choices, ","));
   return CLI::Validator(

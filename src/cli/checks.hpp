@@ -11,6 +11,9 @@ namespace warpwright::cli {
 // Accepts whole numbers of at least `least`.
 CLI::Validator at_least(std::int64_t least);
 
+// Accepts finite numbers that are above 0 as a float, too.
+CLI::Validator above_zero();
+
 // Accepts one of these words; the message suggests the nearest.
 CLI::Validator one_of(std::vector<std::string> choices);
 // The words that one_of() accepts for this option; empty if it has no such check.

@@ -200,8 +200,10 @@ void run(const EmbedFlags& flags) {
   Context context(flags.encoder.device.context_options(flags.encoder.dtype), flags.encoder.device.place());
   EncoderOptions options = options_of(flags);
   Buffer bias;
-  options.model.attention = flags.attention.load(context, options.weights.dtype, bias);
+  options.model.attention =
+      flags.attention.load(context, read_bert_config(flags.encoder.model), options.weights.dtype, bias);
   Encoder encoder(context, flags.encoder.model, options);
+  flags.attention.require_length(options.model.attention, encoder.max_length());
   encoder.prompt(flags.prompt);  // refuses a missing prompt before any text is read
   std::unique_ptr<Sink> sink;
   if (npy) {
