@@ -724,6 +724,36 @@ TEST(Matmul, OnCudaATunedConfigurationRunsAsNamed) {
   }
 }
 
+#if WARPWRIGHT_CUDA
+template <class A>
+void expect_forced_configurations(const Op<A>& op, const typename A::Problem& problem) {
+  for (const char* name : {"cuda.block", "cuda.persistent", "cuda.stream_k", "cuda.mma_block",
+                           "cuda.mma_persistent", "cuda.mma_stream_k"}) {
+    const auto& variant = find_variant(op, name);
+    DeviceInfo device = a_hopper();
+    const std::vector<Configuration> all = variant.configurations(problem, device);
+    EXPECT_FALSE(all.empty()) << name;
+    for (const Configuration& configuration : all) {
+      const ForcedChoices forced{{"matmul", choice_text(name, configuration.text)}};
+      device.forced = &forced;
+      EXPECT_EQ(variant.configuration(problem, device), configuration.text) << op.name << ' ' << name;
+    }
+  }
+}
+
+// No tuned table is needed for it.
+TEST(Matmul, AForcedConfigurationIsSelected) {
+  Fixture shapes = Fixture::of_shapes();
+  const matmul::Case c{1024, 768, 768};
+  const auto expect_all = [](const auto& op, const auto& args) {
+    expect_forced_configurations(op, op.problem(args));
+  };
+  expect_all(matmul_forward_op(), matmul::make_forward(c, DType::bf16, true, Activation::none, shapes));
+  expect_all(matmul_dx_op(), matmul::make_dx(c, DType::bf16, Activation::none, shapes));
+  expect_all(matmul_dw_op(), matmul::make_dw(c, DType::bf16, true, Store::assign, shapes));
+}
+#endif
+
 // Sides at and around the tiles, rows that cannot be copied 16 bytes at a time, and depths of one to many
 // slabs.
 TEST(Matmul, OnCudaEveryKernelOnMmaSyncMatchesTheReference) {

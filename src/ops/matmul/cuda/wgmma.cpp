@@ -114,13 +114,15 @@ struct Wgmma {
   using Problem = typename Args::Problem;
 
   static std::string name() { return fmt::format("cuda.{}", name_of(schedule)); }
-  // The selection that the tuned table names, or the one with the shortest predicted time.
+  // The selection that the user forced or that the tuned table names; otherwise the one with the shortest
+  // predicted time. The bits of a batch-invariant product must not depend on a table's numbers of rows.
   static Selection selection(const Problem& p, const DeviceInfo& device) {
     const Request request = request_of(p);
-    if (device.tuned && !request.batch_invariant) {
-      const auto tuned = tuned_configuration(operation_of(p), name(), p, device);
-      for (const Selection& s : tuned ? selections(request, schedule, device) : std::vector<Selection>()) {
-        if (describe(s) == *tuned) return s;
+    const auto required =
+        request.batch_invariant ? std::nullopt : tuned_configuration(operation_of(p), name(), p, device);
+    if (required) {
+      for (const Selection& s : selections(request, schedule, device)) {
+        if (describe(s) == *required) return s;
       }
     }
     return select(request, schedule, device);
