@@ -234,11 +234,10 @@ const T& derived(const Context& context, const void* owner, const Problem& probl
 
 // The choice for a problem.
 template <class A>
-const Choice<A>& planned(Context& context, const Op<A>& op, const typename A::Problem& problem) {
+const Choice<A>& planned(const Context& context, const Op<A>& op, const typename A::Problem& problem) {
   return derived(context, &op, problem, [&] {
     Choice<A> chosen = choose(context, op, problem);
     chosen.workspace = chosen.variant->workspace(problem, context.device());
-    context.note_choice(call_line(op.name, chosen.text, problem.describe()));
     return chosen;
   });
 }
@@ -291,6 +290,7 @@ void call(Context& context, const Op<A>& op, const A& args) {
   const typename A::Problem problem = op.problem(args);
   const Choice<A>& choice = planned(context, op, problem);
   if (Recorder* recorder = context.recorder()) {
+    context.note_choice(call_line(op.name, choice.text, problem.describe()));
     recorder->call(op.name, uses_of(args), choice.workspace);
     return;
   }

@@ -95,14 +95,15 @@ class Context {
   // Results derived from the problems of the latest calls (ops/op.hpp), such as an operation's choices. The
   // owner is a unique address. Other measured choices or another number of threads make them void.
   std::any& derived(const void* owner) const { return derived_[owner]; }
-  // A hash over all choices that were made, which a checkpoint records: equal hashes mean that a resumed run
-  // uses the same kernels.
+  // Notes the choice of a call that was recorded.
   void note_choice(std::string line) { choice_lines_.insert(std::move(line)); }
+  // A hash over the choices noted, which a checkpoint records: equal hashes mean that a resumed run uses the
+  // same kernels. Calls outside of a recording do not count, so a Context that meets new shapes does not
+  // grow.
+  std::uint64_t plan_hash() const;
 
   // State that a kernel keeps between calls (a library's handle and its plans), keyed by a unique address.
   std::any& kept(const void* owner) const { return kept_[owner]; }
-
-  std::uint64_t plan_hash() const;
 
  private:
   friend class Inspecting;
