@@ -89,7 +89,7 @@ TEST_P(Backward, MatchesTheReference) {
 
 // Rows of q that do not begin at multiples of 16 bytes; rows of k that are all the same row; heads that are
 // not contiguous; scales that are not positive. Every variant must refuse or be right, and one must be
-// chosen.
+// chosen, which is right.
 enum class Odd : std::uint8_t { unaligned, repeated, apart, no_scale, negative_scale };
 
 template <class Args>
@@ -111,11 +111,9 @@ void expect_refused_or_right(const Op<A>& op, const std::string& name, const A& 
                              const attention::Case& c) {
   const auto problem = op.problem(args);
   SCOPED_TRACE(problem.describe());
-  check_variant(op, name, fixture, args, reduction_of(c));
-  if (name == kReference) return;
-  const Device device = device_for(name).device;
-  const auto chosen = choose(Context(ContextOptions{}, device), op, problem);
-  EXPECT_EQ(chosen.variant->refuse(problem, device_for(name)), "");
+  if (check_variant(op, name, fixture, args, reduction_of(c)).empty()) return;
+  const auto chosen = choose(Context(ContextOptions{}, device_for(name).device), op, problem);
+  EXPECT_EQ(check_variant(op, chosen.variant->name, fixture, args, reduction_of(c)), "");
 }
 
 constexpr Odd kOdd[] = {Odd::unaligned, Odd::repeated, Odd::apart, Odd::no_scale, Odd::negative_scale};
@@ -149,12 +147,23 @@ TEST_P(Backward, RefusesOrRunsWhatIsStoredOtherwise) {
 // A dtype that some machine can run the variant with.
 DType dtype_for(const std::string& variant) {
   const bool halves = variant.ends_with("bf16") || variant.starts_with("cuda.flash_s") ||
-                      variant == "cuda.flash" || variant == "cuda.flash_packed";
+                      variant == "cuda.flash" || variant == "cuda.flash_packed" ||
+                      variant == "cuda.flash_pairs";
   return halves ? DType::bf16 : DType::f32;
 }
 
 bool on_gpu(std::string_view variant) {
   return variant.starts_with("cuda.");
+}
+
+// With a bias and a mask for each sequence, whose rows are aligned. cuda.flash_pairs takes no other calls.
+attention::Case with_pairs(attention::Case c) {
+  c.bias = attention::Bias::each;
+  c.visible = c.pairs_aligned = true;
+  return c;
+}
+bool is_of_pairs(std::string_view argument) {
+  return argument == "bias" || argument == "visible";
 }
 
 // The rows of one sequence of packed arguments, as a call of its own.
@@ -165,6 +174,7 @@ Args alone(Args args, std::int64_t s, Fixture& fixture) {
   const std::int32_t q0 = q[s], nq = q[s + 1] - q0, k0 = k[s], nk = k[s + 1] - k0;
   args.visit([&](std::string_view name, Tensor& t, Access access) {
     if (name.starts_with("cu_") || !t) return;
+    if (is_of_pairs(name)) return void(t = t.slice(0, s, 1));
     if (name == "lse") {
       const Tensor part = fixture.output(t.dtype, {t.shape[0], nq});
       for (std::int64_t h = 0; h < t.shape[0]; ++h) {
@@ -215,13 +225,17 @@ void expect_packed_equals_alone(const Op<A>& op, const Variant<A>& variant, cons
 }
 
 TEST_P(Forward, ASequenceDoesNotDependOnWhatIsPackedBesideIt) {
-  Fixture fixture(3);
-  const DType dtype = dtype_for(GetParam());
-  const auto args = attention::make_forward(kPacked, dtype, true, fixture);
   std::string reason;
-  const auto* variant = usable(attention_forward_op(), GetParam(), args, reason);
-  if (!variant) GTEST_SKIP() << reason;
-  expect_packed_equals_alone(attention_forward_op(), *variant, args);
+  int checked = 0;
+  for (const attention::Case& c : {kPacked, with_pairs(kPacked)}) {
+    Fixture fixture(3);
+    const auto args = attention::make_forward(c, dtype_for(GetParam()), true, fixture);
+    const auto* variant = usable(attention_forward_op(), GetParam(), args, reason);
+    if (!variant) continue;
+    expect_packed_equals_alone(attention_forward_op(), *variant, args);
+    ++checked;
+  }
+  if (checked == 0) GTEST_SKIP() << reason;
 }
 
 TEST_P(Backward, ASequenceDoesNotDependOnWhatIsPackedBesideIt) {
@@ -652,6 +666,10 @@ TEST(Attention, CudaStaysInBoundsWhateverTheSequencesAre) {
         auto f = attention::make_forward(c, dtype, true, forward);
         f.cu_seqlens_k = forward.integers(bounds);
         check(attention_forward_op(), f, forward);
+        Fixture forward_of_pairs(7);
+        auto pairs = attention::make_forward(with_pairs(c), dtype, true, forward_of_pairs);
+        pairs.cu_seqlens_k = forward_of_pairs.integers(bounds);
+        check(attention_forward_op(), pairs, forward_of_pairs);
         auto b = attention::make_backward(c, dtype, backward);
         b.cu_seqlens_q = backward.integers(bounds);
         check(attention_backward_op(), b, backward);
@@ -664,7 +682,7 @@ TEST(Attention, CudaStaysInBoundsWhateverTheSequencesAre) {
 template <class Args>
 Args front(Args args, std::int64_t queries, std::int64_t keys) {
   args.visit([&](std::string_view name, Tensor& t, Access) {
-    if (name.starts_with("cu_") || !t) return;
+    if (name.starts_with("cu_") || is_of_pairs(name) || !t) return;
     const bool of_keys = name == "k" || name == "v" || name == "dk" || name == "dv";
     t = name == "lse" ? t.slice(1, 0, queries) : t.slice(0, 0, of_keys ? keys : queries);
   });
@@ -685,7 +703,7 @@ void expect_leaves_rows_behind(const Op<A>& op, const Variant<A>& variant, A arg
   args.cu_seqlens_q = fixture.integers(bounds_q);
   args.cu_seqlens_k = fixture.integers(bounds_k);
   args.visit([&](std::string_view name, Tensor& t, Access access) {
-    if (access != Access::read || !t || name.starts_with("cu_")) return;
+    if (access != Access::read || !t || name.starts_with("cu_") || is_of_pairs(name)) return;
     const bool of_keys = name == "k" || name == "v";
     const int axis = name == "lse" ? 1 : 0;
     const std::int64_t used = of_keys ? bounds_k.back() : bounds_q.back();
@@ -729,8 +747,10 @@ TEST(Attention, CudaLeavesWhatIsBehindTheLastSequence) {
   for (const std::int64_t HS : {32, 64, 128}) {
     for (const Mask mask : {Mask::causal, Mask::none}) {
       const auto check_both = [&](const attention::Case& c, const Bounds& bounds_q, const Bounds& bounds_k) {
-        check(attention_forward_op(), c, bounds_q, bounds_k,
-              [&](DType dtype, Fixture& f) { return attention::make_forward(c, dtype, true, f); });
+        for (const attention::Case& each : {c, with_pairs(c)}) {
+          check(attention_forward_op(), each, bounds_q, bounds_k,
+                [&](DType dtype, Fixture& f) { return attention::make_forward(each, dtype, true, f); });
+        }
         check(attention_backward_op(), c, bounds_q, bounds_k,
               [&](DType dtype, Fixture& f) { return backward_with_lse(c, dtype, f); });
       };
