@@ -10,7 +10,7 @@
 namespace warpwright::ops::norm::cuda {
 
 template <class X, class P, class O>
-struct BackwardRows {
+struct BackwardElements {
   using A = Arithmetic<X>;
   const O *dout, *out;  // out: replaces x
   const X *x, *addend;  // addend: added to dx, or null; may be dx
@@ -36,7 +36,8 @@ __device__ inline double product(double a, double b) {
 }
 
 template <class X, class P, class O>
-BackwardRows<X, P, O> backward_rows(const NormBackward& args, void* parts, std::int64_t rows_per_part) {
+BackwardElements<X, P, O> backward_elements(const NormBackward& args, void* parts,
+                                            std::int64_t rows_per_part) {
   using A = Arithmetic<X>;
   return {data_of<const O>(args.dout),
           data_of<const O>(args.out),
@@ -60,7 +61,7 @@ BackwardRows<X, P, O> backward_rows(const NormBackward& args, void* parts, std::
 template <class X, class P, class O>
 struct BackwardColumn {
   using A = Arithmetic<X>;
-  const BackwardRows<X, P, O>& a;
+  const BackwardElements<X, P, O>& a;
   const std::int64_t c;
   const A weight = element_or<A>(a.weight, c, 1), bias = element_or<A>(a.bias, c, 0);
   const bool is_lost = a.out && a.lost(weight, bias);
@@ -84,7 +85,7 @@ struct BackwardColumn {
 // The means of g and of g·x̂ over a row, which a warp or a block of kGroup threads owns. All its threads call
 // this, and get the result. shared: two arrays with an element per warp.
 template <int kGroup, class X, class P, class O>
-__device__ void row_means_of(const BackwardRows<X, P, O>& a, std::int64_t row, Arithmetic<X>* shared,
+__device__ void row_means_of(const BackwardElements<X, P, O>& a, std::int64_t row, Arithmetic<X>* shared,
                              Arithmetic<X>& mean_g, Arithmetic<X>& mean_gx) {
   using A = Arithmetic<X>;
   const int thread = static_cast<int>(threadIdx.x) % kGroup;

@@ -18,7 +18,7 @@ constexpr int kColumns = gpu::kWarp, kRows = kThreads / kColumns;
 
 template <class X, class P, class O, bool long_row>
 __global__ void __launch_bounds__(kThreads)
-    row_means(const __grid_constant__ BackwardRows<X, P, O> a, Arithmetic<X>* means) {
+    row_means(const __grid_constant__ BackwardElements<X, P, O> a, Arithmetic<X>* means) {
   constexpr int kGroup = long_row ? kThreads : gpu::kWarp;
   __shared__ Arithmetic<X> sums[2 * kThreads / gpu::kWarp];
   const std::int64_t row = static_cast<std::int64_t>(blockIdx.x) * (kThreads / kGroup) + threadIdx.x / kGroup;
@@ -32,7 +32,7 @@ __global__ void __launch_bounds__(kThreads)
 
 template <class X, class P, class O>
 __global__ void __launch_bounds__(kThreads)
-    columns(const __grid_constant__ BackwardRows<X, P, O> a, const Arithmetic<X>* means) {
+    columns(const __grid_constant__ BackwardElements<X, P, O> a, const Arithmetic<X>* means) {
   using A = Arithmetic<X>;
   __shared__ A sums[2][kRows][kColumns];
   const int lane = static_cast<int>(threadIdx.x) % kColumns, first = static_cast<int>(threadIdx.x) / kColumns;
@@ -77,7 +77,7 @@ void backward_as(const Context& context, const NormBackward& args, NormTypes<X, 
   const int chunks = chunks_of(N, C, context.device());
   auto* parts = static_cast<A*>(context.scratch());
   A* means = parts + chunks * 2 * C;  // (N, 2): of g and of g·x̂
-  const auto a = backward_rows<X, P, O>(args, parts, chunks > 0 ? (N + chunks - 1) / chunks : 0);
+  const auto a = backward_elements<X, P, O>(args, parts, chunks > 0 ? (N + chunks - 1) / chunks : 0);
   const cudaStream_t stream = context.stream().get();
   if (N > 0) {
     if (is_long_row(C)) {

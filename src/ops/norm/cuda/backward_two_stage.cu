@@ -53,7 +53,8 @@ int parts_with_rows(const Stages& stages, std::int64_t N) {
 }
 
 template <class X, class P, class O, int Y>
-__global__ void __launch_bounds__(gpu::kWarp* Y) part_sums(const __grid_constant__ BackwardRows<X, P, O> a) {
+__global__ void __launch_bounds__(gpu::kWarp* Y)
+    part_sums(const __grid_constant__ BackwardElements<X, P, O> a) {
   using A = Arithmetic<X>;
   constexpr int kGroup = Y * Y, kPadded = gpu::kWarp + 1;
   __shared__ A sums[2][kGroup][kPadded];
@@ -89,7 +90,8 @@ __global__ void __launch_bounds__(gpu::kWarp* Y) part_sums(const __grid_constant
 }
 
 template <class X, class P, class O, bool long_row>
-__global__ void __launch_bounds__(kThreads) row_gradients(const __grid_constant__ BackwardRows<X, P, O> a) {
+__global__ void __launch_bounds__(kThreads)
+    row_gradients(const __grid_constant__ BackwardElements<X, P, O> a) {
   using A = Arithmetic<X>;
   constexpr int kGroup = long_row ? kThreads : gpu::kWarp;
   __shared__ A sums[2 * kThreads / gpu::kWarp];
@@ -110,7 +112,7 @@ void backward_as(const Context& context, const NormBackward& args, NormTypes<X, 
   const std::int64_t N = args.dx.shape[0], C = args.dx.shape[1];
   const Stages stages = stages_of(args.problem(), context.device());
   const int parts = parts_with_rows(stages, N);
-  const auto a = backward_rows<X, P, O>(args, context.scratch(), rows_per_part(stages, N));
+  const auto a = backward_elements<X, P, O>(args, context.scratch(), rows_per_part(stages, N));
   const cudaStream_t stream = context.stream().get();
   if (parts > 0 && (args.dweight || args.dbias)) {
     const dim3 grid(static_cast<unsigned>((C + gpu::kWarp - 1) / gpu::kWarp), static_cast<unsigned>(parts));
