@@ -1,4 +1,4 @@
-// Sizes of grids.
+// Dynamic shared memory of a launch.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -10,19 +10,6 @@
 #include "runtime/device.hpp"
 
 namespace warpwright::ops::gpu {
-
-// The number of blocks of a kernel that loops over its work: one block for each of `pieces`, but at most as
-// many as the GPU holds at once.
-template <class Kernel>
-unsigned persistent_blocks(Kernel* kernel, int threads, std::size_t shared_bytes, std::int64_t pieces,
-                           const DeviceInfo& device) {
-  int resident = 0;
-  warpwright::cuda::check(
-      cudaOccupancyMaxActiveBlocksPerMultiprocessor(&resident, kernel, threads, shared_bytes),
-      "sizing a grid");
-  const auto most = static_cast<std::int64_t>(resident) * device.gpu.multiprocessors;
-  return static_cast<unsigned>(std::clamp<std::int64_t>(pieces, 1, std::max<std::int64_t>(most, 1)));
-}
 
 // Allows a kernel to use this many bytes of dynamic shared memory. Without it, static and dynamic shared
 // memory together may take 48 KiB; the threshold below leaves 16 KiB of them to the static part.

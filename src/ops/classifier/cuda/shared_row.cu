@@ -13,6 +13,7 @@
 #include "ops/classifier/classifier.hpp"
 #include "ops/classifier/cuda/row.cuh"
 #include "ops/cuda/async_copy.cuh"
+#include "ops/cuda/launch.cuh"
 #include "runtime/cuda/check.hpp"
 
 namespace warpwright::ops::classifier_kernels {
@@ -99,9 +100,7 @@ void run(const Context& context, const Rows<T>& rows) {
       std::clamp(by_memory, std::size_t{1}, static_cast<std::size_t>(kBlocks * kThreads / threads));
   const auto blocks =
       std::min(static_cast<std::size_t>(rows.N), resident * static_cast<std::size_t>(gpu.multiprocessors));
-  warpwright::cuda::check(cudaFuncSetAttribute(shared_rows<T>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                               static_cast<int>(bytes)),
-                          "classifier cuda.shared_row");
+  gpu::allow_shared(shared_rows<T>, bytes);
   shared_rows<<<static_cast<unsigned>(blocks), threads, bytes, context.stream().get()>>>(rows);
   warpwright::cuda::check_launch("classifier cuda.shared_row");
 }
