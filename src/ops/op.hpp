@@ -160,8 +160,8 @@ Choice<A> choose(const Context& context, const Op<A>& op, const typename A::Prob
   double best_cost = 0;
   std::string reasons;
   for (const auto& variant : op.variants) {
-    const bool waits = variant.name == kReference || variant.kernel->only_forced;
-    if (forced.empty() ? waits : variant.name != parts_of(forced).kernel) continue;
+    const bool needs_force = variant.name == kReference || variant.kernel->only_forced;
+    if (forced.empty() ? needs_force : variant.name != parts_of(forced).kernel) continue;
     const std::string reason = variant.refuse(problem, context.device());
     if (!reason.empty()) {
       if (!reasons.empty()) reasons += ", ";
@@ -208,10 +208,7 @@ struct Met {
 };
 template <class Problem, class T>
 std::vector<Met<Problem, T>>& met_problems(const Context& context, const void* owner) {
-  using List = std::vector<Met<Problem, T>>;
-  std::any& slot = context.derived(owner);
-  if (!slot.has_value()) slot = std::make_shared<List>();
-  return **std::any_cast<std::shared_ptr<List>>(&slot);
+  return made_in<std::vector<Met<Problem, T>>>(context.derived(owner));
 }
 template <class A>
 const auto& met_problems(const Context& context, const Op<A>& op) {

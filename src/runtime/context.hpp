@@ -102,7 +102,7 @@ class Context {
   // grow.
   std::uint64_t plan_hash() const;
 
-  // State that a kernel keeps between calls (a library's handle and its plans), keyed by a unique address.
+  // State that a kernel keeps between calls (a library's plans), keyed by a unique address.
   std::any& kept(const void* owner) const { return kept_[owner]; }
 
  private:
@@ -122,6 +122,13 @@ class Context {
   std::set<std::string> choice_lines_;
   mutable std::map<const void*, std::any> kept_;
 };
+
+// The T in a slot of Context::derived() or Context::kept(). It is made if the slot is empty.
+template <class T>
+T& made_in(std::any& slot) {
+  if (!slot.has_value()) slot = std::make_shared<T>();
+  return **std::any_cast<std::shared_ptr<T>>(&slot);
+}
 
 // While it lives, the Context has this inspector. An exception ends it, too, so no call reaches a function
 // whose variables are gone.

@@ -251,9 +251,7 @@ struct State {
 
 State& state_of(const Context& context) {
   static constexpr char kOwner = 0;
-  std::any& slot = context.kept(&kOwner);
-  if (!slot.has_value()) slot = std::make_shared<State>();
-  return **std::any_cast<std::shared_ptr<State>>(&slot);
+  return made_in<State>(context.kept(&kOwner));
 }
 
 // One way to compute a problem with the library: a product with an epilogue. whole: the epilogue does all

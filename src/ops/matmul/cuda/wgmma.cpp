@@ -3,10 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <any>
 #include <array>
 #include <limits>
-#include <memory>
 #include <mutex>
 
 #include "ops/matmul/cuda/parts.hpp"
@@ -61,9 +59,7 @@ int flag_set_of(const Context& context, int flags) {
     throw Error(fmt::format("needs {} flags, a set has {}", flags, kFlagsOfSet), "matmul", kOtherVariant);
   }
   static constexpr char kOwner = 0;
-  std::any& slot = context.kept(&kOwner);
-  if (!slot.has_value()) slot = std::make_shared<FlagSet>();
-  return (*std::any_cast<std::shared_ptr<FlagSet>>(&slot))->index();
+  return made_in<FlagSet>(context.kept(&kOwner)).index();
 }
 
 void run(const Context& context, const MatmulForward& args, Schedule schedule, const Selection& selection) {
