@@ -1,4 +1,4 @@
-// Decoders in files, of whatever family.
+// Decoders in files, of any family.
 #pragma once
 
 #include <filesystem>

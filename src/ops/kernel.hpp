@@ -103,7 +103,10 @@ struct Kernel {
   Refusal (*refuse)(const Problem&, const DeviceInfo&) = nullptr;
   // Bytes of scratch. Null: none.
   std::size_t (*workspace)(const Problem&, const DeviceInfo&) = nullptr;
-  // Predicted seconds. The lowest cost wins, and the order of the list breaks ties. Null: 0.
+  // The lowest cost wins, and the order of the list breaks ties. Null: 0. All kernels of an operation that
+  // have a cost predict seconds, or all rank themselves: a negative cost comes before the kernels that have
+  // none, a positive one after them. A kernel of matmul that cannot predict has a nominal cost, which is
+  // longer than any prediction.
   double (*cost)(const Problem&, const DeviceInfo&) = nullptr;
   // The parameters that run() derives from the problem and the device, such as the tile and the number of
   // workers. A forced configuration and the device's tuned table come first (tuned_configuration). Null:
