@@ -1,55 +1,15 @@
-// The opaque context of the C ABI: an operation Context and the choices for the latest problems.
+// The opaque context of the C ABI: an operation Context that serves one call at a time.
 #pragma once
 
-#include <array>
 #include <atomic>
-#include <cstddef>
-#include <utility>
+#include <memory>
+#include <string_view>
 
 #include "capi/handles.hpp"
-#include "ops/norm/norm.hpp"
+#include "runtime/context.hpp"
 
-namespace warpwright::capi {
-
-// The choices for the latest kKept problems. The number is limited because callers whose batches vary in size
-// create ever new problems.
-template <class A>
-class Choices {
- public:
-  struct Choice {
-    typename A::Problem problem;
-    ops::Choice<A> chosen{};
-    std::size_t workspace = 0;
-  };
-
-  const Choice& of(const Context& context, const ops::Op<A>& op, const typename A::Problem& problem) {
-    for (const Choice& made : made_) {
-      if (made.chosen.variant && made.problem == problem) return made;
-    }
-    ops::Choice<A> chosen = ops::choose(context, op, problem);
-    const std::size_t bytes = chosen.variant->workspace(problem, context.device());
-    Choice& slot = made_[next_++ % kKept];
-    slot = {problem, std::move(chosen),
-            bytes > 0 ? bytes + kAlignment - 1 : 0};  // the caller's workspace need not be aligned
-    return slot;
-  }
-
- private:
-  static constexpr std::size_t kKept = 32;
-  std::array<Choice, kKept> made_{};
-  std::size_t next_ = 0;
-};
-
-}  // namespace warpwright::capi
-
-// Every member but the first starts empty.
 struct warpwright_context {
-  template <class A>
-  using Choices = warpwright::capi::Choices<A>;
-
   warpwright::Context context;
-  Choices<warpwright::ops::NormForward> norm_forward{};
-  Choices<warpwright::ops::NormBackward> norm_backward{};
   std::atomic<bool> in_call = false;
 };
 

@@ -12,6 +12,7 @@
 
 #include "capi/context.hpp"
 #include "capi/dtype.hpp"
+#include "ops/norm/norm.hpp"
 #include "runtime/threads.hpp"
 
 using namespace warpwright;
@@ -267,11 +268,11 @@ const ops::Op<ops::NormForward>& op_of(const ops::NormForward&) {
 const ops::Op<ops::NormBackward>& op_of(const ops::NormBackward&) {
   return ops::norm_backward_op();
 }
-capi::Choices<ops::NormForward>& choices_of(warpwright_context& context, const ops::NormForward&) {
-  return context.norm_forward;
-}
-capi::Choices<ops::NormBackward>& choices_of(warpwright_context& context, const ops::NormBackward&) {
-  return context.norm_backward;
+
+// The caller's workspace need not be aligned.
+template <class A>
+std::size_t workspace_bytes(const ops::Choice<A>& choice) {
+  return choice.workspace > 0 ? choice.workspace + kAlignment - 1 : 0;
 }
 
 // Calls the operation. `args` holds the fields that do not come from the caller.
@@ -286,17 +287,18 @@ warpwright_status call(std::string_view function, warpwright_context* handle, co
     const auto& op = op_of(args);
     const typename A::Problem problem = op.problem(args);
     meaning = WARPWRIGHT_UNSUPPORTED;
-    const auto& choice = choices_of(*context, args).of(context->context, op, problem);
+    const ops::Choice<A>& choice = ops::planned(context->context, op, problem);
     meaning = WARPWRIGHT_INVALID_ARGUMENT;
-    void* workspace = workspace_of(function, known.workspace, known.workspace_bytes, choice.workspace);
-    if (workspace) tensors.add_workspace(known.workspace, choice.workspace);
+    const std::size_t bytes = workspace_bytes(choice);
+    void* workspace = workspace_of(function, known.workspace, known.workspace_bytes, bytes);
+    if (workspace) tensors.add_workspace(known.workspace, bytes);
     tensors.check_apart();
     if constexpr (requires { args.dx; }) check_kept_columns(function, args.lost.columns, known.columns);
     context->context.lend_scratch(workspace);
     meaning = WARPWRIGHT_FAILED;
     if (device.device.kind == DeviceKind::cpu) claim_threads(device.threads);
     const CurrentDevice current(device.device);
-    ops::run(context->context, op, choice.chosen, problem, args);
+    ops::run(context->context, op, choice, problem, args);
   });
 }
 
@@ -315,7 +317,7 @@ warpwright_status ask_workspace(std::string_view function, warpwright_context* h
     *bytes = 0;
     for (const bool aligned : {true, false}) {  // the answer must hold for all addresses
       problem.aligned = aligned;
-      *bytes = std::max(*bytes, choices_of(*context, args).of(context->context, op, problem).workspace);
+      *bytes = std::max(*bytes, workspace_bytes(ops::planned(context->context, op, problem)));
     }
   });
 }

@@ -55,10 +55,10 @@ class Arguments {
     return args_.rows;
   }
   std::int64_t columns() const {
-    constexpr std::int64_t kMost = std::int64_t{1} << 28;  // of 8 bytes fit in an int
-    if (args_.columns >= 1 && args_.columns <= kMost / 2) return args_.columns;
+    constexpr std::int64_t kMost = std::int64_t{1} << 27;  // the bytes of a row fit in an int
+    if (args_.columns >= 1 && args_.columns <= kMost) return args_.columns;
     throw Error(fmt::format("columns is {}", args_.columns), std::string(function_),
-                fmt::format("use 1 to {}", kMost / 2));
+                fmt::format("use 1 to {}", kMost));
   }
   Tensor tensor(std::string_view argument, const void* data, DType dtype, const Shape& shape) const {
     alignas(kAlignment) static std::byte nothing[1]{};
