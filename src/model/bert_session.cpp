@@ -105,9 +105,9 @@ struct BertSession::Memory {
   Buffer host_memory;  // of a GPU's batches and results
   Tensor host_batch;
   std::byte* host_result = nullptr;
-  std::optional<Event> batch_copied;  // from host_batch to the device, by the latest call
-  Stream own_stream;                  // of a GPU
-  bool in_buckets = false;            // its products read from device memory how many rows there are
+  std::optional<Event> copied;  // host_batch to the device, and the flag to odd, by the latest call
+  Stream own_stream;            // of a GPU
+  bool in_buckets = false;      // its products read from device memory how many rows there are
   std::map<Call, Replay> replays;
   std::int64_t calls = 0;
   Call last;
@@ -257,9 +257,13 @@ Tensor BertSession::launch(const PackedBatch& batch, Result result, From from,
   return start(batch, result, from, used);
 }
 
+void BertSession::wait_for_copies() {
+  if (memory_->copied) memory_->copied->synchronize();
+}
+
 void BertSession::check_mask() {
   Memory& m = *memory_;
-  if (m.batch_copied) m.batch_copied->synchronize();
+  wait_for_copies();
   if (m.odd) ops::require_no_odd(kMaskArgument, m.mask_shape, std::exchange(*m.odd, -1));
 }
 
@@ -279,8 +283,8 @@ void BertSession::report(const Tensor& flag, const Shape& mask) {
   }
   m.mask_shape = mask;
   copy(Tensor(m.odd, DType::i64, {1}), flag, context_.stream());
-  if (!m.batch_copied) m.batch_copied.emplace(context_.device().device);
-  m.batch_copied->record(context_.stream());
+  if (!m.copied) m.copied.emplace(context_.device().device);
+  m.copied->record(context_.stream());
 }
 
 void BertSession::layers(const Tensor& states, const Tensor& mask, const Tensor& out) {
@@ -341,6 +345,7 @@ Tensor BertSession::start(const PackedBatch& batch, Result result, From from,
   const std::int64_t rows = in_buckets ? token_bucket(N, options_.max_batch_tokens) : N;
   const std::int64_t sequences = in_buckets ? sequence_bucket(S, options_.max_batch_sequences) : S;
   check_mask();
+  wait_for_copies();  // write_batch() overwrites the last batch
   BertTensors host_view = m.planned->tensors();
   host_view.batch = m.host_batch;
   write_batch(config(), batch, narrow(host_view, rows, sequences, false));
@@ -352,8 +357,8 @@ Tensor BertSession::start(const PackedBatch& batch, Result result, From from,
     const std::int64_t integers = batch_integers(rows, sequences);
     copy(m.planned->tensors().batch.slice(0, 0, integers), m.host_batch.slice(0, 0, integers),
          context_.stream());
-    if (!m.batch_copied) m.batch_copied.emplace(context_.device().device);
-    m.batch_copied->record(context_.stream());
+    if (!m.copied) m.copied.emplace(context_.device().device);
+    m.copied->record(context_.stream());
   }
   run(m.last);
   const BertActivations a = narrow(m.planned->tensors(), rows, sequences, options_.batch_invariant);

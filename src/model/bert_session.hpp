@@ -88,6 +88,8 @@ class BertSession {
   void run(const Call& call);
   Tensor flag();
   void report(const Tensor& flag, const Shape& mask);
+  // Waits until the last call's copies from and to pinned memory are done.
+  void wait_for_copies();
   void read_mask(const Tensor& mask);
   Tensor result_of(const BertActivations& a, Result result) const;
   Tensor start(const PackedBatch& batch, Result result, From from, const BertAttention& attention);
