@@ -54,7 +54,7 @@ TEST_F(CliTest, PaddedTextsGiveTheStatesOfPackedOnes) {
             "--batch-tokens", "20", "--rounds", "1", "--padded", "--json"});
   for (const auto& report : nlohmann::json::parse(output_)) {
     EXPECT_TRUE(report["padded"]);
-    EXPECT_LE(report["difference_from_packed"], 1e-5);
+    EXPECT_LE(report.at("difference_from_packed"), 1e-5);
   }
 }
 
