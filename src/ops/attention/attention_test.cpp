@@ -131,6 +131,27 @@ TEST_P(Forward, RefusesOrRunsWhatIsStoredOtherwise) {
   }
 }
 
+// Sequences, heads or queries that share their bias and their mask, by a stride of 0; scales that are not
+// positive.
+TEST_P(Forward, RefusesOrRunsPairsThatAreStoredOtherwise) {
+  attention::Case c = attention::self_attention({70, 5, 130}, 3, 64, Mask::none);
+  c.bias = attention::Bias::each, c.visible = true, c.pairs_aligned = true;
+  for (const DType dtype : dtypes_for(attention_forward_op(), GetParam())) {
+    for (const int axis : {0, 1, 2}) {
+      Fixture fixture(seed_of(c));
+      auto args = attention::make_forward(c, dtype, true, fixture);
+      args.bias.strides[axis] = 0;
+      if (axis != 1) args.visible.strides[axis / 2] = 0;
+      expect_refused_or_right(attention_forward_op(), GetParam(), args, fixture, c);
+    }
+    for (const Odd what : {Odd::no_scale, Odd::negative_scale}) {
+      Fixture fixture(seed_of(c));
+      const auto args = odd(attention::make_forward(c, dtype, true, fixture), what, fixture);
+      expect_refused_or_right(attention_forward_op(), GetParam(), args, fixture, c);
+    }
+  }
+}
+
 TEST_P(Backward, RefusesOrRunsWhatIsStoredOtherwise) {
   const attention::Case c = attention::self_attention({70, 5, 130}, 3, 64);
   for (const DType dtype : dtypes_for(attention_backward_op(), GetParam())) {

@@ -143,13 +143,15 @@ inline std::vector<Case> gpu_bench_cases() {
 // An encoder's texts with a bias or a mask for each text, after the same without.
 inline std::vector<Case> pair_bench_cases() {
   std::vector<Case> cases;
-  for (const std::int32_t L : {128, 512, 1024}) {
-    const std::vector<std::int32_t> lengths(static_cast<std::size_t>(16384 / L), L);
-    for (const auto& [bias, visible] :
-         {std::pair(Bias::none, false), {Bias::shared, false}, {Bias::none, true}, {Bias::each, false}}) {
-      cases.push_back(self_attention(lengths, 12, 64, Mask::none));
-      cases.back().bias = bias, cases.back().visible = visible;
-      cases.back().pairs_aligned = true;
+  for (const std::int64_t HS : {64, 32}) {
+    for (const std::int32_t L : {128, 512, 1024}) {
+      const std::vector<std::int32_t> lengths(static_cast<std::size_t>(16384 / L), L);
+      for (const auto& [bias, visible] :
+           {std::pair(Bias::none, false), {Bias::shared, false}, {Bias::none, true}, {Bias::each, false}}) {
+        cases.push_back(self_attention(lengths, 12, HS, Mask::none));
+        cases.back().bias = bias, cases.back().visible = visible;
+        cases.back().pairs_aligned = true;
+      }
     }
   }
   return cases;

@@ -61,6 +61,13 @@ bool rows_are_aligned(const Tensor& t) {
   return aligned;
 }
 
+bool rows_are_distinct(const Tensor& t) {
+  if (!t) return true;
+  bool distinct = t.elements() > 0 && t.strides[t.shape.rank() - 2] > 0;
+  for (int axis = 0; axis + 2 < t.shape.rank(); ++axis) distinct = distinct && t.strides[axis] >= 0;
+  return distinct;
+}
+
 AttentionLayout layout_of(std::initializer_list<Tensor> tensors) {
   AttentionLayout layout;
   for (const Tensor& t : tensors) {
@@ -113,6 +120,7 @@ AttentionForwardProblem AttentionForward::problem() const {
           .batch_invariant = batch_invariant,
           .bias_each = bias && bias_each,
           .pairs_aligned = rows_are_aligned(bias) && rows_are_aligned(visible),
+          .pairs_distinct = rows_are_distinct(bias) && rows_are_distinct(visible),
           .max_seqlen = max_seqlen,
           .positive_scale = scale > 0,
           .layout = layout_of({q, k, v})};
@@ -146,7 +154,8 @@ std::string AttentionForwardProblem::describe() const {
           : bias    ? " +bias"
                     : "") +
          (visible ? " +visible" : "") + (pairs_aligned ? "" : " pairs unaligned") +
-         (batch_invariant ? " invariant" : "") + notes_of(max_seqlen, positive_scale, layout);
+         (pairs_distinct ? "" : " pairs strides≤0") + (batch_invariant ? " invariant" : "") +
+         notes_of(max_seqlen, positive_scale, layout);
 }
 double AttentionForwardProblem::flops() const {
   return 4 * visible_pairs(*this) * static_cast<double>(NH * HS);

@@ -10,6 +10,7 @@ constexpr std::string_view kForward[] = {
     "cuda.flash_packed",
     "cuda.flash",
     "cuda.flash_short",
+    "cuda.flash_sm90_pairs",
     "cuda.flash_pairs",
     "cuda.flash_tf32",
     "cuda.flash_fma",

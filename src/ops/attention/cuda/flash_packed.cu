@@ -15,7 +15,7 @@ namespace sm90 {
 template <class TypeT, int kHeadSizeT, bool kRuns>
 struct PackedShape {
   using T = TypeT;
-  static constexpr bool kPacked = kRuns;
+  static constexpr bool kPacked = kRuns, kPairs = false;
   static constexpr int kHeadSize = kHeadSizeT, kHeads = 64 / kHeadSize, kShares = 1, kKeys = 64;
   static constexpr int kGroups = kHeads, kStages = kHeads == 1 ? 3 : 4, kPlaces = kJobs;
   static constexpr int kRows = kBox, kThreads = (kGroups + 1) * kGroupThreads;
@@ -37,7 +37,7 @@ struct PackedShape {
 template <class TypeT>
 struct FewTilesShape {
   using T = TypeT;
-  static constexpr bool kPacked = false;
+  static constexpr bool kPacked = false, kPairs = false;
   static constexpr int kHeadSize = 64, kHeads = 1, kShares = 3, kKeys = 64;
   static constexpr int kGroups = kShares, kStages = 2, kPlaces = kJobs;
   static constexpr int kRows = kBox, kThreads = (kGroups + 1) * kGroupThreads, kResident = 1;
@@ -52,13 +52,6 @@ struct FewTilesShape {
   static constexpr std::size_t kShared = 1024 + kPlaces * QueryTile::kBytes + 2 * kStages * KeyTile::kBytes +
                                          shared_sums_bytes(kShares, kHeadSize) + sizeof(Channels);
 };
-
-// Maps contiguous heads as the columns of one head.
-inline CUtensorMap map_of_packed(const Tensor& t) {
-  if (t.shape[2] == 64) return map_of(t);
-  return map_boxes<3>(t.data, t.dtype, {t.shape[1] * t.shape[2], 1, t.shape[0]}, {t.strides[0], t.strides[0]},
-                      {64, 1, kBox});
-}
 
 }  // namespace sm90
 namespace {

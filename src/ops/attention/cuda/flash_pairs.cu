@@ -13,13 +13,6 @@
 namespace warpwright::ops::attention::cuda {
 namespace {
 
-__device__ inline float2 unpack(std::uint32_t two, __nv_bfloat16) {
-  return {__uint_as_float(two << 16), __uint_as_float(two & 0xffff0000u)};
-}
-__device__ inline float2 unpack(std::uint32_t two, __half) {
-  return __half22float2(*reinterpret_cast<const __half2*>(&two));
-}
-
 template <class E>
 class PairTiles {
  public:

@@ -10,7 +10,7 @@ namespace sm90 {
 template <class TypeT, int kHeadSizeT>
 struct ForwardShape {
   using T = TypeT;
-  static constexpr bool kPacked = false;
+  static constexpr bool kPacked = false, kPairs = false;
   static constexpr int kHeadSize = kHeadSizeT, kHeads = 1, kShares = 1, kKeys = 128;
   static constexpr int kResident = 1;
   static constexpr int kGroups = kHeadSize == 64 ? 3 : 2, kStages = kHeadSize == 64 ? 4 : 2, kPlaces = kJobs;

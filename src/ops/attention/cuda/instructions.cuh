@@ -31,6 +31,14 @@ __device__ inline float exp2_fast(float x) {
   return y;
 }
 
+// The opposite of pack().
+__device__ inline float2 unpack(std::uint32_t two, __nv_bfloat16) {
+  return {__uint_as_float(two << 16), __uint_as_float(two & 0xffff0000u)};
+}
+__device__ inline float2 unpack(std::uint32_t two, __half) {
+  return __half22float2(*reinterpret_cast<const __half2*>(&two));
+}
+
 __device__ inline std::uint32_t to_tf32(float x) {
   std::uint32_t r;
   asm("cvt.rna.tf32.f32 %0, %1;\n" : "=r"(r) : "f"(x));

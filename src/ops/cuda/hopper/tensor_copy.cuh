@@ -38,6 +38,15 @@ __device__ inline void copy_box(void* to, const CUtensorMap* map, Barrier* barri
       "l"(map), "r"(shared_address(barrier)), "r"(column), "r"(head), "r"(row)
       : "memory");
 }
+// Copies a box of a (sequence, head, row, column) view.
+__device__ inline void copy_box(void* to, const CUtensorMap* map, Barrier* barrier, int column, int row,
+                                int head, int sequence) {
+  asm volatile(
+      "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5, "
+      "%6}], [%2];\n" ::"r"(shared_address(to)),
+      "l"(map), "r"(shared_address(barrier)), "r"(column), "r"(row), "r"(head), "r"(sequence)
+      : "memory");
+}
 // Copies contiguous bytes. The address is aligned to 16 bytes, and the size is a multiple of 16.
 __device__ inline void copy_bytes(void* to, const void* from, int bytes, Barrier* barrier) {
   asm volatile(

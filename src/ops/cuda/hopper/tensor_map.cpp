@@ -25,6 +25,8 @@ CUtensorMapDataType type_of(DType dtype) {
       return CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
     case DType::f16:
       return CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
+    case DType::u8:
+      return CU_TENSOR_MAP_DATA_TYPE_UINT8;
     default:
       return CU_TENSOR_MAP_DATA_TYPE_FLOAT32;
   }
@@ -59,5 +61,7 @@ template CUtensorMap map_boxes<2>(const void*, DType, const std::array<std::int6
                                   const std::array<std::int64_t, 1>&, const std::array<int, 2>&, int);
 template CUtensorMap map_boxes<3>(const void*, DType, const std::array<std::int64_t, 3>&,
                                   const std::array<std::int64_t, 2>&, const std::array<int, 3>&, int);
+template CUtensorMap map_boxes<4>(const void*, DType, const std::array<std::int64_t, 4>&,
+                                  const std::array<std::int64_t, 3>&, const std::array<int, 4>&, int);
 
 }  // namespace warpwright::ops::hopper

@@ -23,5 +23,7 @@ extern template CUtensorMap map_boxes<2>(const void*, DType, const std::array<st
                                          const std::array<std::int64_t, 1>&, const std::array<int, 2>&, int);
 extern template CUtensorMap map_boxes<3>(const void*, DType, const std::array<std::int64_t, 3>&,
                                          const std::array<std::int64_t, 2>&, const std::array<int, 3>&, int);
+extern template CUtensorMap map_boxes<4>(const void*, DType, const std::array<std::int64_t, 4>&,
+                                         const std::array<std::int64_t, 3>&, const std::array<int, 4>&, int);
 
 }  // namespace warpwright::ops::hopper

@@ -53,7 +53,8 @@ struct ForwardGroup {
   const ForwardMemory<S>& memory;
   Lane lane;
   bool causal = p.sequences.causal;
-  float scale2 = p.scale * kLog2e;
+  // A score is kept as the product, or with a bias as the sum.
+  float scale = S::kPairs && p.bias.data ? 1.0f : p.scale, scale2 = scale * kLog2e;
   int side = lane.group % S::kHeads, share = lane.group / S::kHeads % S::kShares;
   int row_group = lane.group / (S::kHeads * S::kShares);
   std::uint32_t k_tiles = of_side(describe_lower(memory.k + share * kShareBytes));
@@ -71,6 +72,11 @@ struct ForwardGroup {
     auto& values = memory.channels.values;
     wait(keys.full + cursor.stage, cursor.phase);
     release(keys.empty + cursor.stage, lane);
+    if constexpr (S::kPairs) {
+      auto& pairs = memory.channels.pairs;
+      wait(pairs.full + cursor.stage, cursor.phase);
+      release(pairs.empty + cursor.stage, lane);
+    }
     wait(values.full + cursor.stage, cursor.phase);
     release(values.empty + cursor.stage, lane);
     cursor.advance();
@@ -108,6 +114,14 @@ struct SeenBlocks {
     add_product<T, kHeadSize, kKeys>(o, factor, group.v_tiles + stage * described(kKeyBytes));
     commit_products();
   }
+  // Applies the bias and the mask of this block.
+  __device__ void change_by_pairs() {
+    auto& pairs = group.memory.channels.pairs;
+    const int stage = group.cursor.stage;
+    wait(pairs.full + stage, group.cursor.phase);
+    PairTiles<S>(group.p, group.memory.pairs, stage).change(s, group.row_group, group.side, group.lane);
+    release(pairs.empty + stage, group.lane);
+  }
   // Sets the scores of unseen keys to −∞.
   __device__ void mask() {
     if (key + kKeys <= common) return;
@@ -123,6 +137,7 @@ struct SeenBlocks {
   // Turns the scores of a block into probabilities of the largest score so far. `shrink` is the factor for
   // the earlier sums.
   __device__ void exponentiate() {
+    if constexpr (S::kPairs) change_by_pairs();
     mask();
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
@@ -205,7 +220,7 @@ __device__ void divide_sums(float (&o)[S::kHeadSize / 2], const float (&largest)
     inverse[r] = sum[r] == 0 ? 0.0f : 1 / sum[r];
     if (p.lse && group.lane.column() == 0 && group.lane.row(r) < rows) {
       p.lse[static_cast<std::int64_t>(head) * p.sequences.Nq + query + group.lane.row(r)] =
-          sum[r] == 0 ? -INFINITY : fmaf(largest[r], p.scale, logf(sum[r]));
+          sum[r] == 0 ? -INFINITY : fmaf(largest[r], group.scale, logf(sum[r]));
     }
   }
 #pragma unroll

@@ -1,7 +1,7 @@
 // The shared memory of the forward, and the two warps that copy to it.
 #pragma once
 
-#include "ops/attention/cuda/sm90/jobs.cuh"
+#include "ops/attention/cuda/sm90/forward_pairs.cuh"
 #include "ops/attention/cuda/warp_queries.cuh"
 #include "ops/cuda/overlap.cuh"
 
@@ -12,6 +12,7 @@ struct ForwardMaps {
   CUtensorMap q, k, v;
   ForwardParameters p;
   unsigned* next_tile;
+  CUtensorMap bias = {}, visible = {};
 };
 
 // The numbers that a thread hands to the first group of a share: its sums, and the maximum and the sum of
@@ -27,6 +28,7 @@ constexpr std::size_t shared_sums_bytes(int shares, int head_size) {
 template <class S>
 struct ForwardMemory {
   std::byte *q, *k, *v;  // q in places, k and v in stages
+  std::byte* pairs;      // the tiles of bias and visible, in stages
   float* sums;           // sums of groups that share queries
   typename S::Channels& channels;
   __device__ explicit ForwardMemory(std::byte* shared)
@@ -35,13 +37,16 @@ struct ForwardMemory {
         v(k + S::kStages * S::KeyTile::kBytes),
         sums(reinterpret_cast<float*>(v + S::kStages * S::KeyTile::kBytes)),
         channels(*reinterpret_cast<typename S::Channels*>(v + S::kStages * S::KeyTile::kBytes +
-                                                          shared_sums_bytes(S::kShares, S::kHeadSize))) {}
+                                                          shared_sums_bytes(S::kShares, S::kHeadSize))) {
+    if constexpr (S::kPairs) pairs = shared + S::kPairsBegin;
+  }
   // All threads call this before the first use.
   __device__ void initialize() const {
     if (threadIdx.x == 0) {
       channels.jobs.initialize_all(S::kGroups);
       channels.keys.initialize_all(kGroupWarps * S::kGroups);
       channels.values.initialize_all(kGroupWarps * S::kGroups);
+      if constexpr (S::kPairs) channels.pairs.initialize_all(kGroupWarps * S::kGroups);
       if constexpr (S::kShares > 1) {
         hopper::initialize(&channels.sums_full, (S::kShares - 1) * kGroupThreads);
         hopper::initialize(&channels.sums_empty, kGroupThreads);
@@ -180,6 +185,11 @@ __device__ void copy_forward(const ForwardMaps& maps, const ForwardMemory<S>& me
 #pragma unroll 1
       for (int block = blocks - 1; block >= 0; --block) {
         copy(memory.k, channels.keys, maps.k, tile.head, tile.k0 + block * kKeys);
+        if constexpr (S::kPairs) {
+          wait(channels.pairs.empty + cursor.stage, cursor.phase ^ 1);
+          PairTiles<S>(maps.p, memory.pairs, cursor.stage)
+              .copy(maps.bias, maps.visible, channels.pairs.full + cursor.stage, tile, block * kKeys);
+        }
         copy(memory.v, channels.values, maps.v, tile.head, tile.k0 + block * kKeys);
         cursor.advance();
       }

@@ -16,6 +16,13 @@ inline CUtensorMap map_of(const Tensor& t) {
                       {64, 1, kBox});
 }
 
+// Maps contiguous heads of 32 as the columns of one head, so that a box has two of them.
+inline CUtensorMap map_of_packed(const Tensor& t) {
+  if (t.shape[2] != 32) return map_of(t);
+  return map_boxes<3>(t.data, t.dtype, {t.shape[1] * t.shape[2], 1, t.shape[0]}, {t.strides[0], t.strides[0]},
+                      {64, 1, kBox});
+}
+
 // Zeros for the job counters of a call's kernels.
 inline constexpr std::size_t kCounterBytes = 256;
 inline unsigned* counters(const Context& context, void* scratch) {
