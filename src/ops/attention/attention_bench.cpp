@@ -24,13 +24,17 @@ void packed_bench(Bench& bench) {
   }
 }
 
-// In fp32, as cuda.ladder_library needs it.
+// In fp32, as cuda.ladder_library needs it, and in fp16 without lse, as cuda.ladder_half2 does.
 void one_length_bench(Bench& bench) {
   for (const auto& c : attention::one_length_bench_cases()) {
     bench.run(attention_forward_op(),
               [&](testing::Fixture& f) { return attention::make_forward(c, DType::f32, true, f); });
     bench.run(attention_backward_op(),
               [&](testing::Fixture& f) { return attention::make_backward(c, DType::f32, f); });
+  }
+  for (const auto& c : attention::one_length_text_cases()) {
+    bench.run(attention_forward_op(),
+              [&](testing::Fixture& f) { return attention::make_forward(c, DType::f16, false, f); });
   }
 }
 

@@ -412,6 +412,32 @@ TEST(Attention, CudaLadderIsRightInEveryConfiguration) {
   }
 }
 
+// Its scores are rounded to fp16. Those of magnitude 1 are mostly below 2, so by at most 2^-11, which is the
+// relative error of their probabilities.
+TEST(Attention, CudaLadderHalf2MatchesTheReference) {
+  if (cuda_device_count() == 0) GTEST_SKIP() << "needs an NVIDIA GPU";
+  for (const Mask mask : {Mask::causal, Mask::none}) {
+    for (const std::int32_t T : {1, 2, 7, 33, 70, 128, 129, 300, 512, 1001, 1024}) {
+      attention::Case c = attention::self_attention({T, T}, 2, T % 2 == 0 ? 64 : 40, mask);
+      c.max_seqlen = T;
+      Fixture fixture(seed_of(c)), twins(0);
+      const auto args = attention::make_forward(c, DType::f16, false, fixture);
+      std::string reason;
+      const auto* variant = usable(attention_forward_op(), "cuda.ladder_half2", args, reason);
+      ASSERT_NE(variant, nullptr) << reason;
+      run_variant(attention_forward_op(), *variant, args, 1);
+      const auto twin = fp64_twin(args, twins);
+      run_reference(twin);
+      const Deviation error = compare(elements_of(args.out), elements_of(twin.out), DType::f16);
+      const double bound = tolerance(DType::f16, reduction_of(c)("")) + 0x1p-11;
+      SCOPED_TRACE(attention_forward_op().problem(args).describe());
+      EXPECT_EQ(error.not_finite, 0);
+      EXPECT_LE(error.relative, bound);
+      EXPECT_LE(error.worst, 16 * bound);
+    }
+  }
+}
+
 // A GPU's blocks run in any order. The sums must not depend on it.
 TEST_P(Repeats, AHundredBackwardsGiveTheSameBits) {
   Fixture fixture(10);

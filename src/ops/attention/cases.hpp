@@ -166,6 +166,17 @@ inline std::vector<Case> one_length_bench_cases() {
   return cases;
 }
 
+// An encoder's texts of one length, which max_seqlen tells the kernels.
+inline std::vector<Case> one_length_text_cases() {
+  std::vector<Case> cases;
+  for (const std::int32_t L : {128, 512}) {
+    cases.push_back(self_attention(std::vector<std::int32_t>(static_cast<std::size_t>(16384 / L), L), 12, 64,
+                                   Mask::none));
+    cases.back().max_seqlen = L, cases.back().padding = 0;
+  }
+  return cases;
+}
+
 // Packed texts, as in an encoder: of one length, and of B lengths that are spaced evenly from 0.2 to 1.0 of
 // S, the longest first. bench/peers/attention_varlen.py uses the same.
 inline std::vector<Case> packed_bench_cases() {

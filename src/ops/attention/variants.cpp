@@ -20,6 +20,7 @@ constexpr std::string_view kForward[] = {
     "cuda.staged_registers",
     "cuda.staged_shared",
     "cuda.ladder_library",
+    "cuda.ladder_half2",
     "cpu.amx_bf16",
     "cpu.avx512",
     "cpu.avx2",

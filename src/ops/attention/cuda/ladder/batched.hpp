@@ -1,4 +1,4 @@
-// Products of many pairs of fp32 matrices by the library (cuBLASLt), in one call.
+// Products of many pairs of fp32 or fp16 matrices by the library (cuBLASLt), in one call. Sums are fp32.
 #pragma once
 
 #include <cstddef>
@@ -17,10 +17,12 @@ struct BatchedFactor {
   bool operator==(const BatchedFactor&) const = default;
 };
 
-// out (rows, cols) = a (rows, depth) · b (depth, cols), all stored by rows, for `count` matrices.
+// out (rows, cols) = factor · a (rows, depth) · b (depth, cols), all stored by rows, for `count` matrices.
 struct BatchedProduct {
   std::int64_t rows = 0, cols = 0, depth = 0, count = 0;
   BatchedFactor a = {}, b = {}, out = {};
+  DType dtype = DType::f32;
+  float factor = 1;
 
   bool operator==(const BatchedProduct&) const = default;
 };
@@ -34,7 +36,6 @@ inline constexpr std::size_t kBatchedWorkspace = std::size_t{32} << 20;
 // Launches a product on the Context's stream. The Context keeps the descriptors and the kernel, the library's
 // first proposal, of every product that it has met, so a graph can capture later calls. Throws Error if the
 // library has no kernel.
-void multiply(const Context& context, const BatchedProduct& product, const float* a, const float* b,
-              float* out);
+void multiply(const Context& context, const BatchedProduct& product, const void* a, const void* b, void* out);
 
 }  // namespace warpwright::ops::attention::cuda
