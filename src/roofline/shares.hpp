@@ -1,4 +1,4 @@
-// The shares of a Stream-K product's tiles that its workers get (ops/matmul/cuda/hopper/schedule.cuh). Pure
+// The shares of a Stream-K product's tiles that its workers get (ops/matmul/cuda/schedule.cuh). Pure
 // arithmetic, used by the device (in 32 bits) and by the host.
 #pragma once
 

@@ -60,6 +60,13 @@ __device__ inline std::uint32_t pack<__half>(float low, float high) {
   return r;
 }
 
+// Rounds to the nearest tf32; a tie goes away from zero.
+__device__ inline std::uint32_t to_tf32(float x) {
+  std::uint32_t r;
+  asm("cvt.rna.tf32.f32 %0, %1;\n" : "=r"(r) : "f"(x));
+  return r;
+}
+
 // c += a·b, where a has 16 rows of 32 bytes (row major), b is 32 bytes × 8 columns and c is 16×8.
 template <class T>
 __device__ void multiply(float& c0, float& c1, float& c2, float& c3, const std::uint32_t (&a)[4],

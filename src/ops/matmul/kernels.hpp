@@ -127,6 +127,6 @@ constexpr std::int64_t round_up(std::int64_t n, std::int64_t multiple) {
   return ceil_div(n, multiple) * multiple;
 }
 
-using roofline::Schedule;  // distributes a product's tiles over a GPU's blocks (cuda/hopper/schedule.cuh)
+using roofline::Schedule;  // distributes a product's tiles over a GPU's blocks (cuda/schedule.cuh)
 
 }  // namespace warpwright::ops::matmul

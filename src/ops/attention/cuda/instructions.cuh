@@ -19,6 +19,7 @@ using gpu::load_matrices_transposed;
 using gpu::multiply;
 using gpu::pack;
 using gpu::shared_address;
+using gpu::to_tf32;
 
 __device__ inline void wait_for_copies() {
   gpu::wait_for_groups<0>();
@@ -37,12 +38,6 @@ __device__ inline float2 unpack(std::uint32_t two, __nv_bfloat16) {
 }
 __device__ inline float2 unpack(std::uint32_t two, __half) {
   return __half22float2(*reinterpret_cast<const __half2*>(&two));
-}
-
-__device__ inline std::uint32_t to_tf32(float x) {
-  std::uint32_t r;
-  asm("cvt.rna.tf32.f32 %0, %1;\n" : "=r"(r) : "f"(x));
-  return r;
 }
 
 }  // namespace warpwright::ops::attention::cuda

@@ -97,7 +97,10 @@ struct Mma {
     const Extent extent = extent_of(p);
     const bool leaves_rest = std::is_same_v<Args, MatmulDw>;  // dbias has no columns
     if (extent.rows == 0 || (extent.cols == 0 && !leaves_rest)) return;
-    cuda::run(context, args, schedule, selection(p, context.device()));
+    static constexpr char kOwner = 0;
+    const MmaSelection& selected =
+        derived(context, &kOwner, p, [&] { return selection(p, context.device()); });
+    cuda::run(context, args, schedule, selected);
   }
 };
 

@@ -5,19 +5,11 @@
 #include <utility>
 
 #include "ops/cuda/launch.cuh"
+#include "ops/matmul/cuda/flags.cuh"
 #include "ops/matmul/cuda/mma.hpp"
 #include "ops/matmul/cuda/mma/kernel.cuh"
-#include "ops/matmul/cuda/wgmma.hpp"
 
 namespace warpwright::ops::matmul::cuda::mma {
-
-static __device__ unsigned flag_sets[kFlagSets][kFlagsOfSet];
-// The Context's flags, of which a launch uses the first `count`.
-inline unsigned* flags_of(const Context& context, int count) {
-  void* sets = nullptr;
-  warpwright::cuda::check(cudaGetSymbolAddress(&sets, flag_sets), "looking for flags");
-  return static_cast<unsigned*>(sets) + flag_set_of(context, count) * kFlagsOfSet;
-}
 
 template <class K>
 void launch(Parameters<typename K::In, typename K::Out> p, const MmaSelection& selection, cudaStream_t stream,

@@ -8,7 +8,7 @@ namespace warpwright::ops::matmul::cuda {
 // True if this build has code for sm_90a.
 bool wgmma_is_built();
 
-// The index of this Context's set of flags (wgmma_run.cuh). The launches of one Context follow each other, so
+// The index of this Context's set of flags (flags.cuh). The launches of one Context follow each other, so
 // they can share the flags, as they share the scratch that holds the partial sums. Launches of two Contexts
 // may run at once, so each Context has its own set. Throws Error if kFlagSets Contexts have one already, or
 // if the launch needs more than kFlagsOfSet flags.

@@ -3,11 +3,11 @@
 
 #include <utility>
 
+#include "ops/matmul/cuda/flags.cuh"
 #include "ops/matmul/cuda/hopper/split.cuh"
 #include "ops/matmul/cuda/parts.hpp"
 #include "ops/matmul/cuda/wgmma.hpp"
 #include "ops/matmul/selector.hpp"
-#include "runtime/cuda/check.hpp"
 
 namespace warpwright::ops::matmul::cuda {
 
@@ -31,17 +31,6 @@ template <>
 struct ScheduleOf<Schedule::stream_k> {
   using type = StreamK;
 };
-
-// Flags of cut tiles, for each group of each block. They are zeros, and every launch returns them to zero.
-// They come with the kernels' code, so that no call allocates.
-static __device__ unsigned flag_sets[kFlagSets][kFlagsOfSet];
-
-// The Context's flags, of which a launch uses the first `count`.
-inline unsigned* flags_of(const Context& context, int count) {
-  void* sets = nullptr;
-  warpwright::cuda::check(cudaGetSymbolAddress(&sets, flag_sets), "looking for flags");
-  return static_cast<unsigned*>(sets) + flag_set_of(context, count) * kFlagsOfSet;
-}
 
 // Launches the kernel of the selected tile. set(Parameters&) adds what the epilogue needs.
 template <Direction direction, DType dtype, Activation activation, Finish finish, Schedule schedule, class In,

@@ -4,8 +4,8 @@
 #include "ops/cuda/hopper/products.cuh"
 #include "ops/cuda/mma.cuh"
 #include "ops/matmul/cuda/hopper/outlet.cuh"
-#include "ops/matmul/cuda/hopper/partial_sums.cuh"
 #include "ops/matmul/cuda/hopper/ring.cuh"
+#include "ops/matmul/cuda/partial_sums.cuh"
 
 namespace warpwright::ops::matmul::cuda {
 

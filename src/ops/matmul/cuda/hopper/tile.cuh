@@ -5,7 +5,7 @@
 #include <cstddef>
 
 #include "ops/cuda/hopper/barrier.cuh"
-#include "ops/matmul/cuda/hopper/schedule.cuh"
+#include "ops/matmul/cuda/schedule.cuh"
 #include "ops/matmul/tiles.hpp"
 
 namespace warpwright::ops::matmul::cuda {

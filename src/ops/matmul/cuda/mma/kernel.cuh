@@ -13,10 +13,10 @@
 // The order of a result's sums depends only on the cuts of the depth, not on the tile.
 #pragma once
 
-#include "ops/matmul/cuda/hopper/partial_sums.cuh"
-#include "ops/matmul/cuda/hopper/schedule.cuh"
 #include "ops/matmul/cuda/mma/slab.cuh"
+#include "ops/matmul/cuda/partial_sums.cuh"
 #include "ops/matmul/cuda/result.cuh"
+#include "ops/matmul/cuda/schedule.cuh"
 #include "ops/matmul/mma_tiles.hpp"
 
 namespace warpwright::ops::matmul::cuda::mma {

@@ -25,12 +25,6 @@ __device__ inline std::uint32_t load_word(std::uint32_t shared) {
   return word;
 }
 
-__device__ inline std::uint32_t to_tf32(float x) {
-  std::uint32_t r;
-  asm("cvt.rna.tf32.f32 %0, %1;\n" : "=r"(r) : "f"(x));
-  return r;
-}
-
 // A factor in memory: element (i, k), with i along the result's side.
 template <class T>
 struct Factor {
@@ -122,7 +116,7 @@ struct Slab {
     }
     if constexpr (sizeof(T) == 4) {
 #pragma unroll
-      for (std::uint32_t& word : r) word = to_tf32(__uint_as_float(word));
+      for (std::uint32_t& word : r) word = gpu::to_tf32(__uint_as_float(word));
     }
   }
 };
