@@ -64,31 +64,43 @@ class Feeder {
   __device__ Feeder(const Parameters& p, std::byte* ring, const typename K::Schedule& schedule)
       : p_(p), ring_(ring), schedule_(schedule) {}
 
-  // Starts the next slab's copies into the next stage. After the last slab it starts nothing.
+  // Starts the next slab's copies into the next stage. After the last slab it copies zeros, because a branch
+  // would keep the copies apart from the products.
   __device__ void feed() {
-    while (slab_ == piece_.end && more_) {
-      more_ = schedule_.next(piece_);
-      slab_ = piece_.begin;
-    }
-    if (more_) {
-      std::byte* const stage = ring_ + stage_ * K::kStageBytes;
-      const int k0 = slab_ * K::kDepth;
-      K::A::template load<K::kThreads, K::kAligned>(stage, p_.a, piece_.row_tile * K::kRows, k0);
-      K::B::template load<K::kThreads, K::kAligned>(stage + K::A::kBytes, p_.b, piece_.col_tile * K::kCols,
-                                                    k0);
-      ++slab_;
-      stage_ = stage_ + 1 == K::kStages ? 0 : stage_ + 1;
-    }
+    if (slabs_ == 0) advance();
+    std::byte* const stage = ring_ + stage_;
+    a_.start(stage);
+    b_.start(stage + K::A::kBytes);
     gpu::commit_copies();
+    --slabs_;
+    stage_ = stage_ == (K::kStages - 1) * K::kStageBytes ? 0 : stage_ + K::kStageBytes;
   }
 
  private:
+  // Goes on to the next piece.
+  __device__ void advance() {
+    Piece piece;
+    do {
+      if (!schedule_.next(piece)) {
+        a_.end();
+        b_.end();
+        slabs_ = K::kStages;
+        return;
+      }
+      slabs_ = piece.end - piece.begin;
+    } while (slabs_ == 0);
+    const int k0 = piece.begin * K::kDepth;
+    a_.begin(p_.a, piece.row_tile * K::kRows, k0);
+    b_.begin(p_.b, piece.col_tile * K::kCols, k0);
+  }
+
   const Parameters& p_;
   std::byte* ring_;
   typename K::Schedule schedule_;
-  Piece piece_;
-  int slab_ = 0, stage_ = 0;
-  bool more_ = true;
+  typename K::A::template Copies<K::kThreads, K::kAligned> a_;
+  typename K::B::template Copies<K::kThreads, K::kAligned> b_;
+  int slabs_ = 0;  // left of the piece
+  int stage_ = 0;  // the byte of the ring where the next stage begins
 };
 
 // A warp's factors for one step.
@@ -213,8 +225,8 @@ __global__ void __launch_bounds__(K::kThreads, K::kTile.blocks)
     typename K::Sums sums = {};
 #pragma unroll 1
     for (int slab = piece.begin; slab < piece.end; ++slab) {
-      feeder.feed();  // in place of the slab before, which no warp needs any more
       fragments[1].take(stage, a_reader, b_reader, 1);
+      feeder.feed();  // in place of the slab before, which no warp needs any more
       fragments[0].multiply(sums);
       gpu::wait_for_groups<K::kStages - 2>();
       __syncthreads();
@@ -228,6 +240,7 @@ __global__ void __launch_bounds__(K::kThreads, K::kTile.blocks)
     }
     store<K>(p, sums, piece.row_tile * K::kRows + warp_row, piece.col_tile * K::kCols + warp_col);
   }
+  gpu::wait_for_groups<0>();  // no copy of zeros outlives the block
 }
 
 }  // namespace warpwright::ops::matmul::cuda::mma

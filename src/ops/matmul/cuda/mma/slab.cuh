@@ -51,34 +51,65 @@ struct Slab {
     return (row * kRowChunks + (chunk ^ swizzle(row))) * kChunkBytes;
   }
 
-  // Starts the copies of the slab that begins at (first, k0), with zeros outside the matrix. aligned: the
-  // rows of the matrix begin at multiples of 16 bytes. Otherwise elements are loaded one by one, and are
-  // there when the function returns.
+  // One thread's copies of the slabs of a tile, one slab after the other. Its addresses only advance, because
+  // their arithmetic would keep the tensor cores waiting. Terms outside the depth are zeros. Nobody stores
+  // the results outside the matrix, so their factors may be zeros or the matrix's last row. aligned: the rows
+  // of the matrix begin at multiples of 16 bytes. Otherwise elements are loaded one by one, and are there
+  // when start() returns.
   template <int kThreads, bool aligned>
-  static __device__ void load(std::byte* slab, const Factor<T>& factor, int first, int k0) {
-    static_assert(kThreads % kRowChunks == 0 && kRows * kRowChunks % kThreads == 0);
-    constexpr int kRowsAtOnce = kThreads / kRowChunks;
-    const int thread = static_cast<int>(threadIdx.x), chunk = thread % kRowChunks;
-    const int row = (transposed ? k0 : first) + thread / kRowChunks;
-    const int col = (transposed ? first : k0) + chunk * kLanes;
-    const int rows = transposed ? factor.depth : factor.side, cols = transposed ? factor.side : factor.depth;
-    const int valid = max(min(cols - col, kLanes), 0);
-    const T* const from = factor.data + row * factor.stride + col;
+  class Copies {
+   public:
+    __device__ void begin(const Factor<T>& factor, int first, int k0) {
+      const int thread = static_cast<int>(threadIdx.x), row = thread / kRowChunks;
+      const int element = thread % kRowChunks * kLanes;
 #pragma unroll
-    for (int n = 0; n < kRows / kRowsAtOnce; ++n) {
-      std::byte* const to = slab + offset(thread / kRowChunks + n * kRowsAtOnce, chunk);
-      const int count = row + n * kRowsAtOnce < rows ? valid : 0;
-      const T* const source = count > 0 ? from + n * kRowsAtOnce * factor.stride : factor.data;
+      for (int n = 0; n < kCount; ++n) {
+        const int i = transposed ? first + element : min(first + row + n * kRowsAtOnce, factor.side - 1);
+        const int k = transposed ? k0 + row + n * kRowsAtOnce : k0 + element;
+        from_[n] = factor.data + (transposed ? k * factor.stride + i : i * factor.stride + k);
+      }
+      left_ = factor.depth - k0 - (transposed ? row : element);
+      if constexpr (transposed) valid_ = max(min(factor.side - first - element, kLanes), 0);
+      advance_ = transposed ? kDepth * factor.stride : kDepth;
+    }
+    // The next slabs are zeros.
+    __device__ void end() {
+      left_ = 0;
+    }
+
+    __device__ void start(std::byte* slab) {
+      const int thread = static_cast<int>(threadIdx.x);
+      std::byte* const to = slab + offset(thread / kRowChunks, thread % kRowChunks);
+#pragma unroll
+      for (int n = 0; n < kCount; ++n) {
+        const int count = transposed ? (n * kRowsAtOnce < left_ ? valid_ : 0) : max(min(left_, kLanes), 0);
+        copy(to + n * kRowsAtOnce * kRowChunks * kChunkBytes, from_[n], count);
+        from_[n] += advance_;
+      }
+      left_ -= kDepth;
+    }
+
+   private:
+    static constexpr int kRowsAtOnce = kThreads / kRowChunks, kCount = kRows / kRowsAtOnce;
+    static_assert(kThreads % kRowChunks == 0 && kRows % kRowsAtOnce == 0);
+    static_assert(kRowsAtOnce % (kByWords ? 4 : 8) == 0, "all rows of a thread have the same swizzle");
+
+    static __device__ void copy(std::byte* to, const T* from, int count) {
       if constexpr (aligned) {
-        gpu::copy_async<kChunkBytes>(to, source, count * static_cast<int>(sizeof(T)));
+        gpu::copy_async<kChunkBytes>(to, from, count * static_cast<int>(sizeof(T)));
       } else {
 #pragma unroll
         for (int i = 0; i < kLanes; ++i) {
-          reinterpret_cast<T*>(to)[i] = i < count ? source[i] : gpu::from_float<T>(0.0f);
+          reinterpret_cast<T*>(to)[i] = i < count ? from[i] : gpu::from_float<T>(0.0f);
         }
       }
     }
-  }
+
+    const T* from_[kCount] = {};
+    std::int64_t advance_ = 0;
+    int left_ = 0;   // terms of the depth from the thread's first element on
+    int valid_ = 0;  // elements of a chunk inside the matrix, if transposed
+  };
 
   // A lane's place in the slab for take(). begin: the warp's part of the side. side_first: the order of the
   // four matrices.
