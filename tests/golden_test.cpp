@@ -158,9 +158,9 @@ TEST_P(GoldenTest, LogitsLossAndEveryGradient) {
 
   step.begin();
   draw_batch(golden.options, 0, step.host_batch());
-  step.forward_backward(ops::Store::assign);
+  step.forward_backward();
   context.synchronize();
-  for (const auto& [parameter, gradient] : t.gradients) {
+  for (const auto& [parameter, gradient] : t.gradients.front()) {
     const std::vector<float> wanted = golden_tensor(file, kind + "." + parameter);
     EXPECT_LE(relative_error(gradient, context.stream(), wanted, 1, 1),
               bound(expected["error"]["gradients"][parameter]))
@@ -186,7 +186,7 @@ TEST_P(GoldenTest, TenOptimizerSteps) {
   for (std::int64_t i = 0; i < golden.spec["steps"].get<std::int64_t>(); ++i) {
     step.begin();
     draw_batch(golden.options, i, step.host_batch());
-    step.forward_backward(ops::Store::assign);
+    step.forward_backward();
     step.gradient_norm();
     const double loss = step.collect().loss_sum / N;
     const double wanted = expected["losses"][static_cast<std::size_t>(i)];
@@ -220,11 +220,11 @@ TEST(WholeModel, GradientsMatchFiniteDifferences) {
   draw_parameters(sizes, DType::f64, step.full_precision());
   draw_batch(options, 0, step.host_batch());
   step.begin();
-  step.forward_backward(ops::Store::assign);
+  step.forward_backward();
   const auto& t = step.tensors();
   const double N = static_cast<double>(options.B * options.T);
   for (const auto& [name, p] : t.parameters) {
-    const Tensor& gradient = t.gradients.at(name);
+    const Tensor& gradient = t.gradients.front().at(name);
     const std::int64_t stride = std::max<std::int64_t>(1, p.elements() / 7);
     for (std::int64_t i = 0; i < p.elements(); i += stride) {
       constexpr double h = 1e-5;

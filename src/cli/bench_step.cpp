@@ -64,7 +64,7 @@ void fill_random(const TrainingStep::HostBatch& batch, std::int64_t vocab) {
 void launch_step(TrainingStep& step, std::int64_t index, std::int64_t vocab) {
   step.begin();
   fill_random(step.host_batch(), vocab);
-  step.forward_backward(ops::Store::assign);
+  step.forward_backward();
   step.gradient_norm();
   step.update(1e-4, index + 1);
 }

@@ -43,8 +43,8 @@ void print_start(const Trainer& trainer, const Context& context) {
   const Decoder& m = *o.step.model;
   fmt::print("model: {}, vocabulary {}, context {}: {} parameters\n", m.describe(), m.vocab(), m.context(),
              human_count(m.parameter_count()));
-  fmt::print("step: {} × {} × {} = {} tokens in {}{} on {}, {} threads\n", o.step.micro_batches, o.step.B,
-             o.step.T, human_count(o.step.micro_batches * o.step.B * o.step.T), name_of(o.step.dtype),
+  fmt::print("step: {} × {} × {} = {} tokens in {}{} on {}, {} threads\n", o.step.slices, o.step.B, o.step.T,
+             human_count(o.step.slices * o.step.B * o.step.T), name_of(o.step.dtype),
              o.step.master_weights ? "" : " without master weights", context.device().name,
              context.threads());
   fmt::print("memory plan:\n{}", trainer.plan().summary());

@@ -32,10 +32,11 @@ void add_step_flags(CLI::App& c, TrainFlags& f) {
                "parameter)")
       ->capture_default_str()
       ->check(one_of({"fp32", "none"}));
-  c.add_option("--batch", s.B, "Sequences in a micro-batch")->capture_default_str()->check(at_least(1));
+  c.add_option("--batch", s.B, "Sequences in a slice: what one forward and backward takes")
+      ->capture_default_str()
+      ->check(at_least(1));
   c.add_option("--seq", s.T, "Tokens in a sequence; default: the context")->check(at_least(1));
-  c.add_option("--total-batch", f.total_batch,
-               "Tokens in a step, over all its micro-batches; default: one micro-batch")
+  c.add_option("--total-batch", f.total_batch, "Tokens in a step, over all its slices; default: one slice")
       ->check(at_least(0));
   c.add_option("--recompute", f.recompute,
                "What the backward pass recomputes to save memory: none, gelu, norm (and gelu), block (all)")

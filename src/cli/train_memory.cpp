@@ -9,7 +9,7 @@ namespace warpwright::cli {
 namespace {
 
 // Names the first flags with which a step fits. It tries more recomputation at the same --batch, and then
-// smaller micro-batches, which divide this one so that --total-batch can stay. If nothing fits, it says what
+// smaller slices, which divide this one so that --total-batch can stay. If nothing fits, it says what
 // the smallest of them needs.
 std::string what_fits(Context& context, const Trainer& trainer, std::size_t available) {
   const StepOptions asked = trainer.options().step;
@@ -25,7 +25,7 @@ std::string what_fits(Context& context, const Trainer& trainer, std::size_t avai
       StepOptions o = asked;
       o.B = batch;
       o.recompute = recompute;
-      if (asked.micro_batches > 1) o.micro_batches *= asked.B / batch;
+      if (asked.slices > 1) o.slices *= asked.B / batch;
       needed = TrainingStep(context, o).plan().total_bytes() + others;
       if (needed > available) continue;
       return fmt::format(

@@ -144,17 +144,17 @@ TrainOptions TrainFlags::finished_options() {
     throw UsageError(fmt::format("is {}, with --seq {}", o.step.B, o.step.T), "--batch",
                      "give at least 1 for each");
   }
-  std::int64_t micro = 0;
-  if (__builtin_mul_overflow(o.step.B, o.step.T, &micro)) {
+  std::int64_t slice = 0;
+  if (__builtin_mul_overflow(o.step.B, o.step.T, &slice)) {
     throw UsageError(fmt::format("{} sequences of {} tokens are too many", o.step.B, o.step.T), "--batch",
                      "lower it or --seq");
   }
-  if (total_batch % micro != 0) {
+  if (total_batch % slice != 0) {
     throw UsageError(
         fmt::format("{} is not a multiple of batch × seq = {} × {}", total_batch, o.step.B, o.step.T),
         "--total-batch", "change it, --batch or --seq");
   }
-  o.step.micro_batches = total_batch > 0 ? total_batch / micro : 1;
+  o.step.slices = total_batch > 0 ? total_batch / slice : 1;
   o.validate();
   return o;
 }

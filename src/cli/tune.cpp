@@ -54,19 +54,14 @@ void add(std::vector<Problem>& list, const Problem& problem) {
   if (std::ranges::find(list, problem) == list.end()) list.push_back(problem);
 }
 
-// The products of a step with one micro-batch, and of a step with several. dw stores in the first and adds in
-// the second.
+// The products of a step, which are the same for any number of slices.
 Problems problems_of_step(const TuneFlags& flags) {
   Problems problems;
-  for (const std::int64_t micro_batches : {1, 2}) {
-    StepOptions options = flags.step;
-    options.micro_batches = micro_batches;
-    Context context(flags.device.context_options(flags.dtype), flags.device.place());
-    const TrainingStep step(context, options);  // plans its memory, but does not allocate it
-    for (const auto& met : met_problems(context, matmul_forward_op())) add(problems.forward, met.problem);
-    for (const auto& met : met_problems(context, matmul_dx_op())) add(problems.dx, met.problem);
-    for (const auto& met : met_problems(context, matmul_dw_op())) add(problems.dw, met.problem);
-  }
+  Context context(flags.device.context_options(flags.dtype), flags.device.place());
+  const TrainingStep step(context, flags.step);  // plans its memory, but does not allocate it
+  for (const auto& met : met_problems(context, matmul_forward_op())) add(problems.forward, met.problem);
+  for (const auto& met : met_problems(context, matmul_dx_op())) add(problems.dx, met.problem);
+  for (const auto& met : met_problems(context, matmul_dw_op())) add(problems.dw, met.problem);
   return problems;
 }
 
@@ -228,7 +223,7 @@ void add_tune(CLI::App& app) {
   command->add_option("--dtype", f->dtype, "fp32, tf32 or bf16, as in train")
       ->capture_default_str()
       ->check(one_of({"fp32", "tf32", "bf16"}));
-  command->add_option("--batch", f->step.B, "Sequences in a micro-batch, as in train")
+  command->add_option("--batch", f->step.B, "Sequences in a slice, as in train")
       ->capture_default_str()
       ->check(at_least(1));
   command->add_option("--seq", f->step.T, "Tokens in a sequence; default: the model's context")

@@ -64,13 +64,12 @@ class TokenStream {
 // places.
 class TrainingLoader {
  public:
-  // samples_per_step: rows of the total batch, over all micro-batches and processes. An epoch must hold at
+  // samples_per_step: rows of the total batch, over all slices. An epoch must hold at
   // least this many samples.
   TrainingLoader(const TokenStream& stream, std::uint64_t seed, std::int64_t T,
                  std::int64_t samples_per_step);
 
-  // Loads the rows [first_row, first_row + B) of the step's total batch. Micro-batch m of process r of R
-  // starts at first_row = (m·R + r)·B.
+  // Loads the rows [first_row, first_row + B) of the step's total batch. Slice i starts at row i·B.
   void load(std::int64_t step, std::int64_t first_row, const Tensor& inputs, const Tensor& targets) const;
 
   std::int64_t samples_per_epoch() const { return samples_per_epoch_; }

@@ -1,7 +1,8 @@
 // Decoder: what training and inference need of a decoder-only transformer, whatever its family.
 //
 // A decoder makes passes: a forward, with or without its backward, over tensors that an Allocator gives and
-// parameters that live elsewhere. A pass keeps views of both, so both must outlive it.
+// parameters that live elsewhere. A pass keeps views of both, so both must outlive it. The gradients of
+// parameters go where each call says.
 //
 // Sizes: N tokens in the batch, S sequences, C channels, V vocabulary and Vp the same padded.
 #pragma once
@@ -88,10 +89,11 @@ class TrainingPass : public DecoderPass {
   // The gradient (=) of rows of hidden(), and the head's share of the parameters' gradients (= or += by
   // store).
   virtual void head_backward(Context& context, const Tensor& hidden, const Tensor& dlogits,
-                             const Tensor& dhidden, ops::Store store) const = 0;
-  // The gradients of all parameters (= or += by store) from dhidden(). Where head_backward has stored a
-  // share, this adds to it.
-  virtual void backward(Context& context, ops::Store store) const = 0;
+                             const Tensor& dhidden, const DecoderParameters& gradients,
+                             ops::Store store) const = 0;
+  // The gradients (=) of all parameters from dhidden(). Where head_backward has stored a share, this adds to
+  // it.
+  virtual void backward(Context& context, const DecoderParameters& gradients) const = 0;
 
  protected:
   Tensor hidden_, dhidden_, logits_;
@@ -148,7 +150,6 @@ class Decoder {
                     const BoundaryTokens& tokens, const Stream& stream) const = 0;
 
   virtual std::unique_ptr<TrainingPass> allocate_training(const DecoderParameters& parameters,
-                                                          const DecoderParameters& gradients,
                                                           const DecoderBatch& batch,
                                                           const TrainingPassOptions& options,
                                                           Allocator& allocator) const = 0;

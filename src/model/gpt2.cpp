@@ -63,7 +63,7 @@ void add_projection(Context& ctx, const Tensor& x, const Tensor& weight, const T
 
 // Reads the normalization's input x, or its output if it has kept the lost columns.
 void layernorm_backward(Context& ctx, const Tensor& dout, const Tensor& x, const Norm& n, const Tensor& dx,
-                        const Tensor& dweight, const Tensor& dbias, Store dx_store, Store store) {
+                        const Tensor& dweight, const Tensor& dbias, Store dx_store) {
   NormBackward a{.dout = dout,
                  .x = x,
                  .weight = n.weight,
@@ -73,7 +73,7 @@ void layernorm_backward(Context& ctx, const Tensor& dout, const Tensor& x, const
                  .dweight = dweight,
                  .dbias = dbias,
                  .dx_store = dx_store,
-                 .dparameters_store = store};
+                 .dparameters_store = Store::assign};
   if (n.lost) {
     a.x = {};
     a.out = n.out;
@@ -162,20 +162,20 @@ GPT2BlockActivations recomputed(Context& ctx, const GPT2Config& config, const GP
 // x: a sum hands its gradient to both branches, so each branch only adds its own.
 void block_backward(Context& ctx, const GPT2Config& config, const GPT2Block& p, const DecoderBatch& batch,
                     const Tensor& x, const GPT2BlockActivations& kept, const Tensor& dresidual,
-                    const GPT2BackwardBuffers::Block& d, const GPT2Block& g, Store store) {
+                    const GPT2BackwardBuffers::Block& d, const GPT2Block& g) {
   const GPT2BlockActivations a = recomputed(ctx, config, p, batch, x, kept, d.again);
-  matmul_dw(ctx, {dresidual, a.fc, g.fcproj_weight, g.fcproj_bias, store});
+  matmul_dw(ctx, {dresidual, a.fc, g.fcproj_weight, g.fcproj_bias, Store::assign});
   matmul_dx(ctx, {dresidual, p.fcproj_weight, a.fc_preact, d.dfc, config.activation});
-  matmul_dw(ctx, {d.dfc, a.ln2, g.fc_weight, g.fc_bias, store});
+  matmul_dw(ctx, {d.dfc, a.ln2, g.fc_weight, g.fc_bias, Store::assign});
   matmul_dx(ctx, {d.dfc, p.fc_weight, {}, d.dln2});
   layernorm_backward(ctx, d.dln2, a.residual_mid, ln2_of(p, a), dresidual, g.ln2_weight, g.ln2_bias,
-                     Store::add, store);
-  matmul_dw(ctx, {dresidual, matrix(a.att), g.attproj_weight, g.attproj_bias, store});
+                     Store::add);
+  matmul_dw(ctx, {dresidual, matrix(a.att), g.attproj_weight, g.attproj_bias, Store::assign});
   matmul_dx(ctx, {dresidual, p.attproj_weight, {}, matrix(d.datt)});
   attention_gradient(ctx, config, batch, a, d);
-  matmul_dw(ctx, {matrix(d.dqkv), a.ln1, g.qkv_weight, g.qkv_bias, store});
+  matmul_dw(ctx, {matrix(d.dqkv), a.ln1, g.qkv_weight, g.qkv_bias, Store::assign});
   matmul_dx(ctx, {matrix(d.dqkv), p.qkv_weight, {}, d.dln1});
-  layernorm_backward(ctx, d.dln1, x, ln1_of(p, a), dresidual, g.ln1_weight, g.ln1_bias, Store::add, store);
+  layernorm_backward(ctx, d.dln1, x, ln1_of(p, a), dresidual, g.ln1_weight, g.ln1_bias, Store::add);
 }
 
 }  // namespace
@@ -203,19 +203,19 @@ void gpt2_head_backward(Context& ctx, const GPT2Parameters& p, const Tensor& lnf
 }
 
 void gpt2_backward(Context& ctx, const GPT2Config& config, const GPT2Parameters& p, const DecoderBatch& batch,
-                   const GPT2Activations& a, const GPT2BackwardBuffers& d, const GPT2Parameters& g,
-                   Store store) {
+                   const GPT2Activations& a, const GPT2BackwardBuffers& d, const GPT2Parameters& g) {
   const auto input_of = [&](std::size_t l) -> const Tensor& {
     return l == 0 ? a.embedding : a.blocks[l - 1].residual;
   };
   layernorm_backward(ctx, d.dlnf, input_of(p.blocks.size()), lnf_of(p, a), d.dresidual, g.lnf_weight,
-                     g.lnf_bias, Store::assign, store);
+                     g.lnf_bias, Store::assign);
   for (std::size_t l = p.blocks.size(); l-- > 0;) {
     block_backward(ctx, config, p.blocks[l], batch, input_of(l), a.blocks[l], d.dresidual, d.blocks[l],
-                   g.blocks[l], store);
+                   g.blocks[l]);
   }
   // The LM head has stored its share of wte's gradient: the embedding adds the other.
-  embedding_backward(ctx, {batch.tokens, batch.positions, d.dresidual, g.wte, g.wpe, Store::add, store});
+  embedding_backward(ctx,
+                     {batch.tokens, batch.positions, d.dresidual, g.wte, g.wpe, Store::add, Store::assign});
 }
 
 }  // namespace warpwright

@@ -106,10 +106,10 @@ void gpt2_head(Context& context, const GPT2Parameters& p, const Tensor& lnf, con
 void gpt2_head_backward(Context& context, const GPT2Parameters& p, const Tensor& lnf, const Tensor& dlogits,
                         const Tensor& dlnf, const GPT2Parameters& gradients, ops::Store store);
 
-// The gradients of all parameters (= or += by store) from d.dlnf. The gradient of wte is added to, because
-// the LM head has stored its share.
+// The gradients (=) of all parameters from d.dlnf. The gradient of wte is added to, because the LM head has
+// stored its share.
 void gpt2_backward(Context& context, const GPT2Config& config, const GPT2Parameters& p,
                    const DecoderBatch& batch, const GPT2Activations& a, const GPT2BackwardBuffers& d,
-                   const GPT2Parameters& gradients, ops::Store store);
+                   const GPT2Parameters& gradients);
 
 }  // namespace warpwright

@@ -28,11 +28,9 @@ class GPT2Pass : public Pass {
 
 class GPT2Training final : public GPT2Pass<TrainingPass> {
  public:
-  GPT2Training(const GPT2Config& config, const DecoderParameters& parameters,
-               const DecoderParameters& gradients, const DecoderBatch& batch,
+  GPT2Training(const GPT2Config& config, const DecoderParameters& parameters, const DecoderBatch& batch,
                const TrainingPassOptions& options, Allocator& allocator)
       : GPT2Pass(config, parameters, batch),
-        g_(gpt2_parameters(config, gradients)),
         a_(allocate_activations(config, batch, options.dtype, Purpose::training, allocator, options.norms)) {
     hidden_ = a_.lnf;
     logits_ = allocator.allocate("logits", options.dtype, {options.logits_rows, config.padded_vocab()},
@@ -43,15 +41,14 @@ class GPT2Training final : public GPT2Pass<TrainingPass> {
 
   void forward(Context& context) const override { gpt2_forward(context, config_, p_, batch_, a_); }
   void head_backward(Context& context, const Tensor& hidden, const Tensor& dlogits, const Tensor& dhidden,
-                     ops::Store store) const override {
-    gpt2_head_backward(context, p_, hidden, dlogits, dhidden, g_, store);
+                     const DecoderParameters& gradients, ops::Store store) const override {
+    gpt2_head_backward(context, p_, hidden, dlogits, dhidden, gpt2_parameters(config_, gradients), store);
   }
-  void backward(Context& context, ops::Store store) const override {
-    gpt2_backward(context, config_, p_, batch_, a_, d_, g_, store);
+  void backward(Context& context, const DecoderParameters& gradients) const override {
+    gpt2_backward(context, config_, p_, batch_, a_, d_, gpt2_parameters(config_, gradients));
   }
 
  private:
-  GPT2Parameters g_;
   GPT2Activations a_;
   GPT2BackwardBuffers d_;
 };
@@ -136,11 +133,10 @@ void GPT2Decoder::save(const std::filesystem::path& folder, const DecoderParamet
 }
 
 std::unique_ptr<TrainingPass> GPT2Decoder::allocate_training(const DecoderParameters& parameters,
-                                                             const DecoderParameters& gradients,
                                                              const DecoderBatch& batch,
                                                              const TrainingPassOptions& options,
                                                              Allocator& allocator) const {
-  return std::make_unique<GPT2Training>(config_, parameters, gradients, batch, options, allocator);
+  return std::make_unique<GPT2Training>(config_, parameters, batch, options, allocator);
 }
 
 std::unique_ptr<ScoringPass> GPT2Decoder::allocate_scoring(const DecoderParameters& parameters, DType dtype,

@@ -27,7 +27,6 @@ class GPT2Decoder final : public Decoder {
             const BoundaryTokens& tokens, const Stream& stream) const override;
 
   std::unique_ptr<TrainingPass> allocate_training(const DecoderParameters& parameters,
-                                                  const DecoderParameters& gradients,
                                                   const DecoderBatch& batch,
                                                   const TrainingPassOptions& options,
                                                   Allocator& allocator) const override;

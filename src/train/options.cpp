@@ -44,7 +44,7 @@ nlohmann::json identity_of(const TrainOptions& o) {
           {"dtype", name_of(s.dtype)},
           {"master_weights", s.master_weights ? "fp32" : "none"},
           {"T", s.T},
-          {"total_batch", s.B * s.T * s.micro_batches},
+          {"total_batch", s.B * s.T * s.slices},
           {"clip", s.clip},
           {"beta1", s.beta1},
           {"beta2", s.beta2},
@@ -129,8 +129,7 @@ void TrainOptions::validate() const {
             step.recompute == Recompute::gelu,
         "--memory-efficient-norm", "reads what --recompute norm and block do not keep",
         "use --recompute none or gelu beside it");
-  check(step.micro_batches >= 1, "--total-batch", "is smaller than a micro-batch",
-        "give a multiple of batch × seq");
+  check(step.slices >= 1, "--total-batch", "is smaller than a slice", "give a multiple of batch × seq");
   check(step.beta1 >= 0 && step.beta1 < 1, "--beta1", fmt::format("is {}", step.beta1),
         "give a number in [0, 1)");
   check(step.beta2 >= 0 && step.beta2 < 1, "--beta2", fmt::format("is {}", step.beta2),

@@ -24,7 +24,7 @@ struct TrainOptions {
   std::filesystem::path out;            // RUN
   std::filesystem::path initial_model;  // a folder to start from; empty: random weights
   std::uint64_t seed = 1337;
-  std::int64_t val_every = 0, val_batches = 0;  // steps; micro-batches of B·T (0: the whole split)
+  std::int64_t val_every = 0, val_batches = 0;  // steps; batches of B·T (0: the whole split)
   std::int64_t sample_every = 0, sample_tokens = 64;
   double checkpoint_minutes = 10;     // between checkpoints; 0: none by time
   std::int64_t checkpoint_every = 0;  // steps; 0: none by steps

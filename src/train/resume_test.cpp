@@ -56,7 +56,7 @@ class ResumeTest : public TrainerTest {
   }
 };
 
-// Each run is stopped once, a few operations later than the one before: within micro-batches, between them,
+// Each run is stopped once, a few operations later than the one before: within slices, between them,
 // in validation and in samples.
 TEST_F(ResumeTest, ARunStoppedAfterAnyOperationEndsWithTheSameBits) {
   TrainOptions whole = options("whole");
@@ -275,7 +275,7 @@ TEST_F(ResumeTest, OtherOptionsAreNamedByTheirFlags) {
   refuses([](TrainOptions& t) { t.seed = 99; }, "--seed", "with 1337 and cannot go on with 99");
   refuses([](TrainOptions& t) { t.step.T = 12; }, "--seq", "24");
   refuses([](TrainOptions& t) { t.step.model = decoder(1, 64); }, "--model", "n_embd 32");
-  refuses([](TrainOptions& t) { t.step.micro_batches = 2; }, "--total-batch", "192");
+  refuses([](TrainOptions& t) { t.step.slices = 2; }, "--total-batch", "192");
   refuses([](TrainOptions& t) { t.overfit = true; }, "--overfit", "false");
 }
 
@@ -320,14 +320,14 @@ TEST_F(ResumeTest, MetricsAreNotReadWhole) {
   EXPECT_EQ(fs::file_size(path), kBytes + std::string("\n{\"step\":7}\n").size());
 }
 
-// The same model, data, sequence length and batch: also with a last micro-batch that is not full.
+// The same model, data, sequence length and batch: also with a last batch that is not full.
 TEST_F(ResumeTest, ValidationIsWhatEvalComputes) {
   for (const DType dtype : {DType::f32, DType::bf16}) {
     for (const std::int64_t B : {1, 3, 5, 64}) {
       TrainOptions o = options(fmt::format("run{}{}", name_of(dtype), B));
       o.step.dtype = dtype;
       o.step.B = B;
-      o.step.micro_batches = 1;
+      o.step.slices = 1;
       o.schedule.steps = 3;
       o.val_every = 3;
       train(o);

@@ -9,6 +9,7 @@
 #include "ops/classifier/classifier.hpp"
 #include "ops/element.hpp"
 #include "ops/global_norm/global_norm.hpp"
+#include "ops/gradient_sum/gradient_sum.hpp"
 
 namespace warpwright {
 namespace {
@@ -60,9 +61,15 @@ double sum_of(const Tensor& losses) {
 }  // namespace
 
 TrainingStep::TrainingStep(Context& context, const StepOptions& options)
-    : context_(context), options_(options), planned_(plan_step()), plan_hash_(context.plan_hash()) {}
+    : context_(context),
+      options_(options),
+      tree_(slice_tree(slice_nodes(0, options.slices), options.slices)),
+      planned_(plan_step()),
+      plan_hash_(context.plan_hash()),
+      slices_(tree_.depth) {}
 
-TrainingStep::Tensors TrainingStep::allocate_tensors(const StepOptions& o, Allocator& allocator) {
+TrainingStep::Tensors TrainingStep::allocate_tensors(const StepOptions& o, std::size_t partial_sums,
+                                                     Allocator& allocator) {
   const std::int64_t N = o.B * o.T;
   const DType accumulation = ops::accumulation_dtype(o.dtype);
   const Decoder& model = *o.model;
@@ -70,7 +77,10 @@ TrainingStep::Tensors TrainingStep::allocate_tensors(const StepOptions& o, Alloc
   t.parameters = model.allocate_parameters(o.dtype, Category::parameters, "", allocator);
   const bool rounded = o.dtype != accumulation;
   if (rounded && o.master_weights) t.masters = allocate_masters(t.parameters, allocator);
-  t.gradients = model.allocate_parameters(accumulation, Category::gradients, "gradient.", allocator);
+  for (std::size_t i = 0; i < partial_sums; ++i) {
+    const std::string prefix = i == 0 ? "gradient." : fmt::format("gradient_{}.", i + 1);
+    t.gradients.push_back(model.allocate_parameters(accumulation, Category::gradients, prefix, allocator));
+  }
   t.m = model.allocate_parameters(accumulation, Category::optimizer, "m.", allocator);
   t.v = model.allocate_parameters(accumulation, Category::optimizer, "v.", allocator);
   t.batch = allocate_batch(o.B, N, allocator);
@@ -79,7 +89,7 @@ TrainingStep::Tensors TrainingStep::allocate_tensors(const StepOptions& o, Alloc
   t.weights = allocator.allocate("loss_weights", accumulation, {N}, Category::batch);
   t.losses = allocator.allocate("losses", accumulation, {N}, Category::batch);
   t.pass = model.allocate_training(
-      t.parameters, t.gradients, t.batch,
+      t.parameters, t.batch,
       {.dtype = o.dtype, .logits_rows = logits_rows(o), .recompute = o.recompute, .norms = o.norms},
       allocator);
   t.norm = allocator.allocate("gradient_norm", accumulation, {1}, Category::batch);
@@ -90,16 +100,15 @@ TrainingStep::Tensors TrainingStep::allocate_tensors(const StepOptions& o, Alloc
 }
 
 Planned<TrainingStep::Tensors> TrainingStep::plan_step() {
-  const auto allocate = [o = options_](Allocator& allocator) { return allocate_tensors(o, allocator); };
-  Planned<Tensors> planned(context_, allocate, [&](const Tensors& t) {
-    run_micro_batch(t, ops::Store::assign);
+  const auto allocate = [o = options_, depth = tree_.depth](Allocator& allocator) {
+    return allocate_tensors(o, depth, allocator);
+  };
+  return Planned<Tensors>(context_, allocate, [&](const Tensors& t) {
+    run_slice(t, 0);  // every slice's work, but for the place of its gradients
+    if (options_.slices > 1) run_addition(t, 2);
     run_norm(t);
     ops::adamw(context_, adamw_arguments(t));
   });
-  if (options_.micro_batches > 1) {
-    planned.reserve_scratch_for(context_, [&](const Tensors& t) { run_micro_batch(t, ops::Store::add); });
-  }
-  return planned;
 }
 
 void TrainingStep::allocate() {
@@ -117,7 +126,7 @@ void TrainingStep::fill_constants() {
     }
   });
   write_on_host(t.weights, context_.stream(), [&](const Tensor& host) {
-    const double weight = 1 / static_cast<double>(options_.micro_batches * options_.B * options_.T);
+    const double weight = 1 / static_cast<double>(options_.slices * options_.B * options_.T);
     for (std::int64_t n = 0; n < host.elements(); ++n) ops::store_element(host, n, weight);
   });
   write_on_host(t.batch.cu_seqlens, context_.stream(), [&](const Tensor& host) {
@@ -168,14 +177,19 @@ void TrainingStep::round_masters() {
   }
 }
 
-void TrainingStep::run_micro_batch(const Tensors& t, ops::Store store) {
+void TrainingStep::run_slice(const Tensors& t, std::size_t below) {
   t.pass->forward(context_);
-  run_head(t, true, store);
-  t.pass->backward(context_, store);
-  run_loss_gate(t, store);
+  run_head(t, &t.gradients[below]);
+  t.pass->backward(context_, t.gradients[below]);
+  run_loss_gate(t, below == 0);  // only the first slice finds no sums
 }
 
-void TrainingStep::run_head(const Tensors& t, bool gradient, ops::Store store) {
+void TrainingStep::run_addition(const Tensors& t, std::size_t sums) {
+  ops::gradient_sum(context_,
+                    {.sums = t.gradients[sums - 2].tensors(), .addends = t.gradients[sums - 1].tensors()});
+}
+
+void TrainingStep::run_head(const Tensors& t, const DecoderParameters* gradients) {
   const TrainingPass& pass = *t.pass;
   const std::int64_t N = t.targets.elements(), rows = pass.logits().shape[0];
   for (std::int64_t first = 0; first < N; first += rows) {
@@ -189,24 +203,24 @@ void TrainingStep::run_head(const Tensors& t, bool gradient, ops::Store store) {
                                .losses = chunk(t.losses),
                                .probabilities = {},
                                .V = options_.model->vocab(),
-                               .gradient = gradient});
-    if (!gradient) continue;
-    pass.head_backward(context_, hidden, logits, chunk(pass.dhidden()), first == 0 ? store : ops::Store::add);
+                               .gradient = gradients != nullptr});
+    if (!gradients) continue;
+    pass.head_backward(context_, hidden, logits, chunk(pass.dhidden()), *gradients,
+                       first == 0 ? ops::Store::assign : ops::Store::add);
   }
 }
 
-void TrainingStep::run_loss_gate(const Tensors& t, ops::Store store) {
-  const bool first = store == ops::Store::assign;  // of the step's micro-batches
+void TrainingStep::run_loss_gate(const Tensors& t, bool first_slice) {
   ops::global_norm(context_, {.gradients = {t.losses},
                               .norm = t.loss_norm,
                               .scale = ops::gradient_scale_of(t.scalars),
                               .max_norm = 0,  // only looks for what is not finite
-                              .keep_nan = !first || options_.halt_on_non_finite});
+                              .keep_nan = !first_slice || options_.halt_on_non_finite});
 }
 
 // Keeps the NaN of a loss that was not finite.
 void TrainingStep::run_norm(const Tensors& t) {
-  ops::global_norm(context_, {.gradients = t.gradients.tensors(),
+  ops::global_norm(context_, {.gradients = t.gradients.front().tensors(),
                               .norm = t.norm,
                               .scale = ops::gradient_scale_of(t.scalars),
                               .max_norm = options_.clip,
@@ -215,7 +229,7 @@ void TrainingStep::run_norm(const Tensors& t) {
 
 ops::AdamW TrainingStep::adamw_arguments(const Tensors& t) const {
   ops::AdamW a;
-  const std::vector<Tensor> p = t.parameters.tensors(), g = t.gradients.tensors(), m = t.m.tensors(),
+  const std::vector<Tensor> p = t.parameters.tensors(), g = t.gradients.front().tensors(), m = t.m.tensors(),
                             v = t.v.tensors(), w = t.masters.tensors();
   for (std::size_t i = 0; i < p.size(); ++i) {
     const bool decays = options_.decay_all || p[i].shape.rank() > 1;
@@ -249,6 +263,7 @@ void TrainingStep::begin() {
   }
   step_slots_[static_cast<std::size_t>(begun_ % kStepsInFlight)].result = {};
   ++begun_;
+  slice_ = sums_ = 0;
 }
 
 TrainingStep::HostBatch TrainingStep::host_batch() {
@@ -258,21 +273,30 @@ TrainingStep::HostBatch TrainingStep::host_batch() {
   return {slot.tokens.tensor().view(shape), slot.targets.tensor().view(shape)};
 }
 
-void TrainingStep::forward_backward(ops::Store store) {
+void TrainingStep::forward_backward() {
+  if (slice_ == tree_.additions.size()) {
+    throw Error("all slices of the step have run", "training step", "go on with its gradient norm");
+  }
   BatchSlot& slot = batch_slots_[static_cast<std::size_t>(next_batch_)];
   slot.tokens.upload(context_.stream());
   slot.targets.upload(context_.stream());
-  Captured& captured = store == ops::Store::assign ? assign_ : add_;
-  captured.run(context_, [&] { run_micro_batch(tensors(), store); });
+  slices_[sums_].run(context_, [&] { run_slice(tensors(), sums_); });
+  ++sums_;
   slot.losses.download(context_.stream());
   slot.done->record(context_.stream());
   slot.step = (begun_ - 1) % kStepsInFlight;
-  // On a CPU the slots are the tensors themselves, which the next micro-batch overwrites.
+  // On a CPU the slots are the tensors themselves, which the next slice overwrites.
   if (!context_.stream().get()) reclaim(slot);
   next_batch_ = (next_batch_ + 1) % kBatchSlots;
+  for (int addition = 0; addition < tree_.additions[slice_]; ++addition) run_addition(tensors(), sums_--);
+  ++slice_;
 }
 
 void TrainingStep::gradient_norm() {
+  if (slice_ < tree_.additions.size()) {
+    throw Error("a slice of the step has not run", "training step",
+                "run all slices before the gradient norm");
+  }
   StepSlot& slot = step_slots_[static_cast<std::size_t>((begun_ - 1) % kStepsInFlight)];
   run_norm(tensors());
   slot.norm.download(context_.stream());
@@ -314,7 +338,7 @@ double TrainingStep::forward() {
   slot.targets.upload(context_.stream());
   forward_.run(context_, [&] {
     tensors().pass->forward(context_);
-    run_head(tensors(), false);
+    run_head(tensors(), nullptr);
   });
   slot.losses.download(context_.stream());
   context_.synchronize();
@@ -336,8 +360,9 @@ std::optional<std::string> TrainingStep::first_non_finite() {
   slot.tokens.upload(context_.stream());
   slot.targets.upload(context_.stream());
   tensors().pass->forward(context_);
-  run_head(tensors(), true);
-  tensors().pass->backward(context_, ops::Store::assign);
+  const DecoderParameters& gradients = tensors().gradients.front();
+  run_head(tensors(), &gradients);
+  tensors().pass->backward(context_, gradients);
   return found;
 }
 

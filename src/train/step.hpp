@@ -2,9 +2,12 @@
 //
 // On a GPU the calls return before the work is done: results are available after collect(), and forward and
 // backward are captured once and replayed as graphs. The order of a step is
-//   begin, { host_batch (filled), forward_backward } for each micro-batch, gradient_norm, update
+//   begin, { host_batch (filled), forward_backward } for each slice, gradient_norm, update
 // collect() waits for the loss and norm of the oldest step that has not been collected. Up to kStepsInFlight
 // steps may be under way. On a CPU the work is done when a call returns.
+//
+// A step's batch consists of equal slices. Each stores its gradients by themselves, and a tree that depends
+// on the number of slices alone adds them up (slice_tree.hpp).
 #pragma once
 
 #include <array>
@@ -17,6 +20,7 @@
 #include "runtime/captured.hpp"
 #include "runtime/host_view.hpp"
 #include "runtime/planned.hpp"
+#include "train/slice_tree.hpp"
 
 namespace warpwright {
 
@@ -27,9 +31,9 @@ struct StepOptions {
   // the random numbers are a function of seed, step, tensor and element.
   bool master_weights = true;
   std::uint64_t rounding_seed = 0;
-  std::int64_t B = 4;   // sequences of a micro-batch
+  std::int64_t B = 4;   // sequences of a slice
   std::int64_t T = 64;  // tokens of a sequence
-  std::int64_t micro_batches = 1;
+  std::int64_t slices = 1;
   double clip = 1;  // largest gradient norm; 0: do not clip
   double beta1 = 0.9, beta2 = 0.95, eps = 1e-8;
   double weight_decay = 0.1;
@@ -44,7 +48,9 @@ class TrainingStep {
   struct Tensors {
     // masters: empty if all parameters are fp32, or if there are to be none. A parameter that is fp32 is its
     // own master.
-    DecoderParameters parameters, masters, gradients, m, v;
+    DecoderParameters parameters, masters, m, v;
+    // A stack of partial sums. After a step's last slice the lowest holds the step's gradients.
+    std::vector<DecoderParameters> gradients;
     DecoderBatch batch;
     Tensor targets;  // (N) int32
     Tensor weights;  // (N) fp32: 1 / tokens of the whole step
@@ -52,7 +58,7 @@ class TrainingStep {
     std::unique_ptr<TrainingPass> pass;
     Tensor norm, scalars;  // (1), (4) fp32: AdamWScalars
     Tensor random;         // (3) int32 (ops/adamw), if bf16 weights have no masters
-    Tensor loss_norm;      // (1) fp32: of a micro-batch's losses
+    Tensor loss_norm;      // (1) fp32: of a slice's losses
   };
 
   // Records the step and lays out its memory, but takes none yet.
@@ -73,21 +79,22 @@ class TrainingStep {
   static constexpr int kStepsInFlight = 2;
   // Begins a step. An Error if kStepsInFlight steps are waiting for collect().
   void begin();
-  // The place of the next micro-batch on the host, (B, T) each.
+  // The place of the next slice on the host, (B, T) each.
   struct HostBatch {
     Tensor tokens, targets;
   };
   HostBatch host_batch();
-  // Runs the batch that host_batch() gave.
-  void forward_backward(ops::Store store);
-  // The norm of the gradients; also leaves the clipping factor for update().
+  // Runs the batch that host_batch() gave, as the step's next slice. An Error if the step has all its slices.
+  void forward_backward();
+  // The norm of the gradients. An Error if the step lacks a slice. Also leaves the clipping factor for
+  // update().
   void gradient_norm();
   // step counts from 1; 0 is an Error. If a loss or a gradient is not finite, the update changes nothing.
   // With halt_on_non_finite, neither do the updates of the steps that had begun before collect() reported it.
   void update(double learning_rate, std::int64_t step);
 
   struct Result {
-    double loss_sum = 0;  // over the tokens of all micro-batches, in nats
+    double loss_sum = 0;  // over the tokens of all slices, in nats
     double norm = 0;
   };
   Result collect();
@@ -100,7 +107,7 @@ class TrainingStep {
   std::optional<std::string> first_non_finite();
 
  private:
-  // The host's side of one micro-batch, and the point at which the device is done with it.
+  // The host's side of one slice, and the point at which the device is done with it.
   struct BatchSlot {
     HostView tokens, targets, losses;
     std::optional<Event> done;
@@ -113,24 +120,27 @@ class TrainingStep {
     Result result;
   };
 
-  static Tensors allocate_tensors(const StepOptions& options, Allocator& allocator);
+  static Tensors allocate_tensors(const StepOptions& options, std::size_t partial_sums, Allocator& allocator);
   Planned<Tensors> plan_step();
   void fill_constants();
   void make_slots();
   // Waits for the slot and gives its losses to their step.
   void reclaim(BatchSlot& slot);
-  // Forward, head, backward and the gate, as every micro-batch runs them.
-  void run_micro_batch(const Tensors& t, ops::Store store);
-  // LM head and classifier, chunk by chunk of rows, and with a gradient the head's backward.
-  void run_head(const Tensors& t, bool gradient, ops::Store store = ops::Store::assign);
+  // Forward, head, backward and the gate. Stores the gradients on top of `below` partial sums.
+  void run_slice(const Tensors& t, std::size_t below);
+  // LM head and classifier, chunk by chunk of rows. With gradients, also the head's backward.
+  void run_head(const Tensors& t, const DecoderParameters* gradients);
   // Makes the factor of update() NaN if a loss is not finite. A logit of −inf makes the loss infinite and
   // leaves the gradient finite.
-  void run_loss_gate(const Tensors& t, ops::Store store);
+  void run_loss_gate(const Tensors& t, bool first_slice);
+  // Adds the topmost of `sums` partial sums to the one below it.
+  void run_addition(const Tensors& t, std::size_t sums);
   void run_norm(const Tensors& t);
   ops::AdamW adamw_arguments(const Tensors& t) const;
 
   Context& context_;
   StepOptions options_;
+  SliceTree tree_;
   Planned<Tensors> planned_;
   std::uint64_t plan_hash_ = 0;
   ops::AdamW adamw_;
@@ -140,7 +150,10 @@ class TrainingStep {
   std::array<StepSlot, kStepsInFlight> step_slots_;
   int next_batch_ = 0;             // the slot that host_batch() gives
   int begun_ = 0, collected_ = 0;  // steps
-  Captured assign_, add_, forward_;
+  std::size_t slice_ = 0;          // of the step that has begun: the next one
+  std::size_t sums_ = 0;           // partial sums on the stack
+  std::vector<Captured> slices_;   // by the partial sums below
+  Captured forward_;
 };
 
 }  // namespace warpwright

@@ -93,14 +93,14 @@ class TrainerOnDevice : public TrainerTest, public ::testing::WithParamInterface
       const PhiloxStream tokens(5, 6, static_cast<std::uint32_t>(s));
       std::uint64_t drawn = 0;
       step.begin();
-      for (std::int64_t micro = 0; micro < o.micro_batches; ++micro) {
+      for (std::int64_t slice = 0; slice < o.slices; ++slice) {
         const TrainingStep::HostBatch batch = step.host_batch();
         for (std::int64_t i = 0; i < o.B * o.T; ++i) {
           const PhiloxCounter random = tokens.block(drawn++);
           batch.tokens.as<std::int32_t>()[i] = static_cast<std::int32_t>(random[0] % kVocab);
           batch.targets.as<std::int32_t>()[i] = static_cast<std::int32_t>(random[1] % kVocab);
         }
-        step.forward_backward(micro == 0 ? ops::Store::assign : ops::Store::add);
+        step.forward_backward();
       }
       step.gradient_norm();
       step.update(learning_rate, s);
@@ -191,8 +191,8 @@ TEST_P(TrainerOnDevice, WithoutMastersSmallUpdatesAreNotLost) {
   EXPECT_LT(apart, variance);
 }
 
-// The random numbers know nothing of the micro-batch: in another one only what gradients differ by shows.
-TEST_P(TrainerOnDevice, MicroBatchesRoundAlike) {
+// The random numbers know nothing of the slice: in another one only what gradients differ by shows.
+TEST_P(TrainerOnDevice, SlicesRoundAlike) {
   StepOptions o = options("none").step;
   o.dtype = DType::bf16;
   o.master_weights = false;
@@ -203,8 +203,8 @@ TEST_P(TrainerOnDevice, MicroBatchesRoundAlike) {
   };
   const Weights first = weights_of_steps(o, 1, 1e-4);
   StepOptions other = o;
-  other.B = o.B * o.micro_batches;
-  other.micro_batches = 1;
+  other.B = o.B * o.slices;
+  other.slices = 1;
   const Weights in_one = weights_of_steps(other, 1, 1e-4);
   other = o;
   other.rounding_seed = 1;
@@ -271,12 +271,12 @@ TEST_P(TrainerOnDevice, ResumingContinuesBitForBit) {
   }
 }
 
-TEST_P(TrainerOnDevice, MicroBatchesSplitTheSameSamples) {
+TEST_P(TrainerOnDevice, SlicesSplitTheSameSamples) {
   std::vector<std::vector<double>> runs;
   for (const std::int64_t B : {1, 2, 4, 8}) {
     TrainOptions o = options(fmt::format("split{}", B));
     o.step.B = B;
-    o.step.micro_batches = 8 / B;
+    o.step.slices = 8 / B;
     runs.push_back(train(o));
   }
   for (const auto& run : runs) {
@@ -353,12 +353,12 @@ TEST_P(TrainerOnDevice, NonFiniteNamesTensorAndOperationBeforeTouchingWeights) {
 }
 
 // A logit of −inf at a target: the loss is infinite and every gradient finite. It is that of the step's first
-// micro-batch, whose losses the second one overwrites.
+// slice, whose losses the second one overwrites.
 TEST_P(TrainerOnDevice, AnInfiniteLossBesideFiniteGradientsNeverReachesTheWeights) {
   constexpr std::int32_t kBad = 7, kGood = 3;
   for (const bool halt : {true, false}) {
     StepOptions o = options("none").step;
-    o.micro_batches = 2;
+    o.slices = 2;
     o.halt_on_non_finite = halt;
     Context context(ContextOptions{}, device_);
     TrainingStep step(context, o);
@@ -382,13 +382,12 @@ TEST_P(TrainerOnDevice, AnInfiniteLossBesideFiniteGradientsNeverReachesTheWeight
     };
     const auto run = [&](std::int64_t index, std::int32_t first_target) {
       step.begin();
-      for (const ops::Store store : {ops::Store::assign, ops::Store::add}) {
+      for (const std::int32_t target : {first_target, kGood}) {
         const TrainingStep::HostBatch batch = step.host_batch();
         const auto tokens = static_cast<std::size_t>(o.B * o.T);
         std::fill_n(batch.tokens.as<std::int32_t>(), tokens, kGood);
-        std::fill_n(batch.targets.as<std::int32_t>(), tokens,
-                    store == ops::Store::assign ? first_target : kGood);
-        step.forward_backward(store);
+        std::fill_n(batch.targets.as<std::int32_t>(), tokens, target);
+        step.forward_backward();
       }
       step.gradient_norm();
       step.update(1e-3, index);
@@ -641,8 +640,11 @@ TEST_F(TrainerTest, PlanIsWhatIsTaken) {
   step.allocate();
   EXPECT_EQ(step.allocated_bytes() + context.scratch_bytes(), step.plan().total_bytes());
   step.begin();
-  step.forward_backward(ops::Store::assign);
-  step.forward_backward(ops::Store::add);
+  for (int slice = 0; slice < 4; ++slice) {
+    EXPECT_THROW(step.gradient_norm(), Error);
+    step.forward_backward();
+  }
+  EXPECT_THROW(step.forward_backward(), Error);
   step.gradient_norm();
   EXPECT_THROW(step.update(1e-3, 0), Error);
   step.update(1e-3, 1);

@@ -78,7 +78,7 @@ Trainer::Trainer(Context& context, TrainOptions options, TrainObserver observer)
       observer_(std::move(observer)),
       lock_(prepared(options_.out)),
       train_stream_(options_.data, Split::train, options_.step.model->vocab()),
-      loader_(train_stream_, options_.seed, options_.step.T, options_.step.B * options_.step.micro_batches),
+      loader_(train_stream_, options_.seed, options_.step.T, options_.step.B * options_.step.slices),
       step_(context, options_.step),
       loss_outliers_(options_.skip_loss_z),
       norm_outliers_(options_.skip_norm_z) {
@@ -129,7 +129,7 @@ void Trainer::restore(const SavedRun& saved) {
   }
   if (state.plan_hash != step_.plan_hash()) {
     notify(
-        "the kernels differ from the checkpoint's (another machine, build or micro-batch): results will "
+        "the kernels differ from the checkpoint's (another machine, build or --batch): results will "
         "match to rounding, not bit for bit");
   }
   resume_from_ = saved.checkpoint;
@@ -185,7 +185,7 @@ void Trainer::leave_if_stopped() const {
 }
 
 // A GPU's operations return before they are done and are replayed as graphs. There the work itself checks for
-// a stop, between micro-batches and tokens.
+// a stop, between slices and tokens.
 bool Trainer::unless_stopped(const std::function<void()>& work) {
   std::optional<Inspecting> watch;
   if (context_.device().device.kind == DeviceKind::cpu) {
@@ -199,15 +199,15 @@ bool Trainer::unless_stopped(const std::function<void()>& work) {
   }
 }
 
-void Trainer::load_micro_batch(std::int64_t step, std::int64_t micro) {
+void Trainer::load_slice(std::int64_t step, std::int64_t slice) {
   const TrainingStep::HostBatch batch = step_.host_batch();
-  loader_.load(options_.overfit ? 0 : step, micro * options_.step.B, batch.tokens, batch.targets);
+  loader_.load(options_.overfit ? 0 : step, slice * options_.step.B, batch.tokens, batch.targets);
 }
 
 void Trainer::throw_non_finite(double loss, double norm) {
   std::optional<std::string> culprit;
-  for (std::int64_t micro = 0; micro < options_.step.micro_batches && !culprit; ++micro) {
-    load_micro_batch(step_index_, micro);
+  for (std::int64_t slice = 0; slice < options_.step.slices && !culprit; ++slice) {
+    load_slice(step_index_, slice);
     culprit = step_.first_non_finite();
   }
   // The bad update was not applied, so the steps before it are worth keeping.
@@ -243,10 +243,10 @@ bool Trainer::updates_need_the_host() const {
 
 void Trainer::launch_step() {
   step_.begin();
-  for (std::int64_t micro = 0; micro < options_.step.micro_batches; ++micro) {
+  for (std::int64_t slice = 0; slice < options_.step.slices; ++slice) {
     leave_if_stopped();
-    load_micro_batch(launched_, micro);
-    step_.forward_backward(micro == 0 ? ops::Store::assign : ops::Store::add);
+    load_slice(launched_, slice);
+    step_.forward_backward();
   }
   step_.gradient_norm();
   if (!updates_need_the_host()) step_.update(options_.schedule.learning_rate(launched_), launched_ + 1);
@@ -256,7 +256,7 @@ void Trainer::launch_step() {
 Trainer::StepResult Trainer::finish_step() {
   const TrainingStep::Result result = step_.collect();
   const StepOptions& s = options_.step;
-  const double loss = result.loss_sum / static_cast<double>(s.micro_batches * s.B * s.T);
+  const double loss = result.loss_sum / static_cast<double>(s.slices * s.B * s.T);
   std::string skipped = reason_to_skip(loss, result.norm);
   if (skipped.empty() && updates_need_the_host()) {
     step_.update(options_.schedule.learning_rate(step_index_), step_index_ + 1);
@@ -285,7 +285,7 @@ std::optional<Trainer::StepResult> Trainer::run_step(bool draining) {
   return finish_step();
 }
 
-// The mean over the split's samples, as `warpwright eval` computes it. In the last micro-batch rows beyond
+// The mean over the split's samples, as `warpwright eval` computes it. In the last batch rows beyond
 // the samples do not count.
 double Trainer::validate_loss() {
   const StepOptions& s = options_.step;
@@ -390,7 +390,7 @@ void Trainer::after_step(StepReport report) {
 
 StepReport Trainer::report_of(StepResult result, double seconds, double seconds_left) const {
   const StepOptions& s = options_.step;
-  const std::int64_t tokens = s.B * s.T * s.micro_batches;
+  const std::int64_t tokens = s.B * s.T * s.slices;
   StepReport report;
   report.step = step_index_;
   report.steps = options_.schedule.steps;

@@ -3,7 +3,7 @@
 //
 // Everything a step computes is a pure function of the initial weights, the data, the seed, the options and
 // the step, so that a run that was interrupted continues bit for bit from its last checkpoint. A step that is
-// interrupted between its micro-batches leaves no trace: it has changed no weight.
+// interrupted between its slices leaves no trace: it has changed no weight.
 #pragma once
 
 #include <atomic>
@@ -63,7 +63,7 @@ class Trainer {
   std::optional<std::int64_t> resumed_step() const;
 
   // Trains to the last step, or until `stop` becomes true, and then returns false. On a CPU a stop takes
-  // effect after the current operation, on a GPU after the current micro-batch, also in validation and
+  // effect after the current operation, on a GPU after the current slice, also in validation and
   // samples. In both cases it writes a checkpoint and RUN/model at the end. A run that is already finished
   // changes nothing.
   bool run(const std::atomic<bool>& stop);
@@ -93,7 +93,7 @@ class Trainer {
   bool updates_need_the_host() const;
   bool is_due(std::int64_t every, std::int64_t step) const;
   bool pauses_after(std::int64_t step) const;
-  void load_micro_batch(std::int64_t step, std::int64_t micro);
+  void load_slice(std::int64_t step, std::int64_t slice);
   std::string reason_to_skip(double loss, double norm);
   [[noreturn]] void throw_non_finite(double loss, double norm);
   double validate_loss();

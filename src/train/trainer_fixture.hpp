@@ -56,7 +56,7 @@ class TrainerTest : public ::testing::Test {
     o.step.model = decoder(1, kChannels);
     o.step.B = 2;
     o.step.T = 24;
-    o.step.micro_batches = 4;
+    o.step.slices = 4;
     o.schedule = {LearningRateSchedule::Kind::cosine, 1e-2, 2, 12, 0.1, 0.2};
     o.data = root_ / "data";
     o.out = root_ / run;
