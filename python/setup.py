@@ -36,6 +36,7 @@ def build_library(destination):
     configure += [
         "-DWARPWRIGHT_TESTS=OFF",
         "-DWARPWRIGHT_ONEDNN=OFF",
+        "-DWARPWRIGHT_MPI=OFF",
         "-DWARPWRIGHT_LADDER=OFF",
         "-DWARPWRIGHT_FMT_HEADER_ONLY=ON",
         "-DCMAKE_SHARED_LINKER_FLAGS=-s",

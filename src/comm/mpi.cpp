@@ -1,0 +1,110 @@
+#include "comm/mpi.hpp"
+
+#include <fmt/format.h>
+#include <mpi.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <cstdlib>
+#include <exception>
+#include <numeric>
+
+#include "core/error.hpp"
+
+namespace warpwright {
+namespace {
+
+// A count in MPI is an int, so larger parts travel in pieces.
+constexpr std::size_t kLargestMessage = std::size_t{1} << 30;
+
+void check(int code, const char* call) {
+  if (code == MPI_SUCCESS) return;
+  char text[MPI_MAX_ERROR_STRING] = "";
+  int length = 0;
+  MPI_Error_string(code, text, &length);
+  throw Error(fmt::format("{} failed: {}", call, std::string_view(text, static_cast<std::size_t>(length))),
+              "exchange between ranks", "see why another rank has ended, and go on with --resume");
+}
+
+int world_rank() {
+  int rank = 0;
+  check(MPI_Comm_rank(MPI_COMM_WORLD, &rank), "MPI_Comm_rank");
+  return rank;
+}
+
+int world_size() {
+  int size = 0;
+  check(MPI_Comm_size(MPI_COMM_WORLD, &size), "MPI_Comm_size");
+  return size;
+}
+
+template <class Byte, class F>
+void for_each_message(std::span<Byte> bytes, const F& f) {
+  for (std::size_t at = 0; at < bytes.size(); at += kLargestMessage) {
+    const std::span<Byte> message = bytes.subspan(at, std::min(kLargestMessage, bytes.size() - at));
+    f(message.data(), static_cast<int>(message.size()));
+  }
+}
+
+class Mpi final : public Comm {
+ public:
+  Mpi() : Comm(world_rank(), world_size()) {}
+  ~Mpi() override {
+    if (std::uncaught_exceptions() == 0) {
+      MPI_Finalize();
+    } else {
+      std::atexit([] { MPI_Abort(MPI_COMM_WORLD, EXIT_FAILURE); });
+    }
+  }
+
+  void all_to_all(const std::vector<Outgoing>& send, const std::vector<Incoming>& receive) const override {
+    std::vector<MPI_Request> requests;
+    for (const Incoming& part : receive) {
+      for_each_message(part.bytes, [&](std::byte* bytes, int count) {
+        check(MPI_Irecv(bytes, count, MPI_BYTE, part.from, 0, MPI_COMM_WORLD, &requests.emplace_back()),
+              "MPI_Irecv");
+      });
+    }
+    for (const Outgoing& part : send) {
+      for_each_message(part.bytes, [&](const std::byte* bytes, int count) {
+        check(MPI_Isend(bytes, count, MPI_BYTE, part.to, 0, MPI_COMM_WORLD, &requests.emplace_back()),
+              "MPI_Isend");
+      });
+    }
+    check(MPI_Waitall(static_cast<int>(requests.size()), requests.data(), MPI_STATUSES_IGNORE),
+          "MPI_Waitall");
+  }
+
+  std::vector<std::string> all_gather(std::string_view mine) const override {
+    const auto ranks = static_cast<std::size_t>(size());
+    std::vector<int> counts(ranks), starts(ranks);
+    const int count = static_cast<int>(mine.size());
+    check(MPI_Allgather(&count, 1, MPI_INT, counts.data(), 1, MPI_INT, MPI_COMM_WORLD), "MPI_Allgather");
+    std::exclusive_scan(counts.begin(), counts.end(), starts.begin(), 0);
+    std::string all(static_cast<std::size_t>(starts.back() + counts.back()), '\0');
+    check(MPI_Allgatherv(mine.data(), count, MPI_BYTE, all.data(), counts.data(), starts.data(), MPI_BYTE,
+                         MPI_COMM_WORLD),
+          "MPI_Allgatherv");
+    std::vector<std::string> texts;
+    for (std::size_t r = 0; r < ranks; ++r) {
+      texts.push_back(all.substr(static_cast<std::size_t>(starts[r]), static_cast<std::size_t>(counts[r])));
+    }
+    return texts;
+  }
+};
+
+}  // namespace
+
+std::unique_ptr<const Comm> connect_by_mpi(int expected) {
+  int provided = 0;
+  check(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_FUNNELED, &provided), "MPI_Init_thread");
+  check(MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
+  auto comm = std::make_unique<const Mpi>();
+  if (comm->size() != expected) {
+    throw Error(fmt::format("{} ranks were started, but MPI connects {}", expected, comm->size()), "launcher",
+                "start them with the mpirun of the MPI that this build uses");
+  }
+  return comm;
+}
+
+}  // namespace warpwright
