@@ -20,10 +20,11 @@ struct ProcessResult {
   std::string err;  // standard error
 };
 
-// Starts the binary with these arguments and with its outputs in these files. The child calls `prepare` just
-// before exec.
+// Starts the binary, or another program, with these arguments and with its outputs in these files. The child
+// calls `prepare` just before exec.
 inline pid_t start_process(const std::vector<std::string>& arguments, const std::filesystem::path& out,
-                           const std::filesystem::path& err, void (*prepare)() = nullptr) {
+                           const std::filesystem::path& err, void (*prepare)() = nullptr,
+                           const char* program = WARPWRIGHT_BINARY) {
   std::fflush(nullptr);
   const pid_t child = fork();
   if (child != 0) return child;
@@ -34,10 +35,10 @@ inline pid_t start_process(const std::vector<std::string>& arguments, const std:
   for (const int signal : {SIGINT, SIGTERM, SIGHUP})
     std::signal(signal, SIG_DFL);  // nohup makes them ignored
   if (prepare) prepare();
-  std::vector<char*> argv{const_cast<char*>(WARPWRIGHT_BINARY)};
+  std::vector<char*> argv{const_cast<char*>(program)};
   for (const std::string& argument : arguments) argv.push_back(const_cast<char*>(argument.c_str()));
   argv.push_back(nullptr);
-  execv(WARPWRIGHT_BINARY, argv.data());
+  execvp(program, argv.data());
   _exit(127);
 }
 
@@ -48,10 +49,11 @@ inline int wait_for(pid_t child) {
 }
 
 inline ProcessResult run_process(const std::vector<std::string>& arguments,
-                                 const std::filesystem::path& scratch) {
+                                 const std::filesystem::path& scratch,
+                                 const char* program = WARPWRIGHT_BINARY) {
   const auto out = scratch / "stdout", err = scratch / "stderr";
   ProcessResult result;
-  result.code = wait_for(start_process(arguments, out, err));
+  result.code = wait_for(start_process(arguments, out, err, nullptr, program));
   result.out = read_file(out, 1 << 26);
   result.err = read_file(err, 1 << 26);
   return result;

@@ -1,10 +1,14 @@
 // warpwright train: a training run from the command line.
 #include <fmt/format.h>
 
+#include <unistd.h>
+
+#include <chrono>
 #include <csignal>
 #include <cstdio>
 #include <memory>
 #include <optional>
+#include <thread>
 #include <utility>
 
 #include "cli/command.hpp"
@@ -14,6 +18,7 @@
 #include "cli/train_flags.hpp"
 #include "cli/train_memory.hpp"
 #include "cli/train_watcher.hpp"
+#include "comm/comm.hpp"
 #include "core/error.hpp"
 #include "runtime/ceiling.hpp"
 #include "runtime/file.hpp"
@@ -38,7 +43,7 @@ void check_data(const TrainFlags& flags) {
   }
 }
 
-void print_start(const Trainer& trainer, const Context& context) {
+void print_start(const Trainer& trainer, const Context& context, int ranks) {
   const TrainOptions& o = trainer.options();
   const Decoder& m = *o.step.model;
   fmt::print("model: {}, vocabulary {}, context {}: {} parameters\n", m.describe(), m.vocab(), m.context(),
@@ -47,7 +52,8 @@ void print_start(const Trainer& trainer, const Context& context) {
              human_count(o.step.slices * o.step.B * o.step.T), name_of(o.step.dtype),
              o.step.master_weights ? "" : " without master weights", context.device().name,
              context.threads());
-  fmt::print("memory plan:\n{}", trainer.plan().summary());
+  if (ranks > 1) fmt::print("ranks: {}, with {} slices each\n", ranks, o.step.slices / ranks);
+  fmt::print("memory plan{}:\n{}", ranks > 1 ? " of rank 0" : "", trainer.plan().summary());
   if (const std::size_t sampling = trainer.planned_bytes() - trainer.plan().total_bytes(); sampling > 0) {
     fmt::print("  and for samples {}\n", human_bytes(static_cast<double>(sampling)));
   }
@@ -78,7 +84,6 @@ void report_end(const TrainOptions& options, bool finished, std::int64_t skipped
   fmt::print("stopped: a checkpoint and model are in {}; `warpwright train --resume --out {}` goes on\n", run,
              run);
   require_whole_output();
-  throw StoppedBySignal{stop_request.signal};
 }
 
 // The table that the flags ask for, or that the resumed run has used so far.
@@ -93,16 +98,27 @@ std::shared_ptr<const TunedTable> tuned_table(const TrainFlags& flags) {
   return nullptr;
 }
 
-void run(TrainFlags& flags, CLI::App& command) {
+// Rank 0 alone prints.
+TrainObserver observer_of(TrainWatcher& watcher, const Comm& comm) {
+  if (comm.rank() == 0) return watcher.observer();
+  TrainObserver silent;
+  silent.started = stop_on_signals;
+  return silent;
+}
+
+// Returns false if a signal stopped the run.
+bool train(TrainFlags& flags, CLI::App& command, const Comm& comm) {
+  const bool leads = comm.rank() == 0;
   const auto saved = resumed_run(flags, command);
   if (!saved) check_data(flags);
   const TrainOptions options = flags.finished_options();
   if (saved && is_finished(options.out, saved->state, options.schedule.steps)) {
     compare_options(saved->state.options, identity_of(options), saved->checkpoint, {});
+    if (!leads) return true;
     clear_leftovers(options.out);
     fmt::print("finished already after step {}: model in {}; to train longer, give a larger --steps\n",
                saved->state.step, (options.out / "model").string());
-    return;
+    return true;
   }
   check_data(flags);
   require_shards(options.data);
@@ -111,13 +127,44 @@ void run(TrainFlags& flags, CLI::App& command) {
   Context context(std::move(context_options), flags.device.place());
   constexpr double kPeakSeconds = 0.05;
   TrainWatcher watcher(measure_peak_flops(context.device(), kPeakSeconds).of(options.step.dtype), options);
-  Trainer trainer(context, options, watcher.observer());
-  print_start(trainer, context);
-  if (flags.show_plan) fmt::print("{}", trainer.plan().details());
-  check_memory(context, trainer);
+  Trainer trainer(context, options, observer_of(watcher, comm), comm);
+  if (leads) {
+    print_start(trainer, context, comm.size());
+    if (flags.show_plan) fmt::print("{}", trainer.plan().details());
+  }
+  check_memory(context, trainer, comm);
   std::signal(SIGPIPE, SIG_IGN);
   const bool finished = trainer.run(stop_request.made);
-  report_end(options, finished, watcher.skipped());
+  if (leads) report_end(options, finished, watcher.skipped());
+  return finished;
+}
+
+// The message of an error that ends all ranks. Most errors are those of all ranks: rank 0 reports them at
+// once, and ends the others before they do.
+template <class E>
+E error_of_rank(const Comm& comm, const E& error) {
+  if (comm.size() == 1) return error;
+  constexpr std::chrono::seconds kAfterRank0(3);
+  if (comm.rank() != 0) std::this_thread::sleep_for(kAfterRank0);
+  char host[256] = "";
+  ::gethostname(host, sizeof(host) - 1);
+  return E(error.problem(), fmt::format("rank {} on {}, {}", comm.rank(), host, error.where()),
+           error.remedy());
+}
+
+bool train_on_ranks(TrainFlags& flags, CLI::App& command) {
+  const std::unique_ptr<const Comm> comm = connect_ranks();
+  try {
+    return train(flags, command, *comm);
+  } catch (const UsageError& error) {
+    throw error_of_rank(*comm, error);
+  } catch (const Error& error) {
+    throw error_of_rank(*comm, error);
+  }
+}
+
+void run(TrainFlags& flags, CLI::App& command) {
+  if (!train_on_ranks(flags, command)) throw StoppedBySignal{stop_request.signal};
 }
 
 }  // namespace

@@ -11,7 +11,7 @@ namespace {
 // Names the first flags with which a step fits. It tries more recomputation at the same --batch, and then
 // smaller slices, which divide this one so that --total-batch can stay. If nothing fits, it says what
 // the smallest of them needs.
-std::string what_fits(Context& context, const Trainer& trainer, std::size_t available) {
+std::string what_fits(Context& context, const Trainer& trainer, const Comm& comm, std::size_t available) {
   const StepOptions asked = trainer.options().step;
   const std::size_t others = trainer.planned_bytes() - trainer.plan().total_bytes();
   const bool from_output = asked.norms == NormBackwardFrom::output;  // not possible with norm and block
@@ -26,7 +26,7 @@ std::string what_fits(Context& context, const Trainer& trainer, std::size_t avai
       o.B = batch;
       o.recompute = recompute;
       if (asked.slices > 1) o.slices *= asked.B / batch;
-      needed = TrainingStep(context, o).plan().total_bytes() + others;
+      needed = TrainingStep(context, o, comm).plan().total_bytes() + others;
       if (needed > available) continue;
       return fmt::format(
           "{}{}would need {}", batch < asked.B ? fmt::format("--batch {} ", batch) : "",
@@ -40,12 +40,12 @@ std::string what_fits(Context& context, const Trainer& trainer, std::size_t avai
 
 }  // namespace
 
-void check_memory(Context& context, const Trainer& trainer) {
+void check_memory(Context& context, const Trainer& trainer, const Comm& comm) {
   const std::size_t needed = trainer.planned_bytes(), available = available_memory(context.device().device);
   if (needed <= available) return;
   throw Error(fmt::format("needs {} of memory, {} are available", human_bytes(static_cast<double>(needed)),
                           human_bytes(static_cast<double>(available))),
-              "memory plan", what_fits(context, trainer, available));
+              "memory plan", what_fits(context, trainer, comm, available));
 }
 
 }  // namespace warpwright::cli

@@ -91,8 +91,7 @@ class TrainingPass : public DecoderPass {
   virtual void head_backward(Context& context, const Tensor& hidden, const Tensor& dlogits,
                              const Tensor& dhidden, const DecoderParameters& gradients,
                              ops::Store store) const = 0;
-  // The gradients (=) of all parameters from dhidden(). Where head_backward has stored a share, this adds to
-  // it.
+  // The gradients (=) of all parameters from dhidden(). It adds to the share that head_backward has stored.
   virtual void backward(Context& context, const DecoderParameters& gradients) const = 0;
 
  protected:

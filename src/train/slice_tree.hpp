@@ -20,8 +20,8 @@ struct SliceNode {
   bool operator==(const SliceNode&) const = default;
 };
 
-// What to do with partial sums on a stack. Each node is pushed, and then the two topmost sums are added, as
-// often as `additions` says.
+// The sum of some nodes by a stack of partial sums. Each node is pushed, and then the two topmost sums are
+// added, as often as `additions` says.
 struct SliceTree {
   std::vector<int> additions;    // after each node
   std::vector<SliceNode> whole;  // the nodes that are left; empty if the step's sum is complete

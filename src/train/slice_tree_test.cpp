@@ -35,7 +35,7 @@ Sums names_of(std::int64_t first, std::int64_t count) {
   return names;
 }
 
-// By its definition: the largest power of two that is a proper part is the left half.
+// The definition: the largest power of two that is a proper part is the left half.
 std::string expected(std::int64_t first, std::int64_t count) {
   if (count == 1) return std::to_string(first);
   const auto left = static_cast<std::int64_t>(std::bit_ceil(static_cast<std::uint64_t>(count)) / 2);

@@ -51,6 +51,10 @@ std::int64_t logits_rows(const StepOptions& o) {
   return (N + chunks - 1) / chunks;
 }
 
+void add_gradients(Context& context, const DecoderParameters& sum, const DecoderParameters& addend) {
+  ops::gradient_sum(context, {.sums = sum.tensors(), .addends = addend.tensors()});
+}
+
 // Adds in order, in fp64.
 double sum_of(const Tensor& losses) {
   double sum = 0;
@@ -60,15 +64,16 @@ double sum_of(const Tensor& losses) {
 
 }  // namespace
 
-TrainingStep::TrainingStep(Context& context, const StepOptions& options)
+TrainingStep::TrainingStep(Context& context, const StepOptions& options, const Comm& comm)
     : context_(context),
       options_(options),
-      tree_(slice_tree(slice_nodes(0, options.slices), options.slices)),
+      comm_(comm),
+      sum_(comm, options.slices),
       planned_(plan_step()),
       plan_hash_(context.plan_hash()),
-      slices_(tree_.depth) {}
+      slices_(sum_.own().depth) {}
 
-TrainingStep::Tensors TrainingStep::allocate_tensors(const StepOptions& o, std::size_t partial_sums,
+TrainingStep::Tensors TrainingStep::allocate_tensors(const StepOptions& o, const RankSum& sum,
                                                      Allocator& allocator) {
   const std::int64_t N = o.B * o.T;
   const DType accumulation = ops::accumulation_dtype(o.dtype);
@@ -77,10 +82,11 @@ TrainingStep::Tensors TrainingStep::allocate_tensors(const StepOptions& o, std::
   t.parameters = model.allocate_parameters(o.dtype, Category::parameters, "", allocator);
   const bool rounded = o.dtype != accumulation;
   if (rounded && o.master_weights) t.masters = allocate_masters(t.parameters, allocator);
-  for (std::size_t i = 0; i < partial_sums; ++i) {
+  for (std::size_t i = 0; i < sum.own().depth; ++i) {
     const std::string prefix = i == 0 ? "gradient." : fmt::format("gradient_{}.", i + 1);
     t.gradients.push_back(model.allocate_parameters(accumulation, Category::gradients, prefix, allocator));
   }
+  t.received = sum.allocate_received(t.gradients.front(), allocator);
   t.m = model.allocate_parameters(accumulation, Category::optimizer, "m.", allocator);
   t.v = model.allocate_parameters(accumulation, Category::optimizer, "v.", allocator);
   t.batch = allocate_batch(o.B, N, allocator);
@@ -100,12 +106,13 @@ TrainingStep::Tensors TrainingStep::allocate_tensors(const StepOptions& o, std::
 }
 
 Planned<TrainingStep::Tensors> TrainingStep::plan_step() {
-  const auto allocate = [o = options_, depth = tree_.depth](Allocator& allocator) {
-    return allocate_tensors(o, depth, allocator);
+  const auto allocate = [o = options_, sum = sum_](Allocator& allocator) {
+    return allocate_tensors(o, sum, allocator);
   };
   return Planned<Tensors>(context_, allocate, [&](const Tensors& t) {
     run_slice(t, 0);  // every slice's work, but for the place of its gradients
-    if (options_.slices > 1) run_addition(t, 2);
+    // The problem is the same for any number of ranks, and so is the plan's hash.
+    if (options_.slices > 1) add_gradients(context_, t.gradients.front(), t.gradients.back());
     run_norm(t);
     ops::adamw(context_, adamw_arguments(t));
   });
@@ -184,11 +191,6 @@ void TrainingStep::run_slice(const Tensors& t, std::size_t below) {
   run_loss_gate(t, below == 0);  // only the first slice finds no sums
 }
 
-void TrainingStep::run_addition(const Tensors& t, std::size_t sums) {
-  ops::gradient_sum(context_,
-                    {.sums = t.gradients[sums - 2].tensors(), .addends = t.gradients[sums - 1].tensors()});
-}
-
 void TrainingStep::run_head(const Tensors& t, const DecoderParameters* gradients) {
   const TrainingPass& pass = *t.pass;
   const std::int64_t N = t.targets.elements(), rows = pass.logits().shape[0];
@@ -253,7 +255,7 @@ ops::AdamW TrainingStep::adamw_arguments(const Tensors& t) const {
 void TrainingStep::reclaim(BatchSlot& slot) {
   if (slot.step < 0) return;
   slot.done->synchronize();
-  step_slots_[static_cast<std::size_t>(slot.step)].result.loss_sum += sum_of(slot.losses.tensor());
+  step_slots_[static_cast<std::size_t>(slot.step)].losses.push_back(sum_of(slot.losses.tensor()));
   slot.step = -1;
 }
 
@@ -261,7 +263,7 @@ void TrainingStep::begin() {
   if (begun_ - collected_ == kStepsInFlight) {
     throw Error("too many steps have begun", "training step", "collect the oldest one first");
   }
-  step_slots_[static_cast<std::size_t>(begun_ % kStepsInFlight)].result = {};
+  step_slots_[static_cast<std::size_t>(begun_ % kStepsInFlight)].losses.clear();
   ++begun_;
   slice_ = sums_ = 0;
 }
@@ -274,7 +276,7 @@ TrainingStep::HostBatch TrainingStep::host_batch() {
 }
 
 void TrainingStep::forward_backward() {
-  if (slice_ == tree_.additions.size()) {
+  if (slice_ == sum_.own().additions.size()) {
     throw Error("all slices of the step have run", "training step", "go on with its gradient norm");
   }
   BatchSlot& slot = batch_slots_[static_cast<std::size_t>(next_batch_)];
@@ -288,20 +290,24 @@ void TrainingStep::forward_backward() {
   // On a CPU the slots are the tensors themselves, which the next slice overwrites.
   if (!context_.stream().get()) reclaim(slot);
   next_batch_ = (next_batch_ + 1) % kBatchSlots;
-  for (int addition = 0; addition < tree_.additions[slice_]; ++addition) run_addition(tensors(), sums_--);
+  const std::vector<DecoderParameters>& sums = tensors().gradients;
+  for (int addition = 0; addition < sum_.own().additions[slice_]; ++addition, --sums_) {
+    add_gradients(context_, sums[sums_ - 2], sums[sums_ - 1]);
+  }
   ++slice_;
 }
 
 void TrainingStep::gradient_norm() {
-  if (slice_ < tree_.additions.size()) {
+  if (slice_ < sum_.own().additions.size()) {
     throw Error("a slice of the step has not run", "training step",
                 "run all slices before the gradient norm");
   }
   StepSlot& slot = step_slots_[static_cast<std::size_t>((begun_ - 1) % kStepsInFlight)];
+  if (comm_.size() > 1) sum_.run(context_, tensors().gradients, tensors().received);
   run_norm(tensors());
   slot.norm.download(context_.stream());
   slot.done->record(context_.stream());
-  if (!context_.stream().get()) slot.result.norm = ops::load_element(slot.norm.tensor(), 0);
+  if (!context_.stream().get()) slot.gradient_norm = ops::load_element(slot.norm.tensor(), 0);
 }
 
 void TrainingStep::update(double learning_rate, std::int64_t step) {
@@ -328,8 +334,10 @@ TrainingStep::Result TrainingStep::collect() {
   for (BatchSlot& batch : batch_slots_) {
     if (batch.step == index) reclaim(batch);
   }
-  if (context_.stream().get()) slot.result.norm = ops::load_element(slot.norm.tensor(), 0);
-  return slot.result;
+  if (context_.stream().get()) slot.gradient_norm = ops::load_element(slot.norm.tensor(), 0);
+  Result result{.norm = slot.gradient_norm};
+  for (const double loss : gathered(comm_, slot.losses)) result.loss_sum += loss;
+  return result;
 }
 
 double TrainingStep::forward() {

@@ -7,7 +7,9 @@
 // steps may be under way. On a CPU the work is done when a call returns.
 //
 // A step's batch consists of equal slices. Each stores its gradients by themselves, and a tree that depends
-// on the number of slices alone adds them up (slice_tree.hpp).
+// on the number of slices alone adds them up (slice_tree.hpp). Over several ranks, which are CPUs, each runs
+// its share of the slices; the step's gradients, loss and norm are then the same on all of them
+// (rank_sum.hpp).
 #pragma once
 
 #include <array>
@@ -20,7 +22,7 @@
 #include "runtime/captured.hpp"
 #include "runtime/host_view.hpp"
 #include "runtime/planned.hpp"
-#include "train/slice_tree.hpp"
+#include "train/rank_sum.hpp"
 
 namespace warpwright {
 
@@ -51,6 +53,7 @@ class TrainingStep {
     DecoderParameters parameters, masters, m, v;
     // A stack of partial sums. After a step's last slice the lowest holds the step's gradients.
     std::vector<DecoderParameters> gradients;
+    std::vector<std::vector<Tensor>> received;  // of other ranks (RankSum)
     DecoderBatch batch;
     Tensor targets;  // (N) int32
     Tensor weights;  // (N) fp32: 1 / tokens of the whole step
@@ -61,8 +64,8 @@ class TrainingStep {
     Tensor loss_norm;      // (1) fp32: of a slice's losses
   };
 
-  // Records the step and lays out its memory, but takes none yet.
-  TrainingStep(Context& context, const StepOptions& options);
+  // Records the step and lays out its memory, but takes none yet. The ranks divide the slices.
+  TrainingStep(Context& context, const StepOptions& options, const Comm& comm = single_rank());
 
   const MemoryPlan& plan() const { return planned_.plan(); }
   std::uint64_t plan_hash() const { return plan_hash_; }  // of the variants chosen for the step
@@ -84,9 +87,9 @@ class TrainingStep {
     Tensor tokens, targets;
   };
   HostBatch host_batch();
-  // Runs the batch that host_batch() gave, as the step's next slice. An Error if the step has all its slices.
+  // Runs the batch that host_batch() gave, as this rank's next slice. An Error if it has run all.
   void forward_backward();
-  // The norm of the gradients. An Error if the step lacks a slice. Also leaves the clipping factor for
+  // The norm of the gradients. An Error if a slice has not run. Also leaves the clipping factor for
   // update().
   void gradient_norm();
   // step counts from 1; 0 is an Error. If a loss or a gradient is not finite, the update changes nothing.
@@ -94,7 +97,7 @@ class TrainingStep {
   void update(double learning_rate, std::int64_t step);
 
   struct Result {
-    double loss_sum = 0;  // over the tokens of all slices, in nats
+    double loss_sum = 0;  // over the tokens of all ranks' slices, in nats
     double norm = 0;
   };
   Result collect();
@@ -117,10 +120,11 @@ class TrainingStep {
   struct StepSlot {
     HostView norm, scalars, random;
     std::optional<Event> done, scalars_read;
-    Result result;
+    std::vector<double> losses;  // of this rank's slices
+    double gradient_norm = 0;
   };
 
-  static Tensors allocate_tensors(const StepOptions& options, std::size_t partial_sums, Allocator& allocator);
+  static Tensors allocate_tensors(const StepOptions& options, const RankSum& sum, Allocator& allocator);
   Planned<Tensors> plan_step();
   void fill_constants();
   void make_slots();
@@ -133,14 +137,13 @@ class TrainingStep {
   // Makes the factor of update() NaN if a loss is not finite. A logit of −inf makes the loss infinite and
   // leaves the gradient finite.
   void run_loss_gate(const Tensors& t, bool first_slice);
-  // Adds the topmost of `sums` partial sums to the one below it.
-  void run_addition(const Tensors& t, std::size_t sums);
   void run_norm(const Tensors& t);
   ops::AdamW adamw_arguments(const Tensors& t) const;
 
   Context& context_;
   StepOptions options_;
-  SliceTree tree_;
+  const Comm& comm_;
+  RankSum sum_;
   Planned<Tensors> planned_;
   std::uint64_t plan_hash_ = 0;
   ops::AdamW adamw_;

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <nlohmann/json.hpp>
@@ -63,8 +64,36 @@ fs::path prepared(const fs::path& run) {
   return run;
 }
 
-TrainOptions checked(TrainOptions options) {
+// The lock of the run's folder, on rank 0. The others have read before what the folder holds, and go on when
+// it is prepared.
+FolderLock locked(const fs::path& run, const Comm& comm) {
+  comm.barrier();
+  FolderLock lock;
+  if (comm.rank() == 0) lock = FolderLock(prepared(run));
+  comm.barrier();
+  return lock;
+}
+
+// The nearest numbers of ranks that divide the slices.
+std::string nearest_ranks(std::int64_t slices, std::int64_t ranks) {
+  std::int64_t below = std::min(ranks, slices), above = ranks;
+  while (slices % below != 0) --below;
+  while (above < slices && slices % above != 0) ++above;
+  return above > slices ? fmt::format("{}", below) : fmt::format("{} or {}", below, above);
+}
+
+TrainOptions checked(TrainOptions options, const Context& context, const Comm& comm) {
   options.validate();
+  const std::int64_t slices = options.step.slices;
+  if (slices % comm.size() != 0) {
+    throw UsageError(fmt::format("gives {} slices of batch × seq, which {} ranks cannot share equally",
+                                 slices, comm.size()),
+                     "--total-batch", fmt::format("start {} ranks", nearest_ranks(slices, comm.size())));
+  }
+  if (comm.size() > 1 && context.device().device.kind != DeviceKind::cpu) {
+    throw UsageError(fmt::format("is a GPU, and {} ranks train on CPUs only", comm.size()), "--device",
+                     "use --device cpu, or start one process");
+  }
   options.step.halt_on_non_finite = options.on_non_finite == OnNonFinite::stop;
   options.step.rounding_seed = options.seed;
   return options;
@@ -72,17 +101,18 @@ TrainOptions checked(TrainOptions options) {
 
 }  // namespace
 
-Trainer::Trainer(Context& context, TrainOptions options, TrainObserver observer)
+Trainer::Trainer(Context& context, TrainOptions options, TrainObserver observer, const Comm& comm)
     : context_(context),
-      options_(checked(std::move(options))),
+      options_(checked(std::move(options), context, comm)),
       observer_(std::move(observer)),
-      lock_(prepared(options_.out)),
+      comm_(comm),
+      lock_(locked(options_.out, comm)),
       train_stream_(options_.data, Split::train, options_.step.model->vocab()),
       loader_(train_stream_, options_.seed, options_.step.T, options_.step.B * options_.step.slices),
-      step_(context, options_.step),
+      step_(context, options_.step, comm),
       loss_outliers_(options_.skip_loss_z),
       norm_outliers_(options_.skip_norm_z) {
-  if (check_replacing(options_.out / "checkpoints") == Replacing::two_steps) {
+  if (leads() && check_replacing(options_.out / "checkpoints") == Replacing::two_steps) {
     notify(
         "the file system cannot exchange two folders: they are replaced in two steps, and the next start "
         "repairs what a crash between them leaves");
@@ -108,6 +138,27 @@ Trainer::Trainer(Context& context, TrainOptions options, TrainObserver observer)
   } else if (!options_.initial_model.empty()) {
     notify(compare_tokenizers(options_.initial_model, options_.step.model->vocab(), options_.data,
                               options_.allow_tokenizer_change));
+  }
+  if (comm_.size() > 1) compare_ranks();
+}
+
+// Threads may differ between ranks.
+void Trainer::compare_ranks() const {
+  nlohmann::json mine = {
+      {"program", checksum_of(fs::path("/proc/self/exe"))},   {"options", identity_of(options_)},
+      {"settings", settings_of(options_, context_)},          {"origin", to_json(origin_)},
+      {"kernels", fmt::format("{:016x}", step_.plan_hash())}, {"step", step_index_}};
+  mine["settings"].erase("threads");
+  const std::vector<std::string> all = comm_.all_gather(mine.dump());
+  const auto first = nlohmann::json::parse(all.front());
+  for (std::size_t r = 1; r < all.size(); ++r) {
+    const auto other = nlohmann::json::parse(all[r]);
+    for (const auto& [key, value] : first.items()) {
+      if (other.at(key) == value) continue;
+      throw Error(fmt::format("rank 0 and rank {} differ in {}: {} and {}", r, key, value.dump(),
+                              other.at(key).dump()),
+                  "start of the ranks", "give all ranks the same program, options, data and checkpoints");
+    }
   }
 }
 
@@ -167,11 +218,13 @@ void Trainer::start() {
     options_.step.model->load(options_.initial_model, step_.full_precision());
     step_.round_masters();
   }
-  if (options_.sample_every > 0) {
+  if (options_.sample_every > 0 && leads()) {
     generator_ = std::make_unique<Generator>(context_, step_.weights());
   }
-  if (const auto& tuned = context_.options().tuned) tuned->write(options_.out / kTunedFile);
-  metrics_.emplace(options_.out / "metrics.jsonl", unreported_ ? step_index_ - 1 : step_index_);
+  if (leads()) {
+    if (const auto& tuned = context_.options().tuned) tuned->write(options_.out / kTunedFile);
+    metrics_.emplace(options_.out / "metrics.jsonl", unreported_ ? step_index_ - 1 : step_index_);
+  }
   saved_at_ = Clock::now();
   if (observer_.started) observer_.started();
 }
@@ -180,8 +233,9 @@ void Trainer::notify(const std::string& line) const {
   if (observer_.notice && !line.empty()) observer_.notice(line);
 }
 
+// A rank that left its work would keep the others waiting.
 void Trainer::leave_if_stopped() const {
-  if (*stop_) throw Abandoned();
+  if (*stop_ && comm_.size() == 1) throw Abandoned();
 }
 
 // A GPU's operations return before they are done and are replayed as graphs. There the work itself checks for
@@ -201,21 +255,24 @@ bool Trainer::unless_stopped(const std::function<void()>& work) {
 
 void Trainer::load_slice(std::int64_t step, std::int64_t slice) {
   const TrainingStep::HostBatch batch = step_.host_batch();
-  loader_.load(options_.overfit ? 0 : step, slice * options_.step.B, batch.tokens, batch.targets);
+  const std::int64_t first = comm_.rank() * slices_of_rank();
+  loader_.load(options_.overfit ? 0 : step, (first + slice) * options_.step.B, batch.tokens, batch.targets);
 }
 
 void Trainer::throw_non_finite(double loss, double norm) {
   std::optional<std::string> culprit;
-  for (std::int64_t slice = 0; slice < options_.step.slices && !culprit; ++slice) {
+  for (std::int64_t slice = 0; slice < slices_of_rank() && !culprit; ++slice) {
     load_slice(step_index_, slice);
     culprit = step_.first_non_finite();
   }
+  const std::vector<std::string> all = comm_.all_gather(culprit.value_or(""));
+  const auto named = std::ranges::find_if(all, [](const std::string& name) { return !name.empty(); });
   // The bad update was not applied, so the steps before it are worth keeping.
   if (step_index_ > 0 && saved_step_ != step_index_) write_checkpoint();
   throw Error(
       fmt::format("loss {} and gradient norm {}; the first tensor that is not finite is {}; the weights are "
                   "those of step {}",
-                  loss, norm, culprit.value_or("the sum of finite gradients"), step_index_),
+                  loss, norm, named == all.end() ? "the sum of finite gradients" : *named, step_index_),
       fmt::format("step {}", step_index_ + 1),
       step_index_ > 0 ? "go on with --resume and a lower --lr or --on-nonfinite skip"
                       : "start again with a lower --lr or --on-nonfinite skip");
@@ -243,7 +300,7 @@ bool Trainer::updates_need_the_host() const {
 
 void Trainer::launch_step() {
   step_.begin();
-  for (std::int64_t slice = 0; slice < options_.step.slices; ++slice) {
+  for (std::int64_t slice = 0; slice < slices_of_rank(); ++slice) {
     leave_if_stopped();
     load_slice(launched_, slice);
     step_.forward_backward();
@@ -293,8 +350,10 @@ double Trainer::validate_loss() {
   const std::int64_t all = (loader.samples() + s.B - 1) / s.B;
   const std::int64_t batches = options_.val_batches > 0 ? std::min(all, options_.val_batches) : all;
   const std::int64_t samples = std::min(loader.samples(), batches * s.B);
-  double sum = 0;
-  for (std::int64_t first = 0; first < samples; first += s.B) {
+  std::vector<double> sums;  // of this rank's share of the batches
+  const std::int64_t begin = batches * comm_.rank() / comm_.size() * s.B,
+                     end = std::min(samples, batches * (comm_.rank() + 1) / comm_.size() * s.B);
+  for (std::int64_t first = begin; first < end; first += s.B) {
     leave_if_stopped();
     const std::int64_t rows = std::min(s.B, samples - first);
     const TrainingStep::HostBatch batch = step_.host_batch();
@@ -303,8 +362,10 @@ double Trainer::validate_loss() {
                rest = static_cast<std::size_t>((s.B - rows) * s.T);
     std::fill_n(batch.tokens.as<std::int32_t>() + used, rest, 0);
     std::fill_n(batch.targets.as<std::int32_t>() + used, rest, -1);
-    sum += step_.forward();
+    sums.push_back(step_.forward());
   }
+  double sum = 0;
+  for (const double of_batch : gathered(comm_, sums)) sum += of_batch;
   return sum / static_cast<double>(samples * s.T);
 }
 
@@ -324,6 +385,12 @@ void Trainer::draw_sample() {
 }
 
 void Trainer::write_checkpoint() {
+  if (leads()) save();
+  saved_step_ = step_index_;
+  saved_at_ = Clock::now();
+}
+
+void Trainer::save() {
   origin_.step = step_index_;
   TrainerState state{.step = step_index_,
                      .options = identity_of(options_),
@@ -341,8 +408,6 @@ void Trainer::write_checkpoint() {
   }
   const fs::path path = save_checkpoint(options_.out, state, *options_.step.model, end_of_text_,
                                         options_.data, step_.tensors(), context_.stream());
-  saved_step_ = step_index_;
-  saved_at_ = Clock::now();
   damaged_.erase(step_index_);
   for (const std::string& failure :
        prune_checkpoints(options_.out, options_.keep, options_.keep_every, damaged_)) {
@@ -352,6 +417,7 @@ void Trainer::write_checkpoint() {
 }
 
 void Trainer::write_model() {
+  if (!leads()) return;
   origin_.step = step_index_;
   AtomicFolder folder(options_.out / "model", replaceable_model_folder());
   options_.step.model->save(folder.folder(), step_.tensors().parameters, end_of_text_, context_.stream());
@@ -381,8 +447,8 @@ void Trainer::after_step(StepReport report) {
       val_loss = validate_loss();
       if (observer_.validation) observer_.validation(step_index_, *val_loss);
     }
-    if (is_due(options_.sample_every, step_index_)) draw_sample();
-    write_metrics(report, val_loss);
+    if (is_due(options_.sample_every, step_index_) && leads()) draw_sample();
+    if (leads()) write_metrics(report, val_loss);
   });
   unreported_ = done ? std::nullopt : std::optional(std::move(report));
   if (done && is_due(options_.checkpoint_every, step_index_)) write_checkpoint();
@@ -417,12 +483,14 @@ StepReport Trainer::read_report(const nlohmann::json& json) const {
                    number("seconds"), 0);
 }
 
-// The only place that looks at the signal and the clock, once a step and never within one: several processes
-// that train together can agree here on what all of them do next.
+// The only place that looks at the signal and the clock, once a step and never within one, so that all ranks
+// do the same next.
 Trainer::Next Trainer::decide() const {
-  if (*stop_) return Next::stop;
   const double minutes = options_.checkpoint_minutes;
-  return minutes > 0 && seconds_since(saved_at_) >= 60 * minutes ? Next::checkpoint : Next::go_on;
+  const bool is_time = minutes > 0 && seconds_since(saved_at_) >= 60 * minutes;
+  const Next mine = *stop_ ? Next::stop : is_time ? Next::checkpoint : Next::go_on;
+  const std::vector<double> wishes = gathered(comm_, {static_cast<double>(mine)});
+  return static_cast<Next>(*std::ranges::max_element(wishes));
 }
 
 bool Trainer::run(const std::atomic<bool>& stop) {

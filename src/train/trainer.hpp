@@ -4,6 +4,10 @@
 // Everything a step computes is a pure function of the initial weights, the data, the seed, the options and
 // the step, so that a run that was interrupted continues bit for bit from its last checkpoint. A step that is
 // interrupted between its slices leaves no trace: it has changed no weight.
+//
+// Several ranks train together, each with its share of every step's slices and of the validation's batches.
+// All of them read the data and the checkpoint that a run resumes; rank 0 alone writes. They decide together,
+// and between steps, when to stop and when to write.
 #pragma once
 
 #include <atomic>
@@ -16,6 +20,7 @@
 #include <set>
 #include <string>
 
+#include "comm/comm.hpp"
 #include "data/loader.hpp"
 #include "infer/generate.hpp"
 #include "infer/origin.hpp"
@@ -53,7 +58,8 @@ class Trainer {
  public:
   // Opens the data and compares it with what the run or the initial model knows, plans the memory and (with
   // resume) finds the newest whole checkpoint. Takes no memory for tensors yet.
-  Trainer(Context& context, TrainOptions options, TrainObserver observer);
+  // Ranks that differ in what decides the results are an Error.
+  Trainer(Context& context, TrainOptions options, TrainObserver observer, const Comm& comm = single_rank());
   ~Trainer();
 
   const MemoryPlan& plan() const { return step_.plan(); }
@@ -64,8 +70,8 @@ class Trainer {
 
   // Trains to the last step, or until `stop` becomes true, and then returns false. On a CPU a stop takes
   // effect after the current operation, on a GPU after the current slice, also in validation and
-  // samples. In both cases it writes a checkpoint and RUN/model at the end. A run that is already finished
-  // changes nothing.
+  // samples; over several ranks it takes effect after the step. It then writes a checkpoint and RUN/model at
+  // the end. A run that is already finished changes nothing.
   bool run(const std::atomic<bool>& stop);
 
  private:
@@ -77,6 +83,9 @@ class Trainer {
   enum class Next : std::uint8_t { go_on, checkpoint, stop };
 
   void restore(const SavedRun& saved);
+  void compare_ranks() const;
+  bool leads() const { return comm_.rank() == 0; }
+  std::int64_t slices_of_rank() const { return options_.step.slices / comm_.size(); }
   void start();
   Next decide() const;
   // The next step's result; nothing if a stop abandoned it. On a GPU the step after it has been launched
@@ -100,7 +109,9 @@ class Trainer {
   void draw_sample();
   // Validation, metrics and sample of the step. After a stop they start from the beginning.
   void after_step(StepReport report);
+  // Rank 0 writes it, and the others note that it is there.
   void write_checkpoint();
+  void save();
   void write_model();
   void write_metrics(const StepReport& report, std::optional<double> val_loss);
   void notify(const std::string& line) const;
@@ -108,7 +119,8 @@ class Trainer {
   Context& context_;
   TrainOptions options_;
   TrainObserver observer_;
-  FolderLock lock_;
+  const Comm& comm_;
+  FolderLock lock_;  // of rank 0
   TokenStream train_stream_;
   std::optional<TokenStream> val_stream_;
   TrainingLoader loader_;

@@ -1,0 +1,217 @@
+// Tests training over MPI ranks as a user starts it: the same bits for any number of ranks, and what happens
+// when a rank is refused or dies.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdlib>
+#include <nlohmann/json.hpp>
+#include <sstream>
+#include <thread>
+
+#include "data/shard.hpp"
+#include "runtime/file.hpp"
+#include "runtime/test_folder.hpp"
+#include "tests/process.hpp"
+
+namespace warpwright {
+namespace {
+
+namespace fs = std::filesystem;
+using Words = std::vector<std::string>;
+
+class Ranks : public TestFolder {
+ protected:
+  void SetUp() override {
+#ifndef WARPWRIGHT_MPI
+    GTEST_SKIP() << "this build has no MPI";
+#endif
+    if (std::system("mpirun --version >/dev/null 2>&1") != 0) GTEST_SKIP() << "there is no mpirun";
+    ::setenv("LSAN_OPTIONS", "detect_leaks=0", 1);  // Open MPI keeps memory to the end
+    fs::create_directories(folder / "data");
+    for (const auto& [split, tokens] : {std::pair{"train", 9000}, std::pair{"val", 500}}) {
+      std::vector<std::int32_t> ids(static_cast<std::size_t>(tokens));
+      for (std::size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<std::int32_t>(i * i % 61);
+      ShardWriter writer(folder / "data", split, 64, 10'000'000);
+      writer.append(ids);
+      writer.finish();
+    }
+  }
+
+  // The matrices have more than 128 rows, so that ranks also share one of them. 12 slices.
+  Words training(const std::string& run, const Words& more = {}) const {
+    const std::string options =
+        "--vocab 64 --layers 2 --heads 2 --channels 64 --context 16 --batch 2 --total-batch 384 --steps 6 "
+        "--threads 1 --val-every 2";
+    Words words = {"train", "--data", (folder / "data").string(), "--out", (folder / run).string()};
+    std::istringstream split(options);
+    for (std::string word; split >> word;) words.push_back(word);
+    words.insert(words.end(), more.begin(), more.end());
+    return words;
+  }
+
+  static Words on_ranks(int ranks, const Words& words) {
+    Words all = {"--oversubscribe", "--allow-run-as-root", "-n", std::to_string(ranks), WARPWRIGHT_BINARY};
+    all.insert(all.end(), words.begin(), words.end());
+    return all;
+  }
+
+  ProcessResult run(int ranks, const Words& words) const {
+    if (ranks == 1) return run_process(words, folder);
+    return run_process(on_ranks(ranks, words), folder, "mpirun");
+  }
+
+  void succeeds(int ranks, const Words& words) const {
+    const ProcessResult r = run(ranks, words);
+    EXPECT_EQ(r.code, 0) << ranks << " ranks: " << r.err << r.out;
+  }
+
+  // The weights, the optimizer, and the losses of each step.
+  std::vector<std::string> bits_of(const std::string& name) const {
+    const fs::path path = folder / name, checkpoint = path / "checkpoints" / "step_00000006";
+    std::string losses;
+    std::istringstream lines(read_file(path / "metrics.jsonl", 1 << 20));
+    for (std::string line; std::getline(lines, line);) {
+      const auto json = nlohmann::json::parse(line);
+      losses += fmt::format("{} {} {} {}\n", json["step"].dump(), json["loss"].dump(), json["norm"].dump(),
+                            json.value("val_loss", nlohmann::json()).dump());
+    }
+    return {losses, read_file(path / "model" / "model.safetensors", 1 << 26),
+            read_file(checkpoint / "optimizer.safetensors", 1 << 26)};
+  }
+
+  void expect_same_bits(const std::string& a, const std::string& b) const {
+    const auto bits_a = bits_of(a), bits_b = bits_of(b);
+    EXPECT_EQ(std::ranges::count(bits_a[0], '\n'), 6);
+    EXPECT_EQ(bits_a[0], bits_b[0]) << b;
+    EXPECT_TRUE(bits_a[1] == bits_b[1]) << "weights of " << b;
+    EXPECT_TRUE(bits_a[2] == bits_b[2]) << "optimizer of " << b;
+  }
+
+  // The program's own lines; mpirun adds a report.
+  static Words own_lines(const std::string& err) {
+    Words lines;
+    std::istringstream all(err);
+    for (std::string line; std::getline(all, line);) {
+      if (line.starts_with("warpwright: ")) lines.push_back(line);
+    }
+    return lines;
+  }
+};
+
+TEST_F(Ranks, AnyNumberThatDividesTheSlicesGivesTheSameBits) {
+  succeeds(1, training("one"));
+  for (const int ranks : {2, 3, 4, 6, 12}) {
+    const std::string name = std::to_string(ranks);
+    succeeds(ranks, training(name));
+    expect_same_bits("one", name);
+  }
+}
+
+TEST_F(Ranks, Bf16WithoutMastersHasTheSameBits) {
+  const Words more = {"--dtype", "bf16", "--master-weights", "none"};
+  succeeds(1, training("one", more));
+  succeeds(4, training("four", more));
+  expect_same_bits("one", "four");
+}
+
+TEST_F(Ranks, AnotherNumberMayResume) {
+  const Words schedule = {"--schedule", "constant"};
+  succeeds(1, training("whole", schedule));
+  const auto to = [&](const std::string& steps) {
+    Words words = training("parts", schedule);
+    words.insert(words.end(), {"--steps", steps, "--resume"});
+    return words;
+  };
+  succeeds(1, to("2"));
+  succeeds(2, to("4"));
+  succeeds(4, to("6"));
+  expect_same_bits("whole", "parts");
+}
+
+TEST_F(Ranks, ANumberThatDoesNotDivideIsRefused) {
+  const ProcessResult r = run(5, training("five"));
+  EXPECT_NE(r.code, 0);
+  const Words lines = own_lines(r.err);
+  ASSERT_EQ(lines.size(), 1u) << r.err;
+  for (const char* part : {"rank 0 on ", "12 slices", "5 ranks", "start 4 or 6 ranks"}) {
+    EXPECT_NE(lines[0].find(part), std::string::npos) << lines[0];
+  }
+  EXPECT_FALSE(fs::exists(folder / "five"));
+}
+
+TEST_F(Ranks, AnErrorOfAllIsOneLine) {
+  Words words = training("missing");
+  words[2] = (folder / "nowhere").string();
+  const ProcessResult r = run(3, words);
+  EXPECT_NE(r.code, 0);
+  EXPECT_EQ(own_lines(r.err).size(), 1u) << r.err;
+}
+
+TEST_F(Ranks, RanksWithOtherOptionsAreRefused) {
+  Words words = {"--oversubscribe", "--allow-run-as-root"};
+  for (const char* seed : {"1", "2"}) {
+    if (words.size() > 2) words.emplace_back(":");
+    words.insert(words.end(), {"-n", "1", WARPWRIGHT_BINARY});
+    const Words more = training("apart", {"--seed", seed});
+    words.insert(words.end(), more.begin(), more.end());
+  }
+  const ProcessResult r = run_process(words, folder, "mpirun");
+  EXPECT_NE(r.code, 0);
+  const Words lines = own_lines(r.err);
+  ASSERT_EQ(lines.size(), 1u) << r.err;
+  EXPECT_NE(lines[0].find("rank 0 and rank 1 differ in options"), std::string::npos) << lines[0];
+  EXPECT_NE(lines[0].find("\"seed\":2"), std::string::npos) << lines[0];
+}
+
+// The process ID of a rank: a child of mpirun's.
+pid_t child_of(pid_t parent) {
+  const std::string list = fmt::format("/proc/{}/task/{}/children", parent, parent);
+  std::istringstream children(read_file(list, 1 << 16));
+  pid_t last = 0;
+  for (pid_t child = 0; children >> child;) last = child;
+  return last;
+}
+
+class RanksUnderWay : public Ranks {
+ protected:
+  // Starts a run on three ranks, and returns when it has done a step.
+  pid_t started(const std::string& name) const {
+    const pid_t launcher = start_process(on_ranks(3, training(name, {"--steps", "1000000"})), folder / "out",
+                                         folder / "err", nullptr, "mpirun");
+    const fs::path metrics = folder / name / "metrics.jsonl";
+    while (!fs::exists(metrics) || fs::file_size(metrics) == 0) {
+      if (waitpid(launcher, nullptr, WNOHANG) != 0) return 0;
+      std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    }
+    return launcher;
+  }
+};
+
+TEST_F(RanksUnderWay, ASignalToOneStopsAll) {
+  const pid_t launcher = started("stopped");
+  ASSERT_GT(launcher, 0) << read_file(folder / "err", 1 << 20);
+  const pid_t rank = child_of(launcher);
+  ASSERT_GT(rank, 0);
+  ::kill(rank, SIGTERM);
+  EXPECT_NE(wait_for(launcher), 0);
+  EXPECT_NE(read_file(folder / "out", 1 << 20).find("goes on"), std::string::npos);
+  EXPECT_TRUE(fs::exists(folder / "stopped" / "model" / "model.safetensors"));
+  EXPECT_TRUE(own_lines(read_file(folder / "err", 1 << 20)).empty());
+}
+
+TEST_F(RanksUnderWay, TheOthersEndIfOneIsKilled) {
+  const pid_t launcher = started("killed");
+  ASSERT_GT(launcher, 0) << read_file(folder / "err", 1 << 20);
+  const auto start = std::chrono::steady_clock::now();
+  const pid_t rank = child_of(launcher);
+  ASSERT_GT(rank, 0);
+  ::kill(rank, SIGKILL);
+  EXPECT_NE(wait_for(launcher), 0);
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(30));
+  EXPECT_LE(own_lines(read_file(folder / "err", 1 << 20)).size(), 1u);
+}
+
+}  // namespace
+}  // namespace warpwright
