@@ -315,9 +315,15 @@ warpwright_status ask_workspace(std::string_view function, warpwright_context* h
     typename A::Problem problem = op.problem(args);
     meaning = WARPWRIGHT_UNSUPPORTED;
     *bytes = 0;
+    bool answered = false;
     for (const bool aligned : {true, false}) {  // the answer must hold for all addresses
       problem.aligned = aligned;
-      *bytes = std::max(*bytes, workspace_bytes(ops::planned(context->context, op, problem)));
+      try {
+        *bytes = std::max(*bytes, workspace_bytes(ops::planned(context->context, op, problem)));
+        answered = true;
+      } catch (const Error&) {  // a forced kernel may take only aligned tensors
+        if (!aligned && !answered) throw;
+      }
     }
   });
 }
