@@ -112,9 +112,8 @@ AtomicFile::AtomicFile(const fs::path& path, Order order, Links links) : AtomicF
 
 // The flock keeps cleaners away from the name that it has or will get.
 void AtomicFile::open_partial() {
-  const mode_t mode = keeps_permissions_ && is_occupied(target_)
-                          ? 0600
-                          : 0666;  // commit() copies the permissions it replaces
+  // commit() copies the permissions that it replaces.
+  const mode_t mode = keeps_permissions_ && is_occupied(target_) ? 0600 : 0666;
   remove_stale_partials(parent_of(target_));
   while (true) {
     const std::lock_guard guard(live_partials().mutex);

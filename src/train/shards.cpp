@@ -15,8 +15,7 @@ std::vector<std::vector<ShardPiece>> shards_of(const std::vector<Tensor>& tensor
     for (std::int64_t first = 0; first < rows; first += kShardRows) {
       const std::int64_t count = std::min(kShardRows, rows - first);
       // The rank in whose share of the elements the block begins.
-      auto& shard = shards[static_cast<std::size_t>(static_cast<double>(before) / static_cast<double>(all) *
-                                                    static_cast<double>(ranks))];
+      auto& shard = shards[static_cast<std::size_t>(before * ranks / all)];
       const bool continues = !shard.empty() && shard.back().tensor == i;
       if (continues) {
         shard.back().rows += count;
