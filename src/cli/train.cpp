@@ -3,10 +3,12 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <csignal>
 #include <cstdio>
 #include <memory>
+#include <new>
 #include <optional>
 #include <thread>
 #include <utility>
@@ -112,7 +114,12 @@ bool train(TrainFlags& flags, CLI::App& command, const Comm& comm) {
   const auto saved = resumed_run(flags, command);
   if (!saved) check_data(flags);
   const TrainOptions options = flags.finished_options();
-  if (saved && is_finished(options.out, saved->state, options.schedule.steps)) {
+  const bool done = saved && is_finished(options.out, saved->state, options.schedule.steps);
+  if (const auto all = gathered(comm, {done ? 1.0 : 0.0}); std::ranges::count(all, all[0]) < comm.size()) {
+    throw Error("is finished for some ranks and not for others", options.out.string(),
+                "give all ranks the same folders and options");
+  }
+  if (done) {
     compare_options(saved->state.options, identity_of(options), saved->checkpoint, {});
     if (!leads) return true;
     clear_leftovers(options.out);
@@ -126,7 +133,12 @@ bool train(TrainFlags& flags, CLI::App& command, const Comm& comm) {
   context_options.tuned = tuned_table(flags);
   Context context(std::move(context_options), flags.device.place());
   constexpr double kPeakSeconds = 0.05;
-  TrainWatcher watcher(measure_peak_flops(context.device(), kPeakSeconds).of(options.step.dtype), options);
+  double peak = 0;  // of all ranks
+  for (const double of_rank :
+       gathered(comm, {measure_peak_flops(context.device(), kPeakSeconds).of(options.step.dtype)})) {
+    peak += of_rank;
+  }
+  TrainWatcher watcher(peak, options);
   Trainer trainer(context, options, observer_of(watcher, comm), comm);
   if (leads) {
     print_start(trainer, context, comm.size());
@@ -135,6 +147,9 @@ bool train(TrainFlags& flags, CLI::App& command, const Comm& comm) {
   check_memory(context, trainer, comm);
   std::signal(SIGPIPE, SIG_IGN);
   const bool finished = trainer.run(stop_request.made);
+  // A signal to one rank stops all, and all end with its code.
+  stop_request.signal =
+      static_cast<int>(std::ranges::max(gathered(comm, {static_cast<double>(stop_request.signal.load())})));
   if (leads) report_end(options, finished, watcher.skipped());
   return finished;
 }
@@ -160,6 +175,11 @@ bool train_on_ranks(TrainFlags& flags, CLI::App& command) {
     throw error_of_rank(*comm, error);
   } catch (const Error& error) {
     throw error_of_rank(*comm, error);
+  } catch (const std::exception& error) {
+    if (comm->size() == 1) throw;
+    const bool no_memory = dynamic_cast<const std::bad_alloc*>(&error) != nullptr;
+    throw error_of_rank(*comm, Error(no_memory ? "out of memory" : error.what(), "training",
+                                     "give the ranks what they lack, and go on with --resume"));
   }
 }
 

@@ -50,9 +50,9 @@ std::vector<std::vector<Tensor>> RankSum::allocate_received(const DecoderParamet
   return received;
 }
 
-std::vector<RankSum::Pieces> RankSum::exchanged(const std::vector<DecoderParameters>& sums,
+std::vector<RankSum::Pieces> RankSum::exchanged(const Shards& shards,
+                                                const std::vector<DecoderParameters>& sums,
                                                 const std::vector<Pieces>& received) const {
-  const auto shards = shards_of(sums.front().tensors(), comm_.size());
   std::vector<Comm::Outgoing> send;
   std::vector<Comm::Incoming> receive;
   std::vector<Pieces> nodes;
@@ -77,9 +77,8 @@ std::vector<RankSum::Pieces> RankSum::exchanged(const std::vector<DecoderParamet
   return nodes;
 }
 
-void RankSum::spread(const Pieces& shard, const DecoderParameters& gradients) const {
+void RankSum::spread(const Shards& shards, const Pieces& shard, const DecoderParameters& gradients) const {
   const std::vector<Tensor> tensors = gradients.tensors();
-  const auto shards = shards_of(tensors, comm_.size());
   std::vector<Comm::Outgoing> send;
   std::vector<Comm::Incoming> receive;
   for (int r = 0; r < comm_.size(); ++r) {
@@ -100,7 +99,8 @@ void RankSum::spread(const Pieces& shard, const DecoderParameters& gradients) co
 
 void RankSum::run(Context& context, const std::vector<DecoderParameters>& sums,
                   const std::vector<Pieces>& received) const {
-  const std::vector<Pieces> nodes = exchanged(sums, received);
+  const Shards shards = shards_of(sums.front().tensors(), comm_.size());
+  const std::vector<Pieces> nodes = exchanged(shards, sums, received);
   std::vector<Pieces> stack;
   for (std::size_t i = 0; i < nodes.size(); ++i) {
     stack.push_back(nodes[i]);
@@ -109,7 +109,7 @@ void RankSum::run(Context& context, const std::vector<DecoderParameters>& sums,
       stack.pop_back();
     }
   }
-  spread(stack.front(), sums.front());
+  spread(shards, stack.front(), sums.front());
 }
 
 }  // namespace warpwright

@@ -1,8 +1,8 @@
 // The sum of a step's gradients over ranks, along the same tree as on one rank.
 //
 // Each rank has an equal range of the step's slices, and has added up the largest nodes of the tree in it
-// (slice_tree.hpp). It sends each rank that one's shard of these nodes. Each rank then adds its shard of all
-// nodes along the tree, and sends the sum to all others. MPI only moves bytes, so the bits are those of one
+// (slice_tree.hpp). It sends each rank its shard of these nodes. Each rank then adds its shard of all nodes
+// along the tree, and sends the sum to all others. MPI only moves bytes, so the bits are those of one
 // rank.
 #pragma once
 
@@ -31,12 +31,13 @@ class RankSum {
 
  private:
   using Pieces = std::vector<Tensor>;
+  using Shards = std::vector<std::vector<ShardPiece>>;  // by rank
 
   // This rank's shard of every node, in the tree's order.
-  std::vector<Pieces> exchanged(const std::vector<DecoderParameters>& sums,
+  std::vector<Pieces> exchanged(const Shards& shards, const std::vector<DecoderParameters>& sums,
                                 const std::vector<Pieces>& received) const;
   // Sends this rank's shard of the sum to all ranks.
-  void spread(const Pieces& shard, const DecoderParameters& gradients) const;
+  void spread(const Shards& shards, const Pieces& shard, const DecoderParameters& gradients) const;
 
   const Comm& comm_;
   SliceTree own_, all_;      // all_: over every rank's nodes

@@ -2,8 +2,8 @@
 //
 // The order is a binary tree over the slices, which depends on their number alone. A node of level k is the
 // sum of 2^k slices, the first of which is a multiple of 2^k. Slices that fill no node of the next level are
-// added at the end, from the right. Whoever has some of the slices computes the largest whole nodes in them,
-// and whoever gets all these nodes, in order, continues with the same tree.
+// added at the end, from the right. A rank computes the largest whole nodes in its range of slices. A rank
+// that has all these nodes, in order, continues with the same tree.
 #pragma once
 
 #include <cstdint>

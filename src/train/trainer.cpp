@@ -64,8 +64,8 @@ fs::path prepared(const fs::path& run) {
   return run;
 }
 
-// The lock of the run's folder, on rank 0. The others have read before what the folder holds, and go on when
-// it is prepared.
+// The lock of the run's folder, on rank 0, once every rank has read what the folder holds. The others go on
+// when it is prepared.
 FolderLock locked(const fs::path& run, const Comm& comm) {
   comm.barrier();
   FolderLock lock;
@@ -122,7 +122,7 @@ Trainer::Trainer(Context& context, TrainOptions options, TrainObserver observer,
     val_stream_.emplace(options_.data, Split::val, options_.step.model->vocab());
     ValidationLoader(*val_stream_, options_.step.T);  // says whether it holds a sample
   }
-  if (options_.sample_every > 0) {
+  if (options_.sample_every > 0 && leads()) {
     sampling_ = Generator::planned(context_, *options_.step.model, options_.step.dtype);
   }
   const auto manifest = read_manifest(options_.data);
@@ -384,8 +384,14 @@ void Trainer::draw_sample() {
   if (observer_.sample) observer_.sample(step_index_, tokens);
 }
 
+// The others wait: one that ended would end rank 0 while it writes.
+void Trainer::on_rank0(const std::function<void()>& write) const {
+  if (leads()) write();
+  comm_.barrier();
+}
+
 void Trainer::write_checkpoint() {
-  if (leads()) save();
+  on_rank0([this] { save(); });
   saved_step_ = step_index_;
   saved_at_ = Clock::now();
 }
@@ -417,7 +423,10 @@ void Trainer::save() {
 }
 
 void Trainer::write_model() {
-  if (!leads()) return;
+  on_rank0([this] { save_model(); });
+}
+
+void Trainer::save_model() {
   origin_.step = step_index_;
   AtomicFolder folder(options_.out / "model", replaceable_model_folder());
   options_.step.model->save(folder.folder(), step_.tensors().parameters, end_of_text_, context_.stream());

@@ -4,7 +4,7 @@
 //   permute, scores scale · q·kᵀ, softmax, probabilities · v, unpermute
 //
 // Scores are rounded to fp16, by up to 2^-11 of their size. That is the relative error of their
-// probabilities. So this is right for scores of a few units alone, and keeps no lse.
+// probabilities. So this suits only scores of a few units, and keeps no lse.
 #include <cuda_fp16.h>
 
 #include "ops/attention/cuda/ladder/matrices.cuh"

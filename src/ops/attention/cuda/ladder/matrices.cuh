@@ -109,7 +109,7 @@ __device__ inline int my_lane() {
   return static_cast<int>(threadIdx.x) % gpu::kWarp;
 }
 
-// The warp's row, or rows() if it has none. In reverse order, the longest rows of a causal mask come first,
+// The warp's row; rows() or more if it has none. In reverse order, the longest rows of a causal mask come first,
 // and the caches keep the first rows for the product that follows.
 __device__ inline std::int64_t row_of_warp(bool reverse) {
   const std::int64_t block = reverse ? gridDim.x - blockIdx.x - 1 : blockIdx.x;
@@ -225,7 +225,7 @@ class Matrices {
 };
 
 // One length for all sequences is what a problem can promise: as many rows as S sequences of max_seqlen have.
-// It computes bytes in fp64, because for shapes that no memory can hold the product exceeds 64 bits.
+// Bytes are counted in fp64, because for shapes that no memory can hold the product exceeds 64 bits.
 template <class T, class Problem>
 Refusal refuse_matrices(const Problem& p, int matrices) {
   constexpr double kMostBytes = 0x1p32;

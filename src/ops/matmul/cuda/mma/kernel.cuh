@@ -6,8 +6,7 @@
 //               the slab in use and those on their way (slab.cuh). The copies run ahead of the products, from
 //               one tile into the next, so an epilogue does not empty the ring
 //   warps       each has a part of the tile, and its sums in registers. ldmatrix reads the next step's
-//   factors
-//               while mma.sync multiplies this step's
+//               factors while mma.sync multiplies this step's
 //   schedule    the tiles of each block, and its part of their depth (schedule.cuh, partial_sums.cuh)
 //
 // The order of a result's sums depends only on the cuts of the depth, not on the tile.
