@@ -89,6 +89,16 @@ class Ranks : public TestFolder {
     EXPECT_TRUE(bits_a[2] == bits_b[2]) << "optimizer of " << b;
   }
 
+  // The lines of a run that fails, with other arguments for rank 0 than for rank 1.
+  Words apart(const Words& first, const Words& second) const {
+    Words words = on_ranks(1, first);
+    words.insert(words.end(), {":", "-n", "1", WARPWRIGHT_BINARY});
+    words.insert(words.end(), second.begin(), second.end());
+    const ProcessResult r = run_process(words, folder, "mpirun");
+    EXPECT_NE(r.code, 0);
+    return own_lines(r.err);
+  }
+
   // The program's own lines; mpirun adds a report.
   static Words own_lines(const std::string& err) {
     Words lines;
@@ -161,19 +171,42 @@ TEST_F(Ranks, ALossThatIsNotFiniteLeavesACheckpoint) {
 }
 
 TEST_F(Ranks, RanksWithOtherOptionsAreRefused) {
-  Words words = {"--oversubscribe", "--allow-run-as-root"};
-  for (const char* seed : {"1", "2"}) {
-    if (words.size() > 2) words.emplace_back(":");
-    words.insert(words.end(), {"-n", "1", WARPWRIGHT_BINARY});
-    const Words more = training("apart", {"--seed", seed});
-    words.insert(words.end(), more.begin(), more.end());
-  }
-  const ProcessResult r = run_process(words, folder, "mpirun");
-  EXPECT_NE(r.code, 0);
-  const Words lines = own_lines(r.err);
-  ASSERT_EQ(lines.size(), 1u) << r.err;
-  EXPECT_NE(lines[0].find("rank 0 and rank 1 differ in options"), std::string::npos) << lines[0];
-  EXPECT_NE(lines[0].find("\"seed\":2"), std::string::npos) << lines[0];
+  const Words lines = apart(training("apart", {"--seed", "1"}), training("apart", {"--seed", "2"}));
+  ASSERT_EQ(lines.size(), 1u);
+  EXPECT_NE(lines[0].find("rank 0 and rank 1 differ in options/seed: 1 and 2"), std::string::npos)
+      << lines[0];
+}
+
+TEST_F(Ranks, RanksWithOtherWeightsAreRefused) {
+  succeeds(1, training("a", {"--seed", "1"}));
+  succeeds(1, training("b", {"--seed", "2"}));
+  const auto from = [&](const char* run) {
+    return Words{"train",
+                 "--data",
+                 (folder / "data").string(),
+                 "--out",
+                 (folder / "apart").string(),
+                 "--model",
+                 (folder / run / "model").string(),
+                 "--batch",
+                 "2",
+                 "--total-batch",
+                 "384",
+                 "--threads",
+                 "1",
+                 "--steps",
+                 "2"};
+  };
+  const Words lines = apart(from("a"), from("b"));
+  ASSERT_EQ(lines.size(), 1u);
+  EXPECT_NE(lines[0].find("differ in weights and optimizer"), std::string::npos) << lines[0];
+}
+
+TEST_F(Ranks, ARunThatIsFinishedForOneRankAloneIsRefused) {
+  succeeds(1, training("done"));
+  const Words lines = apart(training("done", {"--resume"}), training("done", {"--resume", "--steps", "9"}));
+  ASSERT_EQ(lines.size(), 1u);
+  EXPECT_NE(lines[0].find("is finished for some ranks"), std::string::npos) << lines[0];
 }
 
 // The process ID of a rank: a child of mpirun's.

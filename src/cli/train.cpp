@@ -131,6 +131,7 @@ bool train(TrainFlags& flags, CLI::App& command, const Comm& comm) {
   require_shards(options.data);
   ContextOptions context_options = flags.device.context_options(flags.dtype);
   context_options.tuned = tuned_table(flags);
+  context_options.verbose &= leads;
   Context context(std::move(context_options), flags.device.place());
   constexpr double kPeakSeconds = 0.05;
   double peak = 0;  // of all ranks

@@ -142,24 +142,42 @@ Trainer::Trainer(Context& context, TrainOptions options, TrainObserver observer,
   if (comm_.size() > 1) compare_ranks();
 }
 
+// Throws if a rank's record differs from rank 0's, with the first field that does, in this order.
+void require_equal(const Comm& comm, const nlohmann::ordered_json& mine) {
+  const std::vector<std::string> all = comm.all_gather(mine.dump());
+  const auto first = nlohmann::ordered_json::parse(all.front()).flatten();
+  for (std::size_t r = 1; r < all.size(); ++r) {
+    const auto other = nlohmann::ordered_json::parse(all[r]).flatten();
+    for (const auto& [field, value] : first.items()) {
+      const auto found = other.find(field);
+      if (found != other.end() && *found == value) continue;
+      throw Error(fmt::format("rank 0 and rank {} differ in {}: {} and {}", r, field.substr(1), value.dump(),
+                              found == other.end() ? "none" : found->dump()),
+                  "start of the ranks", "give all ranks the same program, options, data and checkpoints");
+    }
+  }
+}
+
 // Threads may differ between ranks.
 void Trainer::compare_ranks() const {
-  nlohmann::json mine = {
+  nlohmann::ordered_json mine = {
       {"program", checksum_of(fs::path("/proc/self/exe"))},   {"options", identity_of(options_)},
       {"settings", settings_of(options_, context_)},          {"origin", to_json(origin_)},
       {"kernels", fmt::format("{:016x}", step_.plan_hash())}, {"step", step_index_}};
   mine["settings"].erase("threads");
-  const std::vector<std::string> all = comm_.all_gather(mine.dump());
-  const auto first = nlohmann::json::parse(all.front());
-  for (std::size_t r = 1; r < all.size(); ++r) {
-    const auto other = nlohmann::json::parse(all[r]);
-    for (const auto& [key, value] : first.items()) {
-      if (other.at(key) == value) continue;
-      throw Error(fmt::format("rank 0 and rank {} differ in {}: {} and {}", r, key, value.dump(),
-                              other.at(key).dump()),
-                  "start of the ranks", "give all ranks the same program, options, data and checkpoints");
+  require_equal(comm_, mine);
+}
+
+// Ranks may read their weights from different folders of one name.
+void Trainer::compare_weights() const {
+  const TrainingStep::Tensors& t = step_.tensors();
+  std::string checksums;
+  for (const DecoderParameters* set : {&t.parameters, &t.masters, &t.m, &t.v}) {
+    for (const Tensor& tensor : set->tensors()) {
+      checksums += checksum_of(std::span(static_cast<const std::byte*>(tensor.data), tensor.bytes()));
     }
   }
+  require_equal(comm_, {{"weights and optimizer", checksum_of(std::as_bytes(std::span(checksums)))}});
 }
 
 void Trainer::restore(const SavedRun& saved) {
@@ -218,6 +236,7 @@ void Trainer::start() {
     options_.step.model->load(options_.initial_model, step_.full_precision());
     step_.round_masters();
   }
+  if (comm_.size() > 1) compare_weights();
   if (options_.sample_every > 0 && leads()) {
     generator_ = std::make_unique<Generator>(context_, step_.weights());
   }
