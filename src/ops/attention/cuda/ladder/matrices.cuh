@@ -109,8 +109,8 @@ __device__ inline int my_lane() {
   return static_cast<int>(threadIdx.x) % gpu::kWarp;
 }
 
-// The warp's row; rows() or more if it has none. In reverse order, the longest rows of a causal mask come first,
-// and the caches keep the first rows for the product that follows.
+// The warp's row; rows() or more if it has none. In reverse order, the longest rows of a causal mask come
+// first, and the caches keep the first rows for the product that follows.
 __device__ inline std::int64_t row_of_warp(bool reverse) {
   const std::int64_t block = reverse ? gridDim.x - blockIdx.x - 1 : blockIdx.x;
   return block * (blockDim.x / gpu::kWarp) + threadIdx.x / gpu::kWarp;
