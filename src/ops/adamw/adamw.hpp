@@ -14,7 +14,7 @@
 //
 // bf16 parameters may all go without masters. The update then computes the new parameter in fp32 and stores
 // it with stochastic rounding (rounding.hpp). The random bits are a function of `random` (a seed and the
-// step), the tensor's index in `tensors` and the element's index in the tensor.
+// step), the parameter's number and the element's index in the parameter.
 #pragma once
 
 #include <vector>
@@ -41,6 +41,10 @@ struct AdamWTensor {
   Tensor gradient;   // fp32
   Tensor m, v;       // fp32; v ≥ 0
   double weight_decay = 0;
+  // Of the random bits: the parameter's number, and the parameter's element at which this tensor begins, a
+  // multiple of kRandomElements (rounding.hpp). A part of a parameter gets the bits that it has in the whole.
+  std::uint32_t number = 0;
+  std::int64_t first = 0;
 };
 
 // β and eps are fp64: the fp32 nearest to 0.999 is 1.3e-5 off in 1 − β2.

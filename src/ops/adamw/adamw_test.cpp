@@ -197,6 +197,27 @@ TEST_P(WithoutMasters, OtherSeedsStepsAndTensorsRoundOtherwise) {
   }
 }
 
+// A rank has only a part of a parameter.
+TEST_P(WithoutMasters, APartHasTheBitsOfTheWhole) {
+  constexpr std::int64_t kCut = 16384, kElements = 40003;
+  Fixture fixture(14), other_fixture(14);
+  const auto whole = adamw_kernels::make(case_of({5, kElements}), DType::bf16, 1, fixture);
+  auto parts = adamw_kernels::make(case_of({5, kElements}), DType::bf16, 1, other_fixture);
+  const AdamWTensor t = parts.tensors[1];
+  parts.tensors.clear();
+  for (const auto& [from, to] : {std::pair{kCut, kElements}, std::pair{std::int64_t{0}, kCut}}) {
+    AdamWTensor part = t;
+    for (auto member : {&AdamWTensor::parameter, &AdamWTensor::gradient, &AdamWTensor::m, &AdamWTensor::v}) {
+      part.*member = (t.*member).slice(0, from, to - from);
+    }
+    part.first = from;
+    parts.tensors.push_back(part);
+  }
+  if (const auto reason = run(whole); !reason.empty()) GTEST_SKIP() << reason;
+  ASSERT_EQ(run(parts), "");
+  EXPECT_TRUE(bits_of(t.parameter) == bits_of(whole.tensors[1].parameter));
+}
+
 TEST_P(WithoutMasters, RepeatsItsBits) {
   Fixture fixture(12);
   const auto args = adamw_kernels::make(case_of({100003, 7, 768}), DType::bf16, 1, fixture);
@@ -416,6 +437,9 @@ TEST(AdamW, RefusesArgumentsThatDoNotFit) {
   EXPECT_THROW(adamw(context, wrong), Error);
   wrong = adamw_kernels::make({{40}, 0, false, false}, DType::f16, 1, fixture);
   EXPECT_THROW(adamw(context, wrong), Error) << "fp16 without a master";
+  wrong = alone;
+  wrong.tensors[1].first = 12;
+  EXPECT_THROW(adamw(context, wrong), Error) << "in the middle of eight random numbers";
 }
 
 }  // namespace

@@ -60,6 +60,7 @@ inline AdamW make(const Case& c, DType dtype, double scale, testing::Fixture& f)
       store_element(t.v, i, std::abs(load_element(t.v, i)));
     }
     t.weight_decay = size > 64 ? 0.1 : 0;
+    t.number = static_cast<std::uint32_t>(a.tensors.size());
     a.tensors.push_back(t);
   }
   if (!c.masters) a.random = f.integers({1337, -7, 12});

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "ops/adamw/kernels.hpp"
+#include "ops/adamw/rounding.hpp"
 
 namespace warpwright::ops {
 namespace {
@@ -22,6 +23,8 @@ void require_fitting(const AdamWTensor& t, DType narrowest, bool masters) {
   require_tensor(kName, "v", t.v, accumulation, shape);
   require(!t.master || dtype != DType::f32, kName, "an fp32 parameter has a master");
   require(!t.master || masters, kName, "some parameters of 16 bits have masters, and others have none");
+  require(t.first % adamw_kernels::kRandomElements == 0, kName,
+          "a tensor begins within a block of random bits");
   const bool needed = size_of(dtype) == 2 && masters;
   if (t.master || needed) require_tensor(kName, "master", t.master, accumulation, shape);
 }

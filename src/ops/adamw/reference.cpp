@@ -12,8 +12,7 @@ namespace {
 void reference(const Context&, const AdamW& args) {
   const AdamWScalars<double> s = load_scalars(args.scalars);
   if (!std::isfinite(s.gradient_scale)) return;
-  for (std::size_t index = 0; index < args.tensors.size(); ++index) {
-    const AdamWTensor& t = args.tensors[index];
+  for (const AdamWTensor& t : args.tensors) {
     const bool stochastic = t.parameter.dtype == DType::bf16 && !t.master;
     const Elements parameter(t.parameter), gradient(t.gradient), m(t.m), v(t.v);
     const Elements master(t.master ? t.master : t.parameter);
@@ -28,8 +27,8 @@ void reference(const Context&, const AdamW& args) {
       v.set(i, new_v);
       const double new_w = w - s.learning_rate * step;
       if (stochastic) {
-        const auto random = random_block(args.random.as<std::int32_t>(), static_cast<std::uint32_t>(index),
-                                         i / kRandomElements);
+        const auto random =
+            random_block(args.random.as<std::int32_t>(), t.number, (t.first + i) / kRandomElements);
         parameter.set(i, stochastically_rounded(static_cast<float>(new_w),
                                                 random_half(random, static_cast<int>(i % kRandomElements))));
       } else {

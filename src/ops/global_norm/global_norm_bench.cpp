@@ -8,9 +8,11 @@ void global_norm_bench(Bench& bench) {
   auto cases = global_norm_kernels::bench_cases();
   if (bench.on_gpu()) cases.push_back({testing::gpt2_124m_sizes()});
   for (const auto& c : cases) {
-    bench.run(global_norm_op(),
-              [&](testing::Fixture& f) { return global_norm_kernels::make(c, DType::f32, f); });
+    bench.run(squares_op(), [&](testing::Fixture& f) { return global_norm_kernels::make(c, DType::f32, f); });
   }
+  const std::int64_t blocks = 124'439'808 / kSquaresBlock;  // GPT-2 124M
+  bench.run(global_norm_op(),
+            [&](testing::Fixture& f) { return global_norm_kernels::make_norm(blocks, DType::f32, f); });
 }
 
 }  // namespace warpwright::ops

@@ -1,5 +1,4 @@
-// The oracle: fp64 throughout, element after element. The squares are of g / largest, so that fp64 gradients
-// do not overflow, either.
+// The oracle: fp64 throughout, element after element.
 #include <cmath>
 #include <limits>
 
@@ -7,9 +6,9 @@
 #include "ops/global_norm/kernels.hpp"
 
 namespace warpwright::ops::global_norm_kernels {
-namespace {
 
-void write(const GlobalNorm& args, double norm) {
+void finish(const GlobalNorm& args, double sum_of_squares) {
+  const double norm = std::sqrt(sum_of_squares);
   const Elements out(args.norm), scale(args.scale);
   out.set(0, norm);
   if (!scale) return;
@@ -21,34 +20,27 @@ void write(const GlobalNorm& args, double norm) {
   }
 }
 
-}  // namespace
-
-void finish(const GlobalNorm& args, double sum_of_squares) {
-  write(args, std::sqrt(sum_of_squares));
-}
-
-std::size_t partials_bytes(const GlobalNormProblem& p, const DeviceInfo&) {
-  return static_cast<std::size_t>(p.elements / kBlock + p.tensors) * sizeof(double);
-}
-
 namespace {
 
-void reference(const Context&, const GlobalNorm& args) {
-  double largest = 0;
+void reference_squares(const Context&, const Squares& args) {
+  const Elements sums(args.sums);
+  std::int64_t block = 0;
   for (const Tensor& gradient : args.gradients) {
     const Elements g(gradient);
-    for (std::int64_t i = 0; i < gradient.elements(); ++i) {
-      if (std::isnan(g[i])) return write(args, g[i]);
-      largest = std::max(largest, std::abs(g[i]));
+    for (std::int64_t begin = 0; begin < gradient.elements(); begin += kSquaresBlock) {
+      const std::int64_t end = std::min(gradient.elements(), begin + kSquaresBlock);
+      double sum = 0;
+      for (std::int64_t i = begin; i < end; ++i) sum += g[i] * g[i];
+      sums.set(block++, sum);
     }
   }
-  if (largest == 0 || std::isinf(largest)) return write(args, largest);
+}
+
+void reference_norm(const Context&, const GlobalNorm& args) {
+  const Elements sums(args.sums);
   double sum = 0;
-  for (const Tensor& gradient : args.gradients) {
-    const Elements g(gradient);
-    for (std::int64_t i = 0; i < gradient.elements(); ++i) sum += (g[i] / largest) * (g[i] / largest);
-  }
-  write(args, largest * std::sqrt(sum));
+  for (std::int64_t block = 0; block < args.sums.elements(); ++block) sum += sums[block];
+  finish(args, sum);
 }
 
 }  // namespace
@@ -56,7 +48,10 @@ void reference(const Context&, const GlobalNorm& args) {
 
 namespace warpwright::ops {
 
+WARPWRIGHT_KERNEL(Squares, "reference"_kernel) = {
+    .needs = Needs::cpu, .dtypes = kFloatingDTypes, .run = global_norm_kernels::reference_squares};
+
 WARPWRIGHT_KERNEL(GlobalNorm, "reference"_kernel) = {
-    .needs = Needs::cpu, .dtypes = kFloatingDTypes, .run = global_norm_kernels::reference};
+    .needs = Needs::cpu, .dtypes = kFloatingDTypes, .run = global_norm_kernels::reference_norm};
 
 }  // namespace warpwright::ops

@@ -122,14 +122,14 @@ inline vec round_stochastically(vec w, const std::uint16_t* random) {
   return reinterpret_cast<vec>((bits & beyond) | (rounded & ~beyond));
 }
 
-void update_alone(const AdamWTensor& t, const Step& s, const std::int32_t* random, std::uint32_t tensor,
-                  std::int64_t begin, std::int64_t end) {
+void update_alone(const AdamWTensor& t, const Step& s, const std::int32_t* random, std::int64_t begin,
+                  std::int64_t end) {
   bf16* parameter = static_cast<bf16*>(t.parameter.data);
   constexpr std::int64_t kElements = kRandomElements * kBlocks;
   static_assert(kElementwiseBlock % kElements == 0);  // begin is a multiple
   for (std::int64_t first = begin; first < end; first += kElements) {
     RandomBits bits;
-    draw(bits, random, tensor, first / kRandomElements);
+    draw(bits, random, t.number, (t.first + first) / kRandomElements);
     const std::uint16_t* halves = bits.halves;
     const std::int64_t last = end - first < kElements ? end : first + kElements;
     update(t, parameter, s, first, last, [=](std::int64_t i, vec w, int n) {
@@ -151,8 +151,7 @@ void run_blocks(const AdamW& a, const Step& s, int threads) {
                             } else if (t.master.data) {
                               update_master(t, s, begin, end);
                             } else {
-                              update_alone(t, s, static_cast<const std::int32_t*>(a.random.data),
-                                           static_cast<std::uint32_t>(i), begin, end);
+                              update_alone(t, s, static_cast<const std::int32_t*>(a.random.data), begin, end);
                             }
                           });
 }

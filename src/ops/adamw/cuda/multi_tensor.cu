@@ -64,7 +64,7 @@ struct WithMaster {
   unsigned first_block;
   float weight_decay;
 
-  static WithMaster of(const AdamWTensor& t, std::int64_t) {
+  static WithMaster of(const AdamWTensor& t) {
     const bool wide = t.parameter.dtype == DType::f32;
     return {wide ? nullptr : static_cast<T*>(t.parameter.data),
             static_cast<float*>(wide ? t.parameter.data : t.master.data),
@@ -100,10 +100,11 @@ struct Alone {
   std::int64_t elements;
   unsigned first_block;
   float weight_decay;
-  unsigned index;  // the tensor's place in AdamW::tensors
-  bool wide;
+  // Of the random bits. `wide`, an fp32 parameter, has none.
+  unsigned number : 31, wide : 1;
+  unsigned first_random_block;
 
-  static Alone of(const AdamWTensor& t, std::int64_t index) {
+  static Alone of(const AdamWTensor& t) {
     return {t.parameter.data,
             static_cast<const float*>(t.gradient.data),
             static_cast<float*>(t.m.data),
@@ -111,8 +112,9 @@ struct Alone {
             t.parameter.elements(),
             0,
             static_cast<float>(t.weight_decay),
-            static_cast<unsigned>(index),
-            t.parameter.dtype == DType::f32};
+            t.number,
+            t.parameter.dtype == DType::f32,
+            static_cast<unsigned>(t.first / kRandomElements)};
   }
 
   __device__ bool aligned() const { return all_aligned(parameter, gradient, m, v); }
@@ -130,7 +132,7 @@ struct Alone {
     __nv_bfloat16* p = static_cast<__nv_bfloat16*>(parameter) + i;
     gpu::Packed<__nv_bfloat16, lanes>::load(p).to_floats(w);
     update(s, gradient + i, m + i, v + i, w);
-    const PhiloxCounter random = random_block(c.random, index, i / kRandomElements);
+    const PhiloxCounter random = random_block(c.random, number, first_random_block + i / kRandomElements);
     const int first = static_cast<int>(i % kRandomElements);
 #pragma unroll
     for (int j = 0; j < lanes; ++j) w[j] = stochastically_rounded(w[j], random_half(random, first + j));
@@ -172,7 +174,7 @@ void run(const Context& context, const AdamW& a) {
                             .one_minus_beta1 = static_cast<float>(1 - a.beta1),
                             .one_minus_beta2 = static_cast<float>(1 - a.beta2),
                             .eps = static_cast<float>(a.eps)};
-  const auto entry_of = [&](std::int64_t i) { return Entry::of(a.tensors[static_cast<std::size_t>(i)], i); };
+  const auto entry_of = [&](std::int64_t i) { return Entry::of(a.tensors[static_cast<std::size_t>(i)]); };
   gpu::for_each_tensor_list<Entry>(static_cast<std::int64_t>(a.tensors.size()), kBlock, entry_of,
                                    [&](const gpu::TensorList<Entry>& list, unsigned blocks) {
                                      update_all<<<blocks, kThreads, 0, context.stream().get()>>>(list,

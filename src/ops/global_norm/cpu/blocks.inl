@@ -1,14 +1,14 @@
-// The norm of all gradients on a CPU. Memory-bound: 4 bytes and 2 FLOP (in fp64) per element.
+// The sums of squares on a CPU. Memory-bound: 4 bytes and 2 FLOP (in fp64) per element.
 #include "ops/cpu/elementwise.hpp"
 #include "ops/cpu/isa.hpp"
-#include "ops/global_norm/kernels.hpp"
+#include "ops/global_norm/global_norm.hpp"
 
 namespace warpwright::ops::global_norm_kernels {
 namespace {
 
 using namespace simd;
 
-static_assert(kBlock == kElementwiseBlock, "the scratch holds a partial sum for each block");
+static_assert(kSquaresBlock == kElementwiseBlock);
 
 double sum_of_squares(const float* g, std::int64_t begin, std::int64_t end) {
   constexpr int kSums = 8;  // so that the additions do not wait for each other
@@ -28,20 +28,16 @@ double sum_of_squares(const float* g, std::int64_t begin, std::int64_t end) {
   return sum(low + high) + tail;
 }
 
-void run(const Context& context, const GlobalNorm& args) {
+void run(const Context& context, const Squares& args) {
   const auto tensors = static_cast<std::int64_t>(args.gradients.size());
   const Tensor* gradients = args.gradients.data();
-  const auto elements = [=](std::int64_t i) { return count_elements(gradients[i]); };
-  auto* partials = static_cast<double*>(context.scratch());
-  for_each_block_parallel(tensors, elements, context.threads(),
-                          [=](std::int64_t i, std::int64_t block, std::int64_t begin, std::int64_t end) {
-                            const auto* g = static_cast<const float*>(gradients[i].data);
-                            partials[block] = sum_of_squares(g, begin, end);
-                          });
-  double total = 0;
-  const std::int64_t blocks = count_blocks(tensors, elements);
-  for (std::int64_t block = 0; block < blocks; ++block) total += partials[block];
-  finish(args, total);
+  auto* sums = static_cast<double*>(args.sums.data);
+  for_each_block_parallel(
+      tensors, [=](std::int64_t i) { return count_elements(gradients[i]); }, context.threads(),
+      [=](std::int64_t i, std::int64_t block, std::int64_t begin, std::int64_t end) {
+        const auto* g = static_cast<const float*>(gradients[i].data);
+        sums[block] = sum_of_squares(g, begin, end);
+      });
 }
 
 }  // namespace
@@ -49,9 +45,7 @@ void run(const Context& context, const GlobalNorm& args) {
 
 namespace warpwright::ops {
 
-WARPWRIGHT_KERNEL(GlobalNorm, kCpu) = {.needs = kThisCpu,
-                                       .dtypes = DTypes{DType::f32},
-                                       .run = global_norm_kernels::run,
-                                       .workspace = global_norm_kernels::partials_bytes};
+WARPWRIGHT_KERNEL(Squares, kCpu) = {
+    .needs = kThisCpu, .dtypes = DTypes{DType::f32}, .run = global_norm_kernels::run};
 
 }  // namespace warpwright::ops
