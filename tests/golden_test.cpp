@@ -145,8 +145,7 @@ TEST_P(GoldenTest, LogitsLossAndEveryGradient) {
   step.allocate();
   const auto& t = step.tensors();
   const GPT2Config& m = golden.sizes;
-  draw_parameters(m, dtype, step.full_precision());
-  step.round_masters();
+  step.set_weights([&](const auto& weights) { draw_parameters(m, dtype, weights); });
 
   const double N = static_cast<double>(golden.options.B * golden.options.T);
   draw_batch(golden.options, 0, step.host_batch());
@@ -179,8 +178,7 @@ TEST_P(GoldenTest, TenOptimizerSteps) {
   Context context(ContextOptions{}, {device, 0});
   TrainingStep step(context, golden.options);
   step.allocate();
-  draw_parameters(golden.sizes, dtype, step.full_precision());
-  step.round_masters();
+  step.set_weights([&](const auto& weights) { draw_parameters(golden.sizes, dtype, weights); });
   const double N = static_cast<double>(golden.options.B * golden.options.T);
   double worst = 0;
   for (std::int64_t i = 0; i < golden.spec["steps"].get<std::int64_t>(); ++i) {
@@ -217,7 +215,7 @@ TEST(WholeModel, GradientsMatchFiniteDifferences) {
   options.T = 5;
   TrainingStep step(context, options);
   step.allocate();
-  draw_parameters(sizes, DType::f64, step.full_precision());
+  step.set_weights([&](const auto& weights) { draw_parameters(sizes, DType::f64, weights); });
   draw_batch(options, 0, step.host_batch());
   step.begin();
   step.forward_backward();

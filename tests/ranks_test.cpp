@@ -7,6 +7,7 @@
 #include <chrono>
 #include <cstdlib>
 #include <nlohmann/json.hpp>
+#include <regex>
 #include <sstream>
 #include <thread>
 
@@ -39,10 +40,10 @@ class Ranks : public TestFolder {
     }
   }
 
-  // The matrices have more than 128 rows, so that ranks also share one of them. 12 slices.
+  // A shard holds multiples of 128 rows of these matrices, so that ranks also share one of them. 12 slices.
   Words training(const std::string& run, const Words& more = {}) const {
     const std::string options =
-        "--vocab 64 --layers 2 --heads 2 --channels 64 --context 16 --batch 2 --total-batch 384 --steps 6 "
+        "--vocab 64 --layers 1 --heads 2 --channels 128 --context 16 --batch 2 --total-batch 384 --steps 6 "
         "--threads 1 --val-every 2";
     Words words = {"train", "--data", (folder / "data").string(), "--out", (folder / run).string()};
     std::istringstream split(options);
@@ -113,17 +114,34 @@ class Ranks : public TestFolder {
 TEST_F(Ranks, AnyNumberThatDividesTheSlicesGivesTheSameBits) {
   succeeds(1, training("one"));
   for (const int ranks : {2, 3, 4, 6, 12}) {
-    const std::string name = std::to_string(ranks);
-    succeeds(ranks, training(name));
-    expect_same_bits("one", name);
+    for (const char* shard : {"none", "optimizer"}) {
+      const std::string name = std::to_string(ranks) + shard;
+      succeeds(ranks, training(name, {"--shard", shard}));
+      expect_same_bits("one", name);
+    }
   }
 }
 
-TEST_F(Ranks, Bf16WithoutMastersHasTheSameBits) {
-  const Words more = {"--dtype", "bf16", "--master-weights", "none"};
-  succeeds(1, training("one", more));
-  succeeds(4, training("four", more));
-  expect_same_bits("one", "four");
+TEST_F(Ranks, Bf16HasTheSameBits) {
+  for (const std::string masters : {"none", "fp32"}) {
+    const Words more = {"--dtype", "bf16", "--master-weights", masters};
+    succeeds(1, training("one" + masters, more));
+    succeeds(4, training("four" + masters, more));
+    expect_same_bits("one" + masters, "four" + masters);
+  }
+}
+
+// What a rank holds of the optimizer, according to its plan.
+TEST_F(Ranks, DivideTheOptimizer) {
+  const auto megabytes = [&](const std::string& shard) {
+    const ProcessResult r = run(4, training(shard, {"--shard", shard, "--plan"}));
+    std::smatch line;
+    EXPECT_TRUE(std::regex_search(r.out, line, std::regex("\n *optimizer +([0-9.]+)"))) << r.out << r.err;
+    return line.empty() ? 0 : std::stod(line[1]);
+  };
+  const double whole = megabytes("none"), part = megabytes("optimizer");
+  EXPECT_GT(part, 0);
+  EXPECT_NEAR(part, whole / 4, whole / 8);  // matrices of this size are cut into few parts
 }
 
 TEST_F(Ranks, AnotherNumberMayResume) {
@@ -135,8 +153,10 @@ TEST_F(Ranks, AnotherNumberMayResume) {
     return words;
   };
   succeeds(1, to("2"));
-  succeeds(2, to("4"));
-  succeeds(4, to("6"));
+  succeeds(4, to("4"));
+  Words copies = to("6");
+  copies.insert(copies.end(), {"--shard", "none"});
+  succeeds(2, copies);
   expect_same_bits("whole", "parts");
 }
 
@@ -199,7 +219,7 @@ TEST_F(Ranks, RanksWithOtherWeightsAreRefused) {
   };
   const Words lines = apart(from("a"), from("b"));
   ASSERT_EQ(lines.size(), 1u);
-  EXPECT_NE(lines[0].find("differ in weights and optimizer"), std::string::npos) << lines[0];
+  EXPECT_NE(lines[0].find("differ in weights: "), std::string::npos) << lines[0];
 }
 
 TEST_F(Ranks, ARunThatIsFinishedForOneRankAloneIsRefused) {

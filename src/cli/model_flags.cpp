@@ -38,6 +38,20 @@ Recompute recompute_named(const std::string& name) {
                    fmt::format("use one of {}", fmt::join(recompute_names(), ", ")));
 }
 
+std::vector<std::string> sharding_names() {
+  std::vector<std::string> names;
+  for (const Sharding sharding : kShardings) names.emplace_back(name_of(sharding));
+  return names;
+}
+
+Sharding sharding_named(const std::string& name) {
+  for (const Sharding sharding : kShardings) {
+    if (name == name_of(sharding)) return sharding;
+  }
+  throw UsageError(fmt::format("'{}' is nothing that ranks can divide", name), "--shard",
+                   fmt::format("use one of {}", fmt::join(sharding_names(), ", ")));
+}
+
 void add_data_change_flag(CLI::App& command, bool& allow) {
   command.add_flag("--allow-data-change", allow,
                    "Go on although the data has changed since its build or since the run began");

@@ -11,6 +11,7 @@
 #include "model/decoder_files.hpp"
 #include "model/gpt2_config.hpp"
 #include "text/tokenizer.hpp"
+#include "train/shards.hpp"
 
 namespace warpwright::cli {
 
@@ -21,6 +22,8 @@ DType compute_dtype(const std::string& name);
 // The words of --recompute, and the one that a word names; UsageError for any other.
 std::vector<std::string> recompute_names();
 Recompute recompute_named(const std::string& name);
+std::vector<std::string> sharding_names();
+Sharding sharding_named(const std::string& name);
 
 // --allow-data-change and --allow-tokenizer-change, the same in every command that compares them.
 void add_data_change_flag(CLI::App& command, bool& allow);

@@ -38,6 +38,11 @@ void add_step_flags(CLI::App& c, TrainFlags& f) {
   c.add_option("--seq", s.T, "Tokens in a sequence; default: the context")->check(at_least(1));
   c.add_option("--total-batch", f.total_batch, "Tokens in a step, over all its slices; default: one slice")
       ->check(at_least(0));
+  c.add_option(
+       "--shard", f.shard,
+       "What several ranks divide instead of having a copy each: none, or optimizer (masters and moments)")
+      ->capture_default_str()
+      ->check(one_of(sharding_names()));
   c.add_option("--recompute", f.recompute,
                "What the backward pass recomputes to save memory: none, gelu, norm (and gelu), block (all)")
       ->capture_default_str()

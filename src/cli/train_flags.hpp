@@ -17,7 +17,7 @@ struct TrainFlags {
   std::string model;
   GPT2Config free{.vocab = 0, .context = 0};
   std::int64_t total_batch = 0;
-  std::string recompute = "none";
+  std::string recompute = "none", shard = "optimizer";
   bool memory_efficient_norm = false;
   std::string dtype = "fp32", master_weights = "fp32", schedule = "cosine", on_non_finite = "stop";
   bool show_plan = false;

@@ -62,6 +62,7 @@ void visit_saved(TrainFlags& f, const Visit& visit) {
   visit("total_batch", f.total_batch);
   visit("dtype", f.dtype);
   visit("master_weights", f.master_weights);
+  visit("shard", f.shard);
   visit("recompute", f.recompute);
   visit("memory_efficient_norm", f.memory_efficient_norm);
   visit("clip", o.step.clip);
@@ -136,6 +137,7 @@ TrainOptions TrainFlags::finished_options() {
   o.step.dtype = compute_dtype(dtype);
   o.step.master_weights = master_weights == "fp32";
   o.schedule.kind = learning_rate_schedule_named(schedule);
+  o.step.sharding = sharding_named(shard);
   o.step.recompute = recompute_named(recompute);
   if (memory_efficient_norm) o.step.norms = NormBackwardFrom::output;
   o.on_non_finite = on_non_finite == "skip" ? OnNonFinite::skip : OnNonFinite::stop;

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <charconv>
-#include <cstring>
 #include <span>
 
 #include "core/error.hpp"
@@ -30,40 +29,38 @@ std::string folder_name(std::int64_t step) {
   return fmt::format("{}{:08}", kPrefix, step);
 }
 
-// The optimizer's tensors by name: m.*, v.* and, if there are masters, master.*.
-std::vector<std::pair<std::string, Tensor>> optimizer_tensors(const TrainingStep::Tensors& tensors) {
-  std::vector<std::pair<std::string, Tensor>> list;
-  const auto append = [&](const std::string& prefix, const DecoderParameters& parameters) {
-    for (const auto& [name, t] : parameters) list.emplace_back(prefix + name, t);
-  };
-  append("m.", tensors.m);
-  append("v.", tensors.v);
-  append("master.", tensors.masters);
-  return list;
-}
-
-void write_optimizer(const fs::path& path, const TrainingStep::Tensors& tensors, const Stream& stream) {
+void write_optimizer(const fs::path& path, const TrainingStep& step) {
   std::vector<TensorInfo> infos;
-  const auto list = optimizer_tensors(tensors);
-  for (const auto& [name, t] : list) infos.push_back({name, t.dtype, t.shape});
-  TensorFileWriter writer = write_safetensors(path, infos);
-  for (const auto& [name, t] : list) {
-    const HostView host = downloaded(t, stream);
-    writer.write(name, {static_cast<const std::byte*>(host.tensor().data), t.bytes()});
+  const TrainingStep::Tensors& t = step.tensors();
+  for (const OptimizerTensor& tensor : optimizer_tensors(t.parameters, t.optimizer)) {
+    infos.push_back({tensor.name, tensor.dtype, tensor.shape});
   }
+  TensorFileWriter writer = write_safetensors(path, infos);
+  step.gather_optimizer(
+      [&](const std::string& name, std::span<const std::byte> bytes) { writer.write(name, bytes); });
   writer.commit();
 }
 
+// Reads the pieces of the rank.
 void read_optimizer(const fs::path& path, const TrainingStep::Tensors& tensors, const Stream& stream) {
   const SafetensorsFile file(path);
-  for (const auto& [name, t] : optimizer_tensors(tensors)) {
-    const SafetensorsEntry* entry = file.find(name);
-    if (!entry || entry->dtype != t.dtype || entry->shape != t.shape) {
-      throw Error(fmt::format("has no {} of {} {}", name, name_of(t.dtype), t.shape.to_string()),
-                  path.string(), "resume with the model and dtype of the run");
+  for (const OptimizerTensor& tensor : optimizer_tensors(tensors.parameters, tensors.optimizer)) {
+    const SafetensorsEntry* entry = file.find(tensor.name);
+    if (!entry || entry->dtype != tensor.dtype || entry->shape != tensor.shape) {
+      throw Error(
+          fmt::format("has no {} of {} {}", tensor.name, name_of(tensor.dtype), tensor.shape.to_string()),
+          path.string(), "resume with the model and dtype of the run");
     }
     const auto bytes = file.bytes(*entry);
-    write_on_host(t, stream, [&](const Tensor& host) { std::memcpy(host.data, bytes.data(), bytes.size()); });
+    const ShardPieces& pieces = tensors.optimizer.pieces;
+    for (std::size_t i = 0; i < pieces.size(); ++i) {
+      if (pieces[i].tensor != tensor.parameter) continue;
+      const Tensor& piece = (tensors.optimizer.*tensor.set)[i];
+      const std::size_t row = piece.bytes() / static_cast<std::size_t>(pieces[i].rows);
+      const auto part = bytes.subspan(static_cast<std::size_t>(pieces[i].first) * row, piece.bytes());
+      write_on_host(piece, stream,
+                    [&](const Tensor& host) { std::ranges::copy(part, bytes_of(host).data()); });
+    }
   }
 }
 
@@ -123,12 +120,12 @@ std::vector<Checkpoint> list_checkpoints(const fs::path& run) {
 }
 
 fs::path save_checkpoint(const fs::path& run, const TrainerState& state, const Decoder& decoder,
-                         std::int64_t eos_token, const fs::path& tokenizer,
-                         const TrainingStep::Tensors& tensors, const Stream& stream) {
+                         std::int64_t eos_token, const fs::path& tokenizer, const TrainingStep& step,
+                         const Stream& stream) {
   const fs::path target = run / "checkpoints" / folder_name(state.step);
   AtomicFolder folder(target, replaceable_checkpoint());
-  decoder.save(folder.folder(), tensors.parameters, eos_token, stream);
-  write_optimizer(folder.folder() / "optimizer.safetensors", tensors, stream);
+  decoder.save(folder.folder(), step.tensors().parameters, eos_token, stream);
+  write_optimizer(folder.folder() / "optimizer.safetensors", step);
   copy_tokenizer(tokenizer, folder.folder());
   if (state.origin) write_origin(folder.folder(), *state.origin);
   nlohmann::json json = {{"version", kVersion},

@@ -39,11 +39,11 @@ struct Checkpoint {
 // none; a folder that cannot be listed is an Error.
 std::vector<Checkpoint> list_checkpoints(const std::filesystem::path& run);
 
-// Saves the tensors as the stream leaves them.
+// Saves the tensors as the stream leaves them. On rank 0; all other ranks call step.gather_optimizer().
 std::filesystem::path save_checkpoint(const std::filesystem::path& run, const TrainerState& state,
                                       const Decoder& decoder, std::int64_t eos_token,
-                                      const std::filesystem::path& tokenizer,
-                                      const TrainingStep::Tensors& tensors, const Stream& stream);
+                                      const std::filesystem::path& tokenizer, const TrainingStep& step,
+                                      const Stream& stream);
 
 // Reads trainer.json alone.
 TrainerState read_trainer_state(const std::filesystem::path& checkpoint);

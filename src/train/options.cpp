@@ -65,6 +65,7 @@ nlohmann::json settings_of(const TrainOptions& o, const Context& context) {
   const Device device = context.device().device;
   return {{"data", std::filesystem::absolute(o.data).lexically_normal().string()},
           {"batch", o.step.B},
+          {"shard", name_of(o.step.sharding)},
           {"recompute", name_of(o.step.recompute)},
           {"memory_efficient_norm", o.step.norms == NormBackwardFrom::output},
           {"val_every", o.val_every},

@@ -7,19 +7,6 @@
 #include "ops/gradient_sum/gradient_sum.hpp"
 
 namespace warpwright {
-namespace {
-
-std::span<std::byte> bytes_of(const Tensor& t) {
-  return {static_cast<std::byte*>(t.data), t.bytes()};
-}
-
-std::vector<Tensor> pieces_of(const std::vector<ShardPiece>& shard, const std::vector<Tensor>& tensors) {
-  std::vector<Tensor> pieces;
-  for (const ShardPiece& piece : shard) pieces.push_back(piece.of(tensors));
-  return pieces;
-}
-
-}  // namespace
 
 RankSum::RankSum(const Comm& comm, std::int64_t slices) : comm_(comm) {
   const std::int64_t count = slices / comm.size();
@@ -77,29 +64,8 @@ std::vector<RankSum::Pieces> RankSum::exchanged(const Shards& shards,
   return nodes;
 }
 
-void RankSum::spread(const Shards& shards, const Pieces& shard, const DecoderParameters& gradients) const {
-  const std::vector<Tensor> tensors = gradients.tensors();
-  std::vector<Comm::Outgoing> send;
-  std::vector<Comm::Incoming> receive;
-  for (int r = 0; r < comm_.size(); ++r) {
-    const Pieces pieces = pieces_of(shards[static_cast<std::size_t>(r)], tensors);
-    if (r == comm_.rank()) {
-      // The first rank's sum is in its place already.
-      for (std::size_t i = 0; i < shard.size(); ++i) {
-        if (shard[i].data != pieces[i].data)
-          std::ranges::copy(bytes_of(shard[i]), bytes_of(pieces[i]).data());
-      }
-      continue;
-    }
-    for (const Tensor& piece : shard) send.push_back({r, bytes_of(piece)});
-    for (const Tensor& piece : pieces) receive.push_back({r, bytes_of(piece)});
-  }
-  comm_.all_to_all(send, receive);
-}
-
-void RankSum::run(Context& context, const std::vector<DecoderParameters>& sums,
+void RankSum::run(Context& context, const Shards& shards, const std::vector<DecoderParameters>& sums,
                   const std::vector<Pieces>& received) const {
-  const Shards shards = shards_of(sums.front().tensors(), comm_.size());
   const std::vector<Pieces> nodes = exchanged(shards, sums, received);
   std::vector<Pieces> stack;
   for (std::size_t i = 0; i < nodes.size(); ++i) {
@@ -109,7 +75,11 @@ void RankSum::run(Context& context, const std::vector<DecoderParameters>& sums,
       stack.pop_back();
     }
   }
-  spread(shards, stack.front(), sums.front());
+  const Pieces& sum = stack.front();
+  const Pieces mine = pieces_of(shards[static_cast<std::size_t>(comm_.rank())], sums.front().tensors());
+  for (std::size_t i = 0; i < sum.size(); ++i) {  // rank 0's are in their place already
+    if (sum[i].data != mine[i].data) std::ranges::copy(bytes_of(sum[i]), bytes_of(mine[i]).data());
+  }
 }
 
 }  // namespace warpwright

@@ -2,8 +2,7 @@
 //
 // Each rank has an equal range of the step's slices, and has added up the largest nodes of the tree in it
 // (slice_tree.hpp). It sends each rank its shard of these nodes. Each rank then adds its shard of all nodes
-// along the tree, and sends the sum to all others. MPI only moves bytes, so the bits are those of one
-// rank.
+// along the tree. MPI only moves bytes, so the bits are those of one rank.
 #pragma once
 
 #include <vector>
@@ -25,19 +24,17 @@ class RankSum {
   // The shards of other ranks' nodes, for the gradients' shapes.
   std::vector<std::vector<Tensor>> allocate_received(const DecoderParameters& gradients,
                                                      Allocator& allocator) const;
-  // sums: the stack of partial sums after this rank's last slice. Leaves the step's gradients in the lowest.
-  void run(Context& context, const std::vector<DecoderParameters>& sums,
+  // sums: the stack of partial sums after this rank's last slice. Leaves this rank's shard of the step's
+  // gradients in the lowest.
+  void run(Context& context, const Shards& shards, const std::vector<DecoderParameters>& sums,
            const std::vector<std::vector<Tensor>>& received) const;
 
  private:
   using Pieces = std::vector<Tensor>;
-  using Shards = std::vector<std::vector<ShardPiece>>;  // by rank
 
   // This rank's shard of every node, in the tree's order.
   std::vector<Pieces> exchanged(const Shards& shards, const std::vector<DecoderParameters>& sums,
                                 const std::vector<Pieces>& received) const;
-  // Sends this rank's shard of the sum to all ranks.
-  void spread(const Shards& shards, const Pieces& shard, const DecoderParameters& gradients) const;
 
   const Comm& comm_;
   SliceTree own_, all_;      // all_: over every rank's nodes

@@ -1,20 +1,34 @@
 #include "train/shards.hpp"
 
 #include <algorithm>
+#include <numeric>
+
+#include "ops/global_norm/global_norm.hpp"
 
 namespace warpwright {
 
-std::vector<std::vector<ShardPiece>> shards_of(const std::vector<Tensor>& tensors, int ranks) {
+std::string_view name_of(Sharding sharding) {
+  return sharding == Sharding::none ? "none" : "optimizer";
+}
+
+std::int64_t shard_rows(std::int64_t columns) {
+  constexpr std::int64_t kRows = 128;
+  const std::int64_t block = ops::kSquaresBlock / std::gcd(ops::kSquaresBlock, columns);
+  return std::lcm(kRows, block);
+}
+
+Shards shards_of(const std::vector<Tensor>& tensors, int ranks) {
   std::int64_t all = 0;
   for (const Tensor& t : tensors) all += t.elements();
-  std::vector<std::vector<ShardPiece>> shards(static_cast<std::size_t>(ranks));
-  std::int64_t before = 0;  // elements of earlier blocks of rows
+  Shards shards(static_cast<std::size_t>(ranks));
+  std::int64_t before = 0;  // elements of earlier groups of rows
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     const std::int64_t rows = tensors[i].shape[0];
     const std::int64_t columns = rows > 0 ? tensors[i].elements() / rows : 0;
-    for (std::int64_t first = 0; first < rows; first += kShardRows) {
-      const std::int64_t count = std::min(kShardRows, rows - first);
-      // The rank in whose share of the elements the block begins.
+    const std::int64_t group = shard_rows(columns);
+    for (std::int64_t first = 0; first < rows; first += group) {
+      const std::int64_t count = std::min(group, rows - first);
+      // The rank in whose share of the elements the group begins.
       auto& shard = shards[static_cast<std::size_t>(before * ranks / all)];
       const bool continues = !shard.empty() && shard.back().tensor == i;
       if (continues) {
@@ -26,6 +40,30 @@ std::vector<std::vector<ShardPiece>> shards_of(const std::vector<Tensor>& tensor
     }
   }
   return shards;
+}
+
+std::vector<Tensor> pieces_of(const ShardPieces& pieces, const std::vector<Tensor>& tensors) {
+  std::vector<Tensor> list;
+  for (const ShardPiece& piece : pieces) list.push_back(piece.of(tensors));
+  return list;
+}
+
+void gather_shards(const Comm& comm, const Shards& shards, const std::vector<Tensor>& tensors) {
+  std::vector<Comm::Outgoing> send;
+  std::vector<Comm::Incoming> receive;
+  const std::vector<Tensor> mine = pieces_of(shards[static_cast<std::size_t>(comm.rank())], tensors);
+  for (int r = 0; r < comm.size(); ++r) {
+    if (r == comm.rank()) continue;
+    for (const Tensor& piece : mine) send.push_back({r, bytes_of(piece)});
+    for (const Tensor& piece : pieces_of(shards[static_cast<std::size_t>(r)], tensors)) {
+      receive.push_back({r, bytes_of(piece)});
+    }
+  }
+  comm.all_to_all(send, receive);
+}
+
+std::span<std::byte> bytes_of(const Tensor& t) {
+  return {static_cast<std::byte*>(t.data), t.bytes()};
 }
 
 }  // namespace warpwright

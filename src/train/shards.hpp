@@ -2,24 +2,47 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
+#include <string_view>
 #include <vector>
 
+#include "comm/comm.hpp"
 #include "core/tensor.hpp"
 
 namespace warpwright {
 
-// Rows of a tensor: all of them, or a range whose bounds are multiples of kShardRows or the tensor's end.
+// What the ranks divide among themselves; each has a copy of everything else.
+//   none       nothing: every rank updates all parameters
+//   optimizer  masters and moments: a rank updates its shard of the parameters, and sends it to the others
+enum class Sharding : std::uint8_t { none, optimizer };
+inline constexpr Sharding kShardings[] = {Sharding::none, Sharding::optimizer};
+std::string_view name_of(Sharding sharding);
+
+// Rows of a tensor: all of them, or a range whose bounds are multiples of shard_rows() or the tensor's end.
 struct ShardPiece {
   std::size_t tensor = 0;
   std::int64_t first = 0, rows = 0;
 
-  Tensor of(const std::vector<Tensor>& tensors) const { return tensors[tensor].slice(0, first, rows); }
+  Tensor of(const Tensor& whole) const { return whole.slice(0, first, rows); }
+  Tensor of(const std::vector<Tensor>& tensors) const { return of(tensors[tensor]); }
   bool operator==(const ShardPiece&) const = default;
 };
-inline constexpr std::int64_t kShardRows = 128;
+using ShardPieces = std::vector<ShardPiece>;
+using Shards = std::vector<ShardPieces>;  // by rank
+
+// The fewest rows that are a multiple of 128 and fill whole blocks of squares (ops/global_norm), so that the
+// norm of the gradients can be computed by shard.
+std::int64_t shard_rows(std::int64_t columns);
 
 // Cuts the tensors, in order, into one shard for each rank, of about as many elements each. A function of the
 // shapes and the number of ranks alone.
-std::vector<std::vector<ShardPiece>> shards_of(const std::vector<Tensor>& tensors, int ranks);
+Shards shards_of(const std::vector<Tensor>& tensors, int ranks);
+
+std::vector<Tensor> pieces_of(const ShardPieces& pieces, const std::vector<Tensor>& tensors);
+
+// Every rank sends its shard of the tensors to all others. The tensors are then the same everywhere.
+void gather_shards(const Comm& comm, const Shards& shards, const std::vector<Tensor>& tensors);
+
+std::span<std::byte> bytes_of(const Tensor& t);
 
 }  // namespace warpwright

@@ -26,22 +26,33 @@ TEST(Shards, HoldEveryRowOnceInOrder) {
         EXPECT_GE(piece.tensor, tensor);
         tensor = piece.tensor;
         EXPECT_EQ(piece.first, next[tensor]);
-        EXPECT_EQ(piece.first % kShardRows, 0);
+        const std::int64_t group = shard_rows(tensors[tensor].elements() / tensors[tensor].shape[0]);
+        EXPECT_EQ(piece.first % group, 0);
         EXPECT_GT(piece.rows, 0);
         next[tensor] += piece.rows;
-        EXPECT_TRUE(piece.rows % kShardRows == 0 || next[tensor] == tensors[tensor].shape[0]);
+        EXPECT_TRUE(piece.rows % group == 0 || next[tensor] == tensors[tensor].shape[0]);
       }
     }
     for (std::size_t i = 0; i < tensors.size(); ++i) EXPECT_EQ(next[i], tensors[i].shape[0]);
   }
 }
 
+// Whole groups of 128 rows, and whole blocks of squares.
+TEST(Shards, AreCutBetweenGroupsOfRows) {
+  EXPECT_EQ(shard_rows(768), 128);
+  EXPECT_EQ(shard_rows(64), 256);
+  EXPECT_EQ(shard_rows(320), 256);
+  EXPECT_EQ(shard_rows(1), 16384);
+  EXPECT_EQ(shard_rows(771), 16384);
+  EXPECT_EQ(shard_rows(1 << 20), 128);
+}
+
 TEST(Shards, AreOfAboutTheSameSize) {
   HeapAllocator heap;
-  const std::vector<Tensor> tensors{heap.allocate("a", DType::f32, {128 * 100, 4}, Category::gradients)};
+  const std::vector<Tensor> tensors{heap.allocate("a", DType::f32, {128 * 100, 128}, Category::gradients)};
   for (const auto& shard : shards_of(tensors, 7)) {
     ASSERT_EQ(shard.size(), 1u);
-    EXPECT_LE(std::abs(shard[0].rows - 128 * 100 / 7), kShardRows);
+    EXPECT_LE(std::abs(shard[0].rows - 128 * 100 / 7), 128);
   }
 }
 

@@ -14,18 +14,6 @@
 namespace warpwright {
 namespace {
 
-// An fp32 copy of each parameter of 16 bits, and the others themselves.
-DecoderParameters allocate_masters(const DecoderParameters& parameters, Allocator& allocator) {
-  DecoderParameters masters;
-  for (const auto& [name, t] : parameters) {
-    const DType accumulation = ops::accumulation_dtype(t.dtype);
-    masters.append(name, t.dtype == accumulation ? t
-                                                 : allocator.allocate("master." + name, accumulation, t.shape,
-                                                                      Category::master_weights));
-  }
-  return masters;
-}
-
 bool all_finite_on_host(const Tensor& tensor) {
   for (std::int64_t i = 0; i < tensor.elements(); ++i) {
     if (!std::isfinite(ops::load_element(tensor, i))) return false;
@@ -62,6 +50,33 @@ double sum_of(const Tensor& losses) {
   return sum;
 }
 
+// The parameters' shapes and dtypes, without memory.
+std::vector<Tensor> parameters_of(const StepOptions& o) {
+  Recorder recorder;
+  return o.model->allocate_parameters(o.dtype, Category::parameters, "", recorder).tensors();
+}
+
+bool keeps_masters(const StepOptions& o) {
+  return o.master_weights && o.dtype != ops::accumulation_dtype(o.dtype);
+}
+
+// The shard of this rank, if every rank has one of its own.
+const ShardPieces& of_rank(const Shards& shards, const Comm& comm) {
+  return shards.size() == 1 ? shards.front() : shards[static_cast<std::size_t>(comm.rank())];
+}
+
+// The blocks of squares of each rank's gradients. They follow each other.
+Shards blocks_of(const Shards& shards, const std::vector<Tensor>& gradients) {
+  Shards blocks;
+  std::int64_t first = 0;
+  for (const ShardPieces& pieces : shards) {
+    const std::int64_t count = ops::squares_blocks(pieces_of(pieces, gradients));
+    blocks.push_back({{0, first, count}});
+    first += count;
+  }
+  return blocks;
+}
+
 }  // namespace
 
 TrainingStep::TrainingStep(Context& context, const StepOptions& options, const Comm& comm)
@@ -69,26 +84,26 @@ TrainingStep::TrainingStep(Context& context, const StepOptions& options, const C
       options_(options),
       comm_(comm),
       sum_(comm, options.slices),
+      shards_(shards_of(parameters_of(options), comm.size())),
+      updates_(options.sharding == Sharding::none ? shards_of(parameters_of(options), 1) : shards_),
       planned_(plan_step()),
       plan_hash_(context.plan_hash()),
       slices_(sum_.own().depth) {}
 
-TrainingStep::Tensors TrainingStep::allocate_tensors(const StepOptions& o, const RankSum& sum,
-                                                     Allocator& allocator) {
+TrainingStep::Tensors TrainingStep::allocate_tensors(Allocator& allocator) const {
+  const StepOptions& o = options_;
   const std::int64_t N = o.B * o.T;
   const DType accumulation = ops::accumulation_dtype(o.dtype);
   const Decoder& model = *o.model;
   Tensors t;
   t.parameters = model.allocate_parameters(o.dtype, Category::parameters, "", allocator);
-  const bool rounded = o.dtype != accumulation;
-  if (rounded && o.master_weights) t.masters = allocate_masters(t.parameters, allocator);
-  for (std::size_t i = 0; i < sum.own().depth; ++i) {
+  t.optimizer = allocate_optimizer(t.parameters, of_rank(updates_, comm_), keeps_masters(o), allocator);
+  for (std::size_t i = 0; i < sum_.own().depth; ++i) {
     const std::string prefix = i == 0 ? "gradient." : fmt::format("gradient_{}.", i + 1);
     t.gradients.push_back(model.allocate_parameters(accumulation, Category::gradients, prefix, allocator));
   }
-  t.received = sum.allocate_received(t.gradients.front(), allocator);
-  t.m = model.allocate_parameters(accumulation, Category::optimizer, "m.", allocator);
-  t.v = model.allocate_parameters(accumulation, Category::optimizer, "v.", allocator);
+  const std::vector<Tensor> gradients = t.gradients.front().tensors();
+  t.received = sum_.allocate_received(t.gradients.front(), allocator);
   t.batch = allocate_batch(o.B, N, allocator);
   t.batch.max_seqlen = o.T;
   t.targets = allocator.allocate("targets", DType::i32, {N}, Category::batch);
@@ -98,29 +113,39 @@ TrainingStep::Tensors TrainingStep::allocate_tensors(const StepOptions& o, const
       t.parameters, t.batch,
       {.dtype = o.dtype, .logits_rows = logits_rows(o), .recompute = o.recompute, .norms = o.norms},
       allocator);
+  const auto blocks = [&](const std::string& name, const std::vector<Tensor>& tensors) {
+    return allocator.allocate(name, DType::f64, {ops::squares_blocks(tensors)}, Category::batch);
+  };
+  t.squares = blocks("gradient_squares", gradients);
+  t.loss_squares = blocks("loss_squares", {t.losses});
   t.norm = allocator.allocate("gradient_norm", accumulation, {1}, Category::batch);
   t.loss_norm = allocator.allocate("loss_norm", accumulation, {1}, Category::batch);
   t.scalars = allocator.allocate("scalars", accumulation, {4}, Category::batch);
-  if (rounded && !o.master_weights) t.random = allocator.allocate("random", DType::i32, {3}, Category::batch);
+  if (o.dtype != accumulation && !o.master_weights)
+    t.random = allocator.allocate("random", DType::i32, {3}, Category::batch);
   return t;
 }
 
 Planned<TrainingStep::Tensors> TrainingStep::plan_step() {
-  const auto allocate = [o = options_, sum = sum_](Allocator& allocator) {
-    return allocate_tensors(o, sum, allocator);
-  };
+  const auto allocate = [this](Allocator& allocator) { return allocate_tensors(allocator); };
+  // The plan's hash, and so the problems, are the same for any number of ranks and any shards: what a rank
+  // does to its shard is recorded for whole tensors, with gradients in place of what the rank lacks.
   return Planned<Tensors>(context_, allocate, [&](const Tensors& t) {
     run_slice(t, 0);  // every slice's work, but for the place of its gradients
-    // The problem is the same for any number of ranks, and so is the plan's hash.
     if (options_.slices > 1) add_gradients(context_, t.gradients.front(), t.gradients.back());
+    const std::vector<Tensor> parameters = t.parameters.tensors(), gradients = t.gradients.front().tensors();
+    OptimizerShard whole{
+        .pieces = shards_of(parameters, 1).front(), .masters = {}, .m = gradients, .v = gradients};
+    if (keeps_masters(options_)) whole.masters = gradients;
+    run_squares(t, whole.pieces, t.squares);
     run_norm(t);
-    ops::adamw(context_, adamw_arguments(t));
+    ops::adamw(context_, adamw_arguments(t, whole));
   });
 }
 
 void TrainingStep::allocate() {
   planned_.take(context_);
-  adamw_ = adamw_arguments(tensors());
+  adamw_ = adamw_arguments(tensors(), tensors().optimizer);
   fill_constants();
   make_slots();
 }
@@ -163,25 +188,36 @@ void TrainingStep::make_slots() {
   }
 }
 
-const DecoderParameters& TrainingStep::full_precision() const {
-  return tensors().masters.empty() ? tensors().parameters : tensors().masters;
+void TrainingStep::set_weights(const std::function<void(const DecoderParameters&)>& fill) {
+  const DecoderParameters& weights = tensors().gradients.front();
+  fill(weights);
+  const std::vector<Tensor> from = weights.tensors(), to = tensors().parameters.tensors();
+  const OptimizerShard& optimizer = tensors().optimizer;
+  for (std::size_t i = 0; i < optimizer.masters.size(); ++i) {
+    copy(optimizer.masters[i], optimizer.pieces[i].of(from), context_.stream());
+  }
+  for (std::size_t i = 0; i < from.size(); ++i) {
+    if (to[i].dtype == from[i].dtype) {
+      copy(to[i], from[i], context_.stream());
+      continue;
+    }
+    const HostView host = downloaded(from[i], context_.stream());
+    const float* values = host.tensor().as<float>();
+    write_on_host(to[i], context_.stream(), [&](const Tensor& rounded) {
+      for (std::int64_t e = 0; e < rounded.elements(); ++e) rounded.as<bf16>()[e] = bf16(values[e]);
+    });
+  }
+}
+
+void TrainingStep::gather_optimizer(
+    const std::function<void(const std::string& name, std::span<const std::byte> bytes)>& write) const {
+  warpwright::gather_optimizer(comm_, updates_, tensors().parameters, tensors().optimizer, context_.stream(),
+                               write);
 }
 
 DecoderWeights TrainingStep::weights() const {
   return {
       .decoder = options_.model, .dtype = options_.dtype, .parameters = tensors().parameters, .memory = {}};
-}
-
-void TrainingStep::round_masters() {
-  const std::vector<Tensor> from = tensors().masters.tensors(), to = tensors().parameters.tensors();
-  for (std::size_t i = 0; i < from.size(); ++i) {
-    if (to[i].dtype == from[i].dtype) continue;
-    const HostView master = downloaded(from[i], context_.stream());
-    const float* values = master.tensor().as<float>();
-    write_on_host(to[i], context_.stream(), [&](const Tensor& rounded) {
-      for (std::int64_t e = 0; e < rounded.elements(); ++e) rounded.as<bf16>()[e] = bf16(values[e]);
-    });
-  }
 }
 
 void TrainingStep::run_slice(const Tensors& t, std::size_t below) {
@@ -213,36 +249,43 @@ void TrainingStep::run_head(const Tensors& t, const DecoderParameters* gradients
 }
 
 void TrainingStep::run_loss_gate(const Tensors& t, bool first_slice) {
-  ops::global_norm(context_, {.gradients = {t.losses},
+  ops::squares(context_, {.gradients = {t.losses}, .sums = t.loss_squares});
+  ops::global_norm(context_, {.sums = t.loss_squares,
                               .norm = t.loss_norm,
                               .scale = ops::gradient_scale_of(t.scalars),
                               .max_norm = 0,  // only looks for what is not finite
                               .keep_nan = !first_slice || options_.halt_on_non_finite});
 }
 
+void TrainingStep::run_squares(const Tensors& t, const ShardPieces& pieces, const Tensor& sums) {
+  ops::squares(context_, {.gradients = pieces_of(pieces, t.gradients.front().tensors()), .sums = sums});
+}
+
 // Keeps the NaN of a loss that was not finite.
 void TrainingStep::run_norm(const Tensors& t) {
-  ops::global_norm(context_, {.gradients = t.gradients.front().tensors(),
+  ops::global_norm(context_, {.sums = t.squares,
                               .norm = t.norm,
                               .scale = ops::gradient_scale_of(t.scalars),
                               .max_norm = options_.clip,
                               .keep_nan = true});
 }
 
-ops::AdamW TrainingStep::adamw_arguments(const Tensors& t) const {
+ops::AdamW TrainingStep::adamw_arguments(const Tensors& t, const OptimizerShard& optimizer) const {
   ops::AdamW a;
-  const std::vector<Tensor> p = t.parameters.tensors(), g = t.gradients.front().tensors(), m = t.m.tensors(),
-                            v = t.v.tensors(), w = t.masters.tensors();
+  const std::vector<Tensor> p = pieces_of(optimizer.pieces, t.parameters.tensors()),
+                            g = pieces_of(optimizer.pieces, t.gradients.front().tensors());
   for (std::size_t i = 0; i < p.size(); ++i) {
     const bool decays = options_.decay_all || p[i].shape.rank() > 1;
-    const bool rounded = !w.empty() && p[i].dtype != w[i].dtype;
-    const Tensor master = rounded ? w[i] : Tensor();
+    const bool rounded = !optimizer.masters.empty() && p[i].dtype != optimizer.masters[i].dtype;
+    const ShardPiece& piece = optimizer.pieces[i];
     a.tensors.push_back({.parameter = p[i],
-                         .master = master,
+                         .master = rounded ? optimizer.masters[i] : Tensor(),
                          .gradient = g[i],
-                         .m = m[i],
-                         .v = v[i],
-                         .weight_decay = decays ? options_.weight_decay : 0});
+                         .m = optimizer.m[i],
+                         .v = optimizer.v[i],
+                         .weight_decay = decays ? options_.weight_decay : 0,
+                         .number = static_cast<std::uint32_t>(piece.tensor),
+                         .first = piece.first * (p[i].elements() / piece.rows)});
   }
   a.scalars = t.scalars;
   a.random = t.random;
@@ -303,8 +346,16 @@ void TrainingStep::gradient_norm() {
                 "run all slices before the gradient norm");
   }
   StepSlot& slot = step_slots_[static_cast<std::size_t>((begun_ - 1) % kStepsInFlight)];
-  if (comm_.size() > 1) sum_.run(context_, tensors().gradients, tensors().received);
-  run_norm(tensors());
+  const Tensors& t = tensors();
+  const std::vector<Tensor> gradients = t.gradients.front().tensors();
+  const Shards blocks = blocks_of(shards_, gradients);
+  if (comm_.size() > 1) sum_.run(context_, shards_, t.gradients, t.received);
+  run_squares(t, of_rank(shards_, comm_), of_rank(blocks, comm_).front().of(t.squares));
+  if (comm_.size() > 1) {
+    if (options_.sharding == Sharding::none) gather_shards(comm_, shards_, gradients);
+    gather_shards(comm_, blocks, {t.squares});
+  }
+  run_norm(t);
   slot.norm.download(context_.stream());
   slot.done->record(context_.stream());
   if (!context_.stream().get()) slot.gradient_norm = ops::load_element(slot.norm.tensor(), 0);
@@ -325,6 +376,9 @@ void TrainingStep::update(double learning_rate, std::int64_t step) {
   }
   slot.scalars_read->record(context_.stream());
   ops::adamw(context_, adamw_);
+  if (comm_.size() > 1 && options_.sharding != Sharding::none) {
+    gather_shards(comm_, shards_, tensors().parameters.tensors());
+  }
 }
 
 TrainingStep::Result TrainingStep::collect() {

@@ -13,6 +13,7 @@
 #pragma once
 
 #include <array>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -22,6 +23,7 @@
 #include "runtime/captured.hpp"
 #include "runtime/host_view.hpp"
 #include "runtime/planned.hpp"
+#include "train/optimizer_shard.hpp"
 #include "train/rank_sum.hpp"
 
 namespace warpwright {
@@ -36,7 +38,8 @@ struct StepOptions {
   std::int64_t B = 4;   // sequences of a slice
   std::int64_t T = 64;  // tokens of a sequence
   std::int64_t slices = 1;
-  double clip = 1;  // largest gradient norm; 0: do not clip
+  Sharding sharding = Sharding::optimizer;  // over several ranks
+  double clip = 1;                 // largest gradient norm; 0: do not clip
   double beta1 = 0.9, beta2 = 0.95, eps = 1e-8;
   double weight_decay = 0.1;
   Recompute recompute = Recompute::none;
@@ -48,10 +51,10 @@ struct StepOptions {
 class TrainingStep {
  public:
   struct Tensors {
-    // masters: empty if all parameters are fp32, or if there are to be none. A parameter that is fp32 is its
-    // own master.
-    DecoderParameters parameters, masters, m, v;
-    // A stack of partial sums. After a step's last slice the lowest holds the step's gradients.
+    DecoderParameters parameters;
+    OptimizerShard optimizer;  // of the parameters that this rank updates
+    // A stack of partial sums. After a step's last slice the lowest holds the step's gradients; over several
+    // ranks this rank's shard of them, or all with Sharding::none.
     std::vector<DecoderParameters> gradients;
     std::vector<std::vector<Tensor>> received;  // of other ranks (RankSum)
     DecoderBatch batch;
@@ -59,25 +62,32 @@ class TrainingStep {
     Tensor weights;  // (N) fp32: 1 / tokens of the whole step
     Tensor losses;   // (N) fp32
     std::unique_ptr<TrainingPass> pass;
+    Tensor squares;        // (blocks) fp64: of all gradients (ops/global_norm)
     Tensor norm, scalars;  // (1), (4) fp32: AdamWScalars
     Tensor random;         // (3) int32 (ops/adamw), if bf16 weights have no masters
-    Tensor loss_norm;      // (1) fp32: of a slice's losses
+    Tensor loss_squares;   // (blocks) fp64: of a slice's losses
+    Tensor loss_norm;      // (1) fp32
   };
 
   // Records the step and lays out its memory, but takes none yet. The ranks divide the slices.
   TrainingStep(Context& context, const StepOptions& options, const Comm& comm = single_rank());
+  TrainingStep(const TrainingStep&) = delete;
+  TrainingStep& operator=(const TrainingStep&) = delete;
 
   const MemoryPlan& plan() const { return planned_.plan(); }
   std::uint64_t plan_hash() const { return plan_hash_; }  // of the variants chosen for the step
   void allocate();
   std::size_t allocated_bytes() const { return planned_.arenas().allocated_bytes(); }
   const Tensors& tensors() const { return planned_.tensors(); }
-  // The weights in full precision: the masters, if there are any.
-  const DecoderParameters& full_precision() const;
+  // Takes the weights that fill() writes in full precision. Not within a step: fill() gets the gradients'
+  // memory.
+  void set_weights(const std::function<void(const DecoderParameters&)>& fill);
   // For sessions that end before this does.
   DecoderWeights weights() const;
-  // Rounds the masters, if there are any, to the parameters.
-  void round_masters();
+  // Calls write(tensor's name, its next bytes) on rank 0 for all of the optimizer (optimizer_shard.hpp).
+  // Every rank makes this call.
+  void gather_optimizer(
+      const std::function<void(const std::string& name, std::span<const std::byte> bytes)>& write) const;
 
   static constexpr int kStepsInFlight = 2;
   // Begins a step. An Error if kStepsInFlight steps are waiting for collect().
@@ -124,7 +134,7 @@ class TrainingStep {
     double gradient_norm = 0;
   };
 
-  static Tensors allocate_tensors(const StepOptions& options, const RankSum& sum, Allocator& allocator);
+  Tensors allocate_tensors(Allocator& allocator) const;
   Planned<Tensors> plan_step();
   void fill_constants();
   void make_slots();
@@ -137,13 +147,16 @@ class TrainingStep {
   // Makes the factor of update() NaN if a loss is not finite. A logit of −inf makes the loss infinite and
   // leaves the gradient finite.
   void run_loss_gate(const Tensors& t, bool first_slice);
+  void run_squares(const Tensors& t, const ShardPieces& pieces, const Tensor& sums);
   void run_norm(const Tensors& t);
-  ops::AdamW adamw_arguments(const Tensors& t) const;
+  ops::AdamW adamw_arguments(const Tensors& t, const OptimizerShard& optimizer) const;
 
   Context& context_;
   StepOptions options_;
   const Comm& comm_;
   RankSum sum_;
+  Shards shards_;   // of the gradients, by rank
+  Shards updates_;  // of the parameters that ranks update: the same, or all of them for everyone
   Planned<Tensors> planned_;
   std::uint64_t plan_hash_ = 0;
   ops::AdamW adamw_;

@@ -161,9 +161,13 @@ void require_equal(const Comm& comm, const nlohmann::ordered_json& mine) {
 // Threads may differ between ranks.
 void Trainer::compare_ranks() const {
   nlohmann::ordered_json mine = {
-      {"program", checksum_of(fs::path("/proc/self/exe"))},   {"options", identity_of(options_)},
-      {"settings", settings_of(options_, context_)},          {"origin", to_json(origin_)},
-      {"kernels", fmt::format("{:016x}", step_.plan_hash())}, {"step", step_index_}};
+      {"program", checksum_of(fs::path("/proc/self/exe"))},
+      {"options", identity_of(options_)},
+      {"settings", settings_of(options_, context_)},
+      {"origin", to_json(origin_)},
+      {"kernels", fmt::format("{:016x}", step_.plan_hash())},
+      {"step", step_index_},
+      {"checkpoint", resume_from_ ? checksum_of(*resume_from_ / "trainer.json") : ""}};
   mine["settings"].erase("threads");
   require_equal(comm_, mine);
 }
@@ -172,12 +176,8 @@ void Trainer::compare_ranks() const {
 void Trainer::compare_weights() const {
   const TrainingStep::Tensors& t = step_.tensors();
   std::string checksums;
-  for (const DecoderParameters* set : {&t.parameters, &t.masters, &t.m, &t.v}) {
-    for (const Tensor& tensor : set->tensors()) {
-      checksums += checksum_of(std::span(static_cast<const std::byte*>(tensor.data), tensor.bytes()));
-    }
-  }
-  require_equal(comm_, {{"weights and optimizer", checksum_of(std::as_bytes(std::span(checksums)))}});
+  for (const Tensor& tensor : t.parameters.tensors()) checksums += checksum_of(bytes_of(tensor));
+  require_equal(comm_, {{"weights", checksum_of(std::as_bytes(std::span(checksums)))}});
 }
 
 void Trainer::restore(const SavedRun& saved) {
@@ -230,11 +230,11 @@ void Trainer::start() {
   if (resume_from_) {
     load_checkpoint(*resume_from_, step_.tensors(), context_.stream());
   } else if (options_.initial_model.empty()) {
-    options_.step.model->initialize(options_.seed, step_.full_precision());
-    step_.round_masters();
+    step_.set_weights(
+        [this](const auto& weights) { options_.step.model->initialize(options_.seed, weights); });
   } else {
-    options_.step.model->load(options_.initial_model, step_.full_precision());
-    step_.round_masters();
+    step_.set_weights(
+        [this](const auto& weights) { options_.step.model->load(options_.initial_model, weights); });
   }
   if (comm_.size() > 1) compare_weights();
   if (options_.sample_every > 0 && leads()) {
@@ -410,7 +410,12 @@ void Trainer::on_rank0(const std::function<void()>& write) const {
 }
 
 void Trainer::write_checkpoint() {
-  on_rank0([this] { save(); });
+  if (leads()) {
+    save();
+  } else {
+    step_.gather_optimizer({});
+  }
+  comm_.barrier();
   saved_step_ = step_index_;
   saved_at_ = Clock::now();
 }
@@ -432,7 +437,7 @@ void Trainer::save() {
                         {"skipped", unreported_->skipped}};
   }
   const fs::path path = save_checkpoint(options_.out, state, *options_.step.model, end_of_text_,
-                                        options_.data, step_.tensors(), context_.stream());
+                                        options_.data, step_, context_.stream());
   damaged_.erase(step_index_);
   for (const std::string& failure :
        prune_checkpoints(options_.out, options_.keep, options_.keep_every, damaged_)) {
