@@ -8,6 +8,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "model/gpt2.hpp"
 #include "model/gpt2_decoder.hpp"
 #include "model/safetensors.hpp"
 #include "ops/element.hpp"
@@ -53,13 +54,13 @@ struct Golden {
 };
 
 // Draws the weights as make_goldens.py does: 24-bit integers scaled by a power of two.
-void draw_parameters(const GPT2Config& config, DType rounding, const DecoderParameters& parameters) {
+void draw_parameters(const GPT2Config& config, DType rounding, const ParameterWriter& write) {
   std::uint32_t index = 0;
-  for (const auto& [name, t] : parameters) {
+  for (const auto& [name, shape] : parameter_shapes(config)) {
     const bool norm_weight =
         name.find("ln_") != std::string::npos && name.substr(name.size() - 6) == "weight";
-    const std::int64_t count = name == "wte.weight" ? config.vocab * config.channels : t.elements();
-    write_on_host(t, Stream(t.device), [&](const Tensor& host) {
+    const std::int64_t count = name == "wte.weight" ? config.vocab * config.channels : shape.elements();
+    write(index, [&](const Tensor& host) {
       for (std::int64_t i = 0; i < count; ++i) {
         const double uniform =
             (static_cast<double>(first_word(static_cast<std::uint64_t>(i), index) >> 8) - 0x1p23) * 0x1p-23;
@@ -145,7 +146,7 @@ TEST_P(GoldenTest, LogitsLossAndEveryGradient) {
   step.allocate();
   const auto& t = step.tensors();
   const GPT2Config& m = golden.sizes;
-  step.set_weights([&](const auto& weights) { draw_parameters(m, dtype, weights); });
+  draw_parameters(m, dtype, step.full_precision());
 
   const double N = static_cast<double>(golden.options.B * golden.options.T);
   draw_batch(golden.options, 0, step.host_batch());
@@ -178,7 +179,7 @@ TEST_P(GoldenTest, TenOptimizerSteps) {
   Context context(ContextOptions{}, {device, 0});
   TrainingStep step(context, golden.options);
   step.allocate();
-  step.set_weights([&](const auto& weights) { draw_parameters(golden.sizes, dtype, weights); });
+  draw_parameters(golden.sizes, dtype, step.full_precision());
   const double N = static_cast<double>(golden.options.B * golden.options.T);
   double worst = 0;
   for (std::int64_t i = 0; i < golden.spec["steps"].get<std::int64_t>(); ++i) {
@@ -215,7 +216,7 @@ TEST(WholeModel, GradientsMatchFiniteDifferences) {
   options.T = 5;
   TrainingStep step(context, options);
   step.allocate();
-  step.set_weights([&](const auto& weights) { draw_parameters(sizes, DType::f64, weights); });
+  draw_parameters(sizes, DType::f64, step.full_precision());
   draw_batch(options, 0, step.host_batch());
   step.begin();
   step.forward_backward();

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdlib>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <regex>
 #include <sstream>
@@ -43,7 +44,7 @@ class Ranks : public TestFolder {
   // A shard holds multiples of 128 rows of these matrices, so that ranks also share one of them. 12 slices.
   Words training(const std::string& run, const Words& more = {}) const {
     const std::string options =
-        "--vocab 64 --layers 1 --heads 2 --channels 128 --context 16 --batch 2 --total-batch 384 --steps 6 "
+        "--vocab 64 --layers 3 --heads 2 --channels 128 --context 16 --batch 2 --total-batch 384 --steps 6 "
         "--threads 1 --val-every 2";
     Words words = {"train", "--data", (folder / "data").string(), "--out", (folder / run).string()};
     std::istringstream split(options);
@@ -114,7 +115,7 @@ class Ranks : public TestFolder {
 TEST_F(Ranks, AnyNumberThatDividesTheSlicesGivesTheSameBits) {
   succeeds(1, training("one"));
   for (const int ranks : {2, 3, 4, 6, 12}) {
-    for (const char* shard : {"none", "optimizer"}) {
+    for (const char* shard : {"none", "optimizer", "gradients", "parameters"}) {
       const std::string name = std::to_string(ranks) + shard;
       succeeds(ranks, training(name, {"--shard", shard}));
       expect_same_bits("one", name);
@@ -124,24 +125,59 @@ TEST_F(Ranks, AnyNumberThatDividesTheSlicesGivesTheSameBits) {
 
 TEST_F(Ranks, Bf16HasTheSameBits) {
   for (const std::string masters : {"none", "fp32"}) {
-    const Words more = {"--dtype", "bf16", "--master-weights", masters};
+    Words more = {"--dtype", "bf16", "--master-weights", masters, "--shard", "none"};
     succeeds(1, training("one" + masters, more));
-    succeeds(4, training("four" + masters, more));
-    expect_same_bits("one" + masters, "four" + masters);
+    for (const std::string shard : {"optimizer", "gradients", "parameters"}) {
+      more.back() = shard;
+      succeeds(4, training(shard + masters, more));
+      expect_same_bits("one" + masters, shard + masters);
+    }
   }
 }
 
-// What a rank holds of the optimizer, according to its plan.
-TEST_F(Ranks, DivideTheOptimizer) {
-  const auto megabytes = [&](const std::string& shard) {
-    const ProcessResult r = run(4, training(shard, {"--shard", shard, "--plan"}));
-    std::smatch line;
-    EXPECT_TRUE(std::regex_search(r.out, line, std::regex("\n *optimizer +([0-9.]+)"))) << r.out << r.err;
-    return line.empty() ? 0 : std::stod(line[1]);
+// The memory of a rank's plan, in MB, by category.
+TEST_F(Ranks, DivideMemory) {
+  std::map<std::string, std::map<std::string, double>> taken;
+  for (const std::string shard : {"none", "optimizer", "gradients", "parameters"}) {
+    const ProcessResult r =
+        run(4, training(shard, {"--shard", shard, "--layers", "8", "--steps", "1", "--plan"}));
+    for (const std::string category : {"parameters", "gradients", "optimizer"}) {
+      std::smatch line;
+      const bool found = std::regex_search(r.out, line, std::regex("\n *" + category + " +([0-9.]+)"));
+      ASSERT_TRUE(found) << r.out << r.err;
+      taken[shard][category] = std::stod(line[1]);
+    }
+  }
+  auto& none = taken["none"];
+  for (const std::string shard : {"optimizer", "gradients", "parameters"}) {
+    EXPECT_NEAR(taken[shard]["optimizer"], none["optimizer"] / 4, none["optimizer"] / 12) << shard;
+  }
+  EXPECT_LT(taken["gradients"]["gradients"], none["gradients"] / 2);
+  EXPECT_EQ(taken["gradients"]["parameters"], none["parameters"]);
+  EXPECT_LT(taken["parameters"]["parameters"], none["parameters"] / 2);
+}
+
+// Recomputation and validation use a layer's parameters, too, and 5 validation batches are not the same
+// number for each rank.
+TEST_F(Ranks, DivideWhatAWholeModelAndRecomputationNeed) {
+  const Words first = {"--steps", "2"};
+  succeeds(1, training("start", first));
+  Words more = {"--model",       (folder / "start" / "model").string(),
+                "--recompute",   "block",
+                "--val-batches", "5",
+                "--shard",       "none"};
+  const auto from_model = [&](const std::string& name) {
+    Words words = training(name, more);
+    for (const char* flag : {"--vocab", "--layers", "--heads", "--channels", "--context"}) {
+      const auto found = std::ranges::find(words, flag);
+      words.erase(found, found + 2);
+    }
+    return words;
   };
-  const double whole = megabytes("none"), part = megabytes("optimizer");
-  EXPECT_GT(part, 0);
-  EXPECT_NEAR(part, whole / 4, whole / 8);  // matrices of this size are cut into few parts
+  succeeds(1, from_model("one"));
+  more.back() = "parameters";
+  succeeds(4, from_model("four"));
+  expect_same_bits("one", "four");
 }
 
 TEST_F(Ranks, AnotherNumberMayResume) {
@@ -154,9 +190,9 @@ TEST_F(Ranks, AnotherNumberMayResume) {
   };
   succeeds(1, to("2"));
   succeeds(4, to("4"));
-  Words copies = to("6");
-  copies.insert(copies.end(), {"--shard", "none"});
-  succeeds(2, copies);
+  Words divided = to("6");
+  divided.insert(divided.end(), {"--shard", "parameters"});
+  succeeds(2, divided);
   expect_same_bits("whole", "parts");
 }
 
@@ -181,13 +217,24 @@ TEST_F(Ranks, AnErrorOfAllIsOneLine) {
 
 // The others wait until rank 0 has written the checkpoint of the step before.
 TEST_F(Ranks, ALossThatIsNotFiniteLeavesACheckpoint) {
-  const ProcessResult r = run(3, training("burst", {"--lr", "1e30", "--warmup", "0", "--clip", "0"}));
+  for (const std::string shard : {"optimizer", "parameters"}) {
+    const ProcessResult r =
+        run(3, training(shard, {"--lr", "1e30", "--warmup", "0", "--clip", "0", "--shard", shard}));
+    EXPECT_NE(r.code, 0);
+    const Words lines = own_lines(r.err);
+    ASSERT_EQ(lines.size(), 1u) << r.err;
+    EXPECT_NE(lines[0].find("the first tensor that is not finite is"), std::string::npos) << lines[0];
+    const auto checkpoints = fs::directory_iterator(folder / shard / "checkpoints");
+    EXPECT_EQ(std::distance(fs::begin(checkpoints), fs::end(checkpoints)), 1);
+  }
+}
+
+TEST_F(Ranks, SamplesNeedWholeWeights) {
+  const ProcessResult r = run(2, training("samples", {"--sample-every", "2", "--shard", "parameters"}));
   EXPECT_NE(r.code, 0);
   const Words lines = own_lines(r.err);
   ASSERT_EQ(lines.size(), 1u) << r.err;
-  EXPECT_NE(lines[0].find("the first tensor that is not finite is"), std::string::npos) << lines[0];
-  const auto checkpoints = fs::directory_iterator(folder / "burst" / "checkpoints");
-  EXPECT_EQ(std::distance(fs::begin(checkpoints), fs::end(checkpoints)), 1);
+  EXPECT_NE(lines[0].find("--sample-every"), std::string::npos) << lines[0];
 }
 
 TEST_F(Ranks, RanksWithOtherOptionsAreRefused) {

@@ -187,7 +187,7 @@ void run(const BenchStepFlags& flags) {
   Context context(std::move(context_options), flags.device.place());
   TrainingStep step(context, options);
   step.allocate();
-  step.set_weights([&](const auto& weights) { options.model->initialize(1, weights); });
+  options.model->initialize(1, step.full_precision());
   const StepMeasurement m = measure(context, step, options, flags.steps);
   warn_if_disturbed(m.disturbance);
   flags.json ? print_json(flags, m, context, step) : print_text(flags, m, context);

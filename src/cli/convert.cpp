@@ -73,7 +73,9 @@ std::string write_llmc(const ConvertFlags& flags, const DecoderWeights& model) {
 std::string write_folder(const ConvertFlags& flags, const DecoderWeights& model) {
   const Companions companions = companions_of(flags, *model.decoder);
   AtomicFolder folder(flags.to, replaceable_model(flags));
-  model.decoder->save(folder.folder(), model.parameters, companions.tokens, Stream());
+  const Stream stream;
+  model.decoder->save(folder.folder(), model.parameters, reader_of(model.parameters, stream),
+                      companions.tokens);
   if (!companions.tokenizer.empty()) copy_tokenizer(companions.tokenizer, folder.folder());
   const auto origin = flags.tokenizer.empty() ? read_origin(flags.from) : std::nullopt;
   if (origin) write_origin(folder.folder(), *origin);

@@ -40,7 +40,8 @@ void add_step_flags(CLI::App& c, TrainFlags& f) {
       ->check(at_least(0));
   c.add_option(
        "--shard", f.shard,
-       "What several ranks divide instead of having a copy each: none, or optimizer (masters and moments)")
+       "What several ranks divide instead of having a copy each: none, optimizer (masters and moments), "
+       "gradients (and optimizer), parameters (all)")
       ->capture_default_str()
       ->check(one_of(sharding_names()));
   c.add_option("--recompute", f.recompute,

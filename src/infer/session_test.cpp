@@ -24,7 +24,7 @@ DecoderWeights random_weights(DType dtype, const GPT2Config& sizes = kSizes, Dev
     return decoder->allocate_parameters(dtype, Category::parameters, "", allocator);
   });
   planned->take(device);
-  decoder->initialize(1, planned->tensors());
+  decoder->initialize(1, writer_to(planned->tensors()));
   return {.decoder = decoder, .dtype = dtype, .parameters = planned->tensors(), .memory = planned};
 }
 

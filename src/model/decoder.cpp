@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "core/error.hpp"
+#include "runtime/host_view.hpp"
 
 namespace warpwright {
 
@@ -23,6 +24,18 @@ std::vector<Tensor> DecoderParameters::tensors() const {
   std::vector<Tensor> tensors;
   for (const Entry& entry : entries_) tensors.push_back(entry.tensor);
   return tensors;
+}
+
+ParameterWriter writer_to(const DecoderParameters& parameters) {
+  return [tensors = parameters.tensors()](std::size_t index, const auto& fill) {
+    write_on_host(tensors[index], Stream(tensors[index].device), fill);
+  };
+}
+
+ParameterReader reader_of(const DecoderParameters& parameters, const Stream& stream) {
+  return [tensors = parameters.tensors(), &stream](std::size_t index, const auto& use) {
+    use(downloaded(tensors[index], stream).tensor());
+  };
 }
 
 DecoderBatch DecoderBatch::first(std::int64_t n) const {

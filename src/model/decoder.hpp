@@ -9,6 +9,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
@@ -44,6 +45,28 @@ class DecoderParameters {
 
  private:
   std::vector<Entry> entries_;
+};
+
+// The way into parameters that need not all be in memory: fill() gets memory on the host for the parameter of
+// this index, in its shape and some floating dtype, and writes its values.
+using ParameterWriter =
+    std::function<void(std::size_t index, const std::function<void(const Tensor& host)>& fill)>;
+ParameterWriter writer_to(const DecoderParameters& parameters);
+// The way out: use() gets the values of the parameter of this index on the host.
+using ParameterReader =
+    std::function<void(std::size_t index, const std::function<void(const Tensor& host)>& use)>;
+ParameterReader reader_of(const DecoderParameters& parameters, const Stream& stream);
+
+// The parameters of layer l are those from first + l · each on; all others are used outside of the layers.
+struct LayerParameters {
+  std::size_t first = 0, each = 0, layers = 0;
+};
+
+// A pass calls these, if they are set, around each layer, for parameters that are not always in memory. It
+// uses a layer's parameters only between enter() of this layer and of another one, and its gradients only
+// until leave(), which the backward calls when all of them are there.
+struct LayerHooks {
+  std::function<void(std::size_t layer)> enter, leave;
 };
 
 // The tokens of a forward. Sequences are packed one after the other.
@@ -85,14 +108,15 @@ class TrainingPass : public DecoderPass {
   const Tensor& logits() const { return logits_; }    // (rows, Vp)
 
   // Tokens to hidden().
-  virtual void forward(Context& context) const = 0;
+  virtual void forward(Context& context, const LayerHooks& hooks) const = 0;
   // The gradient (=) of rows of hidden(), and the head's share of the parameters' gradients (= or += by
   // store).
   virtual void head_backward(Context& context, const Tensor& hidden, const Tensor& dlogits,
                              const Tensor& dhidden, const DecoderParameters& gradients,
                              ops::Store store) const = 0;
   // The gradients (=) of all parameters from dhidden(). It adds to the share that head_backward has stored.
-  virtual void backward(Context& context, const DecoderParameters& gradients) const = 0;
+  virtual void backward(Context& context, const DecoderParameters& gradients,
+                        const LayerHooks& hooks) const = 0;
 
  protected:
   Tensor hidden_, dhidden_, logits_;
@@ -139,14 +163,15 @@ class Decoder {
   // One tensor per parameter, named prefix + the parameter's name.
   virtual DecoderParameters allocate_parameters(DType dtype, Category category, std::string_view prefix,
                                                 Allocator& allocator) const = 0;
-  // The values that a training starts from: a pure function of seed, tensor and element. Of any floating
-  // dtype.
-  virtual void initialize(std::uint64_t seed, const DecoderParameters& parameters) const = 0;
+  virtual LayerParameters layer_parameters() const = 0;
+  // The values that a training starts from: a pure function of seed, tensor and element.
+  virtual void initialize(std::uint64_t seed, const ParameterWriter& write) const = 0;
   // Fills the parameters from a model's folder or file.
-  virtual void load(const std::filesystem::path& source, const DecoderParameters& parameters) const = 0;
-  // Writes config and weights into an existing folder; the parameters as the stream leaves them.
+  virtual void load(const std::filesystem::path& source, const ParameterWriter& write) const = 0;
+  // Writes config and weights into an existing folder. Of `parameters` only names, dtypes and shapes count;
+  // the values are read in order.
   virtual void save(const std::filesystem::path& folder, const DecoderParameters& parameters,
-                    const BoundaryTokens& tokens, const Stream& stream) const = 0;
+                    const ParameterReader& read, const BoundaryTokens& tokens) const = 0;
 
   virtual std::unique_ptr<TrainingPass> allocate_training(const DecoderParameters& parameters,
                                                           const DecoderBatch& batch,

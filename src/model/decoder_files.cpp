@@ -27,7 +27,7 @@ DecoderWeights load_weights(const fs::path& source, DType dtype, Device device) 
     return decoder->allocate_parameters(dtype, Category::parameters, "", allocator);
   });
   planned->take(device);
-  decoder->load(source, planned->tensors());
+  decoder->load(source, writer_to(planned->tensors()));
   return {.decoder = decoder, .dtype = dtype, .parameters = planned->tensors(), .memory = planned};
 }
 

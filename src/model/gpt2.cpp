@@ -125,13 +125,12 @@ void block_inside(Context& ctx, const GPT2Config& config, const GPT2Block& p, co
   matmul_forward(ctx, {a.ln2, p.fc_weight, p.fc_bias, a.fc, a.fc_preact, config.activation});
 }
 
-// x → x + attention(ln1(x)) → … + mlp(ln2(…)), after ln1 has been computed; then the normalization after the
-// block, `next`.
+// x → x + attention(ln1(x)) → … + mlp(ln2(…)).
 void block_forward(Context& ctx, const GPT2Config& config, const GPT2Block& p, const DecoderBatch& batch,
-                   const Tensor& x, const GPT2BlockActivations& a, const Norm& next) {
+                   const Tensor& x, const GPT2BlockActivations& a) {
+  layernorm_forward(ctx, x, ln1_of(p, a), config.eps);
   block_inside(ctx, config, p, batch, x, a);
   add_projection(ctx, a.fc, p.fcproj_weight, p.fcproj_bias, a.residual_mid, a.residual);
-  layernorm_forward(ctx, a.residual, next, config.eps);
 }
 
 // The activations that the backward of a block reads: as the forward left them, or computed again.
@@ -178,18 +177,21 @@ void block_backward(Context& ctx, const GPT2Config& config, const GPT2Block& p, 
   layernorm_backward(ctx, d.dln1, x, ln1_of(p, a), dresidual, g.ln1_weight, g.ln1_bias, Store::add);
 }
 
+// The input of block l, or of what follows the last one.
+const Tensor& input_of(const GPT2Activations& a, std::size_t l) {
+  return l == 0 ? a.embedding : a.blocks[l - 1].residual;
+}
+
 }  // namespace
 
 void gpt2_forward(Context& ctx, const GPT2Config& config, const GPT2Parameters& p, const DecoderBatch& batch,
-                  const GPT2Activations& a) {
+                  const GPT2Activations& a, const LayerHooks& hooks) {
   embedding_forward(ctx, {batch.tokens, batch.positions, p.wte, p.wpe, a.embedding});
-  layernorm_forward(ctx, a.embedding, ln1_of(p.blocks.front(), a.blocks.front()), config.eps);
   for (std::size_t l = 0; l < p.blocks.size(); ++l) {
-    const Tensor& x = l == 0 ? a.embedding : a.blocks[l - 1].residual;
-    const bool last = l + 1 == p.blocks.size();
-    const Norm next = last ? lnf_of(p, a) : ln1_of(p.blocks[l + 1], a.blocks[l + 1]);
-    block_forward(ctx, config, p.blocks[l], batch, x, a.blocks[l], next);
+    if (hooks.enter) hooks.enter(l);
+    block_forward(ctx, config, p.blocks[l], batch, input_of(a, l), a.blocks[l]);
   }
+  layernorm_forward(ctx, input_of(a, p.blocks.size()), lnf_of(p, a), config.eps);
 }
 
 void gpt2_head(Context& ctx, const GPT2Parameters& p, const Tensor& lnf, const Tensor& logits) {
@@ -203,15 +205,15 @@ void gpt2_head_backward(Context& ctx, const GPT2Parameters& p, const Tensor& lnf
 }
 
 void gpt2_backward(Context& ctx, const GPT2Config& config, const GPT2Parameters& p, const DecoderBatch& batch,
-                   const GPT2Activations& a, const GPT2BackwardBuffers& d, const GPT2Parameters& g) {
-  const auto input_of = [&](std::size_t l) -> const Tensor& {
-    return l == 0 ? a.embedding : a.blocks[l - 1].residual;
-  };
-  layernorm_backward(ctx, d.dlnf, input_of(p.blocks.size()), lnf_of(p, a), d.dresidual, g.lnf_weight,
+                   const GPT2Activations& a, const GPT2BackwardBuffers& d, const GPT2Parameters& g,
+                   const LayerHooks& hooks) {
+  layernorm_backward(ctx, d.dlnf, input_of(a, p.blocks.size()), lnf_of(p, a), d.dresidual, g.lnf_weight,
                      g.lnf_bias, Store::assign);
   for (std::size_t l = p.blocks.size(); l-- > 0;) {
-    block_backward(ctx, config, p.blocks[l], batch, input_of(l), a.blocks[l], d.dresidual, d.blocks[l],
+    if (hooks.enter) hooks.enter(l);
+    block_backward(ctx, config, p.blocks[l], batch, input_of(a, l), a.blocks[l], d.dresidual, d.blocks[l],
                    g.blocks[l]);
+    if (hooks.leave) hooks.leave(l);
   }
   // The LM head has stored its share of wte's gradient: the embedding adds the other.
   embedding_backward(ctx,

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -41,10 +42,16 @@ GPT2Parameters gpt2_parameters(const GPT2Config& config, const DecoderParameters
 DecoderParameters allocate_parameters(const GPT2Config& config, DType dtype, Category category,
                                       std::string_view prefix, Allocator& allocator);
 
+struct ParameterShape {
+  std::string name;
+  Shape shape;
+};
+std::vector<ParameterShape> parameter_shapes(const GPT2Config& config);
+
 // GPT-2's initialization: weights and embeddings N(0, 0.02²), projections into the residual stream
 // N(0, 0.02²/(2·layers)), biases 0, layer normalization 1 and 0; padding rows of wte 0. A pure function of
-// seed, tensor and element. `parameters` may be of any floating dtype.
-void initialize(const GPT2Config& config, std::uint64_t seed, const DecoderParameters& parameters);
+// seed, tensor and element.
+void initialize(const GPT2Config& config, std::uint64_t seed, const ParameterWriter& write);
 
 struct GPT2BlockActivations {
   Tensor ln1;            // (N, C)
@@ -98,7 +105,7 @@ GPT2BackwardBuffers allocate_backward(const GPT2Config& config, const DecoderBat
 
 // Tokens to the last layer normalization, a.lnf.
 void gpt2_forward(Context& context, const GPT2Config& config, const GPT2Parameters& p,
-                  const DecoderBatch& batch, const GPT2Activations& a);
+                  const DecoderBatch& batch, const GPT2Activations& a, const LayerHooks& hooks);
 // logits (M, Vp) of M rows of lnf. Columns V ≤ v < Vp are padding and mean nothing.
 void gpt2_head(Context& context, const GPT2Parameters& p, const Tensor& lnf, const Tensor& logits);
 
@@ -110,6 +117,6 @@ void gpt2_head_backward(Context& context, const GPT2Parameters& p, const Tensor&
 // stored its share.
 void gpt2_backward(Context& context, const GPT2Config& config, const GPT2Parameters& p,
                    const DecoderBatch& batch, const GPT2Activations& a, const GPT2BackwardBuffers& d,
-                   const GPT2Parameters& gradients);
+                   const GPT2Parameters& gradients, const LayerHooks& hooks);
 
 }  // namespace warpwright

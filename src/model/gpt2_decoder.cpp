@@ -39,13 +39,16 @@ class GPT2Training final : public GPT2Pass<TrainingPass> {
     dhidden_ = d_.dlnf;
   }
 
-  void forward(Context& context) const override { gpt2_forward(context, config_, p_, batch_, a_); }
+  void forward(Context& context, const LayerHooks& hooks) const override {
+    gpt2_forward(context, config_, p_, batch_, a_, hooks);
+  }
   void head_backward(Context& context, const Tensor& hidden, const Tensor& dlogits, const Tensor& dhidden,
                      const DecoderParameters& gradients, ops::Store store) const override {
     gpt2_head_backward(context, p_, hidden, dlogits, dhidden, gpt2_parameters(config_, gradients), store);
   }
-  void backward(Context& context, const DecoderParameters& gradients) const override {
-    gpt2_backward(context, config_, p_, batch_, a_, d_, gpt2_parameters(config_, gradients));
+  void backward(Context& context, const DecoderParameters& gradients,
+                const LayerHooks& hooks) const override {
+    gpt2_backward(context, config_, p_, batch_, a_, d_, gpt2_parameters(config_, gradients), hooks);
   }
 
  private:
@@ -62,7 +65,7 @@ class GPT2Scoring final : public GPT2Pass<ScoringPass> {
 
   Tensor forward(Context& context, std::int64_t n) const override {
     const GPT2Activations a = narrow(a_, n);
-    gpt2_forward(context, config_, p_, batch_.first(n), a);
+    gpt2_forward(context, config_, p_, batch_.first(n), a, {});
     return a.lnf;
   }
 
@@ -94,7 +97,7 @@ class GPT2Cached final : public GPT2Pass<CachedPass> {
       a.blocks[l].values = so_far.select(1, 2);
       a.blocks[l].cu_seqlens_k = cu_seqlens_k_;
     }
-    gpt2_forward(context, config_, p_, batch_.first(n), a);
+    gpt2_forward(context, config_, p_, batch_.first(n), a, {});
     return a.lnf;
   }
 
@@ -119,17 +122,21 @@ DecoderParameters GPT2Decoder::allocate_parameters(DType dtype, Category categor
   return warpwright::allocate_parameters(config_, dtype, category, prefix, allocator);
 }
 
-void GPT2Decoder::initialize(std::uint64_t seed, const DecoderParameters& parameters) const {
-  warpwright::initialize(config_, seed, parameters);
+LayerParameters GPT2Decoder::layer_parameters() const {
+  return {.first = 2, .each = 12, .layers = static_cast<std::size_t>(config_.layers)};
 }
 
-void GPT2Decoder::load(const std::filesystem::path& source, const DecoderParameters& parameters) const {
-  load_gpt2(source, config_, parameters);
+void GPT2Decoder::initialize(std::uint64_t seed, const ParameterWriter& write) const {
+  warpwright::initialize(config_, seed, write);
+}
+
+void GPT2Decoder::load(const std::filesystem::path& source, const ParameterWriter& write) const {
+  load_gpt2(source, config_, write);
 }
 
 void GPT2Decoder::save(const std::filesystem::path& folder, const DecoderParameters& parameters,
-                       const BoundaryTokens& tokens, const Stream& stream) const {
-  write_gpt2_folder(folder, config_, parameters, tokens, stream);
+                       const ParameterReader& read, const BoundaryTokens& tokens) const {
+  write_gpt2_folder(folder, config_, parameters, read, tokens);
 }
 
 std::unique_ptr<TrainingPass> GPT2Decoder::allocate_training(const DecoderParameters& parameters,

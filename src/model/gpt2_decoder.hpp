@@ -21,10 +21,11 @@ class GPT2Decoder final : public Decoder {
 
   DecoderParameters allocate_parameters(DType dtype, Category category, std::string_view prefix,
                                         Allocator& allocator) const override;
-  void initialize(std::uint64_t seed, const DecoderParameters& parameters) const override;
-  void load(const std::filesystem::path& source, const DecoderParameters& parameters) const override;
+  LayerParameters layer_parameters() const override;
+  void initialize(std::uint64_t seed, const ParameterWriter& write) const override;
+  void load(const std::filesystem::path& source, const ParameterWriter& write) const override;
   void save(const std::filesystem::path& folder, const DecoderParameters& parameters,
-            const BoundaryTokens& tokens, const Stream& stream) const override;
+            const ParameterReader& read, const BoundaryTokens& tokens) const override;
 
   std::unique_ptr<TrainingPass> allocate_training(const DecoderParameters& parameters,
                                                   const DecoderBatch& batch,

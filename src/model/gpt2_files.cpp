@@ -35,16 +35,16 @@ bool is_transposed(std::string_view name) {
          name.find("ln_") == std::string_view::npos;
 }
 
-std::int64_t real_rows(const GPT2Config& config, std::string_view name, const Tensor& parameter) {
+std::int64_t real_rows(const GPT2Config& config, std::string_view name, const Shape& shape) {
   if (name == "wte.weight") return config.vocab;
-  return parameter.shape.rank() == 2 ? parameter.shape[0] : 1;
+  return shape.rank() == 2 ? shape[0] : 1;
 }
 
 // The shape that a folder gives a parameter.
-Shape folder_shape(const GPT2Config& config, std::string_view name, const Tensor& parameter) {
+Shape folder_shape(const GPT2Config& config, std::string_view name, const Shape& shape) {
   if (name == "wte.weight") return {config.vocab, config.channels};
-  if (is_transposed(name)) return {parameter.shape[1], parameter.shape[0]};
-  return parameter.shape;
+  if (is_transposed(name)) return {shape[1], shape[0]};
+  return shape;
 }
 
 // ---- Hugging Face folders ----
@@ -74,19 +74,22 @@ SafetensorsFolder::StoredTensor find_parameter(const SafetensorsFolder& stored, 
   return found;
 }
 
-void load_folder(const fs::path& folder, const GPT2Config& config, const DecoderParameters& parameters) {
+void load_folder(const fs::path& folder, const GPT2Config& config, const ParameterWriter& write) {
   const SafetensorsFolder stored(folder);
   std::unordered_set<std::string_view> used;
-  for (const auto& [name, parameter] : parameters) {
+  std::size_t index = 0;
+  for (const auto& [name, parameter] : parameter_shapes(config)) {
     const SafetensorsFolder::StoredTensor found = find_parameter(stored, name);
     const SafetensorsEntry& entry = *found.entry;
+    const std::int64_t rows = real_rows(config, name, parameter);
+    const bool transposed = is_transposed(name);
     const Shape shape = folder_shape(config, name, parameter);
     if (entry.shape != shape || !entry.dtype || !is_floating(*entry.dtype)) {
       throw Error(fmt::format("{} is {} {}, config.json asks for {}", entry.name, entry.stored_dtype,
                               entry.shape.to_string(), shape.to_string()),
                   found.file->path().string(), "use the weights and the config.json of one model");
     }
-    fill(parameter, real_rows(config, name, parameter), found.bytes(), *entry.dtype, is_transposed(name));
+    write(index++, [&](const Tensor& host) { fill(host, rows, found.bytes(), *entry.dtype, transposed); });
     used.insert(entry.name);
   }
   for (const SafetensorsFolder::StoredTensor& t : stored.tensors()) {
@@ -99,9 +102,8 @@ void load_folder(const fs::path& folder, const GPT2Config& config, const Decoder
 
 // Writes a parameter's rows, or its columns as rows.
 void write_parameter(TensorFileWriter& writer, const std::string& name, const Tensor& parameter,
-                     std::int64_t rows, bool transposed, const Stream& stream) {
-  const HostView host = downloaded(parameter, stream);
-  const auto* data = static_cast<const std::byte*>(host.tensor().data);
+                     std::int64_t rows, bool transposed) {
+  const auto* data = static_cast<const std::byte*>(parameter.data);
   const std::int64_t columns = parameter.shape[parameter.shape.rank() - 1];
   const auto size = static_cast<std::int64_t>(size_of(parameter.dtype));
   if (!transposed) return writer.write(name, {data, static_cast<std::size_t>(rows * columns * size)});
@@ -160,21 +162,23 @@ LlmcPlace llmc_place(const std::string& name) {
   throw Error(fmt::format("no place for {}", name), "llm.c format", "save as a folder");
 }
 
-void load_llmc(const fs::path& path, const GPT2Config& config, const DecoderParameters& parameters) {
+void load_llmc(const fs::path& path, const GPT2Config& config, const ParameterWriter& write) {
   const LlmcFile file(path);
   LlmcConfig wanted = llmc_config(config, file.config().dtype);
   wanted.padded_vocab_size = file.config().padded_vocab_size;  // files may pad otherwise
   if (wanted != file.config()) {
     throw Error("is of another size than the model", path.string(), "use a file of the model's sizes");
   }
-  for (const auto& [name, parameter] : parameters) {
+  std::size_t index = 0;
+  for (const auto& [name, shape] : parameter_shapes(config)) {
     const LlmcPlace place = llmc_place(name);
-    const std::int64_t rows = real_rows(config, name, parameter);
-    const auto bytes = static_cast<std::size_t>(rows * parameter.shape[parameter.shape.rank() - 1]) *
-                       size_of(file.config().dtype);
+    const std::int64_t rows = real_rows(config, name, shape);
+    const auto bytes =
+        static_cast<std::size_t>(rows * shape[shape.rank() - 1]) * size_of(file.config().dtype);
     const auto offset =
         static_cast<std::size_t>(place.layer) * bytes;  // wte, the only padded one, has one layer
-    fill(parameter, rows, file.bytes(place.stack).subspan(offset, bytes), file.config().dtype, false);
+    const auto values = file.bytes(place.stack).subspan(offset, bytes);
+    write(index++, [&](const Tensor& host) { fill(host, rows, values, file.config().dtype, false); });
   }
 }
 
@@ -234,20 +238,23 @@ DType stored_dtype(const fs::path& source) {
               "convert it to F32, BF16 or F16");
 }
 
-void load_gpt2(const fs::path& source, const GPT2Config& config, const DecoderParameters& parameters) {
-  is_folder(source) ? load_folder(source, config, parameters) : load_llmc(source, config, parameters);
+void load_gpt2(const fs::path& source, const GPT2Config& config, const ParameterWriter& write) {
+  is_folder(source) ? load_folder(source, config, write) : load_llmc(source, config, write);
 }
 
 void write_gpt2_folder(const fs::path& folder, const GPT2Config& config, const DecoderParameters& parameters,
-                       const BoundaryTokens& tokens, const Stream& stream) {
+                       const ParameterReader& read, const BoundaryTokens& tokens) {
   write_file_atomically(folder / "config.json", config.to_json(tokens).dump(2) + "\n");
   std::vector<TensorInfo> infos;
   for (const auto& [name, parameter] : parameters) {
-    infos.push_back({name, parameter.dtype, folder_shape(config, name, parameter)});
+    infos.push_back({name, parameter.dtype, folder_shape(config, name, parameter.shape)});
   }
   TensorFileWriter writer = write_safetensors(folder / "model.safetensors", infos);
+  std::size_t index = 0;
   for (const auto& [name, parameter] : parameters) {
-    write_parameter(writer, name, parameter, real_rows(config, name, parameter), is_transposed(name), stream);
+    const std::int64_t rows = real_rows(config, name, parameter.shape);
+    const std::string& as = name;  // clang 14 does not capture a structured binding
+    read(index++, [&](const Tensor& host) { write_parameter(writer, as, host, rows, is_transposed(as)); });
   }
   writer.commit();
 }

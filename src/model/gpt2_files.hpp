@@ -19,16 +19,17 @@ BoundaryTokens read_boundary_tokens(const std::filesystem::path& folder);
 // The dtype of its weights: fp32, bf16 or fp16 (that of wte).
 DType stored_dtype(const std::filesystem::path& source);
 
-// Fills the parameters of this config, on whatever device they are: bit-exact if dtypes agree, else rounded
-// to nearest even. Every tensor must be there in its shape; tensors that no GPT-2 has are an Error.
-void load_gpt2(const std::filesystem::path& source, const GPT2Config& config,
-               const DecoderParameters& parameters);
+// Fills the parameters of this config: bit-exact if dtypes agree, else rounded to nearest even. Every tensor
+// must be there in its shape; tensors that no GPT-2 has are an Error.
+void load_gpt2(const std::filesystem::path& source, const GPT2Config& config, const ParameterWriter& write);
 
-// Writes config.json and model.safetensors into an existing folder; the parameters as the stream leaves them.
+// Writes config.json and model.safetensors into an existing folder. Of `parameters` only names, dtypes and
+// shapes count.
 void write_gpt2_folder(const std::filesystem::path& folder, const GPT2Config& config,
-                       const DecoderParameters& parameters, const BoundaryTokens& tokens,
-                       const Stream& stream);
-// Writes a .bin of version 3 (fp32) or 5 (bf16), by the parameters' dtype; the parameters as above.
+                       const DecoderParameters& parameters, const ParameterReader& read,
+                       const BoundaryTokens& tokens);
+// Writes a .bin of version 3 (fp32) or 5 (bf16), by the parameters' dtype; the parameters as the stream
+// leaves them.
 void write_gpt2_llmc(const std::filesystem::path& file, const GPT2Config& config,
                      const DecoderParameters& parameters, const Stream& stream);
 

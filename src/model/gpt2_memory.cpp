@@ -141,6 +141,15 @@ DecoderParameters allocate_parameters(const GPT2Config& config, DType dtype, Cat
   return p;
 }
 
+std::vector<ParameterShape> parameter_shapes(const GPT2Config& config) {
+  Recorder recorder;
+  std::vector<ParameterShape> shapes;
+  for (const auto& [name, t] : allocate_parameters(config, DType::f32, Category::parameters, "", recorder)) {
+    shapes.push_back({name, t.shape});
+  }
+  return shapes;
+}
+
 GPT2Parameters gpt2_parameters(const GPT2Config& config, const DecoderParameters& parameters) {
   auto next = parameters.begin();
   const auto take = [&] { return (next++)->tensor; };  // in the order of allocate_parameters
@@ -166,19 +175,18 @@ GPT2Parameters gpt2_parameters(const GPT2Config& config, const DecoderParameters
   return p;
 }
 
-void initialize(const GPT2Config& config, std::uint64_t seed, const DecoderParameters& parameters) {
+void initialize(const GPT2Config& config, std::uint64_t seed, const ParameterWriter& write) {
   constexpr std::uint32_t kInitialization = 0x494e4954;  // its own random stream: "INIT"
   std::uint32_t index = 0;
-  for (const auto& [name, parameter] : parameters) {
-    const Tensor& tensor = parameter;  // clang 14 does not capture a structured binding
-    const PhiloxStream stream(seed, kInitialization, index++);
+  for (const auto& [name, shape] : parameter_shapes(config)) {
+    const PhiloxStream stream(seed, kInitialization, index);
     const double mean = name.find("ln_") != std::string::npos && ends_with(name, "weight") ? 1 : 0;
     const double deviation = initial_deviation(config, name);
-    const std::int64_t count = name == "wte.weight" ? config.vocab * config.channels : tensor.elements();
-    visit_dtype(tensor.dtype, [&](auto tag) {
-      using T = typename decltype(tag)::type;
-      write_on_host(tensor, Stream(tensor.device),
-                    [&](const Tensor& host) { fill<T>(host, count, stream, mean, deviation); });
+    const std::int64_t count = name == "wte.weight" ? config.vocab * config.channels : shape.elements();
+    write(index++, [&](const Tensor& host) {
+      visit_dtype(host.dtype, [&](auto tag) {
+        fill<typename decltype(tag)::type>(host, count, stream, mean, deviation);
+      });
     });
   }
 }

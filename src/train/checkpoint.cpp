@@ -120,11 +120,10 @@ std::vector<Checkpoint> list_checkpoints(const fs::path& run) {
 }
 
 fs::path save_checkpoint(const fs::path& run, const TrainerState& state, const Decoder& decoder,
-                         std::int64_t eos_token, const fs::path& tokenizer, const TrainingStep& step,
-                         const Stream& stream) {
+                         std::int64_t eos_token, const fs::path& tokenizer, const TrainingStep& step) {
   const fs::path target = run / "checkpoints" / folder_name(state.step);
   AtomicFolder folder(target, replaceable_checkpoint());
-  decoder.save(folder.folder(), step.tensors().parameters, eos_token, stream);
+  decoder.save(folder.folder(), step.tensors().parameters, step.parameter_reader(), eos_token);
   write_optimizer(folder.folder() / "optimizer.safetensors", step);
   copy_tokenizer(tokenizer, folder.folder());
   if (state.origin) write_origin(folder.folder(), *state.origin);
@@ -187,9 +186,9 @@ TrainerState verified_trainer_state(const fs::path& checkpoint) {
   return state;
 }
 
-void load_checkpoint(const fs::path& checkpoint, const TrainingStep::Tensors& tensors, const Stream& stream) {
-  read_decoder(checkpoint)->load(checkpoint, tensors.parameters);
-  read_optimizer(checkpoint / "optimizer.safetensors", tensors, stream);
+void load_checkpoint(const fs::path& checkpoint, const TrainingStep& step, const Stream& stream) {
+  read_decoder(checkpoint)->load(checkpoint, step.parameter_writer());
+  read_optimizer(checkpoint / "optimizer.safetensors", step.tensors(), stream);
 }
 
 std::vector<std::string> prune_checkpoints(const fs::path& run, std::int64_t keep, std::int64_t keep_every,

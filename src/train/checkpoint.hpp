@@ -39,19 +39,18 @@ struct Checkpoint {
 // none; a folder that cannot be listed is an Error.
 std::vector<Checkpoint> list_checkpoints(const std::filesystem::path& run);
 
-// Saves the tensors as the stream leaves them. On rank 0; all other ranks call step.gather_optimizer().
+// Saves the tensors as the stream leaves them. On rank 0; the other ranks call
+// step.give_parameters() and step.gather_optimizer().
 std::filesystem::path save_checkpoint(const std::filesystem::path& run, const TrainerState& state,
                                       const Decoder& decoder, std::int64_t eos_token,
-                                      const std::filesystem::path& tokenizer, const TrainingStep& step,
-                                      const Stream& stream);
+                                      const std::filesystem::path& tokenizer, const TrainingStep& step);
 
 // Reads trainer.json alone.
 TrainerState read_trainer_state(const std::filesystem::path& checkpoint);
 // The same after comparing every file with its checksum; an Error names what is missing or damaged.
 TrainerState verified_trainer_state(const std::filesystem::path& checkpoint);
 // Fills parameters, masters and moments of a verified checkpoint; shapes and dtypes are checked.
-void load_checkpoint(const std::filesystem::path& checkpoint, const TrainingStep::Tensors& tensors,
-                     const Stream& stream);
+void load_checkpoint(const std::filesystem::path& checkpoint, const TrainingStep& step, const Stream& stream);
 
 // Deletes all but the newest `keep` (0: all stay) and those whose step is a multiple of keep_every. Steps in
 // `damaged` neither count nor are deleted. Returns a line for each folder that could not be deleted.

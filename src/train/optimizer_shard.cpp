@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <optional>
 
 #include "ops/op.hpp"
 #include "runtime/host_view.hpp"
@@ -20,22 +19,24 @@ std::string name_of_piece(const std::string& parameter, const ShardPiece& piece,
 }  // namespace
 
 OptimizerShard allocate_optimizer(const DecoderParameters& parameters, const ShardPieces& pieces,
-                                  bool masters, Allocator& allocator) {
-  OptimizerShard shard{.pieces = pieces, .masters = {}, .m = {}, .v = {}};
+                                  const OptimizerShardOptions& options, Allocator& allocator) {
+  OptimizerShard shard{.pieces = pieces, .parameters = {}, .masters = {}, .m = {}, .v = {}};
   for (const ShardPiece& piece : pieces) {
     const auto& [parameter, whole] = *(parameters.begin() + static_cast<std::ptrdiff_t>(piece.tensor));
-    const Tensor like = piece.of(whole);
-    const DType accumulation = ops::accumulation_dtype(like.dtype);
+    const Tensor view = piece.of(whole);
+    const DType dtype = view.dtype, accumulation = ops::accumulation_dtype(dtype);
     const std::string name = name_of_piece(parameter, piece, whole);
-    const auto allocate = [&](const char* prefix, Category category) {
-      return allocator.allocate(prefix + name, accumulation, like.shape, category);
+    const auto allocate = [&](const char* prefix, DType as, Category category) {
+      return allocator.allocate(prefix + name, as, view.shape, category);
     };
-    if (masters) {
-      shard.masters.push_back(like.dtype == accumulation ? like
-                                                         : allocate("master.", Category::master_weights));
+    const Tensor kept = options.stores_parameters ? allocate("shard.", dtype, Category::parameters) : view;
+    shard.parameters.push_back(kept);
+    if (options.masters) {
+      const bool is_master = dtype == accumulation;
+      shard.masters.push_back(is_master ? kept : allocate("master.", accumulation, Category::master_weights));
     }
-    shard.m.push_back(allocate("m.", Category::optimizer));
-    shard.v.push_back(allocate("v.", Category::optimizer));
+    shard.m.push_back(allocate("m.", accumulation, Category::optimizer));
+    shard.v.push_back(allocate("v.", accumulation, Category::optimizer));
   }
   return shard;
 }
@@ -56,35 +57,24 @@ std::vector<OptimizerTensor> optimizer_tensors(const DecoderParameters& paramete
   return list;
 }
 
-void gather_optimizer(
-    const Comm& comm, const Shards& shards, const DecoderParameters& parameters, const OptimizerShard& mine,
-    const Stream& stream,
-    const std::function<void(const std::string& name, std::span<const std::byte> bytes)>& write) {
-  // The index of the owner's piece that holds rows of the tensor, or nothing.
-  const auto piece_of = [](const ShardPieces& pieces, std::size_t tensor) -> std::optional<std::size_t> {
-    const auto found = std::ranges::find(pieces, tensor, &ShardPiece::tensor);
-    if (found == pieces.end()) return std::nullopt;
-    return static_cast<std::size_t>(found - pieces.begin());
-  };
-  for (const OptimizerTensor& tensor : optimizer_tensors(parameters, mine)) {
-    const std::int64_t row = tensor.shape[0] > 0 ? tensor.shape.elements() / tensor.shape[0] : 0;
-    for (int owner = 0; owner < static_cast<int>(shards.size()); ++owner) {
-      const ShardPieces& pieces = shards[static_cast<std::size_t>(owner)];
-      const auto index = piece_of(pieces, tensor.parameter);
-      if (!index) continue;
-      if (comm.rank() == owner) {
-        const HostView piece = downloaded((mine.*tensor.set)[*index], stream);
-        if (owner == 0) {
-          write(tensor.name, bytes_of(piece.tensor()));
-        } else {
-          comm.all_to_all({{0, bytes_of(piece.tensor())}}, {});
-        }
-      } else if (comm.rank() == 0) {
-        std::vector<std::byte> bytes(static_cast<std::size_t>(pieces[*index].rows * row) *
-                                     size_of(tensor.dtype));
-        comm.all_to_all({}, {{owner, bytes}});
-        write(tensor.name, bytes);
+void gather_tensor(const Comm& comm, const Shards& shards, std::size_t parameter, const Tensor& like,
+                   const std::vector<Tensor>& mine, const Stream& stream,
+                   const std::function<void(std::span<const std::byte> bytes)>& write) {
+  for (int owner = 0; owner < static_cast<int>(shards.size()); ++owner) {
+    const ShardPieces& pieces = shards[static_cast<std::size_t>(owner)];
+    const auto piece = std::ranges::find(pieces, parameter, &ShardPiece::tensor);
+    if (piece == pieces.end()) continue;
+    if (comm.rank() == owner) {
+      const HostView host = downloaded(mine[static_cast<std::size_t>(piece - pieces.begin())], stream);
+      if (owner == 0) {
+        write(bytes_of(host.tensor()));
+      } else {
+        comm.all_to_all({{0, bytes_of(host.tensor())}}, {});
       }
+    } else if (comm.rank() == 0) {
+      std::vector<std::byte> bytes(piece->of(like).bytes());
+      comm.all_to_all({}, {{owner, bytes}});
+      write(bytes);
     }
   }
 }

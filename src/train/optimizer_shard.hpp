@@ -13,14 +13,17 @@ namespace warpwright {
 
 struct OptimizerShard {
   ShardPieces pieces;
-  // By piece. masters: fp32 copies of bf16 parameters, and views of parameters that are fp32 themselves;
-  // empty if there are no copies.
-  std::vector<Tensor> masters, m, v;
+  // By piece. parameters: views, or the only copy with Sharding::parameters. masters: fp32 copies of bf16
+  // parameters, and views of parameters that are fp32 themselves; empty if there are no copies.
+  std::vector<Tensor> parameters, masters, m, v;
 };
 
-// `masters`: whether bf16 parameters have masters.
+struct OptimizerShardOptions {
+  bool masters = true;             // of bf16 parameters
+  bool stores_parameters = false;  // whether `parameters` are no views
+};
 OptimizerShard allocate_optimizer(const DecoderParameters& parameters, const ShardPieces& pieces,
-                                  bool masters, Allocator& allocator);
+                                  const OptimizerShardOptions& options, Allocator& allocator);
 
 // A tensor of the optimizer as a file holds it: whole, and named "m.", "v." or "master." and the parameter's
 // name.
@@ -34,11 +37,11 @@ struct OptimizerTensor {
 std::vector<OptimizerTensor> optimizer_tensors(const DecoderParameters& parameters,
                                                const OptimizerShard& shard);
 
-// Brings the tensors to the memory of rank 0's host, piece by piece in order, and calls write(name of the
-// tensor, its next bytes) there. Every rank makes this call. shards: the pieces of each rank that holds some.
-void gather_optimizer(
-    const Comm& comm, const Shards& shards, const DecoderParameters& parameters, const OptimizerShard& mine,
-    const Stream& stream,
-    const std::function<void(const std::string& name, std::span<const std::byte> bytes)>& write);
+// Brings a parameter, or a tensor of its size, to the memory of rank 0's host, piece by piece in order, and
+// calls write(next bytes) there. Every rank makes this call.
+// shards: the pieces of each rank that holds some. like: the whole. mine: this rank's pieces.
+void gather_tensor(const Comm& comm, const Shards& shards, std::size_t parameter, const Tensor& like,
+                   const std::vector<Tensor>& mine, const Stream& stream,
+                   const std::function<void(std::span<const std::byte> bytes)>& write);
 
 }  // namespace warpwright

@@ -8,7 +8,8 @@
 namespace warpwright {
 
 std::string_view name_of(Sharding sharding) {
-  return sharding == Sharding::none ? "none" : "optimizer";
+  constexpr std::string_view kNames[] = {"none", "optimizer", "gradients", "parameters"};
+  return kNames[static_cast<int>(sharding)];
 }
 
 std::int64_t shard_rows(std::int64_t columns) {

@@ -14,8 +14,11 @@ namespace warpwright {
 // What the ranks divide among themselves; each has a copy of everything else.
 //   none       nothing: every rank updates all parameters
 //   optimizer  masters and moments: a rank updates its shard of the parameters, and sends it to the others
-enum class Sharding : std::uint8_t { none, optimizer };
-inline constexpr Sharding kShardings[] = {Sharding::none, Sharding::optimizer};
+//   gradients  also the gradients, except those of the layer at hand
+//   parameters also the parameters, except those of the layer at hand
+enum class Sharding : std::uint8_t { none, optimizer, gradients, parameters };
+inline constexpr Sharding kShardings[] = {Sharding::none, Sharding::optimizer, Sharding::gradients,
+                                          Sharding::parameters};  // each divides more than the one before
 std::string_view name_of(Sharding sharding);
 
 // Rows of a tensor: all of them, or a range whose bounds are multiples of shard_rows() or the tensor's end.

@@ -56,6 +56,21 @@ std::vector<Tensor> parameters_of(const StepOptions& o) {
   return o.model->allocate_parameters(o.dtype, Category::parameters, "", recorder).tensors();
 }
 
+// A single process has nothing to divide.
+StepOptions with_sharding(StepOptions o, const Comm& comm) {
+  if (comm.size() == 1) o.sharding = Sharding::none;
+  return o;
+}
+
+// Both on the host.
+void round_to(const Tensor& rounded, const Tensor& values) {
+  if (rounded.dtype == values.dtype) {
+    std::ranges::copy(bytes_of(values), bytes_of(rounded).data());
+    return;
+  }
+  for (std::int64_t i = 0; i < values.elements(); ++i) rounded.as<bf16>()[i] = bf16(values.as<float>()[i]);
+}
+
 bool keeps_masters(const StepOptions& o) {
   return o.master_weights && o.dtype != ops::accumulation_dtype(o.dtype);
 }
@@ -81,11 +96,12 @@ Shards blocks_of(const Shards& shards, const std::vector<Tensor>& gradients) {
 
 TrainingStep::TrainingStep(Context& context, const StepOptions& options, const Comm& comm)
     : context_(context),
-      options_(options),
+      options_(with_sharding(options, comm)),
       comm_(comm),
       sum_(comm, options.slices),
       shards_(shards_of(parameters_of(options), comm.size())),
-      updates_(options.sharding == Sharding::none ? shards_of(parameters_of(options), 1) : shards_),
+      updates_(options_.sharding == Sharding::none ? shards_of(parameters_of(options), 1) : shards_),
+      layers_(comm, *options.model, shards_, options.slices),
       planned_(plan_step()),
       plan_hash_(context.plan_hash()),
       slices_(sum_.own().depth) {}
@@ -96,14 +112,25 @@ TrainingStep::Tensors TrainingStep::allocate_tensors(Allocator& allocator) const
   const DType accumulation = ops::accumulation_dtype(o.dtype);
   const Decoder& model = *o.model;
   Tensors t;
-  t.parameters = model.allocate_parameters(o.dtype, Category::parameters, "", allocator);
-  t.optimizer = allocate_optimizer(t.parameters, of_rank(updates_, comm_), keeps_masters(o), allocator);
-  for (std::size_t i = 0; i < sum_.own().depth; ++i) {
+  const auto allocate = [&](bool one_layer, DType dtype, Category category, const std::string& prefix) {
+    return one_layer ? allocate_one_layer(model, dtype, category, prefix, allocator)
+                     : model.allocate_parameters(dtype, category, prefix, allocator);
+  };
+  t.parameters = allocate(divides_parameters(), o.dtype, Category::parameters, "");
+  t.optimizer =
+      allocate_optimizer(t.parameters, of_rank(updates_, comm_),
+                         {.masters = keeps_masters(o), .stores_parameters = divides_parameters()}, allocator);
+  const std::size_t sets = divides_gradients() ? 1 : sum_.own().depth;
+  for (std::size_t i = 0; i < sets; ++i) {
     const std::string prefix = i == 0 ? "gradient." : fmt::format("gradient_{}.", i + 1);
-    t.gradients.push_back(model.allocate_parameters(accumulation, Category::gradients, prefix, allocator));
+    t.gradients.push_back(allocate(divides_gradients(), accumulation, Category::gradients, prefix));
   }
   const std::vector<Tensor> gradients = t.gradients.front().tensors();
-  t.received = sum_.allocate_received(t.gradients.front(), allocator);
+  if (divides_gradients()) {
+    t.sums = layers_.allocate_sums(gradients, allocator);
+  } else {
+    t.received = sum_.allocate_received(t.gradients.front(), allocator);
+  }
   t.batch = allocate_batch(o.B, N, allocator);
   t.batch.max_seqlen = o.T;
   t.targets = allocator.allocate("targets", DType::i32, {N}, Category::batch);
@@ -134,18 +161,25 @@ Planned<TrainingStep::Tensors> TrainingStep::plan_step() {
     run_slice(t, 0);  // every slice's work, but for the place of its gradients
     if (options_.slices > 1) add_gradients(context_, t.gradients.front(), t.gradients.back());
     const std::vector<Tensor> parameters = t.parameters.tensors(), gradients = t.gradients.front().tensors();
-    OptimizerShard whole{
-        .pieces = shards_of(parameters, 1).front(), .masters = {}, .m = gradients, .v = gradients};
+    OptimizerShard whole{.pieces = shards_of(parameters, 1).front(),
+                         .parameters = parameters,
+                         .masters = {},
+                         .m = gradients,
+                         .v = gradients};
     if (keeps_masters(options_)) whole.masters = gradients;
-    run_squares(t, whole.pieces, t.squares);
+    run_squares(gradients, t.squares);
     run_norm(t);
-    ops::adamw(context_, adamw_arguments(t, whole));
+    ops::adamw(context_, adamw_arguments(t, whole, gradients));
   });
 }
 
 void TrainingStep::allocate() {
   planned_.take(context_);
-  adamw_ = adamw_arguments(tensors(), tensors().optimizer);
+  const Tensors& t = tensors();
+  adamw_ =
+      adamw_arguments(t, t.optimizer,
+                      divides_gradients() ? t.sums.levels.front()
+                                          : pieces_of(t.optimizer.pieces, t.gradients.front().tensors()));
   fill_constants();
   make_slots();
 }
@@ -188,31 +222,63 @@ void TrainingStep::make_slots() {
   }
 }
 
-void TrainingStep::set_weights(const std::function<void(const DecoderParameters&)>& fill) {
-  const DecoderParameters& weights = tensors().gradients.front();
-  fill(weights);
-  const std::vector<Tensor> from = weights.tensors(), to = tensors().parameters.tensors();
-  const OptimizerShard& optimizer = tensors().optimizer;
-  for (std::size_t i = 0; i < optimizer.masters.size(); ++i) {
-    copy(optimizer.masters[i], optimizer.pieces[i].of(from), context_.stream());
-  }
-  for (std::size_t i = 0; i < from.size(); ++i) {
-    if (to[i].dtype == from[i].dtype) {
-      copy(to[i], from[i], context_.stream());
-      continue;
+ParameterWriter TrainingStep::parameter_writer() const {
+  return [this](std::size_t index, const std::function<void(const Tensor&)>& fill) {
+    const Tensor like = tensors().parameters.tensors()[index];
+    if (!divides_parameters()) return write_on_host(like, context_.stream(), fill);
+    HeapAllocator heap;
+    const Tensor host = heap.allocate("parameter", like.dtype, like.shape, Category::parameters);
+    fill(host);
+    const OptimizerShard& o = tensors().optimizer;
+    for (std::size_t i = 0; i < o.pieces.size(); ++i) {
+      if (o.pieces[i].tensor == index) copy(o.parameters[i], o.pieces[i].of(host), context_.stream());
     }
-    const HostView host = downloaded(from[i], context_.stream());
-    const float* values = host.tensor().as<float>();
-    write_on_host(to[i], context_.stream(), [&](const Tensor& rounded) {
-      for (std::int64_t e = 0; e < rounded.elements(); ++e) rounded.as<bf16>()[e] = bf16(values[e]);
-    });
-  }
+    context_.synchronize();
+  };
+}
+
+ParameterWriter TrainingStep::full_precision() const {
+  return [this](std::size_t index, const std::function<void(const Tensor&)>& fill) {
+    const Tensor like = tensors().parameters.tensors()[index];
+    HeapAllocator heap;
+    const Tensor host =
+        heap.allocate("weights", ops::accumulation_dtype(like.dtype), like.shape, Category::parameters);
+    fill(host);
+    const OptimizerShard& o = tensors().optimizer;
+    for (std::size_t i = 0; i < o.masters.size(); ++i) {
+      if (o.pieces[i].tensor == index) copy(o.masters[i], o.pieces[i].of(host), context_.stream());
+    }
+    context_.synchronize();
+    parameter_writer()(index, [&](const Tensor& rounded) { round_to(rounded, host); });
+  };
+}
+
+ParameterReader TrainingStep::parameter_reader() const {
+  return [this](std::size_t index, const std::function<void(const Tensor&)>& use) {
+    const Tensor like = tensors().parameters.tensors()[index];
+    if (!divides_parameters()) return use(downloaded(like, context_.stream()).tensor());
+    std::vector<std::byte> bytes;
+    gather_tensor(
+        comm_, updates_, index, like, tensors().optimizer.parameters, context_.stream(),
+        [&](std::span<const std::byte> part) { bytes.insert(bytes.end(), part.begin(), part.end()); });
+    if (comm_.rank() == 0) use(Tensor(bytes.data(), like.dtype, like.shape));
+  };
+}
+
+void TrainingStep::give_parameters() const {
+  if (!divides_parameters()) return;
+  const ParameterReader read = parameter_reader();
+  for (std::size_t i = 0; i < tensors().parameters.tensors().size(); ++i) read(i, {});
 }
 
 void TrainingStep::gather_optimizer(
     const std::function<void(const std::string& name, std::span<const std::byte> bytes)>& write) const {
-  warpwright::gather_optimizer(comm_, updates_, tensors().parameters, tensors().optimizer, context_.stream(),
-                               write);
+  const OptimizerShard& mine = tensors().optimizer;
+  for (const OptimizerTensor& tensor : optimizer_tensors(tensors().parameters, mine)) {
+    const Tensor like(nullptr, tensor.dtype, tensor.shape);
+    gather_tensor(comm_, updates_, tensor.parameter, like, mine.*tensor.set, context_.stream(),
+                  [&](std::span<const std::byte> bytes) { write(tensor.name, bytes); });
+  }
 }
 
 DecoderWeights TrainingStep::weights() const {
@@ -221,9 +287,9 @@ DecoderWeights TrainingStep::weights() const {
 }
 
 void TrainingStep::run_slice(const Tensors& t, std::size_t below) {
-  t.pass->forward(context_);
+  t.pass->forward(context_, forward_hooks());
   run_head(t, &t.gradients[below]);
-  t.pass->backward(context_, t.gradients[below]);
+  t.pass->backward(context_, t.gradients[below], backward_hooks());
   run_loss_gate(t, below == 0);  // only the first slice finds no sums
 }
 
@@ -257,8 +323,42 @@ void TrainingStep::run_loss_gate(const Tensors& t, bool first_slice) {
                               .keep_nan = !first_slice || options_.halt_on_non_finite});
 }
 
-void TrainingStep::run_squares(const Tensors& t, const ShardPieces& pieces, const Tensor& sums) {
-  ops::squares(context_, {.gradients = pieces_of(pieces, t.gradients.front().tensors()), .sums = sums});
+void TrainingStep::run_squares(const std::vector<Tensor>& gradients, const Tensor& sums) {
+  ops::squares(context_, {.gradients = gradients, .sums = sums});
+}
+
+void TrainingStep::fill_unit(std::size_t unit) const {
+  layers_.gather(unit, tensors().optimizer.parameters, tensors().parameters.tensors(), context_.stream());
+}
+
+void TrainingStep::add_unit(std::size_t unit) const {
+  layers_.add(context_, unit, static_cast<std::int64_t>(slice_), tensors().gradients.front().tensors(),
+              tensors().sums);
+}
+
+LayerHooks TrainingStep::forward_hooks() const {
+  if (!divides_parameters() || context_.recorder()) return {};
+  if (!holds_others_) fill_unit(layers_.others());
+  holds_others_ = true;
+  const auto enter = [this](std::size_t layer) {
+    if (held_layer_ == layer) return;
+    fill_unit(layer);
+    held_layer_ = layer;
+  };
+  return {.enter = enter, .leave = {}};
+}
+
+LayerHooks TrainingStep::backward_hooks() const {
+  LayerHooks hooks = forward_hooks();
+  if (divides_gradients() && !context_.recorder()) {
+    hooks.leave = [this](std::size_t layer) { add_unit(layer); };
+  }
+  return hooks;
+}
+
+std::int64_t TrainingStep::slice_of_rank(std::int64_t slice) const {
+  if (divides_gradients()) return slice * comm_.size() + comm_.rank();
+  return options_.slices / comm_.size() * comm_.rank() + slice;
 }
 
 // Keeps the NaN of a loss that was not finite.
@@ -270,17 +370,17 @@ void TrainingStep::run_norm(const Tensors& t) {
                               .keep_nan = true});
 }
 
-ops::AdamW TrainingStep::adamw_arguments(const Tensors& t, const OptimizerShard& optimizer) const {
+ops::AdamW TrainingStep::adamw_arguments(const Tensors& t, const OptimizerShard& optimizer,
+                                         const std::vector<Tensor>& gradients) const {
   ops::AdamW a;
-  const std::vector<Tensor> p = pieces_of(optimizer.pieces, t.parameters.tensors()),
-                            g = pieces_of(optimizer.pieces, t.gradients.front().tensors());
+  const std::vector<Tensor>& p = optimizer.parameters;
   for (std::size_t i = 0; i < p.size(); ++i) {
     const bool decays = options_.decay_all || p[i].shape.rank() > 1;
     const bool rounded = !optimizer.masters.empty() && p[i].dtype != optimizer.masters[i].dtype;
     const ShardPiece& piece = optimizer.pieces[i];
     a.tensors.push_back({.parameter = p[i],
                          .master = rounded ? optimizer.masters[i] : Tensor(),
-                         .gradient = g[i],
+                         .gradient = gradients[i],
                          .m = optimizer.m[i],
                          .v = optimizer.v[i],
                          .weight_decay = decays ? options_.weight_decay : 0,
@@ -326,7 +426,11 @@ void TrainingStep::forward_backward() {
   slot.tokens.upload(context_.stream());
   slot.targets.upload(context_.stream());
   slices_[sums_].run(context_, [&] { run_slice(tensors(), sums_); });
-  ++sums_;
+  if (divides_gradients()) {
+    add_unit(layers_.others());
+  } else {
+    ++sums_;
+  }
   slot.losses.download(context_.stream());
   slot.done->record(context_.stream());
   slot.step = (begun_ - 1) % kStepsInFlight;
@@ -334,7 +438,8 @@ void TrainingStep::forward_backward() {
   if (!context_.stream().get()) reclaim(slot);
   next_batch_ = (next_batch_ + 1) % kBatchSlots;
   const std::vector<DecoderParameters>& sums = tensors().gradients;
-  for (int addition = 0; addition < sum_.own().additions[slice_]; ++addition, --sums_) {
+  const int additions = divides_gradients() ? 0 : sum_.own().additions[slice_];
+  for (int addition = 0; addition < additions; ++addition, --sums_) {
     add_gradients(context_, sums[sums_ - 2], sums[sums_ - 1]);
   }
   ++slice_;
@@ -349,8 +454,9 @@ void TrainingStep::gradient_norm() {
   const Tensors& t = tensors();
   const std::vector<Tensor> gradients = t.gradients.front().tensors();
   const Shards blocks = blocks_of(shards_, gradients);
-  if (comm_.size() > 1) sum_.run(context_, shards_, t.gradients, t.received);
-  run_squares(t, of_rank(shards_, comm_), of_rank(blocks, comm_).front().of(t.squares));
+  if (comm_.size() > 1 && !divides_gradients()) sum_.run(context_, shards_, t.gradients, t.received);
+  run_squares(divides_gradients() ? t.sums.levels.front() : pieces_of(of_rank(shards_, comm_), gradients),
+              of_rank(blocks, comm_).front().of(t.squares));
   if (comm_.size() > 1) {
     if (options_.sharding == Sharding::none) gather_shards(comm_, shards_, gradients);
     gather_shards(comm_, blocks, {t.squares});
@@ -376,7 +482,10 @@ void TrainingStep::update(double learning_rate, std::int64_t step) {
   }
   slot.scalars_read->record(context_.stream());
   ops::adamw(context_, adamw_);
-  if (comm_.size() > 1 && options_.sharding != Sharding::none) {
+  if (divides_parameters()) {
+    held_layer_.reset();
+    holds_others_ = false;
+  } else if (options_.sharding != Sharding::none) {
     gather_shards(comm_, shards_, tensors().parameters.tensors());
   }
 }
@@ -390,7 +499,11 @@ TrainingStep::Result TrainingStep::collect() {
   }
   if (context_.stream().get()) slot.gradient_norm = ops::load_element(slot.norm.tensor(), 0);
   Result result{.norm = slot.gradient_norm};
-  for (const double loss : gathered(comm_, slot.losses)) result.loss_sum += loss;
+  const std::vector<double> losses = gathered(comm_, slot.losses);  // by rank
+  const std::size_t ranks = static_cast<std::size_t>(comm_.size()), of_rank = losses.size() / ranks;
+  for (std::size_t i = 0; i < losses.size(); ++i) {
+    result.loss_sum += losses[divides_gradients() ? i % ranks * of_rank + i / ranks : i];  // by slice
+  }
   return result;
 }
 
@@ -399,7 +512,7 @@ double TrainingStep::forward() {
   slot.tokens.upload(context_.stream());
   slot.targets.upload(context_.stream());
   forward_.run(context_, [&] {
-    tensors().pass->forward(context_);
+    tensors().pass->forward(context_, forward_hooks());
     run_head(tensors(), nullptr);
   });
   slot.losses.download(context_.stream());
@@ -421,10 +534,10 @@ std::optional<std::string> TrainingStep::first_non_finite() {
   const BatchSlot& slot = batch_slots_[static_cast<std::size_t>(next_batch_)];
   slot.tokens.upload(context_.stream());
   slot.targets.upload(context_.stream());
-  tensors().pass->forward(context_);
+  tensors().pass->forward(context_, forward_hooks());
   const DecoderParameters& gradients = tensors().gradients.front();
   run_head(tensors(), &gradients);
-  tensors().pass->backward(context_, gradients);
+  tensors().pass->backward(context_, gradients, forward_hooks());
   return found;
 }
 

@@ -23,6 +23,7 @@
 #include "runtime/captured.hpp"
 #include "runtime/host_view.hpp"
 #include "runtime/planned.hpp"
+#include "train/layer_shards.hpp"
 #include "train/optimizer_shard.hpp"
 #include "train/rank_sum.hpp"
 
@@ -39,7 +40,7 @@ struct StepOptions {
   std::int64_t T = 64;  // tokens of a sequence
   std::int64_t slices = 1;
   Sharding sharding = Sharding::optimizer;  // over several ranks
-  double clip = 1;                 // largest gradient norm; 0: do not clip
+  double clip = 1;                          // largest gradient norm; 0: do not clip
   double beta1 = 0.9, beta2 = 0.95, eps = 1e-8;
   double weight_decay = 0.1;
   Recompute recompute = Recompute::none;
@@ -51,12 +52,15 @@ struct StepOptions {
 class TrainingStep {
  public:
   struct Tensors {
-    DecoderParameters parameters;
-    OptimizerShard optimizer;  // of the parameters that this rank updates
+    DecoderParameters parameters;  // of one layer at a time with Sharding::parameters
+    OptimizerShard optimizer;      // of the parameters that this rank updates
     // A stack of partial sums. After a step's last slice the lowest holds the step's gradients; over several
     // ranks this rank's shard of them, or all with Sharding::none.
     std::vector<DecoderParameters> gradients;
     std::vector<std::vector<Tensor>> received;  // of other ranks (RankSum)
+    // With Sharding::gradients and parameters: this rank's shard of the partial sums. `gradients` is then one
+    // set, of a slice, for one layer at a time.
+    LayerShards::Sums sums;
     DecoderBatch batch;
     Tensor targets;  // (N) int32
     Tensor weights;  // (N) fp32: 1 / tokens of the whole step
@@ -79,10 +83,15 @@ class TrainingStep {
   void allocate();
   std::size_t allocated_bytes() const { return planned_.arenas().allocated_bytes(); }
   const Tensors& tensors() const { return planned_.tensors(); }
-  // Takes the weights that fill() writes in full precision. Not within a step: fill() gets the gradients'
-  // memory.
-  void set_weights(const std::function<void(const DecoderParameters&)>& fill);
-  // For sessions that end before this does.
+  // Takes weights in full precision: masters, rounded to parameters. Not within a step.
+  ParameterWriter full_precision() const;
+  // Takes the parameters of a checkpoint, whose masters come from elsewhere.
+  ParameterWriter parameter_writer() const;
+  // Every rank reads the same parameters in the same order, but only rank 0 gets them.
+  ParameterReader parameter_reader() const;
+  // Takes part in rank 0's reading of all parameters.
+  void give_parameters() const;
+  // For sessions that end before this does. Not with Sharding::parameters.
   DecoderWeights weights() const;
   // Calls write(tensor's name, its next bytes) on rank 0 for all of the optimizer (optimizer_shard.hpp).
   // Every rank makes this call.
@@ -92,6 +101,8 @@ class TrainingStep {
   static constexpr int kStepsInFlight = 2;
   // Begins a step. An Error if kStepsInFlight steps are waiting for collect().
   void begin();
+  // The index within the step of this rank's slice.
+  std::int64_t slice_of_rank(std::int64_t slice) const;
   // The place of the next slice on the host, (B, T) each.
   struct HostBatch {
     Tensor tokens, targets;
@@ -142,14 +153,24 @@ class TrainingStep {
   void reclaim(BatchSlot& slot);
   // Forward, head, backward and the gate. Stores the gradients on top of `below` partial sums.
   void run_slice(const Tensors& t, std::size_t below);
+  bool divides_gradients() const { return options_.sharding >= Sharding::gradients; }
+  bool divides_parameters() const { return options_.sharding == Sharding::parameters; }
+  // Both are empty while the step is recorded.
+  LayerHooks forward_hooks() const;
+  LayerHooks backward_hooks() const;
+  // Fills the place that layers share, or that of the parameters outside of them.
+  void fill_unit(std::size_t unit) const;
+  // Adds the gradients of the present slice.
+  void add_unit(std::size_t unit) const;
   // LM head and classifier, chunk by chunk of rows. With gradients, also the head's backward.
   void run_head(const Tensors& t, const DecoderParameters* gradients);
   // Makes the factor of update() NaN if a loss is not finite. A logit of −inf makes the loss infinite and
   // leaves the gradient finite.
   void run_loss_gate(const Tensors& t, bool first_slice);
-  void run_squares(const Tensors& t, const ShardPieces& pieces, const Tensor& sums);
+  void run_squares(const std::vector<Tensor>& gradients, const Tensor& sums);
   void run_norm(const Tensors& t);
-  ops::AdamW adamw_arguments(const Tensors& t, const OptimizerShard& optimizer) const;
+  ops::AdamW adamw_arguments(const Tensors& t, const OptimizerShard& optimizer,
+                             const std::vector<Tensor>& gradients) const;
 
   Context& context_;
   StepOptions options_;
@@ -157,6 +178,10 @@ class TrainingStep {
   RankSum sum_;
   Shards shards_;   // of the gradients, by rank
   Shards updates_;  // of the parameters that ranks update: the same, or all of them for everyone
+  LayerShards layers_;
+  // With Sharding::parameters: what is in the layers' place, and whether the other parameters are there.
+  mutable std::optional<std::size_t> held_layer_;
+  mutable bool holds_others_ = false;
   Planned<Tensors> planned_;
   std::uint64_t plan_hash_ = 0;
   ops::AdamW adamw_;

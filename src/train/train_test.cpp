@@ -87,7 +87,7 @@ class TrainerOnDevice : public TrainerTest, public ::testing::WithParamInterface
     Context context(ContextOptions{}, device_);
     TrainingStep step(context, o);
     step.allocate();
-    step.set_weights([&](const auto& weights) { o.model->initialize(1, weights); });
+    o.model->initialize(1, step.full_precision());
     const auto weights = [&] {
       const HostView view = downloaded(full_precision(step, "h.1.mlp.c_fc.weight"), context.stream());
       std::vector<double> values;
@@ -348,7 +348,7 @@ TEST_P(TrainerOnDevice, NonFiniteNamesTensorAndOperationBeforeTouchingWeights) {
   Context context(ContextOptions{}, device_);
   TrainingStep step(context, o.step);
   step.allocate();
-  step.set_weights([&](const auto& weights) { o.step.model->initialize(1, weights); });
+  o.step.model->initialize(1, step.full_precision());
   EXPECT_EQ(step.first_non_finite(), std::nullopt);
   const Tensor& weight = step.tensors().parameters.at("h.1.mlp.c_fc.weight");
   write_on_host(weight.view({weight.elements()}).slice(0, 5, 1), context.stream(), [](const Tensor& element) {
@@ -373,7 +373,7 @@ TEST_P(TrainerOnDevice, AnInfiniteLossBesideFiniteGradientsNeverReachesTheWeight
     step.allocate();
     const DecoderParameters& p = step.tensors().parameters;
     const Tensor &wte = p.at("wte.weight"), &bias = p.at("ln_f.bias");
-    o.model->initialize(1, p);
+    o.model->initialize(1, writer_to(p));
     const auto fill = [&](const Tensor& t, float value) {
       write_on_host(t, context.stream(), [&](const Tensor& host) {
         std::fill_n(host.as<float>(), static_cast<std::size_t>(host.elements()), value);

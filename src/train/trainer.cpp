@@ -94,6 +94,10 @@ TrainOptions checked(TrainOptions options, const Context& context, const Comm& c
     throw UsageError(fmt::format("is a GPU, and {} ranks train on CPUs only", comm.size()), "--device",
                      "use --device cpu, or start one process");
   }
+  if (comm.size() > 1 && options.step.sharding == Sharding::parameters && options.sample_every > 0) {
+    throw UsageError("needs all weights on rank 0, and --shard parameters divides them", "--sample-every",
+                     "leave it out, or use --shard gradients");
+  }
   options.step.halt_on_non_finite = options.on_non_finite == OnNonFinite::stop;
   options.step.rounding_seed = options.seed;
   return options;
@@ -228,15 +232,13 @@ std::optional<std::int64_t> Trainer::resumed_step() const {
 void Trainer::start() {
   step_.allocate();
   if (resume_from_) {
-    load_checkpoint(*resume_from_, step_.tensors(), context_.stream());
+    load_checkpoint(*resume_from_, step_, context_.stream());
   } else if (options_.initial_model.empty()) {
-    step_.set_weights(
-        [this](const auto& weights) { options_.step.model->initialize(options_.seed, weights); });
+    options_.step.model->initialize(options_.seed, step_.full_precision());
   } else {
-    step_.set_weights(
-        [this](const auto& weights) { options_.step.model->load(options_.initial_model, weights); });
+    options_.step.model->load(options_.initial_model, step_.full_precision());
   }
-  if (comm_.size() > 1) compare_weights();
+  if (comm_.size() > 1 && options_.step.sharding != Sharding::parameters) compare_weights();
   if (options_.sample_every > 0 && leads()) {
     generator_ = std::make_unique<Generator>(context_, step_.weights());
   }
@@ -274,15 +276,17 @@ bool Trainer::unless_stopped(const std::function<void()>& work) {
 
 void Trainer::load_slice(std::int64_t step, std::int64_t slice) {
   const TrainingStep::HostBatch batch = step_.host_batch();
-  const std::int64_t first = comm_.rank() * slices_of_rank();
-  loader_.load(options_.overfit ? 0 : step, (first + slice) * options_.step.B, batch.tokens, batch.targets);
+  loader_.load(options_.overfit ? 0 : step, step_.slice_of_rank(slice) * options_.step.B, batch.tokens,
+               batch.targets);
 }
 
 void Trainer::throw_non_finite(double loss, double norm) {
   std::optional<std::string> culprit;
-  for (std::int64_t slice = 0; slice < slices_of_rank() && !culprit; ++slice) {
+  for (std::int64_t slice = 0; slice < slices_of_rank();
+       ++slice) {  // all: ranks may need each other's layers
     load_slice(step_index_, slice);
-    culprit = step_.first_non_finite();
+    const auto found = step_.first_non_finite();
+    if (!culprit) culprit = found;
   }
   const std::vector<std::string> all = comm_.all_gather(culprit.value_or(""));
   const auto named = std::ranges::find_if(all, [](const std::string& name) { return !name.empty(); });
@@ -383,6 +387,9 @@ double Trainer::validate_loss() {
     std::fill_n(batch.targets.as<std::int32_t>() + used, rest, -1);
     sums.push_back(step_.forward());
   }
+  // A rank with fewer batches than others still takes part in their exchange of layers.
+  const std::int64_t most = (batches + comm_.size() - 1) / comm_.size();
+  for (auto ran = static_cast<std::int64_t>(sums.size()); ran < most; ++ran) step_.forward();
   double sum = 0;
   for (const double of_batch : gathered(comm_, sums)) sum += of_batch;
   return sum / static_cast<double>(samples * s.T);
@@ -404,15 +411,11 @@ void Trainer::draw_sample() {
 }
 
 // The others wait: one that ended would end rank 0 while it writes.
-void Trainer::on_rank0(const std::function<void()>& write) const {
-  if (leads()) write();
-  comm_.barrier();
-}
-
 void Trainer::write_checkpoint() {
   if (leads()) {
     save();
   } else {
+    step_.give_parameters();
     step_.gather_optimizer({});
   }
   comm_.barrier();
@@ -436,8 +439,8 @@ void Trainer::save() {
                         {"seconds", unreported_->seconds},
                         {"skipped", unreported_->skipped}};
   }
-  const fs::path path = save_checkpoint(options_.out, state, *options_.step.model, end_of_text_,
-                                        options_.data, step_, context_.stream());
+  const fs::path path =
+      save_checkpoint(options_.out, state, *options_.step.model, end_of_text_, options_.data, step_);
   damaged_.erase(step_index_);
   for (const std::string& failure :
        prune_checkpoints(options_.out, options_.keep, options_.keep_every, damaged_)) {
@@ -447,13 +450,15 @@ void Trainer::save() {
 }
 
 void Trainer::write_model() {
-  on_rank0([this] { save_model(); });
+  leads() ? save_model() : step_.give_parameters();
+  comm_.barrier();
 }
 
 void Trainer::save_model() {
   origin_.step = step_index_;
   AtomicFolder folder(options_.out / "model", replaceable_model_folder());
-  options_.step.model->save(folder.folder(), step_.tensors().parameters, end_of_text_, context_.stream());
+  options_.step.model->save(folder.folder(), step_.tensors().parameters, step_.parameter_reader(),
+                            end_of_text_);
   copy_tokenizer(options_.data, folder.folder());
   write_origin(folder.folder(), origin_);
   folder.commit();

@@ -113,7 +113,6 @@ class Trainer {
   // Rank 0 writes it, and the others note that it is there.
   void write_checkpoint();
   void write_model();
-  void on_rank0(const std::function<void()>& write) const;
   void save();
   void save_model();
   void write_metrics(const StepReport& report, std::optional<double> val_loss);

@@ -1,0 +1,176 @@
+#include "train/layer_shards.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "core/error.hpp"
+#include "ops/gradient_sum/gradient_sum.hpp"
+#include "train/slice_tree.hpp"
+
+namespace warpwright {
+namespace {
+
+// The layer of a parameter, or the number of layers for one outside of them.
+std::size_t unit_of(const LayerParameters& l, std::size_t parameter) {
+  const bool inside = parameter >= l.first && parameter < l.first + l.each * l.layers;
+  return inside ? (parameter - l.first) / l.each : l.layers;
+}
+
+std::vector<Tensor> at(const std::vector<Tensor>& tensors, const std::vector<std::size_t>& indices) {
+  std::vector<Tensor> list;
+  for (const std::size_t i : indices) list.push_back(tensors[i]);
+  return list;
+}
+
+// Places tensors of these shapes in `memory`, one after the other.
+std::vector<Tensor> placed(const std::vector<Tensor>& like, const Tensor& memory) {
+  std::vector<Tensor> list;
+  std::int64_t first = 0;
+  for (const Tensor& t : like) {
+    list.push_back(memory.slice(0, first, t.elements()).view(t.shape));
+    constexpr std::int64_t kElements = kAlignment / 4;
+    first += (t.elements() + kElements - 1) / kElements * kElements;
+  }
+  return list;
+}
+
+// The elements that placed() needs.
+std::int64_t elements_for(const std::vector<Tensor>& like) {
+  std::int64_t elements = 0;
+  for (const Tensor& t : like) elements += t.elements() + static_cast<std::int64_t>(kAlignment);
+  return elements;
+}
+
+}  // namespace
+
+DecoderParameters allocate_one_layer(const Decoder& decoder, DType dtype, Category category,
+                                     std::string_view prefix, Allocator& allocator) {
+  Recorder recorder;
+  const LayerParameters l = decoder.layer_parameters();
+  std::vector<Tensor> of_layer;
+  DecoderParameters all;
+  std::size_t index = 0;
+  for (const auto& [name, t] : decoder.allocate_parameters(dtype, category, "", recorder)) {
+    const std::size_t unit = unit_of(l, index), in_layer = (index - l.first) % l.each;
+    ++index;
+    if (unit == l.layers) {
+      all.append(name, allocator.allocate(std::string(prefix) + name, t.dtype, t.shape, category));
+      continue;
+    }
+    if (unit == 0) {
+      of_layer.push_back(
+          allocator.allocate(fmt::format("{}layer.{}", prefix, in_layer), t.dtype, t.shape, category));
+    }
+    if (of_layer[in_layer].shape != t.shape || of_layer[in_layer].dtype != t.dtype) {
+      throw Error(fmt::format("{} has another shape than in the first layer", name), "--shard",
+                  "use optimizer");
+    }
+    all.append(name, of_layer[in_layer]);
+  }
+  return all;
+}
+
+LayerShards::LayerShards(const Comm& comm, const Decoder& decoder, const Shards& shards, std::int64_t slices)
+    : comm_(comm) {
+  const LayerParameters l = decoder.layer_parameters();
+  units_.assign(l.layers + 1, Unit(shards.size()));
+  for (std::size_t r = 0; r < shards.size(); ++r) {
+    for (std::size_t i = 0; i < shards[r].size(); ++i) {
+      Part& part = units_[unit_of(l, shards[r][i].tensor)][r];
+      part.indices.push_back(i);
+      part.pieces.push_back(shards[r][i]);
+    }
+  }
+  additions_ = slice_tree(slice_nodes(0, slices), slices).additions;
+  std::size_t height = 0;
+  for (const int additions : additions_) {
+    heights_.push_back(height);
+    if (additions == 0) depth_ = std::max(depth_, height + 1);
+    height = height + 1 - static_cast<std::size_t>(additions);
+  }
+}
+
+LayerShards::Sums LayerShards::allocate_sums(const std::vector<Tensor>& gradients,
+                                             Allocator& allocator) const {
+  Sums sums;
+  sums.levels.resize(depth_);
+  std::int64_t largest = 0;
+  for (const Unit& unit : units_) {
+    largest = std::max(largest, elements_for(pieces_of(mine(unit).pieces, gradients)));
+  }
+  for (std::size_t level = 0; level < depth_; ++level) {
+    // By the piece's index in the shard, which is its place in the order of all parameters.
+    std::vector<std::pair<std::size_t, Tensor>> pieces;
+    for (const Unit& unit : units_) {
+      for (std::size_t i = 0; i < mine(unit).pieces.size(); ++i) {
+        pieces.emplace_back(mine(unit).indices[i], mine(unit).pieces[i].of(gradients));
+      }
+    }
+    std::ranges::sort(pieces, {}, &std::pair<std::size_t, Tensor>::first);
+    for (const auto& [index, like] : pieces) {
+      sums.levels[level].push_back(allocator.allocate(fmt::format("sum_{}.{}", level + 1, index), like.dtype,
+                                                      like.shape, Category::gradients));
+    }
+  }
+  for (int r = 1; r < comm_.size(); ++r) {
+    sums.received.push_back(allocator.allocate(fmt::format("received_{}", r), gradients.front().dtype,
+                                               {largest}, Category::gradients));
+  }
+  return sums;
+}
+
+// The same additions, in the same order, as on a stack of all gradients.
+void LayerShards::push(Context& context, std::size_t leaf, const std::vector<std::size_t>& indices,
+                       const std::vector<Tensor>& addends, const Sums& sums) const {
+  const auto level = [&](std::size_t height) { return at(sums.levels[height], indices); };
+  const std::size_t height = heights_[leaf];
+  if (additions_[leaf] == 0) {
+    const std::vector<Tensor> to = level(height);
+    for (std::size_t i = 0; i < to.size(); ++i) copy(to[i], addends[i], context.stream());
+    return;
+  }
+  ops::gradient_sum(context, {.sums = level(height - 1), .addends = addends});
+  for (std::size_t done = 1; done < static_cast<std::size_t>(additions_[leaf]); ++done) {
+    ops::gradient_sum(context, {.sums = level(height - 1 - done), .addends = level(height - done)});
+  }
+}
+
+void LayerShards::add(Context& context, std::size_t unit, std::int64_t round,
+                      const std::vector<Tensor>& gradients, const Sums& sums) const {
+  const Unit& parts = units_[unit];
+  const std::vector<Tensor> own = pieces_of(mine(parts).pieces, gradients);
+  std::vector<Comm::Outgoing> send;
+  std::vector<Comm::Incoming> receive;
+  std::vector<std::vector<Tensor>> addends;  // by rank
+  std::size_t other = 0;
+  for (int r = 0; r < comm_.size(); ++r) {
+    if (r == comm_.rank()) {
+      addends.push_back(own);
+      continue;
+    }
+    for (const Tensor& piece : pieces_of(parts[static_cast<std::size_t>(r)].pieces, gradients)) {
+      send.push_back({r, bytes_of(piece)});
+    }
+    addends.push_back(placed(own, sums.received[other++]));
+    for (const Tensor& piece : addends.back()) receive.push_back({r, bytes_of(piece)});
+  }
+  comm_.all_to_all(send, receive);
+  for (std::size_t r = 0; r < addends.size(); ++r) {
+    const std::size_t leaf = static_cast<std::size_t>(round * comm_.size()) + r;
+    push(context, leaf, mine(parts).indices, addends[r], sums);
+  }
+}
+
+void LayerShards::gather(std::size_t unit, const std::vector<Tensor>& stored,
+                         const std::vector<Tensor>& whole, const Stream& stream) const {
+  Shards shards;
+  for (const Part& part : units_[unit]) shards.push_back(part.pieces);
+  const Part& own = mine(units_[unit]);
+  for (std::size_t i = 0; i < own.pieces.size(); ++i) {
+    copy(own.pieces[i].of(whole), stored[own.indices[i]], stream);
+  }
+  gather_shards(comm_, shards, whole);
+}
+
+}  // namespace warpwright
