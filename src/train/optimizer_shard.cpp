@@ -60,21 +60,24 @@ std::vector<OptimizerTensor> optimizer_tensors(const DecoderParameters& paramete
 void gather_tensor(const Comm& comm, const Shards& shards, std::size_t parameter, const Tensor& like,
                    const std::vector<Tensor>& mine, const Stream& stream,
                    const std::function<void(std::span<const std::byte> bytes)>& write) {
+  const Device device = mine.empty() ? Device{} : mine.front().device;
   for (int owner = 0; owner < static_cast<int>(shards.size()); ++owner) {
     const ShardPieces& pieces = shards[static_cast<std::size_t>(owner)];
     const auto piece = std::ranges::find(pieces, parameter, &ShardPiece::tensor);
     if (piece == pieces.end()) continue;
+    const Shape shape = piece->of(like).shape;
     if (comm.rank() == owner) {
-      const HostView host = downloaded(mine[static_cast<std::size_t>(piece - pieces.begin())], stream);
+      const Tensor& own = mine[static_cast<std::size_t>(piece - pieces.begin())];
       if (owner == 0) {
-        write(bytes_of(host.tensor()));
+        write(bytes_of(downloaded(own, stream).tensor()));
       } else {
-        comm.all_to_all({{0, bytes_of(host.tensor())}}, {});
+        comm.all_to_all({{0, bytes_of(own)}}, {});
       }
     } else if (comm.rank() == 0) {
-      std::vector<std::byte> bytes(piece->of(like).bytes());
-      comm.all_to_all({}, {{owner, bytes}});
-      write(bytes);
+      HeapAllocator landing(device);
+      const Tensor received = landing.allocate("received", like.dtype, shape, Category::optimizer);
+      comm.all_to_all({}, {{owner, bytes_of(received)}});
+      write(bytes_of(downloaded(received, stream).tensor()));
     }
   }
 }

@@ -425,7 +425,9 @@ void TrainingStep::forward_backward() {
   BatchSlot& slot = batch_slots_[static_cast<std::size_t>(next_batch_)];
   slot.tokens.upload(context_.stream());
   slot.targets.upload(context_.stream());
-  slices_[sums_].run(context_, [&] { run_slice(tensors(), sums_); });
+  const auto work = [this] { run_slice(tensors(), sums_); };
+  // What the hooks do changes from slice to slice, and a graph would repeat the first.
+  divides_gradients() ? work() : slices_[sums_].run(context_, work);
   if (divides_gradients()) {
     add_unit(layers_.others());
   } else {
@@ -511,10 +513,11 @@ double TrainingStep::forward() {
   const BatchSlot& slot = batch_slots_[static_cast<std::size_t>(next_batch_)];
   slot.tokens.upload(context_.stream());
   slot.targets.upload(context_.stream());
-  forward_.run(context_, [&] {
+  const auto work = [this] {
     tensors().pass->forward(context_, forward_hooks());
     run_head(tensors(), nullptr);
-  });
+  };
+  divides_parameters() ? work() : forward_.run(context_, work);
   slot.losses.download(context_.stream());
   context_.synchronize();
   return sum_of(slot.losses.tensor());
