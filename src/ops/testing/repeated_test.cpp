@@ -48,11 +48,11 @@ TEST(Repeated, PackedSequencesAndTheirStrides) {
 
 TEST(Repeated, SumsOfAnotherKind) {
   Fixture fixture(4);
-  auto args = global_norm_kernels::make({{50, 3}}, DType::f32, fixture);
+  auto args = global_norm_kernels::make_norm(53, DType::f32, fixture);
   args.scale = {};
   EXPECT_EQ(
       check_repeated(global_norm_op(), kReference, fixture, args, few,
-                     {.beyond = "gradient",
+                     {.beyond = "sums",
                       .elements = 5000,
                       .once = {"norm"},
                       .sum = [](double, double norm, double times) { return std::sqrt(times) * norm; }}),
