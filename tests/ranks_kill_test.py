@@ -1,0 +1,130 @@
+#!/usr/bin/env python3
+"""Kills ranks of a training at random moments, resumes with other numbers of ranks and other --shard, and compares the end.
+
+    ranks_kill_test.py WARPWRIGHT [--kills N]
+
+Each time the other ranks must end within 30 s, with at most one line of the program. The weights, the optimizer and the
+losses at the end must be those of a run that nobody disturbed.
+"""
+
+import argparse
+import array
+import json
+import os
+import pathlib
+import random
+import shutil
+import signal
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+
+STEPS = 60
+MOST_SECONDS = 30
+RANKS = [1, 2, 3, 4, 6]
+SHARDS = ["none", "optimizer", "gradients", "parameters"]
+
+
+def write_shard(path, tokens):
+    """llm.c's format: 256 words of header, then ids of 16 bits."""
+    header = struct.pack("<3i", 20240520, 1, len(tokens)).ljust(1024, b"\0")
+    path.write_bytes(header + array.array("H", tokens).tobytes())
+
+
+def training(program, data, out, more):
+    words = [program, "train", "--data", data, "--out", out, "--resume"]
+    words += "--vocab 64 --layers 2 --heads 2 --channels 64 --context 16 --batch 2 --total-batch 384 --threads 1".split()
+    return [str(word) for word in [*words, "--steps", STEPS, "--checkpoint-every", 3, *more]]
+
+
+def on_ranks(ranks, words):
+    return ["mpirun", "--oversubscribe", "--allow-run-as-root", "-n", str(ranks), *words] if ranks > 1 else words
+
+
+def ranks_of(launcher):
+    children = pathlib.Path(f"/proc/{launcher}/task/{launcher}/children").read_text().split()
+    return [int(child) for child in children]
+
+
+def kill_one(process, ranks):
+    """Kills a rank after a random time; true if the run had not ended before."""
+    time.sleep(random.uniform(0.05, 2.5))
+    if process.poll() is not None:
+        return False
+    victims = ranks_of(process.pid) if ranks > 1 else [process.pid]
+    if not victims:
+        return False
+    os.kill(random.choice(victims), signal.SIGKILL)
+    return True
+
+
+def end_of(process):
+    try:
+        _, err = process.communicate(timeout=MOST_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        sys.exit(f"the other ranks were still there after {MOST_SECONDS} s")
+    own = [line for line in err.decode().splitlines() if line.startswith("warpwright: ") and "was " not in line]
+    if len([line for line in own if "rank" in line]) > 1:
+        sys.exit("more than one rank reported the end:\n" + "\n".join(own))
+    return process.returncode, err.decode()
+
+
+def result_of(run):
+    losses = [(row["step"], row["loss"], row["norm"]) for row in map(json.loads, (run / "metrics.jsonl").read_text().splitlines())]
+    optimizer = (run / f"checkpoints/step_{STEPS:08}/optimizer.safetensors").read_bytes()
+    return losses, (run / "model/model.safetensors").read_bytes(), optimizer
+
+
+def disturbed(program, data, run, kills):
+    """Runs to the end, with up to `kills` kills on the way. Returns how many there were."""
+    done = 0
+    while True:
+        ranks, shard = random.choice(RANKS), random.choice(SHARDS)
+        process = subprocess.Popen(on_ranks(ranks, training(program, data, run, ["--shard", shard])), stdout=subprocess.DEVNULL,
+                                   stderr=subprocess.PIPE)
+        killed = done < kills and kill_one(process, ranks)
+        code, err = end_of(process)
+        if not killed and code == 0 and (run / "model").exists():
+            return done
+        if killed:
+            done += 1
+            if code == 0 and not (run / "model").exists():
+                sys.exit(f"{ranks} ranks: exit code 0 although a rank was killed\n{err}")
+        elif code != 0:
+            sys.exit(f"{ranks} ranks, --shard {shard}: exit code {code}\n{err}")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("warpwright", type=pathlib.Path)
+    parser.add_argument("--kills", type=int, default=4)
+    args = parser.parse_args()
+    if not shutil.which("mpirun"):
+        print("skipped: there is no mpirun")
+        sys.exit(77)
+    seed = time.time_ns()
+    random.seed(seed)
+    print(f"seed {seed}")
+    with tempfile.TemporaryDirectory() as folder:
+        root = pathlib.Path(folder)
+        (root / "data").mkdir()
+        write_shard(root / "data/tokens_train_000001.bin", [i * i % 61 for i in range(9000)])
+        program = args.warpwright.resolve()
+        subprocess.run(training(program, root / "data", root / "whole", []), check=True, stdout=subprocess.DEVNULL,
+                       stderr=subprocess.DEVNULL)
+        wanted = result_of(root / "whole")
+        kills = runs = 0
+        while kills < args.kills:
+            run = root / f"run_{runs}"
+            kills += disturbed(program, root / "data", run, args.kills - kills)
+            if result_of(run) != wanted:
+                sys.exit(f"run {runs} ended with other weights, optimizer or losses")
+            runs += 1
+            print(f"{kills} kills, {runs} runs with the same bits", flush=True)
+
+
+if __name__ == "__main__":
+    main()
