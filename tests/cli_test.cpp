@@ -949,9 +949,11 @@ TEST_F(EncoderCliTest, EmbedRefusesWhatCannotBe) {
   fails(2, embed("texts", {"--dtype", "int8"}), {"--dtype", "int8"});
   fails(2, embed("texts", {"--dtype", "fp16"}), {"--dtype", "a CPU has no fp16"});
   fails(2, embed("texts", {"--over-limit", "ignore"}), {"--over-limit", "ignore"});
-  fails(1, embed("texts", {"--max-length", "1000"}), {"max_length", "1000"});
-  fails(1, embed("texts", {"--max-length", "1"}), {"max_length", "1 tokens", "2 special"});
-  fails(1, embed("texts", {"--batch-tokens", "10"}), {"batch_tokens", "10"});
+  fails(2, embed("texts", {"--max-length", "1000"}),
+        {"--max-length: is 1000, the model has positions for 48"});
+  fails(2, embed("texts", {"--max-length", "1"}), {"--max-length: is 1, a text has 2 special tokens"});
+  fails(2, embed("texts", {"--batch-tokens", "10"}), {"--batch-tokens: is 10", "limit texts to 10 tokens"});
+  fails(2, embed("texts", {"--batch-tokens", "999999999999"}), {"--batch-tokens: is 999999999999"});
   fails(1, {"embed", "--model", path("nowhere"), "--input", path("texts")}, {"nowhere"});
   fails(1, embed("missing"), {"missing"});
   put("empty/config.json", "{}");

@@ -202,7 +202,7 @@ void run(const EmbedFlags& flags) {
   Buffer bias;
   options.model.attention =
       flags.attention.load(context, read_bert_config(flags.encoder.model), options.weights.dtype, bias);
-  Encoder encoder(context, flags.encoder.model, options);
+  Encoder encoder = naming_flags([&] { return Encoder(context, flags.encoder.model, options); });
   flags.attention.require_length(options.model.attention, encoder.max_length());
   encoder.prompt(flags.prompt);  // refuses a missing prompt before any text is read
   std::unique_ptr<Sink> sink;

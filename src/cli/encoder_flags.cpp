@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 #include <sys/stat.h>
 
+#include <utility>
+
 #include "cli/cache_folder.hpp"
 #include "cli/checks.hpp"
 #include "cli/lines.hpp"
@@ -45,6 +47,14 @@ DType encoder_dtype(const std::string& name) {
   if (name == "fp16") return DType::f16;
   throw UsageError(fmt::format("'{}' is not a dtype to compute in", name), "--dtype",
                    "use fp32, tf32 (on a GPU), bf16 or fp16");
+}
+
+UsageError naming_flag(const UsageError& error) {
+  for (const auto& [option, flag] :
+       {std::pair("max_length", "--max-length"), {"batch_tokens", "--batch-tokens"}}) {
+    if (error.where() == option) return {error.problem(), flag, error.remedy()};
+  }
+  return error;
 }
 
 void EncoderFlags::add_to(CLI::App& command) {

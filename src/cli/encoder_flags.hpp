@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "cli/command.hpp"
+#include "core/error.hpp"
 #include "infer/encode.hpp"
 
 namespace warpwright::cli {
@@ -16,6 +17,19 @@ namespace warpwright::cli {
 // The dtype of weights and activations: fp32 for "fp32" and "tf32" (a mode of products), bf16 or fp16.
 // UsageError for any other name.
 DType encoder_dtype(const std::string& name);
+
+// The error with the flag as its place if its place is an encoder's option: "--max-length" for "max_length".
+UsageError naming_flag(const UsageError& error);
+
+// Makes an encoder. If the encoder refuses one of its options, the error names the flag.
+template <class Make>
+auto naming_flags(const Make& make) {
+  try {
+    return make();
+  } catch (const UsageError& error) {
+    throw naming_flag(error);
+  }
+}
 
 struct EncoderFlags {
   std::filesystem::path model;

@@ -75,7 +75,7 @@ void run(const RankFlags& flags) {
   EncoderOptions options = flags.encoder.options();
   options.truncation = truncation_named(flags.truncation);
   Context context(flags.encoder.device.context_options(flags.encoder.dtype), flags.encoder.device.place());
-  Encoder encoder(context, flags.encoder.model, options);
+  Encoder encoder = naming_flags([&] { return Encoder(context, flags.encoder.model, options); });
   const std::int64_t labels = encoder.labels();
   if (labels == 0) {
     throw Error("has no classification head", flags.encoder.model.string(),

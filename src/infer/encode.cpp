@@ -63,18 +63,18 @@ Encoder::Encoder(Context& context, const std::filesystem::path& folder, const En
   check_lowercase(folder, tokenizer_);
   max_length_ = options.max_length > 0 ? options.max_length : model_.max_length();
   if (max_length_ > config.max_length()) {
-    throw Error(fmt::format("{} tokens, the model has positions for {}", max_length_, config.max_length()),
-                "max_length", "lower it");
+    throw UsageError(fmt::format("is {}, the model has positions for {}", max_length_, config.max_length()),
+                     "max_length", "lower it");
   }
   if (const auto special = static_cast<std::int64_t>(tokenizer_.special_tokens(false));
       max_length_ < special) {
-    throw Error(fmt::format("{} tokens, a text has {} special ones", max_length_, special), "max_length",
-                "raise it");
+    throw UsageError(fmt::format("is {}, a text has {} special tokens", max_length_, special), "max_length",
+                     "raise it");
   }
   if (max_length_ > model_.options().max_batch_tokens) {
-    throw Error(fmt::format("a batch of {} tokens cannot hold a text of {}",
-                            model_.options().max_batch_tokens, max_length_),
-                "batch_tokens", "raise it, or lower max_length");
+    const std::int64_t most = model_.options().max_batch_tokens;
+    throw UsageError(fmt::format("is {}, a text may have {} tokens", most, max_length_), "batch_tokens",
+                     fmt::format("raise it, or limit texts to {} tokens", most));
   }
 }
 

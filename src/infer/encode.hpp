@@ -57,8 +57,9 @@ struct EncodeProgress {
 class Encoder {
  public:
   // Reads the folder's tokenizer and model. The Context must outlive the Encoder. Throws Error if the two do
-  // not fit each other, or the options do not fit them. An Encoder that is given the weights of another one
-  // of the same folder (model().weights()) shares them; options.weights then has no effect.
+  // not fit each other, and UsageError, whose place is "max_length" or "batch_tokens", if an option does not
+  // fit them. An Encoder that is given the weights of another one of the same folder (model().weights())
+  // shares them; options.weights then has no effect.
   Encoder(Context& context, const std::filesystem::path& folder, const EncoderOptions& options = {},
           std::shared_ptr<const BertWeights> weights = {});
 

@@ -245,10 +245,10 @@ TEST_F(EncodeTest, HostileTexts) {
 TEST_F(EncodeTest, RefusesWhatDoesNotFit) {
   EncoderOptions options;
   options.max_length = 49;
-  EXPECT_THROW(Encoder(context, folder, options), Error);
+  EXPECT_THROW(Encoder(context, folder, options), UsageError);
   options.max_length = 40;
   options.model.max_batch_tokens = 39;
-  EXPECT_THROW(Encoder(context, folder, options), Error);
+  EXPECT_THROW(Encoder(context, folder, options), UsageError);
   Encoder encoder(context, folder);
   std::vector<float> out(kSize);
   EXPECT_THROW(encoder.embed(Texts{"a", "b"}, out), Error);

@@ -60,12 +60,12 @@ std::int64_t read_rows(const Tensor& host, std::int64_t rows, std::span<float> o
 
 BertOptions checked(BertOptions options) {
   if (options.max_batch_tokens < 1 || options.max_batch_tokens > kMostBatchTokens) {
-    throw Error(fmt::format("{} tokens in a batch", options.max_batch_tokens), "the encoder's options",
-                fmt::format("give 1 to {}", kMostBatchTokens));
+    throw UsageError(fmt::format("is {}", options.max_batch_tokens), "batch_tokens",
+                     fmt::format("give 1 to {}", kMostBatchTokens));
   }
   if (options.max_batch_sequences > kMostBatchTokens) {
-    throw Error(fmt::format("{} sequences in a batch", options.max_batch_sequences), "the encoder's options",
-                fmt::format("give 1 to {}", kMostBatchTokens));
+    throw UsageError(fmt::format("is {}", options.max_batch_sequences), "batch_sequences",
+                     fmt::format("give 1 to {}", kMostBatchTokens));
   }
   if (options.max_batch_sequences <= 0) {
     options.max_batch_sequences = std::min(options.max_batch_tokens, kMostSequences);
