@@ -319,6 +319,10 @@ TEST_F(CliTest, WrongUsageIsExitCode2) {
   fails(2, train_arguments("never"), {"WARPWRIGHT_FORCE", "matmull"});
   setenv("WARPWRIGHT_FORCE", "matmul=cpu.avx1", 1);
   fails(2, train_arguments("never"), {"WARPWRIGHT_FORCE", "cpu.avx1"});
+  setenv("WARPWRIGHT_FORCE", "matmul=\xff\x1b", 1);
+  fails(2, train_arguments("never"), {"WARPWRIGHT_FORCE", "no variant '\ufffd\\x1b'"});
+  setenv("WARPWRIGHT_FORCE", "\xff\x1b=reference", 1);
+  fails(2, train_arguments("never"), {"WARPWRIGHT_FORCE", "no operation '\ufffd\\x1b'"});
   unsetenv("WARPWRIGHT_FORCE");
 }
 

@@ -7,7 +7,6 @@
 
 #include "cli/standard_streams.hpp"
 #include "core/error.hpp"
-#include "core/one_line.hpp"
 
 namespace warpwright::cli {
 namespace {
@@ -65,7 +64,7 @@ void EncoderProgress::report(std::int64_t line, const std::string& error) {
   line_.clear();
   const bool named = errors_are_ == ErrorsAre::in_the_output;
   if (++errors_ <= kPrintedErrors || !named)
-    write_message(fmt::format("line {}: {}\n", line, one_line(error)));
+    write_message(fmt::format("line {}: {}\n", line, plain_line(error)));
 }
 
 std::string EncoderProgress::summary(std::int64_t wasted_tokens, bool json) const {

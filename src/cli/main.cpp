@@ -15,21 +15,21 @@
 #include "cli/standard_streams.hpp"
 #include "cli/waiting.hpp"
 #include "core/error.hpp"
-#include "core/one_line.hpp"
 #include "runtime/mapped_file.hpp"
-#include "text/unicode.hpp"
 
 namespace {
 
 constexpr int kFailed = 1, kWrongUsage = 2;
 
-// One line of valid UTF-8, whatever the message quotes; a very long one keeps its beginning and end.
+// A very long message keeps its beginning and end.
 int fail(int code, std::string_view message) {
   constexpr std::size_t kLongest = 2000;
-  std::string line = warpwright::one_line(message);
-  if (line.size() > kLongest)
-    line = line.substr(0, kLongest / 2) + " … " + line.substr(line.size() - kLongest / 2);
-  warpwright::cli::write_message(fmt::format("warpwright: {}\n", warpwright::text::repair_utf8(line)));
+  std::string line = warpwright::cli::plain_line(message);
+  if (line.size() > kLongest) {
+    const std::string ends = line.substr(0, kLongest / 2) + " … " + line.substr(line.size() - kLongest / 2);
+    line = warpwright::cli::plain_line(ends);  // a cut may divide a character
+  }
+  warpwright::cli::write_message(fmt::format("warpwright: {}\n", line));
   return code;
 }
 

@@ -63,7 +63,7 @@ void add_tokenizer_change_flag(CLI::App& command, bool& allow) {
 }
 
 void notify(const std::string& line) {
-  if (!line.empty()) write_message(line + "\n");
+  if (!line.empty()) write_message(plain_line(line) + "\n");
 }
 
 std::function<void(const std::string&)> notify_of(std::string command) {

@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-#include "core/one_line.hpp"
+#include "cli/standard_streams.hpp"
 
 namespace warpwright::cli {
 
@@ -17,7 +17,7 @@ void SkippedFiles::print() const {
   for (const auto& [name, kind] : kinds_) {
     files += kind.files;
     list += fmt::format("{}{} ({}, first {})", list.empty() ? "" : ", ", name, kind.files,
-                        one_line(kind.first.string()));
+                        plain_line(kind.first.string()));
   }
   if (files > 0) fmt::print("skipped {} files: {}\n", files, list);
 }

@@ -8,6 +8,8 @@
 #include <string>
 
 #include "core/error.hpp"
+#include "core/one_line.hpp"
+#include "text/unicode.hpp"
 
 namespace warpwright::cli {
 namespace {
@@ -47,6 +49,10 @@ void write_output(std::string_view text) {
 void require_whole_output() {
   if (std::fflush(stdout) != 0) throw_system_error("write", kOutput, kRemedy);
   if (std::ferror(stdout) != 0) throw Error("cannot be written to its end", kOutput, kRemedy);
+}
+
+std::string plain_line(std::string_view text) {
+  return text::repair_utf8(one_line(text));
 }
 
 void write_message(std::string_view text) {

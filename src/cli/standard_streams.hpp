@@ -1,6 +1,7 @@
 // Standard input, output and error of a program that anyone may start in any way.
 #pragma once
 
+#include <string>
 #include <string_view>
 
 namespace warpwright::cli {
@@ -15,6 +16,9 @@ void write_output(std::string_view text);
 
 // Throws if something that was printed could not be written.
 void require_whole_output();
+
+// One line of valid UTF-8, whatever the text quotes.
+std::string plain_line(std::string_view text);
 
 // Writes to standard error. If that fails, the message is lost.
 void write_message(std::string_view text);
