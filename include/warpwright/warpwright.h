@@ -298,7 +298,7 @@ typedef struct warpwright_encoder_options {
   int64_t max_batch_tokens;    /* 0: 16384 */
   int64_t max_batch_sequences; /* 0: max_batch_tokens, at most 4096 */
   int64_t max_length;          /* tokens of a text or a pair, with special tokens; 0: the model's */
-  warpwright_dtype dtype;      /* of weights and hidden states: F32, BF16 or F16 */
+  warpwright_dtype dtype;      /* of weights and hidden states: F32, BF16 or, on a GPU, F16 */
   warpwright_pooling pooling;
   warpwright_normalization normalization;
   int32_t batch_invariant; /* not 0: a text's bits do not depend on the other texts in its batch */

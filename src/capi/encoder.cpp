@@ -643,6 +643,11 @@ warpwright_status warpwright_encoder_create(warpwright_context* context,
     const capi::ContextInCall owner(kCreate, context);
     const warpwright_encoder_options known = capi::known_part(kCreate, "options", options);
     const DeviceInfo& device = owner->context.device();
+    if (known.dtype == WARPWRIGHT_F16 && device.device.kind == DeviceKind::cpu) {
+      meaning = WARPWRIGHT_UNSUPPORTED;
+      fail(kCreate, "options.dtype is WARPWRIGHT_F16, and the context is a CPU's",
+           "use WARPWRIGHT_F32 or WARPWRIGHT_BF16, or a GPU's context");
+    }
     meaning = WARPWRIGHT_FAILED;
     claim_threads(device.threads);
     meaning = WARPWRIGHT_INVALID_ARGUMENT;

@@ -545,6 +545,9 @@ static void test_refusals(warpwright_context* context, const char* folder) {
   CHECK_REFUSED(warpwright_encoder_create(context, &options, &encoder), "WARPWRIGHT_F64");
   options.dtype = 77;
   CHECK_REFUSED(warpwright_encoder_create(context, &options, &encoder), "options.dtype is 77");
+  options.dtype = WARPWRIGHT_F16;
+  check_status(warpwright_encoder_create(context, &options, &encoder), WARPWRIGHT_UNSUPPORTED,
+               "options.dtype is WARPWRIGHT_F16, and the context is a CPU's; use WARPWRIGHT_F32", __LINE__);
   options.dtype = WARPWRIGHT_F32;
   options.pooling = 9;
   CHECK_REFUSED(warpwright_encoder_create(context, &options, &encoder), "options.pooling is 9");
@@ -559,7 +562,8 @@ static void test_refusals(warpwright_context* context, const char* folder) {
   CHECK_REFUSED(warpwright_encoder_create(context, &options, &encoder), "options.reserved is 1");
   options.reserved = 0;
   options.max_batch_sequences = INT64_MAX;
-  CHECK_REFUSED(warpwright_encoder_create(context, &options, &encoder), "sequences in a batch");
+  CHECK_REFUSED(warpwright_encoder_create(context, &options, &encoder),
+                "batch_sequences: is 9223372036854775807");
   options.max_batch_sequences = 0;
   options.folder = "/nowhere";
   CHECK_REFUSED(warpwright_encoder_create(context, &options, &encoder), "/nowhere");
