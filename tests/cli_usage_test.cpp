@@ -188,6 +188,8 @@ TEST_F(UsageTest, ValuesThatAreMissing) {
       {{"embed", "--weights-cache", ""}, {"--weights-cache", "is empty"}},
       {{"embed", "--attention-temperature", "1e-300"},
        {"--attention-temperature", "is 1e-300, give a number"}},
+      {{"embed", "--attention-temperature", "1e-38"},
+       {"--attention-temperature", "is 1e-38, give a number of 1e-30 or more"}},
       {{"embed", "--attention-temperature", "-1"}, {"--attention-temperature", "is -1, give a number"}},
       {{"embed", "--stream=on"}, {"--stream", "takes no value"}},
       {{"tokenizer", "train", "--input"}, {"--input: needs a value"}},

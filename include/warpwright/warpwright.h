@@ -404,7 +404,7 @@ typedef struct warpwright_encoder_attention {
   /* Not 0: the mask is on the context's device, as one for pairs must be. 0: it is in the host's memory. If
    * ids are given, the call waits for a mask (sequences, length) to come from the device. */
   int32_t mask_on_device;
-  double temperature; /* above 0; 1 changes nothing */
+  double temperature; /* 1e-30 or more; 1 changes nothing */
 } warpwright_encoder_attention;
 
 /* Turns token ids into a result on the context's device. Ids, offsets and mask are in the host's memory and

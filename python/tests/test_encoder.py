@@ -361,10 +361,10 @@ def test_attention_refusals(device):
         assert refusal(mask) == f"attention_mask: has a value other than 0 and 1 at (1, 4){NOT_SEEN}"
         ones[2, 0, 3, 5] = odd
         assert refusal(ones) == f"attention_mask: has a value other than 0 and 1 at (2, 0, 3, 5){NOT_SEEN}"
-    for temperature, name in ((0, "0"), (-1.0, "-1"), (float("nan"), "nan"), (float("inf"), "inf")):
-        assert refusal(temperature=temperature) == f"temperature: is {name}; give a number above 0"
+    for temperature, name in ((0, "0"), (1e-38, "1e-38"), (-1.0, "-1"), (float("nan"), "nan"), (float("inf"), "inf")):
+        assert refusal(temperature=temperature) == f"temperature: is {name}; give a number of 1e-30 or more"
     for arguments, message in (
-        ({"temperature": "x"}, "temperature: is str; give a number above 0"),
+        ({"temperature": "x"}, "temperature: is str; give a number of 1e-30 or more"),
         ({"attention_mask": "x"}, "attention_mask: is str; give a tensor"),
         ({"attention_mask": torch.ones(3, 6, dtype=torch.complex64)}, "attention_mask: is torch.complex64; give a real dtype"),
     ):

@@ -507,7 +507,7 @@ class Encoder:
         (B, 1, S, S): 1 if the query sees the key; no position is padding. Another shape is a ValueError, and so is another
         value. On a GPU, a value in (B, 1, S, S) is reported by check_mask() or by the next call.
         bias: (heads, S, S) or (B, heads, S, S), added to the scores. With a bias, padding comes last.
-        temperature: divides the scores, before the bias.
+        temperature: divides the scores, before the bias; 1e-30 or more.
         """
         self._require_embedding()
         ids = _host("input_ids", input_ids, torch.int32, None)
@@ -591,7 +591,7 @@ class Encoder:
         if mask is None and bias is None and temperature == 1:
             return None, ()
         if not hasattr(temperature, "__float__"):
-            raise TypeError(f"temperature: is {type(temperature).__name__}; give a number above 0")
+            raise TypeError(f"temperature: is {type(temperature).__name__}; give a number of 1e-30 or more")
         attention = _Attention(size=ctypes.sizeof(_Attention), temperature=temperature)
         if mask is not None:
             mask = _library.mask_tensor(mask)

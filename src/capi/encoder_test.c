@@ -450,7 +450,10 @@ static void test_attention(warpwright_context* context, const char* folder) {
   CHECK(fabsf(got[0] - wanted[0]) > 1e-6f);
 
   attention.temperature = 0;
-  CHECK_REFUSED(run_with(encoder, packed, &attention), "temperature: is 0; give a number above 0");
+  CHECK_REFUSED(run_with(encoder, packed, &attention), "temperature: is 0; give a number of 1e-30 or more");
+  attention.temperature = 1e-38;
+  CHECK_REFUSED(run_with(encoder, packed, &attention),
+                "temperature: is 1e-38; give a number of 1e-30 or more");
   attention.temperature = 1;
   attention.bias_shape[0] = NH + 1;
   CHECK_REFUSED(run_with(encoder, packed, &attention), "bias: has shape (");

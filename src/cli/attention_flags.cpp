@@ -22,7 +22,7 @@ void AttentionFlags::add_to(CLI::App& command) {
       .add_option("--attention-temperature", temperature,
                   "Divide the attention scores by this before the bias is added")
       ->capture_default_str()
-      ->check(above_zero());
+      ->check(float_at_least(kLeastTemperature));
 }
 
 void AttentionFlags::require_length(const BertAttention& attention, std::int64_t longest) const {

@@ -92,15 +92,15 @@ CLI::Validator at_least(std::int64_t least) {
       "");
 }
 
-CLI::Validator above_zero() {
+CLI::Validator float_at_least(float least) {
   return CLI::Validator(
-      [](std::string& text) {
+      [least](std::string& text) {
         double number = 0;
         if (parse(text, number) != std::errc()) return std::string();  // check_values() says why
         const auto stored = static_cast<float>(number);
-        return stored > 0 && std::isfinite(stored)
+        return stored >= least && std::isfinite(stored)
                    ? std::string()
-                   : fmt::format("is {}, give a number above 0 that fp32 can hold", text);
+                   : fmt::format("is {}, give a number of {} or more that fp32 can hold", text, least);
       },
       "");
 }

@@ -11,8 +11,8 @@ namespace warpwright::cli {
 // Accepts whole numbers of at least `least`.
 CLI::Validator at_least(std::int64_t least);
 
-// Accepts finite numbers that are above 0 as a float, too.
-CLI::Validator above_zero();
+// Accepts numbers of at least `least` that are finite as a float.
+CLI::Validator float_at_least(float least);
 
 // Accepts one of these words; the message suggests the nearest.
 CLI::Validator one_of(std::vector<std::string> choices);

@@ -58,8 +58,9 @@ void require_bias_values(const std::string& where, const Tensor& bias) {
 void check_attention(const BertConfig& config, DType dtype, Device device, std::int64_t S,
                      std::int64_t longest, const BertAttention& attention) {
   const float temperature = attention.temperature;
-  if (!(temperature > 0) || !std::isfinite(temperature)) {
-    throw Error(fmt::format("is {}", temperature), "temperature", "give a number above 0");
+  if (!(temperature >= kLeastTemperature) || !std::isfinite(temperature)) {
+    throw Error(fmt::format("is {}", temperature), "temperature",
+                fmt::format("give a number of {} or more", kLeastTemperature));
   }
   const Tensor &bias = attention.bias, &mask = attention.mask;
   if (bias || bias.shape.rank() > 0) {  // an empty one may have no memory

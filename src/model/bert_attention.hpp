@@ -9,6 +9,9 @@
 
 namespace warpwright {
 
+// Scores that fp16 holds stay finite in fp32 when they are divided by this.
+inline constexpr float kLeastTemperature = 1e-30f;
+
 // Query i of a sequence sees key j with the score q_i·k_j / (√HS · temperature) + bias_ij, unless mask_ij is
 // 0. A query that sees no key gets 0. i and j count a sequence's tokens in the batch. L is at least the
 // number of tokens of every sequence. Both tensors are on the encoder's device and stay as they are until the
@@ -16,7 +19,7 @@ namespace warpwright {
 struct BertAttention {
   Tensor bias{};  // (NH, L, L) for all sequences or (S, NH, L, L), of the weights' dtype; may be missing
   Tensor mask{};  // (S, 1, L, L), see ops/padding/mask.hpp; may be missing
-  float temperature = 1;  // above 0
+  float temperature = 1;  // at least kLeastTemperature, and finite
 
   bool changes_anything() const { return bias || mask || temperature != 1; }
 };

@@ -251,10 +251,11 @@ TEST(BertAttention, RefusesWhatDoesNotFit) {
     const auto bias = [&](const Shape& shape) {
       return refusal({.bias = model.tensor(model.dtype(), shape, zeros)});
     };
-    EXPECT_EQ(refusal({.temperature = 0}), "temperature: is 0; give a number above 0");
-    EXPECT_EQ(refusal({.temperature = -1}), "temperature: is -1; give a number above 0");
-    EXPECT_EQ(refusal({.temperature = NAN}), "temperature: is nan; give a number above 0");
-    EXPECT_EQ(refusal({.temperature = kInfinity}), "temperature: is inf; give a number above 0");
+    EXPECT_EQ(refusal({.temperature = 0}), "temperature: is 0; give a number of 1e-30 or more");
+    EXPECT_EQ(refusal({.temperature = 1e-38f}), "temperature: is 1e-38; give a number of 1e-30 or more");
+    EXPECT_EQ(refusal({.temperature = -1}), "temperature: is -1; give a number of 1e-30 or more");
+    EXPECT_EQ(refusal({.temperature = NAN}), "temperature: is nan; give a number of 1e-30 or more");
+    EXPECT_EQ(refusal({.temperature = kInfinity}), "temperature: is inf; give a number of 1e-30 or more");
     const std::string remedy = "; give (2, L, L) or (2, 2, L, L) with L of at least 3";
     for (const Shape& shape : {Shape{3, 3}, Shape{2, 2, 2}, Shape{3, 3, 3}, Shape{2, 3, 4}, Shape{3, 2, 3, 3},
                                Shape{2, 3, 3, 3}}) {
