@@ -33,15 +33,24 @@ target_compile_options(warpwright_flags INTERFACE
   $<$<COMPILE_LANG_AND_ID:CXX,Clang>:-Wno-pass-failed>)
 
 # With CUDA, CUDA's runtime is linked statically, so that the program also starts without a driver.
-# WARPWRIGHT_CUDA_ARCHS has the syntax of CMAKE_CUDA_ARCHITECTURES.
+# WARPWRIGHT_CUDA_ARCHS has the syntax of CMAKE_CUDA_ARCHITECTURES. CMake's native is 90 for a Hopper GPU, but wgmma needs 90a.
 if(WARPWRIGHT_CUDA)
+  set(cuda_archs ${WARPWRIGHT_CUDA_ARCHS})
+  if(cuda_archs STREQUAL "native")
+    if(NOT CMAKE_CUDA_ARCHITECTURES_NATIVE)
+      message(FATAL_ERROR "WARPWRIGHT_CUDA_ARCHS: native, but CUDA finds no GPU on this machine; name the architecture \
+of the GPU that will run the program (90a-real for an H100 or H200), or leave the option out")
+    endif()
+    string(REPLACE "90-real" "90a-real" cuda_archs "${CMAKE_CUDA_ARCHITECTURES_NATIVE}")
+  endif()
+  message(STATUS "GPU kernels: ${cuda_archs}")
   set(CMAKE_CUDA_STANDARD 20)
   set(CMAKE_CUDA_STANDARD_REQUIRED ON)
   set(CMAKE_CUDA_EXTENSIONS OFF)
   if(NOT CMAKE_CUDA20_STANDARD_COMPILE_OPTION)  # CMake 3.25 does not know this option of nvcc
     set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION "-std=c++20")
   endif()
-  set(CMAKE_CUDA_ARCHITECTURES ${WARPWRIGHT_CUDA_ARCHS})
+  set(CMAKE_CUDA_ARCHITECTURES ${cuda_archs})
   set(CMAKE_CUDA_RUNTIME_LIBRARY Static)
   if(WARPWRIGHT_CCACHE)
     set(CMAKE_CUDA_COMPILER_LAUNCHER ${WARPWRIGHT_CCACHE})
@@ -51,6 +60,8 @@ if(WARPWRIGHT_CUDA)
   target_compile_definitions(warpwright_cuda INTERFACE WARPWRIGHT_CUDA=1)
   target_compile_options(warpwright_flags INTERFACE
     "$<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-Wall,-Wextra,-Werror;-Werror=all-warnings;--expt-relaxed-constexpr;-Xfatbin=-compress-all>")
+else()
+  message(STATUS "GPU kernels: none")
 endif()
 
 # For commands, benches' cases and tests: there is much of this code, and its speed does not matter. Optimization would
