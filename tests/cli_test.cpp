@@ -42,6 +42,21 @@ TEST_F(CliTest, AnEncodersLayersAreTimedAlone) {
   EXPECT_EQ(operations(alone), whole);
 }
 
+TEST_F(CliTest, LengthsThatCannotBeBenchedAreNamed) {
+  make_tiny_bert(folder / "bert");
+  const auto refused = [&](const std::string& lengths, const std::vector<std::string>& words,
+                           const std::string& batch = "16384") {
+    fails(2, {"bench", "encoder", "--model", path("bert"), "--lengths", lengths, "--batch-tokens", batch},
+          words);
+  };
+  refused("0", {"--lengths: has no tokens"});
+  refused("5;0x3", {"--lengths: has no tokens"});
+  refused("3,600", {"--lengths: has 600 tokens, the model has positions for 48"});
+  refused("40", {"--lengths: has 40 tokens, a batch holds 30", "--batch-tokens"}, "30");
+  refused("3,y", {"--lengths: \"y\" is not a length"});
+  refused("3", {"--batch-tokens: is 999999999999"}, "999999999999");
+}
+
 // A batch is full if it has its most tokens or its most sequences.
 TEST_F(CliTest, BenchedTextsAreCutIntoBatchesThatFit) {
   succeeds({"bench", "encoder", "--model", "minilm", "--lengths", "0x70,3", "--batch-tokens", "64",

@@ -23,6 +23,7 @@
 #include "runtime/ceiling.hpp"
 #include "runtime/file.hpp"
 #include "runtime/host_view.hpp"
+#include "runtime/json.hpp"
 #include "runtime/philox.hpp"
 
 namespace warpwright::cli {
@@ -46,7 +47,7 @@ std::int64_t number(const std::string& text) {
     used = 0;
   }
   if (used == 0 || used != text.size() || value < 0 || value > (1 << 24)) {
-    throw UsageError(fmt::format("'{}' is not a length", text), "--lengths",
+    throw UsageError(fmt::format("{} is not a length", quote(text)), "--lengths",
                      "give lengths with commas, as 5,17x3 (17 three times), or @FILE with one a line");
   }
   return value;
@@ -69,7 +70,9 @@ std::vector<std::int64_t> parse_lengths(std::string text) {
     }
     lengths.insert(lengths.end(), static_cast<std::size_t>(count), length);
   }
-  if (lengths.empty()) throw UsageError("is empty", "--lengths", "give at least one length");
+  if (std::ranges::count(lengths, 0) == std::ssize(lengths)) {
+    throw UsageError("has no tokens", "--lengths", "give at least one length above 0");
+  }
   return lengths;
 }
 
@@ -314,14 +317,31 @@ std::shared_ptr<const BertWeights> make_weights(const Context& context, const Be
   return std::make_shared<BertWeights>(context, config, options);
 }
 
+void require_lengths_fit(const BertSession& model, const std::vector<std::vector<std::int64_t>>& lists) {
+  std::int64_t longest = 0;
+  for (const auto& list : lists) longest = std::max(longest, *std::max_element(list.begin(), list.end()));
+  if (longest > model.config().max_length()) {
+    throw UsageError(
+        fmt::format("has {} tokens, the model has positions for {}", longest, model.config().max_length()),
+        "--lengths", "give shorter texts");
+  }
+  if (longest > model.options().max_batch_tokens) {
+    throw UsageError(
+        fmt::format("has {} tokens, a batch holds {}", longest, model.options().max_batch_tokens),
+        "--lengths", "give shorter texts, or raise --batch-tokens");
+  }
+}
+
 void run(const BenchEncoderFlags& flags) {
   std::vector<std::vector<std::int64_t>> lists;
   std::istringstream texts(flags.lengths);
   for (std::string text; std::getline(texts, text, ';');) lists.push_back(parse_lengths(text));
   if (lists.empty()) throw UsageError("is empty", "--lengths", "give at least one length");
   Context context(flags.device.context_options(flags.dtype), flags.device.place());
-  BertSession model(context, make_weights(context, flags, lists),
-                    {.max_batch_tokens = flags.batch_tokens, .batch_invariant = flags.batch_invariant});
+  const BertOptions options{.max_batch_tokens = flags.batch_tokens, .batch_invariant = flags.batch_invariant};
+  BertSession model =
+      naming_flags([&] { return BertSession(context, make_weights(context, flags, lists), options); });
+  require_lengths_fit(model, lists);
   nlohmann::json reports = nlohmann::json::array();
   for (const auto& list : lists) reports.push_back(report(context, model, flags, list));
   if (flags.json) fmt::print("{}\n", (reports.size() == 1 ? reports[0] : reports).dump(2));
