@@ -778,6 +778,31 @@ TEST_F(EncoderCliTest, AnAttentionBiasThatCannotBeIsNamed) {
   refuses(2, 48, std::numeric_limits<float>::infinity(), {name + "has inf at (0, 0, 0); give numbers"});
 }
 
+// Only the part of a bias that the model's positions can use is read.
+TEST_F(EncoderCliTest, AnAttentionBiasMayBeLargerThanMemory) {
+  constexpr std::uint64_t L = 150000;
+  put("texts", "the cat sat on the mat.\n");
+  std::string header =
+      nlohmann::json{
+          {"bias",
+           {{"dtype", "F32"}, {"shape", {2, L, L}}, {"data_offsets", {0, 2 * L * L * sizeof(float)}}}}}
+          .dump();
+  header.resize((header.size() + 7) / 8 * 8, ' ');
+  const std::uint64_t size = header.size();
+  std::string begin(reinterpret_cast<const char*>(&size), sizeof size);
+  begin += header;
+  const std::size_t data = begin.size();
+  begin.resize(data + 3 * sizeof(float));
+  const float penalty = -3;  // of the third key for the first query of the first head
+  std::memcpy(begin.data() + data + 2 * sizeof(float), &penalty, sizeof penalty);
+  put("b.safetensors", begin);
+  fs::resize_file(folder / "b.safetensors", data + 2 * L * L * sizeof(float));  // sparse
+  succeeds(embed("texts"));
+  const std::string plain = output_;
+  succeeds(embed("texts", {"--attention-bias", path("b.safetensors")}));
+  EXPECT_NE(output_, plain);
+}
+
 TEST_F(EncoderCliTest, TheWeightsCacheFollowsNoLinks) {
   put("texts", "the cat\n");
   succeeds(embed("texts"));

@@ -2,7 +2,9 @@
 
 #include <fmt/format.h>
 
-#include <cstring>
+#include <algorithm>
+#include <cstddef>
+#include <span>
 #include <vector>
 
 #include "cli/checks.hpp"
@@ -12,6 +14,27 @@
 #include "runtime/host_view.hpp"
 
 namespace warpwright::cli {
+namespace {
+
+// The bytes of bias[:, :L, :L], aligned.
+std::vector<std::byte> first_tokens(const SafetensorsFile& file, const SafetensorsEntry& bias,
+                                    std::int64_t L) {
+  const std::span<const std::byte> from = file.bytes(bias);
+  const std::int64_t heads = bias.shape[0], stored = bias.shape[1];
+  const std::size_t element = size_of(*bias.dtype), row = static_cast<std::size_t>(L) * element;
+  std::vector<std::byte> bytes;
+  bytes.reserve(static_cast<std::size_t>(heads * L) * row);
+  for (std::int64_t h = 0; h < heads; ++h) {
+    for (std::int64_t i = 0; i < L; ++i) {
+      const auto begin = from.begin() + static_cast<std::ptrdiff_t>((h * stored + i) * stored) *
+                                            static_cast<std::ptrdiff_t>(element);
+      bytes.insert(bytes.end(), begin, begin + static_cast<std::ptrdiff_t>(row));
+    }
+  }
+  return bytes;
+}
+
+}  // namespace
 
 void AttentionFlags::add_to(CLI::App& command) {
   command.add_option(
@@ -45,19 +68,19 @@ BertAttention AttentionFlags::load(const Context& context, const BertConfig& con
   if (!entry || !entry->dtype || !is_floating(*entry->dtype) || entry->shape.rank() != 3) {
     throw Error("has no floating tensor \"bias\" of three axes", bias.string(), "give it as (heads, L, L)");
   }
-  const std::int64_t L = entry->shape[2];
-  if (L == 0 || entry->shape != Shape{config.heads, L, L}) {
+  const std::int64_t stored_length = entry->shape[2];
+  if (stored_length == 0 || entry->shape != Shape{config.heads, stored_length, stored_length}) {
     throw Error(fmt::format("has shape {}", entry->shape.to_string()), bias.string(),
                 fmt::format("give ({}, L, L) with L of at least 1", config.heads));
   }
-  const std::span<const std::byte> bytes = file.bytes(*entry);
-  std::vector<std::byte> aligned(bytes.begin(), bytes.end());
-  const Tensor stored(aligned.data(), *entry->dtype, entry->shape);
+  const std::int64_t L = std::min(stored_length, config.max_length());  // no text is longer
+  const Shape shape{config.heads, L, L};
+  std::vector<std::byte> bytes = first_tokens(file, *entry, L);
+  const Tensor stored(bytes.data(), *entry->dtype, shape);
   require_bias_values(bias.string(), stored);
   const Device device = context.device().device;
-  memory =
-      Buffer(static_cast<std::size_t>(entry->shape.elements()) * size_of(dtype), device, "an attention bias");
-  attention.bias = Tensor(memory.data(), dtype, entry->shape, device);
+  memory = Buffer(static_cast<std::size_t>(shape.elements()) * size_of(dtype), device, "an attention bias");
+  attention.bias = Tensor(memory.data(), dtype, shape, device);
   write_on_host(attention.bias, context.stream(), [&](const Tensor& host) {
     for (std::int64_t i = 0; i < host.elements(); ++i) {
       ops::store_element(host, i, ops::load_element(stored, i));
