@@ -803,6 +803,29 @@ TEST_F(EncoderCliTest, AnAttentionBiasMayBeLargerThanMemory) {
   EXPECT_NE(output_, plain);
 }
 
+TEST_F(EncoderCliTest, ANamedWeightsCacheThatStaysEmptyIsRefused) {
+  put("texts", "the cat\n");
+  fs::create_directory(folder / "cache");
+  fs::permissions(folder / "cache", fs::perms(0555));
+  fs::permissions(folder, fs::perms(0755));
+  const auto as_nobody = [] {
+    if (::geteuid() == 0 && ::setresuid(65534, 65534, 65534) != 0) _exit(125);
+  };
+  const auto code = [&] {
+    return wait_for(start_process(embed("texts"), folder / "out", folder / "err", as_nobody));
+  };
+  EXPECT_EQ(code(), 1);
+  const std::string error = read_file(folder / "err", 1 << 20);
+  EXPECT_NE(error.find(path("cache") + ": cannot be written: Permission denied"), std::string::npos) << error;
+  EXPECT_NE(error.find("or none\n"), std::string::npos) << error;
+  EXPECT_EQ(read_file(folder / "out", 1 << 20), "");
+  fs::permissions(folder / "cache", fs::perms(0755));
+  succeeds(embed("texts"));  // fills it
+  fs::permissions(folder / "cache", fs::perms(0555));
+  EXPECT_EQ(code(), 0) << read_file(folder / "err", 1 << 20);
+  fs::permissions(folder / "cache", fs::perms(0755));
+}
+
 TEST_F(EncoderCliTest, TheWeightsCacheFollowsNoLinks) {
   put("texts", "the cat\n");
   succeeds(embed("texts"));

@@ -2,7 +2,10 @@
 
 #include <fmt/format.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
+#include <cerrno>
+#include <cstring>
 #include <utility>
 
 #include "cli/cache_folder.hpp"
@@ -37,6 +40,16 @@ void read_object(const std::string& field, InputText& line) {
     line.text.clear();
     line.error = error.problem();
   }
+}
+
+// Makes a cache folder that the user named, and refuses one that is empty and stays so.
+void prepare_named_cache(const std::filesystem::path& folder) {
+  create_folders(folder);
+  if (folder.empty() || ::access(folder.c_str(), W_OK) == 0) return;
+  const int reason = errno;
+  if (!list_folder(folder).empty()) return;  // filled by someone who may write
+  throw Error(fmt::format("cannot be written: {}", std::strerror(reason)), folder.string(),
+              "give --weights-cache a folder that can be written, or none");
 }
 
 }  // namespace
@@ -89,7 +102,7 @@ EncoderOptions EncoderFlags::options() const {
   options.weights.cache = weights_cache == "auto"   ? users_cache_folder()
                           : weights_cache == "none" ? std::filesystem::path()
                                                     : std::filesystem::path(weights_cache);
-  if (weights_cache != "auto") create_folders(options.weights.cache);  // the user named it
+  if (weights_cache != "auto") prepare_named_cache(options.weights.cache);
   options.weights.dtype = encoder_dtype(dtype);
   options.model.max_batch_tokens = batch_tokens;
   options.model.batch_invariant = batch_invariant;
