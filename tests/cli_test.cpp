@@ -341,6 +341,16 @@ TEST_F(CliTest, WrongUsageIsExitCode2) {
   unsetenv("WARPWRIGHT_FORCE");
 }
 
+TEST_F(CliTest, LinksToThemselvesAreExitCode1) {
+  fs::create_directories(folder / "run/checkpoints");
+  fs::create_symlink("step_00000004", folder / "run/checkpoints/step_00000004");
+  fs::create_symlink("loop", folder / "loop");
+  const std::vector<std::string> words = {"step_00000004: ", "symbolic links", "check the path"};
+  fails(1, {"train", "--resume", "--out", path("run")}, words);
+  fails(1, {"generate", "--model", path("run"), "--prompt", "x"}, words);
+  fails(1, {"generate", "--model", path("loop"), "--prompt", "x"}, {"loop: ", "symbolic links"});
+}
+
 TEST_F(CliTest, MissingFoldersAreExitCode1) {
   fails(1, {"train", "--model", "gpt2:d2", "--data", path("nodata"), "--out", path("never")}, {"nodata"});
   put("texts/a.txt", "the cat");
