@@ -63,8 +63,8 @@ std::string write_llmc(const ConvertFlags& flags, const DecoderWeights& model) {
   const BoundaryTokens tokens = read_boundary_tokens(flags.from);
   const bool rounds = model.dtype == DType::bf16;
   return fmt::format(
-      "the format holds no tokenizer and no bos and eos ids (here {} and {}): keep {}, and give it with "
-      "--tokenizer to convert back\n{}",
+      "the file has no place for the tokenizer and for the ids of the tokens that begin and end a text "
+      "(bos {}, eos {}): to convert back, keep {} and give it with --tokenizer\n{}",
       text_of(tokens.bos), text_of(tokens.eos), flags.from.string(),
       rounds ? "in bf16 the format holds the norms' fp32 parameters rounded to bf16\n" : "");
 }
@@ -82,7 +82,9 @@ std::string write_folder(const ConvertFlags& flags, const DecoderWeights& model)
   folder.commit();
   if (!companions.tokenizer.empty()) return {};
   return fmt::format(
-      "no tokenizer is known: the folder has none, and bos and eos ids {} and {}; --tokenizer adds one\n",
+      "the folder has no tokenizer, because none was given; config.json names the tokens that begin and end "
+      "a "
+      "text (bos {}, eos {}). To add a tokenizer and its ids, give --tokenizer\n",
       text_of(companions.tokens.bos), text_of(companions.tokens.eos));
 }
 
