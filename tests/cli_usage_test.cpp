@@ -385,6 +385,11 @@ TEST_F(UsageTest, HelpIsGivenHoweverItIsAskedFor) {
     succeeds(line);
     EXPECT_EQ(output_, top);
   }
+  succeeds({"help", "tune"});
+  for (const char* words :
+       {"other operations are not tuned", "warpwright/tuned/GPU.json", "$XDG_CACHE_HOME, or ~/.cache"}) {
+    EXPECT_NE(output_.find(words), std::string::npos) << output_;
+  }
   succeeds({"help", "data", "build"});
   const std::string build = output_;
   EXPECT_NE(build.find("Usage: warpwright data build"), std::string::npos) << build;

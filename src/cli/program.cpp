@@ -17,7 +17,8 @@ constexpr const char* kFooter =
     "norm=cpu.avx2,matmul.dw=reference\n"
     "                                 (VARIANT[CONFIGURATION] also forces a configuration)\n"
     "  WARPWRIGHT_VERBOSE=1           A line for each operation called, with its variant and time\n"
-    "  OMP_NUM_THREADS=N              CPU threads, if --threads is not given (info shows the default)\n\n"
+    "  OMP_NUM_THREADS=N              CPU threads, if --threads is not given (info shows the default)\n"
+    "  XDG_CACHE_HOME=FOLDER          The user's cache folder, instead of ~/.cache\n\n"
     "An option that takes one value may be given again: the last value counts.\n"
     "Exit codes: 0; 2 for wrong usage; 1 for other errors; 128 + the signal's number after a signal (130 for "
     "Ctrl-C).";

@@ -210,8 +210,9 @@ void run(TuneFlags& flags) {
 }  // namespace
 
 void add_tune(CLI::App& app) {
-  CLI::App* command =
-      app.add_subcommand("tune", "Measure the kernels of a model's matrix products on this GPU, for --tuned");
+  CLI::App* command = app.add_subcommand("tune",
+                                         "Measure the kernels of a model's matrix products on this GPU, for "
+                                         "--tuned; other operations are not tuned");
   auto f = std::make_shared<TuneFlags>();
   f->step.B = 64;
   f->step.T = 0;
@@ -244,8 +245,10 @@ void add_tune(CLI::App& app) {
   command->add_option("--rounds", f->timing.rounds, "Samples of each kernel")
       ->check(CLI::Range(1, 1000))
       ->capture_default_str();
-  command->add_option("--out", f->out,
-                      "The table, which is added to; default: that of this GPU in the cache folder");
+  command->add_option(
+      "--out", f->out,
+      "The table, which is added to; default: warpwright/tuned/GPU.json in the user's cache folder "
+      "($XDG_CACHE_HOME, or ~/.cache), GPU being this GPU's name");
   command->add_flag("--json", f->json, "Print JSON");
   f->device.add_to(*command);
   command->callback([f] { run(*f); });

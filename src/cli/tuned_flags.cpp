@@ -62,7 +62,7 @@ void TunedFlags::add_to(CLI::App& command) {
                    "GPU: use the kernels that `warpwright tune` measured as the fastest for these shapes");
   command.add_option(
       "--tuned-table", table,
-      "GPU: like --tuned, with the table in this file; default: that of this GPU in the cache folder");
+      "GPU: like --tuned, with the table in this file; default: where `warpwright tune` stores it");
 }
 
 std::shared_ptr<const TunedTable> TunedFlags::load(
