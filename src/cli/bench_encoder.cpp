@@ -16,6 +16,7 @@
 #include "cli/checks.hpp"
 #include "cli/command.hpp"
 #include "cli/encoder_flags.hpp"
+#include "cli/model_flags.hpp"
 #include "cli/op_table.hpp"
 #include "core/error.hpp"
 #include "model/bert_session.hpp"
@@ -307,7 +308,7 @@ nlohmann::json report(Context& context, BertSession& model, const BenchEncoderFl
 // The model in the named folder, or a named size with random weights and enough positions for all lengths.
 std::shared_ptr<const BertWeights> make_weights(const Context& context, const BenchEncoderFlags& flags,
                                                 const std::vector<std::vector<std::int64_t>>& lists) {
-  const BertWeightsOptions options{.dtype = encoder_dtype(flags.dtype)};
+  const BertWeightsOptions options{.dtype = compute_dtype(flags.dtype)};
   if (is_folder(flags.model)) return std::make_shared<BertWeights>(context, flags.model, options);
   BertConfig config = BertConfig::named(flags.model);
   for (const auto& list : lists) {
@@ -354,9 +355,7 @@ void add_bench_encoder(CLI::App& bench) {
   auto f = std::make_shared<BenchEncoderFlags>();
   command->add_option("--model", f->model, "minilm, bert-base, bert-large or a folder")
       ->capture_default_str();
-  command->add_option("--dtype", f->dtype, "fp32, tf32 (GPU), bf16 or fp16 (GPU)")
-      ->capture_default_str()
-      ->check(one_of({"fp32", "tf32", "bf16", "fp16"}));
+  add_dtype_flag(*command, f->dtype, "fp16");
   command
       ->add_option("--lengths", f->lengths,
                    "Tokens of each text, as 5,17x3 (17 three times) or @FILE; several lists with ; between "

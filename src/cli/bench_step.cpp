@@ -11,42 +11,29 @@
 #include <vector>
 
 #include "cli/bench.hpp"
-#include "cli/checks.hpp"
 #include "cli/command.hpp"
 #include "cli/model_flags.hpp"
 #include "cli/op_table.hpp"
+#include "cli/step_flags.hpp"
 #include "cli/tuned_flags.hpp"
 #include "core/error.hpp"
 #include "model/gpt2_decoder.hpp"
 #include "runtime/ceiling.hpp"
 #include "runtime/philox.hpp"
 #include "train/step.hpp"
-#include "train/trainer.hpp"
 
 namespace warpwright::cli {
 namespace {
 
 struct BenchStepFlags {
-  std::string model = "gpt2:124M", dtype = "fp32", recompute = "none";
-  bool memory_efficient_norm = false;
-  StepOptions step;
+  std::string model = "gpt2:124M";
+  StepFlags step;
+  StepOptions options;
   std::int64_t steps = 5;
   bool json = false;
   DeviceFlags device;
   TunedFlags tuned;
 };
-
-StepOptions step_options(const BenchStepFlags& flags) {
-  TrainOptions training;  // refuses what train refuses
-  training.step = flags.step;
-  training.step.model = std::make_shared<GPT2Decoder>(gpt2_config_of(flags.model));
-  training.step.dtype = compute_dtype(flags.dtype);
-  training.step.recompute = recompute_named(flags.recompute);
-  if (flags.memory_efficient_norm) training.step.norms = NormBackwardFrom::output;
-  training.schedule.steps = flags.steps;
-  training.validate();
-  return training.step;
-}
 
 void fill_random(const TrainingStep::HostBatch& batch, std::int64_t vocab) {
   const PhiloxStream stream(1, 1);
@@ -150,13 +137,13 @@ void print_json(const BenchStepFlags& flags, const StepMeasurement& m, const Con
   std::vector<double> milliseconds;
   for (const double s : m.seconds) milliseconds.push_back(s * 1e3);
   const nlohmann::json out = {{"model", flags.model},
-                              {"dtype", flags.dtype},
-                              {"recompute", flags.recompute},
-                              {"memory_efficient_norm", flags.memory_efficient_norm},
+                              {"dtype", flags.step.dtype},
+                              {"recompute", flags.step.recompute},
+                              {"memory_efficient_norm", flags.step.memory_efficient_norm},
                               {"machine", context.device().name},
                               {"threads", context.threads()},
-                              {"batch", flags.step.B},
-                              {"seq", flags.step.T},
+                              {"batch", flags.options.B},
+                              {"seq", flags.options.T},
                               {"planned_bytes", step.plan().total_bytes()},
                               {"ms", milliseconds},
                               {"ms_median", m.median * 1e3},
@@ -175,14 +162,16 @@ void print_text(const BenchStepFlags& flags, const StepMeasurement& m, const Con
   fmt::print(
       "{} {} B={} T={} on {} ({} threads): {:.1f} ms a step (median of {}, fastest {:.1f}), {:.0f} tokens/s, "
       "{:.0f}% of the peak of {:.0f} GFLOP/s; memory {:.1f} GB/s\n",
-      flags.model, flags.dtype, flags.step.B, flags.step.T, context.device().name, context.threads(),
-      m.median * 1e3, m.seconds.size(), m.least * 1e3, m.tokens_per_second, 100 * m.share_of_peak,
-      m.peak.of(compute_dtype(flags.dtype)) * 1e-9, m.bandwidth.mixed * 1e-9);
+      flags.model, flags.step.dtype, flags.options.B, flags.options.T, context.device().name,
+      context.threads(), m.median * 1e3, m.seconds.size(), m.least * 1e3, m.tokens_per_second,
+      100 * m.share_of_peak, m.peak.of(flags.options.dtype) * 1e-9, m.bandwidth.mixed * 1e-9);
 }
 
-void run(const BenchStepFlags& flags) {
-  const StepOptions options = step_options(flags);
-  ContextOptions context_options = flags.device.context_options(flags.dtype);
+void run(BenchStepFlags& flags) {
+  StepOptions& options = flags.options;
+  flags.step.finish(options, std::make_shared<GPT2Decoder>(gpt2_config_of(flags.model)));
+  require_trainable(options, flags.steps);
+  ContextOptions context_options = flags.device.context_options(flags.step.dtype);
   context_options.tuned = flags.tuned.load(flags.device.place(), notify_of("bench"));
   Context context(std::move(context_options), flags.device.place());
   TrainingStep step(context, options);
@@ -202,18 +191,7 @@ void add_bench_step(CLI::App& bench) {
       ->add_option("--model", f->model,
                    "gpt2:124M, :355M, :774M, :1558M or gpt2:dN (N layers); or a folder, for its sizes")
       ->capture_default_str();
-  command->add_option("--dtype", f->dtype, "fp32, tf32 (GPU) or bf16")
-      ->capture_default_str()
-      ->check(one_of({"fp32", "tf32", "bf16"}));
-  command->add_option("--batch", f->step.B, "Sequences in a step")->capture_default_str();
-  command->add_option("--seq", f->step.T, "Tokens in a sequence")->capture_default_str();
-  command
-      ->add_option("--recompute", f->recompute,
-                   "What the backward pass recomputes: none, gelu, norm or block, as in train")
-      ->capture_default_str()
-      ->check(one_of(recompute_names()));
-  command->add_flag("--memory-efficient-norm", f->memory_efficient_norm,
-                    "Layer normalization's backward from its output, as in train");
+  f->step.add_to(*command, f->options);
   command->add_option("--steps", f->steps, "Steps to time")->capture_default_str();
   command->add_flag("--json", f->json, "Print JSON");
   f->device.add_to(*command);

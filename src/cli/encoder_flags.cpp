@@ -11,6 +11,7 @@
 #include "cli/cache_folder.hpp"
 #include "cli/checks.hpp"
 #include "cli/lines.hpp"
+#include "cli/model_flags.hpp"
 #include "core/error.hpp"
 #include "runtime/file.hpp"
 #include "runtime/json.hpp"
@@ -54,14 +55,6 @@ void prepare_named_cache(const std::filesystem::path& folder) {
 
 }  // namespace
 
-DType encoder_dtype(const std::string& name) {
-  if (name == "fp32" || name == "tf32") return DType::f32;
-  if (name == "bf16") return DType::bf16;
-  if (name == "fp16") return DType::f16;
-  throw UsageError(fmt::format("'{}' is not a dtype to compute in", name), "--dtype",
-                   "use fp32, tf32 (on a GPU), bf16 or fp16");
-}
-
 UsageError naming_flag(const UsageError& error) {
   for (const auto& [option, flag] :
        {std::pair("max_length", "--max-length"), {"batch_tokens", "--batch-tokens"}}) {
@@ -83,9 +76,7 @@ void EncoderFlags::add_to(CLI::App& command) {
   command.add_option("--batch-tokens", batch_tokens, "Most tokens of a batch: sizes the memory")
       ->capture_default_str()
       ->check(at_least(1));
-  command.add_option("--dtype", dtype, "fp32, tf32 (GPU), bf16 or fp16 (GPU)")
-      ->capture_default_str()
-      ->check(one_of({"fp32", "tf32", "bf16", "fp16"}));
+  add_dtype_flag(command, dtype, "fp16");
   command
       .add_option("--weights-cache", weights_cache,
                   "Folder where processes share the weights in the layout of a CPU's kernels; none, or auto "
@@ -103,7 +94,7 @@ EncoderOptions EncoderFlags::options() const {
                           : weights_cache == "none" ? std::filesystem::path()
                                                     : std::filesystem::path(weights_cache);
   if (weights_cache != "auto") prepare_named_cache(options.weights.cache);
-  options.weights.dtype = encoder_dtype(dtype);
+  options.weights.dtype = compute_dtype(dtype);
   options.model.max_batch_tokens = batch_tokens;
   options.model.batch_invariant = batch_invariant;
   options.max_length = max_length;

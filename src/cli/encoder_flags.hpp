@@ -14,10 +14,6 @@
 
 namespace warpwright::cli {
 
-// The dtype of weights and activations: fp32 for "fp32" and "tf32" (a mode of products), bf16 or fp16.
-// UsageError for any other name.
-DType encoder_dtype(const std::string& name);
-
 // The error with the flag as its place if its place is an encoder's option: "--max-length" for "max_length".
 UsageError naming_flag(const UsageError& error);
 

@@ -201,9 +201,7 @@ void add_eval(CLI::App& app) {
       ->add_option("--max-batches", f->max_batches, "Evaluate at most this many batches; 0: the whole split")
       ->capture_default_str()
       ->check(at_least(0));
-  command->add_option("--dtype", f->dtype, "fp32, tf32 (GPU), bf16 or auto (as stored)")
-      ->capture_default_str()
-      ->check(one_of({"auto", "fp32", "tf32", "bf16"}));
+  add_dtype_flag(*command, f->dtype, "auto");
   command->add_flag("--json", f->json, "Print JSON");
   add_data_change_flag(*command, f->allow_data_change);
   add_tokenizer_change_flag(*command, f->allow_tokenizer_change);

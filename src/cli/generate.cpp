@@ -200,9 +200,7 @@ void add_generate(CLI::App& app) {
                    "Choose among the most likely tokens that together reach this probability")
       ->capture_default_str();
   command->add_option("--seed", sampling.seed, "Seed of the sampling")->capture_default_str();
-  command->add_option("--dtype", f->dtype, "fp32, tf32 (GPU), bf16 or auto (as stored)")
-      ->capture_default_str()
-      ->check(one_of({"auto", "fp32", "tf32", "bf16"}));
+  add_dtype_flag(*command, f->dtype, "auto");
   command->add_flag("--json", f->json, "Print a line with a JSON object for each sample");
   f->device.add_to(*command);
   command->callback([f] { run(*f); });

@@ -2,6 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <utility>
+
+#include "cli/checks.hpp"
 #include "cli/standard_streams.hpp"
 #include "core/error.hpp"
 #include "infer/origin.hpp"
@@ -17,11 +20,21 @@ constexpr std::string_view kNamed = "gpt2:";
 
 }  // namespace
 
+void add_dtype_flag(CLI::App& command, std::string& dtype, const std::string& another) {
+  std::vector<std::string> words = {"fp32", "tf32", "bf16"};
+  if (!another.empty()) words.push_back(another);
+  const char* text = "fp32, tf32 (GPU: products rounded to it) or bf16 (norms' weights stay fp32)";
+  if (another == "auto") text = "fp32, tf32 (GPU), bf16 or auto (as stored)";
+  if (another == "fp16") text = "fp32, tf32 (GPU), bf16 or fp16 (GPU)";
+  command.add_option("--dtype", dtype, text)->capture_default_str()->check(one_of(std::move(words)));
+}
+
 DType compute_dtype(const std::string& name) {
   if (name == "fp32" || name == "tf32") return DType::f32;
   if (name == "bf16") return DType::bf16;
-  throw UsageError(fmt::format("'{}' is not a dtype to compute in", name), "--dtype",
-                   "use fp32, tf32 (on a GPU) or bf16");
+  if (name == "fp16") return DType::f16;
+  throw UsageError(fmt::format("{} is not a dtype to compute in", quote(name)), "--dtype",
+                   "use fp32, tf32 (on a GPU), bf16 or, for an encoder on a GPU, fp16");
 }
 
 std::vector<std::string> recompute_names() {

@@ -15,8 +15,10 @@
 
 namespace warpwright::cli {
 
-// The dtype of weights and activations: bf16 for "bf16", fp32 for "fp32" and "tf32" (a mode of products,
-// DeviceFlags::context_options). UsageError for any other name.
+// --dtype: fp32, tf32, bf16 and another word, "auto" or "fp16" (for encoders).
+void add_dtype_flag(CLI::App& command, std::string& dtype, const std::string& another = "");
+// The dtype of weights and activations: fp32 for "fp32" and "tf32" (a mode of products,
+// DeviceFlags::context_options), bf16 or fp16. UsageError for any other name.
 DType compute_dtype(const std::string& name);
 
 // The words of --recompute, and the one that a word names; UsageError for any other.

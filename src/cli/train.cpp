@@ -129,7 +129,7 @@ bool train(TrainFlags& flags, CLI::App& command, const Comm& comm) {
   }
   check_data(flags);
   require_shards(options.data);
-  ContextOptions context_options = flags.device.context_options(flags.dtype);
+  ContextOptions context_options = flags.device.context_options(flags.step.dtype);
   context_options.tuned = tuned_table(flags);
   context_options.verbose &= leads;
   Context context(std::move(context_options), flags.device.place());

@@ -23,19 +23,12 @@ void add_model_flags(CLI::App& c, TrainFlags& f) {
 void add_step_flags(CLI::App& c, TrainFlags& f) {
   StepOptions& s = f.options.step;
   s.T = 0;
-  c.add_option("--dtype", f.dtype,
-               "fp32, tf32 (GPU: products rounded to it), or bf16 (norms' weights stay fp32)")
-      ->capture_default_str()
-      ->check(one_of({"fp32", "tf32", "bf16"}));
+  f.step.add_to(c, s);
   c.add_option("--master-weights", f.master_weights,
                "Master weights kept with bf16 weights: fp32, or none (stochastic rounding; saves 4 bytes per "
                "parameter)")
       ->capture_default_str()
       ->check(one_of({"fp32", "none"}));
-  c.add_option("--batch", s.B, "Sequences in a slice: what one forward and backward takes")
-      ->capture_default_str()
-      ->check(at_least(1));
-  c.add_option("--seq", s.T, "Tokens in a sequence; default: the context")->check(at_least(1));
   c.add_option("--total-batch", f.total_batch, "Tokens in a step, over all its slices; default: one slice")
       ->check(at_least(0));
   c.add_option(
@@ -44,12 +37,6 @@ void add_step_flags(CLI::App& c, TrainFlags& f) {
        "gradients (and optimizer), parameters (all)")
       ->capture_default_str()
       ->check(one_of(sharding_names()));
-  c.add_option("--recompute", f.recompute,
-               "What the backward pass recomputes to save memory: none, gelu, norm (and gelu), block (all)")
-      ->capture_default_str()
-      ->check(one_of(recompute_names()));
-  c.add_flag("--memory-efficient-norm", f.memory_efficient_norm,
-             "Compute layer normalization's backward from its output, so that its input need not be kept");
   c.add_option("--weight-decay", s.weight_decay, "Decoupled weight decay of the matrices")
       ->capture_default_str();
   c.add_flag("--decay-all", s.decay_all, "Decay biases and layer normalization too");

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "cli/command.hpp"
+#include "cli/step_flags.hpp"
 #include "cli/tuned_flags.hpp"
 #include "model/gpt2_config.hpp"
 #include "train/trainer.hpp"
@@ -17,9 +18,8 @@ struct TrainFlags {
   std::string model;
   GPT2Config free{.vocab = 0, .context = 0};
   std::int64_t total_batch = 0;
-  std::string recompute = "none", shard = "optimizer";
-  bool memory_efficient_norm = false;
-  std::string dtype = "fp32", master_weights = "fp32", schedule = "cosine", on_non_finite = "stop";
+  StepFlags step;
+  std::string shard = "optimizer", master_weights = "fp32", schedule = "cosine", on_non_finite = "stop";
   bool show_plan = false;
   TrainOptions options;
   DeviceFlags device;

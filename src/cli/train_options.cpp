@@ -60,11 +60,11 @@ void visit_saved(TrainFlags& f, const Visit& visit) {
   visit("batch", o.step.B);
   visit("T", o.step.T);
   visit("total_batch", f.total_batch);
-  visit("dtype", f.dtype);
+  visit("dtype", f.step.dtype);
   visit("master_weights", f.master_weights);
   visit("shard", f.shard);
-  visit("recompute", f.recompute);
-  visit("memory_efficient_norm", f.memory_efficient_norm);
+  visit("recompute", f.step.recompute);
+  visit("memory_efficient_norm", f.step.memory_efficient_norm);
   visit("clip", o.step.clip);
   visit("beta1", o.step.beta1);
   visit("beta2", o.step.beta2);
@@ -117,7 +117,7 @@ void TrainFlags::restore(CLI::App& command, const SavedRun& saved) {
         found->get_to(variable);
       }
     });
-    if (json.value("tf32", false)) dtype = "tf32";
+    if (json.value("tf32", false)) step.dtype = "tf32";
     if (command.count("--model") == 0) {
       free = GPT2Config::from_json(json.at("model"), saved.checkpoint.string());
     }
@@ -133,15 +133,11 @@ void TrainFlags::restore(CLI::App& command, const SavedRun& saved) {
 
 TrainOptions TrainFlags::finished_options() {
   TrainOptions& o = options;
-  o.step.model = std::make_shared<GPT2Decoder>(model_config(*this, read_manifest(o.data)));
-  o.step.dtype = compute_dtype(dtype);
+  step.finish(o.step, std::make_shared<GPT2Decoder>(model_config(*this, read_manifest(o.data))));
   o.step.master_weights = master_weights == "fp32";
   o.schedule.kind = learning_rate_schedule_named(schedule);
   o.step.sharding = sharding_named(shard);
-  o.step.recompute = recompute_named(recompute);
-  if (memory_efficient_norm) o.step.norms = NormBackwardFrom::output;
   o.on_non_finite = on_non_finite == "skip" ? OnNonFinite::skip : OnNonFinite::stop;
-  if (o.step.T == 0) o.step.T = o.step.model->context();
   if (o.step.B < 1 || o.step.T < 1) {
     throw UsageError(fmt::format("is {}, with --seq {}", o.step.B, o.step.T), "--batch",
                      "give at least 1 for each");

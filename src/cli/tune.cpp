@@ -11,13 +11,14 @@
 #include "cli/command.hpp"
 #include "cli/model_flags.hpp"
 #include "cli/standard_streams.hpp"
+#include "cli/step_flags.hpp"
 #include "cli/tuned_flags.hpp"
 #include "core/error.hpp"
 #include "model/gpt2_decoder.hpp"
 #include "ops/matmul/products_bench.hpp"
 #include "ops/matmul/timer_bench.hpp"
 #include "runtime/file.hpp"
-#include "train/options.hpp"
+#include "train/step.hpp"
 
 namespace warpwright::cli {
 namespace {
@@ -26,11 +27,12 @@ namespace fs = std::filesystem;
 using namespace ops;
 
 struct TuneFlags {
-  std::string model = "gpt2:124M", dtype = "bf16", recompute = "none";
+  std::string model = "gpt2:124M";
   std::vector<std::string> shapes;
   std::int64_t vocab = 0;
-  bool memory_efficient_norm = false, json = false;
-  StepOptions step;
+  bool json = false;
+  StepFlags step{.dtype = "bf16"};
+  StepOptions options;
   matmul::TimingOptions timing{.within = 1.6, .rounds = 7};
   fs::path out;
   DeviceFlags device{.device = "cuda"};
@@ -57,8 +59,8 @@ void add(std::vector<Problem>& list, const Problem& problem) {
 // The products of a step, which are the same for any number of slices.
 Problems problems_of_step(const TuneFlags& flags) {
   Problems problems;
-  Context context(flags.device.context_options(flags.dtype), flags.device.place());
-  const TrainingStep step(context, flags.step);  // plans its memory, but does not allocate it
+  Context context(flags.device.context_options(flags.step.dtype), flags.device.place());
+  const TrainingStep step(context, flags.options);  // plans its memory, but does not allocate it
   for (const auto& met : met_problems(context, matmul_forward_op())) add(problems.forward, met.problem);
   for (const auto& met : met_problems(context, matmul_dx_op())) add(problems.dx, met.problem);
   for (const auto& met : met_problems(context, matmul_dw_op())) add(problems.dw, met.problem);
@@ -82,7 +84,7 @@ class Tuner {
         table_(table),
         path_(std::move(path)),
         problems_(problems),
-        timer_(flags.device.context_options(flags.dtype), flags.device.place()) {}
+        timer_(flags.device.context_options(flags.step.dtype), flags.device.place()) {}
 
   template <class A>
   void tune(const Op<A>& op, const typename A::Problem& problem) {
@@ -169,15 +171,8 @@ TunedTable table_at(const fs::path& path, Device device) {
 void finish_step(TuneFlags& flags) {
   GPT2Config model = gpt2_config_of(flags.model);
   if (flags.vocab > 0) model.vocab = flags.vocab;
-  flags.step.model = std::make_shared<GPT2Decoder>(model);
-  flags.step.dtype = compute_dtype(flags.dtype);
-  flags.step.recompute = recompute_named(flags.recompute);
-  if (flags.memory_efficient_norm) flags.step.norms = NormBackwardFrom::output;
-  if (flags.step.T == 0) flags.step.T = flags.step.model->context();
-  TrainOptions training;  // refuses the same options as train
-  training.step = flags.step;
-  training.schedule.steps = 1;
-  training.validate();
+  flags.step.finish(flags.options, std::make_shared<GPT2Decoder>(model));
+  require_trainable(flags.options, 1);
 }
 
 // A CPU's kernels are chosen by their order alone.
@@ -214,25 +209,14 @@ void add_tune(CLI::App& app) {
                                          "Measure the kernels of a model's matrix products on this GPU, for "
                                          "--tuned; other operations are not tuned");
   auto f = std::make_shared<TuneFlags>();
-  f->step.B = 64;
-  f->step.T = 0;
+  f->options.B = 64;
+  f->options.T = 0;
   command->add_option("--model", f->model, "gpt2:124M, :355M, :774M, :1558M or gpt2:dN; or a folder")
       ->capture_default_str();
   command->add_option("--vocab", f->vocab, "Vocabulary, as in train; 0: the model's")
       ->check(at_least(0))
       ->capture_default_str();
-  command->add_option("--dtype", f->dtype, "fp32, tf32 or bf16, as in train")
-      ->capture_default_str()
-      ->check(one_of({"fp32", "tf32", "bf16"}));
-  command->add_option("--batch", f->step.B, "Sequences in a slice, as in train")
-      ->capture_default_str()
-      ->check(at_least(1));
-  command->add_option("--seq", f->step.T, "Tokens in a sequence; default: the model's context")
-      ->check(at_least(1));
-  command->add_option("--recompute", f->recompute, "none, gelu, norm or block, as in train")
-      ->capture_default_str()
-      ->check(one_of(recompute_names()));
-  command->add_flag("--memory-efficient-norm", f->memory_efficient_norm, "As in train");
+  f->step.add_to(*command, f->options);
   command->add_option("shape", f->shapes,
                       "Products of bf16 to measure, named as in `bench products`; default: those of --model");
   command
