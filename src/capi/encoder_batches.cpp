@@ -8,6 +8,7 @@
 
 #include "capi/encoder.hpp"
 #include "capi/encoder_tokens.hpp"
+#include "model/finite.hpp"
 #include "ops/padding/padding.hpp"
 #include "runtime/threads.hpp"
 
@@ -22,10 +23,8 @@ std::int64_t bad_row(const Tensor& matrix) {
   visit_dtype(matrix.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
     const T* values = matrix.as<T>();
-    for (std::int64_t r = 0; r < matrix.shape[0] && bad < 0; ++r) {
-      float check = 0;  // becomes NaN at the first such value
-      for (std::int64_t c = 0; c < matrix.shape[1]; ++c) check += static_cast<float>(*values++) * 0;
-      if (check != 0) bad = r;
+    for (std::int64_t r = 0; r < matrix.shape[0] && bad < 0; ++r, values += matrix.shape[1]) {
+      if (!all_finite(values, matrix.shape[1])) bad = r;
     }
   });
   return bad;

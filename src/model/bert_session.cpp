@@ -10,6 +10,7 @@
 
 #include "core/error.hpp"
 #include "model/bert_memory.hpp"
+#include "model/finite.hpp"
 #include "ops/padding/padding.hpp"
 #include "runtime/captured.hpp"
 #include "runtime/memory.hpp"
@@ -45,14 +46,10 @@ std::int64_t read_rows(const Tensor& host, std::int64_t rows, std::span<float> o
   visit_dtype(host.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
     const T* from = host.as<T>();
-    for (std::int64_t r = 0; r < rows; ++r) {
-      float check = 0;
-      for (std::int64_t i = r * columns; i < (r + 1) * columns; ++i) {
-        const auto value = static_cast<float>(from[i]);
-        out[static_cast<std::size_t>(i)] = value;
-        check += value * 0;  // NaN where the value is NaN or infinite
-      }
-      if (check != 0 && bad < 0) bad = r;
+    for (std::int64_t r = 0; r < rows; ++r, from += columns) {
+      float* row = out.data() + r * columns;
+      for (std::int64_t c = 0; c < columns; ++c) row[c] = static_cast<float>(from[c]);
+      if (bad < 0 && !all_finite(from, columns)) bad = r;
     }
   });
   return bad;
