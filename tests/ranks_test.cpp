@@ -215,6 +215,18 @@ TEST_F(Ranks, AnErrorOfAllIsOneLine) {
   EXPECT_EQ(own_lines(r.err).size(), 1u) << r.err;
 }
 
+TEST_F(Ranks, AWrongCommandLineIsOneLine) {
+  for (const Words& words :
+       {Words{"trian"}, training("wrong", {"--lora"}), training("wrong", {"--seed", "x"})}) {
+    const ProcessResult r = run(3, words);
+    EXPECT_EQ(r.code, 2) << r.err;
+    EXPECT_EQ(own_lines(r.err).size(), 1u) << r.err;
+  }
+  const Words lines = apart(training("wrong"), training("wrong", {"--lora"}));
+  ASSERT_EQ(lines.size(), 1u);
+  EXPECT_NE(lines[0].find("--lora: unknown option"), std::string::npos) << lines[0];
+}
+
 // The others wait until rank 0 has written the checkpoint of the step before.
 TEST_F(Ranks, ALossThatIsNotFiniteLeavesACheckpoint) {
   for (const std::string shard : {"optimizer", "parameters"}) {

@@ -11,6 +11,7 @@
 
 #include "cli/arguments.hpp"
 #include "cli/program.hpp"
+#include "cli/rank_order.hpp"
 #include "cli/signals.hpp"
 #include "cli/standard_streams.hpp"
 #include "cli/waiting.hpp"
@@ -24,6 +25,7 @@ constexpr int kFailed = 1, kWrongUsage = 2;
 // A very long message keeps its beginning and end.
 int fail(int code, std::string_view message) {
   constexpr std::size_t kLongest = 2000;
+  warpwright::cli::let_rank_0_report(warpwright::cli::launched_rank());
   std::string line = warpwright::cli::plain_line(message);
   if (line.size() > kLongest) {
     const std::string ends = line.substr(0, kLongest / 2) + " … " + line.substr(line.size() - kLongest / 2);

@@ -4,17 +4,16 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <chrono>
 #include <csignal>
 #include <cstdio>
 #include <memory>
 #include <new>
 #include <optional>
-#include <thread>
 #include <utility>
 
 #include "cli/command.hpp"
 #include "cli/model_flags.hpp"
+#include "cli/rank_order.hpp"
 #include "cli/signals.hpp"
 #include "cli/standard_streams.hpp"
 #include "cli/train_flags.hpp"
@@ -155,13 +154,11 @@ bool train(TrainFlags& flags, CLI::App& command, const Comm& comm) {
   return finished;
 }
 
-// The message of an error that ends all ranks. Most errors are those of all ranks: rank 0 reports them at
-// once, and ends the others before they do.
+// The message of an error that ends all ranks.
 template <class E>
 E error_of_rank(const Comm& comm, const E& error) {
   if (comm.size() == 1) return error;
-  constexpr std::chrono::seconds kAfterRank0(3);
-  if (comm.rank() != 0) std::this_thread::sleep_for(kAfterRank0);
+  let_rank_0_report(comm.rank());
   char host[256] = "";
   ::gethostname(host, sizeof(host) - 1);
   return E(error.problem(), fmt::format("rank {} on {}, {}", comm.rank(), host, error.where()),
