@@ -382,7 +382,7 @@ TEST_P(Forward, TakesRowsThatAreNotAligned) {
       args.out = between_packs(args.out);
       if (centered) args.mean = args.mean.slice(0, 1, 3);
       args.rstd = args.rstd.slice(0, 1, 3);
-      const auto reduction = [C = C](std::string_view) { return static_cast<double>(C); };
+      const auto reduction = [columns = C](std::string_view) { return static_cast<double>(columns); };
       refuses(check_unaligned(norm_forward_op(), GetParam(), fixture, args, reduction, {owner}), checked,
               refusal);
     }
@@ -404,7 +404,7 @@ TEST_P(Backward, TakesRowsThatAreNotAligned) {
       args.dout = args.dout.slice(0, 1, 3);
       if (centered) args.mean = args.mean.slice(0, 1, 3);
       args.rstd = args.rstd.slice(0, 1, 3);
-      const auto reduction = [C = C](std::string_view) { return static_cast<double>(C); };
+      const auto reduction = [columns = C](std::string_view) { return static_cast<double>(columns); };
       refuses(check_unaligned(norm_backward_op(), GetParam(), fixture, args, reduction, {owner}), checked,
               refusal);
     }
