@@ -1,0 +1,551 @@
+#include "comm/store.hpp"
+
+#include <fmt/format.h>
+
+#include <unistd.h>
+
+#include <array>
+#include <asio/connect.hpp>
+#include <asio/executor_work_guard.hpp>
+#include <asio/io_context.hpp>
+#include <asio/ip/tcp.hpp>
+#include <asio/ip/v6_only.hpp>
+#include <asio/post.hpp>
+#include <asio/read.hpp>
+#include <asio/steady_timer.hpp>
+#include <asio/write.hpp>
+#include <condition_variable>
+#include <cstdint>
+#include <cstring>
+#include <deque>
+#include <exception>
+#include <mutex>
+#include <optional>
+#include <sstream>
+#include <thread>
+#include <utility>
+
+#include "core/error.hpp"
+
+namespace warpwright {
+namespace {
+
+using asio::error_code;
+using asio::ip::tcp;
+using Clock = std::chrono::steady_clock;
+
+// A message is its kind, the length of its text, and the text.
+enum class Kind : std::uint32_t {
+  hello,    // from a rank: Greeting
+  welcome,  // to all: every rank has connected
+  refused,  // to a process that cannot be a rank: why
+  text,     // from a rank: its part of all_gather()
+  texts,    // to all: all parts
+  alive,    // both ways
+  bye,      // from a rank that leaves
+  failed,   // from a rank that leaves because of an error
+  lost,     // to all: why they cannot go on
+  ended,    // to all: another rank says why
+};
+using Header = std::array<std::uint32_t, 2>;
+
+constexpr std::size_t kMostGreeting = 400, kMostText = std::size_t{1} << 20;
+constexpr const char* kProtocol = "warpwright-ranks-1";
+constexpr const char* kGoOn = "see the output of that rank, and go on with --resume";
+
+std::string packed(const std::vector<std::optional<std::string>>& texts) {
+  std::string all;
+  for (const auto& text : texts) {
+    const auto length = static_cast<std::uint32_t>(text->size());
+    all.append(reinterpret_cast<const char*>(&length), sizeof length).append(*text);
+  }
+  return all;
+}
+
+// Rank 0 is trusted, so a wrong length here is a bug and not an attack.
+std::vector<std::string> unpacked(std::string_view all) {
+  std::vector<std::string> texts;
+  while (!all.empty()) {
+    std::uint32_t length = 0;
+    std::memcpy(&length, all.data(), sizeof length);
+    texts.emplace_back(all.substr(sizeof length, length));
+    all.remove_prefix(sizeof length + length);
+  }
+  return texts;
+}
+
+// One end of a connection. It lives until both its reading and its writing have ended.
+class Connection : public std::enable_shared_from_this<Connection> {
+ public:
+  using OnMessage = std::function<void(Kind, std::string)>;
+  using OnEnd = std::function<void(const std::string& reason)>;
+
+  explicit Connection(tcp::socket socket) : socket_(std::move(socket)) {}
+
+  // Calls on_message for each message, and on_end with the reason once no more can come. They must not own
+  // this connection.
+  void read(OnMessage on_message, OnEnd on_end) {
+    on_message_ = std::move(on_message);
+    on_end_ = std::move(on_end);
+    read_header();
+  }
+  void allow(std::size_t longest) { longest_ = longest; }
+
+  void send(Kind kind, std::string_view text = {}) {
+    const Header header{static_cast<std::uint32_t>(kind), static_cast<std::uint32_t>(text.size())};
+    std::string& message = unsent_.emplace_back(reinterpret_cast<const char*>(header.data()), sizeof header);
+    message += text;
+    if (unsent_.size() == 1) write();
+  }
+  // Ends the connection after what has been sent.
+  void finish() {
+    finishing_ = true;
+    if (unsent_.empty()) close();
+  }
+
+  std::string peer() const {
+    error_code failed;
+    const tcp::endpoint end = socket_.remote_endpoint(failed);
+    return failed ? "a closed connection" : fmt::format("{}:{}", end.address().to_string(), end.port());
+  }
+
+ private:
+  void close() {
+    error_code ignored;
+    socket_.close(ignored);
+  }
+  void read_header() {
+    asio::async_read(socket_, asio::buffer(header_),
+                     [this, self = shared_from_this()](error_code failed, std::size_t) {
+                       if (failed) return end(has_ended(failed));
+                       if (header_[0] > static_cast<std::uint32_t>(Kind::ended) || header_[1] > longest_) {
+                         return end("has sent something that is no message of a rank");
+                       }
+                       read_text();
+                     });
+  }
+  void read_text() {
+    text_.resize(header_[1]);
+    asio::async_read(socket_, asio::buffer(text_),
+                     [this, self = shared_from_this()](error_code failed, std::size_t) {
+                       if (failed) return end(has_ended(failed));
+                       on_message_(static_cast<Kind>(header_[0]), std::move(text_));
+                       if (socket_.is_open()) read_header();
+                     });
+  }
+  void end(const std::string& reason) {
+    on_end_(reason);
+    finish();
+  }
+  static std::string has_ended(error_code reason) {
+    return fmt::format("has ended without saying why ({})", reason.message());
+  }
+  void write() {
+    asio::async_write(socket_, asio::buffer(unsent_.front()),
+                      [this, self = shared_from_this()](error_code failed, std::size_t) {
+                        unsent_.pop_front();
+                        if (failed) unsent_.clear();  // the reading side notes the end
+                        if (!unsent_.empty()) return write();
+                        if (finishing_) close();
+                      });
+  }
+
+  tcp::socket socket_;
+  Header header_{};
+  std::size_t longest_ = kMostGreeting;
+  std::string text_;
+  std::deque<std::string> unsent_;
+  OnMessage on_message_;
+  OnEnd on_end_;
+  bool finishing_ = false;
+};
+
+// What a rank says of itself when it connects.
+struct Greeting {
+  int rank = -1, ranks = -1;
+  std::string host;
+
+  std::string text() const { return fmt::format("{} {} {} {}", kProtocol, rank, ranks, host); }
+  static std::optional<Greeting> parsed(const std::string& text) {
+    std::istringstream words(text);
+    std::string protocol;
+    Greeting greeting;
+    words >> protocol >> greeting.rank >> greeting.ranks >> greeting.host;
+    if (!words || protocol != kProtocol) return std::nullopt;
+    return greeting;
+  }
+};
+
+// Rank 0's side. All calls come from the thread that runs the io_context.
+class Server {
+ public:
+  Server(asio::io_context& io, const StoreOptions& options)
+      : options_(options),
+        acceptor_(listening(io, options)),
+        members_(static_cast<std::size_t>(options.ranks)) {
+    parts_.resize(members_.size());
+    accept();
+  }
+
+  // Every heartbeat: tells the ranks that rank 0 is alive, and looks whether they are.
+  void tick() {
+    if (!welcomed_ && Clock::now() - start_ > options_.patience) return give_up_waiting();
+    for (Member& member : members_) {
+      if (!member.connection || member.has_left) continue;
+      member.connection->send(Kind::alive);
+      if (Clock::now() - member.seen > options_.silence) return lose(member, "has given no sign of life");
+    }
+  }
+
+  bool all_have_left() const {
+    for (const Member& member : members_) {
+      if (member.connection && !member.has_left) return false;
+    }
+    return true;
+  }
+
+ private:
+  struct Member {
+    int rank = -1;
+    std::string host;
+    std::shared_ptr<Connection> connection;
+    Clock::time_point seen;
+    bool has_left = false;
+  };
+
+  // Ranks of this machine alone need no port that others can reach.
+  static tcp::acceptor listening(asio::io_context& io, const StoreOptions& options) {
+    const auto port = static_cast<std::uint16_t>(options.port);
+    tcp::acceptor acceptor(io);
+    error_code failed;
+    tcp::endpoint place(tcp::v6(), port);
+    const bool local = options.address == "localhost" || options.address.starts_with("127.");
+    if (local) {
+      place = {asio::ip::address_v4::loopback(), port};
+    } else if (acceptor.open(tcp::v6(), failed); failed) {
+      place = {tcp::v4(), port};  // a system without IPv6
+    } else {
+      acceptor.set_option(asio::ip::v6_only(false), failed);
+    }
+    if (!acceptor.is_open()) acceptor.open(place.protocol(), failed);
+    if (!failed) acceptor.set_option(tcp::acceptor::reuse_address(true), failed);
+    if (!failed) acceptor.bind(place, failed);
+    if (!failed) acceptor.listen(asio::socket_base::max_listen_connections, failed);
+    if (failed) {
+      throw Error(fmt::format("rank 0 cannot listen at port {}: {}", options.port, failed.message()),
+                  "MASTER_PORT", "choose a port that no process uses");
+    }
+    return acceptor;
+  }
+
+  void accept() {
+    acceptor_.async_accept([this](error_code failed, tcp::socket socket) {
+      if (!acceptor_.is_open()) return;
+      if (!failed) socket.set_option(tcp::no_delay(true), failed);
+      if (!failed) greet(*std::make_shared<Connection>(std::move(socket)));
+      accept();
+    });
+  }
+
+  void greet(Connection& connection) {
+    const auto rank = std::make_shared<int>(-1);
+    connection.read(
+        [this, &connection, rank](Kind kind, std::string text) {
+          if (*rank < 0) {
+            *rank = admitted(connection, kind, text);
+          } else {
+            receive(members_[static_cast<std::size_t>(*rank)], kind, std::move(text));
+          }
+        },
+        [this, &connection, rank](const std::string& reason) {
+          if (*rank < 0) return refuse(connection, reason);
+          Member& member = members_[static_cast<std::size_t>(*rank)];
+          if (!member.has_left) lose(member, reason);
+        });
+  }
+
+  // The rank of a process that has sent its first message; −1: it is refused.
+  int admitted(Connection& connection, Kind kind, const std::string& text) {
+    const auto greeting = Greeting::parsed(text);
+    const auto refused = [&](const std::string& why) { return refuse(connection, why), -1; };
+    if (kind != Kind::hello || !greeting) return refused("is no rank of this version of warpwright");
+    if (greeting->ranks != options_.ranks) {
+      return refused(fmt::format("is rank {} of {}, but rank 0 counts {} ranks", greeting->rank,
+                                 greeting->ranks, options_.ranks));
+    }
+    if (greeting->rank < 0 || greeting->rank >= options_.ranks) {
+      return refused(fmt::format("is rank {} of {}, and they count from 0", greeting->rank, options_.ranks));
+    }
+    Member& member = members_[static_cast<std::size_t>(greeting->rank)];
+    if (member.connection) {
+      return refused(
+          fmt::format("is rank {}, which has connected already, from {}", greeting->rank, member.host));
+    }
+    connection.allow(kMostText);
+    member = {greeting->rank, greeting->host, connection.shared_from_this(), Clock::now()};
+    if (++connected_ == options_.ranks) {
+      welcomed_ = true;
+      send_all(Kind::welcome);
+    }
+    return greeting->rank;
+  }
+
+  void refuse(Connection& connection, const std::string& why) {
+    last_refused_ = fmt::format("; {} was refused: it {}", connection.peer(), why);
+    connection.send(Kind::refused, why);
+    connection.finish();
+  }
+
+  void receive(Member& member, Kind kind, std::string text) {
+    member.seen = Clock::now();
+    std::optional<std::string>& part = parts_[static_cast<std::size_t>(member.rank)];
+    if (kind == Kind::text && !part) {
+      part = std::move(text);
+      if (++gathered_ == members_.size()) spread();
+    } else if (kind == Kind::bye || kind == Kind::failed) {
+      member.has_left = true;
+      member.connection->finish();
+      if (kind == Kind::failed) send_all(Kind::ended);
+    } else if (kind != Kind::alive) {
+      lose(member, "has sent a message out of turn");
+    }
+  }
+
+  void spread() {
+    send_all(Kind::texts, packed(parts_));
+    parts_.assign(members_.size(), std::nullopt);
+    gathered_ = 0;
+  }
+
+  void lose(Member& member, const std::string& what) {
+    member.has_left = true;
+    send_all(Kind::lost, fmt::format("rank {} on {} {}", member.rank, member.host, what));
+  }
+
+  // Rank 0 says it, and the others end.
+  void give_up_waiting() {
+    std::string missing;
+    for (std::size_t r = 0; r < members_.size(); ++r) {
+      if (members_[r].connection) continue;
+      missing += fmt::format("{}{}", missing.empty() ? "" : ", ", r);
+    }
+    welcomed_ = true;  // once is enough
+    for (const Member& member : members_) {
+      if (!member.connection) continue;
+      const bool leads = member.rank == 0;
+      member.connection->send(leads ? Kind::lost : Kind::ended,
+                              leads ? fmt::format("rank {} of {} has not connected within {} s{}", missing,
+                                                  options_.ranks, seconds(options_.patience), last_refused_)
+                                    : "");
+    }
+  }
+
+  void send_all(Kind kind, std::string_view text = {}) {
+    for (const Member& member : members_) {
+      if (member.connection && !member.has_left) member.connection->send(kind, text);
+    }
+  }
+
+  static double seconds(std::chrono::milliseconds time) {
+    return std::chrono::duration<double>(time).count();
+  }
+
+  const StoreOptions options_;
+  tcp::acceptor acceptor_;
+  std::vector<Member> members_;
+  std::vector<std::optional<std::string>> parts_;
+  std::size_t gathered_ = 0;
+  int connected_ = 0;
+  bool welcomed_ = false;
+  std::string last_refused_;
+  const Clock::time_point start_ = Clock::now();
+};
+
+}  // namespace
+
+// Until all ranks have connected, the constructor runs the io_context; after that a thread does.
+class Store::Network {
+ public:
+  Network(const StoreOptions& options, Lost lost)
+      : options_(options),
+        lost_(std::move(lost)),
+        place_(fmt::format("{}:{}", options.address, options.port)),
+        work_(io_.get_executor()),
+        timer_(io_) {
+    if (options_.rank == 0) server_.emplace(io_, options_);
+    connection_ = std::make_shared<Connection>(connected());
+    connection_->allow(static_cast<std::size_t>(options_.ranks) * (kMostText + sizeof(std::uint32_t)));
+    connection_->read([this](Kind kind, std::string text) { receive(kind, std::move(text)); },
+                      [this](const std::string& reason) { end(reason); });
+    char host[256] = "";
+    ::gethostname(host, sizeof(host) - 1);
+    seen_ = Clock::now();
+    connection_->send(Kind::hello, Greeting{options_.rank, options_.ranks, host}.text());
+    tick();
+    // Rank 0 ends the wait; a rank that reached another program waits longer and then ends by itself.
+    run_until(Clock::now() + 2 * options_.patience, [this] { return welcomed_ || refusal_; });
+    if (refusal_) {
+      if (server_) run_until(Clock::now() + kRetry, [] { return false; });  // the others hear of it
+      throw Error(*refusal_);
+    }
+    if (!welcomed_) throw Error("does not answer as rank 0", place_, "check MASTER_ADDR and MASTER_PORT");
+    thread_ = std::thread([this] { io_.run(); });
+  }
+
+  void leave(bool failed) {
+    asio::post(io_, [this, failed] {
+      leaving_ = true;
+      connection_->send(failed ? Kind::failed : Kind::bye);
+      leave_by_ = Clock::now() + (failed ? kMostFarewell : options_.silence);
+      failed_ = failed;
+      timer_.cancel();  // the next tick is now
+    });
+    thread_.join();
+  }
+
+  std::vector<std::string> all_gather(std::string_view mine) {
+    if (mine.size() > kMostText) {
+      throw Error(fmt::format("has {} bytes, and at most {} can be sent", mine.size(), kMostText),
+                  "text for other ranks", "this is a bug worth reporting");
+    }
+    std::unique_lock lock(mutex_);
+    texts_.reset();
+    asio::post(io_, [this, text = std::string(mine)] { connection_->send(Kind::text, text); });
+    changed_.wait(lock, [this] { return texts_ || problem_; });
+    if (!texts_) throw Error(*problem_, "exchange between ranks", kGoOn);
+    return *std::exchange(texts_, std::nullopt);
+  }
+
+ private:
+  static constexpr std::chrono::milliseconds kMostFarewell{1000};
+
+  // Tries until rank 0 listens.
+  tcp::socket connected() {
+    const auto deadline = Clock::now() + options_.patience;
+    while (true) {
+      tcp::socket socket(io_);
+      std::optional<error_code> result;
+      error_code failed;
+      const auto ends = tcp::resolver(io_).resolve(options_.address, std::to_string(options_.port), failed);
+      if (!failed) {
+        asio::async_connect(socket, ends, [&](error_code reason, const tcp::endpoint&) { result = reason; });
+        if (!run_until(deadline, [&] { return result.has_value(); })) {
+          socket.close();
+          run_until(Clock::time_point::max(), [&] { return result.has_value(); });
+          result = asio::error::timed_out;
+        }
+        failed = *result;
+      }
+      if (!failed) {
+        socket.set_option(tcp::no_delay(true));
+        return socket;
+      }
+      if (Clock::now() >= deadline) {
+        throw Error(fmt::format("rank {} cannot reach rank 0 there: {}", options_.rank, failed.message()),
+                    place_, "check MASTER_ADDR and MASTER_PORT, and that rank 0 runs");
+      }
+      run_until(std::min(deadline, Clock::now() + kRetry), [] { return false; });
+    }
+  }
+  static constexpr std::chrono::milliseconds kRetry{200};
+
+  template <class Done>
+  bool run_until(Clock::time_point deadline, const Done& done) {
+    while (!done() && Clock::now() < deadline) io_.run_one_until(deadline);
+    return done();
+  }
+
+  void receive(Kind kind, std::string text) {
+    seen_ = Clock::now();
+    if (kind == Kind::welcome) {
+      welcomed_ = true;
+    } else if (kind == Kind::refused) {
+      refusal_ = Error("this process was refused: it " + text, place_,
+                       "start each rank once, with its own rank and the number of all");
+    } else if (kind == Kind::texts) {
+      const std::lock_guard lock(mutex_);
+      texts_ = unpacked(text);
+      changed_.notify_all();
+    } else if (kind == Kind::lost) {
+      lose(text);
+    } else if (kind == Kind::ended) {
+      lose("");
+    }
+  }
+
+  void end(const std::string& reason) {
+    has_ended_ = true;
+    if (leaving_) return;
+    if (!welcomed_ && !refusal_) {
+      refusal_ = Error("rank 0 " + reason, place_, "check MASTER_ADDR and MASTER_PORT");
+    } else if (welcomed_) {
+      lose(fmt::format("rank 0 at {} {}", place_, reason));
+    }
+  }
+
+  void lose(const std::string& problem) {
+    if (leaving_ || refusal_ || std::exchange(is_lost_, true)) return;
+    const std::string why = problem.empty() ? "another rank has ended with an error" : problem;
+    if (!welcomed_ && options_.rank == 0) {
+      refusal_ = Error(why, place_, "start all ranks with one MASTER_ADDR, MASTER_PORT and number of ranks");
+      return;
+    }
+    lost_(problem);
+    if (!welcomed_) refusal_ = Error(why, place_, kGoOn);
+    const std::lock_guard lock(mutex_);
+    problem_ = why;
+    changed_.notify_all();
+  }
+
+  // Gives a sign of life and looks for others'. After the farewell it waits for the end.
+  void tick() {
+    if (leaving_) {
+      const bool alone = has_ended_ && (failed_ || !server_ || server_->all_have_left());
+      if (alone || Clock::now() > leave_by_) return io_.stop();
+    } else {
+      connection_->send(Kind::alive);
+      if (Clock::now() - seen_ > options_.silence) {
+        lose(fmt::format("rank 0 at {} has given no sign of life", place_));
+      }
+      if (server_) server_->tick();
+    }
+    timer_.expires_after(leaving_ ? kFarewell : options_.heartbeat);
+    timer_.async_wait([this](error_code) { tick(); });
+  }
+  static constexpr std::chrono::milliseconds kFarewell{5};
+
+  const StoreOptions options_;
+  const Lost lost_;
+  const std::string place_;
+  asio::io_context io_;
+  asio::executor_work_guard<asio::io_context::executor_type> work_;
+  asio::steady_timer timer_;
+  std::optional<Server> server_;
+  std::shared_ptr<Connection> connection_;
+  Clock::time_point seen_ = Clock::now(), leave_by_;
+  bool welcomed_ = false, leaving_ = false, has_ended_ = false, failed_ = false, is_lost_ = false;
+  std::optional<Error> refusal_;
+  std::mutex mutex_;  // of the next three
+  std::condition_variable changed_;
+  std::optional<std::vector<std::string>> texts_;
+  std::optional<std::string> problem_;
+  std::thread thread_;
+};
+
+Store::Store(const StoreOptions& options, Lost lost)
+    : network_(std::make_unique<Network>(options, std::move(lost))) {}
+
+Store::~Store() {
+  network_->leave(std::uncaught_exceptions() > 0);
+}
+
+std::vector<std::string> Store::all_gather(std::string_view mine) {
+  return network_->all_gather(mine);
+}
+
+int free_local_port() {
+  asio::io_context io;
+  return tcp::acceptor(io, {asio::ip::address_v4::loopback(), 0}).local_endpoint().port();
+}
+
+}  // namespace warpwright

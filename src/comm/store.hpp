@@ -1,0 +1,50 @@
+// Store: small texts between ranks that a launcher has started without MPI, over TCP.
+//
+// Rank 0 listens, and every rank, rank 0 included, connects to it. The store carries texts and signs of life,
+// and tells every rank when another one ends. It never carries a tensor.
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace warpwright {
+
+struct StoreOptions {
+  int rank = 0, ranks = 1;
+  std::string address;  // of rank 0: a host's name or an IP address
+  int port = 0;
+  std::chrono::milliseconds patience{60'000};  // until all ranks have connected
+  std::chrono::milliseconds heartbeat{5'000};  // between signs of life
+  std::chrono::milliseconds silence{20'000};   // after which a rank counts as lost
+};
+
+class Store {
+ public:
+  // Called from the store's thread when the ranks cannot go on: why, or "" if the rank with the error says
+  // it. May be called again. If it returns, all_gather() fails from then on.
+  using Lost = std::function<void(const std::string& problem)>;
+
+  // Returns when all ranks have connected. Throws Error if rank 0 cannot listen or be reached, or if it
+  // refuses this rank.
+  Store(const StoreOptions& options, Lost lost);
+  Store(const Store&) = delete;
+  Store& operator=(const Store&) = delete;
+  // Leaves the other ranks. If an exception ends this object, the others end, too.
+  ~Store();
+
+  // The texts of all ranks, by rank. Every rank must make the same calls.
+  std::vector<std::string> all_gather(std::string_view mine);
+
+ private:
+  class Network;  // with the library's types
+  std::unique_ptr<Network> network_;
+};
+
+// A port of this machine that no process uses, for ranks that all run here.
+int free_local_port();
+
+}  // namespace warpwright

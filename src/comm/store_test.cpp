@@ -1,0 +1,284 @@
+#include "comm/store.hpp"
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <cstring>
+#include <mutex>
+#include <thread>
+
+#include "core/error.hpp"
+#include "runtime/descriptor.hpp"
+
+namespace warpwright {
+namespace {
+
+using namespace std::chrono_literals;
+
+StoreOptions options_of(int rank, int ranks, int port) {
+  return {.rank = rank, .ranks = ranks, .address = "127.0.0.1", .port = port, .patience = 20s};
+}
+
+// What a rank that runs in a thread of its own has come to.
+struct Outcome {
+  std::vector<std::string> texts;
+  std::string error, lost = "none";
+};
+
+class StoreTest : public testing::Test {
+ protected:
+  // Runs these ranks, each with `work`, and waits for them.
+  template <class Work>
+  std::vector<Outcome> run(const std::vector<StoreOptions>& ranks, const Work& work) {
+    std::vector<Outcome> outcomes(ranks.size());
+    std::vector<std::thread> threads;
+    for (std::size_t i = 0; i < ranks.size(); ++i) {
+      threads.emplace_back([&, i] {
+        Outcome& outcome = outcomes[i];
+        try {
+          Store store(ranks[i], [&](const std::string& problem) {
+            const std::lock_guard lock(mutex_);
+            outcome.lost = problem;
+          });
+          outcome.texts = work(ranks[i].rank, store);
+        } catch (const Error& error) {
+          outcome.error = error.what();
+        }
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+    return outcomes;
+  }
+
+  std::vector<StoreOptions> all(int ranks) const {
+    std::vector<StoreOptions> options;
+    for (int r = 0; r < ranks; ++r) options.push_back(options_of(r, ranks, port_));
+    return options;
+  }
+
+  // A process that is no rank, connected to rank 0's port. Tries until rank 0 listens.
+  FileDescriptor stranger() const {
+    sockaddr_in place{};
+    place.sin_family = AF_INET;
+    place.sin_port = htons(static_cast<std::uint16_t>(port_));
+    place.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    while (true) {
+      FileDescriptor socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+      if (::connect(socket.get(), reinterpret_cast<const sockaddr*>(&place), sizeof place) == 0)
+        return socket;
+      std::this_thread::sleep_for(10ms);
+    }
+  }
+
+  // What rank 0 answers to these bytes before it closes the connection.
+  std::string answer_to(const std::string& bytes) const {
+    const FileDescriptor socket = stranger();
+    EXPECT_EQ(::send(socket.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL),
+              static_cast<ssize_t>(bytes.size()));
+    std::string answer(2000, '\0');
+    std::size_t size = 0;
+    while (size < answer.size()) {
+      const ssize_t got = ::recv(socket.get(), answer.data() + size, answer.size() - size, 0);
+      if (got <= 0) break;
+      size += static_cast<std::size_t>(got);
+    }
+    return answer.substr(0, size);
+  }
+
+  const int port_ = free_local_port();
+  std::mutex mutex_;
+};
+
+std::vector<std::string> gather_once(int rank, Store& store) {
+  return store.all_gather(fmt::format("of {}", rank));
+}
+
+TEST_F(StoreTest, GathersTheTextsOfAllRanks) {
+  const auto outcomes = run(all(5), [](int rank, Store& store) {
+    for (int i = 0; i < 200; ++i) {
+      const auto texts = store.all_gather(fmt::format("{} of {}", i, rank));
+      for (std::size_t r = 0; r < texts.size(); ++r) EXPECT_EQ(texts[r], fmt::format("{} of {}", i, r));
+    }
+    EXPECT_EQ(store.all_gather(""), std::vector<std::string>(5));
+    return store.all_gather(std::string(static_cast<std::size_t>(rank) * 100'000, 'x'));
+  });
+  for (const Outcome& outcome : outcomes) {
+    EXPECT_EQ(outcome.error, "");
+    EXPECT_EQ(outcome.lost, "none");
+    ASSERT_EQ(outcome.texts.size(), 5u);
+    for (std::size_t r = 0; r < 5; ++r) EXPECT_EQ(outcome.texts[r].size(), r * 100'000);
+  }
+}
+
+TEST_F(StoreTest, ATextThatIsTooLongIsRefused) {
+  const auto outcomes =
+      run(all(1), [](int, Store& store) { return store.all_gather(std::string((1 << 20) + 1, 'x')); });
+  EXPECT_NE(outcomes[0].error.find("has 1048577 bytes"), std::string::npos) << outcomes[0].error;
+}
+
+TEST_F(StoreTest, APortInUseIsNamed) {
+  const auto outcomes = run(all(1), [&](int rank, Store& store) {
+    const auto second = run(all(1), gather_once);
+    EXPECT_NE(second[0].error.find(fmt::format("MASTER_PORT: rank 0 cannot listen at port {}", port_)),
+              std::string::npos)
+        << second[0].error;
+    return gather_once(rank, store);
+  });
+  EXPECT_EQ(outcomes[0].error, "");
+}
+
+TEST_F(StoreTest, AMasterThatDoesNotListenIsNamed) {
+  StoreOptions options = options_of(1, 2, port_);
+  options.patience = 300ms;
+  const auto outcomes = run({options}, gather_once);
+  EXPECT_NE(outcomes[0].error.find(fmt::format("127.0.0.1:{}: rank 1 cannot reach rank 0", port_)),
+            std::string::npos)
+      << outcomes[0].error;
+}
+
+TEST_F(StoreTest, AHostWithoutAnAddressIsNamed) {
+  StoreOptions options = options_of(1, 2, port_);
+  options.address = "nowhere.invalid";
+  options.patience = 300ms;
+  const auto outcomes = run({options}, gather_once);
+  EXPECT_NE(outcomes[0].error.find("nowhere.invalid"), std::string::npos) << outcomes[0].error;
+}
+
+TEST_F(StoreTest, AServerThatIsNotRank0IsLeft) {
+  const FileDescriptor other(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_in place{};
+  place.sin_family = AF_INET;
+  place.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  place.sin_port = htons(static_cast<std::uint16_t>(port_));
+  ASSERT_EQ(::bind(other.get(), reinterpret_cast<const sockaddr*>(&place), sizeof place), 0);
+  ASSERT_EQ(::listen(other.get(), 5), 0);
+  StoreOptions options = options_of(1, 2, port_);
+  options.patience = 300ms;
+  const auto outcomes = run({options}, gather_once);
+  EXPECT_NE(outcomes[0].error.find("does not answer as rank 0"), std::string::npos) << outcomes[0].error;
+}
+
+// Rank 0 says who is missing, and the others end without a word.
+TEST_F(StoreTest, AMissingRankIsNamed) {
+  std::vector<StoreOptions> ranks = all(3);
+  ranks.pop_back();
+  for (StoreOptions& options : ranks) options.patience = 500ms, options.heartbeat = 100ms;
+  const auto outcomes = run(ranks, gather_once);
+  EXPECT_NE(outcomes[0].error.find("rank 2 of 3 has not connected within 0.5 s"), std::string::npos)
+      << outcomes[0].error;
+  EXPECT_EQ(outcomes[1].lost, "");
+  EXPECT_NE(outcomes[1].error, "");
+}
+
+TEST_F(StoreTest, RanksThatDoNotFitAreRefused) {
+  std::vector<StoreOptions> ranks = all(2);
+  ranks.push_back(options_of(1, 3, port_));
+  ranks.push_back(options_of(2, 2, port_));
+  const auto outcomes = run(ranks, [&](int rank, Store& store) {
+    if (rank == 0) {
+      const auto again = run({options_of(1, 2, port_)}, gather_once);
+      EXPECT_NE(again[0].error.find("is rank 1, which has connected already"), std::string::npos)
+          << again[0].error;
+    }
+    return gather_once(rank, store);
+  });
+  for (std::size_t i = 0; i < 2; ++i) {
+    EXPECT_EQ(outcomes[i].error, "");
+    EXPECT_EQ(outcomes[i].texts, (std::vector<std::string>{"of 0", "of 1"}));
+  }
+  EXPECT_NE(outcomes[2].error.find("is rank 1 of 3, but rank 0 counts 2 ranks"), std::string::npos)
+      << outcomes[2].error;
+  EXPECT_NE(outcomes[3].error.find("is rank 2 of 2"), std::string::npos) << outcomes[3].error;
+}
+
+std::string message(std::uint32_t kind, std::uint32_t length, const std::string& text) {
+  std::string bytes(8, '\0');
+  std::memcpy(bytes.data(), &kind, 4);
+  std::memcpy(bytes.data() + 4, &length, 4);
+  return bytes + text;
+}
+
+TEST_F(StoreTest, StrangersAreRefusedAndChangeNothing) {
+  const auto outcomes = run(all(2), [&](int rank, Store& store) {
+    if (rank == 1) {
+      const FileDescriptor silent = stranger();
+      EXPECT_NE(answer_to("GET / HTTP/1.1\r\nHost: a\r\n\r\n").find("is no message"), std::string::npos);
+      EXPECT_NE(answer_to(message(0, 0xffffffffu, "")).find("is no message"), std::string::npos);
+      EXPECT_NE(answer_to(message(77, 0, "")).find("is no message"), std::string::npos);
+      EXPECT_NE(answer_to(message(0, 5, "hello")).find("is no rank"), std::string::npos);
+      EXPECT_NE(answer_to(message(3, 4, "text")).find("is no rank"), std::string::npos);
+    }
+    return gather_once(rank, store);
+  });
+  for (const Outcome& outcome : outcomes) {
+    EXPECT_EQ(outcome.error, "");
+    EXPECT_EQ(outcome.texts.size(), 2u);
+  }
+}
+
+// A process with these options that does nothing after it has connected.
+pid_t idle_process(const StoreOptions& options) {
+  const pid_t child = fork();
+  if (child != 0) return child;
+  Store store(options, [](const std::string&) { _exit(1); });
+  ::pause();
+  _exit(0);
+}
+
+TEST_F(StoreTest, AKilledRankEndsTheOthers) {
+  for (const int killed : {0, 2}) {
+    std::vector<StoreOptions> ranks;
+    for (int r = 0; r < 3; ++r) {
+      if (r != killed) ranks.push_back(options_of(r, 3, port_));
+    }
+    const pid_t child = idle_process(options_of(killed, 3, port_));
+    const auto outcomes = run(ranks, [&](int rank, Store& store) {
+      if (rank == 1) ::kill(child, SIGKILL);
+      return gather_once(rank, store);
+    });
+    ::waitpid(child, nullptr, 0);
+    for (const Outcome& outcome : outcomes) {
+      // A rank that has not heard yet that all have connected is still in the constructor.
+      const std::string& line = outcome.lost == "none" ? outcome.error : outcome.lost;
+      EXPECT_NE(line.find(fmt::format("rank {} ", killed)), std::string::npos) << line;
+      EXPECT_NE(line.find("has ended without saying why"), std::string::npos) << line;
+      EXPECT_NE(outcome.error, "");
+    }
+  }
+}
+
+TEST_F(StoreTest, AStoppedRankEndsTheOthers) {
+  StoreOptions other = options_of(0, 2, port_), stopped = options_of(1, 2, port_);
+  other.heartbeat = stopped.heartbeat = 50ms;
+  other.silence = stopped.silence = 500ms;
+  const pid_t child = idle_process(stopped);
+  const auto outcomes = run({other}, [&](int rank, Store& store) {
+    ::kill(child, SIGSTOP);
+    return gather_once(rank, store);
+  });
+  ::kill(child, SIGKILL);
+  ::waitpid(child, nullptr, 0);
+  EXPECT_NE(outcomes[0].lost.find("has given no sign of life"), std::string::npos) << outcomes[0].lost;
+}
+
+TEST_F(StoreTest, AnErrorOfOneEndsTheOthersWithoutAWord) {
+  for (const int failing : {0, 1}) {
+    const auto outcomes = run(all(3), [&](int rank, Store& store) -> std::vector<std::string> {
+      if (rank == failing) throw Error("fails", "test", "none");
+      return gather_once(rank, store);
+    });
+    for (int r = 0; r < 3; ++r) {
+      EXPECT_EQ(outcomes[static_cast<std::size_t>(r)].lost, r == failing ? "none" : "");
+      EXPECT_NE(outcomes[static_cast<std::size_t>(r)].error, "");
+    }
+  }
+}
+
+}  // namespace
+}  // namespace warpwright

@@ -1,0 +1,75 @@
+// Watchdog: ends a rank whose exchange with the others cannot end.
+//
+// A rank that waits for another one in a system call or on a GPU cannot be interrupted, so the watchdog's
+// thread reports the loss and leaves it to the program to end the process.
+#pragma once
+
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <functional>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <thread>
+
+namespace warpwright {
+
+class Watchdog {
+ public:
+  // Takes the line that says why this rank cannot go on, or "" if another rank says it. Called once, from any
+  // thread.
+  using Lost = std::function<void(const std::string& line)>;
+
+  // limit: how long an operation may take; 0: as long as it wants.
+  Watchdog(int rank, std::chrono::seconds limit, Lost lost);
+  Watchdog(const Watchdog&) = delete;
+  Watchdog& operator=(const Watchdog&) = delete;
+  ~Watchdog();
+
+  std::chrono::seconds limit() const { return limit_; }
+
+  // What the line names besides rank and host.
+  void set_step(std::int64_t step);
+
+  // Ends this rank: its line says where it is, what has happened and what to do.
+  void lose(const std::string& problem, const std::string& remedy);
+  // Ends it without a line.
+  void lose_silently();
+
+  // While it lives, this thread waits for other ranks.
+  class Operation {
+   public:
+    Operation(Watchdog* watchdog, const char* name);
+    Operation(const Operation&) = delete;
+    Operation& operator=(const Operation&) = delete;
+    ~Operation();
+
+   private:
+    Watchdog* watchdog_;
+    const char* outer_ = nullptr;
+  };
+
+  // Called every half second; returns why this rank cannot go on, or "". An empty function: none.
+  void set_probe(std::function<std::string()> probe);
+
+ private:
+  void watch();
+
+  const int rank_;
+  const std::chrono::seconds limit_;
+  const Lost lost_;
+  std::mutex mutex_;
+  std::condition_variable ended_;
+  bool ending_ = false, has_lost_ = false;
+  std::int64_t step_ = 0;
+  const char* operation_ = nullptr;
+  std::chrono::steady_clock::time_point since_;
+  std::function<std::string()> probe_;
+  std::thread thread_;
+};
+
+// "rank 1 on HOST", for messages.
+std::string rank_on_host(int rank);
+
+}  // namespace warpwright

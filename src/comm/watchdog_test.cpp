@@ -1,0 +1,63 @@
+#include "comm/watchdog.hpp"
+
+#include <gtest/gtest.h>
+
+#include <future>
+
+namespace warpwright {
+namespace {
+
+using namespace std::chrono_literals;
+
+// The line of the first loss.
+struct Loss {
+  std::promise<std::string> promise;
+  std::future<std::string> line = promise.get_future();
+  Watchdog::Lost lost() {
+    return [this](const std::string& text) { promise.set_value(text); };
+  }
+};
+
+void expect_parts(const std::string& line, const std::vector<std::string>& parts) {
+  for (const std::string& part : parts) EXPECT_NE(line.find(part), std::string::npos) << line;
+}
+
+TEST(Watchdog, AnOperationThatTakesTooLongIsALoss) {
+  Loss loss;
+  Watchdog watchdog(3, 1s, loss.lost());
+  watchdog.set_step(12);
+  const Watchdog::Operation operation(&watchdog, "sum of gradients");
+  ASSERT_EQ(loss.line.wait_for(20s), std::future_status::ready);
+  expect_parts(loss.line.get(), {"rank 3 on ", ", step 12, sum of gradients: another rank keeps", "1 s"});
+}
+
+TEST(Watchdog, ShortOperationsAndOwnWorkAreNoLoss) {
+  Loss loss;
+  Watchdog watchdog(0, 1s, loss.lost());
+  for (int i = 0; i < 20; ++i) {
+    const Watchdog::Operation operation(&watchdog, "short");
+    std::this_thread::sleep_for(50ms);
+  }
+  std::this_thread::sleep_for(1500ms);
+  EXPECT_EQ(loss.line.wait_for(0s), std::future_status::timeout);
+}
+
+TEST(Watchdog, WithoutALimitItWaits) {
+  Loss loss;
+  Watchdog watchdog(0, 0s, loss.lost());
+  const Watchdog::Operation operation(&watchdog, "long");
+  EXPECT_EQ(loss.line.wait_for(1500ms), std::future_status::timeout);
+}
+
+TEST(Watchdog, AProbeReportsALossOnce) {
+  Loss loss;
+  Watchdog watchdog(1, 0s, loss.lost());
+  watchdog.set_probe([] { return "the network is gone"; });
+  ASSERT_EQ(loss.line.wait_for(20s), std::future_status::ready);
+  expect_parts(loss.line.get(), {"rank 1 on ", ", start, own work: the network is gone"});
+  watchdog.lose("again", "nothing");  // a second set_value would throw
+  watchdog.lose_silently();
+}
+
+}  // namespace
+}  // namespace warpwright
