@@ -413,8 +413,15 @@ TEST_F(UsageTest, EveryOptionOfTrainIsSavedWithTheRun) {
   // --dtype saves tf32.
   const std::set<std::string> elsewhere = {"tf32",     "model", "layers", "heads",
                                            "channels", "vocab", "context"};
-  const std::set<std::string> of_one_start = {
-      "help", "out", "resume", "plan", "allow-data-change", "allow-tokenizer-change", "tuned-table"};
+  const std::set<std::string> of_one_start = {"help",
+                                              "out",
+                                              "resume",
+                                              "plan",
+                                              "allow-data-change",
+                                              "allow-tokenizer-change",
+                                              "tuned-table",
+                                              "gpus",
+                                              "collective-timeout"};
   make_data();
   succeeds(train_arguments("run"));
   const auto state =

@@ -10,6 +10,7 @@
 #include <system_error>
 
 #include "cli/arguments.hpp"
+#include "cli/gpu_ranks.hpp"
 #include "cli/program.hpp"
 #include "cli/rank_order.hpp"
 #include "cli/signals.hpp"
@@ -69,6 +70,8 @@ int main(int argc, char** argv) {
     return run(std::vector<std::string>(argv + std::min(argc, 1), argv + argc));
   } catch (const warpwright::cli::StoppedBySignal& stop) {
     return 128 + stop.signal;
+  } catch (const warpwright::cli::RanksFailed& failed) {
+    return failed.code;
   } catch (const warpwright::UsageError& error) {
     return fail(kWrongUsage, error.what());
   } catch (const std::bad_alloc&) {

@@ -6,12 +6,14 @@
 #include <algorithm>
 #include <csignal>
 #include <cstdio>
+#include <cstdlib>
 #include <memory>
 #include <new>
 #include <optional>
 #include <utility>
 
 #include "cli/command.hpp"
+#include "cli/gpu_ranks.hpp"
 #include "cli/model_flags.hpp"
 #include "cli/rank_order.hpp"
 #include "cli/signals.hpp"
@@ -20,9 +22,11 @@
 #include "cli/train_memory.hpp"
 #include "cli/train_watcher.hpp"
 #include "comm/comm.hpp"
+#include "comm/nccl.hpp"
 #include "core/error.hpp"
 #include "runtime/ceiling.hpp"
 #include "runtime/file.hpp"
+#include "runtime/partial.hpp"
 #include "train/trainer.hpp"
 
 namespace warpwright::cli {
@@ -107,31 +111,64 @@ TrainObserver observer_of(TrainWatcher& watcher, const Comm& comm) {
   return silent;
 }
 
-// Returns false if a signal stopped the run.
-bool train(TrainFlags& flags, CLI::App& command, const Comm& comm) {
-  const bool leads = comm.rank() == 0;
-  const auto saved = resumed_run(flags, command);
-  if (!saved) check_data(flags);
-  const TrainOptions options = flags.finished_options();
+// Runs the trainer. An error must not wait for what GPUs have begun.
+bool run_trainer(Trainer& trainer, const Comm& comm) {
+  try {
+    return trainer.run(stop_request.made);
+  } catch (...) {
+    comm.abandon();
+    throw;
+  }
+}
+
+// The flags name the GPU of this rank from here on.
+void choose_device(TrainFlags& flags, const CLI::App& command, const Launch& launch) {
+  if (!flags.gpus.empty()) flags.device.device = "cuda";
+  if (launch.ranks > 1 && command.count("--device") > 0 && flags.device.device.starts_with("cuda:")) {
+    throw UsageError(fmt::format("names one GPU for {} ranks", launch.ranks), "--device",
+                     "use --device cuda: each rank takes one");
+  }
+  const Device device = device_of_rank(launch, flags.device.place());
+  if (device.kind == DeviceKind::cuda) flags.device.device = fmt::format("cuda:{}", device.index);
+}
+
+// True if the run has done all its steps before.
+bool is_done(const TrainFlags& flags, const TrainOptions& options, const std::optional<SavedRun>& saved,
+             const Comm& comm) {
   const bool done = saved && is_finished(options.out, saved->state, options.schedule.steps);
   if (const auto all = gathered(comm, {done ? 1.0 : 0.0}); std::ranges::count(all, all[0]) < comm.size()) {
     throw Error("is finished for some ranks and not for others", options.out.string(),
                 "give all ranks the same folders and options");
   }
-  if (done) {
-    compare_options(saved->state.options, identity_of(options), saved->checkpoint, {});
-    if (!leads) return true;
-    clear_leftovers(options.out);
-    fmt::print("finished already after step {}: model in {}; to train longer, give a larger --steps\n",
-               saved->state.step, (options.out / "model").string());
-    return true;
+  if (!done) {
+    check_data(flags);
+    return false;
   }
-  check_data(flags);
+  compare_options(saved->state.options, identity_of(options), saved->checkpoint, {});
+  if (comm.rank() != 0) return true;
+  clear_leftovers(options.out);
+  fmt::print("finished already after step {}: model in {}; to train longer, give a larger --steps\n",
+             saved->state.step, (options.out / "model").string());
+  return true;
+}
+
+// Returns false if a signal stopped the run. `texts` carries texts between the ranks.
+bool train(TrainFlags& flags, CLI::App& command, const Launch& launch, const Comm& texts) {
+  const bool leads = texts.rank() == 0;
+  const auto saved = resumed_run(flags, command);
+  if (!saved) check_data(flags);
+  choose_device(flags, command, launch);
+  const TrainOptions options = flags.finished_options();
+  if (is_done(flags, options, saved, texts)) return true;
   require_shards(options.data);
   ContextOptions context_options = flags.device.context_options(flags.step.dtype);
   context_options.tuned = tuned_table(flags);
   context_options.verbose &= leads;
   Context context(std::move(context_options), flags.device.place());
+  const Device device = context.device().device;
+  const bool on_gpus = texts.size() > 1 && device.kind == DeviceKind::cuda;
+  const std::unique_ptr<const Comm> gpus = on_gpus ? connect_gpus(texts, device) : nullptr;
+  const Comm& comm = gpus ? *gpus : texts;
   constexpr double kPeakSeconds = 0.05;
   double peak = 0;  // of all ranks
   for (const double of_rank :
@@ -146,7 +183,7 @@ bool train(TrainFlags& flags, CLI::App& command, const Comm& comm) {
   }
   check_memory(context, trainer, comm);
   std::signal(SIGPIPE, SIG_IGN);
-  const bool finished = trainer.run(stop_request.made);
+  const bool finished = run_trainer(trainer, comm);
   // A signal to one rank stops all, and all end with its code.
   stop_request.signal =
       static_cast<int>(std::ranges::max(gathered(comm, {static_cast<double>(stop_request.signal.load())})));
@@ -159,16 +196,23 @@ template <class E>
 E error_of_rank(const Comm& comm, const E& error) {
   if (comm.size() == 1) return error;
   let_rank_0_report(comm.rank());
-  char host[256] = "";
-  ::gethostname(host, sizeof(host) - 1);
-  return E(error.problem(), fmt::format("rank {} on {}, {}", comm.rank(), host, error.where()),
-           error.remedy());
+  return E(error.problem(), fmt::format("{}, {}", rank_on_host(comm.rank()), error.where()), error.remedy());
 }
 
-bool train_on_ranks(TrainFlags& flags, CLI::App& command) {
-  const std::unique_ptr<const Comm> comm = connect_ranks();
+// Ends a rank that cannot go on, from whichever thread notes it.
+void end_lost_rank(const std::string& line) {
+  constexpr std::chrono::seconds kAfterTheOther(1);  // whose line comes first
+  if (line.empty()) std::this_thread::sleep_for(kAfterTheOther);
+  if (!line.empty()) write_message(fmt::format("warpwright: {}\n", line));
+  remove_live_partials();
+  ::_exit(EXIT_FAILURE);
+}
+
+bool train_on_ranks(TrainFlags& flags, CLI::App& command, const Launch& launch) {
+  const std::unique_ptr<const Comm> comm =
+      connect_ranks(launch, {std::chrono::seconds(flags.collective_timeout), end_lost_rank});
   try {
-    return train(flags, command, *comm);
+    return train(flags, command, launch, *comm);
   } catch (const UsageError& error) {
     throw error_of_rank(*comm, error);
   } catch (const Error& error) {
@@ -182,7 +226,19 @@ bool train_on_ranks(TrainFlags& flags, CLI::App& command) {
 }
 
 void run(TrainFlags& flags, CLI::App& command) {
-  if (!train_on_ranks(flags, command)) throw StoppedBySignal{stop_request.signal};
+  const Launch launch = read_launch();
+  if (!flags.gpus.empty()) {
+    const int gpus = count_gpus(flags.gpus);
+    if (launch.ranks > 1 && launch.local_ranks != gpus) {
+      throw UsageError("starts processes of its own, but a launcher has started this one", "--gpus",
+                       "use --device cuda");
+    }
+    if (launch.ranks == 1 && gpus > 1) {
+      if (const int code = run_on_gpus(gpus); code != 0) throw RanksFailed{code};
+      return;
+    }
+  }
+  if (!train_on_ranks(flags, command, launch)) throw StoppedBySignal{stop_request.signal};
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 #include "cli/train_flags.hpp"
 
 #include "cli/checks.hpp"
+#include "cli/gpu_ranks.hpp"
 #include "cli/model_flags.hpp"
 
 namespace warpwright::cli {
@@ -103,6 +104,19 @@ void add_run_flags(CLI::App& c, TrainFlags& f) {
   c.add_flag("--plan", f.show_plan, "Print each tensor's place in memory before the start");
 }
 
+void add_rank_flags(CLI::App& c, TrainFlags& f) {
+  c.add_option(
+       "--gpus", f.gpus,
+       "Train on this many GPUs of this machine, or all of them, with a process for each; default: one "
+       "process on --device")
+      ->check(gpus_to_use())
+      ->excludes(c.get_option("--device"));
+  c.add_option("--collective-timeout", f.collective_timeout,
+               "Seconds that ranks wait for each other before they end; 0: no limit")
+      ->capture_default_str()
+      ->check(at_least(0));
+}
+
 }  // namespace
 
 void TrainFlags::add_to(CLI::App& command) {
@@ -111,6 +125,7 @@ void TrainFlags::add_to(CLI::App& command) {
   add_step_flags(command, *this);
   add_schedule_flags(command, *this);
   device.add_to(command);
+  add_rank_flags(command, *this);
   tuned.add_to(command);
 }
 

@@ -21,6 +21,8 @@ struct TrainFlags {
   StepFlags step;
   std::string shard = "optimizer", master_weights = "fp32", schedule = "cosine", on_non_finite = "stop";
   bool show_plan = false;
+  std::string gpus;                       // N, all or ""
+  std::int64_t collective_timeout = 600;  // seconds
   TrainOptions options;
   DeviceFlags device;
   TunedFlags tuned;

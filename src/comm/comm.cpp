@@ -1,18 +1,20 @@
 #include "comm/comm.hpp"
 
-#include <charconv>
-#include <cstdlib>
 #include <cstring>
+#include <utility>
 
 #include "comm/mpi.hpp"
+#include "comm/store.hpp"
+#include "core/error.hpp"
 
 namespace warpwright {
 namespace {
 
 class Single final : public Comm {
  public:
-  Single() : Comm(0, 1) {}
-  void all_to_all(const std::vector<Outgoing>& send, const std::vector<Incoming>& receive) const override {
+  Single() : Comm(0, 1, nullptr) {}
+  void all_to_all(const std::vector<Outgoing>& send, const std::vector<Incoming>& receive,
+                  const Stream&) const override {
     for (std::size_t i = 0; i < send.size(); ++i) {
       std::memcpy(receive[i].bytes.data(), send[i].bytes.data(), send[i].bytes.size());
     }
@@ -20,18 +22,28 @@ class Single final : public Comm {
   std::vector<std::string> all_gather(std::string_view mine) const override { return {std::string(mine)}; }
 };
 
-// The number of ranks according to the launcher: Open MPI's mpirun sets the first variable, and MPICH's and
-// Slurm's PMI the second.
-int launched_ranks() {
-  for (const char* name : {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE"}) {
-    const char* text = std::getenv(name);
-    if (!text) continue;
-    int ranks = 1;
-    std::from_chars(text, text + std::strlen(text), ranks);
-    return ranks;
+// Ranks that a store connects.
+class Stored final : public Comm {
+ public:
+  Stored(const Launch& launch, const std::shared_ptr<Watchdog>& watchdog)
+      : Comm(launch.rank, launch.ranks, watchdog),
+        store_({.rank = launch.rank, .ranks = launch.ranks, .address = launch.address, .port = launch.port},
+               [watchdog](const std::string& problem) {
+                 if (problem.empty()) return watchdog->lose_silently();
+                 watchdog->lose(problem, "see the output of that rank, and go on with --resume");
+               }) {}
+  void all_to_all(const std::vector<Outgoing>&, const std::vector<Incoming>&, const Stream&) const override {
+    throw Error("ranks without MPI cannot exchange tensors of CPUs", "exchange between ranks",
+                "start them with mpirun, or train on GPUs");
   }
-  return 1;
-}
+  std::vector<std::string> all_gather(std::string_view mine) const override {
+    const auto operation = watched("exchange of texts");
+    return store_.all_gather(mine);
+  }
+
+ private:
+  mutable Store store_;
+};
 
 }  // namespace
 
@@ -51,10 +63,11 @@ const Comm& single_rank() {
   return single;
 }
 
-std::unique_ptr<const Comm> connect_ranks() {
-  const int ranks = launched_ranks();
-  if (ranks <= 1) return std::make_unique<Single>();
-  return connect_by_mpi(ranks);
+std::unique_ptr<const Comm> connect_ranks(const Launch& launch, const RankOptions& options) {
+  if (launch.by == Launch::By::nobody) return std::make_unique<Single>();
+  if (launch.by == Launch::By::mpi) return connect_by_mpi(launch, options);
+  return std::make_unique<Stored>(launch,
+                                  std::make_shared<Watchdog>(launch.rank, options.limit, options.lost));
 }
 
 }  // namespace warpwright

@@ -1,7 +1,8 @@
 // Ranks: the processes that a launcher such as mpirun has started to train one model together.
 //
-// The library only moves bytes between them, in host memory. Every rank must make the same calls in the same
-// order; a call returns when this rank's part is done.
+// Libraries only move bytes between them: MPI those of CPUs, and NCCL those of GPUs. Texts go through MPI or
+// a store (store.hpp). Every rank must make the same calls in the same order. Whoever waits for a rank that
+// has ended, or for too long, is ended by a watchdog (watchdog.hpp).
 #pragma once
 
 #include <cstddef>
@@ -10,6 +11,10 @@
 #include <string>
 #include <string_view>
 #include <vector>
+
+#include "comm/launch.hpp"
+#include "comm/watchdog.hpp"
+#include "runtime/stream.hpp"
 
 namespace warpwright {
 
@@ -31,17 +36,35 @@ class Comm {
     int from;
     std::span<std::byte> bytes;
   };
-  virtual void all_to_all(const std::vector<Outgoing>& send, const std::vector<Incoming>& receive) const = 0;
+  // The bytes are in the memory of the stream's device. On a CPU the call returns when this rank's part is
+  // done. On a GPU it returns before, and the exchange comes in the stream's order.
+  virtual void all_to_all(const std::vector<Outgoing>& send, const std::vector<Incoming>& receive,
+                          const Stream& stream) const = 0;
   // The texts of all ranks, by rank. For small ones: every rank gets everything.
   virtual std::vector<std::string> all_gather(std::string_view mine) const = 0;
   // Waits until all ranks are here.
   void barrier() const { all_gather({}); }
+  // Ends exchanges that GPUs have begun, so that an error of this rank can end the process.
+  virtual void abandon() const {}
+
+  // The step that this rank works on, for the watchdog's line.
+  void at_step(std::int64_t step) const {
+    if (watchdog_) watchdog_->set_step(step);
+  }
 
  protected:
-  Comm(int rank, int size) : rank_(rank), size_(size) {}
+  Comm(int rank, int size, std::shared_ptr<Watchdog> watchdog)
+      : rank_(rank), size_(size), watchdog_(std::move(watchdog)) {}
+  // Those of the same ranks.
+  explicit Comm(const Comm* ranks) : rank_(ranks->rank_), size_(ranks->size_), watchdog_(ranks->watchdog_) {}
+
+  // While the result lives, the watchdog looks how long this call takes.
+  Watchdog::Operation watched(const char* operation) const { return {watchdog_.get(), operation}; }
+  Watchdog* watchdog() const { return watchdog_.get(); }
 
  private:
   int rank_, size_;
+  std::shared_ptr<Watchdog> watchdog_;  // null: a single rank
 };
 
 // The numbers of all ranks: those of rank 0 first, then those of rank 1, and so on.
@@ -50,9 +73,14 @@ std::vector<double> gathered(const Comm& comm, const std::vector<double>& mine);
 // A process without others.
 const Comm& single_rank();
 
-// This process among those that its launcher has started. Without a launcher it is alone. Throws Error if
-// there are others and they cannot be reached. One call per process: the ranks part when the object ends. If
-// an exception ends it, all ranks end, and this one last: it can still say why.
-std::unique_ptr<const Comm> connect_ranks();
+struct RankOptions {
+  std::chrono::seconds limit{600};  // of an exchange; 0: none
+  Watchdog::Lost lost = [](const std::string&) {};
+};
+
+// This process among those that its launcher has started. Throws Error if they cannot be reached. One call
+// per process: the ranks part when the object ends. If an exception ends it, all ranks end, and this one
+// last: it can still say why.
+std::unique_ptr<const Comm> connect_ranks(const Launch& launch, const RankOptions& options = {});
 
 }  // namespace warpwright

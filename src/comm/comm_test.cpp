@@ -3,8 +3,9 @@
 #include <gtest/gtest.h>
 
 #include <array>
-#include <cstdlib>
+#include <thread>
 
+#include "comm/store.hpp"
 #include "core/error.hpp"
 
 namespace warpwright {
@@ -18,7 +19,7 @@ TEST(Comm, ASingleRankGetsWhatItSends) {
   const std::array<std::byte, 1> second{std::byte{4}};
   std::array<std::byte, 3> got_first{};
   std::array<std::byte, 1> got_second{};
-  comm.all_to_all({{0, first}, {0, second}}, {{0, got_first}, {0, got_second}});
+  comm.all_to_all({{0, first}, {0, second}}, {{0, got_first}, {0, got_second}}, Stream());
   EXPECT_EQ(got_first, first);
   EXPECT_EQ(got_second, second);
   EXPECT_EQ(comm.all_gather("text"), std::vector<std::string>{"text"});
@@ -27,17 +28,29 @@ TEST(Comm, ASingleRankGetsWhatItSends) {
 }
 
 TEST(Comm, WithoutALauncherAProcessIsAlone) {
-  ::unsetenv("OMPI_COMM_WORLD_SIZE");
-  ::unsetenv("PMI_SIZE");
-  EXPECT_EQ(connect_ranks()->size(), 1);
-  ::setenv("PMI_SIZE", "1", 1);
-  EXPECT_EQ(connect_ranks()->size(), 1);
+  EXPECT_EQ(connect_ranks({})->size(), 1);
+}
+
+TEST(Comm, AStoreCarriesTextsAndNoTensorsOfCpus) {
+  const int port = free_local_port();
+  const auto rank = [port](int r) {
+    return connect_ranks(
+        {.by = Launch::By::store, .rank = r, .ranks = 2, .address = "127.0.0.1", .port = port});
+  };
+  std::thread other([&] { EXPECT_EQ(rank(1)->all_gather("b"), (std::vector<std::string>{"a", "b"})); });
+  {
+    const auto comm = rank(0);
+    EXPECT_EQ(comm->rank(), 0);
+    EXPECT_EQ(comm->size(), 2);
+    EXPECT_EQ(comm->all_gather("a"), (std::vector<std::string>{"a", "b"}));
+    EXPECT_THROW(comm->all_to_all({}, {}, Stream()), Error);
+  }
+  other.join();
 }
 
 #ifndef WARPWRIGHT_MPI
 TEST(Comm, RanksNeedMpi) {
-  ::setenv("OMPI_COMM_WORLD_SIZE", "2", 1);
-  EXPECT_THROW(connect_ranks(), Error);
+  EXPECT_THROW(connect_ranks({.by = Launch::By::mpi, .ranks = 2}), Error);
 }
 #endif
 

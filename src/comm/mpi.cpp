@@ -48,7 +48,9 @@ void for_each_message(std::span<Byte> bytes, const F& f) {
 
 class Mpi final : public Comm {
  public:
-  Mpi() : Comm(world_rank(), world_size()) {}
+  explicit Mpi(const RankOptions& options)
+      : Comm(world_rank(), world_size(),
+             std::make_shared<Watchdog>(world_rank(), options.limit, options.lost)) {}
   ~Mpi() override {
     if (std::uncaught_exceptions() == 0) {
       MPI_Finalize();
@@ -57,7 +59,9 @@ class Mpi final : public Comm {
     }
   }
 
-  void all_to_all(const std::vector<Outgoing>& send, const std::vector<Incoming>& receive) const override {
+  void all_to_all(const std::vector<Outgoing>& send, const std::vector<Incoming>& receive,
+                  const Stream&) const override {
+    const auto operation = watched("exchange of tensors");
     std::vector<MPI_Request> requests;
     for (const Incoming& part : receive) {
       for_each_message(part.bytes, [&](std::byte* bytes, int count) {
@@ -76,6 +80,7 @@ class Mpi final : public Comm {
   }
 
   std::vector<std::string> all_gather(std::string_view mine) const override {
+    const auto operation = watched("exchange of texts");
     const auto ranks = static_cast<std::size_t>(size());
     std::vector<int> counts(ranks), starts(ranks);
     const int count = static_cast<int>(mine.size());
@@ -95,14 +100,14 @@ class Mpi final : public Comm {
 
 }  // namespace
 
-std::unique_ptr<const Comm> connect_by_mpi(int expected) {
+std::unique_ptr<const Comm> connect_by_mpi(const Launch& launch, const RankOptions& options) {
   int provided = 0;
   check(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_FUNNELED, &provided), "MPI_Init_thread");
   check(MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
-  auto comm = std::make_unique<const Mpi>();
-  if (comm->size() != expected) {
-    throw Error(fmt::format("{} ranks were started, but MPI connects {}", expected, comm->size()), "launcher",
-                "start them with the mpirun of the MPI that this build uses");
+  auto comm = std::make_unique<const Mpi>(options);
+  if (comm->size() != launch.ranks) {
+    throw Error(fmt::format("{} ranks were started, but MPI connects {}", launch.ranks, comm->size()),
+                "launcher", "start them with the mpirun of the MPI that this build uses");
   }
   return comm;
 }

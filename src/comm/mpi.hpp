@@ -7,8 +7,7 @@
 
 namespace warpwright {
 
-// expected: the number of ranks according to the launcher. Throws Error if MPI knows another number, or if
-// this build has no MPI.
-std::unique_ptr<const Comm> connect_by_mpi(int expected);
+// Throws Error if MPI knows another number of ranks than the launcher, or if this build has no MPI.
+std::unique_ptr<const Comm> connect_by_mpi(const Launch& launch, const RankOptions& options);
 
 }  // namespace warpwright

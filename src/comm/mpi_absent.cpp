@@ -5,9 +5,9 @@
 
 namespace warpwright {
 
-std::unique_ptr<const Comm> connect_by_mpi(int expected) {
-  throw Error(fmt::format("{} ranks were started, but this build has no MPI", expected), "launcher",
-              "start one process, or build with -DWARPWRIGHT_MPI=ON");
+std::unique_ptr<const Comm> connect_by_mpi(const Launch& launch, const RankOptions&) {
+  throw Error(fmt::format("{} ranks were started, but this build has no MPI", launch.ranks), "launcher",
+              "build with -DWARPWRIGHT_MPI=ON, or start GPUs with --gpus, torchrun or srun");
 }
 
 }  // namespace warpwright

@@ -155,7 +155,7 @@ void LayerShards::add(Context& context, std::size_t unit, std::int64_t round,
     addends.push_back(placed(own, sums.received[other++]));
     for (const Tensor& piece : addends.back()) receive.push_back({r, bytes_of(piece)});
   }
-  comm_.all_to_all(send, receive);
+  comm_.all_to_all(send, receive, context.stream());
   for (std::size_t r = 0; r < addends.size(); ++r) {
     const std::size_t leaf = static_cast<std::size_t>(round * comm_.size()) + r;
     push(context, leaf, mine(parts).indices, addends[r], sums);
@@ -170,7 +170,7 @@ void LayerShards::gather(std::size_t unit, const std::vector<Tensor>& stored,
   for (std::size_t i = 0; i < own.pieces.size(); ++i) {
     copy(own.pieces[i].of(whole), stored[own.indices[i]], stream);
   }
-  gather_shards(comm_, shards, whole);
+  gather_shards(comm_, shards, whole, stream);
 }
 
 }  // namespace warpwright

@@ -71,12 +71,12 @@ void gather_tensor(const Comm& comm, const Shards& shards, std::size_t parameter
       if (owner == 0) {
         write(bytes_of(downloaded(own, stream).tensor()));
       } else {
-        comm.all_to_all({{0, bytes_of(own)}}, {});
+        comm.all_to_all({{0, bytes_of(own)}}, {}, stream);
       }
     } else if (comm.rank() == 0) {
       HeapAllocator landing(device);
       const Tensor received = landing.allocate("received", like.dtype, shape, Category::optimizer);
-      comm.all_to_all({}, {{owner, bytes_of(received)}});
+      comm.all_to_all({}, {{owner, bytes_of(received)}}, stream);
       write(bytes_of(downloaded(received, stream).tensor()));
     }
   }

@@ -2,8 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
-
 #include "ops/gradient_sum/gradient_sum.hpp"
 
 namespace warpwright {
@@ -39,7 +37,8 @@ std::vector<std::vector<Tensor>> RankSum::allocate_received(const DecoderParamet
 
 std::vector<RankSum::Pieces> RankSum::exchanged(const Shards& shards,
                                                 const std::vector<DecoderParameters>& sums,
-                                                const std::vector<Pieces>& received) const {
+                                                const std::vector<Pieces>& received,
+                                                const Stream& stream) const {
   std::vector<Comm::Outgoing> send;
   std::vector<Comm::Incoming> receive;
   std::vector<Pieces> nodes;
@@ -60,13 +59,13 @@ std::vector<RankSum::Pieces> RankSum::exchanged(const Shards& shards,
       }
     }
   }
-  comm_.all_to_all(send, receive);
+  comm_.all_to_all(send, receive, stream);
   return nodes;
 }
 
 void RankSum::run(Context& context, const Shards& shards, const std::vector<DecoderParameters>& sums,
                   const std::vector<Pieces>& received) const {
-  const std::vector<Pieces> nodes = exchanged(shards, sums, received);
+  const std::vector<Pieces> nodes = exchanged(shards, sums, received, context.stream());
   std::vector<Pieces> stack;
   for (std::size_t i = 0; i < nodes.size(); ++i) {
     stack.push_back(nodes[i]);
@@ -78,7 +77,7 @@ void RankSum::run(Context& context, const Shards& shards, const std::vector<Deco
   const Pieces& sum = stack.front();
   const Pieces mine = pieces_of(shards[static_cast<std::size_t>(comm_.rank())], sums.front().tensors());
   for (std::size_t i = 0; i < sum.size(); ++i) {  // rank 0's are in their place already
-    if (sum[i].data != mine[i].data) std::ranges::copy(bytes_of(sum[i]), bytes_of(mine[i]).data());
+    if (sum[i].data != mine[i].data) copy(mine[i], sum[i], context.stream());
   }
 }
 

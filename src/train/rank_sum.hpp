@@ -2,7 +2,8 @@
 //
 // Each rank has an equal range of the step's slices, and has added up the largest nodes of the tree in it
 // (slice_tree.hpp). It sends each rank its shard of these nodes. Each rank then adds its shard of all nodes
-// along the tree. MPI only moves bytes, so the bits are those of one rank.
+// along the tree. The exchange only moves bytes, so the bits are those of one rank. On a GPU it comes in the
+// stream's order.
 #pragma once
 
 #include <vector>
@@ -34,7 +35,7 @@ class RankSum {
 
   // This rank's shard of every node, in the tree's order.
   std::vector<Pieces> exchanged(const Shards& shards, const std::vector<DecoderParameters>& sums,
-                                const std::vector<Pieces>& received) const;
+                                const std::vector<Pieces>& received, const Stream& stream) const;
 
   const Comm& comm_;
   SliceTree own_, all_;      // all_: over every rank's nodes

@@ -49,7 +49,8 @@ std::vector<Tensor> pieces_of(const ShardPieces& pieces, const std::vector<Tenso
   return list;
 }
 
-void gather_shards(const Comm& comm, const Shards& shards, const std::vector<Tensor>& tensors) {
+void gather_shards(const Comm& comm, const Shards& shards, const std::vector<Tensor>& tensors,
+                   const Stream& stream) {
   std::vector<Comm::Outgoing> send;
   std::vector<Comm::Incoming> receive;
   const std::vector<Tensor> mine = pieces_of(shards[static_cast<std::size_t>(comm.rank())], tensors);
@@ -60,7 +61,7 @@ void gather_shards(const Comm& comm, const Shards& shards, const std::vector<Ten
       receive.push_back({r, bytes_of(piece)});
     }
   }
-  comm.all_to_all(send, receive);
+  comm.all_to_all(send, receive, stream);
 }
 
 std::span<std::byte> bytes_of(const Tensor& t) {

@@ -44,7 +44,8 @@ Shards shards_of(const std::vector<Tensor>& tensors, int ranks);
 std::vector<Tensor> pieces_of(const ShardPieces& pieces, const std::vector<Tensor>& tensors);
 
 // Every rank sends its shard of the tensors to all others. The tensors are then the same everywhere.
-void gather_shards(const Comm& comm, const Shards& shards, const std::vector<Tensor>& tensors);
+void gather_shards(const Comm& comm, const Shards& shards, const std::vector<Tensor>& tensors,
+                   const Stream& stream);
 
 std::span<std::byte> bytes_of(const Tensor& t);
 

@@ -460,8 +460,8 @@ void TrainingStep::gradient_norm() {
   run_squares(divides_gradients() ? t.sums.levels.front() : pieces_of(of_rank(shards_, comm_), gradients),
               of_rank(blocks, comm_).front().of(t.squares));
   if (comm_.size() > 1) {
-    if (options_.sharding == Sharding::none) gather_shards(comm_, shards_, gradients);
-    gather_shards(comm_, blocks, {t.squares});
+    if (options_.sharding == Sharding::none) gather_shards(comm_, shards_, gradients, context_.stream());
+    gather_shards(comm_, blocks, {t.squares}, context_.stream());
   }
   run_norm(t);
   slot.norm.download(context_.stream());
@@ -488,7 +488,7 @@ void TrainingStep::update(double learning_rate, std::int64_t step) {
     held_layer_.reset();
     holds_others_ = false;
   } else if (options_.sharding != Sharding::none) {
-    gather_shards(comm_, shards_, tensors().parameters.tensors());
+    gather_shards(comm_, shards_, tensors().parameters.tensors(), context_.stream());
   }
 }
 

@@ -7,8 +7,8 @@
 // steps may be under way. On a CPU the work is done when a call returns.
 //
 // A step's batch consists of equal slices. Each stores its gradients by themselves, and a tree that depends
-// on the number of slices alone adds them up (slice_tree.hpp). Over several ranks, which are CPUs, each runs
-// its share of the slices; the step's gradients, loss and norm are then the same on all of them
+// on the number of slices alone adds them up (slice_tree.hpp). Over several ranks, each runs its
+// share of the slices; the step's gradients, loss and norm are then the same on all of them
 // (rank_sum.hpp).
 #pragma once
 
@@ -94,7 +94,7 @@ class TrainingStep {
   // For sessions that end before this does. Not with Sharding::parameters.
   DecoderWeights weights() const;
   // Calls write(tensor's name, its next bytes) on rank 0 for all of the optimizer (optimizer_shard.hpp).
-  // Every rank makes this call.
+  // Every rank makes this call, and not within a step.
   void gather_optimizer(
       const std::function<void(const std::string& name, std::span<const std::byte> bytes)>& write) const;
 

@@ -82,17 +82,13 @@ std::string nearest_ranks(std::int64_t slices, std::int64_t ranks) {
   return above > slices ? fmt::format("{}", below) : fmt::format("{} or {}", below, above);
 }
 
-TrainOptions checked(TrainOptions options, const Context& context, const Comm& comm) {
+TrainOptions checked(TrainOptions options, const Comm& comm) {
   options.validate();
   const std::int64_t slices = options.step.slices;
   if (slices % comm.size() != 0) {
     throw UsageError(fmt::format("gives {} slices of batch × seq, which {} ranks cannot share equally",
                                  slices, comm.size()),
                      "--total-batch", fmt::format("start {} ranks", nearest_ranks(slices, comm.size())));
-  }
-  if (comm.size() > 1 && context.device().device.kind != DeviceKind::cpu) {
-    throw UsageError(fmt::format("is a GPU, and {} ranks train on CPUs only", comm.size()), "--device",
-                     "use --device cpu, or start one process");
   }
   if (comm.size() > 1 && options.step.sharding == Sharding::parameters && options.sample_every > 0) {
     throw UsageError("needs all weights on rank 0, and --shard parameters divides them", "--sample-every",
@@ -107,7 +103,7 @@ TrainOptions checked(TrainOptions options, const Context& context, const Comm& c
 
 Trainer::Trainer(Context& context, TrainOptions options, TrainObserver observer, const Comm& comm)
     : context_(context),
-      options_(checked(std::move(options), context, comm)),
+      options_(checked(std::move(options), comm)),
       observer_(std::move(observer)),
       comm_(comm),
       lock_(locked(options_.out, comm)),
@@ -173,6 +169,7 @@ void Trainer::compare_ranks() const {
       {"step", step_index_},
       {"checkpoint", resume_from_ ? checksum_of(*resume_from_ / "trainer.json") : ""}};
   mine["settings"].erase("threads");
+  mine["settings"]["device"] = context_.device().name;  // each rank has a GPU of its own
   require_equal(comm_, mine);
 }
 
@@ -180,7 +177,9 @@ void Trainer::compare_ranks() const {
 void Trainer::compare_weights() const {
   const TrainingStep::Tensors& t = step_.tensors();
   std::string checksums;
-  for (const Tensor& tensor : t.parameters.tensors()) checksums += checksum_of(bytes_of(tensor));
+  for (const Tensor& tensor : t.parameters.tensors()) {
+    checksums += checksum_of(bytes_of(downloaded(tensor, context_.stream()).tensor()));
+  }
   require_equal(comm_, {{"weights", checksum_of(std::as_bytes(std::span(checksums)))}});
 }
 
@@ -322,6 +321,7 @@ bool Trainer::updates_need_the_host() const {
 }
 
 void Trainer::launch_step() {
+  comm_.at_step(launched_ + 1);
   step_.begin();
   for (std::int64_t slice = 0; slice < slices_of_rank(); ++slice) {
     leave_if_stopped();

@@ -1,0 +1,133 @@
+#include "comm/launch.hpp"
+
+#include <fmt/format.h>
+
+#include <charconv>
+#include <initializer_list>
+#include <limits>
+#include <optional>
+
+#include "core/error.hpp"
+
+namespace warpwright {
+namespace {
+
+constexpr int kMostRanks = 1 << 20, kMostPort = 65535;
+
+// A number in an environment variable; nothing if it is not set.
+std::optional<int> number_in(const Variables& variable, const char* name, int least, int most) {
+  const char* text = variable(name);
+  if (!text) return std::nullopt;
+  const std::string_view all = text;
+  int value = 0;
+  const auto [end, failed] = std::from_chars(all.data(), all.data() + all.size(), value);
+  if (failed != std::errc() || end != all.data() + all.size() || value < least || value > most) {
+    throw Error(fmt::format("is '{}', not a number from {} to {}", all, least, most), name,
+                "start the process with the launcher, or unset the variable");
+  }
+  return value;
+}
+
+std::optional<int> first_number(const Variables& variable, std::initializer_list<const char*> names,
+                                int least) {
+  for (const char* name : names) {
+    if (const auto value = number_in(variable, name, least, kMostRanks)) return value;
+  }
+  return std::nullopt;
+}
+
+void require_master(Launch& launch, const char* launcher) {
+  if (launch.address.empty()) {
+    throw Error(fmt::format("is not set, but {} has started {} ranks", launcher, launch.ranks), "MASTER_ADDR",
+                "set it to the host of rank 0");
+  }
+}
+
+// Of torchrun, and of whatever sets the same variables.
+std::optional<Launch> by_torchrun(const Variables& variable) {
+  if (!variable("RANK") || !variable("WORLD_SIZE")) return std::nullopt;
+  Launch launch{.by = Launch::By::store};
+  launch.ranks = *number_in(variable, "WORLD_SIZE", 1, kMostRanks);
+  launch.rank = *number_in(variable, "RANK", 0, launch.ranks - 1);
+  launch.local_rank = number_in(variable, "LOCAL_RANK", 0, launch.ranks - 1).value_or(launch.rank);
+  launch.local_ranks = number_in(variable, "LOCAL_WORLD_SIZE", 1, launch.ranks).value_or(0);
+  if (launch.ranks == 1) return launch;
+  if (const char* address = variable("MASTER_ADDR")) launch.address = address;
+  require_master(launch, "a launcher");
+  const auto port = number_in(variable, "MASTER_PORT", 1, kMostPort);
+  if (!port) throw Error("is not set", "MASTER_PORT", "set it to a free port of rank 0's host");
+  // torchrun may listen at this port itself.
+  const char* taken = variable("TORCHELASTIC_USE_AGENT_STORE");
+  const bool is_taken = taken && std::string_view(taken) == "True";
+  launch.port = !is_taken ? *port : *port < kMostPort ? *port + 1 : *port - 1;
+  return launch;
+}
+
+// Open MPI's mpirun sets the first variable, and MPICH's and Slurm's PMI the second.
+std::optional<Launch> by_mpi(const Variables& variable) {
+  const auto ranks = first_number(variable, {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE"}, 1);
+  if (!ranks) return std::nullopt;
+  Launch launch{.by = Launch::By::mpi, .ranks = *ranks};
+  launch.local_rank =
+      first_number(variable, {"OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "SLURM_LOCALID"}, 0)
+          .value_or(0);
+  launch.local_ranks =
+      first_number(variable, {"OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS"}, 1).value_or(0);
+  return launch;
+}
+
+// Of srun. Only a step's processes have these variables, not the batch script.
+std::optional<Launch> by_slurm(const Variables& variable) {
+  const auto ranks = number_in(variable, "SLURM_STEP_NUM_TASKS", 1, kMostRanks);
+  if (!ranks || !variable("SLURM_PROCID")) return std::nullopt;
+  Launch launch{.by = Launch::By::store, .ranks = *ranks};
+  if (launch.ranks == 1) return launch;
+  launch.rank = *number_in(variable, "SLURM_PROCID", 0, launch.ranks - 1);
+  launch.local_rank = number_in(variable, "SLURM_LOCALID", 0, launch.ranks - 1).value_or(0);
+  if (const char* address = variable("MASTER_ADDR")) {
+    launch.address = address;
+  } else if (const char* hosts = variable("SLURM_STEP_NODELIST")) {
+    launch.address = first_host(hosts);
+  }
+  require_master(launch, "srun");
+  // Steps on one machine get ports of their own, below those that the system gives out.
+  constexpr int kFirstPort = 20'000, kPorts = 10'000, kStepsPerJob = 7;
+  constexpr int kMost = std::numeric_limits<int>::max();
+  const int job = number_in(variable, "SLURM_JOB_ID", 0, kMost).value_or(0) % kPorts;
+  const int step = number_in(variable, "SLURM_STEP_ID", 0, kMost).value_or(0) % kPorts;
+  launch.port = number_in(variable, "MASTER_PORT", 1, kMostPort)
+                    .value_or(kFirstPort + (job * kStepsPerJob + step) % kPorts);
+  return launch;
+}
+
+}  // namespace
+
+std::string first_host(std::string_view hosts) {
+  std::string host;
+  bool in_brackets = false, copies = true;
+  for (const char c : hosts) {
+    if (c == '[') {
+      in_brackets = copies = true;
+    } else if (c == ']') {
+      in_brackets = false;
+      copies = true;
+    } else if (in_brackets && (c == ',' || c == '-')) {
+      copies = false;
+    } else if (c == ',') {
+      break;
+    } else if (copies) {
+      host += c;
+    }
+  }
+  return host;
+}
+
+Launch read_launch(const Variables& variable) {
+  for (const auto& read : {by_torchrun, by_mpi, by_slurm}) {
+    const auto launch = read(variable);
+    if (launch) return launch->ranks > 1 ? *launch : Launch{};
+  }
+  return {};
+}
+
+}  // namespace warpwright

@@ -1,0 +1,33 @@
+// What a launcher (mpirun, srun, torchrun) has told this process about its place among others.
+#pragma once
+
+#include <cstdint>
+#include <cstdlib>
+#include <functional>
+#include <string>
+#include <string_view>
+
+namespace warpwright {
+
+struct Launch {
+  enum class By : std::uint8_t { nobody, mpi, store };  // how the ranks find each other
+
+  By by = By::nobody;
+  int rank = 0, ranks = 1;  // MPI itself knows the rank
+  int local_rank = 0;       // among the ranks of this machine
+  int local_ranks = 0;      // 0: not told
+  std::string address{};    // of rank 0, for the store
+  int port = 0;
+};
+
+// The value of an environment variable, or null.
+using Variables = std::function<const char*(const char* name)>;
+
+// The launcher that started this process last counts: torchrun's variables come before those of mpirun and
+// Slurm. One rank alone counts as nobody's. Throws Error if variables do not fit together.
+Launch read_launch(const Variables& variable = [](const char* name) { return std::getenv(name); });
+
+// The first host of a list as Slurm writes it: "node03" for "node[03-05,7],login1".
+std::string first_host(std::string_view hosts);
+
+}  // namespace warpwright

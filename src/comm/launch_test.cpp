@@ -1,0 +1,124 @@
+#include "comm/launch.hpp"
+
+#include <gtest/gtest.h>
+
+#include <map>
+
+#include "core/error.hpp"
+
+namespace warpwright {
+namespace {
+
+using Environment = std::map<std::string, std::string>;
+
+Launch launch_in(const Environment& environment) {
+  return read_launch([&](const char* name) {
+    const auto found = environment.find(name);
+    return found == environment.end() ? nullptr : found->second.c_str();
+  });
+}
+
+const Environment kTorchrun = {{"RANK", "5"},
+                               {"WORLD_SIZE", "8"},
+                               {"LOCAL_RANK", "1"},
+                               {"LOCAL_WORLD_SIZE", "4"},
+                               {"MASTER_ADDR", "node1"},
+                               {"MASTER_PORT", "29500"}};
+const Environment kSlurm = {{"SLURM_STEP_NUM_TASKS", "8"}, {"SLURM_PROCID", "6"},
+                            {"SLURM_LOCALID", "2"},        {"SLURM_STEP_NODELIST", "node[03-04]"},
+                            {"SLURM_JOB_ID", "1234"},      {"SLURM_STEP_ID", "0"}};
+
+Environment with(Environment environment, const std::string& name, const std::string& value) {
+  environment[name] = value;
+  return environment;
+}
+Environment without(Environment environment, const std::string& name) {
+  environment.erase(name);
+  return environment;
+}
+
+void expect_error(const Environment& environment, const std::string& part) {
+  try {
+    launch_in(environment);
+    ADD_FAILURE() << "no error with " << part;
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find(part), std::string::npos) << error.what();
+  }
+}
+
+TEST(Launch, WithoutALauncherAProcessIsAlone) {
+  for (const Environment& environment :
+       {Environment{}, Environment{{"PMI_SIZE", "1"}}, Environment{{"RANK", "0"}, {"WORLD_SIZE", "1"}},
+        Environment{{"SLURM_NTASKS", "8"}, {"SLURM_PROCID", "0"}}, Environment{{"WORLD_SIZE", "8"}},
+        with(with(kSlurm, "SLURM_STEP_NUM_TASKS", "1"), "SLURM_PROCID", "0")}) {
+    const Launch launch = launch_in(environment);
+    EXPECT_EQ(launch.by, Launch::By::nobody);
+    EXPECT_EQ(launch.ranks, 1);
+  }
+}
+
+TEST(Launch, Torchrun) {
+  const Launch launch = launch_in(kTorchrun);
+  EXPECT_EQ(launch.by, Launch::By::store);
+  EXPECT_EQ(launch.rank, 5);
+  EXPECT_EQ(launch.ranks, 8);
+  EXPECT_EQ(launch.local_rank, 1);
+  EXPECT_EQ(launch.local_ranks, 4);
+  EXPECT_EQ(launch.address, "node1");
+  EXPECT_EQ(launch.port, 29500);
+  EXPECT_EQ(launch_in(with(kTorchrun, "TORCHELASTIC_USE_AGENT_STORE", "True")).port, 29501);
+  EXPECT_EQ(launch_in(with(kTorchrun, "TORCHELASTIC_USE_AGENT_STORE", "False")).port, 29500);
+  EXPECT_EQ(launch_in(without(kTorchrun, "LOCAL_RANK")).local_rank, 5);
+}
+
+TEST(Launch, TorchrunsVariablesMustFit) {
+  expect_error(with(kTorchrun, "RANK", "8"), "RANK: is '8', not a number from 0 to 7");
+  expect_error(with(kTorchrun, "RANK", "one"), "RANK: is 'one'");
+  expect_error(with(kTorchrun, "WORLD_SIZE", "0"), "WORLD_SIZE: is '0'");
+  expect_error(with(kTorchrun, "WORLD_SIZE", "8x"), "WORLD_SIZE: is '8x'");
+  expect_error(with(kTorchrun, "MASTER_PORT", "70000"), "MASTER_PORT: is '70000'");
+  expect_error(without(kTorchrun, "MASTER_ADDR"), "MASTER_ADDR: is not set");
+  expect_error(without(kTorchrun, "MASTER_PORT"), "MASTER_PORT: is not set");
+}
+
+TEST(Launch, Mpirun) {
+  const Launch launch = launch_in({{"OMPI_COMM_WORLD_SIZE", "4"},
+                                   {"OMPI_COMM_WORLD_LOCAL_RANK", "3"},
+                                   {"OMPI_COMM_WORLD_LOCAL_SIZE", "4"},
+                                   {"SLURM_STEP_NUM_TASKS", "2"},
+                                   {"SLURM_PROCID", "0"}});
+  EXPECT_EQ(launch.by, Launch::By::mpi);
+  EXPECT_EQ(launch.ranks, 4);
+  EXPECT_EQ(launch.local_rank, 3);
+  EXPECT_EQ(launch.local_ranks, 4);
+  EXPECT_EQ(launch_in({{"PMI_SIZE", "2"}, {"MPI_LOCALRANKID", "1"}}).local_rank, 1);
+}
+
+TEST(Launch, Slurm) {
+  const Launch launch = launch_in(kSlurm);
+  EXPECT_EQ(launch.by, Launch::By::store);
+  EXPECT_EQ(launch.rank, 6);
+  EXPECT_EQ(launch.ranks, 8);
+  EXPECT_EQ(launch.local_rank, 2);
+  EXPECT_EQ(launch.address, "node03");
+  EXPECT_GE(launch.port, 20000);
+  EXPECT_LT(launch.port, 30000);
+  EXPECT_NE(launch_in(with(kSlurm, "SLURM_STEP_ID", "1")).port, launch.port);
+  EXPECT_EQ(launch_in(with(kSlurm, "MASTER_PORT", "1234")).port, 1234);
+  EXPECT_EQ(launch_in(with(kSlurm, "MASTER_ADDR", "head")).address, "head");
+  expect_error(without(kSlurm, "SLURM_STEP_NODELIST"),
+               "MASTER_ADDR: is not set, but srun has started 8 ranks");
+  EXPECT_EQ(launch_in({{"PMI_SIZE", "8"}, {"SLURM_LOCALID", "2"}}).local_rank, 2);
+}
+
+TEST(Launch, TheFirstHostOfAList) {
+  EXPECT_EQ(first_host("node"), "node");
+  EXPECT_EQ(first_host("a1,a2"), "a1");
+  EXPECT_EQ(first_host("node[03-05,7],login1"), "node03");
+  EXPECT_EQ(first_host("rack[2,4]n[007-9].site"), "rack2n007.site");
+  EXPECT_EQ(first_host("cn-12"), "cn-12");
+  EXPECT_EQ(first_host(""), "");
+}
+
+}  // namespace
+}  // namespace warpwright
