@@ -1,5 +1,5 @@
-// Tests training over MPI ranks as a user starts it: the same bits for any number of ranks, and what happens
-// when a rank is refused or dies.
+// Tests training over ranks as a user starts it, with mpirun on CPUs and with --gpus on GPUs: the same bits
+// for any number of ranks, and what happens when a rank is refused or dies.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -12,7 +12,9 @@
 #include <sstream>
 #include <thread>
 
+#include "comm/store.hpp"
 #include "data/shard.hpp"
+#include "runtime/device.hpp"
 #include "runtime/file.hpp"
 #include "runtime/test_folder.hpp"
 #include "tests/process.hpp"
@@ -23,14 +25,10 @@ namespace {
 namespace fs = std::filesystem;
 using Words = std::vector<std::string>;
 
-class Ranks : public TestFolder {
+// Data for a small run, and its results.
+class SmallRun : public TestFolder {
  protected:
   void SetUp() override {
-#ifndef WARPWRIGHT_MPI
-    GTEST_SKIP() << "this build has no MPI";
-#endif
-    if (std::system("mpirun --version >/dev/null 2>&1") != 0) GTEST_SKIP() << "there is no mpirun";
-    ::setenv("LSAN_OPTIONS", "detect_leaks=0", 1);  // Open MPI keeps memory to the end
     fs::create_directories(folder / "data");
     for (const auto& [split, tokens] : {std::pair{"train", 9000}, std::pair{"val", 500}}) {
       std::vector<std::int32_t> ids(static_cast<std::size_t>(tokens));
@@ -51,22 +49,6 @@ class Ranks : public TestFolder {
     for (std::string word; split >> word;) words.push_back(word);
     words.insert(words.end(), more.begin(), more.end());
     return words;
-  }
-
-  static Words on_ranks(int ranks, const Words& words) {
-    Words all = {"--oversubscribe", "--allow-run-as-root", "-n", std::to_string(ranks), WARPWRIGHT_BINARY};
-    all.insert(all.end(), words.begin(), words.end());
-    return all;
-  }
-
-  ProcessResult run(int ranks, const Words& words) const {
-    if (ranks == 1) return run_process(words, folder);
-    return run_process(on_ranks(ranks, words), folder, "mpirun");
-  }
-
-  void succeeds(int ranks, const Words& words) const {
-    const ProcessResult r = run(ranks, words);
-    EXPECT_EQ(r.code, 0) << ranks << " ranks: " << r.err << r.out;
   }
 
   // The weights, the optimizer, and the losses of each step.
@@ -91,16 +73,6 @@ class Ranks : public TestFolder {
     EXPECT_TRUE(bits_a[2] == bits_b[2]) << "optimizer of " << b;
   }
 
-  // The lines of a run that fails, with other arguments for rank 0 than for rank 1.
-  Words apart(const Words& first, const Words& second) const {
-    Words words = on_ranks(1, first);
-    words.insert(words.end(), {":", "-n", "1", WARPWRIGHT_BINARY});
-    words.insert(words.end(), second.begin(), second.end());
-    const ProcessResult r = run_process(words, folder, "mpirun");
-    EXPECT_NE(r.code, 0);
-    return own_lines(r.err);
-  }
-
   // The program's own lines; mpirun adds a report.
   static Words own_lines(const std::string& err) {
     Words lines;
@@ -109,6 +81,44 @@ class Ranks : public TestFolder {
       if (line.starts_with("warpwright: ")) lines.push_back(line);
     }
     return lines;
+  }
+};
+
+class Ranks : public SmallRun {
+ protected:
+  void SetUp() override {
+#ifndef WARPWRIGHT_MPI
+    GTEST_SKIP() << "this build has no MPI";
+#endif
+    if (std::system("mpirun --version >/dev/null 2>&1") != 0) GTEST_SKIP() << "there is no mpirun";
+    ::setenv("LSAN_OPTIONS", "detect_leaks=0", 1);  // Open MPI keeps memory to the end
+    SmallRun::SetUp();
+  }
+
+  static Words on_ranks(int ranks, const Words& words) {
+    Words all = {"--oversubscribe", "--allow-run-as-root", "-n", std::to_string(ranks), WARPWRIGHT_BINARY};
+    all.insert(all.end(), words.begin(), words.end());
+    return all;
+  }
+
+  ProcessResult run(int ranks, const Words& words) const {
+    if (ranks == 1) return run_process(words, folder);
+    return run_process(on_ranks(ranks, words), folder, "mpirun");
+  }
+
+  void succeeds(int ranks, const Words& words) const {
+    const ProcessResult r = run(ranks, words);
+    EXPECT_EQ(r.code, 0) << ranks << " ranks: " << r.err << r.out;
+  }
+
+  // The lines of a run that fails, with other arguments for rank 0 than for rank 1.
+  Words apart(const Words& first, const Words& second) const {
+    Words words = on_ranks(1, first);
+    words.insert(words.end(), {":", "-n", "1", WARPWRIGHT_BINARY});
+    words.insert(words.end(), second.begin(), second.end());
+    const ProcessResult r = run_process(words, folder, "mpirun");
+    EXPECT_NE(r.code, 0);
+    return own_lines(r.err);
   }
 };
 
@@ -297,24 +307,29 @@ pid_t child_of(pid_t parent) {
   return last;
 }
 
+// Returns when the run has done a step, or kills the launcher (and returns 0) if that does not happen.
+pid_t when_under_way(pid_t launcher, const fs::path& run) {
+  const fs::path metrics = run / "metrics.jsonl";
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(120);
+  while (!fs::exists(metrics) || fs::file_size(metrics) == 0) {
+    if (waitpid(launcher, nullptr, WNOHANG) != 0) return 0;
+    if (std::chrono::steady_clock::now() > deadline) {
+      ::kill(launcher, SIGKILL);  // its ranks end with it
+      wait_for(launcher);
+      return 0;
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  }
+  return launcher;
+}
+
 class RanksUnderWay : public Ranks {
  protected:
   // Starts a run on three ranks, and returns when it has done a step.
   pid_t started(const std::string& name) const {
     const pid_t launcher = start_process(on_ranks(3, training(name, {"--steps", "1000000"})), folder / "out",
                                          folder / "err", nullptr, "mpirun");
-    const fs::path metrics = folder / name / "metrics.jsonl";
-    const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(120);
-    while (!fs::exists(metrics) || fs::file_size(metrics) == 0) {
-      if (waitpid(launcher, nullptr, WNOHANG) != 0) return 0;
-      if (std::chrono::steady_clock::now() > deadline) {
-        ::kill(launcher, SIGKILL);  // its ranks end with it
-        wait_for(launcher);
-        return 0;
-      }
-      std::this_thread::sleep_for(std::chrono::milliseconds(50));
-    }
-    return launcher;
+    return when_under_way(launcher, folder / name);
   }
 };
 
@@ -340,6 +355,134 @@ TEST_F(RanksUnderWay, TheOthersEndIfOneIsKilled) {
   EXPECT_NE(wait_for(launcher), 0);
   EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(30));
   EXPECT_LE(own_lines(read_file(folder / "err", 1 << 20)).size(), 1u);
+}
+
+// Ranks that a launcher such as torchrun has started.
+class LaunchedRanks : public SmallRun {
+ protected:
+  struct Outcome {
+    int code;
+    Words lines;
+  };
+  // Runs ranks as torchrun does, on one machine.
+  std::vector<Outcome> run(int ranks, const Words& words) const {
+    const int port = free_local_port();
+    std::vector<pid_t> processes;
+    for (int r = 0; r < ranks; ++r) {
+      const std::pair<const char*, std::string> variables[] = {{"RANK", std::to_string(r)},
+                                                               {"WORLD_SIZE", std::to_string(ranks)},
+                                                               {"LOCAL_RANK", std::to_string(r)},
+                                                               {"MASTER_ADDR", "localhost"},
+                                                               {"MASTER_PORT", std::to_string(port)}};
+      for (const auto& [name, value] : variables) ::setenv(name, value.c_str(), 1);
+      processes.push_back(start_process(words, folder / fmt::format("out_{}", r), err_of(r)));
+      for (const auto& [name, value] : variables) ::unsetenv(name);
+    }
+    std::vector<Outcome> outcomes;
+    for (int r = 0; r < ranks; ++r) {
+      const int code = wait_for(processes[static_cast<std::size_t>(r)]);
+      outcomes.push_back({code, own_lines(read_file(err_of(r), 1 << 20))});
+    }
+    return outcomes;
+  }
+  fs::path err_of(int rank) const { return folder / fmt::format("err_{}", rank); }
+};
+
+TEST_F(LaunchedRanks, OnCpusTheyNeedMpi) {
+  const auto outcomes = run(3, training("cpus"));
+  ASSERT_EQ(outcomes[0].lines.size(), 1u);
+  EXPECT_NE(outcomes[0].lines[0].find("3 ranks on CPUs need MPI"), std::string::npos) << outcomes[0].lines[0];
+  for (const std::size_t r : {1, 2}) {
+    EXPECT_NE(outcomes[r].code, 0);
+    EXPECT_TRUE(outcomes[r].lines.empty()) << outcomes[r].lines[0];
+  }
+}
+
+TEST_F(LaunchedRanks, OneRankIsAloneWithoutAStore) {
+  EXPECT_EQ(run(1, training("one"))[0].code, 0);
+}
+
+TEST_F(SmallRun, MoreGpusThanThereAreAreRefused) {
+  const ProcessResult r = run_process(training("many", {"--gpus", "1000"}), folder);
+  EXPECT_EQ(r.code, 1);
+  const Words lines = own_lines(r.err);
+  ASSERT_EQ(lines.size(), 1u);
+  const int here = cuda_device_count();
+  const std::string part =
+      here == 0 ? "--device cuda:0: " : fmt::format("asks for 1000 GPUs, and this machine has {}", here);
+  EXPECT_NE(lines[0].find(part), std::string::npos) << lines[0];
+  EXPECT_FALSE(fs::exists(folder / "many"));
+}
+
+class CudaRanks : public LaunchedRanks {
+ protected:
+  void SetUp() override {
+    if (cuda_device_count() < 2) GTEST_SKIP() << "needs an NVIDIA GPU for each of two ranks";
+    SmallRun::SetUp();
+  }
+  Words on_gpus(const std::string& run, const Words& where, const Words& more = {}) const {
+    Words words = training(run, more);
+    words.insert(words.end(), where.begin(), where.end());
+    return words;
+  }
+  void succeeds(const Words& words) const {
+    const ProcessResult r = run_process(words, folder);
+    EXPECT_EQ(r.code, 0) << r.err << r.out;
+  }
+};
+
+TEST_F(CudaRanks, TwoGpusGiveTheBitsOfOne) {
+  for (const Words& more : {Words{}, {"--dtype", "bf16"}, {"--dtype", "bf16", "--master-weights", "none"}}) {
+    const std::string suffix = fmt::format("_{}", more.size());
+    succeeds(on_gpus("one" + suffix, {"--device", "cuda"}, more));
+    succeeds(on_gpus("two" + suffix, {"--gpus", "2"}, more));
+    expect_same_bits("one" + suffix, "two" + suffix);
+  }
+}
+
+TEST_F(CudaRanks, TorchrunsVariablesGiveTheSameBits) {
+  succeeds(on_gpus("one", {"--device", "cuda"}));
+  for (const Outcome& outcome : run(2, on_gpus("two", {"--device", "cuda"}))) EXPECT_EQ(outcome.code, 0);
+  expect_same_bits("one", "two");
+}
+
+TEST_F(CudaRanks, AnotherNumberMayResume) {
+  const Words schedule = {"--schedule", "constant"};
+  const auto to = [&](const std::string& steps) {
+    return Words{"--schedule", "constant", "--steps", steps, "--resume"};
+  };
+  succeeds(on_gpus("whole", {"--device", "cuda"}, schedule));
+  succeeds(on_gpus("parts", {"--device", "cuda"}, to("2")));
+  succeeds(on_gpus("parts", {"--gpus", "2"}, to("4")));
+  succeeds(on_gpus("parts", {"--device", "cuda"}, to("6")));
+  expect_same_bits("whole", "parts");
+}
+
+TEST_F(CudaRanks, TheOthersEndIfOneIsKilled) {
+  const Words words = on_gpus("killed", {"--gpus", "2"}, {"--steps", "1000000"});
+  const pid_t launcher =
+      when_under_way(start_process(words, folder / "out", folder / "err"), folder / "killed");
+  ASSERT_GT(launcher, 0) << read_file(folder / "err", 1 << 20);
+  const auto start = std::chrono::steady_clock::now();
+  ::kill(child_of(launcher), SIGKILL);
+  EXPECT_EQ(wait_for(launcher), 128 + SIGKILL);
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(30));
+  const Words lines = own_lines(read_file(folder / "err", 1 << 20));
+  ASSERT_EQ(lines.size(), 1u);
+  for (const char* part : {"rank 0 on ", ", step ", "rank 1 on ", "has ended without saying why"}) {
+    EXPECT_NE(lines[0].find(part), std::string::npos) << lines[0];
+  }
+}
+
+TEST_F(CudaRanks, ASignalStopsAll) {
+  const Words words = on_gpus("stopped", {"--gpus", "2"}, {"--steps", "1000000"});
+  const pid_t launcher =
+      when_under_way(start_process(words, folder / "out", folder / "err"), folder / "stopped");
+  ASSERT_GT(launcher, 0) << read_file(folder / "err", 1 << 20);
+  ::kill(launcher, SIGTERM);
+  EXPECT_EQ(wait_for(launcher), 128 + SIGTERM);
+  EXPECT_TRUE(fs::exists(folder / "stopped" / "model" / "model.safetensors"));
+  EXPECT_TRUE(own_lines(read_file(folder / "err", 1 << 20)).empty());
 }
 
 }  // namespace
