@@ -298,6 +298,18 @@ TEST_F(Ranks, ARunThatIsFinishedForOneRankAloneIsRefused) {
   EXPECT_NE(lines[0].find("is finished for some ranks"), std::string::npos) << lines[0];
 }
 
+// Rank 0 draws a long sample, and rank 1 waits for it.
+TEST_F(Ranks, ARankThatWaitsTooLongEndsTheRun) {
+  const ProcessResult r = run(2, training("slow", {"--sample-every", "1", "--sample-tokens", "10000000",
+                                                   "--collective-timeout", "1"}));
+  EXPECT_NE(r.code, 0);
+  const Words lines = own_lines(r.err);
+  ASSERT_EQ(lines.size(), 1u) << r.err;
+  for (const char* part : {"rank 1 on ", ", step 1, exchange of texts: ", "for more than 1 s"}) {
+    EXPECT_NE(lines[0].find(part), std::string::npos) << lines[0];
+  }
+}
+
 // The process ID of a rank: a child of mpirun's.
 pid_t child_of(pid_t parent) {
   const std::string list = fmt::format("/proc/{}/task/{}/children", parent, parent);

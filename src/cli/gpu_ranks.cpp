@@ -10,6 +10,7 @@
 #include <charconv>
 #include <csignal>
 #include <cstdlib>
+#include <filesystem>
 #include <vector>
 
 #include "cli/checks.hpp"
@@ -100,13 +101,14 @@ std::vector<char*> pointers_to(std::vector<std::string>& words) {
 // The child is in a group of its own: a terminal's Ctrl-C reaches it once, through this process. It is asked
 // to stop if this process is killed.
 pid_t start_rank(std::vector<std::string> words, std::vector<std::string> variables) {
+  const std::filesystem::path program = std::filesystem::read_symlink("/proc/self/exe");
   const std::vector<char*> arguments = pointers_to(words), environment = pointers_to(variables);
   const pid_t parent = ::getpid(), child = ::fork();
   if (child < 0) throw_system_error("start a process", "--gpus", "check the limit of processes (ulimit -u)");
   if (child > 0) return child;
   ::setpgid(0, 0);
   ::prctl(PR_SET_PDEATHSIG, SIGTERM);
-  if (::getppid() == parent) ::execve("/proc/self/exe", arguments.data(), environment.data());
+  if (::getppid() == parent) ::execve(program.c_str(), arguments.data(), environment.data());
   ::_exit(127);
 }
 

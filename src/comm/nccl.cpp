@@ -69,10 +69,12 @@ class Nccl final : public Comm {
     constexpr const char* kDoing = "exchange between GPUs";
     nccl::check(library.group_start(), kDoing);
     for (const Outgoing& part : send) {
+      if (part.bytes.empty()) continue;
       nccl::check(library.send(part.bytes.data(), part.bytes.size(), ncclUint8, part.to, comm_, stream.get()),
                   kDoing);
     }
     for (const Incoming& part : receive) {
+      if (part.bytes.empty()) continue;
       nccl::check(
           library.receive(part.bytes.data(), part.bytes.size(), ncclUint8, part.from, comm_, stream.get()),
           kDoing);
