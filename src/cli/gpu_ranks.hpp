@@ -19,7 +19,7 @@ int count_gpus(const std::string& value);
 // would train on CPUs without MPI.
 Device device_of_rank(const Launch& launch, Device asked);
 
-// Starts this command line once for each of so many GPUs, as the ranks of one run, and waits for them. Passes
+// Starts this command line once for each of this many GPUs, as the ranks of one run, and waits for them. Passes
 // signals on. If one fails, the others end. Returns the exit code: that of the first that failed.
 int run_on_gpus(int gpus);
 

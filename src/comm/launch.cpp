@@ -43,7 +43,7 @@ void require_master(Launch& launch, const char* launcher) {
   }
 }
 
-// Of torchrun, and of whatever sets the same variables.
+// Reads the variables of torchrun, which other launchers also set.
 std::optional<Launch> by_torchrun(const Variables& variable) {
   if (!variable("RANK") || !variable("WORLD_SIZE")) return std::nullopt;
   Launch launch{.by = Launch::By::store};
@@ -76,7 +76,7 @@ std::optional<Launch> by_mpi(const Variables& variable) {
   return launch;
 }
 
-// Of srun. Only a step's processes have these variables, not the batch script.
+// Reads the variables of srun. Only a step's processes have these variables, not the batch script.
 std::optional<Launch> by_slurm(const Variables& variable) {
   const auto ranks = number_in(variable, "SLURM_STEP_NUM_TASKS", 1, kMostRanks);
   if (!ranks || !variable("SLURM_PROCID")) return std::nullopt;

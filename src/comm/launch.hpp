@@ -1,4 +1,4 @@
-// What a launcher (mpirun, srun, torchrun) has told this process about its place among others.
+// Launch: the place of this process among others, as a launcher (mpirun, srun, torchrun) has told it.
 #pragma once
 
 #include <cstdint>

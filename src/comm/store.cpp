@@ -160,7 +160,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   bool finishing_ = false;
 };
 
-// What a rank says of itself when it connects.
+// A rank's first message: who it is.
 struct Greeting {
   int rank = -1, ranks = -1;
   std::string host;

@@ -25,7 +25,7 @@ StoreOptions options_of(int rank, int ranks, int port) {
   return {.rank = rank, .ranks = ranks, .address = "127.0.0.1", .port = port, .patience = 20s};
 }
 
-// What a rank that runs in a thread of its own has come to.
+// The end of a rank that runs in a thread of its own.
 struct Outcome {
   std::vector<std::string> texts;
   std::string error, lost = "none";
@@ -76,7 +76,7 @@ class StoreTest : public testing::Test {
     }
   }
 
-  // What rank 0 answers to these bytes before it closes the connection.
+  // Sends these bytes. Returns what rank 0 answers before it closes the connection.
   std::string answer_to(const std::string& bytes) const {
     const FileDescriptor socket = stranger();
     EXPECT_EQ(::send(socket.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL),

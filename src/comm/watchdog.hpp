@@ -29,7 +29,7 @@ class Watchdog {
 
   std::chrono::seconds limit() const { return limit_; }
 
-  // What the line names besides rank and host.
+  // The line names the step, besides rank and host.
   void set_step(std::int64_t step);
 
   // Ends this rank: its line says where it is, what has happened and what to do.
