@@ -25,7 +25,7 @@ namespace warpwright::cli {
 namespace {
 
 constexpr int kMostGpus = 1024;
-constexpr unsigned kGraceSeconds = 15;  // for ranks to end by themselves after one has failed
+constexpr unsigned kGraceSeconds = 5;  // for ranks to end by themselves after one has failed
 
 // 0: all.
 int parsed_gpus(const std::string& value) {

@@ -19,7 +19,7 @@ struct StoreOptions {
   int port = 0;
   std::chrono::milliseconds patience{60'000};  // until all ranks have connected
   std::chrono::milliseconds heartbeat{5'000};  // between signs of life
-  std::chrono::milliseconds silence{20'000};   // after which a rank counts as lost
+  std::chrono::milliseconds silence{15'000};   // after which a rank counts as lost
 };
 
 class Store {
