@@ -1,24 +1,20 @@
 #include "cli/rank_order.hpp"
 
-#include <charconv>
 #include <chrono>
-#include <cstdlib>
-#include <cstring>
 #include <thread>
 #include <utility>
 
+#include "comm/launch.hpp"
+#include "core/error.hpp"
+
 namespace warpwright::cli {
 
-// Open MPI's mpirun sets the first variable, and MPICH's and Slurm's PMI the second.
 int launched_rank() {
-  for (const char* name : {"OMPI_COMM_WORLD_RANK", "PMI_RANK"}) {
-    const char* text = std::getenv(name);
-    if (!text) continue;
-    int rank = 0;
-    std::from_chars(text, text + std::strlen(text), rank);
-    return rank;
+  try {
+    return read_launch().rank;
+  } catch (const Error&) {
+    return 0;  // its variables do not fit together, which every process may say
   }
-  return 0;
 }
 
 void let_rank_0_report(int rank) {

@@ -4,12 +4,14 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
 #include <new>
 #include <optional>
+#include <thread>
 #include <utility>
 
 #include "cli/command.hpp"

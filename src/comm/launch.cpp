@@ -68,6 +68,7 @@ std::optional<Launch> by_mpi(const Variables& variable) {
   const auto ranks = first_number(variable, {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE"}, 1);
   if (!ranks) return std::nullopt;
   Launch launch{.by = Launch::By::mpi, .ranks = *ranks};
+  launch.rank = first_number(variable, {"OMPI_COMM_WORLD_RANK", "PMI_RANK"}, 0).value_or(0);
   launch.local_rank =
       first_number(variable, {"OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "SLURM_LOCALID"}, 0)
           .value_or(0);

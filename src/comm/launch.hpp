@@ -13,10 +13,10 @@ struct Launch {
   enum class By : std::uint8_t { nobody, mpi, store };  // how the ranks find each other
 
   By by = By::nobody;
-  int rank = 0, ranks = 1;  // MPI itself knows the rank
-  int local_rank = 0;       // among the ranks of this machine
-  int local_ranks = 0;      // 0: not told
-  std::string address{};    // of rank 0, for the store
+  int rank = 0, ranks = 1;
+  int local_rank = 0;     // among the ranks of this machine
+  int local_ranks = 0;    // 0: not told
+  std::string address{};  // of rank 0, for the store
   int port = 0;
 };
 

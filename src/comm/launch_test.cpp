@@ -83,11 +83,13 @@ TEST(Launch, TorchrunsVariablesMustFit) {
 
 TEST(Launch, Mpirun) {
   const Launch launch = launch_in({{"OMPI_COMM_WORLD_SIZE", "4"},
+                                   {"OMPI_COMM_WORLD_RANK", "3"},
                                    {"OMPI_COMM_WORLD_LOCAL_RANK", "3"},
                                    {"OMPI_COMM_WORLD_LOCAL_SIZE", "4"},
                                    {"SLURM_STEP_NUM_TASKS", "2"},
                                    {"SLURM_PROCID", "0"}});
   EXPECT_EQ(launch.by, Launch::By::mpi);
+  EXPECT_EQ(launch.rank, 3);
   EXPECT_EQ(launch.ranks, 4);
   EXPECT_EQ(launch.local_rank, 3);
   EXPECT_EQ(launch.local_ranks, 4);
