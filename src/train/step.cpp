@@ -144,6 +144,7 @@ TrainingStep::Tensors TrainingStep::allocate_tensors(Allocator& allocator) const
     return allocator.allocate(name, DType::f64, {ops::squares_blocks(tensors)}, Category::batch);
   };
   t.squares = blocks("gradient_squares", gradients);
+  if (comm_.size() > 1) t.gates = allocator.allocate("gates", accumulation, {comm_.size()}, Category::batch);
   t.loss_squares = blocks("loss_squares", {t.losses});
   t.norm = allocator.allocate("gradient_norm", accumulation, {1}, Category::batch);
   t.loss_norm = allocator.allocate("loss_norm", accumulation, {1}, Category::batch);
@@ -290,7 +291,7 @@ void TrainingStep::run_slice(const Tensors& t, std::size_t below) {
   t.pass->forward(context_, forward_hooks());
   run_head(t, &t.gradients[below]);
   t.pass->backward(context_, t.gradients[below], backward_hooks());
-  run_loss_gate(t, below == 0);  // only the first slice finds no sums
+  run_loss_gate(t, divides_gradients() ? slice_ == 0 : below == 0);  // only the first slice finds no sums
 }
 
 void TrainingStep::run_head(const Tensors& t, const DecoderParameters* gradients) {
@@ -321,6 +322,17 @@ void TrainingStep::run_loss_gate(const Tensors& t, bool first_slice) {
                               .scale = ops::gradient_scale_of(t.scalars),
                               .max_norm = 0,  // only looks for what is not finite
                               .keep_nan = !first_slice || options_.halt_on_non_finite});
+}
+
+void TrainingStep::run_gates_of_ranks(const Tensors& t) {
+  Shards one_each;
+  for (int r = 0; r < comm_.size(); ++r) one_each.push_back({{0, r, 1}});
+  const Tensor scale = ops::gradient_scale_of(t.scalars), sum = t.loss_squares.slice(0, 0, 1);
+  copy(t.gates.slice(0, comm_.rank(), 1), scale, context_.stream());
+  gather_shards(comm_, one_each, {t.gates}, context_.stream());
+  run_squares({t.gates}, sum);
+  ops::global_norm(context_,
+                   {.sums = sum, .norm = t.loss_norm, .scale = scale, .max_norm = 0, .keep_nan = true});
 }
 
 void TrainingStep::run_squares(const std::vector<Tensor>& gradients, const Tensor& sums) {
@@ -463,6 +475,7 @@ void TrainingStep::gradient_norm() {
     if (options_.sharding == Sharding::none) gather_shards(comm_, shards_, gradients, context_.stream());
     gather_shards(comm_, blocks, {t.squares}, context_.stream());
   }
+  if (comm_.size() > 1) run_gates_of_ranks(t);
   run_norm(t);
   slot.norm.download(context_.stream());
   slot.done->record(context_.stream());

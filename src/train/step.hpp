@@ -71,6 +71,7 @@ class TrainingStep {
     Tensor random;         // (3) int32 (ops/adamw), if bf16 weights have no masters
     Tensor loss_squares;   // (blocks) fp64: of a slice's losses
     Tensor loss_norm;      // (1) fp32
+    Tensor gates;          // (ranks) fp32, over several ranks: NaN if a loss of the rank is not finite
   };
 
   // Records the step and lays out its memory, but takes none yet. The ranks divide the slices.
@@ -167,6 +168,8 @@ class TrainingStep {
   // Makes the factor of update() NaN if a loss is not finite. A logit of −inf makes the loss infinite and
   // leaves the gradient finite.
   void run_loss_gate(const Tensors& t, bool first_slice);
+  // Makes the factor NaN if it is NaN on any rank.
+  void run_gates_of_ranks(const Tensors& t);
   void run_squares(const std::vector<Tensor>& gradients, const Tensor& sums);
   void run_norm(const Tensors& t);
   ops::AdamW adamw_arguments(const Tensors& t, const OptimizerShard& optimizer,
