@@ -19,8 +19,8 @@ int count_gpus(const std::string& value);
 // would train on CPUs without MPI.
 Device device_of_rank(const Launch& launch, Device asked);
 
-// Starts this command line once for each of this many GPUs, as the ranks of one run, and waits for them. Passes
-// signals on. If one fails, the others end. Returns the exit code: that of the first that failed.
+// Starts this command line once for each of this many GPUs, as the ranks of one run, and waits for them.
+// Passes signals on. If one fails, the others end. Returns the exit code: that of the first that failed.
 int run_on_gpus(int gpus);
 
 // Thrown with the exit code of processes that have said themselves why they failed.
