@@ -64,10 +64,10 @@ def end_of(process):
     try:
         _, err = process.communicate(timeout=MOST_SECONDS)
     except subprocess.TimeoutExpired:
-        process.kill()
+        os.killpg(process.pid, signal.SIGKILL)
         sys.exit(f"the other ranks were still there after {MOST_SECONDS} s")
-    own = [line for line in err.decode().splitlines() if line.startswith("warpwright: ") and "was " not in line]
-    if len([line for line in own if "rank" in line]) > 1:
+    own = [line for line in err.decode().splitlines() if line.startswith("warpwright: rank ")]
+    if len(own) > 1:
         sys.exit("more than one rank reported the end:\n" + "\n".join(own))
     return process.returncode, err.decode()
 
@@ -84,7 +84,7 @@ def disturbed(program, data, run, kills):
     while True:
         ranks, shard = random.choice(RANKS), random.choice(SHARDS)
         process = subprocess.Popen(on_ranks(ranks, training(program, data, run, ["--shard", shard])), stdout=subprocess.DEVNULL,
-                                   stderr=subprocess.PIPE)
+                                   stderr=subprocess.PIPE, start_new_session=True)
         killed = done < kills and kill_one(process, ranks)
         code, err = end_of(process)
         if not killed and code == 0 and (run / "model").exists():
@@ -93,8 +93,8 @@ def disturbed(program, data, run, kills):
             done += 1
             if code == 0 and not (run / "model").exists():
                 sys.exit(f"{ranks} ranks: exit code 0 although a rank was killed\n{err}")
-        elif code != 0:
-            sys.exit(f"{ranks} ranks, --shard {shard}: exit code {code}\n{err}")
+        else:
+            sys.exit(f"{ranks} ranks, --shard {shard}: exit code {code}, and no model\n{err}")
 
 
 def main():

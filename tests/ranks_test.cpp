@@ -266,10 +266,17 @@ TEST_F(Ranks, RanksWithOtherOptionsAreRefused) {
       << lines[0];
 }
 
+TEST_F(Ranks, Bf16NeedsAnEvenNumberOfChannels) {
+  const ProcessResult r =
+      run_process(training("odd", {"--dtype", "bf16", "--heads", "3", "--channels", "39"}), folder);
+  EXPECT_EQ(r.code, 2);
+  EXPECT_NE(r.err.find("--channels: 39 is odd"), std::string::npos) << r.err;
+}
+
 TEST_F(Ranks, RanksWithOtherWeightsAreRefused) {
   succeeds(1, training("a", {"--seed", "1"}));
   succeeds(1, training("b", {"--seed", "2"}));
-  const auto from = [&](const char* run) {
+  const auto from = [&](const char* run, const std::string& shard) {
     return Words{"train",
                  "--data",
                  (folder / "data").string(),
@@ -284,11 +291,15 @@ TEST_F(Ranks, RanksWithOtherWeightsAreRefused) {
                  "--threads",
                  "1",
                  "--steps",
-                 "2"};
+                 "2",
+                 "--shard",
+                 shard};
   };
-  const Words lines = apart(from("a"), from("b"));
-  ASSERT_EQ(lines.size(), 1u);
-  EXPECT_NE(lines[0].find("differ in weights: "), std::string::npos) << lines[0];
+  for (const std::string shard : {"optimizer", "parameters"}) {
+    const Words lines = apart(from("a", shard), from("b", shard));
+    ASSERT_EQ(lines.size(), 1u);
+    EXPECT_NE(lines[0].find("differ in weights: "), std::string::npos) << lines[0];
+  }
 }
 
 TEST_F(Ranks, ARunThatIsFinishedForOneRankAloneIsRefused) {

@@ -133,7 +133,13 @@ void TrainFlags::restore(CLI::App& command, const SavedRun& saved) {
 
 TrainOptions TrainFlags::finished_options() {
   TrainOptions& o = options;
-  step.finish(o.step, std::make_shared<GPT2Decoder>(model_config(*this, read_manifest(o.data))));
+  const GPT2Config config = model_config(*this, read_manifest(o.data));
+  step.finish(o.step, std::make_shared<GPT2Decoder>(config));
+  if (o.step.dtype == DType::bf16 && config.channels % 2 != 0) {
+    throw UsageError(fmt::format("{} is odd: a checkpoint could not place fp32 tensors between bf16 ones",
+                                 config.channels),
+                     "--channels", "give an even number, or use --dtype fp32");
+  }
   o.step.master_weights = master_weights == "fp32";
   o.schedule.kind = learning_rate_schedule_named(schedule);
   o.step.sharding = sharding_named(shard);

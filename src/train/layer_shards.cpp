@@ -17,10 +17,24 @@ std::size_t unit_of(const LayerParameters& l, std::size_t parameter) {
   return inside ? (parameter - l.first) / l.each : l.layers;
 }
 
+// "h.*.ln_1.weight" for "h.0.ln_1.weight": the place that all layers share.
+std::string shared_name(const std::string& of_first_layer) {
+  const std::size_t number = of_first_layer.find(".0.");
+  return number == std::string::npos
+             ? of_first_layer + " of a layer"
+             : fmt::format("{}.*.{}", of_first_layer.substr(0, number), of_first_layer.substr(number + 3));
+}
+
 std::vector<Tensor> at(const std::vector<Tensor>& tensors, const std::vector<std::size_t>& indices) {
   std::vector<Tensor> list;
   for (const std::size_t i : indices) list.push_back(tensors[i]);
   return list;
+}
+
+// The elements from a tensor's place to the next one's.
+std::int64_t place_of(const Tensor& t) {
+  const auto unit = static_cast<std::int64_t>(kAlignment / size_of(t.dtype));
+  return (t.elements() + unit - 1) / unit * unit;
 }
 
 // Places tensors of these shapes in `memory`, one after the other.
@@ -29,16 +43,14 @@ std::vector<Tensor> placed(const std::vector<Tensor>& like, const Tensor& memory
   std::int64_t first = 0;
   for (const Tensor& t : like) {
     list.push_back(memory.slice(0, first, t.elements()).view(t.shape));
-    constexpr std::int64_t kElements = kAlignment / 4;
-    first += (t.elements() + kElements - 1) / kElements * kElements;
+    first += place_of(t);
   }
   return list;
 }
 
-// The elements that placed() needs.
 std::int64_t elements_for(const std::vector<Tensor>& like) {
   std::int64_t elements = 0;
-  for (const Tensor& t : like) elements += t.elements() + static_cast<std::int64_t>(kAlignment);
+  for (const Tensor& t : like) elements += place_of(t);
   return elements;
 }
 
@@ -60,7 +72,7 @@ DecoderParameters allocate_one_layer(const Decoder& decoder, DType dtype, Catego
     }
     if (unit == 0) {
       of_layer.push_back(
-          allocator.allocate(fmt::format("{}layer.{}", prefix, in_layer), t.dtype, t.shape, category));
+          allocator.allocate(std::string(prefix) + shared_name(name), t.dtype, t.shape, category));
     }
     if (of_layer[in_layer].shape != t.shape || of_layer[in_layer].dtype != t.dtype) {
       throw Error(fmt::format("{} has another shape than in the first layer", name), "--shard",
@@ -69,6 +81,22 @@ DecoderParameters allocate_one_layer(const Decoder& decoder, DType dtype, Catego
     all.append(name, of_layer[in_layer]);
   }
   return all;
+}
+
+Shards shards_by_layer(const Decoder& decoder, const std::vector<Tensor>& parameters, int ranks) {
+  const LayerParameters l = decoder.layer_parameters();
+  std::vector<std::vector<std::size_t>> units(l.layers + 1);
+  for (std::size_t i = 0; i < parameters.size(); ++i) units[unit_of(l, i)].push_back(i);
+  Shards shards(static_cast<std::size_t>(ranks));
+  for (const std::vector<std::size_t>& unit : units) {
+    const Shards cut = shards_of(at(parameters, unit), ranks);
+    for (std::size_t r = 0; r < cut.size(); ++r) {
+      for (const ShardPiece& piece : cut[r])
+        shards[r].push_back({unit[piece.tensor], piece.first, piece.rows});
+    }
+  }
+  for (ShardPieces& pieces : shards) std::ranges::sort(pieces, {}, &ShardPiece::tensor);
+  return shards;
 }
 
 LayerShards::LayerShards(const Comm& comm, const Decoder& decoder, const Shards& shards, std::int64_t slices)

@@ -2,8 +2,8 @@
 //
 // A step's parameters form units: one for each layer, and one of all others. With Sharding::gradients a rank
 // sends the gradients of a unit to their owners as soon as its backward is done, for each slice. In round j
-// the ranks run the adjacent slices j·R to j·R + R − 1, so an owner can add what it receives along the tree
-// (slice_tree.hpp) at once. With Sharding::parameters a rank keeps its shard of the parameters alone, and
+// the ranks run the adjacent slices j·R to j·R + R − 1, so an owner adds what it receives at once, along the
+// tree (slice_tree.hpp). With Sharding::parameters a rank keeps its shard of the parameters alone, and
 // gets a unit from the others before it is used.
 #pragma once
 
@@ -21,9 +21,12 @@ namespace warpwright {
 DecoderParameters allocate_one_layer(const Decoder& decoder, DType dtype, Category category,
                                      std::string_view prefix, Allocator& allocator);
 
+// Like shards_of(), but each unit is cut by itself, so that every rank owns a part of each.
+Shards shards_by_layer(const Decoder& decoder, const std::vector<Tensor>& parameters, int ranks);
+
 class LayerShards {
  public:
-  // slices: of the step; a multiple of the number of ranks, which is more than one.
+  // slices: of the step; a multiple of the number of ranks.
   LayerShards(const Comm& comm, const Decoder& decoder, const Shards& shards, std::int64_t slices);
 
   std::size_t others() const { return units_.size() - 1; }  // the unit of the parameters outside the layers

@@ -43,6 +43,23 @@ Shards shards_of(const std::vector<Tensor>& tensors, int ranks) {
   return shards;
 }
 
+std::vector<SquaresRun> squares_runs(const ShardPieces& pieces, const std::vector<Tensor>& tensors) {
+  std::vector<std::int64_t> before{0};  // blocks of earlier tensors
+  for (const Tensor& t : tensors) before.push_back(before.back() + ops::squares_blocks({t}));
+  std::vector<SquaresRun> runs;
+  for (std::size_t i = 0; i < pieces.size(); ++i) {
+    const ShardPiece& piece = pieces[i];
+    const std::int64_t columns = piece.of(tensors).elements() / piece.rows;
+    const std::int64_t first = before[piece.tensor] + piece.first * columns / ops::kSquaresBlock;
+    if (runs.empty() || runs.back().blocks.first + runs.back().blocks.rows != first) {
+      runs.push_back({.blocks = {0, first, 0}, .first = i, .count = 0});
+    }
+    runs.back().blocks.rows += ops::squares_blocks({piece.of(tensors)});
+    ++runs.back().count;
+  }
+  return runs;
+}
+
 std::vector<Tensor> pieces_of(const ShardPieces& pieces, const std::vector<Tensor>& tensors) {
   std::vector<Tensor> list;
   for (const ShardPiece& piece : pieces) list.push_back(piece.of(tensors));

@@ -41,6 +41,14 @@ std::int64_t shard_rows(std::int64_t columns);
 // shapes and the number of ranks alone.
 Shards shards_of(const std::vector<Tensor>& tensors, int ranks);
 
+// The blocks of squares (ops/global_norm) of a rank's pieces. Pieces whose blocks follow each other form a
+// run.
+struct SquaresRun {
+  ShardPiece blocks;                 // of the tensor of all sums
+  std::size_t first = 0, count = 0;  // pieces
+};
+std::vector<SquaresRun> squares_runs(const ShardPieces& pieces, const std::vector<Tensor>& tensors);
+
 std::vector<Tensor> pieces_of(const ShardPieces& pieces, const std::vector<Tensor>& tensors);
 
 // Every rank sends its shard of the tensors to all others. The tensors are then the same everywhere.

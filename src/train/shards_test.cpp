@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "ops/global_norm/global_norm.hpp"
 #include "runtime/memory.hpp"
 
 namespace warpwright {
@@ -45,6 +46,27 @@ TEST(Shards, AreCutBetweenGroupsOfRows) {
   EXPECT_EQ(shard_rows(1), 16384);
   EXPECT_EQ(shard_rows(771), 16384);
   EXPECT_EQ(shard_rows(1 << 20), 128);
+}
+
+// The runs of all ranks together are all blocks, each once.
+TEST(Shards, HaveTheBlocksOfTheWhole) {
+  HeapAllocator heap;
+  const std::vector<Tensor> tensors{heap.allocate("a", DType::f32, {1000, 128}, Category::gradients),
+                                    heap.allocate("b", DType::f32, {5}, Category::gradients),
+                                    heap.allocate("c", DType::f32, {700, 64}, Category::gradients)};
+  for (int ranks = 1; ranks <= 9; ++ranks) {
+    std::vector<int> seen(static_cast<std::size_t>(ops::squares_blocks(tensors)));
+    for (const ShardPieces& pieces : shards_of(tensors, ranks)) {
+      std::size_t in_runs = 0;
+      for (const SquaresRun& run : squares_runs(pieces, tensors)) {
+        for (std::int64_t b = 0; b < run.blocks.rows; ++b)
+          ++seen[static_cast<std::size_t>(run.blocks.first + b)];
+        in_runs += run.count;
+      }
+      EXPECT_EQ(in_runs, pieces.size());
+    }
+    EXPECT_EQ(std::ranges::count(seen, 1), std::ssize(seen)) << ranks;
+  }
 }
 
 TEST(Shards, AreOfAboutTheSameSize) {

@@ -80,18 +80,6 @@ const ShardPieces& of_rank(const Shards& shards, const Comm& comm) {
   return shards.size() == 1 ? shards.front() : shards[static_cast<std::size_t>(comm.rank())];
 }
 
-// The blocks of squares of each rank's gradients. They follow each other.
-Shards blocks_of(const Shards& shards, const std::vector<Tensor>& gradients) {
-  Shards blocks;
-  std::int64_t first = 0;
-  for (const ShardPieces& pieces : shards) {
-    const std::int64_t count = ops::squares_blocks(pieces_of(pieces, gradients));
-    blocks.push_back({{0, first, count}});
-    first += count;
-  }
-  return blocks;
-}
-
 }  // namespace
 
 TrainingStep::TrainingStep(Context& context, const StepOptions& options, const Comm& comm)
@@ -99,7 +87,8 @@ TrainingStep::TrainingStep(Context& context, const StepOptions& options, const C
       options_(with_sharding(options, comm)),
       comm_(comm),
       sum_(comm, options.slices),
-      shards_(shards_of(parameters_of(options), comm.size())),
+      shards_(divides_gradients() ? shards_by_layer(*options.model, parameters_of(options), comm.size())
+                                  : shards_of(parameters_of(options), comm.size())),
       updates_(options_.sharding == Sharding::none ? shards_of(parameters_of(options), 1) : shards_),
       layers_(comm, *options.model, shards_, options.slices),
       planned_(plan_step()),
@@ -259,6 +248,7 @@ ParameterReader TrainingStep::parameter_reader() const {
     const Tensor like = tensors().parameters.tensors()[index];
     if (!divides_parameters()) return use(downloaded(like, context_.stream()).tensor());
     std::vector<std::byte> bytes;
+    bytes.reserve(like.bytes());
     gather_tensor(
         comm_, updates_, index, like, tensors().optimizer.parameters, context_.stream(),
         [&](std::span<const std::byte> part) { bytes.insert(bytes.end(), part.begin(), part.end()); });
@@ -291,7 +281,8 @@ void TrainingStep::run_slice(const Tensors& t, std::size_t below) {
   t.pass->forward(context_, forward_hooks());
   run_head(t, &t.gradients[below]);
   t.pass->backward(context_, t.gradients[below], backward_hooks());
-  run_loss_gate(t, divides_gradients() ? slice_ == 0 : below == 0);  // only the first slice finds no sums
+  // Only the first slice finds no sums below. With divided gradients no slice does, and none is captured.
+  run_loss_gate(t, divides_gradients() ? slice_ == 0 : below == 0);
 }
 
 void TrainingStep::run_head(const Tensors& t, const DecoderParameters* gradients) {
@@ -467,15 +458,22 @@ void TrainingStep::gradient_norm() {
   StepSlot& slot = step_slots_[static_cast<std::size_t>((begun_ - 1) % kStepsInFlight)];
   const Tensors& t = tensors();
   const std::vector<Tensor> gradients = t.gradients.front().tensors();
-  const Shards blocks = blocks_of(shards_, gradients);
   if (comm_.size() > 1 && !divides_gradients()) sum_.run(context_, shards_, t.gradients, t.received);
-  run_squares(divides_gradients() ? t.sums.levels.front() : pieces_of(of_rank(shards_, comm_), gradients),
-              of_rank(blocks, comm_).front().of(t.squares));
+  const ShardPieces& mine = of_rank(shards_, comm_);
+  const std::vector<Tensor> pieces = divides_gradients() ? t.sums.levels.front() : pieces_of(mine, gradients);
+  for (const SquaresRun& run : squares_runs(mine, gradients)) {
+    const auto first = pieces.begin() + static_cast<std::ptrdiff_t>(run.first);
+    run_squares({first, first + static_cast<std::ptrdiff_t>(run.count)}, run.blocks.of(t.squares));
+  }
   if (comm_.size() > 1) {
     if (options_.sharding == Sharding::none) gather_shards(comm_, shards_, gradients, context_.stream());
+    Shards blocks(shards_.size());
+    for (std::size_t r = 0; r < shards_.size(); ++r) {
+      for (const SquaresRun& run : squares_runs(shards_[r], gradients)) blocks[r].push_back(run.blocks);
+    }
     gather_shards(comm_, blocks, {t.squares}, context_.stream());
+    run_gates_of_ranks(t);
   }
-  if (comm_.size() > 1) run_gates_of_ranks(t);
   run_norm(t);
   slot.norm.download(context_.stream());
   slot.done->record(context_.stream());

@@ -86,9 +86,13 @@ TrainOptions checked(TrainOptions options, const Comm& comm) {
   options.validate();
   const std::int64_t slices = options.step.slices;
   if (slices % comm.size() != 0) {
-    throw UsageError(fmt::format("gives {} slices of batch × seq, which {} ranks cannot share equally",
-                                 slices, comm.size()),
-                     "--total-batch", fmt::format("start {} ranks", nearest_ranks(slices, comm.size())));
+    const StepOptions& s = options.step;
+    throw UsageError(
+        fmt::format("gives {} slice{} of batch × seq, which {} ranks cannot share equally", slices,
+                    slices == 1 ? "" : "s", comm.size()),
+        "--total-batch",
+        fmt::format("give a multiple of ranks × batch × seq = {}, or start {} rank{}",
+                    comm.size() * s.B * s.T, nearest_ranks(slices, comm.size()), slices == 1 ? "" : "s"));
   }
   if (comm.size() > 1 && options.step.sharding == Sharding::parameters && options.sample_every > 0) {
     throw UsageError("needs all weights on rank 0, and --shard parameters divides them", "--sample-every",
@@ -174,15 +178,6 @@ void Trainer::compare_ranks() const {
 }
 
 // Ranks may read their weights from different folders of one name.
-void Trainer::compare_weights() const {
-  const TrainingStep::Tensors& t = step_.tensors();
-  std::string checksums;
-  for (const Tensor& tensor : t.parameters.tensors()) {
-    checksums += checksum_of(bytes_of(downloaded(tensor, context_.stream()).tensor()));
-  }
-  require_equal(comm_, {{"weights", checksum_of(std::as_bytes(std::span(checksums)))}});
-}
-
 void Trainer::restore(const SavedRun& saved) {
   TrainerState state = saved.state;
   state.options.emplace("master_weights", "fp32");  // a checkpoint that is older than the option
@@ -230,14 +225,23 @@ std::optional<std::int64_t> Trainer::resumed_step() const {
 
 void Trainer::start() {
   step_.allocate();
+  std::string checksums;  // of the weights as this rank has read or made them
+  const auto noted = [&](const ParameterWriter& write) -> ParameterWriter {
+    return [&checksums, write](std::size_t index, const std::function<void(const Tensor&)>& fill) {
+      write(index, [&](const Tensor& host) {
+        fill(host);
+        checksums += checksum_of(bytes_of(host));
+      });
+    };
+  };
   if (resume_from_) {
     load_checkpoint(*resume_from_, step_, context_.stream());
   } else if (options_.initial_model.empty()) {
-    options_.step.model->initialize(options_.seed, step_.full_precision());
+    options_.step.model->initialize(options_.seed, noted(step_.full_precision()));
   } else {
-    options_.step.model->load(options_.initial_model, step_.full_precision());
+    options_.step.model->load(options_.initial_model, noted(step_.full_precision()));
   }
-  if (comm_.size() > 1 && options_.step.sharding != Sharding::parameters) compare_weights();
+  if (comm_.size() > 1) require_equal(comm_, {{"weights", checksum_of(std::as_bytes(std::span(checksums)))}});
   if (options_.sample_every > 0 && leads()) {
     generator_ = std::make_unique<Generator>(context_, step_.weights());
   }
@@ -294,7 +298,8 @@ void Trainer::throw_non_finite(double loss, double norm) {
   throw Error(
       fmt::format("loss {} and gradient norm {}; the first tensor that is not finite is {}; the weights are "
                   "those of step {}",
-                  loss, norm, named == all.end() ? "the sum of finite gradients" : *named, step_index_),
+                  std::abs(loss), std::abs(norm), named == all.end() ? "the sum of finite gradients" : *named,
+                  step_index_),
       fmt::format("step {}", step_index_ + 1),
       step_index_ > 0 ? "go on with --resume and a lower --lr or --on-nonfinite skip"
                       : "start again with a lower --lr or --on-nonfinite skip");
@@ -388,8 +393,14 @@ double Trainer::validate_loss() {
     sums.push_back(step_.forward());
   }
   // A rank with fewer batches than others still takes part in their exchange of layers.
-  const std::int64_t most = (batches + comm_.size() - 1) / comm_.size();
-  for (auto ran = static_cast<std::int64_t>(sums.size()); ran < most; ++ran) step_.forward();
+  const std::int64_t most =
+      s.sharding == Sharding::parameters ? (batches + comm_.size() - 1) / comm_.size() : 0;
+  for (auto ran = static_cast<std::int64_t>(sums.size()); ran < most; ++ran) {
+    const TrainingStep::HostBatch batch = step_.host_batch();
+    std::fill_n(batch.tokens.as<std::int32_t>(), s.B * s.T, 0);
+    std::fill_n(batch.targets.as<std::int32_t>(), s.B * s.T, -1);
+    step_.forward();
+  }
   double sum = 0;
   for (const double of_batch : gathered(comm_, sums)) sum += of_batch;
   return sum / static_cast<double>(samples * s.T);

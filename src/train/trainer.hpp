@@ -84,7 +84,6 @@ class Trainer {
 
   void restore(const SavedRun& saved);
   void compare_ranks() const;
-  void compare_weights() const;
   bool leads() const { return comm_.rank() == 0; }
   std::int64_t slices_of_rank() const { return options_.step.slices / comm_.size(); }
   void start();
