@@ -18,10 +18,11 @@ RankSum::RankSum(const Comm& comm, std::int64_t slices) : comm_(comm) {
   all_ = slice_tree(nodes, slices);
 }
 
-std::vector<std::vector<Tensor>> RankSum::allocate_received(const DecoderParameters& gradients,
+std::vector<std::vector<Tensor>> RankSum::allocate_received(const Shards& shards,
+                                                            const DecoderParameters& gradients,
                                                             Allocator& allocator) const {
   const std::vector<Tensor> tensors = gradients.tensors();
-  const auto shard = shards_of(tensors, comm_.size())[static_cast<std::size_t>(comm_.rank())];
+  const ShardPieces& shard = shards[static_cast<std::size_t>(comm_.rank())];
   std::vector<Pieces> received;
   for (const int owner : owners_) {
     if (owner == comm_.rank()) continue;

@@ -23,7 +23,7 @@ class RankSum {
   // The tree over this rank's slices.
   const SliceTree& own() const { return own_; }
   // The shards of other ranks' nodes, for the gradients' shapes.
-  std::vector<std::vector<Tensor>> allocate_received(const DecoderParameters& gradients,
+  std::vector<std::vector<Tensor>> allocate_received(const Shards& shards, const DecoderParameters& gradients,
                                                      Allocator& allocator) const;
   // sums: the stack of partial sums after this rank's last slice. Leaves this rank's shard of the step's
   // gradients in the lowest.

@@ -90,7 +90,9 @@ TrainingStep::TrainingStep(Context& context, const StepOptions& options, const C
       shards_(divides_gradients() ? shards_by_layer(*options.model, parameters_of(options), comm.size())
                                   : shards_of(parameters_of(options), comm.size())),
       updates_(options_.sharding == Sharding::none ? shards_of(parameters_of(options), 1) : shards_),
-      layers_(comm, *options.model, shards_, options.slices),
+      layers_(divides_gradients()
+                  ? std::optional<LayerShards>(std::in_place, comm, *options.model, shards_, options.slices)
+                  : std::nullopt),
       planned_(plan_step()),
       plan_hash_(context.plan_hash()),
       slices_(sum_.own().depth) {}
@@ -116,9 +118,9 @@ TrainingStep::Tensors TrainingStep::allocate_tensors(Allocator& allocator) const
   }
   const std::vector<Tensor> gradients = t.gradients.front().tensors();
   if (divides_gradients()) {
-    t.sums = layers_.allocate_sums(gradients, allocator);
+    t.sums = layers_->allocate_sums(gradients, allocator);
   } else {
-    t.received = sum_.allocate_received(t.gradients.front(), allocator);
+    t.received = sum_.allocate_received(shards_, t.gradients.front(), allocator);
   }
   t.batch = allocate_batch(o.B, N, allocator);
   t.batch.max_seqlen = o.T;
@@ -166,10 +168,11 @@ Planned<TrainingStep::Tensors> TrainingStep::plan_step() {
 void TrainingStep::allocate() {
   planned_.take(context_);
   const Tensors& t = tensors();
-  adamw_ =
-      adamw_arguments(t, t.optimizer,
-                      divides_gradients() ? t.sums.levels.front()
-                                          : pieces_of(t.optimizer.pieces, t.gradients.front().tensors()));
+  parameters_ = t.parameters.tensors();
+  gradients_ = t.gradients.front().tensors();
+  adamw_ = adamw_arguments(
+      t, t.optimizer,
+      divides_gradients() ? t.sums.levels.front() : pieces_of(t.optimizer.pieces, gradients_));
   fill_constants();
   make_slots();
 }
@@ -214,7 +217,7 @@ void TrainingStep::make_slots() {
 
 ParameterWriter TrainingStep::parameter_writer() const {
   return [this](std::size_t index, const std::function<void(const Tensor&)>& fill) {
-    const Tensor like = tensors().parameters.tensors()[index];
+    const Tensor like = parameters_[index];
     if (!divides_parameters()) return write_on_host(like, context_.stream(), fill);
     HeapAllocator heap;
     const Tensor host = heap.allocate("parameter", like.dtype, like.shape, Category::parameters);
@@ -229,7 +232,7 @@ ParameterWriter TrainingStep::parameter_writer() const {
 
 ParameterWriter TrainingStep::full_precision() const {
   return [this](std::size_t index, const std::function<void(const Tensor&)>& fill) {
-    const Tensor like = tensors().parameters.tensors()[index];
+    const Tensor like = parameters_[index];
     HeapAllocator heap;
     const Tensor host =
         heap.allocate("weights", ops::accumulation_dtype(like.dtype), like.shape, Category::parameters);
@@ -245,7 +248,7 @@ ParameterWriter TrainingStep::full_precision() const {
 
 ParameterReader TrainingStep::parameter_reader() const {
   return [this](std::size_t index, const std::function<void(const Tensor&)>& use) {
-    const Tensor like = tensors().parameters.tensors()[index];
+    const Tensor like = parameters_[index];
     if (!divides_parameters()) return use(downloaded(like, context_.stream()).tensor());
     std::vector<std::byte> bytes;
     bytes.reserve(like.bytes());
@@ -259,7 +262,7 @@ ParameterReader TrainingStep::parameter_reader() const {
 void TrainingStep::give_parameters() const {
   if (!divides_parameters()) return;
   const ParameterReader read = parameter_reader();
-  for (std::size_t i = 0; i < tensors().parameters.tensors().size(); ++i) read(i, {});
+  for (std::size_t i = 0; i < parameters_.size(); ++i) read(i, {});
 }
 
 void TrainingStep::gather_optimizer(
@@ -331,17 +334,16 @@ void TrainingStep::run_squares(const std::vector<Tensor>& gradients, const Tenso
 }
 
 void TrainingStep::fill_unit(std::size_t unit) const {
-  layers_.gather(unit, tensors().optimizer.parameters, tensors().parameters.tensors(), context_.stream());
+  layers_->gather(unit, tensors().optimizer.parameters, parameters_, context_.stream());
 }
 
 void TrainingStep::add_unit(std::size_t unit) const {
-  layers_.add(context_, unit, static_cast<std::int64_t>(slice_), tensors().gradients.front().tensors(),
-              tensors().sums);
+  layers_->add(context_, unit, static_cast<std::int64_t>(slice_), gradients_, tensors().sums);
 }
 
 LayerHooks TrainingStep::forward_hooks() const {
   if (!divides_parameters() || context_.recorder()) return {};
-  if (!holds_others_) fill_unit(layers_.others());
+  if (!holds_others_) fill_unit(layers_->others());
   holds_others_ = true;
   const auto enter = [this](std::size_t layer) {
     if (held_layer_ == layer) return;
@@ -432,7 +434,7 @@ void TrainingStep::forward_backward() {
   // What the hooks do changes from slice to slice, and a graph would repeat the first.
   divides_gradients() ? work() : slices_[sums_].run(context_, work);
   if (divides_gradients()) {
-    add_unit(layers_.others());
+    add_unit(layers_->others());
   } else {
     ++sums_;
   }
@@ -457,19 +459,19 @@ void TrainingStep::gradient_norm() {
   }
   StepSlot& slot = step_slots_[static_cast<std::size_t>((begun_ - 1) % kStepsInFlight)];
   const Tensors& t = tensors();
-  const std::vector<Tensor> gradients = t.gradients.front().tensors();
   if (comm_.size() > 1 && !divides_gradients()) sum_.run(context_, shards_, t.gradients, t.received);
   const ShardPieces& mine = of_rank(shards_, comm_);
-  const std::vector<Tensor> pieces = divides_gradients() ? t.sums.levels.front() : pieces_of(mine, gradients);
-  for (const SquaresRun& run : squares_runs(mine, gradients)) {
+  const std::vector<Tensor> pieces =
+      divides_gradients() ? t.sums.levels.front() : pieces_of(mine, gradients_);
+  for (const SquaresRun& run : squares_runs(mine, gradients_)) {
     const auto first = pieces.begin() + static_cast<std::ptrdiff_t>(run.first);
     run_squares({first, first + static_cast<std::ptrdiff_t>(run.count)}, run.blocks.of(t.squares));
   }
   if (comm_.size() > 1) {
-    if (options_.sharding == Sharding::none) gather_shards(comm_, shards_, gradients, context_.stream());
+    if (options_.sharding == Sharding::none) gather_shards(comm_, shards_, gradients_, context_.stream());
     Shards blocks(shards_.size());
     for (std::size_t r = 0; r < shards_.size(); ++r) {
-      for (const SquaresRun& run : squares_runs(shards_[r], gradients)) blocks[r].push_back(run.blocks);
+      for (const SquaresRun& run : squares_runs(shards_[r], gradients_)) blocks[r].push_back(run.blocks);
     }
     gather_shards(comm_, blocks, {t.squares}, context_.stream());
     run_gates_of_ranks(t);
@@ -499,7 +501,7 @@ void TrainingStep::update(double learning_rate, std::int64_t step) {
     held_layer_.reset();
     holds_others_ = false;
   } else if (options_.sharding != Sharding::none) {
-    gather_shards(comm_, shards_, tensors().parameters.tensors(), context_.stream());
+    gather_shards(comm_, shards_, parameters_, context_.stream());
   }
 }
 

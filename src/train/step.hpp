@@ -181,7 +181,8 @@ class TrainingStep {
   RankSum sum_;
   Shards shards_;   // of the gradients, by rank
   Shards updates_;  // of the parameters that ranks update: the same, or all of them for everyone
-  LayerShards layers_;
+  std::optional<LayerShards> layers_;           // with divided gradients
+  std::vector<Tensor> parameters_, gradients_;  // of the layer at hand, in the parameters' order
   // With Sharding::parameters: what is in the layers' place, and whether the other parameters are there.
   mutable std::optional<std::size_t> held_layer_;
   mutable bool holds_others_ = false;

@@ -298,8 +298,8 @@ void Trainer::throw_non_finite(double loss, double norm) {
   throw Error(
       fmt::format("loss {} and gradient norm {}; the first tensor that is not finite is {}; the weights are "
                   "those of step {}",
-                  std::abs(loss), std::abs(norm), named == all.end() ? "the sum of finite gradients" : *named,
-                  step_index_),
+                  std::abs(loss), std::abs(norm),  // a NaN's sign means nothing
+                  named == all.end() ? "the sum of finite gradients" : *named, step_index_),
       fmt::format("step {}", step_index_ + 1),
       step_index_ > 0 ? "go on with --resume and a lower --lr or --on-nonfinite skip"
                       : "start again with a lower --lr or --on-nonfinite skip");
