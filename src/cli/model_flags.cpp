@@ -16,6 +16,22 @@
 namespace warpwright::cli {
 namespace {
 
+template <class T, std::size_t count>
+std::vector<std::string> names_of(const T (&values)[count]) {
+  std::vector<std::string> names;
+  for (const T value : values) names.emplace_back(name_of(value));
+  return names;
+}
+
+template <class T, std::size_t count>
+T named(const T (&values)[count], const std::string& name, const char* flag) {
+  for (const T value : values) {
+    if (name == name_of(value)) return value;
+  }
+  throw UsageError(fmt::format("{} is not one of its values", quote(name)), flag,
+                   fmt::format("use one of {}", fmt::join(names_of(values), ", ")));
+}
+
 constexpr std::string_view kNamed = "gpt2:";
 
 }  // namespace
@@ -38,31 +54,17 @@ DType compute_dtype(const std::string& name) {
 }
 
 std::vector<std::string> recompute_names() {
-  std::vector<std::string> names;
-  for (const Recompute recompute : kRecomputes) names.emplace_back(name_of(recompute));
-  return names;
+  return names_of(kRecomputes);
 }
-
 Recompute recompute_named(const std::string& name) {
-  for (const Recompute recompute : kRecomputes) {
-    if (name == name_of(recompute)) return recompute;
-  }
-  throw UsageError(fmt::format("'{}' is not a kind of recomputation", name), "--recompute",
-                   fmt::format("use one of {}", fmt::join(recompute_names(), ", ")));
+  return named(kRecomputes, name, "--recompute");
 }
 
 std::vector<std::string> sharding_names() {
-  std::vector<std::string> names;
-  for (const Sharding sharding : kShardings) names.emplace_back(name_of(sharding));
-  return names;
+  return names_of(kShardings);
 }
-
 Sharding sharding_named(const std::string& name) {
-  for (const Sharding sharding : kShardings) {
-    if (name == name_of(sharding)) return sharding;
-  }
-  throw UsageError(fmt::format("'{}' is nothing that ranks can divide", name), "--shard",
-                   fmt::format("use one of {}", fmt::join(sharding_names(), ", ")));
+  return named(kShardings, name, "--shard");
 }
 
 void add_data_change_flag(CLI::App& command, bool& allow) {

@@ -168,8 +168,8 @@ class Decoder {
   virtual void initialize(std::uint64_t seed, const ParameterWriter& write) const = 0;
   // Fills the parameters from a model's folder or file.
   virtual void load(const std::filesystem::path& source, const ParameterWriter& write) const = 0;
-  // Writes config and weights into an existing folder. Of `parameters` only names, dtypes and shapes count;
-  // the values are read in order.
+  // Writes config and weights into an existing folder. Only the names, dtypes and shapes of `parameters`
+  // count; the values are read in order.
   virtual void save(const std::filesystem::path& folder, const DecoderParameters& parameters,
                     const ParameterReader& read, const BoundaryTokens& tokens) const = 0;
 

@@ -23,8 +23,8 @@ DType stored_dtype(const std::filesystem::path& source);
 // must be there in its shape; tensors that no GPT-2 has are an Error.
 void load_gpt2(const std::filesystem::path& source, const GPT2Config& config, const ParameterWriter& write);
 
-// Writes config.json and model.safetensors into an existing folder. Of `parameters` only names, dtypes and
-// shapes count.
+// Writes config.json and model.safetensors into an existing folder. Only the names, dtypes
+// and shapes of `parameters` count.
 void write_gpt2_folder(const std::filesystem::path& folder, const GPT2Config& config,
                        const DecoderParameters& parameters, const ParameterReader& read,
                        const BoundaryTokens& tokens);

@@ -100,16 +100,13 @@ Shards shards_by_layer(const Decoder& decoder, const std::vector<Tensor>& parame
 }
 
 LayerShards::LayerShards(const Comm& comm, const Decoder& decoder, const Shards& shards, std::int64_t slices)
-    : comm_(comm) {
+    : comm_(comm), shard_(of_rank(shards)) {
   const LayerParameters l = decoder.layer_parameters();
-  units_.assign(l.layers + 1, Unit(shards.size()));
+  units_.assign(l.layers + 1, {.pieces = Shards(shards.size()), .mine = {}});
   for (std::size_t r = 0; r < shards.size(); ++r) {
-    for (std::size_t i = 0; i < shards[r].size(); ++i) {
-      Part& part = units_[unit_of(l, shards[r][i].tensor)][r];
-      part.indices.push_back(i);
-      part.pieces.push_back(shards[r][i]);
-    }
+    for (const ShardPiece& piece : shards[r]) units_[unit_of(l, piece.tensor)].pieces[r].push_back(piece);
   }
+  for (std::size_t i = 0; i < shard_.size(); ++i) units_[unit_of(l, shard_[i].tensor)].mine.push_back(i);
   additions_ = slice_tree(slice_nodes(0, slices), slices).additions;
   std::size_t height = 0;
   for (const int additions : additions_) {
@@ -123,23 +120,16 @@ LayerShards::Sums LayerShards::allocate_sums(const std::vector<Tensor>& gradient
                                              Allocator& allocator) const {
   Sums sums;
   sums.levels.resize(depth_);
-  std::int64_t largest = 0;
-  for (const Unit& unit : units_) {
-    largest = std::max(largest, elements_for(pieces_of(mine(unit).pieces, gradients)));
-  }
   for (std::size_t level = 0; level < depth_; ++level) {
-    // By the piece's index in the shard, which is its place in the order of all parameters.
-    std::vector<std::pair<std::size_t, Tensor>> pieces;
-    for (const Unit& unit : units_) {
-      for (std::size_t i = 0; i < mine(unit).pieces.size(); ++i) {
-        pieces.emplace_back(mine(unit).indices[i], mine(unit).pieces[i].of(gradients));
-      }
-    }
-    std::ranges::sort(pieces, {}, &std::pair<std::size_t, Tensor>::first);
-    for (const auto& [index, like] : pieces) {
-      sums.levels[level].push_back(allocator.allocate(fmt::format("sum_{}.{}", level + 1, index), like.dtype,
+    for (std::size_t i = 0; i < shard_.size(); ++i) {
+      const Tensor like = shard_[i].of(gradients);
+      sums.levels[level].push_back(allocator.allocate(fmt::format("sum_{}.{}", level + 1, i), like.dtype,
                                                       like.shape, Category::gradients));
     }
+  }
+  std::int64_t largest = 0;
+  for (const Unit& unit : units_) {
+    largest = std::max(largest, elements_for(pieces_of(of_rank(unit.pieces), gradients)));
   }
   for (int r = 1; r < comm_.size(); ++r) {
     sums.received.push_back(allocator.allocate(fmt::format("received_{}", r), gradients.front().dtype,
@@ -166,8 +156,8 @@ void LayerShards::push(Context& context, std::size_t leaf, const std::vector<std
 
 void LayerShards::add(Context& context, std::size_t unit, std::int64_t round,
                       const std::vector<Tensor>& gradients, const Sums& sums) const {
-  const Unit& parts = units_[unit];
-  const std::vector<Tensor> own = pieces_of(mine(parts).pieces, gradients);
+  const auto& [pieces, mine] = units_[unit];
+  const std::vector<Tensor> own = pieces_of(of_rank(pieces), gradients);
   std::vector<Comm::Outgoing> send;
   std::vector<Comm::Incoming> receive;
   std::vector<std::vector<Tensor>> addends;  // by rank
@@ -177,7 +167,7 @@ void LayerShards::add(Context& context, std::size_t unit, std::int64_t round,
       addends.push_back(own);
       continue;
     }
-    for (const Tensor& piece : pieces_of(parts[static_cast<std::size_t>(r)].pieces, gradients)) {
+    for (const Tensor& piece : pieces_of(pieces[static_cast<std::size_t>(r)], gradients)) {
       send.push_back({r, bytes_of(piece)});
     }
     addends.push_back(placed(own, sums.received[other++]));
@@ -186,19 +176,14 @@ void LayerShards::add(Context& context, std::size_t unit, std::int64_t round,
   comm_.all_to_all(send, receive, context.stream());
   for (std::size_t r = 0; r < addends.size(); ++r) {
     const std::size_t leaf = static_cast<std::size_t>(round * comm_.size()) + r;
-    push(context, leaf, mine(parts).indices, addends[r], sums);
+    push(context, leaf, mine, addends[r], sums);
   }
 }
 
 void LayerShards::gather(std::size_t unit, const std::vector<Tensor>& stored,
                          const std::vector<Tensor>& whole, const Stream& stream) const {
-  Shards shards;
-  for (const Part& part : units_[unit]) shards.push_back(part.pieces);
-  const Part& own = mine(units_[unit]);
-  for (std::size_t i = 0; i < own.pieces.size(); ++i) {
-    copy(own.pieces[i].of(whole), stored[own.indices[i]], stream);
-  }
-  gather_shards(comm_, shards, whole, stream);
+  for (const std::size_t i : units_[unit].mine) copy(shard_[i].of(whole), stored[i], stream);
+  gather_shards(comm_, units_[unit].pieces, whole, stream);
 }
 
 }  // namespace warpwright

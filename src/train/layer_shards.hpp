@@ -47,18 +47,19 @@ class LayerShards {
               const Stream& stream) const;
 
  private:
-  // The pieces of a rank's shard that belong to a unit.
-  struct Part {
-    std::vector<std::size_t> indices;  // in the rank's shard
-    ShardPieces pieces;
+  struct Unit {
+    Shards pieces;
+    std::vector<std::size_t> mine;  // this rank's of them: their indices in its shard
   };
-  using Unit = std::vector<Part>;  // by rank
 
   void push(Context& context, std::size_t leaf, const std::vector<std::size_t>& indices,
             const std::vector<Tensor>& addends, const Sums& sums) const;
-  const Part& mine(const Unit& unit) const { return unit[static_cast<std::size_t>(comm_.rank())]; }
+  const ShardPieces& of_rank(const Shards& shards) const {
+    return shards[static_cast<std::size_t>(comm_.rank())];
+  }
 
   const Comm& comm_;
+  ShardPieces shard_;  // this rank's
   std::vector<Unit> units_;
   // For each slice: the partial sums before it, and the additions after it.
   std::vector<std::size_t> heights_;

@@ -170,9 +170,15 @@ void TrainingStep::allocate() {
   const Tensors& t = tensors();
   parameters_ = t.parameters.tensors();
   gradients_ = t.gradients.front().tensors();
-  adamw_ = adamw_arguments(
-      t, t.optimizer,
-      divides_gradients() ? t.sums.levels.front() : pieces_of(t.optimizer.pieces, gradients_));
+  gradient_pieces_ =
+      divides_gradients() ? t.sums.levels.front() : pieces_of(of_rank(shards_, comm_), gradients_);
+  squares_runs_ = squares_runs(of_rank(shards_, comm_), gradients_);
+  for (const ShardPieces& pieces : shards_) {
+    ShardPieces& blocks = squares_blocks_.emplace_back();
+    for (const SquaresRun& run : squares_runs(pieces, gradients_)) blocks.push_back(run.blocks);
+  }
+  const bool updates_all = options_.sharding == Sharding::none;
+  adamw_ = adamw_arguments(t, t.optimizer, updates_all ? gradients_ : gradient_pieces_);
   fill_constants();
   make_slots();
 }
@@ -341,7 +347,7 @@ void TrainingStep::add_unit(std::size_t unit) const {
   layers_->add(context_, unit, static_cast<std::int64_t>(slice_), gradients_, tensors().sums);
 }
 
-LayerHooks TrainingStep::forward_hooks() const {
+LayerHooks TrainingStep::forward_hooks() {
   if (!divides_parameters() || context_.recorder()) return {};
   if (!holds_others_) fill_unit(layers_->others());
   holds_others_ = true;
@@ -353,7 +359,7 @@ LayerHooks TrainingStep::forward_hooks() const {
   return {.enter = enter, .leave = {}};
 }
 
-LayerHooks TrainingStep::backward_hooks() const {
+LayerHooks TrainingStep::backward_hooks() {
   LayerHooks hooks = forward_hooks();
   if (divides_gradients() && !context_.recorder()) {
     hooks.leave = [this](std::size_t layer) { add_unit(layer); };
@@ -460,20 +466,13 @@ void TrainingStep::gradient_norm() {
   StepSlot& slot = step_slots_[static_cast<std::size_t>((begun_ - 1) % kStepsInFlight)];
   const Tensors& t = tensors();
   if (comm_.size() > 1 && !divides_gradients()) sum_.run(context_, shards_, t.gradients, t.received);
-  const ShardPieces& mine = of_rank(shards_, comm_);
-  const std::vector<Tensor> pieces =
-      divides_gradients() ? t.sums.levels.front() : pieces_of(mine, gradients_);
-  for (const SquaresRun& run : squares_runs(mine, gradients_)) {
-    const auto first = pieces.begin() + static_cast<std::ptrdiff_t>(run.first);
+  for (const SquaresRun& run : squares_runs_) {
+    const auto first = gradient_pieces_.begin() + static_cast<std::ptrdiff_t>(run.first);
     run_squares({first, first + static_cast<std::ptrdiff_t>(run.count)}, run.blocks.of(t.squares));
   }
   if (comm_.size() > 1) {
     if (options_.sharding == Sharding::none) gather_shards(comm_, shards_, gradients_, context_.stream());
-    Shards blocks(shards_.size());
-    for (std::size_t r = 0; r < shards_.size(); ++r) {
-      for (const SquaresRun& run : squares_runs(shards_[r], gradients_)) blocks[r].push_back(run.blocks);
-    }
-    gather_shards(comm_, blocks, {t.squares}, context_.stream());
+    gather_shards(comm_, squares_blocks_, {t.squares}, context_.stream());
     run_gates_of_ranks(t);
   }
   run_norm(t);

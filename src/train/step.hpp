@@ -157,8 +157,8 @@ class TrainingStep {
   bool divides_gradients() const { return options_.sharding >= Sharding::gradients; }
   bool divides_parameters() const { return options_.sharding == Sharding::parameters; }
   // Both are empty while the step is recorded.
-  LayerHooks forward_hooks() const;
-  LayerHooks backward_hooks() const;
+  LayerHooks forward_hooks();
+  LayerHooks backward_hooks();
   // Fills the place that layers share, or that of the parameters outside of them.
   void fill_unit(std::size_t unit) const;
   // Adds the gradients of the present slice.
@@ -183,9 +183,12 @@ class TrainingStep {
   Shards updates_;  // of the parameters that ranks update: the same, or all of them for everyone
   std::optional<LayerShards> layers_;           // with divided gradients
   std::vector<Tensor> parameters_, gradients_;  // of the layer at hand, in the parameters' order
+  std::vector<Tensor> gradient_pieces_;         // of this rank's shard
+  std::vector<SquaresRun> squares_runs_;        // of this rank's shard
+  Shards squares_blocks_;                       // of all ranks
   // With Sharding::parameters: what is in the layers' place, and whether the other parameters are there.
-  mutable std::optional<std::size_t> held_layer_;
-  mutable bool holds_others_ = false;
+  std::optional<std::size_t> held_layer_;
+  bool holds_others_ = false;
   Planned<Tensors> planned_;
   std::uint64_t plan_hash_ = 0;
   ops::AdamW adamw_;

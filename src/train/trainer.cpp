@@ -227,6 +227,7 @@ void Trainer::start() {
   step_.allocate();
   std::string checksums;  // of the weights as this rank has read or made them
   const auto noted = [&](const ParameterWriter& write) -> ParameterWriter {
+    if (comm_.size() == 1) return write;
     return [&checksums, write](std::size_t index, const std::function<void(const Tensor&)>& fill) {
       write(index, [&](const Tensor& host) {
         fill(host);
@@ -285,8 +286,9 @@ void Trainer::load_slice(std::int64_t step, std::int64_t slice) {
 
 void Trainer::throw_non_finite(double loss, double norm) {
   std::optional<std::string> culprit;
-  for (std::int64_t slice = 0; slice < slices_of_rank();
-       ++slice) {  // all: ranks may need each other's layers
+  // Ranks that share their layers must run the same number of slices.
+  const bool shares_layers = comm_.size() > 1 && options_.step.sharding == Sharding::parameters;
+  for (std::int64_t slice = 0; slice < slices_of_rank() && (!culprit || shares_layers); ++slice) {
     load_slice(step_index_, slice);
     const auto found = step_.first_non_finite();
     if (!culprit) culprit = found;

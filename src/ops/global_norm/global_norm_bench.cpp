@@ -10,7 +10,10 @@ void global_norm_bench(Bench& bench) {
   for (const auto& c : cases) {
     bench.run(squares_op(), [&](testing::Fixture& f) { return global_norm_kernels::make(c, DType::f32, f); });
   }
-  const std::int64_t blocks = 124'439'808 / kSquaresBlock;  // GPT-2 124M
+  std::int64_t blocks = 0;
+  for (const std::int64_t size : testing::gpt2_124m_sizes()) {
+    blocks += (size + kSquaresBlock - 1) / kSquaresBlock;
+  }
   bench.run(global_norm_op(),
             [&](testing::Fixture& f) { return global_norm_kernels::make_norm(blocks, DType::f32, f); });
 }
