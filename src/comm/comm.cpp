@@ -45,7 +45,24 @@ class Stored final : public Comm {
   mutable Store store_;
 };
 
+class Repeated final : public Comm::Exchange {
+ public:
+  Repeated(const Comm& comm, std::vector<Comm::Outgoing> send, std::vector<Comm::Incoming> receive)
+      : comm_(comm), send_(std::move(send)), receive_(std::move(receive)) {}
+  void run(const Stream& stream) const override { comm_.all_to_all(send_, receive_, stream); }
+
+ private:
+  const Comm& comm_;
+  std::vector<Comm::Outgoing> send_;
+  std::vector<Comm::Incoming> receive_;
+};
+
 }  // namespace
+
+std::unique_ptr<const Comm::Exchange> Comm::prepare(std::vector<Outgoing> send,
+                                                    std::vector<Incoming> receive) const {
+  return std::make_unique<Repeated>(*this, std::move(send), std::move(receive));
+}
 
 std::vector<double> gathered(const Comm& comm, const std::vector<double>& mine) {
   std::vector<double> all;

@@ -40,6 +40,16 @@ class Comm {
   // done. On a GPU it returns before, and the exchange comes in the stream's order.
   virtual void all_to_all(const std::vector<Outgoing>& send, const std::vector<Incoming>& receive,
                           const Stream& stream) const = 0;
+  // An exchange between places that stay the same. It runs as often as its ranks all want.
+  class Exchange {
+   public:
+    virtual ~Exchange() = default;
+    // As all_to_all().
+    virtual void run(const Stream& stream) const = 0;
+  };
+  // Every rank makes this call. The memory and this object must outlive the result.
+  virtual std::unique_ptr<const Exchange> prepare(std::vector<Outgoing> send,
+                                                  std::vector<Incoming> receive) const;
   // The texts of all ranks, by rank. For small ones: every rank gets everything.
   virtual std::vector<std::string> all_gather(std::string_view mine) const = 0;
   // Waits until all ranks are here.

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <cstring>
 #include <deque>
 #include <exception>
@@ -12,6 +13,7 @@
 #include <string>
 
 #include "comm/nccl_library.hpp"
+#include "comm/peer_copies.hpp"
 #include "core/error.hpp"
 #include "runtime/cuda/check.hpp"
 
@@ -55,11 +57,13 @@ class Nccl final : public Comm {
     const auto operation = watched("start of NCCL");
     nccl::check(nccl::library().init(&comm_, size(), id, rank()), "start of NCCL");
     watchdog()->set_probe([this] { return problem(); });
+    const char* chosen = std::getenv("WARPWRIGHT_EXCHANGE");
+    if (!chosen || std::string_view(chosen) != "nccl") copies_ = PeerCopies::connect(texts, device);
   }
   ~Nccl() override {
     watchdog()->set_probe({});
     if (comm_ && std::uncaught_exceptions() == 0) nccl::library().destroy(comm_);
-    for (const Exchange& exchange : under_way_) cudaEventDestroy(exchange.end);
+    for (const UnderWay& exchange : under_way_) cudaEventDestroy(exchange.end);
   }
 
   void all_to_all(const std::vector<Outgoing>& send, const std::vector<Incoming>& receive,
@@ -82,22 +86,43 @@ class Nccl final : public Comm {
     nccl::check(library.group_end(), kDoing);
     note_exchange(stream);
   }
+  std::unique_ptr<const Exchange> prepare(std::vector<Outgoing> send,
+                                          std::vector<Incoming> receive) const override {
+    if (!copies_) return Comm::prepare(std::move(send), std::move(receive));
+    return std::make_unique<Noted>(*this, copies_->prepare(send, receive));
+  }
   std::vector<std::string> all_gather(std::string_view mine) const override {
     return texts_.all_gather(mine);
   }
   void abandon() const override {
     watchdog()->set_probe({});
+    if (copies_) copies_->abandon();
     nccl::library().abort(std::exchange(comm_, nullptr));
   }
 
  private:
-  struct Exchange {
+  // An exchange by copies, which the watchdog watches, too.
+  class Noted final : public Comm::Exchange {
+   public:
+    Noted(const Nccl& comm, std::unique_ptr<const Exchange> exchange)
+        : comm_(comm), exchange_(std::move(exchange)) {}
+    void run(const Stream& stream) const override {
+      exchange_->run(stream);
+      comm_.note_exchange(stream);
+    }
+
+   private:
+    const Nccl& comm_;
+    std::unique_ptr<const Exchange> exchange_;
+  };
+
+  struct UnderWay {
     cudaEvent_t end;
     Clock::time_point begun;  // by the host
   };
 
   void note_exchange(const Stream& stream) const {
-    Exchange exchange{nullptr, Clock::now()};
+    UnderWay exchange{nullptr, Clock::now()};
     cuda::check(cudaEventCreateWithFlags(&exchange.end, cudaEventDisableTiming), "making an event");
     cuda::check(cudaEventRecord(exchange.end, stream.get()), "recording an event");
     const std::lock_guard lock(mutex_);
@@ -126,9 +151,10 @@ class Nccl final : public Comm {
 
   const Comm& texts_;
   const Device device_;
+  std::unique_ptr<PeerCopies> copies_;  // null: out of reach
   mutable ncclComm_t comm_ = nullptr;
   mutable std::mutex mutex_;  // of the next
-  mutable std::deque<Exchange> under_way_;
+  mutable std::deque<UnderWay> under_way_;
 };
 
 }  // namespace

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <utility>
 
 #include "ops/global_norm/global_norm.hpp"
 
@@ -66,19 +67,39 @@ std::vector<Tensor> pieces_of(const ShardPieces& pieces, const std::vector<Tenso
   return list;
 }
 
-void gather_shards(const Comm& comm, const Shards& shards, const std::vector<Tensor>& tensors,
-                   const Stream& stream) {
+std::vector<std::span<std::byte>> memory_of(const ShardPieces& pieces, const std::vector<Tensor>& like,
+                                            const std::vector<Tensor>& memory) {
+  std::vector<std::span<std::byte>> spans;
+  const ShardPiece* before = nullptr;
+  for (std::size_t i = 0; i < pieces.size(); ++i) {
+    const ShardPiece& piece = pieces[i];
+    const std::span<std::byte> bytes = bytes_of(memory[i]);
+    const bool follows = before && piece.tensor == before->tensor + 1 && piece.first == 0 &&
+                         before->first + before->rows == like[before->tensor].shape[0];
+    if (follows) {
+      spans.back() = {spans.back().data(), bytes.data() + bytes.size()};
+    } else {
+      spans.push_back(bytes);
+    }
+    before = &piece;
+  }
+  return spans;
+}
+
+std::unique_ptr<const Comm::Exchange> prepare_gather(const Comm& comm, const Shards& shards,
+                                                     const std::vector<Tensor>& tensors) {
   std::vector<Comm::Outgoing> send;
   std::vector<Comm::Incoming> receive;
-  const std::vector<Tensor> mine = pieces_of(shards[static_cast<std::size_t>(comm.rank())], tensors);
+  const auto memory_of_rank = [&](int r) {
+    const ShardPieces& pieces = shards[static_cast<std::size_t>(r)];
+    return memory_of(pieces, tensors, pieces_of(pieces, tensors));
+  };
   for (int r = 0; r < comm.size(); ++r) {
     if (r == comm.rank()) continue;
-    for (const Tensor& piece : mine) send.push_back({r, bytes_of(piece)});
-    for (const Tensor& piece : pieces_of(shards[static_cast<std::size_t>(r)], tensors)) {
-      receive.push_back({r, bytes_of(piece)});
-    }
+    for (const auto bytes : memory_of_rank(comm.rank())) send.push_back({r, bytes});
+    for (const auto bytes : memory_of_rank(r)) receive.push_back({r, bytes});
   }
-  comm.all_to_all(send, receive, stream);
+  return comm.prepare(std::move(send), std::move(receive));
 }
 
 std::span<std::byte> bytes_of(const Tensor& t) {

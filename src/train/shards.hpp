@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string_view>
 #include <vector>
@@ -51,9 +52,14 @@ std::vector<SquaresRun> squares_runs(const ShardPieces& pieces, const std::vecto
 
 std::vector<Tensor> pieces_of(const ShardPieces& pieces, const std::vector<Tensor>& tensors);
 
+// The memory of pieces of such tensors: one span for pieces of neighbours that follow each other. The pieces,
+// or the tensors, must have come in order from an arena, which places neighbours next to each other.
+std::vector<std::span<std::byte>> memory_of(const ShardPieces& pieces, const std::vector<Tensor>& like,
+                                            const std::vector<Tensor>& memory);
+
 // Every rank sends its shard of the tensors to all others. The tensors are then the same everywhere.
-void gather_shards(const Comm& comm, const Shards& shards, const std::vector<Tensor>& tensors,
-                   const Stream& stream);
+std::unique_ptr<const Comm::Exchange> prepare_gather(const Comm& comm, const Shards& shards,
+                                                     const std::vector<Tensor>& tensors);
 
 std::span<std::byte> bytes_of(const Tensor& t);
 

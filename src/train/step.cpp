@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "core/error.hpp"
 #include "ops/classifier/classifier.hpp"
@@ -56,6 +57,10 @@ std::vector<Tensor> parameters_of(const StepOptions& o) {
   return o.model->allocate_parameters(o.dtype, Category::parameters, "", recorder).tensors();
 }
 
+// Layers that have a place for their gradients, if gradients are divided. The backward of one runs while
+// those of another are exchanged.
+constexpr std::size_t kGradientPlaces = 2;
+
 // A single process has nothing to divide.
 StepOptions with_sharding(StepOptions o, const Comm& comm) {
   if (comm.size() == 1) o.sharding = Sharding::none;
@@ -86,16 +91,15 @@ TrainingStep::TrainingStep(Context& context, const StepOptions& options, const C
     : context_(context),
       options_(with_sharding(options, comm)),
       comm_(comm),
-      sum_(comm, options.slices),
-      shards_(divides_gradients() ? shards_by_layer(*options.model, parameters_of(options), comm.size())
-                                  : shards_of(parameters_of(options), comm.size())),
+      units_(*options.model),
+      shards_(shards_by_unit(units_, parameters_of(options), comm.size())),
       updates_(options_.sharding == Sharding::none ? shards_of(parameters_of(options), 1) : shards_),
-      layers_(divides_gradients()
-                  ? std::optional<LayerShards>(std::in_place, comm, *options.model, shards_, options.slices)
-                  : std::nullopt),
+      sum_(comm, units_, shards_, options.slices, divides_gradients()),
+      exchanges_(context.device().device),
+      reached_(context.device().device),
       planned_(plan_step()),
       plan_hash_(context.plan_hash()),
-      slices_(sum_.own().depth) {}
+      slices_(sum_.depth()) {}
 
 TrainingStep::Tensors TrainingStep::allocate_tensors(Allocator& allocator) const {
   const StepOptions& o = options_;
@@ -103,25 +107,21 @@ TrainingStep::Tensors TrainingStep::allocate_tensors(Allocator& allocator) const
   const DType accumulation = ops::accumulation_dtype(o.dtype);
   const Decoder& model = *o.model;
   Tensors t;
-  const auto allocate = [&](bool one_layer, DType dtype, Category category, const std::string& prefix) {
-    return one_layer ? allocate_one_layer(model, dtype, category, prefix, allocator)
-                     : model.allocate_parameters(dtype, category, prefix, allocator);
+  const auto allocate = [&](std::size_t places, DType dtype, Category category, const std::string& prefix) {
+    return places > 0 ? allocate_layer_places(model, places, dtype, category, prefix, allocator)
+                      : model.allocate_parameters(dtype, category, prefix, allocator);
   };
-  t.parameters = allocate(divides_parameters(), o.dtype, Category::parameters, "");
+  t.parameters = allocate(divides_parameters() ? 1 : 0, o.dtype, Category::parameters, "");
   t.optimizer =
       allocate_optimizer(t.parameters, of_rank(updates_, comm_),
                          {.masters = keeps_masters(o), .stores_parameters = divides_parameters()}, allocator);
-  const std::size_t sets = divides_gradients() ? 1 : sum_.own().depth;
-  for (std::size_t i = 0; i < sets; ++i) {
+  for (std::size_t i = 0; i < sum_.depth(); ++i) {
     const std::string prefix = i == 0 ? "gradient." : fmt::format("gradient_{}.", i + 1);
-    t.gradients.push_back(allocate(divides_gradients(), accumulation, Category::gradients, prefix));
+    t.gradients.push_back(
+        allocate(divides_gradients() ? kGradientPlaces : 0, accumulation, Category::gradients, prefix));
   }
   const std::vector<Tensor> gradients = t.gradients.front().tensors();
-  if (divides_gradients()) {
-    t.sums = layers_->allocate_sums(gradients, allocator);
-  } else {
-    t.received = sum_.allocate_received(shards_, t.gradients.front(), allocator);
-  }
+  if (comm_.size() > 1) t.sums = sum_.allocate(gradients, allocator);
   t.batch = allocate_batch(o.B, N, allocator);
   t.batch.max_seqlen = o.T;
   t.targets = allocator.allocate("targets", DType::i32, {N}, Category::batch);
@@ -170,17 +170,52 @@ void TrainingStep::allocate() {
   const Tensors& t = tensors();
   parameters_ = t.parameters.tensors();
   gradients_ = t.gradients.front().tensors();
-  gradient_pieces_ =
-      divides_gradients() ? t.sums.levels.front() : pieces_of(of_rank(shards_, comm_), gradients_);
-  squares_runs_ = squares_runs(of_rank(shards_, comm_), gradients_);
-  for (const ShardPieces& pieces : shards_) {
-    ShardPieces& blocks = squares_blocks_.emplace_back();
-    for (const SquaresRun& run : squares_runs(pieces, gradients_)) blocks.push_back(run.blocks);
+  if (comm_.size() > 1) {
+    prepare_exchanges();
+  } else {
+    adamw_ = {adamw_arguments(t, t.optimizer, gradients_)};
   }
-  const bool updates_all = options_.sharding == Sharding::none;
-  adamw_ = adamw_arguments(t, t.optimizer, updates_all ? gradients_ : gradient_pieces_);
   fill_constants();
   make_slots();
+}
+
+void TrainingStep::prepare_exchanges() {
+  const Tensors& t = tensors();
+  const Device device = context_.device().device;
+  const bool updates_all = options_.sharding == Sharding::none;
+  sum_.prepare(t.gradients, t.sums);
+  const ops::AdamW all = adamw_arguments(t, t.optimizer, updates_all ? gradients_ : sum_.sum());
+  Shards blocks(shards_.size());
+  for (std::size_t r = 0; r < shards_.size(); ++r) {
+    for (const SquaresRun& run : squares_runs(shards_[r], gradients_)) blocks[r].push_back(run.blocks);
+    blocks[r].push_back({1, static_cast<std::int64_t>(r), 1});
+  }
+  gather_squares_ = prepare_gather(comm_, blocks, {t.squares, t.gates});
+  for (std::size_t u = 0; u < units_.count(); ++u) {
+    exchanged_.emplace_back(device);
+    parameters_arrived_.emplace_back(device);
+    gathers_.push_back(
+        prepare_gather(comm_, units_.part(u, shards_), updates_all ? gradients_ : parameters_));
+    squares_runs_.push_back(
+        squares_runs(units_.part(u, shards_)[static_cast<std::size_t>(comm_.rank())], gradients_));
+  }
+  for (const DecoderParameters& set : t.gradients) {
+    const std::vector<Tensor> tensors = set.tensors();
+    auto& of_units = sets_.emplace_back(units_.count());
+    for (std::size_t i = 0; i < tensors.size(); ++i) of_units[units_.of(i)].push_back(tensors[i]);
+  }
+  if (updates_all || divides_parameters()) {
+    adamw_ = {all};
+    return;
+  }
+  // In the order in which the forward needs them.
+  for (std::size_t i = 0; i < units_.count(); ++i) {
+    ops::AdamW& part = adamw_.emplace_back(all);
+    part.tensors.clear();
+    for (const std::size_t piece : units_.indices(unit_of_update(i), t.optimizer.pieces)) {
+      part.tensors.push_back(all.tensors[piece]);
+    }
+  }
 }
 
 void TrainingStep::fill_constants() {
@@ -288,6 +323,7 @@ DecoderWeights TrainingStep::weights() const {
 
 void TrainingStep::run_slice(const Tensors& t, std::size_t below) {
   t.pass->forward(context_, forward_hooks());
+  if (exchanging_) exchanged_[units_.others()].hold(context_.stream());  // of the slice before
   run_head(t, &t.gradients[below]);
   t.pass->backward(context_, t.gradients[below], backward_hooks());
   // Only the first slice finds no sums below. With divided gradients no slice does, and none is captured.
@@ -325,11 +361,7 @@ void TrainingStep::run_loss_gate(const Tensors& t, bool first_slice) {
 }
 
 void TrainingStep::run_gates_of_ranks(const Tensors& t) {
-  Shards one_each;
-  for (int r = 0; r < comm_.size(); ++r) one_each.push_back({{0, r, 1}});
   const Tensor scale = ops::gradient_scale_of(t.scalars), sum = t.loss_squares.slice(0, 0, 1);
-  copy(t.gates.slice(0, comm_.rank(), 1), scale, context_.stream());
-  gather_shards(comm_, one_each, {t.gates}, context_.stream());
   run_squares({t.gates}, sum);
   ops::global_norm(context_,
                    {.sums = sum, .norm = t.loss_norm, .scale = scale, .max_norm = 0, .keep_nan = true});
@@ -339,37 +371,86 @@ void TrainingStep::run_squares(const std::vector<Tensor>& gradients, const Tenso
   ops::squares(context_, {.gradients = gradients, .sums = sums});
 }
 
-void TrainingStep::fill_unit(std::size_t unit) const {
-  layers_->gather(unit, tensors().optimizer.parameters, parameters_, context_.stream());
+std::size_t TrainingStep::unit_of_update(std::size_t i) const {
+  return i == 0 ? units_.others() : i - 1;
 }
 
-void TrainingStep::add_unit(std::size_t unit) const {
-  layers_->add(context_, unit, static_cast<std::int64_t>(slice_), gradients_, tensors().sums);
+void TrainingStep::fill_unit(std::size_t unit) const {
+  const OptimizerShard& o = tensors().optimizer;
+  for (const std::size_t i : units_.indices(unit, o.pieces)) {
+    copy(o.pieces[i].of(parameters_), o.parameters[i], context_.stream());
+  }
+  gathers_[unit]->run(context_.stream());
+}
+
+void TrainingStep::exchange_unit(std::size_t unit) {
+  reached_.set(context_.stream());
+  reached_.hold(exchanges_.stream());
+  const OnStream on(context_, exchanges_.stream());
+  std::size_t top = sums_;
+  for (int addition = 0; addition < sum_.additions(slice_); ++addition, --top) {
+    ops::gradient_sum(context_, {.sums = sets_[top - 1][unit], .addends = sets_[top][unit]});
+  }
+  sum_.run(context_, unit, slice_);
+  if (slice_ + 1 == sum_.rounds()) finish_unit(unit);
+  exchanged_[unit].set(exchanges_.stream());
+}
+
+void TrainingStep::finish_unit(std::size_t unit) {
+  const ShardPieces& shard = of_rank(shards_, comm_);
+  const std::vector<std::size_t> mine = units_.indices(unit, shard);
+  const std::vector<Tensor> sum = at(sum_.sum(), mine);
+  for (const SquaresRun& run : squares_runs_[unit]) {
+    const auto first = sum.begin() + static_cast<std::ptrdiff_t>(run.first);
+    run_squares({first, first + static_cast<std::ptrdiff_t>(run.count)}, run.blocks.of(tensors().squares));
+  }
+  if (options_.sharding != Sharding::none) return;
+  for (std::size_t i = 0; i < mine.size(); ++i) {
+    const Tensor whole = shard[mine[i]].of(gradients_);
+    if (whole.data != sum[i].data) copy(whole, sum[i], context_.stream());
+  }
+  gathers_[unit]->run(context_.stream());
+}
+
+void TrainingStep::wait_for_parameters() {
+  // The last exchange is the last one to end.
+  if (std::exchange(parameters_arrive_, false)) {
+    parameters_arrived_[unit_of_update(units_.count() - 1)].hold(context_.stream());
+  }
 }
 
 LayerHooks TrainingStep::forward_hooks() {
-  if (!divides_parameters() || context_.recorder()) return {};
-  if (!holds_others_) fill_unit(layers_->others());
-  holds_others_ = true;
-  const auto enter = [this](std::size_t layer) {
-    if (held_layer_ == layer) return;
-    fill_unit(layer);
-    held_layer_ = layer;
-  };
-  return {.enter = enter, .leave = {}};
+  if (context_.recorder()) return {};
+  if (divides_parameters()) {
+    if (!holds_others_) fill_unit(units_.others());
+    holds_others_ = true;
+    const auto enter = [this](std::size_t layer) {
+      if (held_layer_ == layer) return;
+      fill_unit(layer);
+      held_layer_ = layer;
+    };
+    return {.enter = enter, .leave = {}};
+  }
+  if (!std::exchange(parameters_arrive_, false)) return {};
+  parameters_arrived_[units_.others()].hold(context_.stream());
+  return {.enter = [this](std::size_t layer) { parameters_arrived_[layer].hold(context_.stream()); },
+          .leave = {}};
 }
 
 LayerHooks TrainingStep::backward_hooks() {
   LayerHooks hooks = forward_hooks();
-  if (divides_gradients() && !context_.recorder()) {
-    hooks.leave = [this](std::size_t layer) { add_unit(layer); };
-  }
+  if (!exchanging_) return hooks;
+  hooks.enter = [this, fill = hooks.enter](std::size_t layer) {
+    if (fill) fill(layer);
+    const std::size_t before = layer + kGradientPlaces;  // had the same place
+    if (divides_gradients() && before < units_.others()) exchanged_[before].hold(context_.stream());
+  };
+  hooks.leave = [this](std::size_t layer) { exchange_unit(layer); };
   return hooks;
 }
 
 std::int64_t TrainingStep::slice_of_rank(std::int64_t slice) const {
-  if (divides_gradients()) return slice * comm_.size() + comm_.rank();
-  return options_.slices / comm_.size() * comm_.rank() + slice;
+  return sum_.slice_of_rank(slice);
 }
 
 // Keeps the NaN of a loss that was not finite.
@@ -430,19 +511,20 @@ TrainingStep::HostBatch TrainingStep::host_batch() {
 }
 
 void TrainingStep::forward_backward() {
-  if (slice_ == sum_.own().additions.size()) {
+  if (slice_ == sum_.rounds()) {
     throw Error("all slices of the step have run", "training step", "go on with its gradient norm");
   }
   BatchSlot& slot = batch_slots_[static_cast<std::size_t>(next_batch_)];
   slot.tokens.upload(context_.stream());
   slot.targets.upload(context_.stream());
+  exchanging_ = comm_.size() > 1 && sum_.exchanges(slice_);
   const auto work = [this] { run_slice(tensors(), sums_); };
-  // What the hooks do changes from slice to slice, and a graph would repeat the first.
-  divides_gradients() ? work() : slices_[sums_].run(context_, work);
-  if (divides_gradients()) {
-    add_unit(layers_->others());
+  if (exchanging_) {
+    work();
+    exchange_unit(units_.others());
   } else {
-    ++sums_;
+    wait_for_parameters();
+    slices_[sums_].run(context_, work);
   }
   slot.losses.download(context_.stream());
   slot.done->record(context_.stream());
@@ -450,30 +532,32 @@ void TrainingStep::forward_backward() {
   // On a CPU the slots are the tensors themselves, which the next slice overwrites.
   if (!context_.stream().get()) reclaim(slot);
   next_batch_ = (next_batch_ + 1) % kBatchSlots;
-  const std::vector<DecoderParameters>& sums = tensors().gradients;
-  const int additions = divides_gradients() ? 0 : sum_.own().additions[slice_];
-  for (int addition = 0; addition < additions; ++addition, --sums_) {
-    add_gradients(context_, sums[sums_ - 2], sums[sums_ - 1]);
-  }
+  if (!exchanging_) add_slice();
   ++slice_;
 }
 
+void TrainingStep::add_slice() {
+  const std::vector<DecoderParameters>& sums = tensors().gradients;
+  for (int addition = 0; addition < sum_.additions(slice_); ++addition, --sums_) {
+    add_gradients(context_, sums[sums_ - 1], sums[sums_]);
+  }
+  ++sums_;
+}
+
 void TrainingStep::gradient_norm() {
-  if (slice_ < sum_.own().additions.size()) {
+  if (slice_ < sum_.rounds()) {
     throw Error("a slice of the step has not run", "training step",
                 "run all slices before the gradient norm");
   }
   StepSlot& slot = step_slots_[static_cast<std::size_t>((begun_ - 1) % kStepsInFlight)];
   const Tensors& t = tensors();
-  if (comm_.size() > 1 && !divides_gradients()) sum_.run(context_, shards_, t.gradients, t.received);
-  for (const SquaresRun& run : squares_runs_) {
-    const auto first = gradient_pieces_.begin() + static_cast<std::ptrdiff_t>(run.first);
-    run_squares({first, first + static_cast<std::ptrdiff_t>(run.count)}, run.blocks.of(t.squares));
-  }
   if (comm_.size() > 1) {
-    if (options_.sharding == Sharding::none) gather_shards(comm_, shards_, gradients_, context_.stream());
-    gather_shards(comm_, squares_blocks_, {t.squares}, context_.stream());
+    copy(t.gates.slice(0, comm_.rank(), 1), ops::gradient_scale_of(t.scalars), context_.stream());
+    exchanged_[units_.others()].hold(context_.stream());
+    gather_squares_->run(context_.stream());
     run_gates_of_ranks(t);
+  } else {
+    run_squares(gradients_, t.squares);
   }
   run_norm(t);
   slot.norm.download(context_.stream());
@@ -495,13 +579,19 @@ void TrainingStep::update(double learning_rate, std::int64_t step) {
     slot.random.upload(context_.stream());
   }
   slot.scalars_read->record(context_.stream());
-  ops::adamw(context_, adamw_);
-  if (divides_parameters()) {
-    held_layer_.reset();
-    holds_others_ = false;
-  } else if (options_.sharding != Sharding::none) {
-    gather_shards(comm_, shards_, parameters_, context_.stream());
+  for (std::size_t i = 0; i < adamw_.size(); ++i) {
+    ops::adamw(context_, adamw_[i]);
+    if (adamw_.size() == 1) break;
+    const std::size_t unit = unit_of_update(i);
+    reached_.set(context_.stream());
+    reached_.hold(exchanges_.stream());
+    gathers_[unit]->run(exchanges_.stream());
+    parameters_arrived_[unit].set(exchanges_.stream());
+    parameters_arrive_ = true;
   }
+  held_layer_.reset();
+  holds_others_ = false;
+  if (begun_ == collected_) wait_for_parameters();
 }
 
 TrainingStep::Result TrainingStep::collect() {
@@ -512,6 +602,7 @@ TrainingStep::Result TrainingStep::collect() {
     if (batch.step == index) reclaim(batch);
   }
   if (context_.stream().get()) slot.gradient_norm = ops::load_element(slot.norm.tensor(), 0);
+  if (begun_ == collected_) wait_for_parameters();
   Result result{.norm = slot.gradient_norm};
   const std::vector<double> losses = gathered(comm_, slot.losses);  // by rank
   const std::size_t ranks = static_cast<std::size_t>(comm_.size()), of_rank = losses.size() / ranks;

@@ -23,9 +23,10 @@
 #include "runtime/captured.hpp"
 #include "runtime/host_view.hpp"
 #include "runtime/planned.hpp"
-#include "train/layer_shards.hpp"
+#include "runtime/side_stream.hpp"
 #include "train/optimizer_shard.hpp"
 #include "train/rank_sum.hpp"
+#include "train/units.hpp"
 
 namespace warpwright {
 
@@ -54,13 +55,9 @@ class TrainingStep {
   struct Tensors {
     DecoderParameters parameters;  // of one layer at a time with Sharding::parameters
     OptimizerShard optimizer;      // of the parameters that this rank updates
-    // A stack of partial sums. After a step's last slice the lowest holds the step's gradients; over several
-    // ranks this rank's shard of them, or all with Sharding::none.
+    // A stack of partial sums. On a single rank, the lowest holds the step's gradients after the last slice.
     std::vector<DecoderParameters> gradients;
-    std::vector<std::vector<Tensor>> received;  // of other ranks (RankSum)
-    // With Sharding::gradients and parameters: this rank's shard of the partial sums. `gradients` is then one
-    // set, of a slice, for one layer at a time.
-    LayerShards::Sums sums;
+    RankSum::Memory sums;
     DecoderBatch batch;
     Tensor targets;  // (N) int32
     Tensor weights;  // (N) fp32: 1 / tokens of the whole step
@@ -148,6 +145,7 @@ class TrainingStep {
 
   Tensors allocate_tensors(Allocator& allocator) const;
   Planned<Tensors> plan_step();
+  void prepare_exchanges();
   void fill_constants();
   void make_slots();
   // Waits for the slot and gives its losses to their step.
@@ -159,10 +157,18 @@ class TrainingStep {
   // Both are empty while the step is recorded.
   LayerHooks forward_hooks();
   LayerHooks backward_hooks();
-  // Fills the place that layers share, or that of the parameters outside of them.
+  // Fills the place of the unit's parameters.
   void fill_unit(std::size_t unit) const;
-  // Adds the gradients of the present slice.
-  void add_unit(std::size_t unit) const;
+  // Begins the exchange of the unit's gradients of the present slice.
+  void exchange_unit(std::size_t unit);
+  // After the step's last slice.
+  void finish_unit(std::size_t unit);
+  // Adds the present slice to the sums, as far as the tree says.
+  void add_slice();
+  // The unit that the update takes as its i-th: in the order in which the forward needs them.
+  std::size_t unit_of_update(std::size_t i) const;
+  // Makes the stream wait for the parameters that other ranks have updated.
+  void wait_for_parameters();
   // LM head and classifier, chunk by chunk of rows. With gradients, also the head's backward.
   void run_head(const Tensors& t, const DecoderParameters* gradients);
   // Makes the factor of update() NaN if a loss is not finite. A logit of −inf makes the loss infinite and
@@ -178,20 +184,28 @@ class TrainingStep {
   Context& context_;
   StepOptions options_;
   const Comm& comm_;
-  RankSum sum_;
+  Units units_;
   Shards shards_;   // of the gradients, by rank
   Shards updates_;  // of the parameters that ranks update: the same, or all of them for everyone
-  std::optional<LayerShards> layers_;           // with divided gradients
-  std::vector<Tensor> parameters_, gradients_;  // of the layer at hand, in the parameters' order
-  std::vector<Tensor> gradient_pieces_;         // of this rank's shard
-  std::vector<SquaresRun> squares_runs_;        // of this rank's shard
-  Shards squares_blocks_;                       // of all ranks
+  RankSum sum_;
+  std::vector<Tensor> parameters_, gradients_;  // in the parameters' order
+  // By unit, over several ranks: what they send each other, ...
+  std::vector<std::unique_ptr<const Comm::Exchange>> gathers_;
+  std::vector<std::vector<SquaresRun>> squares_runs_;     // ... this rank's blocks of squares, ...
+  std::vector<std::vector<std::vector<Tensor>>> sets_;    // ... and the gradients, by set
+  std::unique_ptr<const Comm::Exchange> gather_squares_;  // and gates
+  // Exchanges run on a stream of their own, beside backward, update and forward.
+  SideStream exchanges_;
+  Milestone reached_;                                      // by the Context's stream
+  std::vector<Milestone> exchanged_, parameters_arrived_;  // by unit
+  bool exchanging_ = false;         // the present slice's gradients, as soon as a unit has them
+  bool parameters_arrive_ = false;  // some may still be under way
   // With Sharding::parameters: what is in the layers' place, and whether the other parameters are there.
   std::optional<std::size_t> held_layer_;
   bool holds_others_ = false;
   Planned<Tensors> planned_;
   std::uint64_t plan_hash_ = 0;
-  ops::AdamW adamw_;
+  std::vector<ops::AdamW> adamw_;  // of all parameters, or of each unit
 
   static constexpr int kBatchSlots = 2;
   std::array<BatchSlot, kBatchSlots> batch_slots_;

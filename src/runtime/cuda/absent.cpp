@@ -5,6 +5,7 @@
 #include "core/error.hpp"
 #include "runtime/cuda/backend.hpp"
 #include "runtime/host_copy.hpp"
+#include "runtime/side_stream.hpp"
 #include "runtime/stream.hpp"
 
 namespace warpwright {
@@ -80,6 +81,17 @@ void Event::synchronize() const {}
 double Event::seconds_since(const Event& earlier) const {
   return host_seconds_ - earlier.host_seconds_;
 }
+
+Milestone::Milestone(Device device) {
+  if (device.kind != DeviceKind::cpu) throw_absent("event");
+}
+Milestone::Milestone(Milestone&&) noexcept = default;
+Milestone::~Milestone() = default;
+void Milestone::set(const Stream&) {}
+void Milestone::hold(const Stream&) const {}
+
+SideStream::SideStream(Device device) : stream_(device) {}
+SideStream::~SideStream() = default;
 
 Graph::Graph(const Stream&, const std::function<void()>&) {
   throw_absent("graph");

@@ -1,0 +1,55 @@
+// A second stream of a device, for work that runs beside the first.
+#pragma once
+
+#include "runtime/context.hpp"
+#include "runtime/stream.hpp"
+
+namespace warpwright {
+
+// A point in a stream's work for which other streams wait. The host does not.
+class Milestone {
+ public:
+  explicit Milestone(Device device);
+  Milestone(Milestone&& other) noexcept;
+  Milestone& operator=(Milestone&&) = delete;
+  ~Milestone();
+
+  // The point is after everything that the stream was given so far.
+  void set(const Stream& stream);
+  // What the stream is given from now on comes after the point. Without set() it comes at once.
+  void hold(const Stream& stream) const;
+
+ private:
+  [[maybe_unused]] CUevent_st* event_ = nullptr;
+};
+
+// A stream whose kernels begin before those of other streams; a CPU's is like any other.
+class SideStream {
+ public:
+  explicit SideStream(Device device);
+  SideStream(const SideStream&) = delete;
+  SideStream& operator=(const SideStream&) = delete;
+  ~SideStream();
+
+  const Stream& stream() const { return stream_; }
+
+ private:
+  Stream stream_;
+};
+
+// While it lives, the Context's operations go to another stream, which must outlive it.
+class OnStream {
+ public:
+  OnStream(Context& context, const Stream& stream)
+      : context_(context),
+        before_(context.exchange_stream(Stream::borrowed(context.device().device, stream.get()))) {}
+  OnStream(const OnStream&) = delete;
+  OnStream& operator=(const OnStream&) = delete;
+  ~OnStream() { context_.set_stream(std::move(before_)); }
+
+ private:
+  Context& context_;
+  Stream before_;
+};
+
+}  // namespace warpwright
