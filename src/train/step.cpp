@@ -91,15 +91,12 @@ TrainingStep::TrainingStep(Context& context, const StepOptions& options, const C
     : context_(context),
       options_(with_sharding(options, comm)),
       comm_(comm),
-      units_(*options.model),
-      shards_(shards_by_unit(units_, parameters_of(options), comm.size())),
-      updates_(options_.sharding == Sharding::none ? shards_of(parameters_of(options), 1) : shards_),
-      sum_(comm, units_, shards_, options.slices, divides_gradients()),
-      exchanges_(context.device().device),
-      reached_(context.device().device),
+      exchange_(context, comm, *options.model, parameters_of(options), options_.sharding, options.slices),
+      updates_(options_.sharding == Sharding::none ? shards_of(parameters_of(options), 1)
+                                                   : exchange_.shards()),
       planned_(plan_step()),
       plan_hash_(context.plan_hash()),
-      slices_(sum_.depth()) {}
+      slices_(exchange_.sum().depth()) {}
 
 TrainingStep::Tensors TrainingStep::allocate_tensors(Allocator& allocator) const {
   const StepOptions& o = options_;
@@ -115,13 +112,13 @@ TrainingStep::Tensors TrainingStep::allocate_tensors(Allocator& allocator) const
   t.optimizer =
       allocate_optimizer(t.parameters, of_rank(updates_, comm_),
                          {.masters = keeps_masters(o), .stores_parameters = divides_parameters()}, allocator);
-  for (std::size_t i = 0; i < sum_.depth(); ++i) {
+  for (std::size_t i = 0; i < exchange_.sum().depth(); ++i) {
     const std::string prefix = i == 0 ? "gradient." : fmt::format("gradient_{}.", i + 1);
     t.gradients.push_back(
         allocate(divides_gradients() ? kGradientPlaces : 0, accumulation, Category::gradients, prefix));
   }
   const std::vector<Tensor> gradients = t.gradients.front().tensors();
-  if (comm_.size() > 1) t.sums = sum_.allocate(gradients, allocator);
+  if (comm_.size() > 1) t.sums = exchange_.sum().allocate(gradients, allocator);
   t.batch = allocate_batch(o.B, N, allocator);
   t.batch.max_seqlen = o.T;
   t.targets = allocator.allocate("targets", DType::i32, {N}, Category::batch);
@@ -170,51 +167,25 @@ void TrainingStep::allocate() {
   const Tensors& t = tensors();
   parameters_ = t.parameters.tensors();
   gradients_ = t.gradients.front().tensors();
-  if (comm_.size() > 1) {
-    prepare_exchanges();
-  } else {
-    adamw_ = {adamw_arguments(t, t.optimizer, gradients_)};
-  }
+  if (comm_.size() > 1) exchange_.prepare({parameters_, t.gradients, t.sums, t.squares, t.gates});
+  prepare_update();
   fill_constants();
   make_slots();
 }
 
-void TrainingStep::prepare_exchanges() {
-  const Tensors& t = tensors();
-  const Device device = context_.device().device;
+void TrainingStep::prepare_update() {
+  const OptimizerShard& o = tensors().optimizer;
   const bool updates_all = options_.sharding == Sharding::none;
-  sum_.prepare(t.gradients, t.sums);
-  const ops::AdamW all = adamw_arguments(t, t.optimizer, updates_all ? gradients_ : sum_.sum());
-  Shards blocks(shards_.size());
-  for (std::size_t r = 0; r < shards_.size(); ++r) {
-    for (const SquaresRun& run : squares_runs(shards_[r], gradients_)) blocks[r].push_back(run.blocks);
-    blocks[r].push_back({1, static_cast<std::int64_t>(r), 1});
-  }
-  gather_squares_ = prepare_gather(comm_, blocks, {t.squares, t.gates});
-  for (std::size_t u = 0; u < units_.count(); ++u) {
-    exchanged_.emplace_back(device);
-    parameters_arrived_.emplace_back(device);
-    gathers_.push_back(
-        prepare_gather(comm_, units_.part(u, shards_), updates_all ? gradients_ : parameters_));
-    squares_runs_.push_back(
-        squares_runs(units_.part(u, shards_)[static_cast<std::size_t>(comm_.rank())], gradients_));
-  }
-  for (const DecoderParameters& set : t.gradients) {
-    const std::vector<Tensor> tensors = set.tensors();
-    auto& of_units = sets_.emplace_back(units_.count());
-    for (std::size_t i = 0; i < tensors.size(); ++i) of_units[units_.of(i)].push_back(tensors[i]);
-  }
-  if (updates_all || divides_parameters()) {
+  const ops::AdamW all = adamw_arguments(tensors(), o, updates_all ? gradients_ : exchange_.gradients());
+  if (!sends_parameters()) {
     adamw_ = {all};
     return;
   }
-  // In the order in which the forward needs them.
-  for (std::size_t i = 0; i < units_.count(); ++i) {
+  for (std::size_t unit = 0; unit < exchange_.units().count(); ++unit) {
     ops::AdamW& part = adamw_.emplace_back(all);
     part.tensors.clear();
-    for (const std::size_t piece : units_.indices(unit_of_update(i), t.optimizer.pieces)) {
-      part.tensors.push_back(all.tensors[piece]);
-    }
+    for (const std::size_t i : exchange_.units().indices(unit, o.pieces))
+      part.tensors.push_back(all.tensors[i]);
   }
 }
 
@@ -323,7 +294,7 @@ DecoderWeights TrainingStep::weights() const {
 
 void TrainingStep::run_slice(const Tensors& t, std::size_t below) {
   t.pass->forward(context_, forward_hooks());
-  if (exchanging_) exchanged_[units_.others()].hold(context_.stream());  // of the slice before
+  if (exchanging_) exchange_.wait_for_gradients(exchange_.units().others());  // of the slice before
   run_head(t, &t.gradients[below]);
   t.pass->backward(context_, t.gradients[below], backward_hooks());
   // Only the first slice finds no sums below. With divided gradients no slice does, and none is captured.
@@ -371,58 +342,25 @@ void TrainingStep::run_squares(const std::vector<Tensor>& gradients, const Tenso
   ops::squares(context_, {.gradients = gradients, .sums = sums});
 }
 
-std::size_t TrainingStep::unit_of_update(std::size_t i) const {
-  return i == 0 ? units_.others() : i - 1;
-}
-
 void TrainingStep::fill_unit(std::size_t unit) const {
   const OptimizerShard& o = tensors().optimizer;
-  for (const std::size_t i : units_.indices(unit, o.pieces)) {
+  for (const std::size_t i : exchange_.units().indices(unit, o.pieces)) {
     copy(o.pieces[i].of(parameters_), o.parameters[i], context_.stream());
   }
-  gathers_[unit]->run(context_.stream());
+  exchange_.gather_parameters(unit);
 }
 
-void TrainingStep::exchange_unit(std::size_t unit) {
-  reached_.set(context_.stream());
-  reached_.hold(exchanges_.stream());
-  const OnStream on(context_, exchanges_.stream());
-  std::size_t top = sums_;
-  for (int addition = 0; addition < sum_.additions(slice_); ++addition, --top) {
-    ops::gradient_sum(context_, {.sums = sets_[top - 1][unit], .addends = sets_[top][unit]});
-  }
-  sum_.run(context_, unit, slice_);
-  if (slice_ + 1 == sum_.rounds()) finish_unit(unit);
-  exchanged_[unit].set(exchanges_.stream());
-}
-
-void TrainingStep::finish_unit(std::size_t unit) {
-  const ShardPieces& shard = of_rank(shards_, comm_);
-  const std::vector<std::size_t> mine = units_.indices(unit, shard);
-  const std::vector<Tensor> sum = at(sum_.sum(), mine);
-  for (const SquaresRun& run : squares_runs_[unit]) {
-    const auto first = sum.begin() + static_cast<std::ptrdiff_t>(run.first);
-    run_squares({first, first + static_cast<std::ptrdiff_t>(run.count)}, run.blocks.of(tensors().squares));
-  }
-  if (options_.sharding != Sharding::none) return;
-  for (std::size_t i = 0; i < mine.size(); ++i) {
-    const Tensor whole = shard[mine[i]].of(gradients_);
-    if (whole.data != sum[i].data) copy(whole, sum[i], context_.stream());
-  }
-  gathers_[unit]->run(context_.stream());
-}
-
+// Those of the last layer are the last to arrive.
 void TrainingStep::wait_for_parameters() {
-  // The last exchange is the last one to end.
   if (std::exchange(parameters_arrive_, false)) {
-    parameters_arrived_[unit_of_update(units_.count() - 1)].hold(context_.stream());
+    exchange_.wait_for_parameters(exchange_.units().others() - 1);
   }
 }
 
 LayerHooks TrainingStep::forward_hooks() {
   if (context_.recorder()) return {};
   if (divides_parameters()) {
-    if (!holds_others_) fill_unit(units_.others());
+    if (!holds_others_) fill_unit(exchange_.units().others());
     holds_others_ = true;
     const auto enter = [this](std::size_t layer) {
       if (held_layer_ == layer) return;
@@ -432,9 +370,8 @@ LayerHooks TrainingStep::forward_hooks() {
     return {.enter = enter, .leave = {}};
   }
   if (!std::exchange(parameters_arrive_, false)) return {};
-  parameters_arrived_[units_.others()].hold(context_.stream());
-  return {.enter = [this](std::size_t layer) { parameters_arrived_[layer].hold(context_.stream()); },
-          .leave = {}};
+  exchange_.wait_for_parameters(exchange_.units().others());
+  return {.enter = [this](std::size_t layer) { exchange_.wait_for_parameters(layer); }, .leave = {}};
 }
 
 LayerHooks TrainingStep::backward_hooks() {
@@ -443,14 +380,14 @@ LayerHooks TrainingStep::backward_hooks() {
   hooks.enter = [this, fill = hooks.enter](std::size_t layer) {
     if (fill) fill(layer);
     const std::size_t before = layer + kGradientPlaces;  // had the same place
-    if (divides_gradients() && before < units_.others()) exchanged_[before].hold(context_.stream());
+    if (divides_gradients() && before < exchange_.units().others()) exchange_.wait_for_gradients(before);
   };
-  hooks.leave = [this](std::size_t layer) { exchange_unit(layer); };
+  hooks.leave = [this](std::size_t layer) { exchange_.add_gradients(layer, slice_, sums_); };
   return hooks;
 }
 
 std::int64_t TrainingStep::slice_of_rank(std::int64_t slice) const {
-  return sum_.slice_of_rank(slice);
+  return exchange_.sum().slice_of_rank(slice);
 }
 
 // Keeps the NaN of a loss that was not finite.
@@ -511,17 +448,17 @@ TrainingStep::HostBatch TrainingStep::host_batch() {
 }
 
 void TrainingStep::forward_backward() {
-  if (slice_ == sum_.rounds()) {
+  if (slice_ == exchange_.sum().rounds()) {
     throw Error("all slices of the step have run", "training step", "go on with its gradient norm");
   }
   BatchSlot& slot = batch_slots_[static_cast<std::size_t>(next_batch_)];
   slot.tokens.upload(context_.stream());
   slot.targets.upload(context_.stream());
-  exchanging_ = comm_.size() > 1 && sum_.exchanges(slice_);
+  exchanging_ = comm_.size() > 1 && exchange_.sum().exchanges(slice_);
   const auto work = [this] { run_slice(tensors(), sums_); };
   if (exchanging_) {
     work();
-    exchange_unit(units_.others());
+    exchange_.add_gradients(exchange_.units().others(), slice_, sums_);
   } else {
     wait_for_parameters();
     slices_[sums_].run(context_, work);
@@ -538,14 +475,14 @@ void TrainingStep::forward_backward() {
 
 void TrainingStep::add_slice() {
   const std::vector<DecoderParameters>& sums = tensors().gradients;
-  for (int addition = 0; addition < sum_.additions(slice_); ++addition, --sums_) {
+  for (int addition = 0; addition < exchange_.sum().additions(slice_); ++addition, --sums_) {
     add_gradients(context_, sums[sums_ - 1], sums[sums_]);
   }
   ++sums_;
 }
 
 void TrainingStep::gradient_norm() {
-  if (slice_ < sum_.rounds()) {
+  if (slice_ < exchange_.sum().rounds()) {
     throw Error("a slice of the step has not run", "training step",
                 "run all slices before the gradient norm");
   }
@@ -553,8 +490,7 @@ void TrainingStep::gradient_norm() {
   const Tensors& t = tensors();
   if (comm_.size() > 1) {
     copy(t.gates.slice(0, comm_.rank(), 1), ops::gradient_scale_of(t.scalars), context_.stream());
-    exchanged_[units_.others()].hold(context_.stream());
-    gather_squares_->run(context_.stream());
+    exchange_.gather_squares();
     run_gates_of_ranks(t);
   } else {
     run_squares(gradients_, t.squares);
@@ -579,19 +515,26 @@ void TrainingStep::update(double learning_rate, std::int64_t step) {
     slot.random.upload(context_.stream());
   }
   slot.scalars_read->record(context_.stream());
-  for (std::size_t i = 0; i < adamw_.size(); ++i) {
-    ops::adamw(context_, adamw_[i]);
-    if (adamw_.size() == 1) break;
-    const std::size_t unit = unit_of_update(i);
-    reached_.set(context_.stream());
-    reached_.hold(exchanges_.stream());
-    gathers_[unit]->run(exchanges_.stream());
-    parameters_arrived_[unit].set(exchanges_.stream());
-    parameters_arrive_ = true;
+  if (sends_parameters()) {
+    update_units();
+  } else {
+    ops::adamw(context_, adamw_.front());
   }
   held_layer_.reset();
   holds_others_ = false;
   if (begun_ == collected_) wait_for_parameters();
+}
+
+// In the order in which the forward needs them.
+void TrainingStep::update_units() {
+  const std::size_t others = exchange_.units().others();
+  const auto update = [this](std::size_t unit) {
+    ops::adamw(context_, adamw_[unit]);
+    exchange_.send_parameters(unit);
+  };
+  update(others);
+  for (std::size_t layer = 0; layer < others; ++layer) update(layer);
+  parameters_arrive_ = true;
 }
 
 TrainingStep::Result TrainingStep::collect() {

@@ -23,10 +23,8 @@
 #include "runtime/captured.hpp"
 #include "runtime/host_view.hpp"
 #include "runtime/planned.hpp"
-#include "runtime/side_stream.hpp"
 #include "train/optimizer_shard.hpp"
-#include "train/rank_sum.hpp"
-#include "train/units.hpp"
+#include "train/step_exchange.hpp"
 
 namespace warpwright {
 
@@ -145,7 +143,8 @@ class TrainingStep {
 
   Tensors allocate_tensors(Allocator& allocator) const;
   Planned<Tensors> plan_step();
-  void prepare_exchanges();
+  // The arguments of the update, for all parameters at once or by unit.
+  void prepare_update();
   void fill_constants();
   void make_slots();
   // Waits for the slot and gives its losses to their step.
@@ -154,19 +153,16 @@ class TrainingStep {
   void run_slice(const Tensors& t, std::size_t below);
   bool divides_gradients() const { return options_.sharding >= Sharding::gradients; }
   bool divides_parameters() const { return options_.sharding == Sharding::parameters; }
+  // True if a rank updates its shard, and all ranks have all parameters.
+  bool sends_parameters() const { return options_.sharding != Sharding::none && !divides_parameters(); }
+  void update_units();
   // Both are empty while the step is recorded.
   LayerHooks forward_hooks();
   LayerHooks backward_hooks();
   // Fills the place of the unit's parameters.
   void fill_unit(std::size_t unit) const;
-  // Begins the exchange of the unit's gradients of the present slice.
-  void exchange_unit(std::size_t unit);
-  // After the step's last slice.
-  void finish_unit(std::size_t unit);
   // Adds the present slice to the sums, as far as the tree says.
   void add_slice();
-  // The unit that the update takes as its i-th: in the order in which the forward needs them.
-  std::size_t unit_of_update(std::size_t i) const;
   // Makes the stream wait for the parameters that other ranks have updated.
   void wait_for_parameters();
   // LM head and classifier, chunk by chunk of rows. With gradients, also the head's backward.
@@ -184,22 +180,11 @@ class TrainingStep {
   Context& context_;
   StepOptions options_;
   const Comm& comm_;
-  Units units_;
-  Shards shards_;   // of the gradients, by rank
-  Shards updates_;  // of the parameters that ranks update: the same, or all of them for everyone
-  RankSum sum_;
+  StepExchange exchange_;
+  Shards updates_;  // of the parameters that ranks update: the exchange's, or all of them for everyone
   std::vector<Tensor> parameters_, gradients_;  // in the parameters' order
-  // By unit, over several ranks: what they send each other, ...
-  std::vector<std::unique_ptr<const Comm::Exchange>> gathers_;
-  std::vector<std::vector<SquaresRun>> squares_runs_;     // ... this rank's blocks of squares, ...
-  std::vector<std::vector<std::vector<Tensor>>> sets_;    // ... and the gradients, by set
-  std::unique_ptr<const Comm::Exchange> gather_squares_;  // and gates
-  // Exchanges run on a stream of their own, beside backward, update and forward.
-  SideStream exchanges_;
-  Milestone reached_;                                      // by the Context's stream
-  std::vector<Milestone> exchanged_, parameters_arrived_;  // by unit
-  bool exchanging_ = false;         // the present slice's gradients, as soon as a unit has them
-  bool parameters_arrive_ = false;  // some may still be under way
+  bool exchanging_ = false;                     // the present slice's gradients, as soon as a unit has them
+  bool parameters_arrive_ = false;              // some may still be under way
   // With Sharding::parameters: what is in the layers' place, and whether the other parameters are there.
   std::optional<std::size_t> held_layer_;
   bool holds_others_ = false;

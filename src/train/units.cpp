@@ -24,6 +24,14 @@ std::size_t Units::of(std::size_t parameter) const {
   return inside ? (parameter - layers_.first) / layers_.each : others();
 }
 
+std::vector<Tensor> Units::of_all(std::size_t unit, const std::vector<Tensor>& all) const {
+  std::vector<Tensor> list;
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    if (of(i) == unit) list.push_back(all[i]);
+  }
+  return list;
+}
+
 std::vector<std::size_t> Units::indices(std::size_t unit, const ShardPieces& pieces) const {
   std::vector<std::size_t> list;
   for (std::size_t i = 0; i < pieces.size(); ++i) {

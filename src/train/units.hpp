@@ -18,6 +18,8 @@ class Units {
   std::size_t others() const { return layers_.layers; }  // the unit outside of the layers
   std::size_t of(std::size_t parameter) const;
 
+  // The unit's tensors among those of all parameters.
+  std::vector<Tensor> of_all(std::size_t unit, const std::vector<Tensor>& all) const;
   // The indices of the pieces that belong to the unit.
   std::vector<std::size_t> indices(std::size_t unit, const ShardPieces& pieces) const;
   // Those pieces, for each rank.

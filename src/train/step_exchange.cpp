@@ -1,0 +1,86 @@
+#include "train/step_exchange.hpp"
+
+#include "ops/global_norm/global_norm.hpp"
+#include "ops/gradient_sum/gradient_sum.hpp"
+
+namespace warpwright {
+
+StepExchange::StepExchange(Context& context, const Comm& comm, const Decoder& decoder,
+                           const std::vector<Tensor>& parameters, Sharding sharding, std::int64_t slices)
+    : context_(context),
+      comm_(comm),
+      sharding_(sharding),
+      units_(decoder),
+      shards_(shards_by_unit(units_, parameters, comm.size())),
+      sum_(comm, units_, shards_, slices, sharding >= Sharding::gradients),
+      side_(context.device().device),
+      reached_(context.device().device) {}
+
+void StepExchange::prepare(const Tensors& t) {
+  const auto rank = static_cast<std::size_t>(comm_.rank());
+  const std::vector<Tensor> gradients = t.gradients.front().tensors();
+  sum_.prepare(t.gradients, t.sums);
+  squares_ = t.squares;
+  Shards blocks;
+  for (const ShardPieces& pieces : shards_) {
+    ShardPieces& of_rank = blocks.emplace_back();
+    for (const SquaresRun& run : squares_runs(pieces, gradients)) of_rank.push_back(run.blocks);
+    of_rank.push_back({1, std::ssize(blocks) - 1, 1});  // the rank's gate
+  }
+  gather_squares_ = prepare_gather(comm_, blocks, {t.squares, t.gates});
+  for (std::size_t u = 0; u < units_.count(); ++u) {
+    added_.emplace_back(context_.device().device);
+    arrived_.emplace_back(context_.device().device);
+    const Shards part = units_.part(u, shards_);
+    Unit& unit = units_prepared_.emplace_back();
+    unit.gather = prepare_gather(comm_, part, sharding_ == Sharding::none ? gradients : t.parameters);
+    for (const DecoderParameters& set : t.gradients) unit.sets.push_back(units_.of_all(u, set.tensors()));
+    unit.sum = at(sum_.sum(), units_.indices(u, shards_[rank]));
+    unit.whole = pieces_of(part[rank], gradients);
+    unit.squares = squares_runs(part[rank], gradients);
+  }
+}
+
+void StepExchange::follow() {
+  reached_.set(context_.stream());
+  reached_.hold(side_.stream());
+}
+
+void StepExchange::add_gradients(std::size_t index, std::size_t round, std::size_t below) {
+  follow();
+  const OnStream beside(context_, side_.stream());
+  const Unit& unit = units_prepared_[index];
+  std::size_t top = below;
+  for (int addition = 0; addition < sum_.additions(round); ++addition, --top) {
+    ops::gradient_sum(context_, {.sums = unit.sets[top - 1], .addends = unit.sets[top]});
+  }
+  sum_.run(context_, index, round);
+  if (round + 1 == sum_.rounds()) finish_gradients(unit);
+  added_[index].set(side_.stream());
+}
+
+void StepExchange::finish_gradients(const Unit& unit) {
+  for (const SquaresRun& run : unit.squares) {
+    const auto first = unit.sum.begin() + static_cast<std::ptrdiff_t>(run.first);
+    ops::squares(context_, {.gradients = {first, first + static_cast<std::ptrdiff_t>(run.count)},
+                            .sums = run.blocks.of(squares_)});
+  }
+  if (sharding_ != Sharding::none) return;
+  for (std::size_t i = 0; i < unit.sum.size(); ++i) {
+    if (unit.whole[i].data != unit.sum[i].data) copy(unit.whole[i], unit.sum[i], context_.stream());
+  }
+  unit.gather->run(context_.stream());
+}
+
+void StepExchange::gather_squares() const {
+  wait_for_gradients(units_.others());
+  gather_squares_->run(context_.stream());
+}
+
+void StepExchange::send_parameters(std::size_t unit) {
+  follow();
+  units_prepared_[unit].gather->run(side_.stream());
+  arrived_[unit].set(side_.stream());
+}
+
+}  // namespace warpwright

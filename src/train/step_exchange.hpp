@@ -1,0 +1,80 @@
+// What ranks exchange in a step: gradients, sums of squares and parameters. Gradients and parameters travel
+// unit by unit, on a stream of their own, while the Context's stream goes on. On a CPU an exchange is over
+// when the call returns.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "comm/comm.hpp"
+#include "runtime/context.hpp"
+#include "runtime/side_stream.hpp"
+#include "train/rank_sum.hpp"
+#include "train/shards.hpp"
+#include "train/units.hpp"
+
+namespace warpwright {
+
+class StepExchange {
+ public:
+  // parameters: their shapes and dtypes. slices: of the step.
+  StepExchange(Context& context, const Comm& comm, const Decoder& decoder,
+               const std::vector<Tensor>& parameters, Sharding sharding, std::int64_t slices);
+
+  const Units& units() const { return units_; }
+  const Shards& shards() const { return shards_; }
+  const RankSum& sum() const { return sum_; }
+
+  struct Tensors {
+    std::vector<Tensor> parameters;
+    std::vector<DecoderParameters> gradients;  // the stack of sums over this rank's slices
+    RankSum::Memory sums;
+    Tensor squares, gates;
+  };
+  // Several ranks make this call, once the memory is there.
+  void prepare(const Tensors& tensors);
+
+  // Begins the exchange of a unit whose gradients of this round are there, on top of `below` sums. The tree's
+  // additions follow, and after the last round the sums of squares.
+  void add_gradients(std::size_t unit, std::size_t round, std::size_t below);
+  // The Context's stream waits until the latest exchange of this unit's gradients is over, and those before.
+  void wait_for_gradients(std::size_t unit) const { added_[unit].hold(context_.stream()); }
+  // This rank's shard of the step's gradients; with Sharding::none all ranks then have all of them.
+  const std::vector<Tensor>& gradients() const { return sum_.sum(); }
+  // Waits for all gradients. The ranks then have all sums of squares, and all gates.
+  void gather_squares() const;
+
+  // Begins to send this rank's shard of a unit's parameters to all others.
+  void send_parameters(std::size_t unit);
+  // The Context's stream waits for the unit's parameters, and for those sent before.
+  void wait_for_parameters(std::size_t unit) const { arrived_[unit].hold(context_.stream()); }
+  // The same exchange on the Context's stream.
+  void gather_parameters(std::size_t unit) const { units_prepared_[unit].gather->run(context_.stream()); }
+
+ private:
+  struct Unit {
+    std::unique_ptr<const Comm::Exchange> gather;  // of parameters; with Sharding::none of gradients
+    std::vector<std::vector<Tensor>> sets;         // gradients, by set
+    std::vector<Tensor> sum, whole;                // this rank's shard of the gradients, and its place in all
+    std::vector<SquaresRun> squares;               // of the sum
+  };
+
+  // What the side stream is given from now on comes after what the Context's stream was given so far.
+  void follow();
+  void finish_gradients(const Unit& unit);
+
+  Context& context_;
+  const Comm& comm_;
+  Sharding sharding_;
+  Units units_;
+  Shards shards_;
+  RankSum sum_;
+  SideStream side_;
+  Milestone reached_;
+  std::vector<Milestone> added_, arrived_;  // by unit
+  std::vector<Unit> units_prepared_;
+  Tensor squares_;
+  std::unique_ptr<const Comm::Exchange> gather_squares_;
+};
+
+}  // namespace warpwright
