@@ -150,7 +150,7 @@ TEST_F(Ranks, DivideMemory) {
   std::map<std::string, std::map<std::string, double>> taken;
   for (const std::string shard : {"none", "optimizer", "gradients", "parameters"}) {
     const ProcessResult r =
-        run(4, training(shard, {"--shard", shard, "--layers", "8", "--steps", "1", "--plan"}));
+        run(4, training(shard, {"--shard", shard, "--layers", "12", "--steps", "1", "--plan"}));
     for (const std::string category : {"parameters", "gradients", "optimizer"}) {
       std::smatch line;
       const bool found = std::regex_search(r.out, line, std::regex("\n *" + category + " +([0-9.]+)"));

@@ -27,6 +27,17 @@ TEST(Comm, ASingleRankGetsWhatItSends) {
   EXPECT_TRUE(gathered(comm, {}).empty());
 }
 
+TEST(Comm, APreparedExchangeSendsWhatIsThereWhenItRuns) {
+  const Comm& comm = single_rank();
+  std::array<std::byte, 2> sent{}, got{};
+  const auto exchange = comm.prepare({{0, sent}}, {{0, got}});
+  for (const int value : {1, 2}) {
+    sent.fill(std::byte(value));
+    exchange->run(Stream());
+    EXPECT_EQ(got, sent);
+  }
+}
+
 TEST(Comm, WithoutALauncherAProcessIsAlone) {
   EXPECT_EQ(connect_ranks({})->size(), 1);
 }

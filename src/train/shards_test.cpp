@@ -69,6 +69,40 @@ TEST(Shards, HaveTheBlocksOfTheWhole) {
   }
 }
 
+// Neighbours' memory is one span, which includes what lies between them.
+TEST(Shards, HaveFewSpansOfMemory) {
+  const auto allocate = [](Allocator& allocator) {
+    std::vector<Tensor> tensors;
+    const Shape shapes[] = {{300}, {256, 128}, {5}, {7}};
+    for (const Shape& shape : shapes) {
+      tensors.push_back(
+          allocator.allocate(std::to_string(tensors.size()), DType::f32, shape, Category::gradients));
+    }
+    return tensors;
+  };
+  Recorder recorder;
+  allocate(recorder);
+  Arenas arenas(recorder.plan(), Device{});
+  const std::vector<Tensor> t = allocate(arenas);
+  const auto spans = [&](const ShardPieces& pieces) { return memory_of(pieces, t, pieces_of(pieces, t)); };
+  const auto from_to = [&](std::size_t first, std::size_t last) {
+    return static_cast<std::size_t>(static_cast<std::byte*>(t[last].data) -
+                                    static_cast<std::byte*>(t[first].data)) +
+           t[last].bytes();
+  };
+  const auto all = spans({{0, 0, 300}, {1, 0, 256}, {2, 0, 5}, {3, 0, 7}});
+  ASSERT_EQ(all.size(), 1u);
+  EXPECT_EQ(all[0].data(), t[0].data);
+  EXPECT_EQ(all[0].size(), from_to(0, 3));
+  const auto part = spans({{1, 128, 128}, {2, 0, 5}});
+  ASSERT_EQ(part.size(), 1u);
+  EXPECT_EQ(part[0].size(), from_to(1, 2) - t[1].bytes() / 2);
+  EXPECT_EQ(spans({{0, 0, 300}, {2, 0, 5}}).size(), 2u);  // not neighbours
+  EXPECT_EQ(spans({{1, 0, 128}, {2, 0, 5}}).size(), 2u);  // the rest of a tensor is between them
+  EXPECT_EQ(spans({{0, 0, 300}, {1, 128, 128}}).size(), 2u);
+  EXPECT_TRUE(spans({}).empty());
+}
+
 TEST(Shards, AreOfAboutTheSameSize) {
   HeapAllocator heap;
   const std::vector<Tensor> tensors{heap.allocate("a", DType::f32, {128 * 100, 128}, Category::gradients)};

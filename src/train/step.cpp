@@ -57,10 +57,6 @@ std::vector<Tensor> parameters_of(const StepOptions& o) {
   return o.model->allocate_parameters(o.dtype, Category::parameters, "", recorder).tensors();
 }
 
-// Layers that have a place for their gradients, if gradients are divided. The backward of one runs while
-// those of another are exchanged.
-constexpr std::size_t kGradientPlaces = 2;
-
 // A single process has nothing to divide.
 StepOptions with_sharding(StepOptions o, const Comm& comm) {
   if (comm.size() == 1) o.sharding = Sharding::none;
@@ -108,14 +104,14 @@ TrainingStep::Tensors TrainingStep::allocate_tensors(Allocator& allocator) const
     return places > 0 ? allocate_layer_places(model, places, dtype, category, prefix, allocator)
                       : model.allocate_parameters(dtype, category, prefix, allocator);
   };
-  t.parameters = allocate(divides_parameters() ? 1 : 0, o.dtype, Category::parameters, "");
+  t.parameters = allocate(divides_parameters() ? kLayerPlaces : 0, o.dtype, Category::parameters, "");
   t.optimizer =
       allocate_optimizer(t.parameters, of_rank(updates_, comm_),
                          {.masters = keeps_masters(o), .stores_parameters = divides_parameters()}, allocator);
   for (std::size_t i = 0; i < exchange_.sum().depth(); ++i) {
     const std::string prefix = i == 0 ? "gradient." : fmt::format("gradient_{}.", i + 1);
     t.gradients.push_back(
-        allocate(divides_gradients() ? kGradientPlaces : 0, accumulation, Category::gradients, prefix));
+        allocate(divides_gradients() ? kLayerPlaces : 0, accumulation, Category::gradients, prefix));
   }
   const std::vector<Tensor> gradients = t.gradients.front().tensors();
   if (comm_.size() > 1) t.sums = exchange_.sum().allocate(gradients, allocator);
@@ -293,7 +289,7 @@ DecoderWeights TrainingStep::weights() const {
 }
 
 void TrainingStep::run_slice(const Tensors& t, std::size_t below) {
-  t.pass->forward(context_, forward_hooks());
+  t.pass->forward(context_, parameter_hooks(1));
   if (exchanging_) exchange_.wait_for_gradients(exchange_.units().others());  // of the slice before
   run_head(t, &t.gradients[below]);
   t.pass->backward(context_, t.gradients[below], backward_hooks());
@@ -342,12 +338,11 @@ void TrainingStep::run_squares(const std::vector<Tensor>& gradients, const Tenso
   ops::squares(context_, {.gradients = gradients, .sums = sums});
 }
 
-void TrainingStep::fill_unit(std::size_t unit) const {
-  const OptimizerShard& o = tensors().optimizer;
-  for (const std::size_t i : exchange_.units().indices(unit, o.pieces)) {
-    copy(o.pieces[i].of(parameters_), o.parameters[i], context_.stream());
+void TrainingStep::hold_layer(std::size_t layer) {
+  std::optional<std::size_t>& held = held_layers_[layer % kLayerPlaces];
+  if (std::exchange(held, layer) != layer) {
+    exchange_.send_parameters(layer, tensors().optimizer.parameters);
   }
-  exchange_.gather_parameters(unit);
 }
 
 // Those of the last layer are the last to arrive.
@@ -357,29 +352,33 @@ void TrainingStep::wait_for_parameters() {
   }
 }
 
-LayerHooks TrainingStep::forward_hooks() {
+LayerHooks TrainingStep::parameter_hooks(int direction) {
+  const std::size_t layers = exchange_.units().others();
   if (context_.recorder()) return {};
   if (divides_parameters()) {
-    if (!holds_others_) fill_unit(exchange_.units().others());
-    holds_others_ = true;
-    const auto enter = [this](std::size_t layer) {
-      if (held_layer_ == layer) return;
-      fill_unit(layer);
-      held_layer_ = layer;
-    };
-    return {.enter = enter, .leave = {}};
+    if (!std::exchange(holds_others_, true)) {
+      exchange_.send_parameters(layers, tensors().optimizer.parameters);
+    }
+  } else if (!std::exchange(parameters_arrive_, false)) {
+    return {};
   }
-  if (!std::exchange(parameters_arrive_, false)) return {};
-  exchange_.wait_for_parameters(exchange_.units().others());
-  return {.enter = [this](std::size_t layer) { exchange_.wait_for_parameters(layer); }, .leave = {}};
+  exchange_.wait_for_parameters(layers);
+  return {.enter =
+              [=, this](std::size_t layer) {
+                if (divides_parameters()) hold_layer(layer);
+                exchange_.wait_for_parameters(layer);
+                const std::size_t next = layer + static_cast<std::size_t>(direction);
+                if (divides_parameters() && next < layers) hold_layer(next);
+              },
+          .leave = {}};
 }
 
 LayerHooks TrainingStep::backward_hooks() {
-  LayerHooks hooks = forward_hooks();
+  LayerHooks hooks = parameter_hooks(-1);
   if (!exchanging_) return hooks;
   hooks.enter = [this, fill = hooks.enter](std::size_t layer) {
     if (fill) fill(layer);
-    const std::size_t before = layer + kGradientPlaces;  // had the same place
+    const std::size_t before = layer + kLayerPlaces;  // had the same place
     if (divides_gradients() && before < exchange_.units().others()) exchange_.wait_for_gradients(before);
   };
   hooks.leave = [this](std::size_t layer) { exchange_.add_gradients(layer, slice_, sums_); };
@@ -520,7 +519,7 @@ void TrainingStep::update(double learning_rate, std::int64_t step) {
   } else {
     ops::adamw(context_, adamw_.front());
   }
-  held_layer_.reset();
+  held_layers_ = {};
   holds_others_ = false;
   if (begun_ == collected_) wait_for_parameters();
 }
@@ -530,7 +529,7 @@ void TrainingStep::update_units() {
   const std::size_t others = exchange_.units().others();
   const auto update = [this](std::size_t unit) {
     ops::adamw(context_, adamw_[unit]);
-    exchange_.send_parameters(unit);
+    exchange_.send_parameters(unit, tensors().optimizer.parameters);
   };
   update(others);
   for (std::size_t layer = 0; layer < others; ++layer) update(layer);
@@ -560,7 +559,7 @@ double TrainingStep::forward() {
   slot.tokens.upload(context_.stream());
   slot.targets.upload(context_.stream());
   const auto work = [this] {
-    tensors().pass->forward(context_, forward_hooks());
+    tensors().pass->forward(context_, parameter_hooks(1));
     run_head(tensors(), nullptr);
   };
   divides_parameters() ? work() : forward_.run(context_, work);
@@ -583,10 +582,10 @@ std::optional<std::string> TrainingStep::first_non_finite() {
   const BatchSlot& slot = batch_slots_[static_cast<std::size_t>(next_batch_)];
   slot.tokens.upload(context_.stream());
   slot.targets.upload(context_.stream());
-  tensors().pass->forward(context_, forward_hooks());
+  tensors().pass->forward(context_, parameter_hooks(1));
   const DecoderParameters& gradients = tensors().gradients.front();
   run_head(tensors(), &gradients);
-  tensors().pass->backward(context_, gradients, forward_hooks());
+  tensors().pass->backward(context_, gradients, parameter_hooks(-1));
   return found;
 }
 

@@ -157,10 +157,11 @@ class TrainingStep {
   bool sends_parameters() const { return options_.sharding != Sharding::none && !divides_parameters(); }
   void update_units();
   // Both are empty while the step is recorded.
-  LayerHooks forward_hooks();
+  // direction: to the next layer, 1 or −1.
+  LayerHooks parameter_hooks(int direction);
   LayerHooks backward_hooks();
-  // Fills the place of the unit's parameters.
-  void fill_unit(std::size_t unit) const;
+  // Brings the layer to its place, if it is not there.
+  void hold_layer(std::size_t layer);
   // Adds the present slice to the sums, as far as the tree says.
   void add_slice();
   // Makes the stream wait for the parameters that other ranks have updated.
@@ -185,8 +186,11 @@ class TrainingStep {
   std::vector<Tensor> parameters_, gradients_;  // in the parameters' order
   bool exchanging_ = false;                     // the present slice's gradients, as soon as a unit has them
   bool parameters_arrive_ = false;              // some may still be under way
-  // With Sharding::parameters: what is in the layers' place, and whether the other parameters are there.
-  std::optional<std::size_t> held_layer_;
+  // The places that all layers share, for gradients or parameters that are divided: one layer is exchanged
+  // while another one is computed.
+  static constexpr std::size_t kLayerPlaces = 2;
+  // With Sharding::parameters: the layers in these places, and whether the other parameters are there.
+  std::array<std::optional<std::size_t>, kLayerPlaces> held_layers_;
   bool holds_others_ = false;
   Planned<Tensors> planned_;
   std::uint64_t plan_hash_ = 0;

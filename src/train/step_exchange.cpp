@@ -4,6 +4,16 @@
 #include "ops/gradient_sum/gradient_sum.hpp"
 
 namespace warpwright {
+namespace {
+
+// Copies what is not there yet.
+void bring(const std::vector<Tensor>& to, const std::vector<Tensor>& from, const Stream& stream) {
+  for (std::size_t i = 0; i < to.size(); ++i) {
+    if (to[i].data != from[i].data) copy(to[i], from[i], stream);
+  }
+}
+
+}  // namespace
 
 StepExchange::StepExchange(Context& context, const Comm& comm, const Decoder& decoder,
                            const std::vector<Tensor>& parameters, Sharding sharding, std::int64_t slices)
@@ -35,8 +45,10 @@ void StepExchange::prepare(const Tensors& t) {
     Unit& unit = units_prepared_.emplace_back();
     unit.gather = prepare_gather(comm_, part, sharding_ == Sharding::none ? gradients : t.parameters);
     for (const DecoderParameters& set : t.gradients) unit.sets.push_back(units_.of_all(u, set.tensors()));
-    unit.sum = at(sum_.sum(), units_.indices(u, shards_[rank]));
-    unit.whole = pieces_of(part[rank], gradients);
+    unit.mine = units_.indices(u, shards_[rank]);
+    unit.sum = at(sum_.sum(), unit.mine);
+    unit.gradients = pieces_of(part[rank], gradients);
+    unit.parameters = pieces_of(part[rank], t.parameters);
     unit.squares = squares_runs(part[rank], gradients);
   }
 }
@@ -66,9 +78,7 @@ void StepExchange::finish_gradients(const Unit& unit) {
                             .sums = run.blocks.of(squares_)});
   }
   if (sharding_ != Sharding::none) return;
-  for (std::size_t i = 0; i < unit.sum.size(); ++i) {
-    if (unit.whole[i].data != unit.sum[i].data) copy(unit.whole[i], unit.sum[i], context_.stream());
-  }
+  bring(unit.gradients, unit.sum, context_.stream());
   unit.gather->run(context_.stream());
 }
 
@@ -77,10 +87,12 @@ void StepExchange::gather_squares() const {
   gather_squares_->run(context_.stream());
 }
 
-void StepExchange::send_parameters(std::size_t unit) {
+void StepExchange::send_parameters(std::size_t index, const std::vector<Tensor>& stored) {
   follow();
-  units_prepared_[unit].gather->run(side_.stream());
-  arrived_[unit].set(side_.stream());
+  const Unit& unit = units_prepared_[index];
+  bring(unit.parameters, at(stored, unit.mine), side_.stream());
+  unit.gather->run(side_.stream());
+  arrived_[index].set(side_.stream());
 }
 
 }  // namespace warpwright

@@ -44,19 +44,20 @@ class StepExchange {
   // Waits for all gradients. The ranks then have all sums of squares, and all gates.
   void gather_squares() const;
 
-  // Begins to send this rank's shard of a unit's parameters to all others.
-  void send_parameters(std::size_t unit);
+  // Begins to send this rank's shard of a unit's parameters to all others. stored: the shard, by piece; it
+  // may be in its place already.
+  void send_parameters(std::size_t unit, const std::vector<Tensor>& stored);
   // The Context's stream waits for the unit's parameters, and for those sent before.
   void wait_for_parameters(std::size_t unit) const { arrived_[unit].hold(context_.stream()); }
-  // The same exchange on the Context's stream.
-  void gather_parameters(std::size_t unit) const { units_prepared_[unit].gather->run(context_.stream()); }
 
  private:
   struct Unit {
     std::unique_ptr<const Comm::Exchange> gather;  // of parameters; with Sharding::none of gradients
     std::vector<std::vector<Tensor>> sets;         // gradients, by set
-    std::vector<Tensor> sum, whole;                // this rank's shard of the gradients, and its place in all
-    std::vector<SquaresRun> squares;               // of the sum
+    // This rank's shard: its indices, the gradients' sum, and the places in all gradients and parameters.
+    std::vector<std::size_t> mine;
+    std::vector<Tensor> sum, gradients, parameters;
+    std::vector<SquaresRun> squares;  // of the sum
   };
 
   // What the side stream is given from now on comes after what the Context's stream was given so far.
