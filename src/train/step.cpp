@@ -218,9 +218,10 @@ void TrainingStep::make_slots() {
     slot.norm = HostView(t.norm, HostMemory::pinned);
     slot.scalars = HostView(ops::host_scalars_of(t.scalars), HostMemory::pinned);
     if (t.random) slot.random = HostView(t.random, HostMemory::pinned);
-    slot.done.emplace(device);
+    slot.begun.emplace(device);
     slot.scalars_read.emplace(device);
   }
+  for (int i = 0; i <= kStepsInFlight; ++i) norms_.emplace_back(device);
 }
 
 ParameterWriter TrainingStep::parameter_writer() const {
@@ -430,11 +431,18 @@ void TrainingStep::reclaim(BatchSlot& slot) {
   slot.step = -1;
 }
 
+Event& TrainingStep::norm_of(int step) {
+  return norms_[static_cast<std::size_t>(step) % norms_.size()];
+}
+
 void TrainingStep::begin() {
   if (begun_ - collected_ == kStepsInFlight) {
     throw Error("too many steps have begun", "training step", "collect the oldest one first");
   }
-  step_slots_[static_cast<std::size_t>(begun_ % kStepsInFlight)].losses.clear();
+  StepSlot& slot = step_slots_[static_cast<std::size_t>(begun_ % kStepsInFlight)];
+  slot.losses.clear();
+  slot.follows = begun_ > collected_;
+  slot.begun->record(context_.stream());
   ++begun_;
   slice_ = sums_ = 0;
 }
@@ -496,7 +504,7 @@ void TrainingStep::gradient_norm() {
   }
   run_norm(t);
   slot.norm.download(context_.stream());
-  slot.done->record(context_.stream());
+  norm_of(begun_ - 1).record(context_.stream());
   if (!context_.stream().get()) slot.gradient_norm = ops::load_element(slot.norm.tensor(), 0);
 }
 
@@ -537,15 +545,18 @@ void TrainingStep::update_units() {
 }
 
 TrainingStep::Result TrainingStep::collect() {
-  const int index = collected_++ % kStepsInFlight;
+  const int step = collected_++, index = step % kStepsInFlight;
   StepSlot& slot = step_slots_[static_cast<std::size_t>(index)];
-  slot.done->synchronize();
+  const Event& norm = norm_of(step);
+  norm.synchronize();
   for (BatchSlot& batch : batch_slots_) {
     if (batch.step == index) reclaim(batch);
   }
   if (context_.stream().get()) slot.gradient_norm = ops::load_element(slot.norm.tensor(), 0);
   if (begun_ == collected_) wait_for_parameters();
-  Result result{.norm = slot.gradient_norm};
+  Result result{.loss_sum = 0,
+                .norm = slot.gradient_norm,
+                .seconds = norm.seconds_since(slot.follows ? norm_of(step - 1) : *slot.begun)};
   const std::vector<double> losses = gathered(comm_, slot.losses);  // by rank
   const std::size_t ranks = static_cast<std::size_t>(comm_.size()), of_rank = losses.size() / ranks;
   for (std::size_t i = 0; i < losses.size(); ++i) {

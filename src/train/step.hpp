@@ -116,6 +116,9 @@ class TrainingStep {
   struct Result {
     double loss_sum = 0;  // over the tokens of all ranks' slices, in nats
     double norm = 0;
+    // From the norm of the step before, or from the step's begin if none was under way, to this one's norm,
+    // by the device's clock.
+    double seconds = 0;
   };
   Result collect();
 
@@ -136,7 +139,8 @@ class TrainingStep {
   // The host's side of one step.
   struct StepSlot {
     HostView norm, scalars, random;
-    std::optional<Event> done, scalars_read;
+    std::optional<Event> begun, scalars_read;
+    bool follows = false;        // another step was under way at its begin
     std::vector<double> losses;  // of this rank's slices
     double gradient_norm = 0;
   };
@@ -147,6 +151,7 @@ class TrainingStep {
   void prepare_update();
   void fill_constants();
   void make_slots();
+  Event& norm_of(int step);
   // Waits for the slot and gives its losses to their step.
   void reclaim(BatchSlot& slot);
   // Forward, head, backward and the gate. Stores the gradients on top of `below` partial sums.
@@ -199,6 +204,8 @@ class TrainingStep {
   static constexpr int kBatchSlots = 2;
   std::array<BatchSlot, kBatchSlots> batch_slots_;
   std::array<StepSlot, kStepsInFlight> step_slots_;
+  // Set by the norm of each step, and there until the next step is collected.
+  std::vector<Event> norms_;
   int next_batch_ = 0;             // the slot that host_batch() gives
   int begun_ = 0, collected_ = 0;  // steps
   std::size_t slice_ = 0;          // of the step that has begun: the next one

@@ -349,7 +349,7 @@ Trainer::StepResult Trainer::finish_step() {
     step_.update(options_.schedule.learning_rate(step_index_), step_index_ + 1);
   }
   ++step_index_;
-  return {loss, result.norm, std::move(skipped)};
+  return {loss, result.norm, std::move(skipped), result.seconds};
 }
 
 // True if something that reads the weights comes after the step: validation, a sample or a checkpoint.
@@ -530,7 +530,7 @@ StepReport Trainer::read_report(const nlohmann::json& json) const {
   };
   const auto skipped = json.find("skipped");
   const bool is_text = skipped != json.end() && skipped->is_string();
-  return report_of({number("loss"), number("norm"), is_text ? skipped->get<std::string>() : ""},
+  return report_of({number("loss"), number("norm"), is_text ? skipped->get<std::string>() : "", 0},
                    number("seconds"), 0);
 }
 
@@ -567,7 +567,9 @@ bool Trainer::run(const std::atomic<bool>& stop) {
     if (!result) continue;  // abandoned
     const double left = seconds_since(started) / static_cast<double>(step_index_ - first) *
                         static_cast<double>(options_.schedule.steps - step_index_);
-    after_step(report_of(std::move(*result), seconds_since(step_start), left));
+    // Without a step in flight the host's clock includes the update, which comes after the norm.
+    const double seconds = updates_need_the_host() ? seconds_since(step_start) : result->seconds;
+    after_step(report_of(std::move(*result), seconds, left));
   }
   if (saved_step_ != step_index_) write_checkpoint();
   write_model();

@@ -78,6 +78,7 @@ class Trainer {
   struct StepResult {
     double loss, norm;
     std::string skipped;
+    double seconds;  // on the device
   };
   // The next thing to do, which depends on signals and the clock.
   enum class Next : std::uint8_t { go_on, checkpoint, stop };
