@@ -22,6 +22,8 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
+constexpr std::chrono::seconds kEndOfCopies(2);
+
 // The GPU's identity, which no other one has.
 std::string identity_of(Device device) {
   cudaDeviceProp properties;
@@ -96,8 +98,10 @@ class Nccl final : public Comm {
   }
   void abandon() const override {
     watchdog()->set_probe({});
-    if (copies_) copies_->abandon();
     nccl::library().abort(std::exchange(comm_, nullptr));
+    // Other ranks may still set flags to what they were.
+    const auto end = Clock::now() + kEndOfCopies;
+    while (copies_ && !is_idle() && Clock::now() < end) copies_->abandon();
   }
 
  private:
@@ -129,6 +133,16 @@ class Nccl final : public Comm {
     under_way_.push_back(exchange);
   }
 
+  // True if no exchange is under way.
+  bool is_idle() const {
+    const std::lock_guard lock(mutex_);
+    while (!under_way_.empty() && cudaEventQuery(under_way_.front().end) == cudaSuccess) {
+      cudaEventDestroy(under_way_.front().end);
+      under_way_.pop_front();
+    }
+    return under_way_.empty();
+  }
+
   // Called by the watchdog's thread: why the exchange cannot go on, or "".
   std::string problem() {
     cudaSetDevice(device_.index);  // otherwise this thread would begin to use the first GPU
@@ -138,14 +152,10 @@ class Nccl final : public Comm {
       return fmt::format("NCCL: {}: {}", nccl::library().error_string(state),
                          nccl::library().last_error(comm_));
     }
-    const std::lock_guard lock(mutex_);
-    while (!under_way_.empty() && cudaEventQuery(under_way_.front().end) == cudaSuccess) {
-      cudaEventDestroy(under_way_.front().end);
-      under_way_.pop_front();
-    }
+    if (is_idle()) return "";
     const std::chrono::seconds limit = watchdog()->limit();
-    if (limit.count() == 0 || under_way_.empty() || Clock::now() - under_way_.front().begun < limit)
-      return "";
+    const std::lock_guard lock(mutex_);
+    if (limit.count() == 0 || Clock::now() - under_way_.front().begun < limit) return "";
     return fmt::format("an exchange between GPUs has not ended within {} s", limit.count());
   }
 

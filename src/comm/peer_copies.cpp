@@ -148,6 +148,7 @@ bool all_say_yes(const Comm& texts, bool mine) {
 
 PeerCopies::PeerCopies(const Comm& texts, Device device)
     : texts_(texts),
+      device_(device),
       flags_(kFlagBytes, device, "flags of exchanges"),
       flags_of_ranks_(static_cast<std::size_t>(texts.size())) {}
 
@@ -233,7 +234,7 @@ std::unique_ptr<const Comm::Exchange> PeerCopies::prepare(const std::vector<Comm
 }
 
 void PeerCopies::abandon() {
-  const Stream own({DeviceKind::cuda, 0});
+  const Stream own(device_);
   cudaMemsetAsync(flags_.data(), 0x7f, flags_.bytes(), own.get());
   own.synchronize();
 }

@@ -35,6 +35,7 @@ class PeerCopies {
   bool map_flags();
 
   const Comm& texts_;
+  const Device device_;
   Buffer flags_;                            // the others write to them
   std::vector<std::byte*> flags_of_ranks_;  // by rank
   std::map<std::pair<int, std::string>, std::byte*> mapped_;
