@@ -134,13 +134,14 @@ void RankSum::run(Context& context, std::size_t index, std::size_t round) const 
     for (int addition = 0; addition < additions_[first + i]; ++addition) {
       const Pieces addend = std::exchange(stack.back(), {});
       stack.pop_back();
-      ops::gradient_sum(context, {.sums = stack.back(), .addends = addend});
+      const Pieces& sum = each_slice_ ? unit.levels[stack.size() - 1] : stack.back();
+      ops::gradient_sum(context, {.sums = sum, .firsts = stack.back(), .addends = addend});
+      stack.back() = sum;
     }
-    if (each_slice_ && additions_[first + i] == 0) {  // the node's place is needed for the next unit
-      const Pieces& kept = unit.levels[stack.size() - 1];
-      for (std::size_t p = 0; p < kept.size(); ++p) copy(kept[p], stack.back()[p], context.stream());
-      stack.back() = kept;
-    }
+  }
+  // The next unit takes the nodes' places.
+  for (std::size_t level = 0; each_slice_ && level < stack.size(); ++level) {
+    bring(unit.levels[level], stack[level], context.stream());
   }
 }
 

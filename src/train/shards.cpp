@@ -102,6 +102,12 @@ std::unique_ptr<const Comm::Exchange> prepare_gather(const Comm& comm, const Sha
   return comm.prepare(std::move(send), std::move(receive));
 }
 
+void bring(const std::vector<Tensor>& to, const std::vector<Tensor>& from, const Stream& stream) {
+  for (std::size_t i = 0; i < to.size(); ++i) {
+    if (to[i].data != from[i].data) copy(to[i], from[i], stream);
+  }
+}
+
 std::span<std::byte> bytes_of(const Tensor& t) {
   return {static_cast<std::byte*>(t.data), t.bytes()};
 }

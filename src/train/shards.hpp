@@ -61,6 +61,9 @@ std::vector<std::span<std::byte>> memory_of(const ShardPieces& pieces, const std
 std::unique_ptr<const Comm::Exchange> prepare_gather(const Comm& comm, const Shards& shards,
                                                      const std::vector<Tensor>& tensors);
 
+// Copies the tensors that are not in these places yet.
+void bring(const std::vector<Tensor>& to, const std::vector<Tensor>& from, const Stream& stream);
+
 std::span<std::byte> bytes_of(const Tensor& t);
 
 }  // namespace warpwright

@@ -41,7 +41,7 @@ std::int64_t logits_rows(const StepOptions& o) {
 }
 
 void add_gradients(Context& context, const DecoderParameters& sum, const DecoderParameters& addend) {
-  ops::gradient_sum(context, {.sums = sum.tensors(), .addends = addend.tensors()});
+  ops::gradient_sum(context, {.sums = sum.tensors(), .firsts = sum.tensors(), .addends = addend.tensors()});
 }
 
 // Adds in order, in fp64.

@@ -4,16 +4,6 @@
 #include "ops/gradient_sum/gradient_sum.hpp"
 
 namespace warpwright {
-namespace {
-
-// Copies what is not there yet.
-void bring(const std::vector<Tensor>& to, const std::vector<Tensor>& from, const Stream& stream) {
-  for (std::size_t i = 0; i < to.size(); ++i) {
-    if (to[i].data != from[i].data) copy(to[i], from[i], stream);
-  }
-}
-
-}  // namespace
 
 StepExchange::StepExchange(Context& context, const Comm& comm, const Decoder& decoder,
                            const std::vector<Tensor>& parameters, Sharding sharding, std::int64_t slices)
@@ -64,7 +54,8 @@ void StepExchange::add_gradients(std::size_t index, std::size_t round, std::size
   const Unit& unit = units_prepared_[index];
   std::size_t top = below;
   for (int addition = 0; addition < sum_.additions(round); ++addition, --top) {
-    ops::gradient_sum(context_, {.sums = unit.sets[top - 1], .addends = unit.sets[top]});
+    const std::vector<Tensor>& sums = unit.sets[top - 1];
+    ops::gradient_sum(context_, {.sums = sums, .firsts = sums, .addends = unit.sets[top]});
   }
   sum_.run(context_, index, round);
   if (round + 1 == sum_.rounds()) finish_gradients(unit);

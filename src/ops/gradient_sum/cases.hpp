@@ -1,4 +1,4 @@
-// Pairs of gradients, shared by test and bench.
+// Sums of gradients, shared by test and bench.
 #pragma once
 
 #include <vector>
@@ -9,8 +9,9 @@
 namespace warpwright::ops::gradient_sum_kernels {
 
 struct Case {
-  std::vector<std::int64_t> sizes;  // of the pairs
+  std::vector<std::int64_t> sizes;  // of the sums
   std::int64_t skew = 0;            // elements by which each sum misses a multiple of 16 bytes
+  bool apart = false;               // the sums are not their first terms
 };
 
 // Every length of a vector's tail, sizes around the threads' blocks, empty tensors, no tensors, unaligned
@@ -21,7 +22,11 @@ inline std::vector<Case> test_cases() {
                           {{16383, 1, 16384, 0, 16385, 40000}},
                           {{8191, 8192, 8193}},
                           {{20000, 5, 40000}, 1},
-                          {std::vector<std::int64_t>(3000, 5)}};
+                          {std::vector<std::int64_t>(17, 9000)},
+                          {std::vector<std::int64_t>(3000, 5)},
+                          {{16383, 1, 16384, 0, 16385, 40000}, 0, true},
+                          {{20000, 5, 40000}, 1, true},
+                          {std::vector<std::int64_t>(900, 5), 0, true}};
   for (std::int64_t size = 1; size <= 150; ++size) cases.push_back({{size, 3}});
   return cases;
 }
@@ -36,6 +41,7 @@ inline GradientSum make(const Case& c, DType dtype, testing::Fixture& f) {
   for (const std::int64_t size : c.sizes) {
     a.sums.push_back(f.random(dtype, {size + c.skew}).slice(0, c.skew, size));
     a.addends.push_back(f.random(dtype, {size}));
+    a.firsts.push_back(c.apart ? f.random(dtype, {size}) : a.sums.back());
   }
   return a;
 }

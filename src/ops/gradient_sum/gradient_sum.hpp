@@ -1,7 +1,7 @@
-// Adds one set of gradients to another.
-//   sum += addend    for each pair of tensors, element by element
-// Tensors of a pair have one shape and do not overlap; all tensors are contiguous and of one dtype. Each
-// element is rounded once, so every variant gives the same bits.
+// Adds one set of gradients to another, element by element.
+//   sum = first + addend
+// The tensors of a sum have one shape. They do not overlap, but the sum may be its first term. All tensors
+// are contiguous and of one dtype. Each element is rounded once, so every variant gives the same bits.
 #pragma once
 
 #include <vector>
@@ -23,13 +23,14 @@ struct GradientSumProblem {
 struct GradientSum {
   using Problem = GradientSumProblem;
 
-  std::vector<Tensor> sums;     // fp32 (or all fp64)
-  std::vector<Tensor> addends;  // as many, of the same shapes
+  std::vector<Tensor> sums;             // fp32 (or all fp64)
+  std::vector<Tensor> firsts, addends;  // as many, of the same shapes
 
   template <class F>
   void visit(F&& f) {
-    for (Tensor& sum : sums) f("sum", sum, Access::update);
+    for (Tensor& first : firsts) f("first", first, Access::read);
     for (Tensor& addend : addends) f("addend", addend, Access::read);
+    for (Tensor& sum : sums) f("sum", sum, Access::write);
   }
   Problem problem() const;  // throws Error if they do not fit together
 };

@@ -43,7 +43,7 @@ TEST_P(Variants, GiveTheRoundedSumOfEachPair) {
   if (const std::string missing = missing_for(GetParam()); !missing.empty()) GTEST_SKIP() << missing;
   Fixture fixture(2);
   const auto args = gradient_sum_kernels::make({{70, 20000}}, DType::f32, fixture);
-  const auto before = values_of(args.sums), addends = values_of(args.addends);
+  const auto before = values_of(args.firsts), addends = values_of(args.addends);
   EXPECT_EQ(check_variant(gradient_sum_op(), GetParam(), fixture, args, one_addition), "");
   EXPECT_EQ(values_of(args.addends), addends);
   const auto after = values_of(args.sums);
@@ -83,10 +83,15 @@ TEST(GradientSum, RefusesArgumentsThatDoNotFit) {
   wrong.addends[1] = fixture.random(DType::f32, {4});
   EXPECT_THROW(gradient_sum(context, wrong), Error);
   wrong = args;
-  wrong.sums[1] = wrong.addends[1] = fixture.random(DType::f64, {3});
+  wrong.sums[1] = wrong.firsts[1] = wrong.addends[1] = fixture.random(DType::f64, {3});
   EXPECT_THROW(gradient_sum(context, wrong), Error);
   wrong = args;
-  wrong.sums[0] = wrong.addends[0] = fixture.random(DType::bf16, {40});
+  wrong.firsts.pop_back();
+  EXPECT_THROW(gradient_sum(context, wrong), Error);
+  wrong.firsts.push_back(fixture.random(DType::f32, {4}));
+  EXPECT_THROW(gradient_sum(context, wrong), Error);
+  wrong = args;
+  wrong.sums[0] = wrong.firsts[0] = wrong.addends[0] = fixture.random(DType::bf16, {40});
   EXPECT_THROW(gradient_sum(context, wrong), Error);
 }
 

@@ -7,8 +7,8 @@ namespace {
 
 void run(const Context&, const GradientSum& args) {
   for (std::size_t t = 0; t < args.sums.size(); ++t) {
-    const Elements sum(args.sums[t]), addend(args.addends[t]);
-    for (std::int64_t i = 0; i < args.sums[t].elements(); ++i) sum.add(i, addend[i]);
+    const Elements sum(args.sums[t]), first(args.firsts[t]), addend(args.addends[t]);
+    for (std::int64_t i = 0; i < args.sums[t].elements(); ++i) sum.set(i, first[i] + addend[i]);
   }
 }
 

@@ -141,9 +141,8 @@ struct Alone {
 };
 static_assert(sizeof(Alone) == sizeof(WithMaster<float>));
 
-template <class Entry>
-__global__ void __launch_bounds__(kThreads)
-    update_all(const __grid_constant__ gpu::TensorList<Entry> list, const Constants c) {
+template <class Entry, class List>
+__global__ void __launch_bounds__(kThreads) update_all(const __grid_constant__ List list, const Constants c) {
   constexpr int kLanes = Entry::kLanes;
   const AdamWScalars<float> s = *c.scalars;
   if (!isfinite(s.gradient_scale)) return;
@@ -175,12 +174,11 @@ void run(const Context& context, const AdamW& a) {
                             .one_minus_beta2 = static_cast<float>(1 - a.beta2),
                             .eps = static_cast<float>(a.eps)};
   const auto entry_of = [&](std::int64_t i) { return Entry::of(a.tensors[static_cast<std::size_t>(i)]); };
-  gpu::for_each_tensor_list<Entry>(static_cast<std::int64_t>(a.tensors.size()), kBlock, entry_of,
-                                   [&](const gpu::TensorList<Entry>& list, unsigned blocks) {
-                                     update_all<<<blocks, kThreads, 0, context.stream().get()>>>(list,
-                                                                                                 constants);
-                                     warpwright::cuda::check_launch("adamw cuda.multi_tensor");
-                                   });
+  gpu::for_each_tensor_list<Entry>(
+      static_cast<std::int64_t>(a.tensors.size()), kBlock, entry_of, [&](const auto& list, unsigned blocks) {
+        update_all<Entry><<<blocks, kThreads, 0, context.stream().get()>>>(list, constants);
+        warpwright::cuda::check_launch("adamw cuda.multi_tensor");
+      });
 }
 
 void multi_tensor(const Context& context, const AdamW& args) {

@@ -44,8 +44,8 @@ __device__ double squares_of(const Entry& t, std::int64_t begin) {
   return (sums[0] + sums[1]) + (sums[2] + sums[3]);
 }
 
-__global__ void __launch_bounds__(kThreads)
-    sum_squares(const __grid_constant__ gpu::TensorList<Entry> list, double* sums) {
+template <class List>
+__global__ void __launch_bounds__(kThreads) sum_squares(const __grid_constant__ List list, double* sums) {
   __shared__ double shared[kThreads / gpu::kWarp];
   const Entry t = list.at_block(blockIdx.x);
   const double mine = squares_of(t, static_cast<std::int64_t>(blockIdx.x - t.first_block) * kSquaresBlock);
@@ -55,7 +55,7 @@ __global__ void __launch_bounds__(kThreads)
 
 void multi_tensor(const Context& context, const Squares& a) {
   auto* sums = static_cast<double*>(a.sums.data);
-  const auto launch = [&](const gpu::TensorList<Entry>& list, unsigned blocks) {
+  const auto launch = [&](const auto& list, unsigned blocks) {
     sum_squares<<<blocks, kThreads, 0, context.stream().get()>>>(list, sums);
     warpwright::cuda::check_launch("global_norm.squares cuda.multi_tensor");
     sums += blocks;

@@ -10,14 +10,15 @@ using namespace simd;
 
 void run(const Context& context, const GradientSum& args) {
   const auto tensors = static_cast<std::int64_t>(args.sums.size());
-  const Tensor *sums = args.sums.data(), *addends = args.addends.data();
+  const Tensor *sums = args.sums.data(), *firsts = args.firsts.data(), *addends = args.addends.data();
   const auto elements = [=](std::int64_t i) { return count_elements(sums[i]); };
   for_each_block_parallel(tensors, elements, context.threads(),
                           [=](std::int64_t t, std::int64_t, std::int64_t begin, std::int64_t end) {
                             auto* sum = static_cast<float*>(sums[t].data);
+                            const auto* first = static_cast<const float*>(firsts[t].data);
                             const auto* addend = static_cast<const float*>(addends[t].data);
                             for_each_vector(begin, end, [=](std::int64_t i, int n) {
-                              store_lanes(sum + i, load_lanes(sum + i, n) + load_lanes(addend + i, n), n);
+                              store_lanes(sum + i, load_lanes(first + i, n) + load_lanes(addend + i, n), n);
                             });
                           });
 }
