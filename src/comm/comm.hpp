@@ -54,6 +54,8 @@ class Comm {
   virtual std::vector<std::string> all_gather(std::string_view mine) const = 0;
   // Waits until all ranks are here.
   void barrier() const { all_gather({}); }
+  // The watchdog looks how long the stream takes to get here.
+  virtual void watch(const Stream&) const {}
   // Ends exchanges that GPUs have begun, so that an error of this rank can end the process.
   virtual void abandon() const {}
 

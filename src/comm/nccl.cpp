@@ -86,15 +86,26 @@ class Nccl final : public Comm {
           kDoing);
     }
     nccl::check(library.group_end(), kDoing);
-    note_exchange(stream);
+    watch(stream);
   }
   std::unique_ptr<const Exchange> prepare(std::vector<Outgoing> send,
                                           std::vector<Incoming> receive) const override {
     if (!copies_) return Comm::prepare(std::move(send), std::move(receive));
-    return std::make_unique<Noted>(*this, copies_->prepare(send, receive));
+    return copies_->prepare(send, receive);
   }
   std::vector<std::string> all_gather(std::string_view mine) const override {
     return texts_.all_gather(mine);
+  }
+  // A graph is watched when it is launched.
+  void watch(const Stream& stream) const override {
+    cudaStreamCaptureStatus status{};
+    cuda::check(cudaStreamIsCapturing(stream.get(), &status), "asking a stream");
+    if (status != cudaStreamCaptureStatusNone) return;
+    UnderWay exchange{nullptr, Clock::now()};
+    cuda::check(cudaEventCreateWithFlags(&exchange.end, cudaEventDisableTiming), "making an event");
+    cuda::check(cudaEventRecord(exchange.end, stream.get()), "recording an event");
+    const std::lock_guard lock(mutex_);
+    under_way_.push_back(exchange);
   }
   void abandon() const override {
     watchdog()->set_probe({});
@@ -105,33 +116,10 @@ class Nccl final : public Comm {
   }
 
  private:
-  // An exchange by copies, which the watchdog watches, too.
-  class Noted final : public Comm::Exchange {
-   public:
-    Noted(const Nccl& comm, std::unique_ptr<const Exchange> exchange)
-        : comm_(comm), exchange_(std::move(exchange)) {}
-    void run(const Stream& stream) const override {
-      exchange_->run(stream);
-      comm_.note_exchange(stream);
-    }
-
-   private:
-    const Nccl& comm_;
-    std::unique_ptr<const Exchange> exchange_;
-  };
-
   struct UnderWay {
     cudaEvent_t end;
     Clock::time_point begun;  // by the host
   };
-
-  void note_exchange(const Stream& stream) const {
-    UnderWay exchange{nullptr, Clock::now()};
-    cuda::check(cudaEventCreateWithFlags(&exchange.end, cudaEventDisableTiming), "making an event");
-    cuda::check(cudaEventRecord(exchange.end, stream.get()), "recording an event");
-    const std::lock_guard lock(mutex_);
-    under_way_.push_back(exchange);
-  }
 
   // True if no exchange is under way.
   bool is_idle() const {

@@ -26,10 +26,8 @@ Function driver_function(const char* name, unsigned version) {
 struct Driver {
   PFN_cuMemGetAddressRange_v3020 address_range =
       driver_function<PFN_cuMemGetAddressRange_v3020>("cuMemGetAddressRange", 3020);
-  PFN_cuStreamWaitValue32_v11070 wait =
-      driver_function<PFN_cuStreamWaitValue32_v11070>("cuStreamWaitValue32", 11070);
-  PFN_cuStreamWriteValue32_v11070 write =
-      driver_function<PFN_cuStreamWriteValue32_v11070>("cuStreamWriteValue32", 11070);
+  PFN_cuStreamBatchMemOp_v11070 operate_on_memory =
+      driver_function<PFN_cuStreamBatchMemOp_v11070>("cuStreamBatchMemOp", 11070);
 };
 const Driver& driver() {
   static const Driver once;
@@ -67,28 +65,22 @@ Place place_of(const Comm::Incoming& part) {
   return place;
 }
 
-// The words in a rank's block of flags. An exchange counts its runs, and a flag is the number of the run for
-// which it is set. For each exchange: the run's number here, to be copied to others; and by rank, whether the
-// rank waits for data, and whether its data is here.
+// A rank's block of flags: a word that is 1, to be copied to others, and then for each exchange by rank
+// whether the rank waits for data, and whether its data is here. Who has waited for a flag clears it.
 constexpr std::size_t kFlagBytes = std::size_t{2} << 20;
 
 struct Flags {
   std::size_t ranks, exchange;
 
-  static std::size_t most(std::size_t ranks) {
-    return kFlagBytes / (sizeof(std::uint32_t) * (1 + 2 * ranks));
-  }
-  std::byte* run(std::byte* block) const { return word(block, 0); }
-  std::byte* waits(std::byte* block, int rank) const {
-    return word(block, 1 + static_cast<std::size_t>(rank));
-  }
+  static std::size_t most(std::size_t ranks) { return kFlagBytes / sizeof(std::uint32_t) / (2 * ranks) - 1; }
+  std::byte* waits(std::byte* block, int rank) const { return word(block, static_cast<std::size_t>(rank)); }
   std::byte* is_here(std::byte* block, int rank) const {
-    return word(block, 1 + ranks + static_cast<std::size_t>(rank));
+    return word(block, ranks + static_cast<std::size_t>(rank));
   }
 
  private:
   std::byte* word(std::byte* block, std::size_t index) const {
-    return block + sizeof(std::uint32_t) * (exchange * (1 + 2 * ranks) + index);
+    return block + sizeof(std::uint32_t) * (1 + exchange * 2 * ranks + index);
   }
 };
 
@@ -106,11 +98,9 @@ class Copies final : public Comm::Exchange {
     std::byte *waits, *is_here;          // that it sets
   };
 
-  Copies(std::byte* run, std::vector<Peer> peers) : run_(run), peers_(std::move(peers)) {}
+  Copies(const std::byte* one, std::vector<Peer> peers) : one_(one), peers_(std::move(peers)) {}
 
   void run(const Stream& stream) const override {
-    ++runs_;
-    check(driver().write(stream.get(), address_of(run_), runs_, CU_STREAM_WRITE_VALUE_DEFAULT));
     for (const Peer& peer : peers_) {
       if (peer.sends) set(peer.its_waits, stream);
     }
@@ -129,14 +119,21 @@ class Copies final : public Comm::Exchange {
   static void copy(const Copy& c, const Stream& stream) {
     cuda::check(cudaMemcpyAsync(c.to, c.from, c.bytes, cudaMemcpyDeviceToDevice, stream.get()), kDoing);
   }
-  void set(std::byte* flag, const Stream& stream) const { copy({flag, run_, sizeof runs_}, stream); }
-  void wait(std::byte* flag, const Stream& stream) const {
-    check(driver().wait(stream.get(), address_of(flag), runs_, CU_STREAM_WAIT_VALUE_GEQ));
+  void set(std::byte* flag, const Stream& stream) const { copy({flag, one_, sizeof(std::uint32_t)}, stream); }
+  static void wait(std::byte* flag, const Stream& stream) {
+    CUstreamBatchMemOpParams wait_and_clear[2] = {};
+    wait_and_clear[0].waitValue.operation = CU_STREAM_MEM_OP_WAIT_VALUE_32;
+    wait_and_clear[0].waitValue.address = address_of(flag);
+    wait_and_clear[0].waitValue.value = 1;
+    wait_and_clear[0].waitValue.flags = CU_STREAM_WAIT_VALUE_EQ;
+    wait_and_clear[1].writeValue.operation = CU_STREAM_MEM_OP_WRITE_VALUE_32;
+    wait_and_clear[1].writeValue.address = address_of(flag);
+    wait_and_clear[1].writeValue.value = 0;
+    check(driver().operate_on_memory(stream.get(), 2, wait_and_clear, 0));
   }
 
-  std::byte* run_;
+  const std::byte* one_;
   std::vector<Peer> peers_;
-  mutable std::uint32_t runs_ = 0;
 };
 
 bool all_say_yes(const Comm& texts, bool mine) {
@@ -150,7 +147,10 @@ PeerCopies::PeerCopies(const Comm& texts, Device device)
     : texts_(texts),
       device_(device),
       flags_(kFlagBytes, device, "flags of exchanges"),
-      flags_of_ranks_(static_cast<std::size_t>(texts.size())) {}
+      flags_of_ranks_(static_cast<std::size_t>(texts.size())) {
+  const std::uint32_t one = 1;
+  cuda::check(cudaMemcpy(flags_.data(), &one, sizeof one, cudaMemcpyHostToDevice), kDoing);
+}
 
 PeerCopies::~PeerCopies() {
   for (const auto& [place, address] : mapped_) cudaIpcCloseMemHandle(address);
@@ -230,12 +230,13 @@ std::unique_ptr<const Comm::Exchange> PeerCopies::prepare(const std::vector<Comm
       ++part;
     }
   }
-  return std::make_unique<Copies>(flags.run(flags_.data()), std::move(peers));
+  return std::make_unique<Copies>(flags_.data(), std::move(peers));
 }
 
 void PeerCopies::abandon() {
   const Stream own(device_);
-  cudaMemsetAsync(flags_.data(), 0x7f, flags_.bytes(), own.get());
+  const std::vector<std::uint32_t> ones(flags_.bytes() / sizeof(std::uint32_t), 1);
+  cudaMemcpyAsync(flags_.data(), ones.data(), flags_.bytes(), cudaMemcpyHostToDevice, own.get());
   own.synchronize();
 }
 

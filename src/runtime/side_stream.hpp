@@ -6,7 +6,8 @@
 
 namespace warpwright {
 
-// A point in a stream's work for which other streams wait. The host does not.
+// A point in a stream's work for which other streams wait. The host does not. While a graph is captured, the
+// graph's own points, and points outside of it, may be waited for; afterwards the graph's points may not.
 class Milestone {
  public:
   explicit Milestone(Device device);
@@ -21,6 +22,7 @@ class Milestone {
 
  private:
   [[maybe_unused]] CUevent_st* event_ = nullptr;
+  [[maybe_unused]] bool in_graph_ = false;
 };
 
 // A stream whose kernels begin before those of other streams; a CPU's is like any other.

@@ -291,7 +291,7 @@ DecoderWeights TrainingStep::weights() const {
 
 void TrainingStep::run_slice(const Tensors& t, std::size_t below) {
   t.pass->forward(context_, parameter_hooks(1));
-  if (exchanging_) exchange_.wait_for_gradients(exchange_.units().others());  // of the slice before
+  if (exchanging_ && !repeats_exchange()) wait_for_gradients();  // of the slice before
   run_head(t, &t.gradients[below]);
   t.pass->backward(context_, t.gradients[below], backward_hooks());
   // Only the first slice finds no sums below. With divided gradients no slice does, and none is captured.
@@ -354,14 +354,11 @@ void TrainingStep::wait_for_parameters() {
 }
 
 LayerHooks TrainingStep::parameter_hooks(int direction) {
+  const bool arrive = exchanging_ && sends_parameters() && direction > 0;
+  if (context_.recorder() || (!arrive && !divides_parameters())) return {};
   const std::size_t layers = exchange_.units().others();
-  if (context_.recorder()) return {};
-  if (divides_parameters()) {
-    if (!std::exchange(holds_others_, true)) {
-      exchange_.send_parameters(layers, tensors().optimizer.parameters);
-    }
-  } else if (!std::exchange(parameters_arrive_, false)) {
-    return {};
+  if (divides_parameters() && !std::exchange(holds_others_, true)) {
+    exchange_.send_parameters(layers, tensors().optimizer.parameters);
   }
   exchange_.wait_for_parameters(layers);
   return {.enter =
@@ -462,22 +459,37 @@ void TrainingStep::forward_backward() {
   slot.tokens.upload(context_.stream());
   slot.targets.upload(context_.stream());
   exchanging_ = comm_.size() > 1 && exchange_.sum().exchanges(slice_);
-  const auto work = [this] { run_slice(tensors(), sums_); };
-  if (exchanging_) {
-    work();
-    exchange_.add_gradients(exchange_.units().others(), slice_, sums_);
-  } else {
+  if (!exchanging_) {
     wait_for_parameters();
-    slices_[sums_].run(context_, work);
+    slices_[sums_].run(context_, [this] { run_slice(tensors(), sums_); });
+  } else if (repeats_exchange()) {
+    exchanging_slice_.run(context_, [this] {
+      exchange_slice();
+      wait_for_gradients();
+    });
+    comm_.watch(context_.stream());
+  } else {
+    exchange_slice();
   }
+  if (exchanging_) parameters_arrive_ = false;  // its forward has waited for them
   slot.losses.download(context_.stream());
   slot.done->record(context_.stream());
   slot.step = (begun_ - 1) % kStepsInFlight;
   // On a CPU the slots are the tensors themselves, which the next slice overwrites.
   if (!context_.stream().get()) reclaim(slot);
   next_batch_ = (next_batch_ + 1) % kBatchSlots;
-  if (!exchanging_) add_slice();
+  if (!std::exchange(exchanging_, false)) add_slice();
   ++slice_;
+}
+
+void TrainingStep::exchange_slice() {
+  run_slice(tensors(), sums_);
+  exchange_.add_gradients(exchange_.units().others(), slice_, sums_);
+}
+
+// The unit of the others is the last one.
+void TrainingStep::wait_for_gradients() {
+  exchange_.wait_for_gradients(exchange_.units().others());
 }
 
 void TrainingStep::add_slice() {
@@ -497,6 +509,7 @@ void TrainingStep::gradient_norm() {
   const Tensors& t = tensors();
   if (comm_.size() > 1) {
     copy(t.gates.slice(0, comm_.rank(), 1), ops::gradient_scale_of(t.scalars), context_.stream());
+    if (!repeats_exchange()) wait_for_gradients();
     exchange_.gather_squares();
     run_gates_of_ranks(t);
   } else {

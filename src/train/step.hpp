@@ -167,6 +167,14 @@ class TrainingStep {
   LayerHooks backward_hooks();
   // Brings the layer to its place, if it is not there.
   void hold_layer(std::size_t layer);
+  // A slice whose gradients are exchanged.
+  void exchange_slice();
+  // Makes the stream wait for the exchange of all gradients.
+  void wait_for_gradients();
+  // True if that slice does the same in every step, so that it can be a graph.
+  bool repeats_exchange() const {
+    return !divides_parameters() && (!divides_gradients() || exchange_.sum().rounds() == 1);
+  }
   // Adds the present slice to the sums, as far as the tree says.
   void add_slice();
   // Makes the stream wait for the parameters that other ranks have updated.
@@ -211,7 +219,7 @@ class TrainingStep {
   std::size_t slice_ = 0;          // of the step that has begun: the next one
   std::size_t sums_ = 0;           // partial sums on the stack
   std::vector<Captured> slices_;   // by the partial sums below
-  Captured forward_;
+  Captured exchanging_slice_, forward_;
 };
 
 }  // namespace warpwright

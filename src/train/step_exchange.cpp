@@ -60,6 +60,7 @@ void StepExchange::add_gradients(std::size_t index, std::size_t round, std::size
   sum_.run(context_, index, round);
   if (round + 1 == sum_.rounds()) finish_gradients(unit);
   added_[index].set(side_.stream());
+  comm_.watch(side_.stream());
 }
 
 void StepExchange::finish_gradients(const Unit& unit) {
@@ -74,8 +75,8 @@ void StepExchange::finish_gradients(const Unit& unit) {
 }
 
 void StepExchange::gather_squares() const {
-  wait_for_gradients(units_.others());
   gather_squares_->run(context_.stream());
+  comm_.watch(context_.stream());
 }
 
 void StepExchange::send_parameters(std::size_t index, const std::vector<Tensor>& stored) {
@@ -84,6 +85,7 @@ void StepExchange::send_parameters(std::size_t index, const std::vector<Tensor>&
   bring(unit.parameters, at(stored, unit.mine), side_.stream());
   unit.gather->run(side_.stream());
   arrived_[index].set(side_.stream());
+  comm_.watch(side_.stream());
 }
 
 }  // namespace warpwright

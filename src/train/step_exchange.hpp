@@ -41,7 +41,7 @@ class StepExchange {
   void wait_for_gradients(std::size_t unit) const { added_[unit].hold(context_.stream()); }
   // This rank's shard of the step's gradients; with Sharding::none all ranks then have all of them.
   const std::vector<Tensor>& gradients() const { return sum_.sum(); }
-  // Waits for all gradients. The ranks then have all sums of squares, and all gates.
+  // Comes after the exchange of all gradients. The ranks then have all sums of squares, and all gates.
   void gather_squares() const;
 
   // Begins to send this rank's shard of a unit's parameters to all others. stored: the shard, by piece; it

@@ -19,6 +19,12 @@ cudaStream_t urgent_stream(Device device) {
   return made;
 }
 
+bool is_capturing(const Stream& stream) {
+  cudaStreamCaptureStatus status{};
+  cuda::check(cudaStreamIsCapturing(stream.get(), &status), "asking a stream");
+  return status != cudaStreamCaptureStatusNone;
+}
+
 }  // namespace
 
 Milestone::Milestone(Device device) {
@@ -26,15 +32,21 @@ Milestone::Milestone(Device device) {
   const CurrentDevice current(device);
   cuda::check(cudaEventCreateWithFlags(&event_, cudaEventDisableTiming), "making an event");
 }
-Milestone::Milestone(Milestone&& other) noexcept : event_(std::exchange(other.event_, nullptr)) {}
+Milestone::Milestone(Milestone&& other) noexcept
+    : event_(std::exchange(other.event_, nullptr)), in_graph_(other.in_graph_) {}
 Milestone::~Milestone() {
   if (event_) cudaEventDestroy(event_);
 }
 void Milestone::set(const Stream& stream) {
-  if (event_) cuda::check(cudaEventRecord(event_, stream.get()), "recording an event");
+  if (!event_) return;
+  in_graph_ = is_capturing(stream);
+  cuda::check(cudaEventRecord(event_, stream.get()), "recording an event");
 }
 void Milestone::hold(const Stream& stream) const {
-  if (event_) cuda::check(cudaStreamWaitEvent(stream.get(), event_, 0), "ordering two streams");
+  if (!event_) return;
+  const bool from_outside = !in_graph_ && is_capturing(stream);
+  cuda::check(cudaStreamWaitEvent(stream.get(), event_, from_outside ? cudaEventWaitExternal : 0),
+              "ordering two streams");
 }
 
 SideStream::SideStream(Device device) : stream_(Stream::borrowed(device, urgent_stream(device))) {}
