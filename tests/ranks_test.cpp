@@ -463,6 +463,23 @@ TEST_F(CudaRanks, TwoGpusGiveTheBitsOfOne) {
   }
 }
 
+// One slice for each rank is a graph with its exchange, and NCCL carries what copy engines do not.
+TEST_F(CudaRanks, EveryShardModeHasTheSameBits) {
+  for (const std::string tokens : {"64", "384"}) {
+    const Words slices = {"--dtype", "bf16", "--total-batch", tokens};
+    succeeds(on_gpus("one" + tokens, {"--device", "cuda"}, slices));
+    for (const std::string shard : {"none", "optimizer", "gradients", "parameters"}) {
+      for (const std::string carrier : {"", "nccl"}) {
+        ::setenv("WARPWRIGHT_EXCHANGE", carrier.c_str(), 1);
+        const std::string run = shard + tokens + carrier;
+        succeeds(on_gpus(run, {"--gpus", "2", "--shard", shard}, slices));
+        expect_same_bits("one" + tokens, run);
+      }
+    }
+  }
+  ::unsetenv("WARPWRIGHT_EXCHANGE");
+}
+
 TEST_F(CudaRanks, TorchrunsVariablesGiveTheSameBits) {
   succeeds(on_gpus("one", {"--device", "cuda"}));
   for (const Outcome& outcome : run(2, on_gpus("two", {"--device", "cuda"}))) EXPECT_EQ(outcome.code, 0);

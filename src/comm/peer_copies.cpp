@@ -4,7 +4,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <cstring>
+#include <string_view>
 
 #include "core/error.hpp"
 #include "runtime/cuda/check.hpp"
@@ -136,6 +138,12 @@ class Copies final : public Comm::Exchange {
   std::vector<Peer> peers_;
 };
 
+// WARPWRIGHT_EXCHANGE=nccl leaves all exchanges to NCCL.
+bool are_wanted() {
+  const char* carrier = std::getenv("WARPWRIGHT_EXCHANGE");
+  return !carrier || std::string_view(carrier) != "nccl";
+}
+
 bool all_say_yes(const Comm& texts, bool mine) {
   const std::vector<double> all = gathered(texts, {mine ? 1.0 : 0.0});
   return std::ranges::count(all, 1.0) == texts.size();
@@ -158,7 +166,8 @@ PeerCopies::~PeerCopies() {
 
 std::unique_ptr<PeerCopies> PeerCopies::connect(const Comm& texts, Device device) {
   std::unique_ptr<PeerCopies> made(new PeerCopies(texts, device));
-  return all_say_yes(texts, made->map_flags()) ? std::move(made) : nullptr;
+  const bool possible = made->map_flags();
+  return all_say_yes(texts, possible && are_wanted()) ? std::move(made) : nullptr;
 }
 
 bool PeerCopies::map_flags() {

@@ -15,8 +15,8 @@ namespace warpwright {
 
 class PeerCopies {
  public:
-  // Null if a rank's GPU cannot write to the memory of all others. `texts` must outlive the result. Every
-  // rank makes this call.
+  // Null if a rank's GPU cannot write to the memory of all others, or if the user wants NCCL alone. `texts`
+  // must outlive the result. Every rank makes this call.
   static std::unique_ptr<PeerCopies> connect(const Comm& texts, Device device);
   PeerCopies(const PeerCopies&) = delete;
   PeerCopies& operator=(const PeerCopies&) = delete;

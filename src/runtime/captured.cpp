@@ -1,28 +1,9 @@
 #include "runtime/captured.hpp"
 
-#include <utility>
-
 #include "runtime/overlap.hpp"
+#include "runtime/side_stream.hpp"
 
 namespace warpwright {
-namespace {
-
-// While it lives, the Context's operations go to another stream.
-class OnStream {
- public:
-  OnStream(Context& context, const Stream& stream)
-      : context_(context),
-        before_(context.exchange_stream(Stream::borrowed(context.device().device, stream.get()))) {}
-  OnStream(const OnStream&) = delete;
-  OnStream& operator=(const OnStream&) = delete;
-  ~OnStream() { context_.set_stream(std::move(before_)); }
-
- private:
-  Context& context_;
-  Stream before_;
-};
-
-}  // namespace
 
 bool Captured::possible(const Context& context) {
   const bool watched = context.timer() || context.inspector() || context.options().verbose;
