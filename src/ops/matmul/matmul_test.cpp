@@ -610,8 +610,9 @@ void check_mma_selections(const Op<A>& op, const Make& make, double length, bool
   Fixture shapes = Fixture::of_shapes();
   const auto problem = op.problem(make(shapes));
   for (const matmul::Schedule schedule : kAllSchedules) {
-    for (matmul::MmaSelection s : matmul::mma_selections(
-             matmul::request_of(problem), schedule, problem.aligned_factors, device_for("cuda.selected"))) {
+    for (matmul::MmaSelection s :
+         matmul::mma_selections(matmul::request_of(problem), schedule, matmul::in_chunks(problem),
+                                device_for("cuda.selected"))) {
       if (passed_over()) continue;
       check_selection(op, schedule, s, make, length, tf32);
       for (const int workers : {3, 7}) {

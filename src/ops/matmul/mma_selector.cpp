@@ -3,13 +3,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <limits>
+#include <cstdlib>
+
+#include "ops/matmul/workers.hpp"
 
 namespace warpwright::ops::matmul {
 namespace {
-
-constexpr int kSlabBytes = 64;
-constexpr std::int64_t kMostFlags = 1024;
 
 roofline::Math math_of(DType dtype) {
   return dtype == DType::bf16  ? roofline::Math::bf16
@@ -17,12 +16,26 @@ roofline::Math math_of(DType dtype) {
                                : roofline::Math::tf32;
 }
 
+bool whole_chunks(std::int64_t elements, DType dtype) {
+  return elements * static_cast<std::int64_t>(size_of(dtype)) % 16 == 0;
+}
+
 }  // namespace
+
+bool in_chunks(const MatmulForwardProblem& p) {
+  return p.aligned_factors && whole_chunks(p.K, p.dtype);
+}
+bool in_chunks(const MatmulDxProblem& p) {
+  return p.aligned_factors && whole_chunks(p.N, p.dtype) && whole_chunks(p.K, p.dtype);
+}
+bool in_chunks(const MatmulDwProblem& p) {
+  return p.aligned_factors && whole_chunks(p.N, p.dtype) && whole_chunks(p.K, p.dtype);
+}
 
 std::string describe(const MmaSelection& s) {
   const MmaTile& tile = kMmaTiles[s.tile];
-  return fmt::format("{}x{}, {} workers{}", tile.rows, tile.cols, s.workers,
-                     s.aligned ? "" : ", element by element");
+  return fmt::format("{}x{}, slabs of {} bytes, {} workers{}", tile.rows, tile.cols, tile.slab_bytes,
+                     s.workers, s.aligned ? "" : ", element by element");
 }
 
 roofline::Machine mma_machine(const DeviceInfo& device) {
@@ -50,9 +63,9 @@ roofline::Product roofline_product(const Request& r) {
 }
 
 roofline::Options roofline_options(const MmaTile& tile, roofline::Math math) {
-  const auto depth = static_cast<std::int64_t>(kSlabBytes / roofline::element_bytes(math));
+  const auto depth = static_cast<std::int64_t>(tile.slab_bytes / roofline::element_bytes(math));
   roofline::Options options;
-  options.tiling = {.instruction = {16, 8, depth / 2},
+  options.tiling = {.instruction = {16, 8, static_cast<std::int64_t>(32 / roofline::element_bytes(math))},
                     .warp = {tile.warp_rows, tile.warp_cols, depth},
                     .block = {tile.rows, tile.cols, depth}};
   options.blocks_per_multiprocessor = tile.blocks;
@@ -65,43 +78,27 @@ roofline::BlockNeeds needs_of(const MmaTile& tile) {
 
 std::vector<MmaSelection> mma_selections(const Request& r, Schedule schedule, bool aligned,
                                          const DeviceInfo& device) {
-  constexpr std::int64_t kMost = std::numeric_limits<int>::max(), kMostTiles = std::int64_t{1} << 30;
   std::vector<MmaSelection> list;
   const roofline::Machine machine = mma_machine(device);
   const roofline::Product product = roofline_product(r);
   for (int index = 0; index < kMmaTileCount; ++index) {
     const MmaTile& tile = kMmaTiles[index];
+#ifdef WW_EXPERIMENT
+    const char* only = std::getenv("WW_TILE");
+    if (only && index != std::atoi(only)) continue;
+#endif
     if (roofline::occupancy_of(machine, needs_of(tile)).blocks < tile.blocks ||
         (!aligned && index != kUnalignedMmaTile))
       continue;
-    const roofline::Options options = roofline_options(tile, product.math);
-    const std::int64_t slots = roofline::slots_of(machine, options);
-    const roofline::Work work = roofline::tiles_of(machine, product, options).work();
-    if (work.tiles > kMostTiles || 2 * slots * work.iterations > kMost) continue;
-    const auto add = [&](std::int64_t workers) {
-      MmaSelection s{.tile = index, .aligned = aligned, .workers = static_cast<int>(workers)};
-      // In a large product, a narrow raster keeps the rows in the cache while the columns pass.
-      s.raster = r.direction != Direction::dw && r.extent.rows >= 16384 ? 4 : 16;
-      s.seconds =
-          roofline::predict(machine, product, options, roofline::split(schedule, work, slots, workers))
-              .seconds;
-      if (schedule == Schedule::stream_k) {
-        s.partial_bytes =
-            static_cast<std::size_t>(workers) * static_cast<std::size_t>(tile.rows * tile.cols) * 4;
-      }
-      list.push_back(s);
-    };
-    if (schedule == Schedule::block) {
-      add(work.tiles);
-    } else if (schedule == Schedule::persistent) {
-      add(std::min(work.tiles, slots));
-    } else if (slots * tile.threads() / 128 <= kMostFlags) {
-      add(slots);
-      // Fewer workers, the same number for every tile: no worker has parts of two tiles, and an owner adds
-      // fewer partial sums.
-      for (std::int64_t each = slots / work.tiles; each > 1; each /= 2) {
-        if (each * work.tiles != slots) add(each * work.tiles);
-      }
+    for (const Workers& workers :
+         workers_of(machine, product, roofline_options(tile, product.math), schedule, tile.threads() / 128)) {
+      list.push_back({.tile = index,
+                      .aligned = aligned,
+                      .workers = workers.count,
+                      // In a large product, a narrow raster keeps the rows in the cache while the columns pass.
+                      .raster = r.direction != Direction::dw && r.extent.rows >= 16384 ? 4 : 16,
+                      .seconds = workers.seconds,
+                      .partial_bytes = workers.partial_bytes});
     }
   }
   return list;

@@ -25,8 +25,13 @@ roofline::Options roofline_options(const MmaTile& tile, roofline::Math math);
 // The most that one block of a tile takes.
 roofline::BlockNeeds needs_of(const MmaTile& tile);
 
+// True if the rows of both factors are whole chunks of 16 bytes, and begin at multiples of their size.
+bool in_chunks(const MatmulForwardProblem& problem);
+bool in_chunks(const MatmulDxProblem& problem);
+bool in_chunks(const MatmulDwProblem& problem);
+
 // Every kernel that can run the product with this schedule, once per useful number of workers. aligned: the
-// rows of both factors begin at multiples of 16 bytes.
+// factors are in chunks.
 std::vector<MmaSelection> mma_selections(const Request& request, Schedule schedule, bool aligned,
                                          const DeviceInfo& device);
 // The selection with the shortest predicted time; tile is -1 if there is none.

@@ -8,21 +8,25 @@
 
 namespace warpwright::ops::matmul {
 
-// A block's tile of the result, the part of each of its warps, the slabs in shared memory (64 bytes of the
-// depth each) and the blocks that a multiprocessor holds at once.
+// A block's tile of the result, the part of each of its warps, the bytes of the depth in a slab, the slabs in
+// shared memory and the blocks that a multiprocessor holds at once.
 struct MmaTile {
-  int rows, cols, warp_rows, warp_cols, stages, blocks;
+  int rows, cols, warp_rows, warp_cols, slab_bytes, stages, blocks;
 
   constexpr int threads() const { return rows / warp_rows * (cols / warp_cols) * 32; }
-  constexpr int shared_bytes() const { return (rows + cols) * 64 * stages; }
+  constexpr int shared_bytes() const { return (rows + cols) * slab_bytes * stages; }
   // The most that a thread can have if all blocks fit.
   constexpr int registers() const { return std::min(65536 / (threads() * blocks) / 8 * 8, 255); }
 };
-// In bf16, 64 bytes are 32 terms: these are 128 × 256 × 32 with warps of 64 × 64 × 32, and so on.
+// In bf16, 64 bytes are 32 terms: the first is 128 × 256 × 32 with warps of 64 × 64 × 32, and so on.
 inline constexpr MmaTile kMmaTiles[] = {
-    {128, 256, 64, 64, 4, 1},
-    {128, 128, 64, 64, 3, 2},
-    {64, 64, 32, 32, 3, 4},
+    {128, 256, 64, 64, 64, 4, 1},  {128, 128, 64, 64, 64, 3, 2},  {64, 64, 32, 32, 64, 3, 4},
+    {128, 256, 64, 64, 128, 3, 1}, {128, 128, 64, 64, 128, 3, 2}, {64, 64, 32, 32, 128, 3, 3},
+    {64, 256, 64, 64, 64, 3, 2},   {64, 128, 32, 64, 64, 4, 2},   {128, 64, 64, 32, 64, 4, 2},
+#ifdef WW_EXPERIMENT
+    {128, 256, 64, 64, 64, 8, 1},  {128, 256, 64, 64, 128, 4, 1}, {256, 128, 64, 64, 64, 6, 1},
+    {256, 128, 64, 64, 128, 4, 1},
+#endif
 };
 inline constexpr int kMmaTileCount = static_cast<int>(std::size(kMmaTiles));
 inline constexpr int kUnalignedMmaTile = 1;  // has the kernels that load factors element by element

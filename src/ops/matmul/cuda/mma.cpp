@@ -51,15 +51,15 @@ struct Mma {
   static MmaSelection selection(const Problem& p, const DeviceInfo& device) {
     const Request request = request_of(p);
     if (const auto tuned = tuned_configuration(operation_of(p), name(), p, device)) {
-      for (const MmaSelection& s : mma_selections(request, schedule, p.aligned_factors, device)) {
+      for (const MmaSelection& s : mma_selections(request, schedule, in_chunks(p), device)) {
         if (describe(s) == *tuned) return s;
       }
     }
-    return select_mma(request, schedule, p.aligned_factors, device);
+    return select_mma(request, schedule, in_chunks(p), device);
   }
   static std::vector<Configuration> configurations(const Problem& p, const DeviceInfo& device) {
     std::vector<Configuration> list;
-    for (const MmaSelection& s : mma_selections(request_of(p), schedule, p.aligned_factors, device)) {
+    for (const MmaSelection& s : mma_selections(request_of(p), schedule, in_chunks(p), device)) {
       list.push_back({describe(s), rank(device) + s.seconds});
     }
     return list;

@@ -9,8 +9,7 @@ void mma_dw(const Context& context, const MatmulDw& args, Schedule schedule, con
   gpu::visit_gpu_dtype(args.x.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
     mma::run<true, true>(context, mma::factor_of<T>(args.dout.data, leading_of(args.dout), N, M),
-                         mma::factor_of<T>(args.x.data, leading_of(args.x), K, M),
-                         Result<T, float>{args.dweight.as<float>(), K, nullptr, args.store == Store::add},
+                         mma::factor_of<T>(args.x.data, leading_of(args.x), K, M), result_of<T>(args),
                          args.problem().aligned, schedule, selection, partials, "matmul.dw on mma.sync");
   });
 }

@@ -5,9 +5,9 @@
 #include <utility>
 
 #include "ops/cuda/launch.cuh"
-#include "ops/matmul/cuda/flags.cuh"
 #include "ops/matmul/cuda/mma.hpp"
 #include "ops/matmul/cuda/mma/kernel.cuh"
+#include "ops/matmul/cuda/workers.cuh"
 
 namespace warpwright::ops::matmul::cuda::mma {
 
@@ -22,17 +22,8 @@ void launch(Parameters<typename K::In, typename K::Out> p, const MmaSelection& s
   constexpr std::size_t kShared = K::kStages * K::kStageBytes;
   static_assert(kShared == K::kTile.shared_bytes());
   gpu::allow_shared(multiply_kernel<K>, kShared);
-  cudaLaunchAttribute together{};  // blocks that wait for each other run at once
-  together.id = cudaLaunchAttributeCooperative;
-  together.val.cooperative = 1;
-  cudaLaunchConfig_t config{};
-  config.gridDim = dim3(static_cast<unsigned>(selection.workers));
-  config.blockDim = dim3(K::kThreads);
-  config.dynamicSmemBytes = kShared;
-  config.stream = stream;
-  config.attrs = &together;
-  config.numAttrs = K::Schedule::kCutsDepth ? 1 : 0;
-  warpwright::cuda::check(cudaLaunchKernelEx(&config, multiply_kernel<K>, p), what);
+  launch_workers(multiply_kernel<K>, p, selection.workers, K::kThreads, kShared, K::Schedule::kCutsDepth,
+                 stream, what);
 }
 
 // C = A · B with the selected kernel. packs: as in Parameters.
@@ -44,8 +35,11 @@ void run(const Context& context, const Factor<T>& a, const Factor<T>& b, const R
   const auto walk = [&]<class Walk>() {
     const auto with = [&]<int tile, bool aligned>() {
       if (selection.tile != tile || selection.aligned != aligned) return;
-      launch<Kernel<tile, T, Out, a_transposed, b_transposed, aligned, Walk>>(p, selection,
-                                                                              context.stream().get(), what);
+#ifdef WW_EXPERIMENT
+      if constexpr (std::is_same_v<T, __nv_bfloat16> && (a_transposed || sizeof(Out) == 2) && aligned)
+#endif
+        launch<Kernel<tile, T, Out, a_transposed, b_transposed, aligned, Walk>>(p, selection,
+                                                                                context.stream().get(), what);
     };
     [&]<int... tiles>(std::integer_sequence<int, tiles...>) {
       (with.template operator()<tiles, true>(), ...);

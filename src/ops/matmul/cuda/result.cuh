@@ -13,52 +13,28 @@ template <class T, class Out>
 struct Result {
   Out* data;
   std::int64_t stride;
-  const T* bias = nullptr;  // added by column
-  bool add = false;         // += instead of =
-  float scale = 1;          // multiplies the sum and its bias
-  const Out* residual = nullptr;
+  const T* bias = nullptr;        // added by column
+  const Out* residual = nullptr;  // added to the scaled sum; `data` itself: += instead of =
   std::int64_t residual_stride = 0;
+  float scale = 1;  // multiplies the sum and its bias
 
-  // The element without what is stored there already.
   __device__ float finish(std::int64_t row, std::int64_t col, float sum) const {
-    return finish_biased(row, col, bias ? sum + gpu::to_float(bias[col]) : sum);
-  }
-  __device__ void store(std::int64_t row, std::int64_t col, float sum) const {
-    store_finished(row, col, finish(row, col, sum));
-  }
-  // sum: with its bias.
-  __device__ void store_biased(std::int64_t row, std::int64_t col, float sum) const {
-    store_finished(row, col, finish_biased(row, col, sum));
-  }
-
-  // The same for neighbours. Their place, and that of their residual, is a multiple of their size.
-  template <int count>
-  __device__ void store_biased(std::int64_t row, std::int64_t col, float (&sums)[count]) const {
-    using Neighbours = gpu::Packed<Out, count>;
-    const auto add_matrix = [&](const Out* from) {
-      const Neighbours more = Neighbours::load(from);
-#pragma unroll
-      for (int i = 0; i < count; ++i) sums[i] += more[i];
-    };
-    Out* const place = data + row * stride + col;
-#pragma unroll
-    for (float& sum : sums) sum *= scale;
-    if (residual) add_matrix(residual + row * residual_stride + col);
-    if (add) add_matrix(place);
-    Neighbours::from_floats(sums).store(place);
-  }
-
- private:
-  __device__ float finish_biased(std::int64_t row, std::int64_t col, float sum) const {
+    if (bias) sum += gpu::to_float(bias[col]);
     sum *= scale;
     if (residual) sum += gpu::to_float(residual[row * residual_stride + col]);
     return sum;
   }
-  __device__ void store_finished(std::int64_t row, std::int64_t col, float sum) const {
-    Out& place = data[row * stride + col];
-    place = gpu::from_float<Out>(add ? gpu::to_float(place) + sum : sum);
+  __device__ void store(std::int64_t row, std::int64_t col, float sum) const {
+    data[row * stride + col] = gpu::from_float<Out>(finish(row, col, sum));
   }
 };
+
+template <class T>
+Result<T, float> result_of(const MatmulDw& args) {
+  auto* const dweight = args.dweight.as<float>();
+  const std::int64_t stride = args.x.shape[1];
+  return {dweight, stride, nullptr, args.store == Store::add ? dweight : nullptr, stride};
+}
 
 // The whole forward, or its product and bias if an activation follows in a separate pass.
 template <class T, class Out>

@@ -2,20 +2,20 @@
 // C (rows, cols) = A (rows, depth) · B (depth, cols). Factors are bf16, fp16 or fp32 rounded to tf32. Sums
 // are fp32.
 //
-//   slabs       a block copies 64 bytes of the depth of its tile at a time (cp.async). A ring of stages holds
+//   slabs       a block copies 64 or 128 bytes of the depth of its tile at a time (cp.async). A ring of
+//   stages holds
 //               the slab in use and those on their way (slab.cuh). The copies run ahead of the products, from
 //               one tile into the next, so an epilogue does not empty the ring
 //   warps       each has a part of the tile, and its sums in registers. ldmatrix reads the next step's
 //               factors while mma.sync multiplies this step's
-//   schedule    the tiles of each block, and its part of their depth (schedule.cuh, partial_sums.cuh)
+//   schedule    the tiles of each block, and its part of their depth (schedule.cuh, cut_tiles.cuh)
 //
 // The order of a result's sums depends only on the cuts of the depth, not on the tile.
 #pragma once
 
+#include "ops/matmul/cuda/cut_tiles.cuh"
 #include "ops/matmul/cuda/mma/slab.cuh"
-#include "ops/matmul/cuda/partial_sums.cuh"
 #include "ops/matmul/cuda/result.cuh"
-#include "ops/matmul/cuda/schedule.cuh"
 #include "ops/matmul/mma_tiles.hpp"
 
 namespace warpwright::ops::matmul::cuda::mma {
@@ -41,18 +41,18 @@ struct Kernel {
   static constexpr MmaTile kTile = kMmaTiles[tile];
   static constexpr int kRows = kTile.rows, kCols = kTile.cols, kStages = kTile.stages;
   static constexpr int kWarpRows = kTile.warp_rows, kWarpCols = kTile.warp_cols;
-  static constexpr int kThreads = kTile.threads(), kGroups = kThreads / 128;
+  static constexpr int kThreads = kTile.threads();
   static constexpr bool kAligned = aligned;
-  using A = Slab<In, kRows, a_transposed>;
-  using B = Slab<In, kCols, b_transposed>;
-  static constexpr int kDepth = A::kDepth, kStageBytes = A::kBytes + B::kBytes;
+  using A = Slab<In, kRows, kTile.slab_bytes, a_transposed>;
+  using B = Slab<In, kCols, kTile.slab_bytes, b_transposed>;
+  static constexpr int kDepth = A::kDepth, kSteps = kTile.slab_bytes / kStepBytes;
+  static constexpr int kStageBytes = A::kBytes + B::kBytes;
   static constexpr int kProductRows = kWarpRows / 16, kProductCols = kWarpCols / 8;  // products of a warp
   static constexpr int kRowSums = kProductCols * 4;  // of a thread, in each of kProductRows
   using Sums = float[kProductRows][kRowSums];
-  using PartOf = Part<kProductRows, kRowSums>;
   static_assert(kWarpRows <= 64 && kWarpCols <= 64, "Slab::take() swizzles parts of up to 64");
   static_assert(kThreads % 128 == 0 && kThreads * kProductRows * kRowSums == kRows * kCols);
-  static_assert(kStages >= 3 && kSteps == 2);
+  static_assert(kStages >= 3 && kSteps % 2 == 0);
 };
 
 // Copies the slabs of a block's pieces, one after the other.
@@ -60,16 +60,17 @@ template <class K>
 class Feeder {
  public:
   using Parameters = mma::Parameters<typename K::In, typename K::Out>;
-  __device__ Feeder(const Parameters& p, std::byte* ring, const typename K::Schedule& schedule)
+  __device__ Feeder(const Parameters& p, std::uint32_t ring, const typename K::Schedule& schedule)
       : p_(p), ring_(ring), schedule_(schedule) {}
 
-  // Starts the next slab's copies into the next stage. After the last slab it copies zeros, because a branch
-  // would keep the copies apart from the products.
-  __device__ void feed() {
-    if (slabs_ == 0) advance();
-    std::byte* const stage = ring_ + stage_;
-    a_.start(stage);
-    b_.start(stage + K::A::kBytes);
+  // Starts one of the equal parts of the next slab's copies into the next stage. After the last slab it
+  // copies zeros, because a branch would keep the copies apart from the products.
+  __device__ void feed(int part = 0, int parts = 1) {
+    if (part == 0 && slabs_ == 0) advance();
+    const std::uint32_t stage = ring_ + stage_;
+    a_.start(p_.a, stage, part, parts);
+    b_.start(p_.b, stage + K::A::kBytes, part, parts);
+    if (part < parts - 1) return;
     gpu::commit_copies();
     --slabs_;
     stage_ = stage_ == (K::kStages - 1) * K::kStageBytes ? 0 : stage_ + K::kStageBytes;
@@ -94,7 +95,7 @@ class Feeder {
   }
 
   const Parameters& p_;
-  std::byte* ring_;
+  std::uint32_t ring_;
   typename K::Schedule schedule_;
   typename K::A::template Copies<K::kThreads, K::kAligned> a_;
   typename K::B::template Copies<K::kThreads, K::kAligned> b_;
@@ -130,71 +131,90 @@ struct Fragments {
   }
 };
 
-// If the depth of a tile is cut: hands the sums to the worker that owns the tile, or adds the sums of the
-// others. Returns whether this worker finishes the tile.
-template <class K, class Parameters>
-__device__ bool exchange(const Parameters& p, typename K::Sums& sums, const Piece& piece,
-                         const typename K::Schedule& schedule) {
-  const int worker = static_cast<int>(blockIdx.x), group = static_cast<int>(threadIdx.x) / 128;
-  const int thread = static_cast<int>(threadIdx.x) % 128;
-  const auto part = [&](int w) {
-    const std::int64_t index = static_cast<std::int64_t>(w) * K::kGroups + group;
-    return typename K::PartOf{p.partials + index * (K::kRows * K::kCols / K::kGroups), p.flags + index,
-                              1 + group, thread};
-  };
-  if (!piece.ends_tile) {
-    part(worker).write(sums, 0, K::PartOf::kQuads);
-    part(worker).raise_flag();
-    return false;
+// In one access: the compiler would split some of them.
+template <class Out>
+__device__ void store_together(Out* to, const gpu::Packed<Out, 4>& four) {
+  if constexpr (sizeof(Out) == 4) {
+    const auto& words = reinterpret_cast<const uint4&>(four);
+    asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};\n" ::"l"(to), "r"(words.x), "r"(words.y),
+                 "r"(words.z), "r"(words.w)
+                 : "memory");
+  } else {
+    const auto& words = reinterpret_cast<const uint2&>(four);
+    asm volatile("st.global.v2.u32 [%0], {%1, %2};\n" ::"l"(to), "r"(words.x), "r"(words.y) : "memory");
   }
-  if (piece.begin == 0) return true;
-  const int first = schedule.first_worker_of(piece);
-  take_flags(part(first).flag, K::kGroups, worker - first, 1 + group, thread);
-#pragma unroll 1
-  for (int w = worker - 1; w >= first; --w) {
-    part(w).template add_to<K::kProductRows * K::kRowSums>(sums, 0);
-  }
-  return true;
 }
 
-// Stores a warp's part of the tile, whose first result is at (row, col). Neighbouring lanes exchange pairs,
-// so that each has four neighbours of a row.
+// Stores a warp's part of the tile, whose first result is at (row, col). Eight rows at a time pass through
+// shared memory. Neighbouring lanes then have neighbours of a row, and store whole lines. free: a stage of
+// the ring that no warp reads and no copy fills.
 template <class K, class Parameters>
-__device__ void store(const Parameters& p, const typename K::Sums& sums, int row, int col) {
-  const int lane = static_cast<int>(threadIdx.x) % 32;
-  const bool odd = lane % 2 == 1;
-  row += lane / 4;
-  col += odd * 8 + lane % 4 / 2 * 4;
+__device__ void store(const Parameters& p, const typename K::Sums& sums, std::uint32_t free, int row,
+                      int col) {
+  using Out = typename K::Out;
+  constexpr unsigned kEach = 4, kRowLanes = K::kWarpCols / kEach, kRowsAtOnce = 32 / kRowLanes;
+  constexpr unsigned kRowBytes = K::kWarpCols * sizeof(float), kTurns = K::kWarpRows / 8,
+                     kCount = 8 / kRowsAtOnce;
+  static_assert(K::kThreads / 32 * 8 * kRowBytes <= K::kStageBytes);
+  unsigned thread;  // read anew, or all that follows from it would be kept in registers during the products
+  asm volatile("mov.u32 %0, %%tid.x;\n" : "=r"(thread));
+  const unsigned lane = thread % 32, my_row = lane / kRowLanes, my_col = lane % kRowLanes;
+  free += thread / 32 * 8 * kRowBytes;
+  // Chunks of 16 bytes are swizzled, so that the four rows which half a warp writes are in different banks.
+  const auto swizzled = [](unsigned r, unsigned bytes) { return r * kRowBytes + (bytes ^ r % 4 * 32); };
+  const unsigned written = swizzled(lane / 4, lane % 4 * 8), read = swizzled(my_row, my_col * 16);
+  const int rows = p.a.side - row;
+  row += static_cast<int>(my_row), col += static_cast<int>(my_col * kEach);
+  Out* to = p.result.data + row * p.result.stride + col;
+  const Out* from = p.result.residual + row * p.result.residual_stride + col;
+  const bool together = p.packs && col + static_cast<int>(kEach) <= p.b.side;
+  const bool adds = p.result.residual;
+  float bias[kEach] = {};
+  if (together && p.result.bias) {
 #pragma unroll
-  for (int j = 0; j < K::kProductCols; j += 2, col += 16) {
-    float bias[4] = {};
-    if (p.result.bias) {
+    for (unsigned e = 0; e < kEach; ++e) bias[e] = gpu::to_float(p.result.bias[col + e]);
+  }
 #pragma unroll
-      for (int e = 0; e < 4; ++e) {
-        if (col + e < p.b.side) bias[e] = gpu::to_float(p.result.bias[col + e]);
+  for (unsigned turn = 0; turn < kTurns; ++turn) {
+    const bool fast = together && static_cast<int>(turn * 8 + 8) <= rows;
+    gpu::Packed<Out, kEach> residual[kCount];
+    if (fast && adds) {
+#pragma unroll
+      for (unsigned n = 0; n < kCount; ++n, from += kRowsAtOnce * p.result.residual_stride) {
+        residual[n] = gpu::Packed<Out, kEach>::load(from);
       }
     }
 #pragma unroll
-    for (int i = 0; i < K::kProductRows * 2; ++i) {
-      const float* const mine = sums[i / 2] + 4 * j + i % 2 * 2;  // of the first product; + 4: of the second
-      float four[4];
+    for (unsigned j = 0; j < K::kProductCols; ++j) {
+      const float* const two = sums[turn / 2] + 4 * j + turn % 2 * 2;
+      store_two(free + (written ^ j * 32), two[0], two[1]);
+    }
+    __syncwarp();
+    if (fast) {
 #pragma unroll
-      for (int e = 0; e < 2; ++e) {
-        const float got = __shfl_xor_sync(0xffffffff, odd ? mine[e] : mine[4 + e], 1);
-        four[e] = (odd ? got : mine[e]) + bias[e];
-        four[2 + e] = (odd ? mine[4 + e] : got) + bias[2 + e];
+      for (unsigned n = 0; n < kCount; ++n) {
+        float four[kEach];
+        load_four(four, free + n * kRowsAtOnce * kRowBytes + (read ^ n * kRowsAtOnce % 4 * 32));
+#pragma unroll
+        for (unsigned e = 0; e < kEach; ++e) {
+          four[e] = (four[e] + bias[e]) * p.result.scale;
+          if (adds) four[e] += residual[n][e];
+        }
+        store_together(to, gpu::Packed<Out, kEach>::from_floats(four));
+        to += kRowsAtOnce * p.result.stride;
       }
-      const int r = row + i * 8;
-      if (r >= p.a.side) continue;
-      if (p.packs && col + 4 <= p.b.side) {
-        p.result.store_biased(r, col, four);
-      } else {
-#pragma unroll
-        for (int e = 0; e < 4; ++e) {
-          if (col + e < p.b.side) p.result.store_biased(r, col + e, four[e]);
+    } else {
+#pragma unroll 1
+      for (unsigned i = 0; i < kCount * kEach; ++i) {
+        const unsigned down = i / kEach * kRowsAtOnce, e = i % kEach;
+        const int r = row + static_cast<int>(turn * 8 + down), c = col + static_cast<int>(e);
+        if (r < p.a.side && c < p.b.side) {
+          p.result.store(r, c,
+                         __uint_as_float(load_word(free + swizzled(my_row + down, my_col * 16) + e * 4)));
         }
       }
     }
+    __syncwarp();
   }
 }
 
@@ -202,13 +222,13 @@ template <class K>
 __global__ void __launch_bounds__(K::kThreads, K::kTile.blocks)
     multiply_kernel(const __grid_constant__ Parameters<typename K::In, typename K::Out> p) {
   extern __shared__ uint4 memory[];
-  std::byte* const ring = reinterpret_cast<std::byte*>(memory);
-  const std::uint32_t ring_address = gpu::shared_address(ring);
+  const std::uint32_t first_stage = gpu::shared_address(memory);
+  const std::uint32_t last_stage = first_stage + (K::kStages - 1) * K::kStageBytes;
   const int warp = static_cast<int>(threadIdx.x) / 32;
   const int warp_row = warp / (K::kCols / K::kWarpCols) * K::kWarpRows;
   const int warp_col = warp % (K::kCols / K::kWarpCols) * K::kWarpCols;
   typename K::Schedule schedule(p.work, static_cast<int>(blockIdx.x), static_cast<int>(gridDim.x), K::kRows);
-  Feeder<K> feeder(p, ring, schedule);
+  Feeder<K> feeder(p, first_stage, schedule);
   const typename K::A::Reader a_reader(warp_row, true);
   const typename K::B::Reader b_reader(warp_col, false);
 
@@ -216,28 +236,34 @@ __global__ void __launch_bounds__(K::kThreads, K::kTile.blocks)
   for (int stage = 0; stage < K::kStages - 1; ++stage) feeder.feed();
   gpu::wait_for_groups<K::kStages - 2>();
   __syncthreads();
-  std::uint32_t stage = ring_address;
-  Fragments<K> fragments[kSteps];
-  fragments[0].take(stage, a_reader, b_reader, 0);
+  std::uint32_t stage = first_stage;
+  Fragments<K> fragments[2];
   Piece piece;
   while (schedule.next(piece)) {
     typename K::Sums sums = {};
+    fragments[0].take(stage, a_reader, b_reader, 0);
 #pragma unroll 1
     for (int slab = piece.begin; slab < piece.end; ++slab) {
-      fragments[1].take(stage, a_reader, b_reader, 1);
-      feeder.feed();  // in place of the slab before, which no warp needs any more
-      fragments[0].multiply(sums);
-      gpu::wait_for_groups<K::kStages - 2>();
-      __syncthreads();
-      stage =
-          stage == ring_address + (K::kStages - 1) * K::kStageBytes ? ring_address : stage + K::kStageBytes;
-      fragments[0].take(stage, a_reader, b_reader, 0);  // the next slab's, which may be the next tile's
-      fragments[1].multiply(sums);
+#pragma unroll
+      for (int step = 0; step < K::kSteps; ++step) {
+        const int next = (step + 1) % K::kSteps;
+        if (next == 0) {
+          gpu::wait_for_groups<K::kStages - 2>();
+          __syncthreads();
+          stage = stage == last_stage ? first_stage : stage + K::kStageBytes;
+        }
+        fragments[next % 2].take(stage, a_reader, b_reader, next);  // may be the next tile's
+        // In place of the slab before, which no warp needs any more.
+        if (next > 0) feeder.feed(step, K::kSteps - 1);
+        fragments[step % 2].multiply(sums);
+      }
     }
     if constexpr (K::Schedule::kCutsDepth) {
-      if (!exchange<K>(p, sums, piece, schedule)) continue;
+      if (!exchange(sums, piece, schedule, p.partials, p.flags)) continue;
     }
-    store<K>(p, sums, piece.row_tile * K::kRows + warp_row, piece.col_tile * K::kCols + warp_col);
+    const std::uint32_t free = stage == first_stage ? last_stage : stage - K::kStageBytes;
+    store<K>(p, sums, free, piece.row_tile * K::kRows + warp_row, piece.col_tile * K::kCols + warp_col);
+    __syncthreads();  // the next copies go there
   }
   gpu::wait_for_groups<0>();  // no copy of zeros outlives the block
 }
