@@ -298,20 +298,27 @@ TEST(Matmul, TheChosenVariantsTakeUnalignedMatrices) {
 // Products without a depth. dw also has a bias gradient if x has no columns.
 TEST(Matmul, OnlyKernelsThatMakeEmptyProductsTakeThem) {
   Fixture f = Fixture::of_shapes();
-  const auto expect_refused = [](const auto& op, const auto& args) {
+  const auto expect_refused = [](const auto& op, const auto& make) {
     for (const auto& variant : op.variants) {
-      if (!variant.name.starts_with("cuda.") || variant.kernel->only_forced) continue;  // those are of fp32
+      if (!variant.name.starts_with("cuda.") || variant.kernel->only_forced) continue;
       const bool takes = variant.name == "cuda.mma_block" || variant.name == "cuda.mma_persistent" ||
-                         variant.name == "cuda.tile128";
+                         variant.name == "cuda.tile128" || variant.name == "cuda.tile128_persistent";
+      const DType dtype = variant.kernel->dtypes.has(DType::bf16) ? DType::bf16 : DType::f32;
       DeviceInfo device = a_hopper();
-      EXPECT_EQ(variant.refuse(op.problem(args), device), takes ? "" : "an empty product") << variant.name;
+      EXPECT_EQ(variant.refuse(op.problem(make(dtype)), device), takes ? "" : "an empty product")
+          << variant.name;
     }
   };
-  expect_refused(matmul_forward_op(),
-                 matmul::make_forward({16, 8, 0}, DType::bf16, true, Activation::none, f));
-  expect_refused(matmul_dx_op(), matmul::make_dx({16, 0, 8}, DType::bf16, Activation::none, f));
-  expect_refused(matmul_dw_op(), matmul::make_dw({0, 16, 8}, DType::bf16, true, Store::add, f));
-  expect_refused(matmul_dw_op(), matmul::make_dw({16, 8, 0}, DType::bf16, true, Store::add, f));
+  expect_refused(matmul_forward_op(), [&](DType dtype) {
+    return matmul::make_forward({16, 8, 0}, dtype, true, Activation::none, f);
+  });
+  expect_refused(matmul_dx_op(), [&](DType dtype) {
+    return matmul::make_dx({16, 0, 8}, dtype, Activation::none, f);
+  });
+  for (const matmul::Case& c : {matmul::Case{0, 16, 8}, {16, 8, 0}}) {
+    expect_refused(matmul_dw_op(),
+                   [&](DType dtype) { return matmul::make_dw(c, dtype, true, Store::add, f); });
+  }
 }
 #endif
 
@@ -1039,18 +1046,28 @@ DeviceInfo gpu_of_capability_8(int minor, int multiprocessors, std::size_t share
   return device;
 }
 
-// sm_80, sm_86 and sm_89: every tile fits, in the number of blocks that its kernel is compiled for.
-TEST(Matmul, TilesOfMmaSyncFitEveryGpuThatHasIt) {
-  for (const DeviceInfo& device :
-       {gpu_of_capability_8(0, 108, 164 << 10), gpu_of_capability_8(6, 82, 100 << 10),
-        gpu_of_capability_8(9, 128, 100 << 10), a_hopper()}) {
-    const roofline::Machine machine = matmul::mma_machine(device);
-    EXPECT_EQ(machine.multiprocessors, device.gpu.multiprocessors);
-    for (const matmul::MmaTile& tile : matmul::kMmaTiles) {
-      EXPECT_GE(roofline::occupancy_of(machine, matmul::needs_of(tile)).blocks, tile.blocks)
-          << tile.rows << "x" << tile.cols;
-    }
+// The tiles that the GPU has room for, in the number of blocks that their kernels are compiled for.
+std::string tiles_that_fit(const DeviceInfo& device) {
+  const roofline::Machine machine = matmul::mma_machine(device);
+  EXPECT_EQ(machine.multiprocessors, device.gpu.multiprocessors);
+  std::string tiles;
+  for (const matmul::MmaTile& tile : matmul::kMmaTiles) {
+    if (roofline::occupancy_of(machine, matmul::needs_of(tile)).blocks < tile.blocks) continue;
+    tiles += fmt::format(" {}x{}/{}", tile.rows, tile.cols, tile.slab_bytes);
   }
+  return tiles;
+}
+
+// sm_86 and sm_89 have 100 KB of shared memory, sm_80 has 164 and Hopper 228.
+TEST(Matmul, TilesOfMmaSyncFitTheGpusWithEnoughSharedMemory) {
+  const char* const small = " 128x256/64 128x128/64 64x64/64 64x128/64 128x64/64";
+  EXPECT_EQ(tiles_that_fit(gpu_of_capability_8(6, 82, 100 << 10)), small);
+  EXPECT_EQ(tiles_that_fit(gpu_of_capability_8(9, 128, 100 << 10)), small);
+  EXPECT_EQ(tiles_that_fit(gpu_of_capability_8(0, 108, 164 << 10)),
+            " 128x256/64 128x128/64 64x64/64 128x256/128 64x64/128 64x256/64 64x128/64 128x64/64");
+  EXPECT_EQ(
+      tiles_that_fit(a_hopper()),
+      " 128x256/64 128x128/64 64x64/64 128x256/128 128x128/128 64x64/128 64x256/64 64x128/64 128x64/64");
 }
 
 // 133 tiles of 128 × 256 on 132 multiprocessors: two waves, or one and equal shares of the rest.

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstdlib>
 
 #include "ops/matmul/workers.hpp"
 
@@ -83,22 +82,19 @@ std::vector<MmaSelection> mma_selections(const Request& r, Schedule schedule, bo
   const roofline::Product product = roofline_product(r);
   for (int index = 0; index < kMmaTileCount; ++index) {
     const MmaTile& tile = kMmaTiles[index];
-#ifdef WW_EXPERIMENT
-    const char* only = std::getenv("WW_TILE");
-    if (only && index != std::atoi(only)) continue;
-#endif
     if (roofline::occupancy_of(machine, needs_of(tile)).blocks < tile.blocks ||
         (!aligned && index != kUnalignedMmaTile))
       continue;
     for (const Workers& workers :
          workers_of(machine, product, roofline_options(tile, product.math), schedule, tile.threads() / 128)) {
-      list.push_back({.tile = index,
-                      .aligned = aligned,
-                      .workers = workers.count,
-                      // In a large product, a narrow raster keeps the rows in the cache while the columns pass.
-                      .raster = r.direction != Direction::dw && r.extent.rows >= 16384 ? 4 : 16,
-                      .seconds = workers.seconds,
-                      .partial_bytes = workers.partial_bytes});
+      list.push_back(
+          {.tile = index,
+           .aligned = aligned,
+           .workers = workers.count,
+           // In a large product, a narrow raster keeps the rows in the cache while the columns pass.
+           .raster = r.direction != Direction::dw && r.extent.rows >= 16384 ? 4 : 16,
+           .seconds = workers.seconds,
+           .partial_bytes = workers.partial_bytes});
     }
   }
   return list;

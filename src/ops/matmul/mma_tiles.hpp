@@ -23,10 +23,6 @@ inline constexpr MmaTile kMmaTiles[] = {
     {128, 256, 64, 64, 64, 4, 1},  {128, 128, 64, 64, 64, 3, 2},  {64, 64, 32, 32, 64, 3, 4},
     {128, 256, 64, 64, 128, 3, 1}, {128, 128, 64, 64, 128, 3, 2}, {64, 64, 32, 32, 128, 3, 3},
     {64, 256, 64, 64, 64, 3, 2},   {64, 128, 32, 64, 64, 4, 2},   {128, 64, 64, 32, 64, 4, 2},
-#ifdef WW_EXPERIMENT
-    {128, 256, 64, 64, 64, 8, 1},  {128, 256, 64, 64, 128, 4, 1}, {256, 128, 64, 64, 64, 6, 1},
-    {256, 128, 64, 64, 128, 4, 1},
-#endif
 };
 inline constexpr int kMmaTileCount = static_cast<int>(std::size(kMmaTiles));
 inline constexpr int kUnalignedMmaTile = 1;  // has the kernels that load factors element by element

@@ -15,7 +15,8 @@ struct Workers {
   std::size_t partial_bytes = 0;  // workspace for partial sums of tiles whose depth is cut
 };
 
-// groups: of 128 threads of a block. Each has a flag if depths are cut. Empty if the product has too many tiles.
+// groups: of 128 threads of a block. Each has a flag if depths are cut. Empty if the product has too many
+// tiles.
 std::vector<Workers> workers_of(const roofline::Machine& machine, const roofline::Product& product,
                                 const roofline::Options& options, Schedule schedule, int groups);
 

@@ -35,11 +35,8 @@ void run(const Context& context, const Factor<T>& a, const Factor<T>& b, const R
   const auto walk = [&]<class Walk>() {
     const auto with = [&]<int tile, bool aligned>() {
       if (selection.tile != tile || selection.aligned != aligned) return;
-#ifdef WW_EXPERIMENT
-      if constexpr (std::is_same_v<T, __nv_bfloat16> && (a_transposed || sizeof(Out) == 2) && aligned)
-#endif
-        launch<Kernel<tile, T, Out, a_transposed, b_transposed, aligned, Walk>>(p, selection,
-                                                                                context.stream().get(), what);
+      launch<Kernel<tile, T, Out, a_transposed, b_transposed, aligned, Walk>>(p, selection,
+                                                                              context.stream().get(), what);
     };
     [&]<int... tiles>(std::integer_sequence<int, tiles...>) {
       (with.template operator()<tiles, true>(), ...);
