@@ -1,49 +1,38 @@
 #include "comm/nccl_library.hpp"
 
-#include <dlfcn.h>
 #include <fmt/format.h>
 
 #include <cstdlib>
 #include <string>
 
 #include "core/error.hpp"
+#include "runtime/shared_library.hpp"
 
 namespace warpwright::nccl {
 namespace {
 
-constexpr const char* kName = "libnccl.so.2";
+SharedLibrary load() {
+  // Sends and receives need no multicast, and setting it up fails in some containers.
+  ::setenv("NCCL_NVLS_ENABLE", "0", 0);
+  return SharedLibrary{"libnccl.so.2"};
+}
 
 struct Loaded {
+  SharedLibrary file = load();
   Library library{};
-  std::string reason;  // why the library is not loaded, or ""
 
   Loaded() {
-    // Sends and receives need no multicast, and setting it up fails in some containers.
-    ::setenv("NCCL_NVLS_ENABLE", "0", 0);
-    // The file is never closed: a library that has launched kernels cannot be unloaded safely.
-    void* file = dlopen(kName, RTLD_NOW | RTLD_LOCAL);
-    if (!file) {
-      reason = fmt::format("{} is not found", kName);
-      return;
-    }
-    find(file, "ncclGetUniqueId", library.unique_id);
-    find(file, "ncclCommInitRank", library.init);
-    find(file, "ncclCommDestroy", library.destroy);
-    find(file, "ncclCommAbort", library.abort);
-    find(file, "ncclCommGetAsyncError", library.asynchronous_error);
-    find(file, "ncclGetErrorString", library.error_string);
-    find(file, "ncclGetLastError", library.last_error);
-    find(file, "ncclGroupStart", library.group_start);
-    find(file, "ncclGroupEnd", library.group_end);
-    find(file, "ncclSend", library.send);
-    find(file, "ncclRecv", library.receive);
-  }
-
- private:
-  template <class Function>
-  void find(void* file, const char* name, Function& function) {
-    function = reinterpret_cast<Function>(dlsym(file, name));
-    if (!function && reason.empty()) reason = fmt::format("{} has no {}", kName, name);
+    file.find("ncclGetUniqueId", library.unique_id);
+    file.find("ncclCommInitRank", library.init);
+    file.find("ncclCommDestroy", library.destroy);
+    file.find("ncclCommAbort", library.abort);
+    file.find("ncclCommGetAsyncError", library.asynchronous_error);
+    file.find("ncclGetErrorString", library.error_string);
+    file.find("ncclGetLastError", library.last_error);
+    file.find("ncclGroupStart", library.group_start);
+    file.find("ncclGroupEnd", library.group_end);
+    file.find("ncclSend", library.send);
+    file.find("ncclRecv", library.receive);
   }
 };
 
@@ -51,9 +40,9 @@ struct Loaded {
 
 const Library& library() {
   static const Loaded once;
-  if (!once.reason.empty()) {
+  if (const std::string& reason = once.file.reason(); !reason.empty()) {
     throw Error(
-        once.reason, "NCCL",
+        reason, "NCCL",
         "install NCCL (Debian and Ubuntu: libnccl2; or the Python package nvidia-nccl-cu13) and see that "
         "its folder is in LD_LIBRARY_PATH");
   }

@@ -1064,10 +1064,10 @@ TEST(Matmul, TilesOfMmaSyncFitTheGpusWithEnoughSharedMemory) {
   EXPECT_EQ(tiles_that_fit(gpu_of_capability_8(6, 82, 100 << 10)), small);
   EXPECT_EQ(tiles_that_fit(gpu_of_capability_8(9, 128, 100 << 10)), small);
   EXPECT_EQ(tiles_that_fit(gpu_of_capability_8(0, 108, 164 << 10)),
-            " 128x256/64 128x128/64 64x64/64 128x256/128 64x64/128 64x256/64 64x128/64 128x64/64");
+            " 128x256/128 64x64/128 128x256/64 128x128/64 64x64/64 64x256/64 64x128/64 128x64/64");
   EXPECT_EQ(
       tiles_that_fit(a_hopper()),
-      " 128x256/64 128x128/64 64x64/64 128x256/128 128x128/128 64x64/128 64x256/64 64x128/64 128x64/64");
+      " 128x256/128 128x128/128 64x64/128 128x256/64 128x128/64 64x64/64 64x256/64 64x128/64 128x64/64");
 }
 
 // 133 tiles of 128 × 256 on 132 multiprocessors: two waves, or one and equal shares of the rest.

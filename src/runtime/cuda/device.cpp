@@ -1,5 +1,4 @@
 #include <cuda_runtime.h>
-#include <dlfcn.h>
 #include <fmt/format.h>
 
 #include <string>
@@ -7,6 +6,7 @@
 #include "core/error.hpp"
 #include "runtime/cuda/backend.hpp"
 #include "runtime/cuda/check.hpp"
+#include "runtime/shared_library.hpp"
 
 namespace warpwright::cuda {
 namespace {
@@ -82,18 +82,18 @@ DeviceInfo device_info(int index) {
 
 // NVML comes with the driver, so it is loaded at run time, and its three functions are declared here.
 std::string driver_version() {
-  void* library = dlopen("libnvidia-ml.so.1", RTLD_NOW | RTLD_LOCAL);
-  if (!library) return "";
-  const auto start = reinterpret_cast<int (*)()>(dlsym(library, "nvmlInit_v2"));
-  const auto stop = reinterpret_cast<int (*)()>(dlsym(library, "nvmlShutdown"));
-  const auto version =
-      reinterpret_cast<int (*)(char*, unsigned)>(dlsym(library, "nvmlSystemGetDriverVersion"));
+  SharedLibrary nvml{"libnvidia-ml.so.1"};
+  int (*start)() = nullptr;
+  int (*stop)() = nullptr;
+  int (*driver)(char*, unsigned) = nullptr;
+  nvml.find("nvmlInit_v2", start);
+  nvml.find("nvmlShutdown", stop);
+  nvml.find("nvmlSystemGetDriverVersion", driver);
   char text[80] = "";
-  if (start && stop && version && start() == 0) {
-    if (version(text, sizeof text) != 0) text[0] = '\0';
+  if (nvml.reason().empty() && start() == 0) {
+    if (driver(text, sizeof text) != 0) text[0] = '\0';
     stop();
   }
-  dlclose(library);
   return text;
 }
 

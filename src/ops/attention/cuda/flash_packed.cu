@@ -80,24 +80,39 @@ double packed_cost(const AttentionForwardProblem& p, const DeviceInfo& device) {
   return 10 * rounds * blocks > 13 * tiles ? -2 : 1;
 }
 
+// What the blocks of the kernel take. Runs and tiles give different bits for texts that a run leaves to
+// single warps. Few and many tiles give different bits for texts whose keys belong to more than one group.
+enum class Pieces { runs, few_tiles, tiles };
+
+Pieces pieces_of(const AttentionForwardProblem& p, const DeviceInfo& device) {
+  const bool wide = p.HS == 64;
+  if (p.batch_invariant || std::max(p.Nq, p.Nk) < (wide ? 32 : 48) * p.sequences) return Pieces::runs;
+  const std::int64_t tiles = (p.Nq / sm90::kBox + p.sequences) * p.NH;
+  return wide && tiles <= device.gpu.multiprocessors ? Pieces::few_tiles : Pieces::tiles;
+}
+
+std::string packed_configuration(const AttentionForwardProblem& p, const DeviceInfo& device) {
+  switch (pieces_of(p, device)) {
+    case Pieces::runs:
+      return "runs of 64 rows";
+    case Pieces::few_tiles:
+      return "tiles of 64 queries, three groups for each";
+    default:
+      return "tiles of 64 queries";
+  }
+}
+
 void flash_packed_forward(const Context& context, const AttentionForward& a) {
   using namespace sm90;
   const ForwardMaps maps{map_of_packed(a.q), map_of_packed(a.k), map_of_packed(a.v), ForwardParameters(a),
                          nullptr};
-  // Runs are used if a text has fewer tokens than this on average, otherwise tiles. Runs and tiles give
-  // different bits for texts that a run leaves to single warps. Few and many tiles give different bits for
-  // texts whose keys belong to more than one group.
-  const bool wide = a.q.shape[2] == 64;
   const Sequences& sequences = maps.p.sequences;
-  const bool runs = a.batch_invariant ||
-                    std::max(sequences.Nq, sequences.Nk) < std::int64_t{wide ? 32 : 48} * sequences.count;
-  const bool few = !runs && sequences.blocks(sequences.Nq, kBox) <=
-                                static_cast<unsigned>(context.device().gpu.multiprocessors);
+  const Pieces pieces = pieces_of(a.problem(), context.device());
   const auto run_shape = [&]<class S>() {
-    const unsigned pieces =
+    const unsigned count =
         S::kPacked ? runs_of<S>(sequences)
                    : sequences.blocks(sequences.Nq, S::kRows) / sequences.heads * head_tiles_of<S>(sequences);
-    const unsigned blocks = resident(context, pieces, S::kResident);
+    const unsigned blocks = resident(context, count, S::kResident);
     if (blocks == 0) return;
     gpu::allow_shared(forward_sm90<S>, S::kShared);
     gpu::launch_overlapped(context, forward_sm90<S>, blocks, S::kThreads, S::kShared,
@@ -105,11 +120,12 @@ void flash_packed_forward(const Context& context, const AttentionForward& a) {
   };
   const auto run = [&]<class T, int kHeadSize>() {
     if constexpr (kHeadSize == 64) {
-      if (few) return run_shape.template operator()<FewTilesShape<T>>();
+      if (pieces == Pieces::few_tiles) return run_shape.template operator()<FewTilesShape<T>>();
     }
-    runs ? run_shape.template operator()<PackedShape<T, kHeadSize, true>>()
-         : run_shape.template operator()<PackedShape<T, kHeadSize, false>>();
+    pieces == Pieces::runs ? run_shape.template operator()<PackedShape<T, kHeadSize, true>>()
+                           : run_shape.template operator()<PackedShape<T, kHeadSize, false>>();
   };
+  const bool wide = a.q.shape[2] == 64;
   if (a.q.dtype == DType::bf16) {
     wide ? run.template operator()<__nv_bfloat16, 64>() : run.template operator()<__nv_bfloat16, 32>();
   } else {
@@ -127,6 +143,7 @@ WARPWRIGHT_KERNEL(AttentionForward, "cuda.flash_packed"_kernel) = {
     .dtypes = k16Bits,
     .run = attention::cuda::flash_packed_forward,
     .refuse = attention::cuda::refuse_packed,
-    .cost = attention::cuda::packed_cost};
+    .cost = attention::cuda::packed_cost,
+    .configuration = attention::cuda::packed_configuration};
 
 }  // namespace warpwright::ops

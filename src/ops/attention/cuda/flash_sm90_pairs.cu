@@ -72,11 +72,13 @@ std::size_t forward_workspace(const AttentionForwardProblem&, const DeviceInfo&)
 
 // True if sequences are long enough for tiles of 256 queries. There is no shared memory for both a bias and a
 // mask of such tiles.
-bool takes_long_tiles(const AttentionForward& a) {
+bool takes_long_tiles(const AttentionForwardProblem& p) {
   constexpr std::int64_t kMiddle = 384;
-  const std::int64_t sequences = a.cu_seqlens_q.shape[0] - 1;
-  return !a.batch_invariant && !(a.bias && a.visible) &&
-         std::max(a.q.shape[0], a.k.shape[0]) > kMiddle * sequences;
+  return p.HS == 64 && !p.batch_invariant && !(p.bias && p.visible) && !shorter_than(p, kMiddle);
+}
+
+std::string pairs_configuration(const AttentionForwardProblem& p, const DeviceInfo&) {
+  return "tiles of " + std::to_string(takes_long_tiles(p) ? 256 : p.HS == 128 ? 128 : 64) + " queries";
 }
 
 void flash_sm90_pairs_forward(const Context& context, const AttentionForward& a) {
@@ -103,8 +105,8 @@ void flash_sm90_pairs_forward(const Context& context, const AttentionForward& a)
     const std::int64_t HS = a.q.shape[2];
     if (HS == 32) return run_shape.template operator()<PairShape<T, 32, false>>();
     if (HS == 128) return run_shape.template operator()<PairShape<T, 128, false>>();
-    takes_long_tiles(a) ? run_shape.template operator()<PairShape<T, 64, true>>()
-                        : run_shape.template operator()<PairShape<T, 64, false>>();
+    takes_long_tiles(a.problem()) ? run_shape.template operator()<PairShape<T, 64, true>>()
+                                  : run_shape.template operator()<PairShape<T, 64, false>>();
   };
   a.q.dtype == DType::bf16 ? run.template operator()<__nv_bfloat16>() : run.template operator()<__half>();
 }
@@ -119,6 +121,7 @@ WARPWRIGHT_KERNEL(AttentionForward, "cuda.flash_sm90_pairs"_kernel) = {
     .dtypes = k16Bits,
     .run = attention::cuda::flash_sm90_pairs_forward,
     .refuse = attention::cuda::refuse_forward,
-    .workspace = attention::cuda::forward_workspace};
+    .workspace = attention::cuda::forward_workspace,
+    .configuration = attention::cuda::pairs_configuration};
 
 }  // namespace warpwright::ops

@@ -1,14 +1,12 @@
-#include <dlfcn.h>
 #include <fmt/format.h>
 
 #include "core/error.hpp"
 #include "ops/matmul/cuda/cublaslt.hpp"
+#include "runtime/shared_library.hpp"
 
 namespace warpwright::ops::matmul::cublaslt {
 namespace {
 
-constexpr const char* kNames[] = {"libcublasLt.so.13", "libcublasLt.so.12",
-                                  "/usr/local/cuda/lib64/libcublasLt.so"};
 constexpr std::string_view kRemedy =
     "install libcublas (of the CUDA toolkit, or the Python package nvidia-cublas) and see that its folder is "
     "in LD_LIBRARY_PATH";
@@ -16,47 +14,31 @@ constexpr std::string_view kRemedy =
 bool ending = false;
 
 struct Loaded {
+  SharedLibrary file{"libcublasLt.so.13", "libcublasLt.so.12", "/usr/local/cuda/lib64/libcublasLt.so"};
   Library library{};
-  std::string reason;  // why the library is not loaded, or ""
 
   Loaded() {
-    void* file = nullptr;
-    for (const char* name : kNames) {
-      if (!file) file = dlopen(name, RTLD_NOW | RTLD_LOCAL);
-    }
-    if (!file) {
-      reason = fmt::format("{} is not found", kNames[0]);
-      return;
-    }
-    // The file is never closed: a library that has launched kernels cannot be unloaded safely.
-    find(file, "cublasLtCreate", library.create);
-    find(file, "cublasLtDestroy", library.destroy);
-    find(file, "cublasLtGetStatusString", library.status_string);
-    find(file, "cublasLtGetVersion", library.version);
-    find(file, "cublasLtMatmul", library.matmul);
-    find(file, "cublasLtMatmulAlgoGetHeuristic", library.heuristic);
-    find(file, "cublasLtMatmulAlgoConfigGetAttribute", library.algorithm_attribute);
-    find(file, "cublasLtMatmulDescCreate", library.create_description);
-    find(file, "cublasLtMatmulDescDestroy", library.destroy_description);
-    find(file, "cublasLtMatmulDescSetAttribute", library.set_description);
-    find(file, "cublasLtMatrixLayoutCreate", library.create_layout);
-    find(file, "cublasLtMatrixLayoutDestroy", library.destroy_layout);
-    find(file, "cublasLtMatrixLayoutSetAttribute", library.set_layout);
-    find(file, "cublasLtMatmulPreferenceCreate", library.create_preference);
-    find(file, "cublasLtMatmulPreferenceDestroy", library.destroy_preference);
-    find(file, "cublasLtMatmulPreferenceSetAttribute", library.set_preference);
+    file.find("cublasLtCreate", library.create);
+    file.find("cublasLtDestroy", library.destroy);
+    file.find("cublasLtGetStatusString", library.status_string);
+    file.find("cublasLtGetVersion", library.version);
+    file.find("cublasLtMatmul", library.matmul);
+    file.find("cublasLtMatmulAlgoGetHeuristic", library.heuristic);
+    file.find("cublasLtMatmulAlgoConfigGetAttribute", library.algorithm_attribute);
+    file.find("cublasLtMatmulDescCreate", library.create_description);
+    file.find("cublasLtMatmulDescDestroy", library.destroy_description);
+    file.find("cublasLtMatmulDescSetAttribute", library.set_description);
+    file.find("cublasLtMatrixLayoutCreate", library.create_layout);
+    file.find("cublasLtMatrixLayoutDestroy", library.destroy_layout);
+    file.find("cublasLtMatrixLayoutSetAttribute", library.set_layout);
+    file.find("cublasLtMatmulPreferenceCreate", library.create_preference);
+    file.find("cublasLtMatmulPreferenceDestroy", library.destroy_preference);
+    file.find("cublasLtMatmulPreferenceSetAttribute", library.set_preference);
   }
   // This object is constructed after the library's own statics, so it is destroyed just before them.
   ~Loaded() { ending = true; }
   Loaded(const Loaded&) = delete;
   Loaded& operator=(const Loaded&) = delete;
-
- private:
-  template <class Function>
-  void find(void* file, const char* name, Function& function) {
-    function = reinterpret_cast<Function>(dlsym(file, name));
-    if (!function && reason.empty()) reason = fmt::format("libcublasLt has no {}", name);
-  }
 };
 
 const Loaded& loaded() {
@@ -67,13 +49,15 @@ const Loaded& loaded() {
 }  // namespace
 
 const Library& library() {
-  if (!loaded().reason.empty()) throw Error(loaded().reason, "cuBLASLt", std::string(kRemedy));
+  if (const std::string& reason = loaded().file.reason(); !reason.empty()) {
+    throw Error(reason, "cuBLASLt", std::string(kRemedy));
+  }
   return loaded().library;
 }
 
 const std::string& reason_for_absence() {
   static const std::string reason =
-      loaded().reason.empty() ? "" : fmt::format("{} ({})", loaded().reason, kRemedy);
+      loaded().file.reason().empty() ? "" : fmt::format("{} ({})", loaded().file.reason(), kRemedy);
   return reason;
 }
 

@@ -6,9 +6,9 @@
 namespace warpwright::ops::attention::cuda {
 namespace sm90 {
 
-// Stages of tiles between the copying warp and the groups. Each warp of a group frees a stage. If all threads
-// of a group read it, not only products, each thread frees it: sanitizers do not see that the threads of a
-// warp come before the one that arrives for them.
+// Stages of tiles between the copying warp and the groups. `freeing` is the number of arrivals that free a
+// stage: one for each warp of a group, or in the backward one for each thread. Its threads read the stage
+// themselves, and sanitizers do not see that the threads of a warp come before the one that arrives for them.
 template <int kStages>
 struct Ring {
   Barrier full[kStages], empty[kStages];
