@@ -3,6 +3,7 @@
 
 #include <limits>
 #include <random>
+#include <tuple>
 
 #include "ops/matmul/cases.hpp"
 #include "ops/matmul/cuda/wgmma.hpp"
@@ -764,34 +765,38 @@ TEST(Matmul, AForcedConfigurationIsSelected) {
 
 // Sides at and around the tiles, rows that cannot be copied 16 bytes at a time, and depths of one to many
 // slabs.
-TEST(Matmul, OnCudaEveryKernelOnMmaSyncMatchesTheReference) {
+// Every kernel on mma.sync, whatever the selector would choose. The parameters share the work among
+// processes.
+constexpr matmul::Case kMmaCases[] = {
+    {1, 8, 8, 0}, {131, 200, 264, 0}, {257, 513, 65, 1}, {264, 264, 1032, 8}, {700, 392, 72, 0}};
+
+class MmaSync : public ::testing::TestWithParam<std::tuple<std::size_t, DType>> {};
+
+TEST_P(MmaSync, OnCudaEveryKernelMatchesTheReference) {
   if (cuda_device_count() == 0) GTEST_SKIP() << "needs an NVIDIA GPU";
-  for (const matmul::Case& c : {matmul::Case{1, 8, 8, 0},
-                                {131, 200, 264, 0},
-                                {257, 513, 65, 1},
-                                {264, 264, 1032, 8},
-                                {700, 392, 72, 0}}) {
-    for (const DType dtype : {DType::bf16, DType::f16, DType::f32}) {
-      const bool tf32 = dtype == DType::f32;
-      check_mma_selections(
-          matmul_forward_op(),
-          [&](Fixture& f) { return matmul::make_forward(c, dtype, true, Activation::none, f); },
-          static_cast<double>(c.K), tf32);
-      check_mma_selections(
-          matmul_forward_op(),
-          [&](Fixture& f) {
-            return matmul::make_forward(c, dtype, true, Activation::none, f, {true, 0.5f, true});
-          },
-          static_cast<double>(c.K), tf32);
-      check_mma_selections(
-          matmul_dx_op(), [&](Fixture& f) { return matmul::make_dx(c, dtype, Activation::none, f); },
-          static_cast<double>(c.N), tf32);
-      check_mma_selections(
-          matmul_dw_op(), [&](Fixture& f) { return matmul::make_dw(c, dtype, true, Store::add, f); },
-          static_cast<double>(c.M), tf32);
-    }
-  }
+  const matmul::Case& c = kMmaCases[std::get<0>(GetParam())];
+  const DType dtype = std::get<1>(GetParam());
+  const bool tf32 = dtype == DType::f32;
+  check_mma_selections(
+      matmul_forward_op(),
+      [&](Fixture& f) { return matmul::make_forward(c, dtype, true, Activation::none, f); },
+      static_cast<double>(c.K), tf32);
+  check_mma_selections(
+      matmul_forward_op(),
+      [&](Fixture& f) {
+        return matmul::make_forward(c, dtype, true, Activation::none, f, {true, 0.5f, true});
+      },
+      static_cast<double>(c.K), tf32);
+  check_mma_selections(
+      matmul_dx_op(), [&](Fixture& f) { return matmul::make_dx(c, dtype, Activation::none, f); },
+      static_cast<double>(c.N), tf32);
+  check_mma_selections(
+      matmul_dw_op(), [&](Fixture& f) { return matmul::make_dw(c, dtype, true, Store::add, f); },
+      static_cast<double>(c.M), tf32);
 }
+INSTANTIATE_TEST_SUITE_P(Matmul, MmaSync,
+                         ::testing::Combine(::testing::Range(std::size_t{0}, std::size(kMmaCases)),
+                                            ::testing::Values(DType::bf16, DType::f16, DType::f32)));
 
 TEST(Matmul, OnCudaGroupsMakeOneTileAfterTheOther) {
   if (cuda_device_count() == 0) GTEST_SKIP() << "needs an NVIDIA GPU";

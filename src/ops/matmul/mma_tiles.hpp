@@ -18,9 +18,7 @@ struct MmaTile {
   // The most that a thread can have if all blocks fit.
   constexpr int registers() const { return std::min(65536 / (threads() * blocks) / 8 * 8, 255); }
 };
-// In bf16, 128 bytes are 64 terms: the first is 128 × 256 × 64 with warps of 64 × 64 × 64, and so on. Of two
-// tiles that promise the same time, the first is taken. Thick slabs come first because they need half as many
-// barriers.
+// In bf16, 128 bytes are 64 terms: the first is 128 × 256 × 64 with warps of 64 × 64 × 64, and so on.
 inline constexpr MmaTile kMmaTiles[] = {
     {128, 256, 64, 64, 128, 3, 1}, {128, 128, 64, 64, 128, 3, 2}, {64, 64, 32, 32, 128, 3, 3},
     {128, 256, 64, 64, 64, 4, 1},  {128, 128, 64, 64, 64, 3, 2},  {64, 64, 32, 32, 64, 3, 4},
