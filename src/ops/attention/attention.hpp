@@ -49,8 +49,9 @@ struct AttentionForwardProblem {
   Mask mask = Mask::causal;
   bool lse = false;
   bool bias = false, visible = false, batch_invariant = false;
-  bool bias_each = false;      // each sequence has a bias of its own
-  bool pairs_aligned = true;   // rows of bias and visible begin at multiples of 16 bytes
+  bool bias_each = false;                           // each sequence has a bias of its own
+  std::int64_t visible_rows = 0, visible_cols = 0;  // Lq and Lk of a mask
+  bool pairs_aligned = true;                        // rows of bias and visible begin at multiples of 16 bytes
   bool pairs_distinct = true;  // bias and visible have elements, in rows with positive strides
   std::int64_t max_seqlen = 0;
   bool positive_scale = true;

@@ -119,6 +119,8 @@ AttentionForwardProblem AttentionForward::problem() const {
           .visible = static_cast<bool>(visible),
           .batch_invariant = batch_invariant,
           .bias_each = bias && bias_each,
+          .visible_rows = visible ? visible.shape[1] : 0,
+          .visible_cols = visible ? visible.shape[2] : 0,
           .pairs_aligned = rows_are_aligned(bias) && rows_are_aligned(visible),
           .pairs_distinct = rows_are_distinct(bias) && rows_are_distinct(visible),
           .max_seqlen = max_seqlen,

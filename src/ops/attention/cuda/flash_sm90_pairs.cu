@@ -1,9 +1,9 @@
 // Attention forward in bf16 and fp16 on Hopper, with a bias, a mask for each sequence, or both. FLOPs: 4 per
 // visible pair and head element.
 //
-// The tiles are those of flash_sm90 and flash_packed, with blocks of 64 keys. The boxes of the bias and of
-// the mask come with the keys. They pass from the second-level cache to shared memory once for each tile of
-// queries and each head: 2 bytes for a pair's bias, 1 byte for its mask.
+// The tiles are those of flash_sm90 and flash_packed, with blocks of 64 keys. The boxes of the bias come with
+// the keys: they pass from the second-level cache to shared memory once for each tile of queries and each
+// head. A bit for each pair of the mask passes to registers.
 #include "ops/attention/cuda/sm90/forward.cuh"
 
 namespace warpwright::ops::attention::cuda {
@@ -27,21 +27,22 @@ struct PairShape {
   using KeyTile = Slabs<kKeys, kHeads * kHeadSize>;
   struct Channels {
     Jobs jobs;
-    Ring<kStages> keys, values, pairs;
+    Ring<kStages> keys, values, bias;
   };
   static constexpr std::size_t kMostChannels = 1024;
-  static constexpr std::size_t kPairsBegin =
+  static constexpr std::size_t kBiasBegin =
       kPlaces * QueryTile::kBytes + 2 * kStages * KeyTile::kBytes + kMostChannels;
   static_assert(sizeof(Channels) <= kMostChannels);
-  static std::size_t shared_bytes(bool bias, bool visible) {
-    return 1024 + kPairsBegin + kStages * PairTiles<PairShape>::stage_bytes(bias, visible);
+  static std::size_t shared_bytes(bool bias) {
+    return 1024 + kBiasBegin + (bias ? kStages * BiasTiles<PairShape>::kStageBytes : 0);
   }
 };
 
-// Maps boxes of kBox rows and 64 columns of a bias or a mask. An axis that is missing, or shared by a stride
-// of 0, has one element.
-inline CUtensorMap map_of_pairs(const Tensor& t, const PairPlaces& places) {
+// Maps boxes of kBox rows and 64 columns of a bias. An axis that is missing, or shared by a stride of 0, has
+// one element.
+inline CUtensorMap map_of_bias(const Tensor& t) {
   if (!t) return {};
+  const PairPlaces places = places_of_bias(t);
   const auto axis = [&](std::int64_t stride, int from_last) {
     return stride == 0 ? std::int64_t{1} : t.shape[t.shape.rank() - from_last];
   };
@@ -50,6 +51,52 @@ inline CUtensorMap map_of_pairs(const Tensor& t, const PairPlaces& places) {
                       {places.Lk, places.Lq, axis(places.head, 3), axis(places.sequence, t.shape.rank())},
                       {places.row, stride_of(places.head), stride_of(places.sequence)}, {64, kBox, 1, 1},
                       64 * static_cast<int>(size_of(t.dtype)));
+}
+
+// Bit i tells whether byte i is not 0.
+__device__ inline std::uint32_t bits_of(const uint4& bytes) {
+  const auto of_four = [](std::uint32_t four) {
+    const std::uint32_t high = (((four & 0x7f7f7f7f) + 0x7f7f7f7f) | four) & 0x80808080;  // of each byte
+    return (high >> 7) * 0x10204080 >> 28;
+  };
+  return of_four(bytes.x) | of_four(bytes.y) << 4 | of_four(bytes.z) << 8 | of_four(bytes.w) << 12;
+}
+
+// A block makes the words of one tile. Two threads read a row of the tile, 32 keys each. Rows begin at
+// multiples of 16 bytes.
+__global__ void __launch_bounds__(kGroupThreads) pack_mask(const PairTensor visible, const MaskWords words) {
+  gpu::let_next_kernel_begin();
+  gpu::wait_for_kernels_before();
+  const Lane lane;
+  const int key_tile = static_cast<int>(blockIdx.x % words.key_tiles);
+  const int query_tile = static_cast<int>(blockIdx.x / words.key_tiles % words.query_tiles);
+  const std::int64_t sequence = blockIdx.x / words.key_tiles / words.query_tiles;
+  const PairPlaces& places = visible.places;
+  const int query = query_tile * kBox + lane.thread / 2, first = key_tile * kBox + lane.thread % 2 * 32;
+  const auto* row = reinterpret_cast<const std::uint8_t*>(visible.data) + places.at(sequence, 0, query, 0);
+  std::uint32_t seen = ~0u;
+  for (int key = first; query < places.Lq && key < min(first + 32, static_cast<int>(places.Lk)); key += 16) {
+    std::uint32_t bits = 0xffff;
+    if (key + 16 <= places.Lk) {
+      bits = bits_of(*reinterpret_cast<const uint4*>(row + key));
+    } else {
+      for (int i = 0; key + i < places.Lk; ++i) bits &= row[key + i] != 0 ? ~0u : ~(1u << i);
+    }
+    seen &= ~((~bits & 0xffff) << (key - first));
+  }
+  // The two rows of a thread's scores are in its own warp's hands.
+  std::uint32_t word = 0;
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    const int reader = lane.thread % 32 / 4 * 2 + r * 16;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const std::uint32_t mine = __shfl_sync(~0u, seen, reader + half) >> lane.column();
+#pragma unroll
+      for (int i = 0; i < 4; ++i) word |= (mine >> 8 * i & 3) << (16 * half + 4 * i + 2 * r);
+    }
+  }
+  words.data[words.at(sequence, query_tile, key_tile) + lane.thread] = word;
 }
 
 }  // namespace sm90
@@ -66,15 +113,32 @@ Refusal refuse_forward(const AttentionForwardProblem& p, const DeviceInfo&) {
   return refuse_boxes(without);
 }
 
-std::size_t forward_workspace(const AttentionForwardProblem&, const DeviceInfo&) {
-  return sm90::kCounterBytes;
+int tiles_of(std::int64_t rows) {
+  return static_cast<int>((rows + sm90::kBox - 1) / sm90::kBox);
 }
 
-// True if sequences are long enough for tiles of 256 queries. There is no shared memory for both a bias and a
-// mask of such tiles.
+std::size_t forward_workspace(const AttentionForwardProblem& p, const DeviceInfo&) {
+  const sm90::MaskWords words{nullptr, tiles_of(p.visible_rows), tiles_of(p.visible_cols)};
+  return sm90::kCounterBytes + sizeof(std::uint32_t) * static_cast<std::size_t>(words.at(p.sequences, 0, 0));
+}
+
+// The words of the mask, in the scratch behind the counters.
+sm90::MaskWords packed_mask(const Context& context, const AttentionForward& a) {
+  if (!a.visible) return {};
+  const sm90::MaskWords words{
+      reinterpret_cast<std::uint32_t*>(static_cast<std::byte*>(context.scratch()) + sm90::kCounterBytes),
+      tiles_of(a.visible.shape[1]), tiles_of(a.visible.shape[2])};
+  const std::int64_t tiles = words.at(a.visible.shape[0], 0, 0) / sm90::kGroupThreads;
+  gpu::launch_overlapped(context, sm90::pack_mask, static_cast<unsigned>(tiles), sm90::kGroupThreads, 0,
+                         "attention.forward cuda.flash_sm90_pairs, mask",
+                         PairTensor(a.visible, places_of_visible(a.visible)), words);
+  return words;
+}
+
+// True if sequences are long enough for tiles of 256 queries.
 bool takes_long_tiles(const AttentionForwardProblem& p) {
   constexpr std::int64_t kMiddle = 384;
-  return p.HS == 64 && !p.batch_invariant && !(p.bias && p.visible) && !shorter_than(p, kMiddle);
+  return p.HS == 64 && !p.batch_invariant && !shorter_than(p, kMiddle);
 }
 
 std::string pairs_configuration(const AttentionForwardProblem& p, const DeviceInfo&) {
@@ -88,15 +152,15 @@ void flash_sm90_pairs_forward(const Context& context, const AttentionForward& a)
                          map_of_packed(a.v),
                          ForwardParameters(a),
                          a.mask == Mask::causal ? counters(context, context.scratch()) : nullptr,
-                         map_of_pairs(a.bias, places_of_bias(a.bias)),
-                         map_of_pairs(a.visible, places_of_visible(a.visible))};
+                         map_of_bias(a.bias),
+                         packed_mask(context, a)};
   const auto run_shape = [&]<class S>() {
     const Sequences& sequences = maps.p.sequences;
     const unsigned tiles =
         sequences.blocks(sequences.Nq, S::kRows) / sequences.heads * head_tiles_of<S>(sequences);
     const unsigned blocks = resident(context, tiles, S::kResident);
     if (blocks == 0) return;
-    const std::size_t shared = S::shared_bytes(static_cast<bool>(a.bias), static_cast<bool>(a.visible));
+    const std::size_t shared = S::shared_bytes(static_cast<bool>(a.bias));
     gpu::allow_shared(forward_sm90<S>, shared);
     gpu::launch_overlapped(context, forward_sm90<S>, blocks, S::kThreads, shared,
                            "attention.forward cuda.flash_sm90_pairs", maps);

@@ -50,6 +50,7 @@ struct ForwardGroup {
   using S = SizesT;
   static constexpr int kShareBytes = S::kKeys * 128;  // from one share's rows in a slab to the next share's
   const ForwardParameters& p;
+  const MaskWords& mask;
   const ForwardMemory<S>& memory;
   Lane lane;
   bool causal = p.sequences.causal;
@@ -73,9 +74,11 @@ struct ForwardGroup {
     wait(keys.full + cursor.stage, cursor.phase);
     release(keys.empty + cursor.stage, lane);
     if constexpr (S::kPairs) {
-      auto& pairs = memory.channels.pairs;
-      wait(pairs.full + cursor.stage, cursor.phase);
-      release(pairs.empty + cursor.stage, lane);
+      if (p.bias.data) {
+        auto& bias = memory.channels.bias;
+        wait(bias.full + cursor.stage, cursor.phase);
+        release(bias.empty + cursor.stage, lane);
+      }
     }
     wait(values.full + cursor.stage, cursor.phase);
     release(values.empty + cursor.stage, lane);
@@ -99,6 +102,7 @@ struct SeenBlocks {
   int first;   // the group's first query
   int common;  // keys that all of them see
   int key;
+  std::uint32_t word = 0;  // of the mask, for the block at `key`; loaded a block ahead
 
   __device__ void multiply_keys() {
     const int stage = group.cursor.stage;
@@ -114,13 +118,22 @@ struct SeenBlocks {
     add_product<T, kHeadSize, kKeys>(o, factor, group.v_tiles + stage * described(kKeyBytes));
     commit_products();
   }
+  __device__ std::uint32_t mask_word(int from_key) const {
+    return group.mask.of(tile.sequence, first, from_key, group.lane.thread);
+  }
   // Applies the bias and the mask of this block.
   __device__ void change_by_pairs() {
-    auto& pairs = group.memory.channels.pairs;
-    const int stage = group.cursor.stage;
-    wait(pairs.full + stage, group.cursor.phase);
-    PairTiles<S>(group.p, group.memory.pairs, stage).change(s, group.row_group, group.side, group.lane);
-    release(pairs.empty + stage, group.lane);
+    if (group.p.bias.data) {
+      auto& bias = group.memory.channels.bias;
+      const int stage = group.cursor.stage;
+      wait(bias.full + stage, group.cursor.phase);
+      BiasTiles<S>(group.p, group.memory.bias, stage).add_to(s, group.row_group, group.side, group.lane);
+      release(bias.empty + stage, group.lane);
+    }
+    if (group.mask.data) {
+      hide_unseen(s, word);
+      word = mask_word(key - kBlockKeys);
+    }
   }
   // Sets the scores of unseen keys to −∞.
   __device__ void mask() {
@@ -178,6 +191,7 @@ __device__ void attend_blocks(SeenBlocks<S>& blocks) {
   ForwardGroup<S>& group = blocks.group;
   auto& keys = group.memory.channels.keys;
   auto& values = group.memory.channels.values;
+  if constexpr (S::kPairs) blocks.word = blocks.mask_word(blocks.key);
   blocks.multiply_keys();
   wait_for_products<0>();
   pin(blocks.s);
@@ -287,7 +301,7 @@ __global__ void __launch_bounds__(S::kThreads, S::kResident)
 
   take_registers<S::kGroupRegisters>();
   gpu::wait_for_kernels_before();
-  ForwardGroup<S> group{maps.p, memory, Lane()};
+  ForwardGroup<S> group{maps.p, maps.mask, memory, Lane()};
   for (JobCursor job;; job.advance()) {
     wait(jobs.full + job.stage, job.phase);
     const Tile tile = posted_tile(jobs, job);

@@ -1,8 +1,11 @@
-// The tiles of a bias and of a mask for each sequence, which come with every block of keys.
+// A bias and a mask for each sequence.
 //
-// A box has 64 queries of the bias of one head, or of the mask. Warps read the bias by ldmatrix, because its
-// fragments have the layout of the scores, and threads read the mask two bytes at a time. The copy engine
-// swizzles the boxes, so that the eight rows that a warp reads at a time are in different banks.
+// The bias: with every block of keys come boxes of 64 queries and 64 keys, one for each head of the tile.
+// Warps read them by ldmatrix, because its fragments have the layout of the scores. The copy engine swizzles
+// the boxes, so that the eight rows that a warp reads at a time are in different banks.
+//
+// The mask: pack_mask() makes words from it before, one for each thread of a group and each tile of 64
+// queries and 64 keys. All heads read the same words, from the second-level cache.
 #pragma once
 
 #include "ops/attention/cuda/sm90/jobs.cuh"
@@ -10,62 +13,33 @@
 namespace warpwright::ops::attention::cuda {
 namespace sm90 {
 
-// A stage of boxes in shared memory: first the bias in all stages, then the mask in all stages. What is not
-// given takes no memory.
+// The boxes of the bias in a stage of shared memory.
 template <class S>
-class PairTiles {
+class BiasTiles {
  public:
-  __host__ __device__ static constexpr int stage_bytes(bool bias, bool visible) {
-    return kRowGroups * ((bias ? S::kHeads * kBiasBytes : 0) + (visible ? kMaskBytes : 0));
-  }
+  static constexpr int kRowGroups = S::kRows / kBox, kStageBytes = kRowGroups * S::kHeads * kBoxBytes;
 
-  __device__ PairTiles(const ForwardParameters& p, std::byte* tiles, int stage)
-      : p_(p),
-        bias_(tiles + stage * stage_bytes(true, false)),
-        mask_(tiles + (p.bias.data ? S::kStages * stage_bytes(true, false) : 0) +
-              stage * stage_bytes(false, true)) {}
+  __device__ BiasTiles(const ForwardParameters& p, std::byte* tiles, int stage)
+      : p_(p), boxes_(tiles + stage * kStageBytes) {}
 
   // One thread copies the boxes of the queries that exist, from this key on.
-  __device__ void copy(const CUtensorMap& bias, const CUtensorMap& visible, Barrier* full, const Tile& tile,
-                       int key) const {
+  __device__ void copy(const CUtensorMap& map, Barrier* full, const Tile& tile, int key) const {
     const int groups = (tile.rows + kBox - 1) / kBox;
-    arrive_expecting(full, groups * (stage_bytes(p_.bias.data, p_.visible.data) / kRowGroups));
+    arrive_expecting(full, groups * S::kHeads * kBoxBytes);
     for (int group = 0; group < groups; ++group) {
-      const int row = tile.first + group * kBox;
-      if (p_.bias.data) {
 #pragma unroll
-        for (int side = 0; side < S::kHeads; ++side) {
-          copy_box(bias_of(group, side), &bias, full, key, row,
-                   p_.bias.places.head ? tile.head * S::kHeads + side : 0,
-                   p_.bias.places.sequence ? tile.sequence : 0);
-        }
-      }
-      if (p_.visible.data) {
-        copy_box(mask_ + group * kMaskBytes, &visible, full, key, row, 0,
-                 p_.visible.places.sequence ? tile.sequence : 0);
+      for (int side = 0; side < S::kHeads; ++side) {
+        copy_box(box_of(group, side), &map, full, key, tile.first + group * kBox,
+                 p_.bias.places.head ? tile.head * S::kHeads + side : 0,
+                 p_.bias.places.sequence ? tile.sequence : 0);
       }
     }
   }
 
-  // Adds the bias to a group's scaled products, and hides keys. Without a bias, products stay products.
-  __device__ void change(float (&s)[S::kKeys / 2], int group, int side, const Lane& lane) const {
-    if (p_.bias.data) add_bias(s, bias_of(group, side), lane);
-    if (p_.visible.data) hide_keys(s, mask_ + group * kMaskBytes, lane);
-  }
-
- private:
-  static constexpr int kRowGroups = S::kRows / kBox;
-  static constexpr int kRowBytes = S::kKeys;  // of the mask
-  static constexpr int kBiasBytes = kBoxBytes, kMaskBytes = kBox * kRowBytes;
-  static_assert(S::kKeys == 64 && S::kShares == 1 && !S::kPacked);
-
-  __device__ std::byte* bias_of(int group, int side) const {
-    return bias_ + (group * S::kHeads + side) * kBiasBytes;
-  }
-
-  __device__ void add_bias(float (&s)[S::kKeys / 2], const std::byte* box, const Lane& lane) const {
+  // Scales a group's products and adds the bias.
+  __device__ void add_to(float (&s)[S::kKeys / 2], int group, int side, const Lane& lane) const {
     const int in_warp = lane.thread % 32, row = lane.thread / 32 * 16 + in_warp % 16;
-    const std::uint32_t first = shared_address(box) + static_cast<std::uint32_t>(row * 128) +
+    const std::uint32_t first = shared_address(box_of(group, side)) + static_cast<std::uint32_t>(row * 128) +
                                 static_cast<std::uint32_t>(in_warp / 16 ^ row % 8) * 16;
 #pragma unroll
     for (int step = 0; step < S::kKeys / 16; ++step) {
@@ -81,22 +55,38 @@ class PairTiles {
     }
   }
 
-  __device__ static void hide_keys(float (&s)[S::kKeys / 2], const std::byte* box, const Lane& lane) {
-    const int row = lane.row(0);
-    const int first = row * kRowBytes + row / 2 % 4 * 16 + lane.column();  // swizzled by 64 bytes
-#pragma unroll
-    for (int i = 0; i < S::kKeys / 2; i += 2) {
-      const int column = i / 4 * 8;
-      const std::byte* two = box + (first ^ column / 16 * 16) + column % 16 + i / 2 % 2 * 8 * kRowBytes;
-      const std::uint32_t seen = *reinterpret_cast<const std::uint16_t*>(two);
-      s[i] = (seen & 0xff) != 0 ? s[i] : -INFINITY;
-      s[i + 1] = seen >= 0x100 ? s[i + 1] : -INFINITY;
-    }
+ private:
+  static_assert(S::kKeys == kBox && S::kShares == 1 && !S::kPacked);
+
+  __device__ std::byte* box_of(int group, int side) const {
+    return boxes_ + (group * S::kHeads + side) * kBoxBytes;
   }
 
   const ForwardParameters& p_;
-  std::byte *bias_, *mask_;
+  std::byte* boxes_;
 };
+
+// The words of a mask. Bit i of a word tells whether element i of the thread's scores (Lane) is seen.
+struct MaskWords {
+  std::uint32_t* data = nullptr;  // (sequences, query tiles, key tiles, kGroupThreads); null: all is seen
+  int query_tiles = 0, key_tiles = 0;
+
+  __host__ __device__ std::int64_t at(std::int64_t sequence, int query_tile, int key_tile) const {
+    return ((sequence * query_tiles + query_tile) * key_tiles + key_tile) * kGroupThreads;
+  }
+  // Of the tile that begins with this query and key. Beyond the mask all is seen.
+  __device__ std::uint32_t of(int sequence, int query, int key, int thread) const {
+    const bool has = data && key >= 0 && query / kBox < query_tiles && key / kBox < key_tiles;
+    return has ? data[at(sequence, query / kBox, key / kBox) + thread] : ~0u;
+  }
+};
+
+template <int kCount>
+__device__ void hide_unseen(float (&s)[kCount], std::uint32_t word) {
+  static_assert(kCount == 32);
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) s[i] = (word >> i & 1) != 0 ? s[i] : -INFINITY;
+}
 
 }  // namespace sm90
 }  // namespace warpwright::ops::attention::cuda

@@ -12,7 +12,8 @@ struct ForwardMaps {
   CUtensorMap q, k, v;
   ForwardParameters p;
   unsigned* next_tile;
-  CUtensorMap bias = {}, visible = {};
+  CUtensorMap bias = {};
+  MaskWords mask = {};
 };
 
 // The numbers that a thread hands to the first group of a share: its sums, and the maximum and the sum of
@@ -28,7 +29,7 @@ constexpr std::size_t shared_sums_bytes(int shares, int head_size) {
 template <class S>
 struct ForwardMemory {
   std::byte *q, *k, *v;  // q in places, k and v in stages
-  std::byte* pairs;      // the tiles of bias and visible, in stages
+  std::byte* bias;       // in stages
   float* sums;           // sums of groups that share queries
   typename S::Channels& channels;
   __device__ explicit ForwardMemory(std::byte* shared)
@@ -38,7 +39,7 @@ struct ForwardMemory {
         sums(reinterpret_cast<float*>(v + S::kStages * S::KeyTile::kBytes)),
         channels(*reinterpret_cast<typename S::Channels*>(v + S::kStages * S::KeyTile::kBytes +
                                                           shared_sums_bytes(S::kShares, S::kHeadSize))) {
-    if constexpr (S::kPairs) pairs = shared + S::kPairsBegin;
+    if constexpr (S::kPairs) bias = shared + S::kBiasBegin;
   }
   // All threads call this before the first use.
   __device__ void initialize() const {
@@ -46,7 +47,7 @@ struct ForwardMemory {
       channels.jobs.initialize_all(S::kGroups);
       channels.keys.initialize_all(kGroupWarps * S::kGroups);
       channels.values.initialize_all(kGroupWarps * S::kGroups);
-      if constexpr (S::kPairs) channels.pairs.initialize_all(kGroupWarps * S::kGroups);
+      if constexpr (S::kPairs) channels.bias.initialize_all(kGroupWarps * S::kGroups);
       if constexpr (S::kShares > 1) {
         hopper::initialize(&channels.sums_full, (S::kShares - 1) * kGroupThreads);
         hopper::initialize(&channels.sums_empty, kGroupThreads);
@@ -186,9 +187,11 @@ __device__ void copy_forward(const ForwardMaps& maps, const ForwardMemory<S>& me
       for (int block = blocks - 1; block >= 0; --block) {
         copy(memory.k, channels.keys, maps.k, tile.head, tile.k0 + block * kKeys);
         if constexpr (S::kPairs) {
-          wait(channels.pairs.empty + cursor.stage, cursor.phase ^ 1);
-          PairTiles<S>(maps.p, memory.pairs, cursor.stage)
-              .copy(maps.bias, maps.visible, channels.pairs.full + cursor.stage, tile, block * kKeys);
+          if (maps.p.bias.data) {
+            wait(channels.bias.empty + cursor.stage, cursor.phase ^ 1);
+            BiasTiles<S>(maps.p, memory.bias, cursor.stage)
+                .copy(maps.bias, channels.bias.full + cursor.stage, tile, block * kKeys);
+          }
         }
         copy(memory.v, channels.values, maps.v, tile.head, tile.k0 + block * kKeys);
         cursor.advance();
