@@ -612,7 +612,7 @@ void check_selections(const Op<A>& op, const Make& make, double length) {
     }
   }
 }
-// The same for mma.sync. With three and seven workers, a worker has several tiles and the cuts of others'.
+// The same for mma.sync. With five workers, a worker has several tiles and the cuts of others'.
 template <class A, class Make>
 void check_mma_selections(const Op<A>& op, const Make& make, double length, bool tf32 = false) {
   Fixture shapes = Fixture::of_shapes();
@@ -623,13 +623,11 @@ void check_mma_selections(const Op<A>& op, const Make& make, double length, bool
                                 device_for("cuda.selected"))) {
       if (passed_over()) continue;
       check_selection(op, schedule, s, make, length, tf32);
-      for (const int workers : {3, 7}) {
-        if (schedule == matmul::Schedule::block || workers >= s.workers) continue;
-        s.partial_bytes =
-            s.partial_bytes / static_cast<std::size_t>(s.workers) * static_cast<std::size_t>(workers);
-        s.workers = workers;
-        check_selection(op, schedule, s, make, length, tf32);
-      }
+      constexpr int kFew = 5;
+      if (schedule == matmul::Schedule::block || s.workers <= kFew) continue;
+      s.partial_bytes = s.partial_bytes / static_cast<std::size_t>(s.workers) * kFew;
+      s.workers = kFew;
+      check_selection(op, schedule, s, make, length, tf32);
     }
   }
 }
@@ -768,7 +766,7 @@ TEST(Matmul, AForcedConfigurationIsSelected) {
 // Every kernel on mma.sync, whatever the selector would choose. The parameters share the work among
 // processes.
 constexpr matmul::Case kMmaCases[] = {
-    {1, 8, 8, 0}, {131, 200, 264, 0}, {257, 513, 65, 1}, {264, 264, 1032, 8}, {700, 392, 72, 0}};
+    {1, 8, 8, 0}, {131, 200, 264, 0}, {257, 513, 65, 1}, {264, 136, 520, 8}, {391, 264, 72, 0}};
 
 class MmaSync : public ::testing::TestWithParam<std::tuple<std::size_t, DType>> {};
 
