@@ -141,7 +141,9 @@ class Copies final : public Comm::Exchange {
 // WARPWRIGHT_EXCHANGE=nccl leaves all exchanges to NCCL.
 bool are_wanted() {
   const char* carrier = std::getenv("WARPWRIGHT_EXCHANGE");
-  return !carrier || std::string_view(carrier) != "nccl";
+  if (!carrier || std::string_view(carrier) == "copies") return true;
+  if (std::string_view(carrier) == "nccl") return false;
+  throw Error(fmt::format("WARPWRIGHT_EXCHANGE is {}", carrier), kDoing, "use copies or nccl");
 }
 
 bool all_say_yes(const Comm& texts, bool mine) {
