@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <chrono>
@@ -12,6 +13,7 @@
 #include <cstdlib>
 #include <fstream>
 #include <thread>
+#include <vector>
 
 #include "core/error.hpp"
 #include "runtime/file.hpp"
@@ -50,7 +52,7 @@ class GpuRanks : public TestFolder {
  protected:
   void TearDown() override {
     ::unsetenv(kBehaviour);
-    for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGALRM}) std::signal(signal, SIG_DFL);
+    for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGALRM, SIGCHLD}) std::signal(signal, SIG_DFL);
   }
   int run(int gpus, const std::string& behaviour) const {
     ::setenv(kBehaviour, behaviour.c_str(), 1);
@@ -80,11 +82,32 @@ TEST_F(GpuRanks, ASignalReachesAll) {
   sender.join();
 }
 
-// After a time in which they could end by themselves.
+// After a time in which they could end by themselves, whatever signals whoever started this process ignores.
 TEST_F(GpuRanks, TheFirstThatFailsEndsTheOthers) {
+  for (const int signal : {SIGALRM, SIGCHLD}) std::signal(signal, SIG_IGN);
   const auto start = std::chrono::steady_clock::now();
   EXPECT_EQ(run(3, "1:7"), 7);
   EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(30));
+}
+
+// Children that are no ranks, such as those that a container's first process inherits.
+TEST_F(GpuRanks, OtherChildrenDoNotCount) {
+  std::vector<pid_t> others;
+  for (int i = 0; i < 3; ++i) {
+    const pid_t child = ::fork();
+    if (child == 0) {
+      ::usleep(300'000);
+      _exit(9);
+    }
+    others.push_back(child);
+  }
+  std::thread sender([] {
+    std::this_thread::sleep_for(std::chrono::seconds(1));
+    ::kill(::getpid(), SIGTERM);
+  });
+  EXPECT_EQ(run(3, "9:0"), 128 + SIGTERM);
+  sender.join();
+  for (const pid_t child : others) EXPECT_EQ(::waitpid(child, nullptr, 0), child);
 }
 
 TEST(GpuOfARank, Device) {

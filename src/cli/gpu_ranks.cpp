@@ -2,21 +2,24 @@
 
 #include <fmt/format.h>
 
+#include <fcntl.h>
+#include <poll.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <charconv>
+#include <chrono>
 #include <csignal>
 #include <cstdlib>
-#include <filesystem>
+#include <utility>
 #include <vector>
 
 #include "cli/checks.hpp"
 #include "comm/store.hpp"
 #include "core/error.hpp"
-#include "runtime/descriptor.hpp"
 #include "runtime/device.hpp"
 #include "runtime/file.hpp"
 #include "runtime/json.hpp"
@@ -25,7 +28,8 @@ namespace warpwright::cli {
 namespace {
 
 constexpr int kMostGpus = 1024;
-constexpr unsigned kGraceSeconds = 5;  // for ranks to end by themselves after one has failed
+using Clock = std::chrono::steady_clock;
+constexpr std::chrono::seconds kGrace(5);  // for ranks to end by themselves after one has failed
 
 // 0: all.
 int parsed_gpus(const std::string& value) {
@@ -40,25 +44,46 @@ std::string gpus_here(int count) {
   return count == 0 ? "no GPU" : count == 1 ? "1 GPU" : fmt::format("{} GPUs", count);
 }
 
-// The processes of the ranks, for the handlers of signals: 0 is one that has ended.
-volatile pid_t ranks[kMostGpus];
-volatile int started = 0;
+// Signals, from their handler to the loop that waits for the ranks.
+int noted[2] = {-1, -1};
 
-extern "C" void pass_to_ranks(int signal) {
-  for (int r = 0; r < started; ++r) {
-    if (ranks[r] > 0) ::kill(ranks[r], signal == SIGALRM ? SIGKILL : signal);
+extern "C" void note_signal(int signal) {
+  const int before = errno;
+  const auto number = static_cast<unsigned char>(signal);
+  [[maybe_unused]] const auto written = ::write(noted[1], &number, 1);
+  errno = before;
+}
+
+void note_signals() {
+  if (noted[0] < 0 && ::pipe2(noted, O_CLOEXEC | O_NONBLOCK) != 0) {
+    throw_system_error("make a pipe", "--gpus", "check the limit of open files (ulimit -n)");
+  }
+  struct sigaction action {};
+  action.sa_handler = note_signal;
+  action.sa_flags = SA_RESTART;
+  sigemptyset(&action.sa_mask);
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGCHLD}) {
+    struct sigaction before {};
+    ::sigaction(signal, nullptr, &before);
+    if (signal == SIGCHLD || before.sa_handler != SIG_IGN) ::sigaction(signal, &action, nullptr);
   }
 }
 
-void pass_on_signals() {
-  struct sigaction action {};
-  action.sa_handler = pass_to_ranks;
-  action.sa_flags = SA_RESTART;
-  sigemptyset(&action.sa_mask);
-  for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGALRM}) {
-    struct sigaction before {};
-    ::sigaction(signal, nullptr, &before);
-    if (before.sa_handler != SIG_IGN) ::sigaction(signal, &action, nullptr);
+constexpr Clock::time_point kNever = Clock::time_point::max();
+
+// Waits for the next signal. Returns 0 at the end of the time.
+int next_signal(Clock::time_point end) {
+  for (;;) {
+    unsigned char number = 0;
+    if (::read(noted[0], &number, 1) == 1) return number;
+    int milliseconds = -1;
+    if (end != kNever) {
+      const auto left = end - Clock::now();
+      if (left.count() <= 0) return 0;
+      milliseconds = static_cast<int>(std::chrono::ceil<std::chrono::milliseconds>(left).count());
+    }
+    pollfd waiting{noted[0], POLLIN, 0};
+    ::poll(&waiting, 1, milliseconds);
   }
 }
 
@@ -98,41 +123,52 @@ std::vector<char*> pointers_to(std::vector<std::string>& words) {
   return pointers;
 }
 
-// The child is in a group of its own: a terminal's Ctrl-C reaches it once, through this process. It is asked
-// to stop if this process is killed.
+// The child is in a group of its own: a terminal's Ctrl-C reaches it once, through this process. It may write
+// to the terminal nevertheless, and is asked to stop if this process is killed.
 pid_t start_rank(std::vector<std::string> words, std::vector<std::string> variables) {
-  const std::filesystem::path program = std::filesystem::read_symlink("/proc/self/exe");
   const std::vector<char*> arguments = pointers_to(words), environment = pointers_to(variables);
   const pid_t parent = ::getpid(), child = ::fork();
   if (child < 0) throw_system_error("start a process", "--gpus", "check the limit of processes (ulimit -u)");
   if (child > 0) return child;
   ::setpgid(0, 0);
+  ::signal(SIGTTOU, SIG_IGN);
   ::prctl(PR_SET_PDEATHSIG, SIGTERM);
-  if (::getppid() == parent) ::execve(program.c_str(), arguments.data(), environment.data());
+  if (::getppid() == parent) ::execve("/proc/self/exe", arguments.data(), environment.data());
+  constexpr std::string_view kLine = "warpwright: a rank's program cannot be started; check /proc\n";
+  [[maybe_unused]] const auto written = ::write(STDERR_FILENO, kLine.data(), kLine.size());
   ::_exit(127);
 }
 
-int exit_code_of(const siginfo_t& info) {
-  return info.si_code == CLD_EXITED ? info.si_status : 128 + info.si_status;
+void pass_to(const std::vector<pid_t>& ranks, int signal) {
+  for (const pid_t rank : ranks) {
+    if (rank > 0) ::kill(rank, signal);
+  }
 }
 
-// Returns the exit code of the first rank that fails, or 0.
-int wait_for_ranks(int count) {
+int exit_code_of(int status) {
+  return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
+
+// Returns the exit code of the first rank that fails, or 0. Other children of this process are none of its
+// business: a container's first process gets those of others.
+int wait_for_ranks(std::vector<pid_t> ranks) {
   int code = 0;
-  for (int left = count; left > 0; --left) {
-    siginfo_t info{};
-    // The process number stays taken until the handlers have forgotten it.
-    if (uninterrupted([&] { return ::waitid(P_ALL, 0, &info, WEXITED | WNOWAIT); }) != 0) break;
-    for (int r = 0; r < count; ++r) {
-      if (ranks[r] == info.si_pid) ranks[r] = 0;
-    }
-    uninterrupted([&] { return ::waitpid(info.si_pid, nullptr, 0); });
-    if (code == 0 && exit_code_of(info) != 0) {
-      code = exit_code_of(info);
-      ::alarm(kGraceSeconds);
+  Clock::time_point end = kNever;  // of the time in which ranks may end by themselves
+  while (std::ranges::any_of(ranks, [](pid_t rank) { return rank > 0; })) {
+    const int signal = next_signal(end);
+    if (signal != SIGCHLD) pass_to(ranks, signal == 0 ? SIGKILL : signal);
+    if (signal == 0) end = kNever;
+    for (pid_t& rank : ranks) {
+      int status = 0;
+      const pid_t ended = rank > 0 ? ::waitpid(rank, &status, WNOHANG) : 0;
+      if (ended == 0) continue;
+      rank = 0;
+      const int own = ended < 0 ? EXIT_FAILURE : exit_code_of(status);
+      if (code != 0 || own == 0) continue;
+      code = own;
+      end = Clock::now() + kGrace;
     }
   }
-  ::alarm(0);
   return code;
 }
 
@@ -177,12 +213,10 @@ Device device_of_rank(const Launch& launch, Device asked) {
 int run_on_gpus(int gpus) {
   const std::vector<std::string> words = own_command_line();
   const int port = free_local_port();
-  pass_on_signals();
-  for (int r = 0; r < gpus; ++r) {
-    ranks[r] = start_rank(words, environment_of(r, gpus, port));
-    started = r + 1;
-  }
-  return wait_for_ranks(gpus);
+  note_signals();
+  std::vector<pid_t> ranks;
+  for (int r = 0; r < gpus; ++r) ranks.push_back(start_rank(words, environment_of(r, gpus, port)));
+  return wait_for_ranks(std::move(ranks));
 }
 
 }  // namespace warpwright::cli
