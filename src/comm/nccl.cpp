@@ -57,8 +57,8 @@ class Nccl final : public Comm {
     const ncclUniqueId id = shared_id(texts);
     const auto operation = watched("start of NCCL");
     nccl::check(nccl::library().init(&comm_, size(), id, rank()), "start of NCCL");
-    watchdog()->set_probe([this] { return problem(); });
     copies_ = PeerCopies::connect(texts, device);
+    watchdog()->set_probe([this] { return problem(); });  // last: if this constructor throws, nobody ends it
   }
   ~Nccl() override {
     watchdog()->set_probe({});

@@ -10,6 +10,7 @@
 
 #include "core/error.hpp"
 #include "runtime/cuda/check.hpp"
+#include "runtime/file.hpp"
 
 namespace warpwright {
 namespace {
@@ -44,9 +45,13 @@ CUdeviceptr address_of(const std::byte* memory) {
   return reinterpret_cast<CUdeviceptr>(memory);
 }
 
+// "" if other processes cannot get at the allocation.
 std::string handle_of(void* allocation) {
   cudaIpcMemHandle_t handle;
-  cuda::check(cudaIpcGetMemHandle(&handle, allocation), kDoing);
+  if (cudaIpcGetMemHandle(&handle, allocation) != cudaSuccess) {
+    cudaGetLastError();
+    return "";
+  }
   return {handle.reserved, sizeof handle.reserved};
 }
 
@@ -63,7 +68,12 @@ Place place_of(const Comm::Incoming& part) {
   const CUdeviceptr address = address_of(part.bytes.data());
   check(driver().address_range(&base, &size, address));
   Place place{.from = part.from, .handle = {}, .offset = address - base, .bytes = part.bytes.size()};
-  handle_of(reinterpret_cast<void*>(base)).copy(place.handle, sizeof place.handle);
+  const std::string handle = handle_of(reinterpret_cast<void*>(base));
+  if (handle.empty()) {
+    throw Error("a GPU's memory is out of reach for other processes", kDoing,
+                "leave the exchanges to NCCL with WARPWRIGHT_EXCHANGE=nccl");
+  }
+  handle.copy(place.handle, sizeof place.handle);
   return place;
 }
 
@@ -173,11 +183,15 @@ std::unique_ptr<PeerCopies> PeerCopies::connect(const Comm& texts, Device device
 }
 
 bool PeerCopies::map_flags() {
+  // A handle means nothing on another machine, or means something else.
+  const std::string machine = read_file("/proc/sys/kernel/random/boot_id", 64);
+  const std::vector<std::string> machines = texts_.all_gather(machine);
   const std::vector<std::string> handles = texts_.all_gather(handle_of(flags_.data()));
   for (int r = 0; r < texts_.size(); ++r) {
-    std::byte*& flags = flags_of_ranks_[static_cast<std::size_t>(r)];
-    flags = r == texts_.rank() ? flags_.data() : mapped(r, handles[static_cast<std::size_t>(r)]);
-    if (!flags) return false;
+    const auto index = static_cast<std::size_t>(r);
+    if (machines[index] != machine || handles[index].empty()) return false;
+    flags_of_ranks_[index] = r == texts_.rank() ? flags_.data() : mapped(r, handles[index]);
+    if (!flags_of_ranks_[index]) return false;
   }
   return true;
 }
@@ -235,7 +249,7 @@ std::unique_ptr<const Comm::Exchange> PeerCopies::prepare(const std::vector<Comm
       std::byte* memory = mapped(r, {place.handle, sizeof place.handle});
       if (!memory) {
         throw Error(fmt::format("the memory of rank {} is out of reach", r), kDoing,
-                    "see whether the GPUs are in order with nvidia-smi");
+                    "leave the exchanges to NCCL with WARPWRIGHT_EXCHANGE=nccl");
       }
       peer.copies.push_back({memory + place.offset, part->bytes.data(), place.bytes});
       ++part;
