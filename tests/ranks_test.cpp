@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <numeric>
 #include <regex>
 #include <sstream>
 #include <thread>
@@ -17,13 +18,12 @@
 #include "runtime/device.hpp"
 #include "runtime/file.hpp"
 #include "runtime/test_folder.hpp"
-#include "tests/process.hpp"
+#include "tests/on_ranks.hpp"
 
 namespace warpwright {
 namespace {
 
 namespace fs = std::filesystem;
-using Words = std::vector<std::string>;
 
 // Data for a small run, and its results.
 class SmallRun : public TestFolder {
@@ -72,39 +72,16 @@ class SmallRun : public TestFolder {
     EXPECT_TRUE(bits_a[1] == bits_b[1]) << "weights of " << b;
     EXPECT_TRUE(bits_a[2] == bits_b[2]) << "optimizer of " << b;
   }
-
-  // The program's own lines; mpirun adds a report.
-  static Words own_lines(const std::string& err) {
-    Words lines;
-    std::istringstream all(err);
-    for (std::string line; std::getline(all, line);) {
-      if (line.starts_with("warpwright: ")) lines.push_back(line);
-    }
-    return lines;
-  }
 };
 
 class Ranks : public SmallRun {
  protected:
   void SetUp() override {
-#ifndef WARPWRIGHT_MPI
-    GTEST_SKIP() << "this build has no MPI";
-#endif
-    if (std::system("mpirun --version >/dev/null 2>&1") != 0) GTEST_SKIP() << "there is no mpirun";
-    ::setenv("LSAN_OPTIONS", "detect_leaks=0", 1);  // Open MPI keeps memory to the end
+    if (const std::string reason = no_ranks_here(); !reason.empty()) GTEST_SKIP() << reason;
     SmallRun::SetUp();
   }
 
-  static Words on_ranks(int ranks, const Words& words) {
-    Words all = {"--oversubscribe", "--allow-run-as-root", "-n", std::to_string(ranks), WARPWRIGHT_BINARY};
-    all.insert(all.end(), words.begin(), words.end());
-    return all;
-  }
-
-  ProcessResult run(int ranks, const Words& words) const {
-    if (ranks == 1) return run_process(words, folder);
-    return run_process(on_ranks(ranks, words), folder, "mpirun");
-  }
+  ProcessResult run(int ranks, const Words& words) const { return run_on_ranks(ranks, words, folder); }
 
   void succeeds(int ranks, const Words& words) const {
     const ProcessResult r = run(ranks, words);
@@ -165,6 +142,84 @@ TEST_F(Ranks, DivideMemory) {
   EXPECT_LT(taken["gradients"]["gradients"], none["gradients"] / 2);
   EXPECT_EQ(taken["gradients"]["parameters"], none["parameters"]);
   EXPECT_LT(taken["parameters"]["parameters"], none["parameters"] / 2);
+}
+
+// On CPUs the ranks of a machine share its memory.
+TEST_F(Ranks, WhatDoesNotFitIsOneLineThatCountsAllRanks) {
+  const Words huge = {"--layers", "4", "--heads", "256", "--channels", "65536", "--shard", "gradients"};
+  const ProcessResult r = run(2, training("never", huge));
+  EXPECT_NE(r.code, 0);
+  const Words lines = own_lines(r.err);
+  ASSERT_EQ(lines.size(), 1u) << r.err;
+  for (const char* part :
+       {"memory plan", "the 2 ranks on ", "smaller model", "--shard parameters would need"}) {
+    EXPECT_NE(lines[0].find(part), std::string::npos) << lines[0];
+  }
+}
+
+// The sum of the columns of a rank's line is its total, but for rounding.
+TEST_F(Ranks, ThePlanShowsWhatEachRankHolds) {
+  const ProcessResult r = run(3, training("shown", {"--steps", "1", "--plan"}));
+  EXPECT_NE(r.out.find("and --shard optimizer, as the planner chooses"), std::string::npos) << r.out;
+  const std::string table = r.out.substr(r.out.find("memory of each rank:"));
+  for (const std::string rank : {"0", "1", "2"}) {
+    std::smatch line;
+    ASSERT_TRUE(std::regex_search(table, line, std::regex("\n +" + rank + " +([0-9].*)"))) << r.out;
+    std::istringstream words(std::regex_replace(line[1].str(), std::regex("MiB"), ""));
+    std::vector<double> columns;
+    for (double number = 0; words >> number;) columns.push_back(number);
+    ASSERT_GT(columns.size(), 4u);
+    const double total = columns.back();
+    columns.pop_back();
+    EXPECT_NEAR(std::accumulate(columns.begin(), columns.end(), 0.0), total, 0.5);
+  }
+  const std::string state =
+      read_file(folder / "shown" / "checkpoints" / "step_00000001" / "trainer.json", 1 << 20);
+  EXPECT_EQ(nlohmann::json::parse(state)["settings"]["shard"], "auto");
+}
+
+// `plan` knows ranks that do not run.
+TEST_F(Ranks, PlanPredictsTheMemoryOfTheRankThatHoldsMost) {
+  for (const int ranks : {2, 3}) {
+    for (const std::string shard : {"none", "optimizer", "gradients", "parameters"}) {
+      const std::string name = std::to_string(ranks) + shard;
+      const Words sizes = {"--shard", shard, "--threads", "1"};
+      Words words = training(name, sizes);
+      words.insert(words.end(), {"--plan", "--steps", "1"});
+      const std::string shown = run(ranks, words).out;
+      double most = 0;
+      const std::regex total("\\n +[0-9]+ .* ([0-9.]+) MiB(?=\\n)");
+      const std::string table = shown.substr(shown.find("memory of each rank:"), 600);
+      for (std::sregex_iterator line(table.begin(), table.end(), total), end; line != end; ++line) {
+        most = std::max(most, std::stod((*line)[1]));
+      }
+      words = {"plan",        "--vocab", "64",         "--layers",      "3",
+               "--heads",     "2",       "--channels", "128",           "--context",
+               "16",          "--batch", "2",          "--total-batch", "384",
+               "--link-gbps", "10",      "--json",     "--gpus",        std::to_string(ranks)};
+      words.insert(words.end(), sizes.begin(), sizes.end());
+      const ProcessResult planned = run(1, words);
+      ASSERT_EQ(planned.code, 0) << planned.err;
+      const double bytes = nlohmann::json::parse(planned.out)["memory"]["total"];
+      EXPECT_EQ(fmt::format("{:.1f}", bytes / 0x1p20), fmt::format("{:.1f}", most)) << name << shown;
+    }
+  }
+}
+
+TEST_F(Ranks, PlanMeasuresKernelsAndLinks) {
+  for (const int ranks : {1, 2}) {
+    const ProcessResult r =
+        run(ranks, {"plan", "--layers", "2", "--heads", "2", "--channels", "128", "--vocab", "64",
+                    "--context", "64", "--threads", "1", "--json", "--gpus", std::to_string(ranks)});
+    ASSERT_EQ(r.code, 0) << r.err;
+    const auto plan = nlohmann::json::parse(r.out);
+    const auto& kernels = plan["kernels"];
+    for (const char* part : {"forward_ms", "backward_ms", "update_ms"}) EXPECT_GT(kernels[part], 0) << part;
+    EXPECT_GE(plan["step_ms"], kernels["forward_ms"].get<double>() + kernels["backward_ms"].get<double>());
+    EXPECT_EQ(plan["links"].contains("link_gbps"), ranks == 2);
+    EXPECT_EQ(plan["exchange_share"].get<double>() > 0, ranks == 2);
+    EXPECT_NEAR(plan["exchange_share"].get<double>() + plan["compute_share"].get<double>(), 1, 1e-9);
+  }
 }
 
 // Recomputation and validation use a layer's parameters, too, and 5 validation batches are not the same

@@ -2,7 +2,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <cstdint>
 #include <memory>
@@ -15,11 +14,11 @@
 #include "cli/model_flags.hpp"
 #include "cli/op_table.hpp"
 #include "cli/step_flags.hpp"
+#include "cli/step_timing.hpp"
 #include "cli/tuned_flags.hpp"
 #include "core/error.hpp"
 #include "model/gpt2_decoder.hpp"
 #include "runtime/ceiling.hpp"
-#include "runtime/philox.hpp"
 #include "train/step.hpp"
 
 namespace warpwright::cli {
@@ -34,69 +33,6 @@ struct BenchStepFlags {
   DeviceFlags device;
   TunedFlags tuned;
 };
-
-void fill_random(const TrainingStep::HostBatch& batch, std::int64_t vocab) {
-  const PhiloxStream stream(1, 1);
-  for (std::int64_t n = 0; n < batch.targets.elements(); ++n) {
-    const auto draw = [&](std::int64_t i) {
-      return static_cast<std::int32_t>(stream.uniform(static_cast<std::uint64_t>(i)) *
-                                       static_cast<double>(vocab));
-    };
-    batch.tokens.as<std::int32_t>()[n] = draw(n);
-    batch.targets.as<std::int32_t>()[n] = draw(n + 1);
-  }
-}
-
-// Does not wait for the step's end.
-void launch_step(TrainingStep& step, std::int64_t index, std::int64_t vocab) {
-  step.begin();
-  fill_random(step.host_batch(), vocab);
-  step.forward_backward();
-  step.gradient_norm();
-  step.update(1e-4, index + 1);
-}
-
-void run_step(TrainingStep& step, std::int64_t index, std::int64_t vocab) {
-  launch_step(step, index, vocab);
-  step.collect();
-}
-
-// Seconds of each of `count` steps, from the end of the step before. With `ahead`, the next step is launched
-// meanwhile, as in training on a GPU.
-std::vector<double> timed_steps(TrainingStep& step, std::int64_t count, bool ahead, std::int64_t vocab) {
-  std::vector<double> seconds;
-  std::int64_t launched = 0;
-  auto last = std::chrono::steady_clock::now();
-  while (static_cast<std::int64_t>(seconds.size()) < count) {
-    if (!ahead) last = std::chrono::steady_clock::now();
-    const std::int64_t done = static_cast<std::int64_t>(seconds.size());
-    while (launched < count && launched - done < (ahead ? TrainingStep::kStepsInFlight : 1)) {
-      launch_step(step, launched++, vocab);
-    }
-    step.collect();
-    const auto now = std::chrono::steady_clock::now();
-    seconds.push_back(std::chrono::duration<double>(now - last).count());
-    last = now;
-  }
-  return seconds;
-}
-
-// The calls of one step. The first step with a timer runs operation by operation for the first time and is
-// left out.
-OpTable table_of_step(Context& context, TrainingStep& step, std::int64_t vocab, const PeakFlops& peak,
-                      const Bandwidth& bandwidth) {
-  OpTable table([=](const Context::CallRecord& call) {
-    return std::max(call.flops / peak.of(call.dtype), call.bytes / bandwidth.mixed);
-  });
-  bool first = true;
-  const Timing timing(context, [&](const Context::CallRecord& call) {
-    if (!first) table.add(call);
-  });
-  run_step(step, 0, vocab);
-  first = false;
-  run_step(step, 0, vocab);
-  return table;
-}
 
 struct StepMeasurement {
   PeakFlops peak;
@@ -116,9 +52,11 @@ StepMeasurement measure(Context& context, TrainingStep& step, const StepOptions&
   m.peak = measure_peak_flops(context.device(), 0.3);
   m.bandwidth = measure_bandwidth(context.device(), std::size_t{1} << 30, 0.5);
   const std::int64_t vocab = options.model->vocab();
-  for (int i = 0; i < 3; ++i) run_step(step, i, vocab);  // touches the memory's pages, captures graphs
-  m.seconds = timed_steps(step, steps, !on_cpu, vocab);
-  m.table = table_of_step(context, step, vocab, m.peak, m.bandwidth);
+  m.seconds = timed_steps(context, step, steps, vocab);
+  m.table = table_of_step(context, step, vocab,
+                          [peak = m.peak, bandwidth = m.bandwidth](const Context::CallRecord& call) {
+                            return std::max(call.flops / peak.of(call.dtype), call.bytes / bandwidth.mixed);
+                          });
   m.disturbance = {
       .other_processors = on_cpu ? others.processors() : 0,
       .ceiling_change = std::abs(measure_peak_flops(context.device(), 0.2).fp32 / m.peak.fp32 - 1)};

@@ -19,10 +19,10 @@ namespace warpwright::cli {
 namespace {
 
 constexpr std::array<std::string_view, 3> kMayBeEmpty = {"--prompt", "--query", "--filter"};
-constexpr std::array<std::string_view, 14> kPaths = {
-    "--input",    "--out",      "--data",        "--model",         "--tokenizer",
-    "--from",     "--to",       "--choices",     "--weights-cache", "--table",
-    "--timeline", "--measured", "--tuned-table", "--attention-bias"};
+constexpr std::array<std::string_view, 15> kPaths = {
+    "--input",    "--out",      "--data",        "--model",          "--tokenizer",
+    "--from",     "--to",       "--choices",     "--weights-cache",  "--table",
+    "--timeline", "--measured", "--tuned-table", "--attention-bias", "--record"};
 
 template <std::size_t N>
 bool contains(const std::array<std::string_view, N>& names, std::string_view name) {

@@ -18,6 +18,7 @@ void add_generate(CLI::App& app);
 void add_convert(CLI::App& app);
 void add_embed(CLI::App& app);
 void add_rank(CLI::App& app);
+void add_plan(CLI::App& app);
 void add_bench(CLI::App& app);
 void add_tune(CLI::App& app);
 void add_roofline(CLI::App& app);

@@ -12,6 +12,7 @@
 #include "cli/command.hpp"
 #include "cli/encoder_flags.hpp"
 #include "cli/encoder_progress.hpp"
+#include "cli/on_ranks.hpp"
 #include "cli/standard_streams.hpp"
 #include "core/error.hpp"
 #include "runtime/file.hpp"
@@ -30,6 +31,7 @@ struct EmbedFlags {
   std::string format = "auto", pooling = "auto";
   bool normalize = false, no_normalize = false, json = false;
   PromptChoice prompt;
+  OnRanksFlags ranks;
 };
 
 constexpr ops::Pooling kPoolings[] = {ops::Pooling::mean, ops::Pooling::cls, ops::Pooling::max,
@@ -169,8 +171,8 @@ EncoderOptions options_of(const EmbedFlags& flags) {
   return options;
 }
 
-// The vectors of the window's texts; zeros for a text that failed.
-void embed_window(Encoder& encoder, const PromptChoice& prompt, const TextWindow& window, Sink& sink,
+// The vectors of the window's texts; zeros for a text that failed. A rank without a sink computes its share.
+void embed_window(Encoder& encoder, const PromptChoice& prompt, const TextWindow& window, Sink* sink,
                   EncoderProgress& progress) {
   const auto size = static_cast<std::size_t>(encoder.vector_size());
   std::vector<std::string_view> views;  // the texts of the lines that hold one
@@ -180,6 +182,7 @@ void embed_window(Encoder& encoder, const PromptChoice& prompt, const TextWindow
   std::vector<float> vectors(views.size() * size);
   progress.begin(window);
   const std::vector<EncodedText> reports = encoder.embed(views, vectors, prompt);
+  if (!sink) return;
   const std::vector<float> zeros(size, 0.0f);
   std::size_t next = 0;
   for (const InputText& text : window.texts) {
@@ -187,17 +190,24 @@ void embed_window(Encoder& encoder, const PromptChoice& prompt, const TextWindow
     const EncodedText report = is_text ? reports[next] : EncodedText{0, false, text.error};
     const std::span<const float> vector =
         is_text ? std::span<const float>(vectors).subspan(next * size, size) : zeros;
-    sink.write(text, report, vector);
+    sink->write(text, report, vector);
     next += is_text;
     if (!report.error.empty()) progress.report(text.line, report.error);
   }
   progress.end(window);
 }
 
-void run(const EmbedFlags& flags) {
-  const bool npy = writes_npy(flags);
-  check_out(flags);
+std::unique_ptr<Sink> sink_of(const EmbedFlags& flags, std::int64_t size) {
+  if (writes_npy(flags)) return std::make_unique<Npy>(flags.out, size);
+  return std::make_unique<JsonLines>(flags.out, flags.input.stream);
+}
+
+void embed(const EmbedFlags& flags, const Comm& comm) {
+  if (flags.input.stream && comm.size() > 1) {
+    throw UsageError("answers from one process", "--stream", "start one process, or leave it out");
+  }
   Context context(flags.encoder.device.context_options(flags.encoder.dtype), flags.encoder.device.place());
+  require_same_input(comm, flags.input.input, "--input", context);
   EncoderOptions options = options_of(flags);
   Buffer bias;
   options.model.attention =
@@ -205,18 +215,25 @@ void run(const EmbedFlags& flags) {
   Encoder encoder = naming_flags([&] { return Encoder(context, flags.encoder.model, options); });
   flags.attention.require_length(options.model.attention, encoder.max_length());
   encoder.prompt(flags.prompt);  // refuses a missing prompt before any text is read
-  std::unique_ptr<Sink> sink;
-  if (npy) {
-    sink = std::make_unique<Npy>(flags.out, encoder.vector_size());
-  } else {
-    sink = std::make_unique<JsonLines>(flags.out, flags.input.stream);
-  }
-  EncoderProgress progress(npy ? ErrorsAre::in_rows_of_zeros : ErrorsAre::in_the_output, flags.input.size());
+  encoder.share_with(share_of(comm));
+  const bool leads = comm.rank() == 0;
+  const std::unique_ptr<Sink> sink = leads ? sink_of(flags, encoder.vector_size()) : nullptr;
+  EncoderProgress progress(writes_npy(flags) ? ErrorsAre::in_rows_of_zeros : ErrorsAre::in_the_output,
+                           flags.input.size(), leads);
   encoder.set_progress([&](const EncodeProgress& done) { progress.show(done); });
   flags.input.for_each_window(
-      [&](const TextWindow& window) { embed_window(encoder, flags.prompt, window, *sink, progress); });
-  sink->commit();
-  progress.finish(encoder.model().wasted_tokens(), flags.json, !flags.out.empty());
+      [&](const TextWindow& window) { embed_window(encoder, flags.prompt, window, sink.get(), progress); });
+  if (sink) sink->commit();
+  progress.finish(encoder.wasted_tokens(), flags.json, !flags.out.empty());
+}
+
+void run(EmbedFlags& flags, const CLI::App& command) {
+  writes_npy(flags);  // refuses what cannot be written before other ranks wait for this one
+  check_out(flags);
+  run_on_ranks(flags.ranks, [&](const Launch& launch, const Comm& comm) {
+    choose_device(flags.ranks, flags.encoder.device, command, launch);
+    embed(flags, comm);
+  });
 }
 
 }  // namespace
@@ -257,7 +274,8 @@ void add_embed(CLI::App& app) {
                    "--prompt is not given: the model's default prompt")
       ->excludes(prompt);
   f->attention.add_to(*command);
-  command->callback([f] { run(*f); });
+  f->ranks.add_to(*command);
+  command->callback([f, command] { run(*f, *command); });
 }
 
 }  // namespace warpwright::cli

@@ -15,8 +15,8 @@ constexpr std::int64_t kPrintedErrors = 10;
 
 }  // namespace
 
-EncoderProgress::EncoderProgress(ErrorsAre errors, std::uint64_t input_bytes)
-    : errors_are_(errors), input_bytes_(input_bytes) {
+EncoderProgress::EncoderProgress(ErrorsAre errors, std::uint64_t input_bytes, bool leads)
+    : errors_are_(errors), leads_(leads), input_bytes_(input_bytes) {
   show();
 }
 
@@ -48,7 +48,7 @@ void EncoderProgress::end(const TextWindow& window) {
 }
 
 void EncoderProgress::show() {
-  if (!line_.on_terminal()) return;
+  if (!leads_ || !line_.on_terminal()) return;
   std::string text = fmt::format("{} texts, {} tokens, {} tokens/s", human_count(texts_),
                                  human_count(tokens_), human_count(tokens_per_second()));
   if (input_bytes_ > 0) {
@@ -61,6 +61,7 @@ void EncoderProgress::show() {
 }
 
 void EncoderProgress::report(std::int64_t line, const std::string& error) {
+  if (!leads_) return;
   line_.clear();
   const bool named = errors_are_ == ErrorsAre::in_the_output;
   if (++errors_ <= kPrintedErrors || !named)
@@ -84,6 +85,7 @@ std::string EncoderProgress::summary(std::int64_t wasted_tokens, bool json) cons
 }
 
 void EncoderProgress::finish(std::int64_t wasted_tokens, bool json, bool on_standard_output) {
+  if (!leads_) return;
   line_.clear();
   const std::string text = summary(wasted_tokens, json);
   if (json && on_standard_output) {

@@ -10,6 +10,7 @@
 #include "cli/command.hpp"
 #include "cli/lines.hpp"
 #include "cli/model_flags.hpp"
+#include "cli/on_ranks.hpp"
 #include "cli/standard_streams.hpp"
 #include "core/error.hpp"
 #include "data/manifest.hpp"
@@ -31,6 +32,7 @@ struct EvalFlags {
   bool baselines = false, json = false;
   bool allow_data_change = false, allow_tokenizer_change = false;
   DeviceFlags device;
+  OnRanksFlags ranks;
 };
 
 void compare_with_data(const EvalFlags& f, const Decoder& decoder) {
@@ -51,7 +53,9 @@ std::int64_t sequence_of(const EvalFlags& f, const Decoder& decoder) {
                                                                                   : decoder.context();
 }
 
-nlohmann::json evaluate_shards(const EvalFlags& f, Context& context, const DecoderWeights& model) {
+// Rank 0 gets the results of all, and the others nothing.
+nlohmann::json evaluate_shards(const EvalFlags& f, Context& context, const DecoderWeights& model,
+                               const Comm& comm) {
   const Decoder& decoder = *model.decoder;
   const std::int64_t T = sequence_of(f, decoder);
   if (T > decoder.context()) {
@@ -62,15 +66,20 @@ nlohmann::json evaluate_shards(const EvalFlags& f, Context& context, const Decod
   const TokenStream stream(f.data, split, decoder.vocab());
   compare_with_data(f, decoder);
   std::optional<TokenStream> train;
-  if (f.baselines) {
+  const bool leads = comm.rank() == 0;
+  if (f.baselines && leads) {
     train.emplace(f.data, Split::train, decoder.vocab());
     train->check(train->tokens());
   }
   ProgressLine line;
   const LossReport report = evaluate_loss(
       context, model, stream, f.B, T, f.max_batches,
-      [&](std::int64_t done, std::int64_t total) { line.show(fmt::format("batch {} of {}", done, total)); });
+      [&](std::int64_t done, std::int64_t total) {
+        if (leads) line.show(fmt::format("batch {} of {}", done, total));
+      },
+      share_of(comm));
   line.clear();
+  if (!leads) return {};
   nlohmann::json out = {
       {"loss", report.loss}, {"perplexity", std::exp(report.loss)}, {"tokens", report.tokens}};
   if (const auto manifest = read_manifest(f.data)) {
@@ -135,7 +144,9 @@ Choice parse_choice(std::string_view line, const std::string& where, const text:
   return choice;
 }
 
-nlohmann::json evaluate_multiple_choice(const EvalFlags& f, Context& context, const DecoderWeights& model) {
+nlohmann::json evaluate_multiple_choice(const EvalFlags& f, Context& context, const DecoderWeights& model,
+                                        const Comm& comm) {
+  require_same_input(comm, f.choices, "--choices", context);
   const bool allow = f.allow_tokenizer_change;
   const text::Tokenizer tokenizer = load_tokenizer(f.model, f.tokenizer, *model.decoder, allow);
   if (f.tokenizer.empty()) notify(compare_tokenizers(f.model, model.decoder->vocab(), f.model, allow));
@@ -147,9 +158,10 @@ nlohmann::json evaluate_multiple_choice(const EvalFlags& f, Context& context, co
   });
   if (choices.empty()) throw Error("holds no question", f.choices.string(), "give one JSON object a line");
   ProgressLine line;
-  const ChoiceReport report = evaluate_choices(context, model, choices, [&](std::int64_t done) {
-    line.show(fmt::format("question {} of {}", done, choices.size()));
-  });
+  const auto show = [&](std::int64_t done) {
+    if (comm.rank() == 0) line.show(fmt::format("question {} of {}", done, choices.size()));
+  };
+  const ChoiceReport report = evaluate_choices(context, model, choices, show, share_of(comm));
   line.clear();
   const double n = static_cast<double>(report.questions);
   return {{"questions", report.questions},
@@ -157,14 +169,12 @@ nlohmann::json evaluate_multiple_choice(const EvalFlags& f, Context& context, co
           {"accuracy_normalized", static_cast<double>(report.right_normalized) / n}};
 }
 
-void run(const EvalFlags& f) {
-  if (f.data.empty() == f.choices.empty()) {
-    throw UsageError("give one of the two", "--data, --choices", "give shards, or a JSONL of questions");
-  }
+void evaluate(const EvalFlags& f, const Comm& comm) {
   Context context(f.device.context_options(f.dtype), f.device.place());
   const DecoderWeights model = load_model(f.model, f.dtype, f.device.place());
-  const nlohmann::json out =
-      f.data.empty() ? evaluate_multiple_choice(f, context, model) : evaluate_shards(f, context, model);
+  const nlohmann::json out = f.data.empty() ? evaluate_multiple_choice(f, context, model, comm)
+                                            : evaluate_shards(f, context, model, comm);
+  if (comm.rank() != 0) return;
   if (f.json) {
     fmt::print("{}\n", out.dump());
     return;
@@ -173,6 +183,16 @@ void run(const EvalFlags& f) {
     fmt::print("{:<20} {}\n", key,
                value.is_number_float() ? fmt::format("{:.4f}", value.get<double>()) : value.dump());
   }
+}
+
+void run(EvalFlags& f, const CLI::App& command) {
+  if (f.data.empty() == f.choices.empty()) {
+    throw UsageError("give one of the two", "--data, --choices", "give shards, or a JSONL of questions");
+  }
+  run_on_ranks(f.ranks, [&](const Launch& launch, const Comm& comm) {
+    choose_device(f.ranks, f.device, command, launch);
+    evaluate(f, comm);
+  });
 }
 
 }  // namespace
@@ -206,7 +226,8 @@ void add_eval(CLI::App& app) {
   add_data_change_flag(*command, f->allow_data_change);
   add_tokenizer_change_flag(*command, f->allow_tokenizer_change);
   f->device.add_to(*command);
-  command->callback([f] { run(*f); });
+  f->ranks.add_to(*command);
+  command->callback([f, command] { run(*f, *command); });
 }
 
 }  // namespace warpwright::cli

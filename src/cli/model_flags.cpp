@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "cli/checks.hpp"
+#include "cli/rank_order.hpp"
 #include "cli/standard_streams.hpp"
 #include "core/error.hpp"
 #include "infer/origin.hpp"
@@ -61,7 +62,9 @@ Recompute recompute_named(const std::string& name) {
 }
 
 std::vector<std::string> sharding_names() {
-  return names_of(kShardings);
+  std::vector<std::string> names = names_of(kShardings);
+  names.insert(names.begin(), "auto");
+  return names;
 }
 Sharding sharding_named(const std::string& name) {
   return named(kShardings, name, "--shard");
@@ -78,7 +81,7 @@ void add_tokenizer_change_flag(CLI::App& command, bool& allow) {
 }
 
 void notify(const std::string& line) {
-  if (!line.empty()) write_message(plain_line(line) + "\n");
+  if (!line.empty() && launched_rank() == 0) write_message(plain_line(line) + "\n");
 }
 
 std::function<void(const std::string&)> notify_of(std::string command) {

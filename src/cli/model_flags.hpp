@@ -24,6 +24,7 @@ DType compute_dtype(const std::string& name);
 // The words of --recompute, and the one that a word names; UsageError for any other.
 std::vector<std::string> recompute_names();
 Recompute recompute_named(const std::string& name);
+// Those of --shard, and auto.
 std::vector<std::string> sharding_names();
 Sharding sharding_named(const std::string& name);
 
@@ -31,7 +32,7 @@ Sharding sharding_named(const std::string& name);
 void add_data_change_flag(CLI::App& command, bool& allow);
 void add_tokenizer_change_flag(CLI::App& command, bool& allow);
 
-// Prints a line on standard error, or nothing for "".
+// Prints a line on standard error, or nothing for "". Only rank 0 prints.
 void notify(const std::string& line);
 // Prints lines of this command as notify() does, "warpwright: COMMAND: LINE".
 std::function<void(const std::string&)> notify_of(std::string command);

@@ -41,6 +41,7 @@ std::unique_ptr<CLI::App> make_program() {
   add_tokenizer(*app);
   add_data(*app);
   add_train(*app);
+  add_plan(*app);
   add_eval(*app);
   add_generate(*app);
   add_convert(*app);

@@ -9,6 +9,7 @@
 #include "cli/command.hpp"
 #include "cli/encoder_flags.hpp"
 #include "cli/encoder_progress.hpp"
+#include "cli/on_ranks.hpp"
 #include "cli/standard_streams.hpp"
 #include "core/error.hpp"
 #include "runtime/file.hpp"
@@ -24,6 +25,7 @@ struct RankFlags {
   std::string query, activation = "auto", truncation = "longest_first";
   std::int64_t label = -1, top = 0;
   bool json = false;
+  OnRanksFlags ranks;
 };
 
 struct Scored {
@@ -71,10 +73,11 @@ void print(const Scored& scored) {
   write_output(line.dump(-1, ' ', false, replace) + "\n");
 }
 
-void run(const RankFlags& flags) {
+void rank(const RankFlags& flags, const Comm& comm) {
   EncoderOptions options = flags.encoder.options();
   options.truncation = truncation_named(flags.truncation);
   Context context(flags.encoder.device.context_options(flags.encoder.dtype), flags.encoder.device.place());
+  require_same_input(comm, flags.input.input, "--input", context);
   Encoder encoder = naming_flags([&] { return Encoder(context, flags.encoder.model, options); });
   const std::int64_t labels = encoder.labels();
   if (labels == 0) {
@@ -87,7 +90,9 @@ void run(const RankFlags& flags) {
   }
   const auto label = static_cast<std::size_t>(std::max<std::int64_t>(flags.label, 0));
   const bool sigmoid = takes_sigmoid(flags, labels);
-  EncoderProgress progress(ErrorsAre::in_the_output, flags.input.size());
+  encoder.share_with(share_of(comm));
+  const bool leads = comm.rank() == 0;
+  EncoderProgress progress(ErrorsAre::in_the_output, flags.input.size(), leads);
   encoder.set_progress([&](const EncodeProgress& done) { progress.show(done); });
   std::vector<Scored> ranked, failed;
   const auto better = [](const Scored& a, const Scored& b) { return a.score > b.score; };
@@ -105,6 +110,7 @@ void run(const RankFlags& flags) {
     std::vector<float> logits(pairs.size() * static_cast<std::size_t>(labels));
     progress.begin(window);
     const std::vector<EncodedText> reports = encoder.classify(pairs, logits);
+    if (!leads) return;
     std::size_t next = 0;
     for (const InputText& text : window.texts) {
       Scored scored{0, text, text.error.empty() ? reports[next] : EncodedText{0, false, text.error}};
@@ -120,7 +126,14 @@ void run(const RankFlags& flags) {
   for (const Scored& scored : ranked) print(scored);
   for (const Scored& scored : failed) print(scored);
   require_whole_output();
-  progress.finish(encoder.model().wasted_tokens(), flags.json, false);
+  progress.finish(encoder.wasted_tokens(), flags.json, false);
+}
+
+void run(RankFlags& flags, const CLI::App& command) {
+  run_on_ranks(flags.ranks, [&](const Launch& launch, const Comm& comm) {
+    choose_device(flags.ranks, flags.encoder.device, command, launch);
+    rank(flags, comm);
+  });
 }
 
 }  // namespace
@@ -150,7 +163,8 @@ void add_rank(CLI::App& app) {
       ->check(one_of({"longest_first", "only_first", "only_second"}));
   command->add_flag("--json", f->json,
                     "Print the summary on standard error as JSON, as the scores always are");
-  command->callback([f] { run(*f); });
+  f->ranks.add_to(*command);
+  command->callback([f, command] { run(*f, *command); });
 }
 
 }  // namespace warpwright::cli

@@ -1,23 +1,16 @@
 // warpwright train: a training run from the command line.
 #include <fmt/format.h>
 
-#include <unistd.h>
-
 #include <algorithm>
-#include <chrono>
 #include <csignal>
 #include <cstdio>
-#include <cstdlib>
 #include <memory>
-#include <new>
 #include <optional>
-#include <thread>
 #include <utility>
 
 #include "cli/command.hpp"
-#include "cli/gpu_ranks.hpp"
 #include "cli/model_flags.hpp"
-#include "cli/rank_order.hpp"
+#include "cli/on_ranks.hpp"
 #include "cli/signals.hpp"
 #include "cli/standard_streams.hpp"
 #include "cli/train_flags.hpp"
@@ -28,7 +21,6 @@
 #include "core/error.hpp"
 #include "runtime/ceiling.hpp"
 #include "runtime/file.hpp"
-#include "runtime/partial.hpp"
 #include "train/trainer.hpp"
 
 namespace warpwright::cli {
@@ -50,7 +42,9 @@ void check_data(const TrainFlags& flags) {
   }
 }
 
-void print_start(const Trainer& trainer, const Context& context, int ranks) {
+// ranks: the memory of each.
+void print_start(const Trainer& trainer, const Context& context, const std::vector<RankMemory>& ranks,
+                 bool in_detail) {
   const TrainOptions& o = trainer.options();
   const Decoder& m = *o.step.model;
   fmt::print("model: {}, vocabulary {}, context {}: {} parameters\n", m.describe(), m.vocab(), m.context(),
@@ -59,11 +53,17 @@ void print_start(const Trainer& trainer, const Context& context, int ranks) {
              human_count(o.step.slices * o.step.B * o.step.T), name_of(o.step.dtype),
              o.step.master_weights ? "" : " without master weights", context.device().name,
              context.threads());
-  if (ranks > 1) fmt::print("ranks: {}, with {} slices each\n", ranks, o.step.slices / ranks);
-  fmt::print("memory plan{}:\n{}", ranks > 1 ? " of rank 0" : "", trainer.plan().summary());
-  if (const std::size_t sampling = trainer.planned_bytes() - trainer.plan().total_bytes(); sampling > 0) {
-    fmt::print("  and for samples {}\n", human_bytes(static_cast<double>(sampling)));
+  const auto count = static_cast<std::int64_t>(ranks.size());
+  if (count > 1) {
+    fmt::print("ranks: {}, with {} slices each and --shard {}{}\n", count, o.step.slices / count,
+               name_of(o.step.sharding), o.planner_shards ? ", as the planner chooses" : "");
   }
+  fmt::print("memory plan{}:\n{}", count > 1 ? " of rank 0" : "", trainer.plan().summary());
+  if (const std::size_t others = ranks.front().total() - trainer.plan().total_bytes(); others > 0) {
+    fmt::print("  and for {} {}\n", ranks.front().nccl > 0 ? "NCCL and samples" : "samples",
+               human_bytes(static_cast<double>(others)));
+  }
+  if (count > 1 && in_detail) fmt::print("memory of each rank:\n{}", memory_table(ranks));
   if (const auto step = trainer.resumed_step()) fmt::print("resumed after step {}\n", *step);
   require_whole_output();
 }
@@ -123,17 +123,6 @@ bool run_trainer(Trainer& trainer, const Comm& comm) {
   }
 }
 
-// The flags name the GPU of this rank from here on.
-void choose_device(TrainFlags& flags, const CLI::App& command, const Launch& launch) {
-  if (!flags.gpus.empty()) flags.device.device = "cuda";
-  if (launch.ranks > 1 && command.count("--device") > 0 && flags.device.device.starts_with("cuda:")) {
-    throw UsageError(fmt::format("names one GPU for {} ranks", launch.ranks), "--device",
-                     "use --device cuda: each rank takes one");
-  }
-  const Device device = device_of_rank(launch, flags.device.place());
-  if (device.kind == DeviceKind::cuda) flags.device.device = fmt::format("cuda:{}", device.index);
-}
-
 // True if the run has done all its steps before.
 bool is_done(const TrainFlags& flags, const TrainOptions& options, const std::optional<SavedRun>& saved,
              const Comm& comm) {
@@ -159,7 +148,7 @@ bool train(TrainFlags& flags, CLI::App& command, const Launch& launch, const Com
   const bool leads = texts.rank() == 0;
   const auto saved = resumed_run(flags, command);
   if (!saved) check_data(flags);
-  choose_device(flags, command, launch);
+  choose_device(flags.ranks, flags.device, command, launch);
   const TrainOptions options = flags.finished_options();
   if (is_done(flags, options, saved, texts)) return true;
   require_shards(options.data);
@@ -179,11 +168,12 @@ bool train(TrainFlags& flags, CLI::App& command, const Launch& launch, const Com
   }
   TrainWatcher watcher(peak, options);
   Trainer trainer(context, options, observer_of(watcher, comm), comm);
+  const std::vector<RankMemory> memory = memory_of_ranks(comm, trainer.memory());
   if (leads) {
-    print_start(trainer, context, comm.size());
+    print_start(trainer, context, memory, flags.show_plan);
     if (flags.show_plan) fmt::print("{}", trainer.plan().details());
   }
-  check_memory(context, trainer, comm);
+  check_memory(context, trainer, memory, comm);
   std::signal(SIGPIPE, SIG_IGN);
   const bool finished = run_trainer(trainer, comm);
   // A signal to one rank stops all, and all end with its code.
@@ -193,54 +183,12 @@ bool train(TrainFlags& flags, CLI::App& command, const Launch& launch, const Com
   return finished;
 }
 
-// The message of an error that ends all ranks.
-template <class E>
-E error_of_rank(const Comm& comm, const E& error) {
-  if (comm.size() == 1) return error;
-  let_rank_0_report(comm.rank());
-  return E(error.problem(), fmt::format("{}, {}", rank_on_host(comm.rank()), error.where()), error.remedy());
-}
-
-// Ends a rank that cannot go on, from whichever thread notes it.
-void end_lost_rank(const std::string& line) {
-  constexpr std::chrono::seconds kAfterTheOther(1);  // whose line comes first
-  if (line.empty()) std::this_thread::sleep_for(kAfterTheOther);
-  if (!line.empty()) write_message(fmt::format("warpwright: {}\n", line));
-  remove_live_partials();
-  ::_exit(EXIT_FAILURE);
-}
-
-bool train_on_ranks(TrainFlags& flags, CLI::App& command, const Launch& launch) {
-  const std::unique_ptr<const Comm> comm =
-      connect_ranks(launch, {std::chrono::seconds(flags.collective_timeout), end_lost_rank});
-  try {
-    return train(flags, command, launch, *comm);
-  } catch (const UsageError& error) {
-    throw error_of_rank(*comm, error);
-  } catch (const Error& error) {
-    throw error_of_rank(*comm, error);
-  } catch (const std::exception& error) {
-    if (comm->size() == 1) throw;
-    const bool no_memory = dynamic_cast<const std::bad_alloc*>(&error) != nullptr;
-    throw error_of_rank(*comm, Error(no_memory ? "out of memory" : error.what(), "training",
-                                     "give the ranks what they lack, and go on with --resume"));
-  }
-}
-
 void run(TrainFlags& flags, CLI::App& command) {
-  const Launch launch = read_launch();
-  if (!flags.gpus.empty()) {
-    const int gpus = count_gpus(flags.gpus);
-    if (launch.ranks > 1 && launch.local_ranks != gpus) {
-      throw UsageError("starts processes of its own, but a launcher has started this one", "--gpus",
-                       "use --device cuda");
-    }
-    if (launch.ranks == 1 && gpus > 1) {
-      if (const int code = run_on_gpus(gpus); code != 0) throw RanksFailed{code};
-      return;
-    }
-  }
-  if (!train_on_ranks(flags, command, launch)) throw StoppedBySignal{stop_request.signal};
+  bool finished = true;
+  run_on_ranks(flags.ranks, [&](const Launch& launch, const Comm& texts) {
+    finished = train(flags, command, launch, texts);
+  });
+  if (!finished) throw StoppedBySignal{stop_request.signal};
 }
 
 }  // namespace

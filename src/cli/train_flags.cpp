@@ -2,26 +2,25 @@
 #include "cli/train_flags.hpp"
 
 #include "cli/checks.hpp"
-#include "cli/gpu_ranks.hpp"
 #include "cli/model_flags.hpp"
 
 namespace warpwright::cli {
 namespace {
 
-void add_model_flags(CLI::App& c, TrainFlags& f) {
+void add_model_flags(CLI::App& c, TrainFlags& f, const SizeDefaults& defaults) {
   c.add_option("--model", f.model,
                "gpt2:124M, :355M, :774M, :1558M or gpt2:dN (N layers) with random weights, or a folder; "
                "default: a free size");
   c.add_option("--layers", f.free.layers, "Layers; default: those of --model")->check(at_least(1));
   c.add_option("--heads", f.free.heads, "Attention heads; default: those of --model")->check(at_least(1));
   c.add_option("--channels", f.free.channels, "Channels; default: those of --model")->check(at_least(1));
-  c.add_option("--vocab", f.free.vocab, "Vocabulary; default: that of the data")->check(at_least(1));
+  c.add_option("--vocab", f.free.vocab, "Vocabulary; default: " + defaults.vocab)->check(at_least(1));
   c.add_option("--context", f.free.context,
                "Most positions; default: 1024 for gpt2:NAME, --seq for a free size")
       ->check(at_least(1));
 }
 
-void add_step_flags(CLI::App& c, TrainFlags& f) {
+void add_slice_flags(CLI::App& c, TrainFlags& f, const SizeDefaults& defaults) {
   StepOptions& s = f.options.step;
   s.T = 0;
   f.step.add_to(c, s);
@@ -30,14 +29,19 @@ void add_step_flags(CLI::App& c, TrainFlags& f) {
                "parameter)")
       ->capture_default_str()
       ->check(one_of({"fp32", "none"}));
-  c.add_option("--total-batch", f.total_batch, "Tokens in a step, over all its slices; default: one slice")
+  c.add_option("--total-batch", f.total_batch,
+               "Tokens in a step, over all its slices; default: " + defaults.total_batch)
       ->check(at_least(0));
   c.add_option(
        "--shard", f.shard,
        "What several ranks divide instead of having a copy each: none, optimizer (masters and moments), "
-       "gradients (and optimizer), parameters (all)")
+       "gradients (and optimizer), parameters (all), or auto: the first of the last three that fits")
       ->capture_default_str()
       ->check(one_of(sharding_names()));
+}
+
+void add_update_flags(CLI::App& c, TrainFlags& f) {
+  StepOptions& s = f.options.step;
   c.add_option("--weight-decay", s.weight_decay, "Decoupled weight decay of the matrices")
       ->capture_default_str();
   c.add_flag("--decay-all", s.decay_all, "Decay biases and layer normalization too");
@@ -101,31 +105,24 @@ void add_run_flags(CLI::App& c, TrainFlags& f) {
   c.add_option("--skip-norm-z", o.skip_norm_z,
                "Skip an update by the gradient norm in the same way; 0: never")
       ->capture_default_str();
-  c.add_flag("--plan", f.show_plan, "Print each tensor's place in memory before the start");
-}
-
-void add_rank_flags(CLI::App& c, TrainFlags& f) {
-  c.add_option(
-       "--gpus", f.gpus,
-       "Train on this many GPUs of this machine, or all of them, with a process for each; default: one "
-       "process on --device")
-      ->check(gpus_to_use())
-      ->excludes(c.get_option("--device"));
-  c.add_option("--collective-timeout", f.collective_timeout,
-               "Seconds that ranks wait for each other before they end; 0: no limit")
-      ->capture_default_str()
-      ->check(at_least(0));
+  c.add_flag("--plan", f.show_plan,
+             "Print what each rank holds, and each tensor's place in memory, before the start");
 }
 
 }  // namespace
 
+void TrainFlags::add_sizes_to(CLI::App& command, const SizeDefaults& defaults) {
+  add_model_flags(command, *this, defaults);
+  add_slice_flags(command, *this, defaults);
+}
+
 void TrainFlags::add_to(CLI::App& command) {
-  add_model_flags(command, *this);
+  add_sizes_to(command, {.vocab = "that of the data", .total_batch = "one slice"});
   add_run_flags(command, *this);
-  add_step_flags(command, *this);
+  add_update_flags(command, *this);
   add_schedule_flags(command, *this);
   device.add_to(command);
-  add_rank_flags(command, *this);
+  ranks.add_to(command);
   tuned.add_to(command);
 }
 

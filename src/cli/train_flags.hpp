@@ -7,6 +7,7 @@
 #include <string>
 
 #include "cli/command.hpp"
+#include "cli/on_ranks.hpp"
 #include "cli/step_flags.hpp"
 #include "cli/tuned_flags.hpp"
 #include "model/gpt2_config.hpp"
@@ -14,21 +15,27 @@
 
 namespace warpwright::cli {
 
+// What --help says.
+struct SizeDefaults {
+  std::string vocab, total_batch;
+};
+
 struct TrainFlags {
   std::string model;
   GPT2Config free{.vocab = 0, .context = 0};
   std::int64_t total_batch = 0;
   StepFlags step;
-  std::string shard = "optimizer", master_weights = "fp32", schedule = "cosine", on_non_finite = "stop";
+  std::string shard = "auto", master_weights = "fp32", schedule = "cosine", on_non_finite = "stop";
   bool show_plan = false;
-  std::string gpus;                       // N, all or ""
-  std::int64_t collective_timeout = 600;  // seconds
   TrainOptions options;
   DeviceFlags device;
+  OnRanksFlags ranks;
   TunedFlags tuned;
   std::string saved_table;  // the checksum of the tuned table that the resumed run has used, or ""
 
   void add_to(CLI::App& command);
+  // Only the flags of the model, the slices and what ranks divide.
+  void add_sizes_to(CLI::App& command, const SizeDefaults& defaults);
   // Takes the flags from the checkpoint, except those that the command line gives.
   void restore(CLI::App& command, const SavedRun& saved);
   // Throws UsageError or Error if flags do not fit together.

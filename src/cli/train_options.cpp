@@ -133,7 +133,7 @@ void TrainFlags::restore(CLI::App& command, const SavedRun& saved) {
 
 TrainOptions TrainFlags::finished_options() {
   TrainOptions& o = options;
-  const GPT2Config config = model_config(*this, read_manifest(o.data));
+  const GPT2Config config = model_config(*this, o.data.empty() ? std::nullopt : read_manifest(o.data));
   step.finish(o.step, std::make_shared<GPT2Decoder>(config));
   if (o.step.dtype == DType::bf16 && config.channels % 2 != 0) {
     throw UsageError(fmt::format("{} is odd: a checkpoint could not place fp32 tensors between bf16 ones",
@@ -142,7 +142,8 @@ TrainOptions TrainFlags::finished_options() {
   }
   o.step.master_weights = master_weights == "fp32";
   o.schedule.kind = learning_rate_schedule_named(schedule);
-  o.step.sharding = sharding_named(shard);
+  o.planner_shards = shard == "auto";
+  o.step.sharding = o.planner_shards ? Sharding::optimizer : sharding_named(shard);
   o.on_non_finite = on_non_finite == "skip" ? OnNonFinite::skip : OnNonFinite::stop;
   if (o.step.B < 1 || o.step.T < 1) {
     throw UsageError(fmt::format("is {}, with --seq {}", o.step.B, o.step.T), "--batch",

@@ -1,5 +1,6 @@
 #include "comm/comm.hpp"
 
+#include <algorithm>
 #include <cstring>
 #include <utility>
 
@@ -20,6 +21,24 @@ class Single final : public Comm {
     }
   }
   std::vector<std::string> all_gather(std::string_view mine) const override { return {std::string(mine)}; }
+
+ private:
+  std::vector<std::string> gather_piece(std::string_view mine) const override { return all_gather(mine); }
+};
+
+class Imagined final : public Comm {
+ public:
+  Imagined(int rank, int ranks) : Comm(rank, ranks, nullptr) {}
+  void all_to_all(const std::vector<Outgoing>&, const std::vector<Incoming>&, const Stream&) const override {
+    fail();
+  }
+  std::vector<std::string> all_gather(std::string_view) const override { fail(); }
+
+ private:
+  std::vector<std::string> gather_piece(std::string_view) const override { fail(); }
+  [[noreturn]] static void fail() {
+    throw Error("a planned rank has no others", "exchange between ranks", "this is a bug worth reporting");
+  }
 };
 
 // Ranks that a store connects.
@@ -30,7 +49,8 @@ class Stored final : public Comm {
         store_({.rank = launch.rank, .ranks = launch.ranks, .address = launch.address, .port = launch.port},
                [watchdog](const std::string& problem) {
                  if (problem.empty()) return watchdog->lose_silently();
-                 watchdog->lose(problem, "see the output of that rank, and go on with --resume");
+                 watchdog->lose(problem,
+                                "see the output of that rank, and start again (train: with --resume)");
                }) {}
   void all_to_all(const std::vector<Outgoing>&, const std::vector<Incoming>&, const Stream&) const override {
     throw Error("ranks without MPI cannot exchange tensors of CPUs", "exchange between ranks",
@@ -42,6 +62,11 @@ class Stored final : public Comm {
   }
 
  private:
+  std::vector<std::string> gather_piece(std::string_view mine) const override {
+    const auto operation = watched("exchange of texts");
+    return store_.gather(mine);
+  }
+
   mutable Store store_;
 };
 
@@ -64,6 +89,16 @@ std::unique_ptr<const Comm::Exchange> Comm::prepare(std::vector<Outgoing> send,
   return std::make_unique<Repeated>(*this, std::move(send), std::move(receive));
 }
 
+std::vector<std::string> Comm::gather(std::string_view mine) const {
+  std::vector<std::string> all(rank_ == 0 ? static_cast<std::size_t>(size_) : 0);
+  const double most = std::ranges::max(gathered(*this, {static_cast<double>(mine.size())}));
+  for (std::size_t at = 0; static_cast<double>(at) < most; at += kMostText) {
+    const std::vector<std::string> pieces = gather_piece(mine.substr(std::min(at, mine.size()), kMostText));
+    for (std::size_t r = 0; r < all.size(); ++r) all[r] += pieces[r];
+  }
+  return all;
+}
+
 std::vector<double> gathered(const Comm& comm, const std::vector<double>& mine) {
   std::vector<double> all;
   const char* bytes = reinterpret_cast<const char*>(mine.data());
@@ -78,6 +113,10 @@ std::vector<double> gathered(const Comm& comm, const std::vector<double>& mine) 
 const Comm& single_rank() {
   static const Single single;
   return single;
+}
+
+std::unique_ptr<const Comm> imagined_rank(int rank, int ranks) {
+  return std::make_unique<Imagined>(rank, ranks);
 }
 
 std::unique_ptr<const Comm> connect_ranks(const Launch& launch, const RankOptions& options) {

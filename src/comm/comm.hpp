@@ -52,6 +52,8 @@ class Comm {
                                                   std::vector<Incoming> receive) const;
   // The texts of all ranks, by rank. For small ones: every rank gets everything.
   virtual std::vector<std::string> all_gather(std::string_view mine) const = 0;
+  // The texts of all ranks, by rank, on rank 0, and nothing elsewhere. They may be of any size.
+  std::vector<std::string> gather(std::string_view mine) const;
   // Waits until all ranks are here.
   void barrier() const { all_gather({}); }
   // The watchdog looks how long the stream takes to get here.
@@ -70,6 +72,10 @@ class Comm {
   // Those of the same ranks.
   explicit Comm(const Comm* ranks) : rank_(ranks->rank_), size_(ranks->size_), watchdog_(ranks->watchdog_) {}
 
+  // As gather(), for at most kMostText bytes of each rank.
+  virtual std::vector<std::string> gather_piece(std::string_view mine) const = 0;
+  static constexpr std::size_t kMostText = std::size_t{1} << 20;
+
   // While the result lives, the watchdog looks how long this call takes.
   Watchdog::Operation watched(const char* operation) const { return {watchdog_.get(), operation}; }
   Watchdog* watchdog() const { return watchdog_.get(); }
@@ -84,6 +90,8 @@ std::vector<double> gathered(const Comm& comm, const std::vector<double>& mine);
 
 // A process without others.
 const Comm& single_rank();
+// A rank of a run that does not exist, to plan what it would hold. An exchange with the others is an Error.
+std::unique_ptr<const Comm> imagined_rank(int rank, int ranks);
 
 struct RankOptions {
   std::chrono::seconds limit{600};  // of an exchange; 0: none

@@ -48,12 +48,20 @@ TEST(Comm, AStoreCarriesTextsAndNoTensorsOfCpus) {
     return connect_ranks(
         {.by = Launch::By::store, .rank = r, .ranks = 2, .address = "127.0.0.1", .port = port});
   };
-  std::thread other([&] { EXPECT_EQ(rank(1)->all_gather("b"), (std::vector<std::string>{"a", "b"})); });
+  const std::string large(3'000'000, 'x');  // more than one message
+  std::thread other([&] {
+    const auto comm = rank(1);
+    EXPECT_EQ(comm->all_gather("b"), (std::vector<std::string>{"a", "b"}));
+    EXPECT_TRUE(comm->gather(large).empty());
+    EXPECT_TRUE(comm->gather("").empty());
+  });
   {
     const auto comm = rank(0);
     EXPECT_EQ(comm->rank(), 0);
     EXPECT_EQ(comm->size(), 2);
     EXPECT_EQ(comm->all_gather("a"), (std::vector<std::string>{"a", "b"}));
+    EXPECT_TRUE(comm->gather("small") == (std::vector<std::string>{"small", large}));
+    EXPECT_EQ(comm->gather(""), std::vector<std::string>(2));
     EXPECT_THROW(comm->all_to_all({}, {}, Stream()), Error);
   }
   other.join();

@@ -23,7 +23,8 @@ void check(int code, const char* call) {
   int length = 0;
   MPI_Error_string(code, text, &length);
   throw Error(fmt::format("{} failed: {}", call, std::string_view(text, static_cast<std::size_t>(length))),
-              "exchange between ranks", "see why another rank has ended, and go on with --resume");
+              "exchange between ranks",
+              "see why another rank has ended, and start again (train: with --resume)");
 }
 
 int world_rank() {
@@ -94,6 +95,28 @@ class Mpi final : public Comm {
     for (std::size_t r = 0; r < ranks; ++r) {
       texts.push_back(all.substr(static_cast<std::size_t>(starts[r]), static_cast<std::size_t>(counts[r])));
     }
+    return texts;
+  }
+
+ private:
+  std::vector<std::string> gather_piece(std::string_view mine) const override {
+    const auto operation = watched("exchange of texts");
+    const std::size_t ranks = rank() == 0 ? static_cast<std::size_t>(size()) : 0;
+    std::vector<int> counts(ranks);
+    const int count = static_cast<int>(mine.size());
+    check(MPI_Gather(&count, 1, MPI_INT, counts.data(), 1, MPI_INT, 0, MPI_COMM_WORLD), "MPI_Gather");
+    std::vector<std::string> texts;
+    for (const int bytes : counts) texts.emplace_back(static_cast<std::size_t>(bytes), '\0');
+    std::vector<MPI_Request> requests;
+    for (std::size_t r = 0; r < ranks; ++r) {
+      check(MPI_Irecv(texts[r].data(), counts[r], MPI_BYTE, static_cast<int>(r), 0, MPI_COMM_WORLD,
+                      &requests.emplace_back()),
+            "MPI_Irecv");
+    }
+    check(MPI_Isend(mine.data(), count, MPI_BYTE, 0, 0, MPI_COMM_WORLD, &requests.emplace_back()),
+          "MPI_Isend");
+    check(MPI_Waitall(static_cast<int>(requests.size()), requests.data(), MPI_STATUSES_IGNORE),
+          "MPI_Waitall");
     return texts;
   }
 };

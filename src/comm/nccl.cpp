@@ -94,6 +94,7 @@ class Nccl final : public Comm {
   std::vector<std::string> all_gather(std::string_view mine) const override {
     return texts_.all_gather(mine);
   }
+  std::vector<std::string> gather_piece(std::string_view mine) const override { return texts_.gather(mine); }
   // A graph is watched when it is launched.
   void watch(const Stream& stream) const override {
     cudaStreamCaptureStatus status{};

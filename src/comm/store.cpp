@@ -36,22 +36,23 @@ using Clock = std::chrono::steady_clock;
 
 // A message is its kind, the length of its text, and the text.
 enum class Kind : std::uint32_t {
-  hello,    // from a rank: Greeting
-  welcome,  // to all: every rank has connected
-  refused,  // to a process that cannot be a rank: why
-  text,     // from a rank: its part of all_gather()
-  texts,    // to all: all parts
-  alive,    // both ways
-  bye,      // from a rank that leaves
-  failed,   // from a rank that leaves because of an error
-  lost,     // to all: why they cannot go on
-  ended,    // to all: another rank says why
+  hello,     // from a rank: Greeting
+  welcome,   // to all: every rank has connected
+  refused,   // to a process that cannot be a rank: why
+  text,      // from a rank: its part of all_gather()
+  gathered,  // from a rank: its part of gather()
+  texts,     // to all: all parts; after gathered none but for rank 0
+  alive,     // both ways
+  bye,       // from a rank that leaves
+  failed,    // from a rank that leaves because of an error
+  lost,      // to all: why they cannot go on
+  ended,     // to all: another rank says why
 };
 using Header = std::array<std::uint32_t, 2>;
 
 constexpr std::size_t kMostGreeting = 400, kMostText = std::size_t{1} << 20;
-constexpr const char* kProtocol = "warpwright-ranks-1";
-constexpr const char* kGoOn = "see the output of that rank, and go on with --resume";
+constexpr const char* kProtocol = "warpwright-ranks-2";
+constexpr const char* kGoOn = "see the output of that rank, and start again (train: with --resume)";
 
 std::string packed(const std::vector<std::optional<std::string>>& texts) {
   std::string all;
@@ -299,9 +300,9 @@ class Server {
   void receive(Member& member, Kind kind, std::string text) {
     member.seen = Clock::now();
     std::optional<std::string>& part = parts_[static_cast<std::size_t>(member.rank)];
-    if (kind == Kind::text && !part) {
+    if ((kind == Kind::text || kind == Kind::gathered) && !part) {
       part = std::move(text);
-      if (++gathered_ == members_.size()) spread();
+      if (++gathered_ == members_.size()) spread(kind);
     } else if (kind == Kind::bye || kind == Kind::failed) {
       member.has_left = true;
       member.connection->finish();
@@ -311,8 +312,12 @@ class Server {
     }
   }
 
-  void spread() {
-    send_all(Kind::texts, packed(parts_));
+  void spread(Kind kind) {
+    const std::string all = packed(parts_);
+    for (const Member& member : members_) {
+      if (!member.connection || member.has_left) continue;
+      member.connection->send(Kind::texts, kind == Kind::text || member.rank == 0 ? all : "");
+    }
     parts_.assign(members_.size(), std::nullopt);
     gathered_ = 0;
   }
@@ -403,14 +408,15 @@ class Store::Network {
     thread_.join();
   }
 
-  std::vector<std::string> all_gather(std::string_view mine) {
+  // kind: text for the parts on every rank, gathered for those on rank 0.
+  std::vector<std::string> exchange(Kind kind, std::string_view mine) {
     if (mine.size() > kMostText) {
       throw Error(fmt::format("has {} bytes, and at most {} can be sent", mine.size(), kMostText),
                   "text for other ranks", "this is a bug worth reporting");
     }
     std::unique_lock lock(mutex_);
     texts_.reset();
-    asio::post(io_, [this, text = std::string(mine)] { connection_->send(Kind::text, text); });
+    asio::post(io_, [this, kind, text = std::string(mine)] { connection_->send(kind, text); });
     changed_.wait(lock, [this] { return texts_ || problem_; });
     if (!texts_) throw Error(*problem_, "exchange between ranks", kGoOn);
     return *std::exchange(texts_, std::nullopt);
@@ -540,7 +546,11 @@ Store::~Store() {
 }
 
 std::vector<std::string> Store::all_gather(std::string_view mine) {
-  return network_->all_gather(mine);
+  return network_->exchange(Kind::text, mine);
+}
+
+std::vector<std::string> Store::gather(std::string_view mine) {
+  return network_->exchange(Kind::gathered, mine);
 }
 
 int free_local_port() {

@@ -38,6 +38,8 @@ class Store {
 
   // The texts of all ranks, by rank. Every rank must make the same calls.
   std::vector<std::string> all_gather(std::string_view mine);
+  // The same on rank 0, and nothing elsewhere.
+  std::vector<std::string> gather(std::string_view mine);
 
  private:
   class Network;  // with the library's types

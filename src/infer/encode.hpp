@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "infer/prompts.hpp"
+#include "infer/share.hpp"
 #include "model/bert_session.hpp"
 #include "text/encoder_tokenizer.hpp"
 
@@ -77,6 +78,13 @@ class Encoder {
   // Called after every batch.
   void set_progress(std::function<void(const EncodeProgress&)> progress) { progress_ = std::move(progress); }
 
+  // Several processes then divide the batches of every call, all of them with the same texts. Process 0 gets
+  // the results of all, and each other one those of its batches.
+  void share_with(Share share) { share_ = std::move(share); }
+
+  // Tokens computed to fill up batches, over all calls and processes.
+  std::int64_t wasted_tokens() const { return model_.wasted_tokens() + wasted_elsewhere_; }
+
   // vectors: (texts, vector_size()). The prompt is put before each text.
   std::vector<EncodedText> embed(std::span<const std::string_view> texts, std::span<float> vectors,
                                  const PromptChoice& choice = {});
@@ -91,8 +99,22 @@ class Encoder {
 
   std::vector<EncodedText> encode(std::size_t count, std::int64_t width, std::span<float> out,
                                   const Tokenize& tokenize, const Run& run);
-  void run_batch(std::span<const std::size_t> members, const std::vector<text::Encoding>& encodings,
-                 std::int64_t width, std::span<float> out, std::vector<EncodedText>& report, const Run& run);
+  // The texts of a call, how they are encoded, and where the results go.
+  struct Call {
+    const Tokenize& tokenize;
+    const Run& run;
+    std::size_t width;
+    std::span<float> out;
+    std::vector<text::Encoding> encodings{};
+    std::vector<EncodedText> reports{};
+  };
+  using Members = std::vector<std::size_t>;
+
+  void tokenize_texts(const Members& texts, Call& call);
+  void exchange_lengths(Call& call);
+  std::vector<Members> batches_of(const Call& call) const;
+  void run_batch(std::span<const std::size_t> members, Call& call);
+  void gather_results(const std::vector<Members>& batches, Call& call);
 
   Context& context_;
   EncoderOptions options_;
@@ -103,6 +125,8 @@ class Encoder {
   std::int64_t tokens_done_ = 0;                  // over all calls
   std::int64_t call_done_ = 0, call_tokens_ = 0;  // of the current one
   std::function<void(const EncodeProgress&)> progress_;
+  Share share_;
+  std::int64_t tokens_elsewhere_ = 0, wasted_elsewhere_ = 0;  // by other processes, over all calls
 };
 
 }  // namespace warpwright

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <utility>
 
 #include "core/error.hpp"
@@ -103,18 +104,38 @@ std::span<const float> Scorer::score(std::span<const Sequence> sequences) {
   return losses;
 }
 
+namespace {
+
+// The numbers of the parts of all processes, in the order of the parts, on process 0.
+std::vector<double> in_order(const Share& share, std::int64_t parts, const std::vector<double>& mine) {
+  if (share.ranks == 1) return mine;
+  const char* bytes = reinterpret_cast<const char*>(mine.data());
+  const std::vector<std::string> all = share.gather({bytes, mine.size() * sizeof(double)});
+  std::vector<double> ordered;
+  for (std::int64_t part = 0; part < parts && !all.empty(); ++part) {
+    const std::string& of_process = all[static_cast<std::size_t>(part % share.ranks)];
+    const std::size_t at = static_cast<std::size_t>(part / share.ranks) * sizeof(double);
+    std::memcpy(&ordered.emplace_back(), of_process.substr(at, sizeof(double)).data(), sizeof(double));
+  }
+  return ordered;
+}
+
+}  // namespace
+
 LossReport evaluate_loss(Context& context, const DecoderWeights& weights, const TokenStream& stream,
                          std::int64_t B, std::int64_t T, std::int64_t max_batches,
-                         const std::function<void(std::int64_t done, std::int64_t total)>& progress) {
+                         const std::function<void(std::int64_t done, std::int64_t total)>& progress,
+                         const Share& share) {
   const ValidationLoader loader(stream, T);
   const std::int64_t all = (loader.samples() + B - 1) / B;
   const std::int64_t batches = max_batches > 0 ? std::min(all, max_batches) : all;
   stream.check(std::min(batches * B, loader.samples()) * T + 1);
   Scorer scorer(context, weights, B, B * T);
   std::vector<std::int32_t> inputs(static_cast<std::size_t>(B * T)), targets(inputs.size());
-  double sum = 0;
+  std::vector<double> sums;  // of this process's batches
   LossReport report;
   for (std::int64_t batch = 0; batch < batches; ++batch) {
+    if (!share.has(batch)) continue;
     const std::int64_t rows = std::min(B, loader.samples() - batch * B);
     loader.load(batch * B, Tensor(inputs.data(), DType::i32, {rows, T}),
                 Tensor(targets.data(), DType::i32, {rows, T}));
@@ -125,10 +146,12 @@ LossReport evaluate_loss(Context& context, const DecoderWeights& weights, const 
     }
     double of_batch = 0;  // added up in the order of a validation in training
     for (const float loss : scorer.score(sequences)) of_batch += static_cast<double>(loss);
-    sum += of_batch;
-    report.tokens += rows * T;
+    sums.push_back(of_batch);
     if (progress) progress(batch + 1, batches);
   }
+  double sum = 0;
+  for (const double of_batch : in_order(share, batches, sums)) sum += of_batch;
+  report.tokens = std::min(batches * B, loader.samples()) * T;
   report.loss = sum / static_cast<double>(report.tokens);
   return report;
 }
@@ -154,7 +177,7 @@ Ending prepare(const std::vector<std::int32_t>& text, const std::vector<std::int
 
 ChoiceReport evaluate_choices(Context& context, const DecoderWeights& weights,
                               std::span<const Choice> choices,
-                              const std::function<void(std::int64_t done)>& progress) {
+                              const std::function<void(std::int64_t done)>& progress, const Share& share) {
   std::size_t sequences = 1, tokens = 1;
   for (const Choice& choice : choices) {
     std::size_t together = 0;
@@ -163,8 +186,12 @@ ChoiceReport evaluate_choices(Context& context, const DecoderWeights& weights,
     tokens = std::max(tokens, together);
   }
   Scorer scorer(context, weights, static_cast<std::int64_t>(sequences), static_cast<std::int64_t>(tokens));
-  ChoiceReport report;
-  for (const Choice& choice : choices) {
+  std::vector<double> results;  // of this process's questions: 1 if right by the sum, plus 2 if right by the
+  // mean
+  const auto count = static_cast<std::int64_t>(choices.size());
+  for (std::int64_t question = 0; question < count; ++question) {
+    if (!share.has(question)) continue;
+    const Choice& choice = choices[static_cast<std::size_t>(question)];
     std::vector<Ending> prepared;
     for (const auto& ending : choice.endings) prepared.push_back(prepare(choice.text, ending));
     std::vector<Scorer::Sequence> batch;
@@ -181,10 +208,13 @@ ChoiceReport evaluate_choices(Context& context, const DecoderWeights& weights,
     const auto best = [](const std::vector<double>& v) {
       return std::min_element(v.begin(), v.end()) - v.begin();
     };
-    report.right += best(sums) == choice.label;
-    report.right_normalized += best(means) == choice.label;
-    ++report.questions;
-    if (progress) progress(report.questions);
+    results.push_back((best(sums) == choice.label ? 1 : 0) + (best(means) == choice.label ? 2 : 0));
+    if (progress) progress(question + 1);
+  }
+  ChoiceReport report{.questions = count};
+  for (const double result : in_order(share, count, results)) {
+    report.right += result == 1 || result == 3;
+    report.right_normalized += result >= 2;
   }
   return report;
 }

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "data/loader.hpp"
+#include "infer/share.hpp"
 #include "model/decoder.hpp"
 #include "runtime/planned.hpp"
 
@@ -47,10 +48,12 @@ struct LossReport {
   std::int64_t tokens = 0;
 };
 
-// The mean loss over the stream in samples of T tokens, B at a time (max_batches: 0 for all).
+// The mean loss over the stream in samples of T tokens, B at a time (max_batches: 0 for all). The processes
+// of a share divide the batches; the report of process 0 counts all of them.
 LossReport evaluate_loss(Context& context, const DecoderWeights& weights, const TokenStream& stream,
                          std::int64_t B, std::int64_t T, std::int64_t max_batches,
-                         const std::function<void(std::int64_t done, std::int64_t total)>& progress);
+                         const std::function<void(std::int64_t done, std::int64_t total)>& progress,
+                         const Share& share = {});
 
 // One question in HellaSwag's form: a text and its possible endings, each of at least one token.
 struct Choice {
@@ -65,9 +68,11 @@ struct ChoiceReport {
   std::int64_t right_normalized = 0;  // by their mean over the ending's tokens
 };
 
-// Text and ending together must fit the context.
+// Text and ending together must fit the context. The processes of a share divide the questions; the report of
+// process 0 counts all of them.
 ChoiceReport evaluate_choices(Context& context, const DecoderWeights& weights,
                               std::span<const Choice> choices,
-                              const std::function<void(std::int64_t done)>& progress);
+                              const std::function<void(std::int64_t done)>& progress,
+                              const Share& share = {});
 
 }  // namespace warpwright

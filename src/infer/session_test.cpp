@@ -121,5 +121,31 @@ TEST(DecoderParameters, AreFoundByName) {
             std::string::npos);
 }
 
+// Process 0 comes last here, because it takes what the others have given.
+TEST(DecoderSessions, ProcessesShareQuestions) {
+  Context context{ContextOptions{}};
+  const DecoderWeights weights = random_weights(DType::f32);
+  std::vector<Choice> choices;
+  for (std::int32_t q = 0; q < 11; ++q) {
+    choices.push_back({.text = {q, 2, 3}, .endings = {{4, q}, {q, 5, 6}, {7}}, .label = q % 3});
+  }
+  const ChoiceReport alone = evaluate_choices(context, weights, choices, {});
+  EXPECT_EQ(alone.questions, 11);
+  EXPECT_GT(alone.right + alone.right_normalized, 0);
+  std::vector<std::string> given(3);
+  for (const int rank : {1, 2, 0}) {
+    Share share{.rank = rank, .ranks = 3};
+    share.gather = [&](std::string_view mine) {
+      given[static_cast<std::size_t>(rank)] = mine;
+      return rank == 0 ? given : std::vector<std::string>();
+    };
+    const ChoiceReport report = evaluate_choices(context, weights, choices, {}, share);
+    if (rank > 0) continue;
+    EXPECT_EQ(report.questions, alone.questions);
+    EXPECT_EQ(report.right, alone.right);
+    EXPECT_EQ(report.right_normalized, alone.right_normalized);
+  }
+}
+
 }  // namespace
 }  // namespace warpwright

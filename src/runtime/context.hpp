@@ -108,6 +108,7 @@ class Context {
  private:
   friend class Inspecting;
   friend class Timing;
+  friend class Trial;
 
   ContextOptions options_;
   DeviceInfo device_;
@@ -155,6 +156,19 @@ class Timing {
  private:
   Context& context_;
   Context::Timer before_;
+};
+
+// While it lives, plans are made that may not be carried out: at its end the Context forgets their choices.
+class Trial {
+ public:
+  explicit Trial(Context& context) : context_(context), before_(context.choice_lines_) {}
+  Trial(const Trial&) = delete;
+  Trial& operator=(const Trial&) = delete;
+  ~Trial() { context_.choice_lines_ = std::move(before_); }
+
+ private:
+  Context& context_;
+  std::set<std::string> before_;
 };
 
 }  // namespace warpwright

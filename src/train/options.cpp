@@ -36,7 +36,25 @@ std::string difference(const nlohmann::json& value, const nlohmann::json& other)
   return text;
 }
 
+// The nearest numbers of ranks that divide the slices.
+std::string nearest_ranks(std::int64_t slices, std::int64_t ranks) {
+  std::int64_t below = std::min(ranks, slices), above = ranks;
+  while (slices % below != 0) --below;
+  while (above < slices && slices % above != 0) ++above;
+  return above > slices ? fmt::format("{}", below) : fmt::format("{} or {}", below, above);
+}
+
 }  // namespace
+
+void require_equal_shares(const StepOptions& step, int ranks) {
+  if (step.slices % ranks == 0) return;
+  throw UsageError(
+      fmt::format("gives {} slice{} of batch × seq, which {} ranks cannot share equally", step.slices,
+                  step.slices == 1 ? "" : "s", ranks),
+      "--total-batch",
+      fmt::format("give a multiple of ranks × batch × seq = {}, or start {} rank{}", ranks * step.B * step.T,
+                  nearest_ranks(step.slices, ranks), step.slices == 1 ? "" : "s"));
+}
 
 nlohmann::json identity_of(const TrainOptions& o) {
   const StepOptions& s = o.step;
@@ -65,7 +83,7 @@ nlohmann::json settings_of(const TrainOptions& o, const Context& context) {
   const Device device = context.device().device;
   return {{"data", std::filesystem::absolute(o.data).lexically_normal().string()},
           {"batch", o.step.B},
-          {"shard", name_of(o.step.sharding)},
+          {"shard", o.planner_shards ? "auto" : name_of(o.step.sharding)},
           {"recompute", name_of(o.step.recompute)},
           {"memory_efficient_norm", o.step.norms == NormBackwardFrom::output},
           {"val_every", o.val_every},

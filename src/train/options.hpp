@@ -30,6 +30,7 @@ struct TrainOptions {
   std::int64_t checkpoint_every = 0;  // steps; 0: none by steps
   std::int64_t keep = 2;              // newest checkpoints to keep; 0: all
   std::int64_t keep_every = 0;        // keep also those whose step is a multiple of this
+  bool planner_shards = false;        // the planner chooses step.sharding by the memory that there is
   bool resume = false;
   bool overfit = false;  // every step on the first step's samples
   OnNonFinite on_non_finite = OnNonFinite::stop;
@@ -39,6 +40,9 @@ struct TrainOptions {
 
   void validate() const;  // throws UsageError
 };
+
+// Throws UsageError unless the number of ranks divides the slices.
+void require_equal_shares(const StepOptions& step, int ranks);
 
 // The options that decide what a step computes, under the names that trainer.json and messages use.
 nlohmann::json identity_of(const TrainOptions& options);

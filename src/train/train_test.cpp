@@ -662,10 +662,10 @@ TEST_F(TrainerTest, PlanIsWhatIsTaken) {
 TEST_F(TrainerTest, SamplesAreInWhatIsPlanned) {
   Context context{ContextOptions{}};
   TrainOptions o = options("samples");
-  const std::size_t step = Trainer(context, o, {}).planned_bytes();
+  const std::size_t step = Trainer(context, o, {}).memory().total();
   o.sample_every = 1;
   Trainer trainer(context, o, {});
-  const std::size_t before = trainer.planned_bytes();
+  const std::size_t before = trainer.memory().total();
   HeapAllocator heap;
   const Generator generator(
       context, {.decoder = o.step.model,

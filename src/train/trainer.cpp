@@ -74,26 +74,10 @@ FolderLock locked(const fs::path& run, const Comm& comm) {
   return lock;
 }
 
-// The nearest numbers of ranks that divide the slices.
-std::string nearest_ranks(std::int64_t slices, std::int64_t ranks) {
-  std::int64_t below = std::min(ranks, slices), above = ranks;
-  while (slices % below != 0) --below;
-  while (above < slices && slices % above != 0) ++above;
-  return above > slices ? fmt::format("{}", below) : fmt::format("{} or {}", below, above);
-}
-
-TrainOptions checked(TrainOptions options, const Comm& comm) {
+TrainOptions checked(Context& context, TrainOptions options, const Comm& comm) {
   options.validate();
-  const std::int64_t slices = options.step.slices;
-  if (slices % comm.size() != 0) {
-    const StepOptions& s = options.step;
-    throw UsageError(
-        fmt::format("gives {} slice{} of batch × seq, which {} ranks cannot share equally", slices,
-                    slices == 1 ? "" : "s", comm.size()),
-        "--total-batch",
-        fmt::format("give a multiple of ranks × batch × seq = {}, or start {} rank{}",
-                    comm.size() * s.B * s.T, nearest_ranks(slices, comm.size()), slices == 1 ? "" : "s"));
-  }
+  require_equal_shares(options.step, comm.size());
+  options.step.sharding = chosen_sharding(context, options, comm);
   if (comm.size() > 1 && options.step.sharding == Sharding::parameters && options.sample_every > 0) {
     throw UsageError("needs all weights on rank 0, and --shard parameters divides them", "--sample-every",
                      "leave it out, or use --shard gradients");
@@ -107,7 +91,7 @@ TrainOptions checked(TrainOptions options, const Comm& comm) {
 
 Trainer::Trainer(Context& context, TrainOptions options, TrainObserver observer, const Comm& comm)
     : context_(context),
-      options_(checked(std::move(options), comm)),
+      options_(checked(context, std::move(options), comm)),
       observer_(std::move(observer)),
       comm_(comm),
       lock_(locked(options_.out, comm)),
@@ -214,9 +198,8 @@ void Trainer::restore(const SavedRun& saved) {
 
 Trainer::~Trainer() = default;
 
-std::size_t Trainer::planned_bytes() const {
-  const std::size_t shared = std::min(step_.plan().workspace_bytes, sampling_.workspace_bytes);
-  return step_.plan().total_bytes() + sampling_.total_bytes() - shared;
+RankMemory Trainer::memory() const {
+  return rank_memory(step_.plan(), sampling_, context_.device().device, comm_.size());
 }
 
 std::optional<std::int64_t> Trainer::resumed_step() const {

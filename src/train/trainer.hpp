@@ -28,6 +28,7 @@
 #include "train/metrics.hpp"
 #include "train/options.hpp"
 #include "train/outlier.hpp"
+#include "train/rank_memory.hpp"
 #include "train/resume.hpp"
 
 namespace warpwright {
@@ -64,8 +65,8 @@ class Trainer {
 
   const MemoryPlan& plan() const { return step_.plan(); }
   const TrainOptions& options() const { return options_; }
-  // Bytes taken by run() in all: the plan's and the sample generator's.
-  std::size_t planned_bytes() const;
+  // The memory that run() takes in all: the plan's and the sample generator's.
+  RankMemory memory() const;
   std::optional<std::int64_t> resumed_step() const;
 
   // Trains to the last step, or until `stop` becomes true, and then returns false. On a CPU a stop takes

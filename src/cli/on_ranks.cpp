@@ -1,0 +1,126 @@
+#include "cli/on_ranks.hpp"
+
+#include <fmt/format.h>
+
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdlib>
+#include <new>
+#include <thread>
+
+#include "cli/checks.hpp"
+#include "cli/gpu_ranks.hpp"
+#include "cli/rank_order.hpp"
+#include "cli/standard_streams.hpp"
+#include "core/error.hpp"
+#include "runtime/file.hpp"
+#include "runtime/partial.hpp"
+
+namespace warpwright::cli {
+namespace {
+
+// The message of an error that ends all ranks.
+template <class E>
+E error_of_rank(const Comm& comm, const E& error) {
+  if (comm.size() == 1) return error;
+  let_rank_0_report(comm.rank());
+  return E(error.problem(), fmt::format("{}, {}", rank_on_host(comm.rank()), error.where()), error.remedy());
+}
+
+// Ends a rank that cannot go on, from whichever thread notes it.
+void end_lost_rank(const std::string& line) {
+  constexpr std::chrono::seconds kAfterTheOther(1);  // whose line comes first
+  if (line.empty()) std::this_thread::sleep_for(kAfterTheOther);
+  if (!line.empty()) write_message(fmt::format("warpwright: {}\n", line));
+  remove_live_partials();
+  ::_exit(EXIT_FAILURE);
+}
+
+}  // namespace
+
+void OnRanksFlags::add_to(CLI::App& command) {
+  command
+      .add_option("--gpus", gpus,
+                  "Use this many GPUs of this machine, or all of them, with a process for each; default: one "
+                  "process on --device")
+      ->check(gpus_to_use())
+      ->excludes(command.get_option("--device"));
+  command
+      .add_option("--collective-timeout", collective_timeout,
+                  "Seconds that ranks wait for each other before they end; 0: no limit")
+      ->capture_default_str()
+      ->check(at_least(0));
+}
+
+void run_on_ranks(const OnRanksFlags& flags,
+                  const std::function<void(const Launch& launch, const Comm& texts)>& work) {
+  const Launch launch = read_launch();
+  if (!flags.gpus.empty()) {
+    const int gpus = count_gpus(flags.gpus);
+    if (launch.ranks > 1 && launch.local_ranks != gpus) {
+      throw UsageError("starts processes of its own, but a launcher has started this one", "--gpus",
+                       "use --device cuda");
+    }
+    if (launch.ranks == 1 && gpus > 1) {
+      if (const int code = run_on_gpus(gpus); code != 0) throw RanksFailed{code};
+      return;
+    }
+  }
+  const std::unique_ptr<const Comm> comm =
+      connect_ranks(launch, {std::chrono::seconds(flags.collective_timeout), end_lost_rank});
+  try {
+    work(launch, *comm);
+  } catch (const UsageError& error) {
+    throw error_of_rank(*comm, error);
+  } catch (const Error& error) {
+    throw error_of_rank(*comm, error);
+  } catch (const std::exception& error) {
+    if (comm->size() == 1) throw;
+    const bool no_memory = dynamic_cast<const std::bad_alloc*>(&error) != nullptr;
+    throw error_of_rank(*comm,
+                        Error(no_memory ? "out of memory" : error.what(), "work of the rank",
+                              "give the ranks what they lack, and start again (train: with --resume)"));
+  }
+}
+
+void choose_device(const OnRanksFlags& flags, DeviceFlags& device, const CLI::App& command,
+                   const Launch& launch) {
+  if (!flags.gpus.empty()) device.device = "cuda";
+  if (launch.ranks > 1 && command.count("--device") > 0 && device.device.starts_with("cuda:")) {
+    throw UsageError(fmt::format("names one GPU for {} ranks", launch.ranks), "--device",
+                     "use --device cuda: each rank takes one");
+  }
+  const Device place = device_of_rank(launch, device.place());
+  if (place.kind == DeviceKind::cuda) device.device = fmt::format("cuda:{}", place.index);
+}
+
+Share share_of(const Comm& texts) {
+  return {.rank = texts.rank(),
+          .ranks = texts.size(),
+          .all_gather = [&texts](std::string_view mine) { return texts.all_gather(mine); },
+          .gather = [&texts](std::string_view mine) { return texts.gather(mine); }};
+}
+
+void require_same_input(const Comm& texts, const std::filesystem::path& input, const std::string& option,
+                        const Context& context) {
+  if (texts.size() == 1) return;
+  if (input.empty() || input == "-") {
+    throw UsageError(fmt::format("is standard input, which only one of {} ranks has", texts.size()), option,
+                     "name a file that all ranks can read");
+  }
+  if (!std::filesystem::is_regular_file(input)) {
+    throw Error("is no regular file, and several ranks must read it", input.string(),
+                "write it to a file first, or start one process");
+  }
+  const std::string mine = fmt::format("{} {} {}", checksum_of(std::filesystem::path("/proc/self/exe")),
+                                       context.device().name, std::filesystem::file_size(input));
+  const std::vector<std::string> all = texts.all_gather(mine);
+  for (std::size_t r = 1; r < all.size(); ++r) {
+    if (all[r] == all.front()) continue;
+    throw Error(fmt::format("rank 0 and rank {} differ in program, device or size of the input", r),
+                input.string(), "give all ranks the same program, kind of device and file");
+  }
+}
+
+}  // namespace warpwright::cli

@@ -1,0 +1,42 @@
+// Commands whose work several processes share: --gpus, other launchers, and errors that end all ranks.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <string>
+
+#include "cli/command.hpp"
+#include "comm/comm.hpp"
+#include "infer/share.hpp"
+
+namespace warpwright::cli {
+
+// --gpus and --collective-timeout.
+struct OnRanksFlags {
+  std::string gpus;                       // N, all or ""
+  std::int64_t collective_timeout = 600;  // seconds
+
+  // After --device, which --gpus excludes.
+  void add_to(CLI::App& command);
+};
+
+// Runs the work in this process, or in one for each GPU of --gpus. Texts travel between the ranks by the
+// Comm. An error of one rank ends all, with one line.
+void run_on_ranks(const OnRanksFlags& flags,
+                  const std::function<void(const Launch& launch, const Comm& texts)>& work);
+
+// `device` names this rank's GPU from here on.
+void choose_device(const OnRanksFlags& flags, DeviceFlags& device, const CLI::App& command,
+                   const Launch& launch);
+
+// This rank's share of work whose results rank 0 gets. The Comm must outlive it.
+Share share_of(const Comm& texts);
+
+// Throws UsageError if several ranks cannot all read the input: standard input belongs to rank 0 alone.
+// Throws Error if they have different programs, devices or inputs. An empty path or "-" is standard input.
+void require_same_input(const Comm& texts, const std::filesystem::path& input, const std::string& option,
+                        const Context& context);
+
+}  // namespace warpwright::cli

@@ -1,0 +1,175 @@
+#include "cli/plan_kernels.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <optional>
+
+#include "cli/command.hpp"
+#include "cli/model_flags.hpp"
+#include "cli/step_timing.hpp"
+#include "core/error.hpp"
+#include "model/gpt2_decoder.hpp"
+#include "runtime/device.hpp"
+#include "runtime/file.hpp"
+#include "runtime/json.hpp"
+
+namespace warpwright::cli {
+namespace {
+
+using nlohmann::json;
+
+constexpr std::uint64_t kMostRecord = std::uint64_t{256} << 20;
+constexpr int kRecordDepth = 32;
+constexpr const char* kRemedy = "give what `warpwright bench step --json` or scripts/gpu-check wrote";
+
+double slice_flops(const Decoder& model, std::int64_t B, std::int64_t T) {
+  return model.flops_per_token(T) * static_cast<double>(B * T);
+}
+
+bool is_update(const std::string& op) {
+  return op == "adamw" || op.starts_with("global_norm") || op == "gradient_sum";
+}
+
+bool is_backward(const std::string& op) {
+  return op.ends_with(".backward") || op.ends_with(".dw") || op.ends_with(".dx");
+}
+
+// seconds: of a whole step. ops: the rows of its operations, whose times alone add up to about the same.
+KernelTimes split_by_operation(double seconds, const json& ops) {
+  KernelTimes times;
+  double all = 0, update_bytes = 0, update_seconds = 0;
+  for (const json& row : ops) {
+    const std::string op = row.at("op");
+    const double of_op = row.at("ms").get<double>() * 1e-3;
+    all += of_op;
+    (is_update(op) ? times.update : is_backward(op) ? times.backward : times.forward) += of_op;
+    if (op == "adamw") {
+      update_bytes += row.at("bytes").get<double>();
+      update_seconds += of_op;
+    }
+    times.on_gpu = times.on_gpu || row.at("variant").get<std::string>().starts_with("cuda");
+  }
+  for (double* part : {&times.forward, &times.backward, &times.update}) *part *= seconds / all;
+  times.bytes_per_second = update_bytes / update_seconds;
+  return times;
+}
+
+// A step in a record.
+struct RecordedStep {
+  std::string name;  // "gpt2:124M bf16 B=64 T=1024 on NVIDIA H200"
+  std::shared_ptr<const Decoder> model;
+  std::int64_t B = 0, T = 0;
+  std::string recompute;
+  bool memory_efficient_norm = false;
+  KernelTimes times;
+
+  double flops() const { return slice_flops(*model, B, T); }
+};
+
+// Nothing for a model that the record does not describe, and for another dtype.
+std::optional<RecordedStep> recorded_step(const json& row, const std::string& dtype) {
+  const std::string model = row.at("model");
+  if (!names_sizes(model) || row.at("dtype") != dtype) return std::nullopt;
+  RecordedStep step{.name = fmt::format("{} {} B={} T={} on {}", model, dtype, row.at("batch").dump(),
+                                        row.at("seq").dump(), row.at("machine").get<std::string>()),
+                    .model = std::make_shared<GPT2Decoder>(gpt2_config_of(model)),
+                    .B = row.at("batch"),
+                    .T = row.at("seq"),
+                    .recompute = row.value("recompute", "none"),
+                    .memory_efficient_norm = row.value("memory_efficient_norm", false),
+                    .times = split_by_operation(row.at("ms_median").get<double>() * 1e-3, row.at("ops"))};
+  const KernelTimes& t = step.times;
+  const auto usable = [](double value) { return std::isfinite(value) && value > 0; };
+  if (!usable(t.forward) || !usable(t.backward) || !usable(t.update) || !usable(t.bytes_per_second))
+    return std::nullopt;
+  return step;
+}
+
+std::vector<RecordedStep> recorded_steps(const std::filesystem::path& path, const std::string& dtype) {
+  const std::string where = path.string();
+  const json document = parse_json(read_file(path, kMostRecord), where, kRecordDepth, kRemedy);
+  std::vector<RecordedStep> steps;
+  const auto read = [&](const json& row) {
+    if (auto step = recorded_step(row, dtype)) steps.push_back(std::move(*step));
+  };
+  try {
+    if (!document.is_object()) throw Error("is no object", where, kRemedy);
+    if (document.contains("steps") && document["steps"].is_array()) {
+      for (const json& row : document["steps"]) read(row);
+    } else if (document.contains("ms_median")) {
+      read(document);
+    }
+  } catch (const json::exception& error) {
+    throw Error(fmt::format("is no record of steps ({})", reason_of(error)), where, kRemedy);
+  } catch (const UsageError& error) {
+    throw Error(fmt::format("is no record of steps ({})", error.problem()), where, kRemedy);
+  }
+  if (steps.empty()) throw Error(fmt::format("has no time of a step in {}", dtype), where, kRemedy);
+  return steps;
+}
+
+bool is_same(const RecordedStep& recorded, const StepOptions& asked) {
+  return recorded.model->config(-1) == asked.model->config(-1) && recorded.B == asked.B &&
+         recorded.T == asked.T && recorded.recompute == name_of(asked.recompute) &&
+         recorded.memory_efficient_norm == (asked.norms == NormBackwardFrom::output);
+}
+
+}  // namespace
+
+KernelTimes measured_kernels(Context& context, StepOptions options) {
+  constexpr int kSteps = 5;
+  options.slices = 1;
+  TrainingStep step(context, options);
+  const std::size_t needed = step.plan().total_bytes(), available = available_memory(context.device().device);
+  if (needed > available) {
+    throw Error(
+        fmt::format("one rank alone needs {} to be measured here, {} are available",
+                    human_bytes(static_cast<double>(needed)), human_bytes(static_cast<double>(available))),
+        "measurement", "give --record with a machine's record, or a smaller --batch");
+  }
+  step.allocate();
+  options.model->initialize(1, step.full_precision());
+  const std::int64_t vocab = options.model->vocab();
+  std::vector<double> seconds = timed_steps(context, step, kSteps, vocab);
+  std::ranges::sort(seconds);
+  KernelTimes times = split_by_operation(seconds[kSteps / 2], table_of_step(context, step, vocab).to_json());
+  times.source = fmt::format("measured on {} with {} threads", context.device().name, context.threads());
+  return times;
+}
+
+KernelTimes recorded_kernels(const std::filesystem::path& record, const std::string& dtype,
+                             const StepOptions& asked) {
+  const std::vector<RecordedStep> steps = recorded_steps(record, dtype);
+  const double flops = slice_flops(*asked.model, asked.B, asked.T);
+  const RecordedStep* nearest = nullptr;
+  double least = std::numeric_limits<double>::infinity();
+  for (const RecordedStep& step : steps) {
+    if (is_same(step, asked)) {
+      KernelTimes times = step.times;
+      times.source = fmt::format("{} ({})", step.name, record.string());
+      return times;
+    }
+    const double distance = std::abs(std::log(step.flops() / flops));
+    if (step.recompute != "none" || step.memory_efficient_norm || distance >= least) continue;
+    least = distance;
+    nearest = &step;
+  }
+  if (!nearest) throw Error("has only steps that recompute or keep less", record.string(), kRemedy);
+  KernelTimes times = nearest->times;
+  const double ratio = flops / nearest->flops();
+  const double achieved = nearest->flops() / (times.forward + times.backward);
+  times.forward *= ratio;
+  times.backward *= ratio;
+  times.update *= static_cast<double>(asked.model->parameter_count()) /
+                  static_cast<double>(nearest->model->parameter_count());
+  if (asked.recompute == Recompute::block) times.backward += times.forward;
+  times.source = fmt::format("scaled by FLOPs at the {:.3g} TFLOP/s of {} ({})", achieved * 1e-12,
+                             nearest->name, record.string());
+  return times;
+}
+
+}  // namespace warpwright::cli

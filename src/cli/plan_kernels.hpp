@@ -1,0 +1,28 @@
+// The times of a step's kernels, for predictions: measured here, or taken from a machine's record.
+#pragma once
+
+#include <filesystem>
+#include <string>
+
+#include "train/step.hpp"
+
+namespace warpwright::cli {
+
+struct KernelTimes {
+  double forward = 0, backward = 0;  // seconds of a slice
+  double update = 0;                 // seconds of the update of all parameters, and of their norm
+  double bytes_per_second = 0;       // that the update moves
+  std::string source;                // for people: "measured on …"
+  bool on_gpu = false;
+};
+
+// Runs steps of one slice on the Context's device. Throws Error if they do not fit.
+KernelTimes measured_kernels(Context& context, StepOptions step);
+
+// From the row of a step with the same sizes in a machine's record, or in what `bench step --json` printed.
+// If there is none, the row of the nearest size is scaled by FLOPs, and the source says so. Throws Error if
+// no row has the dtype. dtype: as --dtype names it.
+KernelTimes recorded_kernels(const std::filesystem::path& record, const std::string& dtype,
+                             const StepOptions& step);
+
+}  // namespace warpwright::cli

@@ -1,0 +1,103 @@
+// Tests of `warpwright plan`.
+#include <nlohmann/json.hpp>
+
+#include "tests/cli_fixture.hpp"
+
+namespace warpwright {
+namespace {
+
+class PlanTest : public CliTest {
+ protected:
+  PlanTest() {
+    const auto row = [](const char* op, double ms) {
+      return nlohmann::json({{"op", op}, {"variant", "cuda.x"}, {"ms", ms}, {"bytes", ms * 4e9}});
+    };
+    // The operations one by one take 8 ms, the whole step 16 ms.
+    const nlohmann::json step = {{"model", "gpt2:124M"},
+                                 {"dtype", "bf16"},
+                                 {"batch", 4},
+                                 {"seq", 1024},
+                                 {"machine", "a GPU"},
+                                 {"recompute", "none"},
+                                 {"ms_median", 16},
+                                 {"ops",
+                                  {row("matmul.forward", 2), row("attention.backward", 1),
+                                   row("matmul.dw", 2), row("matmul.dx", 1), row("adamw", 2)}}};
+    put("record.json", nlohmann::json({{"steps", {step}}, {"links", {{"link_gbps", 800}}}}).dump());
+  }
+
+  nlohmann::json planned(const std::vector<std::string>& more) {
+    std::vector<std::string> words = {"plan", "--dtype", "bf16", "--record", path("record.json"), "--json"};
+    words.insert(words.end(), more.begin(), more.end());
+    succeeds(words);
+    return nlohmann::json::parse(output_);
+  }
+};
+
+TEST_F(PlanTest, ARecordsStepIsUsedAsItIs) {
+  const auto plan = planned({"--model", "gpt2:124M", "--batch", "4"});
+  EXPECT_DOUBLE_EQ(plan["kernels"]["forward_ms"], 4);
+  EXPECT_DOUBLE_EQ(plan["kernels"]["backward_ms"], 8);
+  EXPECT_DOUBLE_EQ(plan["kernels"]["update_ms"], 4);
+  EXPECT_DOUBLE_EQ(plan["step_ms"], 16);
+  EXPECT_DOUBLE_EQ(plan["compute_share"], 1);
+  EXPECT_EQ(plan["sent_bytes"], 0);
+  EXPECT_EQ(std::string(plan["kernels"]["source"]).find("scaled"), std::string::npos);
+}
+
+TEST_F(PlanTest, AnotherSizeIsScaledAndSaysSo) {
+  const auto plan = planned({"--model", "gpt2:124M", "--batch", "8"});
+  EXPECT_DOUBLE_EQ(plan["kernels"]["forward_ms"], 8);
+  EXPECT_DOUBLE_EQ(plan["kernels"]["backward_ms"], 16);
+  EXPECT_DOUBLE_EQ(plan["kernels"]["update_ms"], 4);
+  EXPECT_NE(std::string(plan["kernels"]["source"]).find("scaled by FLOPs"), std::string::npos);
+  const auto again = planned({"--model", "gpt2:124M", "--batch", "8", "--recompute", "block"});
+  EXPECT_DOUBLE_EQ(again["kernels"]["backward_ms"], 24);
+}
+
+TEST_F(PlanTest, LinksComeFromOptionsOrTheRecord) {
+  const std::vector<std::string> two = {"--model", "gpt2:124M", "--batch", "4",
+                                        "--gpus",  "2",         "--shard", "optimizer"};
+  auto plan = planned(two);
+  EXPECT_EQ(plan["links"]["link_gbps"], 800);
+  EXPECT_EQ(plan["slices_of_rank"], 1);
+  EXPECT_EQ(plan["total_batch"], 2 * 4 * 1024);
+  // A rank keeps half of gradients and of bf16 weights.
+  const double gradients = static_cast<double>(plan["sent_bytes"]) / 0.75;
+  EXPECT_NEAR(gradients, 4.0 * 124475904, 1e6);
+  std::vector<std::string> faster = two;
+  faster.insert(faster.end(), {"--link-gbps", "1600"});
+  EXPECT_EQ(planned(faster)["links"]["link_gbps"], 1600);
+  EXPECT_LT(planned(faster)["exchange_share"], plan["exchange_share"]);
+}
+
+TEST_F(PlanTest, WhatIsUnknownIsNamed) {
+  const std::vector<std::string> base = {"plan",    "--dtype",   "bf16",    "--record", path("record.json"),
+                                         "--model", "gpt2:124M", "--batch", "4",        "--gpus",
+                                         "4"};
+  const auto refused = [&](int code, const std::vector<std::string>& more,
+                           const std::vector<std::string>& words) {
+    std::vector<std::string> all = base;
+    all.insert(all.end(), more.begin(), more.end());
+    fails(code, all, words);
+  };
+  refused(2, {"--nodes", "2", "--shard", "none"}, {"--network-gbps", "is missing"});
+  refused(2, {}, {"--memory-gb", "--shard"});
+  refused(2, {"--nodes", "3"}, {"--gpus", "3 nodes"});
+  refused(2, {"--total-batch", "12288"}, {"--total-batch", "3 slices", "4 ranks"});
+  refused(1, {"--dtype", "fp32", "--shard", "none"}, {"record.json", "fp32"});
+  put("record.json", "{}");
+  refused(1, {"--shard", "none", "--link-gbps", "1"}, {"record.json", "no time of a step"});
+}
+
+TEST_F(PlanTest, ThePlannerChoosesByTheMemoryThatIsGiven) {
+  const auto sharding = [&](const char* gigabytes) {
+    return planned(
+        {"--model", "gpt2:124M", "--batch", "4", "--gpus", "8", "--memory-gb", gigabytes})["shard"];
+  };
+  EXPECT_EQ(sharding("141"), "optimizer");
+  EXPECT_EQ(sharding("1"), "parameters");
+}
+
+}  // namespace
+}  // namespace warpwright

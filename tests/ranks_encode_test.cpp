@@ -1,0 +1,140 @@
+// Tests that `embed`, `rank` and `eval` give over several ranks, byte by byte, what they give on one.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <fstream>
+
+#include "data/shard.hpp"
+#include "runtime/file.hpp"
+#include "runtime/test_folder.hpp"
+#include "tests/on_ranks.hpp"
+#include "tests/tiny_bert.hpp"
+
+namespace warpwright {
+namespace {
+
+namespace fs = std::filesystem;
+
+class RanksEncode : public TestFolder {
+ protected:
+  void SetUp() override {
+    if (const std::string reason = no_ranks_here(); !reason.empty()) GTEST_SKIP() << reason;
+    make_tiny_bert(folder / "bert");
+    make_tiny_bert(folder / "cross", 1);
+    std::ofstream lines(folder / "texts.jsonl");
+    const Words words = {"the", "cat", "sat", "on", "a", "mat", "dogs", "."};
+    for (std::size_t i = 0; i < 500; ++i) {
+      std::string text;
+      for (std::size_t w = 0; w < i * 7 % 23; ++w) text += words[(i + w * w) % words.size()] + " ";
+      if (i % 50 == 7) text += "boom";  // its batch fails
+      lines << nlohmann::json({{"id", i}, {"text", text}}).dump() << "\n";
+      if (i % 90 == 11) lines << "no JSON\n";
+    }
+  }
+
+  Words encoding(const std::string& command, const std::string& model, const Words& more) const {
+    Words words = {command,     "--model", path(model),      "--input", path("texts.jsonl"),
+                   "--threads", "1",       "--batch-tokens", "64",      "--weights-cache",
+                   "none"};
+    words.insert(words.end(), more.begin(), more.end());
+    return words;
+  }
+  std::string path(const std::string& name) const { return (folder / name).string(); }
+
+  // A small model and shards for it.
+  void train() const {
+    fs::create_directories(folder / "data");
+    for (const auto& [split, tokens] : {std::pair{"train", 3000}, std::pair{"val", 700}}) {
+      std::vector<std::int32_t> ids(static_cast<std::size_t>(tokens));
+      for (std::size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<std::int32_t>(i * i % 61);
+      ShardWriter writer(folder / "data", split, 64, 10'000'000);
+      writer.append(ids);
+      writer.finish();
+    }
+    const ProcessResult r =
+        run_process({"train", "--data", path("data"), "--out", path("run"), "--vocab", "64", "--layers", "1",
+                     "--heads", "1", "--channels", "16", "--context", "16", "--steps", "2"},
+                    folder);
+    ASSERT_EQ(r.code, 0) << r.err;
+  }
+};
+
+TEST_F(RanksEncode, EmbedGivesTheBytesOfOneRank) {
+  const ProcessResult one = run_on_ranks(1, encoding("embed", "bert", {}), folder);
+  EXPECT_EQ(one.code, 1);  // some texts have no vector
+  EXPECT_EQ(std::ranges::count(one.out, '\n'), 506);
+  for (const int ranks : {2, 3}) {
+    const ProcessResult r = run_on_ranks(ranks, encoding("embed", "bert", {}), folder);
+    EXPECT_NE(r.code, 0);
+    EXPECT_TRUE(r.out == one.out) << ranks;
+    const Words lines = own_lines(r.err);
+    ASSERT_EQ(lines.size(), 1u) << r.err;
+    EXPECT_NE(lines[0].find("texts have no result"), std::string::npos) << lines[0];
+  }
+  const auto file_of = [&](int ranks) {
+    const std::string out = path(fmt::format("{}.npy", ranks));
+    run_on_ranks(ranks, encoding("embed", "bert", {"--out", out, "--dtype", "bf16"}), folder);
+    return read_file(out, 1 << 26);
+  };
+  const std::string npy = file_of(1);
+  EXPECT_EQ(npy.size(), 128u + 506 * kTinyBertSize * sizeof(float));
+  EXPECT_TRUE(file_of(3) == npy);
+}
+
+TEST_F(RanksEncode, TheSummaryCountsAllRanks) {
+  std::ofstream(folder / "texts.jsonl")
+      << "{\"text\": \"the cat\"}\n{\"text\": \"a dog\"}\n{\"text\": \"\"}\n";
+  for (const int ranks : {1, 2, 3}) {
+    const Words more = {"--json", "--out", path(fmt::format("{}.npy", ranks))};
+    const ProcessResult r = run_on_ranks(ranks, encoding("embed", "bert", more), folder);
+    EXPECT_EQ(r.code, 0) << r.err;
+    const auto json = nlohmann::json::parse(r.out);
+    EXPECT_EQ(json["texts"], 3) << ranks;
+    EXPECT_EQ(json["tokens"], 4 + 4 + 2) << ranks;
+  }
+}
+
+TEST_F(RanksEncode, RankGivesTheBytesOfOneRank) {
+  const Words words = encoding("rank", "cross", {"--query", "the cat", "--top", "40"});
+  const ProcessResult one = run_on_ranks(1, words, folder);
+  EXPECT_GT(std::ranges::count(one.out, '\n'), 40);
+  for (const int ranks : {2, 3}) EXPECT_TRUE(run_on_ranks(ranks, words, folder).out == one.out) << ranks;
+}
+
+TEST_F(RanksEncode, EvalGivesTheBytesOfOneRank) {
+  train();
+  const Words words = {"eval", "--model", path("run/model"), "--data", path("data"), "--batch",
+                       "3",    "--json",  "--threads",       "1",      "--baselines"};
+  const ProcessResult one = run_on_ranks(1, words, folder);
+  EXPECT_EQ(one.code, 0) << one.err;
+  for (const int ranks : {2, 3}) {
+    const ProcessResult r = run_on_ranks(ranks, words, folder);
+    EXPECT_EQ(r.code, 0) << r.err;
+    EXPECT_EQ(r.out, one.out) << ranks;
+  }
+}
+
+TEST_F(RanksEncode, StandardInputAndStreamsBelongToOneProcess) {
+  Words words = encoding("embed", "bert", {"--stream"});
+  const auto refused = [&](const char* flag) {
+    const ProcessResult r = run_on_ranks(2, words, folder);
+    EXPECT_NE(r.code, 0);
+    const Words lines = own_lines(r.err);
+    ASSERT_EQ(lines.size(), 1u) << r.err;
+    EXPECT_NE(lines[0].find(flag), std::string::npos) << lines[0];
+    EXPECT_EQ(r.out, "");
+  };
+  refused("--stream");
+  words.pop_back();
+  words[4] = "-";
+  refused("--input");
+}
+
+TEST_F(RanksEncode, AnErrorOfAllIsOneLine) {
+  const ProcessResult r = run_on_ranks(3, encoding("embed", "nowhere", {}), folder);
+  EXPECT_NE(r.code, 0);
+  EXPECT_EQ(own_lines(r.err).size(), 1u) << r.err;
+}
+
+}  // namespace
+}  // namespace warpwright
