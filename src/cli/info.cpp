@@ -21,6 +21,7 @@ nlohmann::json describe_cpu(const DeviceInfo& device) {
           {"cgroup_quota_processors", quota},
           {"avx2", device.cpu.avx2},
           {"avx512", device.cpu.avx512},
+          {"avx512_bf16", device.cpu.avx512_bf16},
           {"amx_bf16", device.cpu.amx_bf16},
           {"l1_bytes", device.l1_bytes},
           {"l2_bytes", device.l2_bytes},
@@ -61,10 +62,11 @@ std::vector<ops::OpInfo> variants_here(const DeviceInfo& cpu, const std::vector<
 void print_table(const DeviceInfo& cpu, const std::vector<DeviceInfo>& gpus) {
   const auto yes = [](bool has) { return has ? "yes" : "no"; };
   const DefaultThreads threads = default_threads();
-  fmt::print("warpwright {}\n{}: {} threads, from {}; {} memory; AVX2 {}, AVX-512 {}, AMX bf16 {}\n",
-             WARPWRIGHT_VERSION, cpu.name, threads.threads, threads.reason(),
-             human_bytes(static_cast<double>(cpu.memory_bytes)), yes(cpu.cpu.avx2), yes(cpu.cpu.avx512),
-             yes(cpu.cpu.amx_bf16));
+  fmt::print(
+      "warpwright {}\n{}: {} threads, from {}; {} memory; AVX2 {}, AVX-512 {}, AVX512_BF16 {}, AMX bf16 {}\n",
+      WARPWRIGHT_VERSION, cpu.name, threads.threads, threads.reason(),
+      human_bytes(static_cast<double>(cpu.memory_bytes)), yes(cpu.cpu.avx2), yes(cpu.cpu.avx512),
+      yes(cpu.cpu.avx512_bf16), yes(cpu.cpu.amx_bf16));
   for (const DeviceInfo& gpu : gpus) {
     fmt::print("cuda:{}: {}, compute capability {}.{}, {} multiprocessors, {} memory\n", gpu.device.index,
                gpu.name, gpu.gpu.major, gpu.gpu.minor, gpu.gpu.multiprocessors,

@@ -84,6 +84,8 @@ std::string refuse_device(Needs needs, const DeviceInfo& device) {
       return gpu ? "runs on a CPU" : device.cpu.avx2 ? "" : "needs AVX2 and FMA";
     case Needs::avx512:
       return gpu ? "runs on a CPU" : device.cpu.avx512 ? "" : "needs AVX-512 (F, BW, DQ, VL)";
+    case Needs::avx512_bf16:
+      return gpu ? "runs on a CPU" : device.cpu.avx512_bf16 ? "" : "needs AVX512_BF16";
     case Needs::amx_bf16:
       return gpu ? "runs on a CPU" : device.cpu.amx_bf16 ? "" : "the processor or the system offers no AMX";
     case Needs::gpu:

@@ -45,7 +45,7 @@ TEST(CallThreads, LittleWorkRunsOnTheCallingThreadAlone) {
 
 TEST(Registry, RefusalsAreAboutTheDevice) {
   DeviceInfo device = cpu_device_info();
-  device.cpu = {true, false, false};
+  device.cpu = {.avx2 = true};
   for (const OpInfo& op : all_ops(device)) {
     for (const VariantInfo& variant : op.variants) {
       if (variant.name == "cpu.avx512") {
@@ -56,7 +56,7 @@ TEST(Registry, RefusalsAreAboutTheDevice) {
       }
     }
   }
-  device.cpu = {true, true, true};
+  device.cpu = {.avx2 = true, .avx512 = true, .avx512_bf16 = true, .avx512_fp16 = true, .amx_bf16 = true};
   for (const OpInfo& op : all_ops(device)) {
     for (const VariantInfo& variant : op.variants) {
       const bool gpu = variant.name.rfind("cuda.", 0) == 0;

@@ -125,6 +125,10 @@ PeakFlops measure_peak_flops(const DeviceInfo& device, double seconds) {
   if (device.cpu.amx_bf16) {
     peak.bf16 = peak_flops(device.threads, seconds / 2, ceiling::amx_bf16::multiply_add,
                            ceiling::amx_bf16::flops_per_iteration());
+  } else if (device.cpu.avx512_bf16) {
+    peak.bf16 =
+        std::max(peak.fp32, peak_flops(device.threads, seconds / 2, ceiling::avx512_bf16::multiply_add,
+                                       ceiling::avx512_bf16::flops_per_iteration()));
   }
   return peak;
 }

@@ -12,8 +12,8 @@
 namespace warpwright {
 
 // FLOP a second of the whole device; a multiply-add counts as two. bf16 is the speed of AMX or of the tensor
-// cores (which are as fast in fp16), if the machine has them, else that of fp32, to which bf16 is then
-// widened. fp32 is the speed of tf32 if the device may use it.
+// cores (which are as fast in fp16), if the machine has them, else that of vdpbf16ps, if it is faster than
+// fp32, else that of fp32, to which bf16 is then widened. fp32 is the speed of tf32 if the device may use it.
 struct PeakFlops {
   double fp32 = 0, bf16 = 0;
 

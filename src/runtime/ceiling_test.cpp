@@ -21,6 +21,16 @@ TEST(Ceiling, MeasuresWhatNoMachineExceeds) {
   EXPECT_GE(ceilings.flops.bf16, device.cpu.amx_bf16 ? ceilings.flops.fp32 : 0);
 }
 
+TEST(Ceiling, Bf16IsNeverSlowerThanFp32) {
+  DeviceInfo device = cpu_device_info(1);
+  device.cpu.amx_bf16 = false;
+  const PeakFlops peak = measure_peak_flops(device, 0.05);
+  EXPECT_GE(peak.bf16, peak.fp32);
+  if (device.cpu.fast_bf16_dot()) {
+    EXPECT_GT(peak.bf16, 1.2 * peak.fp32);
+  }
+}
+
 TEST(Ceiling, OfACudaDevice) {
   if (cuda_device_count() == 0) GTEST_SKIP() << "needs an NVIDIA GPU";
   DeviceInfo device = device_info({DeviceKind::cuda, 0});

@@ -31,10 +31,15 @@ CpuFeatures detect_cpu_features() {
                     __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
                     __builtin_cpu_supports("avx512vl");
   unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
-  // CPUID leaf 7: EDX bit 22 is AMX-BF16, bit 24 is AMX-TILE (Intel SDM volume 2A).
+  // CPUID leaf 7: EDX bit 22 is AMX-BF16, bit 23 is AVX512_FP16, bit 24 is AMX-TILE; in subleaf 1, EAX bit 5
+  // is AVX512_BF16 (Intel SDM volume 2A).
   if (features.avx512 && __get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx)) {
     const bool amx = (edx & (1u << 22)) && (edx & (1u << 24));
     features.amx_bf16 = amx && request_amx_permission();
+    features.avx512_fp16 = edx & (1u << 23);
+  }
+  if (features.avx512 && __get_cpuid_count(7, 1, &eax, &ebx, &ecx, &edx)) {
+    features.avx512_bf16 = eax & (1u << 5);
   }
   return features;
 }

@@ -1,5 +1,5 @@
-// The names of the instruction set for which the including file is compiled: WARPWRIGHT_ISA is avx2, avx512
-// or amx_bf16.
+// The names of the instruction set for which the including file is compiled: WARPWRIGHT_ISA is avx2, avx512,
+// avx512_bf16 or amx_bf16.
 #pragma once
 
 #include "ops/kernel.hpp"

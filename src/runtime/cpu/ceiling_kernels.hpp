@@ -31,6 +31,10 @@ Kernels kernels();
 namespace avx512 {
 Kernels kernels();
 }
+namespace avx512_bf16 {
+float multiply_add(std::int64_t iterations);
+double flops_per_iteration();
+}  // namespace avx512_bf16
 namespace amx_bf16 {
 float multiply_add(std::int64_t iterations);
 double flops_per_iteration();
