@@ -97,6 +97,9 @@ std::string choice_text(std::string_view variant, const std::string& configurati
 // "matmul.dw"); "" if there is none. It is a variant's name, or a name and a configuration:
 // "cuda.ladder_streaming[block 256, cached]".
 std::string_view forced_choice(const ForcedChoices& forced, std::string_view operation);
+inline std::string_view forced_choice(const DeviceInfo& device, std::string_view operation) {
+  return device.forced ? forced_choice(*device.forced, operation) : std::string_view();
+}
 
 [[noreturn]] void throw_refused(std::string_view operation, const std::string& problem,
                                 const std::string& reasons, bool forced);
@@ -112,10 +115,8 @@ std::string tuned_problem(const Problem& problem, const DeviceInfo& device) {
 template <class Problem>
 std::optional<std::string_view> tuned_configuration(std::string_view operation, std::string_view kernel,
                                                     const Problem& problem, const DeviceInfo& device) {
-  if (device.forced) {
-    const auto [forced, configuration] = parts_of(forced_choice(*device.forced, operation));
-    if (forced == kernel && !configuration.empty()) return configuration;
-  }
+  const auto [forced, forced_configuration] = parts_of(forced_choice(device, operation));
+  if (forced == kernel && !forced_configuration.empty()) return forced_configuration;
   if (!device.tuned) return std::nullopt;
   return device.tuned->configuration(operation, tuned_problem(problem, device), kernel);
 }
@@ -148,13 +149,13 @@ std::string list_configurations(const Variant<A>& variant, const typename A::Pro
   return text.empty() ? "it has none" : text;
 }
 
-// The choice for one problem: a pure function of the problem, the device, the build, the forced choices and
-// the tuned table. The reference, and what is only_forced, are chosen only if they are forced.
+// The choice for one problem: a pure function of the problem, the build and the device with its forced
+// choices and its tuned table. The reference, and what is only_forced, are chosen only if they are forced.
 template <class A>
-Choice<A> choose(const Context& context, const Op<A>& op, const typename A::Problem& problem) {
-  const std::string_view forced = forced_choice(context.options().force, op.name);
+Choice<A> choose(const DeviceInfo& device, const Op<A>& op, const typename A::Problem& problem) {
+  const std::string_view forced = forced_choice(device, op.name);
   if (forced.empty()) {
-    if (Choice<A> tuned = tuned_choice(op, problem, context.device()); tuned.variant) return tuned;
+    if (Choice<A> tuned = tuned_choice(op, problem, device); tuned.variant) return tuned;
   }
   const Variant<A>* best = nullptr;
   double best_cost = 0;
@@ -162,13 +163,13 @@ Choice<A> choose(const Context& context, const Op<A>& op, const typename A::Prob
   for (const auto& variant : op.variants) {
     const bool needs_force = variant.name == kReference || variant.kernel->only_forced;
     if (forced.empty() ? needs_force : variant.name != parts_of(forced).kernel) continue;
-    const std::string reason = variant.refuse(problem, context.device());
+    const std::string reason = variant.refuse(problem, device);
     if (!reason.empty()) {
       if (!reasons.empty()) reasons += ", ";
       reasons += std::string(variant.name) + ": " + reason;
       continue;
     }
-    const double cost = variant.cost(problem, context.device());
+    const double cost = variant.cost(problem, device);
     if (!best || cost < best_cost) {
       best = &variant;
       best_cost = cost;
@@ -179,12 +180,17 @@ Choice<A> choose(const Context& context, const Op<A>& op, const typename A::Prob
     for (const auto& variant : op.variants) (reasons += ' ') += variant.name;
   }
   if (!best) throw_refused(op.name, problem.describe(), reasons, !forced.empty());
-  Choice<A> choice{best, choice_text(best->name, best->configuration(problem, context.device()))};
+  Choice<A> choice{best, choice_text(best->name, best->configuration(problem, device))};
   if (forced.size() > parts_of(forced).kernel.size() && choice.text != forced) {
-    reasons = std::string(forced) + ": " + list_configurations(*best, problem, context.device());
+    reasons = std::string(forced) + ": " + list_configurations(*best, problem, device);
     throw_refused(op.name, problem.describe(), reasons, true);
   }
   return choice;
+}
+
+template <class A>
+Choice<A> choose(const Context& context, const Op<A>& op, const typename A::Problem& problem) {
+  return choose(context.device(), op, problem);
 }
 
 template <class A>
