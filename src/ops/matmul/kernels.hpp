@@ -67,6 +67,7 @@ struct Tile {
 };
 inline constexpr Tile kTileAvx2{4, 24, 1, 384, 4, "avx2_fp32.1"};
 inline constexpr Tile kTileAvx512{8, 48, 1, 768, 4, "avx512_fp32.1"};
+inline constexpr Tile kTileAvx512Bf16{8, 48, 2, 768, 2, "avx512_bf16.1"};
 inline constexpr Tile kTileAmx{32, 32, 32, 768, 2, "amx_bf16.1"};
 
 // The blocking of a product on a CPU. The chunks of the depth depend on the depth alone, so every result is
@@ -100,8 +101,11 @@ Refusal refuse_packed(const MatmulForwardProblem& p, const Tile& tile, const Dev
 // one. If rows are counted on the device, cuBLASLt computes all M rows, and our kernels only the counted
 // rows.
 inline constexpr double kCostOfCountedLibrary = 1e7, kCostOfMma = 1e8, kCostOfTile128 = 1e9;
+// The same on a CPU for a kernel on vdpbf16ps, if the instruction is slower than those of fp32.
+inline constexpr double kCostOfSlowDot = 1;
 
-// pack: packs a weight (N, K) for the kernel. The weight is fp32, and bf16 for amx_bf16.
+// pack: packs a weight (N, K) for the kernel. The weight is fp32, and bf16 for avx512_bf16
+// and amx_bf16.
 // finish: completes an operation after its product was computed elsewhere. Forward and dx take the product
 // from `sums`, contiguous fp32 of the result's shape, and apply all steps after it. dw computes dbias.
 namespace avx2 {
@@ -117,6 +121,10 @@ void finish(const Context& context, const MatmulForward& args, const float* sums
 void finish(const Context& context, const MatmulDx& args, const float* sums);
 void finish(const Context& context, const MatmulDw& args);
 }  // namespace avx512
+
+namespace avx512_bf16 {
+void pack(const Context& context, const Tensor& weight, const Tensor& packed);
+}  // namespace avx512_bf16
 
 namespace amx_bf16 {
 void pack(const Context& context, const Tensor& weight, const Tensor& packed);

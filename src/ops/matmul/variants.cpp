@@ -10,6 +10,7 @@ namespace {
 constexpr std::string_view kForward[] = {
     "cpu.avx512_skinny",
     "cpu.amx_bf16",
+    "cpu.avx512_bf16",
     "cpu.avx512",
     "cpu.avx2_skinny",
     "cpu.avx2",
@@ -31,6 +32,7 @@ constexpr std::string_view kForward[] = {
 
 constexpr std::string_view kDx[] = {
     "cpu.amx_bf16",
+    "cpu.avx512_bf16",
     "cpu.avx512",
     "cpu.avx2",
     "cpu.onednn",
@@ -51,6 +53,7 @@ constexpr std::string_view kDx[] = {
 
 constexpr std::string_view kDw[] = {
     "cpu.amx_bf16",
+    "cpu.avx512_bf16",
     "cpu.avx512",
     "cpu.avx2",
     "cpu.onednn",

@@ -10,46 +10,10 @@
 // costs more. The kernel is bound by L2 and, if weights come from memory (256 rows), by memory.
 #include "ops/matmul/cpu/gemm.hpp"
 #include "ops/cpu/amx.hpp"
+#include "ops/matmul/cpu/pairs.hpp"
 
 namespace warpwright::ops::matmul::amx_bf16 {
 namespace {
-
-// Transposes 16 × 16 pairs, which are stored in rows of `stride` elements, to the rows order(i) of a tile.
-template <class Order>
-inline void transpose(const bf16* from, std::int64_t stride, bf16* to, Order&& order) {
-  __m512i r[16], t[16];
-#pragma GCC unroll 8
-  for (int i = 0; i < 16; i += 2) {
-    const __m512i a = _mm512_loadu_si512(from + i * stride), b = _mm512_loadu_si512(from + (i + 1) * stride);
-    t[i] = _mm512_unpacklo_epi32(a, b);
-    t[i + 1] = _mm512_unpackhi_epi32(a, b);
-  }
-#pragma GCC unroll 4
-  for (int i = 0; i < 16; i += 4) {
-    r[i] = _mm512_unpacklo_epi64(t[i], t[i + 2]);
-    r[i + 1] = _mm512_unpackhi_epi64(t[i], t[i + 2]);
-    r[i + 2] = _mm512_unpacklo_epi64(t[i + 1], t[i + 3]);
-    r[i + 3] = _mm512_unpackhi_epi64(t[i + 1], t[i + 3]);
-  }
-#pragma GCC unroll 4
-  for (int c = 0; c < 4; ++c) {
-    const __m512i a = _mm512_shuffle_i32x4(r[c], r[4 + c], 0x88),
-                  b = _mm512_shuffle_i32x4(r[c], r[4 + c], 0xdd);
-    const __m512i d = _mm512_shuffle_i32x4(r[8 + c], r[12 + c], 0x88),
-                  e = _mm512_shuffle_i32x4(r[8 + c], r[12 + c], 0xdd);
-    _mm512_store_si512(to + order(c) * 32, _mm512_shuffle_i32x4(a, d, 0x88));
-    _mm512_store_si512(to + order(4 + c) * 32, _mm512_shuffle_i32x4(b, e, 0x88));
-    _mm512_store_si512(to + order(8 + c) * 32, _mm512_shuffle_i32x4(a, d, 0xdd));
-    _mm512_store_si512(to + order(12 + c) * 32, _mm512_shuffle_i32x4(b, e, 0xdd));
-  }
-}
-
-// Loads 32 bf16; those after the first n are 0.
-inline __m512i load_row(const bf16* p, std::int64_t n) {
-  if (n >= 32) return _mm512_loadu_si512(p);
-  if (n <= 0) return _mm512_setzero_si512();
-  return _mm512_maskz_loadu_epi16(static_cast<__mmask32>((std::uint64_t{1} << n) - 1), p);
-}
 
 constexpr std::int64_t kTileElements = 16 * 32;
 constexpr std::int64_t kStep = 2 * kTileElements;  // elements of a panel for 32 terms of the depth
@@ -76,7 +40,8 @@ struct Amx {
       stride = 32;
     }
     if constexpr (transposed) {
-      transpose(from, stride, tile, [](int i) { return i; });
+      transpose([=](int i) { return _mm512_loadu_si512(from + i * stride); },
+                [=](int i, __m512i pairs) { _mm512_store_si512(tile + i * 32, pairs); });
     } else {
       for (int i = 0; i < 16; ++i) _mm512_store_si512(tile + i * 32, _mm512_loadu_si512(from + i * stride));
     }
@@ -115,8 +80,11 @@ struct Amx {
         _mm512_store_si512(low + p * 32, pairs.low);
         _mm512_store_si512(high + p * 32, pairs.high);
       }
-      transpose(low, 32, to, [](int i) { return i / 4 * 8 + i % 4; });
-      transpose(high, 32, to, [](int i) { return i / 4 * 8 + i % 4 + 4; });
+      const auto put_row = [=](int row, __m512i pairs) { _mm512_store_si512(to + row * 32, pairs); };
+      transpose([&](int p) { return _mm512_load_si512(low + p * 32); },
+                [&](int i, __m512i pairs) { put_row(i / 4 * 8 + i % 4, pairs); });
+      transpose([&](int p) { return _mm512_load_si512(high + p * 32); },
+                [&](int i, __m512i pairs) { put_row(i / 4 * 8 + i % 4 + 4, pairs); });
     }
   }
 
