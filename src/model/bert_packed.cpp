@@ -112,31 +112,13 @@ void write(const fs::path& path, const std::string& header, std::span<const std:
   out.commit();
 }
 
-// A variant that WARPWRIGHT_FORCE names may take no packed weights.
-bool forced_variant_refuses(const Context& context, const BertConfig& c, DType dtype) {
-  const auto& op = ops::matmul_forward_op();
-  const std::string_view forced =
-      warpwright::parts_of(ops::forced_choice(context.options().force, op.name)).kernel;
-  if (forced.empty()) return false;
-  const ops::MatmulForwardProblem problem{
-      .M = 1,
-      .N = c.hidden,
-      .K = c.hidden,
-      .dtype = dtype,
-      .packed = true,
-      .packed_bytes = ops::packed_bytes(c.hidden, c.hidden, dtype, context.device())};
-  return std::none_of(op.variants.begin(), op.variants.end(), [&](const auto& variant) {
-    return variant.name == forced && variant.refuse(problem, context.device()).empty();
-  });
-}
-
 }  // namespace
 
 std::optional<BertPackedWeights> BertPackedWeights::open(const Context& context, const BertFile& file,
                                                          const BertConfig& config, DType dtype,
                                                          const fs::path& cache) {
   const std::string layout = ops::packed_layout(dtype, context.device());
-  if (layout.empty() || forced_variant_refuses(context, config, dtype)) return std::nullopt;
+  if (layout.empty()) return std::nullopt;
   std::size_t bytes = 0;
   views(nullptr, config, dtype, context.device(), bytes);
   BertPackedWeights weights;

@@ -11,18 +11,30 @@ using matmul::round_up;
 namespace {
 
 struct Layout {
+  std::string_view kernel;
+  Needs needs;
+  DType dtype;
   matmul::Tile tile;
   void (*pack)(const Context&, const Tensor&, const Tensor&);
 };
 
+// In the order of the kernels in variants.cpp.
+constexpr Layout kLayouts[] = {
+    {"cpu.amx_bf16", Needs::amx_bf16, DType::bf16, matmul::kTileAmx, matmul::amx_bf16::pack},
+    {"cpu.avx512_bf16", Needs::avx512_bf16, DType::bf16, matmul::kTileAvx512Bf16, matmul::avx512_bf16::pack},
+    {"cpu.avx512", Needs::avx512, DType::f32, matmul::kTileAvx512, matmul::avx512::pack},
+    {"cpu.avx2", Needs::avx2, DType::f32, matmul::kTileAvx2, matmul::avx2::pack},
+};
+
+// The layout of the forced kernel, or else of the one that is chosen for many rows.
 const Layout* layout_of(DType dtype, const DeviceInfo& device) {
-  static constexpr Layout kAmx{matmul::kTileAmx, matmul::amx_bf16::pack};
-  static constexpr Layout kAvx512{matmul::kTileAvx512, matmul::avx512::pack};
-  static constexpr Layout kAvx2{matmul::kTileAvx2, matmul::avx2::pack};
-  if (device.device.kind != DeviceKind::cpu) return nullptr;
-  if (dtype == DType::bf16) return device.cpu.amx_bf16 && device.cpu.avx512 ? &kAmx : nullptr;
-  if (dtype != DType::f32) return nullptr;
-  return device.cpu.avx512 ? &kAvx512 : device.cpu.avx2 ? &kAvx2 : nullptr;
+  const std::string_view forced = parts_of(forced_choice(device, "matmul.forward")).kernel;
+  for (const Layout& layout : kLayouts) {
+    if (layout.dtype != dtype || !refuse_device(layout.needs, device).empty()) continue;
+    const bool chosen = layout.needs != Needs::avx512_bf16 || device.cpu.fast_bf16_dot();
+    if (forced.empty() ? chosen : layout.kernel == forced) return &layout;
+  }
+  return nullptr;
 }
 
 }  // namespace

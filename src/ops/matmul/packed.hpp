@@ -1,6 +1,6 @@
 // Packs a weight once for a CPU's kernels, for products that are computed repeatedly. A forward with
 // MatmulForward::packed gives the same bits as one without, and saves packing the weight. Only the kernels
-// for fp32 with AVX2 or AVX-512, and for bf16 with AMX, take packed weights.
+// for fp32 with AVX2 or AVX-512, and for bf16 with AVX512_BF16 or AMX, take packed weights.
 #pragma once
 
 #include <string>
@@ -9,8 +9,9 @@
 
 namespace warpwright::ops {
 
-// The name of the layout in which this machine takes weights of a dtype; "" if it takes none. The name
-// changes with every change of the layout, so that data stored in another layout is not mistaken for it.
+// The name of the layout in which this machine takes weights of a dtype; "" if it takes none. If a kernel is
+// forced, it is that kernel's layout. The name changes with every change of the layout, so that data stored
+// in another layout is not mistaken for it.
 std::string packed_layout(DType dtype, const DeviceInfo& device);
 
 // Bytes of a packed weight (N, K), a multiple of 64. packed_layout() must not be "".
