@@ -110,18 +110,51 @@ double relative_error(const Tensor& on_device, const Stream& stream, const std::
   return std::sqrt(error / norm);
 }
 
-class GoldenTest : public ::testing::TestWithParam<std::tuple<const char*, DType, DeviceKind>> {
- protected:
-  void SetUp() override {
-    if (std::get<2>(GetParam()) == DeviceKind::cuda && cuda_device_count() == 0) {
-      GTEST_SKIP() << "needs an NVIDIA GPU";
-    }
+// products: the kernel that computes the matrix products, if it is not the chosen one.
+struct Run {
+  std::string model;
+  DType dtype;
+  DeviceKind device;
+  std::string products;
+
+  ContextOptions options() const {
+    ContextOptions options;
+    if (!products.empty()) options.force = {{"matmul", products}};
+    return options;
   }
 };
 
-std::string golden_name(const ::testing::TestParamInfo<GoldenTest::ParamType>& info) {
-  const auto& [name, dtype, kind] = info.param;
-  return fmt::format("{}_{}_{}", name, name_of(dtype), kind == DeviceKind::cpu ? "cpu" : "cuda");
+constexpr char kDot[] = "cpu.avx512_bf16";
+
+std::vector<Run> runs() {
+  std::vector<Run> list;
+  for (const char* model : {"small", "odd"}) {
+    for (const DType dtype : {DType::f32, DType::bf16}) {
+      for (const DeviceKind device : {DeviceKind::cpu, DeviceKind::cuda})
+        list.push_back({model, dtype, device, ""});
+    }
+    list.push_back({model, DType::bf16, DeviceKind::cpu, kDot});
+  }
+  return list;
+}
+
+class GoldenTest : public ::testing::TestWithParam<Run> {
+ protected:
+  void SetUp() override {
+    if (GetParam().device == DeviceKind::cuda && cuda_device_count() == 0) {
+      GTEST_SKIP() << "needs an NVIDIA GPU";
+    }
+    const std::string missing = ops::refuse_device(ops::Needs::avx512_bf16, cpu_device_info());
+    if (GetParam().products == kDot && !missing.empty()) GTEST_SKIP() << missing;
+  }
+};
+
+std::string golden_name(const ::testing::TestParamInfo<Run>& info) {
+  const auto& [model, dtype, device, products] = info.param;
+  const std::string place = device == DeviceKind::cuda ? "cuda"
+                            : products.empty()         ? "cpu"
+                                                       : "cpu_avx512_bf16";
+  return fmt::format("{}_{}_{}", model, name_of(dtype), place);
 }
 
 // The error must be at most twice PyTorch's own error in the same dtype, plus one ulp. A scalar or short
@@ -135,13 +168,13 @@ struct Bound {
 };
 
 TEST_P(GoldenTest, LogitsLossAndEveryGradient) {
-  const auto& [name, dtype, device] = GetParam();
+  const auto& [name, dtype, device, products] = GetParam();
   const Golden golden(name, dtype);
   const std::string kind(name_of(dtype));
-  const SafetensorsFile file(kGoldens / (std::string(name) + ".safetensors"));
+  const SafetensorsFile file(kGoldens / (name + ".safetensors"));
   const nlohmann::json& expected = golden.spec[kind];
   const Bound bound{dtype};
-  Context context(ContextOptions{}, {device, 0});
+  Context context(GetParam().options(), {device, 0});
   TrainingStep step(context, golden.options);
   step.allocate();
   const auto& t = step.tensors();
@@ -173,10 +206,10 @@ TEST_P(GoldenTest, LogitsLossAndEveryGradient) {
 }
 
 TEST_P(GoldenTest, TenOptimizerSteps) {
-  const auto& [name, dtype, device] = GetParam();
+  const auto& [name, dtype, device, products] = GetParam();
   const Golden golden(name, dtype);
   const nlohmann::json& expected = golden.spec[std::string(name_of(dtype))];
-  Context context(ContextOptions{}, {device, 0});
+  Context context(GetParam().options(), {device, 0});
   TrainingStep step(context, golden.options);
   step.allocate();
   draw_parameters(golden.sizes, dtype, step.full_precision());
@@ -195,11 +228,7 @@ TEST_P(GoldenTest, TenOptimizerSteps) {
   EXPECT_LE(worst, Bound{dtype}(expected["trajectory_error"], 1e-4));
 }
 
-INSTANTIATE_TEST_SUITE_P(PyTorch, GoldenTest,
-                         ::testing::Combine(::testing::Values("small", "odd"),
-                                            ::testing::Values(DType::f32, DType::bf16),
-                                            ::testing::Values(DeviceKind::cpu, DeviceKind::cuda)),
-                         golden_name);
+INSTANTIATE_TEST_SUITE_P(PyTorch, GoldenTest, ::testing::ValuesIn(runs()), golden_name);
 
 // Runs the whole small model in fp64 on the reference variants. Its backward must be the derivative of its
 // loss.

@@ -102,22 +102,31 @@ std::vector<Place> places() {
 
 class Golden : public ::testing::TestWithParam<std::string> {};
 
-TEST_P(Golden, HiddenStates) {
-  const auto batch = golden_batch(GetParam());
-  const auto wanted = golden<float>(GetParam(), "hidden");
-  const double bf16_error = static_cast<double>(golden<float>(GetParam(), "bf16_error")[0]);
-  for (const auto& [device, dtype] : places()) {
-    Context context(ContextOptions{}, device);
-    BertSession model(context, weights_of(context, folder_of(GetParam()), {.dtype = dtype}),
-                      {.max_batch_tokens = 100});
-    std::vector<float> out(wanted.size());
-    for (int run = 0; run < 3; ++run) {  // on a GPU: as it is, captured, launched again
-      std::fill(out.begin(), out.end(), NAN);
-      model.hidden(batch, out);
-      EXPECT_LE(relative_error(out, wanted), dtype == DType::f32 ? 1e-5 : 2 * bf16_error)
-          << name_of(dtype) << " run " << run;
-    }
+void check_hidden_states(const std::string& name, const ContextOptions& options, Device device, DType dtype) {
+  const auto batch = golden_batch(name);
+  const auto wanted = golden<float>(name, "hidden");
+  const double bf16_error = static_cast<double>(golden<float>(name, "bf16_error")[0]);
+  Context context(options, device);
+  BertSession model(context, weights_of(context, folder_of(name), {.dtype = dtype}),
+                    {.max_batch_tokens = 100});
+  std::vector<float> out(wanted.size());
+  for (int run = 0; run < 3; ++run) {  // on a GPU: as it is, captured, launched again
+    std::fill(out.begin(), out.end(), NAN);
+    model.hidden(batch, out);
+    EXPECT_LE(relative_error(out, wanted), dtype == DType::f32 ? 1e-5 : 2 * bf16_error)
+        << name_of(dtype) << " run " << run;
   }
+}
+
+TEST_P(Golden, HiddenStates) {
+  for (const auto& [device, dtype] : places()) check_hidden_states(GetParam(), {}, device, dtype);
+}
+
+TEST(Bert, HiddenStatesWithVdpbf16psOnCpu) {
+  if (!cpu_device_info().cpu.avx512_bf16) GTEST_SKIP() << "needs AVX512_BF16";
+  ContextOptions options;
+  options.force = {{"matmul", "cpu.avx512_bf16"}};
+  for (const char* name : {"bert", "roberta"}) check_hidden_states(name, options, {}, DType::bf16);
 }
 
 TEST_P(Golden, Results) {
