@@ -23,9 +23,9 @@ struct CpuFeatures {
   bool avx512_fp16 = false;  // with AVX-512
   bool amx_bf16 = false;     // with AVX-512 and the kernel's permission to use tile registers
 
-  // True if vdpbf16ps does more multiply-adds per second than fp32's instructions. AMD's Zen 4 and Zen 5 do
-  // twice as many with it. Intel's processors with AMX do half as many. They all have AVX512_FP16, which
-  // hypervisors leave visible when they hide AMX.
+  // True if vdpbf16ps does more multiply-adds per second than fp32's instructions. A Zen 4 does twice as
+  // many with it. Intel's processors with AMX do half as many. They all have AVX512_FP16, which Zen 4 and Zen
+  // 5 lack. AMX's own bits would not do, because many hypervisors hide them.
   bool fast_bf16_dot() const { return avx512_bf16 && !avx512_fp16; }
 };
 

@@ -30,7 +30,7 @@ struct Dot {
   static_assert(kCols == 3 * kLanes && 2 * kRows == kLanes && kTile.depth == 2);
 
   // Both functions call put(i, d, pairs) for every 16th line i of the first `width` and every pair (d, d + 1)
-  // of the depth, with the pairs of lines i … i + 15. What lies beyond the lines or the depth is 0.
+  // of the depth, with the pairs of lines i … i + 15. Elements beyond the lines or the depth are 0.
   template <class Put>
   static void turn(const Operand<bf16>& o, Range lines, std::int64_t width, Range depth, Put&& put) {
     for (std::int64_t i = 0; i < width; i += kLanes) {
