@@ -35,12 +35,12 @@ Refusal refuse_large_heads(const AttentionBackwardProblem& p, const DeviceInfo&)
   return head_refusal(p.HS);
 }
 
-Refusal refuse_amx(const AttentionForwardProblem& p, const DeviceInfo& device) {
+Refusal refuse_tiles(const AttentionForwardProblem& p, const DeviceInfo& device) {
   if (p.HS % 32 != 0) return "head size is not a multiple of 32";
   if (Refusal refusal = refuse_pairs(p)) return refusal;
   return refuse_large_heads(p, device);
 }
-Refusal refuse_amx(const AttentionBackwardProblem& p, const DeviceInfo& device) {
+Refusal refuse_tiles(const AttentionBackwardProblem& p, const DeviceInfo& device) {
   return p.HS % 32 == 0 ? refuse_large_heads(p, device) : "head size is not a multiple of 32";
 }
 
@@ -50,13 +50,13 @@ std::int64_t forward_scratch(std::int64_t HS) {
 std::int64_t backward_scratch(std::int64_t HS) {
   return 7 * kBlock * padded_head(HS) + 2 * kBlock * kBlock + 2 * kBlock;
 }
-std::int64_t amx_forward_scratch(std::int64_t HS) {
+std::int64_t tiles_forward_scratch(std::int64_t HS) {
   const std::int64_t packed = HS / 2 * kBlock;  // bf16 elements of a block, in floats
-  return kAmxGroups * (3 * packed + 2 * kBlock) + 3 * packed + kBlock * kBlock + kBlock * kBlock / 2;
+  return kTileGroups * (3 * packed + 2 * kBlock) + 3 * packed + kBlock * kBlock + kBlock * kBlock / 2;
 }
-std::int64_t amx_backward_scratch(std::int64_t HS) {
+std::int64_t tiles_backward_scratch(std::int64_t HS) {
   const std::int64_t packed = HS / 2 * kBlock;
-  return kAmxGroups * (6 * packed + 2 * kBlock) + 4 * packed + 2 * kBlock * kBlock +
+  return kTileGroups * (6 * packed + 2 * kBlock) + 4 * packed + 2 * kBlock * kBlock +
          3 * (kBlock * kBlock / 2);
 }
 std::int64_t gradient_sums(std::int64_t Nk, std::int64_t sequences, std::int64_t HS) {
@@ -66,14 +66,14 @@ std::int64_t gradient_sums(std::int64_t Nk, std::int64_t sequences, std::int64_t
 std::size_t forward_workspace(const AttentionForwardProblem& p, const DeviceInfo& device) {
   return floats(device.threads * forward_scratch(p.HS));
 }
-std::size_t amx_forward_workspace(const AttentionForwardProblem& p, const DeviceInfo& device) {
-  return floats(device.threads * amx_forward_scratch(p.HS));
+std::size_t tiles_forward_workspace(const AttentionForwardProblem& p, const DeviceInfo& device) {
+  return floats(device.threads * tiles_forward_scratch(p.HS));
 }
 std::size_t backward_workspace(const AttentionBackwardProblem& p, const DeviceInfo& device) {
   return floats(device.threads * backward_scratch(p.HS) + all_gradient_sums(p, device));
 }
-std::size_t amx_backward_workspace(const AttentionBackwardProblem& p, const DeviceInfo& device) {
-  return floats(device.threads * amx_backward_scratch(p.HS) + all_gradient_sums(p, device));
+std::size_t tiles_backward_workspace(const AttentionBackwardProblem& p, const DeviceInfo& device) {
+  return floats(device.threads * tiles_backward_scratch(p.HS) + all_gradient_sums(p, device));
 }
 
 }  // namespace warpwright::ops::attention

@@ -15,29 +15,29 @@ inline constexpr int kMaxHeadSize = 256;  // a thread's tiles then stay in a sec
 inline constexpr int kSumRows = 16;  // rows of the fp32 sums of dk and dv are padded to a multiple of this
 inline constexpr int kRowGroup = 8;  // rows of packed tiles are padded to a multiple of this
 
-// Blocks of queries that share a tile of packed keys and values. AMX needs this because there packing is
-// expensive compared with the products.
-inline constexpr int kAmxGroups = 4;
+// Blocks of queries that share a tile of packed keys and values. The kernels of bf16 tiles need this because
+// there packing is expensive compared with the products.
+inline constexpr int kTileGroups = 4;
 
 // Scratch of one thread for its packed tiles, in floats.
 std::int64_t forward_scratch(std::int64_t HS);
 std::int64_t backward_scratch(std::int64_t HS);
-std::int64_t amx_forward_scratch(std::int64_t HS);
-std::int64_t amx_backward_scratch(std::int64_t HS);
+std::int64_t tiles_forward_scratch(std::int64_t HS);
+std::int64_t tiles_backward_scratch(std::int64_t HS);
 // The fp32 sums of dk and dv that one thread keeps, in floats. If there are more threads than heads, each
 // head has its own sums instead.
 std::int64_t gradient_sums(std::int64_t Nk, std::int64_t sequences, std::int64_t HS);
 
 // Bytes of scratch that each CPU kernel needs for all threads.
 std::size_t forward_workspace(const AttentionForwardProblem& p, const DeviceInfo& device);
-std::size_t amx_forward_workspace(const AttentionForwardProblem& p, const DeviceInfo& device);
+std::size_t tiles_forward_workspace(const AttentionForwardProblem& p, const DeviceInfo& device);
 std::size_t backward_workspace(const AttentionBackwardProblem& p, const DeviceInfo& device);
-std::size_t amx_backward_workspace(const AttentionBackwardProblem& p, const DeviceInfo& device);
+std::size_t tiles_backward_workspace(const AttentionBackwardProblem& p, const DeviceInfo& device);
 
 Refusal refuse_large_heads(const AttentionForwardProblem& p, const DeviceInfo& device);
 Refusal refuse_large_heads(const AttentionBackwardProblem& p, const DeviceInfo& device);
-Refusal refuse_amx(const AttentionForwardProblem& p, const DeviceInfo& device);
-Refusal refuse_amx(const AttentionBackwardProblem& p, const DeviceInfo& device);
+Refusal refuse_tiles(const AttentionForwardProblem& p, const DeviceInfo& device);
+Refusal refuse_tiles(const AttentionBackwardProblem& p, const DeviceInfo& device);
 
 // Places of the elements of bias or visible. A stride is 0 if the axis does not exist.
 struct PairPlaces {

@@ -22,6 +22,7 @@ constexpr std::string_view kForward[] = {
     "cuda.ladder_library",
     "cuda.ladder_half2",
     "cpu.amx_bf16",
+    "cpu.avx512_bf16",
     "cpu.avx512",
     "cpu.avx2",
     "reference",
@@ -29,7 +30,8 @@ constexpr std::string_view kForward[] = {
 
 constexpr std::string_view kBackward[] = {
     "cuda.flash_sm90",     "cuda.flash",   "cuda.flash_tf32", "cuda.flash_fma", "cuda.staged",
-    "cuda.ladder_library", "cpu.amx_bf16", "cpu.avx512",      "cpu.avx2",       "reference",
+    "cuda.ladder_library", "cpu.amx_bf16", "cpu.avx512_bf16", "cpu.avx512",     "cpu.avx2",
+    "reference",
 };
 
 }  // namespace

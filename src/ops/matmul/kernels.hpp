@@ -101,8 +101,6 @@ Refusal refuse_packed(const MatmulForwardProblem& p, const Tile& tile, const Dev
 // one. If rows are counted on the device, cuBLASLt computes all M rows, and our kernels only the counted
 // rows.
 inline constexpr double kCostOfCountedLibrary = 1e7, kCostOfMma = 1e8, kCostOfTile128 = 1e9;
-// The same on a CPU for a kernel on vdpbf16ps, if the instruction is slower than those of fp32.
-inline constexpr double kCostOfSlowDot = 1;
 
 // pack: packs a weight (N, K) for the kernel. The weight is fp32, and bf16 for avx512_bf16
 // and amx_bf16.

@@ -9,6 +9,7 @@
 // instruction rounds after each of its two additions, so a sum has the rounding errors of fp32's
 // multiply-add. It treats subnormal numbers as 0.
 #include "ops/matmul/cpu/gemm.hpp"
+#include "ops/cpu/dot.hpp"
 #include "ops/matmul/cpu/pairs.hpp"
 
 namespace warpwright::ops::matmul::avx512_bf16 {
@@ -90,13 +91,6 @@ struct Dot {
     b.depth_contiguous ? turn(b, cols, kCols, depth, put) : take_across(b, cols, kCols, depth, put);
   }
 
-  static __m512bh load_pairs(const bf16* p) { return reinterpret_cast<__m512bh>(_mm512_loadu_si512(p)); }
-  static __m512bh broadcast(const bf16* p) {
-    int pair;
-    __builtin_memcpy(&pair, p, sizeof(pair));
-    return reinterpret_cast<__m512bh>(_mm512_set1_epi32(pair));
-  }
-
   template <class Prefetch>
   static void multiply(const bf16* a, const bf16* b, std::int64_t depth, float* out, Prefetch& prefetch) {
     vec sums[kRows][3];
@@ -108,7 +102,7 @@ struct Dot {
         const __m512bh b0 = load_pairs(b), b1 = load_pairs(b + 2 * kLanes), b2 = load_pairs(b + 4 * kLanes);
 #pragma GCC unroll 8
         for (int r = 0; r < kRows; ++r) {
-          const __m512bh pair = broadcast(a + 2 * r);
+          const __m512bh pair = broadcast_pair(a + 2 * r);
           sums[r][0] = _mm512_dpbf16_ps(sums[r][0], pair, b0);
           sums[r][1] = _mm512_dpbf16_ps(sums[r][1], pair, b1);
           sums[r][2] = _mm512_dpbf16_ps(sums[r][2], pair, b2);
@@ -134,11 +128,6 @@ void dw(const Context& context, const MatmulDw& args) {
   run_dw<Dot, bf16>(context, args);
 }
 
-template <class Problem>
-double cost(const Problem&, const DeviceInfo& device) {
-  return device.cpu.fast_bf16_dot() ? 0 : kCostOfSlowDot;
-}
-
 }  // namespace
 
 void pack(const Context& context, const Tensor& weight, const Tensor& packed) {
@@ -155,19 +144,19 @@ WARPWRIGHT_KERNEL(MatmulForward, kCpu) = {.needs = kThisCpu,
                                           .run = this_isa::forward,
                                           .refuse = this_isa::refuse_packed<this_isa::Dot>,
                                           .workspace = this_isa::workspace<this_isa::Dot>,
-                                          .cost = this_isa::cost,
+                                          .cost = simd::cost_of_dot,
                                           .configuration = this_isa::configuration<this_isa::Dot>};
 WARPWRIGHT_KERNEL(MatmulDx, kCpu) = {.needs = kThisCpu,
                                      .dtypes = DType::bf16,
                                      .run = this_isa::dx,
                                      .workspace = this_isa::workspace<this_isa::Dot>,
-                                     .cost = this_isa::cost,
+                                     .cost = simd::cost_of_dot,
                                      .configuration = this_isa::configuration<this_isa::Dot>};
 WARPWRIGHT_KERNEL(MatmulDw, kCpu) = {.needs = kThisCpu,
                                      .dtypes = DType::bf16,
                                      .run = this_isa::dw,
                                      .workspace = this_isa::workspace<this_isa::Dot>,
-                                     .cost = this_isa::cost,
+                                     .cost = simd::cost_of_dot,
                                      .configuration = this_isa::configuration<this_isa::Dot>};
 
 }  // namespace warpwright::ops

@@ -1,15 +1,16 @@
-// Attention backward in bf16 by AMX, in tiles of kBlock queries × kBlock keys. kAmxGroups tiles of queries
-// share a tile of packed keys and values. A (sequence, head) is one task, as in backward.inl.
+// Attention backward in bf16 by AMX or vdpbf16ps, in tiles of kBlock queries × kBlock keys. kTileGroups tiles
+// of queries share a tile of packed keys and values. A (sequence, head) is one task, as in backward.inl.
 //   Sᵀ = K·Qᵀ, dPᵀ = V·doutᵀ                     fp32, one query per lane
 //   dv += Pᵀ·dout, dk += dSᵀ·Q, dqᵀ += Kᵀ·dSᵀ    P and dS rounded to bf16, sums in fp32
 //
-// GFLOP/s on one core of a Sapphire Rapids class machine, causal; in parentheses the AVX-512 kernel in bf16:
+// GFLOP/s of AMX on one core of a Sapphire Rapids class machine, causal; in parentheses the AVX-512 kernel in
+// bf16:
 //   HS=64 T=1024  409 (127)    HS=32 T=1024  298 (111)    HS=128 T=1024  393 (89)    HS=64 T=64  138 (77)
 #pragma once
 
-#include "ops/attention/cpu/amx_tiles.hpp"
+#include "ops/attention/cpu/bf16_tiles.hpp"
 
-namespace warpwright::ops::attention::amx_bf16 {
+namespace warpwright::ops::attention::WARPWRIGHT_ISA {
 namespace {
 
 // A block of kBlock queries.
@@ -20,8 +21,8 @@ struct BackwardGroup {
   float *lse, *d;                        // (kBlock), from query_sums()
 };
 
-struct AmxBackwardTiles {
-  BackwardGroup groups[kAmxGroups];
+struct Bf16BackwardTiles {
+  BackwardGroup groups[kTileGroups];
   bf16 *k, *v;         // (kBlock keys, HS)
   Pair* pairs;         // of K: (kBlock / 2, HS)
   bf16* k_transposed;  // (HS, kBlock)
@@ -29,7 +30,7 @@ struct AmxBackwardTiles {
   bf16 *p, *ds;        // (kBlock keys, kBlock queries)
   Pair* ds_pairs;      // (kBlock / 2, kBlock queries)
 
-  AmxBackwardTiles(float* scratch, std::int64_t HS) {
+  Bf16BackwardTiles(float* scratch, std::int64_t HS) {
     const auto take = [&](std::int64_t floats) {
       float* start = scratch;
       scratch += floats;
@@ -63,7 +64,7 @@ struct AmxBackwardTiles {
 // Computes P and dS of the first `keys` rows for the vector of queries from i on. Rows up to `padded` become
 // 0.
 template <bool masked>
-inline void score_gradients_rows(const AmxBackwardTiles& t, std::int64_t i, std::int64_t keys,
+inline void score_gradients_rows(const Bf16BackwardTiles& t, std::int64_t i, std::int64_t keys,
                                  std::int64_t padded, float scale, vec limits, vec lse, vec d) {
   const vec c = set1(scale);
   const auto probability = [&](std::int64_t j) {
@@ -86,7 +87,7 @@ inline void score_gradients_rows(const AmxBackwardTiles& t, std::int64_t i, std:
 }
 
 inline void score_gradients_group(const Band& band, std::int64_t queries, float scale,
-                                  const AmxBackwardTiles& t, const BackwardGroup& g) {
+                                  const Bf16BackwardTiles& t, const BackwardGroup& g) {
   const std::int64_t padded = round_up(band.nk, kTileDepth);
   for (std::int64_t i = 0; i < round_up(queries, kTileDepth); i += kLanes) {
     // The padding after the last vector with queries is also read; it must be 0.
@@ -102,7 +103,7 @@ inline void score_gradients_group(const Band& band, std::int64_t queries, float 
 
 // dv += Pᵀ·dout and dk += dSᵀ·Q
 inline void add_key_gradients(const Band& band, std::int64_t queries, std::int64_t HS,
-                              const AmxBackwardTiles& t, const BackwardGroup& g, float* dk, float* dv) {
+                              const Bf16BackwardTiles& t, const BackwardGroup& g, float* dk, float* dv) {
   const std::int64_t score_row = kBlock * static_cast<std::int64_t>(sizeof(bf16));
   const std::int64_t pair_row = HS * static_cast<std::int64_t>(sizeof(Pair));
   const std::int64_t step = band.masks() ? 2 * kTile : kBlock;
@@ -130,9 +131,9 @@ inline void start_group(const BackwardHead<bf16>& head, std::int64_t q0, std::in
   clear(g.dq, HS * kBlock);
 }
 
-// Processes the queries of kAmxGroups groups from q0 on.
-inline void backward_groups(const BackwardHead<bf16>& head, std::int64_t q0, const AmxBackwardTiles& t) {
-  const std::int64_t HS = head.HS, end = at_most(q0 + kAmxGroups * kBlock, head.sequence.queries);
+// Processes the queries of kTileGroups groups from q0 on.
+inline void backward_groups(const BackwardHead<bf16>& head, std::int64_t q0, const Bf16BackwardTiles& t) {
+  const std::int64_t HS = head.HS, end = at_most(q0 + kTileGroups * kBlock, head.sequence.queries);
   const auto group = [&](std::int64_t first) { return t.groups[(first - q0) / kBlock]; };
   for (std::int64_t i = q0; i < end; i += kBlock)
     start_group(head, i, at_most(kBlock, end - i), t.k, group(i));
@@ -163,5 +164,20 @@ inline void backward_groups(const BackwardHead<bf16>& head, std::int64_t q0, con
   }
 }
 
+void backward(const Context& context, const AttentionBackward& args) {
+  check_sequences(args);
+  auto* scratch = static_cast<float*>(context.scratch());
+  const std::int64_t per_thread = tiles_backward_scratch(args.q.shape[2]);
+  float* sums = scratch + context.threads() * per_thread;
+  for_each_head<bf16>(context, args, sums, [&](const BackwardHead<bf16>& head, int thread) {
+    [[maybe_unused]] const TileSession session;
+    const Bf16BackwardTiles t(scratch + thread * per_thread, head.HS);
+    clear(head.sums, 2 * head.sum_rows() * head.HS);
+    for (std::int64_t q0 = 0; q0 < head.sequence.queries; q0 += kTileGroups * kBlock)
+      backward_groups(head, q0, t);
+    write_key_gradients(head, head.HS);
+  });
+}
+
 }  // namespace
-}  // namespace warpwright::ops::attention::amx_bf16
+}  // namespace warpwright::ops::attention::WARPWRIGHT_ISA

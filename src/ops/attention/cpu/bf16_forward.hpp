@@ -1,17 +1,18 @@
-// Attention forward in bf16 by AMX, in tiles of kBlock queries × kBlock keys. kAmxGroups tiles of queries
-// share a tile of packed keys and values.
+// Attention forward in bf16 by AMX or vdpbf16ps, in tiles of kBlock queries × kBlock keys. kTileGroups tiles
+// of queries share a tile of packed keys and values.
 //   Sᵀ = K·Qᵀ        fp32, one query per lane, so that the softmax is vertical
 //   outᵀ = Vᵀ·Pᵀ     P rounded to bf16, sums in fp32
-// The products take 4 · HS FLOP per score at 16 times the rate of fp32. The exponentials and the traffic
-// between AMX tiles and vector registers therefore bound it.
+// With AMX the products take 4 · HS FLOP per score at 16 times the rate of fp32. The exponentials and the
+// traffic between AMX tiles and vector registers therefore bound it.
 //
-// GFLOP/s on one core of a Sapphire Rapids class machine, causal; in parentheses the AVX-512 kernel in bf16:
+// GFLOP/s of AMX on one core of a Sapphire Rapids class machine, causal; in parentheses the AVX-512 kernel in
+// bf16:
 //   HS=64 T=1024  341 (122)    HS=32 T=1024  218 (101)    HS=128 T=1024  323 (103)    HS=64 T=64  113 (74)
 #pragma once
 
-#include "ops/attention/cpu/amx_tiles.hpp"
+#include "ops/attention/cpu/bf16_tiles.hpp"
 
-namespace warpwright::ops::attention::amx_bf16 {
+namespace warpwright::ops::attention::WARPWRIGHT_ISA {
 namespace {
 
 // A block of kBlock queries.
@@ -21,15 +22,15 @@ struct ForwardGroup {
   float *max, *sum;  // (kBlock), in units of ln 2
 };
 
-struct AmxForwardTiles {
-  ForwardGroup groups[kAmxGroups];
+struct Bf16ForwardTiles {
+  ForwardGroup groups[kTileGroups];
   bf16* rows;           // of Q or K: (kBlock, HS)
   Pair* pairs;          // of V: (kBlock / 2, HS)
   bf16* v;              // Vᵀ: (HS, kBlock)
   float* scores;        // (kBlock keys, kBlock queries)
   Pair* probabilities;  // (kBlock / 2, kBlock queries)
 
-  AmxForwardTiles(float* scratch, std::int64_t HS) {
+  Bf16ForwardTiles(float* scratch, std::int64_t HS) {
     const auto take = [&](std::int64_t floats) {
       float* start = scratch;
       scratch += floats;
@@ -89,7 +90,7 @@ inline vec softmax_pairs(const float* scores, std::int64_t keys, std::int64_t pa
 }
 
 inline void softmax_group(const Band& band, std::int64_t queries, std::int64_t HS, float scale,
-                          const AmxForwardTiles& t, const ForwardGroup& g) {
+                          const Bf16ForwardTiles& t, const ForwardGroup& g) {
   const std::int64_t padded = round_up(band.nk, kTileDepth);
   for (std::int64_t i = 0; i < queries; i += kLanes) {
     const std::int64_t keys = band.keys_seen(i + kLanes - 1);
@@ -128,11 +129,11 @@ inline void write_group(const ForwardHead<bf16>& head, std::int64_t q0, std::int
   for (std::int64_t i = 0; head.lse && i < queries; ++i) head.lse[q0 + i] = Softmax{g.max[i], g.sum[i]}.lse();
 }
 
-// Processes the queries of kAmxGroups groups from q0 on.
+// Processes the queries of kTileGroups groups from q0 on.
 inline void forward_groups(const ForwardHead<bf16>& head, std::int64_t q0, float* scratch) {
   const std::int64_t HS = head.HS;
-  const AmxForwardTiles t(scratch, HS);
-  const std::int64_t end = at_most(q0 + kAmxGroups * kBlock, head.sequence.queries);
+  const Bf16ForwardTiles t(scratch, HS);
+  const std::int64_t end = at_most(q0 + kTileGroups * kBlock, head.sequence.queries);
   const auto group = [&](std::int64_t first) { return t.groups[(first - q0) / kBlock]; };
   for (std::int64_t i = q0; i < end; i += kBlock)
     start_group(head, i, at_most(kBlock, end - i), t.rows, group(i));
@@ -156,5 +157,18 @@ inline void forward_groups(const ForwardHead<bf16>& head, std::int64_t q0, float
   for (std::int64_t i = q0; i < end; i += kBlock) write_group(head, i, at_most(kBlock, end - i), group(i));
 }
 
+void forward(const Context& context, const AttentionForward& args) {
+  check_sequences(args);
+  auto* scratch = static_cast<float*>(context.scratch());
+  const std::int64_t per_thread = tiles_forward_scratch(args.q.shape[2]);
+  for_each_query_block<bf16>(context, args, kTileGroups * kBlock,
+                             [&](const ForwardHead<bf16>& head, std::int64_t q0, int thread) {
+                               float* own = scratch + thread * per_thread;
+                               if (head.sequence.queries <= kFewQueries) return forward_queries(head, own);
+                               [[maybe_unused]] const TileSession session;
+                               forward_groups(head, q0, own);
+                             });
+}
+
 }  // namespace
-}  // namespace warpwright::ops::attention::amx_bf16
+}  // namespace warpwright::ops::attention::WARPWRIGHT_ISA
