@@ -850,6 +850,25 @@ TEST(Attention, ABatchInvariantChoiceDoesNotDependOnTheBatch) {
   }
 }
 
+// The processors with AMX run vdpbf16ps at half of fp32's rate.
+TEST(Attention, OnACpuBf16TakesTheFastestInstruction) {
+  DeviceInfo device;
+  const auto expect = [&](std::string_view kernel) {
+    const AttentionForwardProblem forward{1, 64, 64, 12, 64, DType::bf16};
+    const AttentionBackwardProblem backward{1, 64, 64, 12, 64, DType::bf16};
+    EXPECT_EQ(choose(device, attention_forward_op(), forward).variant->name, kernel);
+    EXPECT_EQ(choose(device, attention_backward_op(), backward).variant->name, kernel);
+  };
+  device.cpu = {.avx2 = true, .avx512 = true};
+  expect("cpu.avx512");
+  device.cpu.avx512_bf16 = true;
+  expect("cpu.avx512_bf16");
+  device.cpu.avx512_fp16 = true;
+  expect("cpu.avx512");
+  device.cpu.amx_bf16 = true;
+  expect("cpu.amx_bf16");
+}
+
 TEST(Attention, RefusesHeadsBeyondItsTiles) {
   Fixture fixture(9);
   const auto args =
