@@ -72,10 +72,25 @@ def end_of(process):
     return process.returncode, err.decode()
 
 
+def tensors_in(checkpoint, content):
+    """The bytes of the tensors in the parts of all ranks, each with its rows in order."""
+    rows = {}
+    for path in checkpoint.glob(f"{content}*.safetensors"):
+        data = path.read_bytes()
+        size = struct.unpack("<Q", data[:8])[0]
+        for name, tensor in json.loads(data[8:8 + size]).items():
+            if name != "__metadata__":
+                begin, end = tensor["data_offsets"]
+                tensor_name, _, place = name.partition("[")
+                first = int(place.partition(":")[0] or 0)
+                rows.setdefault(tensor_name, {})[first] = data[8 + size + begin:8 + size + end]
+    return {name: b"".join(parts[first] for first in sorted(parts)) for name, parts in rows.items()}
+
+
 def result_of(run):
     losses = [(row["step"], row["loss"], row["norm"]) for row in map(json.loads, (run / "metrics.jsonl").read_text().splitlines())]
-    optimizer = (run / f"checkpoints/step_{STEPS:08}/optimizer.safetensors").read_bytes()
-    return losses, (run / "model/model.safetensors").read_bytes(), optimizer
+    checkpoint = run / f"checkpoints/step_{STEPS:08}"
+    return losses, (run / "model/model.safetensors").read_bytes(), tensors_in(checkpoint, "model"), tensors_in(checkpoint, "optimizer")
 
 
 def disturbed(program, data, run, kills):

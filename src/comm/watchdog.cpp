@@ -17,10 +17,14 @@ constexpr std::chrono::milliseconds kInterval(500);
 
 }  // namespace
 
-std::string rank_on_host(int rank) {
+std::string host_name() {
   char host[256] = "";
   ::gethostname(host, sizeof(host) - 1);
-  return fmt::format("rank {} on {}", rank, host);
+  return host;
+}
+
+std::string rank_on_host(int rank) {
+  return fmt::format("rank {} on {}", rank, host_name());
 }
 
 Watchdog::Watchdog(int rank, std::chrono::seconds limit, Lost lost)

@@ -3,8 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
 
 #include "core/error.hpp"
+#include "runtime/file.hpp"
 #include "runtime/host_view.hpp"
 
 namespace warpwright {
@@ -52,6 +54,16 @@ DecoderBatch allocate_batch(std::int64_t sequences, std::int64_t N, Allocator& a
   return {.tokens = in("tokens", N),
           .positions = in("positions", N),
           .cu_seqlens = in("cu_seqlens", sequences + 1)};
+}
+
+void Decoder::save_config(const std::filesystem::path& folder, const BoundaryTokens& tokens) const {
+  write_file_atomically(folder / "config.json", config(tokens).dump(2) + "\n");
+}
+
+void Decoder::save(const std::filesystem::path& folder, const DecoderParameters& parameters,
+                   const ParameterReader& read, const BoundaryTokens& tokens) const {
+  save_config(folder, tokens);
+  save_weights(folder / "model.safetensors", parameters, read);
 }
 
 Tensor Decoder::allocate_logits(std::int64_t M, DType dtype, Allocator& allocator) const {

@@ -168,10 +168,15 @@ class Decoder {
   virtual void initialize(std::uint64_t seed, const ParameterWriter& write) const = 0;
   // Fills the parameters from a model's folder or file.
   virtual void load(const std::filesystem::path& source, const ParameterWriter& write) const = 0;
-  // Writes config and weights into an existing folder. Only the names, dtypes and shapes of `parameters`
-  // count; the values are read in order.
-  virtual void save(const std::filesystem::path& folder, const DecoderParameters& parameters,
-                    const ParameterReader& read, const BoundaryTokens& tokens) const = 0;
+  // Writes these parameters, some or all, into a safetensors file. Only the names, dtypes and shapes of
+  // `parameters` count; the values are read in order.
+  virtual void save_weights(const std::filesystem::path& file, const DecoderParameters& parameters,
+                            const ParameterReader& read) const = 0;
+  // Writes config.json into an existing folder.
+  void save_config(const std::filesystem::path& folder, const BoundaryTokens& tokens) const;
+  // Writes config.json and model.safetensors with all parameters.
+  void save(const std::filesystem::path& folder, const DecoderParameters& parameters,
+            const ParameterReader& read, const BoundaryTokens& tokens) const;
 
   virtual std::unique_ptr<TrainingPass> allocate_training(const DecoderParameters& parameters,
                                                           const DecoderBatch& batch,

@@ -134,9 +134,9 @@ void GPT2Decoder::load(const std::filesystem::path& source, const ParameterWrite
   load_gpt2(source, config_, write);
 }
 
-void GPT2Decoder::save(const std::filesystem::path& folder, const DecoderParameters& parameters,
-                       const ParameterReader& read, const BoundaryTokens& tokens) const {
-  write_gpt2_folder(folder, config_, parameters, read, tokens);
+void GPT2Decoder::save_weights(const std::filesystem::path& file, const DecoderParameters& parameters,
+                               const ParameterReader& read) const {
+  write_gpt2_weights(file, config_, parameters, read);
 }
 
 std::unique_ptr<TrainingPass> GPT2Decoder::allocate_training(const DecoderParameters& parameters,

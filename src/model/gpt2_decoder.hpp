@@ -24,8 +24,8 @@ class GPT2Decoder final : public Decoder {
   LayerParameters layer_parameters() const override;
   void initialize(std::uint64_t seed, const ParameterWriter& write) const override;
   void load(const std::filesystem::path& source, const ParameterWriter& write) const override;
-  void save(const std::filesystem::path& folder, const DecoderParameters& parameters,
-            const ParameterReader& read, const BoundaryTokens& tokens) const override;
+  void save_weights(const std::filesystem::path& file, const DecoderParameters& parameters,
+                    const ParameterReader& read) const override;
 
   std::unique_ptr<TrainingPass> allocate_training(const DecoderParameters& parameters,
                                                   const DecoderBatch& batch,

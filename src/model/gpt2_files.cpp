@@ -242,14 +242,13 @@ void load_gpt2(const fs::path& source, const GPT2Config& config, const Parameter
   is_folder(source) ? load_folder(source, config, write) : load_llmc(source, config, write);
 }
 
-void write_gpt2_folder(const fs::path& folder, const GPT2Config& config, const DecoderParameters& parameters,
-                       const ParameterReader& read, const BoundaryTokens& tokens) {
-  write_file_atomically(folder / "config.json", config.to_json(tokens).dump(2) + "\n");
+void write_gpt2_weights(const fs::path& file, const GPT2Config& config, const DecoderParameters& parameters,
+                        const ParameterReader& read) {
   std::vector<TensorInfo> infos;
   for (const auto& [name, parameter] : parameters) {
     infos.push_back({name, parameter.dtype, folder_shape(config, name, parameter.shape)});
   }
-  TensorFileWriter writer = write_safetensors(folder / "model.safetensors", infos);
+  TensorFileWriter writer = write_safetensors(file, infos);
   std::size_t index = 0;
   for (const auto& [name, parameter] : parameters) {
     const std::int64_t rows = real_rows(config, name, parameter.shape);

@@ -23,11 +23,10 @@ DType stored_dtype(const std::filesystem::path& source);
 // must be there in its shape; tensors that no GPT-2 has are an Error.
 void load_gpt2(const std::filesystem::path& source, const GPT2Config& config, const ParameterWriter& write);
 
-// Writes config.json and model.safetensors into an existing folder. Only the names, dtypes
-// and shapes of `parameters` count.
-void write_gpt2_folder(const std::filesystem::path& folder, const GPT2Config& config,
-                       const DecoderParameters& parameters, const ParameterReader& read,
-                       const BoundaryTokens& tokens);
+// Writes some or all parameters into a safetensors file of a folder. Only the names, dtypes and shapes of
+// `parameters` count.
+void write_gpt2_weights(const std::filesystem::path& file, const GPT2Config& config,
+                        const DecoderParameters& parameters, const ParameterReader& read);
 // Writes a .bin of version 3 (fp32) or 5 (bf16), by the parameters' dtype; the parameters as the stream
 // leaves them.
 void write_gpt2_llmc(const std::filesystem::path& file, const GPT2Config& config,

@@ -140,6 +140,20 @@ SafetensorsFolder::StoredTensor SafetensorsFolder::find(std::string_view name) c
   return found == by_name_.end() ? StoredTensor() : tensors_[found->second];
 }
 
+void write_safetensors_index(const fs::path& folder, const std::vector<std::string>& files) {
+  std::uint64_t bytes = 0;
+  nlohmann::json places;
+  for (const std::string& name : files) {
+    const SafetensorsFile file(folder / name);
+    for (const SafetensorsEntry& entry : file.entries()) {
+      bytes += entry.end - entry.begin;
+      places[entry.name] = name;
+    }
+  }
+  const nlohmann::json index = {{"metadata", {{"total_size", bytes}}}, {"weight_map", places}};
+  write_file_atomically(folder / kIndex, index.dump(2) + "\n");
+}
+
 std::string SafetensorsFolder::checksum() const {
   if (files_.size() == 1) return files_.front().checksum();
   std::string all;

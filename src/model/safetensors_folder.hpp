@@ -53,4 +53,7 @@ class SafetensorsFolder {
   std::unordered_map<std::string_view, std::size_t> by_name_;
 };
 
+// Writes the index of these files, which are in the folder and hold the tensors of one model.
+void write_safetensors_index(const std::filesystem::path& folder, const std::vector<std::string>& files);
+
 }  // namespace warpwright

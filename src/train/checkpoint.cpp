@@ -4,12 +4,14 @@
 
 #include <algorithm>
 #include <charconv>
+#include <map>
+#include <regex>
 #include <span>
 
 #include "core/error.hpp"
 #include "model/decoder_files.hpp"
 #include "model/safetensors.hpp"
-#include "runtime/file.hpp"
+#include "model/safetensors_folder.hpp"
 #include "runtime/host_view.hpp"
 #include "runtime/json.hpp"
 
@@ -18,10 +20,12 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int kVersion = 3, kVersionWithoutChecksum = 1;
+constexpr int kVersion = 4, kVersionWithoutChecksum = 1;
+constexpr int kMostRanks = 1 << 20;
 constexpr std::uint64_t kMostStateBytes = 16 << 20;
-constexpr const char* kNeeded[] = {"config.json", "model.safetensors", "optimizer.safetensors"};
+constexpr const char* kWeightsIndex = "model.safetensors.index.json";
 constexpr int kStateDepth = 16;
+constexpr const char* kOfTheRun = "resume with the model and dtype of the run";
 constexpr const char* kRemedy = "resume from another checkpoint: delete this one";
 constexpr std::string_view kPrefix = "step_";
 
@@ -29,39 +33,19 @@ std::string folder_name(std::int64_t step) {
   return fmt::format("{}{:08}", kPrefix, step);
 }
 
-void write_optimizer(const fs::path& path, const TrainingStep& step) {
-  std::vector<TensorInfo> infos;
-  const TrainingStep::Tensors& t = step.tensors();
-  for (const OptimizerTensor& tensor : optimizer_tensors(t.parameters, t.optimizer)) {
-    infos.push_back({tensor.name, tensor.dtype, tensor.shape});
-  }
-  TensorFileWriter writer = write_safetensors(path, infos);
-  step.gather_optimizer(
-      [&](const std::string& name, std::span<const std::byte> bytes) { writer.write(name, bytes); });
-  writer.commit();
+// "optimizer-00002-of-00004.safetensors", or "optimizer.safetensors" if there is one.
+std::string file_name(std::string_view content, int index, int count) {
+  if (count == 1) return fmt::format("{}.safetensors", content);
+  return fmt::format("{}-{:05}-of-{:05}.safetensors", content, index + 1, count);
 }
 
-// Reads the pieces of the rank.
-void read_optimizer(const fs::path& path, const TrainingStep::Tensors& tensors, const Stream& stream) {
-  const SafetensorsFile file(path);
-  for (const OptimizerTensor& tensor : optimizer_tensors(tensors.parameters, tensors.optimizer)) {
-    const SafetensorsEntry* entry = file.find(tensor.name);
-    if (!entry || entry->dtype != tensor.dtype || entry->shape != tensor.shape) {
-      throw Error(
-          fmt::format("has no {} of {} {}", tensor.name, name_of(tensor.dtype), tensor.shape.to_string()),
-          path.string(), "resume with the model and dtype of the run");
-    }
-    const auto bytes = file.bytes(*entry);
-    const ShardPieces& pieces = tensors.optimizer.pieces;
-    for (std::size_t i = 0; i < pieces.size(); ++i) {
-      if (pieces[i].tensor != tensor.parameter) continue;
-      const Tensor& piece = (tensors.optimizer.*tensor.set)[i];
-      const std::size_t row = piece.bytes() / static_cast<std::size_t>(pieces[i].rows);
-      const auto part = bytes.subspan(static_cast<std::size_t>(pieces[i].first) * row, piece.bytes());
-      write_on_host(piece, stream,
-                    [&](const Tensor& host) { std::ranges::copy(part, bytes_of(host).data()); });
-    }
-  }
+void write_tensors(const fs::path& path, const DecoderParameters& tensors, const Stream& stream) {
+  std::vector<TensorInfo> infos;
+  for (const auto& [name, tensor] : tensors) infos.push_back({name, tensor.dtype, tensor.shape});
+  TensorFileWriter writer = write_safetensors(path, infos);
+  for (const auto& [name, tensor] : tensors)
+    writer.write(name, bytes_of(downloaded(tensor, stream).tensor()));
+  writer.commit();
 }
 
 // The checksum of everything in trainer.json but itself.
@@ -86,12 +70,115 @@ nlohmann::json read_json(const fs::path& checkpoint) {
   return json;
 }
 
+// The ranks that have written the checkpoint. Those of version 3 and older have one part.
+int ranks_of(const nlohmann::json& json) {
+  const auto ranks = json.value("ranks", nlohmann::json(1));
+  return ranks.is_number_integer() && ranks >= 1 && ranks <= kMostRanks ? ranks.get<int>() : 0;
+}
+
+// Compares this rank's share of the files with their checksums.
+void verify_files(const fs::path& checkpoint, const Comm& comm) {
+  const nlohmann::json json = read_json(checkpoint), checksums = json.at("checksums");
+  std::vector<std::string> needed = {"config.json"};
+  needed.push_back(checksums.contains(kWeightsIndex) ? kWeightsIndex : "model.safetensors");
+  const int ranks = ranks_of(json);
+  for (int r = 0; r < ranks; ++r) needed.push_back(file_name("optimizer", r, ranks));
+  for (const std::string& name : needed) {
+    if (!checksums.contains(name)) {
+      throw Error(fmt::format("has no checksum of {}", name), (checkpoint / "trainer.json").string(),
+                  kRemedy);
+    }
+  }
+  int index = 0;
+  for (const auto& [name, checksum] : checksums.items()) {
+    if (index++ % comm.size() != comm.rank()) continue;
+    if (fs::path(name).filename() != name || checksum != checksum_of(checkpoint / name)) {
+      throw Error("is damaged: its checksum is not the one in trainer.json", (checkpoint / name).string(),
+                  kRemedy);
+    }
+  }
+}
+
+// The optimizer's state in the parts of all ranks.
+class OptimizerFiles {
+ public:
+  OptimizerFiles(const fs::path& checkpoint, int ranks) {
+    for (int r = 0; r < ranks; ++r) files_.emplace_back(checkpoint / file_name("optimizer", r, ranks));
+    for (const SafetensorsFile& file : files_) {
+      for (const SafetensorsEntry& entry : file.entries()) note(file, entry);
+    }
+  }
+
+  // Fills `host` with the rows of the tensor from `first` on.
+  void read(const OptimizerTensor& tensor, std::int64_t first, const Tensor& host) const {
+    const std::int64_t end = first + host.shape[0];
+    std::int64_t next = first;
+    const auto found = rows_.find(tensor.name);
+    while (next < end) {
+      if (found == rows_.end()) lacks(tensor, next);
+      const auto after = found->second.upper_bound(next);
+      if (after == found->second.begin()) lacks(tensor, next);
+      const auto& [begin, stored] = *std::prev(after);
+      const std::int64_t count = std::min(begin + stored.entry->shape[0], end) - next;
+      if (count <= 0) lacks(tensor, next);
+      copy_rows(tensor, stored, next - begin, host.slice(0, next - first, count));
+      next += count;
+    }
+  }
+
+ private:
+  struct Stored {
+    const SafetensorsFile* file;
+    const SafetensorsEntry* entry;
+  };
+
+  [[noreturn]] void lacks(const OptimizerTensor& tensor, std::int64_t row) const {
+    throw Error(fmt::format("has no row {} of {} {} {}", row, tensor.name, name_of(tensor.dtype),
+                            tensor.shape.to_string()),
+                files_.front().path().parent_path().string(), kOfTheRun);
+  }
+
+  // "m.wte.weight[128:256]": from row 128 on.
+  void note(const SafetensorsFile& file, const SafetensorsEntry& entry) {
+    if (entry.shape.rank() == 0) return;
+    const std::string_view name = entry.name;
+    const std::size_t bracket = std::min(name.find('['), name.size());
+    std::int64_t first = 0;
+    if (bracket < name.size()) std::from_chars(name.data() + bracket + 1, name.data() + name.size(), first);
+    rows_[std::string(name.substr(0, bracket))][first] = {&file, &entry};
+  }
+
+  static void copy_rows(const OptimizerTensor& tensor, const Stored& stored, std::int64_t first,
+                        const Tensor& host) {
+    Shape row = stored.entry->shape, wanted = tensor.shape;
+    row[0] = wanted[0] = 1;
+    if (stored.entry->dtype != tensor.dtype || row != wanted) {
+      throw Error(
+          fmt::format("{} is {} {}, not rows of {} {}", stored.entry->name, stored.entry->stored_dtype,
+                      stored.entry->shape.to_string(), name_of(tensor.dtype), tensor.shape.to_string()),
+          stored.file->path().string(), kOfTheRun);
+    }
+    const std::size_t bytes = host.bytes() / static_cast<std::size_t>(host.shape[0]);
+    const auto rows = stored.file->bytes(*stored.entry).subspan(static_cast<std::size_t>(first) * bytes);
+    std::ranges::copy(rows.first(host.bytes()), bytes_of(host).data());
+  }
+
+  std::vector<SafetensorsFile> files_;
+  std::map<std::string, std::map<std::int64_t, Stored>> rows_;  // of each tensor, by their first
+};
+
 // A folder that holds what a checkpoint does, and nothing else.
-Replaceable replaceable_checkpoint() {
-  Replaceable folder = replaceable_model_folder();
-  folder.kind = "a checkpoint";
-  folder.files.insert(folder.files.end(), {"optimizer.safetensors", "trainer.json"});
-  return folder;
+Replaceable replaceable_checkpoint(const fs::path& folder) {
+  Replaceable replaceable = replaceable_model_folder();
+  replaceable.kind = "a checkpoint";
+  auto& files = replaceable.files;
+  files.insert(files.end(), {"optimizer.safetensors", "trainer.json", kWeightsIndex});
+  if (!path_exists(folder)) return replaceable;
+  const std::regex part(R"((model|optimizer)-\d{5,}-of-\d{5,}\.safetensors)");
+  for (const fs::path& file : list_folder(folder)) {
+    if (std::regex_match(file.filename().string(), part)) files.push_back(file.filename().string());
+  }
+  return replaceable;
 }
 
 // The step of "step_00001000", or nothing.
@@ -119,30 +206,51 @@ std::vector<Checkpoint> list_checkpoints(const fs::path& run) {
   return list;
 }
 
-fs::path save_checkpoint(const fs::path& run, const TrainerState& state, const Decoder& decoder,
-                         std::int64_t eos_token, const fs::path& tokenizer, const TrainingStep& step) {
-  const fs::path target = run / "checkpoints" / folder_name(state.step);
-  AtomicFolder folder(target, replaceable_checkpoint());
-  decoder.save(folder.folder(), step.tensors().parameters, step.parameter_reader(), eos_token);
-  write_optimizer(folder.folder() / "optimizer.safetensors", step);
-  copy_tokenizer(tokenizer, folder.folder());
-  if (state.origin) write_origin(folder.folder(), *state.origin);
+NewCheckpoint::NewCheckpoint(const fs::path& run, std::int64_t step)
+    : target_(run / "checkpoints" / folder_name(step)), folder_(target_, replaceable_checkpoint(target_)) {}
+
+Checksums write_part(const fs::path& folder, const StatePart& part, int rank, int ranks,
+                     const Decoder& decoder, const Stream& stream) {
+  std::vector<std::string> files;
+  if (!part.parameters.empty()) {
+    files.push_back(file_name("model", rank, part.files_of_weights));
+    decoder.save_weights(folder / files.back(), part.parameters, reader_of(part.parameters, stream));
+  }
+  files.push_back(file_name("optimizer", rank, ranks));
+  write_tensors(folder / files.back(), part.optimizer, stream);
+  Checksums checksums;
+  for (const std::string& file : files) checksums[file] = checksum_of(folder / file);
+  return checksums;
+}
+
+void NewCheckpoint::complete(const TrainerState& state, const Decoder& decoder, std::int64_t eos_token,
+                             const fs::path& tokenizer, int ranks, const Checksums& parts) {
+  decoder.save_config(folder(), eos_token);
+  copy_tokenizer(tokenizer, folder());
+  if (state.origin) write_origin(folder(), *state.origin);
+  std::vector<std::string> weights;
+  for (const auto& [name, checksum] : parts) {
+    if (name.starts_with("model-")) weights.push_back(name);
+  }
+  if (!weights.empty()) write_safetensors_index(folder(), weights);
   nlohmann::json json = {{"version", kVersion},
                          {"step", state.step},
                          {"options", state.options},
                          {"settings", state.settings},
                          {"plan_hash", fmt::format("{:016x}", state.plan_hash)},
                          {"loss_window", state.loss_window},
-                         {"norm_window", state.norm_window}};
+                         {"norm_window", state.norm_window},
+                         {"ranks", ranks},
+                         {"checksums", parts}};
   if (state.origin) json["origin"] = to_json(*state.origin);
   if (!state.unreported.is_null()) json["unreported"] = state.unreported;
-  for (const fs::path& file : list_folder(folder.folder())) {
-    json["checksums"][file.filename().string()] = checksum_of(file);
+  for (const fs::path& file : list_folder(folder())) {
+    const std::string name = file.filename().string();
+    if (!parts.contains(name)) json["checksums"][name] = checksum_of(file);
   }
   json["checksum"] = checksum_of_state(json);
-  write_file_atomically(folder.folder() / "trainer.json", json.dump(2) + "\n");
-  folder.commit();
-  return target;
+  write_file_atomically(folder() / "trainer.json", json.dump(2) + "\n");
+  folder_.commit();
 }
 
 TrainerState read_trainer_state(const fs::path& checkpoint) {
@@ -159,7 +267,7 @@ TrainerState read_trainer_state(const fs::path& checkpoint) {
     state.norm_window = json.at("norm_window").get<std::vector<double>>();
     const bool whole = json.at("step").is_number_integer() && state.step >= 0 &&
                        checkpoint.filename() == folder_name(state.step) && state.options.is_object() &&
-                       state.settings.is_object() && json.at("checksums").is_object();
+                       state.settings.is_object() && json.at("checksums").is_object() && ranks_of(json) > 0;
     if (!whole) throw std::range_error("");
     return state;
   } catch (
@@ -168,27 +276,35 @@ TrainerState read_trainer_state(const fs::path& checkpoint) {
   }
 }
 
-TrainerState verified_trainer_state(const fs::path& checkpoint) {
-  TrainerState state = read_trainer_state(checkpoint);
-  const nlohmann::json checksums = read_json(checkpoint).at("checksums");
-  for (const char* name : kNeeded) {
-    if (!checksums.contains(name)) {
-      throw Error(fmt::format("has no checksum of {}", name), (checkpoint / "trainer.json").string(),
-                  kRemedy);
-    }
+TrainerState verified_trainer_state(const fs::path& checkpoint, const Comm& comm) {
+  TrainerState state;
+  std::string problem;  // three texts, with a NUL after each
+  try {
+    state = read_trainer_state(checkpoint);
+    verify_files(checkpoint, comm);
+  } catch (const Error& error) {
+    for (const auto& text : {error.problem(), error.where(), error.remedy()}) problem += text + '\0';
   }
-  for (const auto& [name, checksum] : checksums.items()) {
-    if (fs::path(name).filename() != name || checksum != checksum_of(checkpoint / name)) {
-      throw Error("is damaged: its checksum is not the one in trainer.json", (checkpoint / name).string(),
-                  kRemedy);
-    }
+  for (const std::string& first : comm.all_gather(problem)) {
+    if (first.empty()) continue;
+    const char* where = first.c_str() + first.find('\0') + 1;
+    throw Error(first.c_str(), where, where + std::string_view(where).size() + 1);
   }
   return state;
 }
 
 void load_checkpoint(const fs::path& checkpoint, const TrainingStep& step, const Stream& stream) {
   read_decoder(checkpoint)->load(checkpoint, step.parameter_writer());
-  read_optimizer(checkpoint / "optimizer.safetensors", step.tensors(), stream);
+  const OptimizerFiles files(checkpoint, ranks_of(read_json(checkpoint)));
+  const TrainingStep::Tensors& t = step.tensors();
+  for (const OptimizerTensor& tensor : optimizer_tensors(t.parameters, t.optimizer)) {
+    const ShardPieces& pieces = t.optimizer.pieces;
+    for (std::size_t i = 0; i < pieces.size(); ++i) {
+      if (pieces[i].tensor != tensor.parameter) continue;
+      write_on_host((t.optimizer.*tensor.set)[i], stream,
+                    [&](const Tensor& host) { files.read(tensor, pieces[i].first, host); });
+    }
+  }
 }
 
 std::vector<std::string> prune_checkpoints(const fs::path& run, std::int64_t keep, std::int64_t keep_every,

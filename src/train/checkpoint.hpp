@@ -1,11 +1,14 @@
-// Checkpoints: RUN/checkpoints/step_00001000/, a model folder plus optimizer.safetensors and trainer.json.
+// Checkpoints: RUN/checkpoints/step_00001000/, a model folder plus the optimizer's state and trainer.json.
 //
-// A checkpoint is written under another name, synced and renamed, so it is complete or absent. trainer.json
-// holds the checksums of the other files, so that a damaged file is an error and never a silent restart.
+// Each rank writes its part (state_part.hpp) into a folder with another name. When all parts are there, rank
+// 0 adds the other files, syncs the folder and renames it, so a checkpoint is complete or absent.
+// trainer.json holds the checksums of the other files, so that a damaged file is an error and never a silent
+// restart. Any number of ranks can read the parts of any other.
 #pragma once
 
 #include <cstdint>
 #include <filesystem>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
@@ -13,6 +16,7 @@
 #include <vector>
 
 #include "infer/origin.hpp"
+#include "runtime/file.hpp"
 #include "train/step.hpp"
 
 namespace warpwright {
@@ -39,16 +43,36 @@ struct Checkpoint {
 // none; a folder that cannot be listed is an Error.
 std::vector<Checkpoint> list_checkpoints(const std::filesystem::path& run);
 
-// Saves the tensors as the stream leaves them. On rank 0; the other ranks call
-// step.give_parameters() and step.gather_optimizer().
-std::filesystem::path save_checkpoint(const std::filesystem::path& run, const TrainerState& state,
-                                      const Decoder& decoder, std::int64_t eos_token,
-                                      const std::filesystem::path& tokenizer, const TrainingStep& step);
+// The checksums of files, by their names.
+using Checksums = std::map<std::string, std::string>;
+
+// A checkpoint that rank 0 makes. Nothing of it is left unless it is completed.
+class NewCheckpoint {
+ public:
+  NewCheckpoint(const std::filesystem::path& run, std::int64_t step);
+
+  const std::filesystem::path& folder() const { return folder_.folder(); }  // for the parts of all ranks
+  const std::filesystem::path& target() const { return target_; }
+  // parts: the files that the ranks have written. tokenizer: the folder of its files.
+  void complete(const TrainerState& state, const Decoder& decoder, std::int64_t eos_token,
+                const std::filesystem::path& tokenizer, int ranks, const Checksums& parts);
+
+ private:
+  std::filesystem::path target_;
+  AtomicFolder folder_;
+};
+
+// Writes the files of a rank's part into the folder of a new checkpoint, with the tensors as the stream
+// leaves them.
+Checksums write_part(const std::filesystem::path& folder, const StatePart& part, int rank, int ranks,
+                     const Decoder& decoder, const Stream& stream);
 
 // Reads trainer.json alone.
 TrainerState read_trainer_state(const std::filesystem::path& checkpoint);
-// The same after comparing every file with its checksum; an Error names what is missing or damaged.
-TrainerState verified_trainer_state(const std::filesystem::path& checkpoint);
+// The same after comparing every file with its checksum; an Error names what is missing or damaged. Each rank
+// compares a share of the files, and all get the same Error.
+TrainerState verified_trainer_state(const std::filesystem::path& checkpoint,
+                                    const Comm& comm = single_rank());
 // Fills parameters, masters and moments of a verified checkpoint; shapes and dtypes are checked.
 void load_checkpoint(const std::filesystem::path& checkpoint, const TrainingStep& step, const Stream& stream);
 

@@ -8,15 +8,6 @@
 #include "runtime/host_view.hpp"
 
 namespace warpwright {
-namespace {
-
-// "wte.weight[128:256]", or the parameter's name if the piece is all of it.
-std::string name_of_piece(const std::string& parameter, const ShardPiece& piece, const Tensor& whole) {
-  if (piece.rows == whole.shape[0]) return parameter;
-  return fmt::format("{}[{}:{}]", parameter, piece.first, piece.first + piece.rows);
-}
-
-}  // namespace
 
 OptimizerShard allocate_optimizer(const DecoderParameters& parameters, const ShardPieces& pieces,
                                   const OptimizerShardOptions& options, Allocator& allocator) {
@@ -25,7 +16,7 @@ OptimizerShard allocate_optimizer(const DecoderParameters& parameters, const Sha
     const auto& [parameter, whole] = *(parameters.begin() + static_cast<std::ptrdiff_t>(piece.tensor));
     const Tensor view = piece.of(whole);
     const DType dtype = view.dtype, accumulation = ops::accumulation_dtype(dtype);
-    const std::string name = name_of_piece(parameter, piece, whole);
+    const std::string name = name_of_piece(parameter, piece, whole.shape[0]);
     const auto allocate = [&](const char* prefix, DType as, Category category) {
       return allocator.allocate(prefix + name, as, view.shape, category);
     };
@@ -39,6 +30,11 @@ OptimizerShard allocate_optimizer(const DecoderParameters& parameters, const Sha
     shard.v.push_back(allocate("v.", accumulation, Category::optimizer));
   }
   return shard;
+}
+
+std::string name_of_piece(const std::string& tensor, const ShardPiece& piece, std::int64_t rows) {
+  if (piece.rows == rows) return tensor;
+  return fmt::format("{}[{}:{}]", tensor, piece.first, piece.first + piece.rows);
 }
 
 std::vector<OptimizerTensor> optimizer_tensors(const DecoderParameters& parameters,
@@ -58,7 +54,7 @@ std::vector<OptimizerTensor> optimizer_tensors(const DecoderParameters& paramete
 }
 
 void gather_tensor(const Comm& comm, const Shards& shards, std::size_t parameter, const Tensor& like,
-                   const std::vector<Tensor>& mine, const Stream& stream,
+                   const std::vector<Tensor>& mine, int to, const Stream& stream,
                    const std::function<void(std::span<const std::byte> bytes)>& write) {
   const Device device = mine.empty() ? Device{} : mine.front().device;
   for (int owner = 0; owner < static_cast<int>(shards.size()); ++owner) {
@@ -68,12 +64,12 @@ void gather_tensor(const Comm& comm, const Shards& shards, std::size_t parameter
     const Shape shape = piece->of(like).shape;
     if (comm.rank() == owner) {
       const Tensor& own = mine[static_cast<std::size_t>(piece - pieces.begin())];
-      if (owner == 0) {
+      if (owner == to) {
         write(bytes_of(downloaded(own, stream).tensor()));
       } else {
-        comm.all_to_all({{0, bytes_of(own)}}, {}, stream);
+        comm.all_to_all({{to, bytes_of(own)}}, {}, stream);
       }
-    } else if (comm.rank() == 0) {
+    } else if (comm.rank() == to) {
       HeapAllocator landing(device);
       const Tensor received = landing.allocate("received", like.dtype, shape, Category::optimizer);
       comm.all_to_all({}, {{owner, bytes_of(received)}}, stream);

@@ -37,11 +37,14 @@ struct OptimizerTensor {
 std::vector<OptimizerTensor> optimizer_tensors(const DecoderParameters& parameters,
                                                const OptimizerShard& shard);
 
-// Brings a parameter, or a tensor of its size, to the memory of rank 0's host, piece by piece in order, and
-// calls write(next bytes) there. Every rank makes this call.
-// shards: the pieces of each rank that holds some. like: the whole. mine: this rank's pieces.
+// "wte.weight[128:256]", or the tensor's name if the piece is all of its rows.
+std::string name_of_piece(const std::string& tensor, const ShardPiece& piece, std::int64_t rows);
+
+// Brings a parameter to the memory of a rank's host, piece by piece in order, and calls write(next bytes)
+// there. Every rank makes this call.
+// shards: the pieces of each rank. like: the whole. mine: this rank's pieces.
 void gather_tensor(const Comm& comm, const Shards& shards, std::size_t parameter, const Tensor& like,
-                   const std::vector<Tensor>& mine, const Stream& stream,
+                   const std::vector<Tensor>& mine, int to, const Stream& stream,
                    const std::function<void(std::span<const std::byte> bytes)>& write);
 
 }  // namespace warpwright

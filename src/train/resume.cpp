@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "core/error.hpp"
 #include "runtime/file.hpp"
 
@@ -10,9 +12,9 @@ namespace {
 
 namespace fs = std::filesystem;
 
-std::optional<SavedRun> newest(const fs::path& run, TrainerState (*read)(const fs::path&),
+std::optional<SavedRun> newest(const std::vector<Checkpoint>& list,
+                               const std::function<TrainerState(const fs::path&)>& read,
                                const Notice& notice) {
-  const std::vector<Checkpoint> list = list_checkpoints(run);
   std::set<std::int64_t> damaged;
   for (auto c = list.rbegin(); c != list.rend(); ++c) {
     try {
@@ -36,11 +38,22 @@ std::optional<SavedRun> newest(const fs::path& run, TrainerState (*read)(const f
 }  // namespace
 
 std::optional<SavedRun> newest_readable(const fs::path& run) {
-  return newest(run, read_trainer_state, {});
+  return newest(list_checkpoints(run), read_trainer_state, {});
 }
 
-std::optional<SavedRun> newest_whole(const fs::path& run, const Notice& notice) {
-  return newest(run, verified_trainer_state, notice);
+std::optional<SavedRun> newest_whole(const fs::path& run, const Notice& notice, const Comm& comm) {
+  const std::vector<Checkpoint> list = list_checkpoints(run);
+  std::string steps;
+  for (const Checkpoint& c : list) steps += fmt::format(" {}", c.step);
+  const std::vector<std::string> all = comm.all_gather(steps);
+  const auto other = std::ranges::find_if(all, [&](const std::string& text) { return text != all[0]; });
+  if (other != all.end()) {
+    throw Error(fmt::format("rank 0 sees the checkpoints{}, and rank {}{}", all[0].empty() ? " none" : all[0],
+                            other - all.begin(), other->empty() ? " none" : *other),
+                run.string(), "give all ranks the same folder, on a file system that they share");
+  }
+  return newest(
+      list, [&](const fs::path& path) { return verified_trainer_state(path, comm); }, notice);
 }
 
 bool is_finished(const fs::path& run, const TrainerState& state, std::int64_t steps) {

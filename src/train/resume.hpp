@@ -24,7 +24,9 @@ struct SavedRun {
 // Nothing for a run without checkpoints; throws Error if none of them can be used.
 std::optional<SavedRun> newest_readable(const std::filesystem::path& run);
 // The newest checkpoint whose files all match their checksums; newer ones that do not are told to `notice`.
-std::optional<SavedRun> newest_whole(const std::filesystem::path& run, const Notice& notice);
+// Every rank makes this call. It is an Error if the ranks see different checkpoints.
+std::optional<SavedRun> newest_whole(const std::filesystem::path& run, const Notice& notice,
+                                     const Comm& comm);
 
 // True if the state is the one after the last of `steps`, and RUN/model was written from it.
 bool is_finished(const std::filesystem::path& run, const TrainerState& state, std::int64_t steps);

@@ -262,7 +262,7 @@ ParameterReader TrainingStep::parameter_reader() const {
     std::vector<std::byte> bytes;
     bytes.reserve(like.bytes());
     gather_tensor(
-        comm_, updates_, index, like, tensors().optimizer.parameters, context_.stream(),
+        comm_, updates_, index, like, tensors().optimizer.parameters, 0, context_.stream(),
         [&](std::span<const std::byte> part) { bytes.insert(bytes.end(), part.begin(), part.end()); });
     if (comm_.rank() == 0) use(Tensor(bytes.data(), like.dtype, like.shape));
   };
@@ -274,14 +274,41 @@ void TrainingStep::give_parameters() const {
   for (std::size_t i = 0; i < parameters_.size(); ++i) read(i, {});
 }
 
-void TrainingStep::gather_optimizer(
-    const std::function<void(const std::string& name, std::span<const std::byte> bytes)>& write) const {
-  const OptimizerShard& mine = tensors().optimizer;
-  for (const OptimizerTensor& tensor : optimizer_tensors(tensors().parameters, mine)) {
-    const Tensor like(nullptr, tensor.dtype, tensor.shape);
-    gather_tensor(comm_, updates_, tensor.parameter, like, mine.*tensor.set, context_.stream(),
-                  [&](std::span<const std::byte> bytes) { write(tensor.name, bytes); });
+StatePart TrainingStep::state_part(Allocator& heap) const {
+  StatePart part;
+  const Tensors& t = tensors();
+  const std::vector<int> writers = writers_of(parameters_, comm_.size());
+  std::size_t index = 0;
+  for (const auto& [name, like] : t.parameters) {
+    const int writer = writers[index];
+    const bool is_mine = writer == comm_.rank();
+    Tensor whole = like;
+    if (divides_parameters()) {
+      if (is_mine) whole = heap.allocate(name, like.dtype, like.shape, Category::parameters);
+      std::byte* next = bytes_of(whole).data();
+      gather_tensor(comm_, updates_, index, like, t.optimizer.parameters, writer, context_.stream(),
+                    [&](std::span<const std::byte> bytes) { next = std::ranges::copy(bytes, next).out; });
+    }
+    if (is_mine) part.parameters.append(name, whole);
+    ++index;
   }
+  part.optimizer = optimizer_part(t.parameters, t.optimizer, of_rank(exchange_.shards(), comm_));
+  part.files_of_weights = *std::ranges::max_element(writers) + 1;
+  return part;
+}
+
+std::size_t TrainingStep::state_part_bytes() const {
+  const std::vector<Tensor> parameters = parameters_of(options_);
+  const std::vector<int> writers = writers_of(parameters, comm_.size());
+  std::size_t bytes = 0, elements = 0;
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    if (writers[i] == comm_.rank()) bytes += parameters[i].bytes();
+  }
+  for (const ShardPiece& piece : of_rank(exchange_.shards(), comm_)) {
+    elements += static_cast<std::size_t>(piece.of(parameters).elements());
+  }
+  const std::size_t sets = keeps_masters(options_) ? 3 : 2;
+  return bytes + sets * elements * size_of(ops::accumulation_dtype(options_.dtype));
 }
 
 DecoderWeights TrainingStep::weights() const {

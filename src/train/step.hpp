@@ -24,6 +24,7 @@
 #include "runtime/host_view.hpp"
 #include "runtime/planned.hpp"
 #include "train/optimizer_shard.hpp"
+#include "train/state_part.hpp"
 #include "train/step_exchange.hpp"
 
 namespace warpwright {
@@ -89,10 +90,10 @@ class TrainingStep {
   void give_parameters() const;
   // For sessions that end before this does. Not with Sharding::parameters.
   DecoderWeights weights() const;
-  // Calls write(tensor's name, its next bytes) on rank 0 for all of the optimizer (optimizer_shard.hpp).
-  // Every rank makes this call, and not within a step.
-  void gather_optimizer(
-      const std::function<void(const std::string& name, std::span<const std::byte> bytes)>& write) const;
+  // What this rank writes into a checkpoint. Parameters that are whole on no rank are gathered into memory of
+  // `heap`. Every rank makes this call, and not within a step.
+  StatePart state_part(Allocator& heap) const;
+  std::size_t state_part_bytes() const;
 
   static constexpr int kStepsInFlight = 2;
   // Begins a step. An Error if kStepsInFlight steps are waiting for collect().

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <limits>
 #include <nlohmann/json.hpp>
+#include <thread>
 #include <utility>
 
 #include "core/error.hpp"
@@ -31,9 +32,9 @@ bool has_metrics(const fs::path& run) {
 }
 
 // The checkpoint to go on from. A folder that holds a run is refused unless it is to be resumed.
-std::optional<SavedRun> find_resume(const TrainOptions& o, const Notice& notice) {
+std::optional<SavedRun> find_resume(const TrainOptions& o, const Notice& notice, const Comm& comm) {
   if (o.resume) {
-    if (auto saved = newest_whole(o.out, notice)) return saved;
+    if (auto saved = newest_whole(o.out, notice, comm)) return saved;
   } else if (!list_checkpoints(o.out).empty() || path_exists(o.out / "model") || has_metrics(o.out)) {
     throw Error("holds a run already", o.out.string(), "go on with --resume or choose another --out");
   }
@@ -64,6 +65,18 @@ fs::path prepared(const fs::path& run) {
   return run;
 }
 
+// Every rank writes into the run's folder. A network file system may show a new folder late.
+void require_shared(const fs::path& run, const Comm& comm) {
+  constexpr double kPatience = 60;
+  constexpr std::chrono::milliseconds kPause(100);
+  for (const auto start = Clock::now(); !path_exists(run / "checkpoints");
+       std::this_thread::sleep_for(kPause)) {
+    if (seconds_since(start) < kPatience) continue;
+    throw Error(fmt::format("is not there for rank {}, but for rank 0", comm.rank()), run.string(),
+                "give an --out on a file system that all ranks share");
+  }
+}
+
 // The lock of the run's folder, on rank 0, once every rank has read what the folder holds. The others go on
 // when it is prepared.
 FolderLock locked(const fs::path& run, const Comm& comm) {
@@ -71,6 +84,7 @@ FolderLock locked(const fs::path& run, const Comm& comm) {
   FolderLock lock;
   if (comm.rank() == 0) lock = FolderLock(prepared(run));
   comm.barrier();
+  require_shared(run, comm);
   return lock;
 }
 
@@ -105,7 +119,8 @@ Trainer::Trainer(Context& context, TrainOptions options, TrainObserver observer,
         "the file system cannot exchange two folders: they are replaced in two steps, and the next start "
         "repairs what a crash between them leaves");
   }
-  const auto saved = find_resume(options_, [this](const std::string& line) { notify(line); });
+  const auto saved = find_resume(
+      options_, [this](const std::string& line) { notify(line); }, comm);
   if (options_.val_every > 0) {
     val_stream_.emplace(options_.data, Split::val, options_.step.model->vocab());
     ValidationLoader(*val_stream_, options_.step.T);  // says whether it holds a sample
@@ -233,6 +248,13 @@ void Trainer::start() {
     if (const auto& tuned = context_.options().tuned) tuned->write(options_.out / kTunedFile);
     metrics_.emplace(options_.out / "metrics.jsonl", unreported_ ? step_index_ - 1 : step_index_);
   }
+  checkpoints_.emplace(
+      options_, end_of_text_, damaged_, comm_,
+      CheckpointWriter::Reports{.complete =
+                                    [this](const fs::path& path) {
+                                      if (observer_.checkpoint) observer_.checkpoint(path);
+                                    },
+                                .notice = [this](const std::string& line) { notify(line); }});
   saved_at_ = Clock::now();
   if (observer_.started) observer_.started();
 }
@@ -279,7 +301,8 @@ void Trainer::throw_non_finite(double loss, double norm) {
   const std::vector<std::string> all = comm_.all_gather(culprit.value_or(""));
   const auto named = std::ranges::find_if(all, [](const std::string& name) { return !name.empty(); });
   // The bad update was not applied, so the steps before it are worth keeping.
-  if (step_index_ > 0 && saved_step_ != step_index_) write_checkpoint();
+  if (step_index_ > 0 && saved_step_ != step_index_) write_checkpoint(CheckpointWriter::Mode::wait);
+  checkpoints_->finish();
   throw Error(
       fmt::format("loss {} and gradient norm {}; the first tensor that is not finite is {}; the weights are "
                   "those of step {}",
@@ -406,21 +429,7 @@ void Trainer::draw_sample() {
   if (observer_.sample) observer_.sample(step_index_, tokens);
 }
 
-// The others wait: one that ended would end rank 0 while it writes.
-void Trainer::write_checkpoint() {
-  if (leads()) {
-    save();
-  } else {
-    step_.give_parameters();
-    step_.gather_optimizer({});
-  }
-  comm_.barrier();
-  saved_step_ = step_index_;
-  saved_at_ = Clock::now();
-}
-
-void Trainer::save() {
-  origin_.step = step_index_;
+TrainerState Trainer::state() const {
   TrainerState state{.step = step_index_,
                      .options = identity_of(options_),
                      .settings = settings_of(options_, context_),
@@ -429,23 +438,24 @@ void Trainer::save() {
                      .norm_window = norm_outliers_.values(),
                      .origin = origin_,
                      .unreported = {}};
+  state.origin->step = step_index_;
   if (unreported_) {
     state.unreported = {{"loss", unreported_->loss},
                         {"norm", unreported_->gradient_norm},
                         {"seconds", unreported_->seconds},
                         {"skipped", unreported_->skipped}};
   }
-  const fs::path path =
-      save_checkpoint(options_.out, state, *options_.step.model, end_of_text_, options_.data, step_);
-  damaged_.erase(step_index_);
-  for (const std::string& failure :
-       prune_checkpoints(options_.out, options_.keep, options_.keep_every, damaged_)) {
-    notify(failure);
-  }
-  if (observer_.checkpoint) observer_.checkpoint(path);
+  return state;
+}
+
+void Trainer::write_checkpoint(CheckpointWriter::Mode mode) {
+  checkpoints_->write(state(), step_, context_, mode);
+  saved_step_ = step_index_;
+  saved_at_ = Clock::now();
 }
 
 void Trainer::write_model() {
+  checkpoints_->finish();
   leads() ? save_model() : step_.give_parameters();
   comm_.barrier();
 }
@@ -485,7 +495,10 @@ void Trainer::after_step(StepReport report) {
     if (leads()) write_metrics(report, val_loss);
   });
   unreported_ = done ? std::nullopt : std::optional(std::move(report));
-  if (done && is_due(options_.checkpoint_every, step_index_)) write_checkpoint();
+  const bool is_last = step_index_ == options_.schedule.steps;
+  if (done && !is_last && is_due(options_.checkpoint_every, step_index_)) {
+    write_checkpoint(CheckpointWriter::Mode::background);
+  }
 }
 
 StepReport Trainer::report_of(StepResult result, double seconds, double seconds_left) const {
@@ -519,12 +532,20 @@ StepReport Trainer::read_report(const nlohmann::json& json) const {
 
 // The only place that looks at the signal and the clock, once a step and never within one, so that all ranks
 // do the same next.
-Trainer::Next Trainer::decide() const {
+Trainer::Next Trainer::decide() {
   const double minutes = options_.checkpoint_minutes;
   const bool is_time = minutes > 0 && seconds_since(saved_at_) >= 60 * minutes;
   const Next mine = *stop_ ? Next::stop : is_time ? Next::checkpoint : Next::go_on;
-  const std::vector<double> wishes = gathered(comm_, {static_cast<double>(mine)});
-  return static_cast<Next>(*std::ranges::max_element(wishes));
+  const std::vector<double> all =
+      gathered(comm_, {static_cast<double>(mine), checkpoints_->has_written() ? 1.0 : 0.0});
+  Next next = Next::go_on;
+  bool all_have_written = true;
+  for (std::size_t i = 0; i < all.size(); i += 2) {
+    next = std::max(next, static_cast<Next>(all[i]));
+    all_have_written &= all[i + 1] == 1;
+  }
+  if (all_have_written) checkpoints_->complete();
+  return next;
 }
 
 bool Trainer::run(const std::atomic<bool>& stop) {
@@ -537,8 +558,11 @@ bool Trainer::run(const std::atomic<bool>& stop) {
   while (step_index_ < options_.schedule.steps || unreported_) {
     Next next = decide();
     if (launched_ == step_index_ && next != Next::go_on) {
-      if (saved_step_ != step_index_ || unreported_) write_checkpoint();
-      if (next == Next::stop) {
+      const bool stops = next == Next::stop;
+      if (saved_step_ != step_index_ || unreported_) {
+        write_checkpoint(stops ? CheckpointWriter::Mode::wait : CheckpointWriter::Mode::background);
+      }
+      if (stops) {
         write_model();
         return false;
       }
@@ -554,7 +578,7 @@ bool Trainer::run(const std::atomic<bool>& stop) {
     const double seconds = updates_need_the_host() ? seconds_since(step_start) : result->seconds;
     after_step(report_of(std::move(*result), seconds, left));
   }
-  if (saved_step_ != step_index_) write_checkpoint();
+  if (saved_step_ != step_index_) write_checkpoint(CheckpointWriter::Mode::wait);
   write_model();
   return true;
 }

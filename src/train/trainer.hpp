@@ -6,8 +6,8 @@
 // interrupted between its slices leaves no trace: it has changed no weight.
 //
 // Several ranks train together, each with its share of every step's slices and of the validation's batches.
-// All of them read the data and the checkpoint that a run resumes; rank 0 alone writes. They decide together,
-// and between steps, when to stop and when to write.
+// All of them read the data and the checkpoint that a run resumes, and write their parts of checkpoints; rank
+// 0 writes everything else. They decide together, and between steps, when to stop and when to write.
 #pragma once
 
 #include <atomic>
@@ -25,6 +25,7 @@
 #include "infer/generate.hpp"
 #include "infer/origin.hpp"
 #include "runtime/file.hpp"
+#include "train/checkpoint_writer.hpp"
 #include "train/metrics.hpp"
 #include "train/options.hpp"
 #include "train/outlier.hpp"
@@ -67,6 +68,8 @@ class Trainer {
   const TrainOptions& options() const { return options_; }
   // The memory that run() takes in all: the plan's and the sample generator's.
   RankMemory memory() const;
+  // Bytes of this rank's part of a checkpoint, of which the host keeps a copy if it has the memory.
+  std::size_t checkpoint_bytes() const { return step_.state_part_bytes(); }
   std::optional<std::int64_t> resumed_step() const;
 
   // Trains to the last step, or until `stop` becomes true, and then returns false. On a CPU a stop takes
@@ -89,7 +92,7 @@ class Trainer {
   bool leads() const { return comm_.rank() == 0; }
   std::int64_t slices_of_rank() const { return options_.step.slices / comm_.size(); }
   void start();
-  Next decide() const;
+  Next decide();
   // The next step's result; nothing if a stop abandoned it. On a GPU the step after it has been launched
   // meanwhile (unless draining), so that the device does not wait for the host.
   std::optional<StepResult> run_step(bool draining);
@@ -111,10 +114,9 @@ class Trainer {
   void draw_sample();
   // Validation, metrics and sample of the step. After a stop they start from the beginning.
   void after_step(StepReport report);
-  // Rank 0 writes it, and the others note that it is there.
-  void write_checkpoint();
+  TrainerState state() const;
+  void write_checkpoint(CheckpointWriter::Mode mode);
   void write_model();
-  void save();
   void save_model();
   void write_metrics(const StepReport& report, std::optional<double> val_loss);
   void notify(const std::string& line) const;
@@ -133,11 +135,12 @@ class Trainer {
   OutlierDetector loss_outliers_, norm_outliers_;
   std::optional<std::filesystem::path> resume_from_;
   std::set<std::int64_t> damaged_;  // steps of checkpoints that are not whole
+  std::optional<CheckpointWriter> checkpoints_;
   ModelOrigin origin_;
   std::int64_t end_of_text_;
   bool finished_ = false;                   // already before this process began
   std::optional<StepReport> unreported_;    // of a step whose validation or sample was abandoned
-  std::optional<std::int64_t> saved_step_;  // of the newest checkpoint
+  std::optional<std::int64_t> saved_step_;  // of the newest checkpoint, complete or being written
   std::chrono::steady_clock::time_point saved_at_;
   const std::atomic<bool>* stop_ = nullptr;
   std::int64_t step_index_ = 0;  // steps done
