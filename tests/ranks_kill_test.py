@@ -48,9 +48,19 @@ def ranks_of(launcher):
     return [int(child) for child in children]
 
 
-def kill_one(process, ranks):
-    """Kills a rank after a random time; true if the run had not ended before."""
+def wait_for_a_writer(process, run):
+    """Returns while a checkpoint is being written, or after a while."""
+    end = time.monotonic() + 10
+    while process.poll() is None and time.monotonic() < end and not any((run / "checkpoints").glob("*.partial-*")):
+        pass
+    time.sleep(random.uniform(0, 0.004))
+
+
+def kill_one(process, ranks, run):
+    """Kills a rank after a random time, often while a checkpoint is written; true if the run had not ended before."""
     time.sleep(random.uniform(0.05, 2.5))
+    if random.random() < 0.5:
+        wait_for_a_writer(process, run)
     if process.poll() is not None:
         return False
     victims = ranks_of(process.pid) if ranks > 1 else [process.pid]
@@ -100,7 +110,7 @@ def disturbed(program, data, run, kills):
         ranks, shard = random.choice(RANKS), random.choice(SHARDS)
         process = subprocess.Popen(on_ranks(ranks, training(program, data, run, ["--shard", shard])), stdout=subprocess.DEVNULL,
                                    stderr=subprocess.PIPE, start_new_session=True)
-        killed = done < kills and kill_one(process, ranks)
+        killed = done < kills and kill_one(process, ranks, run)
         code, err = end_of(process)
         if not killed and code == 0 and (run / "model").exists():
             return done

@@ -287,6 +287,98 @@ TEST_F(Ranks, AnotherNumberMayResume) {
   expect_same_bits("whole", "parts");
 }
 
+// Parts of six ranks, read by three, four and one, which divide the state in other ways.
+TEST_F(Ranks, EveryModeReadsThePartsOfEveryOther) {
+  for (const std::string masters : {"none", "fp32"}) {
+    const Words more = {"--dtype", "bf16", "--master-weights", masters, "--schedule", "constant"};
+    const auto to = [&](const std::string& steps, const std::string& shard) {
+      Words words = training("parts" + masters, more);
+      words.insert(words.end(), {"--steps", steps, "--shard", shard, "--resume"});
+      return words;
+    };
+    succeeds(1, training("whole" + masters, more));
+    succeeds(6, to("1", "none"));
+    succeeds(3, to("2", "parameters"));
+    succeeds(4, to("3", "gradients"));
+    succeeds(2, to("4", "optimizer"));
+    succeeds(12, to("5", "parameters"));
+    succeeds(1, to("6", "none"));
+    expect_same_bits("whole" + masters, "parts" + masters);
+  }
+}
+
+TEST_F(Ranks, ACheckpointIsAModel) {
+  succeeds(3, training("run"));
+  const auto report_of = [&](const fs::path& model) {
+    const ProcessResult r =
+        run(1, {"eval", "--model", model.string(), "--data", (folder / "data").string(), "--json"});
+    EXPECT_EQ(r.code, 0) << r.err;
+    return r.out;
+  };
+  const fs::path checkpoint = folder / "run" / "checkpoints" / "step_00000006";
+  EXPECT_TRUE(fs::exists(checkpoint / "model-00003-of-00003.safetensors"));
+  EXPECT_EQ(report_of(checkpoint), report_of(folder / "run" / "model"));
+}
+
+class RanksWithDamage : public Ranks {
+ protected:
+  void SetUp() override {
+    Ranks::SetUp();
+    if (IsSkipped()) return;
+    succeeds(3, training("run", {"--checkpoint-every", "2"}));
+    fs::copy(folder / "run", folder / "whole", fs::copy_options::recursive);
+  }
+
+  fs::path part(int step, const std::string& name) const {
+    return folder / "run" / "checkpoints" / fmt::format("step_{:08}", step) /
+           fmt::format("{}-00002-of-00003.safetensors", name);
+  }
+
+  // Goes on from step 4, whatever the ranks, and says why in one line.
+  void goes_on_from_before(const std::string& name) const {
+    const ProcessResult r = run(2, training("run", {"--resume"}));
+    EXPECT_EQ(r.code, 0) << r.err;
+    EXPECT_NE(r.out.find("resumed after step 4"), std::string::npos) << r.out;
+    std::smatch line;
+    const std::regex wanted("step_00000006 is damaged \\(.*" + name + "-00002-of-00003.*before it");
+    EXPECT_TRUE(std::regex_search(r.out, line, wanted)) << r.out;
+    EXPECT_FALSE(std::regex_search(line.suffix().str(), wanted)) << r.out;
+    expect_same_bits("whole", "run");
+  }
+};
+
+TEST_F(RanksWithDamage, AMissingPartIsNamed) {
+  fs::remove(part(6, "optimizer"));
+  goes_on_from_before("optimizer");
+}
+
+TEST_F(RanksWithDamage, APartOfAnotherCheckpointIsNamed) {
+  fs::copy_file(part(4, "model"), part(6, "model"), fs::copy_options::overwrite_existing);
+  goes_on_from_before("model");
+}
+
+TEST_F(RanksWithDamage, WithoutAWholeCheckpointOneRankSaysSo) {
+  fs::remove(part(4, "optimizer"));
+  fs::remove(part(6, "model"));
+  const ProcessResult r = run(3, training("run", {"--resume"}));
+  EXPECT_NE(r.code, 0);
+  const Words lines = own_lines(r.err);
+  ASSERT_EQ(lines.size(), 1u) << r.err;
+  EXPECT_NE(lines[0].find(part(4, "optimizer").string() + ": none of the run's 2 checkpoints is whole"),
+            std::string::npos)
+      << lines[0];
+}
+
+TEST_F(Ranks, RanksThatSeeOtherCheckpointsAreRefused) {
+  succeeds(1, training("a", {"--checkpoint-every", "2"}));
+  fs::copy(folder / "a", folder / "b", fs::copy_options::recursive);
+  fs::remove_all(folder / "b" / "checkpoints" / "step_00000004");
+  const Words lines =
+      apart(training("a", {"--resume", "--steps", "9"}), training("b", {"--resume", "--steps", "9"}));
+  ASSERT_EQ(lines.size(), 1u);
+  EXPECT_NE(lines[0].find("rank 0 sees the checkpoints 4 6, and rank 1 6"), std::string::npos) << lines[0];
+}
+
 TEST_F(Ranks, ANumberThatDoesNotDivideIsRefused) {
   const ProcessResult r = run(5, training("five"));
   EXPECT_NE(r.code, 0);
@@ -459,6 +551,25 @@ TEST_F(RanksUnderWay, TheOthersEndIfOneIsKilled) {
   EXPECT_NE(wait_for(launcher), 0);
   EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(30));
   EXPECT_LE(own_lines(read_file(folder / "err", 1 << 20)).size(), 1u);
+}
+
+TEST_F(RanksUnderWay, ASlowRankIsNamed) {
+  using namespace std::chrono_literals;
+  const pid_t launcher = start_process(on_ranks(2, training("slow", {"--steps", "400"})), folder / "out",
+                                       folder / "err", nullptr, "mpirun");
+  ASSERT_GT(when_under_way(launcher, folder / "slow"), 0) << read_file(folder / "err", 1 << 20);
+  const pid_t rank = child_of(launcher);
+  int status = 0;
+  while (waitpid(launcher, &status, WNOHANG) == 0) {  // the rank works half of the time
+    ::kill(rank, SIGSTOP);
+    std::this_thread::sleep_for(20ms);
+    ::kill(rank, SIGCONT);
+    std::this_thread::sleep_for(20ms);
+  }
+  EXPECT_EQ(status, 0) << read_file(folder / "err", 1 << 20);
+  const std::string out = read_file(folder / "out", 1 << 20);
+  EXPECT_TRUE(std::regex_search(out, std::regex("rank [01] on .* is the slowest: .*steps 2 to 400\\)")))
+      << out;
 }
 
 // Ranks that a launcher such as torchrun has started.

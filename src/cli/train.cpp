@@ -63,6 +63,8 @@ void print_start(const Trainer& trainer, const Context& context, const std::vect
     fmt::print("  and for {} {}\n", ranks.front().nccl > 0 ? "NCCL and samples" : "samples",
                human_bytes(static_cast<double>(others)));
   }
+  fmt::print("  and, while a checkpoint is written, {} of the host's memory\n",
+             human_bytes(static_cast<double>(trainer.checkpoint_bytes())));
   if (count > 1 && in_detail) fmt::print("memory of each rank:\n{}", memory_table(ranks));
   if (const auto step = trainer.resumed_step()) fmt::print("resumed after step {}\n", *step);
   require_whole_output();

@@ -53,7 +53,7 @@ Watchdog::Operation::Operation(Watchdog* watchdog, const char* name) : watchdog_
   if (!watchdog_) return;
   const std::lock_guard lock(watchdog_->mutex_);
   outer_ = std::exchange(watchdog_->operation_, name);
-  watchdog_->since_ = Clock::now();
+  begun_ = watchdog_->since_ = Clock::now();
 }
 
 Watchdog::Operation::~Operation() {
@@ -61,6 +61,12 @@ Watchdog::Operation::~Operation() {
   const std::lock_guard lock(watchdog_->mutex_);
   watchdog_->operation_ = outer_;
   watchdog_->since_ = Clock::now();
+  if (!outer_) watchdog_->in_operations_ += watchdog_->since_ - begun_;
+}
+
+double Watchdog::seconds_in_operations() {
+  const std::lock_guard lock(mutex_);
+  return std::chrono::duration<double>(in_operations_).count();
 }
 
 void Watchdog::lose(const std::string& problem, const std::string& remedy) {

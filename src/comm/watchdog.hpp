@@ -48,7 +48,10 @@ class Watchdog {
    private:
     Watchdog* watchdog_;
     const char* outer_ = nullptr;
+    std::chrono::steady_clock::time_point begun_;
   };
+  // Seconds that operations have taken so far, without those within others.
+  double seconds_in_operations();
 
   // Called every half second; returns why this rank cannot go on, or "". An empty function: none.
   void set_probe(std::function<std::string()> probe);
@@ -65,6 +68,7 @@ class Watchdog {
   std::int64_t step_ = 0;
   const char* operation_ = nullptr;
   std::chrono::steady_clock::time_point since_;
+  std::chrono::steady_clock::duration in_operations_{};
   std::function<std::string()> probe_;
   std::thread thread_;
 };

@@ -42,6 +42,21 @@ TEST(Watchdog, ShortOperationsAndOwnWorkAreNoLoss) {
   EXPECT_EQ(loss.line.wait_for(0s), std::future_status::timeout);
 }
 
+TEST(Watchdog, CountsTheTimeOfOperations) {
+  Loss loss;
+  Watchdog watchdog(0, 0s, loss.lost());
+  EXPECT_EQ(watchdog.seconds_in_operations(), 0);
+  {
+    const Watchdog::Operation outer(&watchdog, "outer");
+    const Watchdog::Operation inner(&watchdog, "inner");
+    std::this_thread::sleep_for(50ms);
+  }
+  const double seconds = watchdog.seconds_in_operations();
+  EXPECT_GE(seconds, 0.05);
+  std::this_thread::sleep_for(50ms);
+  EXPECT_EQ(watchdog.seconds_in_operations(), seconds);
+}
+
 TEST(Watchdog, WithoutALimitItWaits) {
   Loss loss;
   Watchdog watchdog(0, 0s, loss.lost());

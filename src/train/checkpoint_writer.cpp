@@ -24,20 +24,18 @@ constexpr std::launch kInThread = std::launch::async | std::launch::deferred;
 }  // namespace
 
 CheckpointWriter::CheckpointWriter(const TrainOptions& options, std::int64_t end_of_text,
-                                   std::set<std::int64_t> damaged, const Comm& comm, Reports reports)
+                                   std::set<std::int64_t> damaged, const Comm& comm, std::size_t ranks_here,
+                                   Reports reports)
     : options_(options),
       end_of_text_(end_of_text),
       damaged_(std::move(damaged)),
       comm_(comm),
+      ranks_here_(ranks_here),
       reports_(std::move(reports)) {}
 
-// Ranks on one host take the memory together.
 bool CheckpointWriter::can_copy(const StatePart& part, Device device) {
   if (copies_) return *copies_;
-  const std::vector<std::string> hosts = comm_.all_gather(host_name());
-  const auto ranks = std::ranges::count(hosts, hosts[static_cast<std::size_t>(comm_.rank())]);
-  const std::size_t needed = part.bytes() * static_cast<std::size_t>(ranks);
-  if (needed <= available_memory()) {
+  if (part.bytes() * ranks_here_ <= available_memory()) {
     try {
       snapshot_.emplace(part, device);
     } catch (const OutOfMemory&) {  // not as much of it can be pinned

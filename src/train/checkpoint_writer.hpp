@@ -25,9 +25,10 @@ class CheckpointWriter {
     std::function<void(const std::string& line)> notice;
   };
 
-  // damaged: steps of checkpoints that neither count nor are deleted.
+  // damaged: steps of checkpoints that neither count nor are deleted. ranks_here: those that share the memory
+  // of this host.
   CheckpointWriter(const TrainOptions& options, std::int64_t end_of_text, std::set<std::int64_t> damaged,
-                   const Comm& comm, Reports reports);
+                   const Comm& comm, std::size_t ranks_here, Reports reports);
   CheckpointWriter(const CheckpointWriter&) = delete;
   CheckpointWriter& operator=(const CheckpointWriter&) = delete;
   // A single rank completes its checkpoint. Over several ranks, one that is not complete is lost.
@@ -55,6 +56,7 @@ class CheckpointWriter {
   const std::int64_t end_of_text_;
   std::set<std::int64_t> damaged_;
   const Comm& comm_;
+  const std::size_t ranks_here_;
   const Reports reports_;
   std::optional<bool> copies_;  // nothing: not known yet
   std::optional<Snapshot> snapshot_;

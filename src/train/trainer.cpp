@@ -248,13 +248,15 @@ void Trainer::start() {
     if (const auto& tuned = context_.options().tuned) tuned->write(options_.out / kTunedFile);
     metrics_.emplace(options_.out / "metrics.jsonl", unreported_ ? step_index_ - 1 : step_index_);
   }
-  checkpoints_.emplace(
-      options_, end_of_text_, damaged_, comm_,
-      CheckpointWriter::Reports{.complete =
-                                    [this](const fs::path& path) {
-                                      if (observer_.checkpoint) observer_.checkpoint(path);
-                                    },
-                                .notice = [this](const std::string& line) { notify(line); }});
+  const std::vector<std::string> hosts = comm_.all_gather(host_name());
+  const auto here = std::ranges::count(hosts, hosts[static_cast<std::size_t>(comm_.rank())]);
+  stragglers_.emplace(hosts);
+  const CheckpointWriter::Reports reports = {.complete =
+                                                 [this](const fs::path& path) {
+                                                   if (observer_.checkpoint) observer_.checkpoint(path);
+                                                 },
+                                             .notice = [this](const std::string& line) { notify(line); }};
+  checkpoints_.emplace(options_, end_of_text_, damaged_, comm_, static_cast<std::size_t>(here), reports);
   saved_at_ = Clock::now();
   if (observer_.started) observer_.started();
 }
@@ -456,6 +458,7 @@ void Trainer::write_checkpoint(CheckpointWriter::Mode mode) {
 
 void Trainer::write_model() {
   checkpoints_->finish();
+  if (leads()) notify(stragglers_->summary());
   leads() ? save_model() : step_.give_parameters();
   comm_.barrier();
 }
@@ -536,16 +539,25 @@ Trainer::Next Trainer::decide() {
   const double minutes = options_.checkpoint_minutes;
   const bool is_time = minutes > 0 && seconds_since(saved_at_) >= 60 * minutes;
   const Next mine = *stop_ ? Next::stop : is_time ? Next::checkpoint : Next::go_on;
+  constexpr std::size_t kNumbers = 3;
   const std::vector<double> all =
-      gathered(comm_, {static_cast<double>(mine), checkpoints_->has_written() ? 1.0 : 0.0});
+      gathered(comm_, {static_cast<double>(mine), checkpoints_->has_written() ? 1.0 : 0.0, worked_seconds_});
   Next next = Next::go_on;
   bool all_have_written = true;
-  for (std::size_t i = 0; i < all.size(); i += 2) {
+  std::vector<double> worked;
+  for (std::size_t i = 0; i < all.size(); i += kNumbers) {
     next = std::max(next, static_cast<Next>(all[i]));
     all_have_written &= all[i + 1] == 1;
+    worked.push_back(all[i + 2]);
   }
   if (all_have_written) checkpoints_->complete();
+  compare_work(worked);
   return next;
+}
+
+void Trainer::compare_work(const std::vector<double>& worked) {
+  if (leads() && step_seconds_ > 0) notify(stragglers_->add(step_index_, step_seconds_, worked));
+  step_seconds_ = worked_seconds_ = 0;
 }
 
 bool Trainer::run(const std::atomic<bool>& stop) {
@@ -570,8 +582,14 @@ bool Trainer::run(const std::atomic<bool>& stop) {
       next = Next::go_on;
     }
     const auto step_start = Clock::now();
+    const double exchanged = comm_.seconds_in_exchanges();
     auto result = run_step(next != Next::go_on);
     if (!result) continue;  // abandoned
+    const bool warms_up = step_index_ == first + 1;
+    if (!warms_up) {
+      step_seconds_ = seconds_since(step_start);
+      worked_seconds_ = step_seconds_ - (comm_.seconds_in_exchanges() - exchanged);
+    }
     const double left = seconds_since(started) / static_cast<double>(step_index_ - first) *
                         static_cast<double>(options_.schedule.steps - step_index_);
     // Without a step in flight the host's clock includes the update, which comes after the norm.

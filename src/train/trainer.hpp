@@ -31,6 +31,7 @@
 #include "train/outlier.hpp"
 #include "train/rank_memory.hpp"
 #include "train/resume.hpp"
+#include "train/stragglers.hpp"
 
 namespace warpwright {
 
@@ -93,6 +94,8 @@ class Trainer {
   std::int64_t slices_of_rank() const { return options_.step.slices / comm_.size(); }
   void start();
   Next decide();
+  // Rank 0 looks for one that keeps the others waiting.
+  void compare_work(const std::vector<double>& worked);
   // The next step's result; nothing if a stop abandoned it. On a GPU the step after it has been launched
   // meanwhile (unless draining), so that the device does not wait for the host.
   std::optional<StepResult> run_step(bool draining);
@@ -119,7 +122,7 @@ class Trainer {
   void write_model();
   void save_model();
   void write_metrics(const StepReport& report, std::optional<double> val_loss);
-  void notify(const std::string& line) const;
+  void notify(const std::string& line) const;  // "": nothing
 
   Context& context_;
   TrainOptions options_;
@@ -136,6 +139,8 @@ class Trainer {
   std::optional<std::filesystem::path> resume_from_;
   std::set<std::int64_t> damaged_;  // steps of checkpoints that are not whole
   std::optional<CheckpointWriter> checkpoints_;
+  std::optional<Stragglers> stragglers_;
+  double step_seconds_ = 0, worked_seconds_ = 0;  // of the last step, and without exchanges
   ModelOrigin origin_;
   std::int64_t end_of_text_;
   bool finished_ = false;                   // already before this process began
