@@ -290,7 +290,8 @@ TEST_F(Ranks, AnotherNumberMayResume) {
 // Parts of six ranks, read by three, four and one, which divide the state in other ways.
 TEST_F(Ranks, EveryModeReadsThePartsOfEveryOther) {
   for (const std::string masters : {"none", "fp32"}) {
-    const Words more = {"--dtype", "bf16", "--master-weights", masters, "--schedule", "constant"};
+    const Words more = {"--dtype",    "bf16",     "--master-weights", masters,
+                        "--schedule", "constant", "--val-every",      "1"};
     const auto to = [&](const std::string& steps, const std::string& shard) {
       Words words = training("parts" + masters, more);
       words.insert(words.end(), {"--steps", steps, "--shard", shard, "--resume"});
@@ -327,6 +328,7 @@ class RanksWithDamage : public Ranks {
     if (IsSkipped()) return;
     succeeds(3, training("run", {"--checkpoint-every", "2"}));
     fs::copy(folder / "run", folder / "whole", fs::copy_options::recursive);
+    fs::remove_all(folder / "run" / "model");  // a finished run is not resumed
   }
 
   fs::path part(int step, const std::string& name) const {
@@ -555,7 +557,7 @@ TEST_F(RanksUnderWay, TheOthersEndIfOneIsKilled) {
 
 TEST_F(RanksUnderWay, ASlowRankIsNamed) {
   using namespace std::chrono_literals;
-  const pid_t launcher = start_process(on_ranks(2, training("slow", {"--steps", "400"})), folder / "out",
+  const pid_t launcher = start_process(on_ranks(2, training("slow", {"--steps", "200"})), folder / "out",
                                        folder / "err", nullptr, "mpirun");
   ASSERT_GT(when_under_way(launcher, folder / "slow"), 0) << read_file(folder / "err", 1 << 20);
   const pid_t rank = child_of(launcher);
@@ -568,7 +570,7 @@ TEST_F(RanksUnderWay, ASlowRankIsNamed) {
   }
   EXPECT_EQ(status, 0) << read_file(folder / "err", 1 << 20);
   const std::string out = read_file(folder / "out", 1 << 20);
-  EXPECT_TRUE(std::regex_search(out, std::regex("rank [01] on .* is the slowest: .*steps 2 to 400\\)")))
+  EXPECT_TRUE(std::regex_search(out, std::regex("rank [01] on .* is the slowest: .*steps 2 to 199\\)")))
       << out;
 }
 
