@@ -1,6 +1,9 @@
 // Runs that are stopped, damaged, finished or given other data, and what resuming them does.
 #include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
+#include <csignal>
 #include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -54,6 +57,22 @@ class ResumeTest : public TrainerTest {
     for (const Checkpoint& c : list_checkpoints(o.out)) list.push_back(c.step);
     return list;
   }
+};
+
+// A limit of this process, for a while.
+class SoftLimit {
+ public:
+  SoftLimit(__rlimit_resource resource, rlim_t bytes) : resource_(resource) {
+    ::getrlimit(resource, &before_);
+    const rlimit limit{bytes, before_.rlim_max};
+    ::setrlimit(resource, &limit);
+  }
+  SoftLimit(const SoftLimit&) = delete;
+  ~SoftLimit() { ::setrlimit(resource_, &before_); }
+
+ private:
+  __rlimit_resource resource_;
+  rlimit before_{};
 };
 
 // Each run is stopped once, a few operations later than the one before: within slices, between them,
@@ -187,6 +206,76 @@ TEST_F(ResumeTest, ADamagedCheckpointDoesNotPushOutWholeOnes) {
   EXPECT_EQ(steps(o), (std::vector<std::int64_t>{6, 8}));
   train(o);
   EXPECT_TRUE(finished_);
+}
+
+// A checkpoint of version 3, which knew nothing of ranks.
+TEST_F(ResumeTest, AnOldCheckpointIsReadWhole) {
+  const fs::path run = fs::path(WARPWRIGHT_TESTDATA) / "run_of_version_3";
+  const auto saved = newest_whole(run, {}, single_rank());
+  ASSERT_TRUE(saved);
+  EXPECT_EQ(saved->state.step, 2);
+  EXPECT_EQ(saved->state.options.at("lr"), 3e-4);
+  Context context{ContextOptions{}};
+  TrainingStep step(context, {.model = read_decoder(saved->checkpoint), .B = 1, .T = 8, .slices = 2});
+  step.allocate();
+  load_checkpoint(saved->checkpoint, step, context.stream());
+  HeapAllocator heap;
+  const Checksums written =
+      write_part(root_, step.state_part(heap), 0, 1, *read_decoder(saved->checkpoint), context.stream());
+  EXPECT_EQ(written.size(), 2u);
+  for (const auto& [name, checksum] : written)
+    EXPECT_EQ(checksum, checksum_of(saved->checkpoint / name)) << name;
+}
+
+// The steps go on while the copy is written, and wait if there is no memory for one.
+TEST_F(ResumeTest, WithoutMemoryForACopyTrainingWaits) {
+#ifdef __SANITIZE_ADDRESS__
+  GTEST_SKIP() << "a sanitizer takes memory of its own";
+#endif
+  TrainOptions o = options("run");
+  o.step.model = decoder(2, 512);
+  o.schedule.steps = 3;
+  o.checkpoint_every = 1;
+  o.keep = 0;
+  const std::string line = "no memory for a copy of the state";
+  train(o);
+  EXPECT_EQ(notices_.find(line), std::string::npos);
+  EXPECT_EQ(steps(o), (std::vector<std::int64_t>{1, 2, 3}));
+  o.out = root_ / "waits";
+  std::optional<SoftLimit> limit;
+  after_step_ = [&] {
+    constexpr rlim_t kRest = 32 << 20;  // the copy takes 77 MiB
+    rlim_t pages = 0;
+    std::ifstream("/proc/self/statm") >> pages;
+    if (!limit) limit.emplace(RLIMIT_AS, pages * static_cast<rlim_t>(::sysconf(_SC_PAGESIZE)) + kRest);
+  };
+  train(o);
+  limit.reset();
+  EXPECT_NE(notices_.find(line), std::string::npos);
+  EXPECT_EQ(steps(o), (std::vector<std::int64_t>{1, 2, 3}));
+  for (const char* step : {"step_00000001", "step_00000003"}) {
+    const fs::path name = fs::path("checkpoints") / step / "optimizer.safetensors";
+    EXPECT_EQ(checksum_of(root_ / "run" / name), checksum_of(root_ / "waits" / name));
+  }
+}
+
+// What ends the writer ends the run, with the checkpoint before it in place.
+TEST_F(ResumeTest, AnErrorOfTheWriterEndsTheRun) {
+  TrainOptions o = options("run");
+  o.checkpoint_every = 4;
+  train(o, 5);
+  ASSERT_EQ(steps(o), (std::vector<std::int64_t>{4, 5}));
+  o.resume = true;
+  const std::size_t largest =
+      fs::file_size(o.out / "checkpoints" / "step_00000005" / "optimizer.safetensors");
+  std::signal(SIGXFSZ, SIG_IGN);
+  {
+    const SoftLimit limit(RLIMIT_FSIZE, largest - 1);
+    const std::string error = error_of(o);
+    EXPECT_NE(error.find("optimizer.safetensors: cannot write: File too large"), std::string::npos) << error;
+  }
+  EXPECT_EQ(steps(o), (std::vector<std::int64_t>{4, 5}));
+  EXPECT_EQ(files("run/checkpoints").size(), 10u) << "nothing of the third checkpoint is left";
 }
 
 TEST_F(ResumeTest, CheckpointsThatCannotBeListedAreAnError) {

@@ -79,6 +79,7 @@ class TrainerTest : public ::testing::Test {
     observer.step = [&](const StepReport& r) {
       losses.push_back(r.loss);
       skipped_ = r.skipped;
+      if (after_step_) after_step_();
       if (r.step == stop_after) stop = true;
     };
     observer.validation = [&](std::int64_t, double loss) { val_loss_ = loss; };
@@ -100,6 +101,7 @@ class TrainerTest : public ::testing::Test {
   bool finished_ = false;
   double val_loss_ = 0;
   std::int64_t stop_after_operations_ = 0, operations_ = 0;
+  std::function<void()> after_step_;
   std::string notices_;
   std::string skipped_;
   std::vector<std::int32_t> sample_;
