@@ -61,9 +61,8 @@ class Comm {
   // Ends exchanges that GPUs have begun, so that an error of this rank can end the process.
   virtual void abandon() const {}
 
-  // Seconds that exchanges have taken so far, most of which are waits for other ranks: of the host's time, or
-  // of the GPU's if this moves bytes between GPUs.
-  virtual double seconds_in_exchanges() const { return watchdog_ ? watchdog_->seconds_in_operations() : 0; }
+  // Seconds of the host's time that exchanges have taken so far. Most of it are waits for other ranks.
+  double seconds_in_exchanges() const { return watchdog_ ? watchdog_->seconds_in_operations() : 0; }
 
   // The step that this rank works on, for the watchdog's line.
   void at_step(std::int64_t step) const {
