@@ -98,11 +98,7 @@ struct Flags {
 
 class Copies final : public Comm::Exchange {
  public:
-  struct Copy {
-    std::byte* to;
-    const std::byte* from;
-    std::size_t bytes;
-  };
+  using Copy = PeerCopies::Copy;
   struct Peer {
     std::vector<Copy> copies;
     bool sends = false;                  // to this rank
@@ -210,50 +206,59 @@ std::byte* PeerCopies::mapped(int rank, const std::string& handle) {
   return address = static_cast<std::byte*>(memory);
 }
 
+// Matches the parts for a rank with the places that it has for them, which come in the same order.
+std::vector<PeerCopies::Copy> PeerCopies::copies_to(int rank, const std::vector<Comm::Outgoing>& send,
+                                                    const std::string& places) {
+  std::vector<Copy> copies;
+  auto part = send.begin();
+  for (std::size_t at = 0; at < places.size(); at += sizeof(Place)) {
+    Place place;
+    std::memcpy(&place, places.data() + at, sizeof place);
+    if (place.from != texts_.rank()) continue;
+    part = std::find_if(part, send.end(),
+                        [&](const Comm::Outgoing& out) { return out.to == rank && !out.bytes.empty(); });
+    if (part == send.end() || part->bytes.size() != place.bytes) {
+      throw Error("two ranks do not agree on what they exchange", kDoing, "start all ranks with one program");
+    }
+    std::byte* memory = mapped(rank, {place.handle, sizeof place.handle});
+    if (!memory) {
+      throw Error(fmt::format("the memory of rank {} is out of reach", rank), kDoing,
+                  "leave the exchanges to NCCL with WARPWRIGHT_EXCHANGE=nccl");
+    }
+    copies.push_back({memory + place.offset, part->bytes.data(), place.bytes});
+    ++part;
+  }
+  return copies;
+}
+
 std::unique_ptr<const Comm::Exchange> PeerCopies::prepare(const std::vector<Comm::Outgoing>& send,
                                                           const std::vector<Comm::Incoming>& receive) {
   const int ranks = texts_.size(), self = texts_.rank();
   const Flags flags{static_cast<std::size_t>(ranks), exchanges_++};
   if (exchanges_ > Flags::most(flags.ranks)) {
-    throw Error("there are more exchanges than flags", kDoing, "use fewer layers or ranks");
+    throw Error("there are more exchanges than flags", kDoing,
+                "leave the exchanges to NCCL with WARPWRIGHT_EXCHANGE=nccl");
   }
   std::string mine;
+  std::vector<bool> sends(flags.ranks);  // to this rank
   for (const Comm::Incoming& part : receive) {
     if (part.bytes.empty()) continue;
     const Place place = place_of(part);
     mine.append(reinterpret_cast<const char*>(&place), sizeof place);
+    sends[static_cast<std::size_t>(part.from)] = true;
   }
-  const std::vector<std::string> all = texts_.all_gather(mine);
+  const std::vector<std::string> places = texts_.all_gather(mine);
   std::vector<Copies::Peer> peers;
-  for (int step = 1; step < ranks; ++step) {
-    const int r = (self + step) % ranks;
-    std::byte *block = flags_.data(), *its = flags_of_ranks_[static_cast<std::size_t>(r)];
-    Copies::Peer& peer = peers.emplace_back(Copies::Peer{.copies = {},
-                                                         .sends = false,
-                                                         .its_waits = flags.waits(its, self),
-                                                         .its_is_here = flags.is_here(its, self),
-                                                         .waits = flags.waits(block, r),
-                                                         .is_here = flags.is_here(block, r)});
-    for (const Comm::Incoming& part : receive) peer.sends |= part.from == r && !part.bytes.empty();
-    const std::string& text = all[static_cast<std::size_t>(r)];
-    auto part = send.begin();
-    for (std::size_t at = 0; at < text.size(); at += sizeof(Place)) {
-      Place place;
-      std::memcpy(&place, text.data() + at, sizeof place);
-      if (place.from != self) continue;
-      part = std::find_if(part, send.end(),
-                          [&](const Comm::Outgoing& out) { return out.to == r && !out.bytes.empty(); });
-      if (part == send.end() || part->bytes.size() != place.bytes) {
-        throw Error("two ranks do not agree on what they exchange", kDoing, "report this as a defect");
-      }
-      std::byte* memory = mapped(r, {place.handle, sizeof place.handle});
-      if (!memory) {
-        throw Error(fmt::format("the memory of rank {} is out of reach", r), kDoing,
-                    "leave the exchanges to NCCL with WARPWRIGHT_EXCHANGE=nccl");
-      }
-      peer.copies.push_back({memory + place.offset, part->bytes.data(), place.bytes});
-      ++part;
-    }
+  for (int step = 1; step < ranks; ++step) {  // not all to the same rank first
+    const int rank = (self + step) % ranks;
+    const auto r = static_cast<std::size_t>(rank);
+    std::byte *block = flags_.data(), *its = flags_of_ranks_[r];
+    peers.push_back({.copies = copies_to(rank, send, places[r]),
+                     .sends = sends[r],
+                     .its_waits = flags.waits(its, self),
+                     .its_is_here = flags.is_here(its, self),
+                     .waits = flags.waits(block, rank),
+                     .is_here = flags.is_here(block, rank)});
   }
   return std::make_unique<Copies>(flags_.data(), std::move(peers));
 }

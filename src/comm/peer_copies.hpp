@@ -22,17 +22,24 @@ class PeerCopies {
   PeerCopies& operator=(const PeerCopies&) = delete;
   ~PeerCopies();
 
-  // As Comm::prepare(). The memory is of one allocation for each part.
+  // As Comm::prepare(). Each part is within one allocation.
   std::unique_ptr<const Comm::Exchange> prepare(const std::vector<Comm::Outgoing>& send,
                                                 const std::vector<Comm::Incoming>& receive);
   // Ends the waiting of exchanges that have begun.
   void abandon();
+
+  struct Copy {
+    std::byte* to;
+    const std::byte* from;
+    std::size_t bytes;
+  };
 
  private:
   PeerCopies(const Comm& texts, Device device);
   // The address here of memory at a rank, whose allocation the handle names.
   std::byte* mapped(int rank, const std::string& handle);
   bool map_flags();
+  std::vector<Copy> copies_to(int rank, const std::vector<Comm::Outgoing>& send, const std::string& places);
 
   const Comm& texts_;
   const Device device_;

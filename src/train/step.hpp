@@ -9,7 +9,7 @@
 // A step's batch consists of equal slices. Each stores its gradients by themselves, and a tree that depends
 // on the number of slices alone adds them up (slice_tree.hpp). Over several ranks, each runs its
 // share of the slices; the step's gradients, loss and norm are then the same on all of them
-// (rank_sum.hpp).
+// (step_exchange.hpp).
 #pragma once
 
 #include <array>

@@ -32,7 +32,7 @@ void StepExchange::prepare(const Tensors& t) {
     added_.emplace_back(context_.device().device);
     arrived_.emplace_back(context_.device().device);
     const Shards part = units_.part(u, shards_);
-    Unit& unit = units_prepared_.emplace_back();
+    Unit& unit = prepared_.emplace_back();
     unit.gather = prepare_gather(comm_, part, sharding_ == Sharding::none ? gradients : t.parameters);
     for (const DecoderParameters& set : t.gradients) unit.sets.push_back(units_.of_all(u, set.tensors()));
     unit.mine = units_.indices(u, shards_[rank]);
@@ -51,7 +51,7 @@ void StepExchange::follow() {
 void StepExchange::add_gradients(std::size_t index, std::size_t round, std::size_t below) {
   follow();
   const OnStream beside(context_, side_.stream());
-  const Unit& unit = units_prepared_[index];
+  const Unit& unit = prepared_[index];
   std::size_t top = below;
   for (int addition = 0; addition < sum_.additions(round); ++addition, --top) {
     const std::vector<Tensor>& sums = unit.sets[top - 1];
@@ -81,7 +81,7 @@ void StepExchange::gather_squares() const {
 
 void StepExchange::send_parameters(std::size_t index, const std::vector<Tensor>& stored) {
   follow();
-  const Unit& unit = units_prepared_[index];
+  const Unit& unit = prepared_[index];
   bring(unit.parameters, at(stored, unit.mine), side_.stream());
   unit.gather->run(side_.stream());
   arrived_[index].set(side_.stream());

@@ -20,6 +20,8 @@ class StepExchange {
   // parameters: their shapes and dtypes. slices: of the step.
   StepExchange(Context& context, const Comm& comm, const Decoder& decoder,
                const std::vector<Tensor>& parameters, Sharding sharding, std::int64_t slices);
+  StepExchange(const StepExchange&) = delete;
+  StepExchange& operator=(const StepExchange&) = delete;
 
   const Units& units() const { return units_; }
   const Shards& shards() const { return shards_; }
@@ -73,7 +75,7 @@ class StepExchange {
   SideStream side_;
   Milestone reached_;
   std::vector<Milestone> added_, arrived_;  // by unit
-  std::vector<Unit> units_prepared_;
+  std::vector<Unit> prepared_;
   Tensor squares_;
   std::unique_ptr<const Comm::Exchange> gather_squares_;
 };
