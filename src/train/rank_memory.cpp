@@ -1,13 +1,13 @@
 #include "train/rank_memory.hpp"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cstdint>
 #include <limits>
 #include <numeric>
 
+#include "comm/watchdog.hpp"
 #include "infer/generate.hpp"
 #include "runtime/device.hpp"
 #include "runtime/file.hpp"
@@ -16,12 +16,6 @@ namespace warpwright {
 namespace {
 
 constexpr std::size_t kNumbers = kCategories + 3;
-
-std::string host_name() {
-  char name[256] = "";
-  ::gethostname(name, sizeof(name) - 1);
-  return name;
-}
 
 // The part of a step's tensors that differs between ranks: shards, sums, and gradients of other ranks.
 class Parts {
