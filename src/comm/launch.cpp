@@ -44,14 +44,18 @@ void require_master(Launch& launch, const char* launcher) {
 }
 
 // Reads the variables of torchrun, which other launchers also set.
-std::optional<Launch> by_torchrun(const Variables& variable) {
-  if (!variable("RANK") || !variable("WORLD_SIZE")) return std::nullopt;
+Launch by_torchrun(const Variables& variable) {
   Launch launch{.by = Launch::By::store};
-  launch.ranks = *number_in(variable, "WORLD_SIZE", 1, kMostRanks);
+  launch.ranks = number_in(variable, "WORLD_SIZE", 1, kMostRanks).value_or(1);
+  const bool has_rank = variable("RANK"), has_ranks = variable("WORLD_SIZE");
+  if (has_rank ? !has_ranks : launch.ranks > 1) {
+    throw Error(fmt::format("is not set, but {} is", has_rank ? "RANK" : "WORLD_SIZE"),
+                has_rank ? "WORLD_SIZE" : "RANK", "set both, or neither");
+  }
+  if (launch.ranks == 1) return {};
   launch.rank = *number_in(variable, "RANK", 0, launch.ranks - 1);
   launch.local_rank = number_in(variable, "LOCAL_RANK", 0, launch.ranks - 1).value_or(launch.rank);
   launch.local_ranks = number_in(variable, "LOCAL_WORLD_SIZE", 1, launch.ranks).value_or(0);
-  if (launch.ranks == 1) return launch;
   if (const char* address = variable("MASTER_ADDR")) launch.address = address;
   require_master(launch, "a launcher");
   const auto port = number_in(variable, "MASTER_PORT", 1, kMostPort);
@@ -63,26 +67,27 @@ std::optional<Launch> by_torchrun(const Variables& variable) {
   return launch;
 }
 
-// Open MPI's mpirun sets the first variable, and MPICH's and Slurm's PMI the second.
-std::optional<Launch> by_mpi(const Variables& variable) {
-  const auto ranks = first_number(variable, {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE"}, 1);
-  if (!ranks) return std::nullopt;
+// Open MPI's mpirun sets the first variable, and MPICH's the second. srun may set the second as well, for
+// programs with MPI, but not MPICH's own variable.
+Launch by_mpi(const Variables& variable) {
+  const bool by_srun = variable("SLURM_STEP_NUM_TASKS") && !variable("MPI_LOCALNRANKS");
+  const auto open = number_in(variable, "OMPI_COMM_WORLD_SIZE", 1, kMostRanks);
+  const auto ranks = open || by_srun ? open : number_in(variable, "PMI_SIZE", 1, kMostRanks);
+  if (!ranks || *ranks == 1) return {};
   Launch launch{.by = Launch::By::mpi, .ranks = *ranks};
   launch.rank = first_number(variable, {"OMPI_COMM_WORLD_RANK", "PMI_RANK"}, 0).value_or(0);
   launch.local_rank =
-      first_number(variable, {"OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "SLURM_LOCALID"}, 0)
-          .value_or(0);
+      first_number(variable, {"OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID"}, 0).value_or(0);
   launch.local_ranks =
       first_number(variable, {"OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS"}, 1).value_or(0);
   return launch;
 }
 
 // Reads the variables of srun. Only a step's processes have these variables, not the batch script.
-std::optional<Launch> by_slurm(const Variables& variable) {
+Launch by_slurm(const Variables& variable) {
   const auto ranks = number_in(variable, "SLURM_STEP_NUM_TASKS", 1, kMostRanks);
-  if (!ranks || !variable("SLURM_PROCID")) return std::nullopt;
+  if (!ranks || *ranks == 1 || !variable("SLURM_PROCID")) return {};
   Launch launch{.by = Launch::By::store, .ranks = *ranks};
-  if (launch.ranks == 1) return launch;
   launch.rank = *number_in(variable, "SLURM_PROCID", 0, launch.ranks - 1);
   launch.local_rank = number_in(variable, "SLURM_LOCALID", 0, launch.ranks - 1).value_or(0);
   if (const char* address = variable("MASTER_ADDR")) {
@@ -124,11 +129,14 @@ std::string first_host(std::string_view hosts) {
 }
 
 Launch read_launch(const Variables& variable) {
-  for (const auto& read : {by_torchrun, by_mpi, by_slurm}) {
-    const auto launch = read(variable);
-    if (launch) return launch->ranks > 1 ? *launch : Launch{};
+  const Launch torchrun = by_torchrun(variable), mpi = by_mpi(variable);
+  if (torchrun.ranks > 1 && mpi.ranks > 1 && (torchrun.ranks != mpi.ranks || torchrun.rank != mpi.rank)) {
+    throw Error(fmt::format("RANK and WORLD_SIZE say rank {} of {}, and mpirun says rank {} of {}",
+                            torchrun.rank, torchrun.ranks, mpi.rank, mpi.ranks),
+                "launcher", "unset RANK and WORLD_SIZE, or start the ranks without mpirun");
   }
-  return {};
+  if (torchrun.ranks > 1) return torchrun;
+  return mpi.ranks > 1 ? mpi : by_slurm(variable);
 }
 
 }  // namespace warpwright

@@ -49,7 +49,7 @@ void expect_error(const Environment& environment, const std::string& part) {
 TEST(Launch, WithoutALauncherAProcessIsAlone) {
   for (const Environment& environment :
        {Environment{}, Environment{{"PMI_SIZE", "1"}}, Environment{{"RANK", "0"}, {"WORLD_SIZE", "1"}},
-        Environment{{"SLURM_NTASKS", "8"}, {"SLURM_PROCID", "0"}}, Environment{{"WORLD_SIZE", "8"}},
+        Environment{{"SLURM_NTASKS", "8"}, {"SLURM_PROCID", "0"}}, Environment{{"WORLD_SIZE", "1"}},
         with(with(kSlurm, "SLURM_STEP_NUM_TASKS", "1"), "SLURM_PROCID", "0")}) {
     const Launch launch = launch_in(environment);
     EXPECT_EQ(launch.by, Launch::By::nobody);
@@ -77,6 +77,8 @@ TEST(Launch, TorchrunsVariablesMustFit) {
   expect_error(with(kTorchrun, "WORLD_SIZE", "0"), "WORLD_SIZE: is '0'");
   expect_error(with(kTorchrun, "WORLD_SIZE", "8x"), "WORLD_SIZE: is '8x'");
   expect_error(with(kTorchrun, "MASTER_PORT", "70000"), "MASTER_PORT: is '70000'");
+  expect_error(without(kTorchrun, "RANK"), "RANK: is not set, but WORLD_SIZE is");
+  expect_error(without(kTorchrun, "WORLD_SIZE"), "WORLD_SIZE: is not set, but RANK is");
   expect_error(without(kTorchrun, "MASTER_ADDR"), "MASTER_ADDR: is not set");
   expect_error(without(kTorchrun, "MASTER_PORT"), "MASTER_PORT: is not set");
 }
@@ -96,6 +98,35 @@ TEST(Launch, Mpirun) {
   EXPECT_EQ(launch_in({{"PMI_SIZE", "2"}, {"MPI_LOCALRANKID", "1"}}).local_rank, 1);
 }
 
+TEST(Launch, MpirunOfMpichWithinSlurm) {
+  const Launch launch = launch_in({{"SLURM_STEP_NUM_TASKS", "2"},
+                                   {"SLURM_PROCID", "1"},
+                                   {"PMI_SIZE", "8"},
+                                   {"PMI_RANK", "6"},
+                                   {"MPI_LOCALRANKID", "2"},
+                                   {"MPI_LOCALNRANKS", "4"}});
+  EXPECT_EQ(launch.by, Launch::By::mpi);
+  EXPECT_EQ(launch.rank, 6);
+}
+
+// Jobs of one process set RANK and WORLD_SIZE, and mpirun passes them on.
+TEST(Launch, ALauncherWithOneRankHidesNoOther) {
+  Environment environment = {
+      {"RANK", "0"}, {"WORLD_SIZE", "1"}, {"OMPI_COMM_WORLD_SIZE", "3"}, {"OMPI_COMM_WORLD_RANK", "2"}};
+  EXPECT_EQ(launch_in(environment).by, Launch::By::mpi);
+  EXPECT_EQ(launch_in(environment).rank, 2);
+  environment = with(with(kSlurm, "RANK", "0"), "WORLD_SIZE", "1");
+  EXPECT_EQ(launch_in(with(environment, "OMPI_COMM_WORLD_SIZE", "1")).rank, 6);
+}
+
+TEST(Launch, LaunchersThatContradictEachOtherAreNamed) {
+  Environment both = with(with(kTorchrun, "OMPI_COMM_WORLD_SIZE", "3"), "OMPI_COMM_WORLD_RANK", "2");
+  expect_error(both, "RANK and WORLD_SIZE say rank 5 of 8, and mpirun says rank 2 of 3");
+  both = with(both, "OMPI_COMM_WORLD_SIZE", "8");
+  expect_error(both, "rank 5 of 8, and mpirun says rank 2 of 8");
+  EXPECT_EQ(launch_in(with(both, "OMPI_COMM_WORLD_RANK", "5")).by, Launch::By::store);
+}
+
 TEST(Launch, Slurm) {
   const Launch launch = launch_in(kSlurm);
   EXPECT_EQ(launch.by, Launch::By::store);
@@ -110,7 +141,8 @@ TEST(Launch, Slurm) {
   EXPECT_EQ(launch_in(with(kSlurm, "MASTER_ADDR", "head")).address, "head");
   expect_error(without(kSlurm, "SLURM_STEP_NODELIST"),
                "MASTER_ADDR: is not set, but srun has started 8 ranks");
-  EXPECT_EQ(launch_in({{"PMI_SIZE", "8"}, {"SLURM_LOCALID", "2"}}).local_rank, 2);
+  // srun sets PMI's variables too where MpiDefault is pmi2.
+  EXPECT_EQ(launch_in(with(with(kSlurm, "PMI_SIZE", "8"), "PMI_RANK", "6")).by, Launch::By::store);
 }
 
 TEST(Launch, TheFirstHostOfAList) {
