@@ -46,11 +46,14 @@ class Stored final : public Comm {
  public:
   Stored(const Launch& launch, const std::shared_ptr<Watchdog>& watchdog)
       : Comm(launch.rank, launch.ranks, watchdog),
-        store_({.rank = launch.rank, .ranks = launch.ranks, .address = launch.address, .port = launch.port},
+        store_({.rank = launch.rank,
+                .ranks = launch.ranks,
+                .address = launch.address,
+                .port = launch.port,
+                .session = launch.session},
                [watchdog](const std::string& problem) {
                  if (problem.empty()) return watchdog->lose_silently();
-                 watchdog->lose(problem,
-                                "see the output of that rank, and start again (train: with --resume)");
+                 watchdog->lose(problem, kSeeThatRank);
                }) {}
   void all_to_all(const std::vector<Outgoing>&, const std::vector<Incoming>&, const Stream&) const override {
     throw Error("ranks without MPI cannot exchange tensors of CPUs", "exchange between ranks",

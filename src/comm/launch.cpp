@@ -58,6 +58,7 @@ Launch by_torchrun(const Variables& variable) {
   launch.local_ranks = number_in(variable, "LOCAL_WORLD_SIZE", 1, launch.ranks).value_or(0);
   if (const char* address = variable("MASTER_ADDR")) launch.address = address;
   require_master(launch, "a launcher");
+  if (const char* run = variable("TORCHELASTIC_RUN_ID")) launch.session = run;
   const auto port = number_in(variable, "MASTER_PORT", 1, kMostPort);
   if (!port) throw Error("is not set", "MASTER_PORT", "set it to a free port of rank 0's host");
   // torchrun may listen at this port itself.
@@ -99,10 +100,11 @@ Launch by_slurm(const Variables& variable) {
   // Steps on one machine get ports of their own, below those that the system gives out.
   constexpr int kFirstPort = 20'000, kPorts = 10'000, kStepsPerJob = 7;
   constexpr int kMost = std::numeric_limits<int>::max();
-  const int job = number_in(variable, "SLURM_JOB_ID", 0, kMost).value_or(0) % kPorts;
-  const int step = number_in(variable, "SLURM_STEP_ID", 0, kMost).value_or(0) % kPorts;
+  const auto number = [&](const char* name) { return number_in(variable, name, 0, kMost).value_or(0); };
+  const int job = number("SLURM_JOB_ID"), step = number("SLURM_STEP_ID");
+  launch.session = fmt::format("{}.{}.{}", job, step, number("SLURM_RESTART_COUNT"));
   launch.port = number_in(variable, "MASTER_PORT", 1, kMostPort)
-                    .value_or(kFirstPort + (job * kStepsPerJob + step) % kPorts);
+                    .value_or(kFirstPort + (job % kPorts * kStepsPerJob + step % kPorts) % kPorts);
   return launch;
 }
 

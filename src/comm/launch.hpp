@@ -18,6 +18,7 @@ struct Launch {
   int local_ranks = 0;    // 0: not told
   std::string address{};  // of rank 0, for the store
   int port = 0;
+  std::string session{};  // the launcher's name of this run, for the store
 };
 
 // The value of an environment variable, or null.

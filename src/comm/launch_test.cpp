@@ -69,6 +69,8 @@ TEST(Launch, Torchrun) {
   EXPECT_EQ(launch_in(with(kTorchrun, "TORCHELASTIC_USE_AGENT_STORE", "True")).port, 29501);
   EXPECT_EQ(launch_in(with(kTorchrun, "TORCHELASTIC_USE_AGENT_STORE", "False")).port, 29500);
   EXPECT_EQ(launch_in(without(kTorchrun, "LOCAL_RANK")).local_rank, 5);
+  EXPECT_EQ(launch.session, "");
+  EXPECT_EQ(launch_in(with(kTorchrun, "TORCHELASTIC_RUN_ID", "my run")).session, "my run");
 }
 
 TEST(Launch, TorchrunsVariablesMustFit) {
@@ -134,6 +136,8 @@ TEST(Launch, Slurm) {
   EXPECT_EQ(launch.ranks, 8);
   EXPECT_EQ(launch.local_rank, 2);
   EXPECT_EQ(launch.address, "node03");
+  EXPECT_EQ(launch.session, "1234.0.0");
+  EXPECT_EQ(launch_in(with(kSlurm, "SLURM_RESTART_COUNT", "2")).session, "1234.0.2");
   EXPECT_GE(launch.port, 20000);
   EXPECT_LT(launch.port, 30000);
   EXPECT_NE(launch_in(with(kSlurm, "SLURM_STEP_ID", "1")).port, launch.port);

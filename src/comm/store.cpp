@@ -2,8 +2,7 @@
 
 #include <fmt/format.h>
 
-#include <unistd.h>
-
+#include <algorithm>
 #include <array>
 #include <asio/connect.hpp>
 #include <asio/executor_work_guard.hpp>
@@ -22,9 +21,11 @@
 #include <mutex>
 #include <optional>
 #include <sstream>
+#include <stdexcept>
 #include <thread>
 #include <utility>
 
+#include "comm/watchdog.hpp"
 #include "core/error.hpp"
 
 namespace warpwright {
@@ -37,7 +38,7 @@ using Clock = std::chrono::steady_clock;
 // A message is its kind, the length of its text, and the text.
 enum class Kind : std::uint32_t {
   hello,     // from a rank: Greeting
-  welcome,   // to all: every rank has connected
+  welcome,   // to all: every rank has connected; with the protocol's word
   refused,   // to a process that cannot be a rank: why
   text,      // from a rank: its part of all_gather()
   gathered,  // from a rank: its part of gather()
@@ -50,9 +51,9 @@ enum class Kind : std::uint32_t {
 };
 using Header = std::array<std::uint32_t, 2>;
 
-constexpr std::size_t kMostGreeting = 400, kMostText = std::size_t{1} << 20;
-constexpr const char* kProtocol = "warpwright-ranks-2";
-constexpr const char* kGoOn = "see the output of that rank, and start again (train: with --resume)";
+constexpr std::size_t kMostGreeting = 2000, kMostSession = 200, kMostText = std::size_t{1} << 20;
+constexpr const char* kProtocol = "warpwright-ranks-3";
+constexpr std::size_t kMostStrangers = 64;
 
 std::string packed(const std::vector<std::optional<std::string>>& texts) {
   std::string all;
@@ -63,14 +64,17 @@ std::string packed(const std::vector<std::optional<std::string>>& texts) {
   return all;
 }
 
-// Rank 0 is trusted, so a wrong length here is a bug and not an attack.
+// Throws std::length_error: another program may answer at rank 0's port.
 std::vector<std::string> unpacked(std::string_view all) {
   std::vector<std::string> texts;
   while (!all.empty()) {
     std::uint32_t length = 0;
+    if (all.size() < sizeof length) throw std::length_error("a text has no length");
     std::memcpy(&length, all.data(), sizeof length);
-    texts.emplace_back(all.substr(sizeof length, length));
-    all.remove_prefix(sizeof length + length);
+    all.remove_prefix(sizeof length);
+    if (length > all.size()) throw std::length_error("a text is cut off");
+    texts.emplace_back(all.substr(0, length));
+    all.remove_prefix(length);
   }
   return texts;
 }
@@ -81,10 +85,10 @@ class Connection : public std::enable_shared_from_this<Connection> {
   using OnMessage = std::function<void(Kind, std::string)>;
   using OnEnd = std::function<void(const std::string& reason)>;
 
-  explicit Connection(tcp::socket socket) : socket_(std::move(socket)) {}
+  explicit Connection(tcp::socket socket) : socket_(std::move(socket)), peer_(peer_of(socket_)) {}
 
-  // Calls on_message for each message, and on_end with the reason once no more can come. They must not own
-  // this connection.
+  // Calls on_message for each message, and on_end with the reason once no more can come, unless finish() was
+  // called. An exception of on_message is such a reason. They must not own this connection.
   void read(OnMessage on_message, OnEnd on_end) {
     on_message_ = std::move(on_message);
     on_end_ = std::move(on_end);
@@ -98,19 +102,20 @@ class Connection : public std::enable_shared_from_this<Connection> {
     message += text;
     if (unsent_.size() == 1) write();
   }
-  // Ends the connection after what has been sent.
+  // Ends the connection after what has been sent, and reads no more.
   void finish() {
     finishing_ = true;
     if (unsent_.empty()) close();
   }
 
-  std::string peer() const {
-    error_code failed;
-    const tcp::endpoint end = socket_.remote_endpoint(failed);
-    return failed ? "a closed connection" : fmt::format("{}:{}", end.address().to_string(), end.port());
-  }
+  const std::string& peer() const { return peer_; }
 
  private:
+  static std::string peer_of(const tcp::socket& socket) {
+    error_code failed;
+    const tcp::endpoint end = socket.remote_endpoint(failed);
+    return failed ? "a closed connection" : fmt::format("{}:{}", end.address().to_string(), end.port());
+  }
   void close() {
     error_code ignored;
     socket_.close(ignored);
@@ -130,11 +135,16 @@ class Connection : public std::enable_shared_from_this<Connection> {
     asio::async_read(socket_, asio::buffer(text_),
                      [this, self = shared_from_this()](error_code failed, std::size_t) {
                        if (failed) return end(has_ended(failed));
-                       on_message_(static_cast<Kind>(header_[0]), std::move(text_));
-                       if (socket_.is_open()) read_header();
+                       try {
+                         on_message_(static_cast<Kind>(header_[0]), std::move(text_));
+                       } catch (const std::exception& error) {
+                         return end(fmt::format("has sent what is no message of a rank: {}", error.what()));
+                       }
+                       if (!finishing_) read_header();
                      });
   }
   void end(const std::string& reason) {
+    if (finishing_) return;
     on_end_(reason);
     finish();
   }
@@ -152,6 +162,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   }
 
   tcp::socket socket_;
+  const std::string peer_;
   Header header_{};
   std::size_t longest_ = kMostGreeting;
   std::string text_;
@@ -164,15 +175,17 @@ class Connection : public std::enable_shared_from_this<Connection> {
 // A rank's first message: who it is.
 struct Greeting {
   int rank = -1, ranks = -1;
-  std::string host;
+  std::string host, session;
 
-  std::string text() const { return fmt::format("{} {} {} {}", kProtocol, rank, ranks, host); }
+  std::string text() const { return fmt::format("{} {} {} {} {}", kProtocol, rank, ranks, host, session); }
   static std::optional<Greeting> parsed(const std::string& text) {
     std::istringstream words(text);
     std::string protocol;
     Greeting greeting;
     words >> protocol >> greeting.rank >> greeting.ranks >> greeting.host;
     if (!words || protocol != kProtocol) return std::nullopt;
+    words.get();
+    std::getline(words, greeting.session, '\0');
     return greeting;
   }
 };
@@ -191,6 +204,8 @@ class Server {
   // Every heartbeat: tells the ranks that rank 0 is alive, and looks whether they are.
   void tick() {
     if (!welcomed_ && Clock::now() - start_ > options_.patience) return give_up_waiting();
+    refuse_the_silent();
+    accept();  // after an error, or after too many strangers
     for (Member& member : members_) {
       if (!member.connection || member.has_left) continue;
       member.connection->send(Kind::alive);
@@ -213,6 +228,12 @@ class Server {
     Clock::time_point seen;
     bool has_left = false;
   };
+  // A connection that has not greeted yet.
+  struct Stranger {
+    std::shared_ptr<Connection> connection;
+    Clock::time_point since;
+  };
+  static constexpr std::size_t kMostNamed = 8;
 
   // Ranks of this machine alone need no port that others can reach.
   static tcp::acceptor listening(asio::io_context& io, const StoreOptions& options) {
@@ -240,15 +261,28 @@ class Server {
   }
 
   void accept() {
+    if (strangers_.size() >= kMostStrangers || std::exchange(accepting_, true)) return;
     acceptor_.async_accept([this](error_code failed, tcp::socket socket) {
-      if (!acceptor_.is_open()) return;
-      if (!failed) socket.set_option(tcp::no_delay(true), failed);
-      if (!failed) greet(*std::make_shared<Connection>(std::move(socket)));
+      accepting_ = false;
+      if (failed) {
+        trouble_ = fmt::format("; a connection was not accepted: {}", failed.message());
+        return;
+      }
+      socket.set_option(tcp::no_delay(true), failed);  // reading notes the failure
+      greet(std::make_shared<Connection>(std::move(socket)));
       accept();
     });
   }
 
-  void greet(Connection& connection) {
+  void refuse_the_silent() {
+    while (!strangers_.empty() && Clock::now() - strangers_.front().since > options_.greeting) {
+      refuse(*strangers_.front().connection, "has not said which rank it is");
+    }
+  }
+
+  void greet(const std::shared_ptr<Connection>& stranger) {
+    Connection& connection = *stranger;
+    strangers_.push_back({stranger, Clock::now()});
     const auto rank = std::make_shared<int>(-1);
     connection.read(
         [this, &connection, rank](Kind kind, std::string text) {
@@ -268,8 +302,16 @@ class Server {
   // The rank of a process that has sent its first message; −1: it is refused.
   int admitted(Connection& connection, Kind kind, const std::string& text) {
     const auto greeting = Greeting::parsed(text);
-    const auto refused = [&](const std::string& why) { return refuse(connection, why), -1; };
+    const auto refused = [&](const std::string& why) {
+      refuse(connection, why);
+      trouble_ = fmt::format("; {} was refused: it {}", connection.peer(), why);
+      return -1;
+    };
     if (kind != Kind::hello || !greeting) return refused("is no rank of this version of warpwright");
+    if (greeting->session != options_.session) {
+      return refused(fmt::format("is a rank of run '{}', and rank 0 is of run '{}'", greeting->session,
+                                 options_.session));
+    }
     if (greeting->ranks != options_.ranks) {
       return refused(fmt::format("is rank {} of {}, but rank 0 counts {} ranks", greeting->rank,
                                  greeting->ranks, options_.ranks));
@@ -284,17 +326,23 @@ class Server {
     }
     connection.allow(kMostText);
     member = {greeting->rank, greeting->host, connection.shared_from_this(), Clock::now()};
+    no_longer_strange(connection);
     if (++connected_ == options_.ranks) {
       welcomed_ = true;
-      send_all(Kind::welcome);
+      send_all(Kind::welcome, kProtocol);
     }
     return greeting->rank;
   }
 
   void refuse(Connection& connection, const std::string& why) {
-    last_refused_ = fmt::format("; {} was refused: it {}", connection.peer(), why);
     connection.send(Kind::refused, why);
     connection.finish();
+    no_longer_strange(connection);
+  }
+
+  void no_longer_strange(const Connection& connection) {
+    std::erase_if(strangers_, [&](const Stranger& s) { return s.connection.get() == &connection; });
+    accept();
   }
 
   void receive(Member& member, Kind kind, std::string text) {
@@ -330,18 +378,22 @@ class Server {
   // Rank 0 says it, and the others end.
   void give_up_waiting() {
     std::string missing;
+    std::size_t count = 0;
     for (std::size_t r = 0; r < members_.size(); ++r) {
-      if (members_[r].connection) continue;
+      if (members_[r].connection || ++count > kMostNamed) continue;
       missing += fmt::format("{}{}", missing.empty() ? "" : ", ", r);
     }
+    if (count > kMostNamed) missing += fmt::format(" and {} more", count - kMostNamed);
     welcomed_ = true;  // once is enough
     for (const Member& member : members_) {
       if (!member.connection) continue;
       const bool leads = member.rank == 0;
-      member.connection->send(leads ? Kind::lost : Kind::ended,
-                              leads ? fmt::format("rank {} of {} has not connected within {} s{}", missing,
-                                                  options_.ranks, seconds(options_.patience), last_refused_)
-                                    : "");
+      member.connection->send(
+          leads ? Kind::lost : Kind::ended,
+          leads
+              ? fmt::format("rank{} {} of {} {} not connected within {} s{}", count == 1 ? "" : "s", missing,
+                            options_.ranks, count == 1 ? "has" : "have", seconds(options_.patience), trouble_)
+              : "");
     }
   }
 
@@ -362,7 +414,9 @@ class Server {
   std::size_t gathered_ = 0;
   int connected_ = 0;
   bool welcomed_ = false;
-  std::string last_refused_;
+  std::string trouble_;  // the last connection of which there is no rank: why
+  bool accepting_ = false;
+  std::vector<Stranger> strangers_;
   const Clock::time_point start_ = Clock::now();
 };
 
@@ -377,15 +431,14 @@ class Store::Network {
         place_(fmt::format("{}:{}", options.address, options.port)),
         work_(io_.get_executor()),
         timer_(io_) {
+    options_.session.resize(std::min(options_.session.size(), kMostSession));
     if (options_.rank == 0) server_.emplace(io_, options_);
     connection_ = std::make_shared<Connection>(connected());
-    connection_->allow(static_cast<std::size_t>(options_.ranks) * (kMostText + sizeof(std::uint32_t)));
     connection_->read([this](Kind kind, std::string text) { receive(kind, std::move(text)); },
                       [this](const std::string& reason) { end(reason); });
-    char host[256] = "";
-    ::gethostname(host, sizeof(host) - 1);
     seen_ = Clock::now();
-    connection_->send(Kind::hello, Greeting{options_.rank, options_.ranks, host}.text());
+    connection_->send(Kind::hello,
+                      Greeting{options_.rank, options_.ranks, host_name(), options_.session}.text());
     tick();
     // Rank 0 ends the wait; a rank that reached another program waits longer and then ends by itself.
     run_until(Clock::now() + 2 * options_.patience, [this] { return welcomed_ || refusal_; });
@@ -418,7 +471,7 @@ class Store::Network {
     texts_.reset();
     asio::post(io_, [this, kind, text = std::string(mine)] { connection_->send(kind, text); });
     changed_.wait(lock, [this] { return texts_ || problem_; });
-    if (!texts_) throw Error(*problem_, "exchange between ranks", kGoOn);
+    if (!texts_) throw Error(*problem_, "exchange between ranks", kSeeThatRank);
     return *std::exchange(texts_, std::nullopt);
   }
 
@@ -447,6 +500,11 @@ class Store::Network {
         return socket;
       }
       if (Clock::now() >= deadline) {
+        if (options_.rank == 0) {
+          throw Error(
+              fmt::format("MASTER_ADDR is no address of this host, which runs rank 0: {}", failed.message()),
+              place_, "set it to the host of rank 0");
+        }
         throw Error(fmt::format("rank {} cannot reach rank 0 there: {}", options_.rank, failed.message()),
                     place_, "check MASTER_ADDR and MASTER_PORT, and that rank 0 runs");
       }
@@ -464,13 +522,20 @@ class Store::Network {
   void receive(Kind kind, std::string text) {
     seen_ = Clock::now();
     if (kind == Kind::welcome) {
+      if (text != kProtocol) throw std::invalid_argument("it is another program");
       welcomed_ = true;
+      connection_->allow(static_cast<std::size_t>(options_.ranks) * (kMostText + sizeof(std::uint32_t)));
     } else if (kind == Kind::refused) {
       refusal_ = Error("this process was refused: it " + text, place_,
                        "start each rank once, with its own rank and the number of all");
     } else if (kind == Kind::texts) {
+      if (!welcomed_) throw std::invalid_argument("it comes too early");
+      std::vector<std::string> texts = unpacked(text);
+      if (!text.empty() && texts.size() != static_cast<std::size_t>(options_.ranks)) {
+        throw std::length_error("it has another number of texts");
+      }
       const std::lock_guard lock(mutex_);
-      texts_ = unpacked(text);
+      texts_ = std::move(texts);
       changed_.notify_all();
     } else if (kind == Kind::lost) {
       lose(text);
@@ -497,7 +562,7 @@ class Store::Network {
       return;
     }
     lost_(problem);
-    if (!welcomed_) refusal_ = Error(why, place_, kGoOn);
+    if (!welcomed_) refusal_ = Error(why, place_, kSeeThatRank);
     const std::lock_guard lock(mutex_);
     problem_ = why;
     changed_.notify_all();
@@ -520,7 +585,7 @@ class Store::Network {
   }
   static constexpr std::chrono::milliseconds kFarewell{5};
 
-  const StoreOptions options_;
+  StoreOptions options_;
   const Lost lost_;
   const std::string place_;
   asio::io_context io_;

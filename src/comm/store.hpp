@@ -17,10 +17,15 @@ struct StoreOptions {
   int rank = 0, ranks = 1;
   std::string address;  // of rank 0: a host's name or an IP address
   int port = 0;
+  std::string session{};                       // of the run: ranks of another one are refused
   std::chrono::milliseconds patience{60'000};  // until all ranks have connected
+  std::chrono::milliseconds greeting{10'000};  // until a connection says which rank it is
   std::chrono::milliseconds heartbeat{5'000};  // between signs of life
   std::chrono::milliseconds silence{15'000};   // after which a rank counts as lost
 };
+
+inline constexpr const char* kSeeThatRank =
+    "see the output of that rank, and start again (train: with --resume)";
 
 class Store {
  public:

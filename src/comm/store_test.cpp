@@ -81,6 +81,11 @@ class StoreTest : public testing::Test {
     const FileDescriptor socket = stranger();
     EXPECT_EQ(::send(socket.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL),
               static_cast<ssize_t>(bytes.size()));
+    return answer_at(socket);
+  }
+  static std::string answer_at(const FileDescriptor& socket) {
+    const timeval most{.tv_sec = 20, .tv_usec = 0};
+    ::setsockopt(socket.get(), SOL_SOCKET, SO_RCVTIMEO, &most, sizeof most);
     std::string answer(2000, '\0');
     std::size_t size = 0;
     while (size < answer.size()) {
@@ -164,6 +169,52 @@ TEST_F(StoreTest, AServerThatIsNotRank0IsLeft) {
   EXPECT_NE(outcomes[0].error.find("does not answer as rank 0"), std::string::npos) << outcomes[0].error;
 }
 
+std::string message(std::uint32_t kind, std::uint32_t length, const std::string& text) {
+  std::string bytes(8, '\0');
+  std::memcpy(bytes.data(), &kind, 4);
+  std::memcpy(bytes.data() + 4, &length, 4);
+  return bytes + text;
+}
+
+// At MASTER_PORT is a program that answers a rank with these bytes.
+TEST_F(StoreTest, WrongAnswersOfAServerEndTheRank) {
+  const std::string word = "warpwright-ranks-3", welcome = message(1, 18, word);
+  for (const auto& [answer, part] :
+       {std::pair{message(1, 0, ""), "it is another program"},
+        {message(5, 4, std::string(4, '\0')), "it comes too early"},
+        {welcome + message(5, 2, "ab"), "a text has no length"},
+        {welcome + message(5, 5,
+                           "\xff\xff\xff\x7f"
+                           "a"),
+         "a text is cut off"},
+        {welcome + message(5, 4, std::string(4, '\0')), "another number of texts"}}) {
+    const FileDescriptor server(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    const int port = free_local_port();
+    sockaddr_in place{};
+    place.sin_family = AF_INET;
+    place.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    place.sin_port = htons(static_cast<std::uint16_t>(port));
+    ASSERT_EQ(::bind(server.get(), reinterpret_cast<const sockaddr*>(&place), sizeof place), 0);
+    ASSERT_EQ(::listen(server.get(), 1), 0);
+    std::vector<Outcome> outcomes;
+    std::thread rank([&, port] { outcomes = run({options_of(1, 2, port)}, gather_once); });
+    const FileDescriptor connection(::accept(server.get(), nullptr, nullptr));
+    EXPECT_EQ(::send(connection.get(), answer.data(), answer.size(), MSG_NOSIGNAL),
+              static_cast<ssize_t>(answer.size()));
+    rank.join();
+    EXPECT_NE(outcomes[0].error.find(part), std::string::npos) << outcomes[0].error;
+  }
+}
+
+TEST_F(StoreTest, Rank0OnAnotherHostThanMasterAddrSaysSo) {
+  StoreOptions options = options_of(0, 2, port_);
+  options.address = "203.0.113.1";  // an address for documentation, which no host has
+  options.patience = 300ms;
+  const auto outcomes = run({options}, gather_once);
+  EXPECT_NE(outcomes[0].error.find("MASTER_ADDR is no address of this host"), std::string::npos)
+      << outcomes[0].error;
+}
+
 // Rank 0 says who is missing, and the others end without a word.
 TEST_F(StoreTest, AMissingRankIsNamed) {
   std::vector<StoreOptions> ranks = all(3);
@@ -195,11 +246,53 @@ TEST_F(StoreTest, RanksThatDoNotFitAreRefused) {
   }
 }
 
-std::string message(std::uint32_t kind, std::uint32_t length, const std::string& text) {
-  std::string bytes(8, '\0');
-  std::memcpy(bytes.data(), &kind, 4);
-  std::memcpy(bytes.data() + 4, &length, 4);
-  return bytes + text;
+TEST_F(StoreTest, ManyMissingRanksAreCounted) {
+  StoreOptions options = options_of(0, 20, port_);
+  options.patience = 300ms, options.heartbeat = 100ms;
+  const auto outcomes = run({options}, gather_once);
+  EXPECT_NE(outcomes[0].error.find("ranks 1, 2, 3, 4, 5, 6, 7, 8 and 11 more of 20 have not connected"),
+            std::string::npos)
+      << outcomes[0].error;
+}
+
+// Rank 0 repeats why it refused a rank when it gives up.
+TEST_F(StoreTest, ARefusedRankIsWhyAnotherIsMissing) {
+  std::vector<StoreOptions> ranks = all(2);
+  ranks[1].ranks = 3;
+  for (StoreOptions& options : ranks) options.patience = 1s, options.heartbeat = 50ms;
+  const auto outcomes = run(ranks, gather_once);
+  EXPECT_NE(outcomes[0].error.find("; 127.0.0.1:"), std::string::npos) << outcomes[0].error;
+  for (const Outcome& outcome : outcomes) {
+    EXPECT_NE(outcome.error.find("was refused: it is rank 1 of 3, but rank 0 counts 2 ranks"),
+              std::string::npos)
+        << outcome.error;
+  }
+}
+
+TEST_F(StoreTest, ARankOfAnotherRunIsRefused) {
+  std::vector<StoreOptions> ranks = all(2);
+  ranks[0].session = "first job", ranks[1].session = "second job";
+  for (StoreOptions& options : ranks) options.patience = 1s, options.heartbeat = 50ms;
+  const auto outcomes = run(ranks, gather_once);
+  EXPECT_NE(outcomes[1].error.find("is a rank of run 'second job', and rank 0 is of run 'first job'"),
+            std::string::npos)
+      << outcomes[1].error;
+  ranks[1].session = ranks[0].session = std::string(10'000, 'x');
+  for (const Outcome& outcome : run(ranks, gather_once)) EXPECT_EQ(outcome.error, "");
+}
+
+// More than rank 0 keeps at a time.
+TEST_F(StoreTest, SilentStrangersAreDropped) {
+  StoreOptions options = options_of(0, 1, port_);
+  options.greeting = 200ms, options.heartbeat = 50ms;
+  run({options}, [&](int rank, Store& store) {
+    std::vector<FileDescriptor> silent;
+    for (int i = 0; i < 100; ++i) silent.push_back(stranger());
+    for (const FileDescriptor& socket : silent) {
+      EXPECT_NE(answer_at(socket).find("has not said which rank it is"), std::string::npos);
+    }
+    return gather_once(rank, store);
+  });
 }
 
 TEST_F(StoreTest, StrangersAreRefusedAndChangeNothing) {
