@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <exception>
 #include <numeric>
+#include <utility>
 
 #include "core/error.hpp"
 
@@ -49,14 +50,12 @@ void for_each_message(std::span<Byte> bytes, const F& f) {
 
 class Mpi final : public Comm {
  public:
-  explicit Mpi(const RankOptions& options)
-      : Comm(world_rank(), world_size(),
-             std::make_shared<Watchdog>(world_rank(), options.limit, options.lost)) {}
+  explicit Mpi(std::shared_ptr<Watchdog> watchdog) : Comm(world_rank(), world_size(), std::move(watchdog)) {}
   ~Mpi() override {
     if (std::uncaught_exceptions() == 0) {
       MPI_Finalize();
     } else {
-      std::atexit([] { MPI_Abort(MPI_COMM_WORLD, EXIT_FAILURE); });
+      ::on_exit([](int code, void*) { MPI_Abort(MPI_COMM_WORLD, code); }, nullptr);
     }
   }
 
@@ -124,10 +123,15 @@ class Mpi final : public Comm {
 }  // namespace
 
 std::unique_ptr<const Comm> connect_by_mpi(const Launch& launch, const RankOptions& options) {
-  int provided = 0;
-  check(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_FUNNELED, &provided), "MPI_Init_thread");
+  constexpr std::chrono::seconds kStart(60);
+  auto watchdog = std::make_shared<Watchdog>(launch.rank, options.limit, options.lost);
+  {
+    const Watchdog::Operation start(watchdog.get(), "start of MPI", kStart);
+    int provided = 0;
+    check(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_FUNNELED, &provided), "MPI_Init_thread");
+  }
   check(MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
-  auto comm = std::make_unique<const Mpi>(options);
+  auto comm = std::make_unique<const Mpi>(std::move(watchdog));
   if (comm->size() != launch.ranks) {
     throw Error(fmt::format("{} ranks were started, but MPI connects {}", launch.ranks, comm->size()),
                 "launcher", "start them with the mpirun of the MPI that this build uses");

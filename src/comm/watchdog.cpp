@@ -49,10 +49,15 @@ void Watchdog::set_probe(std::function<std::string()> probe) {
   probe_ = std::move(probe);
 }
 
-Watchdog::Operation::Operation(Watchdog* watchdog, const char* name) : watchdog_(watchdog) {
+Watchdog::Operation::Operation(Watchdog* watchdog, const char* name)
+    : Operation(watchdog, name, watchdog ? watchdog->limit_ : std::chrono::seconds()) {}
+
+Watchdog::Operation::Operation(Watchdog* watchdog, const char* name, std::chrono::seconds limit)
+    : watchdog_(watchdog) {
   if (!watchdog_) return;
   const std::lock_guard lock(watchdog_->mutex_);
   outer_ = std::exchange(watchdog_->operation_, name);
+  outer_limit_ = std::exchange(watchdog_->operation_limit_, limit);
   begun_ = watchdog_->since_ = Clock::now();
 }
 
@@ -60,6 +65,7 @@ Watchdog::Operation::~Operation() {
   if (!watchdog_) return;
   const std::lock_guard lock(watchdog_->mutex_);
   watchdog_->operation_ = outer_;
+  watchdog_->operation_limit_ = outer_limit_;
   watchdog_->since_ = Clock::now();
   if (!outer_) watchdog_->in_operations_ += watchdog_->since_ - begun_;
 }
@@ -92,13 +98,17 @@ void Watchdog::watch() {
   std::unique_lock lock(mutex_);
   while (!ended_.wait_for(lock, kInterval, [this] { return ending_; })) {
     std::string problem = probe_ ? probe_() : "";
-    if (problem.empty() && operation_ && limit_.count() > 0 && Clock::now() - since_ > limit_) {
-      problem = fmt::format("another rank keeps this one waiting for more than {} s", limit_.count());
+    if (problem.empty() && operation_ && operation_limit_.count() > 0 &&
+        Clock::now() - since_ > operation_limit_) {
+      problem =
+          fmt::format("another rank keeps this one waiting for more than {} s", operation_limit_.count());
     }
     if (problem.empty()) continue;
+    const bool is_usual = operation_limit_ == limit_;
     lock.unlock();
-    lose(problem,
-         "see which rank is slow or stuck; go on with --resume, and --collective-timeout for longer");
+    lose(problem, is_usual ? "see which rank is slow or stuck; go on with --resume, and "
+                             "--collective-timeout for longer"
+                           : "see which rank has not started, and start all again");
     return;
   }
 }

@@ -40,7 +40,9 @@ class Watchdog {
   // While it lives, this thread waits for other ranks.
   class Operation {
    public:
+    // As long as the watchdog's limit, or as this one.
     Operation(Watchdog* watchdog, const char* name);
+    Operation(Watchdog* watchdog, const char* name, std::chrono::seconds limit);
     Operation(const Operation&) = delete;
     Operation& operator=(const Operation&) = delete;
     ~Operation();
@@ -48,6 +50,7 @@ class Watchdog {
    private:
     Watchdog* watchdog_;
     const char* outer_ = nullptr;
+    std::chrono::seconds outer_limit_{};
     std::chrono::steady_clock::time_point begun_;
   };
   // Seconds that operations have taken so far, without those within others.
@@ -67,6 +70,7 @@ class Watchdog {
   bool ending_ = false, has_lost_ = false;
   std::int64_t step_ = 0;
   const char* operation_ = nullptr;
+  std::chrono::seconds operation_limit_{};
   std::chrono::steady_clock::time_point since_;
   std::chrono::steady_clock::duration in_operations_{};
   std::function<std::string()> probe_;

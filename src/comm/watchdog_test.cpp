@@ -64,6 +64,18 @@ TEST(Watchdog, WithoutALimitItWaits) {
   EXPECT_EQ(loss.line.wait_for(1500ms), std::future_status::timeout);
 }
 
+TEST(Watchdog, AnOperationMayHaveALimitOfItsOwn) {
+  Loss loss;
+  Watchdog watchdog(2, 0s, loss.lost());
+  const Watchdog::Operation outer(&watchdog, "outer", 600s);
+  { const Watchdog::Operation short_one(&watchdog, "short", 1s); }
+  EXPECT_EQ(loss.line.wait_for(2s), std::future_status::timeout);
+  const Watchdog::Operation start(&watchdog, "start of MPI", 1s);
+  ASSERT_EQ(loss.line.wait_for(20s), std::future_status::ready);
+  expect_parts(loss.line.get(),
+               {"start of MPI: another rank keeps", "more than 1 s", "which rank has not started"});
+}
+
 TEST(Watchdog, AProbeReportsALossOnce) {
   Loss loss;
   Watchdog watchdog(1, 0s, loss.lost());
