@@ -230,10 +230,10 @@ void embed(const EmbedFlags& flags, const Comm& comm) {
 void run(EmbedFlags& flags, const CLI::App& command) {
   writes_npy(flags);  // refuses what cannot be written before other ranks wait for this one
   check_out(flags);
-  run_on_ranks(flags.ranks, [&](const Launch& launch, const Comm& comm) {
-    choose_device(flags.ranks, flags.encoder.device, command, launch);
-    embed(flags, comm);
-  });
+  run_on_ranks(
+      flags.ranks,
+      [&](const Launch& launch) { choose_device(flags.ranks, flags.encoder.device, command, launch); },
+      [&](const Comm& comm) { embed(flags, comm); });
 }
 
 }  // namespace

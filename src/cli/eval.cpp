@@ -189,10 +189,9 @@ void run(EvalFlags& f, const CLI::App& command) {
   if (f.data.empty() == f.choices.empty()) {
     throw UsageError("give one of the two", "--data, --choices", "give shards, or a JSONL of questions");
   }
-  run_on_ranks(f.ranks, [&](const Launch& launch, const Comm& comm) {
-    choose_device(f.ranks, f.device, command, launch);
-    evaluate(f, comm);
-  });
+  run_on_ranks(
+      f.ranks, [&](const Launch& launch) { choose_device(f.ranks, f.device, command, launch); },
+      [&](const Comm& comm) { evaluate(f, comm); });
 }
 
 }  // namespace

@@ -22,11 +22,12 @@
 namespace {
 
 constexpr int kFailed = 1, kWrongUsage = 2;
+bool runs_alone = false;  // the command does not run over ranks
 
 // A very long message keeps its beginning and end.
 int fail(int code, std::string_view message) {
   constexpr std::size_t kLongest = 2000;
-  warpwright::cli::let_rank_0_report(warpwright::cli::launched_rank());
+  if (!runs_alone) warpwright::cli::let_rank_0_report(warpwright::cli::launched_rank());
   std::string line = warpwright::cli::plain_line(message);
   if (line.size() > kLongest) {
     const std::string ends = line.substr(0, kLongest / 2) + " … " + line.substr(line.size() - kLongest / 2);
@@ -39,6 +40,10 @@ int fail(int code, std::string_view message) {
 int run(const std::vector<std::string>& words) {
   using namespace warpwright::cli;
   const auto program = make_program();
+  for (const CLI::App* command : shown_commands(*program)) {
+    if (words.empty() || command->get_name() != words[0]) continue;
+    runs_alone = !command->get_option_no_throw("--collective-timeout");
+  }
   Arguments arguments = read_arguments(*program, words);
   if (arguments.asked == Asked::help) {
     fmt::print("{}", help_of(*arguments.command));

@@ -53,8 +53,8 @@ void OnRanksFlags::add_to(CLI::App& command) {
       ->check(at_least(0));
 }
 
-void run_on_ranks(const OnRanksFlags& flags,
-                  const std::function<void(const Launch& launch, const Comm& texts)>& work) {
+void run_on_ranks(const OnRanksFlags& flags, const std::function<void(const Launch& launch)>& prepare,
+                  const std::function<void(const Comm& texts)>& work) {
   const Launch launch = read_launch();
   if (!flags.gpus.empty()) {
     const int gpus = count_gpus(flags.gpus);
@@ -67,10 +67,11 @@ void run_on_ranks(const OnRanksFlags& flags,
       return;
     }
   }
+  prepare(launch);
   const std::unique_ptr<const Comm> comm =
       connect_ranks(launch, {std::chrono::seconds(flags.collective_timeout), end_lost_rank});
   try {
-    work(launch, *comm);
+    work(*comm);
   } catch (const UsageError& error) {
     throw error_of_rank(*comm, error);
   } catch (const Error& error) {

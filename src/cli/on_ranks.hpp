@@ -23,9 +23,10 @@ struct OnRanksFlags {
 };
 
 // Runs the work in this process, or in one for each GPU of --gpus. Texts travel between the ranks by the
-// Comm. An error of one rank ends all, with one line.
-void run_on_ranks(const OnRanksFlags& flags,
-                  const std::function<void(const Launch& launch, const Comm& texts)>& work);
+// Comm. An error of one rank ends all, with one line. `prepare` comes before the ranks connect: its errors do
+// not wait for other ranks.
+void run_on_ranks(const OnRanksFlags& flags, const std::function<void(const Launch& launch)>& prepare,
+                  const std::function<void(const Comm& texts)>& work);
 
 // `device` names this rank's GPU from here on.
 void choose_device(const OnRanksFlags& flags, DeviceFlags& device, const CLI::App& command,

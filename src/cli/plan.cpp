@@ -278,11 +278,10 @@ KernelTimes slowest(const Comm& comm, KernelTimes mine) {
   return mine;
 }
 
-void plan(PlanFlags& flags, const CLI::App& command, const Launch& launch, const Comm& texts) {
+void plan(PlanFlags& flags, const Comm& texts) {
   Plan p;
   p.options = planned_options(flags);
-  DeviceFlags& device = flags.run.device;
-  choose_device(flags.run.ranks, device, command, launch);
+  const DeviceFlags& device = flags.run.device;
   Context context(device.context_options(flags.run.step.dtype), device.place());
   const bool several = texts.size() > 1, on_gpu = context.device().device.kind == DeviceKind::cuda;
   const std::unique_ptr<const Comm> gpus =
@@ -336,7 +335,9 @@ void add_plan(CLI::App& app) {
   command->add_flag("--json", f->json, "Print JSON");
   f->run.device.add_to(*command);
   command->callback([f, command] {
-    run_on_ranks({}, [&](const Launch& launch, const Comm& texts) { plan(*f, *command, launch, texts); });
+    run_on_ranks(
+        {}, [&](const Launch& launch) { choose_device(f->run.ranks, f->run.device, *command, launch); },
+        [&](const Comm& texts) { plan(*f, texts); });
   });
 }
 

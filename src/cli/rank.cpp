@@ -130,10 +130,10 @@ void rank(const RankFlags& flags, const Comm& comm) {
 }
 
 void run(RankFlags& flags, const CLI::App& command) {
-  run_on_ranks(flags.ranks, [&](const Launch& launch, const Comm& comm) {
-    choose_device(flags.ranks, flags.encoder.device, command, launch);
-    rank(flags, comm);
-  });
+  run_on_ranks(
+      flags.ranks,
+      [&](const Launch& launch) { choose_device(flags.ranks, flags.encoder.device, command, launch); },
+      [&](const Comm& comm) { rank(flags, comm); });
 }
 
 }  // namespace

@@ -146,11 +146,8 @@ bool is_done(const TrainFlags& flags, const TrainOptions& options, const std::op
 }
 
 // Returns false if a signal stopped the run. `texts` carries texts between the ranks.
-bool train(TrainFlags& flags, CLI::App& command, const Launch& launch, const Comm& texts) {
+bool train(TrainFlags& flags, const std::optional<SavedRun>& saved, const Comm& texts) {
   const bool leads = texts.rank() == 0;
-  const auto saved = resumed_run(flags, command);
-  if (!saved) check_data(flags);
-  choose_device(flags.ranks, flags.device, command, launch);
   const TrainOptions options = flags.finished_options();
   if (is_done(flags, options, saved, texts)) return true;
   require_shards(options.data);
@@ -187,9 +184,13 @@ bool train(TrainFlags& flags, CLI::App& command, const Launch& launch, const Com
 
 void run(TrainFlags& flags, CLI::App& command) {
   bool finished = true;
-  run_on_ranks(flags.ranks, [&](const Launch& launch, const Comm& texts) {
-    finished = train(flags, command, launch, texts);
-  });
+  std::optional<SavedRun> saved;
+  const auto prepare = [&](const Launch& launch) {
+    saved = resumed_run(flags, command);
+    if (!saved) check_data(flags);
+    choose_device(flags.ranks, flags.device, command, launch);
+  };
+  run_on_ranks(flags.ranks, prepare, [&](const Comm& texts) { finished = train(flags, saved, texts); });
   if (!finished) throw StoppedBySignal{stop_request.signal};
 }
 
