@@ -436,7 +436,7 @@ class Store::Network {
     connection_ = std::make_shared<Connection>(connected());
     connection_->read([this](Kind kind, std::string text) { receive(kind, std::move(text)); },
                       [this](const std::string& reason) { end(reason); });
-    seen_ = Clock::now();
+    seen_ = Clock::now() + options_.patience;  // rank 0 may accept that late
     connection_->send(Kind::hello,
                       Greeting{options_.rank, options_.ranks, host_name(), options_.session}.text());
     tick();
