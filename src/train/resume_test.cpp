@@ -259,7 +259,7 @@ TEST_F(ResumeTest, WithoutMemoryForACopyTrainingWaits) {
   }
 }
 
-// What ends the writer ends the run, with the checkpoint before it in place.
+// An error of the writer ends the run, with the checkpoint before it in place.
 TEST_F(ResumeTest, AnErrorOfTheWriterEndsTheRun) {
   TrainOptions o = options("run");
   o.checkpoint_every = 4;

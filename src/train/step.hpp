@@ -90,7 +90,7 @@ class TrainingStep {
   void give_parameters() const;
   // For sessions that end before this does. Not with Sharding::parameters.
   DecoderWeights weights() const;
-  // What this rank writes into a checkpoint. Parameters that are whole on no rank are gathered into memory of
+  // This rank's part of a checkpoint. Parameters that are whole on no rank are gathered into memory of
   // `heap`. Every rank makes this call, and not within a step.
   StatePart state_part(Allocator& heap) const;
   std::size_t state_part_bytes() const;
