@@ -136,5 +136,15 @@ TEST_F(RanksEncode, AnErrorOfAllIsOneLine) {
   EXPECT_EQ(own_lines(r.err).size(), 1u) << r.err;
 }
 
+TEST_F(RanksEncode, AnInputThatIsNotThereIsNamedAsOnOneProcess) {
+  Words words = encoding("embed", "bert", {});
+  words[4] = (folder / "nowhere").string();
+  const ProcessResult r = run_on_ranks(2, words, folder);
+  EXPECT_NE(r.code, 0);
+  const Words lines = own_lines(r.err);
+  ASSERT_EQ(lines.size(), 1u) << r.err;
+  EXPECT_NE(lines[0].find("nowhere: cannot open: No such file"), std::string::npos) << lines[0];
+}
+
 }  // namespace
 }  // namespace warpwright

@@ -110,6 +110,10 @@ void require_same_input(const Comm& texts, const std::filesystem::path& input, c
     throw UsageError(fmt::format("is standard input, which only one of {} ranks has", texts.size()), option,
                      "name a file that all ranks can read");
   }
+  if (!std::filesystem::exists(input)) {
+    throw Error("cannot open: No such file or directory", input.string(),
+                "check the path and its permissions");
+  }
   if (!std::filesystem::is_regular_file(input)) {
     throw Error("is no regular file, and several ranks must read it", input.string(),
                 "write it to a file first, or start one process");

@@ -30,7 +30,7 @@
 namespace warpwright::cli {
 namespace {
 
-constexpr int kMostRanks = 1 << 20;
+constexpr int kMostRanks = 1 << 14;
 constexpr double kBytesPerGigabit = 1e9 / 8;
 
 struct PlanFlags {
