@@ -13,6 +13,7 @@
 #include "cli/gpu_ranks.hpp"
 #include "cli/rank_order.hpp"
 #include "cli/standard_streams.hpp"
+#include "comm/host.hpp"
 #include "core/error.hpp"
 #include "runtime/file.hpp"
 #include "runtime/partial.hpp"
@@ -110,16 +111,12 @@ void require_same_input(const Comm& texts, const std::filesystem::path& input, c
     throw UsageError(fmt::format("is standard input, which only one of {} ranks has", texts.size()), option,
                      "name a file that all ranks can read");
   }
-  if (!std::filesystem::exists(input)) {
-    throw Error("cannot open: No such file or directory", input.string(),
-                "check the path and its permissions");
-  }
-  if (!std::filesystem::is_regular_file(input)) {
+  if (path_exists(input) && !std::filesystem::is_regular_file(input)) {
     throw Error("is no regular file, and several ranks must read it", input.string(),
                 "write it to a file first, or start one process");
   }
   const std::string mine = fmt::format("{} {} {}", checksum_of(std::filesystem::path("/proc/self/exe")),
-                                       context.device().name, std::filesystem::file_size(input));
+                                       context.device().name, FileReader(input).size());
   const std::vector<std::string> all = texts.all_gather(mine);
   for (std::size_t r = 1; r < all.size(); ++r) {
     if (all[r] == all.front()) continue;

@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "comm/host.hpp"
 #include "runtime/memory.hpp"
-#include "train/rank_memory.hpp"
 #include "train/shards.hpp"
 
 namespace warpwright::cli {

@@ -15,7 +15,7 @@
 
 namespace warpwright::cli {
 
-// What --help says.
+// Texts for --help.
 struct SizeDefaults {
   std::string vocab, total_batch;
 };

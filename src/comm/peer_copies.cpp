@@ -8,9 +8,9 @@
 #include <cstring>
 #include <string_view>
 
+#include "comm/host.hpp"
 #include "core/error.hpp"
 #include "runtime/cuda/check.hpp"
-#include "runtime/file.hpp"
 
 namespace warpwright {
 namespace {
@@ -180,7 +180,7 @@ std::unique_ptr<PeerCopies> PeerCopies::connect(const Comm& texts, Device device
 
 bool PeerCopies::map_flags() {
   // A handle means nothing on another machine, or means something else.
-  const std::string machine = read_file("/proc/sys/kernel/random/boot_id", 64);
+  const std::string machine = machine_id();
   const std::vector<std::string> machines = texts_.all_gather(machine);
   const std::vector<std::string> handles = texts_.all_gather(handle_of(flags_.data()));
   for (int r = 0; r < texts_.size(); ++r) {

@@ -25,7 +25,7 @@
 #include <thread>
 #include <utility>
 
-#include "comm/watchdog.hpp"
+#include "comm/host.hpp"
 #include "core/error.hpp"
 
 namespace warpwright {

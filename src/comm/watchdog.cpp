@@ -2,10 +2,9 @@
 
 #include <fmt/format.h>
 
-#include <unistd.h>
-
 #include <utility>
 
+#include "comm/host.hpp"
 #include "core/error.hpp"
 
 namespace warpwright {
@@ -16,16 +15,6 @@ using Clock = std::chrono::steady_clock;
 constexpr std::chrono::milliseconds kInterval(500);
 
 }  // namespace
-
-std::string host_name() {
-  char host[256] = "";
-  ::gethostname(host, sizeof(host) - 1);
-  return host;
-}
-
-std::string rank_on_host(int rank) {
-  return fmt::format("rank {} on {}", rank, host_name());
-}
 
 Watchdog::Watchdog(int rank, std::chrono::seconds limit, Lost lost)
     : rank_(rank), limit_(limit), lost_(std::move(lost)), thread_([this] { watch(); }) {}

@@ -77,8 +77,4 @@ class Watchdog {
   std::thread thread_;
 };
 
-std::string host_name();
-// "rank 1 on HOST", for messages.
-std::string rank_on_host(int rank);
-
 }  // namespace warpwright

@@ -1,4 +1,4 @@
-// A second stream of a device, for work that runs beside the first.
+// A second stream of a device, for work that overlaps with that of the first.
 #pragma once
 
 #include "runtime/context.hpp"
@@ -17,7 +17,7 @@ class Milestone {
 
   // The point is after everything that the stream was given so far.
   void set(const Stream& stream);
-  // What the stream is given from now on comes after the point. Without set() it comes at once.
+  // The stream's later work waits for the point. Without set() it does not wait.
   void hold(const Stream& stream) const;
 
  private:

@@ -7,10 +7,9 @@
 #include <limits>
 #include <numeric>
 
-#include "comm/watchdog.hpp"
+#include "comm/host.hpp"
 #include "infer/generate.hpp"
 #include "runtime/device.hpp"
-#include "runtime/file.hpp"
 
 namespace warpwright {
 namespace {
@@ -55,12 +54,6 @@ class Parts {
 };
 
 }  // namespace
-
-// Containers of one machine have names of their own and share its memory.
-std::string machine_id() {
-  constexpr const char* kBoot = "/proc/sys/kernel/random/boot_id";
-  return path_exists(kBoot) ? read_file(kBoot, 4096) : host_name();
-}
 
 std::size_t RankMemory::total() const {
   return std::accumulate(tensors.begin(), tensors.end(), workspace + samples + nccl);

@@ -27,9 +27,6 @@ struct RankMemory {
 // how much depends on links and ranks.
 inline constexpr std::size_t kNcclBytes = std::size_t{512} << 20;
 
-// The machine of this process, under a name that no other one has.
-std::string machine_id();
-
 // step, samples: the plans of a rank among this many.
 RankMemory rank_memory(const MemoryPlan& step, const MemoryPlan& samples, Device device, int ranks);
 // Plans the rank of `comm`, which takes no memory and exchanges nothing. The ranks divide the slices.

@@ -35,7 +35,7 @@ class RankSum {
   // True if units are exchanged in the rank's slice of this round.
   bool exchanges(std::size_t round) const { return each_slice_ || round + 1 == rounds(); }
 
-  // By piece of this rank's shard.
+  // The inner lists have one tensor for each piece of this rank's shard.
   struct Memory {
     std::vector<std::vector<Tensor>> received;  // nodes of other ranks
     std::vector<std::vector<Tensor>> levels;    // partial sums that outlive an exchange

@@ -1,4 +1,4 @@
-// What ranks exchange in a step: gradients, sums of squares and parameters. Gradients and parameters travel
+// Exchanges a step's gradients, sums of squares and parameters between ranks. Gradients and parameters travel
 // unit by unit, on a stream of their own, while the Context's stream goes on. On a CPU an exchange is over
 // when the call returns.
 #pragma once
@@ -62,7 +62,7 @@ class StepExchange {
     std::vector<SquaresRun> squares;  // of the sum
   };
 
-  // What the side stream is given from now on comes after what the Context's stream was given so far.
+  // The side stream's later work waits for all work that the Context's stream has so far.
   void follow();
   void finish_gradients(const Unit& unit);
 

@@ -9,6 +9,7 @@
 #include <thread>
 #include <utility>
 
+#include "comm/host.hpp"
 #include "core/error.hpp"
 #include "model/decoder_files.hpp"
 #include "text/fingerprint.hpp"

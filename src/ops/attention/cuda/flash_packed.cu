@@ -80,7 +80,7 @@ double packed_cost(const AttentionForwardProblem& p, const DeviceInfo& device) {
   return 10 * rounds * blocks > 13 * tiles ? -2 : 1;
 }
 
-// What the blocks of the kernel take. Runs and tiles give different bits for texts that a run leaves to
+// The units of work that blocks take. Runs and tiles give different bits for texts that a run leaves to
 // single warps. Few and many tiles give different bits for texts whose keys belong to more than one group.
 enum class Pieces { runs, few_tiles, tiles };
 

@@ -122,7 +122,7 @@ std::size_t forward_workspace(const AttentionForwardProblem& p, const DeviceInfo
   return sm90::kCounterBytes + sizeof(std::uint32_t) * static_cast<std::size_t>(words.at(p.sequences, 0, 0));
 }
 
-// The words of the mask, in the scratch behind the counters.
+// Packs the mask into words. They follow the counters in the scratch memory.
 sm90::MaskWords packed_mask(const Context& context, const AttentionForward& a) {
   if (!a.visible) return {};
   const sm90::MaskWords words{

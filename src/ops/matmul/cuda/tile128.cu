@@ -210,7 +210,7 @@ struct Functions {
       if (p.batch_invariant && schedule == Schedule::stream_k) return kNotInvariant;
     }
     if (schedule == Schedule::stream_k && is_empty(p)) return kEmpty;
-    if (workers(p, device).count == 0) return "has no place for so many tiles";
+    if (workers(p, device).count == 0) return "too many tiles for one launch";
     return {};
   }
   static std::size_t workspace(const Problem& p, const DeviceInfo& device) {

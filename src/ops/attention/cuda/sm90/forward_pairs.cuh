@@ -74,7 +74,7 @@ struct MaskWords {
   __host__ __device__ std::int64_t at(std::int64_t sequence, int query_tile, int key_tile) const {
     return ((sequence * query_tiles + query_tile) * key_tiles + key_tile) * kGroupThreads;
   }
-  // Of the tile that begins with this query and key. Beyond the mask all is seen.
+  // The thread's word for the tile that begins with this query and key. Queries see all keys beyond the mask.
   __device__ std::uint32_t of(int sequence, int query, int key, int thread) const {
     const bool has = data && key >= 0 && query / kBox < query_tiles && key / kBox < key_tiles;
     return has ? data[at(sequence, query / kBox, key / kBox) + thread] : ~0u;

@@ -75,8 +75,8 @@ struct Slab {
   }
 
   // One thread's copies of the slabs of a tile, one slab after the other. Its addresses only advance, because
-  // their arithmetic would keep the tensor cores waiting. What is outside the matrix is zeros. aligned: the
-  // rows of the matrix begin at multiples of 16 bytes. Otherwise elements are loaded one by one, and are
+  // their arithmetic would keep the tensor cores waiting. Elements outside the matrix become zeros. aligned:
+  // the rows of the matrix begin at multiples of 16 bytes. Otherwise elements are loaded one by one, and are
   // there when start() returns.
   template <int kThreads, bool aligned>
   class Copies {
