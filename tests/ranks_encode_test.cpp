@@ -4,10 +4,10 @@
 
 #include <fstream>
 
-#include "data/shard.hpp"
 #include "runtime/file.hpp"
 #include "runtime/test_folder.hpp"
 #include "tests/on_ranks.hpp"
+#include "tests/small_data.hpp"
 #include "tests/tiny_bert.hpp"
 
 namespace warpwright {
@@ -43,14 +43,7 @@ class RanksEncode : public TestFolder {
 
   // A small model and shards for it.
   void train() const {
-    fs::create_directories(folder / "data");
-    for (const auto& [split, tokens] : {std::pair{"train", 3000}, std::pair{"val", 700}}) {
-      std::vector<std::int32_t> ids(static_cast<std::size_t>(tokens));
-      for (std::size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<std::int32_t>(i * i % 61);
-      ShardWriter writer(folder / "data", split, 64, 10'000'000);
-      writer.append(ids);
-      writer.finish();
-    }
+    make_shards(folder / "data", 3000, 700);
     const ProcessResult r =
         run_process({"train", "--data", path("data"), "--out", path("run"), "--vocab", "64", "--layers", "1",
                      "--heads", "1", "--channels", "16", "--context", "16", "--steps", "2"},

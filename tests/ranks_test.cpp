@@ -14,12 +14,12 @@
 #include <thread>
 
 #include "comm/store.hpp"
-#include "data/shard.hpp"
 #include "model/safetensors.hpp"
 #include "runtime/device.hpp"
 #include "runtime/file.hpp"
 #include "runtime/test_folder.hpp"
 #include "tests/on_ranks.hpp"
+#include "tests/small_data.hpp"
 
 namespace warpwright {
 namespace {
@@ -29,16 +29,7 @@ namespace fs = std::filesystem;
 // Data for a small run, and its results.
 class SmallRun : public TestFolder {
  protected:
-  void SetUp() override {
-    fs::create_directories(folder / "data");
-    for (const auto& [split, tokens] : {std::pair{"train", 9000}, std::pair{"val", 500}}) {
-      std::vector<std::int32_t> ids(static_cast<std::size_t>(tokens));
-      for (std::size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<std::int32_t>(i * i % 61);
-      ShardWriter writer(folder / "data", split, 64, 10'000'000);
-      writer.append(ids);
-      writer.finish();
-    }
-  }
+  void SetUp() override { make_shards(folder / "data", 9000, 500); }
 
   // A shard holds multiples of 128 rows of these matrices, so that ranks also share one of them. 12 slices.
   Words training(const std::string& run, const Words& more = {}) const {

@@ -9,11 +9,11 @@
 #include <span>
 #include <thread>
 
-#include "data/shard.hpp"
 #include "runtime/file.hpp"
 #include "runtime/test_folder.hpp"
 #include "runtime/tuned.hpp"
 #include "tests/process.hpp"
+#include "tests/small_data.hpp"
 
 namespace warpwright {
 namespace {
@@ -39,18 +39,6 @@ class ResumeCliTest : public TestFolder {
     EXPECT_EQ(std::count(r.err.begin(), r.err.end(), '\n'), 1) << r.err;
     for (const std::string& word : words)
       EXPECT_NE(r.err.find(word), std::string::npos) << word << " in " << r.err;
-  }
-
-  // Makes shards of 64 tokens without data.json or a tokenizer, as llm.c does.
-  void make_shards(std::int64_t train, std::int64_t val) const {
-    fs::create_directories(folder / "data");
-    for (const auto& [split, tokens] : {std::pair{"train", train}, std::pair{"val", val}}) {
-      std::vector<std::int32_t> ids(static_cast<std::size_t>(tokens));
-      for (std::size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<std::int32_t>(i * i % 61);
-      ShardWriter writer(folder / "data", split, 64, 10'000'000);
-      writer.append(ids);
-      writer.finish();
-    }
   }
 
   // Makes a text, its tokenizers "tok" and "tok2", and the data folders "text" and "text2" with their ids.
@@ -120,7 +108,7 @@ class ResumeCliTest : public TestFolder {
 };
 
 TEST_F(ResumeCliTest, ResumeAndOutAreEnough) {
-  make_shards(5000, 500);
+  make_shards(folder / "data", 5000, 500);
   const Words options = {"--steps",        "4000", "--warmup",           "7",
                          "--total-batch",  "64",   "--val-every",        "500",
                          "--val-batches",  "3",    "--sample-every",     "1000",
@@ -138,7 +126,7 @@ TEST_F(ResumeCliTest, ResumeAndOutAreEnough) {
 }
 
 TEST_F(ResumeCliTest, ASignalThatTheCallerIgnoresIsIgnored) {
-  make_shards(5000, 500);
+  make_shards(folder / "data", 5000, 500);
   const auto ignore = [] { std::signal(SIGINT, SIG_IGN); };
   const pid_t child = start_process(train("run", {"--steps", "400"}), folder / "out", folder / "err", ignore);
   while (!fs::exists(folder / "run/metrics.jsonl") || fs::file_size(folder / "run/metrics.jsonl") == 0) {
@@ -151,7 +139,7 @@ TEST_F(ResumeCliTest, ASignalThatTheCallerIgnoresIsIgnored) {
 }
 
 TEST_F(ResumeCliTest, OptionsOnTheCommandLineCountAndAreTold) {
-  make_shards(5000, 500);
+  make_shards(folder / "data", 5000, 500);
   succeeds(train("run", {"--steps", "4", "--dtype", "bf16", "--schedule", "constant"}));
   const std::string out =
       succeeds(resume("run", {"--steps", "6", "--lr", "0.5", "--batch", "1", "--keep", "5"}));
@@ -172,7 +160,7 @@ TEST_F(ResumeCliTest, OptionsOnTheCommandLineCountAndAreTold) {
 }
 
 TEST_F(ResumeCliTest, WithoutACheckpointItSaysSo) {
-  make_shards(5000, 500);
+  make_shards(folder / "data", 5000, 500);
   fails(1, resume("none"), {"none: ", "holds no checkpoint", "--out", "--data"});
   EXPECT_FALSE(fs::exists(folder / "none"));
   const std::string out = succeeds(train("run", {"--steps", "2", "--resume"}));
@@ -180,7 +168,7 @@ TEST_F(ResumeCliTest, WithoutACheckpointItSaysSo) {
 }
 
 TEST_F(ResumeCliTest, MetricsOfOthersAreLeftAlone) {
-  make_shards(5000, 500);
+  make_shards(folder / "data", 5000, 500);
   fs::create_directories(folder / "run");
   put("run/metrics.jsonl", "my results\n");
   fails(1, train("run", {"--steps", "2"}), {"run: ", "holds a run already"});
@@ -189,13 +177,13 @@ TEST_F(ResumeCliTest, MetricsOfOthersAreLeftAlone) {
 }
 
 TEST_F(ResumeCliTest, APathThatACheckpointCannotRecordIsRefusedAtTheStart) {
-  make_shards(5000, 500);
+  make_shards(folder / "data", 5000, 500);
   fs::rename(folder / "data", folder / "da\xffta");
   fails(2, train("run", {"--steps", "2", "--vocab", "64"}, "da\xffta"), {"--data", "UTF-8"});
 }
 
 TEST_F(ResumeCliTest, ARunWithoutAModelNamesItsNewestCheckpoint) {
-  make_shards(5000, 500);
+  make_shards(folder / "data", 5000, 500);
   succeeds(train("run", {"--steps", "4", "--checkpoint-every", "2"}));
   fs::remove_all(folder / "run/model");
   fails(1, {"eval", "--model", path("run"), "--data", path("data")},
@@ -203,7 +191,7 @@ TEST_F(ResumeCliTest, ARunWithoutAModelNamesItsNewestCheckpoint) {
 }
 
 TEST_F(ResumeCliTest, AFinishedRunChangesNothing) {
-  make_shards(5000, 500);
+  make_shards(folder / "data", 5000, 500);
   succeeds(train("run", {"--steps", "4"}));
   EXPECT_TRUE(fs::exists(folder / "run/checkpoints/step_00000004/trainer.json"));
   const auto before = state("run");
@@ -216,7 +204,7 @@ TEST_F(ResumeCliTest, AFinishedRunChangesNothing) {
 
 // The device is a CPU, which cannot use a table measured on a GPU.
 TEST_F(ResumeCliTest, ATunedTableThatDoesNotFitIsTold) {
-  make_shards(5000, 500);
+  make_shards(folder / "data", 5000, 500);
   succeeds(train("run", {"--steps", "1"}));
   TunedTable table({"NVIDIA H200", "580.159.04", "130002", "0.1.0"});
   table.set("matmul.dx", "M=32 N=96 K=32 bf16", "cuda.mma_block");
@@ -262,7 +250,7 @@ TEST_F(ResumeCliTest, ATokenizerThatTheRunDidNotKnowIsTold) {
 }
 
 TEST_F(ResumeCliTest, CheckpointsThatCannotBeListedAreNotStepZero) {
-  make_shards(5000, 500);
+  make_shards(folder / "data", 5000, 500);
   const Words arguments = train("run", {"--steps", "4", "--resume"});
   succeeds(arguments);
   const std::string metrics = read_file(folder / "run/metrics.jsonl", 1 << 20);
@@ -278,7 +266,7 @@ TEST_F(ResumeCliTest, CheckpointsThatCannotBeListedAreNotStepZero) {
 
 // Each of these would run for minutes without a signal. The bound allows for a busy machine.
 TEST_F(ResumeCliTest, SignalsTakeEffectInTheMiddleOfAnything) {
-  make_shards(4'000'000, 4'000'000);
+  make_shards(folder / "data", 4'000'000, 4'000'000);
   constexpr double kMost = 30;
   const Words accumulation = {"--steps", "3", "--total-batch", "3200000"};
   const auto [code, seconds] =
