@@ -3,8 +3,10 @@
 #include <cstdint>
 #include <iterator>
 
+#include "core/error.hpp"
 #include "model/gpt2_decoder.hpp"
 #include "model/gpt2_files.hpp"
+#include "runtime/json.hpp"
 #include "runtime/planned.hpp"
 
 namespace warpwright {
@@ -21,7 +23,25 @@ std::shared_ptr<const Decoder> read_decoder(const fs::path& source) {
   return std::make_shared<GPT2Decoder>(read_gpt2_config(source));
 }
 
+void verify_model(const fs::path& source) {
+  constexpr std::uint64_t kMostBytes = 16 << 20;
+  constexpr int kDepth = 16;
+  const fs::path state = source / "trainer.json";
+  if (!fs::is_directory(source) || !path_exists(state)) return;
+  const nlohmann::json json = parse_json_members(read_file(state, kMostBytes), {"checksums"}, state.string(),
+                                                 kDepth, "use another checkpoint");
+  const nlohmann::json checksums = json.value("checksums", nlohmann::json::object());
+  for (const auto& [name, checksum] : checksums.items()) {
+    const fs::path file = source / fs::path(name).filename();
+    if (name.starts_with("optimizer") || !path_exists(file) || checksum == checksum_of(file)) continue;
+    throw Error("is damaged, or of another checkpoint: its checksum is not the one in trainer.json",
+                file.string(),
+                "use another checkpoint; if the file was changed on purpose, delete trainer.json");
+  }
+}
+
 DecoderWeights load_weights(const fs::path& source, DType dtype, Device device) {
+  verify_model(source);
   const std::shared_ptr<const Decoder> decoder = read_decoder(source);
   const auto planned = std::make_shared<Planned<DecoderParameters>>([=](Allocator& allocator) {
     return decoder->allocate_parameters(dtype, Category::parameters, "", allocator);

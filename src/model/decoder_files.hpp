@@ -12,7 +12,11 @@ namespace warpwright {
 // The decoder of a model's folder or llm.c file, by its config.
 std::shared_ptr<const Decoder> read_decoder(const std::filesystem::path& source);
 
-// The same with its weights, in this dtype whatever the file has.
+// Compares the files of a training run's checkpoint with the checksums in its trainer.json, all but the
+// optimizer's. Other sources have none. Throws Error if a file is damaged, or of another checkpoint.
+void verify_model(const std::filesystem::path& source);
+
+// The same decoder with its weights, verified, in this dtype whatever the file has.
 DecoderWeights load_weights(const std::filesystem::path& source, DType dtype, Device device = {});
 
 // A folder that holds what Decoder::save and copy_tokenizer write, and nothing else.

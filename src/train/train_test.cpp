@@ -564,6 +564,31 @@ TEST_F(TrainerTest, DamagedCheckpointIsOneError) {
   EXPECT_TRUE(finished_);
 }
 
+// Not only --resume: the model of a checkpoint is also read to evaluate it, to convert it and to train from
+// it.
+TEST_F(TrainerTest, AModelOfADamagedOrMixedCheckpointIsRefused) {
+  TrainOptions o = options("damaged");
+  o.checkpoint_every = 4;
+  o.keep = 0;
+  train(o, 8);
+  const auto checkpoints = list_checkpoints(o.out);
+  ASSERT_EQ(checkpoints.size(), 2u);
+  const fs::path weights = checkpoints.back().folder / "model.safetensors";
+  load_weights(weights.parent_path(), DType::f32);
+  std::string damaged = read_file(weights, 1 << 26);
+  damaged.back() ^= 1;
+  const std::string of_another = read_file(checkpoints.front().folder / "model.safetensors", 1 << 26);
+  TrainOptions from = options("from");
+  from.initial_model = weights.parent_path();
+  for (const std::string& content : {damaged, of_another}) {
+    write_file_atomically(weights, content);
+    EXPECT_THROW(load_weights(weights.parent_path(), DType::f32), Error);
+    EXPECT_THROW(train(from), Error);
+  }
+  fs::remove(weights.parent_path() / "trainer.json");  // the change was on purpose
+  load_weights(weights.parent_path(), DType::f32);
+}
+
 TEST_F(TrainerTest, ACheckpointUnderTheNameOfAnotherStepIsRefused) {
   TrainOptions o = options("renamed");
   train(o, 5);

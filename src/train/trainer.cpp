@@ -239,6 +239,7 @@ void Trainer::start() {
   } else if (options_.initial_model.empty()) {
     options_.step.model->initialize(options_.seed, noted(step_.full_precision()));
   } else {
+    verify_model(options_.initial_model);
     options_.step.model->load(options_.initial_model, noted(step_.full_precision()));
   }
   if (comm_.size() > 1) require_equal(comm_, {{"weights", checksum_of(std::as_bytes(std::span(checksums)))}});
