@@ -44,8 +44,8 @@ class SmallRun : public TestFolder {
   }
 
   // The weights, the optimizer, and the losses of each step.
-  std::vector<std::string> bits_of(const std::string& name) const {
-    const fs::path path = folder / name, checkpoint = path / "checkpoints" / "step_00000006";
+  std::vector<std::string> bits_of(const std::string& name, int steps) const {
+    const fs::path path = folder / name, checkpoint = path / "checkpoints" / fmt::format("step_{:08}", steps);
     std::string losses;
     std::istringstream lines(read_file(path / "metrics.jsonl", 1 << 20));
     for (std::string line; std::getline(lines, line);) {
@@ -80,9 +80,9 @@ class SmallRun : public TestFolder {
     return all;
   }
 
-  void expect_same_bits(const std::string& a, const std::string& b) const {
-    const auto bits_a = bits_of(a), bits_b = bits_of(b);
-    EXPECT_EQ(std::ranges::count(bits_a[0], '\n'), 6);
+  void expect_same_bits(const std::string& a, const std::string& b, int steps = 6) const {
+    const auto bits_a = bits_of(a, steps), bits_b = bits_of(b, steps);
+    EXPECT_EQ(std::ranges::count(bits_a[0], '\n'), steps);
     EXPECT_EQ(bits_a[0], bits_b[0]) << b;
     EXPECT_TRUE(bits_a[1] == bits_b[1]) << "weights of " << b;
     EXPECT_TRUE(bits_a[2] == bits_b[2]) << "weights in the checkpoint of " << b;
@@ -678,7 +678,8 @@ TEST_F(CudaRanks, EveryShardModeHasTheSameBits) {
     succeeds(on_gpus("one" + tokens, {"--device", "cuda"}, slices));
     for (const std::string shard : {"none", "optimizer", "gradients", "parameters"}) {
       for (const std::string carrier : {"", "nccl"}) {
-        ::setenv("WARPWRIGHT_EXCHANGE", carrier.c_str(), 1);
+        ::unsetenv("WARPWRIGHT_EXCHANGE");
+        if (!carrier.empty()) ::setenv("WARPWRIGHT_EXCHANGE", carrier.c_str(), 1);
         const std::string run = shard + tokens + carrier;
         succeeds(on_gpus(run, {"--gpus", "2", "--shard", shard}, slices));
         expect_same_bits("one" + tokens, run);
@@ -704,6 +705,64 @@ TEST_F(CudaRanks, AnotherNumberMayResume) {
   succeeds(on_gpus("parts", {"--gpus", "2"}, to("4")));
   succeeds(on_gpus("parts", {"--device", "cuda"}, to("6")));
   expect_same_bits("whole", "parts");
+}
+
+TEST_F(CudaRanks, FourTwoAndOneGpusMayResumeEachOther) {
+  if (cuda_device_count() < 4) GTEST_SKIP() << "needs an NVIDIA GPU for each of four ranks";
+  const auto to = [&](const std::string& steps) {
+    return Words{"--dtype", "bf16",    "--schedule", "constant", "--val-every",
+                 "50",      "--steps", steps,        "--resume"};
+  };
+  succeeds(on_gpus("whole", {"--device", "cuda"}, to("300")));
+  succeeds(on_gpus("parts", {"--device", "cuda"}, to("75")));
+  succeeds(on_gpus("parts", {"--gpus", "4", "--shard", "gradients"}, to("150")));
+  succeeds(on_gpus("parts", {"--gpus", "2", "--shard", "parameters"}, to("225")));
+  succeeds(on_gpus("parts", {"--device", "cuda"}, to("300")));
+  expect_same_bits("whole", "parts", 300);
+}
+
+// Also while parts of a checkpoint are written: one follows another.
+TEST_F(CudaRanks, TwoGpusGoOnAfterOneOfFourIsKilled) {
+  if (cuda_device_count() < 4) GTEST_SKIP() << "needs an NVIDIA GPU for each of four ranks";
+  const auto to = [&](int steps) {
+    return Words{"--schedule",          "constant", "--checkpoint-every", "2", "--steps",
+                 std::to_string(steps), "--resume"};
+  };
+  const Words words = on_gpus("killed", {"--gpus", "4"}, to(1000000));
+  const pid_t launcher = start_process(words, folder / "out", folder / "err");
+  const fs::path checkpoints = folder / "killed" / "checkpoints";
+  const auto steps_written = [&] {
+    int steps = 0;
+    for (const fs::path& path : fs::exists(checkpoints) ? list_folder(checkpoints) : std::vector<fs::path>())
+      if (fs::exists(path / "trainer.json"))
+        steps = std::max(steps, std::stoi(path.filename().string().substr(5)));
+    return steps;
+  };
+  ASSERT_GT(when_under_way(launcher, folder / "killed"), 0) << read_file(folder / "err", 1 << 20);
+  while (steps_written() < 6 && waitpid(launcher, nullptr, WNOHANG) == 0)
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  const auto start = std::chrono::steady_clock::now();
+  ::kill(child_of(launcher), SIGKILL);
+  EXPECT_NE(wait_for(launcher), 0);
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(30));
+  EXPECT_EQ(own_lines(read_file(folder / "err", 1 << 20)).size(), 1u);
+  const int steps = steps_written() + 4;
+  succeeds(on_gpus("killed", {"--gpus", "2"}, to(steps)));
+  succeeds(on_gpus("whole", {"--device", "cuda"}, to(steps)));
+  expect_same_bits("whole", "killed", steps);
+}
+
+TEST_F(CudaRanks, TheOthersEndIfOneHangs) {
+  const Words words = on_gpus("hung", {"--gpus", "2"}, {"--steps", "1000000", "--collective-timeout", "5"});
+  const pid_t launcher =
+      when_under_way(start_process(words, folder / "out", folder / "err"), folder / "hung");
+  ASSERT_GT(launcher, 0) << read_file(folder / "err", 1 << 20);
+  const pid_t rank = child_of(launcher);
+  const auto start = std::chrono::steady_clock::now();
+  ::kill(rank, SIGSTOP);
+  EXPECT_NE(wait_for(launcher), 0);
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(30));
+  EXPECT_EQ(own_lines(read_file(folder / "err", 1 << 20)).size(), 1u);
 }
 
 TEST_F(CudaRanks, TheOthersEndIfOneIsKilled) {
