@@ -1,7 +1,9 @@
 // Tests generate (prompts, stop texts, samples) and the content that convert keeps.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <sstream>
 
 #include "tests/cli_fixture.hpp"
@@ -31,7 +33,11 @@ class GenerateTest : public CliTest {
     std::vector<json> all;
     std::istringstream lines(output_);
     for (std::string line; std::getline(lines, line);) all.push_back(json::parse(line));
-    for (json& sample : all) sample.erase("seconds");
+    for (json& sample : all) {
+      EXPECT_GE(sample["seconds"], sample["first_token_seconds"]);
+      EXPECT_GE(sample["tokens_per_second"], 0);
+      for (const char* time : {"seconds", "first_token_seconds", "tokens_per_second"}) sample.erase(time);
+    }
     return all;
   }
 
@@ -95,6 +101,40 @@ TEST_F(GenerateTest, PromptsComeFromStandardInputToo) {
   EXPECT_EQ(shell(program + " < /dev/null"), shell(program + " --prompt ''"));
   shell_fails(2, "printf 'zq%.0s' $(seq 100) | " + program + " --prompt -",
               {"standard input", "32", "shorten"});
+}
+
+TEST_F(GenerateTest, LinesOfAFileArePrompts) {
+  put("prompts", "the cat\n\na dog\n");
+  const auto all = samples({"--input", path("prompts"), "--num-samples", "2", "--seed", "7"});
+  ASSERT_EQ(all.size(), 6u);
+  std::vector<json> alone;
+  for (const char* prompt : {"the cat", "", "a dog"}) {
+    for (const json& sample : samples({"--prompt", prompt, "--num-samples", "2", "--seed", "7"})) {
+      alone.push_back(sample);
+    }
+  }
+  EXPECT_EQ(all, alone);
+  const std::string program = "$W generate --model run/model --threads 1 --max-tokens 5 --input ";
+  shell_fails(0, program + "- < prompts > out", {});
+  EXPECT_EQ(std::ranges::count(read_file(folder / "out", 1 << 20), '\n'), 3);
+  shell_fails(0, program + "/dev/null > out", {});
+  EXPECT_EQ(read_file(folder / "out", 1 << 20), "");
+  // A prompt that does not fit is an error before anything is printed.
+  shell_fails(2, "(echo the; printf 'zq%.0s' $(seq 100)) | " + program + "- > out",
+              {"standard input, line 2", "32", "shorten"});
+  EXPECT_EQ(read_file(folder / "out", 1 << 20), "");
+  fails(2, generate({"--input", path("prompts"), "--prompt", "the"}), {"--input", "--prompt"});
+  fails(1, generate({"--input", path("nowhere")}), {"nowhere"});
+}
+
+TEST_F(GenerateTest, APenaltyMakesRepetitionsRare) {
+  const auto distinct = [&](const char* penalty) {
+    const json sample =
+        samples({"--prompt", "the", "--temperature", "0", "--repetition-penalty", penalty})[0];
+    const std::string text = sample["text"];
+    return std::set<char>(text.begin(), text.end()).size();
+  };
+  EXPECT_GT(distinct("1e6"), distinct("1"));
 }
 
 TEST_F(GenerateTest, ConversionsKeepTheTokenizerAndItsIds) {

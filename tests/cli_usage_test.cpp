@@ -240,6 +240,8 @@ TEST_F(UsageTest, NumbersThatAreNone) {
       {{"generate", "--num-samples", "-3"}, {"--num-samples", "1 or more"}},
       {{"generate", "--temperature", "hot"}, {"--temperature", "hot"}},
       {{"generate", "--top-p", "nan"}, {"--top-p", "nan"}},
+      {{"generate", "--model", "m", "--min-p", "2"}, {"--min-p", "[0, 1]"}},
+      {{"generate", "--model", "m", "--repetition-penalty", "0"}, {"--repetition-penalty", "positive"}},
       {{"embed", "--max-length", "-1"}, {"--max-length", "0 or more"}},
       {{"embed", "--batch-tokens", "0"}, {"--batch-tokens", "1 or more"}},
       {{"rank", "--top", "-1"}, {"--top", "0 or more"}},

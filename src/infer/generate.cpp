@@ -138,10 +138,12 @@ std::span<const float> Generator::append(std::span<const std::int32_t> tokens) {
 void generate(Generator& generator, std::span<const std::int32_t> prompt, const GenerationOptions& options,
               const std::function<bool(std::int32_t token)>& emit) {
   options.sampling.validate();
+  std::vector<std::int32_t> sequence(prompt.begin(), prompt.end());
   std::span<const float> logits = generator.append(prompt);
   for (std::int64_t i = 0; i < options.max_tokens; ++i) {
-    const std::int32_t token = sample(options.sampling, static_cast<std::uint64_t>(i), logits);
+    const std::int32_t token = sample(options.sampling, static_cast<std::uint64_t>(i), logits, sequence);
     if (token == options.end_of_text || !emit(token)) return;
+    sequence.push_back(token);
     if (i + 1 < options.max_tokens) logits = generator.append({&token, 1});
   }
 }

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <set>
 #include <vector>
 
 #include "core/error.hpp"
@@ -47,6 +48,22 @@ void keep_top_p(std::vector<Candidate>& candidates, double p) {
   candidates.resize(std::max<std::size_t>(kept, 1));
 }
 
+void keep_min_p(std::vector<Candidate>& candidates, double p) {
+  std::erase_if(candidates, [&](const Candidate& c) { return c.weight < p; });  // the most likely has 1
+}
+
+std::vector<float> penalized(std::span<const float> logits, std::span<const std::int32_t> sequence,
+                             double penalty) {
+  std::vector<float> result(logits.begin(), logits.end());
+  if (penalty == 1) return result;
+  for (const std::int32_t token : std::set<std::int32_t>(sequence.begin(), sequence.end())) {
+    float& logit = result[static_cast<std::size_t>(token)];
+    logit = static_cast<float>(logit < 0 ? static_cast<double>(logit) * penalty
+                                         : static_cast<double>(logit) / penalty);
+  }
+  return result;
+}
+
 }  // namespace
 
 void SamplingOptions::validate() const {
@@ -57,9 +74,17 @@ void SamplingOptions::validate() const {
     throw UsageError(fmt::format("is {}", top_k), "--top-k", "give 0 (all tokens) or a positive number");
   if (!(top_p > 0 && top_p <= 1))
     throw UsageError(fmt::format("is {}", top_p), "--top-p", "give a number in (0, 1]");
+  if (!(min_p >= 0 && min_p <= 1))
+    throw UsageError(fmt::format("is {}", min_p), "--min-p", "give a number in [0, 1]");
+  if (!(repetition_penalty > 0) || !std::isfinite(repetition_penalty)) {
+    throw UsageError(fmt::format("is {}", repetition_penalty), "--repetition-penalty",
+                     "give a positive number; 1 for none");
+  }
 }
 
-std::int32_t sample(const SamplingOptions& options, std::uint64_t position, std::span<const float> logits) {
+std::int32_t sample(const SamplingOptions& options, std::uint64_t position,
+                    std::span<const float> model_logits, std::span<const std::int32_t> sequence) {
+  const std::vector<float> logits = penalized(model_logits, sequence, options.repetition_penalty);
   const auto best = std::max_element(logits.begin(), logits.end());
   for (const float logit : logits) {
     if (!std::isfinite(logit)) {
@@ -70,6 +95,7 @@ std::int32_t sample(const SamplingOptions& options, std::uint64_t position, std:
   std::vector<Candidate> candidates = weigh(logits, static_cast<double>(*best), options.temperature);
   keep_top_k(candidates, options.top_k);
   keep_top_p(candidates, options.top_p);
+  keep_min_p(candidates, options.min_p);
   double total = 0;
   for (const Candidate& c : candidates) total += c.weight;
   constexpr std::uint32_t kSampling = 0x53414d50;  // a stream of its own: "SAMP"
