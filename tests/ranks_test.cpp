@@ -714,9 +714,9 @@ TEST_F(CudaRanks, FourTwoAndOneGpusMayResumeEachOther) {
                  "50",      "--steps", steps,        "--resume"};
   };
   succeeds(on_gpus("whole", {"--device", "cuda"}, to("300")));
-  succeeds(on_gpus("parts", {"--device", "cuda"}, to("75")));
+  succeeds(on_gpus("parts", {"--device", "cuda"}, to("50")));
   succeeds(on_gpus("parts", {"--gpus", "4", "--shard", "gradients"}, to("150")));
-  succeeds(on_gpus("parts", {"--gpus", "2", "--shard", "parameters"}, to("225")));
+  succeeds(on_gpus("parts", {"--gpus", "2", "--shard", "parameters"}, to("250")));
   succeeds(on_gpus("parts", {"--device", "cuda"}, to("300")));
   expect_same_bits("whole", "parts", 300);
 }
