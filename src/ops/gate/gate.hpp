@@ -9,6 +9,8 @@
 // Source: N. Shazeer, "GLU Variants Improve Transformer", arXiv:2002.05202. SwiGLU has silu; GeGLU has GELU.
 #pragma once
 
+#include <type_traits>
+
 #include "ops/activation.hpp"
 #include "ops/op.hpp"
 
@@ -19,6 +21,7 @@ namespace warpwright::ops {
 // gelu_tanh, gelu_erf: as in ops/activation.hpp.
 // The type is not Activation because no epilogue of a product computes silu.
 enum class GateActivation : std::uint8_t { silu, gelu_tanh, gelu_erf };
+inline constexpr float kSiluBound = 110;  // silu'(−110) is 0 and silu'(110) is 1 in fp32
 inline constexpr GateActivation kGateActivations[] = {GateActivation::silu, GateActivation::gelu_tanh,
                                                       GateActivation::gelu_erf};
 
@@ -30,6 +33,19 @@ constexpr std::string_view name_of(GateActivation activation) {
       return "gelu_erf";
     default:
       return "silu";
+  }
+}
+
+// Calls f(tag), where decltype(tag)::value is the activation.
+template <class F>
+void visit_activation(GateActivation activation, const F& f) {
+  switch (activation) {
+    case GateActivation::silu:
+      return f(std::integral_constant<GateActivation, GateActivation::silu>{});
+    case GateActivation::gelu_tanh:
+      return f(std::integral_constant<GateActivation, GateActivation::gelu_tanh>{});
+    case GateActivation::gelu_erf:
+      return f(std::integral_constant<GateActivation, GateActivation::gelu_erf>{});
   }
 }
 

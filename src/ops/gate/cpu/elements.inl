@@ -1,7 +1,6 @@
 // The gated activation on a CPU.
 //   forward   3 passes over (N, F): gate, up, out
 //   backward  5 passes: dout, gate, up, dgate, dup
-// Each takes one exponential and one or two divisions per element.
 #include "ops/cpu/elementwise.hpp"
 #include "ops/cpu/gelu.hpp"
 #include "ops/cpu/isa.hpp"
@@ -25,27 +24,17 @@ struct Curve {
   vec value, slope;  // act(x) and act'(x)
 };
 
-// silu and gelu_tanh are x·σ(z). With e = e^−|z|, the smaller of σ(z) and σ(−z) is e / (1 + e). x is bounded
+// silu' is σ(x) + x·σ(x)·σ(−x). With e = e^−|x|, the smaller of σ(x) and σ(−x) is e / (1 + e). x is bounded
 // where the slope is 0 or 1 in fp32, so that 0 meets no infinity.
 template <GateActivation activation>
 Curve curve(vec x) {
-  if constexpr (activation == GateActivation::gelu_erf) {
-    const Normal n = normal(x);
-    return {x * n.distribution, fma(clamp(x, 14.0f) * set1(0.3989422804014327f), n.bell, n.distribution)};
-  } else {
-    constexpr bool silu = activation == GateActivation::silu;
-    const vec c = clamp(x, silu ? 90.0f : 14.0f);
-    vec z = c, c_slope = c;  // c_slope = c·z'(c)
-    if constexpr (!silu) {
-      const vec square = c * c;
-      z = c * fma(square, set1(kSqrt8OverPi * kCubic), set1(kSqrt8OverPi));
-      c_slope = c * fma(square, set1(3 * kSqrt8OverPi * kCubic), set1(kSqrt8OverPi));
-    }
-    const vec e = exp(zero() - abs(z));
-    const vec large = set1(1.0f) / (set1(1.0f) + e), small = e * large;
-    const vec sigmoid = select_less(z, zero(), small, large);
-    return {x * sigmoid, fma(c_slope, large * small, sigmoid)};
-  }
+  if constexpr (activation == GateActivation::gelu_tanh) return {gelu_tanh(x), gelu_tanh_derivative(x)};
+  if constexpr (activation == GateActivation::gelu_erf) return {gelu_erf(x), gelu_erf_derivative(x)};
+  const vec c = clamp(x, kSiluBound);
+  const vec e = exp(zero() - abs(c));
+  const vec large = set1(1.0f) / (set1(1.0f) + e), small = e * large;
+  const vec sigmoid = select_less(x, zero(), small, large);
+  return {x * sigmoid, fma(c, large * small, sigmoid)};
 }
 
 // Calls f(row, column, n) for each vector of the matrix (rows, columns): n columns from `column` on.
@@ -88,38 +77,18 @@ void run_backward(const GateBackward& a, int threads) {
   });
 }
 
-template <class T>
-void forward_as(const GateForward& a, int threads) {
-  switch (a.activation) {
-    case GateActivation::silu:
-      return run_forward<GateActivation::silu, T>(a, threads);
-    case GateActivation::gelu_tanh:
-      return run_forward<GateActivation::gelu_tanh, T>(a, threads);
-    case GateActivation::gelu_erf:
-      return run_forward<GateActivation::gelu_erf, T>(a, threads);
-  }
-}
-
-template <class T>
-void backward_as(const GateBackward& a, int threads) {
-  switch (a.activation) {
-    case GateActivation::silu:
-      return run_backward<GateActivation::silu, T>(a, threads);
-    case GateActivation::gelu_tanh:
-      return run_backward<GateActivation::gelu_tanh, T>(a, threads);
-    case GateActivation::gelu_erf:
-      return run_backward<GateActivation::gelu_erf, T>(a, threads);
-  }
-}
-
 void forward(const Context& context, const GateForward& args) {
-  args.out.dtype == DType::f32 ? forward_as<float>(args, context.threads())
-                               : forward_as<bf16>(args, context.threads());
+  visit_activation(args.activation, [&](auto activation) {
+    args.out.dtype == DType::f32 ? run_forward<decltype(activation)::value, float>(args, context.threads())
+                                 : run_forward<decltype(activation)::value, bf16>(args, context.threads());
+  });
 }
 
 void backward(const Context& context, const GateBackward& args) {
-  args.dout.dtype == DType::f32 ? backward_as<float>(args, context.threads())
-                                : backward_as<bf16>(args, context.threads());
+  visit_activation(args.activation, [&](auto activation) {
+    args.dout.dtype == DType::f32 ? run_backward<decltype(activation)::value, float>(args, context.threads())
+                                  : run_backward<decltype(activation)::value, bf16>(args, context.threads());
+  });
 }
 
 }  // namespace

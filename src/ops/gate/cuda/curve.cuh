@@ -1,8 +1,6 @@
-// The activation of a gate, and its derivative. The forms are those of gate/cpu/elements.inl, which explains
-// them: nothing overflows, 0 meets no infinity, and NaN stays NaN.
+// The activation of a gate, and its derivative. gate/cpu/elements.inl explains silu's: nothing overflows, 0
+// meets no infinity, and NaN stays NaN.
 #pragma once
-
-#include <type_traits>
 
 #include "ops/cuda/gelu.cuh"
 #include "ops/gate/gate.hpp"
@@ -27,37 +25,15 @@ struct Curve {
 
 template <GateActivation activation>
 __device__ Curve curve(float x) {
-  if constexpr (activation == GateActivation::gelu_erf) {
-    const gpu::Normal n = gpu::normal(x);
-    return {x * n.distribution, fmaf(gpu::clamp_for_gelu(x) * 0.3989422804014327f, n.bell, n.distribution)};
-  } else {
-    float z, c_slope;  // c_slope = c·z'(c), where c is x, bounded
-    if constexpr (activation == GateActivation::gelu_tanh) {
-      const float c = gpu::clamp_for_gelu(x), square = c * c;
-      z = c * fmaf(square, gpu::kSqrt8OverPi * gpu::kCubic, gpu::kSqrt8OverPi);
-      c_slope = c * fmaf(square, 3 * gpu::kSqrt8OverPi * gpu::kCubic, gpu::kSqrt8OverPi);
-    } else {
-      z = x > 110.0f ? 110.0f : x < -110.0f ? -110.0f : x;  // e^−110 is 0 in fp32
-      c_slope = z;
-    }
-    const float e = expf(-fabsf(z));
-    const float large = gpu::reciprocal(1.0f + e), small = e * large;
-    const float sigmoid = z < 0 ? small : large;
-    return {x * sigmoid, fmaf(c_slope, large * small, sigmoid)};
-  }
-}
-
-// Calls f(tag), where decltype(tag)::value is the activation.
-template <class F>
-void visit_activation(GateActivation activation, F&& f) {
-  switch (activation) {
-    case GateActivation::silu:
-      return f(std::integral_constant<GateActivation, GateActivation::silu>{});
-    case GateActivation::gelu_tanh:
-      return f(std::integral_constant<GateActivation, GateActivation::gelu_tanh>{});
-    case GateActivation::gelu_erf:
-      return f(std::integral_constant<GateActivation, GateActivation::gelu_erf>{});
-  }
+  if constexpr (activation == GateActivation::gelu_tanh)
+    return {gpu::gelu_tanh(x), gpu::gelu_tanh_derivative(x)};
+  if constexpr (activation == GateActivation::gelu_erf)
+    return {gpu::gelu_erf(x), gpu::gelu_erf_derivative(x)};
+  const float c = x > kSiluBound ? kSiluBound : x < -kSiluBound ? -kSiluBound : x;
+  const float e = expf(-fabsf(c));
+  const float large = gpu::reciprocal(1.0f + e), small = e * large;
+  const float sigmoid = x < 0 ? small : large;
+  return {x * sigmoid, fmaf(c, large * small, sigmoid)};
 }
 
 // The row of element i of (N, F). Division of 32 bits takes a fraction of the instructions.
