@@ -27,7 +27,7 @@ constexpr std::uint64_t kMostPromptBytes = std::uint64_t{64} << 20;
 struct GenerateFlags {
   std::filesystem::path model, tokenizer, input;
   std::string prompt, dtype = "auto";
-  CLI::Option *prompt_option = nullptr, *input_option = nullptr;
+  CLI::Option* prompt_option = nullptr;
   std::vector<std::string> stops;
   std::int64_t samples = 1;
   GenerationOptions options;
@@ -65,7 +65,7 @@ Prompt read_prompt(const GenerateFlags& flags) {
 
 // One prompt, or those of the lines of --input.
 std::vector<Prompt> read_prompts(const GenerateFlags& flags) {
-  if (flags.input_option->count() == 0) return {read_prompt(flags)};
+  if (flags.input.empty()) return {read_prompt(flags)};
   const std::string name = flags.input == "-" ? "standard input" : flags.input.string();
   std::vector<Prompt> prompts;
   std::uint64_t bytes = 0;
@@ -177,7 +177,7 @@ void run(const GenerateFlags& flags) {
   for (const Prompt& prompt : prompts) ids.push_back(prompt_ids(prompt, tokenizer, *model.decoder));
   if (tokenizer.eos_id()) options.end_of_text = static_cast<std::int32_t>(*tokenizer.eos_id());
   Generator generator(context, model);
-  const bool json = flags.json || flags.input_option->count() > 0;
+  const bool json = flags.json || !flags.input.empty();
   for (std::size_t p = 0; p < prompts.size(); ++p) {
     for (std::int64_t i = 0; i < flags.samples; ++i) {
       options.sampling.seed = flags.options.sampling.seed + static_cast<std::uint64_t>(i);
@@ -209,12 +209,12 @@ void add_generate(CLI::App& app) {
       "--prompt", f->prompt,
       "Text to continue; -: standard input, without the newline at its end; default: "
       "standard input if that is a pipe or a file, else no text. Without text the end-of-text token begins");
-  f->input_option =
-      command
-          ->add_option("--input", f->input,
-                       "File with a prompt on each line; -: standard input; default: none. Prints "
-                       "a line with a JSON object for each sample, in the order of the prompts")
-          ->excludes(f->prompt_option);
+  command
+      ->add_option(
+          "--input", f->input,
+          "File with a prompt on each line; -: standard input; default: none. Prints a line with a JSON "
+          "object for each sample, in the order of the prompts")
+      ->excludes(f->prompt_option);
   command
       ->add_option("--stop", f->stops,
                    "End before this text, which is not printed; may be given several times; default: none")

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <set>
 #include <vector>
 
@@ -52,14 +53,15 @@ void keep_min_p(std::vector<Candidate>& candidates, double p) {
   std::erase_if(candidates, [&](const Candidate& c) { return c.weight < p; });  // the most likely has 1
 }
 
+// Bounded, so that no penalty makes a finite logit infinite.
 std::vector<float> penalized(std::span<const float> logits, std::span<const std::int32_t> sequence,
                              double penalty) {
+  constexpr double kMost = std::numeric_limits<float>::max();
   std::vector<float> result(logits.begin(), logits.end());
-  if (penalty == 1) return result;
   for (const std::int32_t token : std::set<std::int32_t>(sequence.begin(), sequence.end())) {
     float& logit = result[static_cast<std::size_t>(token)];
-    logit = static_cast<float>(logit < 0 ? static_cast<double>(logit) * penalty
-                                         : static_cast<double>(logit) / penalty);
+    const double value = logit < 0 ? logit * penalty : logit / penalty;
+    logit = static_cast<float>(std::clamp(value, -kMost, kMost));
   }
   return result;
 }
@@ -82,15 +84,18 @@ void SamplingOptions::validate() const {
   }
 }
 
-std::int32_t sample(const SamplingOptions& options, std::uint64_t position,
-                    std::span<const float> model_logits, std::span<const std::int32_t> sequence) {
-  const std::vector<float> logits = penalized(model_logits, sequence, options.repetition_penalty);
-  const auto best = std::max_element(logits.begin(), logits.end());
+std::int32_t sample(const SamplingOptions& options, std::uint64_t position, std::span<const float> logits,
+                    std::span<const std::int32_t> sequence) {
   for (const float logit : logits) {
     if (!std::isfinite(logit)) {
       throw Error("a logit is not finite", fmt::format("position {}", position), "check the model's weights");
     }
   }
+  std::vector<float> changed;
+  if (options.repetition_penalty != 1) {
+    logits = changed = penalized(logits, sequence, options.repetition_penalty);
+  }
+  const auto best = std::max_element(logits.begin(), logits.end());
   if (options.temperature == 0) return static_cast<std::int32_t>(best - logits.begin());
   std::vector<Candidate> candidates = weigh(logits, static_cast<double>(*best), options.temperature);
   keep_top_k(candidates, options.top_k);

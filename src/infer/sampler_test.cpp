@@ -59,6 +59,8 @@ TEST(SamplerTest, APenaltyCountsEachTokenOnce) {
   EXPECT_EQ(sample({.temperature = 0, .repetition_penalty = 1.6}, 0, kLogits, once), 1);
   const std::vector<float> negative = {-2, -2.5, -10};
   EXPECT_EQ(sample(greedy, 0, negative, once), 1) << "-2 · 1.4 = -2.8";
+  EXPECT_EQ(sample({.temperature = 0, .repetition_penalty = 1e300}, 0, negative, once), 1);
+  EXPECT_EQ(sample({.temperature = 0, .repetition_penalty = 1e-300}, 0, kLogits, once), 0);
 }
 
 TEST(SamplerTest, WhatMakesNoSenseIsRefused) {
