@@ -2,6 +2,8 @@
 // nominal costs.
 #pragma once
 
+#include <algorithm>
+
 #include "ops/matmul/matmul.hpp"
 #include "roofline/schedule.hpp"
 
@@ -24,6 +26,13 @@ inline Extent extent_of(const MatmulDxProblem& p) {
 inline Extent extent_of(const MatmulDwProblem& p) {
   return {.rows = p.N, .cols = p.K, .depth = p.M};
 }
+
+// True if kernels of GPUs can count rows, columns and depth, to the end of the last tile, in 32 bits.
+inline bool counts_in_32_bits(const Extent& e) {
+  constexpr std::int64_t kMost = (std::int64_t{1} << 31) - 1, kLargestTile = 256;
+  return std::max({e.rows, e.cols, e.depth}) <= kMost - kLargestTile;
+}
+inline constexpr const char* kNot32Bits = "counts rows and columns in 32 bits";
 
 // The name of a problem's operation.
 inline constexpr std::string_view operation_of(const MatmulForwardProblem&) {

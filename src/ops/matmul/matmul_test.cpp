@@ -259,6 +259,27 @@ void check_unaligned(const Op<A>& op, const std::string& name, const Make& make,
   expect_some(checked, reason);
 }
 
+TEST(Matmul, CudaKernelsRefuseWhatTheyCannotCount) {
+  constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max();
+  int checked = 0;
+  for (const auto& variant : matmul_forward_op().variants) {
+    if (variant.name.find("tile128") == std::string_view::npos && !variant.name.starts_with("cuda.mma") &&
+        variant.name != "cuda.block" && variant.name != "cuda.persistent" &&
+        variant.name != "cuda.stream_k") {
+      continue;
+    }
+    for (const std::int64_t rows : {kMost - 7, kMost + 1}) {  // multiples of 8
+      MatmulForwardProblem p;
+      p.M = rows, p.N = 8, p.K = 8;
+      p.dtype = DType::bf16;
+      p.aligned = p.aligned_factors = true;
+      EXPECT_NE(variant.refuse(p, a_hopper()), "") << variant.name << " " << rows;
+      ++checked;
+    }
+  }
+  if (checked == 0) GTEST_SKIP() << "needs an NVIDIA GPU";
+}
+
 TEST_P(Forward, RefusesOrTakesUnalignedMatrices) {
   check_unaligned(matmul_forward_op(), GetParam(), make_unaligned_forward, kAligned.K);
 }

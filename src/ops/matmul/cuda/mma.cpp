@@ -74,10 +74,7 @@ struct Mma {
     if (!device.gpu.at_least(8)) return "needs compute capability 8.0";
     if (p.dtype == DType::f32 && !device.tf32) return "rounds fp32 to tf32, which this run does not allow";
     if (schedule == Schedule::stream_k && is_empty(p)) return kEmpty;
-    const auto [rows, cols, depth] = extent_of(p);
-    if (std::max({rows, cols, depth}) > std::numeric_limits<int>::max() - 256) {
-      return "counts rows and columns in 32 bits";
-    }
+    if (!counts_in_32_bits(extent_of(p))) return kNot32Bits;
     if (selection(p, device).tile < 0) return "has no tile for this GPU and so many tiles";
     return {};
   }

@@ -130,7 +130,7 @@ class StreamK : public Walk {
   __device__ int sharers() const { return roofline::sharers_of(cut_slabs(), work_.slabs, workers_); }
   __device__ int share_begin_of(int w) const { return roofline::share_begin(cut_slabs(), sharers(), w); }
 
-  int worker_, whole_, begin_, end_;  // in slabs; select() keeps them below 2^31
+  int worker_, whole_, begin_, end_;  // in slabs; workers_of() keeps them below 2^31
 };
 
 }  // namespace warpwright::ops::matmul::cuda

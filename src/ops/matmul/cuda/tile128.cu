@@ -210,6 +210,7 @@ struct Functions {
       if (p.batch_invariant && schedule == Schedule::stream_k) return kNotInvariant;
     }
     if (schedule == Schedule::stream_k && is_empty(p)) return kEmpty;
+    if (!counts_in_32_bits(extent_of(p))) return kNot32Bits;
     if (workers(p, device).count == 0) return "too many tiles for one launch";
     return {};
   }

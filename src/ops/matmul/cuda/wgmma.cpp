@@ -93,9 +93,7 @@ Refusal refuse(const Request& r, Schedule schedule, bool aligned, const DeviceIn
   const std::int64_t rows = r.direction == Direction::dw ? r.extent.rows : r.extent.depth;
   if (rows % 8 != 0 || r.extent.cols % 8 != 0) return "rows of the matrices are not multiples of 16 bytes";
   if (!aligned) return "a tensor does not begin at a multiple of 16 bytes, or one of its rows does not";
-  if (std::max({r.extent.rows, r.extent.cols, r.extent.depth}) > std::numeric_limits<int>::max()) {
-    return "counts rows and columns in 32 bits";
-  }
+  if (!counts_in_32_bits(r.extent)) return kNot32Bits;
   if (select(r, schedule, device).tile < 0) {
     constexpr const char* kFinish[] = {"", " with a residual or a scale", " with fp32 results"};
     return fmt::format("no kernel of this schedule for {} {}{}", name_of(r.dtype), name_of(r.activation),
