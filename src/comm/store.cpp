@@ -46,7 +46,7 @@ enum class Kind : std::uint32_t {
   alive,     // both ways
   bye,       // from a rank that leaves
   failed,    // from a rank that leaves because of an error
-  lost,      // to all: why they cannot go on
+  lost,      // to rank 0: why they cannot go on
   ended,     // to all: another rank says why
 };
 using Header = std::array<std::uint32_t, 2>;
@@ -372,10 +372,17 @@ class Server {
 
   void lose(Member& member, const std::string& what) {
     member.has_left = true;
-    send_all(Kind::lost, fmt::format("rank {} on {} {}", member.rank, member.host, what));
+    let_rank_0_say(fmt::format("rank {} on {} {}", member.rank, member.host, what));
   }
 
-  // Rank 0 says it, and the others end.
+  // The others end without a word.
+  void let_rank_0_say(const std::string& problem) {
+    for (const Member& member : members_) {
+      if (!member.connection || member.has_left) continue;
+      member.rank == 0 ? member.connection->send(Kind::lost, problem) : member.connection->send(Kind::ended);
+    }
+  }
+
   void give_up_waiting() {
     std::string missing;
     std::size_t count = 0;
@@ -385,16 +392,9 @@ class Server {
     }
     if (count > kMostNamed) missing += fmt::format(" and {} more", count - kMostNamed);
     welcomed_ = true;  // once is enough
-    for (const Member& member : members_) {
-      if (!member.connection) continue;
-      const bool leads = member.rank == 0;
-      member.connection->send(
-          leads ? Kind::lost : Kind::ended,
-          leads
-              ? fmt::format("rank{} {} of {} {} not connected within {} s{}", count == 1 ? "" : "s", missing,
-                            options_.ranks, count == 1 ? "has" : "have", seconds(options_.patience), trouble_)
-              : "");
-    }
+    let_rank_0_say(fmt::format("rank{} {} of {} {} not connected within {} s{}", count == 1 ? "" : "s",
+                               missing, options_.ranks, count == 1 ? "has" : "have",
+                               seconds(options_.patience), trouble_));
   }
 
   void send_all(Kind kind, std::string_view text = {}) {
