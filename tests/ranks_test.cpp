@@ -739,10 +739,14 @@ TEST_F(CudaRanks, TwoGpusGoOnAfterOneOfFourIsKilled) {
     return steps;
   };
   ASSERT_GT(when_under_way(launcher, folder / "killed"), 0) << read_file(folder / "err", 1 << 20);
-  while (steps_written() < 6 && waitpid(launcher, nullptr, WNOHANG) == 0)
+  while (steps_written() < 6) {
+    ASSERT_EQ(waitpid(launcher, nullptr, WNOHANG), 0) << read_file(folder / "err", 1 << 20);
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  }
+  const pid_t rank = child_of(launcher);
+  ASSERT_GT(rank, 0);
   const auto start = std::chrono::steady_clock::now();
-  ::kill(child_of(launcher), SIGKILL);
+  ::kill(rank, SIGKILL);
   EXPECT_NE(wait_for(launcher), 0);
   EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(30));
   EXPECT_EQ(own_lines(read_file(folder / "err", 1 << 20)).size(), 1u);
@@ -752,12 +756,36 @@ TEST_F(CudaRanks, TwoGpusGoOnAfterOneOfFourIsKilled) {
   expect_same_bits("whole", "killed", steps);
 }
 
+// The second step exchanges in a graph, and its loss is not finite.
+TEST_F(CudaRanks, AnErrorOfAllEndsThem) {
+  for (const std::string carrier : {"copies", "nccl"}) {
+    ::setenv("WARPWRIGHT_EXCHANGE", carrier.c_str(), 1);
+    const Words words =
+        on_gpus(carrier, {"--gpus", "2"},
+                {"--dtype", "bf16", "--total-batch", "64", "--schedule", "constant", "--lr", "1e30"});
+    const pid_t launcher = start_process(words, folder / "out", folder / "err");
+    ::unsetenv("WARPWRIGHT_EXCHANGE");
+    int status = 0;
+    const auto late = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+    while (waitpid(launcher, &status, WNOHANG) == 0 && std::chrono::steady_clock::now() < late)
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    const bool ended = std::chrono::steady_clock::now() < late;
+    EXPECT_TRUE(ended) << carrier;
+    if (!ended) ::kill(launcher, SIGKILL), wait_for(launcher);
+    EXPECT_NE(status, 0);
+    const Words lines = own_lines(read_file(folder / "err", 1 << 20));
+    ASSERT_EQ(lines.size(), 1u) << carrier;
+    EXPECT_NE(lines[0].find("not finite"), std::string::npos) << lines[0];
+  }
+}
+
 TEST_F(CudaRanks, TheOthersEndIfOneHangs) {
   const Words words = on_gpus("hung", {"--gpus", "2"}, {"--steps", "1000000", "--collective-timeout", "5"});
   const pid_t launcher =
       when_under_way(start_process(words, folder / "out", folder / "err"), folder / "hung");
   ASSERT_GT(launcher, 0) << read_file(folder / "err", 1 << 20);
   const pid_t rank = child_of(launcher);
+  ASSERT_GT(rank, 0);
   const auto start = std::chrono::steady_clock::now();
   ::kill(rank, SIGSTOP);
   EXPECT_NE(wait_for(launcher), 0);
@@ -770,8 +798,10 @@ TEST_F(CudaRanks, TheOthersEndIfOneIsKilled) {
   const pid_t launcher =
       when_under_way(start_process(words, folder / "out", folder / "err"), folder / "killed");
   ASSERT_GT(launcher, 0) << read_file(folder / "err", 1 << 20);
+  const pid_t rank = child_of(launcher);
+  ASSERT_GT(rank, 0);
   const auto start = std::chrono::steady_clock::now();
-  ::kill(child_of(launcher), SIGKILL);
+  ::kill(rank, SIGKILL);
   EXPECT_NE(wait_for(launcher), 0);
   EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(30));
   const Words lines = own_lines(read_file(folder / "err", 1 << 20));

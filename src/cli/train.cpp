@@ -116,11 +116,11 @@ TrainObserver observer_of(TrainWatcher& watcher, const Comm& comm) {
 }
 
 // Runs the trainer. An error must not wait for what GPUs have begun.
-bool run_trainer(Trainer& trainer, const Comm& comm) {
+bool run_trainer(Trainer& trainer) {
   try {
     return trainer.run(stop_request.made);
   } catch (...) {
-    comm.abandon();
+    trainer.abandon();
     throw;
   }
 }
@@ -174,7 +174,7 @@ bool train(TrainFlags& flags, const std::optional<SavedRun>& saved, const Comm& 
   }
   check_memory(context, trainer, memory, comm);
   std::signal(SIGPIPE, SIG_IGN);
-  const bool finished = run_trainer(trainer, comm);
+  const bool finished = run_trainer(trainer);
   // A signal to one rank stops all, and all end with its code.
   stop_request.signal =
       static_cast<int>(std::ranges::max(gathered(comm, {static_cast<double>(stop_request.signal.load())})));

@@ -111,7 +111,10 @@ class Nccl final : public Comm {
     nccl::library().abort(std::exchange(comm_, nullptr));
     // Other ranks may still set flags to what they were.
     const auto end = Clock::now() + kEndOfCopies;
-    while (copies_ && !is_idle() && Clock::now() < end) copies_->abandon();
+    try {
+      while (copies_ && !is_idle() && Clock::now() < end) copies_->abandon();
+    } catch (const Error&) {  // of a GPU that has failed: the error under way says more
+    }
   }
 
  private:
@@ -120,10 +123,10 @@ class Nccl final : public Comm {
     Clock::time_point begun;  // by the host
   };
 
-  // True if no exchange is under way.
+  // True if no exchange is under way. One that has failed is none: the next call of its rank says why.
   bool is_idle() const {
     const std::lock_guard lock(mutex_);
-    while (!under_way_.empty() && cudaEventQuery(under_way_.front().end) == cudaSuccess) {
+    while (!under_way_.empty() && cudaEventQuery(under_way_.front().end) != cudaErrorNotReady) {
       cudaEventDestroy(under_way_.front().end);
       under_way_.pop_front();
     }

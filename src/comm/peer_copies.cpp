@@ -23,6 +23,10 @@ Function driver_function(const char* name, unsigned version) {
   void* entry = nullptr;
   cudaDriverEntryPointQueryResult found{};
   cuda::check(cudaGetDriverEntryPointByVersion(name, &entry, version, cudaEnableDefault, &found), name);
+  if (found != cudaDriverEntryPointSuccess) {
+    throw Error(fmt::format("NVIDIA's driver has no {}", name), kDoing,
+                "install a newer driver, or set WARPWRIGHT_EXCHANGE=nccl");
+  }
   return reinterpret_cast<Function>(entry);
 }
 

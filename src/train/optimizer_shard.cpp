@@ -56,7 +56,6 @@ std::vector<OptimizerTensor> optimizer_tensors(const DecoderParameters& paramete
 void gather_tensor(const Comm& comm, const Shards& shards, std::size_t parameter, const Tensor& like,
                    const std::vector<Tensor>& mine, int to, const Stream& stream,
                    const std::function<void(std::span<const std::byte> bytes)>& write) {
-  const Device device = mine.empty() ? Device{} : mine.front().device;
   for (int owner = 0; owner < static_cast<int>(shards.size()); ++owner) {
     const ShardPieces& pieces = shards[static_cast<std::size_t>(owner)];
     const auto piece = std::ranges::find(pieces, parameter, &ShardPiece::tensor);
@@ -70,7 +69,7 @@ void gather_tensor(const Comm& comm, const Shards& shards, std::size_t parameter
         comm.all_to_all({{to, bytes_of(own)}}, {}, stream);
       }
     } else if (comm.rank() == to) {
-      HeapAllocator landing(device);
+      HeapAllocator landing(mine.empty() ? like.device : mine.front().device);
       const Tensor received = landing.allocate("received", like.dtype, shape, Category::optimizer);
       comm.all_to_all({}, {{owner, bytes_of(received)}}, stream);
       write(bytes_of(downloaded(received, stream).tensor()));

@@ -43,7 +43,14 @@ void release(std::byte* memory) noexcept {
 
 std::byte* allocate_pinned(std::size_t bytes, std::string_view purpose) {
   void* memory = nullptr;
-  check(cudaMallocHost(&memory, bytes), purpose);
+  const cudaError_t status = cudaMallocHost(&memory, bytes);
+  if (status == cudaErrorMemoryAllocation) {
+    cudaGetLastError();
+    throw OutOfMemory(
+        fmt::format("cannot pin {:.1f} MiB of the host's memory", static_cast<double>(bytes) / 0x1p20),
+        std::string(purpose), "raise the limit of locked memory (ulimit -l), or free some");
+  }
+  check(status, purpose);
   return static_cast<std::byte*>(memory);
 }
 
