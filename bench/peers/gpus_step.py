@@ -46,11 +46,14 @@ def start(command, log, **environment):
 
 
 def end(processes):
+    """Kills the processes and the ranks they have started, which are in groups of their own and would go on for a while."""
     for process in processes:
-        try:
-            os.killpg(process.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
+        children = subprocess.run(["pgrep", "-P", str(process.pid)], capture_output=True, text=True).stdout.split()
+        for group in (process.pid, *map(int, children)):
+            try:
+                os.killpg(group, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
         process.wait()
 
 

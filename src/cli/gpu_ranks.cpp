@@ -14,6 +14,7 @@
 #include <chrono>
 #include <csignal>
 #include <cstdlib>
+#include <filesystem>
 #include <utility>
 #include <vector>
 
@@ -127,13 +128,15 @@ std::vector<char*> pointers_to(std::vector<std::string>& words) {
 // to the terminal nevertheless, and is asked to stop if this process is killed.
 pid_t start_rank(std::vector<std::string> words, std::vector<std::string> variables) {
   const std::vector<char*> arguments = pointers_to(words), environment = pointers_to(variables);
+  const std::filesystem::path program =
+      std::filesystem::read_symlink("/proc/self/exe");  // its name is for `ps`
   const pid_t parent = ::getpid(), child = ::fork();
   if (child < 0) throw_system_error("start a process", "--gpus", "check the limit of processes (ulimit -u)");
   if (child > 0) return child;
   ::setpgid(0, 0);
   ::signal(SIGTTOU, SIG_IGN);
   ::prctl(PR_SET_PDEATHSIG, SIGTERM);
-  if (::getppid() == parent) ::execve("/proc/self/exe", arguments.data(), environment.data());
+  if (::getppid() == parent) ::execve(program.c_str(), arguments.data(), environment.data());
   constexpr std::string_view kLine = "warpwright: a rank's program cannot be started; check /proc\n";
   [[maybe_unused]] const auto written = ::write(STDERR_FILENO, kLine.data(), kLine.size());
   ::_exit(127);

@@ -13,11 +13,15 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr std::chrono::milliseconds kInterval(500);
+constexpr const char* kSeeWhichIsStuck =
+    "see which rank is slow or stuck; go on with --resume, and --collective-timeout for longer";
 
 }  // namespace
 
 Watchdog::Watchdog(int rank, std::chrono::seconds limit, Lost lost)
-    : rank_(rank), limit_(limit), lost_(std::move(lost)), thread_([this] { watch(); }) {}
+    : rank_(rank), limit_(limit), lost_(std::move(lost)), watching_([this] { watch(); }), probing_([this] {
+        probe_often();
+      }) {}
 
 Watchdog::~Watchdog() {
   {
@@ -25,7 +29,8 @@ Watchdog::~Watchdog() {
     ending_ = true;
   }
   ended_.notify_all();
-  thread_.join();
+  watching_.join();
+  probing_.join();
 }
 
 void Watchdog::set_step(std::int64_t step) {
@@ -34,7 +39,7 @@ void Watchdog::set_step(std::int64_t step) {
 }
 
 void Watchdog::set_probe(std::function<std::string()> probe) {
-  const std::lock_guard lock(mutex_);
+  const std::lock_guard lock(probe_mutex_);
   probe_ = std::move(probe);
 }
 
@@ -83,22 +88,42 @@ void Watchdog::lose_silently() {
   lost_("");
 }
 
+std::string Watchdog::overdue() const {
+  const Clock::time_point now = Clock::now();
+  if (operation_ && operation_limit_.count() > 0 && now - since_ > operation_limit_) {
+    return fmt::format("another rank keeps this one waiting for more than {} s", operation_limit_.count());
+  }
+  if (limit_.count() > 0 && probing_since_ != Clock::time_point() && now - probing_since_ > limit_) {
+    return fmt::format("the GPU's driver has not answered within {} s", limit_.count());
+  }
+  return "";
+}
+
 void Watchdog::watch() {
   std::unique_lock lock(mutex_);
   while (!ended_.wait_for(lock, kInterval, [this] { return ending_; })) {
-    std::string problem = probe_ ? probe_() : "";
-    if (problem.empty() && operation_ && operation_limit_.count() > 0 &&
-        Clock::now() - since_ > operation_limit_) {
-      problem =
-          fmt::format("another rank keeps this one waiting for more than {} s", operation_limit_.count());
-    }
+    const std::string problem = overdue();
     if (problem.empty()) continue;
-    const bool is_usual = operation_limit_ == limit_;
+    const bool is_usual = operation_limit_ == limit_ || !operation_;
     lock.unlock();
-    lose(problem, is_usual ? "see which rank is slow or stuck; go on with --resume, and "
-                             "--collective-timeout for longer"
-                           : "see which rank has not started, and start all again");
+    lose(problem, is_usual ? kSeeWhichIsStuck : "see which rank has not started, and start all again");
     return;
+  }
+}
+
+void Watchdog::probe_often() {
+  std::unique_lock lock(mutex_);
+  while (!ended_.wait_for(lock, kInterval, [this] { return ending_; })) {
+    probing_since_ = Clock::now();
+    lock.unlock();
+    std::string problem;
+    {
+      const std::lock_guard probing(probe_mutex_);
+      if (probe_) problem = probe_();
+    }
+    if (!problem.empty()) return lose(problem, kSeeWhichIsStuck);
+    lock.lock();
+    probing_since_ = {};
   }
 }
 

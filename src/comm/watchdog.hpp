@@ -56,11 +56,16 @@ class Watchdog {
   // Seconds that operations have taken so far, without those within others.
   double seconds_in_operations();
 
-  // Called every half second; returns why this rank cannot go on, or "". An empty function: none.
+  // Called every half second by a thread of its own, because a driver may block it; returns why this rank
+  // cannot go on, or "". A probe that takes longer than the limit is a loss, too. An empty function: none.
+  // Waits until a probe under way has ended.
   void set_probe(std::function<std::string()> probe);
 
  private:
   void watch();
+  void probe_often();
+  // "", or the operation or probe that takes too long.
+  std::string overdue() const;
 
   const int rank_;
   const std::chrono::seconds limit_;
@@ -73,8 +78,10 @@ class Watchdog {
   std::chrono::seconds operation_limit_{};
   std::chrono::steady_clock::time_point since_;
   std::chrono::steady_clock::duration in_operations_{};
+  std::chrono::steady_clock::time_point probing_since_;  // the epoch: no probe is under way
+  std::mutex probe_mutex_;                               // of the next; held while it runs
   std::function<std::string()> probe_;
-  std::thread thread_;
+  std::thread watching_, probing_;
 };
 
 }  // namespace warpwright

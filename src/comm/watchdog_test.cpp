@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <future>
+#include <mutex>
 
 namespace warpwright {
 namespace {
@@ -84,6 +85,40 @@ TEST(Watchdog, AProbeReportsALossOnce) {
   expect_parts(loss.line.get(), {"rank 1 on ", ", start, own work: the network is gone"});
   watchdog.lose("again", "nothing");  // a second set_value would throw
   watchdog.lose_silently();
+}
+
+// A probe that a driver blocks until the test ends.
+struct BlockedProbe {
+  std::promise<void> begun, end;
+  std::shared_future<void> until = end.get_future().share();
+  std::once_flag once;
+  std::string operator()() {
+    std::call_once(once, [this] { begun.set_value(); });
+    until.wait();
+    return "";
+  }
+};
+
+TEST(Watchdog, ABlockedProbeHidesNoLoss) {
+  BlockedProbe probe;
+  Loss loss;
+  Watchdog watchdog(0, 0s, loss.lost());
+  watchdog.set_probe([&probe] { return probe(); });
+  probe.begun.get_future().wait();
+  watchdog.lose("rank 1 has ended", "see why");
+  EXPECT_EQ(loss.line.wait_for(0s), std::future_status::ready);
+  const Watchdog::Operation operation(&watchdog, "does not wait for the probe");
+  probe.end.set_value();
+}
+
+TEST(Watchdog, AProbeThatTakesTooLongIsALoss) {
+  BlockedProbe probe;
+  Loss loss;
+  Watchdog watchdog(1, 1s, loss.lost());
+  watchdog.set_probe([&probe] { return probe(); });
+  ASSERT_EQ(loss.line.wait_for(20s), std::future_status::ready);
+  expect_parts(loss.line.get(), {"rank 1 on ", "driver has not answered within 1 s", "--collective-timeout"});
+  probe.end.set_value();
 }
 
 }  // namespace
