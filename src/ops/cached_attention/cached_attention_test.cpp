@@ -1,0 +1,144 @@
+#include "ops/cached_attention/cached_attention.hpp"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "ops/cached_attention/cases.hpp"
+#include "ops/element.hpp"
+#include "ops/testing/repeated.hpp"
+#include "runtime/test_folder.hpp"
+
+namespace warpwright::ops {
+namespace {
+
+using namespace testing;  // the fixture of ops, not GoogleTest's namespace
+using cached::Lengths;
+
+class Append : public testing::VariantTest {};
+
+TEST_P(Append, MatchesTheReference) {
+  std::string refusal;
+  int checked = 0;
+  for (const std::int64_t N : {0, 1, 2, 37, 300}) {
+    for (const auto& [KH, HS] : {std::pair<std::int64_t, std::int64_t>{1, 1}, {3, 20}, {12, 64}, {2, 128}}) {
+      for (const DType dtype : dtypes_for(cache_append_op(), GetParam())) {
+        Fixture fixture(static_cast<std::uint64_t>(N));
+        const auto args = cached::make_append(N, KH, HS, dtype, fixture);
+        const auto reason =
+            check_variant(cache_append_op(), GetParam(), fixture, args, [](std::string_view) { return 1.0; });
+        reason.empty() ? void(++checked) : void(refusal = reason);
+      }
+    }
+  }
+  if (checked == 0) GTEST_SKIP() << refusal;
+}
+
+INSTANTIATE_TEST_SUITE_P(CacheAppend, Append, ::testing::ValuesIn(variant_names(cache_append_op())),
+                         test_name);
+
+class Forward : public testing::VariantTest {};
+
+TEST_P(Forward, MatchesTheReference) {
+  std::string refusal;
+  int checked = 0;
+  for (const auto& c : taken(cached::test_cases())) {
+    for (const DType dtype : dtypes_for(cached_attention_op(), GetParam())) {
+      Fixture fixture(static_cast<std::uint64_t>(c.HS));
+      const auto args = cached::make_attention(c, dtype, fixture);
+      // Of the scores, which the exponential makes larger, and of the sum over the keys.
+      const auto reduction = [&](std::string_view) { return static_cast<double>(c.HS) + 64; };
+      const auto reason = check_variant(cached_attention_op(), GetParam(), fixture, args, reduction);
+      reason.empty() ? void(++checked) : void(refusal = reason);
+    }
+  }
+  if (checked == 0) GTEST_SKIP() << refusal;
+}
+
+// The bits of one sequence, alone and among others.
+TEST_P(Forward, ASequenceDoesNotDependOnTheOthers) {
+  const auto& variant = find_variant(cached_attention_op(), GetParam());
+  const cached::Case all{{{1, 700}, {3, 90}, {1, 33}, {8, 1000}}, 4, 2, 64, 16};
+  for (const DType dtype : dtypes_for(cached_attention_op(), GetParam())) {
+    Fixture fixture(4);
+    const auto args = cached::make_attention(all, dtype, fixture);
+    if (auto reason = variant.refuse(cached_attention_op().problem(args), device_for(variant.name));
+        !reason.empty()) {
+      GTEST_SKIP() << reason;
+    }
+    run_variant(cached_attention_op(), variant, args, 2);
+    const auto together = elements_of(args.out);
+    std::int64_t row = 0;
+    for (std::int64_t s = 0; s < args.lengths.shape[0]; ++s) {
+      const std::int32_t queries = all.sequences[static_cast<std::size_t>(s)].queries;
+      auto alone = args;
+      alone.q = args.q.slice(0, row, queries);
+      alone.out = fixture.output(dtype, {queries, 4, 64});
+      alone.block_table = args.block_table.slice(0, s, 1);
+      alone.lengths = args.lengths.slice(0, s, 1);
+      alone.cu_seqlens = fixture.integers({0, queries});
+      run_variant(cached_attention_op(), variant, alone, 1);
+      const auto expected = elements_of(alone.out);
+      const auto first = together.begin() + row * 4 * 64;
+      EXPECT_TRUE(std::equal(expected.begin(), expected.end(), first))
+          << name_of(dtype) << ", sequence " << s;
+      row += queries;
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(CachedAttention, Forward, ::testing::ValuesIn(variant_names(cached_attention_op())),
+                         test_name);
+
+class Huge : public testing::VariantTest {};  // for the variants of a GPU
+
+TEST_P(Huge, GivesEverySequenceItsBits) {
+  Fixture fixture(5);
+  const auto args =
+      cached::make_attention({{{1, 150}, {2, 97}, {1, 1}}, 12, 12, 64, 16}, DType::bf16, fixture);
+  const auto reason =
+      check_repeated(cached_attention_op(), GetParam(), fixture, args, [](std::string_view) { return 128.0; },
+                     {.beyond = "q", .bounds = {"cu_seqlens"}});
+  if (!reason.empty()) GTEST_SKIP() << reason;
+}
+
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(Huge);  // a build without CUDA has none
+INSTANTIATE_TEST_SUITE_P(CachedAttention, Huge, ::testing::ValuesIn(gpu_variant_names(cached_attention_op())),
+                         test_name);
+
+TEST(CachedAttention, RefusesArgumentsThatDoNotFit) {
+  Fixture fixture(3);
+  Context context{ContextOptions{}};
+  const auto args = cached::make_attention({{{2, 20}, {1, 5}}, 4, 2, 8, 4}, DType::f32, fixture);
+  const auto expect_refused = [&](const std::string& why, auto&& change) {
+    CachedAttention wrong = args;
+    change(wrong);
+    const std::string message = message_of([&] { cached_attention(context, wrong); });
+    EXPECT_NE(message.find(why), std::string::npos) << message;
+  };
+  expect_refused("heads of the cache", [&](auto& a) { a.q = fixture.random(DType::f32, {3, 5, 8}); });
+  expect_refused("value_cache", [&](auto& a) { a.value_cache = fixture.random(DType::f32, {8, 4, 2, 7}); });
+  expect_refused("cu_seqlens", [&](auto& a) { a.cu_seqlens = fixture.integers({0, 2}); });
+  expect_refused("begin with 0", [&](auto& a) { a.cu_seqlens = fixture.integers({1, 2, 3}); });
+  expect_refused("ascend", [&](auto& a) { a.cu_seqlens = fixture.integers({0, 2, 4}); });
+  expect_refused("room for", [&](auto& a) { a.lengths = fixture.integers({21, 5}); });
+  expect_refused("2 queries", [&](auto& a) { a.lengths = fixture.integers({1, 5}); });
+  expect_refused("has the block 8", [&](auto& a) {
+    a.block_table = fixture.integers({1, 2, 8, 3, 4, 5, 6, -1, -1, -1}).view({2, 5});
+  });
+  expect_refused("window", [&](auto& a) { a.window = -1; });
+}
+
+TEST(CacheAppend, RefusesSlotsBeyondTheCache) {
+  Fixture fixture(3);
+  Context context{ContextOptions{}};
+  auto args = cached::make_append(3, 2, 8, DType::f32, fixture);
+  args.slots = fixture.integers({0, 16, 1});
+  const auto before = elements_of(args.key_cache);
+  const std::string message = message_of([&] { cache_append(context, args); });
+  EXPECT_NE(message.find("row 1 has the slot 16, the cache has 16"), std::string::npos) << message;
+  EXPECT_EQ(elements_of(args.key_cache), before);
+}
+
+}  // namespace
+}  // namespace warpwright::ops
