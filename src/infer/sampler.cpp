@@ -18,6 +18,20 @@ struct Candidate {
   double weight;  // exp((logit − largest) / temperature)
 };
 
+// Both loops use vectors, which the standard library's do not.
+bool all_finite(std::span<const float> logits) {
+  float sum = 0;  // NaN if any is not finite
+#pragma omp simd reduction(+ : sum)
+  for (std::size_t v = 0; v < logits.size(); ++v) sum += logits[v] * 0;
+  return sum == 0;
+}
+float largest_of(std::span<const float> logits) {
+  float largest = -std::numeric_limits<float>::infinity();
+#pragma omp simd reduction(max : largest)
+  for (std::size_t v = 0; v < logits.size(); ++v) largest = std::max(largest, logits[v]);
+  return largest;
+}
+
 // Most likely first; equal ones by token, so that the order never depends on the library's sort.
 bool more_likely(const Candidate& a, const Candidate& b) {
   return a.weight != b.weight ? a.weight > b.weight : a.token < b.token;
@@ -86,18 +100,18 @@ void SamplingOptions::validate() const {
 
 std::int32_t sample(const SamplingOptions& options, std::uint64_t position, std::span<const float> logits,
                     std::span<const std::int32_t> sequence) {
-  for (const float logit : logits) {
-    if (!std::isfinite(logit)) {
-      throw Error("a logit is not finite", fmt::format("position {}", position), "check the model's weights");
-    }
+  if (!all_finite(logits)) {
+    throw Error("a logit is not finite", fmt::format("position {}", position), "check the model's weights");
   }
   std::vector<float> changed;
   if (options.repetition_penalty != 1) {
     logits = changed = penalized(logits, sequence, options.repetition_penalty);
   }
-  const auto best = std::max_element(logits.begin(), logits.end());
-  if (options.temperature == 0) return static_cast<std::int32_t>(best - logits.begin());
-  std::vector<Candidate> candidates = weigh(logits, static_cast<double>(*best), options.temperature);
+  const float best = largest_of(logits);
+  if (options.temperature == 0) {
+    return static_cast<std::int32_t>(std::ranges::find(logits, best) - logits.begin());
+  }
+  std::vector<Candidate> candidates = weigh(logits, static_cast<double>(best), options.temperature);
   keep_top_k(candidates, options.top_k);
   keep_top_p(candidates, options.top_p);
   keep_min_p(candidates, options.min_p);

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "core/error.hpp"
-#include "infer/generate.hpp"
+#include "infer/decoding_engine.hpp"
 #include "infer/score.hpp"
 #include "model/gpt2_decoder.hpp"
 #include "runtime/planned.hpp"
@@ -28,14 +28,13 @@ DecoderWeights random_weights(DType dtype, const GPT2Config& sizes = kSizes, Dev
   return {.decoder = decoder, .dtype = dtype, .parameters = planned->tensors(), .memory = planned};
 }
 
-// The logits after the prompt and after each of many more tokens, beyond the context.
-std::vector<float> logits_of(Generator& generator) {
+// The logits of the tokens after the prompt, beyond the context.
+std::vector<float> logits_of(DecodingEngine& engine) {
   std::vector<float> all;
-  const auto keep = [&](std::span<const float> logits) {
+  engine.on_logits = [&](DecodingEngine::Id, std::span<const float> logits) {
     all.insert(all.end(), logits.begin(), logits.end());
   };
-  keep(generator.append(kPrompt));
-  for (std::int32_t token = 0; token < 40; ++token) keep(generator.append({&token, 1}));
+  generate(engine, kPrompt, {.max_tokens = 40}, [](std::int32_t) { return true; });
   return all;
 }
 
@@ -52,7 +51,7 @@ TEST(DecoderSessions, ShareWeights) {
     std::vector<float> logits, losses;
     {
       Context context{ContextOptions{}};
-      Generator generator(context, weights);
+      DecodingEngine generator(context, weights);
       EXPECT_EQ(generator.plan().arena_bytes[static_cast<int>(Category::parameters)], 0u);
       logits = logits_of(generator);
       Scorer scorer(context, weights, 2, 16);
@@ -66,7 +65,7 @@ TEST(DecoderSessions, ShareWeights) {
         ContextOptions single;
         single.threads = 1;
         Context own(single);
-        Generator generator(own, weights);
+        DecodingEngine generator(own, weights);
         EXPECT_EQ(logits_of(generator), logits) << name_of(dtype);
         Scorer scorer(own, weights, 2, 16);
         EXPECT_EQ(losses_of(scorer), losses) << name_of(dtype);
@@ -87,11 +86,11 @@ void expect_scratch_suffices(Device device) {
     const std::vector<std::int32_t> tokens(256, 7);
     const std::span<const std::int32_t> all(tokens);
     Context context(ContextOptions{}, device);
-    Generator generator(context, weights);
+    DecodingEngine generator(context, weights, {.sequences = 3});
     std::size_t planned = context.scratch_bytes();
-    for (std::size_t n = 1; n <= 64; ++n) {
-      generator.reset();
-      generator.append(all.first(n));
+    for (std::size_t n = 1; n <= 256; n += n < 8 ? 1 : 31) {
+      for (int i = 0; i < 3; ++i) generator.add(all.first(n), {.max_tokens = 2});
+      while (!generator.idle()) generator.step();
       ASSERT_EQ(context.scratch_bytes(), planned) << name_of(dtype) << ", " << n << " tokens";
     }
     Context other(ContextOptions{}, device);

@@ -47,6 +47,12 @@ DecoderBatch DecoderBatch::first(std::int64_t n) const {
   return batch;
 }
 
+DecoderBatch DecoderBatch::first(std::int64_t n, std::int64_t S) const {
+  DecoderBatch batch = first(n);
+  batch.cu_seqlens = cu_seqlens.slice(0, 0, S + 1);
+  return batch;
+}
+
 DecoderBatch allocate_batch(std::int64_t sequences, std::int64_t N, Allocator& allocator) {
   const auto in = [&](std::string_view name, std::int64_t count) {
     return allocator.allocate(name, DType::i32, {count}, Category::batch);

@@ -78,6 +78,8 @@ struct DecoderBatch {
 
   // The first n tokens.
   DecoderBatch first(std::int64_t n) const;
+  // The first n tokens, of the first S sequences.
+  DecoderBatch first(std::int64_t n, std::int64_t S) const;
 };
 DecoderBatch allocate_batch(std::int64_t sequences, std::int64_t N, Allocator& allocator);
 
@@ -136,12 +138,28 @@ class ScoringPass : public DecoderPass {
   virtual Tensor forward(Context& context, std::int64_t n) const = 0;
 };
 
-// A forward over parts of one sequence, with a cache of everything that later tokens attend to.
+// Where the keys and values of a batch's tokens are, in a cache of blocks (ops/cached_attention).
+struct CachePlaces {
+  Tensor slots;        // (N) int32: each token's place, block · block_size + place in it; −1: it has none
+  Tensor block_table;  // (S, blocks of the longest sequence) int32: the blocks of each sequence, in order
+  Tensor lengths;      // (S) int32: tokens of each sequence, those of the batch included
+  Tensor last_rows;    // (S) int32: the batch's row of each sequence's last token; −1: none
+};
+
+struct CachedPassOptions {
+  DType dtype = DType::f32;  // of the activations and the cache
+  std::int64_t blocks = 0, block_size = 0;
+  bool batch_invariant = false;  // a sequence's bits do not depend on the others
+};
+
+// A forward over parts of sequences, with a cache of everything that later tokens attend to.
 class CachedPass : public DecoderPass {
  public:
-  // Returns the last hidden states (n, C) of the first n tokens of the batch, which follow `past` tokens that
-  // the cache holds.
-  virtual Tensor forward(Context& context, std::int64_t past, std::int64_t n) const = 0;
+  // The keys that the batch's tokens see: only those of the batch, which has whole sequences, or all.
+  enum class Sees : std::uint8_t { batch, cache };
+  // Runs the first n tokens of the batch, which belong to its first S sequences, and stores their keys and
+  // values. Returns the last hidden state (S, C) of the last token of each sequence.
+  virtual Tensor forward(Context& context, std::int64_t n, std::int64_t S, Sees sees) const = 0;
 };
 
 class Decoder {
@@ -185,9 +203,9 @@ class Decoder {
   virtual std::unique_ptr<ScoringPass> allocate_scoring(const DecoderParameters& parameters, DType dtype,
                                                         const DecoderBatch& batch,
                                                         Allocator& allocator) const = 0;
-  // cu_seqlens_k: (2) int32, the tokens of the cache and of the batch together.
-  virtual std::unique_ptr<CachedPass> allocate_cached(const DecoderParameters& parameters, DType dtype,
-                                                      const DecoderBatch& batch, const Tensor& cu_seqlens_k,
+  virtual std::unique_ptr<CachedPass> allocate_cached(const DecoderParameters& parameters,
+                                                      const DecoderBatch& batch, const CachePlaces& places,
+                                                      const CachedPassOptions& options,
                                                       Allocator& allocator) const = 0;
 
   // For M rows of hidden states: (M, Vp).

@@ -2,6 +2,7 @@
 
 #include "model/attention_views.hpp"
 #include "ops/attention/attention.hpp"
+#include "ops/cached_attention/cached_attention.hpp"
 #include "ops/embedding/embedding.hpp"
 #include "ops/gelu/gelu.hpp"
 #include "ops/matmul/matmul.hpp"
@@ -55,9 +56,10 @@ void layernorm_forward(Context& ctx, const Tensor& x, const Norm& n, float eps) 
 }
 // out = residual + x·Wᵀ + bias
 void add_projection(Context& ctx, const Tensor& x, const Tensor& weight, const Tensor& bias,
-                    const Tensor& residual, const Tensor& out) {
+                    const Tensor& residual, const Tensor& out, bool batch_invariant) {
   MatmulForward a{x, weight, bias, out, {}};
   a.residual = residual;
+  a.batch_invariant = batch_invariant;
   matmul_forward(ctx, a);
 }
 
@@ -83,27 +85,43 @@ void layernorm_backward(Context& ctx, const Tensor& dout, const Tensor& x, const
   norm_backward(ctx, a);
 }
 
+// The batch attends to itself.
 void attention(Context& ctx, const GPT2Config& config, const DecoderBatch& batch,
-               const GPT2BlockActivations& a) {
+               const GPT2BlockActivations& a, bool batch_invariant) {
   attention_forward(ctx, {.q = part(a.qkv, 0),
-                          .k = a.keys,
-                          .v = a.values,
+                          .k = part(a.qkv, 1),
+                          .v = part(a.qkv, 2),
                           .cu_seqlens_q = batch.cu_seqlens,
-                          .cu_seqlens_k = a.cu_seqlens_k,
+                          .cu_seqlens_k = batch.cu_seqlens,
                           .out = a.att,
                           .lse = a.lse,
                           .scale = attention_scale(config.head_size()),
                           .mask = Mask::causal,
+                          .batch_invariant = batch_invariant,
                           .max_seqlen = batch.max_seqlen});
+}
+
+// The batch attends to all tokens of its sequences so far.
+void attention_to_cache(Context& ctx, const GPT2Config& config, const DecoderBatch& batch,
+                        const GPT2BlockActivations& a, const GPT2LayerCache& cache,
+                        const CachePlaces& places) {
+  cached_attention(ctx, {.q = part(a.qkv, 0),
+                         .key_cache = cache.keys,
+                         .value_cache = cache.values,
+                         .block_table = places.block_table,
+                         .cu_seqlens = batch.cu_seqlens,
+                         .lengths = places.lengths,
+                         .out = a.att,
+                         .scale = attention_scale(config.head_size())});
 }
 
 void attention_gradient(Context& ctx, const GPT2Config& config, const DecoderBatch& batch,
                         const GPT2BlockActivations& a, const GPT2BackwardBuffers::Block& d) {
   attention_backward(ctx, {.q = part(a.qkv, 0),
-                           .k = a.keys,
-                           .v = a.values,
+                           .k = part(a.qkv, 1),
+                           .v = part(a.qkv, 2),
                            .cu_seqlens_q = batch.cu_seqlens,
-                           .cu_seqlens_k = a.cu_seqlens_k,
+                           .cu_seqlens_k = batch.cu_seqlens,
                            .out = a.att,
                            .lse = a.lse,
                            .dout = d.datt,
@@ -115,22 +133,47 @@ void attention_gradient(Context& ctx, const GPT2Config& config, const DecoderBat
                            .max_seqlen = batch.max_seqlen});
 }
 
-// From ln1 to fc: all of the block but its last product and sum.
+// From ln1 to fc: all of the block but its last product and sum. cache: null without one.
 void block_inside(Context& ctx, const GPT2Config& config, const GPT2Block& p, const DecoderBatch& batch,
-                  const Tensor& x, const GPT2BlockActivations& a) {
-  matmul_forward(ctx, {a.ln1, p.qkv_weight, p.qkv_bias, matrix(a.qkv), {}});
-  attention(ctx, config, batch, a);
-  add_projection(ctx, matrix(a.att), p.attproj_weight, p.attproj_bias, x, a.residual_mid);
+                  const Tensor& x, const GPT2BlockActivations& a, const GPT2Caching& caching,
+                  const GPT2LayerCache* cache) {
+  const bool invariant = caching.batch_invariant;
+  matmul_forward(ctx, {.x = a.ln1,
+                       .weight = p.qkv_weight,
+                       .bias = p.qkv_bias,
+                       .out = matrix(a.qkv),
+                       .preact = {},
+                       .batch_invariant = invariant});
+  if (cache)
+    cache_append(ctx, {.k = part(a.qkv, 1),
+                       .v = part(a.qkv, 2),
+                       .slots = caching.places.slots,
+                       .key_cache = cache->keys,
+                       .value_cache = cache->values});
+  if (cache && caching.reads_cache) {
+    attention_to_cache(ctx, config, batch, a, *cache, caching.places);
+  } else {
+    attention(ctx, config, batch, a, invariant);
+  }
+  add_projection(ctx, matrix(a.att), p.attproj_weight, p.attproj_bias, x, a.residual_mid, invariant);
   layernorm_forward(ctx, a.residual_mid, ln2_of(p, a), config.eps);
-  matmul_forward(ctx, {a.ln2, p.fc_weight, p.fc_bias, a.fc, a.fc_preact, config.activation});
+  matmul_forward(ctx, {.x = a.ln2,
+                       .weight = p.fc_weight,
+                       .bias = p.fc_bias,
+                       .out = a.fc,
+                       .preact = a.fc_preact,
+                       .activation = config.activation,
+                       .batch_invariant = invariant});
 }
 
 // x → x + attention(ln1(x)) → … + mlp(ln2(…)).
 void block_forward(Context& ctx, const GPT2Config& config, const GPT2Block& p, const DecoderBatch& batch,
-                   const Tensor& x, const GPT2BlockActivations& a) {
+                   const Tensor& x, const GPT2BlockActivations& a, const GPT2Caching& caching,
+                   const GPT2LayerCache* cache) {
   layernorm_forward(ctx, x, ln1_of(p, a), config.eps);
-  block_inside(ctx, config, p, batch, x, a);
-  add_projection(ctx, a.fc, p.fcproj_weight, p.fcproj_bias, a.residual_mid, a.residual);
+  block_inside(ctx, config, p, batch, x, a, caching, cache);
+  add_projection(ctx, a.fc, p.fcproj_weight, p.fcproj_bias, a.residual_mid, a.residual,
+                 caching.batch_invariant);
 }
 
 // The activations that the backward of a block reads: as the forward left them, or computed again.
@@ -140,7 +183,7 @@ GPT2BlockActivations recomputed(Context& ctx, const GPT2Config& config, const GP
   if (again.qkv) {
     layernorm_forward(ctx, x, {p.ln1_weight, p.ln1_bias, again.ln1, again.ln1_mean, again.ln1_rstd, {}},
                       config.eps);
-    block_inside(ctx, config, p, batch, x, again);
+    block_inside(ctx, config, p, batch, x, again, {}, nullptr);
     return again;
   }
   GPT2BlockActivations a = kept;
@@ -185,17 +228,24 @@ const Tensor& input_of(const GPT2Activations& a, std::size_t l) {
 }  // namespace
 
 void gpt2_forward(Context& ctx, const GPT2Config& config, const GPT2Parameters& p, const DecoderBatch& batch,
-                  const GPT2Activations& a, const LayerHooks& hooks) {
+                  const GPT2Activations& a, const LayerHooks& hooks, const GPT2Caching& caching) {
   embedding_forward(ctx, {batch.tokens, batch.positions, p.wte, p.wpe, a.embedding});
   for (std::size_t l = 0; l < p.blocks.size(); ++l) {
     if (hooks.enter) hooks.enter(l);
-    block_forward(ctx, config, p.blocks[l], batch, input_of(a, l), a.blocks[l]);
+    const GPT2LayerCache* cache = caching.cache.empty() ? nullptr : &caching.cache[l];
+    block_forward(ctx, config, p.blocks[l], batch, input_of(a, l), a.blocks[l], caching, cache);
   }
   layernorm_forward(ctx, input_of(a, p.blocks.size()), lnf_of(p, a), config.eps);
 }
 
-void gpt2_head(Context& ctx, const GPT2Parameters& p, const Tensor& lnf, const Tensor& logits) {
-  matmul_forward(ctx, {lnf, p.wte, {}, logits, {}});
+void gpt2_head(Context& ctx, const GPT2Parameters& p, const Tensor& lnf, const Tensor& logits,
+               bool batch_invariant) {
+  matmul_forward(ctx, {.x = lnf,
+                       .weight = p.wte,
+                       .bias = {},
+                       .out = logits,
+                       .preact = {},
+                       .batch_invariant = batch_invariant});
 }
 
 void gpt2_head_backward(Context& ctx, const GPT2Parameters& p, const Tensor& lnf, const Tensor& dlogits,

@@ -66,10 +66,6 @@ struct GPT2BlockActivations {
   Tensor lse;                                     // (NH, N) fp32
   // If the backward of the normalizations reads their output: the columns that cannot be restored from it.
   ops::LostColumns ln1_lost, ln2_lost;
-  // The keys and values that attention reads: in training those of qkv itself; with a cache, those of every
-  // position so far.
-  Tensor keys, values;  // (Nk, NH, HS)
-  Tensor cu_seqlens_k;  // (S + 1) int32
 };
 
 struct GPT2Activations {
@@ -103,11 +99,25 @@ struct GPT2BackwardBuffers {
 GPT2BackwardBuffers allocate_backward(const GPT2Config& config, const DecoderBatch& batch, DType dtype,
                                       Recompute recompute, Allocator& allocator);
 
+// The keys and values of a layer's earlier tokens: (blocks, block_size, NH, HS).
+struct GPT2LayerCache {
+  Tensor keys, values;
+};
+// For a forward with a cache.
+struct GPT2Caching {
+  std::vector<GPT2LayerCache> cache;  // of each layer; empty: none
+  CachePlaces places;
+  bool reads_cache = false;      // the batch attends to the cache, not only to itself
+  bool batch_invariant = false;  // a sequence's bits do not depend on the others
+};
+
 // Tokens to the last layer normalization, a.lnf.
 void gpt2_forward(Context& context, const GPT2Config& config, const GPT2Parameters& p,
-                  const DecoderBatch& batch, const GPT2Activations& a, const LayerHooks& hooks);
+                  const DecoderBatch& batch, const GPT2Activations& a, const LayerHooks& hooks,
+                  const GPT2Caching& caching = {});
 // logits (M, Vp) of M rows of lnf. Columns V ≤ v < Vp are padding and mean nothing.
-void gpt2_head(Context& context, const GPT2Parameters& p, const Tensor& lnf, const Tensor& logits);
+void gpt2_head(Context& context, const GPT2Parameters& p, const Tensor& lnf, const Tensor& logits,
+               bool batch_invariant = false);
 
 // For those rows: dlnf (=), and the LM head's share of the gradient of wte (= or += by store).
 void gpt2_head_backward(Context& context, const GPT2Parameters& p, const Tensor& lnf, const Tensor& dlogits,

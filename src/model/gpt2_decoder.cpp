@@ -6,6 +6,7 @@
 
 #include "model/gpt2.hpp"
 #include "model/gpt2_files.hpp"
+#include "ops/padding/padding.hpp"
 
 namespace warpwright {
 namespace {
@@ -14,16 +15,21 @@ namespace {
 template <class Pass>
 class GPT2Pass : public Pass {
  public:
-  GPT2Pass(const GPT2Config& config, const DecoderParameters& parameters, const DecoderBatch& batch)
-      : config_(config), p_(gpt2_parameters(config, parameters)), batch_(batch) {}
+  GPT2Pass(const GPT2Config& config, const DecoderParameters& parameters, const DecoderBatch& batch,
+           bool batch_invariant = false)
+      : config_(config),
+        p_(gpt2_parameters(config, parameters)),
+        batch_(batch),
+        batch_invariant_(batch_invariant) {}
   void head(Context& context, const Tensor& hidden, const Tensor& logits) const override {
-    gpt2_head(context, p_, hidden, logits);
+    gpt2_head(context, p_, hidden, logits, batch_invariant_);
   }
 
  protected:
   GPT2Config config_;
   GPT2Parameters p_;
   DecoderBatch batch_;
+  bool batch_invariant_;
 };
 
 class GPT2Training final : public GPT2Pass<TrainingPass> {
@@ -75,36 +81,43 @@ class GPT2Scoring final : public GPT2Pass<ScoringPass> {
 
 class GPT2Cached final : public GPT2Pass<CachedPass> {
  public:
-  GPT2Cached(const GPT2Config& config, const DecoderParameters& parameters, DType dtype,
-             const DecoderBatch& batch, const Tensor& cu_seqlens_k, Allocator& allocator)
-      : GPT2Pass(config, parameters, batch),
-        cu_seqlens_k_(cu_seqlens_k),
-        a_(allocate_activations(config, batch, dtype, Purpose::inference, allocator)) {
+  GPT2Cached(const GPT2Config& config, const DecoderParameters& parameters, const DecoderBatch& batch,
+             const CachePlaces& places, const CachedPassOptions& options, Allocator& allocator)
+      : GPT2Pass(config, parameters, batch, options.batch_invariant),
+        places_(places),
+        a_(allocate_activations(config, batch, options.dtype, Purpose::inference, allocator)),
+        last_(allocator.allocate("last", options.dtype, {places.lengths.shape[0], config.channels},
+                                 Category::batch)) {
+    const Shape shape{options.blocks, options.block_size, config.heads, config.head_size()};
     for (std::int64_t l = 0; l < config.layers; ++l) {
-      qkv_.push_back(allocator.allocate(fmt::format("cache.{}.qkv", l), dtype,
-                                        {config.context, 3, config.heads, config.head_size()},
-                                        Category::cache));
+      const auto in = [&](std::string_view name) {
+        return allocator.allocate(fmt::format("cache.{}.{}", l, name), options.dtype, shape, Category::cache);
+      };
+      cache_.push_back({.keys = in("keys"), .values = in("values")});
     }
   }
 
-  // The qkv product writes its rows to their place in the cache.
-  Tensor forward(Context& context, std::int64_t past, std::int64_t n) const override {
-    GPT2Activations a = narrow(a_, n);
-    for (std::size_t l = 0; l < qkv_.size(); ++l) {
-      const Tensor so_far = qkv_[l].slice(0, 0, past + n);
-      a.blocks[l].qkv = qkv_[l].slice(0, past, n);
-      a.blocks[l].keys = so_far.select(1, 1);
-      a.blocks[l].values = so_far.select(1, 2);
-      a.blocks[l].cu_seqlens_k = cu_seqlens_k_;
-    }
-    gpt2_forward(context, config_, p_, batch_.first(n), a, {});
-    return a.lnf;
+  Tensor forward(Context& context, std::int64_t n, std::int64_t S, Sees sees) const override {
+    const GPT2Activations a = narrow(a_, n);
+    const CachePlaces places = {.slots = places_.slots.slice(0, 0, n),
+                                .block_table = places_.block_table.slice(0, 0, S),
+                                .lengths = places_.lengths.slice(0, 0, S),
+                                .last_rows = places_.last_rows.slice(0, 0, S)};
+    gpt2_forward(context, config_, p_, batch_.first(n, S), a, {},
+                 {.cache = cache_,
+                  .places = places,
+                  .reads_cache = sees == Sees::cache,
+                  .batch_invariant = batch_invariant_});
+    const Tensor last = last_.slice(0, 0, S);
+    ops::padding_pack(context, {.x = a.lnf, .indices = places.last_rows, .out = last});
+    return last;
   }
 
  private:
-  Tensor cu_seqlens_k_;
+  CachePlaces places_;
   GPT2Activations a_;
-  std::vector<Tensor> qkv_;  // per layer (context, 3, NH, HS): every position's; k and v are the cache
+  Tensor last_;  // (S, C); rows of sequences without tokens keep their values
+  std::vector<GPT2LayerCache> cache_;
 };
 
 }  // namespace
@@ -152,11 +165,11 @@ std::unique_ptr<ScoringPass> GPT2Decoder::allocate_scoring(const DecoderParamete
   return std::make_unique<GPT2Scoring>(config_, parameters, dtype, batch, allocator);
 }
 
-std::unique_ptr<CachedPass> GPT2Decoder::allocate_cached(const DecoderParameters& parameters, DType dtype,
-                                                         const DecoderBatch& batch,
-                                                         const Tensor& cu_seqlens_k,
+std::unique_ptr<CachedPass> GPT2Decoder::allocate_cached(const DecoderParameters& parameters,
+                                                         const DecoderBatch& batch, const CachePlaces& places,
+                                                         const CachedPassOptions& options,
                                                          Allocator& allocator) const {
-  return std::make_unique<GPT2Cached>(config_, parameters, dtype, batch, cu_seqlens_k, allocator);
+  return std::make_unique<GPT2Cached>(config_, parameters, batch, places, options, allocator);
 }
 
 }  // namespace warpwright

@@ -34,8 +34,8 @@ class GPT2Decoder final : public Decoder {
   std::unique_ptr<ScoringPass> allocate_scoring(const DecoderParameters& parameters, DType dtype,
                                                 const DecoderBatch& batch,
                                                 Allocator& allocator) const override;
-  std::unique_ptr<CachedPass> allocate_cached(const DecoderParameters& parameters, DType dtype,
-                                              const DecoderBatch& batch, const Tensor& cu_seqlens_k,
+  std::unique_ptr<CachedPass> allocate_cached(const DecoderParameters& parameters, const DecoderBatch& batch,
+                                              const CachePlaces& places, const CachedPassOptions& options,
                                               Allocator& allocator) const override;
 
  private:

@@ -88,9 +88,6 @@ GPT2BlockActivations allocate_block(const GPT2Config& config, const DecoderBatch
       b.ln2_lost.x = in("ln2_kept", {N, K});
     }
   }
-  b.keys = b.qkv.select(1, 1);
-  b.values = b.qkv.select(1, 2);
-  b.cu_seqlens_k = batch.cu_seqlens;
   return b;
 }
 
@@ -232,9 +229,6 @@ GPT2Activations narrow(const GPT2Activations& a, std::int64_t n) {
     r.fc = rows(b.fc);
     r.residual = rows(b.residual);
     r.qkv = rows(b.qkv);
-    r.keys = r.qkv.select(1, 1);
-    r.values = r.qkv.select(1, 2);
-    r.cu_seqlens_k = b.cu_seqlens_k;
     result.blocks.push_back(r);
   }
   result.lnf = rows(a.lnf);

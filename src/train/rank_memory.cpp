@@ -8,7 +8,6 @@
 #include <numeric>
 
 #include "comm/host.hpp"
-#include "infer/generate.hpp"
 #include "runtime/device.hpp"
 
 namespace warpwright {
@@ -73,7 +72,7 @@ RankMemory planned_rank_memory(Context& context, const TrainOptions& options, co
   const StepOptions& s = options.step;
   const bool samples = options.sample_every > 0 && comm.rank() == 0;
   return rank_memory(TrainingStep(context, s, comm).plan(),
-                     samples ? Generator::planned(context, *s.model, s.dtype) : MemoryPlan{},
+                     samples ? DecodingEngine::planned(context, *s.model, s.dtype, kSampling) : MemoryPlan{},
                      context.device().device, comm.size());
 }
 

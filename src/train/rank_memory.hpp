@@ -9,9 +9,13 @@
 #include <vector>
 
 #include "comm/comm.hpp"
+#include "infer/decoding_engine.hpp"
 #include "train/options.hpp"
 
 namespace warpwright {
+
+// Samples are drawn one at a time, from a short prompt.
+inline constexpr DecodingOptions kSampling{.batch_tokens = 64};
 
 // Bytes of a rank, by what they are for.
 struct RankMemory {

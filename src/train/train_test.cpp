@@ -692,11 +692,13 @@ TEST_F(TrainerTest, SamplesAreInWhatIsPlanned) {
   Trainer trainer(context, o, {});
   const std::size_t before = trainer.memory().total();
   HeapAllocator heap;
-  const Generator generator(
-      context, {.decoder = o.step.model,
-                .dtype = o.step.dtype,
-                .parameters = o.step.model->allocate_parameters(o.step.dtype, Category::parameters, "", heap),
-                .memory = {}});
+  const DecodingEngine generator(
+      context,
+      {.decoder = o.step.model,
+       .dtype = o.step.dtype,
+       .parameters = o.step.model->allocate_parameters(o.step.dtype, Category::parameters, "", heap),
+       .memory = {}},
+      kSampling);
   const std::size_t shared = std::min(trainer.plan().workspace_bytes, generator.plan().workspace_bytes);
   EXPECT_EQ(before, step + generator.plan().total_bytes() - shared);
   EXPECT_GT(before, step);

@@ -127,7 +127,7 @@ Trainer::Trainer(Context& context, TrainOptions options, TrainObserver observer,
     ValidationLoader(*val_stream_, options_.step.T);  // says whether it holds a sample
   }
   if (options_.sample_every > 0 && leads()) {
-    sampling_ = Generator::planned(context_, *options_.step.model, options_.step.dtype);
+    sampling_ = DecodingEngine::planned(context_, *options_.step.model, options_.step.dtype, kSampling);
   }
   const auto manifest = read_manifest(options_.data);
   end_of_text_ = manifest ? manifest->end_of_text : options_.step.model->vocab() - 1;
@@ -249,7 +249,7 @@ void Trainer::start() {
   }
   if (comm_.size() > 1) require_equal(comm_, {{"weights", checksum_of(std::as_bytes(std::span(checksums)))}});
   if (options_.sample_every > 0 && leads()) {
-    generator_ = std::make_unique<Generator>(context_, step_.weights());
+    generator_ = std::make_unique<DecodingEngine>(context_, step_.weights(), kSampling);
   }
   if (leads()) {
     if (const auto& tuned = context_.options().tuned) tuned->write(options_.out / kTunedFile);
@@ -429,7 +429,6 @@ void Trainer::draw_sample() {
   o.max_tokens = options_.sample_tokens;
   o.sampling.seed = options_.seed + static_cast<std::uint64_t>(step_index_);
   std::vector<std::int32_t> tokens;
-  generator_->reset();
   generate(*generator_, {&start, 1}, o, [&](std::int32_t token) {
     leave_if_stopped();
     tokens.push_back(token);

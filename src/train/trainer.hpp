@@ -22,7 +22,7 @@
 
 #include "comm/comm.hpp"
 #include "data/loader.hpp"
-#include "infer/generate.hpp"
+#include "infer/decoding_engine.hpp"
 #include "infer/origin.hpp"
 #include "runtime/file.hpp"
 #include "train/checkpoint_writer.hpp"
@@ -136,7 +136,7 @@ class Trainer {
   TrainingLoader loader_;
   TrainingStep step_;
   MemoryPlan sampling_;  // what generator_ will take
-  std::unique_ptr<Generator> generator_;
+  std::unique_ptr<DecodingEngine> generator_;
   OutlierDetector loss_outliers_, norm_outliers_;
   std::optional<std::filesystem::path> resume_from_;
   std::set<std::int64_t> damaged_;  // steps of checkpoints that are not whole

@@ -92,7 +92,7 @@ struct CachedAttention {
     f("block_table", block_table, Access::read);
     f("cu_seqlens", cu_seqlens, Access::read);
     f("lengths", lengths, Access::read);
-    f("out", out, Access::update);
+    f("out", out, Access::write);
   }
   Problem problem() const;  // throws Error if the tensors do not fit together
 };

@@ -90,22 +90,6 @@ TEST_P(Forward, ASequenceDoesNotDependOnTheOthers) {
 INSTANTIATE_TEST_SUITE_P(CachedAttention, Forward, ::testing::ValuesIn(variant_names(cached_attention_op())),
                          test_name);
 
-class Huge : public testing::VariantTest {};  // for the variants of a GPU
-
-TEST_P(Huge, GivesEverySequenceItsBits) {
-  Fixture fixture(5);
-  const auto args =
-      cached::make_attention({{{1, 150}, {2, 97}, {1, 1}}, 12, 12, 64, 16}, DType::bf16, fixture);
-  const auto reason =
-      check_repeated(cached_attention_op(), GetParam(), fixture, args, [](std::string_view) { return 128.0; },
-                     {.beyond = "q", .bounds = {"cu_seqlens"}});
-  if (!reason.empty()) GTEST_SKIP() << reason;
-}
-
-GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(Huge);  // a build without CUDA has none
-INSTANTIATE_TEST_SUITE_P(CachedAttention, Huge, ::testing::ValuesIn(gpu_variant_names(cached_attention_op())),
-                         test_name);
-
 TEST(CachedAttention, RefusesArgumentsThatDoNotFit) {
   Fixture fixture(3);
   Context context{ContextOptions{}};

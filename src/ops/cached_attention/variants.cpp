@@ -6,14 +6,13 @@ namespace warpwright::ops {
 namespace {
 
 constexpr std::string_view kAppend[] = {
+    "cuda.rows",
     "cpu.rows",
     "reference",
 };
 
 constexpr std::string_view kAttention[] = {
-    "cpu.avx512",
-    "cpu.avx2",
-    "reference",
+    "cuda.split", "cuda.plain", "cpu.avx512", "cpu.avx2", "reference",
 };
 
 }  // namespace

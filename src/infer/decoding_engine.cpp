@@ -1,0 +1,467 @@
+#include "infer/decoding_engine.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "core/error.hpp"
+#include "runtime/host_view.hpp"
+
+namespace warpwright {
+namespace {
+
+constexpr std::int64_t kBlockSize = 16;  // tokens
+constexpr std::int64_t kBatchTokens = 1024;
+
+std::int64_t divided_up(std::int64_t n, std::int64_t by) {
+  return (n + by - 1) / by;
+}
+
+// The rows of the graph for n sequences: few sizes, none much larger than n.
+std::int64_t bucket_of(std::int64_t n) {
+  const std::int64_t step = n <= 2 ? 1 : n <= 16 ? 4 : n <= 64 ? 8 : n <= 256 ? 32 : 64;
+  return divided_up(n, step) * step;
+}
+
+void check_prompt(std::span<const std::int32_t> prompt, const Decoder& decoder) {
+  constexpr const char* kWhere = "prompt";
+  if (prompt.empty()) throw UsageError("has no tokens", kWhere, "give at least one");
+  if (static_cast<std::int64_t>(prompt.size()) > decoder.context()) {
+    throw UsageError(
+        fmt::format("has {} tokens, the model's context is {}", prompt.size(), decoder.context()), kWhere,
+        "shorten it");
+  }
+  const auto wrong =
+      std::ranges::find_if(prompt, [&](std::int32_t token) { return token < 0 || token >= decoder.vocab(); });
+  if (wrong == prompt.end()) return;
+  throw UsageError(fmt::format("has the token {}, the vocabulary has ids below {}", *wrong, decoder.vocab()),
+                   kWhere, "encode it with the model's tokenizer");
+}
+
+}  // namespace
+
+struct DecodingEngine::Sizes {
+  std::int64_t context, sequences, blocks, blocks_each, batch;
+  bool batch_invariant;
+};
+
+DecodingEngine::Sizes DecodingEngine::sizes_of(const Decoder& decoder, const DecodingOptions& o) {
+  Sizes s{};
+  s.context = decoder.context();
+  s.sequences = o.sequences;
+  s.blocks_each = divided_up(s.context, kBlockSize);
+  s.blocks = o.cache_tokens > 0 ? divided_up(o.cache_tokens, kBlockSize) : s.sequences * s.blocks_each;
+  s.batch = std::max(s.sequences,
+                     std::min(o.batch_tokens > 0 ? o.batch_tokens : kBatchTokens, s.sequences * s.context));
+  s.batch_invariant = o.batch_invariant;
+  if (o.sequences < 1) throw UsageError("must be at least 1", "number of sequences", "let one run");
+  if (s.blocks < s.blocks_each) {
+    throw UsageError(fmt::format("holds {} tokens, one sequence may have {}", o.cache_tokens, s.context),
+                     "cache", "make it larger");
+  }
+  return s;
+}
+
+struct DecodingEngine::Tensors {
+  Tensor numbers;  // the memory of all integers below
+  DecoderBatch batch;
+  CachePlaces places;
+  std::unique_ptr<CachedPass> pass;
+  Tensor logits;  // (sequences, Vp)
+};
+
+// The same integers as the host writes them.
+struct DecodingEngine::HostViews {
+  explicit HostViews(const Tensors& t)
+      : numbers(t.numbers, HostMemory::pinned), logits(t.logits, HostMemory::pinned) {}
+
+  std::int32_t* of(const Tensor& device, const Tensors& t) const {
+    return numbers.tensor().as<std::int32_t>() + (device.as<std::int32_t>() - t.numbers.as<std::int32_t>());
+  }
+
+  HostView numbers, logits;
+};
+
+struct DecodingEngine::Sequence {
+  Id id = 0;
+  GenerationOptions options;
+  std::vector<std::int32_t> tokens;  // of the prompt and since
+  std::size_t begin = 0;             // the first one at which the model still looks
+  std::int64_t cached = 0;           // from there on, in the cache
+  std::vector<std::int32_t> blocks;
+  std::size_t offered = 0;  // of these blocks
+  bool offers = true;
+  std::int64_t drawn = 0;
+
+  std::span<const std::int32_t> window() const { return std::span(tokens).subspan(begin); }
+  std::int64_t pending() const { return static_cast<std::int64_t>(window().size()) - cached; }
+};
+
+struct DecodingEngine::Part {
+  Sequence* sequence;
+  std::int64_t tokens;
+};
+
+DecodingEngine::Tensors DecodingEngine::allocate(const Decoder& decoder, DType dtype,
+                                                 const DecoderParameters& parameters, const Sizes& sizes,
+                                                 Allocator& allocator) {
+  const std::int64_t N = sizes.batch, S = sizes.sequences;
+  Tensors t;
+  t.numbers =
+      allocator.allocate("numbers", DType::i32, {3 * N + 3 * S + 1 + S * sizes.blocks_each}, Category::batch);
+  std::int64_t used = 0;
+  const auto next = [&](std::int64_t count) {
+    return t.numbers.slice(0, std::exchange(used, used + count), count);
+  };
+  t.batch = {.tokens = next(N),
+             .positions = next(N),
+             .cu_seqlens = next(S + 1),
+             .max_seqlen = std::min(N, sizes.context)};
+  t.places.slots = next(N);
+  t.places.block_table = next(S * sizes.blocks_each).view({S, sizes.blocks_each});
+  t.places.lengths = next(S);
+  t.places.last_rows = next(S);
+  t.pass = decoder.allocate_cached(parameters, t.batch, t.places,
+                                   {.dtype = dtype,
+                                    .blocks = sizes.blocks,
+                                    .block_size = kBlockSize,
+                                    .batch_invariant = sizes.batch_invariant},
+                                   allocator);
+  t.logits = decoder.allocate_logits(S, dtype, allocator);
+  return t;
+}
+
+void DecodingEngine::run(Context& context, const Tensors& t, std::int64_t n, std::int64_t S,
+                         CachedPass::Sees sees) {
+  t.pass->head(context, t.pass->forward(context, n, S, sees), t.logits.slice(0, 0, S));
+}
+
+Planned<DecodingEngine::Tensors> DecodingEngine::plan_passes(Context& context, const Sizes& sizes,
+                                                             std::function<Tensors(Allocator&)> allocate) {
+  using Sees = CachedPass::Sees;
+  Planned<Tensors> planned(context, std::move(allocate), [&](const Tensors& t) {
+    run(context, t, sizes.batch, sizes.sequences, Sees::cache);
+  });
+  for (const Sees sees : {Sees::cache, Sees::batch}) {
+    const auto on_rows = [&](const Tensors& t, std::int64_t rows) {
+      run(context, t, rows, std::min(rows, sizes.sequences), sees);
+    };
+    planned.reserve_scratch_for(context, [&](const Tensors& t) { on_rows(t, sizes.batch); });
+    planned.reserve_scratch_for_fewer(context, sizes.batch, on_rows);
+    // Products of few rows have kernels of their own, on CPUs as well: those of the logits, at least.
+    for (std::int64_t rows = 1; rows < sizes.sequences; rows += rows < 64 ? 1 : 64) {
+      planned.reserve_scratch_for(context, [&](const Tensors& t) { on_rows(t, rows); });
+    }
+  }
+  return planned;
+}
+
+MemoryPlan DecodingEngine::planned(Context& context, const Decoder& decoder, DType dtype,
+                                   const DecodingOptions& options) {
+  const Sizes sizes = sizes_of(decoder, options);
+  const auto allocate = [&](Allocator& allocator) {
+    const DecoderParameters parameters =
+        decoder.allocate_parameters(dtype, Category::parameters, "", allocator);
+    return DecodingEngine::allocate(decoder, dtype, parameters, sizes, allocator);
+  };
+  MemoryPlan plan = plan_passes(context, sizes, allocate).plan();
+  plan.arena_bytes[static_cast<int>(Category::parameters)] = 0;
+  return plan;
+}
+
+DecodingEngine::DecodingEngine(Context& context, DecoderWeights weights, const DecodingOptions& options)
+    : context_(context),
+      weights_(std::move(weights)),
+      sizes_(std::make_unique<Sizes>(sizes_of(*weights_.decoder, options))),
+      blocks_(sizes_->blocks, kBlockSize) {
+  const auto allocate = [this](Allocator& allocator) {
+    return DecodingEngine::allocate(*weights_.decoder, weights_.dtype, weights_.parameters, *sizes_,
+                                    allocator);
+  };
+  planned_ = std::make_unique<Planned<Tensors>>(plan_passes(context, *sizes_, allocate));
+  planned_->take(context);
+  host_ = std::make_unique<HostViews>(planned_->tensors());
+  logits_.resize(static_cast<std::size_t>(sizes_->sequences * weights_.decoder->vocab()));
+}
+
+DecodingEngine::~DecodingEngine() = default;
+
+const MemoryPlan& DecodingEngine::plan() const {
+  return planned_->plan();
+}
+
+DecodingEngine::Id DecodingEngine::add(std::span<const std::int32_t> prompt,
+                                       const GenerationOptions& options) {
+  check_prompt(prompt, *weights_.decoder);
+  options.sampling.validate();
+  if (options.max_tokens < 1) throw UsageError("must be at least 1", "number of tokens", "ask for one");
+  auto sequence = std::make_unique<Sequence>();
+  sequence->id = next_id_++;
+  sequence->options = options;
+  sequence->tokens.assign(prompt.begin(), prompt.end());
+  waiting_.push_back(std::move(sequence));
+  return waiting_.back()->id;
+}
+
+void DecodingEngine::remove(Id id) {
+  for (Sequences* list : {&running_, &waiting_}) {
+    const auto found = std::ranges::find(*list, id, [](const auto& s) { return s->id; });
+    if (found == list->end()) continue;
+    blocks_.release((*found)->blocks);
+    list->erase(found);
+    return;
+  }
+}
+
+// The oldest waiting sequences run as far as there are places and room in the cache for what they have.
+void DecodingEngine::admit() {
+  while (!waiting_.empty() && running() < sizes_->sequences) {
+    Sequence& s = *waiting_.front();
+    const std::span<const std::int32_t> window = s.window();
+    s.blocks = blocks_.share(window.first(window.size() - 1));  // the last one must run: its logits count
+    const std::int64_t missing = divided_up(static_cast<std::int64_t>(window.size()), kBlockSize) -
+                                 static_cast<std::int64_t>(s.blocks.size());
+    if (missing > blocks_.available() || is_computed_by_another(s)) {
+      blocks_.release(std::exchange(s.blocks, {}));
+      return;
+    }
+    s.offered = s.blocks.size();
+    s.offers = true;
+    s.cached = static_cast<std::int64_t>(s.blocks.size()) * kBlockSize;
+    const auto place = std::ranges::upper_bound(running_, s.id, {}, [](const auto& r) { return r->id; });
+    running_.insert(place, std::move(waiting_.front()));
+    waiting_.pop_front();
+  }
+}
+
+// True if a running sequence is about to fill the block that this one needs next.
+bool DecodingEngine::is_computed_by_another(const Sequence& s) const {
+  const std::size_t end = (s.blocks.size() + 1) * kBlockSize;
+  const std::span<const std::int32_t> window = s.window();
+  if (window.size() <= end) return false;
+  return std::ranges::any_of(running_, [&](const auto& other) {
+    const std::span<const std::int32_t> theirs = other->window();
+    return other->offers && other->cached < static_cast<std::int64_t>(end) && theirs.size() >= end &&
+           std::ranges::equal(theirs.first(end), window.first(end));
+  });
+}
+
+// Takes blocks for more tokens of a running sequence. If there are none, the newest sequences wait; false if
+// this one does.
+bool DecodingEngine::make_room(Sequence& s, std::int64_t tokens) {
+  const auto wanted = static_cast<std::size_t>(divided_up(s.cached + tokens, kBlockSize));
+  while (s.blocks.size() < wanted) {
+    if (const std::int32_t block = blocks_.take(); block != CacheBlocks::kNone) {
+      s.blocks.push_back(block);
+      continue;
+    }
+    const bool is_newest = running_.back().get() == &s;
+    suspend_newest();
+    if (is_newest) return false;
+  }
+  return true;
+}
+
+void DecodingEngine::suspend_newest() {
+  Sequence& s = *running_.back();
+  forget_cache(s);
+  const auto place = std::ranges::upper_bound(waiting_, s.id, {}, [](const auto& w) { return w->id; });
+  waiting_.insert(place, std::move(running_.back()));
+  running_.pop_back();
+}
+
+void DecodingEngine::forget_cache(Sequence& s) {
+  blocks_.release(std::exchange(s.blocks, {}));
+  s.cached = 0;
+  s.offered = 0;
+  s.offers = true;
+}
+
+// Tokens that the cache lacks: those of prompts, or the last one of each sequence.
+std::vector<DecodingEngine::Part> DecodingEngine::next_parts(bool of_prompts) {
+  std::vector<Part> parts;
+  std::int64_t room = sizes_->batch;
+  for (std::size_t i = 0; i < running_.size() && room > 0; ++i) {
+    Sequence& s = *running_[i];
+    if (of_prompts != (s.pending() > 1)) continue;
+    const std::int64_t tokens = std::min(s.pending(), room);
+    if (!make_room(s, tokens)) break;
+    parts.push_back({&s, tokens});
+    room -= tokens;
+  }
+  return parts;
+}
+
+// Writes the numbers of the parts, and those of S sequences without tokens.
+void DecodingEngine::write(const std::vector<Part>& parts, std::int64_t n, std::int64_t S) {
+  const Tensors& t = planned_->tensors();
+  std::int32_t* const tokens = host_->of(t.batch.tokens, t);
+  std::int32_t* const positions = host_->of(t.batch.positions, t);
+  std::int32_t* const slots = host_->of(t.places.slots, t);
+  std::int32_t* const bounds = host_->of(t.batch.cu_seqlens, t);
+  std::int32_t* const last_rows = host_->of(t.places.last_rows, t);
+  std::int32_t* const lengths = host_->of(t.places.lengths, t);
+  std::int32_t* const table = host_->of(t.places.block_table, t);
+  std::int32_t row = 0;
+  bounds[0] = 0;
+  for (std::size_t i = 0; i < static_cast<std::size_t>(S); ++i) {
+    if (i < parts.size()) {
+      const Sequence& s = *parts[i].sequence;
+      for (std::int64_t p = s.cached; p < s.cached + parts[i].tokens; ++p, ++row) {
+        tokens[row] = s.window()[static_cast<std::size_t>(p)];
+        positions[row] = static_cast<std::int32_t>(p);
+        slots[row] = static_cast<std::int32_t>(
+            s.blocks[static_cast<std::size_t>(p / kBlockSize)] * kBlockSize + p % kBlockSize);
+      }
+      std::ranges::copy(s.blocks, table + static_cast<std::int64_t>(i) * sizes_->blocks_each);
+    }
+    bounds[i + 1] = row;
+    last_rows[i] = i < parts.size() ? row - 1 : -1;
+    lengths[i] =
+        i < parts.size() ? static_cast<std::int32_t>(parts[i].sequence->cached + parts[i].tokens) : 0;
+  }
+  for (; row < n; ++row) {
+    tokens[row] = positions[row] = 0;
+    slots[row] = -1;
+  }
+  host_->numbers.upload(context_.stream());
+}
+
+void DecodingEngine::run_prompts(const std::vector<Part>& parts) {
+  std::int64_t n = 0;
+  bool are_whole = true;
+  for (const Part& part : parts) {
+    n += part.tokens;
+    are_whole = are_whole && part.sequence->cached == 0 && part.sequence->pending() == part.tokens;
+  }
+  const auto S = static_cast<std::int64_t>(parts.size());
+  write(parts, n, S);
+  // The two ways round differently, and another sequence may decide whether this one's prompt is whole.
+  const bool sees_batch = are_whole && !sizes_->batch_invariant;
+  run(context_, planned_->tensors(), n, S, sees_batch ? CachedPass::Sees::batch : CachedPass::Sees::cache);
+}
+
+void DecodingEngine::run_tokens(const std::vector<Part>& parts) {
+  auto n = static_cast<std::int64_t>(parts.size());
+  const auto pass = [&] { run(context_, planned_->tensors(), n, n, CachedPass::Sees::cache); };
+  if (!Captured::possible(context_)) {
+    write(parts, n, n);
+    return pass();
+  }
+  n = std::min(bucket_of(n), sizes_->sequences);
+  write(parts, n, n);
+  graphs_[n].run(context_, pass);
+}
+
+// Blocks that are full now may be shared.
+void DecodingEngine::offer_full_blocks(Sequence& s) {
+  while (s.offers && static_cast<std::int64_t>(s.offered + 1) * kBlockSize <= s.cached) {
+    const std::int32_t before = s.offered == 0 ? CacheBlocks::kNone : s.blocks[s.offered - 1];
+    s.offers =
+        blocks_.offer(s.blocks[s.offered], before, s.window().subspan(s.offered * kBlockSize, kBlockSize));
+    if (s.offers) ++s.offered;
+  }
+}
+
+// Row r of the logits that were downloaded.
+std::span<const float> DecodingEngine::logits_of_row(std::size_t r) {
+  const Tensor& logits = host_->logits.tensor();
+  const auto V = static_cast<std::size_t>(weights_.decoder->vocab());
+  const std::span<float> row = std::span(logits_).subspan(r * V, V);
+  visit_dtype(logits.dtype, [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    const T* from = logits.as<T>() + static_cast<std::int64_t>(r) * logits.shape[1];
+    for (std::size_t v = 0; v < V; ++v) row[v] = static_cast<float>(from[v]);
+  });
+  return row;
+}
+
+// Draws the token after a sequence, which stays as it is.
+DecodingEngine::Drawn DecodingEngine::draw(const Sequence& s, std::span<const float> logits) const {
+  Drawn drawn;
+  drawn.sequence = s.id;
+  try {
+    drawn.token = sample(s.options.sampling, static_cast<std::uint64_t>(s.drawn), logits, s.tokens);
+    if (drawn.token == s.options.end_of_text) drawn.end = End::end_of_text;
+  } catch (const Error& error) {
+    drawn.end = End::error;
+    drawn.error = error;
+  }
+  return drawn;
+}
+
+void DecodingEngine::append(Sequence& s, Drawn& drawn) {
+  if (drawn.end != End::none) return;
+  s.tokens.push_back(drawn.token);
+  if (++s.drawn == s.options.max_tokens) drawn.end = End::length;
+  if (static_cast<std::int64_t>(s.window().size()) > sizes_->context) {
+    s.begin = s.tokens.size() - static_cast<std::size_t>(sizes_->context / 2 + 1);
+    forget_cache(s);
+  }
+}
+
+std::vector<DecodingEngine::Drawn> DecodingEngine::step() {
+  admit();
+  std::vector<Part> parts = next_parts(true);
+  if (!parts.empty()) {
+    run_prompts(parts);
+  } else {
+    parts = next_parts(false);
+    if (parts.empty()) return {};
+    run_tokens(parts);
+  }
+  return draw_after(parts);
+}
+
+void DecodingEngine::download_logits(std::int64_t rows) {
+  const Tensor& logits = planned_->tensors().logits;
+  if (logits.device.kind != DeviceKind::cpu) {
+    copy(host_->logits.tensor().slice(0, 0, rows), logits.slice(0, 0, rows), context_.stream());
+  }
+  context_.synchronize();
+}
+
+// Draws a token after each sequence that is complete now. The threads share the sequences.
+std::vector<DecodingEngine::Drawn> DecodingEngine::draw_after(const std::vector<Part>& parts) {
+  download_logits(static_cast<std::int64_t>(parts.size()));
+  std::vector<std::optional<Drawn>> drawn(parts.size());
+#pragma omp parallel for schedule(dynamic) num_threads(on_logits ? 1 : context_.threads())
+  for (std::size_t r = 0; r < parts.size(); ++r) {
+    const Sequence& s = *parts[r].sequence;
+    if (s.pending() > parts[r].tokens) continue;
+    const std::span<const float> logits = logits_of_row(r);
+    if (on_logits) on_logits(s.id, logits);
+    drawn[r] = draw(s, logits);
+  }
+  std::vector<Drawn> all;
+  for (std::size_t r = 0; r < parts.size(); ++r) {
+    Sequence& s = *parts[r].sequence;
+    s.cached += parts[r].tokens;
+    offer_full_blocks(s);
+    if (!drawn[r]) continue;
+    append(s, *drawn[r]);
+    all.push_back(*std::move(drawn[r]));
+    if (all.back().end != End::none) remove(s.id);
+  }
+  return all;
+}
+
+void generate(DecodingEngine& engine, std::span<const std::int32_t> prompt, const GenerationOptions& options,
+              const std::function<bool(std::int32_t token)>& emit) {
+  if (options.max_tokens == 0) return;
+  struct Sequence {  // leaves no sequence behind, whatever ends this function
+    DecodingEngine& engine;
+    DecodingEngine::Id id;
+    ~Sequence() { engine.remove(id); }
+  };
+  const Sequence sequence{engine, engine.add(prompt, options)};
+  while (!engine.idle()) {
+    for (const DecodingEngine::Drawn& drawn : engine.step()) {
+      if (drawn.error) throw *drawn.error;
+      if (drawn.end == DecodingEngine::End::end_of_text || !emit(drawn.token)) return;
+    }
+  }
+}
+
+}  // namespace warpwright

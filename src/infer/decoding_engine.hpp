@@ -1,0 +1,129 @@
+// DecodingEngine: continues many sequences at once, which may come and go at any step.
+//
+// The keys and values of all sequences are in one cache of blocks (cache_blocks.hpp); a beginning that
+// several sequences share is computed once. Each step runs one pass: over the prompts of new sequences, or
+// over a token of every running one. On a GPU, passes over single tokens are replayed as graphs.
+//
+// A sequence's tokens are a pure function of its prompt and its options, if batch_invariant is set. Otherwise
+// the sequences that run with it may change the last bits of its logits, and thereby a token.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "core/error.hpp"
+#include "infer/cache_blocks.hpp"
+#include "infer/sampler.hpp"
+#include "model/decoder.hpp"
+#include "runtime/captured.hpp"
+#include "runtime/planned.hpp"
+
+namespace warpwright {
+
+struct DecodingOptions {
+  std::int64_t sequences = 1;     // that run at once; more wait
+  std::int64_t cache_tokens = 0;  // in the cache, at least the context; 0: enough for all that run
+  std::int64_t batch_tokens = 0;  // of prompts in one pass; 0: 1,024
+  bool batch_invariant = false;   // a sequence's tokens do not depend on the others
+};
+
+struct GenerationOptions {
+  std::int64_t max_tokens = 256;
+  SamplingOptions sampling = {};
+  std::int32_t end_of_text = -1;  // ends the sequence when drawn, and is not part of it; −1: never
+};
+
+class DecodingEngine {
+ public:
+  using Id = std::int64_t;
+  enum class End : std::uint8_t { none, length, end_of_text, error };
+  struct Drawn {
+    Id sequence = 0;
+    std::int32_t token = 0;      // part of the sequence, unless it ends with end_of_text or error
+    End end = End::none;         // why the sequence has ended; it is then gone
+    std::optional<Error> error;  // logits that are not finite
+  };
+
+  // All memory is planned and taken here. The Context must be one of the weights' device and outlive this.
+  DecodingEngine(Context& context, DecoderWeights weights, const DecodingOptions& options = {});
+  ~DecodingEngine();
+
+  const MemoryPlan& plan() const;
+  // The memory plan of an engine, without the weights.
+  static MemoryPlan planned(Context& context, const Decoder& decoder, DType dtype,
+                            const DecodingOptions& options = {});
+
+  // Adds a sequence: at least one token, at most the context, each below the vocabulary; otherwise
+  // UsageError, and the other sequences go on. If a sequence fills the context, its older half is dropped and
+  // the rest runs again from position 0, because absolute positions cannot slide.
+  Id add(std::span<const std::int32_t> prompt, const GenerationOptions& options);
+  // Ends a sequence early. Does nothing if it has ended.
+  void remove(Id sequence);
+  // One pass. Returns the tokens that it has drawn, in the order in which the sequences were added: none if
+  // prompts are not complete yet, or if no sequence is left. If the cache is full, the newest sequences wait,
+  // and run again from their beginning when there is room.
+  std::vector<Drawn> step();
+  // True if no sequence is left.
+  bool idle() const { return running_.empty() && waiting_.empty(); }
+  std::int64_t running() const { return static_cast<std::int64_t>(running_.size()); }
+  std::int64_t waiting() const { return static_cast<std::int64_t>(waiting_.size()); }
+
+  // Called with the logits (V) of each token that is drawn, before it is drawn.
+  std::function<void(Id sequence, std::span<const float> logits)> on_logits;
+
+ private:
+  struct Sizes;
+  struct Tensors;
+  struct HostViews;
+  struct Sequence;
+  struct Part;  // of a sequence in a pass
+  using Sequences = std::deque<std::unique_ptr<Sequence>>;
+
+  static Sizes sizes_of(const Decoder& decoder, const DecodingOptions& options);
+  static Tensors allocate(const Decoder& decoder, DType dtype, const DecoderParameters& parameters,
+                          const Sizes& sizes, Allocator& allocator);
+  static void run(Context& context, const Tensors& tensors, std::int64_t n, std::int64_t S,
+                  CachedPass::Sees sees);
+  static Planned<Tensors> plan_passes(Context& context, const Sizes& sizes,
+                                      std::function<Tensors(Allocator&)> allocate);
+
+  void admit();
+  bool is_computed_by_another(const Sequence& sequence) const;
+  bool make_room(Sequence& sequence, std::int64_t tokens);
+  void suspend_newest();
+  void forget_cache(Sequence& sequence);
+  std::vector<Part> next_parts(bool of_prompts);
+  void write(const std::vector<Part>& parts, std::int64_t n, std::int64_t S);
+  void run_prompts(const std::vector<Part>& parts);
+  void run_tokens(const std::vector<Part>& parts);
+  void offer_full_blocks(Sequence& sequence);
+  void download_logits(std::int64_t rows);
+  std::vector<Drawn> draw_after(const std::vector<Part>& parts);
+  std::span<const float> logits_of_row(std::size_t row);
+  Drawn draw(const Sequence& sequence, std::span<const float> logits) const;
+  void append(Sequence& sequence, Drawn& drawn);
+
+  Context& context_;
+  DecoderWeights weights_;
+  std::unique_ptr<Sizes> sizes_;
+  std::unique_ptr<Planned<Tensors>> planned_;
+  std::unique_ptr<HostViews> host_;
+  CacheBlocks blocks_;
+  Sequences running_, waiting_;  // in the order in which they were added
+  Id next_id_ = 0;
+  std::map<std::int64_t, Captured> graphs_;  // passes over single tokens, by their number
+  std::vector<float> logits_;                // (sequences, V) on the host
+};
+
+// Continues the prompt alone and hands each new token to `emit`, which may return false to stop. The
+// end-of-text token is not emitted. The engine must be idle.
+void generate(DecodingEngine& engine, std::span<const std::int32_t> prompt, const GenerationOptions& options,
+              const std::function<bool(std::int32_t token)>& emit);
+
+}  // namespace warpwright

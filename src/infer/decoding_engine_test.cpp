@@ -1,0 +1,264 @@
+#include "infer/decoding_engine.hpp"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <memory>
+#include <random>
+
+#include "model/gpt2_decoder.hpp"
+#include "runtime/test_folder.hpp"
+
+namespace warpwright {
+namespace {
+
+using End = DecodingEngine::End;
+using Ids = std::vector<std::int32_t>;
+
+constexpr GPT2Config kSizes{.layers = 2, .heads = 2, .channels = 32, .vocab = 50, .context = 100};
+
+DecoderWeights random_weights(DType dtype, Device device = {}, const GPT2Config& sizes = kSizes) {
+  const auto decoder = std::make_shared<GPT2Decoder>(sizes);
+  const auto planned = std::make_shared<Planned<DecoderParameters>>([=](Allocator& allocator) {
+    return decoder->allocate_parameters(dtype, Category::parameters, "", allocator);
+  });
+  planned->take(device);
+  decoder->initialize(1, writer_to(planned->tensors()));
+  // Initial weights are so small that every token is about as likely; larger ones have opinions.
+  if (device.kind == DeviceKind::cpu) {
+    for (const auto& entry : planned->tensors()) {
+      visit_dtype(entry.tensor.dtype, [&](auto tag) {
+        using T = typename decltype(tag)::type;
+        for (std::int64_t i = 0; i < entry.tensor.elements(); ++i) {
+          T& value = entry.tensor.template as<T>()[i];
+          if (entry.name.find("ln_") == std::string::npos)
+            value = static_cast<T>(static_cast<float>(value) * 8);
+        }
+      });
+    }
+  }
+  return {.decoder = decoder, .dtype = dtype, .parameters = planned->tensors(), .memory = planned};
+}
+
+Ids random_tokens(std::mt19937& random, std::size_t count, std::int32_t vocab = kSizes.vocab) {
+  Ids tokens(count);
+  for (std::int32_t& token : tokens)
+    token = static_cast<std::int32_t>(random() % static_cast<std::uint32_t>(vocab));
+  return tokens;
+}
+
+Ids continued(DecodingEngine& engine, const Ids& prompt, const GenerationOptions& options) {
+  Ids tokens;
+  generate(engine, prompt, options, [&](std::int32_t token) {
+    tokens.push_back(token);
+    return true;
+  });
+  return tokens;
+}
+
+// The logits of the last of the tokens, by a forward over all of them.
+std::vector<float> scored(Context& context, const DecoderWeights& weights, const Ids& tokens) {
+  struct Tensors {
+    DecoderBatch batch;
+    std::unique_ptr<ScoringPass> pass;
+    Tensor logits;
+  };
+  const auto n = static_cast<std::int64_t>(tokens.size());
+  HeapAllocator heap;
+  Tensors t;
+  t.batch = allocate_batch(1, n, heap);
+  t.pass = weights.decoder->allocate_scoring(weights.parameters, weights.dtype, t.batch, heap);
+  t.logits = weights.decoder->allocate_logits(1, weights.dtype, heap);
+  for (std::int64_t i = 0; i < n; ++i) {
+    t.batch.tokens.as<std::int32_t>()[i] = tokens[static_cast<std::size_t>(i)];
+    t.batch.positions.as<std::int32_t>()[i] = static_cast<std::int32_t>(i);
+  }
+  t.batch.cu_seqlens.as<std::int32_t>()[0] = 0;
+  t.batch.cu_seqlens.as<std::int32_t>()[1] = static_cast<std::int32_t>(n);
+  context.reserve_scratch(std::size_t{64} << 20);
+  t.pass->head(context, t.pass->forward(context, n).slice(0, n - 1, 1), t.logits);
+  std::vector<float> row(static_cast<std::size_t>(weights.decoder->vocab()));
+  for (std::size_t v = 0; v < row.size(); ++v) row[v] = t.logits.as<float>()[v];
+  return row;
+}
+
+// Prompts of all lengths around the edges of blocks, together: the logits of every token that is drawn are
+// those of a forward over the whole sequence.
+TEST(DecodingEngine, HasTheLogitsOfWholeForwards) {
+  const DecoderWeights weights = random_weights(DType::f32);
+  Context context{ContextOptions{}}, other{ContextOptions{}};
+  for (const std::int64_t batch_tokens : {0, 7}) {  // 7: prompts come in pieces
+    DecodingEngine engine(context, weights, {.sequences = 6, .batch_tokens = batch_tokens});
+    std::mt19937 random(1);
+    std::map<DecodingEngine::Id, Ids> sequences;
+    for (const std::size_t length : {1, 2, 15, 16, 17, 31, 33, 60, 80}) {
+      const Ids prompt = random_tokens(random, length);
+      sequences[engine.add(prompt, {.max_tokens = 20, .sampling = {.seed = length}})] = prompt;
+    }
+    double worst = 0;
+    engine.on_logits = [&](DecodingEngine::Id id, std::span<const float> logits) {
+      const std::vector<float> expected = scored(other, weights, sequences.at(id));
+      for (std::size_t v = 0; v < expected.size(); ++v) {
+        worst = std::max(worst, static_cast<double>(std::abs(logits[v] - expected[v])));
+      }
+    };
+    while (!engine.idle()) {
+      for (const auto& drawn : engine.step()) sequences.at(drawn.sequence).push_back(drawn.token);
+    }
+    EXPECT_LT(worst, 1e-4);
+    for (const auto& [id, tokens] : sequences) EXPECT_GT(tokens.size(), 20u);
+  }
+}
+
+// Sequences come, go and are removed at random in a cache that does not hold them all, and share beginnings.
+// Each has the tokens that it has alone.
+void expect_the_tokens_of_one_alone(Device device, DType dtype, int count) {
+  const DecoderWeights weights = random_weights(dtype, device);
+  Context context(ContextOptions{}, device);
+  DecodingOptions options{.sequences = 5, .cache_tokens = 240, .batch_tokens = 50, .batch_invariant = true};
+  DecodingEngine engine(context, weights, options);
+  std::mt19937 random(2);
+  const Ids beginning = random_tokens(random, 70);
+  struct Sequence {
+    Ids prompt, tokens;
+    GenerationOptions options;
+    bool ended = false;
+  };
+  std::map<DecodingEngine::Id, Sequence> all;
+  int added = 0;
+  while (added < count || !engine.idle()) {
+    while (added < count && engine.waiting() < 3) {
+      Sequence s;
+      s.prompt.assign(beginning.begin(), beginning.begin() + static_cast<std::ptrdiff_t>(random() % 70));
+      const Ids more = random_tokens(random, 1 + random() % 30);
+      s.prompt.insert(s.prompt.end(), more.begin(), more.end());
+      s.options.max_tokens = 1 + static_cast<std::int64_t>(random() % 60);
+      s.options.end_of_text = 7;
+      s.options.sampling.seed = random();
+      all[engine.add(s.prompt, s.options)] = s;
+      ++added;
+    }
+    for (const auto& drawn : engine.step()) {
+      Sequence& s = all.at(drawn.sequence);
+      ASSERT_FALSE(s.ended);
+      ASSERT_FALSE(drawn.error);
+      if (drawn.end != End::end_of_text) s.tokens.push_back(drawn.token);
+      s.ended = drawn.end != End::none;
+    }
+    if (random() % 20 == 0 && !all.empty()) {
+      const auto any = std::next(all.begin(), static_cast<std::ptrdiff_t>(random() % all.size()));
+      if (!any->second.ended) {
+        engine.remove(any->first);
+        all.erase(any);
+      }
+    }
+  }
+  Context other(ContextOptions{}, device);
+  DecodingEngine alone(other, weights, {.batch_invariant = true});
+  for (const auto& [id, s] : all) {
+    ASSERT_TRUE(s.ended);
+    ASSERT_EQ(continued(alone, s.prompt, s.options), s.tokens) << "sequence " << id;
+  }
+}
+
+TEST(DecodingEngine, SequencesComeAndGoWithoutChangingOthers) {
+  expect_the_tokens_of_one_alone({}, DType::f32, 400);
+  expect_the_tokens_of_one_alone({}, DType::bf16, 100);
+}
+TEST(DecodingEngine, OnCudaSequencesComeAndGoWithoutChangingOthers) {
+  if (cuda_device_count() == 0) GTEST_SKIP() << "needs an NVIDIA GPU";
+  for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
+    expect_the_tokens_of_one_alone({DeviceKind::cuda, 0}, dtype, 400);
+  }
+}
+
+// A prompt's first blocks are computed once: the second sequence's prompt runs in a pass of fewer tokens, and
+// both have the same tokens.
+TEST(DecodingEngine, SharesABeginning) {
+  const DecoderWeights weights = random_weights(DType::f32);
+  Context context{ContextOptions{}};
+  DecodingEngine engine(context, weights, {.sequences = 4, .batch_invariant = true});
+  std::mt19937 random(3);
+  const Ids prompt = random_tokens(random, 50);
+  const GenerationOptions options{.max_tokens = 10, .sampling = {.seed = 5}};
+  std::map<DecodingEngine::Id, Ids> tokens;
+  for (int i = 0; i < 3; ++i) tokens[engine.add(prompt, options)];
+  engine.step();
+  EXPECT_EQ(engine.running(), 1);  // the others wait for its blocks
+  EXPECT_EQ(engine.waiting(), 2);
+  engine.step();
+  EXPECT_EQ(engine.running(), 3);
+  while (!engine.idle()) engine.step();
+  EXPECT_EQ(continued(engine, prompt, options).size(), 10u);
+}
+
+TEST(DecodingEngine, GoesOnBeyondTheContext) {
+  const DecoderWeights weights = random_weights(DType::f32);
+  Context context{ContextOptions{}};
+  DecodingEngine engine(context, weights);
+  const Ids tokens = continued(engine, {1, 2, 3}, {.max_tokens = 350});
+  ASSERT_EQ(tokens.size(), 350u);
+  // The 98th token filled the context: the next ones see the last 51.
+  const Ids window(tokens.begin() + 98 - 51, tokens.begin() + 98);
+  GenerationOptions options{.max_tokens = 1, .sampling = {.temperature = 0}};
+  EXPECT_EQ(continued(engine, {4, 5}, {.max_tokens = 0}), Ids());
+  EXPECT_EQ(continued(engine, window, options).size(), 1u);
+}
+
+TEST(DecodingEngine, StopsAtTheEndOfText) {
+  const DecoderWeights weights = random_weights(DType::f32);
+  Context context{ContextOptions{}};
+  DecodingEngine engine(context, weights);
+  const Ids free = continued(engine, {1, 2, 3}, {.max_tokens = 30, .sampling = {.seed = 1}});
+  GenerationOptions options{.max_tokens = 30, .sampling = {.seed = 1}, .end_of_text = free[12]};
+  const auto end = std::ranges::find(free, free[12]);
+  EXPECT_EQ(continued(engine, {1, 2, 3}, options), Ids(free.begin(), end));
+  EXPECT_TRUE(engine.idle());
+}
+
+TEST(DecodingEngine, RefusesPromptsAndOptionsThatDoNotFit) {
+  const DecoderWeights weights = random_weights(DType::f32);
+  Context context{ContextOptions{}};
+  DecodingEngine engine(context, weights, {.sequences = 2});
+  const DecodingEngine::Id good = engine.add(Ids{1, 2}, {.max_tokens = 3});
+  const auto expect_refused = [&](const std::string& why, const Ids& prompt,
+                                  const GenerationOptions& options = {}) {
+    const std::string message = message_of([&] { engine.add(prompt, options); });
+    EXPECT_NE(message.find(why), std::string::npos) << message;
+  };
+  expect_refused("has no tokens", {});
+  expect_refused("has 101 tokens, the model's context is 100", Ids(101, 1));
+  expect_refused("has the token 50", {1, 50});
+  expect_refused("has the token -1", {-1});
+  expect_refused("at least 1", {1}, {.max_tokens = 0});
+  expect_refused("", {1}, {.sampling = {.temperature = -1}});
+  std::size_t drawn = 0;
+  while (!engine.idle()) {
+    for (const auto& d : engine.step()) drawn += d.sequence == good ? 1 : 100;
+  }
+  EXPECT_EQ(drawn, 3u);
+  EXPECT_NE(
+      message_of([&] { DecodingEngine(context, weights, {.cache_tokens = 90}); }).find("holds 90 tokens"),
+      std::string::npos);
+  EXPECT_NE(message_of([&] { DecodingEngine(context, weights, {.sequences = 0}); }).find("at least 1"),
+            std::string::npos);
+}
+
+// Weights that give no numbers end the sequences that see them, with an error, and no other.
+TEST(DecodingEngine, LogitsThatAreNotFiniteEndTheirSequence) {
+  const DecoderWeights weights = random_weights(DType::f32);
+  const Tensor& embedding = weights.parameters.at("wte.weight");
+  embedding.as<float>()[49 * 32] = std::numeric_limits<float>::infinity();
+  Context context{ContextOptions{}};
+  DecodingEngine engine(context, weights, {.sequences = 2});
+  const DecodingEngine::Id id = engine.add(Ids{1, 2}, {.max_tokens = 5});
+  const auto drawn = engine.step();
+  ASSERT_EQ(drawn.size(), 1u);
+  EXPECT_EQ(drawn.front().sequence, id);
+  EXPECT_EQ(drawn.front().end, End::error);
+  EXPECT_TRUE(drawn.front().error);
+  EXPECT_TRUE(engine.idle());
+}
+
+}  // namespace
+}  // namespace warpwright
