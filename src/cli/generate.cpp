@@ -285,7 +285,8 @@ DecodingOptions decoding_options(Context& context, const DecoderWeights& model, 
   }
   if (bytes > available) {
     throw Error(
-        fmt::format("one sequence needs {}, {} are available", human_bytes(static_cast<double>(bytes)), human_bytes(static_cast<double>(available))),
+        fmt::format("one sequence needs {}, {} are available", human_bytes(static_cast<double>(bytes)),
+                    human_bytes(static_cast<double>(available))),
         "memory", "use a smaller model, --dtype bf16 or another device");
   }
   return options;

@@ -148,9 +148,8 @@ Planned<DecodingEngine::Tensors> DecodingEngine::plan_passes(Context& context, c
       run(context, t, rows, std::min(rows, sizes.sequences), sees);
     };
     planned.reserve_scratch_for(context, [&](const Tensors& t) { on_rows(t, sizes.batch); });
-    planned.reserve_scratch_for_fewer(context, sizes.batch, on_rows);
-    // Products of few rows have kernels of their own, on CPUs as well: those of the logits, at least.
-    for (std::int64_t rows = 1; rows < sizes.sequences; rows += rows < 64 ? 1 : 64) {
+    // Products of fewer rows are other kernels, which may need more scratch.
+    for (std::int64_t rows = 1; rows < sizes.batch; rows += std::min<std::int64_t>(rows, 32)) {
       planned.reserve_scratch_for(context, [&](const Tensors& t) { on_rows(t, rows); });
     }
   }
