@@ -24,6 +24,7 @@
 namespace warpwright::cli {
 namespace {
 
+constexpr std::int64_t kMostAtOnce = 65536, kMostSamples = 1000000000;
 constexpr std::uint64_t kMostPromptBytes = std::uint64_t{64} << 20;
 
 struct GenerateFlags {
@@ -340,7 +341,8 @@ void add_generate(CLI::App& app) {
           "--num-samples", f->samples,
           "Samples to generate. Sample i (from 0) has the seed --seed + i, so each can be reproduced alone")
       ->capture_default_str()
-      ->check(at_least(1));
+      ->check(at_least(1))
+      ->check(CLI::Range(std::int64_t{1}, kMostSamples));
   command->add_option("--temperature", sampling.temperature, "0 takes the most likely token each time")
       ->capture_default_str();
   command->add_option("--top-k", sampling.top_k, "Choose among the k most likely tokens; 0: all")
@@ -365,7 +367,7 @@ void add_generate(CLI::App& app) {
       ->add_option("--batch", f->batch,
                    "Most samples that are generated at once; fewer if the memory does not hold them")
       ->capture_default_str()
-      ->check(at_least(1));
+      ->check(CLI::Range(std::int64_t{1}, kMostAtOnce));
   command->add_flag("--batch-invariant", f->batch_invariant,
                     "A sample does not depend on those that are generated with it; slower");
   add_dtype_flag(*command, f->dtype, "auto");

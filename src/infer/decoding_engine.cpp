@@ -449,7 +449,7 @@ std::vector<DecodingEngine::Drawn> DecodingEngine::draw_after(const std::vector<
 void generate(DecodingEngine& engine, std::span<const std::int32_t> prompt, const GenerationOptions& options,
               const std::function<bool(std::int32_t token)>& emit) {
   if (options.max_tokens == 0) return;
-  struct Sequence {  // leaves no sequence behind, whatever ends this function
+  struct Sequence {  // removes the sequence, whatever ends this function
     DecodingEngine& engine;
     DecodingEngine::Id id;
     ~Sequence() { engine.remove(id); }

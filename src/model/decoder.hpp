@@ -138,7 +138,7 @@ class ScoringPass : public DecoderPass {
   virtual Tensor forward(Context& context, std::int64_t n) const = 0;
 };
 
-// Where the keys and values of a batch's tokens are, in a cache of blocks (ops/cached_attention).
+// Places of the keys and values of a batch's tokens in a cache of blocks (ops/cached_attention).
 struct CachePlaces {
   Tensor slots;        // (N) int32: each token's place, block · block_size + place in it; −1: it has none
   Tensor block_table;  // (S, blocks of the longest sequence) int32: the blocks of each sequence, in order

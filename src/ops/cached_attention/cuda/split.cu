@@ -28,7 +28,7 @@ constexpr int threads_of(std::int64_t head_bytes) {
   return packs <= 4 ? 4 : packs <= 8 ? 8 : packs <= 16 ? 16 : 32;
 }
 
-// Of one split, or of several that are joined.
+// The maximum and the sum of exponentials of one split, or of several that are joined.
 struct Weight {
   float largest = -INFINITY, total = 0;
 };
@@ -60,7 +60,7 @@ struct Partials {
   }
 };
 
-// What the threads of a block exchange.
+// Values that the threads of a block exchange.
 template <int row_threads, int heads, int lanes>
 struct Shared {
   static constexpr int kWarps = kRowsAtOnce * row_threads / gpu::kWarp;
