@@ -111,6 +111,7 @@ TEST(CachedAttention, RefusesArgumentsThatDoNotFit) {
     a.block_table = fixture.integers({1, 2, 8, 3, 4, 5, 6, -1, -1, -1}).view({2, 5});
   });
   expect_refused("window", [&](auto& a) { a.window = -1; });
+  expect_refused("window", [&](auto& a) { a.window = std::int64_t{1} << 31; });
 }
 
 TEST(CacheAppend, RefusesSlotsBeyondTheCache) {

@@ -73,7 +73,7 @@ CachedAttentionProblem CachedAttention::problem() const {
   require_tensor(kAttentionName, "lengths", lengths, DType::i32, {S});
   const std::int64_t max_keys = block_table.shape[1] * cache[1];
   require(std::max(N, max_keys) <= kMostNumbers, kAttentionName, "more rows or keys than 32 bits can count");
-  require(window >= 0, kAttentionName, "window must not be negative");
+  require(window >= 0 && window <= kMostNumbers, kAttentionName, "window must be 0 or a number of 31 bits");
   return {.sequences = S,
           .N = N,
           .NH = NH,
