@@ -6,10 +6,10 @@
 #include <map>
 #include <mutex>
 #include <optional>
-#include <span>
 #include <string>
 
 #include "text/bert_unicode.hpp"
+#include "text/canonical.hpp"
 #include "text/unicode.hpp"
 
 namespace warpwright::text {
@@ -20,30 +20,6 @@ constexpr char32_t kReplacement = 0xfffd;
 
 bool is_surrogate(char32_t code) {
   return code >= 0xd800 && code < 0xe000;
-}
-
-// Hangul syllables: The Unicode Standard, section 3.12, "Hangul Syllable Decomposition".
-constexpr char32_t kFirstHangul = 0xac00, kVowels = 21, kTrailings = 28;
-
-bool is_hangul(char32_t code) {
-  return code >= kFirstHangul && code < kFirstHangul + 19 * kVowels * kTrailings;
-}
-
-void append_decomposed(std::u32string& text, char32_t code) {
-  if (is_hangul(code)) {
-    constexpr char32_t kLeading = 0x1100, kVowel = 0x1161, kTrailing = 0x11a7;
-    const char32_t index = code - kFirstHangul;
-    text += kLeading + index / (kVowels * kTrailings);
-    text += kVowel + index / kTrailings % kVowels;
-    if (index % kTrailings != 0) text += kTrailing + index % kTrailings;
-    return;
-  }
-  const std::span<const char32_t> parts = bert::decomposition(code);
-  if (parts.empty()) {
-    text += code;
-  } else {
-    text.append(parts.begin(), parts.end());
-  }
 }
 
 void append_lowercase(std::u32string& text, char32_t code) {
@@ -60,18 +36,6 @@ bool is_movable(char32_t code) {
   return bert::combining_class(code) != 0 && !(bert::classes(code) & bert::kMark);
 }
 
-// Sorts each run of characters whose combining class is not 0 by class. The sort is stable.
-void put_in_canonical_order(std::u32string& text) {
-  const auto is_starter = [](char32_t code) { return bert::combining_class(code) == 0; };
-  for (auto run = text.begin(); run != text.end();) {
-    run = std::find_if_not(run, text.end(), is_starter);
-    const auto end = std::find_if(run, text.end(), is_starter);
-    std::stable_sort(
-        run, end, [](char32_t a, char32_t b) { return bert::combining_class(a) < bert::combining_class(b); });
-    run = end;
-  }
-}
-
 }  // namespace
 
 // Maps each character on its own to its normalized form.
@@ -85,7 +49,7 @@ class BertNormalizer::CharMap {
     std::map<Page, std::uint16_t> known;
     for (char32_t base = 0; base < kCodePoints; base += kPageSize) {
       Page page{};
-      if (bert::any_listed(base, base + kPageSize - 1) || is_hangul(base)) {
+      if (bert::any_listed(base, base + kPageSize - 1) || is_hangul_syllable(base)) {
         for (char32_t code = base; code < base + kPageSize; ++code) {
           if (!is_surrogate(code)) page[code - base] = make_entry(code);
         }

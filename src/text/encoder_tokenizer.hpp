@@ -21,6 +21,7 @@
 
 #include "text/added_tokens.hpp"
 #include "text/bert_normalizer.hpp"
+#include "text/template.hpp"
 #include "text/tokenizer.hpp"
 #include "text/wordpiece.hpp"
 
@@ -41,21 +42,6 @@ struct Encoding {
   std::vector<TokenId> ids;
   std::vector<std::uint32_t> types;  // one per id
   bool truncated = false;
-};
-
-// A piece of the template around one or two texts: a text's place or special tokens, and a token type.
-struct TemplatePiece {
-  enum class Kind : std::uint8_t { first, second, special };
-  Kind kind = Kind::first;
-  std::vector<TokenId> ids;  // only in a special piece
-  std::uint32_t type = 0;
-  bool operator==(const TemplatePiece&) const = default;
-};
-
-struct Template {
-  std::vector<TemplatePiece> single{{}};
-  std::vector<TemplatePiece> pair{{}, {TemplatePiece::Kind::second, {}, 1}};
-  bool operator==(const Template&) const = default;
 };
 
 // The contents of the tokenizer files of an encoder.

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "runtime/file.hpp"
@@ -42,6 +43,35 @@ std::string checksum_of_added(std::vector<AddedToken> added) {
   return bytes.checksum();
 }
 
+// Adds the rules that GPT-2's tokenizer does not have. Nothing is added for one without them, so that
+// fingerprints from before there were any remain valid.
+void add_further_rules(const TokenizerSpec& spec, Canonical& rules) {
+  for (const NormalizerStep& step : spec.normalizer) {
+    rules.add("normalizer");
+    rules.add(static_cast<std::uint64_t>(step.kind));
+    rules.add(step.from);
+    rules.add(step.to);
+  }
+  for (const Pattern pattern : spec.patterns) {
+    rules.add("pattern");
+    rules.add(static_cast<std::uint64_t>(pattern));
+  }
+  for (const auto& [name, ids] : {std::pair("before", &spec.before), {"after", &spec.after}}) {
+    for (const TokenId id : *ids) {
+      rules.add(name);
+      rules.add(id);
+    }
+  }
+  if (!spec.characters) return;
+  rules.add("characters");
+  rules.add(spec.characters->mark);
+  rules.add(static_cast<std::uint64_t>(spec.characters->first_space));
+  if (!spec.characters->metaspace) return;
+  rules.add("metaspace");
+  rules.add(static_cast<std::uint64_t>(spec.characters->metaspace->prepend));
+  rules.add(std::uint64_t{spec.characters->metaspace->split});
+}
+
 }  // namespace
 
 TokenizerFingerprint fingerprint_of(const Tokenizer& tokenizer) {
@@ -56,6 +86,7 @@ TokenizerFingerprint fingerprint_of(const Tokenizer& tokenizer) {
     rules.add(std::uint64_t{flag});
   }
   rules.add(spec.end_of_text);
+  add_further_rules(spec, rules);
   return {static_cast<std::int64_t>(spec.tokens.size()), vocabulary.checksum(), merges.checksum(),
           checksum_of_added(spec.added), rules.checksum()};
 }

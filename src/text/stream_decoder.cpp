@@ -21,7 +21,12 @@ std::size_t unfinished_bytes(std::string_view bytes) {
 }  // namespace
 
 std::string StreamDecoder::push(TokenId id) {
-  held_ += tokenizer_.bytes_of(id);
+  // Only the first id of a text can decode to less than its bytes.
+  if (std::exchange(starts_, false)) {
+    held_ += tokenizer_.decode({&id, 1});
+  } else {
+    held_ += tokenizer_.bytes_of(id);
+  }
   std::string ready = std::move(held_);
   const std::size_t ready_size = ready.size() - unfinished_bytes(ready);
   held_ = ready.substr(ready_size);

@@ -17,8 +17,9 @@
 namespace warpwright::text {
 namespace {
 
-constexpr const char* kRemedy = "use the files of a byte-level BPE tokenizer such as GPT-2's";
+constexpr const char* kRemedy = "use the files of a BPE tokenizer such as GPT-2's, Llama's or Qwen's";
 constexpr std::size_t kLargestVocabulary = std::size_t{1} << 31;
+constexpr std::size_t kLongestMark = 16;         // bytes; limits how much longer a text becomes
 constexpr std::size_t kLongestAddedToken = 512;  // bytes; limits the cost of one position in a text
 
 }  // namespace
@@ -27,7 +28,8 @@ struct Tokenizer::Scratch {
   PieceCache cache;
   WordMerger merger;
   std::vector<TokenId> piece;
-  std::vector<Segment> segments;
+  std::vector<Segment> segments, normalized_segments;
+  Normalizer::Buffers normalized;
   std::string prefixed;
 };
 
@@ -40,10 +42,17 @@ Tokenizer::Tokenizer(TokenizerSpec spec, const std::string& where)
   if (spec_.tokens.size() >= kLargestVocabulary) {
     throw Error(fmt::format("holds {} tokens, more than 2^31", spec_.tokens.size()), where, kRemedy);
   }
+  if (spec_.patterns.size() + spec_.use_regex > CutRules::kMostPatterns) {
+    throw Error(fmt::format("cuts text by over {} patterns", CutRules::kMostPatterns), where, kRemedy);
+  }
   check_added_tokens(where);
+  check_template(where);
   index_tokens(where);
+  spec_.characters ? index_characters(where) : index_bytes(where);
   index_merges(where);
-  matcher_ = AddedTokenMatcher(spec_.added);
+  normalizer_ = Normalizer(spec_.normalizer, where);
+  index_added_tokens(where);
+  make_cut_rules();
   if (spec_.end_of_text.empty()) return;
   const auto eos = std::find_if(spec_.added.begin(), spec_.added.end(),
                                 [&](const AddedToken& token) { return token.content == spec_.end_of_text; });
@@ -74,7 +83,19 @@ void Tokenizer::check_added_tokens(const std::string& where) {
     if (seen[token.id]++) throw Error(fmt::format("added token {} appears twice", token.id), where, kRemedy);
     // An added token's content is stored verbatim. So the merges can produce it only if the byte alphabet
     // spells it in the same way.
-    ordinary_[token.id] = !token.special && spell_bytes(token.content) == token.content;
+    ordinary_[token.id] = !token.special && (spec_.characters || spell_bytes(token.content) == token.content);
+  }
+}
+
+void Tokenizer::check_template(const std::string& where) const {
+  for (const auto* ids : {&spec_.before, &spec_.after}) {
+    for (const TokenId id : *ids) {
+      if (id >= spec_.tokens.size()) {
+        throw Error(
+            fmt::format("the template adds id {}, the vocabulary has {} tokens", id, spec_.tokens.size()),
+            where, kRemedy);
+      }
+    }
   }
 }
 
@@ -90,12 +111,105 @@ void Tokenizer::index_tokens(const std::string& where) {
   if (twin != by_bytes_.end()) {
     throw Error(fmt::format("ids {} and {} are the same token", twin[0], twin[1]), where, kRemedy);
   }
+}
+
+void Tokenizer::index_bytes(const std::string& where) {
   for (unsigned byte = 0; byte < 256; ++byte) {
     const char c = static_cast<char>(byte);
     const std::optional<TokenId> id = ordinary_id_of({&c, 1});
     if (!id) throw Error(fmt::format("the vocabulary has no token for byte {:#04x}", byte), where, kRemedy);
     byte_ids_[byte] = *id;
   }
+}
+
+void Tokenizer::index_characters(const std::string& where) {
+  decoded_ = spec_.tokens;
+  std::vector<std::uint8_t> is_added(spec_.tokens.size(), 0);
+  for (const AddedToken& token : spec_.added) is_added[token.id] = 1;
+  for (unsigned byte = 0; byte < 256; ++byte) {
+    const std::string spelled = fmt::format("<0x{:02X}>", byte);
+    const std::optional<TokenId> id = ordinary_id_of(spelled);
+    if (!id) throw Error(fmt::format("the vocabulary has no token {}", spelled), where, kRemedy);
+    byte_ids_[byte] = *id;
+    decoded_[*id].assign(1, static_cast<char>(byte));
+    ordinary_[*id] = 0;  // text that spells it out is text
+  }
+  const std::string& mark = spec_.characters->mark;
+  if (spec_.characters->metaspace && (mark.empty() || mark.size() > kLongestMark)) {
+    throw Error(
+        fmt::format("the mark of a space is {} bytes long, expected 1 to {}", mark.size(), kLongestMark),
+        where, kRemedy);
+  }
+  for (std::size_t id = 0; id < spec_.tokens.size(); ++id) {
+    const std::string& token = spec_.tokens[id];
+    if (!ordinary_[id]) continue;
+    if (!is_utf8(token)) throw Error(fmt::format("token {} is not UTF-8", id), where, kRemedy);
+    if (!mark.empty() && !is_added[id]) {
+      decoded_[id].clear();
+      replace_text(token, mark, " ", decoded_[id]);
+    }
+    const Utf8Char c = first_char(token);
+    if (c.length != token.size()) continue;
+    if (c.code >= character_ids_.size()) character_ids_.resize(c.code + 1, TokenTrie::kNone);
+    character_ids_[c.code] = static_cast<TokenId>(id);
+  }
+}
+
+void Tokenizer::index_added_tokens(const std::string& where) {
+  if (normalizer_.empty()) {
+    matcher_ = AddedTokenMatcher(spec_.added);
+    return;
+  }
+  Normalizer::Buffers buffers;
+  for (AddedToken token : spec_.added) {
+    std::vector<AddedToken>& round = token.normalized ? normalized_added_ : raw_added_;
+    if (token.normalized) token.content = normalizer_.normalize(token.content, false, buffers);
+    if (token.content.empty()) {
+      throw Error(fmt::format("added token {} is empty once normalized", token.id), where, kRemedy);
+    }
+    token.normalized = false;  // each matcher has one round
+    round.push_back(std::move(token));
+  }
+  std::vector<std::string_view> contents;
+  for (const AddedToken& token : normalized_added_) contents.push_back(token.content);
+  std::sort(contents.begin(), contents.end());
+  const auto twin = std::adjacent_find(contents.begin(), contents.end());
+  if (twin != contents.end()) {
+    throw Error(fmt::format("two added tokens are {} once normalized", quote(*twin)), where, kRemedy);
+  }
+  matcher_ = AddedTokenMatcher(raw_added_);
+  normalized_matcher_ = AddedTokenMatcher(normalized_added_);
+}
+
+// True if some merge joins a token that does not end with the mark to one that starts with it.
+bool Tokenizer::merges_across_marks() const {
+  const std::string& mark = spec_.characters->mark;
+  return std::any_of(spec_.merges.begin(), spec_.merges.end(), [&](const MergePair& pair) {
+    return spec_.tokens[pair.right].starts_with(mark) && !spec_.tokens[pair.left].ends_with(mark);
+  });
+}
+
+void Tokenizer::make_cut_rules() {
+  cut_rules_.patterns = spec_.patterns;
+  if (!spec_.characters) {
+    if (spec_.use_regex) cut_rules_.patterns.push_back(Pattern::gpt2);
+    return;
+  }
+  cut_rules_.mark = spec_.characters->mark;
+  if (cut_rules_.mark.empty()) return;
+  if (spec_.characters->metaspace && spec_.characters->metaspace->split) {
+    cut_rules_.mark_cuts = MarkCuts::each;
+  } else if (!spec_.ignore_merges && ordinary_id_of(cut_rules_.mark) && !merges_across_marks()) {
+    // No merge crosses such a place, so a cut there changes nothing but the time it takes.
+    cut_rules_.mark_cuts = MarkCuts::run;
+  }
+}
+
+bool Tokenizer::cuts_at_spaces() const {
+  if (spec_.characters) return cut_rules_.mark_cuts != MarkCuts::none;
+  return std::any_of(cut_rules_.patterns.begin(), cut_rules_.patterns.end(), [](Pattern pattern) {
+    return pattern != Pattern::digits && pattern != Pattern::each_digit;
+  });
 }
 
 void Tokenizer::index_merges(const std::string& where) {
@@ -133,27 +247,68 @@ std::vector<TokenId> Tokenizer::encode(std::string_view text, SpecialTokens spec
   return ids;
 }
 
-void Tokenizer::encode(std::string_view text, std::vector<TokenId>& ids, SpecialTokens special) const {
+void Tokenizer::encode(std::string_view text, std::vector<TokenId>& ids, SpecialTokens special,
+                       bool continues) const {
   const ScratchPool<Scratch>::Lease lease(*pool_);
   Scratch& scratch = *lease;
   scratch.segments.clear();
   matcher_.split(text, special, scratch.segments);
   for (const Segment& segment : scratch.segments) {
+    const bool first = segment.text.data() == text.data();
     if (segment.token) {
       ids.push_back(segment.token->id);
-    } else if (spec_.add_prefix_space && segment.text.front() != ' ') {
-      scratch.prefixed.assign(1, ' ').append(segment.text);
-      encode_text(scratch.prefixed, scratch, ids);
     } else {
-      encode_text(segment.text, scratch, ids);
+      encode_segment(segment.text, {first && !continues, first && continues}, special, scratch, ids);
     }
   }
 }
 
+void Tokenizer::encode_segment(std::string_view text, Place place, SpecialTokens special, Scratch& scratch,
+                               std::vector<TokenId>& ids) const {
+  if (normalizer_.empty()) return encode_prefixed(text, place, scratch, ids);
+  text = normalizer_.normalize(text, place.continues, scratch.normalized);
+  if (normalized_added_.empty()) return encode_prefixed(text, place, scratch, ids);
+  scratch.normalized_segments.clear();
+  normalized_matcher_.split(text, special, scratch.normalized_segments);
+  for (const Segment& segment : scratch.normalized_segments) {
+    const bool first = segment.text.data() == text.data();
+    if (segment.token) {
+      ids.push_back(segment.token->id);
+    } else {
+      encode_prefixed(segment.text, {first && place.starts, first && place.continues}, scratch, ids);
+    }
+  }
+}
+
+// Puts a space or a mark in front, if the rules say so.
+void Tokenizer::encode_prefixed(std::string_view text, Place place, Scratch& scratch,
+                                std::vector<TokenId>& ids) const {
+  if (text.empty()) return;
+  if (spec_.characters && spec_.characters->metaspace) {
+    return encode_text(with_marks(text, place, scratch.prefixed), scratch, ids);
+  }
+  if (spec_.add_prefix_space && !place.continues && text.front() != ' ') {
+    text = scratch.prefixed.assign(1, ' ').append(text);
+  }
+  encode_text(text, scratch, ids);
+}
+
+std::string_view Tokenizer::with_marks(std::string_view text, Place place, std::string& buffer) const {
+  const std::string& mark = spec_.characters->mark;
+  const Metaspace::Prepend prepend = spec_.characters->metaspace->prepend;
+  const bool wanted =
+      prepend == Metaspace::Prepend::always || (prepend == Metaspace::Prepend::first && place.starts);
+  buffer.clear();
+  if (wanted && !place.continues && text.front() != ' ' && !text.starts_with(mark)) buffer = mark;
+  replace_text(text, " ", mark, buffer);
+  return buffer;
+}
+
 void Tokenizer::encode_text(std::string_view text, Scratch& scratch, std::vector<TokenId>& ids) const {
+  PieceCursor cursor(cut_rules_, text);
   std::uint64_t key[2];
   for (std::size_t begin = 0, end; begin < text.size(); begin = end) {
-    end = spec_.use_regex ? pretoken_end(text, begin) : text.size();
+    end = cursor.end_of_piece(begin);
     const std::string_view piece = text.substr(begin, end - begin);
     if (piece.size() > PieceCache::kLongestPiece) {
       const std::span<const TokenId> merged = merge_piece(piece, scratch);
@@ -186,9 +341,31 @@ std::span<const TokenId> Tokenizer::merge_piece(std::string_view piece, Scratch&
       return std::span(scratch.piece).first(1);
     }
   }
-  std::transform(piece.begin(), piece.end(), scratch.piece.begin(),
-                 [&](char c) { return byte_ids_[static_cast<unsigned char>(c)]; });
-  return std::span(scratch.piece).first(scratch.merger.merge(merges_, scratch.piece));
+  const std::size_t count = spell_piece(piece, scratch.piece);
+  return std::span(scratch.piece).first(scratch.merger.merge(merges_, std::span(scratch.piece).first(count)));
+}
+
+// Writes the ids of the piece's bytes or characters, at most one per byte. Returns their number.
+std::size_t Tokenizer::spell_piece(std::string_view piece, std::span<TokenId> ids) const {
+  const auto byte_id = [&](char c) { return byte_ids_[static_cast<unsigned char>(c)]; };
+  if (!spec_.characters) {
+    std::transform(piece.begin(), piece.end(), ids.begin(), byte_id);
+    return piece.size();
+  }
+  const auto* p = reinterpret_cast<const unsigned char*>(piece.data());
+  const auto* end = p + piece.size();
+  std::size_t count = 0;
+  while (p < end) {
+    const Utf8Char c = decode_utf8(p, end);
+    const TokenId id = c.code < character_ids_.size() ? character_ids_[c.code] : TokenTrie::kNone;
+    if (id != TokenTrie::kNone) {
+      ids[count++] = id;
+    } else {
+      for (unsigned i = 0; i < c.length; ++i) ids[count++] = byte_ids_[p[i]];
+    }
+    p += c.length;
+  }
+  return count;
 }
 
 std::string_view Tokenizer::bytes_of(TokenId id) const {
@@ -196,7 +373,7 @@ std::string_view Tokenizer::bytes_of(TokenId id) const {
     throw Error(fmt::format("id {} is beyond the vocabulary of {} tokens", id, spec_.tokens.size()),
                 "tokenizer", "decode with the tokenizer that made these ids");
   }
-  return spec_.tokens[id];
+  return spec_.characters ? decoded_[id] : spec_.tokens[id];
 }
 
 std::string Tokenizer::decode(std::span<const TokenId> ids) const {
@@ -204,7 +381,18 @@ std::string Tokenizer::decode(std::span<const TokenId> ids) const {
   for (const TokenId id : ids) size += bytes_of(id).size();
   std::string bytes;
   bytes.reserve(size);
-  for (const TokenId id : ids) bytes += spec_.tokens[id];
+  for (const TokenId id : ids) bytes += bytes_of(id);
+  if (!spec_.characters || ids.empty()) return bytes;
+  using FirstSpace = CharacterSpec::FirstSpace;
+  const CharacterSpec& rules = *spec_.characters;
+  if (rules.first_space == FirstSpace::strip && bytes.starts_with(' ')) bytes.erase(0, 1);
+  const std::string &spelled = spec_.tokens[ids[0]], &decoded = decoded_[ids[0]];
+  const bool has_marks = ordinary_[ids[0]] && spelled != decoded;
+  if (rules.first_space == FirstSpace::strip_marks && has_marks) {
+    std::string first;
+    replace_text(spelled, rules.mark, "", first);
+    bytes.replace(0, decoded.size(), first);
+  }
   return bytes;
 }
 
