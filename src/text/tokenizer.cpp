@@ -144,10 +144,7 @@ void Tokenizer::index_characters(const std::string& where) {
     const std::string& token = spec_.tokens[id];
     if (!ordinary_[id]) continue;
     if (!is_utf8(token)) throw Error(fmt::format("token {} is not UTF-8", id), where, kRemedy);
-    if (!mark.empty() && !is_added[id]) {
-      decoded_[id].clear();
-      replace_text(token, mark, " ", decoded_[id]);
-    }
+    if (!is_added[id]) decoded_[id] = with_spaces(token);
     const Utf8Char c = first_char(token);
     if (c.length != token.size()) continue;
     if (c.code >= character_ids_.size()) character_ids_.resize(c.code + 1, TokenTrie::kNone);
@@ -155,15 +152,27 @@ void Tokenizer::index_characters(const std::string& where) {
   }
 }
 
+// The text with spaces for marks.
+std::string Tokenizer::with_spaces(const std::string& text) const {
+  if (!spec_.characters || spec_.characters->mark.empty()) return text;
+  std::string spaced;
+  replace_text(text, spec_.characters->mark, " ", spaced);
+  return spaced;
+}
+
 void Tokenizer::index_added_tokens(const std::string& where) {
   if (normalizer_.empty()) {
     matcher_ = AddedTokenMatcher(spec_.added);
     return;
   }
+  if (decoded_.empty()) decoded_ = spec_.tokens;
   Normalizer::Buffers buffers;
   for (AddedToken token : spec_.added) {
     std::vector<AddedToken>& round = token.normalized ? normalized_added_ : raw_added_;
-    if (token.normalized) token.content = normalizer_.normalize(token.content, false, buffers);
+    if (token.normalized) {
+      token.content = normalizer_.normalize(token.content, false, buffers);
+      decoded_[token.id] = with_spaces(token.content);  // the text that it was found as
+    }
     if (token.content.empty()) {
       throw Error(fmt::format("added token {} is empty once normalized", token.id), where, kRemedy);
     }
@@ -373,7 +382,7 @@ std::string_view Tokenizer::bytes_of(TokenId id) const {
     throw Error(fmt::format("id {} is beyond the vocabulary of {} tokens", id, spec_.tokens.size()),
                 "tokenizer", "decode with the tokenizer that made these ids");
   }
-  return spec_.characters ? decoded_[id] : spec_.tokens[id];
+  return decoded_.empty() ? spec_.tokens[id] : decoded_[id];
 }
 
 std::string Tokenizer::decode(std::span<const TokenId> ids) const {

@@ -85,8 +85,8 @@ class Tokenizer {
   // that names the field for anything in the files that this class does not support.
   static Tokenizer load(const std::filesystem::path& directory);
 
-  // Creates the folder and writes tokenizer.json, vocab.json, merges.txt and tokenizer_config.json, each
-  // whole or not at all. Only tokenizer.json holds the flags of added tokens.
+  // Creates the folder and writes tokenizer.json and tokenizer_config.json, each whole or not at all. For a
+  // tokenizer with the rules of GPT-2's also vocab.json and merges.txt, which lack the flags of added tokens.
   void save(const std::filesystem::path& directory) const;
 
   // Encodes a text, without what the template puts around it. The second form appends to ids. A text that
@@ -134,6 +134,7 @@ class Tokenizer {
                       std::vector<TokenId>& ids) const;
   void encode_prefixed(std::string_view text, Place place, Scratch& scratch, std::vector<TokenId>& ids) const;
   void encode_text(std::string_view text, Scratch& scratch, std::vector<TokenId>& ids) const;
+  std::string with_spaces(const std::string& text) const;
   std::string_view with_marks(std::string_view text, Place place, std::string& buffer) const;
   std::span<const TokenId> merge_piece(std::string_view piece, Scratch& scratch) const;
   std::size_t spell_piece(std::string_view piece, std::span<TokenId> ids) const;
@@ -144,7 +145,8 @@ class Tokenizer {
   std::vector<TokenId> by_bytes_;
   std::vector<std::uint8_t> ordinary_;  // by id: true if plain text may produce it
   std::vector<TokenId> character_ids_;  // with `characters`: by code point; TokenTrie::kNone: no token
-  std::vector<std::string> decoded_;    // with `characters`: the bytes of each id
+  // The bytes of each id, if they differ from spec_.tokens: with `characters`, or with a normalizer.
+  std::vector<std::string> decoded_;
   MergeTable merges_;
   Normalizer normalizer_;
   CutRules cut_rules_;

@@ -19,7 +19,8 @@ namespace {
 using nlohmann::json;
 
 constexpr std::uint64_t kLargestFile = std::uint64_t{64} << 20;
-constexpr const char* kEndOfText = "<|endoftext|>";
+// What ends a text in the tokenizers of GPT-2, Llama 3 and Llama 2.
+constexpr const char* kEndsOfText[] = {"<|endoftext|>", "<|end_of_text|>", "</s>"};
 
 // The end-of-text token named by tokenizer_config.json, if any.
 std::optional<std::string> read_eos_token(const fs::path& path) {
@@ -47,6 +48,12 @@ bool is_added(const TokenizerSpec& spec, std::string_view content) {
     if (token.content == content) return true;
   }
   return false;
+}
+
+// True if vocab.json and merges.txt say everything but the flags of added tokens.
+bool is_gpt2_like(const TokenizerSpec& spec) {
+  return spec.normalizer.empty() && spec.patterns.empty() && !spec.characters && spec.before.empty() &&
+         spec.after.empty();
 }
 
 }  // namespace
@@ -77,15 +84,19 @@ Tokenizer Tokenizer::load(const fs::path& directory) {
   }
   std::optional<std::string> eos;
   if (is_there(config)) eos = read_eos_token(config);
-  if (!eos && is_added(spec, kEndOfText)) eos = kEndOfText;
+  for (const char* token : kEndsOfText) {
+    if (!eos && is_added(spec, token)) eos = token;
+  }
   spec.end_of_text = eos.value_or("");
   return Tokenizer(std::move(spec), where);
 }
 
 void Tokenizer::save(const fs::path& directory) const {
   create_folders(directory);
-  write_file_atomically(directory / "vocab.json", format_vocab(spec_));
-  write_file_atomically(directory / "merges.txt", format_merges(spec_));
+  if (is_gpt2_like(spec_)) {
+    write_file_atomically(directory / "vocab.json", format_vocab(spec_));
+    write_file_atomically(directory / "merges.txt", format_merges(spec_));
+  }
   write_file_atomically(directory / "tokenizer_config.json", format_tokenizer_config(spec_));
   write_file_atomically(directory / "tokenizer.json", format_tokenizer_json(spec_));
 }

@@ -128,7 +128,7 @@ TEST_F(TokenizerFiles, EachUnsupportedFieldIsNamed) {
       {"/version", "2.0"},
       {"/truncation", json{{"max_length", 5}}},
       {"/padding", json{{"pad_id", 0}}},
-      {"/normalizer", json{{"type", "NFC"}}},
+      {"/normalizer", json{{"type", "NFKC"}}},
       {"/pre_tokenizer", json{{"type", "Whitespace"}}},
       {"/pre_tokenizer", nullptr},
       {"/pre_tokenizer/add_prefix_space", 1},

@@ -12,6 +12,7 @@
 #include "text/json.hpp"
 #include "text/json_field.hpp"
 #include "text/keyed_hash.hpp"
+#include "text/tokenizer_steps.hpp"
 
 namespace warpwright::text {
 namespace {
@@ -20,16 +21,9 @@ using nlohmann::json;
 using nlohmann::ordered_json;
 
 constexpr const char* kEndOfText = "<|endoftext|>";
-constexpr const char* kRemedy = "use the files of a byte-level BPE tokenizer such as GPT-2's";
+constexpr const char* kRemedy = "use the files of a BPE tokenizer such as GPT-2's, Llama's or Qwen's";
 
 using Ids = std::unordered_map<std::string, TokenId, KeyedHash>;  // from a token's spelling in the file
-
-// ByteLevel may appear in three places with the same fields. Only the pre-tokenizer's fields affect ids.
-void require_byte_level(const JsonField& field) {
-  field.require_object({"type", "add_prefix_space", "trim_offsets", "use_regex"}).require_type("ByteLevel");
-  for (const char* flag : {"add_prefix_space", "trim_offsets"}) field.member(flag).boolean();
-  field.member("use_regex").boolean_or(true);
-}
 
 AddedToken read_added_token(const JsonField& field) {
   field.require_object({"id", "content", "single_word", "lstrip", "rstrip", "normalized", "special"});
@@ -61,9 +55,9 @@ void join_added_tokens(const std::vector<AddedToken>& added, Ids& ids, const std
   }
 }
 
-// The bytes of each id. The ids must be 0 to n - 1, each once. The model's tokens must be spelled in the
-// alphabet.
-std::vector<std::string> order_tokens(const Ids& ids, const std::vector<AddedToken>& added,
+// The tokens of a spec. The ids must be 0 to n - 1, each once. Unless they are spelled in characters, the
+// model's tokens must be spelled in the alphabet.
+std::vector<std::string> order_tokens(const Ids& ids, const std::vector<AddedToken>& added, bool characters,
                                       const std::string& where) {
   std::vector<const std::string*> spelled(ids.size(), nullptr);
   for (const auto& [token, id] : ids) {
@@ -82,11 +76,15 @@ std::vector<std::string> order_tokens(const Ids& ids, const std::vector<AddedTok
   for (const AddedToken& token : added) tokens[token.id] = token.content;
   for (std::size_t id = 0; id < tokens.size(); ++id) {
     if (!tokens[id].empty()) continue;
+    if (characters && !spelled[id]->empty()) {
+      tokens[id] = *spelled[id];
+      continue;
+    }
     std::optional<std::string> bytes = unspell_bytes(*spelled[id]);
     if (!bytes || bytes->empty()) {
-      throw Error(
-          fmt::format("token {} ({}) is not spelled in the byte-level alphabet", id, quote(*spelled[id])),
-          where, kRemedy);
+      throw Error(fmt::format("token {} ({}) is {}", id, quote(*spelled[id]),
+                              characters ? "empty" : "not spelled in the byte-level alphabet"),
+                  where, kRemedy);
     }
     tokens[id] = std::move(*bytes);
   }
@@ -160,7 +158,7 @@ std::vector<std::string> spell_tokens(const TokenizerSpec& spec) {
   std::vector<std::string> spelled(spec.tokens.size());
   for (const AddedToken& token : spec.added) spelled[token.id] = token.content;
   for (std::size_t id = 0; id < spelled.size(); ++id) {
-    if (spelled[id].empty()) spelled[id] = spell_bytes(spec.tokens[id]);
+    if (spelled[id].empty()) spelled[id] = spec.characters ? spec.tokens[id] : spell_bytes(spec.tokens[id]);
   }
   return spelled;
 }
@@ -171,13 +169,6 @@ ordered_json vocab_object(const std::vector<std::string>& spelled) {
   // emplace_back, because this map's insert searches all its members.
   for (std::size_t id = 0; id < spelled.size(); ++id) members.emplace_back(spelled[id], id);
   return ordered_json(std::move(members));
-}
-
-ordered_json byte_level(bool add_prefix_space, bool use_regex) {
-  return {{"type", "ByteLevel"},
-          {"add_prefix_space", add_prefix_space},
-          {"trim_offsets", true},
-          {"use_regex", use_regex}};
 }
 
 }  // namespace
@@ -210,24 +201,20 @@ TokenizerSpec read_tokenizer_json(const json& parsed, const std::string& where) 
   root.require_object({"version", "truncation", "padding", "added_tokens", "normalizer", "pre_tokenizer",
                        "post_processor", "decoder", "model"});
   if (root.member("version").string() != "1.0") root.member("version").fail("is not \"1.0\"");
-  for (const char* unsupported : {"truncation", "padding", "normalizer"})
-    root.member(unsupported).require_null();
-  require_byte_level(root.member("pre_tokenizer"));
-  require_byte_level(root.member("decoder"));
-  const JsonField post_processor = root.member("post_processor");
-  if (!post_processor.value().is_null()) require_byte_level(post_processor);
+  for (const char* unsupported : {"truncation", "padding"}) root.member(unsupported).require_null();
+  TokenizerSpec spec;
+  read_steps(root, spec);
   const JsonField model = root.member("model");
   require_plain_bpe(model);
-
-  TokenizerSpec spec;
-  spec.add_prefix_space = root.member("pre_tokenizer").member("add_prefix_space").boolean();
-  spec.use_regex = root.member("pre_tokenizer").member("use_regex").boolean_or(true);
+  if (spec.characters && !model.member("byte_fallback").boolean_or(false)) {
+    model.member("byte_fallback").fail("is not true, and the pre_tokenizer has no ByteLevel");
+  }
   spec.ignore_merges = model.member("ignore_merges").boolean_or(false);
   Ids ids = read_vocab(model.member("vocab"));
   spec.merges = read_merges(model.member("merges"), ids, where);
   spec.added = read_added_tokens(root.member("added_tokens"));
   join_added_tokens(spec.added, ids, where);
-  spec.tokens = order_tokens(ids, spec.added, where);
+  spec.tokens = order_tokens(ids, spec.added, spec.characters.has_value(), where);
   return spec;
 }
 
@@ -250,7 +237,7 @@ TokenizerSpec parse_vocab_and_merges(std::string_view vocab, const std::string& 
     token.special = true;
     spec.added.push_back(std::move(token));
   }
-  spec.tokens = order_tokens(ids, spec.added, vocab_where);
+  spec.tokens = order_tokens(ids, spec.added, false, vocab_where);
   require_no_nul(merges, merges_where);
   for (std::size_t begin = 0, number = 1; begin < merges.size(); ++number) {
     const std::size_t end = std::min(merges.find('\n', begin), merges.size());
@@ -286,10 +273,10 @@ std::string format_tokenizer_json(const TokenizerSpec& spec) {
                                  {"truncation", nullptr},
                                  {"padding", nullptr},
                                  {"added_tokens", std::move(added)},
-                                 {"normalizer", nullptr},
-                                 {"pre_tokenizer", byte_level(spec.add_prefix_space, spec.use_regex)},
-                                 {"post_processor", byte_level(true, true)},
-                                 {"decoder", byte_level(true, true)},
+                                 {"normalizer", format_normalizer(spec)},
+                                 {"pre_tokenizer", format_pre_tokenizer(spec)},
+                                 {"post_processor", format_post_processor(spec)},
+                                 {"decoder", format_decoder(spec)},
                                  {"model",
                                   {{"type", "BPE"},
                                    {"dropout", nullptr},
@@ -297,7 +284,7 @@ std::string format_tokenizer_json(const TokenizerSpec& spec) {
                                    {"continuing_subword_prefix", nullptr},
                                    {"end_of_word_suffix", nullptr},
                                    {"fuse_unk", false},
-                                   {"byte_fallback", false},
+                                   {"byte_fallback", spec.characters.has_value()},
                                    {"ignore_merges", spec.ignore_merges},
                                    {"vocab", vocab_object(spelled)},
                                    {"merges", std::move(merges)}}}};
@@ -319,8 +306,9 @@ std::string format_tokenizer_config(const TokenizerSpec& spec) {
   ordered_json config = {{"tokenizer_class", "PreTrainedTokenizerFast"},
                          {"add_prefix_space", spec.add_prefix_space},
                          {"clean_up_tokenization_spaces", false}};
-  if (!spec.end_of_text.empty()) {
-    for (const char* role : {"bos_token", "eos_token"}) config[role] = spec.end_of_text;
+  const std::string& bos = spec.before.empty() ? spec.end_of_text : spec.tokens[spec.before.front()];
+  for (const auto& [role, token] : {std::pair("bos_token", &bos), {"eos_token", &spec.end_of_text}}) {
+    if (!token->empty()) config[role] = *token;
   }
   return config.dump(1) + "\n";
 }

@@ -15,9 +15,8 @@ class JsonField;
 
 inline constexpr int kMaxJsonDepth = 16;
 
-// Parses a tokenizer.json of Hugging Face tokenizers, version "1.0": model BPE, pre-tokenizer and decoder
-// ByteLevel, no normalizer, truncation or padding, and a post-processor that does not change ids. A merge may
-// be "a b" or ["a", "b"].
+// Parses a tokenizer.json of Hugging Face tokenizers, version "1.0", whose model is BPE. tokenizer_steps.hpp
+// reads the steps around the model. A merge may be "a b" or ["a", "b"].
 TokenizerSpec parse_tokenizer_json(std::string_view document, const std::string& where);
 TokenizerSpec read_tokenizer_json(const nlohmann::json& parsed, const std::string& where);
 

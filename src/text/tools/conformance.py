@@ -68,6 +68,36 @@ class Pipe:
             sys.exit("text_pipe failed")
 
 
+def run_pipe(program, *arguments):
+    subprocess.run([program, *map(str, arguments)], check=True)
+
+
+def answers(program, arguments, frames):
+    """Sends frames to a text_pipe and returns its frames. A frame is its number of elements and its bytes."""
+    data = b"".join(struct.pack("<I", count) + content for count, content in frames)
+    command = [program, *map(str, arguments)]
+    return subprocess.run(command, input=data, stdout=subprocess.PIPE, check=True).stdout
+
+
+def frames_in(data, size):
+    """The contents of the frames in the data, whose elements have this many bytes."""
+    at = 0
+    while at < len(data):
+        end = at + 4 + size * struct.unpack_from("<I", data, at)[0]
+        yield data[at + 4 : end]
+        at = end
+
+
+def text_frames(texts):
+    return [(len(data), data) for data in (text.encode("utf-8") for text in texts)]
+
+
+def decode(program, directory, rows):
+    """Returns the bytes that each row of ids decodes to."""
+    frames = [(len(row), struct.pack(f"<{len(row)}I", *row)) for row in rows]
+    return list(frames_in(answers(program, ["decode", directory], frames), 1))
+
+
 def assigned(rng):
     """A random code point, often from the crowded parts of the Basic Multilingual Plane, never a surrogate."""
     limit = rng.choice([0x80, 0x250, 0x600, 0x3000, 0xD800, 0x10000, 0x1F000, 0x20000, 0x110000])

@@ -2,6 +2,10 @@
 //
 //   text_pipe encode DIR [special]
 //       frames of text in, frames of ids out; "special": recognize special tokens
+//   text_pipe decode DIR
+//       frames of ids in, frames of bytes out
+//   text_pipe save DIR OUT
+//       loads a tokenizer and saves it
 //   text_pipe encoder DIR as_text|recognize MAX_LENGTH STRATEGY
 //       a count (1 or 2) and that many frames of text in, a frame of ids and a frame of types out; both empty
 //       for an error
@@ -9,6 +13,10 @@
 //       BertNormalizer with these options, each 0 or 1: frames of text in and out
 //   text_pipe words
 //       BertPreTokenizer: frames of text in, frames of words out, a newline after each word
+//   text_pipe pieces gpt2|cl100k|qwen|digits|each_digit
+//       frames of text in, frames of the pieces' ends out
+//   text_pipe nfc
+//       frames of text in, frames of the text in NFC out
 //   text_pipe repair
 //       frames of any bytes in, frames of UTF-8 out
 //   text_pipe classes
@@ -27,7 +35,9 @@
 #include "core/error.hpp"
 #include "runtime/file.hpp"
 #include "text/bert_normalizer.hpp"
+#include "text/canonical.hpp"
 #include "text/encoder_tokenizer.hpp"
+#include "text/pretokenize.hpp"
 #include "text/tokenizer.hpp"
 #include "text/train.hpp"
 #include "text/unicode.hpp"
@@ -49,9 +59,10 @@ void write_items(const T* items, std::size_t count) {
     throw_system_error("write", "stdout", "check the reader");
 }
 
-// add_prefix_space adds a space to the text, and some added tokens remove white space.
+// add_prefix_space adds a space to the text, some added tokens remove white space, normalizers rewrite, and
+// marks of spaces become spaces.
 bool is_lossless(const TokenizerSpec& spec) {
-  return !spec.add_prefix_space &&
+  return !spec.add_prefix_space && spec.normalizer.empty() && !spec.characters &&
          std::none_of(spec.added.begin(), spec.added.end(),
                       [](const AddedToken& token) { return token.lstrip || token.rstrip; });
 }
@@ -88,6 +99,15 @@ void write_frame(const Items& items) {
   const auto count = static_cast<std::uint32_t>(items.size());
   write_items(&count, 1);
   write_items(items.data(), items.size());
+}
+
+void decode(const Tokenizer& tokenizer) {
+  std::vector<TokenId> ids;
+  for (std::uint32_t count; read_items(&count, 1);) {
+    ids.resize(count);
+    if (!read_items(ids.data(), count)) throw Error("a frame is cut short", "stdin", "send whole frames");
+    write_frame(tokenizer.decode(ids));
+  }
 }
 
 Truncation truncation_named(const std::string& name) {
@@ -134,6 +154,34 @@ void cut_into_words() {
   }
 }
 
+Pattern pattern_named(const std::string& name) {
+  if (name == "gpt2") return Pattern::gpt2;
+  if (name == "cl100k") return Pattern::cl100k;
+  if (name == "qwen") return Pattern::qwen;
+  if (name == "digits") return Pattern::digits;
+  if (name == "each_digit") return Pattern::each_digit;
+  throw Error("is not a pattern", name, "use gpt2, cl100k, qwen, digits or each_digit");
+}
+
+void cut_into_pieces(Pattern pattern) {
+  for (std::string text; read_text(text);) {
+    std::vector<std::uint32_t> ends;
+    for (std::size_t begin = 0; begin < text.size(); begin = ends.back()) {
+      ends.push_back(static_cast<std::uint32_t>(piece_end(pattern, text, begin)));
+    }
+    write_frame(ends);
+    std::fflush(stdout);
+  }
+}
+
+void print_nfc() {
+  std::string buffer;
+  for (std::string text; read_text(text);) {
+    write_frame(to_nfc(text, buffer));
+    std::fflush(stdout);
+  }
+}
+
 void repair() {
   for (std::string text; read_text(text);) {
     write_frame(repair_utf8(text));
@@ -152,6 +200,10 @@ int run(const std::vector<std::string>& args) {
   if (args.size() >= 2 && args[0] == "encode") {
     const bool special = args.size() == 3 && args[2] == "special";
     encode(Tokenizer::load(args[1]), special ? SpecialTokens::recognize : SpecialTokens::as_text);
+  } else if (args.size() == 2 && args[0] == "decode") {
+    decode(Tokenizer::load(args[1]));
+  } else if (args.size() == 3 && args[0] == "save") {
+    Tokenizer::load(args[1]).save(args[2]);
   } else if (args.size() == 5 && args[0] == "encoder") {
     EncodeOptions options;
     options.in_text = args[2] == "recognize" ? SpecialTokens::recognize : SpecialTokens::as_text;
@@ -162,6 +214,10 @@ int run(const std::vector<std::string>& args) {
     normalize(BertNormalizer({args[1] == "1", args[2] == "1", args[3] == "1", args[4] == "1"}));
   } else if (args.size() == 1 && args[0] == "words") {
     cut_into_words();
+  } else if (args.size() == 2 && args[0] == "pieces") {
+    cut_into_pieces(pattern_named(args[1]));
+  } else if (args.size() == 1 && args[0] == "nfc") {
+    print_nfc();
   } else if (args.size() == 1 && args[0] == "repair") {
     repair();
   } else if (args.size() == 1 && args[0] == "classes") {
@@ -175,7 +231,9 @@ int run(const std::vector<std::string>& args) {
     const std::vector<std::string_view> texts(documents.begin(), documents.end());
     train_tokenizer(texts, options).save(args[2]);
   } else {
-    std::fputs("usage: text_pipe encode|encoder|normalize|words|repair|classes|train ...\n", stderr);
+    std::fputs(
+        "usage: text_pipe encode|decode|save|encoder|normalize|words|pieces|nfc|repair|classes|train ...\n",
+        stderr);
     return 2;
   }
   return 0;
