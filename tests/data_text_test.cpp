@@ -67,7 +67,7 @@ TEST(DataAndText, ALongDocumentGetsTheIdsOfTheWhole) {
   options.val_fraction = 0;
   options.vocabulary_size = static_cast<std::int64_t>(tokenizer.vocab_size());
   options.end_of_text = static_cast<std::int32_t>(*tokenizer.eos_id());
-  const auto encode = [&](std::string_view piece, std::vector<std::int32_t>& ids) {
+  const auto encode = [&](std::string_view piece, bool, std::vector<std::int32_t>& ids) {
     for (const text::TokenId id : tokenizer.encode(piece)) ids.push_back(static_cast<std::int32_t>(id));
   };
   build_shards(options, encode, {});
@@ -76,7 +76,7 @@ TEST(DataAndText, ALongDocumentGetsTheIdsOfTheWhole) {
   std::vector<std::int32_t> ids(static_cast<std::size_t>(stream.tokens()));
   stream.read(0, ids);
   std::vector<std::int32_t> expected;
-  encode(text, expected);
+  encode(text, false, expected);
   expected.push_back(options.end_of_text);
   EXPECT_TRUE(ids == expected) << ids.size() << " and " << expected.size() << " ids";
   fs::remove_all(folder);

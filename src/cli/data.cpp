@@ -25,9 +25,12 @@ void build(BuildOptions options, const fs::path& tokenizer_folder) {
   SkippedFiles skipped;
   options.skipped = [&](const fs::path& path, std::string_view kind) { skipped.add(path, kind); };
   ProgressLine line;
-  const EncodeFunction encode = [&](std::string_view text, std::vector<std::int32_t>& ids) {
-    for (const text::TokenId id : tokenizer.encode(text)) ids.push_back(static_cast<std::int32_t>(id));
+  const EncodeFunction encode = [&](std::string_view text, bool continues, std::vector<std::int32_t>& ids) {
+    std::vector<text::TokenId> found;
+    tokenizer.encode(text, found, text::SpecialTokens::as_text, continues);
+    for (const text::TokenId id : found) ids.push_back(static_cast<std::int32_t>(id));
   };
+  options.whole_documents = !tokenizer.cuts_at_spaces();
   const Manifest manifest = build_shards(options, encode, [&](const BuildProgress& p) {
     line.show(fmt::format("{} of {}, {} tokens", human_bytes(static_cast<double>(p.bytes_done)),
                           human_bytes(static_cast<double>(p.bytes_total)), human_count(p.tokens)));

@@ -4,6 +4,9 @@
 #include <filesystem>
 #include <functional>
 #include <optional>
+#include <span>
+#include <utility>
+#include <vector>
 
 #include "cli/command.hpp"
 #include "cli/lines.hpp"
@@ -114,7 +117,7 @@ void train_tokenizer_on(const TokenizerTrainFlags& flags) {
 
 struct CodeFlags {
   fs::path tokenizer, input;
-  bool special = false;
+  bool special = false, with_template = false;
 };
 
 void encode_lines(const CodeFlags& flags) {
@@ -122,12 +125,21 @@ void encode_lines(const CodeFlags& flags) {
   const auto special = flags.special ? text::SpecialTokens::recognize : text::SpecialTokens::as_text;
   for_each_line(flags.input, [&](std::string_view line, std::int64_t) {
     std::string out;
-    const auto take = [&](std::string_view part, bool) {
-      for (const text::TokenId id : tokenizer.encode(part, special))
-        out += fmt::format("{}{}", out.empty() ? "" : " ", id);
+    const auto print = [&](std::span<const text::TokenId> ids) {
+      for (const text::TokenId id : ids) out += fmt::format("{}{}", out.empty() ? "" : " ", id);
     };
-    // Encodes a long line in parts, which saves memory, unless a cut could fall inside a special token.
-    flags.special ? take(line, true) : for_each_part(reader_of(line), kMostPartBytes, take);
+    bool continues = false;
+    std::vector<text::TokenId> ids;
+    const auto take = [&](std::string_view part, bool) {
+      ids.clear();
+      tokenizer.encode(part, ids, special, std::exchange(continues, true));
+      print(ids);
+    };
+    if (flags.with_template) print(tokenizer.spec().before);
+    // Encodes a long line in parts, which saves memory, unless a cut could change ids.
+    const bool in_parts = !flags.special && tokenizer.cuts_at_spaces();
+    in_parts ? for_each_part(reader_of(line), kMostPartBytes, take) : take(line, true);
+    if (flags.with_template) print(tokenizer.spec().after);
     write_output(out += '\n');
   });
 }
@@ -173,6 +185,8 @@ void add_tokenizer(CLI::App& app) {
   auto e = std::make_shared<CodeFlags>();
   add_code_flags(*encode, *e, "Text file; default: standard input");
   encode->add_flag("--special", e->special, "Recognize special tokens spelled out in the text");
+  encode->add_flag("--template", e->with_template,
+                   "Also print what tokenizer.json's post_processor puts around a text, such as Llama's <s>");
   encode->callback([e] { encode_lines(*e); });
 
   CLI::App* decode = command->add_subcommand("decode", "Print the text of each line of ids");

@@ -38,7 +38,7 @@ struct Piece {
   std::string bytes;
   const fs::path* path = nullptr;
   std::int64_t line = 0;  // > 0: the bytes are this line of JSON, not yet the text
-  bool ends_document = true;
+  bool begins_document = true, ends_document = true;
   Split split = Split::train;
 };
 
@@ -128,6 +128,7 @@ class Builder {
         encode_(encode),
         progress_(progress),
         threads_(default_threads().threads),
+        piece_bytes_(options.whole_documents ? std::numeric_limits<std::size_t>::max() : kPieceBytes),
         round_bytes_(kRoundBytes * static_cast<std::size_t>(threads_)),
         train_(folder, "train", options.vocabulary_size, options.tokens_per_shard),
         val_(folder, "val", options.vocabulary_size, options.tokens_per_shard) {
@@ -153,6 +154,7 @@ class Builder {
   const EncodeFunction& encode_;
   const ProgressFunction& progress_;
   int threads_;
+  std::size_t piece_bytes_;  // at most, per call of the encoder
   std::size_t round_bytes_;
   ShardWriter train_, val_;
   Manifest manifest_;
@@ -194,7 +196,7 @@ void Builder::add_file(const CountedFile& file, const ValidationChoice& choice) 
   std::int64_t document = first_document_;
   if (file.input.jsonl) {
     for_each_jsonl_line(reader_of(stream), path, [&](const RawDocument& line) {
-      add({std::string(line.bytes), &path, line.line, true, choice.split_of(document++)});
+      add({std::string(line.bytes), &path, line.line, true, true, choice.split_of(document++)});
     });
   } else {
     add_text(reader_of(stream), path, choice.split_of(document));
@@ -235,8 +237,9 @@ void Builder::add_only_document(const CountedFile& file) {
 }
 
 void Builder::add_text(const ReadText& read, const fs::path& path, Split split) {
-  for_each_part(read, kPieceBytes, [&](std::string_view part, bool last) {
-    add({std::string(part), &path, 0, last, split});
+  bool first = true;
+  for_each_part(read, piece_bytes_, [&](std::string_view part, bool last) {
+    add({std::string(part), &path, 0, std::exchange(first, false), last, split});
   });
 }
 
@@ -281,8 +284,11 @@ Encoded Builder::encode(const Piece& piece) const {
         is_line ? jsonl_text({piece.bytes, piece.line}, options_.field, *piece.path) : std::string();
     const std::string& text = is_line ? decoded : piece.bytes;
     result.text_bytes = text.size();
-    const auto take = [&](std::string_view part, bool) { encode_(part, result.ids); };
-    is_line ? for_each_part(reader_of(text), kPieceBytes, take) : take(text, true);
+    bool continues = !piece.begins_document;
+    const auto take = [&](std::string_view part, bool) {
+      encode_(part, std::exchange(continues, true), result.ids);
+    };
+    is_line ? for_each_part(reader_of(text), piece_bytes_, take) : take(text, true);
   } catch (...) {
     result.error = std::current_exception();
   }

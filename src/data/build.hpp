@@ -28,6 +28,9 @@ struct BuildOptions {
   std::int64_t vocabulary_size = 0;
   std::int32_t end_of_text = 0;
   bool binary = false;  // encode files that are not text (data/file_kind.hpp) instead of skipping them
+  // Give each document to the encoder whole, for a tokenizer whose ids change if a text is cut. It must fit
+  // into memory.
+  bool whole_documents = false;
   // Called for each skipped file, with the file's kind.
   std::function<void(const std::filesystem::path& path, std::string_view kind)> skipped;
   // Puts further files (the tokenizer's) into the folder before it appears. data.json lists them.
@@ -39,8 +42,10 @@ struct BuildProgress {
   std::int64_t tokens = 0;
 };
 
-// Appends the ids of a text (any bytes) to ids. Several threads call it at once.
-using EncodeFunction = std::function<void(std::string_view text, std::vector<std::int32_t>& ids)>;
+// Appends the ids of a text (any bytes) to ids. The text may continue one of the same document. Several
+// threads call it at once.
+using EncodeFunction =
+    std::function<void(std::string_view text, bool continues, std::vector<std::int32_t>& ids)>;
 // Runs on the calling thread, about once per 4 MiB of input per thread.
 using ProgressFunction = std::function<void(const BuildProgress&)>;
 

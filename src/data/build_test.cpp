@@ -22,7 +22,7 @@ namespace fs = std::filesystem;
 constexpr std::int64_t kVocabulary = 257;
 constexpr std::int32_t kEndOfText = 256;
 
-void encode_bytes(std::string_view text, std::vector<std::int32_t>& ids) {
+void encode_bytes(std::string_view text, bool, std::vector<std::int32_t>& ids) {
   for (const char c : text) ids.push_back(static_cast<unsigned char>(c));
 }
 
@@ -201,7 +201,8 @@ TEST_F(BuildTest, AnErrorLeavesNothingBehind) {
   EXPECT_NE(error_for(options({folder / "in"})).find("a.jsonl:2"), std::string::npos);
   const BuildOptions broken = options({put("b.txt", "text")});
   EXPECT_THROW(
-      build_shards(broken, [](std::string_view, std::vector<std::int32_t>& ids) { ids.push_back(257); }, {}),
+      build_shards(broken, [](std::string_view, bool, std::vector<std::int32_t>& ids) { ids.push_back(257); },
+                   {}),
       Error);
   EXPECT_FALSE(fs::exists(folder / "out"));
   EXPECT_EQ(std::distance(fs::directory_iterator(folder), {}), 2);
@@ -250,7 +251,7 @@ TEST_F(BuildTest, InputsMayPassTwoGigabytes) {
     std::fstream file(input, std::ios::in | std::ios::out | std::ios::binary);
     for (std::int64_t piece = 1; piece < kPieces; ++piece) file.seekp(piece * kStride).put(' ');
   }
-  const auto count = [](std::string_view, std::vector<std::int32_t>& ids) { ids.push_back(1); };
+  const auto count = [](std::string_view, bool, std::vector<std::int32_t>& ids) { ids.push_back(1); };
   BuildOptions wanted = options({input});
   wanted.binary = true;
   const Manifest manifest = build_shards(wanted, count, {});

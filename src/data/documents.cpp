@@ -198,9 +198,13 @@ std::string jsonl_text(const RawDocument& document, const std::string& field, co
 
 std::size_t cut_before(std::string_view text, std::size_t most) {
   if (text.size() <= most) return text.size();
+  std::size_t boundary = 0;
   for (std::size_t cut = most; cut > 0; --cut) {
-    if (is_ascii_space(text[cut]) && !ends_in_space(text.substr(0, cut))) return cut;
+    if (!is_ascii_space(text[cut]) || ends_in_space(text.substr(0, cut))) continue;
+    if (text[cut] == ' ' && static_cast<unsigned char>(text[cut - 1]) < 0x80) return cut;
+    boundary = std::max(boundary, cut);
   }
+  if (boundary > 0) return boundary;
   std::size_t cut = most;
   while (cut > 1 && most - cut < 3 && continues_character(text[cut])) --cut;
   return cut;

@@ -60,10 +60,11 @@ void for_each_part(const ReadText& read, std::size_t most,
 std::string jsonl_text(const RawDocument& document, const std::string& field,
                        const std::filesystem::path& path);
 
-// Returns the offset at which to cut a text so that at most `most` bytes come first. It is the last boundary
-// from a non-space to white space. GPT-2's pre-tokenization never joins text across such a boundary, so
-// encoding the two parts gives the ids of the whole. If there is no boundary, the cut falls between two UTF-8
-// characters.
+// Returns the offset at which to cut a text so that at most `most` bytes come first. It is the last place at
+// which an ASCII character other than white space is followed by a space. No pre-tokenization joins text
+// across it, so encoding the two parts gives the ids of the whole. If there is none, the cut is at the last
+// boundary from a non-space to white space, which GPT-2's tokenizer does not join either. Without one, the
+// cut falls between two UTF-8 characters.
 std::size_t cut_before(std::string_view text, std::size_t most);
 
 // In a text of `size` bytes, the start of the first line that leaves at most `tail_fraction` of the text. If

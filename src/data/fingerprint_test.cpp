@@ -60,7 +60,7 @@ class FingerprintTest : public TestFolder {
     options.end_of_text = 256;
     options.before_commit = [](const fs::path& out) { write_file_atomically(out / "merges.txt", "a b"); };
     build_shards(options,
-                 [](std::string_view bytes, std::vector<std::int32_t>& ids) {
+                 [](std::string_view bytes, bool, std::vector<std::int32_t>& ids) {
                    for (const char c : bytes) ids.push_back(static_cast<unsigned char>(c));
                  },
                  {});

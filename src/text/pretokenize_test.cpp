@@ -11,10 +11,13 @@
 namespace warpwright::text {
 namespace {
 
-std::vector<std::string> pieces_of(std::string_view text) {
+constexpr Pattern kPatterns[] = {Pattern::gpt2, Pattern::cl100k, Pattern::qwen, Pattern::digits,
+                                 Pattern::each_digit};
+
+std::vector<std::string> pieces_of(std::string_view text, Pattern pattern = Pattern::gpt2) {
   std::vector<std::string> pieces;
   for (std::size_t begin = 0, end; begin < text.size(); begin = end) {
-    end = pretoken_end(text, begin);
+    end = piece_end(pattern, text, begin);
     pieces.emplace_back(text.substr(begin, end - begin));
   }
   return pieces;
@@ -68,37 +71,51 @@ TEST(Pretokenize, CutsGoldenStringsAsHuggingFaceDoes) {
   for (const GoldenCase& c : golden_cases()) EXPECT_EQ(pieces_of(c.text), c.pieces) << c.text;
 }
 
+TEST(Pretokenize, CutsByTheLaterPatterns) {
+  using Pieces = std::vector<std::string>;
+  EXPECT_EQ(pieces_of("a'LLb '\u017f", Pattern::cl100k), (Pieces{"a", "'LL", "b", " '", "\u017f"}));
+  EXPECT_EQ(pieces_of("'\u017fx", Pattern::cl100k), (Pieces{"'\u017f", "x"}));
+  EXPECT_EQ(pieces_of("!\n\n  b", Pattern::cl100k), (Pieces{"!\n\n", " ", " b"}));
+  EXPECT_EQ(pieces_of(" \n \n  b\n ", Pattern::cl100k), (Pieces{" \n \n", " ", " b", "\n", " "}));
+  EXPECT_EQ(pieces_of("-a \ta \n", Pattern::qwen), (Pieces{"-a", " ", "\ta", " \n"}));
+  EXPECT_EQ(pieces_of(" 12345", Pattern::cl100k), (Pieces{" ", "123", "45"}));
+  EXPECT_EQ(pieces_of(" 123", Pattern::qwen), (Pieces{" ", "1", "2", "3"}));
+  EXPECT_EQ(pieces_of("a12 3", Pattern::digits), (Pieces{"a", "12", " ", "3"}));
+  EXPECT_EQ(pieces_of("a12\u00bd", Pattern::each_digit), (Pieces{"a", "1", "2", "\u00bd"}));
+}
+
+TEST(Pretokenize, KnowsThePatternsByTheirExpressions) {
+  for (const Pattern pattern : {Pattern::gpt2, Pattern::cl100k, Pattern::qwen}) {
+    EXPECT_EQ(pattern_of(expression_of(pattern)), pattern);
+  }
+  EXPECT_EQ(pattern_of(std::string(expression_of(Pattern::qwen)) + "|x"), std::nullopt);
+  EXPECT_EQ(expression_of(Pattern::digits), "");
+}
+
+// The bytes with U+FFFD for each one outside well-formed UTF-8.
+std::string with_replacements(const std::string& bytes) {
+  std::string replaced;
+  const auto* p = reinterpret_cast<const unsigned char*>(bytes.data());
+  for (std::size_t i = 0; i < bytes.size();) {
+    const Utf8Char c = decode_utf8(p + i, p + bytes.size());
+    replaced += c.code == kInvalidByte ? "\xef\xbf\xbd" : bytes.substr(i, c.length);
+    i += c.length;
+  }
+  return replaced;
+}
+
 TEST(Pretokenize, InvalidBytesAreCutAsReplacementCharactersWouldBe) {
-  const std::string kReplacement = "\xef\xbf\xbd";
   std::mt19937 random(7);
   const std::string_view parts[] = {"a",  "7", " ",    "  ",   "\n",   "!",
                                     "'s", "é", "\xff", "\xc3", "\x80", "\xed\xa0\x80"};
   for (int round = 0; round < 2000; ++round) {
-    std::string bytes, replaced;
-    for (int i = 0; i < 12; ++i) {
-      const std::string_view part = parts[random() % std::size(parts)];
-      bytes += part;
+    std::string bytes;
+    for (int i = 0; i < 12; ++i) bytes += parts[random() % std::size(parts)];
+    for (const Pattern pattern : kPatterns) {
+      std::vector<std::string> pieces = pieces_of(bytes, pattern);
+      for (std::string& piece : pieces) piece = with_replacements(piece);
+      EXPECT_EQ(pieces, pieces_of(with_replacements(bytes), pattern));
     }
-    std::vector<std::size_t> lengths;  // for each character of `replaced`, the length of its source
-    for (std::size_t i = 0; i < bytes.size();) {
-      const auto* p = reinterpret_cast<const unsigned char*>(bytes.data());
-      const Utf8Char c = decode_utf8(p + i, p + bytes.size());
-      replaced += c.code == kInvalidByte ? kReplacement : bytes.substr(i, c.length);
-      i += c.length;
-    }
-    std::string joined;
-    for (const std::string& piece : pieces_of(bytes)) {
-      for (std::size_t i = 0; i < piece.size();) {
-        const auto* p = reinterpret_cast<const unsigned char*>(piece.data());
-        const Utf8Char c = decode_utf8(p + i, p + piece.size());
-        joined += c.code == kInvalidByte ? kReplacement : piece.substr(i, c.length);
-        i += c.length;
-      }
-      joined += '|';
-    }
-    std::string expected;
-    for (const std::string& piece : pieces_of(replaced)) expected += piece + '|';
-    EXPECT_EQ(joined, expected);
   }
 }
 

@@ -215,6 +215,13 @@ void Tokenizer::make_cut_rules() {
 }
 
 bool Tokenizer::cuts_at_spaces() const {
+  // Special tokens in the text are text, and the others are found before it is cut.
+  const auto reaches_across = [](const AddedToken& token) {
+    const std::size_t word = token.content.find_first_not_of(' ');
+    const bool holds_space = word != std::string::npos && token.content.find(' ', word) != std::string::npos;
+    return !token.special && (holds_space || token.rstrip || (token.single_word && word != 0));
+  };
+  if (std::any_of(spec_.added.begin(), spec_.added.end(), reaches_across)) return false;
   if (spec_.characters) return cut_rules_.mark_cuts != MarkCuts::none;
   return std::any_of(cut_rules_.patterns.begin(), cut_rules_.patterns.end(), [](Pattern pattern) {
     return pattern != Pattern::digits && pattern != Pattern::each_digit;

@@ -95,8 +95,8 @@ class Tokenizer {
   void encode(std::string_view text, std::vector<TokenId>& ids,
               SpecialTokens special = SpecialTokens::as_text, bool continues = false) const;
 
-  // True if a text may be cut before a space that follows a character other than white space: encoding the
-  // second part as one that continues gives the ids of the whole.
+  // True if a text may be cut before a space that follows an ASCII character other than white space: encoding
+  // the second part as one that continues gives the ids of the whole. This is for special tokens as text.
   bool cuts_at_spaces() const;
 
   // Decodes ids to bytes. Throws Error for an id outside the vocabulary. The result need not be UTF-8, since

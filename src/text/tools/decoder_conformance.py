@@ -175,14 +175,15 @@ def main():
     parser.add_argument("--pipe")
     parser.add_argument("--strings", type=int, default=100000)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--short", action="store_true", help="leave out every code point's pieces and NFC")
     parser.add_argument("--write", action="store_true", help="write the goldens, and stop")
     args = parser.parse_args()
     if args.write:
         write()
         return 0
     rng = random.Random(args.seed)
-    fine = check_pieces(args.pipe, rng, args.strings)
-    fine &= check_nfc(args.pipe, rng, args.strings)
+    fine = args.short or check_pieces(args.pipe, rng, args.strings)
+    fine &= args.short or check_nfc(args.pipe, rng, args.strings)
     fine &= check(args.pipe, rng, args.strings)
     print("all identical" if fine else "DIFFERENCES FOUND")
     return 0 if fine else 1
