@@ -96,10 +96,12 @@ nlohmann::json evaluate_shards(const EvalFlags& f, Context& context, const Decod
   return out;
 }
 
-std::vector<std::int32_t> encode(const text::Tokenizer& tokenizer, std::string_view text) {
-  std::vector<std::int32_t> ids;
-  for (const text::TokenId id : tokenizer.encode(text)) ids.push_back(static_cast<std::int32_t>(id));
-  return ids;
+// The ids of a question with what the tokenizer puts before a text, or those of an ending that continues one.
+std::vector<std::int32_t> encode(const text::Tokenizer& tokenizer, std::string_view text, bool continues) {
+  std::vector<text::TokenId> ids;
+  if (!continues) ids = tokenizer.spec().before;
+  tokenizer.encode(text, ids, text::SpecialTokens::as_text, continues);
+  return {ids.begin(), ids.end()};
 }
 
 // Reads a whole number, or its digits as text: HellaSwag's files contain both.
@@ -127,11 +129,11 @@ Choice parse_choice(std::string_view line, const std::string& where, const text:
   if (!json.contains("endings") || !json["endings"].is_array() || json["endings"].empty())
     fail("has no \"endings\"");
   Choice choice;
-  choice.text = encode(tokenizer, json["ctx"].get<std::string>());
+  choice.text = encode(tokenizer, json["ctx"].get<std::string>(), false);
   if (choice.text.empty()) fail("has an empty \"ctx\"");
   for (const auto& ending : json["endings"]) {
     if (!ending.is_string()) fail("has an ending that is not text");
-    choice.endings.push_back(encode(tokenizer, " " + ending.get<std::string>()));
+    choice.endings.push_back(encode(tokenizer, " " + ending.get<std::string>(), true));
     const std::size_t length = choice.text.size() + choice.endings.back().size();
     if (static_cast<std::int64_t>(length) > context + 1) fail("is longer than the model's context");
   }

@@ -106,8 +106,8 @@ double seconds_since(Clock::time_point begin) {
 // A sample under way. Its text is held back as long as it can be the beginning of a stop text.
 class Writing {
  public:
-  Writing(const text::Tokenizer& tokenizer, const std::vector<std::string>& stops)
-      : tokenizer_(tokenizer), decoder_(tokenizer), stop_(stops) {}
+  Writing(const text::Tokenizer& tokenizer, const std::vector<std::string>& stops, bool continues)
+      : tokenizer_(tokenizer), decoder_(tokenizer, continues), stop_(stops) {}
 
   // False if the token completes a stop text.
   bool push(std::int32_t token) {
@@ -168,8 +168,9 @@ void check_boundary_tokens(const std::filesystem::path& model, const Decoder& de
 
 std::vector<std::int32_t> prompt_ids(const Prompt& prompt, const text::Tokenizer& tokenizer,
                                      const Decoder& decoder) {
-  std::vector<std::int32_t> ids;
-  for (const text::TokenId id : tokenizer.encode(prompt.text)) ids.push_back(static_cast<std::int32_t>(id));
+  std::vector<text::TokenId> found = tokenizer.spec().before;  // such as Llama's <s>
+  tokenizer.encode(prompt.text, found);
+  std::vector<std::int32_t> ids(found.begin(), found.end());
   if (ids.empty()) ids.push_back(static_cast<std::int32_t>(tokenizer.eos_id().value_or(0)));
   if (static_cast<std::int64_t>(ids.size()) > decoder.context()) {
     throw UsageError(fmt::format("has {} tokens, the model's context is {}", ids.size(), decoder.context()),
@@ -211,7 +212,8 @@ class Samples {
   }
 
   void begin_next(DecodingEngine& engine) {
-    Writing& writing = under_way_.emplace(begun_, Writing(tokenizer_, flags_.stops)).first->second;
+    const bool continues = !prompts_[prompt_of(begun_)].text.empty();
+    Writing& writing = under_way_.emplace(begun_, Writing(tokenizer_, flags_.stops, continues)).first->second;
     GenerationOptions options = flags_.options;
     options.sampling.seed = seed_of(begun_);
     if (options.max_tokens == 0) {

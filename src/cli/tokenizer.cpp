@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "cli/checks.hpp"
 #include "cli/command.hpp"
 #include "cli/lines.hpp"
 #include "cli/skipped_files.hpp"
@@ -30,8 +31,18 @@ struct TokenizerTrainFlags {
   std::size_t vocab_size = 0;
   fs::path out;
   std::string field = "text";
+  std::string pattern = "gpt2";
   bool binary = false, force = false;
 };
+
+// The patterns of a tokenizer to be trained.
+void set_pattern(const std::string& name, text::TrainOptions& options) {
+  using text::Pattern;
+  if (name == "cl100k") options.patterns = {Pattern::cl100k};
+  if (name == "qwen") options.patterns = {Pattern::qwen};
+  if (name == "smollm") options.patterns = {Pattern::each_digit};
+  options.use_regex = name == "gpt2" || name == "smollm";
+}
 
 // The files of a tokenizer's folder that may be replaced; nothing unless `force` is set.
 std::optional<Replaceable> replaceable_tokenizer(bool force) {
@@ -96,6 +107,7 @@ void train_tokenizer_on(const TokenizerTrainFlags& flags) {
   ProgressLine line;
   text::TrainOptions options;
   options.vocab_size = flags.vocab_size;
+  set_pattern(flags.pattern, options);
   options.progress = [&](const text::TrainProgress& p) {
     const bool counting = p.phase == text::TrainProgress::Phase::counting;
     line.show(counting ? fmt::format("counting words: {:.0f}%", 100 * training_text.share())
@@ -175,7 +187,13 @@ void add_tokenizer(CLI::App& app) {
       ->add_option("--vocab-size", t->vocab_size,
                    "Number of tokens, including the 256 bytes and the end-of-text token")
       ->required();
-  train->add_option("--out", t->out, "Folder for tokenizer.json, vocab.json and merges.txt")->required();
+  train
+      ->add_option(
+          "--pattern", t->pattern,
+          "How text is cut into pieces: as GPT-2's tokenizer does, Llama 3's (cl100k), Qwen's or SmolLM's")
+      ->check(one_of({"gpt2", "cl100k", "qwen", "smollm"}))
+      ->capture_default_str();
+  train->add_option("--out", t->out, "Folder for the tokenizer's files")->required();
   train->add_flag("--force", t->force, "Replace the folder if it holds a tokenizer and nothing else");
   train->add_option("--field", t->field, "Key of the text in JSONL objects")->capture_default_str();
   train->add_flag("--binary", t->binary, "Also train on files that are not text, instead of skipping them");

@@ -212,17 +212,19 @@ std::string_view expression_of(Pattern pattern) {
 
 std::vector<std::string_view> split_for_workers(std::string_view text, std::size_t count) {
   const auto kind = [&](std::size_t i) { return kAsciiKinds[static_cast<unsigned char>(text[i])]; };
+  // True where a non-space is followed by white space. No piece continues across this place, and no rule
+  // looks back. But later patterns join marks with newlines.
+  const auto ends_everywhere = [&](std::size_t i) {
+    const std::uint8_t before = kind(i - 1);
+    if (kind(i) != kSpace || before == kSpace || before == kNotAscii) return false;
+    return before != 0 || !is_newline(static_cast<unsigned char>(text[i]));
+  };
   std::vector<std::string_view> parts;
   const std::size_t step = text.size() / std::max<std::size_t>(count, 1) + 1;
   std::size_t begin = 0;
   while (begin < text.size()) {
     std::size_t end = begin + std::min(step, text.size() - begin);
-    // Cut where a non-space is followed by white space. No piece continues across this place, and no rule
-    // looks back.
-    while (end < text.size() &&
-           !(kind(end) == kSpace && kind(end - 1) != kSpace && kind(end - 1) != kNotAscii)) {
-      ++end;
-    }
+    while (end < text.size() && !ends_everywhere(end)) ++end;
     parts.push_back(text.substr(begin, end - begin));
     begin = end;
   }

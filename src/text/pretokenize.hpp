@@ -37,8 +37,8 @@ std::optional<Pattern> pattern_of(std::string_view expression);
 std::string_view expression_of(Pattern pattern);
 
 // Cuts the text into about `count` parts, none of them empty, for parallel encoding. Each cut is at the end
-// of a piece whatever follows, so encoding the parts in sequence gives the ids of the whole. There are fewer
-// parts if the text has too few such places.
+// of a piece of each pattern whatever follows, so encoding the parts in sequence gives the ids of the whole.
+// There are fewer parts if the text has too few such places.
 std::vector<std::string_view> split_for_workers(std::string_view text, std::size_t count);
 
 }  // namespace warpwright::text

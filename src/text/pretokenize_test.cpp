@@ -121,15 +121,17 @@ TEST(Pretokenize, InvalidBytesAreCutAsReplacementCharactersWouldBe) {
 
 TEST(Pretokenize, WorkerPartsNeverCutThroughAPiece) {
   const std::string text = read_file(golden_folder() / "text.txt", 1 << 20);
-  const std::vector<std::string> whole = pieces_of(text);
-  for (std::size_t count : {1, 2, 3, 7, 50, 100000}) {
-    std::vector<std::string> joined;
-    for (const std::string_view part : split_for_workers(text, count)) {
-      ASSERT_FALSE(part.empty());
-      const std::vector<std::string> pieces = pieces_of(part);
-      joined.insert(joined.end(), pieces.begin(), pieces.end());
+  for (const Pattern pattern : {Pattern::gpt2, Pattern::cl100k, Pattern::qwen}) {
+    const std::vector<std::string> whole = pieces_of(text, pattern);
+    for (std::size_t count : {1, 2, 3, 7, 50, 100000}) {
+      std::vector<std::string> joined;
+      for (const std::string_view part : split_for_workers(text, count)) {
+        ASSERT_FALSE(part.empty());
+        const std::vector<std::string> pieces = pieces_of(part, pattern);
+        joined.insert(joined.end(), pieces.begin(), pieces.end());
+      }
+      EXPECT_EQ(joined, whole) << count;
     }
-    EXPECT_EQ(joined, whole) << count;
   }
   EXPECT_TRUE(split_for_workers("", 3).empty());
   EXPECT_EQ(split_for_workers(std::string(1000, 'a'), 10).size(), 1u);

@@ -19,7 +19,9 @@
 
 #include "core/error.hpp"
 #include "runtime/file.hpp"
+#include "text/canonical.hpp"
 #include "text/encoder_tokenizer.hpp"
+#include "text/pretokenize.hpp"
 #include "text/tokenizer.hpp"
 #include "text/train.hpp"
 
@@ -112,6 +114,19 @@ void run(const Flags& flags) {
     for (const std::string_view line : lines_of(text)) ids_of_lines.push_back(tokenizer.encode(line));
   });
   report("decode", text.size(), flags.repeat, [&] { tokenizer.decode(ids); });
+  const std::pair<const char*, Pattern> patterns[] = {{"pieces, gpt2", Pattern::gpt2},
+                                                      {"pieces, cl100k", Pattern::cl100k},
+                                                      {"pieces, qwen", Pattern::qwen},
+                                                      {"pieces, each_digit", Pattern::each_digit}};
+  for (const auto& [name, pattern] : patterns) {
+    report(name, text.size(), flags.repeat, [&, cut = pattern] {
+      std::size_t pieces = 0;
+      for (std::size_t begin = 0; begin < text.size(); ++pieces) begin = piece_end(cut, text, begin);
+      if (pieces == 0) throw Error("has no pieces", flags.input.string(), "name a text");
+    });
+  }
+  std::string buffer;
+  report("NFC", text.size(), flags.repeat, [&] { to_nfc(text, buffer); });
   const std::string_view document = text;
   TrainOptions options;
   options.vocab_size = 4096;

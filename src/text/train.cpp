@@ -15,6 +15,7 @@
 #include "text/byte_alphabet.hpp"
 #include "text/json.hpp"
 #include "text/keyed_hash.hpp"
+#include "text/pieces.hpp"
 #include "text/pretokenize.hpp"
 
 namespace warpwright::text {
@@ -102,9 +103,17 @@ class PieceCounts {
   std::size_t used_ = 0;
 };
 
-void count_part(std::string_view part, PieceCounts& counts) {
+CutRules cut_rules_of(const TrainOptions& options) {
+  CutRules rules;
+  rules.patterns = options.patterns;
+  if (options.use_regex) rules.patterns.push_back(Pattern::gpt2);
+  return rules;
+}
+
+void count_part(std::string_view part, const CutRules& rules, PieceCounts& counts) {
+  PieceCursor cursor(rules, part);
   for (std::size_t begin = 0, end; begin < part.size(); begin = end) {
-    end = pretoken_end(part, begin);
+    end = cursor.end_of_piece(begin);
     counts.add(part.substr(begin, end - begin), 1);
   }
 }
@@ -112,7 +121,7 @@ void count_part(std::string_view part, PieceCounts& counts) {
 // Counts the pieces of documents in batches.
 class PieceCounter {
  public:
-  explicit PieceCounter(const TrainOptions& options) : options_(options) {}
+  explicit PieceCounter(const TrainOptions& options) : options_(options), rules_(cut_rules_of(options)) {}
 
   void add(std::string_view document) {
     for (const std::string_view part : split_for_workers(document, document.size() / kPartBytes + 1)) {
@@ -137,7 +146,7 @@ class PieceCounter {
 #pragma omp for schedule(dynamic) nowait
       for (std::size_t i = 0; i < parts_.size(); ++i) {
         try {
-          count_part(parts_[i], own);
+          count_part(parts_[i], rules_, own);
         } catch (...) {
 #pragma omp critical(warpwright_count_pieces)
           failure = std::current_exception();
@@ -158,6 +167,7 @@ class PieceCounter {
   }
 
   const TrainOptions& options_;
+  CutRules rules_;
   Arena arena_;  // holds the pieces of counts_
   PieceCounts counts_;
   std::vector<std::string> parts_;
@@ -311,8 +321,9 @@ void check_options(const TrainOptions& options) {
         fmt::format("a vocabulary of {} tokens", options.vocab_size), "tokenizer training",
         fmt::format("give a size from {} (256 bytes and the special tokens) to {}", smallest, kLargest));
   }
+  const CutRules rules = cut_rules_of(options);
   for (const std::string& token : options.special_tokens) {
-    if (token.empty() || pretoken_end(token, 0) == token.size()) {
+    if (token.empty() || PieceCursor(rules, token).end_of_piece(0) == token.size()) {
       throw UsageError(fmt::format("ordinary text could produce the special token {}", quote(token)),
                        "tokenizer training", "mix letters and punctuation, as in <|endoftext|>");
     }
@@ -338,6 +349,8 @@ Tokenizer train_tokenizer(const DocumentSource& documents, const TrainOptions& o
   }
 
   TokenizerSpec spec;
+  spec.patterns = options.patterns;
+  spec.use_regex = options.use_regex;
   std::vector<std::string> tokens = options.special_tokens;
   for (std::size_t id = 0; id < tokens.size(); ++id) {
     AddedToken token;

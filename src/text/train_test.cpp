@@ -1,10 +1,13 @@
 #include "text/train.hpp"
 
 #include <gtest/gtest.h>
+
+#include <algorithm>
 #include <cstdlib>
 
 #include "core/error.hpp"
 #include "runtime/file.hpp"
+#include "text/canonical.hpp"
 #include "text/golden.hpp"
 
 namespace warpwright::text {
@@ -29,6 +32,30 @@ TEST(Train, GivesTheTokenizerThatHuggingFacesTrainerGives) {
   EXPECT_EQ(trained.spec().merges, golden.spec().merges);
   EXPECT_EQ(trained.spec().added, golden.spec().added);
   EXPECT_EQ(trained.eos_id(), golden.eos_id());
+}
+
+TEST(Train, CutsByTheLaterPatternsAsHuggingFaceDoes) {
+  const std::string text = read_file(golden_folder() / "text.txt", 1 << 20);
+  std::string buffer;
+  const auto expect_golden = [&](const char* family, std::string_view document, const TrainOptions& options) {
+    const Tokenizer golden = Tokenizer::load(golden_folder() / "decoders" / family);
+    const Tokenizer trained = train_on(document, options);
+    EXPECT_EQ(trained.spec().merges, golden.spec().merges) << family;
+    EXPECT_TRUE(
+        std::equal(trained.spec().tokens.begin(), trained.spec().tokens.end(), golden.spec().tokens.begin()));
+    EXPECT_EQ(trained.spec().patterns, golden.spec().patterns);
+    EXPECT_EQ(trained.spec().use_regex, golden.spec().use_regex);
+  };
+  TrainOptions options = options_of(900);
+  options.special_tokens = {"<|endoftext|>", "<|im_start|>", "<|im_end|>"};
+  options.patterns = {Pattern::each_digit};
+  expect_golden("smollm2", text, options);
+  options.special_tokens.clear();  // the others were added after training
+  options.use_regex = false;
+  options.patterns = {Pattern::cl100k};
+  expect_golden("llama3", text, options);
+  options.patterns = {Pattern::qwen};
+  expect_golden("qwen2", to_nfc(text, buffer), options);
 }
 
 TEST(Train, DoesNotDependOnThreadsOrOnHowDocumentsAreOrdered) {

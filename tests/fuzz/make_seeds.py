@@ -91,6 +91,62 @@ def byte_alphabet() -> list[str]:
     return [chr(b) for b in printable] + [chr(0x100 + i) for i in range(256 - len(printable))]
 
 
+def of_split(document: dict) -> dict:
+    """Llama 3's steps around the vocabulary of a byte-level tokenizer, with Qwen's NFC."""
+    step = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
+    pattern = (
+        r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
+        r"|\s*[\r\n]+|\s+(?!\S)|\s+"
+    )
+    split = {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False}
+    eos = document["added_tokens"][0]
+    template = {
+        "type": "TemplateProcessing",
+        "single": [{"SpecialToken": {"id": "bos", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}],
+        "pair": [{"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 1}}],
+        "special_tokens": {"bos": {"id": "bos", "ids": [eos["id"]], "tokens": [eos["content"]]}},
+    }
+    return {
+        **document,
+        "normalizer": {"type": "NFC"},
+        "pre_tokenizer": {"type": "Sequence", "pretokenizers": [split, step]},
+        "post_processor": {"type": "Sequence", "processors": [step, template]},
+    }
+
+
+def of_digits(document: dict) -> dict:
+    """SmolLM2's steps around the vocabulary of a byte-level tokenizer."""
+    step = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
+    steps = [{"type": "Digits", "individual_digits": True}, step]
+    return {**document, "pre_tokenizer": {"type": "Sequence", "pretokenizers": steps}}
+
+
+def of_characters(model: dict, flags: dict, metaspace: dict | None) -> dict:
+    """A tokenizer of characters and bytes: Llama 2's if there is no Metaspace, otherwise Mistral's."""
+    mark = "\u2581"
+    merges = [[mark, mark], [mark, "a"], ["a", "b"], [mark + "a", "b"]]
+    tokens = ["<unk>", "<s>", *[f"<0x{byte:02X}>" for byte in range(256)], mark, "a", "b", "\u00e9"]
+    vocab = {token: i for i, token in enumerate(tokens + ["".join(merge) for merge in merges])}
+    added = [{"id": i, "content": tokens[i], **flags, "special": True} for i in (0, 1)]
+    added.append({"id": len(vocab), "content": "b a", **flags, "normalized": True})
+    replace = {"type": "Replace", "pattern": {"String": " "}, "content": mark}
+    normalizer = {"type": "Sequence", "normalizers": [{"type": "Prepend", "prepend": mark}, replace]}
+    spaces = {"type": "Replace", "pattern": {"String": mark}, "content": " "}
+    strip = {"type": "Strip", "content": " ", "start": 1, "stop": 0}
+    steps = [spaces, {"type": "ByteFallback"}, {"type": "Fuse"}, strip]
+    pre_tokenizer = None if metaspace is None else {"type": "Metaspace", "replacement": mark, **metaspace}
+    if metaspace == {}:
+        steps = [pre_tokenizer, {"type": "ByteFallback"}, {"type": "Fuse"}]
+    return {
+        "version": "1.0",
+        "added_tokens": added,
+        "normalizer": normalizer if metaspace is None else None,
+        "pre_tokenizer": pre_tokenizer,
+        "decoder": {"type": "Sequence", "decoders": steps},
+        "model": {**model, "byte_fallback": True, "unk_token": "<unk>", "vocab": vocab, "merges": merges},
+    }
+
+
 def tokenizers() -> None:
     merges = [["a", "b"], ["ab", "c"], ["\u0120", "a"], ["\u0120", "\u0120"]]
     vocab = {c: i for i, c in enumerate(byte_alphabet() + ["".join(m) for m in merges])}
@@ -115,6 +171,10 @@ def tokenizers() -> None:
     document["added_tokens"].append(strip)
     document["pre_tokenizer"] = {**step, "add_prefix_space": True, "use_regex": False}
     put("tokenizer_json/words", json.dumps(document).encode())
+    put("tokenizer_json/split", json.dumps(of_split(document)).encode())
+    put("tokenizer_json/digits", json.dumps(of_digits(document)).encode())
+    for name, metaspace in (("prepend", None), ("metaspace", {"prepend_scheme": "first", "split": False}), ("cuts", {})):
+        put(f"tokenizer_json/{name}", json.dumps(of_characters(model, flags, metaspace)).encode())
     put("tokenizer_json/deep", b"[" * 64)
     put("tokenizer_json/empty", b'{"version":"1.0","model":{"vocab":{},"merges":[]}}')
 

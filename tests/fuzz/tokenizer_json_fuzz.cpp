@@ -1,11 +1,13 @@
 // Any bytes as tokenizer.json give an Error or a tokenizer. The tokenizer returns text unchanged, except for
-// what its options add and strip. It never makes a special token of plain text, and it is the same after
-// saving and reading.
+// what its options add, strip and rewrite. It never makes a special token of plain text, streams what it
+// decodes, and is the same after saving and reading.
 #include <algorithm>
 #include <cstdlib>
+#include <string>
 #include <string_view>
 
 #include "core/error.hpp"
+#include "text/stream_decoder.hpp"
 #include "text/tokenizer.hpp"
 #include "text/tokenizer_json.hpp"
 
@@ -23,7 +25,12 @@ void use(const Tokenizer& tokenizer, std::string_view text) {
                                   [](const AddedToken& token) { return token.lstrip || token.rstrip; });
   const std::vector<TokenId> ids = tokenizer.encode(text);
   const std::string decoded = tokenizer.decode(ids);
-  if (!strips && !spec.add_prefix_space) require(decoded == text);
+  const bool rewrites = spec.add_prefix_space || !spec.normalizer.empty() || spec.characters;
+  if (!strips && !rewrites) require(decoded == text);
+  StreamDecoder stream(tokenizer);
+  std::string streamed;
+  for (const TokenId id : ids) streamed += stream.push(id);
+  require(streamed + stream.finish() == decoded);
   for (const AddedToken& token : spec.added) {
     require(!token.special || std::find(ids.begin(), ids.end(), token.id) == ids.end());
   }
@@ -41,7 +48,9 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     const TokenizerSpec again = parse_tokenizer_json(format_tokenizer_json(spec), "fuzz");
     require(again.tokens == spec.tokens && again.merges == spec.merges && again.added == spec.added);
     require(again.add_prefix_space == spec.add_prefix_space && again.use_regex == spec.use_regex &&
-            again.ignore_merges == spec.ignore_merges);
+            again.ignore_merges == spec.ignore_merges && again.normalizer == spec.normalizer &&
+            again.patterns == spec.patterns && again.characters == spec.characters &&
+            again.before == spec.before && again.after == spec.after);
   } catch (const warpwright::Error&) {
   }
   return 0;
