@@ -124,6 +124,44 @@ TEST_F(CliTest, TokenizerLinesGoBothWays) {
   fails(1, {"tokenizer", "decode", "--tokenizer", path("tok"), "--input", path("big")}, {"line 1", "99999"});
 }
 
+TEST_F(CliTest, TokenizersOfOtherFamiliesAreTrainedReadAndCopied) {
+  make_data();
+  const std::vector<std::string> train = {"tokenizer", "train",        "--input", path("text.txt"), "--out",
+                                          path("cut"), "--vocab-size", "300",     "--pattern"};
+  const auto with = [&](const char* pattern) {
+    std::vector<std::string> arguments = train;
+    arguments.emplace_back(pattern);
+    return arguments;
+  };
+  fails(2, with("gpt5"), {"--pattern", "cl100k"});
+  succeeds(with("cl100k"));
+  EXPECT_FALSE(std::filesystem::exists(folder / "cut/vocab.json"));  // which could not name the pattern
+  auto document = nlohmann::json::parse(read_file(folder / "cut/tokenizer.json", 1 << 20));
+  EXPECT_EQ(document["pre_tokenizer"]["pretokenizers"][0]["type"], "Split");
+  const nlohmann::json begin = {{"SpecialToken", {{"id", "<|endoftext|>"}, {"type_id", 0}}}},
+                       text = {{"Sequence", {{"id", "A"}, {"type_id", 0}}}},
+                       token = {{"id", "<|endoftext|>"}, {"ids", {0}}, {"tokens", {"<|endoftext|>"}}};
+  document["post_processor"] = {{"type", "TemplateProcessing"},
+                                {"single", {begin, text}},
+                                {"pair", {begin, text}},
+                                {"special_tokens", {{"<|endoftext|>", token}}}};
+  put("cut/tokenizer.json", document.dump());
+  put("lines", "the cat\n");
+  succeeds({"tokenizer", "encode", "--tokenizer", path("cut"), "--input", path("lines")});
+  const std::string plain = output_;
+  succeeds({"tokenizer", "encode", "--tokenizer", path("cut"), "--input", path("lines"), "--template"});
+  EXPECT_EQ(output_, "0 " + plain);
+  succeeds(
+      {"data", "build", "--tokenizer", path("cut"), "--input", path("text.txt"), "--out", path("cut_data")});
+  const auto copy = nlohmann::json::parse(read_file(folder / "cut_data/tokenizer.json", 1 << 20));
+  EXPECT_EQ(copy["pre_tokenizer"], document["pre_tokenizer"]);
+  EXPECT_EQ(copy["post_processor"]["processors"][1]["single"], document["post_processor"]["single"]);
+  document["pre_tokenizer"]["pretokenizers"][0]["pattern"]["Regex"] = "\\w+";
+  put("cut/tokenizer.json", document.dump());
+  fails(1, {"tokenizer", "encode", "--tokenizer", path("cut")},
+        {"cut/tokenizer.json", "pattern.Regex", "w+"});
+}
+
 TEST_F(CliTest, MultipleChoiceInHellaSwagsForm) {
   make_data();
   succeeds(train_arguments("run"));

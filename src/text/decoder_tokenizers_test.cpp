@@ -242,7 +242,11 @@ TEST(DecoderTokenizers, WhatIsNotSupportedIsNamedWithItsValue) {
       {"llama2", "/normalizer/normalizers/0/prepend", 1, "normalizers[0].prepend"},
       {"llama2", "/normalizer/normalizers/0/prepend", std::string(16, 'x'), "16 times"},
       {"llama2", "/normalizer/normalizers/1/pattern", expression, "Regex is \"\\\\w+\""},
-      {"llama2", "/normalizer/normalizers/1/pattern", {{"String", ""}}, "pattern is empty"},
+      {"llama2", "/normalizer/normalizers/1/pattern", {{"String", ""}}, "a text of 0 bytes"},
+      {"llama2",
+       "/normalizer/normalizers/1/pattern",
+       {{"String", std::string(65, 'x')}},
+       "a text of 65 bytes"},
       {"llama2", "/normalizer/normalizers/1/content", std::string(17, 'x'), "16 times"},
       {"llama2", "/normalizer/normalizers", json(100, {{"type", "NFC"}}), "over 16 steps"},
       {"llama2", "/normalizer/normalizers/1", 5, "normalizers[1] is not an object"},
@@ -257,7 +261,8 @@ TEST(DecoderTokenizers, WhatIsNotSupportedIsNamedWithItsValue) {
       {"llama3", "/pre_tokenizer", {{"type", "Sequence"}, {"pretokenizers", json(15, digits)}}, "ByteLevel"},
       {"smollm2", "/pre_tokenizer/pretokenizers/0/individual_digits", 1, "individual_digits"},
       {"mistral", "/pre_tokenizer/replacement", "_", "replacement \"_\""},
-      {"mistral", "/pre_tokenizer/replacement", "", "replacement is empty"},
+      {"mistral", "/pre_tokenizer/replacement", "__", "replacement is \"__\", not one"},
+      {"mistral", "/pre_tokenizer/replacement", "", "replacement is \"\", not one"},
       {"mistral", "/pre_tokenizer/prepend_scheme", "last", "prepend_scheme is \"last\""},
       {"mistral", "/pre_tokenizer/add_prefix_space", false, "contradicts prepend_scheme"},
       {"mistral", "/pre_tokenizer/split", "no", "split"},
@@ -308,6 +313,12 @@ TEST(DecoderTokenizers, VocabulariesOfCharactersThatContradictThemselves) {
       if (!d["model"]["vocab"].contains(token)) d["model"]["vocab"][token] = d["model"]["vocab"].size();
     }
     d["model"]["merges"].push_back({"<", "s>"});
+  });
+  expect("bytes long once normalized", [](json& d) {
+    d["added_tokens"].push_back({{"id", d["model"]["vocab"].size()},
+                                 {"content", std::string(400, ' ')},
+                                 {"normalized", true},
+                                 {"special", false}});
   });
   expect("once normalized", [](json& d) {
     for (const char* token : {"a b", "a\u2581b"}) {

@@ -12,6 +12,7 @@ namespace warpwright::text {
 namespace {
 
 constexpr std::size_t kMostGrowth = 16;
+constexpr std::size_t kLongestPattern = 64;  // bytes; limits the cost of one position in a text
 
 }  // namespace
 
@@ -30,8 +31,10 @@ Normalizer::Normalizer(std::vector<NormalizerStep> steps, const std::string& whe
   for (const NormalizerStep& step : steps_) {
     if (step.kind == NormalizerStep::Kind::nfc) continue;
     const bool replaces = step.kind == NormalizerStep::Kind::replace;
-    if (replaces && step.from.empty()) {
-      throw Error("a normalizer replaces the empty text", where, "give it a pattern");
+    if (replaces && (step.from.empty() || step.from.size() > kLongestPattern)) {
+      throw Error(fmt::format("a normalizer replaces a text of {} bytes, expected 1 to {}", step.from.size(),
+                              kLongestPattern),
+                  where, "use a normalizer such as Llama's");
     }
     // Prepending adds to a text of at least one byte.
     const std::size_t least = replaces ? step.from.size() : 1;

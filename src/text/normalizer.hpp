@@ -13,7 +13,7 @@ namespace warpwright::text {
 
 struct NormalizerStep {
   enum class Kind : std::uint8_t { nfc, prepend, replace } kind = Kind::nfc;
-  std::string from = {};  // replace: what is replaced, not empty
+  std::string from = {};  // replace: what is replaced, 1 to 64 bytes
   std::string to = {};    // replace: by what; prepend: what comes before a text that is not empty
   bool operator==(const NormalizerStep&) const = default;
 };

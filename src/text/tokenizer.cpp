@@ -173,8 +173,10 @@ void Tokenizer::index_added_tokens(const std::string& where) {
       token.content = normalizer_.normalize(token.content, false, buffers);
       decoded_[token.id] = with_spaces(token.content);  // the text that it was found as
     }
-    if (token.content.empty()) {
-      throw Error(fmt::format("added token {} is empty once normalized", token.id), where, kRemedy);
+    if (token.content.empty() || token.content.size() > kLongestAddedToken) {
+      throw Error(fmt::format("added token {} is {} bytes long once normalized, expected 1 to {}", token.id,
+                              token.content.size(), kLongestAddedToken),
+                  where, kRemedy);
     }
     token.normalized = false;  // each matcher has one round
     round.push_back(std::move(token));
@@ -188,6 +190,12 @@ void Tokenizer::index_added_tokens(const std::string& where) {
   }
   matcher_ = AddedTokenMatcher(raw_added_);
   normalized_matcher_ = AddedTokenMatcher(normalized_added_);
+}
+
+// True if the mark is one character and has a token, so that every token is spelled with all of it.
+bool Tokenizer::has_token_of_mark() const {
+  const std::string& mark = spec_.characters->mark;
+  return first_char(mark).length == mark.size() && ordinary_id_of(mark);
 }
 
 // True if some merge joins a token that does not end with the mark to one that starts with it.
@@ -208,7 +216,8 @@ void Tokenizer::make_cut_rules() {
   if (cut_rules_.mark.empty()) return;
   if (spec_.characters->metaspace && spec_.characters->metaspace->split) {
     cut_rules_.mark_cuts = MarkCuts::each;
-  } else if (!spec_.ignore_merges && ordinary_id_of(cut_rules_.mark) && !merges_across_marks()) {
+  } else if (!spec_.ignore_merges && spec_.patterns.empty() && has_token_of_mark() &&
+             !merges_across_marks()) {
     // No merge crosses such a place, so a cut there changes nothing but the time it takes.
     cut_rules_.mark_cuts = MarkCuts::run;
   }

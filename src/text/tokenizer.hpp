@@ -127,6 +127,7 @@ class Tokenizer {
   void check_added_tokens(const std::string& where);
   void check_template(const std::string& where) const;
   void make_cut_rules();
+  bool has_token_of_mark() const;
   bool merges_across_marks() const;
   std::optional<TokenId> ordinary_id_of(std::string_view bytes) const;
 

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "text/template.hpp"
+#include "text/unicode.hpp"
 
 namespace warpwright::text {
 namespace {
@@ -68,7 +69,6 @@ NormalizerStep read_normalizer_step(const JsonField& step) {
   if (type == "Replace") {
     step.require_object({"type", "pattern", "content"});
     const std::string& from = read_pattern_text(step.member("pattern"));
-    if (from.empty()) step.member("pattern").fail("is empty");
     return {Kind::replace, from, step.member("content").string()};
   }
   refuse_type(step, "normalizer");
@@ -110,7 +110,9 @@ struct ReadMetaspace {
 ReadMetaspace read_metaspace(const JsonField& step) {
   step.require_object({"type", "replacement", "prepend_scheme", "split", "add_prefix_space", "str_rep"});
   ReadMetaspace read{step.member("replacement").string(), {}};
-  if (read.mark.empty()) step.member("replacement").fail("is empty");
+  if (read.mark.empty() || first_char(read.mark).length != read.mark.size()) {
+    step.member("replacement").fail(fmt::format("is {}, not one character", quote(read.mark)));
+  }
   const JsonField scheme = step.member("prepend_scheme");
   if (!scheme.value().is_null()) {
     const auto* known = std::find_if(std::begin(kPrependSchemes), std::end(kPrependSchemes),
