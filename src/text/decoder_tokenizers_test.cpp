@@ -304,7 +304,7 @@ TEST(DecoderTokenizers, VocabulariesOfCharactersThatContradictThemselves) {
   });
   expect("is empty", [](json& d) { d["model"]["vocab"][""] = 900; });
   expect("holes", [](json& d) { d["model"]["vocab"]["far"] = 5000; });
-  expect("lacks", [](json& d) {  // a merge must not make a token that stands for a byte
+  expect("lacks", [](json& d) {  // a merge must not make a token of a byte
     for (const char* token : {"<0x4", "2>"}) d["model"]["vocab"][token] = d["model"]["vocab"].size();
     d["model"]["merges"].push_back({"<0x4", "2>"});
   });

@@ -14,7 +14,7 @@
 
 namespace warpwright::text {
 
-// How the mark of a space (Llama's "▁") cuts a text.
+// Ways in which the mark of a space (Llama's "▁") cuts a text.
 enum class MarkCuts : std::uint8_t {
   none,
   each,  // before each mark

@@ -48,7 +48,7 @@ struct CharacterSpec {
     strip,        // decode() leaves out one space at the start of the whole text
     strip_marks,  // decode() leaves out all marks of the first token
   };
-  std::string mark;  // stands for a space in tokens, such as "\u2581"; may be empty
+  std::string mark;  // is a space in tokens, such as "\u2581"; may be empty
   std::optional<Metaspace> metaspace;
   FirstSpace first_space = FirstSpace::keep;
   bool operator==(const CharacterSpec&) const = default;
@@ -113,7 +113,7 @@ class Tokenizer {
  private:
   struct Scratch;
 
-  // Where a stretch of text between added tokens comes from.
+  // The place of a stretch of text between added tokens.
   struct Place {
     bool starts;     // at the start of the text
     bool continues;  // at the start of a text that continues one

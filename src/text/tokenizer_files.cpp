@@ -19,7 +19,7 @@ namespace {
 using nlohmann::json;
 
 constexpr std::uint64_t kLargestFile = std::uint64_t{64} << 20;
-// What ends a text in the tokenizers of GPT-2, Llama 3 and Llama 2.
+// The token that ends a text in the tokenizers of GPT-2, Llama 3 and Llama 2.
 constexpr const char* kEndsOfText[] = {"<|endoftext|>", "<|end_of_text|>", "</s>"};
 
 // The end-of-text token named by tokenizer_config.json, if any.

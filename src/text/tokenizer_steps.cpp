@@ -170,7 +170,7 @@ std::string read_pre_tokenizer(const JsonField& field, TokenizerSpec& spec) {
   return mark;
 }
 
-// What the decoder of a model of characters has been found to do, step by step.
+// The steps of a character model's decoder that have been read.
 struct DecoderState {
   bool bytes = false, fused = false, stripped = false;
 };
