@@ -183,9 +183,11 @@ std::vector<std::int32_t> prompt_ids(const Prompt& prompt, const text::Tokenizer
 // p · samples + i.
 class Samples {
  public:
-  Samples(const GenerateFlags& flags, const std::vector<Prompt>& prompts,
+  // most: samples that are generated at once
+  Samples(const GenerateFlags& flags, std::int64_t most, const std::vector<Prompt>& prompts,
           const std::vector<std::vector<std::int32_t>>& ids, const text::Tokenizer& tokenizer)
       : flags_(flags),
+        most_(most),
         prompts_(prompts),
         ids_(ids),
         tokenizer_(tokenizer),
@@ -194,15 +196,17 @@ class Samples {
   void run(DecodingEngine& engine) {
     const std::size_t count = ids_.size() * static_cast<std::size_t>(flags_.samples);
     while (printed_ < count) {
-      // Those that wait take little, but a file may have millions of prompts.
-      while (begun_ < count && engine.waiting() < kMostWaiting) begin_next(engine);
+      while (begun_ < count && engine.running() + engine.waiting() < most_ &&
+             begun_ - printed_ < kMostUnprinted) {
+        begin_next(engine);
+      }
       for (const DecodingEngine::Drawn& drawn : engine.step()) take(engine, drawn);
       print();
     }
   }
 
  private:
-  static constexpr std::int64_t kMostWaiting = 64;
+  static constexpr std::size_t kMostUnprinted = std::size_t{1} << 18;  // they wait for those before them
 
   std::uint64_t seed_of(std::size_t number) const {
     return flags_.options.sampling.seed + number % static_cast<std::size_t>(flags_.samples);
@@ -261,6 +265,7 @@ class Samples {
   }
 
   const GenerateFlags& flags_;
+  const std::int64_t most_;
   const std::vector<Prompt>& prompts_;
   const std::vector<std::vector<std::int32_t>>& ids_;
   const text::Tokenizer& tokenizer_;
@@ -307,8 +312,9 @@ void run(const GenerateFlags& given) {
   std::vector<std::vector<std::int32_t>> ids;  // all are checked before the first is run
   for (const Prompt& prompt : prompts) ids.push_back(prompt_ids(prompt, tokenizer, *model.decoder));
   if (tokenizer.eos_id()) flags.options.end_of_text = static_cast<std::int32_t>(*tokenizer.eos_id());
-  DecodingEngine engine(context, model, decoding_options(context, model, flags, prompts.size()));
-  Samples(flags, prompts, ids, tokenizer).run(engine);
+  const DecodingOptions decoding = decoding_options(context, model, flags, prompts.size());
+  DecodingEngine engine(context, model, decoding);
+  Samples(flags, decoding.sequences, prompts, ids, tokenizer).run(engine);
 }
 
 }  // namespace
@@ -341,7 +347,8 @@ void add_generate(CLI::App& app) {
   command
       ->add_option(
           "--num-samples", f->samples,
-          "Samples to generate. Sample i (from 0) has the seed --seed + i, so each can be reproduced alone")
+          "Samples to generate. Sample i (from 0) has the seed --seed + i; with --batch-invariant, each "
+          "can be reproduced alone")
       ->capture_default_str()
       ->check(at_least(1))
       ->check(CLI::Range(std::int64_t{1}, kMostSamples));

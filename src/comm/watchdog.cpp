@@ -19,19 +19,11 @@ constexpr const char* kSeeWhichIsStuck =
 }  // namespace
 
 Watchdog::Watchdog(int rank, std::chrono::seconds limit, Lost lost)
-    : rank_(rank), limit_(limit), lost_(std::move(lost)), watching_([this] { watch(); }), probing_([this] {
-        probe_often();
-      }) {}
-
-Watchdog::~Watchdog() {
-  {
-    const std::lock_guard lock(mutex_);
-    ending_ = true;
-  }
-  ended_.notify_all();
-  watching_.join();
-  probing_.join();
-}
+    : rank_(rank),
+      limit_(limit),
+      lost_(std::move(lost)),
+      watching_([this](const std::stop_token& end) { watch(end); }),
+      probing_([this](const std::stop_token& end) { probe_often(end); }) {}
 
 void Watchdog::set_step(std::int64_t step) {
   const std::lock_guard lock(mutex_);
@@ -88,32 +80,34 @@ void Watchdog::lose_silently() {
   lost_("");
 }
 
-std::string Watchdog::overdue() const {
+std::optional<Watchdog::Delay> Watchdog::delay() const {
   const Clock::time_point now = Clock::now();
-  if (operation_ && operation_limit_.count() > 0 && now - since_ > operation_limit_) {
-    return fmt::format("another rank keeps this one waiting for more than {} s", operation_limit_.count());
-  }
   if (limit_.count() > 0 && probing_since_ != Clock::time_point() && now - probing_since_ > limit_) {
-    return fmt::format("the GPU's driver has not answered within {} s", limit_.count());
+    return Delay{fmt::format("the GPU's driver has not answered within {} s", limit_.count()),
+                 kSeeWhichIsStuck};
   }
-  return "";
+  if (!operation_ || operation_limit_.count() == 0 || now - since_ <= operation_limit_) return {};
+  return Delay{
+      fmt::format("another rank keeps this one waiting for more than {} s", operation_limit_.count()),
+      operation_limit_ == limit_ ? kSeeWhichIsStuck : "see which rank has not started, and start all again"};
 }
 
-void Watchdog::watch() {
+void Watchdog::watch(const std::stop_token& end) {
   std::unique_lock lock(mutex_);
-  while (!ended_.wait_for(lock, kInterval, [this] { return ending_; })) {
-    const std::string problem = overdue();
-    if (problem.empty()) continue;
-    const bool is_usual = operation_limit_ == limit_ || !operation_;
+  while (!end.stop_requested()) {
+    ended_.wait_for(lock, end, kInterval, [] { return false; });
+    const std::optional<Delay> found = delay();
+    if (!found || end.stop_requested()) continue;
     lock.unlock();
-    lose(problem, is_usual ? kSeeWhichIsStuck : "see which rank has not started, and start all again");
-    return;
+    return lose(found->problem, found->remedy);
   }
 }
 
-void Watchdog::probe_often() {
+void Watchdog::probe_often(const std::stop_token& end) {
   std::unique_lock lock(mutex_);
-  while (!ended_.wait_for(lock, kInterval, [this] { return ending_; })) {
+  while (!end.stop_requested()) {
+    ended_.wait_for(lock, end, kInterval, [] { return false; });
+    if (end.stop_requested()) return;
     probing_since_ = Clock::now();
     lock.unlock();
     std::string problem;

@@ -1,7 +1,7 @@
 // Watchdog: ends a rank whose exchange with the others cannot end.
 //
 // A rank that waits for another one in a system call or on a GPU cannot be interrupted, so the watchdog's
-// thread reports the loss and leaves it to the program to end the process.
+// threads report the loss and leave it to the program to end the process.
 #pragma once
 
 #include <chrono>
@@ -9,6 +9,8 @@
 #include <cstdint>
 #include <functional>
 #include <mutex>
+#include <optional>
+#include <stop_token>
 #include <string>
 #include <string_view>
 #include <thread>
@@ -25,7 +27,6 @@ class Watchdog {
   Watchdog(int rank, std::chrono::seconds limit, Lost lost);
   Watchdog(const Watchdog&) = delete;
   Watchdog& operator=(const Watchdog&) = delete;
-  ~Watchdog();
 
   std::chrono::seconds limit() const { return limit_; }
 
@@ -62,26 +63,30 @@ class Watchdog {
   void set_probe(std::function<std::string()> probe);
 
  private:
-  void watch();
-  void probe_often();
-  // "", or the operation or probe that takes too long.
-  std::string overdue() const;
+  void watch(const std::stop_token& end);
+  void probe_often(const std::stop_token& end);
+  // The operation or probe that takes too long, if one does.
+  struct Delay {
+    std::string problem;
+    const char* remedy;
+  };
+  std::optional<Delay> delay() const;
 
   const int rank_;
   const std::chrono::seconds limit_;
   const Lost lost_;
   std::mutex mutex_;
-  std::condition_variable ended_;
-  bool ending_ = false, has_lost_ = false;
+  std::condition_variable_any ended_;  // wakes the threads when they are asked to stop
+  bool has_lost_ = false;
   std::int64_t step_ = 0;
   const char* operation_ = nullptr;
   std::chrono::seconds operation_limit_{};
   std::chrono::steady_clock::time_point since_;
   std::chrono::steady_clock::duration in_operations_{};
   std::chrono::steady_clock::time_point probing_since_;  // the epoch: no probe is under way
-  std::mutex probe_mutex_;                               // of the next; held while it runs
+  std::mutex probe_mutex_;                               // guards probe_, and is held while it runs
   std::function<std::string()> probe_;
-  std::thread watching_, probing_;
+  std::jthread watching_, probing_;  // probing_ ends first, while the other still watches it
 };
 
 }  // namespace warpwright

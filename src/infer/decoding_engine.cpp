@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <exception>
 #include <utility>
 
 #include "core/error.hpp"
@@ -47,6 +48,11 @@ struct DecodingEngine::Sizes {
 };
 
 DecodingEngine::Sizes DecodingEngine::sizes_of(const Decoder& decoder, const DecodingOptions& o) {
+  constexpr std::int64_t kMost = 1 << 20;
+  if (o.sequences < 1 || o.sequences > kMost) {
+    throw UsageError(fmt::format("must be at least 1 and at most {}", kMost), "number of sequences",
+                     "change it");
+  }
   Sizes s{};
   s.context = decoder.context();
   s.sequences = o.sequences;
@@ -55,7 +61,6 @@ DecodingEngine::Sizes DecodingEngine::sizes_of(const Decoder& decoder, const Dec
   s.batch = std::max(s.sequences,
                      std::min(o.batch_tokens > 0 ? o.batch_tokens : kBatchTokens, s.sequences * s.context));
   s.batch_invariant = o.batch_invariant;
-  if (o.sequences < 1) throw UsageError("must be at least 1", "number of sequences", "let one run");
   if (s.blocks < s.blocks_each) {
     throw UsageError(fmt::format("holds {} tokens, one sequence may have {}", o.cache_tokens, s.context),
                      "cache", "make it larger");
@@ -152,6 +157,7 @@ Planned<DecodingEngine::Tensors> DecodingEngine::plan_passes(Context& context, c
     for (std::int64_t rows = 1; rows < sizes.batch; rows += std::min<std::int64_t>(rows, 32)) {
       planned.reserve_scratch_for(context, [&](const Tensors& t) { on_rows(t, rows); });
     }
+    planned.reserve_scratch_for(context, [&](const Tensors& t) { on_rows(t, sizes.sequences); });
   }
   return planned;
 }
@@ -181,7 +187,6 @@ DecodingEngine::DecodingEngine(Context& context, DecoderWeights weights, const D
   planned_ = std::make_unique<Planned<Tensors>>(plan_passes(context, *sizes_, allocate));
   planned_->take(context);
   host_ = std::make_unique<HostViews>(planned_->tensors());
-  logits_.resize(static_cast<std::size_t>(sizes_->sequences * weights_.decoder->vocab()));
 }
 
 DecodingEngine::~DecodingEngine() = default;
@@ -215,16 +220,18 @@ void DecodingEngine::remove(Id id) {
 
 // The oldest waiting sequences run as far as there are places and room in the cache for what they have.
 void DecodingEngine::admit() {
+  std::int64_t promised = 0;  // blocks that the sequences admitted here will take
   while (!waiting_.empty() && running() < sizes_->sequences) {
     Sequence& s = *waiting_.front();
     const std::span<const std::int32_t> window = s.window();
     s.blocks = blocks_.share(window.first(window.size() - 1));  // the last one must run: its logits count
     const std::int64_t missing = divided_up(static_cast<std::int64_t>(window.size()), kBlockSize) -
                                  static_cast<std::int64_t>(s.blocks.size());
-    if (missing > blocks_.available() || is_computed_by_another(s)) {
+    if (promised + missing > blocks_.available() || is_computed_by_another(s)) {
       blocks_.release(std::exchange(s.blocks, {}));
       return;
     }
+    promised += missing;
     s.offered = s.blocks.size();
     s.offers = true;
     s.cached = static_cast<std::int64_t>(s.blocks.size()) * kBlockSize;
@@ -363,17 +370,19 @@ void DecodingEngine::offer_full_blocks(Sequence& s) {
   }
 }
 
-// Row r of the logits that were downloaded.
-std::span<const float> DecodingEngine::logits_of_row(std::size_t r) {
+// Row r of the logits that were downloaded, in fp32. `buffer` holds them if they are of another dtype.
+std::span<const float> DecodingEngine::logits_of_row(std::size_t r, std::vector<float>& buffer) const {
   const Tensor& logits = host_->logits.tensor();
   const auto V = static_cast<std::size_t>(weights_.decoder->vocab());
-  const std::span<float> row = std::span(logits_).subspan(r * V, V);
+  const auto first = static_cast<std::int64_t>(r) * logits.shape[1];
+  if (logits.dtype == DType::f32) return {logits.as<float>() + first, V};
+  buffer.resize(V);
   visit_dtype(logits.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
-    const T* from = logits.as<T>() + static_cast<std::int64_t>(r) * logits.shape[1];
-    for (std::size_t v = 0; v < V; ++v) row[v] = static_cast<float>(from[v]);
+    const T* from = logits.as<T>() + first;
+    for (std::size_t v = 0; v < V; ++v) buffer[v] = static_cast<float>(from[v]);
   });
-  return row;
+  return buffer;
 }
 
 // Draws the token after a sequence, which stays as it is.
@@ -402,14 +411,13 @@ void DecodingEngine::append(Sequence& s, Drawn& drawn) {
 
 std::vector<DecodingEngine::Drawn> DecodingEngine::step() {
   admit();
-  std::vector<Part> parts = next_parts(true);
-  if (!parts.empty()) {
-    run_prompts(parts);
-  } else {
-    parts = next_parts(false);
-    if (parts.empty()) return {};
-    run_tokens(parts);
-  }
+  // Passes over prompts and over tokens take turns, so that none waits for a long row of the others.
+  bool of_prompts = !ran_prompts_;
+  std::vector<Part> parts = next_parts(of_prompts);
+  if (parts.empty()) parts = next_parts(of_prompts = !of_prompts);
+  if (parts.empty()) return {};
+  ran_prompts_ = of_prompts;
+  of_prompts ? run_prompts(parts) : run_tokens(parts);
   return draw_after(parts);
 }
 
@@ -425,14 +433,28 @@ void DecodingEngine::download_logits(std::int64_t rows) {
 std::vector<DecodingEngine::Drawn> DecodingEngine::draw_after(const std::vector<Part>& parts) {
   download_logits(static_cast<std::int64_t>(parts.size()));
   std::vector<std::optional<Drawn>> drawn(parts.size());
-#pragma omp parallel for schedule(dynamic) num_threads(on_logits ? 1 : context_.threads())
-  for (std::size_t r = 0; r < parts.size(); ++r) {
-    const Sequence& s = *parts[r].sequence;
-    if (s.pending() > parts[r].tokens) continue;
-    const std::span<const float> logits = logits_of_row(r);
-    if (on_logits) on_logits(s.id, logits);
-    drawn[r] = draw(s, logits);
+  const auto is_complete = [&](std::size_t r) { return parts[r].sequence->pending() == parts[r].tokens; };
+  std::vector<float> buffer;
+  for (std::size_t r = 0; on_logits && r < parts.size(); ++r) {
+    if (is_complete(r)) on_logits(parts[r].sequence->id, logits_of_row(r, buffer));
   }
+  std::exception_ptr failure;
+#pragma omp parallel for schedule(dynamic) num_threads(context_.threads()) firstprivate(buffer)
+  for (std::size_t r = 0; r < parts.size(); ++r) {
+    try {
+      if (is_complete(r)) drawn[r] = draw(*parts[r].sequence, logits_of_row(r, buffer));
+    } catch (...) {  // an exception must not leave the region
+#pragma omp critical
+      failure = std::current_exception();
+    }
+  }
+  if (failure) std::rethrow_exception(failure);
+  return advance(parts, drawn);
+}
+
+// The cache now has the parts, and each complete sequence its new token.
+std::vector<DecodingEngine::Drawn> DecodingEngine::advance(const std::vector<Part>& parts,
+                                                           std::vector<std::optional<Drawn>>& drawn) {
   std::vector<Drawn> all;
   for (std::size_t r = 0; r < parts.size(); ++r) {
     Sequence& s = *parts[r].sequence;

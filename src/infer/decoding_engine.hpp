@@ -2,7 +2,7 @@
 //
 // The keys and values of all sequences are in one cache of blocks (cache_blocks.hpp); a beginning that
 // several sequences share is computed once. Each step runs one pass: over the prompts of new sequences, or
-// over a token of every running one. On a GPU, passes over single tokens are replayed as graphs.
+// over a token of every other one. On a GPU, passes over single tokens are replayed as graphs.
 //
 // A sequence's tokens are a pure function of its prompt and its options, if batch_invariant is set. Otherwise
 // the sequences that run with it may change the last bits of its logits, and thereby a token.
@@ -74,7 +74,7 @@ class DecodingEngine {
   std::int64_t running() const { return static_cast<std::int64_t>(running_.size()); }
   std::int64_t waiting() const { return static_cast<std::int64_t>(waiting_.size()); }
 
-  // Called with the logits (V) of each token that is drawn, before it is drawn.
+  // Called with the logits (V) of each token that is drawn, before it is drawn. It must not call the engine.
   std::function<void(Id sequence, std::span<const float> logits)> on_logits;
 
  private:
@@ -105,7 +105,8 @@ class DecodingEngine {
   void offer_full_blocks(Sequence& sequence);
   void download_logits(std::int64_t rows);
   std::vector<Drawn> draw_after(const std::vector<Part>& parts);
-  std::span<const float> logits_of_row(std::size_t row);
+  std::vector<Drawn> advance(const std::vector<Part>& parts, std::vector<std::optional<Drawn>>& drawn);
+  std::span<const float> logits_of_row(std::size_t row, std::vector<float>& buffer) const;
   Drawn draw(const Sequence& sequence, std::span<const float> logits) const;
   void append(Sequence& sequence, Drawn& drawn);
 
@@ -118,7 +119,7 @@ class DecodingEngine {
   Sequences running_, waiting_;  // in the order in which they were added
   Id next_id_ = 0;
   std::map<std::int64_t, Captured> graphs_;  // passes over single tokens, by their number
-  std::vector<float> logits_;                // (sequences, V) on the host
+  bool ran_prompts_ = false;                 // in the last pass
 };
 
 // Continues the prompt alone and hands each new token to `emit`, which may return false to stop. The

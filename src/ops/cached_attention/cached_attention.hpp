@@ -20,10 +20,10 @@
 // product are used in place. The caches and the integers are contiguous. No output may overlap an input.
 // Throws Error if a tensor does not fit.
 //
-// Integers. Every CPU variant checks them before it writes anything, and throws Error. On a GPU, wrong ones
-// give wrong results, but nothing outside the tensors is accessed.
+// Integers. Every CPU variant checks them before it writes anything, and throws Error; only that slots differ
+// is not checked. On a GPU, wrong ones give wrong results, but nothing outside the tensors is accessed.
 //
-// The bits of a sequence's results do not depend on the other sequences, nor on its blocks.
+// The bits of a sequence's results do not depend on the other sequences, nor on which blocks it has.
 #pragma once
 
 #include "ops/op.hpp"

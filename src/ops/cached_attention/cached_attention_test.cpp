@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <limits>
 
 #include "ops/cached_attention/cases.hpp"
 #include "ops/element.hpp"
@@ -84,6 +85,28 @@ TEST_P(Forward, ASequenceDoesNotDependOnTheOthers) {
           << name_of(dtype) << ", sequence " << s;
       row += queries;
     }
+  }
+}
+
+// A NaN in a query, a key or a value reaches the results of its sequence, and no other.
+TEST_P(Forward, ANaNStaysInItsSequence) {
+  const auto& variant = find_variant(cached_attention_op(), GetParam());
+  for (int where = 0; where < 3; ++where) {
+    Fixture fixture(6);
+    const auto args = cached::make_attention({{{1, 300}, {1, 20}}, 2, 2, 64, 16}, DType::f32, fixture);
+    if (auto reason = variant.refuse(cached_attention_op().problem(args), device_for(variant.name));
+        !reason.empty()) {
+      GTEST_SKIP() << reason;
+    }
+    const std::int64_t block =
+        args.block_table.as<std::int32_t>()[1];  // of the first sequence, keys 16 to 31
+    const double nan = std::numeric_limits<double>::quiet_NaN();
+    const Tensor& tensor = where == 0 ? args.q : where == 1 ? args.key_cache : args.value_cache;
+    const std::int64_t first = where == 0 ? 0 : block * 16 * 2 * 64;  // head 0 of row 0, or of key 16
+    for (std::int64_t d = 0; d < 64; ++d) store_element(tensor, first + d, nan);
+    run_variant(cached_attention_op(), variant, args, 1);
+    const auto out = elements_of(args.out);
+    for (std::size_t i = 0; i < out.size(); ++i) EXPECT_EQ(std::isnan(out[i]), i < 64) << where << ", " << i;
   }
 }
 

@@ -23,8 +23,8 @@ void require_rows(std::string_view operation, std::string_view argument, const T
 
 // The shape (blocks, block_size, KH, HS) of both caches.
 Shape require_caches(std::string_view operation, const Tensor& keys, const Tensor& values, DType dtype) {
-  require(keys.shape.rank() == 4 && keys.shape[1] > 0 && keys.shape[2] > 0 && keys.shape[3] > 0, operation,
-          "key_cache must be (blocks, block_size, KH, HS) with block_size, KH and HS ≥ 1");
+  require(keys.shape.rank() == 4 && keys.elements() > 0, operation,
+          "key_cache must be (blocks, block_size, KH, HS) with no empty axis");
   require_tensor(operation, "key_cache", keys, dtype, keys.shape);
   require_tensor(operation, "value_cache", values, dtype, keys.shape);
   require(keys.shape[0] * keys.shape[1] <= kMostNumbers, operation, "more places than slots can count");
@@ -46,6 +46,7 @@ CacheAppendProblem CacheAppend::problem() const {
   require(k.shape.rank() == 3, kAppendName, "k must be (N, KH, HS)");
   const Shape cache = require_caches(kAppendName, key_cache, value_cache, k.dtype);
   const Shape rows{k.shape[0], cache[2], cache[3]};
+  require(rows[0] * rows[1] <= kMostNumbers, kAppendName, "more rows and heads than 31 bits can count");
   require_rows(kAppendName, "k", k, k.dtype, rows);
   require_rows(kAppendName, "v", v, k.dtype, rows);
   require_tensor(kAppendName, "slots", slots, DType::i32, {rows[0]});
@@ -72,7 +73,8 @@ CachedAttentionProblem CachedAttention::problem() const {
   require_tensor(kAttentionName, "cu_seqlens", cu_seqlens, DType::i32, {S + 1});
   require_tensor(kAttentionName, "lengths", lengths, DType::i32, {S});
   const std::int64_t max_keys = block_table.shape[1] * cache[1];
-  require(std::max(N, max_keys) <= kMostNumbers, kAttentionName, "more rows or keys than 32 bits can count");
+  require(std::max(N * NH, max_keys) <= kMostNumbers, kAttentionName,
+          "more rows and heads, or keys, than 31 bits can count");
   require(window >= 0 && window <= kMostNumbers, kAttentionName, "window must be 0 or a number of 31 bits");
   return {.sequences = S,
           .N = N,
@@ -91,8 +93,8 @@ void cached::check_slots(const CacheAppend& args) {
   const std::int64_t places = args.key_cache.shape[0] * args.key_cache.shape[1];
   const auto* slots = args.slots.as<std::int32_t>();
   for (std::int64_t n = 0; n < args.slots.shape[0]; ++n) {
-    require(slots[n] < places, kAppendName,
-            fmt::format("row {} has the slot {}, the cache has {}", n, slots[n], places));
+    if (slots[n] < places) continue;
+    require(false, kAppendName, fmt::format("row {} has the slot {}, the cache has {}", n, slots[n], places));
   }
 }
 
@@ -105,12 +107,15 @@ void cached::check_sequences(const CachedAttention& args) {
   for (std::int64_t s = 0; s < S; ++s) {
     require(bounds[s] <= bounds[s + 1] && bounds[s + 1] <= args.q.shape[0], kAttentionName,
             "cu_seqlens must ascend to at most N");
-    require(lengths[s] >= bounds[s + 1] - bounds[s] && lengths[s] <= table * block_size, kAttentionName,
-            fmt::format("sequence {} has {} keys, {} queries and room for {}", s, lengths[s],
-                        bounds[s + 1] - bounds[s], table * block_size));
+    if (lengths[s] < bounds[s + 1] - bounds[s] || lengths[s] > table * block_size) {
+      require(false, kAttentionName,
+              fmt::format("sequence {} has {} keys, {} queries and room for {}", s, lengths[s],
+                          bounds[s + 1] - bounds[s], table * block_size));
+    }
     for (std::int64_t b = 0; b * block_size < lengths[s]; ++b) {
       const std::int32_t block = args.block_table.as<std::int32_t>()[s * table + b];
-      require(block >= 0 && block < blocks, kAttentionName,
+      if (block >= 0 && block < blocks) continue;
+      require(false, kAttentionName,
               fmt::format("sequence {} has the block {}, the cache has {}", s, block, blocks));
     }
   }

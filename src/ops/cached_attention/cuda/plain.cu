@@ -45,7 +45,7 @@ __global__ void __launch_bounds__(kThreads) attend_plainly(const Arguments<T> a)
     largest = now;
   }
   T* out = a.out + n * a.out_row + head * a.out_head;
-  for_each_element([&](int i, int d) { out[d] = gpu::from_float<T>(total > 0 ? sums[i] / total : 0.0f); });
+  for_each_element([&](int i, int d) { out[d] = gpu::from_float<T>(total == 0 ? 0.0f : sums[i] / total); });
 }
 
 void plain_attention(const Context& context, const CachedAttention& args) {

@@ -31,7 +31,8 @@ struct Arguments {
     }
     const int begin = __ldg(bounds + low), end = __ldg(bounds + low + 1);
     if (n < begin || n >= end) return {-1, 0, 0};
-    const int last = min(n - end + 1 + __ldg(lengths + low), blocks_each * block_size);
+    const int length = min(max(__ldg(lengths + low), 0), blocks_each * block_size);
+    const int last = n - end + 1 + length;
     return {low, window > 0 ? max(last - window, 0) : 0, last};
   }
   // The first element of key or value j of a sequence. A block number outside the cache becomes 0.

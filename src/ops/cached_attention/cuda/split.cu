@@ -3,7 +3,7 @@
 // values into registers at once, 16 bytes per access, so that all loads are in flight together. Memory-bound.
 //
 // The result of a split is a maximum, a sum of exponentials and sums of values. They are joined in the order
-// of the splits: by the block itself, or, if there are few queries, by a second kernel from the workspace.
+// of the splits: by the block itself, or, with one query for each sequence, by a second kernel.
 // Both ways give the same bits, which depend only on the query and the sequence's keys.
 #include <algorithm>
 #include <string>
@@ -35,7 +35,7 @@ struct Weight {
 
 // Joins the weight of the next split. Returns the factors for the sums so far and for those of the split.
 __device__ float2 join(Weight& so_far, const Weight& next) {
-  if (next.largest == -INFINITY) return {1, 0};  // it sees no key
+  if (next.total == 0) return {1, 0};  // it sees no key
   const float largest = fmaxf(so_far.largest, next.largest);
   const float2 factors{exp2f(so_far.largest - largest), exp2f(next.largest - largest)};
   so_far = {largest, __fmaf_rn(so_far.total, factors.x, __fmul_rn(next.total, factors.y))};
@@ -46,7 +46,7 @@ __device__ float joined(float so_far, float next, float2 factors) {
 }
 template <class T>
 __device__ T quotient(float sum, const Weight& weight) {
-  return gpu::from_float<T>(weight.total > 0 ? sum / weight.total : 0.0f);
+  return gpu::from_float<T>(weight.total == 0 ? 0.0f : sum / weight.total);
 }
 
 // The places of partial results: of row n, query head h and split i, HS sums and a Weight.
@@ -220,7 +220,7 @@ __global__ void __launch_bounds__(kRowsAtOnce* row_threads)
   const int end = (row.last + kSplit - 1) / kSplit;
   if (partials.sums) {
     const auto split = static_cast<int>(blockIdx.z);
-    if (split >= end) return;
+    if (split < row.first / kSplit || split >= end) return;
     Work work(a, shared, n, row, head, count);
     work.run(split);
     for (int t = static_cast<int>(threadIdx.x); t < count * a.HS; t += Work::kThreads) {
@@ -272,7 +272,8 @@ __global__ void join_splits(const Arguments<T> a, const Partials partials) {
   a.out[n * a.out_row + head * a.out_head + d] = quotient<T>(sum, weight);
 }
 
-// With more queries than sequences, there are enough of them without splits.
+// With more queries than sequences, no splits are needed, and partial results of all rows would take much
+// memory.
 bool splits(const CachedAttentionProblem& p) {
   return p.N <= p.sequences && p.max_keys > kSplit;
 }
