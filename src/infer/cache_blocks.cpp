@@ -1,7 +1,7 @@
 #include "infer/cache_blocks.hpp"
 
 #include <cstddef>
-#include <ranges>
+#include <utility>
 
 namespace warpwright {
 
@@ -49,7 +49,8 @@ bool CacheBlocks::offer(std::int32_t block, std::int32_t before, std::span<const
 }
 
 void CacheBlocks::release(std::span<const std::int32_t> blocks) {
-  for (const std::int32_t block : std::views::reverse(blocks)) {
+  for (std::size_t i = blocks.size(); i-- > 0;) {
+    const std::int32_t block = blocks[i];
     Block& b = blocks_[static_cast<std::size_t>(block)];
     if (--b.holders > 0) continue;
     const bool is_offered = b.offered != offered_.end();
