@@ -230,8 +230,13 @@ class Samples {
 
   void take(DecodingEngine& engine, const DecodingEngine::Drawn& drawn) {
     using End = DecodingEngine::End;
-    if (drawn.error) throw *drawn.error;
-    Writing& writing = under_way_.at(numbers_.at(drawn.sequence));
+    const std::size_t number = numbers_.at(drawn.sequence);
+    if (drawn.error) {
+      throw Error(drawn.error->problem(),
+                  fmt::format("{}, seed {}", prompts_[prompt_of(number)].where, seed_of(number)),
+                  drawn.error->remedy());
+    }
+    Writing& writing = under_way_.at(number);
     const bool is_end_of_text = drawn.end == End::end_of_text;
     const bool goes_on = is_end_of_text || writing.push(drawn.token);
     if (goes_on && drawn.end == End::none) return;
