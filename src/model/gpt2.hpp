@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -105,7 +106,7 @@ struct GPT2LayerCache {
 };
 // For a forward with a cache.
 struct GPT2Caching {
-  std::vector<GPT2LayerCache> cache;  // of each layer; empty: none
+  std::span<const GPT2LayerCache> cache;  // of each layer; empty: none
   CachePlaces places;
   bool reads_cache = false;      // the batch attends to the cache, not only to itself
   bool batch_invariant = false;  // a sequence's bits do not depend on the others
