@@ -48,6 +48,11 @@ bool CacheBlocks::offer(std::int32_t block, std::int32_t before, std::span<const
   return is_new;
 }
 
+void CacheBlocks::withdraw_offers() {
+  offered_.clear();
+  for (Block& b : blocks_) b.offered = offered_.end();
+}
+
 void CacheBlocks::release(std::span<const std::int32_t> blocks) {
   for (std::size_t i = blocks.size(); i-- > 0;) {
     const std::int32_t block = blocks[i];

@@ -33,6 +33,8 @@ class CacheBlocks {
   // first), and `tokens` are its own block_size. False if `before` is not offered, or another block already
   // has these tokens; the sequence must then not offer the blocks after it either.
   bool offer(std::int32_t block, std::int32_t before, std::span<const std::int32_t> tokens);
+  // Withdraws all offers: the values no longer belong to their tokens.
+  void withdraw_offers();
   // Gives the blocks of one sequence back, which it holds in this order.
   void release(std::span<const std::int32_t> blocks);
 

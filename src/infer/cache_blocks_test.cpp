@@ -48,6 +48,19 @@ TEST(CacheBlocks, AnotherBlockWithTheSameTokensIsNotOffered) {
   EXPECT_FALSE(blocks.offer(after, b, Ids{8}));
 }
 
+TEST(CacheBlocks, WithdrawnOffersAreNotShared) {
+  CacheBlocks blocks(2, 1);
+  const std::int32_t a = blocks.take();
+  EXPECT_TRUE(blocks.offer(a, CacheBlocks::kNone, Ids{7}));
+  blocks.release(Ids{a});
+  blocks.withdraw_offers();
+  EXPECT_TRUE(blocks.share(Ids{7}).empty());
+  EXPECT_EQ(blocks.available(), 2);
+  const std::int32_t again = blocks.take();
+  EXPECT_TRUE(blocks.offer(again, CacheBlocks::kNone, Ids{7}));
+  EXPECT_EQ(blocks.share(Ids{7}), Ids{again});
+}
+
 // Sequences over three tokens come and go. What share() returns must hold exactly the tokens that it was
 // asked for, and the number of blocks in use must be what the sequences hold.
 TEST(CacheBlocks, ThousandsOfSequencesComeAndGo) {

@@ -65,6 +65,9 @@ class DecodingEngine {
   Id add(std::span<const std::int32_t> prompt, const GenerationOptions& options);
   // Ends a sequence early. Does nothing if it has ended.
   void remove(Id sequence);
+  // For weights that have changed since the last step: nothing in the cache is shared any more. The engine
+  // must be idle.
+  void forget_beginnings() { blocks_.withdraw_offers(); }
   // One pass. Returns the tokens that it has drawn, in the order in which the sequences were added: none if
   // prompts are not complete yet, or if no sequence is left. If the cache is full, the newest sequences wait,
   // and run again from their beginning when there is room.

@@ -3,10 +3,13 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <limits>
 #include <memory>
 #include <random>
+#include <string>
 
-#include "model/gpt2_decoder.hpp"
+#include "infer/random_weights.hpp"
+#include "runtime/host_view.hpp"
 #include "runtime/test_folder.hpp"
 
 namespace warpwright {
@@ -17,27 +20,24 @@ using Ids = std::vector<std::int32_t>;
 
 constexpr GPT2Config kSizes{.layers = 2, .heads = 2, .channels = 32, .vocab = 50, .context = 100};
 
-DecoderWeights random_weights(DType dtype, Device device = {}, const GPT2Config& sizes = kSizes) {
-  const auto decoder = std::make_shared<GPT2Decoder>(sizes);
-  const auto planned = std::make_shared<Planned<DecoderParameters>>([=](Allocator& allocator) {
-    return decoder->allocate_parameters(dtype, Category::parameters, "", allocator);
-  });
-  planned->take(device);
-  decoder->initialize(1, writer_to(planned->tensors()));
-  // Initial weights are so small that every token is about as likely; larger ones have opinions.
-  if (device.kind == DeviceKind::cpu) {
-    for (const auto& entry : planned->tensors()) {
-      visit_dtype(entry.tensor.dtype, [&](auto tag) {
-        using T = typename decltype(tag)::type;
-        for (std::int64_t i = 0; i < entry.tensor.elements(); ++i) {
-          T& value = entry.tensor.template as<T>()[i];
-          if (entry.name.find("ln_") == std::string::npos)
-            value = static_cast<T>(static_cast<float>(value) * 8);
-        }
-      });
-    }
+// Initial weights are so small that all tokens are about as likely; larger ones have opinions.
+DecoderWeights decided_weights(DType dtype, Device device = {}) {
+  const DecoderWeights weights = random_weights(dtype, kSizes, device);
+  const Stream stream(device);
+  for (const auto& [name, tensor] : weights.parameters) {
+    if (name.find("ln_") != std::string::npos) continue;
+    const HostView host = downloaded(tensor, stream);
+    visit_dtype(tensor.dtype, [&](auto tag) {
+      using T = typename decltype(tag)::type;
+      T* values = host.tensor().template as<T>();
+      for (std::int64_t i = 0; i < tensor.elements(); ++i) {
+        values[i] = static_cast<T>(static_cast<float>(values[i]) * 8);
+      }
+    });
+    host.upload(stream);
+    stream.synchronize();
   }
-  return {.decoder = decoder, .dtype = dtype, .parameters = planned->tensors(), .memory = planned};
+  return weights;
 }
 
 Ids random_tokens(std::mt19937& random, std::size_t count, std::int32_t vocab = kSizes.vocab) {
@@ -85,7 +85,7 @@ std::vector<float> scored(Context& context, const DecoderWeights& weights, const
 // Prompts of all lengths around the edges of blocks, together: the logits of every token that is drawn are
 // those of a forward over the whole sequence.
 TEST(DecodingEngine, HasTheLogitsOfWholeForwards) {
-  const DecoderWeights weights = random_weights(DType::f32);
+  const DecoderWeights weights = decided_weights(DType::f32);
   Context context{ContextOptions{}}, other{ContextOptions{}};
   for (const std::int64_t batch_tokens : {0, 7}) {  // 7: prompts come in pieces
     DecodingEngine engine(context, weights, {.sequences = 6, .batch_tokens = batch_tokens});
@@ -113,7 +113,7 @@ TEST(DecodingEngine, HasTheLogitsOfWholeForwards) {
 // Sequences come, go and are removed at random in a cache that does not hold them all, and share beginnings.
 // Each has the tokens that it has alone.
 void expect_the_tokens_of_one_alone(Device device, DType dtype, int count) {
-  const DecoderWeights weights = random_weights(dtype, device);
+  const DecoderWeights weights = decided_weights(dtype, device);
   Context context(ContextOptions{}, device);
   DecodingOptions options{.sequences = 5, .cache_tokens = 240, .batch_tokens = 50, .batch_invariant = true};
   DecodingEngine engine(context, weights, options);
@@ -175,7 +175,7 @@ TEST(DecodingEngine, OnCudaSequencesComeAndGoWithoutChangingOthers) {
 // A prompt's first blocks are computed once: the second sequence's prompt runs in a pass of fewer tokens, and
 // both have the same tokens.
 TEST(DecodingEngine, SharesABeginning) {
-  const DecoderWeights weights = random_weights(DType::f32);
+  const DecoderWeights weights = decided_weights(DType::f32);
   Context context{ContextOptions{}};
   DecodingEngine engine(context, weights, {.sequences = 4, .batch_invariant = true});
   std::mt19937 random(3);
@@ -192,8 +192,27 @@ TEST(DecodingEngine, SharesABeginning) {
   EXPECT_EQ(continued(engine, prompt, options).size(), 10u);
 }
 
+// A training run changes the weights between samples.
+TEST(DecodingEngine, ForgetsTheBeginningsOfOtherWeights) {
+  const DecoderWeights weights = decided_weights(DType::f32);
+  Context context{ContextOptions{}}, other{ContextOptions{}};
+  DecodingEngine engine(context, weights, {.batch_invariant = true});
+  std::mt19937 random(4);
+  const Ids prompt = random_tokens(random, 60);
+  const GenerationOptions options{.max_tokens = 20, .sampling = {.seed = 3}};
+  const Ids before = continued(engine, prompt, options);
+  const Tensor& positions = weights.parameters.at("wpe.weight");
+  for (std::int64_t i = 0; i < positions.elements(); ++i) positions.as<float>()[i] *= -1;
+  DecodingEngine fresh(other, weights, {.batch_invariant = true});
+  const Ids expected = continued(fresh, prompt, options);
+  EXPECT_NE(continued(engine, prompt, options), expected);  // the cache has the old weights' keys and values
+  engine.forget_beginnings();
+  EXPECT_EQ(continued(engine, prompt, options), expected);
+  EXPECT_NE(before, expected);
+}
+
 TEST(DecodingEngine, GoesOnBeyondTheContext) {
-  const DecoderWeights weights = random_weights(DType::f32);
+  const DecoderWeights weights = decided_weights(DType::f32);
   Context context{ContextOptions{}};
   DecodingEngine engine(context, weights);
   const Ids tokens = continued(engine, {1, 2, 3}, {.max_tokens = 350});
@@ -206,7 +225,7 @@ TEST(DecodingEngine, GoesOnBeyondTheContext) {
 }
 
 TEST(DecodingEngine, StopsAtTheEndOfText) {
-  const DecoderWeights weights = random_weights(DType::f32);
+  const DecoderWeights weights = decided_weights(DType::f32);
   Context context{ContextOptions{}};
   DecodingEngine engine(context, weights);
   const Ids free = continued(engine, {1, 2, 3}, {.max_tokens = 30, .sampling = {.seed = 1}});
@@ -217,7 +236,7 @@ TEST(DecodingEngine, StopsAtTheEndOfText) {
 }
 
 TEST(DecodingEngine, RefusesPromptsAndOptionsThatDoNotFit) {
-  const DecoderWeights weights = random_weights(DType::f32);
+  const DecoderWeights weights = decided_weights(DType::f32);
   Context context{ContextOptions{}};
   DecodingEngine engine(context, weights, {.sequences = 2});
   const DecodingEngine::Id good = engine.add(Ids{1, 2}, {.max_tokens = 3});
@@ -246,7 +265,7 @@ TEST(DecodingEngine, RefusesPromptsAndOptionsThatDoNotFit) {
 
 // Weights that give no numbers end the sequences that see them, with an error, and no other.
 TEST(DecodingEngine, LogitsThatAreNotFiniteEndTheirSequence) {
-  const DecoderWeights weights = random_weights(DType::f32);
+  const DecoderWeights weights = decided_weights(DType::f32);
   const Tensor& embedding = weights.parameters.at("wte.weight");
   embedding.as<float>()[49 * 32] = std::numeric_limits<float>::infinity();
   Context context{ContextOptions{}};

@@ -1,15 +1,13 @@
 // Sessions of a decoder: generation and scoring over weights that they share.
 #include <gtest/gtest.h>
 
-#include <memory>
 #include <thread>
 #include <vector>
 
 #include "core/error.hpp"
 #include "infer/decoding_engine.hpp"
+#include "infer/random_weights.hpp"
 #include "infer/score.hpp"
-#include "model/gpt2_decoder.hpp"
-#include "runtime/planned.hpp"
 #include "runtime/test_folder.hpp"
 
 namespace warpwright {
@@ -17,16 +15,6 @@ namespace {
 
 constexpr GPT2Config kSizes{.layers = 2, .heads = 2, .channels = 32, .vocab = 50, .context = 24};
 const std::vector<std::int32_t> kPrompt = {3, 1, 4, 1, 5, 9, 2, 6};
-
-DecoderWeights random_weights(DType dtype, const GPT2Config& sizes = kSizes, Device device = {}) {
-  const auto decoder = std::make_shared<GPT2Decoder>(sizes);
-  const auto planned = std::make_shared<Planned<DecoderParameters>>([=](Allocator& allocator) {
-    return decoder->allocate_parameters(dtype, Category::parameters, "", allocator);
-  });
-  planned->take(device);
-  decoder->initialize(1, writer_to(planned->tensors()));
-  return {.decoder = decoder, .dtype = dtype, .parameters = planned->tensors(), .memory = planned};
-}
 
 // The logits of the tokens after the prompt, beyond the context.
 std::vector<float> logits_of(DecodingEngine& engine) {
@@ -47,7 +35,7 @@ std::vector<float> losses_of(Scorer& scorer) {
 
 TEST(DecoderSessions, ShareWeights) {
   for (const DType dtype : {DType::f32, DType::bf16}) {
-    DecoderWeights weights = random_weights(dtype);
+    DecoderWeights weights = random_weights(dtype, kSizes);
     std::vector<float> logits, losses;
     {
       Context context{ContextOptions{}};
@@ -112,7 +100,7 @@ TEST(DecoderSessions, OnCudaPlanScratchForEverySize) {
 }
 
 TEST(DecoderParameters, AreFoundByName) {
-  const DecoderWeights weights = random_weights(DType::bf16);
+  const DecoderWeights weights = random_weights(DType::bf16, kSizes);
   EXPECT_EQ(weights.parameters.at("h.1.mlp.c_fc.weight").shape, (Shape{128, 32}));
   EXPECT_EQ(weights.parameters.at("h.1.mlp.c_fc.weight").dtype, DType::bf16);
   EXPECT_EQ(weights.parameters.at("ln_f.bias").dtype, DType::f32);
@@ -123,7 +111,7 @@ TEST(DecoderParameters, AreFoundByName) {
 // Process 0 comes last here, because it takes what the others have given.
 TEST(DecoderSessions, ProcessesShareQuestions) {
   Context context{ContextOptions{}};
-  const DecoderWeights weights = random_weights(DType::f32);
+  const DecoderWeights weights = random_weights(DType::f32, kSizes);
   std::vector<Choice> choices;
   for (std::int32_t q = 0; q < 11; ++q) {
     choices.push_back({.text = {q, 2, 3}, .endings = {{4, q}, {q, 5, 6}, {7}}, .label = q % 3});

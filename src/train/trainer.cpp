@@ -429,6 +429,7 @@ void Trainer::draw_sample() {
   o.max_tokens = options_.sample_tokens;
   o.sampling.seed = options_.seed + static_cast<std::uint64_t>(step_index_);
   std::vector<std::int32_t> tokens;
+  generator_->forget_beginnings();
   generate(*generator_, {&start, 1}, o, [&](std::int32_t token) {
     leave_if_stopped();
     tokens.push_back(token);
