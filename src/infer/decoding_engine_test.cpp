@@ -27,10 +27,11 @@ DecoderWeights decided_weights(DType dtype, Device device = {}) {
   for (const auto& [name, tensor] : weights.parameters) {
     if (name.find("ln_") != std::string::npos) continue;
     const HostView host = downloaded(tensor, stream);
+    const std::int64_t elements = tensor.elements();
     visit_dtype(tensor.dtype, [&](auto tag) {
       using T = typename decltype(tag)::type;
       T* values = host.tensor().template as<T>();
-      for (std::int64_t i = 0; i < tensor.elements(); ++i) {
+      for (std::int64_t i = 0; i < elements; ++i) {
         values[i] = static_cast<T>(static_cast<float>(values[i]) * 8);
       }
     });
