@@ -10,8 +10,8 @@
 namespace warpwright::ops::embedding {
 
 struct Case {
-  std::int64_t N, C, V, P;
-  bool text = false;  // true: log-uniform tokens, close to Zipf's law as in a text; false: uniform
+  std::int64_t N, C, V, P;  // P = 0: no positions
+  bool text = false;        // true: log-uniform tokens, close to Zipf's law as in a text; false: uniform
 };
 
 // Every length of a vector's tail, no tokens, one token that all n share, tables with more and with fewer
@@ -22,6 +22,7 @@ inline std::vector<Case> test_cases() {
                           {300, 33, 50, 300}, {2048, 32, 7, 128}, {5000, 40, 2, 3},    {20000, 4, 1, 1},
                           {90, 3, 70003, 5},  {1500, 300, 2, 3},  {1501, 261, 2, 3}};
   for (std::int64_t C = 1; C <= 70; ++C) cases.push_back({1 + C % 9, C, 13, 5});
+  for (const std::int64_t C : {1, 7, 32, 96, 261}) cases.push_back({1 + C * 5, C, 1 + C / 4, 0});
   return cases;
 }
 
@@ -46,8 +47,9 @@ inline Tensor make_tokens(const Case& c, testing::Fixture& f) {
   return tokens;
 }
 
-// Sequences of P tokens, one after the other.
+// Sequences of P tokens, one after the other; none for P = 0.
 inline Tensor make_positions(const Case& c, testing::Fixture& f) {
+  if (c.P == 0) return {};
   std::vector<std::int32_t> positions;
   for (std::int64_t n = 0; n < c.N; ++n) positions.push_back(static_cast<std::int32_t>(n % c.P));
   return f.integers(positions);
@@ -58,7 +60,7 @@ inline EmbeddingForward make_forward(const Case& c, DType dtype, testing::Fixtur
   a.tokens = make_tokens(c, f);
   a.positions = make_positions(c, f);
   a.wte = f.random(dtype, {c.V, c.C});
-  a.wpe = f.random(dtype, {c.P, c.C});
+  if (c.P > 0) a.wpe = f.random(dtype, {c.P, c.C});
   a.out = f.output(dtype, {c.N, c.C});
   return a;
 }
@@ -69,7 +71,7 @@ inline EmbeddingBackward make_backward(const Case& c, DType dtype, Store store, 
   a.positions = make_positions(c, f);
   a.dout = f.random(dtype, {c.N, c.C});
   a.dwte = f.output(accumulation_dtype(dtype), {c.V, c.C}, store);
-  a.dwpe = f.output(accumulation_dtype(dtype), {c.P, c.C}, store);
+  if (c.P > 0) a.dwpe = f.output(accumulation_dtype(dtype), {c.P, c.C}, store);
   a.dwte_store = a.dwpe_store = store;
   return a;
 }

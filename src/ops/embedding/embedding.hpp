@@ -1,4 +1,4 @@
-// Token and position embedding.
+// Token embedding, with or without a position embedding.
 //   forward   out[n] = wte[tokens[n]] + wpe[positions[n]]
 //   backward  dwte[tokens[n]] += dout[n], dwpe[positions[n]] += dout[n], summed in a fixed order (but in any
 //             order by cuda.ladder_atomics, which runs only if it is forced)
@@ -6,6 +6,8 @@
 //
 // With Store::assign (=), every row of a gradient starts from 0. With Store::add (+=), rows that no token or
 // position selects are not touched.
+//
+// positions, wpe and dwpe are optional: without them, the second terms are missing.
 //
 // wte, wpe, out and dout have one dtype. All tensors are contiguous. Throws Error if a tensor does not fit.
 // The caller checks the ids: 0 ≤ tokens[n] < V, 0 ≤ positions[n] < P.
@@ -16,7 +18,8 @@
 namespace warpwright::ops {
 
 struct EmbeddingForwardProblem {
-  std::int64_t N = 0, C = 0, V = 0, P = 0;
+  std::int64_t N = 0, C = 0, V = 0;
+  std::int64_t P = 0;  // 0: no positions
   DType dtype = DType::f32;
   bool aligned = true;  // the tensors that are moved in packs begin at multiples of 16 bytes
 
@@ -27,7 +30,8 @@ struct EmbeddingForwardProblem {
 };
 
 struct EmbeddingBackwardProblem {
-  std::int64_t N = 0, C = 0, V = 0, P = 0;
+  std::int64_t N = 0, C = 0, V = 0;
+  std::int64_t P = 0;  // 0: no positions
   DType dtype = DType::f32;
   Store dwte_store = Store::add;
   Store dwpe_store = Store::add;
@@ -43,9 +47,9 @@ struct EmbeddingForward {
   using Problem = EmbeddingForwardProblem;
 
   Tensor tokens;     // (N) int32
-  Tensor positions;  // (N) int32
+  Tensor positions;  // (N) int32, optional
   Tensor wte;        // (V, C)
-  Tensor wpe;        // (P, C)
+  Tensor wpe;        // (P, C), given if positions are
   Tensor out;        // (N, C)
 
   template <class F>
@@ -63,10 +67,10 @@ struct EmbeddingBackward {
   using Problem = EmbeddingBackwardProblem;
 
   Tensor tokens;     // (N) int32
-  Tensor positions;  // (N) int32
+  Tensor positions;  // (N) int32, optional
   Tensor dout;       // (N, C)
   Tensor dwte;       // (V, C) fp32 (fp64 for fp64 dout); = or += by dwte_store
-  Tensor dwpe;       // (P, C) fp32 (fp64 for fp64 dout); = or += by dwpe_store
+  Tensor dwpe;       // (P, C) fp32 (fp64 for fp64 dout), given if positions are; = or += by dwpe_store
   Store dwte_store = Store::add;
   Store dwpe_store = Store::add;
 

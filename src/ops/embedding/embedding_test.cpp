@@ -174,6 +174,12 @@ TEST(Embedding, RefusesArgumentsThatDoNotFit) {
   wrong.wpe = fixture.random(DType::f32, {5, 39});
   EXPECT_THROW(embedding_forward(context, wrong), Error);
   wrong = args;
+  wrong.positions = {};
+  EXPECT_THROW(embedding_forward(context, wrong), Error);
+  wrong = args;
+  wrong.wpe = {};
+  EXPECT_THROW(embedding_forward(context, wrong), Error);
+  wrong = args;
   wrong.tokens = fixture.random(DType::f32, {3});
   EXPECT_THROW(embedding_forward(context, wrong), Error);
   auto backward = embedding::make_backward({3, 40, 9, 5}, DType::bf16, Store::add, fixture);

@@ -14,17 +14,30 @@ double product(std::int64_t a, std::int64_t b) {
   return static_cast<double>(a) * static_cast<double>(b);
 }
 
+double id_bytes(std::int64_t N, std::int64_t P) {
+  return (P > 0 ? 8.0 : 4.0) * static_cast<double>(N);
+}
+
+// The rows P of the table of positions: 0 without positions.
+std::int64_t require_positions(std::string_view operation, const Tensor& positions, std::int64_t N,
+                               std::string_view name, const Tensor& table, DType dtype, std::int64_t C) {
+  if (!positions && !table) return 0;
+  require(table.shape.rank() == 2 && table.shape[0] > 0, operation,
+          fmt::format("{} must be (P, C) with P ≥ 1", name));
+  require_tensor(operation, "positions", positions, DType::i32, {N});
+  require_tensor(operation, name, table, dtype, {table.shape[0], C});
+  return table.shape[0];
+}
+
 }  // namespace
 
 EmbeddingForwardProblem EmbeddingForward::problem() const {
   require(out.shape.rank() == 2 && out.shape[1] > 0, kForwardName, "out must be (N, C) with C ≥ 1");
   require(wte.shape.rank() == 2, kForwardName, "wte must be (V, C)");
-  require(wpe.shape.rank() == 2, kForwardName, "wpe must be (P, C)");
-  const std::int64_t N = out.shape[0], C = out.shape[1], V = wte.shape[0], P = wpe.shape[0];
+  const std::int64_t N = out.shape[0], C = out.shape[1], V = wte.shape[0];
+  const std::int64_t P = require_positions(kForwardName, positions, N, "wpe", wpe, out.dtype, C);
   require_tensor(kForwardName, "tokens", tokens, DType::i32, {N});
-  require_tensor(kForwardName, "positions", positions, DType::i32, {N});
   require_tensor(kForwardName, "wte", wte, out.dtype, {V, C});
-  require_tensor(kForwardName, "wpe", wpe, out.dtype, {P, C});
   require_tensor(kForwardName, "out", out, out.dtype, {N, C});
   return {.N = N, .C = C, .V = V, .P = P, .dtype = out.dtype, .aligned = begin_at_packs(wte, wpe, out)};
 }
@@ -32,14 +45,12 @@ EmbeddingForwardProblem EmbeddingForward::problem() const {
 EmbeddingBackwardProblem EmbeddingBackward::problem() const {
   require(dout.shape.rank() == 2 && dout.shape[1] > 0, kBackwardName, "dout must be (N, C) with C ≥ 1");
   require(dwte.shape.rank() == 2, kBackwardName, "dwte must be (V, C)");
-  require(dwpe.shape.rank() == 2, kBackwardName, "dwpe must be (P, C)");
-  const std::int64_t N = dout.shape[0], C = dout.shape[1], V = dwte.shape[0], P = dwpe.shape[0];
+  const std::int64_t N = dout.shape[0], C = dout.shape[1], V = dwte.shape[0];
   const DType accumulation = accumulation_dtype(dout.dtype);
+  const std::int64_t P = require_positions(kBackwardName, positions, N, "dwpe", dwpe, accumulation, C);
   require_tensor(kBackwardName, "tokens", tokens, DType::i32, {N});
-  require_tensor(kBackwardName, "positions", positions, DType::i32, {N});
   require_tensor(kBackwardName, "dout", dout, dout.dtype, {N, C});
   require_tensor(kBackwardName, "dwte", dwte, accumulation, {V, C});
-  require_tensor(kBackwardName, "dwpe", dwpe, accumulation, {P, C});
   return {.N = N,
           .C = C,
           .V = V,
@@ -54,20 +65,21 @@ std::string EmbeddingForwardProblem::describe() const {
   return fmt::format("N={} C={} V={} P={} {}{}", N, C, V, P, name_of(dtype), unaligned_note(aligned));
 }
 double EmbeddingForwardProblem::flops() const {
-  return product(N, C);
+  return P > 0 ? product(N, C) : 0;
 }
 // A row of a table counts once, even if several n select it.
 double EmbeddingForwardProblem::bytes() const {
   const double rows = product(N + std::min(N, V) + std::min(N, P), C);
-  return rows * static_cast<double>(size_of(dtype)) + 8.0 * static_cast<double>(N);
+  return rows * static_cast<double>(size_of(dtype)) + id_bytes(N, P);
 }
 
 std::string EmbeddingBackwardProblem::describe() const {
-  return fmt::format("N={} C={} V={} P={} {} dwte{} dwpe{}{}", N, C, V, P, name_of(dtype),
-                     sign_of(dwte_store), sign_of(dwpe_store), unaligned_note(aligned));
+  const std::string positions = P > 0 ? fmt::format(" dwpe{}", sign_of(dwpe_store)) : "";
+  return fmt::format("N={} C={} V={} P={} {} dwte{}{}{}", N, C, V, P, name_of(dtype), sign_of(dwte_store),
+                     positions, unaligned_note(aligned));
 }
 double EmbeddingBackwardProblem::flops() const {
-  return 2 * product(N, C);
+  return (P > 0 ? 2 : 1) * product(N, C);
 }
 // With +=, the selected rows are read and written. With =, the whole gradient is written.
 double EmbeddingBackwardProblem::bytes() const {
@@ -75,7 +87,7 @@ double EmbeddingBackwardProblem::bytes() const {
     return store == Store::add ? 2.0 * product(std::min(N, rows), C) : product(rows, C);
   };
   const double accumulation = static_cast<double>(size_of(accumulation_dtype(dtype)));
-  return product(N, C) * static_cast<double>(size_of(dtype)) + 8.0 * static_cast<double>(N) +
+  return product(N, C) * static_cast<double>(size_of(dtype)) + id_bytes(N, P) +
          (gradient(V, dwte_store) + gradient(P, dwpe_store)) * accumulation;
 }
 

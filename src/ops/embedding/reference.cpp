@@ -10,27 +10,25 @@ void forward_reference(const Context&, const EmbeddingForward& args) {
   const Elements wte(args.wte), wpe(args.wpe), out(args.out);
   for (std::int64_t n = 0; n < N; ++n) {
     const std::int64_t token = args.tokens.as<std::int32_t>()[n];
-    const std::int64_t position = args.positions.as<std::int32_t>()[n];
-    for (std::int64_t c = 0; c < C; ++c) out.set(n * C + c, wte[token * C + c] + wpe[position * C + c]);
+    for (std::int64_t c = 0; c < C; ++c) {
+      const double of_position = args.wpe ? wpe[args.positions.as<std::int32_t>()[n] * C + c] : 0;
+      out.set(n * C + c, wte[token * C + c] + of_position);
+    }
   }
 }
 
 void backward_reference(const Context&, const EmbeddingBackward& args) {
   const std::int64_t N = args.dout.shape[0], C = args.dout.shape[1];
   const Elements dout(args.dout), dwte(args.dwte), dwpe(args.dwpe);
-  const auto clear = [](const Elements& gradient, std::int64_t count, Store store) {
-    for (std::int64_t i = 0; store == Store::assign && i < count; ++i) gradient.set(i, 0);
-  };
-  clear(dwte, args.dwte.elements(), args.dwte_store);
-  clear(dwpe, args.dwpe.elements(), args.dwpe_store);
-  for (std::int64_t n = 0; n < N; ++n) {
-    const std::int64_t token = args.tokens.as<std::int32_t>()[n];
-    const std::int64_t position = args.positions.as<std::int32_t>()[n];
-    for (std::int64_t c = 0; c < C; ++c) {
-      dwte.add(token * C + c, dout[n * C + c]);
-      dwpe.add(position * C + c, dout[n * C + c]);
+  const auto add_rows = [&](const Elements& gradient, const Tensor& table, const Tensor& ids, Store store) {
+    for (std::int64_t i = 0; store == Store::assign && i < table.elements(); ++i) gradient.set(i, 0);
+    for (std::int64_t n = 0; n < N; ++n) {
+      const std::int64_t id = ids.as<std::int32_t>()[n];
+      for (std::int64_t c = 0; c < C; ++c) gradient.add(id * C + c, dout[n * C + c]);
     }
-  }
+  };
+  add_rows(dwte, args.dwte, args.tokens, args.dwte_store);
+  if (args.dwpe) add_rows(dwpe, args.dwpe, args.positions, args.dwpe_store);
 }
 
 }  // namespace

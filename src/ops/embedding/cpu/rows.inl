@@ -23,8 +23,13 @@ void run_forward(const EmbeddingForward& a, int threads) {
 #pragma omp parallel for schedule(static) num_threads(threads)
   for (std::int64_t row = 0; row < N; ++row) {
     const T* token = static_cast<const T*>(a.wte.data) + tokens[row] * C;
-    const T* position = static_cast<const T*>(a.wpe.data) + positions[row] * C;
     T* out = static_cast<T*>(a.out.data) + row * C;
+    if (!positions) {
+      for_each_vector(0, C,
+                      [=](std::int64_t c, int n) { store_lanes(out + c, load_lanes(token + c, n), n); });
+      continue;
+    }
+    const T* position = static_cast<const T*>(a.wpe.data) + positions[row] * C;
     for_each_vector(0, C, [=](std::int64_t c, int n) {
       store_lanes(out + c, load_lanes(token + c, n) + load_lanes(position + c, n), n);
     });
@@ -60,11 +65,11 @@ void add_rows(const EmbeddingBackward& a, std::int64_t begin, std::int64_t end) 
   for (std::int64_t row = 0; row < N; ++row) {
     const T* dout = static_cast<const T*>(a.dout.data) + row * C;
     float* dwte = static_cast<float*>(a.dwte.data) + tokens[row] * C;
-    float* dwpe = static_cast<float*>(a.dwpe.data) + positions[row] * C;
+    float* dwpe = positions ? static_cast<float*>(a.dwpe.data) + positions[row] * C : nullptr;
     for_each_vector(begin, end, [=](std::int64_t c, int n) {
       const vec d = load_lanes(dout + c, n);
       store_lanes(dwte + c, load_lanes(dwte + c, n) + d, n);
-      store_lanes(dwpe + c, load_lanes(dwpe + c, n) + d, n);
+      if (dwpe) store_lanes(dwpe + c, load_lanes(dwpe + c, n) + d, n);
     });
   }
 }
@@ -72,7 +77,7 @@ void add_rows(const EmbeddingBackward& a, std::int64_t begin, std::int64_t end) 
 template <class T>
 void run_backward(const EmbeddingBackward& a, int threads) {
   if (a.dwte_store == Store::assign) clear(a.dwte, threads);
-  if (a.dwpe_store == Store::assign) clear(a.dwpe, threads);
+  if (a.dwpe.data && a.dwpe_store == Store::assign) clear(a.dwpe, threads);
   constexpr std::int64_t kLine = 16;  // floats: no cache line of a gradient belongs to two threads
   const std::int64_t C = a.dout.shape[1], lines = (C + kLine - 1) / kLine;
   const std::int64_t parts = lines < threads ? lines : threads;

@@ -18,10 +18,10 @@ __global__ void __launch_bounds__(kThreads)
   const std::int64_t n = static_cast<std::int64_t>(blockIdx.x) * kRows + threadIdx.x / gpu::kWarp;
   if (n >= N) return;
   const T* token = wte + tokens[n] * C;
-  const T* position = wpe + positions[n] * C;
+  const T* position = positions ? wpe + positions[n] * C : nullptr;
 #pragma unroll 4
   for (std::int64_t c = threadIdx.x % gpu::kWarp * lanes; c < C; c += gpu::kWarp * lanes) {
-    const Pack a = Pack::load(token + c), b = Pack::load(position + c);
+    const Pack a = Pack::load(token + c), b = position ? Pack::load(position + c) : Pack::zero();
     float sum[lanes];
 #pragma unroll
     for (int j = 0; j < lanes; ++j) sum[j] = a[j] + b[j];

@@ -25,7 +25,8 @@ __global__ void __launch_bounds__(kForwardThreads)
   const std::int64_t i = (static_cast<std::int64_t>(blockIdx.x) * kForwardThreads + threadIdx.x) * lanes;
   if (i >= N * C) return;
   const std::int64_t n = i / C, c = i % C;
-  const Pack a = Pack::load(wte + tokens[n] * C + c), b = Pack::load(wpe + positions[n] * C + c);
+  const Pack a = Pack::load(wte + tokens[n] * C + c);
+  const Pack b = positions ? Pack::load(wpe + positions[n] * C + c) : Pack::zero();
   float sum[lanes];
 #pragma unroll
   for (int j = 0; j < lanes; ++j) sum[j] = a[j] + b[j];
@@ -96,7 +97,7 @@ void plain_forward(const Context& context, const EmbeddingForward& args) {
 
 void plain_backward(const Context& context, const EmbeddingBackward& args) {
   add_to(context, args.dwte, args.dwte_store, args.tokens, args.dout);
-  add_to(context, args.dwpe, args.dwpe_store, args.positions, args.dout);
+  if (args.dwpe) add_to(context, args.dwpe, args.dwpe_store, args.positions, args.dout);
 }
 
 std::string packs(const EmbeddingForwardProblem& p, const DeviceInfo&) {

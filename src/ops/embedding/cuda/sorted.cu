@@ -56,7 +56,7 @@ struct Tables {
 struct Sorted {
   const std::uint32_t* rows;
   const std::int32_t* n;
-  std::int64_t count;  // 2·N
+  std::int64_t count;  // 2·N; N without positions
   int windows;
 
   __device__ std::uint32_t row(std::int64_t at) const { return rows[at]; }
@@ -74,8 +74,10 @@ __global__ void __launch_bounds__(kThreads)
   const int i = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
   if (i >= N) return;
   rows[i] = static_cast<std::uint32_t>(tokens[i]);
+  n[i] = i;
+  if (!positions) return;
   rows[N + i] = static_cast<std::uint32_t>(positions[i] + V);
-  n[i] = n[N + i] = i;
+  n[N + i] = i;
 }
 
 // One warp zeroes those of the 32 rows from `first` on that no pair selects.
@@ -306,9 +308,9 @@ cudaError_t sort(void* scratch, std::size_t& bytes, const Scratch& s, int count,
                                          bits, stream);
 }
 
-Scratch lay_out(void* base, std::int64_t N, std::int64_t C, std::int64_t rows) {
+Scratch lay_out(void* base, std::int64_t pairs, std::int64_t C, std::int64_t rows) {
   Scratch s{};
-  const auto count = static_cast<std::size_t>(2 * N);
+  const auto count = static_cast<std::size_t>(pairs);
   auto* next = static_cast<std::byte*>(base);
   const auto take = [&](std::size_t bytes) {
     auto* piece = next;
@@ -327,18 +329,24 @@ Scratch lay_out(void* base, std::int64_t N, std::int64_t C, std::int64_t rows) {
   return s;
 }
 
+// Pairs (row, n) of N tokens and, if there are P > 0, of their positions.
+std::int64_t pairs_of(std::int64_t N, std::int64_t P) {
+  return (P > 0 ? 2 : 1) * N;
+}
+
 Sorted sort_pairs(const EmbeddingBackward& args, const Scratch& scratch, std::int64_t V, std::int64_t rows,
                   cudaStream_t stream) {
   const auto N = static_cast<int>(args.dout.shape[0]);
+  const std::int64_t count = pairs_of(N, rows - V);
   if (N > 0) {
     make_pairs<<<blocks_for(N, kThreads), kThreads, 0, stream>>>(
         static_cast<const std::int32_t*>(args.tokens.data),
         static_cast<const std::int32_t*>(args.positions.data), N, V, scratch.rows, scratch.n);
     check_launch("embedding.backward cuda.sorted, pairs");
     std::size_t bytes = scratch.sort_bytes;
-    check(sort(scratch.sort, bytes, scratch, 2 * N, rows, stream), "embedding.backward cuda.sorted, sort");
+    check(sort(scratch.sort, bytes, scratch, static_cast<int>(count), rows, stream),
+          "embedding.backward cuda.sorted, sort");
   }
-  const std::int64_t count = 2 * std::int64_t{N};
   return {scratch.sorted_rows, scratch.sorted_n, count, static_cast<int>(blocks_for(count, kWindow))};
 }
 
@@ -361,17 +369,18 @@ void sum_rows(const T* dout, const Tables& tables, const Sorted& sorted, float* 
 }
 
 std::size_t sorted_workspace(const EmbeddingBackwardProblem& p, const DeviceInfo&) {
-  return lay_out(nullptr, p.N, p.C, p.V + p.P).bytes;
+  return lay_out(nullptr, pairs_of(p.N, p.P), p.C, p.V + p.P).bytes;
 }
 
 void sorted_backward(const Context& context, const EmbeddingBackward& args) {
   const std::int64_t N = args.dout.shape[0], C = args.dout.shape[1];
+  const std::int64_t P = args.dwpe ? args.dwpe.shape[0] : 0;
   const Tables tables{
       {static_cast<float*>(args.dwte.data), args.dwte.shape[0], args.dwte_store == Store::add},
-      {static_cast<float*>(args.dwpe.data), args.dwpe.shape[0], args.dwpe_store == Store::add},
+      {static_cast<float*>(args.dwpe.data), P, args.dwpe_store == Store::add},
       C};
   const std::int64_t rows = tables.wte.rows + tables.wpe.rows;
-  const Scratch scratch = lay_out(context.scratch(), N, C, rows);
+  const Scratch scratch = lay_out(context.scratch(), pairs_of(N, P), C, rows);
   const cudaStream_t stream = context.stream().get();
   const Sorted sorted = sort_pairs(args, scratch, tables.wte.rows, rows, stream);
   gpu::visit_gpu_dtype(args.dout.dtype, [&](auto tag) {

@@ -20,7 +20,7 @@ __global__ void __launch_bounds__(kThreads)
   if (i >= N * C) return;
   const std::int64_t n = i / C, c = i % C;
   atomicAdd(dwte + tokens[n] * C + c, dout[i]);
-  atomicAdd(dwpe + positions[n] * C + c, dout[i]);
+  if (positions) atomicAdd(dwpe + positions[n] * C + c, dout[i]);
 }
 
 void zero(const Tensor& gradient, cudaStream_t stream) {
@@ -36,7 +36,7 @@ void atomics_backward(const Context& context, const EmbeddingBackward& args) {
   const std::int64_t N = args.dout.shape[0], C = args.dout.shape[1];
   const cudaStream_t stream = context.stream().get();
   if (args.dwte_store == Store::assign) zero(args.dwte, stream);
-  if (args.dwpe_store == Store::assign) zero(args.dwpe, stream);
+  if (args.dwpe && args.dwpe_store == Store::assign) zero(args.dwpe, stream);
   if (N * C == 0) return;
   add_rows<<<static_cast<unsigned>(blocks_of(N * C)), kThreads, 0, stream>>>(
       args.tokens.as<std::int32_t>(), args.positions.as<std::int32_t>(), args.dout.as<float>(),
