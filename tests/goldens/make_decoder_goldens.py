@@ -2,17 +2,22 @@
 
     python3 tests/goldens/make_decoder_goldens.py   (torch 2.15.0, transformers 5.24.0, safetensors 0.8.0, numpy 2.4.6)
 
-Each folder decoders/NAME has config.json as transformers writes it, golden.json and golden.safetensors. These store what
-make_goldens.py stores for GPT-2, and both sides draw weights and tokens in the same way. The name of a parameter is the
-one in the checkpoint. Its Philox stream is its index in "parameters" of golden.json. "greedy" has the tokens that
-continue the first 8 of the batch, computed in float64 with the weights of "fp32". "closest" is the smallest difference
-between the two highest logits of a step.
+Each folder decoders/NAME has config.json as transformers writes it, golden.json and golden.safetensors. They store what
+make_goldens.py stores for GPT-2. A parameter has its name in the checkpoint. Its Philox stream is its index in
+"parameters" of golden.json.
+
+Both sides draw weights and tokens as for GPT-2, except that the weights (not the biases) of the projections in layers
+are in [-1/2, 1/2), not in [-1/8, 1/8): "projection_scale" and "scale" of golden.json. With 1/8 attention is almost
+uniform, and a tied model repeats one token.
+
+"greedy" has the tokens that continue the first 8 of the first sequence, computed in float64 with the weights of "fp32".
+"closest" is the smallest difference between the two highest logits of a step.
 
 Two details decide what the errors mean:
-- transformers computes norms, softmax and rotary embeddings in float32 even if the model is in float64. The modules
-  here see float64 for it (InFloat64), so a golden is not only as good as float32.
-- model.to(bfloat16) rounds the rotary frequencies, which from_pretrained keeps in float32. They are put back. Otherwise
-  PyTorch's error in bfloat16 would be too large a bound.
+- transformers computes norms, softmax and rotary embeddings in float32 even if the model is in float64. Here a pass in
+  float64 computes them in float64, too (InFloat64).
+- model.to(bfloat16) rounds the rotary frequencies, which from_pretrained keeps in float32. They are put back, so that
+  PyTorch's error in bfloat16 does not include this rounding.
 """
 
 import contextlib
@@ -25,7 +30,7 @@ from unittest import mock
 import numpy as np
 import torch
 import transformers
-from make_goldens import (BETAS, CLIP, EPS, LR, STEPS, WEIGHT_DECAY, batch, forward, philox, relative)
+from make_goldens import BETAS, CLIP, EPS, LR, STEPS, WEIGHT_DECAY, batch, forward, philox, relative
 from make_rope_goldens import InFloat64
 from safetensors.numpy import save_file
 from transformers import (LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM, Qwen2Config,
@@ -37,6 +42,7 @@ from transformers.models.qwen2 import modeling_qwen2
 HERE = pathlib.Path(__file__).parent / "decoders"
 MODULES = (modeling_llama, modeling_mistral, modeling_qwen2, modeling_rope_utils)
 B, PROMPT, GREEDY = 2, 8, 200
+SCALE, PROJECTION_SCALE = 2.0**-3, 2.0**-1
 COMMON = dict(num_hidden_layers=2, max_position_embeddings=256, attention_dropout=0.0)
 LLAMA3 = dict(rope_type="llama3", rope_theta=500000.0, factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
               original_max_position_embeddings=16)
@@ -54,7 +60,7 @@ MODELS = {
         vocab_size=97, tie_word_embeddings=False, rms_norm_eps=1e-5, sliding_window=None,
         rope_parameters=dict(rope_type="default", rope_theta=10000.0))),
     "qwen2": dict(T=33, model=Qwen2ForCausalLM, config=Qwen2Config(
-        **COMMON, hidden_size=28, num_attention_heads=7, num_key_value_heads=1, intermediate_size=53, vocab_size=139,
+        **COMMON, hidden_size=28, num_attention_heads=7, num_key_value_heads=1, intermediate_size=47, vocab_size=139,
         tie_word_embeddings=True, rms_norm_eps=1e-6, use_sliding_window=False,
         rope_parameters=dict(rope_type="default", rope_theta=1000000.0))),
 }
@@ -85,7 +91,9 @@ def parameter_names(model):
 
 def draw(shape, purpose, name):
     uniform = ((philox(int(np.prod(shape)), purpose) >> np.uint64(8)).astype(np.float64) - 2.0**23) * 2.0**-23
-    return (uniform * 2.0**-3 + (1.0 if name.endswith("norm.weight") else 0.0)).reshape(shape).astype(np.float32)
+    scale = PROJECTION_SCALE if name.endswith("_proj.weight") else SCALE
+    offset = 1.0 if name.endswith("norm.weight") else 0.0
+    return (uniform * scale + offset).reshape(shape).astype(np.float32)
 
 
 def build(spec, rounding, compute):
@@ -137,7 +145,7 @@ def trajectory(spec, rounding, compute):
 
 
 def greedy(spec):
-    """The continuation, and the smallest difference between the two highest logits. It has no end token, no cache."""
+    """The continuation, and the smallest difference between the two highest logits. No token ends it."""
     model = build(spec, torch.float32, torch.float64)
     tokens = batch(spec, 0)[0][0, :PROMPT].tolist()
     closest = float("inf")
@@ -161,8 +169,8 @@ def make(name, spec):
     folder.mkdir(parents=True, exist_ok=True)
     save_config(spec, folder)
     record = dict(B=B, T=spec["T"], steps=STEPS, lr=LR, beta1=BETAS[0], beta2=BETAS[1], eps=EPS,
-                  weight_decay=WEIGHT_DECAY, clip=CLIP, torch=torch.__version__,
-                  transformers=transformers.__version__)
+                  weight_decay=WEIGHT_DECAY, clip=CLIP, scale=SCALE, projection_scale=PROJECTION_SCALE,
+                  torch=torch.__version__, transformers=transformers.__version__)
     tensors = {}
     for kind, dtype in (("fp32", torch.float32), ("bf16", torch.bfloat16)):
         logits, loss, gradients = one_pass(spec, dtype, torch.float64)
@@ -186,5 +194,6 @@ def make(name, spec):
 if __name__ == "__main__":
     torch.manual_seed(0)
     torch.set_num_threads(1)
+    transformers.utils.logging.disable_progress_bar()
     for model_name, model_spec in MODELS.items():
         make(model_name, model_spec)
