@@ -5,6 +5,9 @@
 //             = scale Σ_j dS_ij k_j, dk_j = scale Σ_i dS_ij q_i, dv_j = Σ_i P_ij dout_i   (all =)
 // Source: A. Vaswani et al., arXiv:1706.03762; T. Dao et al., "FlashAttention", arXiv:2205.14135.
 //
+// Heads. KH divides NH: query head h sees key head h / (NH / KH). dk and dv of a key head sum over the query
+// heads that see it. Source: J. Ainslie et al., arXiv:2305.13245.
+//
 // Sequences. Sequence s owns queries [cu_seqlens_q[s], cu_seqlens_q[s+1]) and keys [cu_seqlens_k[s],
 // cu_seqlens_k[s+1]). Either range may be empty.
 //
@@ -44,7 +47,7 @@ struct AttentionLayout {
 };
 
 struct AttentionForwardProblem {
-  std::int64_t sequences = 0, Nq = 0, Nk = 0, NH = 0, HS = 0;
+  std::int64_t sequences = 0, Nq = 0, Nk = 0, NH = 0, KH = 0, HS = 0;
   DType dtype = DType::f32;
   Mask mask = Mask::causal;
   bool lse = false;
@@ -64,7 +67,7 @@ struct AttentionForwardProblem {
 };
 
 struct AttentionBackwardProblem {
-  std::int64_t sequences = 0, Nq = 0, Nk = 0, NH = 0, HS = 0;
+  std::int64_t sequences = 0, Nq = 0, Nk = 0, NH = 0, KH = 0, HS = 0;
   DType dtype = DType::f32;
   Mask mask = Mask::causal;
   std::int64_t max_seqlen = 0;
@@ -80,8 +83,8 @@ struct AttentionBackwardProblem {
 struct AttentionForward {
   using Problem = AttentionForwardProblem;
   Tensor q;             // (Nq, NH, HS)
-  Tensor k;             // (Nk, NH, HS)
-  Tensor v;             // (Nk, NH, HS)
+  Tensor k;             // (Nk, KH, HS)
+  Tensor v;             // (Nk, KH, HS)
   Tensor cu_seqlens_q;  // (S + 1) int32, ascending from 0 to Nq
   Tensor cu_seqlens_k;  // (S + 1) int32, ascending from 0 to Nk
   Tensor out;           // (Nq, NH, HS)
@@ -118,7 +121,7 @@ struct AttentionBackward {
   Tensor lse;                         // (NH, Nq) fp32 (fp64 for fp64), from the forward
   Tensor dout;                        // (Nq, NH, HS)
   Tensor dq;                          // (Nq, NH, HS), =
-  Tensor dk, dv;                      // (Nk, NH, HS), =
+  Tensor dk, dv;                      // (Nk, KH, HS), =
   float scale = 1;
   Mask mask = Mask::causal;
   std::int64_t max_seqlen = 0;  // as in the forward

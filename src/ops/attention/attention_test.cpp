@@ -25,10 +25,14 @@ std::uint64_t seed_of(const attention::Case& c) {
 }
 
 // The relative error of a probability is the absolute error of its score. Scores of magnitude m cost m ·
-// 2^-24, which is due to the input's condition.
+// 2^-24, which is due to the input's condition. dk and dv sum over the query heads of a key head, too.
 ReductionLength reduction_of(const attention::Case& c) {
   const double terms = std::max(attention::longest(c), static_cast<double>(c.HS));
-  return [=](std::string_view) { return terms * (1 + c.magnitude * c.magnitude); };
+  const double group = static_cast<double>(c.NH / c.key_heads());
+  return [=](std::string_view argument) {
+    const bool of_group = argument == "dk" || argument == "dv";
+    return terms * (of_group ? group : 1) * (1 + c.magnitude * c.magnitude);
+  };
 }
 
 void run_reference(const AttentionForward& args) {
@@ -267,6 +271,57 @@ TEST_P(Backward, ASequenceDoesNotDependOnWhatIsPackedBesideIt) {
   const auto* variant = usable(attention_backward_op(), GetParam(), args, reason);
   if (!variant) GTEST_SKIP() << reason;
   expect_packed_equals_alone(attention_backward_op(), *variant, args);
+}
+
+// A (N, KH, HS) tensor with every head repeated, so that there is one for each query head.
+Tensor repeated_heads(const Tensor& t, std::int64_t NH, Fixture& fixture) {
+  const std::int64_t KH = t.shape[1];
+  const Tensor wide = fixture.output(t.dtype, {t.shape[0], NH, t.shape[2]});
+  for (std::int64_t h = 0; h < NH; ++h) {
+    const Tensor from = t.select(1, h / (NH / KH)), to = wide.select(1, h);
+    for (std::int64_t n = 0; n < t.shape[0]; ++n) {
+      for (std::int64_t d = 0; d < t.shape[2]; ++d) {
+        store_element(to, n * to.strides[0] + d, load_element(from, n * from.strides[0] + d));
+      }
+    }
+  }
+  return wide;
+}
+
+const attention::Case kGrouped = attention::grouped({{5, 0, 150, 3}, {5, 7, 150, 99}, 6, 64}, 2);
+
+TEST_P(Forward, GroupedHeadsGiveTheBitsOfRepeatedKeys) {
+  Fixture fixture(15);
+  const auto args = attention::make_forward(kGrouped, dtype_for(GetParam()), true, fixture);
+  std::string reason;
+  const auto* variant = usable(attention_forward_op(), GetParam(), args, reason);
+  if (!variant) GTEST_SKIP() << reason;
+  auto wide = args;
+  wide.k = repeated_heads(args.k, kGrouped.NH, fixture);
+  wide.v = repeated_heads(args.v, kGrouped.NH, fixture);
+  wide.out = fixture.output(args.out.dtype, args.out.shape);
+  wide.lse = fixture.output(args.lse.dtype, args.lse.shape);
+  run_variant(attention_forward_op(), *variant, args, 1);
+  run_variant(attention_forward_op(), *variant, wide, 1);
+  EXPECT_EQ(elements_of(args.out), elements_of(wide.out));
+  EXPECT_EQ(elements_of(args.lse), elements_of(wide.lse));
+}
+
+TEST_P(Backward, GroupedHeadsGiveTheBitsOfRepeatedKeysInTheQueries) {
+  Fixture fixture(16);
+  const auto args = backward_with_lse(kGrouped, dtype_for(GetParam()), fixture);
+  std::string reason;
+  const auto* variant = usable(attention_backward_op(), GetParam(), args, reason);
+  if (!variant) GTEST_SKIP() << reason;
+  auto wide = args;
+  wide.k = repeated_heads(args.k, kGrouped.NH, fixture);
+  wide.v = repeated_heads(args.v, kGrouped.NH, fixture);
+  wide.dq = fixture.output(args.dq.dtype, args.dq.shape);
+  wide.dk = fixture.output(args.dk.dtype, wide.k.shape);
+  wide.dv = fixture.output(args.dv.dtype, wide.k.shape);
+  run_variant(attention_backward_op(), *variant, args, 1);
+  run_variant(attention_backward_op(), *variant, wide, 1);
+  EXPECT_EQ(elements_of(args.dq), elements_of(wide.dq));
 }
 
 TEST_P(Forward, OneNewQueryGivesTheLastRowOfTheWhole) {
@@ -512,7 +567,8 @@ INSTANTIATE_TEST_SUITE_P(Attention, HugeBackward,
 
 TEST(AttentionReference, BackwardIsTheDerivativeOfForward) {
   for (const auto& c : {attention::self_attention({5, 3}, 2, 4), attention::Case{{3, 4}, {6, 2}, 1, 5},
-                        attention::self_attention({6}, 1, 3, Mask::none)}) {
+                        attention::self_attention({6}, 1, 3, Mask::none),
+                        attention::grouped(attention::self_attention({5, 3}, 6, 4), 2)}) {
     Fixture fixture(seed_of(c));
     AttentionBackward b = attention::make_backward(c, DType::f64, fixture);
     b.out = fixture.output(DType::f64, b.q.shape);
@@ -574,7 +630,7 @@ TEST(Attention, CudaStagedRefusesScoresBeyondAnyMemory) {
   DeviceInfo device;
   device.device.kind = DeviceKind::cuda;
   constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max();
-  const AttentionForwardProblem p{1, kMost, kMost, 16, 64, DType::bf16};  // 4·NH·Nq·Nk bytes are 2^68
+  const AttentionForwardProblem p{1, kMost, kMost, 16, 16, 64, DType::bf16};  // 4·NH·Nq·Nk bytes are 2^68
   EXPECT_NE(find_variant(attention_forward_op(), "cuda.staged").refuse(p, device), "");
 }
 
@@ -590,6 +646,10 @@ TEST(Attention, RefusesArgumentsThatDoNotFit) {
   };
   expect_refused([&](auto& a) { a.k = fixture.random(DType::f32, {5, 2, 7}); });
   expect_refused([&](auto& a) { a.v = fixture.random(DType::f32, {4, 2, 8}); });
+  expect_refused([&](auto& a) { a.v = fixture.random(DType::f32, {5, 1, 8}); });
+  for (const std::int64_t KH : {0, 3, 4}) {
+    expect_refused([&](auto& a) { a.k = a.v = fixture.random(DType::f32, {5, KH, 8}); });
+  }
   expect_refused([&](auto& a) { a.v = fixture.random(DType::bf16, {5, 2, 8}); });
   expect_refused([&](auto& a) { a.out = {}; });
   expect_refused([&](auto& a) { a.q.strides[2] = 2; });
@@ -649,6 +709,48 @@ TEST(Attention, CudaTf32RoundsFactorsAndNothingElse) {
     checked += check(attention_backward_op(), backward_with_lse(c, DType::f32, backward), backward, 6);
   }
   EXPECT_GT(checked, 0);
+}
+
+TEST(Attention, RefusesKeyHeadsThatDoNotFit) {
+  Fixture fixture(6);
+  Context context{ContextOptions{}};
+  const attention::Case c = attention::grouped(attention::self_attention({3, 2}, 4, 8), 2);
+  const auto args = attention::make_backward(c, DType::f32, fixture);
+  attention_backward(context, args);
+  const auto expect_refused = [&](auto&& change) {
+    AttentionBackward wrong = args;
+    change(wrong);
+    EXPECT_THROW(attention_backward(context, wrong), Error);
+  };
+  expect_refused([&](auto& a) { a.dk = fixture.output(DType::f32, {5, 4, 8}); });
+  expect_refused([&](auto& a) { a.dv = fixture.output(DType::f32, {5, 4, 8}); });
+  for (const std::int64_t KH : {0, 3, 8}) {
+    expect_refused([&](auto& a) {
+      a.k = a.v = fixture.random(DType::f32, {5, KH, 8});
+      a.dk = fixture.output(DType::f32, {5, KH, 8}), a.dv = fixture.output(DType::f32, {5, KH, 8});
+    });
+  }
+}
+
+// The bytes of k and v, and of their gradients, follow from KH; the FLOPs do not.
+TEST(Attention, ProblemsCountKeyHeads) {
+  const attention::Case c = attention::self_attention({3, 2}, 4, 8);
+  Fixture shapes = Fixture::of_shapes();
+  const auto expect = [](const auto& equal, const auto& fewer, double moves_of_k_and_v) {
+    EXPECT_EQ(equal.describe().find("KH"), std::string::npos) << equal.describe();
+    EXPECT_NE(fewer.describe().find("NH=4 KH=2 HS=8"), std::string::npos) << fewer.describe();
+    EXPECT_EQ(equal.flops(), fewer.flops());
+    constexpr double kBytesOfTwoHeads = 5 * 2 * 8 * sizeof(float);
+    EXPECT_EQ(equal.bytes() - fewer.bytes(), moves_of_k_and_v * kBytesOfTwoHeads);
+  };
+  const auto forward = [&](const attention::Case& each) {
+    return attention::make_forward(each, DType::f32, true, shapes).problem();
+  };
+  const auto backward = [&](const attention::Case& each) {
+    return attention::make_backward(each, DType::f32, shapes).problem();
+  };
+  expect(forward(c), forward(attention::grouped(c, 2)), 2);
+  expect(backward(c), backward(attention::grouped(c, 2)), 4);
 }
 
 const std::vector<std::vector<std::int32_t>> kWrongBounds{
@@ -842,7 +944,7 @@ TEST(Attention, ABatchInvariantChoiceDoesNotDependOnTheBatch) {
   Context context(ContextOptions{}, device_for("cuda.").device);
   for (const std::int64_t HS : {32, 64, 80, 128}) {
     const auto chosen = [&](std::int64_t S, std::int64_t N) {
-      AttentionForwardProblem p{S, N, N, 12, HS, DType::bf16, Mask::none};
+      AttentionForwardProblem p{S, N, N, 12, 12, HS, DType::bf16, Mask::none};
       p.batch_invariant = true;
       return choose(context, attention_forward_op(), p).variant->name;
     };
@@ -854,8 +956,8 @@ TEST(Attention, ABatchInvariantChoiceDoesNotDependOnTheBatch) {
 TEST(Attention, OnACpuBf16TakesTheFastestInstruction) {
   DeviceInfo device;
   const auto expect = [&](std::string_view kernel) {
-    const AttentionForwardProblem forward{1, 64, 64, 12, 64, DType::bf16};
-    const AttentionBackwardProblem backward{1, 64, 64, 12, 64, DType::bf16};
+    const AttentionForwardProblem forward{1, 64, 64, 12, 12, 64, DType::bf16};
+    const AttentionBackwardProblem backward{1, 64, 64, 12, 12, 64, DType::bf16};
     EXPECT_EQ(choose(device, attention_forward_op(), forward).variant->name, kernel);
     EXPECT_EQ(choose(device, attention_backward_op(), backward).variant->name, kernel);
   };

@@ -23,6 +23,9 @@ struct Case {
   std::int64_t padding = 3;  // elements between the rows of out, which are then not aligned
   std::int64_t max_seqlen = 0;
   bool pairs_aligned = false;  // rows of bias and visible begin at multiples of 16 bytes
+  std::int64_t KH = 0;         // 0: NH
+
+  std::int64_t key_heads() const { return KH > 0 ? KH : NH; }
 };
 
 inline Case self_attention(std::vector<std::int32_t> lengths, std::int64_t NH, std::int64_t HS,
@@ -30,9 +33,35 @@ inline Case self_attention(std::vector<std::int32_t> lengths, std::int64_t NH, s
   return {lengths, lengths, NH, HS, mask, magnitude};
 }
 
+inline Case grouped(Case c, std::int64_t KH) {
+  c.KH = KH;
+  return c;
+}
+
+// Fewer key heads than query heads: odd and empty sequences, more and fewer queries than keys, a few new
+// queries, a bias and a mask, batches of one length.
+inline std::vector<Case> grouped_cases() {
+  std::vector<Case> cases;
+  for (const Mask mask : {Mask::causal, Mask::none}) {
+    cases.push_back(grouped(self_attention({5, 0, 130, 1, 64}, 4, 64, mask), 2));
+    cases.push_back(grouped(self_attention({33, 97}, 6, 48, mask), 2));
+    cases.push_back(grouped(self_attention({0, 71, 3}, 5, 33, mask), 1));
+    cases.push_back(grouped(self_attention({131, 65}, 14, 64, mask), 2));
+    cases.push_back(grouped(self_attention({140, 7}, 4, 128, mask), 2));
+    cases.push_back(grouped({{1, 4, 3}, {70, 300, 0}, 14, 64, mask}, 2));
+    cases.push_back(grouped({{20, 0, 70}, {150, 9, 211}, 6, 64, mask}, 2));
+    cases.push_back(grouped({{100, 4}, {33, 2}, 5, 32, mask}, 1));
+    cases.push_back(grouped({{3, 70}, {67, 129}, 4, 64, mask, 1, Bias::each, true}, 2));
+    cases.push_back(grouped(self_attention({33, 33, 33}, 14, 64, mask), 2));
+    cases.back().max_seqlen = 33, cases.back().padding = 0;
+    cases.push_back(grouped(self_attention({70}, 4, 300, mask), 1));
+  }
+  return cases;
+}
+
 // Every length up to more than a tile, and for each a head size with every tail of a vector; packed, empty
 // and long sequences; more queries than keys; a cache with one and with a few new queries; scores of 1e4; the
-// head sizes of models, with lengths below, at and above a GPU's tiles.
+// head sizes of models, with lengths below, at and above a GPU's tiles; the grouped cases.
 inline std::vector<Case> test_cases() {
   std::vector<Case> cases{
       self_attention({37}, 3, 32),
@@ -114,6 +143,7 @@ inline std::vector<Case> test_cases() {
       cases.back().padding = 0;
     }
   }
+  for (Case& c : grouped_cases()) cases.push_back(std::move(c));
   return cases;
 }
 
@@ -213,10 +243,13 @@ inline Tensor bounds_of(const std::vector<std::int32_t>& lengths, testing::Fixtu
   return f.integers(bounds);
 }
 
-// One part of a (N, parts, NH, HS) product, as a view.
-inline Tensor part(const Tensor& product, std::int64_t index) {
-  return product.select(1, index);
-}
+// Views of one (N, NH + 2 KH, HS) product whose rows have the heads of q, of k and of v.
+struct Parts {
+  Tensor q, k, v;
+
+  Parts(const Tensor& qkv, std::int64_t NH, std::int64_t KH)
+      : q(qkv.slice(1, 0, NH)), k(qkv.slice(1, NH, KH)), v(qkv.slice(1, NH + KH, KH)) {}
+};
 
 // q, k and v are views of one qkv product if queries and keys have equal lengths. Otherwise k and v are views
 // of one kv product.
@@ -226,14 +259,15 @@ inline AttentionForward make_forward(const Case& c, DType dtype, bool lse, testi
   a.cu_seqlens_k = bounds_of(c.keys, f);
   const std::int64_t Nq = a.cu_seqlens_q.as<std::int32_t>()[c.queries.size()];
   const std::int64_t Nk = a.cu_seqlens_k.as<std::int32_t>()[c.keys.size()];
+  const std::int64_t KH = c.key_heads();
   const double scale = std::sqrt(c.magnitude);
   if (c.queries == c.keys) {
-    const Tensor qkv = f.random(dtype, {Nq, 3, c.NH, c.HS}, scale);
-    a.q = part(qkv, 0), a.k = part(qkv, 1), a.v = part(qkv, 2);
+    const Parts parts(f.random(dtype, {Nq, c.NH + 2 * KH, c.HS}, scale), c.NH, KH);
+    a.q = parts.q, a.k = parts.k, a.v = parts.v;
   } else {
-    const Tensor kv = f.random(dtype, {Nk, 2, c.NH, c.HS}, scale);
+    const Parts parts(f.random(dtype, {Nk, 2 * KH, c.HS}, scale), 0, KH);
     a.q = f.random(dtype, {Nq, c.NH, c.HS}, scale);
-    a.k = part(kv, 0), a.v = part(kv, 1);
+    a.k = parts.k, a.v = parts.v;
   }
   a.out = f.output(dtype, {Nq, c.NH, c.HS + c.padding}).slice(2, 0, c.HS);
   if (lse) a.lse = f.output(accumulation_dtype(dtype), {c.NH, Nq});
@@ -271,12 +305,12 @@ inline AttentionBackward make_backward(const Case& c, DType dtype, testing::Fixt
   a.lse = f.random(accumulation_dtype(dtype), {c.NH, Nq}, 0.1, std::log(longest(c)));
   a.dout = f.random(dtype, {Nq, c.NH, c.HS});
   if (c.queries == c.keys) {
-    const Tensor dqkv = f.output(dtype, {Nq, 3, c.NH, c.HS});
-    a.dq = part(dqkv, 0), a.dk = part(dqkv, 1), a.dv = part(dqkv, 2);
+    const Parts parts(f.output(dtype, {Nq, c.NH + 2 * c.key_heads(), c.HS}), c.NH, c.key_heads());
+    a.dq = parts.q, a.dk = parts.k, a.dv = parts.v;
   } else {
-    const Tensor dkv = f.output(dtype, {Nk, 2, c.NH, c.HS});
+    const Parts parts(f.output(dtype, {Nk, 2 * c.key_heads(), c.HS}), 0, c.key_heads());
     a.dq = f.output(dtype, {Nq, c.NH, c.HS});
-    a.dk = part(dkv, 0), a.dv = part(dkv, 1);
+    a.dk = parts.k, a.dv = parts.v;
   }
   a.scale = forward.scale;
   a.mask = forward.mask;

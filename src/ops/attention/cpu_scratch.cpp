@@ -16,9 +16,9 @@ std::size_t floats(std::int64_t count) {
   return static_cast<std::size_t>(count) * sizeof(float);
 }
 
-// The sums of all threads, or of all heads if there are fewer heads.
+// The sums of all threads, or of all key heads if there are fewer of these.
 std::int64_t all_gradient_sums(const AttentionBackwardProblem& p, const DeviceInfo& device) {
-  return std::min<std::int64_t>(device.threads, p.NH) * gradient_sums(p.Nk, p.sequences, p.HS);
+  return std::min<std::int64_t>(device.threads, p.KH) * gradient_sums(p.Nk, p.sequences, p.HS);
 }
 
 Refusal head_refusal(std::int64_t HS) {

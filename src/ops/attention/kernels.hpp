@@ -24,8 +24,8 @@ std::int64_t forward_scratch(std::int64_t HS);
 std::int64_t backward_scratch(std::int64_t HS);
 std::int64_t tiles_forward_scratch(std::int64_t HS);
 std::int64_t tiles_backward_scratch(std::int64_t HS);
-// The fp32 sums of dk and dv that one thread keeps, in floats. If there are more threads than heads, each
-// head has its own sums instead.
+// The fp32 sums of dk and dv that one thread keeps, in floats. If there are more threads than key heads,
+// each key head has its own sums instead.
 std::int64_t gradient_sums(std::int64_t Nk, std::int64_t sequences, std::int64_t HS);
 
 // Bytes of scratch that each CPU kernel needs for all threads.

@@ -12,7 +12,7 @@ namespace {
 constexpr std::string_view kForwardName = "attention.forward";
 constexpr std::string_view kBackwardName = "attention.backward";
 
-// Requires (N, NH, HS), whose rows and heads may be strided.
+// Requires (N, heads, HS), whose rows and heads may be strided.
 void require_rows(std::string_view operation, std::string_view argument, const Tensor& tensor, DType dtype,
                   const Shape& shape) {
   require(static_cast<bool>(tensor), operation, fmt::format("{} is missing", argument));
@@ -25,13 +25,15 @@ template <class Args>
 void require_inputs(std::string_view operation, const Args& a) {
   require(a.q.shape.rank() == 3 && a.q.shape[1] > 0 && a.q.shape[2] > 0, operation,
           "q must be (Nq, NH, HS) with NH and HS ≥ 1");
-  require(a.k.shape.rank() == 3, operation, "k must be (Nk, NH, HS)");
-  const std::int64_t Nq = a.q.shape[0], Nk = a.k.shape[0], NH = a.q.shape[1], HS = a.q.shape[2];
+  require(a.k.shape.rank() == 3 && a.k.shape[1] > 0, operation, "k must be (Nk, KH, HS) with KH ≥ 1");
+  const std::int64_t Nq = a.q.shape[0], NH = a.q.shape[1], HS = a.q.shape[2];
+  const std::int64_t Nk = a.k.shape[0], KH = a.k.shape[1];
+  require(NH % KH == 0, operation, fmt::format("the {} heads of k must divide the {} of q", KH, NH));
   require(std::max(Nq, Nk) <= std::numeric_limits<std::int32_t>::max(), operation,
           "more rows than cu_seqlens can count");
   require_rows(operation, "q", a.q, a.q.dtype, {Nq, NH, HS});
-  require_rows(operation, "k", a.k, a.q.dtype, {Nk, NH, HS});
-  require_rows(operation, "v", a.v, a.q.dtype, {Nk, NH, HS});
+  require_rows(operation, "k", a.k, a.q.dtype, {Nk, KH, HS});
+  require_rows(operation, "v", a.v, a.q.dtype, {Nk, KH, HS});
   require_rows(operation, "out", a.out, a.q.dtype, {Nq, NH, HS});
   require(a.cu_seqlens_q.shape.rank() == 1 && a.cu_seqlens_q.shape[0] > 0, operation,
           "cu_seqlens_q must be (S + 1)");
@@ -89,6 +91,19 @@ double visible_pairs(const Problem& p) {
   return S * (Lq <= Lk ? Lq * (Lk - (Lq - 1) / 2) : Lk * (Lk + 1) / 2);
 }
 
+// The rows of all query heads and of all key heads: (N, heads) of q and of k.
+template <class Problem>
+double head_rows(const Problem& p) {
+  return static_cast<double>(p.Nq * p.NH + p.Nk * p.KH);
+}
+
+template <class Problem>
+std::string sizes_of(const Problem& p) {
+  return fmt::format("S={} Nq={} Nk={} NH={}{} HS={} {}{}", p.sequences, p.Nq, p.Nk, p.NH,
+                     p.KH == p.NH ? "" : fmt::format(" KH={}", p.KH), p.HS, name_of(p.dtype),
+                     p.mask == Mask::causal ? " causal" : "");
+}
+
 // Describes properties that few calls have.
 std::string notes_of(std::int64_t max_seqlen, bool positive_scale, const AttentionLayout& layout) {
   return (max_seqlen > 0 ? fmt::format(" max_seqlen={}", max_seqlen) : "") +
@@ -111,6 +126,7 @@ AttentionForwardProblem AttentionForward::problem() const {
           .Nq = Nq,
           .Nk = Nk,
           .NH = NH,
+          .KH = k.shape[1],
           .HS = HS,
           .dtype = q.dtype,
           .mask = mask,
@@ -134,13 +150,14 @@ AttentionBackwardProblem AttentionBackward::problem() const {
   require_tensor(kBackwardName, "lse", lse, accumulation_dtype(q.dtype), {NH, Nq});
   require_rows(kBackwardName, "dout", dout, q.dtype, {Nq, NH, HS});
   require_rows(kBackwardName, "dq", dq, q.dtype, {Nq, NH, HS});
-  require_rows(kBackwardName, "dk", dk, q.dtype, {Nk, NH, HS});
-  require_rows(kBackwardName, "dv", dv, q.dtype, {Nk, NH, HS});
+  require_rows(kBackwardName, "dk", dk, q.dtype, k.shape);
+  require_rows(kBackwardName, "dv", dv, q.dtype, k.shape);
   require(max_seqlen >= 0, kBackwardName, "max_seqlen must not be negative");
   return {.sequences = cu_seqlens_q.shape[0] - 1,
           .Nq = Nq,
           .Nk = Nk,
           .NH = NH,
+          .KH = k.shape[1],
           .HS = HS,
           .dtype = q.dtype,
           .mask = mask,
@@ -150,8 +167,7 @@ AttentionBackwardProblem AttentionBackward::problem() const {
 }
 
 std::string AttentionForwardProblem::describe() const {
-  return fmt::format("S={} Nq={} Nk={} NH={} HS={} {}{}{}", sequences, Nq, Nk, NH, HS, name_of(dtype),
-                     mask == Mask::causal ? " causal" : "", lse ? " +lse" : "") +
+  return sizes_of(*this) + (lse ? " +lse" : "") +
          (bias_each ? " +bias for each"
           : bias    ? " +bias"
                     : "") +
@@ -163,19 +179,18 @@ double AttentionForwardProblem::flops() const {
   return 4 * visible_pairs(*this) * static_cast<double>(NH * HS);
 }
 double AttentionForwardProblem::bytes() const {
-  return 2 * static_cast<double>((Nq + Nk) * NH * HS) * static_cast<double>(size_of(dtype)) +
+  return 2 * head_rows(*this) * static_cast<double>(HS) * static_cast<double>(size_of(dtype)) +
          (lse ? 4 * static_cast<double>(NH * Nq) : 0);
 }
 
 std::string AttentionBackwardProblem::describe() const {
-  return fmt::format("S={} Nq={} Nk={} NH={} HS={} {}{}{}", sequences, Nq, Nk, NH, HS, name_of(dtype),
-                     mask == Mask::causal ? " causal" : "", notes_of(max_seqlen, positive_scale, layout));
+  return sizes_of(*this) + notes_of(max_seqlen, positive_scale, layout);
 }
 double AttentionBackwardProblem::flops() const {
   return 10 * visible_pairs(*this) * static_cast<double>(NH * HS);
 }
 double AttentionBackwardProblem::bytes() const {
-  return 4 * static_cast<double>((Nq + Nk) * NH * HS) * static_cast<double>(size_of(dtype)) +
+  return 4 * head_rows(*this) * static_cast<double>(HS) * static_cast<double>(size_of(dtype)) +
          4 * static_cast<double>(NH * Nq);
 }
 

@@ -70,10 +70,11 @@ void for_each_sequence(const Args& args, F&& f) {
 void forward(const Context& context, const AttentionForward& args) {
   check_sequences(args);
   const std::int64_t Nq = args.q.shape[0], NH = args.q.shape[1], HS = args.q.shape[2];
+  const std::int64_t group = NH / args.k.shape[1];
   auto* p = static_cast<double*>(context.scratch());
   const PairPlaces bias_places = places_of_bias(args.bias), visible_places = places_of_visible(args.visible);
   const auto head = [&](const Sequence& s, std::int64_t h) {
-    const Rows q(args.q, s.q0, s.q1, h), k(args.k, s.k0, s.k1, h), v(args.v, s.k0, s.k1, h);
+    const Rows q(args.q, s.q0, s.q1, h), k(args.k, s.k0, s.k1, h / group), v(args.v, s.k0, s.k1, h / group);
     const auto score = [&](std::int64_t i, std::int64_t j) {
       const std::int64_t qi = i - s.q0, kj = j - s.k0;
       if (args.visible && args.visible.as<std::uint8_t>()[visible_places.at(s.index, h, qi, kj)] == 0) {
@@ -101,40 +102,61 @@ void forward(const Context& context, const AttentionForward& args) {
   });
 }
 
+// A key head of a sequence and the sums of its gradients, (keys, HS).
+struct KeyHead {
+  Rows k, v;
+  std::vector<std::vector<double>> dk, dv;
+
+  KeyHead(const AttentionBackward& args, const Sequence& s, std::int64_t head)
+      : k(args.k, s.k0, s.k1, head),
+        v(args.v, s.k0, s.k1, head),
+        dk(static_cast<std::size_t>(s.k1 - s.k0),
+           std::vector<double>(static_cast<std::size_t>(args.k.shape[2]), 0.0)),
+        dv(dk) {}
+};
+
+// Writes dq of query head h, and adds what it contributes to dk (without the scale) and dv. D: (Nq).
+void backward_head(const AttentionBackward& args, const Sequence& s, std::int64_t h, double* D,
+                   KeyHead& keys) {
+  const std::int64_t Nq = args.q.shape[0], HS = args.q.shape[2];
+  const double scale = static_cast<double>(args.scale);
+  const Rows q(args.q, s.q0, s.q1, h), out(args.out, s.q0, s.q1, h), dout(args.dout, s.q0, s.q1, h);
+  const auto probability = [&](std::int64_t i, std::int64_t j) {
+    return std::exp(scale * dot(q[i], keys.k[j], HS) - load_element(args.lse, h * Nq + i));
+  };
+  for (std::int64_t i = s.q0; i < s.q1; ++i) {
+    D[i] = dot(dout[i], out[i], HS);
+    std::vector<double> dq(static_cast<std::size_t>(HS), 0.0);
+    for (std::int64_t j = s.k0; j < s.end(i); ++j) {
+      add(dq, probability(i, j) * (dot(dout[i], keys.v[j], HS) - D[i]), keys.k[j]);
+    }
+    store(args.dq, i, h, dq, scale);
+  }
+  for (std::int64_t j = s.k0; j < s.k1; ++j) {
+    const auto key = static_cast<std::size_t>(j - s.k0);
+    for (std::int64_t i = s.q0; i < s.q1; ++i) {
+      if (j >= s.end(i)) continue;
+      const double p = probability(i, j);
+      add(keys.dk[key], p * (dot(dout[i], keys.v[j], HS) - D[i]), q[i]);
+      add(keys.dv[key], p, dout[i]);
+    }
+  }
+}
+
 void backward(const Context& context, const AttentionBackward& args) {
   check_sequences(args);
-  const std::int64_t Nq = args.q.shape[0], NH = args.q.shape[1], HS = args.q.shape[2];
-  const double scale = static_cast<double>(args.scale);
+  const std::int64_t KH = args.k.shape[1], group = args.q.shape[1] / KH;
   auto* D = static_cast<double*>(context.scratch());
-  const auto head = [&](const Sequence& s, std::int64_t h) {
-    const Rows q(args.q, s.q0, s.q1, h), out(args.out, s.q0, s.q1, h), dout(args.dout, s.q0, s.q1, h),
-        k(args.k, s.k0, s.k1, h), v(args.v, s.k0, s.k1, h);
-    const std::vector<double> zero(static_cast<std::size_t>(HS), 0.0);
-    const auto probability = [&](std::int64_t i, std::int64_t j) {
-      return std::exp(scale * dot(q[i], k[j], HS) - load_element(args.lse, h * Nq + i));
-    };
-    for (std::int64_t i = s.q0; i < s.q1; ++i) {
-      D[i] = dot(dout[i], out[i], HS);
-      std::vector<double> dq = zero;
-      for (std::int64_t j = s.k0; j < s.end(i); ++j) {
-        add(dq, probability(i, j) * (dot(dout[i], v[j], HS) - D[i]), k[j]);
-      }
-      store(args.dq, i, h, dq, scale);
-    }
-    for (std::int64_t j = s.k0; j < s.k1; ++j) {
-      std::vector<double> dk = zero, dv = zero;
-      for (std::int64_t i = s.q0; i < s.q1; ++i) {
-        if (j >= s.end(i)) continue;
-        const double p = probability(i, j);
-        add(dk, p * (dot(dout[i], v[j], HS) - D[i]), q[i]);
-        add(dv, p, dout[i]);
-      }
-      store(args.dk, j, h, dk, scale);
-      store(args.dv, j, h, dv, 1);
-    }
-  };
   for_each_sequence(args, [&](const Sequence& s) {
-    for (std::int64_t h = 0; h < NH; ++h) head(s, h);
+    for (std::int64_t kh = 0; kh < KH; ++kh) {
+      KeyHead keys(args, s, kh);
+      for (std::int64_t h = kh * group; h < (kh + 1) * group; ++h) backward_head(args, s, h, D, keys);
+      for (std::int64_t j = s.k0; j < s.k1; ++j) {
+        const auto key = static_cast<std::size_t>(j - s.k0);
+        store(args.dk, j, kh, keys.dk[key], static_cast<double>(args.scale));
+        store(args.dv, j, kh, keys.dv[key], 1);
+      }
+    }
   });
 }
 

@@ -3,8 +3,9 @@
 //   Sᵀ = K·Qᵀ, dPᵀ = V·doutᵀ                 one query per lane
 //   dv += Pᵀ·dout, dk += dSᵀ·Q, dq += dS·K   one element of the head per lane
 //
-// A (sequence, head) is one task. It sums dk and dv in fp32 for all its keys while the blocks of queries
-// pass, and dq for one block. Every sum thus has one owner and one order for any number of threads.
+// A (sequence, key head) is one task. It sums dk and dv in fp32 for all its keys while the blocks of queries
+// pass, of one query head after the other, and dq for one block. Every sum thus has one owner and one order
+// for any number of threads.
 //
 // GFLOP/s on one core of a Sapphire Rapids class machine (196 GFLOP/s of fp32 FMA), fp32, causal:
 //   HS=64 T=1024  AVX-512 118 (60%)  AVX2 78        HS=32 T=1024  AVX-512 109     HS=128 T=1024  AVX-512 112
@@ -131,13 +132,13 @@ inline void backward_block(const BackwardHead<T>& head, std::int64_t q0, const B
 template <class T>
 void run_backward(const Context& context, const AttentionBackward& a) {
   auto* scratch = static_cast<float*>(context.scratch());
-  const std::int64_t per_thread = backward_scratch(a.q.shape[2]);
+  const std::int64_t HS = a.q.shape[2], per_thread = backward_scratch(HS);
   float* sums = scratch + context.threads() * per_thread;
-  for_each_head<T>(context, a, sums, [&](const BackwardHead<T>& head, int thread) {
-    const BackwardTiles t(scratch + thread * per_thread, head.HS);
-    clear(head.sums, 2 * head.sum_rows() * t.ld);
-    for (std::int64_t q0 = 0; q0 < head.sequence.queries; q0 += kBlock) backward_block(head, q0, t);
-    write_key_gradients(head, t.ld);
+  for_each_key_head<T>(context, a, sums, [&](const KeyHead<T>& keys, int thread) {
+    const BackwardTiles t(scratch + thread * per_thread, HS);
+    sum_key_gradients(keys, t.ld, [&](const BackwardHead<T>& head) {
+      for (std::int64_t q0 = 0; q0 < head.sequence.queries; q0 += kBlock) backward_block(head, q0, t);
+    });
   });
 }
 

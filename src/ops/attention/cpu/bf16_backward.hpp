@@ -1,5 +1,5 @@
 // Attention backward in bf16 by AMX or vdpbf16ps, in tiles of kBlock queries × kBlock keys. kTileGroups tiles
-// of queries share a tile of packed keys and values. A (sequence, head) is one task, as in backward.inl.
+// of queries share a tile of packed keys and values. A (sequence, key head) is one task, as in backward.inl.
 //   Sᵀ = K·Qᵀ, dPᵀ = V·doutᵀ                     fp32, one query per lane
 //   dv += Pᵀ·dout, dk += dSᵀ·Q, dqᵀ += Kᵀ·dSᵀ    P and dS rounded to bf16, sums in fp32
 //
@@ -167,15 +167,15 @@ inline void backward_groups(const BackwardHead<bf16>& head, std::int64_t q0, con
 void backward(const Context& context, const AttentionBackward& args) {
   check_sequences(args);
   auto* scratch = static_cast<float*>(context.scratch());
-  const std::int64_t per_thread = tiles_backward_scratch(args.q.shape[2]);
+  const std::int64_t HS = args.q.shape[2], per_thread = tiles_backward_scratch(HS);
   float* sums = scratch + context.threads() * per_thread;
-  for_each_head<bf16>(context, args, sums, [&](const BackwardHead<bf16>& head, int thread) {
+  for_each_key_head<bf16>(context, args, sums, [&](const KeyHead<bf16>& keys, int thread) {
     [[maybe_unused]] const TileSession session;
-    const Bf16BackwardTiles t(scratch + thread * per_thread, head.HS);
-    clear(head.sums, 2 * head.sum_rows() * head.HS);
-    for (std::int64_t q0 = 0; q0 < head.sequence.queries; q0 += kTileGroups * kBlock)
-      backward_groups(head, q0, t);
-    write_key_gradients(head, head.HS);
+    const Bf16BackwardTiles t(scratch + thread * per_thread, HS);
+    sum_key_gradients(keys, HS, [&](const BackwardHead<bf16>& head) {
+      for (std::int64_t q0 = 0; q0 < head.sequence.queries; q0 += kTileGroups * kBlock)
+        backward_groups(head, q0, t);
+    });
   });
 }
 

@@ -29,11 +29,16 @@ inline void write_rows(const float* sums, std::int64_t ld, std::int64_t n, std::
   }
 }
 
-// ld: the length of a row of head.sums.
-template <class T>
-inline void write_key_gradients(const BackwardHead<T>& head, std::int64_t ld) {
-  write_rows(head.sums, ld, head.sequence.keys, head.HS, head.scale, head.dk);
-  write_rows(head.sums + head.sum_rows() * ld, ld, head.sequence.keys, head.HS, 1, head.dv);
+// Calls add(head) for each query head that sees the key head. It adds to head.sums, whose rows have length
+// ld. Then writes dk and dv.
+template <class T, class F>
+inline void sum_key_gradients(const KeyHead<T>& keys, std::int64_t ld, const F& add) {
+  const BackwardHead<T> first = keys.query_head(0);
+  float *dk = first.sums, *dv = dk + first.sum_rows() * ld;
+  clear(dk, 2 * first.sum_rows() * ld);
+  for (std::int64_t i = 0; i < keys.group; ++i) add(keys.query_head(i));
+  write_rows(dk, ld, first.sequence.keys, first.HS, first.scale, first.dk);
+  write_rows(dv, ld, first.sequence.keys, first.HS, 1, first.dv);
 }
 
 }  // namespace

@@ -126,7 +126,7 @@ Pairs<T> pairs_of(const AttentionForward& a, std::int64_t sequence, std::int64_t
   return pairs;
 }
 
-// One head of one sequence. The rows begin with the sequence's first.
+// One query head of one sequence, and the key head that it sees. The rows begin with the sequence's first.
 template <class T>
 struct ForwardHead {
   Sequence sequence;
@@ -142,12 +142,13 @@ struct ForwardHead {
 template <class T, class F>
 void for_each_query_block(const Context& context, const AttentionForward& a, std::int64_t block, const F& f) {
   const std::int64_t Nq = a.q.shape[0], NH = a.q.shape[1], HS = a.q.shape[2];
+  const std::int64_t group = NH / a.k.shape[1];
   const Sequences sequences(a, block);
   const std::int64_t tasks = sequences.count > 0 ? sequences.slot(sequences.count) * NH : 0;
 #pragma omp parallel for schedule(dynamic) num_threads(context.threads())
   for (std::int64_t task = 0; task < tasks; ++task) {
-    // The tasks of a sequence are ordered by head. Within a head they go from the last block, which is the
-    // longest, to the first.
+    // The tasks of a sequence are ordered by head. Heads that share keys are thus processed at about the same
+    // time. Within a head the tasks go from the last block, which is the longest, to the first.
     const std::int64_t index = sequences.find(task / NH);
     const std::int64_t slots = sequences.slot(index + 1) - sequences.slot(index);
     const std::int64_t within = task - sequences.slot(index) * NH, head = within / slots;
@@ -155,14 +156,15 @@ void for_each_query_block(const Context& context, const AttentionForward& a, std
     const std::int64_t q0 = (slots - 1 - within % slots) * block;
     if (q0 >= s.queries) continue;
     f(ForwardHead<T>{s, HS, a.scale, rows_of<const T>(a.q, head, s.first_query),
-                     rows_of<const T>(a.k, head, s.first_key), rows_of<const T>(a.v, head, s.first_key),
-                     rows_of<T>(a.out, head, s.first_query),
+                     rows_of<const T>(a.k, head / group, s.first_key),
+                     rows_of<const T>(a.v, head / group, s.first_key), rows_of<T>(a.out, head, s.first_query),
                      a.lse ? static_cast<float*>(a.lse.data) + head * Nq + s.first_query : nullptr,
                      pairs_of<T>(a, index, head)},
       q0, omp_get_thread_num());
   }
 }
 
+// One query head of one sequence, and the key head that it sees.
 template <class T>
 struct BackwardHead {
   Sequence sequence;
@@ -171,32 +173,56 @@ struct BackwardHead {
   Rows<const T> q, k, v, out, dout;
   Rows<T> dq, dk, dv;
   const float* lse;
-  float* sums;  // fp32 sums of dk, then of dv: gradient_sums() floats
+  float* sums;  // fp32 sums of dk, then of dv, over the query heads: gradient_sums() floats
 
   std::int64_t sum_rows() const { return round_up(sequence.keys, kSumRows); }
 };
 
-// Calls f(head, thread) for each head of each sequence, on several threads.
+// One key head of one sequence.
+template <class T>
+struct KeyHead {
+  const AttentionBackward& args;
+  Sequence sequence;
+  std::int64_t head, group;  // group: number of query heads that see it
+  float* sums;
+
+  // Returns the group's i-th query head.
+  BackwardHead<T> query_head(std::int64_t i) const {
+    const AttentionBackward& a = args;
+    const Sequence& s = sequence;
+    const std::int64_t h = head * group + i, Nq = a.q.shape[0];
+    return {s,
+            a.q.shape[2],
+            a.scale,
+            rows_of<const T>(a.q, h, s.first_query),
+            rows_of<const T>(a.k, head, s.first_key),
+            rows_of<const T>(a.v, head, s.first_key),
+            rows_of<const T>(a.out, h, s.first_query),
+            rows_of<const T>(a.dout, h, s.first_query),
+            rows_of<T>(a.dq, h, s.first_query),
+            rows_of<T>(a.dk, head, s.first_key),
+            rows_of<T>(a.dv, head, s.first_key),
+            static_cast<const float*>(a.lse.data) + h * Nq + s.first_query,
+            sums};
+  }
+};
+
+// Calls f(key head, thread) for each key head of each sequence, on several threads.
 template <class T, class F>
-void for_each_head(const Context& context, const AttentionBackward& a, float* sums, const F& f) {
-  const std::int64_t Nq = a.q.shape[0], Nk = a.k.shape[0], NH = a.q.shape[1], HS = a.q.shape[2];
+void for_each_key_head(const Context& context, const AttentionBackward& a, float* sums, const F& f) {
+  const std::int64_t Nk = a.k.shape[0], KH = a.k.shape[1], HS = a.k.shape[2];
+  const std::int64_t group = a.q.shape[1] / KH;
   const Sequences sequences(a, kBlock);
   const int threads = context.threads();
   const std::int64_t per_owner = gradient_sums(Nk, sequences.count, HS);
 #pragma omp parallel for schedule(dynamic) num_threads(threads)
-  for (std::int64_t task = 0; task < sequences.count * NH; ++task) {
-    const std::int64_t head = task % NH;
-    const Sequence s = sequences[task / NH];
+  for (std::int64_t task = 0; task < sequences.count * KH; ++task) {
+    const std::int64_t head = task % KH;
+    const Sequence s = sequences[task / KH];
     // The sums of a head's sequences do not overlap. Sums that belong to a thread stay in its cache.
-    float* own = threads <= NH ? sums + omp_get_thread_num() * per_owner
+    float* own = threads <= KH ? sums + omp_get_thread_num() * per_owner
                                : sums + head * per_owner + gradient_sums(s.first_key, s.index, HS);
-    f(BackwardHead<T>{s, HS, a.scale, rows_of<const T>(a.q, head, s.first_query),
-                      rows_of<const T>(a.k, head, s.first_key), rows_of<const T>(a.v, head, s.first_key),
-                      rows_of<const T>(a.out, head, s.first_query),
-                      rows_of<const T>(a.dout, head, s.first_query), rows_of<T>(a.dq, head, s.first_query),
-                      rows_of<T>(a.dk, head, s.first_key), rows_of<T>(a.dv, head, s.first_key),
-                      static_cast<const float*>(a.lse.data) + head * Nq + s.first_query, own},
-      omp_get_thread_num());
+    f(KeyHead<T>{a, s, head, group, own}, omp_get_thread_num());
   }
 }
 

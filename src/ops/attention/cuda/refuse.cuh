@@ -16,10 +16,17 @@ inline Refusal refuse_shared(std::size_t bytes, std::int64_t HS, const DeviceInf
                                                     : "needs more shared memory than a block may ask for";
 }
 
+// No kernel lets several query heads see one key head.
+template <class Problem>
+Refusal refuse_groups(const Problem& p) {
+  return p.KH == p.NH ? "" : "takes only as many key heads as query heads";
+}
+
 // The tensor-core kernels copy tiles 16 bytes at a time, and they assume that the largest product gives the
 // largest score.
 template <class Problem>
 Refusal refuse_tiles(const Problem& p) {
+  if (Refusal refusal = refuse_groups(p)) return refusal;
   if (!p.positive_scale) return "the scale is not positive";
   if (!p.layout.aligned) return "a row or a head does not begin at a multiple of 16 bytes";
   return refuse_pairs(p);

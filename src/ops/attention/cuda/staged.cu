@@ -14,6 +14,7 @@
 #include <cstdio>
 #include <string>
 
+#include "ops/attention/cuda/refuse.cuh"
 #include "ops/attention/cuda/staged_products.cuh"
 #include "ops/attention/cuda/staged_softmax.cuh"
 #include "ops/attention/kernels.hpp"
@@ -251,10 +252,11 @@ std::size_t backward_workspace(const AttentionBackwardProblem& p, const DeviceIn
   return BackwardScratch(nullptr, sizes_of(p)).bytes;
 }
 
-// Refuses `tensors` tensors of scores that are too large. It computes in fp64, because for shapes that no
-// memory can hold the product exceeds 64 bits.
+// Refuses groups of query heads, and `tensors` tensors of scores that are too large. It computes in fp64,
+// because for shapes that no memory can hold the product exceeds 64 bits.
 template <class Problem>
 Refusal refuse_scores(const Problem& p, int tensors) {
+  if (Refusal refusal = refuse_groups(p)) return refusal;
   constexpr double kMostBytes = 0x1p32;
   const double bytes = 4.0 * tensors * static_cast<double>(p.NH) * static_cast<double>(p.Nq) *
                        static_cast<double>(most_keys(p));
