@@ -155,6 +155,7 @@ inline std::vector<Case> bench_cases() {
           self_attention({1024}, 25, 64),
           self_attention({1024}, 8, 32),
           self_attention({1024}, 8, 128),
+          grouped(self_attention({2048, 2048, 2048, 2048}, 14, 64), 2),
           self_attention(packed, 12, 64, Mask::none),
           {{1}, {1024}, 12, 64},
           {{1}, {8192}, 12, 64}};
