@@ -4,9 +4,9 @@
 //   forward   One block per tile of queries loops over the tiles of keys that the queries see, with an online
 //             softmax (M. Milakov, N. Gimelshein, arXiv:1805.02867). out and lse are written once at the end.
 //   backward  Two kernels without atomics. One block per tile of queries sums dq. One block per tile of keys
-//             sums dk and dv. Each sums in order. Scores and dout·vᵀ are computed twice: this takes seven
-//             products instead of five, but no partial sums in memory and no waiting. The first kernel stores
-//             D and lse (to base 2) for the second.
+//             sums dk and dv, over the query heads of its key head. Each sums in order. Scores and dout·vᵀ
+//             are computed twice: this takes seven products instead of five, but no partial sums in memory
+//             and no waiting. The first kernel stores D and lse (to base 2) for the second.
 //
 // Exponentials are to base 2; the scale includes log2 e. Tiles that the mask hides are never visited. Only
 // tiles on the diagonal and at the end of a sequence are masked.
@@ -132,6 +132,12 @@ constexpr std::size_t backward_shared() {
   return Shared<E>::bytes(2, true);
 }
 
+// The number of query heads that see one key head. It may exceed 1 only for engines with kGroupedHeads.
+template <class E>
+__device__ int group_of(const Sequences& sequences) {
+  return E::kGroupedHeads ? sequences.group : 1;
+}
+
 // Calls step(i, stage) for 0 ≤ i < count. Before each call, load(i, stage) is complete and visible to the
 // whole block.
 template <class E, class Load, class Step>
@@ -234,6 +240,7 @@ __global__ void __launch_bounds__(E::kThreads, E::kResident) forward_kernel(cons
   gpu::let_next_kernel_begin();
   const Tile tile = find_tile<false, E::kRows>(p.sequences, blockIdx.x);
   if (tile.rows <= 0) return;
+  const int key_head = tile.head / group_of<E>(p.sequences);
   const bool causal = p.sequences.causal;
   const int keys = tile.visible_keys(tile.first + tile.rows - 1, causal);
   const int common = tile.visible_keys(tile.first, causal);  // keys that all queries of the tile see
@@ -255,8 +262,8 @@ __global__ void __launch_bounds__(E::kThreads, E::kResident) forward_kernel(cons
       [&](int i, int stage) {
         T* to = kv_tiles + 2 * stage * Shared<E>::kRight;
         const int key = key_of(i), valid = tile.Lk - key;
-        E::template load<E::kCols>(to, p.k, tile.k0 + key, tile.head, valid, p.head_size);
-        E::template load<E::kCols>(to + Shared<E>::kRight, p.v, tile.k0 + key, tile.head, valid, p.head_size);
+        E::template load<E::kCols>(to, p.k, tile.k0 + key, key_head, valid, p.head_size);
+        E::template load<E::kCols>(to + Shared<E>::kRight, p.v, tile.k0 + key, key_head, valid, p.head_size);
         pairs.load(key, stage);
       },
       [&](int i, int stage) {
@@ -307,6 +314,7 @@ __global__ void __launch_bounds__(E::kThreads, E::kResident)
 
   const Tile tile = find_tile<false, E::kRows>(p.sequences, blockIdx.x);
   if (tile.rows <= 0) return;
+  const int key_head = tile.head / group_of<E>(p.sequences);
   const bool causal = p.sequences.causal;
   const int keys = tile.visible_keys(tile.first + tile.rows - 1, causal);
   const int common = tile.visible_keys(tile.first, causal);
@@ -314,8 +322,8 @@ __global__ void __launch_bounds__(E::kThreads, E::kResident)
   const auto load_keys = [&](int i, int stage) {
     T* to = kv_tiles + 2 * stage * Shared<E>::kRight;
     const int key = i * E::kCols, valid = tile.Lk - key;
-    E::template load<E::kCols>(to, p.k, tile.k0 + key, tile.head, valid, p.head_size);
-    E::template load<E::kCols>(to + Shared<E>::kRight, p.v, tile.k0 + key, tile.head, valid, p.head_size);
+    E::template load<E::kCols>(to, p.k, tile.k0 + key, key_head, valid, p.head_size);
+    E::template load<E::kCols>(to + Shared<E>::kRight, p.v, tile.k0 + key, key_head, valid, p.head_size);
   };
 
   const int query = tile.q0 + tile.first;
@@ -399,26 +407,29 @@ __global__ void __launch_bounds__(E::kThreads, E::kResident) backward_key_kernel
   float* const scratch = reinterpret_cast<float*>(query_tiles + 2 * E::kStages * Shared<E>::kRight);
   auto* const statistics = reinterpret_cast<RowStatistics*>(scratch + E::kScratch);
 
-  const Tile tile = find_tile<true, E::kRows>(p.sequences, blockIdx.x);
+  const int group = group_of<E>(p.sequences);
+  const Tile tile = find_tile<true, E::kRows>(p.sequences, blockIdx.x, p.sequences.heads / group);
   if (tile.rows <= 0) return;
   const bool causal = p.sequences.causal;
   // Key j is visible to the queries from j − offset on.
   const int first = causal ? max(tile.first - tile.offset(), 0) / E::kCols * E::kCols : 0;
   const int blocks = first < tile.Lq ? (tile.Lq - first + E::kCols - 1) / E::kCols : 0;
-  const std::int64_t head_row = static_cast<std::int64_t>(tile.head) * p.sequences.Nq + tile.q0;
+  // Step i has a block of queries of a query head. The heads of the group follow one after the other.
+  const auto head_of = [&](int i) { return E::kGroupedHeads ? tile.head * group + i / blocks : tile.head; };
+  const auto query_of = [&](int i) { return first + (E::kGroupedHeads ? i % blocks : i) * E::kCols; };
 
   E::template load<E::kRows>(k_tile, p.k, tile.k0 + tile.first, tile.head, tile.rows, p.head_size);
   E::template load<E::kRows>(v_tile, p.v, tile.k0 + tile.first, tile.head, tile.rows, p.head_size);
   const float scale2 = p.scale * kLog2e;
   typename E::Sums dk = {}, dv = {};
   stream_tiles<E>(
-      blocks,
+      group * blocks,
       [&](int i, int stage) {
         T* to = query_tiles + 2 * stage * Shared<E>::kRight;
-        const int query = first + i * E::kCols, valid = tile.Lq - query;
-        E::template load<E::kCols>(to, p.q, tile.q0 + query, tile.head, valid, p.head_size);
-        E::template load<E::kCols>(to + Shared<E>::kRight, p.dout, tile.q0 + query, tile.head, valid,
-                                   p.head_size);
+        const int head = head_of(i), query = query_of(i), valid = tile.Lq - query;
+        const std::int64_t head_row = static_cast<std::int64_t>(head) * p.sequences.Nq + tile.q0;
+        E::template load<E::kCols>(to, p.q, tile.q0 + query, head, valid, p.head_size);
+        E::template load<E::kCols>(to + Shared<E>::kRight, p.dout, tile.q0 + query, head, valid, p.head_size);
         if (const int r = static_cast<int>(threadIdx.x); r < E::kCols) {
           copy_async<8>(statistics + stage * E::kCols + r,
                         p.statistics + head_row + (r < valid ? query + r : 0), r < valid ? 8 : 0);
@@ -428,7 +439,7 @@ __global__ void __launch_bounds__(E::kThreads, E::kResident) backward_key_kernel
         const T* q_tile = query_tiles + 2 * stage * Shared<E>::kRight;
         const T* dout_tile = q_tile + Shared<E>::kRight;
         const RowStatistics* of = statistics + stage * E::kCols;
-        const int query = first + i * E::kCols;
+        const int query = query_of(i);
         // Scores and their gradients, transposed: one row per key.
         typename E::Scores s, dp;
         E::scores(s, k_tile, q_tile);
@@ -504,7 +515,8 @@ void launch_backward(const Context& context, const AttentionBackward& a, std::st
   const BackwardParameters p(a, context.scratch());
   launch(backward_query_kernel<Queries>, context, p, p.sequences.blocks(p.sequences.Nq, Queries::kRows),
          Queries::kThreads, backward_shared<Queries>(), what);
-  launch(backward_key_kernel<Keys>, context, p, p.sequences.blocks(p.sequences.Nk, Keys::kRows),
+  const int key_heads = p.sequences.heads / p.sequences.group;
+  launch(backward_key_kernel<Keys>, context, p, p.sequences.blocks(p.sequences.Nk, Keys::kRows, key_heads),
          Keys::kThreads, backward_shared<Keys>(), what);
 }
 

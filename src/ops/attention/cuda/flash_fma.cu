@@ -1,6 +1,6 @@
-// Attention in fp32, bf16 and fp16 by fp32 multiply-adds, for every head size up to 256, any strides and any
-// scale. It runs fp32 if tf32 is not allowed, and every call that the tensor-core kernels refuse. FLOPs per
-// visible pair and head element: forward 4, backward 14.
+// Attention in fp32, bf16 and fp16 by fp32 multiply-adds, for every head size up to 256, any strides, any
+// scale and fewer key heads than query heads. It runs fp32 if tf32 is not allowed, and every call that the
+// tensor-core kernels refuse. FLOPs per visible pair and head element: forward 4, backward 14.
 #include "ops/attention/cuda/flash.cuh"
 #include "ops/attention/cuda/fma_engine.cuh"
 #include "ops/attention/cuda/refuse.cuh"
@@ -20,7 +20,6 @@ void visit_engine(std::int64_t HS, F&& f) {
 }
 
 Refusal refuse_forward(const AttentionForwardProblem& p, const DeviceInfo& device) {
-  if (Refusal refusal = refuse_groups(p)) return refusal;
   std::size_t bytes = 0;
   if (p.HS <= kMaxHeadSize) {
     visit_engine(p.HS, [&](auto engine) { bytes = forward_shared<decltype(engine)>(); });
@@ -28,7 +27,6 @@ Refusal refuse_forward(const AttentionForwardProblem& p, const DeviceInfo& devic
   return refuse_shared(bytes, p.HS, device);
 }
 Refusal refuse_backward(const AttentionBackwardProblem& p, const DeviceInfo& device) {
-  if (Refusal refusal = refuse_groups(p)) return refusal;
   std::size_t bytes = 0;
   if (p.HS <= kMaxHeadSize) {
     visit_engine(p.HS, [&](auto engine) { bytes = backward_shared<decltype(engine)>(); });

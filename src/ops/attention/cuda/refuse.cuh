@@ -16,7 +16,7 @@ inline Refusal refuse_shared(std::size_t bytes, std::int64_t HS, const DeviceInf
                                                     : "needs more shared memory than a block may ask for";
 }
 
-// No kernel lets several query heads see one key head.
+// Only cuda.flash_fma lets several query heads see one key head.
 template <class Problem>
 Refusal refuse_groups(const Problem& p) {
   return p.KH == p.NH ? "" : "takes only as many key heads as query heads";

@@ -30,7 +30,8 @@ struct Rows {
 struct Sequences {
   const std::int32_t *q, *k;  // (S + 1)
   int count, Nq, Nk;
-  int heads;
+  int heads;  // of queries
+  int group;  // query heads that see one key head
   bool causal;
 
   template <class Args>
@@ -41,11 +42,13 @@ struct Sequences {
         Nq(static_cast<int>(a.q.shape[0])),
         Nk(static_cast<int>(a.k.shape[0])),
         heads(static_cast<int>(a.q.shape[1])),
+        group(static_cast<int>(a.q.shape[1] / a.k.shape[1])),
         causal(a.mask == Mask::causal) {}
 
   // A number of blocks that suffices for the tiles of this many rows, for any lengths of sequences.
-  unsigned blocks(int rows, int tile) const {
-    return static_cast<unsigned>((static_cast<std::int64_t>(rows) / tile + count) * heads);
+  unsigned blocks(int rows, int tile) const { return blocks(rows, tile, heads); }
+  unsigned blocks(int rows, int tile, int of_heads) const {
+    return static_cast<unsigned>((static_cast<std::int64_t>(rows) / tile + count) * of_heads);
   }
 };
 
@@ -96,9 +99,9 @@ __device__ inline int sequence_of(const std::int32_t* cu_seqlens, int count, int
 // at about the same time, and the last blocks are short. Each warp searches by itself, with four sequences
 // per lane at a time and without a barrier.
 template <bool kOfKeys, int kRows>
-__device__ inline Tile find_tile(const Sequences& sequences, unsigned index) {
-  const int head = static_cast<int>(index % static_cast<unsigned>(sequences.heads));
-  const int slot = static_cast<int>(index / static_cast<unsigned>(sequences.heads));
+__device__ inline Tile find_tile(const Sequences& sequences, unsigned index, int heads) {
+  const int head = static_cast<int>(index % static_cast<unsigned>(heads));
+  const int slot = static_cast<int>(index / static_cast<unsigned>(heads));
   const std::int32_t* bounds = kOfKeys ? sequences.k : sequences.q;
   const int N = kOfKeys ? sequences.Nk : sequences.Nq;
   const int lane = static_cast<int>(threadIdx.x % 32);
@@ -140,6 +143,11 @@ __device__ inline Tile find_tile(const Sequences& sequences, unsigned index) {
     return tile;
   }
   return {};
+}
+
+template <bool kOfKeys, int kRows>
+__device__ inline Tile find_tile(const Sequences& sequences, unsigned index) {
+  return find_tile<kOfKeys, kRows>(sequences, index, sequences.heads);
 }
 
 }  // namespace warpwright::ops::attention::cuda
