@@ -1,4 +1,4 @@
-// warpwright bench step: a whole training step of GPT-2, by operation.
+// warpwright bench step: a whole training step, by operation.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -17,7 +17,7 @@
 #include "cli/step_timing.hpp"
 #include "cli/tuned_flags.hpp"
 #include "core/error.hpp"
-#include "model/gpt2_decoder.hpp"
+#include "model/families.hpp"
 #include "runtime/ceiling.hpp"
 #include "train/step.hpp"
 
@@ -107,7 +107,7 @@ void print_text(const BenchStepFlags& flags, const StepMeasurement& m, const Con
 
 void run(BenchStepFlags& flags) {
   StepOptions& options = flags.options;
-  flags.step.finish(options, std::make_shared<GPT2Decoder>(gpt2_config_of(flags.model)));
+  flags.step.finish(options, decoder_of(flags.model));
   require_trainable(options, flags.steps);
   ContextOptions context_options = flags.device.context_options(flags.step.dtype);
   context_options.tuned = flags.tuned.load(flags.device.place(), notify_of("bench"));
@@ -123,11 +123,9 @@ void run(BenchStepFlags& flags) {
 }  // namespace
 
 void add_bench_step(CLI::App& bench) {
-  CLI::App* command = bench.add_subcommand("step", "Time a training step of GPT-2, by operation");
+  CLI::App* command = bench.add_subcommand("step", "Time a training step, by operation");
   auto f = std::make_shared<BenchStepFlags>();
-  command
-      ->add_option("--model", f->model,
-                   "gpt2:124M, :355M, :774M, :1558M or gpt2:dN (N layers); or a folder, for its sizes")
+  command->add_option("--model", f->model, fmt::format("{}; or a folder, for its sizes", known_sizes()))
       ->capture_default_str();
   f->step.add_to(*command, f->options);
   command->add_option("--steps", f->steps, "Steps to time")->capture_default_str();

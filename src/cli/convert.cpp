@@ -1,4 +1,4 @@
-// warpwright convert: GPT-2 between Hugging Face folders and llm.c files.
+// warpwright convert: decoders between Hugging Face folders and llm.c files.
 #include <fmt/format.h>
 
 #include "cli/checks.hpp"
@@ -8,7 +8,8 @@
 #include "core/error.hpp"
 #include "infer/origin.hpp"
 #include "model/decoder_files.hpp"
-#include "model/gpt2_files.hpp"
+#include "model/gpt2_decoder.hpp"
+#include "model/gpt2_llmc.hpp"
 #include "runtime/file.hpp"
 
 namespace warpwright::cli {
@@ -58,7 +59,13 @@ std::string text_of(const std::optional<std::int64_t>& id) {
 
 // Writes a .bin; returns a note on what the format cannot hold.
 std::string write_llmc(const ConvertFlags& flags, const DecoderWeights& model) {
-  write_gpt2_llmc(flags.to, read_gpt2_config(flags.from), model.parameters, Stream());
+  const auto* gpt2 = dynamic_cast<const GPT2Decoder*>(model.decoder.get());
+  if (!gpt2) {
+    throw UsageError(
+        fmt::format("llm.c's format holds GPT-2 only, and {} is another model", quote(flags.from.string())),
+        "--format", "use hf");
+  }
+  write_gpt2_llmc(flags.to, gpt2->sizes(), model.parameters, Stream());
   if (!is_folder(flags.from)) return {};
   const BoundaryTokens tokens = read_boundary_tokens(flags.from);
   const bool rounds = model.dtype == DType::bf16;
@@ -112,13 +119,13 @@ void run(const ConvertFlags& flags) {
 void add_convert(CLI::App& app) {
   CLI::App* command = app.add_subcommand(
       "convert",
-      "Convert a GPT-2 between file formats; bit-exact in one dtype, except norms in a bf16 llm.c file");
+      "Convert a decoder between file formats; bit-exact in one dtype, except norms in a bf16 llm.c file");
   auto f = std::make_shared<ConvertFlags>();
   command->add_option("--from", f->from, "Model folder or llm.c .bin")->required();
   command->add_option("--to", f->to, "Folder (hf) or file (llmc) to write")->required();
   command
       ->add_option("--format", f->format,
-                   "hf (config.json, model.safetensors) or llmc (.bin, version 3 or 5)")
+                   "hf (config.json, model.safetensors) or llmc (GPT-2's .bin, version 3 or 5)")
       ->required()
       ->check(one_of({"hf", "llmc"}));
   command->add_option(
@@ -126,7 +133,7 @@ void add_convert(CLI::App& app) {
       "hf: folder of the tokenizer, whose end-of-text token gives the bos and eos ids; default: the "
       "model folder's");
   add_tokenizer_change_flag(*command, f->allow_tokenizer_change);
-  command->add_flag("--force", f->force, "Replace the folder if it holds a GPT-2 and nothing else");
+  command->add_flag("--force", f->force, "Replace the folder if it holds a model and nothing else");
   command->add_option("--dtype", f->dtype, "fp32, bf16 or auto (as stored)")
       ->capture_default_str()
       ->check(one_of({"auto", "fp32", "bf16"}));

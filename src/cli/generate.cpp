@@ -16,7 +16,7 @@
 #include "cli/standard_streams.hpp"
 #include "core/error.hpp"
 #include "infer/decoding_engine.hpp"
-#include "model/gpt2_files.hpp"
+#include "model/decoder_files.hpp"
 #include "runtime/file.hpp"
 #include "text/stop_texts.hpp"
 #include "text/stream_decoder.hpp"

@@ -9,7 +9,7 @@
 #include "cli/standard_streams.hpp"
 #include "core/error.hpp"
 #include "infer/origin.hpp"
-#include "model/gpt2_files.hpp"
+#include "model/families.hpp"
 #include "runtime/file.hpp"
 #include "runtime/json.hpp"
 #include "train/checkpoint.hpp"
@@ -32,8 +32,6 @@ T named(const T (&values)[count], const std::string& name, const char* flag) {
   throw UsageError(fmt::format("{} is not one of its values", quote(name)), flag,
                    fmt::format("use one of {}", fmt::join(names_of(values), ", ")));
 }
-
-constexpr std::string_view kNamed = "gpt2:";
 
 }  // namespace
 
@@ -103,17 +101,18 @@ void require_model(const std::filesystem::path& source) {
   }
 }
 
-bool names_sizes(const std::string& model) {
-  return model.starts_with(kNamed);
-}
-
-GPT2Config gpt2_config_of(const std::string& model) {
-  if (names_sizes(model)) return GPT2Config::named(std::string_view(model).substr(kNamed.size()));
+std::shared_ptr<const Decoder> decoder_of(const std::string& model, std::int64_t vocab,
+                                          std::int64_t context) {
+  if (names_sizes(model)) return named_decoder(model, vocab, context);
   if (!path_exists(model)) {
-    throw UsageError(fmt::format("'{}' is neither gpt2:NAME nor a folder", model), "--model",
-                     "use gpt2:124M, gpt2:dN or a model's folder");
+    throw UsageError(fmt::format("'{}' is neither FAMILY:SIZE nor a folder", model), "--model",
+                     fmt::format("use {} or a model's folder", known_sizes()));
   }
-  return read_gpt2_config(model);
+  for (const auto& [size, flag] : {std::pair{vocab, "--vocab"}, std::pair{context, "--context"}}) {
+    if (size > 0)
+      throw UsageError("is given together with a model's folder", flag, "leave it out: the folder says it");
+  }
+  return read_decoder(model);
 }
 
 DecoderWeights load_model(const std::filesystem::path& source, const std::string& dtype, Device device) {

@@ -4,12 +4,12 @@
 #include <CLI/CLI.hpp>
 #include <filesystem>
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "core/dtype.hpp"
 #include "model/decoder_files.hpp"
-#include "model/gpt2_config.hpp"
 #include "text/tokenizer.hpp"
 #include "train/shards.hpp"
 
@@ -40,10 +40,10 @@ std::function<void(const std::string&)> notify_of(std::string command);
 // Throws Error if there is no model, saying what is there: nothing, or a run that has not written one.
 void require_model(const std::filesystem::path& source);
 
-// True for gpt2:NAME, which names sizes and no folder.
-bool names_sizes(const std::string& model);
-// The sizes of --model: gpt2:NAME, or a model's folder; UsageError for anything else.
-GPT2Config gpt2_config_of(const std::string& model);
+// The model of --model: FAMILY:SIZE, with another vocabulary and context if they are not 0, or a folder's;
+// UsageError for anything else.
+std::shared_ptr<const Decoder> decoder_of(const std::string& model, std::int64_t vocab = 0,
+                                          std::int64_t context = 0);
 
 // Loads the folder's (or .bin's) model in the named dtype. "auto" means bf16 for bf16 weights, else fp32.
 DecoderWeights load_model(const std::filesystem::path& source, const std::string& dtype, Device device);

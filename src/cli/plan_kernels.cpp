@@ -12,7 +12,7 @@
 #include "cli/model_flags.hpp"
 #include "cli/step_timing.hpp"
 #include "core/error.hpp"
-#include "model/gpt2_decoder.hpp"
+#include "model/families.hpp"
 #include "runtime/device.hpp"
 #include "runtime/file.hpp"
 #include "runtime/json.hpp"
@@ -76,7 +76,7 @@ std::optional<RecordedStep> recorded_step(const json& row, const std::string& dt
   if (!names_sizes(model) || row.at("dtype") != dtype) return std::nullopt;
   RecordedStep step{.name = fmt::format("{} {} B={} T={} on {}", model, dtype, row.at("batch").dump(),
                                         row.at("seq").dump(), row.at("machine").get<std::string>()),
-                    .model = std::make_shared<GPT2Decoder>(gpt2_config_of(model)),
+                    .model = named_decoder(model),
                     .B = row.at("batch"),
                     .T = row.at("seq"),
                     .recompute = row.value("recompute", "none"),

@@ -197,7 +197,7 @@ void run(TrainFlags& flags, CLI::App& command) {
 }  // namespace
 
 void add_train(CLI::App& app) {
-  CLI::App* command = app.add_subcommand("train", "Train a GPT-2 on token shards");
+  CLI::App* command = app.add_subcommand("train", "Train a decoder on token shards");
   auto flags = std::make_shared<TrainFlags>();
   flags->add_to(*command);
   command->callback([flags, command] { run(*flags, *command); });

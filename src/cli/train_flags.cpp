@@ -1,22 +1,24 @@
 // The definitions of the flags of `warpwright train`.
 #include "cli/train_flags.hpp"
 
+#include <fmt/format.h>
+
 #include "cli/checks.hpp"
 #include "cli/model_flags.hpp"
+#include "model/families.hpp"
 
 namespace warpwright::cli {
 namespace {
 
 void add_model_flags(CLI::App& c, TrainFlags& f, const SizeDefaults& defaults) {
-  c.add_option("--model", f.model,
-               "gpt2:124M, :355M, :774M, :1558M or gpt2:dN (N layers) with random weights, or a folder; "
-               "default: a free size");
+  c.add_option(
+      "--model", f.model,
+      fmt::format("{} with random weights, or a folder; default: a GPT-2 of free size", known_sizes()));
   c.add_option("--layers", f.free.layers, "Layers; default: those of --model")->check(at_least(1));
   c.add_option("--heads", f.free.heads, "Attention heads; default: those of --model")->check(at_least(1));
   c.add_option("--channels", f.free.channels, "Channels; default: those of --model")->check(at_least(1));
   c.add_option("--vocab", f.free.vocab, "Vocabulary; default: " + defaults.vocab)->check(at_least(1));
-  c.add_option("--context", f.free.context,
-               "Most positions; default: 1024 for gpt2:NAME, --seq for a free size")
+  c.add_option("--context", f.free.context, "Most positions; default: the model's own, --seq for a free size")
       ->check(at_least(1));
 }
 

@@ -4,6 +4,7 @@
 
 #include <CLI/CLI.hpp>
 #include <cstdint>
+#include <memory>
 #include <string>
 
 #include "cli/command.hpp"
@@ -23,6 +24,7 @@ struct SizeDefaults {
 struct TrainFlags {
   std::string model;
   GPT2Config free{.vocab = 0, .context = 0};
+  std::shared_ptr<const Decoder> resumed;  // the checkpoint's model, if it has no free size
   std::int64_t total_batch = 0;
   StepFlags step;
   std::string shard = "auto", master_weights = "fp32", schedule = "cosine", on_non_finite = "stop";

@@ -11,6 +11,7 @@
 #include "core/error.hpp"
 #include "data/loader.hpp"
 #include "data/manifest.hpp"
+#include "model/families.hpp"
 #include "model/gpt2_decoder.hpp"
 #include "runtime/json.hpp"
 
@@ -19,37 +20,44 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// The model's sizes from --model NAME or DIR, or from --layers, --heads and --channels.
-GPT2Config model_config(TrainFlags& flags, const std::optional<Manifest>& manifest) {
-  const bool has_free = flags.free.layers || flags.free.heads || flags.free.channels;
-  if (flags.model.empty() == !has_free) {
-    throw UsageError(has_free ? "is given together with --layers, --heads or --channels" : "is missing",
-                     "--model", "give gpt2:NAME or a folder, or --layers, --heads and --channels");
-  }
-  GPT2Config config = has_free ? flags.free : gpt2_config_of(flags.model);
-  if (!has_free && !names_sizes(flags.model)) {
-    flags.options.initial_model = flags.model;
-    return config;
-  }
-  if (flags.free.context > 0) config.context = flags.free.context;
+// A GPT-2 of free size.
+std::shared_ptr<const Decoder> free_model(TrainFlags& flags, const std::optional<Manifest>& manifest) {
+  GPT2Config config = flags.free;
   if (config.context == 0) config.context = flags.options.step.T ? flags.options.step.T : 1024;
-  if (flags.free.vocab > 0) {
-    config.vocab = flags.free.vocab;
-  } else if (manifest) {
-    config.vocab = manifest->vocabulary_size;
-  } else if (has_free) {
+  if (config.vocab == 0 && manifest) config.vocab = manifest->vocabulary_size;
+  if (config.vocab == 0) {
     require_shards(flags.options.data);
     throw UsageError("is missing, and the data folder has no data.json to take it from", "--vocab",
                      "give the tokenizer's number of tokens");
   }
-  if (has_free) {
-    try {
-      config.validate("--layers, --heads, --channels, --vocab, --context");
-    } catch (const Error& error) {
-      throw UsageError(error.problem(), error.where(), error.remedy());
-    }
+  try {
+    config.validate("--layers, --heads, --channels, --vocab, --context");
+  } catch (const Error& error) {
+    throw UsageError(error.problem(), error.where(), error.remedy());
   }
-  return config;
+  return std::make_shared<GPT2Decoder>(config);
+}
+
+// The model from --model NAME or DIR, from --layers, --heads and --channels, or of the resumed checkpoint.
+std::shared_ptr<const Decoder> model_of(TrainFlags& flags, const std::optional<Manifest>& manifest) {
+  const GPT2Config& free = flags.free;
+  const bool has_free = free.layers || free.heads || free.channels;
+  if (flags.resumed && flags.model.empty()) {
+    if (!has_free && !free.vocab && !free.context) return flags.resumed;
+    throw UsageError("is given for a run whose model has no free size",
+                     "--layers, --heads, --channels, --vocab or --context", "leave it out");
+  }
+  if (flags.model.empty() == !has_free) {
+    throw UsageError(has_free ? "is given together with --layers, --heads or --channels" : "is missing",
+                     "--model", "give FAMILY:SIZE or a folder, or --layers, --heads and --channels");
+  }
+  if (has_free) return free_model(flags, manifest);
+  if (!names_sizes(flags.model)) {
+    flags.options.initial_model = flags.model;
+    return decoder_of(flags.model, free.vocab, free.context);
+  }
+  const std::int64_t of_data = manifest ? manifest->vocabulary_size : 0;
+  return decoder_of(flags.model, free.vocab > 0 ? free.vocab : of_data, free.context);
 }
 
 // Calls visit(NAME, variable) for every flag that a checkpoint keeps under NAME, except the model's.
@@ -119,7 +127,12 @@ void TrainFlags::restore(CLI::App& command, const SavedRun& saved) {
     });
     if (json.value("tf32", false)) step.dtype = "tf32";
     if (command.count("--model") == 0) {
-      free = GPT2Config::from_json(json.at("model"), saved.checkpoint.string());
+      const std::string where = saved.checkpoint.string();
+      resumed = decoder_of_config(json.at("model"), where);
+      if (const auto* gpt2 = dynamic_cast<const GPT2Decoder*>(resumed.get())) {
+        free = gpt2->sizes();
+        resumed = nullptr;
+      }
     }
   } catch (const nlohmann::json::exception& error) {
     throw Error(fmt::format("has options that cannot be read: {}", reason_of(error)),
@@ -133,11 +146,9 @@ void TrainFlags::restore(CLI::App& command, const SavedRun& saved) {
 
 TrainOptions TrainFlags::finished_options() {
   TrainOptions& o = options;
-  const GPT2Config config = model_config(*this, o.data.empty() ? std::nullopt : read_manifest(o.data));
-  step.finish(o.step, std::make_shared<GPT2Decoder>(config));
-  if (o.step.dtype == DType::bf16 && config.channels % 2 != 0) {
-    throw UsageError(fmt::format("{} is odd: a checkpoint could not place fp32 tensors between bf16 ones",
-                                 config.channels),
+  step.finish(o.step, model_of(*this, o.data.empty() ? std::nullopt : read_manifest(o.data)));
+  if (const std::int64_t C = o.step.model->channels(); o.step.dtype == DType::bf16 && C % 2 != 0) {
+    throw UsageError(fmt::format("{} is odd: a checkpoint could not place fp32 tensors between bf16 ones", C),
                      "--channels", "give an even number, or use --dtype fp32");
   }
   o.step.master_weights = master_weights == "fp32";

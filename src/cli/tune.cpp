@@ -14,7 +14,7 @@
 #include "cli/step_flags.hpp"
 #include "cli/tuned_flags.hpp"
 #include "core/error.hpp"
-#include "model/gpt2_decoder.hpp"
+#include "model/families.hpp"
 #include "ops/matmul/products_bench.hpp"
 #include "ops/matmul/timer_bench.hpp"
 #include "runtime/file.hpp"
@@ -169,9 +169,7 @@ TunedTable table_at(const fs::path& path, Device device) {
 }
 
 void finish_step(TuneFlags& flags) {
-  GPT2Config model = gpt2_config_of(flags.model);
-  if (flags.vocab > 0) model.vocab = flags.vocab;
-  flags.step.finish(flags.options, std::make_shared<GPT2Decoder>(model));
+  flags.step.finish(flags.options, decoder_of(flags.model, flags.vocab));
   require_trainable(flags.options, 1);
 }
 
@@ -211,7 +209,7 @@ void add_tune(CLI::App& app) {
   auto f = std::make_shared<TuneFlags>();
   f->options.B = 64;
   f->options.T = 0;
-  command->add_option("--model", f->model, "gpt2:124M, :355M, :774M, :1558M or gpt2:dN; or a folder")
+  command->add_option("--model", f->model, fmt::format("{}; or a folder", known_sizes()))
       ->capture_default_str();
   command->add_option("--vocab", f->vocab, "Vocabulary, as in train; 0: the model's")
       ->check(at_least(0))

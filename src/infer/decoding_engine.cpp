@@ -186,6 +186,7 @@ DecodingEngine::DecodingEngine(Context& context, DecoderWeights weights, const D
   };
   planned_ = std::make_unique<Planned<Tensors>>(plan_passes(context, *sizes_, allocate));
   planned_->take(context);
+  planned_->tensors().pass->fill_constants(context.stream());
   host_ = std::make_unique<HostViews>(planned_->tensors());
 }
 

@@ -70,6 +70,7 @@ std::vector<float> scored(Context& context, const DecoderWeights& weights, const
   t.batch = allocate_batch(1, n, heap);
   t.pass = weights.decoder->allocate_scoring(weights.parameters, weights.dtype, t.batch, heap);
   t.logits = weights.decoder->allocate_logits(1, weights.dtype, heap);
+  t.pass->fill_constants(context.stream());
   for (std::int64_t i = 0; i < n; ++i) {
     t.batch.tokens.as<std::int32_t>()[i] = tokens[static_cast<std::size_t>(i)];
     t.batch.positions.as<std::int32_t>()[i] = static_cast<std::int32_t>(i);

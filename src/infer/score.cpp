@@ -50,6 +50,7 @@ Scorer::Scorer(Context& context, DecoderWeights weights, std::int64_t sequences,
       std::make_unique<Planned<Tensors>>(context, allocate, [&](const Tensors& t) { work(t, max_tokens); });
   tensors_->reserve_scratch_for_fewer(context, max_tokens, work);
   tensors_->take(context);
+  tensors_->tensors().pass->fill_constants(context.stream());
   host_ = std::make_unique<HostViews>(tensors_->tensors());
 }
 

@@ -18,11 +18,10 @@ struct Type {
   std::string_view name;
   Network network;
 };
-constexpr Type kTypes[] = {{"gpt2", Network::decoder},
-                           {"bert", Network::encoder},
-                           {"roberta", Network::encoder},
-                           {"xlm-roberta", Network::encoder},
-                           {"camembert", Network::encoder}};
+constexpr Type kTypes[] = {{"gpt2", Network::decoder},        {"llama", Network::decoder},
+                           {"mistral", Network::decoder},     {"qwen2", Network::decoder},
+                           {"bert", Network::encoder},        {"roberta", Network::encoder},
+                           {"xlm-roberta", Network::encoder}, {"camembert", Network::encoder}};
 
 std::string types_of(std::optional<Network> network) {
   std::string names;
@@ -44,7 +43,7 @@ std::string shown(const std::string& name) {
 
 }  // namespace
 
-void require_network(const nlohmann::json& config, Network wanted, const std::string& where) {
+std::string require_network(const nlohmann::json& config, Network wanted, const std::string& where) {
   if (!config.is_object()) throw Error("is not a JSON object", where, kRemedy);
   const auto found = config.find("model_type");
   const bool none = found == config.end() || found->is_null();
@@ -55,7 +54,7 @@ void require_network(const nlohmann::json& config, Network wanted, const std::st
   if (type == std::end(kTypes)) {
     throw Error("model_type " + shown(name), where, "this version runs " + types_of(std::nullopt));
   }
-  if (type->network == wanted) return;
+  if (type->network == wanted) return name;
   if (none) throw Error("\"model_type\" is missing", where, kRemedy);
   throw Error(
       fmt::format("model_type {} is {}", name, wanted == Network::encoder ? "a decoder" : "an encoder"),

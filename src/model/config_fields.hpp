@@ -9,10 +9,11 @@
 
 namespace warpwright {
 
-// Throws unless the config's model_type is one that this version runs, and a decoder (gpt2) or an encoder
-// (bert, roberta and their kin), as the caller wants. No model_type: a GPT-2, whose first configs had none.
+// The config's model_type. Throws unless it is one that this version runs, and a decoder (gpt2, llama, …) or
+// an encoder (bert, roberta and their kin), as the caller wants. No model_type: "gpt2", whose first configs
+// had none.
 enum class Network : std::uint8_t { decoder, encoder };
-void require_network(const nlohmann::json& config, Network wanted, const std::string& where);
+std::string require_network(const nlohmann::json& config, Network wanted, const std::string& where);
 
 // A whole number. Throws if it is missing, of another type or beyond 63 bits.
 std::int64_t config_integer(const nlohmann::json& config, const char* key, const std::string& where);

@@ -97,6 +97,9 @@ enum class NormBackwardFrom : std::uint8_t { input, output };
 class DecoderPass {
  public:
   virtual ~DecoderPass() = default;
+  // Writes the tensors of the pass that never change, once their memory is there. No other call is valid
+  // before.
+  virtual void fill_constants(const Stream& stream) const = 0;
   // logits (M, Vp) of M rows of the last hidden states. Columns V ≤ v < Vp are padding and mean nothing.
   virtual void head(Context& context, const Tensor& hidden, const Tensor& logits) const = 0;
 };
@@ -169,6 +172,7 @@ class Decoder {
   virtual std::int64_t vocab() const = 0;
   virtual std::int64_t padded_vocab() const = 0;
   virtual std::int64_t context() const = 0;          // most tokens in a sequence
+  virtual std::int64_t channels() const = 0;         // C
   virtual std::int64_t parameter_count() const = 0;  // without padding
   virtual std::string describe() const = 0;          // "12 layers, 12 heads, 768 channels"
   // FLOPs of forward and backward per token at sequence length T.

@@ -1,11 +1,16 @@
 #include "model/decoder_files.hpp"
 
+#include <fmt/format.h>
+
 #include <cstdint>
 #include <iterator>
 
 #include "core/error.hpp"
+#include "model/families.hpp"
 #include "model/gpt2_decoder.hpp"
-#include "model/gpt2_files.hpp"
+#include "model/gpt2_llmc.hpp"
+#include "model/llmc_file.hpp"
+#include "model/transformer_files.hpp"
 #include "runtime/json.hpp"
 #include "runtime/planned.hpp"
 
@@ -17,10 +22,41 @@ namespace fs = std::filesystem;
 constexpr const char* kTokenizerFiles[] = {"tokenizer.json", "tokenizer_config.json",   "vocab.json",
                                            "merges.txt",     "special_tokens_map.json", "added_tokens.json"};
 
+nlohmann::json read_config_json(const fs::path& folder) {
+  constexpr std::uint64_t kMostBytes = 1 << 20;
+  constexpr int kDepth = 64;
+  const fs::path path = folder / "config.json";
+  return parse_json(read_file(path, kMostBytes), path.string(), kDepth, "use a model's own config.json");
+}
+
 }  // namespace
 
 std::shared_ptr<const Decoder> read_decoder(const fs::path& source) {
-  return std::make_shared<GPT2Decoder>(read_gpt2_config(source));
+  if (is_folder(source)) {
+    return decoder_of_config(read_config_json(source), (source / "config.json").string());
+  }
+  return std::make_shared<GPT2Decoder>(read_gpt2_llmc_config(source));
+}
+
+BoundaryTokens read_boundary_tokens(const fs::path& folder) {
+  const nlohmann::json json = read_config_json(folder);
+  const auto id = [&](const char* key) -> std::optional<std::int64_t> {
+    const auto found = json.find(key);
+    if (found == json.end() || found->is_null()) return {};
+    if (found->is_number_integer()) return found->get<std::int64_t>();
+    throw Error(fmt::format("\"{}\" is {}, not one token's id", key, found->dump()),
+                (folder / "config.json").string(), "name one token there");
+  };
+  BoundaryTokens tokens;
+  tokens.bos = id("bos_token_id");
+  tokens.eos = id("eos_token_id");
+  return tokens;
+}
+
+DType stored_dtype(const fs::path& source) {
+  if (!is_folder(source)) return LlmcFile(source).config().dtype;
+  const auto decoder = std::dynamic_pointer_cast<const TransformerDecoder>(read_decoder(source));
+  return stored_dtype(source, decoder->description());
 }
 
 void verify_model(const fs::path& source) {
@@ -52,7 +88,7 @@ DecoderWeights load_weights(const fs::path& source, DType dtype, Device device) 
 }
 
 Replaceable replaceable_model_folder() {
-  Replaceable folder{"a GPT-2's folder", {"config.json", "model.safetensors", "warpwright.json"}};
+  Replaceable folder{"a model's folder", {"config.json", "model.safetensors", "warpwright.json"}};
   folder.files.insert(folder.files.end(), std::begin(kTokenizerFiles), std::end(kTokenizerFiles));
   return folder;
 }

@@ -12,6 +12,11 @@ namespace warpwright {
 // The decoder of a model's folder or llm.c file, by its config.
 std::shared_ptr<const Decoder> read_decoder(const std::filesystem::path& source);
 
+// The ids in a folder's config.json.
+BoundaryTokens read_boundary_tokens(const std::filesystem::path& folder);
+// The dtype of the weights of a folder or llm.c file: fp32, bf16 or fp16 (that of the token embedding).
+DType stored_dtype(const std::filesystem::path& source);
+
 // Compares the files of a training run's checkpoint with the checksums in its trainer.json, all but the
 // optimizer's. Other sources have none. Throws Error if a file is damaged, or of another checkpoint.
 void verify_model(const std::filesystem::path& source);

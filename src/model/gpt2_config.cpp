@@ -37,15 +37,38 @@ ops::Activation activation_of(const nlohmann::json& json, const std::string& whe
 
 }  // namespace
 
-std::int64_t GPT2Config::parameters() const {
-  const std::int64_t C = channels;
-  return (vocab + context) * C + layers * (12 * C * C + 13 * C) + 2 * C;
-}
-
-double GPT2Config::flops_per_token(std::int64_t T) const {
-  const auto d = [](std::int64_t x) { return static_cast<double>(x); };
-  const double matrices = d(layers) * 12 * d(channels) * d(channels) + d(padded_vocab()) * d(channels);
-  return 6 * matrices + 6 * d(layers) * d(channels) * d(T);
+TransformerDescription GPT2Config::description() const {
+  static constexpr TransformerNames kNames = {.wte = "wte",
+                                              .wpe = "wpe",
+                                              .block = "h.{}.",
+                                              .norm1 = "ln_1",
+                                              .qkv = "attn.c_attn",
+                                              .attproj = "attn.c_proj",
+                                              .norm2 = "ln_2",
+                                              .fc = "mlp.c_fc",
+                                              .fcproj = "mlp.c_proj",
+                                              .norm = "ln_f",
+                                              .head = "lm_head",
+                                              .prefix = "transformer.",
+                                              .q = "attn.c_attn",
+                                              .k = {},
+                                              .v = {},
+                                              .gate = "mlp.c_fc",
+                                              .up = {},
+                                              .transposed = true};
+  return {.names = &kNames,
+          .layers = layers,
+          .channels = channels,
+          .heads = heads,
+          .key_heads = heads,
+          .head_size = head_size(),
+          .hidden = 4 * channels,
+          .vocab = vocab,
+          .context = context,
+          .eps = eps,
+          .rope = {},
+          .gate = {},
+          .activation = activation};
 }
 
 void GPT2Config::validate(const std::string& where) const {

@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "model/boundary_tokens.hpp"
+#include "model/transformer.hpp"
 #include "ops/activation.hpp"
 
 namespace warpwright {
@@ -24,15 +25,7 @@ struct GPT2Config {
   bool operator==(const GPT2Config&) const = default;
 
   std::int64_t head_size() const { return channels / heads; }
-  // Rows of the token embedding in memory: the vocabulary rounded up to a multiple of 128, so that the LM
-  // head's product has whole tiles. The rows beyond the vocabulary are 0 and never reach a softmax, a sample
-  // or a file.
-  std::int64_t padded_vocab() const { return (vocab + 127) / 128 * 128; }
-  std::int64_t parameters() const;  // without the padding rows
-  // FLOPs of forward and backward per token at sequence length T: 6 per parameter that multiplies, and
-  // attention's 6·L·C·T with the causal mask counted as half. Source: J. Kaplan et al., arXiv:2001.08361,
-  // with the mask's half.
-  double flops_per_token(std::int64_t T) const;
+  TransformerDescription description() const;
 
   // Throws Error, naming the place the sizes come from, for sizes that cannot be.
   void validate(const std::string& where) const;

@@ -187,6 +187,7 @@ void TrainingStep::prepare_update() {
 
 void TrainingStep::fill_constants() {
   const Tensors& t = tensors();
+  t.pass->fill_constants(context_.stream());
   write_on_host(t.batch.positions, context_.stream(), [&](const Tensor& host) {
     for (std::int64_t n = 0; n < host.elements(); ++n) {
       host.as<std::int32_t>()[n] = static_cast<std::int32_t>(n % options_.T);

@@ -6,7 +6,8 @@
 #include <nlohmann/json.hpp>
 
 #include "core/error.hpp"
-#include "model/gpt2_files.hpp"
+#include "model/decoder_files.hpp"
+#include "model/families.hpp"
 
 using namespace warpwright;
 
@@ -30,10 +31,11 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   std::ofstream(folder.path / "config.json", std::ios::binary)
       .write(reinterpret_cast<const char*>(data), static_cast<std::streamsize>(size));
   try {
-    const GPT2Config config = read_gpt2_config(folder.path);
-    config.validate("fuzz");
-    if (config.parameters() < 1 || config.padded_vocab() < config.vocab) std::abort();
-    if (GPT2Config::from_json(config.to_json(0), "fuzz") != config) std::abort();
+    const auto decoder = read_decoder(folder.path);
+    decoder->validate("fuzz");
+    if (decoder->parameter_count() < 1 || decoder->padded_vocab() < decoder->vocab()) std::abort();
+    const nlohmann::json config = decoder->config(0);
+    if (decoder_of_config(config, "fuzz")->config(0) != config) std::abort();
   } catch (const Error&) {
   }
   return 0;

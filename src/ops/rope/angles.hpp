@@ -38,6 +38,8 @@ struct RopeAngles {
   bool truncate = true;                              // yarn: γ begins and ends at whole pairs
   std::optional<double> attention_factor = {};       // yarn: m > 0, if it is given
   double mscale = 0, mscale_all_dim = 0;             // yarn: m follows from both if neither is 0
+
+  bool operator==(const RopeAngles&) const = default;
 };
 
 // The frequencies θ_i of the R/2 pairs, in radians per position. Throws Error if a field is out of its range.

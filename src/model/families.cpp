@@ -1,0 +1,64 @@
+#include "model/families.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "core/error.hpp"
+#include "model/config_fields.hpp"
+#include "model/gpt2_decoder.hpp"
+#include "model/llama_decoder.hpp"
+
+namespace warpwright {
+namespace {
+
+constexpr std::string_view kGPT2 = "gpt2:";
+constexpr LlamaFamily kLlamaFamilies[] = {LlamaFamily::llama, LlamaFamily::mistral, LlamaFamily::qwen2};
+
+template <class Config>
+void resize(Config& config, std::int64_t vocab, std::int64_t context) {
+  if (vocab > 0) config.vocab = vocab;
+  if (context > 0) config.context = context;
+}
+
+}  // namespace
+
+std::shared_ptr<const Decoder> decoder_of_config(const nlohmann::json& config, const std::string& where) {
+  const std::string type = require_network(config, Network::decoder, where);
+  for (const LlamaFamily family : kLlamaFamilies) {
+    if (type == name_of(family))
+      return std::make_shared<LlamaDecoder>(LlamaConfig::from_json(family, config, where));
+  }
+  return std::make_shared<GPT2Decoder>(GPT2Config::from_json(config, where));
+}
+
+bool names_sizes(const std::string& model) {
+  if (model.starts_with(kGPT2)) return true;
+  const std::string family = model.substr(0, model.find(':') + 1);
+  const std::vector<std::string> names = LlamaConfig::names();
+  return family.size() > 1 &&
+         std::ranges::any_of(names, [&](const std::string& name) { return name.starts_with(family); });
+}
+
+std::shared_ptr<const Decoder> named_decoder(const std::string& model, std::int64_t vocab,
+                                             std::int64_t context) {
+  if (model.starts_with(kGPT2)) {
+    GPT2Config config = GPT2Config::named(std::string_view(model).substr(kGPT2.size()));
+    resize(config, vocab, context);
+    return std::make_shared<GPT2Decoder>(config);
+  }
+  std::optional<LlamaConfig> config = LlamaConfig::named(model);
+  if (!config)
+    throw UsageError(fmt::format("no model is called '{}'", model), "--model",
+                     fmt::format("use {} or a model's folder", known_sizes()));
+  resize(*config, vocab, context);
+  return std::make_shared<LlamaDecoder>(*config);
+}
+
+std::string known_sizes() {
+  return fmt::format("gpt2:124M, gpt2:355M, gpt2:774M, gpt2:1558M, gpt2:dN (N layers), {}",
+                     fmt::join(LlamaConfig::names(), ", "));
+}
+
+}  // namespace warpwright

@@ -1,0 +1,417 @@
+#include "model/llama_config.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <optional>
+
+#include "core/error.hpp"
+#include "model/config_fields.hpp"
+#include "runtime/json.hpp"
+
+namespace warpwright {
+namespace {
+
+using json = nlohmann::json;
+
+constexpr std::string_view kNames[] = {"llama", "mistral", "qwen2"};
+constexpr std::string_view kArchitectures[] = {"LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM"};
+
+// Generous bounds on every size, so that no product of two overflows 63 bits.
+constexpr std::int64_t kMostLayers = 10'000, kMostChannels = 1 << 20, kMostVocab = std::int64_t{1} << 31,
+                       kMostContext = std::int64_t{1} << 31;
+
+// What a config may say besides the fields that are read: how the model was made or is stored, and what only
+// other programs do with it.
+constexpr std::string_view kIgnored[] = {"_name_or_path",        "architectures",
+                                         "attention_dropout",    "auto_map",
+                                         "bos_token_id",         "dtype",
+                                         "eos_token_id",         "initializer_range",
+                                         "is_llama_config",      "max_window_layers",
+                                         "model_type",           "pad_token_id",
+                                         "torch_dtype",          "transformers.js_config",
+                                         "transformers_version", "use_cache"};
+constexpr std::string_view kRead[] = {"attention_bias",
+                                      "head_dim",
+                                      "hidden_act",
+                                      "hidden_size",
+                                      "intermediate_size",
+                                      "layer_types",
+                                      "max_position_embeddings",
+                                      "mlp_bias",
+                                      "num_attention_heads",
+                                      "num_hidden_layers",
+                                      "num_key_value_heads",
+                                      "pretraining_tp",
+                                      "rms_norm_eps",
+                                      "rope_interleaved",
+                                      "rope_parameters",
+                                      "rope_scaling",
+                                      "rope_theta",
+                                      "sliding_window",
+                                      "tie_word_embeddings",
+                                      "use_sliding_window",
+                                      "vocab_size"};
+
+template <std::size_t count>
+bool is_one_of(const std::string_view (&names)[count], std::string_view name) {
+  return std::ranges::find(names, name) != std::end(names);
+}
+
+[[noreturn]] void refuse(std::string_view key, const json& value, std::string_view supported,
+                         const std::string& where) {
+  throw Error(fmt::format("\"{}\" is {}, {}", key, value.dump(), supported), where,
+              "use a model of the plain architecture");
+}
+
+void refuse_unknown_fields(const json& config, const std::string& where) {
+  for (const auto& [key, value] : config.items()) {
+    if (!is_one_of(kIgnored, key) && !is_one_of(kRead, key))
+      refuse(key, value, "a field that this version does not know", where);
+  }
+}
+
+// A setting that, where present, must have the one value that this model computes.
+void require_value(const json& config, const char* key, const json& value, const std::string& where) {
+  const auto found = config.find(key);
+  if (found == config.end() || found->is_null() || *found == value) return;
+  refuse(key, *found, fmt::format("only {} is supported", value.dump()), where);
+}
+
+ops::GateActivation activation_of(const json& config, const std::string& where) {
+  const std::string name = config_string(config, "hidden_act", "silu", where);
+  if (name == "silu" || name == "swish") return ops::GateActivation::silu;
+  if (name == "gelu") return ops::GateActivation::gelu_erf;
+  if (name == "gelu_pytorch_tanh" || name == "gelu_new") return ops::GateActivation::gelu_tanh;
+  refuse("hidden_act", config.at("hidden_act"), "only silu, gelu and gelu_pytorch_tanh are supported", where);
+}
+std::string_view name_in_json(ops::GateActivation activation) {
+  switch (activation) {
+    case ops::GateActivation::gelu_erf:
+      return "gelu";
+    case ops::GateActivation::gelu_tanh:
+      return "gelu_pytorch_tanh";
+    default:
+      return "silu";
+  }
+}
+
+// ---- Rotary positions ----
+
+// The fields of each rope_type.
+struct ScalingFields {
+  std::string_view name;
+  ops::RopeScaling scaling;
+  std::vector<std::string_view> numbers;  // besides these, rope_theta and the type
+};
+const std::vector<ScalingFields>& scalings() {
+  static const std::vector<ScalingFields> kScalings = {
+      {"default", ops::RopeScaling::none, {}},
+      {"linear", ops::RopeScaling::linear, {"factor"}},
+      {"llama3",
+       ops::RopeScaling::llama3,
+       {"factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"}},
+      {"yarn",
+       ops::RopeScaling::yarn,
+       {"factor", "original_max_position_embeddings", "attention_factor", "beta_fast", "beta_slow", "mscale",
+        "mscale_all_dim"}}};
+  return kScalings;
+}
+
+const ScalingFields& scaling_of(const json& rope, const std::string& where) {
+  const char* key = rope.contains("rope_type") ? "rope_type" : "type";
+  const std::string name = config_string(rope, key, "default", where);
+  const auto found = std::ranges::find(scalings(), name, &ScalingFields::name);
+  if (found != scalings().end()) return *found;
+  refuse(key, rope.at(key), "only default, linear, llama3 and yarn are supported", where);
+}
+
+void read_number(const json& rope, std::string_view key, double& number, const std::string& where) {
+  const auto found = rope.find(key);
+  if (found == rope.end() || found->is_null()) return;
+  if (!found->is_number())
+    throw Error(fmt::format("\"{}\" is not a number", key), where, "use the model's own config.json");
+  number = found->get<double>();
+}
+
+// rope: rope_parameters, or rope_scaling of earlier versions.
+void read_scaling(const json& rope, ops::RopeAngles& angles, const std::string& where) {
+  if (!rope.is_object())
+    throw Error("rope's parameters are not an object", where, "use the model's own config.json");
+  const ScalingFields& fields = scaling_of(rope, where);
+  for (const auto& [key, value] : rope.items()) {
+    const bool known = key == "rope_type" || key == "type" || key == "rope_theta" || key == "truncate" ||
+                       std::ranges::find(fields.numbers, key) != fields.numbers.end();
+    if (!known)
+      refuse(key, value, fmt::format("a field that rope_type {} does not have", fields.name), where);
+  }
+  angles.scaling = fields.scaling;
+  read_number(rope, "rope_theta", angles.theta, where);
+  read_number(rope, "factor", angles.factor, where);
+  read_number(rope, "low_freq_factor", angles.low_freq_factor, where);
+  read_number(rope, "high_freq_factor", angles.high_freq_factor, where);
+  read_number(rope, "beta_fast", angles.beta_fast, where);
+  read_number(rope, "beta_slow", angles.beta_slow, where);
+  read_number(rope, "mscale", angles.mscale, where);
+  read_number(rope, "mscale_all_dim", angles.mscale_all_dim, where);
+  if (rope.contains("attention_factor") && !rope["attention_factor"].is_null())
+    read_number(rope, "attention_factor", angles.attention_factor.emplace(), where);
+  angles.truncate = config_flag(rope, "truncate", true, where);
+  if (const auto L = optional_config_integer(rope, "original_max_position_embeddings", where))
+    angles.original_positions = *L;
+}
+
+ops::RopeAngles rope_of(const json& config, std::int64_t head_size, const std::string& where) {
+  ops::RopeAngles angles{.R = head_size};
+  read_number(config, "rope_theta", angles.theta, where);
+  for (const char* key : {"rope_scaling", "rope_parameters"}) {
+    const auto found = config.find(key);
+    if (found != config.end() && !found->is_null()) read_scaling(*found, angles, where);
+  }
+  return angles;
+}
+
+// rope_scaling, which all versions of transformers read.
+json to_json(const ops::RopeAngles& angles) {
+  switch (angles.scaling) {
+    case ops::RopeScaling::linear:
+      return {{"rope_type", "linear"}, {"factor", angles.factor}};
+    case ops::RopeScaling::llama3:
+      return {{"rope_type", "llama3"},
+              {"factor", angles.factor},
+              {"low_freq_factor", angles.low_freq_factor},
+              {"high_freq_factor", angles.high_freq_factor},
+              {"original_max_position_embeddings", angles.original_positions}};
+    case ops::RopeScaling::yarn: {
+      json scaling = {{"rope_type", "yarn"},
+                      {"factor", angles.factor},
+                      {"original_max_position_embeddings", angles.original_positions},
+                      {"beta_fast", angles.beta_fast},
+                      {"beta_slow", angles.beta_slow},
+                      {"truncate", angles.truncate}};
+      if (angles.attention_factor) scaling["attention_factor"] = *angles.attention_factor;
+      if (angles.mscale != 0) scaling["mscale"] = angles.mscale;
+      if (angles.mscale_all_dim != 0) scaling["mscale_all_dim"] = angles.mscale_all_dim;
+      return scaling;
+    }
+    default:
+      return nullptr;
+  }
+}
+
+// ---- Windows ----
+
+// Every query must see all keys before it: a window must be as long as the context.
+void require_no_window(const LlamaConfig& c, const json& config, const std::string& where) {
+  const auto types = config.find("layer_types");
+  if (types != config.end() && !types->is_null()) {
+    const bool full = types->is_array() &&
+                      std::ranges::all_of(*types, [](const json& type) { return type == "full_attention"; });
+    if (!full) refuse("layer_types", *types, "only full_attention is supported", where);
+  }
+  if (c.family == LlamaFamily::qwen2 && !config_flag(config, "use_sliding_window", false, where)) return;
+  constexpr std::int64_t kDefault = 4096;  // of transformers
+  const bool missing = !config.contains("sliding_window") && c.family != LlamaFamily::llama;
+  const auto window =
+      missing ? std::optional(kDefault) : optional_config_integer(config, "sliding_window", where);
+  if (!window || *window >= c.context) return;
+  throw Error(
+      fmt::format("\"sliding_window\" is {}, below the {} of max_position_embeddings: windows are not "
+                  "supported",
+                  *window, c.context),
+      where, fmt::format("set max_position_embeddings to {}, where no window hides anything", *window));
+}
+
+}  // namespace
+
+std::string_view name_of(LlamaFamily family) {
+  return kNames[static_cast<std::size_t>(family)];
+}
+
+TransformerDescription LlamaConfig::description() const {
+  static constexpr TransformerNames kLlama = {.wte = "model.embed_tokens",
+                                              .wpe = {},
+                                              .block = "model.layers.{}.",
+                                              .norm1 = "input_layernorm",
+                                              .qkv = "self_attn.qkv_proj",
+                                              .attproj = "self_attn.o_proj",
+                                              .norm2 = "post_attention_layernorm",
+                                              .fc = "mlp.gate_up_proj",
+                                              .fcproj = "mlp.down_proj",
+                                              .norm = "model.norm",
+                                              .head = "lm_head",
+                                              .prefix = "model.",
+                                              .q = "self_attn.q_proj",
+                                              .k = "self_attn.k_proj",
+                                              .v = "self_attn.v_proj",
+                                              .gate = "mlp.gate_proj",
+                                              .up = "mlp.up_proj"};
+  return {.names = &kLlama,
+          .layers = layers,
+          .channels = channels,
+          .heads = heads,
+          .key_heads = key_heads,
+          .head_size = head_size,
+          .hidden = hidden,
+          .vocab = vocab,
+          .context = context,
+          .layer_norm = false,
+          .eps = eps,
+          .qkv_bias = attention_bias || family == LlamaFamily::qwen2,
+          .attproj_bias = attention_bias,
+          .mlp_bias = mlp_bias,
+          .rope = rope,
+          .gate = activation,
+          .tied_head = tied_head};
+}
+
+namespace {
+
+struct Size {
+  std::string_view name;
+  LlamaFamily family;
+  std::int64_t layers, channels, hidden, heads, key_heads, head_size, vocab, context;
+  double theta, eps;
+  bool tied;
+  double llama3_factor = 1;  // 1: no scaling
+};
+// Source: the config.json of each model on huggingface.co.
+constexpr Size kSizes[] = {
+    {"smollm2:135M", LlamaFamily::llama, 30, 576, 1536, 9, 3, 64, 49152, 8192, 1e5, 1e-5, true},
+    {"smollm2:360M", LlamaFamily::llama, 32, 960, 2560, 15, 5, 64, 49152, 8192, 1e5, 1e-5, true},
+    {"smollm2:1.7B", LlamaFamily::llama, 24, 2048, 8192, 32, 32, 64, 49152, 8192, 1.3e5, 1e-5, true},
+    {"tinyllama:1.1B", LlamaFamily::llama, 22, 2048, 5632, 32, 4, 64, 32000, 2048, 1e4, 1e-5, false},
+    {"llama3.2:1B", LlamaFamily::llama, 16, 2048, 8192, 32, 8, 64, 128256, 131072, 5e5, 1e-5, true, 32},
+    {"llama3.2:3B", LlamaFamily::llama, 28, 3072, 8192, 24, 8, 128, 128256, 131072, 5e5, 1e-5, true, 32},
+    {"llama3.1:8B", LlamaFamily::llama, 32, 4096, 14336, 32, 8, 128, 128256, 131072, 5e5, 1e-5, false, 8},
+    {"mistral:7B", LlamaFamily::mistral, 32, 4096, 14336, 32, 8, 128, 32768, 32768, 1e6, 1e-5, false},
+    {"qwen2.5:0.5B", LlamaFamily::qwen2, 24, 896, 4864, 14, 2, 64, 151936, 32768, 1e6, 1e-6, true},
+    {"qwen2.5:1.5B", LlamaFamily::qwen2, 28, 1536, 8960, 12, 2, 128, 151936, 131072, 1e6, 1e-6, true},
+    {"qwen2.5:3B", LlamaFamily::qwen2, 36, 2048, 11008, 16, 2, 128, 151936, 32768, 1e6, 1e-6, true},
+    {"qwen2.5:7B", LlamaFamily::qwen2, 28, 3584, 18944, 28, 4, 128, 152064, 131072, 1e6, 1e-6, false}};
+
+}  // namespace
+
+std::optional<LlamaConfig> LlamaConfig::named(std::string_view name) {
+  const auto* size = std::ranges::find(kSizes, name, &Size::name);
+  if (size == std::end(kSizes)) return std::nullopt;
+  LlamaConfig c{.family = size->family,
+                .layers = size->layers,
+                .channels = size->channels,
+                .heads = size->heads,
+                .key_heads = size->key_heads,
+                .head_size = size->head_size,
+                .hidden = size->hidden,
+                .vocab = size->vocab,
+                .context = size->context,
+                .eps = static_cast<float>(size->eps),
+                .tied_head = size->tied,
+                .rope = {.theta = size->theta, .R = size->head_size}};
+  if (size->llama3_factor > 1) {
+    c.rope.scaling = ops::RopeScaling::llama3;
+    c.rope.factor = size->llama3_factor;
+    c.rope.original_positions = 8192;
+  }
+  return c;
+}
+
+std::vector<std::string> LlamaConfig::names() {
+  std::vector<std::string> names;
+  for (const Size& size : kSizes) names.emplace_back(size.name);
+  return names;
+}
+
+void LlamaConfig::validate(const std::string& where) const {
+  const auto check = [&](bool good, const std::string& what, const std::string& remedy) {
+    if (!good) throw Error(what, where, remedy);
+  };
+  const auto in_range = [&](const char* name, std::int64_t value, std::int64_t most) {
+    check(value >= 1 && value <= most, fmt::format("{} is {}", name, value),
+          fmt::format("give 1 to {}", most));
+  };
+  in_range("num_hidden_layers", layers, kMostLayers);
+  in_range("hidden_size", channels, kMostChannels);
+  in_range("num_attention_heads", heads, kMostChannels);
+  in_range("num_key_value_heads", key_heads, heads);
+  in_range("head_dim", head_size, 256);
+  in_range("intermediate_size", hidden, kMostChannels);
+  in_range("vocab_size", vocab, kMostVocab);
+  in_range("max_position_embeddings", context, kMostContext);
+  check(heads * head_size <= kMostChannels, fmt::format("{} heads of {} elements", heads, head_size),
+        fmt::format("give at most {} elements in all", kMostChannels));
+  check(heads % key_heads == 0, fmt::format("{} key heads do not divide {} heads", key_heads, heads),
+        "choose num_key_value_heads that divide num_attention_heads");
+  check(head_size % 2 == 0, fmt::format("head_dim is {}, and rotary positions need pairs", head_size),
+        "use an even head_dim");
+  try {
+    rope_frequencies(rope);
+    rope_attention_factor(rope);
+  } catch (const Error& error) {
+    throw Error(error.problem(), where, error.remedy());
+  }
+}
+
+LlamaConfig LlamaConfig::from_json(LlamaFamily family, const json& json, const std::string& where) {
+  refuse_unknown_fields(json, where);
+  require_value(json, "pretraining_tp", 1, where);
+  require_value(json, "rope_interleaved", false, where);
+  LlamaConfig c;
+  c.family = family;
+  c.layers = config_integer(json, "num_hidden_layers", where);
+  c.channels = config_integer(json, "hidden_size", where);
+  c.heads = config_integer(json, "num_attention_heads", where);
+  c.key_heads = optional_config_integer(json, "num_key_value_heads", where).value_or(c.heads);
+  c.head_size = optional_config_integer(json, "head_dim", where)
+                    .value_or(c.heads > 0 && c.channels % c.heads == 0 ? c.channels / c.heads : 0);
+  c.hidden = config_integer(json, "intermediate_size", where);
+  c.vocab = config_integer(json, "vocab_size", where);
+  c.context = config_integer(json, "max_position_embeddings", where);
+  c.eps = config_epsilon(json, "rms_norm_eps", c.eps, where);
+  if (family == LlamaFamily::llama) {
+    c.attention_bias = config_flag(json, "attention_bias", false, where);
+    c.mlp_bias = config_flag(json, "mlp_bias", false, where);
+  } else {
+    require_value(json, "attention_bias", family == LlamaFamily::qwen2, where);
+    require_value(json, "mlp_bias", false, where);
+  }
+  c.tied_head = config_flag(json, "tie_word_embeddings", false, where);
+  c.rope = rope_of(json, c.head_size, where);
+  c.activation = activation_of(json, where);
+  c.validate(where);
+  require_no_window(c, json, where);
+  return c;
+}
+
+nlohmann::json LlamaConfig::to_json(const BoundaryTokens& tokens) const {
+  const auto id = [](const auto& token) { return token ? json(*token) : json(); };
+  const auto index = static_cast<std::size_t>(family);
+  json config = {{"architectures", {kArchitectures[index]}},
+                 {"model_type", kNames[index]},
+                 {"hidden_act", name_in_json(activation)},
+                 {"hidden_size", channels},
+                 {"intermediate_size", hidden},
+                 {"num_hidden_layers", layers},
+                 {"num_attention_heads", heads},
+                 {"num_key_value_heads", key_heads},
+                 {"head_dim", head_size},
+                 {"vocab_size", vocab},
+                 {"max_position_embeddings", context},
+                 {"rms_norm_eps", eps},
+                 {"rope_theta", rope.theta},
+                 {"rope_scaling", warpwright::to_json(rope)},
+                 {"attention_dropout", 0.0},
+                 {"initializer_range", 0.02},
+                 {"tie_word_embeddings", tied_head},
+                 {"bos_token_id", id(tokens.bos)},
+                 {"eos_token_id", id(tokens.eos)}};
+  if (family == LlamaFamily::llama) {
+    config["attention_bias"] = attention_bias;
+    config["mlp_bias"] = mlp_bias;
+  }
+  if (family == LlamaFamily::mistral) config["sliding_window"] = nullptr;
+  if (family == LlamaFamily::qwen2) config["use_sliding_window"] = false;
+  return config;
+}
+
+}  // namespace warpwright

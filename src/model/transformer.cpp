@@ -1,0 +1,345 @@
+#include "model/transformer.hpp"
+
+#include "model/attention_views.hpp"
+#include "ops/attention/attention.hpp"
+#include "ops/cached_attention/cached_attention.hpp"
+#include "ops/embedding/embedding.hpp"
+#include "ops/gelu/gelu.hpp"
+#include "ops/matmul/matmul.hpp"
+#include "ops/norm/norm.hpp"
+#include "ops/rope/rope.hpp"
+
+namespace warpwright {
+namespace {
+
+using namespace ops;
+
+// A normalization: its parameters, its output and its statistics.
+struct Norm {
+  const Tensor &weight, &bias, &out, &mean, &rstd;
+  const LostColumns& lost;
+};
+
+Norm norm1_of(const TransformerBlock& p, const TransformerBlockActivations& a) {
+  return {.weight = p.norm1_weight,
+          .bias = p.norm1_bias,
+          .out = a.norm1,
+          .mean = a.norm1_mean,
+          .rstd = a.norm1_rstd,
+          .lost = a.norm1_lost};
+}
+Norm norm2_of(const TransformerBlock& p, const TransformerBlockActivations& a) {
+  return {.weight = p.norm2_weight,
+          .bias = p.norm2_bias,
+          .out = a.norm2,
+          .mean = a.norm2_mean,
+          .rstd = a.norm2_rstd,
+          .lost = a.norm2_lost};
+}
+Norm norm_of(const TransformerParameters& p, const TransformerActivations& a) {
+  return {.weight = p.norm_weight,
+          .bias = p.norm_bias,
+          .out = a.norm,
+          .mean = a.norm_mean,
+          .rstd = a.norm_rstd,
+          .lost = a.norm_lost};
+}
+
+void normalize(Context& ctx, const TransformerDescription& d, const Tensor& x, const Norm& n) {
+  norm_forward(ctx, {.x = x,
+                     .weight = n.weight,
+                     .bias = n.bias,
+                     .out = n.out,
+                     .mean = n.mean,
+                     .rstd = n.rstd,
+                     .eps = d.eps,
+                     .centered = d.layer_norm,
+                     .lost = n.lost});
+}
+// out = residual + x·Wᵀ + bias
+void add_projection(Context& ctx, const Tensor& x, const Tensor& weight, const Tensor& bias,
+                    const Tensor& residual, const Tensor& out, bool batch_invariant) {
+  MatmulForward a{x, weight, bias, out, {}};
+  a.residual = residual;
+  a.batch_invariant = batch_invariant;
+  matmul_forward(ctx, a);
+}
+
+// Reads the normalization's input x, or its output if it has kept the lost columns.
+void normalize_backward(Context& ctx, const TransformerDescription& d, const Tensor& dout, const Tensor& x,
+                        const Norm& n, const Tensor& dx, const Tensor& dweight, const Tensor& dbias,
+                        Store dx_store) {
+  NormBackward a{.dout = dout,
+                 .x = x,
+                 .weight = n.weight,
+                 .mean = n.mean,
+                 .rstd = n.rstd,
+                 .dx = dx,
+                 .dweight = dweight,
+                 .dbias = dbias,
+                 .dx_store = dx_store,
+                 .dparameters_store = Store::assign,
+                 .centered = d.layer_norm};
+  if (n.lost) {
+    a.x = {};
+    a.out = n.out;
+    a.bias = n.bias;
+    a.lost = n.lost;
+  }
+  norm_backward(ctx, a);
+}
+
+// The heads of q, k and v in (N, H, HS).
+Tensor q_of(const TransformerDescription& d, const Tensor& qkv) {
+  return qkv.slice(1, 0, d.heads);
+}
+Tensor k_of(const TransformerDescription& d, const Tensor& qkv) {
+  return qkv.slice(1, d.heads, d.key_heads);
+}
+Tensor v_of(const TransformerDescription& d, const Tensor& qkv) {
+  return qkv.slice(1, d.heads + d.key_heads, d.key_heads);
+}
+// Those of q and k, which are rotated together.
+Tensor qk_of(const TransformerDescription& d, const Tensor& qkv) {
+  return qkv.slice(1, 0, d.heads + d.key_heads);
+}
+
+// The batch attends to itself.
+void attention(Context& ctx, const TransformerPass& t, const TransformerBlockActivations& a,
+               bool batch_invariant) {
+  attention_forward(ctx, {.q = q_of(t.d, a.qkv),
+                          .k = k_of(t.d, a.qkv),
+                          .v = v_of(t.d, a.qkv),
+                          .cu_seqlens_q = t.batch.cu_seqlens,
+                          .cu_seqlens_k = t.batch.cu_seqlens,
+                          .out = a.att,
+                          .lse = a.lse,
+                          .scale = attention_scale(t.d.head_size),
+                          .mask = Mask::causal,
+                          .batch_invariant = batch_invariant,
+                          .max_seqlen = t.batch.max_seqlen});
+}
+
+// The batch attends to all tokens of its sequences so far.
+void attention_to_cache(Context& ctx, const TransformerPass& t, const TransformerBlockActivations& a,
+                        const LayerCache& cache, const CachePlaces& places) {
+  cached_attention(ctx, {.q = q_of(t.d, a.qkv),
+                         .key_cache = cache.keys,
+                         .value_cache = cache.values,
+                         .block_table = places.block_table,
+                         .cu_seqlens = t.batch.cu_seqlens,
+                         .lengths = places.lengths,
+                         .out = a.att,
+                         .scale = attention_scale(t.d.head_size)});
+}
+
+void attention_gradient(Context& ctx, const TransformerPass& t, const TransformerBlockActivations& a,
+                        const TransformerBackwardBuffers::Block& d) {
+  attention_backward(ctx, {.q = q_of(t.d, a.qkv),
+                           .k = k_of(t.d, a.qkv),
+                           .v = v_of(t.d, a.qkv),
+                           .cu_seqlens_q = t.batch.cu_seqlens,
+                           .cu_seqlens_k = t.batch.cu_seqlens,
+                           .out = a.att,
+                           .lse = a.lse,
+                           .dout = d.datt,
+                           .dq = q_of(t.d, d.dqkv),
+                           .dk = k_of(t.d, d.dqkv),
+                           .dv = v_of(t.d, d.dqkv),
+                           .scale = attention_scale(t.d.head_size),
+                           .mask = Mask::causal,
+                           .max_seqlen = t.batch.max_seqlen});
+}
+
+// In place: positions are rotated into q and k, if they are not learned.
+void rotate(Context& ctx, const TransformerPass& t, const Tensor& qkv) {
+  if (!t.d.rope) return;
+  const Tensor qk = qk_of(t.d, qkv);
+  rope_forward(ctx, {.x = qk,
+                     .positions = t.batch.positions,
+                     .cos = t.rope.cos,
+                     .sin = t.rope.sin,
+                     .out = qk,
+                     .wrong = t.rope.wrong});
+}
+void rotate_back(Context& ctx, const TransformerPass& t, const Tensor& dqkv) {
+  if (!t.d.rope) return;
+  const Tensor dqk = qk_of(t.d, dqkv);
+  rope_backward(ctx, {.dout = dqk,
+                      .positions = t.batch.positions,
+                      .cos = t.rope.cos,
+                      .sin = t.rope.sin,
+                      .dx = dqk,
+                      .wrong = t.rope.wrong});
+}
+
+// norm2 to fc: a product and its activation, or one product for gate and up.
+void expand(Context& ctx, const TransformerDescription& d, const TransformerBlock& p,
+            const TransformerBlockActivations& a, bool batch_invariant) {
+  MatmulForward product{.x = a.norm2,
+                        .weight = p.fc_weight,
+                        .bias = p.fc_bias,
+                        .out = d.gate ? a.fc_preact : a.fc,
+                        .preact = d.gate ? Tensor() : a.fc_preact,
+                        .batch_invariant = batch_invariant};
+  if (!d.gate) product.activation = d.activation;
+  matmul_forward(ctx, product);
+  if (d.gate) gate_forward(ctx, {.gate_up = a.fc_preact, .out = a.fc, .activation = *d.gate});
+}
+
+// fc again, from fc_preact.
+void activate(Context& ctx, const TransformerDescription& d, const Tensor& preact, const Tensor& fc) {
+  if (d.gate) return gate_forward(ctx, {.gate_up = preact, .out = fc, .activation = *d.gate});
+  gelu_forward(ctx, {preact, fc, d.activation});
+}
+
+// The gradient of the block's output to that of fc's product, which it returns.
+Tensor expansion_gradient(Context& ctx, const TransformerDescription& d, const TransformerBlock& p,
+                          const TransformerBlockActivations& a, const Tensor& dresidual, const Tensor& dfc) {
+  if (!d.gate) {
+    matmul_dx(ctx, {dresidual, p.fcproj_weight, a.fc_preact, dfc, d.activation});
+    return dfc;
+  }
+  matmul_dx(ctx, {dresidual, p.fcproj_weight, {}, dfc});
+  gate_backward(ctx, {.dout = dfc, .gate_up = a.fc_preact, .dgate_up = a.fc_preact, .activation = *d.gate});
+  return a.fc_preact;
+}
+
+// From norm1 to fc: all of the block but its last product and sum. cache: null without one.
+void block_inside(Context& ctx, const TransformerPass& t, const TransformerBlock& p, const Tensor& x,
+                  const TransformerBlockActivations& a, const Caching& caching, const LayerCache* cache) {
+  const bool invariant = caching.batch_invariant;
+  matmul_forward(ctx, {.x = a.norm1,
+                       .weight = p.qkv_weight,
+                       .bias = p.qkv_bias,
+                       .out = matrix(a.qkv),
+                       .preact = {},
+                       .batch_invariant = invariant});
+  rotate(ctx, t, a.qkv);
+  if (cache)
+    cache_append(ctx, {.k = k_of(t.d, a.qkv),
+                       .v = v_of(t.d, a.qkv),
+                       .slots = caching.places.slots,
+                       .key_cache = cache->keys,
+                       .value_cache = cache->values});
+  if (cache && caching.reads_cache) {
+    attention_to_cache(ctx, t, a, *cache, caching.places);
+  } else {
+    attention(ctx, t, a, invariant);
+  }
+  add_projection(ctx, matrix(a.att), p.attproj_weight, p.attproj_bias, x, a.residual_mid, invariant);
+  normalize(ctx, t.d, a.residual_mid, norm2_of(p, a));
+  expand(ctx, t.d, p, a, invariant);
+}
+
+// x → x + attention(norm1(x)) → … + mlp(norm2(…)).
+void block_forward(Context& ctx, const TransformerPass& t, const TransformerBlock& p, const Tensor& x,
+                   const TransformerBlockActivations& a, const Caching& caching, const LayerCache* cache) {
+  normalize(ctx, t.d, x, norm1_of(p, a));
+  block_inside(ctx, t, p, x, a, caching, cache);
+  add_projection(ctx, a.fc, p.fcproj_weight, p.fcproj_bias, a.residual_mid, a.residual,
+                 caching.batch_invariant);
+}
+
+// The activations that the backward of a block reads: as the forward left them, or computed again.
+TransformerBlockActivations recomputed(Context& ctx, const TransformerPass& t, const TransformerBlock& p,
+                                       const Tensor& x, const TransformerBlockActivations& kept,
+                                       const TransformerBlockActivations& again) {
+  if (again.qkv) {
+    normalize(ctx, t.d, x,
+              {p.norm1_weight, p.norm1_bias, again.norm1, again.norm1_mean, again.norm1_rstd, {}});
+    block_inside(ctx, t, p, x, again, {}, nullptr);
+    return again;
+  }
+  TransformerBlockActivations a = kept;
+  if (again.fc) {
+    activate(ctx, t.d, a.fc_preact, again.fc);
+    a.fc = again.fc;
+  }
+  if (again.norm1) {
+    normalize(ctx, t.d, x, {p.norm1_weight, p.norm1_bias, again.norm1, {}, {}, {}});
+    normalize(ctx, t.d, a.residual_mid, {p.norm2_weight, p.norm2_bias, again.norm2, {}, {}, {}});
+    a.norm1 = again.norm1;
+    a.norm2 = again.norm2;
+  }
+  return a;
+}
+
+// The same lines in reverse. `dresidual` is the gradient of the block's output and becomes that of its input
+// x: a sum hands its gradient to both branches, so each branch only adds its own.
+void block_backward(Context& ctx, const TransformerPass& t, const TransformerBlock& p, const Tensor& x,
+                    const TransformerBlockActivations& kept, const Tensor& dresidual,
+                    const TransformerBackwardBuffers::Block& d, const TransformerBlock& g) {
+  const TransformerBlockActivations a = recomputed(ctx, t, p, x, kept, d.again);
+  matmul_dw(ctx, {dresidual, a.fc, g.fcproj_weight, g.fcproj_bias, Store::assign});
+  const Tensor dproduct = expansion_gradient(ctx, t.d, p, a, dresidual, d.dfc);
+  matmul_dw(ctx, {dproduct, a.norm2, g.fc_weight, g.fc_bias, Store::assign});
+  matmul_dx(ctx, {dproduct, p.fc_weight, {}, d.dnorm2});
+  normalize_backward(ctx, t.d, d.dnorm2, a.residual_mid, norm2_of(p, a), dresidual, g.norm2_weight,
+                     g.norm2_bias, Store::add);
+  matmul_dw(ctx, {dresidual, matrix(a.att), g.attproj_weight, g.attproj_bias, Store::assign});
+  matmul_dx(ctx, {dresidual, p.attproj_weight, {}, matrix(d.datt)});
+  attention_gradient(ctx, t, a, d);
+  rotate_back(ctx, t, d.dqkv);
+  matmul_dw(ctx, {matrix(d.dqkv), a.norm1, g.qkv_weight, g.qkv_bias, Store::assign});
+  matmul_dx(ctx, {matrix(d.dqkv), p.qkv_weight, {}, d.dnorm1});
+  normalize_backward(ctx, t.d, d.dnorm1, x, norm1_of(p, a), dresidual, g.norm1_weight, g.norm1_bias,
+                     Store::add);
+}
+
+// The input of block l, or of what follows the last one.
+const Tensor& input_of(const TransformerActivations& a, std::size_t l) {
+  return l == 0 ? a.embedding : a.blocks[l - 1].residual;
+}
+
+// Positions to look up, if they are learned.
+Tensor learned_positions(const TransformerPass& t) {
+  return t.d.rope ? Tensor() : t.batch.positions;
+}
+
+}  // namespace
+
+void transformer_forward(Context& ctx, const TransformerPass& t, const TransformerActivations& a,
+                         const LayerHooks& hooks, const Caching& caching) {
+  embedding_forward(ctx, {t.batch.tokens, learned_positions(t), t.p.wte, t.p.wpe, a.embedding});
+  for (std::size_t l = 0; l < t.p.blocks.size(); ++l) {
+    if (hooks.enter) hooks.enter(l);
+    const LayerCache* cache = caching.cache.empty() ? nullptr : &caching.cache[l];
+    block_forward(ctx, t, t.p.blocks[l], input_of(a, l), a.blocks[l], caching, cache);
+  }
+  normalize(ctx, t.d, input_of(a, t.p.blocks.size()), norm_of(t.p, a));
+}
+
+void transformer_head(Context& ctx, const TransformerParameters& p, const Tensor& hidden,
+                      const Tensor& logits, bool batch_invariant) {
+  matmul_forward(ctx, {.x = hidden,
+                       .weight = p.head,
+                       .bias = {},
+                       .out = logits,
+                       .preact = {},
+                       .batch_invariant = batch_invariant});
+}
+
+void transformer_head_backward(Context& ctx, const TransformerParameters& p, const Tensor& hidden,
+                               const Tensor& dlogits, const Tensor& dhidden, const TransformerParameters& g,
+                               Store store) {
+  matmul_dw(ctx, {dlogits, hidden, g.head, {}, store});
+  matmul_dx(ctx, {dlogits, p.head, {}, dhidden});
+}
+
+void transformer_backward(Context& ctx, const TransformerPass& t, const TransformerActivations& a,
+                          const TransformerBackwardBuffers& d, const TransformerParameters& g,
+                          const LayerHooks& hooks) {
+  normalize_backward(ctx, t.d, d.dnorm, input_of(a, t.p.blocks.size()), norm_of(t.p, a), d.dresidual,
+                     g.norm_weight, g.norm_bias, Store::assign);
+  for (std::size_t l = t.p.blocks.size(); l-- > 0;) {
+    if (hooks.enter) hooks.enter(l);
+    block_backward(ctx, t, t.p.blocks[l], input_of(a, l), a.blocks[l], d.dresidual, d.blocks[l], g.blocks[l]);
+    if (hooks.leave) hooks.leave(l);
+  }
+  // A tied head has stored its share of wte's gradient: the embedding adds the other.
+  embedding_backward(ctx, {t.batch.tokens, learned_positions(t), d.dresidual, g.wte, g.wpe,
+                           t.d.tied_head ? Store::add : Store::assign, Store::assign});
+}
+
+}  // namespace warpwright

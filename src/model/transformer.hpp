@@ -1,0 +1,214 @@
+// A decoder-only transformer by its description: parameters by name, activations, forward and backward, an
+// operation a line. GPT-2, Llama, Mistral and Qwen2 are such descriptions.
+// Sources: A. Radford et al., "Language Models are Unsupervised Multitask Learners", 2019; H. Touvron et al.,
+// "LLaMA: Open and Efficient Foundation Language Models", arXiv:2302.13971.
+//
+// Sizes: N tokens in the batch, C channels, NH query heads and KH key heads of HS elements each, H = NH +
+// 2·KH, F channels inside the MLP, V vocabulary and Vp the same padded, T positions.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "model/decoder.hpp"
+#include "ops/activation.hpp"
+#include "ops/gate/gate.hpp"
+#include "ops/norm/lost_columns.hpp"
+#include "ops/op.hpp"
+#include "ops/rope/angles.hpp"
+#include "runtime/context.hpp"
+
+namespace warpwright {
+
+// A family's names of its parameters, without ".weight" and ".bias", and how its files keep them.
+struct TransformerNames {
+  std::string_view wte, wpe, block;  // block: "h.{}."
+  std::string_view norm1, qkv, attproj, norm2, fc, fcproj;
+  std::string_view norm, head;
+  std::string_view prefix;    // may come before any name, or be left out
+  std::string_view q, k, v;   // the parts of qkv in files; q = qkv: one tensor
+  std::string_view gate, up;  // the parts of fc in files; gate = fc: one tensor
+  bool transposed = false;    // files keep the weights of a block's linear layers as (in, out)
+};
+
+struct TransformerDescription {
+  const TransformerNames* names = nullptr;
+  std::int64_t layers = 0, channels = 0;
+  std::int64_t heads = 0, key_heads = 0, head_size = 0;
+  std::int64_t hidden = 0;  // F
+  std::int64_t vocab = 0;
+  std::int64_t context = 0;  // most positions in a sequence
+  bool layer_norm = true;    // layer normalization with a bias; false: RMS normalization without
+  float eps = 1e-5f;         // of the normalizations
+  bool qkv_bias = true, attproj_bias = true, mlp_bias = true;
+  std::optional<ops::RopeAngles> rope;      // none: learned positions
+  std::optional<ops::GateActivation> gate;  // none: the MLP has `activation` and no gate
+  ops::Activation activation = ops::Activation::gelu_tanh;
+  bool tied_head = true;  // the LM head is wte
+
+  std::int64_t all_heads() const { return heads + 2 * key_heads; }
+  // Rows of the token embedding and the LM head in memory: the vocabulary rounded up to a multiple of 128, so
+  // that the head's product has whole tiles. The rows beyond the vocabulary are 0 and never reach a softmax,
+  // a sample or a file.
+  std::int64_t padded_vocab() const { return (vocab + 127) / 128 * 128; }
+};
+
+// What a parameter is for, which decides its first values, its dtype and its rows in a file.
+enum class ParameterKind : std::uint8_t {
+  vocabulary,
+  positions,
+  norm_weight,
+  norm_bias,
+  bias,
+  weight,
+  projection
+};
+
+// A parameter's rows are the vocabulary's if its kind says so; `shape` then has the padding rows.
+struct ParameterShape {
+  std::string name;
+  Shape shape;
+  ParameterKind kind = ParameterKind::weight;
+};
+// In the order of DecoderParameters.
+std::vector<ParameterShape> parameter_shapes(const TransformerDescription& d);
+LayerParameters layer_parameters(const TransformerDescription& d);
+// The number of elements of all parameters, without padding rows.
+std::int64_t parameter_count(const TransformerDescription& d);
+// FLOPs of forward and backward per token at sequence length T: 6 per parameter that multiplies, and
+// attention's 6·L·NH·HS·T with the causal mask counted as half. Source: J. Kaplan et al., arXiv:2001.08361,
+// with the mask's half.
+double flops_per_token(const TransformerDescription& d, std::int64_t T);
+
+struct TransformerBlock {
+  Tensor norm1_weight, norm1_bias;      // (C)
+  Tensor qkv_weight, qkv_bias;          // (H·HS, C), (H·HS): the rows of q, k, v in this order
+  Tensor attproj_weight, attproj_bias;  // (C, NH·HS), (C)
+  Tensor norm2_weight, norm2_bias;      // (C)
+  Tensor fc_weight, fc_bias;            // (F, C), (F); with a gate (2F, C), (2F): gate, then up
+  Tensor fcproj_weight, fcproj_bias;    // (C, F), (C)
+};
+
+// The tensors of a DecoderParameters by their places in the network. Those that a description leaves out are
+// absent.
+struct TransformerParameters {
+  Tensor wte;  // (Vp, C)
+  Tensor wpe;  // (T, C)
+  std::vector<TransformerBlock> blocks;
+  Tensor norm_weight, norm_bias;  // (C)
+  Tensor head;                    // (Vp, C); wte if they are tied
+};
+TransformerParameters transformer_parameters(const TransformerDescription& d,
+                                             const DecoderParameters& parameters);
+
+// One tensor per parameter, named prefix + the parameter's name. Those of normalizations are fp32 if the
+// others have 16 bits: a weight near 1 that is rounded to bf16 does not move until its updates add up to 2^-9
+// (docs/numerics.md).
+DecoderParameters allocate_parameters(const TransformerDescription& d, DType dtype, Category category,
+                                      std::string_view prefix, Allocator& allocator);
+
+// GPT-2's initialization: weights and embeddings N(0, 0.02²), projections into the residual stream
+// N(0, 0.02²/(2·layers)), biases 0, normalizations 1 and 0; padding rows 0. A pure function of seed, tensor
+// and element.
+void initialize(const TransformerDescription& d, std::uint64_t seed, const ParameterWriter& write);
+
+// What rotates q and k by their positions; absent with learned positions. Constant, but for `wrong`.
+struct RopeTables {
+  Tensor cos, sin;  // (positions, R/2) fp32 (fp64 for fp64)
+  Tensor wrong;     // (1) int64
+};
+RopeTables allocate_rope_tables(const TransformerDescription& d, std::int64_t positions, DType dtype,
+                                Allocator& allocator);
+void fill_rope_tables(const TransformerDescription& d, const RopeTables& tables, const Stream& stream);
+
+struct TransformerBlockActivations {
+  Tensor norm1;         // (N, C)
+  Tensor qkv;           // (N, H, HS): the heads of q, k, v in this order
+  Tensor att;           // (N, NH, HS)
+  Tensor residual_mid;  // (N, C): after attention
+  Tensor norm2;         // (N, C)
+  Tensor fc_preact;     // (N, F) before the activation; with a gate (N, 2F): gate, then up
+  Tensor fc;            // (N, F)
+  Tensor residual;      // (N, C): the block's output
+  // For the backward; absent in inference. RMS normalization has no mean.
+  Tensor norm1_mean, norm1_rstd, norm2_mean, norm2_rstd;  // (N) fp32
+  Tensor lse;                                             // (NH, N) fp32
+  // If the backward of the normalizations reads their output: the columns that cannot be restored from it.
+  ops::LostColumns norm1_lost, norm2_lost;
+};
+
+struct TransformerActivations {
+  Tensor embedding;  // (N, C)
+  std::vector<TransformerBlockActivations> blocks;
+  Tensor norm;                  // (N, C)
+  Tensor norm_mean, norm_rstd;  // (N) fp32; absent in inference
+  ops::LostColumns norm_lost;   // as in the blocks
+};
+
+enum class Purpose : std::uint8_t { training, inference };
+TransformerActivations allocate_activations(const TransformerDescription& d, const DecoderBatch& batch,
+                                            DType dtype, Purpose purpose, Allocator& allocator,
+                                            NormBackwardFrom norms = NormBackwardFrom::input);
+// The first n rows of inference activations that were allocated for more.
+TransformerActivations narrow(const TransformerActivations& activations, std::int64_t n);
+// The gradients of activations. That of fc_preact with a gate takes fc_preact's place.
+struct TransformerBackwardBuffers {
+  Tensor dresidual;  // (N, C): the gradient of the residual stream, carried from the top to the bottom
+  struct Block {
+    Tensor dfc;                         // (N, F)
+    Tensor dnorm2;                      // (N, C)
+    Tensor datt;                        // (N, NH, HS)
+    Tensor dqkv;                        // (N, H, HS)
+    Tensor dnorm1;                      // (N, C)
+    TransformerBlockActivations again;  // the tensors that are computed again
+  };
+  std::vector<Block> blocks;
+  Tensor dnorm;  // (N, C)
+};
+TransformerBackwardBuffers allocate_backward(const TransformerDescription& d, const DecoderBatch& batch,
+                                             DType dtype, Recompute recompute, Allocator& allocator);
+
+// The keys and values of a layer's earlier tokens: (blocks, block_size, KH, HS).
+struct LayerCache {
+  Tensor keys, values;
+};
+// For a forward with a cache.
+struct Caching {
+  std::span<const LayerCache> cache;  // of each layer; empty: none
+  CachePlaces places;
+  bool reads_cache = false;      // the batch attends to the cache, not only to itself
+  bool batch_invariant = false;  // a sequence's bits do not depend on the others
+};
+
+// What all operations of a pass need to know.
+struct TransformerPass {
+  TransformerDescription d;
+  TransformerParameters p;
+  DecoderBatch batch;
+  RopeTables rope;
+};
+
+// Tokens to the last normalization, a.norm.
+void transformer_forward(Context& context, const TransformerPass& pass, const TransformerActivations& a,
+                         const LayerHooks& hooks, const Caching& caching = {});
+// logits (M, Vp) of M rows of the last normalization. Columns V ≤ v < Vp are padding and mean nothing.
+void transformer_head(Context& context, const TransformerParameters& p, const Tensor& hidden,
+                      const Tensor& logits, bool batch_invariant = false);
+
+// For those rows: dhidden (=), and the head's share of its gradient (= or += by store).
+void transformer_head_backward(Context& context, const TransformerParameters& p, const Tensor& hidden,
+                               const Tensor& dlogits, const Tensor& dhidden,
+                               const TransformerParameters& gradients, ops::Store store);
+
+// The gradients (=) of all other parameters from d.dnorm. If the head is tied, wte's is added to the head's
+// share.
+void transformer_backward(Context& context, const TransformerPass& pass, const TransformerActivations& a,
+                          const TransformerBackwardBuffers& d, const TransformerParameters& gradients,
+                          const LayerHooks& hooks);
+
+}  // namespace warpwright

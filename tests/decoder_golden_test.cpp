@@ -1,0 +1,210 @@
+// Compares decoders of the Llama family with transformers in float64 (tests/goldens/make_decoder_goldens.py).
+// Weights go the way of a user's: drawn into a folder of Hugging Face's format, and loaded from there.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "infer/decoding_engine.hpp"
+#include "model/decoder_files.hpp"
+#include "model/safetensors_folder.hpp"
+#include "runtime/test_folder.hpp"
+#include "tests/golden.hpp"
+
+namespace warpwright {
+namespace {
+
+struct Run {
+  std::string model;
+  DType dtype;
+  DeviceKind device;
+};
+
+std::vector<Run> runs(std::initializer_list<DType> dtypes) {
+  std::vector<Run> list;
+  for (const char* model : {"llama", "llama3", "mistral", "qwen2"}) {
+    for (const DType dtype : dtypes) {
+      for (const DeviceKind device : {DeviceKind::cpu, DeviceKind::cuda})
+        list.push_back({model, dtype, device});
+    }
+  }
+  return list;
+}
+
+std::string run_name(const ::testing::TestParamInfo<Run>& info) {
+  const auto& [model, dtype, device] = info.param;
+  return fmt::format("{}_{}_{}", model, name_of(dtype), device == DeviceKind::cuda ? "cuda" : "cpu");
+}
+
+class DecoderGolden : public TestFolder, public ::testing::WithParamInterface<Run> {
+ protected:
+  void SetUp() override {
+    TestFolder::SetUp();
+    if (GetParam().device == DeviceKind::cuda && cuda_device_count() == 0)
+      GTEST_SKIP() << "needs an NVIDIA GPU";
+    std::ifstream(goldens() / "golden.json") >> spec_;
+    std::filesystem::copy_file(goldens() / "config.json", folder / "config.json");
+    draw_weights();
+  }
+
+  std::filesystem::path goldens() const { return golden::kFolder / "decoders" / GetParam().model; }
+  std::string kind() const { return std::string(name_of(GetParam().dtype)); }
+  const nlohmann::json& expected() const { return spec_.at(kind()); }
+  SafetensorsFile golden_file() const { return SafetensorsFile(goldens() / "golden.safetensors"); }
+
+  StepOptions options() const {
+    StepOptions o;
+    o.model = read_decoder(folder);
+    o.dtype = GetParam().dtype;
+    o.B = spec_["B"];
+    o.T = spec_["T"];
+    o.clip = spec_["clip"];
+    o.beta1 = spec_["beta1"];
+    o.beta2 = spec_["beta2"];
+    o.eps = spec_["eps"];
+    o.weight_decay = spec_["weight_decay"];
+    return o;
+  }
+
+  // model.safetensors as the script draws its tensors, which have the shapes of their gradients.
+  void draw_weights() const {
+    const SafetensorsFile file = golden_file();
+    std::vector<TensorInfo> infos;
+    for (const std::string name : spec_["parameters"])
+      infos.push_back({name, DType::f32, file.find(kind() + "." + name)->shape});
+    TensorFileWriter writer = write_safetensors(folder / "model.safetensors", infos);
+    std::uint32_t stream = 0;
+    for (const TensorInfo& info : infos) {
+      const bool projection = info.name.ends_with("_proj.weight");
+      const double scale = spec_[projection ? "projection_scale" : "scale"];
+      const double offset = info.name.ends_with("norm.weight") ? 1 : 0;
+      std::vector<float> values(static_cast<std::size_t>(info.shape.elements()));
+      for (std::size_t i = 0; i < values.size(); ++i) {
+        values[i] = static_cast<float>(
+            golden::drawn(static_cast<std::int64_t>(i), stream, scale, offset, GetParam().dtype));
+      }
+      writer.write(info.name, std::as_bytes(std::span(values)));
+      ++stream;
+    }
+    writer.commit();
+  }
+
+  nlohmann::json spec_;
+};
+
+TEST_P(DecoderGolden, LogitsLossAndEveryGradient) {
+  const StepOptions o = options();
+  const SafetensorsFile file = golden_file();
+  const golden::Bound bound{o.dtype};
+  Context context(ContextOptions{}, {GetParam().device, 0});
+  TrainingStep step(context, o);
+  step.allocate();
+  o.model->load(folder, step.full_precision());
+  const auto& t = step.tensors();
+
+  golden::draw_batch(o, 0, step.host_batch());
+  const double loss = step.forward() / static_cast<double>(o.B * o.T);
+  EXPECT_LE(
+      golden::relative_error(t.pass->logits(), context.stream(), golden::tensor(file, kind() + ".logits"),
+                             o.model->vocab(), o.model->padded_vocab()),
+      bound(expected()["error"]["logits"]));
+  EXPECT_NEAR(loss, expected()["loss"],
+              bound(expected()["error"]["loss"]) * expected()["loss"].get<double>());
+
+  step.begin();
+  golden::draw_batch(o, 0, step.host_batch());
+  step.forward_backward();
+  context.synchronize();
+  // Written as weights are, so that each has the name and the shape of a folder.
+  const DecoderParameters& gradients = t.gradients.front();
+  const std::filesystem::path saved = folder / "gradients.safetensors";
+  o.model->save_weights(saved, gradients, reader_of(gradients, context.stream()));
+  const SafetensorsFile ours(saved);
+  EXPECT_EQ(ours.entries().size(), spec_["parameters"].size());
+  for (const std::string name : spec_["parameters"]) {
+    std::vector<float> gradient = golden::tensor(ours, name);
+    const std::vector<float> wanted = golden::tensor(file, kind() + "." + name);
+    ASSERT_EQ(gradient.size(), wanted.size()) << name;
+    const auto count = static_cast<std::int64_t>(gradient.size());
+    EXPECT_LE(
+        golden::relative_error(Tensor(gradient.data(), DType::f32, {count}), context.stream(), wanted, 1, 1),
+        bound(expected()["error"]["gradients"][name]))
+        << name;
+  }
+}
+
+// Every way to keep fewer activations has the same losses to the bit.
+TEST_P(DecoderGolden, TenOptimizerSteps) {
+  std::vector<double> losses[std::size(kRecomputes)];
+  for (const Recompute recompute : kRecomputes) {
+    StepOptions o = options();
+    o.recompute = recompute;
+    Context context(ContextOptions{}, {GetParam().device, 0});
+    TrainingStep step(context, o);
+    step.allocate();
+    o.model->load(folder, step.full_precision());
+    double worst = 0;
+    for (std::int64_t i = 0; i < spec_["steps"].get<std::int64_t>(); ++i) {
+      step.begin();
+      golden::draw_batch(o, i, step.host_batch());
+      step.forward_backward();
+      step.gradient_norm();
+      const double loss = step.collect().loss_sum / static_cast<double>(o.B * o.T);
+      const double wanted = expected()["losses"][static_cast<std::size_t>(i)];
+      worst = std::max(worst, std::abs(loss - wanted) / wanted);
+      losses[static_cast<std::size_t>(recompute)].push_back(loss);
+      step.update(spec_["lr"], i + 1);
+    }
+    EXPECT_LE(worst, golden::Bound{o.dtype}(expected()["trajectory_error"], 1e-4));
+    EXPECT_EQ(losses[static_cast<std::size_t>(recompute)], losses[0]) << name_of(recompute);
+  }
+}
+
+class DecoderInference : public DecoderGolden {};  // in fp32, of which the tokens are
+
+// The decoding engine continues a prompt as transformers does.
+TEST_P(DecoderInference, GreedyTokens) {
+  const DecoderWeights weights = load_weights(folder, DType::f32, {GetParam().device, 0});
+  Context context(ContextOptions{}, {GetParam().device, 0});
+  const std::vector<std::int32_t> wanted = spec_["greedy"];
+  std::vector<std::int32_t> prompt(8);
+  for (std::size_t i = 0; i < prompt.size(); ++i) {
+    prompt[i] = static_cast<std::int32_t>(golden::first_word(i, golden::kTokens) %
+                                          static_cast<std::uint32_t>(weights.decoder->vocab()));
+  }
+  DecodingEngine engine(context, weights, {});
+  GenerationOptions greedy;
+  greedy.sampling.temperature = 0;
+  greedy.max_tokens = static_cast<std::int64_t>(wanted.size());
+  engine.add(prompt, greedy);
+  std::vector<std::int32_t> tokens;
+  while (tokens.size() < wanted.size()) {
+    for (const DecodingEngine::Drawn& drawn : engine.step()) tokens.push_back(drawn.token);
+  }
+  EXPECT_EQ(tokens, wanted);
+}
+
+// What a folder holds survives being loaded and written, to the bit.
+TEST_P(DecoderInference, AFolderSurvivesLoadingAndWriting) {
+  const DecoderWeights weights = load_weights(folder, DType::f32);
+  const std::filesystem::path copy = folder / "copy";
+  std::filesystem::create_directory(copy);
+  weights.decoder->save(copy, weights.parameters, reader_of(weights.parameters, Stream()), {});
+  const SafetensorsFolder before(folder), after(copy);
+  ASSERT_EQ(after.tensors().size(), before.tensors().size());
+  for (const SafetensorsFolder::StoredTensor& t : before.tensors()) {
+    const auto found = after.find(t.entry->name);
+    ASSERT_TRUE(found) << t.entry->name;
+    EXPECT_EQ(found.entry->shape, t.entry->shape) << t.entry->name;
+    EXPECT_TRUE(std::ranges::equal(found.bytes(), t.bytes())) << t.entry->name;
+  }
+  EXPECT_EQ(read_decoder(copy)->config({}), weights.decoder->config({}));
+}
+
+INSTANTIATE_TEST_SUITE_P(Transformers, DecoderGolden, ::testing::ValuesIn(runs({DType::f32, DType::bf16})),
+                         run_name);
+INSTANTIATE_TEST_SUITE_P(Transformers, DecoderInference, ::testing::ValuesIn(runs({DType::f32})), run_name);
+
+}  // namespace
+}  // namespace warpwright
