@@ -11,6 +11,7 @@
 #include "model/gpt2_decoder.hpp"
 #include "model/gpt2_llmc.hpp"
 #include "runtime/file.hpp"
+#include "runtime/json.hpp"
 
 namespace warpwright::cli {
 namespace {

@@ -49,8 +49,8 @@ void compare_with_data(const EvalFlags& f, const Decoder& decoder) {
 std::int64_t sequence_of(const EvalFlags& f, const Decoder& decoder) {
   if (f.T > 0) return f.T;
   const auto origin = read_origin(f.model);
-  return origin && origin->sequence >= 1 && origin->sequence <= decoder.context() ? origin->sequence
-                                                                                  : decoder.context();
+  const bool fits = origin && origin->sequence >= 1 && origin->sequence <= decoder.context();
+  return fits ? origin->sequence : default_sequence(decoder);
 }
 
 // Rank 0 gets the results of all, and the others nothing.
@@ -216,7 +216,9 @@ void add_eval(CLI::App& app) {
   command->add_option("--batch", f->B, "Sequences in a batch")
       ->capture_default_str()
       ->check(CLI::Range(1, kMostSequences));
-  command->add_option("--seq", f->T, "Tokens in a sequence; default: as in training, or the model's context")
+  command
+      ->add_option("--seq", f->T,
+                   "Tokens in a sequence; default: as in training, or the model's context, at most 2048")
       ->check(at_least(1));
   command
       ->add_option("--max-batches", f->max_batches, "Evaluate at most this many batches; 0: the whole split")

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "cli/checks.hpp"
@@ -113,6 +114,10 @@ std::shared_ptr<const Decoder> decoder_of(const std::string& model, std::int64_t
       throw UsageError("is given together with a model's folder", flag, "leave it out: the folder says it");
   }
   return read_decoder(model);
+}
+
+std::int64_t default_sequence(const Decoder& decoder) {
+  return std::min<std::int64_t>(decoder.context(), 2048);
 }
 
 DecoderWeights load_model(const std::filesystem::path& source, const std::string& dtype, Device device) {

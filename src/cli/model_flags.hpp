@@ -45,6 +45,9 @@ void require_model(const std::filesystem::path& source);
 std::shared_ptr<const Decoder> decoder_of(const std::string& model, std::int64_t vocab = 0,
                                           std::int64_t context = 0);
 
+// Tokens in a sequence if no option says how many: the model's context, at most 2048.
+std::int64_t default_sequence(const Decoder& decoder);
+
 // Loads the folder's (or .bin's) model in the named dtype. "auto" means bf16 for bf16 weights, else fp32.
 DecoderWeights load_model(const std::filesystem::path& source, const std::string& dtype, Device device);
 

@@ -13,11 +13,12 @@ void StepFlags::add_to(CLI::App& command, StepOptions& step) {
   command.add_option("--batch", step.B, "Sequences in a slice: what one forward and backward takes")
       ->capture_default_str()
       ->check(at_least(1));
-  CLI::Option* seq = command
-                         .add_option("--seq", step.T,
-                                     step.T == 0 ? "Tokens in a sequence; default: the model's context"
-                                                 : "Tokens in a sequence")
-                         ->check(at_least(1));
+  CLI::Option* seq =
+      command
+          .add_option("--seq", step.T,
+                      step.T == 0 ? "Tokens in a sequence; default: the model's context, at most 2048"
+                                  : "Tokens in a sequence")
+          ->check(at_least(1));
   if (step.T > 0) seq->capture_default_str();
   command
       .add_option(
@@ -35,7 +36,7 @@ void StepFlags::finish(StepOptions& step, std::shared_ptr<const Decoder> model) 
   step.dtype = compute_dtype(dtype);
   step.recompute = recompute_named(recompute);
   if (memory_efficient_norm) step.norms = NormBackwardFrom::output;
-  if (step.T == 0) step.T = step.model->context();
+  if (step.T == 0) step.T = default_sequence(*step.model);
 }
 
 void require_trainable(const StepOptions& step, std::int64_t steps) {

@@ -24,7 +24,9 @@ struct SizeDefaults {
 struct TrainFlags {
   std::string model;
   GPT2Config free{.vocab = 0, .context = 0};
-  std::shared_ptr<const Decoder> resumed;  // the checkpoint's model, if it has no free size
+  std::string family = "gpt2";                       // of a free size
+  std::int64_t free_key_heads = 0, free_hidden = 0;  // of a Llama
+  std::shared_ptr<const Decoder> resumed;            // the checkpoint's model, if it has no free size
   std::int64_t total_batch = 0;
   StepFlags step;
   std::string shard = "auto", master_weights = "fp32", schedule = "cosine", on_non_finite = "stop";

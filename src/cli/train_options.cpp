@@ -13,6 +13,7 @@
 #include "data/manifest.hpp"
 #include "model/families.hpp"
 #include "model/gpt2_decoder.hpp"
+#include "model/llama_decoder.hpp"
 #include "runtime/json.hpp"
 
 namespace warpwright::cli {
@@ -20,9 +21,31 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// A GPT-2 of free size.
+std::shared_ptr<const Decoder> free_llama(const TrainFlags& flags, const GPT2Config& sizes) {
+  LlamaConfig config{
+      .layers = sizes.layers,
+      .channels = sizes.channels,
+      .heads = sizes.heads,
+      .key_heads = flags.free_key_heads > 0 ? flags.free_key_heads : sizes.heads,
+      .head_size = sizes.head_size(),
+      .hidden = flags.free_hidden > 0 ? flags.free_hidden : (sizes.channels * 8 / 3 + 63) / 64 * 64,
+      .vocab = sizes.vocab,
+      .context = sizes.context,
+      .eps = 1e-5f,
+      .tied_head = true,
+      .rope = {.R = sizes.head_size()}};
+  return std::make_shared<LlamaDecoder>(config);
+}
+
+// A model of free size.
 std::shared_ptr<const Decoder> free_model(TrainFlags& flags, const std::optional<Manifest>& manifest) {
   GPT2Config config = flags.free;
+  const bool llama = flags.family == "llama";
+  for (const auto& [size, flag] :
+       {std::pair{flags.free_key_heads, "--key-heads"}, std::pair{flags.free_hidden, "--hidden"}}) {
+    if (!llama && size > 0)
+      throw UsageError("is given for a gpt2, which has no such size", flag, "give --family llama");
+  }
   if (config.context == 0) config.context = flags.options.step.T ? flags.options.step.T : 1024;
   if (config.vocab == 0 && manifest) config.vocab = manifest->vocabulary_size;
   if (config.vocab == 0) {
@@ -32,16 +55,23 @@ std::shared_ptr<const Decoder> free_model(TrainFlags& flags, const std::optional
   }
   try {
     config.validate("--layers, --heads, --channels, --vocab, --context");
+    if (!llama) return std::make_shared<GPT2Decoder>(config);
+    const std::shared_ptr<const Decoder> decoder = free_llama(flags, config);
+    decoder->validate("--layers, --heads, --key-heads, --channels, --hidden, --vocab, --context");
+    return decoder;
   } catch (const Error& error) {
     throw UsageError(error.problem(), error.where(), error.remedy());
   }
-  return std::make_shared<GPT2Decoder>(config);
 }
 
 // The model from --model NAME or DIR, from --layers, --heads and --channels, or of the resumed checkpoint.
 std::shared_ptr<const Decoder> model_of(TrainFlags& flags, const std::optional<Manifest>& manifest) {
   const GPT2Config& free = flags.free;
   const bool has_free = free.layers || free.heads || free.channels;
+  if (!has_free && (flags.family != "gpt2" || flags.free_key_heads || flags.free_hidden)) {
+    throw UsageError("is given without --layers, --heads and --channels", "--family, --key-heads or --hidden",
+                     "give them, or leave it out");
+  }
   if (flags.resumed && flags.model.empty()) {
     if (!has_free && !free.vocab && !free.context) return flags.resumed;
     throw UsageError("is given for a run whose model has no free size",

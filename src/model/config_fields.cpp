@@ -94,6 +94,10 @@ std::string config_string(const nlohmann::json& config, const char* key, const s
   return found->get<std::string>();
 }
 
+double shortest_number(float value) {
+  return std::stod(fmt::format("{}", value));
+}
+
 float config_epsilon(const nlohmann::json& config, const char* key, float otherwise,
                      const std::string& where) {
   const auto found = config.find(key);

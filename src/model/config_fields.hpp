@@ -25,6 +25,8 @@ bool config_flag(const nlohmann::json& config, const char* key, bool otherwise, 
 // A string; `otherwise` if it is missing or null.
 std::string config_string(const nlohmann::json& config, const char* key, const std::string& otherwise,
                           const std::string& where);
+// The double with the fewest digits that rounds to this float: 1e-05, not 9.999999747378752e-06.
+double shortest_number(float value);
 // A number strictly between 0 and 1; `otherwise` if it is missing or null.
 float config_epsilon(const nlohmann::json& config, const char* key, float otherwise,
                      const std::string& where);

@@ -6,7 +6,9 @@
 #include "core/error.hpp"
 #include "model/bert_config.hpp"
 #include "model/decoder_files.hpp"
-#include "model/gpt2_files.hpp"
+#include "model/families.hpp"
+#include "model/gpt2_config.hpp"
+#include "model/llama_config.hpp"
 #include "runtime/test_folder.hpp"
 
 namespace warpwright {
@@ -21,10 +23,22 @@ const json kBert = {
     {"model_type", "bert"},   {"num_hidden_layers", 1}, {"num_attention_heads", 1},    {"hidden_size", 4},
     {"intermediate_size", 8}, {"vocab_size", 10},       {"max_position_embeddings", 8}};
 
-std::string gpt2_error(const std::string& key, const json& value) {
-  json config = kGpt2;
+const json kLlama = {{"model_type", "llama"},    {"num_hidden_layers", 1},
+                     {"num_attention_heads", 4}, {"num_key_value_heads", 2},
+                     {"hidden_size", 8},         {"intermediate_size", 12},
+                     {"vocab_size", 10},         {"rms_norm_eps", 1e-5},
+                     {"hidden_act", "silu"},     {"tie_word_embeddings", true},
+                     {"rope_theta", 10000.0},    {"max_position_embeddings", 8}};
+
+std::string error_of(json config, const std::string& key, const json& value) {
   config[key] = value;
-  return message_of([&] { GPT2Config::from_json(config, "config.json"); });
+  return message_of([&] { decoder_of_config(config, "config.json"); });
+}
+std::string gpt2_error(const std::string& key, const json& value) {
+  return error_of(kGpt2, key, value);
+}
+std::string llama_error(const std::string& key, const json& value) {
+  return error_of(kLlama, key, value);
 }
 std::string bert_error(const std::string& key, const json& value) {
   json config = kBert;
@@ -74,10 +88,95 @@ TEST(Config, FieldsOfAnotherTypeAreRefused) {
   EXPECT_MENTIONS(bert_error("id2label", 7), "id2label");
 }
 
+// Every field that is read, with values that it cannot have.
+TEST(Config, LlamaRefusesWhatItDoesNotComputeByNameAndValue) {
+  EXPECT_EQ(llama_error("vocab_size", 11), "no error");
+  for (const char* key : {"num_hidden_layers", "num_attention_heads", "num_key_value_heads", "hidden_size",
+                          "intermediate_size", "vocab_size", "max_position_embeddings", "head_dim"}) {
+    for (const json& size : {json(0), json(-1), json(INT64_MAX), json(UINT64_MAX), json("4"), json(1.5)})
+      EXPECT_MENTIONS(llama_error(key, size), key);
+  }
+  EXPECT_MENTIONS(llama_error("num_key_value_heads", 3), "3 key heads do not divide 4 heads");
+  EXPECT_MENTIONS(llama_error("head_dim", 3), "head_dim is 3");
+  EXPECT_MENTIONS(llama_error("hidden_act", "relu"), "\"hidden_act\" is \"relu\"");
+  EXPECT_MENTIONS(llama_error("pretraining_tp", 2), "\"pretraining_tp\" is 2, only 1");
+  EXPECT_MENTIONS(llama_error("num_local_experts", 8), "\"num_local_experts\" is 8");
+  EXPECT_MENTIONS(llama_error("attn_logit_softcapping", 50.0), "\"attn_logit_softcapping\" is 50.0");
+  EXPECT_MENTIONS(llama_error("quantization_config", {{"bits", 4}}), "quantization_config");
+  EXPECT_MENTIONS(llama_error("rms_norm_eps", 0), "rms_norm_eps is 0");
+  EXPECT_MENTIONS(llama_error("layer_types", {"full_attention", "sliding_attention"}), "layer_types");
+}
+
+TEST(Config, LlamaReadsEveryScalingAndRefusesOthers) {
+  const json llama3 = {{"rope_type", "llama3"},
+                       {"factor", 8.0},
+                       {"low_freq_factor", 1.0},
+                       {"high_freq_factor", 4.0},
+                       {"original_max_position_embeddings", 4}};
+  json config = kLlama;
+  for (const json& scaling :
+       {json(), json{{"rope_type", "default"}}, json{{"type", "linear"}, {"factor", 2.0}}, llama3,
+        json{{"rope_type", "yarn"}, {"factor", 4.0}, {"original_max_position_embeddings", 4}}}) {
+    config["rope_scaling"] = scaling;
+    const LlamaConfig read = LlamaConfig::from_json(LlamaFamily::llama, config, "config.json");
+    EXPECT_EQ(LlamaConfig::from_json(LlamaFamily::llama, read.to_json({}), "again"), read) << scaling;
+  }
+  // Transformers 5 puts theta there, too.
+  json parameters = llama3;
+  parameters["rope_theta"] = 77.0;
+  config = kLlama;
+  config["rope_parameters"] = parameters;
+  EXPECT_EQ(LlamaConfig::from_json(LlamaFamily::llama, config, "config.json").rope.theta, 77.0);
+  EXPECT_MENTIONS(llama_error("rope_scaling", {{"rope_type", "longrope"}}), "\"rope_type\" is \"longrope\"");
+  EXPECT_MENTIONS(llama_error("rope_scaling", {{"type", "linear"}, {"factor", 2.0}, {"beta", 1}}),
+                  "\"beta\" is 1, a field that rope_type linear does not have");
+  EXPECT_MENTIONS(llama_error("rope_scaling", {{"rope_type", "linear"}, {"factor", "2"}}), "factor");
+  EXPECT_MENTIONS(llama_error("rope_scaling", {{"rope_type", "linear"}, {"factor", 0.5}}), "factor");
+  EXPECT_MENTIONS(llama_error("rope_scaling", 3), "not an object");
+  EXPECT_MENTIONS(llama_error("rope_theta", 0.5), "theta");
+}
+
+TEST(Config, AWindowMustBeAsLongAsTheContext) {
+  json mistral = kLlama;
+  mistral["model_type"] = "mistral";
+  EXPECT_EQ(error_of(mistral, "sliding_window", nullptr), "no error");
+  EXPECT_EQ(error_of(mistral, "sliding_window", 8), "no error");
+  EXPECT_MENTIONS(error_of(mistral, "sliding_window", 7), "\"sliding_window\" is 7, below the 8");
+  mistral["max_position_embeddings"] = 8192;
+  EXPECT_MENTIONS(error_of(mistral, "vocab_size", 10), "\"sliding_window\" is 4096");  // if it is not there
+  json qwen2 = kLlama;
+  qwen2["model_type"] = "qwen2";
+  qwen2["sliding_window"] = 4;
+  EXPECT_EQ(error_of(qwen2, "use_sliding_window", false), "no error");
+  EXPECT_MENTIONS(error_of(qwen2, "use_sliding_window", true), "\"sliding_window\" is 4");
+  EXPECT_MENTIONS(error_of(qwen2, "attention_bias", false), "\"attention_bias\" is false, only true");
+}
+
+TEST(Config, NamedSizesAreThoseOfTheModels) {
+  for (const std::string& name : LlamaConfig::names()) {
+    const auto decoder = named_decoder(name);
+    EXPECT_NO_THROW(decoder->validate(name));
+    EXPECT_EQ(decoder_of_config(decoder->config({}), name)->config({}), decoder->config({})) << name;
+  }
+  // As their model cards count them.
+  EXPECT_EQ(named_decoder("smollm2:135M")->parameter_count(), 134'515'008);
+  EXPECT_EQ(named_decoder("tinyllama:1.1B")->parameter_count(), 1'100'048'384);
+  EXPECT_EQ(named_decoder("llama3.2:1B")->parameter_count(), 1'235'814'400);
+  EXPECT_EQ(named_decoder("llama3.1:8B")->parameter_count(), 8'030'261'248);
+  EXPECT_EQ(named_decoder("mistral:7B")->parameter_count(), 7'248'023'552);
+  EXPECT_EQ(named_decoder("qwen2.5:0.5B")->parameter_count(), 494'032'768);
+  EXPECT_EQ(named_decoder("qwen2.5:7B")->parameter_count(), 7'615'616'512);
+  EXPECT_EQ(named_decoder("gpt2:124M")->parameter_count(), 124'439'808);
+  EXPECT_EQ(named_decoder("smollm2:135M", 100, 64)->context(), 64);
+  EXPECT_EQ(named_decoder("smollm2:135M", 100, 64)->vocab(), 100);
+  EXPECT_MENTIONS(message_of([] { named_decoder("smollm2:1B"); }), "no model is called 'smollm2:1B'");
+}
+
 TEST(Config, AnotherArchitectureIsReportedAsSuch) {
-  const std::string llama = "config.json: model_type llama; this version runs gpt2, bert, roberta";
-  EXPECT_EQ(gpt2_error("model_type", "llama").substr(0, llama.size()), llama);
-  EXPECT_EQ(bert_error("model_type", "llama").substr(0, llama.size()), llama);
+  const std::string mamba =
+      "config.json: model_type mamba; this version runs gpt2, llama, mistral, qwen2, bert, roberta";
+  EXPECT_EQ(gpt2_error("model_type", "mamba").substr(0, mamba.size()), mamba);
+  EXPECT_EQ(bert_error("model_type", "mamba").substr(0, mamba.size()), mamba);
   EXPECT_MENTIONS(gpt2_error("model_type", "bert"), "model_type bert is an encoder; this command runs gpt2");
   EXPECT_MENTIONS(bert_error("model_type", "gpt2"), "model_type gpt2 is a decoder; this command runs bert");
   EXPECT_MENTIONS(gpt2_error("model_type", std::string(1 << 16, 'x')), "model_type \"xxx");
@@ -89,9 +188,9 @@ TEST(Config, AnotherArchitectureIsReportedAsSuch) {
 
 // No weights are in these folders: nothing but config.json is looked at.
 TEST_F(TestFolder, AnotherArchitectureIsReportedBeforeItsWeights) {
-  put("config.json", R"({"model_type": "llama", "n_layer": 2})");
-  EXPECT_MENTIONS(message_of([&] { stored_dtype(folder); }), "model_type llama");
-  EXPECT_MENTIONS(message_of([&] { load_weights(folder, DType::f32); }), "model_type llama");
+  put("config.json", R"({"model_type": "mamba", "n_layer": 2})");
+  EXPECT_MENTIONS(message_of([&] { stored_dtype(folder); }), "model_type mamba");
+  EXPECT_MENTIONS(message_of([&] { load_weights(folder, DType::f32); }), "model_type mamba");
 }
 
 }  // namespace

@@ -116,7 +116,6 @@ GPT2Config GPT2Config::named(std::string_view name) {
 }
 
 GPT2Config GPT2Config::from_json(const nlohmann::json& json, const std::string& where) {
-  require_network(json, Network::decoder, where);
   require_value(json, "scale_attn_weights", true, where);
   require_value(json, "scale_attn_by_inverse_layer_idx", false, where);
   require_value(json, "tie_word_embeddings", true, where);
@@ -145,7 +144,7 @@ nlohmann::json GPT2Config::to_json(const BoundaryTokens& tokens) const {
           {"n_positions", context},
           {"n_ctx", context},
           {"vocab_size", vocab},
-          {"layer_norm_epsilon", eps},
+          {"layer_norm_epsilon", shortest_number(eps)},
           {"attn_pdrop", 0.0},
           {"embd_pdrop", 0.0},
           {"resid_pdrop", 0.0},

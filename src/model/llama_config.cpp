@@ -397,7 +397,7 @@ nlohmann::json LlamaConfig::to_json(const BoundaryTokens& tokens) const {
                  {"head_dim", head_size},
                  {"vocab_size", vocab},
                  {"max_position_embeddings", context},
-                 {"rms_norm_eps", eps},
+                 {"rms_norm_eps", shortest_number(eps)},
                  {"rope_theta", rope.theta},
                  {"rope_scaling", warpwright::to_json(rope)},
                  {"attention_dropout", 0.0},
