@@ -283,9 +283,14 @@ class Samples {
 
 // As many sequences as there are, as the flag allows and as the memory holds.
 DecodingOptions decoding_options(Context& context, const DecoderWeights& model, const GenerateFlags& flags,
-                                 std::size_t prompts) {
+                                 const std::vector<std::vector<std::int32_t>>& prompts) {
   DecodingOptions options{.batch_invariant = flags.batch_invariant};
-  const auto samples = static_cast<std::int64_t>(prompts) * flags.samples;
+  const auto longest = std::ranges::max_element(prompts, {}, [](const auto& ids) { return ids.size(); });
+  const std::int64_t whole = model.decoder->context();
+  const std::int64_t most = std::min(flags.options.max_tokens, whole);  // the sum must not overflow
+  options.context = context_for(
+      *model.decoder, longest == prompts.end() ? 1 : static_cast<std::int64_t>(longest->size()) + most);
+  const auto samples = static_cast<std::int64_t>(prompts.size()) * flags.samples;
   options.sequences = std::max<std::int64_t>(1, std::min(flags.batch, samples));
   const auto needed = [&] {
     return DecodingEngine::planned(context, *model.decoder, model.dtype, options).total_bytes();
@@ -317,7 +322,7 @@ void run(const GenerateFlags& given) {
   std::vector<std::vector<std::int32_t>> ids;  // all are checked before the first is run
   for (const Prompt& prompt : prompts) ids.push_back(prompt_ids(prompt, tokenizer, *model.decoder));
   if (tokenizer.eos_id()) flags.options.end_of_text = static_cast<std::int32_t>(*tokenizer.eos_id());
-  const DecodingOptions decoding = decoding_options(context, model, flags, prompts.size());
+  const DecodingOptions decoding = decoding_options(context, model, flags, ids);
   DecodingEngine engine(context, model, decoding);
   Samples(flags, decoding.sequences, prompts, ids, tokenizer).run(engine);
 }

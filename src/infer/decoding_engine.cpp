@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <bit>
 #include <exception>
 #include <utility>
 
@@ -25,13 +26,12 @@ std::int64_t bucket_of(std::int64_t n) {
   return divided_up(n, step) * step;
 }
 
-void check_prompt(std::span<const std::int32_t> prompt, const Decoder& decoder) {
+void check_prompt(std::span<const std::int32_t> prompt, const Decoder& decoder, std::int64_t context) {
   constexpr const char* kWhere = "prompt";
   if (prompt.empty()) throw UsageError("has no tokens", kWhere, "give at least one");
-  if (static_cast<std::int64_t>(prompt.size()) > decoder.context()) {
-    throw UsageError(
-        fmt::format("has {} tokens, the model's context is {}", prompt.size(), decoder.context()), kWhere,
-        "shorten it");
+  if (static_cast<std::int64_t>(prompt.size()) > context) {
+    throw UsageError(fmt::format("has {} tokens, the context is {}", prompt.size(), context), kWhere,
+                     "shorten it");
   }
   const auto wrong =
       std::ranges::find_if(prompt, [&](std::int32_t token) { return token < 0 || token >= decoder.vocab(); });
@@ -41,6 +41,13 @@ void check_prompt(std::span<const std::int32_t> prompt, const Decoder& decoder) 
 }
 
 }  // namespace
+
+std::int64_t context_for(const Decoder& decoder, std::int64_t tokens) {
+  constexpr std::uint64_t kLeast = 1024;
+  if (tokens >= decoder.context()) return decoder.context();
+  const std::uint64_t enough = std::bit_ceil(std::max(kLeast, static_cast<std::uint64_t>(tokens)));
+  return std::min(decoder.context(), static_cast<std::int64_t>(enough));
+}
 
 struct DecodingEngine::Sizes {
   std::int64_t context, sequences, blocks, blocks_each, batch;
@@ -54,7 +61,7 @@ DecodingEngine::Sizes DecodingEngine::sizes_of(const Decoder& decoder, const Dec
                      "change it");
   }
   Sizes s{};
-  s.context = decoder.context();
+  s.context = o.context > 0 ? std::min(o.context, decoder.context()) : decoder.context();
   s.sequences = o.sequences;
   s.blocks_each = divided_up(s.context, kBlockSize);
   s.blocks = o.cache_tokens > 0 ? divided_up(o.cache_tokens, kBlockSize) : s.sequences * s.blocks_each;
@@ -198,7 +205,7 @@ const MemoryPlan& DecodingEngine::plan() const {
 
 DecodingEngine::Id DecodingEngine::add(std::span<const std::int32_t> prompt,
                                        const GenerationOptions& options) {
-  check_prompt(prompt, *weights_.decoder);
+  check_prompt(prompt, *weights_.decoder, sizes_->context);
   options.sampling.validate();
   if (options.max_tokens < 1) throw UsageError("must be at least 1", "number of tokens", "ask for one");
   auto sequence = std::make_unique<Sequence>();

@@ -28,10 +28,15 @@ namespace warpwright {
 
 struct DecodingOptions {
   std::int64_t sequences = 1;     // that run at once; more wait
+  std::int64_t context = 0;       // most tokens at which a sequence looks; 0: the model's context
   std::int64_t cache_tokens = 0;  // in the cache, at least the context; 0: enough for all that run
   std::int64_t batch_tokens = 0;  // of prompts in one pass; 0: 1,024
   bool batch_invariant = false;   // a sequence's tokens do not depend on the others
 };
+
+// A context for sequences of this many tokens, at most the model's. It is one of few numbers, and none below
+// 1,024, because kernels may be chosen by it.
+std::int64_t context_for(const Decoder& decoder, std::int64_t tokens);
 
 struct GenerationOptions {
   std::int64_t max_tokens = 256;

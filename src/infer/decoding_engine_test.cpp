@@ -84,6 +84,32 @@ std::vector<float> scored(Context& context, const DecoderWeights& weights, const
   return row;
 }
 
+// A model may have a context that is far longer than its sequences.
+TEST(DecodingEngine, TakesACacheForTheContextThatItIsGiven) {
+  const DecoderWeights weights = decided_weights(DType::f32);
+  EXPECT_EQ(context_for(*weights.decoder, 7), 100);
+  GPT2Config sizes = kSizes;
+  sizes.context = 100'000;
+  const GPT2Decoder decoder(sizes);
+  EXPECT_EQ(context_for(decoder, 7), 1024);
+  EXPECT_EQ(context_for(decoder, 1025), 2048);
+  EXPECT_EQ(context_for(decoder, 70'000), 100'000);
+  EXPECT_EQ(context_for(decoder, INT64_MAX), 100'000);
+
+  Context context{ContextOptions{}};
+  const auto bytes = [&](const DecodingOptions& options) {
+    return DecodingEngine::planned(context, decoder, DType::f32, options).total_bytes();
+  };
+  EXPECT_LT(bytes({.context = 1024}) * 10, bytes({}));
+
+  // Within a shorter context, tokens are the same, and a longer prompt is refused.
+  DecodingEngine whole(context, weights), half(context, weights, {.context = 50});
+  const Ids prompt = {1, 2, 3, 4, 5};
+  const GenerationOptions options = {.max_tokens = 45};
+  EXPECT_EQ(continued(half, prompt, options), continued(whole, prompt, options));
+  EXPECT_THROW(half.add(Ids(51, 1), options), UsageError);
+}
+
 // Prompts of all lengths around the edges of blocks, together: the logits of every token that is drawn are
 // those of a forward over the whole sequence.
 TEST(DecodingEngine, HasTheLogitsOfWholeForwards) {
@@ -248,7 +274,7 @@ TEST(DecodingEngine, RefusesPromptsAndOptionsThatDoNotFit) {
     EXPECT_NE(message.find(why), std::string::npos) << message;
   };
   expect_refused("has no tokens", {});
-  expect_refused("has 101 tokens, the model's context is 100", Ids(101, 1));
+  expect_refused("has 101 tokens, the context is 100", Ids(101, 1));
   expect_refused("has the token 50", {1, 50});
   expect_refused("has the token -1", {-1});
   expect_refused("at least 1", {1}, {.max_tokens = 0});

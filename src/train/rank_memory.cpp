@@ -67,13 +67,18 @@ RankMemory rank_memory(const MemoryPlan& step, const MemoryPlan& samples, Device
   return memory;
 }
 
+DecodingOptions sampling_engine(const TrainOptions& options) {
+  return {.context = context_for(*options.step.model, options.sample_tokens + 1), .batch_tokens = 64};
+}
+
 RankMemory planned_rank_memory(Context& context, const TrainOptions& options, const Comm& comm) {
   const Trial trial(context);
   const StepOptions& s = options.step;
   const bool samples = options.sample_every > 0 && comm.rank() == 0;
-  return rank_memory(TrainingStep(context, s, comm).plan(),
-                     samples ? DecodingEngine::planned(context, *s.model, s.dtype, kSampling) : MemoryPlan{},
-                     context.device().device, comm.size());
+  return rank_memory(
+      TrainingStep(context, s, comm).plan(),
+      samples ? DecodingEngine::planned(context, *s.model, s.dtype, sampling_engine(options)) : MemoryPlan{},
+      context.device().device, comm.size());
 }
 
 int rank_with_most(const StepOptions& options, int ranks) {

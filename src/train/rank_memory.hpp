@@ -14,8 +14,8 @@
 
 namespace warpwright {
 
-// Samples are drawn one at a time, from a short prompt.
-inline constexpr DecodingOptions kSampling{.batch_tokens = 64};
+// Samples are drawn one at a time, from a prompt of a token.
+DecodingOptions sampling_engine(const TrainOptions& options);
 
 // Bytes of a rank, by what they are for.
 struct RankMemory {

@@ -698,7 +698,7 @@ TEST_F(TrainerTest, SamplesAreInWhatIsPlanned) {
        .dtype = o.step.dtype,
        .parameters = o.step.model->allocate_parameters(o.step.dtype, Category::parameters, "", heap),
        .memory = {}},
-      kSampling);
+      sampling_engine(o));
   const std::size_t shared = std::min(trainer.plan().workspace_bytes, generator.plan().workspace_bytes);
   EXPECT_EQ(before, step + generator.plan().total_bytes() - shared);
   EXPECT_GT(before, step);

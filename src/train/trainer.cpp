@@ -127,7 +127,8 @@ Trainer::Trainer(Context& context, TrainOptions options, TrainObserver observer,
     ValidationLoader(*val_stream_, options_.step.T);  // says whether it holds a sample
   }
   if (options_.sample_every > 0 && leads()) {
-    sampling_ = DecodingEngine::planned(context_, *options_.step.model, options_.step.dtype, kSampling);
+    sampling_ = DecodingEngine::planned(context_, *options_.step.model, options_.step.dtype,
+                                        sampling_engine(options_));
   }
   const auto manifest = read_manifest(options_.data);
   end_of_text_ = manifest ? manifest->end_of_text : options_.step.model->vocab() - 1;
@@ -249,7 +250,7 @@ void Trainer::start() {
   }
   if (comm_.size() > 1) require_equal(comm_, {{"weights", checksum_of(std::as_bytes(std::span(checksums)))}});
   if (options_.sample_every > 0 && leads()) {
-    generator_ = std::make_unique<DecodingEngine>(context_, step_.weights(), kSampling);
+    generator_ = std::make_unique<DecodingEngine>(context_, step_.weights(), sampling_engine(options_));
   }
   if (leads()) {
     if (const auto& tuned = context_.options().tuned) tuned->write(options_.out / kTunedFile);
