@@ -279,7 +279,7 @@ TransformerActivations allocate_activations(const TransformerDescription& d, con
                    .category = Category::activations};
     a.blocks.push_back(allocate_block(d, batch, training, in, norms));
   }
-  const NormTensors norm = allocate_norm(d, N, training, norms, "norm", top);
+  const NormTensors norm = allocate_norm(d, N, training, norms, "final_norm", top);
   a.norm = norm.out, a.norm_mean = norm.mean, a.norm_rstd = norm.rstd, a.norm_lost = norm.lost;
   return a;
 }
@@ -309,7 +309,7 @@ TransformerBackwardBuffers allocate_backward(const TransformerDescription& d, co
   const std::int64_t N = batch.tokens.shape[0], C = d.channels, HS = d.head_size;
   const Namer top{.allocator = allocator, .prefix = "", .dtype = dtype, .category = Category::activations};
   TransformerBackwardBuffers buffers;
-  buffers.dnorm = top("dnorm", {N, C});
+  buffers.dnorm = top("dfinal_norm", {N, C});
   buffers.dresidual = top("dresidual", {N, C});
   for (std::int64_t l = 0; l < d.layers; ++l) {
     const Namer in{.allocator = allocator,
