@@ -237,20 +237,69 @@ TEST_F(CliTest, CompressedTextIsReadAndOtherFilesAreReported) {
   fails(1, build, {"text.txt.gz: ends in the middle of its gzip data"});
 }
 
+// The way of a user who trains a Llama: free and named sizes, resumption, export and fine-tuning.
+TEST_F(CliTest, ALlamaFromTrainingToASample) {
+  make_data();
+  const std::vector<std::string> small = {"--layers", "2",          "--heads", "4", "--channels", "32",
+                                          "--data",   path("data"), "--batch", "2", "--seq",      "16"};
+  const auto with = [&](std::vector<std::string> words, const std::vector<std::string>& more) {
+    words.insert(words.end(), small.begin(), small.end());
+    words.insert(words.end(), more.begin(), more.end());
+    return words;
+  };
+  const std::vector<std::string> llama = {"train", "--family", "llama", "--key-heads", "2", "--hidden", "40"};
+  succeeds(with(llama, {"--out", path("run"), "--steps", "4", "--val-every", "2", "--sample-every", "4"}));
+  const nlohmann::json config = nlohmann::json::parse(read_file(folder / "run/model/config.json", 1 << 20));
+  EXPECT_EQ(config["model_type"], "llama");
+  EXPECT_EQ(config["num_key_value_heads"], 2);
+  EXPECT_EQ(config["intermediate_size"], 40);
+  EXPECT_EQ(config["rms_norm_eps"].dump(), "1e-05");
+  const std::string model = path("run/model");
+  succeeds({"eval", "--model", model, "--data", path("data"), "--json"});
+  const double loss = nlohmann::json::parse(output_)["loss"];
+  EXPECT_GT(loss, 1);
+  succeeds({"generate", "--model", model, "--prompt", "the cat", "--max-tokens", "5", "--json"});
+  EXPECT_EQ(nlohmann::json::parse(output_)["tokens"], 5);
+  // A folder, written again, is the same.
+  succeeds({"convert", "--from", model, "--to", path("again"), "--format", "hf"});
+  for (const char* file : {"config.json", "model.safetensors"})
+    EXPECT_EQ(read_file(folder / "again" / file, 1 << 26), read_file(folder / "run/model" / file, 1 << 26));
+  fails(2, {"convert", "--from", model, "--to", path("x.bin"), "--format", "llmc"}, {"GPT-2 only"});
+  // It goes on after four steps as if there had been six from the start, and is the start of another run.
+  succeeds(with(llama, {"--out", path("six"), "--steps", "6", "--schedule", "constant"}));
+  succeeds(with(llama, {"--out", path("four"), "--steps", "4", "--schedule", "constant"}));
+  succeeds({"train", "--resume", "--out", path("four"), "--steps", "6"});
+  EXPECT_EQ(read_file(folder / "four/model/model.safetensors", 1 << 26),
+            read_file(folder / "six/model/model.safetensors", 1 << 26));
+  fails(2, {"train", "--resume", "--out", path("four"), "--layers", "3"}, {"--layers", "no free size"});
+  succeeds({"train", "--model", model, "--data", path("data"), "--out", path("tuned"), "--steps", "1",
+            "--batch", "2", "--seq", "16"});
+  // What does not fit together.
+  fails(2, with({"train", "--key-heads", "2"}, {"--out", path("x"), "--steps", "1"}),
+        {"--key-heads", "gpt2"});
+  fails(2, with({"train", "--family", "llama", "--key-heads", "3"}, {"--out", path("x"), "--steps", "1"}),
+        {"3 key heads do not divide 4 heads"});
+  fails(2, {"train", "--family", "llama", "--data", path("data"), "--out", path("x")}, {"--layers"});
+  fails(2, {"plan", "--model", "smollm2:1B", "--batch", "1"}, {"smollm2:1B", "smollm2:135M"});
+  fails(2, {"plan", "--model", model, "--vocab", "7", "--batch", "1"}, {"--vocab", "folder"});
+  succeeds({"plan", "--model", "qwen2.5:0.5B", "--batch", "1", "--seq", "128"});
+  EXPECT_NE(output_.find("494,032,768 parameters"), std::string::npos) << output_;
+}
+
 TEST_F(CliTest, AModelOfAnotherArchitectureIsReportedAsSuch) {
-  put("llama/config.json", R"({"model_type": "llama", "hidden_size": 64})");
-  put("llama/tokenizer.json", R"({"model": {"type": "Unigram"}})");
+  put("mamba/config.json", R"({"model_type": "mamba", "hidden_size": 64})");
+  put("mamba/tokenizer.json", R"({"model": {"type": "Unigram"}})");
   put("texts", "a line\n");
-  const std::string llama = path("llama");
+  const std::string mamba = path("mamba");
   const std::vector<std::string> words = {
-      "config.json: model_type llama; this version runs gpt2, bert, roberta"};
-  fails(1, {"generate", "--model", llama}, words);
-  fails(1, {"eval", "--model", llama, "--data", folder}, words);
-  fails(1, {"convert", "--from", llama, "--to", path("x"), "--format", "hf"}, words);
-  fails(1, {"train", "--model", llama, "--data", folder, "--out", path("run"), "--steps", "1"}, words);
-  fails(1, {"embed", "--model", llama, "--input", path("texts")}, words);
-  fails(1, {"rank", "--model", llama, "--query", "x", "--input", path("texts")}, words);
-  fails(1, {"bench", "encoder", "--model", llama}, words);
+      "config.json: model_type mamba; this version runs gpt2, llama, mistral, qwen2, bert, roberta"};
+  fails(1, {"generate", "--model", mamba}, words);
+  fails(1, {"eval", "--model", mamba, "--data", folder}, words);
+  fails(1, {"convert", "--from", mamba, "--to", path("x"), "--format", "hf"}, words);
+  fails(1, {"train", "--model", mamba, "--data", folder, "--out", path("run"), "--steps", "1"}, words);
+  fails(1, {"embed", "--model", mamba, "--input", path("texts")}, words);
+  fails(1, {"rank", "--model", mamba, "--query", "x", "--input", path("texts")}, words);
+  fails(1, {"bench", "encoder", "--model", mamba}, words);
 }
 
 TEST_F(CliTest, HelpEverywhere) {
