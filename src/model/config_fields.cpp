@@ -18,10 +18,10 @@ struct Type {
   std::string_view name;
   Network network;
 };
-constexpr Type kTypes[] = {{"gpt2", Network::decoder},        {"llama", Network::decoder},
-                           {"mistral", Network::decoder},     {"qwen2", Network::decoder},
-                           {"bert", Network::encoder},        {"roberta", Network::encoder},
-                           {"xlm-roberta", Network::encoder}, {"camembert", Network::encoder}};
+constexpr Type kTypes[] = {
+    {"gpt2", Network::decoder},    {"llama", Network::decoder},       {"mistral", Network::decoder},
+    {"qwen2", Network::decoder},   {"gpt_neox", Network::decoder},    {"bert", Network::encoder},
+    {"roberta", Network::encoder}, {"xlm-roberta", Network::encoder}, {"camembert", Network::encoder}};
 
 std::string types_of(std::optional<Network> network) {
   std::string names;
@@ -59,6 +59,27 @@ std::string require_network(const nlohmann::json& config, Network wanted, const 
   throw Error(
       fmt::format("model_type {} is {}", name, wanted == Network::encoder ? "a decoder" : "an encoder"),
       where, "this command runs " + types_of(wanted));
+}
+
+void refuse_value(std::string_view key, const nlohmann::json& value, std::string_view reason,
+                  const std::string& where) {
+  throw Error(fmt::format("\"{}\" is {}, {}", key, value.dump(), reason), where,
+              "use a model of the plain architecture");
+}
+
+void refuse_unknown_fields(const nlohmann::json& config, std::span<const std::string_view> known,
+                           const std::string& where) {
+  for (const auto& [key, value] : config.items()) {
+    if (std::ranges::find(known, key) == known.end())
+      refuse_value(key, value, "a field that this version does not know", where);
+  }
+}
+
+void require_value(const nlohmann::json& config, std::string_view key, const nlohmann::json& value,
+                   const std::string& where) {
+  const auto found = config.find(key);
+  if (found == config.end() || found->is_null() || *found == value) return;
+  refuse_value(key, *found, fmt::format("only {} is supported", value.dump()), where);
 }
 
 std::optional<std::int64_t> optional_config_integer(const nlohmann::json& config, const char* key,

@@ -5,7 +5,9 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
+#include <string_view>
 
 namespace warpwright {
 
@@ -14,6 +16,16 @@ namespace warpwright {
 // had none.
 enum class Network : std::uint8_t { decoder, encoder };
 std::string require_network(const nlohmann::json& config, Network wanted, const std::string& where);
+
+// Throws: "key" is value, REASON.
+[[noreturn]] void refuse_value(std::string_view key, const nlohmann::json& value, std::string_view reason,
+                               const std::string& where);
+// Refuses a field that is not one of these.
+void refuse_unknown_fields(const nlohmann::json& config, std::span<const std::string_view> known,
+                           const std::string& where);
+// Refuses a field that is there, is not null and has not the one value that this model computes.
+void require_value(const nlohmann::json& config, std::string_view key, const nlohmann::json& value,
+                   const std::string& where);
 
 // A whole number. Throws if it is missing, of another type or beyond 63 bits.
 std::int64_t config_integer(const nlohmann::json& config, const char* key, const std::string& where);

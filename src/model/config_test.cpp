@@ -174,7 +174,7 @@ TEST(Config, NamedSizesAreThoseOfTheModels) {
 
 TEST(Config, AnotherArchitectureIsReportedAsSuch) {
   const std::string mamba =
-      "config.json: model_type mamba; this version runs gpt2, llama, mistral, qwen2, bert, roberta";
+      "config.json: model_type mamba; this version runs gpt2, llama, mistral, qwen2, gpt_neox, bert, roberta";
   EXPECT_EQ(gpt2_error("model_type", "mamba").substr(0, mamba.size()), mamba);
   EXPECT_EQ(bert_error("model_type", "mamba").substr(0, mamba.size()), mamba);
   EXPECT_MENTIONS(gpt2_error("model_type", "bert"), "model_type bert is an encoder; this command runs gpt2");

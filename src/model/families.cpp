@@ -9,6 +9,7 @@
 #include "model/config_fields.hpp"
 #include "model/gpt2_decoder.hpp"
 #include "model/llama_decoder.hpp"
+#include "model/neox_decoder.hpp"
 
 namespace warpwright {
 namespace {
@@ -30,6 +31,7 @@ std::shared_ptr<const Decoder> decoder_of_config(const nlohmann::json& config, c
     if (type == name_of(family))
       return std::make_shared<LlamaDecoder>(LlamaConfig::from_json(family, config, where));
   }
+  if (type == "gpt_neox") return std::make_shared<NeoxDecoder>(NeoxConfig::from_json(config, where));
   return std::make_shared<GPT2Decoder>(GPT2Config::from_json(config, where));
 }
 

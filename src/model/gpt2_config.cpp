@@ -15,15 +15,6 @@ namespace {
 constexpr std::int64_t kMostLayers = 10'000, kMostChannels = 1 << 20, kMostVocab = std::int64_t{1} << 31,
                        kMostContext = std::int64_t{1} << 31;
 
-// A setting that, where present, must have the one value this model computes.
-void require_value(const nlohmann::json& json, const char* key, const nlohmann::json& value,
-                   const std::string& where) {
-  const auto found = json.find(key);
-  if (found == json.end() || found->is_null() || *found == value) return;
-  throw Error(fmt::format("\"{}\" is {}, only {} is supported", key, found->dump(), value.dump()), where,
-              "use a model of GPT-2's architecture");
-}
-
 ops::Activation activation_of(const nlohmann::json& json, const std::string& where) {
   const auto found = json.find("activation_function");
   const std::string name = found == json.end()  ? "gelu_new"

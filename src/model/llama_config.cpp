@@ -8,6 +8,7 @@
 
 #include "core/error.hpp"
 #include "model/config_fields.hpp"
+#include "model/rope_fields.hpp"
 #include "runtime/json.hpp"
 
 namespace warpwright {
@@ -22,69 +23,53 @@ constexpr std::string_view kArchitectures[] = {"LlamaForCausalLM", "MistralForCa
 constexpr std::int64_t kMostLayers = 10'000, kMostChannels = 1 << 20, kMostVocab = std::int64_t{1} << 31,
                        kMostContext = std::int64_t{1} << 31;
 
-// What a config may say besides the fields that are read: how the model was made or is stored, and what only
-// other programs do with it.
-constexpr std::string_view kIgnored[] = {"_name_or_path",        "architectures",
-                                         "attention_dropout",    "auto_map",
-                                         "bos_token_id",         "dtype",
-                                         "eos_token_id",         "initializer_range",
-                                         "is_llama_config",      "max_window_layers",
-                                         "model_type",           "pad_token_id",
-                                         "torch_dtype",          "transformers.js_config",
-                                         "transformers_version", "use_cache"};
-constexpr std::string_view kRead[] = {"attention_bias",
-                                      "head_dim",
-                                      "hidden_act",
-                                      "hidden_size",
-                                      "intermediate_size",
-                                      "layer_types",
-                                      "max_position_embeddings",
-                                      "mlp_bias",
-                                      "num_attention_heads",
-                                      "num_hidden_layers",
-                                      "num_key_value_heads",
-                                      "pretraining_tp",
-                                      "rms_norm_eps",
-                                      "rope_interleaved",
-                                      "rope_parameters",
-                                      "rope_scaling",
-                                      "rope_theta",
-                                      "sliding_window",
-                                      "tie_word_embeddings",
-                                      "use_sliding_window",
-                                      "vocab_size"};
-
-template <std::size_t count>
-bool is_one_of(const std::string_view (&names)[count], std::string_view name) {
-  return std::ranges::find(names, name) != std::end(names);
-}
-
-[[noreturn]] void refuse(std::string_view key, const json& value, std::string_view supported,
-                         const std::string& where) {
-  throw Error(fmt::format("\"{}\" is {}, {}", key, value.dump(), supported), where,
-              "use a model of the plain architecture");
-}
-
-void refuse_unknown_fields(const json& config, const std::string& where) {
-  for (const auto& [key, value] : config.items()) {
-    if (!is_one_of(kIgnored, key) && !is_one_of(kRead, key))
-      refuse(key, value, "a field that this version does not know", where);
-  }
-}
-
-// A setting that, where present, must have the one value that this model computes.
-void require_value(const json& config, const char* key, const json& value, const std::string& where) {
-  const auto found = config.find(key);
-  if (found == config.end() || found->is_null() || *found == value) return;
-  refuse(key, *found, fmt::format("only {} is supported", value.dump()), where);
-}
+// The fields that are read, and those that change no result: how the model was made or is stored, and what
+// only other programs do with it.
+constexpr std::string_view kKnown[] = {"_name_or_path",
+                                       "architectures",
+                                       "attention_bias",
+                                       "attention_dropout",
+                                       "auto_map",
+                                       "bos_token_id",
+                                       "dtype",
+                                       "eos_token_id",
+                                       "head_dim",
+                                       "hidden_act",
+                                       "hidden_size",
+                                       "initializer_range",
+                                       "intermediate_size",
+                                       "is_llama_config",
+                                       "layer_types",
+                                       "max_position_embeddings",
+                                       "max_window_layers",
+                                       "mlp_bias",
+                                       "model_type",
+                                       "num_attention_heads",
+                                       "num_hidden_layers",
+                                       "num_key_value_heads",
+                                       "pad_token_id",
+                                       "pretraining_tp",
+                                       "rms_norm_eps",
+                                       "rope_interleaved",
+                                       "rope_parameters",
+                                       "rope_scaling",
+                                       "rope_theta",
+                                       "sliding_window",
+                                       "tie_word_embeddings",
+                                       "torch_dtype",
+                                       "transformers.js_config",
+                                       "transformers_version",
+                                       "use_cache",
+                                       "use_sliding_window",
+                                       "vocab_size"};
 
 ops::GateActivation activation_of(const json& config, const std::string& where) {
   const std::string name = config_string(config, "hidden_act", "silu", where);
   if (name == "silu" || name == "swish") return ops::GateActivation::silu;
   if (name == "gelu") return ops::GateActivation::gelu_erf;
   if (name == "gelu_pytorch_tanh" || name == "gelu_new") return ops::GateActivation::gelu_tanh;
-  refuse("hidden_act", config.at("hidden_act"), "only silu, gelu and gelu_pytorch_tanh are supported", where);
+  refuse_value("hidden_act", config.at("hidden_act"), "only silu, gelu and gelu_pytorch_tanh are supported",
+               where);
 }
 std::string_view name_in_json(ops::GateActivation activation) {
   switch (activation) {
@@ -97,109 +82,6 @@ std::string_view name_in_json(ops::GateActivation activation) {
   }
 }
 
-// ---- Rotary positions ----
-
-// The fields of each rope_type.
-struct ScalingFields {
-  std::string_view name;
-  ops::RopeScaling scaling;
-  std::vector<std::string_view> numbers;  // besides these, rope_theta and the type
-};
-const std::vector<ScalingFields>& scalings() {
-  static const std::vector<ScalingFields> kScalings = {
-      {"default", ops::RopeScaling::none, {}},
-      {"linear", ops::RopeScaling::linear, {"factor"}},
-      {"llama3",
-       ops::RopeScaling::llama3,
-       {"factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"}},
-      {"yarn",
-       ops::RopeScaling::yarn,
-       {"factor", "original_max_position_embeddings", "attention_factor", "beta_fast", "beta_slow", "mscale",
-        "mscale_all_dim"}}};
-  return kScalings;
-}
-
-const ScalingFields& scaling_of(const json& rope, const std::string& where) {
-  const char* key = rope.contains("rope_type") ? "rope_type" : "type";
-  const std::string name = config_string(rope, key, "default", where);
-  const auto found = std::ranges::find(scalings(), name, &ScalingFields::name);
-  if (found != scalings().end()) return *found;
-  refuse(key, rope.at(key), "only default, linear, llama3 and yarn are supported", where);
-}
-
-void read_number(const json& rope, std::string_view key, double& number, const std::string& where) {
-  const auto found = rope.find(key);
-  if (found == rope.end() || found->is_null()) return;
-  if (!found->is_number())
-    throw Error(fmt::format("\"{}\" is not a number", key), where, "use the model's own config.json");
-  number = found->get<double>();
-}
-
-// rope: rope_parameters, or rope_scaling of earlier versions.
-void read_scaling(const json& rope, ops::RopeAngles& angles, const std::string& where) {
-  if (!rope.is_object())
-    throw Error("rope's parameters are not an object", where, "use the model's own config.json");
-  const ScalingFields& fields = scaling_of(rope, where);
-  for (const auto& [key, value] : rope.items()) {
-    const bool known = key == "rope_type" || key == "type" || key == "rope_theta" || key == "truncate" ||
-                       std::ranges::find(fields.numbers, key) != fields.numbers.end();
-    if (!known)
-      refuse(key, value, fmt::format("a field that rope_type {} does not have", fields.name), where);
-  }
-  angles.scaling = fields.scaling;
-  read_number(rope, "rope_theta", angles.theta, where);
-  read_number(rope, "factor", angles.factor, where);
-  read_number(rope, "low_freq_factor", angles.low_freq_factor, where);
-  read_number(rope, "high_freq_factor", angles.high_freq_factor, where);
-  read_number(rope, "beta_fast", angles.beta_fast, where);
-  read_number(rope, "beta_slow", angles.beta_slow, where);
-  read_number(rope, "mscale", angles.mscale, where);
-  read_number(rope, "mscale_all_dim", angles.mscale_all_dim, where);
-  if (rope.contains("attention_factor") && !rope["attention_factor"].is_null())
-    read_number(rope, "attention_factor", angles.attention_factor.emplace(), where);
-  angles.truncate = config_flag(rope, "truncate", true, where);
-  if (const auto L = optional_config_integer(rope, "original_max_position_embeddings", where))
-    angles.original_positions = *L;
-}
-
-ops::RopeAngles rope_of(const json& config, std::int64_t head_size, const std::string& where) {
-  ops::RopeAngles angles{.R = head_size};
-  read_number(config, "rope_theta", angles.theta, where);
-  for (const char* key : {"rope_scaling", "rope_parameters"}) {
-    const auto found = config.find(key);
-    if (found != config.end() && !found->is_null()) read_scaling(*found, angles, where);
-  }
-  return angles;
-}
-
-// rope_scaling, which all versions of transformers read.
-json to_json(const ops::RopeAngles& angles) {
-  switch (angles.scaling) {
-    case ops::RopeScaling::linear:
-      return {{"rope_type", "linear"}, {"factor", angles.factor}};
-    case ops::RopeScaling::llama3:
-      return {{"rope_type", "llama3"},
-              {"factor", angles.factor},
-              {"low_freq_factor", angles.low_freq_factor},
-              {"high_freq_factor", angles.high_freq_factor},
-              {"original_max_position_embeddings", angles.original_positions}};
-    case ops::RopeScaling::yarn: {
-      json scaling = {{"rope_type", "yarn"},
-                      {"factor", angles.factor},
-                      {"original_max_position_embeddings", angles.original_positions},
-                      {"beta_fast", angles.beta_fast},
-                      {"beta_slow", angles.beta_slow},
-                      {"truncate", angles.truncate}};
-      if (angles.attention_factor) scaling["attention_factor"] = *angles.attention_factor;
-      if (angles.mscale != 0) scaling["mscale"] = angles.mscale;
-      if (angles.mscale_all_dim != 0) scaling["mscale_all_dim"] = angles.mscale_all_dim;
-      return scaling;
-    }
-    default:
-      return nullptr;
-  }
-}
-
 // ---- Windows ----
 
 // Every query must see all keys before it: a window must be as long as the context.
@@ -208,7 +90,7 @@ void require_no_window(const LlamaConfig& c, const json& config, const std::stri
   if (types != config.end() && !types->is_null()) {
     const bool full = types->is_array() &&
                       std::ranges::all_of(*types, [](const json& type) { return type == "full_attention"; });
-    if (!full) refuse("layer_types", *types, "only full_attention is supported", where);
+    if (!full) refuse_value("layer_types", *types, "only full_attention is supported", where);
   }
   if (c.family == LlamaFamily::qwen2 && !config_flag(config, "use_sliding_window", false, where)) return;
   constexpr std::int64_t kDefault = 4096;  // of transformers
@@ -353,7 +235,7 @@ void LlamaConfig::validate(const std::string& where) const {
 }
 
 LlamaConfig LlamaConfig::from_json(LlamaFamily family, const json& json, const std::string& where) {
-  refuse_unknown_fields(json, where);
+  refuse_unknown_fields(json, kKnown, where);
   require_value(json, "pretraining_tp", 1, where);
   require_value(json, "rope_interleaved", false, where);
   LlamaConfig c;
@@ -376,7 +258,7 @@ LlamaConfig LlamaConfig::from_json(LlamaFamily family, const json& json, const s
     require_value(json, "mlp_bias", false, where);
   }
   c.tied_head = config_flag(json, "tie_word_embeddings", false, where);
-  c.rope = rope_of(json, c.head_size, where);
+  c.rope = rope_of(json, c.head_size, 1, where);
   c.activation = activation_of(json, where);
   c.validate(where);
   require_no_window(c, json, where);
@@ -399,7 +281,7 @@ nlohmann::json LlamaConfig::to_json(const BoundaryTokens& tokens) const {
                  {"max_position_embeddings", context},
                  {"rms_norm_eps", shortest_number(eps)},
                  {"rope_theta", rope.theta},
-                 {"rope_scaling", warpwright::to_json(rope)},
+                 {"rope_scaling", rope_scaling_json(rope)},
                  {"attention_dropout", 0.0},
                  {"initializer_range", 0.02},
                  {"tie_word_embeddings", tied_head},

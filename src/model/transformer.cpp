@@ -205,6 +205,12 @@ Tensor expansion_gradient(Context& ctx, const TransformerDescription& d, const T
   return a.fc_preact;
 }
 
+// What norm2 sees, for a block whose input is x.
+const Tensor& input_of_mlp(const TransformerDescription& d, const Tensor& x,
+                           const TransformerBlockActivations& a) {
+  return d.parallel ? x : a.residual_mid;
+}
+
 // From norm1 to fc: all of the block but its last product and sum. cache: null without one.
 void block_inside(Context& ctx, const TransformerPass& t, const TransformerBlock& p, const Tensor& x,
                   const TransformerBlockActivations& a, const Caching& caching, const LayerCache* cache) {
@@ -228,11 +234,11 @@ void block_inside(Context& ctx, const TransformerPass& t, const TransformerBlock
     attention(ctx, t, a, invariant);
   }
   add_projection(ctx, matrix(a.att), p.attproj_weight, p.attproj_bias, x, a.residual_mid, invariant);
-  normalize(ctx, t.d, a.residual_mid, norm2_of(p, a));
+  normalize(ctx, t.d, input_of_mlp(t.d, x, a), norm2_of(p, a));
   expand(ctx, t.d, p, a, invariant);
 }
 
-// x → x + attention(norm1(x)) → … + mlp(norm2(…)).
+// x → x + attention(norm1(x)) → … + mlp(norm2(…)), or … + mlp(norm2(x)) in parallel.
 void block_forward(Context& ctx, const TransformerPass& t, const TransformerBlock& p, const Tensor& x,
                    const TransformerBlockActivations& a, const Caching& caching, const LayerCache* cache) {
   normalize(ctx, t.d, x, norm1_of(p, a));
@@ -258,7 +264,7 @@ TransformerBlockActivations recomputed(Context& ctx, const TransformerPass& t, c
   }
   if (again.norm1) {
     normalize(ctx, t.d, x, {p.norm1_weight, p.norm1_bias, again.norm1, {}, {}, {}});
-    normalize(ctx, t.d, a.residual_mid, {p.norm2_weight, p.norm2_bias, again.norm2, {}, {}, {}});
+    normalize(ctx, t.d, input_of_mlp(t.d, x, a), {p.norm2_weight, p.norm2_bias, again.norm2, {}, {}, {}});
     a.norm1 = again.norm1;
     a.norm2 = again.norm2;
   }
@@ -266,7 +272,8 @@ TransformerBlockActivations recomputed(Context& ctx, const TransformerPass& t, c
 }
 
 // The same lines in reverse. `dresidual` is the gradient of the block's output and becomes that of its input
-// x: a sum hands its gradient to both branches, so each branch only adds its own.
+// x: a sum hands its gradient to both branches, so each branch only adds its own. In parallel, attention's
+// branch takes its gradient before the MLP's has added to it.
 void block_backward(Context& ctx, const TransformerPass& t, const TransformerBlock& p, const Tensor& x,
                     const TransformerBlockActivations& kept, const Tensor& dresidual,
                     const TransformerBackwardBuffers::Block& d, const TransformerBlock& g) {
@@ -275,10 +282,14 @@ void block_backward(Context& ctx, const TransformerPass& t, const TransformerBlo
   const Tensor dproduct = expansion_gradient(ctx, t.d, p, a, dresidual, d.dfc);
   matmul_dw(ctx, {dproduct, a.norm2, g.fc_weight, g.fc_bias, Store::assign});
   matmul_dx(ctx, {dproduct, p.fc_weight, {}, d.dnorm2});
-  normalize_backward(ctx, t.d, d.dnorm2, a.residual_mid, norm2_of(p, a), dresidual, g.norm2_weight,
-                     g.norm2_bias, Store::add);
+  const auto mlp_to_residual = [&] {
+    normalize_backward(ctx, t.d, d.dnorm2, input_of_mlp(t.d, x, a), norm2_of(p, a), dresidual, g.norm2_weight,
+                       g.norm2_bias, Store::add);
+  };
+  if (!t.d.parallel) mlp_to_residual();
   matmul_dw(ctx, {dresidual, matrix(a.att), g.attproj_weight, g.attproj_bias, Store::assign});
   matmul_dx(ctx, {dresidual, p.attproj_weight, {}, matrix(d.datt)});
+  if (t.d.parallel) mlp_to_residual();
   attention_gradient(ctx, t, a, d);
   rotate_back(ctx, t, d.dqkv);
   matmul_dw(ctx, {matrix(d.dqkv), a.norm1, g.qkv_weight, g.qkv_bias, Store::assign});

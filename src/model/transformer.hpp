@@ -1,5 +1,5 @@
 // A decoder-only transformer by its description: parameters by name, activations, forward and backward, an
-// operation a line. GPT-2, Llama, Mistral and Qwen2 are such descriptions.
+// operation a line. GPT-2, GPT-NeoX, Llama, Mistral and Qwen2 are such descriptions.
 // Sources: A. Radford et al., "Language Models are Unsupervised Multitask Learners", 2019; H. Touvron et al.,
 // "LLaMA: Open and Efficient Foundation Language Models", arXiv:2302.13971.
 //
@@ -30,8 +30,10 @@ struct TransformerNames {
   std::string_view wte, wpe, block;  // block: "h.{}."
   std::string_view norm1, qkv, attproj, norm2, fc, fcproj;
   std::string_view norm, head;
-  std::string_view prefix;    // may come before any name, or be left out
-  std::string_view q, k, v;   // the parts of qkv in files; q = qkv: one tensor
+  std::string_view other_head = {};  // what some files call the head
+  std::string_view prefix;           // may come before any name, or be left out
+  std::string_view q, k, v;          // the parts of qkv in files; q = qkv: one tensor
+  bool qkv_by_head = false;   // a file's qkv has the rows of q, k and v of the first head, then of the next
   std::string_view gate, up;  // the parts of fc in files; gate = fc: one tensor
   bool transposed = false;    // files keep the weights of a block's linear layers as (in, out)
 };
@@ -49,6 +51,8 @@ struct TransformerDescription {
   std::optional<ops::RopeAngles> rope;      // none: learned positions
   std::optional<ops::GateActivation> gate;  // none: the MLP has `activation` and no gate
   ops::Activation activation = ops::Activation::gelu_tanh;
+  // x + attention(norm1(x)) + mlp(norm2(x)); otherwise the MLP's norm2 sees x + attention(norm1(x)).
+  bool parallel = false;
   bool tied_head = true;  // the LM head is wte
 
   std::int64_t all_heads() const { return heads + 2 * key_heads; }

@@ -17,14 +17,22 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// A tensor of a folder: rows [first, first + rows) of a parameter, or elements of one without rows.
-struct StoredPart {
-  std::string name;
+// Rows of a parameter, or elements of one without rows.
+struct Piece {
   std::int64_t first = 0, rows = 0;
-  bool transposed = false;
 
   Tensor of(const Tensor& parameter) const { return parameter.slice(0, first, rows); }
+};
+
+// A tensor of a folder: these pieces of a parameter, one after the other.
+struct StoredPart {
+  std::string name;
+  std::vector<Piece> pieces;
+  bool transposed = false;  // one piece
+
   Shape shape(const Shape& parameter) const {
+    std::int64_t rows = 0;
+    for (const Piece& piece : pieces) rows += piece.rows;
     if (parameter.rank() == 1) return {rows};
     return transposed ? Shape{parameter[1], rows} : Shape{rows, parameter[1]};
   }
@@ -42,10 +50,20 @@ std::vector<StoredPart> split(const std::string& name, std::string_view whole,
   for (const PartRows& part : parts) {
     std::string with = name;
     with.replace(with.find(whole), whole.size(), part.name);
-    stored.push_back({.name = with, .first = first, .rows = part.rows});
+    stored.push_back({.name = with, .pieces = {{first, part.rows}}});
     first += part.rows;
   }
   return stored;
+}
+
+// q, k and v of the first head, then of the next.
+std::vector<Piece> pieces_by_head(const TransformerDescription& d) {
+  std::vector<Piece> pieces;
+  for (std::int64_t head = 0; head < d.heads; ++head) {
+    for (std::int64_t part = 0; part < 3; ++part)
+      pieces.push_back({(part * d.heads + head) * d.head_size, d.head_size});
+  }
+  return pieces;
 }
 
 bool is_in(std::string_view name, std::string_view layer) {
@@ -56,14 +74,15 @@ bool is_in(std::string_view name, std::string_view layer) {
 std::vector<StoredPart> stored_parts(const TransformerDescription& d, const ParameterShape& parameter) {
   const TransformerNames& n = *d.names;
   const auto& [name, shape, kind] = parameter;
-  if (kind == ParameterKind::vocabulary) return {{.name = name, .rows = d.vocab}};
+  if (kind == ParameterKind::vocabulary) return {{.name = name, .pieces = {{0, d.vocab}}}};
+  if (n.qkv_by_head && is_in(name, n.qkv)) return {{.name = name, .pieces = pieces_by_head(d)}};
   if (n.q != n.qkv && is_in(name, n.qkv)) {
     const std::int64_t keys = d.key_heads * d.head_size;
     return split(name, n.qkv, {{n.q, d.heads * d.head_size}, {n.k, keys}, {n.v, keys}});
   }
   if (n.gate != n.fc && is_in(name, n.fc)) return split(name, n.fc, {{n.gate, d.hidden}, {n.up, d.hidden}});
   const bool linear = kind == ParameterKind::projection || kind == ParameterKind::weight;
-  return {{.name = name, .rows = shape[0], .transposed = n.transposed && linear}};
+  return {{.name = name, .pieces = {{0, shape[0]}}, .transposed = n.transposed && linear}};
 }
 
 // By name, for parameters in any order and number.
@@ -80,6 +99,9 @@ SafetensorsFolder::StoredTensor find_tensor(const SafetensorsFolder& stored, con
   SafetensorsFolder::StoredTensor found = stored.find(name);
   if (!found) found = stored.find(prefix + name);
   if (!found && name.starts_with(prefix)) found = stored.find(name.substr(prefix.size()));
+  const std::string head = std::string(d.names->head) + ".weight";
+  if (!found && name == head && !d.names->other_head.empty())
+    found = stored.find(std::string(d.names->other_head) + ".weight");
   return found;
 }
 
@@ -93,7 +115,8 @@ SafetensorsFolder::StoredTensor require_tensor(const SafetensorsFolder& stored,
 // Tensors that some versions of transformers saved, and that follow from the config: the causal mask and the
 // rotary frequencies.
 bool is_derived(std::string_view name) {
-  constexpr std::string_view kDerived[] = {".attn.bias", ".attn.masked_bias", ".rotary_emb.inv_freq"};
+  constexpr std::string_view kDerived[] = {".attn.bias", ".attn.masked_bias", ".attention.bias",
+                                           ".attention.masked_bias", ".rotary_emb.inv_freq"};
   return std::ranges::any_of(kDerived, [&](std::string_view suffix) { return name.ends_with(suffix); });
 }
 
@@ -122,15 +145,29 @@ void check_stored(const SafetensorsFolder::StoredTensor& found, const Shape& sha
 void check_rest(const SafetensorsFolder& stored, const TransformerDescription& d,
                 const std::unordered_set<std::string_view>& used) {
   const std::string head = std::string(d.names->head) + ".weight";
+  const std::string other_head = std::string(d.names->other_head) + ".weight";
   for (const SafetensorsFolder::StoredTensor& t : stored.tensors()) {
     const std::string& name = t.entry->name;
     if (used.contains(name) || is_derived(name)) continue;
-    if (d.tied_head && name == head) {
+    if (d.tied_head && (name == head || name == other_head)) {
       check_tied_head(t, require_tensor(stored, d, std::string(d.names->wte) + ".weight"));
       continue;
     }
     throw Error(fmt::format("has a tensor {} that this model does not have", name), t.file->path().string(),
                 "use the weights and the config.json of one model, without additions");
+  }
+}
+
+// The pieces of a parameter from the bytes of the stored tensor.
+void fill_part(const Tensor& parameter, const StoredPart& part,
+               const SafetensorsFolder::StoredTensor& found) {
+  std::span<const std::byte> rest = found.bytes();
+  for (const Piece& piece : part.pieces) {
+    const Tensor rows = piece.of(parameter);
+    const DType dtype = *found.entry->dtype;
+    const std::size_t bytes = static_cast<std::size_t>(rows.elements()) * size_of(dtype);
+    fill(rows, rows.shape.rank() == 1 ? 1 : piece.rows, rest.first(bytes), dtype, part.transposed);
+    rest = rest.subspan(bytes);
   }
 }
 
@@ -164,10 +201,7 @@ void load_transformer(const fs::path& folder, const TransformerDescription& d, c
       used.insert(found.back().entry->name);
     }
     write(index++, [&](const Tensor& host) {
-      for (std::size_t i = 0; i < parts.size(); ++i) {
-        const std::int64_t rows = host.shape.rank() == 1 ? 1 : parts[i].rows;
-        fill(parts[i].of(host), rows, found[i].bytes(), *found[i].entry->dtype, parts[i].transposed);
-      }
+      for (std::size_t i = 0; i < parts.size(); ++i) fill_part(host, parts[i], found[i]);
     });
   }
   check_rest(stored, d, used);
@@ -195,7 +229,7 @@ void write_transformer_weights(const fs::path& file, const TransformerDescriptio
   for (const DecoderParameters::Entry& entry : parameters) {
     read(index++, [&](const Tensor& host) {
       for (const StoredPart& part : stored_parts(d, shapes.at(entry.name))) {
-        write_rows(writer, part.name, part.of(host), part.transposed);
+        for (const Piece& piece : part.pieces) write_rows(writer, part.name, piece.of(host), part.transposed);
       }
     });
   }

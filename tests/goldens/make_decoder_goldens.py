@@ -1,6 +1,6 @@
-"""Makes goldens of small decoders of the Llama family with Hugging Face's Llama, Mistral and Qwen2 models.
+"""Makes goldens of small decoders with Hugging Face's Llama, Mistral, Qwen2 and GPT-NeoX models.
 
-    python3 tests/goldens/make_decoder_goldens.py   (torch 2.15.0, transformers 5.24.0, safetensors 0.8.0, numpy 2.4.6)
+    python3 tests/goldens/make_decoder_goldens.py [NAME...]   (torch 2.15.0, transformers 5.24.0, safetensors 0.8.0, numpy 2.4.6)
 
 Each folder decoders/NAME has config.json as transformers writes it, golden.json and golden.safetensors. They store what
 make_goldens.py stores for GPT-2. A parameter has its name in the checkpoint. Its Philox stream is its index in
@@ -24,6 +24,7 @@ import contextlib
 import json
 import pathlib
 import shutil
+import sys
 import tempfile
 from unittest import mock
 
@@ -33,14 +34,15 @@ import transformers
 from make_goldens import BETAS, CLIP, EPS, LR, STEPS, WEIGHT_DECAY, batch, forward, philox, relative
 from make_rope_goldens import InFloat64
 from safetensors.numpy import save_file
-from transformers import (LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM, Qwen2Config,
-                          Qwen2ForCausalLM, modeling_rope_utils)
+from transformers import (GPTNeoXConfig, GPTNeoXForCausalLM, LlamaConfig, LlamaForCausalLM, MistralConfig,
+                          MistralForCausalLM, Qwen2Config, Qwen2ForCausalLM, modeling_rope_utils)
+from transformers.models.gpt_neox import modeling_gpt_neox
 from transformers.models.llama import modeling_llama
 from transformers.models.mistral import modeling_mistral
 from transformers.models.qwen2 import modeling_qwen2
 
 HERE = pathlib.Path(__file__).parent / "decoders"
-MODULES = (modeling_llama, modeling_mistral, modeling_qwen2, modeling_rope_utils)
+MODULES = (modeling_gpt_neox, modeling_llama, modeling_mistral, modeling_qwen2, modeling_rope_utils)
 B, PROMPT, GREEDY = 2, 8, 200
 SCALE, PROJECTION_SCALE = 2.0**-3, 2.0**-1
 COMMON = dict(num_hidden_layers=2, max_position_embeddings=256, attention_dropout=0.0)
@@ -63,6 +65,14 @@ MODELS = {
         **COMMON, hidden_size=28, num_attention_heads=7, num_key_value_heads=1, intermediate_size=47, vocab_size=139,
         tie_word_embeddings=True, rms_norm_eps=1e-6, use_sliding_window=False,
         rope_parameters=dict(rope_type="default", rope_theta=1000000.0))),
+    "gpt_neox": dict(T=31, model=GPTNeoXForCausalLM, config=GPTNeoXConfig(
+        **COMMON, hidden_size=36, num_attention_heads=3, intermediate_size=52, vocab_size=89, tie_word_embeddings=False,
+        use_parallel_residual=True, rope_parameters=dict(rope_type="default", rope_theta=10000.0,
+                                                         partial_rotary_factor=1 / 3))),
+    "gpt_neox_serial": dict(T=26, model=GPTNeoXForCausalLM, config=GPTNeoXConfig(
+        **COMMON, hidden_size=32, num_attention_heads=4, intermediate_size=44, vocab_size=83, tie_word_embeddings=True,
+        use_parallel_residual=False, attention_bias=False, hidden_act="gelu_new",
+        rope_parameters=dict(rope_type="linear", factor=2.0, rope_theta=10000.0, partial_rotary_factor=1.0))),
 }
 
 
@@ -76,22 +86,35 @@ def computing_in(dtype):
         yield
 
 
+def both(*names):
+    return [f"{name}.{kind}" for name in names for kind in ("weight", "bias")]
+
+
 def parameter_names(model):
     """In the order of the streams. The model has some biases and maybe a head of its own."""
-    linear = [f"self_attn.{p}_proj" for p in "qkvo"], [f"mlp.{p}_proj" for p in ("gate", "up", "down")]
-    attention, mlp = ([f"{name}.{kind}" for name in names for kind in ("weight", "bias")] for names in linear)
-    block = ["input_layernorm.weight", *attention, "post_attention_layernorm.weight", *mlp]
-    names = (["model.embed_tokens.weight"] +
-             [f"model.layers.{l}.{n}" for l in range(model.config.num_hidden_layers) for n in block] +
-             ["model.norm.weight", "lm_head.weight"])
+    if model.config.model_type == "gpt_neox":
+        prefix, embedding, norm = "gpt_neox", "embed_in", "final_layer_norm"
+        block = both("input_layernorm", "attention.query_key_value", "attention.dense", "post_attention_layernorm",
+                     "mlp.dense_h_to_4h", "mlp.dense_4h_to_h")
+    else:
+        prefix, embedding, norm = "model", "embed_tokens", "norm"
+        block = ["input_layernorm.weight", *both(*(f"self_attn.{p}_proj" for p in "qkvo")),
+                 "post_attention_layernorm.weight", *both(*(f"mlp.{p}_proj" for p in ("gate", "up", "down")))]
+    names = ([f"{prefix}.{embedding}.weight"] +
+             [f"{prefix}.layers.{l}.{n}" for l in range(model.config.num_hidden_layers) for n in block] +
+             both(f"{prefix}.{norm}") + ["lm_head.weight"])
     present = dict(model.named_parameters())  # a tied head is not in it
     assert set(present) <= set(names)
     return [name for name in names if name in present]
 
 
+def is_projection(name):
+    return name.endswith(".weight") and any(part in name for part in ("attn.", ".attention.", ".mlp."))
+
+
 def draw(shape, purpose, name):
     uniform = ((philox(int(np.prod(shape)), purpose) >> np.uint64(8)).astype(np.float64) - 2.0**23) * 2.0**-23
-    scale = PROJECTION_SCALE if name.endswith("_proj.weight") else SCALE
+    scale = PROJECTION_SCALE if is_projection(name) else SCALE
     offset = 1.0 if name.endswith("norm.weight") else 0.0
     return (uniform * scale + offset).reshape(shape).astype(np.float32)
 
@@ -100,9 +123,10 @@ def build(spec, rounding, compute):
     """The model, whose weights are rounded to one dtype, and which computes in another."""
     with computing_in(compute):
         model = spec["model"]._from_config(spec["config"], attn_implementation="eager")
-    frequencies = model.model.rotary_emb.inv_freq
+    rotary = model.base_model.rotary_emb
+    frequencies = rotary.inv_freq
     model = model.to(compute)
-    model.model.rotary_emb.inv_freq = frequencies
+    rotary.inv_freq = frequencies
     for index, name in enumerate(parameter_names(model)):
         parameter = model.get_parameter(name)
         value = torch.from_numpy(draw(tuple(parameter.shape), index, name))
@@ -195,5 +219,5 @@ if __name__ == "__main__":
     torch.manual_seed(0)
     torch.set_num_threads(1)
     transformers.utils.logging.disable_progress_bar()
-    for model_name, model_spec in MODELS.items():
-        make(model_name, model_spec)
+    for model_name in sys.argv[1:] or MODELS:
+        make(model_name, MODELS[model_name])

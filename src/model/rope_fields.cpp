@@ -1,0 +1,125 @@
+#include "model/rope_fields.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <vector>
+
+#include "core/error.hpp"
+#include "model/config_fields.hpp"
+
+namespace warpwright {
+namespace {
+
+using json = nlohmann::json;
+
+// The fields of each rope_type.
+struct ScalingFields {
+  std::string_view name;
+  ops::RopeScaling scaling;
+  std::vector<std::string_view> numbers;  // besides these, rope_theta and the type
+};
+const std::vector<ScalingFields>& scalings() {
+  static const std::vector<ScalingFields> kScalings = {
+      {"default", ops::RopeScaling::none, {}},
+      {"linear", ops::RopeScaling::linear, {"factor"}},
+      {"llama3",
+       ops::RopeScaling::llama3,
+       {"factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"}},
+      {"yarn",
+       ops::RopeScaling::yarn,
+       {"factor", "original_max_position_embeddings", "attention_factor", "beta_fast", "beta_slow", "mscale",
+        "mscale_all_dim"}}};
+  return kScalings;
+}
+
+const ScalingFields& scaling_of(const json& rope, const std::string& where) {
+  const char* key = rope.contains("rope_type") ? "rope_type" : "type";
+  const std::string name = config_string(rope, key, "default", where);
+  const auto found = std::ranges::find(scalings(), name, &ScalingFields::name);
+  if (found != scalings().end()) return *found;
+  refuse_value(key, rope.at(key), "only default, linear, llama3 and yarn are supported", where);
+}
+
+void read_number(const json& rope, std::string_view key, double& number, const std::string& where) {
+  const auto found = rope.find(key);
+  if (found == rope.end() || found->is_null()) return;
+  if (!found->is_number())
+    throw Error(fmt::format("\"{}\" is not a number", key), where, "use the model's own config.json");
+  number = found->get<double>();
+}
+
+// rope: rope_parameters, or rope_scaling of earlier versions.
+void read_scaling(const json& rope, ops::RopeAngles& angles, const std::string& where) {
+  if (!rope.is_object())
+    throw Error("rope's parameters are not an object", where, "use the model's own config.json");
+  const ScalingFields& fields = scaling_of(rope, where);
+  for (const auto& [key, value] : rope.items()) {
+    const bool known = key == "rope_type" || key == "type" || key == "rope_theta" || key == "truncate" ||
+                       key == "partial_rotary_factor" ||
+                       std::ranges::find(fields.numbers, key) != fields.numbers.end();
+    if (!known)
+      refuse_value(key, value, fmt::format("a field that rope_type {} does not have", fields.name), where);
+  }
+  angles.scaling = fields.scaling;
+  read_number(rope, "rope_theta", angles.theta, where);
+  read_number(rope, "factor", angles.factor, where);
+  read_number(rope, "low_freq_factor", angles.low_freq_factor, where);
+  read_number(rope, "high_freq_factor", angles.high_freq_factor, where);
+  read_number(rope, "beta_fast", angles.beta_fast, where);
+  read_number(rope, "beta_slow", angles.beta_slow, where);
+  read_number(rope, "mscale", angles.mscale, where);
+  read_number(rope, "mscale_all_dim", angles.mscale_all_dim, where);
+  if (rope.contains("attention_factor") && !rope["attention_factor"].is_null())
+    read_number(rope, "attention_factor", angles.attention_factor.emplace(), where);
+  angles.truncate = config_flag(rope, "truncate", true, where);
+  if (const auto L = optional_config_integer(rope, "original_max_position_embeddings", where))
+    angles.original_positions = *L;
+}
+
+}  // namespace
+
+ops::RopeAngles rope_of(const json& config, std::int64_t head_size, double share, const std::string& where) {
+  ops::RopeAngles angles;
+  read_number(config, "rope_theta", angles.theta, where);
+  for (const char* key : {"rope_scaling", "rope_parameters"}) {
+    const auto found = config.find(key);
+    if (found == config.end() || found->is_null()) continue;
+    read_scaling(*found, angles, where);
+    read_number(*found, "partial_rotary_factor", share, where);
+  }
+  if (!(share > 0 && share <= 1))
+    throw Error(fmt::format("partial_rotary_factor is {}", share), where, "give more than 0 and at most 1");
+  angles.R = static_cast<std::int64_t>(static_cast<double>(head_size) * share);
+  return angles;
+}
+
+json rope_scaling_json(const ops::RopeAngles& angles) {
+  switch (angles.scaling) {
+    case ops::RopeScaling::linear:
+      return {{"rope_type", "linear"}, {"factor", angles.factor}};
+    case ops::RopeScaling::llama3:
+      return {{"rope_type", "llama3"},
+              {"factor", angles.factor},
+              {"low_freq_factor", angles.low_freq_factor},
+              {"high_freq_factor", angles.high_freq_factor},
+              {"original_max_position_embeddings", angles.original_positions}};
+    case ops::RopeScaling::yarn: {
+      json scaling = {{"rope_type", "yarn"},
+                      {"factor", angles.factor},
+                      {"original_max_position_embeddings", angles.original_positions},
+                      {"beta_fast", angles.beta_fast},
+                      {"beta_slow", angles.beta_slow},
+                      {"truncate", angles.truncate}};
+      if (angles.attention_factor) scaling["attention_factor"] = *angles.attention_factor;
+      if (angles.mscale != 0) scaling["mscale"] = angles.mscale;
+      if (angles.mscale_all_dim != 0) scaling["mscale_all_dim"] = angles.mscale_all_dim;
+      return scaling;
+    }
+    default:
+      return nullptr;
+  }
+}
+
+}  // namespace warpwright

@@ -1,0 +1,21 @@
+// The fields of a config.json that describe rotary positions: rope_theta with rope_scaling, or
+// rope_parameters of transformers 5.
+#pragma once
+
+#include <nlohmann/json_fwd.hpp>
+
+#include <cstdint>
+#include <string>
+
+#include "ops/rope/angles.hpp"
+
+namespace warpwright {
+
+// share: the part of a head that is rotated, if partial_rotary_factor does not say it. Types other than
+// default, linear, llama3 and yarn, and fields that a type does not have, are refused by name and value.
+ops::RopeAngles rope_of(const nlohmann::json& config, std::int64_t head_size, double share,
+                        const std::string& where);
+// rope_scaling, which all versions of transformers read; null without scaling.
+nlohmann::json rope_scaling_json(const ops::RopeAngles& angles);
+
+}  // namespace warpwright
