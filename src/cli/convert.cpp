@@ -32,30 +32,31 @@ struct Companions {
   BoundaryTokens tokens;
 };
 
-// The ids in the model's config.json. If it has none: the tokenizer's end-of-text token for both. If there is
-// no tokenizer: the ids of GPT-2's tokenizer, provided the vocabulary has its size, as in llm.c's files.
+// The ids in the model's config.json. If it has none, or another tokenizer is given: the tokenizer's
+// end-of-text token, and that for both if one token did both. If there is no tokenizer: the ids of GPT-2's
+// tokenizer, provided the vocabulary has its size, as in llm.c's files.
 Companions companions_of(const ConvertFlags& flags, const Decoder& decoder) {
   constexpr std::int64_t kGpt2Vocab = 50257;
   Companions found;
   const bool from_folder = is_folder(flags.from);
   found.tokenizer = flags.tokenizer;
   if (flags.tokenizer.empty() && from_folder && text::has_tokenizer(flags.from)) found.tokenizer = flags.from;
-  if (from_folder && flags.tokenizer.empty()) found.tokens = read_boundary_tokens(flags.from);
-  if (!found.tokens.eos && !found.tokenizer.empty()) {
+  if (from_folder) found.tokens = read_boundary_tokens(flags.from);
+  const bool asks_tokenizer = !flags.tokenizer.empty() || found.tokens.eos.empty();
+  if (asks_tokenizer && !found.tokenizer.empty()) {
     const text::Tokenizer tokenizer =
         load_tokenizer(flags.from, flags.tokenizer, decoder, flags.allow_tokenizer_change);
-    if (tokenizer.eos_id()) {
-      found.tokens.eos = *tokenizer.eos_id();
-      if (!found.tokens.bos) found.tokens.bos = found.tokens.eos;
-    }
+    if (tokenizer.eos_id()) found.tokens = found.tokens.with_eos(*tokenizer.eos_id());
   } else if (!from_folder && decoder.vocab() == kGpt2Vocab) {
     found.tokens = kGpt2Vocab - 1;
   }
   return found;
 }
 
-std::string text_of(const std::optional<std::int64_t>& id) {
-  return id ? std::to_string(*id) : "none";
+// "bos 1, eos 2"
+std::string text_of(const BoundaryTokens& tokens) {
+  return fmt::format("bos {}, eos {}", tokens.bos ? std::to_string(*tokens.bos) : "none",
+                     tokens.eos.empty() ? "none" : fmt::format("{}", fmt::join(tokens.eos, " or ")));
 }
 
 // Writes a .bin; returns a note on what the format cannot hold.
@@ -72,8 +73,8 @@ std::string write_llmc(const ConvertFlags& flags, const DecoderWeights& model) {
   const bool rounds = model.dtype == DType::bf16;
   return fmt::format(
       "the file has no place for the tokenizer and for the ids of the tokens that begin and end a text "
-      "(bos {}, eos {}): to convert back, keep {} and give it with --tokenizer\n{}",
-      text_of(tokens.bos), text_of(tokens.eos), flags.from.string(),
+      "({}): to convert back, keep {} and give it with --tokenizer\n{}",
+      text_of(tokens), flags.from.string(),
       rounds ? "in bf16 the format holds the norms' fp32 parameters rounded to bf16\n" : "");
 }
 
@@ -92,8 +93,8 @@ std::string write_folder(const ConvertFlags& flags, const DecoderWeights& model)
   return fmt::format(
       "the folder has no tokenizer, because none was given; config.json names the tokens that begin and end "
       "a "
-      "text (bos {}, eos {}). To add a tokenizer and its ids, give --tokenizer\n",
-      text_of(companions.tokens.bos), text_of(companions.tokens.eos));
+      "text ({}). To add a tokenizer and its ids, give --tokenizer\n",
+      text_of(companions.tokens));
 }
 
 void run(const ConvertFlags& flags) {

@@ -155,15 +155,18 @@ void print_json(const std::string& prompt, std::uint64_t seed, const Sample& sam
   print_now(out.dump(-1, ' ', false, replace) + "\n");
 }
 
-// Refuses a folder whose config.json names tokens that the model does not have.
-void check_boundary_tokens(const std::filesystem::path& model, const Decoder& decoder) {
-  if (!is_folder(model)) return;
+// The tokens that end a text, by the folder's config.json. Refuses ids that the model does not have.
+std::vector<std::int32_t> end_tokens(const std::filesystem::path& model, const Decoder& decoder) {
+  if (!is_folder(model)) return {};
   const BoundaryTokens tokens = read_boundary_tokens(model);
-  for (const auto& [name, id] : {std::pair("bos_token_id", tokens.bos), {"eos_token_id", tokens.eos}}) {
-    if (!id || (*id >= 0 && *id < decoder.vocab())) continue;
-    throw Error(fmt::format("\"{}\" is {}, the vocabulary has ids below {}", name, *id, decoder.vocab()),
+  const auto check = [&](const char* name, std::int64_t id) {
+    if (id >= 0 && id < decoder.vocab()) return;
+    throw Error(fmt::format("\"{}\" is {}, the vocabulary has ids below {}", name, id, decoder.vocab()),
                 (model / "config.json").string(), "write the tokenizer's id, or null for none");
-  }
+  };
+  if (tokens.bos) check("bos_token_id", *tokens.bos);
+  for (const std::int64_t id : tokens.eos) check("eos_token_id", id);
+  return {tokens.eos.begin(), tokens.eos.end()};
 }
 
 std::vector<std::int32_t> prompt_ids(const Prompt& prompt, const text::Tokenizer& tokenizer,
@@ -315,13 +318,13 @@ void run(const GenerateFlags& given) {
   flags.options.sampling.validate();
   Context context(flags.device.context_options(flags.dtype), flags.device.place());
   const DecoderWeights model = load_model(flags.model, flags.dtype, flags.device.place());
-  check_boundary_tokens(flags.model, *model.decoder);
+  flags.options.end_of_text = end_tokens(flags.model, *model.decoder);
   const text::Tokenizer tokenizer =
       load_tokenizer(flags.model, flags.tokenizer, *model.decoder, flags.allow_tokenizer_change);
   const std::vector<Prompt> prompts = read_prompts(flags);
   std::vector<std::vector<std::int32_t>> ids;  // all are checked before the first is run
   for (const Prompt& prompt : prompts) ids.push_back(prompt_ids(prompt, tokenizer, *model.decoder));
-  if (tokenizer.eos_id()) flags.options.end_of_text = static_cast<std::int32_t>(*tokenizer.eos_id());
+  if (tokenizer.eos_id()) flags.options.end_of_text.push_back(static_cast<std::int32_t>(*tokenizer.eos_id()));
   const DecodingOptions decoding = decoding_options(context, model, flags, ids);
   DecodingEngine engine(context, model, decoding);
   Samples(flags, decoding.sequences, prompts, ids, tokenizer).run(engine);

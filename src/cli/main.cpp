@@ -1,4 +1,4 @@
-// warpwright: trains GPT-2 and runs encoders of BERT's family, on its own kernels.
+// warpwright: trains and runs decoders, and runs encoders of BERT's family, on its own kernels.
 #include <fmt/format.h>
 
 #include <algorithm>

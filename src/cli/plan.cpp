@@ -19,6 +19,7 @@
 #include "cli/train_memory.hpp"
 #include "comm/nccl.hpp"
 #include "core/error.hpp"
+#include "model/gpt2_config.hpp"
 #include "ops/op.hpp"
 #include "runtime/device.hpp"
 #include "runtime/file.hpp"
@@ -44,8 +45,7 @@ struct PlanFlags {
 // The options of the planned run. Every rank runs one slice if no flag says how many.
 TrainOptions planned_options(PlanFlags& flags) {
   TrainFlags& run = flags.run;
-  GPT2Config& free = run.free;
-  if (free.vocab == 0 && (free.layers || free.heads || free.channels)) free.vocab = GPT2Config{}.vocab;
+  if (run.free.vocab == 0 && run.free.describe_model()) run.free.vocab = GPT2Config{}.vocab;
   run.options.schedule.steps = 1;
   TrainOptions o = run.finished_options();
   if (run.total_batch == 0) o.step.slices = flags.ranks;
@@ -310,7 +310,8 @@ void add_plan(CLI::App& app) {
   command->add_option("--nodes", f->nodes, "Machines that share the ranks equally")
       ->capture_default_str()
       ->check(CLI::Range(1, kMostRanks));
-  f->run.add_sizes_to(*command, {.vocab = "GPT-2's 50257", .total_batch = "one slice for each rank"});
+  f->run.add_sizes_to(*command, {.vocab = "that of --model, 50257 for a free size",
+                                 .total_batch = "one slice for each rank"});
   command->add_option(
       "--record", f->record,
       "A machine's record (bench/results, or `bench step --json`) that has the kernels' times; "

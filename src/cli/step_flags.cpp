@@ -26,9 +26,8 @@ void StepFlags::add_to(CLI::App& command, StepOptions& step) {
           "What the backward pass recomputes to save memory: none, gelu, norm (and gelu), block (all)")
       ->capture_default_str()
       ->check(one_of(recompute_names()));
-  command.add_flag(
-      "--memory-efficient-norm", memory_efficient_norm,
-      "Compute layer normalization's backward from its output, so that its input need not be kept");
+  command.add_flag("--memory-efficient-norm", memory_efficient_norm,
+                   "Compute the norms' backward from their output, so that their input need not be kept");
 }
 
 void StepFlags::finish(StepOptions& step, std::shared_ptr<const Decoder> model) const {

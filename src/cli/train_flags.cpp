@@ -13,21 +13,7 @@ namespace {
 void add_model_flags(CLI::App& c, TrainFlags& f, const SizeDefaults& defaults) {
   c.add_option("--model", f.model,
                fmt::format("{} with random weights, or a folder; default: a free size", known_sizes()));
-  c.add_option("--layers", f.free.layers, "Layers; default: those of --model")->check(at_least(1));
-  c.add_option("--heads", f.free.heads, "Attention heads; default: those of --model")->check(at_least(1));
-  c.add_option("--channels", f.free.channels, "Channels; default: those of --model")->check(at_least(1));
-  c.add_option("--family", f.family,
-               "What a free size is of: gpt2, or llama (RMSNorm, rotary positions, SwiGLU)")
-      ->capture_default_str()
-      ->check(one_of({"gpt2", "llama"}));
-  c.add_option("--key-heads", f.free_key_heads, "Heads of keys and values of a llama; default: --heads")
-      ->check(at_least(1));
-  c.add_option("--hidden", f.free_hidden,
-               "Channels inside a llama's MLP; default: 8/3 of --channels, up to a multiple of 64")
-      ->check(at_least(1));
-  c.add_option("--vocab", f.free.vocab, "Vocabulary; default: " + defaults.vocab)->check(at_least(1));
-  c.add_option("--context", f.free.context, "Most positions; default: the model's own, --seq for a free size")
-      ->check(at_least(1));
+  f.free.add_to(c, defaults.vocab);
 }
 
 void add_slice_flags(CLI::App& c, TrainFlags& f, const SizeDefaults& defaults) {
@@ -54,7 +40,7 @@ void add_update_flags(CLI::App& c, TrainFlags& f) {
   StepOptions& s = f.options.step;
   c.add_option("--weight-decay", s.weight_decay, "Decoupled weight decay of the matrices")
       ->capture_default_str();
-  c.add_flag("--decay-all", s.decay_all, "Decay biases and layer normalization too");
+  c.add_flag("--decay-all", s.decay_all, "Decay biases and norms too");
   c.add_option("--beta1", s.beta1, "AdamW's decay of the first moment")->capture_default_str();
   c.add_option("--beta2", s.beta2, "AdamW's decay of the second moment")->capture_default_str();
   c.add_option("--eps", s.eps, "AdamW's epsilon")->capture_default_str();

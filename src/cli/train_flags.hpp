@@ -8,10 +8,10 @@
 #include <string>
 
 #include "cli/command.hpp"
+#include "cli/free_sizes.hpp"
 #include "cli/on_ranks.hpp"
 #include "cli/step_flags.hpp"
 #include "cli/tuned_flags.hpp"
-#include "model/gpt2_config.hpp"
 #include "train/trainer.hpp"
 
 namespace warpwright::cli {
@@ -23,10 +23,8 @@ struct SizeDefaults {
 
 struct TrainFlags {
   std::string model;
-  GPT2Config free{.vocab = 0, .context = 0};
-  std::string family = "gpt2";                       // of a free size
-  std::int64_t free_key_heads = 0, free_hidden = 0;  // of a Llama
-  std::shared_ptr<const Decoder> resumed;            // the checkpoint's model, if it has no free size
+  FreeSizes free;
+  std::shared_ptr<const Decoder> resumed;  // the checkpoint's model
   std::int64_t total_batch = 0;
   StepFlags step;
   std::string shard = "auto", master_weights = "fp32", schedule = "cosine", on_non_finite = "stop";

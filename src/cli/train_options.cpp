@@ -12,8 +12,6 @@
 #include "data/loader.hpp"
 #include "data/manifest.hpp"
 #include "model/families.hpp"
-#include "model/gpt2_decoder.hpp"
-#include "model/llama_decoder.hpp"
 #include "runtime/json.hpp"
 
 namespace warpwright::cli {
@@ -21,72 +19,37 @@ namespace {
 
 namespace fs = std::filesystem;
 
-std::shared_ptr<const Decoder> free_llama(const TrainFlags& flags, const GPT2Config& sizes) {
-  LlamaConfig config{
-      .layers = sizes.layers,
-      .channels = sizes.channels,
-      .heads = sizes.heads,
-      .key_heads = flags.free_key_heads > 0 ? flags.free_key_heads : sizes.heads,
-      .head_size = sizes.head_size(),
-      .hidden = flags.free_hidden > 0 ? flags.free_hidden : (sizes.channels * 8 / 3 + 63) / 64 * 64,
-      .vocab = sizes.vocab,
-      .context = sizes.context,
-      .eps = 1e-5f,
-      .tied_head = true,
-      .rope = {.R = sizes.head_size()}};
-  return std::make_shared<LlamaDecoder>(config);
-}
-
-// A model of free size.
-std::shared_ptr<const Decoder> free_model(TrainFlags& flags, const std::optional<Manifest>& manifest) {
-  GPT2Config config = flags.free;
-  const bool llama = flags.family == "llama";
-  for (const auto& [size, flag] :
-       {std::pair{flags.free_key_heads, "--key-heads"}, std::pair{flags.free_hidden, "--hidden"}}) {
-    if (!llama && size > 0)
-      throw UsageError("is given for a gpt2, which has no such size", flag, "give --family llama");
-  }
-  if (config.context == 0) config.context = flags.options.step.T ? flags.options.step.T : 1024;
-  if (config.vocab == 0 && manifest) config.vocab = manifest->vocabulary_size;
-  if (config.vocab == 0) {
+// A model of free size, whose vocabulary is the data's if no flag says it.
+std::shared_ptr<const Decoder> sized_model(const TrainFlags& flags, std::int64_t of_data) {
+  FreeSizes sizes = flags.free;
+  if (sizes.context == 0) sizes.context = flags.options.step.T ? flags.options.step.T : 1024;
+  if (sizes.vocab == 0) sizes.vocab = of_data;
+  if (sizes.vocab == 0) {
     require_shards(flags.options.data);
     throw UsageError("is missing, and the data folder has no data.json to take it from", "--vocab",
                      "give the tokenizer's number of tokens");
   }
-  try {
-    config.validate("--layers, --heads, --channels, --vocab, --context");
-    if (!llama) return std::make_shared<GPT2Decoder>(config);
-    const std::shared_ptr<const Decoder> decoder = free_llama(flags, config);
-    decoder->validate("--layers, --heads, --key-heads, --channels, --hidden, --vocab, --context");
-    return decoder;
-  } catch (const Error& error) {
-    throw UsageError(error.problem(), error.where(), error.remedy());
-  }
+  return free_model(sizes, nullptr);
 }
 
-// The model from --model NAME or DIR, from --layers, --heads and --channels, or of the resumed checkpoint.
+// The model of --model NAME or DIR, of --layers, --heads and --channels, or of the resumed checkpoint.
 std::shared_ptr<const Decoder> model_of(TrainFlags& flags, const std::optional<Manifest>& manifest) {
-  const GPT2Config& free = flags.free;
-  const bool has_free = free.layers || free.heads || free.channels;
-  if (!has_free && (flags.family != "gpt2" || flags.free_key_heads || flags.free_hidden)) {
-    throw UsageError("is given without --layers, --heads and --channels", "--family, --key-heads or --hidden",
-                     "give them, or leave it out");
+  const FreeSizes& free = flags.free;
+  if (flags.resumed && flags.model.empty())
+    return free.given() ? free_model(free, flags.resumed.get()) : flags.resumed;
+  if (flags.model.empty() == !free.describe_model()) {
+    throw UsageError(
+        free.describe_model() ? "is given together with --layers, --heads or --channels" : "is missing",
+        "--model", "give FAMILY:SIZE or a folder, or --layers, --heads and --channels");
   }
-  if (flags.resumed && flags.model.empty()) {
-    if (!has_free && !free.vocab && !free.context) return flags.resumed;
-    throw UsageError("is given for a run whose model has no free size",
-                     "--layers, --heads, --channels, --vocab or --context", "leave it out");
-  }
-  if (flags.model.empty() == !has_free) {
-    throw UsageError(has_free ? "is given together with --layers, --heads or --channels" : "is missing",
-                     "--model", "give FAMILY:SIZE or a folder, or --layers, --heads and --channels");
-  }
-  if (has_free) return free_model(flags, manifest);
+  const std::int64_t of_data = manifest ? manifest->vocabulary_size : 0;
+  if (free.describe_model()) return sized_model(flags, of_data);
+  if (const std::string flag = free.beside_model(); !flag.empty())
+    throw UsageError("is given together with --model, which says it", flag, "leave it out");
   if (!names_sizes(flags.model)) {
     flags.options.initial_model = flags.model;
     return decoder_of(flags.model, free.vocab, free.context);
   }
-  const std::int64_t of_data = manifest ? manifest->vocabulary_size : 0;
   return decoder_of(flags.model, free.vocab > 0 ? free.vocab : of_data, free.context);
 }
 
@@ -157,12 +120,7 @@ void TrainFlags::restore(CLI::App& command, const SavedRun& saved) {
     });
     if (json.value("tf32", false)) step.dtype = "tf32";
     if (command.count("--model") == 0) {
-      const std::string where = saved.checkpoint.string();
-      resumed = decoder_of_config(json.at("model"), where);
-      if (const auto* gpt2 = dynamic_cast<const GPT2Decoder*>(resumed.get())) {
-        free = gpt2->sizes();
-        resumed = nullptr;
-      }
+      resumed = decoder_of_config(json.at("model"), saved.checkpoint.string());
     }
   } catch (const nlohmann::json::exception& error) {
     throw Error(fmt::format("has options that cannot be read: {}", reason_of(error)),

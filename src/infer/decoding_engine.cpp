@@ -138,6 +138,7 @@ DecodingEngine::Tensors DecodingEngine::allocate(const Decoder& decoder, DType d
                                    {.dtype = dtype,
                                     .blocks = sizes.blocks,
                                     .block_size = kBlockSize,
+                                    .positions = sizes.context,
                                     .batch_invariant = sizes.batch_invariant},
                                    allocator);
   t.logits = decoder.allocate_logits(S, dtype, allocator);
@@ -399,7 +400,8 @@ DecodingEngine::Drawn DecodingEngine::draw(const Sequence& s, std::span<const fl
   drawn.sequence = s.id;
   try {
     drawn.token = sample(s.options.sampling, static_cast<std::uint64_t>(s.drawn), logits, s.tokens);
-    if (drawn.token == s.options.end_of_text) drawn.end = End::end_of_text;
+    if (std::ranges::find(s.options.end_of_text, drawn.token) != s.options.end_of_text.end())
+      drawn.end = End::end_of_text;
   } catch (const Error& error) {
     drawn.end = End::error;
     drawn.error = error;

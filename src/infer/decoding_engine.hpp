@@ -41,7 +41,7 @@ std::int64_t context_for(const Decoder& decoder, std::int64_t tokens);
 struct GenerationOptions {
   std::int64_t max_tokens = 256;
   SamplingOptions sampling = {};
-  std::int32_t end_of_text = -1;  // ends the sequence when drawn, and is not part of it; −1: never
+  std::vector<std::int32_t> end_of_text = {};  // each ends the sequence when drawn, and is not part of it
 };
 
 class DecodingEngine {

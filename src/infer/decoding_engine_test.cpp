@@ -161,7 +161,7 @@ void expect_the_tokens_of_one_alone(Device device, DType dtype, int count) {
       const Ids more = random_tokens(random, 1 + random() % 30);
       s.prompt.insert(s.prompt.end(), more.begin(), more.end());
       s.options.max_tokens = 1 + static_cast<std::int64_t>(random() % 60);
-      s.options.end_of_text = 7;
+      s.options.end_of_text = {49, 7};
       s.options.sampling.seed = random();
       all[engine.add(s.prompt, s.options)] = s;
       ++added;
@@ -257,7 +257,7 @@ TEST(DecodingEngine, StopsAtTheEndOfText) {
   Context context{ContextOptions{}};
   DecodingEngine engine(context, weights);
   const Ids free = continued(engine, {1, 2, 3}, {.max_tokens = 30, .sampling = {.seed = 1}});
-  GenerationOptions options{.max_tokens = 30, .sampling = {.seed = 1}, .end_of_text = free[12]};
+  GenerationOptions options{.max_tokens = 30, .sampling = {.seed = 1}, .end_of_text = {free[12]}};
   const auto end = std::ranges::find(free, free[12]);
   EXPECT_EQ(continued(engine, {1, 2, 3}, options), Ids(free.begin(), end));
   EXPECT_TRUE(engine.idle());

@@ -18,10 +18,9 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Generous bounds on every size, so that no product below can overflow 63 bits.
-constexpr std::int64_t kMostLayers = 10'000, kMostHidden = 1 << 16, kMostIntermediate = 1 << 20,
-                       kMostVocab = std::int64_t{1} << 31, kMostPositions = 1 << 24, kMostTypes = 1 << 16,
-                       kMostLabels = 1 << 20;
+// Generous bounds on every other size, so that no product below can overflow 63 bits.
+constexpr std::int64_t kMostHidden = 1 << 16, kMostIntermediate = 1 << 20, kMostPositions = 1 << 24,
+                       kMostTypes = 1 << 16, kMostLabels = 1 << 20;
 constexpr std::uint64_t kMostJsonBytes = 1 << 20;
 constexpr int kMostJsonDepth = 64;
 constexpr const char* kRemedy = "use the folder of a BERT, MiniLM or RoBERTa in Hugging Face's form";

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <string_view>
 
@@ -47,6 +48,10 @@ std::string require_network(const nlohmann::json& config, Network wanted, const 
   if (!config.is_object()) throw Error("is not a JSON object", where, kRemedy);
   const auto found = config.find("model_type");
   const bool none = found == config.end() || found->is_null();
+  if (none && wanted == Network::decoder && !config.contains("n_embd"))
+    throw Error("\"model_type\" is missing", where, kRemedy);
+  if (none && wanted == Network::decoder && !config.contains("n_embd"))
+    throw Error("\"model_type\" is missing", where, kRemedy);
   if (!none && !found->is_string()) throw Error("\"model_type\" is not a string", where, kRemedy);
   const std::string name = none ? "gpt2" : found->get<std::string>();
   const auto* type =
@@ -70,7 +75,7 @@ void refuse_value(std::string_view key, const nlohmann::json& value, std::string
 void refuse_unknown_fields(const nlohmann::json& config, std::span<const std::string_view> known,
                            const std::string& where) {
   for (const auto& [key, value] : config.items()) {
-    if (std::ranges::find(known, key) == known.end())
+    if (!value.is_null() && std::ranges::find(known, key) == known.end())
       refuse_value(key, value, "a field that this version does not know", where);
   }
 }
@@ -125,7 +130,7 @@ float config_epsilon(const nlohmann::json& config, const char* key, float otherw
   if (found == config.end() || found->is_null()) return otherwise;
   if (!found->is_number()) throw Error(fmt::format("\"{}\" is not a number", key), where, kRemedy);
   const double value = found->get<double>();
-  if (!(value > 0 && value < 1)) {
+  if (!(value >= std::numeric_limits<float>::min() && value < 1)) {
     throw Error(fmt::format("{} is {}", key, value), where, "give a small positive number");
   }
   return static_cast<float>(value);

@@ -12,15 +12,15 @@
 namespace warpwright {
 
 // The config's model_type. Throws unless it is one that this version runs, and a decoder (gpt2, llama, …) or
-// an encoder (bert, roberta and their kin), as the caller wants. No model_type: "gpt2", whose first configs
-// had none.
+// an encoder (bert, roberta and their kin), as the caller wants. No model_type: "gpt2" if there is
+// n_embd, because its first configs had none.
 enum class Network : std::uint8_t { decoder, encoder };
 std::string require_network(const nlohmann::json& config, Network wanted, const std::string& where);
 
 // Throws: "key" is value, REASON.
 [[noreturn]] void refuse_value(std::string_view key, const nlohmann::json& value, std::string_view reason,
                                const std::string& where);
-// Refuses a field that is not one of these.
+// Refuses a field that is not one of these, unless it is null.
 void refuse_unknown_fields(const nlohmann::json& config, std::span<const std::string_view> known,
                            const std::string& where);
 // Refuses a field that is there, is not null and has not the one value that this model computes.
@@ -37,9 +37,14 @@ bool config_flag(const nlohmann::json& config, const char* key, bool otherwise, 
 // A string; `otherwise` if it is missing or null.
 std::string config_string(const nlohmann::json& config, const char* key, const std::string& otherwise,
                           const std::string& where);
+// Generous bounds on the sizes of a model, so that products of a few of them cannot overflow 63 bits, and
+// positions have 31.
+inline constexpr std::int64_t kMostLayers = 10'000, kMostChannels = 1 << 20,
+                              kMostVocab = std::int64_t{1} << 31, kMostContext = 1 << 30;
+
 // The double with the fewest digits that rounds to this float: 1e-05, not 9.999999747378752e-06.
 double shortest_number(float value);
-// A number strictly between 0 and 1; `otherwise` if it is missing or null.
+// A number between the least normal float and 1; `otherwise` if it is missing or null.
 float config_epsilon(const nlohmann::json& config, const char* key, float otherwise,
                      const std::string& where);
 

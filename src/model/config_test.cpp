@@ -104,6 +104,13 @@ TEST(Config, LlamaRefusesWhatItDoesNotComputeByNameAndValue) {
   EXPECT_MENTIONS(llama_error("attn_logit_softcapping", 50.0), "\"attn_logit_softcapping\" is 50.0");
   EXPECT_MENTIONS(llama_error("quantization_config", {{"bits", 4}}), "quantization_config");
   EXPECT_MENTIONS(llama_error("rms_norm_eps", 0), "rms_norm_eps is 0");
+  EXPECT_MENTIONS(llama_error("rms_norm_eps", 1e-60), "rms_norm_eps is 1e-60");  // 0 as a float
+  EXPECT_MENTIONS(llama_error("use_mrope", true), "\"use_mrope\" is true, only false");
+  EXPECT_EQ(llama_error("use_mrope", false), "no error");
+  EXPECT_EQ(llama_error("quantization_config", nullptr), "no error");
+  EXPECT_MENTIONS(llama_error("layer_types", {"full_attention", "full_attention"}),
+                  "layer_types");  // of 1 layer
+  EXPECT_MENTIONS(llama_error("model_type", nullptr), "\"model_type\" is missing");
   EXPECT_MENTIONS(llama_error("layer_types", {"full_attention", "sliding_attention"}), "layer_types");
 }
 
@@ -132,6 +139,16 @@ TEST(Config, LlamaReadsEveryScalingAndRefusesOthers) {
                   "\"beta\" is 1, a field that rope_type linear does not have");
   EXPECT_MENTIONS(llama_error("rope_scaling", {{"rope_type", "linear"}, {"factor", "2"}}), "factor");
   EXPECT_MENTIONS(llama_error("rope_scaling", {{"rope_type", "linear"}, {"factor", 0.5}}), "factor");
+  EXPECT_MENTIONS(llama_error("rope_scaling", {{"rope_type", "linear"}}), "\"factor\" is missing");
+  EXPECT_MENTIONS(llama_error("rope_scaling", {{"rope_type", "yarn"}, {"factor", 2.0}}),
+                  "\"original_max_position_embeddings\" is missing");
+  EXPECT_MENTIONS(llama_error("rope_scaling", {{"rope_type", "linear"}, {"type", "yarn"}, {"factor", 2.0}}),
+                  "\"type\" is \"yarn\", and rope_type is \"linear\"");
+  config["rope_scaling"] = {{"rope_type", "linear"}, {"factor", 2.0}};  // and rope_parameters
+  EXPECT_MENTIONS(message_of([&] { decoder_of_config(config, "config.json"); }),
+                  "rope_scaling says something else");
+  config["rope_scaling"] = config["rope_parameters"];
+  EXPECT_NO_THROW(decoder_of_config(config, "config.json"));
   EXPECT_MENTIONS(llama_error("rope_scaling", 3), "not an object");
   EXPECT_MENTIONS(llama_error("rope_theta", 0.5), "theta");
 }
@@ -150,6 +167,23 @@ TEST(Config, AWindowMustBeAsLongAsTheContext) {
   EXPECT_EQ(error_of(qwen2, "use_sliding_window", false), "no error");
   EXPECT_MENTIONS(error_of(qwen2, "use_sliding_window", true), "\"sliding_window\" is 4");
   EXPECT_MENTIONS(error_of(qwen2, "attention_bias", false), "\"attention_bias\" is false, only true");
+}
+
+TEST(Config, SeveralTokensMayEndAText) {
+  const auto written = [](const json& bos, const json& eos) {
+    json config;
+    BoundaryTokens::from_json({{"bos_token_id", bos}, {"eos_token_id", eos}}, "config.json").write_to(config);
+    return config;
+  };
+  for (const json& eos : {json(), json(2), json({2, 7})})
+    EXPECT_EQ(written(1, eos), json({{"bos_token_id", 1}, {"eos_token_id", eos}}));
+  for (const json& eos : {json("2"), json(1.5), json({2, "7"}), json::object()})
+    EXPECT_MENTIONS(message_of([&] { written(1, eos); }), "\"eos_token_id\" is ");
+  EXPECT_MENTIONS(message_of([&] { written({1, 2}, 2); }), "\"bos_token_id\" is [1,2]");
+  const BoundaryTokens llama = BoundaryTokens::from_json({{"bos_token_id", 1}, {"eos_token_id", 2}}, "");
+  EXPECT_EQ(llama.with_eos(5).bos, 1);
+  EXPECT_EQ(BoundaryTokens(2).with_eos(5).bos, 5);  // one token for both
+  EXPECT_EQ(BoundaryTokens().with_eos(5).bos, 5);
 }
 
 TEST(Config, NamedSizesAreThoseOfTheModels) {

@@ -25,8 +25,8 @@
 
 namespace warpwright {
 
-// One tensor per parameter, in the decoder's order and under Hugging Face's names: the parameters themselves,
-// or their gradients, moments or master copies.
+// One tensor per parameter, in the decoder's order: the parameters themselves, or their gradients, moments or
+// master copies. The names are Hugging Face's, but for matrices that files keep in parts (q, k and v).
 class DecoderParameters {
  public:
   struct Entry {
@@ -152,6 +152,7 @@ struct CachePlaces {
 struct CachedPassOptions {
   DType dtype = DType::f32;  // of the activations and the cache
   std::int64_t blocks = 0, block_size = 0;
+  std::int64_t positions = 0;    // all positions of tokens are below
   bool batch_invariant = false;  // a sequence's bits do not depend on the others
 };
 
@@ -179,6 +180,8 @@ class Decoder {
   virtual double flops_per_token(std::int64_t T) const = 0;
   // The folder's config.json, which also tells one decoder from another.
   virtual nlohmann::json config(const BoundaryTokens& tokens) const = 0;
+  // The dtype of a folder's or file's weights: fp32, bf16 or fp16 (that of the token embedding).
+  virtual DType stored_dtype(const std::filesystem::path& source) const = 0;
   // Throws Error, naming the place that the sizes come from, for sizes that cannot be.
   virtual void validate(const std::string& where) const = 0;
 

@@ -9,8 +9,6 @@
 #include "model/families.hpp"
 #include "model/gpt2_decoder.hpp"
 #include "model/gpt2_llmc.hpp"
-#include "model/llmc_file.hpp"
-#include "model/transformer_files.hpp"
 #include "runtime/json.hpp"
 #include "runtime/planned.hpp"
 
@@ -39,24 +37,11 @@ std::shared_ptr<const Decoder> read_decoder(const fs::path& source) {
 }
 
 BoundaryTokens read_boundary_tokens(const fs::path& folder) {
-  const nlohmann::json json = read_config_json(folder);
-  const auto id = [&](const char* key) -> std::optional<std::int64_t> {
-    const auto found = json.find(key);
-    if (found == json.end() || found->is_null()) return {};
-    if (found->is_number_integer()) return found->get<std::int64_t>();
-    throw Error(fmt::format("\"{}\" is {}, not one token's id", key, found->dump()),
-                (folder / "config.json").string(), "name one token there");
-  };
-  BoundaryTokens tokens;
-  tokens.bos = id("bos_token_id");
-  tokens.eos = id("eos_token_id");
-  return tokens;
+  return BoundaryTokens::from_json(read_config_json(folder), (folder / "config.json").string());
 }
 
 DType stored_dtype(const fs::path& source) {
-  if (!is_folder(source)) return LlmcFile(source).config().dtype;
-  const auto decoder = std::dynamic_pointer_cast<const TransformerDecoder>(read_decoder(source));
-  return stored_dtype(source, decoder->description());
+  return read_decoder(source)->stored_dtype(source);
 }
 
 void verify_model(const fs::path& source) {

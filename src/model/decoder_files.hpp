@@ -14,7 +14,7 @@ std::shared_ptr<const Decoder> read_decoder(const std::filesystem::path& source)
 
 // The ids in a folder's config.json.
 BoundaryTokens read_boundary_tokens(const std::filesystem::path& folder);
-// The dtype of the weights of a folder or llm.c file: fp32, bf16 or fp16 (that of the token embedding).
+// Decoder::stored_dtype of the decoder that is there.
 DType stored_dtype(const std::filesystem::path& source);
 
 // Compares the files of a training run's checkpoint with the checksums in its trainer.json, all but the

@@ -1,4 +1,5 @@
-// The decoders that this version knows: the one place that lists their families.
+// The decoders that this version knows. A family is a config (gpt2_config.hpp, llama_config.hpp,
+// neox_config.hpp), a line here, and its model_type in config_fields.cpp.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -20,7 +21,7 @@ bool names_sizes(const std::string& model);
 // family's own, if they are not 0.
 std::shared_ptr<const Decoder> named_decoder(const std::string& model, std::int64_t vocab = 0,
                                              std::int64_t context = 0);
-// "gpt2:124M, … or qwen2.5:7B", for --help.
+// "gpt2:124M, …, qwen2.5:7B", for --help.
 std::string known_sizes();
 
 }  // namespace warpwright

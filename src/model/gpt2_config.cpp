@@ -11,10 +11,6 @@
 namespace warpwright {
 namespace {
 
-// Generous bounds on every size, so that no product below can overflow 63 bits.
-constexpr std::int64_t kMostLayers = 10'000, kMostChannels = 1 << 20, kMostVocab = std::int64_t{1} << 31,
-                       kMostContext = std::int64_t{1} << 31;
-
 ops::Activation activation_of(const nlohmann::json& json, const std::string& where) {
   const auto found = json.find("activation_function");
   const std::string name = found == json.end()  ? "gelu_new"
@@ -125,24 +121,24 @@ GPT2Config GPT2Config::from_json(const nlohmann::json& json, const std::string& 
 }
 
 nlohmann::json GPT2Config::to_json(const BoundaryTokens& tokens) const {
-  const auto id = [](const auto& token) { return token ? nlohmann::json(*token) : nlohmann::json(); };
-  return {{"architectures", {"GPT2LMHeadModel"}},
-          {"model_type", "gpt2"},
-          {"activation_function", activation == ops::Activation::gelu_erf ? "gelu" : "gelu_new"},
-          {"n_layer", layers},
-          {"n_head", heads},
-          {"n_embd", channels},
-          {"n_positions", context},
-          {"n_ctx", context},
-          {"vocab_size", vocab},
-          {"layer_norm_epsilon", shortest_number(eps)},
-          {"attn_pdrop", 0.0},
-          {"embd_pdrop", 0.0},
-          {"resid_pdrop", 0.0},
-          {"initializer_range", 0.02},
-          {"tie_word_embeddings", true},
-          {"bos_token_id", id(tokens.bos)},
-          {"eos_token_id", id(tokens.eos)}};
+  nlohmann::json config = {
+      {"architectures", {"GPT2LMHeadModel"}},
+      {"model_type", "gpt2"},
+      {"activation_function", activation == ops::Activation::gelu_erf ? "gelu" : "gelu_new"},
+      {"n_layer", layers},
+      {"n_head", heads},
+      {"n_embd", channels},
+      {"n_positions", context},
+      {"n_ctx", context},
+      {"vocab_size", vocab},
+      {"layer_norm_epsilon", shortest_number(eps)},
+      {"attn_pdrop", 0.0},
+      {"embd_pdrop", 0.0},
+      {"resid_pdrop", 0.0},
+      {"initializer_range", 0.02},
+      {"tie_word_embeddings", true}};
+  tokens.write_to(config);
+  return config;
 }
 
 }  // namespace warpwright

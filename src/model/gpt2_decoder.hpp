@@ -17,6 +17,7 @@ class GPT2Decoder final : public TransformerDecoder {
   nlohmann::json config(const BoundaryTokens& tokens) const override { return config_.to_json(tokens); }
   void validate(const std::string& where) const override { config_.validate(where); }
   // Besides folders, llm.c's files.
+  DType stored_dtype(const std::filesystem::path& source) const override;
   void load(const std::filesystem::path& source, const ParameterWriter& write) const override;
 
  private:

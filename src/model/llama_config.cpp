@@ -19,13 +19,10 @@ using json = nlohmann::json;
 constexpr std::string_view kNames[] = {"llama", "mistral", "qwen2"};
 constexpr std::string_view kArchitectures[] = {"LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM"};
 
-// Generous bounds on every size, so that no product of two overflows 63 bits.
-constexpr std::int64_t kMostLayers = 10'000, kMostChannels = 1 << 20, kMostVocab = std::int64_t{1} << 31,
-                       kMostContext = std::int64_t{1} << 31;
-
 // The fields that are read, and those that change no result: how the model was made or is stored, and what
 // only other programs do with it.
-constexpr std::string_view kKnown[] = {"_name_or_path",
+constexpr std::string_view kKnown[] = {"_attn_implementation_autoset",
+                                       "_name_or_path",
                                        "architectures",
                                        "attention_bias",
                                        "attention_dropout",
@@ -41,6 +38,7 @@ constexpr std::string_view kKnown[] = {"_name_or_path",
                                        "is_llama_config",
                                        "layer_types",
                                        "max_position_embeddings",
+                                       "max_sequence_length",
                                        "max_window_layers",
                                        "mlp_bias",
                                        "model_type",
@@ -59,7 +57,10 @@ constexpr std::string_view kKnown[] = {"_name_or_path",
                                        "torch_dtype",
                                        "transformers.js_config",
                                        "transformers_version",
+                                       "unsloth_fixed",
+                                       "unsloth_version",
                                        "use_cache",
+                                       "use_mrope",
                                        "use_sliding_window",
                                        "vocab_size"};
 
@@ -88,9 +89,9 @@ std::string_view name_in_json(ops::GateActivation activation) {
 void require_no_window(const LlamaConfig& c, const json& config, const std::string& where) {
   const auto types = config.find("layer_types");
   if (types != config.end() && !types->is_null()) {
-    const bool full = types->is_array() &&
+    const bool full = types->is_array() && std::ssize(*types) == c.layers &&
                       std::ranges::all_of(*types, [](const json& type) { return type == "full_attention"; });
-    if (!full) refuse_value("layer_types", *types, "only full_attention is supported", where);
+    if (!full) refuse_value("layer_types", *types, "only full_attention for each layer is supported", where);
   }
   if (c.family == LlamaFamily::qwen2 && !config_flag(config, "use_sliding_window", false, where)) return;
   constexpr std::int64_t kDefault = 4096;  // of transformers
@@ -98,6 +99,8 @@ void require_no_window(const LlamaConfig& c, const json& config, const std::stri
   const auto window =
       missing ? std::optional(kDefault) : optional_config_integer(config, "sliding_window", where);
   if (!window || *window >= c.context) return;
+  if (*window < 1)
+    throw Error(fmt::format("\"sliding_window\" is {}", *window), where, "give a length, or null");
   throw Error(
       fmt::format("\"sliding_window\" is {}, below the {} of max_position_embeddings: windows are not "
                   "supported",
@@ -238,6 +241,7 @@ LlamaConfig LlamaConfig::from_json(LlamaFamily family, const json& json, const s
   refuse_unknown_fields(json, kKnown, where);
   require_value(json, "pretraining_tp", 1, where);
   require_value(json, "rope_interleaved", false, where);
+  require_value(json, "use_mrope", false, where);
   LlamaConfig c;
   c.family = family;
   c.layers = config_integer(json, "num_hidden_layers", where);
@@ -266,7 +270,6 @@ LlamaConfig LlamaConfig::from_json(LlamaFamily family, const json& json, const s
 }
 
 nlohmann::json LlamaConfig::to_json(const BoundaryTokens& tokens) const {
-  const auto id = [](const auto& token) { return token ? json(*token) : json(); };
   const auto index = static_cast<std::size_t>(family);
   json config = {{"architectures", {kArchitectures[index]}},
                  {"model_type", kNames[index]},
@@ -284,9 +287,8 @@ nlohmann::json LlamaConfig::to_json(const BoundaryTokens& tokens) const {
                  {"rope_scaling", rope_scaling_json(rope)},
                  {"attention_dropout", 0.0},
                  {"initializer_range", 0.02},
-                 {"tie_word_embeddings", tied_head},
-                 {"bos_token_id", id(tokens.bos)},
-                 {"eos_token_id", id(tokens.eos)}};
+                 {"tie_word_embeddings", tied_head}};
+  tokens.write_to(config);
   if (family == LlamaFamily::llama) {
     config["attention_bias"] = attention_bias;
     config["mlp_bias"] = mlp_bias;

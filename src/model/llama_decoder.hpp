@@ -13,6 +13,7 @@ class LlamaDecoder final : public TransformerDecoder {
   explicit LlamaDecoder(const LlamaConfig& config)
       : TransformerDecoder(config.description()), config_(config) {}
 
+  const LlamaConfig& sizes() const { return config_; }
   nlohmann::json config(const BoundaryTokens& tokens) const override { return config_.to_json(tokens); }
   void validate(const std::string& where) const override { config_.validate(where); }
 

@@ -11,12 +11,9 @@
 namespace warpwright {
 namespace {
 
-// Generous bounds on every size, so that no product of two overflows 63 bits.
-constexpr std::int64_t kMostLayers = 10'000, kMostChannels = 1 << 20, kMostVocab = std::int64_t{1} << 31,
-                       kMostContext = std::int64_t{1} << 31;
-
 // The fields that are read, and those that change no result.
-constexpr std::string_view kKnown[] = {"_name_or_path",
+constexpr std::string_view kKnown[] = {"_attn_implementation_autoset",
+                                       "_name_or_path",
                                        "architectures",
                                        "attention_bias",
                                        "attention_dropout",
@@ -157,29 +154,28 @@ NeoxConfig NeoxConfig::from_json(const nlohmann::json& json, const std::string& 
 }
 
 nlohmann::json NeoxConfig::to_json(const BoundaryTokens& tokens) const {
-  const auto id = [](const auto& token) { return token ? nlohmann::json(*token) : nlohmann::json(); };
   const double share = static_cast<double>(rope.R) / static_cast<double>(channels / heads);
-  return {{"architectures", {"GPTNeoXForCausalLM"}},
-          {"model_type", "gpt_neox"},
-          {"hidden_act", activation == ops::Activation::gelu_erf ? "gelu" : "gelu_new"},
-          {"hidden_size", channels},
-          {"intermediate_size", hidden},
-          {"num_hidden_layers", layers},
-          {"num_attention_heads", heads},
-          {"vocab_size", vocab},
-          {"max_position_embeddings", context},
-          {"layer_norm_eps", shortest_number(eps)},
-          {"attention_bias", attention_bias},
-          {"rotary_pct", share},
-          {"rotary_emb_base", rope.theta},
-          {"rope_scaling", rope_scaling_json(rope)},
-          {"use_parallel_residual", parallel},
-          {"attention_dropout", 0.0},
-          {"hidden_dropout", 0.0},
-          {"initializer_range", 0.02},
-          {"tie_word_embeddings", tied_head},
-          {"bos_token_id", id(tokens.bos)},
-          {"eos_token_id", id(tokens.eos)}};
+  nlohmann::json config = {{"architectures", {"GPTNeoXForCausalLM"}},
+                           {"model_type", "gpt_neox"},
+                           {"hidden_act", activation == ops::Activation::gelu_erf ? "gelu" : "gelu_new"},
+                           {"hidden_size", channels},
+                           {"intermediate_size", hidden},
+                           {"num_hidden_layers", layers},
+                           {"num_attention_heads", heads},
+                           {"vocab_size", vocab},
+                           {"max_position_embeddings", context},
+                           {"layer_norm_eps", shortest_number(eps)},
+                           {"attention_bias", attention_bias},
+                           {"rotary_pct", share},
+                           {"rotary_emb_base", rope.theta},
+                           {"rope_scaling", rope_scaling_json(rope)},
+                           {"use_parallel_residual", parallel},
+                           {"attention_dropout", 0.0},
+                           {"hidden_dropout", 0.0},
+                           {"initializer_range", 0.02},
+                           {"tie_word_embeddings", tied_head}};
+  tokens.write_to(config);
+  return config;
 }
 
 }  // namespace warpwright

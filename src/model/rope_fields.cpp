@@ -18,19 +18,21 @@ using json = nlohmann::json;
 struct ScalingFields {
   std::string_view name;
   ops::RopeScaling scaling;
-  std::vector<std::string_view> numbers;  // besides these, rope_theta and the type
+  // Besides these: rope_theta, partial_rotary_factor and the type.
+  std::vector<std::string_view> required, optional;
 };
 const std::vector<ScalingFields>& scalings() {
   static const std::vector<ScalingFields> kScalings = {
-      {"default", ops::RopeScaling::none, {}},
-      {"linear", ops::RopeScaling::linear, {"factor"}},
+      {"default", ops::RopeScaling::none, {}, {}},
+      {"linear", ops::RopeScaling::linear, {"factor"}, {}},
       {"llama3",
        ops::RopeScaling::llama3,
-       {"factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"}},
+       {"factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"},
+       {}},
       {"yarn",
        ops::RopeScaling::yarn,
-       {"factor", "original_max_position_embeddings", "attention_factor", "beta_fast", "beta_slow", "mscale",
-        "mscale_all_dim"}}};
+       {"factor", "original_max_position_embeddings"},
+       {"attention_factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim", "truncate"}}};
   return kScalings;
 }
 
@@ -50,18 +52,31 @@ void read_number(const json& rope, std::string_view key, double& number, const s
   number = found->get<double>();
 }
 
+void check_fields(const json& rope, const ScalingFields& fields, const std::string& where) {
+  constexpr std::string_view kAlways[] = {"rope_type", "type", "rope_theta", "partial_rotary_factor"};
+  const auto is_in = [](const auto& names, const std::string& key) {
+    return std::ranges::find(names, key) != std::end(names);
+  };
+  for (const auto& [key, value] : rope.items()) {
+    if (!is_in(kAlways, key) && !is_in(fields.required, key) && !is_in(fields.optional, key))
+      refuse_value(key, value, fmt::format("a field that rope_type {} does not have", fields.name), where);
+  }
+  for (const std::string_view key : fields.required) {
+    const auto found = rope.find(key);
+    if (found == rope.end() || found->is_null())
+      throw Error(fmt::format("\"{}\" is missing, and rope_type {} needs it", key, fields.name), where,
+                  "use the model's own config.json");
+  }
+  if (rope.contains("type") && rope.contains("rope_type") && rope["type"] != rope["rope_type"])
+    refuse_value("type", rope["type"], fmt::format("and rope_type is {}", rope["rope_type"].dump()), where);
+}
+
 // rope: rope_parameters, or rope_scaling of earlier versions.
 void read_scaling(const json& rope, ops::RopeAngles& angles, const std::string& where) {
   if (!rope.is_object())
     throw Error("rope's parameters are not an object", where, "use the model's own config.json");
   const ScalingFields& fields = scaling_of(rope, where);
-  for (const auto& [key, value] : rope.items()) {
-    const bool known = key == "rope_type" || key == "type" || key == "rope_theta" || key == "truncate" ||
-                       key == "partial_rotary_factor" ||
-                       std::ranges::find(fields.numbers, key) != fields.numbers.end();
-    if (!known)
-      refuse_value(key, value, fmt::format("a field that rope_type {} does not have", fields.name), where);
-  }
+  check_fields(rope, fields, where);
   angles.scaling = fields.scaling;
   read_number(rope, "rope_theta", angles.theta, where);
   read_number(rope, "factor", angles.factor, where);
@@ -83,9 +98,14 @@ void read_scaling(const json& rope, ops::RopeAngles& angles, const std::string& 
 ops::RopeAngles rope_of(const json& config, std::int64_t head_size, double share, const std::string& where) {
   ops::RopeAngles angles;
   read_number(config, "rope_theta", angles.theta, where);
+  const json* found = nullptr;
   for (const char* key : {"rope_scaling", "rope_parameters"}) {
-    const auto found = config.find(key);
-    if (found == config.end() || found->is_null()) continue;
+    const auto of_key = config.find(key);
+    if (of_key == config.end() || of_key->is_null()) continue;
+    if (found && *found != *of_key) refuse_value(key, *of_key, "and rope_scaling says something else", where);
+    found = &*of_key;
+  }
+  if (found) {
     read_scaling(*found, angles, where);
     read_number(*found, "partial_rotary_factor", share, where);
   }

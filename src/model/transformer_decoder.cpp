@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "model/transformer_files.hpp"
 #include "ops/padding/padding.hpp"
 
@@ -73,7 +75,7 @@ class Scoring final : public PassOf<ScoringPass> {
  public:
   Scoring(const TransformerDescription& d, const DecoderParameters& parameters, DType dtype,
           const DecoderBatch& batch, Allocator& allocator)
-      : PassOf(d, parameters, batch, d.context, dtype, allocator),
+      : PassOf(d, parameters, batch, std::min(d.context, batch.tokens.shape[0]), dtype, allocator),
         a_(allocate_activations(d, batch, dtype, Purpose::inference, allocator)) {}
 
   Tensor forward(Context& context, std::int64_t n) const override {
@@ -90,7 +92,7 @@ class Cached final : public PassOf<CachedPass> {
  public:
   Cached(const TransformerDescription& d, const DecoderParameters& parameters, const DecoderBatch& batch,
          const CachePlaces& places, const CachedPassOptions& options, Allocator& allocator)
-      : PassOf(d, parameters, batch, d.context, options.dtype, allocator, options.batch_invariant),
+      : PassOf(d, parameters, batch, options.positions, options.dtype, allocator, options.batch_invariant),
         places_(places),
         a_(allocate_activations(d, batch, options.dtype, Purpose::inference, allocator)),
         last_(allocator.allocate("last", options.dtype, {places.lengths.shape[0], d.channels},
@@ -147,6 +149,10 @@ void TransformerDecoder::initialize(std::uint64_t seed, const ParameterWriter& w
 
 void TransformerDecoder::load(const std::filesystem::path& source, const ParameterWriter& write) const {
   load_transformer(source, d_, write);
+}
+
+DType TransformerDecoder::stored_dtype(const std::filesystem::path& source) const {
+  return warpwright::stored_dtype(source, d_);
 }
 
 void TransformerDecoder::save_weights(const std::filesystem::path& file, const DecoderParameters& parameters,

@@ -144,12 +144,16 @@ void check_stored(const SafetensorsFolder::StoredTensor& found, const Shape& sha
 // Throws for tensors that nothing has used.
 void check_rest(const SafetensorsFolder& stored, const TransformerDescription& d,
                 const std::unordered_set<std::string_view>& used) {
-  const std::string head = std::string(d.names->head) + ".weight";
-  const std::string other_head = std::string(d.names->other_head) + ".weight";
+  const auto is_head = [&](std::string_view name) {
+    if (name.starts_with(d.names->prefix)) name.remove_prefix(d.names->prefix.size());
+    if (!name.ends_with(".weight")) return false;
+    name.remove_suffix(std::string_view(".weight").size());
+    return name == d.names->head || (name == d.names->other_head && !name.empty());
+  };
   for (const SafetensorsFolder::StoredTensor& t : stored.tensors()) {
     const std::string& name = t.entry->name;
     if (used.contains(name) || is_derived(name)) continue;
-    if (d.tied_head && (name == head || name == other_head)) {
+    if (d.tied_head && is_head(name)) {
       check_tied_head(t, require_tensor(stored, d, std::string(d.names->wte) + ".weight"));
       continue;
     }

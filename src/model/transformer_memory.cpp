@@ -59,9 +59,9 @@ void fill(const Tensor& tensor, std::int64_t count, const PhiloxStream& stream, 
   }
 }
 
-// Places for the columns of a normalization whose input cannot be restored from its output (in bf16 those
-// with |bias| > 32·|weight|) and is therefore kept. A training starts with none, and no trained GPT-2 comes
-// near this number; with more, the gradient is NaN.
+// Places for the columns of a normalization whose input cannot be restored from its output and is therefore
+// kept: in bf16 those with |bias| > 32·|weight|, and without a bias those with a weight of 0. A training
+// starts with none, and no trained GPT-2 comes near this number; with more, the gradient is NaN.
 std::int64_t kept_columns(const TransformerDescription& d) {
   return (d.channels + 15) / 16;
 }

@@ -223,9 +223,10 @@ Checksums write_part(const fs::path& folder, const StatePart& part, int rank, in
   return checksums;
 }
 
-void NewCheckpoint::complete(const TrainerState& state, const Decoder& decoder, std::int64_t eos_token,
-                             const fs::path& tokenizer, int ranks, const Checksums& parts) {
-  decoder.save_config(folder(), eos_token);
+void NewCheckpoint::complete(const TrainerState& state, const Decoder& decoder,
+                             const BoundaryTokens& boundary, const fs::path& tokenizer, int ranks,
+                             const Checksums& parts) {
+  decoder.save_config(folder(), boundary);
   copy_tokenizer(tokenizer, folder());
   if (state.origin) write_origin(folder(), *state.origin);
   std::vector<std::string> weights;

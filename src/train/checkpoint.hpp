@@ -54,7 +54,7 @@ class NewCheckpoint {
   const std::filesystem::path& folder() const { return folder_.folder(); }  // for the parts of all ranks
   const std::filesystem::path& target() const { return target_; }
   // parts: the files that the ranks have written. tokenizer: the folder of its files.
-  void complete(const TrainerState& state, const Decoder& decoder, std::int64_t eos_token,
+  void complete(const TrainerState& state, const Decoder& decoder, const BoundaryTokens& boundary,
                 const std::filesystem::path& tokenizer, int ranks, const Checksums& parts);
 
  private:

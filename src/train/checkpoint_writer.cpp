@@ -23,11 +23,11 @@ constexpr std::launch kInThread = std::launch::async | std::launch::deferred;
 
 }  // namespace
 
-CheckpointWriter::CheckpointWriter(const TrainOptions& options, std::int64_t end_of_text,
+CheckpointWriter::CheckpointWriter(const TrainOptions& options, const BoundaryTokens& boundary,
                                    std::set<std::int64_t> damaged, const Comm& comm, std::size_t ranks_here,
                                    Reports reports)
     : options_(options),
-      end_of_text_(end_of_text),
+      boundary_(boundary),
       damaged_(std::move(damaged)),
       comm_(comm),
       ranks_here_(ranks_here),
@@ -98,7 +98,7 @@ void CheckpointWriter::finish() {
 }
 
 std::vector<std::string> CheckpointWriter::complete_all(const Checksums& parts) {
-  checkpoint_->complete(state_, *options_.step.model, end_of_text_, options_.data, comm_.size(), parts);
+  checkpoint_->complete(state_, *options_.step.model, boundary_, options_.data, comm_.size(), parts);
   damaged_.erase(state_.step);
   return prune_checkpoints(options_.out, options_.keep, options_.keep_every, damaged_);
 }

@@ -27,8 +27,8 @@ class CheckpointWriter {
 
   // damaged: steps of checkpoints that neither count nor are deleted. ranks_here: those that share the memory
   // of this host.
-  CheckpointWriter(const TrainOptions& options, std::int64_t end_of_text, std::set<std::int64_t> damaged,
-                   const Comm& comm, std::size_t ranks_here, Reports reports);
+  CheckpointWriter(const TrainOptions& options, const BoundaryTokens& boundary,
+                   std::set<std::int64_t> damaged, const Comm& comm, std::size_t ranks_here, Reports reports);
   CheckpointWriter(const CheckpointWriter&) = delete;
   CheckpointWriter& operator=(const CheckpointWriter&) = delete;
   // A single rank completes its checkpoint. Over several ranks, one that is not complete is lost.
@@ -53,7 +53,7 @@ class CheckpointWriter {
   void report(const std::vector<std::string>& warnings);
 
   const TrainOptions& options_;
-  const std::int64_t end_of_text_;
+  const BoundaryTokens boundary_;
   std::set<std::int64_t> damaged_;
   const Comm& comm_;
   const std::size_t ranks_here_;

@@ -132,6 +132,8 @@ Trainer::Trainer(Context& context, TrainOptions options, TrainObserver observer,
   }
   const auto manifest = read_manifest(options_.data);
   end_of_text_ = manifest ? manifest->end_of_text : options_.step.model->vocab() - 1;
+  const fs::path begun_with = saved ? saved->checkpoint : options_.initial_model;
+  boundary_ = is_folder(begun_with) ? read_boundary_tokens(begun_with).with_eos(end_of_text_) : end_of_text_;
   std::vector<std::string> changed;
   origin_ = {.step = 0,
              .sequence = options_.step.T,
@@ -264,7 +266,7 @@ void Trainer::start() {
                                                    if (observer_.checkpoint) observer_.checkpoint(path);
                                                  },
                                              .notice = [this](const std::string& line) { notify(line); }};
-  checkpoints_.emplace(options_, end_of_text_, damaged_, comm_, static_cast<std::size_t>(here), reports);
+  checkpoints_.emplace(options_, boundary_, damaged_, comm_, static_cast<std::size_t>(here), reports);
   saved_at_ = Clock::now();
   if (observer_.started) observer_.started();
 }
@@ -474,8 +476,7 @@ void Trainer::write_model() {
 void Trainer::save_model() {
   origin_.step = step_index_;
   AtomicFolder folder(options_.out / "model", replaceable_model_folder());
-  options_.step.model->save(folder.folder(), step_.tensors().parameters, step_.parameter_reader(),
-                            end_of_text_);
+  options_.step.model->save(folder.folder(), step_.tensors().parameters, step_.parameter_reader(), boundary_);
   copy_tokenizer(options_.data, folder.folder());
   write_origin(folder.folder(), origin_);
   folder.commit();

@@ -30,13 +30,19 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   static const Folder folder;
   std::ofstream(folder.path / "config.json", std::ios::binary)
       .write(reinterpret_cast<const char*>(data), static_cast<std::streamsize>(size));
+  std::shared_ptr<const Decoder> decoder;
   try {
-    const auto decoder = read_decoder(folder.path);
+    decoder = read_decoder(folder.path);
+  } catch (const Error&) {
+    return 0;
+  }
+  try {
     decoder->validate("fuzz");
     if (decoder->parameter_count() < 1 || decoder->padded_vocab() < decoder->vocab()) std::abort();
     const nlohmann::json config = decoder->config(0);
     if (decoder_of_config(config, "fuzz")->config(0) != config) std::abort();
   } catch (const Error&) {
+    std::abort();  // what was read must be valid, and so must what is written
   }
   return 0;
 }

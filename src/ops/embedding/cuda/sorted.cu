@@ -1,6 +1,6 @@
 // Embedding backward on a GPU without floating-point atomics. Both tables are treated as one table of V + P
-// rows. The 2·N pairs (row, n) are sorted by row with a stable sort, so that each row's segment of pairs is
-// in the order of n (CUB's radix sort over as many bits as V + P has). Then
+// rows. The 2·N pairs (row, n), or N without positions, are sorted by row with a stable sort, so that each
+// row's segment of pairs is in the order of n (CUB's radix sort over as many bits as V + P has). Then
 //   1. sum_windows: one warp for each window of 64 sorted pairs and each slice of 128 columns adds up
 //      dout[n], segment by segment. The sum of a segment within the window goes to the gradient. A segment
 //      that crosses the window's bounds leaves its part in the scratch. With Store::assign, other warps zero
@@ -10,7 +10,7 @@
 // A token that makes up half of the batch is thus as much work for each warp as any other, and no row is
 // written twice.
 //
-// Memory-bound: dout is read twice (once for each table). Each selected row of a gradient is moved once
+// Memory-bound: dout is read once for each table. Each selected row of a gradient is moved once
 // (twice with +=). With Store::assign, each other row is written once. The sort moves 16 bytes per pair and
 // pass.
 #include <algorithm>

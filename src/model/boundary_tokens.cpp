@@ -1,0 +1,51 @@
+#include "model/boundary_tokens.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "core/error.hpp"
+
+namespace warpwright {
+namespace {
+
+constexpr const char *kBos = "bos_token_id", *kEos = "eos_token_id";
+
+[[noreturn]] void refuse(const char* key, const nlohmann::json& value, const std::string& where) {
+  throw Error(fmt::format("\"{}\" is {}, not a token's id", key, value.dump()), where,
+              "write the tokenizer's id, or null for none");
+}
+
+}  // namespace
+
+BoundaryTokens BoundaryTokens::with_eos(std::int64_t id) const {
+  BoundaryTokens tokens = id;
+  if (bos && std::ranges::find(eos, *bos) == eos.end()) tokens.bos = bos;
+  return tokens;
+}
+
+BoundaryTokens BoundaryTokens::from_json(const nlohmann::json& config, const std::string& where) {
+  BoundaryTokens tokens;
+  const nlohmann::json bos = config.value(kBos, nlohmann::json()), eos = config.value(kEos, nlohmann::json());
+  if (bos.is_number_integer()) {
+    tokens.bos = bos.get<std::int64_t>();
+  } else if (!bos.is_null()) {
+    refuse(kBos, bos, where);
+  }
+  if (eos.is_null()) return tokens;
+  for (const nlohmann::json& id : eos.is_array() ? eos : nlohmann::json::array({eos})) {
+    if (!id.is_number_integer()) refuse(kEos, eos, where);
+    tokens.eos.push_back(id.get<std::int64_t>());
+  }
+  return tokens;
+}
+
+void BoundaryTokens::write_to(nlohmann::json& config) const {
+  config[kBos] = bos ? nlohmann::json(*bos) : nlohmann::json();
+  config[kEos] = eos.empty()       ? nlohmann::json()
+                 : eos.size() == 1 ? nlohmann::json(eos.front())
+                                   : nlohmann::json(eos);
+}
+
+}  // namespace warpwright
