@@ -120,6 +120,11 @@ std::string config_string(const nlohmann::json& config, const char* key, const s
   return found->get<std::string>();
 }
 
+void check_size(const char* name, std::int64_t size, std::int64_t most, const std::string& where) {
+  if (size >= 1 && size <= most) return;
+  throw Error(fmt::format("{} is {}", name, size), where, fmt::format("give 1 to {}", most));
+}
+
 double shortest_number(float value) {
   return std::stod(fmt::format("{}", value));
 }

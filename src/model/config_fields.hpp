@@ -42,6 +42,9 @@ std::string config_string(const nlohmann::json& config, const char* key, const s
 inline constexpr std::int64_t kMostLayers = 10'000, kMostChannels = 1 << 20,
                               kMostVocab = std::int64_t{1} << 31, kMostContext = 1 << 30;
 
+// Throws for a size that is not between 1 and `most`.
+void check_size(const char* name, std::int64_t size, std::int64_t most, const std::string& where);
+
 // The double with the fewest digits that rounds to this float: 1e-05, not 9.999999747378752e-06.
 double shortest_number(float value);
 // A number between the least normal float and 1; `otherwise` if it is missing or null.

@@ -62,15 +62,11 @@ void GPT2Config::validate(const std::string& where) const {
   const auto check = [&](bool good, const std::string& what, const char* remedy) {
     if (!good) throw Error(what, where, remedy);
   };
-  const auto in_range = [&](const char* name, std::int64_t value, std::int64_t most) {
-    check(value >= 1 && value <= most, fmt::format("{} is {}", name, value),
-          fmt::format("give 1 to {}", most).c_str());
-  };
-  in_range("layers", layers, kMostLayers);
-  in_range("channels", channels, kMostChannels);
-  in_range("heads", heads, channels);
-  in_range("vocab", vocab, kMostVocab);
-  in_range("context", context, kMostContext);
+  check_size("layers", layers, kMostLayers, where);
+  check_size("channels", channels, kMostChannels, where);
+  check_size("heads", heads, channels, where);
+  check_size("vocab", vocab, kMostVocab, where);
+  check_size("context", context, kMostContext, where);
   check(channels % heads == 0, fmt::format("{} heads do not divide {} channels", heads, channels),
         "choose heads that divide the channels");
   check(head_size() <= 256, fmt::format("the head size {}/{} = {} is over 256", channels, heads, head_size()),

@@ -211,30 +211,21 @@ void LlamaConfig::validate(const std::string& where) const {
   const auto check = [&](bool good, const std::string& what, const std::string& remedy) {
     if (!good) throw Error(what, where, remedy);
   };
-  const auto in_range = [&](const char* name, std::int64_t value, std::int64_t most) {
-    check(value >= 1 && value <= most, fmt::format("{} is {}", name, value),
-          fmt::format("give 1 to {}", most));
-  };
-  in_range("num_hidden_layers", layers, kMostLayers);
-  in_range("hidden_size", channels, kMostChannels);
-  in_range("num_attention_heads", heads, kMostChannels);
-  in_range("num_key_value_heads", key_heads, heads);
-  in_range("head_dim", head_size, 256);
-  in_range("intermediate_size", hidden, kMostChannels);
-  in_range("vocab_size", vocab, kMostVocab);
-  in_range("max_position_embeddings", context, kMostContext);
+  check_size("num_hidden_layers", layers, kMostLayers, where);
+  check_size("hidden_size", channels, kMostChannels, where);
+  check_size("num_attention_heads", heads, kMostChannels, where);
+  check_size("num_key_value_heads", key_heads, heads, where);
+  check_size("head_dim", head_size, 256, where);
+  check_size("intermediate_size", hidden, kMostChannels, where);
+  check_size("vocab_size", vocab, kMostVocab, where);
+  check_size("max_position_embeddings", context, kMostContext, where);
   check(heads * head_size <= kMostChannels, fmt::format("{} heads of {} elements", heads, head_size),
         fmt::format("give at most {} elements in all", kMostChannels));
   check(heads % key_heads == 0, fmt::format("{} key heads do not divide {} heads", key_heads, heads),
         "choose num_key_value_heads that divide num_attention_heads");
   check(head_size % 2 == 0, fmt::format("head_dim is {}, and rotary positions need pairs", head_size),
         "use an even head_dim");
-  try {
-    rope_frequencies(rope);
-    rope_attention_factor(rope);
-  } catch (const Error& error) {
-    throw Error(error.problem(), where, error.remedy());
-  }
+  check_rope(rope, where);
 }
 
 LlamaConfig LlamaConfig::from_json(LlamaFamily family, const json& json, const std::string& where) {

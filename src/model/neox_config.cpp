@@ -106,26 +106,17 @@ void NeoxConfig::validate(const std::string& where) const {
   const auto check = [&](bool good, const std::string& what, const std::string& remedy) {
     if (!good) throw Error(what, where, remedy);
   };
-  const auto in_range = [&](const char* name, std::int64_t value, std::int64_t most) {
-    check(value >= 1 && value <= most, fmt::format("{} is {}", name, value),
-          fmt::format("give 1 to {}", most));
-  };
-  in_range("num_hidden_layers", layers, kMostLayers);
-  in_range("hidden_size", channels, kMostChannels);
-  in_range("num_attention_heads", heads, channels);
-  in_range("intermediate_size", hidden, kMostChannels);
-  in_range("vocab_size", vocab, kMostVocab);
-  in_range("max_position_embeddings", context, kMostContext);
+  check_size("num_hidden_layers", layers, kMostLayers, where);
+  check_size("hidden_size", channels, kMostChannels, where);
+  check_size("num_attention_heads", heads, channels, where);
+  check_size("intermediate_size", hidden, kMostChannels, where);
+  check_size("vocab_size", vocab, kMostVocab, where);
+  check_size("max_position_embeddings", context, kMostContext, where);
   check(channels % heads == 0, fmt::format("{} heads do not divide {} channels", heads, channels),
         "choose heads that divide the channels");
   check(channels / heads <= 256, fmt::format("the head size {}/{} is over 256", channels, heads),
         "use more heads");
-  try {
-    rope_frequencies(rope);
-    rope_attention_factor(rope);
-  } catch (const Error& error) {
-    throw Error(error.problem(), where, error.remedy());
-  }
+  check_rope(rope, where);
 }
 
 NeoxConfig NeoxConfig::from_json(const nlohmann::json& json, const std::string& where) {

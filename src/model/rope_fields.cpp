@@ -115,6 +115,15 @@ ops::RopeAngles rope_of(const json& config, std::int64_t head_size, double share
   return angles;
 }
 
+void check_rope(const ops::RopeAngles& angles, const std::string& where) {
+  try {
+    rope_frequencies(angles);
+    rope_attention_factor(angles);
+  } catch (const Error& error) {
+    throw Error(error.problem(), where, error.remedy());
+  }
+}
+
 json rope_scaling_json(const ops::RopeAngles& angles) {
   switch (angles.scaling) {
     case ops::RopeScaling::linear:

@@ -15,6 +15,8 @@ namespace warpwright {
 // default, linear, llama3 and yarn, and fields that a type does not have, are refused by name and value.
 ops::RopeAngles rope_of(const nlohmann::json& config, std::int64_t head_size, double share,
                         const std::string& where);
+// Throws Error, naming the place, for angles that cannot be.
+void check_rope(const ops::RopeAngles& angles, const std::string& where);
 // rope_scaling, which all versions of transformers read; null without scaling.
 nlohmann::json rope_scaling_json(const ops::RopeAngles& angles);
 
