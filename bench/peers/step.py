@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
-"""Times a training step of GPT-2 124M next to llm.c and PyTorch, in one run.
+"""Times a training step of GPT-2 124M or SmolLM2-135M next to llm.c and PyTorch, in one run.
 
     python3 bench/peers/step.py --warpwright build/release/warpwright [--llmc CLONE] [--torch] [--rounds 3] [--json]
+    python3 bench/peers/step.py --warpwright build/release/warpwright --model smollm2:135M --torch
 
 B=4 and T=64, which llm.c's train_gpt2.c fixes. Weights and tokens are random; the speed does not depend on them. A step is
 forward, zeroing, backward and AdamW. The programs take turns, round by round, on the same threads. A program's figures are
 the fastest step of all rounds, which other programs on the machine disturb least, and the median. CLONE is a checkout of
 https://github.com/karpathy/llm.c. It is copied and built as its Makefile does (-Ofast, OpenMP, -march=native). PyTorch runs
-Hugging Face's GPT2LMHeadModel with fused AdamW, bf16 as autocast over fp32 weights.
+Hugging Face's model with fused AdamW, bf16 as autocast over fp32 weights.
 """
 
 import argparse
@@ -25,12 +26,15 @@ import tempfile
 import time
 
 B, T = 4, 64
-V, VP, L, C, CONTEXT = 50257, 50304, 12, 768, 1024
+V, VP, L, C, CONTEXT = 50257, 50304, 12, 768, 1024  # GPT-2 124M
+SMOLLM2 = dict(vocab_size=49152, hidden_size=576, intermediate_size=1536, num_hidden_layers=30, num_attention_heads=9,
+               num_key_value_heads=3, max_position_embeddings=8192, rms_norm_eps=1e-5, tie_word_embeddings=True,
+               rope_theta=100000.0)
 LLMC_STEPS = 10  # it then stops to validate
 
 
 def ours(args, dtype):
-    command = [args.warpwright, "bench", "step", "--model", "gpt2:124M", "--batch", str(B), "--seq", str(T)]
+    command = [args.warpwright, "bench", "step", "--model", args.model, "--batch", str(B), "--seq", str(T)]
     command += ["--dtype", dtype, "--steps", str(args.steps), "--threads", str(args.threads), "--json"]
     report = json.loads(subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout)
     used = sorted({f"{op['op']}={op['variant']}" for op in report["ops"]})
@@ -82,20 +86,22 @@ def llmc(folder, threads):
 
 
 class Torch:
-    def __init__(self, threads):
+    def __init__(self, model, threads):
         import torch
         import transformers
 
         torch.set_num_threads(threads)
         torch.manual_seed(1)
         self.torch = torch
-        self.model = transformers.GPT2LMHeadModel(transformers.GPT2Config()).train()
+        gpt2 = model == "gpt2:124M"
+        config = transformers.GPT2Config() if gpt2 else transformers.LlamaConfig(**SMOLLM2)
+        self.model = transformers.AutoModelForCausalLM.from_config(config).train()
         self.model.config.use_cache = False
         for module in self.model.modules():
             if isinstance(module, torch.nn.Dropout):
                 module.p = 0.0
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-4, fused=True)
-        self.tokens = torch.randint(0, V, (B, T))
+        self.tokens = torch.randint(0, config.vocab_size, (B, T))
 
     def step(self, dtype):
         start = time.perf_counter()
@@ -112,15 +118,15 @@ class Torch:
         return [min(times), statistics.median(times)]
 
 
-def report(rows, variants, as_json):
+def report(model, rows, variants, as_json):
     best = {name: (min(r[0] for r in runs), statistics.median(r[1] for r in runs)) for name, runs in rows.items()}
     if as_json:
         names = {name: {"ms_min": low, "ms_median": median} for name, (low, median) in best.items()}
-        print(json.dumps({"model": "gpt2:124M", "batch": B, "seq": T, "steps": names, "variants": variants}, indent=2))
+        print(json.dumps({"model": model, "batch": B, "seq": T, "steps": names, "variants": variants}, indent=2))
         return
     for dtype, used in variants.items():
         print(f"variants of warpwright {dtype}: {' '.join(used)}")
-    print(f"{'step of GPT-2 124M, B=4 T=64':<32}{'fastest ms':>12}{'median ms':>12}{'tokens/s':>10}")
+    print(f"{f'step of {model}, B={B} T={T}':<32}{'fastest ms':>12}{'median ms':>12}{'tokens/s':>10}")
     for name, (low, median) in best.items():
         print(f"{name:<32}{low:>12.1f}{median:>12.1f}{B * T / low * 1e3:>10.0f}")
     for dtype in ("fp32", "bf16"):
@@ -133,6 +139,7 @@ def report(rows, variants, as_json):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--warpwright", required=True, type=os.path.abspath, help="the program")
+    parser.add_argument("--model", default="gpt2:124M", choices=["gpt2:124M", "smollm2:135M"])
     parser.add_argument("--llmc", type=pathlib.Path, help="a checkout of llm.c")
     parser.add_argument("--torch", action="store_true", help="time PyTorch (needs torch and transformers)")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
@@ -140,13 +147,15 @@ def main():
     parser.add_argument("--steps", type=int, default=8, help="steps of each program in a round")
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
+    if args.llmc and args.model != "gpt2:124M":
+        parser.error("llm.c trains GPT-2 only: leave out --llmc or --model")
 
     rows, variants = {}, {}
     with tempfile.TemporaryDirectory() as folder:
         folder = pathlib.Path(folder)
         if args.llmc:
             prepare_llmc(args.llmc, folder)
-        torch = Torch(args.threads) if args.torch else None
+        torch = Torch(args.model, args.threads) if args.torch else None
         for _ in range(args.rounds):
             for dtype in ("fp32", "bf16"):
                 times, variants[dtype] = ours(args, dtype)
@@ -155,7 +164,7 @@ def main():
                 rows.setdefault("llm.c fp32", []).append(llmc(folder, args.threads))
             for dtype in ("fp32", "bf16") if torch else ():
                 rows.setdefault(f"PyTorch {dtype}", []).append(torch.run(dtype, args.steps))
-    report(rows, variants, args.json)
+    report(args.model, rows, variants, args.json)
 
 
 if __name__ == "__main__":

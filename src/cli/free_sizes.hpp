@@ -17,7 +17,7 @@ struct FreeSizes {
 
   // vocab: what the vocabulary is by default, for --help.
   void add_to(CLI::App& command, const std::string& vocab);
-  // True if they describe a model, beside which --model is too much.
+  // True if they describe a model, so that --model is too much.
   bool describe_model() const { return layers || heads || channels; }
   bool given() const {
     return describe_model() || key_heads || hidden || vocab || context || !family.empty();

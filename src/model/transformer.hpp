@@ -121,8 +121,8 @@ DecoderParameters allocate_parameters(const TransformerDescription& d, DType dty
 // and element.
 void initialize(const TransformerDescription& d, std::uint64_t seed, const ParameterWriter& write);
 
-// What rotates q and k by their positions; absent with learned positions. Constant, but for `wrong`, which
-// nobody needs to read: a batch's positions are below the tables' rows.
+// The tables that rotate q and k by their positions; absent with learned positions. Constant, but for
+// `wrong`, which nobody needs to read: a batch's positions are below the tables' rows.
 struct RopeTables {
   Tensor cos, sin;  // (positions, R/2) fp32 (fp64 for fp64)
   Tensor wrong;     // (1) int64
