@@ -129,7 +129,7 @@ def report(model, rows, variants, as_json):
     print(f"{f'step of {model}, B={B} T={T}':<32}{'fastest ms':>12}{'median ms':>12}{'tokens/s':>10}")
     for name, (low, median) in best.items():
         print(f"{name:<32}{low:>12.1f}{median:>12.1f}{B * T / low * 1e3:>10.0f}")
-    for dtype in ("fp32", "bf16"):
+    for dtype in variants:
         for peer in [name for name in best if not name.startswith("warpwright")]:
             if peer == "llm.c fp32" or peer.endswith(dtype):
                 ratio = best[peer][0] / best[f"warpwright {dtype}"][0]
@@ -140,6 +140,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--warpwright", required=True, type=os.path.abspath, help="the program")
     parser.add_argument("--model", default="gpt2:124M", choices=["gpt2:124M", "smollm2:135M"])
+    parser.add_argument("--dtype", nargs="+", default=["fp32", "bf16"], choices=["fp32", "bf16"])
     parser.add_argument("--llmc", type=pathlib.Path, help="a checkout of llm.c")
     parser.add_argument("--torch", action="store_true", help="time PyTorch (needs torch and transformers)")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
@@ -157,12 +158,12 @@ def main():
             prepare_llmc(args.llmc, folder)
         torch = Torch(args.model, args.threads) if args.torch else None
         for _ in range(args.rounds):
-            for dtype in ("fp32", "bf16"):
+            for dtype in args.dtype:
                 times, variants[dtype] = ours(args, dtype)
                 rows.setdefault(f"warpwright {dtype}", []).append(times)
             if args.llmc:
                 rows.setdefault("llm.c fp32", []).append(llmc(folder, args.threads))
-            for dtype in ("fp32", "bf16") if torch else ():
+            for dtype in args.dtype if torch else ():
                 rows.setdefault(f"PyTorch {dtype}", []).append(torch.run(dtype, args.steps))
     report(args.model, rows, variants, args.json)
 
