@@ -415,8 +415,8 @@ TEST_F(UsageTest, HelpIsGivenHoweverItIsAskedFor) {
 // A new option missing from identity_of() and settings_of() would silently fall back to its default.
 TEST_F(UsageTest, EveryOptionOfTrainIsSavedWithTheRun) {
   // --dtype saves tf32.
-  const std::set<std::string> elsewhere = {"tf32",     "model", "layers", "heads",
-                                           "channels", "vocab", "context"};
+  const std::set<std::string> elsewhere = {"tf32",      "model",    "family", "layers", "heads",
+                                           "key-heads", "channels", "hidden", "vocab",  "context"};
   const std::set<std::string> of_one_start = {"help",
                                               "out",
                                               "resume",

@@ -49,13 +49,13 @@ class Planned {
     plan_.workspace_bytes = std::max(plan_.workspace_bytes, record(context, other).workspace_bytes);
   }
 
-  // The same for work on fewer than `most` rows: a GPU's products of few rows are other kernels, with scratch
-  // of their own. A tile has at least 64 rows, so the choice changes most at their multiples.
+  // The same for work on fewer than `most` rows. A GPU's products of few rows are other kernels, with scratch
+  // of their own. A CPU's are cut into other blocks, by the sizes of its caches. Both change most at
+  // multiples of 64 rows.
   template <class WorkOnRows>
   void reserve_scratch_for_fewer(Context& context, std::int64_t most, const WorkOnRows& work) {
-    if (context.device().device.kind == DeviceKind::cpu) return;
-    constexpr std::int64_t kTile = 64, kFew = 2048;
-    for (std::int64_t rows = 1; rows < most && rows <= kFew; rows += std::min(rows, kTile)) {
+    constexpr std::int64_t kStep = 64, kFew = 2048;
+    for (std::int64_t rows = 1; rows < most && rows <= kFew; rows += std::min(rows, kStep)) {
       reserve_scratch_for(context, [&](const Tensors& t) { work(t, rows); });
     }
   }
