@@ -60,19 +60,7 @@ class DecoderGolden : public TestFolder, public ::testing::WithParamInterface<Ru
   const nlohmann::json& expected() const { return spec_.at(kind()); }
   SafetensorsFile golden_file() const { return SafetensorsFile(goldens() / "golden.safetensors"); }
 
-  StepOptions options() const {
-    StepOptions o;
-    o.model = read_decoder(folder);
-    o.dtype = GetParam().dtype;
-    o.B = spec_["B"];
-    o.T = spec_["T"];
-    o.clip = spec_["clip"];
-    o.beta1 = spec_["beta1"];
-    o.beta2 = spec_["beta2"];
-    o.eps = spec_["eps"];
-    o.weight_decay = spec_["weight_decay"];
-    return o;
-  }
+  StepOptions options() const { return golden::options_of(spec_, read_decoder(folder), GetParam().dtype); }
 
   // The name that a folder's writer gives a tensor, if it is not the one that transformers 5 has in memory.
   std::string written_name(const std::string& name) const {

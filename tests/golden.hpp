@@ -7,7 +7,10 @@
 #include <cstdint>
 #include <cstring>
 #include <filesystem>
+#include <memory>
+#include <nlohmann/json.hpp>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "model/safetensors.hpp"
@@ -33,6 +36,21 @@ inline double drawn(std::int64_t i, std::uint32_t stream, double scale, double o
   const double uniform = (static_cast<double>(word >> 8) - 0x1p23) * 0x1p-23;
   const auto value = static_cast<float>(uniform * scale + offset);
   return static_cast<double>(rounding == DType::bf16 ? static_cast<float>(bf16(value)) : value);
+}
+
+// The training step that a golden's record describes.
+inline StepOptions options_of(const nlohmann::json& spec, std::shared_ptr<const Decoder> model, DType dtype) {
+  StepOptions o;
+  o.model = std::move(model);
+  o.dtype = dtype;
+  o.B = spec["B"];
+  o.T = spec["T"];
+  o.clip = spec["clip"];
+  o.beta1 = spec["beta1"];
+  o.beta2 = spec["beta2"];
+  o.eps = spec["eps"];
+  o.weight_decay = spec["weight_decay"];
+  return o;
 }
 
 inline void draw_batch(const StepOptions& o, std::int64_t step, const TrainingStep::HostBatch& batch) {

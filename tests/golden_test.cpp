@@ -30,15 +30,7 @@ struct Golden {
     m.vocab = spec["vocab"];
     m.context = spec["T"];
     m.activation = spec["activation"] == "gelu" ? ops::Activation::gelu_erf : ops::Activation::gelu_tanh;
-    options.model = std::make_shared<GPT2Decoder>(sizes);
-    options.dtype = dtype;
-    options.B = spec["B"];
-    options.T = spec["T"];
-    options.clip = spec["clip"];
-    options.beta1 = spec["beta1"];
-    options.beta2 = spec["beta2"];
-    options.eps = spec["eps"];
-    options.weight_decay = spec["weight_decay"];
+    options = golden::options_of(spec, std::make_shared<GPT2Decoder>(sizes), dtype);
   }
 };
 

@@ -14,47 +14,17 @@ namespace {
 
 using namespace ops;
 
-// A normalization: its parameters, its output and its statistics.
-struct Norm {
-  const Tensor &weight, &bias, &out, &mean, &rstd;
-  const LostColumns& lost;
-};
-
-Norm norm1_of(const TransformerBlock& p, const TransformerBlockActivations& a) {
-  return {.weight = p.norm1_weight,
-          .bias = p.norm1_bias,
-          .out = a.norm1,
-          .mean = a.norm1_mean,
-          .rstd = a.norm1_rstd,
-          .lost = a.norm1_lost};
-}
-Norm norm2_of(const TransformerBlock& p, const TransformerBlockActivations& a) {
-  return {.weight = p.norm2_weight,
-          .bias = p.norm2_bias,
-          .out = a.norm2,
-          .mean = a.norm2_mean,
-          .rstd = a.norm2_rstd,
-          .lost = a.norm2_lost};
-}
-Norm norm_of(const TransformerParameters& p, const TransformerActivations& a) {
-  return {.weight = p.norm_weight,
-          .bias = p.norm_bias,
-          .out = a.norm,
-          .mean = a.norm_mean,
-          .rstd = a.norm_rstd,
-          .lost = a.norm_lost};
-}
-
-void normalize(Context& ctx, const TransformerDescription& d, const Tensor& x, const Norm& n) {
+void normalize(Context& ctx, const TransformerDescription& d, const Tensor& x, const NormParameters& p,
+               const NormActivations& a) {
   norm_forward(ctx, {.x = x,
-                     .weight = n.weight,
-                     .bias = n.bias,
-                     .out = n.out,
-                     .mean = n.mean,
-                     .rstd = n.rstd,
+                     .weight = p.weight,
+                     .bias = p.bias,
+                     .out = a.out,
+                     .mean = a.mean,
+                     .rstd = a.rstd,
                      .eps = d.eps,
                      .centered = d.layer_norm,
-                     .lost = n.lost});
+                     .lost = a.lost});
 }
 // out = residual + x·Wᵀ + bias
 void add_projection(Context& ctx, const Tensor& x, const Tensor& weight, const Tensor& bias,
@@ -67,26 +37,26 @@ void add_projection(Context& ctx, const Tensor& x, const Tensor& weight, const T
 
 // Reads the normalization's input x, or its output if it has kept the lost columns.
 void normalize_backward(Context& ctx, const TransformerDescription& d, const Tensor& dout, const Tensor& x,
-                        const Norm& n, const Tensor& dx, const Tensor& dweight, const Tensor& dbias,
-                        Store dx_store) {
-  NormBackward a{.dout = dout,
-                 .x = x,
-                 .weight = n.weight,
-                 .mean = n.mean,
-                 .rstd = n.rstd,
-                 .dx = dx,
-                 .dweight = dweight,
-                 .dbias = dbias,
-                 .dx_store = dx_store,
-                 .dparameters_store = Store::assign,
-                 .centered = d.layer_norm};
-  if (n.lost) {
-    a.x = {};
-    a.out = n.out;
-    a.bias = n.bias;
-    a.lost = n.lost;
+                        const NormParameters& p, const NormActivations& a, const Tensor& dx,
+                        const NormParameters& g, Store dx_store) {
+  NormBackward args{.dout = dout,
+                    .x = x,
+                    .weight = p.weight,
+                    .mean = a.mean,
+                    .rstd = a.rstd,
+                    .dx = dx,
+                    .dweight = g.weight,
+                    .dbias = g.bias,
+                    .dx_store = dx_store,
+                    .dparameters_store = Store::assign,
+                    .centered = d.layer_norm};
+  if (a.lost) {
+    args.x = {};
+    args.out = a.out;
+    args.bias = p.bias;
+    args.lost = a.lost;
   }
-  norm_backward(ctx, a);
+  norm_backward(ctx, args);
 }
 
 // The heads of q, k and v in (N, H, HS).
@@ -176,7 +146,7 @@ void rotate_back(Context& ctx, const TransformerPass& t, const Tensor& dqkv) {
 // norm2 to fc: a product and its activation, or one product for gate and up.
 void expand(Context& ctx, const TransformerDescription& d, const TransformerBlock& p,
             const TransformerBlockActivations& a, bool batch_invariant) {
-  MatmulForward product{.x = a.norm2,
+  MatmulForward product{.x = a.norm2.out,
                         .weight = p.fc_weight,
                         .bias = p.fc_bias,
                         .out = d.gate ? a.fc_preact : a.fc,
@@ -215,7 +185,7 @@ const Tensor& input_of_mlp(const TransformerDescription& d, const Tensor& x,
 void block_inside(Context& ctx, const TransformerPass& t, const TransformerBlock& p, const Tensor& x,
                   const TransformerBlockActivations& a, const Caching& caching, const LayerCache* cache) {
   const bool invariant = caching.batch_invariant;
-  matmul_forward(ctx, {.x = a.norm1,
+  matmul_forward(ctx, {.x = a.norm1.out,
                        .weight = p.qkv_weight,
                        .bias = p.qkv_bias,
                        .out = matrix(a.qkv),
@@ -234,14 +204,14 @@ void block_inside(Context& ctx, const TransformerPass& t, const TransformerBlock
     attention(ctx, t, a, invariant);
   }
   add_projection(ctx, matrix(a.att), p.attproj_weight, p.attproj_bias, x, a.residual_mid, invariant);
-  normalize(ctx, t.d, input_of_mlp(t.d, x, a), norm2_of(p, a));
+  normalize(ctx, t.d, input_of_mlp(t.d, x, a), p.norm2, a.norm2);
   expand(ctx, t.d, p, a, invariant);
 }
 
 // x → x + attention(norm1(x)) → … + mlp(norm2(…)), or … + mlp(norm2(x)) in parallel.
 void block_forward(Context& ctx, const TransformerPass& t, const TransformerBlock& p, const Tensor& x,
                    const TransformerBlockActivations& a, const Caching& caching, const LayerCache* cache) {
-  normalize(ctx, t.d, x, norm1_of(p, a));
+  normalize(ctx, t.d, x, p.norm1, a.norm1);
   block_inside(ctx, t, p, x, a, caching, cache);
   add_projection(ctx, a.fc, p.fcproj_weight, p.fcproj_bias, a.residual_mid, a.residual,
                  caching.batch_invariant);
@@ -252,8 +222,7 @@ TransformerBlockActivations recomputed(Context& ctx, const TransformerPass& t, c
                                        const Tensor& x, const TransformerBlockActivations& kept,
                                        const TransformerBlockActivations& again) {
   if (again.qkv) {
-    normalize(ctx, t.d, x,
-              {p.norm1_weight, p.norm1_bias, again.norm1, again.norm1_mean, again.norm1_rstd, {}});
+    normalize(ctx, t.d, x, p.norm1, again.norm1);
     block_inside(ctx, t, p, x, again, {}, nullptr);
     return again;
   }
@@ -262,11 +231,11 @@ TransformerBlockActivations recomputed(Context& ctx, const TransformerPass& t, c
     activate(ctx, t.d, a.fc_preact, again.fc);
     a.fc = again.fc;
   }
-  if (again.norm1) {
-    normalize(ctx, t.d, x, {p.norm1_weight, p.norm1_bias, again.norm1, {}, {}, {}});
-    normalize(ctx, t.d, input_of_mlp(t.d, x, a), {p.norm2_weight, p.norm2_bias, again.norm2, {}, {}, {}});
-    a.norm1 = again.norm1;
-    a.norm2 = again.norm2;
+  if (again.norm1.out) {
+    normalize(ctx, t.d, x, p.norm1, again.norm1);
+    normalize(ctx, t.d, input_of_mlp(t.d, x, a), p.norm2, again.norm2);
+    a.norm1.out = again.norm1.out;
+    a.norm2.out = again.norm2.out;
   }
   return a;
 }
@@ -280,11 +249,11 @@ void block_backward(Context& ctx, const TransformerPass& t, const TransformerBlo
   const TransformerBlockActivations a = recomputed(ctx, t, p, x, kept, d.again);
   matmul_dw(ctx, {dresidual, a.fc, g.fcproj_weight, g.fcproj_bias, Store::assign});
   const Tensor dproduct = expansion_gradient(ctx, t.d, p, a, dresidual, d.dfc);
-  matmul_dw(ctx, {dproduct, a.norm2, g.fc_weight, g.fc_bias, Store::assign});
+  matmul_dw(ctx, {dproduct, a.norm2.out, g.fc_weight, g.fc_bias, Store::assign});
   matmul_dx(ctx, {dproduct, p.fc_weight, {}, d.dnorm2});
   const auto mlp_to_residual = [&] {
-    normalize_backward(ctx, t.d, d.dnorm2, input_of_mlp(t.d, x, a), norm2_of(p, a), dresidual, g.norm2_weight,
-                       g.norm2_bias, Store::add);
+    normalize_backward(ctx, t.d, d.dnorm2, input_of_mlp(t.d, x, a), p.norm2, a.norm2, dresidual, g.norm2,
+                       Store::add);
   };
   if (!t.d.parallel) mlp_to_residual();
   matmul_dw(ctx, {dresidual, matrix(a.att), g.attproj_weight, g.attproj_bias, Store::assign});
@@ -292,10 +261,9 @@ void block_backward(Context& ctx, const TransformerPass& t, const TransformerBlo
   if (t.d.parallel) mlp_to_residual();
   attention_gradient(ctx, t, a, d);
   rotate_back(ctx, t, d.dqkv);
-  matmul_dw(ctx, {matrix(d.dqkv), a.norm1, g.qkv_weight, g.qkv_bias, Store::assign});
+  matmul_dw(ctx, {matrix(d.dqkv), a.norm1.out, g.qkv_weight, g.qkv_bias, Store::assign});
   matmul_dx(ctx, {matrix(d.dqkv), p.qkv_weight, {}, d.dnorm1});
-  normalize_backward(ctx, t.d, d.dnorm1, x, norm1_of(p, a), dresidual, g.norm1_weight, g.norm1_bias,
-                     Store::add);
+  normalize_backward(ctx, t.d, d.dnorm1, x, p.norm1, a.norm1, dresidual, g.norm1, Store::add);
 }
 
 // The input of block l, or of what follows the last one.
@@ -318,7 +286,7 @@ void transformer_forward(Context& ctx, const TransformerPass& t, const Transform
     const LayerCache* cache = caching.cache.empty() ? nullptr : &caching.cache[l];
     block_forward(ctx, t, t.p.blocks[l], input_of(a, l), a.blocks[l], caching, cache);
   }
-  normalize(ctx, t.d, input_of(a, t.p.blocks.size()), norm_of(t.p, a));
+  normalize(ctx, t.d, input_of(a, t.p.blocks.size()), t.p.norm, a.norm);
 }
 
 void transformer_head(Context& ctx, const TransformerParameters& p, const Tensor& hidden,
@@ -341,8 +309,8 @@ void transformer_head_backward(Context& ctx, const TransformerParameters& p, con
 void transformer_backward(Context& ctx, const TransformerPass& t, const TransformerActivations& a,
                           const TransformerBackwardBuffers& d, const TransformerParameters& g,
                           const LayerHooks& hooks) {
-  normalize_backward(ctx, t.d, d.dnorm, input_of(a, t.p.blocks.size()), norm_of(t.p, a), d.dresidual,
-                     g.norm_weight, g.norm_bias, Store::assign);
+  normalize_backward(ctx, t.d, d.dnorm, input_of(a, t.p.blocks.size()), t.p.norm, a.norm, d.dresidual, g.norm,
+                     Store::assign);
   for (std::size_t l = t.p.blocks.size(); l-- > 0;) {
     if (hooks.enter) hooks.enter(l);
     block_backward(ctx, t, t.p.blocks[l], input_of(a, l), a.blocks[l], d.dresidual, d.blocks[l], g.blocks[l]);

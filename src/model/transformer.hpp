@@ -89,11 +89,14 @@ std::int64_t parameter_count(const TransformerDescription& d);
 // with the mask's half.
 double flops_per_token(const TransformerDescription& d, std::int64_t T);
 
+struct NormParameters {
+  Tensor weight, bias;  // (C)
+};
+
 struct TransformerBlock {
-  Tensor norm1_weight, norm1_bias;      // (C)
+  NormParameters norm1, norm2;
   Tensor qkv_weight, qkv_bias;          // (H·HS, C), (H·HS): the rows of q, k, v in this order
   Tensor attproj_weight, attproj_bias;  // (C, NH·HS), (C)
-  Tensor norm2_weight, norm2_bias;      // (C)
   Tensor fc_weight, fc_bias;            // (F, C), (F); with a gate (2F, C), (2F): gate, then up
   Tensor fcproj_weight, fcproj_bias;    // (C, F), (C)
 };
@@ -104,8 +107,8 @@ struct TransformerParameters {
   Tensor wte;  // (Vp, C)
   Tensor wpe;  // (T, C)
   std::vector<TransformerBlock> blocks;
-  Tensor norm_weight, norm_bias;  // (C)
-  Tensor head;                    // (Vp, C); wte if they are tied
+  NormParameters norm;
+  Tensor head;  // (Vp, C); wte if they are tied
 };
 TransformerParameters transformer_parameters(const TransformerDescription& d,
                                              const DecoderParameters& parameters);
@@ -131,28 +134,30 @@ RopeTables allocate_rope_tables(const TransformerDescription& d, std::int64_t po
                                 Allocator& allocator);
 void fill_rope_tables(const TransformerDescription& d, const RopeTables& tables, const Stream& stream);
 
+// The output of a normalization and, for its backward, the statistics, and the columns that cannot be
+// restored from the output if the backward reads that. Inference has only the output; RMS normalization has
+// no mean.
+struct NormActivations {
+  Tensor out;         // (N, C)
+  Tensor mean, rstd;  // (N) fp32
+  ops::LostColumns lost;
+};
+
 struct TransformerBlockActivations {
-  Tensor norm1;         // (N, C)
+  NormActivations norm1, norm2;
   Tensor qkv;           // (N, H, HS): the heads of q, k, v in this order
   Tensor att;           // (N, NH, HS)
   Tensor residual_mid;  // (N, C): after attention
-  Tensor norm2;         // (N, C)
   Tensor fc_preact;     // (N, F) before the activation; with a gate (N, 2F): gate, then up
   Tensor fc;            // (N, F)
   Tensor residual;      // (N, C): the block's output
-  // For the backward; absent in inference. RMS normalization has no mean.
-  Tensor norm1_mean, norm1_rstd, norm2_mean, norm2_rstd;  // (N) fp32
-  Tensor lse;                                             // (NH, N) fp32
-  // If the backward of the normalizations reads their output: the columns that cannot be restored from it.
-  ops::LostColumns norm1_lost, norm2_lost;
+  Tensor lse;           // (NH, N) fp32, for the backward
 };
 
 struct TransformerActivations {
   Tensor embedding;  // (N, C)
   std::vector<TransformerBlockActivations> blocks;
-  Tensor norm;                  // (N, C)
-  Tensor norm_mean, norm_rstd;  // (N) fp32; absent in inference
-  ops::LostColumns norm_lost;   // as in the blocks
+  NormActivations norm;
 };
 
 enum class Purpose : std::uint8_t { training, inference };
@@ -198,7 +203,7 @@ struct TransformerPass {
   RopeTables rope;
 };
 
-// Tokens to the last normalization, a.norm.
+// Tokens to the last normalization, a.norm.out.
 void transformer_forward(Context& context, const TransformerPass& pass, const TransformerActivations& a,
                          const LayerHooks& hooks, const Caching& caching = {});
 // logits (M, Vp) of M rows of the last normalization. Columns V ≤ v < Vp are padding and mean nothing.

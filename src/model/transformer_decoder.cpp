@@ -46,7 +46,7 @@ class Training final : public PassOf<TrainingPass> {
       : PassOf(d, parameters, batch, batch.max_seqlen > 0 ? batch.max_seqlen : d.context, options.dtype,
                allocator),
         a_(allocate_activations(d, batch, options.dtype, Purpose::training, allocator, options.norms)) {
-    hidden_ = a_.norm;
+    hidden_ = a_.norm.out;
     logits_ = allocator.allocate("logits", options.dtype, {options.logits_rows, d.padded_vocab()},
                                  Category::activations);
     d_ = allocate_backward(d, batch, options.dtype, options.recompute, allocator);
@@ -81,7 +81,7 @@ class Scoring final : public PassOf<ScoringPass> {
   Tensor forward(Context& context, std::int64_t n) const override {
     const TransformerActivations a = narrow(a_, n);
     transformer_forward(context, with(t_.batch.first(n)), a, {});
-    return a.norm;
+    return a.norm.out;
   }
 
  private:
@@ -118,7 +118,7 @@ class Cached final : public PassOf<CachedPass> {
                          .reads_cache = sees == Sees::cache,
                          .batch_invariant = batch_invariant_});
     const Tensor last = last_.slice(0, 0, S);
-    ops::padding_pack(context, {.x = a.norm, .indices = places.last_rows, .out = last});
+    ops::padding_pack(context, {.x = a.norm.out, .indices = places.last_rows, .out = last});
     return last;
   }
 

@@ -66,16 +66,10 @@ std::int64_t kept_columns(const TransformerDescription& d) {
   return (d.channels + 15) / 16;
 }
 
-// A normalization's output, its statistics for a training and, if its backward reads the output, its lost
-// columns.
-struct NormTensors {
-  Tensor out, mean, rstd;
-  ops::LostColumns lost;
-};
-NormTensors allocate_norm(const TransformerDescription& d, std::int64_t N, bool training,
-                          NormBackwardFrom norms, const std::string& name, const Namer& in) {
+NormActivations allocate_norm(const TransformerDescription& d, std::int64_t N, bool training,
+                              NormBackwardFrom norms, const std::string& name, const Namer& in) {
   const DType statistics = ops::accumulation_dtype(in.dtype);
-  NormTensors t;
+  NormActivations t;
   t.out = in(name, {N, d.channels});
   if (!training) return t;
   if (d.layer_norm) t.mean = in(name + "_mean", {N}, statistics);
@@ -91,14 +85,12 @@ TransformerBlockActivations allocate_block(const TransformerDescription& d, cons
                                            bool training, const Namer& in,
                                            NormBackwardFrom norms = NormBackwardFrom::input) {
   const std::int64_t N = batch.tokens.shape[0], C = d.channels, NH = d.heads, HS = d.head_size;
-  const NormTensors norm1 = allocate_norm(d, N, training, norms, "norm1", in);
   TransformerBlockActivations b;
+  b.norm1 = allocate_norm(d, N, training, norms, "norm1", in);
   b.qkv = in("qkv", {N, d.all_heads(), HS});
   b.att = in("att", {N, NH, HS});
   b.residual_mid = in("residual_mid", {N, C});
-  const NormTensors norm2 = allocate_norm(d, N, training, norms, "norm2", in);
-  b.norm1 = norm1.out, b.norm1_mean = norm1.mean, b.norm1_rstd = norm1.rstd, b.norm1_lost = norm1.lost;
-  b.norm2 = norm2.out, b.norm2_mean = norm2.mean, b.norm2_rstd = norm2.rstd, b.norm2_lost = norm2.lost;
+  b.norm2 = allocate_norm(d, N, training, norms, "norm2", in);
   if (training || d.gate) b.fc_preact = in("fc_preact", {N, fc_columns(d)});
   b.fc = in("fc", {N, d.hidden});
   b.residual = in("residual", {N, C});
@@ -114,8 +106,8 @@ TransformerBlockActivations allocate_again(const TransformerDescription& d, cons
   TransformerBlockActivations again;
   if (recompute != Recompute::none) again.fc = in("fc", {N, d.hidden});
   if (recompute == Recompute::norm) {
-    again.norm1 = in("norm1", {N, C});
-    again.norm2 = in("norm2", {N, C});
+    again.norm1.out = in("norm1", {N, C});
+    again.norm2.out = in("norm2", {N, C});
   }
   return again;
 }
@@ -204,25 +196,20 @@ TransformerParameters transformer_parameters(const TransformerDescription& d,
   auto next = parameters.begin();
   const auto take = [&] { return (next++)->tensor; };  // in the order of parameter_shapes
   const auto take_if = [&](bool there) { return there ? take() : Tensor(); };
+  const auto both = [&](bool bias) { return NormParameters{.weight = take(), .bias = take_if(bias)}; };
   TransformerParameters p;
   p.wte = take();
   p.wpe = take_if(!d.rope);
   for (std::int64_t l = 0; l < d.layers; ++l) {
-    p.blocks.push_back({.norm1_weight = take(),
-                        .norm1_bias = take_if(d.layer_norm),
-                        .qkv_weight = take(),
-                        .qkv_bias = take_if(d.qkv_bias),
-                        .attproj_weight = take(),
-                        .attproj_bias = take_if(d.attproj_bias),
-                        .norm2_weight = take(),
-                        .norm2_bias = take_if(d.layer_norm),
-                        .fc_weight = take(),
-                        .fc_bias = take_if(d.mlp_bias),
-                        .fcproj_weight = take(),
-                        .fcproj_bias = take_if(d.mlp_bias)});
+    TransformerBlock& b = p.blocks.emplace_back();
+    b.norm1 = both(d.layer_norm);
+    b.qkv_weight = take(), b.qkv_bias = take_if(d.qkv_bias);
+    b.attproj_weight = take(), b.attproj_bias = take_if(d.attproj_bias);
+    b.norm2 = both(d.layer_norm);
+    b.fc_weight = take(), b.fc_bias = take_if(d.mlp_bias);
+    b.fcproj_weight = take(), b.fcproj_bias = take_if(d.mlp_bias);
   }
-  p.norm_weight = take();
-  p.norm_bias = take_if(d.layer_norm);
+  p.norm = both(d.layer_norm);
   p.head = d.tied_head ? p.wte : take();
   return p;
 }
@@ -279,8 +266,7 @@ TransformerActivations allocate_activations(const TransformerDescription& d, con
                    .category = Category::activations};
     a.blocks.push_back(allocate_block(d, batch, training, in, norms));
   }
-  const NormTensors norm = allocate_norm(d, N, training, norms, "final_norm", top);
-  a.norm = norm.out, a.norm_mean = norm.mean, a.norm_rstd = norm.rstd, a.norm_lost = norm.lost;
+  a.norm = allocate_norm(d, N, training, norms, "final_norm", top);
   return a;
 }
 
@@ -290,17 +276,17 @@ TransformerActivations narrow(const TransformerActivations& a, std::int64_t n) {
   result.embedding = rows(a.embedding);
   for (const TransformerBlockActivations& b : a.blocks) {
     TransformerBlockActivations r;
-    r.norm1 = rows(b.norm1);
+    r.norm1.out = rows(b.norm1.out);
     r.qkv = rows(b.qkv);
     r.att = rows(b.att);
     r.residual_mid = rows(b.residual_mid);
-    r.norm2 = rows(b.norm2);
+    r.norm2.out = rows(b.norm2.out);
     r.fc_preact = rows(b.fc_preact);
     r.fc = rows(b.fc);
     r.residual = rows(b.residual);
     result.blocks.push_back(r);
   }
-  result.norm = rows(a.norm);
+  result.norm.out = rows(a.norm.out);
   return result;
 }
 
