@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """Times causal attention on one GPU next to PyTorch's FlashAttention-2, its deterministic mode and cuDNN's, in one run.
 
-    python3 bench/peers/attention.py --warpwright build/release/warpwright [--shape B,H,T,D]… [--rounds 5] [--json]
+    python3 bench/peers/attention.py --warpwright build/release/warpwright [--shape B,H,T,D[,K]]… [--rounds 5] [--json]
 
-The dtype is bf16. q, k and v are views of one qkv product of (B, T, 3, H, D), as in GPT-2, and together larger than any L2.
+The dtype is bf16. q, k and v are views of one qkv product of (B, T, H + 2 K, D), as in a decoder, and together larger than any
+L2. K is the number of key heads, H if it is left out.
 The programs take turns, round by round. In a turn each direction is called for half a second without a break; ours is
 `warpwright bench ops attention`, which does the same. Alternating single calls would be unfair: a kernel that draws less power
 would leave higher clocks to the next one. A figure is the median over all rounds, printed with the range of the rounds'
@@ -19,14 +20,21 @@ import sys
 import time
 import warnings
 
-SHAPES = [(64, 12, 1024, 64), (32, 16, 2048, 128), (4, 16, 8192, 128)]
+SHAPES = [(64, 12, 1024, 64), (32, 16, 2048, 128), (4, 16, 8192, 128), (8, 14, 2048, 64, 2), (16, 9, 2048, 64, 3),
+          (4, 32, 2048, 64, 8), (4, 32, 4096, 128, 8)]
 VARIANTS = ("cuda.flash_sm90", "cuda.flash")
+
+
+def parts_of(shape):
+    """B, H, T, D and K."""
+    return (*shape, shape[1]) if len(shape) == 4 else shape
 
 
 def ours(args, shape):
     """Seconds by direction, and the variant: the first of VARIANTS that takes this shape."""
-    batch, heads, tokens, size = shape
-    problem = f"S={batch} Nq={batch * tokens} Nk={batch * tokens} NH={heads} HS={size} bf16 causal"
+    batch, heads, tokens, size, key_heads = parts_of(shape)
+    groups = "" if key_heads == heads else f" KH={key_heads}"
+    problem = f"S={batch} Nq={batch * tokens} Nk={batch * tokens} NH={heads}{groups} HS={size} bf16 causal"
     for variant in VARIANTS:
         command = [args.warpwright, "bench", "ops", "attention", "--device", "cuda", "--json", "--filter", f"{variant} {problem}"]
         result = subprocess.run(command, stdout=subprocess.PIPE, check=True)
@@ -47,10 +55,11 @@ class Torch:
 
         self.torch = torch
         warnings.filterwarnings("ignore", message=".*deterministic")
-        batch, heads, tokens, size = shape
+        batch, heads, tokens, size, key_heads = parts_of(shape)
         torch.manual_seed(1)
-        qkv = torch.randn(batch, tokens, 3, heads, size, device="cuda", dtype=torch.bfloat16)
-        self.parts = [qkv[:, :, i].transpose(1, 2).detach().requires_grad_() for i in range(3)]
+        qkv = torch.randn(batch, tokens, heads + 2 * key_heads, size, device="cuda", dtype=torch.bfloat16)
+        self.grouped = key_heads != heads
+        self.parts = [part.transpose(1, 2).detach().requires_grad_() for part in qkv.split((heads, key_heads, key_heads), 2)]
         self.dout = torch.randn(batch, tokens, heads, size, device="cuda", dtype=torch.bfloat16).transpose(1, 2)
         self.backends = {"cuDNN": SDPBackend.CUDNN_ATTENTION}
         self.kept = {name: self.forward(name) for name in self.RIVALS}
@@ -59,7 +68,7 @@ class Torch:
         from torch.nn.attention import SDPBackend, sdpa_kernel
 
         with sdpa_kernel([self.backends.get(name, SDPBackend.FLASH_ATTENTION)]):
-            return self.torch.nn.functional.scaled_dot_product_attention(*self.parts, is_causal=True)
+            return self.torch.nn.functional.scaled_dot_product_attention(*self.parts, is_causal=True, enable_gqa=self.grouped)
 
     def backward(self, name):
         self.torch.use_deterministic_algorithms(name.endswith("deterministic"), warn_only=True)
@@ -84,7 +93,7 @@ class Torch:
 
 
 def summary(shape, direction, rounds):
-    batch, heads, tokens, size = shape
+    batch, heads, tokens, size, _ = parts_of(shape)
     flops = 4 * batch * heads * tokens * tokens * size / 2 * (2.5 if direction == "backward" else 1)
     medians = [statistics.median(seconds) for seconds in rounds]
     seconds = statistics.median(medians)
@@ -107,8 +116,8 @@ def measure(args, shape):
 
 
 def print_table(result):
-    batch, heads, tokens, size = result["shape"]
-    print(f"B={batch} H={heads} T={tokens} D={size} causal bf16, ours {result['variant']}")
+    batch, heads, tokens, size, key_heads = parts_of(result["shape"])
+    print(f"B={batch} H={heads} K={key_heads} T={tokens} D={size} causal bf16, ours {result['variant']}")
     mine = result["programs"]["warpwright"]
     for name, row in result["programs"].items():
         line = f"  {name:<34}"
@@ -124,7 +133,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--warpwright", required=True, type=os.path.abspath, help="the program")
     parser.add_argument("--shape", action="append", type=lambda text: tuple(int(part) for part in text.split(",")),
-                        metavar="B,H,T,D", help=f"default: {'; '.join(','.join(map(str, s)) for s in SHAPES)}")
+                        metavar="B,H,T,D[,K]", help=f"default: {'; '.join(','.join(map(str, s)) for s in SHAPES)}")
     parser.add_argument("--no-torch", action="store_true")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=0.5, help="seconds per rival and direction in a round; default: 0.5, as for ours")

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Times a training step of a GPT-2 on one GPU next to PyTorch and, with --peer, llm.c, in one run.
+"""Times a training step of a GPT-2 or a Llama on one GPU next to PyTorch and, with --peer, llm.c, in one run.
 
     python3 bench/peers/gpu_step.py --warpwright build/release/warpwright [--model gpt2:124M] [--batch 64] [--seq 1024]
         [--dtype bf16] [--peer llm.c=PATH/train_gpt2cu] [--rounds 5] [--steps 10] [--json]
 
 A step is forward, backward, clipping by the global norm and AdamW on random tokens. The programs take turns, round by round.
-A program's figure is the median over all steps of all rounds, printed with the range of the rounds' medians. PyTorch runs a
-GPT-2 written in plain operations under torch.compile, with bf16 as autocast over fp32 weights, attention by
+A program's figure is the median over all steps of all rounds, printed with the range of the rounds' medians. PyTorch runs the
+model written in plain operations under torch.compile, with bf16 as autocast over fp32 weights, attention by
 scaled_dot_product_attention (cuDNN in bf16) and fused AdamW. For more than 12 layers, one block is compiled for all.
 llm.c runs `train_gpt2cu -e d12 …` with the flags of --peer-flags.
 """
@@ -25,6 +25,9 @@ import tempfile
 
 SIZES = {"gpt2:124M": (12, 12, 768), "gpt2:355M": (24, 16, 1024), "gpt2:774M": (36, 20, 1280), "gpt2:1558M": (48, 25, 1600)}
 V, VP, CONTEXT = 50257, 50304, 1024
+# Layers, heads, key heads, channels, hidden size, vocabulary, whether q, k and v have biases. The embeddings are tied.
+LLAMAS = {"smollm2:135M": (30, 9, 3, 576, 1536, 49152, False), "qwen2.5:0.5B": (24, 14, 2, 896, 4864, 151936, True),
+          "llama3.2:1B": (16, 32, 8, 2048, 8192, 128256, False)}
 
 
 def ours(args):
@@ -77,6 +80,61 @@ def build_torch_model(layers, heads, channels):
     return Model()
 
 
+def build_torch_llama(layers, heads, key_heads, channels, hidden, vocabulary, qkv_biases, tokens):
+    import torch
+    from torch import nn
+    import torch.nn.functional as F
+
+    size = channels // heads
+    angles = torch.outer(torch.arange(tokens), 10000.0 ** (-torch.arange(0, size, 2) / size))
+
+    def rotate(x, cosine, sine):
+        first, second = x.chunk(2, -1)
+        return torch.cat((first * cosine - second * sine, second * cosine + first * sine), -1)
+
+    class Block(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.norms = nn.ModuleList([nn.RMSNorm(channels, eps=1e-6), nn.RMSNorm(channels, eps=1e-6)])
+            self.qkv = nn.Linear(channels, (heads + 2 * key_heads) * size, bias=qkv_biases)
+            self.out = nn.Linear(channels, channels, bias=False)
+            self.gate_up, self.down = nn.Linear(channels, 2 * hidden, bias=False), nn.Linear(hidden, channels, bias=False)
+
+        def forward(self, x, cosine, sine):
+            batch, tokens, _ = x.shape
+            qkv = self.qkv(self.norms[0](x)).view(batch, tokens, heads + 2 * key_heads, size).transpose(1, 2)
+            q, k, v = qkv.split((heads, key_heads, key_heads), 1)
+            q, k = rotate(q, cosine, sine), rotate(k, cosine, sine)
+            mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+            x = x + self.out(mixed.transpose(1, 2).reshape(batch, tokens, channels))
+            gate, up = self.gate_up(self.norms[1](x)).chunk(2, -1)
+            return x + self.down(F.silu(gate) * up)
+
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.tokens = nn.Embedding(vocabulary, channels)
+            self.blocks = nn.ModuleList([Block() for _ in range(layers)])
+            self.norm = nn.RMSNorm(channels, eps=1e-6)
+            self.register_buffer("cosine", angles.cos().bfloat16())
+            self.register_buffer("sine", angles.sin().bfloat16())
+            for parameter in self.parameters():
+                if parameter.dim() > 1:
+                    nn.init.normal_(parameter, std=0.02)
+
+        def forward(self, ids, targets):
+            x = self.tokens(ids)
+            for block in self.blocks:
+                x = block(x, self.cosine, self.sine)
+            return self.loss(x, targets)
+
+        def loss(self, x, targets):
+            logits = F.linear(self.norm(x), self.tokens.weight)
+            return F.cross_entropy(logits.view(-1, vocabulary), targets.view(-1))
+
+    return Model()
+
+
 class Torch:
     def __init__(self, args):
         import torch
@@ -84,10 +142,11 @@ class Torch:
         torch.manual_seed(1)
         torch.set_float32_matmul_precision("high" if args.dtype == "tf32" else "highest")
         self.torch, self.args = torch, args
-        self.model = build_torch_model(*SIZES[args.model]).cuda()
+        llama = args.model in LLAMAS
+        self.model = (build_torch_llama(*LLAMAS[args.model], args.seq) if llama else build_torch_model(*SIZES[args.model])).cuda()
         self.compiled = self.compile()
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-4, weight_decay=0.1, fused=True)
-        self.ids = torch.randint(0, V, (args.batch, args.seq), device="cuda")
+        self.ids = torch.randint(0, self.model.tokens.num_embeddings - (0 if llama else VP - V), (args.batch, args.seq), device="cuda")
         for _ in range(3):
             self.step()
         torch.cuda.synchronize()
@@ -205,7 +264,7 @@ def report(args, rows, records):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--warpwright", required=True, type=os.path.abspath, help="the program")
-    parser.add_argument("--model", default="gpt2:124M", choices=SIZES)
+    parser.add_argument("--model", default="gpt2:124M", choices=[*SIZES, *LLAMAS])
     parser.add_argument("--dtype", default="bf16", choices=("fp32", "tf32", "bf16"))
     parser.add_argument("--batch", type=int, default=64)
     parser.add_argument("--seq", type=int, default=1024)

@@ -55,6 +55,8 @@ inline std::vector<Case> grouped_cases() {
     cases.push_back(grouped(self_attention({33, 33, 33}, 14, 64, mask), 2));
     cases.back().max_seqlen = 33, cases.back().padding = 0;
     cases.push_back(grouped(self_attention({70}, 4, 300, mask), 1));
+    cases.push_back(grouped(self_attention({449, 1, 260}, 4, 64, mask), 2));
+    cases.push_back(grouped({{210, 40}, {390, 333}, 3, 128, mask}, 1));
   }
   return cases;
 }
@@ -166,9 +168,15 @@ inline std::vector<Case> gpu_bench_cases() {
   const auto batch = [](std::size_t B, std::int32_t T, std::int64_t NH, std::int64_t HS, Mask mask) {
     return self_attention(std::vector<std::int32_t>(B, T), NH, HS, mask);
   };
-  return {batch(64, 1024, 12, 64, Mask::causal), batch(64, 512, 12, 64, Mask::none),
-          batch(32, 2048, 16, 128, Mask::causal), batch(4, 8192, 16, 64, Mask::causal),
-          batch(4, 8192, 16, 128, Mask::causal)};
+  return {batch(64, 1024, 12, 64, Mask::causal),
+          batch(64, 512, 12, 64, Mask::none),
+          batch(32, 2048, 16, 128, Mask::causal),
+          batch(4, 8192, 16, 64, Mask::causal),
+          batch(4, 8192, 16, 128, Mask::causal),
+          grouped(batch(8, 2048, 14, 64, Mask::causal), 2),
+          grouped(batch(16, 2048, 9, 64, Mask::causal), 3),
+          grouped(batch(4, 2048, 32, 64, Mask::causal), 8),
+          grouped(batch(4, 4096, 32, 128, Mask::causal), 8)};
 }
 
 // An encoder's texts with a bias or a mask for each text, after the same without.

@@ -132,12 +132,6 @@ constexpr std::size_t backward_shared() {
   return Shared<E>::bytes(2, true);
 }
 
-// The number of query heads that see one key head. It may exceed 1 only for engines with kGroupedHeads.
-template <class E>
-__device__ int group_of(const Sequences& sequences) {
-  return E::kGroupedHeads ? sequences.group : 1;
-}
-
 // Calls step(i, stage) for 0 ≤ i < count. Before each call, load(i, stage) is complete and visible to the
 // whole block.
 template <class E, class Load, class Step>
@@ -240,7 +234,7 @@ __global__ void __launch_bounds__(E::kThreads, E::kResident) forward_kernel(cons
   gpu::let_next_kernel_begin();
   const Tile tile = find_tile<false, E::kRows>(p.sequences, blockIdx.x);
   if (tile.rows <= 0) return;
-  const int key_head = tile.head / group_of<E>(p.sequences);
+  const int key_head = p.sequences.key_head(tile.head);
   const bool causal = p.sequences.causal;
   const int keys = tile.visible_keys(tile.first + tile.rows - 1, causal);
   const int common = tile.visible_keys(tile.first, causal);  // keys that all queries of the tile see
@@ -314,7 +308,7 @@ __global__ void __launch_bounds__(E::kThreads, E::kResident)
 
   const Tile tile = find_tile<false, E::kRows>(p.sequences, blockIdx.x);
   if (tile.rows <= 0) return;
-  const int key_head = tile.head / group_of<E>(p.sequences);
+  const int key_head = p.sequences.key_head(tile.head);
   const bool causal = p.sequences.causal;
   const int keys = tile.visible_keys(tile.first + tile.rows - 1, causal);
   const int common = tile.visible_keys(tile.first, causal);
@@ -407,16 +401,16 @@ __global__ void __launch_bounds__(E::kThreads, E::kResident) backward_key_kernel
   float* const scratch = reinterpret_cast<float*>(query_tiles + 2 * E::kStages * Shared<E>::kRight);
   auto* const statistics = reinterpret_cast<RowStatistics*>(scratch + E::kScratch);
 
-  const int group = group_of<E>(p.sequences);
-  const Tile tile = find_tile<true, E::kRows>(p.sequences, blockIdx.x, p.sequences.heads / group);
+  const int group = p.sequences.group;
+  const Tile tile = find_tile<true, E::kRows>(p.sequences, blockIdx.x, p.sequences.key_heads());
   if (tile.rows <= 0) return;
   const bool causal = p.sequences.causal;
   // Key j is visible to the queries from j − offset on.
   const int first = causal ? max(tile.first - tile.offset(), 0) / E::kCols * E::kCols : 0;
   const int blocks = first < tile.Lq ? (tile.Lq - first + E::kCols - 1) / E::kCols : 0;
   // Step i has a block of queries of a query head. The heads of the group follow one after the other.
-  const auto head_of = [&](int i) { return E::kGroupedHeads ? tile.head * group + i / blocks : tile.head; };
-  const auto query_of = [&](int i) { return first + (E::kGroupedHeads ? i % blocks : i) * E::kCols; };
+  const auto head_of = [&](int i) { return tile.head * group + i / blocks; };
+  const auto query_of = [&](int i) { return first + i % blocks * E::kCols; };
 
   E::template load<E::kRows>(k_tile, p.k, tile.k0 + tile.first, tile.head, tile.rows, p.head_size);
   E::template load<E::kRows>(v_tile, p.v, tile.k0 + tile.first, tile.head, tile.rows, p.head_size);
@@ -515,9 +509,9 @@ void launch_backward(const Context& context, const AttentionBackward& a, std::st
   const BackwardParameters p(a, context.scratch());
   launch(backward_query_kernel<Queries>, context, p, p.sequences.blocks(p.sequences.Nq, Queries::kRows),
          Queries::kThreads, backward_shared<Queries>(), what);
-  const int key_heads = p.sequences.heads / p.sequences.group;
-  launch(backward_key_kernel<Keys>, context, p, p.sequences.blocks(p.sequences.Nk, Keys::kRows, key_heads),
-         Keys::kThreads, backward_shared<Keys>(), what);
+  launch(backward_key_kernel<Keys>, context, p,
+         p.sequences.blocks(p.sequences.Nk, Keys::kRows, p.sequences.key_heads()), Keys::kThreads,
+         backward_shared<Keys>(), what);
 }
 
 }  // namespace warpwright::ops::attention::cuda

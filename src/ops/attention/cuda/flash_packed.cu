@@ -59,6 +59,7 @@ namespace {
 Refusal refuse_packed(const AttentionForwardProblem& p, const DeviceInfo&) {
   if (p.HS != 32 && p.HS != 64) return "head size is neither 32 nor 64";
   if (p.HS == 32 && !p.layout.adjacent) return "the heads of a row are not contiguous";
+  if (Refusal refusal = refuse_groups(p)) return refusal;
   return refuse_boxes(p);
 }
 

@@ -33,8 +33,8 @@ void flash_sm90_backward(const Context& context, const AttentionBackward& a) {
            resident(context, sequences.blocks(sequences.Nq, Queries::kRows)), Queries::kThreads,
            Queries::kShared, kWhat);
     launch(backward_key_sm90<Keys>, context, maps,
-           resident(context, sequences.blocks(sequences.Nk, Keys::kRows)), Keys::kThreads, Keys::kShared,
-           kWhat);
+           resident(context, sequences.blocks(sequences.Nk, Keys::kRows, sequences.key_heads())),
+           Keys::kThreads, Keys::kShared, kWhat);
   });
 }
 

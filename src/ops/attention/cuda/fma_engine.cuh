@@ -18,7 +18,7 @@ struct FmaEngine {
   static constexpr int kRows = kRowsT, kCols = kColsT;
   static constexpr int kStride = kHeadSize + 4, kScoreStride = kCols + 8;  // avoids bank conflicts
   static constexpr int kScratch = kRows * kScoreStride;
-  static constexpr bool kAnyScale = true, kGroupedHeads = true;
+  static constexpr bool kAnyScale = true;
   static constexpr int R = kRows / 16, C = kCols / 8, O = kHeadSize / 8;
   static_assert(kHeadSize % 32 == 0);
 

@@ -22,7 +22,7 @@ struct MmaEngine {
                        kChunks = kHeadSize / kChunk;  // elements of a chunk, and chunks of a row
   static constexpr int kStride = kHeadSize + kChunk;
   static constexpr int kScratch = 0;  // floats
-  static constexpr bool kAnyScale = false, kGroupedHeads = false;
+  static constexpr bool kAnyScale = false;
   // Owned by a thread: rows, columns of the scores, columns of the outputs.
   static constexpr int R = 2 * kRowTiles, C = kCols / 4, O = kHeadSize / 4;
   static_assert(kCols % 16 == 0 && kHeadSize % 16 == 0);

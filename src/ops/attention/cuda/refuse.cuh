@@ -16,7 +16,7 @@ inline Refusal refuse_shared(std::size_t bytes, std::int64_t HS, const DeviceInf
                                                     : "needs more shared memory than a block may ask for";
 }
 
-// Only cuda.flash_fma lets several query heads see one key head.
+// For kernels in which a query head sees the key head of its own number.
 template <class Problem>
 Refusal refuse_groups(const Problem& p) {
   return p.KH == p.NH ? "" : "takes only as many key heads as query heads";
@@ -26,7 +26,6 @@ Refusal refuse_groups(const Problem& p) {
 // largest score.
 template <class Problem>
 Refusal refuse_tiles(const Problem& p) {
-  if (Refusal refusal = refuse_groups(p)) return refusal;
   if (!p.positive_scale) return "the scale is not positive";
   if (!p.layout.aligned) return "a row or a head does not begin at a multiple of 16 bytes";
   return refuse_pairs(p);

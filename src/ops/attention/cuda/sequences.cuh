@@ -45,6 +45,8 @@ struct Sequences {
         group(static_cast<int>(a.q.shape[1] / a.k.shape[1])),
         causal(a.mask == Mask::causal) {}
 
+  __host__ __device__ int key_heads() const { return heads / group; }
+  __device__ int key_head(int head) const { return head / group; }
   // A number of blocks that suffices for the tiles of this many rows, for any lengths of sequences.
   unsigned blocks(int rows, int tile) const { return blocks(rows, tile, heads); }
   unsigned blocks(int rows, int tile, int of_heads) const {

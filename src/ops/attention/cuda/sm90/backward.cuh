@@ -19,8 +19,8 @@ struct BackwardMaps {
 __host__ __device__ inline std::int64_t statistics_stride(const Sequences& s) {
   return (static_cast<std::int64_t>(s.Nq) + s.count + kBox + 2) / 2 * 2;
 }
-__device__ inline RowStatistics* statistics_of(const BackwardParameters& p, const Tile& tile) {
-  return p.statistics + tile.head * statistics_stride(p.sequences) + (tile.q0 + tile.sequence + 1) / 2 * 2;
+__device__ inline RowStatistics* statistics_of(const BackwardParameters& p, const Tile& tile, int head) {
+  return p.statistics + head * statistics_stride(p.sequences) + (tile.q0 + tile.sequence + 1) / 2 * 2;
 }
 
 template <class TypeT, int kHeadSizeT, int kGroupsT>
@@ -67,8 +67,8 @@ struct BackwardMemory {
   }
 };
 
-// The two copying warps. One copies the left tiles of each job, the other the blocks that stream by, from the
-// last to the first. The half knows the tensors.
+// The two copying warps. One copies the left tiles of each job, the other the blocks that stream by: those of
+// each head of the right tiles in turn, from the last to the first. The half knows the tensors.
 template <class Half>
 __device__ void copy_backward(const BackwardMaps& maps, const BackwardMemory<typename Half::S>& memory) {
   using S = typename Half::S;
@@ -88,11 +88,15 @@ __device__ void copy_backward(const BackwardMaps& maps, const BackwardMemory<typ
     stream_jobs(memory.channels.jobs, [&](const Tile& tile) {
       const int begin = Half::first_block(tile, sequences.causal),
                 end = Half::end_block(tile, sequences.causal);
+      const int first = Half::first_right_head(sequences, tile);
 #pragma unroll 1
-      for (int block = end - 1; block >= begin; --block) {
-        wait(memory.channels.ring.empty + cursor.stage, cursor.phase ^ 1);
-        Half::copy_block(maps, memory, tile, block, cursor.stage);
-        cursor.advance();
+      for (int head = first; head < first + Half::right_heads(sequences); ++head) {
+#pragma unroll 1
+        for (int block = end - 1; block >= begin; --block) {
+          wait(memory.channels.ring.empty + cursor.stage, cursor.phase ^ 1);
+          Half::copy_block(maps, memory, tile, head, block, cursor.stage);
+          cursor.advance();
+        }
       }
     });
   }

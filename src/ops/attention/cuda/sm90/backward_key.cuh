@@ -1,4 +1,4 @@
-// The keys' half of the backward: dk and dv.
+// The keys' half of the backward: dk and dv of a key head, over the query heads that see it.
 #pragma once
 
 #include "ops/attention/cuda/sm90/backward.cuh"
@@ -6,9 +6,9 @@
 namespace warpwright::ops::attention::cuda {
 namespace sm90 {
 
-// The blocks of queries that see a group's keys, from the last to the first. Scores and their gradients are
-// transposed: one row per key. Arrays are references to local variables; as members, they would keep the
-// compiler from holding the other members in registers.
+// The blocks of queries of one head that see a group's keys, from the last to the first. Scores and their
+// gradients are transposed: one row per key. Arrays are references to local variables; as members, they would
+// keep the compiler from holding the other members in registers.
 template <class S>
 struct QueryBlocks {
   using T = typename S::T;
@@ -179,8 +179,12 @@ struct KeyHalf {
 
   static __device__ unsigned* counter(const BackwardMaps& maps) { return maps.next_key_tile; }
   static __device__ Tile find(const Sequences& sequences, unsigned index) {
-    return find_tile<true, S::kRows>(sequences, index);
+    return find_tile<true, S::kRows>(sequences, index, sequences.key_heads());
   }
+  static __device__ int first_right_head(const Sequences& sequences, const Tile& tile) {
+    return tile.head * sequences.group;
+  }
+  static __device__ int right_heads(const Sequences& sequences) { return sequences.group; }
   // Key j is seen by the queries from j − offset on. Blocks of queries are counted from the first query of
   // the sequence.
   static __device__ int end_block(const Tile& tile, bool) { return (tile.Lq + kBox - 1) / kBox; }
@@ -196,31 +200,27 @@ struct KeyHalf {
     copy_tile<S::kRows, kHeadSize>(to + S::LeftTile::kBytes, maps.v, full, tile.head, row);
   }
   static __device__ void copy_block(const BackwardMaps& maps, const BackwardMemory<S>& memory,
-                                    const Tile& tile, int block, int stage) {
+                                    const Tile& tile, int head, int block, int stage) {
     Barrier* const full = memory.channels.ring.full + stage;
     std::byte* const to = memory.stages + stage * S::kStageBytes;
     const int row = tile.q0 + block * kBox;
     arrive_expecting(full, S::kStageBytes + S::kStatisticsBytes);
-    copy_tile<kBox, kHeadSize>(to, maps.q, full, tile.head, row);
-    copy_bytes(memory.statistics + stage * kBox, statistics_of(maps.p, tile) + block * kBox,
+    copy_tile<kBox, kHeadSize>(to, maps.q, full, head, row);
+    copy_bytes(memory.statistics + stage * kBox, statistics_of(maps.p, tile, head) + block * kBox,
                S::kStatisticsBytes, full);
-    copy_tile<kBox, kHeadSize>(to + S::RightTile::kBytes, maps.dout, full, tile.head, row);
+    copy_tile<kBox, kHeadSize>(to + S::RightTile::kBytes, maps.dout, full, head, row);
   }
 
-  // The group's rows of a job. k_rows has k and v, then dk and dv.
-  static __device__ void do_job(BackwardGroup<S>& group, const Tile& tile, std::byte* k_rows) {
-    const BackwardParameters& p = group.p;
+  // Adds what the queries of the next head in the ring contribute to the group's rows of a job.
+  static __device__ void add_head(BackwardGroup<S>& group, const Tile& tile, std::byte* k_rows,
+                                  float (&dk)[kHeadSize / 2], float (&dv)[kHeadSize / 2]) {
     const Lane& lane = group.lane;
     const int begin = first_block(tile, group.causal), end = end_block(tile, group.causal);
     const int first = tile.first + lane.group * kBox;  // the group's first row
-    const int rows = min(max(tile.rows - lane.group * kBox, 0), kBox);
+    const int rows = rows_of(group, tile);
     const int mine = rows > 0 ? first_block_of(tile, first, group.causal) : end;
-    std::byte* const v_rows = k_rows + S::LeftTile::kBytes;
-
-    float dk[kHeadSize / 2] = {}, dv[kHeadSize / 2] = {};
-    pin(dk), pin(dv);
     if (mine < end) {
-      const typename QueryBlocks<S>::Keys k(k_rows, lane), v(v_rows, lane);
+      const typename QueryBlocks<S>::Keys k(k_rows, lane), v(k_rows + S::LeftTile::kBytes, lane);
       float s[32], dp[32];
       std::uint32_t probabilities[4][4], gradients[4][4];
       QueryBlocks<S> queries{group,       tile, dk, dv, first, rows,          (end - 1) * kBox,
@@ -237,11 +237,34 @@ struct KeyHalf {
       arrive(group.memory.channels.ring.empty + group.cursor.stage);
       group.cursor.advance();
     }
+  }
+  static __device__ int rows_of(const BackwardGroup<S>& group, const Tile& tile) {
+    return min(max(tile.rows - group.lane.group * kBox, 0), kBox);
+  }
+
+  // The group's rows of a job. k_rows has k and v, then dk and dv.
+  static __device__ void do_job(BackwardGroup<S>& group, Tile tile, std::byte* k_rows) {
+    const BackwardParameters& p = group.p;
+    float dk[kHeadSize / 2] = {}, dv[kHeadSize / 2] = {};
+    pin(dk), pin(dv);
+#pragma unroll 1
+    for (int head = 0; head < right_heads(p.sequences); ++head) {
+      add_head(group, tile, k_rows, dk, dv);
+      renew(group, tile);
+    }
 #pragma unroll
     for (int i = 0; i < kHeadSize / 2; ++i) dk[i] *= p.scale;
-    const int key = tile.k0 + first;
-    store_rows<T, kHeadSize>(p.dk, key, tile.head, rows, dk, k_rows, S::LeftTile::kSlabBytes, lane);
-    store_rows<T, kHeadSize>(p.dv, key, tile.head, rows, dv, v_rows, S::LeftTile::kSlabBytes, lane);
+    const int key = tile.k0 + tile.first + group.lane.group * kBox, rows = rows_of(group, tile);
+    store_rows<T, kHeadSize>(p.dk, key, tile.head, rows, dk, k_rows, S::LeftTile::kSlabBytes, group.lane);
+    store_rows<T, kHeadSize>(p.dv, key, tile.head, rows, dv, k_rows + S::LeftTile::kBytes,
+                             S::LeftTile::kSlabBytes, group.lane);
+  }
+  // Lets the compiler take these for new numbers. What it computes from them for one head, it then does not
+  // keep for the next: the sums leave no registers for it.
+  static __device__ void renew(BackwardGroup<S>& group, Tile& tile) {
+    asm volatile(""
+                 : "+r"(group.lane.thread), "+r"(group.lane.group), "+r"(group.stages), "+r"(group.columns));
+    asm volatile("" : "+r"(tile.first), "+r"(tile.rows), "+r"(tile.Lq), "+r"(tile.Lk));
   }
 };
 

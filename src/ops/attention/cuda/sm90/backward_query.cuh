@@ -50,7 +50,7 @@ __device__ RowsOfThread find_statistics(const BackwardParameters& p, const Tile&
     mine.D[r] += __shfl_xor_sync(~0u, mine.D[r], 1);
     mine.D[r] += __shfl_xor_sync(~0u, mine.D[r], 2);
     if (row < rows && lane.column() == 0) {
-      statistics_of(p, tile)[first + row] = {mine.lse2[r], mine.D[r]};
+      statistics_of(p, tile, tile.head)[first + row] = {mine.lse2[r], mine.D[r]};
     }
   }
   return mine;
@@ -142,6 +142,10 @@ struct QueryHalf {
   static __device__ Tile find(const Sequences& sequences, unsigned index) {
     return find_queries<S::kRows>(sequences, index);
   }
+  static __device__ int first_right_head(const Sequences& sequences, const Tile& tile) {
+    return sequences.key_head(tile.head);
+  }
+  static __device__ int right_heads(const Sequences&) { return 1; }
   static __device__ int blocks_until(const Tile& tile, int query, bool causal) {
     return (tile.visible_keys(query, causal) + kBox - 1) / kBox;
   }
@@ -155,13 +159,13 @@ struct QueryHalf {
     copy_tile<S::kRows, kHeadSize>(to + S::LeftTile::kBytes, maps.dout, full, tile.head, row);
   }
   static __device__ void copy_block(const BackwardMaps& maps, const BackwardMemory<S>& memory,
-                                    const Tile& tile, int block, int stage) {
+                                    const Tile& tile, int head, int block, int stage) {
     Barrier* const full = memory.channels.ring.full + stage;
     std::byte* const to = memory.stages + stage * S::kStageBytes;
     const int row = tile.k0 + block * kBox;
     arrive_expecting(full, S::kStageBytes);
-    copy_tile<kBox, kHeadSize>(to, maps.k, full, tile.head, row);
-    copy_tile<kBox, kHeadSize>(to + S::RightTile::kBytes, maps.v, full, tile.head, row);
+    copy_tile<kBox, kHeadSize>(to, maps.k, full, head, row);
+    copy_tile<kBox, kHeadSize>(to + S::RightTile::kBytes, maps.v, full, head, row);
   }
 
   // The group's rows of a job. q_rows has q and dout, then dq.

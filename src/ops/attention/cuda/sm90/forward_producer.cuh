@@ -183,9 +183,10 @@ __device__ void copy_forward(const ForwardMaps& maps, const ForwardMemory<S>& me
     stream_jobs(channels.jobs, [&](const Tile& tile) {  // from the last visible keys to the first
       if (tile.rows < 0) return;
       const int blocks = key_blocks<kKeys>(tile, tile.first + tile.rows - 1, sequences.causal);
+      const int key_head = sequences.key_head(tile.head);  // a shape of several heads has no groups
 #pragma unroll 1
       for (int block = blocks - 1; block >= 0; --block) {
-        copy(memory.k, channels.keys, maps.k, tile.head, tile.k0 + block * kKeys);
+        copy(memory.k, channels.keys, maps.k, key_head, tile.k0 + block * kKeys);
         if constexpr (S::kPairs) {
           if (maps.p.bias.data) {
             wait(channels.bias.empty + cursor.stage, cursor.phase ^ 1);
@@ -193,7 +194,7 @@ __device__ void copy_forward(const ForwardMaps& maps, const ForwardMemory<S>& me
                 .copy(maps.bias, channels.bias.full + cursor.stage, tile, block * kKeys);
           }
         }
-        copy(memory.v, channels.values, maps.v, tile.head, tile.k0 + block * kKeys);
+        copy(memory.v, channels.values, maps.v, key_head, tile.k0 + block * kKeys);
         cursor.advance();
       }
     });
