@@ -75,9 +75,9 @@ __device__ void copy_backward(const BackwardMaps& maps, const BackwardMemory<typ
   const Sequences& sequences = maps.p.sequences;
   const int warp = static_cast<int>(threadIdx.x / 32) - S::kGroups * kGroupWarps;
   if (warp == 0) {
+    const typename Half::Order order{sequences};
     post_jobs<S::kPlaces>(
-        memory.channels.jobs, Half::counter(maps),
-        [&](unsigned index) { return Half::find(sequences, index); },
+        memory.channels.jobs, Half::counter(maps), [&](unsigned index) { return order.find(index); },
         [&](const Tile& tile, int place, Barrier* full) {
           std::byte* const to = memory.places + place * S::kPlaceBytes;
           arrive_expecting(full, S::kPlaceBytes);

@@ -178,9 +178,7 @@ struct KeyHalf {
   static constexpr int kHeadSize = S::kHeadSize, kFreeing = kGroupThreads;
 
   static __device__ unsigned* counter(const BackwardMaps& maps) { return maps.next_key_tile; }
-  static __device__ Tile find(const Sequences& sequences, unsigned index) {
-    return find_tile<true, S::kRows>(sequences, index, sequences.key_heads());
-  }
+  using Order = KeyOrder<S::kRows>;
   static __device__ int first_right_head(const Sequences& sequences, const Tile& tile) {
     return tile.head * sequences.group;
   }
@@ -259,8 +257,8 @@ struct KeyHalf {
     store_rows<T, kHeadSize>(p.dv, key, tile.head, rows, dv, k_rows + S::LeftTile::kBytes,
                              S::LeftTile::kSlabBytes, group.lane);
   }
-  // Lets the compiler take these for new numbers. What it computes from them for one head, it then does not
-  // keep for the next: the sums leave no registers for it.
+  // Lets the compiler take these for new numbers, so that it computes everything else from them again for
+  // each head. The sums leave no registers to keep it in.
   static __device__ void renew(BackwardGroup<S>& group, Tile& tile) {
     asm volatile(""
                  : "+r"(group.lane.thread), "+r"(group.lane.group), "+r"(group.stages), "+r"(group.columns));

@@ -139,9 +139,10 @@ struct QueryHalf {
   static constexpr int kHeadSize = S::kHeadSize, kFreeing = kGroupWarps;
 
   static __device__ unsigned* counter(const BackwardMaps& maps) { return maps.next_query_tile; }
-  static __device__ Tile find(const Sequences& sequences, unsigned index) {
-    return find_queries<S::kRows>(sequences, index);
-  }
+  struct Order {
+    const Sequences& sequences;
+    __device__ Tile find(unsigned index) const { return find_queries<S::kRows>(sequences, index); }
+  };
   static __device__ int first_right_head(const Sequences& sequences, const Tile& tile) {
     return sequences.key_head(tile.head);
   }

@@ -1,6 +1,8 @@
 // The jobs of a block that stays on its multiprocessor, and the stages that stream by in each job.
 #pragma once
 
+#include <climits>
+
 #include "ops/attention/cuda/sm90/tiles.cuh"
 
 namespace warpwright::ops::attention::cuda {
@@ -103,6 +105,39 @@ __device__ Tile find_queries(const Sequences& sequences, unsigned index) {
   }
   return tile;
 }
+
+// The number of tiles of kRows keys of each sequence, or 0 if they differ. Each warp counts by itself.
+template <int kRows>
+__device__ int key_tiles_of_each(const Sequences& sequences) {
+  int least = INT_MAX, most = 0;
+  for (int s = static_cast<int>(threadIdx.x % 32); s < sequences.count; s += 32) {
+    const int tiles = (whole_sequence(sequences, s).Lk + kRows - 1) / kRows;
+    least = min(least, tiles), most = max(most, tiles);
+  }
+  least = __reduce_min_sync(~0u, least), most = __reduce_max_sync(~0u, most);
+  return least == most ? most : 0;
+}
+
+// The tiles of keys in the order in which blocks take them. find_tile() has one sequence after the other. A
+// few sequences with few key heads give each block only a few tiles: if such sequences have equally many, the
+// first tiles of all, which most queries see, come before the second ones, and the blocks end together.
+template <int kRows>
+struct KeyOrder {
+  static constexpr int kFew = 8;  // tiles for each block
+  const Sequences& sequences;
+  int heads = sequences.key_heads(), each = key_tiles_of_each<kRows>(sequences);
+  bool across = static_cast<std::int64_t>(each) * sequences.count * heads <= kFew * gridDim.x && each > 0;
+
+  __device__ Tile find(unsigned index) const {
+    if (!across) return find_tile<true, kRows>(sequences, index, heads);
+    const int slot = static_cast<int>(index) / heads;
+    Tile tile = whole_sequence(sequences, slot % sequences.count);
+    tile.head = static_cast<int>(index) % heads;
+    tile.first = slot / sequences.count * kRows;
+    tile.rows = min(max(tile.Lk - tile.first, 0), kRows);
+    return tile;
+  }
+};
 
 // Each warp of a group calls this when it no longer needs the stage or the place.
 __device__ inline void release(Barrier* barrier, const Lane& lane) {
