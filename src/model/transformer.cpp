@@ -157,21 +157,19 @@ void expand(Context& ctx, const TransformerDescription& d, const TransformerBloc
   if (d.gate) gate_forward(ctx, {.gate_up = a.fc_preact, .out = a.fc, .activation = *d.gate});
 }
 
-// fc again, from fc_preact.
-void activate(Context& ctx, const TransformerDescription& d, const Tensor& preact, const Tensor& fc) {
-  if (d.gate) return gate_forward(ctx, {.gate_up = preact, .out = fc, .activation = *d.gate});
-  gelu_forward(ctx, {preact, fc, d.activation});
-}
-
-// The gradient of the block's output to that of fc's product, which it returns.
+// The gradient of the block's output to that of fc's product, which it returns. A gate also computes fc again
+// if fc_again is given.
 Tensor expansion_gradient(Context& ctx, const TransformerDescription& d, const TransformerBlock& p,
-                          const TransformerBlockActivations& a, const Tensor& dresidual, const Tensor& dfc) {
+                          const TransformerBlockActivations& a, const Tensor& dresidual, const Tensor& dfc,
+                          const Tensor& fc_again) {
   if (!d.gate) {
     matmul_dx(ctx, {dresidual, p.fcproj_weight, a.fc_preact, dfc, d.activation});
     return dfc;
   }
   matmul_dx(ctx, {dresidual, p.fcproj_weight, {}, dfc});
-  gate_backward(ctx, {.dout = dfc, .gate_up = a.fc_preact, .dgate_up = a.fc_preact, .activation = *d.gate});
+  gate_backward(
+      ctx,
+      {.dout = dfc, .gate_up = a.fc_preact, .dgate_up = a.fc_preact, .out = fc_again, .activation = *d.gate});
   return a.fc_preact;
 }
 
@@ -217,7 +215,8 @@ void block_forward(Context& ctx, const TransformerPass& t, const TransformerBloc
                  caching.batch_invariant);
 }
 
-// The activations that the backward of a block reads: as the forward left them, or computed again.
+// The activations that the backward of a block reads: as the forward left them, or computed again. The
+// gradient of a gate computes fc again itself.
 TransformerBlockActivations recomputed(Context& ctx, const TransformerPass& t, const TransformerBlock& p,
                                        const Tensor& x, const TransformerBlockActivations& kept,
                                        const TransformerBlockActivations& again) {
@@ -228,7 +227,7 @@ TransformerBlockActivations recomputed(Context& ctx, const TransformerPass& t, c
   }
   TransformerBlockActivations a = kept;
   if (again.fc) {
-    activate(ctx, t.d, a.fc_preact, again.fc);
+    if (!t.d.gate) gelu_forward(ctx, {a.fc_preact, again.fc, t.d.activation});
     a.fc = again.fc;
   }
   if (again.norm1.out) {
@@ -247,8 +246,10 @@ void block_backward(Context& ctx, const TransformerPass& t, const TransformerBlo
                     const TransformerBlockActivations& kept, const Tensor& dresidual,
                     const TransformerBackwardBuffers::Block& d, const TransformerBlock& g) {
   const TransformerBlockActivations a = recomputed(ctx, t, p, x, kept, d.again);
+  const bool whole_block = static_cast<bool>(d.again.qkv);
+  const Tensor dproduct =
+      expansion_gradient(ctx, t.d, p, a, dresidual, d.dfc, whole_block ? Tensor() : d.again.fc);
   matmul_dw(ctx, {dresidual, a.fc, g.fcproj_weight, g.fcproj_bias, Store::assign});
-  const Tensor dproduct = expansion_gradient(ctx, t.d, p, a, dresidual, d.dfc);
   matmul_dw(ctx, {dproduct, a.norm2.out, g.fc_weight, g.fc_bias, Store::assign});
   matmul_dx(ctx, {dproduct, p.fc_weight, {}, d.dnorm2});
   const auto mlp_to_residual = [&] {

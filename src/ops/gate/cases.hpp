@@ -38,10 +38,14 @@ inline GateForward make_forward(const Case& c, DType dtype, GateActivation activ
           activation};
 }
 
-inline GateBackward make_backward(const Case& c, DType dtype, GateActivation activation,
-                                  testing::Fixture& f) {
-  return {f.random(dtype, {c.rows, c.columns}), f.random(dtype, {c.rows, 2 * c.columns}, c.scale),
-          f.output(dtype, {c.rows, 2 * c.columns}), activation};
+// out: also the forward's result.
+inline GateBackward make_backward(const Case& c, DType dtype, GateActivation activation, testing::Fixture& f,
+                                  bool out = false) {
+  return {.dout = f.random(dtype, {c.rows, c.columns}),
+          .gate_up = f.random(dtype, {c.rows, 2 * c.columns}, c.scale),
+          .dgate_up = f.output(dtype, {c.rows, 2 * c.columns}),
+          .out = out ? f.output(dtype, {c.rows, c.columns}) : Tensor(),
+          .activation = activation};
 }
 
 }  // namespace warpwright::ops::gate

@@ -3,8 +3,10 @@
 //   forward   out = act(gate) · up
 //   backward  dgate = dout · up · act'(gate)   (=)
 //             dup = dout · act(gate)           (=)
+//             out = act(gate) · up             (=), if it is asked for: the forward's bits again
 // gate_up and dgate_up are (N, 2F); out and dout are (N, F). All have one dtype and are contiguous. dgate_up
-// may be gate_up; no other arguments may overlap. Throws Error if an argument does not fit.
+// may be gate_up, and the backward's out may be dout; no other arguments may overlap. Throws Error if an
+// argument does not fit.
 //
 // Source: N. Shazeer, "GLU Variants Improve Transformer", arXiv:2002.05202. SwiGLU has silu; GeGLU has GELU.
 #pragma once
@@ -54,7 +56,7 @@ struct GateProblem {
   std::int64_t columns = 0;  // F
   DType dtype = DType::f32;
   GateActivation activation = GateActivation::silu;
-  bool backward = false;
+  bool backward = false, out_again = false;
   bool aligned = true;  // every tensor begins at a multiple of 16 bytes
 
   bool operator==(const GateProblem&) const = default;
@@ -84,6 +86,7 @@ struct GateBackward {
   Tensor dout;      // (N, F)
   Tensor gate_up;   // (N, 2F)
   Tensor dgate_up;  // (N, 2F); may be gate_up
+  Tensor out = {};  // (N, F), optional; may be dout
   GateActivation activation = GateActivation::silu;
 
   template <class F>
@@ -91,6 +94,7 @@ struct GateBackward {
     f("dout", dout, Access::read);
     f("gate_up", gate_up, Access::read);
     f("dgate_up", dgate_up, Access::write);
+    f("out", out, Access::write);
   }
   Problem problem() const;  // throws Error if the tensors do not fit together
 };

@@ -39,30 +39,36 @@ TEST_P(Backward, MatchesTheReference) {
   for (const auto& c : taken(gate::test_cases())) {
     for (const DType dtype : dtypes_for(gate_backward_op(), GetParam())) {
       for (const GateActivation form : kGateActivations) {
-        Fixture fixture(static_cast<std::uint64_t>(c.columns));
-        const auto args = gate::make_backward(c, dtype, form, fixture);
-        tally.add(check_variant(gate_backward_op(), GetParam(), fixture, args, one_term));
+        for (const bool out : {false, true}) {
+          Fixture fixture(static_cast<std::uint64_t>(c.columns));
+          const auto args = gate::make_backward(c, dtype, form, fixture, out);
+          tally.add(check_variant(gate_backward_op(), GetParam(), fixture, args, one_term));
+        }
       }
     }
   }
   if (tally.none()) GTEST_SKIP() << tally.refusal();
 }
 
-// The bits of a backward in place are those of a backward apart.
+// The bits of a backward in place are those of a backward apart, and its out has those of the forward.
 TEST_P(Backward, WorksInPlace) {
   const auto& variant = find_variant(gate_backward_op(), GetParam());
   Tally tally;
   for (const GateActivation form : kGateActivations) {
     for (const std::int64_t columns : {64, 77}) {
       Fixture fixture(4);
-      const auto apart = gate::make_backward({5, columns}, DType::bf16, form, fixture);
+      const auto apart = gate::make_backward({5, columns}, DType::bf16, form, fixture, true);
+      const GateForward forward{apart.gate_up, fixture.output(DType::bf16, {5, columns}), form};
       const auto reason = variant.refuse(gate_backward_op().problem(apart), device_for(variant.name));
       tally.add(reason);
       if (!reason.empty()) continue;
+      run_variant(gate_forward_op(), find_variant(gate_forward_op(), GetParam()), forward, 1);
       run_variant(gate_backward_op(), variant, apart, 1);
+      EXPECT_EQ(elements_of(apart.out), elements_of(forward.out)) << name_of(form);
       auto in_place = apart;
-      in_place.dgate_up = apart.gate_up;
+      in_place.dgate_up = apart.gate_up, in_place.out = apart.dout;
       run_variant(gate_backward_op(), variant, in_place, 1);
+      EXPECT_EQ(elements_of(apart.dout), elements_of(apart.out)) << name_of(form);
       EXPECT_EQ(elements_of(apart.gate_up), elements_of(apart.dgate_up)) << name_of(form);
     }
   }
@@ -204,6 +210,9 @@ TEST(Gate, RefusesArgumentsThatDoNotFit) {
   EXPECT_THROW(gate_forward(context, wrong), Error);
   auto back = gate::make_backward({4, 10}, DType::f32, GateActivation::silu, fixture);
   back.dout = fixture.random(DType::f32, {4, 20});
+  EXPECT_THROW(gate_backward(context, back), Error);
+  back = gate::make_backward({4, 10}, DType::f32, GateActivation::silu, fixture);
+  back.out = fixture.output(DType::f32, {4, 20});
   EXPECT_THROW(gate_backward(context, back), Error);
 }
 

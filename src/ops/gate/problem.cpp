@@ -26,6 +26,7 @@ GateProblem GateForward::problem() const {
           .dtype = gate_up.dtype,
           .activation = activation,
           .backward = false,
+          .out_again = false,
           .aligned = begin_at_packs(gate_up, out)};
 }
 
@@ -34,24 +35,28 @@ GateProblem GateBackward::problem() const {
   require_tensor(kBackwardName, "gate_up", gate_up, gate_up.dtype, gate_up.shape);
   require_tensor(kBackwardName, "dout", dout, gate_up.dtype, half);
   require_tensor(kBackwardName, "dgate_up", dgate_up, gate_up.dtype, gate_up.shape);
+  if (out) require_tensor(kBackwardName, "out", out, gate_up.dtype, half);
   return {.rows = half[0],
           .columns = half[1],
           .dtype = gate_up.dtype,
           .activation = activation,
           .backward = true,
-          .aligned = begin_at_packs(dout, gate_up, dgate_up)};
+          .out_again = static_cast<bool>(out),
+          .aligned = begin_at_packs(dout, gate_up, dgate_up) && begin_at_packs(out)};
 }
 
 std::string GateProblem::describe() const {
-  return fmt::format("rows={} columns={} {} {}{}", rows, columns, name_of(dtype), name_of(activation),
-                     unaligned_note(aligned));
+  return fmt::format("rows={} columns={} {} {}{}{}", rows, columns, name_of(dtype), name_of(activation),
+                     out_again ? " +out" : "", unaligned_note(aligned));
 }
 double GateProblem::flops() const {
   return (backward ? 40.0 : 26.0) * static_cast<double>(rows) * static_cast<double>(columns);
 }
 double GateProblem::bytes() const {
-  return (backward ? 5.0 : 3.0) * static_cast<double>(rows) * static_cast<double>(columns) *
-         static_cast<double>(size_of(dtype));
+  return (out_again  ? 6.0
+          : backward ? 5.0
+                     : 3.0) *
+         static_cast<double>(rows) * static_cast<double>(columns) * static_cast<double>(size_of(dtype));
 }
 
 }  // namespace warpwright::ops

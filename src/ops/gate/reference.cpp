@@ -52,7 +52,7 @@ void forward_reference(const Context&, const GateForward& args) {
 }
 
 void backward_reference(const Context&, const GateBackward& args) {
-  const Elements dout(args.dout), gate_up(args.gate_up), dgate_up(args.dgate_up);
+  const Elements dout(args.dout), gate_up(args.gate_up), dgate_up(args.dgate_up), out(args.out);
   const std::int64_t rows = args.dout.shape[0], columns = args.dout.shape[1];
   for (std::int64_t row = 0; row < rows; ++row) {
     for (std::int64_t column = 0; column < columns; ++column) {
@@ -60,6 +60,7 @@ void backward_reference(const Context&, const GateBackward& args) {
       const double d = dout[row * columns + column], g = gate_up[gate], u = gate_up[up];
       dgate_up.set(gate, d * u * derivative(args.activation, g));
       dgate_up.set(up, d * value(args.activation, g));
+      if (args.out) out.set(row * columns + column, value(args.activation, g) * u);
     }
   }
 }

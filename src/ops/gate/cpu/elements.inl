@@ -1,6 +1,6 @@
 // The gated activation on a CPU.
 //   forward   3 passes over (N, F): gate, up, out
-//   backward  5 passes: dout, gate, up, dgate, dup
+//   backward  5 passes: dout, gate, up, dgate, dup; 6 with out
 #include "ops/cpu/elementwise.hpp"
 #include "ops/cpu/gelu.hpp"
 #include "ops/cpu/isa.hpp"
@@ -66,12 +66,14 @@ template <GateActivation activation, class T>
 void run_backward(const GateBackward& a, int threads) {
   const T* dout = static_cast<const T*>(a.dout.data);
   const T* gate_up = static_cast<const T*>(a.gate_up.data);
-  T* dgate_up = static_cast<T*>(a.dgate_up.data);
+  T *dgate_up = static_cast<T*>(a.dgate_up.data), *out = static_cast<T*>(a.out.data);
   const std::int64_t columns = a.dout.shape[1];
   for_each_vector_of_rows(a.dout.shape[0], columns, threads, [=](std::int64_t row, std::int64_t i, int n) {
     const std::int64_t gate = row * 2 * columns + i, up = gate + columns;
     const vec d = load_lanes(dout + row * columns + i, n), u = load_lanes(gate_up + up, n);
-    const Curve at = curve<activation>(load_lanes(gate_up + gate, n));
+    const vec g = load_lanes(gate_up + gate, n);
+    const Curve at = curve<activation>(g);
+    if (out) store_lanes(out + row * columns + i, act<activation>(g) * u, n);
     store_lanes(dgate_up + gate, d * u * at.slope, n);
     store_lanes(dgate_up + up, d * at.value, n);
   });

@@ -1,6 +1,6 @@
 // The gated activation on a GPU; each thread processes 16 bytes of each half.
 //   forward   3 passes over (N, F): gate, up, out
-//   backward  5 passes: dout, gate, up, dgate, dup
+//   backward  5 passes: dout, gate, up, dgate, dup; 6 with out
 // If F is a multiple of a pack's lanes, no pack crosses a row and both halves of every row begin at packs.
 // Otherwise each thread processes one element.
 #include "ops/cuda/elementwise.cuh"
@@ -30,7 +30,7 @@ struct Forward {
 template <GateActivation activation, class T>
 struct Backward {
   const T *dout, *gate_up;
-  T* dgate_up;
+  T *dgate_up, *out;
   std::int64_t columns;
 
   template <int N>
@@ -39,15 +39,17 @@ struct Backward {
     const auto d = gpu::Packed<T, N>::load_streaming(dout + i);
     const auto g = gpu::Packed<T, N>::load_streaming(gate_up + gate);
     const auto u = gpu::Packed<T, N>::load_streaming(gate_up + gate + columns);
-    float dgate[N], dup[N];
+    float dgate[N], dup[N], values[N];
 #pragma unroll
     for (int j = 0; j < N; ++j) {
       const Curve at = curve<activation>(g[j]);
       dgate[j] = d[j] * u[j] * at.slope;
       dup[j] = d[j] * at.value;
+      if (out) values[j] = act<activation, T>(g[j]) * u[j];
     }
     gpu::Packed<T, N>::from_floats(dgate).store(dgate_up + gate);
     gpu::Packed<T, N>::from_floats(dup).store(dgate_up + gate + columns);
+    if (out) gpu::Packed<T, N>::from_floats(values).store(out + i);
   }
 };
 
@@ -73,9 +75,9 @@ void packed_backward(const Context& context, const GateBackward& a) {
   gpu::visit_gpu_dtype(a.dout.dtype, [&](auto type) {
     using T = typename decltype(type)::type;
     visit_activation(a.activation, [&](auto activation) {
-      const Backward<decltype(activation)::value, T> f{static_cast<const T*>(a.dout.data),
-                                                       static_cast<const T*>(a.gate_up.data),
-                                                       static_cast<T*>(a.dgate_up.data), a.dout.shape[1]};
+      const Backward<decltype(activation)::value, T> f{
+          static_cast<const T*>(a.dout.data), static_cast<const T*>(a.gate_up.data),
+          static_cast<T*>(a.dgate_up.data), static_cast<T*>(a.out.data), a.dout.shape[1]};
       gpu::for_each_element<T>(a.dout.elements(), packs, f, context.stream().get(),
                                "gate.backward cuda.packed");
     });
