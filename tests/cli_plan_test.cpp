@@ -1,5 +1,6 @@
 // Tests of `warpwright plan`.
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "tests/cli_fixture.hpp"
 
@@ -43,6 +44,28 @@ TEST_F(PlanTest, ARecordsStepIsUsedAsItIs) {
   EXPECT_DOUBLE_EQ(plan["compute_share"], 1);
   EXPECT_EQ(plan["sent_bytes"], 0);
   EXPECT_EQ(std::string(plan["kernels"]["source"]).find("scaled"), std::string::npos);
+}
+
+TEST_F(PlanTest, AnotherOptimizersStepIsNotUsed) {
+  fails(1,
+        {"plan", "--dtype", "bf16", "--record", path("record.json"), "--model", "gpt2:124M", "--optimizer",
+         "muon"},
+        {"record.json", "another optimizer than muon"});
+}
+
+// Muon's products belong to the update, not to forward and backward.
+TEST_F(PlanTest, MuonsProductsAreTheUpdates) {
+  std::set<std::string> names;
+  succeeds({"bench", "step", "--model", "gpt2:d1", "--batch", "1", "--seq", "16", "--steps", "1", "--device",
+            "cpu", "--optimizer", "muon", "--json"});
+  const auto report = nlohmann::json::parse(output_);
+  EXPECT_EQ(report["optimizer"], "muon");
+  for (const auto& row : report["ops"]) names.insert(row["op"]);
+  for (const char* name : {"matmul.forward", "muon.matmul.forward", "muon.matmul.dw", "muon.matmul.dx",
+                           "muon.momentum", "muon.update", "adamw"}) {
+    EXPECT_TRUE(names.contains(name)) << name;
+  }
+  EXPECT_FALSE(names.contains("muon.muon.update"));
 }
 
 TEST_F(PlanTest, AnotherSizeIsScaledAndSaysSo) {

@@ -60,6 +60,7 @@ class DecoderGolden : public TestFolder, public ::testing::WithParamInterface<Ru
   const nlohmann::json& expected() const { return spec_.at(kind()); }
   SafetensorsFile golden_file() const { return SafetensorsFile(goldens() / "golden.safetensors"); }
 
+  std::vector<double> losses_of(const StepOptions& o) const;
   StepOptions options() const { return golden::options_of(spec_, read_decoder(folder), GetParam().dtype); }
 
   // The name that a folder's writer gives a tensor, if it is not the one that transformers 5 has in memory.
@@ -134,6 +135,33 @@ TEST_P(DecoderGolden, LogitsLossAndEveryGradient) {
   }
 }
 
+// The losses of the golden's steps.
+std::vector<double> DecoderGolden::losses_of(const StepOptions& o) const {
+  Context context(ContextOptions{}, {GetParam().device, 0});
+  TrainingStep step(context, o);
+  step.allocate();
+  o.model->load(folder, step.full_precision());
+  std::vector<double> losses;
+  for (std::int64_t i = 0; i < spec_["steps"].get<std::int64_t>(); ++i) {
+    step.begin();
+    golden::draw_batch(o, i, step.host_batch());
+    step.forward_backward();
+    step.gradient_norm();
+    losses.push_back(step.collect().loss_sum / static_cast<double>(o.B * o.T));
+    step.update(spec_["lr"], i + 1);
+  }
+  return losses;
+}
+
+double worst_error(const std::vector<double>& losses, const nlohmann::json& wanted) {
+  double worst = 0;
+  for (std::size_t i = 0; i < losses.size(); ++i) {
+    const double loss = wanted[i];
+    worst = std::max(worst, std::abs(losses[i] - loss) / loss);
+  }
+  return worst;
+}
+
 // Every way to keep fewer activations has the same losses to the bit, except that in bf16 a GELU that is
 // computed again reads a rounded number, and the product's epilogue does not.
 TEST_P(DecoderGolden, TenOptimizerSteps) {
@@ -141,27 +169,21 @@ TEST_P(DecoderGolden, TenOptimizerSteps) {
   for (const Recompute recompute : kRecomputes) {
     StepOptions o = options();
     o.recompute = recompute;
-    Context context(ContextOptions{}, {GetParam().device, 0});
-    TrainingStep step(context, o);
-    step.allocate();
-    o.model->load(folder, step.full_precision());
-    double worst = 0;
-    for (std::int64_t i = 0; i < spec_["steps"].get<std::int64_t>(); ++i) {
-      step.begin();
-      golden::draw_batch(o, i, step.host_batch());
-      step.forward_backward();
-      step.gradient_norm();
-      const double loss = step.collect().loss_sum / static_cast<double>(o.B * o.T);
-      const double wanted = expected()["losses"][static_cast<std::size_t>(i)];
-      worst = std::max(worst, std::abs(loss - wanted) / wanted);
-      losses[static_cast<std::size_t>(recompute)].push_back(loss);
-      step.update(spec_["lr"], i + 1);
-    }
-    EXPECT_LE(worst, golden::Bound{o.dtype}(expected()["trajectory_error"], 1e-4));
+    losses[static_cast<std::size_t>(recompute)] = losses_of(o);
+    EXPECT_LE(worst_error(losses[static_cast<std::size_t>(recompute)], expected()["losses"]),
+              golden::Bound{o.dtype}(expected()["trajectory_error"], 1e-4));
     if (o.dtype == DType::f32 || !GetParam().model.starts_with("gpt_neox")) {
       EXPECT_EQ(losses[static_cast<std::size_t>(recompute)], losses[0]) << name_of(recompute);
     }
   }
+}
+
+TEST_P(DecoderGolden, TenStepsOfMuon) {
+  StepOptions o = options();
+  o.optimizer = Optimizer::muon;
+  o.muon_momentum = spec_["muon_momentum"];
+  const nlohmann::json& muon = expected()["muon"];
+  EXPECT_LE(worst_error(losses_of(o), muon["losses"]), golden::Bound{o.dtype}(muon["trajectory_error"]));
 }
 
 class DecoderInference : public DecoderGolden {};  // in fp32, of which the tokens are

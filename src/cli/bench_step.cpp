@@ -76,6 +76,7 @@ void print_json(const BenchStepFlags& flags, const StepMeasurement& m, const Con
   for (const double s : m.seconds) milliseconds.push_back(s * 1e3);
   const nlohmann::json out = {{"model", flags.model},
                               {"dtype", flags.step.dtype},
+                              {"optimizer", flags.step.optimizer},
                               {"recompute", flags.step.recompute},
                               {"memory_efficient_norm", flags.step.memory_efficient_norm},
                               {"machine", context.device().name},

@@ -60,6 +60,13 @@ Recompute recompute_named(const std::string& name) {
   return named(kRecomputes, name, "--recompute");
 }
 
+std::vector<std::string> optimizer_names() {
+  return names_of(kOptimizers);
+}
+Optimizer optimizer_named(const std::string& name) {
+  return named(kOptimizers, name, "--optimizer");
+}
+
 std::vector<std::string> sharding_names() {
   std::vector<std::string> names = names_of(kShardings);
   names.insert(names.begin(), "auto");

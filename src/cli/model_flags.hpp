@@ -11,7 +11,7 @@
 #include "core/dtype.hpp"
 #include "model/decoder_files.hpp"
 #include "text/tokenizer.hpp"
-#include "train/shards.hpp"
+#include "train/step.hpp"
 
 namespace warpwright::cli {
 
@@ -25,6 +25,9 @@ DType compute_dtype(const std::string& name);
 std::vector<std::string> recompute_names();
 Recompute recompute_named(const std::string& name);
 // Those of --shard, and auto.
+std::vector<std::string> optimizer_names();
+Optimizer optimizer_named(const std::string& name);
+
 std::vector<std::string> sharding_names();
 Sharding sharding_named(const std::string& name);
 

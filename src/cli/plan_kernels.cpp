@@ -31,7 +31,7 @@ double slice_flops(const Decoder& model, std::int64_t B, std::int64_t T) {
 }
 
 bool is_update(const std::string& op) {
-  return op == "adamw" || op.starts_with("global_norm") || op == "gradient_sum";
+  return op == "adamw" || op.starts_with("muon.") || op.starts_with("global_norm") || op == "gradient_sum";
 }
 
 bool is_backward(const std::string& op) {
@@ -63,7 +63,7 @@ struct RecordedStep {
   std::string name;  // "gpt2:124M bf16 B=64 T=1024 on NVIDIA H200"
   std::shared_ptr<const Decoder> model;
   std::int64_t B = 0, T = 0;
-  std::string recompute;
+  std::string recompute, optimizer;
   bool memory_efficient_norm = false;
   KernelTimes times;
 
@@ -80,6 +80,7 @@ std::optional<RecordedStep> recorded_step(const json& row, const std::string& dt
                     .B = row.at("batch"),
                     .T = row.at("seq"),
                     .recompute = row.value("recompute", "none"),
+                    .optimizer = row.value("optimizer", "adamw"),
                     .memory_efficient_norm = row.value("memory_efficient_norm", false),
                     .times = split_by_operation(row.at("ms_median").get<double>() * 1e-3, row.at("ops"))};
   const KernelTimes& t = step.times;
@@ -115,7 +116,8 @@ std::vector<RecordedStep> recorded_steps(const std::filesystem::path& path, cons
 bool is_same(const RecordedStep& recorded, const StepOptions& asked) {
   return recorded.model->config(-1) == asked.model->config(-1) && recorded.B == asked.B &&
          recorded.T == asked.T && recorded.recompute == name_of(asked.recompute) &&
-         recorded.memory_efficient_norm == (asked.norms == NormBackwardFrom::output);
+         recorded.memory_efficient_norm == (asked.norms == NormBackwardFrom::output) &&
+         recorded.optimizer == name_of(asked.optimizer);
 }
 
 }  // namespace
@@ -155,10 +157,15 @@ KernelTimes recorded_kernels(const std::filesystem::path& record, const std::str
     }
     const double distance = std::abs(std::log(step.flops() / flops));
     if (step.recompute != "none" || step.memory_efficient_norm || distance >= least) continue;
+    if (step.optimizer != name_of(asked.optimizer)) continue;
     least = distance;
     nearest = &step;
   }
-  if (!nearest) throw Error("has only steps that recompute or keep less", record.string(), kRemedy);
+  if (!nearest) {
+    throw Error(fmt::format("has only steps that recompute, keep less, or have another optimizer than {}",
+                            name_of(asked.optimizer)),
+                record.string(), kRemedy);
+  }
   KernelTimes times = nearest->times;
   const double ratio = flops / nearest->flops();
   const double achieved = nearest->flops() / (times.forward + times.backward);

@@ -28,12 +28,18 @@ void StepFlags::add_to(CLI::App& command, StepOptions& step) {
       ->check(one_of(recompute_names()));
   command.add_flag("--memory-efficient-norm", memory_efficient_norm,
                    "Compute the norms' backward from their output, so that their input need not be kept");
+  command
+      .add_option("--optimizer", optimizer,
+                  "adamw, or muon for the matrices of the layers and AdamW for the other parameters")
+      ->capture_default_str()
+      ->check(one_of(optimizer_names()));
 }
 
 void StepFlags::finish(StepOptions& step, std::shared_ptr<const Decoder> model) const {
   step.model = std::move(model);
   step.dtype = compute_dtype(dtype);
   step.recompute = recompute_named(recompute);
+  step.optimizer = optimizer_named(optimizer);
   if (memory_efficient_norm) step.norms = NormBackwardFrom::output;
   if (step.T == 0) step.T = default_sequence(*step.model);
 }

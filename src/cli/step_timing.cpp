@@ -1,6 +1,9 @@
 #include "cli/step_timing.hpp"
 
+#include <fmt/format.h>
+
 #include <chrono>
+#include <string>
 #include <utility>
 
 #include "runtime/philox.hpp"
@@ -20,12 +23,16 @@ void fill_random(const TrainingStep::HostBatch& batch, std::int64_t vocab) {
   }
 }
 
-// Does not wait for the step's end.
-void launch_step(TrainingStep& step, std::int64_t index, std::int64_t vocab) {
+void launch_gradients(TrainingStep& step, std::int64_t vocab) {
   step.begin();
   fill_random(step.host_batch(), vocab);
   step.forward_backward();
   step.gradient_norm();
+}
+
+// Does not wait for the step's end.
+void launch_step(TrainingStep& step, std::int64_t index, std::int64_t vocab) {
+  launch_gradients(step, vocab);
   step.update(1e-4, index + 1);
 }
 
@@ -60,12 +67,20 @@ std::vector<double> timed_steps(Context& context, TrainingStep& step, std::int64
 OpTable table_of_step(Context& context, TrainingStep& step, std::int64_t vocab, OpTable::Ceiling ceiling) {
   OpTable table(std::move(ceiling));
   bool first = true;  // runs operation by operation for the first time and is left out
-  const Timing timing(context, [&](const Context::CallRecord& call) {
-    if (!first) table.add(call);
+  bool updating = false;
+  const Timing timing(context, [&](Context::CallRecord call) {
+    if (first) return;
+    const std::string of_muon = fmt::format("muon.{}", call.operation);
+    const bool is_named = call.operation == "adamw" || call.operation.starts_with("muon.");
+    if (updating && !is_named) call.operation = of_muon;
+    table.add(call);
   });
   run_step(step, 0, vocab);
   first = false;
-  run_step(step, 0, vocab);
+  launch_gradients(step, vocab);
+  updating = true;
+  step.update(1e-4, 1);
+  step.collect();
   return table;
 }
 

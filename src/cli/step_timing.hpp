@@ -13,7 +13,7 @@ namespace warpwright::cli {
 // the next step is launched meanwhile, as in training.
 std::vector<double> timed_steps(Context& context, TrainingStep& step, std::int64_t count, std::int64_t vocab);
 
-// The calls of one step.
+// The calls of one step. Those of Muon's update have names of their own, such as "muon.matmul.forward".
 OpTable table_of_step(Context& context, TrainingStep& step, std::int64_t vocab,
                       OpTable::Ceiling ceiling = nullptr);
 

@@ -67,6 +67,8 @@ void visit_saved(TrainFlags& f, const Visit& visit) {
   visit("recompute", f.step.recompute);
   visit("memory_efficient_norm", f.step.memory_efficient_norm);
   visit("clip", o.step.clip);
+  visit("optimizer", f.step.optimizer);
+  visit("muon_momentum", o.step.muon_momentum);
   visit("beta1", o.step.beta1);
   visit("beta2", o.step.beta2);
   visit("eps", o.step.eps);

@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <map>
 #include <memory>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
@@ -61,6 +62,10 @@ ParameterReader reader_of(const DecoderParameters& parameters, const Stream& str
 struct LayerParameters {
   std::size_t first = 0, each = 0, layers = 0;
 };
+
+// The matrices that multiply activations in the layers, by parameter: the rows of each, in order. A parameter
+// may join several, such as q, k and v, or gate and up.
+using LayerMatrices = std::map<std::size_t, std::vector<std::int64_t>>;
 
 // A pass calls these, if they are set, around each layer, for parameters that are not always in memory. It
 // uses a layer's parameters only between enter() of this layer and of another one, and its gradients only
@@ -189,6 +194,7 @@ class Decoder {
   virtual DecoderParameters allocate_parameters(DType dtype, Category category, std::string_view prefix,
                                                 Allocator& allocator) const = 0;
   virtual LayerParameters layer_parameters() const = 0;
+  virtual LayerMatrices layer_matrices() const = 0;
   // The values that a training starts from: a pure function of seed, tensor and element.
   virtual void initialize(std::uint64_t seed, const ParameterWriter& write) const = 0;
   // Fills the parameters from a model's folder or file.

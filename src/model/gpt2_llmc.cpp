@@ -96,7 +96,7 @@ void load_gpt2_llmc(const fs::path& path, const GPT2Config& config, const Parame
     throw Error("is of another size than the model", path.string(), "use a file of the model's sizes");
   }
   std::size_t index = 0;
-  for (const auto& [name, shape, kind] : parameter_shapes(config.description())) {
+  for (const auto& [name, shape, kind, matrices] : parameter_shapes(config.description())) {
     const LlmcPlace place = llmc_place(name);
     const std::int64_t all = shape.rank() == 2 ? shape[0] : 1;
     const std::int64_t rows = kind == ParameterKind::vocabulary ? config.vocab : all;

@@ -78,10 +78,12 @@ struct ParameterShape {
   std::string name;
   Shape shape;
   ParameterKind kind = ParameterKind::weight;
+  std::vector<std::int64_t> matrices;  // of a layer's weight or projection: the rows of each matrix in it
 };
 // In the order of DecoderParameters.
 std::vector<ParameterShape> parameter_shapes(const TransformerDescription& d);
 LayerParameters layer_parameters(const TransformerDescription& d);
+LayerMatrices layer_matrices(const TransformerDescription& d);
 // The number of elements of all parameters, without padding rows.
 std::int64_t parameter_count(const TransformerDescription& d);
 // FLOPs of forward and backward per token at sequence length T: 6 per parameter that multiplies, and

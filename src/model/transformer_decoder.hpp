@@ -22,6 +22,7 @@ class TransformerDecoder : public Decoder {
   DecoderParameters allocate_parameters(DType dtype, Category category, std::string_view prefix,
                                         Allocator& allocator) const override;
   LayerParameters layer_parameters() const override { return warpwright::layer_parameters(d_); }
+  LayerMatrices layer_matrices() const override { return warpwright::layer_matrices(d_); }
   void initialize(std::uint64_t seed, const ParameterWriter& write) const override;
   DType stored_dtype(const std::filesystem::path& source) const override;
   void load(const std::filesystem::path& source, const ParameterWriter& write) const override;

@@ -73,7 +73,7 @@ bool is_in(std::string_view name, std::string_view layer) {
 // The tensors of a folder that make up a parameter.
 std::vector<StoredPart> stored_parts(const TransformerDescription& d, const ParameterShape& parameter) {
   const TransformerNames& n = *d.names;
-  const auto& [name, shape, kind] = parameter;
+  const auto& [name, shape, kind, matrices] = parameter;
   if (kind == ParameterKind::vocabulary) return {{.name = name, .pieces = {{0, d.vocab}}}};
   if (n.qkv_by_head && is_in(name, n.qkv)) return {{.name = name, .pieces = pieces_by_head(d)}};
   if (n.q != n.qkv && is_in(name, n.qkv)) {

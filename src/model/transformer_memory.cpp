@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 
 #include "model/transformer.hpp"
 #include "runtime/host_view.hpp"
@@ -125,30 +126,33 @@ std::vector<ParameterShape> parameter_shapes(const TransformerDescription& d) {
   const std::int64_t C = d.channels;
   std::vector<ParameterShape> list;
   const auto add = [&](const std::string& name, const Shape& shape, ParameterKind kind) {
-    list.push_back({name, shape, kind});
+    list.push_back({name, shape, kind, {}});
   };
   const auto norm = [&](const std::string& name) {
     add(name + ".weight", {C}, norm_weight);
     if (d.layer_norm) add(name + ".bias", {C}, norm_bias);
   };
-  const auto linear = [&](const std::string& name, std::int64_t out, std::int64_t in, bool with_bias,
-                          ParameterKind kind = weight) {
-    add(name + ".weight", {out, in}, kind);
+  const auto linear = [&](const std::string& name, const std::vector<std::int64_t>& matrices, std::int64_t in,
+                          bool with_bias, ParameterKind kind = weight) {
+    const std::int64_t out = std::accumulate(matrices.begin(), matrices.end(), std::int64_t{0});
+    list.push_back({name + ".weight", {out, in}, kind, matrices});
     if (with_bias) add(name + ".bias", {out}, bias);
   };
   const auto named = [](std::string_view prefix, std::string_view name) {
     return std::string(prefix) + std::string(name);
   };
+  const std::int64_t queries = d.heads * d.head_size, keys = d.key_heads * d.head_size;
+  const std::vector<std::int64_t> fc(d.gate ? 2 : 1, d.hidden);
   add(named(n.wte, ".weight"), {d.padded_vocab(), C}, vocabulary);
   if (!d.rope) add(named(n.wpe, ".weight"), {d.context, C}, positions);
   for (std::int64_t l = 0; l < d.layers; ++l) {
     const std::string block = layer_name(n.block, l);
     norm(named(block, n.norm1));
-    linear(named(block, n.qkv), d.all_heads() * d.head_size, C, d.qkv_bias);
-    linear(named(block, n.attproj), C, d.heads * d.head_size, d.attproj_bias, projection);
+    linear(named(block, n.qkv), {queries, keys, keys}, C, d.qkv_bias);
+    linear(named(block, n.attproj), {C}, queries, d.attproj_bias, projection);
     norm(named(block, n.norm2));
-    linear(named(block, n.fc), fc_columns(d), C, d.mlp_bias);
-    linear(named(block, n.fcproj), C, d.hidden, d.mlp_bias, projection);
+    linear(named(block, n.fc), fc, C, d.mlp_bias);
+    linear(named(block, n.fcproj), {C}, d.hidden, d.mlp_bias, projection);
   }
   norm(std::string(n.norm));
   if (!d.tied_head) add(named(n.head, ".weight"), {d.padded_vocab(), C}, vocabulary);
@@ -160,6 +164,16 @@ LayerParameters layer_parameters(const TransformerDescription& d) {
   return {.first = d.rope ? std::size_t{1} : std::size_t{2},
           .each = 4 + (d.layer_norm ? std::size_t{4} : std::size_t{2}) + biases,
           .layers = static_cast<std::size_t>(d.layers)};
+}
+
+LayerMatrices layer_matrices(const TransformerDescription& d) {
+  LayerMatrices matrices;
+  std::size_t index = 0;
+  for (const ParameterShape& parameter : parameter_shapes(d)) {
+    if (!parameter.matrices.empty()) matrices[index] = parameter.matrices;
+    ++index;
+  }
+  return matrices;
 }
 
 std::int64_t parameter_count(const TransformerDescription& d) {
@@ -184,7 +198,7 @@ double flops_per_token(const TransformerDescription& d, std::int64_t T) {
 DecoderParameters allocate_parameters(const TransformerDescription& d, DType dtype, Category category,
                                       std::string_view prefix, Allocator& allocator) {
   DecoderParameters p;
-  for (const auto& [name, shape, kind] : parameter_shapes(d)) {
+  for (const auto& [name, shape, kind, matrices] : parameter_shapes(d)) {
     const bool of_norm = kind == ParameterKind::norm_weight || kind == ParameterKind::norm_bias;
     p.append(name, allocator.allocate(std::string(prefix) + name,
                                       of_norm ? ops::accumulation_dtype(dtype) : dtype, shape, category));

@@ -260,6 +260,7 @@ TrainerState read_trainer_state(const fs::path& checkpoint) {
     TrainerState state;
     state.step = json.at("step").get<std::int64_t>();
     state.options = json.at("options");
+    if (state.options.is_object()) state.options.emplace("optimizer", "adamw");  // of an older checkpoint
     state.settings = json.value("settings", nlohmann::json::object());
     state.unreported = json.value("unreported", nlohmann::json());
     if (json.contains("origin")) state.origin = model_origin(json.at("origin"));

@@ -27,7 +27,8 @@ OptimizerShard allocate_optimizer(const DecoderParameters& parameters, const Sha
       shard.masters.push_back(is_master ? kept : allocate("master.", accumulation, Category::master_weights));
     }
     shard.m.push_back(allocate("m.", accumulation, Category::optimizer));
-    shard.v.push_back(allocate("v.", accumulation, Category::optimizer));
+    const bool has_v = !options.muon.contains(piece.tensor);
+    shard.v.push_back(has_v ? allocate("v.", accumulation, Category::optimizer) : Tensor());
   }
   return shard;
 }
@@ -41,10 +42,11 @@ std::vector<OptimizerTensor> optimizer_tensors(const DecoderParameters& paramete
                                                const OptimizerShard& shard) {
   std::vector<OptimizerTensor> list;
   const auto append = [&](const char* prefix, std::vector<Tensor> OptimizerShard::*set) {
-    if ((shard.*set).empty()) return;
-    std::size_t index = 0;
-    for (const auto& [name, t] : parameters) {
-      list.push_back({prefix + name, ops::accumulation_dtype(t.dtype), t.shape, index++, set});
+    for (std::size_t i = 0; i < (shard.*set).size(); ++i) {
+      if (!(shard.*set)[i]) continue;
+      const std::size_t index = shard.pieces[i].tensor;
+      const auto& [name, t] = *(parameters.begin() + static_cast<std::ptrdiff_t>(index));
+      list.push_back({prefix + name, ops::accumulation_dtype(t.dtype), t.shape, index, set});
     }
   };
   append("m.", &OptimizerShard::m);

@@ -14,13 +14,15 @@ namespace warpwright {
 struct OptimizerShard {
   ShardPieces pieces;
   // By piece. parameters: views, or the only copy with Sharding::parameters. masters: fp32 copies of bf16
-  // parameters, and views of parameters that are fp32 themselves; empty if there are no copies.
+  // parameters, and views of parameters that are fp32 themselves; empty if there are no copies. v: a piece
+  // that Muon updates has none.
   std::vector<Tensor> parameters, masters, m, v;
 };
 
 struct OptimizerShardOptions {
   bool masters = true;             // of bf16 parameters
   bool stores_parameters = false;  // whether `parameters` are no views
+  LayerMatrices muon{};            // the parameters that Muon updates
 };
 OptimizerShard allocate_optimizer(const DecoderParameters& parameters, const ShardPieces& pieces,
                                   const OptimizerShardOptions& options, Allocator& allocator);
@@ -34,6 +36,7 @@ struct OptimizerTensor {
   std::size_t parameter = 0;
   std::vector<Tensor> OptimizerShard::*set = nullptr;
 };
+// Those of which the shard holds a piece.
 std::vector<OptimizerTensor> optimizer_tensors(const DecoderParameters& parameters,
                                                const OptimizerShard& shard);
 

@@ -16,13 +16,10 @@ namespace {
 
 // Changing one of these options makes it a different run. Each with its flag. The others (the learning rate,
 // the number of steps, …) may be changed on purpose.
-constexpr std::pair<const char*, const char*> kFixed[] = {{"model", "--model"},
-                                                          {"dtype", "--dtype"},
-                                                          {"master_weights", "--master-weights"},
-                                                          {"T", "--seq"},
-                                                          {"total_batch", "--total-batch"},
-                                                          {"seed", "--seed"},
-                                                          {"overfit", "--overfit"}};
+constexpr std::pair<const char*, const char*> kFixed[] = {
+    {"model", "--model"},         {"dtype", "--dtype"},    {"master_weights", "--master-weights"},
+    {"optimizer", "--optimizer"}, {"T", "--seq"},          {"total_batch", "--total-batch"},
+    {"seed", "--seed"},           {"overfit", "--overfit"}};
 
 // "n_layer 2" of {"n_layer": 2, …} that differs from `other`; a value that is no object as it is.
 std::string difference(const nlohmann::json& value, const nlohmann::json& other) {
@@ -64,6 +61,8 @@ nlohmann::json identity_of(const TrainOptions& o) {
           {"T", s.T},
           {"total_batch", s.B * s.T * s.slices},
           {"clip", s.clip},
+          {"optimizer", name_of(s.optimizer)},
+          {"muon_momentum", s.muon_momentum},
           {"beta1", s.beta1},
           {"beta2", s.beta2},
           {"eps", s.eps},
@@ -153,6 +152,8 @@ void TrainOptions::validate() const {
         "give a number in [0, 1)");
   check(step.beta2 >= 0 && step.beta2 < 1, "--beta2", fmt::format("is {}", step.beta2),
         "give a number in [0, 1)");
+  check(step.muon_momentum >= 0 && step.muon_momentum < 1, "--muon-momentum",
+        fmt::format("is {}", step.muon_momentum), "give a number in [0, 1)");
   // AdamW's kernels take these as floats.
   const auto fits = [](double value) {
     return value <= static_cast<double>(std::numeric_limits<float>::max());

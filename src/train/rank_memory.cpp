@@ -24,7 +24,8 @@ class Parts {
         parameters_(options.model->allocate_parameters(options.dtype, Category::parameters, "", recorder_)),
         gradients_(options.model->allocate_parameters(ops::accumulation_dtype(options.dtype),
                                                       Category::gradients, "gradient.", recorder_)),
-        shards_(shards_by_unit(units_, parameters_.tensors(), ranks)) {}
+        muon_(muon_matrices(options)),
+        shards_(shards_by_unit(units_, parameters_.tensors(), muon_, ranks)) {}
 
   std::size_t bytes(int rank) const {
     const auto comm = imagined_rank(rank, static_cast<int>(shards_.size()));
@@ -35,7 +36,7 @@ class Parts {
       const bool masters = options_.master_weights && options_.dtype == DType::bf16;
       const bool stores = options_.sharding == Sharding::parameters;
       allocate_optimizer(parameters_, shards_[static_cast<std::size_t>(rank)],
-                         {.masters = masters, .stores_parameters = stores}, recorder);
+                         {.masters = masters, .stores_parameters = stores, .muon = muon_}, recorder);
     }
     for (std::size_t i = 0; i < sum.depth() && options_.sharding < Sharding::gradients; ++i) {
       options_.model->allocate_parameters(ops::accumulation_dtype(options_.dtype), Category::gradients,
@@ -49,6 +50,7 @@ class Parts {
   const Units units_;
   Recorder recorder_;
   DecoderParameters parameters_, gradients_;
+  LayerMatrices muon_;
   Shards shards_;
 };
 
@@ -92,13 +94,12 @@ double largest_shard(const StepOptions& options, int ranks) {
   Recorder recorder;
   const std::vector<Tensor> parameters =
       options.model->allocate_parameters(options.dtype, Category::parameters, "", recorder).tensors();
-  const LayerParameters l = options.model->layer_parameters();
-  const auto first = parameters.begin() + static_cast<std::ptrdiff_t>(l.first);
-  const std::vector<Tensor> layer(first, first + static_cast<std::ptrdiff_t>(l.each));
+  const Units units(*options.model);
   double all = 0, largest = 0;
-  for (const ShardPieces& pieces : shards_of(layer, ranks)) {
+  for (const ShardPieces& pieces :
+       units.part(0, shards_by_unit(units, parameters, muon_matrices(options), ranks))) {
     double elements = 0;
-    for (const ShardPiece& piece : pieces) elements += static_cast<double>(piece.of(layer).elements());
+    for (const ShardPiece& piece : pieces) elements += static_cast<double>(piece.of(parameters).elements());
     all += elements;
     largest = std::max(largest, elements);
   }

@@ -114,6 +114,23 @@ TEST_F(ResumeTest, ARunStoppedAfterAnyOperationEndsWithTheSameBits) {
   }
 }
 
+TEST_F(ResumeTest, ARunOfMuonEndsWithTheSameBits) {
+  for (const bool masters : {true, false}) {
+    TrainOptions whole = options(fmt::format("whole{}", masters));
+    whole.step.optimizer = Optimizer::muon;
+    whole.step.dtype = DType::bf16;
+    whole.step.master_weights = masters;
+    train(whole);
+    TrainOptions parts = whole;
+    parts.out = root_ / fmt::format("parts{}", masters);
+    train(parts, 5);
+    EXPECT_FALSE(finished_);
+    parts.resume = true;
+    train(parts, -1, 3);
+    EXPECT_EQ(weights(parts.out.filename()), weights(whole.out.filename()));
+  }
+}
+
 TEST_F(ResumeTest, AFinishedRunKeepsItsLastCheckpointAndChangesNothing) {
   TrainOptions o = options("run");
   o.checkpoint_minutes = 0;
@@ -366,6 +383,7 @@ TEST_F(ResumeTest, OtherOptionsAreNamedByTheirFlags) {
   refuses([](TrainOptions& t) { t.step.model = decoder(1, 64); }, "--model", "n_embd 32");
   refuses([](TrainOptions& t) { t.step.slices = 2; }, "--total-batch", "192");
   refuses([](TrainOptions& t) { t.overfit = true; }, "--overfit", "false");
+  refuses([](TrainOptions& t) { t.step.optimizer = Optimizer::muon; }, "--optimizer", "\"adamw\"");
 }
 
 TEST_F(ResumeTest, MetricsAreCutFromTheirEnd) {

@@ -3,9 +3,12 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <numeric>
 
+#include "model/gpt2_decoder.hpp"
 #include "ops/global_norm/global_norm.hpp"
 #include "runtime/memory.hpp"
+#include "train/units.hpp"
 
 namespace warpwright {
 namespace {
@@ -101,6 +104,37 @@ TEST(Shards, HaveFewSpansOfMemory) {
   EXPECT_EQ(spans({{1, 0, 128}, {2, 0, 5}}).size(), 2u);  // the rest of a tensor is between them
   EXPECT_EQ(spans({{0, 0, 300}, {1, 128, 128}}).size(), 2u);
   EXPECT_TRUE(spans({}).empty());
+}
+
+// Muon's tensors: each in one shard, and all ranks have about as many elements of them.
+TEST(Shards, LeaveMatricesWholeIfAsked) {
+  const GPT2Decoder decoder({.layers = 6, .heads = 2, .channels = 64, .vocab = 50, .context = 24});
+  const Units units(decoder);
+  Recorder recorder;
+  const std::vector<Tensor> parameters =
+      decoder.allocate_parameters(DType::f32, Category::parameters, "", recorder).tensors();
+  const LayerMatrices matrices = decoder.layer_matrices();
+  EXPECT_EQ(matrices.size(), 6 * 4u);
+  for (const auto& [index, rows] : matrices) {
+    const std::int64_t all = std::accumulate(rows.begin(), rows.end(), std::int64_t{0});
+    EXPECT_EQ(parameters[index].shape[0], all);
+  }
+  for (int ranks = 1; ranks <= 9; ++ranks) {
+    std::vector<std::int64_t> next(parameters.size()), elements;
+    for (const ShardPieces& shard : shards_by_unit(units, parameters, matrices, ranks)) {
+      EXPECT_TRUE(std::ranges::is_sorted(shard, {}, &ShardPiece::tensor));
+      elements.push_back(0);
+      for (const ShardPiece& piece : shard) {
+        EXPECT_EQ(piece.first, next[piece.tensor]);
+        next[piece.tensor] += piece.rows;
+        if (!matrices.contains(piece.tensor)) continue;
+        EXPECT_EQ(piece.rows, parameters[piece.tensor].shape[0]);
+        elements.back() += piece.of(parameters).elements();
+      }
+    }
+    for (std::size_t i = 0; i < parameters.size(); ++i) EXPECT_EQ(next[i], parameters[i].shape[0]);
+    EXPECT_LE(std::ranges::max(elements) - std::ranges::min(elements), 4 * 64 * 64) << ranks;
+  }
 }
 
 TEST(Shards, AreOfAboutTheSameSize) {

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 #include <utility>
 
 #include "core/error.hpp"
@@ -76,6 +77,38 @@ bool keeps_masters(const StepOptions& o) {
   return o.master_weights && o.dtype != ops::accumulation_dtype(o.dtype);
 }
 
+std::vector<std::size_t> indices_of(const ShardPieces& pieces) {
+  std::vector<std::size_t> indices(pieces.size());
+  std::iota(indices.begin(), indices.end(), std::size_t{0});
+  return indices;
+}
+
+std::vector<Shape> shapes_of(const LayerMatrices& matrices, const std::vector<Tensor>& parameters) {
+  std::vector<Shape> shapes;
+  for (const auto& [index, rows] : matrices) {
+    for (const std::int64_t r : rows) shapes.push_back({r, parameters[index].shape[1]});
+  }
+  return shapes;
+}
+
+// The matrices of a parameter. Each gets random bits of its own: no parameter has a number ≥ `parameters`.
+void append_matrices(std::vector<MuonMatrix>& list, const ops::AdamWTensor& of,
+                     const std::vector<std::int64_t>& rows, std::size_t parameters) {
+  std::int64_t first = 0;
+  std::uint32_t number = of.number;
+  for (const std::int64_t r : rows) {
+    const auto part = [&](const Tensor& t) { return t ? t.slice(0, first, r) : t; };
+    list.push_back({.parameter = part(of.parameter),
+                    .master = part(of.master),
+                    .gradient = part(of.gradient),
+                    .m = part(of.m),
+                    .weight_decay = of.weight_decay,
+                    .number = number});
+    first += r;
+    number += static_cast<std::uint32_t>(parameters);
+  }
+}
+
 // The shard of this rank, if every rank has one of its own.
 const ShardPieces& of_rank(const Shards& shards, const Comm& comm) {
   return shards.size() == 1 ? shards.front() : shards[static_cast<std::size_t>(comm.rank())];
@@ -83,11 +116,21 @@ const ShardPieces& of_rank(const Shards& shards, const Comm& comm) {
 
 }  // namespace
 
+std::string_view name_of(Optimizer optimizer) {
+  return optimizer == Optimizer::muon ? "muon" : "adamw";
+}
+
+LayerMatrices muon_matrices(const StepOptions& options) {
+  return options.optimizer == Optimizer::muon ? options.model->layer_matrices() : LayerMatrices();
+}
+
 TrainingStep::TrainingStep(Context& context, const StepOptions& options, const Comm& comm)
     : context_(context),
       options_(with_sharding(options, comm)),
+      muon_(muon_matrices(options)),
       comm_(comm),
-      exchange_(context, comm, *options.model, parameters_of(options), options_.sharding, options.slices),
+      exchange_(context, comm, *options.model, parameters_of(options), muon_, options_.sharding,
+                options.slices),
       updates_(options_.sharding == Sharding::none ? shards_of(parameters_of(options), 1)
                                                    : exchange_.shards()),
       planned_(plan_step()),
@@ -105,9 +148,9 @@ TrainingStep::Tensors TrainingStep::allocate_tensors(Allocator& allocator) const
                       : model.allocate_parameters(dtype, category, prefix, allocator);
   };
   t.parameters = allocate(divides_parameters() ? kLayerPlaces : 0, o.dtype, Category::parameters, "");
-  t.optimizer =
-      allocate_optimizer(t.parameters, of_rank(updates_, comm_),
-                         {.masters = keeps_masters(o), .stores_parameters = divides_parameters()}, allocator);
+  t.optimizer = allocate_optimizer(
+      t.parameters, of_rank(updates_, comm_),
+      {.masters = keeps_masters(o), .stores_parameters = divides_parameters(), .muon = muon_}, allocator);
   for (std::size_t i = 0; i < exchange_.sum().depth(); ++i) {
     const std::string prefix = i == 0 ? "gradient." : fmt::format("gradient_{}.", i + 1);
     t.gradients.push_back(
@@ -135,6 +178,7 @@ TrainingStep::Tensors TrainingStep::allocate_tensors(Allocator& allocator) const
   t.scalars = allocator.allocate("scalars", accumulation, {4}, Category::batch);
   if (o.dtype != accumulation && !o.master_weights)
     t.random = allocator.allocate("random", DType::i32, {3}, Category::batch);
+  if (!muon_.empty()) t.muon = allocate_muon(shapes_of(muon_, t.parameters.tensors()), o.dtype, allocator);
   return t;
 }
 
@@ -154,7 +198,7 @@ Planned<TrainingStep::Tensors> TrainingStep::plan_step() {
     if (keeps_masters(options_)) whole.masters = gradients;
     run_squares(gradients, t.squares);
     run_norm(t);
-    ops::adamw(context_, adamw_arguments(t, whole, gradients));
+    run_update(t, update_of(t, whole, gradients, indices_of(whole.pieces)));
   });
 }
 
@@ -172,16 +216,13 @@ void TrainingStep::allocate() {
 void TrainingStep::prepare_update() {
   const OptimizerShard& o = tensors().optimizer;
   const bool updates_all = options_.sharding == Sharding::none;
-  const ops::AdamW all = adamw_arguments(tensors(), o, updates_all ? gradients_ : exchange_.gradients());
+  const std::vector<Tensor>& gradients = updates_all ? gradients_ : exchange_.gradients();
   if (!sends_parameters()) {
-    adamw_ = {all};
+    update_.push_back(update_of(tensors(), o, gradients, indices_of(o.pieces)));
     return;
   }
   for (std::size_t unit = 0; unit < exchange_.units().count(); ++unit) {
-    ops::AdamW& part = adamw_.emplace_back(all);
-    part.tensors.clear();
-    for (const std::size_t i : exchange_.units().indices(unit, o.pieces))
-      part.tensors.push_back(all.tensors[i]);
+    update_.push_back(update_of(tensors(), o, gradients, exchange_.units().indices(unit, o.pieces)));
   }
 }
 
@@ -306,10 +347,11 @@ std::size_t TrainingStep::state_part_bytes() const {
     if (writers[i] == comm_.rank()) bytes += parameters[i].bytes();
   }
   for (const ShardPiece& piece : of_rank(exchange_.shards(), comm_)) {
-    elements += static_cast<std::size_t>(piece.of(parameters).elements());
+    const std::size_t moments = muon_.contains(piece.tensor) ? 1 : 2;
+    elements +=
+        (moments + keeps_masters(options_)) * static_cast<std::size_t>(piece.of(parameters).elements());
   }
-  const std::size_t sets = keeps_masters(options_) ? 3 : 2;
-  return bytes + sets * elements * size_of(ops::accumulation_dtype(options_.dtype));
+  return bytes + elements * size_of(ops::accumulation_dtype(options_.dtype));
 }
 
 DecoderWeights TrainingStep::weights() const {
@@ -424,29 +466,44 @@ void TrainingStep::run_norm(const Tensors& t) {
                               .keep_nan = true});
 }
 
-ops::AdamW TrainingStep::adamw_arguments(const Tensors& t, const OptimizerShard& optimizer,
-                                         const std::vector<Tensor>& gradients) const {
-  ops::AdamW a;
+TrainingStep::Update TrainingStep::update_of(const Tensors& t, const OptimizerShard& optimizer,
+                                             const std::vector<Tensor>& gradients,
+                                             const std::vector<std::size_t>& pieces) const {
+  Update update;
+  ops::AdamW& a = update.adamw;
   const std::vector<Tensor>& p = optimizer.parameters;
-  for (std::size_t i = 0; i < p.size(); ++i) {
+  const auto count = static_cast<std::size_t>(t.parameters.end() - t.parameters.begin());
+  for (const std::size_t i : pieces) {
     const bool decays = options_.decay_all || p[i].shape.rank() > 1;
     const bool rounded = !optimizer.masters.empty() && p[i].dtype != optimizer.masters[i].dtype;
     const ShardPiece& piece = optimizer.pieces[i];
-    a.tensors.push_back({.parameter = p[i],
-                         .master = rounded ? optimizer.masters[i] : Tensor(),
-                         .gradient = gradients[i],
-                         .m = optimizer.m[i],
-                         .v = optimizer.v[i],
-                         .weight_decay = decays ? options_.weight_decay : 0,
-                         .number = static_cast<std::uint32_t>(piece.tensor),
-                         .first = piece.first * (p[i].elements() / piece.rows)});
+    const ops::AdamWTensor tensor{.parameter = p[i],
+                                  .master = rounded ? optimizer.masters[i] : Tensor(),
+                                  .gradient = gradients[i],
+                                  .m = optimizer.m[i],
+                                  .v = optimizer.v[i],
+                                  .weight_decay = decays ? options_.weight_decay : 0,
+                                  .number = static_cast<std::uint32_t>(piece.tensor),
+                                  .first = piece.first * (p[i].elements() / piece.rows)};
+    const auto matrices = muon_.find(piece.tensor);
+    if (matrices == muon_.end()) {
+      a.tensors.push_back(tensor);
+    } else {
+      append_matrices(update.muon, tensor, matrices->second, count);
+    }
   }
   a.scalars = t.scalars;
   a.random = t.random;
   a.beta1 = options_.beta1;
   a.beta2 = options_.beta2;
   a.eps = options_.eps;
-  return a;
+  return update;
+}
+
+void TrainingStep::run_update(const Tensors& t, const Update& update) {
+  ops::adamw(context_, update.adamw);
+  const MuonStep step{.scalars = t.scalars, .random = t.random, .momentum = options_.muon_momentum};
+  for (const MuonMatrix& matrix : update.muon) update_matrix(context_, t.muon, matrix, step);
 }
 
 void TrainingStep::reclaim(BatchSlot& slot) {
@@ -566,18 +623,23 @@ void TrainingStep::update(double learning_rate, std::int64_t step) {
   if (sends_parameters()) {
     update_units();
   } else {
-    ops::adamw(context_, adamw_.front());
+    update_pieces(update_.front());
   }
   held_layers_ = {};
   holds_others_ = false;
   if (begun_ == collected_) wait_for_parameters();
 }
 
+void TrainingStep::update_pieces(Update& update) {
+  const auto work = [&] { run_update(tensors(), update); };
+  update.muon.empty() ? work() : update.captured.run(context_, work);
+}
+
 // In the order in which the forward needs them.
 void TrainingStep::update_units() {
   const std::size_t others = exchange_.units().others();
   const auto update = [this](std::size_t unit) {
-    ops::adamw(context_, adamw_[unit]);
+    update_pieces(update_[unit]);
     exchange_.send_parameters(unit, tensors().optimizer.parameters);
   };
   update(others);
@@ -610,6 +672,7 @@ void TrainingStep::drop_graphs() {
   for (Captured& slice : slices_) slice = {};
   exchanging_slice_ = {};
   forward_ = {};
+  for (Update& update : update_) update.captured = {};
 }
 
 double TrainingStep::forward() {

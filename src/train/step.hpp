@@ -23,16 +23,23 @@
 #include "runtime/captured.hpp"
 #include "runtime/host_view.hpp"
 #include "runtime/planned.hpp"
+#include "train/muon.hpp"
 #include "train/optimizer_shard.hpp"
 #include "train/state_part.hpp"
 #include "train/step_exchange.hpp"
 
 namespace warpwright {
 
+//   adamw  AdamW for all parameters
+//   muon   Muon for the matrices of the layers (muon.hpp), AdamW for the others
+enum class Optimizer : std::uint8_t { adamw, muon };
+inline constexpr Optimizer kOptimizers[] = {Optimizer::adamw, Optimizer::muon};
+std::string_view name_of(Optimizer optimizer);
+
 struct StepOptions {
   std::shared_ptr<const Decoder> model;
   DType dtype = DType::f32;  // of weights and activations
-  // fp32 copies of bf16 weights. Without them AdamW updates the bf16 weights themselves and rounds at random;
+  // fp32 copies of bf16 weights. Without them the update changes the bf16 weights and rounds at random;
   // the random numbers are a function of seed, step, tensor and element.
   bool master_weights = true;
   std::uint64_t rounding_seed = 0;
@@ -41,6 +48,8 @@ struct StepOptions {
   std::int64_t slices = 1;
   Sharding sharding = Sharding::optimizer;  // over several ranks
   double clip = 1;                          // largest gradient norm; 0: do not clip
+  Optimizer optimizer = Optimizer::adamw;
+  double muon_momentum = 0.95;
   double beta1 = 0.9, beta2 = 0.95, eps = 1e-8;
   double weight_decay = 0.1;
   Recompute recompute = Recompute::none;
@@ -48,6 +57,9 @@ struct StepOptions {
   bool decay_all = false;          // decay biases and layer normalization too, not only matrices
   bool halt_on_non_finite = true;  // see TrainingStep::update
 };
+
+// The parameters that Muon updates.
+LayerMatrices muon_matrices(const StepOptions& options);
 
 class TrainingStep {
  public:
@@ -68,6 +80,7 @@ class TrainingStep {
     Tensor loss_squares;   // (blocks) fp64: of a slice's losses
     Tensor loss_norm;      // (1) fp32
     Tensor gates;          // (ranks) fp32, over several ranks: NaN if a loss of the rank is not finite
+    MuonBuffers muon;
   };
 
   // Records the step and lays out its memory, but takes none yet. The ranks divide the slices.
@@ -149,6 +162,18 @@ class TrainingStep {
     double gradient_norm = 0;
   };
 
+  // Parameters that are updated at a time.
+  struct Update {
+    ops::AdamW adamw;
+    std::vector<MuonMatrix> muon;
+    Captured captured{};  // with Muon, whose kernels are many
+  };
+  // pieces: their indices in the optimizer's.
+  Update update_of(const Tensors& t, const OptimizerShard& optimizer, const std::vector<Tensor>& gradients,
+                   const std::vector<std::size_t>& pieces) const;
+  void run_update(const Tensors& t, const Update& update);
+  void update_pieces(Update& update);
+
   Tensors allocate_tensors(Allocator& allocator) const;
   Planned<Tensors> plan_step();
   // The arguments of the update, for all parameters at once or by unit.
@@ -192,11 +217,10 @@ class TrainingStep {
   void run_gates_of_ranks(const Tensors& t);
   void run_squares(const std::vector<Tensor>& gradients, const Tensor& sums);
   void run_norm(const Tensors& t);
-  ops::AdamW adamw_arguments(const Tensors& t, const OptimizerShard& optimizer,
-                             const std::vector<Tensor>& gradients) const;
 
   Context& context_;
   StepOptions options_;
+  LayerMatrices muon_;  // the parameters that Muon updates
   const Comm& comm_;
   StepExchange exchange_;
   Shards updates_;  // of the parameters that ranks update: the exchange's, or all of them for everyone
@@ -211,7 +235,7 @@ class TrainingStep {
   bool holds_others_ = false;
   Planned<Tensors> planned_;
   std::uint64_t plan_hash_ = 0;
-  std::vector<ops::AdamW> adamw_;  // of all parameters, or of each unit
+  std::vector<Update> update_;  // of all parameters, or of each unit
 
   static constexpr int kBatchSlots = 2;
   std::array<BatchSlot, kBatchSlots> batch_slots_;

@@ -6,12 +6,13 @@
 namespace warpwright {
 
 StepExchange::StepExchange(Context& context, const Comm& comm, const Decoder& decoder,
-                           const std::vector<Tensor>& parameters, Sharding sharding, std::int64_t slices)
+                           const std::vector<Tensor>& parameters, const LayerMatrices& whole,
+                           Sharding sharding, std::int64_t slices)
     : context_(context),
       comm_(comm),
       sharding_(sharding),
       units_(decoder),
-      shards_(shards_by_unit(units_, parameters, comm.size())),
+      shards_(shards_by_unit(units_, parameters, whole, comm.size())),
       sum_(comm, units_, shards_, slices, sharding >= Sharding::gradients),
       side_(context.device().device),
       reached_(context.device().device) {}

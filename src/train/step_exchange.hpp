@@ -17,9 +17,10 @@ namespace warpwright {
 
 class StepExchange {
  public:
-  // parameters: their shapes and dtypes. slices: of the step.
+  // parameters: their shapes and dtypes. whole: those that no shard cuts. slices: of the step.
   StepExchange(Context& context, const Comm& comm, const Decoder& decoder,
-               const std::vector<Tensor>& parameters, Sharding sharding, std::int64_t slices);
+               const std::vector<Tensor>& parameters, const LayerMatrices& whole, Sharding sharding,
+               std::int64_t slices);
   StepExchange(const StepExchange&) = delete;
   StepExchange& operator=(const StepExchange&) = delete;
 

@@ -13,6 +13,7 @@
 #include "core/error.hpp"
 #include "data/shard.hpp"
 #include "model/decoder_files.hpp"
+#include "model/safetensors.hpp"
 #include "ops/element.hpp"
 #include "runtime/file.hpp"
 #include "runtime/host_view.hpp"
@@ -297,6 +298,36 @@ TEST_F(TrainerTest, OverfitsOneBatch) {
   o.overfit = true;
   o.schedule.steps = 150;
   EXPECT_LT(train(o).back(), 0.2);
+}
+
+// The matrices have one moment, in the plan and in the checkpoint, and Muon's scratch shares the activations'
+// memory.
+TEST_P(TrainerOnDevice, MuonLearnsWithOneMomentOfTheMatrices) {
+  TrainOptions o = options("muon");
+  o.step.optimizer = Optimizer::muon;
+  o.overfit = true;
+  o.schedule.steps = 150;
+  EXPECT_LT(train(o).back(), 0.2);
+  const SafetensorsFile file(list_checkpoints(o.out).back().folder / "optimizer.safetensors");
+  for (const std::string matrix : {"attn.c_attn", "attn.c_proj", "mlp.c_fc", "mlp.c_proj"}) {
+    EXPECT_TRUE(file.find("m.h.1." + matrix + ".weight"));
+    EXPECT_FALSE(file.find("v.h.1." + matrix + ".weight"));
+    EXPECT_TRUE(file.find("v.h.1." + matrix + ".bias"));
+  }
+  EXPECT_TRUE(file.find("v.wte.weight"));
+  const auto planned = [&](Optimizer optimizer) {
+    Context context(ContextOptions{}, device_);
+    StepOptions step = o.step;
+    step.optimizer = optimizer;
+    return TrainingStep(context, step).plan();
+  };
+  const MemoryPlan muon = planned(Optimizer::muon), adamw = planned(Optimizer::adamw);
+  const auto bytes = [](const MemoryPlan& plan, Category category) {
+    return plan.arena_bytes[static_cast<std::size_t>(category)];
+  };
+  constexpr std::size_t kMatrices = 2 * 12 * kChannels * kChannels * sizeof(float);  // of two layers
+  EXPECT_EQ(bytes(adamw, Category::optimizer) - bytes(muon, Category::optimizer), kMatrices);
+  EXPECT_EQ(bytes(adamw, Category::activations), bytes(muon, Category::activations));
 }
 
 // Recomputed activations equal those that were kept, on a CPU to the bit.

@@ -55,10 +55,20 @@ std::vector<Tensor> at(const std::vector<Tensor>& tensors, const std::vector<std
   return list;
 }
 
-Shards shards_by_unit(const Units& units, const std::vector<Tensor>& parameters, int ranks) {
-  std::vector<std::vector<std::size_t>> of_unit(units.count());
-  for (std::size_t i = 0; i < parameters.size(); ++i) of_unit[units.of(i)].push_back(i);
+Shards shards_by_unit(const Units& units, const std::vector<Tensor>& parameters, const LayerMatrices& whole,
+                      int ranks) {
   Shards shards(static_cast<std::size_t>(ranks));
+  std::vector<std::int64_t> elements(shards.size());  // of whole parameters
+  std::vector<std::vector<std::size_t>> of_unit(units.count());
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    if (!whole.contains(i)) {
+      of_unit[units.of(i)].push_back(i);
+      continue;
+    }
+    const auto least = std::ranges::min_element(elements);
+    *least += parameters[i].elements();
+    shards[static_cast<std::size_t>(least - elements.begin())].push_back({i, 0, parameters[i].shape[0]});
+  }
   for (const std::vector<std::size_t>& unit : of_unit) {
     const Shards cut = shards_of(at(parameters, unit), ranks);
     for (std::size_t r = 0; r < cut.size(); ++r) {

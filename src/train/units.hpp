@@ -31,8 +31,10 @@ class Units {
 
 std::vector<Tensor> at(const std::vector<Tensor>& tensors, const std::vector<std::size_t>& indices);
 
-// Like shards_of(), but each unit is cut by itself, so that every rank owns a part of each.
-Shards shards_by_unit(const Units& units, const std::vector<Tensor>& parameters, int ranks);
+// Like shards_of(), but each unit is cut by itself, so that every rank owns a part of each. The parameters in
+// `whole` are not cut: each goes to the rank with the fewest elements of them so far.
+Shards shards_by_unit(const Units& units, const std::vector<Tensor>& parameters, const LayerMatrices& whole,
+                      int ranks);
 
 // One tensor per parameter, as Decoder::allocate_parameters() gives them. But the layers share `places` of
 // them: layer l is at l % places.

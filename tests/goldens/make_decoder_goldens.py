@@ -10,6 +10,8 @@ Both sides draw weights and tokens as for GPT-2, except that the weights (not th
 are in [-1/2, 1/2), not in [-1/8, 1/8): "projection_scale" and "scale" of golden.json. With 1/8 attention is almost
 uniform, and a tied model repeats one token.
 
+"muon" of a dtype has the losses of ten steps in which Muon updates the projections, each of q, k and v by itself.
+
 "greedy" has the tokens that continue the first 8 of the first sequence, computed in float64 with the weights of "fp32".
 "closest" is the smallest difference between the two highest logits of a step.
 
@@ -44,6 +46,7 @@ from transformers.models.qwen2 import modeling_qwen2
 HERE = pathlib.Path(__file__).parent / "decoders"
 MODULES = (modeling_gpt_neox, modeling_llama, modeling_mistral, modeling_qwen2, modeling_rope_utils)
 B, PROMPT, GREEDY = 2, 8, 200
+MUON_MOMENTUM = 0.95
 SCALE, PROJECTION_SCALE = 2.0**-3, 2.0**-1
 COMMON = dict(num_hidden_layers=2, max_position_embeddings=256, attention_dropout=0.0)
 LLAMA3 = dict(rope_type="llama3", rope_theta=500000.0, factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
@@ -143,13 +146,45 @@ def one_pass(spec, rounding, compute):
     return logits.detach().to(torch.float64).numpy(), loss.item(), gradients
 
 
-def trajectory(spec, rounding, compute):
-    """Runs ten steps of AdamW with clipping; in bfloat16 with float32 masters."""
+def matrices(config, tensor):
+    """Views of q, k and v if the tensor holds all three, head by head."""
+    rows, columns = tensor.shape
+    if config.model_type != "gpt_neox" or rows != 3 * columns:
+        return [tensor]
+    return tensor.view(config.num_attention_heads, 3, -1, columns).unbind(1)
+
+
+def orthogonalized(u, dtype):
+    """Newton-Schulz as in https://kellerjordan.github.io/posts/muon."""
+    x = (u / (u.norm() + 1e-7)).to(dtype)
+    if u.shape[0] > u.shape[1]:
+        x = x.T
+    for _ in range(5):
+        a = x @ x.T
+        x = 3.4445 * x + (-4.7750 * a + 2.0315 * a @ a) @ x
+    return (x.T if u.shape[0] > u.shape[1] else x).to(u.dtype)
+
+
+def muon_step(config, masters, momenta, dtype):
+    for master, momentum in zip(masters, momenta):
+        momentum.lerp_(master.grad, 1 - MUON_MOMENTUM)
+        direction = torch.lerp(master.grad, momentum, MUON_MOMENTUM)
+        for w, u in zip(matrices(config, master.data), matrices(config, direction)):
+            flat = u.reshape(-1, u.shape[-1])
+            update = 0.2 * max(flat.shape) ** 0.5 * orthogonalized(flat, dtype).view_as(u)
+            w.sub_(LR * (update + WEIGHT_DECAY * w))
+
+
+def trajectory(spec, rounding, compute, muon=False):
+    """Runs ten steps with clipping, of AdamW or of Muon for the projections; in bfloat16 with float32 masters."""
     master_dtype = torch.float64 if compute == torch.float64 else torch.float32
     model = build(spec, rounding, compute)
     masters = [p.detach().to(master_dtype).clone() for p in model.parameters()]
-    optimizer = torch.optim.AdamW([{"params": [m for m in masters if m.dim() > 1], "weight_decay": WEIGHT_DECAY},
-                                   {"params": [m for m in masters if m.dim() <= 1], "weight_decay": 0.0}],
+    of_muon = [m for m, (name, _) in zip(masters, model.named_parameters()) if muon and is_projection(name)]
+    others = [m for m in masters if not any(m is other for other in of_muon)]
+    momenta = [torch.zeros_like(m) for m in of_muon]
+    optimizer = torch.optim.AdamW([{"params": [m for m in others if m.dim() > 1], "weight_decay": WEIGHT_DECAY},
+                                   {"params": [m for m in others if m.dim() <= 1], "weight_decay": 0.0}],
                                   lr=LR, betas=BETAS, eps=EPS)
     losses = []
     for step in range(STEPS):
@@ -165,7 +200,14 @@ def trajectory(spec, rounding, compute):
             m.grad = p.grad.to(master_dtype)
         torch.nn.utils.clip_grad_norm_(masters, CLIP)
         optimizer.step()
+        muon_step(spec["config"], of_muon, momenta, compute)
     return losses
+
+
+def trajectories(spec, dtype, muon=False):
+    """The losses in float64, and the largest error of those in dtype."""
+    losses, losses_c = (trajectory(spec, dtype, compute, muon) for compute in (torch.float64, dtype))
+    return losses, max(abs(a - b) / b for a, b in zip(losses_c, losses))
 
 
 def greedy(spec):
@@ -193,17 +235,19 @@ def make(name, spec):
     folder.mkdir(parents=True, exist_ok=True)
     save_config(spec, folder)
     record = dict(B=B, T=spec["T"], steps=STEPS, lr=LR, beta1=BETAS[0], beta2=BETAS[1], eps=EPS,
-                  weight_decay=WEIGHT_DECAY, clip=CLIP, scale=SCALE, projection_scale=PROJECTION_SCALE,
+                  weight_decay=WEIGHT_DECAY, clip=CLIP, muon_momentum=MUON_MOMENTUM, scale=SCALE, projection_scale=PROJECTION_SCALE,
                   torch=torch.__version__, transformers=transformers.__version__)
     tensors = {}
     for kind, dtype in (("fp32", torch.float32), ("bf16", torch.bfloat16)):
         logits, loss, gradients = one_pass(spec, dtype, torch.float64)
         logits_c, loss_c, gradients_c = one_pass(spec, dtype, dtype)
-        losses, losses_c = (trajectory(spec, dtype, compute) for compute in (torch.float64, dtype))
+        losses, error_c = trajectories(spec, dtype)
+        muon_losses, muon_error = trajectories(spec, dtype, muon=True)
         error = {"logits": relative(logits_c, logits), "loss": abs(loss_c - loss) / loss,
                  "gradients": {p: relative(gradients_c[p], gradients[p]) for p in gradients}}
         record[kind] = {"loss": loss, "losses": losses, "error": error,
-                        "trajectory_error": max(abs(a - b) / b for a, b in zip(losses_c, losses))}
+                        "trajectory_error": error_c,
+                        "muon": {"losses": muon_losses, "trajectory_error": muon_error}}
         tensors[f"{kind}.logits"] = logits.astype(np.float32)
         tensors |= {f"{kind}.{p}": gradient.astype(np.float32) for p, gradient in gradients.items()}
     record["parameters"] = list(gradients)
@@ -212,7 +256,8 @@ def make(name, spec):
     (folder / "golden.json").write_text(json.dumps(record, indent=1) + "\n")
     print(name, "loss", record["fp32"]["loss"], "log V", np.log(spec["vocab"]), "greedy", len(set(record["greedy"])),
           "tokens of", len(record["greedy"]), "closest", record["closest"], "errors",
-          *(f"{record[k]['error']['logits']:.2g} {record[k]['trajectory_error']:.2g}" for k in ("fp32", "bf16")))
+          *(f"{record[k]['error']['logits']:.2g} {record[k]['trajectory_error']:.2g} "
+            f"{record[k]['muon']['trajectory_error']:.2g}" for k in ("fp32", "bf16")))
 
 
 if __name__ == "__main__":

@@ -22,9 +22,8 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 template <GateActivation activation, class T>
-__global__ void __launch_bounds__(kThreads)
-    backward(const T* dout, const T* gate_up, T* dgate_up, T* out, std::int64_t elements,
-             std::int64_t columns) {
+__global__ void __launch_bounds__(kThreads) backward(const T* dout, const T* gate_up, T* dgate_up, T* out,
+                                                     std::int64_t elements, std::int64_t columns) {
   const std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   if (i >= elements) return;
   const std::int64_t gate = i + i / columns * columns, up = gate + columns;
