@@ -42,6 +42,26 @@ std::string shown(const std::string& name) {
   return plain && !name.empty() ? name : quote(name);
 }
 
+// Fields of every model, which say nothing else about what it computes, or which its family reads.
+constexpr std::string_view kOfEveryModel[] = {"_attn_implementation_autoset",
+                                              "_name_or_path",
+                                              "architectures",
+                                              "bos_token_id",
+                                              "dtype",
+                                              "eos_token_id",
+                                              "initializer_range",
+                                              "model_type",
+                                              "pad_token_id",
+                                              "tie_word_embeddings",
+                                              "torch_dtype",
+                                              "transformers_version",
+                                              "use_cache",
+                                              "vocab_size"};
+
+bool contains(std::span<const std::string_view> names, std::string_view name) {
+  return std::ranges::find(names, name) != names.end();
+}
+
 }  // namespace
 
 std::string require_network(const nlohmann::json& config, Network wanted, const std::string& where) {
@@ -75,7 +95,7 @@ void refuse_value(std::string_view key, const nlohmann::json& value, std::string
 void refuse_unknown_fields(const nlohmann::json& config, std::span<const std::string_view> known,
                            const std::string& where) {
   for (const auto& [key, value] : config.items()) {
-    if (!value.is_null() && std::ranges::find(known, key) == known.end())
+    if (!value.is_null() && !contains(known, key) && !contains(kOfEveryModel, key))
       refuse_value(key, value, "a field that this version does not know", where);
   }
 }

@@ -206,6 +206,37 @@ TEST(Config, NamedSizesAreThoseOfTheModels) {
   EXPECT_MENTIONS(message_of([] { named_decoder("smollm2:1B"); }), "no model is called 'smollm2:1B'");
 }
 
+TEST(Config, GPT2RefusesFieldsThatItDoesNotKnow) {
+  EXPECT_MENTIONS(gpt2_error("hidden_size", 8),
+                  "\"hidden_size\" is 8, a field that this version does not know");
+  EXPECT_MENTIONS(gpt2_error("quantization_config", {{"bits", 4}}),
+                  "\"quantization_config\" is {\"bits\":4}");
+  EXPECT_MENTIONS(gpt2_error("add_cross_attention", true), "only false");
+  EXPECT_EQ(gpt2_error("quantization_config", nullptr), "no error");
+  // Fields of gpt2, gpt2-medium, gpt2-xl and distilgpt2 as published.
+  json config = kGpt2;
+  config.update({{"architectures", {"GPT2LMHeadModel"}},
+                 {"attn_pdrop", 0.1},
+                 {"bos_token_id", 3},
+                 {"embd_pdrop", 0.1},
+                 {"eos_token_id", 3},
+                 {"initializer_range", 0.02},
+                 {"n_special", 0},
+                 {"output_past", true},
+                 {"predict_special_tokens", true},
+                 {"resid_pdrop", 0.1},
+                 {"summary_activation", nullptr},
+                 {"summary_first_dropout", 0.1},
+                 {"summary_proj_to_labels", true},
+                 {"summary_type", "cls_index"},
+                 {"summary_use_proj", true},
+                 {"task_specific_params", {{"text-generation", {{"do_sample", true}}}}},
+                 {"_num_labels", 1},
+                 {"id2label", {{"0", "LABEL_0"}}},
+                 {"label2id", {{"LABEL_0", 0}}}});
+  EXPECT_EQ(message_of([&] { decoder_of_config(config, "config.json"); }), "no error");
+}
+
 TEST(Config, AnotherArchitectureIsReportedAsSuch) {
   const std::string mamba =
       "config.json: model_type mamba; this version runs gpt2, llama, mistral, qwen2, gpt_neox, bert, roberta";

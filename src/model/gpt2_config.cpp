@@ -11,6 +11,36 @@
 namespace warpwright {
 namespace {
 
+constexpr std::string_view kKnown[] = {"_num_labels",
+                                       "activation_function",
+                                       "add_cross_attention",
+                                       "attn_pdrop",
+                                       "embd_pdrop",
+                                       "gradient_checkpointing",
+                                       "id2label",
+                                       "label2id",
+                                       "layer_norm_epsilon",
+                                       "n_ctx",
+                                       "n_embd",
+                                       "n_head",
+                                       "n_inner",
+                                       "n_layer",
+                                       "n_positions",
+                                       "n_special",
+                                       "num_labels",
+                                       "output_past",
+                                       "predict_special_tokens",
+                                       "reorder_and_upcast_attn",
+                                       "resid_pdrop",
+                                       "scale_attn_by_inverse_layer_idx",
+                                       "scale_attn_weights",
+                                       "summary_activation",
+                                       "summary_first_dropout",
+                                       "summary_proj_to_labels",
+                                       "summary_type",
+                                       "summary_use_proj",
+                                       "task_specific_params"};
+
 ops::Activation activation_of(const nlohmann::json& json, const std::string& where) {
   const auto found = json.find("activation_function");
   const std::string name = found == json.end()  ? "gelu_new"
@@ -99,6 +129,7 @@ GPT2Config GPT2Config::named(std::string_view name) {
 }
 
 GPT2Config GPT2Config::from_json(const nlohmann::json& json, const std::string& where) {
+  refuse_unknown_fields(json, kKnown, where);
   require_value(json, "scale_attn_weights", true, where);
   require_value(json, "scale_attn_by_inverse_layer_idx", false, where);
   require_value(json, "tie_word_embeddings", true, where);
