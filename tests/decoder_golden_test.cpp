@@ -210,21 +210,30 @@ TEST_P(DecoderInference, GreedyTokens) {
   EXPECT_EQ(tokens, wanted);
 }
 
-// What a folder holds survives being loaded and written, to the bit.
+// What a folder holds survives being loaded and written, to the bit, in one file or in shards.
 TEST_P(DecoderInference, AFolderSurvivesLoadingAndWriting) {
   const DecoderWeights weights = load_weights(folder, DType::f32);
-  const std::filesystem::path copy = folder / "copy";
-  std::filesystem::create_directory(copy);
-  weights.decoder->save(copy, weights.parameters, reader_of(weights.parameters, Stream()), {});
-  const SafetensorsFolder before(folder), after(copy);
-  ASSERT_EQ(after.tensors().size(), before.tensors().size());
-  for (const SafetensorsFolder::StoredTensor& t : before.tensors()) {
-    const auto found = after.find(written_name(t.entry->name));
-    ASSERT_TRUE(found) << t.entry->name;
-    EXPECT_EQ(found.entry->shape, t.entry->shape) << t.entry->name;
-    EXPECT_TRUE(std::ranges::equal(found.bytes(), t.bytes())) << t.entry->name;
+  const SafetensorsFolder before(folder);
+  for (const std::uint64_t most_bytes : {Decoder::kMostFileBytes, std::uint64_t{20'000}}) {
+    const std::filesystem::path copy = folder / fmt::format("copy_{}", most_bytes);
+    std::filesystem::create_directory(copy);
+    weights.decoder->save(copy, weights.parameters, reader_of(weights.parameters, Stream()), {}, most_bytes);
+    const SafetensorsFolder after(copy);
+    ASSERT_EQ(after.tensors().size(), before.tensors().size());
+    for (const SafetensorsFolder::StoredTensor& t : before.tensors()) {
+      const auto found = after.find(written_name(t.entry->name));
+      ASSERT_TRUE(found) << t.entry->name;
+      EXPECT_EQ(found.entry->shape, t.entry->shape) << t.entry->name;
+      EXPECT_TRUE(std::ranges::equal(found.bytes(), t.bytes())) << t.entry->name;
+    }
+    EXPECT_EQ(read_decoder(copy)->config({}), weights.decoder->config({}));
+    EXPECT_EQ(shards_in(copy, "model").empty(), most_bytes == Decoder::kMostFileBytes);
+    for (const std::string& shard : shards_in(copy, "model")) {
+      constexpr std::uint64_t kHeader = 4096;
+      EXPECT_LE(std::filesystem::file_size(copy / shard), most_bytes + kHeader);
+    }
+    require_replaceable(copy, replaceable_model_folder(copy));
   }
-  EXPECT_EQ(read_decoder(copy)->config({}), weights.decoder->config({}));
 }
 
 INSTANTIATE_TEST_SUITE_P(Transformers, DecoderGolden, ::testing::ValuesIn(runs({DType::f32, DType::bf16})),

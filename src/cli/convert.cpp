@@ -23,7 +23,7 @@ struct ConvertFlags {
 };
 
 std::optional<Replaceable> replaceable_model(const ConvertFlags& flags) {
-  return flags.force ? std::optional(replaceable_model_folder()) : std::nullopt;
+  return flags.force ? std::optional(replaceable_model_folder(flags.to)) : std::nullopt;
 }
 
 // The contents of a model folder other than its weights.

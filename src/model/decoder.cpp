@@ -6,10 +6,29 @@
 #include <nlohmann/json.hpp>
 
 #include "core/error.hpp"
+#include "model/safetensors_folder.hpp"
 #include "runtime/file.hpp"
 #include "runtime/host_view.hpp"
 
 namespace warpwright {
+namespace {
+
+// The parameters in order, in groups of at most this many bytes or of one parameter.
+std::vector<DecoderParameters> groups_of(const DecoderParameters& parameters, std::uint64_t most_bytes) {
+  std::vector<DecoderParameters> groups(1);
+  std::uint64_t bytes = 0;
+  for (const auto& [name, tensor] : parameters) {
+    bytes += tensor.bytes();
+    if (bytes > most_bytes && !groups.back().empty()) {
+      groups.emplace_back();
+      bytes = tensor.bytes();
+    }
+    groups.back().append(name, tensor);
+  }
+  return groups;
+}
+
+}  // namespace
 
 std::string_view name_of(Recompute recompute) {
   constexpr std::string_view kNames[] = {"none", "gelu", "norm", "block"};
@@ -67,9 +86,20 @@ void Decoder::save_config(const std::filesystem::path& folder, const BoundaryTok
 }
 
 void Decoder::save(const std::filesystem::path& folder, const DecoderParameters& parameters,
-                   const ParameterReader& read, const BoundaryTokens& tokens) const {
+                   const ParameterReader& read, const BoundaryTokens& tokens,
+                   std::uint64_t most_bytes) const {
   save_config(folder, tokens);
-  save_weights(folder / "model.safetensors", parameters, read);
+  const std::vector<DecoderParameters> groups = groups_of(parameters, most_bytes);
+  std::vector<std::string> files;
+  std::ptrdiff_t first = 0;
+  for (const DecoderParameters& group : groups) {
+    files.push_back(shard_name("model", files.size(), groups.size()));
+    save_weights(folder / files.back(), group, [&](std::size_t index, const auto& use) {
+      read(static_cast<std::size_t>(first) + index, use);
+    });
+    first += group.end() - group.begin();
+  }
+  if (files.size() > 1) write_safetensors_index(folder, files);
 }
 
 Tensor Decoder::allocate_logits(std::int64_t M, DType dtype, Allocator& allocator) const {

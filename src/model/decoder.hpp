@@ -205,9 +205,12 @@ class Decoder {
                             const ParameterReader& read) const = 0;
   // Writes config.json into an existing folder.
   void save_config(const std::filesystem::path& folder, const BoundaryTokens& tokens) const;
-  // Writes config.json and model.safetensors with all parameters.
+  // Writes config.json and all parameters: model.safetensors or, if that would be larger than most_bytes,
+  // shards of at most this size with their index. A parameter that is larger has a shard of its own.
+  static constexpr std::uint64_t kMostFileBytes = 5'000'000'000;  // as transformers does
   void save(const std::filesystem::path& folder, const DecoderParameters& parameters,
-            const ParameterReader& read, const BoundaryTokens& tokens) const;
+            const ParameterReader& read, const BoundaryTokens& tokens,
+            std::uint64_t most_bytes = kMostFileBytes) const;
 
   virtual std::unique_ptr<TrainingPass> allocate_training(const DecoderParameters& parameters,
                                                           const DecoderBatch& batch,

@@ -9,6 +9,7 @@
 #include "model/families.hpp"
 #include "model/gpt2_decoder.hpp"
 #include "model/gpt2_llmc.hpp"
+#include "model/safetensors_folder.hpp"
 #include "runtime/json.hpp"
 #include "runtime/planned.hpp"
 
@@ -72,10 +73,13 @@ DecoderWeights load_weights(const fs::path& source, DType dtype, Device device) 
   return {.decoder = decoder, .dtype = dtype, .parameters = planned->tensors(), .memory = planned};
 }
 
-Replaceable replaceable_model_folder() {
-  Replaceable folder{"a model's folder", {"config.json", "model.safetensors", "warpwright.json"}};
-  folder.files.insert(folder.files.end(), std::begin(kTokenizerFiles), std::end(kTokenizerFiles));
-  return folder;
+Replaceable replaceable_model_folder(const fs::path& folder) {
+  Replaceable replaceable{"a model's folder",
+                          {"config.json", kSafetensors, kSafetensorsIndex, "warpwright.json"}};
+  auto& files = replaceable.files;
+  files.insert(files.end(), std::begin(kTokenizerFiles), std::end(kTokenizerFiles));
+  for (std::string& shard : shards_in(folder, "model")) files.push_back(std::move(shard));
+  return replaceable;
 }
 
 void copy_tokenizer(const fs::path& from, const fs::path& to) {

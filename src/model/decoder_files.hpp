@@ -24,8 +24,8 @@ void verify_model(const std::filesystem::path& source);
 // The same decoder with its weights, verified, in this dtype whatever the file has.
 DecoderWeights load_weights(const std::filesystem::path& source, DType dtype, Device device = {});
 
-// A folder that holds what Decoder::save and copy_tokenizer write, and nothing else.
-Replaceable replaceable_model_folder();
+// A folder that holds what Decoder::save and copy_tokenizer write, and nothing else. It may be missing.
+Replaceable replaceable_model_folder(const std::filesystem::path& folder);
 
 // Copies the files of the tokenizer from one folder to another, those that are there.
 void copy_tokenizer(const std::filesystem::path& from, const std::filesystem::path& to);

@@ -4,6 +4,7 @@
 
 #include <map>
 #include <nlohmann/json.hpp>
+#include <regex>
 #include <set>
 
 #include "core/error.hpp"
@@ -14,8 +15,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr const char* kWeights = "model.safetensors";
-constexpr const char* kIndex = "model.safetensors.index.json";
 constexpr std::uint64_t kMostIndexBytes = std::uint64_t{1} << 26;
 constexpr std::size_t kMostFiles = 10'000;  // each is a mapping, of which a process has 65,530
 constexpr int kMostIndexDepth = 16;
@@ -93,10 +92,10 @@ void check_contents(const SafetensorsFile& file, const std::vector<std::string>&
 
 }  // namespace
 
-SafetensorsFolder::SafetensorsFolder(const fs::path& folder) : path_(folder / kWeights) {
+SafetensorsFolder::SafetensorsFolder(const fs::path& folder) : path_(folder / kSafetensors) {
   if (path_exists(path_)) {
     files_.emplace_back(path_);
-  } else if (path_ = folder / kIndex; path_exists(path_)) {
+  } else if (path_ = folder / kSafetensorsIndex; path_exists(path_)) {
     read_index();
   } else {
     refuse_without_safetensors(folder);
@@ -140,6 +139,22 @@ SafetensorsFolder::StoredTensor SafetensorsFolder::find(std::string_view name) c
   return found == by_name_.end() ? StoredTensor() : tensors_[found->second];
 }
 
+std::string shard_name(std::string_view content, std::size_t index, std::size_t count) {
+  if (count == 1) return fmt::format("{}.safetensors", content);
+  return fmt::format("{}-{:05}-of-{:05}.safetensors", content, index + 1, count);
+}
+
+std::vector<std::string> shards_in(const fs::path& folder, std::string_view content) {
+  std::vector<std::string> names;
+  if (!path_exists(folder)) return names;
+  const std::regex shard(fmt::format(R"({}-\d{{5,}}-of-\d{{5,}}\.safetensors)", content));
+  for (const fs::path& file : list_folder(folder)) {
+    if (const std::string name = file.filename().string(); std::regex_match(name, shard))
+      names.push_back(name);
+  }
+  return names;
+}
+
 void write_safetensors_index(const fs::path& folder, const std::vector<std::string>& files) {
   std::uint64_t bytes = 0;
   nlohmann::json places;
@@ -151,7 +166,7 @@ void write_safetensors_index(const fs::path& folder, const std::vector<std::stri
     }
   }
   const nlohmann::json index = {{"metadata", {{"total_size", bytes}}}, {"weight_map", places}};
-  write_file_atomically(folder / kIndex, index.dump(2) + "\n");
+  write_file_atomically(folder / kSafetensorsIndex, index.dump(2) + "\n");
 }
 
 std::string SafetensorsFolder::checksum() const {

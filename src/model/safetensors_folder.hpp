@@ -19,6 +19,14 @@
 
 namespace warpwright {
 
+inline constexpr const char* kSafetensors = "model.safetensors";
+inline constexpr const char* kSafetensorsIndex = "model.safetensors.index.json";
+
+// "model-00002-of-00004.safetensors" for index 1 of 4, or "model.safetensors" if there is one.
+std::string shard_name(std::string_view content, std::size_t index, std::size_t count);
+// The files in the folder with such a name; none if it is missing.
+std::vector<std::string> shards_in(const std::filesystem::path& folder, std::string_view content);
+
 class SafetensorsFolder {
  public:
   // Maps every file and checks its header, and an index against its files: every listed tensor is in the file

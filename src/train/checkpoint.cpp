@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <charconv>
 #include <map>
-#include <regex>
 #include <span>
 
 #include "core/error.hpp"
@@ -23,7 +22,6 @@ namespace fs = std::filesystem;
 constexpr int kVersion = 4, kVersionWithoutChecksum = 1;
 constexpr int kMostRanks = 1 << 20;
 constexpr std::uint64_t kMostStateBytes = 16 << 20;
-constexpr const char* kWeightsIndex = "model.safetensors.index.json";
 constexpr int kStateDepth = 16;
 constexpr const char* kOfTheRun = "resume with the model and dtype of the run";
 constexpr const char* kRemedy = "resume from another checkpoint: delete this one";
@@ -33,10 +31,8 @@ std::string folder_name(std::int64_t step) {
   return fmt::format("{}{:08}", kPrefix, step);
 }
 
-// "optimizer-00002-of-00004.safetensors", or "optimizer.safetensors" if there is one.
 std::string file_name(std::string_view content, int index, int count) {
-  if (count == 1) return fmt::format("{}.safetensors", content);
-  return fmt::format("{}-{:05}-of-{:05}.safetensors", content, index + 1, count);
+  return shard_name(content, static_cast<std::size_t>(index), static_cast<std::size_t>(count));
 }
 
 void write_tensors(const fs::path& path, const DecoderParameters& tensors, const Stream& stream) {
@@ -80,7 +76,7 @@ int ranks_of(const nlohmann::json& json) {
 void verify_files(const fs::path& checkpoint, const Comm& comm) {
   const nlohmann::json json = read_json(checkpoint), checksums = json.at("checksums");
   std::vector<std::string> needed = {"config.json"};
-  needed.push_back(checksums.contains(kWeightsIndex) ? kWeightsIndex : "model.safetensors");
+  needed.push_back(checksums.contains(kSafetensorsIndex) ? kSafetensorsIndex : kSafetensors);
   const int ranks = ranks_of(json);
   for (int r = 0; r < ranks; ++r) needed.push_back(file_name("optimizer", r, ranks));
   for (const std::string& name : needed) {
@@ -169,15 +165,11 @@ class OptimizerFiles {
 
 // A folder that holds what a checkpoint does, and nothing else.
 Replaceable replaceable_checkpoint(const fs::path& folder) {
-  Replaceable replaceable = replaceable_model_folder();
+  Replaceable replaceable = replaceable_model_folder(folder);
   replaceable.kind = "a checkpoint";
   auto& files = replaceable.files;
-  files.insert(files.end(), {"optimizer.safetensors", "trainer.json", kWeightsIndex});
-  if (!path_exists(folder)) return replaceable;
-  const std::regex part(R"((model|optimizer)-\d{5,}-of-\d{5,}\.safetensors)");
-  for (const fs::path& file : list_folder(folder)) {
-    if (std::regex_match(file.filename().string(), part)) files.push_back(file.filename().string());
-  }
+  files.insert(files.end(), {"optimizer.safetensors", "trainer.json"});
+  for (std::string& part : shards_in(folder, "optimizer")) files.push_back(std::move(part));
   return replaceable;
 }
 

@@ -62,7 +62,7 @@ fs::path prepared(const fs::path& run) {
   }
   create_folders(run / "checkpoints");
   clear_leftovers(run);
-  require_replaceable(run / "model", replaceable_model_folder());
+  require_replaceable(run / "model", replaceable_model_folder(run / "model"));
   return run;
 }
 
@@ -475,7 +475,8 @@ void Trainer::write_model() {
 
 void Trainer::save_model() {
   origin_.step = step_index_;
-  AtomicFolder folder(options_.out / "model", replaceable_model_folder());
+  const std::filesystem::path model = options_.out / "model";
+  AtomicFolder folder(model, replaceable_model_folder(model));
   options_.step.model->save(folder.folder(), step_.tensors().parameters, step_.parameter_reader(), boundary_);
   copy_tokenizer(options_.data, folder.folder());
   write_origin(folder.folder(), origin_);
