@@ -49,9 +49,11 @@ constexpr std::string_view kOfEveryModel[] = {"_attn_implementation_autoset",
                                               "bos_token_id",
                                               "dtype",
                                               "eos_token_id",
+                                              "gradient_checkpointing",
                                               "initializer_range",
                                               "model_type",
                                               "pad_token_id",
+                                              "task_specific_params",
                                               "tie_word_embeddings",
                                               "torch_dtype",
                                               "transformers_version",
@@ -149,12 +151,17 @@ double shortest_number(float value) {
   return std::stod(fmt::format("{}", value));
 }
 
-float config_epsilon(const nlohmann::json& config, const char* key, float otherwise,
+double config_number(const nlohmann::json& config, std::string_view key, double otherwise,
                      const std::string& where) {
   const auto found = config.find(key);
   if (found == config.end() || found->is_null()) return otherwise;
   if (!found->is_number()) throw Error(fmt::format("\"{}\" is not a number", key), where, kRemedy);
-  const double value = found->get<double>();
+  return found->get<double>();
+}
+
+float config_epsilon(const nlohmann::json& config, const char* key, float otherwise,
+                     const std::string& where) {
+  const double value = config_number(config, key, static_cast<double>(otherwise), where);
   if (!(value >= std::numeric_limits<float>::min() && value < 1)) {
     throw Error(fmt::format("{} is {}", key, value), where, "give a small positive number");
   }

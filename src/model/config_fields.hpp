@@ -23,7 +23,7 @@ std::string require_network(const nlohmann::json& config, Network wanted, const 
 // Refuses a field that is neither one of these nor one of those that every model has, unless it is null.
 void refuse_unknown_fields(const nlohmann::json& config, std::span<const std::string_view> known,
                            const std::string& where);
-// Refuses a field that is there, is not null and has not the one value that this model computes.
+// Refuses a field that is set to anything but the one supported value.
 void require_value(const nlohmann::json& config, std::string_view key, const nlohmann::json& value,
                    const std::string& where);
 
@@ -45,6 +45,9 @@ inline constexpr std::int64_t kMostLayers = 10'000, kMostChannels = 1 << 20,
 // Throws for a size that is not between 1 and `most`.
 void check_size(const char* name, std::int64_t size, std::int64_t most, const std::string& where);
 
+// A number; `otherwise` if it is missing or null.
+double config_number(const nlohmann::json& config, std::string_view key, double otherwise,
+                     const std::string& where);
 // The double with the fewest digits that rounds to this float: 1e-05, not 9.999999747378752e-06.
 double shortest_number(float value);
 // A number between the least normal float and 1; `otherwise` if it is missing or null.

@@ -9,6 +9,7 @@
 #include "model/families.hpp"
 #include "model/gpt2_config.hpp"
 #include "model/llama_config.hpp"
+#include "model/neox_config.hpp"
 #include "runtime/test_folder.hpp"
 
 namespace warpwright {
@@ -201,9 +202,68 @@ TEST(Config, NamedSizesAreThoseOfTheModels) {
   EXPECT_EQ(named_decoder("qwen2.5:0.5B")->parameter_count(), 494'032'768);
   EXPECT_EQ(named_decoder("qwen2.5:7B")->parameter_count(), 7'615'616'512);
   EXPECT_EQ(named_decoder("gpt2:124M")->parameter_count(), 124'439'808);
+  EXPECT_EQ(named_decoder("pythia:70M")->parameter_count(), 70'426'624);
+  EXPECT_EQ(named_decoder("pythia:160M")->parameter_count(), 162'322'944);
+  EXPECT_EQ(named_decoder("pythia:1B")->parameter_count(), 1'011'781'632);
+  EXPECT_EQ(named_decoder("pythia:6.9B")->parameter_count(), 6'857'302'016);
   EXPECT_EQ(named_decoder("smollm2:135M", 100, 64)->context(), 64);
   EXPECT_EQ(named_decoder("smollm2:135M", 100, 64)->vocab(), 100);
   EXPECT_MENTIONS(message_of([] { named_decoder("smollm2:1B"); }), "no model is called 'smollm2:1B'");
+}
+
+// A program that multiplies the head size by rotary_pct and truncates gets the same number.
+TEST(Config, NeoxKeepsTheRotatedElementsOfEveryHeadSize) {
+  for (std::int64_t head_size = 2; head_size <= 256; ++head_size) {
+    for (std::int64_t R = 2; R <= head_size; R += 2) {
+      NeoxConfig config = *NeoxConfig::named("pythia:70M");
+      config.channels = head_size, config.heads = 1, config.rope.R = R;
+      const json written = config.to_json({});
+      const double share = written["rotary_pct"].get<double>();
+      EXPECT_EQ(static_cast<std::int64_t>(static_cast<double>(head_size) * share), R) << head_size;
+      EXPECT_EQ(NeoxConfig::from_json(written, "config.json").rope.R, R) << head_size;
+    }
+  }
+}
+
+TEST(Config, NeoxReadsRotaryFieldsAsTransformersDoes) {
+  NeoxConfig plain = *NeoxConfig::named("pythia:70M");
+  plain.channels = 16, plain.heads = 1, plain.rope = {.theta = 50, .R = 8};
+  const auto with = [&](const json& changes) {
+    json config = plain.to_json({});
+    config.update(changes);
+    return config;
+  };
+  const auto error_with = [&](const json& changes) {
+    return message_of([&] { NeoxConfig::from_json(with(changes), "config.json"); });
+  };
+  const json sames[] = {json::object(),
+                        {{"rope_parameters", nullptr}},
+                        {{"rope_theta", nullptr}},
+                        {{"rope_parameters", {{"rope_type", "default"}}}},
+                        {{"rope_theta", 50.0}, {"partial_rotary_factor", 0.5}}};
+  for (const json& same : sames) {
+    const ops::RopeAngles rope = NeoxConfig::from_json(with(same), "config.json").rope;
+    EXPECT_EQ(rope.theta, 50) << same;
+    EXPECT_EQ(rope.R, 8) << same;
+  }
+  const json parameters = {{"rope_theta", 70.0}, {"partial_rotary_factor", 0.25}};
+  const ops::RopeAngles other =
+      NeoxConfig::from_json(with({{"rope_parameters", parameters}}), "config.json").rope;
+  EXPECT_EQ(other.theta, 70);
+  EXPECT_EQ(other.R, 4);
+  EXPECT_MENTIONS(error_with({{"rope_theta", 10000.0}}), "\"rope_theta\" is 10000.0, and rotary_emb_base");
+  EXPECT_MENTIONS(error_with({{"partial_rotary_factor", 1.0}}),
+                  "\"partial_rotary_factor\" is 1.0, and rotary_pct");
+  EXPECT_MENTIONS(error_with({{"rotary_pct", 0.2}}), "rotary_pct rotates 3 of 16 elements of a head");
+  EXPECT_EQ(error_with({{"hidden_dropout_prob", 0}, {"attention_probs_dropout_prob", 0}}), "no error");
+}
+
+TEST(Config, LlamaRotatesWholeHeads) {
+  const auto error_of_share = [](double share) {
+    return llama_error("rope_parameters", {{"rope_theta", 10000.0}, {"partial_rotary_factor", share}});
+  };
+  EXPECT_EQ(error_of_share(1), "no error");
+  EXPECT_MENTIONS(error_of_share(0.99), "partial_rotary_factor rotates 1 of 2 elements of a head");
 }
 
 TEST(Config, GPT2RefusesFieldsThatItDoesNotKnow) {

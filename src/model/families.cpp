@@ -23,6 +23,13 @@ void resize(Config& config, std::int64_t vocab, std::int64_t context) {
   if (context > 0) config.context = context;
 }
 
+// Those of all families but GPT-2.
+std::vector<std::string> size_names() {
+  std::vector<std::string> names = LlamaConfig::names();
+  for (std::string& name : NeoxConfig::names()) names.push_back(std::move(name));
+  return names;
+}
+
 }  // namespace
 
 std::shared_ptr<const Decoder> decoder_of_config(const nlohmann::json& config, const std::string& where) {
@@ -38,7 +45,7 @@ std::shared_ptr<const Decoder> decoder_of_config(const nlohmann::json& config, c
 bool names_sizes(const std::string& model) {
   if (model.starts_with(kGPT2)) return true;
   const std::string family = model.substr(0, model.find(':') + 1);
-  const std::vector<std::string> names = LlamaConfig::names();
+  const std::vector<std::string> names = size_names();
   return family.size() > 1 &&
          std::ranges::any_of(names, [&](const std::string& name) { return name.starts_with(family); });
 }
@@ -50,17 +57,21 @@ std::shared_ptr<const Decoder> named_decoder(const std::string& model, std::int6
     resize(config, vocab, context);
     return std::make_shared<GPT2Decoder>(config);
   }
-  std::optional<LlamaConfig> config = LlamaConfig::named(model);
-  if (!config)
-    throw UsageError(fmt::format("no model is called '{}'", model), "--model",
-                     fmt::format("use {} or a model's folder", known_sizes()));
-  resize(*config, vocab, context);
-  return std::make_shared<LlamaDecoder>(*config);
+  if (std::optional<NeoxConfig> config = NeoxConfig::named(model)) {
+    resize(*config, vocab, context);
+    return std::make_shared<NeoxDecoder>(*config);
+  }
+  if (std::optional<LlamaConfig> config = LlamaConfig::named(model)) {
+    resize(*config, vocab, context);
+    return std::make_shared<LlamaDecoder>(*config);
+  }
+  throw UsageError(fmt::format("no model is called '{}'", model), "--model",
+                   fmt::format("use {} or a model's folder", known_sizes()));
 }
 
 std::string known_sizes() {
   return fmt::format("gpt2:124M, gpt2:355M, gpt2:774M, gpt2:1558M, gpt2:dN (N layers), {}",
-                     fmt::join(LlamaConfig::names(), ", "));
+                     fmt::join(size_names(), ", "));
 }
 
 }  // namespace warpwright

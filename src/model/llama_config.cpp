@@ -211,6 +211,9 @@ void LlamaConfig::validate(const std::string& where) const {
         "choose num_key_value_heads that divide num_attention_heads");
   check(head_size % 2 == 0, fmt::format("head_dim is {}, and rotary positions need pairs", head_size),
         "use an even head_dim");
+  check(rope.R == head_size,
+        fmt::format("partial_rotary_factor rotates {} of {} elements of a head", rope.R, head_size),
+        "use a model that rotates whole heads");
   check_rope(rope, where);
 }
 
@@ -239,7 +242,7 @@ LlamaConfig LlamaConfig::from_json(LlamaFamily family, const json& json, const s
     require_value(json, "mlp_bias", false, where);
   }
   c.tied_head = config_flag(json, "tie_word_embeddings", false, where);
-  c.rope = rope_of(json, c.head_size, 1, where);
+  c.rope = rope_of(json, c.head_size, {.theta = config_number(json, "rope_theta", 10000, where)}, where);
   c.activation = activation_of(json, where);
   c.validate(where);
   require_no_window(c, json, where);

@@ -5,7 +5,10 @@
 #include <nlohmann/json_fwd.hpp>
 
 #include <cstdint>
+#include <optional>
 #include <string>
+#include <string_view>
+#include <vector>
 
 #include "model/boundary_tokens.hpp"
 #include "model/transformer.hpp"
@@ -23,6 +26,10 @@ struct NeoxConfig {
   bool tied_head = false;
   ops::RopeAngles rope;
   ops::Activation activation = ops::Activation::gelu_erf;
+
+  // A size of Pythia, such as "pythia:70M"; nothing if there is none.
+  static std::optional<NeoxConfig> named(std::string_view name);
+  static std::vector<std::string> names();
 
   TransformerDescription description() const;
   // Throws Error, naming the place the sizes come from, for sizes that cannot be.

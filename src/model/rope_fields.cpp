@@ -44,14 +44,6 @@ const ScalingFields& scaling_of(const json& rope, const std::string& where) {
   refuse_value(key, rope.at(key), "only default, linear, llama3 and yarn are supported", where);
 }
 
-void read_number(const json& rope, std::string_view key, double& number, const std::string& where) {
-  const auto found = rope.find(key);
-  if (found == rope.end() || found->is_null()) return;
-  if (!found->is_number())
-    throw Error(fmt::format("\"{}\" is not a number", key), where, "use the model's own config.json");
-  number = found->get<double>();
-}
-
 void check_fields(const json& rope, const ScalingFields& fields, const std::string& where) {
   constexpr std::string_view kAlways[] = {"rope_type", "type", "rope_theta", "partial_rotary_factor"};
   const auto is_in = [](const auto& names, const std::string& key) {
@@ -78,16 +70,19 @@ void read_scaling(const json& rope, ops::RopeAngles& angles, const std::string& 
   const ScalingFields& fields = scaling_of(rope, where);
   check_fields(rope, fields, where);
   angles.scaling = fields.scaling;
-  read_number(rope, "rope_theta", angles.theta, where);
-  read_number(rope, "factor", angles.factor, where);
-  read_number(rope, "low_freq_factor", angles.low_freq_factor, where);
-  read_number(rope, "high_freq_factor", angles.high_freq_factor, where);
-  read_number(rope, "beta_fast", angles.beta_fast, where);
-  read_number(rope, "beta_slow", angles.beta_slow, where);
-  read_number(rope, "mscale", angles.mscale, where);
-  read_number(rope, "mscale_all_dim", angles.mscale_all_dim, where);
+  const auto read = [&](const char* key, double& number) {
+    number = config_number(rope, key, number, where);
+  };
+  read("rope_theta", angles.theta);
+  read("factor", angles.factor);
+  read("low_freq_factor", angles.low_freq_factor);
+  read("high_freq_factor", angles.high_freq_factor);
+  read("beta_fast", angles.beta_fast);
+  read("beta_slow", angles.beta_slow);
+  read("mscale", angles.mscale);
+  read("mscale_all_dim", angles.mscale_all_dim);
   if (rope.contains("attention_factor") && !rope["attention_factor"].is_null())
-    read_number(rope, "attention_factor", angles.attention_factor.emplace(), where);
+    read("attention_factor", angles.attention_factor.emplace());
   angles.truncate = config_flag(rope, "truncate", true, where);
   if (const auto L = optional_config_integer(rope, "original_max_position_embeddings", where))
     angles.original_positions = *L;
@@ -95,9 +90,9 @@ void read_scaling(const json& rope, ops::RopeAngles& angles, const std::string& 
 
 }  // namespace
 
-ops::RopeAngles rope_of(const json& config, std::int64_t head_size, double share, const std::string& where) {
-  ops::RopeAngles angles;
-  read_number(config, "rope_theta", angles.theta, where);
+ops::RopeAngles rope_of(const json& config, std::int64_t head_size, const RopeDefaults& defaults,
+                        const std::string& where) {
+  ops::RopeAngles angles{.theta = defaults.theta};
   const json* found = nullptr;
   for (const char* key : {"rope_scaling", "rope_parameters"}) {
     const auto of_key = config.find(key);
@@ -105,12 +100,14 @@ ops::RopeAngles rope_of(const json& config, std::int64_t head_size, double share
     if (found && *found != *of_key) refuse_value(key, *of_key, "and rope_scaling says something else", where);
     found = &*of_key;
   }
+  double share = defaults.share;
   if (found) {
     read_scaling(*found, angles, where);
-    read_number(*found, "partial_rotary_factor", share, where);
+    share = config_number(*found, "partial_rotary_factor", share, where);
   }
   if (!(share > 0 && share <= 1))
-    throw Error(fmt::format("partial_rotary_factor is {}", share), where, "give more than 0 and at most 1");
+    throw Error(fmt::format("a share of {} of each head is rotated", share), where,
+                "give more than 0 and at most 1");
   angles.R = static_cast<std::int64_t>(static_cast<double>(head_size) * share);
   return angles;
 }

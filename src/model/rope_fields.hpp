@@ -11,9 +11,14 @@
 
 namespace warpwright {
 
-// share: the part of a head that is rotated, if partial_rotary_factor does not say it. Types other than
-// default, linear, llama3 and yarn, and fields that a type does not have, are refused by name and value.
-ops::RopeAngles rope_of(const nlohmann::json& config, std::int64_t head_size, double share,
+// What counts if rope_parameters or rope_scaling do not say otherwise. share: the part of a head that is
+// rotated.
+struct RopeDefaults {
+  double theta = 10000, share = 1;
+};
+// Types other than default, linear, llama3 and yarn, and fields that a type does not have, are refused by
+// name and value.
+ops::RopeAngles rope_of(const nlohmann::json& config, std::int64_t head_size, const RopeDefaults& defaults,
                         const std::string& where);
 // Throws Error, naming the place, for angles that cannot be.
 void check_rope(const ops::RopeAngles& angles, const std::string& where);
