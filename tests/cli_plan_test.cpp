@@ -50,7 +50,7 @@ TEST_F(PlanTest, AnotherOptimizersStepIsNotUsed) {
   fails(1,
         {"plan", "--dtype", "bf16", "--record", path("record.json"), "--model", "gpt2:124M", "--optimizer",
          "muon"},
-        {"record.json", "another optimizer than muon"});
+        {"record.json", "no step of exactly this kind with Muon", "bench step --optimizer muon --json"});
 }
 
 // Muon's products belong to the update, not to forward and backward.

@@ -24,10 +24,10 @@ DType compute_dtype(const std::string& name);
 // The words of --recompute, and the one that a word names; UsageError for any other.
 std::vector<std::string> recompute_names();
 Recompute recompute_named(const std::string& name);
-// Those of --shard, and auto.
+// Those of --optimizer.
 std::vector<std::string> optimizer_names();
 Optimizer optimizer_named(const std::string& name);
-
+// Those of --shard, and auto.
 std::vector<std::string> sharding_names();
 Sharding sharding_named(const std::string& name);
 

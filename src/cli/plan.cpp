@@ -149,6 +149,7 @@ StepLoad load_of(const PlanFlags& flags, const StepOptions& step, const KernelTi
                 .backward = kernels.backward,
                 .update = kernels.update,
                 .largest_shard = largest_shard(step, flags.ranks),
+                .largest_update = largest_update(step, flags.ranks),
                 .link = links.node.value_or(0),
                 .network = links.network.value_or(0),
                 .overlapped = flags.overlap >= 0 ? flags.overlap

@@ -44,7 +44,8 @@ void add_update_flags(CLI::App& c, TrainFlags& f) {
   c.add_option("--beta1", s.beta1, "AdamW's decay of the first moment")->capture_default_str();
   c.add_option("--beta2", s.beta2, "AdamW's decay of the second moment")->capture_default_str();
   c.add_option("--eps", s.eps, "AdamW's epsilon")->capture_default_str();
-  c.add_option("--muon-momentum", s.muon_momentum, "Muon's decay of the momentum")->capture_default_str();
+  c.add_option("--muon-momentum", s.muon_momentum, "Decay of the momentum, with --optimizer muon")
+      ->capture_default_str();
   c.add_option("--clip", s.clip, "Largest gradient norm; 0: do not clip")->capture_default_str();
 }
 

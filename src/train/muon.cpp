@@ -67,6 +67,11 @@ MuonBuffers allocate_muon(const std::vector<Shape>& matrices, DType dtype, Alloc
           .norm = allocate("muon.norm", accumulation, 1)};
 }
 
+double orthogonalization_flops(const Shape& matrix) {
+  const auto side = static_cast<double>(std::min(matrix[0], matrix[1]));
+  return kIterations * 2 * (2 * side * static_cast<double>(matrix.elements()) + side * side * side);
+}
+
 Orthogonalized orthogonalize(Context& context, const MuonBuffers& buffers, const Tensor& matrix) {
   const bool wide = is_wide(matrix.shape);
   const std::int64_t side = std::min(matrix.shape[0], matrix.shape[1]);

@@ -40,6 +40,8 @@ struct MuonBuffers {
 // For the largest of these matrices.
 MuonBuffers allocate_muon(const std::vector<Shape>& matrices, DType dtype, Allocator& allocator);
 
+// FLOPs of the products for one matrix.
+double orthogonalization_flops(const Shape& matrix);
 // factor · y, with y in the buffers.
 struct Orthogonalized {
   Tensor y;

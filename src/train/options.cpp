@@ -152,6 +152,8 @@ void TrainOptions::validate() const {
         "give a number in [0, 1)");
   check(step.beta2 >= 0 && step.beta2 < 1, "--beta2", fmt::format("is {}", step.beta2),
         "give a number in [0, 1)");
+  check(step.optimizer == Optimizer::muon || step.muon_momentum == StepOptions().muon_momentum,
+        "--muon-momentum", "is Muon's, and the optimizer is AdamW", "leave it out, or add --optimizer muon");
   check(step.muon_momentum >= 0 && step.muon_momentum < 1, "--muon-momentum",
         fmt::format("is {}", step.muon_momentum), "give a number in [0, 1)");
   // AdamW's kernels take these as floats.

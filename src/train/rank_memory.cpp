@@ -54,6 +54,24 @@ class Parts {
   Shards shards_;
 };
 
+std::vector<Tensor> parameters_of(const StepOptions& options) {
+  Recorder recorder;
+  return options.model->allocate_parameters(options.dtype, Category::parameters, "", recorder).tensors();
+}
+
+// The part of the rank that has most, in equal parts. size(piece): its part of the whole.
+template <class F>
+double largest_part(const Shards& shards, const F& size) {
+  double all = 0, largest = 0;
+  for (const ShardPieces& pieces : shards) {
+    double part = 0;
+    for (const ShardPiece& piece : pieces) part += size(piece);
+    all += part;
+    largest = std::max(largest, part);
+  }
+  return largest * static_cast<double>(shards.size()) / all;
+}
+
 }  // namespace
 
 std::size_t RankMemory::total() const {
@@ -91,19 +109,27 @@ int rank_with_most(const StepOptions& options, int ranks) {
 }
 
 double largest_shard(const StepOptions& options, int ranks) {
-  Recorder recorder;
-  const std::vector<Tensor> parameters =
-      options.model->allocate_parameters(options.dtype, Category::parameters, "", recorder).tensors();
+  const std::vector<Tensor> parameters = parameters_of(options);
   const Units units(*options.model);
-  double all = 0, largest = 0;
-  for (const ShardPieces& pieces :
-       units.part(0, shards_by_unit(units, parameters, muon_matrices(options), ranks))) {
-    double elements = 0;
-    for (const ShardPiece& piece : pieces) elements += static_cast<double>(piece.of(parameters).elements());
-    all += elements;
-    largest = std::max(largest, elements);
-  }
-  return largest * ranks / all;
+  const Shards shards = shards_by_unit(units, parameters, muon_matrices(options), ranks);
+  return largest_part(units.part(0, shards), [&](const ShardPiece& piece) {
+    return static_cast<double>(piece.of(parameters).elements());
+  });
+}
+
+double largest_update(const StepOptions& options, int ranks) {
+  const LayerMatrices matrices = muon_matrices(options);
+  if (matrices.empty()) return 1;
+  const std::vector<Tensor> parameters = parameters_of(options);
+  const Shards shards = shards_by_unit(Units(*options.model), parameters, matrices, ranks);
+  return largest_part(shards, [&](const ShardPiece& piece) {
+    const auto found = matrices.find(piece.tensor);
+    double flops = 0;
+    if (found == matrices.end()) return flops;
+    for (const std::int64_t rows : found->second)
+      flops += orthogonalization_flops({rows, parameters[piece.tensor].shape[1]});
+    return flops;
+  });
 }
 
 std::vector<RankMemory> memory_of_ranks(const Comm& comm, const RankMemory& mine) {

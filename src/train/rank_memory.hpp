@@ -38,8 +38,11 @@ RankMemory planned_rank_memory(Context& context, const TrainOptions& options, co
 // The rank that holds most, samples aside.
 int rank_with_most(const StepOptions& options, int ranks);
 // A rank's largest shard of a layer, in equal parts. It is more than 1 if there are fewer groups of rows
-// (shard_rows) than ranks, or few more.
+// (shard_rows) than ranks, or few more; and with Muon, which leaves the matrices whole.
 double largest_shard(const StepOptions& options, int ranks);
+// The work of the rank whose part of a divided update takes longest, in equal parts: 1 for AdamW. Muon's is
+// counted by the FLOPs of its matrices.
+double largest_update(const StepOptions& options, int ranks);
 
 // Those of all ranks, by rank. Every rank makes this call.
 std::vector<RankMemory> memory_of_ranks(const Comm& comm, const RankMemory& mine);

@@ -77,6 +77,17 @@ TEST_F(RankMemoryTest, AGroupOfRowsIsTheLeastThatARankOwns) {
   EXPECT_LT(largest_shard(o.step, 2), 1.4);
 }
 
+// With Muon a rank gets whole tensors: here each of 12 ranks one of the 4 in 3 layers. A matrix of 128 rows
+// and columns counts as 3, so a layer's tensors count as 9 (qkv), 3 (attproj), 9 (fc) and 9 (fcproj).
+TEST_F(RankMemoryTest, MuonsUpdateTakesAsLongAsThatOfTheBusiestRank) {
+  TrainOptions o = twelve_slices();
+  EXPECT_EQ(largest_update(o.step, 12), 1);
+  o.step.optimizer = Optimizer::muon;
+  EXPECT_NEAR(largest_update(o.step, 1), 1, 1e-9);
+  EXPECT_LT(largest_update(o.step, 2), 1.4);
+  EXPECT_NEAR(largest_update(o.step, 12), 12 * 9.0 / (3 * 30), 1e-9);
+}
+
 // The hash of a run's kernels must not depend on what the planner has tried.
 TEST_F(RankMemoryTest, APlanThatIsTriedLeavesNoTrace) {
   TrainOptions o = twelve_slices();

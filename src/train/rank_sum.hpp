@@ -1,8 +1,9 @@
 // The sum of a step's gradients over ranks, along the same tree as on one rank.
 //
-// Each rank owns a shard of every unit. Ranks exchange the gradients of a unit as soon as its backward is
-// done: each sends the others their shards of nodes of the tree (slice_tree.hpp), and then adds its own shard
-// of all nodes. The exchange only moves bytes, so the bits are those of one rank. There are two ways:
+// Each rank owns a shard of every unit, which may be empty. Ranks exchange the gradients of a unit as soon as
+// its backward is done: each sends the others their shards of nodes of the tree (slice_tree.hpp), and then
+// adds its own shard of all nodes. The exchange only moves bytes, so the bits are those of one rank. There
+// are two ways:
 //   once        A rank runs a range of adjacent slices. It adds up the largest nodes in this range, and they
 //               are exchanged in its last slice.
 //   each slice  In round j the ranks run the adjacent slices j·R to j·R + R − 1, and exchange them at once. A

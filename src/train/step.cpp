@@ -632,7 +632,8 @@ void TrainingStep::update(double learning_rate, std::int64_t step) {
 
 void TrainingStep::update_pieces(Update& update) {
   const auto work = [&] { run_update(tensors(), update); };
-  update.muon.empty() ? work() : update.captured.run(context_, work);
+  if (update.muon.empty()) return work();
+  update.captured.run(context_, work);
 }
 
 // In the order in which the forward needs them.

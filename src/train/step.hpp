@@ -1,7 +1,7 @@
 // One training step on one device: its tensors, their plan, and the operations in order.
 //
-// On a GPU the calls return before the work is done: results are available after collect(), and forward and
-// backward are captured once and replayed as graphs. The order of a step is
+// On a GPU the calls return before the work is done: results are available after collect(). Forward, backward
+// and Muon's update are captured once and replayed as graphs. The order of a step is
 //   begin, { host_batch (filled), forward_backward } for each slice, gradient_norm, update
 // collect() waits for the loss and norm of the oldest step that has not been collected. Up to kStepsInFlight
 // steps may be under way. On a CPU the work is done when a call returns.

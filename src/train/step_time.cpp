@@ -34,7 +34,8 @@ StepTime predicted_step_time(const StepLoad& load) {
     time.sent += bytes;
     time.exchange += exchange_seconds(load, bytes);
   };
-  const double update = load.sharding == Sharding::none ? load.update : load.update / ranks;
+  const double update =
+      load.sharding == Sharding::none ? load.update : load.update * load.largest_update / ranks;
   time.compute += update;
   if (load.sharding <= Sharding::optimizer) {
     // A rank adds whole sets until `sums` are left, and then its shard of those of all ranks.

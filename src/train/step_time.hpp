@@ -20,6 +20,7 @@ struct StepLoad {
   double layer_bytes = 0, other_bytes = 0;  // gradients of one layer, and of all parameters outside of them
   double weight_share = 1;                  // bytes of parameters for each byte of gradients
   double largest_shard = 1;                 // of a rank, in equal parts of what is exchanged
+  double largest_update = 1;                // work of a rank's divided update, in equal parts
 
   // Bytes a second that a rank can send: to the ranks of its node, and to those of others.
   double link = 0, network = 0;

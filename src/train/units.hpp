@@ -32,7 +32,8 @@ class Units {
 std::vector<Tensor> at(const std::vector<Tensor>& tensors, const std::vector<std::size_t>& indices);
 
 // Like shards_of(), but each unit is cut by itself, so that every rank owns a part of each. The parameters in
-// `whole` are not cut: each goes to the rank with the fewest elements of them so far.
+// `whole` are not cut, and a rank may have none of a unit: in order, each goes to the rank that has the
+// fewest elements of them until then.
 Shards shards_by_unit(const Units& units, const std::vector<Tensor>& parameters, const LayerMatrices& whole,
                       int ranks);
 

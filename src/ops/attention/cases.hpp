@@ -57,6 +57,9 @@ inline std::vector<Case> grouped_cases() {
     cases.push_back(grouped(self_attention({70}, 4, 300, mask), 1));
     cases.push_back(grouped(self_attention({449, 1, 260}, 4, 64, mask), 2));
     cases.push_back(grouped({{210, 40}, {390, 333}, 3, 128, mask}, 1));
+    // As many tiles of keys in each sequence.
+    cases.push_back(grouped(self_attention({300, 290, 260}, 6, 64, mask), 2));
+    cases.push_back(grouped(self_attention({300, 290, 260}, 3, 128, mask), 1));
   }
   return cases;
 }

@@ -118,6 +118,7 @@ bool takes_large_tiles(const AttentionForward& a, const DeviceInfo& device) {
 
 Refusal refuse_forward(const AttentionForwardProblem& p, const DeviceInfo& device) {
   if (!p.bias && !p.visible) return "there is neither a bias nor a mask for each sequence";
+  if (Refusal refusal = refuse_groups(p)) return refusal;
   if (!p.layout.aligned) return "a row or a head does not begin at a multiple of 16 bytes";
   if (!p.pairs_aligned) return "a row of bias or visible does not begin at a multiple of 16 bytes";
   std::size_t bytes = 0;

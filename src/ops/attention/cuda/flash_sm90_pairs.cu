@@ -106,7 +106,7 @@ Refusal refuse_forward(const AttentionForwardProblem& p, const DeviceInfo&) {
   if (!p.bias && !p.visible) return "there is neither a bias nor a mask for each sequence";
   if (p.HS != 32 && p.HS != 64 && p.HS != 128) return "head size is not 32, 64 or 128";
   if (p.HS == 32 && !p.layout.adjacent) return "the heads of a row are not contiguous";
-  if (p.HS == 32 && p.KH != p.NH) return refuse_groups(p);
+  if (Refusal refusal = refuse_groups(p)) return refusal;
   if (!p.pairs_aligned) return "a row of bias or visible does not begin at a multiple of 16 bytes";
   if (!p.pairs_distinct) return "bias or visible has no elements, or a stride that is not positive";
   AttentionForwardProblem without = p;
