@@ -126,6 +126,53 @@ TEST_P(DecoderTokenizer, PartsCutBeforeSpacesHaveTheIdsOfTheWhole) {
   EXPECT_GT(cuts, 300);
 }
 
+// The text's ids, encoded in two parts that are cut at the first space after an ASCII character.
+Ids encode_in_parts(const Tokenizer& tokenizer, std::string_view text) {
+  std::size_t cut = 1;
+  while (!may_cut(text, cut)) ++cut;
+  Ids ids = tokenizer.encode(text.substr(0, cut));
+  tokenizer.encode(text.substr(cut), ids, SpecialTokens::as_text, true);
+  return ids;
+}
+
+TEST(DecoderTokenizers, TextsThatACutCouldChangeAreEncodedWhole) {
+  const auto replace = [](const char* from, const char* to) {
+    return json{{"type", "Replace"}, {"pattern", {{"String", from}}}, {"content", to}};
+  };
+  const auto added = [](const json& document, const char* content, bool normalized) {
+    json tokens = document["added_tokens"];
+    std::size_t id = document["model"]["vocab"].size();
+    for (const json& token : tokens) id = std::max(id, token["id"].get<std::size_t>() + 1);
+    tokens.push_back({{"id", id}, {"content", content}, {"special", false}, {"normalized", normalized}});
+    return tokens;
+  };
+  const json prepend = {{"type", "Prepend"}, {"prepend", "\u2581"}}, marks = replace(" ", "\u2581");
+  const json llama2 = document_of("llama2"), smollm2 = document_of("smollm2");
+  struct Case {
+    const json& document;
+    const char* pointer;
+    json value;
+    const char* text;
+  };
+  const Case cases[] = {
+      {smollm2, "/normalizer", replace(", ", ";;"), "ab, ab"},
+      {llama2, "/normalizer/normalizers", {prepend, replace(", ", ";;"), marks}, "ab, ab"},
+      {llama2, "/normalizer/normalizers", {marks, replace(",\u2581", ";;"), prepend}, "ab, ab"},
+      {llama2, "/added_tokens", added(llama2, "a\u2581b", true), "a b"},
+      {llama2, "/added_tokens", added(llama2, "<tool>", false), "x<tool> b"},  // gets a mark after it
+  };
+  for (const Case& c : cases) {
+    json document = c.document;
+    document[json::json_pointer(c.pointer)] = c.value;
+    const Tokenizer tokenizer = tokenizer_of(document);
+    EXPECT_FALSE(tokenizer.cuts_at_spaces()) << c.value;
+    EXPECT_NE(encode_in_parts(tokenizer, c.text), tokenizer.encode(c.text)) << c.value;
+  }
+  json no_marks = document_of("mistral");  // a merge may cross a space
+  no_marks["pre_tokenizer"] = nullptr;
+  EXPECT_FALSE(tokenizer_of(no_marks).cuts_at_spaces());
+}
+
 TEST_P(DecoderTokenizer, AnyBytesAreEncodedAndKept) {
   std::mt19937 random(5);
   const std::string_view parts[] = {"a",    " b",           "1",        "\xff", "\xc3",

@@ -223,14 +223,44 @@ void Tokenizer::make_cut_rules() {
   }
 }
 
-bool Tokenizer::cuts_at_spaces() const {
-  // Special tokens in the text are text, and the others are found before it is cut.
-  const auto reaches_across = [](const AddedToken& token) {
-    const std::size_t word = token.content.find_first_not_of(' ');
-    const bool holds_space = word != std::string::npos && token.content.find(' ', word) != std::string::npos;
-    return !token.special && (holds_space || token.rstrip || (token.single_word && word != 0));
+// True if the normalized text of a part cut before a space is the part of the whole's: the steps are NFC,
+// Prepend and then the Replace of spaces by marks. A character model must make marks, since only they cut it.
+bool Tokenizer::normalizes_in_parts() const {
+  bool has_marks = false;
+  for (const NormalizerStep& step : spec_.normalizer) {
+    if (step.kind == NormalizerStep::Kind::nfc && has_marks) return false;
+    if (step.kind != NormalizerStep::Kind::replace) continue;
+    if (!spec_.characters || step.from != " " || step.to != spec_.characters->mark) return false;
+    has_marks = true;
+  }
+  return !spec_.characters || has_marks || spec_.characters->metaspace;
+}
+
+// True if finding an added token, or rejecting it, could depend on the text across a space. Special tokens in
+// the text are text, but the search skips their contents.
+bool Tokenizer::added_tokens_reach_across() const {
+  const auto is_prepend = [](const NormalizerStep& step) {
+    return step.kind == NormalizerStep::Kind::prepend;
   };
-  if (std::any_of(spec_.added.begin(), spec_.added.end(), reaches_across)) return false;
+  const bool prepends = std::any_of(spec_.normalizer.begin(), spec_.normalizer.end(), is_prepend);
+  const auto reaches = [&](const AddedToken& token, bool normalized) {
+    const std::string content = normalized ? with_spaces(token.content) : token.content;
+    const std::size_t word = content.find_first_not_of(' ');
+    const bool holds_space = word != std::string::npos && content.find(' ', word) != std::string::npos;
+    if (holds_space) return true;
+    if (token.special) return false;
+    // The text after a token gets something prepended, unless the token was found in normalized text.
+    return token.rstrip || (token.single_word && (normalized || word != 0)) || (prepends && !normalized);
+  };
+  const auto raw = [&](const AddedToken& token) { return reaches(token, false); };
+  const auto normalized = [&](const AddedToken& token) { return reaches(token, true); };
+  const std::vector<AddedToken>& first = normalizer_.empty() ? spec_.added : raw_added_;
+  return std::any_of(first.begin(), first.end(), raw) ||
+         std::any_of(normalized_added_.begin(), normalized_added_.end(), normalized);
+}
+
+bool Tokenizer::cuts_at_spaces() const {
+  if (!normalizes_in_parts() || added_tokens_reach_across()) return false;
   if (spec_.characters) return cut_rules_.mark_cuts != MarkCuts::none;
   return std::any_of(cut_rules_.patterns.begin(), cut_rules_.patterns.end(), [](Pattern pattern) {
     return pattern != Pattern::digits && pattern != Pattern::each_digit;

@@ -129,6 +129,8 @@ class Tokenizer {
   void make_cut_rules();
   bool has_token_of_mark() const;
   bool merges_across_marks() const;
+  bool normalizes_in_parts() const;
+  bool added_tokens_reach_across() const;
   std::optional<TokenId> ordinary_id_of(std::string_view bytes) const;
 
   void encode_segment(std::string_view text, Place place, SpecialTokens special, Scratch& scratch,
