@@ -2,12 +2,9 @@
 
 #include <fmt/format.h>
 
-#include <charconv>
-#include <iterator>
 #include <nlohmann/json.hpp>
 #include <system_error>
 #include <unordered_map>
-#include <unordered_set>
 #include <utility>
 
 #include "core/error.hpp"
@@ -15,6 +12,7 @@
 #include "text/json.hpp"
 #include "text/json_field.hpp"
 #include "text/keyed_hash.hpp"
+#include "text/tokenizer_config.hpp"
 #include "text/tokenizer_json.hpp"
 #include "text/unicode.hpp"
 
@@ -82,47 +80,6 @@ void check_added_tokens(const EncoderTokenizerSpec& spec, const std::string& whe
     }
   }
 }
-
-// The fields of tokenizer_config.json that decide ids if there is no tokenizer.json.
-class TokenizerConfig {
- public:
-  TokenizerConfig(std::string_view document, const std::string& where)
-      : parsed_(document.empty() ? json::object() : parse_json(document, where, kMaxJsonDepth)),
-        root_(parsed_, "", where, kRemedy) {
-    if (!parsed_.is_object()) root_.fail("is not an object");
-  }
-  TokenizerConfig(const TokenizerConfig&) = delete;
-
-  bool flag(const std::string& name, bool missing) const { return root_.member(name).boolean_or(missing); }
-
-  // The content of a special token. It may be a string or an object.
-  std::string token(const std::string& name, const char* missing) const {
-    const JsonField field = root_.member(name);
-    if (field.value().is_null()) return missing;
-    return field.value().is_object() ? field.member("content").string() : field.string();
-  }
-
-  std::vector<AddedToken> added_tokens() const {
-    std::vector<AddedToken> tokens;
-    const JsonField added = root_.member("added_tokens_decoder");
-    if (added.value().is_null()) return tokens;
-    if (!added.value().is_object()) added.fail("is not an object");
-    for (const auto& [key, value] : added.value().items()) {
-      const JsonField field = added.foreign_member(key);
-      AddedToken token = read_added_token_flags(field);
-      const char* end = key.data() + key.size();
-      if (std::from_chars(key.data(), end, token.id).ptr != end || key.empty() || token.id > 0x7fffffff) {
-        field.fail("is not under an id below 2^31");
-      }
-      tokens.push_back(std::move(token));
-    }
-    return tokens;
-  }
-
- private:
-  json parsed_;
-  JsonField root_;
-};
 
 // Adds the vocabulary's special tokens of these names to the tokens listed in the configuration. Returns the
 // ids of the first two, which the vocabulary must have.
@@ -201,16 +158,17 @@ EncoderTokenizerSpec parse_bert_vocab(std::string_view vocab, const std::string&
     spec.wordpiece.vocabulary.push_back({std::string(line), number});
     begin = end + 1;
   }
-  const TokenizerConfig options(config, config_where);
+  const TokenizerConfig options(config, config_where, kRemedy);
   spec.normalizer->lowercase = options.flag("do_lower_case", true);
   spec.normalizer->strip_accents = options.flag("strip_accents", spec.normalizer->lowercase);
   spec.normalizer->handle_chinese_chars = options.flag("tokenize_chinese_chars", true);
-  spec.wordpiece.unknown = options.token("unk_token", "[UNK]");
+  spec.wordpiece.unknown = options.token("unk_token").value_or("[UNK]");
   spec.added = options.added_tokens();
   const auto [cls, sep] = add_special_tokens(
       index_vocabulary(spec.wordpiece.vocabulary),
-      {options.token("cls_token", "[CLS]"), options.token("sep_token", "[SEP]"), spec.wordpiece.unknown,
-       options.token("pad_token", "[PAD]"), options.token("mask_token", "[MASK]")},
+      {options.token("cls_token").value_or("[CLS]"), options.token("sep_token").value_or("[SEP]"),
+       spec.wordpiece.unknown, options.token("pad_token").value_or("[PAD]"),
+       options.token("mask_token").value_or("[MASK]")},
       spec.added, vocab_where);
   spec.post = bert_template(cls, sep);
   check_added_tokens(spec, config_where);
@@ -222,30 +180,19 @@ EncoderTokenizerSpec parse_roberta_files(std::string_view vocab, const std::stri
                                          std::string_view config, const std::string& config_where) {
   EncoderTokenizerSpec spec;
   spec.bpe = parse_vocab_and_merges(vocab, vocab_where, merges, merges_where);
-  const TokenizerConfig options(config, config_where);
-  spec.bpe->add_prefix_space = options.flag("add_prefix_space", false);
+  const TokenizerConfig options(config, config_where, kRemedy);
+  options.complete(*spec.bpe);
   Vocabulary vocabulary;
   for (std::size_t id = 0; id < spec.bpe->tokens.size(); ++id) {
     vocabulary.emplace(spec.bpe->tokens[id], static_cast<TokenId>(id));
   }
-  std::vector<AddedToken> listed = options.added_tokens();
-  std::unordered_set<TokenId> listed_ids;
-  for (const AddedToken& token : listed) {
-    if (token.id >= spec.bpe->tokens.size() || spec.bpe->tokens[token.id] != token.content) {
-      throw Error(fmt::format("added token {} is not in its place in the vocabulary", quote(token.content)),
-                  config_where, kRemedy);
-    }
-    listed_ids.insert(token.id);
-  }
-  std::erase_if(spec.bpe->added, [&](const AddedToken& known) { return listed_ids.contains(known.id); });
-  std::move(listed.begin(), listed.end(), std::back_inserter(spec.bpe->added));
-  const std::string mask = options.token("mask_token", "<mask>");
+  const std::string mask = options.token("mask_token").value_or("<mask>");
   const std::size_t first_unlisted = spec.bpe->added.size();
-  const auto [cls, sep] =
-      add_special_tokens(vocabulary,
-                         {options.token("cls_token", "<s>"), options.token("sep_token", "</s>"),
-                          options.token("unk_token", "<unk>"), options.token("pad_token", "<pad>"), mask},
-                         spec.bpe->added, vocab_where);
+  const auto [cls, sep] = add_special_tokens(
+      vocabulary,
+      {options.token("cls_token").value_or("<s>"), options.token("sep_token").value_or("</s>"),
+       options.token("unk_token").value_or("<unk>"), options.token("pad_token").value_or("<pad>"), mask},
+      spec.bpe->added, vocab_where);
   for (std::size_t i = first_unlisted; i < spec.bpe->added.size(); ++i) {
     // It replaces a word together with its space.
     spec.bpe->added[i].lstrip = spec.bpe->added[i].content == mask;

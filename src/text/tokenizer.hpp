@@ -80,13 +80,14 @@ class Tokenizer {
   Tokenizer& operator=(Tokenizer&&) noexcept;
   ~Tokenizer();
 
-  // Reads tokenizer.json or, if it is missing, vocab.json and merges.txt. The end-of-text token is
-  // "eos_token" in tokenizer_config.json, or else "<|endoftext|>" if the vocabulary has it. Throws an Error
-  // that names the field for anything in the files that this class does not support.
+  // Reads tokenizer.json or, if it is missing, vocab.json and merges.txt, with add_prefix_space and
+  // added_tokens_decoder of tokenizer_config.json. The end-of-text token is "eos_token" in
+  // tokenizer_config.json, or else "<|endoftext|>" if the vocabulary has it. Throws an Error that names the
+  // field for anything in the files that this class does not support.
   static Tokenizer load(const std::filesystem::path& directory);
 
-  // Creates the folder and writes tokenizer.json and tokenizer_config.json, each whole or not at all. For a
-  // tokenizer with the rules of GPT-2's also vocab.json and merges.txt, which lack the flags of added tokens.
+  // Creates the folder and writes tokenizer.json and tokenizer_config.json, each whole or not at all. If
+  // vocab.json and merges.txt can say the same, it writes them, too.
   void save(const std::filesystem::path& directory) const;
 
   // Encodes a text, without what the template puts around it. The second form appends to ids. A text that

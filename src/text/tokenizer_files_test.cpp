@@ -50,16 +50,55 @@ void expect_same(const Tokenizer& a, const Tokenizer& b) {
 }
 
 TEST_F(TokenizerFiles, BothFormsSurviveTheRoundTrip) {
-  const Tokenizer original = Tokenizer::load(golden_folder());
-  original.save(folder_ / "new" / "tokenizer");
-  expect_same(Tokenizer::load(folder_ / "new" / "tokenizer"), original);
-  // vocab.json and merges.txt know only one special token, <|endoftext|>.
-  fs::remove(folder_ / "new" / "tokenizer" / "tokenizer.json");
-  const Tokenizer pair = Tokenizer::load(folder_ / "new" / "tokenizer");
-  EXPECT_EQ(pair.spec().tokens, original.spec().tokens);
-  EXPECT_EQ(pair.spec().merges, original.spec().merges);
-  EXPECT_EQ(pair.eos_id(), original.eos_id());
-  EXPECT_EQ(pair.spec().added.size(), 1u);
+  const Tokenizer golden = Tokenizer::load(golden_folder());
+  golden.save(folder_ / "new" / "tokenizer");
+  expect_same(Tokenizer::load(folder_ / "new" / "tokenizer"), golden);
+  EXPECT_FALSE(fs::exists(folder_ / "new" / "tokenizer" / "vocab.json"));  // it could not name <|pad|>
+  TokenizerSpec spec = golden.spec();
+  spec.added.pop_back();
+  spec.add_prefix_space = true;
+  const Tokenizer original(spec);
+  original.save(folder_);
+  fs::remove(folder_ / "tokenizer.json");
+  expect_same(Tokenizer::load(folder_), original);
+}
+
+TEST_F(TokenizerFiles, ThePairIsSavedOnlyIfItSaysEverything) {
+  TokenizerSpec spec = Tokenizer::load(golden_folder()).spec();
+  spec.added.pop_back();
+  ASSERT_TRUE(is_vocab_and_merges(spec));
+  const auto with = [&](auto&& change) {
+    TokenizerSpec changed = spec;
+    change(changed);
+    return is_vocab_and_merges(changed);
+  };
+  EXPECT_FALSE(with([](TokenizerSpec& s) { s.use_regex = false; }));
+  EXPECT_FALSE(with([](TokenizerSpec& s) { s.ignore_merges = true; }));
+  EXPECT_FALSE(with([](TokenizerSpec& s) { s.added[0].rstrip = true; }));
+  EXPECT_FALSE(with([](TokenizerSpec& s) { s.added.clear(); }));
+}
+
+TEST_F(TokenizerFiles, WithoutTokenizerJsonTheConfigHasTheAddedTokens) {
+  const TokenizerSpec golden = Tokenizer::load(golden_folder()).spec();
+  write_file_atomically(folder_ / "vocab.json", format_vocab(golden));
+  write_file_atomically(folder_ / "merges.txt", format_merges(golden));
+  const auto load = [&](const json& config) {
+    write_file_atomically(folder_ / "tokenizer_config.json", config.dump());
+    return Tokenizer::load(folder_);
+  };
+  EXPECT_TRUE(load({{"add_prefix_space", true}}).spec().add_prefix_space);
+  const json pad = {{"content", "<|pad|>"}, {"normalized", false}, {"special", true}};
+  EXPECT_EQ(load({{"added_tokens_decoder", {{"1", pad}}}}).encode("<|pad|>", SpecialTokens::recognize),
+            (std::vector<TokenId>{1}));
+  EXPECT_THROW(load({{"added_tokens_decoder", {{"7", pad}}}}), Error);
+  load(json::object());
+  write_file_atomically(folder_ / "added_tokens.json", "{}");
+  try {
+    Tokenizer::load(folder_);
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.where(), (folder_ / "added_tokens.json").string());
+  }
 }
 
 TEST_F(TokenizerFiles, FlagsSurviveTheRoundTrip) {

@@ -91,6 +91,14 @@ std::vector<std::string> order_tokens(const Ids& ids, const std::vector<AddedTok
   return tokens;
 }
 
+AddedToken end_of_text_token(TokenId id) {
+  AddedToken token;
+  token.content = kEndOfText;
+  token.id = id;
+  token.special = true;
+  return token;
+}
+
 // Looks up the two halves of merge number `index`.
 MergePair find_pair(const Ids& ids, const std::string& left, const std::string& right, std::size_t index,
                     const std::string& where) {
@@ -231,11 +239,7 @@ TokenizerSpec parse_vocab_and_merges(std::string_view vocab, const std::string& 
   const Ids ids = read_vocab(JsonField(parsed, "", vocab_where, kRemedy));
   TokenizerSpec spec;
   if (const auto eos = ids.find(kEndOfText); eos != ids.end()) {
-    AddedToken token;
-    token.content = kEndOfText;
-    token.id = eos->second;
-    token.special = true;
-    spec.added.push_back(std::move(token));
+    spec.added.push_back(end_of_text_token(eos->second));
   }
   spec.tokens = order_tokens(ids, spec.added, false, vocab_where);
   require_no_nul(merges, merges_where);
@@ -253,6 +257,15 @@ TokenizerSpec parse_vocab_and_merges(std::string_view vocab, const std::string& 
     spec.merges.push_back(find_pair(ids, left, right, spec.merges.size(), merges_where));
   }
   return spec;
+}
+
+bool is_vocab_and_merges(const TokenizerSpec& spec) {
+  const bool gpt2_rules = spec.normalizer.empty() && spec.patterns.empty() && !spec.characters &&
+                          spec.before.empty() && spec.after.empty() && spec.use_regex && !spec.ignore_merges;
+  const auto is_known = [](const AddedToken& token) { return token == end_of_text_token(token.id); };
+  const auto ends = std::count(spec.tokens.begin(), spec.tokens.end(), kEndOfText);
+  return gpt2_rules && std::all_of(spec.added.begin(), spec.added.end(), is_known) &&
+         spec.added.size() == static_cast<std::size_t>(ends);
 }
 
 std::string format_tokenizer_json(const TokenizerSpec& spec) {

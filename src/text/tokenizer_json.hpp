@@ -26,11 +26,15 @@ std::vector<AddedToken> read_added_tokens(const JsonField& field);
 AddedToken read_added_token_flags(const JsonField& field);
 
 // Parses GPT-2's pair of files. If the vocabulary has "<|endoftext|>", it becomes a special token.
+// TokenizerConfig::complete() adds what the pair does not say.
 TokenizerSpec parse_vocab_and_merges(std::string_view vocab, const std::string& vocab_where,
                                      std::string_view merges, const std::string& merges_where);
 
 // Throws Error if a file of lines holds a NUL byte, since it is then no vocabulary.
 void require_no_nul(std::string_view content, const std::string& where);
+
+// True if that pair and tokenizer_config.json say everything that the spec does.
+bool is_vocab_and_merges(const TokenizerSpec& spec);
 
 std::string format_tokenizer_json(const TokenizerSpec& spec);
 std::string format_vocab(const TokenizerSpec& spec);
