@@ -296,7 +296,16 @@ TEST(EncoderFiles, RefusesAVocabularyWithoutItsSpecialTokens) {
             std::string::npos);
   EXPECT_THROW(small("[]"), Error);
   EXPECT_THROW(small(R"({"do_lower_case": "no"})"), Error);
-  EXPECT_THROW(small(R"({"added_tokens_decoder": {"x": {"content": "y"}}})"), Error);
+  for (const char* id : {"x", "", "1x", "-1", "2147483648", "99999999999999999999"}) {
+    const nlohmann::json config = {{"added_tokens_decoder", {{id, {{"content", "[UNK]"}}}}}};
+    EXPECT_NE(message_of([&] { small(config.dump()); }).find("is not under an id below 2^31"),
+              std::string::npos)
+        << id;
+  }
+  EXPECT_NE(message_of([] {
+              small(R"({"added_tokens_decoder": {"0": {"content": "[UNK]", "left": true}}})");
+            }).find("added_tokens_decoder[\"0\"][\"left\"] is not a known field"),
+            std::string::npos);
 }
 
 TEST(EncoderFiles, NamesAFolderWithoutThem) {

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <charconv>
 #include <iterator>
+#include <system_error>
 #include <unordered_set>
 #include <utility>
 
@@ -34,9 +35,11 @@ std::vector<AddedToken> TokenizerConfig::added_tokens() const {
   if (!added.value().is_object()) added.fail("is not an object");
   for (const auto& [key, value] : added.value().items()) {
     const JsonField field = added.foreign_member(key);
+    field.require_object({"content", "single_word", "lstrip", "rstrip", "normalized", "special"});
     AddedToken token = read_added_token_flags(field);
     const char* end = key.data() + key.size();
-    if (std::from_chars(key.data(), end, token.id).ptr != end || key.empty() || token.id > 0x7fffffff) {
+    const auto [stop, error] = std::from_chars(key.data(), end, token.id);
+    if (error != std::errc() || stop != end || token.id > 0x7fffffff) {
       field.fail("is not under an id below 2^31");
     }
     tokens.push_back(std::move(token));
