@@ -236,6 +236,16 @@ TEST(DecoderTokenizers, ATextThatContinuesGetsNoMark) {
   EXPECT_NE(llama2.bytes_of(ids[0]).front(), ' ');
 }
 
+TEST(DecoderTokenizers, ATemplateMayNameATokenThatIsNotUtf8) {
+  json document = document_of("llama3");
+  const TokenId byte = document["model"]["vocab"]["\u00ff"];
+  document["post_processor"]["processors"][1]["special_tokens"]["<|begin_of_text|>"]["ids"] = {byte};
+  const Tokenizer tokenizer = tokenizer_of(document);
+  ASSERT_EQ(tokenizer.bytes_of(byte), "\xff");
+  EXPECT_EQ(parse_tokenizer_json(format_tokenizer_json(tokenizer.spec()), "FILE").before, Ids{byte});
+  EXPECT_EQ(format_tokenizer_config(tokenizer.spec()).find("bos_token"), std::string::npos);
+}
+
 TEST(DecoderTokenizers, EachRuleChangesTheFingerprint) {
   const json llama2 = document_of("llama2"), llama3 = document_of("llama3");
   const auto with = [](json document, const char* pointer, const json& value) {

@@ -161,22 +161,20 @@ void append_line(std::string& text, std::string_view a, std::string_view b) {
   text.append(a).append(1, ' ').append(b).append(1, '\n');
 }
 
-// Tokens as files spell them: added tokens verbatim, the others in the byte alphabet.
-std::vector<std::string> spell_tokens(const TokenizerSpec& spec) {
-  std::vector<std::string> spelled(spec.tokens.size());
-  for (const AddedToken& token : spec.added) spelled[token.id] = token.content;
-  for (std::size_t id = 0; id < spelled.size(); ++id) {
-    if (spelled[id].empty()) spelled[id] = spec.characters ? spec.tokens[id] : spell_bytes(spec.tokens[id]);
-  }
-  return spelled;
-}
-
 ordered_json vocab_object(const std::vector<std::string>& spelled) {
   ordered_json::object_t members;
   members.reserve(spelled.size());
   // emplace_back, because this map's insert searches all its members.
   for (std::size_t id = 0; id < spelled.size(); ++id) members.emplace_back(spelled[id], id);
   return ordered_json(std::move(members));
+}
+
+// The added token that begins a text. No other token is named, since transformers would make it special.
+std::string begin_of_text(const TokenizerSpec& spec) {
+  if (spec.before.empty()) return spec.end_of_text;
+  const auto found = std::find_if(spec.added.begin(), spec.added.end(),
+                                  [&](const AddedToken& token) { return token.id == spec.before.front(); });
+  return found == spec.added.end() ? "" : found->content;
 }
 
 }  // namespace
@@ -259,6 +257,15 @@ TokenizerSpec parse_vocab_and_merges(std::string_view vocab, const std::string& 
   return spec;
 }
 
+std::vector<std::string> spell_tokens(const TokenizerSpec& spec) {
+  std::vector<std::string> spelled(spec.tokens.size());
+  for (const AddedToken& token : spec.added) spelled[token.id] = token.content;
+  for (std::size_t id = 0; id < spelled.size(); ++id) {
+    if (spelled[id].empty()) spelled[id] = spec.characters ? spec.tokens[id] : spell_bytes(spec.tokens[id]);
+  }
+  return spelled;
+}
+
 bool is_vocab_and_merges(const TokenizerSpec& spec) {
   const bool gpt2_rules = spec.normalizer.empty() && spec.patterns.empty() && !spec.characters &&
                           spec.before.empty() && spec.after.empty() && spec.use_regex && !spec.ignore_merges;
@@ -319,7 +326,7 @@ std::string format_tokenizer_config(const TokenizerSpec& spec) {
   ordered_json config = {{"tokenizer_class", "PreTrainedTokenizerFast"},
                          {"add_prefix_space", spec.add_prefix_space},
                          {"clean_up_tokenization_spaces", false}};
-  const std::string& bos = spec.before.empty() ? spec.end_of_text : spec.tokens[spec.before.front()];
+  const std::string bos = begin_of_text(spec);
   for (const auto& [role, token] : {std::pair("bos_token", &bos), {"eos_token", &spec.end_of_text}}) {
     if (!token->empty()) config[role] = *token;
   }

@@ -33,6 +33,9 @@ TokenizerSpec parse_vocab_and_merges(std::string_view vocab, const std::string& 
 // Throws Error if a file of lines holds a NUL byte, since it is then no vocabulary.
 void require_no_nul(std::string_view content, const std::string& where);
 
+// Tokens as files spell them: added tokens verbatim, the others in the byte alphabet.
+std::vector<std::string> spell_tokens(const TokenizerSpec& spec);
+
 // True if that pair and tokenizer_config.json say everything that the spec does.
 bool is_vocab_and_merges(const TokenizerSpec& spec);
 

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "text/template.hpp"
+#include "text/tokenizer_json.hpp"
 #include "text/unicode.hpp"
 
 namespace warpwright::text {
@@ -340,10 +341,11 @@ ordered_json format_post_processor(const TokenizerSpec& spec) {
   if (spec.before.empty() && spec.after.empty()) {
     return spec.characters ? ordered_json(nullptr) : byte_level(true, true);
   }
+  const std::vector<std::string> spelled = spell_tokens(spec);
   ordered_json single = ordered_json::array(), special = ordered_json::object();
   const auto add = [&](const std::vector<TokenId>& ids) {
     for (const TokenId id : ids) {
-      const std::string& token = spec.tokens[id];
+      const std::string& token = spelled[id];
       single.push_back({{"SpecialToken", {{"id", token}, {"type_id", 0}}}});
       special[token] = {{"id", token}, {"ids", {id}}, {"tokens", {token}}};
     }
