@@ -338,6 +338,14 @@ TEST(DecoderTokenizers, WhatIsNotSupportedIsNamedWithItsValue) {
       {"llama3", "/post_processor/processors/1/single", json::array(), "exactly once"},
       {"llama3", "/post_processor/processors/1/special_tokens/<|begin_of_text|>/ids", {100000}, "id 100000"},
       {"llama3", "/post_processor/processors/2", {{"type", "Custom"}}, "processors[2]"},
+      {"llama3", "/post_processor/processors/0/bogus", 5, "processors[0][\"bogus\"] is not a known field"},
+      {"llama3", "/post_processor/processors/0/trim_offsets", "x", "trim_offsets is not true or false"},
+      {"llama3", "/post_processor/processors", json(17, byte_level), "processors has over 16 steps"},
+      {"llama3", "/post_processor/processors/0", 5, "processors[0] is not an object"},
+      {"llama3",
+       "/post_processor",
+       {{"type", "BertProcessing"}, {"sep", {1, 1}}, {"cls", {"a", 1}}},
+       "sep[0] is not a string"},
   };
   for (const Refused& refused : cases) {
     json document = document_of(refused.family);

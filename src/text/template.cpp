@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "text/json_field.hpp"
+#include "text/tokenizer_steps.hpp"
 
 namespace warpwright::text {
 namespace {
@@ -59,6 +60,7 @@ std::vector<TemplatePiece> read_template(const JsonField& field, const JsonField
 TokenId read_token_pair(const JsonField& field) {
   field.require_array();
   if (field.value().size() != 2) field.fail("is not a token and its id");
+  field.element(0).string();
   return field.element(1).id();
 }
 
@@ -97,14 +99,14 @@ void read_post_processor(const JsonField& field, Template& post) {
     field.require_object({"type", "sep", "cls", "trim_offsets", "add_prefix_space"});
     post = roberta_template(read_token_pair(field.member("cls")), read_token_pair(field.member("sep")));
   } else if (type == "Sequence") {
-    field.require_object({"type", "processors"});
-    const JsonField processors = field.member("processors").require_array();
     const Template untouched = post;
-    for (std::size_t i = 0; i < processors.value().size(); ++i) {
-      if (post != untouched) processors.element(i).fail("follows a template, which is not supported");
-      read_post_processor(processors.element(i), post);
+    for (const JsonField& processor : steps_of(field, "processors")) {
+      if (post != untouched) processor.fail("follows a template, which is not supported");
+      read_post_processor(processor, post);
     }
-  } else if (type != "ByteLevel") {
+  } else if (type == "ByteLevel") {
+    require_byte_level(field);
+  } else {
     field.member("type").fail("is not a supported post-processor");
   }
 }

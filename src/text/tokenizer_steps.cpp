@@ -25,23 +25,6 @@ constexpr std::size_t kMostSteps = 16;
 constexpr std::pair<const char*, Prepend> kPrependSchemes[] = {
     {"always", Prepend::always}, {"first", Prepend::first}, {"never", Prepend::never}};
 
-// The steps of a Sequence (its key differs), the one step, or none for null.
-std::vector<JsonField> steps_of(const JsonField& field, const char* key) {
-  if (field.value().is_null()) return {};
-  if (!field.value().is_object()) field.fail("is not an object");
-  if (field.member("type").string() != "Sequence") return {field};
-  field.require_object({"type", key});
-  const JsonField list = field.member(key);
-  list.require_array();
-  if (list.value().size() > kMostSteps) list.fail(fmt::format("has over {} steps", kMostSteps));
-  std::vector<JsonField> steps;
-  for (std::size_t i = 0; i < list.value().size(); ++i) {
-    steps.push_back(list.element(i));
-    if (!steps.back().value().is_object()) steps.back().fail("is not an object");
-  }
-  return steps;
-}
-
 [[noreturn]] void refuse_type(const JsonField& step, const char* what) {
   const JsonField type = step.member("type");
   type.fail(fmt::format("is {}, which is not a supported {}", quote(type.string()), what));
@@ -73,13 +56,6 @@ NormalizerStep read_normalizer_step(const JsonField& step) {
     return {Kind::replace, from, step.member("content").string()};
   }
   refuse_type(step, "normalizer");
-}
-
-// ByteLevel may appear in three places with the same fields. Only the pre-tokenizer's fields affect ids.
-void require_byte_level(const JsonField& field) {
-  field.require_object({"type", "add_prefix_space", "trim_offsets", "use_regex"}).require_type("ByteLevel");
-  for (const char* flag : {"add_prefix_space", "trim_offsets"}) field.member(flag).boolean();
-  field.member("use_regex").boolean_or(true);
 }
 
 // The known patterns leave nothing between their matches. So isolating matches and removing all else agree.
@@ -271,6 +247,28 @@ ordered_json format_pattern(Pattern pattern) {
 }
 
 }  // namespace
+
+std::vector<JsonField> steps_of(const JsonField& field, const char* key) {
+  if (field.value().is_null()) return {};
+  if (!field.value().is_object()) field.fail("is not an object");
+  if (field.member("type").string() != "Sequence") return {field};
+  field.require_object({"type", key});
+  const JsonField list = field.member(key);
+  list.require_array();
+  if (list.value().size() > kMostSteps) list.fail(fmt::format("has over {} steps", kMostSteps));
+  std::vector<JsonField> steps;
+  for (std::size_t i = 0; i < list.value().size(); ++i) {
+    steps.push_back(list.element(i));
+    if (!steps.back().value().is_object()) steps.back().fail("is not an object");
+  }
+  return steps;
+}
+
+void require_byte_level(const JsonField& field) {
+  field.require_object({"type", "add_prefix_space", "trim_offsets", "use_regex"}).require_type("ByteLevel");
+  for (const char* flag : {"add_prefix_space", "trim_offsets"}) field.member(flag).boolean();
+  field.member("use_regex").boolean_or(true);
+}
 
 void read_steps(const JsonField& root, TokenizerSpec& spec) {
   for (const JsonField& step : steps_of(root.member("normalizer"), "normalizers")) {

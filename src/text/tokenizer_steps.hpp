@@ -3,11 +3,18 @@
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
+#include <vector>
 
 #include "text/json_field.hpp"
 #include "text/tokenizer.hpp"
 
 namespace warpwright::text {
+
+// The steps of a Sequence (its key differs), the one step, or none for null.
+std::vector<JsonField> steps_of(const JsonField& field, const char* key);
+
+// ByteLevel may appear in three places with the same fields. Only the pre-tokenizer's fields affect ids.
+void require_byte_level(const JsonField& field);
 
 // Reads the four steps from the document's root. The spec gets `characters` if no step is ByteLevel.
 void read_steps(const JsonField& root, TokenizerSpec& spec);
