@@ -113,11 +113,24 @@ void Tokenizer::index_tokens(const std::string& where) {
   }
 }
 
+// An added token spelled as a byte is has that byte's id in the file, and is the two bytes of its character.
+void Tokenizer::fail_without_byte(char byte, const std::string& where) const {
+  const std::string spelled = spell_bytes({&byte, 1});
+  const auto code = static_cast<unsigned char>(byte);
+  for (const AddedToken& token : spec_.added) {
+    if (token.content != spelled) continue;
+    throw Error(fmt::format("added token {} ({}) takes the place of byte {:#04x}'s token", token.id,
+                            quote(token.content), code),
+                where, "remove it from added_tokens, or give it an id of its own");
+  }
+  throw Error(fmt::format("the vocabulary has no token for byte {:#04x}", code), where, kRemedy);
+}
+
 void Tokenizer::index_bytes(const std::string& where) {
   for (unsigned byte = 0; byte < 256; ++byte) {
     const char c = static_cast<char>(byte);
     const std::optional<TokenId> id = ordinary_id_of({&c, 1});
-    if (!id) throw Error(fmt::format("the vocabulary has no token for byte {:#04x}", byte), where, kRemedy);
+    if (!id) fail_without_byte(c, where);
     byte_ids_[byte] = *id;
   }
 }

@@ -122,6 +122,7 @@ class Tokenizer {
 
   void index_tokens(const std::string& where);
   void index_bytes(const std::string& where);
+  [[noreturn]] void fail_without_byte(char byte, const std::string& where) const;
   void index_characters(const std::string& where);
   void index_merges(const std::string& where);
   void index_added_tokens(const std::string& where);

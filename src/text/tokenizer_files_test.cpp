@@ -237,6 +237,10 @@ TEST_F(TokenizerFiles, VocabulariesThatContradictThemselves) {
     d["added_tokens"][2]["id"] = 2000000000;
     d["added_tokens"][2]["content"] = "far away";
   });
+  expect("takes the place of byte 0xdf's token", [](json& d) {
+    const json sharp_s = {{"id", d["model"]["vocab"]["ß"]}, {"content", "ß"}, {"special", false}};
+    d["added_tokens"].push_back(sharp_s);
+  });
   expect("byte 0x0a", [](json& d) {
     d["model"]["vocab"]["Ġnot_a_newline"] = d["model"]["vocab"]["Ċ"];
     d["model"]["vocab"].erase("Ċ");
