@@ -24,6 +24,7 @@ struct AddedToken {
   bool lstrip = false;       // includes the white space on its left
   bool rstrip = false;       // includes the white space on its right
   bool normalized = false;   // matched in the second round
+  bool in_model = true;      // false: the model's vocabulary lacks it, so only the search makes it
   bool operator==(const AddedToken&) const = default;
 };
 

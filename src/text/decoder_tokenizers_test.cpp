@@ -246,6 +246,38 @@ TEST(DecoderTokenizers, ATemplateMayNameATokenThatIsNotUtf8) {
   EXPECT_EQ(format_tokenizer_config(tokenizer.spec()).find("bos_token"), std::string::npos);
 }
 
+// The document with one more added token, a single word that the model lacks.
+json with_word(json document, const char* content) {
+  const std::size_t id = parse_tokenizer_json(document.dump(), "FILE").tokens.size();
+  document["added_tokens"].push_back(
+      {{"id", id}, {"content", content}, {"single_word", true}, {"normalized", false}, {"special", false}});
+  return document;
+}
+
+TEST(DecoderTokenizers, TheModelMakesNoTokenThatIsOnlyAdded) {
+  const std::pair<const char*, const char*> cases[] = {{"llama2", "猫"}, {"llama3", "wordily"}};
+  for (const auto& [family, content] : cases) {
+    const json without = document_of(family), with = with_word(without, content);
+    const Tokenizer tokenizer = tokenizer_of(with);
+    const std::string text = std::string("x") + content, number = content + std::string("123");
+    const TokenId id = tokenizer.spec().added.back().id;
+    EXPECT_EQ(tokenizer.encode(content).back(), id);
+    EXPECT_EQ(tokenizer.encode(text), tokenizer_of(without).encode(text)) << text;
+    EXPECT_EQ(tokenizer.encode(number), tokenizer_of(without).encode(number)) << number;
+    const json saved = json::parse(format_tokenizer_json(tokenizer.spec()));
+    EXPECT_FALSE(saved["model"]["vocab"].contains(content));
+    json known = with;  // the same token in the model's vocabulary
+    known["model"]["vocab"][content] = id;
+    EXPECT_NE(fingerprint_of(tokenizer), fingerprint_of(tokenizer_of(known))) << content;
+  }
+}
+
+TEST(DecoderTokenizers, AnAddedTokenThatNoPieceEqualsKeepsTheFingerprint) {
+  json with = with_word(document_of("llama3"), "<tool>"), known = with;
+  known["model"]["vocab"]["<tool>"] = with["added_tokens"].back()["id"];
+  EXPECT_EQ(fingerprint_of(tokenizer_of(with)), fingerprint_of(tokenizer_of(known)));
+}
+
 TEST(DecoderTokenizers, EachRuleChangesTheFingerprint) {
   const json llama2 = document_of("llama2"), llama3 = document_of("llama3");
   const auto with = [](json document, const char* pointer, const json& value) {

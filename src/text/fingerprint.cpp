@@ -30,7 +30,10 @@ class Canonical {
   std::string bytes_;
 };
 
-std::string checksum_of_added(std::vector<AddedToken> added) {
+// A token that the model lacks is marked only if that matters. So fingerprints of other tokenizers, from
+// before there was a mark, remain valid.
+std::string checksum_of_added(const Tokenizer& tokenizer) {
+  std::vector<AddedToken> added = tokenizer.spec().added;
   std::sort(added.begin(), added.end(), [](const auto& a, const auto& b) { return a.id < b.id; });
   Canonical bytes;
   for (const AddedToken& token : added) {
@@ -39,6 +42,7 @@ std::string checksum_of_added(std::vector<AddedToken> added) {
     for (const bool flag : {token.special, token.single_word, token.lstrip, token.rstrip, token.normalized}) {
       bytes.add(std::uint64_t{flag});
     }
+    if (tokenizer.model_lacks(token)) bytes.add("not in the model");
   }
   return bytes.checksum();
 }
@@ -88,7 +92,7 @@ TokenizerFingerprint fingerprint_of(const Tokenizer& tokenizer) {
   rules.add(spec.end_of_text);
   add_further_rules(spec, rules);
   return {static_cast<std::int64_t>(spec.tokens.size()), vocabulary.checksum(), merges.checksum(),
-          checksum_of_added(spec.added), rules.checksum()};
+          checksum_of_added(tokenizer), rules.checksum()};
 }
 
 std::optional<TokenizerFingerprint> fingerprint_in(const fs::path& folder) {

@@ -64,6 +64,20 @@ Tokenizer::Tokenizer(TokenizerSpec spec, const std::string& where)
   eos_id_ = eos->id;
 }
 
+// True if the model may make this added token of plain text, if its vocabulary has it. An added token's
+// content is stored verbatim. So the merges can produce it only if the byte alphabet spells it in the same
+// way.
+bool Tokenizer::could_be_text(const AddedToken& token) const {
+  return !token.special && (spec_.characters || spell_bytes(token.content) == token.content);
+}
+
+bool Tokenizer::model_lacks(const AddedToken& token) const {
+  if (token.in_model || !could_be_text(token)) return false;
+  const std::string_view content = token.content;
+  if (spec_.characters && first_char(content).length == content.size()) return true;
+  return spec_.ignore_merges && PieceCursor(cut_rules_, content).end_of_piece(0) == content.size();
+}
+
 void Tokenizer::check_added_tokens(const std::string& where) {
   ordinary_.assign(spec_.tokens.size(), 1);
   std::vector<std::uint8_t> seen(spec_.tokens.size(), 0);
@@ -81,9 +95,7 @@ void Tokenizer::check_added_tokens(const std::string& where) {
                   kRemedy);
     }
     if (seen[token.id]++) throw Error(fmt::format("added token {} appears twice", token.id), where, kRemedy);
-    // An added token's content is stored verbatim. So the merges can produce it only if the byte alphabet
-    // spells it in the same way.
-    ordinary_[token.id] = !token.special && (spec_.characters || spell_bytes(token.content) == token.content);
+    ordinary_[token.id] = token.in_model && could_be_text(token);
   }
 }
 

@@ -73,8 +73,8 @@ struct TokenizerSpec {
 class Tokenizer {
  public:
   // Throws an Error that names `where` unless the spec is consistent. There is a token for each byte, and
-  // tokens are distinct. Merges join two tokens into a third, which is not special. Added tokens agree with
-  // the vocabulary.
+  // tokens are distinct. Merges join two tokens into a third, which is of the model and not special. Added
+  // tokens agree with the vocabulary.
   explicit Tokenizer(TokenizerSpec spec, const std::string& where = "tokenizer");
   Tokenizer(Tokenizer&&) noexcept;
   Tokenizer& operator=(Tokenizer&&) noexcept;
@@ -109,6 +109,8 @@ class Tokenizer {
   std::size_t vocab_size() const { return spec_.tokens.size(); }
   std::optional<TokenId> eos_id() const { return eos_id_; }  // the token that ends a document
   std::optional<TokenId> id_of(std::string_view bytes) const;
+  // True if some text could get other ids if the model's vocabulary had this added token, which it lacks.
+  bool model_lacks(const AddedToken& token) const;
   const TokenizerSpec& spec() const { return spec_; }
 
  private:
@@ -127,6 +129,7 @@ class Tokenizer {
   void index_merges(const std::string& where);
   void index_added_tokens(const std::string& where);
   void check_added_tokens(const std::string& where);
+  bool could_be_text(const AddedToken& token) const;
   void check_template(const std::string& where) const;
   void make_cut_rules();
   bool has_token_of_mark() const;

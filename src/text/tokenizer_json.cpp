@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <nlohmann/json.hpp>
 #include <unordered_map>
 #include <utility>
@@ -44,9 +45,10 @@ Ids read_vocab(const JsonField& field) {
 }
 
 // Adds the added tokens to the ids. If the model also has a token, both must give it the same id.
-void join_added_tokens(const std::vector<AddedToken>& added, Ids& ids, const std::string& where) {
-  for (const AddedToken& token : added) {
+void join_added_tokens(std::vector<AddedToken>& added, Ids& ids, const std::string& where) {
+  for (AddedToken& token : added) {
     const auto [known, is_new] = ids.emplace(token.content, token.id);
+    token.in_model = !is_new;
     if (!is_new && known->second != token.id) {
       throw Error(fmt::format("added token {} has id {}, in the vocabulary it has {}", quote(token.content),
                               token.id, known->second),
@@ -161,11 +163,16 @@ void append_line(std::string& text, std::string_view a, std::string_view b) {
   text.append(a).append(1, ' ').append(b).append(1, '\n');
 }
 
-ordered_json vocab_object(const std::vector<std::string>& spelled) {
+// The tokens of the model's vocabulary.
+ordered_json vocab_object(const TokenizerSpec& spec, const std::vector<std::string>& spelled) {
+  std::vector<std::uint8_t> in_model(spelled.size(), 1);
+  for (const AddedToken& token : spec.added) in_model[token.id] = token.in_model;
   ordered_json::object_t members;
   members.reserve(spelled.size());
   // emplace_back, because this map's insert searches all its members.
-  for (std::size_t id = 0; id < spelled.size(); ++id) members.emplace_back(spelled[id], id);
+  for (std::size_t id = 0; id < spelled.size(); ++id) {
+    if (in_model[id]) members.emplace_back(spelled[id], id);
+  }
   return ordered_json(std::move(members));
 }
 
@@ -306,13 +313,13 @@ std::string format_tokenizer_json(const TokenizerSpec& spec) {
                                    {"fuse_unk", false},
                                    {"byte_fallback", spec.characters.has_value()},
                                    {"ignore_merges", spec.ignore_merges},
-                                   {"vocab", vocab_object(spelled)},
+                                   {"vocab", vocab_object(spec, spelled)},
                                    {"merges", std::move(merges)}}}};
   return document.dump(1) + "\n";
 }
 
 std::string format_vocab(const TokenizerSpec& spec) {
-  return vocab_object(spell_tokens(spec)).dump() + "\n";
+  return vocab_object(spec, spell_tokens(spec)).dump() + "\n";
 }
 
 std::string format_merges(const TokenizerSpec& spec) {
