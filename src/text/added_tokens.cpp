@@ -76,9 +76,10 @@ void AddedTokenMatcher::split_round(const Round& round, std::string_view text, S
     i += token->content.size();  // the search continues after a match even if its flags reject it
     if (token->special && special == SpecialTokens::as_text) continue;
     if (token->single_word && (ends_with_word(left) || starts_with_word(right))) continue;
-    if (token->lstrip && begin > done) begin -= trailing_space(left.substr(done));
+    if (token->lstrip) begin = std::max(begin - trailing_space(left.substr(std::min(done, begin))), done);
     if (token->rstrip && i > space_end) space_end = i + leading_space(right);
     const std::size_t end = token->rstrip ? std::max(i, space_end) : i;
+    if (begin >= end) continue;  // all of it is white space that the token before has taken
     if (begin > done) segments.push_back({text.substr(done, begin - done), nullptr});
     segments.push_back({text.substr(begin, end - begin), token});
     done = end;

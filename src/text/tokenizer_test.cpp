@@ -105,6 +105,19 @@ TEST(Tokenizer, AddedTokensTakeSpaceAndStandAloneAsTheirFlagsSay) {
   EXPECT_EQ(tokenizer.encode("N!L!"), (Ids{263, 260}));
 }
 
+TEST(Tokenizer, WhiteSpaceThatATokenTookIsNotTakenAgain) {
+  TokenizerSpec spec = small_spec();
+  add(spec, "R!").rstrip = true;  // 260
+  add(spec, "  ").lstrip = true;  // 261
+  add(spec, " a").lstrip = true;  // 262
+  const Tokenizer tokenizer(std::move(spec));
+  EXPECT_EQ(tokenizer.encode("R!   b"), (Ids{260, 'b'}));
+  EXPECT_EQ(tokenizer.encode("R!     b"), (Ids{260, 'b'}));
+  EXPECT_EQ(tokenizer.encode("R!  a"), (Ids{260, 'a'}));
+  EXPECT_EQ(tokenizer.encode("R! a"), (Ids{260, 262}));  // as in the reference: the "a" is left
+  EXPECT_EQ(tokenizer.encode("b   a"), (Ids{'b', 261, 262}));
+}
+
 TEST(Tokenizer, OptionsOfTheByteLevelStep) {
   TokenizerSpec spec = small_spec();
   spec.add_prefix_space = true;
