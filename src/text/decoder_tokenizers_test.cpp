@@ -363,6 +363,7 @@ TEST(DecoderTokenizers, WhatIsNotSupportedIsNamedWithItsValue) {
       {"mistral", "/decoder/decoders/2", {{"type", "ByteFallback"}}, "does not follow Fuse"},
       {"mistral", "/decoder/decoders/3/start", 2, "start is over 1"},
       {"mistral", "/decoder/decoders/3/stop", 1, "stop is not 0"},
+      {"mistral", "/decoder/decoders/3/stop", -1, "stop is not a count"},
       {"mistral", "/decoder/decoders/3/content", "x", "content is not a space"},
       {"mistral", "/decoder/decoders/4", {{"type", "Fuse"}}, "follows Strip"},
       {"metaspace", "/decoder/decoders/2", {{"type", "Replace"}}, "follows another step"},

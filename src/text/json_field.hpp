@@ -29,14 +29,18 @@ class JsonField {
   const json& value() const { return value_; }
 
   [[noreturn]] void fail(const std::string& fact) const {
-    throw Error(fmt::format("{} {}", path_.empty() ? "the document" : path_, fact), where_, remedy_);
+    throw Error(fmt::format("{} {}", path_.empty() ? "the document" : path_, missing_ ? "is missing" : fact),
+                where_, remedy_);
   }
 
-  // The member, or null if it is missing.
+  // The member, or null if it is missing. Any error about a missing one says that it is.
   JsonField member(const std::string& key) const {
     static const json null;
     const auto found = value_.find(key);
-    return {found == value_.end() ? null : *found, path_.empty() ? key : path_ + "." + key, where_, remedy_};
+    const bool missing = found == value_.end();
+    JsonField field(missing ? null : *found, path_.empty() ? key : path_ + "." + key, where_, remedy_);
+    field.missing_ = missing;
+    return field;
   }
 
   // The same for a key chosen by the file, which errors quote.
@@ -79,6 +83,11 @@ class JsonField {
     return value_.get<TokenId>();
   }
 
+  std::uint32_t count() const {
+    if (!is_id(value_)) fail("is not a count below 2^31");
+    return value_.get<std::uint32_t>();
+  }
+
   static bool is_id(const json& value) {
     return value.is_number_unsigned() && value.get<std::uint64_t>() <= 0x7fffffff;
   }
@@ -98,6 +107,7 @@ class JsonField {
   std::string path_;
   const std::string& where_;
   const char* remedy_;
+  bool missing_ = false;
 };
 
 }  // namespace warpwright::text

@@ -1,10 +1,13 @@
 // Reads and writes the files of a Hugging Face tokenizer: tokenizer.json, vocab.json, merges.txt and
 // tokenizer_config.json.
+#include <fmt/format.h>
+
 #include <system_error>
 #include <utility>
 
 #include "core/error.hpp"
 #include "runtime/file.hpp"
+#include "text/json.hpp"
 #include "text/tokenizer.hpp"
 #include "text/tokenizer_config.hpp"
 #include "text/tokenizer_json.hpp"
@@ -72,6 +75,10 @@ Tokenizer Tokenizer::load(const fs::path& directory) {
                 kRemedy);
   }
   std::optional<std::string> eos = config.token("eos_token");
+  if (eos && !eos->empty() && !is_added(spec, *eos)) {
+    throw Error(fmt::format("eos_token is {}, which is not among the added tokens", quote(*eos)),
+                config_where, "name one of them, or add it to the tokenizer's added tokens");
+  }
   for (const char* token : kEndsOfText) {
     if (!eos && is_added(spec, token)) eos = token;
   }

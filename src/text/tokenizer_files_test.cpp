@@ -152,7 +152,12 @@ TEST_F(TokenizerFiles, TheConfigNamesTheEndOfText) {
   EXPECT_EQ(Tokenizer::load(folder_).eos_id(), 0u);
   for (const char* bad : {R"({"eos_token": 5})", R"({"eos_token": "</s>"})", "[]", "{"}) {
     write_file_atomically(folder_ / "tokenizer_config.json", bad);
-    EXPECT_THROW(Tokenizer::load(folder_), Error) << bad;
+    try {
+      Tokenizer::load(folder_);
+      ADD_FAILURE() << bad;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.where(), (folder_ / "tokenizer_config.json").string()) << bad;
+    }
   }
 }
 
@@ -213,6 +218,22 @@ TEST_F(TokenizerFiles, EachUnsupportedFieldIsNamed) {
       EXPECT_NE(problem.find(path.substr(begin, end - begin)), std::string::npos)
           << pointer << ": " << problem;
     }
+  }
+}
+
+TEST_F(TokenizerFiles, AMissingFieldIsCalledMissing) {
+  const std::pair<const char*, const char*> cases[] = {{"", "model"},
+                                                       {"", "version"},
+                                                       {"", "pre_tokenizer"},
+                                                       {"/model", "vocab"},
+                                                       {"/model", "merges"},
+                                                       {"/added_tokens/0", "content"},
+                                                       {"/added_tokens/0", "id"}};
+  for (const auto& [place, field] : cases) {
+    json document = json::parse(golden_json());
+    document[json::json_pointer(place)].erase(field);
+    const std::string problem = problem_of(document.dump());
+    EXPECT_NE(problem.find(field + std::string(" is missing")), std::string::npos) << problem;
   }
 }
 

@@ -178,11 +178,11 @@ void read_character_decoder_step(const JsonField& step, CharacterSpec& rules, De
   } else if (type == "Strip") {
     step.require_object({"type", "content", "start", "stop"});
     if (step.member("content").string() != " ") step.member("content").fail("is not a space");
-    if (step.member("stop").id() != 0) step.member("stop").fail("is not 0, and not supported");
-    if (step.member("start").id() > 1) step.member("start").fail("is over 1, and not supported");
+    if (step.member("stop").count() != 0) step.member("stop").fail("is not 0, and not supported");
+    if (step.member("start").count() > 1) step.member("start").fail("is over 1, and not supported");
     if (!state.fused) step.fail("does not follow Fuse, which is not supported");
     if (rules.first_space != FirstSpace::keep) step.fail("follows Metaspace, which is not supported");
-    if (step.member("start").id() == 1) rules.first_space = FirstSpace::strip;
+    if (step.member("start").count() == 1) rules.first_space = FirstSpace::strip;
     state.stripped = true;
   } else {
     refuse_type(step, "decoder");
