@@ -12,8 +12,8 @@ namespace warpwright::text {
 // Parses a tokenizer.json of Hugging Face tokenizers, version "1.0". The model is WordPiece with
 // BertNormalizer or no normalizer and BertPreTokenizer or no pre-tokenizer, or byte-level BPE as
 // parse_tokenizer_json() accepts it. The post-processor is TemplateProcessing, BertProcessing,
-// RobertaProcessing, ByteLevel, a Sequence of them, or none. Decoder, truncation and padding do not affect
-// ids and are not read.
+// RobertaProcessing, ByteLevel, a Sequence of them, or none. Truncation, padding and
+// WordPiece's decoder do not affect ids and are not read.
 EncoderTokenizerSpec parse_encoder_json(std::string_view document, const std::string& where);
 
 // Parses BERT's vocab.txt (one token per line) with tokenizer_config.json. An empty config means that there

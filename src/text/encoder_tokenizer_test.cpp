@@ -285,6 +285,9 @@ TEST(EncoderFiles, RefusesWhatItDoesNotDo) {
   refuses(with("/post_processor/special_tokens/[CLS]/ids", std::vector<int>(65, 2)), "has over 64 ids");
   refuses(with("/added_tokens/0/id", 7), "[PAD]");
   refuses(with("/added_tokens/0/content", ""), "added token");
+  nlohmann::json bpe = nlohmann::json::parse(read_file(golden_folder() / "tokenizer.json", 1 << 20));
+  bpe["decoder"] = nullptr;
+  refuses(bpe.dump(), "decoder is not ByteLevel");
 }
 
 TEST(EncoderFiles, RefusesAVocabularyWithoutItsSpecialTokens) {
