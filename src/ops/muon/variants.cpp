@@ -5,22 +5,20 @@
 namespace warpwright::ops {
 namespace {
 
-constexpr std::string_view kMomentum[] = {"cuda.packed", "cpu.avx512", "cpu.avx2", "reference"};
-constexpr std::string_view kScale[] = {"cuda.packed", "cpu.avx512", "cpu.avx2", "reference"};
-constexpr std::string_view kUpdate[] = {"cuda.packed", "cpu.avx512", "cpu.avx2", "reference"};
+constexpr std::string_view kMuon[] = {"cuda.packed", "cpu.avx512", "cpu.avx2", "reference"};
 
 }  // namespace
 
 const Op<MuonMomentum>& muon_momentum_op() {
-  return operation<MuonMomentum, kMomentum>("muon.momentum");
+  return operation<MuonMomentum, kMuon>("muon.momentum");
 }
 
 const Op<MuonScale>& muon_scale_op() {
-  return operation<MuonScale, kScale>("muon.scale");
+  return operation<MuonScale, kMuon>("muon.scale");
 }
 
 const Op<MuonUpdate>& muon_update_op() {
-  return operation<MuonUpdate, kUpdate>("muon.update");
+  return operation<MuonUpdate, kMuon>("muon.update");
 }
 
 std::vector<OpInfo> muon_ops(const DeviceInfo& device) {
