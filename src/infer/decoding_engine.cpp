@@ -4,10 +4,10 @@
 
 #include <algorithm>
 #include <bit>
-#include <exception>
 #include <utility>
 
 #include "core/error.hpp"
+#include "ops/sampling/sampling.hpp"
 #include "runtime/host_view.hpp"
 
 namespace warpwright {
@@ -24,6 +24,11 @@ std::int64_t divided_up(std::int64_t n, std::int64_t by) {
 std::int64_t bucket_of(std::int64_t n) {
   const std::int64_t step = n <= 2 ? 1 : n <= 16 ? 4 : n <= 64 ? 8 : n <= 256 ? 32 : 64;
   return divided_up(n, step) * step;
+}
+
+// Words of 32 bits, a bit for each token.
+std::int64_t words_of(const Decoder& decoder) {
+  return divided_up(decoder.vocab(), 32);
 }
 
 void check_prompt(std::span<const std::int32_t> prompt, const Decoder& decoder, std::int64_t context) {
@@ -81,18 +86,30 @@ struct DecodingEngine::Tensors {
   CachePlaces places;
   std::unique_ptr<CachedPass> pass;
   Tensor logits;  // (sequences, Vp)
+  Tensor draws;   // the memory of all numbers of `sampling`, 8 bytes each
+  ops::Sampling sampling;
 };
 
 // The same integers as the host writes them.
 struct DecodingEngine::HostViews {
   explicit HostViews(const Tensors& t)
-      : numbers(t.numbers, HostMemory::pinned), logits(t.logits, HostMemory::pinned) {}
+      : numbers(t.numbers, HostMemory::pinned),
+        draws(t.draws, HostMemory::pinned),
+        seen(t.sampling.seen, HostMemory::pinned),
+        tokens(t.sampling.token, HostMemory::pinned) {}
 
   std::int32_t* of(const Tensor& device, const Tensors& t) const {
     return numbers.tensor().as<std::int32_t>() + (device.as<std::int32_t>() - t.numbers.as<std::int32_t>());
   }
+  // Number i of one of the arguments of `sampling`.
+  template <class T>
+  T& draw(const Tensor& device, const Tensors& t, std::size_t i) const {
+    return static_cast<T*>(
+        draws.tensor().data)[device.as<T>() - static_cast<T*>(t.draws.data) + static_cast<std::ptrdiff_t>(i)];
+  }
 
-  HostView numbers, logits;
+  HostView numbers, draws, seen, tokens;
+  std::optional<HostView> logits;  // if somebody wants to see them
 };
 
 struct DecodingEngine::Sequence {
@@ -105,7 +122,11 @@ struct DecodingEngine::Sequence {
   std::size_t offered = 0;  // of these blocks
   bool offers = true;
   std::int64_t drawn = 0;
+  std::vector<std::uint32_t> seen;  // bits of its tokens, if they have a penalty
 
+  void see(std::int32_t token) {
+    if (!seen.empty()) seen[static_cast<std::size_t>(token / 32)] |= 1u << (token % 32);
+  }
   std::span<const std::int32_t> window() const { return std::span(tokens).subspan(begin); }
   std::int64_t pending() const { return static_cast<std::int64_t>(window().size()) - cached; }
 };
@@ -142,12 +163,36 @@ DecodingEngine::Tensors DecodingEngine::allocate(const Decoder& decoder, DType d
                                     .batch_invariant = sizes.batch_invariant},
                                    allocator);
   t.logits = decoder.allocate_logits(S, dtype, allocator);
+  allocate_sampling(decoder, S, allocator, t);
   return t;
+}
+
+void DecodingEngine::allocate_sampling(const Decoder& decoder, std::int64_t S, Allocator& allocator,
+                                       Tensors& t) {
+  t.draws = allocator.allocate("draws", DType::i64, {6 * S}, Category::batch);
+  std::int64_t used = 0;
+  const auto next = [&](DType dtype) {
+    Tensor part = t.draws.slice(0, std::exchange(used, used + S), S);
+    part.dtype = dtype;
+    return part;
+  };
+  t.sampling = {.logits = t.logits.slice(1, 0, decoder.vocab()),
+                .temperature = next(DType::f64),
+                .top_k = next(DType::i64),
+                .top_p = next(DType::f64),
+                .min_p = next(DType::f64),
+                .repetition_penalty = next(DType::f64),
+                .random = next(DType::i64),
+                .seen = allocator.allocate("seen", DType::i32, {S, words_of(decoder)}, Category::batch),
+                .token = allocator.allocate("drawn", DType::i32, {S}, Category::batch)};
 }
 
 void DecodingEngine::run(Context& context, const Tensors& t, std::int64_t n, std::int64_t S,
                          CachedPass::Sees sees) {
   t.pass->head(context, t.pass->forward(context, n, S, sees), t.logits.slice(0, 0, S));
+  ops::Sampling rows = t.sampling;
+  rows.visit([&](std::string_view, Tensor& tensor, ops::Access) { tensor = tensor.slice(0, 0, S); });
+  ops::sample(context, rows);
 }
 
 Planned<DecodingEngine::Tensors> DecodingEngine::plan_passes(Context& context, const Sizes& sizes,
@@ -213,6 +258,10 @@ DecodingEngine::Id DecodingEngine::add(std::span<const std::int32_t> prompt,
   sequence->id = next_id_++;
   sequence->options = options;
   sequence->tokens.assign(prompt.begin(), prompt.end());
+  if (options.sampling.repetition_penalty != 1) {
+    sequence->seen.resize(static_cast<std::size_t>(words_of(*weights_.decoder)));
+    for (const std::int32_t token : prompt) sequence->see(token);
+  }
   waiting_.push_back(std::move(sequence));
   return waiting_.back()->id;
 }
@@ -341,6 +390,31 @@ void DecodingEngine::write(const std::vector<Part>& parts, std::int64_t n, std::
     slots[row] = -1;
   }
   host_->numbers.upload(context_.stream());
+  write_sampling(parts, S);
+}
+
+// Rows without a sequence take their largest logit, which nobody reads.
+void DecodingEngine::write_sampling(const std::vector<Part>& parts, std::int64_t S) {
+  const Tensors& t = planned_->tensors();
+  const ops::Sampling& to = t.sampling;
+  bool penalties = false;
+  for (std::size_t i = 0; i < static_cast<std::size_t>(S); ++i) {
+    const Sequence* const sequence = i < parts.size() ? parts[i].sequence : nullptr;
+    const SamplingOptions o = sequence ? sequence->options.sampling : SamplingOptions{.temperature = 0};
+    const auto position = static_cast<std::uint64_t>(sequence ? sequence->drawn : 0);
+    host_->draw<double>(to.temperature, t, i) = o.temperature;
+    host_->draw<std::int64_t>(to.top_k, t, i) = o.top_k;
+    host_->draw<double>(to.top_p, t, i) = o.top_p;
+    host_->draw<double>(to.min_p, t, i) = o.min_p;
+    host_->draw<double>(to.repetition_penalty, t, i) = o.repetition_penalty;
+    host_->draw<std::int64_t>(to.random, t, i) = static_cast<std::int64_t>(o.random_bits(position));
+    if (!sequence || sequence->seen.empty()) continue;
+    penalties = true;
+    auto* const words = static_cast<std::uint32_t*>(host_->seen.tensor().data);
+    std::ranges::copy(sequence->seen, words + static_cast<std::int64_t>(i) * words_of(*weights_.decoder));
+  }
+  host_->draws.upload(context_.stream());
+  if (penalties) host_->seen.upload(context_.stream());
 }
 
 void DecodingEngine::run_prompts(const std::vector<Part>& parts) {
@@ -379,44 +453,27 @@ void DecodingEngine::offer_full_blocks(Sequence& s) {
   }
 }
 
-// Row r of the logits that were downloaded, in fp32. `buffer` holds them if they are of another dtype.
-std::span<const float> DecodingEngine::logits_of_row(std::size_t r, std::vector<float>& buffer) const {
-  const Tensor& logits = host_->logits.tensor();
-  const auto V = static_cast<std::size_t>(weights_.decoder->vocab());
-  const auto first = static_cast<std::int64_t>(r) * logits.shape[1];
-  if (logits.dtype == DType::f32) return {logits.as<float>() + first, V};
-  buffer.resize(V);
-  visit_dtype(logits.dtype, [&](auto tag) {
-    using T = typename decltype(tag)::type;
-    const T* from = logits.as<T>() + first;
-    for (std::size_t v = 0; v < V; ++v) buffer[v] = static_cast<float>(from[v]);
-  });
-  return buffer;
-}
-
-// Draws the token after a sequence, which stays as it is.
-DecodingEngine::Drawn DecodingEngine::draw(const Sequence& s, std::span<const float> logits) const {
-  Drawn drawn;
-  drawn.sequence = s.id;
-  try {
-    drawn.token = sample(s.options.sampling, static_cast<std::uint64_t>(s.drawn), logits, s.tokens);
-    if (std::ranges::find(s.options.end_of_text, drawn.token) != s.options.end_of_text.end())
-      drawn.end = End::end_of_text;
-  } catch (const Error& error) {
+// The token that was drawn after a sequence, which takes it.
+DecodingEngine::Drawn DecodingEngine::drawn_after(Sequence& s, std::int32_t token) {
+  Drawn drawn{.sequence = s.id, .token = token};
+  if (token < 0) {
     drawn.end = End::error;
-    drawn.error = error;
+    drawn.error =
+        Error("a logit is not finite", fmt::format("position {}", s.drawn), "check the model's weights");
+    return drawn;
   }
-  return drawn;
-}
-
-void DecodingEngine::append(Sequence& s, Drawn& drawn) {
-  if (drawn.end != End::none) return;
-  s.tokens.push_back(drawn.token);
+  if (std::ranges::find(s.options.end_of_text, token) != s.options.end_of_text.end()) {
+    drawn.end = End::end_of_text;
+    return drawn;
+  }
+  s.tokens.push_back(token);
+  s.see(token);
   if (++s.drawn == s.options.max_tokens) drawn.end = End::length;
   if (static_cast<std::int64_t>(s.window().size()) > sizes_->context) {
     s.begin = s.tokens.size() - static_cast<std::size_t>(sizes_->context / 2 + 1);
     forget_cache(s);
   }
+  return drawn;
 }
 
 std::vector<DecodingEngine::Drawn> DecodingEngine::step() {
@@ -431,48 +488,38 @@ std::vector<DecodingEngine::Drawn> DecodingEngine::step() {
   return draw_after(parts);
 }
 
-void DecodingEngine::download_logits(std::int64_t rows) {
+// Hands the logits of complete sequences to on_logits, in fp32.
+void DecodingEngine::report_logits(const std::vector<Part>& parts) {
   const Tensor& logits = planned_->tensors().logits;
-  if (logits.device.kind != DeviceKind::cpu) {
-    copy(host_->logits.tensor().slice(0, 0, rows), logits.slice(0, 0, rows), context_.stream());
-  }
+  if (!host_->logits) host_->logits.emplace(logits, HostMemory::pinned);
+  host_->logits->download(context_.stream());
   context_.synchronize();
-}
-
-// Draws a token after each sequence that is complete now. The threads share the sequences.
-std::vector<DecodingEngine::Drawn> DecodingEngine::draw_after(const std::vector<Part>& parts) {
-  download_logits(static_cast<std::int64_t>(parts.size()));
-  std::vector<std::optional<Drawn>> drawn(parts.size());
-  const auto is_complete = [&](std::size_t r) { return parts[r].sequence->pending() == parts[r].tokens; };
-  std::vector<float> buffer;
-  for (std::size_t r = 0; on_logits && r < parts.size(); ++r) {
-    if (is_complete(r)) on_logits(parts[r].sequence->id, logits_of_row(r, buffer));
-  }
-  std::exception_ptr failure;
-#pragma omp parallel for schedule(dynamic) num_threads(context_.threads()) firstprivate(buffer)
+  const Tensor& host = host_->logits->tensor();
+  std::vector<float> row(static_cast<std::size_t>(weights_.decoder->vocab()));
   for (std::size_t r = 0; r < parts.size(); ++r) {
-    try {
-      if (is_complete(r)) drawn[r] = draw(*parts[r].sequence, logits_of_row(r, buffer));
-    } catch (...) {  // an exception must not leave the region
-#pragma omp critical
-      failure = std::current_exception();
-    }
+    if (parts[r].sequence->pending() != parts[r].tokens) continue;
+    visit_dtype(host.dtype, [&](auto tag) {
+      using T = typename decltype(tag)::type;
+      const T* const from = host.as<T>() + static_cast<std::int64_t>(r) * host.shape[1];
+      std::transform(from, from + row.size(), row.begin(), [](T x) { return static_cast<float>(x); });
+    });
+    on_logits(parts[r].sequence->id, row);
   }
-  if (failure) std::rethrow_exception(failure);
-  return advance(parts, drawn);
 }
 
-// The cache now has the parts, and each complete sequence its new token.
-std::vector<DecodingEngine::Drawn> DecodingEngine::advance(const std::vector<Part>& parts,
-                                                           std::vector<std::optional<Drawn>>& drawn) {
+// The cache now has the parts, and each complete sequence a new token.
+std::vector<DecodingEngine::Drawn> DecodingEngine::draw_after(const std::vector<Part>& parts) {
+  if (on_logits) report_logits(parts);
+  host_->tokens.download(context_.stream());
+  context_.synchronize();
   std::vector<Drawn> all;
   for (std::size_t r = 0; r < parts.size(); ++r) {
     Sequence& s = *parts[r].sequence;
+    const bool complete = s.pending() == parts[r].tokens;
     s.cached += parts[r].tokens;
     offer_full_blocks(s);
-    if (!drawn[r]) continue;
-    append(s, *drawn[r]);
-    all.push_back(*std::move(drawn[r]));
+    if (!complete) continue;
+    all.push_back(drawn_after(s, host_->tokens.tensor().as<std::int32_t>()[r]));
     if (all.back().end != End::none) remove(s.id);
   }
   return all;

@@ -2,7 +2,8 @@
 //
 // The keys and values of all sequences are in one cache of blocks (cache_blocks.hpp); a beginning that
 // several sequences share is computed once. Each step runs one pass: over the prompts of new sequences, or
-// over a token of every other one. On a GPU, passes over single tokens are replayed as graphs.
+// over a token of every other one, and draws a token after each sequence that is complete. On a GPU, passes
+// over single tokens are replayed as graphs.
 //
 // A sequence's tokens are a pure function of its prompt and its options, if batch_invariant is set. Otherwise
 // the sequences that run with it may change the last bits of its logits, and thereby a token.
@@ -19,7 +20,7 @@
 
 #include "core/error.hpp"
 #include "infer/cache_blocks.hpp"
-#include "infer/sampler.hpp"
+#include "infer/sampling_options.hpp"
 #include "model/decoder.hpp"
 #include "runtime/captured.hpp"
 #include "runtime/planned.hpp"
@@ -82,7 +83,8 @@ class DecodingEngine {
   std::int64_t running() const { return static_cast<std::int64_t>(running_.size()); }
   std::int64_t waiting() const { return static_cast<std::int64_t>(waiting_.size()); }
 
-  // Called with the logits (V) of each token that is drawn, before it is drawn. It must not call the engine.
+  // Called with the logits (V) from which each token is drawn. It must not call the engine. Without it,
+  // logits never leave the device.
   std::function<void(Id sequence, std::span<const float> logits)> on_logits;
 
  private:
@@ -96,6 +98,8 @@ class DecodingEngine {
   static Sizes sizes_of(const Decoder& decoder, const DecodingOptions& options);
   static Tensors allocate(const Decoder& decoder, DType dtype, const DecoderParameters& parameters,
                           const Sizes& sizes, Allocator& allocator);
+  static void allocate_sampling(const Decoder& decoder, std::int64_t S, Allocator& allocator,
+                                Tensors& tensors);
   static void run(Context& context, const Tensors& tensors, std::int64_t n, std::int64_t S,
                   CachedPass::Sees sees);
   static Planned<Tensors> plan_passes(Context& context, const Sizes& sizes,
@@ -108,15 +112,13 @@ class DecodingEngine {
   void forget_cache(Sequence& sequence);
   std::vector<Part> next_parts(bool of_prompts);
   void write(const std::vector<Part>& parts, std::int64_t n, std::int64_t S);
+  void write_sampling(const std::vector<Part>& parts, std::int64_t S);
   void run_prompts(const std::vector<Part>& parts);
   void run_tokens(const std::vector<Part>& parts);
   void offer_full_blocks(Sequence& sequence);
-  void download_logits(std::int64_t rows);
   std::vector<Drawn> draw_after(const std::vector<Part>& parts);
-  std::vector<Drawn> advance(const std::vector<Part>& parts, std::vector<std::optional<Drawn>>& drawn);
-  std::span<const float> logits_of_row(std::size_t row, std::vector<float>& buffer) const;
-  Drawn draw(const Sequence& sequence, std::span<const float> logits) const;
-  void append(Sequence& sequence, Drawn& drawn);
+  void report_logits(const std::vector<Part>& parts);
+  Drawn drawn_after(Sequence& sequence, std::int32_t token);
 
   Context& context_;
   DecoderWeights weights_;

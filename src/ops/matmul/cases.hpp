@@ -14,15 +14,16 @@ struct Case {
   std::int64_t padding = 0;  // elements between the rows of the activations
 };
 
-// Every tile's edges and their neighbours, several chunks of the depth in each of the three products, more
-// rows and columns than a block holds, empty products, and 257 × 768.
+// Every tile's edges and their neighbours, few rows, several chunks of the depth in each of the three
+// products, more rows and columns than a block holds, empty products, and 257 × 768.
 inline std::vector<Case> test_cases() {
-  std::vector<Case> cases{{0, 5, 3},        {5, 0, 3},         {5, 3, 0},          {0, 16, 8},
-                          {16, 0, 8},       {16, 8, 0},        {257, 768, 96},     {1, 1000, 768},
-                          {16, 67, 131, 5}, {17, 1021, 37, 3}, {37, 96, 768},      {33, 2, 1201, 1},
-                          {2, 901, 33},     {1100, 49, 65, 7}, {40, 1300, 390, 2}, {513, 25, 40},
-                          {770, 50, 430},   {64, 1100, 33},    {31, 400, 1100},    {129, 264, 200},
-                          {1, 8, 8},        {300, 520, 72, 8}, {8, 1032, 136},     {1000, 136, 64}};
+  std::vector<Case> cases{
+      {0, 5, 3},     {5, 0, 3},         {5, 3, 0},      {0, 16, 8},        {16, 0, 8},
+      {16, 8, 0},    {257, 768, 96},    {1, 1000, 768}, {16, 67, 131, 5},  {17, 1021, 37, 3},
+      {37, 96, 768}, {33, 2, 1201, 1},  {2, 901, 33},   {1100, 49, 65, 7}, {40, 1300, 390, 2},
+      {513, 25, 40}, {770, 50, 430},    {64, 1100, 33}, {31, 400, 1100},   {129, 264, 200},
+      {1, 8, 8},     {300, 520, 72, 8}, {8, 1032, 136}, {1000, 136, 64},   {7, 136, 1544, 8},
+      {9, 40, 264},  {24, 72, 776, 8},  {48, 264, 520}, {64, 50, 2056},    {63, 1031, 8}};
   for (const std::int64_t edge : {1, 2, 3, 4, 7, 8, 9, 15, 16, 17, 23, 25, 31, 32, 33, 47, 48, 49, 63, 65}) {
     cases.push_back({edge, 50, 34});
     cases.push_back({34, edge, 50, 1});

@@ -15,6 +15,7 @@ constexpr std::string_view kForward[] = {
     "cpu.avx2_skinny",
     "cpu.avx2",
     "cpu.onednn",
+    "cuda.few_rows",
     "cuda.persistent",
     "cuda.stream_k",
     "cuda.block",

@@ -1,0 +1,126 @@
+// Sampling on a CPU: the threads share the rows. Only a cut sorts tokens, and only those before it.
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <vector>
+
+#include "ops/sampling/kernels.hpp"
+
+namespace warpwright::ops::sampling {
+namespace {
+
+// One thread's memory for a row.
+struct Row {
+  std::vector<float> logits;
+  std::vector<std::uint64_t> weights;
+  std::vector<std::int32_t> kept;  // tokens
+
+  bool likelier(std::int32_t a, std::int32_t b) const {
+    const float x = logits[static_cast<std::size_t>(a)], y = logits[static_cast<std::size_t>(b)];
+    return x != y ? x > y : a < b;
+  }
+  std::uint64_t weight_of(std::int32_t token) const { return weights[static_cast<std::size_t>(token)]; }
+  std::uint64_t kept_weight() const {
+    return std::accumulate(kept.begin(), kept.end(), std::uint64_t{0},
+                           [&](std::uint64_t sum, std::int32_t token) { return sum + weight_of(token); });
+  }
+};
+
+// False if a logit is not finite. The loop uses vectors, which the standard library's do not.
+bool read_logits(const Sampling& a, std::int64_t m, std::vector<float>& logits) {
+  const auto V = static_cast<std::size_t>(a.logits.shape[1]);
+  logits.resize(V);
+  float sum = 0;  // NaN if any is not finite
+  visit_dtype(a.logits.dtype, [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    const T* const from = a.logits.as<T>() + m * a.logits.strides[0];
+#pragma omp simd reduction(+ : sum)
+    for (std::size_t v = 0; v < V; ++v) {
+      logits[v] = static_cast<float>(from[v]);
+      sum += logits[v] * 0;
+    }
+  });
+  return sum == 0;
+}
+
+void penalize(const Sampling& a, std::int64_t m, double penalty, std::vector<float>& logits) {
+  if (!a.seen || penalty == 1) return;
+  const std::uint32_t* const seen = static_cast<const std::uint32_t*>(a.seen.data) + m * a.seen.shape[1];
+  for (std::size_t v = 0; v < logits.size(); ++v) {
+    if (is_seen(seen, static_cast<std::int64_t>(v))) logits[v] = penalized(logits[v], penalty);
+  }
+}
+
+void weigh(Row& row, double temperature) {
+  const float largest = *std::ranges::max_element(row.logits);
+  const auto scale = static_cast<float>(std::min(1 / temperature, 0x1p127));
+  row.weights.resize(row.logits.size());
+  for (std::size_t v = 0; v < row.logits.size(); ++v) {
+    row.weights[v] =
+        static_cast<std::uint64_t>(std::exp((row.logits[v] - largest) * scale) * static_cast<float>(kOne));
+  }
+}
+
+void keep_top_k(Row& row, std::int64_t k) {
+  if (k <= 0 || k >= std::ssize(row.kept)) return;
+  std::ranges::nth_element(row.kept, row.kept.begin() + (k - 1),
+                           [&](std::int32_t a, std::int32_t b) { return row.likelier(a, b); });
+  row.kept.resize(static_cast<std::size_t>(k));
+}
+
+void keep_top_p(Row& row, double p) {
+  if (p >= 1) return;
+  std::ranges::sort(row.kept, [&](std::int32_t a, std::int32_t b) { return row.likelier(a, b); });
+  const std::uint64_t wanted = least_weight(p, row.kept_weight());
+  std::size_t count = 0;
+  for (std::uint64_t sum = 0; sum < wanted; ++count) sum += row.weight_of(row.kept[count]);
+  row.kept.resize(count);
+}
+
+void keep_min_p(Row& row, double p) {
+  std::erase_if(row.kept,
+                [&](std::int32_t token) { return static_cast<double>(row.weight_of(token)) < p * kOne; });
+}
+
+std::int32_t draw(Row& row, const Options& o) {
+  if (o.temperature == 0) {
+    return static_cast<std::int32_t>(std::ranges::max_element(row.logits) - row.logits.begin());
+  }
+  weigh(row, o.temperature);
+  row.kept.resize(row.logits.size());
+  std::iota(row.kept.begin(), row.kept.end(), 0);
+  keep_top_k(row, o.top_k);
+  keep_top_p(row, o.top_p);
+  keep_min_p(row, o.min_p);
+  std::ranges::sort(row.kept);
+  std::uint64_t rest = drawn_weight(o.random, row.kept_weight());
+  for (const std::int32_t token : row.kept) {
+    if (rest < row.weight_of(token)) return token;
+    rest -= row.weight_of(token);
+  }
+  return -1;  // not reached: the likeliest token stays
+}
+
+void forward(const Context& context, const Sampling& a) {
+  Row row;
+#pragma omp parallel for schedule(dynamic) num_threads(context.threads()) firstprivate(row)
+  for (std::int64_t m = 0; m < a.logits.shape[0]; ++m) {
+    const Options options = Options::of_row(a, m);
+    std::int32_t token = -1;
+    if (read_logits(a, m, row.logits)) {
+      penalize(a, m, options.penalty, row.logits);
+      token = draw(row, options);
+    }
+    a.token.as<std::int32_t>()[m] = token;
+  }
+}
+
+}  // namespace
+}  // namespace warpwright::ops::sampling
+
+namespace warpwright::ops {
+
+WARPWRIGHT_KERNEL(Sampling, "cpu.rows"_kernel) = {
+    .needs = Needs::cpu, .dtypes = kFloatingDTypes, .run = sampling::forward};
+
+}  // namespace warpwright::ops
