@@ -191,7 +191,7 @@ void DecodingEngine::run(Context& context, const Tensors& t, std::int64_t n, std
                          CachedPass::Sees sees) {
   t.pass->head(context, t.pass->forward(context, n, S, sees), t.logits.slice(0, 0, S));
   ops::Sampling rows = t.sampling;
-  rows.visit([&](std::string_view, Tensor& tensor, ops::Access) { tensor = tensor.slice(0, 0, S); });
+  rows.visit([&](std::string_view, Tensor& tensor, Access) { tensor = tensor.slice(0, 0, S); });
   ops::sample(context, rows);
 }
 
@@ -455,7 +455,9 @@ void DecodingEngine::offer_full_blocks(Sequence& s) {
 
 // The token that was drawn after a sequence, which takes it.
 DecodingEngine::Drawn DecodingEngine::drawn_after(Sequence& s, std::int32_t token) {
-  Drawn drawn{.sequence = s.id, .token = token};
+  Drawn drawn;
+  drawn.sequence = s.id;
+  drawn.token = token;
   if (token < 0) {
     drawn.end = End::error;
     drawn.error =
