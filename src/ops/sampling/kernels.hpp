@@ -9,11 +9,17 @@ namespace warpwright::ops::sampling {
 
 inline constexpr double kOne = 0x1p40;  // the weight of the likeliest token
 
+// A factor that fp32 holds.
+constexpr float bounded_factor(double factor) {
+  return static_cast<float>(factor < 0x1p-126 ? 0x1p-126 : factor > 0x1p127 ? 0x1p127 : factor);
+}
+
 // The options of one row.
 struct Options {
   double temperature;
   std::int64_t top_k;
-  double top_p, min_p, penalty;
+  double top_p, min_p;
+  float penalty;
   std::uint64_t random;
 
   static Options of_row(const Sampling& a, std::int64_t m) {
@@ -21,19 +27,18 @@ struct Options {
             a.top_k.as<std::int64_t>()[m],
             a.top_p.as<double>()[m],
             a.min_p.as<double>()[m],
-            a.repetition_penalty.as<double>()[m],
+            bounded_factor(a.repetition_penalty.as<double>()[m]),
             static_cast<std::uint64_t>(a.random.as<std::int64_t>()[m])};
   }
 };
 
 // Bounded, so that no penalty makes a finite logit infinite. A logit that is not finite stays so.
-constexpr float penalized(float logit, double penalty) {
+constexpr float penalized(float logit, float penalty) {
   if (logit - logit != 0) return logit;
-  constexpr double kMost = std::numeric_limits<float>::max();
-  const double value = logit < 0 ? logit * penalty : logit / penalty;
-  return static_cast<float>(value < -kMost ? -kMost : value > kMost ? kMost : value);
+  constexpr float kMost = std::numeric_limits<float>::max();
+  const float value = logit < 0 ? logit * penalty : logit / penalty;
+  return value < -kMost ? -kMost : value > kMost ? kMost : value;
 }
-
 constexpr bool is_seen(const std::uint32_t* seen, std::int64_t v) {
   return seen && (seen[v / 32] >> (v % 32) & 1) != 0;
 }

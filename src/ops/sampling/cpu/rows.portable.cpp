@@ -43,7 +43,7 @@ bool read_logits(const Sampling& a, std::int64_t m, std::vector<float>& logits) 
   return sum == 0;
 }
 
-void penalize(const Sampling& a, std::int64_t m, double penalty, std::vector<float>& logits) {
+void penalize(const Sampling& a, std::int64_t m, float penalty, std::vector<float>& logits) {
   if (!a.seen || penalty == 1) return;
   const std::uint32_t* const seen = static_cast<const std::uint32_t*>(a.seen.data) + m * a.seen.shape[1];
   for (std::size_t v = 0; v < logits.size(); ++v) {
@@ -53,7 +53,7 @@ void penalize(const Sampling& a, std::int64_t m, double penalty, std::vector<flo
 
 void weigh(Row& row, double temperature) {
   const float largest = *std::ranges::max_element(row.logits);
-  const auto scale = static_cast<float>(std::min(1 / temperature, 0x1p127));
+  const float scale = bounded_factor(1 / temperature);
   row.weights.resize(row.logits.size());
   for (std::size_t v = 0; v < row.logits.size(); ++v) {
     row.weights[v] =

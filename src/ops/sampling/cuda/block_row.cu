@@ -2,8 +2,10 @@
 // made the logits has just left them.
 //   largest logit   one pass; a temperature of 0 needs no other
 //   weights         one pass, which keeps the sums of tiles of tokens; then the tile of the drawn token again
-//   a cut           16 passes that find the least logit that stays, two bits of it in each. Sums of weights
-//                   are integers, so their order does not matter.
+//   a cut           a histogram of the weights over the logits, and a list of the tokens in the bin where the
+//                   cut is. If the list is too short for them, because many logits are equal, 16 passes find
+//                   the least logit that stays, two bits of it in each.
+// Sums of weights are integers, so their order does not matter.
 #include "ops/cuda/overlap.cuh"
 #include "ops/cuda/reduce.cuh"
 #include "ops/cuda/vector.cuh"
@@ -17,8 +19,10 @@ using Weight = unsigned long long;
 constexpr int kThreads = 1024, kWarps = kThreads / gpu::kWarp;
 constexpr int kLanes = 8;                 // adjacent tokens of a thread
 constexpr int kTile = kThreads * kLanes;  // tokens
-constexpr int kMostTiles = (1 << 24) / kTile;
+constexpr int kMostTiles = (1 << 23) / kTile;
 constexpr int kTokenBits = 24;
+constexpr int kBins = kThreads, kListed = kThreads;  // one of each for a thread
+constexpr float kWidest = 28;  // exp(−28) · 2^40 < 1: tokens that far below the largest logit have no weight
 
 template <class T>
 struct Arguments {
@@ -53,10 +57,10 @@ template <class T>
 struct Row {
   const T* logits;
   const std::uint32_t* seen;
-  double penalty;
+  float penalty;
   int V;
   bool packed;
-  float largest = 0, scale = 0;  // set before weights are asked for
+  float largest = 0, least = 0, scale = 0;  // set before weights are asked for
 
   // Calls f(token, logit) for this thread's tokens of a tile, in order.
   template <class F>
@@ -133,8 +137,8 @@ __device__ unsigned largest_key(Weight wanted, Three* shared, Entries&& entries)
 
 // Keeps, of the tokens that `before` keeps, the likeliest ones whose weights reach `wanted`.
 template <class T, class WeightOf>
-__device__ Cut cut_at(const Row<T>& row, const Cut& before, Weight wanted, Three* shared,
-                      const WeightOf& weight_of) {
+__device__ Cut cut_by_bits(const Row<T>& row, const Cut& before, Weight wanted, Three* shared,
+                           const WeightOf& weight_of) {
   Cut cut;
   cut.key = largest_key<32>(wanted, shared, [&](auto&& put) {
     row.for_each([&](int v, float logit) {
@@ -164,19 +168,104 @@ __device__ Cut cut_at(const Row<T>& row, const Cut& before, Weight wanted, Three
   return cut;
 }
 
-// The largest logit of the row and its first token; −1 if a logit is not finite.
+// Sums the numbers of this thread and of those before it.
+__device__ inline Weight block_scan(Weight mine, Weight* warps) {
+  const int lane = static_cast<int>(threadIdx.x) % gpu::kWarp,
+            warp = static_cast<int>(threadIdx.x) / gpu::kWarp;
+  for (int distance = 1; distance < gpu::kWarp; distance *= 2) {
+    const Weight before = __shfl_up_sync(gpu::kAllLanes, mine, distance);
+    if (lane >= distance) mine += before;
+  }
+  if (lane == gpu::kWarp - 1) warps[warp] = mine;
+  __syncthreads();
+  for (int w = 0; w < warp; ++w) mine += warps[w];
+  return mine;
+}
+
+// Weights by distance from the largest logit. Shared memory has no 64-bit additions, so a bin is two words.
+struct Histogram {
+  unsigned low[kBins], high[kBins];
+
+  __device__ void add(int bin, Weight w) {
+    const auto word = static_cast<unsigned>(w);
+    auto upper = static_cast<unsigned>(w >> 32);
+    if (word != 0 && atomicAdd(low + bin, word) > ~word) ++upper;
+    if (upper != 0) atomicAdd(high + bin, upper);
+  }
+  __device__ Weight of(int bin) const { return Weight{high[bin]} << 32 | low[bin]; }
+};
+
+// What the threads of a block share to find a cut.
+struct CutSearch {
+  Histogram histogram;
+  Weight warps[kWarps];
+  Weight wanted, above;  // above: the weight of the bins before
+  int bin, count;
+  Weight order[kListed], weights[kListed];  // of the tokens in the bin; the likeliest have the largest order
+  Cut found;
+};
+
+// Keeps, of the tokens that `before` keeps, the likeliest ones whose weights reach wanted(their sum). The
+// bins divide the range of logits below the largest one; what is below the range is in the last bin.
+template <class T, class WeightOf, class Wanted>
+__device__ Cut cut_at(const Row<T>& row, const Cut& before, float range, CutSearch& s, Three* shared,
+                      const WeightOf& weight_of, const Wanted& wanted) {
+  const int i = static_cast<int>(threadIdx.x);
+  const float scale = fminf((kBins - 1) / range, 0x1p100f);
+  const auto bin_of = [&](float logit) {
+    const float distance = (row.largest - logit) * scale;
+    return distance < kBins - 1 ? static_cast<int>(distance) : kBins - 1;
+  };
+  s.histogram.low[i] = s.histogram.high[i] = 0;
+  if (i == 0) s.count = 0;
+  __syncthreads();
+  row.for_each([&](int v, float logit) {
+    if (before.keeps(key_of(logit), v)) s.histogram.add(bin_of(logit), weight_of(logit));
+  });
+  __syncthreads();
+  const Weight mine = s.histogram.of(i), end = block_scan(mine, s.warps);
+  if (i == kThreads - 1) s.wanted = wanted(end);
+  __syncthreads();
+  if (end - mine < s.wanted && s.wanted <= end) s.bin = i, s.above = end - mine;
+  __syncthreads();
+  row.for_each([&](int v, float logit) {
+    const unsigned key = key_of(logit);
+    if (bin_of(logit) != s.bin || !before.keeps(key, v)) return;
+    const int place = atomicAdd(&s.count, 1);
+    if (place >= kListed) return;
+    s.order[place] = Weight{key} << 32 | ~static_cast<unsigned>(v);
+    s.weights[place] = weight_of(logit);
+  });
+  __syncthreads();
+  if (s.count > kListed) return cut_by_bits(row, before, s.wanted, shared, weight_of);
+  if (i < s.count) {
+    Weight sum = s.above;
+    for (int other = 0; other < s.count; ++other) sum += s.order[other] > s.order[i] ? s.weights[other] : 0;
+    if (sum < s.wanted && s.wanted <= sum + s.weights[i]) {
+      s.found = {static_cast<unsigned>(s.order[i] >> 32),
+                 static_cast<int>(~static_cast<unsigned>(s.order[i]))};
+    }
+  }
+  __syncthreads();
+  return s.found;
+}
+
+// Finds the largest and the least logit of the row. Returns the first token with the largest one, or −1 if a
+// logit is not finite.
 template <class T>
-__device__ int find_largest(const Row<T>& row, float& largest) {
-  __shared__ float values[kWarps];
+__device__ int find_range(Row<T>& row) {
+  __shared__ float values[2][kWarps];
   __shared__ int tokens[kWarps];
-  float best = -INFINITY, sum = 0;
+  float best = -INFINITY, lowest = INFINITY, sum = 0;
   int token = row.V;
   row.for_each([&](int v, float logit) {
     sum += logit * 0;  // NaN if any is not finite
+    lowest = fminf(lowest, logit);
     if (logit > best) best = logit, token = v;
   });
-  largest = gpu::block_max(best, values);
-  token = best == largest ? token : row.V;
+  row.largest = gpu::block_max(best, values[0]);
+  row.least = -gpu::block_max(-lowest, values[1]);
+  token = best == row.largest ? token : row.V;
   for (int distance = gpu::kWarp / 2; distance > 0; distance /= 2) {
     token = min(token, __shfl_xor_sync(gpu::kAllLanes, token, distance));
   }
@@ -214,15 +303,7 @@ __device__ void draw(const Row<T>& row, std::uint64_t random, std::int32_t* toke
   // This thread's weights of the tile follow those of the threads before it.
   Weight mine = 0;
   row.for_each_in_tile(tile, [&](int v, float logit) { mine += weight_of(v, logit); });
-  const int lane = static_cast<int>(threadIdx.x) % gpu::kWarp;
-  Weight end = mine;  // of the warp's threads up to this one
-  for (int distance = 1; distance < gpu::kWarp; distance *= 2) {
-    const Weight before = __shfl_up_sync(gpu::kAllLanes, end, distance);
-    if (lane >= distance) end += before;
-  }
-  if (lane == gpu::kWarp - 1) warps[threadIdx.x / gpu::kWarp] = end;
-  __syncthreads();
-  for (int warp = 0; warp < static_cast<int>(threadIdx.x) / gpu::kWarp; ++warp) end += warps[warp];
+  const Weight end = block_scan(mine, warps);
   Weight begin = end - mine;
   if (rest < begin || rest >= end) return;
   row.for_each_in_tile(tile, [&](int v, float logit) {
@@ -235,30 +316,29 @@ __device__ void draw(const Row<T>& row, std::uint64_t random, std::int32_t* toke
 template <class T>
 __global__ void __launch_bounds__(kThreads) block_row(const Arguments<T> a) {
   __shared__ Three shared[kWarps];
+  __shared__ CutSearch search;
   const int m = static_cast<int>(blockIdx.x);
   gpu::wait_for_kernels_before();
-  const double penalty = a.penalty[m], temperature = a.temperature[m], top_p = a.top_p[m], min_p = a.min_p[m];
+  const double temperature = a.temperature[m], top_p = a.top_p[m], min_p = a.min_p[m], penalty = a.penalty[m];
   Row<T> row{a.logits + m * a.stride,
              a.seen && penalty != 1 ? a.seen + static_cast<std::int64_t>(m) * ((a.V + 31) / 32) : nullptr,
-             penalty, a.V, a.packed};
-  const int likeliest = find_largest(row, row.largest);
+             bounded_factor(penalty), a.V, a.packed};
+  const int likeliest = find_range(row);
   if (temperature == 0 || likeliest < 0) {
     if (threadIdx.x == 0) a.token[m] = likeliest;
     return;
   }
-  row.scale = static_cast<float>(fmin(1 / temperature, 0x1p127));
+  row.scale = bounded_factor(1 / temperature);
   Cut cut;
   if (const std::int64_t k = a.top_k[m]; k > 0 && k < a.V) {
-    cut = cut_at(row, cut, static_cast<Weight>(k), shared, [](float) { return Weight{1}; });
+    cut = cut_at(
+        row, cut, row.largest - row.least, search, shared, [](float) { return Weight{1}; },
+        [&](Weight) { return static_cast<Weight>(k); });
   }
   if (top_p < 1) {
-    Three total{};
-    row.for_each([&](int v, float logit) {
-      if (cut.keeps(key_of(logit), v)) total.of[0] += row.weight(logit);
-    });
-    total.sum(shared);
-    cut = cut_at(row, cut, least_weight(top_p, total.of[0]), shared,
-                 [&](float logit) { return row.weight(logit); });
+    cut = cut_at(
+        row, cut, kWidest / row.scale, search, shared, [&](float logit) { return row.weight(logit); },
+        [&](Weight total) { return least_weight(top_p, total); });
   }
   const double least = min_p * kOne;
   draw(row, static_cast<std::uint64_t>(a.random[m]), a.token + m, shared, [&](int v, float logit) {
