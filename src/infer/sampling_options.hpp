@@ -1,4 +1,4 @@
-// How a sequence's next token is drawn from its logits (ops/sampling/sampling.hpp).
+// The choices of a sequence when its next token is drawn (ops/sampling/sampling.hpp).
 #pragma once
 
 #include <cstdint>

@@ -4,8 +4,8 @@
 //             repetition_penalty and a negative one multiplied by it
 //   weight  w_v = exp((l_v − max l)/temperature)
 //   cuts    top_k keeps the k tokens with the largest l; top_p, of those, the fewest that have this share of
-//           their weight, the largest l first; min_p those with w ≥ min_p. Of equal l, the smaller token
-//           comes first. The likeliest token always stays.
+//           their weight, the largest l first; min_p those with w ≥ min_p. If two l are equal,
+//           the smaller token comes first. The likeliest token always stays.
 //   draw    the first token, in order, at which the weights so far exceed the share random/2^64 of the
 //           weights that stay
 // A temperature of 0 takes the token with the largest l, whatever the cuts.

@@ -195,7 +195,7 @@ struct Histogram {
   __device__ Weight of(int bin) const { return Weight{high[bin]} << 32 | low[bin]; }
 };
 
-// What the threads of a block share to find a cut.
+// Memory that the threads of a block share to find a cut.
 struct CutSearch {
   Histogram histogram;
   Weight warps[kWarps];
