@@ -77,13 +77,6 @@ ContextOptions DeviceFlags::context_options(const std::string& dtype) const {
   return options;
 }
 
-std::string human_bytes(double bytes) {
-  static constexpr const char* units[] = {"B", "kB", "MB", "GB", "TB"};
-  int unit = 0;
-  for (; bytes >= 1000 && unit < 4; ++unit) bytes /= 1000;
-  return fmt::format("{:.{}f} {}", bytes, unit == 0 ? 0 : 1, units[unit]);
-}
-
 std::string human_seconds(double seconds) {
   const auto s = static_cast<std::int64_t>(seconds + 0.5);
   if (s < 60) return fmt::format("{}s", s);

@@ -5,6 +5,7 @@
 #include <CLI/CLI.hpp>
 #include <string>
 
+#include "core/human_bytes.hpp"
 #include "runtime/context.hpp"
 
 namespace warpwright::cli {
@@ -39,8 +40,7 @@ struct DeviceFlags {
   ContextOptions context_options(const std::string& dtype) const;
 };
 
-// Fixed decimals, thousands and units for people: "12.3 MB", "1h 02m", "4,300,000".
-std::string human_bytes(double bytes);
+// For people: "1h 02m", "4,300,000".
 std::string human_seconds(double seconds);
 std::string human_count(std::int64_t count);
 

@@ -9,6 +9,7 @@
 #include "cli/rank_order.hpp"
 #include "cli/standard_streams.hpp"
 #include "core/error.hpp"
+#include "infer/decoder_texts.hpp"
 #include "infer/origin.hpp"
 #include "model/families.hpp"
 #include "runtime/file.hpp"
@@ -129,8 +130,7 @@ std::int64_t default_sequence(const Decoder& decoder) {
 
 DecoderWeights load_model(const std::filesystem::path& source, const std::string& dtype, Device device) {
   require_model(source);
-  if (dtype != "auto") return load_weights(source, compute_dtype(dtype), device);
-  return load_weights(source, stored_dtype(source) == DType::bf16 ? DType::bf16 : DType::f32, device);
+  return load_weights(source, dtype == "auto" ? dtype_of_model(source) : compute_dtype(dtype), device);
 }
 
 text::Tokenizer load_tokenizer(const std::filesystem::path& model, const std::filesystem::path& folder,
@@ -139,12 +139,7 @@ text::Tokenizer load_tokenizer(const std::filesystem::path& model, const std::fi
     throw UsageError(fmt::format("is missing, and {} holds no tokenizer", quote(model.string())),
                      "--tokenizer", "name the folder of the model's tokenizer");
   }
-  const std::filesystem::path& from = folder.empty() ? model : folder;
-  text::Tokenizer tokenizer = text::Tokenizer::load(from);
-  if (static_cast<std::int64_t>(tokenizer.vocab_size()) > decoder.vocab()) {
-    throw Error(fmt::format("has {} tokens, the model {}", tokenizer.vocab_size(), decoder.vocab()),
-                from.string(), "use the tokenizer of this model");
-  }
+  text::Tokenizer tokenizer = warpwright::load_tokenizer(folder.empty() ? model : folder, decoder);
   if (!folder.empty() && is_folder(model)) {
     notify(compare_tokenizers(model, decoder.vocab(), folder, allow_change));
   }

@@ -13,7 +13,6 @@
 namespace warpwright {
 namespace {
 
-constexpr std::int64_t kBlockSize = 16;  // tokens
 constexpr std::int64_t kBatchTokens = 1024;
 
 std::int64_t divided_up(std::int64_t n, std::int64_t by) {
@@ -36,7 +35,7 @@ void check_prompt(std::span<const std::int32_t> prompt, const Decoder& decoder, 
   if (prompt.empty()) throw UsageError("has no tokens", kWhere, "give at least one");
   if (static_cast<std::int64_t>(prompt.size()) > context) {
     throw UsageError(fmt::format("has {} tokens, the context is {}", prompt.size(), context), kWhere,
-                     "shorten it");
+                     context < decoder.context() ? "shorten it, or give a longer context" : "shorten it");
   }
   const auto wrong =
       std::ranges::find_if(prompt, [&](std::int32_t token) { return token < 0 || token >= decoder.vocab(); });
@@ -66,13 +65,20 @@ DecodingEngine::Sizes DecodingEngine::sizes_of(const Decoder& decoder, const Dec
                      "change it");
   }
   Sizes s{};
-  s.context = o.context > 0 ? std::min(o.context, decoder.context()) : decoder.context();
+  s.context = o.context > 0 ? o.context : decoder.context();
   s.sequences = o.sequences;
   s.blocks_each = divided_up(s.context, kBlockSize);
   s.blocks = o.cache_tokens > 0 ? divided_up(o.cache_tokens, kBlockSize) : s.sequences * s.blocks_each;
   s.batch = std::max(s.sequences,
                      std::min(o.batch_tokens > 0 ? o.batch_tokens : kBatchTokens, s.sequences * s.context));
   s.batch_invariant = o.batch_invariant;
+  if (o.context > decoder.context()) {
+    throw UsageError(fmt::format("is {}, the model's is {}", o.context, decoder.context()), "context",
+                     "make it smaller");
+  }
+  if (s.blocks > kMostCacheTokens / kBlockSize) {
+    throw UsageError(fmt::format("holds more than {} tokens", kMostCacheTokens), "cache", "make it smaller");
+  }
   if (s.blocks < s.blocks_each) {
     throw UsageError(fmt::format("holds {} tokens, one sequence may have {}", o.cache_tokens, s.context),
                      "cache", "make it larger");

@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <limits>
 #include <map>
 #include <memory>
 #include <optional>
@@ -48,6 +49,9 @@ struct GenerationOptions {
 class DecodingEngine {
  public:
   using Id = std::int64_t;
+  static constexpr std::int64_t kBlockSize = 16;  // tokens in a block of the cache
+  static constexpr std::int64_t kMostCacheTokens =
+      std::numeric_limits<std::int32_t>::max() / kBlockSize * kBlockSize;
   enum class End : std::uint8_t { none, length, end_of_text, error };
   struct Drawn {
     Id sequence = 0;

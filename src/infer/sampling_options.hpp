@@ -13,7 +13,9 @@ struct SamplingOptions {
   double repetition_penalty = 1;  // > 0; for tokens that the sequence has
   std::uint64_t seed = 0;
 
-  void validate() const;  // throws UsageError
+  // Throws UsageError, whose place is the option's name here, for a value out of range, and for top_k, top_p
+  // or min_p with temperature 0.
+  void validate() const;
   // The 64 random bits for the token at this position of the generated text.
   std::uint64_t random_bits(std::uint64_t position) const;
 };
