@@ -18,7 +18,7 @@
  *     its name takes the same arguments and returns the workspace's size. Pointers refer to memory of the
  *     context's device. The library allocates no memory there and does not wait for the device. On a GPU a
  *     call enqueues its work on the context's stream and returns, so it can be captured into a CUDA graph.
- *     (An encoder owns memory. Its section lists the differences.)
+ *     (An encoder and a decoder own memory. Their sections list the differences.)
  *   - Tensors are dense and row-major. A tensor must be aligned to its element type. 16 bytes are fastest.
  *   - Arguments are checked before any memory is read: sizes, dtypes, alignment, reserved fields (must be 0)
  *     and handles, even destroyed ones. A pointer may be NULL only if its comment says "may be NULL". A
@@ -26,10 +26,10 @@
  *     memory is as large as the sizes say. The caller must ensure this.
  *   - Equal calls on equal devices give equal bits.
  *
- * Threads: a context runs one call at a time, including the calls of its encoders. It refuses a second call,
- * whether from another thread or from a log callback. Use one context per thread; contexts are cheap. Each
- * thread that calls functions of a CPU has its own workers. A call is refused if the system cannot create the
- * context's number of threads (ulimit -u, a cgroup's limit, memory for their stacks).
+ * Threads: a context runs one call at a time, including the calls of its encoders and decoders. It refuses a
+ * second call, whether from another thread or from a log callback. Use one context per thread; contexts are
+ * cheap. Each thread that calls functions of a CPU has its own workers. A call is refused if the system
+ * cannot create the context's number of threads (ulimit -u, a cgroup's limit, memory for their stacks).
  *
  * Fork: if a process has created a context, every call in a forked child is refused (WARPWRIGHT_FAILED),
  * because the workers stay in the parent. Destroying a handle does nothing in the child. A child may use the
@@ -56,7 +56,7 @@ extern "C" {
  *     warpwright_abi_version() / 1000 == WARPWRIGHT_ABI_MAJOR &&
  *     warpwright_abi_version() % 1000 >= WARPWRIGHT_ABI_MINOR */
 #define WARPWRIGHT_ABI_MAJOR 1
-#define WARPWRIGHT_ABI_MINOR 3
+#define WARPWRIGHT_ABI_MINOR 4
 
 /* 1000 * major + minor version of the library. */
 WARPWRIGHT_API int32_t warpwright_abi_version(void);
@@ -92,6 +92,8 @@ typedef int32_t warpwright_dtype;
 enum { WARPWRIGHT_F64 = 0, WARPWRIGHT_F32 = 1, WARPWRIGHT_BF16 = 2, WARPWRIGHT_F16 = 3 };
 /* Since 1.3, for masks alone. */
 enum { WARPWRIGHT_I32 = 4, WARPWRIGHT_I64 = 5, WARPWRIGHT_U8 = 6 };
+/* Since 1.4, for decoders alone: BF16 if the folder's weights are, otherwise F32. */
+enum { WARPWRIGHT_DTYPE_OF_MODEL = -1 };
 
 /* A device, its stream, and the kernels selected so far. */
 typedef struct warpwright_context warpwright_context;
@@ -114,8 +116,8 @@ typedef struct warpwright_context_options {
 WARPWRIGHT_API warpwright_status warpwright_context_create(const warpwright_context_options* options,
                                                            warpwright_context** context);
 
-/* NULL is allowed. Does not wait for work on the device. The context's encoders remain usable. An invalid
- * handle is ignored, and warpwright_last_error() says so. */
+/* NULL is allowed. Does not wait for work on the device. The context's encoders and decoders remain usable.
+ * An invalid handle is ignored, and warpwright_last_error() says so. */
 WARPWRIGHT_API void warpwright_context_destroy(warpwright_context* context);
 
 /* Sets the stream: a cudaStream_t or CUstream of the context's GPU, which the caller owns. NULL, the initial
@@ -475,6 +477,148 @@ WARPWRIGHT_API warpwright_status warpwright_pack(warpwright_context* context,
                                                  const warpwright_padding_args* args);
 WARPWRIGHT_API warpwright_status warpwright_unpack(warpwright_context* context,
                                                    const warpwright_padding_args* args);
+
+/* ---- Decoder (since 1.4) ----------------------------------------------------------------------- */
+
+/* A decoder (GPT-2, Llama, Mistral, Qwen2, GPT-NeoX) continues texts or token ids. It runs many sequences at
+ * once. They are added and removed between any two steps:
+ *
+ *     warpwright_decoder* decoder = NULL;
+ *     warpwright_decoder_options options = {.size = sizeof options, .folder = "run/model",
+ *                                           .dtype = WARPWRIGHT_DTYPE_OF_MODEL};
+ *     if (warpwright_decoder_create(context, &options, &decoder) != WARPWRIGHT_OK) …
+ *     warpwright_decoder_add_args args = {.size = sizeof args, .text = "The sea", .text_bytes = 7,
+ *                                         .max_tokens = 100, .temperature = 1, .top_p = 1,
+ *                                         .repetition_penalty = 1};
+ *     int64_t sequence, events;
+ *     warpwright_decoder_add(decoder, &args, &sequence);
+ *     warpwright_decoder_event event = {.size = sizeof event};
+ *     do {
+ *       if (warpwright_decoder_step(decoder, &events) != WARPWRIGHT_OK) break;
+ *       for (int64_t i = 0; i < events; ++i) {
+ *         warpwright_decoder_get_event(decoder, i, &event);
+ *         fwrite(event.text, 1, event.text_bytes, stdout);
+ *       }
+ *     } while (events == 0 || !event.end);
+ *
+ * A decoder allocates all its memory when it is created. It runs on its context's device, with a stream of
+ * its own, and a call waits for its work. It uses the context's threads at the time of each call. A decoder
+ * runs one call at a time: a server makes all calls from one thread, or holds a lock during each. */
+typedef struct warpwright_decoder warpwright_decoder;
+
+typedef struct warpwright_decoder_options {
+  size_t size; /* sizeof(warpwright_decoder_options) */
+  /* A Hugging Face folder: config.json and model.safetensors. Texts also need tokenizer.json, or vocab.json
+   * and merges.txt. */
+  const char* folder;
+  int64_t sequences;       /* that run at once; more wait; 0: 64, or fewer if the memory does not hold them */
+  int64_t context;         /* most tokens at which a sequence looks; 0: the model's, at most 2048 */
+  int64_t cache_tokens;    /* of all sequences, at least the context; 0: enough for all that run */
+  warpwright_dtype dtype;  /* F32, BF16 or WARPWRIGHT_DTYPE_OF_MODEL */
+  int32_t batch_invariant; /* not 0: a sequence's tokens do not depend on the others; slower */
+  int32_t tf32;            /* not 0: fp32 products on a GPU may round their operands to tf32 */
+  int32_t reserved;        /* 0 */
+} warpwright_decoder_options;
+
+/* WARPWRIGHT_OUT_OF_MEMORY if weights or sequences do not fit. The message says what would fit. */
+WARPWRIGHT_API warpwright_status warpwright_decoder_create(warpwright_context* context,
+                                                           const warpwright_decoder_options* options,
+                                                           warpwright_decoder** decoder);
+
+/* NULL is allowed. Ends all sequences. An invalid handle is ignored, and warpwright_last_error() says so. */
+WARPWRIGHT_API void warpwright_decoder_destroy(warpwright_decoder* decoder);
+
+typedef struct warpwright_decoder_info {
+  size_t size;                /* sizeof(warpwright_decoder_info), set by the caller */
+  int64_t vocabulary;         /* ids are below it */
+  int64_t model_context;      /* of the model; the decoder's own may be shorter */
+  int64_t context, sequences; /* as in the options */
+  int64_t running, waiting;   /* sequences now; both are 0 if there is nothing to do */
+  int32_t has_tokenizer;      /* 0: the decoder takes ids only, and its events have no text */
+  warpwright_dtype dtype;
+} warpwright_decoder_info;
+
+WARPWRIGHT_API warpwright_status warpwright_decoder_get_info(const warpwright_decoder* decoder,
+                                                             warpwright_decoder_info* info);
+
+/* Writes the ids with which a sequence of this text begins, with those that the tokenizer puts before a text.
+ * An empty text gets the end-of-text token. Special tokens in the text are plain text. `count` becomes the
+ * number of ids. If it is more than `capacity`, no id is written. */
+WARPWRIGHT_API warpwright_status warpwright_decoder_encode(warpwright_decoder* decoder, const char* text,
+                                                           size_t text_bytes, int32_t* ids, int64_t capacity,
+                                                           int64_t* count);
+
+/* Writes the text of (count) ids in UTF-8, without a 0 at its end. Bytes that are no character become U+FFFD.
+ * `text_bytes` becomes the text's size. If it is more than `capacity`, nothing is written. */
+WARPWRIGHT_API warpwright_status warpwright_decoder_decode(warpwright_decoder* decoder, const int32_t* ids,
+                                                           int64_t count, char* text, size_t capacity,
+                                                           size_t* text_bytes);
+
+typedef struct warpwright_decoder_add_args {
+  size_t size; /* sizeof(warpwright_decoder_add_args) */
+  /* The prompt: either a text, encoded as by warpwright_decoder_encode, or ids. At most the decoder's
+   * context. */
+  const char* text; /* (text_bytes) in UTF-8; NULL if ids is set */
+  size_t text_bytes;
+  const int32_t* ids; /* (id_count); NULL if text is set */
+  int64_t id_count;   /* at least 1 */
+  /* The sequence ends before the first of these texts, which does not appear in its text. */
+  const char* const* stops; /* (stop_count) in UTF-8, none of them empty; may be NULL if there are none */
+  const size_t* stop_bytes; /* (stop_count); may be NULL: a 0 ends each text */
+  int64_t stop_count;
+  int64_t max_tokens; /* at least 1 */
+  /* The order of the steps is penalty, temperature, top_k, top_p, min_p. The last three must choose among all
+   * tokens if the temperature is 0. */
+  double temperature;         /* 0 or more; 0 takes the most likely token each time */
+  int64_t top_k;              /* the k most likely tokens; 0: all */
+  double top_p;               /* the most likely tokens that together reach this; in (0, 1] */
+  double min_p;               /* tokens with this share of the most likely one's probability; in [0, 1] */
+  double repetition_penalty;  /* more than 0; divides the logits of tokens that the sequence has; 1: none */
+  uint64_t seed;              /* equal seeds draw equal tokens from equal logits */
+  int32_t ignore_end_of_text; /* not 0: the tokens that end a text are ordinary ones */
+  int32_t reserved;           /* 0 */
+} warpwright_decoder_add_args;
+
+/* Adds a sequence, which begins when there is room. `sequence` becomes its number: 0, 1, …. If the arguments
+ * are refused, the other sequences are not affected. */
+WARPWRIGHT_API warpwright_status warpwright_decoder_add(warpwright_decoder* decoder,
+                                                        const warpwright_decoder_add_args* args,
+                                                        int64_t* sequence);
+
+/* Ends a sequence early: it has no more events. Does nothing if there is no such sequence. */
+WARPWRIGHT_API warpwright_status warpwright_decoder_remove(warpwright_decoder* decoder, int64_t sequence);
+
+/* One pass of the model. `events` becomes the number of sequences with a new token or an end. It may be 0
+ * while prompts are computed, and is 0 if there are no sequences. If the call fails, the sequences remain as
+ * they were. */
+WARPWRIGHT_API warpwright_status warpwright_decoder_step(warpwright_decoder* decoder, int64_t* events);
+
+typedef int32_t warpwright_decoder_end;
+enum {
+  WARPWRIGHT_NOT_ENDED = 0,
+  WARPWRIGHT_END_LENGTH = 1,    /* max_tokens */
+  WARPWRIGHT_END_STOP = 2,      /* one of the stop texts */
+  WARPWRIGHT_END_OF_TEXT = 3,   /* the model drew a token that ends a text, which is not in the event */
+  WARPWRIGHT_END_WITH_ERROR = 4 /* see `error`; the other sequences are not affected */
+};
+
+typedef struct warpwright_decoder_event {
+  size_t size; /* sizeof(warpwright_decoder_event), set by the caller */
+  int64_t sequence;
+  /* (text_bytes) in UTF-8: what the sequence's text has gained since its last event, possibly nothing.
+   * Characters are whole. Bytes that are no character are U+FFFD. Text that could begin a stop text comes
+   * later. */
+  const char* text;
+  size_t text_bytes;
+  const char* error;          /* one line; "" unless `end` is WARPWRIGHT_END_WITH_ERROR */
+  int32_t token;              /* -1: none */
+  warpwright_decoder_end end; /* not 0: the sequence has ended */
+} warpwright_decoder_event;
+
+/* Event `index` of the latest step, in the order in which the sequences were added. `text` and `error` are
+ * valid until the decoder's next step. */
+WARPWRIGHT_API warpwright_status warpwright_decoder_get_event(const warpwright_decoder* decoder,
+                                                              int64_t index, warpwright_decoder_event* event);
 
 #ifdef __cplusplus
 }

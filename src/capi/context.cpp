@@ -37,6 +37,13 @@ ContextInCall::ContextInCall(std::string_view function, std::shared_ptr<warpwrig
               "let one call of a context end before the next, or use a context for each thread");
 }
 
+ContextOptions options_of_model(const warpwright_context& owner, bool tf32) {
+  ContextOptions options = owner.context.options();
+  options.threads = owner.context.threads();
+  options.tf32 = tf32;
+  return options;
+}
+
 namespace {
 
 std::optional<DType> floating_dtype(warpwright_dtype dtype) {

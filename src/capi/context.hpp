@@ -33,4 +33,21 @@ class ContextInCall {
   std::shared_ptr<warpwright_context> context_;
 };
 
+// An encoder or a decoder during one call. Its context is in the same call.
+template <class Model>
+class ModelInCall {
+ public:
+  ModelInCall(std::string_view function, std::string_view argument, const Model* handle)
+      : model_(Handles<Model>::all().find(function, argument, handle)), context_(function, model_->owner) {}
+  Model* operator->() const { return model_.get(); }
+  Model& operator*() const { return *model_; }
+
+ private:
+  std::shared_ptr<Model> model_;
+  ContextInCall context_;
+};
+
+// The options of a context's model, which has a Context of its own.
+ContextOptions options_of_model(const warpwright_context& owner, bool tf32);
+
 }  // namespace warpwright::capi

@@ -109,13 +109,6 @@ bool has_tokenizer(const std::filesystem::path& folder) {
   return there("tokenizer.json") || there("vocab.txt") || there("vocab.json");
 }
 
-ContextOptions context_options(const warpwright_context& owner, bool tf32) {
-  ContextOptions options = owner.context.options();
-  options.threads = owner.context.threads();
-  options.tf32 = tf32;
-  return options;
-}
-
 std::size_t info_bytes(const warpwright_encoder_info& info) {
   return std::min(info.size, sizeof info);
 }
@@ -139,7 +132,7 @@ BertSession::Result capi::result_of(std::string_view function, warpwright_encode
 warpwright_encoder::warpwright_encoder(std::shared_ptr<warpwright_context> owner_,
                                        const warpwright_encoder_options& o)
     : owner(std::move(owner_)),
-      context(context_options(*owner, o.tf32 != 0), owner->context.device().device,
+      context(options_of_model(*owner, o.tf32 != 0), owner->context.device().device,
               Stream::borrowed(owner->context.device().device, owner->context.stream().get())) {
   const EncoderOptions options = options_of(o);
   if (o.folder) {

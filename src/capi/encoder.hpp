@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <limits>
 #include <memory>
 #include <optional>
 #include <string>
@@ -62,28 +61,13 @@ struct warpwright_encoder {
 
 namespace warpwright::capi {
 
-inline constexpr std::int64_t kMostCount = std::numeric_limits<std::int32_t>::max();
-
-[[noreturn]] inline void fail(std::string_view function, const std::string& what,
-                              const std::string& remedy = "see warpwright.h") {
-  throw Error(what, std::string(function), remedy);
-}
-
 BertSession::Result result_of(std::string_view function, warpwright_encoder_result result);
 
 using Encoders = Handles<warpwright_encoder>;
 
-// An encoder during one call. Its context is in the same call.
-class EncoderInCall {
- public:
+struct EncoderInCall : ModelInCall<warpwright_encoder> {
   EncoderInCall(std::string_view function, const warpwright_encoder* handle)
-      : encoder_(Encoders::all().find(function, "encoder", handle)), context_(function, encoder_->owner) {}
-  warpwright_encoder* operator->() const { return encoder_.get(); }
-  warpwright_encoder& operator*() const { return *encoder_; }
-
- private:
-  std::shared_ptr<warpwright_encoder> encoder_;
-  ContextInCall context_;
+      : ModelInCall(function, "encoder", handle) {}
 };
 
 }  // namespace warpwright::capi

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "capi/encoder.hpp"
+#include "capi/texts.hpp"
 
 using namespace warpwright;
 using namespace warpwright::capi;
@@ -16,24 +17,6 @@ using namespace warpwright::capi;
 namespace {
 
 constexpr std::string_view kTexts = "warpwright_encoder_texts";
-
-std::vector<std::string_view> views_of(std::string_view argument, const char* const* texts,
-                                       const size_t* bytes, std::int64_t count) {
-  constexpr std::size_t kMostBytes = std::size_t{1} << 31;
-  std::vector<std::string_view> views;
-  if (count == 0) return views;
-  check_place(kTexts, argument, texts);
-  if (bytes) check_place(kTexts, "the lengths of " + std::string(argument), bytes);
-  for (std::int64_t i = 0; i < count; ++i) {
-    if (!texts[i]) fail(kTexts, fmt::format("{}[{}] is NULL", argument, i));
-    views.push_back(bytes ? std::string_view(texts[i], bytes[i]) : std::string_view(texts[i]));
-    if (views.back().size() > kMostBytes) {
-      fail(kTexts, fmt::format("{}[{}] has {} bytes", argument, i, views.back().size()),
-           fmt::format("give at most {}", kMostBytes));
-    }
-  }
-  return views;
-}
 
 // The prompt before each text. Only VECTORS may have one.
 PromptChoice prompt_of(const warpwright_encoder_texts_args& args, BertSession::Result result) {
@@ -79,14 +62,14 @@ warpwright_encoder_texts_args checked(const warpwright_encoder_texts_args* c_arg
 std::vector<EncodedText> run_texts(Encoder& texts, const warpwright_encoder_texts_args& args,
                                    warpwright_status& meaning) {
   const bool vectors = args.result == WARPWRIGHT_VECTORS;
-  const auto first = views_of("texts", args.texts, args.text_bytes, args.count);
+  const auto first = texts_of(kTexts, "texts", args.texts, args.text_bytes, args.count);
   const std::int64_t width = vectors ? texts.vector_size() : texts.labels();
   const std::span out(args.out, static_cast<std::size_t>(args.count * width));
   const PromptChoice prompt = prompt_of(args, result_of(kTexts, args.result));
   if (vectors) texts.prompt(prompt);
   std::vector<TextPair> pairs;
   if (args.seconds) {
-    const auto second = views_of("seconds", args.seconds, args.second_bytes, args.count);
+    const auto second = texts_of(kTexts, "seconds", args.seconds, args.second_bytes, args.count);
     for (std::size_t i = 0; i < first.size(); ++i) pairs.push_back({first[i], second[i]});
   }
   meaning = WARPWRIGHT_FAILED;

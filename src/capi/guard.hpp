@@ -5,7 +5,9 @@
 #include <cstdint>
 #include <cstring>
 #include <exception>
+#include <limits>
 #include <new>
+#include <string>
 #include <string_view>
 
 #include "core/error.hpp"
@@ -63,6 +65,13 @@ inline void check_alignment(std::string_view function, std::string_view argument
                             std::size_t alignment) {
   if (reinterpret_cast<std::uintptr_t>(pointer) % alignment == 0) return;
   throw_misaligned(function, argument, pointer, alignment);
+}
+
+inline constexpr std::int64_t kMostCount = std::numeric_limits<std::int32_t>::max();
+
+[[noreturn]] inline void fail(std::string_view function, const std::string& what,
+                              const std::string& remedy = "see warpwright.h") {
+  throw Error(what, std::string(function), remedy);
 }
 
 // Checks a pointer to a result: not NULL, and aligned.
