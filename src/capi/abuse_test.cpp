@@ -25,6 +25,7 @@
 #include <vector>
 
 #include "tests/tiny_bert.hpp"
+#include "tests/tiny_gpt2.hpp"
 #include "warpwright/warpwright.h"
 
 namespace {
@@ -89,8 +90,10 @@ struct World {
   unsigned char* slots = nullptr;
   warpwright_context* context = nullptr;
   warpwright_encoder* encoder = nullptr;
+  warpwright_decoder* decoder = nullptr;
   const warpwright_context* dead_context = nullptr;
   const warpwright_encoder* dead_encoder = nullptr;
+  const warpwright_decoder* dead_decoder = nullptr;
   std::uint64_t marker = 0;
 };
 World w;
@@ -146,6 +149,9 @@ warpwright_context* context() {
 }
 warpwright_encoder* encoder() {
   return handle<warpwright_encoder>(w.encoder, w.dead_encoder, w.context);
+}
+warpwright_decoder* decoder() {
+  return handle<warpwright_decoder>(w.decoder, w.dead_decoder, w.encoder);
 }
 
 // A structure in memory that is larger than any size that the library reads.
@@ -627,6 +633,141 @@ void encoder_tokens() {
   check_status(warpwright_encoder_tokens(encoder(), structure.get()));
 }
 
+void decoder_create() {
+  Random& r = w.random;
+  static const std::string model = w.folder + "/gpt2", bare = w.folder + "/bare_gpt2";
+  warpwright_decoder_options o{};
+  o.folder = r.chance(50) ? model.c_str() : bare.c_str();
+  o.sequences = static_cast<std::int64_t>(r.below(4));
+  o.dtype = r.of(std::vector<warpwright_dtype>{WARPWRIGHT_F32, WARPWRIGHT_BF16, WARPWRIGHT_DTYPE_OF_MODEL});
+  Fields f;
+  f.add(o.sequences), f.add(o.context), f.add(o.cache_tokens), f.add(o.dtype), f.add(o.batch_invariant);
+  f.add(o.tf32), f.add(o.reserved);
+  f.mutate();
+  if (r.chance(10)) o.folder = r.of(strings());
+  // Memory that the machine could have would take too long to fill.
+  if (o.sequences > 16 && o.sequences <= (1 << 20)) o.sequences = 16;
+  if (o.cache_tokens > 4096 && o.cache_tokens < INT32_MAX) o.cache_tokens = 4096;
+  o.size = size_of_structure(sizeof o);
+  Structure options(o, true);
+  alignas(16) unsigned char places[32] = {};
+  auto** place = reinterpret_cast<warpwright_decoder**>(places + (r.chance(95) ? 0 : 1));
+  if (r.chance(3)) place = nullptr;
+  const warpwright_status status = warpwright_decoder_create(context(), options.get(), place);
+  check_status(status);
+  warpwright_decoder* made = nullptr;
+  std::memcpy(&made, places, sizeof made);
+  if (status == WARPWRIGHT_OK) warpwright_decoder_destroy(made);
+}
+
+void decoder_get_info() {
+  warpwright_decoder_info info{};
+  info.size = size_of_structure(sizeof info);
+  Structure structure(info, true);
+  check_status(warpwright_decoder_get_info(decoder(), structure.get()));
+}
+
+void decoder_encode() {
+  Random& r = w.random;
+  const char* text = r.of(std::vector<const char*>{nullptr, "", "the cat", "\xff\xfe", "<|endoftext|>"});
+  const std::size_t bytes = r.chance(90) && text ? std::strlen(text) : (std::size_t{1} << 32) + r.next() / 2;
+  const std::int64_t capacity = r.chance(50) ? 16 : std::min<std::int64_t>(r.number(), kElements);
+  auto* ids = static_cast<std::int32_t*>(pointer(0));
+  auto* count = static_cast<std::int64_t*>(pointer(1));
+  check_status(warpwright_decoder_encode(decoder(), text, bytes, ids, capacity, count));
+}
+
+// Some ids of a model with a vocabulary of 259, rarely with one that it lacks.
+std::int32_t* random_ids(int at) {
+  Random& r = w.random;
+  auto* ids = reinterpret_cast<std::int32_t*>(slot(at));
+  for (int i = 0; i < kElements; ++i) ids[i] = static_cast<std::int32_t>(r.below(259));
+  if (r.chance(20)) ids[r.below(20)] = r.number32();
+  return ids;
+}
+
+void decoder_decode() {
+  Random& r = w.random;
+  std::int32_t* ids = random_ids(0);
+  if (r.chance(10)) ids = r.chance(50) ? nullptr : reinterpret_cast<std::int32_t*>(slot(0) + 1);
+  std::int64_t count = r.chance(80) ? static_cast<std::int64_t>(r.below(40)) : r.number();
+  if (count > kElements && count <= INT32_MAX) count = kElements;
+  const std::size_t capacity = r.chance(50) ? 4 * kElements : r.below(40);
+  auto* bytes = static_cast<std::size_t*>(pointer(2));
+  check_status(
+      warpwright_decoder_decode(decoder(), ids, count, static_cast<char*>(pointer(1)), capacity, bytes));
+}
+
+warpwright_decoder_add_args decoder_add_args() {
+  Random& r = w.random;
+  static const std::size_t stop_bytes[4] = {3, 0, 1, 2};
+  static const char* const stops[4] = {"the", "cat", "a", "\xff\xfe"};
+  static const char* const odd_stops[4] = {"the", nullptr, "", "cat"};
+  warpwright_decoder_add_args a{};
+  a.max_tokens = 1 + static_cast<std::int64_t>(r.below(60));
+  a.temperature = static_cast<double>(r.below(3)), a.top_p = 1, a.repetition_penalty = 1;
+  const bool is_text = r.chance(50);
+  unsigned char present = 0;
+  if (!is_text) a.ids = reinterpret_cast<std::int32_t*>(&present);
+  a.id_count = is_text ? 0 : 1 + static_cast<std::int64_t>(r.below(40));
+  const std::int32_t* ids = random_ids(0);
+  Fields f;
+  f.add(a.ids), f.add(a.id_count), f.add(a.stop_count), f.add(a.max_tokens), f.add(a.temperature);
+  f.add(a.top_k), f.add(a.top_p), f.add(a.min_p), f.add(a.repetition_penalty), f.add(a.ignore_end_of_text);
+  f.add(a.reserved), f.add(a.text_bytes);
+  if (a.ids) a.ids = ids;
+  if (r.chance(60)) f.mutate();
+  if (a.id_count > kElements && a.id_count <= INT32_MAX) a.id_count = kElements;
+  if (is_text || r.chance(3)) a.text = "the cat";
+  if (a.text && (r.chance(95) || a.text_bytes < (std::size_t{1} << 32))) a.text_bytes = r.below(8);
+  if (r.chance(20)) a.stop_count = 1 + static_cast<std::int64_t>(r.below(4));
+  if (a.stop_count > 4 && a.stop_count <= INT32_MAX) a.stop_count = 4;
+  if (r.chance(95)) a.stops = r.chance(90) ? stops : odd_stops;
+  if (r.chance(10) && a.stops == stops) a.stop_bytes = stop_bytes;
+  a.seed = r.next();
+  a.size = size_of_structure(sizeof a);
+  return a;
+}
+
+void decoder_add() {
+  Random& r = w.random;
+  Structure structure(decoder_add_args(), true);
+  std::int64_t sequence = -1;
+  std::int64_t* place = r.chance(97)   ? &sequence
+                        : r.chance(50) ? nullptr
+                                       : static_cast<std::int64_t*>(pointer(3));
+  check_status(warpwright_decoder_add(decoder(), structure.get(), place));
+  if (r.chance(90)) warpwright_decoder_remove(w.decoder, sequence);
+}
+
+void decoder_step() {
+  if (w.random.chance(30)) {
+    Structure structure(decoder_add_args(), true);
+    std::int64_t sequence = 0;
+    warpwright_decoder_add(w.decoder, structure.get(), &sequence);
+    mark();
+  }
+  check_status(warpwright_decoder_step(decoder(), static_cast<std::int64_t*>(pointer(4))));
+}
+
+void decoder_get_event() {
+  if (w.random.chance(10)) decoder_step();
+  warpwright_decoder_event event{};
+  event.size = size_of_structure(sizeof event);
+  Structure structure(event, true);
+  const std::int64_t index = w.random.chance(60) ? 0 : w.random.number();
+  mark();
+  check_status(warpwright_decoder_get_event(decoder(), index, structure.get()));
+}
+
+void make_decoder() {
+  warpwright_decoder_options o{};
+  static const std::string model = w.folder + "/gpt2", bare = w.folder + "/bare_gpt2";
+  o.size = sizeof o, o.folder = w.random.chance(80) ? model.c_str() : bare.c_str(), o.dtype = WARPWRIGHT_F32;
+  o.sequences = 3;
+  if (warpwright_decoder_create(w.context, &o, &w.decoder) != WARPWRIGHT_OK) fail("no decoder");
+}
+
 void make_encoder() {
   warpwright_encoder_options o{};
   o.size = sizeof o, o.folder = w.folder.c_str(), o.dtype = WARPWRIGHT_F32, o.max_batch_tokens = 128;
@@ -663,6 +804,8 @@ void context_destroy() {
     info.size = sizeof info;
     if (warpwright_encoder_get_info(w.encoder, &info) != WARPWRIGHT_OK)
       fail("an encoder without its context");
+    std::int64_t events = 0;
+    if (warpwright_decoder_step(w.decoder, &events) != WARPWRIGHT_OK) fail("a decoder without its context");
     make_context();
   }
 }
@@ -673,6 +816,15 @@ void encoder_destroy() {
   if (given == w.encoder) {
     w.dead_encoder = w.encoder;
     make_encoder();
+  }
+}
+void decoder_destroy() {
+  warpwright_decoder* given = decoder();
+  warpwright_decoder_destroy(given);
+  check_destroyed(given, w.decoder);
+  if (given == w.decoder) {
+    w.dead_decoder = w.decoder;
+    make_decoder();
   }
 }
 
@@ -738,6 +890,16 @@ const std::map<std::string, std::function<void()>>& functions() {
        }},
       {"warpwright_encoder_tokens", encoder_tokens},
       {"warpwright_encoder_check_mask", [] { check_status(warpwright_encoder_check_mask(encoder())); }},
+      {"warpwright_decoder_create", decoder_create},
+      {"warpwright_decoder_destroy", decoder_destroy},
+      {"warpwright_decoder_get_info", decoder_get_info},
+      {"warpwright_decoder_encode", decoder_encode},
+      {"warpwright_decoder_decode", decoder_decode},
+      {"warpwright_decoder_add", decoder_add},
+      {"warpwright_decoder_remove",
+       [] { check_status(warpwright_decoder_remove(decoder(), w.random.number())); }},
+      {"warpwright_decoder_step", decoder_step},
+      {"warpwright_decoder_get_event", decoder_get_event},
       {"warpwright_padding_lengths", [] { run(padding_args(), warpwright_padding_lengths); }},
       {"warpwright_pack", [] { run(padding_args(), warpwright_pack); }},
       {"warpwright_unpack", [] { run(padding_args(), warpwright_unpack); }}};
@@ -767,11 +929,13 @@ bool covers(const char* header) {
   w.random = Random(seed);
   make_context();
   make_encoder();
+  make_decoder();
   for (w.progress->iteration = 0; w.progress->iteration < iterations; ++w.progress->iteration) {
     w.random = Random(seed + static_cast<std::uint64_t>(w.progress->iteration));
     mark();
     functions().at(name)();
   }
+  warpwright_decoder_destroy(w.decoder);
   warpwright_encoder_destroy(w.encoder);
   warpwright_context_destroy(w.context);
   w.progress->done = true;
@@ -801,6 +965,8 @@ void make_folder() {
   w.folder = name;
   warpwright::make_tiny_bert(name);
   warpwright::make_tiny_bert(name + "/cross", 2);
+  warpwright::make_tiny_gpt2(name + "/gpt2");
+  warpwright::make_tiny_gpt2(name + "/bare_gpt2", true);
   std::ofstream(name + "/config_sentence_transformers.json") << R"({"prompts": {"query": "a mat: "}})";
   std::ifstream file(name + "/config.json");
   w.config = {std::istreambuf_iterator<char>(file), {}};
