@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
-"""Runs the package's tests with a given library: python/tests/run.py --library libwarpwright.so [pytest's options]
+"""Runs the package's tests with a given library:
 
-Exits with 77 and a reason if PyTorch or pytest is missing.
+    python/tests/run.py --library libwarpwright.so [--program warpwright] [pytest's options]
+
+Tests that compare with the program need it. Exits with 77 and a reason if PyTorch or pytest is missing.
 """
 
 import argparse
@@ -15,6 +17,7 @@ SKIPPED = 77  # the exit status that ctest takes for a skipped test
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--library", dest="shared_library", required=True)
+parser.add_argument("--program")
 arguments, rest = parser.parse_known_args()
 for name in ("torch", "pytest"):
     if find_spec(name) is None:
@@ -24,5 +27,7 @@ for name in ("torch", "pytest"):
 package = Path(__file__).resolve().parents[1]
 path = os.pathsep.join(filter(None, [str(package), os.environ.get("PYTHONPATH")]))
 environment = {**os.environ, "PYTHONPATH": path, "WARPWRIGHT_LIBRARY": str(Path(arguments.shared_library).resolve())}
+if arguments.program:
+    environment["WARPWRIGHT_PROGRAM"] = str(Path(arguments.program).resolve())
 command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-c", str(package / "pyproject.toml")]
 sys.exit(subprocess.run([*command, str(package / "tests"), *rest], env=environment).returncode)

@@ -1,7 +1,9 @@
-"""warpwright for PyTorch: layer and RMS normalization, with the names of apex.normalization, and BERT-family encoders.
+"""warpwright for PyTorch: layer and RMS normalization, with the names of apex.normalization, BERT-family encoders, and
+decoders that continue texts.
 
     from warpwright.normalization import FusedLayerNorm, FusedRMSNorm
     vectors = warpwright.Encoder("all-MiniLM-L6-v2").encode(["a text", "another one"])
+    text = warpwright.Decoder("SmolLM2-135M").generate("The sea").text
 """
 
 try:
@@ -12,6 +14,7 @@ except ModuleNotFoundError as error:
     raise ImportError("warpwright needs PyTorch 2.4 or later, but the module torch is missing: pip install torch") from error
 
 from . import _library
+from ._decoder import Decoder, GenerateError, Generated, Piece
 from ._encoder import EncodeError, Encoder, EncoderLayers
 from ._padding import Places, pack, places, unpack
 from .normalization import (
@@ -37,6 +40,7 @@ from .normalization.fused_layer_norm import (
 __version__ = _library.version
 
 __all__ = [
+    "Decoder",
     "EncodeError",
     "Encoder",
     "EncoderLayers",
@@ -44,8 +48,11 @@ __all__ = [
     "FusedAddRMSNorm",
     "FusedLayerNorm",
     "FusedRMSNorm",
+    "GenerateError",
+    "Generated",
     "MixedFusedLayerNorm",
     "MixedFusedRMSNorm",
+    "Piece",
     "Places",
     "fused_add_layer_norm_affine",
     "fused_add_rms_norm_affine",

@@ -4,14 +4,13 @@ import contextlib
 import ctypes
 import json
 import logging
-import operator
 import os
 import threading
 from collections.abc import Mapping
 
 import torch
 
-from . import _library
+from . import _arguments, _library
 
 _POOLINGS = {None: 0, "mean": 1, "cls": 2, "max": 3, "mean_sqrt": 4}
 _NORMALIZATIONS = {None: 0, True: 1, False: 2}
@@ -105,28 +104,6 @@ class EncodeError(ValueError):
         return EncodeError, (self.errors, self.results)
 
 
-def _choice(name, value, choices):
-    try:
-        return choices[value]
-    except (KeyError, TypeError):
-        wanted = ", ".join(repr(c) for c in choices)
-        raise ValueError(f"Encoder: {name} is {value!r}, needs one of {wanted}") from None
-
-
-def _integer(name, value, least, most):
-    """An int in this range. True, False and floats are refused."""
-    wanted = f"needs an int from {least} to {most}"
-    try:
-        number = operator.index(value)
-    except TypeError:
-        raise TypeError(f"Encoder: {name} is {value!r}, {wanted}") from None
-    if isinstance(value, bool):
-        raise TypeError(f"Encoder: {name} is {value!r}, {wanted}")
-    if not least <= number <= most:
-        raise ValueError(f"Encoder: {name} is {number}, {wanted}")
-    return number
-
-
 def _prompt(name, value):
     """The string in UTF-8, or None."""
     if value is None:
@@ -137,20 +114,6 @@ def _prompt(name, value):
     if name == "prompt_name" and b"\0" in encoded:
         raise ValueError(f"Encoder: prompt_name is {value!r}, which no prompt has")
     return encoded
-
-
-def _byte_strings(name, texts):
-    encoded = []
-    for i, text in enumerate(texts):
-        if not isinstance(text, (str, bytes)):
-            raise TypeError(f"Encoder: {name}[{i}] is {type(text).__name__}, needs str")
-        encoded.append(text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text)
-    return encoded
-
-
-def _arrays(texts):
-    """Arrays of pointers and lengths. The texts must outlive them."""
-    return (ctypes.c_char_p * len(texts))(*texts), (ctypes.c_size_t * len(texts))(*map(len, texts))
 
 
 _TEXTS_BETWEEN_STEPS = 1024  # of a progress bar, if batch_size is None
@@ -314,18 +277,16 @@ class Encoder:
         else:
             if config is not None:
                 raise ValueError("Encoder: config is given with a folder, which has its own config")
-            options.folder = os.fsencode(model)
-            if b"\0" in os.fsencode(model):
-                raise ValueError(f"Encoder: model is {model!r}, but a path cannot contain NUL")
-        self.device = _device(device)
+            options.folder = _arguments.path("Encoder", "model", model)
+        self.device = _arguments.device("Encoder", device)
         self.dtype = _NAMES.get(dtype, dtype) if dtype is not None else torch.float32
-        options.dtype = _choice("dtype", self.dtype, _DTYPES)
+        options.dtype = _arguments.choice("Encoder", "dtype", self.dtype, _DTYPES)
         if self.device.type == "cpu" and self.dtype is torch.float16:
             raise ValueError("Encoder: dtype is torch.float16, a CPU takes torch.float32 or torch.bfloat16")
-        options.pooling = _choice("pooling", pooling, _POOLINGS)
-        options.normalization = _choice("normalize", normalize, _NORMALIZATIONS)
-        options.max_length = 0 if max_length is None else _integer("max_length", max_length, 1, _MOST_TOKENS)
-        options.max_batch_tokens = _integer("batch_tokens", batch_tokens, 1, _MOST_TOKENS)
+        options.pooling = _arguments.choice("Encoder", "pooling", pooling, _POOLINGS)
+        options.normalization = _arguments.choice("Encoder", "normalize", normalize, _NORMALIZATIONS)
+        options.max_length = 0 if max_length is None else _arguments.integer("Encoder", "max_length", max_length, 1, _MOST_TOKENS)
+        options.max_batch_tokens = _arguments.integer("Encoder", "batch_tokens", batch_tokens, 1, _MOST_TOKENS)
         if weights_cache is not None:
             options.weights_cache = os.fsencode(weights_cache)
         options.batch_invariant, options.tf32 = bool(batch_invariant), bool(tf32)
@@ -413,7 +374,7 @@ class Encoder:
             prompt_name = None
         prompts = {"prompt": _prompt("prompt", prompt), "prompt_name": _prompt("prompt_name", prompt_name)}
         if batch_size is not None:
-            batch_size = _integer("batch_size", batch_size, 1, 2**31 - 1)
+            batch_size = _arguments.integer("Encoder", "batch_size", batch_size, 1, 2**31 - 1)
         if isinstance(texts, (str, bytes)):
             return self._texts("vectors", [texts], None, as_tensor, batch_size, show_progress_bar, prompts)[0]
         return self._texts("vectors", list(texts), None, as_tensor, batch_size, show_progress_bar, prompts)
@@ -433,10 +394,10 @@ class Encoder:
         logit, if there are several."""
         if self.labels > 1 and label is None:
             raise ValueError(f"Encoder: label is None, and the model has {self.labels}")
-        if label is not None and not 0 <= _integer("label", label, 0, 2**31 - 1) < self.labels:
+        if label is not None and not 0 <= _arguments.integer("Encoder", "label", label, 0, 2**31 - 1) < self.labels:
             raise ValueError(f"Encoder: label is {label}, the model has {self.labels}")
         if top is not None:
-            top = _integer("top", top, 0, 2**63 - 1)
+            top = _arguments.integer("Encoder", "top", top, 0, 2**63 - 1)
         texts = list(texts)
         scores = self._texts("logits", [query] * len(texts), texts, True)[:, label or 0].tolist()
         return sorted(enumerate(scores), key=lambda item: -item[1])[:top]
@@ -447,8 +408,8 @@ class Encoder:
             raise ValueError("Encoder: the model has no classification head; use encode() for vectors")
         if not self.has_tokenizer:
             raise RuntimeError("Encoder: the encoder has no tokenizer; use a folder that has one, or give token ids")
-        firsts = _byte_strings("texts", texts)
-        others = None if seconds is None else _byte_strings("texts", seconds)
+        firsts = _arguments.byte_strings("Encoder", "texts", texts)
+        others = None if seconds is None else _arguments.byte_strings("Encoder", "texts", seconds)
         with _progress_bar(show_progress_bar, len(texts)) as bar:
             out, errors = self._run_batches(result, width, firsts, others, prompts, batch_size, bar)
         results = out if as_tensor else _library.to_numpy(out)
@@ -477,11 +438,11 @@ class Encoder:
         out = torch.empty((len(texts), width), dtype=torch.float32)
         statuses = (ctypes.c_int32 * len(texts))()
         args = _Texts(size=ctypes.sizeof(_Texts), count=len(texts), out=out.data_ptr(), result=_RESULTS[result])
-        pointers, lengths = _arrays(texts)
+        pointers, lengths = _arguments.arrays(texts)
         args.texts, args.text_bytes = ctypes.addressof(pointers), ctypes.addressof(lengths)
         args.statuses = ctypes.addressof(statuses)
         if seconds is not None:
-            second_pointers, second_lengths = _arrays(seconds)
+            second_pointers, second_lengths = _arguments.arrays(seconds)
             args.seconds, args.second_bytes = ctypes.addressof(second_pointers), ctypes.addressof(second_lengths)
         if prompts:
             args.prompt, args.prompt_name = prompts["prompt"], prompts["prompt_name"]
@@ -572,7 +533,7 @@ class Encoder:
             raise RuntimeError("Encoder: model has layers and no embedding; give layers_from() its hidden states")
 
     def _out(self, result, rows, hidden_shape):
-        _choice("result", result, _RESULTS)
+        _arguments.choice("Encoder", "result", result, _RESULTS)
         if result == "hidden":
             return torch.empty(hidden_shape, dtype=self.dtype, device=self.device)
         if result == "vectors":
@@ -645,14 +606,3 @@ class EncoderLayers(torch.nn.Module):
         if output_hidden_states or output_attentions:
             raise ValueError("EncoderLayers: output_hidden_states or output_attentions is True; only the last states exist")
         return LayersOutput((self._encoder.layers_from(hidden_states, _layers_mask(attention_mask)),))
-
-
-def _device(device):
-    if device is None:
-        device = "cuda" if torch.cuda.is_available() and _library.cuda_device_count() > 0 else "cpu"
-    device = torch.device(device)
-    if device.type not in ("cpu", "cuda"):
-        raise ValueError(f"Encoder: device is {device}, needs a CPU or a CUDA device")
-    if device.type == "cuda" and device.index is None:
-        device = torch.device("cuda", torch.cuda.current_device())
-    return device
