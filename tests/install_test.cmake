@@ -1,7 +1,7 @@
 # Installs a build. Checks that the installed program runs and that programs can be built with the installed library.
 # usage: cmake -DBUILD=build folder -DPREFIX=empty folder -DLIBDIR=lib -DSOURCE=folder with a project that uses the library
-#   -DEXAMPLES=folder with the examples -DMODEL=folder with a sentence model -DC_COMPILER=cc -DCXX_COMPILER=c++
-#   -DGENERATOR=Ninja -P install_test.cmake
+#   -DEXAMPLES=folder with the examples -DMODEL=folder with a sentence model -DDECODER=folder with a decoder
+#   -DC_COMPILER=cc -DCXX_COMPILER=c++ -DGENERATOR=Ninja -P install_test.cmake
 file(REMOVE_RECURSE ${PREFIX})
 execute_process(COMMAND ${CMAKE_COMMAND} --install ${BUILD} --prefix ${PREFIX} COMMAND_ERROR_IS_FATAL ANY)
 execute_process(COMMAND ${PREFIX}/bin/warpwright info --json OUTPUT_VARIABLE report COMMAND_ERROR_IS_FATAL ANY)
@@ -69,3 +69,11 @@ foreach(i RANGE ${last})
     message(FATAL_ERROR "number ${i} of the example is ${got}, but the program's is ${wanted}")
   endif()
 endforeach()
+
+# The other example must continue a text as the program does.
+execute_process(COMMAND ${PREFIX}/bin/warpwright generate --model ${DECODER} --prompt "the cat" --max-tokens 30
+  --temperature 0.8 --top-k 40 --device cpu OUTPUT_VARIABLE wanted COMMAND_ERROR_IS_FATAL ANY)
+execute_process(COMMAND ${PREFIX}/examples/generate ${DECODER} "the cat" OUTPUT_VARIABLE got COMMAND_ERROR_IS_FATAL ANY)
+if(NOT wanted STREQUAL got)
+  message(FATAL_ERROR "the example prints ${got}, but the program prints ${wanted}")
+endif()
