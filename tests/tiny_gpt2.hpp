@@ -82,9 +82,9 @@ inline void make_tiny_gpt2(const std::filesystem::path& folder, bool without_tok
   for (int byte = 0, others = 0; byte < 256; ++byte) {
     const bool printable = (byte > ' ' && byte <= '~') || (byte > 0xa0 && byte != 0xad);
     const int character = printable ? byte : 256 + others++;
-    std::string spelled(1, static_cast<char>(character));
-    if (character > 127)
-      spelled = {static_cast<char>(0xc0 | character >> 6), static_cast<char>(0x80 | (character & 0x3f))};
+    std::string spelled;
+    if (character > 127) spelled += static_cast<char>(0xc0 | character >> 6);
+    spelled += static_cast<char>(character > 127 ? 0x80 | (character & 0x3f) : character);
     bytes[spelled] = byte;
   }
   bytes["<|endoftext|>"] = 256;

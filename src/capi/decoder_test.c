@@ -279,7 +279,7 @@ static void test_refused_sequences(warpwright_decoder* decoder) {
   ADD_REFUSED("args.reserved is 1");
   args = good;
   args.max_tokens = 0;
-  ADD_REFUSED("must be at least 1");
+  ADD_REFUSED("number of tokens: is 0, must be at least 1");
   args = good;
   args.temperature = -1;
   ADD_REFUSED("temperature: is -1");
@@ -391,7 +391,8 @@ static void test_refused_decoders(warpwright_context* context, const char* folde
   options.cache_tokens = kContext - 16;
   CHECK_REFUSED(warpwright_decoder_create(context, &options, &decoder), "cache: holds 32 tokens");
   options.cache_tokens = INT64_MAX;
-  CHECK_REFUSED(warpwright_decoder_create(context, &options, &decoder), "cache: holds more than");
+  CHECK_REFUSED(warpwright_decoder_create(context, &options, &decoder),
+                "cache: holds 9223372036854775807 tokens, must hold at most");
   options.cache_tokens = 2147483000; /* 2 layers of 2 · 32 floats for each: a terabyte */
   check_status(warpwright_decoder_create(context, &options, &decoder), WARPWRIGHT_OUT_OF_MEMORY,
                "a cache of 2147483000 tokens", __LINE__);

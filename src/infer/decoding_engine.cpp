@@ -61,28 +61,30 @@ struct DecodingEngine::Sizes {
 DecodingEngine::Sizes DecodingEngine::sizes_of(const Decoder& decoder, const DecodingOptions& o) {
   constexpr std::int64_t kMost = 1 << 20;
   if (o.sequences < 1 || o.sequences > kMost) {
-    throw UsageError(fmt::format("must be at least 1 and at most {}", kMost), "number of sequences",
-                     "change it");
+    throw UsageError(fmt::format("is {}, must be at least 1 and at most {}", o.sequences, kMost),
+                     "number of sequences", "change it");
+  }
+  if (o.context > decoder.context()) {
+    throw UsageError(fmt::format("is {}, the model's is {}", o.context, decoder.context()), "context",
+                     "make it smaller");
   }
   Sizes s{};
   s.context = o.context > 0 ? o.context : decoder.context();
   s.sequences = o.sequences;
   s.blocks_each = divided_up(s.context, kBlockSize);
-  s.blocks = o.cache_tokens > 0 ? divided_up(o.cache_tokens, kBlockSize) : s.sequences * s.blocks_each;
-  s.batch = std::max(s.sequences,
-                     std::min(o.batch_tokens > 0 ? o.batch_tokens : kBatchTokens, s.sequences * s.context));
-  s.batch_invariant = o.batch_invariant;
-  if (o.context > decoder.context()) {
-    throw UsageError(fmt::format("is {}, the model's is {}", o.context, decoder.context()), "context",
+  const std::int64_t cache = o.cache_tokens > 0 ? o.cache_tokens : s.sequences * s.blocks_each * kBlockSize;
+  if (cache > kMostCacheTokens) {
+    throw UsageError(fmt::format("holds {} tokens, must hold at most {}", cache, kMostCacheTokens), "cache",
                      "make it smaller");
   }
-  if (s.blocks > kMostCacheTokens / kBlockSize) {
-    throw UsageError(fmt::format("holds more than {} tokens", kMostCacheTokens), "cache", "make it smaller");
-  }
+  s.blocks = divided_up(cache, kBlockSize);
   if (s.blocks < s.blocks_each) {
     throw UsageError(fmt::format("holds {} tokens, one sequence may have {}", o.cache_tokens, s.context),
                      "cache", "make it larger");
   }
+  s.batch = std::max(s.sequences,
+                     std::min(o.batch_tokens > 0 ? o.batch_tokens : kBatchTokens, s.sequences * s.context));
+  s.batch_invariant = o.batch_invariant;
   return s;
 }
 
@@ -259,7 +261,10 @@ DecodingEngine::Id DecodingEngine::add(std::span<const std::int32_t> prompt,
                                        const GenerationOptions& options) {
   check_prompt(prompt, *weights_.decoder, sizes_->context);
   options.sampling.validate();
-  if (options.max_tokens < 1) throw UsageError("must be at least 1", "number of tokens", "ask for one");
+  if (options.max_tokens < 1) {
+    throw UsageError(fmt::format("is {}, must be at least 1", options.max_tokens), "number of tokens",
+                     "ask for one");
+  }
   auto sequence = std::make_unique<Sequence>();
   sequence->id = next_id_++;
   sequence->options = options;

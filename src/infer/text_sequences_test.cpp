@@ -77,13 +77,13 @@ class TextSequencesTest : public ::testing::Test {
 // differ from repairing the whole.
 TEST_F(TextSequencesTest, PiecesJoinToTheTextOfTheIds) {
   TextSequences sequences(engine_, &tokenizer_);
-  for (std::uint64_t seed = 0; seed < 40; ++seed)
-    sequences.add(prompt_ids(tokenizer_, "the"), {.max_tokens = 60, .sampling = {.seed = seed}});
+  for (std::uint64_t seed = 0; seed < 16; ++seed)
+    sequences.add(prompt_ids(tokenizer_, "the"), {.max_tokens = 50, .sampling = {.seed = seed}});
   std::size_t repaired = 0;
   for (const auto& entry : run(sequences)) {
     const Whole& whole = entry.second;
     EXPECT_EQ(whole.end, TextEnd::length);
-    ASSERT_EQ(whole.ids.size(), 60u);
+    ASSERT_EQ(whole.ids.size(), 50u);
     std::vector<text::TokenId> known;
     for (const std::int32_t id : whole.ids) {
       if (id <= 256) known.push_back(static_cast<text::TokenId>(id));
@@ -94,7 +94,7 @@ TEST_F(TextSequencesTest, PiecesJoinToTheTextOfTheIds) {
     EXPECT_EQ(pieces, text::repair_utf8(whole.text));
     repaired += pieces != whole.text;
   }
-  EXPECT_GT(repaired, 30u);
+  EXPECT_GT(repaired, 10u);
 }
 
 TEST_F(TextSequencesTest, AStopTextEndsASequenceBeforeIt) {
@@ -143,7 +143,7 @@ TEST_F(TextSequencesTest, BadOnesDoNotDisturbOthers) {
   refused(std::vector<std::int32_t>(101, 1), options, {}, "prompt: has 101 tokens, the context is 100");
   refused({1, 260}, options, {}, "prompt: has the token 260, the vocabulary has ids below 260");
   refused({-1}, options, {}, "prompt: has the token -1");
-  refused(ids, {.max_tokens = 0}, {}, "number of tokens: must be at least 1");
+  refused(ids, {.max_tokens = 0}, {}, "number of tokens: is 0, must be at least 1");
   refused(ids, options, {"a", ""}, "stop: is empty");
   refused(ids, {.sampling = {.temperature = -1}}, {}, "temperature: is -1");
   refused(ids, {.sampling = {.top_k = -2}}, {}, "top_k: is -2");
