@@ -243,6 +243,7 @@ TEST_F(UsageTest, NumbersThatAreNone) {
       {{"generate", "--temperature", "hot"}, {"--temperature", "hot"}},
       {{"generate", "--top-p", "nan"}, {"--top-p", "nan"}},
       {{"generate", "--model", "m", "--min-p", "2"}, {"--min-p", "[0, 1]"}},
+      {{"generate", "--model", "m", "--temperature", "0", "--top-k", "5"}, {"--top-k", "temperature 0"}},
       {{"generate", "--model", "m", "--repetition-penalty", "0"}, {"--repetition-penalty", "positive"}},
       {{"embed", "--max-length", "-1"}, {"--max-length", "0 or more"}},
       {{"embed", "--batch-tokens", "0"}, {"--batch-tokens", "1 or more"}},

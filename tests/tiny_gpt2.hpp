@@ -13,9 +13,36 @@
 
 namespace warpwright {
 
-// Ids: 0 to 255 are the bytes, 256 ends a text, and the tokenizer lacks 257 and 258. The most likely token is
-// a printable ASCII character, because the embeddings of all others are 0. The embedding of position 40 is
-// not finite, so a sequence of more tokens fails. without_tokenizer: the model alone.
+// A token for each byte, and 256, which ends a text.
+inline void make_byte_tokenizer(const std::filesystem::path& folder) {
+  // GPT-2 spells printable bytes as themselves, and the others as the characters from U+0100 on.
+  nlohmann::json bytes;
+  for (int byte = 0, others = 0; byte < 256; ++byte) {
+    const bool printable = (byte > ' ' && byte <= '~') || (byte > 0xa0 && byte != 0xad);
+    const int character = printable ? byte : 256 + others++;
+    std::string spelled;
+    if (character > 127) spelled += static_cast<char>(0xc0 | character >> 6);
+    spelled += static_cast<char>(character > 127 ? 0x80 | (character & 0x3f) : character);
+    bytes[spelled] = byte;
+  }
+  bytes["<|endoftext|>"] = 256;
+  const nlohmann::json byte_level = {
+      {"type", "ByteLevel"}, {"add_prefix_space", false}, {"trim_offsets", true}, {"use_regex", true}};
+  const nlohmann::json end = {
+      {"id", 256},       {"content", "<|endoftext|>"}, {"single_word", false}, {"lstrip", false},
+      {"rstrip", false}, {"normalized", false},        {"special", true}};
+  const nlohmann::json tokenizer = {
+      {"version", "1.0"},
+      {"added_tokens", nlohmann::json::array({end})},
+      {"pre_tokenizer", byte_level},
+      {"decoder", byte_level},
+      {"model", {{"type", "BPE"}, {"vocab", bytes}, {"merges", nlohmann::json::array()}}}};
+  std::ofstream(folder / "tokenizer.json", std::ios::binary) << tokenizer.dump();
+}
+
+// The tokenizer lacks the ids 257 and 258. The most likely token is a printable ASCII character, because the
+// embeddings of all others are 0. The embedding of position 40 is not finite, so a sequence of more tokens
+// fails. without_tokenizer: the model alone.
 inline void make_tiny_gpt2(const std::filesystem::path& folder, bool without_tokenizer = false) {
   constexpr int C = 32, layers = 2, positions = 48, vocab = 259, odd_position = 40;
   std::filesystem::create_directories(folder);
@@ -75,31 +102,7 @@ inline void make_tiny_gpt2(const std::filesystem::path& folder, bool without_tok
   file += text;
   file.append(reinterpret_cast<const char*>(data.data()), data.size() * sizeof(float));
   put("model.safetensors", file);
-  if (without_tokenizer) return;
-
-  // GPT-2 spells printable bytes as themselves, and the others as the characters from U+0100 on.
-  nlohmann::json bytes;
-  for (int byte = 0, others = 0; byte < 256; ++byte) {
-    const bool printable = (byte > ' ' && byte <= '~') || (byte > 0xa0 && byte != 0xad);
-    const int character = printable ? byte : 256 + others++;
-    std::string spelled;
-    if (character > 127) spelled += static_cast<char>(0xc0 | character >> 6);
-    spelled += static_cast<char>(character > 127 ? 0x80 | (character & 0x3f) : character);
-    bytes[spelled] = byte;
-  }
-  bytes["<|endoftext|>"] = 256;
-  const nlohmann::json byte_level = {
-      {"type", "ByteLevel"}, {"add_prefix_space", false}, {"trim_offsets", true}, {"use_regex", true}};
-  const nlohmann::json end = {
-      {"id", 256},       {"content", "<|endoftext|>"}, {"single_word", false}, {"lstrip", false},
-      {"rstrip", false}, {"normalized", false},        {"special", true}};
-  const nlohmann::json tokenizer = {
-      {"version", "1.0"},
-      {"added_tokens", {end}},
-      {"pre_tokenizer", byte_level},
-      {"decoder", byte_level},
-      {"model", {{"type", "BPE"}, {"vocab", bytes}, {"merges", nlohmann::json::array()}}}};
-  put("tokenizer.json", tokenizer.dump());
+  if (!without_tokenizer) make_byte_tokenizer(folder);
 }
 
 }  // namespace warpwright

@@ -155,6 +155,7 @@ warpwright_status warpwright_decoder_decode(warpwright_decoder* handle, const in
     }
     if (count > 0) check_place(kDecode, "ids", ids);
     if (capacity > 0) check_place(kDecode, "text", text);
+    const text::Tokenizer& tokenizer = decoder->require_tokenizer(kDecode);
     std::vector<text::TokenId> known;
     for (const std::int32_t id : std::span(ids, static_cast<std::size_t>(count))) {
       if (id < 0 || id >= decoder->model.decoder->vocab()) {
@@ -163,9 +164,9 @@ warpwright_status warpwright_decoder_decode(warpwright_decoder* handle, const in
       }
       // Ids beyond the tokenizer (a model may have more) have no text.
       const auto token = static_cast<text::TokenId>(id);
-      if (token < decoder->require_tokenizer(kDecode).vocab_size()) known.push_back(token);
+      if (token < tokenizer.vocab_size()) known.push_back(token);
     }
-    const std::string found = text::repair_utf8(decoder->require_tokenizer(kDecode).decode(known));
+    const std::string found = text::repair_utf8(tokenizer.decode(known));
     *text_bytes = found.size();
     if (found.size() <= capacity) std::ranges::copy(found, text);
   });

@@ -314,7 +314,9 @@ void add_generate(CLI::App& app) {
       ->capture_default_str()
       ->check(at_least(1))
       ->check(CLI::Range(std::int64_t{1}, kMostSamples));
-  command->add_option("--temperature", sampling.temperature, "0 takes the most likely token each time")
+  command
+      ->add_option("--temperature", sampling.temperature,
+                   "0 takes the most likely token each time, without --top-k, --top-p and --min-p")
       ->capture_default_str();
   command->add_option("--top-k", sampling.top_k, "Choose among the k most likely tokens; 0: all")
       ->capture_default_str();

@@ -1,4 +1,4 @@
-// What a decoder's folder says about texts: its tokenizer, how a prompt begins, and what ends a text.
+// The texts of a decoder's folder: its tokenizer, how a prompt begins, and which tokens end a text.
 #pragma once
 
 #include <cstdint>

@@ -52,7 +52,7 @@ class Room {
                       "memory", remedy);
   }
 
-  // What would fit instead of options with a sequence too many, or with a cache that is too large.
+  // Names sizes that would fit instead of these options.
   std::string remedy(const DecodingOptions& options) const {
     const std::int64_t context = context_of(model_, options);
     if (options.cache_tokens > 0) {

@@ -1,4 +1,4 @@
-// Whether a DecodingEngine fits in the memory that is available, before it takes any.
+// Compares the memory of a DecodingEngine with the memory that is available, before it takes any.
 #pragma once
 
 #include "infer/decoding_engine.hpp"

@@ -209,7 +209,7 @@ TEST(DecodingMemory, SaysWhatWouldFit) {
   const std::string cache = refusal({.sequences = 2, .cache_tokens = 2'000'000'000});
   EXPECT_NE(cache.find("and a cache of 2000000000 tokens, "), std::string::npos) << cache;
   EXPECT_NE(cache.find("; a cache of "), std::string::npos) << cache;
-  EXPECT_THROW(refusal({.sequences = 30'000}), UsageError);  // no cache has so many tokens
+  EXPECT_THROW(refusal({.sequences = 30'000}), UsageError);  // no cache holds these
   EXPECT_THROW(refusal({.context = 100'001}), UsageError);
 }
 
