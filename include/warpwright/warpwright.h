@@ -511,8 +511,10 @@ typedef struct warpwright_decoder_options {
   /* A Hugging Face folder: config.json and model.safetensors. Texts also need tokenizer.json, or vocab.json
    * and merges.txt. */
   const char* folder;
-  int64_t sequences;       /* that run at once; more wait; 0: 64, or fewer if the memory does not hold them */
-  int64_t context;         /* most tokens at which a sequence looks; 0: the model's, at most 2048 */
+  int64_t sequences; /* that run at once; more wait; 0: 64, or fewer if the memory does not hold them */
+  /* Most tokens at which a sequence looks; 0: the model's, at most 2048. A sequence that fills it forgets its
+   * older half and goes on. */
+  int64_t context;
   int64_t cache_tokens;    /* of all sequences, at least the context; 0: enough for all that run */
   warpwright_dtype dtype;  /* F32, BF16 or WARPWRIGHT_DTYPE_OF_MODEL */
   int32_t batch_invariant; /* not 0: a sequence's tokens do not depend on the others; slower */
@@ -520,7 +522,8 @@ typedef struct warpwright_decoder_options {
   int32_t reserved;        /* 0 */
 } warpwright_decoder_options;
 
-/* WARPWRIGHT_OUT_OF_MEMORY if weights or sequences do not fit. The message says what would fit. */
+/* WARPWRIGHT_OUT_OF_MEMORY if the memory does not hold the weights, or the sequences next to them. Then the
+ * message says how many sequences, or how large a cache or context, would fit. */
 WARPWRIGHT_API warpwright_status warpwright_decoder_create(warpwright_context* context,
                                                            const warpwright_decoder_options* options,
                                                            warpwright_decoder** decoder);
