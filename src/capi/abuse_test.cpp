@@ -942,6 +942,11 @@ bool covers(const char* header) {
   std::exit(0);  // lets the sanitizers look for leaks
 }
 
+// To make a decoder takes as long as a hundred other calls.
+bool makes_decoders(const std::string& name) {
+  return name == "warpwright_decoder_create" || name == "warpwright_decoder_destroy";
+}
+
 bool survives(const std::string& name, std::int64_t iterations, std::uint64_t seed) {
   *w.progress = {};
   std::fflush(nullptr);
@@ -1001,7 +1006,8 @@ int main(int count, char** arguments) {
   make_slots();
   bool all = true;
   for (const auto& [name, unused] : functions()) {
-    if (count <= 4 || name == arguments[4]) all = survives(name, iterations, seed) && all;
+    if (count > 4 && name != arguments[4]) continue;
+    all = survives(name, makes_decoders(name) ? (iterations + 19) / 20 : iterations, seed) && all;
   }
   fs::remove_all(w.folder);
   return all ? 0 : 1;
