@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 from test_encoder import DEVICES, safetensors
+from test_processes import run
 
 import warpwright
 from warpwright import Decoder, GenerateError
@@ -316,3 +317,30 @@ def test_close_and_copies(folder, monkeypatch):
     decoder.close()
     Decoder.__new__(Decoder).__del__()
     assert warpwright.Decoder is Decoder
+
+
+def test_a_forked_process_gets_an_error_and_the_end_is_silent(folder, tmp_path):
+    code, out, errors = run(
+        f"""
+        import os, signal, sys, warpwright
+        decoder = warpwright.Decoder({str(folder)!r}, device="cpu", sequences=2)
+        stream = decoder.stream("the cat", max_tokens=10**6)
+        next(stream)
+        child = os.fork()
+        if child == 0:
+            signal.alarm(60)
+            for call in (lambda: next(stream), lambda: decoder.generate("the cat"), lambda: decoder.running):
+                try:
+                    call()
+                    os._exit(1)
+                except RuntimeError as error:
+                    assert "forked" in str(error), error
+            os._exit(7)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+        next(stream)
+        sys.kept = cycle = [decoder, stream]
+        cycle.append(cycle)
+        """,
+        tmp_path,
+    )
+    assert (code, out, errors) == (0, "", "")
