@@ -262,11 +262,12 @@ def test_refused_prompts_and_options(decoder):
             ("seed", [1, 2], ValueError, "seed has 2 values, needs one for each of 1 prompts"),
             ("stop", "", ValueError, "stop: is empty"),
             ("stop", [3], TypeError, "stop[0] is int, needs str"),
+            ("stop", 3, TypeError, "stop is int, needs a str or a list of them"),
         ):
             refused(error, message, call, "the cat", **{name: value})
         refused(ValueError, "top_k: is 4, but temperature 0 takes the most likely token", call, "a", temperature=0, top_k=4)
         refused(ValueError, "top_p: is 0.5, but temperature 0", call, "a", temperature=0, top_p=0.5)
-        refused(TypeError, "temprature", call, "a", temprature=0)
+        refused(TypeError, "stream() got an unexpected keyword argument 'temprature'", call, "a", temprature=0)
     pieces += stream
     assert "".join(piece.text for piece in pieces) == wanted.text
 

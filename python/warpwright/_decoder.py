@@ -286,7 +286,7 @@ class Decoder:
 
         prompts: a str, a sequence of ids, or a list of either. An empty str begins with the end-of-text token.
 
-        options:
+        options, with their defaults:
         max_tokens          256; most tokens to generate
         temperature         1; 0 takes the most likely token each time
         top_k               0; choose among the k most likely tokens; 0: all
@@ -301,9 +301,9 @@ class Decoder:
         A ValueError or TypeError names a bad argument, before anything runs; other calls are not disturbed. If logits are not
         finite, GenerateError has the other prompts' results.
         """
-        listed, is_one = _listed(prompts)
-        texts, ids, ends, errors = [[] for _ in listed], [[] for _ in listed], [None] * len(listed), {}
-        with _Stream(self, listed, **options) as stream:
+        errors = {}
+        with self.stream(prompts, **options) as stream:
+            texts, ids, ends = [[] for _ in stream.prompts], [[] for _ in stream.prompts], [None] * len(stream.prompts)
             for piece in stream:
                 texts[piece.index].append(piece.text)
                 if piece.id is not None:
@@ -314,13 +314,28 @@ class Decoder:
         results = [Generated("".join(t), i, e) for t, i, e in zip(texts, ids, ends)]
         if errors:
             raise GenerateError(dict(sorted(errors.items())), results)
-        return results[0] if is_one else results
+        return results[0] if stream.is_one else results
 
-    def stream(self, prompts, **options):
+    def stream(
+        self, prompts, *, max_tokens=256, temperature=1.0, top_k=0, top_p=1.0, min_p=0.0, repetition_penalty=1.0, seed=0,
+        stop=None, ignore_end_of_text=False,
+    ):  # fmt: skip
         """Returns an iterator over the pieces of the continuations, as they are drawn. It takes the arguments of generate(),
         and checks them at once. close(), the end of a with statement, or the iterator's end removes its continuations."""
-        listed, _ = _listed(prompts)
-        return _Stream(self, listed, **options)
+        listed, is_one = _listed(prompts)
+        args = _Sequence(size=ctypes.sizeof(_Sequence), ignore_end_of_text=bool(ignore_end_of_text))
+        args.max_tokens = _arguments.integer("Decoder", "max_tokens", max_tokens, 1, _MOST)
+        args.top_k = _arguments.integer("Decoder", "top_k", top_k, 0, _MOST)
+        for name, value in (("temperature", temperature), ("top_p", top_p), ("min_p", min_p),
+                            ("repetition_penalty", repetition_penalty)):  # fmt: skip
+            setattr(args, name, _arguments.number("Decoder", name, value))
+        stop = [stop] if isinstance(stop, (str, bytes)) else [] if stop is None else stop
+        if not isinstance(stop, (list, tuple)):
+            raise TypeError(f"Decoder: stop is {type(stop).__name__}, needs a str or a list of them")
+        stops = _arguments.byte_strings("Decoder", "stop", stop)
+        pointers, lengths = _arguments.arrays(stops)
+        args.stops, args.stop_bytes, args.stop_count = ctypes.addressof(pointers), ctypes.addressof(lengths), len(stops)
+        return _Stream(self, listed, is_one, args, _seeds(seed, len(listed)))
 
     @contextlib.contextmanager
     def _call(self):
@@ -375,22 +390,8 @@ class _Stream:
 
     _decoder = None  # so that __del__ finds it even if __init__ fails
 
-    def __init__(
-        self, decoder, prompts, max_tokens=256, temperature=1.0, top_k=0, top_p=1.0, min_p=0.0, repetition_penalty=1.0, seed=0,
-        stop=None, ignore_end_of_text=False,
-    ):  # fmt: skip
-        args = _Sequence(size=ctypes.sizeof(_Sequence))
-        args.max_tokens = _arguments.integer("Decoder", "max_tokens", max_tokens, 1, _MOST)
-        args.top_k = _arguments.integer("Decoder", "top_k", top_k, 0, _MOST)
-        for name, value in (("temperature", temperature), ("top_p", top_p), ("min_p", min_p),
-                            ("repetition_penalty", repetition_penalty)):  # fmt: skip
-            setattr(args, name, _arguments.number("Decoder", name, value))
-        args.ignore_end_of_text = bool(ignore_end_of_text)
-        stop = [stop] if isinstance(stop, (str, bytes)) else [] if stop is None else list(stop)
-        stops = _arguments.byte_strings("Decoder", "stop", stop)
-        pointers, lengths = _arguments.arrays(stops)
-        args.stops, args.stop_bytes, args.stop_count = ctypes.addressof(pointers), ctypes.addressof(lengths), len(stops)
-        seeds = _seeds(seed, len(prompts))
+    def __init__(self, decoder, prompts, is_one, args, seeds):
+        self.prompts, self.is_one = prompts, is_one
         self._pieces, self._sequences = collections.deque(), {}  # by the prompt's index
         self._decoder = decoder
         try:

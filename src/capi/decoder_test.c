@@ -1,6 +1,6 @@
-/* Tests decoders through the C ABI: decoder_test FOLDER PROGRAM, the model of tests/tiny_gpt2.hpp and
- * warpwright's program, whose greedy text a decoder must equal. Compares sequences that run together with the
- * same ones alone, and makes a caller's mistakes. */
+/* Tests decoders through the C ABI: decoder_test FOLDER PROGRAM DEVICE, the model of tests/tiny_gpt2.hpp,
+ * warpwright's program, whose greedy text a decoder must equal, and cpu or cuda. Compares sequences that run
+ * together with the same ones alone, and makes a caller's mistakes. */
 #define _POSIX_C_SOURCE 200809L /* popen */
 #include <math.h>
 #include <stdbool.h>
@@ -163,14 +163,14 @@ static void test_tokenizer(warpwright_decoder* decoder) {
 }
 
 /* The command prints the prompt, its text and a new line. */
-static void test_equals_the_command(warpwright_decoder* decoder, const char* folder, const char* program) {
+static void test_equals_the_command(warpwright_decoder* decoder, char** arguments) {
   const warpwright_decoder_add_args args = greedy("the cat", 20);
   const whole w = run_alone(decoder, &args);
   CHECK(w.end == WARPWRIGHT_END_LENGTH && w.count == 20 && strlen(w.text) == 20);
   char command[2048], wanted[kMostText], got[kMostText] = "";
   snprintf(command, sizeof command,
-           "'%s' generate --model '%s' --prompt 'the cat' --temperature 0 --max-tokens 20 --threads 2",
-           program, folder);
+           "'%s' generate --model '%s' --prompt 'the cat' --temperature 0 --max-tokens 20 --device %s",
+           arguments[2], arguments[1], arguments[3]);
   FILE* output = popen(command, "r");
   if (!output) exit(1);
   const size_t bytes = fread(got, 1, sizeof got - 1, output);
@@ -422,14 +422,19 @@ static void test_sizes(warpwright_context* context, const char* folder) {
 }
 
 int main(int count, char** arguments) {
-  if (count != 3) {
-    fprintf(stderr, "usage: decoder_test FOLDER PROGRAM\n");
+  if (count != 4) {
+    fprintf(stderr, "usage: decoder_test FOLDER PROGRAM cpu|cuda\n");
     return 2;
+  }
+  const bool cuda = strcmp(arguments[3], "cuda") == 0;
+  if (cuda && warpwright_cuda_device_count() == 0) {
+    printf("capi_decoder_cuda: Skipped\nneeds an NVIDIA GPU\n");
+    return 77;
   }
   const char* folder = arguments[1];
   warpwright_context* context = NULL;
   const warpwright_context_options options = {
-      .size = sizeof options, .device = WARPWRIGHT_DEVICE_CPU, .threads = 2};
+      .size = sizeof options, .device = cuda ? WARPWRIGHT_DEVICE_CUDA : WARPWRIGHT_DEVICE_CPU, .threads = 2};
   if (warpwright_context_create(&options, &context) != WARPWRIGHT_OK) {
     fprintf(stderr, "%s\n", warpwright_last_error());
     return 1;
@@ -437,7 +442,7 @@ int main(int count, char** arguments) {
   warpwright_decoder* decoder = open_folder(context, folder, 3, 0);
   test_info(decoder);
   test_tokenizer(decoder);
-  test_equals_the_command(decoder, folder, arguments[2]);
+  test_equals_the_command(decoder, arguments);
   test_together(decoder);
   test_prompts_of_ids(decoder);
   test_ends(decoder);
