@@ -20,7 +20,10 @@ TEST(SamplingOptionsTest, WhatMakesNoSenseIsRefused) {
                                          {.repetition_penalty = nan},
                                          {.temperature = -1},
                                          {.top_k = -1},
-                                         {.top_p = 0}}) {
+                                         {.top_p = 0},
+                                         {.temperature = 0, .top_k = 3},
+                                         {.temperature = 0, .top_p = 0.5},
+                                         {.temperature = 0, .min_p = 0.5}}) {
     EXPECT_THROW(options.validate(), UsageError);
   }
 }
