@@ -299,8 +299,8 @@ TEST_F(CliTest, AModelOfAnotherArchitectureIsReportedAsSuch) {
   put("texts", "a line\n");
   const std::string mamba = path("mamba");
   const std::vector<std::string> words = {
-      "config.json: model_type mamba; this version runs gpt2, llama, mistral, qwen2, gpt_neox, bert, "
-      "roberta"};
+      "config.json: model_type mamba; this version runs gpt2, llama, mistral, qwen2, qwen3, gpt_neox, "
+      "bert, roberta"};
   fails(1, {"generate", "--model", mamba}, words);
   fails(1, {"eval", "--model", mamba, "--data", folder}, words);
   fails(1, {"convert", "--from", mamba, "--to", path("x"), "--format", "hf"}, words);

@@ -24,7 +24,7 @@ struct Run {
 
 std::vector<Run> runs(std::initializer_list<DType> dtypes) {
   std::vector<Run> list;
-  for (const char* model : {"llama", "llama3", "mistral", "qwen2", "gpt_neox", "gpt_neox_serial"}) {
+  for (const char* model : {"llama", "llama3", "mistral", "qwen2", "qwen3", "gpt_neox", "gpt_neox_serial"}) {
     for (const DType dtype : dtypes) {
       for (const DeviceKind device : {DeviceKind::cpu, DeviceKind::cuda})
         list.push_back({model, dtype, device});
@@ -41,7 +41,8 @@ std::string run_name(const ::testing::TestParamInfo<Run>& info) {
 // As in the script.
 bool is_projection(const std::string& name) {
   const auto has = [&](const char* part) { return name.find(part) != std::string::npos; };
-  return name.ends_with(".weight") && (has("attn.") || has(".attention.") || has(".mlp."));
+  return name.ends_with(".weight") && !name.ends_with("norm.weight") &&
+         (has("attn.") || has(".attention.") || has(".mlp."));
 }
 
 class DecoderGolden : public TestFolder, public ::testing::WithParamInterface<Run> {

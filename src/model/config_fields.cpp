@@ -19,10 +19,11 @@ struct Type {
   std::string_view name;
   Network network;
 };
-constexpr Type kTypes[] = {
-    {"gpt2", Network::decoder},    {"llama", Network::decoder},       {"mistral", Network::decoder},
-    {"qwen2", Network::decoder},   {"gpt_neox", Network::decoder},    {"bert", Network::encoder},
-    {"roberta", Network::encoder}, {"xlm-roberta", Network::encoder}, {"camembert", Network::encoder}};
+constexpr Type kTypes[] = {{"gpt2", Network::decoder},        {"llama", Network::decoder},
+                           {"mistral", Network::decoder},     {"qwen2", Network::decoder},
+                           {"qwen3", Network::decoder},       {"gpt_neox", Network::decoder},
+                           {"bert", Network::encoder},        {"roberta", Network::encoder},
+                           {"xlm-roberta", Network::encoder}, {"camembert", Network::encoder}};
 
 std::string types_of(std::optional<Network> network) {
   std::string names;

@@ -170,6 +170,37 @@ TEST(Config, AWindowMustBeAsLongAsTheContext) {
   EXPECT_MENTIONS(error_of(qwen2, "attention_bias", false), "\"attention_bias\" is false, only true");
 }
 
+TEST(Config, Qwen3NamesItsHeadsAndHasNoWindows) {
+  json qwen3 = kLlama;
+  qwen3.update({{"model_type", "qwen3"}, {"head_dim", 6}, {"sliding_window", 4}, {"max_window_layers", 1}});
+  const auto error_with = [&](const std::string& key, const json& value) {
+    return error_of(qwen3, key, value);
+  };
+  for (const bool bias : {false, true}) {
+    qwen3["attention_bias"] = bias;
+    const LlamaConfig read = LlamaConfig::from_json(LlamaFamily::qwen3, qwen3, "config.json");
+    EXPECT_EQ(read.head_size, 6);
+    EXPECT_EQ(read.attention_bias, bias);
+    EXPECT_EQ(LlamaConfig::from_json(LlamaFamily::qwen3, read.to_json({}), "again"), read);
+    const TransformerDescription d = read.description();
+    EXPECT_TRUE(d.qk_norm);
+    EXPECT_EQ(d.qkv_bias, bias);
+    EXPECT_EQ(d.attproj_bias, bias);
+  }
+  EXPECT_EQ(error_with("use_sliding_window", false), "no error");
+  EXPECT_MENTIONS(error_with("use_sliding_window", true), "\"sliding_window\" is 4, below the 8");
+  EXPECT_EQ(error_with("layer_types", {"full_attention"}), "no error");
+  EXPECT_MENTIONS(error_with("layer_types", {"sliding_attention"}),
+                  "\"layer_types\" is [\"sliding_attention\"]");
+  EXPECT_MENTIONS(error_with("head_dim", nullptr), "\"head_dim\" is missing");
+  EXPECT_MENTIONS(error_with("num_key_value_heads", nullptr), "\"num_key_value_heads\" is missing");
+  EXPECT_MENTIONS(error_with("head_dim", 258), "head_dim is 258");
+  EXPECT_MENTIONS(error_with("mlp_bias", true), "\"mlp_bias\" is true, only false");
+  EXPECT_MENTIONS(error_with("attention_bias", 1), "attention_bias");
+  EXPECT_MENTIONS(error_with("num_experts", 8), "\"num_experts\" is 8");
+  EXPECT_MENTIONS(error_with("model_type", "qwen3_moe"), "model_type qwen3_moe");
+}
+
 TEST(Config, SeveralTokensMayEndAText) {
   const auto written = [](const json& bos, const json& eos) {
     json config;
@@ -201,6 +232,8 @@ TEST(Config, NamedSizesAreThoseOfTheModels) {
   EXPECT_EQ(named_decoder("mistral:7B")->parameter_count(), 7'248'023'552);
   EXPECT_EQ(named_decoder("qwen2.5:0.5B")->parameter_count(), 494'032'768);
   EXPECT_EQ(named_decoder("qwen2.5:7B")->parameter_count(), 7'615'616'512);
+  EXPECT_EQ(named_decoder("qwen3:0.6B")->parameter_count(), 596'049'920);
+  EXPECT_EQ(named_decoder("qwen3:1.7B")->parameter_count(), 1'720'574'976);
   EXPECT_EQ(named_decoder("gpt2:124M")->parameter_count(), 124'439'808);
   EXPECT_EQ(named_decoder("pythia:70M")->parameter_count(), 70'426'624);
   EXPECT_EQ(named_decoder("pythia:160M")->parameter_count(), 162'322'944);
@@ -299,7 +332,8 @@ TEST(Config, GPT2RefusesFieldsThatItDoesNotKnow) {
 
 TEST(Config, AnotherArchitectureIsReportedAsSuch) {
   const std::string mamba =
-      "config.json: model_type mamba; this version runs gpt2, llama, mistral, qwen2, gpt_neox, bert, roberta";
+      "config.json: model_type mamba; this version runs gpt2, llama, mistral, qwen2, qwen3, gpt_neox, bert, "
+      "roberta";
   EXPECT_EQ(gpt2_error("model_type", "mamba").substr(0, mamba.size()), mamba);
   EXPECT_EQ(bert_error("model_type", "mamba").substr(0, mamba.size()), mamba);
   EXPECT_MENTIONS(gpt2_error("model_type", "bert"), "model_type bert is an encoder; this command runs gpt2");

@@ -15,7 +15,8 @@ namespace warpwright {
 namespace {
 
 constexpr std::string_view kGPT2 = "gpt2:";
-constexpr LlamaFamily kLlamaFamilies[] = {LlamaFamily::llama, LlamaFamily::mistral, LlamaFamily::qwen2};
+constexpr LlamaFamily kLlamaFamilies[] = {LlamaFamily::llama, LlamaFamily::mistral, LlamaFamily::qwen2,
+                                          LlamaFamily::qwen3};
 
 template <class Config>
 void resize(Config& config, std::int64_t vocab, std::int64_t context) {

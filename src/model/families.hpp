@@ -21,7 +21,7 @@ bool names_sizes(const std::string& model);
 // family's own, if they are not 0.
 std::shared_ptr<const Decoder> named_decoder(const std::string& model, std::int64_t vocab = 0,
                                              std::int64_t context = 0);
-// "gpt2:124M, …, qwen2.5:7B", for --help.
+// "gpt2:124M, …, pythia:6.9B", for --help.
 std::string known_sizes();
 
 }  // namespace warpwright

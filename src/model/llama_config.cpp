@@ -16,8 +16,9 @@ namespace {
 
 using json = nlohmann::json;
 
-constexpr std::string_view kNames[] = {"llama", "mistral", "qwen2"};
-constexpr std::string_view kArchitectures[] = {"LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM"};
+constexpr std::string_view kNames[] = {"llama", "mistral", "qwen2", "qwen3"};
+constexpr std::string_view kArchitectures[] = {"LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM",
+                                               "Qwen3ForCausalLM"};
 
 // The fields that are read, and those that change no result: how the model was made or is stored, and what
 // only other programs do with it.
@@ -79,7 +80,8 @@ void require_no_window(const LlamaConfig& c, const json& config, const std::stri
                       std::ranges::all_of(*types, [](const json& type) { return type == "full_attention"; });
     if (!full) refuse_value("layer_types", *types, "only full_attention for each layer is supported", where);
   }
-  if (c.family == LlamaFamily::qwen2 && !config_flag(config, "use_sliding_window", false, where)) return;
+  const bool has_switch = c.family == LlamaFamily::qwen2 || c.family == LlamaFamily::qwen3;
+  if (has_switch && !config_flag(config, "use_sliding_window", false, where)) return;
   constexpr std::int64_t kDefault = 4096;  // of transformers
   const bool missing = !config.contains("sliding_window") && c.family != LlamaFamily::llama;
   const auto window =
@@ -117,7 +119,9 @@ TransformerDescription LlamaConfig::description() const {
                                               .k = "self_attn.k_proj",
                                               .v = "self_attn.v_proj",
                                               .gate = "mlp.gate_proj",
-                                              .up = "mlp.up_proj"};
+                                              .up = "mlp.up_proj",
+                                              .q_norm = "self_attn.q_norm",
+                                              .k_norm = "self_attn.k_norm"};
   return {.names = &kLlama,
           .layers = layers,
           .channels = channels,
@@ -132,6 +136,7 @@ TransformerDescription LlamaConfig::description() const {
           .qkv_bias = attention_bias || family == LlamaFamily::qwen2,
           .attproj_bias = attention_bias,
           .mlp_bias = mlp_bias,
+          .qk_norm = family == LlamaFamily::qwen3,
           .rope = rope,
           .gate = activation,
           .tied_head = tied_head};
@@ -160,7 +165,9 @@ constexpr Size kSizes[] = {
     {"qwen2.5:0.5B", LlamaFamily::qwen2, 24, 896, 4864, 14, 2, 64, 151936, 32768, 1e6, 1e-6, true},
     {"qwen2.5:1.5B", LlamaFamily::qwen2, 28, 1536, 8960, 12, 2, 128, 151936, 131072, 1e6, 1e-6, true},
     {"qwen2.5:3B", LlamaFamily::qwen2, 36, 2048, 11008, 16, 2, 128, 151936, 32768, 1e6, 1e-6, true},
-    {"qwen2.5:7B", LlamaFamily::qwen2, 28, 3584, 18944, 28, 4, 128, 152064, 131072, 1e6, 1e-6, false}};
+    {"qwen2.5:7B", LlamaFamily::qwen2, 28, 3584, 18944, 28, 4, 128, 152064, 131072, 1e6, 1e-6, false},
+    {"qwen3:0.6B", LlamaFamily::qwen3, 28, 1024, 3072, 16, 8, 128, 151936, 40960, 1e6, 1e-6, true},
+    {"qwen3:1.7B", LlamaFamily::qwen3, 28, 2048, 6144, 16, 8, 128, 151936, 40960, 1e6, 1e-6, true}};
 
 }  // namespace
 
@@ -227,18 +234,26 @@ LlamaConfig LlamaConfig::from_json(LlamaFamily family, const json& json, const s
   c.layers = config_integer(json, "num_hidden_layers", where);
   c.channels = config_integer(json, "hidden_size", where);
   c.heads = config_integer(json, "num_attention_heads", where);
-  c.key_heads = optional_config_integer(json, "num_key_value_heads", where).value_or(c.heads);
-  c.head_size = optional_config_integer(json, "head_dim", where)
-                    .value_or(c.heads > 0 && c.channels % c.heads == 0 ? c.channels / c.heads : 0);
+  if (family == LlamaFamily::qwen3) {  // whose defaults do not follow from the other sizes
+    c.key_heads = config_integer(json, "num_key_value_heads", where);
+    c.head_size = config_integer(json, "head_dim", where);
+  } else {
+    c.key_heads = optional_config_integer(json, "num_key_value_heads", where).value_or(c.heads);
+    c.head_size = optional_config_integer(json, "head_dim", where)
+                      .value_or(c.heads > 0 && c.channels % c.heads == 0 ? c.channels / c.heads : 0);
+  }
   c.hidden = config_integer(json, "intermediate_size", where);
   c.vocab = config_integer(json, "vocab_size", where);
   c.context = config_integer(json, "max_position_embeddings", where);
   c.eps = config_epsilon(json, "rms_norm_eps", c.eps, where);
-  if (family == LlamaFamily::llama) {
+  if (family == LlamaFamily::llama || family == LlamaFamily::qwen3) {
     c.attention_bias = config_flag(json, "attention_bias", false, where);
-    c.mlp_bias = config_flag(json, "mlp_bias", false, where);
   } else {
     require_value(json, "attention_bias", family == LlamaFamily::qwen2, where);
+  }
+  if (family == LlamaFamily::llama) {
+    c.mlp_bias = config_flag(json, "mlp_bias", false, where);
+  } else {
     require_value(json, "mlp_bias", false, where);
   }
   c.tied_head = config_flag(json, "tie_word_embeddings", false, where);
@@ -269,12 +284,10 @@ nlohmann::json LlamaConfig::to_json(const BoundaryTokens& tokens) const {
                  {"initializer_range", 0.02},
                  {"tie_word_embeddings", tied_head}};
   tokens.write_to(config);
-  if (family == LlamaFamily::llama) {
-    config["attention_bias"] = attention_bias;
-    config["mlp_bias"] = mlp_bias;
-  }
+  if (family == LlamaFamily::llama || family == LlamaFamily::qwen3) config["attention_bias"] = attention_bias;
+  if (family == LlamaFamily::llama) config["mlp_bias"] = mlp_bias;
   if (family == LlamaFamily::mistral) config["sliding_window"] = nullptr;
-  if (family == LlamaFamily::qwen2) config["use_sliding_window"] = false;
+  if (family == LlamaFamily::qwen2 || family == LlamaFamily::qwen3) config["use_sliding_window"] = false;
   return config;
 }
 

@@ -1,5 +1,5 @@
-// The description of a Llama, a Mistral or a Qwen2, and where it comes from: a name or a Hugging Face
-// config.json.
+// The description of a Llama, a Mistral, a Qwen2 or a Qwen3, and where it comes from: a name or a Hugging
+// Face config.json.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -16,7 +16,8 @@
 namespace warpwright {
 
 // Which config.json it has. Mistral and Qwen2 fix the biases: Mistral has none, Qwen2 those of q, k and v.
-enum class LlamaFamily : std::uint8_t { llama, mistral, qwen2 };
+// Qwen3 has QK norm.
+enum class LlamaFamily : std::uint8_t { llama, mistral, qwen2, qwen3 };
 std::string_view name_of(LlamaFamily family);
 
 struct LlamaConfig {

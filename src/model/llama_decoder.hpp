@@ -1,4 +1,4 @@
-// Llama, Mistral and Qwen2 as Decoders.
+// Llama, Mistral, Qwen2 and Qwen3 as Decoders.
 #pragma once
 
 #include <nlohmann/json.hpp>

@@ -5,6 +5,7 @@
 #include "ops/cached_attention/cached_attention.hpp"
 #include "ops/embedding/embedding.hpp"
 #include "ops/gelu/gelu.hpp"
+#include "ops/head_norm/head_norm.hpp"
 #include "ops/matmul/matmul.hpp"
 #include "ops/norm/norm.hpp"
 #include "ops/rope/rope.hpp"
@@ -59,7 +60,11 @@ void normalize_backward(Context& ctx, const TransformerDescription& d, const Ten
   norm_backward(ctx, args);
 }
 
-// The heads of q, k and v in (N, H, HS).
+// The heads of q and k in (N, H, HS), which are normalized and rotated together.
+Tensor qk_of(const TransformerDescription& d, const Tensor& qkv) {
+  return qkv.slice(1, 0, d.heads + d.key_heads);
+}
+// The heads of q, k and v, each in (N, H, HS); q and k also in (N, NH + KH, HS).
 Tensor q_of(const TransformerDescription& d, const Tensor& qkv) {
   return qkv.slice(1, 0, d.heads);
 }
@@ -69,16 +74,17 @@ Tensor k_of(const TransformerDescription& d, const Tensor& qkv) {
 Tensor v_of(const TransformerDescription& d, const Tensor& qkv) {
   return qkv.slice(1, d.heads + d.key_heads, d.key_heads);
 }
-// Those of q and k, which are rotated together.
-Tensor qk_of(const TransformerDescription& d, const Tensor& qkv) {
-  return qkv.slice(1, 0, d.heads + d.key_heads);
+// q and k as attention reads them.
+Tensor attended(const TransformerDescription& d, const TransformerBlockActivations& a) {
+  return a.qk ? a.qk : qk_of(d, a.qkv);
 }
 
 // The batch attends to itself.
 void attention(Context& ctx, const TransformerPass& t, const TransformerBlockActivations& a,
                bool batch_invariant) {
-  attention_forward(ctx, {.q = q_of(t.d, a.qkv),
-                          .k = k_of(t.d, a.qkv),
+  const Tensor qk = attended(t.d, a);
+  attention_forward(ctx, {.q = q_of(t.d, qk),
+                          .k = k_of(t.d, qk),
                           .v = v_of(t.d, a.qkv),
                           .cu_seqlens_q = t.batch.cu_seqlens,
                           .cu_seqlens_k = t.batch.cu_seqlens,
@@ -93,7 +99,7 @@ void attention(Context& ctx, const TransformerPass& t, const TransformerBlockAct
 // The batch attends to all tokens of its sequences so far.
 void attention_to_cache(Context& ctx, const TransformerPass& t, const TransformerBlockActivations& a,
                         const LayerCache& cache, const CachePlaces& places) {
-  cached_attention(ctx, {.q = q_of(t.d, a.qkv),
+  cached_attention(ctx, {.q = q_of(t.d, attended(t.d, a)),
                          .key_cache = cache.keys,
                          .value_cache = cache.values,
                          .block_table = places.block_table,
@@ -105,8 +111,9 @@ void attention_to_cache(Context& ctx, const TransformerPass& t, const Transforme
 
 void attention_gradient(Context& ctx, const TransformerPass& t, const TransformerBlockActivations& a,
                         const TransformerBackwardBuffers::Block& d) {
-  attention_backward(ctx, {.q = q_of(t.d, a.qkv),
-                           .k = k_of(t.d, a.qkv),
+  const Tensor qk = attended(t.d, a);
+  attention_backward(ctx, {.q = q_of(t.d, qk),
+                           .k = k_of(t.d, qk),
                            .v = v_of(t.d, a.qkv),
                            .cu_seqlens_q = t.batch.cu_seqlens,
                            .cu_seqlens_k = t.batch.cu_seqlens,
@@ -121,10 +128,37 @@ void attention_gradient(Context& ctx, const TransformerPass& t, const Transforme
                            .max_seqlen = t.batch.max_seqlen});
 }
 
+// Each head of q and k by itself, if the model has QK norm.
+void normalize_heads(Context& ctx, const TransformerDescription& d, const TransformerBlock& p,
+                     const TransformerBlockActivations& a) {
+  if (!d.qk_norm) return;
+  head_norm_forward(ctx, {.x = qk_of(d, a.qkv),
+                          .q_weight = p.q_norm,
+                          .k_weight = p.k_norm,
+                          .out = attended(d, a),
+                          .rstd = a.qk_rstd,
+                          .q_heads = d.heads,
+                          .eps = d.eps});
+}
+void normalize_heads_backward(Context& ctx, const TransformerDescription& d, const TransformerBlock& p,
+                              const TransformerBlockActivations& a, const Tensor& dqk,
+                              const TransformerBlock& g) {
+  if (!d.qk_norm) return;
+  head_norm_backward(ctx, {.dout = dqk,
+                           .x = qk_of(d, a.qkv),
+                           .q_weight = p.q_norm,
+                           .k_weight = p.k_norm,
+                           .rstd = a.qk_rstd,
+                           .dx = dqk,
+                           .dq_weight = g.q_norm,
+                           .dk_weight = g.k_norm,
+                           .q_heads = d.heads,
+                           .dweights_store = Store::assign});
+}
+
 // In place: positions are rotated into q and k, if they are not learned.
-void rotate(Context& ctx, const TransformerPass& t, const Tensor& qkv) {
+void rotate(Context& ctx, const TransformerPass& t, const Tensor& qk) {
   if (!t.d.rope) return;
-  const Tensor qk = qk_of(t.d, qkv);
   rope_forward(ctx, {.x = qk,
                      .positions = t.batch.positions,
                      .cos = t.rope.cos,
@@ -132,9 +166,8 @@ void rotate(Context& ctx, const TransformerPass& t, const Tensor& qkv) {
                      .out = qk,
                      .wrong = t.rope.wrong});
 }
-void rotate_back(Context& ctx, const TransformerPass& t, const Tensor& dqkv) {
+void rotate_back(Context& ctx, const TransformerPass& t, const Tensor& dqk) {
   if (!t.d.rope) return;
-  const Tensor dqk = qk_of(t.d, dqkv);
   rope_backward(ctx, {.dout = dqk,
                       .positions = t.batch.positions,
                       .cos = t.rope.cos,
@@ -189,9 +222,10 @@ void block_inside(Context& ctx, const TransformerPass& t, const TransformerBlock
                        .out = matrix(a.qkv),
                        .preact = {},
                        .batch_invariant = invariant});
-  rotate(ctx, t, a.qkv);
+  normalize_heads(ctx, t.d, p, a);
+  rotate(ctx, t, attended(t.d, a));
   if (cache)
-    cache_append(ctx, {.k = k_of(t.d, a.qkv),
+    cache_append(ctx, {.k = k_of(t.d, attended(t.d, a)),
                        .v = v_of(t.d, a.qkv),
                        .slots = caching.places.slots,
                        .key_cache = cache->keys,
@@ -261,7 +295,9 @@ void block_backward(Context& ctx, const TransformerPass& t, const TransformerBlo
   matmul_dx(ctx, {dresidual, p.attproj_weight, {}, matrix(d.datt)});
   if (t.d.parallel) mlp_to_residual();
   attention_gradient(ctx, t, a, d);
-  rotate_back(ctx, t, d.dqkv);
+  const Tensor dqk = qk_of(t.d, d.dqkv);
+  rotate_back(ctx, t, dqk);
+  normalize_heads_backward(ctx, t.d, p, a, dqk, g);
   matmul_dw(ctx, {matrix(d.dqkv), a.norm1.out, g.qkv_weight, g.qkv_bias, Store::assign});
   matmul_dx(ctx, {matrix(d.dqkv), p.qkv_weight, {}, d.dnorm1});
   normalize_backward(ctx, t.d, d.dnorm1, x, p.norm1, a.norm1, dresidual, g.norm1, Store::add);

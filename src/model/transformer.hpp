@@ -1,5 +1,5 @@
 // A decoder-only transformer by its description: parameters by name, activations, forward and backward, an
-// operation a line. GPT-2, GPT-NeoX, Llama, Mistral and Qwen2 are such descriptions.
+// operation a line. GPT-2, GPT-NeoX, Llama, Mistral, Qwen2 and Qwen3 are such descriptions.
 // Sources: A. Radford et al., "Language Models are Unsupervised Multitask Learners", 2019; H. Touvron et al.,
 // "LLaMA: Open and Efficient Foundation Language Models", arXiv:2302.13971.
 //
@@ -35,7 +35,8 @@ struct TransformerNames {
   std::string_view q, k, v;          // the parts of qkv in files; q = qkv: one tensor
   bool qkv_by_head = false;   // a file's qkv has the rows of q, k and v of the first head, then of the next
   std::string_view gate, up;  // the parts of fc in files; gate = fc: one tensor
-  bool transposed = false;    // files keep the weights of a block's linear layers as (in, out)
+  std::string_view q_norm = {}, k_norm = {};  // of QK norm
+  bool transposed = false;  // files keep the weights of a block's linear layers as (in, out)
 };
 
 struct TransformerDescription {
@@ -48,6 +49,7 @@ struct TransformerDescription {
   bool layer_norm = true;    // layer normalization with a bias; false: RMS normalization without
   float eps = 1e-5f;         // of the normalizations
   bool qkv_bias = true, attproj_bias = true, mlp_bias = true;
+  bool qk_norm = false;  // RMS normalization of each head of q and k by itself, before the rotation
   std::optional<ops::RopeAngles> rope;      // none: learned positions
   std::optional<ops::GateActivation> gate;  // none: the MLP has `activation` and no gate
   ops::Activation activation = ops::Activation::gelu_tanh;
@@ -98,6 +100,7 @@ struct NormParameters {
 struct TransformerBlock {
   NormParameters norm1, norm2;
   Tensor qkv_weight, qkv_bias;          // (H·HS, C), (H·HS): the rows of q, k, v in this order
+  Tensor q_norm, k_norm;                // (HS)
   Tensor attproj_weight, attproj_bias;  // (C, NH·HS), (C)
   Tensor fc_weight, fc_bias;            // (F, C), (F); with a gate (2F, C), (2F): gate, then up
   Tensor fcproj_weight, fcproj_bias;    // (C, F), (C)
@@ -148,6 +151,8 @@ struct NormActivations {
 struct TransformerBlockActivations {
   NormActivations norm1, norm2;
   Tensor qkv;           // (N, H, HS): the heads of q, k, v in this order
+  Tensor qk;            // (N, NH + KH, HS): q and k, normalized and rotated; absent if qkv has them so
+  Tensor qk_rstd;       // (N, NH + KH) fp32, for the backward of QK norm
   Tensor att;           // (N, NH, HS)
   Tensor residual_mid;  // (N, C): after attention
   Tensor fc_preact;     // (N, F) before the activation; with a gate (N, 2F): gate, then up

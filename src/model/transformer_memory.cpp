@@ -89,6 +89,10 @@ TransformerBlockActivations allocate_block(const TransformerDescription& d, cons
   TransformerBlockActivations b;
   b.norm1 = allocate_norm(d, N, training, norms, "norm1", in);
   b.qkv = in("qkv", {N, d.all_heads(), HS});
+  if (training && d.qk_norm) {
+    b.qk = in("qk", {N, NH + d.key_heads, HS});
+    b.qk_rstd = in("qk_rstd", {N, NH + d.key_heads}, ops::accumulation_dtype(in.dtype));
+  }
   b.att = in("att", {N, NH, HS});
   b.residual_mid = in("residual_mid", {N, C});
   b.norm2 = allocate_norm(d, N, training, norms, "norm2", in);
@@ -149,6 +153,9 @@ std::vector<ParameterShape> parameter_shapes(const TransformerDescription& d) {
     const std::string block = layer_name(n.block, l);
     norm(named(block, n.norm1));
     linear(named(block, n.qkv), {queries, keys, keys}, C, d.qkv_bias);
+    for (const std::string_view name : {n.q_norm, n.k_norm}) {
+      if (d.qk_norm) add(named(block, name) + ".weight", {d.head_size}, norm_weight);
+    }
     linear(named(block, n.attproj), {C}, queries, d.attproj_bias, projection);
     norm(named(block, n.norm2));
     linear(named(block, n.fc), fc, C, d.mlp_bias);
@@ -161,8 +168,9 @@ std::vector<ParameterShape> parameter_shapes(const TransformerDescription& d) {
 
 LayerParameters layer_parameters(const TransformerDescription& d) {
   const std::size_t biases = std::size_t{d.qkv_bias} + d.attproj_bias + 2 * std::size_t{d.mlp_bias};
+  const std::size_t norms = (d.layer_norm ? std::size_t{4} : std::size_t{2}) + 2 * std::size_t{d.qk_norm};
   return {.first = d.rope ? std::size_t{1} : std::size_t{2},
-          .each = 4 + (d.layer_norm ? std::size_t{4} : std::size_t{2}) + biases,
+          .each = 4 + norms + biases,
           .layers = static_cast<std::size_t>(d.layers)};
 }
 
@@ -219,6 +227,7 @@ TransformerParameters transformer_parameters(const TransformerDescription& d,
     TransformerBlock& b = p.blocks.emplace_back();
     b.norm1 = both(d.layer_norm);
     b.qkv_weight = take(), b.qkv_bias = take_if(d.qkv_bias);
+    b.q_norm = take_if(d.qk_norm), b.k_norm = take_if(d.qk_norm);
     b.attproj_weight = take(), b.attproj_bias = take_if(d.attproj_bias);
     b.norm2 = both(d.layer_norm);
     b.fc_weight = take(), b.fc_bias = take_if(d.mlp_bias);

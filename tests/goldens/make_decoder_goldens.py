@@ -1,4 +1,4 @@
-"""Makes goldens of small decoders with Hugging Face's Llama, Mistral, Qwen2 and GPT-NeoX models.
+"""Makes goldens of small decoders with Hugging Face's Llama, Mistral, Qwen2, Qwen3 and GPT-NeoX models.
 
     python3 tests/goldens/make_decoder_goldens.py [NAME...]   (torch 2.15.0, transformers 5.24.0, safetensors 0.8.0, numpy 2.4.6)
 
@@ -37,14 +37,17 @@ from make_goldens import BETAS, CLIP, EPS, LR, STEPS, WEIGHT_DECAY, batch, forwa
 from make_rope_goldens import InFloat64
 from safetensors.numpy import save_file
 from transformers import (GPTNeoXConfig, GPTNeoXForCausalLM, LlamaConfig, LlamaForCausalLM, MistralConfig,
-                          MistralForCausalLM, Qwen2Config, Qwen2ForCausalLM, modeling_rope_utils)
+                          MistralForCausalLM, Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM,
+                          modeling_rope_utils)
 from transformers.models.gpt_neox import modeling_gpt_neox
 from transformers.models.llama import modeling_llama
 from transformers.models.mistral import modeling_mistral
 from transformers.models.qwen2 import modeling_qwen2
+from transformers.models.qwen3 import modeling_qwen3
 
 HERE = pathlib.Path(__file__).parent / "decoders"
-MODULES = (modeling_gpt_neox, modeling_llama, modeling_mistral, modeling_qwen2, modeling_rope_utils)
+MODULES = (modeling_gpt_neox, modeling_llama, modeling_mistral, modeling_qwen2, modeling_qwen3,
+           modeling_rope_utils)
 B, PROMPT, GREEDY = 2, 8, 200
 MUON_MOMENTUM = 0.95
 SCALE, PROJECTION_SCALE = 2.0**-3, 2.0**-1
@@ -67,6 +70,10 @@ MODELS = {
     "qwen2": dict(T=33, model=Qwen2ForCausalLM, config=Qwen2Config(
         **COMMON, hidden_size=28, num_attention_heads=7, num_key_value_heads=1, intermediate_size=47, vocab_size=139,
         tie_word_embeddings=True, rms_norm_eps=1e-6, use_sliding_window=False,
+        rope_parameters=dict(rope_type="default", rope_theta=1000000.0))),
+    "qwen3": dict(T=35, model=Qwen3ForCausalLM, config=Qwen3Config(
+        **COMMON, hidden_size=30, num_attention_heads=6, num_key_value_heads=3, head_dim=14, intermediate_size=41,
+        vocab_size=113, tie_word_embeddings=True, rms_norm_eps=1e-6, use_sliding_window=False,
         rope_parameters=dict(rope_type="default", rope_theta=1000000.0))),
     "gpt_neox": dict(T=31, model=GPTNeoXForCausalLM, config=GPTNeoXConfig(
         **COMMON, hidden_size=36, num_attention_heads=3, intermediate_size=52, vocab_size=89, tie_word_embeddings=False,
@@ -102,6 +109,7 @@ def parameter_names(model):
     else:
         prefix, embedding, norm = "model", "embed_tokens", "norm"
         block = ["input_layernorm.weight", *both(*(f"self_attn.{p}_proj" for p in "qkvo")),
+                 "self_attn.q_norm.weight", "self_attn.k_norm.weight",
                  "post_attention_layernorm.weight", *both(*(f"mlp.{p}_proj" for p in ("gate", "up", "down")))]
     names = ([f"{prefix}.{embedding}.weight"] +
              [f"{prefix}.layers.{l}.{n}" for l in range(model.config.num_hidden_layers) for n in block] +
@@ -112,7 +120,8 @@ def parameter_names(model):
 
 
 def is_projection(name):
-    return name.endswith(".weight") and any(part in name for part in ("attn.", ".attention.", ".mlp."))
+    return (name.endswith(".weight") and not name.endswith("norm.weight") and
+            any(part in name for part in ("attn.", ".attention.", ".mlp.")))
 
 
 def draw(shape, purpose, name):
