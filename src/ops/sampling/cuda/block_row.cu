@@ -202,7 +202,8 @@ struct CutSearch {
   Weight wanted, above;  // above: the weight of the bins before
   int bin, count;
   Weight order[kListed], weights[kListed];  // of the tokens in the bin; the likeliest have the largest order
-  Cut found;
+  unsigned key;                             // of the cut
+  int last;
 };
 
 // Keeps, of the tokens that `before` keeps, the likeliest ones whose weights reach wanted(their sum). The
@@ -242,12 +243,12 @@ __device__ Cut cut_at(const Row<T>& row, const Cut& before, float range, CutSear
     Weight sum = s.above;
     for (int other = 0; other < s.count; ++other) sum += s.order[other] > s.order[i] ? s.weights[other] : 0;
     if (sum < s.wanted && s.wanted <= sum + s.weights[i]) {
-      s.found = {static_cast<unsigned>(s.order[i] >> 32),
-                 static_cast<int>(~static_cast<unsigned>(s.order[i]))};
+      s.key = static_cast<unsigned>(s.order[i] >> 32);
+      s.last = static_cast<int>(~static_cast<unsigned>(s.order[i]));
     }
   }
   __syncthreads();
-  return s.found;
+  return {s.key, s.last};
 }
 
 // Finds the largest and the least logit of the row. Returns the first token with the largest one, or −1 if a
