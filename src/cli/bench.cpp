@@ -12,11 +12,13 @@ void warn_if_disturbed(const Disturbance& disturbance) {
 }
 
 void add_bench(CLI::App& app) {
-  CLI::App* command = app.add_subcommand("bench", "Time operations, a training step or an encoder");
+  CLI::App* command =
+      app.add_subcommand("bench", "Time operations, a training step, an encoder or a decoding step");
   command->require_subcommand(1);
   add_bench_ops(*command);
   add_bench_step(*command);
   add_bench_encoder(*command);
+  add_bench_decode(*command);
   add_bench_products(*command);
   add_bench_schedules(*command);
 }

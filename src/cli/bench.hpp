@@ -10,6 +10,7 @@ namespace warpwright::cli {
 void add_bench_ops(CLI::App& bench);
 void add_bench_step(CLI::App& bench);
 void add_bench_encoder(CLI::App& bench);
+void add_bench_decode(CLI::App& bench);
 void add_bench_products(CLI::App& bench);
 void add_bench_schedules(CLI::App& bench);
 

@@ -16,13 +16,13 @@
 #include "cli/checks.hpp"
 #include "cli/command.hpp"
 #include "cli/encoder_flags.hpp"
+#include "cli/lengths.hpp"
 #include "cli/model_flags.hpp"
 #include "cli/op_table.hpp"
 #include "core/error.hpp"
 #include "model/bert_session.hpp"
 #include "ops/element.hpp"
 #include "runtime/ceiling.hpp"
-#include "runtime/file.hpp"
 #include "runtime/host_view.hpp"
 #include "runtime/json.hpp"
 #include "runtime/philox.hpp"
@@ -38,44 +38,6 @@ struct BenchEncoderFlags {
   bool json = false;
   DeviceFlags device;
 };
-
-std::int64_t number(const std::string& text) {
-  std::size_t used = 0;
-  std::int64_t value = 0;
-  try {
-    value = std::stoll(text, &used);
-  } catch (const std::exception&) {
-    used = 0;
-  }
-  if (used == 0 || used != text.size() || value < 0 || value > (1 << 24)) {
-    throw UsageError(fmt::format("{} is not a length", quote(text)), "--lengths",
-                     "give lengths with commas, as 5,17x3 (17 three times), or @FILE with one a line");
-  }
-  return value;
-}
-
-std::vector<std::int64_t> parse_lengths(std::string text) {
-  constexpr std::uint64_t kMostBytes = 1 << 26;
-  constexpr std::int64_t kMostTexts = 1 << 24;
-  if (!text.empty() && text[0] == '@') text = read_file(text.substr(1), kMostBytes);
-  std::replace_if(
-      text.begin(), text.end(), [](char c) { return c == ',' || c == '\n' || c == '\r'; }, ' ');
-  std::istringstream words(text);
-  std::vector<std::int64_t> lengths;
-  for (std::string word; words >> word;) {
-    const std::size_t times = word.find('x');
-    const std::int64_t length = number(word.substr(0, times));
-    const std::int64_t count = times == std::string::npos ? 1 : number(word.substr(times + 1));
-    if (static_cast<std::int64_t>(lengths.size()) + count > kMostTexts) {
-      throw UsageError(fmt::format("lists more than {} texts", kMostTexts), "--lengths", "give fewer");
-    }
-    lengths.insert(lengths.end(), static_cast<std::size_t>(count), length);
-  }
-  if (std::ranges::count(lengths, 0) == std::ssize(lengths)) {
-    throw UsageError("has no tokens", "--lengths", "give at least one length above 0");
-  }
-  return lengths;
-}
 
 // Random texts of these lengths, longest first, in batches that the model's memory holds. padded: all texts
 // of a batch count as its longest.
