@@ -8,6 +8,7 @@
 
 #include "core/error.hpp"
 #include "runtime/file.hpp"
+#include "runtime/json.hpp"
 
 namespace warpwright::cli {
 namespace {
