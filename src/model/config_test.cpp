@@ -157,6 +157,8 @@ TEST(Config, LlamaReadsEveryScalingAndRefusesOthers) {
 TEST(Config, AWindowMustBeAsLongAsTheContext) {
   json mistral = kLlama;
   mistral["model_type"] = "mistral";
+  EXPECT_EQ(llama_error("num_key_value_heads", nullptr), "no error");  // as many as query heads
+  EXPECT_MENTIONS(error_of(mistral, "num_key_value_heads", nullptr), "\"num_key_value_heads\" is missing");
   EXPECT_EQ(error_of(mistral, "sliding_window", nullptr), "no error");
   EXPECT_EQ(error_of(mistral, "sliding_window", 8), "no error");
   EXPECT_MENTIONS(error_of(mistral, "sliding_window", 7), "\"sliding_window\" is 7, below the 8");

@@ -234,14 +234,14 @@ LlamaConfig LlamaConfig::from_json(LlamaFamily family, const json& json, const s
   c.layers = config_integer(json, "num_hidden_layers", where);
   c.channels = config_integer(json, "hidden_size", where);
   c.heads = config_integer(json, "num_attention_heads", where);
-  if (family == LlamaFamily::qwen3) {  // whose defaults do not follow from the other sizes
-    c.key_heads = config_integer(json, "num_key_value_heads", where);
-    c.head_size = config_integer(json, "head_dim", where);
-  } else {
-    c.key_heads = optional_config_integer(json, "num_key_value_heads", where).value_or(c.heads);
-    c.head_size = optional_config_integer(json, "head_dim", where)
-                      .value_or(c.heads > 0 && c.channels % c.heads == 0 ? c.channels / c.heads : 0);
-  }
+  // Where a default does not follow from the other sizes, a missing field is an error.
+  c.key_heads = family == LlamaFamily::llama
+                    ? optional_config_integer(json, "num_key_value_heads", where).value_or(c.heads)
+                    : config_integer(json, "num_key_value_heads", where);
+  c.head_size = family == LlamaFamily::qwen3
+                    ? config_integer(json, "head_dim", where)
+                    : optional_config_integer(json, "head_dim", where)
+                          .value_or(c.heads > 0 && c.channels % c.heads == 0 ? c.channels / c.heads : 0);
   c.hidden = config_integer(json, "intermediate_size", where);
   c.vocab = config_integer(json, "vocab_size", where);
   c.context = config_integer(json, "max_position_embeddings", where);
