@@ -234,7 +234,7 @@ LlamaConfig LlamaConfig::from_json(LlamaFamily family, const json& json, const s
   c.layers = config_integer(json, "num_hidden_layers", where);
   c.channels = config_integer(json, "hidden_size", where);
   c.heads = config_integer(json, "num_attention_heads", where);
-  // Where a default does not follow from the other sizes, a missing field is an error.
+  // A missing field is an error if its default does not follow from the other sizes.
   c.key_heads = family == LlamaFamily::llama
                     ? optional_config_integer(json, "num_key_value_heads", where).value_or(c.heads)
                     : config_integer(json, "num_key_value_heads", where);
