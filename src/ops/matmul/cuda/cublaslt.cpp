@@ -22,7 +22,7 @@
 #include <vector>
 
 #include "core/error.hpp"
-#include "ops/matmul/cuda/cublaslt.hpp"
+#include "ops/matmul/cuda/cublaslt_library.hpp"
 #include "ops/matmul/cuda/cublaslt_version.hpp"
 #include "ops/matmul/cuda/parts.hpp"
 #include "ops/matmul/time.hpp"

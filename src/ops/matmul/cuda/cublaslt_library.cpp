@@ -1,7 +1,7 @@
 #include <fmt/format.h>
 
 #include "core/error.hpp"
-#include "ops/matmul/cuda/cublaslt.hpp"
+#include "ops/matmul/cuda/cublaslt_library.hpp"
 #include "runtime/shared_library.hpp"
 
 namespace warpwright::ops::matmul::cublaslt {

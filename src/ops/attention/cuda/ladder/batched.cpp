@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "core/error.hpp"
-#include "ops/matmul/cuda/cublaslt.hpp"
+#include "ops/matmul/cuda/cublaslt_library.hpp"
 
 namespace warpwright::ops::attention::cuda {
 namespace {
