@@ -47,9 +47,11 @@ int main(int count, char** arguments) {
     for (int64_t i = 0; i < events; ++i) {
       warpwright_decoder_event event = {.size = sizeof event};
       check(warpwright_decoder_get_event(decoder, i, &event));
-      texts[event.sequence].append(event.text, event.text_bytes);
+      std::string& text = texts[event.sequence];
+      text.append(event.text, event.text_bytes);
       if (event.end == WARPWRIGHT_NOT_ENDED) continue;
-      std::printf("%s\n", texts[event.sequence].c_str());
+      text += '\n';
+      std::fwrite(text.data(), 1, text.size(), stdout);
       if (*event.error) std::fprintf(stderr, "generate: %s\n", event.error);
       texts.erase(event.sequence);
     }
