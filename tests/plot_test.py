@@ -101,7 +101,7 @@ class Plots(unittest.TestCase):
         done = run_tool("figures", "--warpwright", WARPWRIGHT, "--out", self.folder)
         self.assertEqual((done.returncode, done.stderr), (0, ""))
         for name, word in (("loss-curve", "difference from PyTorch"), ("speed-h200", "llm.c"), ("training-step", "saved for the backward"),
-                           ("schedules-h200-3072", "stream_k"), ("schedules-h200-dw-65536", "stream_k"), ("roofline-h200-step", "adamw")):
+                           ("muon", "AdamW"), ("schedules-h200-3072", "stream_k"), ("schedules-h200-dw-65536", "stream_k"), ("roofline-h200-step", "adamw")):
             self.assertIn(word, (self.folder / f"{name}.svg").read_text())
             self.assertTrue((TOOL.parent.parent / f"docs/figures/{name}.svg").is_file())
 

@@ -384,6 +384,20 @@ def draw_curve_of(pyplot, record, out):
     save(pyplot, figure, out)
 
 
+# ---- Two optimizers
+
+def draw_optimizers_of(pyplot, record, out):
+    figure, axes = pyplot.subplots(figsize=(7, 3.8), layout="constrained")
+    for name, label, colour in (("adamw", "AdamW", "#d95f02"), ("muon", "Muon, and AdamW for the rest", "#1b4f72")):
+        for number, run in enumerate(run for run in record["runs"] if run["optimizer"] == name):
+            steps, losses = zip(*run["validation"])
+            axes.plot(steps, losses, color=colour, linewidth=1, label=None if number else label)
+    axes.set(xlabel="step", ylabel="validation loss", ylim=(3, 7),
+             title=f"{record['model']}, {record['dtype']}, {record['batch']} × {record['seq']} tokens a step, three seeds, {record['machine']}")
+    axes.legend()
+    save(pyplot, figure, out)
+
+
 # ---- The figures of the docs
 
 def draw_figures(args):
@@ -400,6 +414,7 @@ def draw_figures(args):
     record = read_json(path)
     draw_curve_of(pyplot, read_json(results / "nvidia-h200-curve.json"), out / "loss-curve.svg")
     draw_speed_of(pyplot, record, out / "speed-h200.svg")
+    draw_optimizers_of(pyplot, read_json(results / "nvidia-h200-muon.json"), out / "muon.svg")
     step = next(step for step in record["steps"] if (step["model"], step["dtype"], step["batch"]) == ("gpt2:124M", "bf16", 64))
     draw_step_of(pyplot, step, out / "training-step.svg")
     draw_map_of(pyplot, roofline("--op", "forward", "--k", 3072, "--map"), out / "schedules-h200-3072.svg")
