@@ -19,10 +19,10 @@
 #include "core/error.hpp"
 #include "infer/decoding_engine.hpp"
 #include "infer/decoding_memory.hpp"
+#include "infer/initial_weights.hpp"
 #include "model/families.hpp"
 #include "runtime/ceiling.hpp"
 #include "runtime/philox.hpp"
-#include "runtime/planned.hpp"
 
 namespace warpwright::cli {
 namespace {
@@ -54,15 +54,6 @@ struct DecodeMeasurement {
   // The least seconds of a step, if it only read weights and cache.
   double bound() const { return (weight_bytes + cache_bytes) / read_bandwidth; }
 };
-
-DecoderWeights initial_weights(const std::shared_ptr<const Decoder>& decoder, DType dtype, Device device) {
-  const auto planned = std::make_shared<Planned<DecoderParameters>>([=](Allocator& allocator) {
-    return decoder->allocate_parameters(dtype, Category::parameters, "", allocator);
-  });
-  planned->take(device);
-  decoder->initialize(1, writer_to(planned->tensors()));
-  return {.decoder = decoder, .dtype = dtype, .parameters = planned->tensors(), .memory = planned};
-}
 
 // All weights, but those of which a token looks up a row: positions, and the embedding if the head is another
 // matrix.

@@ -8,7 +8,7 @@
 #include <random>
 #include <string>
 
-#include "infer/random_weights.hpp"
+#include "infer/initial_weights.hpp"
 #include "runtime/host_view.hpp"
 #include "runtime/test_folder.hpp"
 
@@ -22,7 +22,7 @@ constexpr GPT2Config kSizes{.layers = 2, .heads = 2, .channels = 32, .vocab = 50
 
 // Initial weights are so small that all tokens are about as likely; larger ones have opinions.
 DecoderWeights decided_weights(DType dtype, Device device = {}) {
-  const DecoderWeights weights = random_weights(dtype, kSizes, device);
+  const DecoderWeights weights = initial_weights(dtype, kSizes, device);
   const Stream stream(device);
   for (const auto& [name, tensor] : weights.parameters) {
     if (name.find("ln_") != std::string::npos) continue;

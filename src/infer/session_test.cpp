@@ -6,7 +6,7 @@
 
 #include "core/error.hpp"
 #include "infer/decoding_engine.hpp"
-#include "infer/random_weights.hpp"
+#include "infer/initial_weights.hpp"
 #include "infer/score.hpp"
 #include "runtime/test_folder.hpp"
 
@@ -35,7 +35,7 @@ std::vector<float> losses_of(Scorer& scorer) {
 
 TEST(DecoderSessions, ShareWeights) {
   for (const DType dtype : {DType::f32, DType::bf16}) {
-    DecoderWeights weights = random_weights(dtype, kSizes);
+    DecoderWeights weights = initial_weights(dtype, kSizes);
     std::vector<float> logits, losses;
     {
       Context context{ContextOptions{}};
@@ -70,7 +70,7 @@ TEST(DecoderSessions, ShareWeights) {
 void expect_scratch_suffices(Device device) {
   constexpr GPT2Config kWide{.layers = 1, .heads = 4, .channels = 256, .vocab = 500, .context = 256};
   for (const DType dtype : {DType::f32, DType::bf16}) {
-    const DecoderWeights weights = random_weights(dtype, kWide, device);
+    const DecoderWeights weights = initial_weights(dtype, kWide, device);
     const std::vector<std::int32_t> tokens(256, 7);
     const std::span<const std::int32_t> all(tokens);
     Context context(ContextOptions{}, device);
@@ -100,7 +100,7 @@ TEST(DecoderSessions, OnCudaPlanScratchForEverySize) {
 }
 
 TEST(DecoderParameters, AreFoundByName) {
-  const DecoderWeights weights = random_weights(DType::bf16, kSizes);
+  const DecoderWeights weights = initial_weights(DType::bf16, kSizes);
   EXPECT_EQ(weights.parameters.at("h.1.mlp.c_fc.weight").shape, (Shape{128, 32}));
   EXPECT_EQ(weights.parameters.at("h.1.mlp.c_fc.weight").dtype, DType::bf16);
   EXPECT_EQ(weights.parameters.at("ln_f.bias").dtype, DType::f32);
@@ -111,7 +111,7 @@ TEST(DecoderParameters, AreFoundByName) {
 // Process 0 comes last here, because it takes what the others have given.
 TEST(DecoderSessions, ProcessesShareQuestions) {
   Context context{ContextOptions{}};
-  const DecoderWeights weights = random_weights(DType::f32, kSizes);
+  const DecoderWeights weights = initial_weights(DType::f32, kSizes);
   std::vector<Choice> choices;
   for (std::int32_t q = 0; q < 11; ++q) {
     choices.push_back({.text = {q, 2, 3}, .endings = {{4, q}, {q, 5, 6}, {7}}, .label = q % 3});

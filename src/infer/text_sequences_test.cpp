@@ -9,7 +9,7 @@
 
 #include "infer/decoder_texts.hpp"
 #include "infer/decoding_memory.hpp"
-#include "infer/random_weights.hpp"
+#include "infer/initial_weights.hpp"
 #include "runtime/out_of_memory.hpp"
 #include "text/unicode.hpp"
 
@@ -68,7 +68,7 @@ class TextSequencesTest : public ::testing::Test {
   }
 
   const text::Tokenizer tokenizer_ = byte_tokenizer();
-  const DecoderWeights weights_ = random_weights(DType::f32, kSizes);
+  const DecoderWeights weights_ = initial_weights(DType::f32, kSizes);
   Context context_{ContextOptions{}};
   DecodingEngine engine_{context_, weights_, {.sequences = 4, .batch_invariant = true}};
 };
@@ -185,7 +185,7 @@ TEST_F(TextSequencesTest, WithoutATokenizerThereAreOnlyIds) {
 TEST(DecodingMemory, SaysWhatWouldFit) {
   GPT2Config sizes = kSizes;
   sizes.context = 100'000;
-  const DecoderWeights weights = random_weights(DType::f32, sizes);
+  const DecoderWeights weights = initial_weights(DType::f32, sizes);
   Context context{ContextOptions{}};
   const auto refusal = [&](const DecodingOptions& options) -> std::string {
     try {
