@@ -6,12 +6,12 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <numeric>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "cli/bench.hpp"
-#include "cli/checks.hpp"
 #include "cli/command.hpp"
 #include "cli/lengths.hpp"
 #include "cli/model_flags.hpp"
@@ -38,7 +38,7 @@ struct BenchDecodeFlags {
 };
 
 struct DecodeMeasurement {
-  double prompts_seconds = 0;   // until every sequence has drawn a token
+  double prompts_seconds = 0;   // until every sequence has drawn a token; the first ones draw more meanwhile
   std::vector<double> seconds;  // of each step
   double weight_bytes = 0;      // that a step reads
   double cache_bytes = 0;       // that a step in the middle of the measurement reads
@@ -84,7 +84,7 @@ void add_sequences(DecodingEngine& engine, const Decoder& decoder, const std::ve
   const PhiloxStream random(1, 2);
   std::uint64_t drawn = 0;
   for (const std::int64_t length : lengths) {
-    std::vector<std::int32_t> ids(static_cast<std::size_t>(std::max<std::int64_t>(length, 1)));
+    std::vector<std::int32_t> ids(static_cast<std::size_t>(length));
     for (std::int32_t& id : ids) {
       id = static_cast<std::int32_t>(random.uniform(drawn++) * static_cast<double>(decoder.vocab()));
     }
@@ -104,15 +104,17 @@ DecodeMeasurement measure(Context& context, const DecoderWeights& weights, const
   DecodeMeasurement m;
   const OtherLoad others;
   std::int64_t tokens = std::reduce(lengths.begin(), lengths.end());
+  std::set<DecodingEngine::Id> begun;
   const auto step = [&] {
-    const auto drawn = engine.step();
-    tokens += std::ssize(drawn);
-    return std::ssize(drawn);
+    for (const DecodingEngine::Drawn& drawn : engine.step()) {
+      if (drawn.error) throw *drawn.error;
+      begun.insert(drawn.sequence);
+      ++tokens;
+    }
   };
   add_sequences(engine, *weights.decoder, lengths);
   const double begin = now();
-  while (step() < sequences) {
-  }
+  while (std::ssize(begun) < sequences) step();
   m.prompts_seconds = now() - begin;
   for (std::int64_t i = 0; i < kWarmUp; ++i) step();
   const std::int64_t before = tokens;
@@ -121,7 +123,8 @@ DecodeMeasurement measure(Context& context, const DecoderWeights& weights, const
     step();
     m.seconds.push_back(now() - from);
   }
-  const double held = static_cast<double>(sequences * ((options.context + 15) / 16 * 16));
+  constexpr std::int64_t kBlock = DecodingEngine::kBlockSize;
+  const double held = static_cast<double>(sequences * ((options.context + kBlock - 1) / kBlock * kBlock));
   const double per_token =
       static_cast<double>(engine.plan().arena_bytes[static_cast<int>(Category::cache)]) / held;
   m.weight_bytes = bytes_read_by_a_step(weights);
@@ -177,6 +180,8 @@ void print(const BenchDecodeFlags& flags, const DecodeMeasurement& m, const Cont
 
 void run(const BenchDecodeFlags& flags) {
   const std::vector<std::int64_t> lengths = parse_lengths(flags.lengths);
+  if (std::ranges::min(lengths) == 0)
+    throw UsageError("has a length of 0", "--lengths", "give each sequence a token");
   Context context(flags.device.context_options(flags.dtype), flags.device.place());
   const std::shared_ptr<const Decoder> decoder = decoder_of(flags.model);
   if (const std::int64_t longest = longest_end(flags, lengths); longest > decoder->context()) {
@@ -203,7 +208,9 @@ void add_bench_decode(CLI::App& bench) {
       ->add_option("--lengths", f->lengths,
                    "Tokens of each sequence before the first step, as 5,17x3 (17 three times) or @FILE")
       ->capture_default_str();
-  command->add_option("--steps", f->steps, "Steps to time")->capture_default_str()->check(at_least(1));
+  command->add_option("--steps", f->steps, "Steps to time")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 1 << 20));
   command->add_flag("--batch-invariant", f->batch_invariant, "As in generate");
   command->add_flag("--json", f->json, "Print JSON");
   f->device.add_to(*command);

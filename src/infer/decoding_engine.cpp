@@ -505,9 +505,12 @@ std::vector<DecodingEngine::Drawn> DecodingEngine::step() {
 void DecodingEngine::report_logits(const std::vector<Part>& parts) {
   const Tensor& logits = planned_->tensors().logits;
   if (!host_->logits) host_->logits.emplace(logits, HostMemory::pinned);
-  host_->logits->download(context_.stream());
-  context_.synchronize();
   const Tensor& host = host_->logits->tensor();
+  const auto rows = static_cast<std::int64_t>(parts.size());
+  if (host.data != logits.data) {
+    copy(host.slice(0, 0, rows), logits.slice(0, 0, rows), context_.stream());
+    context_.synchronize();
+  }
   std::vector<float> row(static_cast<std::size_t>(weights_.decoder->vocab()));
   for (std::size_t r = 0; r < parts.size(); ++r) {
     if (parts[r].sequence->pending() != parts[r].tokens) continue;

@@ -45,7 +45,8 @@ inline constexpr Choice kChoices[] = {
     {.temperature = 0, .penalty = 1.7},
     {.temperature = 1.3, .top_k = 40, .top_p = 0.95, .min_p = 0.01, .penalty = 1.2},
     {.temperature = 1e300, .top_k = 3},
-    {.temperature = 1e-300, .top_p = 0.5}};
+    {.temperature = 1e-300, .top_p = 0.5},
+    {.top_k = 2000, .top_p = 0.9999}};
 
 inline Tensor filled(testing::Fixture& f, DType dtype, std::int64_t M, auto value) {
   const Tensor tensor = f.output(dtype, {M});

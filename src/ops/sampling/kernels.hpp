@@ -11,7 +11,7 @@ inline constexpr double kOne = 0x1p40;  // the weight of the likeliest token
 
 // A factor that fp32 holds.
 constexpr float bounded_factor(double factor) {
-  return static_cast<float>(factor < 0x1p-126 ? 0x1p-126 : factor > 0x1p127 ? 0x1p127 : factor);
+  return static_cast<float>(!(factor > 0x1p-126) ? 0x1p-126 : factor > 0x1p127 ? 0x1p127 : factor);
 }
 
 // The options of one row.
@@ -46,9 +46,10 @@ constexpr bool is_seen(const std::uint32_t* seen, std::int64_t v) {
 // The least sum of weights that has this share of the total; at least 1.
 constexpr std::uint64_t least_weight(double share, std::uint64_t total) {
   const double exact = share * static_cast<double>(total);
+  if (!(exact > 0)) return 1;
   if (exact >= static_cast<double>(total)) return total;
   const auto whole = static_cast<std::uint64_t>(exact);
-  return static_cast<double>(whole) < exact || whole == 0 ? whole + 1 : whole;
+  return static_cast<double>(whole) < exact ? whole + 1 : whole;
 }
 
 // ⌊random · total / 2^64⌋.

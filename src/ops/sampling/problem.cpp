@@ -19,16 +19,20 @@ SamplingProblem Sampling::problem() const {
   require_tensor(kName, "random", random, DType::i64, {M});
   if (seen) require_tensor(kName, "seen", seen, DType::i32, {M, (V + 31) / 32});
   require_tensor(kName, "token", token, DType::i32, {M});
+  const std::int64_t stride = M > 1 ? logits.strides[0] : V;
+  const bool aligned = begin_at_packs(logits) &&
+                       (M < 2 || stride * static_cast<std::int64_t>(size_of(logits.dtype)) % 16 == 0);
   return {.M = M,
           .V = V,
-          .stride = M > 1 ? logits.strides[0] : V,
+          .stride = stride,
           .dtype = logits.dtype,
-          .seen = static_cast<bool>(seen)};
+          .seen = static_cast<bool>(seen),
+          .aligned = aligned};
 }
 
 std::string SamplingProblem::describe() const {
-  return fmt::format("M={} V={}{} {}{}", M, V, stride == V ? "" : fmt::format(" stride={}", stride),
-                     name_of(dtype), seen ? " +seen" : "");
+  return fmt::format("M={} V={}{} {}{}{}", M, V, stride == V ? "" : fmt::format(" stride={}", stride),
+                     name_of(dtype), seen ? " +seen" : "", unaligned_note(aligned));
 }
 double SamplingProblem::flops() const {
   return 3.0 * static_cast<double>(M * V);

@@ -50,7 +50,8 @@ std::int32_t draw(std::vector<Candidate> candidates, const Options& o) {
   if (o.top_p < 1) {
     const std::uint64_t wanted = least_weight(o.top_p, total_weight(candidates));
     std::size_t kept = 0;
-    for (std::uint64_t sum = 0; sum < wanted; ++kept) sum += candidates[kept].weight;
+    for (std::uint64_t sum = 0; sum < wanted && kept < candidates.size(); ++kept)
+      sum += candidates[kept].weight;
     candidates.resize(kept, candidates.front());
   }
   std::erase_if(candidates,

@@ -17,7 +17,7 @@
 // where the share falls on the boundary of two.
 //
 // token[m] is −1 if a logit of row m is not finite. Throws Error if a tensor does not fit. Options outside
-// the ranges below are the caller's mistake: the token is then any, or −1.
+// the ranges below are the caller's mistake: the token is then undefined.
 #pragma once
 
 #include "ops/op.hpp"
@@ -29,6 +29,7 @@ struct SamplingProblem {
   std::int64_t stride = 0;  // elements between two rows of logits
   DType dtype = DType::f32;
   bool seen = false;
+  bool aligned = true;  // every row of logits begins at a multiple of 16 bytes
 
   bool operator==(const SamplingProblem&) const = default;
   std::string describe() const;

@@ -7,7 +7,7 @@
 // of the weights, and the same 8 of a row of x, 16 bytes each, into the registers of two instructions. An
 // instruction expects other terms there, but a sum may take its terms in any order that both factors share.
 //
-// The first weights are read before the kernel waits for those before it, which make x.
+// In a graph whose kernels overlap, the first weights are read before the kernels that make x have ended.
 #include "ops/cuda/gelu.cuh"
 #include "ops/cuda/launch.cuh"
 #include "ops/cuda/mma.cuh"

@@ -146,6 +146,7 @@ __device__ Cut cut_by_bits(const Row<T>& row, const Cut& before, Weight wanted, 
       if (before.keeps(key, v)) put(key, weight_of(logit));
     });
   });
+  if (cut.key == before.key) cut.last = before.last;
   Three weights{};  // of larger keys, of this key, and the number of its tokens
   row.for_each([&](int v, float logit) {
     const unsigned key = key_of(logit);
@@ -355,19 +356,18 @@ void forward(const Context& context, const Sampling& args) {
   gpu::visit_gpu_dtype(args.logits.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
     const std::int64_t stride = M > 1 ? args.logits.strides[0] : args.logits.shape[1];
-    const Arguments<T> a{
-        .logits = static_cast<const T*>(args.logits.data),
-        .stride = stride,
-        .V = static_cast<int>(args.logits.shape[1]),
-        .packed = begin_at_packs(args.logits) && (M == 1 || stride % gpu::kPackedLanes<T> == 0),
-        .temperature = static_cast<const double*>(args.temperature.data),
-        .top_p = static_cast<const double*>(args.top_p.data),
-        .min_p = static_cast<const double*>(args.min_p.data),
-        .penalty = static_cast<const double*>(args.repetition_penalty.data),
-        .top_k = static_cast<const std::int64_t*>(args.top_k.data),
-        .random = static_cast<const std::int64_t*>(args.random.data),
-        .seen = static_cast<const std::uint32_t*>(args.seen.data),
-        .token = static_cast<std::int32_t*>(args.token.data)};
+    const Arguments<T> a{.logits = static_cast<const T*>(args.logits.data),
+                         .stride = stride,
+                         .V = static_cast<int>(args.logits.shape[1]),
+                         .packed = args.problem().aligned,
+                         .temperature = static_cast<const double*>(args.temperature.data),
+                         .top_p = static_cast<const double*>(args.top_p.data),
+                         .min_p = static_cast<const double*>(args.min_p.data),
+                         .penalty = static_cast<const double*>(args.repetition_penalty.data),
+                         .top_k = static_cast<const std::int64_t*>(args.top_k.data),
+                         .random = static_cast<const std::int64_t*>(args.random.data),
+                         .seen = static_cast<const std::uint32_t*>(args.seen.data),
+                         .token = static_cast<std::int32_t*>(args.token.data)};
     gpu::launch_overlapped(context, block_row<T>, dim3(static_cast<unsigned>(M)), kThreads, 0,
                            "sampling cuda.block_row", a);
   });
