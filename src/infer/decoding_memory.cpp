@@ -86,7 +86,8 @@ DecodingOptions with_sequences_that_fit(Context& context, const DecoderWeights& 
   const Room room(context, model);
   DecodingOptions fitting = options;
   constexpr std::int64_t kBlock = DecodingEngine::kBlockSize;
-  const std::int64_t blocks_each = (context_of(model, options) + kBlock - 1) / kBlock;
+  const std::int64_t context_tokens = std::min(context_of(model, options), model.decoder->context());
+  const std::int64_t blocks_each = (context_tokens + kBlock - 1) / kBlock;
   const std::int64_t most =
       std::clamp<std::int64_t>(DecodingEngine::kMostCacheTokens / kBlock / blocks_each, 1, options.sequences);
   fitting.sequences = room.largest(options, &DecodingOptions::sequences, 1, most);

@@ -73,8 +73,14 @@ TextSequences::Id TextSequences::add(std::span<const std::int32_t> prompt, const
   if (std::ranges::find(stops, "") != stops.end())
     throw UsageError("is empty", "stop", "give the text that ends a sequence");
   const bool continues = !std::ranges::equal(prompt, empty_prompt_);
+  Text text(tokenizer_, stops, continues);
   const Id id = engine_.add(prompt, options);
-  texts_.emplace(id, Text(tokenizer_, stops, continues));
+  try {
+    texts_.emplace(id, std::move(text));
+  } catch (...) {  // no memory
+    engine_.remove(id);
+    throw;
+  }
   return id;
 }
 

@@ -73,8 +73,6 @@ std::string require_network(const nlohmann::json& config, Network wanted, const 
   const bool none = found == config.end() || found->is_null();
   if (none && wanted == Network::decoder && !config.contains("n_embd"))
     throw Error("\"model_type\" is missing", where, kRemedy);
-  if (none && wanted == Network::decoder && !config.contains("n_embd"))
-    throw Error("\"model_type\" is missing", where, kRemedy);
   if (!none && !found->is_string()) throw Error("\"model_type\" is not a string", where, kRemedy);
   const std::string name = none ? "gpt2" : found->get<std::string>();
   const auto* type =

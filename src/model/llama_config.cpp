@@ -81,7 +81,8 @@ void require_no_window(const LlamaConfig& c, const json& config, const std::stri
     if (!full) refuse_value("layer_types", *types, "only full_attention for each layer is supported", where);
   }
   const bool has_switch = c.family == LlamaFamily::qwen2 || c.family == LlamaFamily::qwen3;
-  if (has_switch && !config_flag(config, "use_sliding_window", false, where)) return;
+  const bool types_decide = has_switch && types != config.end() && !types->is_null();
+  if (types_decide || (has_switch && !config_flag(config, "use_sliding_window", false, where))) return;
   constexpr std::int64_t kDefault = 4096;  // of transformers
   const bool missing = !config.contains("sliding_window") && c.family != LlamaFamily::llama;
   const auto window =
@@ -235,9 +236,9 @@ LlamaConfig LlamaConfig::from_json(LlamaFamily family, const json& json, const s
   c.channels = config_integer(json, "hidden_size", where);
   c.heads = config_integer(json, "num_attention_heads", where);
   // A missing field is an error if its default does not follow from the other sizes.
-  c.key_heads = family == LlamaFamily::llama
-                    ? optional_config_integer(json, "num_key_value_heads", where).value_or(c.heads)
-                    : config_integer(json, "num_key_value_heads", where);
+  if (family != LlamaFamily::llama && !json.contains("num_key_value_heads"))
+    throw Error("\"num_key_value_heads\" is missing", where, "give it, as transformers writes it");
+  c.key_heads = optional_config_integer(json, "num_key_value_heads", where).value_or(c.heads);
   c.head_size = family == LlamaFamily::qwen3
                     ? config_integer(json, "head_dim", where)
                     : optional_config_integer(json, "head_dim", where)

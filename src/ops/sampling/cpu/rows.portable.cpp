@@ -88,9 +88,11 @@ void keep_top_p(Row& row, double p) {
 }
 
 void keep_min_p(Row& row, double p) {
-  const auto left = std::ranges::remove_if(
-      row.kept, [&](std::int32_t token) { return static_cast<double>(row.weight_of(token)) < p * kOne; });
-  row.kept = row.kept.first(row.kept.size() - left.size());
+  const auto weighs_less = [&](std::int32_t token) {
+    return static_cast<double>(row.weight_of(token)) < p * kOne;
+  };
+  const auto end = std::remove_if(row.kept.begin(), row.kept.end(), weighs_less);
+  row.kept = row.kept.first(static_cast<std::size_t>(end - row.kept.begin()));
 }
 
 std::int32_t draw(Row& row, const Options& o) {
