@@ -323,8 +323,9 @@ TEST(Matmul, OnlyKernelsThatMakeEmptyProductsTakeThem) {
   const auto expect_refused = [](const auto& op, const auto& make) {
     for (const auto& variant : op.variants) {
       if (!variant.name.starts_with("cuda.") || variant.kernel->only_forced) continue;
-      const bool takes = variant.name == "cuda.mma_block" || variant.name == "cuda.mma_persistent" ||
-                         variant.name == "cuda.tile128" || variant.name == "cuda.tile128_persistent";
+      const bool takes = variant.name == "cuda.few_rows" || variant.name == "cuda.mma_block" ||
+                         variant.name == "cuda.mma_persistent" || variant.name == "cuda.tile128" ||
+                         variant.name == "cuda.tile128_persistent";
       const DType dtype = variant.kernel->dtypes.has(DType::bf16) ? DType::bf16 : DType::f32;
       DeviceInfo device = a_hopper();
       EXPECT_EQ(variant.refuse(op.problem(make(dtype)), device), takes ? "" : "an empty product")
