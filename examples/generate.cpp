@@ -1,5 +1,5 @@
 // generate MODEL TEXT…: continues all texts at once, and prints each when it ends. MODEL is the folder of a
-// GPT-2, Llama, Mistral, Qwen2 or GPT-NeoX with its tokenizer.
+// GPT-2, Llama, Mistral, Qwen2, Qwen3 or GPT-NeoX with its tokenizer.
 #include <warpwright/warpwright.h>
 
 #include <cstdint>

@@ -480,8 +480,8 @@ WARPWRIGHT_API warpwright_status warpwright_unpack(warpwright_context* context,
 
 /* ---- Decoder (since 1.4) ----------------------------------------------------------------------- */
 
-/* A decoder (GPT-2, Llama, Mistral, Qwen2, GPT-NeoX) continues texts or token ids. It runs many sequences at
- * once. They are added and removed between any two steps:
+/* A decoder (GPT-2, Llama, Mistral, Qwen2, Qwen3, GPT-NeoX) continues texts or token ids. It runs many
+ * sequences at once. They are added and removed between any two steps:
  *
  *     warpwright_decoder* decoder = NULL;
  *     warpwright_decoder_options options = {.size = sizeof options, .folder = "run/model",
@@ -491,7 +491,7 @@ WARPWRIGHT_API warpwright_status warpwright_unpack(warpwright_context* context,
  *                                         .max_tokens = 100, .temperature = 1, .top_p = 1,
  *                                         .repetition_penalty = 1};
  *     int64_t sequence, events;
- *     warpwright_decoder_add(decoder, &args, &sequence);
+ *     if (warpwright_decoder_add(decoder, &args, &sequence) != WARPWRIGHT_OK) …
  *     warpwright_decoder_event event = {.size = sizeof event};
  *     do {
  *       if (warpwright_decoder_step(decoder, &events) != WARPWRIGHT_OK) break;
@@ -545,8 +545,9 @@ WARPWRIGHT_API warpwright_status warpwright_decoder_get_info(const warpwright_de
                                                              warpwright_decoder_info* info);
 
 /* Writes the ids with which a sequence of this text begins, with those that the tokenizer puts before a text.
- * An empty text gets the end-of-text token. Special tokens in the text are plain text. `count` becomes the
- * number of ids. If it is more than `capacity`, no id is written. */
+ * A text without ids of its own, and no id before it, gets the end-of-text token if there is one. Special
+ * tokens in the text are plain text. `count` becomes the number of ids. If it is more than `capacity`, no id
+ * is written. */
 WARPWRIGHT_API warpwright_status warpwright_decoder_encode(warpwright_decoder* decoder, const char* text,
                                                            size_t text_bytes, int32_t* ids, int64_t capacity,
                                                            int64_t* count);
@@ -572,11 +573,13 @@ typedef struct warpwright_decoder_add_args {
   int64_t max_tokens; /* at least 1 */
   /* The order of the steps is penalty, temperature, top_k, top_p, min_p. The last three must choose among all
    * tokens if the temperature is 0. */
-  double temperature;         /* 0 or more; 0 takes the most likely token each time */
-  int64_t top_k;              /* the k most likely tokens; 0: all */
-  double top_p;               /* the most likely tokens that together reach this; in (0, 1] */
-  double min_p;               /* tokens with this share of the most likely one's probability; in [0, 1] */
-  double repetition_penalty;  /* more than 0; divides the logits of tokens that the sequence has; 1: none */
+  double temperature; /* 0 or more; 0 takes the most likely token each time */
+  int64_t top_k;      /* the k most likely tokens; 0: all */
+  double top_p;       /* the most likely tokens that together reach this; in (0, 1] */
+  double min_p;       /* tokens with this share of the most likely one's probability; in [0, 1] */
+  /* More than 0; 1: none. Divides the positive logits of tokens that the sequence has, and multiplies the
+   * negative ones. */
+  double repetition_penalty;
   uint64_t seed;              /* equal seeds draw equal tokens from equal logits */
   int32_t ignore_end_of_text; /* not 0: the tokens that end a text are ordinary ones */
   int32_t reserved;           /* 0 */
