@@ -2,6 +2,7 @@
 call against the others, and a caller's mistakes."""
 
 import copy
+import itertools
 import json
 import os
 import pickle
@@ -16,7 +17,7 @@ from test_encoder import DEVICES, safetensors
 from test_processes import run
 
 import warpwright
-from warpwright import Decoder, GenerateError
+from warpwright import Decoder, GenerateError, _decoder
 
 ROOT = Path(__file__).resolve().parents[2]
 GOLDENS = ROOT / "tests" / "goldens" / "decoders"
@@ -89,17 +90,19 @@ def philox(count, stream):
 
 
 @pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("name", ["llama", "llama3", "mistral", "qwen2", "gpt_neox", "gpt_neox_serial"])
+@pytest.mark.parametrize("name", ["llama", "llama3", "mistral", "qwen2", "qwen3", "gpt_neox", "gpt_neox_serial"])
 def test_greedy_tokens_of_transformers(tmp_path, device, name):
     golden = json.loads((GOLDENS / name / "golden.json").read_text())
     shapes = {n: t.shape for n, t in safetensors(GOLDENS / name / "golden.safetensors").items()}
     tensors = {}
     for stream, parameter in enumerate(golden["parameters"]):
-        is_projection = parameter.endswith(".weight") and any(part in parameter for part in ("attn.", ".attention.", ".mlp."))
+        is_norm = parameter.endswith("norm.weight")
+        is_projection = (parameter.endswith(".weight") and not is_norm
+                         and any(part in parameter for part in ("attn.", ".attention.", ".mlp.")))  # fmt: skip
         shape = shapes[f"fp32.{parameter}"]
         uniform = ((philox(shape.numel(), stream) >> 8).double() - 2.0**23) * 2.0**-23
         scale = golden["projection_scale"] if is_projection else golden["scale"]
-        tensors[parameter] = (uniform * scale + parameter.endswith("norm.weight")).reshape(shape)
+        tensors[parameter] = (uniform * scale + is_norm).reshape(shape)
     save_safetensors(tmp_path / "model.safetensors", tensors)
     (tmp_path / "config.json").write_bytes((GOLDENS / name / "config.json").read_bytes())
     with Decoder(tmp_path, device=device, sequences=2) as decoder:
@@ -226,6 +229,85 @@ def test_streams_and_threads_run_together(decoder):
     assert results == wanted
 
 
+class Interrupt(Exception):
+    """As a handler of a signal raises it."""
+
+
+def interrupt_after(monkeypatch, function, calls):
+    """Raises Interrupt when this call of a function of the library returns."""
+    original, count = getattr(_decoder._c, function), itertools.count(1)
+
+    def interrupted(*arguments):
+        status = original(*arguments)
+        if next(count) == calls:
+            raise Interrupt
+        return status
+
+    monkeypatch.setattr(_decoder._c, function, interrupted)
+
+
+@pytest.mark.parametrize("function", ["warpwright_decoder_step", "warpwright_decoder_get_event"])
+@pytest.mark.parametrize("calls", [1, 2, 3, 4])
+def test_an_interrupt_loses_nothing(decoder, monkeypatch, function, calls):
+    options = {"ignore_end_of_text": True, "max_tokens": 5}
+    wanted = [decoder.generate("the cat", seed=seed, **options).ids for seed in range(3)]
+    streams = [decoder.stream("the cat", seed=seed, **options) for seed in range(3)]
+    ids = [[], [], []]
+    interrupt_after(monkeypatch, function, calls)
+    with pytest.raises(Interrupt):
+        for _ in range(5):
+            for got, stream in zip(ids, streams):
+                got.append(next(stream).id)
+        raise AssertionError("nothing was interrupted")
+    for got, stream in zip(ids, streams):
+        got += [piece.id for piece in stream]
+    assert ids == wanted and decoder.running == 0
+
+
+def test_an_interrupt_leaves_no_continuation(decoder, monkeypatch):
+    interrupt_after(monkeypatch, "warpwright_decoder_add", 2)
+    with pytest.raises(Interrupt):
+        decoder.generate(["the cat", "a dog"], max_tokens=10**6)
+    assert decoder.running == decoder.waiting == 0
+    stream = decoder.stream("the cat", max_tokens=10**6)
+    stream.close()
+    interrupt_after(monkeypatch, "warpwright_decoder_remove", 1)
+    with pytest.raises(Interrupt):
+        decoder.encode("a")
+    assert decoder.running == decoder.waiting == 0
+
+
+def in_threads(*calls):
+    """Fails if a call does not return within a minute."""
+    threads = [threading.Thread(target=call, daemon=True) for call in calls]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert not any(thread.is_alive() for thread in threads)
+
+
+def test_a_stream_closed_by_another_thread_ends(decoder):
+    stream = decoder.stream("the cat", max_tokens=10**9, ignore_end_of_text=True)
+    has_begun = threading.Event()
+
+    def close():
+        has_begun.wait()
+        stream.close()
+
+    in_threads(lambda: [has_begun.set() for _ in stream], close)
+    assert decoder.running == 0 and list(stream) == []
+
+
+def test_threads_share_a_stream(decoder):
+    wanted = sorted(decoder.generate("the cat", max_tokens=50, seed=3, ignore_end_of_text=True).ids)
+    for _ in range(10):
+        stream = decoder.stream("the cat", max_tokens=50, seed=3, ignore_end_of_text=True)
+        ids = []
+        in_threads(*[lambda: ids.extend(piece.id for piece in stream)] * 3)
+        assert sorted(ids) == wanted
+
+
 def refused(error, message, call, *arguments, **options):
     with pytest.raises(error) as caught:
         call(*arguments, **options)
@@ -244,6 +326,10 @@ def test_refused_prompts_and_options(decoder):
             ([[5], []], ValueError, "prompts[1]: has no tokens; give at least one"),
             ([5, 2**40], ValueError, "prompt has an id of more than 32 bits"),
             ([5, 1.5], TypeError, "prompt is list, needs a str or token ids"),
+            (bytearray(b"the cat"), TypeError, "prompt is bytearray, needs a str or token ids"),
+            (["the cat", memoryview(b"ab\0\0")], TypeError, "prompts[1] is memoryview, needs a str or token ids"),
+            (torch.empty(0), ValueError, "prompt: has no tokens; give at least one"),
+            (torch.ones(2), TypeError, "prompt is Tensor, needs a str or token ids"),
             ([None], TypeError, "prompts[0] is NoneType"),
             (None, TypeError, "prompts is NoneType"),
         ):  # fmt: skip
@@ -254,6 +340,8 @@ def test_refused_prompts_and_options(decoder):
             ("temperature", -1, ValueError, "temperature: is -1; give 0 or a positive number"),
             ("temperature", float("nan"), ValueError, "temperature: is nan"),
             ("temperature", "hot", TypeError, "temperature is 'hot', needs a number"),
+            ("temperature", 10**400, ValueError, "Decoder: temperature is an int that no float holds"),
+            ("top_p", torch.ones(2), TypeError, "top_p is tensor([1., 1.]), needs a number"),
             ("top_k", -1, ValueError, "top_k is -1"),
             ("top_p", 0, ValueError, "top_p: is 0; give a number in (0, 1]"),
             ("min_p", 1.5, ValueError, "min_p: is 1.5"),
@@ -267,14 +355,22 @@ def test_refused_prompts_and_options(decoder):
             refused(error, message, call, "the cat", **{name: value})
         refused(ValueError, "top_k: is 4, but temperature 0 takes the most likely token", call, "a", temperature=0, top_k=4)
         refused(ValueError, "top_p: is 0.5, but temperature 0", call, "a", temperature=0, top_p=0.5)
-        refused(TypeError, "stream() got an unexpected keyword argument 'temprature'", call, "a", temprature=0)
+        wrong = f"Decoder.{call.__name__}() got an unexpected keyword argument 'temprature'"
+        refused(TypeError, wrong, call, "a", temprature=0)
     pieces += stream
     assert "".join(piece.text for piece in pieces) == wanted.text
+
+
+def test_refused_ids(decoder):
+    for value in ("abc", b"a\0\0\0", bytearray(4), memoryview(bytes(4)), 5, [[1, 2]], [1.5]):
+        refused(TypeError, f"Decoder: ids is {type(value).__name__}, needs token ids", decoder.decode, value)
+    refused(ValueError, "Decoder: ids has an id of more than 32 bits", decoder.decode, [2**31])
 
 
 def test_refused_decoders(folder, tmp_path):
     refused(ValueError, str(tmp_path), Decoder, tmp_path, device="cpu")
     refused(ValueError, "Decoder: dtype is 'float16', needs one of None", Decoder, folder, dtype="float16")
+    refused(ValueError, "Decoder: dtype is ['bfloat16'], needs one of None", Decoder, folder, dtype=["bfloat16"])
     refused(ValueError, "Decoder: sequences is 0", Decoder, folder, sequences=0)
     refused(TypeError, "Decoder: context is 1.0", Decoder, folder, context=1.0)
     refused(ValueError, f"context: is {CONTEXT + 1}, the model's is {CONTEXT}", Decoder, folder, context=CONTEXT + 1)
@@ -327,6 +423,7 @@ def test_a_forked_process_gets_an_error_and_the_end_is_silent(folder, tmp_path):
         decoder = warpwright.Decoder({str(folder)!r}, device="cpu", sequences=2)
         stream = decoder.stream("the cat", max_tokens=10**6)
         next(stream)
+        decoder._lock.acquire()  # as if another thread were in a call
         child = os.fork()
         if child == 0:
             signal.alarm(60)
@@ -336,7 +433,9 @@ def test_a_forked_process_gets_an_error_and_the_end_is_silent(folder, tmp_path):
                     os._exit(1)
                 except RuntimeError as error:
                     assert "forked" in str(error), error
+            decoder.close()
             os._exit(7)
+        decoder._lock.release()
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
         next(stream)
         sys.kept = cycle = [decoder, stream]

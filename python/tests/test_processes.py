@@ -76,6 +76,8 @@ def test_integers_that_cannot_be(folder):
         for value, error in ((0, ValueError), (-1, ValueError), (2**40, ValueError), (2**70, ValueError), (8.0, TypeError), (True, TypeError)):
             with pytest.raises(error, match=f"Encoder: {name} is"):
                 Encoder(folder, device="cpu", **{name: value})
+    with pytest.raises(ValueError, match="Encoder: dtype is"):
+        Encoder(folder, device="cpu", dtype=["float32"])
     encoder = Encoder(folder, device="cpu")
     for ids in ([[2**40]], [[-(2**40)]], [[2**70]]):
         with pytest.raises(ValueError, match="input_ids"):
@@ -99,6 +101,7 @@ def test_a_forked_process_gets_an_error(folder):
         encoder.encode(["w5"], as_tensor=True)
         norm = warpwright.FusedLayerNorm(8)
         norm(torch.randn(2, 8))
+        encoder._lock.acquire()  # as if another thread were in a call
         child = os.fork()
         if child == 0:
             signal.alarm(60)
@@ -111,6 +114,7 @@ def test_a_forked_process_gets_an_error(folder):
                     assert "forked" in str(error), error
             del encoder
             os._exit(7)
+        encoder._lock.release()
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
         encoder.encode(["w5"], as_tensor=True)
         """,

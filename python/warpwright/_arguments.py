@@ -9,6 +9,11 @@ import torch
 from . import _library
 
 
+def named(value, names):
+    """The value of this name. What is no name is returned as it is, for choice() to check."""
+    return names.get(value, value) if isinstance(value, str) else value
+
+
 def choice(owner, name, value, choices):
     try:
         return choices[value]
@@ -35,7 +40,12 @@ def number(owner, name, value):
     """A float of any value."""
     if isinstance(value, bool) or not hasattr(value, "__float__"):
         raise TypeError(f"{owner}: {name} is {value!r}, needs a number")
-    return float(value)
+    try:
+        return float(value)
+    except OverflowError:
+        raise ValueError(f"{owner}: {name} is an int that no float holds, needs a number") from None
+    except (TypeError, ValueError, RuntimeError):  # a tensor or an array of several numbers
+        raise TypeError(f"{owner}: {name} is {value!r}, needs a number") from None
 
 
 def byte_strings(owner, name, texts):

@@ -1,17 +1,15 @@
 """Decoders on libwarpwright. They continue texts or token ids, many at once."""
 
 import collections
-import contextlib
 import ctypes
 import numbers
 import os
-import threading
 import typing
 from array import array
 
 import torch
 
-from . import _arguments, _library
+from . import _arguments, _library, _locks
 
 _DTYPES = {None: -1, torch.float32: 1, torch.bfloat16: 2}
 _NAMES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
@@ -120,7 +118,10 @@ def _check(status):
         _library.raise_status(status, ValueError)
 
 
-def _ids(name, ids):
+def _ids(name, ids, wanted):
+    refused = TypeError(f"Decoder: {name} is {type(ids).__name__}, needs {wanted}")
+    if isinstance(ids, (bytes, bytearray, memoryview)):  # an array would take their bytes for ids
+        raise refused
     if isinstance(ids, torch.Tensor):
         ids = ids.tolist()
     try:
@@ -128,14 +129,15 @@ def _ids(name, ids):
     except OverflowError:
         raise ValueError(f"Decoder: {name} has an id of more than 32 bits") from None
     except TypeError:
-        raise TypeError(f"Decoder: {name} is {type(ids).__name__}, needs a str or token ids") from None
+        raise refused from None
 
 
 def _listed(prompts):
     """The prompts, each of them bytes in UTF-8 or an array of ids, and whether only one was given."""
+    is_one = isinstance(prompts, (str, bytes, bytearray, memoryview))
     if isinstance(prompts, torch.Tensor):
-        prompts = prompts.tolist()
-    is_one = isinstance(prompts, (str, bytes))
+        is_one = prompts.dim() == 1
+        prompts = prompts if is_one else prompts.tolist()
     if not is_one:
         try:
             prompts = list(prompts)
@@ -148,7 +150,7 @@ def _listed(prompts):
         if isinstance(prompt, str):
             prompt = prompt.encode("utf-8", "surrogatepass")
         if not isinstance(prompt, bytes):
-            prompt = _ids(name, prompt)
+            prompt = _ids(name, prompt, "a str or token ids")
             if not prompt:
                 raise ValueError(f"{name}: has no tokens; give at least one")
         listed.append((name, prompt))
@@ -164,7 +166,7 @@ def _seeds(seed, count):
 
 
 class Decoder:
-    """A decoder, for inference: GPT-2, Llama, Mistral, Qwen2, GPT-NeoX.
+    """A decoder, for inference: GPT-2, Llama, Mistral, Qwen2, Qwen3, GPT-NeoX.
 
     model         the path of a folder with a Hugging Face model
     device        "cpu", "cuda", "cuda:1", …; by default a GPU if there is one
@@ -189,11 +191,12 @@ class Decoder:
         self, model, *, device=None, dtype=None, sequences=None, context=None, cache_tokens=None, batch_invariant=False,
         tf32=False,
     ):  # fmt: skip
-        self._lock = threading.Lock()
-        self._pieces_of = {}  # sequence: the pieces of its stream, and its prompt's index
+        _locks.add_lock(self)
+        self._streams = {}  # sequence: its stream's pieces and running sequences
         self._abandoned = collections.deque()  # sequences whose stream has been closed
+        self._events, self._delivered = ctypes.c_int64(), 0  # of the latest step
         options = _Options(size=ctypes.sizeof(_Options), folder=_arguments.path("Decoder", "model", model))
-        options.dtype = _arguments.choice("Decoder", "dtype", _NAMES.get(dtype, dtype), _DTYPES)
+        options.dtype = _arguments.choice("Decoder", "dtype", _arguments.named(dtype, _NAMES), _DTYPES)
         for name, value in (("sequences", sequences), ("context", context), ("cache_tokens", cache_tokens)):
             setattr(options, name, 0 if value is None else _arguments.integer("Decoder", name, value, 1, _MOST))
         options.batch_invariant, options.tf32 = bool(batch_invariant), bool(tf32)
@@ -239,7 +242,8 @@ class Decoder:
 
     def _info(self):
         info = _Info(size=ctypes.sizeof(_Info))
-        with self._call():
+        with self._lock:
+            self._begin_call()
             _check(_c.warpwright_decoder_get_info(self._handle, ctypes.byref(info)))
         return info
 
@@ -260,7 +264,8 @@ class Decoder:
         (text,) = _arguments.byte_strings("Decoder", "text", [text])
         ids = array("i", bytes(4 * (len(text) + 16)))  # more if the tokenizer adds many
         count = ctypes.c_int64()
-        with self._call():
+        with self._lock:
+            self._begin_call()
             for _ in range(2):
                 _check(_c.warpwright_decoder_encode(
                     self._handle, text, len(text), ids.buffer_info()[0], len(ids), ctypes.byref(count)))  # fmt: skip
@@ -270,9 +275,10 @@ class Decoder:
 
     def decode(self, ids):
         """Returns the text of ids. Bytes that are no character are U+FFFD."""
-        ids = _ids("ids", ids)
+        ids = _ids("ids", ids, "token ids")
         size = ctypes.c_size_t()
-        with self._call():
+        with self._lock:
+            self._begin_call()
             arguments = self._handle, ids.buffer_info()[0], len(ids)
             _check(_c.warpwright_decoder_decode(*arguments, None, 0, ctypes.byref(size)))
             text = ctypes.create_string_buffer(size.value + 1)
@@ -284,7 +290,8 @@ class Decoder:
     def generate(self, prompts, **options):
         """Returns the continuation of a prompt as a Generated, or a list of them in the order of several prompts.
 
-        prompts: a str, a sequence of ids, or a list of either. An empty str begins with the end-of-text token.
+        prompts: a str, a sequence of ids, or a list of either. A str without ids of its own, and no id before it, gets the
+        end-of-text token if there is one.
 
         options, with their defaults:
         max_tokens          256; most tokens to generate
@@ -301,6 +308,9 @@ class Decoder:
         A ValueError or TypeError names a bad argument, before anything runs; other calls are not disturbed. If logits are not
         finite, GenerateError has the other prompts' results.
         """
+        for name in options:
+            if name not in Decoder.stream.__kwdefaults__:
+                raise TypeError(f"Decoder.generate() got an unexpected keyword argument {name!r}")
         errors = {}
         with self.stream(prompts, **options) as stream:
             texts, ids, ends = [[] for _ in stream.prompts], [[] for _ in stream.prompts], [None] * len(stream.prompts)
@@ -337,52 +347,73 @@ class Decoder:
         args.stops, args.stop_bytes, args.stop_count = ctypes.addressof(pointers), ctypes.addressof(lengths), len(stops)
         return _Stream(self, listed, is_one, args, _seeds(seed, len(listed)))
 
-    @contextlib.contextmanager
-    def _call(self):
-        with self._lock:
-            if not self._handle:
-                raise RuntimeError("Decoder: it is closed")
-            self._context.follow_torch()
-            while self._abandoned:
-                _check(_c.warpwright_decoder_remove(self._handle, self._abandoned.popleft()))
-            yield
+    # The caller holds the lock. A context manager of Python code would not do: an interrupt could leave it with the lock held.
+    def _begin_call(self):
+        if not self._handle:
+            raise RuntimeError("Decoder: it is closed")
+        self._context.follow_torch()
+        while self._abandoned:  # popped last, so that the next call continues after an interrupt
+            sequence = self._abandoned[0]
+            _check(_c.warpwright_decoder_remove(self._handle, sequence))
+            _, running = self._streams.get(sequence, (None, {}))
+            running.pop(sequence, None)
+            self._streams.pop(sequence, None)
+            self._abandoned.popleft()
 
-    def _add(self, args, pieces, index):
-        sequence = ctypes.c_int64()
-        with self._call():
-            _check(_c.warpwright_decoder_add(self._handle, ctypes.byref(args), ctypes.byref(sequence)))
-            self._pieces_of[sequence.value] = pieces, index
-        return sequence.value
+    def _add(self, args, pieces, running, index):
+        sequence = ctypes.c_int64(-1)
+        try:
+            with self._lock:
+                self._begin_call()
+                _check(_c.warpwright_decoder_add(self._handle, ctypes.byref(args), ctypes.byref(sequence)))
+                self._streams[sequence.value] = pieces, running
+                running[sequence.value] = index
+        except BaseException:
+            if sequence.value >= 0:
+                self._abandoned.append(sequence.value)
+            raise
 
     # Takes no lock, since Python may close a stream in the middle of any call.
-    def _abandon(self, sequences):
-        for sequence in sequences:
-            self._pieces_of.pop(sequence, None)
-            self._abandoned.append(sequence)
+    def _abandon(self, pieces, running):
+        self._abandoned.extend(running)
+        running.clear()
+        pieces.clear()
 
-    def _next_piece(self, pieces):
+    def _next_piece(self, pieces, running):
         """The first of a stream's pieces. Steps until there is one. Pieces of other streams go to them."""
-        while not pieces:
-            with self._call():
-                if not pieces:
+        while running or pieces:  # in this order: a sequence is in running until its last piece is in pieces
+            try:
+                return pieces.popleft()
+            except IndexError:
+                pass
+            with self._lock:
+                self._begin_call()
+                if running and not pieces:
                     self._step()
-        return pieces.popleft()
+        raise StopIteration
 
     def _step(self):
-        events = ctypes.c_int64()
-        _check(_c.warpwright_decoder_step(self._handle, ctypes.byref(events)))
+        """Delivers the events of a step. If an interrupt has left some of the latest step, delivers those instead."""
+        if self._delivered >= self._events.value:
+            self._events.value = 0
+            self._delivered = 0
+            _check(_c.warpwright_decoder_step(self._handle, ctypes.byref(self._events)))
         event = _Event(size=ctypes.sizeof(_Event))
-        for i in range(events.value):
-            _check(_c.warpwright_decoder_get_event(self._handle, i, ctypes.byref(event)))
-            pieces, index = self._pieces_of.get(event.sequence, (None, None))
-            if pieces is None:
-                continue
-            end = _ENDS[event.end]
-            if end is not None:
-                self._pieces_of.pop(event.sequence, None)
+        while self._delivered < self._events.value:
+            _check(_c.warpwright_decoder_get_event(self._handle, self._delivered, ctypes.byref(event)))
+            sequence, end = event.sequence, _ENDS[event.end]
+            pieces, running = self._streams.get(sequence, (None, {}))
             text = ctypes.string_at(event.text, event.text_bytes).decode()
             token = event.token if event.token >= 0 else None
-            pieces.append(Piece(index, text, token, end, event.error.decode() if end == "error" else None))
+            error = event.error.decode() if end == "error" else None
+            piece = (Piece(running.get(sequence), text, token, end, error),)
+            # Python interrupts a thread at calls and loops. There are none from here to the end of the loop's body.
+            self._delivered += 1
+            if sequence in running:
+                pieces += piece
+                if end is not None:
+                    del running[sequence]
+                    del self._streams[sequence]
 
 
 class _Stream:
@@ -392,12 +423,12 @@ class _Stream:
 
     def __init__(self, decoder, prompts, is_one, args, seeds):
         self.prompts, self.is_one = prompts, is_one
-        self._pieces, self._sequences = collections.deque(), {}  # by the prompt's index
+        self._pieces, self._running = collections.deque(), {}  # sequence: its prompt's index
         self._decoder = decoder
         try:
             for i, (name, prompt) in enumerate(prompts):
                 args.seed = seeds[i]
-                self._sequences[i] = self._add(args, name, prompt, i)
+                self._add(args, name, prompt, i)
         except BaseException:
             self.close()
             raise
@@ -407,7 +438,7 @@ class _Stream:
         args.text, args.text_bytes = (prompt, len(prompt)) if is_text else (None, 0)
         args.ids, args.id_count = (None, 0) if is_text else prompt.buffer_info()
         try:
-            return self._decoder._add(args, self._pieces, index)
+            self._decoder._add(args, self._pieces, self._running, index)
         except ValueError as error:  # the library knows one prompt
             message = str(error)
             raise ValueError(name + message[len("prompt") :] if message.startswith("prompt:") else message) from None
@@ -416,17 +447,10 @@ class _Stream:
         return self
 
     def __next__(self):
-        if not self._sequences:
-            raise StopIteration
-        piece = self._decoder._next_piece(self._pieces)
-        if piece.finish_reason is not None:
-            del self._sequences[piece.index]
-        return piece
+        return self._decoder._next_piece(self._pieces, self._running)
 
     def close(self):
-        sequences, self._sequences = self._sequences, {}
-        self._decoder._abandon(sequences.values())
-        self._pieces.clear()
+        self._decoder._abandon(self._pieces, self._running)
 
     def __enter__(self):
         return self

@@ -5,12 +5,11 @@ import ctypes
 import json
 import logging
 import os
-import threading
 from collections.abc import Mapping
 
 import torch
 
-from . import _arguments, _library
+from . import _arguments, _library, _locks
 
 _POOLINGS = {None: 0, "mean": 1, "cls": 2, "max": 3, "mean_sqrt": 4}
 _NORMALIZATIONS = {None: 0, True: 1, False: 2}
@@ -244,7 +243,7 @@ class Encoder:
         tf32=False,
         weights_cache=None,
     ):
-        self._lock = threading.Lock()
+        _locks.add_lock(self)
         self._again = None  # the arguments that make it again, for pickle
         self._has_embedding = True
         options = _Options(size=ctypes.sizeof(_Options))
@@ -279,7 +278,7 @@ class Encoder:
                 raise ValueError("Encoder: config is given with a folder, which has its own config")
             options.folder = _arguments.path("Encoder", "model", model)
         self.device = _arguments.device("Encoder", device)
-        self.dtype = _NAMES.get(dtype, dtype) if dtype is not None else torch.float32
+        self.dtype = torch.float32 if dtype is None else _arguments.named(dtype, _NAMES)
         options.dtype = _arguments.choice("Encoder", "dtype", self.dtype, _DTYPES)
         if self.device.type == "cpu" and self.dtype is torch.float16:
             raise ValueError("Encoder: dtype is torch.float16, a CPU takes torch.float32 or torch.bfloat16")
