@@ -70,7 +70,11 @@ struct Comparison {
       equal += tokens[m] == wanted[m];
       const auto inside = [&](const Range& r) { return r.first[m] <= tokens[m] && tokens[m] <= r.last[m]; };
       EXPECT_TRUE(tokens[m] == wanted[m] || inside(sooner) || inside(later))
-          << "row " << m << ": " << tokens[m] << ", the oracle draws " << wanted[m];
+          << sampling_op().problem(args).describe() << ", row " << m << ": " << tokens[m]
+          << ", the oracle draws " << wanted[m] << "; temperature " << args.temperature.as<double>()[m]
+          << ", top_k " << args.top_k.as<std::int64_t>()[m] << ", top_p " << args.top_p.as<double>()[m]
+          << ", min_p " << args.min_p.as<double>()[m] << ", penalty "
+          << args.repetition_penalty.as<double>()[m];
     }
   }
 };

@@ -104,7 +104,7 @@ std::int32_t draw(Row& row, const Options& o) {
   keep_top_k(row, o.top_k);
   keep_top_p(row, o.top_p);
   keep_min_p(row, o.min_p);
-  if (row.kept.size() < row.logits.size()) std::ranges::sort(row.kept);
+  if (o.top_k > 0 || o.top_p < 1) std::ranges::sort(row.kept);
   std::uint64_t rest = drawn_weight(o.random, row.kept_weight());
   for (const std::int32_t token : row.kept) {
     if (rest < row.weight_of(token)) return token;
