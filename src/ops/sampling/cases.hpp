@@ -65,7 +65,7 @@ inline Sampling make(const Case& c, DType dtype, std::size_t choice, testing::Fi
   a.repetition_penalty = filled(f, DType::f64, c.M, 1.0);
   a.random = filled(f, DType::i64, c.M, std::int64_t{0});
   const std::int64_t words = (c.V + 31) / 32;
-  a.seen = f.random_integers({c.M, words}, -(1 << 30), 1 << 30);  // both values of every bit
+  a.seen = f.random_integers({c.M, words}, -(1 << 30), (1 << 30) - 1);  // both values of every bit
   a.token = f.integers(std::vector<std::int32_t>(static_cast<std::size_t>(c.M), -7));
   std::mt19937_64 random(static_cast<std::uint64_t>(c.V) * 31 + choice);
   for (std::int64_t m = 0; f.with_data() && m < c.M; ++m) {
