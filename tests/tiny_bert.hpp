@@ -3,13 +3,14 @@
 #pragma once
 
 #include <algorithm>
-#include <cstdint>
 #include <filesystem>
 #include <fstream>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
+
+#include "tests/tiny_tensors.hpp"
 
 namespace warpwright {
 
@@ -42,54 +43,30 @@ inline void make_tiny_bert(const std::filesystem::path& folder, int labels = 0) 
                                  {"num_labels", std::max(labels, 1)}};
   put("config.json", config.dump());
 
-  nlohmann::ordered_json header;
-  std::vector<float> data;
-  std::uint32_t state = 1;
-  const auto add = [&](const std::string& name, std::vector<int> shape, float center) {
-    std::size_t count = 1;
-    for (const int size : shape) count *= static_cast<std::size_t>(size);
-    const std::size_t begin = data.size() * sizeof(float);
-    for (std::size_t i = 0; i < count; ++i) {
-      state = state * 1664525u + 1013904223u;
-      data.push_back(center + static_cast<float>(state >> 8) / static_cast<float>(1 << 24) * 0.6f - 0.3f);
-    }
-    header[name] = {
-        {"dtype", "F32"}, {"shape", shape}, {"data_offsets", {begin, data.size() * sizeof(float)}}};
-  };
+  TinyTensors tensors;
   const auto linear = [&](const std::string& name, int out, int in) {
-    add(name + ".weight", {out, in}, 0);
-    add(name + ".bias", {out}, 0);
-  };
-  const auto norm = [&](const std::string& name) {
-    add(name + ".weight", {H}, 1);
-    add(name + ".bias", {H}, 0);
+    tensors.add_linear(name, {out, in}, out);
   };
   const std::string prefix = labels > 0 ? "bert." : "";
-  add(prefix + "embeddings.word_embeddings.weight", {static_cast<int>(vocab.size()), H}, 0);
-  data[16 * H] = std::numeric_limits<float>::quiet_NaN();  // in the embedding of "boom"
-  add(prefix + "embeddings.position_embeddings.weight", {positions, H}, 0);
-  add(prefix + "embeddings.token_type_embeddings.weight", {2, H}, 0);
-  norm(prefix + "embeddings.LayerNorm");
+  tensors.add(prefix + "embeddings.word_embeddings.weight", {static_cast<int>(vocab.size()), H});
+  tensors.data[16 * H] = std::numeric_limits<float>::quiet_NaN();  // in the embedding of "boom"
+  tensors.add(prefix + "embeddings.position_embeddings.weight", {positions, H});
+  tensors.add(prefix + "embeddings.token_type_embeddings.weight", {2, H});
+  tensors.add_norm(prefix + "embeddings.LayerNorm", H);
   for (int l = 0; l < layers; ++l) {
     const std::string layer = prefix + "encoder.layer." + std::to_string(l) + ".";
     for (const char* part : {"query", "key", "value"}) linear(layer + "attention.self." + part, H, H);
     linear(layer + "attention.output.dense", H, H);
-    norm(layer + "attention.output.LayerNorm");
+    tensors.add_norm(layer + "attention.output.LayerNorm", H);
     linear(layer + "intermediate.dense", I, H);
     linear(layer + "output.dense", H, I);
-    norm(layer + "output.LayerNorm");
+    tensors.add_norm(layer + "output.LayerNorm", H);
   }
   if (labels > 0) {
     linear(prefix + "pooler.dense", H, H);
     linear("classifier", labels, H);
   }
-  std::string text = header.dump();
-  text.resize((text.size() + 7) / 8 * 8, ' ');
-  const std::uint64_t size = text.size();
-  std::string file(reinterpret_cast<const char*>(&size), sizeof size);
-  file += text;
-  file.append(reinterpret_cast<const char*>(data.data()), data.size() * sizeof(float));
-  put("model.safetensors", file);
+  tensors.write(folder / "model.safetensors");
 }
 
 }  // namespace warpwright

@@ -2,7 +2,6 @@
 // run a model.
 #pragma once
 
-#include <cstdint>
 #include <filesystem>
 #include <fstream>
 #include <limits>
@@ -10,6 +9,8 @@
 #include <string>
 #include <utility>
 #include <vector>
+
+#include "tests/tiny_tensors.hpp"
 
 namespace warpwright {
 
@@ -56,52 +57,29 @@ inline void make_tiny_gpt2(const std::filesystem::path& folder, bool without_tok
                                  {"bos_token_id", 256},  {"activation_function", "gelu_new"}};
   put("config.json", config.dump());
 
-  nlohmann::ordered_json header;
-  std::vector<float> data;
-  std::uint32_t state = 1;
-  const auto add = [&](const std::string& name, std::vector<int> shape, float center) {
-    std::size_t count = 1;
-    for (const int size : shape) count *= static_cast<std::size_t>(size);
-    const std::size_t begin = data.size() * sizeof(float);
-    for (std::size_t i = 0; i < count; ++i) {
-      state = state * 1664525u + 1013904223u;
-      data.push_back(center + static_cast<float>(state >> 8) / static_cast<float>(1 << 24) * 0.6f - 0.3f);
-    }
-    header[name] = {
-        {"dtype", "F32"}, {"shape", shape}, {"data_offsets", {begin, data.size() * sizeof(float)}}};
-  };
+  TinyTensors tensors;
   const auto linear = [&](const std::string& name, int in, int out) {
-    add(name + ".weight", {in, out}, 0);
-    add(name + ".bias", {out}, 0);
+    tensors.add_linear(name, {in, out}, out);
   };
-  const auto norm = [&](const std::string& name) {
-    add(name + ".weight", {C}, 1);
-    add(name + ".bias", {C}, 0);
-  };
-  add("wte.weight", {vocab, C}, 0);
+  const std::size_t embedding = tensors.add("wte.weight", {vocab, C});
   for (int id = 0; id < vocab; ++id) {
-    for (int c = 0; c < C && (id < ' ' || id > '~'); ++c) data[static_cast<std::size_t>(id * C + c)] = 0;
+    for (int c = 0; c < C && (id < ' ' || id > '~'); ++c) {
+      tensors.data[embedding + static_cast<std::size_t>(id * C + c)] = 0;
+    }
   }
-  const std::size_t position_embedding = data.size();
-  add("wpe.weight", {positions, C}, 0);
-  data[position_embedding + odd_position * C] = std::numeric_limits<float>::quiet_NaN();
+  const std::size_t position_embedding = tensors.add("wpe.weight", {positions, C});
+  tensors.data[position_embedding + odd_position * C] = std::numeric_limits<float>::quiet_NaN();
   for (int l = 0; l < layers; ++l) {
     const std::string block = "h." + std::to_string(l) + ".";
-    norm(block + "ln_1");
+    tensors.add_norm(block + "ln_1", C);
     linear(block + "attn.c_attn", C, 3 * C);
     linear(block + "attn.c_proj", C, C);
-    norm(block + "ln_2");
+    tensors.add_norm(block + "ln_2", C);
     linear(block + "mlp.c_fc", C, 4 * C);
     linear(block + "mlp.c_proj", 4 * C, C);
   }
-  norm("ln_f");
-  std::string text = header.dump();
-  text.resize((text.size() + 7) / 8 * 8, ' ');
-  const std::uint64_t size = text.size();
-  std::string file(reinterpret_cast<const char*>(&size), sizeof size);
-  file += text;
-  file.append(reinterpret_cast<const char*>(data.data()), data.size() * sizeof(float));
-  put("model.safetensors", file);
+  tensors.add_norm("ln_f", C);
+  tensors.write(folder / "model.safetensors");
   if (!without_tokenizer) make_byte_tokenizer(folder);
 }
 

@@ -147,9 +147,8 @@ void print(const BenchDecodeFlags& flags, const DecodeMeasurement& m, const Cont
     m.table.print();
     fmt::print(
         "{} {}, {} sequences from {} to {} tokens on {} ({} threads): {:.3f} ms a step (median of {}, "
-        "fastest "
-        "{:.3f}), {:.0f} tokens/s, {:.0f}% of the bound of reading weights ({:.2f} GB) and cache ({:.2f} GB) "
-        "at {:.0f} GB/s; prompts: {:.0f} tokens in {:.1f} ms\n",
+        "fastest {:.3f}), {:.0f} tokens/s, {:.0f}% of the bound of reading weights ({:.2f} GB) and cache "
+        "({:.2f} GB) at {:.0f} GB/s; prompts: {:.0f} tokens in {:.1f} ms\n",
         flags.model, flags.dtype, lengths.size(), std::ranges::min(lengths), std::ranges::max(lengths),
         context.device().name, context.threads(), median * 1e3, m.seconds.size(),
         std::ranges::min(m.seconds) * 1e3, rate, 100 * m.bound() / median, m.weight_bytes * 1e-9,

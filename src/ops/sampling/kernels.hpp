@@ -7,7 +7,8 @@
 
 namespace warpwright::ops::sampling {
 
-inline constexpr double kOne = 0x1p40;  // the weight of the likeliest token
+inline constexpr int kMostTokens = 1 << 23;  // of a row: the sum of their weights fits 64 bits
+inline constexpr double kOne = 0x1p40;       // the weight of the likeliest token
 
 // A factor that fp32 holds.
 constexpr float bounded_factor(double factor) {

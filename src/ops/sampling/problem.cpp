@@ -1,6 +1,6 @@
 #include <fmt/format.h>
 
-#include "ops/sampling/sampling.hpp"
+#include "ops/sampling/kernels.hpp"
 
 namespace warpwright::ops {
 
@@ -9,8 +9,7 @@ SamplingProblem Sampling::problem() const {
   require(logits.shape.rank() == 2 && logits.shape[1] > 0 && logits.strides[1] == 1, kName,
           "logits must be (M, V) with V ≥ 1 and adjacent columns");
   const std::int64_t M = logits.shape[0], V = logits.shape[1];
-  constexpr std::int64_t kMostTokens = 1 << 23;
-  require(V <= kMostTokens, kName, "at most 2^23 tokens");
+  require(V <= sampling::kMostTokens, kName, "at most 2^23 tokens");
   require_tensor(kName, "temperature", temperature, DType::f64, {M});
   require_tensor(kName, "top_k", top_k, DType::i64, {M});
   require_tensor(kName, "top_p", top_p, DType::f64, {M});

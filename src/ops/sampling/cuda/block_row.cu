@@ -19,7 +19,7 @@ using Weight = unsigned long long;
 constexpr int kThreads = 1024, kWarps = kThreads / gpu::kWarp;
 constexpr int kLanes = 8;                 // adjacent tokens of a thread
 constexpr int kTile = kThreads * kLanes;  // tokens
-constexpr int kMostTiles = (1 << 23) / kTile;
+constexpr int kMostTiles = kMostTokens / kTile;
 constexpr int kTokenBits = 24;
 constexpr int kBins = kThreads, kListed = kThreads;  // one of each for a thread
 constexpr float kWidest = 28;  // exp(−28) · 2^40 < 1: tokens that far below the largest logit have no weight
