@@ -89,34 +89,31 @@ DecodingEngine::Sizes DecodingEngine::sizes_of(const Decoder& decoder, const Dec
 }
 
 struct DecodingEngine::Tensors {
-  Tensor numbers;  // the memory of all integers below
+  Tensor numbers;  // the memory of all that the host writes for a pass, but `sampling.seen`
   DecoderBatch batch;
   CachePlaces places;
   std::unique_ptr<CachedPass> pass;
   Tensor logits;  // (sequences, Vp)
-  Tensor draws;   // the memory of all numbers of `sampling`, 8 bytes each
   ops::Sampling sampling;
 };
 
-// The same integers as the host writes them.
+// The same numbers as the host writes them, and the drawn tokens as it reads them.
 struct DecodingEngine::HostViews {
   explicit HostViews(const Tensors& t)
       : numbers(t.numbers, HostMemory::pinned),
-        draws(t.draws, HostMemory::pinned),
         seen(t.sampling.seen, HostMemory::pinned),
-        tokens(t.sampling.token, HostMemory::pinned) {}
+        tokens(t.sampling.token, HostMemory::pinned),
+        device(static_cast<const std::byte*>(t.numbers.data)) {}
 
-  std::int32_t* of(const Tensor& device, const Tensors& t) const {
-    return numbers.tensor().as<std::int32_t>() + (device.as<std::int32_t>() - t.numbers.as<std::int32_t>());
-  }
-  // Number i of one of the arguments of `sampling`.
+  // Of a tensor in `numbers`.
   template <class T>
-  T& draw(const Tensor& device, const Tensors& t, std::size_t i) const {
-    return static_cast<T*>(
-        draws.tensor().data)[device.as<T>() - static_cast<T*>(t.draws.data) + static_cast<std::ptrdiff_t>(i)];
+  T* of(const Tensor& tensor) const {
+    const auto offset = static_cast<const std::byte*>(tensor.data) - device;
+    return reinterpret_cast<T*>(static_cast<std::byte*>(numbers.tensor().data) + offset);
   }
 
-  HostView numbers, draws, seen, tokens;
+  HostView numbers, seen, tokens;
+  const std::byte* device;  // numbers
   std::optional<HostView> logits;  // if somebody wants to see them
 };
 
@@ -148,21 +145,33 @@ DecodingEngine::Tensors DecodingEngine::allocate(const Decoder& decoder, DType d
                                                  const DecoderParameters& parameters, const Sizes& sizes,
                                                  Allocator& allocator) {
   const std::int64_t N = sizes.batch, S = sizes.sequences;
+  const std::int64_t integers = 3 * N + 3 * S + 1 + S * sizes.blocks_each;
   Tensors t;
   t.numbers =
-      allocator.allocate("numbers", DType::i32, {3 * N + 3 * S + 1 + S * sizes.blocks_each}, Category::batch);
-  std::int64_t used = 0;
-  const auto next = [&](std::int64_t count) {
-    return t.numbers.slice(0, std::exchange(used, used + count), count);
+      allocator.allocate("numbers", DType::i64, {6 * S + divided_up(integers, 2)}, Category::batch);
+  std::int64_t used = 0;  // in bytes
+  const auto next = [&](DType type, std::int64_t count) {
+    Tensor part(static_cast<std::byte*>(t.numbers.data) + used, type, {count}, t.numbers.device);
+    used += static_cast<std::int64_t>(part.bytes());
+    return part;
   };
-  t.batch = {.tokens = next(N),
-             .positions = next(N),
-             .cu_seqlens = next(S + 1),
+  t.sampling = {.logits = {},
+                .temperature = next(DType::f64, S),
+                .top_k = next(DType::i64, S),
+                .top_p = next(DType::f64, S),
+                .min_p = next(DType::f64, S),
+                .repetition_penalty = next(DType::f64, S),
+                .random = next(DType::i64, S),
+                .seen = allocator.allocate("seen", DType::i32, {S, words_of(decoder)}, Category::batch),
+                .token = allocator.allocate("drawn", DType::i32, {S}, Category::batch)};
+  t.batch = {.tokens = next(DType::i32, N),
+             .positions = next(DType::i32, N),
+             .cu_seqlens = next(DType::i32, S + 1),
              .max_seqlen = std::min(N, sizes.context)};
-  t.places.slots = next(N);
-  t.places.block_table = next(S * sizes.blocks_each).view({S, sizes.blocks_each});
-  t.places.lengths = next(S);
-  t.places.last_rows = next(S);
+  t.places.slots = next(DType::i32, N);
+  t.places.block_table = next(DType::i32, S * sizes.blocks_each).view({S, sizes.blocks_each});
+  t.places.lengths = next(DType::i32, S);
+  t.places.last_rows = next(DType::i32, S);
   t.pass = decoder.allocate_cached(parameters, t.batch, t.places,
                                    {.dtype = dtype,
                                     .blocks = sizes.blocks,
@@ -171,28 +180,8 @@ DecodingEngine::Tensors DecodingEngine::allocate(const Decoder& decoder, DType d
                                     .batch_invariant = sizes.batch_invariant},
                                    allocator);
   t.logits = decoder.allocate_logits(S, dtype, allocator);
-  allocate_sampling(decoder, S, allocator, t);
+  t.sampling.logits = t.logits.slice(1, 0, decoder.vocab());
   return t;
-}
-
-void DecodingEngine::allocate_sampling(const Decoder& decoder, std::int64_t S, Allocator& allocator,
-                                       Tensors& t) {
-  t.draws = allocator.allocate("draws", DType::i64, {6 * S}, Category::batch);
-  std::int64_t used = 0;
-  const auto next = [&](DType dtype) {
-    Tensor part = t.draws.slice(0, std::exchange(used, used + S), S);
-    part.dtype = dtype;
-    return part;
-  };
-  t.sampling = {.logits = t.logits.slice(1, 0, decoder.vocab()),
-                .temperature = next(DType::f64),
-                .top_k = next(DType::i64),
-                .top_p = next(DType::f64),
-                .min_p = next(DType::f64),
-                .repetition_penalty = next(DType::f64),
-                .random = next(DType::i64),
-                .seen = allocator.allocate("seen", DType::i32, {S, words_of(decoder)}, Category::batch),
-                .token = allocator.allocate("drawn", DType::i32, {S}, Category::batch)};
 }
 
 void DecodingEngine::run(Context& context, const Tensors& t, std::int64_t n, std::int64_t S,
@@ -249,6 +238,7 @@ DecodingEngine::DecodingEngine(Context& context, DecoderWeights weights, const D
   planned_->take(context);
   planned_->tensors().pass->fill_constants(context.stream());
   host_ = std::make_unique<HostViews>(planned_->tensors());
+  own_stream_ = Stream(context_.device().device);
 }
 
 DecodingEngine::~DecodingEngine() = default;
@@ -371,13 +361,11 @@ std::vector<DecodingEngine::Part> DecodingEngine::next_parts(bool of_prompts) {
 // Writes the numbers of the parts, and those of S sequences without tokens.
 void DecodingEngine::write(const std::vector<Part>& parts, std::int64_t n, std::int64_t S) {
   const Tensors& t = planned_->tensors();
-  std::int32_t* const tokens = host_->of(t.batch.tokens, t);
-  std::int32_t* const positions = host_->of(t.batch.positions, t);
-  std::int32_t* const slots = host_->of(t.places.slots, t);
-  std::int32_t* const bounds = host_->of(t.batch.cu_seqlens, t);
-  std::int32_t* const last_rows = host_->of(t.places.last_rows, t);
-  std::int32_t* const lengths = host_->of(t.places.lengths, t);
-  std::int32_t* const table = host_->of(t.places.block_table, t);
+  const auto integers = [&](const Tensor& tensor) { return host_->of<std::int32_t>(tensor); };
+  std::int32_t *const tokens = integers(t.batch.tokens), *const positions = integers(t.batch.positions),
+               *const bounds = integers(t.batch.cu_seqlens);
+  std::int32_t *const slots = integers(t.places.slots), *const table = integers(t.places.block_table),
+               *const lengths = integers(t.places.lengths), *const last_rows = integers(t.places.last_rows);
   std::int32_t row = 0;
   bounds[0] = 0;
   for (std::size_t i = 0; i < static_cast<std::size_t>(S); ++i) {
@@ -400,32 +388,36 @@ void DecodingEngine::write(const std::vector<Part>& parts, std::int64_t n, std::
     tokens[row] = positions[row] = 0;
     slots[row] = -1;
   }
-  host_->numbers.upload(context_.stream());
   write_sampling(parts, S);
 }
 
 // Rows without a sequence take their largest logit, which nobody reads.
 void DecodingEngine::write_sampling(const std::vector<Part>& parts, std::int64_t S) {
-  const Tensors& t = planned_->tensors();
-  const ops::Sampling& to = t.sampling;
+  const ops::Sampling& to = planned_->tensors().sampling;
   bool penalties = false;
   for (std::size_t i = 0; i < static_cast<std::size_t>(S); ++i) {
     const Sequence* const sequence = i < parts.size() ? parts[i].sequence : nullptr;
     const SamplingOptions o = sequence ? sequence->options.sampling : SamplingOptions{.temperature = 0};
     const auto position = static_cast<std::uint64_t>(sequence ? sequence->drawn : 0);
-    host_->draw<double>(to.temperature, t, i) = o.temperature;
-    host_->draw<std::int64_t>(to.top_k, t, i) = o.top_k;
-    host_->draw<double>(to.top_p, t, i) = o.top_p;
-    host_->draw<double>(to.min_p, t, i) = o.min_p;
-    host_->draw<double>(to.repetition_penalty, t, i) = o.repetition_penalty;
-    host_->draw<std::int64_t>(to.random, t, i) = static_cast<std::int64_t>(o.random_bits(position));
+    host_->of<double>(to.temperature)[i] = o.temperature;
+    host_->of<std::int64_t>(to.top_k)[i] = o.top_k;
+    host_->of<double>(to.top_p)[i] = o.top_p;
+    host_->of<double>(to.min_p)[i] = o.min_p;
+    host_->of<double>(to.repetition_penalty)[i] = o.repetition_penalty;
+    host_->of<std::int64_t>(to.random)[i] = static_cast<std::int64_t>(o.random_bits(position));
     if (!sequence || sequence->seen.empty()) continue;
     penalties = true;
     auto* const words = static_cast<std::uint32_t*>(host_->seen.tensor().data);
     std::ranges::copy(sequence->seen, words + static_cast<std::int64_t>(i) * words_of(*weights_.decoder));
   }
-  host_->draws.upload(context_.stream());
   if (penalties) host_->seen.upload(context_.stream());
+}
+
+// Gives the device what has been written, and brings back the tokens that it draws.
+void DecodingEngine::run_pass(std::int64_t n, std::int64_t S, CachedPass::Sees sees) {
+  host_->numbers.upload(context_.stream());
+  run(context_, planned_->tensors(), n, S, sees);
+  host_->tokens.download(context_.stream());
 }
 
 void DecodingEngine::run_prompts(const std::vector<Part>& parts) {
@@ -439,19 +431,19 @@ void DecodingEngine::run_prompts(const std::vector<Part>& parts) {
   write(parts, n, S);
   // The two ways round differently, and another sequence may decide whether this one's prompt is whole.
   const bool sees_batch = are_whole && !sizes_->batch_invariant;
-  run(context_, planned_->tensors(), n, S, sees_batch ? CachedPass::Sees::batch : CachedPass::Sees::cache);
+  run_pass(n, S, sees_batch ? CachedPass::Sees::batch : CachedPass::Sees::cache);
 }
 
 void DecodingEngine::run_tokens(const std::vector<Part>& parts) {
   auto n = static_cast<std::int64_t>(parts.size());
-  const auto pass = [&] { run(context_, planned_->tensors(), n, n, CachedPass::Sees::cache); };
+  const auto pass = [&] { run_pass(n, n, CachedPass::Sees::cache); };
   if (!Captured::possible(context_)) {
     write(parts, n, n);
     return pass();
   }
   n = std::min(bucket_of(n), sizes_->sequences);
   write(parts, n, n);
-  graphs_[n].run(context_, pass);
+  graphs_.try_emplace(n, own_stream_).first->second.run(context_, pass);
 }
 
 // Blocks that are full now may be shared.
@@ -526,7 +518,6 @@ void DecodingEngine::report_logits(const std::vector<Part>& parts) {
 // The cache now has the parts, and each complete sequence a new token.
 std::vector<DecodingEngine::Drawn> DecodingEngine::draw_after(const std::vector<Part>& parts) {
   if (on_logits) report_logits(parts);
-  host_->tokens.download(context_.stream());
   context_.synchronize();
   std::vector<Drawn> all;
   for (std::size_t r = 0; r < parts.size(); ++r) {

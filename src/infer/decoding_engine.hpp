@@ -25,6 +25,7 @@
 #include "model/decoder.hpp"
 #include "runtime/captured.hpp"
 #include "runtime/planned.hpp"
+#include "runtime/stream.hpp"
 
 namespace warpwright {
 
@@ -102,8 +103,6 @@ class DecodingEngine {
   static Sizes sizes_of(const Decoder& decoder, const DecodingOptions& options);
   static Tensors allocate(const Decoder& decoder, DType dtype, const DecoderParameters& parameters,
                           const Sizes& sizes, Allocator& allocator);
-  static void allocate_sampling(const Decoder& decoder, std::int64_t S, Allocator& allocator,
-                                Tensors& tensors);
   static void run(Context& context, const Tensors& tensors, std::int64_t n, std::int64_t S,
                   CachedPass::Sees sees);
   static Planned<Tensors> plan_passes(Context& context, const Sizes& sizes,
@@ -117,6 +116,7 @@ class DecodingEngine {
   std::vector<Part> next_parts(bool of_prompts);
   void write(const std::vector<Part>& parts, std::int64_t n, std::int64_t S);
   void write_sampling(const std::vector<Part>& parts, std::int64_t S);
+  void run_pass(std::int64_t n, std::int64_t S, CachedPass::Sees sees);
   void run_prompts(const std::vector<Part>& parts);
   void run_tokens(const std::vector<Part>& parts);
   void offer_full_blocks(Sequence& sequence);
@@ -132,6 +132,7 @@ class DecodingEngine {
   CacheBlocks blocks_;
   Sequences running_, waiting_;  // in the order in which they were added
   Id next_id_ = 0;
+  Stream own_stream_;                        // of a GPU: graphs are captured on it
   std::map<std::int64_t, Captured> graphs_;  // passes over single tokens, by their number
   bool ran_prompts_ = false;                 // in the last pass
 };

@@ -96,10 +96,23 @@ void attention(Context& ctx, const TransformerPass& t, const TransformerBlockAct
                           .max_seqlen = t.batch.max_seqlen});
 }
 
-// The batch attends to all tokens of its sequences so far.
+// Stores the batch's keys and values.
+void append_to_cache(Context& ctx, const TransformerPass& t, const TransformerBlockActivations& a,
+                     const LayerCache& cache, const CachePlaces& places) {
+  cache_append(ctx, {.k = k_of(t.d, attended(t.d, a)),
+                     .v = v_of(t.d, a.qkv),
+                     .slots = places.slots,
+                     .key_cache = cache.keys,
+                     .value_cache = cache.values});
+}
+
+// The batch attends to all tokens of its sequences so far, and its own keys and values are stored.
 void attention_to_cache(Context& ctx, const TransformerPass& t, const TransformerBlockActivations& a,
                         const LayerCache& cache, const CachePlaces& places) {
-  cached_attention(ctx, {.q = q_of(t.d, attended(t.d, a)),
+  const Tensor qk = attended(t.d, a);
+  cached_attention(ctx, {.q = q_of(t.d, qk),
+                         .k = k_of(t.d, qk),
+                         .v = v_of(t.d, a.qkv),
                          .key_cache = cache.keys,
                          .value_cache = cache.values,
                          .block_table = places.block_table,
@@ -224,15 +237,10 @@ void block_inside(Context& ctx, const TransformerPass& t, const TransformerBlock
                        .batch_invariant = invariant});
   normalize_heads(ctx, t.d, p, a);
   rotate(ctx, t, attended(t.d, a));
-  if (cache)
-    cache_append(ctx, {.k = k_of(t.d, attended(t.d, a)),
-                       .v = v_of(t.d, a.qkv),
-                       .slots = caching.places.slots,
-                       .key_cache = cache->keys,
-                       .value_cache = cache->values});
   if (cache && caching.reads_cache) {
     attention_to_cache(ctx, t, a, *cache, caching.places);
   } else {
+    if (cache) append_to_cache(ctx, t, a, *cache, caching.places);
     attention(ctx, t, a, invariant);
   }
   add_projection(ctx, matrix(a.att), p.attproj_weight, p.attproj_bias, x, a.residual_mid, invariant);

@@ -16,6 +16,11 @@
 // end before N; the rows after the last sequence are neither read nor written. A captured launch thus serves
 // every batch that fits.
 //
+// New keys. With k and v, their row n is the key and the value of query n: the last Lq of its sequence's
+// keys. They are read from there and stored in their places of the cache, which no other sequence may have.
+// Without k and v, the cache has them already. Where kernels overlap (runtime/overlap.hpp), a kernel with k
+// and v reads the older keys before it waits: no kernel that runs meanwhile may write them.
+//
 // Layout. The rows and heads of q, k, v and out may be strided (strides[2] is 1), so that the parts of a qkv
 // product are used in place. The caches and the integers are contiguous. No output may overlap an input.
 // Throws Error if a tensor does not fit.
@@ -64,7 +69,8 @@ struct CachedAttentionProblem {
   std::int64_t max_keys = 0;  // of a sequence: what a row of the block table can hold
   std::int64_t window = 0;
   DType dtype = DType::f32;
-  bool aligned = true;  // rows and heads begin at multiples of 16 bytes
+  bool appends = false;  // with k and v
+  bool aligned = true;   // rows and heads begin at multiples of 16 bytes
 
   bool operator==(const CachedAttentionProblem&) const = default;
   std::string describe() const;
@@ -76,6 +82,7 @@ struct CachedAttention {
   using Problem = CachedAttentionProblem;
 
   Tensor q;                       // (N, NH, HS)
+  Tensor k, v;                    // (N, KH, HS), to be appended; or neither
   Tensor key_cache, value_cache;  // (blocks, block_size, KH, HS)
   Tensor block_table;             // (S, most blocks of a sequence) int32
   Tensor cu_seqlens;              // (S + 1) int32, ascending from 0 to at most N
@@ -86,9 +93,12 @@ struct CachedAttention {
 
   template <class F>
   void visit(F&& f) {
+    const Access cache = k ? Access::update : Access::read;
     f("q", q, Access::read);
-    f("key_cache", key_cache, Access::read);
-    f("value_cache", value_cache, Access::read);
+    f("k", k, Access::read);
+    f("v", v, Access::read);
+    f("key_cache", key_cache, cache);
+    f("value_cache", value_cache, cache);
     f("block_table", block_table, Access::read);
     f("cu_seqlens", cu_seqlens, Access::read);
     f("lengths", lengths, Access::read);

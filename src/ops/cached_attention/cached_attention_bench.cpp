@@ -7,7 +7,7 @@ void cached_attention_bench(Bench& bench) {
   for (const DType dtype : {DType::f32, DType::bf16}) {
     for (const auto& c : cached::bench_cases()) {
       bench.run(cached_attention_op(),
-                [&](testing::Fixture& f) { return cached::make_attention(c, dtype, f); });
+                [&](testing::Fixture& f) { return cached::make_attention(c, dtype, f, true); });
     }
     bench.run(cache_append_op(),
               [&](testing::Fixture& f) { return cached::make_append(512, 12, 64, dtype, f); });

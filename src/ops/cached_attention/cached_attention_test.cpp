@@ -40,20 +40,27 @@ INSTANTIATE_TEST_SUITE_P(CacheAppend, Append, ::testing::ValuesIn(variant_names(
 
 class Forward : public testing::VariantTest {};
 
-TEST_P(Forward, MatchesTheReference) {
+void expect_reference(std::string_view variant, bool appends) {
   std::string refusal;
   int checked = 0;
   for (const auto& c : taken(cached::test_cases())) {
-    for (const DType dtype : dtypes_for(cached_attention_op(), GetParam())) {
+    for (const DType dtype : dtypes_for(cached_attention_op(), variant)) {
       Fixture fixture(static_cast<std::uint64_t>(c.HS));
-      const auto args = cached::make_attention(c, dtype, fixture);
+      const auto args = cached::make_attention(c, dtype, fixture, appends);
       // Of the scores, which the exponential makes larger, and of the sum over the keys.
       const auto reduction = [&](std::string_view) { return static_cast<double>(c.HS) + 64; };
-      const auto reason = check_variant(cached_attention_op(), GetParam(), fixture, args, reduction);
+      const auto reason = check_variant(cached_attention_op(), variant, fixture, args, reduction);
       reason.empty() ? void(++checked) : void(refusal = reason);
     }
   }
   if (checked == 0) GTEST_SKIP() << refusal;
+}
+
+TEST_P(Forward, MatchesTheReference) {
+  expect_reference(GetParam(), false);
+}
+TEST_P(Forward, AppendsTheKeysOfItsQueries) {
+  expect_reference(GetParam(), true);
 }
 
 // The bits of one sequence, alone and among others.
@@ -134,6 +141,8 @@ TEST(CachedAttention, RefusesArgumentsThatDoNotFit) {
     a.block_table = fixture.integers({1, 2, 8, 3, 4, 5, 6, -1, -1, -1}).view({2, 5});
   });
   expect_refused("window", [&](auto& a) { a.window = -1; });
+  expect_refused("v is missing", [&](auto& a) { a.k = fixture.random(DType::f32, {3, 2, 8}); });
+  expect_refused("k is missing", [&](auto& a) { a.v = fixture.random(DType::f32, {3, 2, 8}); });
   expect_refused("window", [&](auto& a) { a.window = std::int64_t{1} << 31; });
 }
 

@@ -71,8 +71,9 @@ inline void spoil_unused_places(const CachedAttention& a) {
   }
 }
 
-// The blocks of the sequences are shuffled. Places that no key has hold NaN.
-inline CachedAttention make_attention(const Case& c, DType dtype, testing::Fixture& f) {
+// The blocks of the sequences are shuffled. Places that no key has hold NaN, unless new keys are appended:
+// then the cache is a result.
+inline CachedAttention make_attention(const Case& c, DType dtype, testing::Fixture& f, bool appends = false) {
   const auto blocks_of = [&](std::int32_t keys) { return (keys + c.block_size - 1) / c.block_size; };
   std::vector<std::int32_t> bounds{0}, lengths;
   std::int64_t blocks = 1, most = 1;  // block 0 is nobody's
@@ -93,7 +94,12 @@ inline CachedAttention make_attention(const Case& c, DType dtype, testing::Fixtu
   const auto S = static_cast<std::int64_t>(c.sequences.size());
   CachedAttention a;
   // q is a part of a product that has keys and values as well.
-  a.q = f.random(dtype, {bounds.back() + c.behind, c.NH + 2 * c.KH, c.HS}).slice(1, 0, c.NH);
+  const Tensor qkv = f.random(dtype, {bounds.back() + c.behind, c.NH + 2 * c.KH, c.HS});
+  a.q = qkv.slice(1, 0, c.NH);
+  if (appends) {
+    a.k = qkv.slice(1, c.NH, c.KH);
+    a.v = qkv.slice(1, c.NH + c.KH, c.KH);
+  }
   a.key_cache = f.random(dtype, {blocks, c.block_size, c.KH, c.HS});
   a.value_cache = f.random(dtype, {blocks, c.block_size, c.KH, c.HS});
   a.block_table = f.integers(table).view({S, most});
@@ -103,7 +109,7 @@ inline CachedAttention make_attention(const Case& c, DType dtype, testing::Fixtu
       f.output(dtype, {bounds.back() + c.behind, c.NH, c.HS}, Store::add);  // rows behind stay as they are
   a.scale = 0.3f;
   a.window = c.window;
-  if (f.with_data()) spoil_unused_places(a);
+  if (f.with_data() && !appends) spoil_unused_places(a);
   return a;
 }
 

@@ -76,6 +76,11 @@ CachedAttentionProblem CachedAttention::problem() const {
   require(std::max(N * NH, max_keys) <= kMostNumbers, kAttentionName,
           "more rows and heads, or keys, than 31 bits can count");
   require(window >= 0 && window <= kMostNumbers, kAttentionName, "window must be 0 or a number of 31 bits");
+  const bool appends = k || v;
+  if (appends) {
+    require_rows(kAttentionName, "k", k, q.dtype, {N, KH, HS});
+    require_rows(kAttentionName, "v", v, q.dtype, {N, KH, HS});
+  }
   return {.sequences = S,
           .N = N,
           .NH = NH,
@@ -85,8 +90,10 @@ CachedAttentionProblem CachedAttention::problem() const {
           .max_keys = max_keys,
           .window = window,
           .dtype = q.dtype,
+          .appends = appends,
           .aligned = rows_are_aligned(q) && rows_are_aligned(out) && heads_are_aligned(key_cache) &&
-                     begin_at_packs(value_cache)};
+                     begin_at_packs(value_cache) &&
+                     (!appends || (rows_are_aligned(k) && rows_are_aligned(v)))};
 }
 
 void cached::check_slots(const CacheAppend& args) {
@@ -139,9 +146,9 @@ double CacheAppendProblem::bytes() const {
 }
 
 std::string CachedAttentionProblem::describe() const {
-  return fmt::format("S={} N={} NH={} KH={} HS={} keys≤{} blocks of {}{} {}{}", sequences, N, NH, KH, HS,
+  return fmt::format("S={} N={} NH={} KH={} HS={} keys≤{} blocks of {}{}{} {}{}", sequences, N, NH, KH, HS,
                      max_keys, block_size, window > 0 ? fmt::format(" window={}", window) : "",
-                     name_of(dtype), unaligned_note(aligned));
+                     appends ? " appends" : "", name_of(dtype), unaligned_note(aligned));
 }
 double CachedAttentionProblem::flops() const {
   const std::int64_t seen = window > 0 ? std::min(window, max_keys) : max_keys;
@@ -149,8 +156,9 @@ double CachedAttentionProblem::flops() const {
 }
 double CachedAttentionProblem::bytes() const {
   const std::int64_t seen = window > 0 ? std::min(window, max_keys) : max_keys;
+  const std::int64_t appended = appends ? N * KH * HS : 0;
   return 2.0 * static_cast<double>(size_of(dtype)) *
-         (static_cast<double>(sequences * seen * KH * HS) + static_cast<double>(N * NH * HS));
+         static_cast<double>(sequences * seen * KH * HS + N * NH * HS + appended);
 }
 
 }  // namespace warpwright::ops

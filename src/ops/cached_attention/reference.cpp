@@ -10,20 +10,23 @@
 namespace warpwright::ops::cached {
 namespace {
 
+void store_row(const Tensor& rows, std::int64_t n, const Tensor& cache, std::int64_t slot) {
+  const std::int64_t KH = rows.shape[1], HS = rows.shape[2];
+  for (std::int64_t h = 0; h < KH; ++h) {
+    for (std::int64_t d = 0; d < HS; ++d) {
+      const double value = load_element(rows, n * rows.strides[0] + h * rows.strides[1] + d);
+      store_element(cache, (slot * KH + h) * HS + d, value);
+    }
+  }
+}
+
 void append_reference(const Context&, const CacheAppend& args) {
   check_slots(args);
-  const std::int64_t KH = args.k.shape[1], HS = args.k.shape[2];
-  for (const auto& [rows, cache] : {std::pair{args.k, args.key_cache}, {args.v, args.value_cache}}) {
-    for (std::int64_t n = 0; n < rows.shape[0]; ++n) {
-      const std::int64_t slot = args.slots.as<std::int32_t>()[n];
-      if (slot < 0) continue;
-      for (std::int64_t h = 0; h < KH; ++h) {
-        for (std::int64_t d = 0; d < HS; ++d) {
-          const double value = load_element(rows, n * rows.strides[0] + h * rows.strides[1] + d);
-          store_element(cache, (slot * KH + h) * HS + d, value);
-        }
-      }
-    }
+  for (std::int64_t n = 0; n < args.k.shape[0]; ++n) {
+    const std::int64_t slot = args.slots.as<std::int32_t>()[n];
+    if (slot < 0) continue;
+    store_row(args.k, n, args.key_cache, slot);
+    store_row(args.v, n, args.value_cache, slot);
   }
 }
 
@@ -65,11 +68,20 @@ void attend(const CachedAttention& args, const Query& query) {
   }
 }
 
+// Stores row n as key j of a sequence.
+void append(const CachedAttention& args, std::int64_t sequence, std::int64_t n, std::int64_t j) {
+  const std::int64_t block_size = args.key_cache.shape[1];
+  const auto block = args.block_table.as<std::int32_t>()[sequence * args.block_table.shape[1] + j / block_size];
+  store_row(args.k, n, args.key_cache, block * block_size + j % block_size);
+  store_row(args.v, n, args.value_cache, block * block_size + j % block_size);
+}
+
 void attention_reference(const Context&, const CachedAttention& args) {
   check_sequences(args);
   const auto* bounds = args.cu_seqlens.as<std::int32_t>();
   for (std::int64_t s = 0; s < args.block_table.shape[0]; ++s) {
     const std::int64_t queries = bounds[s + 1] - bounds[s], keys = args.lengths.as<std::int32_t>()[s];
+    for (std::int64_t i = 0; args.k && i < queries; ++i) append(args, s, bounds[s] + i, keys - queries + i);
     for (std::int64_t i = 0; i < queries; ++i) {
       for (std::int64_t h = 0; h < args.q.shape[1]; ++h) {
         attend(args, {s, bounds[s] + i, h, keys_seen(i, queries, keys, args.window)});

@@ -4,6 +4,7 @@
 #include <omp.h>
 
 #include <algorithm>
+#include <cstring>
 #include <utility>
 
 #include "ops/cached_attention/kernels.hpp"
@@ -18,17 +19,17 @@ using namespace simd;
 // One key head of one sequence.
 template <class T>
 struct Head {
-  const T *keys, *values;     // of that head, in the first place of the cache
+  T *keys, *values;           // of that head, in the first place of the cache
   const std::int32_t* table;  // the sequence's row
   std::int64_t block_size, stride, HS;
 
   // The rows of keys or values in the block that has key j, from key j on.
   struct Rows {
-    const T* first;
+    T* first;
     std::int64_t stride;
     const T* operator[](std::int64_t j) const { return first + j * stride; }
   };
-  Rows rows(const T* cache, std::int64_t j) const {
+  Rows rows(T* cache, std::int64_t j) const {
     return {cache + (table[j / block_size] * block_size + j % block_size) * stride, stride};
   }
   // Calls f(first key, keys) for each piece of [first, last) that is within one block.
@@ -82,12 +83,23 @@ struct Query {
 template <class T>
 Head<T> head_of(const CachedAttention& a, std::int64_t s, std::int64_t h) {
   const std::int64_t KH = a.key_cache.shape[2], HS = a.key_cache.shape[3];
-  return {.keys = static_cast<const T*>(a.key_cache.data) + h * HS,
-          .values = static_cast<const T*>(a.value_cache.data) + h * HS,
+  return {.keys = static_cast<T*>(a.key_cache.data) + h * HS,
+          .values = static_cast<T*>(a.value_cache.data) + h * HS,
           .table = static_cast<const std::int32_t*>(a.block_table.data) + s * a.block_table.shape[1],
           .block_size = a.key_cache.shape[1],
           .stride = KH * HS,
           .HS = HS};
+}
+
+// Stores the rows of the sequence's own queries as its last keys, or values, of head h.
+template <class T>
+void append(const Head<T>& head, const Tensor& rows, std::int64_t first_row, std::int64_t h, T* cache,
+            std::int64_t first, std::int64_t last) {
+  for (std::int64_t j = first; j < last; ++j) {
+    const T* from = static_cast<const T*>(rows.data) + (first_row + j - first) * rows.strides[0] +
+                    h * rows.strides[1];
+    std::memcpy(head.rows(cache, j).first, from, static_cast<std::size_t>(head.HS) * sizeof(T));
+  }
 }
 
 // The task of sequence s and key head h. scratch: scratch_floats() of the problem.
@@ -98,6 +110,10 @@ void run_head(const CachedAttention& a, std::int64_t s, std::int64_t h, float* s
   const auto* bounds = static_cast<const std::int32_t*>(a.cu_seqlens.data);
   const std::int64_t queries = bounds[s + 1] - bounds[s];
   const std::int64_t keys = static_cast<const std::int32_t*>(a.lengths.data)[s];
+  if (a.k) {
+    append(head, a.k, bounds[s], h, head.keys, keys - queries, keys);
+    append(head, a.v, bounds[s], h, head.values, keys - queries, keys);
+  }
   const auto for_each_query_head = [&](const auto& f) {
     for (std::int64_t g = 0; g < group; ++g) f(Query(scratch, g, group, ld), h * group + g);
   };

@@ -31,20 +31,21 @@ __global__ void __launch_bounds__(kThreads) attend_plainly(const Arguments<T> a)
     }
   };
   float q[kMostElements] = {}, sums[kMostElements] = {}, largest = -INFINITY, total = 0;
-  const T* query = a.q + n * a.q_row + head * a.q_head;
+  const int group = a.NH / a.KH, key_head = head / group;
+  if (head % group == 0) a.template append<1>(row, n, key_head, lane, gpu::kWarp);
+  const T* query = a.q.at(n, head);
   for_each_element([&](int i, int d) { q[i] = gpu::to_float(query[d]) * a.scale; });
   for (int j = row.first; j < row.last; ++j) {
-    const std::int64_t place = a.place(row.sequence, head / (a.NH / a.KH), j);
+    const T *key = a.key(row, key_head, j), *value = a.value(row, key_head, j);
     float score = 0;
-    for_each_element([&](int i, int d) { score = fmaf(q[i], gpu::to_float(a.keys[place + d]), score); });
+    for_each_element([&](int i, int d) { score = fmaf(q[i], gpu::to_float(key[d]), score); });
     score = gpu::warp_sum(score);
     const float now = fmaxf(largest, score), factor = exp2f(largest - now), p = exp2f(score - now);
     total = fmaf(total, factor, p);
-    for_each_element(
-        [&](int i, int d) { sums[i] = fmaf(sums[i], factor, p * gpu::to_float(a.values[place + d])); });
+    for_each_element([&](int i, int d) { sums[i] = fmaf(sums[i], factor, p * gpu::to_float(value[d])); });
     largest = now;
   }
-  T* out = a.out + n * a.out_row + head * a.out_head;
+  T* out = a.out.at(n, head);
   for_each_element([&](int i, int d) { out[d] = gpu::from_float<T>(total == 0 ? 0.0f : sums[i] / total); });
 }
 

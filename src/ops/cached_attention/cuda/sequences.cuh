@@ -1,25 +1,39 @@
 // The tensors of an attention to a cache as its kernels on a GPU read them.
 #pragma once
 
+#include <bit>
+#include <climits>
 #include <cstdint>
 
 #include "ops/cached_attention/kernels.hpp"
+#include "ops/cuda/vector.cuh"
 
 namespace warpwright::ops::cached {
 
-// Row n of q belongs to a sequence and sees its keys [first, last). No sequence: [0, 0).
+// Row n of q belongs to a sequence and sees its keys [first, last). Without a sequence: [0, 0). Key j is in
+// row j + to_row of k if j ≥ appended, otherwise in the cache.
 struct RowOfSequence {
-  int sequence, first, last;
+  int sequence, first, last, appended, to_row;
+};
+
+// A tensor's heads: a pointer to the first one, and the strides of rows and heads.
+template <class T>
+struct Heads {
+  T* data;
+  std::int64_t row, head;
+
+  __device__ T* at(int n, int h) const { return data + n * row + h * head; }
 };
 
 template <class T>
 struct Arguments {
-  const T *q, *keys, *values;
-  T* out;
+  Heads<const T> q, k, v;  // k and v may be null
+  Heads<T> out;
+  T *keys, *values;
   const std::int32_t *table, *bounds, *lengths;
-  std::int64_t q_row, q_head, out_row, out_head;  // strides
   int S, N, NH, KH, HS, blocks, block_size, blocks_each, window;
-  float scale;  // in units of ln 2
+  int block_shift;  // log2(block_size), or −1
+  float scale;      // in units of ln 2
 
   // Finds the sequence of row n. With a query for each sequence it is the n-th.
   __device__ RowOfSequence row(int n) const {
@@ -29,17 +43,36 @@ struct Arguments {
       const int middle = (low + high) / 2;
       (__ldg(bounds + middle) <= n ? low : high) = middle;
     }
-    const int begin = __ldg(bounds + low), end = __ldg(bounds + low + 1);
-    if (n < begin || n >= end) return {-1, 0, 0};
+    const int begin = max(__ldg(bounds + low), 0), end = __ldg(bounds + low + 1);
+    if (n < begin || n >= end) return {-1, 0, 0, 0, 0};
     const int length = min(max(__ldg(lengths + low), 0), blocks_each * block_size);
     const int last = n - end + 1 + length;
-    return {low, window > 0 ? max(last - window, 0) : 0, last};
+    return {low, window > 0 ? max(last - window, 0) : 0, last, k.data ? length - (end - begin) : INT_MAX,
+            end - length};
   }
-  // The first element of key or value j of a sequence. A block number outside the cache becomes 0.
+  // The place of key j of a sequence in the cache. A block number outside the cache becomes 0.
   __device__ std::int64_t place(int sequence, int head, int j) const {
-    const int block = __ldg(table + static_cast<std::int64_t>(sequence) * blocks_each + j / block_size);
+    const int number = block_shift >= 0 ? j >> block_shift : j / block_size;
+    const int block = __ldg(table + static_cast<std::int64_t>(sequence) * blocks_each + number);
     const std::int64_t inside = block >= 0 && block < blocks ? block : 0;
-    return ((inside * block_size + j % block_size) * KH + head) * HS;
+    return ((inside * block_size + (j - number * block_size)) * KH + head) * HS;
+  }
+  __device__ const T* key(const RowOfSequence& r, int head, int j) const {
+    return j >= r.appended ? k.at(j + r.to_row, head) : keys + place(r.sequence, head, j);
+  }
+  __device__ const T* value(const RowOfSequence& r, int head, int j) const {
+    return j >= r.appended ? v.at(j + r.to_row, head) : values + place(r.sequence, head, j);
+  }
+  // Stores row n of k and v, its last key and value, in the cache. Thread i of `threads` takes part.
+  template <int lanes>
+  __device__ void append(const RowOfSequence& r, int n, int head, int i, int threads) const {
+    if (!k.data || r.last <= 0) return;
+    using Pack = gpu::Packed<T, lanes>;
+    const std::int64_t to = place(r.sequence, head, r.last - 1);
+    for (int d = i * lanes; d < HS; d += threads * lanes) {
+      Pack::load(k.at(n, head) + d).store(keys + to + d);
+      Pack::load(v.at(n, head) + d).store(values + to + d);
+    }
   }
 };
 
@@ -47,27 +80,31 @@ template <class T>
 Arguments<T> arguments_of(const CachedAttention& a) {
   constexpr float kLog2E = 1.44269504088896341f;
   const auto integers = [](const Tensor& t) { return static_cast<const std::int32_t*>(t.data); };
-  return {static_cast<const T*>(a.q.data),
-          static_cast<const T*>(a.key_cache.data),
-          static_cast<const T*>(a.value_cache.data),
-          static_cast<T*>(a.out.data),
-          integers(a.block_table),
-          integers(a.cu_seqlens),
-          integers(a.lengths),
-          a.q.strides[0],
-          a.q.strides[1],
-          a.out.strides[0],
-          a.out.strides[1],
-          static_cast<int>(a.block_table.shape[0]),
-          static_cast<int>(a.q.shape[0]),
-          static_cast<int>(a.q.shape[1]),
-          static_cast<int>(a.key_cache.shape[2]),
-          static_cast<int>(a.key_cache.shape[3]),
-          static_cast<int>(a.key_cache.shape[0]),
-          static_cast<int>(a.key_cache.shape[1]),
-          static_cast<int>(a.block_table.shape[1]),
-          static_cast<int>(a.window),
-          a.scale * kLog2E};
+  const auto rows = [](const Tensor& t) {
+    return t ? Heads<const T>{static_cast<const T*>(t.data), t.strides[0], t.strides[1]} : Heads<const T>{};
+  };
+  const auto size = [](std::int64_t n) { return static_cast<int>(n); };
+  const auto block_size = static_cast<unsigned>(a.key_cache.shape[1]);
+  return {.q = rows(a.q),
+          .k = rows(a.k),
+          .v = rows(a.v),
+          .out = {static_cast<T*>(a.out.data), a.out.strides[0], a.out.strides[1]},
+          .keys = static_cast<T*>(a.key_cache.data),
+          .values = static_cast<T*>(a.value_cache.data),
+          .table = integers(a.block_table),
+          .bounds = integers(a.cu_seqlens),
+          .lengths = integers(a.lengths),
+          .S = size(a.block_table.shape[0]),
+          .N = size(a.q.shape[0]),
+          .NH = size(a.q.shape[1]),
+          .KH = size(a.key_cache.shape[2]),
+          .HS = size(a.key_cache.shape[3]),
+          .blocks = size(a.key_cache.shape[0]),
+          .block_size = size(a.key_cache.shape[1]),
+          .blocks_each = size(a.block_table.shape[1]),
+          .window = size(a.window),
+          .block_shift = std::has_single_bit(block_size) ? std::countr_zero(block_size) : -1,
+          .scale = a.scale * kLog2E};
 }
 
 }  // namespace warpwright::ops::cached

@@ -1,14 +1,18 @@
-// Attention to a cache on a GPU with the keys split among blocks ("flash-decoding"). A block has one query of
-// one sequence, up to four query heads of one key head, and splits of 128 keys. It loads a split's keys and
-// values into registers at once, 16 bytes per access, so that all loads are in flight together. Memory-bound.
+// Attention to a cache on a GPU with the keys in splits of 128 ("flash-decoding"). A block has one query of
+// one sequence, up to four query heads of one key head, and one or more splits. Its threads copy the keys and
+// the values of a split to shared memory, 16 bytes at a time, and each reads only what it has copied. While a
+// split is computed, the next one is on its way. Memory-bound.
 //
 // The result of a split is a maximum, a sum of exponentials and sums of values. They are joined in the order
-// of the splits: by the block itself, or, with one query for each sequence, by a second kernel.
+// of the splits: by the block itself if it has them all, otherwise by the last block of the query to finish.
 // Both ways give the same bits, which depend only on the query and the sequence's keys.
 #include <algorithm>
 #include <string>
 
 #include "ops/cached_attention/cuda/sequences.cuh"
+#include "ops/cuda/flags.cuh"
+#include "ops/cuda/launch.cuh"
+#include "ops/cuda/mma.cuh"
 #include "ops/cuda/overlap.cuh"
 #include "ops/cuda/reduce.cuh"
 #include "ops/cuda/vector.cuh"
@@ -17,7 +21,8 @@ namespace warpwright::ops::cached {
 namespace {
 
 constexpr int kSplit = 128, kRowsAtOnce = 16, kPasses = kSplit / kRowsAtOnce;
-// The most query heads in one block: what they exchange must fit into 48 KB.
+// The most query heads in one block: what they exchange must fit into this.
+constexpr std::size_t kExchangeBytes = 48 * 1024;
 constexpr int most_heads(int row_threads) {
   return row_threads == 32 ? 2 : 4;
 }
@@ -49,11 +54,13 @@ __device__ T quotient(float sum, const Weight& weight) {
   return gpu::from_float<T>(weight.total == 0 ? 0.0f : sum / weight.total);
 }
 
-// The places of partial results: of row n, query head h and split i, HS sums and a Weight.
-struct Partials {
+// How the splits of a query are divided among blocks. Each has `splits_each`; with more than one block, their
+// results meet in memory: of row n, query head h and split i, HS sums and a Weight.
+struct Division {
+  int splits, splits_each;
   float* sums;
   Weight* weights;
-  int splits;
+  unsigned* flags;  // of the blocks of a query that have finished
 
   __device__ std::int64_t at(int n, int head, int NH, int split) const {
     return (static_cast<std::int64_t>(n) * NH + head) * splits + split;
@@ -73,35 +80,50 @@ class Block {
  public:
   static constexpr int kThreads = kRowsAtOnce * row_threads, kWarps = kThreads / gpu::kWarp;
   static constexpr int kLanes = gpu::kPackedLanes<T>, kColumns = row_threads * kLanes;
+  static constexpr int kPacks = kPasses * kThreads;             // of the keys of a split
+  static constexpr std::size_t kRing = 2 * kPacks * sizeof(uint4);  // keys, then values
   using Pack = gpu::Packed<T>;
   using Exchange = Shared<row_threads, heads, kLanes>;
 
-  // `head` is the first of the block's query heads, of which `count` exist.
-  __device__ Block(const Arguments<T>& a, Exchange& shared, int n, const RowOfSequence& row, int head,
-                   int count)
+  __device__ Block(const Arguments<T>& a, uint4* ring, Exchange& shared, const RowOfSequence& row,
+                   int key_head)
       : a_(a),
         shared_(shared),
         row_(row),
-        key_head_(head / (a.NH / a.KH)),
+        key_head_(key_head),
         column_(static_cast<int>(threadIdx.x) % row_threads * kLanes),
-        at_(static_cast<int>(threadIdx.x) / row_threads) {
+        at_(static_cast<int>(threadIdx.x) / row_threads),
+        keys_(ring + threadIdx.x),
+        values_(keys_ + kPacks) {}
+
+  // Starts the copies of the first split.
+  __device__ void start(int split) {
+    start_keys(split);
+    start_values(split);
+  }
+  // `head` is the first of the block's query heads, of which `count` exist.
+  __device__ void read_queries(int n, int head, int count) {
 #pragma unroll
     for (int g = 0; g < heads; ++g) {
-      const bool exists = g < count && column_ < a.HS;
-      const Pack pack =
-          exists ? Pack::load(a.q + n * a.q_row + (head + g) * a.q_head + column_) : Pack::zero();
+      const bool exists = g < count && column_ < a_.HS;
+      const Pack pack = exists ? Pack::load(a_.q.at(n, head + g) + column_) : Pack::zero();
 #pragma unroll
-      for (int i = 0; i < kLanes; ++i) q_[g][i] = pack[i] * a.scale;
+      for (int i = 0; i < kLanes; ++i) q_[g][i] = pack[i] * a_.scale;
     }
   }
 
-  // Runs a split. Its sums and weights are then in shared memory, a part of each warp.
-  __device__ void run(int split) {
-    load(split);
+  // Runs a split whose copies are under way, and starts those of the split `next`; negative: none. The sums
+  // and weights are then in shared memory, a part of each warp.
+  __device__ void run(int split, int next) {
+    gpu::wait_for_groups<1>();
     float scores[kPasses][heads];
-    score(scores);
+    score(split, scores);
+    __syncwarp();  // the keys have been read
+    start_keys(next);
     weigh(scores);
+    gpu::wait_for_groups<1>();
     add_values(scores);
+    start_values(next);
   }
 
   // The split's weight and the sum of one column, from the parts of all warps.
@@ -121,28 +143,42 @@ class Block {
   }
 
  private:
-  __device__ void load(int split) {
+  // This thread's key of a pass, and whether the query sees it.
+  __device__ int key(int split, int pass) const { return split * kSplit + pass * kRowsAtOnce + at_; }
+  __device__ bool sees(int j) const { return j >= row_.first && j < row_.last; }
+
+  // Each call is a group of copies, even without any. What no query sees becomes zeros.
+  __device__ void start_keys(int split) {
+    start_copies(split, keys_, [&](int j) { return a_.key(row_, key_head_, j); });
+  }
+  __device__ void start_values(int split) {
+    start_copies(split, values_, [&](int j) { return a_.value(row_, key_head_, j); });
+  }
+  template <class Find>
+  __device__ void start_copies(int split, uint4* to, const Find& find) {
+    if (split >= 0) {
 #pragma unroll
-    for (int p = 0; p < kPasses; ++p) {
-      const int j = split * kSplit + p * kRowsAtOnce + at_;
-      seen_[p] = j >= row_.first && j < row_.last;
-      const bool wanted = seen_[p] && column_ < a_.HS;
-      const std::int64_t place = wanted ? a_.place(row_.sequence, key_head_, j) + column_ : 0;
-      keys_[p] = wanted ? Pack::load_streaming(a_.keys + place) : Pack::zero();
-      values_[p] = wanted ? Pack::load_streaming(a_.values + place) : Pack::zero();
+      for (int p = 0; p < kPasses; ++p) {
+        const int j = key(split, p);
+        const bool wanted = sees(j) && column_ < a_.HS;
+        const T* from = wanted ? find(j) + column_ : a_.keys;
+        gpu::copy_async<16>(to + p * kThreads, from, wanted ? 16 : 0);
+      }
     }
+    gpu::commit_copies();
   }
   // All threads of a row get its scores.
-  __device__ void score(float (&scores)[kPasses][heads]) const {
+  __device__ void score(int split, float (&scores)[kPasses][heads]) const {
 #pragma unroll
     for (int p = 0; p < kPasses; ++p) {
+      const Pack keys = pack_at(keys_, p);
 #pragma unroll
       for (int g = 0; g < heads; ++g) {
         float s = 0;
 #pragma unroll
-        for (int i = 0; i < kLanes; ++i) s = fmaf(q_[g][i], keys_[p][i], s);
+        for (int i = 0; i < kLanes; ++i) s = fmaf(q_[g][i], keys[i], s);
         s = gpu::warp_sum<row_threads>(s);
-        scores[p][g] = seen_[p] ? s : -INFINITY;
+        scores[p][g] = sees(key(split, p)) ? s : -INFINITY;
       }
     }
   }
@@ -173,141 +209,208 @@ class Block {
   }
   __device__ void add_values(const float (&scores)[kPasses][heads]) {
     const int warp = static_cast<int>(threadIdx.x) / gpu::kWarp;
+    float sums[heads][kLanes] = {};
+#pragma unroll
+    for (int p = 0; p < kPasses; ++p) {
+      const Pack values = pack_at(values_, p);
+#pragma unroll
+      for (int g = 0; g < heads; ++g) {
+#pragma unroll
+        for (int i = 0; i < kLanes; ++i) sums[g][i] = fmaf(scores[p][g], values[i], sums[g][i]);
+      }
+    }
 #pragma unroll
     for (int g = 0; g < heads; ++g) {
-      float sums[kLanes] = {};
-#pragma unroll
-      for (int p = 0; p < kPasses; ++p) {
-#pragma unroll
-        for (int i = 0; i < kLanes; ++i) sums[i] = fmaf(scores[p][g], values_[p][i], sums[i]);
-      }
 #pragma unroll
       for (int i = 0; i < kLanes; ++i) {
         // Over the rows of the warp, whose threads for one column are row_threads apart.
 #pragma unroll
         for (int apart = row_threads; apart < gpu::kWarp; apart *= 2) {
-          sums[i] += __shfl_xor_sync(0xffffffffu, sums[i], apart);
+          sums[g][i] += __shfl_xor_sync(gpu::kAllLanes, sums[g][i], apart);
         }
-        if (static_cast<int>(threadIdx.x) % gpu::kWarp < row_threads)
-          shared_.sums[warp][g][column_ + i] = sums[i];
+        if (static_cast<int>(threadIdx.x) % gpu::kWarp < row_threads) {
+          shared_.sums[warp][g][column_ + i] = sums[g][i];
+        }
       }
     }
     __syncthreads();
+  }
+  static __device__ Pack pack_at(const uint4* ring, int pass) {
+    return Pack::load(reinterpret_cast<const T*>(ring + pass * kThreads));
   }
 
   const Arguments<T>& a_;
   Exchange& shared_;
   const RowOfSequence row_;
   const int key_head_, column_, at_;
+  uint4 *const keys_, *const values_;  // this thread's packs, kThreads apart
   float q_[heads][kLanes];
-  Pack keys_[kPasses], values_[kPasses];
-  bool seen_[kPasses];
 };
 
-// Grid: (N, KH · groups of heads, splits or 1).
-template <class T, int row_threads, int heads>
-__global__ void __launch_bounds__(kRowsAtOnce* row_threads)
-    attend_in_splits(const Arguments<T> a, const Partials partials) {
-  using Work = Block<T, row_threads, heads>;
-  __shared__ typename Work::Exchange shared;
-  gpu::wait_for_kernels_before();
-  const auto n = static_cast<int>(blockIdx.x);
-  const RowOfSequence row = a.row(n);
-  if (row.sequence < 0) return;
-  const int group = a.NH / a.KH, groups = (group + heads - 1) / heads;
-  const int first = static_cast<int>(blockIdx.y) % groups * heads;  // of the group
-  const int head = static_cast<int>(blockIdx.y) / groups * group + first, count = min(heads, group - first);
-  const int end = (row.last + kSplit - 1) / kSplit;
-  if (partials.sums) {
-    const auto split = static_cast<int>(blockIdx.z);
-    if (split < row.first / kSplit || split >= end) return;
-    Work work(a, shared, n, row, head, count);
-    work.run(split);
-    for (int t = static_cast<int>(threadIdx.x); t < count * a.HS; t += Work::kThreads) {
-      const std::int64_t at = partials.at(n, head + t / a.HS, a.NH, split);
-      partials.sums[at * a.HS + t % a.HS] = work.sum(t / a.HS, t % a.HS);
-      if (t % a.HS == 0) partials.weights[at] = work.weight(t / a.HS);
-    }
-    return;
-  }
-  Work work(a, shared, n, row, head, count);
-  constexpr int kOwn = (heads * Work::kColumns + Work::kThreads - 1) / Work::kThreads;  // results of a thread
+// The results of all splits so far of the columns that a thread owns.
+template <class Work, int heads>
+struct Joined {
+  static constexpr int kOwn = (heads * Work::kColumns + Work::kThreads - 1) / Work::kThreads;
   Weight weights[kOwn];
   float sums[kOwn] = {};
-  for (int split = row.first / kSplit; split < end; ++split) {
-    __syncthreads();  // the last split has been read
-    work.run(split);
+
+  template <class F>
+  __device__ void for_each(const F& f) {
 #pragma unroll
     for (int i = 0; i < kOwn; ++i) {
-      const int t = static_cast<int>(threadIdx.x) + i * Work::kThreads, g = t / Work::kColumns;
-      if (g >= heads) continue;
-      const float2 factors = join(weights[i], work.weight(g));
-      sums[i] = joined(sums[i], work.sum(g, t % Work::kColumns), factors);
+      const int t = static_cast<int>(threadIdx.x) + i * Work::kThreads;
+      if (t < heads * Work::kColumns) f(weights[i], sums[i], t / Work::kColumns, t % Work::kColumns);
     }
   }
-#pragma unroll
-  for (int i = 0; i < kOwn; ++i) {
-    const int t = static_cast<int>(threadIdx.x) + i * Work::kThreads, g = t / Work::kColumns,
-              d = t % Work::kColumns;
-    if (g >= count || d >= a.HS) continue;
-    a.out[n * a.out_row + (head + g) * a.out_head + d] = quotient<T>(sums[i], weights[i]);
+  __device__ void add(const Work& work) {
+    for_each([&](Weight& weight, float& sum, int g, int d) {
+      const float2 factors = join(weight, work.weight(g));
+      sum = joined(sum, work.sum(g, d), factors);
+    });
+  }
+  // Adds the results of a split that are in memory.
+  template <class T>
+  __device__ void add(const Arguments<T>& a, const Division& division, int n, int head, int count, int split) {
+    for_each([&](Weight& weight, float& sum, int g, int d) {
+      if (g >= count || d >= a.HS) return;
+      const std::int64_t at = division.at(n, head + g, a.NH, split);
+      const float2 pair = __ldcg(reinterpret_cast<const float2*>(division.weights + at));
+      const float2 factors = join(weight, {pair.x, pair.y});
+      sum = joined(sum, __ldcg(division.sums + at * a.HS + d), factors);
+    });
+  }
+  template <class T>
+  __device__ void store(const Arguments<T>& a, int n, int head, int count) {
+    for_each([&](Weight& weight, float& sum, int g, int d) {
+      if (g < count && d < a.HS) a.out.at(n, head + g)[d] = quotient<T>(sum, weight);
+    });
+  }
+};
+
+// Stores the results of a split.
+template <class T, class Work>
+__device__ void store_split(const Arguments<T>& a, const Division& division, const Work& work, int n, int head,
+                            int count, int split) {
+  for (int t = static_cast<int>(threadIdx.x); t < count * a.HS; t += Work::kThreads) {
+    const std::int64_t at = division.at(n, head + t / a.HS, a.NH, split);
+    division.sums[at * a.HS + t % a.HS] = work.sum(t / a.HS, t % a.HS);
+    if (t % a.HS == 0) division.weights[at] = work.weight(t / a.HS);
   }
 }
 
-// Joins the partial results of one row and head. Grid: (N, NH).
-template <class T>
-__global__ void join_splits(const Arguments<T> a, const Partials partials) {
-  gpu::wait_for_kernels_before();
-  const auto n = static_cast<int>(blockIdx.x), head = static_cast<int>(blockIdx.y),
-             d = static_cast<int>(threadIdx.x);
+// True in all threads of the block that is the last of `blocks` to call this. What the others have stored
+// before is then visible. The flag is 0 before the first and after the last call.
+__device__ bool arrives_last(unsigned* flag, int blocks) {
+  __shared__ bool last;
+  __threadfence();
+  __syncthreads();
+  if (threadIdx.x == 0) last = atomicInc(flag, blocks - 1) == blocks - 1;
+  __syncthreads();
+  __threadfence();
+  return last;
+}
+
+// Grid: (N, KH · groups of heads, blocks of a query).
+template <class T, int row_threads, int heads>
+__global__ void __launch_bounds__(kRowsAtOnce* row_threads)
+    attend_in_splits(const Arguments<T> a, const Division division) {
+  using Work = Block<T, row_threads, heads>;
+  extern __shared__ uint4 ring[];
+  __shared__ typename Work::Exchange shared;
+  gpu::let_next_kernel_begin();
+  const auto n = static_cast<int>(blockIdx.x), part = static_cast<int>(blockIdx.z);
   const RowOfSequence row = a.row(n);
-  if (row.sequence < 0 || d >= a.HS) return;
-  Weight weight;
-  float sum = 0;
-  for (int split = row.first / kSplit; split * kSplit < row.last; ++split) {
-    const std::int64_t at = partials.at(n, head, a.NH, split);
-    const float2 factors = join(weight, partials.weights[at]);
-    sum = joined(sum, partials.sums[at * a.HS + d], factors);
+  const int group = a.NH / a.KH, groups = (group + heads - 1) / heads;
+  const int key_head = static_cast<int>(blockIdx.y) / groups;
+  const int first = static_cast<int>(blockIdx.y) % groups * heads;  // of the group
+  const int head = key_head * group + first, count = min(heads, group - first);
+  const int first_split = row.first / kSplit, last_split = (row.last + kSplit - 1) / kSplit;
+  const int begin = first_split + part * division.splits_each;
+  const int end = min(begin + division.splits_each, last_split);
+  const int parts = max(1, (last_split - first_split + division.splits_each - 1) / division.splits_each);
+
+  Work work(a, ring, shared, row, key_head);
+  const bool early = begin < end && min((begin + 1) * kSplit, row.last) <= row.appended && a.k.data;
+  if (early) work.start(begin);
+  gpu::wait_for_kernels_before();
+  if (row.sequence < 0 || part >= parts) return;
+  if (!early) work.start(begin < end ? begin : -1);
+  work.read_queries(n, head, count);
+  if (part == 0 && first == 0) {
+    a.template append<Work::kLanes>(row, n, key_head, static_cast<int>(threadIdx.x), Work::kThreads);
   }
-  a.out[n * a.out_row + head * a.out_head + d] = quotient<T>(sum, weight);
+
+  Joined<Work, heads> all;
+  for (int split = begin; split < end; ++split) {
+    if (split > begin) __syncthreads();  // the last split has been read
+    work.run(split, split + 1 < end ? split + 1 : -1);
+    if (parts == 1) {
+      all.add(work);
+    } else {
+      store_split(a, division, work, n, head, count, split);
+    }
+  }
+  if (parts > 1) {
+    if (!arrives_last(division.flags + n * gridDim.y + blockIdx.y, parts)) return;
+    for (int split = first_split; split < last_split; ++split) all.add(a, division, n, head, count, split);
+  }
+  all.store(a, n, head, count);
 }
 
-// With more queries than sequences, no splits are needed, and partial results of all rows would take much
-// memory.
-bool splits(const CachedAttentionProblem& p) {
-  return p.N <= p.sequences && p.max_keys > kSplit;
+std::int64_t ceil_div(std::int64_t n, std::int64_t by) {
+  return (n + by - 1) / by;
 }
 std::int64_t splits_of(const CachedAttentionProblem& p) {
-  return (p.max_keys + kSplit - 1) / kSplit;
+  return ceil_div(p.max_keys, kSplit);
 }
-std::int64_t partials_of(const CachedAttentionProblem& p) {
-  return splits(p) ? p.N * p.NH * splits_of(p) : 0;
+int row_threads_of(const CachedAttentionProblem& p) {
+  return threads_of(p.HS * static_cast<std::int64_t>(size_of(p.dtype)));
+}
+// Query heads of one key head in a block.
+std::int64_t heads_of(const CachedAttentionProblem& p) {
+  return std::min<std::int64_t>(p.NH / p.KH, most_heads(row_threads_of(p)));
+}
+// Groups of query heads that need a block each, of all rows.
+std::int64_t groups_of(const CachedAttentionProblem& p) {
+  return p.N * p.KH * ceil_div(p.NH / p.KH, heads_of(p));
 }
 
-std::size_t split_workspace(const CachedAttentionProblem& p, const DeviceInfo&) {
-  return static_cast<std::size_t>(partials_of(p)) *
+// The splits of a block: all, if there are more queries than sequences or if there are many blocks in any
+// case. Otherwise few enough for two blocks on each multiprocessor, and for a long sequence not to keep the
+// others waiting.
+std::int64_t splits_each(const CachedAttentionProblem& p, const DeviceInfo& device) {
+  constexpr std::int64_t kMost = 8;
+  const std::int64_t all = std::max<std::int64_t>(1, splits_of(p)), groups = groups_of(p);
+  if (p.N > p.sequences || groups == 0 || groups > gpu::kFlagsOfSet) return all;
+  const std::int64_t blocks = ceil_div(2 * device.gpu.multiprocessors, groups);
+  return std::min(kMost, ceil_div(all, std::max<std::int64_t>(1, blocks)));
+}
+// Partial results in memory, if the splits of a query are divided.
+std::int64_t partials_of(const CachedAttentionProblem& p, const DeviceInfo& device) {
+  return splits_each(p, device) < splits_of(p) ? p.N * p.NH * splits_of(p) : 0;
+}
+std::size_t split_workspace(const CachedAttentionProblem& p, const DeviceInfo& device) {
+  return static_cast<std::size_t>(partials_of(p, device)) *
          (sizeof(Weight) + static_cast<std::size_t>(p.HS) * sizeof(float));
 }
 
 template <class T, int row_threads, int heads>
 void launch(const Context& context, const CachedAttention& args, const CachedAttentionProblem& p) {
-  constexpr const char* kName = "cached_attention.forward cuda.split";
-  const Arguments<T> a = arguments_of<T>(args);
-  const std::int64_t group = p.NH / p.KH, groups = (group + heads - 1) / heads;
-  Partials partials{nullptr, nullptr, static_cast<int>(splits_of(p))};
-  if (splits(p)) {
-    partials.sums = static_cast<float*>(context.scratch());
-    partials.weights = reinterpret_cast<Weight*>(partials.sums + partials_of(p) * p.HS);
+  using Work = Block<T, row_threads, heads>;
+  const std::int64_t groups = groups_of(p), each = splits_each(p, context.device());
+  const std::int64_t partials = partials_of(p, context.device());
+  Division division{static_cast<int>(splits_of(p)), static_cast<int>(each), nullptr, nullptr, nullptr};
+  if (partials > 0) {
+    division.weights = static_cast<Weight*>(context.scratch());
+    division.sums = reinterpret_cast<float*>(division.weights + partials);
+    division.flags = gpu::flags_of(context, static_cast<int>(groups));
   }
-  const auto N = static_cast<unsigned>(p.N);
-  const dim3 grid(N, static_cast<unsigned>(p.KH * groups),
-                  splits(p) ? static_cast<unsigned>(splits_of(p)) : 1);
-  gpu::launch_overlapped(context, attend_in_splits<T, row_threads, heads>, grid, kRowsAtOnce * row_threads, 0,
-                         kName, a, partials);
-  if (!splits(p)) return;
-  const int threads = static_cast<int>((p.HS + gpu::kWarp - 1) / gpu::kWarp) * gpu::kWarp;
-  gpu::launch_overlapped(context, join_splits<T>, dim3(N, static_cast<unsigned>(p.NH)), threads, 0, kName, a,
-                         partials);
+  const dim3 grid(static_cast<unsigned>(p.N), static_cast<unsigned>(groups / p.N),
+                  static_cast<unsigned>(ceil_div(std::max<std::int64_t>(1, splits_of(p)), each)));
+  const auto kernel = attend_in_splits<T, row_threads, heads>;
+  gpu::allow_shared(kernel, Work::kRing);
+  gpu::launch_overlapped(context, kernel, grid, Work::kThreads, Work::kRing,
+                         "cached_attention.forward cuda.split", arguments_of<T>(args), division);
 }
 
 template <class T, int row_threads>
@@ -323,7 +426,7 @@ void split_attention(const Context& context, const CachedAttention& args) {
   if (p.N == 0 || p.sequences == 0) return;
   gpu::visit_gpu_dtype(p.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
-    switch (threads_of(p.HS * static_cast<std::int64_t>(sizeof(T)))) {
+    switch (row_threads_of(p)) {
       case 4:
         return choose_heads<T, 4>(context, args, p);
       case 8:
@@ -336,19 +439,20 @@ void split_attention(const Context& context, const CachedAttention& args) {
   });
 }
 
-Refusal refuse_unaligned(const CachedAttentionProblem& p, const DeviceInfo&) {
+Refusal refuse_split(const CachedAttentionProblem& p, const DeviceInfo& device) {
+  if (!device.gpu.at_least(8)) return "needs compute capability 8.0";
   if (!p.aligned) return "heads do not begin at multiples of 16 bytes";
   const auto bytes = p.HS * static_cast<std::int64_t>(size_of(p.dtype));
   if (bytes > 16 * gpu::kWarp) return "a head has more than 512 bytes";
   if (std::max(p.NH, splits_of(p)) > 65535) return "more than 65535 heads or splits of 128 keys";
+  const std::size_t ring = 2 * kSplit * static_cast<std::size_t>(row_threads_of(p)) * sizeof(uint4);
+  if (ring + kExchangeBytes > device.gpu.shared_bytes_per_block) return "a block's shared memory is too small";
   return {};
 }
 
-std::string way(const CachedAttentionProblem& p, const DeviceInfo&) {
-  const int threads = threads_of(p.HS * static_cast<std::int64_t>(size_of(p.dtype)));
-  const std::int64_t heads = std::min<std::int64_t>(p.NH / p.KH, most_heads(threads));
-  const std::string ways = splits(p) ? std::to_string(splits_of(p)) + " splits" : "no splits";
-  return std::to_string(heads) + " heads at once, " + ways;
+std::string way(const CachedAttentionProblem& p, const DeviceInfo& device) {
+  return std::to_string(heads_of(p)) + " heads and " + std::to_string(splits_each(p, device)) +
+         " splits a block";
 }
 
 }  // namespace
@@ -359,7 +463,7 @@ namespace warpwright::ops {
 WARPWRIGHT_KERNEL(CachedAttention, "cuda.split"_kernel) = {.needs = Needs::gpu,
                                                            .dtypes = kGpuDTypes,
                                                            .run = cached::split_attention,
-                                                           .refuse = cached::refuse_unaligned,
+                                                           .refuse = cached::refuse_split,
                                                            .workspace = cached::split_workspace,
                                                            .configuration = cached::way};
 

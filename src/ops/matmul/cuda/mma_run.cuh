@@ -4,6 +4,7 @@
 #include <string_view>
 #include <utility>
 
+#include "ops/cuda/flags.cuh"
 #include "ops/cuda/launch.cuh"
 #include "ops/matmul/cuda/mma.hpp"
 #include "ops/matmul/cuda/mma/kernel.cuh"
@@ -47,7 +48,7 @@ void run(const Context& context, const Factor<T>& a, const Factor<T>& b, const R
   if (schedule != Schedule::stream_k)
     return walk.template operator()<Persistent>();  // block: a tile per worker
   p.partials = static_cast<float*>(partials);
-  p.flags = flags_of(context, selection.workers * kMmaTiles[selection.tile].threads() / 128);
+  p.flags = gpu::flags_of(context, selection.workers * kMmaTiles[selection.tile].threads() / 128);
   walk.template operator()<StreamK>();
 }
 

@@ -3,9 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <limits>
-#include <mutex>
 
 #include "ops/matmul/cuda/parts.hpp"
 #include "ops/matmul/cuda/wgmma.hpp"
@@ -13,54 +11,12 @@
 namespace warpwright::ops::matmul::cuda {
 namespace {
 
-constexpr const char* kOtherVariant = "force another variant, as WARPWRIGHT_FORCE=matmul=cuda.persistent";
-
-// Owns one of the kFlagSets sets of flags. A Context returns its set after the stream's work is done.
-class FlagSet {
- public:
-  FlagSet() {
-    const std::lock_guard lock(mutex());
-    while (index_ < kFlagSets && taken()[static_cast<std::size_t>(index_)]) ++index_;
-    if (index_ == kFlagSets) {
-      throw Error(fmt::format("more than {} contexts use Stream-K products at once", kFlagSets), "matmul",
-                  kOtherVariant);
-    }
-    taken()[static_cast<std::size_t>(index_)] = true;
-  }
-  FlagSet(const FlagSet&) = delete;
-  FlagSet& operator=(const FlagSet&) = delete;
-  ~FlagSet() {
-    const std::lock_guard lock(mutex());
-    taken()[static_cast<std::size_t>(index_)] = false;
-  }
-  int index() const { return index_; }
-
- private:
-  static std::mutex& mutex() {
-    static std::mutex one;
-    return one;
-  }
-  static std::array<bool, kFlagSets>& taken() {
-    static std::array<bool, kFlagSets> sets{};
-    return sets;
-  }
-  int index_ = 0;
-};
-
 // For dbias, dw computes one partial sum of dout's columns per slab.
 std::size_t row_sums_bytes(const MatmulDwProblem& p) {
   return p.bias ? static_cast<std::size_t>(ceil_div(p.M, kSlab) * p.N) * sizeof(float) : 0;
 }
 
 }  // namespace
-
-int flag_set_of(const Context& context, int flags) {
-  if (flags > kFlagsOfSet) {
-    throw Error(fmt::format("needs {} flags, a set has {}", flags, kFlagsOfSet), "matmul", kOtherVariant);
-  }
-  static constexpr char kOwner = 0;
-  return made_in<FlagSet>(context.kept(&kOwner)).index();
-}
 
 void run(const Context& context, const MatmulForward& args, Schedule schedule, const Selection& selection) {
   wgmma_forward(context, args, schedule, selection);

@@ -8,13 +8,6 @@ namespace warpwright::ops::matmul::cuda {
 // True if this build has code for sm_90a.
 bool wgmma_is_built();
 
-// The index of this Context's set of flags (flags.cuh). The launches of one Context follow each other, so
-// they can share the flags, as they share the scratch that holds the partial sums. Launches of two Contexts
-// may run at once, so each Context has its own set. Throws Error if kFlagSets Contexts have one already, or
-// if the launch needs more than kFlagsOfSet flags.
-inline constexpr int kFlagSets = 64, kFlagsOfSet = 1024;
-int flag_set_of(const Context& context, int flags);
-
 // Runs one of the selections. The product must not be empty, and its matrices must be aligned for the copy
 // engine.
 void run(const Context& context, const MatmulForward& args, Schedule schedule, const Selection& selection);

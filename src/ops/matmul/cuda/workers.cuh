@@ -3,7 +3,6 @@
 
 #include <string_view>
 
-#include "ops/matmul/cuda/flags.cuh"
 #include "runtime/cuda/check.hpp"
 
 namespace warpwright::ops::matmul::cuda {

@@ -1,13 +1,13 @@
-// The flags with which the workers of a cut tile hand over its partial sums (partial_sums.cuh).
+// The flags with which the blocks of a launch hand over partial results.
 #pragma once
 
-#include "ops/matmul/cuda/wgmma.hpp"
+#include "ops/cuda/flag_sets.hpp"
 #include "runtime/cuda/check.hpp"
 
-namespace warpwright::ops::matmul::cuda {
+namespace warpwright::ops::gpu {
 
-// Flags of cut tiles, for each group of each block. They are zeros, and every launch returns them to zero.
-// They come with the kernels' code, so that no call allocates.
+// Sets of flags. They are zeros, and every launch returns them to zero. They come with the kernels' code, so
+// that no call allocates.
 static __device__ unsigned flag_sets[kFlagSets][kFlagsOfSet];
 
 // The Context's flags, of which a launch uses the first `count`.
@@ -17,4 +17,4 @@ inline unsigned* flags_of(const Context& context, int count) {
   return static_cast<unsigned*>(sets) + flag_set_of(context, count) * kFlagsOfSet;
 }
 
-}  // namespace warpwright::ops::matmul::cuda
+}  // namespace warpwright::ops::gpu
