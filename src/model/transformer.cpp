@@ -27,12 +27,13 @@ void normalize(Context& ctx, const TransformerDescription& d, const Tensor& x, c
                      .centered = d.layer_norm,
                      .lost = a.lost});
 }
-// out = residual + x·Wᵀ + bias
+// out = residual + x·Wᵀ + bias. next: the weight of the product that follows.
 void add_projection(Context& ctx, const Tensor& x, const Tensor& weight, const Tensor& bias,
-                    const Tensor& residual, const Tensor& out, bool batch_invariant) {
+                    const Tensor& residual, const Tensor& out, bool batch_invariant, const Tensor& next) {
   MatmulForward a{x, weight, bias, out, {}};
   a.residual = residual;
   a.batch_invariant = batch_invariant;
+  a.next_weight = next;
   matmul_forward(ctx, a);
 }
 
@@ -197,7 +198,8 @@ void expand(Context& ctx, const TransformerDescription& d, const TransformerBloc
                         .bias = p.fc_bias,
                         .out = d.gate ? a.fc_preact : a.fc,
                         .preact = d.gate ? Tensor() : a.fc_preact,
-                        .batch_invariant = batch_invariant};
+                        .batch_invariant = batch_invariant,
+                        .next_weight = p.fcproj_weight};
   if (!d.gate) product.activation = d.activation;
   matmul_forward(ctx, product);
   if (d.gate) gate_forward(ctx, {.gate_up = a.fc_preact, .out = a.fc, .activation = *d.gate});
@@ -234,7 +236,8 @@ void block_inside(Context& ctx, const TransformerPass& t, const TransformerBlock
                        .bias = p.qkv_bias,
                        .out = matrix(a.qkv),
                        .preact = {},
-                       .batch_invariant = invariant});
+                       .batch_invariant = invariant,
+                       .next_weight = p.attproj_weight});
   normalize_heads(ctx, t.d, p, a);
   rotate(ctx, t, attended(t.d, a));
   if (cache && caching.reads_cache) {
@@ -243,18 +246,21 @@ void block_inside(Context& ctx, const TransformerPass& t, const TransformerBlock
     if (cache) append_to_cache(ctx, t, a, *cache, caching.places);
     attention(ctx, t, a, invariant);
   }
-  add_projection(ctx, matrix(a.att), p.attproj_weight, p.attproj_bias, x, a.residual_mid, invariant);
+  add_projection(ctx, matrix(a.att), p.attproj_weight, p.attproj_bias, x, a.residual_mid, invariant,
+                 p.fc_weight);
   normalize(ctx, t.d, input_of_mlp(t.d, x, a), p.norm2, a.norm2);
   expand(ctx, t.d, p, a, invariant);
 }
 
-// x → x + attention(norm1(x)) → … + mlp(norm2(…)), or … + mlp(norm2(x)) in parallel.
+// x → x + attention(norm1(x)) → … + mlp(norm2(…)), or … + mlp(norm2(x)) in parallel. next: the weight that
+// follows the block.
 void block_forward(Context& ctx, const TransformerPass& t, const TransformerBlock& p, const Tensor& x,
-                   const TransformerBlockActivations& a, const Caching& caching, const LayerCache* cache) {
+                   const TransformerBlockActivations& a, const Caching& caching, const LayerCache* cache,
+                   const Tensor& next) {
   normalize(ctx, t.d, x, p.norm1, a.norm1);
   block_inside(ctx, t, p, x, a, caching, cache);
   add_projection(ctx, a.fc, p.fcproj_weight, p.fcproj_bias, a.residual_mid, a.residual,
-                 caching.batch_invariant);
+                 caching.batch_invariant, next);
 }
 
 // The activations that the backward of a block reads: as the forward left them, or computed again. The
@@ -329,7 +335,8 @@ void transformer_forward(Context& ctx, const TransformerPass& t, const Transform
   for (std::size_t l = 0; l < t.p.blocks.size(); ++l) {
     if (hooks.enter) hooks.enter(l);
     const LayerCache* cache = caching.cache.empty() ? nullptr : &caching.cache[l];
-    block_forward(ctx, t, t.p.blocks[l], input_of(a, l), a.blocks[l], caching, cache);
+    const Tensor& next = l + 1 < t.p.blocks.size() ? t.p.blocks[l + 1].qkv_weight : t.p.head;
+    block_forward(ctx, t, t.p.blocks[l], input_of(a, l), a.blocks[l], caching, cache, next);
   }
   normalize(ctx, t.d, input_of(a, t.p.blocks.size()), t.p.norm, a.norm);
 }

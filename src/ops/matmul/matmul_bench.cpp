@@ -16,7 +16,7 @@ MatmulForward make_packed(const matmul::Case& c, DType dtype, testing::Fixture& 
 }  // namespace
 
 void matmul_bench(Bench& bench) {
-  std::vector<std::int64_t> tokens{1, 4, 16, 256, 1024, 4096};
+  std::vector<std::int64_t> tokens{1, 4, 16, 64, 256, 1024, 4096};
   const bool gpu = bench.device().device.kind == DeviceKind::cuda;
   if (gpu) tokens.push_back(16384);
   for (const DType dtype : {DType::f32, DType::bf16}) {
@@ -28,7 +28,7 @@ void matmul_bench(Bench& bench) {
         if (M <= 256 && !packed_layout(dtype, bench.device()).empty()) {
           bench.run(matmul_forward_op(), [&](testing::Fixture& f) { return make_packed(c, dtype, f); });
         }
-        if (M <= 16) continue;
+        if (M <= 64) continue;
         bench.run(matmul_dx_op(),
                   [&](testing::Fixture& f) { return matmul::make_dx(c, dtype, Activation::none, f); });
         bench.run(matmul_dw_op(),

@@ -36,7 +36,10 @@ __global__ void __launch_bounds__(kThreads) attend_plainly(const Arguments<T> a)
   const T* query = a.q.at(n, head);
   for_each_element([&](int i, int d) { q[i] = gpu::to_float(query[d]) * a.scale; });
   for (int j = row.first; j < row.last; ++j) {
-    const T *key = a.key(row, key_head, j), *value = a.value(row, key_head, j);
+    const bool is_new = j >= row.appended;
+    const std::int64_t cached = is_new ? 0 : a.at(a.place(row, j), key_head);
+    const T* key = is_new ? a.k.at(j + row.to_row, key_head) : a.keys + cached;
+    const T* value = is_new ? a.v.at(j + row.to_row, key_head) : a.values + cached;
     float score = 0;
     for_each_element([&](int i, int d) { score = fmaf(q[i], gpu::to_float(key[d]), score); });
     score = gpu::warp_sum(score);

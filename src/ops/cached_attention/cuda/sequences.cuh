@@ -50,25 +50,22 @@ struct Arguments {
     return {low, window > 0 ? max(last - window, 0) : 0, last, k.data ? length - (end - begin) : INT_MAX,
             end - length};
   }
-  // The place of key j of a sequence in the cache. A block number outside the cache becomes 0.
-  __device__ std::int64_t place(int sequence, int head, int j) const {
+  // The place of key j in the cache. A block number outside the cache becomes 0.
+  __device__ int place(const RowOfSequence& r, int j) const {
     const int number = block_shift >= 0 ? j >> block_shift : j / block_size;
-    const int block = __ldg(table + static_cast<std::int64_t>(sequence) * blocks_each + number);
-    const std::int64_t inside = block >= 0 && block < blocks ? block : 0;
-    return ((inside * block_size + (j - number * block_size)) * KH + head) * HS;
+    const int block = __ldg(table + static_cast<std::int64_t>(r.sequence) * blocks_each + number);
+    return (block >= 0 && block < blocks ? block : 0) * block_size + (j - number * block_size);
   }
-  __device__ const T* key(const RowOfSequence& r, int head, int j) const {
-    return j >= r.appended ? k.at(j + r.to_row, head) : keys + place(r.sequence, head, j);
-  }
-  __device__ const T* value(const RowOfSequence& r, int head, int j) const {
-    return j >= r.appended ? v.at(j + r.to_row, head) : values + place(r.sequence, head, j);
+  // The first element of a key or value in the cache.
+  __device__ std::int64_t at(int place, int head) const {
+    return (static_cast<std::int64_t>(place) * KH + head) * HS;
   }
   // Stores row n of k and v, its last key and value, in the cache. Thread i of `threads` takes part.
   template <int lanes>
   __device__ void append(const RowOfSequence& r, int n, int head, int i, int threads) const {
     if (!k.data || r.last <= 0) return;
     using Pack = gpu::Packed<T, lanes>;
-    const std::int64_t to = place(r.sequence, head, r.last - 1);
+    const std::int64_t to = at(place(r, r.last - 1), head);
     for (int d = i * lanes; d < HS; d += threads * lanes) {
       Pack::load(k.at(n, head) + d).store(keys + to + d);
       Pack::load(v.at(n, head) + d).store(values + to + d);

@@ -7,6 +7,7 @@
 // of the splits: by the block itself if it has them all, otherwise by the last block of the query to finish.
 // Both ways give the same bits, which depend only on the query and the sequence's keys.
 #include <algorithm>
+#include <limits>
 #include <string>
 
 #include "ops/cached_attention/cuda/sequences.cuh"
@@ -25,6 +26,11 @@ constexpr int kSplit = 128, kRowsAtOnce = 16, kPasses = kSplit / kRowsAtOnce;
 constexpr std::size_t kExchangeBytes = 48 * 1024;
 constexpr int most_heads(int row_threads) {
   return row_threads == 32 ? 2 : 4;
+}
+
+// Blocks on a multiprocessor for which the registers should suffice.
+constexpr int blocks_at_once(int row_threads, int heads) {
+  return (heads == 1 ? 48 : 32) / row_threads;
 }
 
 // A head's row in the registers of `threads` neighbouring threads, 16 bytes each.
@@ -80,7 +86,7 @@ class Block {
  public:
   static constexpr int kThreads = kRowsAtOnce * row_threads, kWarps = kThreads / gpu::kWarp;
   static constexpr int kLanes = gpu::kPackedLanes<T>, kColumns = row_threads * kLanes;
-  static constexpr int kPacks = kPasses * kThreads;             // of the keys of a split
+  static constexpr int kPacks = kPasses * kThreads;                 // of the keys of a split
   static constexpr std::size_t kRing = 2 * kPacks * sizeof(uint4);  // keys, then values
   using Pack = gpu::Packed<T>;
   using Exchange = Shared<row_threads, heads, kLanes>;
@@ -93,11 +99,16 @@ class Block {
         key_head_(key_head),
         column_(static_cast<int>(threadIdx.x) % row_threads * kLanes),
         at_(static_cast<int>(threadIdx.x) / row_threads),
+        inside_(column_ < a.HS),
+        stride_(a.KH * a.HS),
+        cached_keys_(a.keys + key_head * a.HS + (inside_ ? column_ : 0)),
+        cached_values_(a.values + (cached_keys_ - a.keys)),
         keys_(ring + threadIdx.x),
         values_(keys_ + kPacks) {}
 
-  // Starts the copies of the first split.
+  // Starts the copies of the first split; negative: none.
   __device__ void start(int split) {
+    look_up(split);
     start_keys(split);
     start_values(split);
   }
@@ -115,6 +126,7 @@ class Block {
   // Runs a split whose copies are under way, and starts those of the split `next`; negative: none. The sums
   // and weights are then in shared memory, a part of each warp.
   __device__ void run(int split, int next) {
+    look_up(next);
     gpu::wait_for_groups<1>();
     float scores[kPasses][heads];
     score(split, scores);
@@ -144,28 +156,53 @@ class Block {
 
  private:
   // This thread's key of a pass, and whether the query sees it.
-  __device__ int key(int split, int pass) const { return split * kSplit + pass * kRowsAtOnce + at_; }
-  __device__ bool sees(int j) const { return j >= row_.first && j < row_.last; }
+  __device__ int key(int split, int pass) const {
+    return split * kSplit + pass * kRowsAtOnce + at_;
+  }
+  __device__ bool sees(int j) const {
+    return j >= row_.first && j < row_.last;
+  }
 
+  // True if the query sees all keys of a split, and the cache has them.
+  __device__ bool is_whole(int split) const {
+    return split * kSplit >= row_.first && (split + 1) * kSplit <= min(row_.last, row_.appended);
+  }
+
+  // Finds the places of a split's keys. All block numbers are read at once, so that no copy waits for the one
+  // before it.
+  __device__ void look_up(int split) {
+    if (split < 0) return;
+#pragma unroll
+    for (int p = 0; p < kPasses; ++p) places_[p] = a_.place(row_, max(0, min(key(split, p), row_.last - 1)));
+  }
   // Each call is a group of copies, even without any. What no query sees becomes zeros.
   __device__ void start_keys(int split) {
-    start_copies(split, keys_, [&](int j) { return a_.key(row_, key_head_, j); });
+    start_copies(split, keys_, a_.k, cached_keys_);
   }
   __device__ void start_values(int split) {
-    start_copies(split, values_, [&](int j) { return a_.value(row_, key_head_, j); });
+    start_copies(split, values_, a_.v, cached_values_);
   }
-  template <class Find>
-  __device__ void start_copies(int split, uint4* to, const Find& find) {
+  __device__ void start_copies(int split, uint4* to, const Heads<const T>& rows, const T* cache) {
     if (split >= 0) {
-#pragma unroll
-      for (int p = 0; p < kPasses; ++p) {
-        const int j = key(split, p);
-        const bool wanted = sees(j) && column_ < a_.HS;
-        const T* from = wanted ? find(j) + column_ : a_.keys;
-        gpu::copy_async<16>(to + p * kThreads, from, wanted ? 16 : 0);
-      }
+      is_whole(split) ? copy_whole(to, cache) : copy_part(split, to, rows, cache);
     }
     gpu::commit_copies();
+  }
+  __device__ void copy_whole(uint4* to, const T* cache) {
+#pragma unroll
+    for (int p = 0; p < kPasses; ++p) {
+      gpu::copy_async<16>(to + p * kThreads, cache + std::int64_t{places_[p]} * stride_, inside_ ? 16 : 0);
+    }
+  }
+  __device__ void copy_part(int split, uint4* to, const Heads<const T>& rows, const T* cache) {
+#pragma unroll
+    for (int p = 0; p < kPasses; ++p) {
+      const int j = key(split, p);
+      const bool wanted = sees(j) && inside_;
+      const T* from = cache + std::int64_t{places_[p]} * stride_;
+      if (j >= row_.appended && wanted) from = rows.at(j + row_.to_row, key_head_) + column_;
+      gpu::copy_async<16>(to + p * kThreads, from, wanted ? 16 : 0);
+    }
   }
   // All threads of a row get its scores.
   __device__ void score(int split, float (&scores)[kPasses][heads]) const {
@@ -177,9 +214,15 @@ class Block {
         float s = 0;
 #pragma unroll
         for (int i = 0; i < kLanes; ++i) s = fmaf(q_[g][i], keys[i], s);
-        s = gpu::warp_sum<row_threads>(s);
-        scores[p][g] = sees(key(split, p)) ? s : -INFINITY;
+        scores[p][g] = gpu::warp_sum<row_threads>(s);
       }
+    }
+    if (is_whole(split)) return;
+#pragma unroll
+    for (int p = 0; p < kPasses; ++p) {
+      if (sees(key(split, p))) continue;
+#pragma unroll
+      for (int g = 0; g < heads; ++g) scores[p][g] = -INFINITY;
     }
   }
   // Scores become exp(score − largest); a split without keys gets zeros.
@@ -243,7 +286,11 @@ class Block {
   Exchange& shared_;
   const RowOfSequence row_;
   const int key_head_, column_, at_;
-  uint4 *const keys_, *const values_;  // this thread's packs, kThreads apart
+  const bool inside_;                                  // the column is one of the head's
+  const int stride_;                                   // of the places in the cache
+  const T *const cached_keys_, *const cached_values_;  // this thread's column in place 0
+  uint4 *const keys_, *const values_;                  // this thread's packs, kThreads apart
+  int places_[kPasses];                                // of the split whose copies start next
   float q_[heads][kLanes];
 };
 
@@ -270,7 +317,8 @@ struct Joined {
   }
   // Adds the results of a split that are in memory.
   template <class T>
-  __device__ void add(const Arguments<T>& a, const Division& division, int n, int head, int count, int split) {
+  __device__ void add(const Arguments<T>& a, const Division& division, int n, int head, int count,
+                      int split) {
     for_each([&](Weight& weight, float& sum, int g, int d) {
       if (g >= count || d >= a.HS) return;
       const std::int64_t at = division.at(n, head + g, a.NH, split);
@@ -289,8 +337,8 @@ struct Joined {
 
 // Stores the results of a split.
 template <class T, class Work>
-__device__ void store_split(const Arguments<T>& a, const Division& division, const Work& work, int n, int head,
-                            int count, int split) {
+__device__ void store_split(const Arguments<T>& a, const Division& division, const Work& work, int n,
+                            int head, int count, int split) {
   for (int t = static_cast<int>(threadIdx.x); t < count * a.HS; t += Work::kThreads) {
     const std::int64_t at = division.at(n, head + t / a.HS, a.NH, split);
     division.sums[at * a.HS + t % a.HS] = work.sum(t / a.HS, t % a.HS);
@@ -310,19 +358,19 @@ __device__ bool arrives_last(unsigned* flag, int blocks) {
   return last;
 }
 
-// Grid: (N, KH · groups of heads, blocks of a query).
+// Grid: (N · KH · groups of heads, blocks of a query). Blocks that run at the same time thus read all heads
+// of a key, which are adjacent.
 template <class T, int row_threads, int heads>
-__global__ void __launch_bounds__(kRowsAtOnce* row_threads)
+__global__ void __launch_bounds__(kRowsAtOnce* row_threads, blocks_at_once(row_threads, heads))
     attend_in_splits(const Arguments<T> a, const Division division) {
   using Work = Block<T, row_threads, heads>;
   extern __shared__ uint4 ring[];
   __shared__ typename Work::Exchange shared;
   gpu::let_next_kernel_begin();
-  const auto n = static_cast<int>(blockIdx.x), part = static_cast<int>(blockIdx.z);
+  const int group = a.NH / a.KH, groups = (group + heads - 1) / heads, per_row = a.KH * groups;
+  const auto task = static_cast<int>(blockIdx.x), part = static_cast<int>(blockIdx.y), n = task / per_row;
   const RowOfSequence row = a.row(n);
-  const int group = a.NH / a.KH, groups = (group + heads - 1) / heads;
-  const int key_head = static_cast<int>(blockIdx.y) / groups;
-  const int first = static_cast<int>(blockIdx.y) % groups * heads;  // of the group
+  const int key_head = task % per_row / groups, first = task % groups * heads;  // of the key head's group
   const int head = key_head * group + first, count = min(heads, group - first);
   const int first_split = row.first / kSplit, last_split = (row.last + kSplit - 1) / kSplit;
   const int begin = first_split + part * division.splits_each;
@@ -351,7 +399,7 @@ __global__ void __launch_bounds__(kRowsAtOnce* row_threads)
     }
   }
   if (parts > 1) {
-    if (!arrives_last(division.flags + n * gridDim.y + blockIdx.y, parts)) return;
+    if (!arrives_last(division.flags + task, parts)) return;
     for (int split = first_split; split < last_split; ++split) all.add(a, division, n, head, count, split);
   }
   all.store(a, n, head, count);
@@ -377,13 +425,13 @@ std::int64_t groups_of(const CachedAttentionProblem& p) {
 
 // The splits of a block: all, if there are more queries than sequences or if there are many blocks in any
 // case. Otherwise few enough for two blocks on each multiprocessor, and for a long sequence not to keep the
-// others waiting.
+// others waiting; but two take less time than blocks that wait for each other.
 std::int64_t splits_each(const CachedAttentionProblem& p, const DeviceInfo& device) {
-  constexpr std::int64_t kMost = 8;
+  constexpr std::int64_t kLeast = 2, kMost = 8;
   const std::int64_t all = std::max<std::int64_t>(1, splits_of(p)), groups = groups_of(p);
   if (p.N > p.sequences || groups == 0 || groups > gpu::kFlagsOfSet) return all;
-  const std::int64_t blocks = ceil_div(2 * device.gpu.multiprocessors, groups);
-  return std::min(kMost, ceil_div(all, std::max<std::int64_t>(1, blocks)));
+  const std::int64_t blocks = std::max<std::int64_t>(1, ceil_div(2 * device.gpu.multiprocessors, groups));
+  return std::clamp(ceil_div(all, blocks), kLeast, kMost);
 }
 // Partial results in memory, if the splits of a query are divided.
 std::int64_t partials_of(const CachedAttentionProblem& p, const DeviceInfo& device) {
@@ -405,7 +453,7 @@ void launch(const Context& context, const CachedAttention& args, const CachedAtt
     division.sums = reinterpret_cast<float*>(division.weights + partials);
     division.flags = gpu::flags_of(context, static_cast<int>(groups));
   }
-  const dim3 grid(static_cast<unsigned>(p.N), static_cast<unsigned>(groups / p.N),
+  const dim3 grid(static_cast<unsigned>(groups),
                   static_cast<unsigned>(ceil_div(std::max<std::int64_t>(1, splits_of(p)), each)));
   const auto kernel = attend_in_splits<T, row_threads, heads>;
   gpu::allow_shared(kernel, Work::kRing);
@@ -444,9 +492,11 @@ Refusal refuse_split(const CachedAttentionProblem& p, const DeviceInfo& device) 
   if (!p.aligned) return "heads do not begin at multiples of 16 bytes";
   const auto bytes = p.HS * static_cast<std::int64_t>(size_of(p.dtype));
   if (bytes > 16 * gpu::kWarp) return "a head has more than 512 bytes";
-  if (std::max(p.NH, splits_of(p)) > 65535) return "more than 65535 heads or splits of 128 keys";
+  if (splits_of(p) > 65535) return "more than 65535 splits of 128 keys";
+  if (p.KH * p.HS > std::numeric_limits<std::int32_t>::max()) return "a key has more than 31 bits can count";
   const std::size_t ring = 2 * kSplit * static_cast<std::size_t>(row_threads_of(p)) * sizeof(uint4);
-  if (ring + kExchangeBytes > device.gpu.shared_bytes_per_block) return "a block's shared memory is too small";
+  if (ring + kExchangeBytes > device.gpu.shared_bytes_per_block)
+    return "a block's shared memory is too small";
   return {};
 }
 

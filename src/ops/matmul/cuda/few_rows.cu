@@ -1,13 +1,21 @@
-// The forward for at most 64 rows, in bf16 and fp16, as in generation. It takes the time of reading the
+// The forward for at most 32 rows, in bf16 and fp16, as in generation. It takes the time of reading the
 // weights, so each weight is read once, with many reads in flight.
 //
 // Tensor cores multiply 16 rows of the weights by 8 rows of x (mma.m16n8k16): the instruction's larger side
-// is the weights'. A block makes 16 or 32 columns of the result. Its warps share the depth, 32 terms at a
-// time in turn, and their sums are added in the order of the warps. A thread reads 8 adjacent terms of a row
-// of the weights, and the same 8 of a row of x, 16 bytes each, into the registers of two instructions. An
-// instruction expects other terms there, but a sum may take its terms in any order that both factors share.
+// is the weights'. A block makes 16 columns of the result, or a cluster does, whose blocks share the depth if
+// there are fewer columns than would fill the GPU. A block's warps take 32 terms of the depth at a time in
+// turn. The sums are added in the order of the warps, then of the blocks. A thread reads 8 adjacent terms of
+// a row of the weights, and the same 8 of a row of x, 16 bytes each, into the registers of two instructions.
+// An instruction expects other terms there, but a sum may take its terms in any order that both factors
+// share.
 //
-// In a graph whose kernels overlap, the first weights are read before the kernels that make x have ended.
+// In a graph whose kernels overlap, the first weights and the bias are read before the kernels that make x
+// have ended. Each kernel also has the weights of the next one brought to the second-level cache, so that
+// memory is never idle.
+#include <cooperative_groups.h>
+
+#include <limits>
+
 #include "ops/cuda/gelu.cuh"
 #include "ops/cuda/launch.cuh"
 #include "ops/cuda/mma.cuh"
@@ -19,19 +27,23 @@
 namespace warpwright::ops::matmul::cuda {
 namespace {
 
-constexpr int kMostRows = 64;
+namespace cg = cooperative_groups;
+
+constexpr int kMostRows = 32;
 constexpr int kStep = 32;  // terms of the depth that a warp takes at a time; a thread has 8 of them
 constexpr int kTerms = 8;
 constexpr int kSide = 16, kOther = 8;  // rows of the weights and of x in an instruction
+constexpr int kWarps = 8, kThreads = kWarps * gpu::kWarp;
+constexpr int kPitch = kSide + 4;  // of a row of sums: the stores of a warp use each bank once
+constexpr int kMostBlocks = 8;     // of a cluster
 
-// groups: of 8 rows of x. tiles: of 16 rows of the weights that a warp takes. ahead: steps whose weights are
-// read at once.
-template <int groups, int tiles, int warps, int ahead>
+// groups: of 8 rows of x. ahead: steps whose weights are read at once; together: steps whose x is. blocks:
+// for how many on a multiprocessor the registers suffice.
+template <int groups, int ahead, int together, int blocks>
 struct Shape {
-  static constexpr int kGroups = groups, kTiles = tiles, kWarps = warps, kAhead = ahead;
-  static constexpr int kRows = groups * kOther, kCols = tiles * kSide, kThreads = warps * gpu::kWarp;
-  static constexpr int kPitch = kCols + 4;  // of a row of sums: the stores of a warp use each bank once
-  static constexpr std::size_t kShared = sizeof(float) * warps * kRows * kPitch;
+  static constexpr int kGroups = groups, kAhead = ahead, kTogether = together, kBlocks = blocks;
+  static constexpr int kRows = groups * kOther;
+  static constexpr std::size_t kShared = sizeof(float) * (kWarps * kRows * kPitch + kRows * kSide);
 };
 
 template <class T, class Out>
@@ -43,8 +55,11 @@ struct Parameters {
   T* preact;  // may be null
   std::int64_t preact_stride;
   Activation activation;
-  const T* bias;        // may be null
-  Result<T, Out> rest;  // scale and residual
+  const T* bias;          // may be null
+  Result<T, Out> rest;    // scale and residual
+  int blocks;             // of a cluster, whose blocks share the depth
+  const std::byte* next;  // to bring to the second-level cache; may be null
+  std::int64_t next_bytes;
 };
 
 // This thread's terms k to k + 7 of row i, or zeros outside the matrix.
@@ -69,98 +84,225 @@ __device__ inline float activated(Activation activation, float x) {
   }
 }
 
-// Adds the products of one step. low: the terms of rows i of the tiles, high: of rows i + 8.
-template <class T, class S>
-__device__ void multiply_step(float (&sums)[S::kTiles][S::kGroups][4], const uint4 (&low)[S::kTiles],
-                              const uint4 (&high)[S::kTiles], const uint4 (&x)[S::kGroups]) {
+// This thread's part of the weights' rows i and i + 8 in a step.
+struct Weights {
+  uint4 low, high;
+};
+
+// Adds the products of one step.
+template <class T, int groups>
+__device__ void multiply_step(float (&sums)[groups][4], const Weights& w, const uint4 (&x)[groups]) {
+  const std::uint32_t first[4] = {w.low.x, w.high.x, w.low.y, w.high.y};
+  const std::uint32_t second[4] = {w.low.z, w.high.z, w.low.w, w.high.w};
 #pragma unroll
-  for (int tile = 0; tile < S::kTiles; ++tile) {
-    const std::uint32_t first[4] = {low[tile].x, high[tile].x, low[tile].y, high[tile].y};
-    const std::uint32_t second[4] = {low[tile].z, high[tile].z, low[tile].w, high[tile].w};
-#pragma unroll
-    for (int group = 0; group < S::kGroups; ++group) {
-      float(&c)[4] = sums[tile][group];
-      gpu::multiply<T>(c[0], c[1], c[2], c[3], first, x[group].x, x[group].y);
-      gpu::multiply<T>(c[0], c[1], c[2], c[3], second, x[group].z, x[group].w);
-    }
+  for (int group = 0; group < groups; ++group) {
+    float(&c)[4] = sums[group];
+    gpu::multiply<T>(c[0], c[1], c[2], c[3], first, x[group].x, x[group].y);
+    gpu::multiply<T>(c[0], c[1], c[2], c[3], second, x[group].z, x[group].w);
   }
 }
 
-// Writes the finished results of a block from its warps' sums (warps, rows, pitch).
-template <class S, class T, class Out>
-__device__ void finish(const Parameters<T, Out>& p, const float* all_sums, int first_col) {
-  for (int i = static_cast<int>(threadIdx.x); i < S::kRows * S::kCols; i += S::kThreads) {
-    const int row = i / S::kCols, col = first_col + i % S::kCols;
-    if (row >= p.M || col >= p.N) continue;
-    float sum = 0;
-#pragma unroll
-    for (int warp = 0; warp < S::kWarps; ++warp) {
-      sum += all_sums[(warp * S::kRows + row) * S::kPitch + i % S::kCols];
-    }
-    if (p.bias) sum += gpu::to_float(p.bias[col]);
-    if (p.preact) p.preact[row * p.preact_stride + col] = gpu::from_float<T>(sum);
-    p.rest.store(row, col, activated(p.activation, sum));
-  }
+// A block's columns and its part of the depth, in steps.
+struct Part {
+  int rank, first_col, begin, end;
+};
+__device__ inline Part part_of(int blocks, int K) {
+  const int block = static_cast<int>(blockIdx.x), rank = block % blocks, steps = (K + kStep - 1) / kStep;
+  const int each = (steps + blocks - 1) / blocks;
+  return {rank, block / blocks * kSide, rank * each, min(rank * each + each, steps)};
 }
 
+// Sums of the block's part of the depth, of each of its warps in registers.
 template <class S, class T, class Out>
-__global__ void __launch_bounds__(S::kThreads) few_rows_kernel(const __grid_constant__ Parameters<T, Out> p) {
-  extern __shared__ float all_sums[];
-  const int warp = static_cast<int>(threadIdx.x) / gpu::kWarp;
-  const int lane = static_cast<int>(threadIdx.x) % gpu::kWarp;
-  const int i = lane / 4, first_col = static_cast<int>(blockIdx.x) * S::kCols;
-  uint4 low[S::kAhead][S::kTiles], high[S::kAhead][S::kTiles];
-  const auto load_weights = [&](int k, int step) {
-#pragma unroll
-    for (int tile = 0; tile < S::kTiles; ++tile) {
-      const int n = first_col + tile * kSide + i;
-      low[step][tile] = terms_of(p.weight, p.K, n, p.N, k, p.K);
-      high[step][tile] = terms_of(p.weight, p.K, n + kSide / 2, p.N, k, p.K);
-    }
-  };
-  constexpr int kStride = S::kWarps * kStep;
-  const int begin = warp * kStep + lane % 4 * kTerms;
-#pragma unroll
-  for (int step = 0; step < S::kAhead; ++step) load_weights(begin + step * kStride, step);
-  gpu::let_next_kernel_begin();
-  gpu::wait_for_kernels_before();
+class Sums {
+ public:
+  __device__ Sums(const Parameters<T, Out>& p, const Part& part)
+      : p_(p),
+        part_(part),
+        lane_(static_cast<int>(threadIdx.x) % gpu::kWarp),
+        warp_(static_cast<int>(threadIdx.x) / gpu::kWarp) {}
 
-  float sums[S::kTiles][S::kGroups][4] = {};
-  for (int slab = 0; slab < p.K; slab += S::kAhead * kStride) {
+  __device__ void load_first_weights() {
 #pragma unroll
-    for (int step = 0; step < S::kAhead; ++step) {
-      const int k = begin + slab + step * kStride;
-      uint4 x[S::kGroups];
+    for (int a = 0; a < S::kAhead; ++a) load_weights(a, part_.begin + warp_ + a * kWarps);
+  }
+  __device__ void multiply() {
+    constexpr int kTogether = S::kTogether;
+    for (int slab = part_.begin; slab < part_.end; slab += S::kAhead * kWarps) {
 #pragma unroll
-      for (int group = 0; group < S::kGroups; ++group) {
-        x[group] = terms_of(p.x, p.x_stride, group * kOther + i, p.M, k, p.K);
+      for (int first = 0; first < S::kAhead; first += kTogether) {
+        uint4 x[kTogether][S::kGroups];
+#pragma unroll
+        for (int a = 0; a < kTogether; ++a) load_x(x[a], slab + warp_ + (first + a) * kWarps);
+#pragma unroll
+        for (int a = 0; a < kTogether; ++a) {
+          multiply_step<T>(sums_, weights_[first + a], x[a]);
+          load_weights(first + a, slab + warp_ + (first + a + S::kAhead) * kWarps);
+        }
       }
-      multiply_step<T, S>(sums, low[step], high[step], x);
-      load_weights(k + S::kAhead * kStride, step);
     }
   }
-
-#pragma unroll
-  for (int tile = 0; tile < S::kTiles; ++tile) {
+  // Stores them as (warps, rows, pitch).
+  __device__ void store(float* to) const {
 #pragma unroll
     for (int group = 0; group < S::kGroups; ++group) {
 #pragma unroll
       for (int c = 0; c < 4; ++c) {
-        const int row = group * kOther + lane % 4 * 2 + c % 2, col = tile * kSide + i + c / 2 * (kSide / 2);
-        all_sums[(warp * S::kRows + row) * S::kPitch + col] = sums[tile][group][c];
+        const int row = group * kOther + lane_ % 4 * 2 + c % 2, col = lane_ / 4 + c / 2 * (kSide / 2);
+        to[(warp_ * S::kRows + row) * kPitch + col] = sums_[group][c];
       }
     }
   }
-  __syncthreads();
-  finish<S>(p, all_sums, first_col);
+
+ private:
+  // This thread's first term of a step; K outside the block's part.
+  __device__ int depth(int step) const {
+    return step < part_.end ? step * kStep + lane_ % 4 * kTerms : p_.K;
+  }
+  __device__ void load_x(uint4 (&x)[S::kGroups], int step) const {
+#pragma unroll
+    for (int group = 0; group < S::kGroups; ++group) {
+      x[group] = terms_of(p_.x, p_.x_stride, group * kOther + lane_ / 4, p_.M, depth(step), p_.K);
+    }
+  }
+  __device__ void load_weights(int a, int step) {
+    const int n = part_.first_col + lane_ / 4, k = depth(step);
+    weights_[a].low = terms_of(p_.weight, p_.K, n, p_.N, k, p_.K);
+    weights_[a].high = terms_of(p_.weight, p_.K, n + kSide / 2, p_.N, k, p_.K);
+  }
+
+  const Parameters<T, Out>& p_;
+  const Part part_;
+  const int lane_, warp_;
+  Weights weights_[S::kAhead];
+  float sums_[S::kGroups][4] = {};
+};
+
+// The sum of result i of the block's (rows, columns) over its warps.
+template <class S>
+__device__ float sum_of_warps(const float* sums, int i) {
+  float sum = 0;
+#pragma unroll
+  for (int warp = 0; warp < kWarps; ++warp) {
+    sum += sums[(warp * S::kRows + i / kSide) * kPitch + i % kSide];
+  }
+  return sum;
+}
+
+template <class T, class Out>
+__device__ void store_result(const Parameters<T, Out>& p, int row, int col, float sum) {
+  if (p.preact) p.preact[row * p.preact_stride + col] = gpu::from_float<T>(sum);
+  p.rest.store(row, col, activated(p.activation, sum));
+}
+
+// Makes the results from the sums of all blocks of the cluster, a share of them in each block. `mine`: this
+// block's, over its warps.
+template <class S, class T, class Out>
+__device__ void finish_together(const Parameters<T, Out>& p, const Part& part, float* mine, float bias) {
+#if __CUDA_ARCH__ >= 900
+  cg::cluster_group cluster = cg::this_cluster();
+  constexpr int kResults = S::kRows * kSide, kMine = (kResults + 2 * kThreads - 1) / (2 * kThreads);
+  const int first = part.rank * kThreads + static_cast<int>(threadIdx.x), stride = p.blocks * kThreads;
+  cluster.sync();
+  float sums[kMine] = {};
+#pragma unroll
+  for (int j = 0; j < kMine; ++j) {
+    const int i = first + j * stride;
+    if (i >= kResults) continue;
+    for (int block = 0; block < p.blocks; ++block) sums[j] += cluster.map_shared_rank(mine, block)[i];
+  }
+  cluster.barrier_arrive();
+#pragma unroll
+  for (int j = 0; j < kMine; ++j) {
+    const int i = first + j * stride, row = i / kSide, col = part.first_col + i % kSide;
+    if (i < kResults && row < p.M && col < p.N) store_result(p, row, col, sums[j] + bias);
+  }
+  cluster.barrier_wait();  // nobody leaves while others read its sums
+#endif
+}
+
+// This block's share of the next weights.
+template <class T, class Out>
+__device__ void fetch_next(const Parameters<T, Out>& p) {
+#if __CUDA_ARCH__ >= 900
+  constexpr std::int64_t kLine = 128;
+  const std::int64_t share = (p.next_bytes / gridDim.x / kLine + 1) * kLine, first = blockIdx.x * share;
+  const std::int64_t bytes = min(share, p.next_bytes - first) / 16 * 16;
+  if (threadIdx.x != 0 || bytes <= 0) return;
+  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(p.next + first),
+               "r"(static_cast<unsigned>(bytes)));
+#endif
 }
 
 template <class S, class T, class Out>
-void launch(const Context& context, const Parameters<T, Out>& p) {
+__global__ void __launch_bounds__(kThreads, S::kBlocks)
+    few_rows_kernel(const __grid_constant__ Parameters<T, Out> p) {
+  extern __shared__ float all_sums[];
+  const Part part = part_of(p.blocks, p.K);
+  Sums<S, T, Out> sums(p, part);
+  sums.load_first_weights();
+  // Of the only column for which this thread finishes results.
+  const int own_col = part.first_col + static_cast<int>(threadIdx.x) % kSide;
+  const float bias = p.bias && own_col < p.N ? gpu::to_float(p.bias[own_col]) : 0.0f;
+  fetch_next(p);
+  gpu::let_next_kernel_begin();
+  gpu::wait_for_kernels_before();
+
+  sums.multiply();
+  sums.store(all_sums);
+  __syncthreads();
+  constexpr int kResults = S::kRows * kSide;
+  if (p.blocks == 1) {
+    for (int i = static_cast<int>(threadIdx.x); i < kResults; i += kThreads) {
+      if (i / kSide < p.M && own_col < p.N) {
+        store_result(p, i / kSide, own_col, sum_of_warps<S>(all_sums, i) + bias);
+      }
+    }
+    return;
+  }
+  float* const mine = all_sums + kWarps * S::kRows * kPitch;
+  for (int i = static_cast<int>(threadIdx.x); i < kResults; i += kThreads) {
+    mine[i] = sum_of_warps<S>(all_sums, i);
+  }
+  finish_together<S>(p, part, mine, bias);
+}
+
+// Blocks of a cluster: more while the columns alone do not fill the GPU and a warp has more steps than it
+// reads at once.
+int blocks_of(std::int64_t N, std::int64_t K, int ahead, const DeviceInfo& device) {
+  if (!device.gpu.at_least(9)) return 1;
+  const std::int64_t tiles = ceil_div(N, kSide), steps = ceil_div(K, kStep);
+  int blocks = 1;
+  while (blocks < kMostBlocks && tiles * blocks < device.gpu.multiprocessors &&
+         steps > blocks * kWarps * ahead) {
+    blocks *= 2;
+  }
+  return blocks;
+}
+
+template <class S, class T, class Out>
+void launch(const Context& context, Parameters<T, Out> p) {
+  p.blocks = blocks_of(p.N, p.K, S::kAhead, context.device());
   gpu::allow_shared(few_rows_kernel<S, T, Out>, S::kShared);
-  gpu::launch_overlapped(context, few_rows_kernel<S, T, Out>,
-                         dim3(static_cast<unsigned>(ceil_div(p.N, S::kCols))), S::kThreads, S::kShared,
-                         "matmul.forward cuda.few_rows", p);
+  cudaLaunchAttribute attributes[] = {{}, gpu::overlap_attribute()};
+  attributes[0].id = cudaLaunchAttributeClusterDimension;
+  attributes[0].val.clusterDim = {static_cast<unsigned>(p.blocks), 1, 1};
+  const int first = p.blocks > 1 ? 0 : 1, end = gpu::overlaps(context) ? 2 : 1;
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(static_cast<unsigned>(ceil_div(p.N, kSide) * p.blocks));
+  config.blockDim = dim3(kThreads);
+  config.dynamicSmemBytes = S::kShared;
+  config.stream = context.stream().get();
+  config.attrs = attributes + first;
+  config.numAttrs = static_cast<unsigned>(end - first);
+  warpwright::cuda::check(cudaLaunchKernelEx(&config, few_rows_kernel<S, T, Out>, p),
+                          "matmul.forward cuda.few_rows");
+}
+
+// At most what the second-level cache holds besides this product's own weights.
+std::int64_t next_bytes(const Tensor& weight) {
+  constexpr std::size_t kMost = 20 << 20;
+  return begin_at_packs(weight) ? static_cast<std::int64_t>(std::min(weight.bytes(), kMost)) : 0;
 }
 
 template <class T, class Out>
@@ -178,12 +320,14 @@ void run(const Context& context, const MatmulForward& args) {
                              .preact_stride = args.preact ? leading_of(args.preact) : 0,
                              .activation = args.activation,
                              .bias = static_cast<const T*>(args.bias.data),
-                             .rest = result_of<T, Out>(rest)};
+                             .rest = result_of<T, Out>(rest),
+                             .blocks = 1,
+                             .next = static_cast<const std::byte*>(args.next_weight.data),
+                             .next_bytes = args.next_weight ? next_bytes(args.next_weight) : 0};
   if (p.M == 0 || p.N == 0) return;
-  if (p.M <= 8) return launch<Shape<1, 1, 16, 2>>(context, p);
-  if (p.M <= 16) return launch<Shape<2, 1, 16, 2>>(context, p);
-  if (p.M <= 32) return launch<Shape<4, 2, 8, 2>>(context, p);
-  launch<Shape<8, 2, 8, 1>>(context, p);
+  if (p.M <= 8) return launch<Shape<1, 4, 4, 3>>(context, p);
+  if (p.M <= 16) return launch<Shape<2, 4, 2, 2>>(context, p);
+  launch<Shape<4, 2, 2, 2>>(context, p);
 }
 
 void forward(const Context& context, const MatmulForward& args) {
@@ -200,19 +344,20 @@ Refusal refuse(const MatmulForwardProblem& p, const DeviceInfo& device) {
   if (p.packed) return kNotPacked;
   if (p.batch_invariant) return "only products of few rows sum in its order";
   if (p.rows_counted) return "does not read the number of rows on the device";
-  if (p.M > kMostRows) return "takes at most 64 rows";
+  if (p.M > kMostRows) return "takes at most 32 rows";
   if (!p.aligned_factors || p.K % kTerms != 0) return "reads 16 bytes at a time";
-  if (!counts_in_32_bits(extent_of(p))) return kNot32Bits;
+  constexpr std::int64_t kMostTerms = std::numeric_limits<std::int32_t>::max() - (1 << 16);  // runs ahead
+  if (!counts_in_32_bits(extent_of(p)) || p.K > kMostTerms) return kNot32Bits;
   return {};
 }
 
 // The launch, then the weights from memory or x from the second-level cache, whichever takes longer: every
 // block reads all of x.
 double cost(const MatmulForwardProblem& p, const DeviceInfo&) {
-  constexpr double kLaunch = 2e-6, kCacheBandwidth = 4e12;
-  const double blocks = static_cast<double>(ceil_div(p.N, p.M <= 16 ? 16 : 32));
+  constexpr double kLaunch = 2e-6, kCacheBandwidth = 2.5e12;
+  const auto tiles = static_cast<double>(ceil_div(p.N, kSide));
   const double x_bytes = static_cast<double>(p.M * p.K) * static_cast<double>(size_of(p.dtype));
-  return kLaunch + std::max(p.bytes() / kPassBandwidth, blocks * x_bytes / kCacheBandwidth);
+  return kLaunch + std::max(p.bytes() / kPassBandwidth, tiles * x_bytes / kCacheBandwidth);
 }
 
 }  // namespace
