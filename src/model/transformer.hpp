@@ -190,7 +190,7 @@ struct TransformerBackwardBuffers {
 TransformerBackwardBuffers allocate_backward(const TransformerDescription& d, const DecoderBatch& batch,
                                              DType dtype, Recompute recompute, Allocator& allocator);
 
-// The keys and values of a layer's earlier tokens: (blocks, block_size, KH, HS).
+// The keys and values of a layer's earlier tokens: (blocks, KH, block_size, HS).
 struct LayerCache {
   Tensor keys, values;
 };

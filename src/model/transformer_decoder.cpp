@@ -97,7 +97,7 @@ class Cached final : public PassOf<CachedPass> {
         a_(allocate_activations(d, batch, options.dtype, Purpose::inference, allocator)),
         last_(allocator.allocate("last", options.dtype, {places.lengths.shape[0], d.channels},
                                  Category::batch)) {
-    const Shape shape{options.blocks, options.block_size, d.key_heads, d.head_size};
+    const Shape shape{options.blocks, d.key_heads, options.block_size, d.head_size};
     for (std::int64_t l = 0; l < d.layers; ++l) {
       const auto in = [&](std::string_view name) {
         return allocator.allocate(fmt::format("cache.{}.{}", l, name), options.dtype, shape, Category::cache);

@@ -4,9 +4,9 @@
 // Source: W. Kwon et al., "PagedAttention", arXiv:2309.06180; T. Dao et al., "Flash-Decoding", 2023. There is
 // no backward.
 //
-// Cache. Both caches are (blocks, block_size, KH, HS). Slot s is place s mod block_size of block
-// s / block_size. Key j of a sequence is in place j mod block_size of the block
-// block_table[sequence, j / block_size].
+// Cache. Both caches are (blocks, KH, block_size, HS), so that a head's keys of a block are adjacent. Slot s
+// is place s mod block_size of block s / block_size. Key j of a sequence is in place j mod block_size of the
+// block block_table[sequence, j / block_size].
 //
 // Heads. KH divides NH: query head h sees key head h / (NH / KH).
 //
@@ -51,7 +51,7 @@ struct CacheAppend {
 
   Tensor k, v;                    // (N, KH, HS)
   Tensor slots;                   // (N) int32, distinct ones below blocks · block_size; negative: leave out
-  Tensor key_cache, value_cache;  // (blocks, block_size, KH, HS) of the same dtype
+  Tensor key_cache, value_cache;  // (blocks, KH, block_size, HS) of the same dtype
 
   template <class F>
   void visit(F&& f) {
@@ -83,7 +83,7 @@ struct CachedAttention {
 
   Tensor q;                       // (N, NH, HS)
   Tensor k, v;                    // (N, KH, HS), to be appended; or neither
-  Tensor key_cache, value_cache;  // (blocks, block_size, KH, HS)
+  Tensor key_cache, value_cache;  // (blocks, KH, block_size, HS)
   Tensor block_table;             // (S, most blocks of a sequence) int32
   Tensor cu_seqlens;              // (S + 1) int32, ascending from 0 to at most N
   Tensor lengths;                 // (S) int32, at least the queries of each sequence

@@ -53,7 +53,7 @@ inline std::vector<Case> bench_cases() {
 }
 
 inline void spoil_unused_places(const CachedAttention& a) {
-  const std::int64_t block_size = a.key_cache.shape[1], row = a.key_cache.shape[2] * a.key_cache.shape[3];
+  const std::int64_t KH = a.key_cache.shape[1], block_size = a.key_cache.shape[2], HS = a.key_cache.shape[3];
   std::vector<bool> used(static_cast<std::size_t>(a.key_cache.shape[0] * block_size));
   for (std::int64_t s = 0; s < a.block_table.shape[0]; ++s) {
     const auto* table = a.block_table.as<std::int32_t>() + s * a.block_table.shape[1];
@@ -62,9 +62,11 @@ inline void spoil_unused_places(const CachedAttention& a) {
     }
   }
   for (std::size_t place = 0; place < used.size(); ++place) {
-    for (std::int64_t i = 0; !used[place] && i < row; ++i) {
+    const std::int64_t block = static_cast<std::int64_t>(place) / block_size,
+                       inside = static_cast<std::int64_t>(place) % block_size;
+    for (std::int64_t i = 0; !used[place] && i < KH * HS; ++i) {
       for (const Tensor& cache : {a.key_cache, a.value_cache}) {
-        store_element(cache, static_cast<std::int64_t>(place) * row + i,
+        store_element(cache, ((block * KH + i / HS) * block_size + inside) * HS + i % HS,
                       std::numeric_limits<double>::quiet_NaN());
       }
     }
@@ -100,8 +102,8 @@ inline CachedAttention make_attention(const Case& c, DType dtype, testing::Fixtu
     a.k = qkv.slice(1, c.NH, c.KH);
     a.v = qkv.slice(1, c.NH + c.KH, c.KH);
   }
-  a.key_cache = f.random(dtype, {blocks, c.block_size, c.KH, c.HS});
-  a.value_cache = f.random(dtype, {blocks, c.block_size, c.KH, c.HS});
+  a.key_cache = f.random(dtype, {blocks, c.KH, c.block_size, c.HS});
+  a.value_cache = f.random(dtype, {blocks, c.KH, c.block_size, c.HS});
   a.block_table = f.integers(table).view({S, most});
   a.cu_seqlens = f.integers(bounds);
   a.lengths = f.integers(lengths);
@@ -128,8 +130,8 @@ inline CacheAppend make_append(std::int64_t N, std::int64_t KH, std::int64_t HS,
   a.k = qkv.slice(1, KH, KH);
   a.v = qkv.slice(1, 2 * KH, KH);
   a.slots = f.integers(slots);
-  a.key_cache = f.random(dtype, {blocks, kBlockSize, KH, HS});
-  a.value_cache = f.random(dtype, {blocks, kBlockSize, KH, HS});
+  a.key_cache = f.random(dtype, {blocks, KH, kBlockSize, HS});
+  a.value_cache = f.random(dtype, {blocks, KH, kBlockSize, HS});
   return a;
 }
 

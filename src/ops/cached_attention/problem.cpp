@@ -21,13 +21,14 @@ void require_rows(std::string_view operation, std::string_view argument, const T
   require(tensor.strides[2] == 1, operation, fmt::format("{} must have stride 1 in its last axis", argument));
 }
 
-// The shape (blocks, block_size, KH, HS) of both caches.
+// The shape (blocks, KH, block_size, HS) of both caches.
 Shape require_caches(std::string_view operation, const Tensor& keys, const Tensor& values, DType dtype) {
   require(keys.shape.rank() == 4 && keys.elements() > 0, operation,
-          "key_cache must be (blocks, block_size, KH, HS) with no empty axis");
+          "key_cache must be (blocks, KH, block_size, HS) with no empty axis");
   require_tensor(operation, "key_cache", keys, dtype, keys.shape);
   require_tensor(operation, "value_cache", values, dtype, keys.shape);
-  require(keys.shape[0] * keys.shape[1] <= kMostNumbers, operation, "more places than slots can count");
+  require(keys.shape[0] * keys.shape[1] * keys.shape[2] <= kMostNumbers, operation,
+          "more places in all heads than 31 bits can count");
   return keys.shape;
 }
 
@@ -45,7 +46,7 @@ bool heads_are_aligned(const Tensor& cache) {
 CacheAppendProblem CacheAppend::problem() const {
   require(k.shape.rank() == 3, kAppendName, "k must be (N, KH, HS)");
   const Shape cache = require_caches(kAppendName, key_cache, value_cache, k.dtype);
-  const Shape rows{k.shape[0], cache[2], cache[3]};
+  const Shape rows{k.shape[0], cache[1], cache[3]};
   require(rows[0] * rows[1] <= kMostNumbers, kAppendName, "more rows and heads than 31 bits can count");
   require_rows(kAppendName, "k", k, k.dtype, rows);
   require_rows(kAppendName, "v", v, k.dtype, rows);
@@ -53,7 +54,7 @@ CacheAppendProblem CacheAppend::problem() const {
   return {.N = rows[0],
           .KH = rows[1],
           .HS = rows[2],
-          .places = cache[0] * cache[1],
+          .places = cache[0] * cache[2],
           .dtype = k.dtype,
           .aligned = rows_are_aligned(k) && rows_are_aligned(v) && heads_are_aligned(key_cache) &&
                      begin_at_packs(value_cache)};
@@ -62,7 +63,7 @@ CacheAppendProblem CacheAppend::problem() const {
 CachedAttentionProblem CachedAttention::problem() const {
   require(q.shape.rank() == 3 && q.shape[1] > 0, kAttentionName, "q must be (N, NH, HS) with NH ≥ 1");
   const Shape cache = require_caches(kAttentionName, key_cache, value_cache, q.dtype);
-  const std::int64_t N = q.shape[0], NH = q.shape[1], KH = cache[2], HS = cache[3];
+  const std::int64_t N = q.shape[0], NH = q.shape[1], KH = cache[1], HS = cache[3];
   require(NH % KH == 0, kAttentionName,
           fmt::format("the {} heads of the cache must divide the {} of q", KH, NH));
   require_rows(kAttentionName, "q", q, q.dtype, {N, NH, HS});
@@ -72,7 +73,7 @@ CachedAttentionProblem CachedAttention::problem() const {
   require_tensor(kAttentionName, "block_table", block_table, DType::i32, block_table.shape);
   require_tensor(kAttentionName, "cu_seqlens", cu_seqlens, DType::i32, {S + 1});
   require_tensor(kAttentionName, "lengths", lengths, DType::i32, {S});
-  const std::int64_t max_keys = block_table.shape[1] * cache[1];
+  const std::int64_t max_keys = block_table.shape[1] * cache[2];
   require(std::max(N * NH, max_keys) <= kMostNumbers, kAttentionName,
           "more rows and heads, or keys, than 31 bits can count");
   require(window >= 0 && window <= kMostNumbers, kAttentionName, "window must be 0 or a number of 31 bits");
@@ -86,7 +87,7 @@ CachedAttentionProblem CachedAttention::problem() const {
           .NH = NH,
           .KH = KH,
           .HS = HS,
-          .block_size = cache[1],
+          .block_size = cache[2],
           .max_keys = max_keys,
           .window = window,
           .dtype = q.dtype,
@@ -97,7 +98,7 @@ CachedAttentionProblem CachedAttention::problem() const {
 }
 
 void cached::check_slots(const CacheAppend& args) {
-  const std::int64_t places = args.key_cache.shape[0] * args.key_cache.shape[1];
+  const std::int64_t places = args.key_cache.shape[0] * args.key_cache.shape[2];
   const auto* slots = args.slots.as<std::int32_t>();
   for (std::int64_t n = 0; n < args.slots.shape[0]; ++n) {
     if (slots[n] < places) continue;
@@ -107,7 +108,7 @@ void cached::check_slots(const CacheAppend& args) {
 
 void cached::check_sequences(const CachedAttention& args) {
   const std::int64_t S = args.block_table.shape[0], table = args.block_table.shape[1];
-  const std::int64_t blocks = args.key_cache.shape[0], block_size = args.key_cache.shape[1];
+  const std::int64_t blocks = args.key_cache.shape[0], block_size = args.key_cache.shape[2];
   const auto* bounds = args.cu_seqlens.as<std::int32_t>();
   const auto* lengths = args.lengths.as<std::int32_t>();
   require(bounds[0] == 0, kAttentionName, "cu_seqlens must begin with 0");

@@ -11,11 +11,11 @@ namespace warpwright::ops::cached {
 namespace {
 
 void store_row(const Tensor& rows, std::int64_t n, const Tensor& cache, std::int64_t slot) {
-  const std::int64_t KH = rows.shape[1], HS = rows.shape[2];
+  const std::int64_t KH = rows.shape[1], HS = rows.shape[2], block_size = cache.shape[2];
   for (std::int64_t h = 0; h < KH; ++h) {
     for (std::int64_t d = 0; d < HS; ++d) {
       const double value = load_element(rows, n * rows.strides[0] + h * rows.strides[1] + d);
-      store_element(cache, (slot * KH + h) * HS + d, value);
+      store_element(cache, ((slot / block_size * KH + h) * block_size + slot % block_size) * HS + d, value);
     }
   }
 }
@@ -37,12 +37,12 @@ struct Query {
 };
 
 void attend(const CachedAttention& args, const Query& query) {
-  const std::int64_t block_size = args.key_cache.shape[1], KH = args.key_cache.shape[2],
+  const std::int64_t KH = args.key_cache.shape[1], block_size = args.key_cache.shape[2],
                      HS = args.key_cache.shape[3];
   const std::int64_t key_head = query.head / (args.q.shape[1] / KH);
   const auto* table = args.block_table.as<std::int32_t>() + query.sequence * args.block_table.shape[1];
   const auto place = [&](std::int64_t j) {
-    return ((table[j / block_size] * block_size + j % block_size) * KH + key_head) * HS;
+    return ((table[j / block_size] * KH + key_head) * block_size + j % block_size) * HS;
   };
   const std::int64_t q = query.row * args.q.strides[0] + query.head * args.q.strides[1];
   std::vector<double> scores;
@@ -70,8 +70,9 @@ void attend(const CachedAttention& args, const Query& query) {
 
 // Stores row n as key j of a sequence.
 void append(const CachedAttention& args, std::int64_t sequence, std::int64_t n, std::int64_t j) {
-  const std::int64_t block_size = args.key_cache.shape[1];
-  const auto block = args.block_table.as<std::int32_t>()[sequence * args.block_table.shape[1] + j / block_size];
+  const std::int64_t block_size = args.key_cache.shape[2];
+  const auto block =
+      args.block_table.as<std::int32_t>()[sequence * args.block_table.shape[1] + j / block_size];
   store_row(args.k, n, args.key_cache, block * block_size + j % block_size);
   store_row(args.v, n, args.value_cache, block * block_size + j % block_size);
 }

@@ -21,7 +21,7 @@ template <class T>
 struct Head {
   T *keys, *values;           // of that head, in the first place of the cache
   const std::int32_t* table;  // the sequence's row
-  std::int64_t block_size, stride, HS;
+  std::int64_t block_size, block_stride, HS;
 
   // The rows of keys or values in the block that has key j, from key j on.
   struct Rows {
@@ -30,7 +30,7 @@ struct Head {
     const T* operator[](std::int64_t j) const { return first + j * stride; }
   };
   Rows rows(T* cache, std::int64_t j) const {
-    return {cache + (table[j / block_size] * block_size + j % block_size) * stride, stride};
+    return {cache + table[j / block_size] * block_stride + j % block_size * HS, HS};
   }
   // Calls f(first key, keys) for each piece of [first, last) that is within one block.
   template <class F>
@@ -82,12 +82,12 @@ struct Query {
 
 template <class T>
 Head<T> head_of(const CachedAttention& a, std::int64_t s, std::int64_t h) {
-  const std::int64_t KH = a.key_cache.shape[2], HS = a.key_cache.shape[3];
-  return {.keys = static_cast<T*>(a.key_cache.data) + h * HS,
-          .values = static_cast<T*>(a.value_cache.data) + h * HS,
+  const std::int64_t KH = a.key_cache.shape[1], block_size = a.key_cache.shape[2], HS = a.key_cache.shape[3];
+  return {.keys = static_cast<T*>(a.key_cache.data) + h * block_size * HS,
+          .values = static_cast<T*>(a.value_cache.data) + h * block_size * HS,
           .table = static_cast<const std::int32_t*>(a.block_table.data) + s * a.block_table.shape[1],
-          .block_size = a.key_cache.shape[1],
-          .stride = KH * HS,
+          .block_size = block_size,
+          .block_stride = KH * block_size * HS,
           .HS = HS};
 }
 
@@ -96,8 +96,8 @@ template <class T>
 void append(const Head<T>& head, const Tensor& rows, std::int64_t first_row, std::int64_t h, T* cache,
             std::int64_t first, std::int64_t last) {
   for (std::int64_t j = first; j < last; ++j) {
-    const T* from = static_cast<const T*>(rows.data) + (first_row + j - first) * rows.strides[0] +
-                    h * rows.strides[1];
+    const T* from =
+        static_cast<const T*>(rows.data) + (first_row + j - first) * rows.strides[0] + h * rows.strides[1];
     std::memcpy(head.rows(cache, j).first, from, static_cast<std::size_t>(head.HS) * sizeof(T));
   }
 }
@@ -106,7 +106,7 @@ void append(const Head<T>& head, const Tensor& rows, std::int64_t first_row, std
 template <class T>
 void run_head(const CachedAttention& a, std::int64_t s, std::int64_t h, float* scratch) {
   const Head<T> head = head_of<T>(a, s, h);
-  const std::int64_t group = a.q.shape[1] / a.key_cache.shape[2], ld = padded_head(head.HS);
+  const std::int64_t group = a.q.shape[1] / a.key_cache.shape[1], ld = padded_head(head.HS);
   const auto* bounds = static_cast<const std::int32_t*>(a.cu_seqlens.data);
   const std::int64_t queries = bounds[s + 1] - bounds[s];
   const std::int64_t keys = static_cast<const std::int32_t*>(a.lengths.data)[s];
@@ -133,7 +133,7 @@ void run_head(const CachedAttention& a, std::int64_t s, std::int64_t h, float* s
 
 template <class T>
 void run(const Context& context, const CachedAttention& a) {
-  const std::int64_t S = a.block_table.shape[0], KH = a.key_cache.shape[2];
+  const std::int64_t S = a.block_table.shape[0], KH = a.key_cache.shape[1];
   auto* scratch = static_cast<float*>(context.scratch());
   const std::int64_t per_thread = scratch_floats(a.q.shape[1] / KH, a.q.shape[2]);
 #pragma omp parallel for schedule(dynamic) num_threads(context.threads())

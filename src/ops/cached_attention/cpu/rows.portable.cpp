@@ -7,14 +7,14 @@ namespace warpwright::ops::cached {
 namespace {
 
 void copy_row(const Tensor& rows, std::int64_t n, const Tensor& cache, std::int64_t slot) {
-  const std::int64_t KH = rows.shape[1];
+  const std::int64_t KH = rows.shape[1], block_size = cache.shape[2];
   const std::size_t size = size_of(rows.dtype), head = static_cast<std::size_t>(rows.shape[2]) * size;
   const auto* from = static_cast<const std::byte*>(rows.data);
-  auto* to = static_cast<std::byte*>(cache.data) + static_cast<std::size_t>(slot * KH) * head;
   for (std::int64_t h = 0; h < KH; ++h) {
     const std::int64_t first = n * rows.strides[0] + h * rows.strides[1];
-    std::memcpy(to + static_cast<std::size_t>(h) * head, from + first * static_cast<std::int64_t>(size),
-                head);
+    const std::int64_t place = (slot / block_size * KH + h) * block_size + slot % block_size;
+    std::memcpy(static_cast<std::byte*>(cache.data) + static_cast<std::size_t>(place) * head,
+                from + first * static_cast<std::int64_t>(size), head);
   }
 }
 

@@ -37,7 +37,7 @@ __global__ void __launch_bounds__(kThreads) attend_plainly(const Arguments<T> a)
   for_each_element([&](int i, int d) { q[i] = gpu::to_float(query[d]) * a.scale; });
   for (int j = row.first; j < row.last; ++j) {
     const bool is_new = j >= row.appended;
-    const std::int64_t cached = is_new ? 0 : a.at(a.place(row, j), key_head);
+    const std::int64_t cached = is_new ? 0 : a.at(a.place(row, j, j / a.block_size), key_head);
     const T* key = is_new ? a.k.at(j + row.to_row, key_head) : a.keys + cached;
     const T* value = is_new ? a.v.at(j + row.to_row, key_head) : a.values + cached;
     float score = 0;

@@ -21,7 +21,7 @@ template <class T>
 struct Arguments {
   Rows<T> keys, values;
   const std::int32_t* slots;
-  int N, KH, HS, places;
+  int N, KH, HS, places, block_size;
 };
 
 template <int lanes, class T>
@@ -34,7 +34,9 @@ __global__ void __launch_bounds__(kThreads) append_rows(const Arguments<T> a) {
   if (n >= a.N) return;
   const int slot = __ldg(a.slots + n);
   if (slot < 0 || slot >= a.places) return;
-  const std::int64_t to = (static_cast<std::int64_t>(slot) * a.KH + h) * a.HS;
+  const int block = slot / a.block_size;
+  const std::int64_t head = static_cast<std::int64_t>(block) * a.KH + h;  // of that block
+  const std::int64_t to = (head * a.block_size + slot - block * a.block_size) * a.HS;
   for (int d = static_cast<int>(threadIdx.x) % gpu::kWarp * lanes; d < a.HS; d += gpu::kWarp * lanes) {
     for (const Rows<T>& rows : {a.keys, a.values}) {
       Pack::load(rows.from + n * rows.stride + h * rows.head_stride + d).store(rows.cache + to + d);
@@ -57,7 +59,8 @@ void rows_append(const Context& context, const CacheAppend& args) {
                          static_cast<int>(p.N),
                          static_cast<int>(p.KH),
                          static_cast<int>(p.HS),
-                         static_cast<int>(p.places)};
+                         static_cast<int>(p.places),
+                         static_cast<int>(args.key_cache.shape[2])};
     const dim3 grid(static_cast<unsigned>((p.N * p.KH + kWarps - 1) / kWarps));
     const auto kernel = p.aligned ? append_rows<gpu::kPackedLanes<T>, T> : append_rows<1, T>;
     gpu::launch_overlapped(context, kernel, grid, kThreads, 0, "cache.append cuda.rows", a);

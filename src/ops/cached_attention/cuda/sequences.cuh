@@ -32,7 +32,7 @@ struct Arguments {
   T *keys, *values;
   const std::int32_t *table, *bounds, *lengths;
   int S, N, NH, KH, HS, blocks, block_size, blocks_each, window;
-  int block_shift;  // log2(block_size), or −1
+  int block_shift;  // log2(block_size), if it is a power of two
   float scale;      // in units of ln 2
 
   // Finds the sequence of row n. With a query for each sequence it is the n-th.
@@ -50,22 +50,22 @@ struct Arguments {
     return {low, window > 0 ? max(last - window, 0) : 0, last, k.data ? length - (end - begin) : INT_MAX,
             end - length};
   }
-  // The place of key j in the cache. A block number outside the cache becomes 0.
-  __device__ int place(const RowOfSequence& r, int j) const {
-    const int number = block_shift >= 0 ? j >> block_shift : j / block_size;
+  // The row of HS elements in the cache that key j has in head 0, given the number of its block in the
+  // sequence. A block outside the cache becomes block 0.
+  __device__ int place(const RowOfSequence& r, int j, int number) const {
     const int block = __ldg(table + static_cast<std::int64_t>(r.sequence) * blocks_each + number);
-    return (block >= 0 && block < blocks ? block : 0) * block_size + (j - number * block_size);
+    return (block >= 0 && block < blocks ? block : 0) * (KH * block_size) + (j - number * block_size);
   }
-  // The first element of a key or value in the cache.
+  // The first element of that key or its value in a head.
   __device__ std::int64_t at(int place, int head) const {
-    return (static_cast<std::int64_t>(place) * KH + head) * HS;
+    return (static_cast<std::int64_t>(place) + head * block_size) * HS;
   }
   // Stores row n of k and v, its last key and value, in the cache. Thread i of `threads` takes part.
   template <int lanes>
   __device__ void append(const RowOfSequence& r, int n, int head, int i, int threads) const {
     if (!k.data || r.last <= 0) return;
     using Pack = gpu::Packed<T, lanes>;
-    const std::int64_t to = at(place(r, r.last - 1), head);
+    const std::int64_t to = at(place(r, r.last - 1, (r.last - 1) / block_size), head);
     for (int d = i * lanes; d < HS; d += threads * lanes) {
       Pack::load(k.at(n, head) + d).store(keys + to + d);
       Pack::load(v.at(n, head) + d).store(values + to + d);
@@ -81,7 +81,7 @@ Arguments<T> arguments_of(const CachedAttention& a) {
     return t ? Heads<const T>{static_cast<const T*>(t.data), t.strides[0], t.strides[1]} : Heads<const T>{};
   };
   const auto size = [](std::int64_t n) { return static_cast<int>(n); };
-  const auto block_size = static_cast<unsigned>(a.key_cache.shape[1]);
+  const auto block_size = static_cast<unsigned>(a.key_cache.shape[2]);
   return {.q = rows(a.q),
           .k = rows(a.k),
           .v = rows(a.v),
@@ -94,13 +94,13 @@ Arguments<T> arguments_of(const CachedAttention& a) {
           .S = size(a.block_table.shape[0]),
           .N = size(a.q.shape[0]),
           .NH = size(a.q.shape[1]),
-          .KH = size(a.key_cache.shape[2]),
+          .KH = size(a.key_cache.shape[1]),
           .HS = size(a.key_cache.shape[3]),
           .blocks = size(a.key_cache.shape[0]),
-          .block_size = size(a.key_cache.shape[1]),
+          .block_size = size(a.key_cache.shape[2]),
           .blocks_each = size(a.block_table.shape[1]),
           .window = size(a.window),
-          .block_shift = std::has_single_bit(block_size) ? std::countr_zero(block_size) : -1,
+          .block_shift = std::countr_zero(block_size),
           .scale = a.scale * kLog2E};
 }
 

@@ -7,8 +7,9 @@
 // of the splits: by the block itself if it has them all, otherwise by the last block of the query to finish.
 // Both ways give the same bits, which depend only on the query and the sequence's keys.
 #include <algorithm>
-#include <limits>
+#include <bit>
 #include <string>
+#include <type_traits>
 
 #include "ops/cached_attention/cuda/sequences.cuh"
 #include "ops/cuda/flags.cuh"
@@ -100,8 +101,7 @@ class Block {
         column_(static_cast<int>(threadIdx.x) % row_threads * kLanes),
         at_(static_cast<int>(threadIdx.x) / row_threads),
         inside_(column_ < a.HS),
-        stride_(a.KH * a.HS),
-        cached_keys_(a.keys + key_head * a.HS + (inside_ ? column_ : 0)),
+        cached_keys_(a.keys + a.at(0, key_head) + (inside_ ? column_ : 0)),
         cached_values_(a.values + (cached_keys_ - a.keys)),
         keys_(ring + threadIdx.x),
         values_(keys_ + kPacks) {}
@@ -134,7 +134,7 @@ class Block {
     start_keys(next);
     weigh(scores);
     gpu::wait_for_groups<1>();
-    add_values(scores);
+    add_values(split, scores);
     start_values(next);
   }
 
@@ -163,6 +163,19 @@ class Block {
     return j >= row_.first && j < row_.last;
   }
 
+  // The passes of a split that are computed: all that have keys, rounded up so that each number has code
+  // without branches.
+  __device__ int passes_of(int split) const {
+    const int passes = (row_.last - split * kSplit + kRowsAtOnce - 1) / kRowsAtOnce;
+    return passes <= 2 ? 2 : passes <= 4 ? 4 : kPasses;
+  }
+  template <class F>
+  __device__ void with_passes(int split, const F& f) const {
+    const int passes = passes_of(split);
+    if (passes == 2) return f(std::integral_constant<int, 2>());
+    if (passes == 4) return f(std::integral_constant<int, 4>());
+    f(std::integral_constant<int, kPasses>());
+  }
   // True if the query sees all keys of a split, and the cache has them.
   __device__ bool is_whole(int split) const {
     return split * kSplit >= row_.first && (split + 1) * kSplit <= min(row_.last, row_.appended);
@@ -173,9 +186,12 @@ class Block {
   __device__ void look_up(int split) {
     if (split < 0) return;
 #pragma unroll
-    for (int p = 0; p < kPasses; ++p) places_[p] = a_.place(row_, max(0, min(key(split, p), row_.last - 1)));
+    for (int p = 0; p < kPasses; ++p) {
+      const int j = max(0, min(key(split, p), row_.last - 1));
+      places_[p] = a_.place(row_, j, j >> a_.block_shift);
+    }
   }
-  // Each call is a group of copies, even without any. What no query sees becomes zeros.
+  // Each call is a group of copies, even without any.
   __device__ void start_keys(int split) {
     start_copies(split, keys_, a_.k, cached_keys_);
   }
@@ -191,15 +207,18 @@ class Block {
   __device__ void copy_whole(uint4* to, const T* cache) {
 #pragma unroll
     for (int p = 0; p < kPasses; ++p) {
-      gpu::copy_async<16>(to + p * kThreads, cache + std::int64_t{places_[p]} * stride_, inside_ ? 16 : 0);
+      gpu::copy_async<16>(to + p * kThreads, cache + std::int64_t{places_[p]} * a_.HS, inside_ ? 16 : 0);
     }
   }
+  // Keys that the query does not see become zeros.
   __device__ void copy_part(int split, uint4* to, const Heads<const T>& rows, const T* cache) {
+    const int passes = passes_of(split);
 #pragma unroll
     for (int p = 0; p < kPasses; ++p) {
+      if (p >= passes) break;
       const int j = key(split, p);
       const bool wanted = sees(j) && inside_;
-      const T* from = cache + std::int64_t{places_[p]} * stride_;
+      const T* from = cache + std::int64_t{places_[p]} * a_.HS;
       if (j >= row_.appended && wanted) from = rows.at(j + row_.to_row, key_head_) + column_;
       gpu::copy_async<16>(to + p * kThreads, from, wanted ? 16 : 0);
     }
@@ -208,22 +227,24 @@ class Block {
   __device__ void score(int split, float (&scores)[kPasses][heads]) const {
 #pragma unroll
     for (int p = 0; p < kPasses; ++p) {
-      const Pack keys = pack_at(keys_, p);
-#pragma unroll
-      for (int g = 0; g < heads; ++g) {
-        float s = 0;
-#pragma unroll
-        for (int i = 0; i < kLanes; ++i) s = fmaf(q_[g][i], keys[i], s);
-        scores[p][g] = gpu::warp_sum<row_threads>(s);
-      }
-    }
-    if (is_whole(split)) return;
-#pragma unroll
-    for (int p = 0; p < kPasses; ++p) {
-      if (sees(key(split, p))) continue;
 #pragma unroll
       for (int g = 0; g < heads; ++g) scores[p][g] = -INFINITY;
     }
+    with_passes(split, [&](auto passes) {
+#pragma unroll
+      for (int p = 0; p < passes; ++p) {
+        const Pack keys = pack_at(keys_, p);
+        const bool seen = sees(key(split, p));
+#pragma unroll
+        for (int g = 0; g < heads; ++g) {
+          float s = 0;
+#pragma unroll
+          for (int i = 0; i < kLanes; ++i) s = fmaf(q_[g][i], keys[i], s);
+          s = gpu::warp_sum<row_threads>(s);
+          if (seen) scores[p][g] = s;
+        }
+      }
+    });
   }
   // Scores become exp(score − largest); a split without keys gets zeros.
   __device__ void weigh(float (&scores)[kPasses][heads]) {
@@ -250,18 +271,20 @@ class Block {
       if (threadIdx.x % gpu::kWarp == 0) shared_.total[warp][g] = total;
     }
   }
-  __device__ void add_values(const float (&scores)[kPasses][heads]) {
+  __device__ void add_values(int split, const float (&scores)[kPasses][heads]) {
     const int warp = static_cast<int>(threadIdx.x) / gpu::kWarp;
     float sums[heads][kLanes] = {};
+    with_passes(split, [&](auto passes) {
 #pragma unroll
-    for (int p = 0; p < kPasses; ++p) {
-      const Pack values = pack_at(values_, p);
+      for (int p = 0; p < passes; ++p) {
+        const Pack values = pack_at(values_, p);
 #pragma unroll
-      for (int g = 0; g < heads; ++g) {
+        for (int g = 0; g < heads; ++g) {
 #pragma unroll
-        for (int i = 0; i < kLanes; ++i) sums[g][i] = fmaf(scores[p][g], values[i], sums[g][i]);
+          for (int i = 0; i < kLanes; ++i) sums[g][i] = fmaf(scores[p][g], values[i], sums[g][i]);
+        }
       }
-    }
+    });
 #pragma unroll
     for (int g = 0; g < heads; ++g) {
 #pragma unroll
@@ -287,7 +310,6 @@ class Block {
   const RowOfSequence row_;
   const int key_head_, column_, at_;
   const bool inside_;                                  // the column is one of the head's
-  const int stride_;                                   // of the places in the cache
   const T *const cached_keys_, *const cached_values_;  // this thread's column in place 0
   uint4 *const keys_, *const values_;                  // this thread's packs, kThreads apart
   int places_[kPasses];                                // of the split whose copies start next
@@ -492,8 +514,8 @@ Refusal refuse_split(const CachedAttentionProblem& p, const DeviceInfo& device) 
   if (!p.aligned) return "heads do not begin at multiples of 16 bytes";
   const auto bytes = p.HS * static_cast<std::int64_t>(size_of(p.dtype));
   if (bytes > 16 * gpu::kWarp) return "a head has more than 512 bytes";
+  if (!std::has_single_bit(static_cast<std::uint64_t>(p.block_size))) return "a block is not a power of two";
   if (splits_of(p) > 65535) return "more than 65535 splits of 128 keys";
-  if (p.KH * p.HS > std::numeric_limits<std::int32_t>::max()) return "a key has more than 31 bits can count";
   const std::size_t ring = 2 * kSplit * static_cast<std::size_t>(row_threads_of(p)) * sizeof(uint4);
   if (ring + kExchangeBytes > device.gpu.shared_bytes_per_block)
     return "a block's shared memory is too small";
