@@ -113,7 +113,7 @@ struct DecodingEngine::HostViews {
   }
 
   HostView numbers, seen, tokens;
-  const std::byte* device;  // numbers
+  const std::byte* device;         // numbers
   std::optional<HostView> logits;  // if somebody wants to see them
 };
 
@@ -147,8 +147,7 @@ DecodingEngine::Tensors DecodingEngine::allocate(const Decoder& decoder, DType d
   const std::int64_t N = sizes.batch, S = sizes.sequences;
   const std::int64_t integers = 3 * N + 3 * S + 1 + S * sizes.blocks_each;
   Tensors t;
-  t.numbers =
-      allocator.allocate("numbers", DType::i64, {6 * S + divided_up(integers, 2)}, Category::batch);
+  t.numbers = allocator.allocate("numbers", DType::i64, {6 * S + divided_up(integers, 2)}, Category::batch);
   std::int64_t used = 0;  // in bytes
   const auto next = [&](DType type, std::int64_t count) {
     Tensor part(static_cast<std::byte*>(t.numbers.data) + used, type, {count}, t.numbers.device);
@@ -363,9 +362,10 @@ void DecodingEngine::write(const std::vector<Part>& parts, std::int64_t n, std::
   const Tensors& t = planned_->tensors();
   const auto integers = [&](const Tensor& tensor) { return host_->of<std::int32_t>(tensor); };
   std::int32_t *const tokens = integers(t.batch.tokens), *const positions = integers(t.batch.positions),
-               *const bounds = integers(t.batch.cu_seqlens);
+                      *const bounds = integers(t.batch.cu_seqlens);
   std::int32_t *const slots = integers(t.places.slots), *const table = integers(t.places.block_table),
-               *const lengths = integers(t.places.lengths), *const last_rows = integers(t.places.last_rows);
+                      *const lengths = integers(t.places.lengths),
+                      *const last_rows = integers(t.places.last_rows);
   std::int32_t row = 0;
   bounds[0] = 0;
   for (std::size_t i = 0; i < static_cast<std::size_t>(S); ++i) {

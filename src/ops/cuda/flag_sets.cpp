@@ -11,7 +11,7 @@ namespace warpwright::ops::gpu {
 namespace {
 
 constexpr const char* kWhere = "flags of partial results";
-constexpr const char* kOtherVariant = "force another variant, as WARPWRIGHT_FORCE=matmul=cuda.persistent";
+constexpr const char* kOtherVariant = "use fewer at once, or force a variant that has none";
 
 // Owns one of the kFlagSets sets of flags. A Context returns its set after the stream's work is done.
 class FlagSet {
