@@ -15,7 +15,6 @@
 namespace warpwright::text {
 namespace {
 
-constexpr char32_t kCodePoints = 0x110000;
 constexpr char32_t kReplacement = 0xfffd;
 
 bool is_surrogate(char32_t code) {

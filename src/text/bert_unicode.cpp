@@ -1,10 +1,10 @@
 #include "text/bert_unicode.hpp"
 
 #include <algorithm>
-#include <array>
 #include <iterator>
-#include <map>
 #include <vector>
+
+#include "text/paged_table.hpp"
 
 namespace warpwright::text::bert {
 namespace {
@@ -46,34 +46,6 @@ const Decomposition* next_decomposition(char32_t code) {
   return std::lower_bound(std::begin(kDecompositions), std::end(kDecompositions), code,
                           [](const Decomposition& a, char32_t b) { return a.code < b; });
 }
-
-constexpr char32_t kCodePoints = 0x110000;
-
-// One byte per code point, in pages. Equal pages are stored once.
-class PagedTable {
- public:
-  explicit PagedTable(const std::vector<std::uint8_t>& values) {
-    std::map<Page, std::uint16_t> known;
-    for (char32_t base = 0; base < kCodePoints; base += kPageSize) {
-      Page page;
-      std::copy_n(values.begin() + base, kPageSize, page.begin());
-      const auto [entry, is_new] = known.try_emplace(page, static_cast<std::uint16_t>(pages_.size()));
-      if (is_new) pages_.push_back(page);
-      page_of_[base / kPageSize] = entry->second;
-    }
-  }
-
-  std::uint8_t operator[](char32_t code) const {
-    return code < kCodePoints ? pages_[page_of_[code / kPageSize]][code % kPageSize] : 0;
-  }
-
- private:
-  static constexpr char32_t kPageSize = 256;
-  using Page = std::array<std::uint8_t, kPageSize>;
-
-  std::array<std::uint16_t, kCodePoints / kPageSize> page_of_{};
-  std::vector<Page> pages_;
-};
 
 // Private bits next to the public ones: the decomposition or lowercase table has the code point.
 constexpr std::uint8_t kDecomposes = 32, kHasLowercase = 64;

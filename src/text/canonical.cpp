@@ -37,8 +37,6 @@ char32_t composed_hangul(char32_t first, char32_t second) {
   return 0;
 }
 
-constexpr char32_t kCodePoints = 0x110000;
-
 // A bit per code point. A set bit says that the character may change in NFC, or compose with or be moved
 // before an earlier one. A character without the bit begins a stretch that NFC changes on its own.
 class UnstableSet {

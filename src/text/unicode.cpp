@@ -2,7 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
-#include <map>
+#include <vector>
 
 namespace warpwright::text {
 namespace {
@@ -16,6 +16,15 @@ constexpr ClassRange kRanges[] = {
 #include "text/unicode_ranges.inc"
 };
 
+PagedTable make_classes() {
+  std::vector<std::uint8_t> values(kCodePoints, 0);
+  for (const ClassRange& range : kRanges) {
+    std::fill(values.begin() + range.first, values.begin() + range.last + 1,
+              static_cast<std::uint8_t>(range.classes));
+  }
+  return PagedTable(values);
+}
+
 bool is_continuation(unsigned char byte) {
   return (byte & 0xc0) == 0x80;
 }
@@ -27,21 +36,7 @@ const UnicodeTable& UnicodeTable::instance() {
   return table;
 }
 
-UnicodeTable::UnicodeTable() {
-  std::map<Page, std::uint16_t> known;
-  const ClassRange* range = std::begin(kRanges);
-  for (char32_t base = 0; base < kCodePoints; base += kPageSize) {
-    Page page{};
-    for (char32_t code = base; code < base + kPageSize; ++code) {
-      while (range != std::end(kRanges) && range->last < code) ++range;
-      if (range == std::end(kRanges)) break;
-      if (range->first <= code) page[code - base] = static_cast<std::uint8_t>(range->classes);
-    }
-    const auto [entry, is_new] = known.try_emplace(page, static_cast<std::uint16_t>(pages_.size()));
-    if (is_new) pages_.push_back(page);
-    page_of_[base >> kPageBits] = entry->second;
-  }
-}
+UnicodeTable::UnicodeTable() : table_(make_classes()) {}
 
 bool is_utf8(std::string_view bytes) {
   const auto* p = reinterpret_cast<const unsigned char*>(bytes.data());

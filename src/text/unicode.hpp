@@ -4,12 +4,12 @@
 // nor on its locale. Hugging Face tokenizers 0.23.3 uses the same version.
 #pragma once
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <string>
 #include <string_view>
-#include <vector>
+
+#include "text/paged_table.hpp"
 
 namespace warpwright::text {
 
@@ -24,20 +24,12 @@ class UnicodeTable {
   static const UnicodeTable& instance();
 
   // The classes of a code point; 0 beyond U+10FFFF.
-  std::uint8_t classes(char32_t code) const {
-    return code < kCodePoints ? pages_[page_of_[code >> kPageBits]][code & (kPageSize - 1)] : 0;
-  }
+  std::uint8_t classes(char32_t code) const { return table_[code]; }
 
  private:
   UnicodeTable();
 
-  static constexpr char32_t kCodePoints = 0x110000;
-  static constexpr unsigned kPageBits = 8;
-  static constexpr char32_t kPageSize = 1u << kPageBits;
-  using Page = std::array<std::uint8_t, kPageSize>;
-
-  std::array<std::uint16_t, kCodePoints / kPageSize> page_of_{};
-  std::vector<Page> pages_;
+  PagedTable table_;
 };
 
 // A byte outside well-formed UTF-8. It is a character by itself and has no class, like U+FFFD.
