@@ -56,9 +56,14 @@ void add_further_rules(const TokenizerSpec& spec, Canonical& rules) {
     rules.add(step.from);
     rules.add(step.to);
   }
-  for (const Pattern pattern : spec.patterns) {
-    rules.add("pattern");
-    rules.add(static_cast<std::uint64_t>(pattern));
+  for (const Cut& cut : spec.patterns) {
+    if (const Pattern* known = std::get_if<Pattern>(&cut)) {
+      rules.add("pattern");
+      rules.add(static_cast<std::uint64_t>(*known));
+    } else {
+      rules.add("expression");
+      rules.add(std::get<SplitExpression>(cut).expression());
+    }
   }
   for (const auto& [name, ids] : {std::pair("before", &spec.before), {"after", &spec.after}}) {
     for (const TokenId id : *ids) {

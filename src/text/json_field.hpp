@@ -27,6 +27,8 @@ class JsonField {
       : value_(value), path_(std::move(path)), where_(where), remedy_(remedy) {}
 
   const json& value() const { return value_; }
+  const std::string& path() const { return path_; }
+  const std::string& where() const { return where_; }
 
   [[noreturn]] void fail(const std::string& fact) const {
     throw Error(fmt::format("{} {}", path_.empty() ? "the document" : path_, missing_ ? "is missing" : fact),

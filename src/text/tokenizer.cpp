@@ -75,7 +75,7 @@ bool Tokenizer::model_lacks(const AddedToken& token) const {
   if (token.in_model || !could_be_text(token)) return false;
   const std::string_view content = token.content;
   if (spec_.characters && first_char(content).length == content.size()) return true;
-  return spec_.ignore_merges && PieceCursor(cut_rules_, content).end_of_piece(0) == content.size();
+  return spec_.ignore_merges && cut_rules_.may_be_piece(content);
 }
 
 void Tokenizer::check_added_tokens(const std::string& where) {
@@ -287,9 +287,7 @@ bool Tokenizer::added_tokens_reach_across() const {
 bool Tokenizer::cuts_at_spaces() const {
   if (!normalizes_in_parts() || added_tokens_reach_across()) return false;
   if (spec_.characters) return cut_rules_.mark_cuts != MarkCuts::none;
-  return std::any_of(cut_rules_.patterns.begin(), cut_rules_.patterns.end(), [](Pattern pattern) {
-    return pattern != Pattern::digits && pattern != Pattern::each_digit;
-  });
+  return cut_rules_.patterns_cut_at_spaces();
 }
 
 void Tokenizer::index_merges(const std::string& where) {

@@ -65,7 +65,7 @@ struct TokenizerSpec {
   bool ignore_merges = false;     // a piece that equals a token becomes that token, whatever the merges say
   std::string end_of_text;        // the content of the special token that ends a document; may be empty
   std::vector<NormalizerStep> normalizer;
-  std::vector<Pattern> patterns;            // cut the text before GPT-2's does (use_regex), or instead of it
+  std::vector<Cut> patterns;                // cut the text before GPT-2's does (use_regex), or instead of it
   std::optional<CharacterSpec> characters;  // nothing: tokens are any bytes, spelled in GPT-2's alphabet
   std::vector<TokenId> before, after;       // what the template puts around a text, such as Llama's <s>
 };

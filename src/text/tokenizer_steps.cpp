@@ -59,24 +59,22 @@ NormalizerStep read_normalizer_step(const JsonField& step) {
 }
 
 // The known patterns leave nothing between their matches. So isolating matches and removing all else agree.
-Pattern read_split(const JsonField& step) {
+Cut read_split(const JsonField& step) {
   step.require_object({"type", "pattern", "behavior", "invert"});
   const JsonField pattern = step.member("pattern");
   pattern.require_object({"String", "Regex"});
   if (pattern.member("Regex").value().is_null()) pattern.fail("is not a Regex, and not supported");
-  const std::string& expression = pattern.member("Regex").string();
-  const std::optional<Pattern> known = pattern_of(expression);
-  if (!known) {
-    pattern.member("Regex").fail(
-        fmt::format("is {}, not the pattern of GPT-2, cl100k (Llama 3) or Qwen", quote(expression)));
-  }
+  const JsonField regex = pattern.member("Regex");
   const bool inverted = step.member("invert").boolean();
   const JsonField behavior = step.member("behavior");
-  if (behavior.string() != "Isolated" && !(behavior.string() == "Removed" && inverted)) {
+  const bool removes = behavior.string() == "Removed" && inverted;
+  if (behavior.string() != "Isolated" && !removes) {
     behavior.fail(
         fmt::format("is {}, with invert {}, and not supported", quote(behavior.string()), inverted));
   }
-  return *known;
+  if (const std::optional<Pattern> known = pattern_of(regex.string())) return *known;
+  const Uncovered uncovered = removes ? Uncovered::error : Uncovered::piece;
+  return SplitExpression(regex.string(), uncovered, regex.path(), regex.where());
 }
 
 struct ReadMetaspace {
@@ -131,7 +129,7 @@ std::string read_pre_tokenizer(const JsonField& field, TokenizerSpec& spec) {
     } else if (type == "Digits") {
       step.require_object({"type", "individual_digits"});
       const bool each = step.member("individual_digits").boolean();
-      spec.patterns.push_back(each ? Pattern::each_digit : Pattern::digits);
+      spec.patterns.emplace_back(each ? Pattern::each_digit : Pattern::digits);
     } else if (type == "Metaspace") {
       if (metaspace || !spec.patterns.empty()) step.fail("follows a step that cuts, which is not supported");
       ReadMetaspace read = read_metaspace(step);
@@ -236,14 +234,22 @@ ordered_json format_metaspace(const std::string& mark, const Metaspace& rules) {
           {"split", rules.split}};
 }
 
-ordered_json format_pattern(Pattern pattern) {
+ordered_json format_split(std::string_view expression, bool removes) {
+  return {{"type", "Split"},
+          {"pattern", {{"Regex", expression}}},
+          {"behavior", removes ? "Removed" : "Isolated"},
+          {"invert", removes}};
+}
+
+ordered_json format_cut(const Cut& cut) {
+  if (const auto* split = std::get_if<SplitExpression>(&cut)) {
+    return format_split(split->expression(), split->uncovered() == Uncovered::error);
+  }
+  const Pattern pattern = std::get<Pattern>(cut);
   if (pattern == Pattern::digits || pattern == Pattern::each_digit) {
     return {{"type", "Digits"}, {"individual_digits", pattern == Pattern::each_digit}};
   }
-  return {{"type", "Split"},
-          {"pattern", {{"Regex", expression_of(pattern)}}},
-          {"behavior", "Isolated"},
-          {"invert", false}};
+  return format_split(expression_of(pattern), false);
 }
 
 }  // namespace
@@ -312,7 +318,7 @@ ordered_json format_pre_tokenizer(const TokenizerSpec& spec) {
   if (spec.characters && spec.characters->metaspace) {
     steps.push_back(format_metaspace(spec.characters->mark, *spec.characters->metaspace));
   }
-  for (const Pattern pattern : spec.patterns) steps.push_back(format_pattern(pattern));
+  for (const Cut& cut : spec.patterns) steps.push_back(format_cut(cut));
   if (!spec.characters) steps.push_back(byte_level(spec.add_prefix_space, spec.use_regex));
   if (steps.empty()) return nullptr;
   return steps.size() == 1 ? steps[0] : sequence("pretokenizers", std::move(steps));

@@ -124,7 +124,8 @@ class PieceCounter {
   explicit PieceCounter(const TrainOptions& options) : options_(options), rules_(cut_rules_of(options)) {}
 
   void add(std::string_view document) {
-    for (const std::string_view part : split_for_workers(document, document.size() / kPartBytes + 1)) {
+    const std::size_t parts = rules_.patterns_cut_at_spaces() ? document.size() / kPartBytes + 1 : 1;
+    for (const std::string_view part : split_for_workers(document, parts)) {
       parts_.emplace_back(part);
       bytes_ += part.size();
       if (bytes_ >= kBatchBytes) count_batch();

@@ -26,7 +26,7 @@ struct TrainProgress {
 struct TrainOptions {
   std::size_t vocab_size = 0;                                   // including special tokens and the 256 bytes
   std::vector<std::string> special_tokens = {"<|endoftext|>"};  // the first one ends documents
-  std::vector<Pattern> patterns;  // cut the text before GPT-2's does (use_regex), or instead of it
+  std::vector<Cut> patterns;  // cut the text before GPT-2's does (use_regex), or instead of it
   bool use_regex = true;
   std::function<void(const TrainProgress&)> progress;  // called from the calling thread, at intervals
 };

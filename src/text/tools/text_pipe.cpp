@@ -13,7 +13,7 @@
 //       BertNormalizer with these options, each 0 or 1: frames of text in and out
 //   text_pipe words
 //       BertPreTokenizer: frames of text in, frames of words out, a newline after each word
-//   text_pipe pieces gpt2|cl100k|qwen|digits|each_digit
+//   text_pipe pieces gpt2|cl100k|qwen|digits|each_digit|EXPRESSION
 //       frames of text in, frames of the pieces' ends out
 //   text_pipe nfc
 //       frames of text in, frames of the text in NFC out
@@ -37,7 +37,7 @@
 #include "text/bert_normalizer.hpp"
 #include "text/canonical.hpp"
 #include "text/encoder_tokenizer.hpp"
-#include "text/pretokenize.hpp"
+#include "text/pieces.hpp"
 #include "text/tokenizer.hpp"
 #include "text/train.hpp"
 #include "text/unicode.hpp"
@@ -154,20 +154,21 @@ void cut_into_words() {
   }
 }
 
-Pattern pattern_named(const std::string& name) {
+Cut cut_named(const std::string& name) {
   if (name == "gpt2") return Pattern::gpt2;
   if (name == "cl100k") return Pattern::cl100k;
   if (name == "qwen") return Pattern::qwen;
   if (name == "digits") return Pattern::digits;
   if (name == "each_digit") return Pattern::each_digit;
-  throw Error("is not a pattern", name, "use gpt2, cl100k, qwen, digits or each_digit");
+  return SplitExpression(name, Uncovered::piece, "the pattern", "text_pipe");
 }
 
-void cut_into_pieces(Pattern pattern) {
+void cut_into_pieces(const CutRules& rules) {
   for (std::string text; read_text(text);) {
     std::vector<std::uint32_t> ends;
+    PieceCursor cursor(rules, text);
     for (std::size_t begin = 0; begin < text.size(); begin = ends.back()) {
-      ends.push_back(static_cast<std::uint32_t>(piece_end(pattern, text, begin)));
+      ends.push_back(static_cast<std::uint32_t>(cursor.end_of_piece(begin)));
     }
     write_frame(ends);
     std::fflush(stdout);
@@ -215,7 +216,9 @@ int run(const std::vector<std::string>& args) {
   } else if (args.size() == 1 && args[0] == "words") {
     cut_into_words();
   } else if (args.size() == 2 && args[0] == "pieces") {
-    cut_into_pieces(pattern_named(args[1]));
+    CutRules rules;
+    rules.patterns = {cut_named(args[1])};
+    cut_into_pieces(rules);
   } else if (args.size() == 1 && args[0] == "nfc") {
     print_nfc();
   } else if (args.size() == 1 && args[0] == "repair") {
