@@ -4,6 +4,7 @@
 
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
+#include <time.h>
 
 #include <new>
 #include <utility>
@@ -54,10 +55,11 @@ std::string class_of(const std::vector<std::uint8_t>& symbols) {
 
 Owned<pcre2_code> compile(const SplitSyntax& syntax, const SymbolTable& symbols, const std::string& what,
                           const std::string& where) {
-  std::string pattern;
+  std::string pattern = "(?C)(?:";
   for (const SplitSyntax::Part& part : syntax.parts) {
     pattern += part.set ? class_of(symbols.members(*part.set)) : part.syntax;
   }
+  pattern += ")";
   int error = 0;
   std::size_t offset = 0;
   Owned<pcre2_code> code(::pcre2_compile(reinterpret_cast<PCRE2_SPTR>(pattern.data()), pattern.size(),
@@ -69,6 +71,44 @@ Owned<pcre2_code> compile(const SplitSyntax& syntax, const SymbolTable& symbols,
   ::pcre2_jit_compile(code.get(), PCRE2_JIT_COMPLETE);  // if it fails, the interpreter matches
   return code;
 }
+
+// Bounds the time that one thread spends on a text.
+//
+// PCRE2 limits the steps of backtracking from one place, but each may read to the end of the text, and there
+// may be as many places as characters. So it is called back at each place and each repeat without limit. The
+// callback looks at the thread's clock now and then.
+class Stopwatch {
+ public:
+  void reset() {
+    calls_ = 0;
+    allowed_ = SplitExpression::kMostSeconds;
+  }
+  void allow(std::size_t characters) {
+    allowed_ += SplitExpression::kMostSecondsPerCharacter * static_cast<double>(characters);
+  }
+
+  // A callout: 0 to go on.
+  static int check(pcre2_callout_block*, void* stopwatch) {
+    return static_cast<Stopwatch*>(stopwatch)->is_over() ? PCRE2_ERROR_CALLOUT : 0;
+  }
+
+ private:
+  static constexpr std::uint32_t kCallsPerLook = 256;
+
+  static double seconds() {
+    timespec time{};
+    ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+    return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
+  }
+  bool is_over() {
+    if (++calls_ % kCallsPerLook != 0) return false;
+    if (calls_ == kCallsPerLook) start_ = seconds();
+    return seconds() - start_ > allowed_;
+  }
+
+  std::uint64_t calls_ = 0;
+  double start_ = 0, allowed_ = 0;
+};
 
 }  // namespace
 
@@ -82,12 +122,14 @@ struct SplitExpression::Scratch {
     ::pcre2_set_depth_limit(context.get(), kMostSteps);
     ::pcre2_set_heap_limit(context.get(), kMostMemory >> 10);
     ::pcre2_jit_stack_assign(context.get(), nullptr, stack.get());
+    ::pcre2_set_callout(context.get(), &Stopwatch::check, &stopwatch);
   }
 
   Owned<pcre2_match_data> data;
   Owned<pcre2_match_context> context;
   Owned<pcre2_jit_stack> stack;  // none without JIT
   std::vector<std::uint8_t> symbols;
+  Stopwatch stopwatch;
 };
 
 struct SplitExpression::Compiled {
@@ -136,7 +178,9 @@ std::string SplitExpression::engine() {
 }
 
 SplitExpression::Cursor::Cursor(const SplitExpression& expression)
-    : compiled_(expression.compiled_), scratch_(compiled_->pool) {}
+    : compiled_(expression.compiled_), scratch_(compiled_->pool) {
+  (*scratch_).stopwatch.reset();
+}
 
 SplitExpression::Cursor::~Cursor() = default;
 
@@ -144,7 +188,9 @@ void SplitExpression::Cursor::start(std::string_view text, std::size_t offset) {
   text_ = text;
   offset_ = offset;
   byte_ = symbol_ = 0;
-  compiled_->symbols.translate(text, (*scratch_).symbols);
+  Scratch& scratch = *scratch_;
+  compiled_->symbols.translate(text, scratch.symbols);
+  scratch.stopwatch.allow(scratch.symbols.size());
 }
 
 std::size_t SplitExpression::Cursor::next_end() {
@@ -178,6 +224,9 @@ void SplitExpression::Cursor::fail_to_match(int code) const {
     limit = fmt::format("over {} steps", kMostSteps);
   } else if (code == PCRE2_ERROR_HEAPLIMIT || code == PCRE2_ERROR_JIT_STACKLIMIT) {
     limit = fmt::format("over {} MiB of memory", kMostMemory >> 20);
+  } else if (code == PCRE2_ERROR_CALLOUT) {
+    limit = fmt::format("over {} s and {} microseconds a character", kMostSeconds,
+                        1e6 * kMostSecondsPerCharacter);
   }
   throw Error(fmt::format("{}, which cannot be matched at byte {} of a text: {}", compiled_->what,
                           offset_ + byte_, limit),

@@ -108,6 +108,10 @@ class Parser {
     }
   }
 
+  void insert(const char* syntax, std::size_t part) {
+    syntax_.parts.insert(syntax_.parts.begin() + static_cast<std::ptrdiff_t>(part), {syntax, std::nullopt});
+  }
+
   // These return true if what they read may match nothing.
   bool alternatives(int depth) {
     if (accept("(?i)")) folds_ = true;
@@ -397,12 +401,14 @@ class Parser {
     } else if (accept("+")) {
       if (is_interval) {  // not possessive, but a repeat of the repeat
         if (least == 0) fail(at, at_ - at, "which repeats what may match nothing");
-        syntax_.parts.insert(syntax_.parts.begin() + static_cast<std::ptrdiff_t>(part), {"(?:", {}});
+        insert("(?:", part);
         repeat += ")";
+        most = kUnlimited;
       }
       repeat += "+";
     }
     if (sees("*") || sees("+") || sees("?") || sees("{")) fail(at, at_ - at + 1, "a repeat of a repeat");
+    if (most == kUnlimited) insert("(?C)", syntax_.parts[part].set ? part : part + 1);
     put(std::move(repeat));
     if (is_interval && folds_ && (folded == 's' || folded == 'f')) {
       fail(at, at_ - at, "which may form a ligature");

@@ -26,7 +26,8 @@
 
 namespace warpwright::text {
 
-// An expression as PCRE2 reads it, if each set of characters is replaced by a class of symbols.
+// An expression as PCRE2 reads it, if each set of characters is replaced by a class of symbols. It has a
+// callout, (?C), before each round of a group repeated without limit, and before a set repeated so.
 struct SplitSyntax {
   struct Part {
     std::string syntax;              // as it is, if `set` is nothing
