@@ -8,7 +8,7 @@ For each family of decoder_families.py, src/text/golden/decoders holds
 FAMILY/tokenizer.json   a vocabulary of 900 tokens, trained on golden/text.txt
 FAMILY/ids.json         for each text: its ids with special tokens as text, recognized, and with the template
 and texts.json the texts. Without --write, the ids of random strings are compared, and what they decode to; the pieces
-of each pattern, and NFC, for every code point and for random strings.
+that expressions of a Split cut; the pieces of each pattern, and NFC, for every code point and for random strings.
 """
 
 import argparse
@@ -21,7 +21,7 @@ import tempfile
 import unicodedata
 
 import conformance  # exits with a reason if tokenizers is missing or has another version
-from decoder_families import FAMILIES, LLAMA3, QWEN
+from decoder_families import DEEPSEEK, FAMILIES, LLAMA3, O200K, QWEN
 from make_encoder_goldens import MORE
 from make_goldens import STRINGS
 from tokenizers import Regex, Tokenizer, normalizers, pre_tokenizers
@@ -39,6 +39,24 @@ HOSTILE = [
     "<s>", "</s>", "<s> a", "a <s> b</s>c", "<0x0A>", "<0x41>b", "<unk>", "a<unk>b", "<|begin_of_text|>hi<|eot_id|>", "<|im_start|>user\nhi<|im_end|>", "<tool_call>x",
     "in the beginning", " in the", "x in the", "in  the  ", "in the in the", "<|endoftext|> a", "   <|endoftext|>   ", "   a    b     c      d",
 ]  # fmt: skip
+
+
+# Expressions with all syntax that split_syntax.hpp lists.
+HAN_APART = O200K.replace(r"\p{M}]", r"\p{M}&&[^\p{Han}]]")  # as Kimi K2's
+EXPRESSIONS = [
+    O200K, *DEEPSEEK, r"\p{Han}+|" + HAN_APART,
+    # cl100k as tiktoken 0.7 and later have it
+    r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}++|\p{N}{1,3}+| ?[^\s\p{L}\p{N}]++[\r\n]*+|\s++$|\s*[\r\n]|\s+(?!\S)|\s",
+    r"\p{N}{1,2}|[^\s\p{N}]+|\s+", r"(?i:'s|'t)|[a-z]+|\d|\s+(?!\S)|\s+|.", "", r"x*", r"a|", r".", r"\w+", r"\W+|\h", r"\H\D\S",
+    r"^", r"$", r"^.", r".$", r"^\s*$", r"\A.", r".\z", r"\Z", r".\Z", r"\b", r"\B", r"\b\w{2}\B",
+    r"(?<=\n|ab).", r"(?<!\s)\S", r"(?<=[^\n])$", r"\S+?(?=\p{Po}|$)", r"(?!ing)\w+", r"(?>a+|ab)c?", r"(a|b|)c", r"(?:ab?|c)+?d?",
+    r"a??b", r"o{2}|l{,2}", r"\P{L}{2,}?", r"[ \t]*+\n?", r"(?:\p{L}\p{M}*){1,4}+", r"[^\d\s]{2,5}", r"\d{1,3}+",
+    r"(?i)[^a-r]+|ing", r"(?i:[s]t)", r"(?i:[^s]+)", r"(?i:k+)", r"(?i:s)+", r"(?i:ab|c(?-i:d)?)e", r"((?i)the|and) ", r"(?i:\s\d|\D)",
+    r"[\p{L}&&[^\p{Latin}]]+", r"[^a-z[0-9]&&\w]", r"[\s&&[^\n]]+", r"[a-c[x-z]\d_]+", r"[-a]+", r"[^-\]\[a]+", r"[a\-z]", r"[:;!]",
+    r"\p{^Ll}+", r"[^\P{Lu}]", r"\p{Cn}|\p{Co}|\p{Cf}|\p{Cc}", r"\p{C}", r"\p{Z}+", r"\p{S}|\p{Mn}|\p{Pd}",
+    r"\x{4e00}|\u4e16|\x41|\t|\n|\r|\f|\v|\a|\e", r"\.|\||\(|\)|\[|\{|\*|\?|\^|\$|\/|\'|\-|\ ", r"]|}", "\U0001f44d|é",
+]  # fmt: skip
+LIGATURES = ["\ufb06 st \u00df ss \u017ft \ufb05 \ufb00 ff \ufb01", "ing \u0130ng \u0131nG Kk\u212aK \u017fsS", "a\u0301bc\nab x\n", "oolllll"]
 
 
 def texts(seed=7, count=200):
@@ -133,6 +151,32 @@ def check(program, rng, count, families):
     return fine
 
 
+def ends_of(cutter, text):
+    """The places, in bytes, at which the reference cuts the text."""
+    return [len(text[:end].encode("utf-8")) for _, (_, end) in cutter.pre_tokenize_str(text)]
+
+
+def compare_pieces(name, program, pattern, cutter, strings):
+    cuts = conformance.frames_in(conformance.answers(program, ["pieces", pattern], conformance.text_frames(strings)), 4)
+    wrong = 0
+    for text, cut in zip(strings, cuts):
+        ours, theirs = list(struct.unpack(f"<{len(cut) // 4}I", cut)), ends_of(cutter, text)
+        if ours != theirs:
+            wrong += 1
+            print(f"  {text!r}: ours {ours}, theirs {theirs}") if wrong < 5 else None
+    print(f"pieces of {name}: {len(strings)} texts, {wrong} differ", flush=True)
+    return wrong == 0
+
+
+def check_expressions(program, rng, count):
+    fine = True
+    for expression in EXPRESSIONS:
+        strings = LIGATURES + [hostile_string(rng) for _ in range(count)]
+        cutter = pre_tokenizers.Split(Regex(expression), "isolated")
+        fine &= compare_pieces(expression, program, expression, cutter, strings)
+    return fine
+
+
 def check_pieces(program, rng, count):
     """Cuts every code point between others, and random strings, by each pattern."""
     around = [("", ""), ("a", "b"), ("1", "2"), (" ", "x"), ("!", "\n"), ("'", "s"), ("\n", " ")]
@@ -144,19 +188,12 @@ def check_pieces(program, rng, count):
         "qwen": pre_tokenizers.Split(Regex(QWEN), "removed", True),
         "digits": pre_tokenizers.Digits(individual_digits=False),
         "each_digit": pre_tokenizers.Digits(individual_digits=True),
+        O200K: pre_tokenizers.Split(Regex(O200K), "isolated"),
+        DEEPSEEK[-1]: pre_tokenizers.Split(Regex(DEEPSEEK[-1]), "isolated"),
     }
     fine = True
     for name, cutter in patterns.items():
-        cuts = conformance.frames_in(conformance.answers(program, ["pieces", name], conformance.text_frames(strings)), 4)
-        wrong = 0
-        for text, cut in zip(strings, cuts):
-            ends = struct.unpack(f"<{len(cut) // 4}I", cut)
-            theirs = [len(text[:end].encode("utf-8")) for _, (_, end) in cutter.pre_tokenize_str(text)]
-            if list(ends) != theirs:
-                wrong += 1
-                print(f"  {text!r}: ours {ends}, theirs {theirs}") if wrong < 5 else None
-        print(f"pieces of {name}: {len(strings)} texts, {wrong} differ")
-        fine &= wrong == 0
+        fine &= compare_pieces(name, program, name, cutter, strings)
     return fine
 
 
@@ -205,6 +242,7 @@ def main():
     rng = random.Random(args.seed)
     fine = args.short or check_pieces(args.pipe, rng, args.strings)
     fine &= args.short or check_nfc(args.pipe, rng, args.strings)
+    fine &= check_expressions(args.pipe, rng, args.strings // 10 + 1)
     fine &= check(args.pipe, rng, args.strings, args.families)
     print("all identical" if fine else "DIFFERENCES FOUND")
     return 0 if fine else 1

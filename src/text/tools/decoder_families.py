@@ -8,6 +8,21 @@ CONTRACTIONS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|"
 MARKS_AND_SPACE = r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 LLAMA3 = CONTRACTIONS + r"\p{N}{1,3}" + MARKS_AND_SPACE
 QWEN = CONTRACTIONS + r"\p{N}" + MARKS_AND_SPACE
+# GPT-4o, gpt-oss, Phi-4: openai/tiktoken, openai_public.py.
+CASED = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
+ENDING = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)?|"
+O200K = (
+    rf"[^\r\n\p{{L}}\p{{N}}]?{CASED[0]}*{CASED[1]}+{ENDING}"
+    rf"[^\r\n\p{{L}}\p{{N}}]?{CASED[0]}+{CASED[1]}*{ENDING}"
+    r"\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+# DeepSeek-V3's tokenizer.json.
+DEEPSEEK = (
+    r"\p{N}{1,3}",
+    "[\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+",
+    r"[!\"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+"
+    r"| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
+)
 MARK = "\u2581"
 
 
@@ -24,11 +39,11 @@ def byte_level(vocab_size, special_tokens):
     )
 
 
-def split(expression):
+def split(*expressions, removes=False):
     steps = [
-        pre_tokenizers.Split(Regex(expression), "isolated"),
-        pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        pre_tokenizers.Split(Regex(expression), "removed" if removes else "isolated", removes) for expression in expressions
     ]
+    steps.append(pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False))
     return pre_tokenizers.Sequence(steps)
 
 
@@ -76,6 +91,29 @@ def qwen2(texts, size):
     tokenizer.add_special_tokens([special("<|endoftext|>"), special("<|im_start|>"), special("<|im_end|>")])
     tokenizer.add_tokens([AddedToken("<tool_call>", normalized=False), AddedToken("cafe\u0301 au", normalized=True)])
     return tokenizer
+
+
+def o200k(texts, size):
+    tokenizer = of_bytes(texts, size, [], split(O200K, removes=True))
+    tokenizer.add_special_tokens([special("<|endoftext|>"), special("<|im_end|>")])
+    return tokenizer
+
+
+def deepseek(texts, size):
+    tokenizer = of_bytes(texts, size, [], split(*DEEPSEEK))
+    tokenizer.add_special_tokens([special("<|endoftext|>")])
+    return tokenizer
+
+
+def expressions(texts, size):
+    """Expressions that leave text between their matches, with patterns that are automata between and after them."""
+    steps = [
+        pre_tokenizers.Split(Regex(r"\p{N}{1,2}|[^\s\p{N}]+|(?<=\S)\s+$"), "isolated"),
+        pre_tokenizers.Digits(individual_digits=True),
+        pre_tokenizers.Split(Regex(r"(?i:'s|'t)|[a-z]+|\d|\s+(?!\S)|\s+|(?<=[a-z])."), "isolated"),
+        pre_tokenizers.ByteLevel(add_prefix_space=False),
+    ]
+    return of_bytes(texts, size, ["<|endoftext|>"], pre_tokenizers.Sequence(steps))
 
 
 def of_characters(texts, size, normalizer, pre_tokenizer, decoder, across=False):
@@ -146,6 +184,9 @@ FAMILIES = {
     "smollm2": smollm2,
     "llama3": llama3,
     "qwen2": qwen2,
+    "o200k": o200k,
+    "deepseek": deepseek,
+    "expressions": expressions,
     "llama2": llama2,
     "llama2_across": llama2_across,
     "mistral": mistral,
