@@ -60,10 +60,13 @@ Owned<pcre2_code> compile(const SplitSyntax& syntax, const SymbolTable& symbols,
     pattern += part.set ? class_of(symbols.members(*part.set)) : part.syntax;
   }
   pattern += ")";
+  // PCRE2 10.42 looks for a second x before it tries (?=x)a?x, and finds no match in "x". So it must not
+  // search for where a match may start.
+  constexpr std::uint32_t kOptions = PCRE2_NO_START_OPTIMIZE | PCRE2_NEVER_UTF | PCRE2_NEVER_UCP;
   int error = 0;
   std::size_t offset = 0;
   Owned<pcre2_code> code(::pcre2_compile(reinterpret_cast<PCRE2_SPTR>(pattern.data()), pattern.size(),
-                                         PCRE2_NEVER_UTF | PCRE2_NEVER_UCP, &error, &offset, nullptr));
+                                         kOptions, &error, &offset, nullptr));
   if (!code) {
     throw Error(fmt::format("{}, which PCRE2 does not compile ({})", what, message_of(error)), where,
                 "rewrite or shorten it");

@@ -357,10 +357,12 @@ class Parser {
       if (folds_ || sees("[:")) fail_unsupported(at_, 2);
       return character_class(depth + 1);
     }
+    const std::size_t at = at_;
+    // In a class, Oniguruma also matches what its members are in lower case, such as ss for U+00DF.
+    if (folds_ && (sees("\\S") || sees("\\D"))) fail(at, 2, "whose case cannot be ignored here");
     if (sees("\\")) {
       if (const std::optional<CharacterSet> set = set_escape()) return *set;
     }
-    const std::size_t at = at_;
     const auto is_dash = [&] { return sees("-") && !sees("-]"); };
     if (is_dash() && at != first) fail(at, 1, "which is no range; write \\- for the character");
     const char32_t begin = character();

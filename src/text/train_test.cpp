@@ -56,6 +56,10 @@ TEST(Train, CutsByTheLaterPatternsAsHuggingFaceDoes) {
   expect_golden("llama3", text, options);
   options.patterns = {Pattern::qwen};
   expect_golden("qwen2", to_nfc(text, buffer), options);
+  options.patterns = Tokenizer::load(golden_folder() / "decoders/o200k").spec().patterns;
+  expect_golden("o200k", text, options);
+  options.patterns = Tokenizer::load(golden_folder() / "decoders/deepseek").spec().patterns;
+  expect_golden("deepseek", text, options);
 }
 
 TEST(Train, DoesNotDependOnThreadsOrOnHowDocumentsAreOrdered) {
