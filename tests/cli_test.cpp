@@ -18,6 +18,7 @@
 #include "runtime/device.hpp"
 #include "tests/cli_fixture.hpp"
 #include "tests/tiny_bert.hpp"
+#include "text/split_expression.hpp"
 
 namespace warpwright {
 namespace {
@@ -156,10 +157,10 @@ TEST_F(CliTest, TokenizersOfOtherFamiliesAreTrainedReadAndCopied) {
   const auto copy = nlohmann::json::parse(read_file(folder / "cut_data/tokenizer.json", 1 << 20));
   EXPECT_EQ(copy["pre_tokenizer"], document["pre_tokenizer"]);
   EXPECT_EQ(copy["post_processor"]["processors"][1]["single"], document["post_processor"]["single"]);
-  document["pre_tokenizer"]["pretokenizers"][0]["pattern"]["Regex"] = "\\w+";
+  document["pre_tokenizer"]["pretokenizers"][0]["pattern"]["Regex"] = "\\w+\\R";
   put("cut/tokenizer.json", document.dump());
   fails(1, {"tokenizer", "encode", "--tokenizer", path("cut")},
-        {"cut/tokenizer.json", "pattern.Regex", "w+"});
+        {"cut/tokenizer.json", "pattern.Regex", "R\" at byte 3", "not supported"});
 }
 
 TEST_F(CliTest, MultipleChoiceInHellaSwagsForm) {
@@ -339,6 +340,7 @@ TEST_F(CliTest, HelpEverywhere) {
   EXPECT_NE(output_.find("WARPWRIGHT_FORCE"), std::string::npos);
   succeeds({"info", "--json"});
   EXPECT_TRUE(nlohmann::json::parse(output_)["ops"].contains("matmul.forward"));
+  EXPECT_EQ(nlohmann::json::parse(output_)["regular_expressions"], text::SplitExpression::engine());
 }
 
 TEST_F(CliTest, InfoSaysWhereTheNumberOfThreadsComesFrom) {

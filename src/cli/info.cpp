@@ -6,6 +6,7 @@
 #include "cli/command.hpp"
 #include "ops/registry.hpp"
 #include "runtime/threads.hpp"
+#include "text/split_expression.hpp"
 
 namespace warpwright::cli {
 namespace {
@@ -72,7 +73,7 @@ void print_table(const DeviceInfo& cpu, const std::vector<DeviceInfo>& gpus) {
                gpu.name, gpu.gpu.major, gpu.gpu.minor, gpu.gpu.multiprocessors,
                human_bytes(static_cast<double>(gpu.memory_bytes)));
   }
-  fmt::print("\n");
+  fmt::print("tokenizers' regular expressions: {}\n\n", text::SplitExpression::engine());
   for (const ops::OpInfo& op : variants_here(cpu, gpus)) {
     fmt::print("{}\n", op.name);
     for (const ops::VariantInfo& variant : op.variants) {
@@ -84,6 +85,7 @@ void print_table(const DeviceInfo& cpu, const std::vector<DeviceInfo>& gpus) {
 void print_json(const DeviceInfo& cpu, const std::vector<DeviceInfo>& gpus) {
   nlohmann::json out = describe_cpu(cpu);
   out["version"] = WARPWRIGHT_VERSION;
+  out["regular_expressions"] = text::SplitExpression::engine();
   out["gpus"] = nlohmann::json::array();
   for (const DeviceInfo& gpu : gpus) out["gpus"].push_back(describe_gpu(gpu));
   for (const ops::OpInfo& op : variants_here(cpu, gpus)) {

@@ -10,6 +10,7 @@
 //               \s*[\r\n]+|\s+(?!\S)|\s+     (openai/tiktoken, openai_public.py; Llama 3's tokenizer.json)
 //   qwen        the same with \p{N} for \p{N}{1,3}     (Qwen2's tokenizer.json)
 //   digits      \p{N}+, and what lies between; each_digit: \p{N}, and what lies between     (Digits)
+// Any other regular expression is a SplitExpression.
 #pragma once
 
 #include <cstddef>

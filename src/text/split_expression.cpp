@@ -115,7 +115,7 @@ class Stopwatch {
 
 }  // namespace
 
-// What a match needs, for any expression.
+// The memory of a match, for any expression.
 struct SplitExpression::Scratch {
   Scratch()
       : data(require_memory(::pcre2_match_data_create(1, nullptr))),

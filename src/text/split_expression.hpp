@@ -17,7 +17,7 @@
 
 namespace warpwright::text {
 
-// What becomes of text that no match covers.
+// The fate of text that no match covers.
 enum class Uncovered : std::uint8_t {
   piece,  // "Isolated": it is a piece, too
   error,  // "Removed" with invert: the reference drops it; here it is an Error
@@ -58,7 +58,7 @@ class SplitExpression::Cursor {
   Cursor(const Cursor&) = delete;
   Cursor& operator=(const Cursor&) = delete;
 
-  // Begins a text, of which ^ and \A match the start, $ and \z the end, and look-behind sees nothing before.
+  // Begins a text, of which ^ and \A match the start, $ and \z the end, and no assertion sees anything before.
   // It must outlive the walk. `offset` is its place in a larger text, for errors.
   void start(std::string_view text, std::size_t offset);
 

@@ -71,7 +71,7 @@ class Parser {
   }
 
  private:
-  // What a repeat needs to know of what comes before it.
+  // The properties of an atom that decide how it may be repeated.
   struct Atom {
     bool takes_characters;  // false: a place
     bool may_be_empty;
@@ -235,7 +235,7 @@ class Parser {
     }
     return true;
   }
-  // How it goes on after a word's character, and after another.
+  // The assertions about the next character after a word's character, and after another.
   void put_word_edge(const char* after_word, const char* after_other) {
     const CharacterSet word = *CharacterSet::named("Word");
     for (const char* start : {"(?:(?<=", after_word, "|(?<!", after_other}) {

@@ -121,6 +121,17 @@ def of_digits(document: dict) -> dict:
     return {**document, "pre_tokenizer": {"type": "Sequence", "pretokenizers": steps}}
 
 
+def of_expressions(document: dict) -> dict:
+    """Two Splits by other expressions, with the behaviors that are supported, around the same vocabulary."""
+    splits = [(r"\p{N}{1,3}|(?i:'s)", "Isolated", False), (r"[\p{Lu}\p{M}]*\p{Ll}+|\s+(?!\S)|[^a-z]", "Removed", True)]
+    steps = [
+        {"type": "Split", "pattern": {"Regex": expression}, "behavior": behavior, "invert": inverted}
+        for expression, behavior, inverted in splits
+    ]
+    steps.append({"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True})
+    return {**document, "pre_tokenizer": {"type": "Sequence", "pretokenizers": steps}}
+
+
 def of_characters(model: dict, flags: dict, metaspace: dict | None) -> dict:
     """A tokenizer of characters and bytes: Llama 2's if there is no Metaspace, otherwise Mistral's."""
     mark = "\u2581"
@@ -172,6 +183,7 @@ def tokenizers() -> None:
     document["pre_tokenizer"] = {**step, "add_prefix_space": True, "use_regex": False}
     put("tokenizer_json/words", json.dumps(document).encode())
     put("tokenizer_json/split", json.dumps(of_split(document)).encode())
+    put("tokenizer_json/expressions", json.dumps(of_expressions(document)).encode())
     put("tokenizer_json/digits", json.dumps(of_digits(document)).encode())
     for name, metaspace in (("prepend", None), ("metaspace", {"prepend_scheme": "first", "split": False}), ("cuts", {})):
         put(f"tokenizer_json/{name}", json.dumps(of_characters(model, flags, metaspace)).encode())
@@ -183,6 +195,16 @@ def tokenizers() -> None:
     put("vocab_merges/both", json.dumps(vocab, ensure_ascii=False).encode() + b"\0" + lines.encode())
     put("vocab_merges/escaped", json.dumps(vocab).encode() + b"\0" + lines.replace("\n", "\r\n").encode())
     put("vocab_merges/empty", b"{}\0")
+
+    text = b"It'S 12 345ab\n\n  \xff\xc3(\xe4\xbd\xa0) Ab"
+    for name, expression in {
+        "repeats": r"(?:[a-z]{1,3}+|\d*?\s)+?|(?>a+b?)++|.{2,}",
+        "classes": r"[^\p{Lu}\-\]a-f&&[\w[^\s]]]|\P{^Nd}|\x{4f60}|\u00e9|\t",
+        "places": r"^(?<=\n|ab).$|\b\A(?!\d)|(?=\z)|(?<!x)\B",
+        "cases": r"(?i)'s|[a-k]+(?-i:K)|",
+        "explodes": r"(a+)+$|(?:.|\n)*x",
+    }.items():
+        put(f"split_expression/{name}", expression.encode() + b"\0" + text + b"a" * 30)
 
     put("encode/spaces", "a  b \t\n\n c\u00a0\u2003 d\r\n  ".encode())
     put("encode/words", "It's 'twas we'll <|endoftext|> <|pad|>x 日本語 123 \u0663 --- e\u0301".encode())
