@@ -1,7 +1,7 @@
 #include "text/character_set.hpp"
 
 #include <algorithm>
-#include <map>
+#include <span>
 #include <utility>
 
 #include "text/paged_table.hpp"
@@ -10,6 +10,13 @@ namespace warpwright::text {
 namespace {
 
 using Range = CharacterSet::Range;
+
+struct NamedSet {
+  std::string_view name;
+  std::span<const Range> ranges;
+};
+
+#include "text/character_sets.inc"
 
 // Sorted, with ranges that touch or overlap joined.
 std::vector<Range> normalized(std::vector<Range> ranges) {
@@ -25,26 +32,18 @@ std::vector<Range> normalized(std::vector<Range> ranges) {
   return joined;
 }
 
-const std::map<std::string_view, std::vector<Range>>& named_ranges() {
-  static const std::map<std::string_view, std::vector<Range>> kNamed = {
-#include "text/character_sets.inc"
-  };
-  return kNamed;
-}
-
 }  // namespace
 
 CharacterSet::CharacterSet(std::vector<Range> ranges) : ranges_(normalized(std::move(ranges))) {}
 
 std::optional<CharacterSet> CharacterSet::named(std::string_view name) {
-  const auto& known = named_ranges();
-  if (const auto found = known.find(name); found != known.end()) return CharacterSet(found->second);
-  CharacterSet all;
-  for (const auto& [category, ranges] : known) {
-    if (name.size() == 1 && category.size() == 2 && category[0] == name[0]) all.add(CharacterSet(ranges));
+  std::vector<Range> ranges;
+  for (const NamedSet& set : kSets) {
+    const bool is_in_group = name.size() == 1 && set.name.size() == 2 && set.name[0] == name[0];
+    if (set.name == name || is_in_group) ranges.insert(ranges.end(), set.ranges.begin(), set.ranges.end());
   }
-  if (all.ranges_.empty()) return std::nullopt;
-  return all;
+  if (ranges.empty()) return std::nullopt;
+  return CharacterSet(std::move(ranges));
 }
 
 void CharacterSet::add(const CharacterSet& other) {

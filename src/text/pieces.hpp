@@ -70,6 +70,11 @@ class PieceCursor {
   }
 
  private:
+  struct ExpressionWalk {
+    std::size_t begin;  // of the outer piece
+    SplitExpression::Cursor cursor;
+  };
+
   std::size_t mark_end(std::size_t begin) const;
   std::size_t expression_end(std::size_t index, std::string_view outer, std::size_t begin, bool outer_starts);
 
@@ -77,10 +82,6 @@ class PieceCursor {
   std::string_view text_;
   std::size_t mark_end_ = 0;
   std::array<std::size_t, CutRules::kMostPatterns> ends_{};
-  struct ExpressionWalk {
-    std::size_t begin;  // of the outer piece
-    SplitExpression::Cursor cursor;
-  };
   std::array<std::unique_ptr<ExpressionWalk>, CutRules::kMostPatterns> walks_;  // of expressions
 };
 

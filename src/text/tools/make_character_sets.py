@@ -39,7 +39,9 @@ def main():
     lines = []
     for name, expression in sets.items():
         ranges = ", ".join(f"{{0x{a:x}, 0x{b:x}}}" for a, b in ranges_of(expression))
-        lines += textwrap.wrap(f'{{"{name}", {{{ranges}}}}},', 110)
+        lines += textwrap.wrap(f"constexpr Range k{name}[] = {{{ranges}}};", 110)
+    members = ", ".join(f'{{"{name}", k{name}}}' for name in sets)
+    lines += textwrap.wrap(f"constexpr NamedSet kSets[] = {{{members}}};", 110)
     text = f"// Made by tools/make_character_sets.py from Hugging Face tokenizers {conformance.PINNED}.\n"
     text += "// clang-format off\n" + "\n".join(lines) + "\n// clang-format on\n"
     path = pathlib.Path(__file__).resolve().parent.parent / "character_sets.inc"
