@@ -58,8 +58,8 @@ class SplitExpression::Cursor {
   Cursor(const Cursor&) = delete;
   Cursor& operator=(const Cursor&) = delete;
 
-  // Begins a text, of which ^ and \A match the start, $ and \z the end, and no assertion sees anything before.
-  // It must outlive the walk. `offset` is its place in a larger text, for errors.
+  // Begins a text, of which ^ and \A match the start, $ and \z the end, and no assertion sees anything
+  // before. It must outlive the walk. `offset` is its place in a larger text, for errors.
   void start(std::string_view text, std::size_t offset);
 
   // The end of the next piece, in bytes from the start of the text. Throws an Error if the match exceeds a
