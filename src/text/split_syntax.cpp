@@ -363,7 +363,7 @@ class Parser {
     if (sees("\\")) {
       if (const std::optional<CharacterSet> set = set_escape()) return *set;
     }
-    const auto is_dash = [&] { return sees("-") && !sees("-]"); };
+    const auto is_dash = [&] { return sees("-") && !sees("-]") && !sees("-&&"); };
     if (is_dash() && at != first) fail(at, 1, "which is no range; write \\- for the character");
     const char32_t begin = character();
     char32_t end = begin;
