@@ -14,8 +14,8 @@ class Captured {
   // Captures on the Context's stream.
   Captured() = default;
   // Captures on `own`, which must outlive this: other threads may use the Context's stream meanwhile, and
-  // CUDA's default stream captures nothing. The graph's kernels may begin early (runtime/overlap.hpp), so the
-  // work must not write weights or a batch's bounds.
+  // CUDA's default stream captures nothing. The graph's kernels may begin early, so none of them may write
+  // what others read early (runtime/overlap.hpp).
   explicit Captured(const Stream& own) : own_(&own) {}
 
   // True if the Context's work can be a graph. A CPU has none, and whoever watches single operations (the

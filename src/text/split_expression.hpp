@@ -28,7 +28,8 @@ class SplitExpression {
  public:
   static constexpr std::uint32_t kMostSteps = 1'000'000;  // of backtracking, from one place in the text
   static constexpr std::size_t kMostMemory = std::size_t{64} << 20;  // bytes, for one match
-  // Of a thread's time for a text: so much, and so much for each character.
+  // A text between added tokens may take a thread kMostSeconds, and kMostSecondsPerCharacter more for each of
+  // its characters.
   static constexpr double kMostSeconds = 0.5, kMostSecondsPerCharacter = 5e-6;
 
   // Throws an Error at `where` that begins with `name`, the field that has the expression, if the expression

@@ -70,6 +70,7 @@ struct CachedAttentionProblem {
   std::int64_t window = 0;
   DType dtype = DType::f32;
   bool appends = false;  // with k and v
+  bool wide = false;     // 31 bits cannot count the cache's places of all heads
   bool aligned = true;   // rows and heads begin at multiples of 16 bytes
 
   bool operator==(const CachedAttentionProblem&) const = default;

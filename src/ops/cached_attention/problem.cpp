@@ -27,8 +27,7 @@ Shape require_caches(std::string_view operation, const Tensor& keys, const Tenso
           "key_cache must be (blocks, KH, block_size, HS) with no empty axis");
   require_tensor(operation, "key_cache", keys, dtype, keys.shape);
   require_tensor(operation, "value_cache", values, dtype, keys.shape);
-  require(keys.shape[0] * keys.shape[1] * keys.shape[2] <= kMostNumbers, operation,
-          "more places in all heads than 31 bits can count");
+  require(keys.shape[0] * keys.shape[2] <= kMostNumbers, operation, "more places than slots can count");
   return keys.shape;
 }
 
@@ -92,6 +91,7 @@ CachedAttentionProblem CachedAttention::problem() const {
           .window = window,
           .dtype = q.dtype,
           .appends = appends,
+          .wide = cache[0] * cache[1] * cache[2] > kMostNumbers,
           .aligned = rows_are_aligned(q) && rows_are_aligned(out) && heads_are_aligned(key_cache) &&
                      begin_at_packs(value_cache) &&
                      (!appends || (rows_are_aligned(k) && rows_are_aligned(v)))};
@@ -147,9 +147,9 @@ double CacheAppendProblem::bytes() const {
 }
 
 std::string CachedAttentionProblem::describe() const {
-  return fmt::format("S={} N={} NH={} KH={} HS={} keys≤{} blocks of {}{}{} {}{}", sequences, N, NH, KH, HS,
+  return fmt::format("S={} N={} NH={} KH={} HS={} keys≤{} blocks of {}{}{}{} {}{}", sequences, N, NH, KH, HS,
                      max_keys, block_size, window > 0 ? fmt::format(" window={}", window) : "",
-                     appends ? " appends" : "", name_of(dtype), unaligned_note(aligned));
+                     appends ? " appends" : "", wide ? " wide" : "", name_of(dtype), unaligned_note(aligned));
 }
 double CachedAttentionProblem::flops() const {
   const std::int64_t seen = window > 0 ? std::min(window, max_keys) : max_keys;

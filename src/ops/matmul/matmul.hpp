@@ -87,7 +87,7 @@ struct MatmulForward {
   Tensor packed{};               // (packed_bytes) u8, optional: replaces the weight's elements
   Tensor residual{};             // (M, N), optional
   float scale = 1;               // factor for the activation's value
-  Tensor next_weight{};          // optional: read soon after, so it may be brought to a cache meanwhile
+  Tensor next_weight{};          // optional: contiguous, read soon after; it may be brought to a cache
 
   template <class F>
   void visit(F&& f) {

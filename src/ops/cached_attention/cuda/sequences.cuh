@@ -47,18 +47,19 @@ struct Arguments {
     if (n < begin || n >= end) return {-1, 0, 0, 0, 0};
     const int length = min(max(__ldg(lengths + low), 0), blocks_each * block_size);
     const int last = n - end + 1 + length;
-    return {low, window > 0 ? max(last - window, 0) : 0, last, k.data ? length - (end - begin) : INT_MAX,
-            end - length};
+    return {low, window > 0 && last > window ? last - window : 0, last,
+            k.data ? length - (end - begin) : INT_MAX, end - length};
   }
   // The row of HS elements in the cache that key j has in head 0, given the number of its block in the
   // sequence. A block outside the cache becomes block 0.
-  __device__ int place(const RowOfSequence& r, int j, int number) const {
+  __device__ std::int64_t place(const RowOfSequence& r, int j, int number) const {
     const int block = __ldg(table + static_cast<std::int64_t>(r.sequence) * blocks_each + number);
-    return (block >= 0 && block < blocks ? block : 0) * (KH * block_size) + (j - number * block_size);
+    const std::int64_t inside = block >= 0 && block < blocks ? block : 0;
+    return inside * KH * block_size + (j - number * block_size);
   }
   // The first element of that key or its value in a head.
-  __device__ std::int64_t at(int place, int head) const {
-    return (static_cast<std::int64_t>(place) + head * block_size) * HS;
+  __device__ std::int64_t at(std::int64_t place, int head) const {
+    return (place + std::int64_t{head} * block_size) * HS;
   }
   // Stores row n of k and v, its last key and value, in the cache. Thread i of `threads` takes part.
   template <int lanes>

@@ -23,8 +23,7 @@ namespace warpwright::ops::cached {
 namespace {
 
 constexpr int kSplit = 128, kRowsAtOnce = 16, kPasses = kSplit / kRowsAtOnce;
-// The most query heads in one block: what they exchange must fit into this.
-constexpr std::size_t kExchangeBytes = 48 * 1024;
+// The most query heads in one block: what they exchange must fit into 48 KB.
 constexpr int most_heads(int row_threads) {
   return row_threads == 32 ? 2 : 4;
 }
@@ -188,7 +187,7 @@ class Block {
 #pragma unroll
     for (int p = 0; p < kPasses; ++p) {
       const int j = max(0, min(key(split, p), row_.last - 1));
-      places_[p] = a_.place(row_, j, j >> a_.block_shift);
+      places_[p] = static_cast<int>(a_.place(row_, j, j >> a_.block_shift));  // not wide
     }
   }
   // Each call is a group of copies, even without any.
@@ -509,6 +508,17 @@ void split_attention(const Context& context, const CachedAttention& args) {
   });
 }
 
+// The shared memory of a block: the ring, and at most what its warps exchange.
+std::size_t shared_bytes(const CachedAttentionProblem& p) {
+  const auto row_threads = static_cast<std::size_t>(row_threads_of(p)),
+             warps = row_threads * kRowsAtOnce / gpu::kWarp;
+  const std::size_t heads = p.NH / p.KH <= 2 ? static_cast<std::size_t>(p.NH / p.KH)
+                                             : static_cast<std::size_t>(most_heads(row_threads_of(p)));
+  const std::size_t columns = row_threads * 16 / size_of(p.dtype);
+  constexpr std::size_t kFlag = 16;  // and what aligns it
+  return 2 * kSplit * row_threads * sizeof(uint4) + warps * heads * (2 + columns) * sizeof(float) + kFlag;
+}
+
 Refusal refuse_split(const CachedAttentionProblem& p, const DeviceInfo& device) {
   if (!device.gpu.at_least(8)) return "needs compute capability 8.0";
   if (!p.aligned) return "heads do not begin at multiples of 16 bytes";
@@ -516,9 +526,8 @@ Refusal refuse_split(const CachedAttentionProblem& p, const DeviceInfo& device) 
   if (bytes > 16 * gpu::kWarp) return "a head has more than 512 bytes";
   if (!std::has_single_bit(static_cast<std::uint64_t>(p.block_size))) return "a block is not a power of two";
   if (splits_of(p) > 65535) return "more than 65535 splits of 128 keys";
-  const std::size_t ring = 2 * kSplit * static_cast<std::size_t>(row_threads_of(p)) * sizeof(uint4);
-  if (ring + kExchangeBytes > device.gpu.shared_bytes_per_block)
-    return "a block's shared memory is too small";
+  if (p.wide) return "31 bits cannot count the cache's places of all heads";
+  if (shared_bytes(p) > device.gpu.shared_bytes_per_block) return "a block's shared memory is too small";
   return {};
 }
 

@@ -10,8 +10,7 @@
 // share.
 //
 // In a graph whose kernels overlap, the first weights and the bias are read before the kernels that make x
-// have ended. Each kernel also has the weights of the next one brought to the second-level cache, so that
-// memory is never idle.
+// have ended. Each kernel also has the weights of the next product brought to the second-level cache.
 #include <cooperative_groups.h>
 
 #include <limits>
