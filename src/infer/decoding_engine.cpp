@@ -206,7 +206,11 @@ Planned<DecodingEngine::Tensors> DecodingEngine::plan_passes(Context& context, c
     for (std::int64_t rows = 1; rows < sizes.batch; rows += std::min<std::int64_t>(rows, 32)) {
       planned.reserve_scratch_for(context, [&](const Tensors& t) { on_rows(t, rows); });
     }
-    planned.reserve_scratch_for(context, [&](const Tensors& t) { on_rows(t, sizes.sequences); });
+    // So may attention in a graph of fewer sequences, which divides the keys of each among more blocks.
+    for (std::int64_t n = 1; n <= sizes.sequences; n = bucket_of(n) + 1) {
+      const std::int64_t rows = std::min(bucket_of(n), sizes.sequences);
+      planned.reserve_scratch_for(context, [&](const Tensors& t) { on_rows(t, rows); });
+    }
   }
   return planned;
 }

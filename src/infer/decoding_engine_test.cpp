@@ -20,9 +20,10 @@ using Ids = std::vector<std::int32_t>;
 
 constexpr GPT2Config kSizes{.layers = 2, .heads = 2, .channels = 32, .vocab = 50, .context = 100};
 
-// Initial weights are so small that all tokens are about as likely; larger ones have opinions.
-DecoderWeights decided_weights(DType dtype, Device device = {}) {
-  const DecoderWeights weights = initial_weights(dtype, kSizes, device);
+// Initial weights are so small that all tokens are about as likely; larger ones have opinions. They are the
+// same in fp32 and bf16.
+DecoderWeights decided_weights(DType dtype, Device device = {}, const GPT2Config& sizes = kSizes) {
+  const DecoderWeights weights = initial_weights(dtype, sizes, device);
   const Stream stream(device);
   for (const auto& [name, tensor] : weights.parameters) {
     if (name.find("ln_") != std::string::npos) continue;
@@ -32,7 +33,7 @@ DecoderWeights decided_weights(DType dtype, Device device = {}) {
       using T = typename decltype(tag)::type;
       T* values = host.tensor().template as<T>();
       for (std::int64_t i = 0; i < elements; ++i) {
-        values[i] = static_cast<T>(static_cast<float>(values[i]) * 8);
+        values[i] = static_cast<T>(static_cast<float>(bf16(static_cast<float>(values[i]))) * 8);
       }
     });
     host.upload(stream);
@@ -110,32 +111,65 @@ TEST(DecodingEngine, TakesACacheForTheContextThatItIsGiven) {
   EXPECT_THROW(half.add(Ids(51, 1), options), UsageError);
 }
 
-// Prompts of all lengths around the edges of blocks, together: the logits of every token that is drawn are
-// those of a forward over the whole sequence.
-TEST(DecodingEngine, HasTheLogitsOfWholeForwards) {
-  const DecoderWeights weights = decided_weights(DType::f32);
-  Context context{ContextOptions{}}, other{ContextOptions{}};
-  for (const std::int64_t batch_tokens : {0, 7}) {  // 7: prompts come in pieces
-    DecodingEngine engine(context, weights, {.sequences = 6, .batch_tokens = batch_tokens});
-    std::mt19937 random(1);
-    std::map<DecodingEngine::Id, Ids> sequences;
-    for (const std::size_t length : {1, 2, 15, 16, 17, 31, 33, 60, 80}) {
-      const Ids prompt = random_tokens(random, length);
-      sequences[engine.add(prompt, {.max_tokens = 20, .sampling = {.seed = length}})] = prompt;
-    }
-    double worst = 0;
-    engine.on_logits = [&](DecodingEngine::Id id, std::span<const float> logits) {
-      const std::vector<float> expected = scored(other, weights, sequences.at(id));
-      for (std::size_t v = 0; v < expected.size(); ++v) {
-        worst = std::max(worst, static_cast<double>(std::abs(logits[v] - expected[v])));
-      }
-    };
-    while (!engine.idle()) {
-      for (const auto& drawn : engine.step()) sequences.at(drawn.sequence).push_back(drawn.token);
-    }
-    EXPECT_LT(worst, 1e-4);
-    for (const auto& [id, tokens] : sequences) EXPECT_GT(tokens.size(), 20u);
+// The logits of every token that is drawn after these prompts, together, are those of a forward in fp32 over
+// the whole sequence, up to a share of the largest.
+void expect_logits_of_whole_forwards(Device device, DType dtype, const GPT2Config& sizes,
+                                     const DecodingOptions& options, const std::vector<std::size_t>& lengths,
+                                     double tolerance) {
+  constexpr std::int64_t kTokens = 20;
+  const DecoderWeights weights = decided_weights(dtype, device, sizes);
+  const DecoderWeights exact = decided_weights(DType::f32, {}, sizes);
+  Context context(ContextOptions{}, device), other{ContextOptions{}};
+  DecodingEngine engine(context, weights, options);
+  std::mt19937 random(1);
+  std::map<DecodingEngine::Id, Ids> sequences;
+  for (const std::size_t length : lengths) {
+    const Ids prompt = random_tokens(random, length, static_cast<std::int32_t>(sizes.vocab));
+    sequences[engine.add(prompt, {.max_tokens = kTokens, .sampling = {.seed = length}})] = prompt;
   }
+  double worst = 0;
+  engine.on_logits = [&](DecodingEngine::Id id, std::span<const float> logits) {
+    const std::vector<float> expected = scored(other, exact, sequences.at(id));
+    double largest = 0, difference = 0;
+    for (std::size_t v = 0; v < expected.size(); ++v) {
+      largest = std::max(largest, static_cast<double>(std::abs(expected[v])));
+      difference = std::max(difference, static_cast<double>(std::abs(logits[v] - expected[v])));
+    }
+    worst = std::max(worst, difference / largest);
+  };
+  while (!engine.idle()) {
+    for (const auto& drawn : engine.step()) sequences.at(drawn.sequence).push_back(drawn.token);
+  }
+  EXPECT_LT(worst, tolerance) << lengths.size() << " sequences";
+  for (const auto& [id, tokens] : sequences) EXPECT_GT(tokens.size(), static_cast<std::size_t>(kTokens));
+}
+
+// Around the edges of blocks.
+TEST(DecodingEngine, HasTheLogitsOfWholeForwards) {
+  for (const std::int64_t batch_tokens : {0, 7}) {  // 7: prompts come in pieces
+    expect_logits_of_whole_forwards({}, DType::f32, kSizes, {.sequences = 6, .batch_tokens = batch_tokens},
+                                    {1, 2, 15, 16, 17, 31, 33, 60, 80}, 1e-5);
+  }
+}
+
+// Around the edges of a GPU's splits of 128 keys, with a vocabulary of many blocks. A GPU replays graphs
+// whose kernels overlap.
+void expect_logits_in_16_bits(Device device) {
+  constexpr GPT2Config kLarger{.layers = 2, .heads = 2, .channels = 128, .vocab = 5000, .context = 700};
+  const std::vector<std::size_t> lengths{500, 1, 127, 128, 129, 2, 100, 200, 255, 256, 257, 383, 400};
+  for (const std::size_t count : {1, 5, 13}) {
+    // A logit is the end of about 16 roundings to 8 bits one after the other.
+    expect_logits_of_whole_forwards(
+        device, DType::bf16, kLarger, {.sequences = static_cast<std::int64_t>(count)},
+        {lengths.begin(), lengths.begin() + static_cast<std::ptrdiff_t>(count)}, 16 * 0x1p-9);
+  }
+}
+TEST(DecodingEngine, HasTheLogitsOfWholeForwardsIn16Bits) {
+  expect_logits_in_16_bits({});
+}
+TEST(DecodingEngine, OnCudaHasTheLogitsOfWholeForwardsIn16Bits) {
+  if (cuda_device_count() == 0) GTEST_SKIP() << "needs an NVIDIA GPU";
+  expect_logits_in_16_bits({DeviceKind::cuda, 0});
 }
 
 // Sequences come, go and are removed at random in a cache that does not hold them all, and share beginnings.

@@ -335,7 +335,8 @@ void transformer_forward(Context& ctx, const TransformerPass& t, const Transform
   for (std::size_t l = 0; l < t.p.blocks.size(); ++l) {
     if (hooks.enter) hooks.enter(l);
     const LayerCache* cache = caching.cache.empty() ? nullptr : &caching.cache[l];
-    const Tensor& next = l + 1 < t.p.blocks.size() ? t.p.blocks[l + 1].qkv_weight : t.p.head;
+    Tensor next;  // only in inference: a sharded block's weights are not there yet
+    if (cache) next = l + 1 < t.p.blocks.size() ? t.p.blocks[l + 1].qkv_weight : t.p.head;
     block_forward(ctx, t, t.p.blocks[l], input_of(a, l), a.blocks[l], caching, cache, next);
   }
   normalize(ctx, t.d, input_of(a, t.p.blocks.size()), t.p.norm, a.norm);

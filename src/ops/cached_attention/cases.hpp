@@ -35,7 +35,11 @@ inline std::vector<Case> test_cases() {
                           {{{1, 513}, {4, 20}}, 4, 2, 256, 16},
                           {{{7, 200}, {1, 40}, {1, 500}}, 4, 4, 80, 16, 33},
                           {{{3, 77}, {1, 512}}, 2, 2, 96, 16, 1},
-                          {{{1, 90}, {2, 70}}, 5, 5, 40, 1}};
+                          {{{1, 90}, {2, 70}}, 5, 5, 40, 1},
+                          // As many queries as sequences and more than two splits.
+                          {{{1, 700}, {1, 300}}, 6, 2, 64, 16, 200},
+                          {{{1, 900}}, 5, 1, 80, 16},
+                          {{{1, 600}, {1, 40}, {0, 0}, {0, 0}}, 4, 2, 96, 16, 0, 2}};
   for (std::int64_t HS = 1; HS <= 34; ++HS) {
     const auto keys = static_cast<std::int32_t>(3 * HS);
     cases.push_back({{{2, keys}, {1, 1}}, 2, 1, HS, 5});
@@ -52,19 +56,23 @@ inline std::vector<Case> bench_cases() {
           {{{1, 32768}}, 32, 8, 128, 16}};
 }
 
-inline void spoil_unused_places(const CachedAttention& a) {
+// Puts NaN into the places that no key has, or, if keys are appended, into theirs.
+inline void spoil_places(const CachedAttention& a) {
   const std::int64_t KH = a.key_cache.shape[1], block_size = a.key_cache.shape[2], HS = a.key_cache.shape[3];
-  std::vector<bool> used(static_cast<std::size_t>(a.key_cache.shape[0] * block_size));
+  std::vector<bool> kept(static_cast<std::size_t>(a.key_cache.shape[0] * block_size), static_cast<bool>(a.k));
   for (std::int64_t s = 0; s < a.block_table.shape[0]; ++s) {
     const auto* table = a.block_table.as<std::int32_t>() + s * a.block_table.shape[1];
-    for (std::int64_t j = 0; j < a.lengths.as<std::int32_t>()[s]; ++j) {
-      used[static_cast<std::size_t>(table[j / block_size] * block_size + j % block_size)] = true;
+    const auto* bounds = a.cu_seqlens.as<std::int32_t>() + s;
+    const std::int32_t keys = a.lengths.as<std::int32_t>()[s], earlier = keys - (bounds[1] - bounds[0]);
+    for (std::int64_t j = 0; j < keys; ++j) {
+      kept[static_cast<std::size_t>(table[j / block_size] * block_size + j % block_size)] =
+          !a.k || j < earlier;
     }
   }
-  for (std::size_t place = 0; place < used.size(); ++place) {
+  for (std::size_t place = 0; place < kept.size(); ++place) {
     const std::int64_t block = static_cast<std::int64_t>(place) / block_size,
                        inside = static_cast<std::int64_t>(place) % block_size;
-    for (std::int64_t i = 0; !used[place] && i < KH * HS; ++i) {
+    for (std::int64_t i = 0; !kept[place] && i < KH * HS; ++i) {
       for (const Tensor& cache : {a.key_cache, a.value_cache}) {
         store_element(cache, ((block * KH + i / HS) * block_size + inside) * HS + i % HS,
                       std::numeric_limits<double>::quiet_NaN());
@@ -73,8 +81,8 @@ inline void spoil_unused_places(const CachedAttention& a) {
   }
 }
 
-// The blocks of the sequences are shuffled. Places that no key has hold NaN, unless new keys are appended:
-// then the cache is a result.
+// The blocks of the sequences are shuffled. Places that no key has hold NaN. If keys are appended, the cache
+// is a result, which cannot be compared if it has NaN, so then only their places do.
 inline CachedAttention make_attention(const Case& c, DType dtype, testing::Fixture& f, bool appends = false) {
   const auto blocks_of = [&](std::int32_t keys) { return (keys + c.block_size - 1) / c.block_size; };
   std::vector<std::int32_t> bounds{0}, lengths;
@@ -111,7 +119,7 @@ inline CachedAttention make_attention(const Case& c, DType dtype, testing::Fixtu
       f.output(dtype, {bounds.back() + c.behind, c.NH, c.HS}, Store::add);  // rows behind stay as they are
   a.scale = 0.3f;
   a.window = c.window;
-  if (f.with_data() && !appends) spoil_unused_places(a);
+  if (f.with_data()) spoil_places(a);
   return a;
 }
 

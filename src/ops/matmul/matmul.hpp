@@ -87,7 +87,7 @@ struct MatmulForward {
   Tensor packed{};               // (packed_bytes) u8, optional: replaces the weight's elements
   Tensor residual{};             // (M, N), optional
   float scale = 1;               // factor for the activation's value
-  Tensor next_weight{};          // optional: contiguous, read soon after; it may be brought to a cache
+  Tensor next_weight{};          // (any, any), optional: read soon after, so it may be brought to a cache
 
   template <class F>
   void visit(F&& f) {
@@ -96,6 +96,7 @@ struct MatmulForward {
     f(packed ? "packed" : "weight", packed ? packed : weight, Access::read);
     f("bias", bias, Access::read);
     f("residual", residual, Access::read);
+    f("next_weight", next_weight, Access::read);
     f("out", out, Access::write);
     f("preact", preact, Access::write);
   }

@@ -72,6 +72,7 @@ MatmulForwardProblem MatmulForward::problem() const {
   if (residual) require_rows(kForwardName, "residual", residual, out.dtype, {M, N});
   require(std::isfinite(scale), kForwardName, "scale must be finite");
   if (rows) require_tensor(kForwardName, "rows", rows, DType::i32, {1});
+  if (next_weight) require_tensor(kForwardName, "next_weight", next_weight, x.dtype, next_weight.shape);
   const bool factors = rows_begin_at_packs(x, weight);
   return {.M = M,
           .N = N,

@@ -298,7 +298,7 @@ void launch(const Context& context, Parameters<T, Out> p) {
                           "matmul.forward cuda.few_rows");
 }
 
-// At most what the second-level cache holds besides this product's own weights.
+// Less than half of the 50 MB that Hopper's second-level cache holds: this product's own weights come, too.
 std::int64_t next_bytes(const Tensor& weight) {
   constexpr std::size_t kMost = 20 << 20;
   return begin_at_packs(weight) ? static_cast<std::int64_t>(std::min(weight.bytes(), kMost)) : 0;
