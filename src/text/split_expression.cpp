@@ -6,6 +6,7 @@
 #include <pcre2.h>
 #include <time.h>
 
+#include <algorithm>
 #include <new>
 #include <utility>
 #include <vector>
@@ -34,6 +35,12 @@ template <class T>
 T* require_memory(T* made) {
   if (!made) throw std::bad_alloc();
   return made;
+}
+
+bool has_jit() {
+  std::uint32_t jit = 0;
+  ::pcre2_config(PCRE2_CONFIG_JIT, &jit);
+  return jit != 0;
 }
 
 std::string message_of(int code) {
@@ -78,13 +85,15 @@ Owned<pcre2_code> compile(const SplitSyntax& syntax, const SymbolTable& symbols,
 // Bounds the time that one thread spends on a text.
 //
 // PCRE2 limits the steps of backtracking from one place, but each may read to the end of the text, and there
-// may be as many places as characters. So it is called back at each place and each repeat without limit. The
-// callback looks at the thread's clock now and then.
+// may be as many places as characters. So it is called back at each place and each repeat that may be long.
+// The callback looks at the thread's clock, less often while calls follow each other fast.
 class Stopwatch {
  public:
   void reset() {
     calls_ = 0;
+    calls_per_look_ = 1;
     allowed_ = SplitExpression::kMostSeconds;
+    start_ = last_ = seconds();
   }
   void allow(std::size_t characters) {
     allowed_ += SplitExpression::kMostSecondsPerCharacter * static_cast<double>(characters);
@@ -96,7 +105,8 @@ class Stopwatch {
   }
 
  private:
-  static constexpr std::uint32_t kCallsPerLook = 256;
+  static constexpr std::uint32_t kMostCallsPerLook = 4096;
+  static constexpr double kSecondsPerLook = 1e-3;
 
   static double seconds() {
     timespec time{};
@@ -104,13 +114,16 @@ class Stopwatch {
     return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
   }
   bool is_over() {
-    if (++calls_ % kCallsPerLook != 0) return false;
-    if (calls_ == kCallsPerLook) start_ = seconds();
-    return seconds() - start_ > allowed_;
+    if (++calls_ < calls_per_look_) return false;
+    calls_ = 0;
+    const double now = seconds();
+    const bool is_soon = now - std::exchange(last_, now) < kSecondsPerLook;
+    calls_per_look_ = is_soon ? std::min(2 * calls_per_look_, kMostCallsPerLook) : 1;
+    return now - start_ > allowed_;
   }
 
-  std::uint64_t calls_ = 0;
-  double start_ = 0, allowed_ = 0;
+  std::uint32_t calls_ = 0, calls_per_look_ = 1;
+  double start_ = 0, last_ = 0, allowed_ = 0;
 };
 
 }  // namespace
@@ -120,7 +133,8 @@ struct SplitExpression::Scratch {
   Scratch()
       : data(require_memory(::pcre2_match_data_create(1, nullptr))),
         context(require_memory(::pcre2_match_context_create(nullptr))),
-        stack(::pcre2_jit_stack_create(kSmallestStack, kMostMemory, nullptr)) {
+        stack(has_jit() ? require_memory(::pcre2_jit_stack_create(kSmallestStack, kMostMemory, nullptr))
+                        : nullptr) {
     ::pcre2_set_match_limit(context.get(), kMostSteps);
     ::pcre2_set_depth_limit(context.get(), kMostSteps);
     ::pcre2_set_heap_limit(context.get(), kMostMemory >> 10);
@@ -173,11 +187,9 @@ bool SplitExpression::operator==(const SplitExpression& other) const {
 
 std::string SplitExpression::engine() {
   char version[64] = {};
-  std::uint32_t jit = 0;
   ::pcre2_config(PCRE2_CONFIG_VERSION, version);
-  ::pcre2_config(PCRE2_CONFIG_JIT, &jit);
   const std::string text = version;  // such as "10.42 2022-12-11"
-  return fmt::format("PCRE2 {} {} JIT", text.substr(0, text.find(' ')), jit ? "with" : "without");
+  return fmt::format("PCRE2 {} {} JIT", text.substr(0, text.find(' ')), has_jit() ? "with" : "without");
 }
 
 SplitExpression::Cursor::Cursor(const SplitExpression& expression)

@@ -18,6 +18,7 @@ constexpr std::size_t kLongestExpression = std::size_t{16} << 10;  // bytes
 constexpr std::size_t kMostSets = 1000;
 constexpr int kDeepest = 50;  // groups or classes within each other
 constexpr std::uint32_t kMostRepeats = 1000;
+constexpr std::uint32_t kMostUnwatched = 16;  // repeats without a callout
 constexpr std::uint32_t kUnlimited = std::numeric_limits<std::uint32_t>::max();
 constexpr char32_t kLongS = 0x17f, kKelvin = 0x212a;  // their lower case is s and k
 
@@ -71,10 +72,26 @@ class Parser {
   }
 
  private:
-  // The properties of an atom that decide how it may be repeated.
+  // The numbers of characters that a part of the expression may match, up to kUnlimited.
+  struct Length {
+    std::uint32_t least, most;
+
+    Length operator+(const Length& next) const {
+      return {bounded(std::uint64_t{least} + next.least), bounded(std::uint64_t{most} + next.most)};
+    }
+    Length operator|(const Length& other) const {
+      return {std::min(least, other.least), std::max(most, other.most)};
+    }
+    Length times(const Length& count) const {
+      return {bounded(std::uint64_t{least} * count.least), bounded(std::uint64_t{most} * count.most)};
+    }
+    static std::uint32_t bounded(std::uint64_t n) {
+      return static_cast<std::uint32_t>(std::min<std::uint64_t>(n, kUnlimited));
+    }
+  };
   struct Atom {
     bool takes_characters;  // false: a place
-    bool may_be_empty;
+    Length length;
   };
 
   [[noreturn]] void fail(std::size_t at, std::size_t size, std::string_view why) const {
@@ -112,28 +129,37 @@ class Parser {
     syntax_.parts.insert(syntax_.parts.begin() + static_cast<std::ptrdiff_t>(part), {syntax, std::nullopt});
   }
 
-  // These return true if what they read may match nothing.
-  bool alternatives(int depth) {
+  // looks_behind: the alternatives of a look-behind, each of which must have one length. Newer versions of
+  // PCRE2 would take others.
+  Length alternatives(int depth, bool looks_behind = false) {
     if (accept("(?i)")) folds_ = true;
-    bool may_be_empty = sequence(depth);
+    const auto one = [&] {
+      const std::size_t at = at_;
+      const Length length = sequence(depth);
+      if (looks_behind && length.least != length.most) {
+        fail(at, at_ - at, "a look-behind of variable length");
+      }
+      return length;
+    };
+    Length length = one();
     while (accept("|")) {
       put("|");
-      may_be_empty = sequence(depth) || may_be_empty;
+      length = length | one();
     }
-    return may_be_empty;
+    return length;
   }
-  bool sequence(int depth) {
-    bool may_be_empty = true;
+  Length sequence(int depth) {
+    Length length = {0, 0};
     while (at_ < text_.size() && !sees("|") && !sees(")")) {
       const std::size_t part = syntax_.parts.size();
       const Atom atom = read_atom(depth);
-      may_be_empty = repeated(atom, part) && may_be_empty;
+      length = length + repeated(atom, part);
     }
-    return may_be_empty;
+    return length;
   }
 
   Atom read_atom(int depth) {
-    constexpr Atom kCharacter = {true, false}, kPlace = {false, true};
+    constexpr Atom kCharacter = {true, {1, 1}}, kPlace = {false, {0, 0}};
     switch (text_[at_]) {
       case '(':
         return group(depth);
@@ -189,15 +215,20 @@ class Parser {
 
   Atom group(int depth) {
     const std::size_t at = at_;
-    const bool folds = folds_;
+    const bool folds = folds_, behind = behind_;
     if (depth >= kDeepest) fail(at, 1, fmt::format("which is nested deeper than {} levels", kDeepest));
-    const bool is_place = sees("(?=") || sees("(?!") || sees("(?<=") || sees("(?<!");
+    const bool looks_behind = sees("(?<=") || sees("(?<!");
+    const bool is_place = looks_behind || sees("(?=") || sees("(?!");
+    if (is_place && behind) fail(at, 3, "which is not supported in a look-behind");
+    behind_ = behind || looks_behind;
     put(group_start());
-    const bool may_be_empty = alternatives(depth + 1);
+    const Length length = alternatives(depth + 1, looks_behind);
     if (!accept(")")) fail(at, 1, "without its \")\"");
     put(")");
     folds_ = folds;
-    return {!is_place, is_place || may_be_empty};
+    behind_ = behind;
+    if (is_place) return {false, {0, 0}};
+    return {true, length};
   }
 
   std::string group_start() {
@@ -380,9 +411,10 @@ class Parser {
   }
 
   // Reads the repeat of an atom, which begins at this part.
-  bool repeated(Atom atom, std::size_t part) {
+  Length repeated(const Atom& atom, std::size_t part) {
     const std::size_t at = at_;
     const char32_t folded = folded_;
+    const bool may_be_empty = atom.length.least == 0;
     std::uint32_t least = 0, most = kUnlimited;
     const bool is_interval = sees("{");
     if (is_interval) {
@@ -392,10 +424,10 @@ class Parser {
     } else if (accept("?")) {
       most = 1;
     } else if (!accept("*")) {
-      return atom.may_be_empty;
+      return atom.length;
     }
     if (!atom.takes_characters) fail(at, at_ - at, "which repeats a place");
-    if (atom.may_be_empty && most > 1) fail(at, at_ - at, "which repeats what may match nothing");
+    if (may_be_empty && most > 1) fail(at, at_ - at, "which repeats what may match nothing");
     std::string repeat = is_interval ? interval(least, most) : std::string(text_.substr(at, 1));
     if (accept("?")) {
       if (least == most) fail(at, at_ - at, "which engines read differently");
@@ -410,12 +442,12 @@ class Parser {
       repeat += "+";
     }
     if (sees("*") || sees("+") || sees("?") || sees("{")) fail(at, at_ - at + 1, "a repeat of a repeat");
-    if (most == kUnlimited) insert("(?C)", syntax_.parts[part].set ? part : part + 1);
+    if (most > kMostUnwatched) insert("(?C)", syntax_.parts[part].set ? part : part + 1);
     put(std::move(repeat));
     if (is_interval && folds_ && (folded == 's' || folded == 'f')) {
       fail(at, at_ - at, "which may form a ligature");
     }
-    return atom.may_be_empty || least == 0;
+    return atom.length.times({least, most});
   }
 
   void read_interval(std::uint32_t& least, std::uint32_t& most) {
@@ -448,6 +480,7 @@ class Parser {
   const std::string &name_, &where_;
   std::size_t at_ = 0;
   bool folds_ = false;   // ignores case
+  bool behind_ = false;  // in a look-behind
   char32_t folded_ = 0;  // the lower case of a letter just read whose case is ignored; groups do not end it
   SplitSyntax syntax_;
 };

@@ -8,7 +8,8 @@
 //   sets         . (all but \n), \d \s \w \h (a hexadecimal digit) and \D \S \W \H, \p{Name}, \p{^Name} and
 //                \P{Name} (CharacterSet::named), [a-z] and [^a-z] with all of these, [a[b-c]], [a-z&&[^b]]
 //   groups       (…) and (?:…), (?>…), (?=…), (?!…), (?<=…), (?<!…), (?i:…), (?-i:…), and (?i) at the start
-//                of the expression or of a group; alternatives with |
+//                of the expression or of a group; alternatives with |. Each alternative of a look-behind has
+//                one length, and no group in it looks around.
 //   repeats      * + ? {n} {n,} {n,m} {,m}; lazy with ? after it; possessive with + after *, + or ?.
 //                {n,m}+ repeats the repeat, as in Oniguruma. A group that may match nothing is not repeated.
 //   places       ^ and $ (of any line), \A, \z, \Z, \b, \B
@@ -27,7 +28,7 @@
 namespace warpwright::text {
 
 // An expression as PCRE2 reads it, if each set of characters is replaced by a class of symbols. It has a
-// callout, (?C), before each round of a group repeated without limit, and before a set repeated so.
+// callout, (?C), before each round of a group that may be repeated often, and before a set repeated so.
 struct SplitSyntax {
   struct Part {
     std::string syntax;              // as it is, if `set` is nothing

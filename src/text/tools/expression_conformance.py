@@ -55,6 +55,8 @@ def random_class(rng, depth):
             members += random_character(rng)
         elif kind < 0.65:
             members += rng.choice(["a-c", "s-t", "0-9", "A-Z", "a-z", "\u0430-\u044f"])
+        elif kind < 0.7:
+            members += rng.choice(["-", "&", "!-"])
         elif kind < 0.9 or depth == 2:
             members += rng.choice(SETS)
         else:
