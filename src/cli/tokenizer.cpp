@@ -135,7 +135,7 @@ struct CodeFlags {
 void encode_lines(const CodeFlags& flags) {
   const auto tokenizer = text::Tokenizer::load(flags.tokenizer);
   const auto special = flags.special ? text::SpecialTokens::recognize : text::SpecialTokens::as_text;
-  for_each_line(flags.input, [&](std::string_view line, std::int64_t) {
+  for_each_line(flags.input, [&](std::string_view line, std::int64_t number) {
     std::string out;
     const auto print = [&](std::span<const text::TokenId> ids) {
       for (const text::TokenId id : ids) out += fmt::format("{}{}", out.empty() ? "" : " ", id);
@@ -144,7 +144,12 @@ void encode_lines(const CodeFlags& flags) {
     std::vector<text::TokenId> ids;
     const auto take = [&](std::string_view part, bool) {
       ids.clear();
-      tokenizer.encode(part, ids, special, std::exchange(continues, true));
+      try {
+        tokenizer.encode(part, ids, special, std::exchange(continues, true));
+      } catch (const Error& error) {
+        throw Error(fmt::format("cannot be encoded: {}: {}", error.where(), error.problem()),
+                    fmt::format("line {}", number), error.remedy());
+      }
       print(ids);
     };
     if (flags.with_template) print(tokenizer.spec().before);

@@ -145,6 +145,8 @@ class Builder {
   void add(Piece piece);
   void run_round();
   Encoded encode(const Piece& piece) const;
+  void encode_part(const Piece& piece, std::string_view part, bool continues,
+                   std::vector<std::int32_t>& ids) const;
   void write(const Piece& piece, const Encoded& encoded);
 
   ShardWriter& writer(Split split) { return split == Split::train ? train_ : val_; }
@@ -286,13 +288,25 @@ Encoded Builder::encode(const Piece& piece) const {
     result.text_bytes = text.size();
     bool continues = !piece.begins_document;
     const auto take = [&](std::string_view part, bool) {
-      encode_(part, std::exchange(continues, true), result.ids);
+      encode_part(piece, part, std::exchange(continues, true), result.ids);
     };
     is_line ? for_each_part(reader_of(text), piece_bytes_, take) : take(text, true);
   } catch (...) {
     result.error = std::current_exception();
   }
   return result;
+}
+
+// An error of the encoder also names the document.
+void Builder::encode_part(const Piece& piece, std::string_view part, bool continues,
+                          std::vector<std::int32_t>& ids) const {
+  try {
+    encode_(part, continues, ids);
+  } catch (const Error& error) {
+    const std::string line = piece.line > 0 ? fmt::format(":{}", piece.line) : "";
+    throw Error(fmt::format("cannot be encoded: {}: {}", error.where(), error.problem()),
+                piece.path->string() + line, error.remedy());
+  }
 }
 
 void Builder::write(const Piece& piece, const Encoded& encoded) {

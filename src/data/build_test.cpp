@@ -208,6 +208,23 @@ TEST_F(BuildTest, AnErrorLeavesNothingBehind) {
   EXPECT_EQ(std::distance(fs::directory_iterator(folder), {}), 2);
 }
 
+TEST_F(BuildTest, AnErrorOfTheEncoderNamesTheDocument) {
+  const auto refuse = [](std::string_view text, bool, std::vector<std::int32_t>&) {
+    if (text.find("bad") != std::string_view::npos)
+      throw Error("matches for too long", "tokenizer.json", "stop");
+  };
+  for (const auto& [file, text, place] :
+       {std::tuple("a.txt", "bad", "a.txt: "),
+        {"b.jsonl", "{\"text\": \"good\"}\n{\"text\": \"bad\"}\n", "b.jsonl:2: "}}) {
+    const BuildOptions broken = options({put(file, text)});
+    const std::string message = message_of([&] { build_shards(broken, refuse, {}); });
+    EXPECT_NE(
+        message.find(std::string(place) + "cannot be encoded: tokenizer.json: matches for too long; stop"),
+        std::string::npos)
+        << message;
+  }
+}
+
 TEST_F(BuildTest, AFullDiskLeavesTheOldDataWhole) {
   const BuildOptions small = options({put("a.txt", "small\n")});
   build_shards(small, encode_bytes, {});

@@ -8,10 +8,10 @@ lowercase letters come from three versions of Unicode. So no single version of U
     /tmp/tokenizers/bin/python src/text/tools/make_bert_unicode.py
 """
 
-import pathlib
 import sys
 import unicodedata
 
+import inc_file
 import tokenizers
 from tokenizers.normalizers import NFD, BertNormalizer, Lowercase
 from tokenizers.pre_tokenizers import BertPreTokenizer
@@ -128,11 +128,8 @@ def main():
             for a, b, step, delta in lowercase_rows({c: ord(text) for c, text in lower.items()})
         ],
     }
-    text = f"// Made by tools/make_bert_unicode.py from Hugging Face tokenizers {PINNED}.\n// clang-format off\n"
-    for name, rows in tables.items():
-        text += f"constexpr {name}[] = {{\n{packed(rows)}\n}};\n"
-    path = pathlib.Path(__file__).resolve().parent.parent / "bert_unicode.inc"
-    path.write_text(text + "// clang-format on\n", encoding="ascii")
+    lines = [f"constexpr {name}[] = {{\n{packed(rows)}\n}};" for name, rows in tables.items()]
+    inc_file.write("bert_unicode.inc", f"Hugging Face tokenizers {PINNED}.", lines)
     print(", ".join(f"{name.split()[1]}: {len(rows)}" for name, rows in tables.items()))
 
 

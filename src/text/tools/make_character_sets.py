@@ -7,11 +7,11 @@ point: general categories, some scripts, and Word and Space, which are \\w and \
     python3 src/text/tools/make_character_sets.py
 """
 
-import pathlib
 import sys
 import textwrap
 
 import conformance  # exits with a reason if tokenizers is missing or has another version
+import inc_file
 from tokenizers import Regex, pre_tokenizers
 
 CATEGORIES = "Lu Ll Lt Lm Lo Mn Mc Me Nd Nl No Pc Pd Ps Pe Pi Pf Po Sm Sc Sk So Zs Zl Zp Cc Cf Co Cn".split()
@@ -42,11 +42,7 @@ def main():
         lines += textwrap.wrap(f"constexpr Range k{name}[] = {{{ranges}}};", 110)
     members = ", ".join(f'{{"{name}", k{name}}}' for name in sets)
     lines += textwrap.wrap(f"constexpr NamedSet kSets[] = {{{members}}};", 110)
-    text = f"// Made by tools/make_character_sets.py from Hugging Face tokenizers {conformance.PINNED}.\n"
-    text += "// clang-format off\n" + "\n".join(lines) + "\n// clang-format on\n"
-    path = pathlib.Path(__file__).resolve().parent.parent / "character_sets.inc"
-    path.write_text(text, encoding="ascii")
-    print(f"{path}: {len(sets)} sets")
+    inc_file.write("character_sets.inc", f"Hugging Face tokenizers {conformance.PINNED}.", lines)
 
 
 if __name__ == "__main__":

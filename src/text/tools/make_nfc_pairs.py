@@ -8,9 +8,9 @@ version of Unicode. Decompositions and combining classes are in bert_unicode.inc
     /tmp/tokenizers/bin/python src/text/tools/make_nfc_pairs.py
 """
 
-import pathlib
 import sys
 
+import inc_file
 import tokenizers
 from tokenizers.normalizers import NFC, NFD
 
@@ -36,11 +36,7 @@ def main():
     if tokenizers.__version__ != PINNED:
         sys.exit(f"needs tokenizers {PINNED}, this is {tokenizers.__version__}")
     lines = [f"{{0x{a:05x}, 0x{b:05x}, 0x{c:05x}}}," for a, b, c in sorted(pairs())]
-    text = f"// Made by tools/make_nfc_pairs.py from Hugging Face tokenizers {PINNED}. Sorted.\n"
-    text += "// clang-format off\n" + "\n".join(lines) + "\n// clang-format on\n"
-    path = pathlib.Path(__file__).resolve().parent.parent / "nfc_pairs.inc"
-    path.write_text(text, encoding="ascii")
-    print(f"{path}: {len(lines)} pairs")
+    inc_file.write("nfc_pairs.inc", f"Hugging Face tokenizers {PINNED}. Sorted.", lines)
 
 
 if __name__ == "__main__":

@@ -9,9 +9,9 @@ Face tokenizers 0.23.3 use the same version; conformance.py checks that they agr
 """
 
 import importlib.metadata
-import pathlib
 import sys
 
+import inc_file
 import regex
 
 PACKAGE = "2024.11.6"
@@ -42,11 +42,7 @@ def main():
         else:
             ranges.append([code, code, classes])
     lines = [f"{{0x{a:05x}, 0x{b:05x}, {' | '.join(c)}}}," for a, b, c in ranges if c]
-    text = "// Made by tools/make_unicode_ranges.py from Unicode 16.0. Code points that are not listed have no class.\n"
-    text += "// clang-format off\n" + "\n".join(lines) + "\n// clang-format on\n"
-    path = pathlib.Path(__file__).resolve().parent.parent / "unicode_ranges.inc"
-    path.write_text(text, encoding="ascii")
-    print(f"{path}: {len(lines)} ranges")
+    inc_file.write("unicode_ranges.inc", "Unicode 16.0. Code points that are not listed have no class.", lines)
 
 
 if __name__ == "__main__":
