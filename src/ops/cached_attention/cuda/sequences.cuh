@@ -35,19 +35,25 @@ struct Arguments {
   int block_shift;  // log2(block_size), if it is a power of two
   float scale;      // in units of ln 2
 
-  // Finds the sequence of row n. With a query for each sequence it is the n-th.
+  // Finds the sequence of row n.
   __device__ RowOfSequence row(int n) const {
-    int low = 0, high = S;
-    if (n < S && __ldg(bounds + n) <= n && n < __ldg(bounds + n + 1)) low = n, high = n + 1;
-    while (high - low > 1) {
-      const int middle = (low + high) / 2;
-      (__ldg(bounds + middle) <= n ? low : high) = middle;
+    // With a query for each sequence it is the n-th, whose numbers are read at once.
+    const int guess = min(n, S - 1);
+    int sequence = guess, begin = max(__ldg(bounds + guess), 0), end = __ldg(bounds + guess + 1),
+        length = __ldg(lengths + guess);
+    if (n < begin || n >= end) {
+      int low = 0, high = S;
+      while (high - low > 1) {
+        const int middle = (low + high) / 2;
+        (__ldg(bounds + middle) <= n ? low : high) = middle;
+      }
+      sequence = low, begin = max(__ldg(bounds + low), 0), end = __ldg(bounds + low + 1);
+      length = __ldg(lengths + low);
     }
-    const int begin = max(__ldg(bounds + low), 0), end = __ldg(bounds + low + 1);
     if (n < begin || n >= end) return {-1, 0, 0, 0, 0};
-    const int length = min(max(__ldg(lengths + low), 0), blocks_each * block_size);
+    length = min(max(length, 0), blocks_each * block_size);
     const int last = n - end + 1 + length;
-    return {low, window > 0 && last > window ? last - window : 0, last,
+    return {sequence, window > 0 && last > window ? last - window : 0, last,
             k.data ? length - (end - begin) : INT_MAX, end - length};
   }
   // The row of HS elements in the cache that key j has in head 0, given the number of its block in the

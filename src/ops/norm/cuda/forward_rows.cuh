@@ -232,6 +232,17 @@ struct ForwardRow {
     }
   }
 
+  // Brings the parameters to the second-level cache.
+  __device__ void prefetch_parameters() const {
+#pragma unroll
+    for (int k = 0; k < packs; ++k) {
+      if (!inside(std::false_type(), k)) continue;
+      for (const P* from : {a.weight, a.bias}) {
+        if (from) asm volatile("prefetch.global.L2 [%0];" ::"l"(from + column + k * kStep));
+      }
+    }
+  }
+
   __device__ void read() {
     const std::uint64_t priority = l2_priority(a.streaming);
     Pack bits[packs];
@@ -415,6 +426,7 @@ __global__ void __launch_bounds__(ForwardForm<X, P, packs, one_warp, with_sum>::
   // let_next_kernel_begin() alone would halve the rate at which the GPU starts blocks.
   if (overlapped) {
     gpu::let_next_kernel_begin();
+    row.prefetch_parameters();
     gpu::wait_for_kernels_before();
   }
   if constexpr (with_sum) {
