@@ -915,11 +915,15 @@ TEST_F(EncoderCliTest, ANamedWeightsCacheThatStaysEmptyIsRefused) {
   fs::create_directory(folder / "cache");
   fs::permissions(folder / "cache", fs::perms(0555));
   fs::permissions(folder, fs::perms(0755));
+  // Others may be unable to reach the build's folder.
+  const std::string program = path("warpwright");
+  fs::copy_file(WARPWRIGHT_BINARY, program);
   const auto as_nobody = [] {
     if (::geteuid() == 0 && ::setresuid(65534, 65534, 65534) != 0) _exit(125);
   };
   const auto code = [&] {
-    return wait_for(start_process(embed("texts"), folder / "out", folder / "err", as_nobody));
+    return wait_for(
+        start_process(embed("texts"), folder / "out", folder / "err", as_nobody, program.c_str()));
   };
   EXPECT_EQ(code(), 1);
   const std::string error = read_file(folder / "err", 1 << 20);
