@@ -20,6 +20,8 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
 BUILD = ROOT / "build" / "wheel"
 LIBRARIES = "warpwright/lib"
+# Debian's packages with code that becomes a part of libwarpwright, or that the wheel brings along.
+LINKED = ["libfmt-dev", "libgomp1", "libpcre2-dev", "libxxhash-dev", "libzstd-dev", "nlohmann-json3-dev", "zlib1g-dev"]
 
 
 def version():
@@ -63,6 +65,17 @@ def build_library(destination):
             raise SystemExit(f"libwarpwright needs {name}, which some machines lack")
 
 
+def notices():
+    """The licenses of the libraries in the wheel, as Debian's packages state them."""
+    texts = []
+    for package in LINKED:
+        path = Path("/usr/share/doc") / package / "copyright"
+        if not path.is_file():
+            raise SystemExit(f"{path}: missing; install {package}, whose license the wheel must contain")
+        texts.append(f"==== {package}\n\n{path.read_text()}")
+    return "\n".join(texts)
+
+
 def readelf(option, library):
     return subprocess.run(["readelf", "-W", option, library], check=True, capture_output=True, text=True).stdout
 
@@ -85,7 +98,9 @@ class BuildWithLibrary(build_py):
     def run(self):
         super().run()
         build_library(Path(self.build_lib) / LIBRARIES)
-        shutil.copyfile(ROOT / "LICENSE", Path(self.build_lib) / "warpwright" / "LICENSE")
+        package = Path(self.build_lib) / "warpwright"
+        shutil.copyfile(ROOT / "LICENSE", package / "LICENSE")
+        (package / "NOTICES").write_text(notices())
 
 
 class AnyPythonWheel(bdist_wheel):
