@@ -152,11 +152,11 @@ TEST(DecodingEngine, HasTheLogitsOfWholeForwards) {
   }
 }
 
-// Around the edges of a GPU's splits of 128 keys, with a vocabulary of many blocks. A GPU replays graphs
-// whose kernels overlap.
+// Around the edges of a GPU's splits of 256 keys and of their halves, with a vocabulary of many blocks. A GPU
+// replays graphs whose kernels overlap.
 void expect_logits_in_16_bits(Device device) {
   constexpr GPT2Config kLarger{.layers = 2, .heads = 2, .channels = 128, .vocab = 5000, .context = 700};
-  const std::vector<std::size_t> lengths{500, 1, 127, 128, 129, 2, 100, 200, 255, 256, 257, 383, 400};
+  const std::vector<std::size_t> lengths{500, 1, 127, 128, 129, 2, 100, 200, 255, 256, 257, 383, 512};
   for (const std::size_t count : {1, 5, 13}) {
     // Ten results of each layer, the last normalization and the logit are rounded to 8 bits.
     expect_logits_of_whole_forwards(
