@@ -164,7 +164,13 @@ void encode_lines(const CodeFlags& flags) {
 void decode_lines(const CodeFlags& flags) {
   const auto tokenizer = text::Tokenizer::load(flags.tokenizer);
   for_each_line(flags.input, [&](std::string_view line, std::int64_t number) {
-    write_output(tokenizer.decode(parse_ids(line, number, tokenizer.vocab_size())) + "\n");
+    const auto ids = parse_ids(line, number, tokenizer.vocab_size());
+    for (const text::TokenId id : ids) {
+      if (!tokenizer.bytes_of(id).empty()) continue;
+      throw Error(fmt::format("the vocabulary has no token {}", id), fmt::format("line {}", number),
+                  "decode with the tokenizer that made these ids");
+    }
+    write_output(tokenizer.decode(ids) + "\n");
   });
 }
 

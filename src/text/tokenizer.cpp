@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <numeric>
 #include <utility>
 
 #include "core/error.hpp"
@@ -79,7 +78,8 @@ bool Tokenizer::model_lacks(const AddedToken& token) const {
 }
 
 void Tokenizer::check_added_tokens(const std::string& where) {
-  ordinary_.assign(spec_.tokens.size(), 1);
+  ordinary_.resize(spec_.tokens.size());
+  std::ranges::transform(spec_.tokens, ordinary_.begin(), [](const auto& token) { return !token.empty(); });
   std::vector<std::uint8_t> seen(spec_.tokens.size(), 0);
   for (const AddedToken& token : spec_.added) {
     if (token.content.empty() || token.content.size() > kLongestAddedToken) {
@@ -102,18 +102,17 @@ void Tokenizer::check_added_tokens(const std::string& where) {
 void Tokenizer::check_template(const std::string& where) const {
   for (const auto* ids : {&spec_.before, &spec_.after}) {
     for (const TokenId id : *ids) {
-      if (id >= spec_.tokens.size()) {
-        throw Error(
-            fmt::format("the template adds id {}, the vocabulary has {} tokens", id, spec_.tokens.size()),
-            where, kRemedy);
+      if (id >= spec_.tokens.size() || spec_.tokens[id].empty()) {
+        throw Error(fmt::format("the template adds id {}, which has no token", id), where, kRemedy);
       }
     }
   }
 }
 
 void Tokenizer::index_tokens(const std::string& where) {
-  by_bytes_.resize(spec_.tokens.size());
-  std::iota(by_bytes_.begin(), by_bytes_.end(), TokenId{0});
+  for (std::size_t id = 0; id < spec_.tokens.size(); ++id) {
+    if (!spec_.tokens[id].empty()) by_bytes_.push_back(static_cast<TokenId>(id));
+  }
   const auto order = [&](TokenId id) {
     return std::pair(std::string_view(spec_.tokens[id]), !ordinary_[id]);
   };
@@ -298,7 +297,9 @@ void Tokenizer::index_merges(const std::string& where) {
       throw Error(fmt::format("merge {} (of ids {} and {}) {}", rank, pair.left, pair.right, fact), where,
                   kRemedy);
     };
-    if (std::max(pair.left, pair.right) >= spec_.tokens.size()) fail("refers to an id beyond the vocabulary");
+    for (const TokenId id : {pair.left, pair.right}) {
+      if (id >= spec_.tokens.size() || spec_.tokens[id].empty()) fail("refers to an id that has no token");
+    }
     const std::optional<TokenId> result = ordinary_id_of(spec_.tokens[pair.left] + spec_.tokens[pair.right]);
     // A merge must not make a special token, or plain text could produce it.
     if (!result) fail("makes a token that the vocabulary lacks or keeps for special use");

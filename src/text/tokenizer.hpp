@@ -57,6 +57,7 @@ struct CharacterSpec {
 // The contents of tokenizer files, shared by loading, training and saving.
 struct TokenizerSpec {
   // The bytes of each id; for an added token its content. With `characters`: the token as the file spells it.
+  // Empty: the id has no token.
   std::vector<std::string> tokens;
   std::vector<MergePair> merges;  // by rank
   std::vector<AddedToken> added;
@@ -101,13 +102,13 @@ class Tokenizer {
   bool cuts_at_spaces() const;
 
   // Decodes ids to bytes. Throws Error for an id outside the vocabulary. The result need not be UTF-8, since
-  // a token may end within a character. Llama's decoder leaves out the space at the start of a text;
-  // bytes_of() keeps it, for a token within one.
+  // a token may end within a character. An id that has no token has no bytes. Llama's decoder leaves out the
+  // space at the start of a text; bytes_of() keeps it, for a token within one.
   std::string decode(std::span<const TokenId> ids) const;
   std::string_view bytes_of(TokenId id) const;
 
-  std::size_t vocab_size() const { return spec_.tokens.size(); }
-  std::optional<TokenId> eos_id() const { return eos_id_; }  // the token that ends a document
+  std::size_t vocab_size() const { return spec_.tokens.size(); }  // the largest id and 1
+  std::optional<TokenId> eos_id() const { return eos_id_; }       // the token that ends a document
   std::optional<TokenId> id_of(std::string_view bytes) const;
   // True if some text could get other ids if the model's vocabulary had this added token, which it lacks.
   bool model_lacks(const AddedToken& token) const;

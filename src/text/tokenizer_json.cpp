@@ -57,27 +57,28 @@ void join_added_tokens(std::vector<AddedToken>& added, Ids& ids, const std::stri
   }
 }
 
-// The tokens of a spec. The ids must be 0 to n - 1, each once. Unless they are spelled in characters, the
-// model's tokens must be spelled in the alphabet.
+// The tokens of a spec. An id may have no token, as in o200k's files, but not most of them. Unless they are
+// spelled in characters, the model's tokens must be spelled in the alphabet.
 std::vector<std::string> order_tokens(const Ids& ids, const std::vector<AddedToken>& added, bool characters,
                                       const std::string& where) {
-  std::vector<const std::string*> spelled(ids.size(), nullptr);
+  std::vector<const std::string*> spelled;
   for (const auto& [token, id] : ids) {
-    if (id >= ids.size()) {
-      throw Error(fmt::format("{} has id {}, but there are {} tokens: ids may not have holes", quote(token),
+    if (id >= 2 * ids.size()) {
+      throw Error(fmt::format("{} has id {}, but there are {} tokens: most ids would have none", quote(token),
                               id, ids.size()),
                   where, kRemedy);
     }
+    if (id >= spelled.size()) spelled.resize(id + 1, nullptr);
     if (spelled[id]) {
       throw Error(fmt::format("{} and {} have the same id {}", quote(*spelled[id]), quote(token), id), where,
                   kRemedy);
     }
     spelled[id] = &token;
   }
-  std::vector<std::string> tokens(ids.size());
+  std::vector<std::string> tokens(spelled.size());
   for (const AddedToken& token : added) tokens[token.id] = token.content;
   for (std::size_t id = 0; id < tokens.size(); ++id) {
-    if (!tokens[id].empty()) continue;
+    if (!tokens[id].empty() || !spelled[id]) continue;
     if (characters && !spelled[id]->empty()) {
       tokens[id] = *spelled[id];
       continue;
@@ -171,7 +172,7 @@ ordered_json vocab_object(const TokenizerSpec& spec, const std::vector<std::stri
   members.reserve(spelled.size());
   // emplace_back, because this map's insert searches all its members.
   for (std::size_t id = 0; id < spelled.size(); ++id) {
-    if (in_model[id]) members.emplace_back(spelled[id], id);
+    if (in_model[id] && !spelled[id].empty()) members.emplace_back(spelled[id], id);
   }
   return ordered_json(std::move(members));
 }
