@@ -8,7 +8,8 @@ constexpr char kOwner = 0;
 }  // namespace
 
 Overlap::Overlap(const Context& context) : context_(context) {
-  context_.kept(&kOwner) = true;
+  const DeviceInfo& on = context.device();
+  if (on.device.kind != DeviceKind::cuda || on.gpu.major == 9) context_.kept(&kOwner) = true;
 }
 Overlap::~Overlap() {
   context_.kept(&kOwner).reset();
