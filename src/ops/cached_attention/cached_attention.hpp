@@ -19,7 +19,7 @@
 // New keys. With k and v, their row n is the key and the value of query n: the last Lq of its sequence's
 // keys. They are read from there and stored in their places of the cache, which no other sequence may have.
 // Without k and v, the cache has them already. Where kernels overlap (runtime/overlap.hpp), a kernel with k
-// and v reads the older keys before it waits: no kernel that runs meanwhile may write them.
+// and v reads the older keys and the integers before it waits: no kernel that runs meanwhile may write them.
 //
 // Layout. The rows and heads of q, k, v and out may be strided (strides[2] is 1), so that the parts of a qkv
 // product are used in place. The caches and the integers are contiguous. No output may overlap an input.

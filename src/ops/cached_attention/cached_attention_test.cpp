@@ -40,10 +40,36 @@ INSTANTIATE_TEST_SUITE_P(CacheAppend, Append, ::testing::ValuesIn(variant_names(
 
 class Forward : public testing::VariantTest {};
 
-void expect_reference(std::string_view variant, bool appends) {
+// A long sequence before others of the same length.
+cached::Case one_long(std::int32_t keys, std::size_t others, std::int32_t their_keys, std::int64_t heads) {
+  cached::Case c{std::vector<Lengths>(others + 1, {1, their_keys}), heads, heads, 64, 16};
+  c.sequences[0].keys = keys;
+  return c;
+}
+
+// What decides how cuda.split divides its work: small heads, many splits, groups of query heads, queries that
+// see different splits, and new keys that fill whole stages.
+std::vector<cached::Case> divided_cases() {
+  return {{{{1, 600}, {1, 40}}, 4, 2, 32, 8, 250},
+          {{{1, 300}, {2, 70}}, 6, 2, 16, 16},
+          {{{1, 600}, {1, 40}}, 6, 2, 24, 4},
+          {{{1, 4500}, {1, 20}}, 2, 2, 64, 16},
+          {{{1, 2500}}, 8, 1, 128, 16},
+          one_long(1400, 23, 20, 12),
+          one_long(700, 129, 3, 8),
+          {{{1, 600}, {2, 40}}, 11, 1, 64, 16},
+          {{{1, 300}}, 32, 2, 64, 16},
+          {{{1, 300}, {1, 600}}, 14, 2, 64, 16},
+          {{{1, 600}}, 6, 1, 256, 16},
+          {{{3, 700}, {0, 0}, {0, 9}, {0, 0}}, 6, 2, 64, 16},
+          {{{3, 514}, {0, 0}, {0, 0}}, 4, 2, 64, 16, 2},
+          {{{150, 400}, {1, 257}}, 2, 1, 64, 16}};
+}
+
+void expect_reference(std::string_view variant, const std::vector<cached::Case>& cases, bool appends) {
   std::string refusal;
   int checked = 0;
-  for (const auto& c : taken(cached::test_cases())) {
+  for (const auto& c : taken(cases)) {
     for (const DType dtype : dtypes_for(cached_attention_op(), variant)) {
       Fixture fixture(static_cast<std::uint64_t>(c.HS));
       const auto args = cached::make_attention(c, dtype, fixture, appends);
@@ -57,10 +83,14 @@ void expect_reference(std::string_view variant, bool appends) {
 }
 
 TEST_P(Forward, MatchesTheReference) {
-  expect_reference(GetParam(), false);
+  expect_reference(GetParam(), cached::test_cases(), false);
 }
 TEST_P(Forward, AppendsTheKeysOfItsQueries) {
-  expect_reference(GetParam(), true);
+  expect_reference(GetParam(), cached::test_cases(), true);
+}
+TEST_P(Forward, MatchesTheReferenceHoweverItIsDivided) {
+  expect_reference(GetParam(), divided_cases(), false);
+  expect_reference(GetParam(), divided_cases(), true);
 }
 
 // The bits of one sequence, alone and among others.

@@ -1,7 +1,7 @@
 // Attention to a cache on a GPU with the keys in splits of 256 ("flash-decoding"). A block has one query of
-// one sequence, up to eight query heads of one key head, and one or more splits. Its warps copy keys and
-// values to shared memory (split_ring.cuh) and multiply them (split_products.cuh), each its own; while a
-// stage of 128 keys is computed, the next one is on its way. Memory-bound.
+// one sequence, up to eight query heads of one key head, and one or more splits. Each warp copies its own
+// keys and values to shared memory (split_ring.cuh) and multiplies them (split_products.cuh); while a stage
+// of 128 keys is computed, the next one is on its way. Memory-bound.
 //
 // The result of a split is a maximum, a sum of exponentials and sums of values. They are joined in the order
 // of the splits (split_join.cuh): by the block itself if it has them all, otherwise by the last block of the

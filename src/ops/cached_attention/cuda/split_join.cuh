@@ -56,7 +56,7 @@ struct Division {
   int group, groups, splits, splits_each;
   float* sums = nullptr;
   Weight* weights = nullptr;
-  unsigned* flags = nullptr;  // of the blocks of a query that have finished
+  unsigned* flags = nullptr;  // of a query and a group of heads: blocks that have finished
 
   __device__ std::int64_t at(int n, int head, int NH, int split) const {
     return (static_cast<std::int64_t>(n) * NH + head) * splits + split;

@@ -29,7 +29,7 @@ struct Softmax {
     total += p;
     return p;
   }
-  // Without any number among the scores, exponentials are 0 or NaN, as they should be.
+  // Without any finite score, exponentials are 0 or NaN.
   __device__ float base() const { return largest == -INFINITY ? 0.0f : largest; }
 };
 
@@ -186,7 +186,7 @@ class TensorCoreProducts {
   float sums_[kSteps][4] = {};
 };
 
-// A thread reads only what it has copied: a pack of each row.
+// A thread reads its pack of each row. Another lane may have copied it.
 template <class T, int row_packs, int heads>
 class FmaProducts {
  public:

@@ -1,5 +1,5 @@
-// The keys and values of a sequence on their way through shared memory: a stage of 128 keys at a time, of
-// which each warp has an adjacent part that it copies and reads alone.
+// The keys and values of a sequence on their way through shared memory, a stage of 128 keys at a time. Each
+// warp has an adjacent part of a stage, which no other warp copies or reads.
 #pragma once
 
 #include "ops/cached_attention/cuda/sequences.cuh"
