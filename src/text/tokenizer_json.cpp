@@ -57,8 +57,20 @@ void join_added_tokens(std::vector<AddedToken>& added, Ids& ids, const std::stri
   }
 }
 
-// The tokens of a spec. An id may have no token, as in o200k's files, but not most of them. Unless they are
-// spelled in characters, the model's tokens must be spelled in the alphabet.
+// Hugging Face numbers the added tokens that the vocabulary lacks by itself: from the number of its tokens.
+// If ids have no token, these are other ids than the file's.
+void check_added_ids(const std::vector<AddedToken>& added, const std::string& where) {
+  for (const AddedToken& token : added) {
+    if (token.in_model) continue;
+    throw Error(fmt::format("added token {} is not in model.vocab, and some ids have no token: its id {} "
+                            "would not be kept by Hugging Face",
+                            quote(token.content), token.id),
+                where, "add it to model.vocab with its id");
+  }
+}
+
+// The tokens of a spec. An id may have no token, but not most of them. Unless they are spelled in characters,
+// the model's tokens must be spelled in the alphabet.
 std::vector<std::string> order_tokens(const Ids& ids, const std::vector<AddedToken>& added, bool characters,
                                       const std::string& where) {
   std::vector<const std::string*> spelled;
@@ -75,6 +87,7 @@ std::vector<std::string> order_tokens(const Ids& ids, const std::vector<AddedTok
     }
     spelled[id] = &token;
   }
+  if (spelled.size() > ids.size()) check_added_ids(added, where);
   std::vector<std::string> tokens(spelled.size());
   for (const AddedToken& token : added) tokens[token.id] = token.content;
   for (std::size_t id = 0; id < tokens.size(); ++id) {
