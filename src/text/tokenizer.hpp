@@ -107,7 +107,7 @@ class Tokenizer {
   std::string decode(std::span<const TokenId> ids) const;
   std::string_view bytes_of(TokenId id) const;
 
-  std::size_t vocab_size() const { return spec_.tokens.size(); }  // the largest id and 1
+  std::size_t vocab_size() const { return spec_.tokens.size(); }  // the largest id plus one
   std::optional<TokenId> eos_id() const { return eos_id_; }       // the token that ends a document
   std::optional<TokenId> id_of(std::string_view bytes) const;
   // True if some text could get other ids if the model's vocabulary had this added token, which it lacks.

@@ -47,7 +47,7 @@ cached::Case one_long(std::int32_t keys, std::size_t others, std::int32_t their_
   return c;
 }
 
-// What decides how cuda.split divides its work: small heads, many splits, groups of query heads, queries that
+// These vary how cuda.split divides its work: small heads, many splits, groups of query heads, queries that
 // see different splits, and new keys that fill whole stages.
 std::vector<cached::Case> divided_cases() {
   return {{{{1, 600}, {1, 40}}, 4, 2, 32, 8, 250},

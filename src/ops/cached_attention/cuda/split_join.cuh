@@ -49,9 +49,9 @@ struct Exchange {
   }
 };
 
-// The division of a launch among blocks. A key head has `group` query heads, in `groups` that have a
-// block each for `splits_each` splits. If a query needs more than one block, their results meet in memory: of
-// row n, query head h and split i, HS sums and a Weight.
+// The division of a launch among blocks. The `group` query heads of a key head are divided into `groups`,
+// each with blocks of its own, and a block takes `splits_each` splits. If a query needs several blocks, their
+// results meet in memory: for row n, query head h and split i, HS sums and a Weight.
 struct Division {
   int group, groups, splits, splits_each;
   float* sums = nullptr;

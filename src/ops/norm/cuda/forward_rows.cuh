@@ -232,7 +232,8 @@ struct ForwardRow {
     }
   }
 
-  // Brings the parameters to the second-level cache.
+  // Brings the parameters to the second-level cache. No kernel of an overlapped chain writes them, so this
+  // may come before the wait.
   __device__ void prefetch_parameters() const {
 #pragma unroll
     for (int k = 0; k < packs; ++k) {
