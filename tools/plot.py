@@ -17,6 +17,7 @@ import math
 import pathlib
 import subprocess
 import sys
+import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 # Okabe and Ito's colours, which colour-blind readers can tell apart, and four of Tol's.
@@ -317,8 +318,8 @@ def draw_speed_of(pyplot, record, out):
 # ---- The training step
 
 # A block's operations in order, with what each saves for the backward, in tensors of the size (N, C).
-BLOCK = [("norm", [("ln1", 1)]), ("matmul qkv", [("q", 1), ("k", 1), ("v", 1)]), ("attention", [("att", 1)]),
-         ("matmul attproj + residual", [("sum", 1)]), ("norm", [("ln2", 1)]),
+BLOCK = [("norm", [("norm1", 1)]), ("matmul qkv", [("q", 1), ("k", 1), ("v", 1)]), ("attention", [("attention", 1)]),
+         ("matmul attproj + residual", [("sum", 1)]), ("norm", [("norm2", 1)]),
          ("matmul fc + bias + GELU", [("before GELU", 4), ("after GELU", 4)]), ("matmul fcproj + residual", [("sum", 1)])]
 
 
@@ -330,7 +331,7 @@ def draw_step_of(pyplot, step, out):
     parts = [("weights, masters, gradients,\nAdamW's moments", 18 * parameters),
              ("saved by 12 blocks", 2 * 16 * tokens * channels * layers)]
     parts.append(("a chunk of logits, the backward's\nbuffers, statistics", step["planned_bytes"] - sum(size for _, size in parts)))
-    figure, (left, right) = pyplot.subplots(1, 2, figsize=(11, 4.4), width_ratios=[3, 2], layout="constrained")
+    figure, (left, right) = pyplot.subplots(1, 2, figsize=(12, 4.4), width_ratios=[2, 1], layout="constrained")
 
     def boxed(x, y, width, height, colour, text):
         left.add_patch(pyplot.Rectangle((x, y), width, height, color=colour))
@@ -338,17 +339,17 @@ def draw_step_of(pyplot, step, out):
 
     left.set(xlim=(0, 21), ylim=(-len(BLOCK) - 0.2, 1.1))
     left.axis("off")
-    left.text(4.5, 0.45, "a block, forward", ha="center", fontweight="bold")
-    left.text(10, 0.45, "saved for the backward", fontweight="bold")
+    left.text(3.6, 0.45, "a block, forward", ha="center", fontweight="bold")
+    left.text(7.4, 0.45, "saved for the backward", fontweight="bold")
     for row, (operation, saved) in enumerate(BLOCK):
-        boxed(0.4, -row - 0.7, 8.2, 0.62, "#dde6ef", operation)
+        boxed(0.4, -row - 0.7, 6.4, 0.62, "#dde6ef", operation)
         if row + 1 < len(BLOCK):
-            left.annotate("", (4.5, -row - 1.1), (4.5, -row - 0.68), arrowprops={"arrowstyle": "->", "color": "#555555"})
-        x = 10.0
+            left.annotate("", (3.6, -row - 1.1), (3.6, -row - 0.68), arrowprops={"arrowstyle": "->", "color": "#555555"})
+        x = 7.4
         for name, size in saved:
-            boxed(x, -row - 0.7, size * 1.3 - 0.1, 0.62, "#f3d19c" if size > 1 else "#b5dcf4", name)
-            x += size * 1.3
-    left.text(10, -len(BLOCK) - 0.1, "a narrow box is a tensor of (N, C): 16 in all", fontsize=8.5, color="#555555")
+            boxed(x, -row - 0.7, size * 1.7 - 0.1, 0.62, "#f3d19c" if size > 1 else "#b5dcf4", name)
+            x += size * 1.7
+    left.text(7.4, -len(BLOCK) - 0.1, "a narrow box is a tensor of (N, C): 16 in all", fontsize=8.5, color="#555555")
     bottom = 0
     for number, (name, size) in enumerate(parts):
         right.bar(0, size / 2**30, 0.5, bottom=bottom, color=COLOURS[number], alpha=0.75)
@@ -410,16 +411,19 @@ def draw_figures(args):
         except (OSError, subprocess.CalledProcessError) as error:
             sys.exit(f"plot.py: {error}; build it, or give --warpwright")
 
-    path = results / "nvidia-h200.json"
-    record = read_json(path)
+    record = read_json(results / "nvidia-h200.json")
     draw_curve_of(pyplot, read_json(results / "nvidia-h200-curve.json"), out / "loss-curve.svg")
     draw_speed_of(pyplot, record, out / "speed-h200.svg")
     draw_optimizers_of(pyplot, read_json(results / "nvidia-h200-muon.json"), out / "muon.svg")
-    step = next(step for step in record["steps"] if (step["model"], step["dtype"], step["batch"]) == ("gpt2:124M", "bf16", 64))
+    wanted = {"model": "gpt2:124M", "dtype": "bf16", "batch": 64, "optimizer": "adamw"}
+    step = next(step for step in record["steps"] if wanted.items() <= step.items())
     draw_step_of(pyplot, step, out / "training-step.svg")
     draw_map_of(pyplot, roofline("--op", "forward", "--k", 3072, "--map"), out / "schedules-h200-3072.svg")
     draw_map_of(pyplot, roofline("--op", "dw", "--k", 65536, "--map"), out / "schedules-h200-dw-65536.svg")
-    draw_roofline_of(pyplot, roofline("--measured", path, "--filter", "gpt2:124M bf16 B=64"), out / "roofline-h200-step.svg")
+    with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
+        json.dump(step, file)
+        file.flush()
+        draw_roofline_of(pyplot, roofline("--measured", file.name), out / "roofline-h200-step.svg")
 
 
 def main():
