@@ -12,7 +12,8 @@
 //
 // Sequences. Sequence s has the queries [cu_seqlens[s], cu_seqlens[s+1]) and lengths[s] keys, which include
 // those of the queries themselves. Causal: of Lq queries and Lk keys, query i sees key j if j ≤ i + Lk − Lq.
-// With a window W > 0 it sees only the last W of these. If a query sees no key, its out is 0. The queries may
+// With a window W > 0 it sees only the last W of these. If a query sees no key, its out is 0; if all
+// its scores are −∞, its out is NaN. The queries may
 // end before N; the rows after the last sequence are neither read nor written. A captured launch thus serves
 // every batch that fits.
 //

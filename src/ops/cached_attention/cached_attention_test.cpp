@@ -1,5 +1,6 @@
 #include "ops/cached_attention/cached_attention.hpp"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -93,57 +94,122 @@ TEST_P(Forward, MatchesTheReferenceHoweverItIsDivided) {
   expect_reference(GetParam(), divided_cases(), true);
 }
 
+// Runs each sequence alone, and compares with the bits that it has in args.out.
+void expect_same_alone(const Variant<CachedAttention>& variant, const cached::Case& all,
+                       const CachedAttention& args, Fixture& fixture) {
+  const auto together = elements_of(args.out);
+  std::int64_t row = 0;
+  for (std::int64_t s = 0; s < args.lengths.shape[0]; ++s) {
+    const std::int32_t queries = all.sequences[static_cast<std::size_t>(s)].queries;
+    auto alone = args;
+    alone.q = args.q.slice(0, row, queries);
+    alone.out = fixture.output(args.q.dtype, {queries, all.NH, all.HS});
+    alone.block_table = args.block_table.slice(0, s, 1);
+    alone.lengths = args.lengths.slice(0, s, 1);
+    alone.cu_seqlens = fixture.integers({0, queries});
+    run_variant(cached_attention_op(), variant, alone, 1);
+    const auto expected = elements_of(alone.out);
+    const auto first = together.begin() + row * all.NH * all.HS;
+    EXPECT_TRUE(std::equal(expected.begin(), expected.end(), first))
+        << name_of(args.q.dtype) << ", sequence " << s;
+    row += queries;
+  }
+}
+
 // The bits of one sequence, alone and among others.
 TEST_P(Forward, ASequenceDoesNotDependOnTheOthers) {
   const auto& variant = find_variant(cached_attention_op(), GetParam());
-  const cached::Case all{{{1, 700}, {3, 90}, {1, 33}, {8, 1000}}, 4, 2, 64, 16};
-  for (const DType dtype : dtypes_for(cached_attention_op(), GetParam())) {
-    Fixture fixture(4);
-    const auto args = cached::make_attention(all, dtype, fixture);
-    if (auto reason = variant.refuse(cached_attention_op().problem(args), device_for(variant.name));
-        !reason.empty()) {
-      GTEST_SKIP() << reason;
-    }
-    run_variant(cached_attention_op(), variant, args, 2);
-    const auto together = elements_of(args.out);
-    std::int64_t row = 0;
-    for (std::int64_t s = 0; s < args.lengths.shape[0]; ++s) {
-      const std::int32_t queries = all.sequences[static_cast<std::size_t>(s)].queries;
-      auto alone = args;
-      alone.q = args.q.slice(0, row, queries);
-      alone.out = fixture.output(dtype, {queries, 4, 64});
-      alone.block_table = args.block_table.slice(0, s, 1);
-      alone.lengths = args.lengths.slice(0, s, 1);
-      alone.cu_seqlens = fixture.integers({0, queries});
-      run_variant(cached_attention_op(), variant, alone, 1);
-      const auto expected = elements_of(alone.out);
-      const auto first = together.begin() + row * 4 * 64;
-      EXPECT_TRUE(std::equal(expected.begin(), expected.end(), first))
-          << name_of(dtype) << ", sequence " << s;
-      row += queries;
+  for (const cached::Case& all : {cached::Case{{{1, 700}, {3, 90}, {1, 33}, {8, 1000}}, 4, 2, 64, 16},
+                                  cached::Case{{{1, 700}, {1, 90}, {1, 33}, {1, 1000}}, 4, 2, 64, 16}}) {
+    for (const DType dtype : dtypes_for(cached_attention_op(), GetParam())) {
+      Fixture fixture(4);
+      const auto args = cached::make_attention(all, dtype, fixture);
+      if (auto reason = variant.refuse(cached_attention_op().problem(args), device_for(variant.name));
+          !reason.empty()) {
+        GTEST_SKIP() << reason;
+      }
+      run_variant(cached_attention_op(), variant, args, 2);
+      expect_same_alone(variant, all, args, fixture);
     }
   }
 }
 
-// A NaN in a query, a key or a value reaches the results of its sequence, and no other.
+// A NaN in a query, a key or a value reaches the results that depend on it, and no other.
 TEST_P(Forward, ANaNStaysInItsSequence) {
   const auto& variant = find_variant(cached_attention_op(), GetParam());
-  for (int where = 0; where < 3; ++where) {
-    Fixture fixture(6);
-    const auto args = cached::make_attention({{{1, 300}, {1, 20}}, 2, 2, 64, 16}, DType::f32, fixture);
-    if (auto reason = variant.refuse(cached_attention_op().problem(args), device_for(variant.name));
-        !reason.empty()) {
-      GTEST_SKIP() << reason;
+  for (const DType dtype : dtypes_for(cached_attention_op(), GetParam())) {
+    for (int where = 0; where < 3; ++where) {
+      Fixture fixture(6);
+      const auto args = cached::make_attention({{{1, 300}, {1, 20}}, 4, 2, 64, 16}, dtype, fixture);
+      if (auto reason = variant.refuse(cached_attention_op().problem(args), device_for(variant.name));
+          !reason.empty()) {
+        GTEST_SKIP() << reason;
+      }
+      const Tensor& tensor = where == 0 ? args.q : where == 1 ? args.key_cache : args.value_cache;
+      // Head 0 of row 0, or of key 16 of the first sequence, which two query heads see.
+      const std::int64_t first = where == 0 ? 0 : args.block_table.as<std::int32_t>()[1] * 16 * 2 * 64;
+      for (std::int64_t d = 0; d < 64; ++d) {
+        store_element(tensor, first + d, std::numeric_limits<double>::quiet_NaN());
+      }
+      run_variant(cached_attention_op(), variant, args, 1);
+      const auto out = elements_of(args.out);
+      const std::size_t reached = where == 0 ? 64 : 128;
+      for (std::size_t i = 0; i < out.size(); ++i) {
+        EXPECT_EQ(std::isnan(out[i]), i < reached) << name_of(dtype) << ", " << where << ", " << i;
+      }
     }
-    const std::int64_t block =
-        args.block_table.as<std::int32_t>()[1];  // of the first sequence, keys 16 to 31
-    const double nan = std::numeric_limits<double>::quiet_NaN();
-    const Tensor& tensor = where == 0 ? args.q : where == 1 ? args.key_cache : args.value_cache;
-    const std::int64_t first = where == 0 ? 0 : block * 16 * 2 * 64;  // head 0 of row 0, or of key 16
-    for (std::int64_t d = 0; d < 64; ++d) store_element(tensor, first + d, nan);
-    run_variant(cached_attention_op(), variant, args, 1);
-    const auto out = elements_of(args.out);
-    for (std::size_t i = 0; i < out.size(); ++i) EXPECT_EQ(std::isnan(out[i]), i < 64) << where << ", " << i;
+  }
+}
+
+// The first sequence, of 600 keys and some queries, has scores of −∞ for its first `count` keys.
+CachedAttention with_infinite_scores(std::int32_t queries, std::int64_t count, DType dtype,
+                                     Fixture& fixture) {
+  auto args = cached::make_attention({{{queries, 600}, {1, 20}}, 4, 2, 64, 16}, dtype, fixture);
+  for (std::int64_t h = 0; h < 4; ++h) {
+    for (std::int64_t i = 0; i < queries; ++i) store_element(args.q, i * args.q.strides[0] + h * 64, 1);
+  }
+  for (std::int64_t j = 0; j < count; ++j) {
+    const std::int64_t block = args.block_table.as<std::int32_t>()[j / 16];
+    for (std::int64_t h = 0; h < 2; ++h) {
+      store_element(args.key_cache, ((block * 2 + h) * 16 + j % 16) * 64,
+                    -std::numeric_limits<double>::infinity());
+    }
+  }
+  return args;
+}
+
+TEST_P(Forward, KeysWithAScoreOfMinusInfinityDoNotCount) {
+  const auto& op = cached_attention_op();
+  for (const DType dtype : dtypes_for(op, GetParam())) {
+    for (const std::int32_t queries : {1, 3}) {
+      for (const std::int64_t count : {1, 20, 300, 597}) {
+        SCOPED_TRACE(fmt::format("{} queries, {} keys", queries, count));
+        Fixture fixture(7);
+        const auto args = with_infinite_scores(queries, count, dtype, fixture);
+        const std::string refusal =
+            check_variant(op, GetParam(), fixture, args, [](std::string_view) { return 128.0; });
+        if (!refusal.empty()) GTEST_SKIP() << refusal;
+      }
+      Fixture fixture(7);
+      const auto args = with_infinite_scores(queries, 600, dtype, fixture);
+      run_variant(op, find_variant(op, GetParam()), args, 1);
+      const auto out = elements_of(args.out);
+      const auto nans = static_cast<std::size_t>(queries * 4 * 64);
+      for (std::size_t i = 0; i < out.size(); ++i) {
+        EXPECT_EQ(std::isnan(out[i]), i < nans) << name_of(dtype) << ", element " << i;
+      }
+    }
+  }
+}
+
+TEST_P(Forward, TheScaleMayBeNegative) {
+  for (const DType dtype : dtypes_for(cached_attention_op(), GetParam())) {
+    Fixture fixture(8);
+    auto args = cached::make_attention({{{1, 300}, {2, 40}}, 4, 2, 64, 16}, dtype, fixture);
+    args.scale = -0.2f;
+    const std::string refusal = check_variant(cached_attention_op(), GetParam(), fixture, args,
+                                              [](std::string_view) { return 128.0; });
+    if (!refusal.empty()) GTEST_SKIP() << refusal;
   }
 }
 
@@ -174,6 +240,44 @@ TEST(CachedAttention, RefusesArgumentsThatDoNotFit) {
   expect_refused("v is missing", [&](auto& a) { a.k = fixture.random(DType::f32, {3, 2, 8}); });
   expect_refused("k is missing", [&](auto& a) { a.v = fixture.random(DType::f32, {3, 2, 8}); });
   expect_refused("window", [&](auto& a) { a.window = std::int64_t{1} << 31; });
+}
+
+// A GPU's variants are given integers that nobody has checked. They stay inside the tensors.
+TEST(CachedAttention, OnCudaWrongIntegersReachNothingElse) {
+  constexpr std::int32_t kMost = std::numeric_limits<std::int32_t>::max(),
+                         kLeast = std::numeric_limits<std::int32_t>::min();
+  const std::vector<std::vector<std::int32_t>> wrong{{kMost, kMost, kMost},
+                                                     {kLeast, kLeast, kLeast},
+                                                     {0, kMost, kLeast},
+                                                     {-1, 600, 3},
+                                                     {5, 2, 9},
+                                                     {3, 0, -2}};
+  const auto check = [&](const std::string& name, const cached::Case& c,
+                         const std::vector<std::int32_t>& integers, int which) {
+    Fixture fixture(9);
+    auto args = cached::make_attention(c, DType::bf16, fixture, which == 3);
+    if (which == 0) args.cu_seqlens = fixture.integers(integers);
+    if (which == 1 || which == 3) args.lengths = fixture.integers({integers[0], integers[1]});
+    auto* const table = args.block_table.as<std::int32_t>();
+    for (std::int64_t i = 0; which == 2 && i < args.block_table.elements(); ++i) {
+      table[i] = integers[static_cast<std::size_t>(i % 3)];
+    }
+    fixture.snapshot();
+    run_variant(cached_attention_op(), find_variant(cached_attention_op(), name), args, 1);
+    expect_only_written(fixture, uses_of(args));
+  };
+  for (const std::string& name : gpu_variant_names(cached_attention_op())) {
+    if (const std::string missing = missing_for(name); !missing.empty()) GTEST_SKIP() << missing;
+    for (const std::int32_t queries : {1, 2}) {  // with one for each sequence, blocks divide the keys
+      for (const auto& integers : wrong) {
+        for (int which = 0; which < 4; ++which) {
+          SCOPED_TRACE(fmt::format("{}, {} queries, {} {} {}, {}", name, queries, integers[0], integers[1],
+                                   integers[2], which));
+          check(name, {{{queries, 600}, {1, 20}}, 4, 2, 64, 16}, integers, which);
+        }
+      }
+    }
+  }
 }
 
 TEST(CacheAppend, RefusesSlotsBeyondTheCache) {

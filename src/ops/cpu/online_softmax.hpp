@@ -54,10 +54,11 @@ struct Softmax {
       largest = simd::max(largest, keep(load(scores + j), n, largest));
     });
     const float now = maximum(largest);
-    const float factor = now == -__builtin_inff() ? 1 : __builtin_exp2f(max - now);
+    const float base = now == -__builtin_inff() ? 0 : now;  // without any finite score, exponentials are 0
+    const float factor = __builtin_exp2f(max - base);
     vec total = zero();
     for_each_vector(0, keys, [&](std::int64_t j, int n) {
-      const vec p = keep(exp2(load(scores + j) - set1(now)), n, zero());
+      const vec p = keep(exp2(load(scores + j) - set1(base)), n, zero());
       total = total + p;
       store(scores + j, p);
     });

@@ -74,8 +74,8 @@ struct Query {
     });
   }
   template <class T>
-  void end(T* out, std::int64_t HS) const {
-    const vec inverse = set1(softmax.sum == 0 ? 0 : 1 / softmax.sum);
+  void end(T* out, std::int64_t HS, bool has_keys) const {
+    const vec inverse = set1(has_keys ? 1 / softmax.sum : 0);
     for_each_vector(0, HS, [&](std::int64_t d, int n) { store_lanes(out + d, load(sums + d) * inverse, n); });
   }
 };
@@ -127,7 +127,8 @@ void run_head(const CachedAttention& a, std::int64_t s, std::int64_t h, float* s
       const std::int64_t last = std::min(first + kSpan, seen.last);
       for_each_query_head([&](Query q, std::int64_t) { q.attend(head, first, last, scratch); });
     }
-    for_each_query_head([&](Query q, std::int64_t at) { q.end(row(a.out, at), head.HS); });
+    for_each_query_head(
+        [&](Query q, std::int64_t at) { q.end(row(a.out, at), head.HS, seen.last > seen.first); });
   }
 }
 

@@ -3,6 +3,7 @@
 #include <string>
 
 #include "ops/cached_attention/cuda/sequences.cuh"
+#include "ops/cached_attention/cuda/softmax.cuh"
 #include "ops/cuda/overlap.cuh"
 #include "ops/cuda/reduce.cuh"
 #include "ops/cuda/vector.cuh"
@@ -30,7 +31,8 @@ __global__ void __launch_bounds__(kThreads) attend_plainly(const Arguments<T> a)
       if (const int d = lane + i * gpu::kWarp; d < a.HS) f(i, d);
     }
   };
-  float q[kMostElements] = {}, sums[kMostElements] = {}, largest = -INFINITY, total = 0;
+  float q[kMostElements] = {}, sums[kMostElements] = {};
+  Softmax softmax;
   const int group = a.NH / a.KH, key_head = head / group;
   if (head % group == 0) a.template append<1>(row, n, key_head, lane, gpu::kWarp);
   const T* query = a.q.at(n, head);
@@ -43,13 +45,13 @@ __global__ void __launch_bounds__(kThreads) attend_plainly(const Arguments<T> a)
     float score = 0;
     for_each_element([&](int i, int d) { score = fmaf(q[i], gpu::to_float(key[d]), score); });
     score = gpu::warp_sum(score);
-    const float now = fmaxf(largest, score), factor = exp2f(largest - now), p = exp2f(score - now);
-    total = fmaf(total, factor, p);
+    const float factor = softmax.advance(score), p = softmax.weigh(score);
     for_each_element([&](int i, int d) { sums[i] = fmaf(sums[i], factor, p * gpu::to_float(value[d])); });
-    largest = now;
   }
   T* out = a.out.at(n, head);
-  for_each_element([&](int i, int d) { out[d] = gpu::from_float<T>(total == 0 ? 0.0f : sums[i] / total); });
+  const bool has_keys = row.last > row.first;
+  for_each_element(
+      [&](int i, int d) { out[d] = gpu::from_float<T>(has_keys ? sums[i] / softmax.total : 0.0f); });
 }
 
 void plain_attention(const Context& context, const CachedAttention& args) {

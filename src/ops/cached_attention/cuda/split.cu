@@ -9,7 +9,6 @@
 #include <algorithm>
 #include <bit>
 #include <string>
-#include <type_traits>
 
 #include "ops/cached_attention/cuda/sequences.cuh"
 #include "ops/cached_attention/cuda/split_join.cuh"
@@ -23,7 +22,7 @@
 namespace warpwright::ops::cached {
 namespace {
 
-constexpr int kStages = 2, kSplit = kStages * kStage;
+constexpr int kSplitStages = 2, kSplit = kSplitStages * kStage;
 
 // The most query heads in one block: tensor cores compute eight, and what the warps exchange must leave room
 // for the ring.
@@ -97,10 +96,10 @@ __global__ void __launch_bounds__(RingLayout<T, row_packs>::kThreads, blocks_at_
 
   Ring<T, row_packs> ring(a, shared.ring, row, key_head);
   if (!a.k.data) gpu::wait_for_kernels_before();  // they may have written the cache
-  if (begin < end) ring.start_from_cache(begin * kStages);
+  if (begin < end) ring.start_from_cache(begin * kSplitStages);
   gpu::wait_for_kernels_before();
   if (row.sequence < 0 || (part > 0 && begin >= end)) return;
-  if (begin < end) ring.start_rest(begin * kStages);
+  if (begin < end) ring.start_rest(begin * kSplitStages);
   Work work;
   work.read_queries(a, n, head, count);
   if (part == 0 && first == 0) {
@@ -109,24 +108,25 @@ __global__ void __launch_bounds__(RingLayout<T, row_packs>::kThreads, blocks_at_
     a.template append<Layout::kLanes>(row, n, key_head, i, Layout::kThreads);
   }
 
-  Results<T, typename Work::Exchange, heads, Layout::kColumns, Layout::kThreads> results(a, n, head, count);
-  const int end_stage = min(end * kStages, (row.last + kStage - 1) / kStage);
+  Results<T, Work> results(a, n, head, count);
+  const int end_stage = min(end * kSplitStages, (row.last + kStage - 1) / kStage);
 #pragma unroll 1
-  for (int stage = begin * kStages; stage < end_stage; ++stage) {
+  for (int stage = begin * kSplitStages; stage < end_stage; ++stage) {
     const bool is_last = stage + 1 == end_stage;
     run_stage(ring, work, stage, is_last ? -1 : stage + 1);
-    if (stage % kStages != kStages - 1 && !is_last) continue;
+    if (stage % kSplitStages != kSplitStages - 1 && !is_last) continue;
     __syncthreads();  // the results of the split before have been read
     work.store(shared.exchange, static_cast<int>(threadIdx.x) / gpu::kWarp);
     __syncthreads();
-    alone ? results.add(shared.exchange) : results.store_split(shared.exchange, division, stage / kStages);
+    alone ? results.add(shared.exchange)
+          : results.store_split(shared.exchange, division, stage / kSplitStages);
   }
   if (!alone) {
     const int parts = (last_split - first_split + division.splits_each - 1) / division.splits_each;
     if (!arrives_last(division.flags + task, parts)) return;
     results.add(division, first_split, last_split);
   }
-  results.store();
+  results.store(row.last > row.first);
 }
 
 std::int64_t ceil_div(std::int64_t n, std::int64_t by) {
@@ -169,26 +169,26 @@ std::size_t split_workspace(const CachedAttentionProblem& p, const DeviceInfo& d
 }
 
 template <class T, int row_packs, int heads>
-struct Shape {
+struct BlockShape {
   using Element = T;
   static constexpr int kRowPacks = row_packs, kHeads = heads, kThreads = RingLayout<T, row_packs>::kThreads;
   static constexpr std::size_t kShared = sizeof(Shared<T, row_packs, heads>);
 };
 
-// Calls f with the Shape that a problem needs.
+// Calls f with the BlockShape that a problem needs.
 template <class T, int row_packs, class F>
 void visit_heads(const CachedAttentionProblem& p, const F& f) {
   const int heads = heads_of(p);
-  if (heads == 1) return f(Shape<T, row_packs, 1>());
-  if (heads == 2) return f(Shape<T, row_packs, 2>());
+  if (heads == 1) return f(BlockShape<T, row_packs, 1>());
+  if (heads == 2) return f(BlockShape<T, row_packs, 2>());
   constexpr int kMost = most_heads(row_packs, sizeof(T));
   if constexpr (kMost == 8) {
-    if (heads == 8) return f(Shape<T, row_packs, 8>());
+    if (heads == 8) return f(BlockShape<T, row_packs, 8>());
   }
-  f(Shape<T, row_packs, std::min(kMost, 4)>());
+  f(BlockShape<T, row_packs, std::min(kMost, 4)>());
 }
 template <class F>
-void visit_shape(const CachedAttentionProblem& p, const F& f) {
+void visit_block_shape(const CachedAttentionProblem& p, const F& f) {
   gpu::visit_gpu_dtype(p.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
     switch (row_packs_of(p)) {
@@ -229,18 +229,17 @@ void launch(const Context& context, const CachedAttention& args, const CachedAtt
 void split_attention(const Context& context, const CachedAttention& args) {
   const CachedAttentionProblem p = args.problem();
   if (p.N == 0 || p.sequences == 0) return;
-  visit_shape(p, [&](auto shape) { launch<decltype(shape)>(context, args, p); });
+  visit_block_shape(p, [&](auto shape) { launch<decltype(shape)>(context, args, p); });
 }
 
 std::size_t shared_bytes(const CachedAttentionProblem& p) {
   constexpr std::size_t kFlag = 16;  // of arrives_last, and what aligns it
   std::size_t bytes = 0;
-  visit_shape(p, [&](auto shape) { bytes = decltype(shape)::kShared + kFlag; });
+  visit_block_shape(p, [&](auto shape) { bytes = decltype(shape)::kShared + kFlag; });
   return bytes;
 }
 
 Refusal refuse_split(const CachedAttentionProblem& p, const DeviceInfo& device) {
-  if (!device.gpu.at_least(8)) return "needs compute capability 8.0";
   if (!p.aligned) return "heads do not begin at multiples of 16 bytes";
   const auto bytes = p.HS * static_cast<std::int64_t>(size_of(p.dtype));
   if (bytes > 16 * gpu::kWarp) return "a head has more than 512 bytes";

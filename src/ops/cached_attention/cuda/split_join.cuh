@@ -7,7 +7,8 @@
 
 namespace warpwright::ops::cached {
 
-// The maximum of some scores and the sum of exp2(score − maximum). A sum of 0 means that there are none.
+// The maximum of some scores and the sum of exp2(score − maximum). A sum of 0
+// means that there are none, or that all are −∞.
 struct Weight {
   float largest = -INFINITY, total = 0;
 };
@@ -64,9 +65,11 @@ struct Division {
 };
 
 // The results of a block's query heads, `head` to head + count − 1 of row n. Each thread has some columns.
-template <class T, class Exchange, int heads, int columns, int threads>
+template <class T, class Products>
 class Results {
  public:
+  using Exchange = typename Products::Exchange;
+
   __device__ Results(const Arguments<T>& a, int n, int head, int count)
       : a_(a), n_(n), head_(head), count_(count) {}
 
@@ -114,15 +117,16 @@ class Results {
       }
     }
   }
-  __device__ void store() const {
+  // Without any finite score, the result is NaN; without any key, it is 0.
+  __device__ void store(bool has_keys) const {
     for_each([&](int i, int g, int d) {
-      const float total = weights_[i].total;
-      a_.out.at(n_, head_ + g)[d] = gpu::from_float<T>(total == 0 ? 0.0f : sums_[i] / total);
+      a_.out.at(n_, head_ + g)[d] = gpu::from_float<T>(has_keys ? sums_[i] / weights_[i].total : 0.0f);
     });
   }
 
  private:
-  static constexpr int kOwn = (heads * columns + threads - 1) / threads;
+  static constexpr int kColumns = Products::Layout::kColumns, kThreads = Products::Layout::kThreads;
+  static constexpr int kOwn = (Products::kHeads * kColumns + kThreads - 1) / kThreads;
   static constexpr int kAtOnce = kOwn == 1 ? 16 : 8;
 
   // Calls f(i, head of the block, column) for this thread's results.
@@ -130,8 +134,8 @@ class Results {
   __device__ void for_each(const F& f) const {
 #pragma unroll
     for (int i = 0; i < kOwn; ++i) {
-      const int t = static_cast<int>(threadIdx.x) + i * threads;
-      if (t / columns < count_ && t % columns < a_.HS) f(i, t / columns, t % columns);
+      const int t = static_cast<int>(threadIdx.x) + i * kThreads;
+      if (t / kColumns < count_ && t % kColumns < a_.HS) f(i, t / kColumns, t % kColumns);
     }
   }
 

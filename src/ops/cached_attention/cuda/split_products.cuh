@@ -7,31 +7,23 @@
 //   store          stores the results since the last call, and begins anew
 #pragma once
 
+#include <type_traits>
+
+#include "ops/cached_attention/cuda/softmax.cuh"
 #include "ops/cached_attention/cuda/split_join.cuh"
 #include "ops/cached_attention/cuda/split_ring.cuh"
 
 namespace warpwright::ops::cached {
 
-// Follows the largest score of one query head.
-struct Softmax {
-  float largest = -INFINITY, total = 0;
-
-  // Takes the largest of further scores. Returns the factor for what has been summed.
-  __device__ float advance(float further) {
-    const float before = largest;
-    largest = fmaxf(largest, further);
-    const float factor = exp2f(before - base());
-    total *= factor;
-    return factor;
+// Over the lanes that are a multiple of `apart` from this one.
+template <int apart, class Operation>
+__device__ inline float over_lanes(float x) {
+#pragma unroll
+  for (int distance = apart; distance < gpu::kWarp; distance *= 2) {
+    x = Operation()(x, __shfl_xor_sync(gpu::kAllLanes, x, distance));
   }
-  __device__ float weigh(float score) {
-    const float p = exp2f(score - base());
-    total += p;
-    return p;
-  }
-  // Without any finite score, exponentials are 0 or NaN.
-  __device__ float base() const { return largest == -INFINITY ? 0.0f : largest; }
-};
+  return x;
+}
 
 // Transposes a matrix of 8 × 8 elements of 16 bits, of which lane i has two adjacent ones of row i / 4.
 // Source: PTX ISA 9.0, "movmatrix".
@@ -49,7 +41,7 @@ class TensorCoreProducts {
   using Layout = RingLayout<T, row_packs>;
   using Ring = cached::Ring<T, row_packs>;
   using Exchange = cached::Exchange<Layout::kWarps, heads, Layout::kColumns>;
-  static constexpr int kSteps = Layout::kColumns / 16;
+  static constexpr int kHeads = heads, kSteps = Layout::kColumns / 16;
   static_assert(heads <= 8);
 
   __device__ void read_queries(const Arguments<T>& a, int n, int head, int count) {
@@ -95,7 +87,7 @@ class TensorCoreProducts {
     }
     float factors[2];
 #pragma unroll
-    for (int h = 0; h < 2; ++h) factors[h] = softmax_[h].advance(over_keys<gpu::Max>(largest[h]));
+    for (int h = 0; h < 2; ++h) factors[h] = softmax_[h].advance(over_lanes<4, gpu::Max>(largest[h]));
 #pragma unroll
     for (int step = 0; step < kSteps; ++step) {
 #pragma unroll
@@ -128,7 +120,7 @@ class TensorCoreProducts {
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       const int head = lane() % 4 * 2 + h;
-      const float total = over_keys<gpu::Sum>(softmax_[h].total);
+      const float total = over_lanes<4, gpu::Sum>(softmax_[h].total);
       if (head < heads) {
         if (lane() < 4) exchange.weights[warp][head] = {softmax_[h].base(), total};
 #pragma unroll
@@ -148,9 +140,6 @@ class TensorCoreProducts {
   }
 
  private:
-  __device__ static int lane() {
-    return static_cast<int>(threadIdx.x) % gpu::kWarp;
-  }
   __device__ void hide_unseen(const Ring& ring, int stage) {
 #pragma unroll
     for (int t = 0; t < Layout::kTiles; ++t) {
@@ -161,15 +150,6 @@ class TensorCoreProducts {
         scores_[t][2 * half + 1] = seen ? scores_[t][2 * half + 1] : -INFINITY;
       }
     }
-  }
-  // Over the lanes that have other keys of the same heads.
-  template <class Operation>
-  __device__ static float over_keys(float x) {
-#pragma unroll
-    for (int apart = 4; apart < gpu::kWarp; apart *= 2) {
-      x = Operation()(x, __shfl_xor_sync(gpu::kAllLanes, x, apart));
-    }
-    return x;
   }
   // The row that this lane passes to an ldmatrix is in the tile's half `keys` and the step's half `columns`.
   __device__ static std::uint32_t address(const uint4* packs, int tile, int step, int keys, int columns) {
@@ -194,6 +174,7 @@ class FmaProducts {
   using Ring = cached::Ring<T, row_packs>;
   using Exchange = cached::Exchange<Layout::kWarps, heads, Layout::kColumns>;
   using Pack = gpu::Packed<T>;
+  static constexpr int kHeads = heads;
 
   __device__ void read_queries(const Arguments<T>& a, int n, int head, int count) {
 #pragma unroll
@@ -230,7 +211,7 @@ class FmaProducts {
       float largest = scores_[0][g];
 #pragma unroll
       for (int p = 1; p < Layout::kPasses; ++p) largest = fmaxf(largest, scores_[p][g]);
-      const float factor = softmax_[g].advance(over_rows<gpu::Max>(largest));
+      const float factor = softmax_[g].advance(over_lanes<row_packs, gpu::Max>(largest));
 #pragma unroll
       for (int i = 0; i < Layout::kLanes; ++i) sums_[g][i] *= factor;
 #pragma unroll
@@ -253,11 +234,11 @@ class FmaProducts {
   __device__ void store(Exchange& exchange, int warp) {
 #pragma unroll
     for (int g = 0; g < heads; ++g) {
-      const float total = over_rows<gpu::Sum>(softmax_[g].total);
+      const float total = over_lanes<row_packs, gpu::Sum>(softmax_[g].total);
       if (lane() == 0) exchange.weights[warp][g] = {softmax_[g].base(), total};
 #pragma unroll
       for (int i = 0; i < Layout::kLanes; ++i) {
-        const float sum = over_rows<gpu::Sum>(sums_[g][i]);
+        const float sum = over_lanes<row_packs, gpu::Sum>(sums_[g][i]);
         if (lane() < row_packs) exchange.sums[warp][g][column() + i] = sum;
         sums_[g][i] = 0;
       }
@@ -266,20 +247,8 @@ class FmaProducts {
   }
 
  private:
-  __device__ static int lane() {
-    return static_cast<int>(threadIdx.x) % gpu::kWarp;
-  }
   __device__ static int column() {
     return lane() % row_packs * Layout::kLanes;
-  }
-  // Over the threads of the warp for one column, which are row_packs apart.
-  template <class Operation>
-  __device__ static float over_rows(float x) {
-#pragma unroll
-    for (int apart = row_packs; apart < gpu::kWarp; apart *= 2) {
-      x = Operation()(x, __shfl_xor_sync(gpu::kAllLanes, x, apart));
-    }
-    return x;
   }
   __device__ static Pack pack_at(const uint4* packs, int pass) {
     const int row = pass * Layout::kRows + lane() / row_packs;

@@ -21,7 +21,6 @@ struct RingLayout {
   static constexpr int kRows = gpu::kWarp / row_packs;  // that a warp copies at once
   static constexpr int kPasses = kKeys / kRows, kTiles = kKeys / kTile, kTilePasses = kTile / kRows;
   static constexpr int kWarpPacks = kKeys * row_packs, kPacks = kStage * row_packs;
-  static constexpr std::size_t kBytes = 2 * kPacks * sizeof(uint4);  // keys, then values
 
   // The place of a pack of a warp's row. It is swizzled: eight rows of an ldmatrix use all banks.
   __device__ static unsigned swizzle(unsigned row) { return row_packs >= 8 ? row % 8 : row / 2 % 4; }
@@ -29,6 +28,10 @@ struct RingLayout {
     return row * row_packs + (pack ^ swizzle(row));
   }
 };
+
+__device__ inline int lane() {
+  return static_cast<int>(threadIdx.x) % gpu::kWarp;
+}
 
 template <class T, int row_packs>
 class Ring {
@@ -40,7 +43,7 @@ class Ring {
         row_(row),
         key_head_(key_head),
         pack_(static_cast<int>(threadIdx.x) % row_packs),
-        at_(static_cast<int>(threadIdx.x) % gpu::kWarp / row_packs),
+        at_(lane() / row_packs),
         warp_(static_cast<int>(threadIdx.x) / gpu::kWarp),
         place_(static_cast<int>(Layout::place(static_cast<unsigned>(at_), static_cast<unsigned>(pack_)))),
         inside_(pack_ * Layout::kLanes < a.HS),
@@ -82,7 +85,7 @@ class Ring {
     if (stage < 0) return;
 #pragma unroll
     for (int i = 0; i < kPlaces; ++i) {
-      const int j = first_key(stage) + i * gpu::kWarp + static_cast<int>(threadIdx.x) % gpu::kWarp;
+      const int j = first_key(stage) + i * gpu::kWarp + lane();
       const int known = max(0, min(j, row_.last - 1));
       places_[i] = static_cast<int>(a_.place(row_, known, known >> a_.block_shift));  // not wide
     }
@@ -124,8 +127,7 @@ class Ring {
     for (int p = 0; p < Layout::kPasses; ++p) {
       const int j = first + p * Layout::kRows + at_;
       const bool is_new = j >= row_.appended && j < row_.last;
-      const T* from = cached_at(cache, p);
-      copy_if(!is_new, to + place(p), from, inside_ && sees(j));
+      copy(to + place(p), cached_at(cache, p), inside_ && sees(j), !is_new);
     }
   }
   __device__ void copy_new(int stage, uint4* to, const Heads<const T>& rows) const {
@@ -137,11 +139,8 @@ class Ring {
            rows.at(j + row_.to_row, key_head_) + column_, inside_ && sees(j));
     }
   }
-  __device__ static void copy(uint4* to, const T* from, bool wanted) {
-    gpu::copy_async<16>(to, from, wanted ? 16 : 0);
-  }
-  // Without a branch.
-  __device__ static void copy_if(bool starts, uint4* to, const T* from, bool wanted) {
+  // Copies a pack, or zeros if it is not wanted. Does nothing, without a branch, if `starts` is false.
+  __device__ static void copy(uint4* to, const T* from, bool wanted, bool starts = true) {
     asm volatile(
         "{\n.reg .pred p;\nsetp.ne.b32 p, %3, 0;\n@p cp.async.cg.shared.global [%0], [%1], 16, %2;\n}\n" ::
             "r"(gpu::shared_address(to)),
