@@ -95,9 +95,9 @@ std::string refuse_device(Needs needs, const DeviceInfo& device) {
              : device.tf32 ? ""
                            : "rounds to tf32, which this run does not allow";
     case Needs::hopper:
-      return !gpu                    ? "runs on an NVIDIA GPU"
-             : device.gpu.major == 9 ? ""
-                                     : "needs a GPU of compute capability 9.0";
+      return !gpu                            ? "runs on an NVIDIA GPU"
+             : device.gpu.runs_hopper_code() ? ""
+                                             : "needs a GPU of compute capability 9.0";
   }
   return "needs a device that this build does not know";
 }

@@ -93,8 +93,8 @@ struct Choice {
 
 std::string choice_text(std::string_view variant, const std::string& configuration);
 
-// The choice that the user forced for this operation, by its full name or by its folder's name ("matmul" for
-// "matmul.dw"); "" if there is none. It is a variant's name, or a name and a configuration:
+// The choice that the user forced for this operation, by its full name or by the part before the dot
+// ("matmul" for "matmul.dw"); "" if there is none. It is a variant's name, or a name and a configuration:
 // "cuda.ladder_streaming[block 256, cached]".
 std::string_view forced_choice(const ForcedChoices& forced, std::string_view operation);
 inline std::string_view forced_choice(const DeviceInfo& device, std::string_view operation) {

@@ -37,6 +37,9 @@ struct GpuFeatures {
   bool at_least(int wanted_major, int wanted_minor = 0) const {
     return major > wanted_major || (major == wanted_major && minor >= wanted_minor);
   }
+  // True if it runs this build's code for Hopper, which alone has clusters and kernels that begin early.
+  // Later GPUs run the code for compute capability 8.
+  bool runs_hopper_code() const { return major == 9; }
 };
 
 struct DeviceInfo {

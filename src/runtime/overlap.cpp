@@ -9,7 +9,7 @@ constexpr char kOwner = 0;
 
 Overlap::Overlap(const Context& context) : context_(context) {
   const DeviceInfo& on = context.device();
-  if (on.device.kind != DeviceKind::cuda || on.gpu.major == 9) context_.kept(&kOwner) = true;
+  if (on.device.kind != DeviceKind::cuda || on.gpu.runs_hopper_code()) context_.kept(&kOwner) = true;
 }
 Overlap::~Overlap() {
   context_.kept(&kOwner).reset();

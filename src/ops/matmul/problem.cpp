@@ -101,7 +101,7 @@ MatmulDxProblem MatmulDx::problem() const {
   require_tensor(kDxName, "weight", weight, dout.dtype, {N, K});
   require_result(kDxName, "dx", dx, dout.dtype, {M, K});
   require(static_cast<bool>(preact) == (activation != Activation::none), kDxName,
-          "preact is given exactly where there is an activation");
+          "give preact if and only if there is an activation");
   if (preact) require_rows(kDxName, "preact", preact, dout.dtype, {M, K});
   const bool factors = rows_begin_at_packs(dout, weight);
   return {.M = M,

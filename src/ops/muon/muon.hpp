@@ -15,7 +15,8 @@
 // rounding: the random bits are a function of `random` (a seed and the step), the parameter's number and the
 // element (ops/adamw/rounding.hpp).
 //
-// All tensors of a call have one shape, of any rank, and are contiguous. Throws Error if one does not fit.
+// gradient, m, x, out, parameter and master have one shape, of any rank, and all tensors are contiguous. No
+// two may overlap. Throws Error if one does not fit.
 #pragma once
 
 #include <cstdint>

@@ -608,6 +608,18 @@ TEST_P(Forward, NaNStaysInItsRow) {
   }
 }
 
+// Code for Hopper does not run on later GPUs, which run the code for compute capability 8, without clusters.
+TEST(Norm, OnlyHopperSharesARowAmongBlocks) {
+  const NormBackwardProblem rows{{.N = 64, .C = 65536, .dtype = DType::bf16}};
+  DeviceInfo device;
+  device.device = {DeviceKind::cuda, 0};
+  for (const int major : {8, 9, 10, 12}) {
+    device.gpu = {major, 0, 132, 227 << 10, 228 << 10};
+    const norm::cuda::BackwardLaunch launch = backward_launch(norm::cuda::BackwardTensors(rows), device);
+    EXPECT_EQ(launch.shape.blocks > 1, major == 9) << major;
+  }
+}
+
 TEST(Norm, RefusesArgumentsThatDoNotFit) {
   Fixture fixture(3);
   Context context{ContextOptions{}};

@@ -106,7 +106,7 @@ RowShape backward_shape(const BackwardTensors& t, const DeviceInfo& device) {
   // this length do, too, if the kernel has the registers: a few rows then keep more of the GPU busy.
   const std::int64_t of_block = lanes * kWarp * kMostWarps * (dtype == DType::f32 ? 4 : 3);
   const bool cluster = C > of_block || (C == of_block && same_16_bits && !from_out);
-  if (cluster && C % lanes == 0 && device.gpu.at_least(9)) {
+  if (cluster && C % lanes == 0 && device.gpu.runs_hopper_code()) {
     constexpr int kWarpsWithTables = 7;  // with fp32 out and fp32 parameters in shared memory
     RowShape shape = cluster_shape(C / lanes, few && from_out ? kWarpsWithTables : kMostClusterWarps);
     shape.roomy = shape.warps > 0 && !few && is_roomy(shape.warps);

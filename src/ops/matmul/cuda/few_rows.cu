@@ -269,7 +269,7 @@ __global__ void __launch_bounds__(kThreads, S::kBlocks)
 // Blocks of a cluster: more while the columns alone do not fill the GPU and a warp has more steps than it
 // reads at once.
 int blocks_of(std::int64_t N, std::int64_t K, int ahead, const DeviceInfo& device) {
-  if (!device.gpu.at_least(9)) return 1;
+  if (!device.gpu.runs_hopper_code()) return 1;
   const std::int64_t tiles = ceil_div(N, kSide), steps = ceil_div(K, kStep);
   int blocks = 1;
   while (blocks < kMostBlocks && tiles * blocks < device.gpu.multiprocessors &&
@@ -338,8 +338,7 @@ void forward(const Context& context, const MatmulForward& args) {
   });
 }
 
-Refusal refuse(const MatmulForwardProblem& p, const DeviceInfo& device) {
-  if (!device.gpu.at_least(8)) return "needs compute capability 8.0";
+Refusal refuse(const MatmulForwardProblem& p, const DeviceInfo&) {
   if (p.packed) return kNotPacked;
   if (p.batch_invariant) return "only products of few rows sum in its order";
   if (p.rows_counted) return "does not read the number of rows on the device";

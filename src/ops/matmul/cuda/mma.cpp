@@ -67,15 +67,12 @@ struct Mma {
   static Refusal refuse(const Problem& p, const DeviceInfo& device) {
     if constexpr (std::is_same_v<Args, MatmulForward>) {
       if (p.packed) return kNotPacked;
-      if (p.batch_invariant && schedule == Schedule::stream_k) {
-        return "rows' bits may depend on how many there are";
-      }
+      if (p.batch_invariant && schedule == Schedule::stream_k) return kNotInvariant;
     }
-    if (!device.gpu.at_least(8)) return "needs compute capability 8.0";
     if (p.dtype == DType::f32 && !device.tf32) return "rounds fp32 to tf32, which this run does not allow";
     if (schedule == Schedule::stream_k && is_empty(p)) return kEmpty;
     if (!counts_in_32_bits(extent_of(p))) return kNot32Bits;
-    if (selection(p, device).tile < 0) return "has no tile for this GPU and so many tiles";
+    if (selection(p, device).tile < 0) return "no tile fits this GPU's shared memory and a grid of this size";
     return {};
   }
   static std::size_t workspace(const Problem& p, const DeviceInfo& device) {

@@ -88,9 +88,7 @@ struct Wgmma {
     if constexpr (std::is_same_v<Args, MatmulForward>) {
       if (p.packed) return kNotPacked;
       if (p.preact && p.activation == Activation::none) return "keeps a pre-activation only of an activation";
-      if (p.batch_invariant && schedule != Schedule::persistent) {
-        return "rows' bits may depend on how many there are";
-      }
+      if (p.batch_invariant && schedule != Schedule::persistent) return kNotInvariant;
     }
     if (is_empty(p)) return kEmpty;
     return cuda::refuse(request_of(p), schedule, p.aligned, device);

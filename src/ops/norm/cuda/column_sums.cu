@@ -1,17 +1,10 @@
 #include "ops/norm/cuda/column_sums.cuh"
 
+#include "ops/cuda/overlap.cuh"
 #include "ops/norm/cuda/element.cuh"
 
 namespace warpwright::ops::norm::cuda {
 namespace {
-
-// Waits until the writes of the kernel before this one are visible. This kernel may start before that one
-// ends.
-__device__ inline void wait_for_preceding_kernel() {
-#if __CUDA_ARCH__ >= 900
-  asm volatile("griddepcontrol.wait;" ::: "memory");
-#endif
-}
 
 // Each lane has a column. A warp adds every kWarps-th part, then the warps' sums are added in order.
 template <class A, class T, int kWarps>
@@ -21,7 +14,7 @@ __global__ void __launch_bounds__(kWarps* gpu::kWarp)
   const int lane = static_cast<int>(threadIdx.x) % gpu::kWarp;
   const int warp = static_cast<int>(threadIdx.x) / gpu::kWarp;
   const std::int64_t column = static_cast<std::int64_t>(blockIdx.x) * gpu::kWarp + lane;
-  wait_for_preceding_kernel();
+  gpu::wait_for_kernels_before();
   A sum = 0;
   if (column < 2 * C) {
 #pragma unroll 4
@@ -53,12 +46,11 @@ void add_column_sums(const Context& context, const NormBackward& args, const voi
   config.gridDim = static_cast<unsigned>((columns + gpu::kWarp - 1) / gpu::kWarp);
   config.blockDim = static_cast<unsigned>(warps * gpu::kWarp);
   config.stream = context.stream().get();
-  // The kernel takes its place on the GPU while the kernel before it ends.
-  cudaLaunchAttribute early{};
-  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  early.val.programmaticStreamSerializationAllowed = 1;
+  // The kernel takes its place on the GPU while the kernel before it ends, even without an Overlap: it reads
+  // nothing before it waits.
+  cudaLaunchAttribute early = gpu::overlap_attribute();
   config.attrs = &early;
-  config.numAttrs = context.device().gpu.at_least(9) ? 1 : 0;
+  config.numAttrs = context.device().gpu.runs_hopper_code() ? 1 : 0;
   visit_norm_dtype(args.dweight ? args.dweight.dtype : args.dbias.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
     using A = Arithmetic<T>;
