@@ -18,6 +18,7 @@ class OpTable {
   explicit OpTable(Ceiling ceiling = nullptr) : ceiling_(std::move(ceiling)) {}
 
   void add(const Context::CallRecord& call);
+  bool empty() const { return rows_.empty(); }
   void print() const;  // most seconds first
   nlohmann::json to_json() const;
 

@@ -89,21 +89,22 @@ DecodingEngine::Sizes DecodingEngine::sizes_of(const Decoder& decoder, const Dec
 }
 
 struct DecodingEngine::Tensors {
-  Tensor numbers;  // the memory of all that the host writes for a pass, but `sampling.seen`
-  DecoderBatch batch;
+  Tensor numbers;  // the memory of all that the host writes for a pass, but the tokens and `sampling.seen`
+  DecoderBatch batch;  // a pass overwrites its tokens with those that it draws
   CachePlaces places;
   std::unique_ptr<CachedPass> pass;
   Tensor logits;  // (sequences, Vp)
   ops::Sampling sampling;
 };
 
-// The same numbers as the host writes them, and the drawn tokens as it reads them.
+// The numbers of a pass as the host writes them, and the drawn tokens as it reads them. There are two such
+// views, because the next pass is given to the device before the host has seen what this one draws.
 struct DecodingEngine::HostViews {
-  explicit HostViews(const Tensors& t)
+  HostViews(const Tensors& t, Device on)
       : numbers(t.numbers, HostMemory::pinned),
-        seen(t.sampling.seen, HostMemory::pinned),
-        tokens(t.sampling.token, HostMemory::pinned),
-        device(static_cast<const std::byte*>(t.numbers.data)) {}
+        drawn(t.sampling.token, HostMemory::pinned),
+        device(static_cast<const std::byte*>(t.numbers.data)),
+        done(on) {}
 
   // Of a tensor in `numbers`.
   template <class T>
@@ -112,9 +113,9 @@ struct DecodingEngine::HostViews {
     return reinterpret_cast<T*>(static_cast<std::byte*>(numbers.tensor().data) + offset);
   }
 
-  HostView numbers, seen, tokens;
-  const std::byte* device;         // numbers
-  std::optional<HostView> logits;  // if somebody wants to see them
+  HostView numbers, drawn;
+  const std::byte* device;  // numbers
+  Event done;               // the pass has ended
 };
 
 struct DecodingEngine::Sequence {
@@ -137,15 +138,21 @@ struct DecodingEngine::Sequence {
 };
 
 struct DecodingEngine::Part {
-  Sequence* sequence;
+  Sequence* sequence;  // null: it has ended since, or was removed
   std::int64_t tokens;
+};
+
+// A pass whose drawn tokens the host has not seen yet.
+struct DecodingEngine::Pass {
+  std::vector<Part> parts;
+  HostViews* host;
 };
 
 DecodingEngine::Tensors DecodingEngine::allocate(const Decoder& decoder, DType dtype,
                                                  const DecoderParameters& parameters, const Sizes& sizes,
                                                  Allocator& allocator) {
   const std::int64_t N = sizes.batch, S = sizes.sequences;
-  const std::int64_t integers = 3 * N + 3 * S + 1 + S * sizes.blocks_each;
+  const std::int64_t integers = 2 * N + 3 * S + 1 + S * sizes.blocks_each;
   Tensors t;
   t.numbers = allocator.allocate("numbers", DType::i64, {6 * S + divided_up(integers, 2)}, Category::batch);
   std::int64_t used = 0;  // in bytes
@@ -163,7 +170,7 @@ DecodingEngine::Tensors DecodingEngine::allocate(const Decoder& decoder, DType d
                 .random = next(DType::i64, S),
                 .seen = allocator.allocate("seen", DType::i32, {S, words_of(decoder)}, Category::batch),
                 .token = allocator.allocate("drawn", DType::i32, {S}, Category::batch)};
-  t.batch = {.tokens = next(DType::i32, N),
+  t.batch = {.tokens = allocator.allocate("tokens", DType::i32, {N}, Category::batch),
              .positions = next(DType::i32, N),
              .cu_seqlens = next(DType::i32, S + 1),
              .max_seqlen = std::min(N, sizes.context)};
@@ -180,6 +187,7 @@ DecodingEngine::Tensors DecodingEngine::allocate(const Decoder& decoder, DType d
                                    allocator);
   t.logits = decoder.allocate_logits(S, dtype, allocator);
   t.sampling.logits = t.logits.slice(1, 0, decoder.vocab());
+  t.sampling.next_input = t.batch.tokens.slice(0, 0, S);
   return t;
 }
 
@@ -240,11 +248,16 @@ DecodingEngine::DecodingEngine(Context& context, DecoderWeights weights, const D
   planned_ = std::make_unique<Planned<Tensors>>(plan_passes(context, *sizes_, allocate));
   planned_->take(context);
   planned_->tensors().pass->fill_constants(context.stream());
-  host_ = std::make_unique<HostViews>(planned_->tensors());
+  const Tensors& t = planned_->tensors();
+  for (auto& host : host_) host = std::make_unique<HostViews>(t, context.device().device);
+  host_tokens_ = HostView(t.batch.tokens, HostMemory::pinned);
+  host_seen_ = HostView(t.sampling.seen, HostMemory::pinned);
   own_stream_ = Stream(context_.device().device);
 }
 
-DecodingEngine::~DecodingEngine() = default;
+DecodingEngine::~DecodingEngine() {
+  settle();
+}
 
 const MemoryPlan& DecodingEngine::plan() const {
   return planned_->plan();
@@ -274,10 +287,20 @@ void DecodingEngine::remove(Id id) {
   for (Sequences* list : {&running_, &waiting_}) {
     const auto found = std::ranges::find(*list, id, [](const auto& s) { return s->id; });
     if (found == list->end()) continue;
+    if (ahead_) {
+      for (Part& part : ahead_->parts) {
+        if (part.sequence == found->get()) part.sequence = nullptr;
+      }
+    }
     blocks_.release((*found)->blocks);
     list->erase(found);
     return;
   }
+}
+
+void DecodingEngine::forget_beginnings() {
+  settle();
+  blocks_.withdraw_offers();
 }
 
 // The oldest waiting sequences run as far as there are places and room in the cache for what they have.
@@ -315,15 +338,20 @@ bool DecodingEngine::is_computed_by_another(const Sequence& s) const {
   });
 }
 
-// Takes blocks for more tokens of a running sequence. If there are none, the newest sequences wait; false if
-// this one does.
-bool DecodingEngine::make_room(Sequence& s, std::int64_t tokens) {
+// Takes blocks for more tokens of a running sequence; false if there are too few. It keeps what it has.
+bool DecodingEngine::take_blocks(Sequence& s, std::int64_t tokens) {
   const auto wanted = static_cast<std::size_t>(divided_up(s.cached + tokens, kBlockSize));
   while (s.blocks.size() < wanted) {
-    if (const std::int32_t block = blocks_.take(); block != CacheBlocks::kNone) {
-      s.blocks.push_back(block);
-      continue;
-    }
+    const std::int32_t block = blocks_.take();
+    if (block == CacheBlocks::kNone) return false;
+    s.blocks.push_back(block);
+  }
+  return true;
+}
+
+// Takes them from the newest sequences, which then wait, if there are too few; false if this one waits.
+bool DecodingEngine::make_room(Sequence& s, std::int64_t tokens) {
+  while (!take_blocks(s, tokens)) {
     const bool is_newest = running_.back().get() == &s;
     suspend_newest();
     if (is_newest) return false;
@@ -361,12 +389,14 @@ std::vector<DecodingEngine::Part> DecodingEngine::next_parts(bool of_prompts) {
   return parts;
 }
 
-// Writes the numbers of the parts, and those of S sequences without tokens.
-void DecodingEngine::write(const std::vector<Part>& parts, std::int64_t n, std::int64_t S) {
+// Writes the numbers of the parts, and those of S sequences without tokens. ahead: each sequence has a token
+// that the host does not know yet.
+void DecodingEngine::write(const HostViews& host, const std::vector<Part>& parts, std::int64_t n,
+                           std::int64_t S, bool ahead) {
   const Tensors& t = planned_->tensors();
-  const auto integers = [&](const Tensor& tensor) { return host_->of<std::int32_t>(tensor); };
-  std::int32_t *const tokens = integers(t.batch.tokens), *const positions = integers(t.batch.positions),
-                      *const bounds = integers(t.batch.cu_seqlens);
+  const auto integers = [&](const Tensor& tensor) { return host.of<std::int32_t>(tensor); };
+  auto* const tokens = host_tokens_.tensor().as<std::int32_t>();
+  std::int32_t *const positions = integers(t.batch.positions), *const bounds = integers(t.batch.cu_seqlens);
   std::int32_t *const slots = integers(t.places.slots), *const table = integers(t.places.block_table),
                       *const lengths = integers(t.places.lengths),
                       *const last_rows = integers(t.places.last_rows);
@@ -375,56 +405,62 @@ void DecodingEngine::write(const std::vector<Part>& parts, std::int64_t n, std::
   for (std::size_t i = 0; i < static_cast<std::size_t>(S); ++i) {
     if (i < parts.size()) {
       const Sequence& s = *parts[i].sequence;
-      for (std::int64_t p = s.cached; p < s.cached + parts[i].tokens; ++p, ++row) {
-        tokens[row] = s.window()[static_cast<std::size_t>(p)];
+      const std::int64_t first = s.cached + (ahead ? 1 : 0);
+      for (std::int64_t p = first; p < first + parts[i].tokens; ++p, ++row) {
+        if (!ahead) tokens[row] = s.window()[static_cast<std::size_t>(p)];
         positions[row] = static_cast<std::int32_t>(p);
         slots[row] = static_cast<std::int32_t>(
             s.blocks[static_cast<std::size_t>(p / kBlockSize)] * kBlockSize + p % kBlockSize);
       }
       std::ranges::copy(s.blocks, table + static_cast<std::int64_t>(i) * sizes_->blocks_each);
+      lengths[i] = static_cast<std::int32_t>(first + parts[i].tokens);
+    } else {
+      lengths[i] = 0;
     }
     bounds[i + 1] = row;
     last_rows[i] = i < parts.size() ? row - 1 : -1;
-    lengths[i] =
-        i < parts.size() ? static_cast<std::int32_t>(parts[i].sequence->cached + parts[i].tokens) : 0;
   }
   for (; row < n; ++row) {
-    tokens[row] = positions[row] = 0;
+    if (!ahead) tokens[row] = 0;
+    positions[row] = 0;
     slots[row] = -1;
   }
-  write_sampling(parts, S);
+  write_sampling(host, parts, S, ahead);
 }
 
 // Rows without a sequence take their largest logit, which nobody reads.
-void DecodingEngine::write_sampling(const std::vector<Part>& parts, std::int64_t S) {
+void DecodingEngine::write_sampling(const HostViews& host, const std::vector<Part>& parts, std::int64_t S,
+                                    bool ahead) {
   const ops::Sampling& to = planned_->tensors().sampling;
   bool penalties = false;
   for (std::size_t i = 0; i < static_cast<std::size_t>(S); ++i) {
     const Sequence* const sequence = i < parts.size() ? parts[i].sequence : nullptr;
     const SamplingOptions o = sequence ? sequence->options.sampling : SamplingOptions{.temperature = 0};
-    const auto position = static_cast<std::uint64_t>(sequence ? sequence->drawn : 0);
-    host_->of<double>(to.temperature)[i] = o.temperature;
-    host_->of<std::int64_t>(to.top_k)[i] = o.top_k;
-    host_->of<double>(to.top_p)[i] = o.top_p;
-    host_->of<double>(to.min_p)[i] = o.min_p;
-    host_->of<double>(to.repetition_penalty)[i] = o.repetition_penalty;
-    host_->of<std::int64_t>(to.random)[i] = static_cast<std::int64_t>(o.random_bits(position));
+    const auto position = static_cast<std::uint64_t>(sequence ? sequence->drawn + (ahead ? 1 : 0) : 0);
+    host.of<double>(to.temperature)[i] = o.temperature;
+    host.of<std::int64_t>(to.top_k)[i] = o.top_k;
+    host.of<double>(to.top_p)[i] = o.top_p;
+    host.of<double>(to.min_p)[i] = o.min_p;
+    host.of<double>(to.repetition_penalty)[i] = o.repetition_penalty;
+    host.of<std::int64_t>(to.random)[i] = static_cast<std::int64_t>(o.random_bits(position));
     if (!sequence || sequence->seen.empty()) continue;
     penalties = true;
-    auto* const words = static_cast<std::uint32_t*>(host_->seen.tensor().data);
+    auto* const words = static_cast<std::uint32_t*>(host_seen_.tensor().data);
     std::ranges::copy(sequence->seen, words + static_cast<std::int64_t>(i) * words_of(*weights_.decoder));
   }
-  if (penalties) host_->seen.upload(context_.stream());
+  if (penalties) host_seen_.upload(context_.stream());
 }
 
 // Gives the device what has been written, and brings back the tokens that it draws.
-void DecodingEngine::run_pass(std::int64_t n, std::int64_t S, CachedPass::Sees sees) {
-  host_->numbers.upload(context_.stream());
+void DecodingEngine::run_pass(const HostViews& host, std::int64_t n, std::int64_t S, CachedPass::Sees sees,
+                              bool ahead) {
+  host.numbers.upload(context_.stream());
+  if (!ahead) host_tokens_.upload(context_.stream());
   run(context_, planned_->tensors(), n, S, sees);
-  host_->tokens.download(context_.stream());
+  host.drawn.download(context_.stream());
 }
 
-void DecodingEngine::run_prompts(const std::vector<Part>& parts) {
+DecodingEngine::Pass DecodingEngine::run_prompts(std::vector<Part> parts) {
   std::int64_t n = 0;
   bool are_whole = true;
   for (const Part& part : parts) {
@@ -432,22 +468,60 @@ void DecodingEngine::run_prompts(const std::vector<Part>& parts) {
     are_whole = are_whole && part.sequence->cached == 0 && part.sequence->pending() == part.tokens;
   }
   const auto S = static_cast<std::int64_t>(parts.size());
-  write(parts, n, S);
+  HostViews& host = *host_[0];
+  write(host, parts, n, S, false);
   // The two ways round differently, and another sequence may decide whether this one's prompt is whole.
   const bool sees_batch = are_whole && !sizes_->batch_invariant;
-  run_pass(n, S, sees_batch ? CachedPass::Sees::batch : CachedPass::Sees::cache);
+  run_pass(host, n, S, sees_batch ? CachedPass::Sees::batch : CachedPass::Sees::cache, false);
+  host.done.record(context_.stream());
+  return {std::move(parts), &host};
 }
 
-void DecodingEngine::run_tokens(const std::vector<Part>& parts) {
+DecodingEngine::Pass DecodingEngine::run_tokens(std::vector<Part> parts, HostViews& host, bool ahead) {
   auto n = static_cast<std::int64_t>(parts.size());
-  const auto pass = [&] { run_pass(n, n, CachedPass::Sees::cache); };
-  if (!Captured::possible(context_)) {
-    write(parts, n, n);
-    return pass();
+  // On a GPU, passes have the sizes for which scratch is reserved.
+  if (context_.device().device.kind == DeviceKind::cuda) n = std::min(bucket_of(n), sizes_->sequences);
+  write(host, parts, n, n, ahead);
+  const GraphKey key{n, ahead, &host};
+  graphs_.try_emplace(key, own_stream_).first->second.run(context_, [&] {
+    run_pass(host, n, n, CachedPass::Sees::cache, ahead);
+  });
+  host.done.record(context_.stream());
+  return {std::move(parts), &host};
+}
+
+// True if the pass after this one may be given to the device before the host knows what this one draws. It
+// runs one more token of each of the same sequences. If one of them turns out to have ended, its row of that
+// pass is lost.
+bool DecodingEngine::may_run_ahead(const Pass& pass) const {
+  const bool none_waits = waiting_.empty() || running() == sizes_->sequences;
+  if (!Captured::possible(context_) || on_logits || !none_waits) return false;
+  if (pass.parts.size() != running_.size()) return false;
+  const auto is_ready = [&](const Part& part) {
+    const Sequence* const s = part.sequence;
+    return s && s->pending() == 1 && s->seen.empty() && s->drawn + 1 < s->options.max_tokens &&
+           static_cast<std::int64_t>(s->window().size()) < sizes_->context;
+  };
+  return std::ranges::all_of(pass.parts, is_ready);
+}
+
+void DecodingEngine::run_ahead(const Pass& pass) {
+  if (!may_run_ahead(pass)) return;
+  for (const Part& part : pass.parts) {
+    if (!take_blocks(*part.sequence, 2)) return;
   }
-  n = std::min(bucket_of(n), sizes_->sequences);
-  write(parts, n, n);
-  graphs_.try_emplace(n, own_stream_).first->second.run(context_, pass);
+  HostViews& other = pass.host == host_[0].get() ? *host_[1] : *host_[0];
+  ahead_ = std::make_unique<Pass>(run_tokens(pass.parts, other, true));
+}
+
+// Waits for what the device runs, and forgets the pass ahead. If the device has failed, the next call says
+// so.
+void DecodingEngine::settle() noexcept {
+  ahead_.reset();
+  try {
+    context_.synchronize();
+  } catch (const Error&) {
+  }
 }
 
 // Blocks that are full now may be shared.
@@ -485,23 +559,41 @@ DecodingEngine::Drawn DecodingEngine::drawn_after(Sequence& s, std::int32_t toke
   return drawn;
 }
 
-std::vector<DecodingEngine::Drawn> DecodingEngine::step() {
+// The pass ahead, unless all of its sequences have ended; otherwise a new one, or none.
+std::optional<DecodingEngine::Pass> DecodingEngine::next_pass() {
+  const auto is_there = [](const Part& part) { return part.sequence != nullptr; };
+  if (ahead_ && std::ranges::any_of(ahead_->parts, is_there)) {
+    return std::move(*std::exchange(ahead_, nullptr));
+  }
+  if (ahead_) settle();
   admit();
-  // Passes over prompts and over tokens take turns, so that none waits for a long row of the others.
+  // Passes over prompts and over tokens take turns, so that neither kind waits behind a long run of the
+  // other.
   bool of_prompts = !ran_prompts_;
   std::vector<Part> parts = next_parts(of_prompts);
   if (parts.empty()) parts = next_parts(of_prompts = !of_prompts);
-  if (parts.empty()) return {};
+  if (parts.empty()) return std::nullopt;
   ran_prompts_ = of_prompts;
-  of_prompts ? run_prompts(parts) : run_tokens(parts);
-  return draw_after(parts);
+  return of_prompts ? run_prompts(std::move(parts)) : run_tokens(std::move(parts), *host_[0], false);
+}
+
+std::vector<DecodingEngine::Drawn> DecodingEngine::step() {
+  const std::optional<Pass> pass = next_pass();
+  if (!pass) return {};
+  try {
+    run_ahead(*pass);
+    return draw_after(*pass);
+  } catch (...) {
+    settle();  // the pass ahead would follow tokens that no sequence has
+    throw;
+  }
 }
 
 // Hands the logits of complete sequences to on_logits, in fp32.
 void DecodingEngine::report_logits(const std::vector<Part>& parts) {
   const Tensor& logits = planned_->tensors().logits;
-  if (!host_->logits) host_->logits.emplace(logits, HostMemory::pinned);
-  const Tensor& host = host_->logits->tensor();
+  if (!host_logits_) host_logits_.emplace(logits, HostMemory::pinned);
+  const Tensor& host = host_logits_->tensor();
   const auto rows = static_cast<std::int64_t>(parts.size());
   if (host.data != logits.data) {
     copy(host.slice(0, 0, rows), logits.slice(0, 0, rows), context_.stream());
@@ -509,7 +601,7 @@ void DecodingEngine::report_logits(const std::vector<Part>& parts) {
   }
   std::vector<float> row(static_cast<std::size_t>(weights_.decoder->vocab()));
   for (std::size_t r = 0; r < parts.size(); ++r) {
-    if (parts[r].sequence->pending() != parts[r].tokens) continue;
+    if (!parts[r].sequence || parts[r].sequence->pending() != parts[r].tokens) continue;
     visit_dtype(host.dtype, [&](auto tag) {
       using T = typename decltype(tag)::type;
       const T* const from = host.as<T>() + static_cast<std::int64_t>(r) * host.shape[1];
@@ -520,17 +612,19 @@ void DecodingEngine::report_logits(const std::vector<Part>& parts) {
 }
 
 // The cache now has the parts, and each complete sequence a new token.
-std::vector<DecodingEngine::Drawn> DecodingEngine::draw_after(const std::vector<Part>& parts) {
-  if (on_logits) report_logits(parts);
-  context_.synchronize();
+std::vector<DecodingEngine::Drawn> DecodingEngine::draw_after(const Pass& pass) {
+  if (on_logits) report_logits(pass.parts);
+  pass.host->done.synchronize();
   std::vector<Drawn> all;
-  for (std::size_t r = 0; r < parts.size(); ++r) {
-    Sequence& s = *parts[r].sequence;
-    const bool complete = s.pending() == parts[r].tokens;
-    s.cached += parts[r].tokens;
+  for (std::size_t r = 0; r < pass.parts.size(); ++r) {
+    const Part& part = pass.parts[r];
+    if (!part.sequence) continue;
+    Sequence& s = *part.sequence;
+    const bool complete = s.pending() == part.tokens;
+    s.cached += part.tokens;
     offer_full_blocks(s);
     if (!complete) continue;
-    all.push_back(drawn_after(s, host_->tokens.tensor().as<std::int32_t>()[r]));
+    all.push_back(drawn_after(s, pass.host->drawn.tensor().as<std::int32_t>()[r]));
     if (all.back().end != End::none) remove(s.id);
   }
   return all;

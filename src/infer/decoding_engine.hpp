@@ -3,7 +3,8 @@
 // The keys and values of all sequences are in one cache of blocks (cache_blocks.hpp); a beginning that
 // several sequences share is computed once. Each step runs one pass: over the prompts of new sequences, or
 // over a token of every other one, and draws a token after each sequence that is complete. On a GPU, passes
-// over single tokens are replayed as graphs.
+// over single tokens are replayed as graphs, and the next one is given to the GPU before the host has seen
+// what the last one drew, so a step may return while the GPU still works. The Context must keep its stream.
 //
 // A sequence's tokens are a pure function of its prompt and its options, if batch_invariant is set. Otherwise
 // the sequences that run with it may change the last bits of its logits, and thereby a token.
@@ -24,6 +25,7 @@
 #include "infer/sampling_options.hpp"
 #include "model/decoder.hpp"
 #include "runtime/captured.hpp"
+#include "runtime/host_view.hpp"
 #include "runtime/planned.hpp"
 #include "runtime/stream.hpp"
 
@@ -78,9 +80,10 @@ class DecodingEngine {
   void remove(Id sequence);
   // For weights that have changed since the last step: nothing in the cache is shared any more. The engine
   // must be idle.
-  void forget_beginnings() { blocks_.withdraw_offers(); }
+  void forget_beginnings();
   // One pass. Returns the tokens that it has drawn, in the order in which the sequences were added: none if
-  // prompts are not complete yet, or if no sequence is left. If the cache is full, the newest sequences wait,
+  // prompts are not complete yet, or if no sequence is left. What was added since may have to wait for a pass
+  // that already runs. If the cache is full, the newest sequences wait,
   // and run again from their beginning when there is room.
   std::vector<Drawn> step();
   // True if no sequence is left.
@@ -89,7 +92,7 @@ class DecodingEngine {
   std::int64_t waiting() const { return static_cast<std::int64_t>(waiting_.size()); }
 
   // Called with the logits (V) from which each token is drawn. It must not call the engine. Without it,
-  // logits never leave the device.
+  // logits never leave the device. With it, no pass begins before the last one has ended.
   std::function<void(Id sequence, std::span<const float> logits)> on_logits;
 
  private:
@@ -98,6 +101,14 @@ class DecodingEngine {
   struct HostViews;
   struct Sequence;
   struct Part;  // of a sequence in a pass
+  struct Pass;
+  // Of passes over single tokens: three for each number of rows.
+  struct GraphKey {
+    std::int64_t rows;
+    bool ahead;
+    const HostViews* host;
+    auto operator<=>(const GraphKey&) const = default;
+  };
   using Sequences = std::deque<std::unique_ptr<Sequence>>;
 
   static Sizes sizes_of(const Decoder& decoder, const DecodingOptions& options);
@@ -110,17 +121,23 @@ class DecodingEngine {
 
   void admit();
   bool is_computed_by_another(const Sequence& sequence) const;
+  bool take_blocks(Sequence& sequence, std::int64_t tokens);
   bool make_room(Sequence& sequence, std::int64_t tokens);
   void suspend_newest();
   void forget_cache(Sequence& sequence);
   std::vector<Part> next_parts(bool of_prompts);
-  void write(const std::vector<Part>& parts, std::int64_t n, std::int64_t S);
-  void write_sampling(const std::vector<Part>& parts, std::int64_t S);
-  void run_pass(std::int64_t n, std::int64_t S, CachedPass::Sees sees);
-  void run_prompts(const std::vector<Part>& parts);
-  void run_tokens(const std::vector<Part>& parts);
+  void write(const HostViews& host, const std::vector<Part>& parts, std::int64_t n, std::int64_t S,
+             bool ahead);
+  void write_sampling(const HostViews& host, const std::vector<Part>& parts, std::int64_t S, bool ahead);
+  void run_pass(const HostViews& host, std::int64_t n, std::int64_t S, CachedPass::Sees sees, bool ahead);
+  Pass run_prompts(std::vector<Part> parts);
+  Pass run_tokens(std::vector<Part> parts, HostViews& host, bool ahead);
+  bool may_run_ahead(const Pass& pass) const;
+  void run_ahead(const Pass& pass);
+  void settle() noexcept;
+  std::optional<Pass> next_pass();
   void offer_full_blocks(Sequence& sequence);
-  std::vector<Drawn> draw_after(const std::vector<Part>& parts);
+  std::vector<Drawn> draw_after(const Pass& pass);
   void report_logits(const std::vector<Part>& parts);
   Drawn drawn_after(Sequence& sequence, std::int32_t token);
 
@@ -128,13 +145,16 @@ class DecodingEngine {
   DecoderWeights weights_;
   std::unique_ptr<Sizes> sizes_;
   std::unique_ptr<Planned<Tensors>> planned_;
-  std::unique_ptr<HostViews> host_;
+  std::unique_ptr<HostViews> host_[2];
+  HostView host_tokens_, host_seen_;
+  std::optional<HostView> host_logits_;  // if somebody wants to see them
   CacheBlocks blocks_;
   Sequences running_, waiting_;  // in the order in which they were added
   Id next_id_ = 0;
-  Stream own_stream_;                        // of a GPU: graphs are captured on it
-  std::map<std::int64_t, Captured> graphs_;  // passes over single tokens, by their number
-  bool ran_prompts_ = false;                 // in the last pass
+  Stream own_stream_;  // of a GPU: graphs are captured on it
+  std::map<GraphKey, Captured> graphs_;
+  std::unique_ptr<Pass> ahead_;  // given to the device before the host has seen what the last one drew
+  bool ran_prompts_ = false;     // in the last pass
 };
 
 // Continues the prompt alone and hands each new token to `emit`, which may return false to stop. The

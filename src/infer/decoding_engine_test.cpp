@@ -172,12 +172,13 @@ TEST(DecodingEngine, OnCudaHasTheLogitsOfWholeForwardsIn16Bits) {
   expect_logits_in_16_bits({DeviceKind::cuda, 0});
 }
 
-// Sequences come, go and are removed at random in a cache that does not hold them all, and share beginnings.
-// Each has the tokens that it has alone.
-void expect_the_tokens_of_one_alone(Device device, DType dtype, int count) {
+// Sequences come, go and are removed at random, and share beginnings. If it is crowded, some always wait, and
+// the cache does not hold all that run. Each has the tokens that it has alone.
+void expect_the_tokens_of_one_alone(Device device, DType dtype, int count, bool crowded) {
   const DecoderWeights weights = decided_weights(dtype, device);
   Context context(ContextOptions{}, device);
-  DecodingOptions options{.sequences = 5, .cache_tokens = 240, .batch_tokens = 50, .batch_invariant = true};
+  const DecodingOptions options{
+      .sequences = 5, .cache_tokens = crowded ? 240 : 0, .batch_tokens = 50, .batch_invariant = true};
   DecodingEngine engine(context, weights, options);
   std::mt19937 random(2);
   const Ids beginning = random_tokens(random, 70);
@@ -189,7 +190,10 @@ void expect_the_tokens_of_one_alone(Device device, DType dtype, int count) {
   std::map<DecodingEngine::Id, Sequence> all;
   int added = 0;
   while (added < count || !engine.idle()) {
-    while (added < count && engine.waiting() < 3) {
+    const auto wants_more = [&] {
+      return crowded ? engine.waiting() < 3 : engine.running() + engine.waiting() < 4;
+    };
+    while (added < count && wants_more()) {
       Sequence s;
       s.prompt.assign(beginning.begin(), beginning.begin() + static_cast<std::ptrdiff_t>(random() % 70));
       const Ids more = random_tokens(random, 1 + random() % 30);
@@ -207,6 +211,10 @@ void expect_the_tokens_of_one_alone(Device device, DType dtype, int count) {
       if (drawn.end != End::end_of_text) s.tokens.push_back(drawn.token);
       s.ended = drawn.end != End::none;
     }
+    if (random() % 15 == 0) {
+      engine.on_logits = nullptr;
+      if (random() % 3 == 0) engine.on_logits = [](DecodingEngine::Id, std::span<const float>) {};
+    }
     if (random() % 20 == 0 && !all.empty()) {
       const auto any = std::next(all.begin(), static_cast<std::ptrdiff_t>(random() % all.size()));
       if (!any->second.ended) {
@@ -217,6 +225,8 @@ void expect_the_tokens_of_one_alone(Device device, DType dtype, int count) {
   }
   Context other(ContextOptions{}, device);
   DecodingEngine alone(other, weights, {.batch_invariant = true});
+  alone.on_logits = [](DecodingEngine::Id, std::span<const float>) {
+  };  // no pass begins before the last one ends
   for (const auto& [id, s] : all) {
     ASSERT_TRUE(s.ended);
     ASSERT_EQ(continued(alone, s.prompt, s.options), s.tokens) << "sequence " << id;
@@ -224,14 +234,37 @@ void expect_the_tokens_of_one_alone(Device device, DType dtype, int count) {
 }
 
 TEST(DecodingEngine, SequencesComeAndGoWithoutChangingOthers) {
-  expect_the_tokens_of_one_alone({}, DType::f32, 400);
-  expect_the_tokens_of_one_alone({}, DType::bf16, 100);
+  expect_the_tokens_of_one_alone({}, DType::f32, 400, true);
+  expect_the_tokens_of_one_alone({}, DType::f32, 100, false);
+  expect_the_tokens_of_one_alone({}, DType::bf16, 100, true);
 }
 TEST(DecodingEngine, OnCudaSequencesComeAndGoWithoutChangingOthers) {
   if (cuda_device_count() == 0) GTEST_SKIP() << "needs an NVIDIA GPU";
   for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
-    expect_the_tokens_of_one_alone({DeviceKind::cuda, 0}, dtype, 400);
+    for (const bool crowded : {true, false}) {
+      expect_the_tokens_of_one_alone({DeviceKind::cuda, 0}, dtype, 400, crowded);
+    }
   }
+}
+
+// A timer sees what is launched while it is there: nothing in a step that returns what runs already.
+TEST(DecodingEngine, OnCudaAPassBeginsBeforeTheLastTokensAreSeen) {
+  if (cuda_device_count() == 0) GTEST_SKIP() << "needs an NVIDIA GPU";
+  const Device device{DeviceKind::cuda, 0};
+  Context context(ContextOptions{}, device);
+  DecodingEngine engine(context, decided_weights(DType::bf16, device), {.sequences = 2});
+  engine.add(Ids{1, 2, 3}, {.max_tokens = 50});
+  for (int i = 0; i < 5; ++i) EXPECT_EQ(engine.step().size(), 1u);
+  int calls = 0;
+  {
+    const Timing timing(context, [&](const Context::CallRecord&) { ++calls; });
+    EXPECT_EQ(engine.step().size(), 1u);
+    EXPECT_EQ(calls, 0);
+    EXPECT_EQ(engine.step().size(), 1u);
+    EXPECT_GT(calls, 0);
+  }
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(engine.step().size(), 1u);
+  // The engine ends while a pass runs.
 }
 
 // A prompt's first blocks are computed once: the second sequence's prompt runs in a pass of fewer tokens, and
@@ -339,6 +372,40 @@ TEST(DecodingEngine, LogitsThatAreNotFiniteEndTheirSequence) {
   EXPECT_EQ(drawn.front().end, End::error);
   EXPECT_TRUE(drawn.front().error);
   EXPECT_TRUE(engine.idle());
+}
+
+// The weights of position 20 are NaN: a sequence that gets there ends with an error. Others go on, and so
+// does what is added later.
+void expect_an_error_at_position_20(Device device) {
+  const DecoderWeights weights = decided_weights(DType::bf16, device);
+  const Tensor positions = weights.parameters.at("wpe.weight");
+  Context context(ContextOptions{}, device);
+  write_on_host(positions.slice(0, 20, 1), context.stream(), [](const Tensor& row) {
+    std::fill_n(row.as<bf16>(), row.elements(), bf16(std::numeric_limits<float>::quiet_NaN()));
+  });
+  DecodingEngine engine(context, weights, {.sequences = 3});
+  const auto run = [&](const DecodingEngine::Id failing) {
+    std::map<DecodingEngine::Id, std::size_t> drawn;
+    while (!engine.idle()) {
+      for (const auto& d : engine.step()) {
+        EXPECT_EQ(d.end == End::error, d.sequence == failing && drawn[d.sequence] == 18u);
+        ++drawn[d.sequence];
+      }
+    }
+    return drawn;
+  };
+  const auto longer = engine.add(Ids{1, 2, 3}, {.max_tokens = 50});
+  const auto shorter = engine.add(Ids{4, 5}, {.max_tokens = 15});
+  EXPECT_EQ(run(longer), (std::map<DecodingEngine::Id, std::size_t>{{longer, 19}, {shorter, 15}}));
+  const auto after = engine.add(Ids{1, 2, 3}, {.max_tokens = 4});
+  EXPECT_EQ(run(-1), (std::map<DecodingEngine::Id, std::size_t>{{after, 4}}));
+}
+TEST(DecodingEngine, OneSequenceMayFailLater) {
+  expect_an_error_at_position_20({});
+}
+TEST(DecodingEngine, OnCudaOneSequenceMayFailLater) {
+  if (cuda_device_count() == 0) GTEST_SKIP() << "needs an NVIDIA GPU";
+  expect_an_error_at_position_20({DeviceKind::cuda, 0});
 }
 
 }  // namespace

@@ -167,7 +167,8 @@ class CachedPass : public DecoderPass {
   // The keys that the batch's tokens see: only those of the batch, which has whole sequences, or all.
   enum class Sees : std::uint8_t { batch, cache };
   // Runs the first n tokens of the batch, which belong to its first S sequences, and stores their keys and
-  // values. Returns the last hidden state (S, C) of the last token of each sequence.
+  // values. If n = S, row i is the token of sequence i, or of none. Returns the last hidden state (S, C) of
+  // the last token of each sequence.
   virtual Tensor forward(Context& context, std::int64_t n, std::int64_t S, Sees sees) const = 0;
 };
 

@@ -329,8 +329,8 @@ Tensor learned_positions(const TransformerPass& t) {
 
 }  // namespace
 
-void transformer_forward(Context& ctx, const TransformerPass& t, const TransformerActivations& a,
-                         const LayerHooks& hooks, const Caching& caching) {
+Tensor transformer_blocks(Context& ctx, const TransformerPass& t, const TransformerActivations& a,
+                          const LayerHooks& hooks, const Caching& caching) {
   embedding_forward(ctx, {t.batch.tokens, learned_positions(t), t.p.wte, t.p.wpe, a.embedding});
   for (std::size_t l = 0; l < t.p.blocks.size(); ++l) {
     if (hooks.enter) hooks.enter(l);
@@ -339,7 +339,12 @@ void transformer_forward(Context& ctx, const TransformerPass& t, const Transform
     if (cache) next = l + 1 < t.p.blocks.size() ? t.p.blocks[l + 1].qkv_weight : t.p.head;
     block_forward(ctx, t, t.p.blocks[l], input_of(a, l), a.blocks[l], caching, cache, next);
   }
-  normalize(ctx, t.d, input_of(a, t.p.blocks.size()), t.p.norm, a.norm);
+  return input_of(a, t.p.blocks.size());
+}
+
+void transformer_norm(Context& ctx, const TransformerPass& t, const Tensor& residual,
+                      const NormActivations& a) {
+  normalize(ctx, t.d, residual, t.p.norm, a);
 }
 
 void transformer_head(Context& ctx, const TransformerParameters& p, const Tensor& hidden,

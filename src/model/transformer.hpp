@@ -210,9 +210,12 @@ struct TransformerPass {
   RopeTables rope;
 };
 
-// Tokens to the last normalization, a.norm.out.
-void transformer_forward(Context& context, const TransformerPass& pass, const TransformerActivations& a,
-                         const LayerHooks& hooks, const Caching& caching = {});
+// Tokens to the residual stream (N, C) after the last block, which is returned.
+Tensor transformer_blocks(Context& context, const TransformerPass& pass, const TransformerActivations& a,
+                          const LayerHooks& hooks, const Caching& caching = {});
+// The last normalization of rows of the residual stream.
+void transformer_norm(Context& context, const TransformerPass& pass, const Tensor& residual,
+                      const NormActivations& a);
 // logits (M, Vp) of M rows of the last normalization. Columns V ≤ v < Vp are padding and mean nothing.
 void transformer_head(Context& context, const TransformerParameters& p, const Tensor& hidden,
                       const Tensor& logits, bool batch_invariant = false);

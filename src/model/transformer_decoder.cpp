@@ -54,7 +54,7 @@ class Training final : public PassOf<TrainingPass> {
   }
 
   void forward(Context& context, const LayerHooks& hooks) const override {
-    transformer_forward(context, t_, a_, hooks);
+    transformer_norm(context, t_, transformer_blocks(context, t_, a_, hooks), a_.norm);
   }
   void head_backward(Context& context, const Tensor& hidden, const Tensor& dlogits, const Tensor& dhidden,
                      const DecoderParameters& gradients, ops::Store store) const override {
@@ -80,7 +80,8 @@ class Scoring final : public PassOf<ScoringPass> {
 
   Tensor forward(Context& context, std::int64_t n) const override {
     const TransformerActivations a = narrow(a_, n);
-    transformer_forward(context, with(t_.batch.first(n)), a, {});
+    const TransformerPass t = with(t_.batch.first(n));
+    transformer_norm(context, t, transformer_blocks(context, t, a, {}), a.norm);
     return a.norm.out;
   }
 
@@ -95,8 +96,9 @@ class Cached final : public PassOf<CachedPass> {
       : PassOf(d, parameters, batch, options.positions, options.dtype, allocator, options.batch_invariant),
         places_(places),
         a_(allocate_activations(d, batch, options.dtype, Purpose::inference, allocator)),
-        last_(allocator.allocate("last", options.dtype, {places.lengths.shape[0], d.channels},
-                                 Category::batch)) {
+        gathered_(allocator.allocate("gathered", options.dtype, {places.lengths.shape[0], d.channels},
+                                     Category::batch)),
+        hidden_(allocator.allocate("hidden", options.dtype, gathered_.shape, Category::batch)) {
     const Shape shape{options.blocks, d.key_heads, options.block_size, d.head_size};
     for (std::int64_t l = 0; l < d.layers; ++l) {
       const auto in = [&](std::string_view name) {
@@ -112,20 +114,29 @@ class Cached final : public PassOf<CachedPass> {
                                 .block_table = places_.block_table.slice(0, 0, S),
                                 .lengths = places_.lengths.slice(0, 0, S),
                                 .last_rows = places_.last_rows.slice(0, 0, S)};
-    transformer_forward(context, with(t_.batch.first(n, S)), a, {},
-                        {.cache = cache_,
-                         .places = places,
-                         .reads_cache = sees == Sees::cache,
-                         .batch_invariant = batch_invariant_});
-    const Tensor last = last_.slice(0, 0, S);
-    ops::padding_pack(context, {.x = a.norm.out, .indices = places.last_rows, .out = last});
-    return last;
+    const TransformerPass t = with(t_.batch.first(n, S));
+    Tensor rows = transformer_blocks(context, t, a, {},
+                                     {.cache = cache_,
+                                      .places = places,
+                                      .reads_cache = sees == Sees::cache,
+                                      .batch_invariant = batch_invariant_});
+    if (n != S) {  // otherwise each sequence has one token
+      const Tensor gathered = gathered_.slice(0, 0, S);
+      ops::padding_pack(context, {.x = rows, .indices = places.last_rows, .out = gathered});
+      rows = gathered;
+    }
+    NormActivations norm;
+    norm.out = hidden_.slice(0, 0, S);
+    transformer_norm(context, t, rows, norm);
+    return norm.out;
   }
 
  private:
   CachePlaces places_;
   TransformerActivations a_;
-  Tensor last_;  // (S, C); rows of sequences without tokens keep their values
+  // (S, C): the residual stream of each sequence's last token, and the last normalization of it. Rows of
+  // sequences without tokens mean nothing.
+  Tensor gathered_, hidden_;
   std::vector<LayerCache> cache_;
 };
 

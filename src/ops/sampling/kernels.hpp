@@ -33,6 +33,11 @@ struct Options {
   }
 };
 
+inline void store_token(const Sampling& a, std::int64_t m, std::int32_t drawn) {
+  a.token.as<std::int32_t>()[m] = drawn;
+  if (a.next_input) a.next_input.as<std::int32_t>()[m] = drawn < 0 ? 0 : drawn;
+}
+
 // Bounded, so that no penalty makes a finite logit infinite. A logit that is not finite stays so.
 constexpr float penalized(float logit, float penalty) {
   if (logit - logit != 0) return logit;

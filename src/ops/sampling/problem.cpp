@@ -18,6 +18,7 @@ SamplingProblem Sampling::problem() const {
   require_tensor(kName, "random", random, DType::i64, {M});
   if (seen) require_tensor(kName, "seen", seen, DType::i32, {M, (V + 31) / 32});
   require_tensor(kName, "token", token, DType::i32, {M});
+  if (next_input) require_tensor(kName, "next_input", next_input, DType::i32, {M});
   const std::int64_t stride = M > 1 ? logits.strides[0] : V;
   const bool aligned = begin_at_packs(logits) &&
                        (M < 2 || stride * static_cast<std::int64_t>(size_of(logits.dtype)) % 16 == 0);
@@ -26,12 +27,14 @@ SamplingProblem Sampling::problem() const {
           .stride = stride,
           .dtype = logits.dtype,
           .seen = static_cast<bool>(seen),
+          .next_input = static_cast<bool>(next_input),
           .aligned = aligned};
 }
 
 std::string SamplingProblem::describe() const {
-  return fmt::format("M={} V={}{} {}{}{}", M, V, stride == V ? "" : fmt::format(" stride={}", stride),
-                     name_of(dtype), seen ? " +seen" : "", unaligned_note(aligned));
+  return fmt::format("M={} V={}{} {}{}{}{}", M, V, stride == V ? "" : fmt::format(" stride={}", stride),
+                     name_of(dtype), seen ? " +seen" : "", next_input ? " +next_input" : "",
+                     unaligned_note(aligned));
 }
 double SamplingProblem::flops() const {
   return 3.0 * static_cast<double>(M * V);

@@ -73,7 +73,7 @@ void reference(const Context&, const Sampling& a) {
       finite = finite && std::isfinite(load_element(a.logits, m * a.logits.strides[0] + v));
     }
     const Options o = Options::of_row(a, m);
-    a.token.as<std::int32_t>()[m] = finite ? draw(sorted(a, m, o), o) : -1;
+    store_token(a, m, finite ? draw(sorted(a, m, o), o) : -1);
   }
 }
 

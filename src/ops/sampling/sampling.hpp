@@ -16,8 +16,8 @@
 // is a pure function of the row's arguments. Devices may round exp() differently, and then draw another token
 // where the share falls on the boundary of two.
 //
-// token[m] is −1 if a logit of row m is not finite. Throws Error if a tensor does not fit. Options outside
-// the ranges below are the caller's mistake: the token is then undefined.
+// token[m] is −1 if a logit of row m is not finite; next_input[m] is then 0. Throws Error if a tensor does
+// not fit. Options outside the ranges below are the caller's mistake: the token is then undefined.
 #pragma once
 
 #include "ops/op.hpp"
@@ -29,6 +29,7 @@ struct SamplingProblem {
   std::int64_t stride = 0;  // elements between two rows of logits
   DType dtype = DType::f32;
   bool seen = false;
+  bool next_input = false;
   bool aligned = true;  // every row of logits begins at a multiple of 16 bytes
 
   bool operator==(const SamplingProblem&) const = default;
@@ -49,6 +50,7 @@ struct Sampling {
   Tensor random;              // (M) int64: 64 uniform bits
   Tensor seen;   // (M, ⌈V/32⌉) int32, optional: bit v % 32 of word v / 32 is set if the sequence has v
   Tensor token;  // (M) int32
+  Tensor next_input{};  // (M) int32, optional: the token again, for a pass that reads it before the host does
 
   template <class F>
   void visit(F&& f) {
@@ -61,6 +63,7 @@ struct Sampling {
     f("random", random, Access::read);
     f("seen", seen, Access::read);
     f("token", token, Access::write);
+    f("next_input", next_input, Access::write);
   }
   Problem problem() const;  // throws Error if the tensors do not fit together
 };

@@ -18,6 +18,9 @@ class Draws : public testing::VariantTest {};
 std::vector<std::int32_t> drawn_by(std::string_view variant, const Sampling& args) {
   run_variant(sampling_op(), find_variant(sampling_op(), variant), args, 1);
   const auto* token = args.token.as<std::int32_t>();
+  for (std::int64_t m = 0; args.next_input && m < args.token.shape[0]; ++m) {
+    EXPECT_EQ(args.next_input.as<std::int32_t>()[m], std::max(token[m], 0)) << variant << ", row " << m;
+  }
   return {token, token + args.token.shape[0]};
 }
 
@@ -88,6 +91,8 @@ TEST_P(Draws, TheOraclesTokens) {
         Fixture f(static_cast<std::uint64_t>(c.V));
         auto args = sampling::make(c, dtype, choice, f);
         if (choice % 3 == 2) args.seen = {};
+        if (choice % 2 == 1)
+          args.next_input = f.integers(std::vector<std::int32_t>(static_cast<std::size_t>(c.M), -7));
         const auto refusal =
             check_variant(sampling_op(), GetParam(), f, args, [](std::string_view) { return 1.0; });
         tally.add(refusal);
@@ -179,7 +184,8 @@ TEST_P(Draws, NoTokenFromLogitsThatAreNotFinite) {
         -std::numeric_limits<double>::infinity()}) {
     for (const double temperature : {0.0, 1.0}) {
       Fixture f(5);
-      const Sampling a = known(f, 3, {.temperature = temperature, .penalty = 1.5});
+      Sampling a = known(f, 3, {.temperature = temperature, .penalty = 1.5});
+      a.next_input = f.integers({-7, -7, -7});
       store_element(a.logits, 5 + 3, wrong);
       const auto tokens = drawn_by(GetParam(), a);
       EXPECT_GE(tokens[0], 0);
@@ -206,6 +212,7 @@ TEST(Sampling, RefusesArgumentsThatDoNotFit) {
   expect_refused([&](Sampling& a) { a.top_k = f.integers({1, 2, 3}); });
   expect_refused([&](Sampling& a) { a.seen = f.integers({1, 2, 3}); });
   expect_refused([&](Sampling& a) { a.token = f.integers({1, 2}); });
+  expect_refused([&](Sampling& a) { a.next_input = f.integers({1, 2}); });
 }
 
 }  // namespace

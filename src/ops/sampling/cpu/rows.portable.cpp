@@ -134,7 +134,7 @@ void forward(const Context& context, const Sampling& a) {
       penalize(a, m, options.penalty, row);
       token = draw(row, options);
     }
-    a.token.as<std::int32_t>()[m] = token;
+    store_token(a, m, token);
   }
 }
 

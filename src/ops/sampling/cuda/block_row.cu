@@ -32,8 +32,13 @@ struct Arguments {
   bool packed;  // rows begin at multiples of 16 bytes
   const double *temperature, *top_p, *min_p, *penalty;
   const std::int64_t *top_k, *random;
-  const std::uint32_t* seen;  // may be null
-  std::int32_t* token;
+  const std::uint32_t* seen;         // may be null
+  std::int32_t *token, *next_input;  // next_input may be null
+
+  __device__ void store(int m, std::int32_t drawn) const {
+    token[m] = drawn;
+    if (next_input) next_input[m] = max(drawn, 0);
+  }
 };
 
 // Ascends with the logit, as an integer.
@@ -281,9 +286,9 @@ __device__ int find_range(Row<T>& row) {
   return finite ? token : -1;
 }
 
-// Writes the token at which the weights exceed the drawn share.
+// Stores the token of row m at which the weights exceed the drawn share.
 template <class T, class WeightOf>
-__device__ void draw(const Row<T>& row, std::uint64_t random, std::int32_t* token, Three* shared,
+__device__ void draw(const Arguments<T>& a, int m, const Row<T>& row, Three* shared,
                      const WeightOf& weight_of) {
   __shared__ Weight tiles[kMostTiles];
   __shared__ Weight warps[kWarps];
@@ -298,7 +303,7 @@ __device__ void draw(const Row<T>& row, std::uint64_t random, std::int32_t* toke
   __syncthreads();
   Weight total = 0;
   for (int tile = 0; tile < count; ++tile) total += tiles[tile];
-  Weight rest = __umul64hi(random, total);
+  Weight rest = __umul64hi(static_cast<std::uint64_t>(a.random[m]), total);
   int tile = 0;
   while (tile + 1 < count && rest >= tiles[tile]) rest -= tiles[tile++];
 
@@ -310,7 +315,7 @@ __device__ void draw(const Row<T>& row, std::uint64_t random, std::int32_t* toke
   if (rest < begin || rest >= end) return;
   row.for_each_in_tile(tile, [&](int v, float logit) {
     const Weight w = weight_of(v, logit);
-    if (rest >= begin && rest < begin + w) *token = v;
+    if (rest >= begin && rest < begin + w) a.store(m, v);
     begin += w;
   });
 }
@@ -327,7 +332,7 @@ __global__ void __launch_bounds__(kThreads) block_row(const Arguments<T> a) {
              bounded_factor(penalty), a.V, a.packed};
   const int likeliest = find_range(row);
   if (temperature == 0 || likeliest < 0) {
-    if (threadIdx.x == 0) a.token[m] = likeliest;
+    if (threadIdx.x == 0) a.store(m, likeliest);
     return;
   }
   row.scale = bounded_factor(1 / temperature);
@@ -343,7 +348,7 @@ __global__ void __launch_bounds__(kThreads) block_row(const Arguments<T> a) {
         [&](Weight total) { return least_weight(top_p, total); });
   }
   const double least = min_p * kOne;
-  draw(row, static_cast<std::uint64_t>(a.random[m]), a.token + m, shared, [&](int v, float logit) {
+  draw(a, m, row, shared, [&](int v, float logit) {
     if (!cut.keeps(key_of(logit), v)) return Weight{0};
     const Weight w = row.weight(logit);
     return static_cast<double>(w) < least ? Weight{0} : w;
@@ -367,7 +372,8 @@ void forward(const Context& context, const Sampling& args) {
                          .top_k = static_cast<const std::int64_t*>(args.top_k.data),
                          .random = static_cast<const std::int64_t*>(args.random.data),
                          .seen = static_cast<const std::uint32_t*>(args.seen.data),
-                         .token = static_cast<std::int32_t*>(args.token.data)};
+                         .token = static_cast<std::int32_t*>(args.token.data),
+                         .next_input = static_cast<std::int32_t*>(args.next_input.data)};
     gpu::launch_overlapped(context, block_row<T>, dim3(static_cast<unsigned>(M)), kThreads, 0,
                            "sampling cuda.block_row", a);
   });
