@@ -502,8 +502,9 @@ WARPWRIGHT_API warpwright_status warpwright_unpack(warpwright_context* context,
  *     } while (events == 0 || !event.end);
  *
  * A decoder allocates all its memory when it is created. It runs on its context's device, with a stream of
- * its own. A step waits for the tokens that it returns; a GPU may already run the next one then. It uses the context's threads at the time of each call. A decoder
- * runs one call at a time: a server makes all calls from one thread, or holds a lock during each. */
+ * its own. A step waits for the tokens that it returns; a GPU may already run the next one then. It uses the
+ * context's threads at the time of each call. A decoder runs one call at a time: a server makes all calls
+ * from one thread, or holds a lock during each. */
 typedef struct warpwright_decoder warpwright_decoder;
 
 typedef struct warpwright_decoder_options {

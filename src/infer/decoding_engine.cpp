@@ -567,8 +567,7 @@ std::optional<DecodingEngine::Pass> DecodingEngine::next_pass() {
   }
   if (ahead_) settle();
   admit();
-  // Passes over prompts and over tokens take turns, so that neither kind waits behind a long run of the
-  // other.
+  // Passes over prompts and over tokens take turns, so that neither kind waits for a long run of the other.
   bool of_prompts = !ran_prompts_;
   std::vector<Part> parts = next_parts(of_prompts);
   if (parts.empty()) parts = next_parts(of_prompts = !of_prompts);

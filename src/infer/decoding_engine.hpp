@@ -82,9 +82,9 @@ class DecodingEngine {
   // must be idle.
   void forget_beginnings();
   // One pass. Returns the tokens that it has drawn, in the order in which the sequences were added: none if
-  // prompts are not complete yet, or if no sequence is left. What was added since may have to wait for a pass
-  // that already runs. If the cache is full, the newest sequences wait,
-  // and run again from their beginning when there is room.
+  // prompts are not complete yet, or if no sequence is left. A sequence that was added since may have to wait
+  // for a pass that already runs. If the cache is full, the newest sequences wait, and run again from their
+  // beginning when there is room.
   std::vector<Drawn> step();
   // True if no sequence is left.
   bool idle() const { return running_.empty() && waiting_.empty(); }
@@ -102,7 +102,7 @@ class DecodingEngine {
   struct Sequence;
   struct Part;  // of a sequence in a pass
   struct Pass;
-  // Of passes over single tokens: three for each number of rows.
+  // Names the graph of a pass over single tokens. There are three for each number of rows.
   struct GraphKey {
     std::int64_t rows;
     bool ahead;
