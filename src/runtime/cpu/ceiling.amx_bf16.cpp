@@ -1,16 +1,8 @@
-#include <immintrin.h>
-
+#include "runtime/cpu/amx.hpp"
 #include "runtime/cpu/ceiling_kernels.hpp"
 
 namespace warpwright::ceiling::amx_bf16 {
 namespace {
-
-// Palette 1: eight tiles of 16 rows of 64 bytes (Intel SDM volume 1, chapter 18).
-struct alignas(64) TileConfig {
-  std::uint8_t palette = 1, start_row = 0, reserved[14] = {};
-  std::uint16_t columns[16] = {64, 64, 64, 64, 64, 64, 64, 64};
-  std::uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
-};
 
 constexpr int kProducts = 6;  // independent accumulators in flight
 
@@ -22,8 +14,7 @@ float multiply_add(std::int64_t iterations) {
   for (auto& row : ones) {
     for (auto& element : row) element = 0x3f80;  // 1 in bf16
   }
-  const TileConfig config;
-  _tile_loadconfig(&config);
+  const TileSession session;
   _tile_zero(0);
   _tile_zero(1);
   _tile_zero(2);
@@ -41,7 +32,6 @@ float multiply_add(std::int64_t iterations) {
     _tile_dpbf16ps(5, 6, 7);
   }
   _tile_stored(5, sums, 64);
-  _tile_release();
   return sums[15][15];
 }
 
