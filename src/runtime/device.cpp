@@ -9,6 +9,7 @@
 #include <limits>
 #include <sstream>
 
+#include "runtime/cgroup.hpp"
 #include "runtime/cuda/backend.hpp"
 #include "runtime/threads.hpp"
 
@@ -57,12 +58,16 @@ std::size_t cache_bytes(int name, std::size_t fallback) {
   return bytes > 0 ? static_cast<std::size_t>(bytes) : fallback;
 }
 
-// The limit of this process's cgroup less what it uses; the largest size if there is no limit.
-std::size_t cgroup_headroom() {
-  std::ifstream max_file("/sys/fs/cgroup/memory.max"), current_file("/sys/fs/cgroup/memory.current");
-  std::size_t limit = 0, current = 0;
-  if (!(max_file >> limit) || !(current_file >> current)) return std::numeric_limits<std::size_t>::max();
-  return limit > current ? limit - current : 0;
+// The largest size if it is not known.
+std::size_t machine_available_memory() {
+  std::ifstream meminfo("/proc/meminfo");
+  for (std::string line; std::getline(meminfo, line);) {
+    std::istringstream fields(line);
+    std::string key;
+    std::size_t kib = 0;
+    if (fields >> key >> kib && key == "MemAvailable:") return kib << 10;
+  }
+  return std::numeric_limits<std::size_t>::max();
 }
 
 }  // namespace
@@ -98,14 +103,8 @@ std::string gpu_driver_version() {
 
 std::size_t available_memory(Device device) {
   if (device.kind == DeviceKind::cuda) return cuda::available_memory(device.index);
-  std::ifstream meminfo("/proc/meminfo");
-  for (std::string line; std::getline(meminfo, line);) {
-    std::istringstream fields(line);
-    std::string key;
-    std::size_t kib = 0;
-    if (fields >> key >> kib && key == "MemAvailable:") return std::min(kib << 10, cgroup_headroom());
-  }
-  return cgroup_headroom();
+  return std::min(machine_available_memory(),
+                  cgroup_available_memory().value_or(std::numeric_limits<std::size_t>::max()));
 }
 
 }  // namespace warpwright

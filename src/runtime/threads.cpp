@@ -15,9 +15,7 @@
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
-#include <fstream>
 #include <mutex>
-#include <sstream>
 #include <vector>
 
 #include "core/error.hpp"
@@ -26,65 +24,6 @@ namespace warpwright {
 namespace {
 
 namespace fs = std::filesystem;
-
-// A mount of the hierarchy that has the cpu controller.
-struct CgroupMount {
-  bool unified;     // version 2
-  fs::path inside;  // the group visible at the mount point
-  fs::path point;
-};
-
-bool has_word(const std::string& words, std::string_view word) {  // "cpu" in "rw,cpu,cpuacct"
-  std::istringstream stream(words);
-  for (std::string item; std::getline(stream, item, ',');) {
-    if (item == word) return true;
-  }
-  return false;
-}
-
-// proc_pid_mountinfo(5): "36 35 98:0 ROOT MOUNT-POINT OPTIONS FIELD… - TYPE SOURCE SUPER-OPTIONS".
-std::vector<CgroupMount> cgroup_mounts(const fs::path& root) {
-  std::vector<CgroupMount> mounts;
-  std::ifstream file(root / "proc/self/mountinfo");
-  for (std::string line; std::getline(file, line);) {
-    const std::size_t dash = line.find(" - ");
-    if (dash == std::string::npos) continue;
-    std::string id, parent, device, inside, point, type, source, options;
-    std::istringstream(line) >> id >> parent >> device >> inside >> point;
-    std::istringstream(line.substr(dash + 3)) >> type >> source >> options;
-    const bool unified = type == "cgroup2";
-    if (unified || (type == "cgroup" && has_word(options, "cpu"))) mounts.push_back({unified, inside, point});
-  }
-  return mounts;
-}
-
-// This process's group in that hierarchy, by cgroups(7): "0::/GROUP" or "4:cpu,cpuacct:/GROUP".
-fs::path own_group(const fs::path& root, bool unified) {
-  std::ifstream file(root / "proc/self/cgroup");
-  for (std::string line; std::getline(file, line);) {
-    const std::size_t first = line.find(':'), second = line.find(':', first + 1);
-    if (first == std::string::npos || second == std::string::npos) continue;
-    const std::string controllers = line.substr(first + 1, second - first - 1);
-    if (unified ? line.compare(0, first, "0") == 0 && controllers.empty() : has_word(controllers, "cpu")) {
-      return line.substr(second + 1);
-    }
-  }
-  return "/";
-}
-
-// The quota in one group's folder, in processors.
-std::optional<double> quota_in(const fs::path& folder, bool unified) {
-  double quota = 0, period = 0;
-  if (unified) {  // "max 100000" or "150000 100000"
-    std::ifstream file(folder / "cpu.max");
-    if (!(file >> quota >> period)) return {};
-  } else {  // -1 without a quota
-    std::ifstream quota_file(folder / "cpu.cfs_quota_us"), period_file(folder / "cpu.cfs_period_us");
-    if (!(quota_file >> quota) || !(period_file >> period)) return {};
-  }
-  if (!(quota > 0) || !(period > 0)) return {};
-  return quota / period;
-}
 
 int environment_threads(std::string_view text) {
   constexpr std::string_view kBlank = " \t";
@@ -172,24 +111,6 @@ class Trial {
 thread_local int claimed = 1;  // threads of a parallel region that this thread can have
 
 }  // namespace
-
-std::optional<CpuQuota> cgroup_cpu_quota(const fs::path& root) {
-  std::optional<CpuQuota> tightest;
-  for (const CgroupMount& mount : cgroup_mounts(root)) {
-    const fs::path group = own_group(root, mount.unified);
-    fs::path below = group.lexically_relative(mount.inside);
-    // The group lies outside the mount: a container sees its own group at the mount point.
-    if (below.empty() || *below.begin() == ".." || below == ".") below.clear();
-    for (;; below = below.parent_path()) {
-      const auto quota = quota_in(root / mount.point.relative_path() / below, mount.unified);
-      if (quota && (!tightest || *quota < tightest->processors)) {
-        tightest = {*quota, (below.empty() ? mount.inside : mount.inside / below).string()};
-      }
-      if (below.empty()) break;
-    }
-  }
-  return tightest;
-}
 
 std::string DefaultThreads::reason() const {
   if (source == Source::environment) return "OMP_NUM_THREADS";

@@ -6,20 +6,12 @@
 #include <optional>
 #include <string>
 
+#include "runtime/cgroup.hpp"
+
 namespace warpwright {
 
 // The most threads that a user can ask for.
 inline constexpr int kMaxThreads = 4096;
-
-// The CPU time a cgroup may use, in processors (a fraction is possible).
-struct CpuQuota {
-  double processors;
-  std::string group;  // its path in the hierarchy: "/docker/1f3a"
-};
-
-// The tightest CPU quota of this process's cgroups (versions 1 and 2) and their ancestors; nothing if there
-// is none or it cannot be read. `root` holds proc/ and the cgroups' mount points.
-std::optional<CpuQuota> cgroup_cpu_quota(const std::filesystem::path& root = "/");
 
 // The number of threads if the user gives none, and what decided it.
 struct DefaultThreads {
@@ -35,7 +27,7 @@ struct DefaultThreads {
 
 // OMP_NUM_THREADS if set; else the smaller of the affinity mask and the CPU quota, rounded up. Throws
 // UsageError if OMP_NUM_THREADS is not a number from 1 to kMaxThreads, or a list that begins with one. `root`
-// as above.
+// as for cgroup_cpu_quota().
 DefaultThreads default_threads(const std::filesystem::path& root = "/");
 
 // `threads`, or the default for 0. Throws UsageError outside 0 to kMaxThreads, naming `where` ("--threads").

@@ -12,7 +12,7 @@
 
 #include "core/error.hpp"
 #include "runtime/context.hpp"
-#include "runtime/test_folder.hpp"
+#include "runtime/test_cgroup.hpp"
 
 namespace warpwright {
 namespace {
@@ -41,70 +41,10 @@ bool in_child(const std::function<bool()>& check) {
   return WIFEXITED(status) && WEXITSTATUS(status) == 0;
 }
 
-class Threads : public TestFolder {
+class Threads : public TestCgroup {
  protected:
   ThreadsVariable unset{nullptr};
-
-  // A machine whose only hierarchy is version 2, with this process in `group`.
-  void unified(const std::string& group, const std::string& inside = "/") const {
-    put("proc/self/cgroup", "0::" + group + "\n");
-    put("proc/self/mountinfo",
-        "22 1 254:1 / / rw,relatime - ext4 /dev/vda1 rw\n"
-        "35 24 0:29 " +
-            inside + " /sys/fs/cgroup rw,nosuid shared:9 - cgroup2 cgroup2 rw,nsdelegate\n");
-  }
 };
-
-TEST_F(Threads, TakesTheTightestQuotaUpTheUnifiedHierarchy) {
-  unified("/a/b/c");
-  EXPECT_FALSE(cgroup_cpu_quota(folder));
-  put("sys/fs/cgroup/a/b/c/cpu.max", "max 100000\n");
-  EXPECT_FALSE(cgroup_cpu_quota(folder));
-  put("sys/fs/cgroup/a/b/cpu.max", "150000 100000\n");
-  put("sys/fs/cgroup/a/cpu.max", "800000 100000\n");
-  ASSERT_TRUE(cgroup_cpu_quota(folder));
-  EXPECT_EQ(cgroup_cpu_quota(folder)->processors, 1.5);
-  EXPECT_EQ(cgroup_cpu_quota(folder)->group, "/a/b");
-  put("sys/fs/cgroup/cpu.max", "50000 100000\n");
-  EXPECT_EQ(cgroup_cpu_quota(folder)->processors, 0.5);
-  EXPECT_EQ(cgroup_cpu_quota(folder)->group, "/");
-  put("sys/fs/cgroup/a/b/c/cpu.max", "10000 50000\n");
-  EXPECT_EQ(cgroup_cpu_quota(folder)->processors, 0.2);
-  EXPECT_EQ(cgroup_cpu_quota(folder)->group, "/a/b/c");
-}
-
-TEST_F(Threads, ReadsVersionOneAndContainersMounts) {
-  // Docker without a cgroup namespace: the mount point shows the container's group, not the root.
-  put("proc/self/cgroup", "5:cpu,cpuacct:/docker/1f3a\n1:name=systemd:/docker/1f3a\n0::/docker/1f3a\n");
-  put("proc/self/mountinfo",
-      "40 30 0:33 /docker/1f3a /sys/fs/cgroup/cpu,cpuacct ro - cgroup cgroup rw,cpu,cpuacct\n"
-      "41 30 0:34 /docker/1f3a /sys/fs/cgroup/cpuset ro - cgroup cgroup rw,cpuset\n"
-      "42 30 0:35 / /sys/fs/cgroup/unified ro - cgroup2 cgroup2 rw\n");
-  put("sys/fs/cgroup/cpu,cpuacct/cpu.cfs_quota_us", "-1\n");
-  put("sys/fs/cgroup/cpu,cpuacct/cpu.cfs_period_us", "100000\n");
-  EXPECT_FALSE(cgroup_cpu_quota(folder));
-  put("sys/fs/cgroup/cpu,cpuacct/cpu.cfs_quota_us", "320000\n");
-  ASSERT_TRUE(cgroup_cpu_quota(folder));
-  EXPECT_EQ(cgroup_cpu_quota(folder)->processors, 3.2);
-  EXPECT_EQ(cgroup_cpu_quota(folder)->group, "/docker/1f3a");
-  put("sys/fs/cgroup/unified/docker/cpu.max", "200000 100000\n");
-  EXPECT_EQ(cgroup_cpu_quota(folder)->processors, 2);
-}
-
-TEST_F(Threads, FilesThatSayNothingAreNoQuota) {
-  EXPECT_FALSE(cgroup_cpu_quota(folder));  // no proc
-  unified("/../../elsewhere", "/here");    // a group outside the namespace
-  put("sys/fs/cgroup/cpu.max", "100000 100000\n");
-  EXPECT_EQ(cgroup_cpu_quota(folder)->processors, 1);
-  for (const char* text :
-       {"", "max", "0 100000", "-5 100000", "100000 0", "100000", "nan nan", "words in it"}) {
-    put("sys/fs/cgroup/cpu.max", text);
-    EXPECT_FALSE(cgroup_cpu_quota(folder)) << text;
-  }
-  put("proc/self/cgroup", "no colons\n0\n::\n");
-  put("proc/self/mountinfo", "no dash\n - \n1 2 3 - cgroup2\n");
-  EXPECT_FALSE(cgroup_cpu_quota(folder));
-}
 
 TEST_F(Threads, TheDefaultIsTheSmallerOfAffinityAndQuotaRoundedUp) {
   unified("/a");
