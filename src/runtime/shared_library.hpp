@@ -14,10 +14,13 @@ class SharedLibrary {
   // The first of these files that can be loaded. It is never closed: a library that has launched kernels
   // cannot be unloaded safely.
   explicit SharedLibrary(std::initializer_list<const char*> names) {
+    std::string failures;
     for (const char* name : names) {
-      if (!file_) file_ = dlopen(name_ = name, RTLD_NOW | RTLD_LOCAL);
+      file_ = dlopen(name_ = name, RTLD_NOW | RTLD_LOCAL);
+      if (file_) return;
+      failures += fmt::format("{}{}", failures.empty() ? "" : "; ", dlerror());  // names the file
     }
-    if (!file_) reason_ = fmt::format("{} is not found", *names.begin());
+    reason_ = fmt::format("cannot be loaded: {}", failures);
   }
 
   template <class Function>
@@ -27,7 +30,7 @@ class SharedLibrary {
     if (!function && reason_.empty()) reason_ = fmt::format("{} has no {}", name_, name);
   }
 
-  // Why the file, or one of the functions, was not found; or "".
+  // Why no file could be loaded, or which function it lacks; or "".
   const std::string& reason() const { return reason_; }
 
  private:
