@@ -7,6 +7,7 @@
 #include <numeric>
 #include <utility>
 
+#include "core/human_bytes.hpp"
 #include "runtime/cuda/backend.hpp"
 #include "runtime/device.hpp"
 #include "runtime/out_of_memory.hpp"
@@ -15,7 +16,8 @@
 namespace warpwright {
 namespace {
 
-std::string megabytes(std::size_t bytes) {
+// For tables: rows in one unit can be compared.
+std::string mebibytes(std::size_t bytes) {
   return fmt::format("{:.1f} MiB", static_cast<double>(bytes) / 0x1p20);
 }
 
@@ -74,8 +76,9 @@ Buffer::Buffer(std::size_t bytes, Device device, std::string_view purpose) : byt
   }
   void* address = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (address == MAP_FAILED) {
-    throw OutOfMemory(fmt::format("cannot allocate {} of memory ({} available)", megabytes(bytes),
-                                  megabytes(available_memory())),
+    throw OutOfMemory(fmt::format("cannot allocate {} of memory ({} are available)",
+                                  human_bytes(static_cast<double>(bytes)),
+                                  human_bytes(static_cast<double>(available_memory()))),
                       std::string(purpose), "use a smaller batch, sequence or model");
   }
   if (bytes >= (std::size_t{4} << 20)) madvise(address, bytes, MADV_HUGEPAGE);
@@ -131,10 +134,10 @@ std::string MemoryPlan::summary() const {
   std::string text;
   for (int c = 0; c < kCategories; ++c) {
     if (arena_bytes[c] == 0) continue;
-    text += fmt::format("  {:<16}{:>14}\n", name_of(static_cast<Category>(c)), megabytes(arena_bytes[c]));
+    text += fmt::format("  {:<16}{:>14}\n", name_of(static_cast<Category>(c)), mebibytes(arena_bytes[c]));
   }
-  text += fmt::format("  {:<16}{:>14}\n", "workspace", megabytes(workspace_bytes));
-  return text + fmt::format("  {:<16}{:>14}\n", "total", megabytes(total_bytes()));
+  text += fmt::format("  {:<16}{:>14}\n", "workspace", mebibytes(workspace_bytes));
+  return text + fmt::format("  {:<16}{:>14}\n", "total", mebibytes(total_bytes()));
 }
 
 std::string MemoryPlan::details() const {

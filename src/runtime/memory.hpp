@@ -23,12 +23,13 @@ inline std::size_t round_up(std::size_t bytes) {
   return (bytes + kAlignment - 1) / kAlignment * kAlignment;
 }
 
-// Owns one block of device memory, aligned to at least kAlignment and zero at the start. Move-only.
+// Owns one block of device memory, aligned to at least kAlignment and, unless it is pinned, zero at the
+// start. Move-only.
 class Buffer {
  public:
   Buffer() = default;
   Buffer(std::size_t bytes, Device device, std::string_view purpose);
-  // Host memory that a GPU copies from and to without the host's help.
+  // Host memory that a GPU copies from and to without the host's help. Its contents are undefined.
   static Buffer pinned(std::size_t bytes, std::string_view purpose);
   Buffer(Buffer&& other) noexcept;
   Buffer& operator=(Buffer&& other) noexcept;

@@ -6,6 +6,7 @@
 #include <chrono>
 #include <utility>
 
+#include "core/human_bytes.hpp"
 #include "runtime/out_of_memory.hpp"
 
 namespace warpwright {
@@ -47,9 +48,9 @@ bool CheckpointWriter::can_copy(const StatePart& part, Device device) {
   snapshot_.reset();
   if (leads()) {
     reports_.notice(
-        fmt::format("no memory for a copy of the state ({:.1f} MiB for each rank): training waits "
-                    "while a checkpoint is written",
-                    static_cast<double>(part.bytes()) / 0x1p20));
+        fmt::format("no memory for a copy of the state ({} for each rank): training waits while a "
+                    "checkpoint is written",
+                    human_bytes(static_cast<double>(part.bytes()))));
   }
   return false;
 }

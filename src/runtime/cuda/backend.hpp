@@ -19,7 +19,7 @@ std::size_t available_memory(int index);
 std::byte* allocate(std::size_t bytes, int index, std::string_view purpose);
 void release(std::byte* memory) noexcept;
 
-// Host memory that a GPU can copy from and to on its own.
+// Host memory that a GPU can copy from and to on its own. Its contents are undefined.
 std::byte* allocate_pinned(std::size_t bytes, std::string_view purpose);
 void release_pinned(std::byte* memory) noexcept;
 
