@@ -268,6 +268,7 @@ std::unique_ptr<const Comm::Exchange> PeerCopies::prepare(const std::vector<Comm
 }
 
 void PeerCopies::abandon() {
+  const CurrentDevice current(device_);
   const Stream own(device_);
   const std::vector<std::uint32_t> ones(flags_.bytes() / sizeof(std::uint32_t), 1);
   cudaMemcpyAsync(flags_.data(), ones.data(), flags_.bytes(), cudaMemcpyHostToDevice, own.get());

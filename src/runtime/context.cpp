@@ -45,12 +45,9 @@ ContextOptions ContextOptions::from_environment() {
   return options;
 }
 
-Context::Context(ContextOptions options, Device device)
-    : options_(std::move(options)), device_(device_info(device, options_.threads)), stream_(device) {
-  device_.tf32 = options_.tf32;
-  device_.tuned = options_.tuned.get();
-  device_.forced = &options_.force;
-  claim_threads(device_.threads);
+Context::Context(ContextOptions options, Device device) : Context(std::move(options), device, Stream()) {
+  make_current(device);  // first: cudaSetDevice() starts a GPU, and Stream() would go back to another one
+  stream_ = Stream(device);
 }
 
 Context::Context(ContextOptions options, Device device, Stream stream)
@@ -95,7 +92,9 @@ void Context::reserve_scratch(std::size_t bytes) {
 }
 
 std::uint64_t Context::plan_hash() const {
-  std::uint64_t hash = 0xcbf29ce484222325u;  // FNV-1a, 64 bits
+  // FNV-1a, 64 bits. Checkpoints record the value, so it must not depend on the standard library, as that of
+  // std::hash does, or on a library's version.
+  std::uint64_t hash = 0xcbf29ce484222325u;
   for (const std::string& line : choice_lines_) {
     for (const char c : line + "\n") hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3u;
   }

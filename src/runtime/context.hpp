@@ -36,10 +36,10 @@ struct ContextOptions {
 
 class Context {
  public:
-  // Throws if the number of threads is invalid, if the system does not grant them (runtime/threads.hpp), or
-  // if there is no such device.
+  // With a stream of its own. Makes a GPU the calling thread's current one. Throws if the number of threads
+  // is invalid, if the system does not grant them (runtime/threads.hpp), or if there is no such device.
   explicit Context(ContextOptions options = ContextOptions::from_environment(), Device device = {});
-  // With a stream of the device's.
+  // With a stream of the device's, whose owner sees that a GPU is current when the Context is used.
   Context(ContextOptions options, Device device, Stream stream);
   Context(const Context&) = delete;
   Context& operator=(const Context&) = delete;

@@ -36,8 +36,12 @@ class Stream {
   bool borrowed_ = false;
 };
 
-// Makes a GPU the calling thread's current one, as launches into its streams need. Its destructor restores
-// the one that was current before. Does nothing for a CPU.
+// Makes a GPU the calling thread's current one, as launches into its streams need. Does nothing for a CPU. A
+// Context with its own stream does this for the thread that makes it. Nothing else in runtime/ changes the
+// current GPU for longer than a call.
+void make_current(Device device);
+
+// The same until it is destroyed; then the GPU that was current before is current again.
 class CurrentDevice {
  public:
   explicit CurrentDevice(Device device);

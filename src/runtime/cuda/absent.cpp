@@ -63,8 +63,12 @@ Stream& Stream::operator=(Stream&&) noexcept = default;
 Stream::~Stream() = default;
 void Stream::synchronize() const {}
 
-CurrentDevice::CurrentDevice(Device device) {
+void make_current(Device device) {
   if (device.kind != DeviceKind::cpu) throw_absent("device");
+}
+
+CurrentDevice::CurrentDevice(Device device) {
+  make_current(device);
 }
 CurrentDevice::~CurrentDevice() = default;
 

@@ -22,6 +22,7 @@ namespace {
 template <class Launch>
 double shortest_seconds(const DeviceInfo& device, double budget, const Launch& launch) {
   constexpr int kMinRuns = 5;
+  const CurrentDevice current(device.device);
   const Stream stream(device.device);
   Event start(device.device), end(device.device);
   const auto once = [&] {

@@ -1,9 +1,11 @@
 #include <cuda_runtime.h>
 #include <fmt/format.h>
 
+#include <memory>
 #include <string>
 
 #include "core/error.hpp"
+#include "core/human_bytes.hpp"
 #include "runtime/cuda/backend.hpp"
 #include "runtime/cuda/check.hpp"
 #include "runtime/out_of_memory.hpp"
@@ -12,29 +14,31 @@
 namespace warpwright::cuda {
 
 std::size_t available_memory(int index) {
-  check(cudaSetDevice(index), "choosing a device");
+  const CurrentDevice current({DeviceKind::cuda, index});
   std::size_t free = 0, total = 0;
   check(cudaMemGetInfo(&free, &total), "asking for the free memory");
   return free;
 }
 
 std::byte* allocate(std::size_t bytes, int index, std::string_view purpose) {
-  check(cudaSetDevice(index), "choosing a device");
-  void* memory = nullptr;
-  const cudaError_t status = cudaMalloc(&memory, bytes);
+  const Device device{DeviceKind::cuda, index};
+  const CurrentDevice current(device);
+  void* address = nullptr;
+  const cudaError_t status = cudaMalloc(&address, bytes);
   if (status == cudaErrorMemoryAllocation) {
     cudaGetLastError();
-    throw OutOfMemory(fmt::format("cannot allocate {:.1f} MiB on the GPU ({:.1f} MiB are free)",
-                                  static_cast<double>(bytes) / 0x1p20,
-                                  static_cast<double>(available_memory(index)) / 0x1p20),
-                      std::string(purpose), "use a smaller batch, sequence or model");
+    throw OutOfMemory(
+        fmt::format("cannot allocate {} on the GPU ({} are free)", human_bytes(static_cast<double>(bytes)),
+                    human_bytes(static_cast<double>(available_memory(index)))),
+        std::string(purpose), "use a smaller batch, sequence or model");
   }
   check(status, purpose);
+  std::unique_ptr<std::byte, decltype(&release)> memory(static_cast<std::byte*>(address), &release);
   // Not on the default stream: there it would end the captures of other threads.
-  const Stream own({DeviceKind::cuda, index});
-  check(cudaMemsetAsync(memory, 0, bytes, own.get()), purpose);
+  const Stream own(device);
+  check(cudaMemsetAsync(address, 0, bytes, own.get()), purpose);
   own.synchronize();
-  return static_cast<std::byte*>(memory);
+  return memory.release();
 }
 
 void release(std::byte* memory) noexcept {
@@ -47,7 +51,7 @@ std::byte* allocate_pinned(std::size_t bytes, std::string_view purpose) {
   if (status == cudaErrorMemoryAllocation) {
     cudaGetLastError();
     throw OutOfMemory(
-        fmt::format("cannot pin {:.1f} MiB of the host's memory", static_cast<double>(bytes) / 0x1p20),
+        fmt::format("cannot pin {} of the host's memory", human_bytes(static_cast<double>(bytes))),
         std::string(purpose), "raise the limit of locked memory (ulimit -l), or free some");
   }
   check(status, purpose);

@@ -13,7 +13,7 @@ namespace warpwright {
 
 Stream::Stream(Device device) {
   if (device.kind == DeviceKind::cpu) return;
-  cuda::check(cudaSetDevice(device.index), "choosing a device");
+  const CurrentDevice current(device);
   cuda::check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "making a stream");
 }
 Stream Stream::borrowed(Device device, CudaStream stream) {
@@ -36,12 +36,16 @@ void Stream::synchronize() const {
   if (stream_) cuda::check(cudaStreamSynchronize(stream_), "waiting for the GPU");
 }
 
+void make_current(Device device) {
+  if (device.kind == DeviceKind::cuda) cuda::check(cudaSetDevice(device.index), "choosing a device");
+}
+
 CurrentDevice::CurrentDevice(Device device) {
   if (device.kind == DeviceKind::cpu) return;
   int current = 0;
   cuda::check(cudaGetDevice(&current), "asking for the current device");
   if (current == device.index) return;
-  cuda::check(cudaSetDevice(device.index), "choosing a device");
+  make_current(device);
   before_ = current;
 }
 CurrentDevice::~CurrentDevice() {
@@ -49,7 +53,9 @@ CurrentDevice::~CurrentDevice() {
 }
 
 Event::Event(Device device) {
-  if (device.kind == DeviceKind::cuda) cuda::check(cudaEventCreate(&event_), "making an event");
+  if (device.kind == DeviceKind::cpu) return;
+  const CurrentDevice current(device);
+  cuda::check(cudaEventCreate(&event_), "making an event");
 }
 Event::Event(Event&& other) noexcept
     : event_(std::exchange(other.event_, nullptr)), host_seconds_(other.host_seconds_) {}
