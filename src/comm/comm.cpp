@@ -1,11 +1,12 @@
 #include "comm/comm.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cstring>
 #include <utility>
 
 #include "comm/mpi.hpp"
-#include "comm/store.hpp"
 #include "core/error.hpp"
 
 namespace warpwright {
@@ -16,14 +17,23 @@ class Single final : public Comm {
   Single() : Comm(0, 1, nullptr) {}
   void all_to_all(const std::vector<Outgoing>& send, const std::vector<Incoming>& receive,
                   const Stream&) const override {
+    const auto fits = [](const Outgoing& out, const Incoming& in) {
+      return out.to == 0 && in.from == 0 && out.bytes.size() == in.bytes.size();
+    };
+    if (!std::ranges::equal(send, receive, fits)) {
+      throw Error("a single rank sends other parts than it receives", "exchange between ranks",
+                  "this is a bug worth reporting");
+    }
     for (std::size_t i = 0; i < send.size(); ++i) {
-      std::memcpy(receive[i].bytes.data(), send[i].bytes.data(), send[i].bytes.size());
+      std::ranges::copy(send[i].bytes, receive[i].bytes.begin());
     }
   }
-  std::vector<std::string> all_gather(std::string_view mine) const override { return {std::string(mine)}; }
 
  private:
-  std::vector<std::string> gather_piece(std::string_view mine) const override { return all_gather(mine); }
+  std::vector<std::string> all_gather_piece(std::string_view mine) const override {
+    return {std::string(mine)};
+  }
+  std::vector<std::string> gather_piece(std::string_view mine) const override { return {std::string(mine)}; }
 };
 
 class Imagined final : public Comm {
@@ -32,9 +42,9 @@ class Imagined final : public Comm {
   void all_to_all(const std::vector<Outgoing>&, const std::vector<Incoming>&, const Stream&) const override {
     fail();
   }
-  std::vector<std::string> all_gather(std::string_view) const override { fail(); }
 
  private:
+  std::vector<std::string> all_gather_piece(std::string_view) const override { fail(); }
   std::vector<std::string> gather_piece(std::string_view) const override { fail(); }
   [[noreturn]] static void fail() {
     throw Error("a planned rank has no others", "exchange between ranks", "this is a bug worth reporting");
@@ -59,12 +69,12 @@ class Stored final : public Comm {
     throw Error("ranks without MPI cannot exchange tensors of CPUs", "exchange between ranks",
                 "start them with mpirun, or train on GPUs");
   }
-  std::vector<std::string> all_gather(std::string_view mine) const override {
+
+ private:
+  std::vector<std::string> all_gather_piece(std::string_view mine) const override {
     const auto operation = watched("exchange of texts");
     return store_.all_gather(mine);
   }
-
- private:
   std::vector<std::string> gather_piece(std::string_view mine) const override {
     const auto operation = watched("exchange of texts");
     return store_.gather(mine);
@@ -90,6 +100,14 @@ class Repeated final : public Comm::Exchange {
 std::unique_ptr<const Comm::Exchange> Comm::prepare(std::vector<Outgoing> send,
                                                     std::vector<Incoming> receive) const {
   return std::make_unique<Repeated>(*this, std::move(send), std::move(receive));
+}
+
+std::vector<std::string> Comm::all_gather(std::string_view mine) const {
+  if (mine.size() > kMostText) {
+    throw Error(fmt::format("has {} bytes, and at most {} can be sent", mine.size(), kMostText),
+                "text for other ranks", "this is a bug worth reporting");
+  }
+  return all_gather_piece(mine);
 }
 
 std::vector<std::string> Comm::gather(std::string_view mine) const {

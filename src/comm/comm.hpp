@@ -1,8 +1,8 @@
 // Ranks: the processes that a launcher such as mpirun has started to train one model together.
 //
 // Libraries only move bytes between them: MPI those of CPUs, and NCCL those of GPUs. Texts go through MPI or
-// a store (store.hpp). Every rank must make the same calls in the same order. Whoever waits for a rank that
-// has ended, or for too long, is ended by a watchdog (watchdog.hpp).
+// a store (store.hpp). Every rank must make the same calls in the same order. A watchdog ends a rank that
+// waits too long, or for a rank that has died (watchdog.hpp).
 #pragma once
 
 #include <cstddef>
@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "comm/launch.hpp"
+#include "comm/store.hpp"
 #include "comm/watchdog.hpp"
 #include "runtime/stream.hpp"
 
@@ -40,7 +41,8 @@ class Comm {
   // done. On a GPU it returns before, and the exchange comes in the stream's order.
   virtual void all_to_all(const std::vector<Outgoing>& send, const std::vector<Incoming>& receive,
                           const Stream& stream) const = 0;
-  // An exchange between places that stay the same. It runs as often as its ranks all want.
+  // An exchange between places that stay the same. It may be run any number of times; every rank must run it
+  // equally often.
   class Exchange {
    public:
     virtual ~Exchange() = default;
@@ -50,18 +52,18 @@ class Comm {
   // Every rank makes this call. The memory and this object must outlive the result.
   virtual std::unique_ptr<const Exchange> prepare(std::vector<Outgoing> send,
                                                   std::vector<Incoming> receive) const;
-  // The texts of all ranks, by rank. For small ones: every rank gets everything.
-  virtual std::vector<std::string> all_gather(std::string_view mine) const = 0;
+  // The texts of all ranks, by rank. At most kMostText bytes of each rank, since every rank gets everything.
+  std::vector<std::string> all_gather(std::string_view mine) const;
   // The texts of all ranks, by rank, on rank 0, and nothing elsewhere. They may be of any size.
   std::vector<std::string> gather(std::string_view mine) const;
   // Waits until all ranks are here.
   void barrier() const { all_gather({}); }
-  // The watchdog looks how long the stream takes to get here.
+  // The watchdog times how long the stream takes to get here.
   virtual void watch(const Stream&) const {}
   // Ends exchanges that GPUs have begun, so that an error of this rank can end the process.
   virtual void abandon() const {}
 
-  // Seconds of the host's time that exchanges have taken so far. Most of it are waits for other ranks.
+  // Seconds of the host's time that exchanges have taken so far. Most of it is spent waiting for other ranks.
   double seconds_in_exchanges() const { return watchdog_ ? watchdog_->seconds_in_operations() : 0; }
 
   // The step that this rank works on, for the watchdog's line.
@@ -72,14 +74,14 @@ class Comm {
  protected:
   Comm(int rank, int size, std::shared_ptr<Watchdog> watchdog)
       : rank_(rank), size_(size), watchdog_(std::move(watchdog)) {}
-  // Those of the same ranks.
+  // A Comm over the same ranks as another.
   explicit Comm(const Comm* ranks) : rank_(ranks->rank_), size_(ranks->size_), watchdog_(ranks->watchdog_) {}
 
-  // As gather(), for at most kMostText bytes of each rank.
+  // As all_gather() and gather(), with at most kMostText bytes.
+  virtual std::vector<std::string> all_gather_piece(std::string_view mine) const = 0;
   virtual std::vector<std::string> gather_piece(std::string_view mine) const = 0;
-  static constexpr std::size_t kMostText = std::size_t{1} << 20;
 
-  // While the result lives, the watchdog looks how long this call takes.
+  // While the result lives, the watchdog times how long this call takes.
   Watchdog::Operation watched(const char* operation) const { return {watchdog_.get(), operation}; }
   Watchdog* watchdog() const { return watchdog_.get(); }
 
@@ -102,8 +104,8 @@ struct RankOptions {
 };
 
 // This process among those that its launcher has started. Throws Error if they cannot be reached. One call
-// per process: the ranks part when the object ends. If an exception ends it, all ranks end, and this one
-// last: it can still say why.
+// per process: destroying the object disconnects the ranks. After an exception all ranks exit, this one last,
+// so that it can report why.
 std::unique_ptr<const Comm> connect_ranks(const Launch& launch, const RankOptions& options = {});
 
 }  // namespace warpwright

@@ -7,6 +7,7 @@
 
 #include "comm/store.hpp"
 #include "core/error.hpp"
+#include "runtime/test_folder.hpp"
 
 namespace warpwright {
 namespace {
@@ -25,6 +26,23 @@ TEST(Comm, ASingleRankGetsWhatItSends) {
   EXPECT_EQ(comm.all_gather("text"), std::vector<std::string>{"text"});
   EXPECT_EQ(gathered(comm, {1.5, -2}), (std::vector<double>{1.5, -2}));
   EXPECT_TRUE(gathered(comm, {}).empty());
+}
+
+TEST(Comm, ASingleRankMustReceiveWhatItSends) {
+  const Comm& comm = single_rank();
+  std::array<std::byte, 3> three{};
+  std::array<std::byte, 2> two{};
+  EXPECT_THROW(comm.all_to_all({{0, three}}, {{0, two}}, Stream()), Error);
+  EXPECT_THROW(comm.all_to_all({{0, three}}, {}, Stream()), Error);
+  EXPECT_THROW(comm.all_to_all({}, {{0, two}}, Stream()), Error);
+  EXPECT_THROW(comm.all_to_all({{1, two}}, {{0, two}}, Stream()), Error);
+}
+
+TEST(Comm, ATextThatIsTooLongIsRefused) {
+  const Comm& comm = single_rank();
+  const std::string longest(kMostText, 'x');
+  EXPECT_EQ(comm.all_gather(longest), std::vector<std::string>{longest});
+  EXPECT_NE(message_of([&] { comm.all_gather(longest + "x"); }).find("has 1048577 bytes"), std::string::npos);
 }
 
 TEST(Comm, APreparedExchangeSendsWhatIsThereWhenItRuns) {

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <cstdlib>
 #include <exception>
+#include <limits>
 #include <numeric>
 #include <utility>
 
@@ -79,14 +80,20 @@ class Mpi final : public Comm {
           "MPI_Waitall");
   }
 
-  std::vector<std::string> all_gather(std::string_view mine) const override {
+ private:
+  std::vector<std::string> all_gather_piece(std::string_view mine) const override {
     const auto operation = watched("exchange of texts");
     const auto ranks = static_cast<std::size_t>(size());
     std::vector<int> counts(ranks), starts(ranks);
     const int count = static_cast<int>(mine.size());
     check(MPI_Allgather(&count, 1, MPI_INT, counts.data(), 1, MPI_INT, MPI_COMM_WORLD), "MPI_Allgather");
+    const auto bytes = std::accumulate(counts.begin(), counts.end(), std::int64_t{0});
+    if (bytes > std::numeric_limits<int>::max()) {
+      throw Error(fmt::format("the texts of all ranks have {} bytes, more than MPI counts", bytes),
+                  "exchange between ranks", "start fewer ranks");
+    }
     std::exclusive_scan(counts.begin(), counts.end(), starts.begin(), 0);
-    std::string all(static_cast<std::size_t>(starts.back() + counts.back()), '\0');
+    std::string all(static_cast<std::size_t>(bytes), '\0');
     check(MPI_Allgatherv(mine.data(), count, MPI_BYTE, all.data(), counts.data(), starts.data(), MPI_BYTE,
                          MPI_COMM_WORLD),
           "MPI_Allgatherv");
@@ -97,7 +104,6 @@ class Mpi final : public Comm {
     return texts;
   }
 
- private:
   std::vector<std::string> gather_piece(std::string_view mine) const override {
     const auto operation = watched("exchange of texts");
     const std::size_t ranks = rank() == 0 ? static_cast<std::size_t>(size()) : 0;
@@ -126,7 +132,8 @@ std::unique_ptr<const Comm> connect_by_mpi(const Launch& launch, const RankOptio
   constexpr std::chrono::seconds kStart(60);
   auto watchdog = std::make_shared<Watchdog>(launch.rank, options.limit, options.lost);
   {
-    const Watchdog::Operation start(watchdog.get(), "start of MPI", kStart);
+    const Watchdog::Operation start(watchdog.get(), "start of MPI", kStart,
+                                    "see which rank has not started, and start all again");
     int provided = 0;
     check(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_FUNNELED, &provided), "MPI_Init_thread");
   }

@@ -91,7 +91,7 @@ class Nccl final : public Comm {
     if (!copies_) return Comm::prepare(std::move(send), std::move(receive));
     return copies_->prepare(send, receive);
   }
-  std::vector<std::string> all_gather(std::string_view mine) const override {
+  std::vector<std::string> all_gather_piece(std::string_view mine) const override {
     return texts_.all_gather(mine);
   }
   std::vector<std::string> gather_piece(std::string_view mine) const override { return texts_.gather(mine); }

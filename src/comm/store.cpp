@@ -36,7 +36,7 @@ using asio::ip::tcp;
 using Clock = std::chrono::steady_clock;
 
 // A message is its kind, the length of its text, and the text.
-enum class Kind : std::uint32_t {
+enum class Kind : std::uint64_t {
   hello,     // from a rank: Greeting
   welcome,   // to all: every rank has connected; with the protocol's word
   refused,   // to a process that cannot be a rank: why
@@ -49,10 +49,10 @@ enum class Kind : std::uint32_t {
   lost,      // to rank 0: why they cannot go on
   ended,     // to all: another rank says why
 };
-using Header = std::array<std::uint32_t, 2>;
+using Header = std::array<std::uint64_t, 2>;
 
-constexpr std::size_t kMostGreeting = 2000, kMostSession = 200, kMostText = std::size_t{1} << 20;
-constexpr const char* kProtocol = "warpwright-ranks-3";
+constexpr std::size_t kMostGreeting = 2000, kMostSession = 200;
+constexpr const char* kProtocol = "warpwright-ranks-4";
 constexpr std::size_t kMostStrangers = 64;
 
 std::string packed(const std::vector<std::optional<std::string>>& texts) {
@@ -97,7 +97,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void allow(std::size_t longest) { longest_ = longest; }
 
   void send(Kind kind, std::string_view text = {}) {
-    const Header header{static_cast<std::uint32_t>(kind), static_cast<std::uint32_t>(text.size())};
+    const Header header{static_cast<std::uint64_t>(kind), text.size()};
     std::string& message = unsent_.emplace_back(reinterpret_cast<const char*>(header.data()), sizeof header);
     message += text;
     if (unsent_.size() == 1) write();
@@ -124,24 +124,24 @@ class Connection : public std::enable_shared_from_this<Connection> {
     asio::async_read(socket_, asio::buffer(header_),
                      [this, self = shared_from_this()](error_code failed, std::size_t) {
                        if (failed) return end(has_ended(failed));
-                       if (header_[0] > static_cast<std::uint32_t>(Kind::ended) || header_[1] > longest_) {
-                         return end("has sent something that is no message of a rank");
+                       if (header_[0] > static_cast<std::uint64_t>(Kind::ended) || header_[1] > longest_) {
+                         return end("sent something that is not a rank's message");
                        }
                        read_text();
                      });
   }
   void read_text() {
     text_.resize(header_[1]);
-    asio::async_read(socket_, asio::buffer(text_),
-                     [this, self = shared_from_this()](error_code failed, std::size_t) {
-                       if (failed) return end(has_ended(failed));
-                       try {
-                         on_message_(static_cast<Kind>(header_[0]), std::move(text_));
-                       } catch (const std::exception& error) {
-                         return end(fmt::format("has sent what is no message of a rank: {}", error.what()));
-                       }
-                       if (!finishing_) read_header();
-                     });
+    asio::async_read(
+        socket_, asio::buffer(text_), [this, self = shared_from_this()](error_code failed, std::size_t) {
+          if (failed) return end(has_ended(failed));
+          try {
+            on_message_(static_cast<Kind>(header_[0]), std::move(text_));
+          } catch (const std::exception& error) {
+            return end(fmt::format("sent something that is not a rank's message: {}", error.what()));
+          }
+          if (!finishing_) read_header();
+        });
   }
   void end(const std::string& reason) {
     if (finishing_) return;
@@ -463,10 +463,6 @@ class Store::Network {
 
   // kind: text for the parts on every rank, gathered for those on rank 0.
   std::vector<std::string> exchange(Kind kind, std::string_view mine) {
-    if (mine.size() > kMostText) {
-      throw Error(fmt::format("has {} bytes, and at most {} can be sent", mine.size(), kMostText),
-                  "text for other ranks", "this is a bug worth reporting");
-    }
     std::unique_lock lock(mutex_);
     texts_.reset();
     asio::post(io_, [this, kind, text = std::string(mine)] { connection_->send(kind, text); });

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <chrono>
+#include <cstddef>
 #include <functional>
 #include <memory>
 #include <string>
@@ -24,6 +25,9 @@ struct StoreOptions {
   std::chrono::milliseconds silence{15'000};   // after which a rank counts as lost
 };
 
+// The most bytes of a text.
+inline constexpr std::size_t kMostText = std::size_t{1} << 20;
+
 inline constexpr const char* kSeeThatRank =
     "see the output of that rank, and start again (train: with --resume)";
 
@@ -41,7 +45,7 @@ class Store {
   // Leaves the other ranks. If an exception ends this object, the others end, too.
   ~Store();
 
-  // The texts of all ranks, by rank. Every rank must make the same calls.
+  // The texts of all ranks, by rank: at most kMostText bytes of each. Every rank must make the same calls.
   std::vector<std::string> all_gather(std::string_view mine);
   // The same on rank 0, and nothing elsewhere.
   std::vector<std::string> gather(std::string_view mine);

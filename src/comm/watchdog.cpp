@@ -36,14 +36,14 @@ void Watchdog::set_probe(std::function<std::string()> probe) {
 }
 
 Watchdog::Operation::Operation(Watchdog* watchdog, const char* name)
-    : Operation(watchdog, name, watchdog ? watchdog->limit_ : std::chrono::seconds()) {}
+    : Operation(watchdog, name, watchdog ? watchdog->limit_ : std::chrono::seconds(), kSeeWhichIsStuck) {}
 
-Watchdog::Operation::Operation(Watchdog* watchdog, const char* name, std::chrono::seconds limit)
+Watchdog::Operation::Operation(Watchdog* watchdog, const char* name, std::chrono::seconds limit,
+                               const char* remedy)
     : watchdog_(watchdog) {
   if (!watchdog_) return;
   const std::lock_guard lock(watchdog_->mutex_);
-  outer_ = std::exchange(watchdog_->operation_, name);
-  outer_limit_ = std::exchange(watchdog_->operation_limit_, limit);
+  outer_ = std::exchange(watchdog_->operation_, {name, limit, remedy});
   begun_ = watchdog_->since_ = Clock::now();
 }
 
@@ -51,9 +51,8 @@ Watchdog::Operation::~Operation() {
   if (!watchdog_) return;
   const std::lock_guard lock(watchdog_->mutex_);
   watchdog_->operation_ = outer_;
-  watchdog_->operation_limit_ = outer_limit_;
   watchdog_->since_ = Clock::now();
-  if (!outer_) watchdog_->in_operations_ += watchdog_->since_ - begun_;
+  if (!outer_.name) watchdog_->in_operations_ += watchdog_->since_ - begun_;
 }
 
 double Watchdog::seconds_in_operations() {
@@ -67,7 +66,7 @@ void Watchdog::lose(const std::string& problem, const std::string& remedy) {
     const std::lock_guard lock(mutex_);
     if (std::exchange(has_lost_, true)) return;
     where += step_ > 0 ? fmt::format(", step {}", step_) : ", start";
-    where += fmt::format(", {}", operation_ ? operation_ : "own work");
+    where += fmt::format(", {}", operation_.name ? operation_.name : "own work");
   }
   lost_(Error(problem, where, remedy).what());
 }
@@ -86,10 +85,10 @@ std::optional<Watchdog::Delay> Watchdog::delay() const {
     return Delay{fmt::format("the GPU's driver has not answered within {} s", limit_.count()),
                  kSeeWhichIsStuck};
   }
-  if (!operation_ || operation_limit_.count() == 0 || now - since_ <= operation_limit_) return {};
+  if (!operation_.name || operation_.limit.count() == 0 || now - since_ <= operation_.limit) return {};
   return Delay{
-      fmt::format("another rank keeps this one waiting for more than {} s", operation_limit_.count()),
-      operation_limit_ == limit_ ? kSeeWhichIsStuck : "see which rank has not started, and start all again"};
+      fmt::format("another rank has kept this one waiting for more than {} s", operation_.limit.count()),
+      operation_.remedy};
 }
 
 void Watchdog::watch(const std::stop_token& end) {

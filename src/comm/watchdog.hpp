@@ -23,7 +23,7 @@ class Watchdog {
   // thread.
   using Lost = std::function<void(const std::string& line)>;
 
-  // limit: how long an operation may take; 0: as long as it wants.
+  // limit: how long an operation may take; 0: no limit.
   Watchdog(int rank, std::chrono::seconds limit, Lost lost);
   Watchdog(const Watchdog&) = delete;
   Watchdog& operator=(const Watchdog&) = delete;
@@ -38,20 +38,26 @@ class Watchdog {
   // Ends it without a line.
   void lose_silently();
 
+  // The operation that a thread waits for.
+  struct Wait {
+    const char* name = nullptr;  // null: nothing
+    std::chrono::seconds limit{};
+    const char* remedy = nullptr;
+  };
   // While it lives, this thread waits for other ranks.
   class Operation {
    public:
-    // As long as the watchdog's limit, or as this one.
+    // With the watchdog's limit.
     Operation(Watchdog* watchdog, const char* name);
-    Operation(Watchdog* watchdog, const char* name, std::chrono::seconds limit);
+    // With a limit of its own (0: no limit), and what to do if it is exceeded.
+    Operation(Watchdog* watchdog, const char* name, std::chrono::seconds limit, const char* remedy);
     Operation(const Operation&) = delete;
     Operation& operator=(const Operation&) = delete;
     ~Operation();
 
    private:
     Watchdog* watchdog_;
-    const char* outer_ = nullptr;
-    std::chrono::seconds outer_limit_{};
+    Wait outer_;
     std::chrono::steady_clock::time_point begun_;
   };
   // Seconds that operations have taken so far, without those within others.
@@ -79,8 +85,7 @@ class Watchdog {
   std::condition_variable_any ended_;  // wakes the threads when they are asked to stop
   bool has_lost_ = false;
   std::int64_t step_ = 0;
-  const char* operation_ = nullptr;
-  std::chrono::seconds operation_limit_{};
+  Wait operation_;
   std::chrono::steady_clock::time_point since_;
   std::chrono::steady_clock::duration in_operations_{};
   std::chrono::steady_clock::time_point probing_since_;  // the epoch: no probe is under way

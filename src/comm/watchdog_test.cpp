@@ -29,7 +29,8 @@ TEST(Watchdog, AnOperationThatTakesTooLongIsALoss) {
   watchdog.set_step(12);
   const Watchdog::Operation operation(&watchdog, "sum of gradients");
   ASSERT_EQ(loss.line.wait_for(20s), std::future_status::ready);
-  expect_parts(loss.line.get(), {"rank 3 on ", ", step 12, sum of gradients: another rank keeps", "1 s"});
+  expect_parts(loss.line.get(), {"rank 3 on ", ", step 12, sum of gradients: another rank has kept", "1 s",
+                                 "--collective-timeout"});
 }
 
 TEST(Watchdog, ShortOperationsAndOwnWorkAreNoLoss) {
@@ -67,14 +68,16 @@ TEST(Watchdog, WithoutALimitItWaits) {
 
 TEST(Watchdog, AnOperationMayHaveALimitOfItsOwn) {
   Loss loss;
-  Watchdog watchdog(2, 0s, loss.lost());
-  const Watchdog::Operation outer(&watchdog, "outer", 600s);
-  { const Watchdog::Operation short_one(&watchdog, "short", 1s); }
+  Watchdog watchdog(2, 1s, loss.lost());
+  const Watchdog::Operation outer(&watchdog, "outer", 600s, "wait");
+  { const Watchdog::Operation short_one(&watchdog, "short", 1s, "wait"); }
   EXPECT_EQ(loss.line.wait_for(2s), std::future_status::timeout);
-  const Watchdog::Operation start(&watchdog, "start of MPI", 1s);
+  const Watchdog::Operation start(&watchdog, "start of MPI", 1s, "see which rank has not started");
   ASSERT_EQ(loss.line.wait_for(20s), std::future_status::ready);
-  expect_parts(loss.line.get(),
-               {"start of MPI: another rank keeps", "more than 1 s", "which rank has not started"});
+  const std::string line = loss.line.get();
+  expect_parts(line,
+               {"start of MPI: another rank has kept", "more than 1 s; see which rank has not started"});
+  EXPECT_EQ(line.find("--collective-timeout"), std::string::npos) << line;
 }
 
 TEST(Watchdog, AProbeReportsALossOnce) {
@@ -117,7 +120,7 @@ TEST(Watchdog, ABlockedProbeHidesNoSlowOperation) {
   Watchdog watchdog(0, 0s, loss.lost());
   watchdog.set_probe([&probe] { return probe(); });
   probe.begun.get_future().wait();
-  const Watchdog::Operation operation(&watchdog, "sum of gradients", 1s);
+  const Watchdog::Operation operation(&watchdog, "sum of gradients", 1s, "see why");
   EXPECT_EQ(loss.line.wait_for(20s), std::future_status::ready);
   probe.end.set_value();
 }

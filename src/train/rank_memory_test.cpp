@@ -13,12 +13,14 @@ class Alike final : public Comm {
  public:
   explicit Alike(int ranks) : Comm(0, ranks, nullptr) {}
   void all_to_all(const std::vector<Outgoing>&, const std::vector<Incoming>&, const Stream&) const override {}
-  std::vector<std::string> all_gather(std::string_view mine) const override {
-    return std::vector<std::string>(static_cast<std::size_t>(size()), std::string(mine));
-  }
 
  private:
-  std::vector<std::string> gather_piece(std::string_view mine) const override { return all_gather(mine); }
+  std::vector<std::string> all_gather_piece(std::string_view mine) const override {
+    return std::vector<std::string>(static_cast<std::size_t>(size()), std::string(mine));
+  }
+  std::vector<std::string> gather_piece(std::string_view mine) const override {
+    return all_gather_piece(mine);
+  }
 };
 
 class RankMemoryTest : public TrainerTest {
