@@ -60,6 +60,11 @@ TEST(Tensor, RefusesWrongDtypeAndRange) {
   const Tensor t(x, DType::f32, {4});
   EXPECT_THROW(t.as<bf16>(), Error);
   EXPECT_THROW(t.slice(0, 2, 3), Error);
+  EXPECT_THROW(t.slice(0, 1, INT64_MAX), Error);
+  EXPECT_THROW(t.slice(0, INT64_MAX, 1), Error);
+  EXPECT_THROW(t.slice(0, INT64_MAX, INT64_MAX), Error);
+  EXPECT_THROW((Shape{2, -1}), Error);
+  EXPECT_THROW(Shape().append(INT64_MIN), Error);
   EXPECT_THROW(t.view({3}), Error);
   EXPECT_THROW((Shape{std::int64_t{1} << 40, std::int64_t{1} << 40}).elements(), Error);
   EXPECT_THROW((Tensor(nullptr, DType::f32, {std::int64_t{1} << 31, std::int64_t{1} << 31}).bytes()), Error);

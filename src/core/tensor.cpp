@@ -18,6 +18,7 @@ Shape::Shape(std::initializer_list<std::int64_t> sizes) {
 
 void Shape::append(std::int64_t size) {
   if (rank_ == kMaxRank) throw Error(fmt::format("more than {} axes", kMaxRank), "shape", "merge some axes");
+  if (size < 0) throw Error(fmt::format("has the size {}", size), "shape", "use sizes of 0 or more");
   sizes_[static_cast<std::size_t>(rank_++)] = size;
 }
 
@@ -77,9 +78,9 @@ Tensor Tensor::select(int axis, std::int64_t index) const {
 }
 
 Tensor Tensor::slice(int axis, std::int64_t first, std::int64_t count) const {
-  if (axis < 0 || axis >= shape.rank() || first < 0 || count < 0 || first + count > shape[axis]) {
+  if (axis < 0 || axis >= shape.rank() || first < 0 || count < 0 || count > shape[axis] - first) {
     throw Error(
-        fmt::format("[{}, {}) of axis {} lies outside {}", first, first + count, axis, shape.to_string()),
+        fmt::format("axis {} of {} has no {} elements from {} on", axis, shape.to_string(), count, first),
         "tensor", "slice within the shape");
   }
   Tensor result = *this;

@@ -21,7 +21,8 @@ struct Device {
 
 inline constexpr int kMaxRank = 5;
 
-// Up to kMaxRank sizes, each ≥ 0. elements() throws if the product overflows.
+// Up to kMaxRank sizes, each ≥ 0. The constructor and append() throw Error for others; elements() does if the
+// product overflows.
 class Shape {
  public:
   Shape() = default;
