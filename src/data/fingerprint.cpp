@@ -5,7 +5,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <nlohmann/json.hpp>
 #include <numeric>
 #include <optional>
@@ -33,8 +32,7 @@ std::string checksum_of_text(const std::string& text) {
 // Reads only some blocks of a file. A mapping would read 128 KiB around each of them.
 class SparseReader {
  public:
-  explicit SparseReader(const fs::path& path) : path_(path), fd_(::open(path.c_str(), O_RDONLY | O_CLOEXEC)) {
-    if (!fd_) throw_system_error("open", path.string(), "check the path and its permissions");
+  explicit SparseReader(const fs::path& path) : path_(path), fd_(open_file(path, O_RDONLY, "open")) {
     ::posix_fadvise(fd_.get(), 0, 0, POSIX_FADV_RANDOM);  // a hint, which a file system may ignore
   }
 
@@ -42,9 +40,10 @@ class SparseReader {
     const std::size_t before = bytes.size();
     bytes.resize(before + count);
     for (std::size_t done = 0; done < count;) {
-      const ssize_t got =
-          ::pread(fd_.get(), bytes.data() + before + done, count - done, static_cast<off_t>(offset + done));
-      if (got < 0 && errno == EINTR) continue;
+      const ssize_t got = uninterrupted([&] {
+        return ::pread(fd_.get(), bytes.data() + before + done, count - done,
+                       static_cast<off_t>(offset + done));
+      });
       if (got < 0) throw_system_error("read", path_.string(), "check the health of the disk");
       if (got == 0) {
         throw Error("shrank while it was read", path_.string(), "build or copy the data again");

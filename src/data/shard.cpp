@@ -8,7 +8,6 @@
 #include <algorithm>
 #include <array>
 #include <bit>
-#include <cerrno>
 #include <cstring>
 #include <utility>
 
@@ -62,14 +61,8 @@ Shard::Shard(const std::filesystem::path& path) : path_(path.string()) {
 
 // Opens the file and returns its identity.
 Shard::Identity Shard::open() {
-  int fd;
-  do {
-    fd = ::open(path_.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC);
-  } while (fd < 0 && errno == EINTR);
-  if (fd < 0) throw_system_error("open", path_, "check the path and its permissions");
-  file_ = FileDescriptor(fd);
-  struct stat status {};
-  if (::fstat(fd, &status) != 0) throw_system_error("read its status", path_, "check the health of the disk");
+  file_ = open_file(path_, O_RDONLY | O_NONBLOCK, "open");
+  const struct stat status = stat_of(file_.get(), path_);
   if (!S_ISREG(status.st_mode)) throw Error("is not a regular file", path_, "name a token shard");
   return {status.st_dev, status.st_ino, static_cast<std::uint64_t>(status.st_size), status.st_mtim.tv_sec,
           status.st_mtim.tv_nsec};
@@ -104,8 +97,8 @@ void Shard::check_header() {
 
 void Shard::read_at(std::uint64_t offset, std::span<std::byte> out) const {
   while (!out.empty()) {
-    const ssize_t got = ::pread(file_.get(), out.data(), out.size(), static_cast<off_t>(offset));
-    if (got < 0 && errno == EINTR) continue;
+    const ssize_t got = uninterrupted(
+        [&] { return ::pread(file_.get(), out.data(), out.size(), static_cast<off_t>(offset)); });
     if (got < 0) throw_system_error("read", path_, "check the health of the disk");
     if (got == 0) {
       throw Error(fmt::format("shrank to less than {} bytes while in use", offset + out.size()), path_,

@@ -29,7 +29,7 @@ int FileDescriptor::release() {
 
 FileDescriptor open_file(const fs::path& path, int flags, const char* action, mode_t mode) {
   const int fd = uninterrupted([&] { return ::open(path.c_str(), flags | O_CLOEXEC, mode); });
-  if (fd < 0) throw_system_error(action, path.string(), "check the path and its permissions");
+  if (fd < 0) throw_system_error(action, path.string(), kCheckPath);
   return FileDescriptor(fd);
 }
 
@@ -45,7 +45,7 @@ FileDescriptor open_regular(const fs::path& path, Links links) {
 struct stat stat_of(int fd, const fs::path& path) {
   struct stat status {};
   if (::fstat(fd, &status) != 0) {
-    throw_system_error("read its status", path.string(), "check the path and its permissions");
+    throw_system_error("read its status", path.string(), kCheckPath);
   }
   return status;
 }

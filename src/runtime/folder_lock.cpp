@@ -65,7 +65,7 @@ std::optional<LockFile> open_lock_file(const fs::path& path) {
     throw Error("is a symbolic link, which a lock does not follow", path.string(),
                 "remove it or name another folder");
   }
-  throw_system_error("open", path.string(), "check the path and its permissions");
+  throw_system_error("open", path.string(), kCheckPath);
 }
 
 // The lock file, locked, and what another holder wrote into it.
@@ -98,7 +98,7 @@ bool is_named(int fd, const fs::path& path) {
   const struct stat open = stat_of(fd, path);
   if (::lstat(path.c_str(), &named) != 0) {
     if (errno == ENOENT) return false;
-    throw_system_error("look at", path.string(), "check the path and its permissions");
+    throw_system_error("look at", path.string(), kCheckPath);
   }
   return named.st_ino == open.st_ino && named.st_dev == open.st_dev;
 }
@@ -107,7 +107,7 @@ FolderLock::FolderLock(const fs::path& folder) {
   std::optional<Taken> taken = take(folder);
   if (!taken) {
     errno = ENOENT;
-    throw_system_error("lock", folder.string(), "check the path and its permissions");
+    throw_system_error("lock", folder.string(), kCheckPath);
   }
   if (taken->holder) {
     throw Error(taken->holder->empty() ? "is in use by another process"

@@ -123,9 +123,9 @@ void MappedFile::read_whole(int fd, std::uint64_t size) {
   data_ = memory;
   size_ = size;
   for (std::uint64_t done = 0; done < size;) {
-    const ssize_t got =
-        ::pread(fd, memory + done, std::min(size - done, kLargestRead), static_cast<off_t>(done));
-    if (got < 0 && errno == EINTR) continue;
+    const ssize_t got = uninterrupted([&] {
+      return ::pread(fd, memory + done, std::min(size - done, kLargestRead), static_cast<off_t>(done));
+    });
     const int code = errno;
     if (got <= 0) release();
     errno = code;

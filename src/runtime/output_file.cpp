@@ -40,7 +40,7 @@ void create_folders(const fs::path& path) {
     const int code = errno;
     if (fs::is_directory(folder, error)) return;  // "..", ".", or another process was faster
     errno = code;
-    throw_system_error("create the folder", folder.string(), "check the path and its permissions");
+    throw_system_error("create the folder", folder.string(), kCheckPath);
   }
   sync_path(parent_of(folder));
 }
