@@ -41,14 +41,16 @@ struct SamplingProblem {
 struct Sampling {
   using Problem = SamplingProblem;
 
-  Tensor logits;              // (M, V); its rows may be strided
+  Tensor logits;              // (M, V), 1 ≤ V ≤ 2^23; its rows may be strided
   Tensor temperature;         // (M) fp64, ≥ 0
   Tensor top_k;               // (M) int64; ≤ 0: all
   Tensor top_p;               // (M) fp64, in (0, 1]
   Tensor min_p;               // (M) fp64, in [0, 1]
   Tensor repetition_penalty;  // (M) fp64, > 0
   Tensor random;              // (M) int64: 64 uniform bits
-  Tensor seen;   // (M, ⌈V/32⌉) int32, optional: bit v % 32 of word v / 32 is set if the sequence has v
+  // (M, ⌈V/32⌉) int32, optional: bit v % 32 of word v / 32 is set if the sequence has v. The bits of v ≥ V
+  // are not read.
+  Tensor seen;
   Tensor token;  // (M) int32
   Tensor next_input{};  // (M) int32, optional: the token again, for a pass that reads it before the host does
 

@@ -114,7 +114,7 @@ std::int32_t draw(Row& row, const Options& o) {
 }
 
 std::size_t bytes_of_row(std::int64_t V) {
-  return (static_cast<std::size_t>(V) * kBytesPerToken + kAlignment - 1) / kAlignment * kAlignment;
+  return round_up(static_cast<std::size_t>(V) * kBytesPerToken);
 }
 
 std::size_t workspace(const SamplingProblem& p, const DeviceInfo& device) {
