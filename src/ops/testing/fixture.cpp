@@ -8,9 +8,9 @@
 namespace warpwright::ops::testing {
 namespace {
 
-constexpr std::size_t kGuard = 256;     // at least half of it before the data, and a quarter after
-constexpr std::size_t kAlignment = 64;  // of the data
-constexpr std::byte kPoison{0xff};      // NaN in every floating dtype
+constexpr std::size_t kGuard = 256;  // at least half of it before the data, and a quarter after
+constexpr std::size_t kDataAlignment = 64;
+constexpr std::byte kPoison{0xff};  // NaN in every floating dtype
 constexpr std::int64_t kMostDrawn = std::int64_t{1} << 23;
 
 }  // namespace
@@ -25,7 +25,7 @@ Tensor Fixture::make(DType dtype, const Shape& shape) {
   Storage storage;
   storage.bytes.assign(layout.bytes() + 2 * kGuard, kPoison);
   std::byte* data = storage.bytes.data() + kGuard / 2;
-  data += (kAlignment - reinterpret_cast<std::uintptr_t>(data) % kAlignment) % kAlignment;
+  data += (kDataAlignment - reinterpret_cast<std::uintptr_t>(data) % kDataAlignment) % kDataAlignment;
   storage.tensor = Tensor(data, dtype, shape);
   storages_.push_back(std::move(storage));
   return storages_.back().tensor;
