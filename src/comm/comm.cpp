@@ -47,7 +47,8 @@ class Imagined final : public Comm {
   std::vector<std::string> all_gather_piece(std::string_view) const override { fail(); }
   std::vector<std::string> gather_piece(std::string_view) const override { fail(); }
   [[noreturn]] static void fail() {
-    throw Error("a planned rank has no others", "exchange between ranks", "this is a bug worth reporting");
+    throw Error("a planned rank cannot exchange anything", "exchange between ranks",
+                "this is a bug worth reporting");
   }
 };
 

@@ -1,6 +1,6 @@
 // Ranks: the processes that a launcher such as mpirun has started to train one model together.
 //
-// Libraries only move bytes between them: MPI those of CPUs, and NCCL those of GPUs. Texts go through MPI or
+// Libraries only move bytes between them: MPI for CPUs, and NCCL for GPUs. Texts go through MPI or
 // a store (store.hpp). Every rank must make the same calls in the same order. A watchdog ends a rank that
 // waits too long, or for a rank that has died (watchdog.hpp).
 #pragma once
@@ -56,9 +56,9 @@ class Comm {
   std::vector<std::string> all_gather(std::string_view mine) const;
   // The texts of all ranks, by rank, on rank 0, and nothing elsewhere. They may be of any size.
   std::vector<std::string> gather(std::string_view mine) const;
-  // Waits until all ranks are here.
+  // Returns when all ranks have called it.
   void barrier() const { all_gather({}); }
-  // The watchdog times how long the stream takes to get here.
+  // The watchdog times how long the stream takes to reach this point.
   virtual void watch(const Stream&) const {}
   // Ends exchanges that GPUs have begun, so that an error of this rank can end the process.
   virtual void abandon() const {}
@@ -93,7 +93,7 @@ class Comm {
 // The numbers of all ranks: those of rank 0 first, then those of rank 1, and so on.
 std::vector<double> gathered(const Comm& comm, const std::vector<double>& mine);
 
-// A process without others.
+// The only rank of a process that no launcher started.
 const Comm& single_rank();
 // A rank of a run that does not exist, to plan what it would hold. An exchange with the others is an Error.
 std::unique_ptr<const Comm> imagined_rank(int rank, int ranks);

@@ -24,9 +24,9 @@ struct Launch {
 // The value of an environment variable, or null.
 using Variables = std::function<const char*(const char* name)>;
 
-// The launcher that started this process last counts: torchrun's variables come before those of mpirun, and
-// those before Slurm's. A launcher with one rank does not count. Throws Error if variables do not fit
-// together.
+// The last launcher that started this process counts: torchrun's variables come before those of mpirun, and
+// those before Slurm's. A launcher with one rank does not count. Throws Error if variables contradict each
+// other.
 Launch read_launch(const Variables& variable = [](const char* name) { return std::getenv(name); });
 
 // The first host of a list as Slurm writes it: "node03" for "node[03-05,7],login1".

@@ -89,7 +89,7 @@ class Mpi final : public Comm {
     check(MPI_Allgather(&count, 1, MPI_INT, counts.data(), 1, MPI_INT, MPI_COMM_WORLD), "MPI_Allgather");
     const auto bytes = std::accumulate(counts.begin(), counts.end(), std::int64_t{0});
     if (bytes > std::numeric_limits<int>::max()) {
-      throw Error(fmt::format("the texts of all ranks have {} bytes, more than MPI counts", bytes),
+      throw Error(fmt::format("the texts of all ranks have {} bytes, more than MPI can count", bytes),
                   "exchange between ranks", "start fewer ranks");
     }
     std::exclusive_scan(counts.begin(), counts.end(), starts.begin(), 0);
@@ -133,7 +133,7 @@ std::unique_ptr<const Comm> connect_by_mpi(const Launch& launch, const RankOptio
   auto watchdog = std::make_shared<Watchdog>(launch.rank, options.limit, options.lost);
   {
     const Watchdog::Operation start(watchdog.get(), "start of MPI", kStart,
-                                    "see which rank has not started, and start all again");
+                                    "see which rank has not started, and start all ranks again");
     int provided = 0;
     check(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_FUNNELED, &provided), "MPI_Init_thread");
   }

@@ -23,7 +23,7 @@ using Clock = std::chrono::steady_clock;
 
 constexpr std::chrono::seconds kEndOfCopies(2);
 
-// The GPU's identity, which no other one has.
+// An identifier that no other GPU has.
 std::string identity_of(Device device) {
   cudaDeviceProp properties;
   cuda::check(cudaGetDeviceProperties(&properties, device.index), "asking for the GPU's identity");
@@ -109,7 +109,7 @@ class Nccl final : public Comm {
   void abandon() const override {
     watchdog()->set_probe({});
     nccl::library().abort(std::exchange(comm_, nullptr));
-    // Other ranks may still set flags to what they were.
+    // Other ranks may still change flags back.
     const auto end = Clock::now() + kEndOfCopies;
     try {
       while (copies_ && !is_idle() && Clock::now() < end) copies_->abandon();
@@ -123,7 +123,7 @@ class Nccl final : public Comm {
     Clock::time_point begun;  // by the host
   };
 
-  // True if no exchange is under way. One that has failed is none: the next call of its rank says why.
+  // True if no exchange is under way. A failed one has ended: the next call of its rank says why.
   bool is_idle() const {
     const std::lock_guard lock(mutex_);
     while (!under_way_.empty() && cudaEventQuery(under_way_.front().end) != cudaErrorNotReady) {

@@ -7,8 +7,8 @@
 
 namespace warpwright {
 
-// The several ranks of `texts`, which carries their texts and must outlive the result. Each uses its GPU.
-// Throws Error if two ranks share one, if NCCL is not found, or if this build has no NCCL.
+// The ranks of `texts`, two or more, each with its own GPU. `texts` carries their texts and must outlive the
+// result. Throws Error if two ranks share a GPU, if NCCL cannot be loaded, or if this build has no NCCL.
 std::unique_ptr<const Comm> connect_gpus(const Comm& texts, Device device);
 
 }  // namespace warpwright

@@ -21,7 +21,7 @@ struct Library {
   decltype(&ncclRecv) receive;
 };
 
-// Throws Error if the library is not found.
+// Throws Error if the library cannot be loaded.
 const Library& library();
 
 // Throws Error if a call has failed.

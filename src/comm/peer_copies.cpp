@@ -82,7 +82,7 @@ Place place_of(const Comm::Incoming& part) {
 }
 
 // A rank's block of flags: a word that is 1, to be copied to others, and then for each exchange by rank
-// whether the rank waits for data, and whether its data is here. Who has waited for a flag clears it.
+// whether the rank waits for data, and whether its data is here. The waiter clears the flag.
 constexpr std::size_t kFlagBytes = std::size_t{2} << 20;
 
 struct Flags {

@@ -254,7 +254,7 @@ class Server {
     if (!failed) acceptor.bind(place, failed);
     if (!failed) acceptor.listen(asio::socket_base::max_listen_connections, failed);
     if (failed) {
-      throw Error(fmt::format("rank 0 cannot listen at port {}: {}", options.port, failed.message()),
+      throw Error(fmt::format("rank 0 cannot listen on port {}: {}", options.port, failed.message()),
                   "MASTER_PORT", "choose a port that no process uses");
     }
     return acceptor;
@@ -307,7 +307,7 @@ class Server {
       trouble_ = fmt::format("; {} was refused: it {}", connection.peer(), why);
       return -1;
     };
-    if (kind != Kind::hello || !greeting) return refused("is no rank of this version of warpwright");
+    if (kind != Kind::hello || !greeting) return refused("is not a rank of this version of warpwright");
     if (greeting->session != options_.session) {
       return refused(fmt::format("is a rank of run '{}', and rank 0 is of run '{}'", greeting->session,
                                  options_.session));
@@ -317,7 +317,7 @@ class Server {
                                  greeting->ranks, options_.ranks));
     }
     if (greeting->rank < 0 || greeting->rank >= options_.ranks) {
-      return refused(fmt::format("is rank {} of {}, and they count from 0", greeting->rank, options_.ranks));
+      return refused(fmt::format("is rank {} of {}, and ranks count from 0", greeting->rank, options_.ranks));
     }
     Member& member = members_[static_cast<std::size_t>(greeting->rank)];
     if (member.connection) {
@@ -375,7 +375,7 @@ class Server {
     let_rank_0_say(fmt::format("rank {} on {} {}", member.rank, member.host, what));
   }
 
-  // The others end without a word.
+  // The others end silently.
   void let_rank_0_say(const std::string& problem) {
     for (const Member& member : members_) {
       if (!member.connection || member.has_left) continue;
@@ -414,7 +414,7 @@ class Server {
   std::size_t gathered_ = 0;
   int connected_ = 0;
   bool welcomed_ = false;
-  std::string trouble_;  // the last connection of which there is no rank: why
+  std::string trouble_;  // why the last refused connection is not a rank
   bool accepting_ = false;
   std::vector<Stranger> strangers_;
   const Clock::time_point start_ = Clock::now();
@@ -497,9 +497,9 @@ class Store::Network {
       }
       if (Clock::now() >= deadline) {
         if (options_.rank == 0) {
-          throw Error(
-              fmt::format("MASTER_ADDR is no address of this host, which runs rank 0: {}", failed.message()),
-              place_, "set it to the host of rank 0");
+          throw Error(fmt::format("MASTER_ADDR is not an address of this host, which runs rank 0: {}",
+                                  failed.message()),
+                      place_, "set it to the host of rank 0");
         }
         throw Error(fmt::format("rank {} cannot reach rank 0 there: {}", options_.rank, failed.message()),
                     place_, "check MASTER_ADDR and MASTER_PORT, and that rank 0 runs");
@@ -523,12 +523,12 @@ class Store::Network {
       connection_->allow(static_cast<std::size_t>(options_.ranks) * (kMostText + sizeof(std::uint32_t)));
     } else if (kind == Kind::refused) {
       refusal_ = Error("this process was refused: it " + text, place_,
-                       "start each rank once, with its own rank and the number of all");
+                       "start each rank once, with its own rank and the number of all ranks");
     } else if (kind == Kind::texts) {
       if (!welcomed_) throw std::invalid_argument("it comes too early");
       std::vector<std::string> texts = unpacked(text);
       if (!text.empty() && texts.size() != static_cast<std::size_t>(options_.ranks)) {
-        throw std::length_error("it has another number of texts");
+        throw std::length_error("it has the wrong number of texts");
       }
       const std::lock_guard lock(mutex_);
       texts_ = std::move(texts);

@@ -62,7 +62,7 @@ class StoreTest : public testing::Test {
     return options;
   }
 
-  // A process that is no rank, connected to rank 0's port. Tries until rank 0 listens.
+  // A process that is not a rank, connected to rank 0's port. Tries until rank 0 listens.
   FileDescriptor stranger() const {
     sockaddr_in place{};
     place.sin_family = AF_INET;
@@ -124,7 +124,7 @@ TEST_F(StoreTest, GathersTheTextsOfAllRanks) {
 TEST_F(StoreTest, APortInUseIsNamed) {
   const auto outcomes = run(all(1), [&](int rank, Store& store) {
     const auto second = run(all(1), gather_once);
-    EXPECT_NE(second[0].error.find(fmt::format("MASTER_PORT: rank 0 cannot listen at port {}", port_)),
+    EXPECT_NE(second[0].error.find(fmt::format("MASTER_PORT: rank 0 cannot listen on port {}", port_)),
               std::string::npos)
         << second[0].error;
     return gather_once(rank, store);
@@ -181,7 +181,7 @@ TEST_F(StoreTest, WrongAnswersOfAServerEndTheRank) {
                            "\xff\xff\xff\x7f"
                            "a"),
          "a text is cut off"},
-        {welcome + message(5, 4, std::string(4, '\0')), "another number of texts"}}) {
+        {welcome + message(5, 4, std::string(4, '\0')), "the wrong number of texts"}}) {
     const FileDescriptor server(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
     const int port = free_local_port();
     sockaddr_in place{};
@@ -205,7 +205,7 @@ TEST_F(StoreTest, Rank0OnAnotherHostThanMasterAddrSaysSo) {
   options.address = "203.0.113.1";  // an address for documentation, which no host has
   options.patience = 300ms;
   const auto outcomes = run({options}, gather_once);
-  EXPECT_NE(outcomes[0].error.find("MASTER_ADDR is no address of this host"), std::string::npos)
+  EXPECT_NE(outcomes[0].error.find("MASTER_ADDR is not an address of this host"), std::string::npos)
       << outcomes[0].error;
 }
 
@@ -298,8 +298,8 @@ TEST_F(StoreTest, StrangersAreRefusedAndChangeNothing) {
       EXPECT_NE(answer_to(message(0, std::uint64_t{1} << 32, "")).find("is not a rank's message"),
                 std::string::npos);
       EXPECT_NE(answer_to(message(77, 0, "")).find("is not a rank's message"), std::string::npos);
-      EXPECT_NE(answer_to(message(0, 5, "hello")).find("is no rank"), std::string::npos);
-      EXPECT_NE(answer_to(message(3, 4, "text")).find("is no rank"), std::string::npos);
+      EXPECT_NE(answer_to(message(0, 5, "hello")).find("is not a rank of this version"), std::string::npos);
+      EXPECT_NE(answer_to(message(3, 4, "text")).find("is not a rank of this version"), std::string::npos);
     }
     return gather_once(rank, store);
   });

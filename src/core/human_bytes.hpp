@@ -1,4 +1,4 @@
-// Sizes of memory for people.
+// Formats sizes of memory for people.
 #pragma once
 
 #include <string>

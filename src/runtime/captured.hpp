@@ -18,8 +18,8 @@ class Captured {
   // what others read early (runtime/overlap.hpp).
   explicit Captured(const Stream& own) : own_(&own) {}
 
-  // True if the Context's work can be a graph. A CPU has none, and whoever watches single operations (the
-  // log, a timer, an inspector) would see none in a replay.
+  // True if the Context's work can be a graph. A CPU has no graphs, and a replay hides individual operations
+  // from the log, a timer or an inspector.
   static bool possible(const Context& context);
 
   // Puts the work on the Context's stream. Every call must be given the same work.
@@ -31,7 +31,7 @@ class Captured {
   const Stream* own_ = nullptr;
   Graph graph_;
   const void* scratch_ = nullptr;  // its address in the graph
-  bool warm_ = false;              // the work has run once: what it loads and chooses on first use is there
+  bool warm_ = false;              // the work has run once, and has loaded and chosen all that it needs
 };
 
 }  // namespace warpwright

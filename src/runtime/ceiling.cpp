@@ -82,8 +82,8 @@ double highest(double budget, F&& run) {
 }
 
 double peak_flops(int threads, double budget, float (*loop)(std::int64_t), double flops_per_iteration) {
-  // Long enough (a millisecond in fp32 on a fast core, 0.1 ms in AMX tiles) that reading the clock does not
-  // show.
+  // Long enough (a millisecond in fp32 on a fast core, 0.1 ms in AMX tiles) that the time to read the
+  // clock does not matter.
   constexpr double kFlops = 2e8;
   const auto iterations = static_cast<std::int64_t>(kFlops / flops_per_iteration) + 1;
   const double flops = flops_per_iteration * static_cast<double>(iterations);

@@ -1,7 +1,6 @@
-// Measures the best this machine can do: the ceilings that benches and the trainer's progress line divide
-// by.
-// A CPU's arithmetic is measured in CPU seconds of its threads, so that neighbours on a shared machine do not
-// lower it; its bandwidth, which the threads share, in wall-clock time.
+// Measures the best that this machine can do. Benches and the trainer's progress line show speeds as shares
+// of these ceilings. A CPU's arithmetic is measured in CPU seconds of its threads, so that neighbours on a
+// shared machine do not lower it; its bandwidth, which the threads share, in wall-clock time.
 #pragma once
 
 #include <cstddef>

@@ -93,7 +93,8 @@ class Context {
   const Timer& timer() const { return timer_; }
 
   // Results derived from the problems of the latest calls (ops/op.hpp), such as an operation's choices. The
-  // owner is a unique address. Other measured choices or another number of threads make them void.
+  // owner is a unique address. Other measured choices or another number of threads invalidate
+  // them.
   std::any& derived(const void* owner) const { return derived_[owner]; }
   // Notes the choice of a call that was recorded.
   void note_choice(std::string line) { choice_lines_.insert(std::move(line)); }

@@ -1,5 +1,5 @@
-// Reading files and folders, and by inclusion everything that writes: checked buffered output, atomic
-// replacement of files and folders, folder locks.
+// Reads files and folders. Also includes the headers for writing: checked buffered output, atomic replacement
+// of files and folders, folder locks.
 //
 // Every function here throws Error (path, what failed, what to do).
 #pragma once
@@ -30,13 +30,13 @@ std::vector<std::filesystem::path> list_folder(const std::filesystem::path& fold
 // A file, pipe or device read from its beginning to its end.
 class FileReader {
  public:
-  // `regular`: refuses pipes and devices, on which a reader may wait for ever.
+  // `regular`: refuses pipes and devices, on which a reader may wait forever.
   enum class Kind { any, regular };
 
   explicit FileReader(const std::filesystem::path& path, Kind kind = Kind::any);
   static FileReader standard_input();
 
-  std::size_t read(std::span<char> into);  // how many came; 0 at the end
+  std::size_t read(std::span<char> into);  // the number of bytes read; 0 at the end
   const std::filesystem::path& path() const { return path_; }
   std::uint64_t size() const { return size_; }  // 0 if it has none
 

@@ -16,7 +16,7 @@ class FolderLock {
   FolderLock() = default;
   explicit FolderLock(const std::filesystem::path& folder);  // throws if another process has it
 
-  // Nothing if another process has the lock, or if the folder has gone.
+  // Nothing if another process has the lock, or if the folder is gone.
   static std::optional<FolderLock> try_lock(const std::filesystem::path& folder);
 
  private:

@@ -35,7 +35,7 @@ class HostView {
   Buffer buffer_;
 };
 
-// A copy of a tensor as it is when the stream has done all that it was given so far.
+// A copy of a tensor, made after the stream has done everything that it was given so far.
 inline HostView downloaded(const Tensor& tensor, const Stream& stream) {
   HostView view(tensor);
   view.download(stream);

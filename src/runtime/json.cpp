@@ -25,7 +25,7 @@ constexpr std::size_t kStringBytes = 48;
 
 // Builds a document from the parser's events. The library's own builder is not used, because with a callback
 // (the only way to bound the depth) it looks through a whole container after each element, and because it
-// keeps the last of equal keys without a word.
+// silently keeps the last of equal keys.
 class DocumentReader : public nlohmann::json_sax<json> {
  public:
   // Keeps all members, or of the outermost object only those that are wanted.

@@ -15,12 +15,12 @@ namespace warpwright {
 nlohmann::json parse_json(std::string_view document, const std::string& where, int max_depth,
                           const std::string& remedy);
 
-// The same for one object of which only these members are wanted: an object of those that are there. The
+// The same for one object of which only these members are wanted. Returns an object of those that it has. The
 // other members are checked, but their values (and duplicates among those) take no memory.
 nlohmann::json parse_json_members(std::string_view document, std::initializer_list<std::string_view> wanted,
                                   const std::string& where, int max_depth, const std::string& remedy);
 
-// The library's message without its name for the error and without what it read last, which can be anything.
+// The library's message, without the error's name and without the last input, which can be anything.
 std::string reason_of(const nlohmann::json::exception& error);
 
 // A string from a file as an error message shows it: in quotation marks, ASCII on one line, cut if it is

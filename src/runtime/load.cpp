@@ -50,15 +50,15 @@ double OtherLoad::processors() const {
   const Times after = now();
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
   const double others = (after.busy - before_.busy) - (after.own - before_.own);
-  // /proc/stat counts in ticks, so a short time says nothing.
+  // /proc/stat counts in ticks, which are too coarse for a short time.
   constexpr double kLeastSeconds = 0.2;
   return seconds < kLeastSeconds ? 0 : std::max(0.0, others / seconds);
 }
 
 std::string Disturbance::describe() const {
   return fmt::format(
-      "other programs took {:.2f} processors of this one's, and a ceiling changed by {:.0f} %; repeat on an "
-      "idle machine",
+      "other programs used {:.2f} of this process's CPUs, and a measured ceiling drifted by {:.0f} %; repeat "
+      "on an idle machine",
       other_processors, 100 * ceiling_change);
 }
 

@@ -46,7 +46,7 @@ TEST(Disturbance, IsFoundBeyondItsLimits) {
   EXPECT_FALSE((Disturbance{0.05, 0.1}).found());
   EXPECT_TRUE((Disturbance{1.5, 0}).found());
   EXPECT_TRUE((Disturbance{0, 0.4}).found());
-  EXPECT_EQ((Disturbance{1.5, 0.4}).describe().find("other programs took 1.50 processors"), 0u);
+  EXPECT_EQ((Disturbance{1.5, 0.4}).describe().find("other programs used 1.50 of this process's CPUs"), 0u);
 }
 
 }  // namespace

@@ -161,8 +161,8 @@ Tensor Recorder::allocate(std::string_view name, DType dtype, const Shape& shape
   const Tensor tensor(reinterpret_cast<void*>(next_address_), dtype, shape);
   constexpr std::uintptr_t kMostBytes = std::uintptr_t{1} << 62;  // of all tensors together
   if (next_address_ + tensor.bytes() > kMostBytes) {
-    throw Error(fmt::format("needs more memory than any machine has, {} among it", name), "memory plan",
-                "use a smaller batch, sequence or model");
+    throw Error(fmt::format("needs more memory than any machine has, of which {} is a part", name),
+                "memory plan", "use a smaller batch, sequence or model");
   }
   starts_[next_address_] = plan_.blocks.size();
   plan_.blocks.push_back({std::string(name), category, tensor.bytes(), 0, -1, -1});
@@ -177,8 +177,8 @@ MemoryPlan::Block* Recorder::find(const void* address) {
   MemoryPlan::Block& block = plan_.blocks[index];
   const bool inside =
       reinterpret_cast<std::uintptr_t>(address) < start + std::max<std::size_t>(block.bytes, 1);
-  return inside ? &block
-                : nullptr;  // else memory of another's: a model's weights while a generator is planned
+  // Other memory is not in this plan, e.g. a model's weights while a generator is planned.
+  return inside ? &block : nullptr;
 }
 
 void Recorder::call(std::string_view operation, const std::vector<TensorUse>& uses,
@@ -191,7 +191,7 @@ void Recorder::call(std::string_view operation, const std::vector<TensorUse>& us
     if (!block) continue;
     if (block->first_call < 0) {
       if (use.access != Access::write && block->category == Category::activations) {
-        throw Error(fmt::format("reads {} ({}) before anything wrote it", block->name, use.argument),
+        throw Error(fmt::format("reads {} ({}) before anything has written it", block->name, use.argument),
                     std::string(operation), "run the operations in order");
       }
       block->first_call = index;

@@ -34,10 +34,10 @@ class Planned {
   using Allocate = std::function<Tensors(Allocator&)>;
   using Work = std::function<void(const Tensors&)>;
 
-  // Plans the memory of `work`, and takes none.
+  // Plans the memory that `work` needs, without allocating any.
   Planned(Context& context, Allocate allocate, const Work& work)
       : allocate_(std::move(allocate)), plan_(record(context, work)) {}
-  // Plans tensors that are there as a whole whenever they are used, such as weights.
+  // Plans tensors that exist all together for as long as any is used, such as weights.
   explicit Planned(Allocate allocate) : allocate_(std::move(allocate)) {
     Recorder recorder;
     allocate_(recorder);

@@ -41,7 +41,7 @@ class Stream {
 // current GPU for longer than a call.
 void make_current(Device device);
 
-// The same until it is destroyed; then the GPU that was current before is current again.
+// The same while it lives. Its destructor restores the GPU that was current before.
 class CurrentDevice {
  public:
   explicit CurrentDevice(Device device);

@@ -50,7 +50,7 @@ TunedTable TunedTable::read(const std::string& where) {
     }
     return table;
   } catch (const nlohmann::json::exception&) {
-    throw Error("is no table of tuned kernels", where, kRemedy);
+    throw Error("is not a table of tuned kernels", where, kRemedy);
   }
 }
 

@@ -32,7 +32,7 @@ ChoiceParts parts_of(std::string_view choice);
 class TunedTable {
  public:
   explicit TunedTable(TunedFor machine) : machine_(std::move(machine)) {}
-  // Throws Error if the file is missing or damaged, or if it is no such table.
+  // Throws Error if the file is missing or damaged, or if it is not such a table.
   static TunedTable read(const std::string& path);
   // Creates the folder and replaces the file. Throws Error if it cannot.
   void write(const std::string& path) const;

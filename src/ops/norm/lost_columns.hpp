@@ -17,7 +17,7 @@
 
 namespace warpwright::ops {
 
-// The tensors for lost columns. Without `columns`, nobody looks for lost columns.
+// The tensors for lost columns. Without `columns`, lost columns are not tracked.
 struct LostColumns {
   Tensor columns;  // (1 + K) int32: the number of lost columns, which may exceed K; then their indices,
                    // ascending, and −1 after the last

@@ -52,7 +52,7 @@ struct NormProblem {
 struct NormForwardProblem : NormProblem {
   bool statistics = false;
   bool residual = false, x_bias = false, sum = false;
-  std::int64_t kept = -1;  // places for lost columns; −1: nobody looks for them
+  std::int64_t kept = -1;  // places for lost columns; −1: lost columns are not tracked
 
   bool operator==(const NormForwardProblem&) const = default;
   std::string describe() const;

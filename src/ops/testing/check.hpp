@@ -7,9 +7,8 @@
 //   - an element that is unwritten or not finite fails if the reference is finite there,
 //   - ‖out − ref‖/‖ref‖ and the error of each element must not exceed a tolerance that is computed from the
 //     dtype and the number of terms in a sum,
-//   - two runs must give the same bits, unless the kernel says that it does not repeat them; on a CPU, one
-//   run
-//     uses one thread and the other three.
+//   - two runs must give the same bits, unless the kernel says that it does not repeat them; on a CPU,
+//     one run uses one thread and the other three.
 #pragma once
 
 #include <fmt/format.h>

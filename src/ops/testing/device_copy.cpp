@@ -60,7 +60,7 @@ void DeviceCopy::download(const Stream& stream) {
     const auto last = first + (region.end - region.begin);
     const auto untouched = [](std::byte b) { return b == kPoison; };
     EXPECT_TRUE(std::all_of(host.begin(), first, untouched)) << "bytes before a tensor changed";
-    EXPECT_TRUE(std::all_of(last, host.end(), untouched)) << "bytes behind a tensor changed";
+    EXPECT_TRUE(std::all_of(last, host.end(), untouched)) << "bytes after a tensor changed";
     std::copy(first, last, region.begin);
   }
 }

@@ -90,7 +90,7 @@ Graph::Graph(const Stream& stream, const std::function<void()>& work) {
   } catch (...) {
     cudaStreamEndCapture(stream.get(), &captured);
     if (captured) cudaGraphDestroy(captured);
-    cudaGetLastError();  // of a capture that failed: the next launch is not to be blamed for it
+    cudaGetLastError();  // clears the error of the failed capture, so that no later launch reports it
     throw;
   }
   cuda::check(cudaStreamEndCapture(stream.get(), &captured), "ending a graph");

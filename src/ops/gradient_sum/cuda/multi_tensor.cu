@@ -1,6 +1,6 @@
-// The sum of two sets of gradients on a GPU. One launch takes up to 814 sums. Memory-bound: 12
-// bytes and 1 FLOP per element. The terms are not read again, so their loads leave the caches to the sum,
-// which the next sum or the norm reads.
+// The sum of two sets of gradients on a GPU. One launch takes as many sums as its parameters hold.
+// Memory-bound: 12 bytes and 1 FLOP per element. The terms are not read again, so their loads leave the
+// caches to the sum, which the next sum or the norm reads.
 #include "ops/cuda/tensor_list.cuh"
 #include "ops/cuda/vector.cuh"
 #include "ops/gradient_sum/gradient_sum.hpp"
