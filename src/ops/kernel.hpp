@@ -58,12 +58,13 @@ std::string refuse_dtype(DType dtype);
 class DTypes {
  public:
   template <class... T>
-  consteval DTypes(T... dtypes) : bits_(static_cast<std::uint8_t>((0u | ... | bit(dtypes)))) {}
+  consteval DTypes(T... dtypes) : bits_((std::uint32_t{0} | ... | bit(dtypes))) {}
   constexpr bool has(DType dtype) const { return bits_ & bit(dtype); }
 
  private:
-  static constexpr unsigned bit(DType dtype) { return 1u << static_cast<unsigned>(dtype); }
-  std::uint8_t bits_;
+  static_assert(static_cast<int>(DType::u8) < 32, "the last DType needs a bit");
+  static constexpr std::uint32_t bit(DType dtype) { return std::uint32_t{1} << static_cast<int>(dtype); }
+  std::uint32_t bits_;
 };
 inline constexpr DTypes kCpuDTypes{DType::f32, DType::bf16};
 inline constexpr DTypes kGpuDTypes{DType::f32, DType::bf16, DType::f16};

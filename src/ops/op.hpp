@@ -85,8 +85,8 @@ struct Op {
 template <class A>
 struct Choice {
   const Variant<A>* variant = nullptr;  // null: none
-  // For example "cuda.persistent[128x192 66 workers]". The log, the bench and the plan's hash all use this
-  // text.
+  // For example "cuda.persistent[128x192, in turns, clusters 2x1, 66 workers]". The log, the bench and the
+  // plan's hash all use this text.
   std::string text;
   std::size_t workspace = 0;  // bytes of scratch
 };
