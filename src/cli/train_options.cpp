@@ -127,7 +127,7 @@ void TrainFlags::restore(CLI::App& command, const SavedRun& saved) {
   } catch (const nlohmann::json::exception& error) {
     throw Error(fmt::format("has options that cannot be read: {}", reason_of(error)),
                 (saved.checkpoint / "trainer.json").string(),
-                "resume from another checkpoint: delete this one");
+                "resume with the build that wrote it, or train into another folder");
   }
   for (CLI::Option* option : command.get_options()) {
     if (option->count() > 0) option->run_callback();

@@ -55,7 +55,13 @@ nlohmann::json read_json(const fs::path& checkpoint) {
   const fs::path path = checkpoint / "trainer.json";
   nlohmann::json json = parse_json(read_file(path, kMostStateBytes), path.string(), kStateDepth, kRemedy);
   const auto version = json.is_object() ? json.value("version", nlohmann::json()) : nlohmann::json();
-  if (!version.is_number_integer() || version < kVersionWithoutChecksum || version > kVersion) {
+  if (version.is_number_integer() && version > kVersion) {
+    throw NewerCheckpoint(
+        fmt::format("was written by a newer warpwright (version {}; this one reads up to {})", version.dump(),
+                    kVersion),
+        path.string(), "resume with that build, or train into another folder");
+  }
+  if (!version.is_number_integer() || version < kVersionWithoutChecksum) {
     throw Error(fmt::format("is not the state of a trainer (version {})", kVersion), path.string(), kRemedy);
   }
   const bool has_checksum = json.contains("checksum");
@@ -70,6 +76,47 @@ nlohmann::json read_json(const fs::path& checkpoint) {
 int ranks_of(const nlohmann::json& json) {
   const auto ranks = json.value("ranks", nlohmann::json(1));
   return ranks.is_number_integer() && ranks >= 1 && ranks <= kMostRanks ? ranks.get<int>() : 0;
+}
+
+// The fields of trainer.json. A field that is missing or of another type is an Error that names it.
+class StateFields {
+ public:
+  StateFields(const nlohmann::json& json, std::string where) : json_(json), where_(std::move(where)) {}
+
+  // What `convert` makes of a field. It throws a nlohmann::json::exception for another type.
+  template <class Convert>
+  auto read(const char* key, const Convert& convert) const {
+    try {
+      return convert(json_.at(key));
+    } catch (const nlohmann::json::exception&) {
+      refuse(key);
+    }
+  }
+  template <class T>
+  T value(const char* key) const {
+    return read(key, [](const nlohmann::json& field) { return field.get<T>(); });
+  }
+  nlohmann::json object(const char* key) const {
+    nlohmann::json field = value<nlohmann::json>(key);
+    if (!field.is_object()) refuse(key);
+    return field;
+  }
+  [[noreturn]] void refuse(const char* key) const {
+    throw Error(fmt::format("\"{}\" is missing or is not what it should be", key), where_, kRemedy);
+  }
+
+ private:
+  const nlohmann::json& json_;
+  const std::string where_;
+};
+
+std::uint64_t plan_hash_in(const StateFields& fields) {
+  const auto digits = fields.value<std::string>("plan_hash");
+  std::uint64_t hash = 0;
+  const char* end = digits.data() + digits.size();
+  const auto parsed = std::from_chars(digits.data(), end, hash, 16);
+  if (parsed.ec != std::errc() || parsed.ptr != end) fields.refuse("plan_hash");
+  return hash;
 }
 
 // Compares this rank's share of the files with their checksums.
@@ -248,41 +295,39 @@ void NewCheckpoint::complete(const TrainerState& state, const Decoder& decoder,
 
 TrainerState read_trainer_state(const fs::path& checkpoint) {
   const nlohmann::json json = read_json(checkpoint);
-  try {
-    TrainerState state;
-    state.step = json.at("step").get<std::int64_t>();
-    state.options = json.at("options");
-    if (state.options.is_object()) state.options.emplace("optimizer", "adamw");  // of an older checkpoint
-    state.settings = json.value("settings", nlohmann::json::object());
-    state.unreported = json.value("unreported", nlohmann::json());
-    if (json.contains("origin")) state.origin = model_origin(json.at("origin"));
-    state.plan_hash = std::stoull(json.at("plan_hash").get<std::string>(), nullptr, 16);
-    state.loss_window = json.at("loss_window").get<std::vector<double>>();
-    state.norm_window = json.at("norm_window").get<std::vector<double>>();
-    const bool whole = json.at("step").is_number_integer() && state.step >= 0 &&
-                       checkpoint.filename() == folder_name(state.step) && state.options.is_object() &&
-                       state.settings.is_object() && json.at("checksums").is_object() && ranks_of(json) > 0;
-    if (!whole) throw std::range_error("");
-    return state;
-  } catch (
-      const std::exception&) {  // of the JSON library and stoull: a field that is missing or of another type
-    throw Error("a field is missing or of the wrong type", (checkpoint / "trainer.json").string(), kRemedy);
-  }
+  const StateFields fields(json, (checkpoint / "trainer.json").string());
+  TrainerState state;
+  state.step = fields.value<std::int64_t>("step");
+  if (checkpoint.filename() != folder_name(state.step)) fields.refuse("step");
+  state.options = fields.object("options");
+  state.options.emplace("optimizer", "adamw");  // of an older checkpoint
+  state.settings = json.contains("settings") ? fields.object("settings") : nlohmann::json::object();
+  state.unreported = json.value("unreported", nlohmann::json());
+  if (json.contains("origin")) state.origin = fields.read("origin", model_origin);
+  state.plan_hash = plan_hash_in(fields);
+  state.loss_window = fields.value<std::vector<double>>("loss_window");
+  state.norm_window = fields.value<std::vector<double>>("norm_window");
+  fields.object("checksums");
+  if (ranks_of(json) == 0) fields.refuse("ranks");
+  return state;
 }
 
 TrainerState verified_trainer_state(const fs::path& checkpoint, const Comm& comm) {
   TrainerState state;
-  std::string problem;  // three texts, with a NUL after each
+  nlohmann::json problem;  // null: none
   try {
     state = read_trainer_state(checkpoint);
     verify_files(checkpoint, comm);
   } catch (const Error& error) {
-    for (const auto& text : {error.problem(), error.where(), error.remedy()}) problem += text + '\0';
+    const bool newer = dynamic_cast<const NewerCheckpoint*>(&error) != nullptr;
+    problem = {error.problem(), error.where(), error.remedy(), newer};
   }
-  for (const std::string& first : comm.all_gather(problem)) {
-    if (first.empty()) continue;
-    const char* where = first.c_str() + first.find('\0') + 1;
-    throw Error(first.c_str(), where, where + std::string_view(where).size() + 1);
+  constexpr auto kRepair = nlohmann::json::error_handler_t::replace;  // of names that are not UTF-8
+  for (const std::string& of_rank : comm.all_gather(problem.dump(-1, ' ', false, kRepair))) {
+    const nlohmann::json first = nlohmann::json::parse(of_rank);
+    if (first.is_null()) continue;
+    if (first[3]) throw NewerCheckpoint(first[0], first[1], first[2]);
+    throw Error(first[0], first[1], first[2]);
   }
   return state;
 }

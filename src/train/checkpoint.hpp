@@ -15,6 +15,7 @@
 #include <string>
 #include <vector>
 
+#include "core/error.hpp"
 #include "infer/origin.hpp"
 #include "runtime/file.hpp"
 #include "train/step.hpp"
@@ -67,7 +68,13 @@ class NewCheckpoint {
 Checksums write_part(const std::filesystem::path& folder, const StatePart& part, int rank, int ranks,
                      const Decoder& decoder, const Stream& stream);
 
-// Reads trainer.json alone.
+// A checkpoint of a later version, which is intact but cannot be read.
+class NewerCheckpoint : public Error {
+ public:
+  using Error::Error;
+};
+
+// Reads trainer.json alone. Throws NewerCheckpoint, and Error for a file that is missing or damaged.
 TrainerState read_trainer_state(const std::filesystem::path& checkpoint);
 // The same after comparing every file with its checksum; an Error names what is missing or damaged. Each rank
 // compares a share of the files, and all get the same Error.

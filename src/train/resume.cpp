@@ -19,6 +19,8 @@ std::optional<SavedRun> newest(const std::vector<Checkpoint>& list,
   for (auto c = list.rbegin(); c != list.rend(); ++c) {
     try {
       return SavedRun{c->folder, read(c->folder), damaged};
+    } catch (const NewerCheckpoint&) {
+      throw;  // it is not damaged, and the run must not go on from an older one
     } catch (const Error& error) {
       if (c + 1 == list.rend()) {
         throw Error(

@@ -21,10 +21,12 @@ struct SavedRun {
 };
 
 // The newest checkpoint whose trainer.json can be read; its other files are ignored. For the run's options.
-// Nothing for a run without checkpoints; throws Error if none of them can be used.
+// Nothing for a run without checkpoints; throws Error if none of them can be used or a later version wrote
+// one.
 std::optional<SavedRun> newest_readable(const std::filesystem::path& run);
 // The newest checkpoint whose files all match their checksums; newer ones that do not are told to `notice`.
-// Every rank makes this call. It is an Error if the ranks see different checkpoints.
+// Every rank makes this call. Throws Error as newest_readable() does, and if the ranks see different
+// checkpoints.
 std::optional<SavedRun> newest_whole(const std::filesystem::path& run, const Notice& notice,
                                      const Comm& comm);
 

@@ -225,6 +225,49 @@ TEST_F(ResumeTest, ADamagedCheckpointDoesNotPushOutWholeOnes) {
   EXPECT_TRUE(finished_);
 }
 
+TEST_F(ResumeTest, AFieldThatIsMissingIsNamed) {
+  TrainOptions o = options("run");
+  train(o, 4);
+  const fs::path checkpoint = list_checkpoints(o.out).back().folder;
+  nlohmann::json whole = nlohmann::json::parse(read_file(checkpoint / "trainer.json", 1 << 20));
+  whole.erase("checksum");
+  whole["version"] = 1;
+  for (const char* field : {"step", "options", "plan_hash", "loss_window", "norm_window", "checksums"}) {
+    for (const bool erased : {true, false}) {
+      nlohmann::json json = whole;
+      json[field] = "g";
+      if (erased) json.erase(field);
+      write_file_atomically(checkpoint / "trainer.json", json.dump());
+      const std::string error = message_of([&] { read_trainer_state(checkpoint); });
+      EXPECT_NE(error.find(fmt::format("\"{}\" is missing", field)), std::string::npos) << error;
+    }
+  }
+  for (const char* field : {"settings", "origin", "ranks"}) {
+    nlohmann::json json = whole;
+    json[field] = "g";
+    write_file_atomically(checkpoint / "trainer.json", json.dump());
+    const std::string error = message_of([&] { read_trainer_state(checkpoint); });
+    EXPECT_NE(error.find(fmt::format("\"{}\" is missing", field)), std::string::npos) << error;
+  }
+}
+
+TEST_F(ResumeTest, ANewerCheckpointIsNotDamaged) {
+  TrainOptions o = options("run");
+  o.checkpoint_every = 4;
+  train(o, 8);
+  const fs::path state = o.out / "checkpoints" / "step_00000008" / "trainer.json";
+  nlohmann::json json = nlohmann::json::parse(read_file(state, 1 << 20));
+  json["version"] = 5;
+  write_file_atomically(state, json.dump());
+  o.resume = true;
+  const std::string expected = state.string() +
+                               ": was written by a newer warpwright (version 5; this one reads up to 4); "
+                               "resume with that build, or train into another folder";
+  EXPECT_EQ(error_of(o), expected);
+  EXPECT_EQ(message_of([&] { newest_readable(o.out); }), expected);
+  EXPECT_EQ(steps(o), (std::vector<std::int64_t>{4, 8}));
+}
+
 // A checkpoint of version 3, which knew nothing of ranks.
 TEST_F(ResumeTest, AnOldCheckpointIsReadWhole) {
   const fs::path run = fs::path(WARPWRIGHT_TESTDATA) / "run_of_version_3";
