@@ -18,11 +18,27 @@ namespace fs = std::filesystem;
 constexpr std::uint32_t kOrderPurpose = 0x6f726472;   // "ordr"
 constexpr std::uint32_t kOffsetPurpose = 0x6f666673;  // "offs"
 
+// True for "val" in "tiny_val-0.bin", but not in "retrieval_0.bin".
+bool has_word(std::string_view name, std::string_view word) {
+  constexpr std::string_view kDelimiters = "_-.";
+  for (std::size_t begin = 0; begin < name.size();) {
+    const std::size_t end = std::min(name.find_first_of(kDelimiters, begin), name.size());
+    if (name.substr(begin, end - begin) == word) return true;
+    begin = end + 1;
+  }
+  return false;
+}
+
 std::vector<fs::path> shards_by_name(const fs::path& folder, Split split) {
   std::vector<fs::path> found;
   for (const fs::path& entry : list_folder(folder)) {
     const std::string name = entry.filename().string();
-    if (name.ends_with(".bin") && name.find(name_of(split)) != std::string::npos) found.push_back(entry);
+    if (!name.ends_with(".bin") || !has_word(name, name_of(split))) continue;
+    if (has_word(name, name_of(split == Split::train ? Split::val : Split::train))) {
+      throw Error("has both \"train\" and \"val\" in its name", entry.string(),
+                  "keep the one that names its split");
+    }
+    found.push_back(entry);
   }
   return found;
 }

@@ -23,7 +23,8 @@
 namespace warpwright {
 
 // The shards of a split, as listed in the folder's manifest. Without a manifest, these are the files whose
-// names contain the split's name and end in ".bin", sorted by name.
+// names end in ".bin" and have the split's name as a word ("_", "-" and "." separate words), sorted by name.
+// Throws Error for a file that names both splits.
 std::vector<std::filesystem::path> shard_paths(const std::filesystem::path& folder, Split split,
                                                const std::optional<Manifest>& manifest);
 

@@ -47,6 +47,25 @@ Batch load_step(const TrainingLoader& loader, std::int64_t step, std::int64_t fi
   return load_batch(B, T, [&](const Tensor& x, const Tensor& y) { loader.load(step, first_row, x, y); });
 }
 
+TEST_F(LoaderTest, AWordOfAShardsNameSaysItsSplit) {
+  for (const char* name :
+       {"retrieval_train_000000.bin", "val.bin", "x-val-1.bin", "training_0.bin", "valid.bin", "train.txt"}) {
+    put(name, "");
+  }
+  const auto names = [&](Split split) {
+    std::vector<std::string> found;
+    for (const fs::path& path : shard_paths(folder, split, std::nullopt)) found.push_back(path.filename());
+    return found;
+  };
+  EXPECT_EQ(names(Split::train), (std::vector<std::string>{"retrieval_train_000000.bin"}));
+  EXPECT_EQ(names(Split::val), (std::vector<std::string>{"val.bin", "x-val-1.bin"}));
+  put("train_of_val.bin", "");
+  for (const Split split : {Split::train, Split::val}) {
+    const std::string error = message_of([&] { names(split); });
+    EXPECT_NE(error.find("train_of_val.bin: has both"), std::string::npos) << error;
+  }
+}
+
 TEST(Permutation, VisitsEverythingOnce) {
   std::vector<std::uint64_t> sizes = {1000, 1024, 1025, 65537};
   for (std::uint64_t size = 1; size < 70; ++size) sizes.push_back(size);

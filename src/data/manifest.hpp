@@ -6,8 +6,8 @@
 //                         "checksums": ["xxh128:…"]},
 //               "val": {…}}}
 //
-// Folders made by llm.c's scripts have no data.json. Their shards are the files whose names contain "train"
-// or "val".
+// Folders made by llm.c's scripts have no data.json. Their shards are the files with the word "train" or
+// "val" in their names.
 #pragma once
 
 #include <cstdint>
