@@ -6,6 +6,7 @@
 #include "cli/model_flags.hpp"
 #include "cli/standard_streams.hpp"
 #include "core/error.hpp"
+#include "infer/decoder_texts.hpp"
 #include "infer/origin.hpp"
 #include "model/decoder_files.hpp"
 #include "model/gpt2_decoder.hpp"
@@ -32,24 +33,19 @@ struct Companions {
   BoundaryTokens tokens;
 };
 
-// The ids in the model's config.json. If it has none, or another tokenizer is given: the tokenizer's
-// end-of-text token, and that for both if one token did both. If there is no tokenizer: the ids of GPT-2's
-// tokenizer, provided the vocabulary has its size, as in llm.c's files.
+// The tokenizer's end-of-text token counts if it is given by --tokenizer, or if the model names none.
 Companions companions_of(const ConvertFlags& flags, const Decoder& decoder) {
-  constexpr std::int64_t kGpt2Vocab = 50257;
   Companions found;
   const bool from_folder = is_folder(flags.from);
   found.tokenizer = flags.tokenizer;
   if (flags.tokenizer.empty() && from_folder && text::has_tokenizer(flags.from)) found.tokenizer = flags.from;
-  if (from_folder) found.tokens = read_boundary_tokens(flags.from);
-  const bool asks_tokenizer = !flags.tokenizer.empty() || found.tokens.eos.empty();
+  const bool asks_tokenizer =
+      !flags.tokenizer.empty() || (from_folder && read_boundary_tokens(flags.from).eos.empty());
+  std::optional<text::Tokenizer> tokenizer;
   if (asks_tokenizer && !found.tokenizer.empty()) {
-    const text::Tokenizer tokenizer =
-        load_tokenizer(flags.from, flags.tokenizer, decoder, flags.allow_tokenizer_change);
-    if (tokenizer.eos_id()) found.tokens = found.tokens.with_eos(*tokenizer.eos_id());
-  } else if (!from_folder && decoder.vocab() == kGpt2Vocab) {
-    found.tokens = kGpt2Vocab - 1;
+    tokenizer = load_tokenizer(flags.from, flags.tokenizer, decoder, flags.allow_tokenizer_change);
   }
+  found.tokens = boundary_tokens(flags.from, decoder, tokenizer ? &*tokenizer : nullptr);
   return found;
 }
 
@@ -92,8 +88,7 @@ std::string write_folder(const ConvertFlags& flags, const DecoderWeights& model)
   if (!companions.tokenizer.empty()) return {};
   return fmt::format(
       "the folder has no tokenizer, because none was given; config.json names the tokens that begin and end "
-      "a "
-      "text ({}). To add a tokenizer and its ids, give --tokenizer\n",
+      "a text ({}). To add a tokenizer and its ids, give --tokenizer\n",
       text_of(companions.tokens));
 }
 

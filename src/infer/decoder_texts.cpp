@@ -41,4 +41,13 @@ std::vector<std::int32_t> end_of_text_tokens(const std::filesystem::path& source
   return ids;
 }
 
+BoundaryTokens boundary_tokens(const std::filesystem::path& source, const Decoder& decoder,
+                               const text::Tokenizer* tokenizer) {
+  constexpr std::int64_t kGpt2Vocab = 50257;
+  const bool has_config = is_folder(source);
+  if (!has_config && !tokenizer && decoder.vocab() == kGpt2Vocab) return kGpt2Vocab - 1;
+  const BoundaryTokens tokens = has_config ? read_boundary_tokens(source) : BoundaryTokens();
+  return tokenizer && tokenizer->eos_id() ? tokens.with_eos(*tokenizer->eos_id()) : tokens;
+}
+
 }  // namespace warpwright

@@ -27,4 +27,11 @@ std::vector<std::int32_t> prompt_ids(const text::Tokenizer& tokenizer, std::stri
 std::vector<std::int32_t> end_of_text_tokens(const std::filesystem::path& source, const Decoder& decoder,
                                              const text::Tokenizer* tokenizer);
 
+// The tokens that begin and end a text, for the config.json of a model that comes from `source`: a folder, an
+// llm.c file or an empty path. They are those of the folder's config.json. A tokenizer that is not null
+// replaces the end of text by its own, and the beginning too if one token did both. Without a folder and a
+// tokenizer, a vocabulary of GPT-2's size means GPT-2's end of text. Otherwise there are none.
+BoundaryTokens boundary_tokens(const std::filesystem::path& source, const Decoder& decoder,
+                               const text::Tokenizer* tokenizer);
+
 }  // namespace warpwright

@@ -620,6 +620,36 @@ TEST_F(TrainerTest, AModelOfADamagedOrMixedCheckpointIsRefused) {
   load_weights(weights.parent_path(), DType::f32);
 }
 
+// The data has no data.json. The first run begins without a model, the second with the first one's, which
+// then names tokens of its own.
+TEST_F(TrainerTest, WithoutAManifestAModelKeepsItsEndOfText) {
+  const std::string line = "no model or tokenizer names an end-of-text token";
+  TrainOptions o = options("first");
+  o.schedule.steps = 2;
+  train(o);
+  EXPECT_NE(notices_.find(line), std::string::npos) << notices_;
+  const fs::path file = o.out / "model" / "config.json";
+  nlohmann::json config = nlohmann::json::parse(read_file(file, 1 << 20));
+  EXPECT_TRUE(config.at("eos_token_id").is_null());
+  config["bos_token_id"] = 5;
+  config["eos_token_id"] = {6, 7};
+  write_file_atomically(file, config.dump());
+  notices_.clear();
+  o.initial_model = o.out / "model";
+  o.out = root_ / "second";
+  train(o);
+  EXPECT_EQ(notices_.find(line), std::string::npos) << notices_;
+  const auto checkpoint = list_checkpoints(o.out).back().folder;
+  for (const fs::path& folder : {o.out / "model", checkpoint}) {
+    EXPECT_EQ(read_boundary_tokens(folder).bos, 5);
+    EXPECT_EQ(read_boundary_tokens(folder).eos, (std::vector<std::int64_t>{6, 7}));
+  }
+  config["eos_token_id"] = kVocab;
+  write_file_atomically(file, config.dump());
+  o.out = root_ / "third";
+  EXPECT_THROW(train(o), Error);
+}
+
 TEST_F(TrainerTest, ACheckpointUnderTheNameOfAnotherStepIsRefused) {
   TrainOptions o = options("renamed");
   train(o, 5);

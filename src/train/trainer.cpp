@@ -11,6 +11,7 @@
 
 #include "comm/host.hpp"
 #include "core/error.hpp"
+#include "infer/decoder_texts.hpp"
 #include "model/decoder_files.hpp"
 #include "text/fingerprint.hpp"
 
@@ -102,6 +103,42 @@ TrainOptions checked(Context& context, TrainOptions options, const Comm& comm) {
   return options;
 }
 
+// The tokens that begin and end a text in the models that a run writes. data.json names the end of text. A
+// run without it keeps what the model that it began with (a folder, or another path) names, or asks a
+// tokenizer.
+BoundaryTokens boundary_of(const TrainOptions& o, const fs::path& begun_with, const Notice& notice) {
+  const Decoder& decoder = *o.step.model;
+  const BoundaryTokens before = boundary_tokens(begun_with, decoder, nullptr);
+  if (const auto manifest = read_manifest(o.data)) return before.with_eos(manifest->end_of_text);
+  end_of_text_tokens(begun_with, decoder, nullptr);  // throws for ids that the model does not have
+  std::optional<text::Tokenizer> tokenizer;
+  if (before.eos.empty() && text::has_tokenizer(o.data)) tokenizer = load_tokenizer(o.data, decoder);
+  const BoundaryTokens tokens = boundary_tokens(begun_with, decoder, tokenizer ? &*tokenizer : nullptr);
+  if (tokens.eos.empty()) {
+    notice(
+        fmt::format("{} has no data.json, and no model or tokenizer names an end-of-text token: the model "
+                    "will have none, and samples begin with token 0",
+                    o.data.string()));
+  }
+  return tokens;
+}
+
+// Throws if a rank's record differs from rank 0's, with the first field that does, in this order.
+void require_equal(const Comm& comm, const nlohmann::ordered_json& mine) {
+  const std::vector<std::string> all = comm.all_gather(mine.dump());
+  const auto first = nlohmann::ordered_json::parse(all.front()).flatten();
+  for (std::size_t r = 1; r < all.size(); ++r) {
+    const auto other = nlohmann::ordered_json::parse(all[r]).flatten();
+    for (const auto& [field, value] : first.items()) {
+      const auto found = other.find(field);
+      if (found != other.end() && *found == value) continue;
+      throw Error(fmt::format("rank 0 and rank {} differ in {}: {} and {}", r, field.substr(1), value.dump(),
+                              found == other.end() ? "none" : found->dump()),
+                  "start of the ranks", "give all ranks the same program, options, data and checkpoints");
+    }
+  }
+}
+
 }  // namespace
 
 Trainer::Trainer(Context& context, TrainOptions options, TrainObserver observer, const Comm& comm)
@@ -120,8 +157,8 @@ Trainer::Trainer(Context& context, TrainOptions options, TrainObserver observer,
         "the file system cannot exchange two folders: they are replaced in two steps, and the next start "
         "repairs what a crash between them leaves");
   }
-  const auto saved = find_resume(
-      options_, [this](const std::string& line) { notify(line); }, comm);
+  const Notice notice = [this](const std::string& line) { notify(line); };
+  const auto saved = find_resume(options_, notice, comm);
   if (options_.val_every > 0) {
     val_stream_.emplace(options_.data, Split::val, options_.step.model->vocab());
     ValidationLoader(*val_stream_, options_.step.T);  // says whether it holds a sample
@@ -130,10 +167,7 @@ Trainer::Trainer(Context& context, TrainOptions options, TrainObserver observer,
     sampling_ = DecodingEngine::planned(context_, *options_.step.model, options_.step.dtype,
                                         sampling_engine(options_));
   }
-  const auto manifest = read_manifest(options_.data);
-  end_of_text_ = manifest ? manifest->end_of_text : options_.step.model->vocab() - 1;
-  const fs::path begun_with = saved ? saved->checkpoint : options_.initial_model;
-  boundary_ = is_folder(begun_with) ? read_boundary_tokens(begun_with).with_eos(end_of_text_) : end_of_text_;
+  boundary_ = boundary_of(options_, saved ? saved->checkpoint : options_.initial_model, notice);
   std::vector<std::string> changed;
   origin_ = {.step = 0,
              .sequence = options_.step.T,
@@ -147,22 +181,6 @@ Trainer::Trainer(Context& context, TrainOptions options, TrainObserver observer,
                               options_.allow_tokenizer_change));
   }
   if (comm_.size() > 1) compare_ranks();
-}
-
-// Throws if a rank's record differs from rank 0's, with the first field that does, in this order.
-void require_equal(const Comm& comm, const nlohmann::ordered_json& mine) {
-  const std::vector<std::string> all = comm.all_gather(mine.dump());
-  const auto first = nlohmann::ordered_json::parse(all.front()).flatten();
-  for (std::size_t r = 1; r < all.size(); ++r) {
-    const auto other = nlohmann::ordered_json::parse(all[r]).flatten();
-    for (const auto& [field, value] : first.items()) {
-      const auto found = other.find(field);
-      if (found != other.end() && *found == value) continue;
-      throw Error(fmt::format("rank 0 and rank {} differ in {}: {} and {}", r, field.substr(1), value.dump(),
-                              found == other.end() ? "none" : found->dump()),
-                  "start of the ranks", "give all ranks the same program, options, data and checkpoints");
-    }
-  }
 }
 
 // Threads may differ between ranks.
@@ -427,7 +445,7 @@ double Trainer::validate_loss() {
 }
 
 void Trainer::draw_sample() {
-  const auto start = static_cast<std::int32_t>(end_of_text_);
+  const auto start = static_cast<std::int32_t>(boundary_.eos.empty() ? 0 : boundary_.eos.front());
   GenerationOptions o;
   o.max_tokens = options_.sample_tokens;
   o.sampling.seed = options_.seed + static_cast<std::uint64_t>(step_index_);

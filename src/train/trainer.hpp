@@ -144,9 +144,8 @@ class Trainer {
   std::optional<Stragglers> stragglers_;
   double step_seconds_ = 0, worked_seconds_ = 0;  // of the last step, and without exchanges
   ModelOrigin origin_;
-  std::int64_t end_of_text_;
-  BoundaryTokens boundary_;  // the data's end of text, and the bos of the model that the run began with
-  bool finished_ = false;    // already before this process began
+  BoundaryTokens boundary_;
+  bool finished_ = false;                   // already before this process began
   std::optional<StepReport> unreported_;    // of a step whose validation or sample was abandoned
   std::optional<std::int64_t> saved_step_;  // of the newest checkpoint, complete or being written
   std::chrono::steady_clock::time_point saved_at_;
