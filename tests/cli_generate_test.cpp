@@ -95,6 +95,7 @@ TEST_F(GenerateTest, PromptsComeFromStandardInputToo) {
   EXPECT_EQ(wanted.rfind("the cat", 0), 0u);
   EXPECT_EQ(shell("echo 'the cat' | " + program), wanted);
   EXPECT_EQ(shell("printf 'the cat' | " + program + " --prompt -"), wanted);
+  EXPECT_EQ(shell("printf 'the cat\\r\\n' | " + program), wanted);
   put("prompt", "the cat\n");
   EXPECT_EQ(shell(program + " < prompt"), wanted);
   EXPECT_EQ(shell("echo a dog | " + program + " --prompt 'the cat'"), wanted);
@@ -114,6 +115,8 @@ TEST_F(GenerateTest, LinesOfAFileArePrompts) {
     }
   }
   EXPECT_EQ(all, alone);
+  put("crlf", "the cat\r\n\r\na dog\r\n");
+  EXPECT_EQ(samples({"--input", path("crlf"), "--num-samples", "2", "--seed", "7"}), all);
   const std::string program = "$W generate --model run/model --threads 1 --max-tokens 5 --input ";
   shell_fails(0, program + "- < prompts > out", {});
   EXPECT_EQ(std::ranges::count(read_file(folder / "out", 1 << 20), '\n'), 3);

@@ -126,7 +126,6 @@ void TextInputFlags::for_each_window(const std::function<void(const TextWindow&)
   };
   const auto add = [&](std::string_view line, std::int64_t number) {
     window.end += line.size() + 1;
-    if (line.ends_with('\r')) line.remove_suffix(1);
     if (objects && line.find_first_not_of(" \t") == std::string_view::npos) return;
     window.texts.push_back({.line = number, .text = std::string(line)});
     if (objects) read_object(field, window.texts.back());

@@ -50,7 +50,7 @@ bool input_is_given() {
   return ::fstat(STDIN_FILENO, &status) == 0 && (S_ISFIFO(status.st_mode) || S_ISREG(status.st_mode));
 }
 
-// `echo` and editors add a newline at the end.
+// `echo` and editors add a newline ("\n" or "\r\n") at the end.
 Prompt read_prompt(const GenerateFlags& flags) {
   const bool given = flags.prompt_option->count() > 0;
   if (given ? flags.prompt != "-" : !input_is_given()) return {flags.prompt, "--prompt"};
@@ -64,7 +64,10 @@ Prompt read_prompt(const GenerateFlags& flags) {
                   "give a shorter prompt");
     }
   }
-  if (prompt.text.ends_with('\n')) prompt.text.pop_back();
+  if (prompt.text.ends_with('\n')) {
+    prompt.text.pop_back();
+    if (prompt.text.ends_with('\r')) prompt.text.pop_back();
+  }
   return prompt;
 }
 

@@ -25,6 +25,11 @@ void refuse_other_formats(std::string_view beginning, const std::filesystem::pat
               "give text; `zcat` and `zstdcat` decompress, `iconv` converts from UTF-16");
 }
 
+// Files of other systems end their lines with "\r\n".
+std::string_view without_return(std::string_view line) {
+  return line.ends_with('\r') ? line.substr(0, line.size() - 1) : line;
+}
+
 }  // namespace
 
 void for_each_line(const std::filesystem::path& input,
@@ -43,7 +48,7 @@ void for_each_line(const std::filesystem::path& input,
     if (number == 1 && begun.empty()) refuse_other_formats(rest, file.path());
     for (std::size_t end; (end = rest.find('\n')) != std::string_view::npos; rest.remove_prefix(end + 1)) {
       begun += rest.substr(0, end);
-      visit(begun, number++);
+      visit(without_return(begun), number++);
       begun.clear();
     }
     begun += rest;
@@ -52,19 +57,18 @@ void for_each_line(const std::filesystem::path& input,
                   file.path().string(), "check that it is text, and end its lines");
     }
   }
-  if (!begun.empty()) visit(begun, number);
+  if (!begun.empty()) visit(without_return(begun), number);
 }
 
 std::vector<std::uint32_t> parse_ids(std::string_view line, std::int64_t number, std::size_t vocab_size) {
   std::vector<std::uint32_t> ids;
   while (true) {
-    line.remove_prefix(std::min(line.size(), line.find_first_not_of(" \t\r")));
+    line.remove_prefix(std::min(line.size(), line.find_first_not_of(" \t")));
     if (line.empty()) return ids;
     std::uint32_t id = 0;
     const auto [end, error] = std::from_chars(line.data(), line.data() + line.size(), id);
     const auto length = static_cast<std::size_t>(end - line.data());
-    const bool ends_well =
-        length == line.size() || line[length] == ' ' || line[length] == '\t' || line[length] == '\r';
+    const bool ends_well = length == line.size() || line[length] == ' ' || line[length] == '\t';
     if (error != std::errc() || !ends_well || id >= vocab_size) {
       throw Error(
           fmt::format("'{}' is not an id of a vocabulary of {}", line.substr(0, line.find(' ')), vocab_size),

@@ -9,9 +9,9 @@
 
 namespace warpwright::cli {
 
-// Calls visit with each line (without its newline) and its number from 1. An empty path or "-" is standard
-// input. Throws Error for a file of another format (an archive, an executable, UTF-16). Calls before_read, if
-// given, before each read, which may block until a pipe's writer sends more.
+// Calls visit with each line (without its "\n" or "\r\n") and its number from 1. An empty path or "-" is
+// standard input. Throws Error for a file of another format (an archive, an executable, UTF-16). Calls
+// before_read, if given, before each read, which may block until a pipe's writer sends more.
 void for_each_line(const std::filesystem::path& input,
                    const std::function<void(std::string_view line, std::int64_t number)>& visit,
                    const std::function<void()>& before_read = {});
