@@ -180,7 +180,7 @@ TEST_F(CliTest, MultipleChoiceInHellaSwagsForm) {
   for (const char* label :
        {R"("zero")", R"("1x")", R"("")", "0.0", "true", "[0]", "18446744073709551616", R"(" 0")"}) {
     put("bad.jsonl", fmt::format(R"({{"ctx": "the cat", "endings": ["sat on", "a"], "label": {}}})", label));
-    fails(1, eval, {"bad.jsonl:1", "\"label\" is", "no whole number"});
+    fails(1, eval, {"bad.jsonl:1", "\"label\" is", "not a whole number"});
   }
   put("bad.jsonl", R"({"ctx": "the cat", "endings": ["sat on"], "label": -1})");
   fails(1, eval, {"bad.jsonl:1", "\"label\" is -1"});

@@ -513,7 +513,7 @@ typedef struct warpwright_decoder_options {
    * and merges.txt. */
   const char* folder;
   int64_t sequences; /* that run at once; more wait; 0: 64, or fewer if the memory does not hold them */
-  /* Most tokens at which a sequence looks; 0: the model's, at most 2048. A sequence that fills it forgets its
+  /* The most tokens a sequence attends to; 0: the model's, at most 2048. A sequence that fills it forgets its
    * older half and goes on. */
   int64_t context;
   int64_t cache_tokens;    /* of all sequences, at least the context; 0: enough for all that run */

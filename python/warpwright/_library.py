@@ -61,7 +61,7 @@ def check_abi(library, path):
     try:
         found = library.warpwright_abi_version()
     except AttributeError:
-        raise ImportError(f"{path} is no libwarpwright: it has no warpwright_abi_version, but {needs}") from None
+        raise ImportError(f"{path} is not a libwarpwright: it has no warpwright_abi_version, but {needs}") from None
     major, minor = divmod(found, 1000)
     if major == ABI_MAJOR and minor >= ABI_MINOR:
         return

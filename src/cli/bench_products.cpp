@@ -62,7 +62,7 @@ void add_bench_products(CLI::App& bench) {
       ->add_option(
           "--within", f->within,
           "Time our kernels that are predicted to take at most this many times as long as the fastest "
-          "(and all proposals of cuBLASLt's)")
+          "(plus everything that cuBLASLt proposes)")
       ->capture_default_str()
       ->check(CLI::Range(1.0, 1e6));
   command->add_option("--table", f->table,

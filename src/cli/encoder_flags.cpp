@@ -84,7 +84,7 @@ void EncoderFlags::add_to(CLI::App& command) {
       ->capture_default_str();
   command.add_flag("--batch-invariant", batch_invariant, "The same bits whatever shares the batch; slower");
   command.add_flag("--special-as-text", special_as_text,
-                   "Take special tokens that a text spells out, such as [SEP], for text");
+                   "Treat special tokens spelled out in a text, such as [SEP], as plain text");
   device.add_to(command);
 }
 

@@ -113,7 +113,7 @@ std::int64_t label_of(const nlohmann::json& question, const std::string& where) 
   const char* end = text.data() + text.size();
   std::int64_t number = 0;
   if (std::from_chars(text.data(), end, number) != std::from_chars_result{end, std::errc()}) {
-    throw Error("\"label\" is " + quote(text) + ", which is no whole number", where, kRemedy);
+    throw Error("\"label\" is " + quote(text) + ", not a whole number", where, kRemedy);
   }
   return number;
 }

@@ -17,12 +17,12 @@ struct FreeSizes {
 
   // vocab: what the vocabulary is by default, for --help.
   void add_to(CLI::App& command, const std::string& vocab);
-  // True if they describe a model, so that --model is too much.
+  // True if they describe a model, so --model would be redundant.
   bool describe_model() const { return layers || heads || channels; }
   bool given() const {
     return describe_model() || key_heads || hidden || vocab || context || !family.empty();
   }
-  // The flag that says more than --model leaves open; "" if there is none.
+  // The first flag that conflicts with --model; "" if there is none.
   std::string beside_model() const;
 };
 

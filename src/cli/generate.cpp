@@ -291,10 +291,11 @@ void add_generate(CLI::App& app) {
   command->add_option("--model", f->model, "Model folder (RUN/model), or an llm.c .bin")->required();
   command->add_option("--tokenizer", f->tokenizer, "Folder of the tokenizer; default: the model's");
   add_tokenizer_change_flag(*command, f->allow_tokenizer_change);
-  f->prompt_option = command->add_option(
-      "--prompt", f->prompt,
-      "Text to continue; -: standard input, without the newline at its end; default: "
-      "standard input if that is a pipe or a file, else no text. Without text the end-of-text token begins");
+  f->prompt_option =
+      command->add_option("--prompt", f->prompt,
+                          "Text to continue; -: standard input, without the newline at its end; default: "
+                          "standard input if that is a pipe or a file, else no text. With no text, "
+                          "generation starts from the end-of-text token");
   command
       ->add_option(
           "--input", f->input,

@@ -112,7 +112,7 @@ void require_same_input(const Comm& texts, const std::filesystem::path& input, c
                      "name a file that all ranks can read");
   }
   if (path_exists(input) && !std::filesystem::is_regular_file(input)) {
-    throw Error("is no regular file, and several ranks must read it", input.string(),
+    throw Error("is not a regular file, and several ranks must read it", input.string(),
                 "write it to a file first, or start one process");
   }
   const std::string mine = fmt::format("{} {} {}", checksum_of(std::filesystem::path("/proc/self/exe")),

@@ -324,11 +324,11 @@ void add_plan(CLI::App& app) {
       ->check(CLI::PositiveNumber);
   command
       ->add_option("--network-gbps", f->network_gbps,
-                   "Gbit/s that a rank sends to other nodes; default: in the same way")
+                   "Gbit/s that a rank sends to other nodes; default: as for --link-gbps")
       ->check(CLI::PositiveNumber);
   command
       ->add_option("--overlap", f->overlap,
-                   "Share of an exchange that can run beside kernels; default: 1 on GPUs, 0 on CPUs")
+                   "Share of an exchange that can overlap with kernels; default: 1 on GPUs, 0 on CPUs")
       ->check(CLI::Range(0.0, 1.0));
   command
       ->add_option("--memory-gb", f->memory_gb,

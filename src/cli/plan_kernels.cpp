@@ -98,16 +98,16 @@ std::vector<RecordedStep> recorded_steps(const std::filesystem::path& path, cons
     if (auto step = recorded_step(row, dtype)) steps.push_back(std::move(*step));
   };
   try {
-    if (!document.is_object()) throw Error("is no object", where, kRemedy);
+    if (!document.is_object()) throw Error("is not a JSON object", where, kRemedy);
     if (document.contains("steps") && document["steps"].is_array()) {
       for (const json& row : document["steps"]) read(row);
     } else if (document.contains("ms_median")) {
       read(document);
     }
   } catch (const json::exception& error) {
-    throw Error(fmt::format("is no record of steps ({})", reason_of(error)), where, kRemedy);
+    throw Error(fmt::format("is not a record of steps ({})", reason_of(error)), where, kRemedy);
   } catch (const UsageError& error) {
-    throw Error(fmt::format("is no record of steps ({})", error.problem()), where, kRemedy);
+    throw Error(fmt::format("is not a record of steps ({})", error.problem()), where, kRemedy);
   }
   if (steps.empty()) throw Error(fmt::format("has no time of a step in {}", dtype), where, kRemedy);
   return steps;

@@ -122,12 +122,12 @@ std::vector<Record> read_records(const std::filesystem::path& path) {
   const json document = parse_json(read_file(path, kMaxBytes), where, kMaxDepth, remedy);
   Reader reader;
   try {
-    if (!document.is_object()) throw Error("is no object", where, remedy);
+    if (!document.is_object()) throw Error("is not a JSON object", where, remedy);
     reader.read(document);
   } catch (const json::exception& error) {
-    throw Error(fmt::format("is no record of measurements ({})", reason_of(error)), where, remedy);
+    throw Error(fmt::format("is not a record of measurements ({})", reason_of(error)), where, remedy);
   } catch (const UsageError& error) {
-    throw Error(fmt::format("is no record of measurements ({})", error.problem()), where, remedy);
+    throw Error(fmt::format("is not a record of measurements ({})", error.problem()), where, remedy);
   }
   if (reader.records.empty()) throw Error("holds no measurements", where, remedy);
   return reader.records;

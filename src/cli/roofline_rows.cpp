@@ -34,7 +34,7 @@ Shapes shapes_of(const RooflineFlags& f) {
       throw UsageError(fmt::format("{}, {} and {} shapes are given", s.instructions.size(), s.warps.size(),
                                    s.tiles.size()),
                        "--instruction, --warp, --tile",
-                       "give of each none, one for all rows, or as many as rows");
+                       "give each option no shape, one shape for all rows, or one per row");
     }
   }
   return s;

@@ -45,7 +45,7 @@ std::shared_ptr<const Decoder> model_of(TrainFlags& flags, const std::optional<M
   const std::int64_t of_data = manifest ? manifest->vocabulary_size : 0;
   if (free.describe_model()) return sized_model(flags, of_data);
   if (const std::string flag = free.beside_model(); !flag.empty())
-    throw UsageError("is given together with --model, which says it", flag, "leave it out");
+    throw UsageError("is given together with --model, which implies it", flag, "leave it out");
   if (!names_sizes(flags.model)) {
     flags.options.initial_model = flags.model;
     return decoder_of(flags.model, free.vocab, free.context);

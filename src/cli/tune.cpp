@@ -221,7 +221,7 @@ void add_tune(CLI::App& app) {
       ->add_option(
           "--within", f->timing.within,
           "Measure our kernels that are predicted to take at most this many times as long as the fastest "
-          "(and all proposals of cuBLASLt's)")
+          "(plus everything that cuBLASLt proposes)")
       ->check(CLI::Range(1.0, 1e6))
       ->capture_default_str();
   command->add_option("--rounds", f->timing.rounds, "Samples of each kernel")

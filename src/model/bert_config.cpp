@@ -266,15 +266,16 @@ BertPooling read_bert_pooling(const fs::path& folder, const BertConfig& config) 
   for (const nlohmann::json& module : modules) {
     const std::string name = module_name(module, where);
     if (name == "Transformer") continue;
-    if (pooling.normalize) throw Error("has a module behind the normalization", where, kRemedy);
+    if (pooling.normalize) throw Error("has a module after Normalize", where, kRemedy);
     const fs::path path = module_folder(folder, module, where);
     if (name == "Pooling") {
       read_pooling(path / "config.json", pooling);
     } else if (name == "Dense") {
       pooling.dense.push_back(read_dense(path));
       if (pooling.dense.back().in != width) {
-        throw Error(fmt::format("takes {} features, {} come", pooling.dense.back().in, width), path.string(),
-                    kRemedy);
+        throw Error(fmt::format("takes {} features, but the module before it gives {}",
+                                pooling.dense.back().in, width),
+                    path.string(), kRemedy);
       }
       width = pooling.dense.back().out;
     } else if (name == "Normalize") {

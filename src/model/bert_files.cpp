@@ -215,8 +215,9 @@ void BertFile::refuse_strangers() const {
         (starts_with(name, prefix_) && is_of_encoder(name.substr(prefix_.size()), config_.layers)) ||
         (starts_with(name, top_) && is_of_head(name.substr(top_.size())));
     if (known) continue;
-    throw Error(fmt::format("has a tensor {} that an encoder of {} layers has not", name, config_.layers),
-                where_, "use the weights and the config.json of one model");
+    throw Error(
+        fmt::format("has a tensor {}, which an encoder with {} layers does not have", name, config_.layers),
+        where_, "use the weights and the config.json of one model");
   }
 }
 

@@ -29,7 +29,7 @@ class BertWeights {
   // Contexts must share. It may end before the weights do.
   BertWeights(const Context& context, const std::filesystem::path& folder,
               const BertWeightsOptions& options = {});
-  // Weights that are elsewhere than in a folder; nothing of them is kept. Mean pooling.
+  // Weights given in memory; they are copied. Mean pooling.
   BertWeights(const Context& context, const BertConfig& config, std::vector<BertTensor> tensors,
               const BertWeightsOptions& options = {});
   // Random weights (a pure function of the config), mean pooling: for benches and tests.
@@ -43,7 +43,7 @@ class BertWeights {
   Device device() const { return device_; }
   const BertParameters& parameters() const { return parameters_->tensors(); }
   bool has_classifier() const { return static_cast<bool>(parameters().classifier.weight); }
-  std::size_t bytes() const { return parameters_->arenas().allocated_bytes(); }  // but those that are packed
+  std::size_t bytes() const { return parameters_->arenas().allocated_bytes(); }  // excluding packed weights
 
  private:
   void allocate(bool classifier);

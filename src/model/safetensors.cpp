@@ -71,7 +71,7 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
         fields_.clear();
       }
     } else {
-      fail("an object stands where the format has none");
+      fail("an object where the format allows none");
     }
     return true;
   }
@@ -86,11 +86,11 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
 
   bool key(string_t& name) override {
     if (state_ == State::top) {
-      if (!names_.insert(name).second) fail(fmt::format("\"{}\" stands in it twice", name));
+      if (!names_.insert(name).second) fail(fmt::format("\"{}\" appears twice", name));
       key_ = name;
       state_ = State::top_value;
     } else if (state_ == State::metadata) {
-      if (metadata_.contains(name)) fail(fmt::format("metadata \"{}\" stands in it twice", name));
+      if (metadata_.contains(name)) fail(fmt::format("metadata \"{}\" appears twice", name));
       metadata_key_ = name;
     } else {
       if (name != "dtype" && name != "shape" && name != "data_offsets")
@@ -108,13 +108,13 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
     } else if (state_ == State::tensor && field_ == "dtype") {
       entries_.back().stored_dtype = value;
     } else {
-      fail("a string stands where the format has none");
+      fail("a string where the format allows none");
     }
     return true;
   }
 
   bool start_array(std::size_t) override {
-    if (state_ != State::tensor || field_ == "dtype") fail("a list stands where the format has none");
+    if (state_ != State::tensor || field_ == "dtype") fail("a list where the format allows none");
     state_ = State::list;
     offsets_ = 0;
     return true;
@@ -129,7 +129,7 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
   }
 
   bool number_unsigned(number_unsigned_t value) override {
-    if (state_ != State::list) fail("a number stands where the format has none");
+    if (state_ != State::list) fail("a number where the format allows none");
     SafetensorsEntry& entry = entries_.back();
     if (field_ == "shape") {
       if (entry.shape.rank() == kMaxRank)
@@ -143,8 +143,8 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
     return true;
   }
 
-  bool null() override { return fail("null stands where the format has none"); }
-  bool boolean(bool) override { return fail("true or false stands where the format has none"); }
+  bool null() override { return fail("null where the format allows none"); }
+  bool boolean(bool) override { return fail("true or false where the format allows none"); }
   bool number_integer(number_integer_t value) override {
     return fail(fmt::format("holds the number {}", value));
   }

@@ -59,7 +59,7 @@ Index parse_index(const fs::path& path) {
   Index index;
   for (const auto& [tensor, file] : json["weight_map"].items()) {
     if (!file.is_string() || !is_plain_name(file.get_ref<const std::string&>())) {
-      fail("gives tensor " + quote(tensor) + " something else than the name of a file in the folder");
+      fail("maps tensor " + quote(tensor) + " to something other than a file name");
     }
     index.files[file.get<std::string>()].push_back(tensor);
     if (index.files.size() > kMostFiles) fail(fmt::format("lists more than {} files", kMostFiles));

@@ -117,11 +117,11 @@ TEST_F(ShardsTest, TheIndexMustBeOne) {
   for (const char* name : {"../model.safetensors", "/etc/passwd", "..", ".", "", "x/y", "a\0b"}) {
     json index = good();
     index["weight_map"]["c"] = std::string(name, name == std::string("a") ? 3 : std::strlen(name));
-    EXPECT_MENTIONS(error_of(index), "something else than the name of a file") << name;
+    EXPECT_MENTIONS(error_of(index), "something other than a file name") << name;
   }
   json index = good();
   index["weight_map"]["c"] = 7;
-  EXPECT_MENTIONS(error_of(index), "something else than the name of a file");
+  EXPECT_MENTIONS(error_of(index), "something other than a file name");
   index = good();
   index["weights"] = json::object();
   EXPECT_MENTIONS(error_of(index), "unknown key \"weights\"");

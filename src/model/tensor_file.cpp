@@ -31,7 +31,7 @@ void TensorFileWriter::write(std::string_view name, std::span<const std::byte> b
   const std::string where = output_.file().path().string();
   if (bytes.empty()) return;
   if (current_ == tensors_.size() || tensors_[current_].name != name) {
-    throw Error(fmt::format("tensor {} is written where {} is due", name,
+    throw Error(fmt::format("tensor {} was written, but {} comes next", name,
                             current_ == tensors_.size() ? "the end" : tensors_[current_].name),
                 where, "write the tensors in the declared order");
   }

@@ -119,7 +119,7 @@ TEST_F(TensorFilesTest, AWriterKeepsToItsDeclaration) {
   const std::vector<float> two(2), three(3);
   TensorFileWriter writer = write_safetensors(folder / "out", tensors);
   EXPECT_MENTIONS(message_of([&] { writer.write("b", bytes_of(two)); }),
-                  "tensor b is written where a is due");
+                  "tensor b was written, but a comes next");
   EXPECT_MENTIONS(message_of([&] { writer.write("a", bytes_of(three)); }), "4 bytes more");
   writer.write("a", bytes_of(two));
   EXPECT_MENTIONS(message_of([&] { writer.commit(); }), "tensor b lacks 4 bytes");
@@ -190,7 +190,7 @@ TEST_F(TensorFilesTest, HostileSafetensorsLayoutsAreRefused) {
   EXPECT_MENTIONS(two("[0,4]", "[0,4]"), "begins at byte 0 of the data, but");
   EXPECT_MENTIONS(two("[0,4]", "[5,9]"), "a gap after");
   EXPECT_MENTIONS(two("[1,5]", "[5,9]"), "a gap after");
-  EXPECT_MENTIONS(two("[0,4]", "[4,8]", "a"), "\"a\" stands in it twice");
+  EXPECT_MENTIONS(two("[0,4]", "[4,8]", "a"), "\"a\" appears twice");
   EXPECT_MENTIONS(two("[18446744073709551612,0]", "[0,4]"), "needs 4 bytes");
 }
 

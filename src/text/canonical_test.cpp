@@ -19,7 +19,7 @@ TEST(Nfc, ComposesAndOrders) {
   EXPECT_EQ(nfc("A\u030a\u212b"), "\u00c5\u00c5");       // the Angstrom sign is a singleton
   EXPECT_EQ(nfc("\u1100\u1161\u11a8"), "\uac01");        // Hangul from three parts
   EXPECT_EQ(nfc("\uac00\u11a8"), "\uac01");              // and from a syllable and a part
-  EXPECT_EQ(nfc("\u1100\u1161\u11a7"), "\uac00\u11a7");  // U+11A7 is no trailing consonant
+  EXPECT_EQ(nfc("\u1100\u1161\u11a7"), "\uac00\u11a7");  // U+11A7 is not a trailing consonant
   EXPECT_EQ(nfc("q\u0307\u0323"), "q\u0323\u0307");      // class 220 comes before 230
   EXPECT_EQ(nfc("\u1e0b\u0323"), "\u1e0d\u0307");        // decomposes, is ordered, composes otherwise
   EXPECT_EQ(nfc("a\u0315\u0300\u05ae\u0062"), "\u00e0\u05ae\u0315b");

@@ -164,9 +164,9 @@ SplitExpression::SplitExpression(std::string expression, Uncovered uncovered, st
   std::string what = fmt::format("{} is {}", name, quote(expression));
   SymbolTable symbols(syntax.sets);
   if (symbols.count() > SymbolTable::kMostSymbols) {
-    throw Error(
-        fmt::format("{}, which tells over {} kinds of characters apart", what, SymbolTable::kMostSymbols),
-        where, "shorten it");
+    throw Error(fmt::format("{}, which distinguishes more than {} classes of characters", what,
+                            SymbolTable::kMostSymbols),
+                where, "shorten it");
   }
   Owned<pcre2_code> code = compile(syntax, symbols, what, where);
   compiled_.reset(new Compiled{std::move(expression), uncovered, std::move(what), std::move(where),

@@ -67,7 +67,7 @@ class Parser {
     }
     if (!is_utf8(text_)) throw Error(fmt::format("{} is not UTF-8", name_), where_, "correct it");
     alternatives(0);
-    if (at_ < text_.size()) fail(at_, 1, "without its \"(\"");
+    if (at_ < text_.size()) fail(at_, 1, "which has no matching \"(\"");
     return std::move(syntax_);
   }
 
@@ -194,7 +194,7 @@ class Parser {
       case '?':
         fail(at_, 1, "which repeats nothing");
       case '{':
-        fail(at_, 1, "which is no repeat; write \\{ for the character");
+        fail(at_, 1, "which is not a repeat; write \\{ for the character");
       default:
         break;
     }
@@ -223,7 +223,7 @@ class Parser {
     behind_ = behind || looks_behind;
     put(group_start());
     const Length length = alternatives(depth + 1, looks_behind);
-    if (!accept(")")) fail(at, 1, "without its \")\"");
+    if (!accept(")")) fail(at, 1, "which has no matching \")\"");
     put(")");
     folds_ = folds;
     behind_ = behind;
@@ -324,7 +324,7 @@ class Parser {
     }
     if (c == 'x' && accept("{")) {
       const char32_t code = hexadecimal(at, 1, 6);
-      if (!accept("}")) fail(at, 4, "without its \"}\"");
+      if (!accept("}")) fail(at, 4, "which has no matching \"}\"");
       return code;
     }
     if (c == 'x') {
@@ -351,7 +351,7 @@ class Parser {
       }
     }
     if (digits < least || code > 0x10ffff || (code >= 0xd800 && code < 0xe000)) {
-      fail(at, at_ - at, "which is no character");
+      fail(at, at_ - at, "which is not a character");
     }
     return code;
   }
@@ -366,7 +366,7 @@ class Parser {
     std::optional<CharacterSet> before;  // of all && so far
     CharacterSet members;
     while (!sees("]")) {
-      if (at_ >= text_.size()) fail(at, 1, "without its \"]\"");
+      if (at_ >= text_.size()) fail(at, 1, "which has no matching \"]\"");
       if (sees("&&")) {
         if (folds_ || members.ranges().empty()) fail_unsupported(at_, 2);
         before = before ? before->intersection(members) : members;
@@ -395,11 +395,11 @@ class Parser {
       if (const std::optional<CharacterSet> set = set_escape()) return *set;
     }
     const auto is_dash = [&] { return sees("-") && !sees("-]") && !sees("-&&"); };
-    if (is_dash() && at != first) fail(at, 1, "which is no range; write \\- for the character");
+    if (is_dash() && at != first) fail(at, 1, "which is not a range; write \\- for the character");
     const char32_t begin = character();
     char32_t end = begin;
     if (is_dash()) {
-      if (begin == '-') fail(at, 2, "which is no range; write \\- for the character");
+      if (begin == '-') fail(at, 2, "which is not a range; write \\- for the character");
       ++at_;
       if (sees("[") || at_ >= text_.size()) fail(at, at_ - at, "a range without an end");
       end = character();
@@ -426,7 +426,7 @@ class Parser {
     } else if (!accept("*")) {
       return atom.length;
     }
-    if (!atom.takes_characters) fail(at, at_ - at, "which repeats a place");
+    if (!atom.takes_characters) fail(at, at_ - at, "which repeats an assertion");
     if (may_be_empty && most > 1) fail(at, at_ - at, "which repeats what may match nothing");
     std::string repeat = is_interval ? interval(least, most) : std::string(text_.substr(at, 1));
     if (accept("?")) {
@@ -457,7 +457,7 @@ class Parser {
     least = first.value_or(0);
     most = second.value_or(kUnlimited);
     if (!accept("}") || (!first && !second) || least > most) {
-      fail(at, at_ - at, "which is no repeat; write \\{ for the character");
+      fail(at, at_ - at, "which is not a repeat; write \\{ for the character");
     }
     if (least > kMostRepeats || (most > kMostRepeats && most != kUnlimited)) {
       fail(at, at_ - at, fmt::format("which repeats over {} times", kMostRepeats));

@@ -208,7 +208,7 @@ void read_template(const JsonField& field, TokenizerSpec& spec) {
       ids->insert(ids->end(), piece.ids.begin(), piece.ids.end());
     } else {
       ids = &spec.after;
-      texts += piece.kind == TemplatePiece::Kind::first ? 1 : 2;  // "B" is no part of a single text
+      texts += piece.kind == TemplatePiece::Kind::first ? 1 : 2;  // "B" is not part of a single text
     }
   }
   if (texts != 1) field.fail("has a template that does not hold the text exactly once");

@@ -21,7 +21,7 @@ constexpr std::pair<const char*, const char*> kFixed[] = {
     {"optimizer", "--optimizer"}, {"T", "--seq"},          {"total_batch", "--total-batch"},
     {"seed", "--seed"},           {"overfit", "--overfit"}};
 
-// "n_layer 2" of {"n_layer": 2, …} that differs from `other`; a value that is no object as it is.
+// "n_layer 2" of {"n_layer": 2, …} that differs from `other`; a value that is not an object as it is.
 std::string difference(const nlohmann::json& value, const nlohmann::json& other) {
   if (!value.is_object() || !other.is_object()) return value.dump();
   std::string text;
@@ -116,7 +116,7 @@ void compare_options(const nlohmann::json& saved, const nlohmann::json& present,
           fmt::format("{} was made with {} and cannot go on with {}", checkpoint.string(), before, now),
           fixed->second, "leave the flag out to resume, or train into another folder");
     }
-    if (notice) notice(fmt::format("{} was {}, goes on as {}", key, before, now));
+    if (notice) notice(fmt::format("{} changes from {} to {}", key, before, now));
   }
 }
 
@@ -145,15 +145,16 @@ void TrainOptions::validate() const {
         "give at most the context");
   check(step.norms == NormBackwardFrom::input || step.recompute == Recompute::none ||
             step.recompute == Recompute::gelu,
-        "--memory-efficient-norm", "reads what --recompute norm and block do not keep",
-        "use --recompute none or gelu beside it");
+        "--memory-efficient-norm", "needs activations that --recompute norm and block discard",
+        "use it with --recompute none or gelu");
   check(step.slices >= 1, "--total-batch", "is smaller than a slice", "give a multiple of batch × seq");
   check(step.beta1 >= 0 && step.beta1 < 1, "--beta1", fmt::format("is {}", step.beta1),
         "give a number in [0, 1)");
   check(step.beta2 >= 0 && step.beta2 < 1, "--beta2", fmt::format("is {}", step.beta2),
         "give a number in [0, 1)");
   check(step.optimizer == Optimizer::muon || step.muon_momentum == StepOptions().muon_momentum,
-        "--muon-momentum", "is Muon's, and the optimizer is AdamW", "leave it out, or add --optimizer muon");
+        "--muon-momentum", "applies to Muon only, but the optimizer is AdamW",
+        "leave it out, or add --optimizer muon");
   check(step.muon_momentum >= 0 && step.muon_momentum < 1, "--muon-momentum",
         fmt::format("is {}", step.muon_momentum), "give a number in [0, 1)");
   // AdamW's kernels take these as floats.

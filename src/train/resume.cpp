@@ -84,7 +84,7 @@ void compare_origins(const ModelOrigin& saved, const ModelOrigin& present, const
     compare(parts.empty() ? "" : fmt::format("the tokenizer has changed: {}", parts),
             options.allow_tokenizer_change, "--allow-tokenizer-change");
   } else if (saved.tokenizer && notice) {
-    notice(fmt::format("{} has no tokenizer any more: none could be compared", options.data.string()));
+    notice(fmt::format("{} no longer has a tokenizer, so it was not compared", options.data.string()));
   } else if (present.tokenizer && notice) {
     notice(fmt::format("{} has a tokenizer, but the run records none to compare it with",
                        options.data.string()));

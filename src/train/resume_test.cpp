@@ -157,7 +157,7 @@ TEST_F(ResumeTest, MoreStepsGoOnFromTheLastCheckpoint) {
   parts.resume = true;
   parts.schedule.steps = 12;
   train(parts);
-  EXPECT_NE(notices_.find("steps was 7, goes on as 12"), std::string::npos) << notices_;
+  EXPECT_NE(notices_.find("steps changes from 7 to 12"), std::string::npos) << notices_;
   EXPECT_EQ(weights("parts"), weights("whole"));
   parts.schedule.steps = 11;
   EXPECT_THROW(train(parts), UsageError);

@@ -74,7 +74,7 @@ void require_shared(const fs::path& run, const Comm& comm) {
   for (const auto start = Clock::now(); !path_exists(run / "checkpoints");
        std::this_thread::sleep_for(kPause)) {
     if (seconds_since(start) < kPatience) continue;
-    throw Error(fmt::format("is not there for rank {}, but for rank 0", comm.rank()), run.string(),
+    throw Error(fmt::format("rank {} cannot see it, but rank 0 can", comm.rank()), run.string(),
                 "give an --out on a file system that all ranks share");
   }
 }
@@ -212,7 +212,7 @@ void Trainer::restore(const SavedRun& saved) {
   if (state.origin) {
     compare_origins(*state.origin, origin_, options_, notice);
   } else {
-    notify(fmt::format("{} records no data and no tokenizer: none could be compared",
+    notify(fmt::format("{} does not record its data or tokenizer, so neither was compared",
                        saved.checkpoint.string()));
   }
   if (state.plan_hash != step_.plan_hash()) {
