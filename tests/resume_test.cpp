@@ -144,7 +144,7 @@ TEST_F(ResumeCliTest, OptionsOnTheCommandLineCountAndAreTold) {
   const std::string out =
       succeeds(resume("run", {"--steps", "6", "--lr", "0.5", "--batch", "1", "--keep", "5"}));
   for (const char* line :
-       {"steps changes from 4 to 6\n", "lr was 0.001, goes on as 0.5\n", "batch was 2, goes on as 1\n",
+       {"steps changes from 4 to 6\n", "lr changes from 0.001 to 0.5\n", "batch changes from 2 to 1\n",
         "keep changes from 2 to 5\n", "step: 2 × 1 × 16 = 32 tokens in bf16"}) {
     EXPECT_NE(out.find(line), std::string::npos) << line << " in " << out;
   }
