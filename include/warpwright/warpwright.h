@@ -309,8 +309,9 @@ typedef struct warpwright_encoder_options {
   int32_t tf32;            /* not 0: fp32 products on a GPU may round their operands to tf32 */
   int32_t reserved;        /* 0 */
   /* For a folder on a CPU: a cache folder that keeps its weights in the kernels' layout, shared by all
-   * processes. It is created if missing. If it is NULL or unusable, each call lays out the weights again.
-   * The cache's files are mapped: truncating one while an encoder uses it ends the process with SIGBUS. */
+   * processes. It is created if missing. If it is NULL or unusable, each encoder lays out the weights in
+   * its own memory when it is created. The cache's files are mapped: truncating one while an encoder uses it
+   * ends the process with SIGBUS. */
   const char* weights_cache;
 } warpwright_encoder_options;
 
@@ -597,7 +598,8 @@ WARPWRIGHT_API warpwright_status warpwright_decoder_remove(warpwright_decoder* d
 
 /* One pass of the model. `events` becomes the number of sequences with a new token or an end. It may be 0
  * while prompts are computed, and is 0 if there are no sequences. If the call fails, the sequences remain as
- * they were. */
+ * they were, unless memory ran out after tokens were drawn: these tokens are then in no event, and a sequence
+ * may have ended without one, so remove the sequences and add them again. */
 WARPWRIGHT_API warpwright_status warpwright_decoder_step(warpwright_decoder* decoder, int64_t* events);
 
 typedef int32_t warpwright_decoder_end;
