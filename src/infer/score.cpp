@@ -78,6 +78,10 @@ std::span<const float> Scorer::score(std::span<const Sequence> sequences) {
   std::size_t n = 0;
   for (std::size_t s = 0; s < sequences.size(); ++s) {
     const auto& [inputs, targets] = sequences[s];
+    if (inputs.empty() || inputs.size() != targets.size()) {
+      throw Error(fmt::format("a sequence has {} inputs and {} targets", inputs.size(), targets.size()),
+                  "scoring", "give at least one input, and a target for each");
+    }
     if (inputs.size() > static_cast<std::size_t>(weights_.decoder->context()) || n + inputs.size() > most) {
       throw Error(fmt::format("a sequence of {} tokens does not fit", inputs.size()), "scoring",
                   fmt::format("give at most {} a sequence and {} in all", weights_.decoder->context(), most));
@@ -174,6 +178,13 @@ Ending prepare(const std::vector<std::int32_t>& text, const std::vector<std::int
   return e;
 }
 
+void require_tokens(const Choice& choice) {
+  const bool has_empty = std::ranges::any_of(choice.endings, [](const auto& e) { return e.empty(); });
+  if (!choice.text.empty() && !choice.endings.empty() && !has_empty) return;
+  throw Error("a question has an empty text, no ending or an empty one", "evaluation",
+              "give text and endings of at least one token each");
+}
+
 }  // namespace
 
 ChoiceReport evaluate_choices(Context& context, const DecoderWeights& weights,
@@ -181,14 +192,15 @@ ChoiceReport evaluate_choices(Context& context, const DecoderWeights& weights,
                               const std::function<void(std::int64_t done)>& progress, const Share& share) {
   std::size_t sequences = 1, tokens = 1;
   for (const Choice& choice : choices) {
+    require_tokens(choice);
     std::size_t together = 0;
     for (const auto& ending : choice.endings) together += choice.text.size() + ending.size() - 1;
     sequences = std::max(sequences, choice.endings.size());
     tokens = std::max(tokens, together);
   }
   Scorer scorer(context, weights, static_cast<std::int64_t>(sequences), static_cast<std::int64_t>(tokens));
-  std::vector<double> results;  // of this process's questions: 1 if right by the sum, plus 2 if right by the
-  // mean
+  // Of this process's questions: 1 if right by the sum, plus 2 if right by the mean.
+  std::vector<double> results;
   const auto count = static_cast<std::int64_t>(choices.size());
   for (std::int64_t question = 0; question < count; ++question) {
     if (!share.has(question)) continue;

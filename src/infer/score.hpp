@@ -27,7 +27,8 @@ class Scorer {
     std::span<const std::int32_t> inputs;   // 1 to context tokens
     std::span<const std::int32_t> targets;  // as many; −1 for those that do not count
   };
-  // Losses in nats, in the order of the tokens; 0 for a target of −1. Valid until the next call.
+  // Losses in nats, in the order of the tokens; 0 for a target of −1. Valid until the next call. Throws Error
+  // for sequences that do not fit and for targets of another number than the inputs.
   std::span<const float> score(std::span<const Sequence> sequences);
 
  private:
@@ -55,7 +56,8 @@ LossReport evaluate_loss(Context& context, const DecoderWeights& weights, const 
                          const std::function<void(std::int64_t done, std::int64_t total)>& progress,
                          const Share& share = {});
 
-// One question in HellaSwag's form: a text and its possible endings, each of at least one token.
+// One question in HellaSwag's form: a text and its possible endings. Text and endings have at least one token
+// each.
 struct Choice {
   std::vector<std::int32_t> text;
   std::vector<std::vector<std::int32_t>> endings;
@@ -68,7 +70,8 @@ struct ChoiceReport {
   std::int64_t right_normalized = 0;  // by their mean over the ending's tokens
 };
 
-// Text and ending together must fit the context. The processes of a share divide the questions; the report of
+// Text and ending together must fit the context. Throws Error for a question that does not, and for an empty
+// text or ending. The processes of a share divide the questions; the report of
 // process 0 counts all of them.
 ChoiceReport evaluate_choices(Context& context, const DecoderWeights& weights,
                               std::span<const Choice> choices,

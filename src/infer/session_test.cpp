@@ -108,6 +108,24 @@ TEST(DecoderParameters, AreFoundByName) {
             std::string::npos);
 }
 
+TEST(DecoderSessions, RefuseSequencesThatLackTokens) {
+  Context context{ContextOptions{}};
+  const DecoderWeights weights = initial_weights(DType::f32, kSizes);
+  Scorer scorer(context, weights, 2, 16);
+  const std::vector<std::int32_t> tokens = {1, 2, 3};
+  const std::span<const std::int32_t> all = tokens;
+  for (const Scorer::Sequence& sequence :
+       {Scorer::Sequence{all, all.first(2)}, {all.first(2), all}, {all.first(0), all.first(0)}}) {
+    const std::vector<Scorer::Sequence> sequences = {sequence};
+    EXPECT_NE(message_of([&] { scorer.score(sequences); }).find("a target for each"), std::string::npos);
+  }
+  for (const Choice& choice : {Choice{{}, {{1}}, 0}, Choice{{1}, {}, 0}, Choice{{1}, {{2}, {}}, 0}}) {
+    const std::string error =
+        message_of([&] { evaluate_choices(context, weights, std::vector<Choice>{choice}, {}); });
+    EXPECT_NE(error.find("at least one token each"), std::string::npos) << error;
+  }
+}
+
 // Process 0 comes last here, because it takes what the others have given.
 TEST(DecoderSessions, ProcessesShareQuestions) {
   Context context{ContextOptions{}};
