@@ -210,6 +210,8 @@ def test_weights_cache(folder, tmp_path_factory):
     for _ in range(2):
         encoder = Encoder(folder, device="cpu", weights_cache=cache)
         assert error(encoder.encode(["w5 w6"], as_tensor=True), wanted) <= 1e-6
+    with pytest.raises(ValueError, match="weights_cache is .* cannot contain NUL"):
+        Encoder(folder, device="cpu", weights_cache="a\0b")
     assert len(list(cache.iterdir())) <= 1  # empty if the kernels take the weights in their original layout
 
 
@@ -364,7 +366,7 @@ def test_attention_refusals(device):
     for temperature, name in ((0, "0"), (1e-38, "1e-38"), (-1.0, "-1"), (float("nan"), "nan"), (float("inf"), "inf")):
         assert refusal(temperature=temperature) == f"temperature: is {name}; give a number of 1e-30 or more"
     for arguments, message in (
-        ({"temperature": "x"}, "temperature: is str; give a number of 1e-30 or more"),
+        ({"temperature": "x"}, "Encoder: temperature is 'x', needs a number"),
         ({"attention_mask": "x"}, "attention_mask: is str; give a tensor"),
         ({"attention_mask": torch.ones(3, 6, dtype=torch.complex64)}, "attention_mask: is torch.complex64; give a real dtype"),
     ):

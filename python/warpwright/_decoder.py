@@ -172,7 +172,7 @@ class Decoder:
     device        "cpu", "cuda", "cuda:1", …; by default a GPU if there is one
     dtype         torch.float32 or bfloat16, or their names; by default bfloat16 for a folder in bfloat16, else float32
     sequences     continuations that run at once, while others wait; by default 64, or fewer if the memory does not hold them
-    context       most tokens at which a continuation looks; by default the model's, at most 2048
+    context       the most tokens a continuation attends to; by default the model's, at most 2048
     cache_tokens  of the keys and values of all sequences, at least context; by default enough for all that run
 
     batch_invariant: a continuation does not depend on the others that run with it; slower.

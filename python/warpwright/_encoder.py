@@ -213,8 +213,8 @@ class Encoder:
     batch_tokens: memory is allocated for batches of this many tokens. Larger calls are divided.
     batch_invariant: a text's bits do not depend on the other texts in its batch.
     tf32: products in fp32 may round to TF32 on a GPU.
-    weights_cache: on a CPU, a folder that keeps a model's weights in the kernels' layout for all processes. Calls are then
-    faster.
+    weights_cache: on a CPU, a folder that keeps a model's weights in the kernels' layout for all processes. Creating an
+    encoder is then faster, and processes share the memory.
 
     Calls from several threads wait for each other. An encoder of a folder can be pickled and copied. The copy reads the
     folder again and has its own memory. An encoder of tensors cannot be pickled or copied. If a process used this package
@@ -287,7 +287,7 @@ class Encoder:
         options.max_length = 0 if max_length is None else _arguments.integer("Encoder", "max_length", max_length, 1, _MOST_TOKENS)
         options.max_batch_tokens = _arguments.integer("Encoder", "batch_tokens", batch_tokens, 1, _MOST_TOKENS)
         if weights_cache is not None:
-            options.weights_cache = os.fsencode(weights_cache)
+            options.weights_cache = _arguments.path("Encoder", "weights_cache", weights_cache)
         options.batch_invariant, options.tf32 = bool(batch_invariant), bool(tf32)
         options.refuse_long, options.plain_text = not truncate, not special_tokens
         self._context = _library.new_context(self.device)
@@ -550,9 +550,9 @@ class Encoder:
         """The structure for the library, and the tensors that it points to. None: nothing to change."""
         if mask is None and bias is None and temperature == 1:
             return None, ()
-        if not hasattr(temperature, "__float__"):
-            raise TypeError(f"temperature: is {type(temperature).__name__}; give a number of 1e-30 or more")
-        attention = _Attention(size=ctypes.sizeof(_Attention), temperature=temperature)
+        attention = _Attention(
+            size=ctypes.sizeof(_Attention), temperature=_arguments.number("Encoder", "temperature", temperature)
+        )
         if mask is not None:
             mask = _library.mask_tensor(mask)
             if mask.dim() == 4:
