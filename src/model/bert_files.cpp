@@ -18,13 +18,6 @@ namespace fs = std::filesystem;
 
 constexpr std::string_view kWord = "embeddings.word_embeddings.weight";
 
-bool starts_with(std::string_view text, std::string_view start) {
-  return text.substr(0, start.size()) == start;
-}
-bool ends_with(std::string_view text, std::string_view end) {
-  return text.size() >= end.size() && text.substr(text.size() - end.size()) == end;
-}
-
 std::vector<BertTensor> tensors_of(const SafetensorsFolder& folder) {
   std::vector<BertTensor> tensors;
   for (const SafetensorsFolder::StoredTensor& t : folder.tensors()) {
@@ -41,7 +34,7 @@ std::vector<BertTensor> tensors_of(const SafetensorsFolder& folder) {
 std::string find_prefix(const std::vector<BertTensor>& tensors, const std::string& where) {
   const BertTensor* found = nullptr;
   for (const BertTensor& tensor : tensors) {
-    if (!ends_with(tensor.name, kWord)) continue;
+    if (!tensor.name.ends_with(kWord)) continue;
     if (found) {
       throw Error(fmt::format("has two encoders, with {} and {}", found->name, tensor.name), where,
                   "use the tensors of one model");
@@ -76,8 +69,8 @@ const BertTensor& checked(const BertTensor* tensor, const std::string& where, co
 
 // The names of layer normalization's weight and bias in TensorFlow and in old files.
 std::string former_name(const std::string& name) {
-  if (ends_with(name, "LayerNorm.weight")) return name.substr(0, name.size() - 6) + "gamma";
-  if (ends_with(name, "LayerNorm.bias")) return name.substr(0, name.size() - 4) + "beta";
+  if (name.ends_with("LayerNorm.weight")) return name.substr(0, name.size() - 6) + "gamma";
+  if (name.ends_with("LayerNorm.bias")) return name.substr(0, name.size() - 4) + "beta";
   return {};
 }
 
@@ -97,11 +90,11 @@ bool is_of_encoder(std::string_view name, std::int64_t layers) {
       "intermediate.dense",   "output.dense",       "attention.output.LayerNorm", "output.LayerNorm"};
   constexpr std::string_view embeddings = "embeddings.", layer = "encoder.layer.";
   if (name == "pooler.dense.weight" || name == "pooler.dense.bias") return true;
-  if (starts_with(name, embeddings)) {
+  if (name.starts_with(embeddings)) {
     name.remove_prefix(embeddings.size());
     return std::find(kEmbeddings.begin(), kEmbeddings.end(), name) != kEmbeddings.end();
   }
-  if (!starts_with(name, layer)) return false;
+  if (!name.starts_with(layer)) return false;
   name.remove_prefix(layer.size());
   std::int64_t index = -1;
   const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), index);
@@ -110,15 +103,15 @@ bool is_of_encoder(std::string_view name, std::int64_t layers) {
   const std::size_t dot = name.rfind('.');
   if (name.empty() || name[0] != '.' || dot == 0 || dot == std::string_view::npos) return false;
   const std::string_view part = name.substr(1, dot - 1), kind = name.substr(dot + 1);
-  const bool norm = ends_with(part, "LayerNorm");
+  const bool norm = part.ends_with("LayerNorm");
   return std::find(kLayers.begin(), kLayers.end(), part) != kLayers.end() &&
          (kind == "weight" || kind == "bias" || (norm && (kind == "gamma" || kind == "beta")));
 }
 
 // True if the tensor belongs to a head on top of an encoder; heads for other tasks are ignored.
 bool is_of_head(std::string_view name) {
-  return starts_with(name, "classifier.") || starts_with(name, "cls.") || starts_with(name, "lm_head.") ||
-         starts_with(name, "qa_outputs.");
+  return name.starts_with("classifier.") || name.starts_with("cls.") || name.starts_with("lm_head.") ||
+         name.starts_with("qa_outputs.");
 }
 
 }  // namespace
@@ -142,12 +135,17 @@ BertFile::BertFile(std::vector<BertTensor> tensors, const std::string& where, co
     throw Error(fmt::format("has two tensors {}", tensors_[i].name), where_, "give each its own name");
   }
   for (const std::string_view model : {"bert.", "roberta."}) {
-    if (ends_with(top_, model)) top_.resize(top_.size() - model.size());
+    if (top_.ends_with(model)) top_.resize(top_.size() - model.size());
   }
   has_classifier_ = config.family == BertConfig::Family::roberta
                         ? find(top_ + "classifier.out_proj.weight") != nullptr
                         : find(top_ + "classifier.weight") && find(prefix_ + "pooler.dense.weight");
   refuse_strangers();
+}
+
+std::string BertFile::checksum() const {
+  if (!stored_) throw Error("has no files to take a checksum of", where_, "read the weights from a folder");
+  return stored_->checksum();
 }
 
 const BertTensor* BertFile::find(std::string_view name) const {
@@ -212,8 +210,8 @@ void BertFile::refuse_strangers() const {
   for (const BertTensor& tensor : tensors_) {
     const std::string_view name = tensor.name;
     const bool known =
-        (starts_with(name, prefix_) && is_of_encoder(name.substr(prefix_.size()), config_.layers)) ||
-        (starts_with(name, top_) && is_of_head(name.substr(top_.size())));
+        (name.starts_with(prefix_) && is_of_encoder(name.substr(prefix_.size()), config_.layers)) ||
+        (name.starts_with(top_) && is_of_head(name.substr(top_.size())));
     if (known) continue;
     throw Error(
         fmt::format("has a tensor {}, which an encoder with {} layers does not have", name, config_.layers),

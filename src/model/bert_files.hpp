@@ -32,7 +32,7 @@ class BertFile {
   BertFile(std::vector<BertTensor> tensors, const std::string& where, const BertConfig& config);
 
   bool has_classifier() const { return has_classifier_; }
-  std::string checksum() const { return stored_->checksum(); }  // of a folder's weights, as they are mapped
+  std::string checksum() const;  // of a folder's weights, as they are mapped; Error for a list
   // Fills the parameters, on whatever device they are. Every tensor must be there in its shape, that of a
   // parameter without data too.
   void load(const BertParameters& parameters) const;
@@ -48,7 +48,7 @@ class BertFile {
   void fill_norm(const Tensor& weight, const Tensor& bias, const std::string& name) const;
   void refuse_strangers() const;
 
-  const BertConfig& config_;
+  const BertConfig config_;
   std::optional<SafetensorsFolder> stored_;  // holds the bytes of a folder's tensors
   std::string where_;
   std::vector<BertTensor> tensors_;
