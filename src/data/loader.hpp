@@ -73,7 +73,6 @@ class TrainingLoader {
   // Loads the rows [first_row, first_row + B) of the step's total batch. Slice i starts at row i·B.
   void load(std::int64_t step, std::int64_t first_row, const Tensor& inputs, const Tensor& targets) const;
 
-  std::int64_t samples_per_epoch() const { return samples_per_epoch_; }
   double epochs_at(std::int64_t step) const;  // epochs completed before the step
 
  private:

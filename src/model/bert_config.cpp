@@ -159,11 +159,6 @@ BertDense read_dense(const fs::path& folder) {
 
 }  // namespace
 
-std::int64_t BertConfig::parameters() const {
-  const std::int64_t H = hidden, I = intermediate;
-  return (vocab + positions + types + 2) * H + layers * (4 * H * H + 2 * H * I + 9 * H + I);
-}
-
 double BertConfig::flops(const std::vector<std::int64_t>& lengths) const {
   const auto d = [](std::int64_t x) { return static_cast<double>(x); };
   const double matrices = d(layers) * (4 * d(hidden) * d(hidden) + 2 * d(hidden) * d(intermediate));

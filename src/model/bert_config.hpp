@@ -37,7 +37,6 @@ struct BertConfig {
   std::int64_t first_position() const { return family == Family::roberta ? padding_token + 1 : 0; }
   // Tokens in a sequence.
   std::int64_t max_length() const { return positions - first_position(); }
-  std::int64_t parameters() const;                               // of the encoder, without what follows it
   double flops(const std::vector<std::int64_t>& lengths) const;  // of a batch of such sequences
 
   // Throws Error, naming `where`, for what no encoder has.

@@ -35,8 +35,6 @@ class WordPiece {
   // Appends the ids of one UTF-8 word, which must not be empty.
   void encode(std::string_view word, std::vector<TokenId>& ids) const;
 
-  TokenId unknown() const { return unknown_; }
-
  private:
   TokenTrie words_, continuations_;
   TokenId unknown_ = 0;
