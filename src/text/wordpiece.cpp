@@ -16,33 +16,35 @@ namespace {
 
 using Entries = std::vector<std::pair<std::string_view, TokenId>>;
 
-constexpr std::uint8_t kWordAscii = 0, kWhiteAscii = 1, kPunctuationAscii = 2, kNotAscii = 3;
+// undecided: the first byte of a character that is not ASCII
+enum class Kind : std::uint8_t { word, white, punctuation, undecided };
 
-std::array<std::uint8_t, 256> make_ascii_kinds() {
-  std::array<std::uint8_t, 256> kinds;
-  kinds.fill(kNotAscii);
-  for (unsigned char code = 0; code < 0x80; ++code) {
-    const std::uint8_t classes = bert::classes(code);
-    kinds[code] = (classes & bert::kWhite)         ? kWhiteAscii
-                  : (classes & bert::kPunctuation) ? kPunctuationAscii
-                                                   : kWordAscii;
-  }
+Kind kind_of(std::uint32_t code) {
+  const std::uint8_t classes = bert::classes(code);
+  return (classes & bert::kWhite)         ? Kind::white
+         : (classes & bert::kPunctuation) ? Kind::punctuation
+                                          : Kind::word;
+}
+
+// By the first byte of a character.
+using FirstKinds = std::array<Kind, 256>;
+
+FirstKinds make_first_kinds() {
+  FirstKinds kinds;
+  kinds.fill(Kind::undecided);
+  for (unsigned char code = 0; code < 0x80; ++code) kinds[code] = kind_of(code);
   return kinds;
 }
 
 struct Char {
-  std::uint8_t kind;
+  Kind kind;
   unsigned length;
 };
 
-Char char_at(const std::array<std::uint8_t, 256>& ascii, const unsigned char* p, const unsigned char* end) {
-  if (ascii[*p] != kNotAscii) return {ascii[*p], 1};
+Char char_at(const FirstKinds& first, const unsigned char* p, const unsigned char* end) {
+  if (first[*p] != Kind::undecided) return {first[*p], 1};
   const Utf8Char c = decode_utf8(p, end);
-  const std::uint8_t classes = bert::classes(c.code);
-  const std::uint8_t kind = (classes & bert::kWhite)         ? kWhiteAscii
-                            : (classes & bert::kPunctuation) ? kPunctuationAscii
-                                                             : kWordAscii;
-  return {kind, c.length};
+  return {kind_of(c.code), c.length};
 }
 
 bool has_more_chars_than(std::string_view word, std::uint64_t most) {
@@ -97,17 +99,17 @@ void WordPiece::encode(std::string_view word, std::vector<TokenId>& ids) const {
 }
 
 BertWord next_bert_word(std::string_view text, std::size_t from) {
-  static const std::array<std::uint8_t, 256> ascii = make_ascii_kinds();
+  static const FirstKinds first = make_first_kinds();
   const auto* start = reinterpret_cast<const unsigned char*>(text.data());
   const unsigned char* end = start + text.size();
   const unsigned char* p = start + from;
   Char c{};
-  while (p < end && (c = char_at(ascii, p, end)).kind == kWhiteAscii) p += c.length;
+  while (p < end && (c = char_at(first, p, end)).kind == Kind::white) p += c.length;
   const unsigned char* begin = p;
   if (p < end) {
     p += c.length;
-    if (c.kind == kWordAscii) {
-      while (p < end && (c = char_at(ascii, p, end)).kind == kWordAscii) p += c.length;
+    if (c.kind == Kind::word) {
+      while (p < end && (c = char_at(first, p, end)).kind == Kind::word) p += c.length;
     }
   }
   return {static_cast<std::size_t>(begin - start), static_cast<std::size_t>(p - start)};
