@@ -104,11 +104,6 @@ std::vector<BertTensor> tensors_of(const warpwright_encoder_options& o) {
   return tensors;
 }
 
-bool has_tokenizer(const std::filesystem::path& folder) {
-  const auto there = [&](const char* name) { return path_exists(folder / name); };
-  return there("tokenizer.json") || there("vocab.txt") || there("vocab.json");
-}
-
 std::size_t info_bytes(const warpwright_encoder_info& info) {
   return std::min(info.size, sizeof info);
 }
@@ -140,7 +135,7 @@ warpwright_encoder::warpwright_encoder(std::shared_ptr<warpwright_context> owner
       fail(kCreate, "options.folder is given with tensors or config", "give one of the two");
     }
     const std::filesystem::path folder(o.folder);
-    if (has_tokenizer(folder)) {
+    if (text::has_encoder_tokenizer(folder)) {
       texts = std::make_unique<Encoder>(context, folder, options);
     } else {
       ids_only = std::make_unique<BertSession>(

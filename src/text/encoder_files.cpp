@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <nlohmann/json.hpp>
-#include <system_error>
 #include <unordered_map>
 #include <utility>
 
@@ -105,12 +104,6 @@ std::pair<TokenId, TokenId> add_special_tokens(const Vocabulary& vocabulary,
   return {ids[0], ids[1]};
 }
 
-// Also true if the file cannot be examined. Reading it then reports the reason.
-bool is_there(const fs::path& path) {
-  std::error_code error;
-  return fs::exists(path, error) || error;
-}
-
 }  // namespace
 
 EncoderTokenizerSpec parse_encoder_json(std::string_view document, const std::string& where) {
@@ -207,21 +200,21 @@ EncoderTokenizer EncoderTokenizer::load(const fs::path& directory) {
   const fs::path vocab = directory / "vocab.json";
   const fs::path merges = directory / "merges.txt";
   const fs::path config = directory / "tokenizer_config.json";
-  if (is_there(whole)) {
+  if (path_exists(whole)) {
     return EncoderTokenizer(parse_encoder_json(read_file(whole, kLargestFile), whole.string()),
                             whole.string());
   }
-  if (is_there(directory / "added_tokens.json")) {
+  if (path_exists(directory / "added_tokens.json")) {
     throw Error("is not supported", (directory / "added_tokens.json").string(),
                 "save the tokenizer with tokenizer.json, or remove the file");
   }
-  const std::string options = is_there(config) ? read_file(config, kLargestFile) : "";
-  if (is_there(words)) {
+  const std::string options = path_exists(config) ? read_file(config, kLargestFile) : "";
+  if (path_exists(words)) {
     return EncoderTokenizer(
         parse_bert_vocab(read_file(words, kLargestFile), words.string(), options, config.string()),
         words.string());
   }
-  if (is_there(vocab) && is_there(merges)) {
+  if (path_exists(vocab) && path_exists(merges)) {
     return EncoderTokenizer(
         parse_roberta_files(read_file(vocab, kLargestFile), vocab.string(), read_file(merges, kLargestFile),
                             merges.string(), options, config.string()),
@@ -229,6 +222,11 @@ EncoderTokenizer EncoderTokenizer::load(const fs::path& directory) {
   }
   throw Error("holds neither tokenizer.json, nor vocab.txt, nor both vocab.json and merges.txt",
               directory.string(), "name the folder of a BERT or RoBERTa model");
+}
+
+bool has_encoder_tokenizer(const fs::path& folder) {
+  const auto there = [&](const char* name) { return path_exists(folder / name); };
+  return there("tokenizer.json") || there("vocab.txt") || there("vocab.json");
 }
 
 }  // namespace warpwright::text

@@ -114,4 +114,8 @@ class EncoderTokenizer {
   std::unique_ptr<ScratchPool<Scratch>> pool_;
 };
 
+// True if a folder has files of an encoder's tokenizer. If some are missing, EncoderTokenizer::load() reports
+// them.
+bool has_encoder_tokenizer(const std::filesystem::path& folder);
+
 }  // namespace warpwright::text

@@ -2,7 +2,6 @@
 // tokenizer_config.json.
 #include <fmt/format.h>
 
-#include <system_error>
 #include <utility>
 
 #include "core/error.hpp"
@@ -22,12 +21,6 @@ constexpr const char* kConfigRemedy =
 // The token that ends a text in the tokenizers of GPT-2, Llama 3 and Llama 2.
 constexpr const char* kEndsOfText[] = {"<|endoftext|>", "<|end_of_text|>", "</s>"};
 
-// Also true if the file cannot be examined. Reading it then reports the reason.
-bool is_there(const fs::path& path) {
-  std::error_code error;
-  return fs::exists(path, error) || error;
-}
-
 bool is_added(const TokenizerSpec& spec, std::string_view content) {
   for (const AddedToken& token : spec.added) {
     if (token.content == content) return true;
@@ -38,7 +31,7 @@ bool is_added(const TokenizerSpec& spec, std::string_view content) {
 // Reads vocab.json, merges.txt and what only tokenizer_config.json says.
 TokenizerSpec read_vocab_and_merges(const fs::path& folder, const TokenizerConfig& config) {
   const fs::path vocab = folder / "vocab.json", merges = folder / "merges.txt";
-  if (const fs::path added = folder / "added_tokens.json"; is_there(added)) {
+  if (const fs::path added = folder / "added_tokens.json"; path_exists(added)) {
     throw Error("is not read", added.string(), "save the tokenizer with tokenizer.json, or remove the file");
   }
   TokenizerSpec spec = parse_vocab_and_merges(read_file(vocab, kLargestFile), vocab.string(),
@@ -61,13 +54,13 @@ Tokenizer Tokenizer::load(const fs::path& directory) {
   const fs::path vocab = directory / "vocab.json";
   const fs::path config_file = directory / "tokenizer_config.json";
   const std::string config_where = config_file.string();
-  const TokenizerConfig config(is_there(config_file) ? read_file(config_file, kLargestFile) : "",
+  const TokenizerConfig config(path_exists(config_file) ? read_file(config_file, kLargestFile) : "",
                                config_where, kConfigRemedy);
   TokenizerSpec spec;
   std::string where = whole.string();
-  if (is_there(whole)) {
+  if (path_exists(whole)) {
     spec = parse_tokenizer_json(read_file(whole, kLargestFile), where);
-  } else if (is_there(vocab) && is_there(directory / "merges.txt")) {
+  } else if (path_exists(vocab) && path_exists(directory / "merges.txt")) {
     where = vocab.string();
     spec = read_vocab_and_merges(directory, config);
   } else {
