@@ -37,7 +37,7 @@ std::string border_text(std::size_t bytes, std::uint64_t seed) {
 text::Tokenizer border_tokenizer() {
   const std::string corpus = border_text(300000, 1);
   const std::string_view document = corpus;
-  text::TrainOptions options;
+  text::TokenizerTraining options;
   options.vocab_size = 2000;
   return text::train_tokenizer(std::span(&document, 1), options);
 }

@@ -36,7 +36,7 @@ struct TokenizerTrainFlags {
 };
 
 // The patterns of a tokenizer to be trained.
-void set_pattern(const std::string& name, text::TrainOptions& options) {
+void set_pattern(const std::string& name, text::TokenizerTraining& options) {
   using text::Pattern;
   if (name == "cl100k") options.patterns = {Pattern::cl100k};
   if (name == "qwen") options.patterns = {Pattern::qwen};
@@ -105,7 +105,7 @@ void train_tokenizer_on(const TokenizerTrainFlags& flags) {
   require_replaceable(flags.out, replaceable_tokenizer(flags.force));
   TrainingText training_text(flags);
   ProgressLine line;
-  text::TrainOptions options;
+  text::TokenizerTraining options;
   options.vocab_size = flags.vocab_size;
   set_pattern(flags.pattern, options);
   options.progress = [&](const text::TrainProgress& p) {

@@ -128,7 +128,7 @@ void run(const Flags& flags) {
   std::string buffer;
   report("NFC", text.size(), flags.repeat, [&] { to_nfc(text, buffer); });
   const std::string_view document = text;
-  TrainOptions options;
+  TokenizerTraining options;
   options.vocab_size = 4096;
   report("train, 4096 tokens", text.size(), flags.repeat,
          [&] { train_tokenizer(std::span<const std::string_view>(&document, 1), options); });

@@ -103,7 +103,7 @@ class PieceCounts {
   std::size_t used_ = 0;
 };
 
-CutRules cut_rules_of(const TrainOptions& options) {
+CutRules cut_rules_of(const TokenizerTraining& options) {
   CutRules rules;
   rules.patterns = options.patterns;
   if (options.use_regex) rules.patterns.push_back(Pattern::gpt2);
@@ -121,7 +121,8 @@ void count_part(std::string_view part, const CutRules& rules, PieceCounts& count
 // Counts the pieces of documents in batches.
 class PieceCounter {
  public:
-  explicit PieceCounter(const TrainOptions& options) : options_(options), rules_(cut_rules_of(options)) {}
+  explicit PieceCounter(const TokenizerTraining& options)
+      : options_(options), rules_(cut_rules_of(options)) {}
 
   void add(std::string_view document) {
     const std::size_t parts = rules_.patterns_cut_at_spaces() ? document.size() / kPartBytes + 1 : 1;
@@ -167,7 +168,7 @@ class PieceCounter {
     if (options_.progress) options_.progress({TrainProgress::Phase::counting, done_, 0});
   }
 
-  const TrainOptions& options_;
+  const TokenizerTraining& options_;
   CutRules rules_;
   Arena arena_;  // holds the pieces of counts_
   PieceCounts counts_;
@@ -314,7 +315,7 @@ class PairMerger {
   std::vector<Candidate> queue_;  // a heap with the best candidate on top
 };
 
-void check_options(const TrainOptions& options) {
+void check_options(const TokenizerTraining& options) {
   const std::size_t smallest = options.special_tokens.size() + 256;
   constexpr std::size_t kLargest = std::size_t{1} << 30;
   if (options.vocab_size < smallest || options.vocab_size > kLargest) {
@@ -337,7 +338,7 @@ void check_options(const TrainOptions& options) {
 
 }  // namespace
 
-Tokenizer train_tokenizer(const DocumentSource& documents, const TrainOptions& options) {
+Tokenizer train_tokenizer(const DocumentSource& documents, const TokenizerTraining& options) {
   check_options(options);
   PieceCounter counter(options);
   documents([&](std::string_view document) { counter.add(document); });
@@ -376,7 +377,7 @@ Tokenizer train_tokenizer(const DocumentSource& documents, const TrainOptions& o
   return Tokenizer(std::move(spec), "tokenizer training");
 }
 
-Tokenizer train_tokenizer(std::span<const std::string_view> documents, const TrainOptions& options) {
+Tokenizer train_tokenizer(std::span<const std::string_view> documents, const TokenizerTraining& options) {
   return train_tokenizer(
       [&](const auto& add) {
         for (const std::string_view document : documents) add(document);

@@ -23,7 +23,7 @@ struct TrainProgress {
   std::size_t done, total;  // counting: bytes of text so far, and 0; merging: tokens so far, and the target
 };
 
-struct TrainOptions {
+struct TokenizerTraining {
   std::size_t vocab_size = 0;                                   // including special tokens and the 256 bytes
   std::vector<std::string> special_tokens = {"<|endoftext|>"};  // the first one ends documents
   std::vector<Cut> patterns;  // cut the text before GPT-2's does (use_regex), or instead of it
@@ -38,7 +38,7 @@ using DocumentSource = std::function<void(const std::function<void(std::string_v
 // Memory grows with the number of distinct pieces, plus one batch of documents. The vocabulary is smaller
 // than requested if no pairs are left to merge. Throws UsageError for a vocabulary that is too small or a
 // special token that plain text could produce, and Error if the documents hold no text.
-Tokenizer train_tokenizer(const DocumentSource& documents, const TrainOptions& options);
-Tokenizer train_tokenizer(std::span<const std::string_view> documents, const TrainOptions& options);
+Tokenizer train_tokenizer(const DocumentSource& documents, const TokenizerTraining& options);
+Tokenizer train_tokenizer(std::span<const std::string_view> documents, const TokenizerTraining& options);
 
 }  // namespace warpwright::text

@@ -13,19 +13,19 @@
 namespace warpwright::text {
 namespace {
 
-TrainOptions options_of(std::size_t vocab_size) {
-  TrainOptions options;
+TokenizerTraining options_of(std::size_t vocab_size) {
+  TokenizerTraining options;
   options.vocab_size = vocab_size;
   return options;
 }
 
-Tokenizer train_on(std::string_view text, const TrainOptions& options) {
+Tokenizer train_on(std::string_view text, const TokenizerTraining& options) {
   return train_tokenizer(std::span<const std::string_view>(&text, 1), options);
 }
 
 TEST(Train, GivesTheTokenizerThatHuggingFacesTrainerGives) {
   const Tokenizer golden = Tokenizer::load(golden_folder());
-  TrainOptions options = options_of(golden.vocab_size());
+  TokenizerTraining options = options_of(golden.vocab_size());
   options.special_tokens = {"<|endoftext|>", "<|pad|>"};
   const Tokenizer trained = train_on(read_file(golden_folder() / "text.txt", 1 << 26), options);
   EXPECT_EQ(trained.spec().tokens, golden.spec().tokens);
@@ -37,7 +37,8 @@ TEST(Train, GivesTheTokenizerThatHuggingFacesTrainerGives) {
 TEST(Train, CutsByTheLaterPatternsAsHuggingFaceDoes) {
   const std::string text = read_file(golden_folder() / "text.txt", 1 << 20);
   std::string buffer;
-  const auto expect_golden = [&](const char* family, std::string_view document, const TrainOptions& options) {
+  const auto expect_golden = [&](const char* family, std::string_view document,
+                                 const TokenizerTraining& options) {
     const Tokenizer golden = Tokenizer::load(golden_folder() / "decoders" / family);
     const Tokenizer trained = train_on(document, options);
     EXPECT_EQ(trained.spec().merges, golden.spec().merges) << family;
@@ -46,7 +47,7 @@ TEST(Train, CutsByTheLaterPatternsAsHuggingFaceDoes) {
     EXPECT_EQ(trained.spec().patterns, golden.spec().patterns);
     EXPECT_EQ(trained.spec().use_regex, golden.spec().use_regex);
   };
-  TrainOptions options = options_of(900);
+  TokenizerTraining options = options_of(900);
   options.special_tokens = {"<|endoftext|>", "<|im_start|>", "<|im_end|>"};
   options.patterns = {Pattern::each_digit};
   expect_golden("smollm2", text, options);
@@ -95,7 +96,7 @@ TEST(Train, SpecialTokensInTheTextAreText) {
 
 TEST(Train, ReportsProgressToTheEnd) {
   std::size_t counted = 0, merged = 0;
-  TrainOptions options = options_of(600);
+  TokenizerTraining options = options_of(600);
   options.progress = [&](const TrainProgress& progress) {
     const bool counting = progress.phase == TrainProgress::Phase::counting;
     if (!counting) {
@@ -110,7 +111,7 @@ TEST(Train, ReportsProgressToTheEnd) {
 }
 
 TEST(Train, AnErrorInTheProgressCallbackComesOut) {
-  TrainOptions options = options_of(300);
+  TokenizerTraining options = options_of(300);
   options.progress = [](const TrainProgress&) { throw Error("stop", "test", "none"); };
   EXPECT_THROW(train_on("some text", options), Error);
 }
@@ -120,7 +121,7 @@ TEST(Train, RefusesImpossibleOptions) {
   EXPECT_THROW(train_on("text", options_of(std::size_t{1} << 40)), UsageError);
   EXPECT_THROW(train_on("", options_of(300)), Error);
   EXPECT_THROW(train_tokenizer(std::span<const std::string_view>(), options_of(300)), Error);
-  TrainOptions options = options_of(300);
+  TokenizerTraining options = options_of(300);
   for (const char* bad : {"", "a", "word", " word", "!!", "'s", "\n\n"}) {
     options.special_tokens = {bad};
     EXPECT_THROW(train_on("text", options), UsageError) << bad;

@@ -20,7 +20,7 @@ Tokenizer make_tokenizer() {
   constexpr std::string_view kText =
       "It's we're they've I'm you'll he'd the then there  12 123\n\n\n\t\taaaa aaaaaaaa ---- -------- é éé "
       "日本日本 日本";
-  TrainOptions options;
+  TokenizerTraining options;
   options.vocab_size = 320;
   TokenizerSpec spec = train_tokenizer(std::span(&kText, 1), options).spec();
   for (const char* content : {"<|pad|>", "  ", "s'", "日本語"}) {

@@ -226,7 +226,7 @@ int run(const std::vector<std::string>& args) {
   } else if (args.size() == 1 && args[0] == "classes") {
     print_classes();
   } else if (args.size() >= 4 && args[0] == "train") {
-    TrainOptions options;
+    TokenizerTraining options;
     options.vocab_size = std::stoul(args[1]);
     std::vector<std::string> documents;
     for (std::size_t i = 3; i < args.size(); ++i)
