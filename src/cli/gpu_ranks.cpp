@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "cli/checks.hpp"
+#include "cli/signals.hpp"
 #include "comm/store.hpp"
 #include "core/error.hpp"
 #include "runtime/device.hpp"
@@ -59,15 +60,9 @@ void note_signals() {
   if (noted[0] < 0 && ::pipe2(noted, O_CLOEXEC | O_NONBLOCK) != 0) {
     throw_system_error("make a pipe", "--gpus", "check the limit of open files (ulimit -n)");
   }
-  struct sigaction action {};
-  action.sa_handler = note_signal;
-  action.sa_flags = SA_RESTART;
-  sigemptyset(&action.sa_mask);
-  for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGCHLD}) {
-    struct sigaction before {};
-    ::sigaction(signal, nullptr, &before);
-    if (signal == SIGCHLD || before.sa_handler != SIG_IGN) ::sigaction(signal, &action, nullptr);
-  }
+  for (const int signal : kEndingSignals) handle_signal(signal, note_signal);
+  std::signal(SIGCHLD, SIG_DFL);  // it may be ignored, which would hide the end of a rank
+  handle_signal(SIGCHLD, note_signal);
 }
 
 constexpr Clock::time_point kNever = Clock::time_point::max();

@@ -13,8 +13,6 @@
 namespace warpwright::cli {
 namespace {
 
-constexpr int kSignals[] = {SIGINT, SIGTERM, SIGHUP};
-
 int signal_pipe[2] = {-1, -1};  // the handler writes, the thread reads
 
 // Only async-signal-safe calls here.
@@ -51,6 +49,18 @@ extern "C" void request_stop(int signal) {
 
 StopRequest stop_request;
 
+struct sigaction handle_signal(int signal, void (*handler)(int)) {
+  struct sigaction before {};
+  ::sigaction(signal, nullptr, &before);
+  if (before.sa_handler == SIG_IGN) return before;
+  struct sigaction action {};
+  action.sa_handler = handler;
+  action.sa_flags = SA_RESTART;
+  sigemptyset(&action.sa_mask);
+  ::sigaction(signal, &action, nullptr);
+  return before;
+}
+
 void end_cleanly_on_signals() {
   if (::pipe2(signal_pipe, O_CLOEXEC) != 0) return;  // signals then end the process without cleaning up
   try {
@@ -58,26 +68,11 @@ void end_cleanly_on_signals() {
   } catch (const std::system_error&) {
     return;
   }
-  struct sigaction action {};
-  action.sa_handler = pass_on;
-  action.sa_flags = SA_RESTART;
-  sigemptyset(&action.sa_mask);
-  for (const int signal : kSignals) {
-    struct sigaction before {};
-    ::sigaction(signal, nullptr, &before);
-    if (before.sa_handler != SIG_IGN) ::sigaction(signal, &action, nullptr);
-  }
+  for (const int signal : kEndingSignals) handle_signal(signal, pass_on);
 }
 
 void stop_on_signals() {
-  struct sigaction action {};
-  action.sa_handler = request_stop;
-  action.sa_flags = SA_RESTART;
-  sigemptyset(&action.sa_mask);
-  for (const int signal : kSignals) {
-    ::sigaction(signal, nullptr, &before_stop[signal]);
-    if (before_stop[signal].sa_handler != SIG_IGN) ::sigaction(signal, &action, nullptr);
-  }
+  for (const int signal : kEndingSignals) before_stop[signal] = handle_signal(signal, request_stop);
 }
 
 }  // namespace warpwright::cli

@@ -2,18 +2,25 @@
 #pragma once
 
 #include <atomic>
+#include <csignal>
 
 namespace warpwright::cli {
 
+// The signals that end the program.
+inline constexpr int kEndingSignals[] = {SIGINT, SIGTERM, SIGHUP};
+
+// Installs a handler, after which interrupted system calls go on, and returns the action before it. A signal
+// that is ignored (nohup, a background job) stays ignored.
+struct sigaction handle_signal(int signal, void (*handler)(int));
+
 // From now on these signals end the program at once, whatever it is doing. Unfinished output is removed, and
-// the exit code is 128 + the signal's number. A signal that was already ignored (nohup, a background job)
-// stays ignored.
+// the exit code is 128 + the signal's number.
 void end_cleanly_on_signals();
 
 // Asks a long run to stop at the next place where it can go on later.
 struct StopRequest {
   std::atomic<bool> made{false};
-  std::atomic<int> signal{0};  // the one that asked; 0 if none did
+  std::atomic<int> signal{0};  // the one that asked; 0 if something else did
 };
 extern StopRequest stop_request;
 
