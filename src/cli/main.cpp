@@ -11,6 +11,7 @@
 
 #include "cli/arguments.hpp"
 #include "cli/gpu_ranks.hpp"
+#include "cli/on_ranks.hpp"
 #include "cli/program.hpp"
 #include "cli/rank_order.hpp"
 #include "cli/signals.hpp"
@@ -42,7 +43,7 @@ int run(const std::vector<std::string>& words) {
   const auto program = make_program();
   for (const CLI::App* command : shown_commands(*program)) {
     if (words.empty() || command->get_name() != words[0]) continue;
-    runs_alone = !command->get_option_no_throw("--collective-timeout");
+    runs_alone = !is_on_ranks(*command);
   }
   Arguments arguments = read_arguments(*program, words);
   if (arguments.asked == Asked::help) {

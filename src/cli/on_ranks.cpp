@@ -7,6 +7,7 @@
 #include <chrono>
 #include <cstdlib>
 #include <new>
+#include <set>
 #include <thread>
 
 #include "cli/checks.hpp"
@@ -29,6 +30,12 @@ E error_of_rank(const Comm& comm, const E& error) {
   return E(error.problem(), fmt::format("{}, {}", rank_on_host(comm.rank()), error.where()), error.remedy());
 }
 
+// The names of commands that call run_on_ranks().
+std::set<std::string>& commands_on_ranks() {
+  static std::set<std::string> names;
+  return names;
+}
+
 // Ends a rank that cannot go on, from whichever thread notes it.
 void end_lost_rank(const std::string& line) {
   constexpr std::chrono::seconds kAfterTheOther(1);  // whose line comes first
@@ -40,7 +47,16 @@ void end_lost_rank(const std::string& line) {
 
 }  // namespace
 
+void declare_on_ranks(const CLI::App& command) {
+  commands_on_ranks().insert(command.get_name());
+}
+
+bool is_on_ranks(const CLI::App& command) {
+  return commands_on_ranks().contains(command.get_name());
+}
+
 void OnRanksFlags::add_to(CLI::App& command) {
+  declare_on_ranks(command);
   command
       .add_option("--gpus", gpus,
                   "Use this many GPUs of this machine, or all of them, with a process for each; default: one "

@@ -22,6 +22,11 @@ struct OnRanksFlags {
   void add_to(CLI::App& command);
 };
 
+// Says that a command calls run_on_ranks(): under a launcher, rank 0 alone reports its errors, those of its
+// options too. OnRanksFlags::add_to() says so for its command.
+void declare_on_ranks(const CLI::App& command);
+bool is_on_ranks(const CLI::App& command);
+
 // Runs the work in this process, or in one for each GPU of --gpus. Texts travel between the ranks by the
 // Comm. An error of one rank ends all, with one line. `prepare` comes before the ranks connect: its errors do
 // not wait for other ranks.

@@ -336,6 +336,7 @@ void add_plan(CLI::App& app) {
       ->check(CLI::PositiveNumber);
   command->add_flag("--json", f->json, "Print JSON");
   f->run.device.add_to(*command);
+  declare_on_ranks(*command);
   command->callback([f, command] {
     run_on_ranks(
         {}, [&](const Launch& launch) { choose_device(f->run.ranks, f->run.device, *command, launch); },

@@ -4,11 +4,13 @@
 #include <algorithm>
 #include <csignal>
 #include <cstdio>
+#include <cstdlib>
 #include <memory>
 #include <optional>
 #include <utility>
 
 #include "cli/command.hpp"
+#include "cli/gpu_ranks.hpp"
 #include "cli/model_flags.hpp"
 #include "cli/on_ranks.hpp"
 #include "cli/signals.hpp"
@@ -191,7 +193,9 @@ void run(TrainFlags& flags, CLI::App& command) {
     choose_device(flags.ranks, flags.device, command, launch);
   };
   run_on_ranks(flags.ranks, prepare, [&](const Comm& texts) { finished = train(flags, saved, texts); });
-  if (!finished) throw StoppedBySignal{stop_request.signal};
+  if (finished) return;
+  if (stop_request.signal == 0) throw RanksFailed{EXIT_FAILURE};  // rank 0 has said why it asked for the end
+  throw StoppedBySignal{stop_request.signal};
 }
 
 }  // namespace
