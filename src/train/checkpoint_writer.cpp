@@ -72,15 +72,18 @@ void CheckpointWriter::write(const TrainerState& state, const TrainingStep& step
   };
   const std::launch how = waits ? std::launch::deferred : kInThread;
   if (comm_.size() == 1) {
-    completion_ = std::async(how, [this, write] { return complete_all(write()); });
+    completion_ = std::async(how, [this, write] { return finish_and_prune(write()); });
   } else {
     part_ = std::async(how, write);
   }
   if (waits) finish();
 }
 
-bool CheckpointWriter::has_written() {
+void CheckpointWriter::poll() {
   if (is_ready(completion_)) report(completion_.get());
+}
+
+bool CheckpointWriter::has_written() const {
   return is_ready(part_);
 }
 
@@ -89,7 +92,7 @@ void CheckpointWriter::complete() {
   for (const std::string& text : comm_.all_gather(nlohmann::json(part_.get()).dump())) {
     parts.merge(nlohmann::json::parse(text).get<Checksums>());
   }
-  if (leads()) completion_ = std::async(kInThread, [this, parts] { return complete_all(parts); });
+  if (leads()) completion_ = std::async(kInThread, [this, parts] { return finish_and_prune(parts); });
 }
 
 void CheckpointWriter::finish() {
@@ -98,7 +101,7 @@ void CheckpointWriter::finish() {
   comm_.barrier();
 }
 
-std::vector<std::string> CheckpointWriter::complete_all(const Checksums& parts) {
+std::vector<std::string> CheckpointWriter::finish_and_prune(const Checksums& parts) {
   checkpoint_->complete(state_, *options_.step.model, boundary_, options_.data, comm_.size(), parts);
   damaged_.erase(state_.step);
   return prune_checkpoints(options_.out, options_.keep, options_.keep_every, damaged_);

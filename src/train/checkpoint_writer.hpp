@@ -38,8 +38,10 @@ class CheckpointWriter {
   enum class Mode : std::uint8_t { background, wait };
   // Begins a checkpoint, after the one before is complete. wait: it is complete when the call returns.
   void write(const TrainerState& state, const TrainingStep& step, const Context& context, Mode mode);
+  // Reports a checkpoint that has become complete.
+  void poll();
   // True if this rank has written its part. When all have, each must call complete().
-  bool has_written();
+  bool has_written() const;
   void complete();
   // Returns when no checkpoint is being written.
   void finish();
@@ -49,7 +51,7 @@ class CheckpointWriter {
   // True if every rank has memory for a copy of its part.
   bool can_copy(const StatePart& part, Device device);
   // On rank 0. Returns warnings.
-  std::vector<std::string> complete_all(const Checksums& parts);
+  std::vector<std::string> finish_and_prune(const Checksums& parts);
   void report(const std::vector<std::string>& warnings);
 
   const TrainOptions& options_;

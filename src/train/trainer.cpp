@@ -567,6 +567,7 @@ Trainer::Next Trainer::decide() {
   const double minutes = options_.checkpoint_minutes;
   const bool is_time = minutes > 0 && seconds_since(saved_at_) >= 60 * minutes;
   const Next mine = *stop_ ? Next::stop : is_time ? Next::checkpoint : Next::go_on;
+  checkpoints_->poll();
   constexpr std::size_t kNumbers = 3;
   const std::vector<double> all =
       gathered(comm_, {static_cast<double>(mine), checkpoints_->has_written() ? 1.0 : 0.0, worked_seconds_});
