@@ -11,7 +11,9 @@
 #include "cli/checks.hpp"
 #include "cli/nearest.hpp"
 #include "cli/program.hpp"
+#include "cli/train_flags.hpp"
 #include "core/error.hpp"
+#include "model/gpt2_decoder.hpp"
 #include "tests/cli_fixture.hpp"
 #include "tests/visit_commands.hpp"
 
@@ -446,6 +448,34 @@ TEST_F(UsageTest, EveryOptionOfTrainIsSavedWithTheRun) {
     if (!elsewhere.contains(name) && !of_one_start.contains(name)) options.insert(name);
   }
   EXPECT_EQ(saved, options);
+}
+
+// An option that restore() takes is refused if the checkpoint has it in a type that it never has.
+TEST(TrainFlags, RestoreEveryOptionOfACheckpoint) {
+  TrainOptions options;
+  options.step.model =
+      std::make_shared<GPT2Decoder>(GPT2Config{.layers = 1, .heads = 1, .channels = 8, .vocab = 64});
+  const Context context{ContextOptions{}};
+  const nlohmann::json identity = identity_of(options), settings = settings_of(options, context);
+  const auto restore = [](const nlohmann::json& of_step, const nlohmann::json& others) {
+    CLI::App app;
+    cli::TrainFlags flags;
+    flags.add_to(app);
+    SavedRun saved;
+    saved.state.options = of_step;
+    saved.state.settings = others;
+    flags.restore(app, saved);
+  };
+  restore(identity, settings);
+  for (const nlohmann::json& all : {identity, settings}) {
+    for (const auto& [key, value] : all.items()) {
+      if (key == "model" || key == "tf32") continue;  // read apart from the others
+      nlohmann::json wrong = all;
+      wrong[key] = nlohmann::json::object();
+      const bool of_step = identity.contains(key);
+      EXPECT_THROW(restore(of_step ? wrong : identity, of_step ? settings : wrong), Error) << key;
+    }
+  }
 }
 
 }  // namespace

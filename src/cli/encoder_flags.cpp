@@ -12,6 +12,7 @@
 #include "cli/checks.hpp"
 #include "cli/lines.hpp"
 #include "cli/model_flags.hpp"
+#include "cli/named.hpp"
 #include "core/error.hpp"
 #include "runtime/file.hpp"
 #include "runtime/json.hpp"
@@ -23,6 +24,7 @@ namespace {
 constexpr std::size_t kWindowTexts = 16384;
 constexpr std::size_t kWindowBytes = std::size_t{32} << 20;
 constexpr int kJsonDepth = 64;
+constexpr Word<OverLimit> kOverLimit[] = {{"truncate", OverLimit::truncate}, {"refuse", OverLimit::refuse}};
 
 // The text of a JSONL line, and its id.
 void read_object(const std::string& field, InputText& line) {
@@ -72,7 +74,7 @@ void EncoderFlags::add_to(CLI::App& command) {
       .add_option("--over-limit", over_limit,
                   "What to do with a longer text: truncate (cut off its end) or refuse")
       ->capture_default_str()
-      ->check(one_of({"truncate", "refuse"}));
+      ->check(one_of(names_of(kOverLimit)));
   command.add_option("--batch-tokens", batch_tokens, "Most tokens of a batch: sizes the memory")
       ->capture_default_str()
       ->check(at_least(1));
@@ -98,7 +100,7 @@ EncoderOptions EncoderFlags::options() const {
   options.model.max_batch_tokens = batch_tokens;
   options.model.batch_invariant = batch_invariant;
   options.max_length = max_length;
-  options.over_limit = over_limit == "truncate" ? OverLimit::truncate : OverLimit::refuse;
+  options.over_limit = named(kOverLimit, over_limit, "--over-limit").value;
   if (special_as_text) options.in_text = text::SpecialTokens::as_text;
   return options;
 }

@@ -10,6 +10,7 @@
 #include "cli/command.hpp"
 #include "cli/lines.hpp"
 #include "cli/model_flags.hpp"
+#include "cli/named.hpp"
 #include "cli/on_ranks.hpp"
 #include "cli/standard_streams.hpp"
 #include "core/error.hpp"
@@ -24,6 +25,7 @@ namespace {
 
 constexpr int kMostSequences = 1 << 20;  // as in training
 constexpr int kLineDepth = 16;
+constexpr Split kSplits[] = {Split::val, Split::train};
 
 struct EvalFlags {
   std::filesystem::path model, tokenizer, data, choices;
@@ -62,7 +64,7 @@ nlohmann::json evaluate_shards(const EvalFlags& f, Context& context, const Decod
     throw UsageError(fmt::format("{} is beyond the model's context of {}", T, decoder.context()), "--seq",
                      "give less");
   }
-  const Split split = f.split == "train" ? Split::train : Split::val;
+  const Split split = named(kSplits, f.split, "--split");
   const TokenStream stream(f.data, split, decoder.vocab());
   compare_with_data(f, decoder);
   std::optional<TokenStream> train;
@@ -206,7 +208,7 @@ void add_eval(CLI::App& app) {
   command->add_option("--data", f->data, "Folder of token shards; default: none, with --choices");
   command->add_option("--split", f->split, "val or train")
       ->capture_default_str()
-      ->check(one_of({"val", "train"}));
+      ->check(one_of(names_of(kSplits)));
   command->add_flag(
       "--baselines", f->baselines,
       "Also the losses of unigram and bigram (interpolated Kneser-Ney) models of the training split");

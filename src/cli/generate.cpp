@@ -282,71 +282,81 @@ void run(const GenerateFlags& given) {
   Samples(flags, decoding.sequences, prompts, ids).run(engine, tokenizer);
 }
 
-}  // namespace
-
-void add_generate(CLI::App& app) {
-  CLI::App* command = app.add_subcommand("generate", "Continue a prompt");
-  auto f = std::make_shared<GenerateFlags>();
-  SamplingOptions& sampling = f->options.sampling;
-  command->add_option("--model", f->model, "Model folder (RUN/model), or an llm.c .bin")->required();
-  command->add_option("--tokenizer", f->tokenizer, "Folder of the tokenizer; default: the model's");
-  add_tokenizer_change_flag(*command, f->allow_tokenizer_change);
-  f->prompt_option =
-      command->add_option("--prompt", f->prompt,
-                          "Text to continue; -: standard input, without the newline at its end; default: "
-                          "standard input if that is a pipe or a file, else no text. With no text, "
-                          "generation starts from the end-of-text token");
+void add_prompt_flags(CLI::App& command, GenerateFlags& f) {
+  f.prompt_option =
+      command.add_option("--prompt", f.prompt,
+                         "Text to continue; -: standard input, without the newline at its end; default: "
+                         "standard input if that is a pipe or a file, else no text. With no text, "
+                         "generation starts from the end-of-text token");
   command
-      ->add_option(
-          "--input", f->input,
+      .add_option(
+          "--input", f.input,
           "File with a prompt on each line; -: standard input; default: none. Prints a line with a JSON "
           "object for each sample, in the order of the prompts")
-      ->excludes(f->prompt_option);
+      ->excludes(f.prompt_option);
   command
-      ->add_option("--stop", f->stops,
-                   "End before this text, which is not printed; may be given several times; default: none")
+      .add_option("--stop", f.stops,
+                  "End before this text, which is not printed; may be given several times; default: none")
       ->expected(1)
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
-  command->add_option("--max-tokens", f->options.max_tokens, "Most tokens to generate")
+}
+
+void add_sample_flags(CLI::App& command, GenerateFlags& f) {
+  command.add_option("--max-tokens", f.options.max_tokens, "Most tokens to generate")
       ->capture_default_str()
       ->check(at_least(0));
   command
-      ->add_option(
-          "--num-samples", f->samples,
+      .add_option(
+          "--num-samples", f.samples,
           "Samples to generate. Sample i (from 0) has the seed --seed + i; with --batch-invariant, each "
           "can be reproduced alone")
       ->capture_default_str()
       ->check(at_least(1))
       ->check(CLI::Range(std::int64_t{1}, kMostSamples));
   command
-      ->add_option("--temperature", sampling.temperature,
-                   "0 takes the most likely token each time, without --top-k, --top-p and --min-p")
+      .add_option("--batch", f.batch,
+                  "Most samples that are generated at once; fewer if the memory does not hold them")
+      ->capture_default_str()
+      ->check(CLI::Range(std::int64_t{1}, kMostAtOnce));
+  command.add_flag("--batch-invariant", f.batch_invariant,
+                   "A sample does not depend on those that are generated with it; slower");
+}
+
+void add_sampling_flags(CLI::App& command, SamplingOptions& sampling) {
+  command
+      .add_option("--temperature", sampling.temperature,
+                  "0 takes the most likely token each time, without --top-k, --top-p and --min-p")
       ->capture_default_str();
-  command->add_option("--top-k", sampling.top_k, "Choose among the k most likely tokens; 0: all")
+  command.add_option("--top-k", sampling.top_k, "Choose among the k most likely tokens; 0: all")
       ->capture_default_str();
   command
-      ->add_option("--top-p", sampling.top_p,
-                   "Choose among the most likely tokens that together reach this probability")
+      .add_option("--top-p", sampling.top_p,
+                  "Choose among the most likely tokens that together reach this probability")
       ->capture_default_str();
   command
-      ->add_option(
-          "--min-p", sampling.min_p,
-          "Choose among the tokens that have this share of the most likely one's probability; 0: all")
+      .add_option("--min-p", sampling.min_p,
+                  "Choose among the tokens that have this share of the most likely one's probability; 0: all")
       ->capture_default_str();
   command
-      ->add_option(
+      .add_option(
           "--repetition-penalty", sampling.repetition_penalty,
           "Divide the positive logits of tokens that the text already has, and multiply negative ones; "
           "1: none")
       ->capture_default_str();
-  command->add_option("--seed", sampling.seed, "Seed of the sampling")->capture_default_str();
-  command
-      ->add_option("--batch", f->batch,
-                   "Most samples that are generated at once; fewer if the memory does not hold them")
-      ->capture_default_str()
-      ->check(CLI::Range(std::int64_t{1}, kMostAtOnce));
-  command->add_flag("--batch-invariant", f->batch_invariant,
-                    "A sample does not depend on those that are generated with it; slower");
+  command.add_option("--seed", sampling.seed, "Seed of the sampling")->capture_default_str();
+}
+
+}  // namespace
+
+void add_generate(CLI::App& app) {
+  CLI::App* command = app.add_subcommand("generate", "Continue a prompt");
+  auto f = std::make_shared<GenerateFlags>();
+  command->add_option("--model", f->model, "Model folder (RUN/model), or an llm.c .bin")->required();
+  command->add_option("--tokenizer", f->tokenizer, "Folder of the tokenizer; default: the model's");
+  add_tokenizer_change_flag(*command, f->allow_tokenizer_change);
+  add_prompt_flags(*command, *f);
+  add_sample_flags(*command, *f);
+  add_sampling_flags(*command, f->options.sampling);
   add_dtype_flag(*command, f->dtype, "auto");
   command->add_flag("--json", f->json, "Print a line with a JSON object for each sample");
   f->device.add_to(*command);

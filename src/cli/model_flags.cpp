@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "cli/checks.hpp"
+#include "cli/named.hpp"
 #include "cli/rank_order.hpp"
 #include "cli/standard_streams.hpp"
 #include "core/error.hpp"
@@ -17,26 +18,6 @@
 #include "train/checkpoint.hpp"
 
 namespace warpwright::cli {
-namespace {
-
-template <class T, std::size_t count>
-std::vector<std::string> names_of(const T (&values)[count]) {
-  std::vector<std::string> names;
-  for (const T value : values) names.emplace_back(name_of(value));
-  return names;
-}
-
-template <class T, std::size_t count>
-T named(const T (&values)[count], const std::string& name, const char* flag) {
-  for (const T value : values) {
-    if (name == name_of(value)) return value;
-  }
-  throw UsageError(fmt::format("{} is not one of its values", quote(name)), flag,
-                   fmt::format("use one of {}", fmt::join(names_of(values), ", ")));
-}
-
-}  // namespace
-
 void add_dtype_flag(CLI::App& command, std::string& dtype, const std::string& another) {
   std::vector<std::string> words = {"fp32", "tf32", "bf16"};
   if (!another.empty()) words.push_back(another);

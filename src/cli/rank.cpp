@@ -9,6 +9,7 @@
 #include "cli/command.hpp"
 #include "cli/encoder_flags.hpp"
 #include "cli/encoder_progress.hpp"
+#include "cli/named.hpp"
 #include "cli/on_ranks.hpp"
 #include "cli/standard_streams.hpp"
 #include "core/error.hpp"
@@ -34,11 +35,9 @@ struct Scored {
   EncodedText report;
 };
 
-text::Truncation truncation_named(const std::string& name) {
-  if (name == "longest_first") return text::Truncation::longest_first;
-  if (name == "only_first") return text::Truncation::only_first;
-  return text::Truncation::only_second;
-}
+constexpr Word<text::Truncation> kTruncations[] = {{"longest_first", text::Truncation::longest_first},
+                                                   {"only_first", text::Truncation::only_first},
+                                                   {"only_second", text::Truncation::only_second}};
 
 // True if a score is 1/(1 + e^−logit). If config.json names no activation, that is so for models with a
 // single label, as in sentence-transformers.
@@ -73,13 +72,36 @@ void print(const Scored& scored) {
   write_output(line.dump(-1, ' ', false, replace) + "\n");
 }
 
-void rank(const RankFlags& flags, const Comm& comm) {
-  EncoderOptions options = flags.encoder.options();
-  options.truncation = truncation_named(flags.truncation);
-  Context context(flags.encoder.device.context_options(flags.encoder.dtype), flags.encoder.device.place());
-  require_same_input(comm, flags.input.input, "--input", context);
-  Encoder encoder = naming_flags([&] { return Encoder(context, flags.encoder.model, options); });
-  const std::int64_t labels = encoder.labels();
+// The lines so far, the best first.
+class Ranking {
+ public:
+  explicit Ranking(std::int64_t top) : top_(static_cast<std::size_t>(top)) {}
+
+  void add(Scored scored) { (scored.report.error.empty() ? ranked_ : failed_).push_back(std::move(scored)); }
+  // Drops lines that are no longer among the best.
+  void keep_best() {
+    if (top_ > 0) sort();
+  }
+  void print() {
+    sort();
+    for (const Scored& scored : ranked_) cli::print(scored);
+    for (const Scored& scored : failed_) cli::print(scored);
+    require_whole_output();
+  }
+
+ private:
+  void sort() {
+    std::stable_sort(ranked_.begin(), ranked_.end(),
+                     [](const Scored& a, const Scored& b) { return a.score > b.score; });
+    if (top_ > 0 && ranked_.size() > top_) ranked_.resize(top_);
+  }
+
+  const std::size_t top_;  // 0: all
+  std::vector<Scored> ranked_, failed_;
+};
+
+// The label to score by, of those that the model has.
+std::size_t label_of(const RankFlags& flags, std::int64_t labels) {
   if (labels == 0) {
     throw Error("has no classification head", flags.encoder.model.string(),
                 "name the folder of a cross-encoder");
@@ -88,44 +110,50 @@ void rank(const RankFlags& flags, const Comm& comm) {
     throw UsageError(fmt::format("the model scores {} labels", labels), "--label",
                      fmt::format("choose one from 0 to {}", labels - 1));
   }
-  const auto label = static_cast<std::size_t>(std::max<std::int64_t>(flags.label, 0));
-  const bool sigmoid = takes_sigmoid(flags, labels);
+  return static_cast<std::size_t>(std::max<std::int64_t>(flags.label, 0));
+}
+
+// The pairs of the query with the lines that have a text.
+std::vector<TextPair> pairs_of(const std::string& query, const TextWindow& window) {
+  std::vector<TextPair> pairs;
+  for (const InputText& text : window.texts) {
+    if (text.error.empty()) pairs.push_back({query, text.text});
+  }
+  return pairs;
+}
+
+void rank(const RankFlags& flags, const Comm& comm) {
+  EncoderOptions options = flags.encoder.options();
+  options.truncation = named(kTruncations, flags.truncation, "--truncation").value;
+  Context context(flags.encoder.device.context_options(flags.encoder.dtype), flags.encoder.device.place());
+  require_same_input(comm, flags.input.input, "--input", context);
+  Encoder encoder = naming_flags([&] { return Encoder(context, flags.encoder.model, options); });
+  const auto labels = static_cast<std::size_t>(encoder.labels());
+  const std::size_t label = label_of(flags, encoder.labels());
+  const bool sigmoid = takes_sigmoid(flags, encoder.labels());
   encoder.share_with(share_of(comm));
   const bool leads = comm.rank() == 0;
   EncoderProgress progress(ErrorsAre::in_the_output, flags.input.size(), leads);
   encoder.set_progress([&](const EncodeProgress& done) { progress.show(done); });
-  std::vector<Scored> ranked, failed;
-  const auto better = [](const Scored& a, const Scored& b) { return a.score > b.score; };
-  const auto keep_best = [&] {
-    std::stable_sort(ranked.begin(), ranked.end(), better);
-    if (flags.top > 0 && static_cast<std::int64_t>(ranked.size()) > flags.top) {
-      ranked.resize(static_cast<std::size_t>(flags.top));
-    }
-  };
+  Ranking ranking(flags.top);
   flags.input.for_each_window([&](const TextWindow& window) {
-    std::vector<TextPair> pairs;  // of the lines with a text
-    for (const InputText& text : window.texts) {
-      if (text.error.empty()) pairs.push_back({flags.query, text.text});
-    }
-    std::vector<float> logits(pairs.size() * static_cast<std::size_t>(labels));
+    const std::vector<TextPair> pairs = pairs_of(flags.query, window);
+    std::vector<float> logits(pairs.size() * labels);
     progress.begin(window);
     const std::vector<EncodedText> reports = encoder.classify(pairs, logits);
     if (!leads) return;
     std::size_t next = 0;
     for (const InputText& text : window.texts) {
       Scored scored{0, text, text.error.empty() ? reports[next] : EncodedText{0, false, text.error}};
-      if (text.error.empty()) scored.score = logits[next++ * static_cast<std::size_t>(labels) + label];
+      if (text.error.empty()) scored.score = logits[next++ * labels + label];
       if (sigmoid) scored.score = 1 / (1 + std::exp(-scored.score));
       if (!scored.report.error.empty()) progress.report(text.line, scored.report.error);
-      (scored.report.error.empty() ? ranked : failed).push_back(std::move(scored));
+      ranking.add(std::move(scored));
     }
-    if (flags.top > 0) keep_best();
+    ranking.keep_best();
     progress.end(window);
   });
-  keep_best();
-  for (const Scored& scored : ranked) print(scored);
-  for (const Scored& scored : failed) print(scored);
-  require_whole_output();
+  ranking.print();
   progress.finish(encoder.wasted_tokens(), flags.json, false);
 }
 
@@ -160,7 +188,7 @@ void add_rank(CLI::App& app) {
                    "What to shorten in a pair that is too long: longest_first, only_first (the query) or "
                    "only_second (the text)")
       ->capture_default_str()
-      ->check(one_of({"longest_first", "only_first", "only_second"}));
+      ->check(one_of(names_of(kTruncations)));
   command->add_flag("--json", f->json,
                     "Print the summary on standard error as JSON, as the scores always are");
   f->ranks.add_to(*command);

@@ -24,7 +24,7 @@ void add_slice_flags(CLI::App& c, TrainFlags& f, const SizeDefaults& defaults) {
                "Master weights kept with bf16 weights: fp32, or none (stochastic rounding; saves 4 bytes per "
                "parameter)")
       ->capture_default_str()
-      ->check(one_of({"fp32", "none"}));
+      ->check(one_of(names_of(kMasterWeights)));
   c.add_option("--total-batch", f.total_batch,
                "Tokens in a step, over all its slices; default: " + defaults.total_batch)
       ->check(at_least(0));
@@ -57,7 +57,7 @@ void add_schedule_flags(CLI::App& c, TrainFlags& f) {
   c.add_option("--warmup", s.warmup, "Steps of linear warm-up")->capture_default_str();
   c.add_option("--schedule", f.schedule, "cosine, linear, constant or wsd (warm-up, stable, decay)")
       ->capture_default_str()
-      ->check(one_of({"cosine", "linear", "constant", "wsd"}));
+      ->check(one_of(names_of(kSchedules)));
   c.add_option("--final-lr-fraction", s.final_fraction,
                "Learning rate of the last step, as a share of the peak")
       ->capture_default_str();
@@ -95,7 +95,7 @@ void add_run_flags(CLI::App& c, TrainFlags& f) {
   c.add_option("--on-nonfinite", f.on_non_finite,
                "If loss or gradients are not finite: stop, or skip the update")
       ->capture_default_str()
-      ->check(one_of({"stop", "skip"}));
+      ->check(one_of(names_of(kOnNonFinite)));
   c.add_option(
        "--skip-loss-z", o.skip_loss_z,
        "Skip an update if its loss is this many standard deviations above the last 128 losses; 0: never")

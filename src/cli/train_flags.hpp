@@ -9,6 +9,7 @@
 
 #include "cli/command.hpp"
 #include "cli/free_sizes.hpp"
+#include "cli/named.hpp"
 #include "cli/on_ranks.hpp"
 #include "cli/step_flags.hpp"
 #include "cli/tuned_flags.hpp"
@@ -20,6 +21,9 @@ namespace warpwright::cli {
 struct SizeDefaults {
   std::string vocab, total_batch;
 };
+
+// --master-weights: true if there are any.
+inline constexpr Word<bool> kMasterWeights[] = {{"fp32", true}, {"none", false}};
 
 struct TrainFlags {
   std::string model;

@@ -141,11 +141,11 @@ TrainOptions TrainFlags::finished_options() {
     throw UsageError(fmt::format("{} is odd: a checkpoint could not place fp32 tensors between bf16 ones", C),
                      "--channels", "give an even number, or use --dtype fp32");
   }
-  o.step.master_weights = master_weights == "fp32";
-  o.schedule.kind = learning_rate_schedule_named(schedule);
+  o.step.master_weights = named(kMasterWeights, master_weights, "--master-weights").value;
+  o.schedule.kind = named(kSchedules, schedule, "--schedule");
   o.planner_shards = shard == "auto";
   o.step.sharding = o.planner_shards ? Sharding::optimizer : sharding_named(shard);
-  o.on_non_finite = on_non_finite == "skip" ? OnNonFinite::skip : OnNonFinite::stop;
+  o.on_non_finite = named(kOnNonFinite, on_non_finite, "--on-nonfinite");
   if (o.step.B < 1 || o.step.T < 1) {
     throw UsageError(fmt::format("is {}, with --seq {}", o.step.B, o.step.T), "--batch",
                      "give at least 1 for each");

@@ -10,20 +10,8 @@
 #include "core/error.hpp"
 
 namespace warpwright {
-namespace {
-
-constexpr std::string_view kNames[] = {"cosine", "linear", "constant", "wsd"};
-
-}  // namespace
-
-LearningRateSchedule::Kind learning_rate_schedule_named(std::string_view name) {
-  const auto* found = std::find(std::begin(kNames), std::end(kNames), name);
-  if (found != std::end(kNames)) return static_cast<LearningRateSchedule::Kind>(found - std::begin(kNames));
-  throw UsageError(fmt::format("no schedule is called '{}'", name), "--schedule",
-                   "use cosine, linear, constant or wsd");
-}
-
 std::string_view name_of(LearningRateSchedule::Kind kind) {
+  constexpr std::string_view kNames[] = {"cosine", "linear", "constant", "wsd"};
   return kNames[static_cast<int>(kind)];
 }
 

@@ -23,7 +23,9 @@ struct LearningRateSchedule {
   void validate() const;  // throws UsageError
 };
 
-LearningRateSchedule::Kind learning_rate_schedule_named(std::string_view name);  // throws UsageError
+inline constexpr LearningRateSchedule::Kind kSchedules[] = {
+    LearningRateSchedule::Kind::cosine, LearningRateSchedule::Kind::linear,
+    LearningRateSchedule::Kind::constant, LearningRateSchedule::Kind::wsd};
 std::string_view name_of(LearningRateSchedule::Kind kind);
 
 }  // namespace warpwright

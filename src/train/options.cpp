@@ -41,7 +41,72 @@ std::string nearest_ranks(std::int64_t slices, std::int64_t ranks) {
   return above > slices ? fmt::format("{}", below) : fmt::format("{} or {}", below, above);
 }
 
+void check(bool good, const char* flag, const std::string& what, const char* remedy) {
+  if (!good) throw UsageError(what, flag, remedy);
+}
+
+// What a slice holds, and how it computes.
+void check_slices(const StepOptions& step) {
+  check(step.dtype == DType::f32 || step.dtype == DType::bf16, "--dtype",
+        fmt::format("is {}", name_of(step.dtype)), "use fp32 or bf16");
+  check(step.master_weights || step.dtype == DType::bf16, "--master-weights",
+        "is none, but fp32 weights need no masters", "use --dtype bf16, or omit the flag");
+  check(step.B >= 1 && step.B <= 1 << 20, "--batch", fmt::format("is {}", step.B),
+        "give 1 to 1048576 sequences");
+  check(step.T >= 1, "--seq", fmt::format("is {}", step.T), "give at least 1 token");
+  check(step.T <= step.model->context(), "--seq",
+        fmt::format("{} is beyond the context of {}", step.T, step.model->context()),
+        "give at most the context");
+  check(step.norms == NormBackwardFrom::input || step.recompute == Recompute::none ||
+            step.recompute == Recompute::gelu,
+        "--memory-efficient-norm", "needs activations that --recompute norm and block discard",
+        "use it with --recompute none or gelu");
+  check(step.slices >= 1, "--total-batch", "is smaller than a slice", "give a multiple of batch × seq");
+}
+
+void check_optimizer(const StepOptions& step) {
+  check(step.beta1 >= 0 && step.beta1 < 1, "--beta1", fmt::format("is {}", step.beta1),
+        "give a number in [0, 1)");
+  check(step.beta2 >= 0 && step.beta2 < 1, "--beta2", fmt::format("is {}", step.beta2),
+        "give a number in [0, 1)");
+  check(step.optimizer == Optimizer::muon || step.muon_momentum == StepOptions().muon_momentum,
+        "--muon-momentum", "applies to Muon only, but the optimizer is AdamW",
+        "leave it out, or add --optimizer muon");
+  check(step.muon_momentum >= 0 && step.muon_momentum < 1, "--muon-momentum",
+        fmt::format("is {}", step.muon_momentum), "give a number in [0, 1)");
+  // AdamW's kernels take these as floats.
+  const auto fits = [](double value) {
+    return value <= static_cast<double>(std::numeric_limits<float>::max());
+  };
+  check(step.eps > 0 && fits(step.eps), "--eps", fmt::format("is {}", step.eps), "give a positive number");
+  check(step.weight_decay >= 0 && fits(step.weight_decay), "--weight-decay",
+        fmt::format("is {}", step.weight_decay), "give 0 or more");
+  check(step.clip >= 0 && fits(step.clip), "--clip", fmt::format("is {}", step.clip), "give 0 (off) or more");
+}
+
+// Skipped updates, and what happens between steps.
+void check_run(const TrainOptions& o) {
+  check(o.skip_loss_z >= 0, "--skip-loss-z", fmt::format("is {}", o.skip_loss_z), "give 0 (never) or more");
+  check(o.skip_norm_z >= 0, "--skip-norm-z", fmt::format("is {}", o.skip_norm_z), "give 0 (never) or more");
+  check(o.checkpoint_minutes >= 0, "--checkpoint-minutes", fmt::format("is {}", o.checkpoint_minutes),
+        "give 0 (none by time) or more");
+  const std::pair<const char*, std::int64_t> counts[] = {{"--val-every", o.val_every},
+                                                         {"--val-batches", o.val_batches},
+                                                         {"--sample-every", o.sample_every},
+                                                         {"--sample-tokens", o.sample_tokens},
+                                                         {"--checkpoint-every", o.checkpoint_every},
+                                                         {"--keep", o.keep},
+                                                         {"--keep-every", o.keep_every}};
+  for (const auto& [flag, count] : counts) {
+    check(count >= 0, flag, fmt::format("is {}", count), "give 0 or more");
+  }
+}
+
 }  // namespace
+
+std::string_view name_of(OnNonFinite what) {
+  return what == OnNonFinite::skip ? "skip" : "stop";
+}
 
 void require_equal_shares(const StepOptions& step, int ranks) {
   if (step.slices % ranks == 0) return;
@@ -93,7 +158,7 @@ nlohmann::json settings_of(const TrainOptions& o, const Context& context) {
           {"checkpoint_every", o.checkpoint_every},
           {"keep", o.keep},
           {"keep_every", o.keep_every},
-          {"on_nonfinite", o.on_non_finite == OnNonFinite::skip ? "skip" : "stop"},
+          {"on_nonfinite", name_of(o.on_non_finite)},
           {"skip_loss_z", o.skip_loss_z},
           {"skip_norm_z", o.skip_norm_z},
           {"device", device.kind == DeviceKind::cpu ? "cpu" : fmt::format("cuda:{}", device.index)},
@@ -121,9 +186,6 @@ void compare_options(const nlohmann::json& saved, const nlohmann::json& present,
 }
 
 void TrainOptions::validate() const {
-  const auto check = [](bool good, const char* flag, const std::string& what, const char* remedy) {
-    if (!good) throw UsageError(what, flag, remedy);
-  };
   try {
     step.model->validate("--model");
   } catch (const Error& error) {
@@ -133,52 +195,9 @@ void TrainOptions::validate() const {
   check(data.empty() || text::is_utf8(std::filesystem::absolute(data).string()), "--data",
         "has a path that is not UTF-8, which a checkpoint cannot record",
         "rename it, or give a symbolic link to it");
-  check(step.dtype == DType::f32 || step.dtype == DType::bf16, "--dtype",
-        fmt::format("is {}", name_of(step.dtype)), "use fp32 or bf16");
-  check(step.master_weights || step.dtype == DType::bf16, "--master-weights",
-        "is none, but fp32 weights need no masters", "use --dtype bf16, or omit the flag");
-  check(step.B >= 1 && step.B <= 1 << 20, "--batch", fmt::format("is {}", step.B),
-        "give 1 to 1048576 sequences");
-  check(step.T >= 1, "--seq", fmt::format("is {}", step.T), "give at least 1 token");
-  check(step.T <= step.model->context(), "--seq",
-        fmt::format("{} is beyond the context of {}", step.T, step.model->context()),
-        "give at most the context");
-  check(step.norms == NormBackwardFrom::input || step.recompute == Recompute::none ||
-            step.recompute == Recompute::gelu,
-        "--memory-efficient-norm", "needs activations that --recompute norm and block discard",
-        "use it with --recompute none or gelu");
-  check(step.slices >= 1, "--total-batch", "is smaller than a slice", "give a multiple of batch × seq");
-  check(step.beta1 >= 0 && step.beta1 < 1, "--beta1", fmt::format("is {}", step.beta1),
-        "give a number in [0, 1)");
-  check(step.beta2 >= 0 && step.beta2 < 1, "--beta2", fmt::format("is {}", step.beta2),
-        "give a number in [0, 1)");
-  check(step.optimizer == Optimizer::muon || step.muon_momentum == StepOptions().muon_momentum,
-        "--muon-momentum", "applies to Muon only, but the optimizer is AdamW",
-        "leave it out, or add --optimizer muon");
-  check(step.muon_momentum >= 0 && step.muon_momentum < 1, "--muon-momentum",
-        fmt::format("is {}", step.muon_momentum), "give a number in [0, 1)");
-  // AdamW's kernels take these as floats.
-  const auto fits = [](double value) {
-    return value <= static_cast<double>(std::numeric_limits<float>::max());
-  };
-  check(step.eps > 0 && fits(step.eps), "--eps", fmt::format("is {}", step.eps), "give a positive number");
-  check(step.weight_decay >= 0 && fits(step.weight_decay), "--weight-decay",
-        fmt::format("is {}", step.weight_decay), "give 0 or more");
-  check(step.clip >= 0 && fits(step.clip), "--clip", fmt::format("is {}", step.clip), "give 0 (off) or more");
-  check(skip_loss_z >= 0, "--skip-loss-z", fmt::format("is {}", skip_loss_z), "give 0 (never) or more");
-  check(skip_norm_z >= 0, "--skip-norm-z", fmt::format("is {}", skip_norm_z), "give 0 (never) or more");
-  check(checkpoint_minutes >= 0, "--checkpoint-minutes", fmt::format("is {}", checkpoint_minutes),
-        "give 0 (none by time) or more");
-  const std::pair<const char*, std::int64_t> counts[] = {{"--val-every", val_every},
-                                                         {"--val-batches", val_batches},
-                                                         {"--sample-every", sample_every},
-                                                         {"--sample-tokens", sample_tokens},
-                                                         {"--checkpoint-every", checkpoint_every},
-                                                         {"--keep", keep},
-                                                         {"--keep-every", keep_every}};
-  for (const auto& [flag, count] : counts) {
-    check(count >= 0, flag, fmt::format("is {}", count), "give 0 or more");
-  }
+  check_slices(step);
+  check_optimizer(step);
+  check_run(*this);
 }
 
 }  // namespace warpwright

@@ -6,6 +6,7 @@
 #include <functional>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
+#include <string_view>
 
 #include "train/learning_rate.hpp"
 #include "train/step.hpp"
@@ -16,6 +17,8 @@ namespace warpwright {
 inline constexpr const char* kTunedFile = "tuned.json";
 
 enum class OnNonFinite : std::uint8_t { stop, skip };
+inline constexpr OnNonFinite kOnNonFinite[] = {OnNonFinite::stop, OnNonFinite::skip};
+std::string_view name_of(OnNonFinite what);
 
 struct TrainOptions {
   StepOptions step;

@@ -52,7 +52,6 @@ TEST(LearningRateSchedule, WarmsUpToThePeakAndEndsAtTheFinalFraction) {
                UsageError);
   EXPECT_THROW((LearningRateSchedule{LearningRateSchedule::Kind::cosine, 1.0, 5, 4, 0, 0.2}.validate()),
                UsageError);
-  EXPECT_THROW(learning_rate_schedule_named("cosin"), UsageError);
 }
 
 TEST(OutlierDetector, FindsASpikeOnlyWhenItsWindowIsFull) {
