@@ -35,8 +35,7 @@ void add_help(CLI::App& app) {
 std::unique_ptr<CLI::App> make_program() {
   auto app = std::make_unique<CLI::App>(
       "Trains GPT-2, Llama and their relatives, continues texts with them, and turns texts into vectors with "
-      "BERT's "
-      "family, on its own kernels.",
+      "BERT's family, on its own kernels.",
       "warpwright");
   app->set_version_flag("-V,--version", WARPWRIGHT_VERSION);
   app->option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);

@@ -13,8 +13,8 @@ namespace warpwright {
 struct PackedBatch {
   std::vector<std::int32_t> tokens;  // (N)
   std::vector<std::int32_t> types;   // (N), or empty: all 0
-  std::vector<std::int32_t> cu_seqlens{
-      0};  // (S + 1): sequence s is tokens [cu_seqlens[s], cu_seqlens[s + 1])
+  // (S + 1): sequence s is tokens [cu_seqlens[s], cu_seqlens[s + 1])
+  std::vector<std::int32_t> cu_seqlens{0};
 
   std::int64_t sequences() const { return static_cast<std::int64_t>(cu_seqlens.size()) - 1; }
   void clear();

@@ -2,8 +2,7 @@
 // that processes map and share, or in the process's own memory. Both hold the same bytes, so a vector's bits
 // do not depend on the file.
 //
-//   line      "warpwright packed weights 1 LAYOUT MODEL BYTES CHECKSUM\n", filled up with NULs to 4,096
-//   bytes:
+//   line      "warpwright packed weights 1 LAYOUT MODEL BYTES CHECKSUM\n", with NULs up to 4,096 bytes:
 //             the layout's name, the checksum of the model's weights, and the length and checksum of the
 //             bytes that follow
 //   weights   of each layer qkv, attproj, fc and fcproj, each starting at a multiple of 64 bytes

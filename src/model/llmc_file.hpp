@@ -1,12 +1,12 @@
 // llm.c's GPT-2 model files (.bin), little-endian.
 //
-//   256 int32   header: [0] magic 20240326, [1] version (3: fp32, 5: bf16), [2] T, [3] V, [4] L, [5] heads,
-//   [6] C,
-//               [7] Vp, the vocabulary padded with rows of zeros; the rest 0
+//   256 int32   header: [0] magic 20240326, [1] version (3: fp32, 5: bf16), [2] T, [3] V, [4] L,
+//               [5] heads, [6] C, [7] Vp, the vocabulary padded with rows of zeros; the rest 0
 //   tensors     16 of them, each layer's stacked along a leading L, matrices as (out, in):
-//               wte (Vp, C)  wpe (T, C)  ln1w ln1b (L, C)  qkvw (L, 3C, C)  qkvb (L, 3C)  attprojw (L, C, C)
-//               attprojb (L, C)  ln2w ln2b (L, C)  fcw (L, 4C, C)  fcb (L, 4C)  fcprojw (L, C, 4C)  fcprojb
-//               (L, C) lnfw lnfb (C)
+//               wte (Vp, C)  wpe (T, C)
+//               ln1w ln1b (L, C)  qkvw (L, 3C, C)  qkvb (L, 3C)  attprojw (L, C, C)  attprojb (L, C)
+//               ln2w ln2b (L, C)  fcw (L, 4C, C)  fcb (L, 4C)  fcprojw (L, C, 4C)  fcprojb (L, C)
+//               lnfw lnfb (C)
 //
 // Source: llm.c, train_gpt2.py (write_model) and train_gpt2.c (gpt2_build_from_checkpoint).
 #pragma once

@@ -1,9 +1,9 @@
 // safetensors files.
 //
 //   uint64    length of the header, little-endian, at most 100,000,000
-//   header    JSON, padded with spaces: {"NAME": {"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 24]},
-//   …,
-//             "__metadata__": {"KEY": "VALUE", …}}
+//   header    JSON, padded with spaces:
+//             {"NAME": {"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 24]}, …,
+//              "__metadata__": {"KEY": "VALUE", …}}
 //   data      the tensors' bytes, row-major, little-endian, one after the other without gaps
 //
 // Source: the format's description in github.com/huggingface/safetensors, whose rules are all checked here.

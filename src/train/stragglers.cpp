@@ -47,8 +47,7 @@ std::string Stragglers::line_about(const Sums& sums) const {
   const std::size_t slowest = sums.slowest();
   return fmt::format(
       "rank {} on {} is the slowest: it works during {:.0f} % of a step, {:.0f} % longer than the median "
-      "rank "
-      "(steps {} to {})",
+      "rank (steps {} to {})",
       slowest, hosts_[slowest], 100 * most / sums.seconds, 100 * (most / median - 1), sums.first, sums.last);
 }
 
