@@ -281,7 +281,7 @@ TEST_F(CliTest, ALlamaFromTrainingToASample) {
         {"--family", "is gpt2", "is llama"});
   succeeds({"train", "--model", model, "--data", path("data"), "--out", path("tuned"), "--steps", "1",
             "--batch", "2", "--seq", "16"});
-  // What does not fit together.
+  // Options that do not fit together.
   fails(2, with({"train", "--key-heads", "2"}, {"--out", path("x"), "--steps", "1"}),
         {"--key-heads", "gpt2"});
   fails(2, with({"train", "--family", "llama", "--key-heads", "3"}, {"--out", path("x"), "--steps", "1"}),

@@ -211,7 +211,7 @@ TEST_P(DecoderInference, GreedyTokens) {
   EXPECT_EQ(tokens, wanted);
 }
 
-// What a folder holds survives being loaded and written, to the bit, in one file or in shards.
+// The contents of a folder survive being loaded and written, to the bit, in one file or in shards.
 TEST_P(DecoderInference, AFolderSurvivesLoadingAndWriting) {
   const DecoderWeights weights = load_weights(folder, DType::f32);
   const SafetensorsFolder before(folder);

@@ -1,4 +1,4 @@
-// What the tests of goldens share: numbers drawn as tests/goldens/make_goldens.py draws them, and
+// Shared by the tests of goldens: numbers drawn as tests/goldens/make_goldens.py draws them, and
 // comparisons.
 #pragma once
 

@@ -495,7 +495,7 @@ def test_changed_output_is_noticed(device):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 def test_hard_rows(device, dtype, centered):
     """Large means, constant rows, one huge element, denormals: the error is at most twice PyTorch's in the same dtype, plus
-    a unit in the last place. Where PyTorch gives NaN or inf, so do we."""
+    a unit in the last place. If PyTorch gives NaN or inf, so do we."""
     C = 256
     g = torch.Generator().manual_seed(1)
     noise = torch.randn(8, C, generator=g)

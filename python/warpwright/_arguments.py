@@ -10,7 +10,7 @@ from . import _library
 
 
 def named(value, names):
-    """The value of this name. What is no name is returned as it is, for choice() to check."""
+    """The value of this name. Any other value is returned as it is, for choice() to check."""
     return names.get(value, value) if isinstance(value, str) else value
 
 

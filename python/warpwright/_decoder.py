@@ -80,7 +80,7 @@ class Generated(typing.NamedTuple):
 
 
 class Piece(typing.NamedTuple):
-    """What a step has added to the continuation of prompt `index`.
+    """The text and tokens that a step has added to the continuation of prompt `index`.
 
     text: may be empty, because characters are whole and a text that could begin a stop text comes later.
     id: the token drawn; None at the end of a text and after an error.

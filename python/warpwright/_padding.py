@@ -25,7 +25,7 @@ _c = _library.functions(
 
 
 class Places(NamedTuple):
-    """Where the packed rows of a padded batch (B, S, …) belong. cu_seqlens (B + 1) int32: the offsets of the sequences' rows.
+    """The places of the packed rows in a padded batch (B, S, …). cu_seqlens (B + 1) int32: the offsets of the sequences' rows.
     indices (B·S) int32: each row's place b·S + s, then -1. odd (1) int64: the index of the first value of the mask other
     than 0 and 1, or -1. shape: (B, S)."""
 

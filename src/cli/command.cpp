@@ -49,7 +49,7 @@ CLI::Validator device_name() {
 }
 
 void DeviceFlags::add_to(CLI::App& command) {
-  command.add_option("--device", device, "Where to compute; N counts GPUs from 0")
+  command.add_option("--device", device, "Device to compute on; N counts GPUs from 0")
       ->capture_default_str()
       ->check(device_name());
   command

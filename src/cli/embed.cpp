@@ -258,7 +258,7 @@ void add_embed(CLI::App& app) {
       "Print the summary as JSON: on standard output with --out, else on standard error after the vectors");
   command
       ->add_option("--pooling", f->pooling,
-                   "How token vectors become one vector; auto: what the model's files say")
+                   "Pooling of token vectors into one; auto: as the model's files say")
       ->capture_default_str()
       ->check(one_of(pooling_names()));
   CLI::Option* normalize = command->add_flag("--normalize", f->normalize,

@@ -70,9 +70,7 @@ void EncoderFlags::add_to(CLI::App& command) {
   command.add_option("--max-length", max_length, "Most tokens of a text; 0: as the model's files say")
       ->capture_default_str()
       ->check(at_least(0));
-  command
-      .add_option("--over-limit", over_limit,
-                  "What to do with a longer text: truncate (cut off its end) or refuse")
+  command.add_option("--over-limit", over_limit, "For a longer text: truncate (cut off its end) or refuse")
       ->capture_default_str()
       ->check(one_of(names_of(kOverLimit)));
   command.add_option("--batch-tokens", batch_tokens, "Most tokens of a batch: sizes the memory")

@@ -11,7 +11,7 @@
 
 namespace warpwright::cli {
 
-// How the output marks a text that failed: with its error, or only by a row of zeros.
+// The output marks a text that failed with its error, or only by a row of zeros.
 enum class ErrorsAre { in_the_output, in_rows_of_zeros };
 
 // Everything but finish() writes to standard error.

@@ -1,4 +1,4 @@
-// Guesses which word was meant.
+// Guesses the word that the user wanted.
 #pragma once
 
 #include <optional>

@@ -1,4 +1,4 @@
-// The program's commands and options: the one definition behind parsing, help, completion and man pages.
+// The program's commands and options: one definition for parsing, help, completion and man pages.
 #pragma once
 
 #include <CLI/CLI.hpp>

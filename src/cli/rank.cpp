@@ -185,7 +185,7 @@ void add_rank(CLI::App& app) {
       ->check(one_of({"sigmoid", "none", "auto"}));
   command
       ->add_option("--truncation", f->truncation,
-                   "What to shorten in a pair that is too long: longest_first, only_first (the query) or "
+                   "Text to shorten in a pair that is too long: longest_first, only_first (the query) or "
                    "only_second (the text)")
       ->capture_default_str()
       ->check(one_of(names_of(kTruncations)));

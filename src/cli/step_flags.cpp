@@ -21,9 +21,9 @@ void StepFlags::add_to(CLI::App& command, StepOptions& step) {
           ->check(at_least(1));
   if (step.T > 0) seq->capture_default_str();
   command
-      .add_option(
-          "--recompute", recompute,
-          "What the backward pass recomputes to save memory: none, gelu, norm (and gelu), block (all)")
+      .add_option("--recompute", recompute,
+                  "Activations that the backward pass recomputes to save memory: none, gelu, norm (and "
+                  "gelu), block (all)")
       ->capture_default_str()
       ->check(one_of(recompute_names()));
   command.add_flag("--memory-efficient-norm", memory_efficient_norm,

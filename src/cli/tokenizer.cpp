@@ -199,9 +199,8 @@ void add_tokenizer(CLI::App& app) {
                    "Number of tokens, including the 256 bytes and the end-of-text token")
       ->required();
   train
-      ->add_option(
-          "--pattern", t->pattern,
-          "How text is cut into pieces: as GPT-2's tokenizer does, Llama 3's (cl100k), Qwen's or SmolLM's")
+      ->add_option("--pattern", t->pattern,
+                   "Cut text into pieces as GPT-2's tokenizer does, Llama 3's (cl100k), Qwen's or SmolLM's")
       ->check(one_of({"gpt2", "cl100k", "qwen", "smollm"}))
       ->capture_default_str();
   train->add_option("--out", t->out, "Folder for the tokenizer's files")->required();

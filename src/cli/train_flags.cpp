@@ -28,10 +28,10 @@ void add_slice_flags(CLI::App& c, TrainFlags& f, const SizeDefaults& defaults) {
   c.add_option("--total-batch", f.total_batch,
                "Tokens in a step, over all its slices; default: " + defaults.total_batch)
       ->check(at_least(0));
-  c.add_option(
-       "--shard", f.shard,
-       "What several ranks divide instead of having a copy each: none, optimizer (masters and moments), "
-       "gradients (and optimizer), parameters (all), or auto: the first of the last three that fits")
+  c.add_option("--shard", f.shard,
+               "State that several ranks divide instead of having a copy each: none, optimizer (masters and "
+               "moments), "
+               "gradients (and optimizer), parameters (all), or auto: the first of the last three that fits")
       ->capture_default_str()
       ->check(one_of(sharding_names()));
 }

@@ -61,7 +61,7 @@ TEST(CacheBlocks, WithdrawnOffersAreNotShared) {
   EXPECT_EQ(blocks.share(Ids{7}), Ids{again});
 }
 
-// Sequences over three tokens come and go. What share() returns must hold exactly the tokens that it was
+// Sequences over three tokens come and go. The result of share() must hold exactly the tokens that it was
 // asked for, and the number of blocks in use must be what the sequences hold.
 TEST(CacheBlocks, ThousandsOfSequencesComeAndGo) {
   constexpr std::int64_t kBlocks = 24, kSize = 3;

@@ -199,7 +199,7 @@ ChoiceReport evaluate_choices(Context& context, const DecoderWeights& weights,
     tokens = std::max(tokens, together);
   }
   Scorer scorer(context, weights, static_cast<std::int64_t>(sequences), static_cast<std::int64_t>(tokens));
-  // Of this process's questions: 1 if right by the sum, plus 2 if right by the mean.
+  // For each question of this process: 1 if right by the sum, plus 2 if right by the mean.
   std::vector<double> results;
   const auto count = static_cast<std::int64_t>(choices.size());
   for (std::int64_t question = 0; question < count; ++question) {

@@ -1,4 +1,5 @@
-// What a call may change in the attention of all layers: a bias, a mask for each pair, the temperature.
+// The changes that a call may make to the attention of all layers: a bias, a mask for each pair, the
+// temperature.
 #pragma once
 
 #include <cstdint>

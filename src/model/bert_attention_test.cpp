@@ -1,4 +1,4 @@
-// What a call may change in an encoder's attention, and layers over padded states.
+// Changes of a call to an encoder's attention, and layers over padded states.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -135,7 +135,7 @@ double distance(const Matrix& a, const Matrix& b) {
   return std::sqrt(error / norm);
 }
 
-// What a dtype's rounding alone does to these sequences.
+// The error that a dtype's rounding alone makes in these sequences.
 double rounding_of(Model& model, const std::vector<std::int64_t>& lengths) {
   Model exact({{}, DType::f32});
   return std::max(distance(model.layers(lengths), exact.layers(lengths)), 1e-6);

@@ -11,7 +11,7 @@
 
 namespace warpwright {
 
-// What counts if rope_parameters or rope_scaling do not say otherwise. share: the part of a head that is
+// The values that rope_parameters or rope_scaling may override. share: the part of a head that is
 // rotated.
 struct RopeDefaults {
   double theta = 10000, share = 1;

@@ -85,7 +85,7 @@ std::vector<StoredPart> stored_parts(const TransformerDescription& d, const Para
   return {{.name = name, .pieces = {{0, shape[0]}}, .transposed = n.transposed && linear}};
 }
 
-// By name, for parameters in any order and number.
+// The shapes by name, for parameters in any order and number.
 std::unordered_map<std::string, ParameterShape> shapes_by_name(const TransformerDescription& d) {
   std::unordered_map<std::string, ParameterShape> shapes;
   for (ParameterShape& parameter : parameter_shapes(d)) shapes.emplace(parameter.name, std::move(parameter));

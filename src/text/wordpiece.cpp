@@ -26,7 +26,7 @@ Kind kind_of(std::uint32_t code) {
                                           : Kind::word;
 }
 
-// By the first byte of a character.
+// The kinds by a character's first byte.
 using FirstKinds = std::array<Kind, 256>;
 
 FirstKinds make_first_kinds() {

@@ -83,7 +83,7 @@ class StateFields {
  public:
   StateFields(const nlohmann::json& json, std::string where) : json_(json), where_(std::move(where)) {}
 
-  // What `convert` makes of a field. It throws a nlohmann::json::exception for another type.
+  // The result of `convert` for a field. It throws a nlohmann::json::exception for another type.
   template <class Convert>
   auto read(const char* key, const Convert& convert) const {
     try {

@@ -13,9 +13,9 @@ namespace warpwright {
 
 struct OptimizerShard {
   ShardPieces pieces;
-  // By piece. parameters: views, or the only copy with Sharding::parameters. masters: fp32 copies of bf16
-  // parameters, and views of parameters that are fp32 themselves; empty if there are no copies. v: a piece
-  // that Muon updates has none.
+  // One tensor for each piece. parameters: views, or the only copy with Sharding::parameters. masters: fp32
+  // copies of bf16 parameters, and views of parameters that are fp32 themselves; empty if there are no
+  // copies. v: a piece that Muon updates has none.
   std::vector<Tensor> parameters, masters, m, v;
 };
 

@@ -45,7 +45,7 @@ void check(bool good, const char* flag, const std::string& what, const char* rem
   if (!good) throw UsageError(what, flag, remedy);
 }
 
-// What a slice holds, and how it computes.
+// The contents of a slice, and how it computes.
 void check_slices(const StepOptions& step) {
   check(step.dtype == DType::f32 || step.dtype == DType::bf16, "--dtype",
         fmt::format("is {}", name_of(step.dtype)), "use fp32 or bf16");

@@ -12,7 +12,7 @@
 
 namespace warpwright {
 
-// What the ranks divide among themselves; each has a copy of everything else.
+// The ranks divide this among themselves; each has a copy of everything else.
 //   none       nothing: every rank updates all parameters
 //   optimizer  masters and moments: a rank updates its shard of the parameters, and sends it to the others
 //   gradients  also the gradients, except those of the layer at hand

@@ -5,7 +5,7 @@
 
 Each folder holds config.json, model.safetensors (and sentence-transformers' files) and golden.safetensors: packed token
 ids, token types and cu_seqlens, and, computed in fp64, the last hidden states, the logits of a classification head or
-the vectors behind the pooling; and how far the hidden states are off (‖a − b‖/‖b‖) where PyTorch computes in bf16. Needs
+the vectors after the pooling; and how far the hidden states are off (‖a − b‖/‖b‖) where PyTorch computes in bf16. Needs
 torch, transformers and safetensors.
 """
 
@@ -74,7 +74,7 @@ def classification(model):
 
 
 def sentence_model(folder):
-    """max pooling, a dense layer and normalization; the encoder's tensors behind a prefix."""
+    """max pooling, a dense layer and normalization; the encoder's tensors have a prefix."""
     config = BertConfig(hidden_size=18, num_attention_heads=2, num_hidden_layers=1, intermediate_size=31, vocab_size=41,
                         max_position_embeddings=40, hidden_act="relu", layer_norm_eps=1e-5)
     model = randomize(BertModel(config, add_pooling_layer=False))
