@@ -52,8 +52,8 @@ TEST_F(CliTest, LengthsThatCannotBeBenchedAreNamed) {
   };
   refused("0", {"--lengths: has no tokens"});
   refused("5;0x3", {"--lengths: has no tokens"});
-  refused("3,600", {"--lengths: has 600 tokens, the model has positions for 48"});
-  refused("40", {"--lengths: has 40 tokens, a batch holds 30", "--batch-tokens"}, "30");
+  refused("3,600", {"--lengths: has 600 tokens, but the model has positions for 48"});
+  refused("40", {"--lengths: has 40 tokens, but a batch holds 30", "--batch-tokens"}, "30");
   refused("3,y", {"--lengths: \"y\" is not a length"});
   refused("3", {"--batch-tokens: is 999999999999"}, "999999999999");
 }
@@ -176,7 +176,7 @@ TEST_F(CliTest, MultipleChoiceInHellaSwagsForm) {
                    "\n");
   const std::vector<std::string> eval = {"eval", "--model", path("run/model"), "--choices",
                                          path("bad.jsonl")};
-  fails(1, eval, {"bad.jsonl:1", "\"label\" is 3, there are 1 endings"});
+  fails(1, eval, {"bad.jsonl:1", "\"label\" is 3, but there are 1 endings"});
   for (const char* label :
        {R"("zero")", R"("1x")", R"("")", "0.0", "true", "[0]", "18446744073709551616", R"(" 0")"}) {
     put("bad.jsonl", fmt::format(R"({{"ctx": "the cat", "endings": ["sat on", "a"], "label": {}}})", label));
@@ -1128,7 +1128,7 @@ TEST_F(EncoderCliTest, EmbedRefusesWhatCannotBe) {
   fails(2, embed("texts", {"--dtype", "fp16"}), {"--dtype", "a CPU has no fp16"});
   fails(2, embed("texts", {"--over-limit", "ignore"}), {"--over-limit", "ignore"});
   fails(2, embed("texts", {"--max-length", "1000"}),
-        {"--max-length: is 1000, the model has positions for 48"});
+        {"--max-length: is 1000, but the model has positions for 48"});
   fails(2, embed("texts", {"--max-length", "1"}), {"--max-length: is 1, a text has 2 special tokens"});
   fails(2, embed("texts", {"--batch-tokens", "10"}), {"--batch-tokens: is 10", "limit texts to 10 tokens"});
   fails(2, embed("texts", {"--batch-tokens", "999999999999"}), {"--batch-tokens: is 999999999999"});

@@ -54,7 +54,7 @@ void AttentionFlags::require_length(const BertAttention& attention, std::int64_t
   const std::int64_t L = shape[1];
   if (L >= longest) return;
   throw Error(
-      fmt::format("has shape {}, a text may have {} tokens", shape.to_string(), longest), bias.string(),
+      fmt::format("has shape {}, but a text may have {} tokens", shape.to_string(), longest), bias.string(),
       fmt::format("give ({0}, L, L) with L of at least {1}, or --max-length {2}", shape[0], longest, L));
 }
 

@@ -185,9 +185,10 @@ void run(const BenchDecodeFlags& flags) {
   Context context(flags.device.context_options(flags.dtype), flags.device.place());
   const std::shared_ptr<const Decoder> decoder = decoder_of(flags.model);
   if (const std::int64_t longest = longest_end(flags, lengths); longest > decoder->context()) {
-    throw UsageError(fmt::format("the longest sequence would end with {} tokens, the model's context is {}",
-                                 longest, decoder->context()),
-                     "--lengths", "give shorter sequences, or fewer --steps");
+    throw UsageError(
+        fmt::format("the longest sequence would end with {} tokens, but the model's context is {}", longest,
+                    decoder->context()),
+        "--lengths", "give shorter sequences, or fewer --steps");
   }
   const DecoderWeights weights =
       initial_weights(decoder, compute_dtype(flags.dtype), context.device().device);

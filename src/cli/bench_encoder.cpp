@@ -284,13 +284,13 @@ void require_lengths_fit(const BertSession& model, const std::vector<std::vector
   std::int64_t longest = 0;
   for (const auto& list : lists) longest = std::max(longest, *std::max_element(list.begin(), list.end()));
   if (longest > model.config().max_length()) {
-    throw UsageError(
-        fmt::format("has {} tokens, the model has positions for {}", longest, model.config().max_length()),
-        "--lengths", "give shorter texts");
+    throw UsageError(fmt::format("has {} tokens, but the model has positions for {}", longest,
+                                 model.config().max_length()),
+                     "--lengths", "give shorter texts");
   }
   if (longest > model.options().max_batch_tokens) {
     throw UsageError(
-        fmt::format("has {} tokens, a batch holds {}", longest, model.options().max_batch_tokens),
+        fmt::format("has {} tokens, but a batch holds {}", longest, model.options().max_batch_tokens),
         "--lengths", "give shorter texts, or raise --batch-tokens");
   }
 }

@@ -142,7 +142,7 @@ Choice parse_choice(std::string_view line, const std::string& where, const text:
   choice.label = label_of(json, where);
   const auto endings = static_cast<std::int64_t>(choice.endings.size());
   if (choice.label < 0 || choice.label >= endings) {
-    throw Error(fmt::format("\"label\" is {}, there are {} endings", choice.label, endings), where,
+    throw Error(fmt::format("\"label\" is {}, but there are {} endings", choice.label, endings), where,
                 fmt::format("give 0 to {}", endings - 1));
   }
   return choice;

@@ -145,8 +145,9 @@ std::vector<std::int32_t> ids_of(const Prompt& prompt, const text::Tokenizer& to
                      "give a text");
   }
   if (static_cast<std::int64_t>(ids.size()) > decoder.context()) {
-    throw UsageError(fmt::format("has {} tokens, the model's context is {}", ids.size(), decoder.context()),
-                     prompt.where, "shorten it");
+    throw UsageError(
+        fmt::format("has {} tokens, but the model's context is {}", ids.size(), decoder.context()),
+        prompt.where, "shorten it");
   }
   return ids;
 }

@@ -129,7 +129,7 @@ KernelTimes measured_kernels(Context& context, StepOptions options) {
   const std::size_t needed = step.plan().total_bytes(), available = available_memory(context.device().device);
   if (needed > available) {
     throw Error(
-        fmt::format("one rank alone needs {} to be measured here, {} are available",
+        fmt::format("one rank alone needs {} to be measured here, but {} are available",
                     human_bytes(static_cast<double>(needed)), human_bytes(static_cast<double>(available))),
         "measurement", "give --record with a machine's record, or a smaller --batch");
   }

@@ -71,7 +71,7 @@ void load_row(const TokenStream& stream, std::int64_t first, std::int64_t row, c
 void check_length(const TokenStream& stream, std::int64_t T) {
   if (T < 1) throw UsageError(fmt::format("cannot be {}", T), "sequence length", "give at least 1");
   if (stream.tokens() - 1 < T) {
-    throw Error(fmt::format("the {} split holds {} tokens, a sequence of {} needs {}",
+    throw Error(fmt::format("the {} split holds {} tokens, but a sequence of {} needs {}",
                             name_of(stream.split()), stream.tokens(), T, T + 1),
                 stream.folder().string(), "use more data or a shorter sequence");
   }
@@ -91,8 +91,8 @@ TokenStream::TokenStream(const fs::path& folder, Split split, std::int64_t vocab
     : folder_(folder), split_(split), vocabulary_(vocabulary), files_(std::make_unique<Files>()) {
   const auto manifest = read_manifest(folder);
   if (manifest && manifest->vocabulary_size > vocabulary) {
-    throw Error(fmt::format("holds ids of a vocabulary of {}, the model's has {}", manifest->vocabulary_size,
-                            vocabulary),
+    throw Error(fmt::format("holds ids of a vocabulary of {}, but the model's has {}",
+                            manifest->vocabulary_size, vocabulary),
                 folder.string(), "use data that was built with the model's tokenizer");
   }
   std::int64_t total = 0;
@@ -108,7 +108,7 @@ TokenStream::TokenStream(const fs::path& folder, Split split, std::int64_t vocab
                 "build it with `warpwright data build`");
   }
   if (manifest && manifest->split(split).tokens != total) {
-    throw Error(fmt::format("data.json promises {} tokens for the {} split, its shards hold {}",
+    throw Error(fmt::format("data.json promises {} tokens for the {} split, but its shards hold {}",
                             manifest->split(split).tokens, name_of(split), total),
                 folder.string(), "build the data again");
   }
@@ -125,7 +125,7 @@ void TokenStream::Files::keep_open(std::size_t shard) {
 void TokenStream::read(std::int64_t first, std::span<std::int32_t> out) const {
   const auto count = static_cast<std::int64_t>(out.size());
   if (first < 0 || first > tokens() || count > tokens() - first) {
-    throw Error(fmt::format("the {} split holds {} tokens, {} are wanted from token {}", name_of(split_),
+    throw Error(fmt::format("the {} split holds {} tokens, but {} are wanted from token {}", name_of(split_),
                             tokens(), count, first),
                 folder_.string(), "read within the split");
   }
@@ -164,7 +164,7 @@ TrainingLoader::TrainingLoader(const TokenStream& stream, std::uint64_t seed, st
   }
   samples_per_epoch_ = std::max(std::int64_t{1}, (stream.tokens() - T) / T);
   if (samples_per_epoch_ < samples_per_step) {
-    throw Error(fmt::format("the {} split holds {} samples of {} tokens, a step takes {}",
+    throw Error(fmt::format("the {} split holds {} samples of {} tokens, but a step takes {}",
                             name_of(stream.split()), samples_per_epoch_, T, samples_per_step),
                 stream.folder().string(), "use more data, a smaller total batch or a shorter sequence");
   }

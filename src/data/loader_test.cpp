@@ -209,7 +209,7 @@ TEST_F(LoaderTest, TooLittleDataIsNamed) {
             std::string::npos);
   EXPECT_NE(message_of([&] {
               TrainingLoader(stream, 1, 10, 10);
-            }).find("holds 9 samples of 10 tokens, a step takes 10"),
+            }).find("holds 9 samples of 10 tokens, but a step takes 10"),
             std::string::npos);
   EXPECT_THROW(TrainingLoader(stream, 1, 0, 1), UsageError);
   EXPECT_THROW(TrainingLoader(stream, 1, 10, 0), UsageError);

@@ -71,17 +71,17 @@ Shard::Identity Shard::open() {
 void Shard::check_header() {
   if (id_.size < kShardHeaderBytes) {
     throw Error(
-        fmt::format("holds {} bytes, the header of a token shard needs {}", id_.size, kShardHeaderBytes),
+        fmt::format("holds {} bytes, but the header of a token shard needs {}", id_.size, kShardHeaderBytes),
         path_, "build the data again");
   }
   std::array<std::int32_t, 3> header;
   read_at(0, std::as_writable_bytes(std::span(header)));
   if (header[0] != kShardMagic) {
-    throw Error(fmt::format("begins with {}, a token shard begins with {}", header[0], kShardMagic), path_,
-                "name a folder made by `warpwright data build` or by llm.c's GPT-2 scripts");
+    throw Error(fmt::format("begins with {}, but a token shard begins with {}", header[0], kShardMagic),
+                path_, "name a folder made by `warpwright data build` or by llm.c's GPT-2 scripts");
   }
   if (header[1] != kVersionUint16 && header[1] != kVersionUint32) {
-    throw Error(fmt::format("has version {}, versions 1 and 2 are known", header[1]), path_,
+    throw Error(fmt::format("has version {}, but only versions 1 and 2 are known", header[1]), path_,
                 "build the data again or use a newer warpwright");
   }
   token_bytes_ = header[1] == kVersionUint16 ? 2 : 4;
@@ -89,8 +89,8 @@ void Shard::check_header() {
   if (tokens_ < 0) throw Error(fmt::format("declares {} tokens", tokens_), path_, "build the data again");
   const auto expected = static_cast<std::uint64_t>(kShardHeaderBytes + tokens_ * token_bytes_);
   if (id_.size != expected) {
-    throw Error(fmt::format("holds {} bytes, its {} tokens need {}: it is {}", id_.size, tokens_, expected,
-                            id_.size < expected ? "truncated" : "followed by something else"),
+    throw Error(fmt::format("holds {} bytes, but its {} tokens need {}: it is {}", id_.size, tokens_,
+                            expected, id_.size < expected ? "truncated" : "followed by something else"),
                 path_, "build or copy the data again");
   }
 }
@@ -112,7 +112,7 @@ void Shard::read_at(std::uint64_t offset, std::span<std::byte> out) const {
 void Shard::read(std::int64_t first, std::int64_t vocabulary, std::span<std::int32_t> out) {
   const auto count = static_cast<std::int64_t>(out.size());
   if (first < 0 || first > tokens_ || count > tokens_ - first) {
-    throw Error(fmt::format("holds {} tokens, {} are wanted from token {}", tokens_, count, first), path_,
+    throw Error(fmt::format("holds {} tokens, but {} are wanted from token {}", tokens_, count, first), path_,
                 "read within the shard");
   }
   if (!is_open() && open() != id_) {
@@ -130,7 +130,7 @@ void Shard::read(std::int64_t first, std::int64_t vocabulary, std::span<std::int
     done += part.size();
   }
   if (const std::int64_t bad = first_outside(out, vocabulary); bad != count) {
-    throw Error(fmt::format("token {} is {}, the vocabulary has {} entries", first + bad,
+    throw Error(fmt::format("token {} is {}, but the vocabulary has {} entries", first + bad,
                             static_cast<std::uint32_t>(out[static_cast<std::size_t>(bad)]), vocabulary),
                 path_, "use the data's own tokenizer and a model of its vocabulary");
   }
@@ -151,7 +151,7 @@ ShardWriter::ShardWriter(std::filesystem::path folder, std::string prefix, std::
 void ShardWriter::append(std::span<const std::int32_t> ids) {
   const std::int64_t bad = first_outside(ids, vocabulary_);
   if (bad != static_cast<std::int64_t>(ids.size())) {
-    throw Error(fmt::format("gave the id {}, its vocabulary has {} entries",
+    throw Error(fmt::format("gave the id {}, but its vocabulary has {} entries",
                             ids[static_cast<std::size_t>(bad)], vocabulary_),
                 "tokenizer", "check that tokenizer and vocabulary size belong together");
   }

@@ -92,7 +92,7 @@ TEST_F(ShardTest, NamesWhatIsWrongWithAFile) {
 TEST_F(ShardTest, NamesTheFirstIdBeyondTheVocabulary) {
   Shard shard(put("a.bin", shard_bytes(20240520, 1, 4, Ids16{1, 2, 300, 400})));
   std::vector<std::int32_t> ids(3);
-  EXPECT_NE(message_of([&] { shard.read(1, 256, ids); }).find("token 2 is 300, the vocabulary has 256"),
+  EXPECT_NE(message_of([&] { shard.read(1, 256, ids); }).find("token 2 is 300, but the vocabulary has 256"),
             std::string::npos);
   Shard wide(put("b.bin", shard_bytes(20240520, 2, 1, std::vector<std::uint32_t>{4294967295u})));
   EXPECT_NE(message_of([&] { wide.read(0, 256, std::span(ids).first(1)); }).find("is 4294967295"),

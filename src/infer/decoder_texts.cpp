@@ -15,7 +15,7 @@ DType dtype_of_model(const std::filesystem::path& source) {
 text::Tokenizer load_tokenizer(const std::filesystem::path& folder, const Decoder& decoder) {
   text::Tokenizer tokenizer = text::Tokenizer::load(folder);
   if (static_cast<std::int64_t>(tokenizer.vocab_size()) <= decoder.vocab()) return tokenizer;
-  throw Error(fmt::format("has {} tokens, the model {}", tokenizer.vocab_size(), decoder.vocab()),
+  throw Error(fmt::format("has {} tokens, but the model has {}", tokenizer.vocab_size(), decoder.vocab()),
               folder.string(), "use the tokenizer of this model");
 }
 
@@ -31,7 +31,7 @@ std::vector<std::int32_t> end_of_text_tokens(const std::filesystem::path& source
   const BoundaryTokens tokens = is_folder(source) ? read_boundary_tokens(source) : BoundaryTokens();
   const auto check = [&](const char* name, std::int64_t id) {
     if (id >= 0 && id < decoder.vocab()) return;
-    throw Error(fmt::format("\"{}\" is {}, the vocabulary has ids below {}", name, id, decoder.vocab()),
+    throw Error(fmt::format("\"{}\" is {}, but the vocabulary has ids below {}", name, id, decoder.vocab()),
                 (source / "config.json").string(), "write the tokenizer's id, or null for none");
   };
   if (tokens.bos) check("bos_token_id", *tokens.bos);

@@ -57,24 +57,25 @@ Encoder::Encoder(Context& context, const std::filesystem::path& folder, const En
       prompts_(Prompts::read(folder)) {
   const BertConfig& config = model_.config();
   if (static_cast<std::int64_t>(tokenizer_.vocab_size()) > config.vocab) {
-    throw Error(fmt::format("the tokenizer has {} tokens, the model's embedding {}", tokenizer_.vocab_size(),
-                            config.vocab),
+    throw Error(fmt::format("the tokenizer has {} tokens, but the model's embedding has {}",
+                            tokenizer_.vocab_size(), config.vocab),
                 folder.string(), "use the tokenizer of this model");
   }
   check_lowercase(folder, tokenizer_);
   max_length_ = options.max_length > 0 ? options.max_length : model_.max_length();
   if (max_length_ > config.max_length()) {
-    throw UsageError(fmt::format("is {}, the model has positions for {}", max_length_, config.max_length()),
-                     "max_length", "lower it");
+    throw UsageError(
+        fmt::format("is {}, but the model has positions for {}", max_length_, config.max_length()),
+        "max_length", "lower it");
   }
   if (const auto special = static_cast<std::int64_t>(tokenizer_.special_tokens(false));
       max_length_ < special) {
-    throw UsageError(fmt::format("is {}, a text has {} special tokens", max_length_, special), "max_length",
-                     "raise it");
+    throw UsageError(fmt::format("is {}, but a text has {} special tokens", max_length_, special),
+                     "max_length", "raise it");
   }
   if (max_length_ > model_.options().max_batch_tokens) {
     const std::int64_t most = model_.options().max_batch_tokens;
-    throw UsageError(fmt::format("is {}, a text may have {} tokens", most, max_length_), "batch_tokens",
+    throw UsageError(fmt::format("is {}, but a text may have {} tokens", most, max_length_), "batch_tokens",
                      fmt::format("raise it, or limit texts to {} tokens", most));
   }
 }
@@ -117,7 +118,7 @@ std::vector<EncodedText> Encoder::classify(std::span<const std::string_view> tex
 std::vector<EncodedText> Encoder::classify(std::span<const TextPair> pairs, std::span<float> logits) {
   require_head();
   if (tokenizer_.type_count() > static_cast<std::uint64_t>(model_.config().types)) {
-    throw Error(fmt::format("the tokenizer gives pairs {} token types, the model has {}",
+    throw Error(fmt::format("the tokenizer gives pairs {} token types, but the model has {}",
                             tokenizer_.type_count(), model_.config().types),
                 "classify", "use the tokenizer of this model");
   }

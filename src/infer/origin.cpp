@@ -62,7 +62,7 @@ std::optional<ModelOrigin> read_origin(const fs::path& model) {
     }
     return model_origin(json);
   } catch (const nlohmann::json::exception& error) {
-    throw Error(fmt::format("is not what it should be: {}", reason_of(error)), path.string(), kRemedy);
+    throw Error(fmt::format("cannot be read: {}", reason_of(error)), path.string(), kRemedy);
   }
 }
 
@@ -72,20 +72,21 @@ std::string compare_tokenizers(const fs::path& model, std::int64_t model_vocabul
   if (!before || !now) {
     const auto manifest = read_manifest(data);
     if (manifest && manifest->vocabulary_size > model_vocabulary) {
-      throw Error(fmt::format("has a vocabulary of {}, the model {} one of {}", manifest->vocabulary_size,
-                              model.string(), model_vocabulary),
+      throw Error(fmt::format("has a vocabulary of {}, but the model {} has one of {}",
+                              manifest->vocabulary_size, model.string(), model_vocabulary),
                   data.string(), "build the data with the model's tokenizer");
     }
-    return fmt::format("{} has no tokenizer to compare: the ids of {} are taken for the model's",
+    return fmt::format("{} has no tokenizer to compare: the ids of {} are assumed to be the model's",
                        before ? data.string() : model.string(), data.string());
   }
   const std::string differs = text::difference(*before, *now);
   if (differs.empty()) return "";
   if (!allow_change) {
-    throw Error(fmt::format("has another tokenizer than the model {}: {} differ", model.string(), differs),
-                data.string(), "use the model's tokenizer, or go on with --allow-tokenizer-change");
+    throw Error(
+        fmt::format("has a different tokenizer from the model {}: {} differ", model.string(), differs),
+        data.string(), "use the model's tokenizer, or go on with --allow-tokenizer-change");
   }
-  return fmt::format("{} has another tokenizer than the model: {} differ", data.string(), differs);
+  return fmt::format("{} has a different tokenizer from the model: {} differ", data.string(), differs);
 }
 
 }  // namespace warpwright

@@ -60,7 +60,7 @@ const BertTensor& checked(const BertTensor* tensor, const std::string& where, co
                 "use the weights and the config.json of one model");
   }
   if (tensor->shape != shape || !tensor->dtype || !is_floating(*tensor->dtype)) {
-    throw Error(fmt::format("{} is {} {}, config.json asks for {}", tensor->name, tensor->stored_dtype,
+    throw Error(fmt::format("{} is {} {}, but config.json asks for {}", tensor->name, tensor->stored_dtype,
                             tensor->shape.to_string(), shape.to_string()),
                 where, "use the weights and the config.json of one model");
   }

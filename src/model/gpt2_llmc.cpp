@@ -93,7 +93,7 @@ void load_gpt2_llmc(const fs::path& path, const GPT2Config& config, const Parame
   LlmcConfig wanted = llmc_config(config, file.config().dtype);
   wanted.padded_vocab_size = file.config().padded_vocab_size;  // files may pad otherwise
   if (wanted != file.config()) {
-    throw Error("is of another size than the model", path.string(), "use a file of the model's sizes");
+    throw Error("differs in size from the model", path.string(), "use a file of the model's sizes");
   }
   std::size_t index = 0;
   for (const auto& [name, shape, kind, matrices] : parameter_shapes(config.description())) {
@@ -115,8 +115,9 @@ void write_gpt2_llmc(const fs::path& path, const GPT2Config& config, const Decod
     throw Error("the format has only the tanh form of GELU", path.string(), "save as a folder (--format hf)");
   }
   if (config.eps != 1e-5f) {
-    throw Error(fmt::format("the format has only a layer_norm_epsilon of 1e-5, the model has {}", config.eps),
-                path.string(), "save as a folder (--format hf)");
+    throw Error(
+        fmt::format("the format has only a layer_norm_epsilon of 1e-5, but the model has {}", config.eps),
+        path.string(), "save as a folder (--format hf)");
   }
   const LlmcConfig header = llmc_config(config, parameters.at("wte.weight").dtype);
   TensorFileWriter writer = write_llmc(path, header);

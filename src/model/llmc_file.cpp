@@ -46,12 +46,12 @@ void check_config(const LlmcConfig& config, const std::string& where) {
 
 LlmcConfig parse_header(const Header& header, const std::string& where) {
   if (header[0] != kMagic) {
-    throw Error(fmt::format("begins with {}, an llm.c model begins with {}", header[0], kMagic), where,
+    throw Error(fmt::format("begins with {}, but an llm.c model begins with {}", header[0], kMagic), where,
                 "name a model file of llm.c");
   }
   if (header[1] != kVersionFp32 && header[1] != kVersionBf16) {
-    throw Error(fmt::format("has version {}, versions 3 (fp32) and 5 (bf16) are known", header[1]), where,
-                "export it again with llm.c's train_gpt2.py");
+    throw Error(fmt::format("has version {}, but only versions 3 (fp32) and 5 (bf16) are known", header[1]),
+                where, "export it again with llm.c's train_gpt2.py");
   }
   LlmcConfig config;
   config.dtype = header[1] == kVersionFp32 ? DType::f32 : DType::bf16;
@@ -107,7 +107,7 @@ LlmcFile::LlmcFile(const std::filesystem::path& path) : file_(path) {
   Header header;
   if (file_.size() < sizeof header) {
     throw Error(
-        fmt::format("holds {} bytes, the header of an llm.c model needs {}", file_.size(), sizeof header),
+        fmt::format("holds {} bytes, but the header of an llm.c model needs {}", file_.size(), sizeof header),
         where, kRemedy);
   }
   std::memcpy(header.data(), file_.bytes(0, sizeof header).data(), sizeof header);
@@ -116,8 +116,8 @@ LlmcFile::LlmcFile(const std::filesystem::path& path) : file_(path) {
   std::uint64_t expected = sizeof header;
   for (const TensorInfo& tensor : tensors_) expected += bytes_of(tensor);
   if (file_.size() != expected) {
-    throw Error(fmt::format("holds {} bytes, a model of its sizes needs {}", file_.size(), expected), where,
-                kRemedy);
+    throw Error(fmt::format("holds {} bytes, but a model of its sizes needs {}", file_.size(), expected),
+                where, kRemedy);
   }
 }
 

@@ -188,7 +188,7 @@ void check_entry(SafetensorsEntry& entry, const std::string& where) {
     }
   }
   if (entry.end < entry.begin || entry.end - entry.begin != needed) {
-    throw Error(fmt::format("tensor \"{}\" of shape {} needs {} bytes, its data_offsets are [{}, {}]",
+    throw Error(fmt::format("tensor \"{}\" of shape {} needs {} bytes, but its data_offsets are [{}, {}]",
                             entry.name, entry.shape.to_string(), needed, entry.begin, entry.end),
                 where, kCopyFile);
   }
@@ -243,7 +243,7 @@ void SafetensorsFile::place_entries() {
     end = entry.end;
   }
   if (const std::uint64_t present = file_.size() - data_begin_; present != end) {
-    throw Error(fmt::format("its tensors need {} bytes, {} follow the header", end, present), where,
+    throw Error(fmt::format("its tensors need {} bytes, but {} follow the header", end, present), where,
                 kCopyFile);
   }
   for (std::size_t i = 0; i < entries_.size(); ++i) by_name_.emplace(entries_[i].name, i);

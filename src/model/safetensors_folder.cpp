@@ -120,7 +120,7 @@ void SafetensorsFolder::read_index() {
   }
   if (index.total_size >= 0 && index.total_size != bytes) {
     throw Error(
-        fmt::format("promises {:.0f} bytes of tensors, its files hold {:.0f}", index.total_size, bytes),
+        fmt::format("promises {:.0f} bytes of tensors, but its files hold {:.0f}", index.total_size, bytes),
         path_.string(), kCopyFolder);
   }
 }

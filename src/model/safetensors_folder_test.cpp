@@ -107,7 +107,7 @@ TEST_F(ShardsTest, TheIndexMustFitItsFiles) {
   EXPECT_MENTIONS(error_of(index), "which is not in the folder");
   index = good();
   index["metadata"]["total_size"] = 25;
-  EXPECT_MENTIONS(error_of(index), "promises 25 bytes of tensors, its files hold 24");
+  EXPECT_MENTIONS(error_of(index), "promises 25 bytes of tensors, but its files hold 24");
   write_index(good());
   write(kSecond, {"b", "c"});
   EXPECT_MENTIONS(error(), "holds a tensor \"b\"");  // which both files hold

@@ -136,7 +136,7 @@ void check_tied_head(const SafetensorsFolder::StoredTensor& head,
 void check_stored(const SafetensorsFolder::StoredTensor& found, const Shape& shape) {
   const SafetensorsEntry& entry = *found.entry;
   if (entry.shape == shape && entry.dtype && is_floating(*entry.dtype)) return;
-  throw Error(fmt::format("{} is {} {}, config.json asks for {}", entry.name, entry.stored_dtype,
+  throw Error(fmt::format("{} is {} {}, but config.json asks for {}", entry.name, entry.stored_dtype,
                           entry.shape.to_string(), shape.to_string()),
               found.file->path().string(), "use the weights and the config.json of one model");
 }

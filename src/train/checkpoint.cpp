@@ -102,7 +102,7 @@ class StateFields {
     return field;
   }
   [[noreturn]] void refuse(const char* key) const {
-    throw Error(fmt::format("\"{}\" is missing or is not what it should be", key), where_, kRemedy);
+    throw Error(fmt::format("\"{}\" is missing or wrong", key), where_, kRemedy);
   }
 
  private:

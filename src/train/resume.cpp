@@ -24,7 +24,7 @@ std::optional<SavedRun> newest(const std::vector<Checkpoint>& list,
     } catch (const Error& error) {
       if (c + 1 == list.rend()) {
         throw Error(
-            fmt::format("none of the run's {} checkpoints is whole; {}", list.size(), error.problem()),
+            fmt::format("none of the run's {} checkpoints is intact; {}", list.size(), error.problem()),
             error.where(), "restore one from a copy, or train into another folder");
       }
       if (notice) {

@@ -204,7 +204,7 @@ void Trainer::restore(const SavedRun& saved) {
   state.options.emplace("master_weights", "fp32");  // a checkpoint that is older than the option
   const Notice notice = [this](const std::string& line) { notify(line); };
   if (options_.schedule.steps < state.step) {
-    throw UsageError(fmt::format("is {}, the run has done {}", options_.schedule.steps, state.step),
+    throw UsageError(fmt::format("is {}, but the run has done {}", options_.schedule.steps, state.step),
                      "--steps", "give more");
   }
   compare_options(state.options, identity_of(options_), saved.checkpoint, notice);
