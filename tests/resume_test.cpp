@@ -295,28 +295,28 @@ TEST_F(ResumeCliTest, AnotherTokenizersIdsAreRefused) {
     a.insert(a.end(), more.begin(), more.end());
     return a;
   };
-  const Words words = {"text2:", "another tokenizer", "the vocabulary (280 tokens, now 279)", "merges",
+  const Words words = {"text2:", "a different tokenizer", "the vocabulary (280 tokens, now 279)", "merges",
                        "--allow-tokenizer-change"};
   succeeds(eval("run/model", "text"));
   fails(1, eval("run/model", "text2"), words);
   const ProcessResult allowed = run(eval("run/model", "text2", {"--allow-tokenizer-change"}));
   EXPECT_EQ(allowed.code, 0) << allowed.err;
-  EXPECT_NE(allowed.err.find("another tokenizer"), std::string::npos) << allowed.err;
+  EXPECT_NE(allowed.err.find("a different tokenizer"), std::string::npos) << allowed.err;
   put("q.jsonl", R"({"ctx": "the cat", "endings": ["sat on", "a"], "label": 0})");
   Words choices = {"eval", "--model", path("run"), "--choices", path("q.jsonl")};
   succeeds(choices);
   choices.insert(choices.end(), {"--tokenizer", path("tok2")});
-  fails(1, choices, {"tok2:", "another tokenizer", "merges", "--allow-tokenizer-change"});
-  fails(1, eval("run/model", "text", {"--tokenizer", path("tok2")}), {"tok2:", "another tokenizer"});
+  fails(1, choices, {"tok2:", "a different tokenizer", "merges", "--allow-tokenizer-change"});
+  fails(1, eval("run/model", "text", {"--tokenizer", path("tok2")}), {"tok2:", "a different tokenizer"});
   Words generate = {"generate",     "--model", path("run"),   "--prompt",  "the",
                     "--max-tokens", "2",       "--tokenizer", path("tok2")};
-  fails(1, generate, {"tok2:", "another tokenizer", "--allow-tokenizer-change"});
+  fails(1, generate, {"tok2:", "a different tokenizer", "--allow-tokenizer-change"});
   generate.push_back("--allow-tokenizer-change");
   EXPECT_EQ(run(generate).code, 0);
   fails(1,
         {"convert", "--from", path("run"), "--to", path("relabelled"), "--format", "hf", "--tokenizer",
          path("tok2")},
-        {"tok2:", "another tokenizer", "--allow-tokenizer-change"});
+        {"tok2:", "a different tokenizer", "--allow-tokenizer-change"});
   EXPECT_FALSE(fs::exists(folder / "relabelled"));
   const Words tune = {"train", "--model",     path("run/model"), "--data", path("text2"),
                       "--out", path("tuned"), "--steps",         "2",      "--batch",
@@ -328,7 +328,7 @@ TEST_F(ResumeCliTest, AnotherTokenizersIdsAreRefused) {
   succeeds(eval("run/model", "text"));
   // Without a tokenizer to compare, one line says so, and a larger vocabulary is refused.
   succeeds({"convert", "--from", path("run/model"), "--to", path("model.bin"), "--format", "llmc"});
-  fails(1, eval("model.bin", "text2", {"--tokenizer", path("tok")}), {"text2:", "another tokenizer"});
+  fails(1, eval("model.bin", "text2", {"--tokenizer", path("tok")}), {"text2:", "a different tokenizer"});
   const ProcessResult none = run(eval("model.bin", "text2"));
   EXPECT_EQ(none.code, 0) << none.err;
   EXPECT_NE(none.err.find("model.bin has no tokenizer to compare"), std::string::npos) << none.err;
