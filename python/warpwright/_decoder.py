@@ -69,7 +69,7 @@ _destroy = _library.functions(None, warpwright_decoder_destroy=[ctypes.c_void_p]
 class Generated(typing.NamedTuple):
     """The continuation of a prompt.
 
-    text: without the prompt; "" if the folder has no tokenizer. Bytes that are no character are U+FFFD.
+    text: without the prompt; "" if the folder has no tokenizer. Bytes that are not a character become U+FFFD.
     ids: the tokens drawn, with those of a stop text and without one that ends a text.
     finish_reason: "length", "stop" or "end_of_text", and "error" only in the results of a GenerateError.
     """
@@ -274,7 +274,7 @@ class Decoder:
                 ids = array("i", bytes(4 * count.value))
 
     def decode(self, ids):
-        """Returns the text of ids. Bytes that are no character are U+FFFD."""
+        """Returns the text of ids. Bytes that are not a character become U+FFFD."""
         ids = _ids("ids", ids, "token ids")
         size = ctypes.c_size_t()
         with self._lock:
