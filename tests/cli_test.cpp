@@ -208,7 +208,7 @@ TEST_F(CliTest, EvalRefusesIdsBeyondTheVocabularyBeforeItRuns) {
   put("larger/data.json", manifest.dump());
   std::vector<std::string> larger = eval;
   larger[4] = path("larger");
-  fails(1, larger, {"larger", "ids of a vocabulary of 70000, the model's has"});
+  fails(1, larger, {"larger", "ids of a vocabulary of 70000, but the model's has"});
 }
 
 TEST_F(CliTest, CompressedTextIsReadAndOtherFilesAreReported) {
@@ -880,7 +880,7 @@ TEST_F(EncoderCliTest, AnAttentionBiasThatCannotBeIsNamed) {
   const std::string name = "b.safetensors: ";
   refuses(2, 0, 0, {name + "has shape (2, 0, 0); give (2, L, L)"});
   refuses(3, 48, 0, {name + "has shape (3, 48, 48); give (2, L, L)"});
-  refuses(2, 4, 0, {name + "has shape (2, 4, 4), a text may have 48 tokens", "--max-length 4"});
+  refuses(2, 4, 0, {name + "has shape (2, 4, 4), but a text may have 48 tokens", "--max-length 4"});
   refuses(2, 48, std::numeric_limits<float>::quiet_NaN(), {name + "has nan at (0, 0, 0); give numbers"});
   refuses(2, 48, std::numeric_limits<float>::infinity(), {name + "has inf at (0, 0, 0); give numbers"});
 }
@@ -1129,7 +1129,7 @@ TEST_F(EncoderCliTest, EmbedRefusesWhatCannotBe) {
   fails(2, embed("texts", {"--over-limit", "ignore"}), {"--over-limit", "ignore"});
   fails(2, embed("texts", {"--max-length", "1000"}),
         {"--max-length: is 1000, but the model has positions for 48"});
-  fails(2, embed("texts", {"--max-length", "1"}), {"--max-length: is 1, a text has 2 special tokens"});
+  fails(2, embed("texts", {"--max-length", "1"}), {"--max-length: is 1, but a text has 2 special tokens"});
   fails(2, embed("texts", {"--batch-tokens", "10"}), {"--batch-tokens: is 10", "limit texts to 10 tokens"});
   fails(2, embed("texts", {"--batch-tokens", "999999999999"}), {"--batch-tokens: is 999999999999"});
   fails(1, {"embed", "--model", path("nowhere"), "--input", path("texts")}, {"nowhere"});

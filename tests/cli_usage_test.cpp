@@ -453,6 +453,7 @@ TEST_F(UsageTest, EveryOptionOfTrainIsSavedWithTheRun) {
 // An option that restore() takes is refused if the checkpoint has it in a type that it never has.
 TEST(TrainFlags, RestoreEveryOptionOfACheckpoint) {
   TrainOptions options;
+  options.data = "data";
   options.step.model =
       std::make_shared<GPT2Decoder>(GPT2Config{.layers = 1, .heads = 1, .channels = 8, .vocab = 64});
   const Context context{ContextOptions{}};

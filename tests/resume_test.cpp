@@ -148,9 +148,9 @@ TEST_F(ResumeCliTest, OptionsOnTheCommandLineCountAndAreTold) {
         "keep changes from 2 to 5\n", "step: 2 × 1 × 16 = 32 tokens in bf16"}) {
     EXPECT_NE(out.find(line), std::string::npos) << line << " in " << out;
   }
-  EXPECT_EQ(out.find("dtype was"), std::string::npos);
+  EXPECT_EQ(out.find("dtype changes"), std::string::npos);
   // A resumed run keeps an option that was given once.
-  EXPECT_EQ(succeeds(resume("run", {"--steps", "7"})).find("lr was"), std::string::npos);
+  EXPECT_EQ(succeeds(resume("run", {"--steps", "7"})).find("lr changes"), std::string::npos);
   fails(1, resume("run", {"--steps", "9", "--seed", "5"}), {"--seed:", "1337", "5"});
   fails(1, resume("run", {"--steps", "9", "--seq", "8"}), {"--seq:", "16", "8"});
   fails(1, resume("run", {"--steps", "9", "--channels", "64"}), {"--model:", "n_embd 32", "n_embd 64"});

@@ -144,8 +144,8 @@ TEST_F(TensorFilesTest, HostileSafetensorsAreRefused) {
   EXPECT_MENTIONS(header_error(good + "x"), "not valid JSON");
   EXPECT_MENTIONS(header_error(good + std::string(1, '\0') + "x"), "holds a NUL");
   EXPECT_MENTIONS(header_error(good.substr(0, good.size() - 1)), "not valid JSON");
-  EXPECT_MENTIONS(header_error(good, 7), "need 8 bytes, 7 follow");
-  EXPECT_MENTIONS(header_error(good, 9), "need 8 bytes, 9 follow");
+  EXPECT_MENTIONS(header_error(good, 7), "need 8 bytes, but 7 follow");
+  EXPECT_MENTIONS(header_error(good, 9), "need 8 bytes, but 9 follow");
 }
 
 TEST_F(TensorFilesTest, HostileSafetensorsEntriesAreRefused) {
@@ -169,14 +169,14 @@ TEST_F(TensorFilesTest, HostileSafetensorsEntriesAreRefused) {
   EXPECT_MENTIONS(entry(R"({"dtype":"F32","shape":[2],"data_offsets":[8]})"), "1 data_offsets instead of 2");
   EXPECT_MENTIONS(entry(R"({"dtype":"F32","shape":[2],"data_offsets":[0,8,9]})"),
                   "3 data_offsets instead of 2");
-  EXPECT_MENTIONS(entry(R"({"dtype":"F32","shape":[2],"data_offsets":[[0],8]})"), "a list stands");
-  EXPECT_MENTIONS(entry(R"({"dtype":"F32","shape":{},"data_offsets":[0,8]})"), "an object stands");
+  EXPECT_MENTIONS(entry(R"({"dtype":"F32","shape":[2],"data_offsets":[[0],8]})"), "a list where");
+  EXPECT_MENTIONS(entry(R"({"dtype":"F32","shape":{},"data_offsets":[0,8]})"), "an object where");
   EXPECT_MENTIONS(entry(R"({"dtype":"F32","shape":[2],"data_offsets":[0,8],"x":1})"), "unknown key \"x\"");
   EXPECT_MENTIONS(entry(R"({"dtype":"F32","dtype":"F32","shape":[2],"data_offsets":[0,8]})"), "two dtype");
-  EXPECT_MENTIONS(entry("null"), "null stands");
-  EXPECT_MENTIONS(entry(std::string(1 << 20, '[')), "a list stands");
-  EXPECT_MENTIONS(header_error(R"({"__metadata__":{"a":1}})", 0), "a number stands");
-  EXPECT_MENTIONS(header_error(R"({"__metadata__":{"a":{}}})", 0), "an object stands");
+  EXPECT_MENTIONS(entry("null"), "null where");
+  EXPECT_MENTIONS(entry(std::string(1 << 20, '[')), "a list where");
+  EXPECT_MENTIONS(header_error(R"({"__metadata__":{"a":1}})", 0), "a number where");
+  EXPECT_MENTIONS(header_error(R"({"__metadata__":{"a":{}}})", 0), "an object where");
 }
 
 TEST_F(TensorFilesTest, HostileSafetensorsLayoutsAreRefused) {

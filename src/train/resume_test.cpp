@@ -406,7 +406,7 @@ TEST_F(ResumeTest, DataInAnotherFolderUnderOtherNamesIsTheSameData) {
   fs::rename(root_ / "moved" / "train_000000.bin", root_ / "moved" / "train_000000a.bin");
   o.data = root_ / "moved";
   train(o);
-  EXPECT_NE(notices_.find("data was"), std::string::npos) << notices_;
+  EXPECT_NE(notices_.find("data changes from"), std::string::npos) << notices_;
   EXPECT_EQ(weights("run"), weights("whole"));
 }
 
