@@ -649,6 +649,13 @@ TEST_F(BertFolder, ARenamedModelDoesNotPoisonTheCache) {
   EXPECT_EQ(std::distance(fs::directory_iterator(cache), fs::directory_iterator()), 2);
 }
 
+TEST(BertFile, WeightsWithoutFilesHaveNoChecksum) {
+  const SafetensorsFile file(folder_of("bert") / "model.safetensors");
+  const BertConfig config = read_bert_config(folder_of("bert"));
+  EXPECT_THROW(BertFile(tensors_of(file), "list", config).checksum(), Error);
+  EXPECT_NE(BertFile(folder_of("bert"), config).checksum(), "");
+}
+
 TEST_F(BertFolder, MayBeShards) {
   const fs::path whole = folder_of("bert");
   fs::copy(whole, folder, fs::copy_options::recursive);
