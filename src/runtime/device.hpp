@@ -34,11 +34,8 @@ struct GpuFeatures {
   int multiprocessors = 0;
   std::size_t shared_bytes_per_block = 0;  // the most that one block may ask for
   std::size_t shared_bytes_per_multiprocessor = 0;
-  bool at_least(int wanted_major, int wanted_minor = 0) const {
-    return major > wanted_major || (major == wanted_major && minor >= wanted_minor);
-  }
-  // True if it runs this build's code for Hopper, which alone has clusters and kernels that begin early.
-  // Later GPUs run the code for compute capability 8.
+  // True if the GPU runs the code for Hopper, which alone has clusters and kernels that begin early. Later
+  // GPUs run the code for compute capability 8.
   bool runs_hopper_code() const { return major == 9; }
 };
 

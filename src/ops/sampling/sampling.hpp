@@ -51,7 +51,7 @@ struct Sampling {
   // (M, ⌈V/32⌉) int32, optional: bit v % 32 of word v / 32 is set if the sequence has v. The bits of v ≥ V
   // are not read.
   Tensor seen;
-  Tensor token;  // (M) int32
+  Tensor token;         // (M) int32
   Tensor next_input{};  // (M) int32, optional: the token again, for a pass that reads it before the host does
 
   template <class F>
