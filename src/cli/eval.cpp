@@ -156,7 +156,7 @@ nlohmann::json evaluate_multiple_choice(const EvalFlags& f, Context& context, co
   if (f.tokenizer.empty()) notify(compare_tokenizers(f.model, model.decoder->vocab(), f.model, allow));
   std::vector<Choice> choices;
   for_each_line(f.choices, [&](std::string_view line, std::int64_t number) {
-    if (line.find_first_not_of(" \t\r") == std::string_view::npos) return;
+    if (line.find_first_not_of(" \t") == std::string_view::npos) return;
     const std::string where = fmt::format("{}:{}", f.choices.string(), number);
     choices.push_back(parse_choice(line, where, tokenizer, model.decoder->context()));
   });

@@ -57,7 +57,7 @@ void for_each_line(const std::filesystem::path& input,
                   file.path().string(), "check that it is text, and end its lines");
     }
   }
-  if (!begun.empty()) visit(without_return(begun), number);
+  if (!begun.empty()) visit(begun, number);
 }
 
 std::vector<std::uint32_t> parse_ids(std::string_view line, std::int64_t number, std::size_t vocab_size) {

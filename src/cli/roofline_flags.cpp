@@ -5,6 +5,7 @@
 #include "cli/checks.hpp"
 #include "core/error.hpp"
 #include "runtime/ceiling.hpp"
+#include "runtime/stream.hpp"
 
 namespace warpwright::cli {
 namespace {
@@ -86,6 +87,7 @@ void add_report_flags(CLI::App& command, RooflineFlags& f) {
 Machine present_machine(const Device& place) {
   constexpr double kSeconds = 0.3;
   const DeviceInfo device = device_info(place);
+  make_current(place);
   const PeakFlops peak = measure_peak_flops(device, kSeconds);
   const Bandwidth bandwidth = measure_bandwidth(device, bandwidth_footprint(device), kSeconds);
   Measured m;

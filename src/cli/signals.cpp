@@ -49,16 +49,16 @@ extern "C" void request_stop(int signal) {
 
 StopRequest stop_request;
 
-struct sigaction handle_signal(int signal, void (*handler)(int)) {
-  struct sigaction before {};
-  ::sigaction(signal, nullptr, &before);
-  if (before.sa_handler == SIG_IGN) return before;
+void handle_signal(int signal, void (*handler)(int), struct sigaction* before) {
+  struct sigaction present {};
+  ::sigaction(signal, nullptr, &present);
+  if (before) *before = present;
+  if (present.sa_handler == SIG_IGN) return;
   struct sigaction action {};
   action.sa_handler = handler;
   action.sa_flags = SA_RESTART;
   sigemptyset(&action.sa_mask);
   ::sigaction(signal, &action, nullptr);
-  return before;
 }
 
 void end_cleanly_on_signals() {
@@ -72,7 +72,7 @@ void end_cleanly_on_signals() {
 }
 
 void stop_on_signals() {
-  for (const int signal : kEndingSignals) before_stop[signal] = handle_signal(signal, request_stop);
+  for (const int signal : kEndingSignals) handle_signal(signal, request_stop, &before_stop[signal]);
 }
 
 }  // namespace warpwright::cli

@@ -9,9 +9,10 @@ namespace warpwright::cli {
 // The signals that end the program.
 inline constexpr int kEndingSignals[] = {SIGINT, SIGTERM, SIGHUP};
 
-// Installs a handler, after which interrupted system calls go on, and returns the action before it. A signal
-// that is ignored (nohup, a background job) stays ignored.
-struct sigaction handle_signal(int signal, void (*handler)(int));
+// Installs a handler, after which interrupted system calls go on. A signal that is ignored (nohup, a
+// background job) stays ignored. `before`, if given, is the action before it, written before the handler is
+// there.
+void handle_signal(int signal, void (*handler)(int), struct sigaction* before = nullptr);
 
 // From now on these signals end the program at once, whatever it is doing. Unfinished output is removed, and
 // the exit code is 128 + the signal's number.

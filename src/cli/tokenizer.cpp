@@ -209,7 +209,8 @@ void add_tokenizer(CLI::App& app) {
   train->add_flag("--binary", t->binary, "Also train on files that are not text, instead of skipping them");
   train->callback([t] { train_tokenizer_on(*t); });
 
-  CLI::App* encode = command->add_subcommand("encode", "Print the ids of each input line on a line");
+  CLI::App* encode = command->add_subcommand(
+      "encode", "Print the ids of each input line, without its \"\\n\" or \"\\r\\n\", on a line");
   auto e = std::make_shared<CodeFlags>();
   add_code_flags(*encode, *e, "Text file; default: standard input");
   encode->add_flag("--special", e->special, "Recognize special tokens spelled out in the text");

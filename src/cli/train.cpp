@@ -147,7 +147,8 @@ bool is_done(const TrainFlags& flags, const TrainOptions& options, const std::op
   return true;
 }
 
-// Returns false if a signal stopped the run. `texts` carries texts between the ranks.
+// Returns false if a signal, or standard output that failed, stopped the run. `texts` carries texts between
+// the ranks.
 bool train(TrainFlags& flags, const std::optional<SavedRun>& saved, const Comm& texts) {
   const bool leads = texts.rank() == 0;
   const TrainOptions options = flags.finished_options();

@@ -102,9 +102,11 @@ void visit_saved(TrainFlags& f, const Visit& visit) {
 
 void require_shards(const fs::path& data) {
   if (!shard_paths(data, Split::train, read_manifest(data)).empty()) return;
-  throw Error("holds no token shards", data.string(),
-              "to train on the texts in it, build data from them with `warpwright data build --tokenizer "
-              "TOKENIZER --input FOLDER --out DATA`, and give DATA");
+  throw Error(
+      "holds no token shards", data.string(),
+      "to train on the texts in it, build data from them with `warpwright data build --tokenizer "
+      "TOKENIZER --input FOLDER --out DATA`, and give DATA; shards without a data.json are found by names "
+      "such as train_000000.bin");
 }
 
 void TrainFlags::restore(CLI::App& command, const SavedRun& saved) {

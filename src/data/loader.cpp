@@ -4,6 +4,7 @@
 #include <sys/resource.h>
 
 #include <algorithm>
+#include <set>
 #include <string>
 
 #include "core/error.hpp"
@@ -18,25 +19,33 @@ namespace fs = std::filesystem;
 constexpr std::uint32_t kOrderPurpose = 0x6f726472;   // "ordr"
 constexpr std::uint32_t kOffsetPurpose = 0x6f666673;  // "offs"
 
-// True for "val" in "tiny_val-0.bin", but not in "retrieval_0.bin".
-bool has_word(std::string_view name, std::string_view word) {
-  constexpr std::string_view kDelimiters = "_-.";
+constexpr const char* kNameShards =
+    "build it with `warpwright data build`, or name its shards as train_000000.bin and val_000000.bin";
+
+// The splits that the words of a shard's name say: train or training, val, valid or validation, each perhaps
+// with a number. "retrieval_0.bin" says none.
+std::set<Split> splits_in(std::string_view name) {
+  std::set<Split> splits;
   for (std::size_t begin = 0; begin < name.size();) {
-    const std::size_t end = std::min(name.find_first_of(kDelimiters, begin), name.size());
-    if (name.substr(begin, end - begin) == word) return true;
+    const std::size_t end = std::min(name.find_first_of("_-.", begin), name.size());
+    std::string_view word = name.substr(begin, end - begin);
+    word = word.substr(0, word.find_last_not_of("0123456789") + 1);
+    if (word == "train" || word == "training") splits.insert(Split::train);
+    if (word == "val" || word == "valid" || word == "validation") splits.insert(Split::val);
     begin = end + 1;
   }
-  return false;
+  return splits;
 }
 
 std::vector<fs::path> shards_by_name(const fs::path& folder, Split split) {
   std::vector<fs::path> found;
   for (const fs::path& entry : list_folder(folder)) {
     const std::string name = entry.filename().string();
-    if (!name.ends_with(".bin") || !has_word(name, name_of(split))) continue;
-    if (has_word(name, name_of(split == Split::train ? Split::val : Split::train))) {
+    const std::set<Split> splits = splits_in(name);
+    if (!name.ends_with(".bin") || !splits.contains(split)) continue;
+    if (splits.size() > 1) {
       throw Error("has both \"train\" and \"val\" in its name", entry.string(),
-                  "keep the one that names its split");
+                  "rename it so that it names one split");
     }
     found.push_back(entry);
   }
@@ -105,7 +114,7 @@ TokenStream::TokenStream(const fs::path& folder, Split split, std::int64_t vocab
   }
   if (total == 0) {
     throw Error(fmt::format("holds no tokens for the {} split", name_of(split)), folder.string(),
-                "build it with `warpwright data build`");
+                manifest ? "build it with `warpwright data build`" : kNameShards);
   }
   if (manifest && manifest->split(split).tokens != total) {
     throw Error(fmt::format("data.json promises {} tokens for the {} split, but its shards hold {}",

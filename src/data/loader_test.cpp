@@ -48,8 +48,8 @@ Batch load_step(const TrainingLoader& loader, std::int64_t step, std::int64_t fi
 }
 
 TEST_F(LoaderTest, AWordOfAShardsNameSaysItsSplit) {
-  for (const char* name :
-       {"retrieval_train_000000.bin", "val.bin", "x-val-1.bin", "training_0.bin", "valid.bin", "train.txt"}) {
+  for (const char* name : {"retrieval_train_000000.bin", "val.bin", "x-val-1.bin", "train00001.bin",
+                           "validation_0.bin", "retraining_0.bin", "valley.bin", "train.txt"}) {
     put(name, "");
   }
   const auto names = [&](Split split) {
@@ -57,8 +57,8 @@ TEST_F(LoaderTest, AWordOfAShardsNameSaysItsSplit) {
     for (const fs::path& path : shard_paths(folder, split, std::nullopt)) found.push_back(path.filename());
     return found;
   };
-  EXPECT_EQ(names(Split::train), (std::vector<std::string>{"retrieval_train_000000.bin"}));
-  EXPECT_EQ(names(Split::val), (std::vector<std::string>{"val.bin", "x-val-1.bin"}));
+  EXPECT_EQ(names(Split::train), (std::vector<std::string>{"retrieval_train_000000.bin", "train00001.bin"}));
+  EXPECT_EQ(names(Split::val), (std::vector<std::string>{"val.bin", "validation_0.bin", "x-val-1.bin"}));
   put("train_of_val.bin", "");
   for (const Split split : {Split::train, Split::val}) {
     const std::string error = message_of([&] { names(split); });

@@ -11,7 +11,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// The own group, or an ancestor of it.
+// This process's group, or an ancestor of it.
 struct Cgroup {
   bool unified;      // version 2
   fs::path folder;   // where its files are
@@ -98,14 +98,14 @@ std::optional<double> quota_of(const Cgroup& group) {
   return quota / period;
 }
 
-// The bytes of cached files in one group and those below it.
+// The bytes of cached files, and of what else the kernel gives back, in one group and those below it.
 std::size_t cached_bytes(const Cgroup& group) {
   const std::string_view active = group.unified ? "active_file" : "total_active_file";
   const std::string_view inactive = group.unified ? "inactive_file" : "total_inactive_file";
   std::ifstream file(group.folder / "memory.stat");
   std::size_t bytes = 0, sum = 0;
   for (std::string key; file >> key >> bytes;) {
-    if (key == active || key == inactive) sum += bytes;
+    if (key == active || key == inactive || key == "slab_reclaimable") sum += bytes;
   }
   return sum;
 }
@@ -131,11 +131,11 @@ std::optional<CpuQuota> cgroup_cpu_quota(const fs::path& root) {
   return tightest;
 }
 
-std::optional<std::size_t> cgroup_available_memory(const fs::path& root) {
-  std::optional<std::size_t> least;
+std::optional<MemoryLeft> cgroup_available_memory(const fs::path& root) {
+  std::optional<MemoryLeft> least;
   for (const Cgroup& group : own_groups(root, "memory")) {
     const auto left = memory_left_in(group);
-    if (left && (!least || *left < *least)) least = left;
+    if (left && (!least || *left < least->bytes)) least = {*left, group.name};
   }
   return least;
 }

@@ -19,8 +19,13 @@ struct CpuQuota {
 // The tightest CPU quota; nothing if there is none or it cannot be read.
 std::optional<CpuQuota> cgroup_cpu_quota(const std::filesystem::path& root = "/");
 
+struct MemoryLeft {
+  std::size_t bytes;
+  std::string group;  // whose limit is reached first
+};
+
 // The bytes left until the first memory limit is reached; nothing if there is none or it cannot be read.
-// Cached files do not count as used: the kernel drops them if memory runs short.
-std::optional<std::size_t> cgroup_available_memory(const std::filesystem::path& root = "/");
+// Cached files, and what else the kernel drops if memory runs short, do not count as used.
+std::optional<MemoryLeft> cgroup_available_memory(const std::filesystem::path& root = "/");
 
 }  // namespace warpwright

@@ -8,7 +8,13 @@ namespace warpwright {
 namespace {
 
 using CpuQuotas = TestCgroup;
-using MemoryLimits = TestCgroup;
+
+struct MemoryLimits : TestCgroup {
+  std::size_t bytes_left() const {
+    const auto left = cgroup_available_memory(folder);
+    return left ? left->bytes : 0;
+  }
+};
 
 TEST_F(CpuQuotas, TakeTheTightestUpTheUnifiedHierarchy) {
   unified("/a/b/c");
@@ -70,14 +76,17 @@ TEST_F(MemoryLimits, TakeTheLeastThatIsLeftUpTheUnifiedHierarchy) {
   put("sys/fs/cgroup/system.slice/job/memory.max", "9000\n");
   EXPECT_FALSE(cgroup_available_memory(folder));  // its use is not known
   put("sys/fs/cgroup/system.slice/job/memory.current", "2000\n");
-  EXPECT_EQ(cgroup_available_memory(folder), 7000u);
+  EXPECT_EQ(bytes_left(), 7000u);
+  EXPECT_EQ(cgroup_available_memory(folder)->group, "/system.slice/job");
   put("sys/fs/cgroup/system.slice/memory.max", "20000\n");
   put("sys/fs/cgroup/system.slice/memory.current", "19000\n");
-  EXPECT_EQ(cgroup_available_memory(folder), 1000u);
-  put("sys/fs/cgroup/system.slice/memory.stat", "anon 400\nactive_file 300\ninactive_file 4000\nslab 1\n");
-  EXPECT_EQ(cgroup_available_memory(folder), 5300u);
+  EXPECT_EQ(bytes_left(), 1000u);
+  put("sys/fs/cgroup/system.slice/memory.stat",
+      "anon 400\nactive_file 300\ninactive_file 3000\nslab 1\nslab_reclaimable 1000\n");
+  EXPECT_EQ(bytes_left(), 5300u);
   put("sys/fs/cgroup/system.slice/job/step/memory.max", "400\n");
-  EXPECT_EQ(cgroup_available_memory(folder), 0u);
+  ASSERT_TRUE(cgroup_available_memory(folder));
+  EXPECT_EQ(bytes_left(), 0u);
 }
 
 TEST_F(MemoryLimits, OfVersionOne) {
@@ -88,13 +97,13 @@ TEST_F(MemoryLimits, OfVersionOne) {
       "42 30 0:35 / /sys/fs/cgroup/unified ro - cgroup2 cgroup2 rw\n");
   put("sys/fs/cgroup/memory/slurm/uid_1/job_2/memory.limit_in_bytes", "9223372036854771712\n");
   put("sys/fs/cgroup/memory/slurm/uid_1/job_2/memory.usage_in_bytes", "4096\n");
-  EXPECT_EQ(cgroup_available_memory(folder), 9223372036854771712u - 4096u);
+  EXPECT_EQ(bytes_left(), 9223372036854771712u - 4096u);
   put("sys/fs/cgroup/memory/slurm/memory.limit_in_bytes", "8192\n");
   put("sys/fs/cgroup/memory/slurm/memory.usage_in_bytes", "5000\n");
-  EXPECT_EQ(cgroup_available_memory(folder), 3192u);
+  EXPECT_EQ(bytes_left(), 3192u);
   put("sys/fs/cgroup/memory/slurm/memory.stat",
       "inactive_file 1\nactive_file 2\ntotal_inactive_file 1000\ntotal_active_file 90000\n");
-  EXPECT_EQ(cgroup_available_memory(folder), 8192u);
+  EXPECT_EQ(bytes_left(), 8192u);
 }
 
 TEST_F(MemoryLimits, FilesThatSayNothingAreNone) {
@@ -107,7 +116,7 @@ TEST_F(MemoryLimits, FilesThatSayNothingAreNone) {
   }
   put("sys/fs/cgroup/memory.max", "1000\n");
   put("sys/fs/cgroup/memory.stat", "active_file many\ninactive_file 50\n");
-  EXPECT_EQ(cgroup_available_memory(folder), 900u);
+  EXPECT_EQ(bytes_left(), 900u);
 }
 
 }  // namespace

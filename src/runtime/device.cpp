@@ -103,8 +103,9 @@ std::string gpu_driver_version() {
 
 std::size_t available_memory(Device device) {
   if (device.kind == DeviceKind::cuda) return cuda::available_memory(device.index);
-  return std::min(machine_available_memory(),
-                  cgroup_available_memory().value_or(std::numeric_limits<std::size_t>::max()));
+  const std::size_t machine = machine_available_memory();
+  const auto group = cgroup_available_memory();
+  return group ? std::min(machine, group->bytes) : machine;
 }
 
 }  // namespace warpwright

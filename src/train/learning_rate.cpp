@@ -10,6 +10,7 @@
 #include "core/error.hpp"
 
 namespace warpwright {
+
 std::string_view name_of(LearningRateSchedule::Kind kind) {
   constexpr std::string_view kNames[] = {"cosine", "linear", "constant", "wsd"};
   return kNames[static_cast<int>(kind)];

@@ -8,6 +8,7 @@
 #include <numeric>
 
 #include "comm/host.hpp"
+#include "runtime/cgroup.hpp"
 #include "runtime/device.hpp"
 
 namespace warpwright {
@@ -153,9 +154,11 @@ std::vector<RankMemory> memory_of_ranks(const Comm& comm, const RankMemory& mine
 RankDevices::RankDevices(Device device, const Comm& comm) {
   const std::vector<double> available = gathered(comm, {static_cast<double>(available_memory(device))});
   const std::vector<std::string> hosts = comm.all_gather(host_name());
-  // A GPU has one rank.
-  const std::vector<std::string> names =
-      comm.all_gather(device.kind == DeviceKind::cpu ? machine_id() : fmt::format("{}", comm.rank()));
+  // A GPU has one rank. The ranks of a machine share its memory or, if there is a limit, that of their group.
+  std::string name = device.kind == DeviceKind::cpu ? machine_id() : fmt::format("{}", comm.rank());
+  const auto limit = cgroup_available_memory();
+  if (limit && device.kind == DeviceKind::cpu) name += limit->group;
+  const std::vector<std::string> names = comm.all_gather(name);
   for (std::size_t r = 0; r < names.size(); ++r) {
     const auto bytes = static_cast<std::size_t>(available[r]);
     const auto first = static_cast<std::size_t>(std::ranges::find(names, names[r]) - names.begin());

@@ -108,12 +108,14 @@ TrainOptions checked(Context& context, TrainOptions options, const Comm& comm) {
 // tokenizer.
 BoundaryTokens boundary_of(const TrainOptions& o, const fs::path& begun_with, const Notice& notice) {
   const Decoder& decoder = *o.step.model;
-  const BoundaryTokens before = boundary_tokens(begun_with, decoder, nullptr);
-  if (const auto manifest = read_manifest(o.data)) return before.with_eos(manifest->end_of_text);
-  end_of_text_tokens(begun_with, decoder, nullptr);  // throws for ids that the model does not have
+  const auto exists = [&](std::int64_t id) { return id >= 0 && id < decoder.vocab(); };
+  const BoundaryTokens named = is_folder(begun_with) ? read_boundary_tokens(begun_with) : BoundaryTokens();
+  if (const auto manifest = read_manifest(o.data)) return named.with_eos(manifest->end_of_text);
   std::optional<text::Tokenizer> tokenizer;
-  if (before.eos.empty() && text::has_tokenizer(o.data)) tokenizer = load_tokenizer(o.data, decoder);
-  const BoundaryTokens tokens = boundary_tokens(begun_with, decoder, tokenizer ? &*tokenizer : nullptr);
+  if (named.eos.empty() && text::has_tokenizer(o.data)) tokenizer = text::Tokenizer::load(o.data);
+  const bool asks = tokenizer && tokenizer->eos_id() && exists(*tokenizer->eos_id());
+  BoundaryTokens tokens = boundary_tokens(begun_with, decoder, asks ? &*tokenizer : nullptr);
+  std::erase_if(tokens.eos, [&](std::int64_t id) { return !exists(id); });
   if (tokens.eos.empty()) {
     notice(
         fmt::format("{} has no data.json, and no model or tokenizer names an end-of-text token: the model "

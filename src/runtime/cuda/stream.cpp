@@ -49,7 +49,7 @@ CurrentDevice::CurrentDevice(Device device) {
   before_ = current;
 }
 CurrentDevice::~CurrentDevice() {
-  if (before_ >= 0) cudaSetDevice(before_);
+  if (before_ >= 0 && cudaSetDevice(before_) != cudaSuccess) cudaGetLastError();
 }
 
 Event::Event(Device device) {
