@@ -111,11 +111,15 @@ BoundaryTokens boundary_of(const TrainOptions& o, const fs::path& begun_with, co
   const auto exists = [&](std::int64_t id) { return id >= 0 && id < decoder.vocab(); };
   const BoundaryTokens named = is_folder(begun_with) ? read_boundary_tokens(begun_with) : BoundaryTokens();
   if (const auto manifest = read_manifest(o.data)) return named.with_eos(manifest->end_of_text);
+  if (const auto wrong = std::ranges::find_if_not(named.eos, exists); wrong != named.eos.end()) {
+    throw Error(
+        fmt::format("\"eos_token_id\" is {}, but the vocabulary has ids below {}", *wrong, decoder.vocab()),
+        (begun_with / "config.json").string(), "write the tokenizer's id, or null for none");
+  }
   std::optional<text::Tokenizer> tokenizer;
   if (named.eos.empty() && text::has_tokenizer(o.data)) tokenizer = text::Tokenizer::load(o.data);
   const bool asks = tokenizer && tokenizer->eos_id() && exists(*tokenizer->eos_id());
-  BoundaryTokens tokens = boundary_tokens(begun_with, decoder, asks ? &*tokenizer : nullptr);
-  std::erase_if(tokens.eos, [&](std::int64_t id) { return !exists(id); });
+  const BoundaryTokens tokens = boundary_tokens(begun_with, decoder, asks ? &*tokenizer : nullptr);
   if (tokens.eos.empty()) {
     notice(
         fmt::format("{} has no data.json, and no model or tokenizer names an end-of-text token: the model "
