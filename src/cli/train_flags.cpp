@@ -30,8 +30,8 @@ void add_slice_flags(CLI::App& c, TrainFlags& f, const SizeDefaults& defaults) {
       ->check(at_least(0));
   c.add_option("--shard", f.shard,
                "State that several ranks divide instead of having a copy each: none, optimizer (masters and "
-               "moments), "
-               "gradients (and optimizer), parameters (all), or auto: the first of the last three that fits")
+               "moments), gradients (and optimizer), parameters (all), or auto: the first of the last three "
+               "that fits")
       ->capture_default_str()
       ->check(one_of(sharding_names()));
 }

@@ -21,7 +21,7 @@ class Single final : public Comm {
       return out.to == 0 && in.from == 0 && out.bytes.size() == in.bytes.size();
     };
     if (!std::ranges::equal(send, receive, fits)) {
-      throw Error("a single rank sends other parts than it receives", "exchange between ranks",
+      throw Error("a single rank sends and receives different parts", "exchange between ranks",
                   "this is a bug worth reporting");
     }
     for (std::size_t i = 0; i < send.size(); ++i) {

@@ -317,7 +317,7 @@ class Server {
                                  greeting->ranks, options_.ranks));
     }
     if (greeting->rank < 0 || greeting->rank >= options_.ranks) {
-      return refused(fmt::format("is rank {} of {}, and ranks count from 0", greeting->rank, options_.ranks));
+      return refused(fmt::format("is rank {} of {}, but ranks count from 0", greeting->rank, options_.ranks));
     }
     Member& member = members_[static_cast<std::size_t>(greeting->rank)];
     if (member.connection) {

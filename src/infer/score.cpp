@@ -181,7 +181,7 @@ Ending prepare(const std::vector<std::int32_t>& text, const std::vector<std::int
 void require_tokens(const Choice& choice) {
   const bool has_empty = std::ranges::any_of(choice.endings, [](const auto& e) { return e.empty(); });
   if (!choice.text.empty() && !choice.endings.empty() && !has_empty) return;
-  throw Error("a question has an empty text, no ending or an empty one", "evaluation",
+  throw Error("a question has no text, no endings or an empty ending", "evaluation",
               "give text and endings of at least one token each");
 }
 

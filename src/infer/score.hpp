@@ -71,8 +71,8 @@ struct ChoiceReport {
 };
 
 // Text and ending together must fit the context. Throws Error for a question that does not, and for an empty
-// text or ending. The processes of a share divide the questions; the report of
-// process 0 counts all of them.
+// text or ending. The processes of a share divide the questions; the report
+// of process 0 counts all of them.
 ChoiceReport evaluate_choices(Context& context, const DecoderWeights& weights,
                               std::span<const Choice> choices,
                               const std::function<void(std::int64_t done)>& progress,

@@ -120,24 +120,28 @@ std::optional<std::size_t> memory_left_in(const Cgroup& group) {
   return limit - std::min(limit, used);
 }
 
+// The least limit that `limit_of` finds in the own groups and their ancestors, and its group.
+template <class Limit, class LimitOf>
+std::optional<Limit> tightest(const fs::path& root, std::string_view controller, const LimitOf& limit_of) {
+  const Cgroup* binding = nullptr;
+  decltype(limit_of(*binding)) least;
+  const std::vector<Cgroup> groups = own_groups(root, controller);
+  for (const Cgroup& group : groups) {
+    const auto limit = limit_of(group);
+    if (limit && (!least || *limit < *least)) least = limit, binding = &group;
+  }
+  if (!least) return {};
+  return Limit{*least, binding->name};
+}
+
 }  // namespace
 
 std::optional<CpuQuota> cgroup_cpu_quota(const fs::path& root) {
-  std::optional<CpuQuota> tightest;
-  for (const Cgroup& group : own_groups(root, "cpu")) {
-    const auto quota = quota_of(group);
-    if (quota && (!tightest || *quota < tightest->processors)) tightest = {*quota, group.name};
-  }
-  return tightest;
+  return tightest<CpuQuota>(root, "cpu", quota_of);
 }
 
 std::optional<MemoryLeft> cgroup_available_memory(const fs::path& root) {
-  std::optional<MemoryLeft> least;
-  for (const Cgroup& group : own_groups(root, "memory")) {
-    const auto left = memory_left_in(group);
-    if (left && (!least || *left < least->bytes)) least = {*left, group.name};
-  }
-  return least;
+  return tightest<MemoryLeft>(root, "memory", memory_left_in);
 }
 
 }  // namespace warpwright

@@ -39,7 +39,7 @@ class Context {
   // With a stream of its own. Makes a GPU the calling thread's current one. Throws if the number of threads
   // is invalid, if the system does not grant them (runtime/threads.hpp), or if there is no such device.
   explicit Context(ContextOptions options = ContextOptions::from_environment(), Device device = {});
-  // With a stream of the device's, whose owner sees that a GPU is current when the Context is used.
+  // With a stream of the device's, whose owner must make its GPU current before the Context is used.
   Context(ContextOptions options, Device device, Stream stream);
   Context(const Context&) = delete;
   Context& operator=(const Context&) = delete;
@@ -93,8 +93,8 @@ class Context {
   const Timer& timer() const { return timer_; }
 
   // Results derived from the problems of the latest calls (ops/op.hpp), such as an operation's choices. The
-  // owner is a unique address. Other measured choices or another number of threads invalidate
-  // them.
+  // owner is a unique address. Other measured choices or another number of threads
+  // invalidate them.
   std::any& derived(const void* owner) const { return derived_[owner]; }
   // Notes the choice of a call that was recorded.
   void note_choice(std::string line) { choice_lines_.insert(std::move(line)); }

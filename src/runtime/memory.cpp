@@ -161,8 +161,8 @@ Tensor Recorder::allocate(std::string_view name, DType dtype, const Shape& shape
   const Tensor tensor(reinterpret_cast<void*>(next_address_), dtype, shape);
   constexpr std::uintptr_t kMostBytes = std::uintptr_t{1} << 62;  // of all tensors together
   if (next_address_ + tensor.bytes() > kMostBytes) {
-    throw Error(fmt::format("needs more memory than any machine has, of which {} is a part", name),
-                "memory plan", "use a smaller batch, sequence or model");
+    throw Error(fmt::format("the plan up to {} needs more memory than any machine has", name), "memory plan",
+                "use a smaller batch, sequence or model");
   }
   starts_[next_address_] = plan_.blocks.size();
   plan_.blocks.push_back({std::string(name), category, tensor.bytes(), 0, -1, -1});
