@@ -124,9 +124,10 @@ LinkSpeeds link_speeds(const PlanFlags& flags, LinkSpeeds speeds) {
   return speeds;
 }
 
-// The nodes of the tree that a rank exchanges: the most of any rank.
-std::int64_t exchanged_sums(std::int64_t slices, int ranks) {
-  const std::int64_t count = slices / ranks;
+// The sums that a rank exchanges: the most of any rank.
+std::int64_t exchanged_sums(const StepOptions& step, int ranks) {
+  if (step.reduce == Reduce::ring) return 1;
+  const std::int64_t slices = step.slices, count = slices / ranks;
   std::size_t most = 1;
   for (std::int64_t r = 0; r < ranks; ++r) {
     most = std::max(most, slice_tree(slice_nodes(r * count, count), slices).whole.size());
@@ -143,7 +144,7 @@ StepLoad load_of(const PlanFlags& flags, const StepOptions& step, const KernelTi
                 .ranks = flags.ranks,
                 .nodes = flags.nodes,
                 .slices = step.slices / flags.ranks,
-                .sums = exchanged_sums(step.slices, flags.ranks),
+                .sums = exchanged_sums(step, flags.ranks),
                 .layers = static_cast<std::int64_t>(layers.layers),
                 .forward = kernels.forward,
                 .backward = kernels.backward,
@@ -202,8 +203,8 @@ void print_text(const PlanFlags& flags, const Plan& p) {
              counted(flags.ranks, "rank"), counted(flags.nodes, "node"), counted(p.load.slices, "slice"), s.B,
              s.T, human_count(p.tokens()), flags.run.step.dtype);
   if (flags.ranks > 1) {
-    fmt::print("shard: {}{}\n", name_of(s.sharding),
-               p.options.planner_shards ? ", as the planner chooses" : "");
+    fmt::print("shard: {}{}; reduce: {}\n", name_of(s.sharding),
+               p.options.planner_shards ? ", as the planner chooses" : "", name_of(s.reduce));
   }
   fmt::print("memory of the rank that holds most:\n{}", memory_table({p.memory.memory}, p.memory.rank));
   if (const auto available = p.memory.available) {
@@ -250,6 +251,7 @@ void print_json(const PlanFlags& flags, const Plan& p) {
                                       {"slices_of_rank", p.load.slices},
                                       {"total_batch", p.tokens()},
                                       {"shard", name_of(s.sharding)},
+                                      {"reduce", name_of(s.reduce)},
                                       {"memory", memory_json(p.memory)},
                                       {"kernels",
                                        {{"source", p.kernels.source},

@@ -57,8 +57,9 @@ void print_start(const Trainer& trainer, const Context& context, const std::vect
              context.threads());
   const auto count = static_cast<std::int64_t>(ranks.size());
   if (count > 1) {
-    fmt::print("ranks: {}, with {} slices each and --shard {}{}\n", count, o.step.slices / count,
-               name_of(o.step.sharding), o.planner_shards ? ", as the planner chooses" : "");
+    fmt::print("ranks: {}, with {} slices each, --reduce {} and --shard {}{}\n", count, o.step.slices / count,
+               name_of(o.step.reduce), name_of(o.step.sharding),
+               o.planner_shards ? ", as the planner chooses" : "");
   }
   fmt::print("memory plan{}:\n{}", count > 1 ? " of rank 0" : "", trainer.plan().summary());
   if (const std::size_t others = ranks.front().total() - trainer.plan().total_bytes(); others > 0) {

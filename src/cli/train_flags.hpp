@@ -31,7 +31,8 @@ struct TrainFlags {
   std::shared_ptr<const Decoder> resumed;  // the checkpoint's model
   std::int64_t total_batch = 0;
   StepFlags step;
-  std::string shard = "auto", master_weights = "fp32", schedule = "cosine", on_non_finite = "stop";
+  std::string shard = "auto", reduce = "tree", master_weights = "fp32", schedule = "cosine",
+              on_non_finite = "stop";
   bool show_plan = false;
   TrainOptions options;
   DeviceFlags device;

@@ -64,6 +64,7 @@ void visit_saved(TrainFlags& f, const Visit& visit) {
   visit("dtype", f.step.dtype);
   visit("master_weights", f.master_weights);
   visit("shard", f.shard);
+  visit("reduce", f.reduce);
   visit("recompute", f.step.recompute);
   visit("memory_efficient_norm", f.step.memory_efficient_norm);
   visit("clip", o.step.clip);
@@ -147,6 +148,7 @@ TrainOptions TrainFlags::finished_options() {
   o.schedule.kind = named(kSchedules, schedule, "--schedule");
   o.planner_shards = shard == "auto";
   o.step.sharding = o.planner_shards ? Sharding::optimizer : sharding_named(shard);
+  o.step.reduce = named(kReduces, reduce, "--reduce");
   o.on_non_finite = named(kOnNonFinite, on_non_finite, "--on-nonfinite");
   if (o.step.B < 1 || o.step.T < 1) {
     throw UsageError(fmt::format("is {}, with --seq {}", o.step.B, o.step.T), "--batch",

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <functional>
 #include <utility>
 
 #include "comm/mpi.hpp"
@@ -28,6 +29,7 @@ class Single final : public Comm {
       std::ranges::copy(send[i].bytes, receive[i].bytes.begin());
     }
   }
+  void reduce(const std::vector<Summed>&, const Stream&) const override {}
 
  private:
   std::vector<std::string> all_gather_piece(std::string_view mine) const override {
@@ -42,6 +44,7 @@ class Imagined final : public Comm {
   void all_to_all(const std::vector<Outgoing>&, const std::vector<Incoming>&, const Stream&) const override {
     fail();
   }
+  void reduce(const std::vector<Summed>&, const Stream&) const override { fail(); }
 
  private:
   std::vector<std::string> all_gather_piece(std::string_view) const override { fail(); }
@@ -67,9 +70,9 @@ class Stored final : public Comm {
                  watchdog->lose(problem, kSeeThatRank);
                }) {}
   void all_to_all(const std::vector<Outgoing>&, const std::vector<Incoming>&, const Stream&) const override {
-    throw Error("ranks without MPI cannot exchange tensors of CPUs", "exchange between ranks",
-                "start them with mpirun, or train on GPUs");
+    fail();
   }
+  void reduce(const std::vector<Summed>&, const Stream&) const override { fail(); }
 
  private:
   std::vector<std::string> all_gather_piece(std::string_view mine) const override {
@@ -80,27 +83,34 @@ class Stored final : public Comm {
     const auto operation = watched("exchange of texts");
     return store_.gather(mine);
   }
+  [[noreturn]] static void fail() {
+    throw Error("ranks without MPI cannot exchange tensors of CPUs", "exchange between ranks",
+                "start them with mpirun, or train on GPUs");
+  }
 
   mutable Store store_;
 };
 
 class Repeated final : public Comm::Exchange {
  public:
-  Repeated(const Comm& comm, std::vector<Comm::Outgoing> send, std::vector<Comm::Incoming> receive)
-      : comm_(comm), send_(std::move(send)), receive_(std::move(receive)) {}
-  void run(const Stream& stream) const override { comm_.all_to_all(send_, receive_, stream); }
+  explicit Repeated(std::function<void(const Stream&)> call) : call_(std::move(call)) {}
+  void run(const Stream& stream) const override { call_(stream); }
 
  private:
-  const Comm& comm_;
-  std::vector<Comm::Outgoing> send_;
-  std::vector<Comm::Incoming> receive_;
+  std::function<void(const Stream&)> call_;
 };
 
 }  // namespace
 
 std::unique_ptr<const Comm::Exchange> Comm::prepare(std::vector<Outgoing> send,
                                                     std::vector<Incoming> receive) const {
-  return std::make_unique<Repeated>(*this, std::move(send), std::move(receive));
+  return std::make_unique<Repeated>([this, send = std::move(send), receive = std::move(receive)](
+                                        const Stream& stream) { all_to_all(send, receive, stream); });
+}
+
+std::unique_ptr<const Comm::Exchange> Comm::prepare_reduce(std::vector<Summed> places) const {
+  return std::make_unique<Repeated>(
+      [this, places = std::move(places)](const Stream& stream) { reduce(places, stream); });
 }
 
 std::vector<std::string> Comm::all_gather(std::string_view mine) const {

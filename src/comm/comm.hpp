@@ -1,8 +1,8 @@
 // Ranks: the processes that a launcher such as mpirun has started to train one model together.
 //
-// Libraries only move bytes between them: MPI for CPUs, and NCCL for GPUs. Texts go through MPI or
-// a store (store.hpp). Every rank must make the same calls in the same order. A watchdog ends a rank that
-// waits too long, or for a rank that has died (watchdog.hpp).
+// Libraries move bytes between them: MPI for CPUs, and NCCL for GPUs. Only reduce() lets them add. Texts go
+// through MPI or a store (store.hpp). Every rank must make the same calls in the same order. A watchdog ends
+// a rank that waits too long, or for a rank that has died (watchdog.hpp).
 #pragma once
 
 #include <cstddef>
@@ -41,17 +41,28 @@ class Comm {
   // done. On a GPU it returns before, and the exchange comes in the stream's order.
   virtual void all_to_all(const std::vector<Outgoing>& send, const std::vector<Incoming>& receive,
                           const Stream& stream) const = 0;
+  // Numbers to be added up over the ranks. The owner's place gets the sum, and the others keep what they
+  // have.
+  struct Summed {
+    int owner;
+    std::span<float> values;
+  };
+  // Adds up each place over all ranks, in the library's own order: the bits of a sum may depend on the number
+  // of ranks and on the machine. Every rank gives places of the same owners and sizes in the same order.
+  // Memory and stream as in all_to_all().
+  virtual void reduce(const std::vector<Summed>& places, const Stream& stream) const = 0;
   // An exchange between places that stay the same. It may be run any number of times; every rank must run it
   // equally often.
   class Exchange {
    public:
     virtual ~Exchange() = default;
-    // As all_to_all().
+    // As all_to_all() or reduce().
     virtual void run(const Stream& stream) const = 0;
   };
   // Every rank makes this call. The memory and this object must outlive the result.
   virtual std::unique_ptr<const Exchange> prepare(std::vector<Outgoing> send,
                                                   std::vector<Incoming> receive) const;
+  std::unique_ptr<const Exchange> prepare_reduce(std::vector<Summed> places) const;
   // The texts of all ranks, by rank. At most kMostText bytes of each rank, since every rank gets everything.
   std::vector<std::string> all_gather(std::string_view mine) const;
   // The texts of all ranks, by rank, on rank 0, and nothing elsewhere. They may be of any size.

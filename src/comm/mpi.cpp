@@ -41,12 +41,17 @@ int world_size() {
   return size;
 }
 
-template <class Byte, class F>
-void for_each_message(std::span<Byte> bytes, const F& f) {
-  for (std::size_t at = 0; at < bytes.size(); at += kLargestMessage) {
-    const std::span<Byte> message = bytes.subspan(at, std::min(kLargestMessage, bytes.size() - at));
+template <class T, class F>
+void for_each_message(std::span<T> part, const F& f) {
+  constexpr std::size_t kMost = kLargestMessage / sizeof(T);
+  for (std::size_t at = 0; at < part.size(); at += kMost) {
+    const std::span<T> message = part.subspan(at, std::min(kMost, part.size() - at));
     f(message.data(), static_cast<int>(message.size()));
   }
+}
+
+void wait_for(std::vector<MPI_Request>& requests) {
+  check(MPI_Waitall(static_cast<int>(requests.size()), requests.data(), MPI_STATUSES_IGNORE), "MPI_Waitall");
 }
 
 class Mpi final : public Comm {
@@ -76,8 +81,21 @@ class Mpi final : public Comm {
               "MPI_Isend");
       });
     }
-    check(MPI_Waitall(static_cast<int>(requests.size()), requests.data(), MPI_STATUSES_IGNORE),
-          "MPI_Waitall");
+    wait_for(requests);
+  }
+
+  void reduce(const std::vector<Summed>& places, const Stream&) const override {
+    const auto operation = watched("sum of tensors");
+    std::vector<MPI_Request> requests;
+    for (const Summed& place : places) {
+      for_each_message(place.values, [&](float* values, int count) {
+        const bool owns = place.owner == rank();
+        check(MPI_Ireduce(owns ? MPI_IN_PLACE : values, owns ? values : nullptr, count, MPI_FLOAT, MPI_SUM,
+                          place.owner, MPI_COMM_WORLD, &requests.emplace_back()),
+              "MPI_Ireduce");
+      });
+    }
+    wait_for(requests);
   }
 
  private:
@@ -120,8 +138,7 @@ class Mpi final : public Comm {
     }
     check(MPI_Isend(mine.data(), count, MPI_BYTE, 0, 0, MPI_COMM_WORLD, &requests.emplace_back()),
           "MPI_Isend");
-    check(MPI_Waitall(static_cast<int>(requests.size()), requests.data(), MPI_STATUSES_IGNORE),
-          "MPI_Waitall");
+    wait_for(requests);
     return texts;
   }
 };

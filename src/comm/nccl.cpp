@@ -21,6 +21,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
+constexpr const char* kDoing = "exchange between GPUs";
 constexpr std::chrono::seconds kEndOfCopies(2);
 
 // An identifier that no other GPU has.
@@ -70,7 +71,6 @@ class Nccl final : public Comm {
                   const Stream& stream) const override {
     const auto operation = watched("exchange of tensors");
     const nccl::Library& library = nccl::library();
-    constexpr const char* kDoing = "exchange between GPUs";
     nccl::check(library.group_start(), kDoing);
     for (const Outgoing& part : send) {
       if (part.bytes.empty()) continue;
@@ -82,6 +82,21 @@ class Nccl final : public Comm {
       nccl::check(
           library.receive(part.bytes.data(), part.bytes.size(), ncclUint8, part.from, comm_, stream.get()),
           kDoing);
+    }
+    nccl::check(library.group_end(), kDoing);
+    watch(stream);
+  }
+  // Copy engines cannot add, so NCCL does this even if they carry the other exchanges.
+  void reduce(const std::vector<Summed>& places, const Stream& stream) const override {
+    const auto operation = watched("sum of tensors");
+    const nccl::Library& library = nccl::library();
+    nccl::check(library.group_start(), kDoing);
+    for (const Summed& place : places) {
+      if (place.values.empty()) continue;
+      float* values = place.values.data();
+      nccl::check(library.reduce(values, place.owner == rank() ? values : nullptr, place.values.size(),
+                                 ncclFloat, ncclSum, place.owner, comm_, stream.get()),
+                  kDoing);
     }
     nccl::check(library.group_end(), kDoing);
     watch(stream);

@@ -1,4 +1,4 @@
-// Ranks that train on GPUs: NCCL moves their tensors.
+// Ranks that train on GPUs: NCCL moves their tensors, and adds them up for Comm::reduce().
 #pragma once
 
 #include <memory>

@@ -12,7 +12,7 @@ namespace warpwright::nccl {
 namespace {
 
 SharedLibrary load() {
-  // Sends and receives need no multicast, and setting it up fails in some containers.
+  // Nothing here needs multicast, and setting it up fails in some containers.
   ::setenv("NCCL_NVLS_ENABLE", "0", 0);
   return SharedLibrary{"libnccl.so.2"};
 }
@@ -33,6 +33,7 @@ struct Loaded {
     file.find("ncclGroupEnd", library.group_end);
     file.find("ncclSend", library.send);
     file.find("ncclRecv", library.receive);
+    file.find("ncclReduce", library.reduce);
   }
 };
 

@@ -19,6 +19,7 @@ struct Library {
   decltype(&ncclGroupEnd) group_end;
   decltype(&ncclSend) send;
   decltype(&ncclRecv) receive;
+  decltype(&ncclReduce) reduce;
 };
 
 // Throws Error if the library cannot be loaded.

@@ -263,7 +263,7 @@ Checksums write_part(const fs::path& folder, const StatePart& part, int rank, in
 }
 
 void NewCheckpoint::complete(const TrainerState& state, const Decoder& decoder,
-                             const BoundaryTokens& boundary, const fs::path& tokenizer, int ranks,
+                             const BoundaryTokens& boundary, const fs::path& tokenizer,
                              const Checksums& parts) {
   decoder.save_config(folder(), boundary);
   copy_tokenizer(tokenizer, folder());
@@ -280,7 +280,7 @@ void NewCheckpoint::complete(const TrainerState& state, const Decoder& decoder,
                          {"plan_hash", fmt::format("{:016x}", state.plan_hash)},
                          {"loss_window", state.loss_window},
                          {"norm_window", state.norm_window},
-                         {"ranks", ranks},
+                         {"ranks", state.ranks},
                          {"checksums", parts}};
   if (state.origin) json["origin"] = to_json(*state.origin);
   if (!state.unreported.is_null()) json["unreported"] = state.unreported;
@@ -300,7 +300,8 @@ TrainerState read_trainer_state(const fs::path& checkpoint) {
   state.step = fields.value<std::int64_t>("step");
   if (checkpoint.filename() != folder_name(state.step)) fields.refuse("step");
   state.options = fields.object("options");
-  state.options.emplace("optimizer", "adamw");  // of an older checkpoint
+  state.options.emplace("optimizer", "adamw");  // of an older checkpoint, as the next
+  state.options.emplace("reduce", "tree");
   state.settings = json.contains("settings") ? fields.object("settings") : nlohmann::json::object();
   state.unreported = json.value("unreported", nlohmann::json());
   if (json.contains("origin")) state.origin = fields.read("origin", model_origin);
@@ -308,7 +309,8 @@ TrainerState read_trainer_state(const fs::path& checkpoint) {
   state.loss_window = fields.value<std::vector<double>>("loss_window");
   state.norm_window = fields.value<std::vector<double>>("norm_window");
   fields.object("checksums");
-  if (ranks_of(json) == 0) fields.refuse("ranks");
+  state.ranks = ranks_of(json);
+  if (state.ranks == 0) fields.refuse("ranks");
   return state;
 }
 

@@ -25,6 +25,7 @@ namespace warpwright {
 // The state of a run, without its tensors.
 struct TrainerState {
   std::int64_t step = 0;        // steps done
+  int ranks = 1;                // that have written the checkpoint; each has a part of it
   nlohmann::json options;       // identity_of (train/options.hpp)
   nlohmann::json settings;      // settings_of; empty in checkpoints of version 2 and older
   std::uint64_t plan_hash = 0;  // of the kernels in use
@@ -56,7 +57,7 @@ class NewCheckpoint {
   const std::filesystem::path& target() const { return target_; }
   // parts: the files that the ranks have written. tokenizer: the folder of its files.
   void complete(const TrainerState& state, const Decoder& decoder, const BoundaryTokens& boundary,
-                const std::filesystem::path& tokenizer, int ranks, const Checksums& parts);
+                const std::filesystem::path& tokenizer, const Checksums& parts);
 
  private:
   std::filesystem::path target_;

@@ -102,7 +102,7 @@ void CheckpointWriter::finish() {
 }
 
 std::vector<std::string> CheckpointWriter::finish_and_prune(const Checksums& parts) {
-  checkpoint_->complete(state_, *options_.step.model, boundary_, options_.data, comm_.size(), parts);
+  checkpoint_->complete(state_, *options_.step.model, boundary_, options_.data, parts);
   damaged_.erase(state_.step);
   return prune_checkpoints(options_.out, options_.keep, options_.keep_every, damaged_);
 }

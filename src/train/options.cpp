@@ -17,9 +17,9 @@ namespace {
 // Changing one of these options makes it a different run. Each with its flag. The others (the learning rate,
 // the number of steps, …) may be changed on purpose.
 constexpr std::pair<const char*, const char*> kFixed[] = {
-    {"model", "--model"},         {"dtype", "--dtype"},    {"master_weights", "--master-weights"},
-    {"optimizer", "--optimizer"}, {"T", "--seq"},          {"total_batch", "--total-batch"},
-    {"seed", "--seed"},           {"overfit", "--overfit"}};
+    {"model", "--model"},         {"dtype", "--dtype"},     {"master_weights", "--master-weights"},
+    {"optimizer", "--optimizer"}, {"T", "--seq"},           {"total_batch", "--total-batch"},
+    {"seed", "--seed"},           {"overfit", "--overfit"}, {"reduce", "--reduce"}};
 
 // "n_layer 2" of {"n_layer": 2, …} that differs from `other`; a value that is not an object as it is.
 std::string difference(const nlohmann::json& value, const nlohmann::json& other) {
@@ -125,6 +125,7 @@ nlohmann::json identity_of(const TrainOptions& o) {
           {"master_weights", s.master_weights ? "fp32" : "none"},
           {"T", s.T},
           {"total_batch", s.B * s.T * s.slices},
+          {"reduce", name_of(s.reduce)},
           {"clip", s.clip},
           {"optimizer", name_of(s.optimizer)},
           {"muon_momentum", s.muon_momentum},

@@ -53,7 +53,7 @@ nlohmann::json identity_of(const TrainOptions& options);
 nlohmann::json settings_of(const TrainOptions& options, const Context& context);
 
 // Tells `notice` of each option whose value differs from the checkpoint's. Throws Error for one that would
-// make it a different run: model, dtype, master weights, optimizer, T, total batch, seed, overfit.
+// make it a different run: model, dtype, master weights, optimizer, T, total batch, reduce, seed, overfit.
 void compare_options(const nlohmann::json& saved, const nlohmann::json& present,
                      const std::filesystem::path& checkpoint,
                      const std::function<void(const std::string&)>& notice);

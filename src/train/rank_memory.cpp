@@ -30,16 +30,17 @@ class Parts {
 
   std::size_t bytes(int rank) const {
     const auto comm = imagined_rank(rank, static_cast<int>(shards_.size()));
-    const RankSum sum(*comm, units_, shards_, options_.slices, options_.sharding >= Sharding::gradients);
+    const auto sum = make_rank_sum(
+        options_.reduce, {*comm, units_, shards_, options_.slices, options_.sharding >= Sharding::gradients});
     Recorder recorder;
-    sum.allocate(gradients_.tensors(), recorder);
+    sum->allocate(gradients_.tensors(), recorder);
     if (options_.sharding != Sharding::none) {
       const bool masters = options_.master_weights && options_.dtype == DType::bf16;
       const bool stores = options_.sharding == Sharding::parameters;
       allocate_optimizer(parameters_, shards_[static_cast<std::size_t>(rank)],
                          {.masters = masters, .stores_parameters = stores, .muon = muon_}, recorder);
     }
-    for (std::size_t i = 0; i < sum.depth() && options_.sharding < Sharding::gradients; ++i) {
+    for (std::size_t i = 0; i < sum->depth() && options_.sharding < Sharding::gradients; ++i) {
       options_.model->allocate_parameters(ops::accumulation_dtype(options_.dtype), Category::gradients,
                                           fmt::format("{}.", i), recorder);
     }

@@ -13,6 +13,7 @@ class Alike final : public Comm {
  public:
   explicit Alike(int ranks) : Comm(0, ranks, nullptr) {}
   void all_to_all(const std::vector<Outgoing>&, const std::vector<Incoming>&, const Stream&) const override {}
+  void reduce(const std::vector<Summed>&, const Stream&) const override {}
 
  private:
   std::vector<std::string> all_gather_piece(std::string_view mine) const override {

@@ -1,16 +1,16 @@
-// The sum of a step's gradients over ranks, along the same tree as on one rank.
+// The sum of a step's gradients over ranks.
 //
 // Each rank owns a shard of every unit, which may be empty. Ranks exchange the gradients of a unit as soon as
-// its backward is done: each sends the others their shards of nodes of the tree (slice_tree.hpp), and then
-// adds its own shard of all nodes. The exchange only moves bytes, so the bits are those of one rank. There
-// are two ways:
-//   once        A rank runs a range of adjacent slices. It adds up the largest nodes in this range, and they
-//               are exchanged in its last slice.
-//   each slice  In round j the ranks run the adjacent slices j·R to j·R + R − 1, and exchange them at once. A
+// its backward is done, and then each has its shard of their sum. There are two ways to share the slices:
+//   once        A rank runs a range of adjacent slices and adds them up. They are exchanged in its last
+//   slice. each slice  In round j the ranks run the adjacent slices j·R to j·R + R − 1, and exchange them at
+//   once. A
 //               rank then needs room for few layers' gradients, and its shard of the partial sums.
 #pragma once
 
+#include <cstdint>
 #include <memory>
+#include <string_view>
 #include <vector>
 
 #include "comm/comm.hpp"
@@ -22,10 +22,30 @@
 
 namespace warpwright {
 
+// How the gradients of several ranks are added up.
+//   tree  by us, along a tree over the step's slices: the same bits for any number of ranks (tree_sum.hpp)
+//   ring  by MPI or NCCL, in their own order: the bits depend on the number of ranks (library_sum.hpp)
+enum class Reduce : std::uint8_t { tree, ring };
+inline constexpr Reduce kReduces[] = {Reduce::tree, Reduce::ring};
+std::string_view name_of(Reduce reduce);
+
+// What is summed, and when. The references must outlive the sum.
+struct SumLayout {
+  const Comm& comm;
+  const Units& units;
+  const Shards& shards;
+  std::int64_t slices;  // of the step; a multiple of the number of ranks
+  bool each_slice;
+
+  std::int64_t slices_of_rank() const { return slices / comm.size(); }
+  const ShardPieces& shard() const { return shards[static_cast<std::size_t>(comm.rank())]; }
+};
+
 class RankSum {
  public:
-  // slices: of the step; a multiple of the number of ranks.
-  RankSum(const Comm& comm, const Units& units, const Shards& shards, std::int64_t slices, bool each_slice);
+  RankSum(const RankSum&) = delete;
+  RankSum& operator=(const RankSum&) = delete;
+  virtual ~RankSum() = default;
 
   std::size_t rounds() const { return own_.additions.size(); }  // slices of this rank
   std::int64_t slice_of_rank(std::int64_t round) const;
@@ -34,48 +54,40 @@ class RankSum {
   // caller.
   int additions(std::size_t round) const { return own_.additions[round]; }
   // True if units are exchanged in the rank's slice of this round.
-  bool exchanges(std::size_t round) const { return each_slice_ || round + 1 == rounds(); }
+  bool exchanges(std::size_t round) const { return layout_.each_slice || round + 1 == rounds(); }
 
   // The inner lists have one tensor for each piece of this rank's shard.
   struct Memory {
-    std::vector<std::vector<Tensor>> received;  // nodes of other ranks
+    std::vector<std::vector<Tensor>> received;  // sums of other ranks
     std::vector<std::vector<Tensor>> levels;    // partial sums that outlive an exchange
   };
   // gradients: of all parameters.
-  Memory allocate(const std::vector<Tensor>& gradients, Allocator& allocator) const;
+  virtual Memory allocate(const std::vector<Tensor>& gradients, Allocator& allocator) const = 0;
   // sums: the stack of sets of this rank. Every rank makes this call, once the memory is there.
-  void prepare(const std::vector<DecoderParameters>& sums, const Memory& memory);
+  virtual void prepare(const std::vector<DecoderParameters>& sums, const Memory& memory) = 0;
   // Exchanges the unit's gradients of this round, and adds them up. Every rank makes this call.
-  void run(Context& context, std::size_t unit, std::size_t round) const;
+  virtual void run(Context& context, std::size_t unit, std::size_t round) const = 0;
   // This rank's shard of the step's gradients, after the last round.
   const std::vector<Tensor>& sum() const { return sum_; }
 
- private:
+ protected:
   using Pieces = std::vector<Tensor>;
-  struct Node {
-    int owner;
-    std::size_t set;  // of the owner's stack
-  };
-  struct Unit {
-    std::vector<std::size_t> mine;  // this rank's pieces: their indices in its shard
-    std::vector<Pieces> nodes, levels;
-    std::unique_ptr<const Comm::Exchange> exchange;
-  };
 
-  std::int64_t elements_of_largest_unit(const std::vector<Tensor>& gradients) const;
-  const ShardPieces& shard() const { return shards_[static_cast<std::size_t>(comm_.rank())]; }
+  // own: the sums over this rank's slices until an exchange.
+  RankSum(const SumLayout& layout, SliceTree own) : layout_(layout), own_(std::move(own)) {}
+  // The shard's place in partial sums that outlive an exchange.
+  std::vector<Pieces> allocate_levels(std::size_t count, const std::vector<Tensor>& gradients,
+                                      Allocator& allocator) const;
+  // The unit's pieces of the sum, whose indices in the shard are `mine`.
+  void set_sum(const std::vector<std::size_t>& mine, const Pieces& pieces);
 
-  const Comm& comm_;
-  const Units& units_;
-  const Shards& shards_;
-  bool each_slice_;
-  SliceTree own_;
-  std::vector<Node> nodes_;  // of an exchange, in the tree's order
-  // For each node of all rounds: the partial sums before it, and the additions after it.
-  std::vector<std::size_t> heights_;
-  std::vector<int> additions_;
-  std::vector<Unit> prepared_;
+  const SumLayout layout_;
+  const SliceTree own_;
+
+ private:
   Pieces sum_;
 };
+
+std::unique_ptr<RankSum> make_rank_sum(Reduce reduce, const SumLayout& layout);
 
 }  // namespace warpwright

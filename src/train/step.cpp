@@ -130,7 +130,7 @@ TrainingStep::TrainingStep(Context& context, const StepOptions& options, const C
       muon_(muon_matrices(options)),
       comm_(comm),
       exchange_(context, comm, *options.model, parameters_of(options), muon_, options_.sharding,
-                options.slices),
+                options.reduce, options.slices),
       updates_(options_.sharding == Sharding::none ? shards_of(parameters_of(options), 1)
                                                    : exchange_.shards()),
       planned_(plan_step()),

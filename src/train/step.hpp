@@ -9,7 +9,7 @@
 // A step's batch consists of equal slices. Each stores its gradients by themselves, and a tree that depends
 // on the number of slices alone adds them up (slice_tree.hpp). Over several ranks, each runs its
 // share of the slices; the step's gradients, loss and norm are then the same on all of them
-// (step_exchange.hpp).
+// (step_exchange.hpp). With Reduce::ring, the library that connects the ranks adds up their sums.
 #pragma once
 
 #include <array>
@@ -47,6 +47,7 @@ struct StepOptions {
   std::int64_t T = 64;  // tokens of a sequence
   std::int64_t slices = 1;
   Sharding sharding = Sharding::optimizer;  // over several ranks
+  Reduce reduce = Reduce::tree;             // over several ranks
   double clip = 1;                          // largest gradient norm; 0: do not clip
   Optimizer optimizer = Optimizer::adamw;
   double muon_momentum = 0.95;

@@ -7,20 +7,20 @@ namespace warpwright {
 
 StepExchange::StepExchange(Context& context, const Comm& comm, const Decoder& decoder,
                            const std::vector<Tensor>& parameters, const LayerMatrices& whole,
-                           Sharding sharding, std::int64_t slices)
+                           Sharding sharding, Reduce reduce, std::int64_t slices)
     : context_(context),
       comm_(comm),
       sharding_(sharding),
       units_(decoder),
       shards_(shards_by_unit(units_, parameters, whole, comm.size())),
-      sum_(comm, units_, shards_, slices, sharding >= Sharding::gradients),
+      sum_(make_rank_sum(reduce, {comm, units_, shards_, slices, sharding >= Sharding::gradients})),
       side_(context.device().device),
       reached_(context.device().device) {}
 
 void StepExchange::prepare(const Tensors& t) {
   const auto rank = static_cast<std::size_t>(comm_.rank());
   const std::vector<Tensor> gradients = t.gradients.front().tensors();
-  sum_.prepare(t.gradients, t.sums);
+  sum_->prepare(t.gradients, t.sums);
   squares_ = t.squares;
   Shards blocks;
   for (const ShardPieces& pieces : shards_) {
@@ -37,7 +37,7 @@ void StepExchange::prepare(const Tensors& t) {
     unit.gather = prepare_gather(comm_, part, sharding_ == Sharding::none ? gradients : t.parameters);
     for (const DecoderParameters& set : t.gradients) unit.sets.push_back(units_.of_all(u, set.tensors()));
     unit.mine = units_.indices(u, shards_[rank]);
-    unit.sum = at(sum_.sum(), unit.mine);
+    unit.sum = at(sum_->sum(), unit.mine);
     unit.gradients = pieces_of(part[rank], gradients);
     unit.parameters = pieces_of(part[rank], t.parameters);
     unit.squares = squares_runs(part[rank], gradients);
@@ -54,12 +54,12 @@ void StepExchange::add_gradients(std::size_t index, std::size_t round, std::size
   const OnStream beside(context_, side_.stream());
   const Unit& unit = prepared_[index];
   std::size_t top = below;
-  for (int addition = 0; addition < sum_.additions(round); ++addition, --top) {
+  for (int addition = 0; addition < sum_->additions(round); ++addition, --top) {
     const std::vector<Tensor>& sums = unit.sets[top - 1];
     ops::gradient_sum(context_, {.sums = sums, .firsts = sums, .addends = unit.sets[top]});
   }
-  sum_.run(context_, index, round);
-  if (round + 1 == sum_.rounds()) finish_gradients(unit);
+  sum_->run(context_, index, round);
+  if (round + 1 == sum_->rounds()) finish_gradients(unit);
   added_[index].set(side_.stream());
   comm_.watch(side_.stream());
 }

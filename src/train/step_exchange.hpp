@@ -20,13 +20,13 @@ class StepExchange {
   // parameters: their shapes and dtypes. whole: those that no shard cuts. slices: of the step.
   StepExchange(Context& context, const Comm& comm, const Decoder& decoder,
                const std::vector<Tensor>& parameters, const LayerMatrices& whole, Sharding sharding,
-               std::int64_t slices);
+               Reduce reduce, std::int64_t slices);
   StepExchange(const StepExchange&) = delete;
   StepExchange& operator=(const StepExchange&) = delete;
 
   const Units& units() const { return units_; }
   const Shards& shards() const { return shards_; }
-  const RankSum& sum() const { return sum_; }
+  const RankSum& sum() const { return *sum_; }
 
   struct Tensors {
     std::vector<Tensor> parameters;
@@ -37,13 +37,13 @@ class StepExchange {
   // Several ranks make this call, once the memory is there.
   void prepare(const Tensors& tensors);
 
-  // Begins the exchange of a unit whose gradients of this round are there, on top of `below` sums. The tree's
+  // Begins the exchange of a unit whose gradients of this round are there, on top of `below` sums. The
   // additions follow, and after the last round the sums of squares.
   void add_gradients(std::size_t unit, std::size_t round, std::size_t below);
   // The Context's stream waits until the latest exchange of this unit's gradients is over, and those before.
   void wait_for_gradients(std::size_t unit) const { added_[unit].hold(context_.stream()); }
   // This rank's shard of the step's gradients; with Sharding::none all ranks then have all of them.
-  const std::vector<Tensor>& gradients() const { return sum_.sum(); }
+  const std::vector<Tensor>& gradients() const { return sum_->sum(); }
   // Comes after the exchange of all gradients. The ranks then have all sums of squares, and all gates.
   void gather_squares() const;
 
@@ -72,7 +72,7 @@ class StepExchange {
   Sharding sharding_;
   Units units_;
   Shards shards_;
-  RankSum sum_;
+  std::unique_ptr<RankSum> sum_;
   SideStream side_;
   Milestone reached_;
   std::vector<Milestone> added_, arrived_;  // by unit

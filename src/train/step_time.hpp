@@ -11,7 +11,7 @@ struct StepLoad {
   Sharding sharding = Sharding::none;
   int ranks = 1, nodes = 1;  // a machine is a node and has an equal part of the ranks
   std::int64_t slices = 1;   // of a rank
-  std::int64_t sums = 1;     // nodes of the tree that a rank exchanges (slice_tree.hpp)
+  std::int64_t sums = 1;     // of its slices, that a rank exchanges (tree_sum.hpp; 1 with Reduce::ring)
   std::int64_t layers = 1;
 
   // Seconds: of a slice; to update all parameters, their norm included; to add two sets of gradients.

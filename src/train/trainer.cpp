@@ -221,6 +221,12 @@ void Trainer::restore(const SavedRun& saved) {
     notify(fmt::format("{} does not record its data or tokenizer, so neither was compared",
                        saved.checkpoint.string()));
   }
+  if (options_.step.reduce == Reduce::ring && state.ranks != comm_.size()) {
+    notify(
+        fmt::format("{} was written over {} rank{}, and the run goes on over {}: with --reduce ring the "
+                    "results will match to rounding, not bit for bit",
+                    saved.checkpoint.string(), state.ranks, state.ranks == 1 ? "" : "s", comm_.size()));
+  }
   if (state.plan_hash != step_.plan_hash()) {
     notify(
         "the kernels differ from the checkpoint's (another machine, build or --batch): results will "
@@ -467,6 +473,7 @@ void Trainer::draw_sample() {
 
 TrainerState Trainer::state() const {
   TrainerState state{.step = step_index_,
+                     .ranks = comm_.size(),
                      .options = identity_of(options_),
                      .settings = settings_of(options_, context_),
                      .plan_hash = step_.plan_hash(),
