@@ -94,6 +94,22 @@ TEST_F(PlanTest, LinksComeFromOptionsOrTheRecord) {
   EXPECT_LT(planned(faster)["exchange_share"], plan["exchange_share"]);
 }
 
+// Two ranks with six slices each have two whole nodes of the tree.
+TEST_F(PlanTest, ALibrarysSumTakesLessMemoryAndOneExchange) {
+  const auto of = [&](const char* reduce) {
+    return planned({"--model", "gpt2:124M", "--batch", "4", "--gpus", "2", "--shard", "none", "--total-batch",
+                    std::to_string(12 * 4 * 1024), "--reduce", reduce});
+  };
+  const auto tree = of("tree"), ring = of("ring");
+  EXPECT_EQ(tree["reduce"], "tree");
+  EXPECT_EQ(ring["reduce"], "ring");
+  EXPECT_DOUBLE_EQ(tree["sent_bytes"].get<double>() / ring["sent_bytes"].get<double>(), 1.5);
+  // Two shards, of the nodes of the other rank.
+  EXPECT_NEAR(tree["memory"]["gradients"].get<double>() - ring["memory"]["gradients"].get<double>(),
+              4.0 * 124475904, 1e7);
+  EXPECT_EQ(tree["memory"]["optimizer"], ring["memory"]["optimizer"]);
+}
+
 TEST_F(PlanTest, WhatIsUnknownIsNamed) {
   const std::vector<std::string> base = {"plan",    "--dtype",   "bf16",    "--record", path("record.json"),
                                          "--model", "gpt2:124M", "--batch", "4",        "--gpus",

@@ -5,7 +5,9 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <cstdlib>
+#include <cstring>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <numeric>
@@ -53,12 +55,13 @@ class SmallRun : public TestFolder {
       losses += fmt::format("{} {} {} {}\n", json["step"].dump(), json["loss"].dump(), json["norm"].dump(),
                             json.value("val_loss", nlohmann::json()).dump());
     }
-    return {losses, read_file(path / "model" / "model.safetensors", 1 << 26), tensors_in(checkpoint, "model"),
-            tensors_in(checkpoint, "optimizer")};
+    return {losses, read_file(path / "model" / "model.safetensors", 1 << 26),
+            joined(tensors_in(checkpoint, "model")), joined(tensors_in(checkpoint, "optimizer"))};
   }
 
-  // The tensors in the parts of all ranks, each with its rows in order.
-  static std::string tensors_in(const fs::path& checkpoint, const std::string& content) {
+  // The bytes of the tensors in the parts of all ranks, by their names.
+  using Tensors = std::map<std::string, std::string>;
+  static Tensors tensors_in(const fs::path& checkpoint, const std::string& content) {
     std::map<std::string, std::map<std::int64_t, std::string>> rows;  // by the first of them
     for (const fs::path& path : list_folder(checkpoint)) {
       const std::string file_name = path.filename().string();
@@ -72,11 +75,16 @@ class SmallRun : public TestFolder {
                                                       bytes.size()};
       }
     }
-    std::string all;
+    Tensors tensors;
     for (const auto& [name, parts] : rows) {
-      all += name;
-      for (const auto& [first, bytes] : parts) all += bytes;
+      for (const auto& [first, bytes] : parts) tensors[name] += bytes;
     }
+    return tensors;
+  }
+
+  static std::string joined(const Tensors& tensors) {
+    std::string all;
+    for (const auto& [name, bytes] : tensors) all += name + bytes;
     return all;
   }
 
@@ -90,6 +98,38 @@ class SmallRun : public TestFolder {
     EXPECT_TRUE(bits_a[2] == bits_b[2]) << "weights in the checkpoint of " << b;
     EXPECT_GT(bits_a[3].size(), moments * bits_a[2].size());
     EXPECT_TRUE(bits_a[3] == bits_b[3]) << "optimizer of " << b;
+  }
+
+  // Two fp32 runs whose 12 slices are added up in different orders. A sum of 12 terms has at most 11
+  // roundings in either order. The terms may be larger than their sum: by √12 if they were independent, and
+  // twice that is allowed. A squared gradient has twice the error. The second moment must not magnify it, so
+  // these runs have a large --eps.
+  void expect_rounded_alike(const std::string& a, const std::string& b) const {
+    const double tolerance = 2 * 2 * std::sqrt(12) * 2 * 11 * 0x1p-24;
+    for (const char* content : {"model", "optimizer"}) {
+      const auto of = [&](const std::string& run) {
+        return tensors_in(folder / run / "checkpoints" / "step_00000006", content);
+      };
+      const Tensors tensors_a = of(a), tensors_b = of(b);
+      EXPECT_EQ(tensors_a.size(), tensors_b.size());
+      for (const auto& [name, bytes] : tensors_a) {
+        EXPECT_LE(difference(bytes, tensors_b.at(name)), tolerance) << name << " of " << b;
+      }
+    }
+  }
+
+  // ‖a − b‖ / ‖a‖ of fp32 tensors.
+  static double difference(const std::string& a, const std::string& b) {
+    std::vector<float> of_a(a.size() / sizeof(float)), of_b(b.size() / sizeof(float));
+    std::memcpy(of_a.data(), a.data(), a.size());
+    std::memcpy(of_b.data(), b.data(), b.size());
+    EXPECT_EQ(of_a.size(), of_b.size());
+    double squares = 0, all = 0;
+    for (std::size_t i = 0; i < of_a.size(); ++i) {
+      squares += std::pow(static_cast<double>(of_a[i]) - of_b[i], 2);
+      all += std::pow(of_a[i], 2);
+    }
+    return std::sqrt(squares / all);
   }
 };
 
@@ -127,6 +167,51 @@ TEST_F(Ranks, AnyNumberThatDividesTheSlicesGivesTheSameBits) {
       expect_same_bits("one", name);
     }
   }
+}
+
+// With the order of MPI.
+TEST_F(Ranks, TheLibrarysSumIsTheTreesToRounding) {
+  const auto ring = [&](const std::string& run, const std::string& shard) {
+    return training(run, {"--eps", "1", "--reduce", "ring", "--shard", shard});
+  };
+  succeeds(1, training("tree", {"--eps", "1"}));
+  succeeds(1, ring("one", "none"));
+  expect_same_bits("tree", "one");
+  for (const int ranks : {2, 3}) {
+    for (const char* shard : {"none", "optimizer", "gradients", "parameters"}) {
+      const std::string name = std::to_string(ranks) + shard;
+      succeeds(ranks, ring(name, shard));
+      expect_rounded_alike("tree", name);
+      EXPECT_FALSE(bits_of("tree", 6)[3] == bits_of(name, 6)[3]) << "the tree's order in " << name;
+      succeeds(ranks, ring(name + "again", shard));
+      expect_same_bits(name, name + "again");
+    }
+  }
+}
+
+// A sum of two terms has one order.
+TEST_F(Ranks, TwoSlicesHaveTheSameSumEitherWay) {
+  const Words two = {"--total-batch", "64"};
+  succeeds(2, training("tree", two));
+  for (const std::string shard : {"none", "optimizer", "gradients", "parameters"}) {
+    succeeds(2, training(shard, {"--total-batch", "64", "--reduce", "ring", "--shard", shard}));
+    expect_same_bits("tree", shard);
+  }
+}
+
+TEST_F(Ranks, ALibrarysSumIsOfANumberOfRanks) {
+  const Words constant = {"--schedule", "constant", "--reduce", "ring", "--resume"};
+  const auto to = [&](const std::string& steps) {
+    Words words = training("parts", constant);
+    words.insert(words.end(), {"--steps", steps});
+    return words;
+  };
+  const std::string line = "was written over 2 ranks, and the run goes on over 3: with --reduce ring";
+  succeeds(2, to("2"));
+  EXPECT_EQ(run(2, to("4")).out.find(line), std::string::npos);
+  const ProcessResult r = run(3, to("6"));
+  EXPECT_EQ(r.code, 0) << r.err;
+  EXPECT_NE(r.out.find(line), std::string::npos) << r.out;
 }
 
 // Muon's matrices are not cut, so ranks have other pieces than with AdamW.
@@ -218,12 +303,13 @@ TEST_F(Ranks, ThePlanShowsWhatEachRankHolds) {
 // `plan` knows ranks that do not run.
 TEST_F(Ranks, PlanPredictsTheMemoryOfTheRankThatHoldsMost) {
   for (const int ranks : {2, 3}) {
-    for (const std::string mode : {"none adamw", "optimizer adamw", "gradients adamw", "parameters adamw",
-                                   "optimizer muon", "parameters muon"}) {
-      const auto space = mode.find(' ');
-      const std::string shard = mode.substr(0, space), optimizer = mode.substr(space + 1);
-      const std::string name = std::to_string(ranks) + shard + optimizer;
-      const Words sizes = {"--shard", shard, "--optimizer", optimizer, "--threads", "1"};
+    for (const std::string mode :
+         {"none adamw tree", "optimizer adamw tree", "gradients adamw tree", "parameters adamw tree",
+          "optimizer muon tree", "parameters muon tree", "optimizer adamw ring", "gradients adamw ring"}) {
+      std::string shard, optimizer, reduce;
+      std::istringstream(mode) >> shard >> optimizer >> reduce;
+      const std::string name = std::to_string(ranks) + shard + optimizer + reduce;
+      const Words sizes = {"--shard", shard, "--optimizer", optimizer, "--reduce", reduce, "--threads", "1"};
       Words words = training(name, sizes);
       words.insert(words.end(), {"--plan", "--steps", "1"});
       const std::string shown = run(ranks, words).out;
@@ -483,6 +569,9 @@ TEST_F(Ranks, RanksWithOtherOptionsAreRefused) {
   ASSERT_EQ(lines.size(), 1u);
   EXPECT_NE(lines[0].find("rank 0 and rank 1 differ in options/seed: 1 and 2"), std::string::npos)
       << lines[0];
+  const Words sums = apart(training("sums"), training("sums", {"--reduce", "ring"}));
+  ASSERT_EQ(sums.size(), 1u);
+  EXPECT_NE(sums[0].find("differ in options/reduce: \"tree\" and \"ring\""), std::string::npos) << sums[0];
 }
 
 TEST_F(Ranks, Bf16NeedsAnEvenNumberOfChannels) {
@@ -720,6 +809,27 @@ TEST_F(CudaRanks, EveryShardModeHasTheSameBits) {
         succeeds(on_gpus(run, {"--gpus", "2", "--shard", shard}, slices));
         expect_same_bits("one" + tokens, run);
       }
+    }
+  }
+  ::unsetenv("WARPWRIGHT_EXCHANGE");
+}
+
+// NCCL adds up, whoever carries the other exchanges. Two slices have one order.
+TEST_F(CudaRanks, TheLibrarysSumIsTheTreesInEveryShardMode) {
+  const Words large = {"--eps", "1"}, two = {"--dtype", "bf16", "--total-batch", "64"};
+  succeeds(on_gpus("tree", {"--device", "cuda"}, large));
+  succeeds(on_gpus("two", {"--device", "cuda"}, two));
+  for (const std::string shard : {"none", "optimizer", "gradients", "parameters"}) {
+    for (const std::string carrier : {"copies", "nccl"}) {
+      ::setenv("WARPWRIGHT_EXCHANGE", carrier.c_str(), 1);
+      const Words ring = {"--gpus", "2", "--reduce", "ring", "--shard", shard};
+      const std::string run = shard + carrier;
+      succeeds(on_gpus(run, ring, large));
+      expect_rounded_alike("tree", run);
+      succeeds(on_gpus(run + "again", ring, large));
+      expect_same_bits(run, run + "again");
+      succeeds(on_gpus(run + "two", ring, two));
+      expect_same_bits("two", run + "two");
     }
   }
   ::unsetenv("WARPWRIGHT_EXCHANGE");

@@ -2,7 +2,8 @@
 """Times a training step of a GPT-2 over several GPUs of one machine next to PyTorch and, with --llmc, llm.c, in one run.
 
     python3 bench/peers/gpus_step.py --warpwright build/release/warpwright --data DATA [--model gpt2:124M] [--batch 64]
-        [--seq 1024] [--gpus 2] [--shard optimizer] [--torch ddp] [--llmc PATH/train_gpt2cu] [--rounds 2] [--steps 15] [--json]
+        [--seq 1024] [--gpus 2] [--shard optimizer] [--reduce tree] [--torch ddp] [--llmc PATH/train_gpt2cu] [--rounds 2]
+        [--steps 15] [--json]
 
 In each round the programs take turns. A program first runs on every GPU by itself, on all of them at the same time, and then
 over all GPUs, with --batch sequences for each GPU. The share is the median step of the slowest GPU alone, divided by the
@@ -96,7 +97,8 @@ class Ours:
 
     def together(self):
         tokens = self.args.gpus * self.args.batch * self.args.seq
-        return self.run([(["--gpus", self.args.gpus, "--shard", self.args.shard, "--total-batch", tokens], {})])
+        return self.run([(["--gpus", self.args.gpus, "--shard", self.args.shard, "--reduce", self.args.reduce,
+                           "--total-batch", tokens], {})])
 
 
 class Torch:
@@ -241,6 +243,7 @@ def main():
     parser.add_argument("--seq", type=int, default=1024)
     parser.add_argument("--gpus", type=int, default=2)
     parser.add_argument("--shard", default="optimizer", help="of warpwright train")
+    parser.add_argument("--reduce", default="tree", choices=("tree", "ring"), help="of warpwright train")
     parser.add_argument("--recompute", default="none", choices=("none", "block"))
     parser.add_argument("--torch", default="ddp", choices=("ddp", "fsdp2", "none"))
     parser.add_argument("--llmc", type=os.path.abspath, metavar="PATH", help="llm.c's train_gpt2cu")
@@ -266,7 +269,7 @@ def main():
                     if times := getattr(program, way)():
                         rounds[program.name][way].append(times)
     result = {"model": args.model, "batch": args.batch, "seq": args.seq, "gpus": args.gpus, "shard": args.shard,
-              "recompute": args.recompute, "torch": args.torch, "programs": {}}
+              "reduce": args.reduce, "recompute": args.recompute, "torch": args.torch, "programs": {}}
     for name, ways in rounds.items():
         row = result["programs"][name] = {way: summary(found) for way, found in ways.items() if found}
         if "together" in row:
@@ -276,7 +279,7 @@ def main():
     if args.json:
         print(json.dumps(result, indent=1))
         return
-    print(f"{args.model} bf16, {args.gpus} GPUs, B={args.batch} for each, T={args.seq}, --shard {args.shard}, --recompute {args.recompute}, PyTorch {args.torch}")
+    print(f"{args.model} bf16, {args.gpus} GPUs, B={args.batch} for each, T={args.seq}, --shard {args.shard}, --reduce {args.reduce}, --recompute {args.recompute}, PyTorch {args.torch}")
     for name, row in result["programs"].items():
         cells = [f"{way} {row[way]['ms_median']:.2f} ms ({row[way]['ms_of_rounds'][0]:.2f} to {row[way]['ms_of_rounds'][1]:.2f})"
                  for way in ("alone", "together") if way in row]

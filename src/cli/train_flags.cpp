@@ -34,10 +34,11 @@ void add_slice_flags(CLI::App& c, TrainFlags& f, const SizeDefaults& defaults) {
                "that fits")
       ->capture_default_str()
       ->check(one_of(sharding_names()));
-  c.add_option("--reduce", f.reduce,
-               "How the gradients of several ranks are added up: tree (the same bits for any number of "
-               "ranks), or ring (by MPI or NCCL in their own order: less memory, and other bits for another "
-               "number of ranks)")
+  c.add_option(
+       "--reduce", f.reduce,
+       "Order in which the gradients of several ranks are added up: tree (the same bits for any number "
+       "of ranks), or ring (that of MPI or NCCL: less memory, and other bits for another number of "
+       "ranks)")
       ->capture_default_str()
       ->check(one_of(names_of(kReduces)));
 }

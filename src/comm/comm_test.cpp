@@ -56,6 +56,24 @@ TEST(Comm, APreparedExchangeSendsWhatIsThereWhenItRuns) {
   }
 }
 
+TEST(Comm, ASingleRanksSumIsWhatItHas) {
+  const Comm& comm = single_rank();
+  std::array<float, 3> values{1, -2, 3};
+  const std::array<float, 3> before = values;
+  comm.reduce({{0, values}}, Stream());
+  comm.prepare_reduce({{0, values}})->run(Stream());
+  EXPECT_EQ(values, before);
+}
+
+TEST(Comm, APlannedRankExchangesNothing) {
+  const auto comm = imagined_rank(1, 3);
+  std::array<float, 3> values{};
+  EXPECT_THROW(comm->all_to_all({}, {}, Stream()), Error);
+  EXPECT_THROW(comm->reduce({{0, values}}, Stream()), Error);
+  const auto sum = comm->prepare_reduce({{0, values}});  // may be prepared
+  EXPECT_THROW(sum->run(Stream()), Error);
+}
+
 TEST(Comm, WithoutALauncherAProcessIsAlone) {
   EXPECT_EQ(connect_ranks({})->size(), 1);
 }
@@ -81,6 +99,7 @@ TEST(Comm, AStoreCarriesTextsAndNoTensorsOfCpus) {
     EXPECT_TRUE(comm->gather("small") == (std::vector<std::string>{"small", large}));
     EXPECT_EQ(comm->gather(""), std::vector<std::string>(2));
     EXPECT_THROW(comm->all_to_all({}, {}, Stream()), Error);
+    EXPECT_THROW(comm->reduce({}, Stream()), Error);
   }
   other.join();
 }

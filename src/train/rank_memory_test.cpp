@@ -44,10 +44,28 @@ TEST_F(RankMemoryTest, TheRankWithMostIsFoundWithoutPlanningAll) {
   TrainOptions o = twelve_slices();
   for (const int ranks : {2, 3, 4, 6, 12}) {
     for (const Sharding sharding : kShardings) {
+      for (const Reduce reduce : kReduces) {
+        o.step.sharding = sharding;
+        o.step.reduce = reduce;
+        std::size_t most = 0;
+        for (int r = 0; r < ranks; ++r) most = std::max(most, bytes(o, r, ranks));
+        EXPECT_EQ(bytes(o, rank_with_most(o.step, ranks), ranks), most)
+            << ranks << " " << name_of(sharding) << " " << name_of(reduce);
+      }
+    }
+  }
+}
+
+// It adds up in the gradients' own memory.
+TEST_F(RankMemoryTest, TheLibrarysSumNeedsNoRoomForOtherRanks) {
+  TrainOptions o = twelve_slices();
+  for (const int ranks : {2, 3, 4}) {
+    for (const Sharding sharding : kShardings) {
       o.step.sharding = sharding;
-      std::size_t most = 0;
-      for (int r = 0; r < ranks; ++r) most = std::max(most, bytes(o, r, ranks));
-      EXPECT_EQ(bytes(o, rank_with_most(o.step, ranks), ranks), most) << ranks << " " << name_of(sharding);
+      o.step.reduce = Reduce::tree;
+      const std::size_t of_tree = bytes(o, 0, ranks);
+      o.step.reduce = Reduce::ring;
+      EXPECT_LT(bytes(o, 0, ranks), of_tree) << ranks << " " << name_of(sharding);
     }
   }
 }

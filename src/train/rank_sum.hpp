@@ -22,14 +22,14 @@
 
 namespace warpwright {
 
-// How the gradients of several ranks are added up.
+// The order in which the gradients of several ranks are added up, and who does it.
 //   tree  by us, along a tree over the step's slices: the same bits for any number of ranks (tree_sum.hpp)
 //   ring  by MPI or NCCL, in their own order: the bits depend on the number of ranks (library_sum.hpp)
 enum class Reduce : std::uint8_t { tree, ring };
 inline constexpr Reduce kReduces[] = {Reduce::tree, Reduce::ring};
 std::string_view name_of(Reduce reduce);
 
-// What is summed, and when. The references must outlive the sum.
+// The gradients to be summed, and their division among ranks. The references must outlive the sum.
 struct SumLayout {
   const Comm& comm;
   const Units& units;

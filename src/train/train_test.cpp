@@ -539,6 +539,43 @@ TEST_F(TrainerTest, MastersAreOfTheWholeRun) {
   }
 }
 
+TEST_F(TrainerTest, OneRankAddsUpAlongTheTreeEitherWay) {
+  TrainOptions o = options("tree");
+  o.step.slices = 6;
+  const auto losses = train(o);
+  o.step.reduce = Reduce::ring;
+  o.out = root_ / "ring";
+  EXPECT_EQ(train(o), losses);
+  EXPECT_TRUE(weights("ring") == weights("tree"));
+}
+
+TEST_F(TrainerTest, ReduceIsOfTheWholeRun) {
+  for (const Reduce reduce : kReduces) {
+    TrainOptions o = options(std::string(name_of(reduce)));
+    o.step.reduce = reduce;
+    train(o, 5);
+    o.resume = true;
+    TrainOptions other = o;
+    other.step.reduce = reduce == Reduce::tree ? Reduce::ring : Reduce::tree;
+    const std::string error = message_of([&] { train(other); });
+    for (const auto& part : {std::string("--reduce: "), fmt::format("with \"{}\"", name_of(reduce))})
+      EXPECT_NE(error.find(part), std::string::npos) << error;
+    // Checkpoints from before there was the choice say nothing of it: they are the tree's.
+    const fs::path state = list_checkpoints(o.out).back().folder / "trainer.json";
+    nlohmann::json json = nlohmann::json::parse(read_file(state, 1 << 20));
+    EXPECT_EQ(json["options"].erase("reduce"), 1u);
+    json.erase("checksum");
+    json["version"] = 1;
+    write_file_atomically(state, json.dump());
+    if (reduce == Reduce::tree) {
+      train(o);
+      EXPECT_TRUE(finished_);
+    } else {
+      EXPECT_THROW(train(o), Error);
+    }
+  }
+}
+
 TEST_F(TrainerTest, WithoutMastersThePlanHasNone) {
   Context context{ContextOptions{}};
   StepOptions o = options("none").step;
