@@ -2,10 +2,12 @@
 //
 // Each rank owns a shard of every unit, which may be empty. Ranks exchange the gradients of a unit as soon as
 // its backward is done, and then each has its shard of their sum. There are two ways to share the slices:
-//   once        A rank runs a range of adjacent slices and adds them up. They are exchanged in its last
-//   slice. each slice  In round j the ranks run the adjacent slices j·R to j·R + R − 1, and exchange them at
-//   once. A
-//               rank then needs room for few layers' gradients, and its shard of the partial sums.
+//
+// - Once: a rank runs a range of adjacent slices and adds them up. Their sums are exchanged in its last
+// slice.
+//
+// - Each slice: in round j the R ranks run the adjacent slices j·R to j·R + R − 1, and exchange them at once.
+// A rank then needs room for few layers' gradients, and for its shard of the partial sums.
 #pragma once
 
 #include <cstdint>
