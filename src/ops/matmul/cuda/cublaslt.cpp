@@ -8,13 +8,12 @@
 // choice is a pure function of problem, device, library and table, and the same kernel gives the same bits in
 // every run. If the depth is cut into parts, they are summed in order, in the output or in the workspace.
 //
-// A Context keeps the descriptors and the kernels of every product it has met. Later calls neither allocate
-// nor search, so a graph can capture them.
+// A Context keeps the kernel of every problem that it still knows (kKeptProblems), and the descriptors of its
+// product. Later calls neither allocate nor search, so a graph can capture them.
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <array>
-#include <deque>
 #include <map>
 #include <optional>
 #include <span>
@@ -101,12 +100,10 @@ struct Proposals {
   }
 };
 
-// A product with everything that a Context keeps for it.
+// A product's descriptors.
 struct Plan {
-  Product product;
   Description description;
   Layout a, b, c, d;
-  Proposals proposals;
 };
 
 void set_operands(const Description& description, const Operands& operands) {
@@ -186,7 +183,6 @@ cublasLtHandle_t handle_of(const DeviceInfo& device) {
 Plan describe(const Product& p, const DeviceInfo& device) {
   const bool rounds = device.tf32 && p.in == DType::f32;
   Plan plan;
-  plan.product = p;
   plan.description = make_description(rounds ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F);
   set(plan.description, CUBLASLT_MATMUL_DESC_TRANSA, p.transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N);
   set(plan.description, CUBLASLT_MATMUL_DESC_TRANSB, p.transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N);
@@ -201,7 +197,8 @@ Plan describe(const Product& p, const DeviceInfo& device) {
   return plan;
 }
 
-// The library's proposals for a product with contiguous matrices.
+// The library's proposals for a product with contiguous matrices; none if it has no kernel. Throws Error if
+// the library fails.
 Proposals propose(const Product& p, const Request& request, const DeviceInfo& device) {
   const Plan plan = describe(p, device);
   const Preference preference = make_preference();
@@ -216,7 +213,8 @@ Proposals propose(const Product& p, const Request& request, const DeviceInfo& de
   const cublasStatus_t status =
       library().heuristic(handle_of(device), plan.description.get(), plan.a.get(), plan.b.get(), plan.c.get(),
                           plan.d.get(), preference.get(), kProposals, results.data(), &count);
-  if (status != CUBLAS_STATUS_SUCCESS) count = 0;
+  if (status == CUBLAS_STATUS_NOT_SUPPORTED) return {};
+  check(status, "choosing a kernel");
   const bool predicts = device.gpu.major == 9 && size_of(p.in) == 2;
   Proposals proposals;
   std::map<std::string, int> alike;
@@ -233,25 +231,6 @@ Proposals propose(const Product& p, const Request& request, const DeviceInfo& de
     proposals.predicted = static_cast<std::size_t>(fastest - proposals.configurations.begin());
   }
   return proposals;
-}
-
-// All that a Context keeps for cuBLASLt.
-struct State {
-  std::deque<Plan> plans;
-
-  Plan& plan(const Product& product, const Request& request, const DeviceInfo& device) {
-    for (Plan& known : plans) {
-      if (known.product == product) return known;
-    }
-    Plan made = describe(product, device);
-    made.proposals = propose(contiguous(product), request, device);
-    return plans.emplace_back(std::move(made));
-  }
-};
-
-State& state_of(const Context& context) {
-  static constexpr char kOwner = 0;
-  return made_in<State>(context.kept(&kOwner));
 }
 
 // One way to compute a problem with the library: a product with an epilogue. whole: the epilogue does all
@@ -369,102 +348,138 @@ Request library_part(Request request, const Way& way) {
   return request;
 }
 
-// Launches the product with the kernel of this name, or with the predicted one. Returns false if the library
-// has no kernel.
-bool multiply(const Context& context, const Product& product, const Request& request, const Operands& o,
-              const std::optional<std::string_view>& kernel) {
-  Plan& plan = state_of(context).plan(product, request, context.device());
-  const Proposals& proposals = plan.proposals;
-  if (proposals.empty()) return false;
-  set_operands(plan.description, o);
-  const float added = o.c ? 1 : 0;
-  check(library().matmul(handle_of(context.device()), plan.description.get(), &o.scale, o.a, plan.a.get(),
-                         o.b, plan.b.get(), &added, o.c ? o.c : o.d, plan.c.get(), o.d, plan.d.get(),
-                         &proposals.algorithms[proposals.chosen(kernel)], context.scratch(),
-                         kLibraryWorkspace, context.stream().get()),
-        "a matrix product");
-  return true;
-}
-
 // The kernel that the device's tuned table names for a problem; none if it names none.
 template <bool fused, class Problem>
 std::optional<std::string_view> tuned_kernel(const Problem& p, const DeviceInfo& device) {
   return tuned_configuration(operation_of(p), fused ? "cuda.cublaslt" : "cuda.cublaslt_unfused", p, device);
 }
 
-[[noreturn]] void throw_no_kernel(const Product& p) {
-  throw Error(fmt::format("cuBLASLt has no algorithm for a product ({}, {}) · ({}, {}) of {}", p.cols,
-                          p.depth, p.depth, p.rows, name_of(p.in)),
-              "matmul", "force another variant, as WARPWRIGHT_FORCE=matmul=cuda.tile128");
+// Seconds of a pass of our own over the result, and over another matrix if the request has one (extra).
+double pass_seconds(const Request& r) {
+  constexpr double kStart = 2.5e-6;
+  const double elements = static_cast<double>(r.extent.rows) * static_cast<double>(r.extent.cols);
+  return kStart + (r.extra ? 3 : 2) * elements * static_cast<double>(size_of(r.dtype)) / kPassBandwidth;
+}
+
+// A way, and the library's kernels for it. Their predicted times include our own pass after them.
+struct Offer {
+  Way way;
+  Proposals proposals;
+};
+
+// True if the library can be asked: there are results, and the device is present.
+bool can_ask(const Request& request, const DeviceInfo& device) {
+  return request.extent.rows > 0 && request.extent.cols > 0 && is_present(device);
+}
+
+// The most fused way for which the library has a kernel. None if it has no kernel or cannot be asked.
+template <bool fused, class Problem>
+std::optional<Offer> offer_for(const Problem& p, const DeviceInfo& device) {
+  const Request request = request_of(p);
+  if (!can_ask(request, device)) return std::nullopt;
+  for (const Way& way : ways_of<fused>(p)) {
+    Proposals proposals = propose(contiguous(way.product), library_part(request, way), device);
+    if (proposals.empty()) continue;
+    if (leaves_a_pass(p, way)) {
+      for (Configuration& c : proposals.configurations) c.seconds += pass_seconds(request);
+    }
+    return Offer{way, std::move(proposals)};
+  }
+  return std::nullopt;
+}
+
+// A way, and the kernel that runs it.
+struct Selected {
+  Way way;
+  cublasLtMatmulAlgo_t algorithm;
+};
+
+// What runs a problem that refuse() did not refuse.
+template <bool fused, class Problem>
+const Selected& selected_for(const Context& context, const Problem& p) {
+  static constexpr char kOwner = 0;
+  return derived(context, &kOwner, p, [&] {
+    const DeviceInfo& device = context.device();
+    const Offer offer = offer_for<fused>(p, device).value();
+    return Selected{offer.way,
+                    offer.proposals.algorithms[offer.proposals.chosen(tuned_kernel<fused>(p, device))]};
+  });
+}
+
+// Launches a product with this kernel.
+void multiply(const Context& context, const Product& product, const cublasLtMatmulAlgo_t& algorithm,
+              const Operands& o) {
+  static constexpr char kOwner = 0;
+  const Plan& plan = derived(context, &kOwner, product, [&] { return describe(product, context.device()); });
+  set_operands(plan.description, o);
+  const float added = o.c ? 1 : 0;
+  check(library().matmul(handle_of(context.device()), plan.description.get(), &o.scale, o.a, plan.a.get(),
+                         o.b, plan.b.get(), &added, o.c ? o.c : o.d, plan.c.get(), o.d, plan.d.get(),
+                         &algorithm, context.scratch(), kLibraryWorkspace, context.stream().get()),
+        "a matrix product");
 }
 
 template <bool fused>
 void forward(const Context& context, const MatmulForward& args) {
   const MatmulForwardProblem problem = args.problem();
   if (problem.M == 0 || problem.N == 0) return;
-  const auto kernel = tuned_kernel<fused>(problem, context.device());
-  for (Way& way : ways_of<fused>(problem)) {
-    const Tensor& result = way.whole ? args.out : product_of(args);
-    Product& p = way.product;
-    p.leading_a = problem.K;
-    p.leading_b = leading_of(args.x);
-    p.leading_d = leading_of(result);
-    Operands operands{args.weight.data, args.x.data, result.data};
-    if (way.has_bias) operands.bias = args.bias.data;
-    if (p.aux) p.leading_aux = leading_of(args.preact), operands.aux = args.preact.data;
-    if (p.adds) p.leading_c = leading_of(args.residual), operands.c = args.residual.data;
-    if (way.whole) operands.scale = args.scale;
-    if (!multiply(context, p, library_part(request_of(problem), way), operands, kernel)) continue;
-    if (leaves_a_pass(problem, way)) finish_forward(context, args, way.has_bias ? Tensor() : args.bias);
-    return;
-  }
-  throw_no_kernel(ways_of<fused>(problem).back().product);
+  const auto& [way, algorithm] = selected_for<fused>(context, problem);
+  const Tensor& result = way.whole ? args.out : product_of(args);
+  Product p = way.product;
+  p.leading_a = problem.K;
+  p.leading_b = leading_of(args.x);
+  p.leading_d = leading_of(result);
+  Operands operands{args.weight.data, args.x.data, result.data};
+  if (way.has_bias) operands.bias = args.bias.data;
+  if (p.aux) p.leading_aux = leading_of(args.preact), operands.aux = args.preact.data;
+  if (p.adds) p.leading_c = leading_of(args.residual), operands.c = args.residual.data;
+  if (way.whole) operands.scale = args.scale;
+  multiply(context, p, algorithm, operands);
+  if (leaves_a_pass(problem, way)) finish_forward(context, args, way.has_bias ? Tensor() : args.bias);
 }
 
 template <bool fused>
 void dx(const Context& context, const MatmulDx& args) {
   const MatmulDxProblem problem = args.problem();
   if (problem.M == 0 || problem.K == 0) return;
-  const auto kernel = tuned_kernel<fused>(problem, context.device());
-  for (Way& way : ways_of<fused>(problem)) {
-    Product& p = way.product;
-    p.leading_a = problem.K;
-    p.leading_b = leading_of(args.dout);
-    p.leading_d = leading_of(args.dx);
-    Operands operands{args.weight.data, args.dout.data, args.dx.data};
-    if (p.aux) p.leading_aux = leading_of(args.preact), operands.aux = args.preact.data;
-    if (!multiply(context, p, library_part(request_of(problem), way), operands, kernel)) continue;
-    if (leaves_a_pass(problem, way)) finish_dx(context, args.dx, args.preact, args.activation);
-    return;
-  }
-  throw_no_kernel(ways_of<fused>(problem).back().product);
+  const auto& [way, algorithm] = selected_for<fused>(context, problem);
+  Product p = way.product;
+  p.leading_a = problem.K;
+  p.leading_b = leading_of(args.dout);
+  p.leading_d = leading_of(args.dx);
+  Operands operands{args.weight.data, args.dout.data, args.dx.data};
+  if (p.aux) p.leading_aux = leading_of(args.preact), operands.aux = args.preact.data;
+  multiply(context, p, algorithm, operands);
+  if (leaves_a_pass(problem, way)) finish_dx(context, args.dx, args.preact, args.activation);
 }
 
 template <bool fused>
 void dw(const Context& context, const MatmulDw& args) {
   const MatmulDwProblem problem = args.problem();
   if (problem.N == 0) return;
-  Product p = ways_of<fused>(problem).front().product;
+  const auto& [way, algorithm] = selected_for<fused>(context, problem);
+  Product p = way.product;
   p.leading_a = leading_of(args.x);
   p.leading_b = leading_of(args.dout);
   p.leading_d = problem.K;
   Operands operands{args.x.data, args.dout.data, args.dweight.data};
   if (p.adds) p.leading_c = problem.K, operands.c = args.dweight.data;
-  const auto kernel = tuned_kernel<fused>(problem, context.device());
-  if (!multiply(context, p, request_of(problem), operands, kernel)) throw_no_kernel(p);
+  multiply(context, p, algorithm, operands);
   if (!args.dbias) return;
   std::byte* partials = static_cast<std::byte*>(context.scratch()) + kLibraryWorkspace;
   column_sums(context, args.dout, args.dbias, args.store, reinterpret_cast<float*>(partials));
 }
 
-template <class Problem>
-Refusal refuse(const Problem& p, const DeviceInfo&) {
+template <bool fused, class Problem>
+Refusal refuse(const Problem& p, const DeviceInfo& device) {
   if constexpr (std::is_same_v<Problem, MatmulForwardProblem>) {
     if (p.packed) return kNotPacked;
     if (p.batch_invariant) return kNotInvariant;
   }
   if (is_empty(p)) return kEmpty;
-  return reason_for_absence();
+  if (!reason_for_absence().empty()) return reason_for_absence();
+  if (can_ask(request_of(p), device) && !offer_for<fused>(p, device)) return "cuBLASLt has no kernel for it";
+  return {};
 }
 
 template <class Problem>
@@ -475,59 +490,36 @@ std::size_t workspace(const Problem& p, const DeviceInfo&) {
   return kLibraryWorkspace;
 }
 
-// Seconds of a pass of our own over the result, and over another matrix if the request has one (extra).
-double pass_seconds(const Request& r) {
-  constexpr double kStart = 2.5e-6;
-  const double elements = static_cast<double>(r.extent.rows) * static_cast<double>(r.extent.cols);
-  return kStart + (r.extra ? 3 : 2) * elements * static_cast<double>(size_of(r.dtype)) / kPassBandwidth;
-}
-
-// The kernels to choose from. Their predicted times include our own pass after them. Empty if the library has
-// no kernel, or if the device is not present.
-template <bool fused, class Problem>
-Proposals proposals_for(const Problem& p, const DeviceInfo& device) {
-  const Request request = request_of(p);
-  if (request.extent.rows == 0 || request.extent.cols == 0 || !is_present(device)) return {};
-  for (const Way& way : ways_of<fused>(p)) {
-    Proposals proposals = propose(contiguous(way.product), library_part(request, way), device);
-    if (proposals.empty()) continue;
-    if (leaves_a_pass(p, way)) {
-      for (Configuration& c : proposals.configurations) c.seconds += pass_seconds(request);
-    }
-    return proposals;
-  }
-  return {};
-}
-
 template <bool fused, class Problem>
 double cost(const Problem& p, const DeviceInfo& device) {
   if constexpr (std::is_same_v<Problem, MatmulForwardProblem>) {
     if (p.rows_counted) return kCostOfCountedLibrary;
   }
-  const Proposals proposals = proposals_for<fused>(p, device);
-  return proposals.empty() ? seconds_of(request_of(p), LibraryKernel{})
-                           : proposals.configurations[proposals.predicted].seconds;
+  const auto offer = offer_for<fused>(p, device);
+  return offer ? offer->proposals.configurations[offer->proposals.predicted].seconds
+               : seconds_of(request_of(p), LibraryKernel{});
 }
 
 template <bool fused, class Problem>
 std::string configuration(const Problem& p, const DeviceInfo& device) {
-  const Proposals proposals = proposals_for<fused>(p, device);
-  if (proposals.empty()) return "";
-  return proposals.configurations[proposals.chosen(tuned_kernel<fused>(p, device))].text;
+  const auto offer = offer_for<fused>(p, device);
+  if (!offer) return "";
+  return offer->proposals.configurations[offer->proposals.chosen(tuned_kernel<fused>(p, device))].text;
 }
 
 // The unfused variant has none where the fused one runs the same kernels.
 template <bool fused, class Problem>
 std::vector<Configuration> configurations(const Problem& p, const DeviceInfo& device) {
-  const bool is_repeated = !fused && ways_of<true>(p).front().product == ways_of<false>(p).front().product;
-  return is_repeated ? std::vector<Configuration>() : proposals_for<fused>(p, device).configurations;
+  if (!fused && ways_of<true>(p).front().product == ways_of<false>(p).front().product) return {};
+  auto offer = offer_for<fused>(p, device);
+  return offer ? std::move(offer->proposals.configurations) : std::vector<Configuration>();
 }
 
 template <class Args, bool fused, void (*run)(const Context&, const Args&)>
 constexpr Kernel<Args> kKernel = {.needs = Needs::gpu,
                                   .dtypes = kGpuDTypes,
                                   .run = run,
-                                  .refuse = refuse<typename Args::Problem>,
+                                  .refuse = refuse<fused, typename Args::Problem>,
                                   .workspace = workspace<typename Args::Problem>,
                                   .cost = cost<fused, typename Args::Problem>,
                                   .configuration = configuration<fused, typename Args::Problem>,

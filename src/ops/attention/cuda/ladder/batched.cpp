@@ -2,39 +2,29 @@
 
 #include <fmt/format.h>
 
-#include <any>
-#include <deque>
-#include <map>
-#include <memory>
 #include <utility>
 
 #include "core/error.hpp"
 #include "ops/matmul/cuda/cublaslt_library.hpp"
+#include "ops/op.hpp"
 
 namespace warpwright::ops::attention::cuda {
 namespace {
 
 using namespace matmul::cublaslt;
 
-// A product with everything that a Context keeps for it.
+// A product's descriptors and kernel.
 struct Plan {
-  BatchedProduct product;
   Description description;
   Layout a, b, out;
   cublasLtMatmulAlgo_t algorithm{};
 };
 
-// All that a Context keeps for these products.
-struct State {
-  Handle handle = make_handle();
-  std::deque<Plan> plans;
-};
-
-State& state_of(const Context& context) {
+cublasLtHandle_t handle_of(const Context& context) {
   static constexpr char kOwner = 0;
-  std::any& slot = context.kept(&kOwner);
-  if (!slot.has_value()) slot = std::make_shared<State>();
-  return **std::any_cast<std::shared_ptr<State>>(&slot);
+  Handle& handle = made_in<Handle>(context.kept(&kOwner));
+  if (!handle) handle = make_handle();
+  return handle.get();
 }
 
 // The library's matrices are stored by columns: a matrix (rows, cols) of ours is its matrix (cols, rows).
@@ -68,7 +58,6 @@ Preference preference_of(const BatchedProduct& p) {
 // The library computes outᵀ = bᵀ · aᵀ, stored by columns.
 Plan make_plan(const BatchedProduct& p, cublasLtHandle_t handle, bool tf32) {
   Plan plan;
-  plan.product = p;
   plan.description =
       make_description(tf32 && p.dtype == DType::f32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F);
   set(plan.description, CUBLASLT_MATMUL_DESC_TRANSA, p.b.transposed ? CUBLAS_OP_T : CUBLAS_OP_N);
@@ -82,7 +71,8 @@ Plan make_plan(const BatchedProduct& p, cublasLtHandle_t handle, bool tf32) {
   const cublasStatus_t status =
       library().heuristic(handle, plan.description.get(), plan.b.get(), plan.a.get(), plan.out.get(),
                           plan.out.get(), preference.get(), 1, &proposal, &found);
-  if (status != CUBLAS_STATUS_SUCCESS || found == 0 || proposal.state != CUBLAS_STATUS_SUCCESS) {
+  if (status != CUBLAS_STATUS_NOT_SUPPORTED) check(status, "choosing a kernel");
+  if (found == 0 || proposal.state != CUBLAS_STATUS_SUCCESS) {
     throw Error(fmt::format("cuBLASLt has no algorithm for {} products ({}, {}) · ({}, {}) of {}", p.count,
                             p.rows, p.depth, p.depth, p.cols, name_of(p.dtype)),
                 "attention", "force another variant, as WARPWRIGHT_FORCE=attention=cuda.staged");
@@ -99,18 +89,14 @@ std::string refuse_batched() {
 
 void multiply(const Context& context, const BatchedProduct& product, const void* a, const void* b,
               void* out) {
-  State& state = state_of(context);
-  const Plan* plan = nullptr;
-  for (const Plan& known : state.plans) {
-    if (known.product == product) plan = &known;
-  }
-  if (!plan) {
-    plan = &state.plans.emplace_back(make_plan(product, state.handle.get(), context.device().tf32));
-  }
+  static constexpr char kOwner = 0;
+  const cublasLtHandle_t handle = handle_of(context);
+  const Plan& plan =
+      derived(context, &kOwner, product, [&] { return make_plan(product, handle, context.device().tf32); });
   const float zero = 0;
-  check(library().matmul(state.handle.get(), plan->description.get(), &product.factor, b, plan->b.get(), a,
-                         plan->a.get(), &zero, out, plan->out.get(), out, plan->out.get(), &plan->algorithm,
-                         context.scratch(), kBatchedWorkspace, context.stream().get()),
+  check(library().matmul(handle, plan.description.get(), &product.factor, b, plan.b.get(), a, plan.a.get(),
+                         &zero, out, plan.out.get(), out, plan.out.get(), &plan.algorithm, context.scratch(),
+                         kBatchedWorkspace, context.stream().get()),
         "attention's products");
 }
 

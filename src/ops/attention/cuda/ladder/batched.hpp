@@ -34,8 +34,8 @@ std::string refuse_batched();
 inline constexpr std::size_t kBatchedWorkspace = std::size_t{32} << 20;
 
 // Launches a product on the Context's stream. The Context keeps the descriptors and the kernel, the library's
-// first proposal, of every product that it has met, so a graph can capture later calls. Throws Error if the
-// library has no kernel.
+// first proposal, of the latest products (kKeptProblems), so a graph can capture later calls. Throws Error if
+// the library has no kernel.
 void multiply(const Context& context, const BatchedProduct& product, const void* a, const void* b, void* out);
 
 }  // namespace warpwright::ops::attention::cuda
