@@ -97,7 +97,8 @@ std::string refuse_device(Needs needs, const DeviceInfo& device) {
     case Needs::hopper:
       return !gpu                            ? "runs on an NVIDIA GPU"
              : device.gpu.runs_hopper_code() ? ""
-                                             : "needs a GPU of compute capability 9.0";
+             : device.gpu.hopper_code        ? "needs a GPU of compute capability 9.0"
+                                             : "this build has no code for sm_90a";
   }
   return "needs a device that this build does not know";
 }

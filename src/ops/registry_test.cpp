@@ -65,6 +65,19 @@ TEST(Registry, RefusalsAreAboutTheDevice) {
   }
 }
 
+TEST(Registry, KernelsForHopperNeedTheGpuAndABuildThatHasThem) {
+  DeviceInfo device;
+  EXPECT_EQ(refuse_device(Needs::hopper, device), "runs on an NVIDIA GPU");
+  device.device = {DeviceKind::cuda, 0};
+  device.gpu.major = 10;
+  EXPECT_EQ(refuse_device(Needs::hopper, device), "needs a GPU of compute capability 9.0");
+  device.gpu.major = 9;
+  EXPECT_EQ(refuse_device(Needs::hopper, device), "");
+  device.gpu.hopper_code = false;
+  EXPECT_EQ(refuse_device(Needs::hopper, device), "this build has no code for sm_90a");
+  EXPECT_EQ(refuse_device(Needs::gpu, device), "");
+}
+
 std::string usage_error(const std::string& name, const std::string& variant) {
   ContextOptions options;
   options.force[name] = variant;

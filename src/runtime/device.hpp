@@ -34,9 +34,10 @@ struct GpuFeatures {
   int multiprocessors = 0;
   std::size_t shared_bytes_per_block = 0;  // the most that one block may ask for
   std::size_t shared_bytes_per_multiprocessor = 0;
+  bool hopper_code = true;  // this build has code for Hopper (sm_90a)
   // True if the GPU runs the code for Hopper, which alone has clusters and kernels that begin early. Later
-  // GPUs run the code for compute capability 8.
-  bool runs_hopper_code() const { return major == 9; }
+  // GPUs, and all GPUs in a build without that code, run the code for compute capability 8.
+  bool runs_hopper_code() const { return major == 9 && hopper_code; }
 };
 
 struct DeviceInfo {

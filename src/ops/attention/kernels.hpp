@@ -54,11 +54,4 @@ PairPlaces places_of_visible(const Tensor& visible);
 Refusal refuse_pairs(const AttentionForwardProblem& p);
 Refusal refuse_pairs(const AttentionBackwardProblem& p);
 
-namespace cuda {
-
-// True if this build contains code for sm_90a.
-bool flash_sm90_is_built();
-
-}  // namespace cuda
-
 }  // namespace warpwright::ops::attention

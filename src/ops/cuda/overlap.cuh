@@ -30,8 +30,9 @@ __device__ inline void let_next_kernel_begin() {
 #endif
 }
 
+// True if kernels may begin early. Overlap allows this on a GPU only if it runs the code that waits.
 inline bool overlaps(const Context& context) {
-  return Overlap::allowed(context) && context.device().gpu.major >= 9;
+  return Overlap::allowed(context);
 }
 inline cudaLaunchAttribute overlap_attribute() {
   cudaLaunchAttribute attribute{};

@@ -294,7 +294,7 @@ std::vector<ProductShape> product_shapes(const std::vector<std::string>& words) 
 namespace {
 
 bool has_hopper(const Device& device) {
-  return device.kind == DeviceKind::cuda && device_info(device).gpu.major == 9;
+  return device.kind == DeviceKind::cuda && device_info(device).gpu.runs_hopper_code();
 }
 [[noreturn]] void refuse() {
   throw UsageError("needs a Hopper GPU", "bench products", "give --device cuda on a machine that has one");

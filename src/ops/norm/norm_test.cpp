@@ -608,7 +608,8 @@ TEST_P(Forward, NaNStaysInItsRow) {
   }
 }
 
-// Code for Hopper does not run on later GPUs, which run the code for compute capability 8, without clusters.
+// Later GPUs run the code for compute capability 8, without clusters. So does Hopper in a build that has no
+// code for it.
 TEST(Norm, OnlyHopperSharesARowAmongBlocks) {
   const NormBackwardProblem rows{{.N = 64, .C = 65536, .dtype = DType::bf16}};
   DeviceInfo device;
@@ -618,6 +619,8 @@ TEST(Norm, OnlyHopperSharesARowAmongBlocks) {
     const norm::cuda::BackwardLaunch launch = backward_launch(norm::cuda::BackwardTensors(rows), device);
     EXPECT_EQ(launch.shape.blocks > 1, major == 9) << major;
   }
+  device.gpu = {9, 0, 132, 227 << 10, 228 << 10, false};
+  EXPECT_EQ(backward_launch(norm::cuda::BackwardTensors(rows), device).shape.blocks, 1);
 }
 
 TEST(Norm, RefusesArgumentsThatDoNotFit) {

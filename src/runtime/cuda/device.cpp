@@ -71,6 +71,7 @@ DeviceInfo device_info(int index) {
   info.name = properties.name;
   info.gpu = {properties.major, properties.minor, properties.multiProcessorCount,
               properties.sharedMemPerBlockOptin, properties.sharedMemPerMultiprocessor};
+  info.gpu.hopper_code = WARPWRIGHT_HOPPER_CODE;
   info.l2_bytes = static_cast<std::size_t>(properties.l2CacheSize);
   info.memory_bytes = properties.totalGlobalMem;
   if (info.gpu.major < kOldestMajor) {

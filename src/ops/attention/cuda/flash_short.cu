@@ -29,7 +29,7 @@ Refusal refuse_short(const AttentionForwardProblem& p, const DeviceInfo& device)
 // than one tile of flash_sm90 per multiprocessor.
 double short_cost(const AttentionForwardProblem& p, const DeviceInfo& device) {
   constexpr std::int64_t kTile = 64;
-  const bool hopper = device.gpu.major == 9;
+  const bool hopper = device.gpu.runs_hopper_code();
   if (hopper && p.HS == 32) return -1;
   if (p.batch_invariant) return 1;
   const bool filled = hopper && p.HS == 64 && queries_each(p, device) >= kLargeTile;

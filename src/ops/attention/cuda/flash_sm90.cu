@@ -29,21 +29,6 @@ struct ForwardShape {
 
 }  // namespace sm90
 
-bool flash_sm90_is_built() {
-  static const bool built = [] {
-    cudaFuncAttributes attributes{};
-    const auto kernel = sm90::forward_sm90<sm90::ForwardShape<__nv_bfloat16, 64>>;
-    const cudaError_t status = cudaFuncGetAttributes(&attributes, kernel);
-    if (status == cudaErrorInsufficientDriver || status == cudaErrorNoDevice) {
-      cudaGetLastError();
-      return true;  // without a GPU, the list of variants assumes one
-    }
-    warpwright::cuda::check(status, "looking for code for sm_90a");
-    return attributes.ptxVersion == 90;
-  }();
-  return built;
-}
-
 namespace {
 
 Refusal refuse_forward(const AttentionForwardProblem& p, const DeviceInfo&) {

@@ -36,8 +36,7 @@ template <class Problem>
 Refusal refuse_boxes(const Problem& p) {
   if (Refusal refusal = refuse_tiles(p)) return refusal;
   if (p.Nq == 0 || p.Nk == 0) return "there are no queries or no keys";
-  if (!p.layout.distinct) return "the stride of a row or a head is not positive";
-  return flash_sm90_is_built() ? "" : "the build has no code for sm_90a";
+  return p.layout.distinct ? "" : "the stride of a row or a head is not positive";
 }
 
 // The number of queries of all heads per multiprocessor, and whether sequences have at most `mean` rows on

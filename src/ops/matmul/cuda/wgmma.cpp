@@ -44,7 +44,6 @@ std::size_t workspace(const MatmulDwProblem& p, const Selection& selection) {
 namespace {
 
 Refusal refuse(const Request& r, Schedule schedule, bool aligned, const DeviceInfo& device) {
-  if (!wgmma_is_built()) return "this build has no code for sm_90a";
   // Elements of a row of the first factor: the depth, or extent.rows in dw, whose first factor is transposed.
   const std::int64_t rows = r.direction == Direction::dw ? r.extent.rows : r.extent.depth;
   if (rows % 8 != 0 || r.extent.cols % 8 != 0) return "rows of the matrices are not multiples of 16 bytes";

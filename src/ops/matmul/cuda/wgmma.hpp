@@ -5,9 +5,6 @@
 
 namespace warpwright::ops::matmul::cuda {
 
-// True if this build has code for sm_90a.
-bool wgmma_is_built();
-
 // Runs one of the selections. The product must not be empty, and its matrices must be aligned for the copy
 // engine.
 void run(const Context& context, const MatmulForward& args, Schedule schedule, const Selection& selection);

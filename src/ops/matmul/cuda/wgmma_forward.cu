@@ -50,22 +50,6 @@ void run(const Context& context, const MatmulForward& args, const Selection& sel
 
 }  // namespace
 
-bool wgmma_is_built() {
-  static const bool built = [] {
-    using K = Kernel<TileOf<tile_of({128, 192, 1, 1, 2, 1})>, __nv_bfloat16, __nv_bfloat16, false, false,
-                     Persistent, Epilogue<AddBias>>;
-    cudaFuncAttributes attributes{};
-    const cudaError_t status = cudaFuncGetAttributes(&attributes, multiply_kernel<K>);
-    if (status == cudaErrorInsufficientDriver || status == cudaErrorNoDevice) {
-      cudaGetLastError();
-      return true;  // without a GPU, the list of variants assumes one
-    }
-    warpwright::cuda::check(status, "looking for code for sm_90a");
-    return attributes.ptxVersion == 90;
-  }();
-  return built;
-}
-
 void wgmma_forward(const Context& context, const MatmulForward& args, Schedule schedule,
                    const Selection& selection) {
   const Request request = request_of(args.problem());
