@@ -10,9 +10,6 @@
 namespace warpwright::ops::gpu {
 namespace {
 
-constexpr const char* kWhere = "flags of partial results";
-constexpr const char* kOtherVariant = "use fewer at once, or force a variant that has none";
-
 // Owns one of the kFlagSets sets of flags. A Context returns its set after the stream's work is done.
 class FlagSet {
  public:
@@ -20,7 +17,8 @@ class FlagSet {
     const std::lock_guard lock(mutex());
     while (index_ < kFlagSets && taken()[static_cast<std::size_t>(index_)]) ++index_;
     if (index_ == kFlagSets) {
-      throw Error(fmt::format("more than {} contexts use them at once", kFlagSets), kWhere, kOtherVariant);
+      throw Error(fmt::format("more than {} contexts use them at once", kFlagSets),
+                  "flags of partial results", "use fewer at once, or force a variant that has none");
     }
     taken()[static_cast<std::size_t>(index_)] = true;
   }
@@ -46,10 +44,7 @@ class FlagSet {
 
 }  // namespace
 
-int flag_set_of(const Context& context, int flags) {
-  if (flags > kFlagsOfSet) {
-    throw Error(fmt::format("a launch needs {}, a set has {}", flags, kFlagsOfSet), kWhere, kOtherVariant);
-  }
+int flag_set_of(const Context& context) {
   static constexpr char kOwner = 0;
   return made_in<FlagSet>(context.kept(&kOwner)).index();
 }

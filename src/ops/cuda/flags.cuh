@@ -10,11 +10,11 @@ namespace warpwright::ops::gpu {
 // that no call allocates.
 static __device__ unsigned flag_sets[kFlagSets][kFlagsOfSet];
 
-// The Context's flags, of which a launch uses the first `count`.
-inline unsigned* flags_of(const Context& context, int count) {
+// The Context's flags, of which a launch may use the first kFlagsOfSet.
+inline unsigned* flags_of(const Context& context) {
   void* sets = nullptr;
   warpwright::cuda::check(cudaGetSymbolAddress(&sets, flag_sets), "looking for flags");
-  return static_cast<unsigned*>(sets) + flag_set_of(context, count) * kFlagsOfSet;
+  return static_cast<unsigned*>(sets) + flag_set_of(context) * kFlagsOfSet;
 }
 
 }  // namespace warpwright::ops::gpu

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <limits>
 
+#include "ops/cuda/flag_sets.hpp"
+
 namespace warpwright::ops::matmul {
 namespace {
 
@@ -34,6 +36,7 @@ std::vector<Selection> selections(const Request& r, Schedule schedule, const Dev
     const TileShape& tile = kTiles[index].shape;
     const std::int64_t tiles = tiles_of(r.extent, tile);
     const int most = std::max(device.gpu.multiprocessors / tile.cluster(), 1);
+    const int flags = most * tile.cluster() * tile.groups_down * tile.groups_across;
     const auto add = [&](std::int64_t workers) {
       Selection s;
       s.tile = index;
@@ -54,7 +57,8 @@ std::vector<Selection> selections(const Request& r, Schedule schedule, const Dev
       if (tiles <= kMostBlocks) add(std::max<std::int64_t>(tiles, 1));
     } else if (schedule == Schedule::persistent || tiles == 0) {
       add(std::clamp<std::int64_t>(tiles, 1, most));
-    } else if (2 * most * ceil_div(r.extent.depth, kSlab) <= std::numeric_limits<int>::max()) {
+    } else if (flags <= gpu::kFlagsOfSet &&
+               2 * most * ceil_div(r.extent.depth, kSlab) <= std::numeric_limits<int>::max()) {
       add(most);
       // The same number of workers for every tile, so that no worker has parts of two tiles.
       if (tiles < most && most % tiles != 0) add(most / tiles * tiles);

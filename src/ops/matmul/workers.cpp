@@ -3,12 +3,13 @@
 #include <algorithm>
 #include <limits>
 
+#include "ops/cuda/flag_sets.hpp"
+
 namespace warpwright::ops::matmul {
 
 std::vector<Workers> workers_of(const roofline::Machine& machine, const roofline::Product& product,
                                 const roofline::Options& options, Schedule schedule, int groups) {
   constexpr std::int64_t kMost = std::numeric_limits<int>::max(), kMostTiles = std::int64_t{1} << 30;
-  constexpr std::int64_t kMostFlags = 1024;
   std::vector<Workers> list;
   const std::int64_t slots = roofline::slots_of(machine, options);
   const roofline::Work work = roofline::tiles_of(machine, product, options).work();
@@ -26,7 +27,7 @@ std::vector<Workers> workers_of(const roofline::Machine& machine, const roofline
     add(work.tiles);
   } else if (schedule == Schedule::persistent) {
     add(std::min(work.tiles, slots));
-  } else if (slots * groups <= kMostFlags) {
+  } else if (slots * groups <= gpu::kFlagsOfSet) {
     add(slots);
     // Fewer workers, the same number for every tile: no worker has parts of two tiles, and an owner adds
     // fewer partial sums.

@@ -16,7 +16,7 @@ struct Workers {
 };
 
 // groups: of 128 threads of a block. Each has a flag if depths are cut. Empty if the product has too many
-// tiles.
+// tiles, or if there are too few flags.
 std::vector<Workers> workers_of(const roofline::Machine& machine, const roofline::Product& product,
                                 const roofline::Options& options, Schedule schedule, int groups);
 

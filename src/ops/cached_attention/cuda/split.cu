@@ -216,7 +216,7 @@ void launch(const Context& context, const CachedAttention& args, const CachedAtt
   if (partials > 0) {
     division.weights = static_cast<Weight*>(context.scratch());
     division.sums = reinterpret_cast<float*>(division.weights + partials);
-    division.flags = gpu::flags_of(context, static_cast<int>(tasks));
+    division.flags = gpu::flags_of(context);
   }
   const dim3 grid(static_cast<unsigned>(tasks),
                   static_cast<unsigned>(ceil_div(std::max<std::int64_t>(1, splits_of(p)), each)));

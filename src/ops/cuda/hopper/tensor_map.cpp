@@ -19,6 +19,10 @@ PFN_cuTensorMapEncodeTiled_v12000 encoder() {
   return encode;
 }
 
+[[noreturn]] void throw_not_taken() {
+  warpwright::cuda::throw_error(cudaErrorInvalidValue, "describing a tensor to the copy engine");
+}
+
 CUtensorMapDataType type_of(DType dtype) {
   switch (dtype) {
     case DType::bf16:
@@ -27,9 +31,17 @@ CUtensorMapDataType type_of(DType dtype) {
       return CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
     case DType::u8:
       return CU_TENSOR_MAP_DATA_TYPE_UINT8;
-    default:
+    case DType::f32:
       return CU_TENSOR_MAP_DATA_TYPE_FLOAT32;
+    default:
+      throw_not_taken();
   }
+}
+
+CUtensorMapSwizzle swizzle_of(int bytes) {
+  if (bytes == 64) return CU_TENSOR_MAP_SWIZZLE_64B;
+  if (bytes == 128) return CU_TENSOR_MAP_SWIZZLE_128B;
+  throw_not_taken();
 }
 
 }  // namespace
@@ -48,12 +60,9 @@ CUtensorMap map_boxes(const void* data, DType dtype, const std::array<std::int64
     if (i > 0) bytes[i - 1] = static_cast<cuuint64_t>(strides[i - 1]) * size_of(dtype);
   }
   const CUresult result = encoder()(&map, type_of(dtype), kRank, const_cast<void*>(data), extents, bytes,
-                                    boxes, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
-                                    swizzled == 64 ? CU_TENSOR_MAP_SWIZZLE_64B : CU_TENSOR_MAP_SWIZZLE_128B,
+                                    boxes, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle_of(swizzled),
                                     CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
-  if (result != CUDA_SUCCESS) {
-    warpwright::cuda::throw_error(cudaErrorInvalidValue, "describing a tensor to the copy engine");
-  }
+  if (result != CUDA_SUCCESS) throw_not_taken();
   return map;
 }
 

@@ -48,7 +48,7 @@ void run(const Context& context, const Factor<T>& a, const Factor<T>& b, const R
   if (schedule != Schedule::stream_k)
     return walk.template operator()<Persistent>();  // block: a tile per worker
   p.partials = static_cast<float*>(partials);
-  p.flags = gpu::flags_of(context, selection.workers * kMmaTiles[selection.tile].threads() / 128);
+  p.flags = gpu::flags_of(context);
   walk.template operator()<StreamK>();
 }
 

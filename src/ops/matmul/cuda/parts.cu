@@ -161,16 +161,16 @@ dim3 grid_of(std::int64_t rows, std::int64_t cols, int pack) {
               static_cast<unsigned>(std::min(ceil_div(rows, kWarps * kRows), kMostBlocks)));
 }
 
-// True if all rows can be read 16 bytes at a time. Absent matrices and vectors do not count.
-bool packs(std::initializer_list<const Tensor*> tensors) {
-  for (const Tensor* t : tensors) {
-    if (!*t) continue;
-    const auto lanes = static_cast<std::int64_t>(16 / size_of(t->dtype));
-    const int last = t->shape.rank() - 1;
-    if (!gpu::aligned16(t->data) || t->shape[last] % lanes != 0) return false;
-    if (last == 1 && leading_of(*t) % lanes != 0) return false;
-  }
-  return true;
+// True if a row, or a vector, can be read 16 bytes at a time to its end. Absent ones do not count.
+bool fills_packs(const Tensor& t) {
+  if (!t) return true;
+  const int last = t.shape.rank() - 1;
+  const bool begins = last == 1 ? rows_begin_at_packs(t) : begin_at_packs(t);
+  return begins && t.shape[last] * static_cast<std::int64_t>(size_of(t.dtype)) % 16 == 0;
+}
+template <class... T>
+bool fill_packs(const T&... tensors) {
+  return (fills_packs(tensors) && ...);
 }
 
 // Calls f with the number of elements in an access, as a constant.
@@ -223,7 +223,7 @@ void finish_forward(const Context& context, const MatmulForward& args, const Ten
   const std::int64_t rows = args.out.shape[0], cols = args.out.shape[1];
   const Tensor& product = product_of(args);
   const Tensor preact = bias || product.data != args.preact.data ? args.preact : Tensor();
-  const bool packed = packs({&product, &bias, &preact, &args.residual, &args.out});
+  const bool packed = fill_packs(product, bias, preact, args.residual, args.out);
   visit_result_dtype(args.x.dtype, args.out.dtype, [&]<class T, class Out>() {
     visit_pack<Out>(packed, [&](auto pack) {
       visit_activation(args.activation, [&](auto chosen) {
@@ -239,7 +239,7 @@ void finish_forward(const Context& context, const MatmulForward& args, const Ten
 
 void finish_dx(const Context& context, const Tensor& dx, const Tensor& preact, Activation activation) {
   const std::int64_t rows = dx.shape[0], cols = dx.shape[1];
-  const bool packed = packs({&dx, &preact});
+  const bool packed = fill_packs(dx, preact);
   visit_result_dtype(preact.dtype, dx.dtype, [&]<class T, class Out>() {
     visit_pack<Out>(packed, [&](auto pack) {
       visit_activation(activation, [&](auto chosen) {
@@ -263,7 +263,7 @@ void column_sums(const Context& context, const Tensor& dout, const Tensor& dbias
   const std::int64_t parts = parts_of(rows, cols);
   gpu::visit_gpu_dtype(dout.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
-    visit_pack<T>(packs({&dout}), [&](auto pack) {
+    visit_pack<T>(fills_packs(dout), [&](auto pack) {
       const dim3 grid(static_cast<unsigned>(ceil_div(cols, std::int64_t{kLanes} * pack)),
                       static_cast<unsigned>(parts));
       partial_sums_kernel<T, pack><<<grid, dim3(kLanes, kWarps), 0, context.stream().get()>>>(

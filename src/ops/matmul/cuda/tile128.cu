@@ -138,7 +138,7 @@ void multiply(const Context& context, const Factor<T, a_depth_contiguous>& a,
   p.work.col_tiles = static_cast<int>(ceil_div(b.side, kTile));
   if constexpr (kCuts) {
     p.partials = static_cast<float*>(context.scratch());
-    p.flags = gpu::flags_of(context, workers.count * (kThreads / 128));
+    p.flags = gpu::flags_of(context);
   }
   using Walk = std::conditional_t<kCuts, StreamK, Persistent>;  // block: a tile per worker
   launch_workers(tile_kernel<Walk, P>, p, workers.count, kThreads, 0, kCuts, context.stream().get(), what);

@@ -51,7 +51,7 @@ void run_selected(const Context& context, const Selection& selection, const Prod
       set(p);
       if constexpr (schedule == Schedule::stream_k) {
         p.partials = static_cast<float*>(context.scratch());
-        p.flags = gpu::flags_of(context, selection.workers * K::Tile::kCluster * K::Tile::kTeam);
+        p.flags = gpu::flags_of(context);
       }
       launch<K>(p, selection.workers, schedule == Schedule::stream_k, context.stream().get(), what);
     }

@@ -13,14 +13,14 @@ namespace sm90 {
 // Maps boxes of kBox rows and 64 columns of one head.
 inline CUtensorMap map_of(const Tensor& t) {
   return map_boxes<3>(t.data, t.dtype, {t.shape[2], t.shape[1], t.shape[0]}, {t.strides[1], t.strides[0]},
-                      {64, 1, kBox});
+                      {64, 1, kBox}, 128);
 }
 
 // Maps contiguous heads of 32 as the columns of one head, so that a box has two of them.
 inline CUtensorMap map_of_packed(const Tensor& t) {
   if (t.shape[2] != 32) return map_of(t);
   return map_boxes<3>(t.data, t.dtype, {t.shape[1] * t.shape[2], 1, t.shape[0]}, {t.strides[0], t.strides[0]},
-                      {64, 1, kBox});
+                      {64, 1, kBox}, 128);
 }
 
 // Zeros for the job counters of a call's kernels.

@@ -22,7 +22,7 @@ CUtensorMap map_factor(const Matrix& m, DType dtype, std::int64_t side, std::int
     return map_boxes<2>(m.data, dtype, {side, depth}, {m.stride}, {slab_cols(kSide), kSlab / kParts},
                         2 * slab_cols(kSide));
   }
-  return map_boxes<2>(m.data, dtype, {depth, side}, {m.stride}, {kSlab, kSide / kParts});
+  return map_boxes<2>(m.data, dtype, {depth, side}, {m.stride}, {kSlab, kSide / kParts}, 2 * kSlab);
 }
 
 // Everything except the maps of out and extra.
