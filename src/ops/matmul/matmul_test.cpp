@@ -984,6 +984,15 @@ TEST(Matmul, VariantsAreForcedPerDirection) {
   }
 }
 
+TEST(Matmul, WeightsWithoutALayoutAreNotPacked) {
+  Fixture fixture(1);
+  const Context context{ContextOptions{}};
+  EXPECT_EQ(packed_layout(DType::f16, context.device()), "");
+  EXPECT_THROW(packed_bytes(8, 8, DType::f16, context.device()), Error);
+  const Tensor weight = fixture.random(DType::f16, {8, 8});
+  EXPECT_THROW(pack_weight(context, weight, fixture.output(DType::u8, {128})), Error);
+}
+
 // The kernels of bf16 on processors of several kinds. Those with AMX run vdpbf16ps at half of fp32's rate.
 TEST(Matmul, OnACpuBf16TakesTheFastestInstruction) {
   DeviceInfo device;

@@ -37,6 +37,13 @@ const Layout* layout_of(DType dtype, const DeviceInfo& device) {
   return nullptr;
 }
 
+const Layout& require_layout(DType dtype, const DeviceInfo& device) {
+  const Layout* layout = layout_of(dtype, device);
+  if (!layout)
+    require(false, "matmul.forward", fmt::format("no kernel here packs weights of {}", name_of(dtype)));
+  return *layout;
+}
+
 }  // namespace
 
 std::string packed_layout(DType dtype, const DeviceInfo& device) {
@@ -45,13 +52,13 @@ std::string packed_layout(DType dtype, const DeviceInfo& device) {
 }
 
 std::int64_t packed_bytes(std::int64_t N, std::int64_t K, DType dtype, const DeviceInfo& device) {
-  const matmul::Tile& tile = layout_of(dtype, device)->tile;
+  const matmul::Tile& tile = require_layout(dtype, device).tile;
   return round_up(round_up(N, tile.cols) * round_up(K, tile.depth) * static_cast<std::int64_t>(tile.element),
                   64);
 }
 
 void pack_weight(const Context& context, const Tensor& weight, const Tensor& packed) {
-  layout_of(weight.dtype, context.device())->pack(context, weight, packed);
+  require_layout(weight.dtype, context.device()).pack(context, weight, packed);
 }
 
 Refusal matmul::refuse_packed(const MatmulForwardProblem& p, const Tile& tile, const DeviceInfo& device) {

@@ -14,11 +14,11 @@ namespace warpwright::ops {
 // in another layout is not mistaken for it.
 std::string packed_layout(DType dtype, const DeviceInfo& device);
 
-// Bytes of a packed weight (N, K), a multiple of 64. packed_layout() must not be "".
+// Bytes of a packed weight (N, K), a multiple of 64. Throws Error if packed_layout() is "".
 std::int64_t packed_bytes(std::int64_t N, std::int64_t K, DType dtype, const DeviceInfo& device);
 
-// Packs `weight`, (N, K) contiguous, of a dtype with a layout. packed: (packed_bytes) u8, which begins at a
-// multiple of 64 bytes.
+// Packs `weight`, (N, K) contiguous. packed: (packed_bytes) u8, which begins at a
+// multiple of 64 bytes. Throws Error if packed_layout() is "".
 void pack_weight(const Context& context, const Tensor& weight, const Tensor& packed);
 
 }  // namespace warpwright::ops
