@@ -5,21 +5,13 @@
 #include <limits>
 
 #include "ops/attention/kernels.hpp"
+#include "ops/heads.hpp"
 
 namespace warpwright::ops {
 namespace {
 
 constexpr std::string_view kForwardName = "attention.forward";
 constexpr std::string_view kBackwardName = "attention.backward";
-
-// Requires (N, heads, HS), whose rows and heads may be strided.
-void require_rows(std::string_view operation, std::string_view argument, const Tensor& tensor, DType dtype,
-                  const Shape& shape) {
-  require(static_cast<bool>(tensor), operation, fmt::format("{} is missing", argument));
-  require_dtype(operation, argument, tensor, dtype);
-  require_shape(operation, argument, tensor, shape);
-  require(tensor.strides[2] == 1, operation, fmt::format("{} must have stride 1 in its last axis", argument));
-}
 
 template <class Args>
 void require_inputs(std::string_view operation, const Args& a) {
@@ -31,10 +23,10 @@ void require_inputs(std::string_view operation, const Args& a) {
   require(NH % KH == 0, operation, fmt::format("the {} heads of k must divide the {} of q", KH, NH));
   require(std::max(Nq, Nk) <= std::numeric_limits<std::int32_t>::max(), operation,
           "more rows than cu_seqlens can count");
-  require_rows(operation, "q", a.q, a.q.dtype, {Nq, NH, HS});
-  require_rows(operation, "k", a.k, a.q.dtype, {Nk, KH, HS});
-  require_rows(operation, "v", a.v, a.q.dtype, {Nk, KH, HS});
-  require_rows(operation, "out", a.out, a.q.dtype, {Nq, NH, HS});
+  require_heads(operation, "q", a.q, a.q.dtype, {Nq, NH, HS});
+  require_heads(operation, "k", a.k, a.q.dtype, {Nk, KH, HS});
+  require_heads(operation, "v", a.v, a.q.dtype, {Nk, KH, HS});
+  require_heads(operation, "out", a.out, a.q.dtype, {Nq, NH, HS});
   require(a.cu_seqlens_q.shape.rank() == 1 && a.cu_seqlens_q.shape[0] > 0, operation,
           "cu_seqlens_q must be (S + 1)");
   const Shape bounds{a.cu_seqlens_q.shape[0]};
@@ -73,9 +65,7 @@ bool rows_are_distinct(const Tensor& t) {
 AttentionLayout layout_of(std::initializer_list<Tensor> tensors) {
   AttentionLayout layout;
   for (const Tensor& t : tensors) {
-    const auto size = static_cast<std::int64_t>(size_of(t.dtype));
-    const bool strides_fit = t.strides[0] * size % 16 == 0 && t.strides[1] * size % 16 == 0;
-    layout.aligned = layout.aligned && begin_at_packs(t) && strides_fit;
+    layout.aligned = layout.aligned && heads_begin_at_packs(t);
     layout.distinct = layout.distinct && t.strides[0] > 0 && t.strides[1] > 0;
     layout.adjacent = layout.adjacent && t.strides[1] == t.shape[2];
   }
@@ -148,10 +138,10 @@ AttentionBackwardProblem AttentionBackward::problem() const {
   require_inputs(kBackwardName, *this);
   const std::int64_t Nq = q.shape[0], Nk = k.shape[0], NH = q.shape[1], HS = q.shape[2];
   require_tensor(kBackwardName, "lse", lse, accumulation_dtype(q.dtype), {NH, Nq});
-  require_rows(kBackwardName, "dout", dout, q.dtype, {Nq, NH, HS});
-  require_rows(kBackwardName, "dq", dq, q.dtype, {Nq, NH, HS});
-  require_rows(kBackwardName, "dk", dk, q.dtype, k.shape);
-  require_rows(kBackwardName, "dv", dv, q.dtype, k.shape);
+  require_heads(kBackwardName, "dout", dout, q.dtype, {Nq, NH, HS});
+  require_heads(kBackwardName, "dq", dq, q.dtype, {Nq, NH, HS});
+  require_heads(kBackwardName, "dk", dk, q.dtype, k.shape);
+  require_heads(kBackwardName, "dv", dv, q.dtype, k.shape);
   require(max_seqlen >= 0, kBackwardName, "max_seqlen must not be negative");
   return {.sequences = cu_seqlens_q.shape[0] - 1,
           .Nq = Nq,

@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "ops/cached_attention/kernels.hpp"
+#include "ops/heads.hpp"
 
 namespace warpwright::ops {
 namespace {
@@ -11,15 +12,6 @@ namespace {
 constexpr std::string_view kAppendName = "cache.append";
 constexpr std::string_view kAttentionName = "cached_attention.forward";
 constexpr std::int64_t kMostNumbers = std::numeric_limits<std::int32_t>::max();
-
-// Requires (N, heads, HS), whose rows and heads may be strided.
-void require_rows(std::string_view operation, std::string_view argument, const Tensor& tensor, DType dtype,
-                  const Shape& shape) {
-  require(static_cast<bool>(tensor), operation, fmt::format("{} is missing", argument));
-  require_dtype(operation, argument, tensor, dtype);
-  require_shape(operation, argument, tensor, shape);
-  require(tensor.strides[2] == 1, operation, fmt::format("{} must have stride 1 in its last axis", argument));
-}
 
 // The shape (blocks, KH, block_size, HS) of both caches.
 Shape require_caches(std::string_view operation, const Tensor& keys, const Tensor& values, DType dtype) {
@@ -31,12 +23,7 @@ Shape require_caches(std::string_view operation, const Tensor& keys, const Tenso
   return keys.shape;
 }
 
-bool rows_are_aligned(const Tensor& t) {
-  const auto size = static_cast<std::int64_t>(size_of(t.dtype));
-  return begin_at_packs(t) && t.strides[0] * size % 16 == 0 && t.strides[1] * size % 16 == 0;
-}
-
-bool heads_are_aligned(const Tensor& cache) {
+bool cache_is_aligned(const Tensor& cache) {
   return begin_at_packs(cache) && cache.shape[3] * static_cast<std::int64_t>(size_of(cache.dtype)) % 16 == 0;
 }
 
@@ -47,15 +34,15 @@ CacheAppendProblem CacheAppend::problem() const {
   const Shape cache = require_caches(kAppendName, key_cache, value_cache, k.dtype);
   const Shape rows{k.shape[0], cache[1], cache[3]};
   require(rows[0] * rows[1] <= kMostNumbers, kAppendName, "more rows and heads than 31 bits can count");
-  require_rows(kAppendName, "k", k, k.dtype, rows);
-  require_rows(kAppendName, "v", v, k.dtype, rows);
+  require_heads(kAppendName, "k", k, k.dtype, rows);
+  require_heads(kAppendName, "v", v, k.dtype, rows);
   require_tensor(kAppendName, "slots", slots, DType::i32, {rows[0]});
   return {.N = rows[0],
           .KH = rows[1],
           .HS = rows[2],
           .places = cache[0] * cache[2],
           .dtype = k.dtype,
-          .aligned = rows_are_aligned(k) && rows_are_aligned(v) && heads_are_aligned(key_cache) &&
+          .aligned = heads_begin_at_packs(k) && heads_begin_at_packs(v) && cache_is_aligned(key_cache) &&
                      begin_at_packs(value_cache)};
 }
 
@@ -65,8 +52,8 @@ CachedAttentionProblem CachedAttention::problem() const {
   const std::int64_t N = q.shape[0], NH = q.shape[1], KH = cache[1], HS = cache[3];
   require(NH % KH == 0, kAttentionName,
           fmt::format("the {} heads of the cache must divide the {} of q", KH, NH));
-  require_rows(kAttentionName, "q", q, q.dtype, {N, NH, HS});
-  require_rows(kAttentionName, "out", out, q.dtype, {N, NH, HS});
+  require_heads(kAttentionName, "q", q, q.dtype, {N, NH, HS});
+  require_heads(kAttentionName, "out", out, q.dtype, {N, NH, HS});
   require(block_table.shape.rank() == 2, kAttentionName, "block_table must be (S, most blocks)");
   const std::int64_t S = block_table.shape[0];
   require_tensor(kAttentionName, "block_table", block_table, DType::i32, block_table.shape);
@@ -78,8 +65,8 @@ CachedAttentionProblem CachedAttention::problem() const {
   require(window >= 0 && window <= kMostNumbers, kAttentionName, "window must be 0 or a number of 31 bits");
   const bool appends = k || v;
   if (appends) {
-    require_rows(kAttentionName, "k", k, q.dtype, {N, KH, HS});
-    require_rows(kAttentionName, "v", v, q.dtype, {N, KH, HS});
+    require_heads(kAttentionName, "k", k, q.dtype, {N, KH, HS});
+    require_heads(kAttentionName, "v", v, q.dtype, {N, KH, HS});
   }
   return {.sequences = S,
           .N = N,
@@ -92,9 +79,9 @@ CachedAttentionProblem CachedAttention::problem() const {
           .dtype = q.dtype,
           .appends = appends,
           .wide = cache[0] * cache[1] * cache[2] > kMostNumbers,
-          .aligned = rows_are_aligned(q) && rows_are_aligned(out) && heads_are_aligned(key_cache) &&
+          .aligned = heads_begin_at_packs(q) && heads_begin_at_packs(out) && cache_is_aligned(key_cache) &&
                      begin_at_packs(value_cache) &&
-                     (!appends || (rows_are_aligned(k) && rows_are_aligned(v)))};
+                     (!appends || (heads_begin_at_packs(k) && heads_begin_at_packs(v)))};
 }
 
 void cached::check_slots(const CacheAppend& args) {

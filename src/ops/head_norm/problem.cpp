@@ -2,44 +2,14 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstdlib>
-#include <limits>
-#include <utility>
 
 #include "ops/head_norm/kernels.hpp"
+#include "ops/heads.hpp"
 
 namespace warpwright::ops {
 namespace {
 
 constexpr std::string_view kForwardName = "head_norm.forward", kBackwardName = "head_norm.backward";
-constexpr std::int64_t kMostRows = std::numeric_limits<std::int32_t>::max();
-constexpr std::int64_t kMostInRow = std::int64_t{1} << 30;
-
-void require_heads(std::string_view operation, std::string_view argument, const Tensor& tensor, DType dtype,
-                   const Shape& shape) {
-  require(static_cast<bool>(tensor), operation, fmt::format("{} is missing", argument));
-  require_dtype(operation, argument, tensor, dtype);
-  require_shape(operation, argument, tensor, shape);
-  require(tensor.strides[2] == 1, operation, fmt::format("{} must have stride 1 in its last axis", argument));
-}
-
-// True if no element of (N, NH, HS) has the address of another one.
-bool is_distinct(const Tensor& t) {
-  struct Axis {
-    std::int64_t stride, size;
-  };
-  Axis inner{std::abs(t.strides[1]), t.shape[1]}, outer{std::abs(t.strides[0]), t.shape[0]};
-  if (t.elements() == 0) return true;
-  if (inner.stride > outer.stride) std::swap(inner, outer);
-  const bool inner_fits = inner.size == 1 || inner.stride >= t.shape[2];
-  const std::int64_t extent = (inner.size - 1) * inner.stride + t.shape[2];
-  return inner_fits && (outer.size == 1 || outer.stride >= extent);
-}
-
-bool heads_begin_at_packs(const Tensor& t) {
-  const auto size = static_cast<std::int64_t>(size_of(t.dtype));
-  return begin_at_packs(t) && t.strides[0] * size % 16 == 0 && t.strides[1] * size % 16 == 0;
-}
 
 // The arguments that forward and backward share, by their roles.
 struct Arguments {
@@ -55,20 +25,12 @@ HeadNormProblem problem_of(const Arguments& a) {
       a.operation,
       fmt::format("{} must be (N, NH, HS) with NH ≥ 1 and 1 ≤ HS ≤ {}", a.from_name, head_norm::kMostHead));
   const std::int64_t N = a.from.shape[0], NH = a.from.shape[1], HS = a.from.shape[2];
-  require(N <= kMostRows && NH <= kMostInRow / HS, a.operation,
-          fmt::format("{} must have less than 2^31 rows, each of at most 2^30 elements", a.from_name));
   const DType dtype = a.from.dtype;
-  require(is_floating(dtype), a.operation, fmt::format("{} must have a floating dtype", a.from_name));
-  require_heads(a.operation, a.from_name, a.from, dtype, a.from.shape);
-  require_heads(a.operation, a.to_name, a.to, dtype, a.from.shape);
-  require(is_distinct(a.to), a.operation, fmt::format("{} must have a place for each element", a.to_name));
+  const bool in_place = require_map_of_heads(a.operation, a.from_name, a.from, a.to_name, a.to);
   require(a.q_heads > 0 && a.q_heads < NH, a.operation,
           fmt::format("q_heads is {} of {} heads; q and k need one each", a.q_heads, NH));
   require_tensor(a.operation, "q_weight", a.q_weight, accumulation_dtype(dtype), {HS});
   require_tensor(a.operation, "k_weight", a.k_weight, accumulation_dtype(dtype), {HS});
-  const bool in_place = a.from.data == a.to.data;
-  require(!in_place || N == 0 || a.from.strides == a.to.strides, a.operation,
-          fmt::format("{} may be {} only with the same strides", a.to_name, a.from_name));
   return {.N = N,
           .NH = NH,
           .HS = HS,

@@ -39,8 +39,7 @@ const Layout* layout_of(DType dtype, const DeviceInfo& device) {
 
 const Layout& require_layout(DType dtype, const DeviceInfo& device) {
   const Layout* layout = layout_of(dtype, device);
-  if (!layout)
-    require(false, "matmul.forward", fmt::format("no kernel here packs weights of {}", name_of(dtype)));
+  require(layout, "matmul.forward", fmt::format("no kernel here packs weights of {}", name_of(dtype)));
   return *layout;
 }
 
