@@ -101,7 +101,7 @@ struct Kernel {
   void (*run)(const Context&, const Args&);
   // Called only if the device and the dtype fit. Null: the kernel takes every such problem.
   Refusal (*refuse)(const Problem&, const DeviceInfo&) = nullptr;
-  // Bytes of scratch. Null: none.
+  // Bytes of scratch that run() needs with configuration(). Null: none.
   std::size_t (*workspace)(const Problem&, const DeviceInfo&) = nullptr;
   // The lowest cost wins, and the order of the list breaks ties. Null: 0. All kernels of an operation that
   // have a cost predict seconds, or all rank themselves: a negative cost comes before the kernels that have

@@ -88,10 +88,15 @@ struct Choice {
   // For example "cuda.persistent[128x192, in turns, clusters 2x1, 66 workers]". The log, the bench and the
   // plan's hash all use this text.
   std::string text;
-  std::size_t workspace = 0;  // bytes of scratch
+  std::size_t workspace = 0;  // bytes of scratch that the variant needs with this configuration
 };
 
 std::string choice_text(std::string_view variant, const std::string& configuration);
+template <class A>
+Choice<A> choice_of(const Variant<A>& variant, const typename A::Problem& problem, const DeviceInfo& device) {
+  return {&variant, choice_text(variant.name, variant.configuration(problem, device)),
+          variant.workspace(problem, device)};
+}
 
 // The choice that the user forced for this operation, by its full name or by the part before the dot
 // ("matmul" for "matmul.dw"); "" if there is none. It is a variant's name, or a name and a configuration:
@@ -133,7 +138,7 @@ Choice<A> tuned_choice(const Op<A>& op, const typename A::Problem& problem, cons
   for (const auto& variant : op.variants) {
     if (parts_of(*text).kernel != variant.name) continue;
     if (!variant.refuse(problem, device).empty()) break;
-    if (choice_text(variant.name, variant.configuration(problem, device)) == *text) return {&variant, *text};
+    if (Choice<A> choice = choice_of(variant, problem, device); choice.text == *text) return choice;
   }
   throw_untunable(op.name, problem.describe(), *text);
 }
@@ -180,7 +185,7 @@ Choice<A> choose(const DeviceInfo& device, const Op<A>& op, const typename A::Pr
     for (const auto& variant : op.variants) (reasons += ' ') += variant.name;
   }
   if (!best) throw_refused(op.name, problem.describe(), reasons, !forced.empty());
-  Choice<A> choice{best, choice_text(best->name, best->configuration(problem, device))};
+  Choice<A> choice = choice_of(*best, problem, device);
   if (forced.size() > parts_of(forced).kernel.size() && choice.text != forced) {
     reasons = std::string(forced) + ": " + list_configurations(*best, problem, device);
     throw_refused(op.name, problem.describe(), reasons, true);
@@ -238,11 +243,7 @@ const T& derived(const Context& context, const void* owner, const Problem& probl
 // The choice for a problem.
 template <class A>
 const Choice<A>& planned(const Context& context, const Op<A>& op, const typename A::Problem& problem) {
-  return derived(context, &op, problem, [&] {
-    Choice<A> chosen = choose(context, op, problem);
-    chosen.workspace = chosen.variant->workspace(problem, context.device());
-    return chosen;
-  });
+  return derived(context, &op, problem, [&] { return choose(context, op, problem); });
 }
 
 // One processor does this much work in about ten microseconds. Waking the other threads and waiting for them
