@@ -5,7 +5,7 @@
 #include <limits>
 #include <type_traits>
 
-#include "core/tensor.hpp"
+#include "ops/norm/types.hpp"
 
 namespace warpwright::ops::norm::portable {
 
@@ -53,26 +53,9 @@ A sum_row(std::int64_t C, const F& f) {
   return total;
 }
 
-// dtypes of x, of the parameters and of out.
-template <class X, class P, class O>
-struct NormTypes {};
-
 template <class F>
 void visit_norm_types(DType x, const Tensor& weight, DType out, const F& f) {
-  visit_dtype(x, [&](auto tag) {
-    using X = typename decltype(tag)::type;
-    if constexpr (sizeof(X) == 2) {
-      if (weight && weight.dtype == DType::f32) {
-        return out == DType::f32 ? f(NormTypes<X, float, float>{}) : f(NormTypes<X, float, X>{});
-      }
-    }
-    f(NormTypes<X, X, X>{});
-  });
-}
-
-template <class T>
-T* data_of(const Tensor& t) {
-  return static_cast<T*>(t.data);
+  visit_dtype(x, [&](auto tag) { visit_norm_types_of<typename decltype(tag)::type>(weight, out, f); });
 }
 
 template <class A>

@@ -1,9 +1,9 @@
-// Conversion of single elements to the type of the arithmetic, and the combinations of dtypes of a
-// normalization. For the kernels that take any row and address.
+// Conversion of single elements to the type of the arithmetic, and a visitor of a normalization's dtypes. For
+// the kernels that take any row and address.
 #pragma once
 
-#include "core/tensor.hpp"
 #include "ops/cuda/vector.cuh"
+#include "ops/norm/types.hpp"
 
 namespace warpwright::ops::norm::cuda {
 
@@ -49,26 +49,9 @@ void visit_norm_dtype(DType dtype, const F& f) {
   }
 }
 
-template <class X, class P, class O>
-struct NormTypes {};
-
-// Calls f(NormTypes<X, P, O>{}) with the types of x, of the parameters and of out.
 template <class F>
 void visit_norm_types(DType x, const Tensor& weight, DType out, const F& f) {
-  visit_norm_dtype(x, [&](auto tag) {
-    using X = typename decltype(tag)::type;
-    if constexpr (sizeof(X) == 2) {
-      if (weight && weight.dtype == DType::f32) {
-        return out == DType::f32 ? f(NormTypes<X, float, float>{}) : f(NormTypes<X, float, X>{});
-      }
-    }
-    f(NormTypes<X, X, X>{});
-  });
-}
-
-template <class T>
-T* data_of(const Tensor& t) {
-  return static_cast<T*>(t.data);
+  visit_norm_dtype(x, [&](auto tag) { visit_norm_types_of<typename decltype(tag)::type>(weight, out, f); });
 }
 
 }  // namespace warpwright::ops::norm::cuda
