@@ -1,6 +1,5 @@
-// sm_80's tensor core instructions: asynchronous copies to shared memory, loads of matrices from there, and
-// products by one warp. Source: PTX ISA 9.0, "cp.async", "Warp-level Matrix Instructions: ldmatrix,
-// mma.m16n8k16".
+// sm_80's tensor core instructions: loads of matrices from shared memory, and products by one warp. Source:
+// PTX ISA 9.0, "Warp-level Matrix Instructions: ldmatrix, mma.m16n8k16".
 #pragma once
 
 #include <cuda_bf16.h>
@@ -11,26 +10,6 @@
 #include "ops/cuda/shared.cuh"
 
 namespace warpwright::ops::gpu {
-
-// Copies min(valid, kBytes) bytes and fills the rest with zeros.
-template <int kBytes>
-__device__ inline void copy_async(void* to, const void* from, int valid) {
-  if constexpr (kBytes == 16) {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;\n" ::"r"(shared_address(to)), "l"(from),
-                 "r"(valid));
-  } else {
-    asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;\n" ::"r"(shared_address(to)), "l"(from),
-                 "n"(kBytes), "r"(valid));
-  }
-}
-__device__ inline void commit_copies() {
-  asm volatile("cp.async.commit_group;\n" ::);
-}
-// Returns when all but the last kPending groups of this thread's copies have arrived.
-template <int kPending>
-__device__ inline void wait_for_groups() {
-  asm volatile("cp.async.wait_group %0;\n" ::"n"(kPending) : "memory");
-}
 
 // Loads four matrices of 8 rows × 16 bytes. Each lane passes the address of one row.
 __device__ inline void load_matrices(std::uint32_t (&r)[4], std::uint32_t address) {

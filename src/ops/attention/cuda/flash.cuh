@@ -137,18 +137,18 @@ constexpr std::size_t backward_shared() {
 template <class E, class Load, class Step>
 __device__ void stream_tiles(int count, Load&& load, Step&& step) {
   if (count > 0) load(0, 0);
-  commit_copies();
+  cp_async_commit_group();
   for (int i = 0; i < count; ++i) {
     if (E::kStages == 1 && i > 0) {
       __syncthreads();
       load(i, 0);
-      commit_copies();
+      cp_async_commit_group();
     }
-    wait_for_copies();
+    cp_async_wait_group<0>();
     __syncthreads();
     if (E::kStages == 2 && i + 1 < count) {
       load(i + 1, (i + 1) % 2);
-      commit_copies();
+      cp_async_commit_group();
     }
     step(i, E::kStages == 2 ? i % 2 : 0);
   }
@@ -278,7 +278,7 @@ __global__ void __launch_bounds__(E::kThreads, E::kResident) forward_kernel(cons
         E::accumulate(o, s, k_tile + Shared<E>::kRight, scratch);
       });
   if (blocks == 0) {
-    wait_for_copies();
+    cp_async_wait_group<0>();
     __syncthreads();
   }
 
@@ -323,8 +323,8 @@ __global__ void __launch_bounds__(E::kThreads, E::kResident)
   const int query = tile.q0 + tile.first;
   E::template load<E::kRows>(q_tile, p.q, query, tile.head, tile.rows, p.head_size);
   E::template load<E::kRows>(dout_tile, p.dout, query, tile.head, tile.rows, p.head_size);
-  commit_copies();
-  wait_for_copies();
+  cp_async_commit_group();
+  cp_async_wait_group<0>();
   __syncthreads();
 
   // Computes D of each query with four lanes per row, for this kernel and the next.
@@ -425,8 +425,8 @@ __global__ void __launch_bounds__(E::kThreads, E::kResident) backward_key_kernel
         E::template load<E::kCols>(to, p.q, tile.q0 + query, head, valid, p.head_size);
         E::template load<E::kCols>(to + Shared<E>::kRight, p.dout, tile.q0 + query, head, valid, p.head_size);
         if (const int r = static_cast<int>(threadIdx.x); r < E::kCols) {
-          copy_async<8>(statistics + stage * E::kCols + r,
-                        p.statistics + head_row + (r < valid ? query + r : 0), r < valid ? 8 : 0);
+          cp_async<8>(statistics + stage * E::kCols + r,
+                      p.statistics + head_row + (r < valid ? query + r : 0), r < valid ? 8 : 0);
         }
       },
       [&](int i, int stage) {
@@ -453,7 +453,7 @@ __global__ void __launch_bounds__(E::kThreads, E::kResident) backward_key_kernel
         E::accumulate(dk, dp, q_tile, scratch);
       });
   if (blocks == 0) {
-    wait_for_copies();
+    cp_async_wait_group<0>();
     __syncthreads();
   }
 #pragma unroll

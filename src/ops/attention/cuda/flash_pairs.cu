@@ -76,8 +76,7 @@ class PairTiles {
       const int r = index / kChunks, chunk = index % kChunks;
       const int elements = r < queries ? min(max(keys - chunk * kElements, 0), kElements) : 0;
       const std::int64_t at = from.at(tile_, tile_.first + r, key + chunk * kElements);
-      copy_async<16>(to + r * kRow + chunk * 16, from.data + (elements > 0 ? at * kSize : 0),
-                     elements * kSize);
+      cp_async<16>(to + r * kRow + chunk * 16, from.data + (elements > 0 ? at * kSize : 0), elements * kSize);
     }
   }
 

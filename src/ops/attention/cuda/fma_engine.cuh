@@ -63,8 +63,8 @@ struct FmaEngine {
         const int index = static_cast<int>(threadIdx.x) + i * kThreads;
         const int r = index / kChunks, chunk = index % kChunks;
         const bool exists = r < valid && 4 * chunk < head_size;
-        copy_async<16>(tile + r * kStride + 4 * chunk, base + (exists ? r * from.row + 16 * chunk : 0),
-                       exists ? 16 : 0);
+        cp_async<16>(tile + r * kStride + 4 * chunk, base + (exists ? r * from.row + 16 * chunk : 0),
+                     exists ? 16 : 0);
       }
       return;
     }

@@ -1,4 +1,4 @@
-// Instructions for the tiles, in addition to those of ops/cuda/mma.cuh.
+// Instructions for the tiles, in addition to those of ops/cuda/cp_async.cuh and mma.cuh.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -6,24 +6,22 @@
 
 #include <cstdint>
 
+#include "ops/cuda/cp_async.cuh"
 #include "ops/cuda/mma.cuh"
 
 namespace warpwright::ops::attention::cuda {
 
 inline constexpr float kLog2e = 1.44269504f, kLn2 = 0.693147181f;
 
-using gpu::commit_copies;
-using gpu::copy_async;
+using gpu::cp_async;
+using gpu::cp_async_commit_group;
+using gpu::cp_async_wait_group;
 using gpu::load_matrices;
 using gpu::load_matrices_transposed;
 using gpu::multiply;
 using gpu::pack;
 using gpu::shared_address;
 using gpu::to_tf32;
-
-__device__ inline void wait_for_copies() {
-  gpu::wait_for_groups<0>();
-}
 
 // 2^x from the special function unit. −inf gives 0, and NaN stays NaN.
 __device__ inline float exp2_fast(float x) {

@@ -55,8 +55,8 @@ struct MmaEngine {
       const int r = index / kChunks, chunk = index % kChunks;
       if (kCount * kChunks % kThreads != 0 && r >= kCount) break;
       const bool exists = r < valid;
-      copy_async<16>(tile + r * kStride + chunk * kChunk, base + (exists ? r * from.row + chunk * 16 : 0),
-                     exists ? 16 : 0);
+      cp_async<16>(tile + r * kStride + chunk * kChunk, base + (exists ? r * from.row + chunk * 16 : 0),
+                   exists ? 16 : 0);
     }
   }
 

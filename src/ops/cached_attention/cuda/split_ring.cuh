@@ -3,6 +3,7 @@
 #pragma once
 
 #include "ops/cached_attention/cuda/sequences.cuh"
+#include "ops/cuda/cp_async.cuh"
 #include "ops/cuda/mma.cuh"
 #include "ops/cuda/reduce.cuh"
 #include "ops/cuda/vector.cuh"
@@ -77,8 +78,8 @@ class Ring {
   __device__ void start_rest(int stage) {
     copy_new(stage, keys_, a_.k);
     copy_new(stage, values_, a_.v);
-    gpu::commit_copies();
-    gpu::commit_copies();
+    gpu::cp_async_commit_group();
+    gpu::cp_async_commit_group();
   }
   // Finds the places of a stage's keys, one or two in each thread; negative: there is none.
   __device__ void look_up(int stage) {
@@ -99,7 +100,7 @@ class Ring {
   }
   // Waits for all groups but the last one, and makes them visible to the warp.
   __device__ void wait() const {
-    gpu::wait_for_groups<1>();
+    gpu::cp_async_wait_group<1>();
     __syncwarp();
   }
 
@@ -112,7 +113,7 @@ class Ring {
       copy_cached(stage, to, cache);
       copy_new(stage, to, rows);
     }
-    gpu::commit_copies();
+    gpu::cp_async_commit_group();
   }
   // Keys that the query does not see become zeros.
   __device__ void copy_cached(int stage, uint4* to, const T* cache) const {
@@ -141,10 +142,7 @@ class Ring {
   }
   // Copies a pack, or zeros if it is not wanted. Does nothing, without a branch, if `starts` is false.
   __device__ static void copy(uint4* to, const T* from, bool wanted, bool starts = true) {
-    asm volatile(
-        "{\n.reg .pred p;\nsetp.ne.b32 p, %3, 0;\n@p cp.async.cg.shared.global [%0], [%1], 16, %2;\n}\n" ::
-            "r"(gpu::shared_address(to)),
-        "l"(from), "r"(wanted ? 16 : 0), "r"(static_cast<int>(starts)));
+    gpu::cp_async_16_if(starts, to, from, wanted ? 16 : 0);
   }
   // This thread's pack of its key of a pass: in the ring, and in the cache.
   __device__ int place(int pass) const {

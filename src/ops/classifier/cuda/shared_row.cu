@@ -12,7 +12,7 @@
 
 #include "ops/classifier/classifier.hpp"
 #include "ops/classifier/cuda/row.cuh"
-#include "ops/cuda/async_copy.cuh"
+#include "ops/cuda/cp_async.cuh"
 #include "ops/cuda/launch.cuh"
 #include "runtime/cuda/check.hpp"
 
@@ -62,7 +62,7 @@ struct SharedRow {
       Pack::load(space + v).to_floats(x);
       state.to_gradient(x, v, V);
       Pack::from_floats(x).store_streaming(row + v);
-      if (next) gpu::start_copy16(space + v, next + v);
+      if (next) gpu::cp_async_16(space + v, next + v);
     });
   }
 };
@@ -74,11 +74,11 @@ __global__ void __launch_bounds__(kThreads, kBlocks) shared_rows(const Rows<T> r
   const SharedRow<T> r(memory, rows.V);
   constexpr int kLanes = SharedRow<T>::kLanes;
   std::int64_t n = blockIdx.x;  // at most one block per row is launched
-  r.for_each_pack([&](int v) { gpu::start_copy16(r.space + v, rows.row(n) + v); });
+  r.for_each_pack([&](int v) { gpu::cp_async_16(r.space + v, rows.row(n) + v); });
   while (n < rows.N) {
     T* row = rows.row(n);
     RowState state = rows.state(n);
-    gpu::wait_for_copies();
+    gpu::cp_async_wait_all();
     const Normalizer all = of_block(r.normalizer(), shared);
     state.normalize(all);
     if (threadIdx.x == 0) rows.losses[n] = state.loss(all);

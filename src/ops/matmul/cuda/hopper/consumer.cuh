@@ -1,6 +1,7 @@
 // The groups of warps that multiply: products of slabs, then partial sums and the epilogue.
 #pragma once
 
+#include "ops/cuda/cp_async.cuh"
 #include "ops/cuda/hopper/products.cuh"
 #include "ops/cuda/mma.cuh"
 #include "ops/matmul/cuda/hopper/outlet.cuh"
@@ -195,17 +196,17 @@ class Consumer {
       if constexpr (!Tile::kPingpong) named_barrier(1 + group_, kGroupThreads);
       const int at = 2 * outlet_.lane.thread;
       if (p_.bias && at < Tile::kGroupCols) {
-        gpu::copy_async<4>(const_cast<std::byte*>(outlet_.bias) + 2 * at,
-                           static_cast<const In*>(p_.bias) + col_ + at, col_ + at < p_.work.cols ? 4 : 0);
+        gpu::cp_async<4>(const_cast<std::byte*>(outlet_.bias) + 2 * at,
+                         static_cast<const In*>(p_.bias) + col_ + at, col_ + at < p_.work.cols ? 4 : 0);
       }
-      gpu::commit_copies();
+      gpu::cp_async_commit_group();
     }
   }
   // Waits once per tile. A wait before each chunk would also wait for the stores under way, because the
   // hardware counts both together.
   __device__ void wait_for_bias() {
     if constexpr (K::Epilogue::kAddsBias) {
-      gpu::wait_for_groups<0>();
+      gpu::cp_async_wait_group<0>();
       named_barrier(1 + group_, kGroupThreads);
     }
   }

@@ -71,7 +71,7 @@ class Feeder {
     a_.start(p_.a, stage, part, parts);
     b_.start(p_.b, stage + K::A::kBytes, part, parts);
     if (part < parts - 1) return;
-    gpu::commit_copies();
+    gpu::cp_async_commit_group();
     --slabs_;
     stage_ = stage_ == (K::kStages - 1) * K::kStageBytes ? 0 : stage_ + K::kStageBytes;
   }
@@ -234,7 +234,7 @@ __global__ void __launch_bounds__(K::kThreads, K::kTile.blocks)
 
 #pragma unroll
   for (int stage = 0; stage < K::kStages - 1; ++stage) feeder.feed();
-  gpu::wait_for_groups<K::kStages - 2>();
+  gpu::cp_async_wait_group<K::kStages - 2>();
   __syncthreads();
   std::uint32_t stage = first_stage;
   Fragments<K> fragments[2];
@@ -248,7 +248,7 @@ __global__ void __launch_bounds__(K::kThreads, K::kTile.blocks)
       for (int step = 0; step < K::kSteps; ++step) {
         const int next = (step + 1) % K::kSteps;
         if (next == 0) {
-          gpu::wait_for_groups<K::kStages - 2>();
+          gpu::cp_async_wait_group<K::kStages - 2>();
           __syncthreads();
           stage = stage == last_stage ? first_stage : stage + K::kStageBytes;
         }
@@ -265,7 +265,7 @@ __global__ void __launch_bounds__(K::kThreads, K::kTile.blocks)
     store<K>(p, sums, free, piece.row_tile * K::kRows + warp_row, piece.col_tile * K::kCols + warp_col);
     __syncthreads();  // the next copies go there
   }
-  gpu::wait_for_groups<0>();  // no copy of zeros outlives the block
+  gpu::cp_async_wait_group<0>();  // no copy of zeros outlives the block
 }
 
 }  // namespace warpwright::ops::matmul::cuda::mma

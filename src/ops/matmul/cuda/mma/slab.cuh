@@ -10,6 +10,7 @@
 
 #include <cstdint>
 
+#include "ops/cuda/cp_async.cuh"
 #include "ops/cuda/mma.cuh"
 #include "ops/cuda/vector.cuh"
 
@@ -24,13 +25,6 @@ __device__ inline std::uint32_t load_word(std::uint32_t shared) {
   return word;
 }
 
-// Starts the copy of 16 bytes from device memory, or of zeros.
-__device__ inline void copy_chunk(std::uint32_t shared, const void* from, bool inside) {
-  asm volatile(
-      "{\n.reg .pred outside;\nsetp.eq.u32 outside, %2, 0;\n"
-      "cp.async.cg.shared.global [%0], [%1], 16, outside;\n}\n" ::"r"(shared),
-      "l"(from), "r"(static_cast<unsigned>(inside)));
-}
 __device__ inline void store_chunk(std::uint32_t shared, const uint4& chunk) {
   asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};\n" ::"r"(shared), "r"(chunk.x), "r"(chunk.y),
                "r"(chunk.z), "r"(chunk.w)
@@ -117,7 +111,7 @@ struct Slab {
 
     __device__ void copy(std::uint32_t to, const T* from, bool inside) const {
       if constexpr (aligned) {
-        copy_chunk(to, from, inside);
+        gpu::cp_async_16_or_zeros(to, from, inside);
       } else {
         alignas(kChunkBytes) T elements[kLanes];
 #pragma unroll
