@@ -5,11 +5,9 @@
 #pragma once
 
 #include "ops/activation.hpp"
+#include "ops/gelu_constants.hpp"
 
 namespace warpwright::ops::gpu {
-
-inline constexpr float kSqrt8OverPi = 1.5957691216057308f;
-inline constexpr float kCubic = 0.044715f;
 
 // Clamps x to [−14, 14], since gelu'(−14) is 0 and gelu'(14) is 1 in fp32. NaN stays NaN.
 __device__ inline float clamp_for_gelu(float x) {
@@ -45,19 +43,19 @@ struct Normal {
   float bell;          // e^(−x²/2) = √(2π) · φ(x)
 };
 
-// normal() of ops/cpu/gelu.hpp explains the polynomial.
+// ops/gelu_constants.hpp explains the polynomial.
 __device__ inline Normal normal(float x) {
   const float magnitude = fabsf(x);
   const float t = 3.0f * reciprocal(3.0f + magnitude);
-  float q = -0.022764014080166817f;
-  q = fmaf(q, t, 0.12959478795528412f);
-  q = fmaf(q, t, -0.2712782323360443f);
-  q = fmaf(q, t, 0.21895495057106018f);
-  q = fmaf(q, t, -0.05337168276309967f);
-  q = fmaf(q, t, 0.11991623044013977f);
-  q = fmaf(q, t, 0.11241796612739563f);
-  q = fmaf(q, t, 0.13357512652873993f);
-  q = fmaf(q, t, 0.13295488059520721f);
+  float q = kTail8;
+  q = fmaf(q, t, kTail7);
+  q = fmaf(q, t, kTail6);
+  q = fmaf(q, t, kTail5);
+  q = fmaf(q, t, kTail4);
+  q = fmaf(q, t, kTail3);
+  q = fmaf(q, t, kTail2);
+  q = fmaf(q, t, kTail1);
+  q = fmaf(q, t, kTail0);
   const float bell = expf(magnitude * magnitude * -0.5f);
   const float tail = bell * (q * t);
   return {x < 0 ? tail : 1.0f - tail, bell};
@@ -98,7 +96,7 @@ __device__ inline float gelu_erf_16bit(float x) {
 __device__ inline float gelu_erf_derivative(float x) {
   const float c = clamp_for_gelu(x);
   const Normal n = normal(c);
-  return fmaf(c * 0.3989422804014327f, n.bell, n.distribution);
+  return fmaf(c * kInverseSqrt2Pi, n.bell, n.distribution);
 }
 
 // NaN stays NaN.
@@ -119,9 +117,11 @@ __device__ float activate(float x) {
   return x;
 }
 
-// The activation of a result that is stored as T.
+// The activation of a result that is stored as T, for kernels that memory bounds. gelu_erf's exponential and
+// polynomial together would take longer than memory does, so results of 16 bits take the short form.
+// gelu_tanh has no need of it.
 template <Activation activation, class T>
-__device__ float activate_for(float x) {
+__device__ float activate_stored_as(float x) {
   if constexpr (activation == Activation::gelu_erf && sizeof(T) == 2) return gelu_erf_16bit(x);
   return activate<activation>(x);
 }
@@ -135,8 +135,10 @@ __device__ float activation_derivative(float x) {
   return 1.0f;
 }
 
+// The activation of a result of 16 bits in a matrix product's epilogue, which has no other warps to hide its
+// instructions. Both forms of GELU are short there, so gelu_tanh's bits differ from activate_stored_as().
 template <Activation activation>
-__device__ float activate_16bit(float x) {
+__device__ float activate_in_epilogue(float x) {
   if constexpr (activation == Activation::gelu_tanh) {
     constexpr float kScale = -kSqrt8OverPi * 1.4426950408889634f;
     return x * reciprocal(1.0f + exp2_16bit(x * fmaf(x * x, kScale * kCubic, kScale)));
@@ -147,10 +149,9 @@ __device__ float activate_16bit(float x) {
   }
 }
 
-// gelu'(x) for results of 16 bits, in two thirds of activation_derivative's instructions. A matrix product's
-// epilogue has no other warps to hide these instructions. NaN stays NaN.
+// Its derivative, in two thirds of activation_derivative's instructions. NaN stays NaN.
 template <Activation activation>
-__device__ float activation_derivative_16bit(float x) {
+__device__ float activation_derivative_in_epilogue(float x) {
   if constexpr (activation == Activation::gelu_tanh) {
     constexpr float kScale = kSqrt8OverPi * 1.4426950408889634f;
     float c;  // x clamped to [−14, 14], as in clamp_for_gelu

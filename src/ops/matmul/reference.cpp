@@ -1,10 +1,9 @@
 // The oracle, in fp64 throughout and in the order of the formulas.
 #include <algorithm>
-#include <cmath>
-#include <numbers>
 #include <type_traits>
 #include <vector>
 
+#include "ops/activation_oracle.hpp"
 #include "ops/element.hpp"
 #include "ops/matmul/kernels.hpp"
 
@@ -33,43 +32,6 @@ void set(const Tensor& t, std::int64_t row, std::int64_t col, double value) {
   store_element(t, row * t.strides[0] + col, value);
 }
 
-constexpr double kTanhScale = std::numbers::sqrt2 * std::numbers::inv_sqrtpi;  // √(2/π)
-constexpr double kTanhCubic = 0.044715;
-
-double activate(Activation activation, double x) {
-  switch (activation) {
-    case Activation::gelu_tanh:
-      return 0.5 * x * (1 + std::tanh(kTanhScale * (x + kTanhCubic * x * x * x)));
-    case Activation::gelu_erf:
-      return 0.5 * x * std::erfc(-x / std::numbers::sqrt2);
-    case Activation::relu:
-      return x < 0 ? 0 : x;
-    case Activation::tanh:
-      return std::tanh(x);
-    default:
-      return x;
-  }
-}
-
-double activate_gradient(Activation activation, double x) {
-  switch (activation) {
-    case Activation::gelu_tanh: {
-      const double t = std::tanh(kTanhScale * (x + kTanhCubic * x * x * x));
-      return 0.5 * (1 + t) + 0.5 * x * (1 - t * t) * kTanhScale * (1 + 3 * kTanhCubic * x * x);
-    }
-    case Activation::gelu_erf: {
-      const double density = std::exp(-0.5 * x * x) * std::numbers::inv_sqrtpi / std::numbers::sqrt2;
-      return 0.5 * std::erfc(-x / std::numbers::sqrt2) + x * density;
-    }
-    case Activation::relu:
-      return x > 0 ? 1 : 0;
-    case Activation::tanh:
-      return 1 - std::tanh(x) * std::tanh(x);
-    default:
-      return 1;
-  }
-}
-
 template <class T>
 void forward_of(const MatmulForward& args) {
   const std::int64_t M = args.x.shape[0], K = args.x.shape[1], N = args.weight.shape[0];
@@ -80,7 +42,7 @@ void forward_of(const MatmulForward& args) {
 #pragma omp simd reduction(+ : sum)
       for (std::int64_t k = 0; k < K; ++k) sum += x(m, k) * weight(n, k);
       if (args.preact) set(args.preact, m, n, sum);
-      const double value = static_cast<double>(args.scale) * activate(args.activation, sum);
+      const double value = static_cast<double>(args.scale) * oracle::activate(args.activation, sum);
       const Tensor& residual = args.residual;
       set(args.out, m, n, (residual ? load_element(residual, m * residual.strides[0] + n) : 0) + value);
     }
@@ -97,7 +59,7 @@ void dx_of(const MatmulDx& args) {
     std::fill(sum.begin(), sum.end(), 0.0);
     for (std::int64_t n = 0; n < N; ++n) add(sum, dout(m, n), weight, n);
     for (std::int64_t k = 0; k < K; ++k) {
-      const double gradient = args.preact ? activate_gradient(args.activation, preact(m, k)) : 1;
+      const double gradient = args.preact ? oracle::derivative(args.activation, preact(m, k)) : 1;
       set(args.dx, m, k, sum[static_cast<std::size_t>(k)] * gradient);
     }
   }

@@ -11,9 +11,9 @@ namespace warpwright::ops::gate {
 template <GateActivation activation, class T>
 __device__ float act(float x) {
   if constexpr (activation == GateActivation::gelu_tanh) {
-    return gpu::activate_for<Activation::gelu_tanh, T>(x);
+    return gpu::activate_stored_as<Activation::gelu_tanh, T>(x);
   } else if constexpr (activation == GateActivation::gelu_erf) {
-    return gpu::activate_for<Activation::gelu_erf, T>(x);
+    return gpu::activate_stored_as<Activation::gelu_erf, T>(x);
   } else {
     return x * gpu::reciprocal(1.0f + expf(-x));
   }

@@ -19,7 +19,7 @@ struct Forward {
     const auto px = gpu::Packed<T, N>::load_streaming(x + i);
     float values[N];
 #pragma unroll
-    for (int j = 0; j < N; ++j) values[j] = gpu::activate_for<activation, T>(px[j]);
+    for (int j = 0; j < N; ++j) values[j] = gpu::activate_stored_as<activation, T>(px[j]);
     gpu::Packed<T, N>::from_floats(values).store(out + i);
   }
 };

@@ -44,7 +44,7 @@ struct Activate {
   template <class Chunk>
   static __device__ void apply(Chunk& chunk) {
 #pragma unroll
-    for (float& v : chunk.v) v = gpu::activate_16bit<activation>(v);
+    for (float& v : chunk.v) v = gpu::activate_in_epilogue<activation>(v);
   }
 };
 
@@ -55,7 +55,7 @@ struct Differentiate {
   template <class Chunk>
   static __device__ void apply(Chunk& chunk) {
     chunk.with_matrix(
-        [](float v, float extra) { return v * gpu::activation_derivative_16bit<activation>(extra); });
+        [](float v, float extra) { return v * gpu::activation_derivative_in_epilogue<activation>(extra); });
   }
 };
 
