@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <bit>
 
+#include "ops/cuda/column_sum.cuh"
 #include "ops/cuda/reduce.cuh"
 #include "ops/cuda/vector.cuh"
 #include "ops/head_norm/kernels.hpp"
@@ -218,27 +219,18 @@ __global__ void __launch_bounds__(kThreads, kBlocks) differentiate(Sizes s, Grad
   }
 }
 
-// dq_weight and dk_weight (= or +=) the sums of their parts (count, 2, HS). Each lane has a column. A warp
-// adds every kSumWarps-th part, then the warps' sums are added in order.
+// dq_weight and dk_weight (= or +=) the sums of their parts (count, 2, HS).
 constexpr int kSumWarps = 32;
 __global__ void __launch_bounds__(kSumWarps* gpu::kWarp)
     add_parts(const float* parts, int count, int HS, float* dq_weight, float* dk_weight, bool add) {
-  __shared__ float sums[kSumWarps][gpu::kWarp];
   const int lane = static_cast<int>(threadIdx.x) % gpu::kWarp;
   const int warp = static_cast<int>(threadIdx.x) / gpu::kWarp;
   const int column = static_cast<int>(blockIdx.x) * gpu::kWarp + lane;
-  float sum = 0;
-  if (column < 2 * HS) {
-#pragma unroll 4
-    for (int part = warp; part < count; part += kSumWarps)
-      sum += parts[static_cast<std::int64_t>(part) * 2 * HS + column];
-  }
-  sums[warp][lane] = sum;
-  __syncthreads();
-  if (warp > 0 || column >= 2 * HS) return;
-  for (int other = 1; other < kSumWarps; ++other) sum += sums[other][lane];
-  float* to = column < HS ? dq_weight + column : dk_weight + (column - HS);
-  *to = add ? *to + sum : sum;
+  const auto load = [&](int part) { return parts[static_cast<std::int64_t>(part) * 2 * HS + column]; };
+  gpu::sum_column<kSumWarps, 4, float>(warp, lane, column < 2 * HS, count, load, [&](float sum) {
+    float* to = column < HS ? dq_weight + column : dk_weight + (column - HS);
+    *to = add ? *to + sum : sum;
+  });
 }
 
 // Rows of a block of the forward.

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <type_traits>
 
+#include "ops/cuda/column_sum.cuh"
 #include "ops/cuda/gelu.cuh"
 #include "ops/cuda/vector.cuh"
 #include "ops/matmul/cuda/result.cuh"
@@ -124,27 +125,16 @@ __global__ void __launch_bounds__(kLanes* kWarps)
   }
 }
 
-// out (= or +=) the sums of in's columns, 32 per block. Each of kTotalWarps warps sums every kTotalWarps-th
-// row, and the first warp adds up their sums.
+// out (= or +=) the sums of in's columns, 32 per block.
 constexpr int kTotalWarps = 32;
 template <class T>
 __global__ void __launch_bounds__(kLanes* kTotalWarps)
     total_sums_kernel(Rows<const T> in, float* out, std::int64_t rows, std::int64_t cols, bool add) {
-  __shared__ float sums[kTotalWarps][kLanes];
   const std::int64_t col = static_cast<std::int64_t>(blockIdx.x) * kLanes + threadIdx.x;
-  float sum = 0;
-  if (col < cols) {
-#pragma unroll 8
-    for (std::int64_t row = threadIdx.y; row < rows; row += kTotalWarps)
-      sum += gpu::to_float(*in.at(row, col));
-  }
-  sums[threadIdx.y][threadIdx.x] = sum;
-  __syncthreads();
-  if (threadIdx.y != 0 || col >= cols) return;
-  float total = 0;
-#pragma unroll
-  for (int warp = 0; warp < kTotalWarps; ++warp) total += sums[warp][threadIdx.x];
-  out[col] = add ? out[col] + total : total;
+  const auto load = [&](std::int64_t row) { return gpu::to_float(*in.at(row, col)); };
+  gpu::sum_column<kTotalWarps, 8, float>(static_cast<int>(threadIdx.y), static_cast<int>(threadIdx.x),
+                                         col < cols, rows, load,
+                                         [&](float sum) { out[col] = add ? out[col] + sum : sum; });
 }
 
 template <class T>

@@ -1,33 +1,26 @@
 #include "ops/norm/cuda/column_sums.cuh"
 
+#include "ops/cuda/column_sum.cuh"
 #include "ops/cuda/overlap.cuh"
 #include "ops/norm/cuda/element.cuh"
 
 namespace warpwright::ops::norm::cuda {
 namespace {
 
-// Each lane has a column. A warp adds every kWarps-th part, then the warps' sums are added in order.
 template <class A, class T, int kWarps>
 __global__ void __launch_bounds__(kWarps* gpu::kWarp)
     column_sums(const A* parts, int count, std::int64_t C, T* dweight, T* dbias, bool add) {
-  __shared__ A sums[kWarps][gpu::kWarp];
   const int lane = static_cast<int>(threadIdx.x) % gpu::kWarp;
   const int warp = static_cast<int>(threadIdx.x) / gpu::kWarp;
   const std::int64_t column = static_cast<std::int64_t>(blockIdx.x) * gpu::kWarp + lane;
   gpu::wait_for_kernels_before();
-  A sum = 0;
-  if (column < 2 * C) {
-#pragma unroll 4
-    for (int part = warp; part < count; part += kWarps) sum += parts[part * 2 * C + column];
-  }
-  sums[warp][lane] = sum;
-  __syncthreads();
-  if (warp > 0 || column >= 2 * C) return;
-  for (int other = 1; other < kWarps; ++other) sum += sums[other][lane];
-  T* gradient = column < C ? dweight : dbias;
-  if (!gradient) return;
-  gradient += column < C ? column : column - C;
-  *gradient = from_arithmetic<T>(add ? to_arithmetic<A>(*gradient) + sum : sum);
+  const auto load = [&](int part) { return parts[part * 2 * C + column]; };
+  gpu::sum_column<kWarps, 4, A>(warp, lane, column < 2 * C, count, load, [&](A sum) {
+    T* gradient = column < C ? dweight : dbias;
+    if (!gradient) return;
+    gradient += column < C ? column : column - C;
+    *gradient = from_arithmetic<T>(add ? to_arithmetic<A>(*gradient) + sum : sum);
+  });
 }
 
 constexpr int kFew = 8, kMany = 32;  // warps
