@@ -29,7 +29,6 @@ NAMED_ELSEWHERE = {  # a file, the names in it that are neither its kernel's nor
     "src/ops/matmul/cuda/ladder/library.cpp": (["cuda.cublaslt", "cuda.cublaslt_unfused", "cuda.ladder_coshf"],
                                                "a product by the library, then llm.c's own kernels"),
     "src/ops/matmul/measured.cpp": (["cuda.cublaslt"], "reads and writes the library's configurations in a measured table"),
-    "src/ops/matmul/cuda/cublaslt.cpp": (["cuda.tile128"], "an error's remedy"),
     "src/ops/attention/cuda/ladder/batched.cpp": (["cuda.staged"], "an error's remedy"),
     "src/ops/norm/cuda/forward_kernel.cuh": (["cuda.warp_row", "cuda.block_row"], "launches both kernels: labels for errors"),
     "src/ops/norm/cuda/backward_kernel.cuh": (["cuda.warp_row", "cuda.block_row", "cuda.cluster_row"],

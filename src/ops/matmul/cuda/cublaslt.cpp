@@ -394,7 +394,7 @@ struct Selected {
   cublasLtMatmulAlgo_t algorithm;
 };
 
-// What runs a problem that refuse() did not refuse.
+// The way and the kernel for a problem that refuse() did not refuse.
 template <bool fused, class Problem>
 const Selected& selected_for(const Context& context, const Problem& p) {
   static constexpr char kOwner = 0;
