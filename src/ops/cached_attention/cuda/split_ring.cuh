@@ -142,7 +142,7 @@ class Ring {
   }
   // Copies a pack, or zeros if it is not wanted. Does nothing, without a branch, if `starts` is false.
   __device__ static void copy(uint4* to, const T* from, bool wanted, bool starts = true) {
-    gpu::cp_async_16_if(starts, to, from, wanted ? 16 : 0);
+    gpu::cp_async_16_if(starts, to, from, wanted);
   }
   // This thread's pack of its key of a pass: in the ring, and in the cache.
   __device__ int place(int pass) const {
