@@ -32,16 +32,16 @@ __global__ void __launch_bounds__(1024)
     differentiate(const float* dout, const float* x, float* dx, std::int64_t elements) {
   const std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
   if (i >= elements) return;
-  constexpr float kSqrt2OverPi = gpu::kSqrt8OverPi / 2;
+  constexpr float kSqrt2OverPi = kSqrt8OverPi / 2;
   const float c = gpu::clamp_for_gelu(x[i]), square = c * c;
-  const float u = kSqrt2OverPi * c * (1 + gpu::kCubic * square);
+  const float u = kSqrt2OverPi * c * (1 + kCubic * square);
   const float tanh_u = tanhf(u);
   float sech_squared = 1 - tanh_u * tanh_u;
   if constexpr (with_coshf) {
     const float cosh_u = coshf(u);
     sech_squared = 1 / (cosh_u * cosh_u);
   }
-  const float slope = kSqrt2OverPi * (1 + 3 * gpu::kCubic * square);
+  const float slope = kSqrt2OverPi * (1 + 3 * kCubic * square);
   dx[i] = dout[i] * (0.5f * (1 + tanh_u) + 0.5f * c * sech_squared * slope);
 }
 
