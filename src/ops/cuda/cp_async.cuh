@@ -28,13 +28,6 @@ __device__ inline void cp_async_16_or_zeros(std::uint32_t to, const void* from, 
       "cp.async.cg.shared.global [%0], [%1], 16, outside;\n}\n" ::"r"(to),
       "l"(from), "r"(static_cast<unsigned>(wanted)));
 }
-// The same, but it does nothing, without a branch, if `starts` is false.
-__device__ inline void cp_async_16_if(bool starts, void* to, const void* from, bool wanted) {
-  asm volatile(
-      "{\n.reg .pred p;\nsetp.ne.b32 p, %3, 0;\n@p cp.async.cg.shared.global [%0], [%1], 16, %2;\n}\n" ::"r"(
-          shared_address(to)),
-      "l"(from), "r"(wanted ? 16 : 0), "r"(static_cast<int>(starts)));
-}
 // Copies min(valid, kBytes) bytes and fills the rest with zeros. kBytes: 4, 8 or 16.
 template <int kBytes>
 __device__ inline void cp_async(void* to, const void* from, int valid) {
