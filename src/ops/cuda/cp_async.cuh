@@ -15,12 +15,6 @@ namespace warpwright::ops::gpu {
 __device__ inline void cp_async_16(void* to, const void* from) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared_address(to)), "l"(from) : "memory");
 }
-// The same with the priority that `policy` gives to the line in the second-level cache.
-__device__ inline void cp_async_16_hinted(void* to, const void* from, std::uint64_t policy) {
-  asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2;" ::"r"(shared_address(to)),
-               "l"(from), "l"(policy)
-               : "memory");
-}
 // Copies 16 bytes, or zeros if they are not wanted.
 __device__ inline void cp_async_16_or_zeros(std::uint32_t to, const void* from, bool wanted) {
   asm volatile(

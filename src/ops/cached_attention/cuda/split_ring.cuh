@@ -140,9 +140,8 @@ class Ring {
            rows.at(j + row_.to_row, key_head_) + column_, inside_ && sees(j));
     }
   }
-  // Copies a pack, or zeros if it is not wanted. Does nothing, without a branch, if `starts` is false. The
-  // instruction is written here, not in cp_async.cuh, because nvcc then makes other code for the whole
-  // kernel.
+  // Copies a pack, or zeros if it is not wanted. Does nothing, without a branch, if `starts` is false. If
+  // this were in a function of cp_async.cuh, nvcc would make other code of the whole kernel.
   __device__ static void copy(uint4* to, const T* from, bool wanted, bool starts = true) {
     asm volatile(
         "{\n.reg .pred p;\nsetp.ne.b32 p, %3, 0;\n@p cp.async.cg.shared.global [%0], [%1], 16, %2;\n}\n" ::

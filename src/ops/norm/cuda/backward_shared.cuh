@@ -3,8 +3,8 @@
 
 #include <type_traits>
 
-#include "ops/cuda/cp_async.cuh"
 #include "ops/cuda/reduce.cuh"
+#include "ops/cuda/shared.cuh"
 #include "ops/norm/cuda/lanes.cuh"
 
 namespace warpwright::ops::norm::cuda {
@@ -28,11 +28,15 @@ __device__ void lanes_to_shared(uint4* p, const float (&values)[N]) {
     *reinterpret_cast<typename Lanes<T, N>::Unit*>(p + i * gpu::kWarp) = lanes.units[i];
   }
 }
+// If this instruction were in a function of cp_async.cuh, nvcc would make other code of whole kernels.
 template <class T, int N>
 __device__ void copy_to_shared(uint4* p, const T* from, std::uint64_t priority) {
 #pragma unroll
   for (int i = 0; i < Lanes<T, N>::kUnits; ++i) {
-    gpu::cp_async_16_hinted(p + i * gpu::kWarp, from + i * Lanes<T, N>::kEach, priority);
+    asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2;" ::"r"(
+                     gpu::shared_address(p + i * gpu::kWarp)),
+                 "l"(from + i * Lanes<T, N>::kEach), "l"(priority)
+                 : "memory");
   }
 }
 
