@@ -182,7 +182,9 @@ TEST_F(Ranks, TheLibrarysSumIsTheTreesToRounding) {
       const std::string name = std::to_string(ranks) + shard;
       succeeds(ranks, ring(name, shard));
       expect_rounded_alike("tree", name);
-      EXPECT_FALSE(bits_of("tree", 6)[3] == bits_of(name, 6)[3]) << "the tree's order in " << name;
+      // The six slices of one of two ranks are no node of the tree. Three ranks may have the tree's order.
+      const bool same = bits_of("tree", 6)[3] == bits_of(name, 6)[3];
+      EXPECT_FALSE(ranks == 2 && same) << "the tree's order in " << name;
       succeeds(ranks, ring(name + "again", shard));
       expect_same_bits(name, name + "again");
     }
