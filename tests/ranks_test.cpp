@@ -101,11 +101,11 @@ class SmallRun : public TestFolder {
   }
 
   // Two fp32 runs whose 12 slices are added up in different orders. A sum of 12 terms has at most 11
-  // roundings in either order. The terms may be larger than their sum: by √12 if they were independent, and
-  // twice that is allowed. A squared gradient has twice the error. The second moment must not magnify it, so
+  // roundings in either order. Independent terms are √12 times as large as their sum, together. A squared
+  // gradient has twice the error. The second moment must not magnify it, so
   // these runs have a large --eps.
   void expect_rounded_alike(const std::string& a, const std::string& b) const {
-    const double tolerance = 2 * 2 * std::sqrt(12) * 2 * 11 * 0x1p-24;
+    const double tolerance = 2 * std::sqrt(12) * 2 * 11 * 0x1p-24;
     for (const char* content : {"model", "optimizer"}) {
       const auto of = [&](const std::string& run) {
         return tensors_in(folder / run / "checkpoints" / "step_00000006", content);
