@@ -171,14 +171,6 @@ bool is_present(const DeviceInfo& device) {
   return cudaGetDeviceCount(&count) == cudaSuccess && device.device.index < count;
 }
 
-// The library's handle for this device and thread.
-cublasLtHandle_t handle_of(const DeviceInfo& device) {
-  thread_local std::map<int, Handle> handles;
-  Handle& handle = handles[device.device.index];
-  if (!handle) handle = make_handle();
-  return handle.get();
-}
-
 // Makes a product's descriptors. The library takes them to propose kernels and to run the product.
 Plan describe(const Product& p, const DeviceInfo& device) {
   const bool rounds = device.tf32 && p.in == DType::f32;
@@ -211,8 +203,8 @@ Proposals propose(const Product& p, const Request& request, const DeviceInfo& de
   std::array<cublasLtMatmulHeuristicResult_t, kProposals> results{};
   int count = 0;
   const cublasStatus_t status =
-      library().heuristic(handle_of(device), plan.description.get(), plan.a.get(), plan.b.get(), plan.c.get(),
-                          plan.d.get(), preference.get(), kProposals, results.data(), &count);
+      library().heuristic(handle_of(device.device), plan.description.get(), plan.a.get(), plan.b.get(),
+                          plan.c.get(), plan.d.get(), preference.get(), kProposals, results.data(), &count);
   if (status == CUBLAS_STATUS_NOT_SUPPORTED) return {};
   check(status, "choosing a kernel");
   const bool predicts = device.gpu.major == 9 && size_of(p.in) == 2;
@@ -413,9 +405,10 @@ void multiply(const Context& context, const Product& product, const cublasLtMatm
   const Plan& plan = derived(context, &kOwner, product, [&] { return describe(product, context.device()); });
   set_operands(plan.description, o);
   const float added = o.c ? 1 : 0;
-  check(library().matmul(handle_of(context.device()), plan.description.get(), &o.scale, o.a, plan.a.get(),
-                         o.b, plan.b.get(), &added, o.c ? o.c : o.d, plan.c.get(), o.d, plan.d.get(),
-                         &algorithm, context.scratch(), kLibraryWorkspace, context.stream().get()),
+  check(library().matmul(handle_of(context.device().device), plan.description.get(), &o.scale, o.a,
+                         plan.a.get(), o.b, plan.b.get(), &added, o.c ? o.c : o.d, plan.c.get(), o.d,
+                         plan.d.get(), &algorithm, context.scratch(), kLibraryWorkspace,
+                         context.stream().get()),
         "a matrix product");
 }
 

@@ -1,8 +1,12 @@
 #include <fmt/format.h>
 
+#include <map>
+#include <mutex>
+
 #include "core/error.hpp"
 #include "ops/matmul/cuda/cublaslt_library.hpp"
 #include "runtime/shared_library.hpp"
+#include "runtime/stream.hpp"
 
 namespace warpwright::ops::matmul::cublaslt {
 namespace {
@@ -72,10 +76,19 @@ bool is_ending() {
   return ending;
 }
 
-Handle make_handle() {
-  cublasLtHandle_t handle = nullptr;
-  check(library().create(&handle), "starting");
-  return Handle(handle);
+cublasLtHandle_t handle_of(Device gpu) {
+  const Library& loaded = library();  // before the handles, so that it outlives them
+  static std::mutex mutex;
+  static std::map<int, Handle> handles;
+  const std::lock_guard lock(mutex);
+  Handle& handle = handles[gpu.index];
+  if (!handle) {
+    const CurrentDevice current(gpu);
+    cublasLtHandle_t made = nullptr;
+    check(loaded.create(&made), "starting");
+    handle.reset(made);
+  }
+  return handle.get();
 }
 
 Description make_description(cublasComputeType_t compute) {

@@ -9,6 +9,8 @@
 #include <string>
 #include <string_view>
 
+#include "runtime/device.hpp"
+
 namespace warpwright::ops::matmul::cublaslt {
 
 // The functions of the loaded library.
@@ -58,7 +60,9 @@ using Description = Owner<cublasLtMatmulDesc_t, &Library::destroy_description>;
 using Layout = Owner<cublasLtMatrixLayout_t, &Library::destroy_layout>;
 using Preference = Owner<cublasLtMatmulPreference_t, &Library::destroy_preference>;
 
-Handle make_handle();
+// The library's handle for a GPU: one for all threads, until the process ends. To destroy it would wait for
+// the whole GPU, and so end the captures of other threads.
+cublasLtHandle_t handle_of(Device gpu);
 Description make_description(cublasComputeType_t compute);
 // The layout of a column-major matrix whose columns begin `leading` elements apart.
 Layout make_layout(cudaDataType_t type, std::int64_t rows, std::int64_t cols, std::int64_t leading);

@@ -20,13 +20,6 @@ struct Plan {
   cublasLtMatmulAlgo_t algorithm{};
 };
 
-cublasLtHandle_t handle_of(const Context& context) {
-  static constexpr char kOwner = 0;
-  Handle& handle = made_in<Handle>(context.kept(&kOwner));
-  if (!handle) handle = make_handle();
-  return handle.get();
-}
-
 // The library's matrices are stored by columns: a matrix (rows, cols) of ours is its matrix (cols, rows).
 Layout layout_of(const BatchedFactor& factor, std::int64_t rows, std::int64_t cols,
                  const BatchedProduct& product) {
@@ -90,7 +83,7 @@ std::string refuse_batched() {
 void multiply(const Context& context, const BatchedProduct& product, const void* a, const void* b,
               void* out) {
   static constexpr char kOwner = 0;
-  const cublasLtHandle_t handle = handle_of(context);
+  const cublasLtHandle_t handle = handle_of(context.device().device);
   const Plan& plan =
       derived(context, &kOwner, product, [&] { return make_plan(product, handle, context.device().tf32); });
   const float zero = 0;
