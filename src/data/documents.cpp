@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <map>
+#include <set>
 
 #include "core/error.hpp"
 #include "data/file_kind.hpp"
@@ -69,6 +70,19 @@ std::string_view kind_of(const fs::directory_entry& entry) {
   return status.type() == fs::file_type::regular ? "" : "pipe, socket or device";
 }
 
+// A file that has several names in a folder is read once: under its own name, else under the first link's.
+void skip_other_names(std::vector<InputFile>& files) {
+  std::set<fs::path> seen;
+  for (const bool link : {false, true}) {
+    for (InputFile& file : files) {
+      std::error_code error;
+      if (!file.skipped.empty() || fs::is_symlink(file.path, error) != link) continue;
+      const fs::path place = fs::canonical(file.path, error);
+      if (!error && !seen.insert(place).second) file.skipped = "link to a file that is read already";
+    }
+  }
+}
+
 std::vector<InputFile> files_below(const fs::path& folder) {
   std::vector<InputFile> files;
   try {
@@ -85,6 +99,7 @@ std::vector<InputFile> files_below(const fs::path& folder) {
   }
   std::ranges::sort(
       files, {}, [](const InputFile& file) -> const auto& { return file.path.native(); });
+  skip_other_names(files);
   return files;
 }
 

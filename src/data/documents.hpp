@@ -22,12 +22,13 @@ namespace warpwright {
 struct InputFile {
   std::filesystem::path path;
   bool jsonl = false;
-  std::string_view skipped = {};  // if it is not a file, its kind: "link to a folder"
+  std::string_view skipped = {};  // why it is not read, or empty: "link to a folder"
 };
 
 // Lists the input files in order. A folder means all files below it, sorted by path. Names that begin with a
 // dot are ignored. Entries that are not files (a link to a folder or to nothing, a pipe) are marked as
-// skipped. Throws UsageError if two inputs are the same file, even under different names.
+// skipped, and so are links to a file that the same folder lists under another name. Throws UsageError if two
+// inputs are, or have, the same file, even under different names.
 std::vector<InputFile> list_inputs(std::span<const std::filesystem::path> inputs);
 
 // The reason to skip an input: it is not a file, or its decompressed content is not text

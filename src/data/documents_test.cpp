@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
+#include <algorithm>
+
 #include "runtime/test_folder.hpp"
 
 namespace warpwright {
@@ -37,13 +39,28 @@ TEST_F(DocumentsTest, WhatIsNoFileInAFolderIsMarkedAsSkipped) {
   fs::create_symlink(folder / "more/b.txt", folder / "in/b.txt");
   ASSERT_EQ(::mkfifo((folder / "in/pipe").c_str(), 0600), 0);
   const std::vector<fs::path> inputs = {folder / "in"};
-  std::vector<std::string> found;
-  for (const InputFile& file : list_inputs(inputs)) {
-    found.push_back(
-        fmt::format("{}: {}", file.path.filename().string(), reason_to_skip(file, true).value_or("read")));
-  }
+  const auto listed = [&] {
+    std::vector<std::string> found;
+    for (const InputFile& file : list_inputs(inputs)) {
+      found.push_back(
+          fmt::format("{}: {}", file.path.filename().string(), reason_to_skip(file, true).value_or("read")));
+    }
+    return found;
+  };
+  auto found = listed();
   EXPECT_EQ(found, (std::vector<std::string>{"a.txt: read", "b.txt: read", "folder: link to a folder",
                                              "gone: link to nothing", "pipe: pipe, socket or device"}));
+  // A link is read only if the file itself is not in the folder.
+  fs::create_symlink("b.txt", folder / "in/0.txt");
+  fs::create_symlink("a.txt", folder / "in/1.txt");
+  put("in/sub/c.txt", "c");
+  fs::create_symlink("../sub/c.txt", folder / "in/sub/a.txt");
+  found = listed();
+  EXPECT_EQ(found.size(), 9u);
+  for (const char* read : {"0.txt: read", "a.txt: read", "c.txt: read"})
+    EXPECT_EQ(std::ranges::count(found, read), 1) << read;
+  EXPECT_EQ(std::ranges::count_if(found, [](const std::string& file) { return file.ends_with("already"); }), 3)
+      << fmt::format("{}", fmt::join(found, "\n"));
   fs::create_symlink("loop", folder / "in/loop");
   EXPECT_THROW(list_inputs(inputs), Error);
 }
