@@ -216,7 +216,7 @@ TEST_F(CliTest, CompressedTextIsReadAndOtherFilesAreReported) {
   put("in/image.png", std::string("\x89PNG\r\n\x1a\n\0\0\0\r", 12));
   ASSERT_EQ(std::system(fmt::format("gzip -c '{}' > '{}'", path("text.txt"), path("in/text.txt.gz")).c_str()),
             0);
-  const std::string report = "skipped 1 files: PNG image (1, first " + path("in/image.png") + ")";
+  const std::string report = "skipped 1 file: PNG image (1, first " + path("in/image.png") + ")";
   succeeds({"tokenizer", "train", "--input", path("in"), "--vocab-size", "300", "--out", path("tok2")});
   EXPECT_NE(output_.find(report), std::string::npos) << output_;
   EXPECT_EQ(read_file(folder / "tok2/tokenizer.json", 1 << 26),

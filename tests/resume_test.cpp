@@ -145,7 +145,7 @@ TEST_F(ResumeCliTest, OptionsOnTheCommandLineCountAndAreTold) {
       succeeds(resume("run", {"--steps", "6", "--lr", "0.5", "--batch", "1", "--keep", "5"}));
   for (const char* line :
        {"steps changes from 4 to 6\n", "lr changes from 0.001 to 0.5\n", "batch changes from 2 to 1\n",
-        "keep changes from 2 to 5\n", "step: 2 × 1 × 16 = 32 tokens in bf16"}) {
+        "keep changes from 2 to 5\n", "step: 2 slices × 1 sequence × 16 tokens = 32 tokens in bf16"}) {
     EXPECT_NE(out.find(line), std::string::npos) << line << " in " << out;
   }
   EXPECT_EQ(out.find("dtype changes"), std::string::npos);

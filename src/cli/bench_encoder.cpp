@@ -129,7 +129,7 @@ class Work {
   }
 
   BertSession& model() const { return model_; }
-  std::size_t batches() const { return batches_.size(); }
+  std::int64_t batches() const { return std::ssize(batches_); }
 
   // Between padded and packed texts, of the batch with the largest.
   double largest_difference() const { return difference_; }
@@ -205,7 +205,7 @@ OpTable table_of(Context& context, Work& work) {
 }
 
 struct EncoderMeasurement {
-  std::size_t batches = 0;
+  std::int64_t batches = 0;
   double median = 0, least = 0;  // seconds for all texts
   OpTable table;
   std::int64_t wasted_tokens = 0;
@@ -240,9 +240,10 @@ nlohmann::json report(Context& context, BertSession& model, const BenchEncoderFl
   if (!flags.json) {
     m.table.print();
     fmt::print(
-        "{} {}, {} texts of {} tokens in {} batches on {} ({} threads): {:.3f} ms (median of {}, fastest "
+        "{} {}, {}, {} in all, {}, on {} ({} threads): {:.3f} ms (median of {}, fastest "
         "{:.3f}), {:.0f} tokens/s, {:.1f} GFLOP/s, {} rows wasted\n",
-        flags.model, flags.dtype, lengths.size(), tokens, m.batches, context.device().name, context.threads(),
+        flags.model, flags.dtype, counted(std::ssize(lengths), "text"), counted(tokens, "token"),
+        counted(m.batches, "batch"), context.device().name, context.threads(),
         m.median * 1e3, flags.rounds, m.least * 1e3, tokens_per_second, flops / m.median * 1e-9,
         m.wasted_tokens);
     if (flags.padded) fmt::print("padded and packed hidden states differ by {:.1e}\n", m.difference);

@@ -93,6 +93,11 @@ std::string human_count(std::int64_t count) {
   return text;
 }
 
+std::string counted(std::int64_t count, std::string_view what) {
+  const char* ending = count == 1 ? "" : what.ends_with("ch") ? "es" : "s";
+  return fmt::format("{} {}{}", human_count(count), what, ending);
+}
+
 ProgressLine::ProgressLine() : terminal_(isatty(STDERR_FILENO) == 1) {}
 ProgressLine::~ProgressLine() {
   clear();

@@ -43,6 +43,8 @@ struct DeviceFlags {
 // For people: "1h 02m", "4,300,000".
 std::string human_seconds(double seconds);
 std::string human_count(std::int64_t count);
+// "1 node", "8 nodes", "2 batches".
+std::string counted(std::int64_t count, std::string_view what);
 
 // Prints a line that overwrites itself on a terminal (to stderr). Prints nothing if stderr is not a terminal.
 class ProgressLine {

@@ -38,9 +38,9 @@ void build(BuildOptions options, const fs::path& tokenizer_folder) {
   line.clear();
   for (const Split split : {Split::train, Split::val}) {
     const SplitManifest& s = manifest.split(split);
-    fmt::print("{:<6} {:>14} tokens {:>10} documents {:>10} {:>5} shards\n", name_of(split),
-               human_count(s.tokens), human_count(s.documents), human_bytes(static_cast<double>(s.bytes)),
-               s.shards.size());
+    fmt::print("{:<6} {:>14} tokens {:>20} {:>10} {:>11}\n", name_of(split), human_count(s.tokens),
+               counted(s.documents, "document"), human_bytes(static_cast<double>(s.bytes)),
+               counted(std::ssize(s.shards), "shard"));
   }
   skipped.print();
 }

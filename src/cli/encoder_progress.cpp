@@ -13,6 +13,10 @@ namespace {
 
 constexpr std::int64_t kPrintedErrors = 10;
 
+std::string padding_of(std::int64_t tokens) {
+  return tokens == 0 ? "no padding" : counted(tokens, "token") + " of padding";
+}
+
 }  // namespace
 
 EncoderProgress::EncoderProgress(ErrorsAre errors, std::uint64_t input_bytes, bool leads)
@@ -49,8 +53,8 @@ void EncoderProgress::end(const TextWindow& window) {
 
 void EncoderProgress::show() {
   if (!leads_ || !line_.on_terminal()) return;
-  std::string text = fmt::format("{} texts, {} tokens, {} tokens/s", human_count(texts_),
-                                 human_count(tokens_), human_count(tokens_per_second()));
+  std::string text = fmt::format("{}, {}, {} tokens/s", counted(texts_, "text"), counted(tokens_, "token"),
+                                 human_count(tokens_per_second()));
   if (input_bytes_ > 0) {
     const double bytes = static_cast<double>(begin_) + share_ * static_cast<double>(end_ - begin_);
     const double done = std::min(bytes / static_cast<double>(input_bytes_), 1.0);
@@ -71,9 +75,9 @@ void EncoderProgress::report(std::int64_t line, const std::string& error) {
 std::string EncoderProgress::summary(std::int64_t wasted_tokens, bool json) const {
   const double time = seconds();
   if (!json) {
-    return fmt::format("{} texts, {} tokens in {:.2f} s: {} tokens/s, {} wasted tokens\n",
-                       human_count(texts_), human_count(tokens_), time, human_count(tokens_per_second()),
-                       wasted_tokens);
+    return fmt::format("{}, {} in {:.2f} s: {} tokens/s, {}\n", counted(texts_, "text"),
+                       counted(tokens_, "token"), time, human_count(tokens_per_second()),
+                       padding_of(wasted_tokens));
   }
   const nlohmann::ordered_json out = {{"texts", texts_},
                                       {"errors", errors_},

@@ -190,11 +190,6 @@ std::string gigabits(const std::optional<double>& speed) {
   return speed ? fmt::format("{:.0f} Gbit/s", *speed / kBytesPerGigabit) : "unknown";
 }
 
-// "1 node", "8 nodes".
-std::string counted(std::int64_t count, const char* what) {
-  return fmt::format("{} {}{}", human_count(count), what, count == 1 ? "" : "s");
-}
-
 void print_text(const PlanFlags& flags, const Plan& p) {
   const StepOptions& s = p.options.step;
   fmt::print("model: {}, vocabulary {}, context {}: {} parameters\n", s.model->describe(), s.model->vocab(),
@@ -294,7 +289,11 @@ void plan(PlanFlags& flags, const Comm& texts) {
     p.kernels = recorded_kernels(flags.record, flags.run.step.dtype, p.options.step);
   }
   p.memory = planned_memory(flags, context, p.options, on_gpu || p.kernels.on_gpu);
-  if (flags.record.empty()) p.kernels = slowest(texts, measured_kernels(context, p.options.step));
+  if (flags.record.empty()) {
+    ProgressLine line;
+    if (texts.rank() == 0) line.show("timing a few steps of one slice");
+    p.kernels = slowest(texts, measured_kernels(context, p.options.step));
+  }
   p.load = load_of(flags, p.options.step, p.kernels, p.links);
   p.time = predicted_step_time(p.load);
   if (texts.rank() == 0) flags.json ? print_json(flags, p) : print_text(flags, p);
@@ -304,7 +303,9 @@ void plan(PlanFlags& flags, const Comm& texts) {
 
 void add_plan(CLI::App& app) {
   CLI::App* command =
-      app.add_subcommand("plan", "Predict memory and time of a training run over ranks, without running it");
+      app.add_subcommand("plan",
+                         "Predict memory and time of a training run over ranks, without running it. Times a "
+                         "few steps of one slice here, unless --record is given");
   auto f = std::make_shared<PlanFlags>();
   command
       ->add_option("--gpus", f->ranks, "Ranks of the planned run, one for each GPU, or each process on CPUs")
@@ -326,7 +327,8 @@ void add_plan(CLI::App& app) {
       ->check(CLI::PositiveNumber);
   command
       ->add_option("--network-gbps", f->network_gbps,
-                   "Gbit/s that a rank sends to other nodes; default: as for --link-gbps")
+                   "Gbit/s that a rank sends to other nodes; default: measured between ranks of several nodes "
+                   "that run `plan`, or in the record")
       ->check(CLI::PositiveNumber);
   command
       ->add_option("--overlap", f->overlap,

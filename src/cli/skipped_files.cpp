@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "cli/command.hpp"
 #include "cli/standard_streams.hpp"
 
 namespace warpwright::cli {
@@ -19,7 +20,7 @@ void SkippedFiles::print() const {
     list += fmt::format("{}{} ({}, first {})", list.empty() ? "" : ", ", name, kind.files,
                         plain_line(kind.first.string()));
   }
-  if (files > 0) fmt::print("skipped {} files: {}\n", files, list);
+  if (files > 0) fmt::print("skipped {}: {}\n", counted(files, "file"), list);
 }
 
 }  // namespace warpwright::cli

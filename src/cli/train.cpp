@@ -39,8 +39,7 @@ void check_data(const TrainFlags& flags) {
   }
   if (!is_folder(data)) {
     throw Error("is not a folder", data.string(),
-                flags.options.resume ? "if the data has moved, give its new place with --data"
-                                     : "give one that `warpwright data build` made");
+                "give --data a folder that `warpwright data build` made; if it has moved, its new place");
   }
 }
 
@@ -51,14 +50,15 @@ void print_start(const Trainer& trainer, const Context& context, const std::vect
   const Decoder& m = *o.step.model;
   fmt::print("model: {}, vocabulary {}, context {}: {} parameters\n", m.describe(), m.vocab(), m.context(),
              human_count(m.parameter_count()));
-  fmt::print("step: {} × {} × {} = {} tokens in {}{} on {}, {} threads\n", o.step.slices, o.step.B, o.step.T,
-             human_count(o.step.slices * o.step.B * o.step.T), name_of(o.step.dtype),
+  fmt::print("step: {} × {} × {} = {} in {}{} on {}, {}\n", counted(o.step.slices, "slice"),
+             counted(o.step.B, "sequence"), counted(o.step.T, "token"),
+             counted(o.step.slices * o.step.B * o.step.T, "token"), name_of(o.step.dtype),
              o.step.master_weights ? "" : " without master weights", context.device().name,
-             context.threads());
+             counted(context.threads(), "thread"));
   const auto count = static_cast<std::int64_t>(ranks.size());
   if (count > 1) {
-    fmt::print("ranks: {}, with {} slices each, --reduce {} and --shard {}{}\n", count, o.step.slices / count,
-               name_of(o.step.reduce), name_of(o.step.sharding),
+    fmt::print("ranks: {}, with {} each, --reduce {} and --shard {}{}\n", count,
+               counted(o.step.slices / count, "slice"), name_of(o.step.reduce), name_of(o.step.sharding),
                o.planner_shards ? ", as the planner chooses" : "");
   }
   fmt::print("memory plan{}:\n{}", count > 1 ? " of rank 0" : "", trainer.plan().summary());

@@ -80,7 +80,7 @@ void add_run_flags(CLI::App& c, TrainFlags& f) {
                "Seed of the initial weights, the data order, the samples and stochastic rounding")
       ->capture_default_str();
   c.add_option("--val-every", o.val_every, "Steps between validations; 0: none")->capture_default_str();
-  c.add_option("--val-batches", o.val_batches, "Micro-batches of a validation; 0: the whole split")
+  c.add_option("--val-batches", o.val_batches, "Slices of a validation; 0: the whole split")
       ->capture_default_str();
   c.add_option("--sample-every", o.sample_every, "Steps between samples of text; 0: none")
       ->capture_default_str();
@@ -122,7 +122,7 @@ void TrainFlags::add_sizes_to(CLI::App& command, const SizeDefaults& defaults) {
 }
 
 void TrainFlags::add_to(CLI::App& command) {
-  add_sizes_to(command, {.vocab = "that of the data", .total_batch = "one slice"});
+  add_sizes_to(command, {.vocab = "that of the data", .total_batch = "one slice, --batch × --seq"});
   add_run_flags(command, *this);
   add_update_flags(command, *this);
   add_schedule_flags(command, *this);
